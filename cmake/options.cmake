@@ -1,0 +1,25 @@
+# Flags every target shares. Contraction is off because a row must give the same bits whatever
+# tile it was computed in: a fused and an unfused multiply-add round differently.
+add_compile_options(-Wall -Wextra -Werror -ffp-contract=off -fno-math-errno)
+
+if(PROTEAN_SANITIZE STREQUAL "address")
+  add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=address,undefined)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+    # Clang 14 cannot lay out its function-type prologue before a coroutine.
+    add_compile_options(-fno-sanitize=function)
+  endif()
+elseif(PROTEAN_SANITIZE STREQUAL "thread")
+  add_compile_options(-fsanitize=thread -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=thread)
+elseif(PROTEAN_SANITIZE)
+  message(FATAL_ERROR "PROTEAN_SANITIZE is '${PROTEAN_SANITIZE}': use address, thread or leave it empty")
+endif()
+if(PROTEAN_FUZZ)
+  add_compile_options(-fsanitize=fuzzer-no-link)
+endif()
+
+find_program(CCACHE ccache)
+if(CCACHE)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
+endif()

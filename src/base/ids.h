@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+namespace protean {
+
+// An integer that cannot be mistaken for another kind of integer.
+template <class Tag, class Rep>
+struct Id {
+  Rep value{};
+  friend bool operator==(Id, Id) = default;
+  friend auto operator<=>(Id, Id) = default;
+};
+
+using RequestId = Id<struct RequestTag, std::uint64_t>;
+using StepId = Id<struct StepTag, std::uint64_t>;
+using DeviceId = Id<struct DeviceTag, std::int32_t>;
+
+// Arrays of these are the bulk of a StepPlan and go to kernels as they are: plain integers.
+using TokenId = std::int32_t;
+using BlockId = std::int32_t;  // logical: only the worker knows the memory behind it
+
+}  // namespace protean
+
+template <class Tag, class Rep>
+struct std::hash<protean::Id<Tag, Rep>> {
+  std::size_t operator()(protean::Id<Tag, Rep> id) const noexcept {
+    return std::hash<Rep>{}(id.value);
+  }
+};

@@ -1,0 +1,24 @@
+#pragma once
+
+// For tests only: where small trained models, traces and tokenizers are kept. They are not part of
+// the repository; PROTEAN_DATA names the folder, else ../shared/data beside the checkout is tried.
+
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+
+namespace protean {
+
+inline std::filesystem::path test_data(const std::string& relative) {
+  const char* named = std::getenv("PROTEAN_DATA");
+  const std::filesystem::path root = named != nullptr ? named : "../shared/data";
+  return root / relative;
+}
+
+}  // namespace protean
+
+// Inside a gtest TEST body: skips, saying which file is missing.
+#define PROTEAN_REQUIRE_DATA(path)                                                      \
+  if (!std::filesystem::exists(path)) {                                                 \
+    GTEST_SKIP() << "needs " << (path) << "; set PROTEAN_DATA to the test data folder"; \
+  }

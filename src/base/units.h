@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+
+#include "base/result.h"
+
+namespace protean {
+
+inline constexpr std::int64_t kKiB = 1024;
+inline constexpr std::int64_t kMiB = 1024 * kKiB;
+inline constexpr std::int64_t kGiB = 1024 * kMiB;
+
+// "1.50 GiB", "12.0 KiB", "17 B".
+std::string format_bytes(std::int64_t bytes);
+
+// "4GiB", "512m", "1.5 GB", "1048576". K, M, G, T are powers of 1024 with or without the "i".
+Result<std::int64_t> parse_bytes(std::string_view text);
+
+// Monotonic nanoseconds from an arbitrary start: steady clock in the server, event heap in the
+// simulator. PURE code is handed times, it never asks for one.
+using TimeNs = std::int64_t;
+using Clock = std::function<TimeNs()>;
+
+inline constexpr TimeNs kNsPerUs = 1'000;
+inline constexpr TimeNs kNsPerMs = 1'000'000;
+inline constexpr TimeNs kNsPerS = 1'000'000'000;
+
+template <class T>
+constexpr T ceil_div(T a, T b) {
+  return (a + b - 1) / b;
+}
+template <class T>
+constexpr T round_up(T a, T multiple) {
+  return ceil_div(a, multiple) * multiple;
+}
+
+}  // namespace protean

@@ -1,0 +1,122 @@
+#include "contract/form.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+namespace protean {
+namespace {
+
+constexpr std::array<std::pair<Precision, std::string_view>, 5> kPrecisionNames = {{
+    {Precision::kF32, "f32"},
+    {Precision::kBf16, "bf16"},
+    {Precision::kW8, "w8"},
+    {Precision::kW4, "w4"},
+    {Precision::kW3, "w3"},
+}};
+
+template <class... Args>
+Error illegal(fmt::format_string<Args...> format, Args&&... args) {
+  return Error{ErrorCode::kInvalidArgument,
+               "illegal form: " + fmt::format(format, std::forward<Args>(args)...)};
+}
+
+Status validate_stages(const Form& form, const ModelSpec& spec,
+                       std::span<const DeviceSpec> devices) {
+  int next_layer = 0;
+  std::vector<DeviceId> used;
+  for (const Stage& stage : form.stages) {
+    if (stage.first_layer != next_layer || stage.layer_count <= 0) {
+      return illegal("a stage of {} layers begins at layer {}, expected {}", stage.layer_count,
+                     stage.first_layer, next_layer);
+    }
+    next_layer += stage.layer_count;
+    if (static_cast<int>(stage.devices.size()) != form.tp_degree) {
+      return illegal("a stage has {} devices at TP degree {}", stage.devices.size(),
+                     form.tp_degree);
+    }
+    for (const DeviceId device : stage.devices) {
+      const bool known = std::any_of(devices.begin(), devices.end(),
+                                     [&](const DeviceSpec& have) { return have.id == device; });
+      if (!known) {
+        return illegal("device {} does not exist", device.value);
+      }
+      if (std::find(used.begin(), used.end(), device) != used.end()) {
+        return illegal("device {} is used twice", device.value);
+      }
+      used.push_back(device);
+    }
+  }
+  if (next_layer != spec.layers) {
+    return illegal("its stages hold {} layers, the model has {}", next_layer, spec.layers);
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string_view to_string(Precision precision) {
+  for (const auto& [value, name] : kPrecisionNames) {
+    if (value == precision) {
+      return name;
+    }
+  }
+  return "?";
+}
+
+Result<Precision> parse_precision(std::string_view text) {
+  for (const auto& [value, name] : kPrecisionNames) {
+    if (name == text) {
+      return value;
+    }
+  }
+  return make_error(ErrorCode::kInvalidArgument,
+                    "'{}' is not a precision: use f32, bf16, w8, w4 or w3", text);
+}
+
+Form single_device_form(const ModelSpec& spec, Precision precision, DeviceId device, KvForm kv) {
+  Form form;
+  form.stages = {Stage{.first_layer = 0, .layer_count = spec.layers, .devices = {device}}};
+  form.layer_precision.assign(static_cast<std::size_t>(spec.layers), precision);
+  form.kv = kv;
+  return form;
+}
+
+Status validate(const Form& form, const ModelSpec& spec, std::span<const DeviceSpec> devices) {
+  if (form.tp_degree <= 0 || form.largest_tp_degree < form.tp_degree ||
+      form.largest_tp_degree % form.tp_degree != 0) {
+    return illegal("TP degree {} must divide the largest TP degree {}", form.tp_degree,
+                   form.largest_tp_degree);
+  }
+  if (spec.attention.kv_heads % form.largest_tp_degree != 0) {
+    return illegal("{} KV heads do not split into {} groups", spec.attention.kv_heads,
+                   form.largest_tp_degree);
+  }
+  if (static_cast<int>(form.layer_precision.size()) != spec.layers) {
+    return illegal("{} layer precisions for {} layers", form.layer_precision.size(), spec.layers);
+  }
+  if (form.kv.block_tokens <= 0 || form.kv.blocks <= 0) {
+    return illegal("KV needs at least one block of at least one token, got {} of {}",
+                   form.kv.blocks, form.kv.block_tokens);
+  }
+  return validate_stages(form, spec, devices);
+}
+
+std::string to_string(const Form& form) {
+  std::string layers;
+  for (std::size_t i = 0; i < form.layer_precision.size();) {
+    std::size_t end = i;
+    while (end < form.layer_precision.size() &&
+           form.layer_precision[end] == form.layer_precision[i]) {
+      ++end;
+    }
+    layers += fmt::format("{}{}:{}", layers.empty() ? "" : ",", to_string(form.layer_precision[i]),
+                          end - i);
+    i = end;
+  }
+  return fmt::format("{} stage{} x TP {}, layers {}, KV {} {} blocks of {} tokens",
+                     form.stages.size(), form.stages.size() == 1 ? "" : "s", form.tp_degree, layers,
+                     to_string(form.kv.precision), form.kv.blocks, form.kv.block_tokens);
+}
+
+}  // namespace protean

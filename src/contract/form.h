@@ -1,0 +1,65 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/result.h"
+#include "contract/model_spec.h"
+
+namespace protean {
+
+// bf16, w8, w4 and w3 are what a served layer can be; f32 is the oracle that tests compare with.
+enum class Precision : std::uint8_t { kF32, kBf16, kW8, kW4, kW3 };
+
+std::string_view to_string(Precision precision);
+Result<Precision> parse_precision(std::string_view text);
+
+enum class DeviceKind : std::uint8_t { kCpu, kCuda };
+
+// One memory budget and the compute beside it.
+struct DeviceSpec {
+  DeviceId id;
+  DeviceKind kind = DeviceKind::kCpu;
+  std::int64_t memory_bytes = 0;
+  int cores = 1;
+};
+
+// Consecutive layers on one device per tensor-parallel rank.
+struct Stage {
+  int first_layer = 0;
+  int layer_count = 0;
+  std::vector<DeviceId> devices;
+  friend bool operator==(const Stage&, const Stage&) = default;
+};
+
+struct KvForm {
+  Precision precision = Precision::kBf16;
+  int block_tokens = 16;
+  std::int64_t blocks = 0;
+  friend bool operator==(const KvForm&, const KvForm&) = default;
+};
+
+// What a replica is, as an immutable value. A change of form is a new value, never an edit.
+struct Form {
+  std::vector<Stage> stages;               // in layer order, together all layers
+  int tp_degree = 1;                       // devices per stage
+  int largest_tp_degree = 1;               // fixes head groups and reduction order for life
+  std::vector<Precision> layer_precision;  // one per layer
+  KvForm kv;
+  friend bool operator==(const Form&, const Form&) = default;
+};
+
+// All layers at one precision on one device.
+Form single_device_form(const ModelSpec& spec, Precision precision, DeviceId device, KvForm kv);
+
+// Legal for this model on these devices? Memory is cost's question (cost/memory.h).
+Status validate(const Form& form, const ModelSpec& spec, std::span<const DeviceSpec> devices);
+
+// For people: "1 stage x TP 1, layers bf16:16, kv bf16 4096 blocks of 16".
+std::string to_string(const Form& form);
+
+}  // namespace protean

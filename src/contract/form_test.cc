@@ -1,0 +1,77 @@
+#include "contract/form.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+
+namespace protean {
+namespace {
+
+ModelSpec small_spec() {
+  ModelSpec spec;
+  spec.architecture = "llama";
+  spec.layers = 4;
+  spec.hidden = 64;
+  spec.ffn = 128;
+  spec.vocab = 100;
+  spec.max_context = 128;
+  spec.attention = {.heads = 4, .kv_heads = 2, .head_dim = 16};
+  return spec;
+}
+
+const std::vector<DeviceSpec> kDevices = {{.id = {0}}, {.id = {1}}};
+
+Form good_form() {
+  return single_device_form(small_spec(), Precision::kBf16, DeviceId{0}, {.blocks = 8});
+}
+
+TEST(Form, SingleDeviceFormIsLegal) {
+  EXPECT_TRUE(validate(good_form(), small_spec(), kDevices).ok());
+  EXPECT_EQ(to_string(good_form()), "1 stage x TP 1, layers bf16:4, KV bf16 8 blocks of 16 tokens");
+}
+
+TEST(Form, EveryBrokenRuleIsNamed) {
+  const std::vector<std::pair<std::function<void(Form&)>, std::string>> cases = {
+      {[](Form& f) { f.stages[0].layer_count = 3; }, "3 layers"},
+      {[](Form& f) { f.stages[0].first_layer = 1; }, "begins at layer 1"},
+      {[](Form& f) { f.stages[0].devices = {DeviceId{7}}; }, "device 7"},
+      {[](Form& f) {
+         f.stages[0].devices = {DeviceId{0}, DeviceId{1}};
+       },
+       "2 devices"},
+      {[](Form& f) { f.tp_degree = 2; }, "TP degree 2"},
+      {[](Form& f) { f.largest_tp_degree = 4; }, "2 KV heads"},
+      {[](Form& f) { f.layer_precision.pop_back(); }, "3 layer precisions"},
+      {[](Form& f) { f.kv.blocks = 0; }, "at least one block"},
+      {[](Form& f) {
+         f.stages = {{0, 2, {DeviceId{0}}}, {2, 2, {DeviceId{0}}}};
+       },
+       "used twice"},
+  };
+  for (const auto& [breakage, words] : cases) {
+    Form form = good_form();
+    breakage(form);
+    const Status status = validate(form, small_spec(), kDevices);
+    ASSERT_FALSE(status.ok()) << words;
+    EXPECT_NE(status.error().message.find(words), std::string::npos) << status.error().message;
+  }
+}
+
+TEST(Form, TwoStagesAreLegal) {
+  Form form = good_form();
+  form.stages = {{0, 1, {DeviceId{0}}}, {1, 3, {DeviceId{1}}}};
+  form.layer_precision[2] = Precision::kW4;
+  EXPECT_TRUE(validate(form, small_spec(), kDevices).ok());
+  EXPECT_NE(to_string(form).find("bf16:2,w4:1,bf16:1"), std::string::npos);
+}
+
+TEST(Precision, NamesRoundTrip) {
+  for (const auto precision :
+       {Precision::kF32, Precision::kBf16, Precision::kW8, Precision::kW4, Precision::kW3}) {
+    EXPECT_EQ(*parse_precision(to_string(precision)), precision);
+  }
+  EXPECT_FALSE(parse_precision("int7").ok());
+}
+
+}  // namespace
+}  // namespace protean
