@@ -1,0 +1,50 @@
+#include <gtest/gtest.h>
+
+#include "cost/memory.h"
+#include "cost/step_time.h"
+
+namespace protean {
+namespace {
+
+// Llama-3.2-1B by its published sizes.
+ModelSpec llama_1b() {
+  ModelSpec spec;
+  spec.layers = 16;
+  spec.hidden = 2048;
+  spec.ffn = 8192;
+  spec.vocab = 128256;
+  spec.tied_embeddings = true;
+  spec.attention = {.heads = 32, .kv_heads = 8, .head_dim = 64};
+  return spec;
+}
+
+TEST(Memory, MatchesAKnownModel) {
+  const ModelSpec spec = llama_1b();
+  const std::int64_t total =
+      spec.layers * layer_bytes(spec, Precision::kBf16) + outer_bytes(spec, Precision::kBf16);
+  // 1,235,814,400 parameters; norms are kept in f32, so 2 more bytes for each of their elements.
+  EXPECT_EQ(total, std::int64_t{1'235'814'400} * 2 + (2 * 16 + 1) * 2048 * 2);
+  EXPECT_EQ(kv_token_bytes(spec, Precision::kBf16), 32 * 1024);
+  EXPECT_EQ(kv_block_bytes(spec, {.precision = Precision::kF32, .block_tokens = 16}), 1024 * 1024);
+}
+
+TEST(Memory, PadsOutputsToPanels) {
+  ModelSpec spec = llama_1b();
+  spec.vocab = 33;
+  EXPECT_EQ(outer_bytes(spec, Precision::kBf16), 64 * 2048 * 2 + 2048 * 4);
+  spec.tied_embeddings = false;
+  EXPECT_EQ(outer_bytes(spec, Precision::kBf16), 2 * 64 * 2048 * 2 + 2048 * 4);
+}
+
+TEST(StepTime, CountsContextTokenByToken) {
+  StepPlan plan;
+  plan.tokens.assign(4, 0);
+  plan.slices = {{.first_position = 10, .token_count = 3},
+                 {.first_position = 99, .token_count = 1}};
+  EXPECT_DOUBLE_EQ(predict_us({.fixed_us = 5}, plan), 5);
+  EXPECT_DOUBLE_EQ(predict_us({.token_us = 2}, plan), 8);
+  EXPECT_DOUBLE_EQ(predict_us({.context_token_us = 1}, plan), 11 + 12 + 13 + 100);
+}
+
+}  // namespace
+}  // namespace protean

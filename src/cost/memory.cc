@@ -1,0 +1,65 @@
+#include "cost/memory.h"
+
+#include <cmath>
+
+#include "base/units.h"
+
+namespace protean {
+namespace {
+
+constexpr std::int64_t kPanel = 32;
+constexpr std::int64_t kVectorElementBytes = 4;  // norms and biases stay f32
+
+std::int64_t matrix_bytes(std::int64_t outputs, std::int64_t inputs, Precision precision) {
+  const double weights = static_cast<double>(round_up(outputs, kPanel) * inputs);
+  return static_cast<std::int64_t>(std::ceil(weights * weight_bits(precision) / 8.0));
+}
+
+}  // namespace
+
+double weight_bits(Precision precision) {
+  switch (precision) {
+    case Precision::kF32:
+      return 32;
+    case Precision::kBf16:
+      return 16;
+    case Precision::kW8:
+      return 8;
+    case Precision::kW4:
+      return 4;
+    case Precision::kW3:
+      return 3;
+  }
+  return 0;
+}
+
+std::int64_t layer_bytes(const ModelSpec& spec, Precision precision) {
+  const AttentionSpec& attention = spec.attention;
+  const std::int64_t q = std::int64_t{attention.heads} * attention.head_dim;
+  const std::int64_t kv = std::int64_t{attention.kv_heads} * attention.head_dim;
+  std::int64_t vectors = 2 * std::int64_t{spec.hidden};
+  vectors += attention.qkv_bias ? q + 2 * kv : 0;
+  vectors += attention.output_bias ? spec.hidden : 0;
+  vectors += attention.qk_norm ? 2 * attention.head_dim : 0;
+  return matrix_bytes(q, spec.hidden, precision) + 2 * matrix_bytes(kv, spec.hidden, precision) +
+         matrix_bytes(spec.hidden, q, precision) +
+         2 * matrix_bytes(spec.ffn, spec.hidden, precision) +
+         matrix_bytes(spec.hidden, spec.ffn, precision) + vectors * kVectorElementBytes;
+}
+
+std::int64_t outer_bytes(const ModelSpec& spec, Precision precision) {
+  const std::int64_t table = matrix_bytes(spec.vocab, spec.hidden, precision);
+  return (spec.tied_embeddings ? 1 : 2) * table + spec.hidden * kVectorElementBytes;
+}
+
+std::int64_t kv_token_bytes(const ModelSpec& spec, Precision precision) {
+  const double values =
+      2.0 * spec.layers * spec.attention.kv_heads * static_cast<double>(spec.attention.head_dim);
+  return static_cast<std::int64_t>(values * weight_bits(precision) / 8.0);
+}
+
+std::int64_t kv_block_bytes(const ModelSpec& spec, const KvForm& kv) {
+  return kv_token_bytes(spec, kv.precision) * kv.block_tokens;
+}
+
+}  // namespace protean

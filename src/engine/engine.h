@@ -1,0 +1,62 @@
+#pragma once
+
+#include <unordered_map>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/units.h"
+#include "contract/request.h"
+#include "ports/event.h"
+#include "ports/executor.h"
+#include "ports/token_sink.h"
+#include "scheduler/scheduler.h"
+
+namespace protean {
+
+struct EngineConfig {
+  SchedulerConfig scheduler;
+  int max_in_flight = 1;  // steps started and not yet done; pipeline stages need one each
+};
+
+// The state machine of one replica: an event in, steps and outputs out. Decides when an answer ends
+// (stop token, max_tokens, cancel, failure); when what runs is the scheduler's matter. Has no
+// thread, clock or queue of its own, so server and simulator drive the same code. Single-threaded;
+// executor and sink outlive it.
+class Engine {
+ public:
+  Engine(const EngineConfig& config, Executor& executor, TokenSink& sink);
+
+  // Every Arrival is answered at once by Accepted or Refused, and every Accepted later by exactly
+  // one Finished (invariant 7). Cancels of unknown or ended requests are ignored: they cross with
+  // the end on the way.
+  void handle(Event event);
+
+  bool idle() const { return live_.empty() && in_flight_ == 0; }
+  Observation observe() const { return scheduler_.observe(); }
+
+ private:
+  // What is needed to know when an accepted request ends.
+  struct Live {
+    std::vector<TokenId> stop_ids;
+    int tokens_left = 0;
+    RequestTimes times;
+  };
+
+  void on(Arrival& arrival);
+  void on(Cancel& cancel);
+  void on(StepDone& done);
+  void start_steps();
+  void finish(RequestId request, Finished finished);
+
+  const int max_in_flight_;
+  Scheduler scheduler_;
+  Executor& executor_;
+  TokenSink& sink_;
+  std::unordered_map<RequestId, Live> live_;
+  int in_flight_ = 0;
+  TimeNs now_ns_ = 0;  // of the event being handled
+  OutputBatch batch_;  // what that event led to so far
+  int step_tokens_ = 0;
+};
+
+}  // namespace protean

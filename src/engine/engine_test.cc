@@ -1,0 +1,223 @@
+#include "engine/engine.h"
+
+#include <gtest/gtest.h>
+
+#include <deque>
+#include <map>
+#include <random>
+#include <set>
+
+namespace protean {
+namespace {
+
+// Runs nothing: keeps plans until the test says they are done.
+class HeldExecutor : public Executor {
+ public:
+  void start(const StepPlan& plan) override { plans.push_back(plan); }
+  std::deque<StepPlan> plans;
+};
+
+class RecordingSink : public TokenSink {
+ public:
+  void emit(OutputBatch batch) override {
+    for (Output& output : batch.outputs) {
+      outputs.push_back(std::move(output));
+    }
+    observation = batch.observation;
+  }
+  template <class T>
+  std::vector<T> all() const {
+    std::vector<T> found;
+    for (const Output& output : outputs) {
+      if (const T* match = std::get_if<T>(&output)) {
+        found.push_back(*match);
+      }
+    }
+    return found;
+  }
+  std::vector<Output> outputs;
+  Observation observation;
+};
+
+struct EngineTest : testing::Test {
+  static EngineConfig config() {
+    return {.scheduler = {.kv_blocks = 16,
+                          .block_tokens = 4,
+                          .max_num_seqs = 8,
+                          .max_num_batched_tokens = 16,
+                          .max_model_len = 48}};
+  }
+  static Request request(std::uint64_t id, int prompt, int output) {
+    Request made;
+    made.id = RequestId{id};
+    made.max_tokens = output;
+    for (int i = 0; i < prompt; ++i) {
+      made.prompt.push_back(static_cast<TokenId>(id * 1000) + i);
+    }
+    return made;
+  }
+  void send(auto what) { engine.handle({++now_ns, std::move(what)}); }
+  // Ends the oldest step; every sequence in it draws `token`.
+  void end_step(TokenId token) {
+    const StepPlan plan = executor.plans.front();
+    executor.plans.pop_front();
+    send(StepDone{{plan.id, std::vector<TokenId>(plan.samples.size(), token), {}}});
+  }
+
+  HeldExecutor executor;
+  RecordingSink sink;
+  Engine engine{config(), executor, sink};
+  TimeNs now_ns = 0;
+};
+
+TEST_F(EngineTest, OneRequestFromArrivalToLength) {
+  send(Arrival{request(1, 5, 2)});
+  ASSERT_EQ(executor.plans.size(), 1U);
+  EXPECT_EQ(executor.plans[0].tokens.size(), 5U);
+  end_step(7);
+  ASSERT_EQ(executor.plans.size(), 1U);
+  EXPECT_EQ(executor.plans[0].tokens, std::vector<TokenId>{7});
+  EXPECT_EQ(executor.plans[0].slices[0].first_position, 5);
+  EXPECT_EQ(executor.plans[0].samples[0].position, 6);
+  end_step(8);
+  EXPECT_TRUE(engine.idle());
+  EXPECT_EQ(sink.all<Accepted>().size(), 1U);
+  EXPECT_EQ(sink.all<NewToken>().size(), 2U);
+  const auto finished = sink.all<Finished>();
+  ASSERT_EQ(finished.size(), 1U);
+  EXPECT_EQ(finished[0].reason, FinishReason::kLength);
+  EXPECT_EQ(finished[0].usage.prompt_tokens, 5);
+  EXPECT_EQ(finished[0].usage.output_tokens, 2);
+  EXPECT_EQ(finished[0].times.arrived_ns, 1);
+  EXPECT_EQ(finished[0].times.scheduled_ns, 1);
+  EXPECT_EQ(finished[0].times.first_token_ns, 2);
+  EXPECT_EQ(finished[0].times.finished_ns, 3);
+}
+
+TEST_F(EngineTest, StopTokenEndsAndIsNotPartOfTheAnswer) {
+  Request asks = request(1, 3, 9);
+  asks.stop_ids = {50, 51};
+  send(Arrival{std::move(asks)});
+  end_step(49);
+  end_step(51);
+  EXPECT_EQ(sink.all<NewToken>().size(), 1U);
+  const auto finished = sink.all<Finished>();
+  ASSERT_EQ(finished.size(), 1U);
+  EXPECT_EQ(finished[0].reason, FinishReason::kStop);
+  EXPECT_EQ(finished[0].stop_id, 51);
+}
+
+TEST_F(EngineTest, CancelFreesBlocksWithinTheSameEvent) {
+  send(Arrival{request(1, 9, 9)});
+  EXPECT_GT(sink.observation.kv_blocks_used, 0);
+  send(Cancel{RequestId{1}});
+  EXPECT_EQ(sink.observation.kv_blocks_used, 0);
+  ASSERT_EQ(sink.all<Finished>().size(), 1U);
+  EXPECT_EQ(sink.all<Finished>()[0].reason, FinishReason::kCancelled);
+  end_step(1);  // the step it was in ends later and changes nothing
+  send(Cancel{RequestId{1}});
+  EXPECT_EQ(sink.all<Finished>().size(), 1U);
+  EXPECT_TRUE(sink.all<NewToken>().empty());
+  EXPECT_TRUE(engine.idle());
+}
+
+TEST_F(EngineTest, RefusesWhatCanNeverFit) {
+  send(Arrival{request(1, 40, 9)});  // 49 tokens > max_model_len
+  ASSERT_EQ(sink.all<Refused>().size(), 1U);
+  EXPECT_EQ(sink.all<Refused>()[0].error.code, ErrorCode::kInvalidArgument);
+  EXPECT_NE(sink.all<Refused>()[0].error.message.find("49 tokens"), std::string::npos);
+  EXPECT_TRUE(engine.idle());
+  EngineConfig small = config();
+  small.scheduler.kv_blocks = 4;
+  Engine engine_of_16_tokens(small, executor, sink);
+  engine_of_16_tokens.handle({1, Arrival{request(2, 10, 7)}});  // 16 computed tokens: fits
+  engine_of_16_tokens.handle({1, Arrival{request(3, 10, 8)}});
+  ASSERT_EQ(sink.all<Refused>().size(), 2U);
+  EXPECT_EQ(sink.all<Refused>()[1].request, RequestId{3});
+}
+
+TEST_F(EngineTest, FailedStepFailsItsRequestsAndServingGoesOn) {
+  send(Arrival{request(1, 3, 4)});
+  send(Arrival{request(2, 3, 4)});  // arrives during the first step: not part of it
+  const StepPlan plan = executor.plans.front();
+  executor.plans.pop_front();
+  send(StepDone{{plan.id, {}, Error{ErrorCode::kInternal, "device lost"}}});
+  ASSERT_EQ(sink.all<Finished>().size(), 1U);
+  EXPECT_EQ(sink.all<Finished>()[0].request, RequestId{1});
+  EXPECT_EQ(sink.all<Finished>()[0].reason, FinishReason::kFailed);
+  EXPECT_EQ(sink.all<Finished>()[0].failure, "device lost");
+  for (int i = 0; i < 4; ++i) {
+    end_step(5);
+  }
+  ASSERT_EQ(sink.all<Finished>().size(), 2U);
+  EXPECT_EQ(sink.all<Finished>()[1].reason, FinishReason::kLength);
+}
+
+// Random arrivals, cancels, failures and depths; a model of what every request must come to.
+class EngineStorm : public testing::TestWithParam<int> {};
+
+TEST_P(EngineStorm, EveryAcceptedRequestEndsOnceAndNoBlockLeaks) {
+  std::mt19937 random(static_cast<unsigned>(GetParam()));
+  const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
+  EngineConfig config = EngineTest::config();
+  config.max_in_flight = 1 + below(3);
+  config.scheduler.kv_blocks = 12 + below(10);
+  config.scheduler.prefix_caching = below(4) != 0;
+  HeldExecutor executor;
+  RecordingSink sink;
+  Engine engine(config, executor, sink);
+  TimeNs now_ns = 0;
+  std::uint64_t last_id = 0;
+  const auto end_oldest_step = [&] {
+    const StepPlan plan = executor.plans.front();
+    executor.plans.pop_front();
+    StepResult result{plan.id, {}, {}};
+    if (below(50) == 0) {
+      result.failure = Error{ErrorCode::kInternal, "storm"};
+    } else {
+      for (std::size_t i = 0; i < plan.samples.size(); ++i) {
+        result.sampled.push_back(below(30));
+      }
+    }
+    engine.handle({++now_ns, StepDone{std::move(result)}});
+  };
+  for (int i = 0; i < 3000; ++i) {
+    const int dice = below(10);
+    if (dice < 3) {
+      Request asks = EngineTest::request(++last_id, 1 + below(40), 1 + below(12));
+      for (int t = 0; below(2) == 0 && t < std::ssize(asks.prompt); ++t) {
+        asks.prompt[static_cast<std::size_t>(t)] = t;  // shares a prefix with others
+      }
+      asks.stop_ids = {29};
+      engine.handle({++now_ns, Arrival{std::move(asks)}});
+    } else if (dice == 3 && last_id > 0) {
+      engine.handle(
+          {++now_ns,
+           Cancel{RequestId{1 + static_cast<std::uint64_t>(below(static_cast<int>(last_id)))}}});
+    } else if (!executor.plans.empty()) {
+      end_oldest_step();
+    }
+    ASSERT_LE(std::ssize(executor.plans), config.max_in_flight);
+  }
+  while (!executor.plans.empty()) {
+    end_oldest_step();
+  }
+  EXPECT_TRUE(engine.idle());
+  EXPECT_EQ(engine.observe().kv_blocks_used, 0);
+  EXPECT_GT(engine.observe().preemptions_total, 0);
+  std::map<std::uint64_t, int> ends;
+  for (const Finished& finished : sink.all<Finished>()) {
+    ++ends[finished.request.value];
+  }
+  const auto accepted = sink.all<Accepted>();
+  EXPECT_EQ(ends.size(), accepted.size());
+  for (const Accepted& one : accepted) {
+    EXPECT_EQ(ends[one.request.value], 1) << one.request.value;
+  }
+  EXPECT_EQ(accepted.size() + sink.all<Refused>().size(), last_id);
+}
+
+INSTANTIATE_TEST_SUITE_P(Seeds, EngineStorm, testing::Range(0, 40));
+
+}  // namespace
+}  // namespace protean

@@ -1,0 +1,107 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <unordered_map>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/result.h"
+#include "contract/observation.h"
+#include "contract/request.h"
+#include "contract/step.h"
+#include "scheduler/block_pool.h"
+#include "scheduler/prefix_cache.h"
+
+namespace protean {
+
+struct SchedulerConfig {
+  std::int64_t kv_blocks = 0;
+  int block_tokens = 16;
+  int max_num_seqs = 256;             // sequences in one step
+  int max_num_batched_tokens = 2048;  // token budget of one step; long prompts are cut into chunks
+  int max_model_len = 0;              // prompt + output tokens of one request
+  bool prefix_caching = true;
+};
+
+struct Sampled {
+  RequestId request;
+  TokenId token = 0;
+};
+
+// What became of a step. `failed` names the requests of a step that could not be executed.
+struct StepOutcome {
+  int tokens = 0;
+  std::vector<Sampled> sampled;
+  std::vector<RequestId> failed;
+};
+
+// Who runs in the next step. Sequences come and go first come, first served; running ones decode
+// first, then prompts get what is left of the token budget, in chunks. A prompt takes all its
+// blocks when it is admitted. When a decode finds no block, the youngest sequence is preempted: its
+// blocks go back, it waits at the head of the queue and recomputes later (what is still in the
+// prefix cache is not computed again). Nothing is ever aborted for want of KV (invariant 4).
+// Knows no device, no precision, no text. Single-threaded, reads no clock.
+class Scheduler {
+ public:
+  explicit Scheduler(const SchedulerConfig& config);
+  ~Scheduler();
+
+  // Refuses what could never run: too long for max_model_len or for the whole KV pool.
+  Status add(Request request);
+
+  // Forgets a sequence wherever it is, and frees its blocks at once. A step that is computing it
+  // may go on: steps execute in order, so whoever gets the blocks next writes after it. Usage is
+  // what the sequence cost so far; nothing if it is not here.
+  std::optional<RequestUsage> remove(RequestId request);
+
+  // The next step, or nothing when no sequence can run now. A sequence is in one step at a time.
+  std::optional<StepPlan> next_step();
+
+  // To be called once for each step, in order.
+  StepOutcome complete(const StepResult& result);
+
+  // From the next step on, KV is computed at other precisions: blocks computed before are not
+  // reused for what is computed after (invariant 5).
+  void set_precision_tag(std::uint32_t tag) { precision_tag_ = tag; }
+
+  bool idle() const { return sequences_.empty(); }
+  Observation observe() const;
+
+ private:
+  struct Sequence;
+  struct InFlight;
+  using Order = std::uint64_t;  // of arrival; the smaller, the older
+
+  std::int64_t blocks_for(std::int64_t tokens) const;
+  CacheScope scope_of(const Sequence& sequence) const;
+  void schedule_decodes(StepPlan& plan);
+  void schedule_prefills(StepPlan& plan);
+  void admit_waiting(StepPlan& plan);
+  bool admit(Sequence& sequence);
+  bool grow(Sequence& sequence);
+  bool preempt_youngest();
+  void preempt(Sequence& sequence);
+  void schedule(StepPlan& plan, Sequence& sequence);
+  void publish_blocks(Sequence& sequence);
+  void release_blocks(Sequence& sequence);
+  int budget_left(const StepPlan& plan) const;
+  bool has_room(const StepPlan& plan) const;
+
+  const SchedulerConfig config_;
+  BlockPool pool_;
+  PrefixCache cache_;
+  std::uint32_t precision_tag_ = 0;
+  std::unordered_map<RequestId, std::unique_ptr<Sequence>> sequences_;
+  std::map<Order, Sequence*> waiting_;
+  std::map<Order, Sequence*> running_;
+  std::deque<InFlight> in_flight_;
+  Order last_order_ = 0;
+  std::uint64_t last_step_ = 0;
+  Observation totals_;  // the *_total fields only
+};
+
+}  // namespace protean

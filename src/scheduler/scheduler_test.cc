@@ -1,0 +1,170 @@
+#include "scheduler/scheduler.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+
+namespace protean {
+namespace {
+
+SchedulerConfig config_of(std::int64_t blocks) {
+  return {.kv_blocks = blocks,
+          .block_tokens = 4,
+          .max_num_seqs = 4,
+          .max_num_batched_tokens = 8,
+          .max_model_len = 64};
+}
+
+Request request(std::uint64_t id, std::vector<TokenId> prompt, int max_tokens) {
+  Request made;
+  made.id = RequestId{id};
+  made.prompt = std::move(prompt);
+  made.max_tokens = max_tokens;
+  return made;
+}
+
+std::vector<TokenId> counting(int count, TokenId first = 0) {
+  std::vector<TokenId> tokens(static_cast<std::size_t>(count));
+  std::iota(tokens.begin(), tokens.end(), first);
+  return tokens;
+}
+
+// Completes a step in which every sequence draws `token`.
+StepOutcome complete(Scheduler& scheduler, const StepPlan& plan, TokenId token = 99) {
+  return scheduler.complete({plan.id, std::vector<TokenId>(plan.samples.size(), token), {}});
+}
+
+std::vector<std::uint64_t> who(const StepPlan& plan) {
+  std::vector<std::uint64_t> ids;
+  for (const SequenceSlice& slice : plan.slices) {
+    ids.push_back(slice.request.value);
+  }
+  return ids;
+}
+
+TEST(Scheduler, CutsLongPromptsIntoChunksAndDecodesFirst) {
+  Scheduler scheduler(config_of(20));
+  ASSERT_TRUE(scheduler.add(request(1, counting(3), 9)).ok());
+  ASSERT_TRUE(scheduler.add(request(2, counting(19, 100), 9)).ok());
+  StepPlan plan = scheduler.next_step().value();
+  EXPECT_EQ(who(plan), (std::vector<std::uint64_t>{1, 2}));
+  EXPECT_EQ(plan.slices[1].token_count, 5);
+  EXPECT_EQ(plan.slices[1].sample, -1);
+  EXPECT_EQ(plan.slices[1].block_count, 2);
+  complete(scheduler, plan);
+  plan = scheduler.next_step().value();
+  EXPECT_EQ(plan.slices[0].token_count, 1);  // request 1 decodes
+  EXPECT_EQ(plan.slices[1].first_position, 5);
+  EXPECT_EQ(plan.slices[1].token_count, 7);
+  EXPECT_EQ(plan.tokens.size(), 8U);
+  complete(scheduler, plan);
+  plan = scheduler.next_step().value();
+  EXPECT_EQ(plan.slices[1].token_count, 7);
+  EXPECT_EQ(plan.slices[1].sample, 1);
+  EXPECT_EQ(plan.samples[1].position, 19);
+}
+
+TEST(Scheduler, PreemptsTheYoungestAndResumesIt) {
+  Scheduler scheduler(config_of(4));
+  ASSERT_TRUE(scheduler.add(request(1, counting(7), 6)).ok());
+  ASSERT_TRUE(scheduler.add(request(2, counting(4, 50), 6)).ok());
+  StepPlan plan = scheduler.next_step().value();  // blocks: 2 + 1
+  EXPECT_EQ(plan.slices.size(), 2U);
+  for (int step = 0; step < 3 && plan.slices.size() == 2; ++step) {
+    complete(scheduler, plan);
+    plan = scheduler.next_step().value();
+  }
+  // 1 needed its third block and 2 its second, one was left: the older has it.
+  EXPECT_EQ(who(plan), std::vector<std::uint64_t>{1});
+  EXPECT_EQ(scheduler.observe().preemptions_total, 1);
+  EXPECT_EQ(scheduler.observe().waiting, 1);
+  complete(scheduler, plan);
+  EXPECT_EQ(scheduler.remove(RequestId{1})->preemptions, 0);
+  plan = scheduler.next_step().value();
+  EXPECT_EQ(who(plan), std::vector<std::uint64_t>{2});
+  // Its first block is still cached; the rest, output so far included, is computed again.
+  EXPECT_EQ(plan.slices[0].first_position, 4);
+  EXPECT_EQ(plan.tokens, (std::vector<TokenId>{99}));
+  EXPECT_EQ(scheduler.remove(RequestId{2})->preemptions, 1);
+  EXPECT_EQ(scheduler.observe().kv_blocks_used, 0);
+}
+
+TEST(Scheduler, ReusesAPrefixAndNeverTheWholePrompt) {
+  Scheduler scheduler(config_of(20));
+  ASSERT_TRUE(scheduler.add(request(1, counting(8), 2)).ok());
+  complete(scheduler, scheduler.next_step().value());
+  scheduler.remove(RequestId{1});
+  ASSERT_TRUE(scheduler.add(request(2, counting(8), 2)).ok());
+  const StepPlan plan = scheduler.next_step().value();
+  EXPECT_EQ(plan.slices[0].first_position, 4);  // not 8: the last token's logits are wanted
+  EXPECT_EQ(plan.slices[0].token_count, 4);
+  EXPECT_EQ(scheduler.observe().prefix_hit_tokens_total, 4);
+  EXPECT_EQ(scheduler.remove(RequestId{2})->cached_tokens, 4);
+}
+
+TEST(Scheduler, SequencesComputedSideBySideShareTheirPrefix) {
+  Scheduler scheduler(config_of(20));
+  ASSERT_TRUE(scheduler.add(request(1, counting(4), 4)).ok());
+  ASSERT_TRUE(scheduler.add(request(2, counting(4), 4)).ok());
+  complete(scheduler, scheduler.next_step().value());
+  const StepPlan plan = scheduler.next_step().value();
+  EXPECT_EQ(plan.blocks[0], plan.blocks[2]);
+  EXPECT_NE(plan.blocks[1], plan.blocks[3]);
+  EXPECT_EQ(scheduler.observe().kv_blocks_used, 3);
+}
+
+TEST(Scheduler, BlocksOfAnotherPrecisionAreNotReused) {
+  Scheduler scheduler(config_of(20));
+  ASSERT_TRUE(scheduler.add(request(1, counting(12), 8)).ok());
+  complete(scheduler, scheduler.next_step().value());  // 8 tokens at tag 0
+  scheduler.set_precision_tag(1);
+  complete(scheduler, scheduler.next_step().value());  // the rest at tag 1, after tag 0's blocks
+  ASSERT_TRUE(scheduler.add(request(2, counting(12), 8)).ok());
+  StepPlan plan = scheduler.next_step().value();
+  EXPECT_EQ(plan.slices.back().first_position, 0);
+  complete(scheduler, plan);
+  scheduler.set_precision_tag(0);
+  ASSERT_TRUE(scheduler.add(request(3, counting(12), 8)).ok());
+  plan = scheduler.next_step().value();
+  EXPECT_EQ(plan.slices.back().request, RequestId{3});
+  EXPECT_EQ(plan.slices.back().first_position, 8);  // the third block was computed at tag 1
+}
+
+TEST(Scheduler, SaltSeparatesPrefixes) {
+  Scheduler scheduler(config_of(20));
+  for (const auto& [id, salt] : {std::pair{1, "a"}, {2, "b"}, {3, "a"}}) {
+    Request asks = request(static_cast<std::uint64_t>(id), counting(8), 2);
+    asks.cache_salt = salt;
+    ASSERT_TRUE(scheduler.add(std::move(asks)).ok());
+    complete(scheduler, scheduler.next_step().value());
+    EXPECT_EQ(scheduler.remove(RequestId{static_cast<std::uint64_t>(id)})->cached_tokens,
+              id == 3 ? 4 : 0);
+  }
+}
+
+TEST(Scheduler, ASequenceIsInOneStepAtATime) {
+  Scheduler scheduler(config_of(20));
+  ASSERT_TRUE(scheduler.add(request(1, counting(3), 4)).ok());
+  const StepPlan first = scheduler.next_step().value();
+  EXPECT_FALSE(scheduler.next_step().has_value());
+  ASSERT_TRUE(scheduler.add(request(2, counting(3), 4)).ok());
+  const StepPlan second = scheduler.next_step().value();
+  EXPECT_EQ(who(second), std::vector<std::uint64_t>{2});
+  complete(scheduler, first);
+  EXPECT_EQ(who(scheduler.next_step().value()), std::vector<std::uint64_t>{1});
+}
+
+TEST(Scheduler, TheHeadOfTheQueueIsNotOvertaken) {
+  Scheduler scheduler(config_of(6));
+  ASSERT_TRUE(scheduler.add(request(1, counting(12), 4)).ok());
+  complete(scheduler, scheduler.next_step().value());
+  ASSERT_TRUE(scheduler.add(request(2, counting(16, 100), 4)).ok());  // needs 4, 3 are free
+  ASSERT_TRUE(scheduler.add(request(3, counting(2, 200), 4)).ok());
+  EXPECT_EQ(who(scheduler.next_step().value()), std::vector<std::uint64_t>{1});
+  scheduler.remove(RequestId{1});
+  EXPECT_EQ(who(scheduler.next_step().value()), std::vector<std::uint64_t>{2});
+}
+
+}  // namespace
+}  // namespace protean

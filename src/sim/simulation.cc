@@ -1,0 +1,146 @@
+#include "sim/simulation.h"
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <queue>
+
+namespace protean {
+namespace {
+
+// SplitMix64: the n-th number of a stream, wherever it is asked for.
+std::uint64_t random_at(std::uint64_t seed, std::uint64_t stream, std::uint64_t n) {
+  std::uint64_t z = seed + 0x9E3779B97F4A7C15ULL * (stream * 0x2545F4914F6CDD1DULL + n + 1);
+  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ULL;
+  z = (z ^ (z >> 27)) * 0x94D049BB133111EBULL;
+  return z ^ (z >> 31);
+}
+
+constexpr std::uint64_t kVocab = 32000;
+constexpr std::uint64_t kSharedStream = 0;  // requests count from 1
+constexpr std::uint64_t kCancelStream = ~std::uint64_t{0};
+constexpr std::uint64_t kOutputStream = std::uint64_t{1} << 40;  // + request
+
+// The world around one engine: a clock, a heap of what will happen, and the ends of requests.
+class World : public Executor, public TokenSink {
+ public:
+  World(const SimulationConfig& config, std::span<const TraceRequest> trace)
+      : config_(config), trace_(trace), engine_(config.engine, *this, *this) {}
+
+  SimulationReport run() {
+    while (next_arrival_ < trace_.size() || !heap_.empty()) {
+      if (heap_.empty() || (next_arrival_ < trace_.size() &&
+                            trace_[next_arrival_].at_ns <= heap_.top().event.at_ns)) {
+        arrive();
+      } else {
+        Event event = heap_.top().event;
+        heap_.pop();
+        now_ns_ = event.at_ns;
+        engine_.handle(std::move(event));
+      }
+    }
+    report_.final = engine_.observe();
+    return std::move(report_);
+  }
+
+  void start(const StepPlan& plan) override {
+    StepResult result{.id = plan.id};
+    result.sampled.resize(plan.samples.size());
+    for (const SequenceSlice& slice : plan.slices) {
+      if (slice.sample >= 0) {
+        const auto index = static_cast<std::size_t>(slice.sample);
+        result.sampled[index] =
+            token(kOutputStream + slice.request.value, plan.samples[index].position);
+      }
+    }
+    // Steps execute one after the other, however many are started.
+    executor_free_ns_ = std::max(executor_free_ns_, now_ns_) +
+                        std::llround(predict_us(config_.step_cost, plan) * kNsPerUs);
+    push(executor_free_ns_, StepDone{std::move(result)});
+  }
+
+  void emit(OutputBatch batch) override {
+    for (const Output& output : batch.outputs) {
+      if (const auto* finished = std::get_if<Finished>(&output)) {
+        report_.finished.push_back(
+            {finished->request.value, finished->reason, finished->usage, finished->times});
+      } else if (std::holds_alternative<Refused>(output)) {
+        ++report_.refused;
+      }
+    }
+  }
+
+ private:
+  struct Scheduled {
+    Event event;
+    std::uint64_t order;  // among events of the same time: first pushed, first handled
+    bool operator<(const Scheduled& other) const {
+      return std::pair(event.at_ns, order) > std::pair(other.event.at_ns, other.order);
+    }
+  };
+
+  TokenId token(std::uint64_t stream, int position) const {
+    return static_cast<TokenId>(
+        random_at(config_.seed, stream, static_cast<std::uint64_t>(position)) % kVocab);
+  }
+
+  void push(TimeNs at_ns, decltype(Event::what) what) {
+    heap_.push({{at_ns, std::move(what)}, ++last_order_});
+  }
+
+  void arrive() {
+    const TraceRequest& traced = trace_[next_arrival_++];
+    now_ns_ = traced.at_ns;
+    const int limit = config_.engine.scheduler.max_model_len;
+    const int prompt = std::clamp(traced.prompt_tokens, 1, limit - 1);
+    Request request;
+    request.id = RequestId{next_arrival_};
+    request.max_tokens = std::clamp(traced.output_tokens, 1, limit - prompt);
+    request.prompt.reserve(static_cast<std::size_t>(prompt));
+    for (int i = 0; i < prompt; ++i) {
+      request.prompt.push_back(
+          token(i < config_.shared_prefix_tokens ? kSharedStream : request.id.value, i));
+    }
+    const double dice =
+        static_cast<double>(random_at(config_.seed, kCancelStream, request.id.value) >> 11) *
+        0x1.0p-53;
+    if (dice < config_.cancel_probability) {
+      const double share = dice / config_.cancel_probability;
+      const double answer_us = config_.step_cost.fixed_us * request.max_tokens;
+      push(now_ns_ + std::llround(share * answer_us * kNsPerUs), Cancel{request.id});
+    }
+    engine_.handle({now_ns_, Arrival{std::move(request)}});
+  }
+
+  const SimulationConfig config_;
+  const std::span<const TraceRequest> trace_;
+  Engine engine_;
+  std::size_t next_arrival_ = 0;
+  TimeNs now_ns_ = 0;
+  TimeNs executor_free_ns_ = 0;
+  std::priority_queue<Scheduled> heap_;
+  std::uint64_t last_order_ = 0;
+  SimulationReport report_;
+};
+
+}  // namespace
+
+SimulationReport simulate(const SimulationConfig& config, std::span<const TraceRequest> trace) {
+  return World(config, trace).run();
+}
+
+std::string to_csv(const SimulationReport& report) {
+  std::string csv =
+      "request,reason,prompt_tokens,cached_tokens,output_tokens,preemptions,"
+      "arrived_ns,scheduled_ns,first_token_ns,finished_ns\n";
+  for (const RequestRecord& record : report.finished) {
+    fmt::format_to(std::back_inserter(csv), "{},{},{},{},{},{},{},{},{},{}\n", record.request,
+                   static_cast<int>(record.reason), record.usage.prompt_tokens,
+                   record.usage.cached_tokens, record.usage.output_tokens, record.usage.preemptions,
+                   record.times.arrived_ns, record.times.scheduled_ns, record.times.first_token_ns,
+                   record.times.finished_ns);
+  }
+  return csv;
+}
+
+}  // namespace protean

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "contract/observation.h"
+#include "contract/request.h"
+#include "cost/step_time.h"
+#include "engine/engine.h"
+#include "sim/trace.h"
+
+namespace protean {
+
+struct SimulationConfig {
+  EngineConfig engine;
+  StepCost step_cost;
+  std::uint64_t seed = 0;         // of prompts, drawn tokens and cancels
+  int shared_prefix_tokens = 0;   // every prompt begins with the same so many tokens
+  double cancel_probability = 0;  // that a client leaves somewhere within its answer
+};
+
+struct RequestRecord {
+  std::uint64_t request = 0;  // index into the trace + 1
+  FinishReason reason = FinishReason::kFailed;
+  RequestUsage usage;
+  RequestTimes times;
+};
+
+struct SimulationReport {
+  std::vector<RequestRecord> finished;  // in order of their end
+  std::int64_t refused = 0;
+  Observation final;  // after the last event
+};
+
+// Runs the production engine and scheduler over a trace in virtual time, steps taking as long as
+// the cost model says. Same config and trace, same report, to the byte (invariant 6). A request
+// wants as many tokens as the trace says; what exceeds max_model_len is clipped to it.
+SimulationReport simulate(const SimulationConfig& config, std::span<const TraceRequest> trace);
+
+// One line per finished request: id, reason, tokens and times in ns.
+std::string to_csv(const SimulationReport& report);
+
+}  // namespace protean
