@@ -1,5 +1,6 @@
 # protean_module(NAME DEPS ...): a folder is a module. Every x.cc is library, every x_test.cc goes
-# into NAME_test, every x_fuzz.cc is a libFuzzer program of its own. TEST_DEPS are for the test only.
+# into NAME_test, every x_fuzz.cc is a libFuzzer program of its own, main.cc is left to the caller.
+# TEST_DEPS are for the test only.
 function(protean_module name)
   cmake_parse_arguments(ARG "" "" "DEPS;TEST_DEPS" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cc)
@@ -7,7 +8,7 @@ function(protean_module name)
   set(fuzzers ${sources})
   list(FILTER tests INCLUDE REGEX "_test\\.cc$")
   list(FILTER fuzzers INCLUDE REGEX "_fuzz\\.cc$")
-  list(FILTER sources EXCLUDE REGEX "_(test|fuzz)\\.cc$")
+  list(FILTER sources EXCLUDE REGEX "(_test|_fuzz|/main)\\.cc$")
 
   if(sources)
     add_library(${name} STATIC ${sources})

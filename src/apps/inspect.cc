@@ -1,0 +1,99 @@
+#include <memory>
+
+#include "apps/model_files.h"
+#include "apps/options.h"
+#include "apps/sizing.h"
+#include "apps/terminal.h"
+#include "base/units.h"
+#include "cost/memory.h"
+
+namespace protean {
+namespace {
+
+template <class... Args>
+void row(std::string_view name, fmt::format_string<Args...> format, Args&&... args) {
+  print_text(fmt::format("{:<18} {}\n", name, fmt::format(format, std::forward<Args>(args)...)));
+}
+
+std::string rope_text(const RopeSpec& rope) {
+  std::string text =
+      fmt::format("theta {:g}, {} pairs", rope.theta,
+                  rope.pairing == RopePairing::kAdjacent ? "adjacent" : "half-split");
+  if (rope.scaling == RopeScaling::kLinear) {
+    text += fmt::format(", linear scaling by {:g}", rope.factor);
+  } else if (rope.scaling == RopeScaling::kLlama3) {
+    text +=
+        fmt::format(", llama3 scaling by {:g} over {} tokens", rope.factor, rope.original_context);
+  }
+  return rope.divisors.empty() ? text : text + ", frequency divisors from the file";
+}
+
+std::string attention_text(const AttentionSpec& attention) {
+  std::string text = fmt::format("{} heads of {}, {} KV heads", attention.heads, attention.head_dim,
+                                 attention.kv_heads);
+  text += attention.qkv_bias ? ", q/k/v bias" : "";
+  text += attention.output_bias ? ", output bias" : "";
+  text += attention.qk_norm ? ", q/k norm" : "";
+  if (attention.sliding_window > 0) {
+    text += fmt::format(", window of {} tokens from layer {}", attention.sliding_window,
+                        attention.first_windowed_layer);
+  }
+  return text;
+}
+
+void print_model(const ModelFiles& files) {
+  const ModelSpec& spec = files.checkpoint->spec();
+  row("model", "{}", files.name);
+  row("architecture", "{}: {} layers, hidden {}, FFN {}, vocabulary {}, {} embeddings",
+      spec.architecture, spec.layers, spec.hidden, spec.ffn, spec.vocab,
+      spec.tied_embeddings ? "tied" : "separate");
+  row("attention", "{}", attention_text(spec.attention));
+  row("rope", "{}", rope_text(spec.rope));
+  row("context", "{} tokens", spec.max_context);
+  row("files", "{}", files.checkpoint->description());
+  row("tokenizer", "{}", files.tokenizer->description());
+  row("chat template", "{}",
+      files.chat.template_source.empty() ? "none: ChatML stands in" : "the model's own");
+}
+
+void print_sizing(const ModelSpec& spec, const Sizing& sizing) {
+  const Precision precision = sizing.form.layer_precision.front();
+  row("weights", "{} in {}: {} a layer, {} for embeddings and output",
+      format_bytes(sizing.weight_bytes), to_string(precision),
+      format_bytes(layer_bytes(spec, precision)), format_bytes(outer_bytes(spec, precision)));
+  row("KV", "{} a token, {} in all for {} tokens",
+      format_bytes(kv_token_bytes(spec, sizing.form.kv.precision)), format_bytes(sizing.kv_bytes),
+      sizing.form.kv.blocks * sizing.form.kv.block_tokens);
+  row("max-model-len", "{} tokens", sizing.max_model_len);
+  row("form at start", "{}", to_string(sizing.form));
+  for (const std::string& warning : sizing.warnings) {
+    row("warning", "{}", warning);
+  }
+}
+
+int run_inspect(const ModelOptions& options) {
+  const auto files = open_model_files(options);
+  if (!files.ok()) {
+    return exit_with(files.error());
+  }
+  const auto sizing = choose_sizing(options, files->checkpoint->spec(), this_machine());
+  if (!sizing.ok()) {
+    return exit_with(sizing.error());
+  }
+  print_model(*files);
+  print_sizing(files->checkpoint->spec(), *sizing);
+  return 0;
+}
+
+}  // namespace
+
+void add_inspect(CLI::App& root, int& exit_code) {
+  CLI::App* app = root.add_subcommand(
+      "inspect", "say what a model is, what it needs, and the form it would start in");
+  auto options = std::make_shared<ModelOptions>();
+  add_model_options(*app, *options);
+  app->footer("Example: protean inspect MODEL");
+  app->callback([options, &exit_code] { exit_code = run_inspect(*options); });
+}
+
+}  // namespace protean

@@ -1,0 +1,75 @@
+#include "apps/local_client.h"
+
+#include <utility>
+
+#include "base/log.h"
+
+namespace protean {
+
+// Batches wait here for the one who asked.
+class LocalClient::Outputs : public TokenSink {
+ public:
+  void emit(OutputBatch batch) override { queue_.push(std::move(batch)); }
+  std::vector<OutputBatch> take() { return queue_.pop_all(); }
+
+ private:
+  BoundedQueue<OutputBatch> queue_{1};
+};
+
+LocalClient::LocalClient(ModelFiles files, Sizing sizing)
+    : files_(std::move(files)),
+      sizing_(std::move(sizing)),
+      inbox_(16),
+      outputs_(std::make_unique<Outputs>()) {}
+
+LocalClient::~LocalClient() = default;
+
+Result<std::unique_ptr<LocalClient>> LocalClient::open(const ModelOptions& options) {
+  auto files = open_model_files(options);
+  if (!files.ok()) {
+    return files.error();
+  }
+  auto sizing = choose_sizing(options, files->checkpoint->spec(), this_machine());
+  if (!sizing.ok()) {
+    return sizing.error();
+  }
+  for (const std::string& warning : sizing->warnings) {
+    log::warning("{}", warning);
+  }
+  std::unique_ptr<LocalClient> client(new LocalClient(*std::move(files), *std::move(sizing)));
+  auto replica = Replica::start(options, client->sizing_, *client->files_.checkpoint,
+                                client->inbox_, *client->outputs_);
+  if (!replica.ok()) {
+    return replica.error();
+  }
+  client->replica_ = *std::move(replica);
+  return client;
+}
+
+void LocalClient::interrupt() {
+  inbox_.push({steady_now_ns(), Cancel{RequestId{last_request_}}});
+}
+
+Result<Finished> LocalClient::run(Request request, bool at_text_start,
+                                  const std::function<void(std::string_view)>& on_text) {
+  request.id = RequestId{++last_request_};
+  StreamDecoder decoder(*files_.tokenizer, at_text_start);
+  inbox_.push({steady_now_ns(), Arrival{std::move(request)}});
+  while (true) {
+    for (OutputBatch& batch : outputs_->take()) {
+      for (Output& output : batch.outputs) {
+        if (const auto* refused = std::get_if<Refused>(&output)) {
+          return refused->error;
+        }
+        if (const auto* token = std::get_if<NewToken>(&output)) {
+          on_text(decoder.push(token->token));
+        } else if (auto* finished = std::get_if<Finished>(&output)) {
+          on_text(decoder.finish());
+          return std::move(*finished);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace protean

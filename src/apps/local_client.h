@@ -1,0 +1,46 @@
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "apps/model_files.h"
+#include "apps/replica.h"
+#include "apps/sizing.h"
+#include "contract/request.h"
+
+namespace protean {
+
+// A model in this process, asked one request at a time: what `generate` and `chat` stand on. Text
+// streams out as it is decoded. One thread, but for interrupt().
+class LocalClient {
+ public:
+  static Result<std::unique_ptr<LocalClient>> open(const ModelOptions& options);
+  ~LocalClient();
+
+  const ModelFiles& files() const { return files_; }
+  int max_model_len() const { return sizing_.max_model_len; }
+
+  // Runs to the end; the request's id is set here.
+  Result<Finished> run(Request request, bool at_text_start,
+                       const std::function<void(std::string_view)>& on_text);
+
+  // Cancels what run() is at, from any thread.
+  void interrupt();
+
+ private:
+  class Outputs;
+  LocalClient(ModelFiles files, Sizing sizing);
+
+  ModelFiles files_;
+  Sizing sizing_;
+  Inbox inbox_;
+  std::unique_ptr<Outputs> outputs_;
+  std::unique_ptr<Replica> replica_;
+  std::atomic<std::uint64_t> last_request_ = 0;
+};
+
+}  // namespace protean

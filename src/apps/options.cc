@@ -1,0 +1,166 @@
+#include "apps/options.h"
+
+#include <toml++/toml.h>
+#include <algorithm>
+#include <cctype>
+#include <cstdio>
+#include <cstdlib>
+
+namespace protean {
+namespace {
+
+std::string environment_name(std::string_view flag) {
+  std::string name = "PROTEAN_";
+  for (const char c : flag) {
+    name += c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  }
+  return name;
+}
+
+bool is_given(const std::vector<std::string>& arguments, const std::string& flag) {
+  const auto names = [&](const std::string& argument) {
+    return argument == "--" + flag || argument.starts_with("--" + flag + "=") ||
+           argument == "--no-" + flag;
+  };
+  return std::any_of(arguments.begin(), arguments.end(), names) ||
+         std::getenv(environment_name(flag).c_str()) != nullptr;
+}
+
+// The value after --config, or of PROTEAN_CONFIG; empty if there is none. Takes it off the line.
+std::string take_config_path(std::vector<std::string>& arguments) {
+  for (auto place = arguments.begin(); place != arguments.end(); ++place) {
+    if (place->starts_with("--config=")) {
+      std::string path = place->substr(std::string_view("--config=").size());
+      arguments.erase(place);
+      return path;
+    }
+    if (*place == "--config" && place + 1 != arguments.end()) {
+      std::string path = *(place + 1);
+      arguments.erase(place, place + 2);
+      return path;
+    }
+  }
+  const char* named = std::getenv("PROTEAN_CONFIG");
+  return named != nullptr ? named : "";
+}
+
+Status append_value(const std::string& flag, const toml::node& value,
+                    std::vector<std::string>& arguments) {
+  if (const auto* list = value.as_array()) {
+    for (const toml::node& item : *list) {
+      if (Status added = append_value(flag, item, arguments); !added.ok()) {
+        return added;
+      }
+    }
+  } else if (const auto boolean = value.value_exact<bool>()) {
+    arguments.push_back((*boolean ? "--" : "--no-") + flag);
+  } else if (const auto text = value.value_exact<std::string>()) {
+    arguments.push_back("--" + flag + "=" + *text);
+  } else if (const auto integer = value.value_exact<std::int64_t>()) {
+    arguments.push_back("--" + flag + "=" + std::to_string(*integer));
+  } else if (const auto number = value.value_exact<double>()) {
+    arguments.push_back(fmt::format("--{}={}", flag, *number));
+  } else {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "line {}: '{}' must be a string, number, boolean or a list of them",
+                      value.source().begin.line, flag);
+  }
+  return {};
+}
+
+Status append_table(const toml::table& table, const std::vector<std::string>& given,
+                    std::vector<std::string>& arguments) {
+  for (const auto& [key, value] : table) {
+    std::string flag(key.str());
+    std::replace(flag.begin(), flag.end(), '_', '-');
+    if (value.is_table() || is_given(given, flag)) {
+      continue;
+    }
+    if (flag == "model") {
+      return make_error(ErrorCode::kInvalidArgument,
+                        "line {}: the model is named on the command line, not in the file",
+                        value.source().begin.line);
+    }
+    if (Status added = append_value(flag, value, arguments); !added.ok()) {
+      return added;
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+void add_model_options(CLI::App& app, ModelOptions& options) {
+  app.add_option("model", options.model,
+                 "Hugging Face directory (config.json, *.safetensors, tokenizer) or .gguf file")
+      ->required();
+  app.add_option("--dtype", options.dtype, "compute precision: bf16 or f32")->capture_default_str();
+  app.add_option("--max-model-len", options.max_model_len,
+                 "longest prompt + answer in tokens; auto = what the checkpoint states, as far as "
+                 "KV memory allows")
+      ->capture_default_str();
+  app.add_option("--kv-cache-memory", options.kv_cache_memory,
+                 "memory for keys and values, like 4GiB; auto = what max-num-seqs full contexts "
+                 "need, at most half of the free memory")
+      ->capture_default_str();
+  app.add_option("--max-num-seqs", options.max_num_seqs, "sequences in one step")
+      ->check(CLI::Range(1, 65536))
+      ->capture_default_str();
+  app.add_option("--max-num-batched-tokens", options.max_num_batched_tokens,
+                 "tokens in one step; longer prompts are computed in chunks")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--block-size", options.block_size, "tokens in a KV block")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  app.add_flag("--enable-prefix-caching,!--no-enable-prefix-caching", options.prefix_caching,
+               "reuse the KV of equal prompt beginnings (default on)");
+  app.add_option("--chat-template", options.chat_template,
+                 "file with a Jinja chat template to use instead of the model's");
+  app.add_option("--threads", options.threads, "0 = one per core this process may use")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
+}
+
+void name_environment(CLI::App& app) {
+  for (CLI::Option* option : app.get_options()) {
+    const auto& names = option->get_lnames();
+    if (!names.empty() && names.front() != "help") {
+      option->envname(environment_name(names.front()));
+    }
+  }
+  app.footer(app.get_footer() +
+             "\n\nEvery --flag can also be set as PROTEAN_FLAG in the environment, or in a TOML "
+             "file given by --config FILE.");
+}
+
+Result<std::vector<std::string>> with_config_file(std::vector<std::string> arguments) {
+  const std::string path = take_config_path(arguments);
+  if (path.empty() || arguments.empty()) {
+    return arguments;
+  }
+  const auto fail = [&](std::string_view why) {
+    return make_error(ErrorCode::kInvalidArgument, "{}: {}", path, why);
+  };
+  try {
+    const toml::table file = toml::parse_file(path);
+    const std::vector<std::string> given = arguments;
+    Status added = append_table(file, given, arguments);
+    if (const toml::table* own = file[given.front()].as_table(); added.ok() && own != nullptr) {
+      added = append_table(*own, given, arguments);
+    }
+    if (!added.ok()) {
+      return fail(added.error().message);
+    }
+  } catch (const toml::parse_error& error) {
+    return fail(fmt::format("line {}: {}", error.source().begin.line, error.description()));
+  }
+  return arguments;
+}
+
+int exit_with(const Error& error) {
+  fmt::print(stderr, "protean: {}\n", error.message);
+  return error.code == ErrorCode::kInternal ? 1 : 2;
+}
+
+}  // namespace protean

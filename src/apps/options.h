@@ -1,0 +1,45 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+
+namespace protean {
+
+// What every subcommand that loads a model accepts. Flags have vLLM's names where they mean the
+// same.
+struct ModelOptions {
+  std::string model;
+  std::string dtype = "bf16";
+  std::string max_model_len = "auto";
+  std::string kv_cache_memory = "auto";
+  std::string chat_template;
+  int threads = 0;  // 0 = one per core this process may use
+  int block_size = 16;
+  int max_num_seqs = 256;
+  int max_num_batched_tokens = 2048;
+  bool prefix_caching = true;
+};
+void add_model_options(CLI::App& app, ModelOptions& options);
+
+// Gives every --flag of `app` the environment variable PROTEAN_FLAG.
+void name_environment(CLI::App& app);
+
+// The command line with what --config FILE (or PROTEAN_CONFIG) says added to it. The file is TOML,
+// its keys are flags without the dashes, at the top or in a table named like the subcommand. What
+// the command line or the environment says wins.
+Result<std::vector<std::string>> with_config_file(std::vector<std::string> arguments);
+
+// Subcommands: each adds itself to the root, and leaves its exit code in `exit_code` when chosen.
+void add_serve(CLI::App& root, int& exit_code);
+void add_generate(CLI::App& root, int& exit_code);
+void add_chat(CLI::App& root, int& exit_code);
+void add_inspect(CLI::App& root, int& exit_code);
+
+// Says the error in one line on standard error. The exit code: 2 for what the user can mend.
+int exit_with(const Error& error);
+inline constexpr int kExitInterrupted = 130;  // 128 + SIGINT, as shells have it
+
+}  // namespace protean

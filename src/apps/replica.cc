@@ -1,0 +1,60 @@
+#include "apps/replica.h"
+
+#include <chrono>
+#include <utility>
+
+namespace protean {
+
+TimeNs steady_now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+Result<std::unique_ptr<Replica>> Replica::start(const ModelOptions& options, const Sizing& sizing,
+                                                const Checkpoint& checkpoint, Inbox& inbox,
+                                                TokenSink& sink) {
+  const WorkerOptions worker_options{.form = sizing.form,
+                                     .threads = sizing.device.cores,
+                                     .max_step_tokens = options.max_num_batched_tokens,
+                                     .max_positions = sizing.max_model_len};
+  auto worker = CpuWorker::create(worker_options, checkpoint, progress_bar("loading"),
+                                  [&inbox](StepResult result) {
+                                    inbox.push({steady_now_ns(), StepDone{std::move(result)}});
+                                  });
+  if (!worker.ok()) {
+    return worker.error();
+  }
+  const EngineConfig config{.scheduler = {.kv_blocks = sizing.form.kv.blocks,
+                                          .block_tokens = sizing.form.kv.block_tokens,
+                                          .max_num_seqs = options.max_num_seqs,
+                                          .max_num_batched_tokens = options.max_num_batched_tokens,
+                                          .max_model_len = sizing.max_model_len,
+                                          .prefix_caching = options.prefix_caching}};
+  return std::unique_ptr<Replica>(new Replica(config, *std::move(worker), inbox, sink));
+}
+
+Replica::Replica(const EngineConfig& config, std::unique_ptr<CpuWorker> worker, Inbox& inbox,
+                 TokenSink& sink)
+    : inbox_(inbox), worker_(std::move(worker)), engine_(config, *worker_, sink) {
+  thread_ = std::thread([this] { run(); });
+}
+
+Replica::~Replica() {
+  inbox_.close();
+  thread_.join();
+}
+
+void Replica::run() {
+  while (true) {
+    std::vector<Event> events = inbox_.pop_all();
+    if (events.empty()) {
+      return;
+    }
+    for (Event& event : events) {
+      engine_.handle(std::move(event));
+    }
+  }
+}
+
+}  // namespace protean

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <memory>
+#include <thread>
+
+#include "apps/options.h"
+#include "apps/sizing.h"
+#include "apps/terminal.h"
+#include "base/bounded_queue.h"
+#include "base/result.h"
+#include "engine/engine.h"
+#include "model/checkpoint.h"
+#include "ports/event.h"
+#include "ports/token_sink.h"
+#include "worker/cpu_worker.h"
+
+namespace protean {
+
+using Inbox = BoundedQueue<Event>;
+
+// One engine with its worker, running on a thread of its own: events in through the inbox, outputs
+// out through the sink, which is called on that thread. Inbox and sink outlive it. The destructor
+// waits for the step being computed.
+class Replica {
+ public:
+  static Result<std::unique_ptr<Replica>> start(const ModelOptions& options, const Sizing& sizing,
+                                                const Checkpoint& checkpoint, Inbox& inbox,
+                                                TokenSink& sink);
+  ~Replica();
+
+ private:
+  Replica(const EngineConfig& config, std::unique_ptr<CpuWorker> worker, Inbox& inbox,
+          TokenSink& sink);
+  void run();
+
+  Inbox& inbox_;
+  std::unique_ptr<CpuWorker> worker_;
+  Engine engine_;
+  std::thread thread_;
+};
+
+// Nanoseconds of the steady clock, the time base of all events.
+TimeNs steady_now_ns();
+
+}  // namespace protean

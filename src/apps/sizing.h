@@ -1,0 +1,29 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "apps/machine.h"
+#include "apps/options.h"
+#include "base/result.h"
+#include "contract/form.h"
+#include "contract/model_spec.h"
+
+namespace protean {
+
+// The form a model starts in, and what follows from it.
+struct Sizing {
+  DeviceSpec device;
+  Form form;
+  int max_model_len = 0;
+  std::int64_t weight_bytes = 0;
+  std::int64_t kv_bytes = 0;
+  std::vector<std::string> warnings;
+};
+
+// Turns what the user said, or left to us, into numbers that fit this machine.
+Result<Sizing> choose_sizing(const ModelOptions& options, const ModelSpec& spec,
+                             const Machine& machine);
+
+}  // namespace protean

@@ -1,0 +1,76 @@
+#include "apps/sizing.h"
+
+#include <gtest/gtest.h>
+
+#include "base/units.h"
+#include "cost/memory.h"
+
+namespace protean {
+namespace {
+
+// 1 KiB of KV a token in bf16: 4 layers x 2 x 2 heads x 32 x 2 bytes.
+ModelSpec spec_of_1k_context() {
+  ModelSpec spec;
+  spec.architecture = "llama";
+  spec.layers = 4;
+  spec.hidden = 128;
+  spec.ffn = 256;
+  spec.vocab = 512;
+  spec.max_context = 1024;
+  spec.attention = {.heads = 4, .kv_heads = 2, .head_dim = 32};
+  return spec;
+}
+
+const Machine kMachine = {.cores = 3, .free_memory_bytes = kGiB};
+
+TEST(Sizing, DefaultsHoldEverySequenceAtFullLength) {
+  const auto sizing = choose_sizing({.max_num_seqs = 10}, spec_of_1k_context(), kMachine);
+  ASSERT_TRUE(sizing.ok()) << sizing.error().message;
+  EXPECT_EQ(sizing->max_model_len, 1024);
+  EXPECT_EQ(sizing->form.kv.blocks, 10 * 1024 / 16);
+  EXPECT_EQ(sizing->kv_bytes, 10 * 1024 * kKiB);
+  EXPECT_EQ(sizing->device.cores, 3);
+  EXPECT_TRUE(sizing->warnings.empty());
+}
+
+TEST(Sizing, AutoTakesAtMostHalfOfTheFreeMemory) {
+  Machine small = kMachine;
+  const ModelSpec spec = spec_of_1k_context();
+  const std::int64_t weights =
+      spec.layers * layer_bytes(spec, Precision::kBf16) + outer_bytes(spec, Precision::kBf16);
+  small.free_memory_bytes = weights + kMiB;
+  const auto sizing = choose_sizing({}, spec, small);
+  ASSERT_TRUE(sizing.ok()) << sizing.error().message;
+  EXPECT_EQ(sizing->kv_bytes, kMiB / 2);
+  EXPECT_EQ(sizing->max_model_len, 512);  // lowered to what KV holds, and said so
+  ASSERT_EQ(sizing->warnings.size(), 1U);
+}
+
+TEST(Sizing, ALongerContextThanTheCheckpointsIsAllowedWithAWarning) {
+  const auto sizing = choose_sizing({.max_model_len = "2048"}, spec_of_1k_context(), kMachine);
+  ASSERT_TRUE(sizing.ok()) << sizing.error().message;
+  EXPECT_EQ(sizing->max_model_len, 2048);
+  ASSERT_EQ(sizing->warnings.size(), 1U);
+  EXPECT_NE(sizing->warnings[0].find("1024"), std::string::npos);
+}
+
+TEST(Sizing, WhatDoesNotFitIsRefusedWithARemedy) {
+  const ModelSpec spec = spec_of_1k_context();
+  const auto message = [&](const ModelOptions& options, const Machine& machine = kMachine) {
+    const auto sizing = choose_sizing(options, spec, machine);
+    return sizing.ok() ? std::string() : sizing.error().message;
+  };
+  EXPECT_NE(message({.max_model_len = "1024", .kv_cache_memory = "512KiB"})
+                .find("give --kv-cache-memory 1.00 MiB"),
+            std::string::npos);
+  EXPECT_NE(message({.kv_cache_memory = "2GiB"}).find("ask for less"), std::string::npos);
+  EXPECT_NE(message({.kv_cache_memory = "much"}).find("--kv-cache-memory"), std::string::npos);
+  EXPECT_NE(message({.dtype = "fp4"}).find("bf16 or f32"), std::string::npos);
+  EXPECT_NE(message({.max_model_len = "1"}).find("--max-model-len 1"), std::string::npos);
+  EXPECT_NE(message({.max_model_len = "12k"}).find("--max-model-len 12k"), std::string::npos);
+  EXPECT_NE(message({}, {.cores = 1, .free_memory_bytes = 1}).find("smaller model"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace protean

@@ -1,0 +1,35 @@
+#include "apps/terminal.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+
+#include "base/units.h"
+
+namespace protean {
+
+ProgressCallback progress_bar(std::string what) {
+  if (::isatty(STDERR_FILENO) == 0) {
+    return [](std::int64_t, std::int64_t) {};
+  }
+  static constexpr std::size_t kWidth = 30;
+  return [what = std::move(what)](std::int64_t done, std::int64_t total) {
+    const double share = total > 0 ? static_cast<double>(done) / static_cast<double>(total) : 1.0;
+    const auto filled = std::min(kWidth, static_cast<std::size_t>(share * kWidth));
+    fmt::print(stderr, "\r{} [{}{}] {:3.0f} % of {}", what, std::string(filled, '#'),
+               std::string(kWidth - filled, '.'), share * 100, format_bytes(total));
+    if (done >= total) {
+      fmt::print(stderr, "\n");
+    }
+    std::fflush(stderr);
+  };
+}
+
+void print_text(std::string_view text) {
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::fflush(stdout);
+}
+
+}  // namespace protean

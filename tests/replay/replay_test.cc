@@ -1,0 +1,149 @@
+// Invariant 6: what happened to a real engine, with a real worker and real clients racing, can be
+// replayed: the same events give the same steps.
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "base/bounded_queue.h"
+#include "base/test_data.h"
+#include "engine/engine.h"
+#include "worker/cpu_worker.h"
+
+namespace protean {
+namespace {
+
+class RecordingExecutor : public Executor {
+ public:
+  explicit RecordingExecutor(Executor* next) : next_(next) {}
+  void start(const StepPlan& plan) override {
+    plans.push_back(plan);
+    if (next_ != nullptr) {
+      next_->start(plan);
+    }
+  }
+  std::vector<StepPlan> plans;
+
+ private:
+  Executor* next_;
+};
+
+class CountingSink : public TokenSink {
+ public:
+  void emit(OutputBatch batch) override {
+    for (const Output& output : batch.outputs) {
+      finished += std::holds_alternative<Finished>(output) ? 1 : 0;
+      tokens += std::holds_alternative<NewToken>(output) ? 1 : 0;
+    }
+    last = batch.observation;
+  }
+  std::atomic<int> finished = 0;
+  std::int64_t tokens = 0;
+  Observation last;
+};
+
+void expect_same_plan(const StepPlan& a, const StepPlan& b) {
+  EXPECT_EQ(a.id, b.id);
+  EXPECT_EQ(a.tokens, b.tokens);
+  EXPECT_EQ(a.blocks, b.blocks);
+  ASSERT_EQ(a.slices.size(), b.slices.size());
+  for (std::size_t i = 0; i < a.slices.size(); ++i) {
+    EXPECT_EQ(a.slices[i].request, b.slices[i].request);
+    EXPECT_EQ(a.slices[i].first_position, b.slices[i].first_position);
+    EXPECT_EQ(a.slices[i].sample, b.slices[i].sample);
+  }
+}
+
+Request random_request(std::uint64_t id) {
+  std::mt19937 random(static_cast<unsigned>(id));
+  Request request;
+  request.id = RequestId{id};
+  for (unsigned i = 0; i < 1 + random() % 150; ++i) {
+    request.prompt.push_back(static_cast<TokenId>(i < 40 ? i + 3 : 3 + random() % 2000));
+  }
+  request.sampling.temperature = id % 2 == 0 ? 0.0F : 1.0F;
+  request.sampling.seed = id;
+  request.max_tokens = static_cast<int>(1 + random() % 60);
+  request.stop_ids = {2};
+  return request;
+}
+
+constexpr std::uint64_t kRequests = 120;
+
+// Clients on several threads, each sending requests and sometimes leaving.
+std::vector<std::thread> start_clients(BoundedQueue<Event>& inbox, std::atomic<TimeNs>& clock) {
+  std::vector<std::thread> clients;
+  for (std::uint64_t client = 0; client < 4; ++client) {
+    clients.emplace_back([&inbox, &clock, client] {
+      for (std::uint64_t id = 1 + client; id <= kRequests; id += 4) {
+        inbox.push({++clock, Arrival{random_request(id)}});
+        if (id % 5 == 0) {
+          std::this_thread::sleep_for(std::chrono::milliseconds(2));
+          inbox.push({++clock, Cancel{RequestId{id}}});
+        }
+      }
+    });
+  }
+  return clients;
+}
+
+TEST(Replay, RecordedEventsGiveTheSameSteps) {
+  const auto path = test_data("models/tinystories-656k");
+  PROTEAN_REQUIRE_DATA(path);
+  const auto checkpoint = open_checkpoint(path);
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().message;
+  const EngineConfig config{.scheduler = {.kv_blocks = 100,
+                                          .max_num_seqs = 16,
+                                          .max_num_batched_tokens = 128,
+                                          .max_model_len = 256}};
+  BoundedQueue<Event> inbox(1024);
+  std::atomic<TimeNs> clock = 0;
+  WorkerOptions options;
+  options.form = single_device_form((*checkpoint)->spec(), Precision::kBf16, DeviceId{0},
+                                    {.blocks = config.scheduler.kv_blocks});
+  options.threads = 2;
+  options.max_step_tokens = config.scheduler.max_num_batched_tokens;
+  options.max_positions = config.scheduler.max_model_len;
+  auto worker = CpuWorker::create(options, **checkpoint, {}, [&](StepResult result) {
+    inbox.push({++clock, StepDone{std::move(result)}});
+  });
+  ASSERT_TRUE(worker.ok()) << worker.error().message;
+  RecordingExecutor real(worker->get());
+  CountingSink sink;
+  Engine engine(config, real, sink);
+
+  std::vector<Event> events;
+  std::vector<std::thread> clients = start_clients(inbox, clock);
+  while (sink.finished < static_cast<int>(kRequests)) {
+    for (Event& event : inbox.pop_all()) {
+      events.push_back(event);
+      engine.handle(std::move(event));
+    }
+  }
+  for (std::thread& client : clients) {
+    client.join();
+  }
+  EXPECT_EQ(sink.last.kv_blocks_used, 0);
+  EXPECT_GT(sink.last.preemptions_total, 0);
+  EXPECT_GT(sink.last.prefix_hit_tokens_total, 0);
+  EXPECT_GT(sink.tokens, 500);
+
+  RecordingExecutor replayed(nullptr);
+  CountingSink replay_sink;
+  Engine again(config, replayed, replay_sink);
+  for (Event& event : events) {
+    again.handle(std::move(event));
+  }
+  EXPECT_EQ(replay_sink.tokens, sink.tokens);
+  ASSERT_EQ(replayed.plans.size(), real.plans.size());
+  for (std::size_t i = 0; i < real.plans.size() && !HasFailure(); ++i) {
+    expect_same_plan(real.plans[i], replayed.plans[i]);
+  }
+}
+
+}  // namespace
+}  // namespace protean
