@@ -5,9 +5,9 @@
 
 namespace protean {
 
-void check_failed(std::string_view what, const std::source_location& where) {
-  std::fprintf(stderr, "protean: check failed: %.*s (%s:%u, %s)\n", static_cast<int>(what.size()),
-               what.data(), where.file_name(), where.line(), where.function_name());
+void check_failed(std::string_view what, const char* file, int line) {
+  std::fprintf(stderr, "protean: check failed: %.*s (%s:%d)\n", static_cast<int>(what.size()),
+               what.data(), file, line);
   std::abort();
 }
 

@@ -1,17 +1,17 @@
 #pragma once
 
-#include <source_location>
 #include <string_view>
 
 namespace protean {
 
-[[noreturn]] void check_failed(std::string_view what, const std::source_location& where);
+[[noreturn]] void check_failed(std::string_view what, const char* file, int line);
 
 // An invariant of ours. Kept in release: a wrong answer served is worse than a process that stops.
-inline void check(bool holds, std::string_view what,
-                  const std::source_location& where = std::source_location::current()) {
+// The builtins, because Clang 14 has no std::source_location.
+inline void check(bool holds, std::string_view what, const char* file = __builtin_FILE(),
+                  int line = __builtin_LINE()) {
   if (!holds) [[unlikely]] {
-    check_failed(what, where);
+    check_failed(what, file, line);
   }
 }
 

@@ -1,0 +1,23 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "tokenizer/companions.h"
+#include "tokenizer/json_fields.h"
+#include "tokenizer/tokenizer.h"
+
+namespace protean {
+
+// A whole tokenizer.json in memory. name stands in messages.
+Result<std::unique_ptr<Tokenizer>> parse_tokenizer_json(std::string_view text, std::string name,
+                                                        const Companions& companions);
+
+// {"token": id, ...} as a list by id; ids that are missing are empty. Complains about ids that
+// occur twice, are negative, or lie far beyond the number of tokens.
+std::vector<std::string> read_token_ids(const Fields& vocabulary);
+
+}  // namespace protean

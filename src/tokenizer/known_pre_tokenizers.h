@@ -1,0 +1,23 @@
+#pragma once
+
+#include <string_view>
+
+#include "base/result.h"
+#include "tokenizer/normalizer.h"
+#include "tokenizer/pre_tokenizer.h"
+
+namespace protean {
+
+// GPT-2's way to cut text into words; also what tokenizer.json's ByteLevel means by use_regex.
+extern const std::string_view kGpt2Words;
+
+// What a name in GGUF's tokenizer.ggml.pre stands for. Byte-level vocabularies only.
+struct KnownPreTokenizer {
+  PreTokenizer pre_tokenizer;
+  Normalizer normalizer;
+  bool whole_pieces_first = false;  // see BpeModel::whole_pieces
+};
+
+Result<KnownPreTokenizer> known_pre_tokenizer(std::string_view name);
+
+}  // namespace protean

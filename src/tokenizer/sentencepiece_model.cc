@@ -1,0 +1,226 @@
+#include "tokenizer/sentencepiece_model.h"
+
+#include <bit>
+#include <cstdint>
+#include <optional>
+#include <utility>
+
+namespace protean {
+namespace {
+
+// One field of a protocol buffer message. Which of the values counts is the wire type's affair.
+struct Field {
+  std::uint32_t number = 0;
+  std::uint64_t integer = 0;
+  std::string_view bytes;
+  float real = 0;
+};
+
+// Walks the fields of one message. The library that writes this format keeps what we need to know
+// (the model type, the normalizer) behind a header that Debian does not ship.
+class Message {
+ public:
+  explicit Message(std::string_view bytes) : rest_(bytes) {}
+
+  // False at the end, and where the message is broken: then broken() is true.
+  bool next(Field& field) {
+    if (rest_.empty() || broken_) {
+      return false;
+    }
+    field = {};
+    const std::uint64_t tag = varint();
+    field.number = static_cast<std::uint32_t>(tag >> 3);
+    switch (tag & 7) {
+      case 0:
+        field.integer = varint();
+        break;
+      case 1:
+        take(8);
+        break;
+      case 2:
+        field.bytes = take(varint());
+        break;
+      case 5: {
+        const std::string_view raw = take(4);
+        std::uint32_t bits = 0;
+        for (std::size_t i = raw.size(); i-- > 0;) {
+          bits = (bits << 8) | static_cast<unsigned char>(raw[i]);
+        }
+        field.real = std::bit_cast<float>(bits);
+        break;
+      }
+      default:
+        broken_ = true;
+    }
+    return !broken_;
+  }
+  bool broken() const { return broken_; }
+
+ private:
+  std::uint64_t varint() {
+    std::uint64_t value = 0;
+    for (int shift = 0; shift < 64; shift += 7) {
+      if (rest_.empty()) {
+        break;
+      }
+      const auto byte = static_cast<unsigned char>(rest_.front());
+      rest_.remove_prefix(1);
+      value |= std::uint64_t{byte & 0x7Fu} << shift;
+      if (byte < 0x80) {
+        return value;
+      }
+    }
+    broken_ = true;
+    return 0;
+  }
+
+  std::string_view take(std::uint64_t length) {
+    if (length > rest_.size()) {
+      broken_ = true;
+      return {};
+    }
+    const std::string_view taken = rest_.substr(0, length);
+    rest_.remove_prefix(length);
+    return taken;
+  }
+
+  std::string_view rest_;
+  bool broken_ = false;
+};
+
+Error broken_file(std::string_view part) {
+  return make_error(ErrorCode::kCorrupt,
+                    "not a SentencePiece model, or a truncated one: its {} cannot be read", part);
+}
+
+Status add_piece(std::string_view bytes, Vocabulary& vocabulary) {
+  std::string text;
+  float score = 0;
+  std::uint64_t type = 1;
+  Message message(bytes);
+  for (Field field; message.next(field);) {
+    if (field.number == 1) {
+      text = field.bytes;
+    } else if (field.number == 2) {
+      score = field.real;
+    } else if (field.number == 3) {
+      type = field.integer;
+    }
+  }
+  if (message.broken() || type < 1 || type > 6) {
+    return broken_file("vocabulary");
+  }
+  vocabulary.tokens.push_back(std::move(text));
+  vocabulary.scores.push_back(score);
+  vocabulary.types.push_back(static_cast<Vocabulary::Type>(type));
+  return {};
+}
+
+Status read_trainer(std::string_view bytes, Vocabulary& vocabulary) {
+  constexpr const char* kModelTypes[] = {"?", "unigram", "BPE", "word", "char"};
+  std::uint64_t model_type = 1;
+  bool spaces_behind = false;
+  Message message(bytes);
+  for (Field field; message.next(field);) {
+    switch (field.number) {
+      case 3:
+        model_type = field.integer;
+        break;
+      case 24:
+        spaces_behind = field.integer != 0;
+        break;
+      case 40:
+        vocabulary.unknown = static_cast<TokenId>(field.integer);
+        break;
+      case 41:
+        vocabulary.bos = static_cast<TokenId>(field.integer);
+        break;
+      case 42:
+        vocabulary.eos = static_cast<TokenId>(field.integer);
+        break;
+      default:
+        break;
+    }
+  }
+  if (message.broken()) {
+    return broken_file("trainer settings");
+  }
+  if (model_type != 2) {
+    return make_error(ErrorCode::kUnsupported, "SentencePiece model type '{}' (only BPE is)",
+                      kModelTypes[model_type < 5 ? model_type : 0]);
+  }
+  if (spaces_behind) {
+    return make_error(ErrorCode::kUnsupported, "SentencePiece with white space as suffix");
+  }
+  return {};
+}
+
+Status read_normalizer(std::string_view bytes, SentencePieceModel& model) {
+  std::string_view name;
+  bool has_map = false;
+  bool escapes_spaces = true;
+  model.squeezes_spaces = true;  // the format's default
+  Message message(bytes);
+  for (Field field; message.next(field);) {
+    switch (field.number) {
+      case 1:
+        name = field.bytes;
+        break;
+      case 2:
+        has_map = !field.bytes.empty();
+        break;
+      case 3:
+        model.vocabulary.add_space_prefix = field.integer != 0;
+        break;
+      case 4:
+        model.squeezes_spaces = field.integer != 0;
+        break;
+      case 5:
+        escapes_spaces = field.integer != 0;
+        break;
+      default:
+        break;
+    }
+  }
+  if (message.broken()) {
+    return broken_file("normalizer settings");
+  }
+  if (has_map || !escapes_spaces) {
+    return make_error(ErrorCode::kUnsupported, "SentencePiece normalizer '{}'{}", name,
+                      escapes_spaces ? "" : " without escaped white space");
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<SentencePieceModel> read_sentencepiece_model(std::string_view bytes) {
+  SentencePieceModel model;
+  model.vocabulary.kind = Vocabulary::Kind::kSentencePiece;
+  model.vocabulary.unknown = 0;  // the format's defaults
+  model.vocabulary.bos = 1;
+  model.vocabulary.eos = 2;
+  bool has_trainer = false;
+  Message message(bytes);
+  for (Field field; message.next(field);) {
+    Status part;
+    if (field.number == 1) {
+      part = add_piece(field.bytes, model.vocabulary);
+    } else if (field.number == 2) {
+      has_trainer = true;
+      part = read_trainer(field.bytes, model.vocabulary);
+    } else if (field.number == 3) {
+      part = read_normalizer(field.bytes, model);
+    }
+    if (!part) {
+      return part.error();
+    }
+  }
+  if (message.broken() || !has_trainer || model.vocabulary.tokens.empty()) {
+    return broken_file(message.broken() ? "end" : "vocabulary");
+  }
+  model.vocabulary.add_bos = model.vocabulary.bos >= 0;
+  return model;
+}
+
+}  // namespace protean

@@ -1,0 +1,19 @@
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+#include <utility>
+
+#include "tokenizer/sentencepiece_model.h"
+
+// Any bytes as a SentencePiece tokenizer.model. What loads must encode and decode.
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  auto model = protean::read_sentencepiece_model({reinterpret_cast<const char*>(data), size});
+  if (!model) {
+    return 0;
+  }
+  const auto tokenizer = protean::make_tokenizer(std::move(model->vocabulary));
+  if (tokenizer) {
+    protean::decode(**tokenizer, (*tokenizer)->encode("Hello <s> \xC3\xA9\xFF", {}));
+  }
+  return 0;
+}
