@@ -1,0 +1,175 @@
+#include "model/forward.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "base/units.h"
+
+namespace protean {
+namespace {
+
+constexpr std::int64_t kAlignmentFloats = 16;  // 64 bytes
+
+std::span<float> rows_of(std::span<float> buffer, std::int64_t rows, std::int64_t width) {
+  return buffer.first(static_cast<std::size_t>(rows * width));
+}
+
+const float* bias_of(std::span<const float> bias) {
+  return bias.empty() ? nullptr : bias.data();
+}
+
+std::int64_t query_width(const ModelSpec& spec) {
+  return std::int64_t{spec.attention.heads} * spec.attention.head_dim;
+}
+
+std::int64_t kv_width(const ModelSpec& spec) {
+  return std::int64_t{spec.attention.kv_heads} * spec.attention.head_dim;
+}
+
+}  // namespace
+
+Result<Scratch> Scratch::create(const ModelSpec& spec, int max_rows, int max_logit_rows) {
+  check(max_rows > 0 && max_logit_rows > 0, "scratch is for at least one row");
+  Scratch scratch;
+  scratch.max_rows_ = max_rows;
+  scratch.max_logit_rows_ = max_logit_rows;
+  const std::pair<std::span<float>*, std::int64_t> buffers[] = {
+      {&scratch.residual_, std::int64_t{max_rows} * spec.hidden},
+      {&scratch.normed_, std::int64_t{std::max(max_rows, max_logit_rows)} * spec.hidden},
+      {&scratch.q_, max_rows * query_width(spec)},
+      {&scratch.k_, max_rows * kv_width(spec)},
+      {&scratch.v_, max_rows * kv_width(spec)},
+      {&scratch.mixed_, max_rows * query_width(spec)},
+      {&scratch.gate_, std::int64_t{max_rows} * spec.ffn},
+      {&scratch.up_, std::int64_t{max_rows} * spec.ffn},
+      {&scratch.logits_, std::int64_t{max_logit_rows} * spec.vocab},
+  };
+  std::int64_t floats = 0;
+  for (const auto& [buffer, size] : buffers) {
+    floats += round_up(size, kAlignmentFloats);
+  }
+  Result<cpu::Region> region = cpu::Region::map(floats * std::int64_t{sizeof(float)});
+  if (!region) {
+    return region.error();
+  }
+  scratch.memory_ = std::move(*region);
+  auto* next = reinterpret_cast<float*>(scratch.memory_.data());
+  for (const auto& [buffer, size] : buffers) {
+    *buffer = std::span(next, static_cast<std::size_t>(size));
+    next += round_up(size, kAlignmentFloats);
+  }
+  return scratch;
+}
+
+Forward::Forward(const Parts& parts) : parts_(parts) {
+  check(parts.team != nullptr && parts.spec != nullptr && parts.weights != nullptr &&
+            parts.scratch != nullptr,
+        "a forward needs all its parts");
+}
+
+void Forward::embed(const ForwardBatch& batch) const {
+  check(batch.rows() > 0 && batch.rows() <= parts_.scratch->max_rows_,
+        "a batch has at least one row and fits the scratch");
+  check(batch.positions.size() == batch.tokens.size(), "every row has a position");
+  cpu::gather_rows(parts_.weights->embedding, batch.tokens,
+                   rows_of(parts_.scratch->residual_, batch.rows(), parts_.spec->hidden));
+}
+
+void Forward::run_layers(const ForwardBatch& batch, LayerRange range) const {
+  check(range.first >= 0 && range.count >= 0 &&
+            range.first + range.count <= static_cast<int>(parts_.weights->layers.size()),
+        "layers exist");
+  for (int layer = range.first; layer < range.first + range.count; ++layer) {
+    attend(batch, layer);
+    feed_forward(batch, parts_.weights->layers[static_cast<std::size_t>(layer)]);
+  }
+}
+
+void Forward::attend(const ForwardBatch& batch, int layer) const {
+  const ModelSpec& spec = *parts_.spec;
+  Scratch& scratch = *parts_.scratch;
+  const LayerVariant& weights = parts_.weights->layers[static_cast<std::size_t>(layer)];
+  const cpu::KvLayer& kv = parts_.kv[static_cast<std::size_t>(layer)];
+  const std::int64_t rows = batch.rows();
+  const auto residual = rows_of(scratch.residual_, rows, spec.hidden);
+  const auto normed = rows_of(scratch.normed_, rows, spec.hidden);
+  const auto mixed = rows_of(scratch.mixed_, rows, query_width(spec));
+
+  cpu::rms_norm(*parts_.team, residual, weights.attention_norm, spec.norm_eps,
+                weights.query.element, normed);
+  project_heads(rows, weights);
+  rotate_heads(batch, weights);
+  cpu::store_kv(*parts_.team, kv, batch.slices, rows_of(scratch.k_, rows, kv_width(spec)),
+                rows_of(scratch.v_, rows, kv_width(spec)));
+  const bool windowed = layer >= spec.attention.first_windowed_layer;
+  cpu::attention(*parts_.team, kv, batch.slices,
+                 {.heads = spec.attention.heads,
+                  .window = windowed ? spec.attention.sliding_window : 0,
+                  .element = weights.attention_output.element},
+                 rows_of(scratch.q_, rows, query_width(spec)), mixed);
+  cpu::matmul(*parts_.team, mixed, rows, weights.attention_output, residual,
+              {.bias = bias_of(weights.attention_output_bias), .accumulate = true});
+}
+
+void Forward::project_heads(std::int64_t rows, const LayerVariant& weights) const {
+  const ModelSpec& spec = *parts_.spec;
+  Scratch& scratch = *parts_.scratch;
+  const auto normed = rows_of(scratch.normed_, rows, spec.hidden);
+  cpu::matmul(*parts_.team, normed, rows, weights.query,
+              rows_of(scratch.q_, rows, query_width(spec)), {.bias = bias_of(weights.query_bias)});
+  cpu::matmul(*parts_.team, normed, rows, weights.key, rows_of(scratch.k_, rows, kv_width(spec)),
+              {.bias = bias_of(weights.key_bias)});
+  cpu::matmul(*parts_.team, normed, rows, weights.value, rows_of(scratch.v_, rows, kv_width(spec)),
+              {.bias = bias_of(weights.value_bias)});
+}
+
+// Norms and rotation of queries and keys feed no matmul, so they stay f32.
+void Forward::rotate_heads(const ForwardBatch& batch, const LayerVariant& weights) const {
+  const ModelSpec& spec = *parts_.spec;
+  const auto q = rows_of(parts_.scratch->q_, batch.rows(), query_width(spec));
+  const auto k = rows_of(parts_.scratch->k_, batch.rows(), kv_width(spec));
+  if (!weights.query_norm.empty()) {
+    const auto f32 = cpu::Element::kF32;
+    cpu::rms_norm(*parts_.team, q, weights.query_norm, spec.norm_eps, f32, q);
+    cpu::rms_norm(*parts_.team, k, weights.key_norm, spec.norm_eps, f32, k);
+  }
+  cpu::rope(*parts_.team, q, spec.attention.heads, batch.positions, parts_.rope);
+  cpu::rope(*parts_.team, k, spec.attention.kv_heads, batch.positions, parts_.rope);
+}
+
+void Forward::feed_forward(const ForwardBatch& batch, const LayerVariant& weights) const {
+  const ModelSpec& spec = *parts_.spec;
+  Scratch& scratch = *parts_.scratch;
+  const std::int64_t rows = batch.rows();
+  const auto residual = rows_of(scratch.residual_, rows, spec.hidden);
+  const auto normed = rows_of(scratch.normed_, rows, spec.hidden);
+  const auto gate = rows_of(scratch.gate_, rows, spec.ffn);
+  const auto up = rows_of(scratch.up_, rows, spec.ffn);
+  cpu::rms_norm(*parts_.team, residual, weights.mlp_norm, spec.norm_eps, weights.gate.element,
+                normed);
+  cpu::matmul(*parts_.team, normed, rows, weights.gate, gate);
+  cpu::matmul(*parts_.team, normed, rows, weights.up, up);
+  cpu::swiglu(*parts_.team, gate, up, weights.down.element, gate);
+  cpu::matmul(*parts_.team, gate, rows, weights.down, residual, {.accumulate = true});
+}
+
+std::span<const float> Forward::project_logits(std::span<const int> rows) const {
+  const ModelSpec& spec = *parts_.spec;
+  Scratch& scratch = *parts_.scratch;
+  const auto count = static_cast<std::int64_t>(rows.size());
+  check(count <= scratch.max_logit_rows_, "wanted rows fit the scratch");
+  const auto gathered = rows_of(scratch.normed_, count, spec.hidden);
+  const auto hidden = static_cast<std::size_t>(spec.hidden);
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const auto row = scratch.residual_.subspan(static_cast<std::size_t>(rows[i]) * hidden, hidden);
+    std::copy(row.begin(), row.end(), gathered.subspan(i * hidden).begin());
+  }
+  cpu::rms_norm(*parts_.team, gathered, parts_.weights->final_norm, spec.norm_eps,
+                parts_.weights->output.element, gathered);
+  const auto logits = rows_of(scratch.logits_, count, spec.vocab);
+  cpu::matmul(*parts_.team, gathered, count, parts_.weights->output, logits);
+  return logits;
+}
+
+}  // namespace protean

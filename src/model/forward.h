@@ -1,0 +1,91 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "base/ids.h"
+#include "base/result.h"
+#include "contract/model_spec.h"
+#include "device/cpu/attention.h"
+#include "device/cpu/elementwise.h"
+#include "device/cpu/memory.h"
+#include "device/cpu/team.h"
+#include "model/weights.h"
+
+namespace protean {
+
+// Activations of one step, sized once for the largest one so that a step allocates nothing. Memory
+// is touched only as far as steps use it. One forward at a time.
+class Scratch {
+ public:
+  // At most max_rows tokens in a step and max_logit_rows rows in one project_logits.
+  static Result<Scratch> create(const ModelSpec& spec, int max_rows, int max_logit_rows);
+
+  std::int64_t bytes() const { return memory_.bytes(); }
+  int max_rows() const { return max_rows_; }
+  int max_logit_rows() const { return max_logit_rows_; }
+
+ private:
+  friend class Forward;
+  Scratch() = default;
+
+  cpu::Region memory_;
+  int max_rows_ = 0;
+  int max_logit_rows_ = 0;
+  std::span<float> residual_;  // [rows][hidden], carried between layers
+  std::span<float> normed_;    // [rows][hidden]
+  std::span<float> q_;
+  std::span<float> k_;
+  std::span<float> v_;
+  std::span<float> mixed_;  // attention's output, [rows][heads * head_dim]
+  std::span<float> gate_;
+  std::span<float> up_;
+  std::span<float> logits_;  // [logit rows][vocab]
+};
+
+// The tokens of one step. All spans have one entry per row but `slices`, which cover all rows.
+struct ForwardBatch {
+  std::span<const TokenId> tokens;
+  std::span<const int> positions;
+  std::span<const cpu::AttentionSlice> slices;
+
+  std::int64_t rows() const { return static_cast<std::int64_t>(tokens.size()); }
+};
+
+struct LayerRange {
+  int first = 0;
+  int count = 0;
+};
+
+// The decoder's forward pass: one sequence of operations for every architecture, which exists here
+// only as data (spec and weights). Borrows everything, keeps no state but the residual stream in
+// the scratch, so a pipeline stage is a call with its own range. A row's logits are the same bits
+// in any batch, chunking and thread count. Call in order: embed, run_layers, project_logits.
+class Forward {
+ public:
+  struct Parts {
+    cpu::Team* team = nullptr;
+    const ModelSpec* spec = nullptr;
+    const ModelWeights* weights = nullptr;
+    cpu::RopeTable rope;               // covers every position of the batch
+    std::span<const cpu::KvLayer> kv;  // one per layer
+    Scratch* scratch = nullptr;
+  };
+  explicit Forward(const Parts& parts);
+
+  void embed(const ForwardBatch& batch) const;
+  void run_layers(const ForwardBatch& batch, LayerRange range) const;
+
+  // Logits [rows.size()][vocab] of these rows of the batch, valid until the next call.
+  std::span<const float> project_logits(std::span<const int> rows) const;
+
+ private:
+  void attend(const ForwardBatch& batch, int layer) const;
+  void feed_forward(const ForwardBatch& batch, const LayerVariant& weights) const;
+  void project_heads(std::int64_t rows, const LayerVariant& weights) const;
+  void rotate_heads(const ForwardBatch& batch, const LayerVariant& weights) const;
+
+  Parts parts_;
+};
+
+}  // namespace protean

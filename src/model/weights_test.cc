@@ -1,0 +1,211 @@
+#include "model/weights.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <bit>
+#include <map>
+#include <utility>
+
+#include "model/synthetic_checkpoint.h"
+
+namespace protean {
+namespace {
+
+ModelSpec odd_spec() {
+  ModelSpec spec;
+  spec.architecture = "test";
+  spec.layers = 3;
+  spec.hidden = 40;
+  spec.ffn = 52;
+  spec.vocab = 71;  // no whole number of panels
+  spec.max_context = 64;
+  spec.attention = {.heads = 4,
+                    .kv_heads = 2,
+                    .head_dim = 16,
+                    .qkv_bias = true,
+                    .output_bias = true,
+                    .qk_norm = true};
+  return spec;
+}
+
+// Notes which tensors were read and not given back.
+class WatchedCheckpoint : public SyntheticCheckpoint {
+ public:
+  using SyntheticCheckpoint::SyntheticCheckpoint;
+
+  void read_rows(TensorRole role, int layer, std::int64_t row, std::int64_t count,
+                 float* out) const override {
+    SyntheticCheckpoint::read_rows(role, layer, row, count, out);
+    most_rows_ = std::max(most_rows_, count);
+    ++reads_[{role, layer}];
+    held_[{role, layer}] = true;
+    const auto is_held = [](const auto& entry) { return entry.second; };
+    most_held_ = std::max(most_held_, std::count_if(held_.begin(), held_.end(), is_held));
+  }
+  void release(TensorRole role, int layer) const override { held_[{role, layer}] = false; }
+
+  mutable std::map<std::pair<TensorRole, int>, int> reads_;
+  mutable std::map<std::pair<TensorRole, int>, bool> held_;
+  mutable std::int64_t most_rows_ = 0;
+  mutable std::ptrdiff_t most_held_ = 0;
+};
+
+float rounded(float value, cpu::Element element) {
+  if (element == cpu::Element::kF32) {
+    return value;
+  }
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  return std::bit_cast<float>((bits + 0x7FFFU + ((bits >> 16) & 1U)) & 0xFFFF0000U);
+}
+
+float stored(const cpu::PackedMatrix& matrix, std::int64_t row, std::int64_t column) {
+  constexpr std::int64_t kPanel = cpu::PackedMatrix::kPanel;
+  const std::int64_t at = (row / kPanel * matrix.inputs + column) * kPanel + row % kPanel;
+  if (matrix.element == cpu::Element::kF32) {
+    return reinterpret_cast<const float*>(matrix.data)[at];
+  }
+  const std::uint32_t half = reinterpret_cast<const std::uint16_t*>(matrix.data)[at];
+  return std::bit_cast<float>(half << 16);
+}
+
+void expect_same(const Checkpoint& checkpoint, TensorRole role, int layer,
+                 const cpu::PackedMatrix& matrix) {
+  std::vector<float> row(static_cast<std::size_t>(matrix.inputs));
+  for (std::int64_t r = 0; r < matrix.outputs; ++r) {
+    checkpoint.read_rows(role, layer, r, 1, row.data());
+    for (std::int64_t c = 0; c < matrix.inputs; ++c) {
+      const float want = rounded(row[static_cast<std::size_t>(c)], matrix.element);
+      ASSERT_EQ(stored(matrix, r, c), want) << "row " << r << " column " << c;
+    }
+  }
+}
+
+void expect_same(const Checkpoint& checkpoint, TensorRole role, int layer,
+                 std::span<const float> vector) {
+  std::vector<float> want(vector.size());
+  checkpoint.read_rows(role, layer, 0, 1, want.data());
+  EXPECT_TRUE(std::equal(vector.begin(), vector.end(), want.begin()));
+}
+
+void expect_layer(const Checkpoint& checkpoint, int layer, const LayerVariant& variant) {
+  expect_same(checkpoint, TensorRole::kQuery, layer, variant.query);
+  expect_same(checkpoint, TensorRole::kKey, layer, variant.key);
+  expect_same(checkpoint, TensorRole::kValue, layer, variant.value);
+  expect_same(checkpoint, TensorRole::kAttentionOutput, layer, variant.attention_output);
+  expect_same(checkpoint, TensorRole::kGate, layer, variant.gate);
+  expect_same(checkpoint, TensorRole::kUp, layer, variant.up);
+  expect_same(checkpoint, TensorRole::kDown, layer, variant.down);
+  expect_same(checkpoint, TensorRole::kAttentionNorm, layer, variant.attention_norm);
+  expect_same(checkpoint, TensorRole::kMlpNorm, layer, variant.mlp_norm);
+  expect_same(checkpoint, TensorRole::kQueryNorm, layer, variant.query_norm);
+  expect_same(checkpoint, TensorRole::kKeyNorm, layer, variant.key_norm);
+  expect_same(checkpoint, TensorRole::kQueryBias, layer, variant.query_bias);
+  expect_same(checkpoint, TensorRole::kKeyBias, layer, variant.key_bias);
+  expect_same(checkpoint, TensorRole::kValueBias, layer, variant.value_bias);
+  expect_same(checkpoint, TensorRole::kAttentionOutputBias, layer, variant.attention_output_bias);
+}
+
+TEST(Weights, EveryTensorIsWhereTheSpecSaysAtItsPrecision) {
+  const SyntheticCheckpoint checkpoint(odd_spec());
+  const std::vector<Precision> mixed = {Precision::kF32, Precision::kBf16, Precision::kF32};
+  const auto weights = load_weights(checkpoint, mixed);
+  ASSERT_TRUE(weights.ok()) << weights.error().message;
+  for (int layer = 0; layer < 3; ++layer) {
+    const LayerVariant& variant = weights->layers[static_cast<std::size_t>(layer)];
+    EXPECT_EQ(variant.precision, mixed[static_cast<std::size_t>(layer)]);
+    expect_layer(checkpoint, layer, variant);
+  }
+  EXPECT_EQ(weights->embedding.element, cpu::Element::kBf16);
+  expect_same(checkpoint, TensorRole::kEmbedding, 0, weights->embedding);
+  expect_same(checkpoint, TensorRole::kOutput, 0, weights->output);
+  expect_same(checkpoint, TensorRole::kFinalNorm, 0, weights->final_norm);
+}
+
+TEST(Weights, AllF32KeepsTheTablesF32) {
+  const SyntheticCheckpoint checkpoint(odd_spec());
+  const std::vector<Precision> oracle(3, Precision::kF32);
+  const auto weights = load_weights(checkpoint, oracle);
+  ASSERT_TRUE(weights.ok());
+  EXPECT_EQ(weights->embedding.element, cpu::Element::kF32);
+  expect_same(checkpoint, TensorRole::kOutput, 0, weights->output);
+}
+
+TEST(Weights, TiedTablesAreOnePieceOfMemoryAndReadOnce) {
+  ModelSpec spec = odd_spec();
+  spec.tied_embeddings = true;
+  spec.attention.qkv_bias = spec.attention.output_bias = spec.attention.qk_norm = false;
+  const WatchedCheckpoint checkpoint(spec);
+  const auto weights = load_weights(checkpoint, std::vector<Precision>(3, Precision::kBf16));
+  ASSERT_TRUE(weights.ok());
+  EXPECT_EQ(weights->embedding.data, weights->output.data);
+  EXPECT_FALSE(checkpoint.reads_.contains({TensorRole::kOutput, 0}));
+  EXPECT_FALSE(checkpoint.reads_.contains({TensorRole::kQueryBias, 0}));
+  EXPECT_TRUE(weights->layers[0].query_bias.empty());
+  EXPECT_TRUE(weights->layers[0].query_norm.empty());
+}
+
+TEST(Weights, PiecesAreAlignedAndDoNotOverlap) {
+  const SyntheticCheckpoint checkpoint(odd_spec());
+  auto layer = load_layer(checkpoint, 1, Precision::kBf16);
+  ASSERT_TRUE(layer.ok());
+  const LayerVariant moved = std::move(*layer);
+  std::vector<std::pair<const std::byte*, std::int64_t>> pieces;
+  for (const cpu::PackedMatrix* matrix :
+       {&moved.query, &moved.key, &moved.value, &moved.attention_output, &moved.gate, &moved.up,
+        &moved.down}) {
+    pieces.emplace_back(matrix->data, matrix->bytes());
+  }
+  for (const std::span<float> vector :
+       {moved.attention_norm, moved.mlp_norm, moved.query_norm, moved.key_norm, moved.query_bias,
+        moved.key_bias, moved.value_bias, moved.attention_output_bias}) {
+    pieces.emplace_back(reinterpret_cast<const std::byte*>(vector.data()), vector.size_bytes());
+  }
+  std::sort(pieces.begin(), pieces.end());
+  const std::byte* end = moved.memory.data();
+  for (const auto& [data, bytes] : pieces) {
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(data) % 64, 0U);
+    EXPECT_GE(data, end);
+    end = data + bytes;
+  }
+  EXPECT_LE(end, moved.memory.data() + moved.memory.bytes());
+}
+
+TEST(Weights, LoadingHoldsOneTensorOfThirtyTwoRowsAtATime) {
+  const WatchedCheckpoint checkpoint(odd_spec());
+  ASSERT_TRUE(load_weights(checkpoint, std::vector<Precision>(3, Precision::kBf16)).ok());
+  EXPECT_EQ(checkpoint.most_held_, 1);
+  EXPECT_EQ(checkpoint.most_rows_, 32);
+  for (const auto& [tensor, held] : checkpoint.held_) {
+    EXPECT_FALSE(held) << "role " << static_cast<int>(tensor.first) << " layer " << tensor.second;
+  }
+}
+
+TEST(Weights, ProgressCountsUpToTheWhole) {
+  const SyntheticCheckpoint checkpoint(odd_spec());
+  std::vector<std::int64_t> done;
+  std::int64_t total = 0;
+  const auto weights = load_weights(checkpoint, std::vector<Precision>(3, Precision::kBf16),
+                                    [&](std::int64_t done_bytes, std::int64_t total_bytes) {
+                                      done.push_back(done_bytes);
+                                      total = total_bytes;
+                                    });
+  ASSERT_TRUE(weights.ok());
+  ASSERT_EQ(done.size(), 3U);
+  EXPECT_TRUE(std::is_sorted(done.begin(), done.end()));
+  EXPECT_EQ(done.back(), total);
+  EXPECT_GE(weights->bytes(), total);
+}
+
+TEST(Weights, QuantisedPrecisionsAreRefusedBeforeReading) {
+  const WatchedCheckpoint checkpoint(odd_spec());
+  const std::vector<Precision> last = {Precision::kBf16, Precision::kBf16, Precision::kW4};
+  const auto weights = load_weights(checkpoint, last);
+  ASSERT_FALSE(weights.ok());
+  EXPECT_EQ(weights.error().code, ErrorCode::kUnsupported);
+  EXPECT_NE(weights.error().message.find("w4"), std::string::npos);
+  EXPECT_TRUE(checkpoint.reads_.empty());
+}
+
+}  // namespace
+}  // namespace protean

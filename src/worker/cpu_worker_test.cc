@@ -1,0 +1,191 @@
+#include "worker/cpu_worker.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <mutex>
+#include <thread>
+
+#include "cost/memory.h"
+#include "model/synthetic_checkpoint.h"
+
+namespace protean {
+namespace {
+
+ModelSpec small_spec() {
+  ModelSpec spec;
+  spec.architecture = "test";
+  spec.layers = 2;
+  spec.hidden = 32;
+  spec.ffn = 48;
+  spec.vocab = 70;
+  spec.max_context = 256;
+  spec.attention = {.heads = 4, .kv_heads = 2, .head_dim = 8};
+  return spec;
+}
+
+WorkerOptions small_options(const ModelSpec& spec) {
+  const KvForm kv{.precision = Precision::kBf16, .block_tokens = 4, .blocks = 64};
+  return {.form = single_device_form(spec, Precision::kBf16, DeviceId{0}, kv),
+          .threads = 2,
+          .max_step_tokens = 200,
+          .max_positions = 128};
+}
+
+// One sequence's tokens [first, first + count) in blocks 0, 1, ..., sampled greedily at the end.
+StepPlan plan_of(std::uint64_t id, int first, std::vector<TokenId> tokens) {
+  const int count = static_cast<int>(tokens.size());
+  const int blocks = (first + count + 3) / 4;
+  StepPlan plan{.id = StepId{id}, .tokens = std::move(tokens)};
+  for (int block = 0; block < blocks; ++block) {
+    plan.blocks.push_back(block);
+  }
+  plan.slices.push_back({.first_position = first,
+                         .token_begin = 0,
+                         .token_count = count,
+                         .block_begin = 0,
+                         .block_count = blocks,
+                         .sample = 0});
+  plan.samples.push_back({{.temperature = 0.0F}, first + count});
+  return plan;
+}
+
+TEST(CpuWorker, RunsStepsInOrderOnItsOwnThreadAndReportsEachOnce) {
+  const SyntheticCheckpoint checkpoint(small_spec());
+  std::mutex mutex;
+  std::vector<StepResult> results;
+  std::thread::id worker_thread;
+  auto worker =
+      CpuWorker::create(small_options(small_spec()), checkpoint, {}, [&](StepResult result) {
+        const std::lock_guard lock(mutex);
+        worker_thread = std::this_thread::get_id();
+        results.push_back(std::move(result));
+      });
+  ASSERT_TRUE(worker.ok()) << worker.error().message;
+  {
+    StepPlan plan = plan_of(1, 0, {1, 2, 3, 4, 5});
+    (*worker)->start(plan);
+    plan = {};  // start() has copied it
+  }
+  for (int i = 0; i < 20; ++i) {
+    (*worker)->start(plan_of(static_cast<std::uint64_t>(i) + 2, 5 + i, {i}));
+  }
+  worker->reset();  // finishes what was started
+  ASSERT_EQ(results.size(), 21U);
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    EXPECT_EQ(results[i].id.value, i + 1);
+    ASSERT_EQ(results[i].sampled.size(), 1U);
+    EXPECT_FALSE(results[i].failure.has_value());
+  }
+  EXPECT_NE(worker_thread, std::this_thread::get_id());
+}
+
+TEST(CpuWorker, StopsWithoutEverHavingWorked) {
+  const SyntheticCheckpoint checkpoint(small_spec());
+  auto worker =
+      CpuWorker::create(small_options(small_spec()), checkpoint, {}, [](const StepResult&) {});
+  ASSERT_TRUE(worker.ok());
+  worker->reset();
+}
+
+TEST(CpuWorker, MemoryIsWhatTheCostModelSays) {
+  const ModelSpec spec = small_spec();
+  const SyntheticCheckpoint checkpoint(spec);
+  const WorkerOptions options = small_options(spec);
+  auto worker = CpuWorker::create(options, checkpoint, {}, [](const StepResult&) {});
+  ASSERT_TRUE(worker.ok());
+  const WorkerMemory memory = (*worker)->memory();
+  const std::int64_t predicted =
+      outer_bytes(spec, Precision::kBf16) + spec.layers * layer_bytes(spec, Precision::kBf16);
+  constexpr std::int64_t kPage = 4096;
+  EXPECT_GE(memory.weight_bytes, predicted);
+  EXPECT_LE(memory.weight_bytes, predicted + (spec.layers + 1) * kPage);
+  EXPECT_GE(memory.kv_bytes, 64 * kv_block_bytes(spec, options.form.kv));
+  EXPECT_GT(memory.scratch_bytes, 200 * spec.hidden * 4);
+}
+
+TEST(CpuWorker, RefusesFormsItCannotRealise) {
+  const ModelSpec spec = small_spec();
+  const SyntheticCheckpoint checkpoint(spec);
+  const auto refused = [&](const std::function<void(WorkerOptions&)>& spoil) {
+    WorkerOptions options = small_options(spec);
+    spoil(options);
+    const auto worker = CpuWorker::create(options, checkpoint, {}, [](const StepResult&) {});
+    return worker.ok() ? std::string() : worker.error().message;
+  };
+  EXPECT_EQ(refused([](WorkerOptions&) {}), "");
+  EXPECT_NE(refused([](WorkerOptions& o) {
+              o.form.stages = {{.layer_count = 1, .devices = {DeviceId{0}}},
+                               {.first_layer = 1, .layer_count = 1, .devices = {DeviceId{1}}}};
+            }).find("one stage"),
+            std::string::npos);
+  EXPECT_NE(refused([](WorkerOptions& o) { o.form.largest_tp_degree = 2; }).find("TP 2"),
+            std::string::npos);
+  EXPECT_NE(
+      refused([](WorkerOptions& o) { o.form.layer_precision[1] = Precision::kW4; }).find("w4"),
+      std::string::npos);
+  EXPECT_NE(refused([](WorkerOptions& o) { o.form.kv.precision = Precision::kW8; }).find("w8"),
+            std::string::npos);
+  EXPECT_NE(refused([](WorkerOptions& o) { o.form.stages.clear(); }), "");
+  EXPECT_NE(refused([](WorkerOptions& o) { o.form.layer_precision.pop_back(); }), "");
+  EXPECT_NE(refused([](WorkerOptions& o) { o.form.kv.blocks = 0; }), "");
+  EXPECT_NE(refused([](WorkerOptions& o) { o.threads = 0; }), "");
+  EXPECT_NE(refused([](WorkerOptions& o) { o.max_positions = 0; }), "");
+}
+
+// More samples than are projected at once, so that the pieces must be put together right.
+TEST(Rank, ManySamplesInOneStepEqualOneAtATime) {
+  const ModelSpec spec = small_spec();
+  const SyntheticCheckpoint checkpoint(spec);
+  WorkerOptions options = small_options(spec);
+  options.form.kv.blocks = 200;
+  auto rank = Rank::create(options, checkpoint);
+  ASSERT_TRUE(rank.ok());
+  constexpr int kSequences = 150;
+  StepPlan together{.id = StepId{1}};
+  std::vector<TokenId> alone;
+  for (int i = 0; i < kSequences; ++i) {
+    StepPlan single{.id = StepId{1}, .tokens = {i % 70}, .blocks = {i}};
+    single.slices.push_back({.token_count = 1, .block_count = 1, .sample = 0});
+    single.samples.push_back({{.temperature = 2.0F, .seed = 7}, i});
+    alone.push_back((*rank)->run(single).sampled.at(0));
+    together.tokens.push_back(i % 70);
+    together.blocks.push_back(i);
+    // Samples in another order than their slices.
+    together.slices.push_back({.token_begin = i,
+                               .token_count = 1,
+                               .block_begin = i,
+                               .block_count = 1,
+                               .sample = kSequences - 1 - i});
+    together.samples.insert(together.samples.begin(), single.samples[0]);
+  }
+  std::vector<TokenId> sampled = (*rank)->run(together).sampled;
+  std::reverse(sampled.begin(), sampled.end());
+  EXPECT_EQ(sampled, alone);
+}
+
+TEST(RankDeathTest, MalformedPlansStopTheProgram) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const SyntheticCheckpoint checkpoint(small_spec());
+  const auto run_spoiled = [&](const std::function<void(StepPlan&)>& spoil) {
+    auto rank = Rank::create(small_options(small_spec()), checkpoint);
+    StepPlan plan = plan_of(1, 0, {1, 2, 3});
+    spoil(plan);
+    (*rank)->run(plan);
+  };
+  EXPECT_DEATH(run_spoiled([](StepPlan& p) { p.tokens[1] = 70; }), "vocabulary");
+  EXPECT_DEATH(run_spoiled([](StepPlan& p) { p.tokens[1] = -1; }), "vocabulary");
+  EXPECT_DEATH(run_spoiled([](StepPlan& p) { p.blocks[0] = 64; }), "blocks exist");
+  EXPECT_DEATH(run_spoiled([](StepPlan& p) { p.slices[0].token_count = 2; }), "every token");
+  EXPECT_DEATH(run_spoiled([](StepPlan& p) { p.slices[0].token_count = 4; }), "cover");
+  EXPECT_DEATH(run_spoiled([](StepPlan& p) { p.slices[0].first_position = 2; }), "hold all");
+  EXPECT_DEATH(run_spoiled([](StepPlan& p) { p.slices[0].first_position = 126; }), "limit");
+  EXPECT_DEATH(run_spoiled([](StepPlan& p) { p.slices[0].block_count = 9; }), "block table");
+  EXPECT_DEATH(run_spoiled([](StepPlan& p) { p.slices[0].sample = 1; }), "sample exists");
+  EXPECT_DEATH(run_spoiled([](StepPlan& p) { p.slices[0].sample = -1; }), "belongs");
+  EXPECT_DEATH(run_spoiled([](StepPlan& p) { p = {}; }), "at least one token");
+}
+
+}  // namespace
+}  // namespace protean

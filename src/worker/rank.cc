@@ -1,0 +1,166 @@
+#include "worker/rank.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+
+namespace protean {
+namespace {
+
+// Logits are projected and drawn this many rows at a time, which bounds their memory: a weight
+// panel is read once for all of them, and more would gain nothing.
+constexpr int kLogitRows = 64;
+
+Status refuse_unsupported(const WorkerOptions& options, const ModelSpec& spec) {
+  const Form& form = options.form;
+  if (form.stages.size() != 1 || form.largest_tp_degree != 1) {
+    return make_error(ErrorCode::kUnsupported,
+                      "a worker runs one stage at TP 1, not '{}' with largest TP {}: use a form on "
+                      "a single device",
+                      to_string(form), form.largest_tp_degree);
+  }
+  const std::vector<DeviceSpec> device = {
+      {.id = form.stages[0].devices.empty() ? DeviceId{} : form.stages[0].devices[0]}};
+  if (const Status valid = validate(form, spec, device); !valid) {
+    return valid;
+  }
+  if (options.threads < 1 || options.max_step_tokens < 1 || options.max_positions < 1) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "a worker needs at least 1 thread, 1 token per step and 1 position, got {}, "
+                      "{} and {}",
+                      options.threads, options.max_step_tokens, options.max_positions);
+  }
+  return {};
+}
+
+}  // namespace
+
+struct Rank::Built {
+  WorkerOptions options;
+  ModelSpec spec;
+  ModelWeights weights;
+  KvStore kv;
+  Scratch scratch;
+};
+
+Result<std::unique_ptr<Rank>> Rank::create(const WorkerOptions& options,
+                                           const Checkpoint& checkpoint,
+                                           const LoadProgress& progress) {
+  const ModelSpec& spec = checkpoint.spec();
+  if (const Status supported = refuse_unsupported(options, spec); !supported) {
+    return supported.error();
+  }
+  // Memory is asked for before minutes are spent on reading.
+  Result<KvStore> kv = KvStore::create(spec, options.form.kv);
+  if (!kv) {
+    return kv.error();
+  }
+  Result<Scratch> scratch =
+      Scratch::create(spec, options.max_step_tokens, std::min(kLogitRows, options.max_step_tokens));
+  if (!scratch) {
+    return scratch.error();
+  }
+  Result<ModelWeights> weights = load_weights(checkpoint, options.form.layer_precision, progress);
+  if (!weights) {
+    return weights.error();
+  }
+  return std::unique_ptr<Rank>(
+      new Rank({options, spec, std::move(*weights), std::move(*kv), std::move(*scratch)}));
+}
+
+Rank::Rank(Built built)
+    : spec_(std::move(built.spec)),
+      max_positions_(built.options.max_positions),
+      weights_(std::move(built.weights)),
+      kv_(std::move(built.kv)),
+      scratch_(std::move(built.scratch)),
+      rope_(spec_.rope, spec_.attention.head_dim, max_positions_),
+      team_(built.options.threads),
+      sampler_(spec_.vocab, built.options.threads) {
+  positions_.reserve(static_cast<std::size_t>(scratch_.max_rows()));
+}
+
+void Rank::check_slice(const StepPlan& plan, const SequenceSlice& slice) const {
+  check(slice.token_begin == std::ssize(positions_) && slice.token_count > 0 &&
+            slice.token_count <= std::ssize(plan.tokens) - slice.token_begin,
+        "the slices of a plan cover its tokens in order");
+  const std::int64_t end = std::int64_t{slice.first_position} + slice.token_count;
+  check(slice.first_position >= 0 && end <= max_positions_, "positions are within the limit");
+  check(slice.block_begin >= 0 && slice.block_count > 0 &&
+            slice.block_count <= std::ssize(plan.blocks) - slice.block_begin,
+        "a slice's block table is inside its plan");
+  check(std::int64_t{slice.block_count} * kv_.block_tokens() >= end,
+        "a slice's blocks hold all its tokens");
+  check(slice.sample >= -1 && slice.sample < std::ssize(plan.samples), "a slice's sample exists");
+}
+
+void Rank::read_slices(const StepPlan& plan) {
+  check(!plan.tokens.empty() && std::ssize(plan.tokens) <= scratch_.max_rows(),
+        "a plan has at least one token and no more than the limit");
+  for (const TokenId token : plan.tokens) {
+    check(token >= 0 && token < spec_.vocab, "tokens are in the vocabulary");
+  }
+  for (const BlockId block : plan.blocks) {
+    check(block >= 0 && block < kv_.blocks(), "blocks exist");
+  }
+  positions_.clear();
+  slices_.clear();
+  sampled_rows_.assign(plan.samples.size(), -1);
+  for (const SequenceSlice& slice : plan.slices) {
+    check_slice(plan, slice);
+    slices_.push_back({.first_row = slice.token_begin,
+                       .rows = slice.token_count,
+                       .first_position = slice.first_position,
+                       .blocks = std::span(plan.blocks)
+                                     .subspan(static_cast<std::size_t>(slice.block_begin),
+                                              static_cast<std::size_t>(slice.block_count))});
+    for (int i = 0; i < slice.token_count; ++i) {
+      positions_.push_back(slice.first_position + i);
+    }
+    if (slice.sample >= 0) {
+      int& row = sampled_rows_[static_cast<std::size_t>(slice.sample)];
+      check(row < 0, "a sample belongs to one slice");
+      row = slice.token_begin + slice.token_count - 1;
+    }
+  }
+  check(positions_.size() == plan.tokens.size(), "every token belongs to a slice");
+  for (const int row : sampled_rows_) {
+    check(row >= 0, "a sample belongs to a slice");
+  }
+}
+
+StepResult Rank::run(const StepPlan& plan, const LogitsTap& tap) {
+  read_slices(plan);
+  const Forward forward({.team = &team_,
+                         .spec = &spec_,
+                         .weights = &weights_,
+                         .rope = rope_.view(),
+                         .kv = kv_.layers(),
+                         .scratch = &scratch_});
+  const ForwardBatch batch{.tokens = plan.tokens, .positions = positions_, .slices = slices_};
+  forward.embed(batch);
+  forward.run_layers(batch, {.first = 0, .count = spec_.layers});
+
+  StepResult result{.id = plan.id};
+  result.sampled.resize(plan.samples.size());
+  const auto most = static_cast<std::size_t>(scratch_.max_logit_rows());
+  for (std::size_t first = 0; first < plan.samples.size(); first += most) {
+    const std::size_t count = std::min(most, plan.samples.size() - first);
+    const auto logits = forward.project_logits(std::span(sampled_rows_).subspan(first, count));
+    if (tap) {
+      tap(static_cast<int>(first), logits);
+    }
+    sampler_.sample(team_, logits, std::span(plan.samples).subspan(first, count),
+                    std::span(result.sampled).subspan(first, count));
+  }
+  return result;
+}
+
+WorkerMemory Rank::memory() const {
+  return {.weight_bytes = weights_.bytes(),
+          .kv_bytes = kv_.bytes(),
+          .scratch_bytes = scratch_.bytes() + rope_.bytes()};
+}
+
+}  // namespace protean

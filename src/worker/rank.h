@@ -1,0 +1,75 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/result.h"
+#include "contract/form.h"
+#include "contract/step.h"
+#include "device/cpu/team.h"
+#include "model/checkpoint.h"
+#include "model/forward.h"
+#include "model/rope_table.h"
+#include "model/weights.h"
+#include "worker/kv_store.h"
+#include "worker/sampler.h"
+
+namespace protean {
+
+// What a worker is to be. The limits are promises about the plans it will get.
+struct WorkerOptions {
+  Form form;
+  int threads = 1;
+  int max_step_tokens = 2048;
+  int max_positions = 4096;  // tokens of the longest sequence
+};
+
+// Bytes held for the worker's life; device pages behind them are touched on first use.
+struct WorkerMemory {
+  std::int64_t weight_bytes = 0;
+  std::int64_t kv_bytes = 0;
+  std::int64_t scratch_bytes = 0;  // activations, logits and rope table
+};
+
+// Sees the logits [n][vocab] of samples [first_sample, first_sample + n) before they are drawn.
+using LogitsTap = std::function<void(int first_sample, std::span<const float> logits)>;
+
+// One device's part of a replica: weights, KV, threads, and what a step does with them. Without a
+// thread of its own: run() computes on the caller's, one call at a time.
+class Rank {
+ public:
+  // Loads the weights. Refuses forms it cannot realise.
+  static Result<std::unique_ptr<Rank>> create(const WorkerOptions& options,
+                                              const Checkpoint& checkpoint,
+                                              const LoadProgress& progress = {});
+
+  // The plan must be well formed and within the limits; anything else is a bug and stops.
+  StepResult run(const StepPlan& plan, const LogitsTap& tap = {});
+
+  WorkerMemory memory() const;
+
+ private:
+  struct Built;
+  explicit Rank(Built built);
+
+  void read_slices(const StepPlan& plan);
+  void check_slice(const StepPlan& plan, const SequenceSlice& slice) const;
+
+  const ModelSpec spec_;
+  const int max_positions_;
+  ModelWeights weights_;
+  KvStore kv_;
+  Scratch scratch_;
+  RotaryTable rope_;
+  cpu::Team team_;
+  Sampler sampler_;
+  // The current step as the forward reads it; kept for its room.
+  std::vector<int> positions_;
+  std::vector<cpu::AttentionSlice> slices_;
+  std::vector<int> sampled_rows_;  // by sample
+};
+
+}  // namespace protean

@@ -1,0 +1,219 @@
+#include "worker/sampler.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "base/check.h"
+#include "worker/philox.h"
+
+namespace protean {
+namespace {
+
+using Candidate = Sampler::Candidate;
+
+constexpr float kNever = -std::numeric_limits<float>::infinity();
+constexpr std::size_t kFirstSorted = 64;  // most draws end within so few candidates
+
+bool before(const Candidate& a, const Candidate& b) {
+  return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
+}
+
+// NaN compares false with everything, so it never wins.
+Candidate most_likely(std::span<const float> logits) {
+  Candidate best{kNever, 0};
+  for (std::size_t id = 0; id < logits.size(); ++id) {
+    if (logits[id] > best.logit) {
+      best = {logits[id], static_cast<TokenId>(id)};
+    }
+  }
+  return best;
+}
+
+// Probability of a logit relative to the most likely one. Equal logits are handled apart because
+// infinity minus itself is not a number.
+class Weight {
+ public:
+  Weight(float top_logit, float temperature)
+      : top_(top_logit), inverse_temperature_(1.0F / temperature) {}
+
+  float operator()(float logit) const {
+    if (logit == top_) {
+      return 1.0F;
+    }
+    const float weight = std::exp((logit - top_) * inverse_temperature_);
+    return weight > 0.0F ? weight : 0.0F;  // also for NaN
+  }
+
+ private:
+  float top_;
+  float inverse_temperature_;
+};
+
+// The candidates in likelihood order, sorted only as far as asked.
+class SortedPrefix {
+ public:
+  explicit SortedPrefix(std::vector<Candidate>& all) : all_(all) {}
+
+  const Candidate& operator[](std::size_t i) {
+    while (i >= sorted_) {
+      const std::size_t end = std::min(all_.size(), sorted_ == 0 ? kFirstSorted : sorted_ * 4);
+      const auto begin = all_.begin() + static_cast<std::ptrdiff_t>(sorted_);
+      const auto middle = all_.begin() + static_cast<std::ptrdiff_t>(end);
+      if (middle != all_.end()) {
+        std::nth_element(begin, middle, all_.end(), before);
+      }
+      std::sort(begin, middle, before);
+      sorted_ = end;
+    }
+    return all_[i];
+  }
+
+ private:
+  std::vector<Candidate>& all_;
+  std::size_t sorted_ = 0;
+};
+
+// Without top_k and top_p nothing needs an order: two passes over the row.
+TokenId draw_unsorted(std::span<const float> logits, const Weight& weight, float min_p,
+                      double uniform) {
+  double total = 0.0;
+  for (const float logit : logits) {
+    const float w = weight(logit);
+    total += w >= min_p ? w : 0.0F;
+  }
+  const double target = uniform * total;
+  double sum = 0.0;
+  TokenId last = 0;
+  for (std::size_t id = 0; id < logits.size(); ++id) {
+    const float w = weight(logits[id]);
+    if (w > 0.0F && w >= min_p) {
+      sum += w;
+      last = static_cast<TokenId>(id);
+      if (sum > target) {
+        break;
+      }
+    }
+  }
+  return last;
+}
+
+// The k first of the row in likelihood order, unsorted, in one pass: what is behind the k best so
+// far is dropped whenever the room of 2 k is full.
+void select_top_k(std::span<const float> logits, std::size_t k, std::vector<Candidate>& kept) {
+  const auto cut = [&] {
+    std::nth_element(kept.begin(), kept.begin() + static_cast<std::ptrdiff_t>(k - 1), kept.end(),
+                     before);
+    kept.resize(k);
+    return kept.back().logit;
+  };
+  kept.clear();
+  float threshold = kNever;
+  for (std::size_t id = 0; id < logits.size(); ++id) {
+    if (logits[id] > threshold) {
+      kept.push_back({logits[id], static_cast<TokenId>(id)});
+      if (kept.size() >= 2 * k) {
+        threshold = cut();
+      }
+    }
+  }
+  if (kept.size() > k) {
+    cut();
+  }
+}
+
+// Leaves out only what top_p cannot keep: all weights below (1 - top_p) / vocab of the total add up
+// to less than the mass that top_p drops.
+void select_top_p(std::span<const float> logits, const Weight& weight, double dropped_mass,
+                  std::vector<Candidate>& kept) {
+  const double least = dropped_mass / static_cast<double>(logits.size());
+  kept.clear();
+  for (std::size_t id = 0; id < logits.size(); ++id) {
+    const float w = weight(logits[id]);
+    if (w > 0.0F && w >= least) {
+      kept.push_back({logits[id], static_cast<TokenId>(id)});
+    }
+  }
+}
+
+// top_k, top_p and min_p each keep a prefix of the likelihood order; the shortest one remains.
+TokenId draw_sorted(std::vector<Candidate>& candidates, double mass, const Weight& weight,
+                    float min_p, double uniform) {
+  SortedPrefix sorted(candidates);
+  std::size_t kept = 0;
+  double kept_sum = 0.0;
+  while (kept < candidates.size() && (kept == 0 || kept_sum < mass)) {
+    const float w = weight(sorted[kept].logit);
+    if (w < min_p || w <= 0.0F) {
+      break;
+    }
+    kept_sum += w;
+    ++kept;
+  }
+  const double target = uniform * kept_sum;
+  double sum = 0.0;
+  for (std::size_t i = 0; i + 1 < kept; ++i) {
+    sum += weight(candidates[i].logit);
+    if (sum > target) {
+      return candidates[i].id;
+    }
+  }
+  return candidates[kept - 1].id;  // the most likely one always stays
+}
+
+TokenId draw(std::span<const float> logits, const SampleSpec& spec,
+             std::vector<Candidate>& candidates) {
+  const SamplingParams& params = spec.params;
+  const Candidate best = most_likely(logits);
+  if (!(params.temperature > 0.0F) || params.top_k == 1 || best.logit == kNever) {
+    return best.id;
+  }
+  const Weight weight(best.logit, params.temperature);
+  const float min_p = params.min_p > 0.0F ? std::min(params.min_p, 1.0F) : 0.0F;
+  const double uniform = uniform_draw(params.seed, static_cast<std::uint64_t>(spec.position));
+  const bool filter_k = params.top_k > 0 && static_cast<std::size_t>(params.top_k) < logits.size();
+  const bool filter_p = params.top_p < 1.0F;
+  if (!filter_k && !filter_p) {
+    return draw_unsorted(logits, weight, min_p, uniform);
+  }
+  double mass = std::numeric_limits<double>::infinity();  // of what top_k left, to be reached
+  if (filter_k) {
+    select_top_k(logits, static_cast<std::size_t>(params.top_k), candidates);
+  }
+  if (filter_p) {
+    const double share = std::max(0.0, double{params.top_p});
+    double total = 0.0;
+    if (filter_k) {
+      for (const Candidate& candidate : candidates) {
+        total += weight(candidate.logit);
+      }
+    } else {
+      for (const float logit : logits) {
+        total += weight(logit);
+      }
+      select_top_p(logits, weight, (1.0 - share) * total, candidates);
+    }
+    mass = share * total;
+  }
+  return draw_sorted(candidates, mass, weight, min_p, uniform);
+}
+
+}  // namespace
+
+Sampler::Sampler(int vocab, int threads)
+    : vocab_(vocab), room_(static_cast<std::size_t>(threads)) {}
+
+void Sampler::sample(cpu::Team& team, std::span<const float> logits,
+                     std::span<const SampleSpec> specs, std::span<TokenId> out) {
+  const auto vocab = static_cast<std::size_t>(vocab_);
+  check(logits.size() == specs.size() * vocab && out.size() == specs.size() &&
+            static_cast<std::size_t>(team.threads()) <= room_.size(),
+        "one row of logits and one place per sample");
+  team.run(static_cast<std::int64_t>(specs.size()), [&](std::int64_t i, int thread) {
+    const auto row = static_cast<std::size_t>(i);
+    out[row] = draw(logits.subspan(row * vocab, vocab), specs[row],
+                    room_[static_cast<std::size_t>(thread)]);
+  });
+}
+
+}  // namespace protean

@@ -1,0 +1,192 @@
+#include "tests/reference/forward_check.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+#include <random>
+
+namespace protean {
+namespace {
+
+constexpr int kBlocks = 40;
+constexpr int kBlockTokens = 16;
+constexpr int kSharedTokens = 2 * kBlockTokens;
+
+std::vector<TokenId> random_tokens(int count, int vocab, std::uint32_t seed) {
+  std::mt19937 random(seed);
+  std::vector<TokenId> tokens(static_cast<std::size_t>(count));
+  std::generate(tokens.begin(), tokens.end(),
+                [&] { return static_cast<TokenId>(random() % static_cast<std::uint32_t>(vocab)); });
+  return tokens;
+}
+
+double largest_of(const std::vector<double>& row) {
+  double largest = 0.0;
+  for (const double value : row) {
+    largest = std::max(largest, std::abs(value));
+  }
+  return largest;
+}
+
+ForwardCheck::Difference compare(const std::vector<float>& got, const std::vector<double>& want) {
+  ForwardCheck::Difference difference;
+  double squared_error = 0.0;
+  double squares = 0.0;
+  for (std::size_t id = 0; id < want.size(); ++id) {
+    const double error = std::abs(want[id] - double{got[id]});
+    difference.worst = error <= difference.worst ? difference.worst : error;  // NaN counts
+    squared_error += error * error;
+    squares += want[id] * want[id];
+  }
+  difference.worst /= std::max(1.0, largest_of(want));
+  difference.typical = std::sqrt(squared_error / squares);
+  return difference;
+}
+
+}  // namespace
+
+ForwardCheck::ForwardCheck(const Checkpoint& checkpoint, Precision precision)
+    : checkpoint_(checkpoint),
+      precision_(precision),
+      tolerance_(precision == Precision::kF32 ? Difference{1e-4, 1e-5} : Difference{2e-2, 2e-2}) {
+  const int vocab = checkpoint.spec().vocab;
+  long_ = random_tokens(75, vocab, 1);
+  branch_ = random_tokens(52, vocab, 2);
+  short_ = random_tokens(5, vocab, 3);
+  std::copy_n(long_.begin(), kSharedTokens, branch_.begin());
+
+  const ReferenceModel reference(checkpoint, precision == Precision::kBf16);
+  ServedModel plain = serve(1);
+  for (const std::vector<TokenId>* tokens : {&long_, &branch_, &short_}) {
+    reference_[*tokens] = reference.logits(*tokens);
+    TestSequence alone = sequence(*tokens, 0);
+    plain.run(alone, {1});
+    plain_[*tokens] = alone.logits;
+  }
+}
+
+ServedModel ForwardCheck::serve(int threads) const {
+  return {checkpoint_,
+          {.precision = precision_,
+           .threads = threads,
+           .block_tokens = kBlockTokens,
+           .blocks = kBlocks}};
+}
+
+// Seed 0 gives blocks 0, 1, 2, ...; others a permutation.
+TestSequence ForwardCheck::sequence(const std::vector<TokenId>& tokens,
+                                    std::uint32_t block_seed) const {
+  TestSequence sequence{.tokens = tokens, .blocks = std::vector<BlockId>(kBlocks)};
+  std::iota(sequence.blocks.begin(), sequence.blocks.end(), 0);
+  if (block_seed != 0) {
+    std::shuffle(sequence.blocks.begin(), sequence.blocks.end(), std::mt19937(block_seed));
+  }
+  return sequence;
+}
+
+void ForwardCheck::expect_right(const TestSequence& sequence, const char* what) const {
+  const auto& reference = reference_.at(sequence.tokens);
+  const auto& plain = plain_.at(sequence.tokens);
+  ASSERT_FALSE(sequence.logits.empty()) << what;
+  for (const auto& [position, logits] : sequence.logits) {
+    const auto& want = reference[static_cast<std::size_t>(position)];
+    ASSERT_EQ(logits.size(), want.size());
+    const Difference difference = compare(logits, want);
+    ASSERT_LE(difference.worst, tolerance_.worst) << what << ", position " << position;
+    ASSERT_LE(difference.typical, tolerance_.typical) << what << ", position " << position;
+    ASSERT_EQ(std::memcmp(logits.data(), plain.at(position).data(), 4 * logits.size()), 0)
+        << what << ", position " << position << ": not the bits of one token at a time";
+  }
+  const auto& last = sequence.logits.rbegin()->second;
+  EXPECT_EQ(sequence.drawn.back(), std::max_element(last.begin(), last.end()) - last.begin());
+}
+
+void ForwardCheck::one_token_at_a_time() {
+  for (const std::vector<TokenId>* tokens : {&long_, &branch_, &short_}) {
+    TestSequence plain{.tokens = *tokens, .logits = plain_.at(*tokens)};
+    ASSERT_EQ(plain.logits.size(), tokens->size());
+    const auto& last = plain.logits.rbegin()->second;
+    plain.drawn = {static_cast<TokenId>(std::max_element(last.begin(), last.end()) - last.begin())};
+    expect_right(plain, "one token at a time");
+    for (const auto& row : reference_.at(*tokens)) {
+      EXPECT_GT(largest_of(row), 0.3);  // else the tolerance would say nothing
+    }
+  }
+}
+
+void ForwardCheck::chunked_prefill() {
+  std::uint32_t seed = 10;
+  for (const int threads : {1, 3}) {
+    ServedModel served = serve(threads);
+    for (const std::vector<int>& chunks :
+         {std::vector<int>{75}, {16}, {7}, {33, 42}, {1, 74}, {64, 1}, {15, 1, 16, 17}}) {
+      TestSequence sequence = this->sequence(long_, ++seed);
+      served.run(sequence, chunks);
+      expect_right(sequence, "chunked prefill");
+    }
+  }
+}
+
+void ForwardCheck::several_sequences_in_a_batch() {
+  ServedModel served = serve(2);
+  TestSequence a = sequence(long_, 0);
+  TestSequence b = sequence(branch_, 0);
+  TestSequence c = sequence(short_, 0);
+  const std::vector<BlockId> shuffled = sequence({}, 77).blocks;
+  a.blocks = {shuffled.begin(), shuffled.begin() + 5};
+  b.blocks = {shuffled.begin() + 5, shuffled.begin() + 9};
+  c.blocks = {shuffled.begin() + 9, shuffled.begin() + 10};
+  served.step({{&a, 20}, {&c, 2}});
+  served.step({{&c, 1}, {&b, 37}, {&a, 30}});
+  served.step({{&b, 1}, {&a, 1}, {&c, 1}});
+  served.step({{&a, 1}, {&c, 1}, {&b, 1}});
+  served.step({{&b, 13}, {&a, 23}});
+  expect_right(a, "batch");
+  expect_right(b, "batch");
+  expect_right(c, "batch");
+}
+
+void ForwardCheck::shared_prefix_blocks() {
+  ServedModel served = serve(2);
+  TestSequence first = sequence(long_, 5);
+  served.run(first, {40});
+  TestSequence second = sequence(branch_, 5);
+  std::reverse(second.blocks.begin() + 2, second.blocks.end());  // own blocks after two shared ones
+  second.computed = kSharedTokens;
+  served.step({{&second, 9}});
+  served.run(second, {1});
+  expect_right(first, "owner of a shared prefix");
+  expect_right(second, "user of a shared prefix");
+}
+
+void ForwardCheck::preempted_and_recomputed() {
+  ServedModel served = serve(2);
+  TestSequence victim = sequence(long_, 0);
+  served.step({{&victim, 40}});
+  served.step({{&victim, 1}});
+  TestSequence other = sequence(branch_, 0);  // the same blocks: the victim's KV is gone
+  served.run(other, {52});
+  victim.computed = 0;
+  std::rotate(victim.blocks.begin(), victim.blocks.begin() + 4, victim.blocks.end());
+  TestSequence small = sequence(short_, 0);
+  small.blocks = {victim.blocks.back()};
+  served.step({{&small, 4}, {&victim, 42}});
+  served.step({{&victim, 1}, {&small, 1}});
+  served.run(victim, {31, 1});
+  expect_right(victim, "preempted");
+  expect_right(other, "preempting");
+  expect_right(small, "beside the preempted");
+}
+
+void ForwardCheck::everything() {
+  one_token_at_a_time();
+  chunked_prefill();
+  several_sequences_in_a_batch();
+  shared_prefix_blocks();
+  preempted_and_recomputed();
+}
+
+}  // namespace protean

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <map>
+#include <vector>
+
+#include "model/checkpoint.h"
+#include "tests/reference/reference_model.h"
+#include "tests/reference/served_model.h"
+
+namespace protean {
+
+// Runs one checkpoint at one precision through everything a scheduler may do to a sequence, and
+// compares every logit with the reference (within a tolerance) and with the plainest way of serving
+// it, one token per step alone (bit for bit). Failures are gtest failures.
+class ForwardCheck {
+ public:
+  struct Difference {
+    double worst = 0.0;    // of one logit, relative to the row's largest where that is above 1
+    double typical = 0.0;  // root mean square, relative to that of the row
+  };
+
+  ForwardCheck(const Checkpoint& checkpoint, Precision precision);
+
+  void one_token_at_a_time();
+  void chunked_prefill();
+  void several_sequences_in_a_batch();
+  void shared_prefix_blocks();
+  void preempted_and_recomputed();
+
+  void everything();
+
+ private:
+  ServedModel serve(int threads) const;
+  TestSequence sequence(const std::vector<TokenId>& tokens, std::uint32_t block_seed) const;
+  void expect_right(const TestSequence& sequence, const char* what) const;
+
+  const Checkpoint& checkpoint_;
+  Precision precision_;
+  Difference tolerance_;
+  std::vector<TokenId> long_, branch_, short_;  // branch_ begins like long_
+  // By token sequence: the reference's logits, and those of the plainest way of serving.
+  std::map<std::vector<TokenId>, std::vector<std::vector<double>>> reference_;
+  std::map<std::vector<TokenId>, std::map<int, std::vector<float>>> plain_;
+};
+
+}  // namespace protean

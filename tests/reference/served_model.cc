@@ -1,0 +1,66 @@
+#include "tests/reference/served_model.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "base/units.h"
+
+namespace protean {
+
+ServedModel::ServedModel(const Checkpoint& checkpoint, const Options& options)
+    : options_(options), vocab_(checkpoint.spec().vocab) {
+  const KvForm kv{.precision = options.precision,
+                  .block_tokens = options.block_tokens,
+                  .blocks = options.blocks};
+  auto rank = Rank::create(
+      {.form = single_device_form(checkpoint.spec(), options.precision, DeviceId{0}, kv),
+       .threads = options.threads,
+       .max_step_tokens = 512,
+       .max_positions = 512},
+      checkpoint);
+  check(rank.ok(), rank.ok() ? "" : rank.error().message);
+  rank_ = std::move(*rank);
+}
+
+void ServedModel::step(const std::vector<std::pair<TestSequence*, int>>& chunks) {
+  StepPlan plan{.id = StepId{++last_step_}};
+  for (const auto& [sequence, count] : chunks) {
+    const int end = sequence->computed + count;
+    const int blocks = ceil_div(end, options_.block_tokens);
+    check(end <= std::ssize(sequence->tokens) && blocks <= std::ssize(sequence->blocks),
+          "the test gave the sequence tokens and blocks enough");
+    plan.slices.push_back({.first_position = sequence->computed,
+                           .token_begin = static_cast<int>(plan.tokens.size()),
+                           .token_count = count,
+                           .block_begin = static_cast<int>(plan.blocks.size()),
+                           .block_count = blocks,
+                           .sample = static_cast<int>(plan.samples.size())});
+    plan.samples.push_back({{.temperature = 0.0F}, end});
+    const auto first = sequence->tokens.begin() + sequence->computed;
+    plan.tokens.insert(plan.tokens.end(), first, first + count);
+    plan.blocks.insert(plan.blocks.end(), sequence->blocks.begin(),
+                       sequence->blocks.begin() + blocks);
+  }
+  const auto keep = [&](int first_sample, std::span<const float> logits) {
+    const auto vocab = static_cast<std::size_t>(vocab_);
+    for (std::size_t row = 0; row < logits.size() / vocab; ++row) {
+      const auto& [sequence, count] = chunks[static_cast<std::size_t>(first_sample) + row];
+      const auto of_row = logits.subspan(row * vocab, vocab);
+      sequence->logits[sequence->computed + count - 1] = {of_row.begin(), of_row.end()};
+    }
+  };
+  const StepResult result = rank_->run(plan, keep);
+  for (std::size_t i = 0; i < chunks.size(); ++i) {
+    chunks[i].first->drawn.push_back(result.sampled[i]);
+    chunks[i].first->computed += chunks[i].second;
+  }
+}
+
+void ServedModel::run(TestSequence& sequence, const std::vector<int>& chunk_sizes) {
+  for (std::size_t i = 0; sequence.computed < std::ssize(sequence.tokens); ++i) {
+    const int left = static_cast<int>(sequence.tokens.size()) - sequence.computed;
+    step({{&sequence, std::min(left, chunk_sizes[std::min(i, chunk_sizes.size() - 1)])}});
+  }
+}
+
+}  // namespace protean
