@@ -1,0 +1,88 @@
+#include "server/api_error.h"
+
+#include <boost/json/object.hpp>
+#include <boost/json/serialize.hpp>
+
+namespace protean {
+namespace {
+
+namespace json = boost::json;
+
+struct Kind {
+  std::string_view type;
+  std::string_view code;
+};
+
+Kind kind_of(int status) {
+  switch (status) {
+    case 401:
+      return {"authentication_error", "invalid_api_key"};
+    case 404:
+      return {"not_found_error", "not_found"};
+    case 405:
+      return {"invalid_request_error", "method_not_allowed"};
+    case 413:
+      return {"invalid_request_error", "request_too_large"};
+    case 415:
+      return {"invalid_request_error", "unsupported_media_type"};
+    case 429:
+      return {"rate_limit_error", "queue_full"};
+    case 431:
+      return {"invalid_request_error", "headers_too_large"};
+    case 503:
+      return {"unavailable_error", "unavailable"};
+    default:
+      return status >= 500 ? Kind{"server_error", "internal_error"}
+                           : Kind{"invalid_request_error", "invalid_request"};
+  }
+}
+
+int status_of(ErrorCode code) {
+  switch (code) {
+    case ErrorCode::kInvalidArgument:
+    case ErrorCode::kUnsupported:
+      return 400;
+    case ErrorCode::kNotFound:
+      return 404;
+    case ErrorCode::kExhausted:
+      return 429;
+    case ErrorCode::kUnavailable:
+      return 503;
+    case ErrorCode::kCorrupt:
+    case ErrorCode::kInternal:
+      return 500;
+  }
+  return 500;
+}
+
+}  // namespace
+
+std::string error_json(const ApiError& error) {
+  const Kind kind = kind_of(error.status);
+  json::object fields;
+  fields["message"] = error.message;
+  fields["type"] = kind.type;
+  fields["param"] = error.param.empty() ? json::value(nullptr) : json::value(error.param);
+  fields["code"] = error.code.empty() ? kind.code : std::string_view(error.code);
+  json::object body;
+  body["error"] = std::move(fields);
+  return json::serialize(body);
+}
+
+std::string excerpt(std::string_view text) {
+  constexpr std::size_t kLongest = 64;
+  if (text.size() <= kLongest) {
+    return std::string(text);
+  }
+  std::size_t end = kLongest;
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) {
+    --end;
+  }
+  return std::string(text.substr(0, end)) + "...";
+}
+
+ApiError to_api_error(const Error& error) {
+  return {.status = status_of(error.code), .message = error.message};
+}
+
+}  // namespace protean

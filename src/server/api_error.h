@@ -1,0 +1,33 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <variant>
+
+#include "base/result.h"
+
+namespace protean {
+
+// What a client is told when its request cannot be served: an HTTP status and OpenAI's four fields,
+// always all of them, so that no SDK meets a missing key.
+struct ApiError {
+  int status = 400;
+  std::string message;
+  std::string param;  // the field at fault; empty becomes null
+  std::string code;   // for programs; empty becomes a general one for the status
+};
+
+// A T, or why a client's request does not give one.
+template <class T>
+using Checked = std::variant<T, ApiError>;
+
+// {"error":{"message":...,"type":...,"param":...,"code":...}}
+std::string error_json(const ApiError& error);
+
+// What a client wrote, short enough to be repeated in a message: 64 bytes, no character cut in two.
+std::string excerpt(std::string_view text);
+
+// What the engine or a library said, as a client may see it.
+ApiError to_api_error(const Error& error);
+
+}  // namespace protean

@@ -1,0 +1,143 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/bounded_queue.h"
+#include "ports/event.h"
+#include "ports/token_sink.h"
+
+namespace protean {
+
+inline TimeNs steady_ns() {
+  return std::chrono::steady_clock::now().time_since_epoch().count();
+}
+
+// Answers each request with its prompt, a token per step, then ends it with "stop". Drives itself
+// as an engine does: a step ends by an event in the inbox. Its thread starts with it.
+class EchoEngine {
+ public:
+  EchoEngine(BoundedQueue<Event>& inbox, TokenSink& sink)
+      : inbox_(inbox), sink_(sink), thread_([this] { run(); }) {}
+  ~EchoEngine() {
+    inbox_.close();
+    thread_.join();
+  }
+  void refuse_with(std::optional<Error> error) {
+    const std::lock_guard lock(mutex_);
+    refusal_ = std::move(error);
+  }
+  // Requests stop getting tokens after this many.
+  void stall_after(int tokens) {
+    stall_after_ = tokens;
+    inbox_.push({steady_ns(), StepDone{}});
+  }
+  // Repeats the prompt for ever.
+  void never_end() { endless_ = true; }
+  bool wait_for_cancels(std::size_t count) { return wait_for(cancels_, count); }
+  bool wait_for_arrivals(std::size_t count) { return wait_for(arrivals_, count); }
+
+ private:
+  struct Live {
+    Request request;
+    int emitted = 0;
+  };
+
+  bool wait_for(const std::size_t& counter, std::size_t count) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, std::chrono::seconds(20), [&] { return counter >= count; });
+  }
+  void run() {
+    for (auto events = inbox_.pop_all(); !events.empty(); events = inbox_.pop_all()) {
+      for (Event& event : events) {
+        OutputBatch batch{.at_ns = steady_ns()};
+        {
+          const std::lock_guard lock(mutex_);
+          std::visit([&](auto& what) { on(what, batch); }, event.what);
+        }
+        changed_.notify_all();
+        sink_.emit(std::move(batch));
+      }
+    }
+  }
+  void on(Arrival& arrival, OutputBatch& batch) {
+    ++arrivals_;
+    const RequestId id = arrival.request.id;
+    if (refusal_) {
+      batch.outputs.emplace_back(Refused{id, *refusal_});
+      return;
+    }
+    batch.outputs.emplace_back(Accepted{id});
+    live_[id] = {std::move(arrival.request)};
+    keep_stepping();
+  }
+  void on(Cancel& cancel, OutputBatch& batch) {
+    ++cancels_;
+    end(cancel.request, FinishReason::kCancelled, batch);
+  }
+  void on(StepDone&, OutputBatch& batch) {
+    stepping_ = false;
+    std::vector<std::pair<RequestId, FinishReason>> ended;
+    bool moved = false;
+    for (auto& [id, live] : live_) {
+      const auto& prompt = live.request.prompt;
+      if (live.emitted >= stall_after_) {
+        continue;
+      }
+      moved = true;
+      if (!endless_ && live.emitted == std::ssize(prompt)) {
+        ended.emplace_back(id, FinishReason::kStop);
+        continue;
+      }
+      const std::size_t at = static_cast<std::size_t>(live.emitted++) % prompt.size();
+      batch.outputs.emplace_back(NewToken{id, prompt[at]});
+      if (live.emitted == live.request.max_tokens) {
+        ended.emplace_back(id, FinishReason::kLength);
+      }
+    }
+    for (const auto& [id, reason] : ended) {
+      end(id, reason, batch);
+    }
+    if (moved) {
+      keep_stepping();
+    }
+  }
+  void end(RequestId id, FinishReason reason, OutputBatch& batch) {
+    const auto found = live_.find(id);
+    if (found != live_.end()) {
+      Finished finished{.request = id, .reason = reason};
+      finished.usage.prompt_tokens = static_cast<int>(found->second.request.prompt.size());
+      finished.usage.output_tokens = found->second.emitted;
+      finished.times.finished_ns = batch.at_ns;
+      batch.outputs.emplace_back(std::move(finished));
+      live_.erase(found);
+    }
+  }
+  void keep_stepping() {
+    if (!live_.empty() && !std::exchange(stepping_, true)) {
+      inbox_.push({steady_ns(), StepDone{}});
+    }
+  }
+
+  BoundedQueue<Event>& inbox_;
+  TokenSink& sink_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::optional<Error> refusal_;
+  std::map<RequestId, Live> live_;
+  std::size_t arrivals_ = 0;
+  std::size_t cancels_ = 0;
+  bool stepping_ = false;
+  std::atomic<int> stall_after_ = 1 << 30;
+  std::atomic<bool> endless_ = false;
+  std::thread thread_;
+};
+
+}  // namespace protean

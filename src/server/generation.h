@@ -1,0 +1,85 @@
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "contract/request.h"
+#include "ports/token_sink.h"
+#include "server/answer_json.h"
+#include "server/api_error.h"
+#include "server/generation_call.h"
+#include "server/stream_text.h"
+
+namespace protean {
+
+// The status, customary in logs, of a request whose client left before the answer.
+inline constexpr int kClientGone = 499;
+
+// What becomes of one completion request: takes the engine's outputs for its choices and makes the
+// response of them, as events when streaming, else whole. A state machine without socket or thread:
+// the service feeds it, a connection empties it, both on the io thread.
+class Generation {
+ public:
+  Generation(AnswerIdentity identity, const GenerationCall& call, const Tokenizer& tokenizer,
+             const std::vector<Request>& requests);
+
+  // From the engine, by choice. What comes after the end is ignored.
+  void accepted();
+  void refused(const Error& error) { fail(to_api_error(error)); }
+  void token(int choice, TokenId token);
+  void finished(int choice, const Finished& finished);
+  // After a batch of the above: makes one event of each choice's new text.
+  void flush();
+  // Ends it all with an error, in the stream when that has begun.
+  void fail(ApiError error);
+
+  // For the connection. Nothing may be sent before started(): a refusal still needs its status.
+  bool streaming() const { return stream_.enabled; }
+  bool started() const { return started_; }
+  bool done() const { return done_; }
+  const std::optional<ApiError>& failure() const { return failure_; }
+  std::size_t unsent_bytes() const { return events_.size(); }
+  std::string take_events();        // streaming: what is new
+  std::string take_body();          // not streaming, done and not failed
+  std::function<void()> on_change;  // called when one of these may have changed
+
+  // For the service.
+  const AnswerIdentity& identity() const { return identity_; }
+  const std::vector<RequestId>& requests() const { return requests_; }
+  bool wants_more(int choice) const;  // false: the engine need not go on with this choice
+  std::string_view finish_reason(int choice) const;
+
+ private:
+  struct Choice {
+    StreamText text;
+    int prompt_tokens = 0;
+    int output_tokens = 0;
+    int cached_tokens = 0;
+    bool stepped = false;  // got a token since the last flush
+    std::string fresh;     // text since the last flush
+    std::optional<ChoiceEnd> end;
+    std::string whole;  // all text, when not streaming
+  };
+
+  void flush(int index, Choice& choice);
+  void finish_all();
+  AnswerUsage usage() const;
+  std::string usage_so_far() const;
+
+  const AnswerIdentity identity_;
+  const StreamFields stream_;
+  const std::vector<TokenId> client_stop_ids_;
+  const ChunkWriter writer_;
+  std::vector<Choice> choices_;
+  std::vector<RequestId> requests_;
+  std::size_t accepted_ = 0;
+  std::size_t ended_ = 0;
+  bool started_ = false;
+  bool done_ = false;
+  std::optional<ApiError> failure_;
+  std::string events_;
+};
+
+}  // namespace protean

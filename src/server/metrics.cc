@@ -1,0 +1,318 @@
+#include "server/metrics.h"
+
+#include <prometheus/counter.h>
+#include <prometheus/family.h>
+#include <prometheus/gauge.h>
+#include <prometheus/histogram.h>
+#include <prometheus/registry.h>
+#include <prometheus/text_serializer.h>
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+namespace protean {
+namespace {
+
+using prometheus::Counter;
+using prometheus::Gauge;
+using prometheus::Histogram;
+using prometheus::Labels;
+using prometheus::Registry;
+using Buckets = Histogram::BucketBoundaries;
+
+// vLLM's buckets, so that its dashboards show the same quantiles.
+const Buckets& ttft_buckets() {
+  static const Buckets buckets{.001, .005, .01, .02, .04, .06, .08, .1, .25, .5,  .75,
+                               1,    2.5,  5,   7.5, 10,  20,  40,  80, 160, 640, 2560};
+  return buckets;
+}
+const Buckets& token_time_buckets() {
+  static const Buckets buckets{.01, .025, .05, .075, .1,  .15, .2, .3, .4, .5,
+                               .75, 1,    2.5, 5,    7.5, 10,  20, 40, 80};
+  return buckets;
+}
+const Buckets& request_time_buckets() {
+  static const Buckets buckets{.3, .5, .8, 1,  1.5, 2,   2.5, 5,   10,   15,  20,
+                               30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680};
+  return buckets;
+}
+const Buckets& token_count_buckets() {
+  static const Buckets buckets{1,     2,      5,      10,     20,     50,    100,
+                               200,   500,    1000,   2000,   5000,   10000, 20000,
+                               50000, 100000, 200000, 500000, 1000000};
+  return buckets;
+}
+const Buckets& step_token_buckets() {
+  static const Buckets buckets{1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384};
+  return buckets;
+}
+const Buckets& choice_buckets() {
+  static const Buckets buckets{1, 2, 5, 10, 20};
+  return buckets;
+}
+
+double seconds(TimeNs ns) {
+  return static_cast<double>(std::max<TimeNs>(ns, 0)) / static_cast<double>(kNsPerS);
+}
+
+// Makes series that all carry the model's labels.
+class Maker {
+ public:
+  Maker(Registry& registry, Labels labels) : registry_(registry), labels_(std::move(labels)) {}
+
+  Gauge& gauge(const char* name, const char* help, const Labels& more = {}) const {
+    return prometheus::BuildGauge().Name(name).Help(help).Register(registry_).Add(with(more));
+  }
+  Counter& counter(const char* name, const char* help, const Labels& more = {}) const {
+    return prometheus::BuildCounter().Name(name).Help(help).Register(registry_).Add(with(more));
+  }
+  Histogram& histogram(const char* name, const char* help, const Buckets& buckets) const {
+    return prometheus::BuildHistogram().Name(name).Help(help).Register(registry_).Add(labels_,
+                                                                                      buckets);
+  }
+  const Labels& labels() const { return labels_; }
+
+ private:
+  Labels with(const Labels& more) const {
+    Labels all = labels_;
+    all.insert(more.begin(), more.end());
+    return all;
+  }
+
+  Registry& registry_;
+  const Labels labels_;
+};
+
+// A total kept by the engine, shown as a counter: it is told the total, and only ever grows.
+class Mirror {
+ public:
+  explicit Mirror(Counter& counter) : counter_(counter) {}
+  void set(std::int64_t total) {
+    if (total > last_) {
+      counter_.Increment(static_cast<double>(total - last_));
+      last_ = total;
+    }
+  }
+
+ private:
+  Counter& counter_;
+  std::int64_t last_ = 0;
+};
+
+struct EngineSeries {
+  explicit EngineSeries(const Maker& make)
+      : running(make.gauge("vllm:num_requests_running", "Requests in execution.")),
+        waiting(make.gauge("vllm:num_requests_waiting", "Requests waiting to be executed.")),
+        kv_usage(make.gauge("vllm:kv_cache_usage_perc", "KV cache in use; 1 is full.")),
+        kv_usage_old(
+            make.gauge("vllm:gpu_cache_usage_perc", "KV cache in use; 1 is full. Former name.")),
+        kv_blocks(make.gauge("protean:kv_blocks_total", "KV blocks there are now.")),
+        kv_blocks_used(make.gauge("protean:kv_blocks_used", "KV blocks of live requests.")),
+        preemptions(make.counter("vllm:num_preemptions_total", "Preemptions.")),
+        prefix_queries(make.counter("vllm:prefix_cache_queries_total",
+                                    "Prompt tokens looked up in the prefix cache.")),
+        prefix_hits(make.counter("vllm:prefix_cache_hits_total",
+                                 "Prompt tokens found in the prefix cache.")),
+        prompt_tokens(make.counter("vllm:prompt_tokens_total", "Prompt tokens processed.")),
+        output_tokens(make.counter("vllm:generation_tokens_total", "Tokens generated.")),
+        steps(make.counter("protean:steps_total", "Forward passes.")),
+        step_tokens(make.histogram("vllm:iteration_tokens_total", "Tokens per forward pass.",
+                                   step_token_buckets())) {}
+
+  Gauge& running;
+  Gauge& waiting;
+  Gauge& kv_usage;
+  Gauge& kv_usage_old;
+  Gauge& kv_blocks;
+  Gauge& kv_blocks_used;
+  Mirror preemptions;
+  Mirror prefix_queries;
+  Mirror prefix_hits;
+  Mirror prompt_tokens;
+  Mirror output_tokens;
+  Mirror steps;
+  Histogram& step_tokens;
+};
+
+struct RequestSeries {
+  explicit RequestSeries(const Maker& make)
+      : ttft(make.histogram("vllm:time_to_first_token_seconds", "Time to first token.",
+                            ttft_buckets())),
+        itl(make.histogram("vllm:inter_token_latency_seconds", "Time between tokens.",
+                           token_time_buckets())),
+        itl_old(make.histogram("vllm:time_per_output_token_seconds",
+                               "Time between tokens. Former name.", token_time_buckets())),
+        tpot(make.histogram("vllm:request_time_per_output_token_seconds",
+                            "Mean time per output token of a request.", token_time_buckets())),
+        e2e(make.histogram("vllm:e2e_request_latency_seconds", "Time from request to last token.",
+                           request_time_buckets())),
+        queue(make.histogram("vllm:request_queue_time_seconds", "Time spent waiting.",
+                             request_time_buckets())),
+        inference(make.histogram("vllm:request_inference_time_seconds", "Time spent executing.",
+                                 request_time_buckets())),
+        prefill(make.histogram("vllm:request_prefill_time_seconds",
+                               "Time from execution to first token.", request_time_buckets())),
+        decode(make.histogram("vllm:request_decode_time_seconds", "Time from first to last token.",
+                              request_time_buckets())),
+        prompt_tokens(make.histogram("vllm:request_prompt_tokens", "Prompt tokens per request.",
+                                     token_count_buckets())),
+        output_tokens(make.histogram("vllm:request_generation_tokens",
+                                     "Generated tokens per request.", token_count_buckets())),
+        max_output(make.histogram("vllm:request_max_num_generation_tokens",
+                                  "Most tokens a request could generate.", token_count_buckets())),
+        params_max_tokens(make.histogram("vllm:request_params_max_tokens",
+                                         "max_tokens per request.", token_count_buckets())),
+        params_n(make.histogram("vllm:request_params_n", "n per request.", choice_buckets())) {}
+
+  Histogram& ttft;
+  Histogram& itl;
+  Histogram& itl_old;
+  Histogram& tpot;
+  Histogram& e2e;
+  Histogram& queue;
+  Histogram& inference;
+  Histogram& prefill;
+  Histogram& decode;
+  Histogram& prompt_tokens;
+  Histogram& output_tokens;
+  Histogram& max_output;
+  Histogram& params_max_tokens;
+  Histogram& params_n;
+};
+
+constexpr std::array kReasons{"stop", "length", "abort", "error"};
+
+}  // namespace
+
+struct Metrics::Series {
+  explicit Series(const MetricsLabels& labels)
+      : make(registry, {{"model_name", labels.model_name}, {"engine", "0"}}),
+        engine(make),
+        request(make),
+        http(prometheus::BuildCounter()
+                 .Name("http_requests_total")
+                 .Help("HTTP requests answered.")
+                 .Register(registry)),
+        cache_config(prometheus::BuildGauge()
+                         .Name("vllm:cache_config_info")
+                         .Help("The KV cache's configuration.")
+                         .Register(registry)),
+        block_tokens(labels.block_tokens) {
+    for (const char* reason : kReasons) {
+      make.counter("vllm:request_success_total", "Requests that ended, by reason.",
+                   {{"finished_reason", reason}});
+    }
+    make.gauge("vllm:lora_requests_info", "LoRA adapters in use: none, this server has no LoRA.",
+               {{"max_lora", "0"}, {"running_lora_adapters", ""}, {"waiting_lora_adapters", ""}})
+        .Set(0);
+    make.gauge("vllm:engine_sleep_state", "1 for the state the engine is in.",
+               {{"sleep_state", "awake"}})
+        .Set(1);
+    make.gauge("protean:form_info", "The replica's form.",
+               {{"form", labels.form}, {"version", labels.version}})
+        .Set(1);
+  }
+
+  Registry registry;
+  const Maker make;
+  EngineSeries engine;
+  RequestSeries request;
+  prometheus::Family<Counter>& http;
+  prometheus::Family<Gauge>& cache_config;
+  Gauge* cache_config_now = nullptr;
+  const int block_tokens;
+  std::int64_t kv_blocks = -1;
+};
+
+Metrics::Metrics(const MetricsLabels& labels) : series_(std::make_unique<Series>(labels)) {}
+Metrics::~Metrics() = default;
+
+// Gateways read the number of blocks from a label; a resize makes it another series.
+void Metrics::show_cache_config(std::int64_t kv_blocks) {
+  if (kv_blocks == series_->kv_blocks) {
+    return;
+  }
+  series_->kv_blocks = kv_blocks;
+  if (series_->cache_config_now != nullptr) {
+    series_->cache_config.Remove(series_->cache_config_now);
+  }
+  Labels labels = series_->make.labels();
+  labels["block_size"] = std::to_string(series_->block_tokens);
+  labels["num_gpu_blocks"] = std::to_string(kv_blocks);
+  series_->cache_config_now = &series_->cache_config.Add(labels);
+  series_->cache_config_now->Set(1);
+}
+
+void Metrics::engine(const Observation& seen) {
+  show_cache_config(seen.kv_blocks);
+  EngineSeries& series = series_->engine;
+  series.running.Set(seen.running);
+  series.waiting.Set(seen.waiting);
+  const double usage = seen.kv_blocks > 0 ? static_cast<double>(seen.kv_blocks_used) /
+                                                static_cast<double>(seen.kv_blocks)
+                                          : 0.0;
+  series.kv_usage.Set(usage);
+  series.kv_usage_old.Set(usage);
+  series.kv_blocks.Set(static_cast<double>(seen.kv_blocks));
+  series.kv_blocks_used.Set(static_cast<double>(seen.kv_blocks_used));
+  series.preemptions.set(seen.preemptions_total);
+  series.prefix_queries.set(seen.prefix_query_tokens_total);
+  series.prefix_hits.set(seen.prefix_hit_tokens_total);
+  series.prompt_tokens.set(seen.prompt_tokens_total);
+  series.output_tokens.set(seen.output_tokens_total);
+  series.steps.set(seen.steps_total);
+  if (seen.step_tokens > 0) {
+    series.step_tokens.Observe(seen.step_tokens);
+  }
+}
+
+void Metrics::first_token(TimeNs waited_ns) {
+  series_->request.ttft.Observe(seconds(waited_ns));
+}
+
+void Metrics::next_token(TimeNs waited_ns) {
+  series_->request.itl.Observe(seconds(waited_ns));
+  series_->request.itl_old.Observe(seconds(waited_ns));
+}
+
+void Metrics::finished(const RequestRecord& record) {
+  RequestSeries& series = series_->request;
+  const RequestTimes& times = record.times;
+  series_->make
+      .counter("vllm:request_success_total", "Requests that ended, by reason.",
+               {{"finished_reason", std::string(record.reason)}})
+      .Increment();
+  series.e2e.Observe(seconds(times.finished_ns - record.received_ns));
+  series.prompt_tokens.Observe(record.usage.prompt_tokens);
+  series.output_tokens.Observe(record.usage.output_tokens);
+  series.max_output.Observe(record.max_tokens);
+  series.params_max_tokens.Observe(record.max_tokens);
+  series.params_n.Observe(1);
+  if (times.scheduled_ns > 0) {
+    series.queue.Observe(seconds(times.scheduled_ns - times.arrived_ns));
+    series.inference.Observe(seconds(times.finished_ns - times.scheduled_ns));
+  }
+  if (times.first_token_ns > 0) {
+    const double decode_s = seconds(times.finished_ns - times.first_token_ns);
+    series.prefill.Observe(seconds(times.first_token_ns - times.scheduled_ns));
+    series.decode.Observe(decode_s);
+    if (record.usage.output_tokens > 1) {
+      series.tpot.Observe(decode_s / (record.usage.output_tokens - 1));
+    }
+  }
+}
+
+void Metrics::http(std::string_view method, std::string_view handler, int status) {
+  series_->http
+      .Add({{"method", std::string(method)},
+            {"handler", std::string(handler)},
+            {"status", std::to_string(status)}})
+      .Increment();
+}
+
+std::string Metrics::text() const {
+  return prometheus::TextSerializer().Serialize(series_->registry.Collect());
+}
+
+}  // namespace protean

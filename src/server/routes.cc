@@ -1,0 +1,68 @@
+#include "server/routes.h"
+
+#include <algorithm>
+#include <array>
+#include <boost/url/parse.hpp>
+#include <boost/url/url_view.hpp>
+
+namespace protean {
+namespace {
+
+constexpr std::string_view kRead = "GET, HEAD, OPTIONS";
+constexpr std::string_view kWrite = "POST, OPTIONS";
+constexpr std::string_view kModelPrefix = "/v1/models/";
+
+struct Row {
+  std::string_view path;
+  Route route;
+  std::string_view allow;
+  bool needs_key;
+};
+
+constexpr std::array kRoutes{
+    Row{"/v1/chat/completions", Route::kChat, kWrite, true},
+    Row{"/v1/completions", Route::kCompletions, kWrite, true},
+    Row{"/v1/models", Route::kModels, kRead, true},
+    Row{"/health", Route::kHealth, kRead, false},
+    Row{"/ping", Route::kPing, "GET, HEAD, POST, OPTIONS", false},
+    Row{"/version", Route::kVersion, kRead, false},
+    Row{"/metrics", Route::kMetrics, kRead, false},
+};
+
+}  // namespace
+
+bool RouteMatch::allows(std::string_view method) const {
+  for (std::string_view rest = allow; !rest.empty();) {
+    const std::size_t end = std::min(rest.find(", "), rest.size());
+    if (rest.substr(0, end) == method) {
+      return true;
+    }
+    rest.remove_prefix(std::min(end + 2, rest.size()));
+  }
+  return false;
+}
+
+RouteMatch match_route(std::string_view target) {
+  if (target == "*") {
+    return {.route = Route::kAny, .pattern = "*", .allow = "OPTIONS"};
+  }
+  const auto url = boost::urls::parse_uri_reference(boost::core::string_view(target));
+  if (!url) {
+    return {};
+  }
+  std::string path = url->path();
+  while (path.size() > 1 && path.back() == '/') {
+    path.pop_back();
+  }
+  for (const Row& row : kRoutes) {
+    if (path == row.path) {
+      return {row.route, row.path, row.allow, row.needs_key};
+    }
+  }
+  if (path.size() > kModelPrefix.size() && path.starts_with(kModelPrefix)) {
+    return {Route::kModel, "/v1/models/{id}", kRead, true, path.substr(kModelPrefix.size())};
+  }
+  return {};
+}
+
+}  // namespace protean

@@ -1,0 +1,475 @@
+// A real server on a loopback socket, with an engine that echoes prompts instead of a model.
+
+#include "server/server.h"
+
+#include <gtest/gtest.h>
+
+#include <arpa/inet.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/error.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/http/parser.hpp>
+#include <boost/beast/http/read.hpp>
+#include <boost/beast/http/string_body.hpp>
+#include <boost/json/parse.hpp>
+#include <thread>
+
+#include "base/log.h"
+#include "server/byte_tokenizer_for_test.h"
+#include "server/echo_engine_for_test.h"
+
+namespace protean {
+namespace {
+
+namespace asio = boost::asio;
+namespace http = boost::beast::http;
+namespace json = boost::json;
+using boost::system::error_code;
+
+using Response = http::response<http::string_body>;
+
+// A blocking client that fails rather than hangs.
+class Client {
+ public:
+  explicit Client(int port) : socket_(::socket(AF_INET, SOCK_STREAM, 0)) {
+    const timeval timeout{.tv_sec = 20, .tv_usec = 0};
+    ::setsockopt(socket_, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout);
+    ::setsockopt(socket_, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof timeout);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(static_cast<std::uint16_t>(port));
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    connected_ = ::connect(socket_, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
+  }
+  ~Client() { leave(); }
+  Client(const Client&) = delete;
+  Client& operator=(const Client&) = delete;
+
+  bool connected() const { return connected_; }
+  void leave() {
+    if (socket_ >= 0) {
+      ::close(std::exchange(socket_, -1));
+    }
+  }
+  void send(std::string_view bytes) {
+    while (!bytes.empty()) {
+      const ssize_t sent = ::send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+      if (sent <= 0) {
+        return;  // the server may have hung up already, which the next read tells
+      }
+      bytes.remove_prefix(static_cast<std::size_t>(sent));
+    }
+  }
+  void get(const std::string& path) { send("GET " + path + " HTTP/1.1\r\nHost: x\r\n\r\n"); }
+  void post(const std::string& path, const std::string& body) {
+    send("POST " + path + " HTTP/1.1\r\nHost: x\r\nContent-Length: " + std::to_string(body.size()) +
+         "\r\n\r\n" + body);
+  }
+  Response read(bool head = false) {
+    http::response_parser<http::string_body> parser;
+    parser.body_limit(boost::none);
+    parser.skip(head);
+    error_code ec;
+    http::read(*this, buffer_, parser, ec);
+    EXPECT_FALSE(ec) << ec.message();
+    return parser.release();
+  }
+  // Whatever comes until the text has arrived or the server hangs up.
+  std::string read_until(std::string_view wanted) {
+    std::string text;
+    char piece[4096];
+    error_code ec;
+    while (text.find(wanted) == std::string::npos && !ec) {
+      text.append(piece, read_some(asio::buffer(piece), ec));
+    }
+    EXPECT_TRUE(!ec || ec == asio::error::eof) << ec.message() << " after " << text;
+    return text;
+  }
+
+  // What Beast calls a SyncReadStream.
+  template <class Buffers>
+  std::size_t read_some(const Buffers& buffers, error_code& ec) {
+    const asio::mutable_buffer first = *asio::buffer_sequence_begin(buffers);
+    const ssize_t size = ::recv(socket_, first.data(), first.size(), 0);
+    if (size > 0) {
+      return static_cast<std::size_t>(size);
+    }
+    ec = size == 0 ? error_code(asio::error::eof)
+                   : error_code(errno, boost::system::system_category());
+    return 0;
+  }
+  template <class Buffers>
+  std::size_t read_some(const Buffers& buffers) {
+    error_code ec;
+    const std::size_t size = read_some(buffers, ec);
+    check(!ec, "only used where errors are looked at");
+    return size;
+  }
+
+ private:
+  int socket_;
+  boost::beast::flat_buffer buffer_;
+  bool connected_ = false;
+};
+
+struct ServerTest : testing::Test {
+  ServerTest() { log::set_level(log::Level::kError); }
+  ~ServerTest() override { finish(); }
+
+  void start() {
+    ServedModel model{.names = {"echo"},
+                      .tokenizer = &tokenizer,
+                      .chat_template = &chat_template,
+                      .max_model_len = 1'000'000};
+    Environment environment{.clock = steady_ns,
+                            .unix_time_s = [] { return std::int64_t{1}; },
+                            .random = [n = std::uint64_t{0}]() mutable { return ++n; }};
+    options.port = 0;
+    server = std::make_unique<Server>(options, model, MetricsLabels{.model_name = "echo"},
+                                      environment, inbox);
+    const Status listening = server->listen();
+    ASSERT_TRUE(listening.ok()) << listening.error().message;
+    engine = std::make_unique<EchoEngine>(inbox, *server);
+    thread = std::thread([this] { server->run(); });
+    server->set_ready();
+  }
+  void finish() {
+    if (thread.joinable()) {
+      server->stop();
+      server->stop();  // at once
+      thread.join();
+    }
+    engine.reset();
+  }
+  Response post(const std::string& path, const std::string& body) {
+    Client client(server->port());
+    client.post(path, body);
+    return client.read();
+  }
+  Response get(const std::string& path) {
+    Client client(server->port());
+    client.get(path);
+    return client.read();
+  }
+
+  ServerOptions options;
+  ByteTokenizer tokenizer{false};
+  ChatTemplate chat_template = ChatTemplate::chatml();
+  BoundedQueue<Event> inbox{1024};
+  std::unique_ptr<Server> server;
+  std::unique_ptr<EchoEngine> engine;
+  std::thread thread;
+};
+
+json::value body_of(const Response& response) {
+  error_code ec;
+  json::value body = json::parse(response.body(), ec);
+  EXPECT_FALSE(ec) << response.body();
+  return body;
+}
+void expect_error(const Response& response, unsigned status) {
+  EXPECT_EQ(response.result_int(), status) << response.body();
+  EXPECT_EQ(body_of(response).at("error").as_object().size(), 4U);
+}
+
+TEST_F(ServerTest, AnswersWholeAndStreamedAlike) {
+  start();
+  const Response whole = post("/v1/completions", R"({"prompt":"hello","max_tokens":9})");
+  ASSERT_EQ(whole.result_int(), 200U);
+  EXPECT_EQ(whole[http::field::content_type], "application/json");
+  EXPECT_EQ(whole["x-request-id"].size(), 32U);
+  EXPECT_EQ(body_of(whole).at_pointer("/choices/0/text"), "hello");
+  EXPECT_EQ(body_of(whole).at_pointer("/choices/0/finish_reason"), "stop");
+  const Response streamed =
+      post("/v1/completions", R"({"prompt":"hello","max_tokens":3,"stream":true})");
+  EXPECT_EQ(streamed[http::field::content_type], "text/event-stream; charset=utf-8");
+  EXPECT_TRUE(streamed.chunked());
+  const std::string& text = streamed.body();
+  EXPECT_TRUE(text.ends_with("data: [DONE]\n\n")) << text;
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n') / 2, 3 + 1 + 1);
+  EXPECT_NE(text.find(R"("finish_reason":"length")"), std::string::npos);
+}
+
+TEST_F(ServerTest, RequestIdComesBackAndNamesTheAnswer) {
+  start();
+  Client client(server->port());
+  const std::string body = R"({"messages":[{"role":"user","content":"x"}],"max_tokens":1})";
+  client.send("POST /v1/chat/completions HTTP/1.1\r\nX-Request-Id: mine-1\r\nContent-Length: " +
+              std::to_string(body.size()) + "\r\n\r\n" + body);
+  const Response response = client.read();
+  EXPECT_EQ(response["x-request-id"], "mine-1");
+  EXPECT_EQ(body_of(response).at("id"), "chatcmpl-mine-1");
+}
+
+TEST_F(ServerTest, FirstTokenComesBeforeTheLast) {
+  start();
+  engine->stall_after(2);
+  Client client(server->port());
+  client.post("/v1/completions", R"({"prompt":"abc","stream":true})");
+  const std::string begin = client.read_until(R"("text":"b")");
+  EXPECT_NE(begin.find(R"("text":"a")"), std::string::npos);
+  engine->stall_after(100);
+  EXPECT_NE(client.read_until("[DONE]").find(R"("text":"c")"), std::string::npos);
+}
+
+TEST_F(ServerTest, ClientThatLeavesCancelsItsRequest) {
+  start();
+  engine->stall_after(1);
+  std::size_t gone = 0;
+  for (const char* stream : {"true", "false"}) {
+    Client client(server->port());
+    client.post("/v1/completions", R"({"prompt":"abc","stream":)" + std::string(stream) + "}");
+    ASSERT_TRUE(engine->wait_for_arrivals(gone + 1));
+    client.leave();
+    EXPECT_TRUE(engine->wait_for_cancels(++gone)) << "stream: " << stream;
+  }
+}
+
+TEST_F(ServerTest, LeavingIsNoticedBehindAPipelinedRequestToo) {
+  start();
+  engine->stall_after(1);
+  Client client(server->port());
+  client.post("/v1/completions", R"({"prompt":"abc"})");
+  ASSERT_TRUE(engine->wait_for_arrivals(1));
+  client.get("/health");
+  client.leave();
+  EXPECT_TRUE(engine->wait_for_cancels(1));
+}
+
+TEST_F(ServerTest, PipelinedRequestsAreAnsweredInOrder) {
+  start();
+  Client client(server->port());
+  client.send(
+      "POST /v1/completions HTTP/1.1\r\nContent-Length: 16\r\n\r\n{\"prompt\":\"one\"}"
+      "POST /v1/completions HTTP/1.1\r\nContent-Length: 30\r\n\r\n"
+      "{\"prompt\":\"two\",\"stream\":true}"
+      "GET /health HTTP/1.1\r\n\r\nHEAD /v1/models HTTP/1.1\r\n\r\n"
+      "POST /v1/completions HTTP/1.1\r\nContent-Length: 16\r\n\r\n{\"prompt\":\"six\"}");
+  EXPECT_EQ(body_of(client.read()).at_pointer("/choices/0/text"), "one");
+  EXPECT_NE(client.read().body().find(R"("text":"w")"), std::string::npos);
+  EXPECT_EQ(client.read().result_int(), 200U);
+  const Response head = client.read(true);
+  EXPECT_GT(std::stoi(std::string(head[http::field::content_length])), 20);
+  EXPECT_EQ(body_of(client.read()).at_pointer("/choices/0/text"), "six");
+}
+
+TEST_F(ServerTest, OldClientsGetACloseDelimitedStream) {
+  start();
+  Client client(server->port());
+  client.send(
+      "POST /v1/completions HTTP/1.0\r\nContent-Length: 29\r\n\r\n"
+      "{\"prompt\":\"ab\",\"stream\":true}");
+  const Response response = client.read();
+  EXPECT_FALSE(response.chunked());
+  EXPECT_TRUE(response.body().ends_with("data: [DONE]\n\n"));
+}
+
+TEST_F(ServerTest, RefusalsOfTheEngineKeepTheirStatus) {
+  start();
+  const std::pair<ErrorCode, unsigned> table[] = {{ErrorCode::kInvalidArgument, 400},
+                                                  {ErrorCode::kExhausted, 429},
+                                                  {ErrorCode::kUnavailable, 503}};
+  for (const auto& [code, status] : table) {
+    engine->refuse_with(make_error(code, "not this one"));
+    expect_error(post("/v1/completions", R"({"prompt":"a","stream":true})"), status);
+    expect_error(post("/v1/completions", R"({"prompt":"a"})"), status);
+  }
+}
+
+TEST_F(ServerTest, MoreThanItTakesGets429) {
+  options.service.max_outstanding = 2;
+  start();
+  engine->stall_after(0);
+  Client first(server->port());
+  Client second(server->port());
+  first.post("/v1/completions", R"({"prompt":"a"})");
+  second.post("/v1/completions", R"({"prompt":"b"})");
+  ASSERT_TRUE(engine->wait_for_arrivals(2));
+  const Response third = post("/v1/completions", R"({"prompt":"c"})");
+  expect_error(third, 429);
+  EXPECT_FALSE(third[http::field::retry_after].empty());
+  engine->stall_after(100);
+  EXPECT_EQ(first.read().result_int(), 200U);
+  EXPECT_EQ(post("/v1/completions", R"({"prompt":"c"})").result_int(), 200U);
+}
+
+TEST_F(ServerTest, RefusesWhatIsTooLargeOrNoHttp) {
+  options.http.max_body_bytes = 1000;
+  start();
+  const std::string post = "POST /v1/completions HTTP/1.1\r\n";
+  const std::pair<std::string, unsigned> table[] = {
+      {post + "Content-Length: 5000000\r\n\r\n" + std::string(300'000, 'x'), 413},
+      {post + "Transfer-Encoding: chunked\r\n\r\n800\r\n" + std::string(2048, 'x'), 413},
+      {post + "X: " + std::string(40'000, 'x') + "\r\n\r\n", 431},
+      {post + "Transfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n0\r\n\r\n", 400},
+      {post + "Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400},
+      {post + "Content-Length: 3\r\nContent-Length: 4\r\n\r\nabcd", 400},
+      {post + "Content-Length: -1\r\n\r\n", 400},
+      {"NONSENSE\r\n\r\n", 400},
+      {"GET / HTTP/3.9\r\n\r\n", 400},
+      {std::string("\x16\x03\x01\x02\x00\x01", 6) + std::string(64, '\x7f') + "\r\n\r\n", 400},
+      {post + "Content-Encoding: gzip\r\nContent-Length: 3\r\n\r\nabc", 415},
+      {post + "Content-Length: 3\r\n\r\n{\"a", 400},
+  };
+  for (const auto& [bytes, status] : table) {
+    Client client(server->port());
+    client.send(bytes);
+    SCOPED_TRACE(bytes.substr(0, 90));
+    expect_error(client.read(), status);
+  }
+  EXPECT_EQ(get("/health").result_int(), 200U);
+}
+
+TEST_F(ServerTest, ContinuesOnlyForBodiesItWants) {
+  start();
+  Client client(server->port());
+  client.send(
+      "POST /v1/completions HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 14\r\n\r\n");
+  EXPECT_TRUE(client.read_until("\r\n\r\n").starts_with("HTTP/1.1 100"));
+  client.send(R"({"prompt":"a"})");
+  EXPECT_EQ(client.read().result_int(), 200U);
+  client.send("POST /v1/nothing HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 14\r\n\r\n");
+  EXPECT_EQ(client.read().result_int(), 404U);
+}
+
+TEST_F(ServerTest, SlowHeadersBodiesAndIdleConnectionsAreCut) {
+  options.http.header_timeout_ms = 50;
+  options.http.body_timeout_ms = 50;
+  options.http.idle_timeout_ms = 50;
+  start();
+  for (const char* begin : {"", "GET /hea",
+                            "POST /v1/completions HTTP/1.1\r\nContent-Length: "
+                            "9\r\n\r\n{"}) {
+    Client client(server->port());
+    client.send(begin);
+    EXPECT_EQ(client.read_until("\x01"), "") << begin;
+  }
+}
+
+TEST_F(ServerTest, ReaderThatDoesNotReadIsCutAndCancelled) {
+  options.http.max_unsent_bytes = 64 * 1024;
+  start();
+  engine->never_end();
+  Client client(server->port());
+  client.post("/v1/completions", R"({"prompt":"abc","stream":true,"max_tokens":900000})");
+  EXPECT_TRUE(engine->wait_for_cancels(1));
+  EXPECT_EQ(get("/health").result_int(), 200U);
+}
+
+TEST_F(ServerTest, ConnectionsBeyondTheLimitWaitTheirTurn) {
+  options.http.max_connections = 1;
+  start();
+  auto first = std::make_unique<Client>(server->port());
+  first->get("/health");
+  EXPECT_EQ(first->read().result_int(), 200U);
+  Client second(server->port());
+  second.get("/health");
+  first->get("/version");
+  EXPECT_EQ(first->read().result_int(), 200U);
+  first.reset();
+  EXPECT_EQ(second.read().result_int(), 200U);
+}
+
+TEST_F(ServerTest, ManyStreamsAtOnceKeepApart) {
+  start();
+  std::vector<std::thread> clients;
+  std::atomic<int> right = 0;
+  for (int i = 0; i < 8; ++i) {
+    clients.emplace_back([&, i] {
+      Client client(server->port());
+      for (int round = 0; round < 10; ++round) {
+        const std::string prompt = std::to_string(i * 1000 + round) + "-abcdefghijkl";
+        client.post("/v1/completions",
+                    R"({"stream":true,"max_tokens":50,"prompt":")" + prompt + "\"}");
+        const std::string body = client.read().body();
+        std::string text;
+        for (std::size_t at = body.find("\"text\":\""); at != std::string::npos;
+             at = body.find("\"text\":\"", at + 1)) {
+          text += body[at + 8] == '"' ? "" : std::string(1, body[at + 8]);
+        }
+        right += text == prompt ? 1 : 0;
+      }
+    });
+  }
+  for (std::thread& client : clients) {
+    client.join();
+  }
+  EXPECT_EQ(right, 80);
+}
+
+TEST_F(ServerTest, DrainFinishesStreamsAndRefusesNewWork) {
+  start();
+  engine->stall_after(1);
+  Client streaming(server->port());
+  Client kept(server->port());
+  kept.get("/health");
+  EXPECT_EQ(kept.read().result_int(), 200U);
+  streaming.post("/v1/completions", R"({"prompt":"abc","stream":true})");
+  streaming.read_until(R"("text":"a")");
+  server->stop();
+  while (Client(server->port()).connected()) {  // until the io thread has closed the port
+    std::this_thread::yield();
+  }
+  kept.get("/health");
+  const Response health = kept.read();
+  expect_error(health, 503);
+  EXPECT_FALSE(health.keep_alive());
+  engine->stall_after(100);
+  EXPECT_NE(streaming.read_until("[DONE]").find("[DONE]"), std::string::npos);
+  thread.join();  // run() returns by itself
+}
+
+TEST_F(ServerTest, DrainDeadlineEndsStreamsWithAnError) {
+  options.drain_timeout_ms = 20;
+  start();
+  engine->stall_after(1);
+  Client streaming(server->port());
+  streaming.post("/v1/completions", R"({"prompt":"abc","stream":true})");
+  streaming.read_until(R"("text":"a")");
+  server->stop();
+  EXPECT_NE(streaming.read_until("\x01").find(R"(data: {"error":)"), std::string::npos);
+  EXPECT_TRUE(engine->wait_for_cancels(1));
+  thread.join();
+}
+
+TEST_F(ServerTest, TakenPortIsSaid) {
+  start();
+  ServerOptions same = options;
+  same.port = server->port();
+  BoundedQueue<Event> other_inbox(1);
+  Server second(same, {.names = {"x"}, .tokenizer = &tokenizer, .chat_template = &chat_template},
+                {},
+                {.clock = steady_ns, .unix_time_s = [] { return std::int64_t{1}; }, .random = {}},
+                other_inbox);
+  const Status listening = second.listen();
+  ASSERT_FALSE(listening.ok());
+  EXPECT_NE(listening.error().message.find("is taken"), std::string::npos);
+}
+
+TEST_F(ServerTest, LoadingAnswers503UntilReady) {
+  options.port = 0;
+  server = std::make_unique<Server>(
+      options,
+      ServedModel{.names = {"x"}, .tokenizer = &tokenizer, .chat_template = &chat_template},
+      MetricsLabels{},
+      Environment{.clock = steady_ns,
+                  .unix_time_s = [] { return std::int64_t{1}; },
+                  .random = [] { return std::uint64_t{1}; }},
+      inbox);
+  ASSERT_TRUE(server->listen().ok());
+  thread = std::thread([this] { server->run(); });
+  expect_error(get("/health"), 503);
+  expect_error(get("/v1/models"), 503);
+  server->set_ready();
+  while (get("/health").result_int() != 200) {
+    std::this_thread::yield();
+  }
+}
+
+}  // namespace
+}  // namespace protean

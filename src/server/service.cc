@@ -1,0 +1,390 @@
+#include "server/service.h"
+
+#include <algorithm>
+#include <array>
+#include <boost/json/array.hpp>
+#include <boost/json/object.hpp>
+#include <boost/json/serialize.hpp>
+#include <utility>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "server/json_body.h"
+
+namespace protean {
+namespace {
+
+namespace json = boost::json;
+
+HttpReply json_reply(const json::object& body) {
+  return {.body = json::serialize(body)};
+}
+
+// Takes as long for a key that is wrong at its first byte as for one wrong at its last.
+bool same_secret(std::string_view given, std::string_view secret) {
+  unsigned difference = given.size() == secret.size() ? 0U : 1U;
+  for (std::size_t i = 0; i < given.size(); ++i) {
+    difference |= static_cast<unsigned>(given[i] ^ secret[i % secret.size()]);
+  }
+  return difference == 0;
+}
+
+bool has_key(std::string_view authorization, std::string_view key) {
+  constexpr std::string_view kScheme = "bearer ";
+  const bool bearer =
+      authorization.size() > kScheme.size() &&
+      std::equal(kScheme.begin(), kScheme.end(), authorization.begin(), [](char a, char b) {
+        return a == (b >= 'A' && b <= 'Z' ? static_cast<char>(b - 'A' + 'a') : b);
+      });
+  return bearer && same_secret(authorization.substr(kScheme.size()), key);
+}
+
+// What a client sent in its header lines, which need not be UTF-8 as our JSON must be.
+std::string printable(std::string_view text) {
+  std::string shown = excerpt(text);
+  std::replace_if(
+      shown.begin(), shown.end(), [](char c) { return c < ' ' || c > '~'; }, '?');
+  return shown;
+}
+
+ApiError not_ready(ServerState state) {
+  return {.status = 503,
+          .message = state == ServerState::kLoading
+                         ? "the model is being loaded: try again later"
+                         : "the server is shutting down: send requests elsewhere"};
+}
+
+}  // namespace
+
+HttpReply error_reply(const ApiError& error) {
+  HttpReply reply{.status = error.status, .body = error_json(error)};
+  if (error.status == 429 || error.status == 503) {
+    reply.headers.emplace_back("Retry-After", "1");
+  }
+  if (error.status == 401) {
+    reply.headers.emplace_back("WWW-Authenticate", "Bearer");
+  }
+  return reply;
+}
+
+Service::Service(ServiceLimits limits, ServedModel model, MetricsLabels labels,
+                 Environment environment, BoundedQueue<Event>& inbox)
+    : limits_(std::move(limits)),
+      model_(std::move(model)),
+      version_(labels.version),
+      environment_(std::move(environment)),
+      created_s_(environment_.unix_time_s()),
+      inbox_(inbox),
+      metrics_(labels) {
+  check(!model_.names.empty(), "a served model has a name");
+  check(model_.tokenizer != nullptr && model_.chat_template != nullptr,
+        "a served model has a tokenizer and a chat template");
+}
+
+std::optional<HttpReply> Service::refuse_early(const HttpCall& call) const {
+  const RouteMatch match = match_route(call.target);
+  if (match.route == Route::kNone) {
+    return error_reply(
+        {.status = 404, .message = fmt::format("there is nothing at {}", printable(call.target))});
+  }
+  if (call.method == "OPTIONS") {
+    return HttpReply{
+        .status = 204, .content_type = "", .headers = {{"Allow", std::string(match.allow)}}};
+  }
+  if (!match.allows(call.method)) {
+    HttpReply reply =
+        error_reply({.status = 405,
+                     .message = fmt::format("{} does not allow {}, only {}", match.pattern,
+                                            printable(call.method), match.allow)});
+    reply.headers.emplace_back("Allow", match.allow);
+    return reply;
+  }
+  if (match.needs_key && !limits_.api_key.empty() &&
+      !has_key(call.authorization, limits_.api_key)) {
+    return error_reply(
+        {.status = 401,
+         .message = "the API key is missing or wrong: send it as Authorization: Bearer KEY"});
+  }
+  if (match.needs_key && state_ != ServerState::kReady) {
+    return error_reply(not_ready(state_));
+  }
+  if (!call.content_encoding.empty() && call.content_encoding != "identity") {
+    return error_reply({.status = 415,
+                        .message = fmt::format("the content encoding {} is not supported: send the "
+                                               "body as it is",
+                                               printable(call.content_encoding))});
+  }
+  return std::nullopt;
+}
+
+Service::Answer Service::handle(const HttpCall& call) {
+  const RouteMatch match = match_route(call.target);
+  switch (match.route) {
+    case Route::kChat:
+    case Route::kCompletions:
+      return generate(call, match.route == Route::kChat);
+    case Route::kModels:
+      return models_reply();
+    case Route::kModel:
+      return model_reply(match.argument);
+    case Route::kHealth:
+    case Route::kPing:
+      return health_reply();
+    case Route::kVersion:
+      return json_reply({{"version", version_}});
+    case Route::kMetrics:
+      return HttpReply{.content_type = "text/plain; version=0.0.4; charset=utf-8",
+                       .body = metrics_.text()};
+    case Route::kAny:
+    case Route::kNone:
+      break;
+  }
+  check(false, "refuse_early lets no unknown path pass");
+  return HttpReply{};
+}
+
+namespace {
+
+json::object model_object(const std::string& name, const ServedModel& model, std::int64_t created) {
+  return {{"id", name},
+          {"object", "model"},
+          {"created", created},
+          {"owned_by", "protean"},
+          {"root", model.names.front()},
+          {"parent", nullptr},
+          {"max_model_len", model.max_model_len},
+          {"permission", json::array()}};
+}
+
+}  // namespace
+
+HttpReply Service::models_reply() const {
+  json::array data;
+  for (const std::string& name : model_.names) {
+    data.push_back(model_object(name, model_, created_s_));
+  }
+  return json_reply({{"object", "list"}, {"data", std::move(data)}});
+}
+
+HttpReply Service::model_reply(const std::string& id) const {
+  const Checked<std::string> name = served_name(id);
+  if (const ApiError* error = std::get_if<ApiError>(&name)) {
+    return error_reply(*error);
+  }
+  return json_reply(model_object(id, model_, created_s_));
+}
+
+HttpReply Service::health_reply() const {
+  if (state_ != ServerState::kReady) {
+    return error_reply(not_ready(state_));
+  }
+  return json_reply({{"status", "ok"}});
+}
+
+Checked<std::string> Service::served_name(const std::string& asked) const {
+  if (asked.empty()) {
+    return model_.names.front();
+  }
+  if (std::find(model_.names.begin(), model_.names.end(), asked) == model_.names.end()) {
+    return ApiError{.status = 404,
+                    .message = fmt::format("the model \"{}\" does not exist here, this server has "
+                                           "\"{}\"",
+                                           excerpt(asked), fmt::join(model_.names, "\", \"")),
+                    .param = "model",
+                    .code = "model_not_found"};
+  }
+  return asked;
+}
+
+Service::Answer Service::generate(const HttpCall& call, bool chat) {
+  const TimeNs received_ns = environment_.clock();
+  Checked<json::value> body = parse_json_body(call.body);
+  if (const ApiError* error = std::get_if<ApiError>(&body)) {
+    return error_reply(*error);
+  }
+  json::value parsed = std::get<json::value>(std::move(body));
+  const Checked<GenerationCall> asked =
+      chat ? parse_chat_call(std::move(parsed)) : parse_completion_call(std::move(parsed));
+  if (const ApiError* error = std::get_if<ApiError>(&asked)) {
+    return error_reply(*error);
+  }
+  const GenerationCall& generation_call = std::get<GenerationCall>(asked);
+  const Checked<std::string> name = served_name(generation_call.model);
+  if (const ApiError* error = std::get_if<ApiError>(&name)) {
+    return error_reply(*error);
+  }
+  if (std::ssize(live_) >= limits_.max_outstanding) {  // before the work of tokenising
+    return error_reply(queue_full());
+  }
+  Checked<std::vector<Request>> made = make_requests(generation_call, model_, environment_.random);
+  if (const ApiError* error = std::get_if<ApiError>(&made)) {
+    return error_reply(*error);
+  }
+  auto requests = std::get<std::vector<Request>>(std::move(made));
+  for (Request& request : requests) {
+    request.id = RequestId{++last_request_};
+  }
+  AnswerIdentity identity{.id = (chat ? "chatcmpl-" : "cmpl-") + call.request_id,
+                          .model = std::get<std::string>(name),
+                          .fingerprint = "protean-" + version_,
+                          .created_s = environment_.unix_time_s(),
+                          .chat = chat};
+  auto generation = std::make_shared<Generation>(std::move(identity), generation_call,
+                                                 *model_.tokenizer, requests);
+  return submit(std::move(generation), std::move(requests), received_ns);
+}
+
+ApiError Service::queue_full() const {
+  return {.status = 429,
+          .message = fmt::format("{} requests are running or waiting, the most this server takes: "
+                                 "try again later",
+                                 live_.size())};
+}
+
+Service::Answer Service::submit(std::shared_ptr<Generation> generation,
+                                std::vector<Request> requests, TimeNs received_ns) {
+  const std::int64_t count = std::ssize(requests);
+  if (count > limits_.max_outstanding) {
+    return error_reply({.message = fmt::format("prompt holds {} prompts, but this server takes at "
+                                               "most {} at once",
+                                               count, limits_.max_outstanding),
+                        .param = "prompt"});
+  }
+  if (std::ssize(live_) + count > limits_.max_outstanding) {
+    return error_reply(queue_full());
+  }
+  for (std::int64_t i = 0; i < count; ++i) {
+    Request& request = requests[static_cast<std::size_t>(i)];
+    const RequestId id = request.id;
+    const int max_tokens = request.max_tokens;
+    if (!inbox_.try_push({environment_.clock(), Arrival{std::move(request)}})) {
+      generation->fail(queue_full());
+      cancel_unwanted(*generation);
+      return error_reply(*generation->failure());
+    }
+    live_[id] = {.generation = generation,
+                 .choice = static_cast<int>(i),
+                 .max_tokens = max_tokens,
+                 .received_ns = received_ns};
+  }
+  return generation;
+}
+
+void Service::deliver(const OutputBatch& batch) {
+  metrics_.engine(batch.observation);
+  for (const Output& output : batch.outputs) {
+    std::visit([&](const auto& what) { on(what, batch.at_ns); }, output);
+  }
+  std::sort(touched_.begin(), touched_.end());
+  touched_.erase(std::unique(touched_.begin(), touched_.end()), touched_.end());
+  for (const std::shared_ptr<Generation>& generation : std::exchange(touched_, {})) {
+    generation->flush();
+    cancel_unwanted(*generation);
+    if (generation->on_change) {
+      generation->on_change();
+    }
+  }
+}
+
+Service::Live* Service::touch(RequestId request) {
+  const auto found = live_.find(request);
+  if (found == live_.end()) {
+    return nullptr;
+  }
+  touched_.push_back(found->second.generation);
+  return &found->second;
+}
+
+void Service::on(const Accepted& accepted, TimeNs) {
+  if (Live* live = touch(accepted.request)) {
+    live->generation->accepted();
+  }
+}
+
+void Service::on(const Refused& refused, TimeNs) {
+  if (Live* live = touch(refused.request)) {
+    live->generation->refused(refused.error);
+    live_.erase(refused.request);
+  }
+}
+
+void Service::on(const NewToken& token, TimeNs at_ns) {
+  Live* live = touch(token.request);
+  if (live == nullptr) {
+    return;
+  }
+  if (live->first_token_ns == 0) {
+    live->first_token_ns = at_ns;
+    metrics_.first_token(at_ns - live->received_ns);
+  } else {
+    metrics_.next_token(at_ns - live->last_token_ns);
+  }
+  live->last_token_ns = at_ns;
+  live->generation->token(live->choice, token.token);
+}
+
+void Service::on(const Finished& finished, TimeNs) {
+  if (Live* live = touch(finished.request)) {
+    live->generation->finished(live->choice, finished);
+    record(finished, *live);
+    live_.erase(finished.request);
+  }
+}
+
+void Service::record(const Finished& finished, const Live& live) {
+  const AnswerIdentity& identity = live.generation->identity();
+  const std::string_view reason = live.generation->finish_reason(live.choice);
+  const RequestUsage& usage = finished.usage;
+  const TimeNs ended_ns = finished.times.finished_ns;
+  metrics_.finished({.reason = reason,
+                     .usage = usage,
+                     .times = finished.times,
+                     .received_ns = live.received_ns,
+                     .max_tokens = live.max_tokens});
+  const auto ms = [](TimeNs ns) { return static_cast<double>(ns) / kNsPerMs; };
+  log::info("{}{} {} prompt={} cached={} output={} finish={} ttft_ms={:.1f} duration_ms={:.1f}",
+            identity.id,
+            live.generation->requests().size() > 1 ? fmt::format("#{}", live.choice) : "",
+            identity.model, usage.prompt_tokens, usage.cached_tokens, usage.output_tokens, reason,
+            live.first_token_ns > 0 ? ms(live.first_token_ns - live.received_ns) : 0.0,
+            ms(ended_ns - live.received_ns));
+}
+
+void Service::cancel(Generation& generation, ApiError why) {
+  generation.fail(std::move(why));
+  cancel_unwanted(generation);
+}
+
+void Service::cancel_all(const ApiError& why) {
+  std::vector<std::shared_ptr<Generation>> all;
+  for (const auto& [id, live] : live_) {
+    all.push_back(live.generation);
+  }
+  for (const auto& generation : all) {
+    cancel(*generation, why);
+    if (generation->on_change) {
+      generation->on_change();
+    }
+  }
+}
+
+void Service::cancel_unwanted(const Generation& generation) {
+  for (const RequestId request : generation.requests()) {
+    const auto found = live_.find(request);
+    if (found != live_.end() && !found->second.cancelled &&
+        !generation.wants_more(found->second.choice)) {
+      found->second.cancelled = true;
+      inbox_.push({environment_.clock(), Cancel{request}});
+    }
+  }
+}
+
+void Service::count(const HttpCall& call, int status) {
+  constexpr std::array kMethods{"GET", "HEAD", "POST", "OPTIONS", "PUT", "DELETE", "PATCH"};
+  const bool known = std::find(kMethods.begin(), kMethods.end(), call.method) != kMethods.end();
+  const RouteMatch match = match_route(call.target);
+  metrics_.http(known ? call.method : "other", match.route == Route::kNone ? "none" : match.pattern,
+                status);
+}
+
+}  // namespace protean

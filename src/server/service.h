@@ -1,0 +1,107 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <variant>
+#include <vector>
+
+#include "base/bounded_queue.h"
+#include "base/units.h"
+#include "ports/event.h"
+#include "ports/token_sink.h"
+#include "server/generation.h"
+#include "server/http_message.h"
+#include "server/metrics.h"
+#include "server/routes.h"
+#include "server/served_model.h"
+
+namespace protean {
+
+struct ServiceLimits {
+  int max_outstanding = 1024;  // requests the engine has at once, running and waiting; more get 429
+  std::string api_key;         // empty: /v1 is open
+};
+
+// Where time and chance come from.
+struct Environment {
+  Clock clock;  // the time base of engine events
+  std::function<std::int64_t()> unix_time_s;
+  RandomSource random;
+};
+
+enum class ServerState { kLoading, kReady, kDraining };
+
+// What the server answers, apart from how it comes over a wire: the OpenAI API on one side, the
+// engine's inbox and outputs on the other. Holds what is in flight. Single-threaded (the io
+// thread); the inbox outlives it.
+class Service {
+ public:
+  using Answer = std::variant<HttpReply, std::shared_ptr<Generation>>;
+
+  Service(ServiceLimits limits, ServedModel model, MetricsLabels labels, Environment environment,
+          BoundedQueue<Event>& inbox);
+
+  // A reply to what needs no body to be judged: unknown path, wrong method or key, not ready.
+  std::optional<HttpReply> refuse_early(const HttpCall& call) const;
+  // The answer to a call that refuse_early let pass, or a generation to wait for.
+  Answer handle(const HttpCall& call);
+  // From the engine. Calls on_change of every generation it concerns, at the end.
+  void deliver(const OutputBatch& batch);
+  // The client is gone, or its time is up: tells the engine to stop.
+  void cancel(Generation& generation, ApiError why);
+  void cancel_all(const ApiError& why);
+
+  // Counts an answered request. To be called once per response that was sent.
+  void count(const HttpCall& call, int status);
+  void set_state(ServerState state) { state_ = state; }
+  ServerState state() const { return state_; }
+
+ private:
+  // One engine request: accepted or about to be.
+  struct Live {
+    std::shared_ptr<Generation> generation;
+    int choice = 0;
+    int max_tokens = 0;
+    TimeNs received_ns = 0;
+    TimeNs first_token_ns = 0;
+    TimeNs last_token_ns = 0;
+    bool cancelled = false;
+  };
+  using LiveMap = std::unordered_map<RequestId, Live>;
+
+  HttpReply models_reply() const;
+  HttpReply model_reply(const std::string& id) const;
+  HttpReply health_reply() const;
+  Answer generate(const HttpCall& call, bool chat);
+  Answer submit(std::shared_ptr<Generation> generation, std::vector<Request> requests,
+                TimeNs received_ns);
+  Checked<std::string> served_name(const std::string& asked) const;
+  void on(const Accepted& accepted, TimeNs at_ns);
+  void on(const Refused& refused, TimeNs at_ns);
+  void on(const NewToken& token, TimeNs at_ns);
+  void on(const Finished& finished, TimeNs at_ns);
+  void record(const Finished& finished, const Live& live);
+  void cancel_unwanted(const Generation& generation);
+  Live* touch(RequestId request);
+  ApiError queue_full() const;
+
+  const ServiceLimits limits_;
+  const ServedModel model_;
+  const std::string version_;
+  const Environment environment_;
+  const std::int64_t created_s_;
+  BoundedQueue<Event>& inbox_;
+  Metrics metrics_;
+  LiveMap live_;
+  std::vector<std::shared_ptr<Generation>> touched_;  // by the batch being delivered
+  std::uint64_t last_request_ = 0;
+  ServerState state_ = ServerState::kLoading;
+};
+
+// {"error":...} with its status, and Retry-After where trying again makes sense.
+HttpReply error_reply(const ApiError& error);
+
+}  // namespace protean

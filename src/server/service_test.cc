@@ -1,0 +1,459 @@
+// The service without sockets: what is asked, what reaches the engine, what is answered.
+
+#include "server/service.h"
+
+#include <gtest/gtest.h>
+
+#include <boost/json/parse.hpp>
+
+#include "base/log.h"
+#include "server/byte_tokenizer_for_test.h"
+
+namespace protean {
+namespace {
+
+namespace json = boost::json;
+
+struct ServiceTest : testing::Test {
+  ServiceTest() {
+    log::set_level(log::Level::kWarning);
+    service.set_state(ServerState::kReady);
+  }
+
+  ServedModel model() {
+    return {.names = {"tiny", "alias"},
+            .tokenizer = &tokenizer,
+            .chat_template = &chat_template,
+            .defaults = {.stop_ids = {ByteTokenizer::kEos}, .temperature = 0.25F},
+            .max_model_len = 100};
+  }
+  Environment environment() {
+    return {.clock = [this] { return now_ns; },
+            .unix_time_s = [] { return std::int64_t{1'700'000'000}; },
+            .random = [this] { return ++random; }};
+  }
+  Service::Answer post(const std::string& path, const std::string& body) {
+    const HttpCall call{.method = "POST", .target = path, .request_id = "r1", .body = body};
+    if (auto refusal = service.refuse_early(call)) {
+      return *refusal;
+    }
+    return service.handle(call);
+  }
+  HttpReply get(const std::string& path, const std::string& method = "GET",
+                const std::string& key = "") {
+    const HttpCall call{.method = method, .target = path, .authorization = key};
+    if (auto refusal = service.refuse_early(call)) {
+      return *refusal;
+    }
+    return std::get<HttpReply>(service.handle(call));
+  }
+  std::shared_ptr<Generation> generate(const std::string& path, const std::string& body) {
+    Service::Answer answer = post(path, body);
+    if (const HttpReply* reply = std::get_if<HttpReply>(&answer)) {
+      ADD_FAILURE() << reply->status << " " << reply->body;
+      return nullptr;
+    }
+    return std::get<std::shared_ptr<Generation>>(answer);
+  }
+  HttpReply refused(const std::string& path, const std::string& body) {
+    Service::Answer answer = post(path, body);
+    HttpReply* reply = std::get_if<HttpReply>(&answer);
+    if (reply == nullptr) {
+      ADD_FAILURE() << "was accepted: " << body;
+      return {};
+    }
+    return *reply;
+  }
+  // What went to the engine since the last call.
+  std::vector<Event> sent() {
+    inbox.push({});  // so that there is something to pop
+    std::vector<Event> events = inbox.pop_all();
+    events.pop_back();
+    return events;
+  }
+  std::vector<RequestId> cancels() {
+    std::vector<RequestId> ids;
+    for (const Event& event : sent()) {
+      if (const Cancel* cancel = std::get_if<Cancel>(&event.what)) {
+        ids.push_back(cancel->request);
+      }
+    }
+    return ids;
+  }
+  std::vector<Request> arrivals() {
+    std::vector<Request> requests;
+    for (Event& event : sent()) {
+      if (Arrival* arrival = std::get_if<Arrival>(&event.what)) {
+        requests.push_back(std::move(arrival->request));
+      }
+    }
+    return requests;
+  }
+  void deliver(std::vector<Output> outputs) {
+    now_ns += kNsPerMs;
+    service.deliver({now_ns, std::move(outputs), observation});
+  }
+  void tokens(RequestId id, std::string_view text) {
+    for (const char c : text) {
+      deliver({NewToken{id, static_cast<unsigned char>(c)}});
+    }
+  }
+  Finished finished(RequestId id, FinishReason reason, int output_tokens) {
+    return {.request = id,
+            .reason = reason,
+            .usage = {.prompt_tokens = 3, .cached_tokens = 2, .output_tokens = output_tokens},
+            .times = {.arrived_ns = 1, .scheduled_ns = 2, .first_token_ns = 3, .finished_ns = 4}};
+  }
+  static json::object error_of(const HttpReply& reply) {
+    const json::object error = json::parse(reply.body).at("error").as_object();
+    EXPECT_EQ(error.size(), 4U) << reply.body;
+    for (const char* field : {"message", "type", "param", "code"}) {
+      EXPECT_TRUE(error.contains(field)) << reply.body;
+    }
+    return error;
+  }
+
+  ByteTokenizer tokenizer;
+  ChatTemplate chat_template = ChatTemplate::chatml();
+  BoundedQueue<Event> inbox{8};
+  TimeNs now_ns = 1000;
+  std::uint64_t random = 40;
+  Observation observation;
+  Service service{{.max_outstanding = 4},
+                  model(),
+                  {.model_name = "tiny", .version = "9.9", .form = "1 stage", .block_tokens = 16},
+                  environment(),
+                  inbox};
+};
+
+TEST_F(ServiceTest, RequestHasDefaultsOfTheModelAndOfOpenAi) {
+  generate("/v1/completions", R"({"prompt":"ab"})");
+  generate("/v1/chat/completions", R"({"messages":[{"role":"user","content":"hi"}],"seed":5,
+      "temperature":0,"top_k":3,"stop_token_ids":[9],"ignore_eos":true,"cache_salt":"s"})");
+  const auto requests = arrivals();
+  ASSERT_EQ(requests.size(), 2U);
+  EXPECT_EQ(requests[0].prompt, (std::vector<TokenId>{ByteTokenizer::kBos, 'a', 'b'}));
+  EXPECT_EQ(requests[0].max_tokens, 16);
+  EXPECT_EQ(requests[0].sampling.temperature, 0.25F);
+  EXPECT_EQ(requests[0].sampling.seed, 41U);
+  EXPECT_EQ(requests[0].stop_ids, std::vector<TokenId>{ByteTokenizer::kEos});
+  const auto wanted = tokenizer.encode("<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n",
+                                       {.add_special = false});
+  EXPECT_EQ(requests[1].prompt, wanted);
+  EXPECT_EQ(requests[1].max_tokens, 100 - std::ssize(wanted));
+  EXPECT_EQ(requests[1].sampling.seed, 5U);
+  EXPECT_EQ(requests[1].sampling.temperature, 0.0F);
+  EXPECT_EQ(requests[1].sampling.top_k, 3);
+  EXPECT_EQ(requests[1].stop_ids, std::vector<TokenId>{9});
+  EXPECT_EQ(requests[1].cache_salt, "s");
+}
+
+TEST_F(ServiceTest, EmptyPromptIsBosOrRefused) {
+  generate("/v1/completions", R"({"prompt":"","add_special_tokens":false})");
+  EXPECT_EQ(arrivals().at(0).prompt, std::vector<TokenId>{ByteTokenizer::kBos});
+  const ByteTokenizer without_bos(false);
+  ServedModel other = model();
+  other.tokenizer = &without_bos;
+  Service service_without({}, other, {}, environment(), inbox);
+  service_without.set_state(ServerState::kReady);
+  const auto answer = service_without.handle(
+      {.method = "POST", .target = "/v1/completions", .body = R"({"prompt":[""]})"});
+  EXPECT_EQ(std::get<HttpReply>(answer).status, 400);
+}
+
+TEST_F(ServiceTest, TooLongSaysTheNumbers) {
+  const auto reply = refused("/v1/completions", R"({"prompt":"ab","max_tokens":98})");
+  EXPECT_EQ(reply.status, 400);
+  const json::object error = error_of(reply);
+  EXPECT_EQ(error.at("code"), "context_length_exceeded");
+  EXPECT_EQ(error.at("type"), "invalid_request_error");
+  const std::string_view message = error.at("message").as_string();
+  for (const char* number : {"100", "101", "98", "3 "}) {
+    EXPECT_NE(message.find(number), std::string_view::npos) << message << " lacks " << number;
+  }
+  refused("/v1/completions", R"({"prompt":"a","max_tokens":9223372036854775807})");
+  refused("/v1/completions", "{\"prompt\":\"" + std::string(100, 'x') + "\"}");
+  generate("/v1/completions", R"({"prompt":"ab","max_tokens":97})");
+  EXPECT_EQ(arrivals().size(), 1U);
+}
+
+TEST_F(ServiceTest, ModelAndTokenIdsMustExist) {
+  EXPECT_EQ(refused("/v1/completions", R"({"model":"gpt","prompt":"a"})").status, 404);
+  const auto reply = refused("/v1/completions", R"({"prompt":[1,258]})");
+  EXPECT_EQ(reply.status, 400);
+  EXPECT_EQ(error_of(reply).at("param"), "prompt");
+  generate("/v1/completions", R"({"model":"alias","prompt":[1,257]})");
+}
+
+TEST_F(ServiceTest, WholeAnswer) {
+  const auto generation =
+      generate("/v1/chat/completions", R"({"messages":[{"role":"user","content":"x"}]})");
+  const RequestId id = arrivals().at(0).id;
+  deliver({Accepted{id}});
+  tokens(id, "h\xC3\xA9");
+  EXPECT_FALSE(generation->done());
+  deliver({NewToken{id, '"'}, finished(id, FinishReason::kLength, 4)});
+  ASSERT_TRUE(generation->done());
+  const json::value body = json::parse(generation->take_body());
+  EXPECT_EQ(body.at("id"), "chatcmpl-r1");
+  EXPECT_EQ(body.at("object"), "chat.completion");
+  EXPECT_EQ(body.at("created"), 1'700'000'000);
+  EXPECT_EQ(body.at("model"), "tiny");
+  EXPECT_EQ(body.at_pointer("/choices/0/message/content"), "h\xC3\xA9\"");
+  EXPECT_EQ(body.at_pointer("/choices/0/message/role"), "assistant");
+  EXPECT_EQ(body.at_pointer("/choices/0/finish_reason"), "length");
+  EXPECT_EQ(body.at_pointer("/usage/completion_tokens"), 4);
+  EXPECT_EQ(body.at_pointer("/usage/prompt_tokens_details/cached_tokens"), 2);
+}
+
+std::vector<json::value> events_of(const std::string& text) {
+  std::vector<json::value> events;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = text.find("\n\n", at);
+    EXPECT_NE(end, std::string::npos);
+    EXPECT_EQ(text.substr(at, 6), "data: ");
+    const std::string data = text.substr(at + 6, end - at - 6);
+    events.push_back(data == "[DONE]" ? json::value(data) : json::parse(data));
+    at = end + 2;
+  }
+  return events;
+}
+
+TEST_F(ServiceTest, StreamHasRoleThenAChunkPerStepThenEndUsageDone) {
+  const auto generation =
+      generate("/v1/chat/completions",
+               R"({"messages":[{"role":"user","content":"x"}],"stream":true,"stop":["zz"],
+          "stream_options":{"include_usage":true}})");
+  const RequestId id = arrivals().at(0).id;
+  EXPECT_FALSE(generation->started());
+  deliver({Accepted{id}});
+  EXPECT_TRUE(generation->started());
+  tokens(id, "a\xC3\xA9z");  // a, half, whole, held back
+  deliver({finished(id, FinishReason::kStop, 5)});
+  const auto events = events_of(generation->take_events());
+  ASSERT_EQ(events.size(), 9U);
+  EXPECT_EQ(events[0].at_pointer("/choices/0/delta/role"), "assistant");
+  EXPECT_EQ(events[0].at("object"), "chat.completion.chunk");
+  const char* texts[] = {"a", "", "\xC3\xA9", "", "z"};
+  for (std::size_t i = 0; i < 5; ++i) {
+    EXPECT_EQ(events[i + 1].at_pointer("/choices/0/delta/content"), texts[i]) << i;
+    EXPECT_TRUE(events[i + 1].at_pointer("/choices/0/finish_reason").is_null());
+    EXPECT_TRUE(events[i + 1].at("usage").is_null());
+  }
+  EXPECT_TRUE(events[6].at_pointer("/choices/0/delta").as_object().empty());
+  EXPECT_EQ(events[6].at_pointer("/choices/0/finish_reason"), "stop");
+  EXPECT_TRUE(events[7].at("choices").as_array().empty());
+  EXPECT_EQ(events[7].at_pointer("/usage/completion_tokens"), 5);
+  EXPECT_EQ(events[8], "[DONE]");
+}
+
+TEST_F(ServiceTest, StopStringAcrossTokensCutsTheTextAndCancels) {
+  for (const char* keep : {"false", "true"}) {
+    const auto generation = generate("/v1/completions", R"({"prompt":"x","stop":["END"],
+        "stream":true,"include_stop_str_in_output":)" + std::string(keep) +
+                                                            "}");
+    const RequestId id = arrivals().at(0).id;
+    deliver({Accepted{id}});
+    tokens(id, "abEN");
+    EXPECT_TRUE(cancels().empty());
+    tokens(id, "Dcd");
+    EXPECT_EQ(cancels(), std::vector<RequestId>{id});
+    deliver({finished(id, FinishReason::kCancelled, 7)});
+    std::string text;
+    const auto events = events_of(generation->take_events());
+    for (const json::value& event : events) {
+      text += event.is_object() ? event.at_pointer("/choices/0/text").as_string().c_str() : "";
+    }
+    EXPECT_EQ(text, keep == std::string_view("true") ? "abEND" : "ab");
+    EXPECT_EQ(events[events.size() - 2].at_pointer("/choices/0/finish_reason"), "stop");
+    EXPECT_EQ(events[events.size() - 2].at_pointer("/choices/0/stop_reason"), "END");
+  }
+}
+
+TEST_F(ServiceTest, StopReasonNamesTheClientsTokenOnly) {
+  for (const TokenId stop : {TokenId{9}, ByteTokenizer::kEos}) {
+    const auto generation = generate("/v1/completions", R"({"prompt":"x","stop_token_ids":[9]})");
+    const RequestId id = arrivals().at(0).id;
+    Finished end = finished(id, FinishReason::kStop, 1);
+    end.stop_id = stop;
+    deliver({Accepted{id}, end});
+    const json::value body = json::parse(generation->take_body());
+    EXPECT_EQ(body.at_pointer("/choices/0/stop_reason"),
+              stop == 9 ? json::value(9) : json::value(nullptr));
+  }
+}
+
+TEST_F(ServiceTest, SeveralPromptsAreChoicesOfOneAnswer) {
+  const auto generation = generate("/v1/completions", R"({"prompt":["a","b",[1,2]]})");
+  const auto requests = arrivals();
+  ASSERT_EQ(requests.size(), 3U);
+  deliver({Accepted{requests[0].id}, Accepted{requests[1].id}});
+  EXPECT_FALSE(generation->started());
+  deliver({Accepted{requests[2].id}});
+  tokens(requests[2].id, "C");
+  tokens(requests[0].id, "A");
+  for (const Request& request : requests) {
+    EXPECT_FALSE(generation->done());
+    deliver({finished(request.id, FinishReason::kLength, 1)});
+  }
+  const json::value body = json::parse(generation->take_body());
+  EXPECT_EQ(body.at("choices").as_array().size(), 3U);
+  EXPECT_EQ(body.at_pointer("/choices/0/text"), "A");
+  EXPECT_EQ(body.at_pointer("/choices/1/text"), "");
+  EXPECT_EQ(body.at_pointer("/choices/2/text"), "C");
+  EXPECT_EQ(body.at_pointer("/choices/2/index"), 2);
+  EXPECT_EQ(body.at_pointer("/usage/prompt_tokens"), 2 + 2 + 2);
+}
+
+TEST_F(ServiceTest, RefusalOfOneChoiceRefusesAllAndKeepsItsStatus) {
+  const auto generation = generate("/v1/completions", R"({"prompt":["a","b"],"stream":true})");
+  const auto requests = arrivals();
+  deliver({Accepted{requests[0].id}});
+  deliver({Refused{requests[1].id, make_error(ErrorCode::kExhausted, "no KV")}});
+  EXPECT_FALSE(generation->started());
+  ASSERT_TRUE(generation->failure());
+  EXPECT_EQ(error_reply(*generation->failure()).status, 429);
+  EXPECT_EQ(cancels(), std::vector<RequestId>{requests[0].id});
+}
+
+TEST_F(ServiceTest, FailureInAStreamIsAnEventAndNoDone) {
+  const auto generation = generate("/v1/completions", R"({"prompt":"a","stream":true})");
+  const RequestId id = arrivals().at(0).id;
+  deliver({Accepted{id}, NewToken{id, 'x'}});
+  Finished end = finished(id, FinishReason::kFailed, 1);
+  end.failure = "device lost";
+  deliver({end});
+  EXPECT_TRUE(generation->done());
+  const auto events = events_of(generation->take_events());
+  ASSERT_EQ(events.size(), 2U);
+  EXPECT_EQ(events[1].at_pointer("/error/message"), "the answer failed: device lost");
+}
+
+TEST_F(ServiceTest, MoreThanTheLimitGets429UntilSomeEnd) {
+  generate("/v1/completions", R"({"prompt":["a","b","c"]})");
+  auto reply = refused("/v1/completions", R"({"prompt":["d","e"]})");
+  EXPECT_EQ(reply.status, 429);
+  EXPECT_EQ(error_of(reply).at("code"), "queue_full");
+  ASSERT_EQ(reply.headers.size(), 1U);
+  EXPECT_EQ(reply.headers[0].first, "Retry-After");
+  EXPECT_EQ(refused("/v1/completions", R"({"prompt":["1","2","3","4","5"]})").status, 400);
+  const auto requests = arrivals();
+  deliver({Accepted{requests[0].id}, finished(requests[0].id, FinishReason::kLength, 1)});
+  generate("/v1/completions", R"({"prompt":["d","e"]})");
+}
+
+TEST_F(ServiceTest, FullInboxTakesBackWhatItTook) {
+  for (int i = 0; i < 6; ++i) {
+    inbox.push({0, Cancel{RequestId{99}}});
+  }
+  EXPECT_EQ(refused("/v1/completions", R"({"prompt":["a","b","c"]})").status, 429);
+  std::vector<RequestId> arrived;
+  std::vector<RequestId> taken_back;
+  for (const Event& event : sent()) {
+    if (const Arrival* arrival = std::get_if<Arrival>(&event.what)) {
+      arrived.push_back(arrival->request.id);
+    } else if (std::get<Cancel>(event.what).request != RequestId{99}) {
+      taken_back.push_back(std::get<Cancel>(event.what).request);
+    }
+  }
+  EXPECT_EQ(arrived.size(), 2U);
+  EXPECT_EQ(taken_back, arrived);
+}
+
+TEST_F(ServiceTest, EndpointsMethodsAndStates) {
+  EXPECT_EQ(get("/health").status, 200);
+  EXPECT_EQ(get("/ping").status, 200);
+  EXPECT_EQ(json::parse(get("/version?x=1").body).at("version"), "9.9");
+  const json::value models = json::parse(get("/v1/models/").body);
+  EXPECT_EQ(models.at_pointer("/data/0/id"), "tiny");
+  EXPECT_EQ(models.at_pointer("/data/1/max_model_len"), 100);
+  EXPECT_EQ(json::parse(get("/v1/models/t%69ny").body).at("id"), "tiny");
+  EXPECT_EQ(get("/v1/models/other").status, 404);
+  for (const char* nowhere : {"/", "/v2", "/v1/models/../health", "nonsense", "", "/%zz", "//"}) {
+    const HttpReply reply = get(nowhere);
+    EXPECT_EQ(reply.status, 404) << nowhere;
+    error_of(reply);
+  }
+  const HttpReply wrong_method = get("/v1/chat/completions");
+  EXPECT_EQ(wrong_method.status, 405);
+  EXPECT_EQ(error_of(wrong_method).at("code"), "method_not_allowed");
+  EXPECT_EQ(get("/health", "DELETE").status, 405);
+  EXPECT_EQ(get("/v1/completions", "OPTIONS").status, 204);
+  EXPECT_EQ(get("*", "OPTIONS").status, 204);
+  for (const ServerState state : {ServerState::kLoading, ServerState::kDraining}) {
+    service.set_state(state);
+    EXPECT_EQ(get("/health").status, 503);
+    EXPECT_EQ(get("/v1/models").status, 503);
+    EXPECT_EQ(refused("/v1/completions", R"({"prompt":"a"})").status, 503);
+    EXPECT_EQ(get("/version").status, 200);
+    EXPECT_EQ(get("/metrics").status, 200);
+  }
+}
+
+TEST_F(ServiceTest, ApiKeyGuardsTheApiOnly) {
+  Service guarded({.api_key = "secret"}, model(), {}, environment(), inbox);
+  guarded.set_state(ServerState::kReady);
+  const auto status = [&](const char* path, const char* authorization) {
+    const auto refusal =
+        guarded.refuse_early({.method = "GET", .target = path, .authorization = authorization});
+    return refusal ? refusal->status : 200;
+  };
+  EXPECT_EQ(status("/v1/models", ""), 401);
+  EXPECT_EQ(status("/v1/models", "Bearer "), 401);
+  EXPECT_EQ(status("/v1/models", "Bearer secre"), 401);
+  EXPECT_EQ(status("/v1/models", "Bearer secretsecret"), 401);
+  EXPECT_EQ(status("/v1/models", "Basic secret"), 401);
+  EXPECT_EQ(status("/v1/models", "Bearer secret"), 200);
+  EXPECT_EQ(status("/v1/models", "bearer secret"), 200);
+  EXPECT_EQ(status("/health", ""), 200);
+}
+
+TEST_F(ServiceTest, MetricsCountWhatHappened) {
+  observation = {.running = 2,
+                 .waiting = 1,
+                 .kv_blocks = 8,
+                 .kv_blocks_used = 2,
+                 .preemptions_total = 3,
+                 .prompt_tokens_total = 20,
+                 .output_tokens_total = 5,
+                 .step_tokens = 9};
+  generate("/v1/completions", R"({"prompt":"a"})");
+  const RequestId id = arrivals().at(0).id;
+  deliver({Accepted{id}, NewToken{id, 'x'}});
+  deliver({NewToken{id, 'y'}, finished(id, FinishReason::kLength, 2)});
+  observation.output_tokens_total = 7;
+  observation.kv_blocks = 16;
+  deliver({});
+  service.count({.method = "POST", .target = "/v1/completions"}, 200);
+  service.count({.method = "BREW", .target = "/coffee"}, 404);
+  const std::string text = get("/metrics").body;
+  const std::string labels = R"({engine="0",model_name="tiny")";
+  const std::string lines[] = {
+      "vllm:num_requests_running" + labels + "} 2\n",
+      "vllm:num_requests_waiting" + labels + "} 1\n",
+      "vllm:kv_cache_usage_perc" + labels + "} 0.125\n",
+      "vllm:gpu_cache_usage_perc" + labels + "} 0.125\n",
+      "protean:kv_blocks_total" + labels + "} 16\n",
+      "vllm:num_preemptions_total" + labels + "} 3\n",
+      "vllm:generation_tokens_total" + labels + "} 7\n",
+      "vllm:prompt_tokens_total" + labels + "} 20\n",
+      "vllm:request_success_total{engine=\"0\",finished_reason=\"length\",model_name=\"tiny\"}"
+      " 1\n",
+      "vllm:time_to_first_token_seconds_count" + labels + "} 1\n",
+      "vllm:inter_token_latency_seconds_count" + labels + "} 1\n",
+      "vllm:time_per_output_token_seconds_count" + labels + "} 1\n",
+      "vllm:iteration_tokens_total_count" + labels + "} 3\n",
+      std::string(R"(http_requests_total{handler="/v1/completions",method="POST",)"
+                  R"(status="200"} 1)"),
+      std::string(R"(http_requests_total{handler="none",method="other",status="404"} 1)"),
+      std::string(R"(# TYPE vllm:num_preemptions_total counter)"),
+      std::string(R"(num_gpu_blocks="16"} 1)"),
+  };
+  for (const std::string& line : lines) {
+    EXPECT_NE(text.find(line), std::string::npos) << line;
+  }
+  EXPECT_EQ(text.find(R"(num_gpu_blocks="8")"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace protean

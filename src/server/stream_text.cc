@@ -1,0 +1,72 @@
+#include "server/stream_text.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+
+namespace protean {
+
+StopMatcher::StopMatcher(std::vector<std::string> stops, bool keep) : keep_(keep) {
+  for (std::string& stop : stops) {
+    check(!stop.empty(), "a stop string has a first byte");
+    Pattern pattern{.text = std::move(stop), .fallback = {}};
+    pattern.fallback.assign(pattern.text.size() + 1, 0);
+    for (std::size_t i = 1; i < pattern.text.size(); ++i) {
+      std::size_t length = pattern.fallback[i];
+      while (length > 0 && pattern.text[length] != pattern.text[i]) {
+        length = pattern.fallback[length];
+      }
+      pattern.fallback[i + 1] = pattern.text[length] == pattern.text[i] ? length + 1 : 0;
+    }
+    patterns_.push_back(std::move(pattern));
+  }
+}
+
+bool StopMatcher::Pattern::advance(char byte) {
+  while (length > 0 && text[length] != byte) {
+    length = fallback[length];
+  }
+  length += text[length] == byte ? 1 : 0;
+  return length == text.size();
+}
+
+std::string StopMatcher::push(std::string_view piece) {
+  if (matched_) {
+    return {};
+  }
+  for (const char byte : piece) {
+    held_.push_back(byte);
+    for (Pattern& pattern : patterns_) {
+      if (pattern.advance(byte) && (!matched_ || pattern.text.size() > matched_->size())) {
+        matched_ = pattern.text;
+      }
+    }
+    if (matched_) {
+      held_.resize(held_.size() - (keep_ ? 0 : matched_->size()));
+      return std::exchange(held_, {});
+    }
+  }
+  std::size_t hold = 0;
+  for (const Pattern& pattern : patterns_) {
+    hold = std::max(hold, pattern.length);
+  }
+  std::string sure = held_.substr(0, held_.size() - hold);
+  held_.erase(0, sure.size());
+  return sure;
+}
+
+std::string StopMatcher::finish() {
+  return std::exchange(held_, {});
+}
+
+StreamText::StreamText(const Tokenizer& tokenizer, Options options)
+    : decoder_(tokenizer, options.at_text_start),
+      matcher_(std::move(options.stops), options.keep_stop) {}
+
+std::string StreamText::finish() {
+  std::string rest = matcher_.push(decoder_.finish());
+  return rest + matcher_.finish();
+}
+
+}  // namespace protean
