@@ -1,3 +1,5 @@
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
@@ -79,7 +81,9 @@ int run_generate(const GenerateOptions& options) {
   }
   running = client.get();
   auto finished = client->run(*std::move(request), options.prompt.empty(), print_text);
-  print_text("\n");
+  if (::isatty(STDOUT_FILENO) != 0) {
+    print_text("\n");  // for the shell's prompt; a pipe gets the continuation and nothing else
+  }
   if (!finished.ok()) {
     return exit_with(finished.error());
   }

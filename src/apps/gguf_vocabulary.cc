@@ -77,7 +77,10 @@ Result<Vocabulary> gguf_vocabulary(const GgufFile& file) {
   vocabulary.bos = reader.token("tokenizer.ggml.bos_token_id", size);
   vocabulary.eos = reader.token("tokenizer.ggml.eos_token_id", size);
   vocabulary.unknown = reader.token("tokenizer.ggml.unknown_token_id", size);
-  vocabulary.add_bos = reader.boolean("tokenizer.ggml.add_bos_token", sentencepiece);
+  // Files that do not say it were made for readers that know these begin with BOS.
+  const bool usually_bos = sentencepiece || vocabulary.pre_tokenizer == "llama-bpe" ||
+                           vocabulary.pre_tokenizer == "tekken";
+  vocabulary.add_bos = reader.boolean("tokenizer.ggml.add_bos_token", usually_bos);
   vocabulary.add_eos = reader.boolean("tokenizer.ggml.add_eos_token", false);
   vocabulary.add_space_prefix = reader.boolean("tokenizer.ggml.add_space_prefix", true);
   if (reader.error()) {

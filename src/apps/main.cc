@@ -22,7 +22,7 @@ int main(int argc, char** argv) {
   for (CLI::App* subcommand : root.get_subcommands({})) {
     protean::name_environment(*subcommand);
   }
-  auto arguments = protean::with_config_file(std::vector<std::string>(argv + 1, argv + argc));
+  auto arguments = protean::with_config_file(root, std::vector<std::string>(argv + 1, argv + argc));
   if (!arguments.ok()) {
     return protean::exit_with(arguments.error());
   }

@@ -94,6 +94,13 @@ Result<ModelFiles> open_model_files(const ModelOptions& options) {
   if (!texts.ok()) {
     return texts.error();
   }
+  const int vocab = (*checkpoint)->spec().vocab;
+  if (texts->tokenizer->vocab_size() > vocab) {
+    return make_error(ErrorCode::kCorrupt,
+                      "{}: its tokenizer has {} tokens, but its embedding table has {} rows: the "
+                      "files do not belong together",
+                      options.model, texts->tokenizer->vocab_size(), vocab);
+  }
   auto chat_template = template_of(options, texts->chat.template_source);
   if (!chat_template.ok()) {
     return chat_template.error();

@@ -68,18 +68,18 @@ Status append_value(const std::string& flag, const toml::node& value,
   return {};
 }
 
-Status append_table(const toml::table& table, const std::vector<std::string>& given,
-                    std::vector<std::string>& arguments) {
+Status append_table(const toml::table& table, const CLI::App& app,
+                    const std::vector<std::string>& given, std::vector<std::string>& arguments) {
   for (const auto& [key, value] : table) {
     std::string flag(key.str());
     std::replace(flag.begin(), flag.end(), '_', '-');
     if (value.is_table() || is_given(given, flag)) {
       continue;
     }
-    if (flag == "model") {
+    if (app.get_option_no_throw("--" + flag) == nullptr) {
       return make_error(ErrorCode::kInvalidArgument,
-                        "line {}: the model is named on the command line, not in the file",
-                        value.source().begin.line);
+                        "line {}: '{}' is no flag of protean {}: see protean {} --help",
+                        value.source().begin.line, flag, app.get_name(), app.get_name());
     }
     if (Status added = append_value(flag, value, arguments); !added.ok()) {
       return added;
@@ -134,9 +134,13 @@ void name_environment(CLI::App& app) {
              "file given by --config FILE.");
 }
 
-Result<std::vector<std::string>> with_config_file(std::vector<std::string> arguments) {
+Result<std::vector<std::string>> with_config_file(const CLI::App& root,
+                                                  std::vector<std::string> arguments) {
   const std::string path = take_config_path(arguments);
-  if (path.empty() || arguments.empty()) {
+  const auto chosen = root.get_subcommands([&](const CLI::App* app) {
+    return !arguments.empty() && app->get_name() == arguments.front();
+  });
+  if (path.empty() || chosen.empty()) {
     return arguments;
   }
   const auto fail = [&](std::string_view why) {
@@ -144,10 +148,10 @@ Result<std::vector<std::string>> with_config_file(std::vector<std::string> argum
   };
   try {
     const toml::table file = toml::parse_file(path);
-    const std::vector<std::string> given = arguments;
-    Status added = append_table(file, given, arguments);
+    const std::vector<std::string> given = arguments;  // what the file adds hides nothing
+    Status added = append_table(file, *chosen.front(), given, arguments);
     if (const toml::table* own = file[given.front()].as_table(); added.ok() && own != nullptr) {
-      added = append_table(*own, given, arguments);
+      added = append_table(*own, *chosen.front(), given, arguments);
     }
     if (!added.ok()) {
       return fail(added.error().message);

@@ -30,7 +30,8 @@ void name_environment(CLI::App& app);
 // The command line with what --config FILE (or PROTEAN_CONFIG) says added to it. The file is TOML,
 // its keys are flags without the dashes, at the top or in a table named like the subcommand. What
 // the command line or the environment says wins.
-Result<std::vector<std::string>> with_config_file(std::vector<std::string> arguments);
+Result<std::vector<std::string>> with_config_file(const CLI::App& root,
+                                                  std::vector<std::string> arguments);
 
 // Subcommands: each adds itself to the root, and leaves its exit code in `exit_code` when chosen.
 void add_serve(CLI::App& root, int& exit_code);

@@ -1,0 +1,132 @@
+#include <chrono>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "apps/model_files.h"
+#include "apps/options.h"
+#include "apps/replica.h"
+#include "apps/signal_watcher.h"
+#include "apps/sizing.h"
+#include "apps/version.h"
+#include "base/log.h"
+#include "server/server.h"
+
+namespace protean {
+namespace {
+
+struct ServeOptions {
+  ModelOptions model;
+  ServerOptions server;
+  std::vector<std::string> served_names;
+  int max_queued = 1024;
+  int shutdown_timeout_s = 30;
+};
+
+Environment real_environment() {
+  auto random = std::make_shared<std::mt19937_64>(std::random_device{}());
+  return {.clock = steady_now_ns,
+          .unix_time_s =
+              [] {
+                return std::chrono::duration_cast<std::chrono::seconds>(
+                           std::chrono::system_clock::now().time_since_epoch())
+                    .count();
+              },
+          .random = [random] { return (*random)(); }};
+}
+
+ServedModel served_model(const ServeOptions& options, const ModelFiles& files,
+                         const Sizing& sizing) {
+  return {.names = options.served_names.empty() ? std::vector{files.name} : options.served_names,
+          .tokenizer = files.tokenizer.get(),
+          .chat_template = &files.chat_template,
+          .bos_text = files.chat.bos_token,
+          .eos_text = files.chat.eos_token,
+          .defaults = files.generation,
+          .max_model_len = sizing.max_model_len};
+}
+
+void log_start(const ServeOptions& options, const ModelFiles& files, const Sizing& sizing) {
+  log::info("protean {}: {} ({}), {}", kVersion, files.name, files.checkpoint->description(),
+            to_string(sizing.form));
+  if (files.chat.template_source.empty() && options.model.chat_template.empty()) {
+    log::warning("{} has no chat template: chats use ChatML; give one with --chat-template",
+                 files.name);
+  }
+  for (const std::string& warning : sizing.warnings) {
+    log::warning("{}", warning);
+  }
+}
+
+int run_serve(ServeOptions& options) {
+  const auto files = open_model_files(options.model);
+  if (!files.ok()) {
+    return exit_with(files.error());
+  }
+  const auto sizing = choose_sizing(options.model, files->checkpoint->spec(), this_machine());
+  if (!sizing.ok()) {
+    return exit_with(sizing.error());
+  }
+  log_start(options, *files, *sizing);
+  options.server.drain_timeout_ms = options.shutdown_timeout_s * 1000;
+  options.server.service.max_outstanding = options.model.max_num_seqs + options.max_queued;
+  // The server bounds what is outstanding; the inbox has room for all of it.
+  Inbox inbox(static_cast<std::size_t>(options.server.service.max_outstanding));
+  const ServedModel model = served_model(options, *files, *sizing);
+  Server server(options.server, model,
+                {.model_name = model.names.front(),
+                 .version = kVersion,
+                 .form = to_string(sizing->form),
+                 .block_tokens = sizing->form.kv.block_tokens},
+                real_environment(), inbox);
+  // Before any other thread. The first signal drains, a second one ends at once.
+  const SignalWatcher watcher([&server](int) { server.stop(); });
+  // Loading takes long and a taken port does not, so the port comes first.
+  if (Status listening = server.listen(); !listening.ok()) {
+    return exit_with(listening.error());
+  }
+  std::thread io([&server] { server.run(); });
+  auto replica = Replica::start(options.model, *sizing, *files->checkpoint, inbox, server);
+  if (replica.ok()) {
+    server.set_ready();
+    log::info("listening on http://{}:{}", options.server.host, server.port());
+  } else {
+    server.stop();
+  }
+  io.join();
+  return replica.ok() ? 0 : exit_with(replica.error());
+}
+
+}  // namespace
+
+void add_serve(CLI::App& root, int& exit_code) {
+  CLI::App* app =
+      root.add_subcommand("serve", "serve a model over the OpenAI API until SIGTERM or Ctrl-C");
+  auto options = std::make_shared<ServeOptions>();
+  add_model_options(*app, options->model);
+  ServerOptions& server = options->server;
+  app->add_option("--host", server.host, "address to listen on")->capture_default_str();
+  app->add_option("--port", server.port, "0 = any free port")
+      ->check(CLI::Range(0, 65535))
+      ->capture_default_str();
+  app->add_option("--served-model-name", options->served_names,
+                  "names clients may call the model by; default: the path's last part");
+  app->add_option("--api-key", server.service.api_key, "key that clients must send as a bearer");
+  app->add_option("--max-num-queued-reqs", options->max_queued,
+                  "requests that may wait beyond --max-num-seqs; more are answered 429")
+      ->check(CLI::Range(0, 1 << 20))
+      ->capture_default_str();
+  app->add_option("--shutdown-timeout", options->shutdown_timeout_s,
+                  "seconds that running answers get after SIGTERM")
+      ->check(CLI::Range(0, 86400))
+      ->capture_default_str();
+  app->footer(
+      "Example: protean serve MODEL --port 8000\n"
+      "Then: curl http://127.0.0.1:8000/v1/completions -H 'Content-Type: application/json' \\\n"
+      "  -d '{\"prompt\": \"Once upon a time\", \"max_tokens\": 50, \"stream\": true}'");
+  app->callback([options, &exit_code] { exit_code = run_serve(*options); });
+}
+
+}  // namespace protean

@@ -1,0 +1,126 @@
+// The command line as a user meets it: exact texts of trained models, and one-line errors.
+import assert from "node:assert/strict";
+import { spawnSync } from "node:child_process";
+import { cpSync, existsSync, mkdtempSync, readFileSync, rmSync, truncateSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { after, before, describe, it } from "node:test";
+import { fileURLToPath } from "node:url";
+
+const root = fileURLToPath(new URL("../..", import.meta.url));
+const protean = process.env.PROTEAN ?? join(root, "build/protean");
+const models = join(process.env.PROTEAN_DATA ?? join(root, "../shared/data"), "models");
+const skip = existsSync(models) ? false : `needs ${models}; set PROTEAN_DATA to the test data folder`;
+
+function run(...args) {
+  const { status, stdout, stderr } = spawnSync(protean, args, {
+    encoding: "utf8",
+    input: args.input ?? "",
+    env: { ...process.env, PROTEAN_MAX_NUM_SEQS: "8" },
+  });
+  return { status, stdout, stderr };
+}
+
+const greedy = ["--temperature", "0", "--prompt", ""];
+
+describe("protean generate", { skip }, () => {
+  it("writes the known text of a GGUF model, and nothing else", () => {
+    const { status, stdout } = run("generate", join(models, "stories260K/stories260Ktok512.gguf"),
+      "--max-model-len", "512", "--max-tokens", "200", "--dtype", "f32", ...greedy);
+    assert.equal(status, 0);
+    assert.equal(stdout, readFileSync(join(models, "stories260K/expected_greedy_200.txt"), "utf8"));
+  });
+
+  it("writes the known beginning of a safetensors model at both precisions", () => {
+    for (const folder of ["tinystories-656k", "tinystories-656k-bf16"]) {
+      for (const dtype of ["f32", "bf16"]) {
+        const { stdout } = run("generate", join(models, folder), "--max-tokens", "24",
+          "--dtype", dtype, ...greedy);
+        assert.match(stdout, /^Once upon a time, there was a little girl named Lily\. She had a toy car/);
+      }
+    }
+  });
+
+  it("gives the same text for the same seed, at any thread count", () => {
+    const say = (threads) => run("generate", join(models, "tinystories-656k"), "--prompt", "The dog",
+      "--seed", "7", "--max-tokens", "60", "--threads", threads).stdout;
+    assert.equal(say("1"), say("2"));
+    assert.ok(say("1").length > 20);
+  });
+});
+
+describe("protean chat and inspect", { skip }, () => {
+  it("answers turn by turn", () => {
+    const { status, stdout } = spawnSync(protean,
+      ["chat", join(models, "tinystories-656k"), "--max-tokens", "20", "--seed", "1"],
+      { encoding: "utf8", input: "Tell me of a cat.\n/reset\nAnd of a dog.\n/exit\nnever read\n" });
+    assert.equal(status, 0);
+    assert.ok(stdout.split("\n").filter((line) => line.length > 5).length >= 2, stdout);
+  });
+
+  it("says what a model is", () => {
+    const { status, stdout } = run("inspect", join(models, "tinystories-656k"));
+    assert.equal(status, 0);
+    for (const part of ["llama: 2 layers", "8 heads of 16, 4 KV heads", "512 B a token", "1 stage x TP 1"]) {
+      assert.ok(stdout.includes(part), `${part} is missing in\n${stdout}`);
+    }
+  });
+});
+
+describe("what a user can get wrong", { skip }, () => {
+  let scratch;
+  before(() => { scratch = mkdtempSync(join(tmpdir(), "protean-cli-")); });
+  after(() => rmSync(scratch, { recursive: true, force: true }));
+
+  // A copy of a good model with one thing broken.
+  function broken(name, breakage) {
+    const folder = join(scratch, name);
+    cpSync(join(models, "tinystories-656k"), folder, { recursive: true });
+    breakage(folder);
+    return folder;
+  }
+  const edit = (file, change) => (folder) => {
+    const path = join(folder, file);
+    writeFileSync(path, change(readFileSync(path, "utf8")));
+  };
+  const cases = [
+    ["truncated weights", (f) => truncateSync(join(f, "model.safetensors"), 100_000), /model\.safetensors/],
+    ["no weights", (f) => rmSync(join(f, "model.safetensors")), /safetensors/],
+    ["unknown architecture", edit("config.json", (t) => t.replace("LlamaForCausalLM", "WibbleForCausalLM")),
+      /WibbleForCausalLM/],
+    ["config that is no JSON", edit("config.json", () => "{"), /config\.json/],
+    ["wrong shape", edit("config.json", (t) => t.replace(/"intermediate_size": \d+/, '"intermediate_size": 385')),
+      /mlp\.|intermediate|shape/],
+    ["broken tokenizer", edit("tokenizer.json", (t) => t.slice(0, t.length / 2)), /tokenizer\.json/],
+    ["no tokenizer", (f) => rmSync(join(f, "tokenizer.json")), /token/],
+  ];
+  for (const [name, breakage, words] of cases) {
+    it(`${name}: one line, exit code 2`, () => {
+      const { status, stderr, stdout } = run("generate", broken(name.replaceAll(" ", "-"), breakage), ...greedy);
+      assert.equal(status, 2, stderr);
+      assert.equal(stdout, "");
+      assert.equal(stderr.trim().split("\n").length, 1, stderr);
+      assert.match(stderr, words);
+    });
+  }
+
+  it("a wrong flag, value, file or port", () => {
+    const model = join(models, "tinystories-656k");
+    const file = join(scratch, "protean.toml");
+    writeFileSync(file, "port = 0\nmax_sequences = 3\n");
+    for (const [args, words] of [
+      [["serve", join(scratch, "nothing")], /nothing cannot be found/],
+      [["serve", model, "--port", "99999"], /port/],
+      [["serve", model, "--max-model-len", "many"], /--max-model-len many/],
+      [["serve", model, "--kv-cache-memory", "1KiB", "--max-model-len", "512"], /--kv-cache-memory/],
+      [["serve", model, "--config", file], /line 2: 'max-sequences' is no flag/],
+      [["serve", model, "--host", "256.1.1.1"], /256\.1\.1\.1/],
+      [["generate", model, "--dtype", "fp4"], /fp4/],
+      [["generate", model, "--prompt", "word ".repeat(2000)], /tokens/],
+    ]) {
+      const { status, stderr } = run(...args);
+      assert.equal(status, 2, `${args.join(" ").slice(0, 80)}: ${stderr}`);
+      assert.match(stderr, words);
+    }
+  });
+});
