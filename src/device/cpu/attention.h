@@ -18,7 +18,7 @@ struct KvLayer {
   std::int64_t block_stride_bytes = 0;
   Element element = Element::kBf16;
   int kv_heads = 0;
-  int head_dim = 0;  // a multiple of 8
+  int head_dim = 0;  // a multiple of 8, at most 512
   int block_tokens = 16;
 };
 
@@ -36,14 +36,20 @@ void store_kv(Team& team, const KvLayer& layer, std::span<const AttentionSlice> 
               std::span<const float> k, std::span<const float> v);
 
 // out[row] = softmax(q k^T / sqrt(head_dim)) v over positions <= the row's own and, if window > 0,
-// > its own - window. q and out are [rows][heads * head_dim]. KV is read in tiles of one block at
-// fixed places in ascending order, so a row's bits do not depend on batch, chunking or threads.
+// > its own - window. q and out are [rows][heads * head_dim]. KV is read in ascending tiles of 64
+// positions that begin at multiples of 64, so a row's bits do not depend on batch, chunking,
+// threads or block size. What lies where a row may not look has no effect on it, and blocks that no
+// row of the call sees are not read.
 struct AttentionOptions {
   int heads = 0;
   int window = 0;
   Element element = Element::kBf16;  // rounding of out
 };
+struct AttentionRows {
+  std::span<const float> q;
+  std::span<float> out;
+};
 void attention(Team& team, const KvLayer& layer, std::span<const AttentionSlice> slices,
-               const AttentionOptions& options, std::span<const float> q, std::span<float> out);
+               const AttentionOptions& options, const AttentionRows& rows);
 
 }  // namespace protean::cpu

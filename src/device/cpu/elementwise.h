@@ -13,8 +13,12 @@ void round_to(Element element, std::span<float> x);
 
 // out[row] = x[row] / sqrt(mean(x[row]^2) + eps) * weight, rows of weight.size(), then rounded to
 // `element`. out may be x.
-void rms_norm(Team& team, std::span<const float> x, std::span<const float> weight, float eps,
-              Element element, std::span<float> out);
+struct RmsNorm {
+  std::span<const float> weight;
+  float eps = 0;
+};
+void rms_norm(Team& team, std::span<const float> x, const RmsNorm& norm, Element element,
+              std::span<float> out);
 
 // out = silu(gate) * up, rounded to `element`. out may be gate.
 void swiglu(Team& team, std::span<const float> gate, std::span<const float> up, Element element,

@@ -7,8 +7,8 @@
 namespace protean::cpu {
 
 // One device's threads. They sleep when idle. run() is called by one thread at a time, the owner's,
-// which works too; it returns when every task is done. What a task computes must not depend on
-// which thread runs it.
+// which works too; it returns when every task is done. Called inside a task, it runs its tasks on
+// the thread that calls. Tasks do not throw, and what they compute must not depend on their thread.
 class Team {
  public:
   explicit Team(int threads);  // >= 1, the caller included

@@ -1,0 +1,168 @@
+// How far the CPU kernels are from what the machine can do: GFLOP/s and bytes of weights or KV per
+// second, on `threads` threads.
+
+#include <benchmark/benchmark.h>
+
+#include <cstdint>
+#include <numeric>
+#include <random>
+#include <span>
+#include <vector>
+
+#include "base/ids.h"
+#include "device/cpu/attention.h"
+#include "device/cpu/elementwise.h"
+#include "device/cpu/matmul.h"
+#include "device/cpu/memory.h"
+#include "device/cpu/team.h"
+
+namespace protean::cpu {
+namespace {
+
+using benchmark::Counter;
+
+std::vector<float> random_floats(std::int64_t count) {
+  std::minstd_rand random(7);
+  std::uniform_real_distribution<float> uniform(-1, 1);
+  std::vector<float> values(static_cast<std::size_t>(count));
+  for (float& value : values) {
+    value = uniform(random);
+  }
+  return values;
+}
+
+void report(benchmark::State& state, double flops, double bytes) {
+  state.counters["FLOP/s"] = Counter(flops, Counter::kIsIterationInvariantRate);
+  state.counters["B/s"] = Counter(bytes, Counter::kIsIterationInvariantRate);
+}
+
+// Memory bandwidth as a loop over `threads` parts sees it: the roof of a decode step.
+void read_memory(benchmark::State& state) {
+  Team team(static_cast<int>(state.range(0)));
+  constexpr std::int64_t kWords = 32 << 20;
+  constexpr std::int64_t kPieces = 64;
+  Region region = Region::map(kWords * 8).value();
+  auto* const words = reinterpret_cast<std::uint64_t*>(region.data());
+  std::iota(words, words + kWords, 0);
+  for (auto _ : state) {
+    team.run(kPieces, [&](std::int64_t piece, int) {
+      const std::uint64_t* const from = words + piece * (kWords / kPieces);
+      std::uint64_t sum = 0;
+      for (std::int64_t i = 0; i < kWords / kPieces; ++i) {
+        sum += from[i];
+      }
+      benchmark::DoNotOptimize(sum);
+    });
+  }
+  report(state, 0, kWords * 8.0);
+}
+BENCHMARK(read_memory)->Arg(1)->Arg(2)->ArgName("threads")->UseRealTime();
+
+// Enough matrices for none of them to still be in a cache when its turn comes again.
+void matmul_rows(benchmark::State& state) {
+  const auto element = state.range(0) == 0 ? Element::kF32 : Element::kBf16;
+  const std::int64_t m = state.range(1);
+  constexpr std::int64_t kInputs = 2048, kOutputs = 8192, kMatrices = 4;
+  Team team(static_cast<int>(state.range(2)));
+  PackedMatrix matrix{.element = element, .outputs = kOutputs, .inputs = kInputs};
+  Region region = Region::map(matrix.bytes() * kMatrices).value();
+  const std::vector<float> rows = random_floats(32 * kInputs);
+  for (int i = 0; i < kMatrices; ++i) {
+    matrix.data = region.data() + i * matrix.bytes();
+    for (std::int64_t panel = 0; panel < matrix.panels(); ++panel) {
+      pack_panel(matrix, panel, rows.data(), 32);
+    }
+  }
+  std::vector<float> x = random_floats(m * kInputs);
+  round_to(element, x);
+  std::vector<float> out(static_cast<std::size_t>(m * kOutputs));
+  int next = 0;
+  for (auto _ : state) {
+    matrix.data = region.data() + next * matrix.bytes();
+    next = (next + 1) % kMatrices;
+    matmul(team, x, matrix, out);
+  }
+  report(state, 2.0 * static_cast<double>(m * kInputs * kOutputs),
+         static_cast<double>(matrix.bytes()));
+}
+BENCHMARK(matmul_rows)
+    ->ArgsProduct({{1, 0}, {1, 2, 4, 8, 16, 64, 256}, {1, 2}})
+    ->ArgNames({"bf16", "m", "threads"})
+    ->UseRealTime();
+
+// `sequences` of them, `rows` new tokens each at the end of `context`, 32 heads of 128 over 8.
+void attend(benchmark::State& state) {
+  const auto sequences = static_cast<int>(state.range(0));
+  const auto context = static_cast<int>(state.range(1));
+  const auto rows = static_cast<int>(state.range(2));
+  constexpr int kHeads = 32, kKvHeads = 8, kHeadDim = 128, kBlock = 16;
+  constexpr std::int64_t kBlockBytes = kKvHeads * 2 * kBlock * kHeadDim * 2;
+  Team team(static_cast<int>(state.range(3)));
+  const int blocks = (context + kBlock - 1) / kBlock;
+  Region region = Region::map(kBlockBytes * blocks * sequences).value();
+  const KvLayer layer{region.data(), kBlockBytes, Element::kBf16, kKvHeads, kHeadDim, kBlock};
+  std::vector<BlockId> ids(static_cast<std::size_t>(blocks) * static_cast<std::size_t>(sequences));
+  std::iota(ids.begin(), ids.end(), 0);
+  const std::vector<float> kv = random_floats(std::int64_t{context} * kKvHeads * kHeadDim);
+  std::vector<AttentionSlice> slices;
+  for (int i = 0; i < sequences; ++i) {
+    const std::span<const BlockId> table(ids.data() + std::int64_t{i} * blocks,
+                                         static_cast<std::size_t>(blocks));
+    const AttentionSlice all{0, context, 0, table};
+    store_kv(team, layer, std::span(&all, 1), kv, kv);
+    slices.push_back({i * rows, rows, context - rows, table});
+  }
+  const std::vector<float> q = random_floats(std::int64_t{sequences} * rows * kHeads * kHeadDim);
+  std::vector<float> out(q.size());
+  for (auto _ : state) {
+    attention(team, layer, slices, {.heads = kHeads}, {q, out});
+  }
+  double pairs = 0;
+  for (int row = 0; row < rows; ++row) {
+    pairs += (context - rows + row + 1.0) * kHeads * sequences;
+  }
+  report(state, pairs * kHeadDim * 4, static_cast<double>(kBlockBytes) * blocks * sequences);
+}
+BENCHMARK(attend)
+    ->Args({1, 256, 1, 1})
+    ->Args({1, 4096, 1, 1})
+    ->Args({1, 4096, 1, 2})
+    ->Args({8, 4096, 1, 2})
+    ->Args({64, 512, 1, 2})
+    ->Args({1, 512, 512, 1})
+    ->Args({1, 512, 512, 2})
+    ->Args({1, 4096, 512, 2})
+    ->Args({4, 128, 128, 2})
+    ->ArgNames({"sequences", "context", "rows", "threads"})
+    ->UseRealTime();
+
+// What handing out a batch costs when nobody has to be woken up.
+void empty_batch(benchmark::State& state) {
+  Team team(static_cast<int>(state.range(0)));
+  for (auto _ : state) {
+    team.run(state.range(0), [](std::int64_t, int) {});
+  }
+}
+BENCHMARK(empty_batch)->Arg(1)->Arg(2)->ArgName("threads")->UseRealTime();
+
+void elementwise(benchmark::State& state) {
+  constexpr std::int64_t kWidth = 8192;
+  Team team(1);
+  const std::vector<float> x = random_floats(16 * kWidth);
+  const std::vector<float> weight = random_floats(kWidth);
+  std::vector<float> out(x.size());
+  for (auto _ : state) {
+    if (state.range(0) == 0) {
+      rms_norm(team, x, {weight, 1e-5f}, Element::kBf16, out);
+    } else {
+      swiglu(team, x, x, Element::kBf16, out);
+    }
+  }
+  report(state, 0, static_cast<double>(x.size() * sizeof(float)));
+}
+BENCHMARK(elementwise)->Arg(0)->Arg(1)->ArgName("swiglu")->UseRealTime();
+
+}  // namespace
+}  // namespace protean::cpu
+
+BENCHMARK_MAIN();

@@ -1,0 +1,339 @@
+#include "device/cpu/attention.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+#include <vector>
+
+#include "device/cpu/bf16.h"
+#include "device/cpu/elementwise.h"
+#include "device/cpu/every_target.h"
+
+namespace protean::cpu {
+namespace {
+
+struct Config {
+  int heads = 1;
+  int kv_heads = 1;
+  int head_dim = 8;
+  int window = 0;
+  int block_tokens = 16;
+  Element element = Element::kBf16;
+};
+
+// A paged store whose every byte is 0xff at first: a NaN in both elements, so whatever is read
+// before it was written shows.
+struct Store {
+  Store(const Config& config, int blocks)
+      : memory(static_cast<std::size_t>(blocks * stride(config)), std::byte{0xff}) {
+    layer = {.base = memory.data(),
+             .block_stride_bytes = stride(config),
+             .element = config.element,
+             .kv_heads = config.kv_heads,
+             .head_dim = config.head_dim,
+             .block_tokens = config.block_tokens};
+  }
+  // Some bytes between blocks belong to other layers.
+  static std::int64_t stride(const Config& config) {
+    return std::int64_t{config.kv_heads} * 2 * config.block_tokens * config.head_dim *
+               element_bytes(config.element) +
+           64;
+  }
+  std::vector<std::byte> memory;
+  KvLayer layer;
+};
+
+// One sequence's inputs: rows by position.
+struct Sequence {
+  int tokens = 0;
+  std::vector<float> q, k, v;
+  std::vector<BlockId> blocks;
+};
+
+// Which tokens of a sequence a call computes.
+struct Piece {
+  const Sequence* sequence = nullptr;
+  int first = 0;
+  int rows = 0;
+};
+
+class Attention : public EveryTarget {
+ protected:
+  Sequence random_sequence(const Config& config, int tokens) {
+    return {tokens,
+            random_floats(std::int64_t{tokens} * config.heads * config.head_dim),
+            random_floats(std::int64_t{tokens} * config.kv_heads * config.head_dim),
+            random_floats(std::int64_t{tokens} * config.kv_heads * config.head_dim),
+            {}};
+  }
+
+  // Gives out blocks in no order.
+  int place(const Config& config, std::vector<Sequence>& sequences) {
+    int blocks = 3;
+    for (const Sequence& sequence : sequences) {
+      blocks += (sequence.tokens + config.block_tokens - 1) / config.block_tokens;
+    }
+    std::vector<BlockId> free(static_cast<std::size_t>(blocks));
+    std::iota(free.begin(), free.end(), 0);
+    std::shuffle(free.begin(), free.end(), random());
+    for (Sequence& sequence : sequences) {
+      sequence.blocks.clear();
+      for (int t = 0; t < sequence.tokens; t += config.block_tokens) {
+        sequence.blocks.push_back(free.back());
+        free.pop_back();
+      }
+    }
+    return blocks;
+  }
+};
+
+// Stores and attends to all pieces in one call each; out per piece, one after another.
+std::vector<float> compute(Team& team, const Config& config, const KvLayer& layer,
+                           const std::vector<Piece>& pieces) {
+  std::vector<AttentionSlice> slices;
+  std::vector<float> q, k, v;
+  int rows = 0;
+  const auto append = [](std::vector<float>& to, const std::vector<float>& from, int first,
+                         int count) {
+    to.insert(to.end(), from.begin() + first, from.begin() + first + count);
+  };
+  for (const Piece& piece : pieces) {
+    slices.push_back({rows, piece.rows, piece.first, piece.sequence->blocks});
+    rows += piece.rows;
+    const int width = config.heads * config.head_dim, kv_width = config.kv_heads * config.head_dim;
+    append(q, piece.sequence->q, piece.first * width, piece.rows * width);
+    append(k, piece.sequence->k, piece.first * kv_width, piece.rows * kv_width);
+    append(v, piece.sequence->v, piece.first * kv_width, piece.rows * kv_width);
+  }
+  std::vector<float> out(q.size(), -1.0f);
+  store_kv(team, layer, slices, k, v);
+  attention(team, layer, slices,
+            {.heads = config.heads, .window = config.window, .element = Element::kF32}, {q, out});
+  return out;
+}
+
+double stored(Element element, float value) {
+  return element == Element::kBf16 ? float_from(bf16_from(value)) : value;
+}
+
+// One head of one token, in double precision and without tiles.
+std::vector<double> reference(const Config& config, const Sequence& sequence, int position,
+                              int head) {
+  const int d = config.head_dim;
+  const int kv_head = head / (config.heads / config.kv_heads);
+  const float* q = sequence.q.data() + (position * config.heads + head) * d;
+  const int first = config.window > 0 ? std::max(0, position - config.window + 1) : 0;
+  std::vector<double> scores;
+  for (int t = first; t <= position; ++t) {
+    double dot = 0;
+    for (int i = 0; i < d; ++i) {
+      dot += q[i] * stored(config.element, sequence.k[(t * config.kv_heads + kv_head) * d + i]);
+    }
+    scores.push_back(dot / std::sqrt(d));
+  }
+  const double high = *std::max_element(scores.begin(), scores.end());
+  double total = 0;
+  std::vector<double> out(static_cast<std::size_t>(d), 0.0);
+  for (int t = first; t <= position; ++t) {
+    const double weight = std::exp(scores[t - first] - high);
+    total += weight;
+    for (int i = 0; i < d; ++i) {
+      out[i] +=
+          weight * stored(config.element, sequence.v[(t * config.kv_heads + kv_head) * d + i]);
+    }
+  }
+  for (double& value : out) {
+    value /= total;
+  }
+  return out;
+}
+
+const Config kConfigs[] = {
+    {.heads = 1, .kv_heads = 1, .head_dim = 8, .block_tokens = 1},
+    {.heads = 4, .kv_heads = 2, .head_dim = 24, .window = 1, .block_tokens = 8},
+    {.heads = 7, .kv_heads = 1, .head_dim = 40, .window = 5, .block_tokens = 32},
+    {.heads = 8, .kv_heads = 8, .head_dim = 64, .window = 70, .block_tokens = 16},
+    {.heads = 6, .kv_heads = 2, .head_dim = 80, .window = 64, .block_tokens = 5},
+    {.heads = 37, .kv_heads = 1, .head_dim = 96, .block_tokens = 16},
+    {.heads = 10, .kv_heads = 2, .head_dim = 128, .block_tokens = 32},
+    {.heads = 4, .kv_heads = 4, .head_dim = 256, .window = 100, .block_tokens = 3},
+    {.heads = 2, .kv_heads = 1, .head_dim = 512, .block_tokens = 64},
+    {.heads = 2, .kv_heads = 1, .head_dim = 56, .block_tokens = 100},
+};
+
+TEST_P(Attention, AgreesWithDoublePrecision) {
+  Team team(2);
+  for (Config config : kConfigs) {
+    for (const Element element : {Element::kF32, Element::kBf16}) {
+      config.element = element;
+      std::vector<Sequence> sequences;
+      for (const int tokens : {1, 63, 150, 17}) {
+        sequences.push_back(random_sequence(config, tokens));
+      }
+      const Store store(config, place(config, sequences));
+      std::vector<Piece> pieces;
+      pieces.reserve(sequences.size());
+      for (const Sequence& sequence : sequences) {
+        pieces.push_back({&sequence, 0, sequence.tokens});
+      }
+      const std::vector<float> out = compute(team, config, store.layer, pieces);
+      std::size_t at = 0;
+      for (const Sequence& sequence : sequences) {
+        for (int position = 0; position < sequence.tokens; ++position) {
+          for (int head = 0; head < config.heads; ++head, at += config.head_dim) {
+            if ((position * 31 + head) % 5 != 0) {
+              continue;  // a sample is enough
+            }
+            const std::vector<double> expected = reference(config, sequence, position, head);
+            for (int i = 0; i < config.head_dim; ++i) {
+              ASSERT_NEAR(out[at + i], expected[i], 3e-6)
+                  << "head_dim " << config.head_dim << " position " << position << " head " << head;
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(Attention, SurvivesLargeScores) {
+  Team team(1);
+  const Config config{.head_dim = 64, .element = Element::kF32};
+  std::vector<Sequence> sequences = {random_sequence(config, 200)};
+  for (float& value : sequences[0].q) {
+    value *= 300.0f;
+  }
+  const Store store(config, place(config, sequences));
+  const std::vector<float> out = compute(team, config, store.layer, {{&sequences[0], 0, 200}});
+  for (int position = 0; position < 200; ++position) {
+    const std::vector<double> expected = reference(config, sequences[0], position, 0);
+    for (int i = 0; i < config.head_dim; ++i) {
+      ASSERT_NEAR(out[static_cast<std::size_t>(position * 64 + i)], expected[i], 3e-3);
+    }
+  }
+}
+
+// A sequence computed at once against: token by token over a store that is still empty ahead, in
+// chunks, beside other sequences, by more threads, and in blocks of other sizes.
+TEST_P(Attention, GivesARowTheSameBitsInAnyBatch) {
+  for (Config config : kConfigs) {
+    for (const Element element : {Element::kF32, Element::kBf16}) {
+      config.element = element;
+      std::vector<Sequence> sequences;
+      for (const int tokens : {5, 150, 2}) {
+        sequences.push_back(random_sequence(config, tokens));
+      }
+      const Sequence& sequence = sequences[1];
+      const std::size_t width = sequence.q.size() / static_cast<std::size_t>(sequence.tokens);
+      Team one(1);
+      std::vector<float> whole;
+      {
+        const Store store(config, place(config, sequences));
+        whole = compute(one, config, store.layer, {{&sequence, 0, sequence.tokens}});
+      }
+      Config blocks = config;
+      for (const auto& [chunk, threads] :
+           {std::pair{1, 1}, {1, 2}, {7, 3}, {16, 2}, {64, 1}, {149, 3}, {150, 2}}) {
+        Team team(threads);
+        blocks.block_tokens = chunk == 7 ? 1 : chunk == 16 ? 8 : config.block_tokens;
+        const Store store(blocks, place(blocks, sequences));
+        for (int first = 0; first < sequence.tokens; first += chunk) {
+          const int rows = std::min(chunk, sequence.tokens - first);
+          std::vector<Piece> pieces;
+          std::size_t before = 0;
+          if (threads > 1) {
+            pieces.push_back({&sequences[0], 0, 5});
+            before = 5 * width;
+          }
+          pieces.push_back({&sequence, first, rows});
+          if (threads > 1) {
+            pieces.push_back({&sequences[2], 0, 2});
+          }
+          const std::vector<float> out = compute(team, blocks, store.layer, pieces);
+          ASSERT_EQ(std::memcmp(out.data() + before, whole.data() + first * width,
+                                static_cast<std::size_t>(rows) * width * sizeof(float)),
+                    0)
+              << "head_dim " << config.head_dim << " chunk " << chunk << " threads " << threads
+              << " first " << first;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(Attention, RoundsItsOutput) {
+  Team team(1);
+  const Config config{.heads = 2, .head_dim = 24};
+  std::vector<Sequence> sequences = {random_sequence(config, 20)};
+  const Store store(config, place(config, sequences));
+  std::vector<float> expected = compute(team, config, store.layer, {{&sequences[0], 0, 20}});
+  round_to(Element::kBf16, expected);
+  std::vector<float> out(expected.size());
+  const AttentionSlice slice{0, 20, 0, sequences[0].blocks};
+  attention(team, store.layer, std::span(&slice, 1), {.heads = 2, .element = Element::kBf16},
+            {sequences[0].q, out});
+  EXPECT_EQ(out, expected);
+}
+
+TEST_P(Attention, StoresHeadsApart) {
+  Team team(2);
+  for (Config config : kConfigs) {
+    for (const Element element : {Element::kF32, Element::kBf16}) {
+      config.element = element;
+      std::vector<Sequence> sequences = {random_sequence(config, 45)};
+      const Sequence& sequence = sequences[0];
+      const Store store(config, place(config, sequences));
+      compute(team, config, store.layer, {{&sequence, 0, 45}});
+      std::vector<std::byte> expected(store.memory.size(), std::byte{0xff});
+      const int d = config.head_dim, bytes = element_bytes(element);
+      for (int t = 0; t < 45; ++t) {
+        for (int head = 0; head < config.kv_heads; ++head) {
+          for (int which = 0; which < 2; ++which) {
+            const float* row =
+                (which == 0 ? sequence.k : sequence.v).data() + (t * config.kv_heads + head) * d;
+            std::byte* to =
+                expected.data() + sequence.blocks[t / config.block_tokens] * Store::stride(config) +
+                ((head * 2 + which) * config.block_tokens + t % config.block_tokens) * d * bytes;
+            for (int i = 0; i < d; ++i) {
+              const std::uint16_t half = bf16_from(row[i]);
+              std::memcpy(to + i * bytes,
+                          element == Element::kF32 ? static_cast<const void*>(row + i) : &half,
+                          static_cast<std::size_t>(bytes));
+            }
+          }
+        }
+      }
+      EXPECT_TRUE(store.memory == expected) << "head_dim " << d;
+    }
+  }
+}
+
+// Blocks that the window has left behind may be anybody's by now, and their ids anything.
+TEST_P(Attention, DoesNotReadBehindTheWindow) {
+  Team team(1);
+  const Config config{.head_dim = 16, .window = 20, .block_tokens = 8};
+  std::vector<Sequence> sequences = {random_sequence(config, 150)};
+  Sequence& sequence = sequences[0];
+  const Store store(config, place(config, sequences));
+  const std::vector<float> whole = compute(team, config, store.layer, {{&sequence, 0, 150}});
+  for (int block = 0; block < (149 - 19) / 8; ++block) {
+    sequence.blocks[static_cast<std::size_t>(block)] = -1;
+  }
+  const std::vector<float> last = compute(team, config, store.layer, {{&sequence, 149, 1}});
+  EXPECT_TRUE(std::equal(last.begin(), last.end(), whole.end() - 16));
+}
+
+TEST_P(Attention, HasNothingToDoForNoSlices) {
+  Team team(2);
+  const Config config;
+  const Store store(config, 1);
+  compute(team, config, store.layer, {});
+}
+
+PROTEAN_ON_EVERY_TARGET(Attention);
+
+}  // namespace
+}  // namespace protean::cpu

@@ -1,0 +1,185 @@
+#include "device/cpu/elementwise.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+
+#include "base/check.h"
+#include "base/units.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "device/cpu/elementwise.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+// Highway wants its own headers after foreach_target.h.
+#include "device/cpu/lanes-inl.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace protean::cpu::HWY_NAMESPACE {
+
+using Lane = hn::CappedTag<float, 1>;  // what is left of a row, by the same arithmetic
+
+void round_row(float* x, std::size_t count) {
+  const auto run = [&](auto d, std::size_t from) HWY_ATTR {
+    for (; from + hn::Lanes(d) <= count; from += hn::Lanes(d)) {
+      hn::StoreU(round_bf16(d, hn::LoadU(d, x + from)), d, x + from);
+    }
+    return from;
+  };
+  run(Lane{}, run(Floats{}, 0));
+}
+
+void norm_row(const float* x, std::span<const float> weight, float eps, Element element,
+              float* out) {
+  const Floats floats;
+  const std::size_t count = weight.size();
+  constexpr std::size_t kSums = 4;  // as many chains as hide an addition's latency
+  Vec sums[kSums] = {hn::Zero(floats), hn::Zero(floats), hn::Zero(floats), hn::Zero(floats)};
+  std::size_t i = 0;
+  for (; i + kSums * kLanes <= count; i += kSums * kLanes) {
+    for (std::size_t k = 0; k < kSums; ++k) {
+      const Vec v = hn::LoadU(floats, x + i + k * kLanes);
+      sums[k] = hn::MulAdd(v, v, sums[k]);
+    }
+  }
+  for (; i + kLanes <= count; i += kLanes) {
+    const Vec v = hn::LoadU(floats, x + i);
+    sums[0] = hn::MulAdd(v, v, sums[0]);
+  }
+  const Vec all = hn::Add(hn::Add(sums[0], sums[1]), hn::Add(sums[2], sums[3]));
+  float squares = hn::GetLane(hn::SumOfLanes(floats, all));
+  for (; i < count; ++i) {
+    squares += x[i] * x[i];
+  }
+  const float scale = 1.0f / std::sqrt(squares / static_cast<float>(count) + eps);
+  const auto run = [&](auto d, std::size_t from) HWY_ATTR {
+    for (; from + hn::Lanes(d) <= count; from += hn::Lanes(d)) {
+      auto v = hn::Mul(hn::LoadU(d, x + from), hn::Set(d, scale));
+      v = hn::Mul(v, hn::LoadU(d, weight.data() + from));
+      hn::StoreU(element == Element::kBf16 ? round_bf16(d, v) : v, d, out + from);
+    }
+    return from;
+  };
+  run(Lane{}, run(floats, 0));
+}
+
+void swiglu_run(const float* gate, const float* up, std::size_t count, Element element,
+                float* out) {
+  const auto run = [&](auto d, std::size_t from) HWY_ATTR {
+    for (; from + hn::Lanes(d) <= count; from += hn::Lanes(d)) {
+      const auto g = hn::LoadU(d, gate + from);
+      const auto divisor = hn::Add(hn::Set(d, 1.0f), exp(d, hn::Neg(g)));
+      const auto v = hn::Mul(hn::Div(g, divisor), hn::LoadU(d, up + from));
+      hn::StoreU(element == Element::kBf16 ? round_bf16(d, v) : v, d, out + from);
+    }
+    return from;
+  };
+  run(Lane{}, run(Floats{}, 0));
+}
+
+// One head. cosines and sines stand at the row's position.
+void rotate_head(float* x, const float* cosines, const float* sines, int half, bool adjacent) {
+  const auto count = static_cast<std::size_t>(half);
+  const auto run = [&](auto d, std::size_t from) HWY_ATTR {
+    for (; from + hn::Lanes(d) <= count; from += hn::Lanes(d)) {
+      const auto c = hn::LoadU(d, cosines + from);
+      const auto s = hn::LoadU(d, sines + from);
+      hn::Vec<decltype(d)> a;
+      hn::Vec<decltype(d)> b;
+      if (adjacent) {
+        hn::LoadInterleaved2(d, x + 2 * from, a, b);
+      } else {
+        a = hn::LoadU(d, x + from);
+        b = hn::LoadU(d, x + count + from);
+      }
+      const auto turned_a = hn::Sub(hn::Mul(a, c), hn::Mul(b, s));
+      const auto turned_b = hn::Add(hn::Mul(b, c), hn::Mul(a, s));
+      if (adjacent) {
+        hn::StoreInterleaved2(turned_a, turned_b, d, x + 2 * from);
+      } else {
+        hn::StoreU(turned_a, d, x + from);
+        hn::StoreU(turned_b, d, x + count + from);
+      }
+    }
+    return from;
+  };
+  run(Lane{}, run(Floats{}, 0));
+}
+
+}  // namespace protean::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace protean::cpu {
+namespace {
+
+HWY_EXPORT(round_row);
+HWY_EXPORT(norm_row);
+HWY_EXPORT(swiglu_run);
+HWY_EXPORT(rotate_head);
+
+// Floats that one task works on: some microseconds, well above the price of handing it out.
+constexpr std::int64_t kTaskFloats = 16 * 1024;
+
+// Calls work(first, end) over [0, count) in pieces of about kTaskFloats.
+template <class Work>
+void in_pieces(Team& team, std::int64_t count, std::int64_t floats_each, const Work& work) {
+  const std::int64_t piece =
+      std::max<std::int64_t>(1, kTaskFloats / std::max<std::int64_t>(1, floats_each));
+  team.run(ceil_div(count, piece), [&](std::int64_t index, int) {
+    work(index * piece, std::min(count, (index + 1) * piece));
+  });
+}
+
+}  // namespace
+
+void round_to(Element element, std::span<float> x) {
+  if (element == Element::kBf16) {
+    HWY_DYNAMIC_DISPATCH(round_row)(x.data(), x.size());
+  }
+}
+
+void rms_norm(Team& team, std::span<const float> x, const RmsNorm& norm, Element element,
+              std::span<float> out) {
+  check(!norm.weight.empty() && x.size() % norm.weight.size() == 0 && out.size() == x.size(),
+        "x and out are not rows as long as the norm's weight");
+  const std::int64_t width = std::ssize(norm.weight);
+  in_pieces(team, std::ssize(x) / width, width, [&](std::int64_t first, std::int64_t end) {
+    for (std::int64_t row = first; row < end; ++row) {
+      HWY_DYNAMIC_DISPATCH(norm_row)
+      (x.data() + row * width, norm.weight, norm.eps, element, out.data() + row * width);
+    }
+  });
+}
+
+void swiglu(Team& team, std::span<const float> gate, std::span<const float> up, Element element,
+            std::span<float> out) {
+  check(gate.size() == up.size() && out.size() == up.size(), "gate, up and out differ in size");
+  in_pieces(team, std::ssize(out), 1, [&](std::int64_t first, std::int64_t end) {
+    HWY_DYNAMIC_DISPATCH(swiglu_run)
+    (gate.data() + first, up.data() + first, static_cast<std::size_t>(end - first), element,
+     out.data() + first);
+  });
+}
+
+void rope(Team& team, std::span<float> x, int heads, std::span<const int> positions,
+          const RopeTable& table) {
+  const std::int64_t half = table.half;
+  const std::int64_t width = heads * 2 * half;
+  check(std::ssize(x) == std::ssize(positions) * width, "x is not a row of heads per position");
+  check(table.cosines.size() == table.sines.size(), "as many sines as cosines");
+  in_pieces(team, std::ssize(positions), width, [&](std::int64_t first, std::int64_t end) {
+    for (std::int64_t row = first; row < end; ++row) {
+      const std::int64_t at = positions[static_cast<std::size_t>(row)] * half;
+      check(at >= 0 && at + half <= std::ssize(table.cosines), "a position beyond the rope table");
+      for (int head = 0; head < heads; ++head) {
+        HWY_DYNAMIC_DISPATCH(rotate_head)
+        (x.data() + row * width + head * 2 * half, table.cosines.data() + at,
+         table.sines.data() + at, table.half, table.adjacent);
+      }
+    }
+  });
+}
+
+}  // namespace protean::cpu
+#endif

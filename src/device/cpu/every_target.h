@@ -1,0 +1,50 @@
+#pragma once
+
+// For tests only: runs a kernel test once per instruction set that this machine can execute.
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "hwy/highway.h"
+
+namespace protean::cpu {
+
+class EveryTarget : public testing::TestWithParam<std::int64_t> {
+ protected:
+  void SetUp() override {
+    hwy::SetSupportedTargetsForTest(GetParam());
+    hwy::GetChosenTarget().DeInit();
+  }
+  void TearDown() override {
+    hwy::SetSupportedTargetsForTest(0);
+    hwy::GetChosenTarget().DeInit();
+  }
+
+  std::vector<float> random_floats(std::int64_t count) {
+    std::normal_distribution<float> normal;
+    std::vector<float> values(static_cast<std::size_t>(count));
+    for (float& value : values) {
+      value = normal(random_);
+    }
+    return values;
+  }
+
+  std::mt19937& random() { return random_; }
+
+ private:
+  std::mt19937 random_{20240607};
+};
+
+inline std::string target_name(const testing::TestParamInfo<std::int64_t>& info) {
+  return hwy::TargetName(info.param);
+}
+
+}  // namespace protean::cpu
+
+#define PROTEAN_ON_EVERY_TARGET(suite)                                                         \
+  INSTANTIATE_TEST_SUITE_P(Cpu, suite, testing::ValuesIn(hwy::SupportedAndGeneratedTargets()), \
+                           target_name)

@@ -1,0 +1,135 @@
+// What every vectorised kernel needs of a bf16 or f32 row, compiled once per instruction set.
+
+#if defined(PROTEAN_DEVICE_CPU_LANES_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef PROTEAN_DEVICE_CPU_LANES_INL_H_
+#undef PROTEAN_DEVICE_CPU_LANES_INL_H_
+#else
+#define PROTEAN_DEVICE_CPU_LANES_INL_H_
+#endif
+
+#include <cstddef>
+#include <cstdint>
+
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace protean::cpu::HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+// The kernels count on tiles of at most 16 lanes.
+using Floats = hn::CappedTag<float, 16>;
+using Words = hn::RebindToUnsigned<Floats>;
+using Vec = hn::Vec<Floats>;
+constexpr int kLanes = static_cast<int>(hn::MaxLanes(Floats{}));
+constexpr int kUnit = 2 * kLanes;
+
+// kUnit consecutive elements of a row. A 32-bit load of bf16 brings two elements per lane and one
+// operation each makes them f32, so for bf16 `a` holds the even elements and `b` the odd ones; for
+// f32 `a` holds the first kLanes and `b` the rest. Sums stay in this order until they are stored.
+struct Unit {
+  Vec a;
+  Vec b;
+};
+
+HWY_INLINE Unit widen(hn::Vec<Words> pairs) {
+  const Words words;
+  const Floats floats;
+  return {hn::BitCast(floats, hn::ShiftLeft<16>(pairs)),
+          hn::BitCast(floats, hn::And(pairs, hn::Set(words, 0xffff0000U)))};
+}
+
+HWY_INLINE Unit load_unit(const float* from) {
+  const Floats floats;
+  return {hn::LoadU(floats, from), hn::LoadU(floats, from + kLanes)};
+}
+HWY_INLINE Unit load_unit(const std::uint16_t* from) {
+  return widen(hn::LoadU(Words{}, reinterpret_cast<const std::uint32_t*>(from)));
+}
+
+// The first `count` elements, the rest zero; touches no memory beyond them. count is a multiple of
+// 8 and less than kUnit, so where kUnit is 8 there is nothing to load.
+HWY_INLINE Unit load_part(const float* from, int count) {
+  const Floats floats;
+  if (count < kLanes) {
+    return {hn::MaskedLoad(hn::FirstN(floats, static_cast<std::size_t>(count)), floats, from),
+            hn::Zero(floats)};
+  }
+  const auto rest = hn::FirstN(floats, static_cast<std::size_t>(count - kLanes));
+  return {hn::LoadU(floats, from), hn::MaskedLoad(rest, floats, from + kLanes)};
+}
+HWY_INLINE Unit load_part(const std::uint16_t* from, int count) {
+  const Words words;
+  const auto first = hn::FirstN(words, static_cast<std::size_t>(count / 2));
+  return widen(hn::MaskedLoad(first, words, reinterpret_cast<const std::uint32_t*>(from)));
+}
+
+// Between memory in plain order and a unit in the order that `Stored` rows are read in.
+template <class Stored>
+HWY_INLINE Unit load_sums(const float* from) {
+  if constexpr (sizeof(Stored) == 2) {
+    const Floats floats;
+    Unit unit;
+    hn::LoadInterleaved2(floats, from, unit.a, unit.b);
+    return unit;
+  } else {
+    return load_unit(from);
+  }
+}
+template <class Stored>
+HWY_INLINE void store_sums(Unit unit, float* to) {
+  const Floats floats;
+  if constexpr (sizeof(Stored) == 2) {
+    hn::StoreInterleaved2(unit.a, unit.b, floats, to);
+  } else {
+    hn::StoreU(unit.a, floats, to);
+    hn::StoreU(unit.b, floats, to + kLanes);
+  }
+}
+
+// bf16_from (bf16.h) in every lane, still in the upper half of 32 bits.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V round_bf16(D floats, V value) {
+  const hn::RebindToUnsigned<D> words;
+  const auto bits = hn::BitCast(words, value);
+  const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(words, 1U));
+  const auto nearest = hn::Add(bits, hn::Add(odd, hn::Set(words, 0x7fffU)));
+  const auto quiet = hn::Or(bits, hn::Set(words, 0x400000U));
+  const auto is_nan = hn::RebindMask(words, hn::IsNaN(value));
+  const auto chosen = hn::IfThenElse(is_nan, quiet, nearest);
+  return hn::BitCast(floats, hn::And(chosen, hn::Set(words, 0xffff0000U)));
+}
+
+// e^x to about 1e-7 relative over [-87, 88]; 0 below, e^88 above. NaN stays NaN.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V exp(D floats, V x) {
+  const hn::RebindToSigned<D> ints;
+  const auto lowest = hn::Set(floats, -87.0f);
+  const auto highest = hn::Set(floats, 88.0f);
+  const auto underflows = hn::Lt(x, lowest);
+  const auto is_nan = hn::IsNaN(x);
+  const auto input = x;
+  x = hn::IfThenElse(hn::Or(underflows, is_nan), lowest,
+                     hn::IfThenElse(hn::Gt(x, highest), highest, x));
+  // x = n ln 2 + r, |r| <= ln 2 / 2, with ln 2 in two parts, the first of them short enough for
+  // n times it to be exact; then the series of e^r, whose next term is below 6e-9.
+  const auto n = hn::Round(hn::Mul(x, hn::Set(floats, 1.44269504f)));
+  auto r = hn::NegMulAdd(n, hn::Set(floats, 0.693359375f), x);
+  r = hn::NegMulAdd(n, hn::Set(floats, -2.12194440e-4f), r);
+  auto sum = hn::Set(floats, 1.0f / 5040);
+  sum = hn::MulAdd(sum, r, hn::Set(floats, 1.0f / 720));
+  sum = hn::MulAdd(sum, r, hn::Set(floats, 1.0f / 120));
+  sum = hn::MulAdd(sum, r, hn::Set(floats, 1.0f / 24));
+  sum = hn::MulAdd(sum, r, hn::Set(floats, 1.0f / 6));
+  sum = hn::MulAdd(sum, r, hn::Set(floats, 0.5f));
+  sum = hn::MulAdd(sum, r, hn::Set(floats, 1.0f));
+  sum = hn::MulAdd(sum, r, hn::Set(floats, 1.0f));
+  const auto power = hn::ShiftLeft<23>(hn::Add(hn::ConvertTo(ints, n), hn::Set(ints, 127)));
+  const auto result = hn::IfThenZeroElse(underflows, hn::Mul(sum, hn::BitCast(floats, power)));
+  return hn::IfThenElse(is_nan, input, result);
+}
+
+}  // namespace protean::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif

@@ -1,0 +1,161 @@
+#include "device/cpu/team.h"
+
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "base/check.h"
+#include "hwy/cache_control.h"
+
+namespace protean::cpu {
+namespace {
+
+// Some tens of microseconds: longer than the gap between two kernels of a step, short enough that a
+// waiting thread does not take a shared core from somebody with work.
+constexpr int kSpins = 1000;
+constexpr std::uint64_t kLeftBits = 32;
+constexpr std::uint64_t kLeftMask = (std::uint64_t{1} << kLeftBits) - 1;
+
+using Task = std::function<void(std::int64_t, int)>;
+
+}  // namespace
+
+// A batch is claimed through one word: its generation above, how many indices are left below. An
+// index is taken by compare-and-swap on the whole word, so a thread that wakes up late can take
+// nothing of a newer batch by mistake. `task` and `tasks` are written between batches and read only
+// by a thread that has taken an index, without which the batch cannot end.
+struct Team::State {
+  alignas(64) std::atomic<std::uint64_t> ticket{0};
+  const Task* task = nullptr;
+  std::int64_t tasks = 0;
+  alignas(64) std::atomic<std::int64_t> done{0};
+  alignas(64) std::atomic<int> sleepers{0};
+  std::atomic<bool> owner_sleeps{false};
+  std::atomic<bool> stopping{false};
+  bool owner_works = false;  // touched by the owner only
+  std::mutex mutex;
+  std::condition_variable work_ready;
+  std::condition_variable work_done;
+  std::vector<std::thread> threads;
+
+  std::uint64_t generation() const { return ticket.load() >> kLeftBits; }
+
+  // Works until the batch has no index left to take.
+  void claim(std::uint64_t batch, int thread) noexcept {
+    std::uint64_t seen = ticket.load();
+    while (seen >> kLeftBits == batch && (seen & kLeftMask) != 0) {
+      if (!ticket.compare_exchange_weak(seen, seen - 1)) {
+        continue;
+      }
+      const std::int64_t count = tasks;
+      (*task)(count - static_cast<std::int64_t>(seen & kLeftMask), thread);
+      // From the addition on, the owner may return and open another batch.
+      if (done.fetch_add(1) + 1 == count && owner_sleeps.load()) {
+        { const std::lock_guard lock(mutex); }
+        work_done.notify_one();
+      }
+      seen = ticket.load();
+    }
+  }
+
+  // False when the team is being taken down.
+  bool wait_for_batch_after(std::uint64_t seen) {
+    const auto ready = [&] { return generation() != seen || stopping.load(); };
+    for (int spin = 0; spin < kSpins && !ready(); ++spin) {
+      hwy::Pause();
+    }
+    if (!ready()) {
+      std::unique_lock lock(mutex);
+      sleepers.fetch_add(1);  // before the last look, so that the owner sees one of the two
+      work_ready.wait(lock, ready);
+      sleepers.fetch_sub(1);
+    }
+    return !stopping.load();
+  }
+
+  void work(int thread) {
+    std::uint64_t seen = 0;
+    while (wait_for_batch_after(seen)) {
+      seen = generation();
+      claim(seen, thread);
+    }
+  }
+
+  void open_batch(std::int64_t count, const Task& run) {
+    done.store(0);
+    task = &run;
+    tasks = count;
+    ticket.store((generation() + 1) << kLeftBits | static_cast<std::uint64_t>(count));
+    if (sleepers.load() > 0) {
+      { const std::lock_guard lock(mutex); }
+      work_ready.notify_all();
+    }
+  }
+
+  void wait_until_done(std::int64_t count) {
+    const auto ready = [&] { return done.load() == count; };
+    for (int spin = 0; spin < kSpins && !ready(); ++spin) {
+      hwy::Pause();
+    }
+    if (!ready()) {
+      std::unique_lock lock(mutex);
+      owner_sleeps.store(true);
+      work_done.wait(lock, ready);
+      owner_sleeps.store(false);
+    }
+  }
+
+  // The calling thread's number when it is inside a task of this team, else -1.
+  int working_thread() const {
+    for (std::size_t i = 0; i < threads.size(); ++i) {
+      if (threads[i].get_id() == std::this_thread::get_id()) {
+        return static_cast<int>(i) + 1;
+      }
+    }
+    return owner_works ? 0 : -1;
+  }
+};
+
+Team::Team(int threads) : state_(std::make_unique<State>()) {
+  check(threads >= 1, "a team has at least its owner's thread");
+  state_->threads.reserve(static_cast<std::size_t>(threads) - 1);
+  for (int i = 1; i < threads; ++i) {
+    state_->threads.emplace_back([state = state_.get(), i] { state->work(i); });
+  }
+}
+
+Team::~Team() {
+  {
+    const std::lock_guard lock(state_->mutex);
+    state_->stopping.store(true);
+  }
+  state_->work_ready.notify_all();
+  for (std::thread& thread : state_->threads) {
+    thread.join();
+  }
+}
+
+int Team::threads() const {
+  return static_cast<int>(state_->threads.size()) + 1;
+}
+
+void Team::run(std::int64_t tasks, const std::function<void(std::int64_t, int)>& task) {
+  check(tasks <= static_cast<std::int64_t>(kLeftMask), "too many tasks in one batch");
+  State& state = *state_;
+  const int inside = state.working_thread();
+  if (inside >= 0 || tasks <= 1 || state.threads.empty()) {
+    for (std::int64_t i = 0; i < tasks; ++i) {
+      task(i, inside > 0 ? inside : 0);
+    }
+    return;
+  }
+  state.owner_works = true;
+  state.open_batch(tasks, task);
+  state.claim(state.generation(), 0);
+  state.wait_until_done(tasks);
+  state.owner_works = false;
+}
+
+}  // namespace protean::cpu

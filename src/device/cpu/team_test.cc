@@ -1,0 +1,139 @@
+#include "device/cpu/team.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <set>
+#include <thread>
+#include <vector>
+
+namespace protean::cpu {
+namespace {
+
+class Teams : public testing::TestWithParam<int> {};
+
+TEST_P(Teams, CallEveryIndexOnce) {
+  Team team(GetParam());
+  EXPECT_EQ(team.threads(), GetParam());
+  for (const std::int64_t tasks : {0, 1, 2, 3, 7, 64, 1000}) {
+    std::vector<std::atomic<int>> calls(static_cast<std::size_t>(tasks));
+    std::atomic<bool> thread_in_range{true};
+    team.run(tasks, [&](std::int64_t i, int thread) {
+      calls[static_cast<std::size_t>(i)].fetch_add(1);
+      if (thread < 0 || thread >= team.threads()) {
+        thread_in_range = false;
+      }
+    });
+    EXPECT_TRUE(thread_in_range);
+    EXPECT_TRUE(std::all_of(calls.begin(), calls.end(), [](const auto& n) { return n == 1; }));
+  }
+}
+
+// Plain memory handed over between batches: what one batch wrote, the next may read.
+TEST_P(Teams, SeeWhatTheBatchBeforeWrote) {
+  Team team(GetParam());
+  constexpr std::int64_t kCells = 37;
+  std::vector<std::int64_t> cells(kCells, 0);
+  std::vector<std::int64_t> next(kCells, 0);
+  constexpr int kBatches = 3000;
+  for (int batch = 0; batch < kBatches; ++batch) {
+    team.run(kCells, [&](std::int64_t i, int) {
+      next[static_cast<std::size_t>(i)] = cells[static_cast<std::size_t>((i + 1) % kCells)] + 1;
+    });
+    std::swap(cells, next);
+  }
+  EXPECT_EQ(cells, std::vector<std::int64_t>(kCells, kBatches));
+}
+
+// Batches of every size on each other's heels, each with a task that is gone right after it: a
+// thread that is late for one must leave the next one alone.
+TEST_P(Teams, KeepBatchesApart) {
+  Team team(GetParam());
+  std::atomic<std::int64_t> strays{0};
+  for (int batch = 0; batch < 50000; ++batch) {
+    const std::int64_t tasks = 2 + batch * 7 % 11;
+    auto calls = std::make_unique<std::atomic<int>[]>(static_cast<std::size_t>(tasks));
+    team.run(tasks, [&, own = batch](std::int64_t i, int) {
+      if (own != batch || i < 0 || i >= tasks) {
+        strays.fetch_add(1);
+      } else {
+        calls[static_cast<std::size_t>(i)].fetch_add(1);
+      }
+    });
+    for (std::int64_t i = 0; i < tasks; ++i) {
+      ASSERT_EQ(calls[static_cast<std::size_t>(i)], 1) << "batch " << batch << " index " << i;
+    }
+  }
+  EXPECT_EQ(strays, 0);
+}
+
+TEST_P(Teams, WakeUpAfterAPause) {
+  Team team(GetParam());
+  std::atomic<int> calls{0};
+  for (int i = 0; i < 20; ++i) {
+    team.run(5, [&](std::int64_t, int) { calls.fetch_add(1); });
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  EXPECT_EQ(calls, 100);
+}
+
+TEST_P(Teams, RunABatchInsideATask) {
+  Team team(GetParam());
+  std::vector<std::atomic<int>> calls(12 * 9);
+  std::atomic<bool> same_thread{true};
+  team.run(12, [&](std::int64_t outer, int thread) {
+    team.run(9, [&](std::int64_t inner, int inner_thread) {
+      calls[static_cast<std::size_t>(outer * 9 + inner)].fetch_add(1);
+      if (inner_thread != thread) {
+        same_thread = false;
+      }
+    });
+  });
+  EXPECT_TRUE(std::all_of(calls.begin(), calls.end(), [](const auto& n) { return n == 1; }));
+  EXPECT_TRUE(same_thread);
+}
+
+// No thread may be given another one's number: kernels index per-thread memory with it.
+TEST_P(Teams, GiveAThreadANumberOfItsOwn) {
+  Team team(GetParam());
+  std::vector<std::set<std::thread::id>> ids(static_cast<std::size_t>(GetParam()));
+  for (int batch = 0; batch < 50; ++batch) {
+    team.run(40, [&](std::int64_t, int thread) {
+      ids[static_cast<std::size_t>(thread)].insert(std::this_thread::get_id());
+      std::this_thread::yield();
+    });
+  }
+  for (const auto& seen : ids) {
+    EXPECT_LE(seen.size(), 1U);
+  }
+}
+
+TEST(Team, ComesAndGoesWithoutWork) {
+  for (int i = 0; i < 50; ++i) {
+    const Team team(3);
+  }
+}
+
+// The slow task holds one thread; the others must be able to finish the rest and wait for it.
+TEST_P(Teams, WaitForTheSlowestTask) {
+  Team team(GetParam());
+  for (int batch = 0; batch < 5; ++batch) {
+    std::atomic<int> done{0};
+    team.run(8, [&](std::int64_t i, int) {
+      if (i == 0) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(2));
+      }
+      done.fetch_add(1);
+    });
+    EXPECT_EQ(done, 8);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Threads, Teams, testing::Values(1, 2, 3, 4));
+
+}  // namespace
+}  // namespace protean::cpu
