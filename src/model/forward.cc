@@ -96,7 +96,7 @@ void Forward::attend(const ForwardBatch& batch, int layer) const {
   const auto normed = rows_of(scratch.normed_, rows, spec.hidden);
   const auto mixed = rows_of(scratch.mixed_, rows, query_width(spec));
 
-  cpu::rms_norm(*parts_.team, residual, weights.attention_norm, spec.norm_eps,
+  cpu::rms_norm(*parts_.team, residual, {weights.attention_norm, spec.norm_eps},
                 weights.query.element, normed);
   project_heads(rows, weights);
   rotate_heads(batch, weights);
@@ -107,8 +107,8 @@ void Forward::attend(const ForwardBatch& batch, int layer) const {
                  {.heads = spec.attention.heads,
                   .window = windowed ? spec.attention.sliding_window : 0,
                   .element = weights.attention_output.element},
-                 rows_of(scratch.q_, rows, query_width(spec)), mixed);
-  cpu::matmul(*parts_.team, mixed, rows, weights.attention_output, residual,
+                 {rows_of(scratch.q_, rows, query_width(spec)), mixed});
+  cpu::matmul(*parts_.team, mixed, weights.attention_output, residual,
               {.bias = bias_of(weights.attention_output_bias), .accumulate = true});
 }
 
@@ -116,11 +116,11 @@ void Forward::project_heads(std::int64_t rows, const LayerVariant& weights) cons
   const ModelSpec& spec = *parts_.spec;
   Scratch& scratch = *parts_.scratch;
   const auto normed = rows_of(scratch.normed_, rows, spec.hidden);
-  cpu::matmul(*parts_.team, normed, rows, weights.query,
-              rows_of(scratch.q_, rows, query_width(spec)), {.bias = bias_of(weights.query_bias)});
-  cpu::matmul(*parts_.team, normed, rows, weights.key, rows_of(scratch.k_, rows, kv_width(spec)),
+  cpu::matmul(*parts_.team, normed, weights.query, rows_of(scratch.q_, rows, query_width(spec)),
+              {.bias = bias_of(weights.query_bias)});
+  cpu::matmul(*parts_.team, normed, weights.key, rows_of(scratch.k_, rows, kv_width(spec)),
               {.bias = bias_of(weights.key_bias)});
-  cpu::matmul(*parts_.team, normed, rows, weights.value, rows_of(scratch.v_, rows, kv_width(spec)),
+  cpu::matmul(*parts_.team, normed, weights.value, rows_of(scratch.v_, rows, kv_width(spec)),
               {.bias = bias_of(weights.value_bias)});
 }
 
@@ -131,8 +131,8 @@ void Forward::rotate_heads(const ForwardBatch& batch, const LayerVariant& weight
   const auto k = rows_of(parts_.scratch->k_, batch.rows(), kv_width(spec));
   if (!weights.query_norm.empty()) {
     const auto f32 = cpu::Element::kF32;
-    cpu::rms_norm(*parts_.team, q, weights.query_norm, spec.norm_eps, f32, q);
-    cpu::rms_norm(*parts_.team, k, weights.key_norm, spec.norm_eps, f32, k);
+    cpu::rms_norm(*parts_.team, q, {weights.query_norm, spec.norm_eps}, f32, q);
+    cpu::rms_norm(*parts_.team, k, {weights.key_norm, spec.norm_eps}, f32, k);
   }
   cpu::rope(*parts_.team, q, spec.attention.heads, batch.positions, parts_.rope);
   cpu::rope(*parts_.team, k, spec.attention.kv_heads, batch.positions, parts_.rope);
@@ -146,12 +146,12 @@ void Forward::feed_forward(const ForwardBatch& batch, const LayerVariant& weight
   const auto normed = rows_of(scratch.normed_, rows, spec.hidden);
   const auto gate = rows_of(scratch.gate_, rows, spec.ffn);
   const auto up = rows_of(scratch.up_, rows, spec.ffn);
-  cpu::rms_norm(*parts_.team, residual, weights.mlp_norm, spec.norm_eps, weights.gate.element,
+  cpu::rms_norm(*parts_.team, residual, {weights.mlp_norm, spec.norm_eps}, weights.gate.element,
                 normed);
-  cpu::matmul(*parts_.team, normed, rows, weights.gate, gate);
-  cpu::matmul(*parts_.team, normed, rows, weights.up, up);
+  cpu::matmul(*parts_.team, normed, weights.gate, gate);
+  cpu::matmul(*parts_.team, normed, weights.up, up);
   cpu::swiglu(*parts_.team, gate, up, weights.down.element, gate);
-  cpu::matmul(*parts_.team, gate, rows, weights.down, residual, {.accumulate = true});
+  cpu::matmul(*parts_.team, gate, weights.down, residual, {.accumulate = true});
 }
 
 std::span<const float> Forward::project_logits(std::span<const int> rows) const {
@@ -165,10 +165,10 @@ std::span<const float> Forward::project_logits(std::span<const int> rows) const 
     const auto row = scratch.residual_.subspan(static_cast<std::size_t>(rows[i]) * hidden, hidden);
     std::copy(row.begin(), row.end(), gathered.subspan(i * hidden).begin());
   }
-  cpu::rms_norm(*parts_.team, gathered, parts_.weights->final_norm, spec.norm_eps,
+  cpu::rms_norm(*parts_.team, gathered, {parts_.weights->final_norm, spec.norm_eps},
                 parts_.weights->output.element, gathered);
   const auto logits = rows_of(scratch.logits_, count, spec.vocab);
-  cpu::matmul(*parts_.team, gathered, count, parts_.weights->output, logits);
+  cpu::matmul(*parts_.team, gathered, parts_.weights->output, logits);
   return logits;
 }
 

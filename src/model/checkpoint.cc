@@ -1,0 +1,38 @@
+#include "model/checkpoint.h"
+
+#include <system_error>
+#include <utility>
+
+#include "model/checkpoint_tensors.h"
+
+namespace protean {
+
+Result<std::unique_ptr<Checkpoint>> open_checkpoint(const std::filesystem::path& path) {
+  std::error_code error;
+  const std::filesystem::file_status status = std::filesystem::status(path, error);
+  if (!std::filesystem::exists(status)) {
+    return make_error(ErrorCode::kNotFound,
+                      "{} cannot be found: give a Hugging Face directory or a .gguf file ({})",
+                      path.string(), error.message());
+  }
+  if (std::filesystem::is_directory(status)) {
+    return open_hf_checkpoint(path);
+  }
+  const std::string extension = path.extension().string();
+  if (extension == ".safetensors" || extension == ".json") {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "{} is one file of a model: give the directory it is in", path.string());
+  }
+  if (extension == ".bin" || extension == ".pt" || extension == ".pth" || extension == ".ckpt") {
+    return make_error(ErrorCode::kUnsupported,
+                      "{} is not read, as pickles can run code: convert it to safetensors or GGUF",
+                      path.string());
+  }
+  Result<GgufFile> file = GgufFile::open(path);
+  if (!file) {
+    return file.error();
+  }
+  return open_gguf_checkpoint(std::move(*file));
+}
+
+}  // namespace protean

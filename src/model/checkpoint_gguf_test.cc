@@ -1,0 +1,236 @@
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <functional>
+#include <limits>
+#include <map>
+
+#include "model/checkpoint.h"
+#include "tests/checkpoints/checkpoints.h"
+#include "tests/checkpoints/gguf_writer.h"
+
+namespace protean {
+namespace {
+
+// The smallest model as a GGUF file, in pieces that a test can change before it is written.
+struct Pieces {
+  struct Tensor {
+    std::vector<std::uint64_t> dimensions;
+    std::uint32_t type = 0;
+  };
+  std::map<std::string, std::uint32_t> integers = {
+      {"llama.block_count", 1},          {"llama.context_length", 64},
+      {"llama.embedding_length", 32},    {"llama.feed_forward_length", 24},
+      {"llama.attention.head_count", 4}, {"llama.attention.head_count_kv", 2}};
+  std::map<std::string, float> floats = {{"llama.attention.layer_norm_rms_epsilon", 1e-5F}};
+  std::map<std::string, std::string> texts = {{"general.architecture", "llama"}};
+  std::map<std::string, Tensor> tensors = {
+      {"token_embd.weight", {{32, 40}}},        {"output_norm.weight", {{32}}},
+      {"blk.0.attn_norm.weight", {{32}}},       {"blk.0.attn_q.weight", {{32, 32}}},
+      {"blk.0.attn_k.weight", {{32, 16}}},      {"blk.0.attn_v.weight", {{32, 16}}},
+      {"blk.0.attn_output.weight", {{32, 32}}}, {"blk.0.ffn_norm.weight", {{32}}},
+      {"blk.0.ffn_gate.weight", {{32, 24}}},    {"blk.0.ffn_up.weight", {{32, 24}}},
+      {"blk.0.ffn_down.weight", {{24, 32}}}};
+
+  Result<std::unique_ptr<Checkpoint>> open() const {
+    GgufWriter writer;
+    for (const auto& [key, value] : integers) {
+      writer.add(key, value);
+    }
+    for (const auto& [key, value] : floats) {
+      writer.add(key, value);
+    }
+    for (const auto& [key, value] : texts) {
+      writer.add(key, std::string_view(value));
+    }
+    for (const auto& [name, tensor] : tensors) {
+      std::size_t bytes = tensor.type == 13 ? 176 : 4;
+      for (const std::uint64_t dimension : tensor.dimensions) {
+        bytes *= tensor.type == 13 ? 1 : dimension;
+      }
+      writer.add_tensor(name, tensor.dimensions, tensor.type, std::string(bytes, '\x3F'));
+    }
+    const TemporaryDirectory directory;
+    std::ofstream(directory.path() / "m.gguf", std::ios::binary) << writer.file();
+    return open_checkpoint(directory.path() / "m.gguf");
+  }
+};
+
+ModelSpec spec_after(const std::function<void(Pieces&)>& change) {
+  Pieces pieces;
+  change(pieces);
+  const auto checkpoint = pieces.open();
+  EXPECT_TRUE(checkpoint.ok()) << checkpoint.error().message;
+  return checkpoint.ok() ? (*checkpoint)->spec() : ModelSpec{};
+}
+
+TEST(GgufCheckpoint, Defaults) {
+  const ModelSpec spec = spec_after([](Pieces&) {});
+  EXPECT_EQ(spec.vocab, 40);
+  EXPECT_EQ(spec.rope.theta, 10000.0);
+  EXPECT_EQ(spec.rope.scaling, RopeScaling::kNone);
+  EXPECT_TRUE(spec.tied_embeddings);
+  EXPECT_FALSE(spec.attention.qkv_bias);
+  EXPECT_EQ(spec.attention.sliding_window, 0);
+  EXPECT_EQ(spec_after([](Pieces& p) {
+              p.integers.erase("llama.attention.head_count_kv");
+              p.tensors["blk.0.attn_k.weight"].dimensions = {32, 32};
+              p.tensors["blk.0.attn_v.weight"].dimensions = {32, 32};
+            }).attention.kv_heads,
+            4);
+}
+
+TEST(GgufCheckpoint, BiasesAreThereWhenTheirTensorsAre) {
+  const ModelSpec spec = spec_after([](Pieces& p) {
+    p.tensors["blk.0.attn_q.bias"] = {{32}};
+    p.tensors["blk.0.attn_k.bias"] = {{16}};
+    p.tensors["blk.0.attn_v.bias"] = {{16}};
+  });
+  EXPECT_TRUE(spec.attention.qkv_bias);
+  EXPECT_FALSE(spec.attention.output_bias);
+  EXPECT_TRUE(spec_after([](Pieces& p) {
+                p.tensors["blk.0.attn_output.bias"] = {{32}};
+              }).attention.output_bias);
+}
+
+TEST(GgufCheckpoint, RopeOfAllSpellings) {
+  const RopeSpec scaled = spec_after([](Pieces& p) {
+                            p.texts["llama.rope.scaling.type"] = "linear";
+                            p.floats["llama.rope.scaling.factor"] = 4.0F;
+                            p.floats["llama.rope.freq_base"] = 5e5F;
+                          }).rope;
+  EXPECT_EQ(scaled.scaling, RopeScaling::kLinear);
+  EXPECT_EQ(scaled.factor, 4.0);
+  EXPECT_EQ(scaled.theta, 5e5);
+  EXPECT_EQ(spec_after([](Pieces& p) { p.floats["llama.rope.scale_linear"] = 2.0F; }).rope.factor,
+            2.0);
+  EXPECT_EQ(spec_after([](Pieces& p) { p.texts["llama.rope.scaling.type"] = "none"; }).rope.scaling,
+            RopeScaling::kNone);
+  const RopeSpec divided =
+      spec_after([](Pieces& p) { p.tensors["rope_freqs.weight"] = {{4}}; }).rope;
+  EXPECT_EQ(divided.divisors.size(), 4U);
+  EXPECT_GT(divided.divisors.front(), 0.0F);
+}
+
+TEST(GgufCheckpoint, StopIdsAreThoseTheVocabularyHas) {
+  Pieces pieces;
+  pieces.integers["tokenizer.ggml.eos_token_id"] = 2;
+  pieces.integers["tokenizer.ggml.eot_token_id"] = 7;
+  pieces.integers["tokenizer.ggml.eom_token_id"] = 0xFFFFFFFFU;
+  const auto checkpoint = pieces.open();
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().message;
+  EXPECT_EQ((*checkpoint)->generation().stop_ids, (std::vector<TokenId>{2, 7}));
+}
+
+struct Refusal {
+  const char* name;
+  std::function<void(Pieces&)> change;
+  const char* said;
+};
+
+class RefusedGguf : public testing::TestWithParam<Refusal> {};
+
+TEST_P(RefusedGguf, SaysWhy) {
+  Pieces pieces;
+  GetParam().change(pieces);
+  const auto checkpoint = pieces.open();
+  ASSERT_FALSE(checkpoint.ok());
+  EXPECT_NE(checkpoint.error().message.find(GetParam().said), std::string::npos)
+      << checkpoint.error().message;
+  EXPECT_NE(checkpoint.error().message.find("m.gguf"), std::string::npos)
+      << checkpoint.error().message;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Metadata, RefusedGguf,
+    testing::Values(
+        Refusal{"architecture", [](Pieces& p) { p.texts["general.architecture"] = "gemma"; },
+                "\"gemma\" is not supported: it must be one of llama, qwen2, qwen3"},
+        Refusal{"no_architecture", [](Pieces& p) { p.texts.clear(); }, "architecture \"\""},
+        Refusal{"architecture_number",
+                [](Pieces& p) {
+                  p.texts.clear();
+                  p.integers["general.architecture"] = 1;
+                },
+                "not a string"},
+        Refusal{"no_layers", [](Pieces& p) { p.integers.erase("llama.block_count"); },
+                "llama.block_count is missing"},
+        Refusal{"layers_text",
+                [](Pieces& p) {
+                  p.integers.erase("llama.block_count");
+                  p.texts["llama.block_count"] = "1";
+                },
+                "is string, not an integer"},
+        Refusal{"zero_heads", [](Pieces& p) { p.integers["llama.attention.head_count"] = 0; },
+                "no multiple of head_count 0"},
+        Refusal{"huge_heads",
+                [](Pieces& p) { p.integers["llama.attention.head_count"] = 0xFFFFFFFFU; },
+                "is 4294967295"},
+        Refusal{"value_length", [](Pieces& p) { p.integers["llama.attention.value_length"] = 16; },
+                "keys of 8 and values of 16"},
+        Refusal{"empty_heads",
+                [](Pieces& p) {
+                  p.integers["llama.attention.key_length"] = 0;
+                  p.tensors["rope_freqs.weight"] = {{0}};
+                },
+                "head dimension is 0"},
+        Refusal{"experts", [](Pieces& p) { p.integers["llama.expert_count"] = 8; },
+                "mixture of experts"},
+        Refusal{"split", [](Pieces& p) { p.integers["split.count"] = 3; }, "one of 3 parts"},
+        Refusal{"partial_rotation", [](Pieces& p) { p.integers["llama.rope.dimension_count"] = 4; },
+                "rotating 4 of 8"},
+        Refusal{"yarn",
+                [](Pieces& p) {
+                  p.texts["llama.rope.scaling.type"] = "yarn";
+                  p.floats["llama.rope.scaling.factor"] = 4.0F;
+                },
+                "\"yarn\" is not supported"},
+        Refusal{"negative_scaling", [](Pieces& p) { p.floats["llama.rope.scale_linear"] = -1.0F; },
+                "above 0"},
+        Refusal{"theta_nan",
+                [](Pieces& p) {
+                  p.floats["llama.rope.freq_base"] = std::numeric_limits<float>::quiet_NaN();
+                },
+                "not finite"},
+        Refusal{"stop_id_text", [](Pieces& p) { p.texts["tokenizer.ggml.eos_token_id"] = "</s>"; },
+                "not an integer"}),
+    [](const auto& refusal) { return refusal.param.name; });
+
+INSTANTIATE_TEST_SUITE_P(
+    Tensors, RefusedGguf,
+    testing::Values(
+        Refusal{"no_embedding", [](Pieces& p) { p.tensors.erase("token_embd.weight"); },
+                "token_embd.weight is missing"},
+        Refusal{"flat_embedding",
+                [](Pieces& p) { p.tensors["token_embd.weight"].dimensions = {32}; },
+                "token_embd.weight is missing or no table"},
+        Refusal{"narrow_embedding",
+                [](Pieces& p) {
+                  p.tensors["token_embd.weight"].dimensions = {16, 40};
+                },
+                "shape [40, 16] where the config needs [40, 32]"},
+        Refusal{"no_tensors", [](Pieces& p) { p.tensors.clear(); }, "token_embd.weight"},
+        Refusal{"missing", [](Pieces& p) { p.tensors.erase("blk.0.ffn_up.weight"); },
+                "tensor blk.0.ffn_up.weight is missing"},
+        Refusal{"transposed",
+                [](Pieces& p) {
+                  p.tensors["blk.0.ffn_down.weight"].dimensions = {32, 24};
+                },
+                "blk.0.ffn_down.weight has shape [24, 32] where the config needs [32, 24]"},
+        Refusal{"key_bias_missing", [](Pieces& p) { p.tensors["blk.0.attn_q.bias"] = {{32}}; },
+                "tensor blk.0.attn_k.bias is missing"},
+        Refusal{"mlp_bias", [](Pieces& p) { p.tensors["blk.0.ffn_up.bias"] = {{24}}; },
+                "biases in the MLP"},
+        Refusal{"q5_k",
+                [](Pieces& p) {
+                  p.tensors["blk.0.ffn_norm.weight"] = {{256}, 13};
+                },
+                "of type Q5_K, which is not supported"},
+        Refusal{"unknown_type", [](Pieces& p) { p.tensors["blk.0.ffn_norm.weight"].type = 77; },
+                "of type number 77"},
+        Refusal{"divisors", [](Pieces& p) { p.tensors["rope_freqs.weight"] = {{5}}; },
+                "rope_freqs.weight is not 4 F32 numbers"}),
+    [](const auto& refusal) { return refusal.param.name; });
+
+}  // namespace
+}  // namespace protean

@@ -1,0 +1,212 @@
+#include "model/dequantize.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
+
+#include "base/check.h"
+
+namespace protean {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "checkpoints are read as they lie");
+
+constexpr BlockFormat kF32Format{"F32", 1, 4};
+constexpr BlockFormat kF16Format{"F16", 1, 2};
+constexpr BlockFormat kBf16Format{"BF16", 1, 2};
+constexpr BlockFormat kQ8_0Format{"Q8_0", 32, 34};
+constexpr BlockFormat kQ4_0Format{"Q4_0", 32, 18};
+constexpr BlockFormat kQ4_KFormat{"Q4_K", 256, 144};
+constexpr BlockFormat kQ6_KFormat{"Q6_K", 256, 210};
+
+constexpr GgmlType kGgmlTypes[] = {
+    {0, kF32Format, TensorType::kF32},
+    {1, kF16Format, TensorType::kF16},
+    {2, kQ4_0Format, TensorType::kQ4_0},
+    {3, {"Q4_1", 32, 20}, {}},
+    {6, {"Q5_0", 32, 22}, {}},
+    {7, {"Q5_1", 32, 24}, {}},
+    {8, kQ8_0Format, TensorType::kQ8_0},
+    {9, {"Q8_1", 32, 36}, {}},
+    {10, {"Q2_K", 256, 84}, {}},
+    {11, {"Q3_K", 256, 110}, {}},
+    {12, kQ4_KFormat, TensorType::kQ4_K},
+    {13, {"Q5_K", 256, 176}, {}},
+    {14, kQ6_KFormat, TensorType::kQ6_K},
+    {15, {"Q8_K", 256, 292}, {}},
+    {16, {"IQ2_XXS", 256, 66}, {}},
+    {17, {"IQ2_XS", 256, 74}, {}},
+    {18, {"IQ3_XXS", 256, 98}, {}},
+    {19, {"IQ1_S", 256, 50}, {}},
+    {20, {"IQ4_NL", 32, 18}, {}},
+    {21, {"IQ3_S", 256, 110}, {}},
+    {22, {"IQ2_S", 256, 82}, {}},
+    {23, {"IQ4_XS", 256, 136}, {}},
+    {24, {"I8", 1, 1}, {}},
+    {25, {"I16", 1, 2}, {}},
+    {26, {"I32", 1, 4}, {}},
+    {27, {"I64", 1, 8}, {}},
+    {28, {"F64", 1, 8}, {}},
+    {29, {"IQ1_M", 256, 56}, {}},
+    {30, kBf16Format, TensorType::kBf16},
+    {34, {"TQ1_0", 256, 54}, {}},
+    {35, {"TQ2_0", 256, 66}, {}},
+    {39, {"MXFP4", 32, 17}, {}},
+};
+
+std::uint16_t load_u16(const std::byte* from) {
+  std::uint16_t value;
+  std::memcpy(&value, from, sizeof(value));
+  return value;
+}
+
+unsigned u8(std::byte value) {
+  return std::to_integer<unsigned>(value);
+}
+
+float s8(std::byte value) {
+  return static_cast<float>(std::bit_cast<std::int8_t>(value));
+}
+
+// Without branches, so that it vectorises, and without subnormal f32 on the way, which a thread
+// may be set to flush.
+float from_f16(std::uint16_t half) {
+  const std::uint32_t magnitude = (half & 0x7FFFU) << 13;
+  const std::uint32_t normal = magnitude + (112U << 23);
+  const std::uint32_t infinite = magnitude | 0x7F800000U;
+  const auto subnormal =
+      std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude + (113U << 23)) - 0x1.0p-14F);
+  const std::uint32_t exponent = half & 0x7C00U;
+  const std::uint32_t bits = exponent == 0x7C00U ? infinite : (exponent == 0 ? subnormal : normal);
+  return std::bit_cast<float>(bits | (half & 0x8000U) << 16);
+}
+
+void read_f16(const std::byte* from, std::int64_t count, float* out) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    out[i] = from_f16(load_u16(from + 2 * i));
+  }
+}
+
+void read_bf16(const std::byte* from, std::int64_t count, float* out) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    out[i] = std::bit_cast<float>(std::uint32_t{load_u16(from + 2 * i)} << 16);
+  }
+}
+
+// f16 scale, 32 signed bytes.
+void read_q8_0(const std::byte* block, float* out) {
+  const float scale = from_f16(load_u16(block));
+  for (int i = 0; i < 32; ++i) {
+    out[i] = scale * s8(block[2 + i]);
+  }
+}
+
+// f16 scale, 16 bytes: the low nibbles are the first half of the block. Nibbles are 8 too high.
+void read_q4_0(const std::byte* block, float* out) {
+  const float scale = from_f16(load_u16(block));
+  for (int i = 0; i < 16; ++i) {
+    const unsigned pair = u8(block[2 + i]);
+    out[i] = scale * static_cast<float>(static_cast<int>(pair & 15U) - 8);
+    out[i + 16] = scale * static_cast<float>(static_cast<int>(pair >> 4) - 8);
+  }
+}
+
+// f16 scale of scales, f16 scale of minima, 8 pairs of 6-bit (scale, minimum) in 12 bytes, then
+// 256 nibbles: of every 32 bytes the low nibbles come first.
+void read_q4_k(const std::byte* block, float* out) {
+  const float scale = from_f16(load_u16(block));
+  const float minimum = from_f16(load_u16(block + 2));
+  const std::byte* packed = block + 4;
+  const std::byte* nibbles = block + 16;
+  for (int group = 0; group < 8; ++group) {
+    unsigned group_scale = 0;
+    unsigned group_minimum = 0;
+    if (group < 4) {
+      group_scale = u8(packed[group]) & 63U;
+      group_minimum = u8(packed[group + 4]) & 63U;
+    } else {
+      group_scale = (u8(packed[group + 4]) & 15U) | (u8(packed[group - 4]) >> 6) << 4;
+      group_minimum = u8(packed[group + 4]) >> 4 | (u8(packed[group]) >> 6) << 4;
+    }
+    const float step = scale * static_cast<float>(group_scale);
+    const float offset = minimum * static_cast<float>(group_minimum);
+    const std::byte* bytes = nibbles + group / 2 * 32;
+    const int shift = group % 2 * 4;
+    for (int i = 0; i < 32; ++i) {
+      out[group * 32 + i] = step * static_cast<float>(u8(bytes[i]) >> shift & 15U) - offset;
+    }
+  }
+}
+
+// 128 bytes of low nibbles, 64 bytes of high bit pairs, 16 signed scales, f16 scale. Each half of
+// the block is four runs of 32: low nibbles of 64 bytes, then their high nibbles. Values are 32
+// too high.
+void read_q6_k(const std::byte* block, float* out) {
+  const std::byte* scales = block + 192;
+  const float scale = from_f16(load_u16(block + 208));
+  for (int run = 0; run < 8; ++run) {
+    const int half = run / 4;
+    const std::byte* low = block + half * 64 + run % 2 * 32;
+    const std::byte* high = block + 128 + half * 32;
+    const int low_shift = run % 4 / 2 * 4;
+    const int high_shift = run % 4 * 2;
+    for (int i = 0; i < 32; ++i) {
+      const unsigned value = (u8(low[i]) >> low_shift & 15U) | (u8(high[i]) >> high_shift & 3U)
+                                                                   << 4;
+      const float group_scale = scale * s8(scales[run * 2 + i / 16]);
+      out[run * 32 + i] = group_scale * static_cast<float>(static_cast<int>(value) - 32);
+    }
+  }
+}
+
+}  // namespace
+
+const BlockFormat& block_format(TensorType type) {
+  static constexpr std::array<BlockFormat, 7> kFormats = {
+      kF32Format, kF16Format, kBf16Format, kQ8_0Format, kQ4_0Format, kQ4_KFormat, kQ6_KFormat};
+  return kFormats[static_cast<std::size_t>(type)];
+}
+
+const GgmlType* find_ggml_type(std::uint32_t number) {
+  const auto* found = std::find_if(std::begin(kGgmlTypes), std::end(kGgmlTypes),
+                                   [&](const GgmlType& type) { return type.number == number; });
+  return found == std::end(kGgmlTypes) ? nullptr : found;
+}
+
+void dequantize(TensorType type, const std::byte* from, std::int64_t count, float* out) {
+  const BlockFormat& format = block_format(type);
+  check(count % format.elements == 0, "rows are whole blocks");
+  if (count == 0) {
+    return;  // memcpy may not be given the null pointers that empty pieces have
+  }
+  switch (type) {
+    case TensorType::kF32:
+      std::memcpy(out, from, static_cast<std::size_t>(count) * sizeof(float));
+      return;
+    case TensorType::kF16:
+      return read_f16(from, count, out);
+    case TensorType::kBf16:
+      return read_bf16(from, count, out);
+    default:
+      break;
+  }
+  for (; count > 0; count -= format.elements, from += format.bytes, out += format.elements) {
+    switch (type) {
+      case TensorType::kQ8_0:
+        read_q8_0(from, out);
+        break;
+      case TensorType::kQ4_0:
+        read_q4_0(from, out);
+        break;
+      case TensorType::kQ4_K:
+        read_q4_k(from, out);
+        break;
+      default:
+        read_q6_k(from, out);
+        break;
+    }
+  }
+}
+
+}  // namespace protean

@@ -1,0 +1,179 @@
+#include "model/dequantize.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <vector>
+
+namespace protean {
+namespace {
+
+using Bytes = std::vector<std::uint8_t>;
+
+// The value of an f16 by its definition.
+double f16_value(unsigned half) {
+  const int sign = (half & 0x8000U) != 0 ? -1 : 1;
+  const int exponent = static_cast<int>(half >> 10 & 31U);
+  const double mantissa = half & 0x3FFU;
+  if (exponent == 31) {
+    return mantissa == 0 ? sign * std::numeric_limits<double>::infinity() : std::nan("");
+  }
+  return sign *
+         (exponent == 0 ? std::ldexp(mantissa, -24) : std::ldexp(1024.0 + mantissa, exponent - 25));
+}
+
+double f16_at(const std::uint8_t* block, int at) {
+  return f16_value(block[at] | block[at + 1] << 8U);
+}
+
+int signed_byte(int byte) {
+  return byte < 128 ? byte : byte - 256;
+}
+
+// Element i of one block, looked up on its own: slow, and built unlike the loops under test.
+double element(TensorType type, const std::uint8_t* block, int i) {
+  switch (type) {
+    case TensorType::kQ8_0:
+      return f16_at(block, 0) * signed_byte(block[2 + i]);
+    case TensorType::kQ4_0: {
+      const int pair = block[2 + i % 16];
+      return f16_at(block, 0) * ((i < 16 ? pair % 16 : pair / 16) - 8);
+    }
+    case TensorType::kQ4_K: {
+      const int group = i / 32;
+      const std::uint8_t* packed = block + 4;
+      int scale = packed[group % 4] % 64;
+      int minimum = packed[4 + group % 4] % 64;
+      if (group >= 4) {
+        scale = packed[8 + group % 4] % 16 + packed[group % 4] / 64 * 16;
+        minimum = packed[8 + group % 4] / 16 + packed[4 + group % 4] / 64 * 16;
+      }
+      const int pair = block[16 + i / 64 * 32 + i % 32];
+      const int quant = group % 2 == 0 ? pair % 16 : pair / 16;
+      return f16_at(block, 0) * scale * quant - f16_at(block, 2) * minimum;
+    }
+    case TensorType::kQ6_K: {
+      const int half = i / 128;
+      const int quarter = i % 128 / 32;
+      const int low_pair = block[half * 64 + i % 64];
+      const int low = quarter < 2 ? low_pair % 16 : low_pair / 16;
+      const int high = block[128 + half * 32 + i % 32] >> (2 * quarter) & 3;
+      return f16_at(block, 208) * signed_byte(block[192 + i / 16]) * (low + 16 * high - 32);
+    }
+    default:
+      return std::nan("");
+  }
+}
+
+Bytes random_blocks(TensorType type, int blocks, std::mt19937_64& random) {
+  const BlockFormat& format = block_format(type);
+  Bytes bytes(static_cast<std::size_t>(blocks * format.bytes));
+  for (std::uint8_t& byte : bytes) {
+    byte = static_cast<std::uint8_t>(random());
+  }
+  // Scales must be finite: clear the exponent's top bit.
+  for (std::size_t at = 0; at < bytes.size(); at += static_cast<std::size_t>(format.bytes)) {
+    const int scale = type == TensorType::kQ6_K ? 208 : 0;
+    bytes[at + static_cast<std::size_t>(scale) + 1] &= 0xBFU;
+    if (type == TensorType::kQ4_K) {
+      bytes[at + 3] &= 0xBFU;
+    }
+  }
+  return bytes;
+}
+
+class QuantisedType : public testing::TestWithParam<TensorType> {};
+
+TEST_P(QuantisedType, EveryElementIsWhatTheFormatSays) {
+  constexpr int kBlocks = 200;
+  const BlockFormat& format = block_format(GetParam());
+  std::mt19937_64 random(7);
+  const Bytes bytes = random_blocks(GetParam(), kBlocks, random);
+  std::vector<float> out(static_cast<std::size_t>(kBlocks * format.elements));
+  dequantize(GetParam(), reinterpret_cast<const std::byte*>(bytes.data()),
+             static_cast<std::int64_t>(out.size()), out.data());
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    const std::size_t elements = static_cast<std::size_t>(format.elements);
+    const std::uint8_t* block =
+        bytes.data() + i / elements * static_cast<std::size_t>(format.bytes);
+    const double want = element(GetParam(), block, static_cast<int>(i % elements));
+    // Q4_K subtracts two rounded products, the others round once or twice.
+    const double largest = GetParam() == TensorType::kQ4_K ? std::fabs(f16_at(block, 0)) * 945 +
+                                                                 std::fabs(f16_at(block, 2)) * 63
+                                                           : std::fabs(want);
+    ASSERT_NEAR(out[i], want, largest * 0x1.0p-22) << "element " << i;
+  }
+}
+
+TEST_P(QuantisedType, UnalignedBytesAreRead) {
+  const BlockFormat& format = block_format(GetParam());
+  std::mt19937_64 random(8);
+  const Bytes bytes = random_blocks(GetParam(), 1, random);
+  Bytes shifted(bytes.size() + 1);
+  std::memcpy(shifted.data() + 1, bytes.data(), bytes.size());
+  std::vector<float> aligned(static_cast<std::size_t>(format.elements));
+  std::vector<float> unaligned(aligned.size());
+  dequantize(GetParam(), reinterpret_cast<const std::byte*>(bytes.data()), format.elements,
+             aligned.data());
+  dequantize(GetParam(), reinterpret_cast<const std::byte*>(shifted.data() + 1), format.elements,
+             unaligned.data());
+  EXPECT_EQ(aligned, unaligned);
+}
+
+INSTANTIATE_TEST_SUITE_P(Ggml, QuantisedType,
+                         testing::Values(TensorType::kQ8_0, TensorType::kQ4_0, TensorType::kQ4_K,
+                                         TensorType::kQ6_K),
+                         [](const auto& param) {
+                           return std::string(block_format(param.param).name);
+                         });
+
+TEST(Dequantize, EveryF16IsExact) {
+  std::vector<std::uint16_t> halves(65536);
+  for (std::size_t i = 0; i < halves.size(); ++i) {
+    halves[i] = static_cast<std::uint16_t>(i);
+  }
+  std::vector<float> out(halves.size());
+  dequantize(TensorType::kF16, reinterpret_cast<const std::byte*>(halves.data()), 65536,
+             out.data());
+  for (unsigned half = 0; half < 65536; ++half) {
+    const double want = f16_value(half);
+    if (std::isnan(want)) {
+      ASSERT_TRUE(std::isnan(out[half])) << half;
+    } else {
+      ASSERT_EQ(out[half], want) << half;
+      ASSERT_EQ(std::signbit(out[half]), (half & 0x8000U) != 0) << half;
+    }
+  }
+}
+
+TEST(Dequantize, F32AndBf16KeepTheirBits) {
+  const std::vector<float> values = {0.0F, -0.0F, 1.5F, -3.25e-38F, 0x1.0p-149F, 3.0e38F, INFINITY};
+  std::vector<float> out(values.size());
+  const auto count = static_cast<std::int64_t>(values.size());
+  dequantize(TensorType::kF32, reinterpret_cast<const std::byte*>(values.data()), count,
+             out.data());
+  EXPECT_EQ(std::memcmp(out.data(), values.data(), values.size() * sizeof(float)), 0);
+
+  const std::vector<std::uint16_t> halves = {0x0000, 0x8000, 0x3F80, 0xC048,
+                                             0x0001, 0x7F7F, 0x7F80};
+  dequantize(TensorType::kBf16, reinterpret_cast<const std::byte*>(halves.data()), count,
+             out.data());
+  const std::vector<float> want = {0.0F, -0.0F, 1.0F, -3.125F, 0x1.0p-133F, 0x1.FEp127F, INFINITY};
+  EXPECT_EQ(std::memcmp(out.data(), want.data(), want.size() * sizeof(float)), 0);
+}
+
+TEST(Dequantize, NumbersOfGgmlTypesAreKnown) {
+  ASSERT_NE(find_ggml_type(12), nullptr);
+  EXPECT_EQ(find_ggml_type(12)->readable, TensorType::kQ4_K);
+  ASSERT_NE(find_ggml_type(13), nullptr);
+  EXPECT_EQ(find_ggml_type(13)->format.name, "Q5_K");
+  EXPECT_FALSE(find_ggml_type(13)->readable);
+  EXPECT_EQ(find_ggml_type(4), nullptr);
+  EXPECT_EQ(find_ggml_type(0xFFFFFFFFU), nullptr);
+}
+
+}  // namespace
+}  // namespace protean

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <iterator>
+
+// What gguf_parser.cc and gguf.cc both know about metadata values. Not for others.
+namespace protean {
+
+// The numbers of value types in the file.
+enum GgufValueType : std::uint32_t {
+  kGgufU8 = 0,
+  kGgufI8 = 1,
+  kGgufU16 = 2,
+  kGgufI16 = 3,
+  kGgufU32 = 4,
+  kGgufI32 = 5,
+  kGgufF32 = 6,
+  kGgufBool = 7,
+  kGgufString = 8,
+  kGgufArray = 9,
+  kGgufU64 = 10,
+  kGgufI64 = 11,
+  kGgufF64 = 12,
+};
+
+// 0 for what has no fixed size.
+inline std::uint64_t gguf_type_bytes(std::uint32_t type) {
+  static constexpr std::uint64_t kBytes[] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
+  return type < std::size(kBytes) ? kBytes[type] : 0;
+}
+
+template <class T>
+T load_bytes(const std::byte* from) {
+  T value;
+  std::memcpy(&value, from, sizeof(T));
+  return value;
+}
+
+}  // namespace protean

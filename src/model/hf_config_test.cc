@@ -1,0 +1,278 @@
+#include "model/hf_config.h"
+
+#include <gtest/gtest.h>
+
+#include <boost/json/parse.hpp>
+
+#include "model/json_file.h"
+
+namespace protean {
+namespace {
+
+namespace json = boost::json;
+
+json::object base_config() {
+  return json::parse(R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama",
+      "hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4,
+      "num_hidden_layers": 6, "max_position_embeddings": 512, "vocab_size": 100})")
+      .as_object();
+}
+
+// The base with other settings laid over it; "-" takes a setting away.
+json::object config_with(std::string_view changes) {
+  json::object config = base_config();
+  const json::value parsed = json::parse(changes);
+  for (const auto& change : parsed.as_object()) {
+    if (change.value() == "-") {
+      config.erase(change.key());
+    } else {
+      config[change.key()] = change.value();
+    }
+  }
+  return config;
+}
+
+Result<HfConfig> parse(std::string_view changes) {
+  return parse_hf_config(config_with(changes), "config.json");
+}
+
+ModelSpec spec_of(std::string_view changes) {
+  const Result<HfConfig> config = parse(changes);
+  EXPECT_TRUE(config.ok()) << changes << ": " << config.error().message;
+  return config.ok() ? config->spec : ModelSpec{};
+}
+
+TEST(HfConfig, SizesAndDefaults) {
+  const ModelSpec spec = spec_of("{}");
+  EXPECT_EQ(spec.architecture, "llama");
+  EXPECT_EQ(spec.layers, 6);
+  EXPECT_EQ(spec.hidden, 64);
+  EXPECT_EQ(spec.ffn, 96);
+  EXPECT_EQ(spec.vocab, 100);
+  EXPECT_EQ(spec.max_context, 512);
+  EXPECT_FLOAT_EQ(spec.norm_eps, 1e-6F);
+  EXPECT_FALSE(spec.tied_embeddings);
+  EXPECT_EQ(spec.attention.heads, 4);
+  EXPECT_EQ(spec.attention.kv_heads, 4);
+  EXPECT_EQ(spec.attention.head_dim, 16);
+  EXPECT_FALSE(spec.attention.qkv_bias);
+  EXPECT_FALSE(spec.attention.qk_norm);
+  EXPECT_EQ(spec.rope.theta, 10000.0);
+  EXPECT_EQ(spec.rope.pairing, RopePairing::kHalfSplit);
+  EXPECT_EQ(spec.rope.scaling, RopeScaling::kNone);
+}
+
+TEST(HfConfig, HeadsAndBiases) {
+  EXPECT_EQ(spec_of(R"({"num_key_value_heads": 2})").attention.kv_heads, 2);
+  EXPECT_EQ(spec_of(R"({"num_key_value_heads": null})").attention.kv_heads, 4);
+  EXPECT_EQ(spec_of(R"({"head_dim": 24})").attention.head_dim, 24);
+  EXPECT_EQ(spec_of(R"({"head_dim": null})").attention.head_dim, 16);
+  EXPECT_EQ(spec_of(R"({"head_dim": 32, "hidden_size": 70})").attention.head_dim, 32);
+  const AttentionSpec biased = spec_of(R"({"attention_bias": true})").attention;
+  EXPECT_TRUE(biased.qkv_bias);
+  EXPECT_TRUE(biased.output_bias);
+}
+
+TEST(HfConfig, ArchitectureRows) {
+  const ModelSpec qwen2 = spec_of(R"({"architectures": ["Qwen2ForCausalLM"]})");
+  EXPECT_EQ(qwen2.architecture, "qwen2");
+  EXPECT_TRUE(qwen2.attention.qkv_bias);
+  EXPECT_FALSE(qwen2.attention.output_bias);
+  const ModelSpec qwen3 =
+      spec_of(R"({"architectures": ["Qwen3ForCausalLM"], "attention_bias": false})");
+  EXPECT_TRUE(qwen3.attention.qk_norm);
+  EXPECT_FALSE(qwen3.attention.qkv_bias);
+  // Without classes the type decides.
+  EXPECT_EQ(spec_of(R"({"architectures": "-", "model_type": "mistral"})").architecture, "mistral");
+  EXPECT_EQ(spec_of(R"({"architectures": null, "model_type": "qwen3"})").architecture, "qwen3");
+}
+
+TEST(HfConfig, SlidingWindows) {
+  const auto attention = [](std::string_view changes) { return spec_of(changes).attention; };
+  EXPECT_EQ(attention(R"({"sliding_window": 32})").sliding_window, 0);  // Llama has none
+  EXPECT_EQ(attention(R"({"architectures": ["MistralForCausalLM"], "sliding_window": 32})")
+                .sliding_window,
+            32);
+  EXPECT_EQ(attention(R"({"architectures": ["MistralForCausalLM"], "sliding_window": null})")
+                .sliding_window,
+            0);
+  EXPECT_EQ(attention(R"({"architectures": ["Qwen2ForCausalLM"], "sliding_window": 32,
+                          "max_window_layers": 2})")
+                .sliding_window,
+            0);
+  const AttentionSpec partly =
+      attention(R"({"architectures": ["Qwen2ForCausalLM"], "sliding_window": 32,
+                    "use_sliding_window": true, "max_window_layers": 2})");
+  EXPECT_EQ(partly.sliding_window, 32);
+  EXPECT_EQ(partly.first_windowed_layer, 2);
+  // 28 layers, the default, see all.
+  EXPECT_EQ(attention(R"({"architectures": ["Qwen2ForCausalLM"], "sliding_window": 32,
+                          "use_sliding_window": true})")
+                .sliding_window,
+            0);
+}
+
+TEST(HfConfig, LayerTypes) {
+  const auto attention = [](std::string_view types) {
+    return spec_of(fmt::format(R"({{"architectures": ["Qwen3ForCausalLM"], "sliding_window": 32,
+        "use_sliding_window": true, "max_window_layers": 1, "num_hidden_layers": 3,
+        "layer_types": {}}})",
+                               types))
+        .attention;
+  };
+  EXPECT_EQ(attention(R"(["full_attention", "full_attention", "sliding_attention"])")
+                .first_windowed_layer,
+            2);
+  EXPECT_EQ(attention(R"(["sliding_attention", "sliding_attention", "sliding_attention"])")
+                .first_windowed_layer,
+            0);
+  EXPECT_EQ(attention(R"(["full_attention", "full_attention", "full_attention"])").sliding_window,
+            0);
+  EXPECT_EQ(attention("null").first_windowed_layer, 1);
+}
+
+TEST(HfConfig, RopeOfAllSpellings) {
+  const auto rope = [](std::string_view changes) { return spec_of(changes).rope; };
+  EXPECT_EQ(rope(R"({"rope_theta": 500000})").theta, 500000.0);
+  EXPECT_EQ(rope(R"({"rope_theta": 1e6, "rope_scaling": null})").theta, 1e6);
+  const RopeSpec linear = rope(R"({"rope_scaling": {"type": "linear", "factor": 2}})");
+  EXPECT_EQ(linear.scaling, RopeScaling::kLinear);
+  EXPECT_EQ(linear.factor, 2.0);
+  for (const char* changes :
+       {R"({"rope_theta": 5e5, "rope_scaling": {"rope_type": "llama3", "factor": 8.0,
+            "low_freq_factor": 1.5, "high_freq_factor": 4.5,
+            "original_max_position_embeddings": 64}})",
+        R"({"rope_parameters": {"rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0,
+            "low_freq_factor": 1.5, "high_freq_factor": 4.5,
+            "original_max_position_embeddings": 64}})"}) {
+    const RopeSpec llama3 = rope(changes);
+    EXPECT_EQ(llama3.scaling, RopeScaling::kLlama3);
+    EXPECT_EQ(llama3.theta, 5e5);
+    EXPECT_EQ(llama3.factor, 8.0);
+    EXPECT_EQ(llama3.low_freq_factor, 1.5);
+    EXPECT_EQ(llama3.high_freq_factor, 4.5);
+    EXPECT_EQ(llama3.original_context, 64);
+  }
+  const RopeSpec plain = rope(R"({"rope_parameters": {"rope_type": "default", "rope_theta": 7}})");
+  EXPECT_EQ(plain.scaling, RopeScaling::kNone);
+  EXPECT_EQ(plain.theta, 7.0);
+  // A factor of 1 changes nothing, whatever the method.
+  EXPECT_EQ(rope(R"({"rope_scaling": {"type": "yarn", "factor": 1.0}})").scaling,
+            RopeScaling::kNone);
+}
+
+struct Refusal {
+  const char* name;
+  const char* changes;
+  const char* said;
+};
+
+class RefusedConfig : public testing::TestWithParam<Refusal> {};
+
+TEST_P(RefusedConfig, SaysWhy) {
+  const Result<HfConfig> config = parse(GetParam().changes);
+  ASSERT_FALSE(config.ok());
+  EXPECT_NE(config.error().message.find(GetParam().said), std::string::npos)
+      << config.error().message;
+  EXPECT_EQ(config.error().message.rfind("config.json: ", 0), 0U) << config.error().message;
+  EXPECT_EQ(config.error().message.find('\n'), std::string::npos);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Table, RefusedConfig,
+    testing::Values(
+        Refusal{"architecture", R"({"architectures": ["GPT2LMHeadModel"]})",
+                "\"GPT2LMHeadModel\" is not supported: it must be one of LlamaForCausalLM, "
+                "MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM"},
+        Refusal{"no_architecture", R"({"architectures": "-", "model_type": "-"})",
+                "architecture \"\""},
+        Refusal{"architectures_text", R"({"architectures": "x"})", "list of strings"},
+        Refusal{"missing_size", R"({"hidden_size": "-"})", "\"hidden_size\" is missing"},
+        Refusal{"text_size", R"({"hidden_size": "64"})", "\"hidden_size\" must be"},
+        Refusal{"fractional_size", R"({"hidden_size": 64.5})", "\"hidden_size\" must be"},
+        Refusal{"huge_size", R"({"hidden_size": 4294967360})", "\"hidden_size\" must be"},
+        Refusal{"negative_layers", R"({"num_hidden_layers": -1})", "number of layers"},
+        Refusal{"zero_heads", R"({"num_attention_heads": 0})", "num_attention_heads"},
+        Refusal{"odd_heads", R"({"num_attention_heads": 3})", "\"head_dim\" is missing"},
+        Refusal{"kv_heads", R"({"num_key_value_heads": 3})", "KV heads"},
+        Refusal{"head_dim", R"({"head_dim": 12})", "head dimension is 12"},
+        Refusal{"negative_window",
+                R"({"architectures": ["MistralForCausalLM"], "sliding_window": -4})",
+                "sliding window"},
+        Refusal{"mlp_bias", R"({"mlp_bias": true})", "mlp_bias"},
+        Refusal{"activation", R"({"hidden_act": "gelu"})", "\"gelu\""},
+        Refusal{"gptq", R"({"quantization_config": {"quant_method": "gptq", "bits": 4}})",
+                "\"gptq\""},
+        Refusal{"awq", R"({"quantization_config": {"quant_method": "awq"}})", "\"awq\""},
+        Refusal{"unnamed_quantization", R"({"quantization_config": {}})", "quantised by unnamed"},
+        Refusal{"yarn", R"({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}})", "\"yarn\""},
+        Refusal{"dynamic", R"({"rope_scaling": {"type": "dynamic", "factor": 2.0}})",
+                "\"dynamic\""},
+        Refusal{"longrope", R"({"rope_scaling": {"type": "longrope", "short_factor": [1]}})",
+                "\"longrope\""},
+        Refusal{"linear_without_factor", R"({"rope_scaling": {"type": "linear"}})",
+                "\"rope_scaling.factor\" is missing"},
+        Refusal{"linear_by_0", R"({"rope_scaling": {"type": "linear", "factor": 0}})",
+                "must be above 0"},
+        Refusal{"llama3_incomplete", R"({"rope_scaling": {"rope_type": "llama3", "factor": 8}})",
+                "\"rope_scaling.low_freq_factor\" is missing"},
+        Refusal{"llama3_upside_down",
+                R"({"rope_scaling": {"rope_type": "llama3", "factor": 8, "low_freq_factor": 4,
+                    "high_freq_factor": 1, "original_max_position_embeddings": 64}})",
+                "low_freq_factor 4 < high_freq_factor 1"},
+        Refusal{"scaling_text", R"({"rope_scaling": "linear"})", "\"rope_scaling\" must be"},
+        Refusal{"rope_per_layer_type",
+                R"({"rope_parameters": {"full_attention": {"rope_theta": 1}}})",
+                "differs between kinds of layers"},
+        Refusal{"partial_rotation", R"({"partial_rotary_factor": 0.5})", "partial_rotary_factor"},
+        Refusal{"theta", R"({"rope_theta": 0})", "rope theta 0"},
+        Refusal{"infinite_theta", R"({"rope_theta": 1e999})", "\"rope_theta\" must be"},
+        Refusal{"alternating_windows",
+                R"({"architectures": ["Qwen3ForCausalLM"], "sliding_window": 32,
+                    "use_sliding_window": true, "num_hidden_layers": 3, "layer_types":
+                    ["sliding_attention", "full_attention", "sliding_attention"]})",
+                "layer_types"},
+        Refusal{"unknown_layer_type",
+                R"({"architectures": ["MistralForCausalLM"], "sliding_window": 32,
+                    "num_hidden_layers": 1, "layer_types": ["linear_attention"]})",
+                "layer_types"},
+        Refusal{"layer_types_count",
+                R"({"architectures": ["MistralForCausalLM"], "sliding_window": 32,
+                    "layer_types": ["full_attention"]})",
+                "1 entries for 6 layers"}),
+    [](const auto& refusal) { return refusal.param.name; });
+
+TEST(HfConfig, StopIdsOfBothFilesAndGivenSamplingOnly) {
+  Result<HfConfig> config = parse(R"({"eos_token_id": 2})");
+  ASSERT_TRUE(config.ok());
+  EXPECT_EQ(config->generation.stop_ids, std::vector<TokenId>{2});
+  const json::object generation =
+      json::parse(R"({"do_sample": false, "eos_token_id": [7, 2, 9, -1, 100],
+                      "temperature": 0.6, "top_p": null, "top_k": -1, "min_p": 0.05})")
+          .as_object();
+  GenerationDefaults& defaults = config->generation;
+  const Status status =
+      parse_generation_config(generation, "generation_config.json", config->spec, defaults);
+  ASSERT_TRUE(status.ok()) << status.error().message;
+  EXPECT_EQ(defaults.stop_ids, (std::vector<TokenId>{2, 7, 9}));
+  EXPECT_EQ(defaults.temperature, 0.6F);
+  EXPECT_EQ(defaults.top_k, 0);
+  EXPECT_EQ(defaults.top_p, std::nullopt);
+  EXPECT_EQ(defaults.min_p, 0.05F);
+}
+
+TEST(HfConfig, ImpossibleSamplingIsRefused) {
+  const Result<HfConfig> config = parse("{}");
+  ASSERT_TRUE(config.ok());
+  for (const char* text : {R"({"temperature": -1})", R"({"top_p": 1.5})", R"({"min_p": "x"})",
+                           R"({"top_k": 0.5})", R"({"eos_token_id": "</s>"})"}) {
+    GenerationDefaults defaults;
+    const Status status =
+        parse_generation_config(json::parse(text).as_object(), "g.json", config->spec, defaults);
+    ASSERT_FALSE(status.ok()) << text;
+    EXPECT_EQ(status.error().message.rfind("g.json: \"", 0), 0U) << status.error().message;
+  }
+}
+
+}  // namespace
+}  // namespace protean

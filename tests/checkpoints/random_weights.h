@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "contract/model_spec.h"
+
+namespace protean {
+
+// A tensor by the meaning both file formats share: HF and GGUF name it differently and GGUF may
+// order its rows differently, the numbers are the same for the same seed.
+struct WeightTensor {
+  std::string hf_name;
+  std::string gguf_name;
+  std::int64_t rows = 0;  // 0 for a vector
+  std::int64_t columns = 0;
+  int rotated_heads = 0;  // of queries and keys: rows are heads * head_dim and rotate in pairs
+  double mean = 0.0;
+  double deviation = 1.0;
+
+  std::int64_t elements() const { return (rows == 0 ? 1 : rows) * columns; }
+};
+
+std::vector<WeightTensor> weight_tensors(const ModelSpec& spec);
+
+// The numbers of tensor number index in weight_tensors().
+std::vector<float> random_weights(const WeightTensor& tensor, std::uint64_t seed,
+                                  std::size_t index);
+
+std::uint16_t to_f16(float value);   // round to nearest even
+std::uint16_t to_bf16(float value);  // round to nearest even; not for NaN
+
+}  // namespace protean
