@@ -1,5 +1,6 @@
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <boost/json/array.hpp>
 #include <boost/json/object.hpp>
@@ -83,8 +84,8 @@ class Conversation {
   boost::json::array messages_;
 };
 
-// Answers the last message, streaming; what was said, or nothing when it could not be answered.
-void answer(LocalClient& client, Conversation& conversation, std::atomic<LocalClient*>& running) {
+// Answers the last message, streaming, or takes it back when it cannot be answered.
+void answer(LocalClient& client, Conversation& conversation) {
   auto request = conversation.next_request();
   if (!request.ok()) {
     conversation.drop_last();
@@ -92,12 +93,10 @@ void answer(LocalClient& client, Conversation& conversation, std::atomic<LocalCl
     return;
   }
   std::string said;
-  running = &client;
   const auto finished = client.run(*std::move(request), true, [&](std::string_view text) {
     said += text;
     print_text(text);
   });
-  running = nullptr;
   print_text("\n");
   if (!finished.ok() || finished->reason == FinishReason::kFailed) {
     conversation.drop_last();
@@ -109,11 +108,10 @@ void answer(LocalClient& client, Conversation& conversation, std::atomic<LocalCl
 
 int run_chat(const ChatOptions& options) {
   std::unique_ptr<LocalClient> client;  // outlives the watcher
-  std::atomic<LocalClient*> running = nullptr;
-  const SignalWatcher watcher([&](int) {
-    if (LocalClient* busy = running.exchange(nullptr); busy != nullptr) {
-      busy->interrupt();
-    } else {
+  std::atomic<LocalClient*> ready = nullptr;
+  const SignalWatcher watcher([&ready](int) {
+    LocalClient* known = ready;
+    if (known == nullptr || !known->interrupt()) {
       std::_Exit(kExitInterrupted);
     }
   });
@@ -122,6 +120,7 @@ int run_chat(const ChatOptions& options) {
     return exit_with(opened.error());
   }
   client = *std::move(opened);
+  ready = client.get();
   Conversation conversation(*client, options);
   const bool terminal = ::isatty(STDIN_FILENO) != 0;
   if (terminal) {
@@ -138,7 +137,7 @@ int run_chat(const ChatOptions& options) {
       print_text(kHelp);
     } else if (!line.empty()) {
       conversation.add("user", line);
-      answer(*client, conversation, running);
+      answer(*client, conversation);
     }
   }
   return 0;

@@ -62,11 +62,10 @@ Result<Request> make_request(const GenerateOptions& options, const LocalClient& 
 
 int run_generate(const GenerateOptions& options) {
   std::unique_ptr<LocalClient> client;  // outlives the watcher
-  std::atomic<LocalClient*> running = nullptr;
-  const SignalWatcher watcher([&](int) {
-    if (LocalClient* busy = running.exchange(nullptr); busy != nullptr) {
-      busy->interrupt();
-    } else {
+  std::atomic<LocalClient*> ready = nullptr;
+  const SignalWatcher watcher([&ready](int) {
+    LocalClient* known = ready;
+    if (known == nullptr || !known->interrupt()) {
       std::_Exit(kExitInterrupted);
     }
   });
@@ -75,11 +74,11 @@ int run_generate(const GenerateOptions& options) {
     return exit_with(opened.error());
   }
   client = *std::move(opened);
+  ready = client.get();
   auto request = make_request(options, *client);
   if (!request.ok()) {
     return exit_with(request.error());
   }
-  running = client.get();
   auto finished = client->run(*std::move(request), options.prompt.empty(), print_text);
   if (::isatty(STDOUT_FILENO) != 0) {
     print_text("\n");  // for the shell's prompt; a pipe gets the continuation and nothing else

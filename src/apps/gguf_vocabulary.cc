@@ -20,7 +20,7 @@ class MetadataReader {
   // -1 if the file has none.
   TokenId token(const char* key, std::size_t vocab) {
     const auto id = take(file_.find_integer(key));
-    if (id && (*id < 0 || *id >= static_cast<std::int64_t>(vocab))) {
+    if (!error_ && id && (*id < 0 || *id >= static_cast<std::int64_t>(vocab))) {
       error_ = make_error(ErrorCode::kCorrupt,
                           "{}: {} is {}, outside the vocabulary of {} tokens: the file is damaged",
                           file_.name(), key, *id, vocab);

@@ -46,15 +46,28 @@ Result<std::unique_ptr<LocalClient>> LocalClient::open(const ModelOptions& optio
   return client;
 }
 
-void LocalClient::interrupt() {
-  inbox_.push({steady_now_ns(), Cancel{RequestId{last_request_}}});
+bool LocalClient::interrupt() {
+  const std::uint64_t running = running_.exchange(0);
+  if (running != 0) {
+    inbox_.push({steady_now_ns(), Cancel{RequestId{running}}});
+  }
+  return running != 0;
 }
 
 Result<Finished> LocalClient::run(Request request, bool at_text_start,
                                   const std::function<void(std::string_view)>& on_text) {
-  request.id = RequestId{++last_request_};
-  StreamDecoder decoder(*files_.tokenizer, at_text_start);
+  const RequestId id{++last_request_};
+  request.id = id;
   inbox_.push({steady_now_ns(), Arrival{std::move(request)}});
+  running_ = id.value;  // not before its arrival is sent: a cancel must not overtake it
+  auto finished = take_answer(at_text_start, on_text);
+  running_ = 0;
+  return finished;
+}
+
+Result<Finished> LocalClient::take_answer(bool at_text_start,
+                                          const std::function<void(std::string_view)>& on_text) {
+  StreamDecoder decoder(*files_.tokenizer, at_text_start);
   while (true) {
     for (OutputBatch& batch : outputs_->take()) {
       for (Output& output : batch.outputs) {

@@ -28,19 +28,22 @@ class LocalClient {
   Result<Finished> run(Request request, bool at_text_start,
                        const std::function<void(std::string_view)>& on_text);
 
-  // Cancels what run() is at, from any thread.
-  void interrupt();
+  // Cancels what run() is at, from any thread. False if it is at nothing.
+  bool interrupt();
 
  private:
   class Outputs;
   LocalClient(ModelFiles files, Sizing sizing);
+  Result<Finished> take_answer(bool at_text_start,
+                               const std::function<void(std::string_view)>& on_text);
 
   ModelFiles files_;
   Sizing sizing_;
   Inbox inbox_;
   std::unique_ptr<Outputs> outputs_;
   std::unique_ptr<Replica> replica_;
-  std::atomic<std::uint64_t> last_request_ = 0;
+  std::uint64_t last_request_ = 0;
+  std::atomic<std::uint64_t> running_ = 0;  // the request that interrupt() cancels, 0 = none
 };
 
 }  // namespace protean

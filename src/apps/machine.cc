@@ -3,6 +3,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <cmath>
 #include <fstream>
 #include <limits>
 #include <optional>
@@ -33,11 +34,43 @@ std::int64_t system_free_bytes() {
   return 0;
 }
 
-std::int64_t container_free_bytes() {
-  const auto limit = read_number("/sys/fs/cgroup/memory.max");
-  const auto used = read_number("/sys/fs/cgroup/memory.current");
-  return limit && used ? std::max<std::int64_t>(0, *limit - *used)
+// The folder of this process's own group, which systemd and containers put limits on.
+std::string cgroup_folder() {
+  std::ifstream file("/proc/self/cgroup");
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with("0::")) {
+      return "/sys/fs/cgroup" + line.substr(3);
+    }
+  }
+  return "/sys/fs/cgroup";
+}
+
+// Page cache counts as used, but goes when memory is wanted.
+std::int64_t reclaimable_bytes(const std::string& folder) {
+  std::ifstream file(folder + "/memory.stat");
+  std::int64_t sum = 0;
+  std::int64_t value = 0;
+  for (std::string key; file >> key >> value;) {
+    sum += key == "inactive_file" || key == "active_file" ? value : 0;
+  }
+  return sum;
+}
+
+std::int64_t container_free_bytes(const std::string& folder) {
+  const auto limit = read_number(folder + "/memory.max");
+  const auto used = read_number(folder + "/memory.current");
+  return limit && used ? std::max<std::int64_t>(0, *limit - *used + reclaimable_bytes(folder))
                        : std::numeric_limits<std::int64_t>::max();
+}
+
+// "200000 100000": microseconds of CPU in each period.
+int container_cores(const std::string& folder) {
+  std::ifstream file(folder + "/cpu.max");
+  double quota = 0;
+  double period = 0;
+  return file >> quota >> period && period > 0
+             ? std::max(1, static_cast<int>(std::ceil(quota / period)))
+             : std::numeric_limits<int>::max();
 }
 
 }  // namespace
@@ -49,7 +82,12 @@ Machine this_machine() {
   if (::sched_getaffinity(0, sizeof(allowed), &allowed) == 0) {
     machine.cores = std::max(1, CPU_COUNT(&allowed));
   }
-  machine.free_memory_bytes = std::min(system_free_bytes(), container_free_bytes());
+  // Limits of this group and, inside a container, of the root that it sees.
+  machine.free_memory_bytes = system_free_bytes();
+  for (const std::string& folder : {cgroup_folder(), std::string("/sys/fs/cgroup")}) {
+    machine.free_memory_bytes = std::min(machine.free_memory_bytes, container_free_bytes(folder));
+    machine.cores = std::min(machine.cores, container_cores(folder));
+  }
   return machine;
 }
 

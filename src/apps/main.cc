@@ -4,10 +4,11 @@
 #include <vector>
 
 #include "apps/options.h"
+#include "apps/terminal.h"
 #include "apps/version.h"
 
 int main(int argc, char** argv) {
-  using protean::Error;
+  protean::secure_standard_streams();
   CLI::App root(
       "Protean serves open-weight language models and changes its form while it runs.\n"
       "Start with: protean serve MODEL",

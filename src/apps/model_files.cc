@@ -82,6 +82,13 @@ Result<ChatTemplate> template_of(const ModelOptions& options, const std::string&
                                   options.chat_template, parsed.error().message);
 }
 
+void add_stop(GenerationDefaults& generation, TokenId id) {
+  std::vector<TokenId>& stops = generation.stop_ids;
+  if (id >= 0 && std::find(stops.begin(), stops.end(), id) == stops.end()) {
+    stops.push_back(id);
+  }
+}
+
 }  // namespace
 
 Result<ModelFiles> open_model_files(const ModelOptions& options) {
@@ -106,10 +113,11 @@ Result<ModelFiles> open_model_files(const ModelOptions& options) {
     return chat_template.error();
   }
   GenerationDefaults generation = (*checkpoint)->generation();
-  const TokenId eos = texts->tokenizer->eos();
-  std::vector<TokenId>& stops = generation.stop_ids;
-  if (eos >= 0 && std::find(stops.begin(), stops.end(), eos) == stops.end()) {
-    stops.push_back(eos);
+  add_stop(generation, texts->tokenizer->eos());
+  if (!fs::is_directory(path)) {
+    // Older GGUF files do not say how a turn ends.
+    add_stop(generation, texts->tokenizer->find_special("<|eot_id|>"));
+    add_stop(generation, texts->tokenizer->find_special("<|im_end|>"));
   }
   const fs::path plain = fs::weakly_canonical(path);
   return ModelFiles{.name = plain.extension() == ".gguf" ? plain.stem() : plain.filename(),

@@ -68,18 +68,28 @@ Status append_value(const std::string& flag, const toml::node& value,
   return {};
 }
 
-Status append_table(const toml::table& table, const CLI::App& app,
-                    const std::vector<std::string>& given, std::vector<std::string>& arguments) {
+bool knows(const CLI::App& app, const std::string& flag) {
+  return app.get_option_no_throw("--" + flag) != nullptr;
+}
+
+// The file may be shared: flags of other subcommands are left to them.
+Status append_table(const toml::table& table, const CLI::App& root, const CLI::App& app,
+                    std::vector<std::string>& arguments) {
+  const std::vector<std::string> given = arguments;
   for (const auto& [key, value] : table) {
     std::string flag(key.str());
     std::replace(flag.begin(), flag.end(), '_', '-');
-    if (value.is_table() || is_given(given, flag)) {
-      continue;
-    }
-    if (app.get_option_no_throw("--" + flag) == nullptr) {
+    const bool elsewhere =
+        !root.get_subcommands([&](const CLI::App* other) { return knows(*other, flag); }).empty();
+    if (!value.is_table() && !knows(app, flag) && !elsewhere) {
       return make_error(ErrorCode::kInvalidArgument,
                         "line {}: '{}' is no flag of protean {}: see protean {} --help",
                         value.source().begin.line, flag, app.get_name(), app.get_name());
+    }
+    // A switch that is off by default has no --no- form and needs none.
+    const bool switched_off = value.value_exact<bool>() == false && !knows(app, "no-" + flag);
+    if (value.is_table() || !knows(app, flag) || switched_off || is_given(given, flag)) {
+      continue;
     }
     if (Status added = append_value(flag, value, arguments); !added.ok()) {
       return added;
@@ -148,10 +158,12 @@ Result<std::vector<std::string>> with_config_file(const CLI::App& root,
   };
   try {
     const toml::table file = toml::parse_file(path);
-    const std::vector<std::string> given = arguments;  // what the file adds hides nothing
-    Status added = append_table(file, *chosen.front(), given, arguments);
-    if (const toml::table* own = file[given.front()].as_table(); added.ok() && own != nullptr) {
-      added = append_table(*own, *chosen.front(), given, arguments);
+    // The subcommand's own table first: what it says, the top does not say again.
+    const CLI::App& app = *chosen.front();
+    const toml::table* own = file[app.get_name()].as_table();
+    Status added = own == nullptr ? Status() : append_table(*own, root, app, arguments);
+    if (added.ok()) {
+      added = append_table(file, root, app, arguments);
     }
     if (!added.ok()) {
       return fail(added.error().message);

@@ -1,4 +1,6 @@
+#include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <memory>
 #include <random>
 #include <string>
@@ -81,8 +83,16 @@ int run_serve(ServeOptions& options) {
                  .form = to_string(sizing->form),
                  .block_tokens = sizing->form.kv.block_tokens},
                 real_environment(), inbox);
-  // Before any other thread. The first signal drains, a second one ends at once.
-  const SignalWatcher watcher([&server](int) { server.stop(); });
+  // Before any other thread. The first signal drains, a second one ends at once; while the model
+  // loads nothing has been accepted, and there is nothing to wait for.
+  std::atomic<bool> loaded = false;
+  const SignalWatcher watcher([&](int) {
+    if (!loaded) {
+      log::info("stopped while loading");
+      std::_Exit(0);
+    }
+    server.stop();
+  });
   // Loading takes long and a taken port does not, so the port comes first.
   if (Status listening = server.listen(); !listening.ok()) {
     return exit_with(listening.error());
@@ -90,6 +100,7 @@ int run_serve(ServeOptions& options) {
   std::thread io([&server] { server.run(); });
   auto replica = Replica::start(options.model, *sizing, *files->checkpoint, inbox, server);
   if (replica.ok()) {
+    loaded = true;
     server.set_ready();
     log::info("listening on http://{}:{}", options.server.host, server.port());
   } else {

@@ -92,8 +92,11 @@ Result<Sizing> choose_sizing(const ModelOptions& options, const ModelSpec& spec,
   const auto blocks_per_sequence = [&] {
     return ceil_div<std::int64_t>(sizing.max_model_len, kv.block_tokens);
   };
-  const auto budget = kv_budget(options, machine, sizing.weight_bytes,
-                                blocks_per_sequence() * options.max_num_seqs * block_bytes);
+  const double full_bytes = static_cast<double>(blocks_per_sequence()) * options.max_num_seqs *
+                            static_cast<double>(block_bytes);
+  const auto budget =
+      kv_budget(options, machine, sizing.weight_bytes,
+                static_cast<std::int64_t>(std::min(full_bytes, static_cast<double>(1LL << 60))));
   if (!budget.ok()) {
     return budget.error();
   }

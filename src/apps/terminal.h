@@ -13,7 +13,12 @@ using ProgressCallback = std::function<void(std::int64_t done, std::int64_t tota
 // A bar on standard error that redraws itself; nothing where standard error is no terminal.
 ProgressCallback progress_bar(std::string what);
 
-// To standard output, seen at once.
+// To standard output, seen at once. Where nobody can read it any more (a full disk, a closed pipe)
+// the program says so and ends.
 void print_text(std::string_view text);
+
+// Makes sure that file descriptors 0 to 2 are open, so that no socket or file takes their place and
+// gets our output, and that writing to a closed pipe is an error instead of a silent death.
+void secure_standard_streams();
 
 }  // namespace protean

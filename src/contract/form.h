@@ -59,7 +59,7 @@ Form single_device_form(const ModelSpec& spec, Precision precision, DeviceId dev
 // Legal for this model on these devices? Memory is cost's question (cost/memory.h).
 Status validate(const Form& form, const ModelSpec& spec, std::span<const DeviceSpec> devices);
 
-// For people: "1 stage x TP 1, layers bf16:16, kv bf16 4096 blocks of 16".
+// For people: "1 stage x TP 1, layers bf16:16, KV bf16 4096 blocks of 16 tokens".
 std::string to_string(const Form& form);
 
 }  // namespace protean

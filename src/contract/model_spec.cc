@@ -15,8 +15,8 @@ Status validate_attention(const AttentionSpec& attention) {
   if (attention.kv_heads <= 0 || attention.heads % attention.kv_heads != 0) {
     return bad("number of KV heads", attention.kv_heads, "a divisor of its attention heads");
   }
-  if (attention.head_dim <= 0 || attention.head_dim % 8 != 0 || attention.head_dim > 1024) {
-    return bad("head dimension", attention.head_dim, "a multiple of 8 up to 1024");
+  if (attention.head_dim <= 0 || attention.head_dim % 8 != 0 || attention.head_dim > 512) {
+    return bad("head dimension", attention.head_dim, "a multiple of 8 up to 512");
   }
   if (attention.sliding_window < 0) {
     return bad("sliding window", attention.sliding_window, "0 (none) or more");

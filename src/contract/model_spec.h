@@ -27,7 +27,7 @@ struct RopeSpec {
 struct AttentionSpec {
   int heads = 0;
   int kv_heads = 0;  // divides heads
-  int head_dim = 0;  // a multiple of 8
+  int head_dim = 0;  // a multiple of 8, at most 512
   bool qkv_bias = false;
   bool output_bias = false;
   bool qk_norm = false;          // RMS norm of each q and k head before rope (Qwen3)

@@ -47,12 +47,12 @@ struct RequestUsage {
   int preemptions = 0;
 };
 
-// Zero where the request never got so far.
+// Negative where the request never got so far.
 struct RequestTimes {
-  TimeNs arrived_ns = 0;
-  TimeNs scheduled_ns = 0;
-  TimeNs first_token_ns = 0;
-  TimeNs finished_ns = 0;
+  TimeNs arrived_ns = -1;
+  TimeNs scheduled_ns = -1;
+  TimeNs first_token_ns = -1;
+  TimeNs finished_ns = -1;
 };
 
 }  // namespace protean

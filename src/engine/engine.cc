@@ -52,7 +52,7 @@ void Engine::on(StepDone& done) {
   }
   for (const Sampled& sampled : outcome.sampled) {
     Live& live = live_.at(sampled.request);
-    if (live.times.first_token_ns == 0) {
+    if (live.times.first_token_ns < 0) {
       live.times.first_token_ns = now_ns_;
     }
     if (std::find(live.stop_ids.begin(), live.stop_ids.end(), sampled.token) !=
@@ -75,7 +75,7 @@ void Engine::start_steps() {
     }
     for (const SequenceSlice& slice : plan->slices) {
       TimeNs& scheduled_ns = live_.at(slice.request).times.scheduled_ns;
-      scheduled_ns = scheduled_ns == 0 ? now_ns_ : scheduled_ns;
+      scheduled_ns = scheduled_ns < 0 ? now_ns_ : scheduled_ns;
     }
     ++in_flight_;
     executor_.start(*plan);

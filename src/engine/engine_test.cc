@@ -185,7 +185,8 @@ TEST_P(EngineStorm, EveryAcceptedRequestEndsOnceAndNoBlockLeaks) {
     const int dice = below(10);
     if (dice < 3) {
       Request asks = EngineTest::request(++last_id, 1 + below(40), 1 + below(12));
-      for (int t = 0; below(2) == 0 && t < std::ssize(asks.prompt); ++t) {
+      const bool shares = below(2) == 0;
+      for (int t = 0; shares && t < std::ssize(asks.prompt); ++t) {
         asks.prompt[static_cast<std::size_t>(t)] = t;  // shares a prefix with others
       }
       asks.stop_ids = {29};

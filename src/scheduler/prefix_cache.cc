@@ -15,8 +15,9 @@ std::uint64_t mix(std::uint64_t hash, std::uint64_t value) {
 
 }  // namespace
 
-PrefixCache::PrefixCache(std::int64_t blocks, int block_tokens)
+PrefixCache::PrefixCache(std::int64_t blocks, int block_tokens, std::uint64_t hash_mask)
     : block_tokens_(static_cast<std::size_t>(block_tokens)),
+      hash_mask_(hash_mask),
       entries_(static_cast<std::size_t>(blocks)),
       tokens_(entries_.size() * block_tokens_) {}
 
@@ -28,7 +29,7 @@ std::uint64_t PrefixCache::chain_hash(const CacheScope& scope, BlockId parent,
   for (const TokenId token : tokens) {
     hash = mix(hash, static_cast<std::uint32_t>(token));
   }
-  return hash;
+  return hash & hash_mask_;
 }
 
 bool PrefixCache::orphaned(const Entry& have) const {

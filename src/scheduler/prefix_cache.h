@@ -24,7 +24,8 @@ struct CacheScope {
 // reallocates a block must forget() it first. Single-threaded.
 class PrefixCache {
  public:
-  PrefixCache(std::int64_t blocks, int block_tokens);
+  // A hash_mask with few bits makes contents collide: for tests.
+  PrefixCache(std::int64_t blocks, int block_tokens, std::uint64_t hash_mask = ~std::uint64_t{0});
 
   // The longest chain of cached blocks that `tokens` begins with, in order.
   std::vector<BlockId> match(const CacheScope& scope, std::span<const TokenId> tokens) const;
@@ -37,6 +38,7 @@ class PrefixCache {
                  std::span<const TokenId> tokens);
 
   void forget(BlockId block);
+  std::uint64_t insertions() const { return last_generation_; }
   std::int64_t size() const { return static_cast<std::int64_t>(by_hash_.size()); }
 
  private:
@@ -57,6 +59,7 @@ class PrefixCache {
              std::span<const TokenId> tokens) const;
 
   const std::size_t block_tokens_;
+  const std::uint64_t hash_mask_;
   std::vector<Entry> entries_;   // one per block
   std::vector<TokenId> tokens_;  // block_tokens per block
   std::unordered_map<std::uint64_t, BlockId> by_hash_;

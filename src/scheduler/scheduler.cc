@@ -21,7 +21,10 @@ struct Scheduler::Sequence {
   bool cacheable = true;   // all KV so far was computed at precision_tag
   bool scheduled = false;  // in a plan not yet completed
   std::uint32_t precision_tag = 0;
-  std::int64_t refused_at_free = -1;  // free blocks when admission last failed
+  // Free blocks and cache insertions when admission last failed: while neither is more, it would
+  // fail again, and finding that out costs a walk over the whole prompt.
+  std::int64_t refused_at_free = -1;
+  std::uint64_t refused_at_insertions = 0;
   RequestUsage usage;
 
   int pending() const { return static_cast<int>(tokens.size()) - computed; }
@@ -31,6 +34,7 @@ struct Scheduler::InFlight {
   StepId id;
   std::uint32_t precision_tag = 0;
   std::vector<SequenceSlice> slices;
+  std::ptrdiff_t samples = 0;
 };
 
 Scheduler::Scheduler(const SchedulerConfig& config)
@@ -118,7 +122,7 @@ std::optional<StepPlan> Scheduler::next_step() {
     return std::nullopt;
   }
   plan.id = StepId{++last_step_};
-  in_flight_.push_back({plan.id, precision_tag_, plan.slices});
+  in_flight_.push_back({plan.id, precision_tag_, plan.slices, std::ssize(plan.samples)});
   return plan;
 }
 
@@ -168,7 +172,9 @@ void Scheduler::admit_waiting(StepPlan& plan) {
 bool Scheduler::admit(Sequence& sequence) {
   // A little is kept back for the sequences that run already, else the newcomer preempts at once.
   const std::int64_t reserve = running_.empty() ? 0 : pool_.total() / 100;
-  if (!running_.empty() && pool_.free() <= std::max(sequence.refused_at_free, reserve)) {
+  const bool as_refused = pool_.free() <= sequence.refused_at_free &&
+                          cache_.insertions() == sequence.refused_at_insertions;
+  if (!running_.empty() && (pool_.free() <= reserve || as_refused)) {
     return false;
   }
   sequence.precision_tag = precision_tag_;
@@ -185,6 +191,7 @@ bool Scheduler::admit(Sequence& sequence) {
   if (pool_.free() < wanted + reserve) {
     release_blocks(sequence);
     sequence.refused_at_free = pool_.free();
+    sequence.refused_at_insertions = cache_.insertions();
     return false;
   }
   sequence.refused_at_free = -1;
@@ -261,6 +268,8 @@ void Scheduler::schedule(StepPlan& plan, Sequence& sequence) {
 
 StepOutcome Scheduler::complete(const StepResult& result) {
   check(!in_flight_.empty() && in_flight_.front().id == result.id, "steps complete in order");
+  check(result.failure || std::ssize(result.sampled) >= in_flight_.front().samples,
+        "a step that did not fail has drawn all its tokens");
   const InFlight step = std::move(in_flight_.front());
   in_flight_.pop_front();
   StepOutcome outcome;
@@ -280,7 +289,7 @@ StepOutcome Scheduler::complete(const StepResult& result) {
     sequence.cacheable = sequence.cacheable && step.precision_tag == sequence.precision_tag;
     publish_blocks(sequence);
     if (slice.sample >= 0) {
-      const TokenId token = result.sampled.at(static_cast<std::size_t>(slice.sample));
+      const TokenId token = result.sampled[static_cast<std::size_t>(slice.sample)];
       sequence.tokens.push_back(token);
       ++sequence.usage.output_tokens;
       ++totals_.output_tokens_total;

@@ -1,5 +1,6 @@
 #include "sim/trace.h"
 
+#include <algorithm>
 #include <charconv>
 #include <chrono>
 #include <optional>
@@ -31,7 +32,8 @@ std::optional<TimeNs> take_timestamp(std::string_view& line) {
   const auto second = take(line, '.');
   const std::size_t digits = line.find(',');
   auto fraction = take(line, ',');
-  if (!year || !month || !day || !hour || !minute || !second || !fraction || digits > 9) {
+  if (!year || !month || !day || !hour || !minute || !second || !fraction || digits > 9 ||
+      *hour > 23 || *minute > 59 || *second > 60) {
     return std::nullopt;
   }
   for (std::size_t i = digits; i < 9; ++i) {

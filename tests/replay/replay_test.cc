@@ -36,12 +36,14 @@ class CountingSink : public TokenSink {
  public:
   void emit(OutputBatch batch) override {
     for (const Output& output : batch.outputs) {
-      finished += std::holds_alternative<Finished>(output) ? 1 : 0;
+      const bool ended =
+          std::holds_alternative<Finished>(output) || std::holds_alternative<Refused>(output);
+      ended_requests += ended ? 1 : 0;
       tokens += std::holds_alternative<NewToken>(output) ? 1 : 0;
     }
     last = batch.observation;
   }
-  std::atomic<int> finished = 0;
+  std::atomic<int> ended_requests = 0;
   std::int64_t tokens = 0;
   Observation last;
 };
@@ -50,10 +52,19 @@ void expect_same_plan(const StepPlan& a, const StepPlan& b) {
   EXPECT_EQ(a.id, b.id);
   EXPECT_EQ(a.tokens, b.tokens);
   EXPECT_EQ(a.blocks, b.blocks);
+  ASSERT_EQ(a.samples.size(), b.samples.size());
+  for (std::size_t i = 0; i < a.samples.size(); ++i) {
+    EXPECT_EQ(a.samples[i].position, b.samples[i].position);
+    EXPECT_EQ(a.samples[i].params.seed, b.samples[i].params.seed);
+  }
   ASSERT_EQ(a.slices.size(), b.slices.size());
   for (std::size_t i = 0; i < a.slices.size(); ++i) {
     EXPECT_EQ(a.slices[i].request, b.slices[i].request);
     EXPECT_EQ(a.slices[i].first_position, b.slices[i].first_position);
+    EXPECT_EQ(a.slices[i].token_begin, b.slices[i].token_begin);
+    EXPECT_EQ(a.slices[i].token_count, b.slices[i].token_count);
+    EXPECT_EQ(a.slices[i].block_begin, b.slices[i].block_begin);
+    EXPECT_EQ(a.slices[i].block_count, b.slices[i].block_count);
     EXPECT_EQ(a.slices[i].sample, b.slices[i].sample);
   }
 }
@@ -62,7 +73,8 @@ Request random_request(std::uint64_t id) {
   std::mt19937 random(static_cast<unsigned>(id));
   Request request;
   request.id = RequestId{id};
-  for (unsigned i = 0; i < 1 + random() % 150; ++i) {
+  const unsigned length = 1 + random() % 150;
+  for (unsigned i = 0; i < length; ++i) {
     request.prompt.push_back(static_cast<TokenId>(i < 40 ? i + 3 : 3 + random() % 2000));
   }
   request.sampling.temperature = id % 2 == 0 ? 0.0F : 1.0F;
@@ -96,7 +108,7 @@ TEST(Replay, RecordedEventsGiveTheSameSteps) {
   PROTEAN_REQUIRE_DATA(path);
   const auto checkpoint = open_checkpoint(path);
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().message;
-  const EngineConfig config{.scheduler = {.kv_blocks = 100,
+  const EngineConfig config{.scheduler = {.kv_blocks = 48,
                                           .max_num_seqs = 16,
                                           .max_num_batched_tokens = 128,
                                           .max_model_len = 256}};
@@ -118,7 +130,7 @@ TEST(Replay, RecordedEventsGiveTheSameSteps) {
 
   std::vector<Event> events;
   std::vector<std::thread> clients = start_clients(inbox, clock);
-  while (sink.finished < static_cast<int>(kRequests)) {
+  while (sink.ended_requests < static_cast<int>(kRequests)) {
     for (Event& event : inbox.pop_all()) {
       events.push_back(event);
       engine.handle(std::move(event));
