@@ -2,8 +2,10 @@
 
 #include <boost/json/array.hpp>
 #include <boost/json/object.hpp>
+#include <ctime>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -22,9 +24,14 @@ struct ChatContext {
   bool add_generation_prompt = true;
   boost::json::array tools;             // OpenAI tool objects; empty = none
   boost::json::object template_kwargs;  // chat_template_kwargs of the request, passed as they are
+  // Local time, as std::localtime gives it, for strftime_now(). Without it a template sees no such
+  // function, and those that ask whether it is defined fall back to a fixed date.
+  std::optional<std::tm> now;
 };
 
-// A compiled chat template (Jinja). Immutable: any thread may render.
+// A compiled chat template: Jinja2 as Hugging Face sets it up (sandboxed, immutable, trim_blocks,
+// lstrip_blocks, loop controls, its tojson). What it has no word for, such as include or integers
+// beyond 64 bits, is refused by name. Immutable: any thread may render, with 1 MiB of free stack.
 class ChatTemplate {
  public:
   // Errors say line and what is not understood.
@@ -32,7 +39,10 @@ class ChatTemplate {
   // "<|im_start|>role\ncontent<|im_end|>\n": for models that bring no template.
   static ChatTemplate chatml();
 
-  // Messages as OpenAI's JSON objects. raise_exception() in a template is an error with its text.
+  // Messages as OpenAI's JSON objects. Arguments of earlier tool calls, which OpenAI sends as text,
+  // reach the template as the object they hold, which is what templates are written for.
+  // raise_exception() in a template is an error with its text. A template that needs more than
+  // some seconds, 512 MiB or 16 MiB of output is an error (kExhausted).
   Result<std::string> render(const boost::json::array& messages, const ChatContext& context) const;
 
  private:
@@ -40,8 +50,10 @@ class ChatTemplate {
   std::shared_ptr<const jinja::Template> compiled_;
 };
 
-// What a model directory says about chatting: tokenizer_config.json's chat_template (a string, or a
-// list of which "default" is taken), chat_template.jinja, chat_template.json; bos and eos text.
+// What a model directory says about chatting: chat_template.jinja, else chat_template.json, else
+// tokenizer_config.json's chat_template (a string, or a list of which "default" is taken); bos and
+// eos text from tokenizer_config.json or special_tokens_map.json. A file that is not there is no
+// error.
 struct ChatFiles {
   std::string template_source;  // empty when the model has none
   std::string bos_token;

@@ -1,0 +1,41 @@
+// Any bytes as a template, rendered with a fixed conversation: no crash, no hang, no leak.
+
+#include <boost/json/parse.hpp>
+#include <cstdint>
+#include <string_view>
+
+#include "chat/parser.h"
+#include "chat/render.h"
+
+namespace {
+
+constexpr std::string_view kConversation =
+    R"([{"role":"system","content":"S é日"},{"role":"user","content":"Hi <b>"},
+        {"role":"assistant","content":null,"tool_calls":[{"id":"123456789","type":"function",
+          "function":{"name":"f","arguments":"{\"a\":[1,2.5,null,true]}"}}]},
+        {"role":"tool","tool_call_id":"123456789","content":"r\nr"}])";
+constexpr std::string_view kTools =
+    R"([{"type":"function","function":{"name":"f","description":"d","parameters":{"type":"object",
+        "properties":{"a":{"type":"array","items":{"type":"string"}}},"required":["a"]}}}])";
+
+// Small, so that a loop ends soon: the fuzzer looks for what the limits do not catch.
+constexpr protean::jinja::Limits kLimits{
+    .steps = 20'000, .value_bytes = 4 << 20, .output_bytes = 1 << 16};
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  namespace json = boost::json;
+  static const json::value conversation = json::parse(kConversation);
+  protean::ChatContext context{.bos_token = "<s>", .eos_token = "</s>"};
+  context.tools = json::parse(kTools).as_array();
+  context.now = std::tm{.tm_mday = 1, .tm_year = 124};
+  protean::jinja::Template parsed;
+  try {
+    parsed = protean::jinja::parse_template({reinterpret_cast<const char*>(data), size});
+  } catch (const protean::jinja::Failure&) {
+    return 0;
+  }
+  static_cast<void>(protean::jinja::render_chat(parsed, conversation.as_array(), context, kLimits));
+  return 0;
+}
