@@ -52,7 +52,8 @@ class Conversation {
 
   Result<Request> next_request() const {
     const ModelFiles& files = client_.files();
-    const ChatContext context{.bos_token = files.chat.bos_token, .eos_token = files.chat.eos_token};
+    const ChatContext context{
+        .bos_token = files.chat.bos_token, .eos_token = files.chat.eos_token, .now = local_time()};
     const auto text = files.chat_template.render(messages_, context);
     if (!text.ok()) {
       return text.error();

@@ -91,4 +91,11 @@ Machine this_machine() {
   return machine;
 }
 
+std::tm local_time() {
+  const std::time_t now = std::time(nullptr);
+  std::tm local{};
+  ::localtime_r(&now, &local);
+  return local;
+}
+
 }  // namespace protean

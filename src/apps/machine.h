@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <ctime>
 
 namespace protean {
 
@@ -10,5 +11,7 @@ struct Machine {
   std::int64_t free_memory_bytes = 0;
 };
 Machine this_machine();
+
+std::tm local_time();
 
 }  // namespace protean

@@ -1,0 +1,146 @@
+#!/usr/bin/env python3
+"""Writes small valid inputs for every fuzzer: fuzz_seeds.py FOLDER makes FOLDER/NAME_fuzz/*.
+
+A fuzzer that starts from nothing spends its time on the first bytes; from a file that loads it
+reaches the code behind the checks.
+"""
+
+import json
+import struct
+import sys
+from pathlib import Path
+
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 32, "intermediate_size": 32,
+    "num_hidden_layers": 1, "num_attention_heads": 1, "num_key_value_heads": 1, "vocab_size": 4, "rms_norm_eps": 1e-6,
+    "max_position_embeddings": 64, "rope_theta": 10000.0, "tie_word_embeddings": True, "torch_dtype": "bfloat16",
+    "hidden_act": "silu", "bos_token_id": 1, "eos_token_id": [2, 3],
+}
+ROPE = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 32}
+
+TOKENIZER = {
+    "version": "1.0",
+    "added_tokens": [{"id": 0, "content": "<s>", "special": True, "single_word": False, "lstrip": False,
+                      "rstrip": False, "normalized": False}],
+    "normalizer": {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "\u2581"}, {
+        "type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}]},
+    "pre_tokenizer": None,
+    "post_processor": {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}},
+                                                                {"Sequence": {"id": "A", "type_id": 0}}],
+                       "pair": [], "special_tokens": {"<s>": {"id": "<s>", "ids": [0], "tokens": ["<s>"]}}},
+    "decoder": {"type": "Sequence", "decoders": [{"type": "ByteFallback"}, {"type": "Fuse"}]},
+    "model": {"type": "BPE", "unk_token": "<s>", "byte_fallback": False, "ignore_merges": False,
+              "vocab": {"<s>": 0, "h": 1, "e": 2, "he": 3, "\u2581": 4}, "merges": [["h", "e"]]},
+}
+BYTE_LEVEL = {
+    "version": "1.0", "added_tokens": [], "normalizer": {"type": "NFC"},
+    "pre_tokenizer": {"type": "Sequence", "pretokenizers": [
+        {"type": "Split", "pattern": {"Regex": r"(?i:'s|'t)|\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"},
+         "behavior": "Isolated", "invert": False},
+        {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}]},
+    "decoder": {"type": "ByteLevel"},
+    "model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2, "\u0120": 3}, "merges": ["a b"]},
+}
+
+CHAT = {"model": "m", "messages": [{"role": "system", "content": "s"},
+                                   {"role": "user", "content": [{"type": "text", "text": "hi \u00e9"}]}],
+        "max_tokens": 5, "temperature": 0.5, "top_p": 0.9, "top_k": 4, "min_p": 0.1, "seed": -1, "n": 1,
+        "stop": ["a", "b"], "stop_token_ids": [2], "stream": True, "stream_options": {"include_usage": True}}
+COMPLETION = {"prompt": [[1, 2], [3]], "max_tokens": 1, "stop": "x", "ignore_eos": True, "logit_bias": {},
+              "include_stop_str_in_output": True, "add_special_tokens": False}
+
+TEMPLATES = [
+    "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\\n' + (m.content or '') | trim + '<|im_end|>\\n' }}"
+    "{%- endfor %}{% if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{% endif %}",
+    "{%- macro show(x, depth=0) -%}{{ x | tojson(indent=2) }}{%- endmacro -%}{% set ns = namespace(n=0, last=none) %}"
+    "{%- for m in messages[::-1] if m.role not in ['system'] %}{% set ns.n = ns.n + loop.index0 * 2 %}"
+    "{{ loop.first ~ loop.last ~ show(m.tool_calls | default([], true)) }}{% else %}none{% endfor %}",
+    "{% if tools is defined and tools is not none and tools | length > 0 %}{{ tools | map(attribute='function.name') "
+    "| join(', ') | upper | replace('A', 'b') }}{% elif not messages %}{{ raise_exception('no messages') }}{% endif %}"
+    "{{ strftime_now('%d %b %Y') }}{# a comment #}{{ bos_token.split('<')[1:][0].startswith('s') and 7 // 2 ** 2 % 3 }}",
+]
+
+
+def gguf_string(text):
+    data = text.encode()
+    return struct.pack("<Q", len(data)) + data
+
+
+def gguf_value(value):
+    """Type and value; lists are of strings, floats or int32."""
+    if isinstance(value, str):
+        return struct.pack("<I", 8) + gguf_string(value)
+    if isinstance(value, float):
+        return struct.pack("<If", 6, value)
+    if isinstance(value, int):
+        return struct.pack("<II", 4, value)
+    kinds = {str: (8, gguf_string), float: (6, lambda x: struct.pack("<f", x)), int: (5, lambda x: struct.pack("<i", x))}
+    kind, write = kinds[type(value[0])]
+    return struct.pack("<IIQ", 9, kind, len(value)) + b"".join(map(write, value))
+
+
+def gguf():
+    width, q8_0, f32 = 32, 8, 0
+    meta = {
+        "general.architecture": "llama", "llama.block_count": 1, "llama.embedding_length": width,
+        "llama.feed_forward_length": width, "llama.attention.head_count": 1, "llama.attention.head_count_kv": 1,
+        "llama.context_length": 64, "llama.attention.layer_norm_rms_epsilon": 1e-6, "llama.rope.freq_base": 10000.0,
+        "tokenizer.ggml.model": "llama", "tokenizer.ggml.tokens": ["<unk>", "<s>", "</s>", "a"],
+        "tokenizer.ggml.scores": [0.0, 0.0, 0.0, -1.0], "tokenizer.ggml.token_type": [2, 3, 3, 1],
+        "tokenizer.ggml.bos_token_id": 1, "tokenizer.ggml.eos_token_id": 2,
+    }
+    shapes = {"token_embd.weight": (q8_0, [width, 4]), "output_norm.weight": (f32, [width]),
+              "blk.0.attn_norm.weight": (f32, [width]), "blk.0.ffn_norm.weight": (f32, [width])}
+    for name in ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"):
+        shapes[f"blk.0.{name}.weight"] = (q8_0, [width, width])
+    head = b"GGUF" + struct.pack("<IQQ", 3, len(shapes), len(meta))
+    head += b"".join(gguf_string(key) + gguf_value(value) for key, value in meta.items())
+    body = b""
+    for name, (kind, shape) in shapes.items():
+        rows = shape[1] if len(shape) > 1 else 1
+        head += gguf_string(name) + struct.pack("<I", len(shape)) + struct.pack(f"<{len(shape)}Q", *shape)
+        head += struct.pack("<IQ", kind, len(body))
+        data = struct.pack(f"<{width}f", *[1.0] * width) if kind == f32 else (b"\x00\x3c" + bytes(range(32))) * rows
+        body += data + b"\0" * (-len(data) % 32)
+    return head + b"\0" * (-len(head) % 32) + body
+
+
+def safetensors():
+    header = json.dumps({"__metadata__": {"format": "pt"}, "a": {"dtype": "F32", "shape": [2, 1], "data_offsets": [0, 8]},
+                         "b": {"dtype": "BF16", "shape": [2], "data_offsets": [8, 12]}}).encode()
+    header += b" " * (-len(header) % 8)
+    return struct.pack("<Q", len(header)) + header + bytes(12)
+
+
+def sentencepiece():
+    """ModelProto: pieces (1), trainer (2: BPE, byte fallback off), normalizer (3: identity)."""
+    def field(number, data):
+        return bytes([number << 3 | 2, len(data)]) + data
+    pieces = [("<unk>", 2), ("<s>", 3), ("</s>", 3), ("\u2581", 1), ("a", 1), ("b", 1), ("ab", 1)]
+    model = b"".join(field(1, field(1, text.encode()) + bytes([0x15]) + struct.pack("<f", -float(i)) + bytes([0x18, kind]))
+                     for i, (text, kind) in enumerate(pieces))
+    return model + field(2, bytes([0x18, 2])) + field(3, field(1, b"identity"))
+
+
+def main(root):
+    def text(value):
+        return json.dumps(value, ensure_ascii=False).encode()
+    seeds = {
+        "gguf": [gguf()],
+        "safetensors": [safetensors()],
+        "hf_config": [text(CONFIG), text({**CONFIG, "rope_scaling": ROPE})],
+        "tokenizer_json": [text(TOKENIZER), text(BYTE_LEVEL)],
+        "sentencepiece_model": [sentencepiece()],
+        "chat_template": [template.encode() for template in TEMPLATES],
+        "generation_call": [text(CHAT), text(COMPLETION)],
+    }
+    for name, inputs in seeds.items():
+        folder = Path(root, f"{name}_fuzz")
+        folder.mkdir(parents=True, exist_ok=True)
+        for i, data in enumerate(inputs):
+            (folder / str(i)).write_bytes(data)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

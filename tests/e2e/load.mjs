@@ -1,0 +1,106 @@
+// Many impatient clients for a while: LOAD_SECONDS=60 LOAD_STREAMS=64 LOAD_SEED=1 node load.mjs
+//
+// Every request must end, none with an error; at rest nothing may be left running, waiting or
+// holding KV; and the server's memory must not have grown since it was warm.
+
+import assert from 'node:assert/strict';
+import http from 'node:http';
+import { isIdle, Server } from './server.mjs';
+
+const stall = 30_000; // a stream this long without a byte is a failure
+
+// A small generator of our own, so that clients can repeat themselves.
+function random(seed) {
+  let state = seed >>> 0;
+  return (below) => {
+    state = (Math.imul(state, 1664525) + 1013904223) >>> 0;
+    return Math.floor((state / 2 ** 32) * below);
+  };
+}
+
+// One streamed completion, read to its end or left after `leaveAfter` chunks.
+function stream(url, agent, body, leaveAfter) {
+  return new Promise((settle, fail) => {
+    const request = http.request(`${url}/v1/completions`, {
+      agent, method: 'POST', headers: { 'content-type': 'application/json' }, timeout: stall,
+    });
+    let chunks = 0;
+    let text = '';
+    const leave = () => {
+      request.destroy();
+      settle('left');
+    };
+    request.on('timeout', () => fail(new Error(`nothing for ${stall} ms after ${chunks} chunks`)));
+    request.on('error', (error) => (chunks >= leaveAfter ? settle('left') : fail(error)));
+    request.on('response', (response) => {
+      response.setEncoding('utf8');
+      response.on('data', (data) => {
+        ++chunks;
+        text += data;
+        if (chunks >= leaveAfter) leave();
+      });
+      response.on('end', () => {
+        if (response.statusCode !== 200) return fail(new Error(`HTTP ${response.statusCode}: ${text}`));
+        if (text.includes('"error"')) return fail(new Error(`an error in the stream: ${text.slice(-300)}`));
+        if (!text.endsWith('data: [DONE]\n\n')) return fail(new Error(`no end: ...${text.slice(-100)}`));
+        return settle('finished');
+      });
+      response.on('error', (error) => (chunks >= leaveAfter ? settle('left') : fail(error)));
+    });
+    if (leaveAfter === 0) setTimeout(leave, 1);
+    request.end(JSON.stringify(body));
+  });
+}
+
+function someRequest(below) {
+  const words = ['The dog', 'a bird', 'Lily ran', 'to the park', 'and saw', 'a big tree', 'with Tom', 'happy'];
+  const prompt = Array.from({ length: 1 + below(40) }, () => words[below(words.length)]).join(' ');
+  return {
+    prompt, stream: true, max_tokens: 1 + below(200), temperature: below(2), seed: below(1000), ignore_eos: below(2) === 1,
+    stop: below(4) === 0 ? [words[below(words.length)]] : undefined,
+  };
+}
+
+export async function load({ seconds, streams, seed }) {
+  // Few KV blocks, so that preemption happens too.
+  const server = await Server.start('--max-num-seqs', '48', '--kv-cache-memory', '1MiB');
+  const count = { finished: 0, left: 0 };
+  const agent = new http.Agent({ keepAlive: true, maxSockets: streams });
+  const drive = async (until, below) => {
+    while (Date.now() < until) {
+      const leaveAfter = below(3) === 0 ? below(20) : Infinity;
+      ++count[await stream(server.url, agent, someRequest(below), leaveAfter)];
+    }
+  };
+  const run = (ms, first) => {
+    const until = Date.now() + ms;
+    return Promise.all(Array.from({ length: streams }, (_, i) => drive(until, random(first + i))));
+  };
+  try {
+    await run(seconds * 200, seed);
+    const warm = server.residentBytes();
+    await run(seconds * 800, seed + streams);
+    const metrics = await server.idleMetrics();
+    const end = server.residentBytes();
+    const preemptions = metrics.get('vllm:num_preemptions_total');
+    const mib = (bytes) => (bytes / 2 ** 20).toFixed(1);
+    console.log(
+      `load: ${count.finished} finished, ${count.left} left, ${preemptions} preemptions, ` +
+        `${metrics.get('vllm:generation_tokens_total')} tokens in ${seconds} s; RSS ${mib(warm)} -> ${mib(end)} MiB`,
+    );
+    assert.ok(isIdle(metrics), `not idle:\n${[...metrics].filter(([n]) => /num_requests|kv_blocks/.test(n)).join('\n')}`);
+    assert.ok(count.finished > streams && count.left > 0, 'too little happened to mean anything');
+    // Sanitizers keep what was freed: LOAD_MEMORY=any is for them.
+    const flat = end < warm * 1.1 + 2 ** 22 || process.env.LOAD_MEMORY === 'any';
+    assert.ok(flat, `memory grew from ${mib(warm)} to ${mib(end)} MiB`);
+    return count;
+  } finally {
+    agent.destroy();
+    assert.equal(await server.stop(), 0, `exit code after SIGTERM; log:\n${server.log}`);
+  }
+}
+
+if (process.argv[1] === new URL(import.meta.url).pathname) {
+  const env = (name, otherwise) => Number(process.env[name] ?? otherwise);
+  await load({ seconds: env('LOAD_SECONDS', 60), streams: env('LOAD_STREAMS', 64), seed: env('LOAD_SEED', 1) });
+}

@@ -1,0 +1,86 @@
+// Starts the real program on a free port with a small trained model, and reads its /metrics.
+
+import { spawn } from 'node:child_process';
+import { existsSync, readFileSync } from 'node:fs';
+import { dirname, resolve } from 'node:path';
+import { fileURLToPath } from 'node:url';
+
+const root = resolve(dirname(fileURLToPath(import.meta.url)), '../..');
+const program = process.env.PROTEAN ?? resolve(root, 'build/protean');
+const data = resolve(root, process.env.PROTEAN_DATA ?? '../shared/data');
+export const model = resolve(data, 'models/tinystories-656k');
+export const modelName = 'tinystories-656k';
+
+// Why there is nothing to test here, or false.
+export const skip = existsSync(model) ? false : `needs ${model}; set PROTEAN_DATA to the test data folder`;
+
+export class Server {
+  static async start(...flags) {
+    const server = new Server();
+    server.process = spawn(program, ['serve', model, '--host', '127.0.0.1', '--port', '0', ...flags], {
+      stdio: ['ignore', 'inherit', 'pipe'],
+    });
+    server.ended = new Promise((settle) => {
+      server.process.once('error', (error) => settle(`could not start: ${error.message}`));
+      server.process.once('close', (code, signal) => settle(signal ?? code));
+    });
+    server.log = '';
+    server.url = await new Promise((settle, fail) => {
+      server.process.stderr.setEncoding('utf8').on('data', (text) => {
+        server.log += text;
+        const listening = server.log.match(/listening on (http:\/\/\S+)/);
+        if (listening) settle(listening[1]);
+      });
+      server.ended.then((how) => fail(new Error(`${program} ended (${how}) before it listened:\n${server.log}`)));
+    });
+    return server;
+  }
+
+  // SIGTERM; its exit code once it has drained.
+  async stop() {
+    this.process.kill('SIGTERM');
+    return this.ended;
+  }
+
+  // Samples by name with labels, and by bare name the sum over labels.
+  async metrics() {
+    const response = await fetch(`${this.url}/metrics`);
+    return parseMetrics(await response.text());
+  }
+
+  // Polls until nothing runs, waits or holds KV; the metrics at that time, or the last ones seen.
+  async idleMetrics(patienceMs = 10_000) {
+    const until = Date.now() + patienceMs;
+    for (;;) {
+      const now = await this.metrics();
+      if (isIdle(now) || Date.now() > until) return now;
+      await sleep(20);
+    }
+  }
+
+  residentBytes() {
+    const status = readFileSync(`/proc/${this.process.pid}/status`, 'utf8');
+    return Number(status.match(/^VmRSS:\s+(\d+) kB$/m)[1]) * 1024;
+  }
+}
+
+export const sleep = (ms) => new Promise((wake) => setTimeout(wake, ms));
+
+export function isIdle(metrics) {
+  return ['vllm:num_requests_running', 'vllm:num_requests_waiting', 'protean:kv_blocks_used'].every(
+    (name) => metrics.get(name) === 0,
+  );
+}
+
+export function parseMetrics(text) {
+  const samples = new Map();
+  for (const line of text.split('\n')) {
+    if (line === '' || /^# (HELP|TYPE) [\w:]+ \S/.test(line)) continue;
+    const sample = line.match(/^([a-zA-Z_:][\w:]*)(\{(?:\w+="(?:\\.|[^"\\])*",?)*\})? (\S+)$/);
+    const value = sample && (sample[3] === '+Inf' ? Infinity : Number(sample[3]));
+    if (!sample || Number.isNaN(value)) throw new Error(`/metrics holds a line that is no sample: ${line}`);
+    samples.set(sample[1] + (sample[2] ?? ''), value);
+    if (sample[2]) samples.set(sample[1], (samples.get(sample[1]) ?? 0) + value);
+  }
+  return samples;
+}
