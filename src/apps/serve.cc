@@ -7,6 +7,7 @@
 #include <thread>
 #include <vector>
 
+#include "apps/machine.h"
 #include "apps/model_files.h"
 #include "apps/options.h"
 #include "apps/replica.h"
@@ -47,7 +48,8 @@ ServedModel served_model(const ServeOptions& options, const ModelFiles& files,
           .bos_text = files.chat.bos_token,
           .eos_text = files.chat.eos_token,
           .defaults = files.generation,
-          .max_model_len = sizing.max_model_len};
+          .max_model_len = sizing.max_model_len,
+          .local_time = local_time};
 }
 
 void log_start(const ServeOptions& options, const ModelFiles& files, const Sizing& sizing) {

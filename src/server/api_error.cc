@@ -29,6 +29,8 @@ Kind kind_of(int status) {
       return {"rate_limit_error", "queue_full"};
     case 431:
       return {"invalid_request_error", "headers_too_large"};
+    case 501:
+      return {"invalid_request_error", "not_implemented"};
     case 503:
       return {"unavailable_error", "unavailable"};
     default:

@@ -5,6 +5,8 @@
 #include <boost/asio/steady_timer.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/core/tcp_stream.hpp>
+#include <boost/beast/http/parser.hpp>
+#include <boost/beast/http/string_body.hpp>
 #include <functional>
 #include <memory>
 
@@ -27,9 +29,12 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   boost::asio::awaitable<void> run();  // keep a shared_ptr to this until it is done
   void close();
-  bool busy() const { return busy_; }  // between a request's header and its response's end
+  bool busy() const { return busy_; }            // from a whole request to its response's end
+  bool receiving() const { return receiving_; }  // a request's body
 
  private:
+  using Parser = boost::beast::http::request_parser<boost::beast::http::string_body>;
+
   // The request being answered, as far as writing the response needs it.
   struct Exchange {
     HttpCall call;
@@ -39,6 +44,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   boost::asio::awaitable<bool> await_request();
   boost::asio::awaitable<bool> serve_request();
+  boost::asio::awaitable<boost::system::error_code> read_body(Parser& parser);
   boost::asio::awaitable<bool> serve_call(const Exchange& exchange);
   boost::asio::awaitable<bool> refuse_malformed(boost::system::error_code ec);
   boost::asio::awaitable<bool> send(const Exchange& exchange, HttpReply& reply);  // empties reply
@@ -57,6 +63,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   boost::asio::steady_timer change_;  // never expires; cancelled to say "look again"
   const Setting setting_;
   bool busy_ = false;
+  bool receiving_ = false;
   bool gone_ = false;      // the client left, or was too slow
   bool watching_ = false;  // watch() runs
   bool unread_ = false;    // the client may still be sending what we will not read

@@ -27,13 +27,24 @@ std::string describe(const json::value& value) {
   }
 }
 
+namespace {
+
+constexpr double kLargestReal = 9e15;  // beyond, a double does not tell integers apart
+
+// Refused for its size or its writing, whatever the range.
+bool too_large(const json::value& value) {
+  return value.is_uint64() || (value.is_double() && !(std::abs(value.get_double()) < kLargestReal));
+}
+
+}  // namespace
+
 std::optional<std::int64_t> as_integer(const json::value& value, std::int64_t low,
                                        std::int64_t high) {
   std::int64_t number = 0;
   if (const std::int64_t* exact = value.if_int64()) {
     number = *exact;
   } else if (const double* real = value.if_double();
-             real != nullptr && std::abs(*real) < 9e15 && std::trunc(*real) == *real) {
+             real != nullptr && std::abs(*real) < kLargestReal && std::trunc(*real) == *real) {
     number = static_cast<std::int64_t>(*real);
   } else {
     return std::nullopt;
@@ -70,9 +81,10 @@ std::optional<std::int64_t> FieldReader::integer(std::string_view name, std::int
   const std::optional<std::int64_t> number = as_integer(*value, low, high);
   if (!number) {
     expect(name,
-           high == std::numeric_limits<std::int64_t>::max()
+           high == std::numeric_limits<std::int64_t>::max() && !too_large(*value)
                ? fmt::format("an integer of at least {}", low)
-               : fmt::format("an integer from {} to {}", low, high),
+               : fmt::format("an integer from {} to {}{}", low, high,
+                             too_large(*value) ? ", in digits only" : ""),
            *value);
   }
   return number;

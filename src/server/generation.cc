@@ -21,14 +21,12 @@ Generation::Generation(AnswerIdentity identity, const GenerationCall& call,
       stream_(call.stream),
       client_stop_ids_(call.stop.token_ids),
       writer_(identity_) {
+  const StopMatcher matcher(call.stop.strings, call.stop.keep_string);
   choices_.reserve(requests.size());
   for (const Request& request : requests) {
     requests_.push_back(request.id);
-    choices_.push_back(
-        {.text = StreamText(tokenizer, {.stops = call.stop.strings,
-                                        .keep_stop = call.stop.keep_string,
-                                        .at_text_start = at_text_start(request, tokenizer)}),
-         .prompt_tokens = static_cast<int>(request.prompt.size())});
+    choices_.push_back({.text = StreamText(tokenizer, matcher, at_text_start(request, tokenizer)),
+                        .prompt_tokens = static_cast<int>(request.prompt.size())});
   }
 }
 

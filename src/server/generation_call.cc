@@ -15,6 +15,8 @@ namespace {
 namespace json = boost::json;
 
 constexpr std::size_t kMaxStopStrings = 16;
+// Of a stop string and of cache_salt: every choice has its own of these, or of what they become.
+constexpr std::size_t kMaxShortText = 1024;
 constexpr std::size_t kMaxStopTokenIds = 1024;
 constexpr std::int64_t kLargestTokenId = std::numeric_limits<TokenId>::max();
 constexpr std::int64_t kNoLimit = std::numeric_limits<std::int64_t>::max();
@@ -30,9 +32,16 @@ SamplingFields read_sampling(FieldReader& fields) {
   }
   if (const json::value* seed = fields.find("seed"); seed != nullptr && seed->is_uint64()) {
     read.seed = seed->get_uint64();
-  } else if (const auto number =
-                 fields.integer("seed", std::numeric_limits<std::int64_t>::min(), kNoLimit)) {
-    read.seed = static_cast<std::uint64_t>(*number);
+  } else if (seed != nullptr) {
+    constexpr std::int64_t kLowest = std::numeric_limits<std::int64_t>::min();
+    if (const auto number = as_integer(*seed, kLowest, kNoLimit)) {
+      read.seed = static_cast<std::uint64_t>(*number);
+    } else {
+      fields.expect("seed",
+                    fmt::format("an integer from {} to {}, in digits only", kLowest,
+                                std::numeric_limits<std::uint64_t>::max()),
+                    *seed);
+    }
   }
   return read;
 }
@@ -54,6 +63,11 @@ void read_stop_strings(FieldReader& fields, StopFields& read) {
     if (!one.is_string() || one.get_string().empty()) {
       return fields.fail("stop", fmt::format("stop must hold non-empty strings, not {}",
                                              one.is_string() ? "an empty one" : describe(one)));
+    }
+    if (one.get_string().size() > kMaxShortText) {
+      return fields.fail("stop", fmt::format("stop holds a string of {} bytes, at most {} are "
+                                             "allowed",
+                                             one.get_string().size(), kMaxShortText));
     }
     read.strings.emplace_back(std::string_view(one.get_string()));
   }
@@ -113,6 +127,10 @@ void read_common(FieldReader& fields, GenerationCall& call) {
   if (const auto salt = fields.string("cache_salt")) {
     if (salt->empty()) {
       fields.fail("cache_salt", "cache_salt must not be empty: leave it out to share the cache");
+    }
+    if (salt->size() > kMaxShortText) {
+      fields.fail("cache_salt", fmt::format("cache_salt has {} bytes, at most {} are allowed",
+                                            salt->size(), kMaxShortText));
     }
     call.cache_salt = *salt;
   }
@@ -224,6 +242,7 @@ CompletionInput read_completion_input(FieldReader& fields) {
     }
     return read;
   }
+  read.prompts.reserve(list->size());
   for (std::size_t i = 0; i < list->size(); ++i) {
     const json::value& one = (*list)[i];
     const std::string where = fmt::format("prompt[{}]", i);
@@ -265,6 +284,11 @@ Checked<GenerationCall> parse_call(json::value body, bool chat) {
 }
 
 }  // namespace
+
+std::int64_t GenerationCall::choices() const {
+  const CompletionInput* completion = std::get_if<CompletionInput>(&input);
+  return completion == nullptr ? 1 : std::ssize(completion->prompts);
+}
 
 Checked<GenerationCall> parse_chat_call(json::value body) {
   return parse_call(std::move(body), true);

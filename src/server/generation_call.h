@@ -59,6 +59,7 @@ struct GenerationCall {
   std::string cache_salt;
 
   bool chat() const { return std::holds_alternative<ChatInput>(input); }
+  std::int64_t choices() const;  // of the answer: engine requests it takes
 };
 
 Checked<GenerationCall> parse_chat_call(boost::json::value body);

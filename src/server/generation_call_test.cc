@@ -125,6 +125,15 @@ TEST(GenerationCall, RefusesBadFieldsByName) {
        "stream_options.include_usage", "true or false"},
       {with(R"("cache_salt":"")"), "cache_salt", "empty"},
       {with(R"("cache_salt":{})"), "cache_salt", "a string"},
+      {with("\"cache_salt\":\"" + std::string(1025, 's') + "\""), "cache_salt", "1025 bytes"},
+      {with("\"stop\":[\"a\",\"" + std::string(1025, 's') + "\"]"), "stop", "1025 bytes"},
+      {with(R"("max_tokens":9223372036854775808)"), "max_tokens", "1 to 9223372036854775807"},
+      {with(R"("max_tokens":1e16)"), "max_tokens", "1 to 9223372036854775807, in digits only"},
+      {with(R"("top_k":99999999999999999999)"), "top_k", "-1 to 9223372036854775807"},
+      {with(R"("seed":99999999999999999999)"), "seed", "to 18446744073709551615"},
+      {with(R"("n":0)"), "n", "at least 1, not 0"},
+      {with(R"("n":"1")"), "n", "at least 1, not a string"},
+      {with(R"("n":1.5)"), "n", "an integer"},
   };
   for (const Bad& bad : table) {
     expect_bad(bad, false);
@@ -161,6 +170,11 @@ TEST(GenerationCall, RefusesWhatWouldChangeTheAnswer) {
   expect_bad({with(R"("suffix":"end")"), "suffix", "filling in"}, false);
   expect_bad({chat_with(R"("tools":[{"type":"function"}])"), "tools", "tool calling"}, true);
   expect_bad({chat_with(R"("tool_choice":"required")"), "tool_choice", "tool_choice"}, true);
+  for (const char* modalities : {R"(["audio"])", R"(["text","audio"])", "[]", "[7]", "\"text\""}) {
+    expect_bad(
+        {chat_with(fmt::format("\"modalities\":{}", modalities)), "modalities", "modalities"},
+        true);
+  }
   expect_bad({chat_with(R"("continue_final_message":true)"), "continue_final_message", ""}, true);
 }
 
@@ -171,7 +185,8 @@ TEST(GenerationCall, NeutralValuesAndUnknownFieldsPass) {
       "skip_special_tokens":true,"parallel_tool_calls":true,"metadata":{"a":[1]},"priority":0)";
   EXPECT_TRUE(std::holds_alternative<GenerationCall>(parse(with(neutral), false)));
   const std::string chat =
-      std::string(neutral) + R"(,"tools":[],"tool_choice":"none","store":false)";
+      std::string(neutral) +
+      R"(,"tools":[],"tool_choice":"none","store":false,"modalities":["text"])";
   EXPECT_TRUE(std::holds_alternative<GenerationCall>(parse(chat_with(chat), true)));
   EXPECT_TRUE(
       std::holds_alternative<GenerationCall>(parse(chat_with(R"("logprobs":false)"), true)));

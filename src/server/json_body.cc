@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <boost/json/basic_parser_impl.hpp>
 #include <boost/json/value_stack.hpp>
+#include <new>
 #include <set>
 #include <string>
 #include <vector>
@@ -135,6 +136,8 @@ Checked<json::value> parse_json_body(std::string_view text) {
     }
     const std::string& complaint = parser.handler().complaint();
     return at_position(text, consumed, complaint.empty() ? ec.message() : complaint);
+  } catch (const std::bad_alloc&) {
+    throw;                           // the service knows what to say
   } catch (const std::exception&) {  // lengths beyond what the library holds
     return ApiError{.status = 413, .message = "the body is too large to be parsed"};
   }

@@ -10,19 +10,54 @@ namespace {
 
 constexpr int kDefaultCompletionTokens = 16;  // OpenAI's
 
+// A normalizer may make a text shorter before it is cut into tokens: the compatibility forms of
+// Unicode make one byte of four at most.
+constexpr std::int64_t kNormalizerShrinks = 4;
+
 using Tokens = std::vector<TokenId>;
+
+std::optional<ApiError> refuse_text(std::int64_t bytes, const GenerationCall& call,
+                                    const ServedModel& model) {
+  if (model.max_text_bytes == 0 || bytes <= model.max_text_bytes) {
+    return std::nullopt;
+  }
+  const std::string_view what = call.chat() ? "messages" : "prompt";
+  return ApiError{.message = fmt::format("the text of the {} is too long: {} bytes cannot fit this "
+                                         "model's context of {} tokens; shorten the {}",
+                                         what, bytes, model.max_model_len, what),
+                  .param = std::string(what),
+                  .code = "context_length_exceeded"};
+}
+
+std::int64_t text_bytes(const boost::json::array& messages) {
+  std::int64_t bytes = 0;
+  for (const boost::json::value& message : messages) {
+    const boost::json::value& content = message.at("content");
+    bytes += content.is_string() ? std::ssize(content.get_string()) : 0;
+  }
+  return bytes;
+}
 
 Checked<Tokens> chat_prompt(const ChatInput& input, const GenerationCall& call,
                             const ServedModel& model) {
+  if (auto refusal = refuse_text(text_bytes(input.messages), call, model)) {
+    return *refusal;  // before the template multiplies it
+  }
   ChatContext context{.bos_token = model.bos_text,
                       .eos_token = model.eos_text,
                       .add_generation_prompt = input.add_generation_prompt,
                       .tools = {},
                       .template_kwargs = input.template_kwargs};
+  if (model.local_time) {
+    context.now = model.local_time();
+  }
   const Result<std::string> text = model.chat_template->render(input.messages, context);
   if (!text.ok()) {
     return ApiError{.message = "the chat template refused the messages: " + text.error().message,
                     .param = "messages"};
+  }
+  if (auto refusal = refuse_text(std::ssize(*text), call, model)) {
+    return *refusal;
   }
   // The template has written the special tokens it wants.
   return model.tokenizer->encode(*text, {.add_special = call.add_special_tokens.value_or(false)});
@@ -31,6 +66,9 @@ Checked<Tokens> chat_prompt(const ChatInput& input, const GenerationCall& call,
 Checked<Tokens> completion_prompt(const TextOrTokens& prompt, const GenerationCall& call,
                                   const ServedModel& model) {
   if (const std::string* text = std::get_if<std::string>(&prompt)) {
+    if (auto refusal = refuse_text(std::ssize(*text), call, model)) {
+      return *refusal;
+    }
     return model.tokenizer->encode(*text, {.add_special = call.add_special_tokens.value_or(true)});
   }
   const Tokens& tokens = std::get<Tokens>(prompt);
@@ -120,6 +158,15 @@ Checked<Request> make_request(Checked<Tokens> prompt, const GenerationCall& call
 }
 
 }  // namespace
+
+std::int64_t most_text_bytes(const Tokenizer& tokenizer, int max_model_len) {
+  std::size_t longest = 1;
+  for (TokenId id = 0; id < tokenizer.vocab_size(); ++id) {
+    const std::string_view bytes = tokenizer.bytes(id);
+    longest = std::max(longest, bytes.empty() ? tokenizer.token_text(id).size() : bytes.size());
+  }
+  return static_cast<std::int64_t>(longest) * max_model_len * kNormalizerShrinks;
+}
 
 Checked<std::vector<Request>> make_requests(const GenerationCall& call, const ServedModel& model,
                                             const RandomSource& random) {

@@ -95,6 +95,11 @@ class Server::Impl {
 };
 
 Status Server::Impl::listen() {
+  if (options_.host.empty()) {  // the resolver would take any address for it
+    return make_error(ErrorCode::kInvalidArgument,
+                      "the host to listen on is empty: give an address, such as 127.0.0.1 for this "
+                      "machine only or 0.0.0.0 for all networks");
+  }
   error_code ec;
   tcp::resolver resolver(io_);
   const auto found =
@@ -150,6 +155,7 @@ void Server::Impl::run() {
 }
 
 asio::awaitable<void> Server::Impl::accept() {
+  bool failing = false;  // said once, not at every attempt
   while (acceptor_.is_open()) {
     if (std::ssize(connections_) >= options_.http.max_connections) {
       room_.expires_at(asio::steady_timer::time_point::max());
@@ -158,9 +164,12 @@ asio::awaitable<void> Server::Impl::accept() {
     }
     auto [ec, socket] = co_await acceptor_.async_accept(kResume);
     if (!ec) {
+      failing = false;
       serve(std::move(socket));
     } else if (acceptor_.is_open() && ec != asio::error::connection_aborted) {
-      log::warning("cannot accept a connection: {}", ec.message());  // out of file descriptors
+      if (!std::exchange(failing, true)) {
+        log::warning("cannot accept connections: {}", ec.message());  // out of file descriptors
+      }
       room_.expires_after(kAcceptRetry);
       co_await room_.async_wait(kResume);
     }
@@ -216,6 +225,11 @@ void Server::Impl::begin_drain() {
   error_code ignored;
   acceptor_.close(ignored);
   room_.cancel();
+  for (const auto& connection : connections_) {
+    if (connection->receiving()) {
+      connection->close();
+    }
+  }
   drain_.expires_after(std::chrono::milliseconds(options_.drain_timeout_ms));
   drain_.async_wait([this](const error_code& ec) {
     if (!ec) {

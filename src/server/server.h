@@ -49,8 +49,9 @@ class Server final : public TokenSink {
 
   // From any thread, but not from a signal handler.
   void set_ready();
-  // Refuses new work with 503 and closes the port, lets running answers finish for
-  // drain_timeout_ms, then ends them with an error. A second call ends them at once.
+  // Refuses new work with 503 and closes the port and what has sent half a request's body, lets
+  // running answers finish for drain_timeout_ms, then ends them with an error. A second call ends
+  // them at once.
   void stop();
 
   // From the engine's thread: hands the batch to the io thread and returns.

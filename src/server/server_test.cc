@@ -4,118 +4,22 @@
 
 #include <gtest/gtest.h>
 
-#include <arpa/inet.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
-#include <boost/asio/buffer.hpp>
-#include <boost/asio/error.hpp>
-#include <boost/beast/core/flat_buffer.hpp>
-#include <boost/beast/http/parser.hpp>
-#include <boost/beast/http/read.hpp>
-#include <boost/beast/http/string_body.hpp>
 #include <boost/json/parse.hpp>
 #include <thread>
 
 #include "base/log.h"
 #include "server/byte_tokenizer_for_test.h"
+#include "server/client_for_test.h"
 #include "server/echo_engine_for_test.h"
 
 namespace protean {
 namespace {
 
-namespace asio = boost::asio;
 namespace http = boost::beast::http;
 namespace json = boost::json;
 using boost::system::error_code;
-
-using Response = http::response<http::string_body>;
-
-// A blocking client that fails rather than hangs.
-class Client {
- public:
-  explicit Client(int port) : socket_(::socket(AF_INET, SOCK_STREAM, 0)) {
-    const timeval timeout{.tv_sec = 20, .tv_usec = 0};
-    ::setsockopt(socket_, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout);
-    ::setsockopt(socket_, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof timeout);
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_port = htons(static_cast<std::uint16_t>(port));
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    connected_ = ::connect(socket_, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
-  }
-  ~Client() { leave(); }
-  Client(const Client&) = delete;
-  Client& operator=(const Client&) = delete;
-
-  bool connected() const { return connected_; }
-  void leave() {
-    if (socket_ >= 0) {
-      ::close(std::exchange(socket_, -1));
-    }
-  }
-  void send(std::string_view bytes) {
-    while (!bytes.empty()) {
-      const ssize_t sent = ::send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
-      if (sent <= 0) {
-        return;  // the server may have hung up already, which the next read tells
-      }
-      bytes.remove_prefix(static_cast<std::size_t>(sent));
-    }
-  }
-  void get(const std::string& path) { send("GET " + path + " HTTP/1.1\r\nHost: x\r\n\r\n"); }
-  void post(const std::string& path, const std::string& body) {
-    send("POST " + path + " HTTP/1.1\r\nHost: x\r\nContent-Length: " + std::to_string(body.size()) +
-         "\r\n\r\n" + body);
-  }
-  Response read(bool head = false) {
-    http::response_parser<http::string_body> parser;
-    parser.body_limit(boost::none);
-    parser.skip(head);
-    error_code ec;
-    http::read(*this, buffer_, parser, ec);
-    EXPECT_FALSE(ec) << ec.message();
-    return parser.release();
-  }
-  // Whatever comes until the text has arrived or the server hangs up.
-  std::string read_until(std::string_view wanted) {
-    std::string text;
-    char piece[4096];
-    error_code ec;
-    while (text.find(wanted) == std::string::npos && !ec) {
-      text.append(piece, read_some(asio::buffer(piece), ec));
-    }
-    EXPECT_TRUE(!ec || ec == asio::error::eof) << ec.message() << " after " << text;
-    return text;
-  }
-
-  // What Beast calls a SyncReadStream.
-  template <class Buffers>
-  std::size_t read_some(const Buffers& buffers, error_code& ec) {
-    const asio::mutable_buffer first = *asio::buffer_sequence_begin(buffers);
-    const ssize_t size = ::recv(socket_, first.data(), first.size(), 0);
-    if (size > 0) {
-      return static_cast<std::size_t>(size);
-    }
-    ec = size == 0 ? error_code(asio::error::eof)
-                   : error_code(errno, boost::system::system_category());
-    return 0;
-  }
-  template <class Buffers>
-  std::size_t read_some(const Buffers& buffers) {
-    error_code ec;
-    const std::size_t size = read_some(buffers, ec);
-    check(!ec, "only used where errors are looked at");
-    return size;
-  }
-
- private:
-  int socket_;
-  boost::beast::flat_buffer buffer_;
-  bool connected_ = false;
-};
 
 struct ServerTest : testing::Test {
   ServerTest() { log::set_level(log::Level::kError); }
@@ -199,8 +103,9 @@ TEST_F(ServerTest, RequestIdComesBackAndNamesTheAnswer) {
   start();
   Client client(server->port());
   const std::string body = R"({"messages":[{"role":"user","content":"x"}],"max_tokens":1})";
-  client.send("POST /v1/chat/completions HTTP/1.1\r\nX-Request-Id: mine-1\r\nContent-Length: " +
-              std::to_string(body.size()) + "\r\n\r\n" + body);
+  client.send(
+      "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nX-Request-Id: mine-1\r\nContent-Length: " +
+      std::to_string(body.size()) + "\r\n\r\n" + body);
   const Response response = client.read();
   EXPECT_EQ(response["x-request-id"], "mine-1");
   EXPECT_EQ(body_of(response).at("id"), "chatcmpl-mine-1");
@@ -245,11 +150,11 @@ TEST_F(ServerTest, PipelinedRequestsAreAnsweredInOrder) {
   start();
   Client client(server->port());
   client.send(
-      "POST /v1/completions HTTP/1.1\r\nContent-Length: 16\r\n\r\n{\"prompt\":\"one\"}"
-      "POST /v1/completions HTTP/1.1\r\nContent-Length: 30\r\n\r\n"
+      "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 16\r\n\r\n{\"prompt\":\"one\"}"
+      "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 30\r\n\r\n"
       "{\"prompt\":\"two\",\"stream\":true}"
-      "GET /health HTTP/1.1\r\n\r\nHEAD /v1/models HTTP/1.1\r\n\r\n"
-      "POST /v1/completions HTTP/1.1\r\nContent-Length: 16\r\n\r\n{\"prompt\":\"six\"}");
+      "GET /health HTTP/1.1\r\nHost: x\r\n\r\nHEAD /v1/models HTTP/1.1\r\nHost: x\r\n\r\n"
+      "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 16\r\n\r\n{\"prompt\":\"six\"}");
   EXPECT_EQ(body_of(client.read()).at_pointer("/choices/0/text"), "one");
   EXPECT_NE(client.read().body().find(R"("text":"w")"), std::string::npos);
   EXPECT_EQ(client.read().result_int(), 200U);
@@ -301,7 +206,11 @@ TEST_F(ServerTest, MoreThanItTakesGets429) {
 TEST_F(ServerTest, RefusesWhatIsTooLargeOrNoHttp) {
   options.http.max_body_bytes = 1000;
   start();
-  const std::string post = "POST /v1/completions HTTP/1.1\r\n";
+  const std::string post = "POST /v1/completions HTTP/1.1\r\nHost: x\r\n";
+  std::string wordy_chunks;
+  for (int i = 0; i < 300; ++i) {
+    wordy_chunks += "1;because=" + std::string(100, 'x') + "\r\nx\r\n";
+  }
   const std::pair<std::string, unsigned> table[] = {
       {post + "Content-Length: 5000000\r\n\r\n" + std::string(300'000, 'x'), 413},
       {post + "Transfer-Encoding: chunked\r\n\r\n800\r\n" + std::string(2048, 'x'), 413},
@@ -310,6 +219,15 @@ TEST_F(ServerTest, RefusesWhatIsTooLargeOrNoHttp) {
       {post + "Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400},
       {post + "Content-Length: 3\r\nContent-Length: 4\r\n\r\nabcd", 400},
       {post + "Content-Length: -1\r\n\r\n", 400},
+      {post + "Transfer-Encoding: chunked\r\n\r\n" + wordy_chunks, 413},
+      {post + "Transfer-Encoding: chunked\r\n\r\n1;" + std::string(300'000, 'x'), 431},
+      {post + "Transfer-Encoding: chunked\r\n\r\n0\r\nX: " + std::string(300'000, 'x'), 431},
+      {post + "Transfer-Encoding: gzip\r\n\r\n", 501},
+      {post + "Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", 501},
+      {post + "Transfer-Encoding: gzip\r\nContent-Length: 3\r\n\r\nabc", 400},
+      {"POST /v1/completions HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400},
+      {"GET /health HTTP/1.1\r\n\r\n", 400},
+      {"GET /health HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", 400},
       {"NONSENSE\r\n\r\n", 400},
       {"GET / HTTP/3.9\r\n\r\n", 400},
       {std::string("\x16\x03\x01\x02\x00\x01", 6) + std::string(64, '\x7f') + "\r\n\r\n", 400},
@@ -320,20 +238,38 @@ TEST_F(ServerTest, RefusesWhatIsTooLargeOrNoHttp) {
     Client client(server->port());
     client.send(bytes);
     SCOPED_TRACE(bytes.substr(0, 90));
-    expect_error(client.read(), status);
+    const Response response = client.read();
+    expect_error(response, status);
+    EXPECT_EQ(response.keep_alive(), bytes.ends_with("{\"a"));  // all of this one was understood
   }
   EXPECT_EQ(get("/health").result_int(), 200U);
+}
+
+TEST_F(ServerTest, ChunkedBodiesAreReadWithTrailersAndExtensions) {
+  options.http.max_body_bytes = 1000;
+  start();
+  Client client(server->port());
+  std::string bytes =
+      "POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: CHUNKED\r\n\r\n";
+  for (const char c : R"({"prompt":"a"})" + std::string(900, ' ')) {
+    bytes += std::string("1;x=y\r\n") + c + "\r\n";
+  }
+  client.send(bytes + "0\r\nTrailer: t\r\n\r\nGET /health HTTP/1.1\r\nHost: x\r\n\r\n");
+  EXPECT_EQ(body_of(client.read()).at_pointer("/choices/0/text"), "a");
+  EXPECT_EQ(body_of(client.read()).at("status"), "ok");
 }
 
 TEST_F(ServerTest, ContinuesOnlyForBodiesItWants) {
   start();
   Client client(server->port());
   client.send(
-      "POST /v1/completions HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 14\r\n\r\n");
+      "POST /v1/completions HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: "
+      "14\r\n\r\n");
   EXPECT_TRUE(client.read_until("\r\n\r\n").starts_with("HTTP/1.1 100"));
   client.send(R"({"prompt":"a"})");
   EXPECT_EQ(client.read().result_int(), 200U);
-  client.send("POST /v1/nothing HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 14\r\n\r\n");
+  client.send(
+      "POST /v1/nothing HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 14\r\n\r\n");
   EXPECT_EQ(client.read().result_int(), 404U);
 }
 
@@ -343,7 +279,7 @@ TEST_F(ServerTest, SlowHeadersBodiesAndIdleConnectionsAreCut) {
   options.http.idle_timeout_ms = 50;
   start();
   for (const char* begin : {"", "GET /hea",
-                            "POST /v1/completions HTTP/1.1\r\nContent-Length: "
+                            "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: "
                             "9\r\n\r\n{"}) {
     Client client(server->port());
     client.send(begin);
@@ -424,6 +360,24 @@ TEST_F(ServerTest, DrainFinishesStreamsAndRefusesNewWork) {
   thread.join();  // run() returns by itself
 }
 
+TEST_F(ServerTest, HalfSentBodyIsClosedByTheDrain) {
+  start();
+  engine->stall_after(1);
+  Client streaming(server->port());
+  streaming.post("/v1/completions", R"({"prompt":"abc","stream":true})");
+  streaming.read_until(R"("text":"a")");
+  Client half(server->port());
+  half.send(
+      "POST /v1/completions HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\n"
+      "Content-Length: 14\r\n\r\n{");
+  EXPECT_TRUE(half.read_until("\r\n\r\n").starts_with("HTTP/1.1 100"));
+  server->stop();
+  half.expect_hang_up();
+  engine->stall_after(100);
+  EXPECT_NE(streaming.read_until("[DONE]").find("[DONE]"), std::string::npos);
+  thread.join();
+}
+
 TEST_F(ServerTest, DrainDeadlineEndsStreamsWithAnError) {
   options.drain_timeout_ms = 20;
   start();
@@ -435,6 +389,20 @@ TEST_F(ServerTest, DrainDeadlineEndsStreamsWithAnError) {
   EXPECT_NE(streaming.read_until("\x01").find(R"(data: {"error":)"), std::string::npos);
   EXPECT_TRUE(engine->wait_for_cancels(1));
   thread.join();
+}
+
+TEST_F(ServerTest, EmptyHostIsRefused) {
+  options.host = "";
+  server = std::make_unique<Server>(
+      options,
+      ServedModel{.names = {"x"}, .tokenizer = &tokenizer, .chat_template = &chat_template},
+      MetricsLabels{},
+      Environment{.clock = steady_ns, .unix_time_s = [] { return std::int64_t{1}; }, .random = {}},
+      inbox);
+  const Status listening = server->listen();
+  ASSERT_FALSE(listening.ok());
+  EXPECT_EQ(listening.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_NE(listening.error().message.find("host"), std::string::npos);
 }
 
 TEST_F(ServerTest, TakenPortIsSaid) {

@@ -5,6 +5,7 @@
 #include <boost/json/array.hpp>
 #include <boost/json/object.hpp>
 #include <boost/json/serialize.hpp>
+#include <new>
 #include <utility>
 
 #include "base/check.h"
@@ -47,6 +48,13 @@ std::string printable(std::string_view text) {
   return shown;
 }
 
+ServedModel with_text_limit(ServedModel model) {
+  if (model.tokenizer != nullptr) {
+    model.max_text_bytes = most_text_bytes(*model.tokenizer, model.max_model_len);
+  }
+  return model;
+}
+
 ApiError not_ready(ServerState state) {
   return {.status = 503,
           .message = state == ServerState::kLoading
@@ -70,7 +78,7 @@ HttpReply error_reply(const ApiError& error) {
 Service::Service(ServiceLimits limits, ServedModel model, MetricsLabels labels,
                  Environment environment, BoundedQueue<Event>& inbox)
     : limits_(std::move(limits)),
-      model_(std::move(model)),
+      model_(with_text_limit(std::move(model))),
       version_(labels.version),
       environment_(std::move(environment)),
       created_s_(environment_.unix_time_s()),
@@ -118,6 +126,16 @@ std::optional<HttpReply> Service::refuse_early(const HttpCall& call) const {
 }
 
 Service::Answer Service::handle(const HttpCall& call) {
+  try {
+    return answer(call);
+  } catch (const std::bad_alloc&) {
+    return error_reply({.status = 503,
+                        .message = "the server has not enough memory for this request now: try a "
+                                   "smaller one, or later"});
+  }
+}
+
+Service::Answer Service::answer(const HttpCall& call) {
   const RouteMatch match = match_route(call.target);
   switch (match.route) {
     case Route::kChat:
@@ -167,9 +185,8 @@ HttpReply Service::models_reply() const {
 }
 
 HttpReply Service::model_reply(const std::string& id) const {
-  const Checked<std::string> name = served_name(id);
-  if (const ApiError* error = std::get_if<ApiError>(&name)) {
-    return error_reply(*error);
+  if (std::find(model_.names.begin(), model_.names.end(), id) == model_.names.end()) {
+    return error_reply(unknown_model(printable(id)));  // a path need not be UTF-8
   }
   return json_reply(model_object(id, model_, created_s_));
 }
@@ -186,14 +203,17 @@ Checked<std::string> Service::served_name(const std::string& asked) const {
     return model_.names.front();
   }
   if (std::find(model_.names.begin(), model_.names.end(), asked) == model_.names.end()) {
-    return ApiError{.status = 404,
-                    .message = fmt::format("the model \"{}\" does not exist here, this server has "
-                                           "\"{}\"",
-                                           excerpt(asked), fmt::join(model_.names, "\", \"")),
-                    .param = "model",
-                    .code = "model_not_found"};
+    return unknown_model(excerpt(asked));
   }
   return asked;
+}
+
+ApiError Service::unknown_model(const std::string& shown) const {
+  return {.status = 404,
+          .message = fmt::format("the model \"{}\" does not exist here, this server has \"{}\"",
+                                 shown, fmt::join(model_.names, "\", \"")),
+          .param = "model",
+          .code = "model_not_found"};
 }
 
 Service::Answer Service::generate(const HttpCall& call, bool chat) {
@@ -213,8 +233,8 @@ Service::Answer Service::generate(const HttpCall& call, bool chat) {
   if (const ApiError* error = std::get_if<ApiError>(&name)) {
     return error_reply(*error);
   }
-  if (std::ssize(live_) >= limits_.max_outstanding) {  // before the work of tokenising
-    return error_reply(queue_full());
+  if (auto refusal = refuse_count(generation_call.choices())) {  // before the work of tokenising
+    return error_reply(*refusal);
   }
   Checked<std::vector<Request>> made = make_requests(generation_call, model_, environment_.random);
   if (const ApiError* error = std::get_if<ApiError>(&made)) {
@@ -234,6 +254,19 @@ Service::Answer Service::generate(const HttpCall& call, bool chat) {
   return submit(std::move(generation), std::move(requests), received_ns);
 }
 
+std::optional<ApiError> Service::refuse_count(std::int64_t choices) const {
+  if (choices > limits_.max_outstanding) {
+    return ApiError{.message = fmt::format("prompt holds {} prompts, but this server takes at most "
+                                           "{} at once",
+                                           choices, limits_.max_outstanding),
+                    .param = "prompt"};
+  }
+  if (std::ssize(live_) + choices > limits_.max_outstanding) {
+    return queue_full();
+  }
+  return std::nullopt;
+}
+
 ApiError Service::queue_full() const {
   return {.status = 429,
           .message = fmt::format("{} requests are running or waiting, the most this server takes: "
@@ -244,15 +277,6 @@ ApiError Service::queue_full() const {
 Service::Answer Service::submit(std::shared_ptr<Generation> generation,
                                 std::vector<Request> requests, TimeNs received_ns) {
   const std::int64_t count = std::ssize(requests);
-  if (count > limits_.max_outstanding) {
-    return error_reply({.message = fmt::format("prompt holds {} prompts, but this server takes at "
-                                               "most {} at once",
-                                               count, limits_.max_outstanding),
-                        .param = "prompt"});
-  }
-  if (std::ssize(live_) + count > limits_.max_outstanding) {
-    return error_reply(queue_full());
-  }
   for (std::int64_t i = 0; i < count; ++i) {
     Request& request = requests[static_cast<std::size_t>(i)];
     const RequestId id = request.id;

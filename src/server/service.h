@@ -46,7 +46,8 @@ class Service {
 
   // A reply to what needs no body to be judged: unknown path, wrong method or key, not ready.
   std::optional<HttpReply> refuse_early(const HttpCall& call) const;
-  // The answer to a call that refuse_early let pass, or a generation to wait for.
+  // The answer to a call that refuse_early let pass, or a generation to wait for. A call that needs
+  // more memory than there is gets 503.
   Answer handle(const HttpCall& call);
   // From the engine. Calls on_change of every generation it concerns, at the end.
   void deliver(const OutputBatch& batch);
@@ -72,6 +73,7 @@ class Service {
   };
   using LiveMap = std::unordered_map<RequestId, Live>;
 
+  Answer answer(const HttpCall& call);
   HttpReply models_reply() const;
   HttpReply model_reply(const std::string& id) const;
   HttpReply health_reply() const;
@@ -86,6 +88,8 @@ class Service {
   void record(const Finished& finished, const Live& live);
   void cancel_unwanted(const Generation& generation);
   Live* touch(RequestId request);
+  std::optional<ApiError> refuse_count(std::int64_t choices) const;
+  ApiError unknown_model(const std::string& shown) const;
   ApiError queue_full() const;
 
   const ServiceLimits limits_;

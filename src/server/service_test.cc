@@ -390,6 +390,13 @@ TEST_F(ServiceTest, EndpointsMethodsAndStates) {
   }
 }
 
+TEST_F(ServiceTest, ModelInThePathNeedNotBeUtf8) {
+  const auto reply = get("/v1/models/%ff%fe");
+  EXPECT_EQ(reply.status, 404);
+  EXPECT_NE(reply.body.find(R"(model \"??\" does not)"), std::string::npos) << reply.body;
+  EXPECT_EQ(error_of(reply).at("code"), "model_not_found");
+}
+
 TEST_F(ServiceTest, ApiKeyGuardsTheApiOnly) {
   Service guarded({.api_key = "secret"}, model(), {}, environment(), inbox);
   guarded.set_state(ServerState::kReady);

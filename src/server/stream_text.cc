@@ -8,6 +8,7 @@
 namespace protean {
 
 StopMatcher::StopMatcher(std::vector<std::string> stops, bool keep) : keep_(keep) {
+  std::vector<Pattern> patterns;
   for (std::string& stop : stops) {
     check(!stop.empty(), "a stop string has a first byte");
     Pattern pattern{.text = std::move(stop), .fallback = {}};
@@ -19,11 +20,13 @@ StopMatcher::StopMatcher(std::vector<std::string> stops, bool keep) : keep_(keep
       }
       pattern.fallback[i + 1] = pattern.text[length] == pattern.text[i] ? length + 1 : 0;
     }
-    patterns_.push_back(std::move(pattern));
+    patterns.push_back(std::move(pattern));
   }
+  lengths_.assign(patterns.size(), 0);
+  patterns_ = std::make_shared<const std::vector<Pattern>>(std::move(patterns));
 }
 
-bool StopMatcher::Pattern::advance(char byte) {
+bool StopMatcher::Pattern::advance(std::size_t& length, char byte) const {
   while (length > 0 && text[length] != byte) {
     length = fallback[length];
   }
@@ -37,8 +40,10 @@ std::string StopMatcher::push(std::string_view piece) {
   }
   for (const char byte : piece) {
     held_.push_back(byte);
-    for (Pattern& pattern : patterns_) {
-      if (pattern.advance(byte) && (!matched_ || pattern.text.size() > matched_->size())) {
+    for (std::size_t i = 0; i < lengths_.size(); ++i) {
+      const Pattern& pattern = (*patterns_)[i];
+      if (pattern.advance(lengths_[i], byte) &&
+          (!matched_ || pattern.text.size() > matched_->size())) {
         matched_ = pattern.text;
       }
     }
@@ -48,8 +53,8 @@ std::string StopMatcher::push(std::string_view piece) {
     }
   }
   std::size_t hold = 0;
-  for (const Pattern& pattern : patterns_) {
-    hold = std::max(hold, pattern.length);
+  for (const std::size_t length : lengths_) {
+    hold = std::max(hold, length);
   }
   std::string sure = held_.substr(0, held_.size() - hold);
   held_.erase(0, sure.size());
@@ -60,9 +65,8 @@ std::string StopMatcher::finish() {
   return std::exchange(held_, {});
 }
 
-StreamText::StreamText(const Tokenizer& tokenizer, Options options)
-    : decoder_(tokenizer, options.at_text_start),
-      matcher_(std::move(options.stops), options.keep_stop) {}
+StreamText::StreamText(const Tokenizer& tokenizer, StopMatcher matcher, bool at_text_start)
+    : decoder_(tokenizer, at_text_start), matcher_(std::move(matcher)) {}
 
 std::string StreamText::finish() {
   std::string rest = matcher_.push(decoder_.finish());

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -13,7 +14,8 @@ namespace protean {
 
 // Finds the first stop string in a text that comes in pieces. First is what ends first, the longest
 // of those; so the answer does not depend on how the text was cut. Bytes that may yet turn out to
-// belong to a stop string are held back. Costs O(stop strings) per byte.
+// belong to a stop string are held back. Costs O(stop strings) per byte. Copies share what was made
+// of the stop strings: one call may have a thousand choices.
 class StopMatcher {
  public:
   // `keep` leaves the stop string in the text. Stop strings are not empty.
@@ -27,16 +29,16 @@ class StopMatcher {
   const std::optional<std::string>& matched() const { return matched_; }
 
  private:
-  // Knuth-Morris-Pratt: how far this stop string has come, and where to fall back to.
+  // Knuth-Morris-Pratt: where to fall back to from each length that has matched.
   struct Pattern {
     std::string text;
     std::vector<std::size_t> fallback;
-    std::size_t length = 0;
-    bool advance(char byte);
+    bool advance(std::size_t& length, char byte) const;  // true: the whole has matched
   };
 
-  const bool keep_;
-  std::vector<Pattern> patterns_;
+  bool keep_;
+  std::shared_ptr<const std::vector<Pattern>> patterns_;
+  std::vector<std::size_t> lengths_;  // how far each pattern has come
   std::string held_;
   std::optional<std::string> matched_;
 };
@@ -44,12 +46,7 @@ class StopMatcher {
 // The text of one choice, token by token: whole characters, cut at the first stop string.
 class StreamText {
  public:
-  struct Options {
-    std::vector<std::string> stops;
-    bool keep_stop = false;
-    bool at_text_start = false;
-  };
-  StreamText(const Tokenizer& tokenizer, Options options);
+  StreamText(const Tokenizer& tokenizer, StopMatcher matcher, bool at_text_start = false);
 
   std::string push(TokenId token) { return matcher_.push(decoder_.push(token)); }
   std::string finish();

@@ -86,7 +86,7 @@ TEST(StopMatcher, NothingComesAfterTheMatch) {
 
 TEST(StreamText, StopStringOverMultiByteCharacters) {
   const ByteTokenizer tokenizer;
-  StreamText text(tokenizer, {.stops = {"é!"}});
+  StreamText text(tokenizer, StopMatcher({"é!"}, false));
   std::string got;
   for (const char c : std::string("caf\xC3\xA9?\xC3\xA9!x")) {
     got += text.push(static_cast<unsigned char>(c));
@@ -97,7 +97,7 @@ TEST(StreamText, StopStringOverMultiByteCharacters) {
 
 TEST(StreamText, UnfinishedCharacterBecomesAReplacementAtTheEnd) {
   const ByteTokenizer tokenizer;
-  StreamText text(tokenizer, {});
+  StreamText text(tokenizer, StopMatcher({}, false));
   EXPECT_EQ(text.push('a'), "a");
   EXPECT_EQ(text.push(0xC3), "");
   EXPECT_EQ(text.finish(), "\xEF\xBF\xBD");

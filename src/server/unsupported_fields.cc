@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 
 namespace protean {
 namespace {
@@ -92,6 +93,14 @@ void refuse_formats(FieldReader& fields) {
   }
 }
 
+void refuse_modalities(FieldReader& fields) {
+  const json::array* modalities = fields.array("modalities");
+  if (modalities != nullptr && *modalities != json::array{"text"}) {
+    fields.fail("modalities",
+                "modalities must be [\"text\"]: answers of other kinds are not supported");
+  }
+}
+
 void refuse_tool_choice(FieldReader& fields) {
   const json::value* choice = fields.find("tool_choice");
   if (choice != nullptr && *choice != "none" && *choice != "auto") {
@@ -111,11 +120,15 @@ void refuse_unsupported(FieldReader& fields, bool chat) {
                                          row.field, row.what));
     }
   };
+  for (const char* count : {"n", "best_of"}) {  // what is no count at all is told so first
+    fields.integer(count, 1, std::numeric_limits<std::int64_t>::max());
+  }
   std::for_each(kUnsupported.begin(), kUnsupported.end(), refuse);
   refuse_formats(fields);
   if (chat) {
     std::for_each(kUnsupportedInChat.begin(), kUnsupportedInChat.end(), refuse);
     refuse_tool_choice(fields);
+    refuse_modalities(fields);
   } else {
     std::for_each(kUnsupportedInCompletions.begin(), kUnsupportedInCompletions.end(), refuse);
   }

@@ -1,0 +1,116 @@
+#pragma once
+
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/error.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/http/parser.hpp>
+#include <boost/beast/http/read.hpp>
+#include <boost/beast/http/string_body.hpp>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "base/check.h"
+
+namespace protean {
+
+using Response = boost::beast::http::response<boost::beast::http::string_body>;
+
+// For tests only: a blocking HTTP client that fails rather than hangs.
+class Client {
+ public:
+  explicit Client(int port) : socket_(::socket(AF_INET, SOCK_STREAM, 0)) {
+    const timeval timeout{.tv_sec = 20, .tv_usec = 0};
+    ::setsockopt(socket_, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout);
+    ::setsockopt(socket_, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof timeout);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(static_cast<std::uint16_t>(port));
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    connected_ = ::connect(socket_, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
+  }
+  ~Client() { leave(); }
+  Client(const Client&) = delete;
+  Client& operator=(const Client&) = delete;
+
+  bool connected() const { return connected_; }
+  void leave() {
+    if (socket_ >= 0) {
+      ::close(std::exchange(socket_, -1));
+    }
+  }
+  void send(std::string_view bytes) {
+    while (!bytes.empty()) {
+      const ssize_t sent = ::send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+      if (sent <= 0) {
+        return;  // the server may have hung up already, which the next read tells
+      }
+      bytes.remove_prefix(static_cast<std::size_t>(sent));
+    }
+  }
+  void get(const std::string& path) { send("GET " + path + " HTTP/1.1\r\nHost: x\r\n\r\n"); }
+  void post(const std::string& path, const std::string& body) {
+    send("POST " + path + " HTTP/1.1\r\nHost: x\r\nContent-Length: " + std::to_string(body.size()) +
+         "\r\n\r\n" + body);
+  }
+  Response read(bool head = false) {
+    namespace http = boost::beast::http;
+    http::response_parser<http::string_body> parser;
+    parser.body_limit(boost::none);
+    parser.skip(head);
+    boost::system::error_code ec;
+    http::read(*this, buffer_, parser, ec);
+    EXPECT_FALSE(ec) << ec.message();
+    return parser.release();
+  }
+  // Whatever comes until the text has arrived or the server hangs up.
+  std::string read_until(std::string_view wanted) {
+    std::string text;
+    char piece[4096];
+    boost::system::error_code ec;
+    while (text.find(wanted) == std::string::npos && !ec) {
+      text.append(piece, read_some(boost::asio::buffer(piece), ec));
+    }
+    EXPECT_TRUE(!ec || ec == boost::asio::error::eof) << ec.message() << " after " << text;
+    return text;
+  }
+
+  // A reset counts too: the server may not have read all we sent.
+  void expect_hang_up() {
+    char byte = 0;
+    const ssize_t size = ::recv(socket_, &byte, 1, 0);
+    EXPECT_TRUE(size == 0 || (size < 0 && errno == ECONNRESET)) << size;
+  }
+
+  // What Beast calls a SyncReadStream.
+  template <class Buffers>
+  std::size_t read_some(const Buffers& buffers, boost::system::error_code& ec) {
+    const boost::asio::mutable_buffer first = *boost::asio::buffer_sequence_begin(buffers);
+    const ssize_t size = ::recv(socket_, first.data(), first.size(), 0);
+    if (size > 0) {
+      return static_cast<std::size_t>(size);
+    }
+    ec = size == 0 ? boost::system::error_code(boost::asio::error::eof)
+                   : boost::system::error_code(errno, boost::system::system_category());
+    return 0;
+  }
+  template <class Buffers>
+  std::size_t read_some(const Buffers& buffers) {
+    boost::system::error_code ec;
+    const std::size_t size = read_some(buffers, ec);
+    check(!ec, "only used where errors are looked at");
+    return size;
+  }
+
+ private:
+  int socket_;
+  boost::beast::flat_buffer buffer_;
+  bool connected_ = false;
+};
+
+}  // namespace protean
