@@ -9,6 +9,6 @@ namespace protean::jinja {
 Value percent_format(Runtime& runtime, const Value& format, const Value& values);
 // '{} {0} {name}'.format(...): fields by position and name; a format specification or a conversion
 // (after ':' or '!') is refused.
-Value brace_format(Runtime& runtime, const Value& format, Call& arguments);
+Value brace_format(Runtime& runtime, const Value& format, Call& call);
 
 }  // namespace protean::jinja

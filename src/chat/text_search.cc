@@ -89,7 +89,7 @@ Parts split_space(std::string_view text, std::int64_t most) {
 }
 
 Parts split_space_right(std::string_view text, std::int64_t most) {
-  const Parts words = split_space(text, INT64_MAX);
+  Parts words = split_space(text, INT64_MAX);
   if (static_cast<std::int64_t>(words.size()) <= most || words.empty()) return words;
   // All before the last `most` words stays together, the space in front included.
   const std::size_t together = words.size() - static_cast<std::size_t>(most);

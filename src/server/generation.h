@@ -25,11 +25,11 @@ class Generation {
   Generation(AnswerIdentity identity, const GenerationCall& call, const Tokenizer& tokenizer,
              const std::vector<Request>& requests);
 
-  // From the engine, by choice. What comes after the end is ignored.
+  // From the engine, by choice (an index into the answer). What comes after the end is ignored.
   void accepted();
   void refused(const Error& error) { fail(to_api_error(error)); }
-  void token(int choice, TokenId token);
-  void finished(int choice, const Finished& finished);
+  void token(int index, TokenId token);
+  void finished(int index, const Finished& finished);
   // After a batch of the above: makes one event of each choice's new text.
   void flush();
   // Ends it all with an error, in the stream when that has begun.

@@ -177,7 +177,7 @@ void check_message(json::value& message, std::size_t index, FieldReader& fields)
     }
   } else if (const json::array* parts = content.if_array()) {
     if (auto joined = join_parts(*parts, where + ".content", fields)) {
-      content = std::move(*joined);
+      content = *joined;
     }
   } else if (!content.is_string()) {
     fields.fail("messages", fmt::format("{}.content must be a string or an array of parts, not {}",

@@ -33,7 +33,7 @@ class Metrics {
   explicit Metrics(const MetricsLabels& labels);
   ~Metrics();
 
-  void engine(const Observation& observation);
+  void engine(const Observation& seen);
   void first_token(TimeNs waited_ns);
   void next_token(TimeNs waited_ns);
   void finished(const RequestRecord& record);

@@ -177,7 +177,7 @@ Result<Companions> read_companions(const fs::path& directory) {
 
 Status apply_companions(const Companions& companions, Vocabulary& vocabulary) {
   for (const AddedToken& token : companions.added) {
-    if (const Status added = add_token(token, vocabulary); !added) {
+    if (Status added = add_token(token, vocabulary); !added) {
       return added;
     }
   }

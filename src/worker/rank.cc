@@ -22,7 +22,7 @@ Status refuse_unsupported(const WorkerOptions& options, const ModelSpec& spec) {
   }
   const std::vector<DeviceSpec> device = {
       {.id = form.stages[0].devices.empty() ? DeviceId{} : form.stages[0].devices[0]}};
-  if (const Status valid = validate(form, spec, device); !valid) {
+  if (Status valid = validate(form, spec, device); !valid) {
     return valid;
   }
   if (options.threads < 1 || options.max_step_tokens < 1 || options.max_positions < 1) {
