@@ -1,10 +1,8 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <boost/json/array.hpp>
 #include <boost/json/object.hpp>
-#include <cstdlib>
 #include <iostream>
 #include <memory>
 #include <random>
@@ -12,7 +10,6 @@
 
 #include "apps/local_client.h"
 #include "apps/options.h"
-#include "apps/signal_watcher.h"
 #include "apps/terminal.h"
 
 namespace protean {
@@ -108,20 +105,10 @@ void answer(LocalClient& client, Conversation& conversation) {
 }
 
 int run_chat(const ChatOptions& options) {
-  std::unique_ptr<LocalClient> client;  // outlives the watcher
-  std::atomic<LocalClient*> ready = nullptr;
-  const SignalWatcher watcher([&ready](int) {
-    LocalClient* known = ready;
-    if (known == nullptr || !known->interrupt()) {
-      std::_Exit(kExitInterrupted);
-    }
-  });
-  auto opened = LocalClient::open(options.model);
-  if (!opened.ok()) {
+  InterruptibleClient client;
+  if (Status opened = client.open(options.model); !opened.ok()) {
     return exit_with(opened.error());
   }
-  client = *std::move(opened);
-  ready = client.get();
   Conversation conversation(*client, options);
   const bool terminal = ::isatty(STDIN_FILENO) != 0;
   if (terminal) {

@@ -1,8 +1,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
-#include <cstdlib>
 #include <memory>
 #include <random>
 #include <string>
@@ -10,7 +8,6 @@
 
 #include "apps/local_client.h"
 #include "apps/options.h"
-#include "apps/signal_watcher.h"
 #include "apps/terminal.h"
 
 namespace protean {
@@ -61,20 +58,10 @@ Result<Request> make_request(const GenerateOptions& options, const LocalClient& 
 }
 
 int run_generate(const GenerateOptions& options) {
-  std::unique_ptr<LocalClient> client;  // outlives the watcher
-  std::atomic<LocalClient*> ready = nullptr;
-  const SignalWatcher watcher([&ready](int) {
-    LocalClient* known = ready;
-    if (known == nullptr || !known->interrupt()) {
-      std::_Exit(kExitInterrupted);
-    }
-  });
-  auto opened = LocalClient::open(options.model);
-  if (!opened.ok()) {
+  InterruptibleClient client;
+  if (Status opened = client.open(options.model); !opened.ok()) {
     return exit_with(opened.error());
   }
-  client = *std::move(opened);
-  ready = client.get();
   auto request = make_request(options, *client);
   if (!request.ok()) {
     return exit_with(request.error());

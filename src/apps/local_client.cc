@@ -1,5 +1,6 @@
 #include "apps/local_client.h"
 
+#include <cstdlib>
 #include <utility>
 
 #include "base/log.h"
@@ -83,6 +84,24 @@ Result<Finished> LocalClient::take_answer(bool at_text_start,
       }
     }
   }
+}
+
+InterruptibleClient::InterruptibleClient()
+    : watcher_([this](int) {
+        LocalClient* known = ready_;
+        if (known == nullptr || !known->interrupt()) {
+          std::_Exit(kExitInterrupted);
+        }
+      }) {}
+
+Status InterruptibleClient::open(const ModelOptions& options) {
+  auto opened = LocalClient::open(options);
+  if (!opened.ok()) {
+    return opened.error();
+  }
+  client_ = *std::move(opened);
+  ready_ = client_.get();
+  return {};
 }
 
 }  // namespace protean

@@ -9,6 +9,7 @@
 
 #include "apps/model_files.h"
 #include "apps/replica.h"
+#include "apps/signal_watcher.h"
 #include "apps/sizing.h"
 #include "contract/request.h"
 
@@ -44,6 +45,21 @@ class LocalClient {
   std::unique_ptr<Replica> replica_;
   std::uint64_t last_request_ = 0;
   std::atomic<std::uint64_t> running_ = 0;  // the request that interrupt() cancels, 0 = none
+};
+
+// A LocalClient for a terminal: Ctrl-C cancels the answer it is at, or ends the program when it is
+// at none. Construct it before other threads.
+class InterruptibleClient {
+ public:
+  InterruptibleClient();
+  Status open(const ModelOptions& options);
+  LocalClient& operator*() { return *client_; }
+  LocalClient* operator->() { return client_.get(); }
+
+ private:
+  std::unique_ptr<LocalClient> client_;
+  std::atomic<LocalClient*> ready_ = nullptr;  // for the watcher's thread
+  SignalWatcher watcher_;                      // last: it ends before the client does
 };
 
 }  // namespace protean
