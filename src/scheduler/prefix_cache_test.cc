@@ -2,6 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <map>
+#include <random>
+#include <span>
+#include <string>
+#include <tuple>
+#include <vector>
+
 namespace protean {
 namespace {
 
@@ -49,6 +57,137 @@ TEST(PrefixCache, AChildOfAReallocatedParentIsNotFound) {
   EXPECT_EQ(cache.match({}, Tokens{1, 2, 3, 4}), (std::vector<BlockId>{1, 2}));
   cache.forget(6);  // forgetting the orphan must not take the new entry with it
   EXPECT_EQ(cache.match({}, Tokens{1, 2, 3, 4}), (std::vector<BlockId>{1, 2}));
+}
+
+constexpr std::uint64_t kAllCollide = 0;
+
+TEST(PrefixCache, EqualHashesOfOtherTokensAreNoHit) {
+  PrefixCache cache(8, 2, kAllCollide);
+  EXPECT_EQ(cache.insert({}, -1, 5, kFirst), 5);
+  EXPECT_TRUE(cache.match({}, kSecond).empty());
+  EXPECT_TRUE(cache.match({}, Tokens{1, 3}).empty());  // the last token alone differs
+  EXPECT_EQ(cache.insert({}, -1, 6, kSecond), -1);
+  EXPECT_EQ(cache.match({}, kFirst), std::vector<BlockId>{5});
+}
+
+TEST(PrefixCache, EqualHashesOfOtherScopesAreNoHit) {
+  PrefixCache cache(8, 2, kAllCollide);
+  EXPECT_EQ(cache.insert({.precision_tag = 1, .salt = "a"}, -1, 5, kFirst), 5);
+  EXPECT_TRUE(cache.match({.precision_tag = 1, .salt = "b"}, kFirst).empty());
+  EXPECT_TRUE(cache.match({.precision_tag = 2, .salt = "a"}, kFirst).empty());
+  EXPECT_EQ(cache.insert({.precision_tag = 1, .salt = "b"}, -1, 6, kFirst), -1);
+  EXPECT_EQ(cache.insert({.precision_tag = 2, .salt = "a"}, -1, 6, kFirst), -1);
+}
+
+TEST(PrefixCache, EqualHashesAfterAnotherParentAreNoHit) {
+  PrefixCache cache(8, 2, kAllCollide);
+  EXPECT_EQ(cache.insert({}, -1, 5, kFirst), 5);
+  EXPECT_EQ(cache.match({}, Tokens{1, 2, 1, 2}), std::vector<BlockId>{5});
+  EXPECT_EQ(cache.insert({}, 5, 6, kFirst), -1);
+}
+
+// What a block holds, spelled out: precision tag, salt, and all tokens from the prompt's first.
+using Content = std::tuple<std::uint32_t, std::string, Tokens>;
+
+// A cache without hashes, driven by random prompts together with the real one. All it learns from
+// the real one is which chains a collision kept out.
+class Comparison {
+ public:
+  explicit Comparison(std::uint64_t hash_mask)
+      : may_refuse_(hash_mask != ~std::uint64_t{0}), cache_(kBlocks, kBlockTokens, hash_mask) {}
+
+  // Looks a random prompt up, then computes all of it, found or not.
+  void step() {
+    const std::string salt(below(3), 's');
+    const CacheScope scope{.precision_tag = below(3), .salt = salt};
+    Tokens tokens(below(4 * kBlockTokens + 1));
+    std::generate(tokens.begin(), tokens.end(), [&] { return static_cast<TokenId>(below(2)); });
+    const auto blocks = static_cast<std::ptrdiff_t>(tokens.size() / kBlockTokens);
+    std::vector<BlockId> expected;
+    for (std::ptrdiff_t i = 0; i < blocks; ++i) {
+      const auto found = known_.find(content_of(scope, tokens, i));
+      if (found == known_.end()) {
+        break;
+      }
+      expected.push_back(found->second);
+    }
+    ASSERT_EQ(cache_.match(scope, tokens), expected);
+    hits += std::ssize(expected);
+    std::vector<BlockId> chain;
+    for (bool cached = true; cached && std::ssize(chain) < blocks;) {
+      cached = insert(scope, tokens, chain, expected);
+    }
+  }
+
+  std::int64_t hits = 0;
+  std::int64_t refusals = 0;
+
+ private:
+  static constexpr int kBlocks = 24;
+  static constexpr int kBlockTokens = 2;
+
+  static Content content_of(const CacheScope& scope, const Tokens& tokens, std::ptrdiff_t block) {
+    return {scope.precision_tag, std::string(scope.salt),
+            Tokens(tokens.begin(), tokens.begin() + (block + 1) * kBlockTokens)};
+  }
+
+  std::uint32_t below(std::uint32_t limit) { return static_cast<std::uint32_t>(random_() % limit); }
+
+  // The next block after `chain`. False if the chain ends here.
+  bool insert(const CacheScope& scope, const Tokens& tokens, std::vector<BlockId>& chain,
+              const std::vector<BlockId>& referenced) {
+    const BlockId block = reallocate(chain, referenced);
+    const Content content = content_of(scope, tokens, std::ssize(chain));
+    const auto [known, fresh] = known_.try_emplace(content, block);
+    const BlockId holder =
+        cache_.insert(scope, chain.empty() ? -1 : chain.back(), block,
+                      std::span(tokens).subspan(chain.size() * kBlockTokens, kBlockTokens));
+    if (fresh && holder == -1 && may_refuse_) {
+      known_.erase(known);
+      ++refusals;
+      return false;
+    }
+    EXPECT_EQ(holder, known->second);  // a twin's block if one was there
+    chain.push_back(holder);
+    return holder == known->second;
+  }
+
+  // Takes any block not in use from whatever holds it, and with it all that is reached through it.
+  BlockId reallocate(const std::vector<BlockId>& chain, const std::vector<BlockId>& referenced) {
+    BlockId block = -1;
+    do {
+      block = static_cast<BlockId>(below(kBlocks));
+    } while (std::ranges::count(chain, block) + std::ranges::count(referenced, block) > 0);
+    cache_.forget(block);
+    const auto holds =
+        std::ranges::find_if(known_, [block](const auto& known) { return known.second == block; });
+    if (holds != known_.end()) {
+      const auto [tag, salt, begin] = holds->first;
+      std::erase_if(known_, [&](const auto& known) {
+        const auto& [other_tag, other_salt, other] = known.first;
+        return other_tag == tag && other_salt == salt && other.size() >= begin.size() &&
+               std::equal(begin.begin(), begin.end(), other.begin());
+      });
+    }
+    return block;
+  }
+
+  const bool may_refuse_;
+  PrefixCache cache_;
+  std::map<Content, BlockId> known_;
+  std::mt19937 random_{1};
+};
+
+TEST(PrefixCacheProperty, FindsWhatACacheWithoutHashesFinds) {
+  for (const std::uint64_t mask : {~std::uint64_t{0}, std::uint64_t{63}, std::uint64_t{3}}) {
+    SCOPED_TRACE(testing::Message() << "hash mask " << mask);
+    Comparison comparison(mask);
+    for (int step = 0; step < 20'000 && !HasFailure(); ++step) {
+      comparison.step();
+    }
+    EXPECT_GT(comparison.hits, 100);
+    EXPECT_EQ(comparison.refusals > 0, mask != ~std::uint64_t{0});
+  }
 }
 
 }  // namespace

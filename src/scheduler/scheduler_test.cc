@@ -166,5 +166,61 @@ TEST(Scheduler, TheHeadOfTheQueueIsNotOvertaken) {
   EXPECT_EQ(who(scheduler.next_step().value()), std::vector<std::uint64_t>{2});
 }
 
+TEST(Scheduler, ABlockIsReusableOnlyOnceItsLastTokenIsComputed) {
+  SchedulerConfig config = config_of(20);
+  config.max_num_batched_tokens = 7;
+  Scheduler scheduler(config);
+  ASSERT_TRUE(scheduler.add(request(1, counting(12), 4)).ok());
+  complete(scheduler, scheduler.next_step().value());  // seven tokens: one short of two blocks
+  scheduler.remove(RequestId{1});
+  ASSERT_TRUE(scheduler.add(request(2, counting(12), 4)).ok());
+  EXPECT_EQ(scheduler.next_step()->slices[0].first_position, 4);
+}
+
+TEST(Scheduler, BlocksAreCachedAtThePrecisionOfTheirStepNotOfItsCompletion) {
+  Scheduler scheduler(config_of(20));
+  ASSERT_TRUE(scheduler.add(request(1, counting(8), 4)).ok());
+  const StepPlan plan = scheduler.next_step().value();
+  scheduler.set_precision_tag(1);
+  complete(scheduler, plan);
+  scheduler.remove(RequestId{1});
+  ASSERT_TRUE(scheduler.add(request(2, counting(8), 4)).ok());
+  EXPECT_EQ(scheduler.next_step()->slices[0].first_position, 0);
+  scheduler.set_precision_tag(0);
+  ASSERT_TRUE(scheduler.add(request(3, counting(8), 4)).ok());
+  scheduler.remove(RequestId{2});
+  EXPECT_EQ(scheduler.next_step()->slices[0].first_position, 4);
+}
+
+TEST(Scheduler, TheBeginningOfAPromptStaysCachedLongerThanItsEnd) {
+  Scheduler scheduler(config_of(4));
+  ASSERT_TRUE(scheduler.add(request(1, counting(16), 1)).ok());
+  complete(scheduler, scheduler.next_step().value());
+  complete(scheduler, scheduler.next_step().value());
+  scheduler.remove(RequestId{1});  // four cached blocks, all free
+  ASSERT_TRUE(scheduler.add(request(2, counting(7, 100), 1)).ok());
+  complete(scheduler, scheduler.next_step().value());
+  scheduler.remove(RequestId{2});  // took two of them
+  ASSERT_TRUE(scheduler.add(request(3, counting(16), 1)).ok());
+  EXPECT_EQ(scheduler.next_step()->slices[0].first_position, 8);
+}
+
+TEST(Scheduler, ATwinIsAdmittedAsSoonAsItCanShareEnough) {
+  Scheduler scheduler(config_of(6));
+  // Five blocks each: side by side they fit only if they share the first four.
+  ASSERT_TRUE(scheduler.add(request(1, counting(18), 2)).ok());
+  ASSERT_TRUE(scheduler.add(request(2, counting(18), 2)).ok());
+  const StepPlan first = scheduler.next_step().value();
+  EXPECT_FALSE(scheduler.next_step().has_value());  // the second is refused: one block is free
+  complete(scheduler, first);
+  const StepPlan second = scheduler.next_step().value();
+  EXPECT_FALSE(scheduler.next_step().has_value());
+  complete(scheduler, second);
+  const StepPlan third = scheduler.next_step().value();  // ends the first's prompt
+  EXPECT_EQ(who(third), (std::vector<std::uint64_t>{1, 2}));
+  EXPECT_EQ(third.slices[1].first_position, 16);
+  EXPECT_EQ(scheduler.observe().kv_blocks_used, 6);
+}
+
 }  // namespace
 }  // namespace protean
