@@ -66,6 +66,7 @@ class Tidy:
         self.root = Path(root)
         self.violations = []
         self.files = 0
+        self.links = read_links(self.root)
 
     def report(self, path, line, rule, message):
         self.violations.append(f"{path}:{line}: [{rule}] {message}")
@@ -150,6 +151,8 @@ class Tidy:
             why = forbidden_edge(module, target, is_test)
             if why:
                 self.report(path, line, "graph", f"{module} must not include {include}: {why}")
+            elif target not in reachable(module, self.links) and not is_test and module in self.links:
+                self.report(path, line, "link", f"add {target} to DEPS in src/{module}/CMakeLists.txt")
 
     def directives(self, path, source):
         first = source.directives[0][1] if source.directives else ""
@@ -190,6 +193,25 @@ class Tidy:
 
 def is_kernel(path):
     return path.parts[:2] == ("src", "device")
+
+
+def read_links(root):
+    """What each module's library is linked with, from its CMakeLists.txt."""
+    links = {}
+    for file in root.glob("src/*/CMakeLists.txt"):
+        call = re.search(r"protean_module\((\w+)\s+DEPS\s+([^)]*?)(?:\sTEST_DEPS[^)]*)?\)", file.read_text())
+        if call:
+            links[call.group(1)] = set(call.group(2).split()) & set(LEVELS)
+    return links
+
+
+def reachable(module, links):
+    found, rest = {module}, [module]
+    while rest:
+        new = links.get(rest.pop(), set()) - found
+        found |= new
+        rest += new
+    return found
 
 
 def is_mutable(words):

@@ -17,6 +17,8 @@ def body_of(lines):
 
 
 class TreeCase(unittest.TestCase):
+    seen = ()
+
     def check(self, files):
         """The rules that a tree of these files breaks, in order."""
         with tempfile.TemporaryDirectory() as root:
@@ -68,6 +70,14 @@ class ModuleGraph(TreeCase):
             #include "apps/y.h"
             )";
             ''')
+
+    def test_what_is_included_is_linked(self):
+        tree = {"src/engine/CMakeLists.txt": "protean_module(engine DEPS ports TEST_DEPS sim)\n",
+                "src/ports/CMakeLists.txt": "protean_module(ports DEPS contract\n  fmt::fmt)\n",
+                "src/engine/x.cc": '#include "contract/y.h"\n', "src/engine/x_test.cc": '#include "cost/y.h"\n'}
+        self.assertEqual(self.check(tree), [], self.seen)
+        tree["src/engine/x.cc"] += '#include "cost/y.h"\n'
+        self.assertEqual(self.check(tree), ["link"], self.seen)
 
     def test_highway_in_kernels(self):
         self.assert_clean("src/device/cpu/x.cc", '#include "hwy/highway.h"\n')
