@@ -162,8 +162,9 @@ class Comparison {
     const auto holds =
         std::ranges::find_if(known_, [block](const auto& known) { return known.second == block; });
     if (holds != known_.end()) {
-      const auto [tag, salt, begin] = holds->first;
-      std::erase_if(known_, [&](const auto& known) {
+      const Content gone = holds->first;
+      std::erase_if(known_, [&gone](const auto& known) {
+        const auto& [tag, salt, begin] = gone;
         const auto& [other_tag, other_salt, other] = known.first;
         return other_tag == tag && other_salt == salt && other.size() >= begin.size() &&
                std::equal(begin.begin(), begin.end(), other.begin());
