@@ -130,6 +130,15 @@ TEST(Replay, RecordedEventsGiveTheSameSteps) {
 
   std::vector<Event> events;
   std::vector<std::thread> clients = start_clients(inbox, clock);
+  // A crowd at the door makes preemption certain, however fast steps are.
+  while (events.size() < kRequests / 2) {
+    for (Event& event : inbox.pop_all()) {
+      events.push_back(std::move(event));
+    }
+  }
+  for (std::size_t i = 0, crowd = events.size(); i < crowd; ++i) {
+    engine.handle(events[i]);
+  }
   while (sink.ended_requests < static_cast<int>(kRequests)) {
     for (Event& event : inbox.pop_all()) {
       events.push_back(event);
