@@ -15,7 +15,7 @@
 
 namespace protean {
 
-ProgressCallback progress_bar(std::string what) {
+LoadProgress progress_bar(std::string what) {
   if (::isatty(STDERR_FILENO) == 0) {
     return [](std::int64_t, std::int64_t) {};
   }

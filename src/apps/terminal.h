@@ -1,17 +1,14 @@
 #pragma once
 
-#include <cstdint>
-#include <functional>
 #include <string>
 #include <string_view>
 
+#include "model/weights.h"
+
 namespace protean {
 
-// Bytes done of all bytes.
-using ProgressCallback = std::function<void(std::int64_t done, std::int64_t total)>;
-
 // A bar on standard error that redraws itself; nothing where standard error is no terminal.
-ProgressCallback progress_bar(std::string what);
+LoadProgress progress_bar(std::string what);
 
 // To standard output, seen at once. Where nobody can read it any more (a full disk, a closed pipe)
 // the program says so and ends.
