@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -10,11 +11,27 @@
 
 namespace protean {
 
-// One token to draw. The draw depends on seed and position only, so batch, chunking and preemption
-// cannot change it.
+// One token to draw. The draw depends on seed, position and the sequence so far only, so batch,
+// chunking and preemption cannot change it.
 struct SampleSpec {
   SamplingParams params;
   int position = 0;  // of the drawn token in its sequence
+  // The sequence so far, where params, rules or constraint need it: a range of StepPlan::history.
+  int history_begin = 0;
+  int history_count = 0;
+  int prompt_count = 0;  // of those, the first that are the prompt's
+  std::shared_ptr<const TokenRules> rules;
+  std::shared_ptr<TokenConstraint> constraint;
+  std::vector<TokenId> banned;  // stop ids, while the answer is shorter than min_tokens
+  int top_logprobs = -1;        // -1: no logprobs
+};
+
+// One token already known, whose likelihood is asked: the one after plan.tokens[after].
+struct ScoreSpec {
+  int after = 0;
+  TokenId token = 0;
+  int top_logprobs = 0;
+  bool whole_row = false;
 };
 
 // Consecutive tokens of one sequence. Ranges index the flat arrays of the StepPlan.
@@ -26,6 +43,9 @@ struct SequenceSlice {
   int block_begin = 0;  // the sequence's block table up to its last token in this step
   int block_count = 0;
   int sample = -1;  // index into StepPlan::samples, -1 for a prompt's inner chunk
+  int score_begin = 0;
+  int score_count = 0;  // of StepPlan::scores, in order of position
+  Pooling pooling = Pooling::kNone;
 };
 
 // One forward pass over a batch, as integers: no pointers, no text, no form. Whoever executes it
@@ -36,12 +56,20 @@ struct StepPlan {
   std::vector<BlockId> blocks;
   std::vector<SequenceSlice> slices;
   std::vector<SampleSpec> samples;
+  std::vector<ScoreSpec> scores;
+  std::vector<TokenId> history;
 };
 
 struct StepResult {
   StepId id;
   std::vector<TokenId> sampled;  // one per StepPlan::samples, in order; empty on failure
-  std::optional<Error> failure;  // the step's requests cannot go on
+  // One per sample in order, as far as the last that wants any; empty when none does.
+  std::vector<TokenLogprobs> logprobs;
+  std::vector<TokenLogprobs> scored;  // one per StepPlan::scores, in order
+  // One per slice with pooling, in order. kMean: the sum over the slice's rows, kLast: its last
+  // row.
+  std::vector<std::vector<float>> pooled;  // each [hidden]
+  std::optional<Error> failure;            // the step's requests cannot go on
 };
 
 }  // namespace protean

@@ -61,7 +61,7 @@ struct EngineTest : testing::Test {
   void end_step(TokenId token) {
     const StepPlan plan = executor.plans.front();
     executor.plans.pop_front();
-    send(StepDone{{plan.id, std::vector<TokenId>(plan.samples.size(), token), {}}});
+    send(StepDone{{.id = plan.id, .sampled = std::vector<TokenId>(plan.samples.size(), token)}});
   }
 
   HeldExecutor executor;
@@ -141,7 +141,7 @@ TEST_F(EngineTest, FailedStepFailsItsRequestsAndServingGoesOn) {
   send(Arrival{request(2, 3, 4)});  // arrives during the first step: not part of it
   const StepPlan plan = executor.plans.front();
   executor.plans.pop_front();
-  send(StepDone{{plan.id, {}, Error{ErrorCode::kInternal, "device lost"}}});
+  send(StepDone{{.id = plan.id, .failure = Error{ErrorCode::kInternal, "device lost"}}});
   ASSERT_EQ(sink.all<Finished>().size(), 1U);
   EXPECT_EQ(sink.all<Finished>()[0].request, RequestId{1});
   EXPECT_EQ(sink.all<Finished>()[0].reason, FinishReason::kFailed);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -20,9 +21,17 @@ struct Refused {
   RequestId request;
   Error error;
 };
+// Likelihoods of prompt tokens, in order of position, before the first NewToken. Several make up
+// the whole of a long prompt.
+struct PromptScored {
+  RequestId request;
+  int first_position = 1;  // of the token that logprobs[0] is about
+  std::vector<TokenLogprobs> logprobs;
+};
 struct NewToken {
   RequestId request;
   TokenId token = 0;
+  std::optional<TokenLogprobs> logprobs;  // where the request wants them
 };
 struct Finished {
   RequestId request;
@@ -31,8 +40,9 @@ struct Finished {
   std::string failure;   // why, for kFailed
   RequestUsage usage;
   RequestTimes times;
+  std::vector<float> embedding;  // [hidden], where the request asked for pooling
 };
-using Output = std::variant<Accepted, Refused, NewToken, Finished>;
+using Output = std::variant<Accepted, Refused, PromptScored, NewToken, Finished>;
 
 // What one event led to, in order.
 struct OutputBatch {

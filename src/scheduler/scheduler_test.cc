@@ -32,7 +32,8 @@ std::vector<TokenId> counting(int count, TokenId first = 0) {
 
 // Completes a step in which every sequence draws `token`.
 StepOutcome complete(Scheduler& scheduler, const StepPlan& plan, TokenId token = 99) {
-  return scheduler.complete({plan.id, std::vector<TokenId>(plan.samples.size(), token), {}});
+  return scheduler.complete(
+      {.id = plan.id, .sampled = std::vector<TokenId>(plan.samples.size(), token)});
 }
 
 std::vector<std::uint64_t> who(const StepPlan& plan) {

@@ -332,6 +332,10 @@ void Service::on(const Refused& refused, TimeNs) {
   }
 }
 
+void Service::on(const PromptScored& scored, TimeNs) {
+  touch(scored.request);
+}
+
 void Service::on(const NewToken& token, TimeNs at_ns) {
   Live* live = touch(token.request);
   if (live == nullptr) {

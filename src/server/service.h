@@ -83,6 +83,7 @@ class Service {
   Checked<std::string> served_name(const std::string& asked) const;
   void on(const Accepted& accepted, TimeNs at_ns);
   void on(const Refused& refused, TimeNs at_ns);
+  void on(const PromptScored& scored, TimeNs at_ns);
   void on(const NewToken& token, TimeNs at_ns);
   void on(const Finished& finished, TimeNs at_ns);
   void record(const Finished& finished, const Live& live);

@@ -1,0 +1,77 @@
+#pragma once
+
+#include <boost/json/array.hpp>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "base/result.h"
+
+namespace protean {
+
+// How a family of models writes a tool call into its text.
+enum class ToolFormat : std::uint8_t {
+  kNone,
+  kHermes,   // <tool_call>\n{"name": ..., "arguments": {...}}\n</tool_call>: Qwen, Hermes
+  kLlama3,   // {"name": ..., "parameters": {...}}, perhaps after <|python_tag|>, several with ';'
+  kMistral,  // [TOOL_CALLS][{"name": ..., "arguments": {...}}, ...] or [TOOL_CALLS]name[ARGS]{...}
+};
+
+std::string_view to_string(ToolFormat format);
+Result<ToolFormat> parse_tool_format(
+    std::string_view text);  // "hermes", "llama3_json", "mistral", "none"
+
+// Which one a chat template is written for, by what it holds.
+ToolFormat detect_tool_format(std::string_view template_source);
+
+// What a model's text turns out to be, piece by piece.
+struct ContentPiece {
+  std::string text;
+};
+struct CallBegin {  // of call `index`; its arguments follow
+  int index = 0;
+  std::string id;  // the model's own where its format has one, else empty
+  std::string name;
+};
+struct ArgumentsPiece {  // concatenated: the call's arguments as JSON text
+  int index = 0;
+  std::string text;
+};
+using ToolPiece = std::variant<ContentPiece, CallBegin, ArgumentsPiece>;
+
+// Splits an answer's text into content and tool calls as it streams. Text that only looked like a
+// call comes out as content, unchanged and in order: nothing is lost. Pieces do not depend on how
+// the text was cut, but for their boundaries.
+class ToolCallParser {
+ public:
+  // `names`: of the tools offered; a call of another name is content.
+  ToolCallParser(ToolFormat format, std::vector<std::string> names);
+  ~ToolCallParser();
+  ToolCallParser(ToolCallParser&&) noexcept;
+  ToolCallParser& operator=(ToolCallParser&&) noexcept;
+
+  std::vector<ToolPiece> push(std::string_view text);
+  std::vector<ToolPiece> finish();  // what was held back
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+// How calls are written, for building a grammar that makes a model call a tool: the text is
+// `begin`, one call, (`between`, one call)*, `end`, where a call is `before_name`, the name,
+// `before_arguments`, the arguments as a JSON object, `after_arguments`.
+struct ToolSyntax {
+  std::string begin;
+  std::string before_name;
+  std::string before_arguments;
+  std::string after_arguments;
+  std::string between;
+  std::string end;
+  std::vector<std::string> triggers;  // texts that begin a call, for answers free to call or not
+};
+ToolSyntax tool_syntax(ToolFormat format);
+
+}  // namespace protean
