@@ -75,7 +75,7 @@ class Tidy:
         for folder, folders, files in os.walk(self.root):
             folders[:] = sorted(f for f in folders
                                 if f not in PASSED_OVER and not f.startswith("build"))
-            for name in sorted(files):
+            for name in sorted(set(files) - PASSED_OVER):  # .git is a file in a linked worktree
                 self.file(Path(folder, name).relative_to(self.root))
         return self.violations
 
