@@ -33,9 +33,32 @@ Kind kind_of(int status) {
       return {"invalid_request_error", "not_implemented"};
     case 503:
       return {"unavailable_error", "unavailable"};
+    case 504:
+      return {"timeout_error", "timeout"};
     default:
       return status >= 500 ? Kind{"server_error", "internal_error"}
                            : Kind{"invalid_request_error", "invalid_request"};
+  }
+}
+
+std::string_view anthropic_type(int status) {
+  switch (status) {
+    case 401:
+      return "authentication_error";
+    case 403:
+      return "permission_error";
+    case 404:
+      return "not_found_error";
+    case 413:
+      return "request_too_large";
+    case 429:
+      return "rate_limit_error";
+    case 503:
+      return "overloaded_error";
+    case 504:
+      return "timeout_error";
+    default:
+      return status >= 500 ? "api_error" : "invalid_request_error";
   }
 }
 
@@ -59,7 +82,12 @@ int status_of(ErrorCode code) {
 
 }  // namespace
 
-std::string error_json(const ApiError& error) {
+std::string error_json(const ApiError& error, ErrorStyle style) {
+  if (style == ErrorStyle::kAnthropic) {
+    return json::serialize(json::object{
+        {"type", "error"},
+        {"error", {{"type", anthropic_type(error.status)}, {"message", error.message}}}});
+  }
   const Kind kind = kind_of(error.status);
   json::object fields;
   fields["message"] = error.message;

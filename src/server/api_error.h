@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -21,8 +22,10 @@ struct ApiError {
 template <class T>
 using Checked = std::variant<T, ApiError>;
 
-// {"error":{"message":...,"type":...,"param":...,"code":...}}
-std::string error_json(const ApiError& error);
+// Who reads the error: OpenAI's {"error":{"message":...,"type":...,"param":...,"code":...}} or
+// Anthropic's {"type":"error","error":{"type":...,"message":...}}.
+enum class ErrorStyle : std::uint8_t { kOpenAi, kAnthropic };
+std::string error_json(const ApiError& error, ErrorStyle style = ErrorStyle::kOpenAi);
 
 // What a client wrote, short enough to be repeated in a message: 64 bytes, no character cut in two.
 std::string excerpt(std::string_view text);

@@ -307,7 +307,7 @@ asio::awaitable<bool> Connection::serve_generation(const Exchange& exchange,
     if (!gone_ && generation.streaming() && generation.started()) {
       more = co_await send_events(exchange, generation);
     } else if (!gone_) {
-      HttpReply reply = generation.failure() ? error_reply(*generation.failure())
+      HttpReply reply = generation.failure() ? error_reply(*generation.failure(), generation.errors())
                                              : HttpReply{.body = generation.take_body()};
       more = co_await send(exchange, reply);
     } else {

@@ -16,11 +16,12 @@ bool at_text_start(const Request& request, const Tokenizer& tokenizer) {
 }  // namespace
 
 Generation::Generation(AnswerIdentity identity, const GenerationCall& call,
-                       const Tokenizer& tokenizer, const std::vector<Request>& requests)
+                       const Tokenizer& tokenizer, const std::vector<Request>& requests,
+                       std::unique_ptr<AnswerWriter> writer)
     : identity_(std::move(identity)),
-      stream_(call.stream),
+      streaming_(call.stream.enabled),
       client_stop_ids_(call.stop.token_ids),
-      writer_(identity_) {
+      writer_(std::move(writer)) {
   const StopMatcher matcher(call.stop.strings, call.stop.keep_string);
   choices_.reserve(requests.size());
   for (const Request& request : requests) {
@@ -35,10 +36,8 @@ void Generation::accepted() {
     return;
   }
   started_ = true;
-  if (stream_.enabled && identity_.chat) {
-    for (std::size_t i = 0; i < choices_.size(); ++i) {
-      events_ += writer_.role(static_cast<int>(i), usage_so_far());
-    }
+  if (streaming_) {
+    events_ += writer_->begin(usage());
   }
 }
 
@@ -60,14 +59,15 @@ void Generation::finished(int index, const Finished& finished) {
   choice.cached_tokens = finished.usage.cached_tokens;
   choice.fresh += choice.text.finish();
   if (const auto& stop = choice.text.stopped_by()) {
-    choice.end = ChoiceEnd{"stop", *stop};  // the engine ran on a little, its end is not ours
+    choice.end =
+        ChoiceEnd{EndReason::kStop, *stop};  // the engine ran on a little, its end is not ours
   } else if (finished.reason == FinishReason::kLength) {
-    choice.end = ChoiceEnd{"length", {}};
+    choice.end = ChoiceEnd{EndReason::kLength, {}};
   } else if (finished.reason == FinishReason::kStop) {
     choice.output_tokens = finished.usage.output_tokens;  // the stop token counts
     const bool clients = std::find(client_stop_ids_.begin(), client_stop_ids_.end(),
                                    finished.stop_id) != client_stop_ids_.end();
-    choice.end = ChoiceEnd{"stop", {}};
+    choice.end = ChoiceEnd{};
     if (clients) {
       choice.end->stop_reason = finished.stop_id;
     }
@@ -77,8 +77,8 @@ void Generation::finished(int index, const Finished& finished) {
     return fail({.status = 503, .message = "the request was cancelled by the server"});
   }
   flush(index, choice);
-  if (stream_.enabled) {
-    events_ += writer_.end(index, *choice.end, usage_so_far());
+  if (streaming_) {
+    events_ += writer_->end_choice(index, *choice.end, usage());
   }
   if (++ended_ == choices_.size()) {
     finish_all();
@@ -92,28 +92,27 @@ void Generation::flush() {
 }
 
 void Generation::flush(int index, Choice& choice) {
-  if (!stream_.enabled) {
-    choice.whole += std::exchange(choice.fresh, {});
+  if (!streaming_) {
+    choice.whole.text += std::exchange(choice.fresh, {});
     return;
   }
   // A step without text, inside a character or a possible stop string, is an event all the same:
   // clients measure the time between tokens by events.
   if (choice.stepped || !choice.fresh.empty()) {
-    events_ += writer_.text(index, choice.fresh, usage_so_far());
+    AnswerPiece piece;
+    if (!choice.fresh.empty()) {
+      piece.parts.emplace_back(ContentPiece{std::exchange(choice.fresh, {})});
+    }
+    events_ += writer_->piece(index, piece, usage());
     choice.stepped = false;
-    choice.fresh.clear();
   }
 }
 
 void Generation::finish_all() {
   done_ = true;
-  if (!stream_.enabled) {
-    return;
+  if (streaming_) {
+    events_ += writer_->end(usage());
   }
-  if (stream_.usage) {
-    events_ += writer_.usage(usage_json(usage()));
-  }
-  events_ += kSseDone;
 }
 
 void Generation::fail(ApiError error) {
@@ -121,8 +120,8 @@ void Generation::fail(ApiError error) {
     return;
   }
   done_ = true;
-  if (started_ && stream_.enabled) {
-    events_ += sse_event(error_json(error));
+  if (started_ && streaming_) {
+    events_ += writer_->error(error);
   }
   failure_ = std::move(error);
 }
@@ -133,11 +132,12 @@ std::string Generation::take_events() {
 
 std::string Generation::take_body() {
   check(done_ && !failure_, "there is no body of an unfinished answer");
-  std::vector<FinishedChoice> finished;
+  std::vector<AnswerChoice> finished;
   for (Choice& choice : choices_) {
-    finished.push_back({std::move(choice.whole), *choice.end});
+    choice.whole.end = *choice.end;
+    finished.push_back(std::move(choice.whole));
   }
-  return whole_answer_json(identity_, finished, usage());
+  return writer_->whole(finished, usage());
 }
 
 bool Generation::wants_more(int choice) const {
@@ -147,7 +147,7 @@ bool Generation::wants_more(int choice) const {
 std::string_view Generation::finish_reason(int choice) const {
   const auto& end = choices_.at(static_cast<std::size_t>(choice)).end;
   if (end) {
-    return end->finish_reason;
+    return to_string(end->reason);
   }
   return failure_ && failure_->status != kClientGone ? "error" : "abort";
 }
@@ -160,18 +160,6 @@ AnswerUsage Generation::usage() const {
     *sum.cached_tokens += choice.cached_tokens;
   }
   return sum;
-}
-
-std::string Generation::usage_so_far() const {
-  if (!stream_.usage) {
-    return {};
-  }
-  if (!stream_.continuous_usage) {
-    return "null";
-  }
-  AnswerUsage so_far = usage();
-  so_far.cached_tokens.reset();
-  return usage_json(so_far);
 }
 
 }  // namespace protean

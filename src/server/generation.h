@@ -1,13 +1,14 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "contract/request.h"
 #include "ports/token_sink.h"
-#include "server/answer_json.h"
+#include "server/answer_writer.h"
 #include "server/api_error.h"
 #include "server/generation_call.h"
 #include "server/stream_text.h"
@@ -17,13 +18,14 @@ namespace protean {
 // The status, customary in logs, of a request whose client left before the answer.
 inline constexpr int kClientGone = 499;
 
-// What becomes of one completion request: takes the engine's outputs for its choices and makes the
-// response of them, as events when streaming, else whole. A state machine without socket or thread:
-// the service feeds it, a connection empties it, both on the io thread.
+// What becomes of one request for text: takes the engine's outputs for its choices and has a
+// writer, which knows the client's dialect, make the response of them, as events when streaming,
+// else whole. A state machine without socket or thread: the service feeds it, a connection empties
+// it, both on the io thread.
 class Generation {
  public:
   Generation(AnswerIdentity identity, const GenerationCall& call, const Tokenizer& tokenizer,
-             const std::vector<Request>& requests);
+             const std::vector<Request>& requests, std::unique_ptr<AnswerWriter> writer);
 
   // From the engine, by choice (an index into the answer). What comes after the end is ignored.
   void accepted();
@@ -36,13 +38,16 @@ class Generation {
   void fail(ApiError error);
 
   // For the connection. Nothing may be sent before started(): a refusal still needs its status.
-  bool streaming() const { return stream_.enabled; }
+  bool streaming() const { return streaming_; }
   bool started() const { return started_; }
   bool done() const { return done_; }
   const std::optional<ApiError>& failure() const { return failure_; }
+  ErrorStyle errors() const { return writer_->errors(); }
   std::size_t unsent_bytes() const { return events_.size(); }
-  std::string take_events();        // streaming: what is new
-  std::string take_body();          // not streaming, done and not failed
+  std::string take_events();  // streaming: what is new
+  std::string take_body();    // not streaming, done and not failed
+  // What may be sent to a streaming client that has waited long, between events.
+  std::string keep_alive() const { return writer_->keep_alive(); }
   std::function<void()> on_change;  // called when one of these may have changed
 
   // For the service.
@@ -60,18 +65,17 @@ class Generation {
     bool stepped = false;  // got a token since the last flush
     std::string fresh;     // text since the last flush
     std::optional<ChoiceEnd> end;
-    std::string whole;  // all text, when not streaming
+    AnswerChoice whole;  // when not streaming
   };
 
   void flush(int index, Choice& choice);
   void finish_all();
   AnswerUsage usage() const;
-  std::string usage_so_far() const;
 
   const AnswerIdentity identity_;
-  const StreamFields stream_;
+  const bool streaming_;
   const std::vector<TokenId> client_stop_ids_;
-  const ChunkWriter writer_;
+  const std::unique_ptr<AnswerWriter> writer_;
   std::vector<Choice> choices_;
   std::vector<RequestId> requests_;
   std::size_t accepted_ = 0;

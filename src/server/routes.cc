@@ -17,6 +17,7 @@ struct Row {
   Route route;
   std::string_view allow;
   bool needs_key;
+  ErrorStyle errors = ErrorStyle::kOpenAi;
 };
 
 constexpr std::array kRoutes{
@@ -56,7 +57,11 @@ RouteMatch match_route(std::string_view target) {
   }
   for (const Row& row : kRoutes) {
     if (path == row.path) {
-      return {row.route, row.path, row.allow, row.needs_key};
+      return {.route = row.route,
+              .pattern = row.path,
+              .allow = row.allow,
+              .needs_key = row.needs_key,
+              .errors = row.errors};
     }
   }
   if (path.size() > kModelPrefix.size() && path.starts_with(kModelPrefix)) {

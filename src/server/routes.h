@@ -3,6 +3,8 @@
 #include <string>
 #include <string_view>
 
+#include "server/api_error.h"
+
 namespace protean {
 
 enum class Route {
@@ -24,6 +26,7 @@ struct RouteMatch {
   std::string_view allow;     // methods, comma separated
   bool needs_key = false;     // the API key covers it
   std::string argument = {};  // what stands for {id}, decoded
+  ErrorStyle errors = ErrorStyle::kOpenAi;
 
   bool allows(std::string_view method) const;
 };

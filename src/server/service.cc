@@ -11,6 +11,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "server/json_body.h"
+#include "server/openai_answer.h"
 
 namespace protean {
 namespace {
@@ -55,6 +56,14 @@ ServedModel with_text_limit(ServedModel model) {
   return model;
 }
 
+Service::Answer answer_of(Checked<std::shared_ptr<Generation>> generation,
+                          const RouteMatch& match) {
+  if (const ApiError* error = std::get_if<ApiError>(&generation)) {
+    return error_reply(*error, match.errors);
+  }
+  return std::get<std::shared_ptr<Generation>>(std::move(generation));
+}
+
 ApiError not_ready(ServerState state) {
   return {.status = 503,
           .message = state == ServerState::kLoading
@@ -64,8 +73,8 @@ ApiError not_ready(ServerState state) {
 
 }  // namespace
 
-HttpReply error_reply(const ApiError& error) {
-  HttpReply reply{.status = error.status, .body = error_json(error)};
+HttpReply error_reply(const ApiError& error, ErrorStyle style) {
+  HttpReply reply{.status = error.status, .body = error_json(error, style)};
   if (error.status == 429 || error.status == 503) {
     reply.headers.emplace_back("Retry-After", "1");
   }
@@ -103,7 +112,8 @@ std::optional<HttpReply> Service::refuse_early(const HttpCall& call) const {
     HttpReply reply =
         error_reply({.status = 405,
                      .message = fmt::format("{} does not allow {}, only {}", match.pattern,
-                                            printable(call.method), match.allow)});
+                                            printable(call.method), match.allow)},
+                    match.errors);
     reply.headers.emplace_back("Allow", match.allow);
     return reply;
   }
@@ -111,16 +121,18 @@ std::optional<HttpReply> Service::refuse_early(const HttpCall& call) const {
       !has_key(call.authorization, limits_.api_key)) {
     return error_reply(
         {.status = 401,
-         .message = "the API key is missing or wrong: send it as Authorization: Bearer KEY"});
+         .message = "the API key is missing or wrong: send it as Authorization: Bearer KEY"},
+        match.errors);
   }
   if (match.needs_key && state_ != ServerState::kReady) {
-    return error_reply(not_ready(state_));
+    return error_reply(not_ready(state_), match.errors);
   }
   if (!call.content_encoding.empty() && call.content_encoding != "identity") {
     return error_reply({.status = 415,
                         .message = fmt::format("the content encoding {} is not supported: send the "
                                                "body as it is",
-                                               printable(call.content_encoding))});
+                                               printable(call.content_encoding))},
+                       match.errors);
   }
   return std::nullopt;
 }
@@ -131,7 +143,8 @@ Service::Answer Service::handle(const HttpCall& call) {
   } catch (const std::bad_alloc&) {
     return error_reply({.status = 503,
                         .message = "the server has not enough memory for this request now: try a "
-                                   "smaller one, or later"});
+                                   "smaller one, or later"},
+                       match_route(call.target).errors);
   }
 }
 
@@ -139,8 +152,9 @@ Service::Answer Service::answer(const HttpCall& call) {
   const RouteMatch match = match_route(call.target);
   switch (match.route) {
     case Route::kChat:
+      return answer_of(generate(call, read_chat_call), match);
     case Route::kCompletions:
-      return generate(call, match.route == Route::kChat);
+      return answer_of(generate(call, read_completion_call), match);
     case Route::kModels:
       return models_reply();
     case Route::kModel:
@@ -216,41 +230,39 @@ ApiError Service::unknown_model(const std::string& shown) const {
           .code = "model_not_found"};
 }
 
-Service::Answer Service::generate(const HttpCall& call, bool chat) {
+Checked<std::shared_ptr<Generation>> Service::generate(const HttpCall& call, ParseDialect parse) {
   const TimeNs received_ns = environment_.clock();
   Checked<json::value> body = parse_json_body(call.body);
-  if (const ApiError* error = std::get_if<ApiError>(&body)) {
-    return error_reply(*error);
+  if (ApiError* error = std::get_if<ApiError>(&body)) {
+    return std::move(*error);
   }
-  json::value parsed = std::get<json::value>(std::move(body));
-  const Checked<GenerationCall> asked =
-      chat ? parse_chat_call(std::move(parsed)) : parse_completion_call(std::move(parsed));
-  if (const ApiError* error = std::get_if<ApiError>(&asked)) {
-    return error_reply(*error);
+  Checked<DialectCall> asked = parse(std::get<json::value>(std::move(body)));
+  if (ApiError* error = std::get_if<ApiError>(&asked)) {
+    return std::move(*error);
   }
-  const GenerationCall& generation_call = std::get<GenerationCall>(asked);
-  const Checked<std::string> name = served_name(generation_call.model);
+  const DialectCall& dialect = std::get<DialectCall>(asked);
+  const Checked<std::string> name = served_name(dialect.call.model);
   if (const ApiError* error = std::get_if<ApiError>(&name)) {
-    return error_reply(*error);
+    return *error;
   }
-  if (auto refusal = refuse_count(generation_call.choices())) {  // before the work of tokenising
-    return error_reply(*refusal);
+  if (auto refusal = refuse_count(dialect.call.choices())) {  // before the work of tokenising
+    return *refusal;
   }
-  Checked<std::vector<Request>> made = make_requests(generation_call, model_, environment_.random);
-  if (const ApiError* error = std::get_if<ApiError>(&made)) {
-    return error_reply(*error);
+  Checked<std::vector<Request>> made = make_requests(dialect.call, model_, environment_.random);
+  if (ApiError* error = std::get_if<ApiError>(&made)) {
+    return std::move(*error);
   }
   auto requests = std::get<std::vector<Request>>(std::move(made));
   for (Request& request : requests) {
     request.id = RequestId{++last_request_};
   }
-  AnswerIdentity identity{.id = (chat ? "chatcmpl-" : "cmpl-") + call.request_id,
+  AnswerIdentity identity{.id = std::string(dialect.id_prefix) + call.request_id,
                           .model = std::get<std::string>(name),
                           .fingerprint = "protean-" + version_,
-                          .created_s = environment_.unix_time_s(),
-                          .chat = chat};
-  auto generation = std::make_shared<Generation>(std::move(identity), generation_call,
-                                                 *model_.tokenizer, requests);
+                          .created_s = environment_.unix_time_s()};
+  auto writer = dialect.make_writer(identity, *model_.tokenizer);
+  auto generation = std::make_shared<Generation>(std::move(identity), dialect.call,
+                                                 *model_.tokenizer, requests, std::move(writer));
   return submit(std::move(generation), std::move(requests), received_ns);
 }
 
@@ -274,8 +286,9 @@ ApiError Service::queue_full() const {
                                  live_.size())};
 }
 
-Service::Answer Service::submit(std::shared_ptr<Generation> generation,
-                                std::vector<Request> requests, TimeNs received_ns) {
+Checked<std::shared_ptr<Generation>> Service::submit(std::shared_ptr<Generation> generation,
+                                                     std::vector<Request> requests,
+                                                     TimeNs received_ns) {
   const std::int64_t count = std::ssize(requests);
   for (std::int64_t i = 0; i < count; ++i) {
     Request& request = requests[static_cast<std::size_t>(i)];
@@ -284,7 +297,7 @@ Service::Answer Service::submit(std::shared_ptr<Generation> generation,
     if (!inbox_.try_push({environment_.clock(), Arrival{std::move(request)}})) {
       generation->fail(queue_full());
       cancel_unwanted(*generation);
-      return error_reply(*generation->failure());
+      return *generation->failure();
     }
     live_[id] = {.generation = generation,
                  .choice = static_cast<int>(i),

@@ -77,9 +77,9 @@ class Service {
   HttpReply models_reply() const;
   HttpReply model_reply(const std::string& id) const;
   HttpReply health_reply() const;
-  Answer generate(const HttpCall& call, bool chat);
-  Answer submit(std::shared_ptr<Generation> generation, std::vector<Request> requests,
-                TimeNs received_ns);
+  Checked<std::shared_ptr<Generation>> generate(const HttpCall& call, ParseDialect parse);
+  Checked<std::shared_ptr<Generation>> submit(std::shared_ptr<Generation> generation,
+                                              std::vector<Request> requests, TimeNs received_ns);
   Checked<std::string> served_name(const std::string& asked) const;
   void on(const Accepted& accepted, TimeNs at_ns);
   void on(const Refused& refused, TimeNs at_ns);
@@ -107,6 +107,6 @@ class Service {
 };
 
 // {"error":...} with its status, and Retry-After where trying again makes sense.
-HttpReply error_reply(const ApiError& error);
+HttpReply error_reply(const ApiError& error, ErrorStyle style = ErrorStyle::kOpenAi);
 
 }  // namespace protean
