@@ -11,7 +11,7 @@ namespace {
 
 class NullExecutor : public Executor {
  public:
-  void start(const StepPlan& plan) override {
+  void start(StepPlan plan) override {
     result = {.id = plan.id};
     result.sampled.assign(plan.samples.size(), 7);
   }

@@ -48,6 +48,8 @@ struct SequenceSlice {
   Pooling pooling = Pooling::kNone;
 };
 
+inline constexpr double kPooledQuantum = 0x1p-24;
+
 // One forward pass over a batch, as integers: no pointers, no text, no form. Whoever executes it
 // maps blocks to memory. Steps of a replica execute in the order of their ids.
 struct StepPlan {
@@ -66,10 +68,11 @@ struct StepResult {
   // One per sample in order, as far as the last that wants any; empty when none does.
   std::vector<TokenLogprobs> logprobs;
   std::vector<TokenLogprobs> scored;  // one per StepPlan::scores, in order
-  // One per slice with pooling, in order. kMean: the sum over the slice's rows, kLast: its last
-  // row.
-  std::vector<std::vector<float>> pooled;  // each [hidden]
-  std::optional<Error> failure;            // the step's requests cannot go on
+  // One per slice with pooling, in order, each [hidden]. kLast: its last row. kMean: the sum over
+  // the slice's rows, each value first rounded to a multiple of kPooledQuantum: sums of those are
+  // exact, so that they do not depend on how a prompt was cut.
+  std::vector<std::vector<double>> pooled;
+  std::optional<Error> failure;  // the step's requests cannot go on
 };
 
 }  // namespace protean

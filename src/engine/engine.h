@@ -39,12 +39,19 @@ class Engine {
   struct Live {
     std::vector<TokenId> stop_ids;
     int tokens_left = 0;
+    int prompt_tokens = 0;
+    Pooling pooling = Pooling::kNone;
     RequestTimes times;
+    std::vector<double> pooled;  // so far
   };
+
+  static std::vector<float> embedding_of(const Live& live);
 
   void on(Arrival& arrival);
   void on(Cancel& cancel);
   void on(StepDone& done);
+  void pool(Pooled& pooled);
+  void take(Sampled& sampled);
   void start_steps();
   void finish(RequestId request, Finished finished);
 

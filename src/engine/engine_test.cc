@@ -13,7 +13,7 @@ namespace {
 // Runs nothing: keeps plans until the test says they are done.
 class HeldExecutor : public Executor {
  public:
-  void start(const StepPlan& plan) override { plans.push_back(plan); }
+  void start(StepPlan plan) override { plans.push_back(std::move(plan)); }
   std::deque<StepPlan> plans;
 };
 
@@ -153,6 +153,78 @@ TEST_F(EngineTest, FailedStepFailsItsRequestsAndServingGoesOn) {
   EXPECT_EQ(sink.all<Finished>()[1].reason, FinishReason::kLength);
 }
 
+TEST_F(EngineTest, LogprobsGoWithTheirTokensAndAreDroppedWithAStop) {
+  Request asks = request(1, 3, 9);
+  asks.stop_ids = {50};
+  asks.logprobs = {.answer = true, .top = 2};
+  send(Arrival{std::move(asks)});
+  for (const TokenId token : {7, 50}) {
+    const StepPlan plan = executor.plans.front();
+    executor.plans.pop_front();
+    send(StepDone{{.id = plan.id,
+                   .sampled = {token},
+                   .logprobs = {{.logprob = -0.5F, .rank = 2, .top = {{8, -0.25F}, {7, -0.5F}}}}}});
+  }
+  const auto tokens = sink.all<NewToken>();
+  ASSERT_EQ(tokens.size(), 1U);
+  ASSERT_TRUE(tokens[0].logprobs.has_value());
+  EXPECT_EQ(tokens[0].logprobs->rank, 2);
+  EXPECT_EQ(tokens[0].logprobs->top.size(), 2U);
+  EXPECT_EQ(sink.all<Finished>().at(0).reason, FinishReason::kStop);
+}
+
+TEST_F(EngineTest, AScoredPromptEndsWithoutAToken) {
+  Request asks = request(1, 20, 0);
+  asks.logprobs = {.prompt = true};
+  send(Arrival{std::move(asks)});
+  while (!executor.plans.empty()) {
+    const StepPlan plan = executor.plans.front();
+    executor.plans.pop_front();
+    StepResult result{.id = plan.id};
+    for (const ScoreSpec& score : plan.scores) {
+      result.scored.push_back({.rank = score.token % 1000});
+    }
+    send(StepDone{std::move(result)});
+  }
+  int position = 0;
+  for (const PromptScored& part : sink.all<PromptScored>()) {
+    EXPECT_EQ(part.first_position, position + 1);
+    for (const TokenLogprobs& one : part.logprobs) {
+      EXPECT_EQ(one.rank, ++position);
+    }
+  }
+  EXPECT_EQ(position, 19);
+  const auto finished = sink.all<Finished>();
+  ASSERT_EQ(finished.size(), 1U);
+  EXPECT_EQ(finished[0].reason, FinishReason::kLength);
+  EXPECT_EQ(finished[0].usage.output_tokens, 0);
+  EXPECT_TRUE(sink.all<NewToken>().empty());
+  EXPECT_TRUE(engine.idle());
+}
+
+TEST_F(EngineTest, AnEmbeddingIsTheMeanOfAllRowsOrTheLast) {
+  for (const Pooling pooling : {Pooling::kMean, Pooling::kLast}) {
+    Request asks = request(pooling == Pooling::kMean ? 1 : 2, 20, 0);
+    asks.pooling = pooling;
+    send(Arrival{std::move(asks)});
+    while (!executor.plans.empty()) {
+      const StepPlan plan = executor.plans.front();
+      executor.plans.pop_front();
+      StepResult result{.id = plan.id};
+      if (plan.slices.at(0).pooling == Pooling::kMean) {
+        result.pooled = {{2.0 * static_cast<double>(plan.tokens.size()), 1.0}};
+      } else if (plan.slices.at(0).pooling == Pooling::kLast) {
+        result.pooled = {{5.0, 6.0}};
+      }
+      send(StepDone{std::move(result)});
+    }
+  }
+  const auto finished = sink.all<Finished>();
+  ASSERT_EQ(finished.size(), 2U);
+  EXPECT_EQ(finished[0].embedding, (std::vector<float>{2.0F, 0.1F}));
+  EXPECT_EQ(finished[1].embedding, (std::vector<float>{5.0F, 6.0F}));
+}
+
 // Random arrivals, cancels, failures and depths; a model of what every request must come to.
 class EngineStorm : public testing::TestWithParam<int> {};
 
@@ -171,7 +243,7 @@ TEST_P(EngineStorm, EveryAcceptedRequestEndsOnceAndNoBlockLeaks) {
   const auto end_oldest_step = [&] {
     const StepPlan plan = executor.plans.front();
     executor.plans.pop_front();
-    StepResult result{plan.id, {}, {}};
+    StepResult result{.id = plan.id};
     if (below(50) == 0) {
       result.failure = Error{ErrorCode::kInternal, "storm"};
     } else {

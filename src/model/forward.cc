@@ -154,6 +154,18 @@ void Forward::feed_forward(const ForwardBatch& batch, const LayerVariant& weight
   cpu::matmul(*parts_.team, gate, weights.down, residual, {.accumulate = true});
 }
 
+std::span<const float> Forward::normalise(int first, int count) const {
+  Scratch& scratch = *parts_.scratch;
+  check(first >= 0 && count > 0 && first + count <= scratch.max_rows_, "rows are in the scratch");
+  const auto hidden = static_cast<std::size_t>(parts_.spec->hidden);
+  const auto rows = scratch.residual_.subspan(static_cast<std::size_t>(first) * hidden,
+                                              static_cast<std::size_t>(count) * hidden);
+  const auto normed = rows_of(scratch.normed_, count, parts_.spec->hidden);
+  cpu::rms_norm(*parts_.team, rows, {parts_.weights->final_norm, parts_.spec->norm_eps},
+                cpu::Element::kF32, normed);
+  return normed;
+}
+
 std::span<const float> Forward::project_logits(std::span<const int> rows) const {
   const ModelSpec& spec = *parts_.spec;
   Scratch& scratch = *parts_.scratch;

@@ -60,7 +60,8 @@ struct LayerRange {
 // The decoder's forward pass: one sequence of operations for every architecture, which exists here
 // only as data (spec and weights). Borrows everything, keeps no state but the residual stream in
 // the scratch, so a pipeline stage is a call with its own range. A row's logits are the same bits
-// in any batch, chunking and thread count. Call in order: embed, run_layers, project_logits.
+// in any batch, chunking and thread count. Call in order: embed, run_layers, then
+// normalise and project_logits as often as wanted.
 class Forward {
  public:
   struct Parts {
@@ -75,6 +76,10 @@ class Forward {
 
   void embed(const ForwardBatch& batch) const;
   void run_layers(const ForwardBatch& batch, LayerRange range) const;
+
+  // The last layer's output, normalised and not rounded: [count][hidden] of the batch's rows from
+  // `first` on. Valid until the next call of this or project_logits.
+  std::span<const float> normalise(int first, int count) const;
 
   // Logits [rows.size()][vocab] of these rows of the batch, valid until the next call.
   std::span<const float> project_logits(std::span<const int> rows) const;

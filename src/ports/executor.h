@@ -4,12 +4,12 @@
 
 namespace protean {
 
-// Runs steps, in order, and reports each exactly once as a StepDone event. start() returns at once
-// and copies what it needs. The worker is the real one, sim has a modelled one.
+// Runs steps, in order, and reports each exactly once as a StepDone event. start() returns at once.
+// The worker is the real one, sim has a modelled one.
 class Executor {
  public:
   virtual ~Executor() = default;
-  virtual void start(const StepPlan& plan) = 0;
+  virtual void start(StepPlan plan) = 0;
 };
 
 }  // namespace protean

@@ -1,6 +1,7 @@
 #include "scheduler/scheduler.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "base/check.h"
@@ -8,33 +9,19 @@
 
 namespace protean {
 
-struct Scheduler::Sequence {
-  RequestId id;
-  Order order = 0;
-  SamplingParams sampling;
-  std::string cache_salt;
-  std::vector<TokenId> tokens;  // prompt, then output
-  std::vector<BlockId> blocks;  // covers at least `computed` tokens
-  int prompt_tokens = 0;
-  int computed = 0;        // leading tokens whose KV is there
-  std::size_t cached = 0;  // leading blocks that the prefix cache knows
-  bool cacheable = true;   // all KV so far was computed at precision_tag
-  bool scheduled = false;  // in a plan not yet completed
-  std::uint32_t precision_tag = 0;
-  // Free blocks and cache insertions when admission last failed: while neither is more, it would
-  // fail again, and finding that out costs a walk over the whole prompt.
-  std::int64_t refused_at_free = -1;
-  std::uint64_t refused_at_insertions = 0;
-  RequestUsage usage;
+namespace {
 
-  int pending() const { return static_cast<int>(tokens.size()) - computed; }
-};
+// How many waiting sequences may be passed over in one step because they wait for a prefix.
+constexpr int kPassedOver = 64;
+
+}  // namespace
 
 struct Scheduler::InFlight {
   StepId id;
   std::uint32_t precision_tag = 0;
   std::vector<SequenceSlice> slices;
-  std::ptrdiff_t samples = 0;
+  std::size_t samples = 0;
+  std::size_t scores = 0;
 };
 
 Scheduler::Scheduler(const SchedulerConfig& config)
@@ -51,12 +38,14 @@ std::int64_t Scheduler::blocks_for(std::int64_t tokens) const {
 }
 
 CacheScope Scheduler::scope_of(const Sequence& sequence) const {
-  return {.precision_tag = sequence.precision_tag, .salt = sequence.cache_salt};
+  return {.precision_tag = sequence.precision_tag, .salt = sequence.asks.cache_salt};
 }
 
-Status Scheduler::add(Request request) {
-  check(!request.prompt.empty() && request.max_tokens > 0,
-        "a request needs a prompt and an output");
+Status Scheduler::add(Request request, TimeNs due_ns) {
+  check(!request.prompt.empty() && request.max_tokens >= 0,
+        "a request needs a prompt and a limit of its output");
+  check(request.pooling == Pooling::kNone || request.max_tokens == 0,
+        "an embedding has no output tokens");
   const std::int64_t prompt = std::ssize(request.prompt);
   const std::int64_t length = prompt + request.max_tokens;
   if (length > config_.max_model_len) {
@@ -66,7 +55,7 @@ Status Scheduler::add(Request request) {
                       length, prompt, request.max_tokens, config_.max_model_len);
   }
   // The last token is drawn but never fed back, so it needs no KV.
-  const std::int64_t blocks = blocks_for(length - 1);
+  const std::int64_t blocks = blocks_for(std::max(prompt, length - 1));
   if (blocks > pool_.total()) {
     return make_error(ErrorCode::kInvalidArgument,
                       "the request needs {} KV blocks ({} tokens), but the whole KV cache has {}: "
@@ -74,15 +63,14 @@ Status Scheduler::add(Request request) {
                       blocks, length, pool_.total());
   }
   auto sequence = std::make_unique<Sequence>();
-  sequence->id = request.id;
-  sequence->order = ++last_order_;
-  sequence->sampling = request.sampling;
-  sequence->cache_salt = std::move(request.cache_salt);
+  const RequestId id = request.id;
   sequence->tokens = std::move(request.prompt);
+  sequence->asks = std::move(request);
+  sequence->place = {sequence->asks.priority, due_ns, ++last_arrival_};
   sequence->prompt_tokens = static_cast<int>(prompt);
   sequence->usage.prompt_tokens = static_cast<int>(prompt);
-  waiting_.emplace(sequence->order, sequence.get());
-  const bool fresh = sequences_.emplace(request.id, std::move(sequence)).second;
+  waiting_.emplace(sequence->place, sequence.get());
+  const bool fresh = sequences_.emplace(id, std::move(sequence)).second;
   check(fresh, "request ids are unique");
   return {};
 }
@@ -95,8 +83,8 @@ std::optional<RequestUsage> Scheduler::remove(RequestId request) {
   Sequence& sequence = *found->second;
   const RequestUsage usage = sequence.usage;
   release_blocks(sequence);
-  waiting_.erase(sequence.order);
-  running_.erase(sequence.order);
+  waiting_.erase(sequence.place);
+  running_.erase(sequence.place);
   sequences_.erase(found);
   return usage;
 }
@@ -122,23 +110,24 @@ std::optional<StepPlan> Scheduler::next_step() {
     return std::nullopt;
   }
   plan.id = StepId{++last_step_};
-  in_flight_.push_back({plan.id, precision_tag_, plan.slices, std::ssize(plan.samples)});
+  in_flight_.push_back(
+      {plan.id, precision_tag_, plan.slices, plan.samples.size(), plan.scores.size()});
   return plan;
 }
 
 void Scheduler::schedule_decodes(StepPlan& plan) {
-  // Oldest first, so that a preempted sequence is always younger than the one it makes room for.
+  // In order, so that a preempted sequence always comes after the one it makes room for.
   for (auto place = running_.begin(); place != running_.end() && has_room(plan);) {
     Sequence& sequence = *place->second;
     if (!sequence.scheduled && sequence.pending() == 1) {
       bool fits = grow(sequence);
-      while (!fits && preempt_youngest() && running_.contains(sequence.order)) {
+      while (!fits && preempt_last() && running_.contains(sequence.place)) {
         fits = grow(sequence);
       }
       if (fits) {
         schedule(plan, sequence);
       }
-      place = running_.upper_bound(sequence.order);  // preemption may have erased our place
+      place = running_.upper_bound(sequence.place);  // preemption may have erased our place
     } else {
       ++place;
     }
@@ -146,7 +135,7 @@ void Scheduler::schedule_decodes(StepPlan& plan) {
 }
 
 void Scheduler::schedule_prefills(StepPlan& plan) {
-  for (auto& [order, sequence] : running_) {
+  for (auto& [place, sequence] : running_) {
     if (!has_room(plan)) {
       return;
     }
@@ -157,15 +146,66 @@ void Scheduler::schedule_prefills(StepPlan& plan) {
 }
 
 void Scheduler::admit_waiting(StepPlan& plan) {
-  while (!waiting_.empty() && has_room(plan) && std::ssize(running_) < config_.max_num_seqs) {
-    Sequence& sequence = *waiting_.begin()->second;
-    if (!admit(sequence)) {
+  int passed_over = 0;
+  for (auto next = waiting_.begin();
+       next != waiting_.end() && has_room(plan) && std::ssize(running_) < config_.max_num_seqs;) {
+    Sequence& sequence = *next->second;
+    if (passed_over < kPassedOver && waits_for_prefix(sequence)) {
+      ++passed_over;
+      ++next;
+      continue;
+    }
+    if (passed_over == kPassedOver || !admit(sequence)) {
       return;
     }
-    waiting_.erase(sequence.order);
-    running_.emplace(sequence.order, &sequence);
+    next = waiting_.erase(next);
+    running_.emplace(sequence.place, &sequence);
     schedule(plan, sequence);
   }
+}
+
+// Whether it is on the way to publishing its first `blocks` blocks.
+bool Scheduler::will_publish(const Sequence& sequence, std::size_t blocks) const {
+  return running_.contains(sequence.place) && sequence.cacheable &&
+         sequence.precision_tag == precision_tag_ && sequence.cached < blocks;
+}
+
+// Only for one before it, so that however many come with the same prefix, nobody waits for long.
+bool Scheduler::waits_for_prefix(Sequence& sequence) {
+  if (sequence.held_until > 0) {
+    const auto holder = sequences_.find(sequence.held_by);
+    if (holder != sequences_.end() && will_publish(*holder->second, sequence.held_until)) {
+      return true;
+    }
+    sequence.held_until = 0;
+  }
+  const auto reusable =
+      std::span(sequence.tokens).first(static_cast<std::size_t>(sequence.reusable()));
+  const auto block_tokens = static_cast<std::size_t>(config_.block_tokens);
+  if (!config_.prefix_caching || reusable.size() < block_tokens) {
+    return false;
+  }
+  for (const auto& [place, running] : running_) {
+    if (place > sequence.place) {
+      break;
+    }
+    const bool writing = running->cached < running->tokens.size() / block_tokens;
+    if (!writing || running->asks.cache_salt != sequence.asks.cache_salt) {
+      continue;
+    }
+    const auto differs = std::mismatch(reusable.begin(), reusable.end(), running->tokens.begin(),
+                                       running->tokens.end());
+    const auto shared = static_cast<std::size_t>(differs.first - reusable.begin()) / block_tokens;
+    if (shared > sequence.held_until && will_publish(*running, shared)) {
+      sequence.held_by = running->asks.id;
+      sequence.held_until = shared;
+    }
+  }
+  CacheScope scope{.precision_tag = precision_tag_, .salt = sequence.asks.cache_salt};
+  if (sequence.held_until > 0 && cache_.match(scope, reusable).size() >= sequence.held_until) {
+    sequence.held_until = 0;  // computed already, by another
+  }
+  return sequence.held_until > 0;
 }
 
 // Takes the blocks of all its tokens, cached ones first, or takes nothing.
@@ -180,8 +220,8 @@ bool Scheduler::admit(Sequence& sequence) {
   sequence.precision_tag = precision_tag_;
   sequence.cacheable = config_.prefix_caching;
   if (config_.prefix_caching) {
-    // The last token is always computed: its logits are wanted.
-    const auto reusable = std::span(sequence.tokens).first(sequence.tokens.size() - 1);
+    const auto reusable =
+        std::span(sequence.tokens).first(static_cast<std::size_t>(sequence.reusable()));
     sequence.blocks = cache_.match(scope_of(sequence), reusable);
   }
   for (const BlockId block : sequence.blocks) {
@@ -226,7 +266,7 @@ bool Scheduler::grow(Sequence& sequence) {
 }
 
 // False when every running sequence is in a plan already.
-bool Scheduler::preempt_youngest() {
+bool Scheduler::preempt_last() {
   for (auto place = running_.rbegin(); place != running_.rend(); ++place) {
     if (!place->second->scheduled) {
       preempt(*place->second);
@@ -241,39 +281,27 @@ void Scheduler::preempt(Sequence& sequence) {
   sequence.computed = 0;
   ++sequence.usage.preemptions;
   ++totals_.preemptions_total;
-  running_.erase(sequence.order);
-  waiting_.emplace(sequence.order, &sequence);
+  running_.erase(sequence.place);
+  waiting_.emplace(sequence.place, &sequence);
 }
 
 void Scheduler::schedule(StepPlan& plan, Sequence& sequence) {
   const int count = std::min(sequence.pending(), budget_left(plan));
-  const int end = sequence.computed + count;
-  SequenceSlice slice{.request = sequence.id,
-                      .first_position = sequence.computed,
-                      .token_begin = static_cast<int>(plan.tokens.size()),
-                      .token_count = count,
-                      .block_begin = static_cast<int>(plan.blocks.size()),
-                      .block_count = static_cast<int>(blocks_for(end))};
-  if (end == static_cast<int>(sequence.tokens.size())) {
-    slice.sample = static_cast<int>(plan.samples.size());
-    plan.samples.push_back({sequence.sampling, end});
-  }
-  plan.tokens.insert(plan.tokens.end(), sequence.tokens.begin() + sequence.computed,
-                     sequence.tokens.begin() + end);
-  plan.blocks.insert(plan.blocks.end(), sequence.blocks.begin(),
-                     sequence.blocks.begin() + slice.block_count);
-  plan.slices.push_back(slice);
+  append_slice(plan, sequence, count, static_cast<int>(blocks_for(sequence.computed + count)));
   sequence.scheduled = true;
 }
 
-StepOutcome Scheduler::complete(const StepResult& result) {
+StepOutcome Scheduler::complete(StepResult result) {
   check(!in_flight_.empty() && in_flight_.front().id == result.id, "steps complete in order");
-  check(result.failure || std::ssize(result.sampled) >= in_flight_.front().samples,
-        "a step that did not fail has drawn all its tokens");
   const InFlight step = std::move(in_flight_.front());
   in_flight_.pop_front();
+  check(result.failure ||
+            (result.sampled.size() >= step.samples && result.scored.size() >= step.scores),
+        "a step that did not fail has drawn and scored all its tokens");
   StepOutcome outcome;
+  std::size_t pooled = 0;
   for (const SequenceSlice& slice : step.slices) {
+    const std::size_t pool = slice.pooling == Pooling::kNone ? pooled : pooled++;
     const auto found = sequences_.find(slice.request);
     if (found == sequences_.end()) {
       continue;  // cancelled while it was computed
@@ -281,23 +309,49 @@ StepOutcome Scheduler::complete(const StepResult& result) {
     Sequence& sequence = *found->second;
     sequence.scheduled = false;
     if (result.failure) {
-      outcome.failed.push_back(sequence.id);
+      outcome.failed.push_back(slice.request);
       continue;
     }
-    outcome.tokens += slice.token_count;
-    sequence.computed = slice.first_position + slice.token_count;
-    sequence.cacheable = sequence.cacheable && step.precision_tag == sequence.precision_tag;
-    publish_blocks(sequence);
-    if (slice.sample >= 0) {
-      const TokenId token = result.sampled[static_cast<std::size_t>(slice.sample)];
-      sequence.tokens.push_back(token);
-      ++sequence.usage.output_tokens;
-      ++totals_.output_tokens_total;
-      outcome.sampled.push_back({sequence.id, token});
+    if (slice.pooling != Pooling::kNone) {
+      check(pool < result.pooled.size(), "a step that did not fail has pooled all it should");
+      outcome.pooled.push_back(
+          {slice.request, slice.first_position, std::move(result.pooled[pool])});
     }
+    sequence.cacheable = sequence.cacheable && step.precision_tag == sequence.precision_tag;
+    advance(sequence, slice, result, outcome);
   }
   ++totals_.steps_total;
   return outcome;
+}
+
+void Scheduler::advance(Sequence& sequence, const SequenceSlice& slice, StepResult& result,
+                        StepOutcome& outcome) {
+  outcome.tokens += slice.token_count;
+  sequence.computed = slice.first_position + slice.token_count;
+  publish_blocks(sequence);
+  if (slice.score_count > 0) {
+    const auto first = result.scored.begin() + slice.score_begin;
+    outcome.scored.push_back(
+        {slice.request,
+         sequence.scored,
+         {std::make_move_iterator(first), std::make_move_iterator(first + slice.score_count)}});
+    sequence.scored += slice.score_count;
+  }
+  if (slice.sample >= 0) {
+    const auto index = static_cast<std::size_t>(slice.sample);
+    sequence.tokens.push_back(result.sampled[index]);
+    ++sequence.usage.output_tokens;
+    ++totals_.output_tokens_total;
+    Sampled& sampled = outcome.sampled.emplace_back();
+    sampled.request = slice.request;
+    sampled.token = result.sampled[index];
+    if (sequence.asks.logprobs.answer) {
+      check(index < result.logprobs.size(), "logprobs come with the samples that want them");
+      sampled.logprobs = std::move(result.logprobs[index]);
+    }
+  } else if (sequence.ends_with_prompt() && sequence.pending() == 0) {
+    outcome.computed.push_back(slice.request);
+  }
 }
 
 // Two sequences that computed the same prefix side by side end up sharing the blocks of the first.

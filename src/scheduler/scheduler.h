@@ -15,6 +15,7 @@
 #include "contract/step.h"
 #include "scheduler/block_pool.h"
 #include "scheduler/prefix_cache.h"
+#include "scheduler/sequence.h"
 
 namespace protean {
 
@@ -30,28 +31,49 @@ struct SchedulerConfig {
 struct Sampled {
   RequestId request;
   TokenId token = 0;
+  std::optional<TokenLogprobs> logprobs;  // where the request wants them
 };
 
-// What became of a step. `failed` names the requests of a step that could not be executed.
+// Likelihoods of prompt tokens from first_position on.
+struct Scored {
+  RequestId request;
+  int first_position = 0;
+  std::vector<TokenLogprobs> logprobs;
+};
+
+// What StepResult::pooled says of one sequence. A slice that begins at position 0 begins anew: the
+// sequence was preempted within its prompt.
+struct Pooled {
+  RequestId request;
+  int first_position = 0;
+  std::vector<double> row;
+};
+
+// What became of a step.
 struct StepOutcome {
   int tokens = 0;
+  std::vector<Scored> scored;
+  std::vector<Pooled> pooled;
   std::vector<Sampled> sampled;
-  std::vector<RequestId> failed;
+  std::vector<RequestId> computed;  // whose prompt is done and who wants no more
+  std::vector<RequestId> failed;    // of a step that could not be executed
 };
 
-// Who runs in the next step. Sequences come and go first come, first served; running ones decode
-// first, then prompts get what is left of the token budget, in chunks. A prompt takes all its
-// blocks when it is admitted. When a decode finds no block, the youngest sequence is preempted: its
-// blocks go back, it waits at the head of the queue and recomputes later (what is still in the
-// prefix cache is not computed again). Nothing is ever aborted for want of KV (invariant 4).
+// Who runs in the next step. Sequences come and go by their place: priority, then due time, then
+// arrival; running ones decode first, then prompts get what is left of the token budget, in chunks.
+// A prompt takes all its blocks when it is admitted, and waits while a sequence before it is still
+// computing a prefix that both share. When a decode finds no block, the last sequence is preempted:
+// its blocks go back, it waits at its old place and recomputes later (what is still in the prefix
+// cache is not computed again). Nothing is ever aborted for want of KV (invariant 4).
 // Knows no device, no precision, no text. Single-threaded, reads no clock.
 class Scheduler {
  public:
   explicit Scheduler(const SchedulerConfig& config);
   ~Scheduler();
 
-  // Refuses what could never run: too long for max_model_len or for the whole KV pool.
-  Status add(Request request);
+  // Refuses what could never run: too long for max_model_len or for the whole KV pool. Among equal
+  // priorities what is due earlier comes first.
+  Status add(Request request, TimeNs due_ns = 0);
 
   // Forgets a sequence wherever it is, and frees its blocks at once. A step that is computing it
   // may go on: steps execute in order, so whoever gets the blocks next writes after it. Usage is
@@ -62,7 +84,7 @@ class Scheduler {
   std::optional<StepPlan> next_step();
 
   // To be called once for each step, in order.
-  StepOutcome complete(const StepResult& result);
+  StepOutcome complete(StepResult result);
 
   // From the next step on, KV is computed at other precisions: blocks computed before are not
   // reused for what is computed after (invariant 5).
@@ -72,20 +94,22 @@ class Scheduler {
   Observation observe() const;
 
  private:
-  struct Sequence;
   struct InFlight;
-  using Order = std::uint64_t;  // of arrival; the smaller, the older
 
   std::int64_t blocks_for(std::int64_t tokens) const;
   CacheScope scope_of(const Sequence& sequence) const;
   void schedule_decodes(StepPlan& plan);
   void schedule_prefills(StepPlan& plan);
   void admit_waiting(StepPlan& plan);
+  bool waits_for_prefix(Sequence& sequence);
+  bool will_publish(const Sequence& sequence, std::size_t blocks) const;
   bool admit(Sequence& sequence);
   bool grow(Sequence& sequence);
-  bool preempt_youngest();
+  bool preempt_last();
   void preempt(Sequence& sequence);
   void schedule(StepPlan& plan, Sequence& sequence);
+  void advance(Sequence& sequence, const SequenceSlice& slice, StepResult& result,
+               StepOutcome& outcome);
   void publish_blocks(Sequence& sequence);
   void release_blocks(Sequence& sequence);
   int budget_left(const StepPlan& plan) const;
@@ -96,10 +120,10 @@ class Scheduler {
   PrefixCache cache_;
   std::uint32_t precision_tag_ = 0;
   std::unordered_map<RequestId, std::unique_ptr<Sequence>> sequences_;
-  std::map<Order, Sequence*> waiting_;
-  std::map<Order, Sequence*> running_;
+  std::map<QueuePlace, Sequence*> waiting_;
+  std::map<QueuePlace, Sequence*> running_;
   std::deque<InFlight> in_flight_;
-  Order last_order_ = 0;
+  std::uint64_t last_arrival_ = 0;
   std::uint64_t last_step_ = 0;
   Observation totals_;  // the *_total fields only
 };

@@ -43,7 +43,7 @@ class World : public Executor, public TokenSink {
     return std::move(report_);
   }
 
-  void start(const StepPlan& plan) override {
+  void start(StepPlan plan) override {
     StepResult result{.id = plan.id};
     result.sampled.resize(plan.samples.size());
     for (const SequenceSlice& slice : plan.slices) {

@@ -30,8 +30,8 @@ CpuWorker::~CpuWorker() {
   thread_.join();
 }
 
-void CpuWorker::start(const StepPlan& plan) {
-  plans_.push(plan);
+void CpuWorker::start(StepPlan plan) {
+  plans_.push(std::move(plan));
 }
 
 void CpuWorker::run_steps() {

@@ -30,7 +30,7 @@ class CpuWorker : public Executor {
   CpuWorker(const CpuWorker&) = delete;
   CpuWorker& operator=(const CpuWorker&) = delete;
 
-  void start(const StepPlan& plan) override;
+  void start(StepPlan plan) override;
 
   WorkerMemory memory() const { return memory_; }
 

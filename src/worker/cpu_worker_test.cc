@@ -63,11 +63,7 @@ TEST(CpuWorker, RunsStepsInOrderOnItsOwnThreadAndReportsEachOnce) {
         results.push_back(std::move(result));
       });
   ASSERT_TRUE(worker.ok()) << worker.error().message;
-  {
-    StepPlan plan = plan_of(1, 0, {1, 2, 3, 4, 5});
-    (*worker)->start(plan);
-    plan = {};  // start() has copied it
-  }
+  (*worker)->start(plan_of(1, 0, {1, 2, 3, 4, 5}));
   for (int i = 0; i < 20; ++i) {
     (*worker)->start(plan_of(static_cast<std::uint64_t>(i) + 2, 5 + i, {i}));
   }

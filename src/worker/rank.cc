@@ -1,9 +1,11 @@
 #include "worker/rank.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "base/check.h"
+#include "base/units.h"
 
 namespace protean {
 namespace {
@@ -11,6 +13,7 @@ namespace {
 // Logits are projected and drawn this many rows at a time, which bounds their memory: a weight
 // panel is read once for all of them, and more would gain nothing.
 constexpr int kLogitRows = 64;
+constexpr int kPooledColumns = 128;  // of an embedding, summed by one thread
 
 Status refuse_unsupported(const WorkerOptions& options, const ModelSpec& spec) {
   const Form& form = options.form;
@@ -93,6 +96,15 @@ void Rank::check_slice(const StepPlan& plan, const SequenceSlice& slice) const {
   check(std::int64_t{slice.block_count} * kv_.block_tokens() >= end,
         "a slice's blocks hold all its tokens");
   check(slice.sample >= -1 && slice.sample < std::ssize(plan.samples), "a slice's sample exists");
+  check(slice.score_begin >= 0 && slice.score_count >= 0 &&
+            slice.score_count <= std::ssize(plan.scores) - slice.score_begin,
+        "a slice's scores are inside its plan");
+  for (int i = 0; i < slice.score_count; ++i) {
+    const ScoreSpec& score = plan.scores[static_cast<std::size_t>(slice.score_begin + i)];
+    check(score.after >= slice.token_begin && score.after < slice.token_begin + slice.token_count,
+          "a score is of a token after one of its slice");
+    check(score.token >= 0 && score.token < spec_.vocab, "scored tokens are in the vocabulary");
+  }
 }
 
 void Rank::read_slices(const StepPlan& plan) {
@@ -143,7 +155,24 @@ StepResult Rank::run(const StepPlan& plan, const LogitsTap& tap) {
   forward.run_layers(batch, {.first = 0, .count = spec_.layers});
 
   StepResult result{.id = plan.id};
+  for (const SequenceSlice& slice : plan.slices) {
+    if (slice.pooling != Pooling::kNone) {
+      result.pooled.push_back(pool(slice, forward));
+    }
+  }
+  score(plan, forward, result);
+  draw(plan, forward, tap, result);
+  return result;
+}
+
+void Rank::draw(const StepPlan& plan, const Forward& forward, const LogitsTap& tap,
+                StepResult& result) {
   result.sampled.resize(plan.samples.size());
+  std::size_t told = 0;
+  for (std::size_t i = 0; i < plan.samples.size(); ++i) {
+    told = plan.samples[i].top_logprobs >= 0 ? i + 1 : told;
+  }
+  result.logprobs.resize(told == 0 ? 0 : plan.samples.size());
   const auto most = static_cast<std::size_t>(scratch_.max_logit_rows());
   for (std::size_t first = 0; first < plan.samples.size(); first += most) {
     const std::size_t count = std::min(most, plan.samples.size() - first);
@@ -151,10 +180,51 @@ StepResult Rank::run(const StepPlan& plan, const LogitsTap& tap) {
     if (tap) {
       tap(static_cast<int>(first), logits);
     }
-    sampler_.sample(team_, logits, std::span(plan.samples).subspan(first, count),
-                    std::span(result.sampled).subspan(first, count));
+    const std::span<TokenLogprobs> logprobs = result.logprobs;
+    sampler_.sample(team_, {logits, std::span(plan.samples).subspan(first, count), plan.history},
+                    std::span(result.sampled).subspan(first, count),
+                    told == 0 ? logprobs : logprobs.subspan(first, count));
   }
-  return result;
+  result.logprobs.resize(told);
+}
+
+// In tiles, as many rows as a draw takes: a prompt's logits at once could be gigabytes.
+void Rank::score(const StepPlan& plan, const Forward& forward, StepResult& result) {
+  result.scored.resize(plan.scores.size());
+  const auto most = static_cast<std::size_t>(scratch_.max_logit_rows());
+  for (std::size_t first = 0; first < plan.scores.size(); first += most) {
+    const std::size_t count = std::min(most, plan.scores.size() - first);
+    const auto specs = std::span(plan.scores).subspan(first, count);
+    scored_rows_.clear();
+    for (const ScoreSpec& spec : specs) {
+      scored_rows_.push_back(spec.after);
+    }
+    sampler_.score(team_, forward.project_logits(scored_rows_), specs,
+                   std::span(result.scored).subspan(first, count));
+  }
+}
+
+std::vector<double> Rank::pool(const SequenceSlice& slice, const Forward& forward) {
+  const bool mean = slice.pooling == Pooling::kMean;
+  const int count = mean ? slice.token_count : 1;
+  const auto rows = forward.normalise(slice.token_begin + slice.token_count - count, count);
+  const auto hidden = static_cast<std::size_t>(spec_.hidden);
+  std::vector<double> pooled(hidden);
+  if (!mean) {
+    std::copy(rows.begin(), rows.end(), pooled.begin());
+    return pooled;
+  }
+  team_.run(ceil_div(spec_.hidden, kPooledColumns), [&](std::int64_t tile, int) {
+    const auto first = static_cast<std::size_t>(tile * kPooledColumns);
+    const std::size_t end = std::min(first + kPooledColumns, hidden);
+    for (std::size_t row = 0; row < rows.size(); row += hidden) {
+      for (std::size_t column = first; column < end; ++column) {
+        const double value = rows[row + column];
+        pooled[column] += std::nearbyint(value / kPooledQuantum) * kPooledQuantum;
+      }
+    }
+  });
+  return pooled;
 }
 
 WorkerMemory Rank::memory() const {

@@ -57,6 +57,9 @@ class Rank {
 
   void read_slices(const StepPlan& plan);
   void check_slice(const StepPlan& plan, const SequenceSlice& slice) const;
+  void draw(const StepPlan& plan, const Forward& forward, const LogitsTap& tap, StepResult& result);
+  void score(const StepPlan& plan, const Forward& forward, StepResult& result);
+  std::vector<double> pool(const SequenceSlice& slice, const Forward& forward);
 
   const ModelSpec spec_;
   const int max_positions_;
@@ -70,6 +73,7 @@ class Rank {
   std::vector<int> positions_;
   std::vector<cpu::AttentionSlice> slices_;
   std::vector<int> sampled_rows_;  // by sample
+  std::vector<int> scored_rows_;   // of one tile
 };
 
 }  // namespace protean

@@ -5,30 +5,13 @@
 #include <limits>
 
 #include "base/check.h"
+#include "worker/logprobs.h"
 #include "worker/philox.h"
 
 namespace protean {
 namespace {
 
-using Candidate = Sampler::Candidate;
-
-constexpr float kNever = -std::numeric_limits<float>::infinity();
 constexpr std::size_t kFirstSorted = 64;  // most draws end within so few candidates
-
-bool before(const Candidate& a, const Candidate& b) {
-  return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
-}
-
-// NaN compares false with everything, so it never wins.
-Candidate most_likely(std::span<const float> logits) {
-  Candidate best{kNever, 0};
-  for (std::size_t id = 0; id < logits.size(); ++id) {
-    if (logits[id] > best.logit) {
-      best = {logits[id], static_cast<TokenId>(id)};
-    }
-  }
-  return best;
-}
 
 // Probability of a logit relative to the most likely one. Equal logits are handled apart because
 // infinity minus itself is not a number.
@@ -61,9 +44,9 @@ class SortedPrefix {
       const auto begin = all_.begin() + static_cast<std::ptrdiff_t>(sorted_);
       const auto middle = all_.begin() + static_cast<std::ptrdiff_t>(end);
       if (middle != all_.end()) {
-        std::nth_element(begin, middle, all_.end(), before);
+        std::nth_element(begin, middle, all_.end(), likelier);
       }
-      std::sort(begin, middle, before);
+      std::sort(begin, middle, likelier);
       sorted_ = end;
     }
     return all_[i];
@@ -96,30 +79,6 @@ TokenId draw_unsorted(std::span<const float> logits, const Weight& weight, float
     }
   }
   return last;
-}
-
-// The k first of the row in likelihood order, unsorted, in one pass: what is behind the k best so
-// far is dropped whenever the room of 2 k is full.
-void select_top_k(std::span<const float> logits, std::size_t k, std::vector<Candidate>& kept) {
-  const auto cut = [&] {
-    std::nth_element(kept.begin(), kept.begin() + static_cast<std::ptrdiff_t>(k - 1), kept.end(),
-                     before);
-    kept.resize(k);
-    return kept.back().logit;
-  };
-  kept.clear();
-  float threshold = kNever;
-  for (std::size_t id = 0; id < logits.size(); ++id) {
-    if (logits[id] > threshold) {
-      kept.push_back({logits[id], static_cast<TokenId>(id)});
-      if (kept.size() >= 2 * k) {
-        threshold = cut();
-      }
-    }
-  }
-  if (kept.size() > k) {
-    cut();
-  }
 }
 
 // Leaves out only what top_p cannot keep: all weights below (1 - top_p) / vocab of the total add up
@@ -161,11 +120,11 @@ TokenId draw_sorted(std::vector<Candidate>& candidates, double mass, const Weigh
   return candidates[kept - 1].id;  // the most likely one always stays
 }
 
-TokenId draw(std::span<const float> logits, const SampleSpec& spec,
+// `best` is the row's most likely token.
+TokenId draw(std::span<const float> logits, const SampleSpec& spec, const Candidate& best,
              std::vector<Candidate>& candidates) {
   const SamplingParams& params = spec.params;
-  const Candidate best = most_likely(logits);
-  if (!(params.temperature > 0.0F) || params.top_k == 1 || best.logit == kNever) {
+  if (!(params.temperature > 0.0F) || params.top_k == 1 || best.logit == kNeverLogit) {
     return best.id;
   }
   const Weight weight(best.logit, params.temperature);
@@ -200,20 +159,69 @@ TokenId draw(std::span<const float> logits, const SampleSpec& spec,
 
 }  // namespace
 
-Sampler::Sampler(int vocab, int threads)
-    : vocab_(vocab), room_(static_cast<std::size_t>(threads)) {}
+Sampler::Sampler(int vocab, int threads) : vocab_(vocab) {
+  rooms_.reserve(static_cast<std::size_t>(threads));
+  for (int thread = 0; thread < threads; ++thread) {
+    rooms_.push_back({.candidates = {}, .editor = LogitEditor(vocab)});
+  }
+}
 
-void Sampler::sample(cpu::Team& team, std::span<const float> logits,
-                     std::span<const SampleSpec> specs, std::span<TokenId> out) {
+void Sampler::sample(cpu::Team& team, const SampleRows& rows, std::span<TokenId> tokens,
+                     std::span<TokenLogprobs> logprobs) {
   const auto vocab = static_cast<std::size_t>(vocab_);
-  check(logits.size() == specs.size() * vocab && out.size() == specs.size() &&
-            static_cast<std::size_t>(team.threads()) <= room_.size(),
+  check(rows.logits.size() == rows.specs.size() * vocab && tokens.size() == rows.specs.size() &&
+            static_cast<std::size_t>(team.threads()) <= rooms_.size(),
         "one row of logits and one place per sample");
+  team.run(static_cast<std::int64_t>(rows.specs.size()), [&](std::int64_t i, int thread) {
+    const auto row = static_cast<std::size_t>(i);
+    const SampleSpec& spec = rows.specs[row];
+    const auto logits = rows.logits.subspan(row * vocab, vocab);
+    Room& room = rooms_[static_cast<std::size_t>(thread)];
+    tokens[row] = LogitEditor::edits(spec)
+                      ? draw_edited(logits, spec, rows.history, room)
+                      : draw(logits, spec, most_likely(logits), room.candidates);
+    if (spec.top_logprobs >= 0) {
+      check(row < logprobs.size(), "there is a place for the logprobs a sample wants");
+      logprobs[row] =
+          token_logprobs(logits, {.token = tokens[row], .top = spec.top_logprobs}, room.candidates);
+    }
+  });
+}
+
+void Sampler::score(cpu::Team& team, std::span<const float> logits,
+                    std::span<const ScoreSpec> specs, std::span<TokenLogprobs> scored) {
+  const auto vocab = static_cast<std::size_t>(vocab_);
+  check(logits.size() == specs.size() * vocab && scored.size() == specs.size() &&
+            static_cast<std::size_t>(team.threads()) <= rooms_.size(),
+        "one row of logits and one place per score");
   team.run(static_cast<std::int64_t>(specs.size()), [&](std::int64_t i, int thread) {
     const auto row = static_cast<std::size_t>(i);
-    out[row] = draw(logits.subspan(row * vocab, vocab), specs[row],
-                    room_[static_cast<std::size_t>(thread)]);
+    const ScoreSpec& spec = specs[row];
+    scored[row] =
+        token_logprobs(logits.subspan(row * vocab, vocab),
+                       {.token = spec.token, .top = spec.top_logprobs, .whole_row = spec.whole_row},
+                       rooms_[static_cast<std::size_t>(thread)].candidates);
   });
+}
+
+TokenId Sampler::draw_edited(std::span<const float> logits, const SampleSpec& spec,
+                             std::span<const TokenId> history, Room& room) {
+  check(spec.history_begin >= 0 && spec.history_count >= 0 &&
+            static_cast<std::size_t>(spec.history_begin) +
+                    static_cast<std::size_t>(spec.history_count) <=
+                history.size(),
+        "a sample's history is inside its plan");
+  using Exclude = LogitEditor::Exclude;
+  room.editor.begin(spec, history.subspan(static_cast<std::size_t>(spec.history_begin),
+                                          static_cast<std::size_t>(spec.history_count)));
+  for (const Exclude exclude : {Exclude::kAll, Exclude::kMost, Exclude::kFirm}) {
+    const std::span<const float> edited = room.editor.edit(logits, exclude);
+    const Candidate best = most_likely(edited);
+    if (best.logit > kNeverLogit) {
+      return draw(edited, spec, best, room.candidates);
+    }
+  }
+  return room.editor.last_resort();
 }
 
 }  // namespace protean

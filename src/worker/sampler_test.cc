@@ -28,7 +28,7 @@ TokenId sample_one(const std::vector<float>& logits, const SamplingParams& param
   Sampler sampler(static_cast<int>(logits.size()), 1);
   const SampleSpec spec{params, position};
   TokenId token = -1;
-  sampler.sample(team, logits, {&spec, 1}, {&token, 1});
+  sampler.sample(team, {logits, {&spec, 1}, {}}, {&token, 1}, {});
   return token;
 }
 
@@ -40,7 +40,8 @@ std::vector<TokenId> sample_many(const std::vector<float>& logits, const Samplin
   std::vector<TokenId> tokens(static_cast<std::size_t>(count));
   for (int position = 0; position < count; ++position) {
     const SampleSpec spec{params, position};
-    sampler.sample(team, logits, {&spec, 1}, {&tokens[static_cast<std::size_t>(position)], 1});
+    sampler.sample(team, {logits, {&spec, 1}, {}}, {&tokens[static_cast<std::size_t>(position)], 1},
+                   {});
   }
   return tokens;
 }
@@ -239,7 +240,7 @@ TEST(Sampler, BatchThreadsAndOrderDoNotMatter) {
     Sampler sampler(kVocab, threads);
     for (int repeat = 0; repeat < 2; ++repeat) {
       std::vector<TokenId> together(kRows);
-      sampler.sample(team, logits, specs, together);
+      sampler.sample(team, {logits, specs, {}}, together, {});
       EXPECT_EQ(together, alone);
     }
   }

@@ -20,10 +20,10 @@ namespace {
 class RecordingExecutor : public Executor {
  public:
   explicit RecordingExecutor(Executor* next) : next_(next) {}
-  void start(const StepPlan& plan) override {
+  void start(StepPlan plan) override {
     plans.push_back(plan);
     if (next_ != nullptr) {
-      next_->start(plan);
+      next_->start(std::move(plan));
     }
   }
   std::vector<StepPlan> plans;

@@ -1,0 +1,175 @@
+#include "worker/logit_editor.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "base/check.h"
+#include "worker/candidates.h"
+
+namespace protean {
+namespace {
+
+constexpr std::size_t kWordBits = 64;
+constexpr std::uint32_t kRepeated = std::uint32_t{1} << 31;  // in counts: penalised already
+
+}  // namespace
+
+LogitEditor::LogitEditor(int vocab) : vocab_(vocab) {}
+
+bool LogitEditor::edits(const SampleSpec& spec) {
+  return spec.params.penalises() || spec.rules != nullptr || spec.constraint != nullptr ||
+         !spec.banned.empty();
+}
+
+void LogitEditor::begin(const SampleSpec& spec, std::span<const TokenId> sequence) {
+  check(spec.prompt_count >= 0 && static_cast<std::size_t>(spec.prompt_count) <= sequence.size(),
+        "the prompt is part of the sequence so far");
+  spec_ = &spec;
+  sequence_ = sequence;
+  if (spec.constraint != nullptr) {
+    mask_.resize(token_mask_words(vocab_));
+    spec.constraint->allowed_after(answer(), mask_);
+  }
+}
+
+std::span<const TokenId> LogitEditor::answer() const {
+  return sequence_.subspan(static_cast<std::size_t>(spec_->prompt_count));
+}
+
+std::span<const float> LogitEditor::edit(std::span<const float> logits, Exclude exclude) {
+  check(logits.size() == static_cast<std::size_t>(vocab_), "a row has a logit per token");
+  row_.assign(logits.begin(), logits.end());
+  if (spec_->params.penalises()) {
+    penalise();
+  }
+  if (spec_->rules != nullptr) {
+    add_bias();
+    if (exclude != Exclude::kFirm || spec_->constraint == nullptr) {
+      exclude_all_but_allowed();
+    }
+    if (exclude != Exclude::kFirm) {
+      exclude_bad_words();
+    }
+  }
+  if (exclude == Exclude::kAll) {
+    for (const TokenId token : spec_->banned) {
+      this->exclude(token);
+    }
+  }
+  if (spec_->constraint != nullptr) {
+    exclude_unmasked();
+  }
+  return row_;
+}
+
+void LogitEditor::exclude(TokenId token) {
+  if (exists(token)) {
+    row_[static_cast<std::size_t>(token)] = kNeverLogit;
+  }
+}
+
+// Repetition as CTRL has it (Keskar et al. 2019, section 4.1), for negative logits as
+// transformers made it: multiplied, so that they shrink too.
+void LogitEditor::penalise() {
+  const SamplingParams& params = spec_->params;
+  counts_.resize(static_cast<std::size_t>(vocab_));
+  for (const TokenId token : sequence_) {
+    check(exists(token), "a sequence's tokens are in the vocabulary");
+    const auto id = static_cast<std::size_t>(token);
+    if (counts_[id] == 0) {
+      counts_[id] = kRepeated;
+      float& logit = row_[id];
+      logit = logit > 0.0F ? logit / params.repetition_penalty : logit * params.repetition_penalty;
+    }
+  }
+  for (const TokenId token : answer()) {
+    ++counts_[static_cast<std::size_t>(token)];
+  }
+  for (const TokenId token : sequence_) {
+    std::uint32_t& count = counts_[static_cast<std::size_t>(token)];
+    if (const std::uint32_t times = count & ~kRepeated; times > 0) {
+      row_[static_cast<std::size_t>(token)] -=
+          params.presence_penalty + params.frequency_penalty * static_cast<float>(times);
+    }
+    count = 0;
+  }
+}
+
+void LogitEditor::add_bias() {
+  for (const TokenBias& bias : spec_->rules->bias) {
+    if (exists(bias.token)) {
+      row_[static_cast<std::size_t>(bias.token)] += bias.bias;
+    }
+  }
+}
+
+void LogitEditor::exclude_all_but_allowed() {
+  const std::vector<TokenId>& allowed = spec_->rules->allowed;
+  if (allowed.empty()) {
+    return;
+  }
+  kept_.clear();
+  for (const TokenId token : allowed) {
+    kept_.push_back(exists(token) ? row_[static_cast<std::size_t>(token)] : kNeverLogit);
+  }
+  std::fill(row_.begin(), row_.end(), kNeverLogit);
+  for (std::size_t i = 0; i < allowed.size(); ++i) {
+    if (exists(allowed[i])) {
+      row_[static_cast<std::size_t>(allowed[i])] = kept_[i];
+    }
+  }
+}
+
+// The last token of a run is excluded where the answer ends with all the others.
+void LogitEditor::exclude_bad_words() {
+  const std::span<const TokenId> so_far = answer();
+  for (const std::vector<TokenId>& word : spec_->rules->bad_words) {
+    if (word.empty() || word.size() - 1 > so_far.size()) {
+      continue;
+    }
+    const auto end = so_far.last(word.size() - 1);
+    if (std::equal(end.begin(), end.end(), word.begin())) {
+      exclude(word.back());
+    }
+  }
+}
+
+void LogitEditor::exclude_unmasked() {
+  for (std::size_t word = 0; word < mask_.size(); ++word) {
+    const std::uint64_t bits = mask_[word];
+    if (bits == ~std::uint64_t{0}) {
+      continue;
+    }
+    const std::size_t first = word * kWordBits;
+    const std::size_t count = std::min(kWordBits, row_.size() - first);
+    float* logits = row_.data() + first;
+    if (bits == 0) {
+      std::fill_n(logits, count, kNeverLogit);
+      continue;
+    }
+    for (std::size_t i = 0; i < count; ++i) {
+      logits[i] = (bits >> i & 1) != 0 ? logits[i] : kNeverLogit;
+    }
+  }
+}
+
+TokenId LogitEditor::last_resort() const {
+  if (spec_->constraint != nullptr) {
+    for (std::size_t word = 0; word < mask_.size(); ++word) {
+      const auto token = static_cast<TokenId>(
+          word * kWordBits + static_cast<std::size_t>(std::countr_zero(mask_[word])));
+      if (mask_[word] != 0 && exists(token)) {
+        return token;
+      }
+    }
+  } else if (spec_->rules != nullptr) {
+    for (const TokenId token : spec_->rules->allowed) {
+      if (exists(token)) {
+        return token;
+      }
+    }
+  }
+  return 0;
+}
+
+}  // namespace protean
