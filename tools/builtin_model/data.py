@@ -1,0 +1,72 @@
+"""The training tokens on disk, and the order in which they are read."""
+
+import json
+
+import numpy
+import torch
+
+import corpus
+import embedding
+import tokenizer
+
+BLOCK = 1024  # tokens that are drawn at once; shorter windows cut a block in equal parts
+
+
+def prepare(text, work, seed, dialogue_share, hidden):
+    """Writes the tokenizer, the tokens (16-bit ids), a first embedding and what they are into work."""
+    work.mkdir(parents=True, exist_ok=True)
+    documents = corpus.training(text)
+    trained = tokenizer.train(document.text for document in documents)
+    tokenizer.write(trained, work / "tokenizer.json")
+    encoder = tokenizer.Tokenizer(trained)
+    ids = []
+    for document in documents:
+        ids += [tokenizer.BOS, *encoder.encode(document.text), tokenizer.EOS]
+    prose = len(ids)
+    characters = sum(len(document.text) for document in documents)
+    for turns in corpus.dialogues(documents, characters * dialogue_share, seed):
+        ids += encoder.encode_dialogue(turns)
+    ids = numpy.array(ids, dtype="<u2")
+    ids.tofile(work / "train.bin")
+    numpy.save(work / "embedding.npy", embedding.from_neighbours(ids, tokenizer.VOCABULARY, hidden, seed))
+    held_out = corpus.held_out_books(text) + corpus.stories(text)[1]
+    facts = {"documents": len(documents), "tokens": len(ids), "dialogue_tokens": len(ids) - prose,
+             "training_text": corpus.digest(documents), "held_out_text": corpus.digest(held_out)}
+    (work / "data.json").write_text(json.dumps(facts, indent=1) + "\n")
+    sample = [token for book in corpus.held_out_books(text) for token in encoder.encode(book.text)[:16 * BLOCK]]
+    numpy.array(sample, dtype="<u2").tofile(work / "held_out.bin")
+    byte_count = sum(len(encoder.spelling[token]) for token in sample)
+    (work / "held_out.json").write_text(json.dumps({"tokens": len(sample), "bytes": byte_count}) + "\n")
+    return facts
+
+
+class Reader:
+    """Every block of the text once, in an order that the seed and the epoch decide, then again in another."""
+
+    def __init__(self, path, seed):
+        self.ids = numpy.fromfile(path, dtype="<u2").astype(numpy.int64)
+        self.seed, self.blocks = seed, len(self.ids) // BLOCK
+        if self.blocks == 0:
+            raise SystemExit(f"{path}: fewer than {BLOCK} tokens")
+        self.epoch, self.order = -1, None
+
+    def block(self, position):
+        epoch, place = divmod(position, self.blocks)
+        if epoch != self.epoch:
+            self.epoch = epoch
+            self.order = numpy.random.RandomState(self.seed + epoch).permutation(self.blocks)
+        start = int(self.order[place]) * BLOCK
+        return self.ids[start:start + BLOCK]
+
+    def windows(self, positions, window):
+        """(inputs, targets) of all windows of the blocks at the positions. Each window begins with BOS."""
+        blocks = [self.block(position) for position in positions]
+        targets = torch.from_numpy(numpy.concatenate(blocks)).view(-1, window)
+        return with_bos(targets), targets
+
+
+def with_bos(targets):
+    """What the model reads to predict the targets."""
+    inputs = torch.full_like(targets, tokenizer.BOS)
+    inputs[:, 1:] = targets[:, :-1]
+    return inputs
