@@ -61,6 +61,15 @@ TEMPLATES = [
     "{{ strftime_now('%d %b %Y') }}{# a comment #}{{ bos_token.split('<')[1:][0].startswith('s') and 7 // 2 ** 2 % 3 }}",
 ]
 
+# The first byte: the format, and in steps of four how many of the next are lengths of pieces.
+ANSWERS = [
+    b'\x01Hi.\n<tool_call>\n{"name": "f", "arguments": {"a": "\\u00e9\\n", "b": [1, 2.5e3, true, null]}}\n</tool_call>\n'
+    b'<tool_call>{"arguments": "{\\"a\\": 1}", "name": "get_weather"}</tool_call>',
+    b'\x0e\x03\x01\x05<|python_tag|>{"type": "function", "name": "f", "parameters": {}}; {"name": "f", "parameters": {}}',
+    b'\x03[TOOL_CALLS] [{"name": "f", "arguments": {"a": 1}, "id": "x"}, {"name": "f", "arguments": {}}]',
+    b'\x03[TOOL_CALLS]f[CALL_ID]x[ARGS]{"a": 1}[TOOL_CALLS]f{}',
+]
+
 
 def gguf_string(text):
     data = text.encode()
@@ -133,6 +142,7 @@ def main(root):
         "tokenizer_json": [text(TOKENIZER), text(BYTE_LEVEL)],
         "sentencepiece_model": [sentencepiece()],
         "chat_template": [template.encode() for template in TEMPLATES],
+        "tool_calls": ANSWERS,
         "generation_call": [text(CHAT), text(COMPLETION)],
     }
     for name, inputs in seeds.items():

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <boost/json/array.hpp>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -44,6 +44,16 @@ using ToolPiece = std::variant<ContentPiece, CallBegin, ArgumentsPiece>;
 // Splits an answer's text into content and tool calls as it streams. Text that only looked like a
 // call comes out as content, unchanged and in order: nothing is lost. Pieces do not depend on how
 // the text was cut, but for their boundaries.
+//
+// What belongs to the format and is dropped: its marks, separators and a call's JSON around name,
+// id and arguments; the newline that stands between content and a call's mark; text of white space
+// alone before, between and behind calls. A call begins once its name is known to be offered and
+// its arguments open; what goes wrong later ends it there, and the rest is content. Arguments keep
+// their bytes, but that those sent as a JSON string are unwrapped and raw control characters
+// inside their strings are escaped. At most 1 MiB is held back, and any text takes linear time.
+//
+// kHermes and kMistral find calls anywhere, kLlama3 only where the answer starts with one. The
+// marks of kMistral, and Llama's python tag, are special tokens: decode with them written out.
 class ToolCallParser {
  public:
   // `names`: of the tools offered; a call of another name is content.
@@ -70,7 +80,8 @@ struct ToolSyntax {
   std::string after_arguments;
   std::string between;
   std::string end;
-  std::vector<std::string> triggers;  // texts that begin a call, for answers free to call or not
+  std::vector<std::string> triggers;  // prefixes of begin + before_name that start a call, for
+                                      // answers free to call or not
 };
 ToolSyntax tool_syntax(ToolFormat format);
 

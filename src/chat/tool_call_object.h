@@ -1,0 +1,89 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "chat/json_scanner.h"
+
+namespace protean {
+
+// Where a call goes that is being read. What is reported stands; it cannot be taken back.
+class CallSink {
+ public:
+  virtual void begin(std::string_view id, std::string_view name) = 0;
+  virtual void arguments(std::string_view text) = 0;
+
+ protected:
+  ~CallSink() = default;
+};
+
+// A call's arguments, a byte at a time: a JSON object, or a JSON string that holds one. A raw
+// control character inside one of their strings, which models write and JSON forbids, is escaped;
+// every other byte stays as it is.
+class ArgumentsReader {
+ public:
+  // Appends to `out`, the first time with the object's first brace.
+  ScanStep step(char c, std::string& out);
+
+ private:
+  ScanStep object(char c, std::string& out);
+  ScanStep quoted(char c, std::string& out);
+
+  enum class State : std::uint8_t { kFirst, kObject, kQuoted, kQuotedObject, kQuotedEnd };
+  State state_ = State::kFirst;
+  JsonScanner scanner_;
+  JsonStringDecoder decoder_;
+  std::string decoded_;
+};
+
+// One call written as an object, from its first brace: {"name": ..., "arguments" or "parameters":
+// ..., "id": ..., "type": ...} in any order. A name that is not in `names`, a member of another
+// name, one that comes twice or a missing one make it no call. Once begun, members of other names,
+// and an id, are passed over.
+class CallObject {
+ public:
+  // `names` outlives the object.
+  explicit CallObject(const std::vector<std::string>& names) : names_(&names) {}
+  ScanStep step(char c, CallSink& sink);
+
+ private:
+  enum class State : std::uint8_t {
+    kOpen,
+    kFirstKey,
+    kKey,
+    kInKey,
+    kColon,
+    kValue,
+    kInValue,
+    kNext
+  };
+  enum class Member : std::uint8_t { kName, kId, kArguments, kOther };
+
+  ScanStep key_ended();
+  ScanStep value(char c, CallSink& sink);
+  ScanStep text_value(char c, CallSink& sink);
+  ScanStep arguments_value(char c, CallSink& sink);
+  void begin(CallSink& sink);
+  ScanStep go(State state) {
+    state_ = state;
+    return ScanStep::kMore;
+  }
+
+  const std::vector<std::string>* names_;
+  State state_ = State::kOpen;
+  Member member_ = Member::kOther;
+  bool begun_ = false;
+  std::string key_;
+  std::string id_;
+  std::optional<std::string> name_;
+  bool has_arguments_ = false;
+  std::string early_arguments_;  // that came before the name
+  std::string text_;             // of the string value being read
+  JsonStringDecoder decoder_;
+  JsonScanner skipped_;
+  ArgumentsReader arguments_;
+};
+
+}  // namespace protean

@@ -1,0 +1,443 @@
+#include "chat/tool_calls.h"
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <utility>
+
+#include "chat/tool_call_object.h"
+
+namespace protean {
+namespace {
+
+constexpr std::string_view kHermesOpen = "<tool_call>";
+constexpr std::string_view kHermesClose = "</tool_call>";
+constexpr std::string_view kPythonTag = "<|python_tag|>";
+constexpr std::string_view kMistralOpen = "[TOOL_CALLS]";
+constexpr std::string_view kMistralArgs = "[ARGS]";
+constexpr std::string_view kMistralCallId = "[CALL_ID]";
+
+// A call whose name comes after its arguments is held back until then. 1 MiB is beyond any sane
+// call; text longer than that is content.
+constexpr std::size_t kMaxHeldBytes = 1 << 20;
+constexpr std::size_t kMaxHeaderBytes = 512;
+constexpr std::size_t kMaxSpaceBytes = 4096;
+
+struct FormatName {
+  ToolFormat format;
+  std::string_view name;
+};
+constexpr std::array<FormatName, 4> kFormatNames{{{ToolFormat::kNone, "none"},
+                                                  {ToolFormat::kHermes, "hermes"},
+                                                  {ToolFormat::kLlama3, "llama3_json"},
+                                                  {ToolFormat::kMistral, "mistral"}}};
+
+std::string_view trim(std::string_view text) {
+  while (!text.empty() && text.front() == ' ') text.remove_prefix(1);
+  while (!text.empty() && text.back() == ' ') text.remove_suffix(1);
+  return text;
+}
+
+// Mistral's name[CALL_ID]id[ARGS], of which all but the name may be missing: special tokens are
+// often not written out.
+struct Header {
+  std::string_view name;
+  std::string_view id;
+};
+std::optional<Header> parse_header(std::string_view text) {
+  if (text.ends_with(kMistralArgs)) text.remove_suffix(kMistralArgs.size());
+  Header header{.name = trim(text)};
+  if (const std::size_t at = text.find(kMistralCallId); at != std::string_view::npos) {
+    header = {trim(text.substr(0, at)), trim(text.substr(at + kMistralCallId.size()))};
+  }
+  const bool brackets = header.name.find('[') != std::string_view::npos ||
+                        header.id.find('[') != std::string_view::npos;
+  return brackets ? std::nullopt : std::optional(header);
+}
+
+// May `text` still become such a header?
+bool may_become_header(std::string_view text) {
+  const char last = text.back();
+  if (static_cast<unsigned char>(last) < 0x20 || text.size() > kMaxHeaderBytes) return false;
+  std::size_t at = text.find('[');
+  if (at == std::string_view::npos) return true;
+  std::string_view tail = text.substr(at);
+  if (tail.starts_with(kMistralCallId)) {
+    at = tail.find('[', 1);
+    if (at == std::string_view::npos) return true;
+    tail = tail.substr(at);
+    return kMistralArgs.starts_with(tail);
+  }
+  return kMistralArgs.starts_with(tail) || kMistralCallId.starts_with(tail);
+}
+
+}  // namespace
+
+std::string_view to_string(ToolFormat format) {
+  for (const FormatName& known : kFormatNames) {
+    if (known.format == format) return known.name;
+  }
+  return "none";
+}
+
+Result<ToolFormat> parse_tool_format(std::string_view text) {
+  for (const FormatName& known : kFormatNames) {
+    if (known.name == text) return known.format;
+  }
+  return make_error(
+      ErrorCode::kInvalidArgument,
+      "unknown tool call format '{}'; there are hermes, llama3_json, mistral and none", text);
+}
+
+ToolFormat detect_tool_format(std::string_view template_source) {
+  const auto has = [&](std::string_view text) {
+    return template_source.find(text) != std::string_view::npos;
+  };
+  if (has(kMistralOpen)) return ToolFormat::kMistral;
+  // Others put XML inside the same tags: Qwen3-Coder <function=...>, GLM <arg_key>.
+  if (has(kHermesOpen)) {
+    return has("<function=") || has("<arg_key>") ? ToolFormat::kNone : ToolFormat::kHermes;
+  }
+  const bool llama = has("<|start_header_id|>") || has("<|header_start|>");
+  return llama && has("\"parameters\":") ? ToolFormat::kLlama3 : ToolFormat::kNone;
+}
+
+ToolSyntax tool_syntax(ToolFormat format) {
+  switch (format) {
+    case ToolFormat::kHermes:
+      return {.begin = "<tool_call>\n",
+              .before_name = "{\"name\": \"",
+              .before_arguments = "\", \"arguments\": ",
+              .after_arguments = "}",
+              .between = "\n</tool_call>\n<tool_call>\n",
+              .end = "\n</tool_call>",
+              .triggers = {std::string(kHermesOpen)}};
+    case ToolFormat::kLlama3:
+      return {.begin = "",
+              .before_name = "{\"name\": \"",
+              .before_arguments = "\", \"parameters\": ",
+              .after_arguments = "}",
+              .between = "; ",
+              .end = "",
+              .triggers = {"{\"name\": \""}};
+    case ToolFormat::kMistral:
+      return {.begin = "[TOOL_CALLS][",
+              .before_name = "{\"name\": \"",
+              .before_arguments = "\", \"arguments\": ",
+              .after_arguments = "}",
+              .between = ", ",
+              .end = "]",
+              .triggers = {std::string(kMistralOpen)}};
+    case ToolFormat::kNone:
+      break;
+  }
+  return {};
+}
+
+class ToolCallParser::Impl final : public CallSink {
+ public:
+  Impl(ToolFormat format, std::vector<std::string> names)
+      : format_(names.empty() ? ToolFormat::kNone : format), names_(std::move(names)) {
+    if (format_ == ToolFormat::kMistral) marker_ = kMistralOpen;
+    if (format_ == ToolFormat::kHermes) marker_ = kHermesOpen;
+    if (format_ == ToolFormat::kLlama3) state_ = State::kOpened;
+  }
+
+  void step(char c);
+  void finish();
+  std::vector<ToolPiece> take() { return std::exchange(pieces_, {}); }
+
+  void begin(std::string_view id, std::string_view name) override;
+  void arguments(std::string_view text) override;
+
+ private:
+  enum class State : std::uint8_t {
+    kText,    // looking for the marker, of which matched_ bytes are held
+    kOpened,  // before a call's first byte
+    kTag,     // Llama's python tag
+    kHeader,  // Mistral's name, id and tags before the arguments
+    kObject,
+    kHeadedArguments,
+    kClosing,       // Hermes: before or in its end mark
+    kInArray,       // Mistral: after an object of the array
+    kBeforeObject,  // white space, then an object
+  };
+
+  void text(char c);
+  void plain(char c);
+  void content(std::string_view text);
+  void flush_space();
+  bool frame(char c);
+  bool opened(char c);
+  bool header(char c);
+  bool object(char c);
+  bool headed_arguments(char c);
+  bool closing(char c);
+  bool in_array(char c);
+  bool start_object(char c);
+  void end_frame();
+  void fail(char c);
+  bool go(State state) {
+    state_ = state;
+    return true;
+  }
+
+  ToolFormat format_;
+  std::vector<std::string> names_;
+  std::string_view marker_;  // empty: calls stand only at the answer's start
+  State state_ = State::kText;
+  std::size_t matched_ = 0;    // of the marker, the python tag or the end mark
+  std::string space_;          // white space that is dropped if a call follows
+  std::string held_;           // bytes that no piece stands for yet, from the marker on
+  std::size_t header_at_ = 0;  // in held_
+  bool content_seen_ = false;  // since the last call, and not of white space alone
+  int calls_ = 0;
+  std::optional<CallObject> object_;
+  ArgumentsReader arguments_;
+  std::vector<ToolPiece> pieces_;
+};
+
+void ToolCallParser::Impl::content(std::string_view text) {
+  if (text.empty()) return;
+  if (pieces_.empty() || !std::holds_alternative<ContentPiece>(pieces_.back())) {
+    pieces_.emplace_back(ContentPiece{});
+  }
+  std::get<ContentPiece>(pieces_.back()).text += text;
+}
+
+void ToolCallParser::Impl::begin(std::string_view id, std::string_view name) {
+  // A template writes one newline between an answer's words and its call; white space alone, as
+  // between two calls, is the format's too.
+  space_.clear();
+  held_.clear();
+  content_seen_ = false;
+  pieces_.emplace_back(CallBegin{calls_++, std::string(id), std::string(name)});
+}
+
+void ToolCallParser::Impl::arguments(std::string_view text) {
+  held_.clear();
+  if (pieces_.empty() || !std::holds_alternative<ArgumentsPiece>(pieces_.back())) {
+    pieces_.emplace_back(ArgumentsPiece{calls_ - 1, {}});
+  }
+  std::get<ArgumentsPiece>(pieces_.back()).text += text;
+}
+
+void ToolCallParser::Impl::flush_space() {
+  content(space_);
+  space_.clear();
+}
+
+void ToolCallParser::Impl::plain(char c) {
+  if (!is_json_space(c)) {
+    flush_space();
+    content_seen_ = true;
+    content({&c, 1});
+    return;
+  }
+  if (content_seen_) flush_space();
+  if (content_seen_ && c != '\n') {
+    content({&c, 1});
+    return;
+  }
+  space_ += c;
+  if (space_.size() == kMaxSpaceBytes) flush_space();
+}
+
+void ToolCallParser::Impl::text(char c) {
+  if (marker_.empty()) {
+    content({&c, 1});
+    return;
+  }
+  if (matched_ > 0 && c != marker_[matched_]) {
+    // Neither marker holds its first byte twice, so no other match can begin inside this one.
+    flush_space();
+    content(held_);
+    held_.clear();
+    content_seen_ = true;
+    matched_ = 0;
+  }
+  if (c != marker_[matched_]) {
+    plain(c);
+    return;
+  }
+  held_ += c;
+  if (++matched_ == marker_.size()) {
+    matched_ = 0;
+    state_ = State::kOpened;
+  }
+}
+
+void ToolCallParser::Impl::step(char c) {
+  if (state_ == State::kText) {
+    text(c);
+    return;
+  }
+  held_ += c;
+  if (!frame(c) || held_.size() > kMaxHeldBytes) fail(c);
+}
+
+// One byte, the last of held_, between a call's first and last; false where it cannot be there.
+bool ToolCallParser::Impl::frame(char c) {
+  switch (state_) {
+    case State::kOpened:
+      return opened(c);
+    case State::kTag:
+      if (c != kPythonTag[matched_]) return false;
+      if (++matched_ == kPythonTag.size()) state_ = State::kBeforeObject;
+      return true;
+    case State::kHeader:
+      return header(c);
+    case State::kObject:
+      return object(c);
+    case State::kHeadedArguments:
+      return headed_arguments(c);
+    case State::kClosing:
+      return closing(c);
+    case State::kInArray:
+      return in_array(c);
+    case State::kBeforeObject:
+      return is_json_space(c) || start_object(c);
+    case State::kText:
+      break;
+  }
+  return false;
+}
+
+bool ToolCallParser::Impl::opened(char c) {
+  if (is_json_space(c)) return true;
+  switch (format_) {
+    case ToolFormat::kLlama3:
+      if (c == ';' && calls_ > 0) return true;
+      if (c != kPythonTag.front()) return start_object(c);
+      matched_ = 1;
+      return go(State::kTag);
+    case ToolFormat::kMistral:
+      if (c == '[') return go(State::kBeforeObject);
+      header_at_ = held_.size() - 1;
+      state_ = State::kHeader;
+      return header(c);
+    default:
+      return start_object(c);
+  }
+}
+
+bool ToolCallParser::Impl::start_object(char c) {
+  object_.emplace(names_);
+  state_ = State::kObject;
+  return object(c);
+}
+
+bool ToolCallParser::Impl::header(char c) {
+  const std::string_view text = std::string_view(held_).substr(header_at_);
+  if (c != '{') return may_become_header(text);
+  const std::optional<Header> header = parse_header(text.substr(0, text.size() - 1));
+  if (!header || std::find(names_.begin(), names_.end(), header->name) == names_.end()) {
+    return false;
+  }
+  const std::string id(header->id);
+  const std::string name(header->name);
+  begin(id, name);
+  arguments_ = {};
+  state_ = State::kHeadedArguments;
+  return headed_arguments(c);
+}
+
+bool ToolCallParser::Impl::headed_arguments(char c) {
+  std::string out;
+  const ScanStep step = arguments_.step(c, out);
+  if (!out.empty()) arguments(out);
+  if (step == ScanStep::kDone) end_frame();
+  return step != ScanStep::kFail;
+}
+
+bool ToolCallParser::Impl::object(char c) {
+  const ScanStep step = object_->step(c, *this);
+  if (step != ScanStep::kDone) return step == ScanStep::kMore;
+  held_.clear();
+  matched_ = 0;
+  switch (format_) {
+    case ToolFormat::kHermes:
+      return go(State::kClosing);
+    case ToolFormat::kMistral:
+      return go(State::kInArray);
+    default:
+      return go(State::kOpened);
+  }
+}
+
+bool ToolCallParser::Impl::closing(char c) {
+  if (matched_ == 0 && is_json_space(c)) return true;
+  if (c != kHermesClose[matched_]) return false;
+  if (++matched_ == kHermesClose.size()) end_frame();
+  return true;
+}
+
+bool ToolCallParser::Impl::in_array(char c) {
+  if (is_json_space(c)) return true;
+  if (c == ']') end_frame();
+  if (c == ',') state_ = State::kBeforeObject;
+  return c == ']' || c == ',';
+}
+
+void ToolCallParser::Impl::end_frame() {
+  held_.clear();
+  matched_ = 0;
+  state_ = State::kText;
+}
+
+// What is held is no call, or no more of one. It is content and not searched again, but for a
+// marker that its last bytes may begin, so that any text takes linear time.
+void ToolCallParser::Impl::fail(char c) {
+  held_.pop_back();
+  const std::string held = std::exchange(held_, {});
+  const bool behind_call = state_ == State::kClosing || state_ == State::kInArray;
+  std::size_t again = behind_call ? 0 : held.size();
+  if (!behind_call && !marker_.empty()) {
+    const std::size_t last = held.rfind(marker_.front());
+    const bool whole = last == 0 && held.size() == marker_.size();
+    const bool begins = last != std::string::npos && marker_.starts_with(held.substr(last));
+    if (begins && !whole) again = last;
+  }
+  state_ = State::kText;
+  matched_ = 0;
+  if (again > 0) {
+    flush_space();
+    content(std::string_view(held).substr(0, again));
+    content_seen_ = true;
+  }
+  for (const char h : held.substr(again)) step(h);
+  step(c);
+}
+
+void ToolCallParser::Impl::finish() {
+  const bool between = state_ == State::kOpened && format_ == ToolFormat::kLlama3;
+  const bool nothing = std::all_of(held_.begin(), held_.end(), [&](char c) {
+    return is_json_space(c) || (between && c == ';');
+  });
+  if (calls_ == 0 || content_seen_ || !nothing) {
+    flush_space();
+    content(held_);
+  }
+  space_.clear();
+  held_.clear();
+  state_ = State::kText;
+  marker_ = {};
+}
+
+ToolCallParser::ToolCallParser(ToolFormat format, std::vector<std::string> names)
+    : impl_(std::make_unique<Impl>(format, std::move(names))) {}
+ToolCallParser::~ToolCallParser() = default;
+ToolCallParser::ToolCallParser(ToolCallParser&&) noexcept = default;
+ToolCallParser& ToolCallParser::operator=(ToolCallParser&&) noexcept = default;
+
+std::vector<ToolPiece> ToolCallParser::push(std::string_view text) {
+  for (const char c : text) impl_->step(c);
+  return impl_->take();
+}
+
+std::vector<ToolPiece> ToolCallParser::finish() {
+  impl_->finish();
+  return impl_->take();
+}
+
+}  // namespace protean

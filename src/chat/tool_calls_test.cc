@@ -1,0 +1,396 @@
+#include "chat/tool_calls.h"
+
+#include <gtest/gtest.h>
+
+#include <fmt/format.h>
+
+#include <random>
+
+namespace protean {
+namespace {
+
+// Content and calls in order, written so that a test can state them: content as it is, a call as
+// «name#id arguments».
+class Outcome {
+ public:
+  void add(const std::vector<ToolPiece>& pieces) {
+    for (const ToolPiece& piece : pieces) {
+      if (const auto* content = std::get_if<ContentPiece>(&piece)) {
+        close();
+        text_ += content->text;
+      } else if (const auto* begin = std::get_if<CallBegin>(&piece)) {
+        close();
+        EXPECT_EQ(begin->index, calls_++);
+        text_ += "«" + begin->name + (begin->id.empty() ? "" : "#" + begin->id) + " ";
+        open_ = true;
+      } else if (const auto* arguments = std::get_if<ArgumentsPiece>(&piece)) {
+        EXPECT_TRUE(open_);
+        EXPECT_EQ(arguments->index, calls_ - 1);
+        text_ += arguments->text;
+      }
+    }
+  }
+  std::string text() {
+    close();
+    return text_;
+  }
+  int calls() const { return calls_; }
+
+ private:
+  void close() {
+    if (open_) text_ += "»";
+    open_ = false;
+  }
+  std::string text_;
+  bool open_ = false;
+  int calls_ = 0;
+};
+
+const std::vector<std::string>& offered() {
+  static const std::vector<std::string> names = {"f", "get_weather"};
+  return names;
+}
+
+std::string parse_in_pieces(ToolFormat format, std::string_view text,
+                            const std::vector<std::size_t>& lengths) {
+  ToolCallParser parser(format, offered());
+  Outcome outcome;
+  for (std::size_t at = 0, i = 0; at < text.size(); ++i) {
+    const std::size_t length = lengths[i % lengths.size()];
+    outcome.add(parser.push(text.substr(at, length)));
+    at += length;
+  }
+  outcome.add(parser.finish());
+  return outcome.text();
+}
+
+std::string parse(ToolFormat format, std::string_view text) {
+  const std::string whole = parse_in_pieces(format, text, {text.size() + 1});
+  EXPECT_EQ(parse_in_pieces(format, text, {1}), whole) << text;
+  EXPECT_EQ(parse_in_pieces(format, text, {3, 1, 7}), whole) << text;
+  return whole;
+}
+std::string hermes(std::string_view text) {
+  return parse(ToolFormat::kHermes, text);
+}
+std::string llama(std::string_view text) {
+  return parse(ToolFormat::kLlama3, text);
+}
+std::string mistral(std::string_view text) {
+  return parse(ToolFormat::kMistral, text);
+}
+
+TEST(ToolCalls, hermes_calls) {
+  EXPECT_EQ(hermes("<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>"),
+            "«f {\"a\": 1}»");
+  EXPECT_EQ(hermes("\n\n<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>\n"
+                   "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"c\":[1,{}]}}\n"
+                   "</tool_call>\n"),
+            "«f {}»«get_weather {\"c\":[1,{}]}»");
+  EXPECT_EQ(hermes("<tool_call>{\"name\":\"f\",\"arguments\":{}}</tool_call>"), "«f {}»");
+}
+
+TEST(ToolCalls, hermes_content_around_calls_stays) {
+  EXPECT_EQ(hermes("Let me see.\n<tool_call>{\"name\":\"f\",\"arguments\":{}}</tool_call>\nDone. "),
+            "Let me see.«f {}»\nDone. ");
+  EXPECT_EQ(hermes("One \n\n<tool_call>{\"name\":\"f\",\"arguments\":{}}</tool_call>"),
+            "One \n«f {}»");
+  EXPECT_EQ(hermes("  No call < here <tool>, <tool_cal.\n"),
+            "  No call < here <tool>, <tool_cal.\n");
+  EXPECT_EQ(hermes(" \n"), " \n");
+  EXPECT_EQ(hermes("a\n<tool_c"), "a\n<tool_c");
+}
+
+TEST(ToolCalls, keys_come_in_any_order) {
+  EXPECT_EQ(hermes("<tool_call>{\"arguments\": {\"a\": \"}\"}, \"name\": \"f\"}</tool_call>"),
+            "«f {\"a\": \"}\"}»");
+  EXPECT_EQ(llama("{\"type\": \"function\", \"name\": \"f\", \"parameters\": {\"a\": null}}"),
+            "«f {\"a\": null}»");
+  EXPECT_EQ(hermes("<tool_call>{\"name\":\"f\",\"arguments\":{},\"x\":[1,-2.5e3,\"}\"],\"y\":7}"
+                   "</tool_call>!"),
+            "«f {}»!");
+}
+
+TEST(ToolCalls, arguments_keep_their_bytes) {
+  const std::string arguments =
+      R"({ "s" : "é日😀 \"quoted\" {[ \\ \u00e9 </tool_call>" , "n":[ 1.50, -0, 1e+9 ],"o":{"":{}} })";
+  const std::string call = "{\"name\": \"f\", \"arguments\": " + arguments + "}";
+  const std::string expected = "«f " + arguments + "»";
+  EXPECT_EQ(hermes("<tool_call>\n" + call + "\n</tool_call>"), expected);
+  EXPECT_EQ(llama(call), expected);
+  EXPECT_EQ(mistral("[TOOL_CALLS][" + call + "]"), expected);
+  EXPECT_EQ(mistral("[TOOL_CALLS]f[ARGS]" + arguments), expected);
+}
+
+TEST(ToolCalls, arguments_sent_as_text_are_unwrapped) {
+  EXPECT_EQ(
+      hermes(R"(<tool_call>{"name":"f","arguments":"{\"a\": \"x\\n\\\"\u00e9\ud83d\ude00\"}"})"
+             "</tool_call>"),
+      "«f {\"a\": \"x\\n\\\"é😀\"}»");
+  EXPECT_EQ(hermes(R"(<tool_call>{"arguments":" {} ","name":"f"}</tool_call>)"), "«f {}»");
+  for (const char* text : {R"(<tool_call>{"name":"f","arguments":"no object"}</tool_call>)",
+                           R"(<tool_call>{"name":"f","arguments":""}</tool_call>)",
+                           R"(<tool_call>{"arguments":"{} {}","name":"f"}</tool_call>)",
+                           R"(<tool_call>{"arguments":"{","name":"f"}</tool_call>)"}) {
+    EXPECT_EQ(hermes(text), text);
+  }
+}
+
+TEST(ToolCalls, raw_control_characters_in_arguments_are_escaped) {
+  EXPECT_EQ(llama("{\"name\":\"f\",\"parameters\":{\"a\":\"x\ny\tz\x01\"}}"),
+            "«f {\"a\":\"x\\ny\\tz\\u0001\"}»");
+  EXPECT_EQ(llama(R"({"name":"f","parameters":"{\"a\":\"x\ny\"}"})"), "«f {\"a\":\"x\\ny\"}»");
+}
+
+TEST(ToolCalls, what_only_looks_like_a_call_is_content) {
+  for (const char* text : {
+           "<tool_call>\n{\"name\": \"unknown\", \"arguments\": {}}\n</tool_call>",
+           "a\n<tool_call>{\"name\": \"f\"}</tool_call>",
+           "<tool_call>{\"arguments\": {}}</tool_call>",
+           "<tool_call>{\"name\": \"f\", \"arguments\": [1]}</tool_call>",
+           "<tool_call>{\"name\": \"f\", \"arguments\": null}</tool_call>",
+           "<tool_call>{\"name\": 1, \"arguments\": {}}</tool_call>",
+           "<tool_call>{\"name\": \"f\", \"thought\": 1, \"arguments\": {}}</tool_call>",
+           "<tool_call>{\"arguments\": {}, \"arguments\": {}, \"name\": \"f\"}</tool_call>",
+           "<tool_call>{'name': 'f'}</tool_call>",
+           "<tool_call>{\"name\": \"f",
+           "<tool_call>{\"arguments\": {\"a\": 1}, ",
+           "<tool_call>[]</tool_call>",
+           "<tool_call>\n</tool_call>",
+           "<tool_call>",
+           "<tool_call>{\"name\": \"\\ud800\", \"arguments\": {}}</tool_call>",
+       }) {
+    EXPECT_EQ(hermes(text), text);
+  }
+  for (const char* text : {"Hello", "{\"city\": \"Paris\"}", "{}",
+                           "  {\"name\": \"g\", \"parameters\": {}}", "<|python_tag|>print(1)",
+                           "<|python", "Hi {\"name\": \"f\", \"parameters\": {}}", "\n; {"}) {
+    EXPECT_EQ(llama(text), text);
+  }
+  for (const char* text :
+       {"[TOOL_CALLS]", "[TOOL_CALLS][]", "[TOOL_CALLS]g[ARGS]{}", "[TOOL_CALLS]f[ARGS]x",
+        "[TOOL_CALLS]f[ARG]{}", "[1] [TOOL", "[TOOL_CALLS]f\n{}", "[TOOL_CALLS]f[CALL_ID]1[X]{}"}) {
+    EXPECT_EQ(mistral(text), text);
+  }
+}
+
+TEST(ToolCalls, a_call_is_found_behind_a_false_one) {
+  const std::string call = "<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>";
+  EXPECT_EQ(hermes("<tool_call>" + call), "<tool_call>«f {}»");
+  EXPECT_EQ(hermes("<<tool_call<tool_call>\n{\"name\": \"f\", " + call),
+            "<<tool_call<tool_call>\n{\"name\": \"f\", «f {}»");
+  EXPECT_EQ(hermes("<tool_call>{\"name\": \"f\", \"arguments\": {}}\n" + call), "«f {}»«f {}»");
+  EXPECT_EQ(mistral("[TOOL_CALLS][TOOL_CALLS]f{}"), "[TOOL_CALLS]«f {}»");
+  EXPECT_EQ(mistral("[TOOL_CALLS]g [TOOL_CALLS][{\"name\":\"f\",\"arguments\":{}}]"),
+            "[TOOL_CALLS]g «f {}»");
+}
+
+TEST(ToolCalls, a_call_that_goes_wrong_ends_there) {
+  EXPECT_EQ(hermes("<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": oops}}</tool_call>"),
+            "«f {\"a\": »oops}}</tool_call>");
+  EXPECT_EQ(hermes("<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1"), "«f {\"a\": 1»");
+  EXPECT_EQ(hermes("<tool_call>{\"name\": \"f\", \"arguments\": {}}} </tool_call>"),
+            "«f {}»} </tool_call>");
+  EXPECT_EQ(hermes("<tool_call>{\"name\": \"f\", \"arguments\": {}}\n</tool"), "«f {}»\n</tool");
+  EXPECT_EQ(hermes("<tool_call>{\"name\": \"f\", \"arguments\": {}}\n"), "«f {}»");
+}
+
+TEST(ToolCalls, llama_calls) {
+  EXPECT_EQ(llama("<|python_tag|>{\"name\": \"f\", \"parameters\": {\"a\": \"1\"}}"),
+            "«f {\"a\": \"1\"}»");
+  EXPECT_EQ(llama("{\"name\": \"f\", \"parameters\": {}}; {\"name\": \"f\", \"arguments\": {}}\n"
+                  "<|python_tag|> {\"name\": \"get_weather\", \"parameters\": {}} ;\n"),
+            "«f {}»«f {}»«get_weather {}»");
+  EXPECT_EQ(llama("{\"name\": \"f\", \"parameters\": {}}; and more"), "«f {}»; and more");
+}
+
+TEST(ToolCalls, mistral_calls) {
+  EXPECT_EQ(mistral("[TOOL_CALLS] [{\"name\": \"f\", \"arguments\": {\"a\": 1}, \"id\": \"x\"}, "
+                    "{\"id\": \"abc123def\", \"name\": \"get_weather\", \"arguments\": {}}]"),
+            "«f {\"a\": 1}»«get_weather#abc123def {}»");
+  EXPECT_EQ(mistral("Ok.[TOOL_CALLS]f[ARGS]{\"a\": 1}[TOOL_CALLS]get_weather[CALL_ID]abc[ARGS]{}"),
+            "Ok.«f {\"a\": 1}»«get_weather#abc {}»");
+  EXPECT_EQ(mistral("[TOOL_CALLS] f {\"a\": 1} tail"), "«f {\"a\": 1}» tail");
+  EXPECT_EQ(mistral("[TOOL_CALLS][{\"name\":\"f\",\"arguments\":{}}, {\"x\":1}] t"),
+            "«f {}», {\"x\":1}] t");
+}
+
+TEST(ToolCalls, nothing_is_a_call_without_tools_or_format) {
+  const std::string text = "\n<tool_call>{\"name\":\"f\",\"arguments\":{}}</tool_call>\n";
+  EXPECT_EQ(parse(ToolFormat::kNone, text), text);
+  ToolCallParser parser(ToolFormat::kHermes, {});
+  Outcome outcome;
+  outcome.add(parser.push(text));
+  outcome.add(parser.finish());
+  EXPECT_EQ(outcome.text(), text);
+}
+
+TEST(ToolCalls, arguments_stream_as_they_come) {
+  ToolCallParser parser(ToolFormat::kHermes, offered());
+  EXPECT_TRUE(parser.push("<tool_call>\n{\"name\": \"f\", \"arguments\": ").empty());
+  const auto opened = parser.push("{\"a");
+  ASSERT_EQ(opened.size(), 2u);
+  EXPECT_EQ(std::get<CallBegin>(opened[0]).name, "f");
+  EXPECT_EQ(std::get<ArgumentsPiece>(opened[1]).text, "{\"a");
+  const auto more = parser.push("\": 1");
+  ASSERT_EQ(more.size(), 1u);
+  EXPECT_EQ(std::get<ArgumentsPiece>(more[0]).text, "\": 1");
+}
+
+// Every text that a grammar built from the syntax allows must be read as the calls it means.
+TEST(ToolCalls, syntax_reads_back) {
+  for (const ToolFormat format : {ToolFormat::kHermes, ToolFormat::kLlama3, ToolFormat::kMistral}) {
+    const ToolSyntax syntax = tool_syntax(format);
+    std::string text = syntax.begin;
+    std::string expected;
+    for (int i = 0; i < 3; ++i) {
+      const std::string name = offered()[static_cast<std::size_t>(i % 2)];
+      const std::string arguments = "{\"i\":[" + std::to_string(i) + ",\"}]\"]}";
+      if (i > 0) text += syntax.between;
+      text += syntax.before_name + name + syntax.before_arguments + arguments;
+      text += syntax.after_arguments;
+      expected += "«" + name + " " + arguments + "»";
+    }
+    text += syntax.end;
+    EXPECT_EQ(parse(format, text), expected);
+    ASSERT_FALSE(syntax.triggers.empty());
+    for (const std::string& trigger : syntax.triggers) {
+      EXPECT_TRUE((syntax.begin + syntax.before_name).starts_with(trigger)) << trigger;
+    }
+  }
+  EXPECT_TRUE(tool_syntax(ToolFormat::kNone).triggers.empty());
+}
+
+TEST(ToolCalls, names_of_formats) {
+  for (const ToolFormat format :
+       {ToolFormat::kNone, ToolFormat::kHermes, ToolFormat::kLlama3, ToolFormat::kMistral}) {
+    EXPECT_EQ(*parse_tool_format(to_string(format)), format);
+  }
+  const auto unknown = parse_tool_format("pythonic");
+  ASSERT_FALSE(unknown.ok());
+  EXPECT_NE(unknown.error().message.find("'pythonic'"), std::string::npos);
+}
+
+TEST(ToolCalls, formats_of_templates) {
+  EXPECT_EQ(detect_tool_format("{{ '<tool_call>\\n{\"name\": ' }}"), ToolFormat::kHermes);
+  EXPECT_EQ(detect_tool_format("{{ '<tool_call>\\n<function=' }}"), ToolFormat::kNone);
+  EXPECT_EQ(detect_tool_format("{{ '[TOOL_CALLS] [' }}"), ToolFormat::kMistral);
+  EXPECT_EQ(detect_tool_format("<|start_header_id|>{{ '\"parameters\": ' }}"), ToolFormat::kLlama3);
+  EXPECT_EQ(detect_tool_format("<|start_header_id|>{{ message.content }}"), ToolFormat::kNone);
+}
+
+// Random texts of the pieces that matter: however they are cut, they come out the same; and each
+// numbered mark, which the vocabulary puts only where nothing is dropped, comes out exactly once.
+class RandomTexts : public testing::TestWithParam<ToolFormat> {};
+
+std::string random_text(std::mt19937& random, bool marks) {
+  static const std::vector<std::string> kPieces = {
+      "<tool_call>",
+      "</tool_call>",
+      "[TOOL_CALLS]",
+      "[ARGS]",
+      "[TOOL_CALLS]f[ARGS]{\"MARK\":",
+      "[TOOL_CALLS] [{\"name\": \"f\", \"arguments\": {\"MARK\":",
+      "[CALL_ID]",
+      "<|python_tag|>",
+      "{\"name\": \"f\", \"arguments\": ",
+      "{\"name\": \"f\", \"parameters\": {",
+      "}",
+      "}",
+      "}",
+      "{",
+      "[",
+      "]",
+      ",",
+      ";",
+      "\n",
+      " ",
+      "\"name\": \"f\"",
+      "\"name\":\"g\"",
+      "\"arguments\": ",
+      "\"arguments\":{\"a\":\"MARK\"}",
+      "\"arguments\":\"{\\\"a\\\":\\\"MARK\\\"}\"",
+      "MARK",
+      "f",
+      ":",
+      "{\"name\":\"f\",\"arguments\":{\"a\":\"MARK\",\"b\":[{\"MARK\":1.5e-3}]}}",
+
+      "1",
+      "true",
+      "\"id\": \"i\"",
+      "<tool_",
+      "[TOOL"};
+  static const std::vector<std::string> kLoose = {"\"", "\"type\":", "\\", "\\u00", "\\ud83d",
+                                                  "é",  "\x01",      "-",  "x"};
+  std::string text;
+  int mark = 0;
+  for (auto n = random() % 24; n > 0; --n) {
+    const bool loose = !marks && random() % 6 == 0;
+    std::string piece =
+        loose ? kLoose[random() % kLoose.size()] : kPieces[random() % kPieces.size()];
+    for (std::size_t at; (at = piece.find("MARK")) != std::string::npos;) {
+      piece.replace(at, 4, fmt::format("({})", mark++));
+    }
+    text += piece;
+  }
+  return text;
+}
+
+TEST_P(RandomTexts, any_cut_gives_the_same) {
+  std::mt19937 random(7);
+  int with_calls = 0;
+  for (int round = 0; round < 30'000; ++round) {
+    const std::string text = random_text(random, false);
+    const std::string whole = parse_in_pieces(GetParam(), text, {text.size() + 1});
+    std::vector<std::size_t> lengths;
+    for (int i = 0; i < 5; ++i) lengths.push_back(1 + random() % 9);
+    ASSERT_EQ(parse_in_pieces(GetParam(), text, lengths), whole) << text;
+    ASSERT_EQ(parse_in_pieces(GetParam(), text, {1}), whole) << text;
+    with_calls += whole.find("«") != std::string::npos;
+  }
+  EXPECT_GT(with_calls, 300);
+}
+
+TEST_P(RandomTexts, nothing_is_lost) {
+  std::mt19937 random(8);
+  for (int round = 0; round < 30'000; ++round) {
+    const std::string text = random_text(random, true);
+    const std::string out = parse_in_pieces(GetParam(), text, {4});
+    for (int mark = 0;; ++mark) {
+      const std::string word = fmt::format("({})", mark);
+      if (text.find(word) == std::string::npos) break;
+      const std::size_t at = out.find(word);
+      ASSERT_NE(at, std::string::npos) << text << "\n" << out;
+      ASSERT_EQ(out.find(word, at + 1), std::string::npos) << text << "\n" << out;
+    }
+    if (out.find("«") == std::string::npos) {
+      ASSERT_EQ(out, text);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Formats, RandomTexts,
+                         testing::Values(ToolFormat::kHermes, ToolFormat::kLlama3,
+                                         ToolFormat::kMistral),
+                         [](const auto& info) { return std::string(to_string(info.param)); });
+
+// Text that opens a false call at every byte it can must not be read again from each.
+TEST(ToolCalls, long_false_calls_are_held_only_so_far) {
+  std::string text = "<tool_call>{\"arguments\": {\"a\": \"";
+  while (text.size() < (3u << 20)) text += "<tool_call>{\\\"arguments\\\":";
+  ToolCallParser parser(ToolFormat::kHermes, offered());
+  std::size_t came = 0;
+  std::size_t held_most = 0;
+  for (std::size_t at = 0; at < text.size(); at += 1000) {
+    for (const ToolPiece& piece : parser.push(std::string_view(text).substr(at, 1000))) {
+      came += std::get<ContentPiece>(piece).text.size();
+    }
+    held_most = std::max(held_most, std::min(at + 1000, text.size()) - came);
+  }
+  EXPECT_LE(held_most, (1u << 20) + 1000);
+  for (const ToolPiece& piece : parser.finish()) came += std::get<ContentPiece>(piece).text.size();
+  EXPECT_EQ(came, text.size());
+}
+
+}  // namespace
+}  // namespace protean
