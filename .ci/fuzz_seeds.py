@@ -135,7 +135,11 @@ def sentencepiece():
 def main(root):
     def text(value):
         return json.dumps(value, ensure_ascii=False).encode()
+    head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nX-Request-Id: 1\r\n"
     seeds = {
+        "request_reader": [
+            (head + "Content-Length: 2\r\n\r\n{}GET /health HTTP/1.1\r\nHost: x\r\n\r\n").encode(),
+            (head + "Transfer-Encoding: chunked\r\n\r\n2;a=b\r\n{}\r\n0\r\nT: t\r\n\r\n").encode()],
         "gguf": [gguf()],
         "safetensors": [safetensors()],
         "hf_config": [text(CONFIG), text({**CONFIG, "rope_scaling": ROPE})],

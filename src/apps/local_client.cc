@@ -87,7 +87,7 @@ Result<Finished> LocalClient::take_answer(bool at_text_start,
 }
 
 InterruptibleClient::InterruptibleClient()
-    : watcher_([this](int) {
+    : watcher_({SIGINT, SIGTERM}, [this](int) {
         LocalClient* known = ready_;
         if (known == nullptr || !known->interrupt()) {
           std::_Exit(kExitInterrupted);

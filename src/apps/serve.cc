@@ -1,3 +1,5 @@
+#include <csignal>
+
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
@@ -7,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "apps/descriptor_limit.h"
 #include "apps/machine.h"
 #include "apps/model_files.h"
 #include "apps/options.h"
@@ -26,7 +29,40 @@ struct ServeOptions {
   std::vector<std::string> served_names;
   int max_queued = 1024;
   int shutdown_timeout_s = 30;
+  int sse_ping_interval_s = 15;
+  std::vector<std::string> api_keys;
+  std::string api_key_file;
+  std::string max_body_size = "16MiB";
+  std::string max_inflight_body_bytes = "256MiB";
 };
+
+// What CLI11 cannot check by itself.
+Status complete(ServeOptions& options) {
+  ServerOptions& server = options.server;
+  server.drain_timeout_ms = options.shutdown_timeout_s * 1000;
+  server.http.sse_ping_ms = options.sse_ping_interval_s * 1000;
+  server.http.max_connections = clip_connections(server.http.max_connections);
+  server.service.max_outstanding = options.model.max_num_seqs + options.max_queued;
+  auto keys = collect_keys(std::move(options.api_keys), options.api_key_file);
+  if (!keys.ok()) {
+    return keys.error();
+  }
+  server.service.keys = ApiKeys(*keys);
+  const auto body = parse_bytes(options.max_body_size);
+  const auto bodies = parse_bytes(options.max_inflight_body_bytes);
+  if (!body.ok() || !bodies.ok()) {
+    return body.ok() ? bodies.error() : body.error();
+  }
+  if (*body < kKiB || *bodies < *body) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "--max-body-size {} must be at least 1KiB and at most "
+                      "--max-inflight-body-bytes {}",
+                      options.max_body_size, options.max_inflight_body_bytes);
+  }
+  server.http.max_body_bytes = *body;
+  server.http.max_inflight_body_bytes = *bodies;
+  return {};
+}
 
 Environment real_environment() {
   auto random = std::make_shared<std::mt19937_64>(std::random_device{}());
@@ -65,6 +101,9 @@ void log_start(const ServeOptions& options, const ModelFiles& files, const Sizin
 }
 
 int run_serve(ServeOptions& options) {
+  if (Status complete_options = complete(options); !complete_options.ok()) {
+    return exit_with(complete_options.error());
+  }
   const auto files = open_model_files(options.model);
   if (!files.ok()) {
     return exit_with(files.error());
@@ -74,8 +113,6 @@ int run_serve(ServeOptions& options) {
     return exit_with(sizing.error());
   }
   log_start(options, *files, *sizing);
-  options.server.drain_timeout_ms = options.shutdown_timeout_s * 1000;
-  options.server.service.max_outstanding = options.model.max_num_seqs + options.max_queued;
   // The server bounds what is outstanding; the inbox has room for all of it.
   Inbox inbox(static_cast<std::size_t>(options.server.service.max_outstanding));
   const ServedModel model = served_model(options, *files, *sizing);
@@ -88,7 +125,15 @@ int run_serve(ServeOptions& options) {
   // Before any other thread. The first signal drains, a second one ends at once; while the model
   // loads nothing has been accepted, and there is nothing to wait for.
   std::atomic<bool> loaded = false;
-  const SignalWatcher watcher([&](int) {
+  const SignalWatcher watcher({SIGINT, SIGTERM, SIGHUP}, [&](int signal) {
+    if (signal == SIGHUP) {
+      if (options.server.tls.enabled()) {
+        server.reload_tls();
+      } else {
+        log::info("SIGHUP: there is no TLS certificate to read anew");
+      }
+      return;
+    }
     if (!loaded) {
       log::info("stopped while loading");
       std::_Exit(0);
@@ -104,12 +149,49 @@ int run_serve(ServeOptions& options) {
   if (replica.ok()) {
     loaded = true;
     server.set_ready();
-    log::info("listening on http://{}:{}", options.server.host, server.port());
+    log::info("listening on {}://{}:{}", options.server.tls.enabled() ? "https" : "http",
+              options.server.host, server.port());
   } else {
     server.stop();
   }
   io.join();
   return replica.ok() ? 0 : exit_with(replica.error());
+}
+
+}  // namespace
+
+namespace {
+
+void add_security_options(CLI::App& app, ServeOptions& options) {
+  ServerOptions& server = options.server;
+  app.add_option("--api-key", options.api_keys, "key that clients must send; may be given again")
+      ->allow_extra_args(false);
+  app.add_option("--api-key-file", options.api_key_file,
+                 "file with such keys, one per line, which no process list shows");
+  app.add_option("--ssl-certfile", server.tls.certfile,
+                 "PEM file with the certificate and its chain: serve https; SIGHUP reads it anew");
+  app.add_option("--ssl-keyfile", server.tls.keyfile, "PEM file with the certificate's key");
+  app.add_option("--allow-origin", server.allow_origins,
+                 "web page origin whose scripts may call this server, or *; may be given again")
+      ->allow_extra_args(false);
+}
+
+void add_limit_options(CLI::App& app, ServeOptions& options) {
+  HttpLimits& http = options.server.http;
+  app.add_option("--max-connections", http.max_connections,
+                 "open connections; a newcomer replaces the longest idle one")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--max-body-size", options.max_body_size, "longest request, like 16MiB")
+      ->capture_default_str();
+  app.add_option("--max-inflight-body-bytes", options.max_inflight_body_bytes,
+                 "of all requests being received together; more are answered 503")
+      ->capture_default_str();
+  app.add_option("--sse-ping-interval", options.sse_ping_interval_s,
+                 "seconds after which a silent stream gets a comment, so that proxies keep it; 0 = "
+                 "never")
+      ->check(CLI::Range(0, 86400))
+      ->capture_default_str();
 }
 
 }  // namespace
@@ -126,7 +208,7 @@ void add_serve(CLI::App& root, int& exit_code) {
       ->capture_default_str();
   app->add_option("--served-model-name", options->served_names,
                   "names clients may call the model by; default: the path's last part");
-  app->add_option("--api-key", server.service.api_key, "key that clients must send as a bearer");
+  add_security_options(*app, *options);
   app->add_option("--max-num-queued-reqs", options->max_queued,
                   "requests that may wait beyond --max-num-seqs; more are answered 429")
       ->check(CLI::Range(0, 1 << 20))
@@ -135,6 +217,7 @@ void add_serve(CLI::App& root, int& exit_code) {
                   "seconds that running answers get after SIGTERM")
       ->check(CLI::Range(0, 86400))
       ->capture_default_str();
+  add_limit_options(*app, *options);
   app->footer(
       "Example: protean serve MODEL --port 8000\n"
       "Then: curl http://127.0.0.1:8000/v1/completions -H 'Content-Type: application/json' \\\n"

@@ -2,7 +2,6 @@
 
 #include <poll.h>
 #include <pthread.h>
-#include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
@@ -14,22 +13,14 @@
 #include "base/check.h"
 
 namespace protean {
-namespace {
-
-sigset_t watched_signals() {
-  sigset_t set;
-  sigemptyset(&set);
-  sigaddset(&set, SIGINT);
-  sigaddset(&set, SIGTERM);
-  return set;
-}
-
-}  // namespace
-
-SignalWatcher::SignalWatcher(std::function<void(int)> on_signal) {
-  const sigset_t set = watched_signals();
-  pthread_sigmask(SIG_BLOCK, &set, nullptr);
-  signals_ = ::signalfd(-1, &set, SFD_CLOEXEC);
+SignalWatcher::SignalWatcher(std::initializer_list<int> signals,
+                             std::function<void(int)> on_signal) {
+  sigemptyset(&set_);
+  for (const int signal : signals) {
+    sigaddset(&set_, signal);
+  }
+  pthread_sigmask(SIG_BLOCK, &set_, nullptr);
+  signals_ = ::signalfd(-1, &set_, SFD_CLOEXEC);
   stop_ = ::eventfd(0, EFD_CLOEXEC);
   check(signals_ >= 0 && stop_ >= 0, "signalfd and eventfd are always there on Linux");
   thread_ = std::thread([this, on_signal = std::move(on_signal)] {
@@ -53,8 +44,7 @@ SignalWatcher::~SignalWatcher() {
   thread_.join();
   ::close(signals_);
   ::close(stop_);
-  const sigset_t set = watched_signals();
-  pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
+  pthread_sigmask(SIG_UNBLOCK, &set_, nullptr);
 }
 
 }  // namespace protean

@@ -17,14 +17,20 @@ Kind kind_of(int status) {
   switch (status) {
     case 401:
       return {"authentication_error", "invalid_api_key"};
+    case 403:
+      return {"permission_error", "forbidden"};
     case 404:
       return {"not_found_error", "not_found"};
     case 405:
       return {"invalid_request_error", "method_not_allowed"};
+    case 408:
+      return {"invalid_request_error", "request_timeout"};
     case 413:
       return {"invalid_request_error", "request_too_large"};
     case 415:
       return {"invalid_request_error", "unsupported_media_type"};
+    case 417:
+      return {"invalid_request_error", "expectation_failed"};
     case 429:
       return {"rate_limit_error", "queue_full"};
     case 431:

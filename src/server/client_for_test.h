@@ -2,6 +2,7 @@
 
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
+#include <openssl/ssl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -24,7 +25,7 @@ using Response = boost::beast::http::response<boost::beast::http::string_body>;
 // For tests only: a blocking HTTP client that fails rather than hangs.
 class Client {
  public:
-  explicit Client(int port) : socket_(::socket(AF_INET, SOCK_STREAM, 0)) {
+  explicit Client(int port, bool tls = false) : socket_(::socket(AF_INET, SOCK_STREAM, 0)) {
     const timeval timeout{.tv_sec = 20, .tv_usec = 0};
     ::setsockopt(socket_, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout);
     ::setsockopt(socket_, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof timeout);
@@ -33,6 +34,9 @@ class Client {
     address.sin_port = htons(static_cast<std::uint16_t>(port));
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     connected_ = ::connect(socket_, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
+    if (tls) {
+      start_tls();
+    }
   }
   ~Client() { leave(); }
   Client(const Client&) = delete;
@@ -40,13 +44,31 @@ class Client {
 
   bool connected() const { return connected_; }
   void leave() {
+    SSL_free(std::exchange(ssl_, nullptr));  // without a goodbye
     if (socket_ >= 0) {
       ::close(std::exchange(socket_, -1));
     }
   }
+  std::string protocol() const {
+    const unsigned char* name = nullptr;
+    unsigned size = 0;
+    SSL_get0_alpn_selected(ssl_, &name, &size);
+    return {reinterpret_cast<const char*>(name), size};
+  }
+  std::string peer_name() const {
+    X509* certificate = SSL_get1_peer_certificate(ssl_);
+    char name[64] = {};
+    X509_NAME_get_text_by_NID(X509_get_subject_name(certificate), NID_commonName, name,
+                              sizeof name);
+    X509_free(certificate);
+    return name;
+  }
+  void stop_sending() { ::shutdown(socket_, SHUT_WR); }
   void send(std::string_view bytes) {
     while (!bytes.empty()) {
-      const ssize_t sent = ::send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+      const ssize_t sent = ssl_ != nullptr
+                               ? SSL_write(ssl_, bytes.data(), static_cast<int>(bytes.size()))
+                               : ::send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
       if (sent <= 0) {
         return;  // the server may have hung up already, which the next read tells
       }
@@ -83,7 +105,7 @@ class Client {
   // A reset counts too: the server may not have read all we sent.
   void expect_hang_up() {
     char byte = 0;
-    const ssize_t size = ::recv(socket_, &byte, 1, 0);
+    const ssize_t size = receive(&byte, 1);
     EXPECT_TRUE(size == 0 || (size < 0 && errno == ECONNRESET)) << size;
   }
 
@@ -91,7 +113,7 @@ class Client {
   template <class Buffers>
   std::size_t read_some(const Buffers& buffers, boost::system::error_code& ec) {
     const boost::asio::mutable_buffer first = *boost::asio::buffer_sequence_begin(buffers);
-    const ssize_t size = ::recv(socket_, first.data(), first.size(), 0);
+    const ssize_t size = receive(first.data(), first.size());
     if (size > 0) {
       return static_cast<std::size_t>(size);
     }
@@ -108,7 +130,22 @@ class Client {
   }
 
  private:
+  void start_tls() {
+    SSL_CTX* context = SSL_CTX_new(TLS_client_method());
+    ssl_ = SSL_new(context);  // which keeps the context
+    SSL_CTX_free(context);
+    constexpr unsigned char kHttp[] = "\x08http/1.1";
+    SSL_set_alpn_protos(ssl_, kHttp, sizeof kHttp - 1);
+    SSL_set_fd(ssl_, socket_);
+    connected_ = connected_ && SSL_connect(ssl_) == 1;
+  }
+  ssize_t receive(void* to, std::size_t size) {
+    return ssl_ != nullptr ? SSL_read(ssl_, to, static_cast<int>(size))
+                           : ::recv(socket_, to, size, 0);
+  }
+
   int socket_;
+  SSL* ssl_ = nullptr;
   boost::beast::flat_buffer buffer_;
   bool connected_ = false;
 };

@@ -2,71 +2,78 @@
 
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/ip/tcp.hpp>
-#include <boost/asio/steady_timer.hpp>
-#include <boost/beast/core/flat_buffer.hpp>
-#include <boost/beast/core/tcp_stream.hpp>
-#include <boost/beast/http/parser.hpp>
-#include <boost/beast/http/string_body.hpp>
+#include <boost/asio/ssl/context.hpp>
+#include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
+#include <string>
 
-#include "server/server.h"
+#include "server/body_budget.h"
+#include "server/cors.h"
+#include "server/http_handler.h"
+#include "server/http_limits.h"
+#include "server/request_reader.h"
+#include "server/served_model.h"
+#include "server/wire.h"
 
 namespace protean {
 
-// One client connection: reads requests one after the other, asks the service, writes the replies.
-// While an answer is awaited or streamed it also reads ahead, to notice at once when the client
-// leaves; what it reads is kept as the next, pipelined, request. All of it on the io thread.
+// One client's connection: reads requests one after the other, asks the handler, writes the
+// replies. All of it on the io thread.
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
+  using TimePoint = std::chrono::steady_clock::time_point;
+
   struct Setting {
-    Service& service;
+    HttpHandler& handler;
     const HttpLimits& limits;
     const RandomSource& random;
+    const Cors& cors;
+    BodyBudget& bodies;
     std::function<void()> on_idle;  // a response has been sent
   };
-  Connection(boost::asio::ip::tcp::socket socket, const Setting& setting);
+  Connection(boost::asio::ip::tcp::socket socket, std::shared_ptr<boost::asio::ssl::context> tls,
+             const Setting& setting);
 
   boost::asio::awaitable<void> run();  // keep a shared_ptr to this until it is done
-  void close();
+  void close() { wire_->close(); }
   bool busy() const { return busy_; }            // from a whole request to its response's end
   bool receiving() const { return receiving_; }  // a request's body
+  // Since when it has been kept for a next request; none while it is of any use.
+  std::optional<TimePoint> idle_since() const { return idle_since_; }
 
  private:
-  using Parser = boost::beast::http::request_parser<boost::beast::http::string_body>;
-
   // The request being answered, as far as writing the response needs it.
   struct Exchange {
     HttpCall call;
-    unsigned version = 11;
+    HttpHeaders cors;
+    bool http_1_1 = true;
     bool keep_alive = false;
   };
 
   boost::asio::awaitable<bool> await_request();
   boost::asio::awaitable<bool> serve_request();
-  boost::asio::awaitable<boost::system::error_code> read_body(Parser& parser);
+  boost::asio::awaitable<void> read_head(RequestReader& reader);
+  boost::asio::awaitable<void> read_body(RequestReader& reader, BodyShare& share);
+  boost::asio::awaitable<bool> refuse(const Exchange& exchange, const ApiError& error);
   boost::asio::awaitable<bool> serve_call(const Exchange& exchange);
-  boost::asio::awaitable<bool> refuse_malformed(boost::system::error_code ec);
   boost::asio::awaitable<bool> send(const Exchange& exchange, HttpReply& reply);  // empties reply
   boost::asio::awaitable<bool> serve_generation(const Exchange& exchange, Generation& generation);
   boost::asio::awaitable<bool> send_events(const Exchange& exchange, Generation& generation);
-  boost::asio::awaitable<bool> write_events(const Exchange& exchange, const std::string& events);
-  boost::asio::awaitable<void> watch();
-  boost::asio::awaitable<void> stop_watching();
-  boost::asio::awaitable<void> wait_for_change();
-  boost::asio::awaitable<void> drain_input();
+  boost::asio::awaitable<bool> send_piece(const Exchange& exchange, std::string_view events);
+  static std::string head_of(const Exchange& exchange, const HttpReply& reply, bool keep_alive);
+  Exchange exchange_of(const RequestReader& reader) const;
+  bool left() const;
   void changed(Generation& generation);
-  void expire_after(int timeout_ms);
 
-  boost::beast::tcp_stream stream_;
-  boost::beast::flat_buffer buffer_;
-  boost::asio::steady_timer change_;  // never expires; cancelled to say "look again"
+  const std::shared_ptr<Wire> wire_;
   const Setting setting_;
+  const std::string client_;         // address and port
+  std::optional<ApiError> refusal_;  // why the request being read is not read on
+  std::optional<TimePoint> idle_since_;
   bool busy_ = false;
   bool receiving_ = false;
-  bool gone_ = false;      // the client left, or was too slow
-  bool watching_ = false;  // watch() runs
-  bool unread_ = false;    // the client may still be sending what we will not read
 };
 
 }  // namespace protean

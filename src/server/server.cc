@@ -1,33 +1,24 @@
 #include "server/server.h"
 
-#include <boost/asio/as_tuple.hpp>
-#include <boost/asio/co_spawn.hpp>
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/ip/tcp.hpp>
-#include <boost/asio/ip/v6_only.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
-#include <boost/asio/use_awaitable.hpp>
 #include <chrono>
-#include <exception>
 #include <mutex>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
-#include "base/check.h"
 #include "base/log.h"
-#include "server/connection.h"
+#include "server/body_budget.h"
+#include "server/cors.h"
+#include "server/listener.h"
 
 namespace protean {
 namespace {
 
 namespace asio = boost::asio;
-using asio::ip::tcp;
 using boost::system::error_code;
 
-constexpr auto kResume = asio::as_tuple(asio::use_awaitable);
-constexpr std::chrono::milliseconds kAcceptRetry{100};
 constexpr std::chrono::seconds kLastWords{1};  // to write an error into a stream that is cut
 
 // Batches on their way from the engine's thread to the io thread.
@@ -60,22 +51,24 @@ class Server::Impl {
         random_(environment.random),
         service_(options.service, std::move(model), std::move(labels), std::move(environment),
                  inbox),
-        acceptor_(io_),
-        room_(io_),
+        bodies_(options.http.max_inflight_body_bytes),
+        public_(io_, {.handler = service_,
+                      .limits = options_.http,
+                      .random = random_,
+                      .cors = cors_,
+                      .bodies = bodies_,
+                      .on_idle = [this] { close_when_drained(); }}),
         drain_(io_) {}
 
   Status listen();
-  int port() const { return port_; }
+  int port() const { return public_.port(); }
   void run();
   void set_ready();
   void stop();
+  void reload_tls();
   void emit(OutputBatch batch);
 
  private:
-  Status open(const tcp::endpoint& endpoint);
-  asio::awaitable<void> accept();
-  void serve(tcp::socket socket);
-  void ended(const std::shared_ptr<Connection>& connection, const std::exception_ptr& failure);
   void begin_drain();
   void cut_answers();
   void close_when_drained();
@@ -87,119 +80,42 @@ class Server::Impl {
   Service service_;
   Mailbox mailbox_;
   asio::io_context io_{1};
-  tcp::acceptor acceptor_;
-  int port_ = 0;              // fixed by listen()
-  asio::steady_timer room_;   // cancelled when a connection ends
+  Cors cors_;  // fixed by listen()
+  BodyBudget bodies_;
+  Listener public_;
   asio::steady_timer drain_;  // the drain's deadline
-  std::unordered_set<std::shared_ptr<Connection>> connections_;
 };
 
 Status Server::Impl::listen() {
-  if (options_.host.empty()) {  // the resolver would take any address for it
-    return make_error(ErrorCode::kInvalidArgument,
-                      "the host to listen on is empty: give an address, such as 127.0.0.1 for this "
-                      "machine only or 0.0.0.0 for all networks");
+  auto cors = Cors::allow(options_.allow_origins);
+  if (!cors.ok()) {
+    return cors.error();
   }
-  error_code ec;
-  tcp::resolver resolver(io_);
-  const auto found =
-      resolver.resolve(options_.host, std::to_string(options_.port), tcp::resolver::passive, ec);
-  if (ec) {
-    return make_error(ErrorCode::kInvalidArgument, "cannot resolve the host \"{}\": {}",
-                      options_.host, ec.message());
-  }
-  Status opened;
-  for (const auto& entry : found) {  // "localhost" may have an address this machine lacks
-    opened = open(entry.endpoint());
-    if (opened.ok()) {
-      asio::co_spawn(io_, accept(), [](const std::exception_ptr& failure) {
-        check(failure == nullptr, "accepting connections does not throw");
-      });
-      return opened;
+  cors_ = *std::move(cors);
+  if (options_.tls.enabled()) {
+    const auto tls = load_tls(options_.tls);
+    if (!tls.ok()) {
+      return tls.error();
     }
+    public_.use_tls(*tls);
   }
-  return opened;
-}
-
-Status Server::Impl::open(const tcp::endpoint& endpoint) {
-  error_code ec;
-  const auto attempt = [&](auto step) {
-    if (!ec) {
-      step();
-    }
-  };
-  acceptor_.open(endpoint.protocol(), ec);
-  attempt([&] { acceptor_.set_option(tcp::acceptor::reuse_address(true), ec); });
-  if (endpoint.protocol() == tcp::v6()) {
-    attempt([&] { acceptor_.set_option(asio::ip::v6_only(false), ec); });
-  }
-  attempt([&] { acceptor_.bind(endpoint, ec); });
-  attempt([&] { acceptor_.listen(asio::socket_base::max_listen_connections, ec); });
-  if (!ec) {
-    port_ = acceptor_.local_endpoint(ec).port();
-    return {};
-  }
-  error_code ignored;
-  acceptor_.close(ignored);
-  if (ec == asio::error::address_in_use) {
-    return make_error(ErrorCode::kUnavailable,
-                      "port {} on {} is taken by another program: stop it or choose another --port",
-                      options_.port, options_.host);
-  }
-  return make_error(ErrorCode::kInvalidArgument, "cannot listen on {} port {}: {}", options_.host,
-                    options_.port, ec.message());
+  return public_.listen(options_.host, options_.port, "--port");
 }
 
 void Server::Impl::run() {
   io_.run();
 }
 
-asio::awaitable<void> Server::Impl::accept() {
-  bool failing = false;  // said once, not at every attempt
-  while (acceptor_.is_open()) {
-    if (std::ssize(connections_) >= options_.http.max_connections) {
-      room_.expires_at(asio::steady_timer::time_point::max());
-      co_await room_.async_wait(kResume);
-      continue;
+void Server::Impl::reload_tls() {
+  asio::post(io_, [this] {
+    const auto tls = load_tls(options_.tls);
+    if (!tls.ok()) {
+      log::error("{}; the former certificate stays in use", tls.error().message);
+      return;
     }
-    auto [ec, socket] = co_await acceptor_.async_accept(kResume);
-    if (!ec) {
-      failing = false;
-      serve(std::move(socket));
-    } else if (acceptor_.is_open() && ec != asio::error::connection_aborted) {
-      if (!std::exchange(failing, true)) {
-        log::warning("cannot accept connections: {}", ec.message());  // out of file descriptors
-      }
-      room_.expires_after(kAcceptRetry);
-      co_await room_.async_wait(kResume);
-    }
-  }
-}
-
-void Server::Impl::serve(tcp::socket socket) {
-  const Connection::Setting setting{
-      .service = service_, .limits = options_.http, .random = random_, .on_idle = [this] {
-        close_when_drained();
-      }};
-  auto connection = std::make_shared<Connection>(std::move(socket), setting);
-  connections_.insert(connection);
-  asio::co_spawn(io_, connection->run(), [this, connection](const std::exception_ptr& failure) {
-    ended(connection, failure);
+    public_.use_tls(*tls);
+    log::info("TLS certificate and key read anew");
   });
-}
-
-void Server::Impl::ended(const std::shared_ptr<Connection>& connection,
-                         const std::exception_ptr& failure) {
-  if (failure != nullptr) {
-    try {
-      std::rethrow_exception(failure);
-    } catch (const std::exception& error) {
-      log::error("a connection failed: {}", error.what());
-    }
-  }
-  connections_.erase(connection);
-  room_.cancel();
-  close_when_drained();
 }
 
 void Server::Impl::set_ready() {
@@ -222,14 +138,7 @@ void Server::Impl::stop() {
 
 void Server::Impl::begin_drain() {
   service_.set_state(ServerState::kDraining);
-  error_code ignored;
-  acceptor_.close(ignored);
-  room_.cancel();
-  for (const auto& connection : connections_) {
-    if (connection->receiving()) {
-      connection->close();
-    }
-  }
+  public_.close_receiving();
   drain_.expires_after(std::chrono::milliseconds(options_.drain_timeout_ms));
   drain_.async_wait([this](const error_code& ec) {
     if (!ec) {
@@ -251,22 +160,14 @@ void Server::Impl::cut_answers() {
 }
 
 void Server::Impl::close_when_drained() {
-  if (service_.state() != ServerState::kDraining) {
-    return;
+  if (service_.state() == ServerState::kDraining && !public_.busy()) {
+    close_all();
   }
-  for (const auto& connection : connections_) {
-    if (connection->busy()) {
-      return;
-    }
-  }
-  close_all();
 }
 
 void Server::Impl::close_all() {
   drain_.cancel();
-  for (const auto& connection : connections_) {
-    connection->close();
-  }
+  public_.close();
 }
 
 void Server::Impl::emit(OutputBatch batch) {
@@ -301,6 +202,9 @@ void Server::set_ready() {
 }
 void Server::stop() {
   impl_->stop();
+}
+void Server::reload_tls() {
+  impl_->reload_tls();
 }
 void Server::emit(OutputBatch batch) {
   impl_->emit(std::move(batch));

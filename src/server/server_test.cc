@@ -6,80 +6,14 @@
 
 #include <algorithm>
 #include <atomic>
-#include <boost/json/parse.hpp>
 #include <thread>
 
-#include "base/log.h"
-#include "server/byte_tokenizer_for_test.h"
-#include "server/client_for_test.h"
-#include "server/echo_engine_for_test.h"
+#include "server/server_for_test.h"
 
 namespace protean {
 namespace {
 
 namespace http = boost::beast::http;
-namespace json = boost::json;
-using boost::system::error_code;
-
-struct ServerTest : testing::Test {
-  ServerTest() { log::set_level(log::Level::kError); }
-  ~ServerTest() override { finish(); }
-
-  void start() {
-    ServedModel model{.names = {"echo"},
-                      .tokenizer = &tokenizer,
-                      .chat_template = &chat_template,
-                      .max_model_len = 1'000'000};
-    Environment environment{.clock = steady_ns,
-                            .unix_time_s = [] { return std::int64_t{1}; },
-                            .random = [n = std::uint64_t{0}]() mutable { return ++n; }};
-    options.port = 0;
-    server = std::make_unique<Server>(options, model, MetricsLabels{.model_name = "echo"},
-                                      environment, inbox);
-    const Status listening = server->listen();
-    ASSERT_TRUE(listening.ok()) << listening.error().message;
-    engine = std::make_unique<EchoEngine>(inbox, *server);
-    thread = std::thread([this] { server->run(); });
-    server->set_ready();
-  }
-  void finish() {
-    if (thread.joinable()) {
-      server->stop();
-      server->stop();  // at once
-      thread.join();
-    }
-    engine.reset();
-  }
-  Response post(const std::string& path, const std::string& body) {
-    Client client(server->port());
-    client.post(path, body);
-    return client.read();
-  }
-  Response get(const std::string& path) {
-    Client client(server->port());
-    client.get(path);
-    return client.read();
-  }
-
-  ServerOptions options;
-  ByteTokenizer tokenizer{false};
-  ChatTemplate chat_template = ChatTemplate::chatml();
-  BoundedQueue<Event> inbox{1024};
-  std::unique_ptr<Server> server;
-  std::unique_ptr<EchoEngine> engine;
-  std::thread thread;
-};
-
-json::value body_of(const Response& response) {
-  error_code ec;
-  json::value body = json::parse(response.body(), ec);
-  EXPECT_FALSE(ec) << response.body();
-  return body;
-}
-void expect_error(const Response& response, unsigned status) {
-  EXPECT_EQ(response.result_int(), status) << response.body();
-  EXPECT_EQ(body_of(response).at("error").as_object().size(), 4U);
-}
 
 TEST_F(ServerTest, AnswersWholeAndStreamedAlike) {
   start();
@@ -203,90 +137,6 @@ TEST_F(ServerTest, MoreThanItTakesGets429) {
   EXPECT_EQ(post("/v1/completions", R"({"prompt":"c"})").result_int(), 200U);
 }
 
-TEST_F(ServerTest, RefusesWhatIsTooLargeOrNoHttp) {
-  options.http.max_body_bytes = 1000;
-  start();
-  const std::string post = "POST /v1/completions HTTP/1.1\r\nHost: x\r\n";
-  std::string wordy_chunks;
-  for (int i = 0; i < 300; ++i) {
-    wordy_chunks += "1;because=" + std::string(100, 'x') + "\r\nx\r\n";
-  }
-  const std::pair<std::string, unsigned> table[] = {
-      {post + "Content-Length: 5000000\r\n\r\n" + std::string(300'000, 'x'), 413},
-      {post + "Transfer-Encoding: chunked\r\n\r\n800\r\n" + std::string(2048, 'x'), 413},
-      {post + "X: " + std::string(40'000, 'x') + "\r\n\r\n", 431},
-      {post + "Transfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n0\r\n\r\n", 400},
-      {post + "Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400},
-      {post + "Content-Length: 3\r\nContent-Length: 4\r\n\r\nabcd", 400},
-      {post + "Content-Length: -1\r\n\r\n", 400},
-      {post + "Transfer-Encoding: chunked\r\n\r\n" + wordy_chunks, 413},
-      {post + "Transfer-Encoding: chunked\r\n\r\n1;" + std::string(300'000, 'x'), 431},
-      {post + "Transfer-Encoding: chunked\r\n\r\n0\r\nX: " + std::string(300'000, 'x'), 431},
-      {post + "Transfer-Encoding: gzip\r\n\r\n", 501},
-      {post + "Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", 501},
-      {post + "Transfer-Encoding: gzip\r\nContent-Length: 3\r\n\r\nabc", 400},
-      {"POST /v1/completions HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400},
-      {"GET /health HTTP/1.1\r\n\r\n", 400},
-      {"GET /health HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", 400},
-      {"NONSENSE\r\n\r\n", 400},
-      {"GET / HTTP/3.9\r\n\r\n", 400},
-      {std::string("\x16\x03\x01\x02\x00\x01", 6) + std::string(64, '\x7f') + "\r\n\r\n", 400},
-      {post + "Content-Encoding: gzip\r\nContent-Length: 3\r\n\r\nabc", 415},
-      {post + "Content-Length: 3\r\n\r\n{\"a", 400},
-  };
-  for (const auto& [bytes, status] : table) {
-    Client client(server->port());
-    client.send(bytes);
-    SCOPED_TRACE(bytes.substr(0, 90));
-    const Response response = client.read();
-    expect_error(response, status);
-    EXPECT_EQ(response.keep_alive(), bytes.ends_with("{\"a"));  // all of this one was understood
-  }
-  EXPECT_EQ(get("/health").result_int(), 200U);
-}
-
-TEST_F(ServerTest, ChunkedBodiesAreReadWithTrailersAndExtensions) {
-  options.http.max_body_bytes = 1000;
-  start();
-  Client client(server->port());
-  std::string bytes =
-      "POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: CHUNKED\r\n\r\n";
-  for (const char c : R"({"prompt":"a"})" + std::string(900, ' ')) {
-    bytes += std::string("1;x=y\r\n") + c + "\r\n";
-  }
-  client.send(bytes + "0\r\nTrailer: t\r\n\r\nGET /health HTTP/1.1\r\nHost: x\r\n\r\n");
-  EXPECT_EQ(body_of(client.read()).at_pointer("/choices/0/text"), "a");
-  EXPECT_EQ(body_of(client.read()).at("status"), "ok");
-}
-
-TEST_F(ServerTest, ContinuesOnlyForBodiesItWants) {
-  start();
-  Client client(server->port());
-  client.send(
-      "POST /v1/completions HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: "
-      "14\r\n\r\n");
-  EXPECT_TRUE(client.read_until("\r\n\r\n").starts_with("HTTP/1.1 100"));
-  client.send(R"({"prompt":"a"})");
-  EXPECT_EQ(client.read().result_int(), 200U);
-  client.send(
-      "POST /v1/nothing HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 14\r\n\r\n");
-  EXPECT_EQ(client.read().result_int(), 404U);
-}
-
-TEST_F(ServerTest, SlowHeadersBodiesAndIdleConnectionsAreCut) {
-  options.http.header_timeout_ms = 50;
-  options.http.body_timeout_ms = 50;
-  options.http.idle_timeout_ms = 50;
-  start();
-  for (const char* begin : {"", "GET /hea",
-                            "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: "
-                            "9\r\n\r\n{"}) {
-    Client client(server->port());
-    client.send(begin);
-    EXPECT_EQ(client.read_until("\x01"), "") << begin;
-  }
-}
-
 TEST_F(ServerTest, ReaderThatDoesNotReadIsCutAndCancelled) {
   options.http.max_unsent_bytes = 64 * 1024;
   start();
@@ -297,18 +147,50 @@ TEST_F(ServerTest, ReaderThatDoesNotReadIsCutAndCancelled) {
   EXPECT_EQ(get("/health").result_int(), 200U);
 }
 
-TEST_F(ServerTest, ConnectionsBeyondTheLimitWaitTheirTurn) {
-  options.http.max_connections = 1;
+TEST_F(ServerTest, NewcomersReplaceTheLongestIdleOrWait) {
+  options.http.max_connections = 2;
   start();
-  auto first = std::make_unique<Client>(server->port());
-  first->get("/health");
-  EXPECT_EQ(first->read().result_int(), 200U);
-  Client second(server->port());
-  second.get("/health");
-  first->get("/version");
-  EXPECT_EQ(first->read().result_int(), 200U);
-  first.reset();
-  EXPECT_EQ(second.read().result_int(), 200U);
+  engine->stall_after(1);
+  Client busy(server->port());
+  busy.post("/v1/completions", R"({"prompt":"abc","stream":true})");
+  busy.read_until(R"("text":"a")");
+  Client idle(server->port());
+  idle.get("/health");
+  EXPECT_EQ(idle.read().result_int(), 200U);
+  Client third(server->port());
+  third.post("/v1/completions", R"({"prompt":"abc","stream":true})");
+  third.read_until(R"("text":"a")");
+  idle.expect_hang_up();
+  Client fourth(server->port());
+  fourth.get("/health");
+  third.leave();
+  EXPECT_EQ(fourth.read().result_int(), 200U);
+  engine->stall_after(100);
+  EXPECT_NE(busy.read_until("[DONE]").find("[DONE]"), std::string::npos);
+}
+
+TEST_F(ServerTest, SilentStreamsGetPings) {
+  options.http.sse_ping_ms = 20;
+  start();
+  engine->stall_after(1);
+  Client client(server->port());
+  client.post("/v1/completions", R"({"prompt":"abc","stream":true})");
+  client.read_until(R"("text":"a")");
+  client.read_until("\r\n: ping\n\n\r\n");
+  engine->stall_after(100);
+  EXPECT_NE(client.read_until("[DONE]").find(R"("text":"c")"), std::string::npos);
+}
+
+TEST_F(ServerTest, LeavingIsNoticedBehindAHeapOfPipelinedBytes) {
+  start();
+  engine->stall_after(1);
+  Client client(server->port());
+  client.post("/v1/completions", R"({"prompt":"abc"})");
+  ASSERT_TRUE(engine->wait_for_arrivals(1));
+  client.send("POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n" +
+              std::string(2'000'000, 'x'));
+  client.leave();
+  EXPECT_TRUE(engine->wait_for_cancels(1));
 }
 
 TEST_F(ServerTest, ManyStreamsAtOnceKeepApart) {
@@ -348,13 +230,16 @@ TEST_F(ServerTest, DrainFinishesStreamsAndRefusesNewWork) {
   streaming.post("/v1/completions", R"({"prompt":"abc","stream":true})");
   streaming.read_until(R"("text":"a")");
   server->stop();
-  while (Client(server->port()).connected()) {  // until the io thread has closed the port
+  while (get("/health").result_int() == 200) {
     std::this_thread::yield();
   }
   kept.get("/health");
-  const Response health = kept.read();
-  expect_error(health, 503);
-  EXPECT_FALSE(health.keep_alive());
+  for (const Response& refused : {kept.read(), get("/health"), get("/v1/models"),
+                                  post("/v1/completions", R"({"prompt":"abc"})")}) {
+    expect_error(refused, 503);
+    EXPECT_FALSE(refused.keep_alive());
+  }
+  EXPECT_EQ(get("/metrics").result_int(), 200U);
   engine->stall_after(100);
   EXPECT_NE(streaming.read_until("[DONE]").find("[DONE]"), std::string::npos);
   thread.join();  // run() returns by itself

@@ -22,25 +22,6 @@ HttpReply json_reply(const json::object& body) {
   return {.body = json::serialize(body)};
 }
 
-// Takes as long for a key that is wrong at its first byte as for one wrong at its last.
-bool same_secret(std::string_view given, std::string_view secret) {
-  unsigned difference = given.size() == secret.size() ? 0U : 1U;
-  for (std::size_t i = 0; i < given.size(); ++i) {
-    difference |= static_cast<unsigned>(given[i] ^ secret[i % secret.size()]);
-  }
-  return difference == 0;
-}
-
-bool has_key(std::string_view authorization, std::string_view key) {
-  constexpr std::string_view kScheme = "bearer ";
-  const bool bearer =
-      authorization.size() > kScheme.size() &&
-      std::equal(kScheme.begin(), kScheme.end(), authorization.begin(), [](char a, char b) {
-        return a == (b >= 'A' && b <= 'Z' ? static_cast<char>(b - 'A' + 'a') : b);
-      });
-  return bearer && same_secret(authorization.substr(kScheme.size()), key);
-}
-
 // What a client sent in its header lines, which need not be UTF-8 as our JSON must be.
 std::string printable(std::string_view text) {
   std::string shown = excerpt(text);
@@ -117,12 +98,11 @@ std::optional<HttpReply> Service::refuse_early(const HttpCall& call) const {
     reply.headers.emplace_back("Allow", match.allow);
     return reply;
   }
-  if (match.needs_key && !limits_.api_key.empty() &&
-      !has_key(call.authorization, limits_.api_key)) {
-    return error_reply(
-        {.status = 401,
-         .message = "the API key is missing or wrong: send it as Authorization: Bearer KEY"},
-        match.errors);
+  if (match.needs_key && !limits_.keys.admit(call)) {
+    return error_reply({.status = 401,
+                        .message = "the API key is missing or wrong: send it as Authorization: "
+                                   "Bearer KEY or as x-api-key: KEY"},
+                       match.errors);
   }
   if (match.needs_key && state_ != ServerState::kReady) {
     return error_reply(not_ready(state_), match.errors);

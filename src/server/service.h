@@ -12,8 +12,9 @@
 #include "base/units.h"
 #include "ports/event.h"
 #include "ports/token_sink.h"
+#include "server/api_keys.h"
 #include "server/generation.h"
-#include "server/http_message.h"
+#include "server/http_handler.h"
 #include "server/metrics.h"
 #include "server/routes.h"
 #include "server/served_model.h"
@@ -22,7 +23,7 @@ namespace protean {
 
 struct ServiceLimits {
   int max_outstanding = 1024;  // requests the engine has at once, running and waiting; more get 429
-  std::string api_key;         // empty: /v1 is open
+  ApiKeys keys;                // none: /v1 is open
 };
 
 // Where time and chance come from.
@@ -37,26 +38,21 @@ enum class ServerState { kLoading, kReady, kDraining };
 // What the server answers, apart from how it comes over a wire: the OpenAI API on one side, the
 // engine's inbox and outputs on the other. Holds what is in flight. Single-threaded (the io
 // thread); the inbox outlives it.
-class Service {
+class Service final : public HttpHandler {
  public:
-  using Answer = std::variant<HttpReply, std::shared_ptr<Generation>>;
-
   Service(ServiceLimits limits, ServedModel model, MetricsLabels labels, Environment environment,
           BoundedQueue<Event>& inbox);
 
-  // A reply to what needs no body to be judged: unknown path, wrong method or key, not ready.
-  std::optional<HttpReply> refuse_early(const HttpCall& call) const;
-  // The answer to a call that refuse_early let pass, or a generation to wait for. A call that needs
-  // more memory than there is gets 503.
-  Answer handle(const HttpCall& call);
+  std::optional<HttpReply> refuse_early(const HttpCall& call) const override;
+  // A call that needs more memory than there is gets 503.
+  Answer handle(const HttpCall& call) override;
   // From the engine. Calls on_change of every generation it concerns, at the end.
   void deliver(const OutputBatch& batch);
-  // The client is gone, or its time is up: tells the engine to stop.
-  void cancel(Generation& generation, ApiError why);
+  void cancel(Generation& generation, ApiError why) override;
   void cancel_all(const ApiError& why);
 
-  // Counts an answered request. To be called once per response that was sent.
-  void count(const HttpCall& call, int status);
+  void count(const HttpCall& call, int status) override;
+  bool draining() const override { return state_ == ServerState::kDraining; }
   void set_state(ServerState state) { state_ = state; }
   ServerState state() const { return state_; }
 

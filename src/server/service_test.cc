@@ -398,7 +398,8 @@ TEST_F(ServiceTest, ModelInThePathNeedNotBeUtf8) {
 }
 
 TEST_F(ServiceTest, ApiKeyGuardsTheApiOnly) {
-  Service guarded({.api_key = "secret"}, model(), {}, environment(), inbox);
+  const std::vector<std::string> keys{"secret", "other"};
+  Service guarded({.keys = ApiKeys(keys)}, model(), {}, environment(), inbox);
   guarded.set_state(ServerState::kReady);
   const auto status = [&](const char* path, const char* authorization) {
     const auto refusal =

@@ -1,0 +1,148 @@
+// The same server behind TLS: one code path, so what depends on timing and on who leaves is asked
+// again, and what is TLS's own.
+
+#include <gtest/gtest.h>
+#include <openssl/evp.h>
+#include <openssl/pem.h>
+#include <openssl/x509.h>
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+
+#include "server/server_for_test.h"
+
+namespace protean {
+namespace {
+
+// A key and a certificate that it signs itself, as PEM files.
+void write_certificate(const TlsOptions& files, const char* name) {
+  EVP_PKEY* key = EVP_EC_gen("P-256");
+  X509* certificate = X509_new();
+  ASN1_INTEGER_set(X509_get_serialNumber(certificate), 1);
+  X509_gmtime_adj(X509_getm_notBefore(certificate), 0);
+  X509_gmtime_adj(X509_getm_notAfter(certificate), 3600);
+  X509_set_pubkey(certificate, key);
+  X509_NAME* subject = X509_get_subject_name(certificate);
+  X509_NAME_add_entry_by_txt(subject, "CN", MBSTRING_ASC,
+                             reinterpret_cast<const unsigned char*>(name), -1, -1, 0);
+  X509_set_issuer_name(certificate, subject);
+  ASSERT_GT(X509_sign(certificate, key, EVP_sha256()), 0);
+  std::FILE* out = std::fopen(files.certfile.c_str(), "w");
+  ASSERT_NE(out, nullptr);
+  PEM_write_X509(out, certificate);
+  std::fclose(out);
+  out = std::fopen(files.keyfile.c_str(), "w");
+  ASSERT_NE(out, nullptr);
+  PEM_write_PrivateKey(out, key, nullptr, nullptr, 0, nullptr, nullptr);
+  std::fclose(out);
+  X509_free(certificate);
+  EVP_PKEY_free(key);
+}
+
+struct ServerTlsTest : ServerTest {
+  ServerTlsTest() {
+    std::filesystem::create_directories(folder);
+    options.tls = {folder / "cert.pem", folder / "key.pem"};
+    write_certificate(options.tls, "first");
+  }
+  ~ServerTlsTest() override {
+    finish();
+    std::filesystem::remove_all(folder);
+  }
+  const std::filesystem::path folder =
+      std::filesystem::temp_directory_path() / ("protean-tls-" + std::to_string(::getpid()));
+};
+
+TEST_F(ServerTlsTest, AnswersStreamsAndPipelines) {
+  start();
+  EXPECT_EQ(body_of(post("/v1/completions", R"({"prompt":"hello"})")).at_pointer("/choices/0/text"),
+            "hello");
+  Client client(server->port(), true);
+  EXPECT_EQ(client.protocol(), "http/1.1");
+  client.send(
+      "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 30\r\n\r\n"
+      "{\"prompt\":\"two\",\"stream\":true}GET /health HTTP/1.1\r\nHost: x\r\n\r\n");
+  EXPECT_TRUE(client.read().body().ends_with("data: [DONE]\n\n"));
+  EXPECT_EQ(client.read().result_int(), 200U);
+  client.post("/v1/completions",
+              R"({"prompt":")" + std::string(30'000, 'a') + R"(","max_tokens":30000})");
+  EXPECT_EQ(client.read().body().size() / 1000, 30U);
+}
+
+TEST_F(ServerTlsTest, ClientsThatLeaveOrDoNotReadAreCancelled) {
+  options.http.max_unsent_bytes = 64 * 1024;
+  start();
+  engine->stall_after(1);
+  Client leaving(server->port(), true);
+  leaving.post("/v1/completions", R"({"prompt":"abc"})");
+  ASSERT_TRUE(engine->wait_for_arrivals(1));
+  leaving.leave();
+  EXPECT_TRUE(engine->wait_for_cancels(1));
+  engine->never_end();
+  engine->stall_after(1 << 30);
+  Client stuck(server->port(), true);
+  stuck.post("/v1/completions", R"({"prompt":"abc","stream":true,"max_tokens":900000})");
+  EXPECT_TRUE(engine->wait_for_cancels(2));
+  EXPECT_EQ(get("/health").result_int(), 200U);
+}
+
+TEST_F(ServerTlsTest, SilentAndPlainClientsAreCut) {
+  options.http.handshake_timeout_ms = 50;
+  start();
+  Client silent(server->port());
+  silent.expect_hang_up();
+  Client plain(server->port());
+  plain.get("/health");
+  plain.read_until("\x01");  // an alert, perhaps, and the end
+  EXPECT_EQ(get("/health").result_int(), 200U);
+}
+
+TEST_F(ServerTlsTest, ClosesWithAGoodbye) {
+  start();
+  Client client(server->port(), true);
+  client.send("GET /health HTTP/1.0\r\n\r\n");
+  EXPECT_EQ(client.read().result_int(), 200U);
+  client.expect_hang_up();  // a cut without close_notify is an error to OpenSSL
+}
+
+TEST_F(ServerTlsTest, ReloadsItsCertificateAndKeepsTheOldOneIfThatFails) {
+  start();
+  EXPECT_EQ(Client(server->port(), true).peer_name(), "first");
+  write_certificate(options.tls, "second");
+  server->reload_tls();
+  EXPECT_EQ(get("/health").result_int(), 200U);
+  EXPECT_EQ(Client(server->port(), true).peer_name(), "second");
+  std::ofstream(options.tls.keyfile) << "no key";
+  log::set_level(log::Level::kOff);
+  server->reload_tls();
+  EXPECT_EQ(get("/health").result_int(), 200U);
+  EXPECT_EQ(Client(server->port(), true).peer_name(), "second");
+}
+
+TEST_F(ServerTlsTest, BadFilesAreNamedAtTheStart) {
+  const TlsOptions good = options.tls;
+  const TlsOptions other{folder / "other-cert.pem", folder / "other-key.pem"};
+  write_certificate(other, "other");
+  std::ofstream(folder / "empty.pem");
+  std::ofstream(folder / "text.pem") << "hello\n";
+  const std::pair<TlsOptions, std::string> table[] = {
+      {{good.certfile, ""}, "--ssl-keyfile is missing"},
+      {{"", good.keyfile}, "--ssl-certfile is missing"},
+      {{folder / "none.pem", good.keyfile}, "none.pem: No such file"},
+      {{good.certfile, folder / "empty.pem"}, "empty.pem: the file is empty"},
+      {{folder / "text.pem", good.keyfile}, "--ssl-certfile"},
+      {{good.certfile, folder / "text.pem"}, "--ssl-keyfile"},
+      {{good.certfile, other.keyfile}, "key values mismatch"},
+  };
+  for (const auto& [files, words] : table) {
+    const auto loaded = load_tls(files);
+    ASSERT_FALSE(loaded.ok()) << words;
+    EXPECT_NE(loaded.error().message.find(words), std::string::npos) << loaded.error().message;
+  }
+}
+
+}  // namespace
+}  // namespace protean
