@@ -1,0 +1,187 @@
+#include "grammar/mask_cache.h"
+
+#include <algorithm>
+#include <bit>
+#include <map>
+#include <span>
+#include <utility>
+
+namespace protean::grammar {
+
+namespace {
+
+void set_bits(std::span<const TokenId> ids, TokenMask mask) {
+  for (const TokenId id : ids) {
+    mask[static_cast<std::size_t>(id) / 64] |= std::uint64_t{1} << (static_cast<unsigned>(id) % 64);
+  }
+}
+
+}  // namespace
+
+MaskCache::MaskCache(std::shared_ptr<const Automaton> automaton,
+                     std::shared_ptr<const TokenTable> tokens)
+    : automaton_(std::move(automaton)), tokens_(std::move(tokens)), stacks_(*automaton_) {
+  path_.resize(tokens_->longest_bytes() + std::size_t{1});
+}
+
+SetId MaskCache::advance(SetId set, TokenId token) {
+  const std::string_view bytes = tokens_->bytes(token);
+  if (bytes.empty()) {
+    return kNoStacks;
+  }
+  for (const char byte : bytes) {
+    set = stacks_.step(set, static_cast<std::uint8_t>(byte));
+    if (set == kNoStacks) {
+      break;
+    }
+  }
+  return set;
+}
+
+bool MaskCache::full() const {
+  return stacks_.bytes() + partial_bytes_ + kMaskBytes > kMaxBytes;
+}
+
+void MaskCache::mask(SetId set, TokenMask mask) {
+  if (const auto it = masks_.find(set); it != masks_.end()) {
+    std::copy(it->second.begin(), it->second.end(), mask.begin());
+    return;
+  }
+  std::fill(mask.begin(), mask.end(), 0);
+  fill(set, mask);
+  if ((masks_.size() + 1) * mask.size() * sizeof(std::uint64_t) > kMaskBytes) {
+    masks_.clear();  // they come again cheaply, from the partials
+  }
+  masks_.emplace(set, std::vector<std::uint64_t>(mask.begin(), mask.end()));
+}
+
+void MaskCache::fill(SetId set, TokenMask mask) {
+  for (const Part& part : parts_of(set)) {
+    const Partial& known = partial(part.above);
+    for (std::size_t word = 0; word < known.dense.size(); ++word) {
+      mask[word] |= known.dense[word];
+    }
+    set_bits(known.sparse, mask);
+    const SetId after = known.escapes.empty() ? kNoStacks : stacks_.resume(part.below);
+    for (const std::uint32_t node : known.escapes) {
+      walk(*known.trie, node, after,
+           [&](std::uint32_t reached, SetId) { set_bits(known.trie->tokens(reached), mask); });
+    }
+  }
+  if (stacks_.at_end(set)) {
+    set_bits(tokens_->stop_ids(), mask);
+  }
+  // A vocabulary that lacks some bytes may have no token for what must come; better to end the
+  // answer than to leave the sampler nothing.
+  if (std::all_of(mask.begin(), mask.end(), [](std::uint64_t word) { return word == 0; })) {
+    set_bits(tokens_->stop_ids(), mask);
+  }
+}
+
+// Frames over the same callers go together; the inside of a JSON string has a way of its own.
+std::vector<MaskCache::Part> MaskCache::parts_of(SetId set) {
+  std::map<SetId, std::vector<Frame>> together;
+  std::vector<std::pair<Frame, SetId>> strings;
+  for (const Frame& frame : stacks_.frames(set)) {
+    if (frame.state <= kBottomState) {
+      continue;
+    }
+    if (automaton_->string_loop[frame.state] != 0) {
+      strings.emplace_back(frame, frame.below);
+    } else {
+      together[frame.below].push_back(frame);
+    }
+  }
+  std::vector<Part> parts;
+  for (const auto& [frame, below] : strings) {
+    parts.push_back({string_key(frame), below});
+  }
+  for (const auto& [below, frames] : together) {
+    parts.push_back({stacks_.above_bottom(frames), below});
+  }
+  return parts;
+}
+
+// Counts far from both bounds of a string's length are all alike to a token.
+SetId MaskCache::string_key(Frame frame) {
+  const Loop& loop = automaton_->loops[automaton_->string_loop[frame.state] - 1];
+  const std::uint32_t longest = tokens_->longest_bytes();
+  if (loop.most == kNoLimit || loop.most - frame.count > longest) {
+    if (frame.count + longest < loop.least) {
+      frame.count = 1;
+    } else if (frame.count >= loop.least && loop.most != kNoLimit) {
+      frame.count = std::max(loop.least, std::uint32_t{1});
+    }
+  }
+  return stacks_.above_bottom(std::span(&frame, 1));
+}
+
+const MaskCache::Partial& MaskCache::partial(SetId above) {
+  const auto it = partials_.find(above);
+  if (it != partials_.end()) {
+    return it->second;
+  }
+  Partial made = compressed(work_out(above));
+  partial_bytes_ += made.bytes();
+  return partials_.emplace(above, std::move(made)).first->second;
+}
+
+MaskCache::Partial MaskCache::work_out(SetId above) {
+  Partial made;
+  made.dense.assign(tokens_->mask_words(), 0);
+  made.trie = &tokens_->all();
+  const Frame first = stacks_.frames(above).front();
+  if (const std::uint32_t string = automaton_->string_loop[first.state]; string != 0) {
+    // The count is that of the character about to come.
+    const std::uint32_t most = automaton_->loops[string - 1].most;
+    tokens_->add_plain(most == kNoLimit ? kNoLimit : most - first.count + 1, made.dense);
+    made.trie = &tokens_->not_plain();
+  }
+  walk(*made.trie, 0, above, [&](std::uint32_t node, SetId set) {
+    set_bits(made.trie->tokens(node), made.dense);
+    if (stacks_.at_bottom(set) && made.trie->has_children(node)) {
+      made.escapes.push_back(node);
+    }
+  });
+  return made;
+}
+
+MaskCache::Partial MaskCache::compressed(Partial partial) const {
+  std::size_t tokens = 0;
+  for (const std::uint64_t word : partial.dense) {
+    tokens += static_cast<std::size_t>(std::popcount(word));
+  }
+  if (tokens > partial.dense.size() / 2) {
+    return partial;
+  }
+  for (std::size_t word = 0; word < partial.dense.size(); ++word) {
+    for (std::uint64_t bits = partial.dense[word]; bits != 0; bits &= bits - 1) {
+      partial.sparse.push_back(static_cast<TokenId>(word * 64) + std::countr_zero(bits));
+    }
+  }
+  partial.dense = {};
+  return partial;
+}
+
+// Calls on_node(node, stacks) for all nodes beneath `from` that `set`, which is there, can reach.
+template <class OnNode>
+void MaskCache::walk(const TokenTrie& trie, std::uint32_t from, SetId set, OnNode on_node) {
+  if (set == kNoStacks) {
+    return;
+  }
+  path_[trie.node(from).depth] = set;
+  const std::uint32_t end = trie.node(from).skip;
+  for (std::uint32_t n = from + 1; n < end;) {
+    const TokenTrie::Node& node = trie.node(n);
+    const SetId next = stacks_.step(path_[node.depth - 1U], node.byte);
+    if (next == kNoStacks) {
+      n = node.skip;
+      continue;
+    }
+    path_[node.depth] = next;
+    on_node(n, next);
+    ++n;
+  }
+}
+
+}  // namespace protean::grammar

@@ -1,0 +1,129 @@
+#include "grammar/token_table.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "tokenizer/utf8.h"
+
+namespace protean::grammar {
+
+namespace {
+
+using Tokens = std::vector<std::pair<std::string_view, TokenId>>;
+
+// None if the bytes are anything but whole, unescaped characters of a JSON string.
+std::optional<std::uint32_t> plain_characters(std::string_view bytes) {
+  std::uint32_t characters = 0;
+  while (!bytes.empty()) {
+    const auto first = static_cast<std::uint8_t>(bytes.front());
+    const Utf8Step step = utf8_step(bytes);
+    if (first < 0x20 || first == '"' || first == '\\' || step.kind != Utf8Step::Kind::kCharacter) {
+      return std::nullopt;
+    }
+    bytes.remove_prefix(static_cast<std::size_t>(step.bytes));
+    ++characters;
+  }
+  return characters;
+}
+
+void set_bit(TokenMask mask, TokenId id) {
+  mask[static_cast<std::size_t>(id) / 64] |= std::uint64_t{1} << (static_cast<unsigned>(id) % 64);
+}
+
+}  // namespace
+
+struct TokenTable::Parts {
+  std::string text;
+  std::vector<std::uint32_t> begin;
+  std::vector<TokenId> with_bytes;
+  std::vector<TokenId> not_plain;
+  std::vector<Plain> plain;
+
+  std::string_view bytes(TokenId id) const {
+    const auto i = static_cast<std::size_t>(id);
+    return std::string_view(text).substr(begin[i], begin[i + 1] - begin[i]);
+  }
+  Tokens tokens(const std::vector<TokenId>& ids) const {
+    Tokens list;
+    list.reserve(ids.size());
+    for (const TokenId id : ids) {
+      list.emplace_back(bytes(id), id);
+    }
+    return list;
+  }
+};
+
+TokenTable::Parts TokenTable::sort_tokens(const Tokenizer& tokenizer, int vocab) {
+  constexpr std::size_t kLongest = 4096;  // longer ones would never be wanted
+  Parts parts;
+  parts.begin.push_back(0);
+  for (TokenId id = 0; id < vocab; ++id) {
+    const std::string_view bytes =
+        id < tokenizer.vocab_size() ? tokenizer.bytes(id) : std::string_view();
+    if (!bytes.empty() && bytes.size() <= kLongest) {
+      parts.text += bytes;
+      parts.with_bytes.push_back(id);
+      if (const auto characters = plain_characters(bytes); characters) {
+        parts.plain.push_back({*characters, id});
+      } else {
+        parts.not_plain.push_back(id);
+      }
+    }
+    parts.begin.push_back(static_cast<std::uint32_t>(parts.text.size()));
+  }
+  std::sort(parts.plain.begin(), parts.plain.end(), [](const Plain& a, const Plain& b) {
+    return std::pair(a.characters, a.id) < std::pair(b.characters, b.id);
+  });
+  return parts;
+}
+
+TokenTable::TokenTable(const Tokenizer& tokenizer, int vocab, std::vector<TokenId> stop_ids)
+    : TokenTable(sort_tokens(tokenizer, vocab), vocab, std::move(stop_ids)) {}
+
+TokenTable::TokenTable(Parts parts, int vocab, std::vector<TokenId> stop_ids)
+    : vocab_(vocab),
+      stop_ids_(std::move(stop_ids)),
+      all_(parts.tokens(parts.with_bytes)),
+      not_plain_(parts.tokens(parts.not_plain)),
+      plain_(std::move(parts.plain)) {
+  std::erase_if(stop_ids_, [vocab](TokenId id) { return id < 0 || id >= vocab; });
+  text_ = std::move(parts.text);
+  begin_ = std::move(parts.begin);
+  std::vector<std::uint64_t> mask(mask_words(), 0);
+  std::size_t next = 0;
+  for (std::uint32_t n = 0; n < kPlainMasks; ++n) {
+    for (; next < plain_.size() && plain_[next].characters <= n; ++next) {
+      set_bit(mask, plain_[next].id);
+    }
+    plain_masks_.push_back(mask);
+  }
+}
+
+bool TokenTable::is_stop(TokenId id) const {
+  return std::find(stop_ids_.begin(), stop_ids_.end(), id) != stop_ids_.end();
+}
+
+std::string_view TokenTable::bytes(TokenId id) const {
+  if (id < 0 || id >= vocab_) {
+    return {};
+  }
+  const auto i = static_cast<std::size_t>(id);
+  return std::string_view(text_).substr(begin_[i], begin_[i + 1] - begin_[i]);
+}
+
+void TokenTable::add_plain(std::uint32_t most_characters, TokenMask mask) const {
+  const std::uint32_t ready = std::min(most_characters, kPlainMasks - 1);
+  for (std::size_t word = 0; word < mask.size(); ++word) {
+    mask[word] |= plain_masks_[ready][word];
+  }
+  if (most_characters > ready) {
+    const auto first = std::partition_point(plain_.begin(), plain_.end(),
+                                            [&](const Plain& p) { return p.characters <= ready; });
+    for (auto it = first; it != plain_.end() && it->characters <= most_characters; ++it) {
+      set_bit(mask, it->id);
+    }
+  }
+}
+
+}  // namespace protean::grammar
