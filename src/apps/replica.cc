@@ -11,6 +11,14 @@ TimeNs steady_now_ns() {
       .count();
 }
 
+namespace {
+
+std::chrono::steady_clock::time_point steady_time(TimeNs at_ns) {
+  return std::chrono::steady_clock::time_point(std::chrono::nanoseconds(at_ns));
+}
+
+}  // namespace
+
 Result<std::unique_ptr<Replica>> Replica::start(const ModelOptions& options, const Sizing& sizing,
                                                 const Checkpoint& checkpoint, Inbox& inbox,
                                                 TokenSink& sink) {
@@ -47,6 +55,11 @@ Replica::~Replica() {
 
 void Replica::run() {
   while (true) {
+    const auto deadline_ns = engine_.next_deadline_ns();
+    if (deadline_ns && !inbox_.wait_until(steady_time(*deadline_ns))) {
+      engine_.handle({steady_now_ns(), Tick{}});
+      continue;
+    }
     std::vector<Event> events = inbox_.pop_all();
     if (events.empty()) {
       return;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <deque>
@@ -53,6 +54,12 @@ class BoundedQueue {
     }
     items_.clear();
     return taken;
+  }
+
+  // False if by then nothing has come and the queue is open still.
+  bool wait_until(std::chrono::steady_clock::time_point until) {
+    std::unique_lock lock(mutex_);
+    return ready_.wait_until(lock, until, [this] { return closed_ || !items_.empty(); });
   }
 
   // No more try_push; what is inside can still be taken.

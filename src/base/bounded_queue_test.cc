@@ -52,5 +52,20 @@ TEST(BoundedQueue, ManyProducersLoseNothing) {
   }
 }
 
+TEST(BoundedQueue, WaitUntilTellsWhyItReturned) {
+  BoundedQueue<int> queue(1);
+  const auto now = std::chrono::steady_clock::now();
+  EXPECT_FALSE(queue.wait_until(now));
+  queue.push(1);
+  EXPECT_TRUE(queue.wait_until(now));
+  EXPECT_EQ(queue.pop_all().size(), 1U);
+  std::thread late([&queue] { queue.push(2); });
+  EXPECT_TRUE(queue.wait_until(now + std::chrono::hours(1)));
+  late.join();
+  EXPECT_EQ(queue.pop_all().size(), 1U);
+  queue.close();
+  EXPECT_TRUE(queue.wait_until(now + std::chrono::hours(1)));
+}
+
 }  // namespace
 }  // namespace protean

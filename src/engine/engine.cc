@@ -8,6 +8,17 @@
 
 namespace protean {
 
+namespace {
+
+Error too_late(TimeNs wait_ns, TimeNs left_ns) {
+  return make_error(ErrorCode::kExhausted,
+                    "the first token would come in about {} ms, but is asked for within {} ms: "
+                    "retry later, or allow more time",
+                    wait_ns / kNsPerMs, std::max(TimeNs{0}, left_ns) / kNsPerMs);
+}
+
+}  // namespace
+
 std::vector<float> Engine::embedding_of(const Live& live) {
   const double rows = live.pooling == Pooling::kMean ? live.prompt_tokens : 1;
   std::vector<float> embedding;
@@ -20,9 +31,11 @@ std::vector<float> Engine::embedding_of(const Live& live) {
 
 Engine::Engine(const EngineConfig& config, Executor& executor, TokenSink& sink)
     : max_in_flight_(config.max_in_flight),
+      default_first_token_ns_(config.default_first_token_ns),
       scheduler_(config.scheduler),
       executor_(executor),
-      sink_(sink) {
+      sink_(sink),
+      wait_(config.scheduler.max_num_batched_tokens) {
   check(max_in_flight_ > 0, "an engine needs a step in flight to get anywhere");
 }
 
@@ -30,6 +43,7 @@ void Engine::handle(Event event) {
   now_ns_ = event.at_ns;
   step_tokens_ = 0;
   std::visit([this](auto& what) { on(what); }, event.what);
+  expire();
   start_steps();  // before the outputs go out: the executor should not wait for them
   batch_.at_ns = now_ns_;
   batch_.observation = scheduler_.observe();
@@ -38,18 +52,35 @@ void Engine::handle(Event event) {
 }
 
 void Engine::on(Arrival& arrival) {
-  Live live{.stop_ids = arrival.request.stop_ids,
-            .tokens_left = arrival.request.max_tokens,
-            .prompt_tokens = static_cast<int>(arrival.request.prompt.size()),
-            .pooling = arrival.request.pooling,
+  Request& request = arrival.request;
+  Live live{.stop_ids = request.stop_ids,
+            .tokens_left = request.max_tokens,
+            .prompt_tokens = static_cast<int>(request.prompt.size()),
+            .pooling = request.pooling,
+            .deadlines = request.deadlines,
             .times = {.arrived_ns = now_ns_},
             .pooled = {}};
-  const RequestId id = arrival.request.id;
-  if (Status added = scheduler_.add(std::move(arrival.request)); !added.ok()) {
+  const RequestId id = request.id;
+  const int priority = request.priority;
+  const bool hurries = live.deadlines.first_token_ns >= 0;
+  const std::int64_t tokens = hurries ? scheduler_.tokens_to_compute(request) : 0;
+  const TimeNs due_ns = hurries ? std::max(now_ns_, latest_start_ns(live.deadlines, tokens))
+                                : now_ns_ + default_first_token_ns_;
+  if (Status added = scheduler_.add(std::move(request), due_ns); !added.ok()) {
     batch_.outputs.emplace_back(Refused{id, added.error()});
     return;
   }
-  live_.emplace(id, std::move(live));
+  if (hurries) {
+    const TimeNs wait_ns =
+        wait_.first_token_ns(scheduler_.backlog_before(priority, due_ns, tokens), tokens);
+    if (now_ns_ + wait_ns > live.deadlines.first_token_ns) {
+      scheduler_.remove(id);
+      batch_.outputs.emplace_back(
+          Refused{id, too_late(wait_ns, live.deadlines.first_token_ns - now_ns_)});
+      return;
+    }
+  }
+  set_timer(id, live_.emplace(id, std::move(live)).first->second);
   batch_.outputs.emplace_back(Accepted{id});
 }
 
@@ -58,10 +89,14 @@ void Engine::on(Cancel& cancel) {
 }
 
 void Engine::on(StepDone& done) {
-  --in_flight_;
+  check(!started_ns_.empty(), "only a step in flight can end");
+  const TimeNs began_ns = std::max(started_ns_.front(), last_done_ns_);
+  started_ns_.pop_front();
+  last_done_ns_ = now_ns_;
   const std::optional<Error> failure = done.result.failure;
   StepOutcome outcome = scheduler_.complete(std::move(done.result));
   step_tokens_ = outcome.tokens;
+  wait_.step_done(outcome.tokens, now_ns_ - began_ns);
   for (const RequestId request : outcome.failed) {
     finish(request, {.reason = FinishReason::kFailed, .failure = failure->message});
   }
@@ -72,6 +107,7 @@ void Engine::on(StepDone& done) {
   for (Pooled& pooled : outcome.pooled) {
     pool(pooled);
   }
+  batch_.outputs.reserve(batch_.outputs.size() + outcome.sampled.size());
   for (Sampled& sampled : outcome.sampled) {
     take(sampled);
   }
@@ -107,8 +143,43 @@ void Engine::take(Sampled& sampled) {
   }
 }
 
+std::optional<TimeNs> Engine::next_deadline_ns() const {
+  return timers_.empty() ? std::nullopt : std::optional(timers_.begin()->first);
+}
+
+// When prompts of so many tokens must begin, alone in their steps, to make their deadline.
+TimeNs Engine::latest_start_ns(const Deadlines& deadlines, std::int64_t tokens) const {
+  return deadlines.first_token_ns - wait_.prefill_ns(tokens, 0);
+}
+
+// To the next time at which the request may have to be ended. What has begun may finish late.
+void Engine::set_timer(RequestId request, Live& live) {
+  TimeNs next_ns = live.deadlines.finish_ns;
+  if (live.deadlines.first_token_ns >= 0 && live.times.scheduled_ns < 0) {
+    const TimeNs latest_ns =
+        latest_start_ns(live.deadlines, scheduler_.tokens_to_compute(request)) + 1;
+    next_ns = next_ns < 0 ? latest_ns : std::min(next_ns, latest_ns);
+  }
+  timers_.erase({live.timer_ns, request});
+  live.timer_ns = next_ns;
+  if (next_ns >= 0) {
+    timers_.emplace(next_ns, request);
+  }
+}
+
+void Engine::expire() {
+  while (!timers_.empty() && timers_.begin()->first <= now_ns_) {
+    const RequestId request = timers_.begin()->second;
+    Live& live = live_.at(request);
+    set_timer(request, live);  // steps may be faster by now, or the prompt cached
+    if (live.timer_ns >= 0 && live.timer_ns <= now_ns_) {
+      finish(request, {.reason = FinishReason::kTimeout});
+    }
+  }
+}
+
 void Engine::start_steps() {
-  while (in_flight_ < max_in_flight_) {
+  while (std::ssize(started_ns_) < max_in_flight_) {
     std::optional<StepPlan> plan = scheduler_.next_step();
     if (!plan) {
       break;
@@ -117,10 +188,10 @@ void Engine::start_steps() {
       TimeNs& scheduled_ns = live_.at(slice.request).times.scheduled_ns;
       scheduled_ns = scheduled_ns < 0 ? now_ns_ : scheduled_ns;
     }
-    ++in_flight_;
+    started_ns_.push_back(now_ns_);
     executor_.start(*std::move(plan));
   }
-  check(in_flight_ > 0 || scheduler_.idle(), "requests wait but nothing can run");
+  check(!started_ns_.empty() || scheduler_.idle(), "requests wait but nothing can run");
 }
 
 void Engine::finish(RequestId request, Finished finished) {
@@ -132,6 +203,10 @@ void Engine::finish(RequestId request, Finished finished) {
   finished.usage = scheduler_.remove(request).value();
   finished.times = found->second.times;
   finished.times.finished_ns = now_ns_;
+  timers_.erase({found->second.timer_ns, request});
+  if (finished.reason == FinishReason::kStop || finished.reason == FinishReason::kLength) {
+    wait_.answer_done(now_ns_ - finished.times.scheduled_ns);
+  }
   if (finished.reason == FinishReason::kLength) {
     finished.embedding = embedding_of(found->second);
   }

@@ -1,11 +1,16 @@
 #pragma once
 
+#include <deque>
+#include <optional>
+#include <set>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "base/ids.h"
 #include "base/units.h"
 #include "contract/request.h"
+#include "engine/wait_estimate.h"
 #include "ports/event.h"
 #include "ports/executor.h"
 #include "ports/token_sink.h"
@@ -16,10 +21,15 @@ namespace protean {
 struct EngineConfig {
   SchedulerConfig scheduler;
   int max_in_flight = 1;  // steps started and not yet done; pipeline stages need one each
+  // What a request that sets no deadline is queued by. Those due earlier come before it, however
+  // many arrive, but only so long: nobody of its priority waits forever.
+  TimeNs default_first_token_ns = 10 * kNsPerS;
 };
 
 // The state machine of one replica: an event in, steps and outputs out. Decides when an answer ends
-// (stop token, max_tokens, cancel, failure); when what runs is the scheduler's matter. Has no
+// (stop token, max_tokens, deadline, cancel, failure); when what runs is the scheduler's matter. A
+// request whose first token is predicted to miss its deadline is refused (kExhausted) when it
+// comes, and ended by kTimeout as soon as it could not make it even if it began at once. Has no
 // thread, clock or queue of its own, so server and simulator drive the same code. Single-threaded;
 // executor and sink outlive it.
 class Engine {
@@ -31,7 +41,10 @@ class Engine {
   // the end on the way.
   void handle(Event event);
 
-  bool idle() const { return live_.empty() && in_flight_ == 0; }
+  // When there is something to do even if nothing happens: a Tick should be sent then.
+  std::optional<TimeNs> next_deadline_ns() const;
+
+  bool idle() const { return live_.empty() && started_ns_.empty(); }
   Observation observe() const { return scheduler_.observe(); }
 
  private:
@@ -41,6 +54,8 @@ class Engine {
     int tokens_left = 0;
     int prompt_tokens = 0;
     Pooling pooling = Pooling::kNone;
+    Deadlines deadlines;
+    TimeNs timer_ns = -1;  // its entry in timers_
     RequestTimes times;
     std::vector<double> pooled;  // so far
   };
@@ -52,15 +67,23 @@ class Engine {
   void on(StepDone& done);
   void pool(Pooled& pooled);
   void take(Sampled& sampled);
+  void on(Tick&) {}
+  TimeNs latest_start_ns(const Deadlines& deadlines, std::int64_t tokens) const;
+  void set_timer(RequestId request, Live& live);
+  void expire();
   void start_steps();
   void finish(RequestId request, Finished finished);
 
   const int max_in_flight_;
+  const TimeNs default_first_token_ns_;
   Scheduler scheduler_;
   Executor& executor_;
   TokenSink& sink_;
   std::unordered_map<RequestId, Live> live_;
-  int in_flight_ = 0;
+  std::set<std::pair<TimeNs, RequestId>> timers_;
+  WaitEstimate wait_;
+  std::deque<TimeNs> started_ns_;  // of the steps in flight
+  TimeNs last_done_ns_ = 0;
   TimeNs now_ns_ = 0;  // of the event being handled
   OutputBatch batch_;  // what that event led to so far
   int step_tokens_ = 0;

@@ -20,10 +20,11 @@ struct Cancel {
 struct StepDone {
   StepResult result;
 };
+struct Tick {};  // time has passed: deadlines are looked at
 
 struct Event {
   TimeNs at_ns = 0;
-  std::variant<Arrival, Cancel, StepDone> what;
+  std::variant<Arrival, Cancel, StepDone, Tick> what;
 };
 
 }  // namespace protean

@@ -1,6 +1,7 @@
 #include "scheduler/scheduler.h"
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 #include <utility>
 
@@ -13,6 +14,7 @@ namespace {
 
 // How many waiting sequences may be passed over in one step because they wait for a prefix.
 constexpr int kPassedOver = 64;
+constexpr double kRecentPrompts = 32;
 
 }  // namespace
 
@@ -89,6 +91,55 @@ std::optional<RequestUsage> Scheduler::remove(RequestId request) {
   return usage;
 }
 
+std::int64_t Scheduler::uncached(const CacheScope& scope, std::span<const TokenId> tokens,
+                                 int reusable) const {
+  const std::int64_t all = std::ssize(tokens);
+  if (!config_.prefix_caching) {
+    return all;
+  }
+  const auto found = cache_.match(scope, tokens.first(static_cast<std::size_t>(reusable)));
+  return all - std::ssize(found) * config_.block_tokens;
+}
+
+std::int64_t Scheduler::tokens_to_compute(const Request& request) const {
+  return uncached({.precision_tag = precision_tag_, .salt = request.cache_salt}, request.prompt,
+                  reusable_tokens(request, static_cast<int>(request.prompt.size()), 1));
+}
+
+std::int64_t Scheduler::tokens_to_compute(RequestId request) const {
+  const Sequence& sequence = *sequences_.at(request);
+  return uncached({.precision_tag = precision_tag_, .salt = sequence.asks.cache_salt},
+                  sequence.tokens, sequence.reusable());
+}
+
+Backlog Scheduler::backlog_before(int priority, TimeNs due_ns, std::int64_t tokens) const {
+  Backlog backlog{.running = static_cast<int>(running_.size())};
+  std::int64_t prompts = 0;
+  for (const auto& [place, sequence] : running_) {
+    const int pending = sequence->pending();
+    backlog.decoding += pending <= 1 ? 1 : 0;
+    backlog.tokens += pending <= 1 ? 0 : pending;
+  }
+  const double missing = 1.0 - hit_share_;
+  std::int64_t places = config_.max_num_seqs - std::ssize(running_);
+  double blocks = static_cast<double>(pool_.free());
+  const auto take_place = [&](std::int64_t to_compute) {
+    blocks -= static_cast<double>(blocks_for(to_compute));
+    backlog.without_place += --places < 0 || blocks < 0 ? 1 : 0;
+  };
+  for (const auto& [place, sequence] : waiting_) {
+    if (std::pair(place.priority, place.due_ns) >= std::pair(priority, due_ns)) {
+      break;
+    }
+    const auto expected = std::llround(missing * sequence->pending());
+    prompts += expected;
+    take_place(expected);
+  }
+  take_place(tokens);
+  backlog.tokens += prompts;
+  return backlog;
+}
+
 int Scheduler::budget_left(const StepPlan& plan) const {
   return config_.max_num_batched_tokens - static_cast<int>(plan.tokens.size());
 }
@@ -100,6 +151,8 @@ bool Scheduler::has_room(const StepPlan& plan) const {
 std::optional<StepPlan> Scheduler::next_step() {
   StepPlan plan;
   plan.tokens.reserve(static_cast<std::size_t>(config_.max_num_seqs));
+  plan.slices.reserve(running_.size());
+  plan.samples.reserve(running_.size());
   const std::int64_t preemptions_before = totals_.preemptions_total;
   schedule_decodes(plan);
   schedule_prefills(plan);
@@ -247,6 +300,8 @@ bool Scheduler::admit(Sequence& sequence) {
     totals_.prefix_query_tokens_total += config_.prefix_caching ? sequence.prompt_tokens : 0;
     totals_.prefix_hit_tokens_total += sequence.computed;
     totals_.prompt_tokens_total += sequence.prompt_tokens;
+    const double share = static_cast<double>(sequence.computed) / sequence.prompt_tokens;
+    hit_share_ += (share - hit_share_) / kRecentPrompts;
   }
   return true;
 }
@@ -299,6 +354,7 @@ StepOutcome Scheduler::complete(StepResult result) {
             (result.sampled.size() >= step.samples && result.scored.size() >= step.scores),
         "a step that did not fail has drawn and scored all its tokens");
   StepOutcome outcome;
+  outcome.sampled.reserve(step.samples);
   std::size_t pooled = 0;
   for (const SequenceSlice& slice : step.slices) {
     const std::size_t pool = slice.pooling == Pooling::kNone ? pooled : pooled++;

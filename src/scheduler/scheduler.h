@@ -49,6 +49,15 @@ struct Pooled {
   std::vector<double> row;
 };
 
+// What is to be done before a request that comes now.
+struct Backlog {
+  std::int64_t tokens = 0;  // of prompts to compute, less what the prefix cache usually has of them
+  int decoding = 0;
+  int running = 0;
+  int without_place =
+      0;  // waiting sequences, it included, that find no room in a step or in KV now
+};
+
 // What became of a step.
 struct StepOutcome {
   int tokens = 0;
@@ -90,12 +99,21 @@ class Scheduler {
   // reused for what is computed after (invariant 5).
   void set_precision_tag(std::uint32_t tag) { precision_tag_ = tag; }
 
+  // How many tokens of a prompt the prefix cache does not have now.
+  std::int64_t tokens_to_compute(const Request& request) const;
+  std::int64_t tokens_to_compute(RequestId request) const;
+
+  // Of a request that is due then and has so many tokens to compute, whether it is here yet or not.
+  Backlog backlog_before(int priority, TimeNs due_ns, std::int64_t tokens) const;
+
   bool idle() const { return sequences_.empty(); }
   Observation observe() const;
 
  private:
   struct InFlight;
 
+  std::int64_t uncached(const CacheScope& scope, std::span<const TokenId> tokens,
+                        int reusable) const;
   std::int64_t blocks_for(std::int64_t tokens) const;
   CacheScope scope_of(const Sequence& sequence) const;
   void schedule_decodes(StepPlan& plan);
@@ -125,7 +143,8 @@ class Scheduler {
   std::deque<InFlight> in_flight_;
   std::uint64_t last_arrival_ = 0;
   std::uint64_t last_step_ = 0;
-  Observation totals_;  // the *_total fields only
+  double hit_share_ = 0;  // of recent prompts' tokens that were cached
+  Observation totals_;    // the *_total fields only
 };
 
 }  // namespace protean

@@ -4,50 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <numeric>
 
 #include "scheduler/scheduler.h"
+#include "scheduler/test_scene.h"
 
 namespace protean {
 namespace {
-
-SchedulerConfig config_of(std::int64_t blocks) {
-  return {.kv_blocks = blocks,
-          .block_tokens = 4,
-          .max_num_seqs = 4,
-          .max_num_batched_tokens = 8,
-          .max_model_len = 64};
-}
-
-std::vector<TokenId> counting(int count, TokenId first = 0) {
-  std::vector<TokenId> tokens(static_cast<std::size_t>(count));
-  std::iota(tokens.begin(), tokens.end(), first);
-  return tokens;
-}
-
-Request request(std::uint64_t id, std::vector<TokenId> prompt, int max_tokens) {
-  Request made;
-  made.id = RequestId{id};
-  made.prompt = std::move(prompt);
-  made.max_tokens = max_tokens;
-  return made;
-}
-
-// Every draw is 99, every score's logprob is minus its token, every pooled row its first position.
-StepOutcome complete(Scheduler& scheduler, const StepPlan& plan) {
-  StepResult result{.id = plan.id,
-                    .sampled = std::vector<TokenId>(plan.samples.size(), 99),
-                    .logprobs = std::vector<TokenLogprobs>(plan.samples.size())};
-  for (const ScoreSpec& score : plan.scores) {
-    result.scored.push_back({.logprob = -static_cast<float>(score.token)});
-  }
-  for (const SequenceSlice& slice : plan.slices) {
-    if (slice.pooling != Pooling::kNone) {
-      result.pooled.push_back({static_cast<double>(slice.first_position)});
-    }
-  }
-  return scheduler.complete(std::move(result));
-}
 
 class NoConstraint : public TokenConstraint {
  public:

@@ -2,47 +2,10 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <numeric>
+#include "scheduler/test_scene.h"
 
 namespace protean {
 namespace {
-
-SchedulerConfig config_of(std::int64_t blocks) {
-  return {.kv_blocks = blocks,
-          .block_tokens = 4,
-          .max_num_seqs = 4,
-          .max_num_batched_tokens = 8,
-          .max_model_len = 64};
-}
-
-Request request(std::uint64_t id, std::vector<TokenId> prompt, int max_tokens) {
-  Request made;
-  made.id = RequestId{id};
-  made.prompt = std::move(prompt);
-  made.max_tokens = max_tokens;
-  return made;
-}
-
-std::vector<TokenId> counting(int count, TokenId first = 0) {
-  std::vector<TokenId> tokens(static_cast<std::size_t>(count));
-  std::iota(tokens.begin(), tokens.end(), first);
-  return tokens;
-}
-
-// Completes a step in which every sequence draws `token`.
-StepOutcome complete(Scheduler& scheduler, const StepPlan& plan, TokenId token = 99) {
-  return scheduler.complete(
-      {.id = plan.id, .sampled = std::vector<TokenId>(plan.samples.size(), token)});
-}
-
-std::vector<std::uint64_t> who(const StepPlan& plan) {
-  std::vector<std::uint64_t> ids;
-  for (const SequenceSlice& slice : plan.slices) {
-    ids.push_back(slice.request.value);
-  }
-  return ids;
-}
 
 TEST(Scheduler, CutsLongPromptsIntoChunksAndDecodesFirst) {
   Scheduler scheduler(config_of(20));

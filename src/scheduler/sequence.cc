@@ -46,12 +46,16 @@ void append_scores(StepPlan& plan, const Sequence& sequence, SequenceSlice& slic
 
 }  // namespace
 
-int Sequence::reusable() const {
-  const int all = static_cast<int>(tokens.size()) - 1;
+int reusable_tokens(const Request& asks, int tokens, int unscored_from) {
   if (asks.pooling == Pooling::kMean) {
     return 0;
   }
-  return asks.logprobs.prompt && scored < prompt_tokens ? std::min(all, scored - 1) : all;
+  return asks.logprobs.prompt ? std::min(tokens, unscored_from) - 1 : tokens - 1;
+}
+
+int Sequence::reusable() const {
+  const int all = static_cast<int>(tokens.size());
+  return reusable_tokens(asks, all, scored < prompt_tokens ? scored : all);
 }
 
 void append_slice(StepPlan& plan, const Sequence& sequence, int count, int block_count) {

@@ -45,10 +45,12 @@ struct Sequence {
   int pending() const { return static_cast<int>(tokens.size()) - computed; }
   bool ends_with_prompt() const { return asks.max_tokens == 0; }
 
-  // How many leading tokens may come from the prefix cache: those whose rows nobody asks for. The
-  // last token is always computed: its logits are wanted.
   int reusable() const;
 };
+
+// How many of so many leading tokens may come from the prefix cache: those whose rows nobody asks
+// for. The last token is always computed: its logits are wanted.
+int reusable_tokens(const Request& asks, int tokens, int unscored_from);
 
 // Appends the next `count` tokens of the sequence, its first `block_count` blocks, and what is to
 // be drawn, scored and pooled of them.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <limits>
 #include <queue>
 
 namespace protean {
@@ -29,8 +30,12 @@ class World : public Executor, public TokenSink {
 
   SimulationReport run() {
     while (next_arrival_ < trace_.size() || !heap_.empty()) {
-      if (heap_.empty() || (next_arrival_ < trace_.size() &&
-                            trace_[next_arrival_].at_ns <= heap_.top().event.at_ns)) {
+      if (const auto deadline_ns = engine_.next_deadline_ns();
+          deadline_ns && *deadline_ns < next_event_ns()) {
+        now_ns_ = std::max(now_ns_, *deadline_ns);
+        engine_.handle({now_ns_, Tick{}});
+      } else if (heap_.empty() || (next_arrival_ < trace_.size() &&
+                                   trace_[next_arrival_].at_ns <= heap_.top().event.at_ns)) {
         arrive();
       } else {
         Event event = heap_.top().event;
@@ -88,6 +93,14 @@ class World : public Executor, public TokenSink {
     heap_.push({{at_ns, std::move(what)}, ++last_order_});
   }
 
+  TimeNs next_event_ns() const {
+    TimeNs next_ns = std::numeric_limits<TimeNs>::max();
+    if (next_arrival_ < trace_.size()) {
+      next_ns = trace_[next_arrival_].at_ns;
+    }
+    return heap_.empty() ? next_ns : std::min(next_ns, heap_.top().event.at_ns);
+  }
+
   void arrive() {
     const TraceRequest& traced = trace_[next_arrival_++];
     now_ns_ = traced.at_ns;
@@ -96,6 +109,9 @@ class World : public Executor, public TokenSink {
     Request request;
     request.id = RequestId{next_arrival_};
     request.max_tokens = std::clamp(traced.output_tokens, 1, limit - prompt);
+    if (config_.ttft_slo_ns >= 0) {
+      request.deadlines.first_token_ns = now_ns_ + config_.ttft_slo_ns;
+    }
     request.prompt.reserve(static_cast<std::size_t>(prompt));
     for (int i = 0; i < prompt; ++i) {
       request.prompt.push_back(

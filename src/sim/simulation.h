@@ -18,6 +18,7 @@ struct SimulationConfig {
   StepCost step_cost;
   std::uint64_t seed = 0;         // of prompts, drawn tokens and cancels
   int shared_prefix_tokens = 0;   // every prompt begins with the same so many tokens
+  TimeNs ttft_slo_ns = -1;        // every request's deadline of its first token, if any
   double cancel_probability = 0;  // that a client leaves somewhere within its answer
 };
 

@@ -1,0 +1,80 @@
+#include "engine/wait_estimate.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+namespace protean {
+namespace {
+
+TEST(WaitEstimate, KnowsNothingAtFirstAndRefusesNobody) {
+  const WaitEstimate estimate(512);
+  EXPECT_EQ(estimate.prefill_ns(100000, 10), 0);
+  EXPECT_EQ(estimate.first_token_ns({.tokens = 5000, .running = 3, .without_place = 2}, 9), 0);
+}
+
+TEST(WaitEstimate, LearnsFixedAndTokenTimeFromMixedSteps) {
+  WaitEstimate estimate(512);
+  std::mt19937 random(1);
+  for (int i = 0; i < 200; ++i) {
+    const int tokens = 1 + static_cast<int>(random() % 512);
+    const double noise = 0.95 + 0.001 * static_cast<double>(random() % 100);
+    estimate.step_done(tokens, static_cast<TimeNs>((2e6 + 1e4 * tokens) * noise));
+  }
+  // 1024 tokens are two steps; with 12 beside them in each, three.
+  EXPECT_NEAR(static_cast<double>(estimate.prefill_ns(1024, 0)), 14.24e6, 0.5e6);
+  EXPECT_NEAR(static_cast<double>(estimate.prefill_ns(1024, 12)), 16.6e6, 0.6e6);
+}
+
+// Steps of one size say how long such a step takes, and nothing of larger ones.
+TEST(WaitEstimate, IsAnOptimistAboutWhatItHasNotSeen) {
+  WaitEstimate estimate(512);
+  for (int i = 0; i < 50; ++i) {
+    estimate.step_done(8, 3 * kNsPerMs);
+  }
+  EXPECT_NEAR(static_cast<double>(estimate.prefill_ns(512, 0)), 3e6, 1e4);
+  EXPECT_NEAR(static_cast<double>(estimate.prefill_ns(513, 0)), 6e6, 2e4);
+}
+
+TEST(WaitEstimate, NeverTakesATokenForMoreThanAWholeStepOfIt) {
+  WaitEstimate estimate(512);
+  for (int i = 0; i < 30; ++i) {  // noise that looks like a steep slope
+    estimate.step_done(100, 1 * kNsPerMs);
+    estimate.step_done(101, 2 * kNsPerMs);
+  }
+  EXPECT_LE(estimate.prefill_ns(512, 0), 512 * kNsPerMs / 100 + kNsPerMs);
+  for (int i = 0; i < 30; ++i) {  // and like a falling one
+    estimate.step_done(100, 2 * kNsPerMs);
+    estimate.step_done(101, 1 * kNsPerMs);
+  }
+  EXPECT_GE(estimate.prefill_ns(512, 0), kNsPerMs / 2);
+}
+
+TEST(WaitEstimate, FollowsAMachineThatSlowsDown) {
+  WaitEstimate estimate(100);
+  for (const int slower : {1, 5}) {
+    for (int i = 0; i < 300; ++i) {
+      const int tokens = 10 + i % 90;
+      estimate.step_done(tokens, slower * (1000 + 100 * tokens));
+    }
+    EXPECT_NEAR(static_cast<double>(estimate.prefill_ns(100, 0)), slower * 11000.0, slower * 300.0);
+  }
+}
+
+TEST(WaitEstimate, ThoseWithoutAPlaceWaitForPlaces) {
+  WaitEstimate estimate(100);
+  for (int i = 0; i < 100; ++i) {
+    estimate.step_done(1 + i % 100, 1000 + 100 * (1 + i % 100));
+  }
+  for (int i = 0; i < 100; ++i) {
+    estimate.answer_done(8 * kNsPerS);
+  }
+  // Of 16 running ones one leaves every half second.
+  const TimeNs wait_ns =
+      estimate.first_token_ns({.tokens = 50, .running = 16, .without_place = 3}, 10);
+  EXPECT_NEAR(static_cast<double>(wait_ns), 1.5e9, 1e6);
+  EXPECT_LT(estimate.first_token_ns({.tokens = 50, .running = 16}, 10), kNsPerMs);
+}
+
+}  // namespace
+}  // namespace protean
