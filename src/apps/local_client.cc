@@ -55,11 +55,20 @@ bool LocalClient::interrupt() {
   return running != 0;
 }
 
-Result<Finished> LocalClient::run(Request request, bool at_text_start,
-                                  const std::function<void(std::string_view)>& on_text) {
+RequestId LocalClient::submit(Request request) {
   const RequestId id{++last_request_};
   request.id = id;
   inbox_.push({steady_now_ns(), Arrival{std::move(request)}});
+  return id;
+}
+
+std::vector<OutputBatch> LocalClient::take() {
+  return outputs_->take();
+}
+
+Result<Finished> LocalClient::run(Request request, bool at_text_start,
+                                  const std::function<void(std::string_view)>& on_text) {
+  const RequestId id = submit(std::move(request));
   running_ = id.value;  // not before its arrival is sent: a cancel must not overtake it
   auto finished = take_answer(at_text_start, on_text);
   running_ = 0;
@@ -70,7 +79,7 @@ Result<Finished> LocalClient::take_answer(bool at_text_start,
                                           const std::function<void(std::string_view)>& on_text) {
   StreamDecoder decoder(*files_.tokenizer, at_text_start);
   while (true) {
-    for (OutputBatch& batch : outputs_->take()) {
+    for (OutputBatch& batch : take()) {
       for (Output& output : batch.outputs) {
         if (const auto* refused = std::get_if<Refused>(&output)) {
           return refused->error;

@@ -15,8 +15,9 @@
 
 namespace protean {
 
-// A model in this process, asked one request at a time: what `generate` and `chat` stand on. Text
-// streams out as it is decoded. One thread, but for interrupt().
+// A model in this process: what the subcommands without a socket stand on. run() asks one request
+// and streams its text as it is decoded; submit() and take() keep many going. One thread, but for
+// interrupt().
 class LocalClient {
  public:
   static Result<std::unique_ptr<LocalClient>> open(const ModelOptions& options);
@@ -28,6 +29,11 @@ class LocalClient {
   // Runs to the end; the request's id is set here.
   Result<Finished> run(Request request, bool at_text_start,
                        const std::function<void(std::string_view)>& on_text);
+
+  // Sends a request, whose id is set here, and returns it. Each ends in a Refused or Finished.
+  RequestId submit(Request request);
+  // Waits for what comes next.
+  std::vector<OutputBatch> take();
 
   // Cancels what run() is at, from any thread. False if it is at nothing.
   bool interrupt();

@@ -38,6 +38,7 @@ void add_serve(CLI::App& root, int& exit_code);
 void add_generate(CLI::App& root, int& exit_code);
 void add_chat(CLI::App& root, int& exit_code);
 void add_inspect(CLI::App& root, int& exit_code);
+void add_eval(CLI::App& root, int& exit_code);
 
 // Says the error in one line on standard error. The exit code: 2 for what the user can mend.
 int exit_with(const Error& error);

@@ -15,21 +15,39 @@
 
 namespace protean {
 
+namespace {
+
+void draw_bar(const std::string& what, double share, std::string_view total) {
+  static constexpr std::size_t kWidth = 30;
+  const auto filled = std::min(kWidth, static_cast<std::size_t>(share * kWidth));
+  fmt::print(stderr, "\r{} [{}{}] {:3.0f} % of {}{}", what, std::string(filled, '#'),
+             std::string(kWidth - filled, '.'), share * 100, total, share >= 1.0 ? "\n" : "");
+  std::fflush(stderr);
+}
+
+double share_of(std::int64_t done, std::int64_t total) {
+  return total > 0 ? static_cast<double>(done) / static_cast<double>(total) : 1.0;
+}
+
+}  // namespace
+
 LoadProgress progress_bar(std::string what) {
   if (::isatty(STDERR_FILENO) == 0) {
     return [](std::int64_t, std::int64_t) {};
   }
-  static constexpr std::size_t kWidth = 30;
   return [what = std::move(what)](std::int64_t done, std::int64_t total) {
-    const double share = total > 0 ? static_cast<double>(done) / static_cast<double>(total) : 1.0;
-    const auto filled = std::min(kWidth, static_cast<std::size_t>(share * kWidth));
-    fmt::print(stderr, "\r{} [{}{}] {:3.0f} % of {}", what, std::string(filled, '#'),
-               std::string(kWidth - filled, '.'), share * 100, format_bytes(total));
-    if (done >= total) {
-      fmt::print(stderr, "\n");
-    }
-    std::fflush(stderr);
+    draw_bar(what, share_of(done, total), format_bytes(total));
   };
+}
+
+std::function<void(std::int64_t, std::int64_t)> count_bar(std::string what, std::string things) {
+  if (::isatty(STDERR_FILENO) == 0) {
+    return [](std::int64_t, std::int64_t) {};
+  }
+  return
+      [what = std::move(what), things = std::move(things)](std::int64_t done, std::int64_t total) {
+        draw_bar(what, share_of(done, total), fmt::format("{} {}", total, things));
+      };
 }
 
 void print_text(std::string_view text) {

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -9,6 +11,9 @@ namespace protean {
 
 // A bar on standard error that redraws itself; nothing where standard error is no terminal.
 LoadProgress progress_bar(std::string what);
+// The same for a number of things done.
+std::function<void(std::int64_t done, std::int64_t total)> count_bar(std::string what,
+                                                                     std::string things);
 
 // To standard output, seen at once. Where nobody can read it any more (a full disk, a closed pipe)
 // the program says so and ends.

@@ -1,0 +1,315 @@
+#include <algorithm>
+#include <boost/json/object.hpp>
+#include <boost/json/serialize.hpp>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "apps/eval_documents.h"
+#include "apps/eval_generation.h"
+#include "apps/eval_scoring.h"
+#include "apps/local_client.h"
+#include "apps/options.h"
+#include "apps/terminal.h"
+
+namespace protean {
+namespace {
+
+namespace json = boost::json;
+
+constexpr int kDefaultContext = 1024;
+
+struct EvalOptions {
+  ModelOptions model;
+  std::string text;
+  std::string split;
+  int context = 0;
+  int stride = 0;
+  std::string against;
+  std::string prompts;
+  std::vector<std::string> schedules;
+  bool as_json = false;
+};
+
+template <class... Args>
+void row(std::string_view name, fmt::format_string<Args...> format, Args&&... args) {
+  print_text(fmt::format("{:<24}{}\n", name, fmt::format(format, std::forward<Args>(args)...)));
+}
+
+std::string percent_name(double percent) {
+  return percent == 100.0 ? "max" : percent == 0.0 ? "min" : fmt::format("{:g} %", percent);
+}
+
+void print_score(const TextScore& score) {
+  const Likelihood& likelihood = score.likelihood;
+  row("tokens", "{} of {} bytes", likelihood.tokens(), likelihood.bytes());
+  row("perplexity", "{:.4f}", likelihood.perplexity());
+  row("nats per token", "{:.4f} +- {:.4f}", likelihood.nats_per_token(),
+      likelihood.nats_standard_error());
+  row("bits per byte", "{:.4f}", likelihood.bits_per_byte());
+  if (!score.divergence) {
+    return;
+  }
+  const Divergence& divergence = *score.divergence;
+  row("reference perplexity", "{:.4f}", score.reference->perplexity());
+  row("ln(perplexity ratio)", "{:.6f}", divergence.log_perplexity_ratio());
+  row("same top token", "{:.3f} %", 100.0 * divergence.top1_agreement());
+  row("KL divergence, mean", "{:.6f} +- {:.6f}", divergence.kl_mean(),
+      divergence.kl_standard_error());
+  for (const double percent : kKlPercentiles) {
+    row("  " + percent_name(percent), "{:.6f}", divergence.kl_percentile(percent));
+  }
+  row("delta p, mean", "{:.4f} % (RMS {:.4f} %)", 100.0 * divergence.delta_p_mean(),
+      100.0 * divergence.delta_p_rms());
+  for (const double percent : kDeltaPercentiles) {
+    row("  " + percent_name(percent), "{:.4f} %", 100.0 * divergence.delta_p_percentile(percent));
+  }
+}
+
+json::object score_json(const TextScore& score) {
+  const Likelihood& likelihood = score.likelihood;
+  json::object object{{"perplexity", likelihood.perplexity()},
+                      {"nats_per_token", likelihood.nats_per_token()},
+                      {"nats_per_token_stderr", likelihood.nats_standard_error()},
+                      {"bits_per_byte", likelihood.bits_per_byte()},
+                      {"tokens", likelihood.tokens()},
+                      {"bytes", likelihood.bytes()}};
+  if (!score.divergence) {
+    return object;
+  }
+  const Divergence& divergence = *score.divergence;
+  json::object kl;
+  for (const double percent : kKlPercentiles) {
+    kl[fmt::format("{:g}", percent)] = divergence.kl_percentile(percent);
+  }
+  json::object delta;
+  for (const double percent : kDeltaPercentiles) {
+    delta[fmt::format("{:g}", percent)] = divergence.delta_p_percentile(percent);
+  }
+  object["reference_perplexity"] = score.reference->perplexity();
+  object["log_perplexity_ratio"] = divergence.log_perplexity_ratio();
+  object["kl_mean"] = divergence.kl_mean();
+  object["kl_stderr"] = divergence.kl_standard_error();
+  object["kl_percentiles"] = std::move(kl);
+  object["top1_agreement"] = divergence.top1_agreement();
+  object["delta_p_mean"] = divergence.delta_p_mean();
+  object["delta_p_rms"] = divergence.delta_p_rms();
+  object["delta_p_percentiles"] = std::move(delta);
+  return object;
+}
+
+Result<ScoringOptions> scoring_options(const EvalOptions& options, int max_model_len) {
+  const int context =
+      options.context > 0 ? options.context : std::min(kDefaultContext, max_model_len);
+  const int stride = options.stride > 0 ? options.stride : std::max(1, context / 2);
+  if (context < 2 || context > max_model_len) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "--context {} does not go: this model reads 2 to {} tokens", context,
+                      max_model_len);
+  }
+  if (stride >= context) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "--stride {} must be less than the context of {}, so that every token scored "
+                      "has one before it",
+                      stride, context);
+  }
+  return ScoringOptions{context, stride};
+}
+
+// What --against names: another precision of the same model, or another model.
+ModelOptions reference_options(const EvalOptions& options) {
+  ModelOptions reference = options.model;
+  if (parse_precision(options.against).ok() && !std::filesystem::exists(options.against)) {
+    reference.dtype = options.against;
+  } else {
+    reference.model = options.against;
+  }
+  return reference;
+}
+
+Status same_vocabulary(const LocalClient& model, const LocalClient& reference) {
+  const Tokenizer& ours = *model.files().tokenizer;
+  const Tokenizer& theirs = *reference.files().tokenizer;
+  bool same = ours.vocab_size() == theirs.vocab_size() &&
+              model.files().checkpoint->spec().vocab == reference.files().checkpoint->spec().vocab;
+  for (TokenId id = 0; same && id < ours.vocab_size(); ++id) {
+    same = ours.token_text(id) == theirs.token_text(id);
+  }
+  if (!same) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "{} and {} have different vocabularies, so their predictions cannot be "
+                      "compared token by token",
+                      model.files().name, reference.files().name);
+  }
+  return {};
+}
+
+Result<TextScore> evaluate_text(const EvalOptions& options) {
+  auto model = LocalClient::open(options.model);
+  if (!model.ok()) {
+    return model.error();
+  }
+  std::unique_ptr<LocalClient> reference;
+  int max_model_len = (*model)->max_model_len();
+  if (!options.against.empty()) {
+    auto opened = LocalClient::open(reference_options(options));
+    if (!opened.ok()) {
+      return opened.error();
+    }
+    reference = *std::move(opened);
+    if (Status same = same_vocabulary(**model, *reference); !same.ok()) {
+      return same.error();
+    }
+    max_model_len = std::min(max_model_len, reference->max_model_len());
+  }
+  const auto scoring = scoring_options(options, max_model_len);
+  if (!scoring.ok()) {
+    return scoring.error();
+  }
+  const auto documents = read_documents(options.text, options.split, *(*model)->files().tokenizer);
+  if (!documents.ok()) {
+    return documents.error();
+  }
+  return score_text(**model, reference.get(), *documents, *scoring, count_bar("scoring", "tokens"));
+}
+
+Result<std::vector<ScheduleScore>> evaluate_generation(const EvalOptions& options) {
+  std::vector<PrecisionSchedule> schedules;
+  for (const std::string& text : options.schedules) {
+    auto schedule = parse_schedule(text);
+    if (!schedule.ok()) {
+      return schedule.error();
+    }
+    if (schedules.empty()) {  // the baseline: as long, all at full precision
+      int tokens = 0;
+      for (const PrecisionSpan& span : *schedule) {
+        tokens += span.tokens;
+      }
+      const auto full = parse_precision(options.model.dtype);
+      schedules.push_back({{full.ok() ? *full : Precision::kBf16, tokens}});
+    }
+    schedules.push_back(*std::move(schedule));
+  }
+  const auto prompts = read_prompts(options.prompts);
+  if (!prompts.ok()) {
+    return prompts.error();
+  }
+  std::map<Precision, std::unique_ptr<LocalClient>> clients;
+  const auto client_at = [&](Precision precision) -> Result<LocalClient*> {
+    std::unique_ptr<LocalClient>& client = clients[precision];
+    if (client == nullptr) {
+      ModelOptions model = options.model;
+      model.dtype = to_string(precision);
+      auto opened = LocalClient::open(model);
+      if (!opened.ok()) {
+        return opened.error();
+      }
+      client = *std::move(opened);
+    }
+    return client.get();
+  };
+  return score_schedules(client_at, *prompts, schedules, count_bar("continuing", "schedules"));
+}
+
+void print_schedules(const std::vector<ScheduleScore>& scores) {
+  print_text(fmt::format("{:<36}{:>8}{:>12}{:>10}{:>12}{:>10}\n", "schedule", "tokens", "ROUGE-L",
+                         "F1", "ROUGE-L", "F1"));
+  print_text(fmt::format("{:<44}{:>22}{:>22}\n", "", "to baseline", "to the truth"));
+  for (const ScheduleScore& score : scores) {
+    std::string line =
+        fmt::format("{:<36}{:>8}{:>12.4f}{:>10.4f}", score.schedule, score.output_tokens,
+                    score.rouge_l_baseline, score.token_f1_baseline);
+    if (score.references > 0) {
+      line += fmt::format("{:>12.4f}{:>10.4f}", score.rouge_l_truth, score.token_f1_truth);
+    }
+    print_text(line + "\n");
+  }
+}
+
+json::array schedules_json(const std::vector<ScheduleScore>& scores) {
+  json::array array;
+  for (const ScheduleScore& score : scores) {
+    json::object object{{"schedule", score.schedule},
+                        {"output_tokens", score.output_tokens},
+                        {"rouge_l_baseline", score.rouge_l_baseline},
+                        {"token_f1_baseline", score.token_f1_baseline}};
+    if (score.references > 0) {
+      object["rouge_l_truth"] = score.rouge_l_truth;
+      object["token_f1_truth"] = score.token_f1_truth;
+    }
+    array.push_back(std::move(object));
+  }
+  return array;
+}
+
+int run_eval(const EvalOptions& options) {
+  if (options.text.empty() && options.prompts.empty()) {
+    return exit_with({ErrorCode::kInvalidArgument,
+                      "there is nothing to evaluate: give --text FILE, --generate FILE or both"});
+  }
+  json::object report;
+  if (!options.text.empty()) {
+    const auto score = evaluate_text(options);
+    if (!score.ok()) {
+      return exit_with(score.error());
+    }
+    report = score_json(*score);
+    if (!options.as_json) {
+      print_score(*score);
+    }
+  }
+  if (!options.prompts.empty()) {
+    const auto scores = evaluate_generation(options);
+    if (!scores.ok()) {
+      return exit_with(scores.error());
+    }
+    report["schedules"] = schedules_json(*scores);
+    if (!options.as_json) {
+      print_schedules(*scores);
+    }
+  }
+  if (options.as_json) {
+    print_text(json::serialize(report) + "\n");
+  }
+  return 0;
+}
+
+}  // namespace
+
+void add_eval(CLI::App& root, int& exit_code) {
+  CLI::App* app =
+      root.add_subcommand("eval", "measure what a model, or a precision of it, is worth");
+  auto options = std::make_shared<EvalOptions>();
+  add_model_options(*app, options->model);
+  app->add_option("--text", options->text,
+                  "text to score: perplexity, nats per token, bits per byte. A .jsonl file holds a "
+                  "document a line, in \"text\"");
+  app->add_option("--split", options->split,
+                  "text that stands between documents of the file; default: it is one document");
+  app->add_option("--context", options->context,
+                  "tokens read at once; default: the model's, at most 1024")
+      ->check(CLI::PositiveNumber);
+  app->add_option("--stride", options->stride,
+                  "new tokens scored at once, the rest is context; default: half the context")
+      ->check(CLI::PositiveNumber);
+  app->add_option("--against", options->against,
+                  "reference to compare each prediction with: another model, or another precision "
+                  "of this one");
+  app->add_option("--generate", options->prompts,
+                  "prompts to continue greedily, a line each, or .jsonl with \"prompt\" and "
+                  "\"reference\"");
+  app->add_option("--schedule", options->schedules,
+                  "precisions of a continuation, such as bf16:512,w4:1024,bf16:512; may be "
+                  "repeated")
+      ->capture_default_str();
+  app->add_flag("--json", options->as_json, "print one JSON object");
+  options->schedules = {"bf16:128"};
+  app->footer(
+      "Example: protean eval MODEL --text book.txt --context 512\n"
+      "What a lower precision costs: protean eval MODEL --dtype w4 --text book.txt --against bf16");
+  app->callback([options, &exit_code] { exit_code = run_eval(*options); });
+}
+
+}  // namespace protean

@@ -1,0 +1,23 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "contract/form.h"
+
+namespace protean {
+
+// How many tokens of an answer are made at which precision, one after the other: MorphServe's Table
+// 1 has "bf16:512,w4:1024,bf16:512".
+struct PrecisionSpan {
+  Precision precision = Precision::kBf16;
+  int tokens = 0;  // at least one
+};
+using PrecisionSchedule = std::vector<PrecisionSpan>;
+
+Result<PrecisionSchedule> parse_schedule(std::string_view text);
+std::string to_string(const PrecisionSchedule& schedule);
+
+}  // namespace protean
