@@ -140,10 +140,10 @@ void add_chat(CLI::App& root, int& exit_code) {
   add_model_options(*app, options->model);
   app->add_option("--system", options->system, "system message the conversation begins with");
   app->add_option("--max-tokens", options->max_tokens, "longest answer")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(1, kMostTokens))
       ->capture_default_str();
   app->add_option("--temperature", options->temperature, "0 = greedy; default: the model's, or 0.7")
-      ->check(CLI::Range(0.0, 100.0));
+      ->check(number_range(0.0, 100.0));
   app->add_option("--seed", options->seed, "same seed, same conversation; default: random");
   app->footer("Example: protean chat MODEL --system \"You answer in one sentence.\"");
   app->callback([options, &exit_code] { exit_code = run_chat(*options); });

@@ -290,10 +290,10 @@ void add_eval(CLI::App& root, int& exit_code) {
                   "text that stands between documents of the file; default: it is one document");
   app->add_option("--context", options->context,
                   "tokens read at once; default: the model's, at most 1024")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(1, kMostTokens));
   app->add_option("--stride", options->stride,
                   "new tokens scored at once, the rest is context; default: half the context")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(1, kMostTokens));
   app->add_option("--against", options->against,
                   "reference to compare each prediction with: another model, or another precision "
                   "of this one");

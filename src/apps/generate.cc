@@ -88,17 +88,17 @@ void add_generate(CLI::App& root, int& exit_code) {
   add_model_options(*app, options->model);
   app->add_option("--prompt", options->prompt, "text to continue; empty starts from BOS");
   app->add_option("--max-tokens", options->max_tokens, "longest continuation")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(1, kMostTokens))
       ->capture_default_str();
   app->add_option("--temperature", options->temperature,
                   "0 = greedy; default: the model's own, else 1")
-      ->check(CLI::Range(0.0, 100.0));
+      ->check(number_range(0.0, 100.0));
   app->add_option("--top-p", options->top_p, "keep the likeliest tokens up to this probability")
-      ->check(CLI::Range(0.0, 1.0));
+      ->check(number_range(0.0, 1.0));
   app->add_option("--top-k", options->top_k, "keep so many likeliest tokens; 0 = all")
-      ->check(CLI::NonNegativeNumber);
+      ->check(CLI::Range(0, kMostTokens));
   app->add_option("--min-p", options->min_p, "drop tokens this much less likely than the first")
-      ->check(CLI::Range(0.0, 1.0));
+      ->check(number_range(0.0, 1.0));
   app->add_option("--seed", options->seed, "same seed, same text; default: random");
   app->add_flag("--ignore-eos", options->ignore_eos, "go on past the end-of-sequence token");
   app->footer("Example: protean generate MODEL --prompt \"Once upon a time\" --max-tokens 100");

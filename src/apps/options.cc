@@ -3,6 +3,7 @@
 #include <toml++/toml.h>
 #include <algorithm>
 #include <cctype>
+#include <charconv>
 #include <cstdio>
 #include <cstdlib>
 
@@ -130,6 +131,17 @@ void add_model_options(CLI::App& app, ModelOptions& options) {
   app.add_option("--threads", options.threads, "0 = one per core this process may use")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
+}
+
+CLI::Validator number_range(double least, double most) {
+  const auto check_range = [least, most](const std::string& text) {
+    double number = 0.0;
+    const bool inside =
+        CLI::detail::lexical_cast(text, number) && number >= least && number <= most;
+    return inside ? std::string()
+                  : fmt::format("{} is not a number from {} to {}", text, least, most);
+  };
+  return {check_range, fmt::format("FLOAT in [{} - {}]", least, most)};
 }
 
 void name_environment(CLI::App& app) {

@@ -40,6 +40,10 @@ void add_chat(CLI::App& root, int& exit_code);
 void add_inspect(CLI::App& root, int& exit_code);
 void add_eval(CLI::App& root, int& exit_code);
 
+// A number from least to most; unlike CLI11's own Range it refuses NaN.
+CLI::Validator number_range(double least, double most);
+inline constexpr int kMostTokens = 1 << 24;  // of anything a flag counts in tokens
+
 // Says the error in one line on standard error. The exit code: 2 for what the user can mend.
 int exit_with(const Error& error);
 inline constexpr int kExitInterrupted = 130;  // 128 + SIGINT, as shells have it
