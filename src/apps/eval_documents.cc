@@ -1,6 +1,7 @@
 #include "apps/eval_documents.h"
 
 #include <boost/json/parse.hpp>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <optional>
@@ -12,11 +13,11 @@ namespace json = boost::json;
 
 Result<std::string> read_file(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
-  std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  if (!file) {
+  std::error_code unknown;
+  if (!file || std::filesystem::is_directory(path, unknown)) {
     return make_error(ErrorCode::kNotFound, "cannot read {}: is it a file you may read?", path);
   }
-  return text;
+  return std::string{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
 std::vector<std::string> split(const std::string& text, const std::string& separator) {
