@@ -5,6 +5,7 @@ Reads a JSON list of cases from the file named and prints a JSON list of results
 the time that strftime_now() tells (ISO, local). Exit status 77: there is no jinja2 here.
 """
 
+import copy
 import datetime
 import json
 import sys
@@ -43,26 +44,43 @@ def tojson(value, ensure_ascii=False, indent=None, separators=None, sort_keys=Fa
                       sort_keys=sort_keys)
 
 
-def render(case):
-    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
+def environment(now=None):
+    made = jinja2.sandbox.ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[Generation, jinja2.ext.loopcontrols])
-    environment.filters["tojson"] = tojson
-    environment.globals["raise_exception"] = raise_exception
-    if "now" in case:
-        now = datetime.datetime.fromisoformat(case["now"])
-        environment.globals["strftime_now"] = now.strftime
+    made.filters["tojson"] = tojson
+    made.globals["raise_exception"] = raise_exception
+    if now is not None:
+        made.globals["strftime_now"] = datetime.datetime.fromisoformat(now).strftime
+    return made
+
+
+def render_contexts(source, contexts, now=None):
+    """What the template gives with each of the contexts."""
+    results = []
+    compiled = failure = None
     try:
-        text = environment.from_string(case["template"]).render(**case["context"])
-        text.encode()  # half a surrogate pair is no text
-        return {"text": text}
-    except Exception as error:  # whatever the template raises is the result
-        return {"error": f"{type(error).__name__}: {error}"}
+        compiled = environment(now).from_string(source)
+    except Exception as error:
+        failure = error
+    for context in contexts:
+        try:
+            if failure:
+                raise failure
+            # A copy: the filter indent adds a newline to a list in place.
+            text = compiled.render(**copy.deepcopy(context))
+            text.encode()  # half a surrogate pair is no text
+            results.append({"text": text})
+        except Exception as error:  # whatever the template raises is the result
+            results.append({"error": f"{type(error).__name__}: {error}"})
+    return results
 
 
 def main():
     with open(sys.argv[1], encoding="utf-8") as file:
         cases = json.load(file)
-    json.dump([render(case) for case in cases], sys.stdout)
+    json.dump([render_contexts(case["template"], [case["context"]], case.get("now"))[0] for case in cases],
+              sys.stdout)
 
 
-main()
+if __name__ == "__main__":
+    main()
