@@ -163,6 +163,7 @@ Value Interpreter::filtered(const Expr& expr, Scope& scope, const Value* input) 
                                         : evaluate(*expr.parts[0], scope);
   Call call = evaluate_arguments(expr.arguments, scope);
   runtime_.set_line(expr.line);
+  if (expr.builtin == nullptr) throw Failure{unknown_filter(expr.text)};
   const Value result = expr.builtin(runtime_, self, call);
   call.finish("the filter " + expr.text);
   return result;
@@ -172,6 +173,7 @@ Value Interpreter::tested(const Expr& expr, Scope& scope) {
   const Value self = evaluate(*expr.parts[0], scope);
   Call call = evaluate_arguments(expr.arguments, scope);
   runtime_.set_line(expr.line);
+  if (expr.builtin == nullptr) fail("no test named '{}'", expr.text);
   const Value result = expr.builtin(runtime_, self, call);
   call.finish("the test " + expr.text);
   return result;

@@ -400,7 +400,6 @@ ExprPtr ExpressionParser::filter(ExprPtr input) {
   ExprPtr result = make(ExprKind::kFilter, line, std::move(parts));
   result->text = dotted_name();
   result->builtin = find_filter(result->text);
-  if (result->builtin == nullptr) tokens_.fail_here("no filter named '" + result->text + "'");
   if (tokens_.at_operator("(")) result->arguments = call_arguments();
   return settle(std::move(result));
 }
@@ -420,7 +419,6 @@ ExprPtr ExpressionParser::test(ExprPtr subject) {
   ExprPtr result = make(ExprKind::kTest, line, list_of(std::move(subject)));
   result->text = dotted_name();
   result->builtin = find_test(result->text);
-  if (result->builtin == nullptr) tokens_.fail_here("no test named '" + result->text + "'");
   const bool plain_end = tokens_.at_name("else") || tokens_.at_name("or") || tokens_.at_name("and");
   const TokenKind kind = tokens_.peek().kind;
   const bool value_follows = kind == TokenKind::kName || kind == TokenKind::kString ||

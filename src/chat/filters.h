@@ -4,12 +4,14 @@
 
 #include <string_view>
 
+#include "base/result.h"
 #include "chat/value.h"
 
 namespace protean::jinja {
 
 Builtin find_filter(std::string_view name);
-Builtin find_test(std::string_view name);  // gives a bool
+Error unknown_filter(std::string_view name);  // why find_filter gave none
+Builtin find_test(std::string_view name);     // gives a bool
 // A global as a value; undefined when there is none. strftime_now is there only with a clock.
 Value find_global(Runtime& runtime, std::string_view name);
 
@@ -17,6 +19,7 @@ std::span<const NamedBuiltin> text_filters();
 std::span<const NamedBuiltin> number_filters();
 std::span<const NamedBuiltin> sequence_filters();
 std::span<const NamedBuiltin> selection_filters();
+std::span<const NamedBuiltin> web_filters();
 
 // The value at a path like "function.name" or 0 inside an item, as attribute= names it;
 // `otherwise`, unless none, stands in for what is not there.

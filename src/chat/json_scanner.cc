@@ -2,6 +2,8 @@
 
 #include <string_view>
 
+#include "chat/unicode.h"
+
 namespace protean {
 namespace {
 
@@ -16,25 +18,6 @@ int hex_value(char c) {
   if (c >= 'a' && c <= 'f') return c - 'a' + 10;
   if (c >= 'A' && c <= 'F') return c - 'A' + 10;
   return -1;
-}
-
-void append_utf8(std::uint32_t code, std::string& out) {
-  const auto tail = [&](int shift) { out += static_cast<char>(0x80 | ((code >> shift) & 0x3f)); };
-  if (code < 0x80) {
-    out += static_cast<char>(code);
-  } else if (code < 0x800) {
-    out += static_cast<char>(0xc0 | (code >> 6));
-    tail(0);
-  } else if (code < 0x10000) {
-    out += static_cast<char>(0xe0 | (code >> 12));
-    tail(6);
-    tail(0);
-  } else {
-    out += static_cast<char>(0xf0 | (code >> 18));
-    tail(12);
-    tail(6);
-    tail(0);
-  }
 }
 
 }  // namespace
@@ -229,7 +212,7 @@ ScanStep JsonStringDecoder::hex_digit(char c, std::string& out) {
     state_ = State::kLowBackslash;
     return ScanStep::kMore;
   }
-  append_utf8(low ? 0x10000 + ((high_ - 0xd800) << 10) + (unit_ - 0xdc00) : unit_, out);
+  jinja::append_utf8(out, low ? 0x10000 + ((high_ - 0xd800) << 10) + (unit_ - 0xdc00) : unit_);
   high_ = 0;
   state_ = State::kPlain;
   return ScanStep::kMore;

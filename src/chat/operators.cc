@@ -134,6 +134,10 @@ Value own_attribute(Runtime& runtime, const Value& object, std::string_view name
     return found == attributes.end() ? Value::undefined(name) : found->second;
   }
   if (object.is(Type::kCallable)) return object.as_callable().attribute(runtime, name);
+  if (object.is(Type::kSequence) && object.as_sequence().group) {
+    if (name == "grouper") return object.as_sequence().items[0];
+    if (name == "list") return object.as_sequence().items[1];
+  }
   return bound_method(runtime, object, name);
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "chat/expression_parser.h"
+#include "chat/name_check.h"
 #include "chat/token_stream.h"
 
 namespace protean::jinja {
@@ -272,7 +273,9 @@ class Parser {
 
 Template parse_template(std::string_view source) {
   if (source.size() > kMaxSourceBytes) fail("a chat template of more than 1 MiB");
-  return Parser(source).run();
+  Template parsed = Parser(source).run();
+  check_names(parsed);
+  return parsed;
 }
 
 }  // namespace protean::jinja

@@ -45,7 +45,7 @@ Value map(Runtime& runtime, const Value& self, Call& call) {
   }
   const std::string_view name = text_of(runtime, call.required(0, ""));
   const Builtin filter = find_filter(name);
-  if (filter == nullptr) fail("no filter named '{}'", name);
+  if (filter == nullptr) throw Failure{unknown_filter(name)};
   const Call inner = inner_call(call, 1);
   for (const Value& item : elements_if_any(runtime, self)) {
     mapped.push_back(apply(runtime, filter, item, inner));
@@ -107,10 +107,19 @@ std::span<const NamedBuiltin> selection_filters() {
 
 Builtin find_filter(std::string_view name) {
   for (const auto table :
-       {text_filters(), sequence_filters(), selection_filters(), number_filters()}) {
+       {text_filters(), sequence_filters(), selection_filters(), number_filters(), web_filters()}) {
     if (const Builtin found = find_builtin(table, name)) return found;
   }
   return nullptr;
+}
+
+Error unknown_filter(std::string_view name) {
+  constexpr std::string_view kRefused[] = {"pprint", "random", "striptags", "urlize"};
+  if (std::find(std::begin(kRefused), std::end(kRefused), name) != std::end(kRefused)) {
+    return make_error(ErrorCode::kUnsupported, "the filter '{}' is not supported in chat templates",
+                      name);
+  }
+  return make_error(ErrorCode::kInvalidArgument, "no filter named '{}'", name);
 }
 
 }  // namespace protean::jinja

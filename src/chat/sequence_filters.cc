@@ -139,6 +139,34 @@ Value unique(Runtime& runtime, const Value& self, Call& call) {
   return runtime.sequence(Kind::kGenerator, std::move(kept));
 }
 
+// Runs of equal keys once sorted, each a tuple of its key, as its first item has it, and its items.
+Value groupby(Runtime& runtime, const Value& self, Call& call) {
+  const Value path = call.required(0, "attribute");
+  const Value otherwise = call.optional(1, "default", Value::none());
+  const bool exact = truthy(call.optional(2, "case_sensitive", Value::boolean(false)));
+  std::vector<Keyed> keyed;
+  for (const Value& item : elements(runtime, self)) {
+    const Value found = at_path(runtime, item, path, otherwise);
+    runtime.spend_bytes(3 * sizeof(Value));
+    keyed.push_back({{comparison_key(runtime, found, exact), found}, item});
+  }
+  std::stable_sort(keyed.begin(), keyed.end(), [&](const Keyed& a, const Keyed& b) {
+    return comes_before(runtime, {a.keys[0]}, {b.keys[0]});
+  });
+  std::vector<Value> groups;
+  for (std::size_t at = 0; at < keyed.size();) {
+    const std::size_t first = at;
+    std::vector<Value> items;
+    while (at < keyed.size() && equal(runtime, keyed[at].keys[0], keyed[first].keys[0])) {
+      items.push_back(keyed[at++].item);
+    }
+    const Value group = runtime.tuple({keyed[first].keys[1], runtime.list(std::move(items))});
+    group.as_sequence().group = true;
+    groups.push_back(group);
+  }
+  return runtime.list(std::move(groups));
+}
+
 template <bool kLargest>
 Value extreme(Runtime& runtime, const Value& self, Call& call) {
   const bool exact = truthy(call.optional(0, "case_sensitive", Value::boolean(false)));
@@ -208,11 +236,12 @@ Value cut(Runtime& runtime, const Value& self, Call& call) {
   return runtime.sequence(Kind::kGenerator, std::move(rows));
 }
 
-constexpr std::array<NamedBuiltin, 15> kSequenceFilters = {{
+constexpr std::array<NamedBuiltin, 16> kSequenceFilters = {{
     {"batch", batch},
     {"count", count},
     {"dictsort", dictsort},
     {"first", first},
+    {"groupby", groupby},
     {"items", items},
     {"last", last},
     {"length", count},

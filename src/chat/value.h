@@ -120,6 +120,7 @@ struct Sequence : Object {
   std::vector<Value> items;
   std::size_t consumed = 0;
   std::int64_t start = 0, stop = 0, step = 1;  // of a range
+  bool group = false;  // a tuple of groupby, whose parts have names: grouper and list
 
   bool indexable() const { return kind <= Kind::kRange; }
 };

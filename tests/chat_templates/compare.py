@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Compares rendering of chat templates with Python's jinja2, byte for byte.
 
-  compare.py --render PROGRAM PATH...
+  compare.py --render PROGRAM [--data] PATH...
 
 PATH: a file or a folder with templates (*.jinja), tokenizer configurations (tokenizer_config.json,
-chat_template.json) or models (*.gguf). Each is rendered with some hundred conversations, by jinja2
+chat_template.json) or models (*.gguf); --data adds those of $PROTEAN_DATA, else ../shared/data. Each is rendered with some hundred conversations, by jinja2
 set up as Hugging Face's apply_chat_template does (tests/jinja/reference.py) and by PROGRAM, which is
 tests/chat_templates/render_contexts.cc. Where jinja2 fails, the program must fail too, with the
 template's own message if it raises one. Exit status 77: there is no jinja2, or no template.
@@ -13,6 +13,7 @@ template's own message if it raises one. Exit status 77: there is no jinja2, or 
 import argparse
 import copy
 import json
+import os
 import struct
 import subprocess
 import sys
@@ -108,10 +109,15 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--render", required=True, help="the program render_contexts")
     parser.add_argument("paths", nargs="+", type=Path)
+    parser.add_argument("--data", action="store_true", help="also the test data's templates")
     arguments = parser.parse_args()
-    named = list(templates(path for path in arguments.paths if path.exists()))
+    paths = list(arguments.paths)
+    if arguments.data:
+        data = Path(os.environ.get("PROTEAN_DATA", "../shared/data"))
+        paths += [folder for folder in (data / "tokenizers", data / "models") if folder.exists()]
+    named = list(templates(paths))
     if not named:
-        print("compare.py: no template in", *arguments.paths)
+        print("compare.py: no template in", *paths)
         sys.exit(77)
     contexts = chats.contexts()
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
