@@ -4,10 +4,11 @@
   compare.py --render PROGRAM [--data] PATH...
 
 PATH: a file or a folder with templates (*.jinja), tokenizer configurations (tokenizer_config.json,
-chat_template.json) or models (*.gguf); --data adds those of $PROTEAN_DATA, else ../shared/data. Each is rendered with some hundred conversations, by jinja2
-set up as Hugging Face's apply_chat_template does (tests/jinja/reference.py) and by PROGRAM, which is
-tests/chat_templates/render_contexts.cc. Where jinja2 fails, the program must fail too, with the
-template's own message if it raises one. Exit status 77: there is no jinja2, or no template.
+chat_template.json) or models (*.gguf); --data adds those of $PROTEAN_DATA, else ../shared/data.
+Each is rendered with some hundred conversations, by jinja2 set up as Hugging Face's
+apply_chat_template does (tests/jinja/reference.py) and by PROGRAM, which is render_contexts.cc.
+Where jinja2 fails, the program must fail too, with the template's own message if it raises one.
+Exit status 77: there is no jinja2, or no template.
 """
 
 import argparse
