@@ -16,10 +16,37 @@ constexpr std::string_view kChatml =
     "{%- endfor %}"
     "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}";
 
+// A trial that a template may not spend more than a moment on.
+constexpr jinja::Limits kTrialLimits{
+    .steps = 100'000, .value_bytes = 16 << 20, .output_bytes = 1 << 20};
+constexpr std::string_view kTrialText = "what a user says";
+
+bool comes_out(const jinja::Template& compiled, const boost::json::array& messages) {
+  const auto text = jinja::render_chat(compiled, messages, ChatContext{}, kTrialLimits);
+  return text.ok() && text->find(kTrialText) != std::string::npos;
+}
+
+ContentFormat find_content_format(const jinja::Template& compiled) {
+  const boost::json::array text{{{"role", "user"}, {"content", kTrialText}}};
+  if (comes_out(compiled, text)) return ContentFormat::kText;
+  return comes_out(compiled, with_content_parts(text)) ? ContentFormat::kParts
+                                                       : ContentFormat::kText;
+}
+
 }  // namespace
 
+boost::json::array with_content_parts(boost::json::array messages) {
+  for (boost::json::value& message : messages) {
+    boost::json::object* object = message.if_object();
+    boost::json::value* content = object == nullptr ? nullptr : object->if_contains("content");
+    if (content == nullptr || !content->is_string()) continue;
+    *content = boost::json::array{{{"type", "text"}, {"text", std::move(*content)}}};
+  }
+  return messages;
+}
+
 ChatTemplate::ChatTemplate(std::shared_ptr<const jinja::Template> compiled)
-    : compiled_(std::move(compiled)) {}
+    : compiled_(std::move(compiled)), content_format_(find_content_format(*compiled_)) {}
 
 Result<ChatTemplate> ChatTemplate::parse(std::string_view source) {
   try {

@@ -2,6 +2,7 @@
 
 #include <boost/json/array.hpp>
 #include <boost/json/object.hpp>
+#include <cstdint>
 #include <ctime>
 #include <filesystem>
 #include <memory>
@@ -29,6 +30,15 @@ struct ChatContext {
   std::optional<std::tm> now;
 };
 
+// How a template reads a message's content.
+enum class ContentFormat : std::uint8_t {
+  kText,   // as text; most of these take parts, too
+  kParts,  // only as parts: [{"type": "text", "text": ...}]
+};
+
+// Every message's text content as one part.
+boost::json::array with_content_parts(boost::json::array messages);
+
 // A compiled chat template: Jinja2 as Hugging Face sets it up (sandboxed, immutable, trim_blocks,
 // lstrip_blocks, loop controls, its tojson). What it has no word for, such as include or integers
 // beyond 64 bits, is refused by name. Immutable: any thread may render, with 1 MiB of free stack.
@@ -39,6 +49,10 @@ class ChatTemplate {
   // "<|im_start|>role\ncontent<|im_end|>\n": for models that bring no template.
   static ChatTemplate chatml();
 
+  // Found by trial when parsed: kParts where text does not come out but parts do. render() takes
+  // messages as they are, so the caller passes them through with_content_parts() then.
+  ContentFormat content_format() const { return content_format_; }
+
   // Messages as OpenAI's JSON objects. Arguments of earlier tool calls, which OpenAI sends as text,
   // reach the template as the object they hold, which is what templates are written for.
   // raise_exception() in a template is an error with its text. A template that needs more than
@@ -48,6 +62,7 @@ class ChatTemplate {
  private:
   explicit ChatTemplate(std::shared_ptr<const jinja::Template> compiled);
   std::shared_ptr<const jinja::Template> compiled_;
+  ContentFormat content_format_;
 };
 
 // What a model directory says about chatting: chat_template.jinja, else chat_template.json, else
