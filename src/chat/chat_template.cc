@@ -26,16 +26,7 @@ bool comes_out(const jinja::Template& compiled, const boost::json::array& messag
   return text.ok() && text->find(kTrialText) != std::string::npos;
 }
 
-ContentFormat find_content_format(const jinja::Template& compiled) {
-  const boost::json::array text{{{"role", "user"}, {"content", kTrialText}}};
-  if (comes_out(compiled, text)) return ContentFormat::kText;
-  return comes_out(compiled, with_content_parts(text)) ? ContentFormat::kParts
-                                                       : ContentFormat::kText;
-}
-
-}  // namespace
-
-boost::json::array with_content_parts(boost::json::array messages) {
+boost::json::array with_parts(boost::json::array messages) {
   for (boost::json::value& message : messages) {
     boost::json::object* object = message.if_object();
     boost::json::value* content = object == nullptr ? nullptr : object->if_contains("content");
@@ -45,8 +36,16 @@ boost::json::array with_content_parts(boost::json::array messages) {
   return messages;
 }
 
+// Some templates, of models that see, drop content that is plain text.
+bool reads_only_parts(const jinja::Template& compiled) {
+  const boost::json::array text{{{"role", "user"}, {"content", kTrialText}}};
+  return !comes_out(compiled, text) && comes_out(compiled, with_parts(text));
+}
+
+}  // namespace
+
 ChatTemplate::ChatTemplate(std::shared_ptr<const jinja::Template> compiled)
-    : compiled_(std::move(compiled)), content_format_(find_content_format(*compiled_)) {}
+    : compiled_(std::move(compiled)), wants_parts_(reads_only_parts(*compiled_)) {}
 
 Result<ChatTemplate> ChatTemplate::parse(std::string_view source) {
   try {
@@ -68,7 +67,10 @@ ChatTemplate ChatTemplate::chatml() {
 
 Result<std::string> ChatTemplate::render(const boost::json::array& messages,
                                          const ChatContext& context) const {
-  return jinja::render_chat(*compiled_, messages, context, jinja::Limits{});
+  if (!wants_parts_ || context.content_as_is) {
+    return jinja::render_chat(*compiled_, messages, context, jinja::Limits{});
+  }
+  return jinja::render_chat(*compiled_, with_parts(messages), context, jinja::Limits{});
 }
 
 }  // namespace protean

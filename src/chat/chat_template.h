@@ -2,7 +2,6 @@
 
 #include <boost/json/array.hpp>
 #include <boost/json/object.hpp>
-#include <cstdint>
 #include <ctime>
 #include <filesystem>
 #include <memory>
@@ -28,16 +27,8 @@ struct ChatContext {
   // Local time, as std::localtime gives it, for strftime_now(). Without it a template sees no such
   // function, and those that ask whether it is defined fall back to a fixed date.
   std::optional<std::tm> now;
+  bool content_as_is = false;  // text stays text for a template that only reads parts, too
 };
-
-// How a template reads a message's content.
-enum class ContentFormat : std::uint8_t {
-  kText,   // as text; most of these take parts, too
-  kParts,  // only as parts: [{"type": "text", "text": ...}]
-};
-
-// Every message's text content as one part.
-boost::json::array with_content_parts(boost::json::array messages);
 
 // A compiled chat template: Jinja2 as Hugging Face sets it up (sandboxed, immutable, trim_blocks,
 // lstrip_blocks, loop controls, its tojson). What it has no word for, such as include or integers
@@ -49,12 +40,9 @@ class ChatTemplate {
   // "<|im_start|>role\ncontent<|im_end|>\n": for models that bring no template.
   static ChatTemplate chatml();
 
-  // Found by trial when parsed: kParts where text does not come out but parts do. render() takes
-  // messages as they are, so the caller passes them through with_content_parts() then.
-  ContentFormat content_format() const { return content_format_; }
-
   // Messages as OpenAI's JSON objects. Arguments of earlier tool calls, which OpenAI sends as text,
-  // reach the template as the object they hold, which is what templates are written for.
+  // reach the template as the object they hold, which is what templates are written for. Content
+  // that is text reaches a template that only reads parts as one part of type "text".
   // raise_exception() in a template is an error with its text. A template that needs more than
   // some seconds, 512 MiB or 16 MiB of output is an error (kExhausted).
   Result<std::string> render(const boost::json::array& messages, const ChatContext& context) const;
@@ -62,7 +50,7 @@ class ChatTemplate {
  private:
   explicit ChatTemplate(std::shared_ptr<const jinja::Template> compiled);
   std::shared_ptr<const jinja::Template> compiled_;
-  ContentFormat content_format_;
+  bool wants_parts_;  // found by trial when parsed
 };
 
 // What a model directory says about chatting: chat_template.jinja, else chat_template.json, else

@@ -42,32 +42,27 @@ TEST(ChatTemplate, chatml_is_built_in) {
             "<|im_start|>assistant\n<|im_end|>\n<|im_start|>assistant\n");
 }
 
-TEST(ChatTemplate, finds_whether_content_is_text_or_parts) {
-  const auto format = [](std::string_view source) {
-    return ChatTemplate::parse(source)->content_format();
-  };
-  const std::string parts =
-      "{% for m in messages %}{% for p in m.content %}{% if p.type == 'text' %}{{ p.text }}"
-      "{% endif %}{% endfor %}{% endfor %}";
-  EXPECT_EQ(format("{% for m in messages %}{{ m.content }}{% endfor %}"), ContentFormat::kText);
-  EXPECT_EQ(format(parts), ContentFormat::kParts);
-  EXPECT_EQ(format("{% set m = messages[0] %}{% if m.content is string %}{{ m.content }}"
-                   "{% else %}{{ m.content[0].text }}{% endif %}"),
-            ContentFormat::kText);
-  EXPECT_EQ(format("{{ messages[0].content[0]['text'] + '!' }}"), ContentFormat::kParts);
-  EXPECT_EQ(format("no messages"), ContentFormat::kText);
-  EXPECT_EQ(format("{{ raise_exception('no') }}"), ContentFormat::kText);
-
+TEST(ChatTemplate, text_reaches_a_template_of_parts) {
   const boost::json::array messages =
       boost::json::parse(R"([{"role":"user","content":"a"},{"role":"assistant","content":null},
                             {"role":"user","content":[{"type":"text","text":"b"}]},{"role":"x"}])")
           .as_array();
-  const auto text = ChatTemplate::parse(
-                        "{% for m in messages %}{% if m.content %}{% for p in m.content %}"
-                        "{{ p.text }}{% endfor %}{% endif %}{% endfor %}")
-                        ->render(with_content_parts(messages), {});
-  ASSERT_TRUE(text.ok()) << text.error().message;
-  EXPECT_EQ(*text, "ab");
+  const auto show = [&](std::string_view source, bool as_is = false) {
+    const auto text =
+        ChatTemplate::parse(source)->render(messages, ChatContext{.content_as_is = as_is});
+    return text.ok() ? *text : text.error().message;
+  };
+  constexpr std::string_view kOnlyParts =
+      "{% for m in messages if m.content %}{% for p in m.content %}"
+      "{% if p.type == 'text' %}{{ p.text }}{% endif %}{% endfor %}{% endfor %}";
+  EXPECT_EQ(show(kOnlyParts), "ab");
+  EXPECT_EQ(show(kOnlyParts, true), "b");
+  EXPECT_EQ(show("{{ messages[0].content[0]['text'] + '!' }}"), "a!");
+  EXPECT_EQ(show("{{ messages[0].content }}"), "a");
+  EXPECT_EQ(show("{% for m in messages %}{% if m.content is string %}{{ m.content }}"
+                 "{% elif m.content %}{{ m.content[0].text }}{% endif %}{% endfor %}"),
+            "ab");
+  EXPECT_EQ(show("no messages"), "no messages");
 }
 
 TEST(ChatTemplate, errors_say_the_line) {

@@ -62,6 +62,7 @@ Result<std::string> render_here(const json::object& one) {
   const Result<ChatTemplate> parsed = ChatTemplate::parse(one.at("template").as_string());
   if (!parsed.ok()) return parsed.error();
   ChatContext context;
+  context.content_as_is = true;  // as it reaches Python
   context.template_kwargs = one.at("context").as_object();
   const auto text = [&](std::string_view key) {
     const json::value* found = context.template_kwargs.if_contains(key);

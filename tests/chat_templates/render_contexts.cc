@@ -24,6 +24,7 @@ json::object error_result(const Error& error) {
 
 json::object render(const ChatTemplate& compiled, const json::object& names, const std::tm& now) {
   ChatContext context;
+  context.content_as_is = true;  // as it reaches Python
   context.now = now;
   context.bos_token = std::string(names.at("bos_token").as_string());
   context.eos_token = std::string(names.at("eos_token").as_string());
