@@ -280,11 +280,26 @@ Result<Language> Language::complement() const {
   return whole->trimmed();
 }
 
+bool Language::takes_anything(std::uint32_t s) const {
+  const State& state = states_[s];
+  return state.final && state.jumps.empty() && state.edges.size() == 1 && state.edges[0].to == s &&
+         state.edges[0].on == CharacterClass::all();
+}
+
 void Language::emit(AutomatonBuilder& builder, StateId from, Spelling spelling, StateId to) const {
   std::vector<StateId> number(states_.size());
   std::generate(number.begin(), number.end(), [&builder] { return builder.state(); });
   builder.go(from, number[0]);
-  for (std::size_t s = 0; s < states_.size() && !builder.exhausted(); ++s) {
+  for (std::uint32_t s = 0; s < states_.size() && !builder.exhausted(); ++s) {
+    if (spelling == Spelling::kJsonString && takes_anything(s)) {
+      const std::uint32_t loop = builder.loop(0, kNoLimit);
+      const StateId character = builder.state();
+      builder.count(number[s], loop, character);
+      builder.begins_string_character(character, loop);
+      emit_any_json_character(builder, character, number[s]);
+      builder.go(number[s], to);
+      continue;
+    }
     for (const Edge& edge : states_[s].edges) {
       emit_character(builder, number[s], edge.on, spelling, number[edge.to]);
     }

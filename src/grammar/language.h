@@ -43,6 +43,8 @@ class Language {
   Result<Language> intersect(const Language& other) const;
   Result<Language> complement() const;
 
+  // In a JSON string a rest that may be anything may have any escapes; the rest has json_spelling.
+  // Uses the frame's count then.
   void emit(AutomatonBuilder& builder, StateId from, Spelling spelling, StateId to) const;
 
  private:
@@ -51,6 +53,7 @@ class Language {
   void follow_jumps(Subset& subset) const;
   Result<Language> determinize() const;
   Language trimmed() const;
+  bool takes_anything(std::uint32_t state) const;
 
   std::vector<State> states_;
 };

@@ -1,16 +1,17 @@
 #include "grammar/schema_compiler.h"
 
-#include "grammar/json_text.h"
+#include "grammar/schema_rules.h"
 
 namespace protean::grammar {
 
 Status emit_schema(AutomatonBuilder& builder, const JsonSchema& schema, StateId from, StateId to) {
-  JsonText text(builder, schema.any_whitespace);
-  if (schema.schema == boost::json::value(true)) {
-    text.any_value(from, to);
-    return {};
+  const Result<SchemaDocument> document = SchemaDocument::read(schema.schema);
+  if (!document) {
+    return document.error();
   }
-  return make_error(ErrorCode::kUnsupported, "schemas are on their way");
+  SchemaRules rules(builder, *document, {schema.any_whitespace, schema.open_properties});
+  builder.call(from, rules.rule({{document->root()}}), to);
+  return rules.finish();
 }
 
 }  // namespace protean::grammar

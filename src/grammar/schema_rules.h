@@ -1,0 +1,84 @@
+#pragma once
+
+#include <deque>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "base/result.h"
+#include "grammar/automaton.h"
+#include "grammar/json_text.h"
+#include "grammar/schema_conjunction.h"
+
+namespace protean::grammar {
+
+struct SchemaWriting {
+  bool any_whitespace = true;
+  bool open_properties = false;
+};
+
+// Turns conjunctions of schemas into something to call, each once, so that recursion is a call of
+// what is there already. Work waits in a queue: a deep schema is no deep recursion here.
+class SchemaRules {
+ public:
+  static constexpr std::size_t kMaxRules = 8000;
+
+  // Refers to the builder and the document.
+  SchemaRules(AutomatonBuilder& builder, const SchemaDocument& document, SchemaWriting writing);
+
+  // The state to call; its edges come with finish().
+  StateId rule(const Conjunction& schemas);
+  Status finish();
+
+ private:
+  struct Waiting {
+    Conjunction schemas;
+    StateId start = 0;
+  };
+  // The properties that may come: the named ones in their order, then any others.
+  struct Property {
+    std::string name;
+    StateId value = 0;
+    bool required = false;
+  };
+  struct OtherProperties {
+    StateId name = 0;  // both to be called
+    StateId value = 0;
+  };
+  struct ObjectPlan {
+    std::vector<Property> named;
+    std::vector<OtherProperties> others;
+    LengthRange size;
+    bool possible = true;
+  };
+
+  Status emit(const Waiting& rule);
+  Status emit_alternatives(const Alternatives& found, StateId from);
+  Status emit_values(const Facets& facets, StateId from, StateId to);
+  void emit_numbers(const Facets& facets, std::uint32_t types, StateId from, StateId to);
+  Status emit_string(const Facets& facets, StateId from, StateId to);
+  Result<Language> string_language(const Facets& facets) const;
+  Status emit_array(const Facets& facets, StateId from, StateId to);
+  void emit_items(const std::vector<StateId>& first, StateId rest, LengthRange length,
+                  std::pair<StateId, StateId> ends);
+  void close_array(StateId from, StateId to);
+
+  Status emit_object(const Facets& facets, StateId from, StateId to);
+  Result<ObjectPlan> plan_object(const Facets& facets);
+  Status plan_named(const Facets& facets, const std::vector<Language>& allowed, ObjectPlan& plan);
+  Status plan_others(const Facets& facets, const std::vector<Language>& allowed, ObjectPlan& plan);
+  Result<std::vector<Language>> allowed_names(const Facets& facets) const;
+  Status emit_members(const ObjectPlan& plan, StateId from, StateId to);
+  StateId quoted(const Language& language);
+  void emit_others(const ObjectPlan& plan, std::uint32_t before, StateId from, StateId close);
+
+  AutomatonBuilder* builder_;
+  const SchemaDocument* document_;
+  SchemaWriting writing_;
+  JsonText text_;
+  std::unordered_map<std::string, StateId> rules_;
+  std::deque<Waiting> waiting_;
+};
+
+}  // namespace protean::grammar
