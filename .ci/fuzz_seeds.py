@@ -132,6 +132,24 @@ def sentencepiece():
     return model + field(2, bytes([0x18, 2])) + field(3, field(1, b"identity"))
 
 
+# The first byte chooses the parser, the second the size of pieces.
+LOADTEST = [kind + b"\x05" + data for kind, data in [
+    (b"\0", b"TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9799600,4808,10\n"),
+    (b"\0", b"Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n5,GPT-4,472,18,490,API log\n"),
+    (b"\0", b"num_prefill_tokens,num_decode_tokens,num_total_tokens,pd_ratio\n74,918,992,0.08\n"),
+    (b"\0", b'{"timestamp": 27, "input_length": 600, "output_length": 52, "hash_ids": [3, 4]}\n'),
+    (b"\0", b'{"week1_min": [{"t": 0, "tps": 30}, {"t": 3, "tps": 60}], "daily": [{"req": 10, "tok": 150}]}'),
+    (b"\1", b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+             b'2d\r\ndata: {"choices":[{"text":"a"}]}\n\ndata: [DONE]\n\n\r\n0\r\n\r\n'),
+    (b"\1", b"HTTP/1.1 429 Too Many Requests\r\nContent-Length: 23\r\n\r\n{\"error\":{\"message\":1}}"),
+    (b"\2", b'{"choices":[{"delta":{"content":"a"},"finish_reason":"stop"}],"usage":{"prompt_tokens":3}}'),
+    (b"\3", b'vllm:kv_cache_usage_perc{engine="0"} 0.5\nvllm:num_requests_running 3 1700000\n'),
+    (b"\4", b"0,2.5,31.7,Weibull,0.27,0.1\n600,0,0,,0,0\n\0"
+             b'{"0": {"input_tokens": "{13: 0.25, 14: 0.75}", "output_tokens": "{1: 2.0}"}}'),
+    (b"\5", b'{"prompt": "b", "output_tokens": 3}\n'),
+]]
+
+
 def main(root):
     def text(value):
         return json.dumps(value, ensure_ascii=False).encode()
@@ -148,6 +166,7 @@ def main(root):
         "chat_template": [template.encode() for template in TEMPLATES],
         "tool_calls": ANSWERS,
         "generation_call": [text(CHAT), text(COMPLETION)],
+        "loadtest": LOADTEST,
     }
     for name, inputs in seeds.items():
         folder = Path(root, f"{name}_fuzz")

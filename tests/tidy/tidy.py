@@ -16,14 +16,14 @@ LEVELS = {
     "contract": 1, "device": 1, "tokenizer": 1,
     "cost": 2, "ports": 2, "quality": 2, "model": 2, "quant": 2, "chat": 2, "grammar": 2,
     "scheduler": 3, "control": 3, "worker": 3,
-    "engine": 4, "server": 4,
+    "engine": 4, "server": 4, "loadtest": 4,
     "fleet": 5,
     "sim": 6,
     "apps": 7,
 }
 PURE = {"base", "contract", "cost", "ports", "quality", "scheduler", "control", "engine", "fleet", "sim"}
 METAL = {"device", "model", "quant", "worker"}
-EDGE = {"tokenizer", "chat", "grammar", "server"}
+EDGE = {"tokenizer", "chat", "grammar", "server", "loadtest"}
 MEETING_POINTS = {"base", "contract", "cost", "ports"}  # all of PURE that METAL and EDGE may see
 
 # Threads, clocks, files, sockets: what a state machine over events must not reach for. The

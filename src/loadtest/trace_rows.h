@@ -1,0 +1,18 @@
+#pragma once
+
+// One parser for each trace format. Times are as in the file; parse_trace() moves them to zero.
+
+#include <string_view>
+
+#include "base/result.h"
+#include "loadtest/trace.h"
+
+namespace protean::loadtest {
+
+Result<Trace> parse_azure(std::string_view csv, std::string_view name);
+Result<Trace> parse_burstgpt(std::string_view csv, std::string_view name);
+Result<Trace> parse_lengths(std::string_view csv, std::string_view name);
+Result<Trace> parse_mooncake(std::string_view lines, std::string_view name);
+Result<Trace> parse_burstgpt_aggregates(std::string_view json, std::string_view name);
+
+}  // namespace protean::loadtest
