@@ -73,6 +73,13 @@ bool knows(const CLI::App& app, const std::string& flag) {
   return app.get_option_no_throw("--" + flag) != nullptr;
 }
 
+// "serve", "bench serve"
+std::string full_name(const CLI::App& app) {
+  const CLI::App* parent = app.get_parent();
+  const bool nested = parent != nullptr && parent->get_parent() != nullptr;
+  return (nested ? parent->get_name() + " " : "") + app.get_name();
+}
+
 // The file may be shared: flags of other subcommands are left to them.
 Status append_table(const toml::table& table, const CLI::App& root, const CLI::App& app,
                     std::vector<std::string>& arguments) {
@@ -85,7 +92,7 @@ Status append_table(const toml::table& table, const CLI::App& root, const CLI::A
     if (!value.is_table() && !knows(app, flag) && !elsewhere) {
       return make_error(ErrorCode::kInvalidArgument,
                         "line {}: '{}' is no flag of protean {}: see protean {} --help",
-                        value.source().begin.line, flag, app.get_name(), app.get_name());
+                        value.source().begin.line, flag, full_name(app), full_name(app));
     }
     // A switch that is off by default has no --no- form and needs none.
     const bool switched_off = value.value_exact<bool>() == false && !knows(app, "no-" + flag);
@@ -171,8 +178,13 @@ Result<std::vector<std::string>> with_config_file(const CLI::App& root,
   try {
     const toml::table file = toml::parse_file(path);
     // The subcommand's own table first: what it says, the top does not say again.
-    const CLI::App& app = *chosen.front();
-    const toml::table* own = file[app.get_name()].as_table();
+    const CLI::App& outer = *chosen.front();
+    const auto inner = outer.get_subcommands([&](const CLI::App* app) {
+      return arguments.size() > 1 && app->get_name() == arguments[1];
+    });
+    const CLI::App& app = inner.empty() ? outer : *inner.front();
+    const toml::table* own = inner.empty() ? file[outer.get_name()].as_table()
+                                           : file[outer.get_name()][app.get_name()].as_table();
     Status added = own == nullptr ? Status() : append_table(*own, root, app, arguments);
     if (added.ok()) {
       added = append_table(file, root, app, arguments);

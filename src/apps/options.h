@@ -43,6 +43,7 @@ void add_eval(CLI::App& root, int& exit_code);
 // A number from least to most; unlike CLI11's own Range it refuses NaN.
 CLI::Validator number_range(double least, double most);
 inline constexpr int kMostTokens = 1 << 24;  // of anything a flag counts in tokens
+void add_bench(CLI::App& root, int& exit_code);
 
 // Says the error in one line on standard error. The exit code: 2 for what the user can mend.
 int exit_with(const Error& error);

@@ -1,0 +1,182 @@
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <atomic>
+#include <csignal>
+#include <cstdlib>
+#include <fstream>
+#include <memory>
+#include <string>
+
+#include "apps/bench_options.h"
+#include "apps/bench_plan.h"
+#include "apps/descriptor_limit.h"
+#include "apps/options.h"
+#include "apps/signal_watcher.h"
+#include "apps/terminal.h"
+#include "loadtest/compare.h"
+#include "loadtest/report_html.h"
+#include "loadtest/report_json.h"
+
+namespace protean {
+namespace loadtest {
+namespace {
+
+Status write_text(const std::string& path, const std::string& text) {
+  if (path == "-") {
+    print_text(text);
+    return {};
+  }
+  std::ofstream file(path, std::ios::binary);
+  file << text;
+  file.close();
+  if (!file) {
+    return make_error(ErrorCode::kInvalidArgument, "{} cannot be written", path);
+  }
+  return {};
+}
+
+// One line that redraws itself on a terminal, a line every 10 s elsewhere.
+std::function<void(const Progress&)> progress_printer(std::int64_t total) {
+  struct Last {
+    TimeNs elapsed_ns = 0;
+    std::int64_t chunks = 0;
+    TimeNs printed_ns = 0;
+  };
+  const bool terminal = ::isatty(STDERR_FILENO) != 0;
+  return [terminal, total, last = Last{}](const Progress& now) mutable {
+    if (!terminal && now.elapsed_ns - last.printed_ns < 10 * kNsPerS) {
+      return;
+    }
+    const double seconds = static_cast<double>(now.elapsed_ns - last.elapsed_ns) / kNsPerS;
+    const double rate = static_cast<double>(now.chunks - last.chunks) / std::max(seconds, 1e-3);
+    fmt::print(stderr, "{}{:7.1f} s  sent {}{}  running {}  done {}  failed {}  {:.0f} chunks/s{}",
+               terminal ? "\r\x1b[K" : "", static_cast<double>(now.elapsed_ns) / kNsPerS, now.sent,
+               total > 0 ? fmt::format(" of {}", total) : "", now.in_flight, now.completed,
+               now.failed, rate, terminal ? "" : "\n");
+    std::fflush(stderr);
+    last = {now.elapsed_ns, now.chunks, now.elapsed_ns};
+  };
+}
+
+Status write_results(const BenchOptions& options, const BenchPlan& plan, const RunResult& run) {
+  const OutputOptions& output = options.output;
+  const Summary summary = summarise_run(run, output.slo, output.percentiles);
+  if (output.json != "-") {
+    print_text(table_of(plan.description, summary));
+  }
+  if (!output.json.empty()) {
+    const JsonDetail detail{.requests = !output.no_records, .itl = output.save_itl};
+    if (Status written = write_text(output.json, json_of(plan.description, summary, run, detail));
+        !written.ok()) {
+      return written;
+    }
+  }
+  if (!output.html.empty()) {
+    return write_text(output.html, html_of(plan.description, summary, run));
+  }
+  return {};
+}
+
+int run_serve(BenchOptions& options) {
+  auto plan = make_plan(options);
+  if (!plan.ok()) {
+    return exit_with(plan.error());
+  }
+  // A socket for each stream.
+  const int places = clip_connections(std::max(1, options.load.max_concurrency));
+  if (options.load.max_concurrency > 0) {
+    plan->generator.max_concurrency = places;
+  }
+  if (Status met = meet_server(options, *plan); !met.ok()) {
+    return exit_with(met.error());
+  }
+  LoadGenerator generator(plan->generator, [&] { return next_ready(*plan); });
+  std::atomic<bool> interrupted = false;
+  std::optional<SignalWatcher> watcher;
+  watcher.emplace({SIGINT, SIGTERM}, [&](int) {
+    if (interrupted.exchange(true)) {
+      std::_Exit(kExitInterrupted);
+    }
+    generator.stop();
+  });
+  const bool quiet = options.output.quiet;
+  auto run = generator.run(quiet ? nullptr : progress_printer(plan->workload->total()));
+  watcher.reset();
+  if (!quiet && ::isatty(STDERR_FILENO) != 0) {
+    fmt::print(stderr, "\r\x1b[K");
+  }
+  if (!run.ok()) {
+    return exit_with(run.error());
+  }
+  if (run->interrupted) {
+    plan->description.notes.emplace_back("interrupted: this is the part that was done");
+  }
+  if (!run->metrics_note.empty()) {
+    plan->description.notes.push_back("no server metrics: " + run->metrics_note);
+  }
+  if (Status written = write_results(options, *plan, *run); !written.ok()) {
+    return exit_with(written.error());
+  }
+  const bool any = std::any_of(run->records.begin(), run->records.end(), [](const auto& record) {
+    return record.outcome == Outcome::kCompleted;
+  });
+  return run->interrupted ? kExitInterrupted : any ? 0 : 1;
+}
+
+Result<RecordedRun> read_run(const std::string& path) {
+  const auto text = read_text(path);
+  return text.ok() ? parse_recorded_run(*text, path) : text.error();
+}
+
+struct CompareOptions {
+  std::string a;
+  std::string b;
+  BootstrapOptions bootstrap;
+};
+
+int run_compare(const CompareOptions& options) {
+  const auto a = read_run(options.a);
+  const auto b = read_run(options.b);
+  if (!a.ok() || !b.ok()) {
+    return exit_with(a.ok() ? b.error() : a.error());
+  }
+  print_text(comparison_table(*a, *b, compare_runs(*a, *b, options.bootstrap)));
+  return 0;
+}
+
+void add_compare_options(CLI::App& app, CompareOptions& options) {
+  app.add_option("a", options.a, "result of protean bench serve --json")->required();
+  app.add_option("b", options.b, "another")->required();
+  app.add_option("--rounds", options.bootstrap.rounds, "of the bootstrap")
+      ->check(CLI::Range(100, 1000000))
+      ->capture_default_str();
+  app.add_option("--seed", options.bootstrap.seed)->capture_default_str();
+}
+
+}  // namespace
+}  // namespace loadtest
+
+void add_bench(CLI::App& root, int& exit_code) {
+  CLI::App* bench = root.add_subcommand("bench", "measure a server under load");
+  bench->require_subcommand(1);
+  CLI::App* serve = bench->add_subcommand(
+      "serve", "send requests to any OpenAI-compatible server and time its answers");
+  auto options = std::make_shared<loadtest::BenchOptions>();
+  loadtest::add_bench_options(*serve, *options);
+  serve->footer(
+      "Example: protean bench serve --base-url http://127.0.0.1:8000 --request-rate 4 "
+      "--num-prompts 200 \\\n"
+      "  --random-input-len 256 --random-output-len 64 --goodput ttft:500 tpot:50 --json run.json");
+  serve->callback([options, &exit_code] { exit_code = loadtest::run_serve(*options); });
+  name_environment(*serve);
+  CLI::App* compare =
+      bench->add_subcommand("compare", "ratios of two results, and which of them mean something")
+          ->alias("--compare");
+  auto compared = std::make_shared<loadtest::CompareOptions>();
+  loadtest::add_compare_options(*compare, *compared);
+  compare->callback([compared, &exit_code] { exit_code = loadtest::run_compare(*compared); });
+}
+
+}  // namespace protean

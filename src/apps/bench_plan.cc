@@ -1,0 +1,311 @@
+#include "apps/bench_plan.h"
+
+#include <boost/json.hpp>
+#include <cmath>
+#include <cstdlib>
+#include <ctime>
+#include <fstream>
+#include <limits>
+#include <sstream>
+#include <utility>
+
+namespace protean::loadtest {
+namespace {
+
+constexpr std::int64_t kProbeWords[] = {8, 128};
+constexpr TimeNs kProbeTimeout = 120 * kNsPerS;
+constexpr std::int64_t kDefaultPrompts = 1000;
+
+std::string utc_now() {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  ::gmtime_r(&now, &parts);
+  char text[32];
+  std::strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%SZ", &parts);
+  return text;
+}
+
+TimeNs to_ns(double seconds) {
+  return static_cast<TimeNs>(std::min(seconds, 1e9) * kNsPerS);
+}
+
+Result<GeneratorOptions> generator_options(const BenchOptions& options) {
+  const TargetOptions& target = options.target;
+  GeneratorOptions made{.tls = target.tls,
+                        .max_concurrency = options.load.max_concurrency,
+                        .timeout_ns = to_ns(options.load.timeout_s),
+                        .duration_ns = options.load.workload.duration_ns,
+                        .metrics_interval_ns = to_ns(options.output.metrics_interval_s)};
+  RequestTemplate& request = made.request;
+  const auto server = parse_server_url(target.base_url);
+  if (!server.ok()) {
+    return server.error();
+  }
+  request.server = *server;
+  request.model = target.model;
+  request.temperature = target.temperature;
+  request.ignore_eos = target.ignore_eos;
+  std::vector<Status> set = {set_endpoint(request, target.endpoint)};
+  const char* key = std::getenv("OPENAI_API_KEY");
+  set.push_back(set_api_key(
+      request, !target.api_key.empty() || key == nullptr ? target.api_key : std::string(key)));
+  for (const std::string& header : target.headers) {
+    set.push_back(add_header(request, header));
+  }
+  if (!target.extra_body.empty()) {
+    set.push_back(set_extra_body(request, target.extra_body));
+  }
+  for (const Status& status : set) {
+    if (!status.ok()) {
+      return status.error();
+    }
+  }
+  return made;
+}
+
+// The first model the server lists.
+Result<std::string> ask_for_model(const GeneratorOptions& options) {
+  const auto listed = LoadGenerator::get(options, "/v1/models");
+  if (!listed.ok()) {
+    return make_error(listed.error().code, "{} (asked for its models; --model NAME would not ask)",
+                      listed.error().message);
+  }
+  boost::system::error_code failed;
+  const boost::json::value models = boost::json::parse(*listed, failed);
+  const boost::json::value* id = failed ? nullptr : models.find_pointer("/data/0/id", failed);
+  if (id == nullptr || !id->is_string()) {
+    return make_error(ErrorCode::kUnavailable,
+                      "/v1/models lists no model: say which one with --model");
+  }
+  return std::string(id->get_string());
+}
+
+Result<PromptSource> prompt_source(const PromptOptions& options, Dialect dialect) {
+  PromptSource source;
+  const int given = (options.prompt_file.empty() ? 0 : 1) + (options.dataset.empty() ? 0 : 1) +
+                    (options.token_ids.empty() ? 0 : 1);
+  if (given > 1 || (!options.dataset.empty() && !options.trace.empty())) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "give one of --prompt-file, --dataset-path and --token-ids; a dataset also "
+                      "rules out --trace");
+  }
+  if (!options.prompt_file.empty()) {
+    auto text = read_text(options.prompt_file);
+    if (!text.ok()) {
+      return text.error();
+    }
+    source.text = *std::move(text);
+  }
+  if (!options.dataset.empty()) {
+    const auto text = read_text(options.dataset);
+    auto prompts = text.ok() ? parse_dataset(*text, options.dataset) : text.error();
+    if (!prompts.ok()) {
+      return prompts.error();
+    }
+    source.dataset = *std::move(prompts);
+  }
+  if (!options.token_ids.empty()) {
+    if (dialect == Dialect::kChat) {
+      return make_error(ErrorCode::kInvalidArgument,
+                        "--token-ids is for --endpoint completions: a chat message is text");
+    }
+    const auto range = parse_token_ids(options.token_ids);
+    if (!range.ok()) {
+      return range.error();
+    }
+    source.token_ids = *range;
+  }
+  return source;
+}
+
+// Two short prompts, one after the other: does the server answer at all, and how many tokens is a
+// word to it? Adds what it found to `notes`.
+Status probe(GeneratorOptions options, PromptWriter& prompts, std::vector<std::string>& notes) {
+  options.max_concurrency = 1;
+  options.timeout_ns = std::min(options.timeout_ns, kProbeTimeout);
+  options.metrics_interval_ns = 0;
+  options.duration_ns = 0;
+  options.request_id_prefix = "bench-probe";
+  LoadGenerator generator(options, [&, sent = 0]() mutable -> std::optional<ReadyRequest> {
+    if (sent == 2) {
+      return std::nullopt;
+    }
+    const std::string text = prompts.probe_words(kProbeWords[sent]);
+    return ReadyRequest{{.index = sent++}, probe_body(options.request, text)};
+  });
+  const auto run = generator.run(nullptr);
+  if (!run.ok()) {
+    return run.error();
+  }
+  for (const RequestRecord& record : run->records) {
+    // An answer whose only token has no text is an answer here.
+    if (record.outcome != Outcome::kCompleted && record.outcome != Outcome::kEmptyAnswer) {
+      return make_error(
+          ErrorCode::kUnavailable, "{}{} does not answer a short prompt: {}{}",
+          options.request.server.host_header, options.request.path,
+          record.http_status >= 400 ? fmt::format("HTTP {}: ", record.http_status) : "",
+          record.error);
+    }
+  }
+  const RequestRecord& few = run->records.front();
+  const RequestRecord& many = run->records.back();
+  if (!few.has_usage || !many.has_usage) {
+    notes.emplace_back("the server sends no usage: a word of a prompt counts as a token");
+    return {};
+  }
+  const TokenCalibration found =
+      calibrate(kProbeWords[0], few.input_tokens, kProbeWords[1], many.input_tokens);
+  prompts.set_calibration(found);
+  return {};
+}
+
+std::string arrivals_text(const BenchOptions& options, const Trace* trace) {
+  const LoadOptions& load = options.load;
+  std::string text;
+  if (!load.workload.request_rate) {
+    text = fmt::format("arrivals of {}", options.prompts.trace);
+    if (load.workload.time_scale != 1) {
+      text += fmt::format(", times x {:g}", load.workload.time_scale);
+    }
+  } else if (std::isinf(*load.workload.request_rate)) {
+    text = load.max_concurrency > 0 ? "closed loop" : "all requests at once";
+  } else {
+    text = fmt::format("{} arrivals, {:g} requests/s",
+                       load.workload.burstiness == 1
+                           ? "Poisson"
+                           : fmt::format("gamma ({:g})", load.workload.burstiness),
+                       *load.workload.request_rate);
+  }
+  if (load.max_concurrency > 0) {
+    text += fmt::format(", at most {} at a time", load.max_concurrency);
+  }
+  return trace == nullptr ? text : text + fmt::format(" ({})", to_string(trace->format));
+}
+
+std::string prompts_text(const BenchOptions& options, const Trace* trace) {
+  const PromptOptions& prompts = options.prompts;
+  const WorkloadOptions& workload = options.load.workload;
+  std::string text = !prompts.dataset.empty()       ? "prompts of " + prompts.dataset
+                     : !prompts.prompt_file.empty() ? "words of " + prompts.prompt_file
+                     : !prompts.token_ids.empty()   ? "token ids " + prompts.token_ids
+                                                    : "random words";
+  if (trace != nullptr && has_lengths(*trace)) {
+    text += fmt::format(", lengths of {}", prompts.trace);
+    if (workload.length_scale != 1) {
+      text += fmt::format(" x {:g}", workload.length_scale);
+    }
+  } else {
+    text += fmt::format(", {} tokens in, {} out", workload.input_tokens, workload.output_tokens);
+    if (workload.range_ratio > 0) {
+      text += fmt::format(" (+- {:.0f} %)", workload.range_ratio * 100);
+    }
+  }
+  return text + (options.target.ignore_eos ? ", ignoring EOS" : "");
+}
+
+Status plan_workload(BenchOptions& options, BenchPlan& plan) {
+  if (!options.prompts.trace.empty()) {
+    auto trace = read_trace(options.prompts.trace);
+    if (!trace.ok()) {
+      return trace.error();
+    }
+    plan.trace = std::make_unique<Trace>(*std::move(trace));
+  }
+  WorkloadOptions& workload = options.load.workload;
+  const bool replay = plan.trace && has_arrivals(*plan.trace);
+  if (options.load.request_rate != 0) {
+    workload.request_rate = options.load.request_rate;
+  } else if (!replay) {
+    workload.request_rate = std::numeric_limits<double>::infinity();
+  }
+  if (workload.num_prompts == 0 && workload.duration_ns == 0 && workload.request_rate) {
+    workload.num_prompts = kDefaultPrompts;
+  }
+  auto made = Workload::create(workload, plan.trace.get());
+  if (!made.ok()) {
+    return made.error();
+  }
+  plan.workload = std::make_unique<Workload>(*std::move(made));
+  return {};
+}
+
+}  // namespace
+
+Result<std::string> read_text(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  if (!file || !(text << file.rdbuf())) {
+    return make_error(ErrorCode::kNotFound, "{} cannot be read, or is empty", path);
+  }
+  return std::move(text).str();
+}
+
+Result<BenchPlan> make_plan(BenchOptions& options) {
+  BenchPlan plan;
+  options.load.workload.duration_ns = to_ns(options.load.duration_s);
+  options.load.workload.trace_start_ns = to_ns(options.load.trace_start_s);
+  for (const std::string& goodput : options.output.goodput) {
+    if (Status set = set_goodput(options.output.slo, goodput); !set.ok()) {
+      return set.error();
+    }
+  }
+  auto generator = generator_options(options);
+  if (!generator.ok()) {
+    return generator.error();
+  }
+  plan.generator = *std::move(generator);
+  auto source = prompt_source(options.prompts, plan.generator.request.dialect);
+  if (!source.ok()) {
+    return source.error();
+  }
+  plan.prompts = std::make_unique<PromptWriter>(*std::move(source), options.load.workload.seed);
+  if (Status planned = plan_workload(options, plan); !planned.ok()) {
+    return planned.error();
+  }
+  return plan;
+}
+
+Status meet_server(const BenchOptions& options, BenchPlan& plan) {
+  RunDescription& run = plan.description;
+  if (options.target.model.empty()) {
+    auto model = ask_for_model(plan.generator);
+    if (!model.ok()) {
+      return model.error();
+    }
+    plan.generator.request.model = *std::move(model);
+  }
+  if (plan.trace) {
+    run.notes = plan.trace->notes;
+  }
+  if (options.prompts.tokens_per_word > 0) {
+    plan.prompts->set_calibration({options.prompts.tokens_per_word, 0});
+  } else if (Status met = probe(plan.generator, *plan.prompts, run.notes); !met.ok()) {
+    return met.error();
+  }
+  run.server = options.target.base_url;
+  run.endpoint = plan.generator.request.path;
+  run.model = plan.generator.request.model;
+  run.arrivals = arrivals_text(options, plan.trace.get());
+  run.prompts = prompts_text(options, plan.trace.get());
+  run.date = utc_now();
+  run.seed = options.load.workload.seed;
+  run.max_concurrency = options.load.max_concurrency;
+  run.request_rate = options.load.workload.request_rate.value_or(0);
+  run.burstiness = options.load.workload.burstiness;
+  run.slo = options.output.slo;
+  return {};
+}
+
+std::optional<ReadyRequest> next_ready(BenchPlan& plan) {
+  auto planned = plan.workload->next();
+  if (!planned) {
+    return std::nullopt;
+  }
+  const DatasetPrompt* line = plan.prompts->dataset_prompt(*planned);
+  if (line != nullptr && line->output_tokens > 0) {
+    planned->output_tokens = line->output_tokens;
+  }
+  return ReadyRequest{*planned, planned_body(plan.generator.request, *plan.prompts, *planned)};
+}
+
+}  // namespace protean::loadtest

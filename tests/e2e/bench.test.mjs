@@ -1,0 +1,216 @@
+// `protean bench` as its user meets it: against a server whose delays are known, against the real
+// one, and against what goes wrong.
+
+import assert from 'node:assert/strict';
+import { spawn } from 'node:child_process';
+import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import http from 'node:http';
+import { tmpdir } from 'node:os';
+import { join, resolve } from 'node:path';
+import { after, before, describe, test } from 'node:test';
+import { Server, skip, sleep } from './server.mjs';
+
+const root = resolve(import.meta.dirname ?? new URL('.', import.meta.url).pathname, '../..');
+const program = process.env.PROTEAN ?? join(root, 'build/protean');
+const traces = join(process.env.PROTEAN_DATA ?? join(root, '../shared/data'), 'traces');
+const scratch = mkdtempSync(join(tmpdir(), 'protean-bench-'));
+after(() => rmSync(scratch, { recursive: true, force: true }));
+
+const median = (numbers) => numbers.sort((a, b) => a - b)[Math.floor(numbers.length / 2)];
+const nowMs = () => Number(process.hrtime.bigint()) / 1e6;
+
+function start(...args) {
+  const child = spawn(program, ['bench', ...args], { stdio: ['ignore', 'pipe', 'pipe'] });
+  const output = { stdout: '', stderr: '' };
+  for (const name of ['stdout', 'stderr']) {
+    child[name].setEncoding('utf8').on('data', (text) => (output[name] += text));
+  }
+  const ended = new Promise((settle) => child.once('close', (status) => settle({ status, ...output })));
+  return { child, ended };
+}
+const bench = (...args) => start(...args).ended;
+
+// Answers with tokens at fixed times, remembers when it really wrote them, and what it was asked.
+class FixedDelayServer {
+  requests = new Map();
+
+  static async start(ttftMs, tpotMs, tokens) {
+    const server = new FixedDelayServer();
+    server.http = http.createServer((request, response) => {
+      let body = '';
+      request.setEncoding('utf8').on('data', (text) => (body += text));
+      request.on('end', () => {
+        const seen = { readMs: nowMs(), body: JSON.parse(body || '{}'), headers: request.headers, writtenMs: [] };
+        if (request.method === 'GET') return response.writeHead(404).end();
+        server.requests.set(request.headers['x-request-id'], seen);
+        return server.answer(response, seen, ttftMs, tpotMs, tokens);
+      });
+    });
+    await new Promise((settle) => server.http.listen(0, '127.0.0.1', settle));
+    server.url = `http://127.0.0.1:${server.http.address().port}`;
+    return server;
+  }
+
+  async answer(response, seen, ttftMs, tpotMs, tokens) {
+    response.writeHead(200, { 'content-type': 'text/event-stream' });
+    response.flushHeaders();
+    const words = (text) => (typeof text === 'string' ? text.split(' ').length : text.length);
+    for (let i = 0; i < tokens; ++i) {
+      await sleep(Math.max(0, seen.readMs + ttftMs + i * tpotMs - nowMs()));
+      seen.writtenMs.push(nowMs());
+      response.write(`data: ${JSON.stringify({ choices: [{ index: 0, text: ' a' }] })}\n\n`);
+    }
+    const usage = { prompt_tokens: words(seen.body.prompt) * 2 + 1, completion_tokens: tokens };
+    response.write(`data: ${JSON.stringify({ choices: [{ index: 0, text: '', finish_reason: 'length' }] })}\n\n`);
+    response.write(`data: ${JSON.stringify({ choices: [], usage })}\n\n`);
+    response.end('data: [DONE]\n\n');
+  }
+
+  stop() {
+    this.http.closeAllConnections();
+    this.http.close();
+  }
+}
+
+describe('bench serve against known delays', () => {
+  let server;
+  before(async () => { server = await FixedDelayServer.start(100, 20, 30); });
+  after(() => server.stop());
+
+  test('100 streams: TTFT and TPOT are what the server did', async () => {
+    const file = join(scratch, 'fixed.json');
+    const { status, stderr } = await bench('serve', '--base-url', server.url, '--model', 'm', '--json', file,
+      '--num-prompts', '200', '--max-concurrency', '100', '--random-input-len', '21', '--random-output-len', '30');
+    assert.equal(status, 0, stderr);
+    const result = JSON.parse(readFileSync(file, 'utf8'));
+    assert.equal(result.completed, 200);
+    assert.equal(result.total_output_tokens, 200 * 30);
+    assert.equal(result.total_input_tokens, 200 * 21, 'the words of a prompt were calibrated');
+    const errors = { ttft: [], tpot: [] };
+    for (const request of result.requests) {
+      const { readMs, writtenMs } = server.requests.get(`bench-${request.index}`);
+      errors.ttft.push(Math.abs(request.ttft_ms - request.connect_ms - (writtenMs[0] - readMs)));
+      errors.tpot.push(Math.abs(request.tpot_ms - (writtenMs.at(-1) - writtenMs[0]) / 29));
+    }
+    const [ttft, tpot] = [median(errors.ttft), median(errors.tpot)];
+    console.log(`bench: median error of TTFT ${ttft.toFixed(2)} ms, of TPOT ${tpot.toFixed(3)} ms; ` +
+      `own CPU ${(result.generator.cpu_share * 100).toFixed(1)} % of a core`);
+    // The server is JavaScript on the same, perhaps busy, machine; bench/loadtest_bench is stricter.
+    assert.ok(ttft < 15, `TTFT is ${ttft} ms off`);
+    assert.ok(tpot < 1, `TPOT is ${tpot} ms off`);
+  });
+
+  test('the same seed asks the same, another asks other things', async () => {
+    const prompts = async (seed) => {
+      server.requests.clear();
+      const { status, stderr } = await bench('serve', '--base-url', server.url, '--model', 'm', '--request-rate', '50',
+        '--num-prompts', '10', '--random-range-ratio', '0.5', '--random-input-len', '40', '--seed', seed, '--quiet');
+      assert.equal(status, 0, stderr);
+      return Array.from({ length: 10 }, (_, i) => server.requests.get(`bench-${i}`).body);
+    };
+    const first = await prompts('1');
+    assert.deepEqual(await prompts('1'), first);
+    assert.notDeepEqual(await prompts('2'), first);
+    assert.ok(first.every((body) => body.stream && body.stream_options.include_usage));
+  });
+
+  test('Ctrl-C ends the run early and still reports', async () => {
+    const file = join(scratch, 'cut.json');
+    const { child, ended } = start('serve', '--base-url', server.url, '--model', 'm', '--request-rate', '20',
+      '--num-prompts', '1000', '--random-input-len', '20', '--json', file);
+    await sleep(4000);
+    child.kill('SIGINT');
+    const { status, stdout } = await ended;
+    assert.equal(status, 130);
+    assert.match(stdout, /interrupted/);
+    const result = JSON.parse(readFileSync(file, 'utf8'));
+    assert.ok(result.completed > 5 && result.completed < 200, `${result.completed}`);
+    assert.ok(result.interrupted > 0);
+    assert.equal(result.failed, 0);
+  });
+
+  test('keys, headers and bodies arrive as asked for', async () => {
+    server.requests.clear();
+    const { status, stderr } = await bench('serve', '--base-url', server.url, '--model', 'm', '--api-key', 'secret',
+      '--num-prompts', '2', '--header', 'X-Tenant=a', '--extra-body', '{"top_k": 4}', '--ignore-eos',
+      '--token-ids', '10:19', '--random-input-len', '12', '--random-output-len', '5');
+    assert.equal(status, 0, stderr);
+    const { headers, body } = server.requests.get('bench-1');
+    assert.equal(headers.authorization, 'Bearer secret');
+    assert.equal(headers['x-tenant'], 'a');
+    assert.deepEqual([body.model, body.max_tokens, body.top_k, body.ignore_eos], ['m', 5, 4, true]);
+    assert.equal(body.prompt.length, 12);
+    assert.ok(body.prompt.every((id) => id >= 10 && id <= 19));
+  });
+
+  test('replays a Mooncake trace with its shared prefixes', { skip: existsSync(traces) ? false : `needs ${traces}` },
+    async () => {
+      server.requests.clear();
+      const { status, stdout, stderr } = await bench('serve', '--base-url', server.url, '--model', 'm', '--quiet',
+        '--trace', join(traces, 'mooncake/conversation_trace.jsonl'), '--limit', '4', '--length-scale', '0.01');
+      assert.equal(status, 0, stderr);
+      assert.match(stdout, /Mooncake/);
+      const texts = [0, 1, 2, 3].map((i) => server.requests.get(`bench-${i}`).body.prompt.split(' '));
+      for (const text of texts) assert.deepEqual(text.slice(0, 2), texts[0].slice(0, 2), 'all begin with block 0');
+      assert.notDeepEqual(texts[0].slice(0, 12), texts[1].slice(0, 12));
+    });
+});
+
+describe('bench serve against the real server', { skip }, () => {
+  let server;
+  before(async () => { server = await Server.start(); });
+  after(async () => assert.equal(await server?.stop(), 0, server?.log));
+  const load = ['--num-prompts', '40', '--max-concurrency', '8', '--random-input-len', '60', '--random-output-len',
+    '24', '--ignore-eos', '--quiet', '--metrics-interval', '0.05'];
+
+  test('measures, reports and compares', async () => {
+    const files = ['a', 'b'].map((name) => join(scratch, `${name}.json`));
+    const page = join(scratch, 'report.html');
+    for (const [i, file] of files.entries()) {
+      const { status, stdout, stderr } = await bench('serve', '--base-url', server.url, '--json', file, '--html', page,
+        '--goodput', 'ttft:60000', 'tpot:1', '--seed', String(i), ...load);
+      assert.equal(status, 0, stderr);
+      for (const part of ['TTFT', 'P99', 'goodput', 'counted by the server']) assert.ok(stdout.includes(part), stdout);
+    }
+    const result = JSON.parse(readFileSync(files[0], 'utf8'));
+    assert.equal(result.completed, 40);
+    assert.equal(result.total_output_tokens, 40 * 24);
+    assert.ok(Math.abs(result.total_input_tokens / 40 - 60) < 9, `${result.total_input_tokens / 40} tokens a prompt`);
+    assert.ok(result.server_metrics.some((sample) => sample.running > 0 && sample.kv_use > 0), 'it was seen at work');
+    assert.ok(result.server_mean_ttft_ms > 0);
+    assert.match(readFileSync(page, 'utf8'), /KV cache in use[\s\S]*<svg/);
+
+    const { status, stdout } = await bench('compare', ...files);
+    assert.equal(status, 0);
+    assert.match(stdout, /TTFT P99 ms .* \d\.\d{3} - \d+\.\d{3}/);
+    assert.equal((await bench('--compare', ...files)).stdout, stdout, 'both spellings, the same numbers');
+  });
+
+  test('chats', async () => {
+    const { status, stdout, stderr } = await bench('serve', '--url', server.url, '--endpoint', 'chat', '--json', '-', ...load);
+    assert.equal(status, 0, stderr);
+    assert.equal(JSON.parse(stdout).completed, 40);
+  });
+});
+
+test('what a user can get wrong: one line, exit code 2', async () => {
+  const bad = join(scratch, 'bad.csv');
+  writeFileSync(bad, 'TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.97,12,x\n');
+  for (const [args, words] of [
+    [['serve', '--base-url', 'localhost:8000'], /--base-url/],
+    [['serve', '--base-url', 'http://127.0.0.1:1', '--model', 'm'], /127\.0\.0\.1:1.*refused/],
+    [['serve', '--trace', bad], /bad\.csv: line 2: 'x'/],
+    [['serve', '--trace', join(scratch, 'none')], /none/],
+    [['serve', '--endpoint', 'embeddings'], /--endpoint/],
+    [['serve', '--goodput', 'tpot'], /--goodput 'tpot'/],
+    [['serve', '--request-rate', '-3'], /--request-rate/],
+    [['serve', '--endpoint', 'chat', '--token-ids', '1:2'], /--token-ids/],
+    [['serve', '--burst', '1'], /--burst/],
+    [['compare', bad, bad], /bad\.csv/],
+  ]) {
+    const { status, stdout, stderr } = await bench(...args);
+    assert.equal(status, 2, `${args.join(' ')}: ${stderr}`);
+    assert.equal(stdout, '');
+    assert.match(stderr, words);
+  }
+});
