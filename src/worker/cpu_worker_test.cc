@@ -161,6 +161,72 @@ TEST(Rank, ManySamplesInOneStepEqualOneAtATime) {
   EXPECT_EQ(sampled, alone);
 }
 
+// More scores than are projected at once, beside another sequence that draws.
+TEST(Rank, ManyScoresInOneStepEqualOneAtATime) {
+  const SyntheticCheckpoint checkpoint(small_spec());
+  auto rank = Rank::create(small_options(small_spec()), checkpoint);
+  ASSERT_TRUE(rank.ok());
+  std::vector<TokenId> tokens;
+  for (int i = 0; i < 100; ++i) {
+    tokens.push_back(i * 37 % 70);
+  }
+  std::vector<TokenLogprobs> alone;
+  for (int i = 0; i < 99; ++i) {
+    StepPlan plan = plan_of(1, i, {tokens[static_cast<std::size_t>(i)]});
+    plan.slices[0].sample = -1;
+    plan.samples.clear();
+    plan.scores.push_back({.token = tokens[static_cast<std::size_t>(i) + 1], .top_logprobs = 4});
+    plan.slices[0].score_count = 1;
+    alone.push_back((*rank)->run(plan).scored.at(0));
+  }
+  StepPlan plan = plan_of(2, 0, {5, 6, 7});
+  plan.blocks = {40};
+  plan.tokens.insert(plan.tokens.end(), tokens.begin(), tokens.end());
+  plan.slices.push_back({.token_begin = 3,
+                         .token_count = 100,
+                         .block_begin = 1,
+                         .block_count = 25,
+                         .score_count = 99});
+  for (int i = 0; i < 99; ++i) {
+    plan.blocks.push_back(i);
+    plan.scores.push_back(
+        {.after = 3 + i, .token = tokens[static_cast<std::size_t>(i) + 1], .top_logprobs = 4});
+  }
+  plan.blocks.resize(26);
+  plan.samples[0].top_logprobs = 2;
+  const StepResult result = (*rank)->run(plan);
+  ASSERT_EQ(result.scored.size(), alone.size());
+  for (std::size_t i = 0; i < alone.size(); ++i) {
+    EXPECT_EQ(result.scored[i].logprob, alone[i].logprob) << i;
+    EXPECT_EQ(result.scored[i].rank, alone[i].rank) << i;
+    EXPECT_EQ(result.scored[i].top.at(3).logprob, alone[i].top.at(3).logprob) << i;
+  }
+  ASSERT_EQ(result.logprobs.size(), 1U);
+  EXPECT_EQ(result.logprobs[0].rank, 1);
+  EXPECT_EQ(result.logprobs[0].top.at(0).token, result.sampled.at(0));
+}
+
+// Penalised, constrained and banned rows beside plain ones: each draws what it draws alone.
+TEST(Rank, LogprobsComeUpToTheLastSampleThatWantsThem) {
+  const SyntheticCheckpoint checkpoint(small_spec());
+  auto rank = Rank::create(small_options(small_spec()), checkpoint);
+  ASSERT_TRUE(rank.ok());
+  StepPlan plan{.id = StepId{1}};
+  for (int i = 0; i < 4; ++i) {
+    plan.tokens.push_back(i);
+    plan.blocks.push_back(i);
+    plan.slices.push_back(
+        {.token_begin = i, .token_count = 1, .block_begin = i, .block_count = 1, .sample = i});
+    plan.samples.push_back({.params = {.temperature = 0.0F}, .position = 1});
+  }
+  EXPECT_TRUE((*rank)->run(plan).logprobs.empty());
+  plan.samples[2].top_logprobs = 0;
+  const StepResult result = (*rank)->run(plan);
+  ASSERT_EQ(result.logprobs.size(), 3U);
+  EXPECT_EQ(result.logprobs[2].rank, 1);
+  EXPECT_EQ(result.logprobs[0].rank, 0);  // not asked, not told
+}
+
 TEST(RankDeathTest, MalformedPlansStopTheProgram) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const SyntheticCheckpoint checkpoint(small_spec());
@@ -181,6 +247,19 @@ TEST(RankDeathTest, MalformedPlansStopTheProgram) {
   EXPECT_DEATH(run_spoiled([](StepPlan& p) { p.slices[0].sample = 1; }), "sample exists");
   EXPECT_DEATH(run_spoiled([](StepPlan& p) { p.slices[0].sample = -1; }), "belongs");
   EXPECT_DEATH(run_spoiled([](StepPlan& p) { p = {}; }), "at least one token");
+  EXPECT_DEATH(run_spoiled([](StepPlan& p) { p.slices[0].score_count = 1; }), "inside its plan");
+  const auto score = [](StepPlan& p, ScoreSpec spec) {
+    p.scores = {spec};
+    p.slices[0].score_count = 1;
+  };
+  EXPECT_DEATH(run_spoiled([&](StepPlan& p) { score(p, {.after = 3}); }), "after one");
+  EXPECT_DEATH(run_spoiled([&](StepPlan& p) { score(p, {.token = 70}); }), "scored tokens");
+  EXPECT_DEATH(run_spoiled([](StepPlan& p) { p.scores.resize(1); }), "score belongs");
+  EXPECT_DEATH(run_spoiled([](StepPlan& p) {
+                 p.samples[0].banned = {1};
+                 p.samples[0].history_count = 1;
+               }),
+               "history");
 }
 
 }  // namespace

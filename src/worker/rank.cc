@@ -119,8 +119,12 @@ void Rank::read_slices(const StepPlan& plan) {
   positions_.clear();
   slices_.clear();
   sampled_rows_.assign(plan.samples.size(), -1);
+  std::ptrdiff_t scores = 0;
   for (const SequenceSlice& slice : plan.slices) {
     check_slice(plan, slice);
+    check(slice.score_count == 0 || slice.score_begin == scores,
+          "the scores of a plan are in the order of its slices");
+    scores += slice.score_count;
     slices_.push_back({.first_row = slice.token_begin,
                        .rows = slice.token_count,
                        .first_position = slice.first_position,
@@ -137,6 +141,7 @@ void Rank::read_slices(const StepPlan& plan) {
     }
   }
   check(positions_.size() == plan.tokens.size(), "every token belongs to a slice");
+  check(scores == std::ssize(plan.scores), "every score belongs to a slice");
   for (const int row : sampled_rows_) {
     check(row >= 0, "a sample belongs to a slice");
   }

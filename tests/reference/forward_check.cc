@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <numeric>
 #include <random>
 
@@ -61,6 +62,7 @@ ForwardCheck::ForwardCheck(const Checkpoint& checkpoint, Precision precision)
   const ReferenceModel reference(checkpoint, precision == Precision::kBf16);
   ServedModel plain = serve(1);
   for (const std::vector<TokenId>* tokens : {&long_, &branch_, &short_}) {
+    hidden_[*tokens] = reference.hidden(*tokens);
     reference_[*tokens] = reference.logits(*tokens);
     TestSequence alone = sequence(*tokens, 0);
     plain.run(alone, {1});
@@ -181,12 +183,71 @@ void ForwardCheck::preempted_and_recomputed() {
   expect_right(small, "beside the preempted");
 }
 
+// Log-softmax of what the reference says; ranks and rows of what the served model itself says.
+void ForwardCheck::expect_scores(const std::vector<TokenId>& tokens,
+                                 const std::vector<TokenLogprobs>& scored) const {
+  ASSERT_EQ(scored.size(), tokens.size() - 1);
+  for (std::size_t i = 0; i < scored.size(); ++i) {
+    const std::vector<double>& want = reference_.at(tokens)[i];
+    const double most = *std::max_element(want.begin(), want.end());
+    double sum = 0.0;
+    for (const double logit : want) {
+      sum += std::exp(logit - most);
+    }
+    const auto next = static_cast<std::size_t>(tokens[i + 1]);
+    const double tolerance = 2.0 * tolerance_.worst * std::max(1.0, largest_of(want));
+    ASSERT_NEAR(scored[i].logprob, want[next] - most - std::log(sum), tolerance) << i;
+    const std::vector<float>& logits = plain_.at(tokens).at(static_cast<int>(i));
+    const std::vector<float>& row = scored[i].row;
+    ASSERT_EQ(row.size(), logits.size());
+    ASSERT_EQ(row[next], scored[i].logprob);
+    const auto more = std::count_if(logits.begin(), logits.end(),
+                                    [&](float logit) { return logit > logits[next]; });
+    const auto equal = std::count(logits.begin(), logits.end(), logits[next]);
+    ASSERT_GT(scored[i].rank, more);
+    ASSERT_LE(scored[i].rank, more + equal);
+    ASSERT_EQ(scored[i].top.size(), 3U);
+    ASSERT_EQ(scored[i].top[0].token,
+              std::max_element(logits.begin(), logits.end()) - logits.begin());
+    ASSERT_EQ(scored[i].top[0].logprob, *std::max_element(row.begin(), row.end()));
+  }
+}
+
+// The same bits however the prompt is cut.
+void ForwardCheck::scored_and_pooled() {
+  for (const std::vector<TokenId>* tokens : {&long_, &short_}) {
+    const ReadPrompt whole = serve(1).read(*tokens, {75});
+    expect_scores(*tokens, whole.scored);
+    const std::vector<std::vector<double>>& hidden = hidden_.at(*tokens);
+    std::vector<double> sum(hidden[0].size());
+    for (const std::vector<double>& row : hidden) {
+      std::transform(sum.begin(), sum.end(), row.begin(), sum.begin(), std::plus<>());
+    }
+    const auto narrow = [](const std::vector<double>& wide) {
+      return std::vector<float>(wide.begin(), wide.end());
+    };
+    EXPECT_LE(compare(narrow(whole.row_sum), sum).typical, tolerance_.typical);
+    EXPECT_LE(compare(narrow(whole.last_row), hidden.back()).typical, tolerance_.typical);
+    for (const std::vector<int>& chunks : {std::vector<int>{1}, {7}, {16}, {40, 3}}) {
+      const ReadPrompt cut = serve(2).read(*tokens, chunks);
+      EXPECT_EQ(cut.row_sum, whole.row_sum);
+      EXPECT_EQ(cut.last_row, whole.last_row);
+      ASSERT_EQ(cut.scored.size(), whole.scored.size());
+      for (std::size_t i = 0; i < cut.scored.size(); ++i) {
+        EXPECT_EQ(cut.scored[i].rank, whole.scored[i].rank);
+        EXPECT_EQ(cut.scored[i].row, whole.scored[i].row);
+      }
+    }
+  }
+}
+
 void ForwardCheck::everything() {
   one_token_at_a_time();
   chunked_prefill();
   several_sequences_in_a_batch();
   shared_prefix_blocks();
   preempted_and_recomputed();
+  scored_and_pooled();
 }
 
 }  // namespace protean

@@ -26,19 +26,24 @@ class ForwardCheck {
   void several_sequences_in_a_batch();
   void shared_prefix_blocks();
   void preempted_and_recomputed();
+  void scored_and_pooled();
 
   void everything();
 
  private:
   ServedModel serve(int threads) const;
   TestSequence sequence(const std::vector<TokenId>& tokens, std::uint32_t block_seed) const;
+  void expect_scores(const std::vector<TokenId>& tokens,
+                     const std::vector<TokenLogprobs>& scored) const;
   void expect_right(const TestSequence& sequence, const char* what) const;
 
   const Checkpoint& checkpoint_;
   Precision precision_;
   Difference tolerance_;
   std::vector<TokenId> long_, branch_, short_;  // branch_ begins like long_
-  // By token sequence: the reference's logits, and those of the plainest way of serving.
+  // By token sequence: the reference's rows before and after the output projection, and the logits
+  // of the plainest way of serving.
+  std::map<std::vector<TokenId>, std::vector<std::vector<double>>> hidden_;
   std::map<std::vector<TokenId>, std::vector<std::vector<double>>> reference_;
   std::map<std::vector<TokenId>, std::map<int, std::vector<float>>> plain_;
 };

@@ -219,7 +219,7 @@ void ReferenceModel::feed_forward(const Layer& layer, std::vector<Vector>& resid
   }
 }
 
-std::vector<std::vector<double>> ReferenceModel::logits(std::span<const TokenId> tokens) const {
+std::vector<std::vector<double>> ReferenceModel::hidden(std::span<const TokenId> tokens) const {
   std::vector<Vector> residual;
   for (const TokenId token : tokens) {
     const auto begin = embedding_.values.begin() + std::ptrdiff_t{token} * spec_.hidden;
@@ -230,9 +230,17 @@ std::vector<std::vector<double>> ReferenceModel::logits(std::span<const TokenId>
     feed_forward(layers_[layer], residual);
   }
   for (Vector& row : residual) {
-    row = apply(output_, norm(row, final_norm_), {});
+    row = norm(row, final_norm_);
   }
   return residual;
+}
+
+std::vector<std::vector<double>> ReferenceModel::logits(std::span<const TokenId> tokens) const {
+  std::vector<Vector> rows = hidden(tokens);
+  for (Vector& row : rows) {
+    row = apply(output_, row, {});
+  }
+  return rows;
 }
 
 }  // namespace protean

@@ -16,6 +16,9 @@ class ReferenceModel {
   // Matrices are rounded to bf16 first when the served model keeps them so.
   ReferenceModel(const Checkpoint& checkpoint, bool bf16_matrices);
 
+  // What the last layer gives for each token, normalised: [tokens][hidden].
+  std::vector<std::vector<double>> hidden(std::span<const TokenId> tokens) const;
+
   // Logits after each token: [tokens][vocab].
   std::vector<std::vector<double>> logits(std::span<const TokenId> tokens) const;
 

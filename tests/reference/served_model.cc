@@ -63,4 +63,51 @@ void ServedModel::run(TestSequence& sequence, const std::vector<int>& chunk_size
   }
 }
 
+ReadPrompt ServedModel::read(const std::vector<TokenId>& prompt,
+                             const std::vector<int>& chunk_sizes) {
+  ReadPrompt read;
+  const int length = static_cast<int>(prompt.size());
+  int first = 0;
+  for (std::size_t i = 0; first < length; ++i) {
+    const int count = std::min(length - first, chunk_sizes[std::min(i, chunk_sizes.size() - 1)]);
+    read_chunk(prompt, first, count, read);
+    first += count;
+  }
+  return read;
+}
+
+// The chunk twice, once for each way of pooling; the second computes the same KV again.
+void ServedModel::read_chunk(const std::vector<TokenId>& prompt, int first, int count,
+                             ReadPrompt& so_far) {
+  const int end = first + count;
+  const int blocks = ceil_div(end, options_.block_tokens);
+  StepPlan plan{.tokens = {prompt.begin() + first, prompt.begin() + end}};
+  for (BlockId block = 0; block < blocks; ++block) {
+    plan.blocks.push_back(block);
+  }
+  for (int i = 0; i < count && first + i + 1 < std::ssize(prompt); ++i) {
+    plan.scores.push_back({.after = i,
+                           .token = prompt[static_cast<std::size_t>(first + i + 1)],
+                           .top_logprobs = 3,
+                           .whole_row = true});
+  }
+  plan.slices.push_back({.first_position = first,
+                         .token_count = count,
+                         .block_count = blocks,
+                         .score_count = static_cast<int>(plan.scores.size()),
+                         .pooling = Pooling::kMean});
+  plan.id = StepId{++last_step_};
+  StepResult result = rank_->run(plan);
+  so_far.scored.insert(so_far.scored.end(), result.scored.begin(), result.scored.end());
+  so_far.row_sum.resize(result.pooled.at(0).size());
+  for (std::size_t i = 0; i < so_far.row_sum.size(); ++i) {
+    so_far.row_sum[i] += result.pooled[0][i];
+  }
+  plan.scores.clear();
+  plan.slices[0].score_count = 0;
+  plan.slices[0].pooling = Pooling::kLast;
+  plan.id = StepId{++last_step_};
+  so_far.last_row = rank_->run(plan).pooled.at(0);
+}
+
 }  // namespace protean

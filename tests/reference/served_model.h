@@ -20,6 +20,13 @@ struct TestSequence {
   std::vector<TokenId> drawn;                // greedy, one per chunk
 };
 
+// What a request learns of a prompt: the likelihood of each token but the first, and embeddings.
+struct ReadPrompt {
+  std::vector<TokenLogprobs> scored;
+  std::vector<double> row_sum;
+  std::vector<double> last_row;
+};
+
 // The served model, step by step, with the logits of each chunk's last token.
 class ServedModel {
  public:
@@ -37,7 +44,12 @@ class ServedModel {
   // All that is left of one sequence, in chunks of these sizes, the last one repeated.
   void run(TestSequence& sequence, const std::vector<int>& chunk_sizes);
 
+  // Scores and pools a prompt, in chunks of these sizes, the last one repeated.
+  ReadPrompt read(const std::vector<TokenId>& prompt, const std::vector<int>& chunk_sizes);
+
  private:
+  void read_chunk(const std::vector<TokenId>& prompt, int first, int count, ReadPrompt& so_far);
+
   Options options_;
   int vocab_;
   std::unique_ptr<Rank> rank_;

@@ -56,6 +56,15 @@ void expect_same_plan(const StepPlan& a, const StepPlan& b) {
   for (std::size_t i = 0; i < a.samples.size(); ++i) {
     EXPECT_EQ(a.samples[i].position, b.samples[i].position);
     EXPECT_EQ(a.samples[i].params.seed, b.samples[i].params.seed);
+    EXPECT_EQ(a.samples[i].history_begin, b.samples[i].history_begin);
+    EXPECT_EQ(a.samples[i].history_count, b.samples[i].history_count);
+    EXPECT_EQ(a.samples[i].banned, b.samples[i].banned);
+  }
+  EXPECT_EQ(a.history, b.history);
+  ASSERT_EQ(a.scores.size(), b.scores.size());
+  for (std::size_t i = 0; i < a.scores.size(); ++i) {
+    EXPECT_EQ(a.scores[i].after, b.scores[i].after);
+    EXPECT_EQ(a.scores[i].token, b.scores[i].token);
   }
   ASSERT_EQ(a.slices.size(), b.slices.size());
   for (std::size_t i = 0; i < a.slices.size(); ++i) {
@@ -66,6 +75,27 @@ void expect_same_plan(const StepPlan& a, const StepPlan& b) {
     EXPECT_EQ(a.slices[i].block_begin, b.slices[i].block_begin);
     EXPECT_EQ(a.slices[i].block_count, b.slices[i].block_count);
     EXPECT_EQ(a.slices[i].sample, b.slices[i].sample);
+    EXPECT_EQ(a.slices[i].score_count, b.slices[i].score_count);
+    EXPECT_EQ(a.slices[i].pooling, b.slices[i].pooling);
+  }
+}
+
+// All that requests can ask for, some of it of each.
+void ask_for_more(Request& request, std::uint64_t id) {
+  request.priority = static_cast<int>(id % 3);
+  if (id % 4 == 0) {
+    request.sampling.frequency_penalty = 0.5F;
+    request.min_tokens = 5;
+  }
+  request.logprobs = {
+      .answer = id % 5 == 1, .prompt = id % 7 == 2, .top = static_cast<int>(id % 4)};
+  if (id % 11 == 3) {
+    request.pooling = id % 2 == 0 ? Pooling::kMean : Pooling::kLast;
+    request.max_tokens = 0;
+  }
+  if (id % 6 == 0) {  // the test's clock counts events
+    request.deadlines = {.first_token_ns = static_cast<TimeNs>(40 * id),
+                         .finish_ns = static_cast<TimeNs>(60 * id)};
   }
 }
 
@@ -81,6 +111,7 @@ Request random_request(std::uint64_t id) {
   request.sampling.seed = id;
   request.max_tokens = static_cast<int>(1 + random() % 60);
   request.stop_ids = {2};
+  ask_for_more(request, id);
   return request;
 }
 
