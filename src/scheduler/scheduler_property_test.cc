@@ -2,36 +2,21 @@
 
 #include <algorithm>
 #include <deque>
-#include <functional>
 #include <iterator>
 #include <map>
 #include <optional>
 #include <random>
 #include <set>
-#include <string>
 #include <vector>
 
 #include "scheduler/scheduler.h"
+#include "scheduler/simulated_kv.h"
 
 // Random traffic against the scheduler, with KV simulated so exactly that any cell read with the
 // wrong content shows, wherever the mistake was made: in block tables, reuse, order or release.
 
 namespace protean {
 namespace {
-
-std::uint64_t mix(std::uint64_t hash, std::uint64_t value) {
-  hash ^= value + 0x9E3779B97F4A7C15ULL + (hash << 6) + (hash >> 2);
-  hash *= 0xBF58476D1CE4E5B9ULL;
-  return hash ^ (hash >> 31);
-}
-
-std::uint64_t chain_start(const std::string& salt) {
-  return mix(7, std::hash<std::string>{}(salt));
-}
-
-std::uint64_t chain_next(std::uint64_t chain, TokenId token) {
-  return mix(chain, static_cast<std::uint64_t>(token) + 1);
-}
 
 class Dice {
  public:
@@ -45,89 +30,6 @@ class Dice {
   std::mt19937 random_;
 };
 
-// A request as its sender knows it. It stays known after it ended: steps in flight still name it.
-struct Client {
-  std::vector<TokenId> tokens;  // prompt, then output
-  std::string salt;
-  std::uint64_t taste = 0;  // decides what is drawn; few differ, so that outputs repeat as well
-  int left = 0;             // tokens still to draw
-  int next = -1;  // where its next slice begins if it keeps its KV; -1 before it first runs
-};
-
-using Clients = std::map<RequestId, Client>;
-
-struct Step {
-  StepPlan plan;
-  unsigned tag = 0;            // precision tag when it was planned
-  std::set<RequestId> placed;  // admitted by this plan, for the first time or again
-  bool executed = false;
-  bool failed = false;
-  std::vector<TokenId> sampled;
-};
-
-// KV whose cells hold a hash of everything they depend on: salt, all tokens up to theirs and,
-// apart, the precision tags of all steps that went into them. Writing continues the chain from
-// whatever the previous cell really holds, so a wrong prefix stays wrong in all that is computed
-// after it.
-class SimulatedKv {
- public:
-  explicit SimulatedKv(const SchedulerConfig& config)
-      : block_tokens_(config.block_tokens),
-        cells_(static_cast<std::size_t>(config.kv_blocks * config.block_tokens)) {}
-
-  void execute(const Step& step, const SequenceSlice& slice, const Client& client) {
-    const int end = slice.first_position + slice.token_count;
-    ASSERT_LE(end, slice.block_count * block_tokens_) << "the block table is too short";
-    ASSERT_LE(end, std::ssize(client.tokens));
-    if (step.placed.contains(slice.request)) {
-      expect_reused_at(step, slice);
-    }
-    for (int position = slice.first_position; position < end; ++position) {
-      const TokenId token = step.plan.tokens[static_cast<std::size_t>(slice.token_begin + position -
-                                                                      slice.first_position)];
-      const Cell before =
-          position == 0 ? Cell{chain_start(client.salt), 0} : cell(step.plan, slice, position - 1);
-      cell(step.plan, slice, position) = {chain_next(before.chain, token),
-                                          before.tags | (1U << step.tag)};
-    }
-    expect_content(step.plan, slice, client);
-  }
-
- private:
-  struct Cell {
-    std::uint64_t chain = 0;
-    unsigned tags = 0;  // bit per precision tag
-  };
-
-  Cell& cell(const StepPlan& plan, const SequenceSlice& slice, int position) {
-    const BlockId block =
-        plan.blocks[static_cast<std::size_t>(slice.block_begin + position / block_tokens_)];
-    return cells_[static_cast<std::size_t>(block) * static_cast<std::size_t>(block_tokens_) +
-                  static_cast<std::size_t>(position % block_tokens_)];
-  }
-
-  // What a newcomer finds in the prefix cache was computed at the precisions of now alone.
-  void expect_reused_at(const Step& step, const SequenceSlice& slice) {
-    for (int position = 0; position < slice.first_position; ++position) {
-      ASSERT_EQ(cell(step.plan, slice, position).tags, 1U << step.tag)
-          << "request " << slice.request.value << " reuses KV of another precision at " << position;
-    }
-  }
-
-  void expect_content(const StepPlan& plan, const SequenceSlice& slice, const Client& client) {
-    std::uint64_t chain = chain_start(client.salt);
-    for (int position = 0; position < slice.first_position + slice.token_count; ++position) {
-      chain = chain_next(chain, client.tokens[static_cast<std::size_t>(position)]);
-      ASSERT_EQ(cell(plan, slice, position).chain, chain)
-          << "request " << slice.request.value << " reads foreign KV at " << position << " in step "
-          << plan.id.value;
-    }
-  }
-
-  const int block_tokens_;
-  std::vector<Cell> cells_;
-};
-
 // How often the interesting things happened, so that the test notices if it stops provoking them.
 struct Coverage {
   std::int64_t reused_tokens = 0;
@@ -135,6 +37,10 @@ struct Coverage {
   std::int64_t failed_steps = 0;
   std::int64_t tag_changes = 0;
   std::int64_t steps_behind_others = 0;  // planned while another was in flight
+  std::int64_t scored_tokens = 0;
+  std::int64_t pooled_again = 0;  // sums begun anew
+  std::int64_t passed_over = 0;   // waited for a prefix while others were admitted
+  std::int64_t shared_prompts = 0;
 };
 
 // One seed: a random configuration and random events. Steps are planned ahead of execution and
@@ -208,16 +114,33 @@ class Trial {
     }
     request.max_tokens = 1 + dice_.below(config_.max_model_len);
     request.cache_salt = dice_.chance(25) ? "salt" : "";
+    ask_for_more(request);
     Client client{.tokens = request.prompt,
                   .salt = request.cache_salt,
                   .taste = static_cast<std::uint64_t>(dice_.below(3)),
-                  .left = request.max_tokens};
+                  .left = request.max_tokens,
+                  .place = {request.priority, dice_.below(3)},
+                  .prompt = count,
+                  .draws = request.max_tokens > 0,
+                  .wants_scores = request.logprobs.prompt,
+                  .pooling = request.pooling};
     const RequestId id = request.id;
-    if (scheduler_.add(std::move(request)).ok()) {
+    if (scheduler_.add(std::move(request), client.place.second).ok()) {
       clients_.emplace(id, std::move(client));
       alive_.insert(id);
     }
     plan_ahead();
+  }
+
+  void ask_for_more(Request& request) {
+    request.priority = dice_.below(2);
+    request.logprobs.prompt = dice_.chance(15);
+    if (dice_.chance(15)) {
+      request.pooling = dice_.chance(50) ? Pooling::kMean : Pooling::kLast;
+    }
+    if (request.pooling != Pooling::kNone || dice_.chance(5)) {
+      request.max_tokens = 0;
+    }
   }
 
   TokenId word(std::uint64_t hash) const {
@@ -247,6 +170,9 @@ class Trial {
       expect_writers_alone(*plan);
       coverage_.steps_behind_others += in_flight_.empty() ? 0 : 1;
       std::set<RequestId> placed = follow(*plan);
+      for (const RequestId id : placed) {
+        expect_in_order(id);
+      }
       in_flight_.push_back({.plan = *std::move(plan), .tag = tag_, .placed = std::move(placed)});
     }
     ASSERT_TRUE(!in_flight_.empty() || scheduler_.idle()) << "requests wait, but nothing runs";
@@ -295,8 +221,51 @@ class Trial {
         coverage_.reused_tokens += slice.first_position;
       }
       client.next = slice.first_position + slice.token_count;
+      first_positions_[slice.request] = slice.first_position;
     }
     return placed;
+  }
+
+  bool comes_before(RequestId a, RequestId b) const {
+    return std::pair(clients_.at(a).place, a) < std::pair(clients_.at(b).place, b);
+  }
+
+  // Whole blocks that both begin with, and that `user` may take from the cache.
+  int shared_tokens(const Client& user, const Client& owner) const {
+    if (user.salt != owner.salt || !user.reuses() || !config_.prefix_caching) {
+      return 0;
+    }
+    const auto end = std::mismatch(user.tokens.begin(), user.tokens.end() - 1, owner.tokens.begin(),
+                                   owner.tokens.end());
+    const auto shared = static_cast<int>(end.first - user.tokens.begin());
+    return shared - shared % config_.block_tokens;
+  }
+
+  // Whoever is admitted has passed only those who wait for a prefix, and computes nothing that one
+  // before it is computing already.
+  void expect_in_order(RequestId admitted) {
+    const Client& client = clients_.at(admitted);
+    const bool undisturbed = tag_percent_ == 0 && scheduler_.observe().preemptions_total == 0;
+    const int begins_at = first_positions_.at(admitted);
+    for (const RequestId other : alive_) {
+      const Client& before = clients_.at(other);
+      if (!comes_before(other, admitted)) {
+        continue;
+      }
+      if (before.next < 0) {
+        const bool waits = std::any_of(alive_.begin(), alive_.end(), [&](RequestId owner) {
+          return clients_.at(owner).next >= 0 && comes_before(owner, other) &&
+                 shared_tokens(before, clients_.at(owner)) > 0;
+        });
+        ASSERT_TRUE(waits) << admitted.value << " overtook " << other.value;
+        ++coverage_.passed_over;
+      } else if (undisturbed) {
+        const int shared = shared_tokens(client, before);
+        ASSERT_GE(begins_at, shared)
+            << admitted.value << " computes what " << other.value << " does";
+        coverage_.shared_prompts += shared > 0 ? 1 : 0;
+      }
+    }
   }
 
   void execute_next() {
@@ -317,13 +286,69 @@ class Trial {
     }
     step.sampled.resize(step.plan.samples.size());
     for (const SequenceSlice& slice : step.plan.slices) {
-      const Client& client = clients_.at(slice.request);
+      Client& client = clients_.at(slice.request);
       kv_.execute(step, slice, client);
+      score(step, slice, client);
+      pool(slice, client);
       const bool at_end = slice.first_position + slice.token_count == std::ssize(client.tokens);
-      ASSERT_EQ(slice.sample >= 0, at_end) << "only a sequence's last token is sampled after";
-      if (at_end) {
+      ASSERT_EQ(slice.sample >= 0, at_end && client.draws)
+          << "only a sequence's last token is sampled after";
+      if (slice.sample >= 0) {
         step.sampled.at(static_cast<std::size_t>(slice.sample)) = draw(client);
       }
+    }
+  }
+
+  // Each prompt token but the first once, in order, whatever is preempted; each score says whose it
+  // is and of which position.
+  void score(Step& step, const SequenceSlice& slice, Client& client) {
+    ASSERT_TRUE(client.wants_scores || slice.score_count == 0);
+    for (int i = 0; i < slice.score_count; ++i) {
+      const ScoreSpec& spec = step.plan.scores[static_cast<std::size_t>(slice.score_begin + i)];
+      const int position = slice.first_position + spec.after - slice.token_begin + 1;
+      ASSERT_EQ(position, client.scored) << "request " << slice.request.value;
+      ASSERT_LT(position, client.prompt);
+      ASSERT_EQ(spec.token, client.tokens[static_cast<std::size_t>(position)]);
+      ++client.scored;
+      step.scored.push_back({.logprob = static_cast<float>(slice.request.value), .rank = position});
+    }
+    if (client.wants_scores) {
+      const int computed = slice.first_position + slice.token_count;
+      ASSERT_GE(client.scored, std::min(computed + 1, client.prompt)) << "a token is not scored";
+    }
+  }
+
+  void pool(const SequenceSlice& slice, Client& client) {
+    const int end = slice.first_position + slice.token_count;
+    if (client.pooling != Pooling::kMean) {
+      ASSERT_EQ(slice.pooling, end == client.prompt ? client.pooling : Pooling::kNone);
+      return;
+    }
+    ASSERT_EQ(slice.pooling, Pooling::kMean);
+    if (slice.first_position == 0) {
+      coverage_.pooled_again += client.pooled > 0 ? 1 : 0;
+      client.pooled = 0;
+    }
+    ASSERT_EQ(slice.first_position, client.pooled) << "a row is missing or counted twice";
+    client.pooled = end;
+  }
+
+  void hear(const StepOutcome& outcome) {
+    for (const Scored& part : outcome.scored) {
+      Client& client = clients_.at(part.request);
+      ASSERT_EQ(part.first_position, client.delivered);
+      for (const TokenLogprobs& one : part.logprobs) {
+        ASSERT_EQ(one.logprob, static_cast<float>(part.request.value));
+        ASSERT_EQ(one.rank, client.delivered++);
+        ++coverage_.scored_tokens;
+      }
+    }
+    for (const RequestId id : outcome.computed) {
+      const Client& client = clients_.at(id);
+      ASSERT_FALSE(client.draws);
+      ASSERT_TRUE(client.pooling != Pooling::kMean || client.pooled == client.prompt);
+      ASSERT_TRUE(!client.wants_scores || client.delivered == client.prompt);
+      end(id);
     }
   }
 
@@ -336,7 +361,12 @@ class Trial {
     }
     const Step step = std::move(in_flight_.front());
     in_flight_.pop_front();
-    StepResult result{.id = step.plan.id, .sampled = step.sampled, .failure = {}};
+    StepResult result{.id = step.plan.id, .sampled = step.sampled, .scored = step.scored};
+    for (const SequenceSlice& slice : step.plan.slices) {
+      if (slice.pooling != Pooling::kNone) {
+        result.pooled.emplace_back();
+      }
+    }
     if (step.failed) {
       result.failure = Error{ErrorCode::kInternal, "simulated"};
     }
@@ -345,8 +375,10 @@ class Trial {
     for (const RequestId id : outcome.failed) {
       end(id);
     }
+    hear(outcome);
     for (const Sampled& sampled : outcome.sampled) {
       Client& client = clients_.at(sampled.request);
+      ASSERT_TRUE(!client.wants_scores || client.delivered == client.prompt);
       client.tokens.push_back(sampled.token);
       if (--client.left == 0 || dice_.chance(3)) {
         end(sampled.request);
@@ -381,6 +413,7 @@ class Trial {
   SimulatedKv kv_;
   Clients clients_;
   std::set<RequestId> alive_;
+  std::map<RequestId, int> first_positions_;  // of their last slices
   std::deque<Step> in_flight_;
   std::uint64_t last_request_ = 0;
   unsigned tag_ = 0;
@@ -400,6 +433,10 @@ TEST(SchedulerProperty, EverySequenceReadsItsOwnKv) {
   EXPECT_GT(coverage.failed_steps, 100);
   EXPECT_GT(coverage.tag_changes, 100);
   EXPECT_GT(coverage.steps_behind_others, 1000);
+  EXPECT_GT(coverage.scored_tokens, 1000);
+  EXPECT_GT(coverage.pooled_again, 10);
+  EXPECT_GT(coverage.passed_over, 100);
+  EXPECT_GT(coverage.shared_prompts, 100);
 }
 
 }  // namespace

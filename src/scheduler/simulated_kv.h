@@ -1,0 +1,127 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "scheduler/scheduler.h"
+
+// For the property test: requests as their senders know them, and KV that knows what it holds.
+
+namespace protean {
+
+inline std::uint64_t mix(std::uint64_t hash, std::uint64_t value) {
+  hash ^= value + 0x9E3779B97F4A7C15ULL + (hash << 6) + (hash >> 2);
+  hash *= 0xBF58476D1CE4E5B9ULL;
+  return hash ^ (hash >> 31);
+}
+
+inline std::uint64_t chain_start(const std::string& salt) {
+  return mix(7, std::hash<std::string>{}(salt));
+}
+
+inline std::uint64_t chain_next(std::uint64_t chain, TokenId token) {
+  return mix(chain, static_cast<std::uint64_t>(token) + 1);
+}
+
+// A request as its sender knows it. It stays known after it ended: steps in flight still name it.
+struct Client {
+  std::vector<TokenId> tokens;  // prompt, then output
+  std::string salt;
+  std::uint64_t taste = 0;  // decides what is drawn; few differ, so that outputs repeat as well
+  int left = 0;             // tokens still to draw
+  int next = -1;  // where its next slice begins if it keeps its KV; -1 before it first runs
+  std::pair<int, TimeNs> place;  // priority and due time; the id breaks ties
+  int prompt = 0;
+  bool draws = true;
+  bool wants_scores = false;
+  Pooling pooling = Pooling::kNone;
+  int scored = 1;     // prompt tokens that executed steps have scored, and the first
+  int delivered = 1;  // of those, the ones that completed steps have told
+  int pooled = 0;     // leading rows in the sum so far
+
+  bool reuses() const { return !wants_scores && pooling != Pooling::kMean; }
+};
+
+using Clients = std::map<RequestId, Client>;
+
+struct Step {
+  StepPlan plan;
+  unsigned tag = 0;            // precision tag when it was planned
+  std::set<RequestId> placed;  // admitted by this plan, for the first time or again
+  bool executed = false;
+  bool failed = false;
+  std::vector<TokenId> sampled;
+  std::vector<TokenLogprobs> scored;
+};
+
+// KV whose cells hold a hash of everything they depend on: salt, all tokens up to theirs and,
+// apart, the precision tags of all steps that went into them. Writing continues the chain from
+// whatever the previous cell really holds, so a wrong prefix stays wrong in all that is computed
+// after it.
+class SimulatedKv {
+ public:
+  explicit SimulatedKv(const SchedulerConfig& config)
+      : block_tokens_(config.block_tokens),
+        cells_(static_cast<std::size_t>(config.kv_blocks * config.block_tokens)) {}
+
+  void execute(const Step& step, const SequenceSlice& slice, const Client& client) {
+    const int end = slice.first_position + slice.token_count;
+    ASSERT_LE(end, slice.block_count * block_tokens_) << "the block table is too short";
+    ASSERT_LE(end, std::ssize(client.tokens));
+    if (step.placed.contains(slice.request)) {
+      expect_reused_at(step, slice);
+    }
+    for (int position = slice.first_position; position < end; ++position) {
+      const TokenId token = step.plan.tokens[static_cast<std::size_t>(slice.token_begin + position -
+                                                                      slice.first_position)];
+      const Cell before =
+          position == 0 ? Cell{chain_start(client.salt), 0} : cell(step.plan, slice, position - 1);
+      cell(step.plan, slice, position) = {chain_next(before.chain, token),
+                                          before.tags | (1U << step.tag)};
+    }
+    expect_content(step.plan, slice, client);
+  }
+
+ private:
+  struct Cell {
+    std::uint64_t chain = 0;
+    unsigned tags = 0;  // bit per precision tag
+  };
+
+  Cell& cell(const StepPlan& plan, const SequenceSlice& slice, int position) {
+    const BlockId block =
+        plan.blocks[static_cast<std::size_t>(slice.block_begin + position / block_tokens_)];
+    return cells_[static_cast<std::size_t>(block) * static_cast<std::size_t>(block_tokens_) +
+                  static_cast<std::size_t>(position % block_tokens_)];
+  }
+
+  // What a newcomer finds in the prefix cache was computed at the precisions of now alone.
+  void expect_reused_at(const Step& step, const SequenceSlice& slice) {
+    for (int position = 0; position < slice.first_position; ++position) {
+      ASSERT_EQ(cell(step.plan, slice, position).tags, 1U << step.tag)
+          << "request " << slice.request.value << " reuses KV of another precision at " << position;
+    }
+  }
+
+  void expect_content(const StepPlan& plan, const SequenceSlice& slice, const Client& client) {
+    std::uint64_t chain = chain_start(client.salt);
+    for (int position = 0; position < slice.first_position + slice.token_count; ++position) {
+      chain = chain_next(chain, client.tokens[static_cast<std::size_t>(position)]);
+      ASSERT_EQ(cell(plan, slice, position).chain, chain)
+          << "request " << slice.request.value << " reads foreign KV at " << position << " in step "
+          << plan.id.value;
+    }
+  }
+
+  const int block_tokens_;
+  std::vector<Cell> cells_;
+};
+
+}  // namespace protean
