@@ -225,8 +225,68 @@ TEST_F(EngineTest, AnEmbeddingIsTheMeanOfAllRowsOrTheLast) {
   EXPECT_EQ(finished[1].embedding, (std::vector<float>{5.0F, 6.0F}));
 }
 
-// Random arrivals, cancels, failures and depths; a model of what every request must come to.
+// Random arrivals, cancels, failures, deadlines and depths; a model of what every request must come
+// to.
 class EngineStorm : public testing::TestWithParam<int> {};
+
+// Some ask for more than tokens, some are in a hurry.
+void ask_for_more(Request& asks, std::mt19937& random, TimeNs now_ns) {
+  const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
+  asks.priority = below(2);
+  asks.min_tokens = below(4);
+  asks.logprobs = {.answer = below(5) == 0, .prompt = below(5) == 0};
+  if (below(6) == 0) {
+    asks.pooling = below(2) == 0 ? Pooling::kMean : Pooling::kLast;
+    asks.max_tokens = 0;
+  }
+  if (below(4) == 0) {
+    asks.deadlines.first_token_ns = now_ns + below(60);
+  }
+  if (below(4) == 0) {
+    asks.deadlines.finish_ns = now_ns + below(100);
+  }
+}
+
+StepResult result_of(const StepPlan& plan, std::mt19937& random) {
+  StepResult result{.id = plan.id, .logprobs = {}, .scored = {}, .pooled = {}};
+  for (std::size_t i = 0; i < plan.samples.size(); ++i) {
+    result.sampled.push_back(static_cast<TokenId>(random() % 30));
+  }
+  result.logprobs.resize(plan.samples.size());
+  result.scored.resize(plan.scores.size());
+  for (const SequenceSlice& slice : plan.slices) {
+    if (slice.pooling != Pooling::kNone) {
+      result.pooled.push_back({static_cast<double>(slice.token_count)});
+    }
+  }
+  return result;
+}
+
+// What a sink must have heard of each accepted request by its end.
+void expect_whole(const RecordingSink& sink, const std::map<std::uint64_t, Request>& asked) {
+  std::map<std::uint64_t, int> scored, tokens;
+  for (const Output& output : sink.outputs) {
+    if (const auto* part = std::get_if<PromptScored>(&output)) {
+      int& so_far = scored[part->request.value];
+      ASSERT_EQ(part->first_position, so_far + 1);
+      so_far += static_cast<int>(part->logprobs.size());
+    } else if (const auto* token = std::get_if<NewToken>(&output)) {
+      ++tokens[token->request.value];
+      ASSERT_EQ(token->logprobs.has_value(), asked.at(token->request.value).logprobs.answer);
+    } else if (const auto* finished = std::get_if<Finished>(&output)) {
+      const Request& asks = asked.at(finished->request.value);
+      const int prompt = static_cast<int>(asks.prompt.size());
+      if (finished->reason == FinishReason::kLength) {
+        ASSERT_EQ(tokens[asks.id.value], asks.max_tokens);
+        ASSERT_EQ(finished->embedding.size(), asks.pooling == Pooling::kNone ? 0U : 1U);
+        if (asks.pooling == Pooling::kMean) {
+          ASSERT_EQ(finished->embedding[0], 1.0F) << "a row is missing or counted twice";
+        }
+        ASSERT_EQ(scored[asks.id.value], asks.logprobs.prompt ? prompt - 1 : 0);
+      }
+    }
+  }
+}
 
 TEST_P(EngineStorm, EveryAcceptedRequestEndsOnceAndNoBlockLeaks) {
   std::mt19937 random(static_cast<unsigned>(GetParam()));
@@ -240,16 +300,13 @@ TEST_P(EngineStorm, EveryAcceptedRequestEndsOnceAndNoBlockLeaks) {
   Engine engine(config, executor, sink);
   TimeNs now_ns = 0;
   std::uint64_t last_id = 0;
+  std::map<std::uint64_t, Request> asked;
   const auto end_oldest_step = [&] {
     const StepPlan plan = executor.plans.front();
     executor.plans.pop_front();
-    StepResult result{.id = plan.id};
+    StepResult result = result_of(plan, random);
     if (below(50) == 0) {
-      result.failure = Error{ErrorCode::kInternal, "storm"};
-    } else {
-      for (std::size_t i = 0; i < plan.samples.size(); ++i) {
-        result.sampled.push_back(below(30));
-      }
+      result = {.id = plan.id, .failure = Error{ErrorCode::kInternal, "storm"}};
     }
     engine.handle({++now_ns, StepDone{std::move(result)}});
   };
@@ -262,14 +319,19 @@ TEST_P(EngineStorm, EveryAcceptedRequestEndsOnceAndNoBlockLeaks) {
         asks.prompt[static_cast<std::size_t>(t)] = t;  // shares a prefix with others
       }
       asks.stop_ids = {29};
+      ask_for_more(asks, random, now_ns);
+      asked.emplace(last_id, asks);
       engine.handle({++now_ns, Arrival{std::move(asks)}});
     } else if (dice == 3 && last_id > 0) {
       engine.handle(
           {++now_ns,
            Cancel{RequestId{1 + static_cast<std::uint64_t>(below(static_cast<int>(last_id)))}}});
+    } else if (dice == 4) {
+      engine.handle({++now_ns, Tick{}});
     } else if (!executor.plans.empty()) {
       end_oldest_step();
     }
+    ASSERT_TRUE(!engine.next_deadline_ns() || *engine.next_deadline_ns() > now_ns);
     ASSERT_LE(std::ssize(executor.plans), config.max_in_flight);
   }
   while (!executor.plans.empty()) {
@@ -288,6 +350,8 @@ TEST_P(EngineStorm, EveryAcceptedRequestEndsOnceAndNoBlockLeaks) {
     EXPECT_EQ(ends[one.request.value], 1) << one.request.value;
   }
   EXPECT_EQ(accepted.size() + sink.all<Refused>().size(), last_id);
+  EXPECT_EQ(engine.next_deadline_ns(), std::nullopt);
+  expect_whole(sink, asked);
 }
 
 INSTANTIATE_TEST_SUITE_P(Seeds, EngineStorm, testing::Range(0, 40));

@@ -110,6 +110,15 @@ TEST(SchedulerOrder, NobodyWaitsForAPrefixThatIsOfNoUse) {
   EXPECT_EQ(who(scheduler.next_step().value()), (Ids{1, 2, 3}));
 }
 
+TEST(SchedulerOrder, NobodyWaitsForAPrefixOfAnotherPrecision) {
+  Scheduler scheduler(config_of(60));
+  ASSERT_TRUE(scheduler.add(request(1, counting(14), 4)).ok());
+  complete(scheduler, scheduler.next_step().value());
+  scheduler.set_precision_tag(1);
+  ASSERT_TRUE(scheduler.add(request(2, counting(14), 4)).ok());
+  EXPECT_EQ(who(scheduler.next_step().value()), (Ids{1, 2}));
+}
+
 TEST(SchedulerOrder, AnUrgentOneDoesNotWaitForTheSlow) {
   Scheduler scheduler(config_of(60));
   ASSERT_TRUE(scheduler.add(request(1, counting(30), 4)).ok());

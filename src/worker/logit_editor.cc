@@ -36,30 +36,25 @@ std::span<const TokenId> LogitEditor::answer() const {
   return sequence_.subspan(static_cast<std::size_t>(spec_->prompt_count));
 }
 
-std::span<const float> LogitEditor::edit(std::span<const float> logits, Exclude exclude) {
+EditedRow LogitEditor::edit(std::span<const float> logits, Exclude exclude) {
   check(logits.size() == static_cast<std::size_t>(vocab_), "a row has a logit per token");
-  row_.assign(logits.begin(), logits.end());
-  if (spec_->params.penalises()) {
+  const bool masked = spec_->constraint != nullptr;
+  if (spec_->params.penalises() || spec_->rules != nullptr || !spec_->banned.empty()) {
+    row_.assign(logits.begin(), logits.end());
+    logits = row_;
     penalise();
-  }
-  if (spec_->rules != nullptr) {
     add_bias();
-    if (exclude != Exclude::kFirm || spec_->constraint == nullptr) {
+    if (exclude != Exclude::kFirm || !masked) {
       exclude_all_but_allowed();
     }
     if (exclude != Exclude::kFirm) {
       exclude_bad_words();
     }
-  }
-  if (exclude == Exclude::kAll) {
-    for (const TokenId token : spec_->banned) {
-      this->exclude(token);
+    if (exclude == Exclude::kAll) {
+      exclude_banned();
     }
   }
-  if (spec_->constraint != nullptr) {
-    exclude_unmasked();
-  }
-  return row_;
+  return masked ? gather_masked(logits) : EditedRow{logits, {}};
 }
 
 void LogitEditor::exclude(TokenId token) {
@@ -72,6 +67,9 @@ void LogitEditor::exclude(TokenId token) {
 // transformers made it: multiplied, so that they shrink too.
 void LogitEditor::penalise() {
   const SamplingParams& params = spec_->params;
+  if (!params.penalises()) {
+    return;
+  }
   counts_.resize(static_cast<std::size_t>(vocab_));
   for (const TokenId token : sequence_) {
     check(exists(token), "a sequence's tokens are in the vocabulary");
@@ -96,6 +94,9 @@ void LogitEditor::penalise() {
 }
 
 void LogitEditor::add_bias() {
+  if (spec_->rules == nullptr) {
+    return;
+  }
   for (const TokenBias& bias : spec_->rules->bias) {
     if (exists(bias.token)) {
       row_[static_cast<std::size_t>(bias.token)] += bias.bias;
@@ -104,10 +105,10 @@ void LogitEditor::add_bias() {
 }
 
 void LogitEditor::exclude_all_but_allowed() {
-  const std::vector<TokenId>& allowed = spec_->rules->allowed;
-  if (allowed.empty()) {
+  if (spec_->rules == nullptr || spec_->rules->allowed.empty()) {
     return;
   }
+  const std::vector<TokenId>& allowed = spec_->rules->allowed;
   kept_.clear();
   for (const TokenId token : allowed) {
     kept_.push_back(exists(token) ? row_[static_cast<std::size_t>(token)] : kNeverLogit);
@@ -122,6 +123,9 @@ void LogitEditor::exclude_all_but_allowed() {
 
 // The last token of a run is excluded where the answer ends with all the others.
 void LogitEditor::exclude_bad_words() {
+  if (spec_->rules == nullptr) {
+    return;
+  }
   const std::span<const TokenId> so_far = answer();
   for (const std::vector<TokenId>& word : spec_->rules->bad_words) {
     if (word.empty() || word.size() - 1 > so_far.size()) {
@@ -134,23 +138,36 @@ void LogitEditor::exclude_bad_words() {
   }
 }
 
-void LogitEditor::exclude_unmasked() {
+void LogitEditor::exclude_banned() {
+  for (const TokenId token : spec_->banned) {
+    exclude(token);
+  }
+}
+
+EditedRow LogitEditor::gather_masked(std::span<const float> logits) {
+  gathered_.resize(logits.size());
+  tokens_.resize(logits.size());
+  std::size_t count = 0;
   for (std::size_t word = 0; word < mask_.size(); ++word) {
-    const std::uint64_t bits = mask_[word];
-    if (bits == ~std::uint64_t{0}) {
-      continue;
-    }
     const std::size_t first = word * kWordBits;
-    const std::size_t count = std::min(kWordBits, row_.size() - first);
-    float* logits = row_.data() + first;
-    if (bits == 0) {
-      std::fill_n(logits, count, kNeverLogit);
+    const std::size_t end = std::min(first + kWordBits, logits.size());
+    if (mask_[word] == ~std::uint64_t{0}) {
+      for (std::size_t id = first; id < end; ++id, ++count) {
+        gathered_[count] = logits[id];
+        tokens_[count] = static_cast<TokenId>(id);
+      }
       continue;
     }
-    for (std::size_t i = 0; i < count; ++i) {
-      logits[i] = (bits >> i & 1) != 0 ? logits[i] : kNeverLogit;
+    for (std::uint64_t bits = mask_[word]; bits != 0; bits &= bits - 1) {
+      const std::size_t id = first + static_cast<std::size_t>(std::countr_zero(bits));
+      if (id >= end) {
+        break;
+      }
+      gathered_[count] = logits[id];
+      tokens_[count++] = static_cast<TokenId>(id);
     }
   }
+  return {std::span(gathered_).first(count), std::span(tokens_).first(count)};
 }
 
 TokenId LogitEditor::last_resort() const {

@@ -215,10 +215,10 @@ TokenId Sampler::draw_edited(std::span<const float> logits, const SampleSpec& sp
   room.editor.begin(spec, history.subspan(static_cast<std::size_t>(spec.history_begin),
                                           static_cast<std::size_t>(spec.history_count)));
   for (const Exclude exclude : {Exclude::kAll, Exclude::kMost, Exclude::kFirm}) {
-    const std::span<const float> edited = room.editor.edit(logits, exclude);
-    const Candidate best = most_likely(edited);
+    const EditedRow row = room.editor.edit(logits, exclude);
+    const Candidate best = most_likely(row.logits);
     if (best.logit > kNeverLogit) {
-      return draw(edited, spec, best, room.candidates);
+      return row.token(draw(row.logits, spec, best, room.candidates));
     }
   }
   return room.editor.last_resort();
