@@ -87,16 +87,29 @@ def export_command(args):
     log = card.read_log(args.work / "log.jsonl")
     (args.model / "loss.csv").write_text(card.loss_csv(log))
     (args.model / "loss.svg").write_text(card.picture(log))
-    (args.work / "phases.md").write_text(card.phases_table(log) + "\n")
 
 
 def evaluate_command(args):
     decoder, encoder = load_decoder(args.model), tokenizer.Tokenizer.load(args.model / "tokenizer.json")
-    held_out = {book.name: [book] for book in corpus.held_out_books(args.text)}
-    held_out["held-out books together"] = corpus.held_out_books(args.text)
-    held_out["held-out TinyStories"] = corpus.stories(args.text)[1]
-    for name, documents in held_out.items():
-        print(name, json.dumps(evaluate.measure(decoder, encoder, documents, args.context, args.stride)), flush=True)
+    found = evaluate.held_out(decoder, encoder, args.text, args.context, args.stride)
+    for name, score in found.items():
+        print(name, json.dumps(score))
+
+
+def card_command(args):
+    decoder, encoder = load_decoder(args.model), tokenizer.Tokenizer.load(args.model / "tokenizer.json")
+    scores = evaluate.held_out(decoder, encoder, args.text, 1024, 512)
+    facts = json.loads((args.work / "data.json").read_text(encoding="utf-8"))
+    log = card.read_log(args.work / "log.jsonl")
+    text = card.card(log, facts, scores, card.continuations(decoder, encoder), args.hardware)
+    (args.model / "README.md").write_text(text, encoding="utf-8")
+
+
+def texts_command(args):
+    args.out.mkdir(parents=True, exist_ok=True)
+    for name, documents in (("books", corpus.held_out_books(args.text)), ("stories", corpus.stories(args.text)[1])):
+        lines = [json.dumps({"name": document.name, "text": document.text}) for document in documents]
+        (args.out / f"held_out_{name}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def continue_command(args):
@@ -150,6 +163,10 @@ def arguments():
     scoring = command("evaluate", evaluate_command, "bits per byte on the held-out text", "text", "model")
     scoring.add_argument("--context", type=int, default=1024)
     scoring.add_argument("--stride", type=int, default=512)
+    describing = command("card", card_command, "write the model's card: scores, phases, samples", "text", "work", "model")
+    describing.add_argument("--hardware", required=True, help="what it was trained on, in words")
+    texts = command("texts", texts_command, "write the held-out texts for `protean eval`", "text")
+    texts.add_argument("--out", type=pathlib.Path, required=True, help="folder for held_out_*.jsonl")
     command("continue", continue_command, "what the model writes after the card's five prompts", "model")
     following = command("follow", follow_command, "does the log follow the shipped loss curve?", "work", "model")
     following.add_argument("--steps", type=int, default=200)

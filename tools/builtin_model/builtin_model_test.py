@@ -30,7 +30,7 @@ import train
 TINY = model.Config(layers=2, hidden=64, heads=4, kv_heads=2, ffn=96, vocabulary=128, context=1024)
 RECIPE = {"seed": 3, "muon_rate": 0.02, "adam_rate": 0.01, "held_out_every": 8, "phases": [
     {"steps": 12, "layers": 1, "window": 128, "batch": 2048, "rate": [0.5, 1.0]},
-    {"steps": 8, "layers": 2, "window": 256, "batch": 2048, "rate": [1.0, 0.1]}]}
+    {"steps": 8, "layers": 2, "window": 256, "batch": 2048, "bare": True, "rate": [1.0, 0.1]}]}
 TEXT = "The ship's cook had 1887 apples; \u201cna\u00efve\u201d caf\u00e9.\n\nHe ran, she ran, they ran.  \tAway! "
 
 
@@ -117,14 +117,14 @@ class Decoder(unittest.TestCase):
         self.assertTrue(torch.equal(weights["1.qkv"], weights["0.qkv"]))
 
     def test_windows_score_each_token_once(self):
+        for tokens, context, stride in ((50, 64, 32), (50, 16, 5), (1000, 100, 99), (2, 2, 1)):
+            scored = [i for _, first, end in evaluate.cut_windows(tokens, context, stride) for i in range(first, end)]
+            self.assertEqual(scored, list(range(1, tokens)))
         decoder = model.Model(TINY, random_weights(TINY, 1), model.Arithmetic(False))
         ids = [(7 * i) % 128 for i in range(50)]
-        whole = evaluate.score(decoder, ids, 64, 32)
         targets = torch.tensor([ids])
-        self.assertAlmostEqual(whole, float(decoder.loss(data.with_bos(targets), targets)), places=2)
-        parts = evaluate.score(decoder, ids, 25, 25)
-        halves = sum(float(decoder.loss(data.with_bos(t), t)) for t in targets.split(25, dim=1))
-        self.assertAlmostEqual(parts, halves, places=2)
+        whole = float(decoder.loss(data.with_bos(targets), targets))
+        self.assertAlmostEqual(evaluate.score(decoder, ids, 64, 32), whole, places=2)
 
 
 class Training(unittest.TestCase):
@@ -179,6 +179,27 @@ class Words(unittest.TestCase):
         ids = encoder.encode_dialogue([corpus.Turn("user", "He ran"), corpus.Turn("assistant", "Away")])
         self.assertEqual([i for i in ids if i < len(tokenizer.SPECIAL)],
                          [tokenizer.BOS, tokenizer.USER, tokenizer.END, tokenizer.ASSISTANT, tokenizer.END])
+
+
+class Order(unittest.TestCase):
+    def test_an_epoch_reads_every_block_once(self):
+        with work_folder() as folder:
+            reader = data.Reader(folder / "train.bin", 1)
+            epochs = [[tuple(reader.block(e * reader.blocks + i)[:data.BLOCK]) for i in range(reader.blocks)]
+                      for e in (0, 1)]
+            self.assertNotEqual(epochs[0], epochs[1])
+            self.assertEqual(sorted(epochs[0]), sorted(epochs[1]))
+            self.assertEqual(sum(epochs[0][0] == block for block in epochs[0]), 1)
+
+    def test_windows_with_bos_and_in_the_middle_of_a_text(self):
+        with work_folder() as folder:
+            reader = data.Reader(folder / "train.bin", 1)
+            for bare in (False, True):
+                inputs, targets = reader.windows([0, 1], 256, bare)
+                self.assertEqual(inputs.shape, (8, 256))
+                self.assertTrue(torch.equal(inputs[:, 1:], targets[:, :-1]))
+                begun = (inputs[:, 0] == tokenizer.BOS).sum()
+                self.assertEqual(begun, 4 if bare else 8)
 
 
 class Texts(unittest.TestCase):

@@ -1,10 +1,14 @@
 """The model card: what was trained how, the loss curve as a picture, and what the model writes."""
 
 import json
+import pathlib
 
 import corpus
 import evaluate
+import model
 import tokenizer
+
+BAR_CPU, BAR_GPU = 1.60, 1.35  # bits per byte on the held-out books
 
 PROMPTS = (
     "Once upon a time, there was a little girl who lived near the sea.",
@@ -49,7 +53,7 @@ def differences(log, csv, steps):
     return [abs(e["loss"] - theirs[e["step"]]) for e in log if e["step"] <= min(steps, 200) and e["step"] in theirs]
 
 
-def _smooth(log, points=240):
+def _smooth(log, points=120):
     size = max(1, len(log) // points)
     groups = [log[i:i + size] for i in range(0, len(log), size)]
     return [(group[-1]["tokens"], sum(e["loss"] for e in group) / len(group)) for group in groups]
@@ -129,3 +133,31 @@ def phases_table(log):
     head = ("| steps | layers | window | tokens of a step | learning rate, of the highest | loss at its end |\n"
             "| --- | --- | --- | --- | --- | --- |")
     return head + "\n" + "\n".join(rows)
+
+
+def _scores_table(scores):
+    lines = ["| text | tokens | nats per token | bits per byte |", "| --- | --- | --- | --- |"]
+    for name, score in scores.items():
+        shown = name.removesuffix(".md").replace("--", ": ").replace("_", " ")
+        lines.append(f"| {shown} | {score['tokens']:,} | {score['nats_per_token']:.4f} | {score['bits_per_byte']:.4f} |")
+    return "\n".join(lines)
+
+
+def _verdict(bits):
+    if bits <= BAR_GPU:
+        return f"That is within {BAR_GPU:.2f} on the held-out books, which was hoped for after training on a GPU."
+    if bits <= BAR_CPU:
+        return f"That is within {BAR_CPU:.2f} on the held-out books, which was hoped for after training on a CPU."
+    return (f"**This is an early checkpoint.** {BAR_CPU:.2f} bits per byte on the held-out books is what training on a "
+            f"CPU is to reach; this one stands at {bits:.2f} and had too few tokens. Below is how to go on.")
+
+
+def card(log, facts, scores, samples, hardware):
+    """README.md of the model directory."""
+    books = scores["held-out books together"]
+    template = pathlib.Path(__file__).with_name("card.md").read_text(encoding="utf-8")
+    return template.format(
+        parameters=model.parameter_count(model.Config()), hardware=hardware, tokens=log[-1]["tokens"],
+        steps=log[-1]["step"], epochs=log[-1]["tokens"] / facts["tokens"], phases=phases_table(log),
+        hours=sum(entry["seconds"] for entry in log) / 3600, bytes_per_token=books["bytes"] / books["tokens"],
+        scores=_scores_table(scores), verdict=_verdict(books["bits_per_byte"]), continuations=samples)

@@ -56,13 +56,22 @@ class Reader:
             self.epoch = epoch
             self.order = numpy.random.RandomState(self.seed + epoch).permutation(self.blocks)
         start = int(self.order[place]) * BLOCK
-        return self.ids[start:start + BLOCK]
+        return self.ids[start:start + BLOCK + 1]
 
-    def windows(self, positions, window):
-        """(inputs, targets) of all windows of the blocks at the positions. Each window begins with BOS."""
-        blocks = [self.block(position) for position in positions]
-        targets = torch.from_numpy(numpy.concatenate(blocks)).view(-1, window)
-        return with_bos(targets), targets
+    def windows(self, positions, window, bare):
+        """(inputs, targets) of all windows of the blocks at the positions. Each begins with BOS, or, if bare, only
+        every other one does: a long text is later read in windows that begin in its middle."""
+        inputs, targets = [], []
+        for position in positions:
+            ids = torch.from_numpy(self.block(position))
+            block_targets = ids[:BLOCK].view(-1, window).clone()
+            block_inputs = with_bos(block_targets)
+            if bare and len(ids) > BLOCK:
+                odd = slice(position % 2, None, 2)
+                block_inputs[odd], block_targets[odd] = block_targets[odd], ids[1:].view(-1, window)[odd]
+            inputs.append(block_inputs)
+            targets.append(block_targets)
+        return torch.cat(inputs), torch.cat(targets)
 
 
 def with_bos(targets):

@@ -4,7 +4,7 @@ import math
 
 import torch
 
-import data
+import corpus
 import tokenizer
 
 
@@ -19,33 +19,47 @@ def nats_of_each(decoder, inputs, targets):
     return torch.cat(found).view(targets.shape)
 
 
+def cut_windows(tokens, context, stride):
+    """(begin, first scored, end) of windows of at most `context` tokens. Each scores `stride` new ones, the first all
+    that it can; a document's first token (BOS) is never scored."""
+    scored, windows = 1, []
+    while scored < tokens:
+        end = min(tokens, scored + stride if windows else context)
+        windows.append((max(0, end - context), scored, end))
+        scored = end
+    return windows
+
+
 def score(decoder, ids, context, stride):
-    """Nats of a text: windows of `context` positions, each begins with BOS, and each after the first scores only
-    the `stride` tokens that the ones before it did not."""
-    total, done = 0.0, 0
-    ids = torch.tensor(ids)
-    while done < len(ids):
-        fresh = context if done == 0 else stride
-        stop = min(done + fresh, len(ids))
-        start = max(0, stop - context)
-        targets = ids[start:stop].unsqueeze(0)
-        nats = nats_of_each(decoder, data.with_bos(targets), targets)
-        total += float(nats[0, done - start:].sum(dtype=torch.float64))
-        done = stop
+    """Nats of a text, scored as `protean eval` does it."""
+    total, whole = 0.0, torch.tensor([tokenizer.BOS, *ids])
+    for begin, first, end in cut_windows(len(whole), context, stride):
+        read = whole[begin:end].unsqueeze(0)
+        nats = nats_of_each(decoder, read[:, :-1], read[:, 1:])
+        total += float(nats[0, first - begin - 1:].sum(dtype=torch.float64))
     return total
 
 
-def measure(decoder, encoder, documents, context, stride):
-    """Tokens, bytes, nats per token and bits per byte of the documents, each scored alone."""
-    tokens = byte_count = 0
-    nats = 0.0
-    for document in documents:
-        ids = encoder.encode(document.text)
-        nats += score(decoder, ids, context, stride)
-        tokens += len(ids)
-        byte_count += len(document.text.encode())
+def _measured(tokens, byte_count, nats):
     return {"tokens": tokens, "bytes": byte_count, "nats_per_token": round(nats / tokens, 4),
             "bits_per_byte": round(nats / math.log(2) / byte_count, 4)}
+
+
+def held_out(decoder, encoder, folder, context, stride):
+    """name -> tokens, bytes, nats per token and bits per byte: each held-out book, all of them, the TinyStories."""
+    def summed(documents):
+        parts = []
+        for document in documents:
+            ids = encoder.encode(document.text)
+            parts.append((len(ids), len(document.text.encode()), score(decoder, ids, context, stride)))
+        return parts
+
+    books = corpus.held_out_books(folder)
+    of_books = summed(books)
+    found = {book.name: _measured(*part) for book, part in zip(books, of_books)}
+    found["held-out books together"] = _measured(*map(sum, zip(*of_books)))
+    found["held-out TinyStories"] = _measured(*map(sum, zip(*summed(corpus.stories(folder)[1]))))
+    return found
 
 
 def _draw(logits, temperature, top_p, generator):

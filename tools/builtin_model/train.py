@@ -27,6 +27,7 @@ class Phase:
     window: int
     batch: int  # tokens of a step
     rate: tuple  # multiplies both learning rates, from the phase's first step to its last
+    bare: bool  # every other window begins in the middle of a text, without BOS
 
     def factor(self, step):
         part = (step - self.start + 1) / self.steps
@@ -40,7 +41,7 @@ def phases(recipe):
             raise SystemExit(f"recipe: a batch is a multiple of {data.BLOCK} tokens, a window a divisor of it; "
                              f"not {entry['batch']} and {entry['window']}")
         made.append(Phase(start, entry["steps"], entry["layers"], entry["window"], entry["batch"],
-                          tuple(entry["rate"])))
+                          tuple(entry["rate"]), entry.get("bare", False)))
         start += entry["steps"]
     return made
 
@@ -123,7 +124,8 @@ class Worker:
         at_once = max(1, self.run.micro_batch // data.BLOCK)
         total = 0.0
         for start in range(rank * at_once, len(blocks), self.run.workers * at_once):
-            inputs, targets = self.reader.windows(blocks[start:start + at_once], phase.window)
+            inputs, targets = self.reader.windows(blocks[start:start + at_once], phase.window,
+                                                  phase.bare)
             loss = self.model.loss(inputs.to(self.run.device), targets.to(self.run.device)) / phase.batch
             loss.backward()
             total += loss.item()
