@@ -124,7 +124,11 @@ class Decoder(unittest.TestCase):
         ids = [(7 * i) % 128 for i in range(50)]
         targets = torch.tensor([ids])
         whole = float(decoder.loss(data.with_bos(targets), targets))
-        self.assertAlmostEqual(evaluate.score(decoder, ids, 64, 32), whole, places=2)
+        torch.set_num_threads(1)
+        scores = evaluate.score_all(decoder, [ids, ids[:20], ids], 64, 32)
+        self.assertAlmostEqual(scores[0], whole, places=2)
+        self.assertEqual(scores[0], scores[2])
+        self.assertLess(scores[1], scores[0])
 
 
 class Training(unittest.TestCase):

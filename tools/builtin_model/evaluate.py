@@ -1,11 +1,15 @@
 """What a model directory is worth: bits per byte of held-out text, and what it writes."""
 
 import math
+import multiprocessing
 
 import torch
 
 import corpus
 import tokenizer
+
+
+WINDOWS_AT_ONCE = 16  # that one process scores before it asks for more
 
 
 @torch.no_grad()
@@ -30,14 +34,37 @@ def cut_windows(tokens, context, stride):
     return windows
 
 
-def score(decoder, ids, context, stride):
-    """Nats of a text, scored as `protean eval` does it."""
+def score(decoder, ids, windows):
+    """Nats of the tokens that the windows of a text score."""
     total, whole = 0.0, torch.tensor([tokenizer.BOS, *ids])
-    for begin, first, end in cut_windows(len(whole), context, stride):
+    for begin, first, end in windows:
         read = whole[begin:end].unsqueeze(0)
         nats = nats_of_each(decoder, read[:, :-1], read[:, 1:])
         total += float(nats[0, first - begin - 1:].sum(dtype=torch.float64))
     return total
+
+
+def score_all(decoder, texts, context, stride):
+    """Nats of each text (a list of ids), as `protean eval` scores them, on all cores."""
+    pieces = []
+    for place, ids in enumerate(texts):
+        windows = cut_windows(len(ids) + 1, context, stride)
+        pieces += [(place, ids, windows[i:i + WINDOWS_AT_ONCE]) for i in range(0, len(windows), WINDOWS_AT_ONCE)]
+    torch.set_num_threads(1)
+    with multiprocessing.get_context("fork").Pool(initializer=_give, initargs=(decoder,)) as pool:
+        nats = [0.0] * len(texts)
+        for place, part in pool.imap_unordered(_score_piece, pieces):
+            nats[place] += part
+    return nats
+
+
+def _give(decoder):
+    _score_piece.decoder = decoder  # a forked process keeps it; it need not be copied
+
+
+def _score_piece(piece):
+    place, ids, windows = piece
+    return place, score(_score_piece.decoder, ids, windows)
 
 
 def _measured(tokens, byte_count, nats):
@@ -47,18 +74,14 @@ def _measured(tokens, byte_count, nats):
 
 def held_out(decoder, encoder, folder, context, stride):
     """name -> tokens, bytes, nats per token and bits per byte: each held-out book, all of them, the TinyStories."""
-    def summed(documents):
-        parts = []
-        for document in documents:
-            ids = encoder.encode(document.text)
-            parts.append((len(ids), len(document.text.encode()), score(decoder, ids, context, stride)))
-        return parts
-
-    books = corpus.held_out_books(folder)
-    of_books = summed(books)
-    found = {book.name: _measured(*part) for book, part in zip(books, of_books)}
-    found["held-out books together"] = _measured(*map(sum, zip(*of_books)))
-    found["held-out TinyStories"] = _measured(*map(sum, zip(*summed(corpus.stories(folder)[1]))))
+    books, stories = corpus.held_out_books(folder), corpus.stories(folder)[1]
+    texts = [encoder.encode(document.text) for document in books + stories]
+    nats = score_all(decoder, texts, context, stride)
+    parts = [(len(ids), len(document.text.encode()), lost)
+             for document, ids, lost in zip(books + stories, texts, nats)]
+    found = {book.name: _measured(*part) for book, part in zip(books, parts)}
+    found["held-out books together"] = _measured(*map(sum, zip(*parts[:len(books)])))
+    found["held-out TinyStories"] = _measured(*map(sum, zip(*parts[len(books):])))
     return found
 
 
