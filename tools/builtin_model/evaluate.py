@@ -8,7 +8,6 @@ import torch
 import corpus
 import tokenizer
 
-
 WINDOWS_AT_ONCE = 16  # that one process scores before it asks for more
 
 
