@@ -71,6 +71,8 @@ def train_command(args):
         if checkpoint_files.read_config(args.init) != config:
             raise SystemExit(f"{args.init}: its configuration is not the one that this program trains")
         weights = checkpoint_files.read_weights(args.init, config)
+        before = card.totals(args.init / "loss.csv")
+        (args.work / "before.json").write_text(json.dumps(before) + "\n")
     run = train.Run(args.work, recipe, config, choose_arithmetic(args.matmul, device), device, args.workers)
     run.begin(weights)
     run.train(args.steps)
@@ -101,6 +103,8 @@ def card_command(args):
     scores = evaluate.held_out(decoder, encoder, args.text, 1024, 512)
     facts = json.loads((args.work / "data.json").read_text(encoding="utf-8"))
     log = card.read_log(args.work / "log.jsonl")
+    before = args.work / "before.json"
+    facts["before"] = json.loads(before.read_text()) if before.exists() else {"steps": 0, "tokens": 0}
     text = card.card(log, facts, scores, card.continuations(decoder, encoder), args.hardware)
     (args.model / "README.md").write_text(text, encoding="utf-8")
 

@@ -44,6 +44,12 @@ def loss_csv(log):
     return "\n".join(lines) + "\n"
 
 
+def totals(csv_path):
+    """Steps and tokens behind a shipped model, by its loss.csv."""
+    last = csv_path.read_text(encoding="utf-8").splitlines()[-1].split(",")
+    return {"steps": int(last[0]), "tokens": int(last[1])}
+
+
 def differences(log, csv, steps):
     """|loss - the card's loss| for each of the first steps that both have."""
     theirs = {}
@@ -128,9 +134,9 @@ def phases_table(log):
             part = log[begun:i + 1]
             mean = sum(e["loss"] for e in part[-20:]) / len(part[-20:])
             rows.append(f"| {part[0]['step']} to {entry['step']} | {entry['layers']} | {entry['window']} | {batch:,} | "
-                        f"{part[0]['rate']:g} to {entry['rate']:g} | {mean:.3f} |")
+                        f"{part[0]['rate']:g}, {max(e['rate'] for e in part):g}, {entry['rate']:g} | {mean:.3f} |")
             begun = i + 1
-    head = ("| steps | layers | window | tokens of a step | learning rate, of the highest | loss at its end |\n"
+    head = ("| steps | layers | window | tokens of a step | learning rate: first, highest, last | loss at the end |\n"
             "| --- | --- | --- | --- | --- | --- |")
     return head + "\n" + "\n".join(rows)
 
@@ -152,12 +158,20 @@ def _verdict(bits):
             f"CPU is to reach; this one stands at {bits:.2f} and had too few tokens. Below is how to go on.")
 
 
+def _amount(log, facts):
+    tokens, before = log[-1]["tokens"], facts["before"]
+    text = f"{tokens:,} in {log[-1]['step']:,} steps ({tokens / facts['tokens']:.2f} epochs)"
+    if before["tokens"]:
+        text += f", after {before['tokens']:,} in {before['steps']:,} steps that the curve below does not show"
+    return text
+
+
 def card(log, facts, scores, samples, hardware):
     """README.md of the model directory."""
     books = scores["held-out books together"]
     template = pathlib.Path(__file__).with_name("card.md").read_text(encoding="utf-8")
     return template.format(
-        parameters=model.parameter_count(model.Config()), hardware=hardware, tokens=log[-1]["tokens"],
-        steps=log[-1]["step"], epochs=log[-1]["tokens"] / facts["tokens"], phases=phases_table(log),
+        parameters=model.parameter_count(model.Config()), hardware=hardware, training=_amount(log, facts),
+        phases=phases_table(log),
         hours=sum(entry["seconds"] for entry in log) / 3600, bytes_per_token=books["bytes"] / books["tokens"],
         scores=_scores_table(scores), verdict=_verdict(books["bits_per_byte"]), continuations=samples)
