@@ -1,4 +1,4 @@
-// The tokenizer that ships in models/builtin: trained by tools/builtin_model, read by this module.
+// The tokenizer of models/builtin: trained by tools/builtin_model, read by this module.
 
 #include <gtest/gtest.h>
 

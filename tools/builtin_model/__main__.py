@@ -48,6 +48,8 @@ def read_recipe(args):
 
 
 def load_decoder(folder):
+    if not (folder / "model.safetensors").exists():
+        raise SystemExit(f"{folder}: no model.safetensors; --model names a directory that `export` wrote")
     config = checkpoint_files.read_config(folder)
     return model.Model(config, checkpoint_files.read_weights(folder, config), model.Arithmetic(False))
 
@@ -122,6 +124,8 @@ def continue_command(args):
 
 
 def follow_command(args):
+    if not (args.model / "loss.csv").exists():
+        raise SystemExit(f"{args.model}: no loss.csv; --model names a directory that `export` wrote")
     log = card.read_log(args.work / "log.jsonl")
     apart = card.differences(log, (args.model / "loss.csv").read_text(), args.steps)
     if not apart:
