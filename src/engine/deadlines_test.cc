@@ -164,6 +164,8 @@ TEST(Deadlines, HopelessRequestsAreRefusedAtTheDoor) {
   timed.arrive(4, 60, 2, {.first_token_ns = timed.now_ns + 390 * kNsPerMs});
   EXPECT_TRUE(timed.refusals.contains(4));
   timed.run_until(timed.now_ns + kNsPerS);
+  EXPECT_EQ(timed.ends.at(3).reason, FinishReason::kLength) << "it began in time";
+  EXPECT_GT(timed.ends.at(3).times.first_token_ns, 0);
   EXPECT_LE(timed.ends.at(3).times.first_token_ns - timed.ends.at(3).times.arrived_ns,
             400 * kNsPerMs);
 }
@@ -190,6 +192,22 @@ TEST(Deadlines, WhoBecomesHopelessWhileWaitingEndsAtOnce) {
   EXPECT_LT(timed.ends.at(2).times.scheduled_ns, 0);
   // Its 60 tokens would have taken 70 ms.
   EXPECT_NEAR(static_cast<double>(timed.ends.at(2).times.finished_ns - begin_ns), 430e6, 5e6);
+}
+
+// What it would take is asked again when its time has come: here its prompt is cached by then.
+TEST(Deadlines, WhatBecameFasterMeanwhileIsNotGivenUp) {
+  EngineConfig config = small_config();
+  config.scheduler.max_num_seqs = 1;
+  TimedEngine timed(config);
+  warm_up(timed);
+  const TimeNs begin_ns = timed.now_ns;
+  timed.arrive(1, 200, 30);  // to be done in some 570 ms
+  timed.arrive(1001, 200, 2, {.first_token_ns = begin_ns + 700 * kNsPerMs});  // the same prompt
+  timed.run_until(begin_ns + kNsPerS);
+  ASSERT_TRUE(timed.ends.contains(1001));
+  EXPECT_EQ(timed.ends.at(1001).reason, FinishReason::kLength);
+  EXPECT_GT(timed.ends.at(1001).times.scheduled_ns, begin_ns + 460 * kNsPerMs);
+  EXPECT_GT(timed.ticks, 0);
 }
 
 TEST(Deadlines, TheOneWithLessSlackComesFirst) {
