@@ -149,6 +149,17 @@ LOADTEST = [kind + b"\x05" + data for kind, data in [
     (b"\5", b'{"prompt": "b", "output_tokens": 3}\n'),
 ]]
 
+# The first byte says what the rest is, the next seven drive the answer.
+GRAMMARS = [
+    b"\0abcdefg(a|[^\\d]b{2,4})*?\\.$", b"\1abcdefg<tool_call>",
+    b'\2abcdefg{"type":"object","properties":{"a":{"type":"integer","minimum":-3,"multipleOf":2}},"required":["a"],'
+    b'"additionalProperties":{"$ref":"#"},"maxProperties":3}',
+    b'\6abcdefg{"anyOf":[{"type":"array","prefixItems":[{"const":[1]}],"items":{"$ref":"#"},"minItems":2},'
+    b'{"type":"string","pattern":"^a+$","maxLength":4},{"enum":["x",null]},{"format":"date"}]}',
+    b'\3abcdefg{"oneOf":[{"properties":{"t":{"const":1}},"required":["t"],"type":"object"},{"type":"null"}],'
+    b'"$defs":{"x":{"patternProperties":{"^a":true},"propertyNames":{"minLength":2}}}}',
+]
+
 
 def main(root):
     def text(value):
@@ -165,6 +176,7 @@ def main(root):
         "sentencepiece_model": [sentencepiece()],
         "chat_template": [template.encode() for template in TEMPLATES],
         "tool_calls": ANSWERS,
+        "grammar": GRAMMARS,
         "generation_call": [text(CHAT), text(COMPLETION)],
         "loadtest": LOADTEST,
     }

@@ -11,8 +11,8 @@ namespace protean::grammar {
 
 namespace {
 
-constexpr std::size_t kExactDigits = 15;  // any two texts of so many differ as doubles
-constexpr std::size_t kMostWholeDigits = 16;
+constexpr std::size_t kExactDigits = 15;      // any two texts of so many differ as doubles
+constexpr std::size_t kMostWholeDigits = 19;  // a 64-bit integer's
 
 bool any_digit_from(const std::string& digits, std::size_t from) {
   return from < digits.size() && digits.find_first_not_of('0', from) != std::string::npos;
@@ -29,10 +29,12 @@ class RangeEmitter {
   RangeEmitter(AutomatonBuilder& builder, const DecimalRange& range, StateId to)
       : builder_(&builder), range_(&range), to_(to) {}
 
+  // A multiple must still be one when read as a double.
   void emit(StateId from) {
+    const std::size_t unbounded = range_->multiple_of > 1 ? kExactDigits : kMostWholeDigits;
     const std::size_t fewest = range_->least ? range_->least->value.whole.size() : 1;
     const std::size_t most =
-        range_->most ? range_->most->value.whole.size() : std::max(kMostWholeDigits, fewest);
+        range_->most ? range_->most->value.whole.size() : std::max(unbounded, fewest);
     for (std::size_t digits = fewest; digits <= most; ++digits) {
       const bool tight_least = range_->least && digits == fewest;
       const bool tight_most = range_->most && digits == most;

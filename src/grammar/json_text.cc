@@ -137,7 +137,7 @@ void JsonText::digits(StateId from, int most, StateId to) {
 }
 
 void JsonText::integer(StateId from, StateId to) {
-  constexpr int kMostDigits = 16;
+  constexpr int kMostDigits = 19;  // a 64-bit integer's
   const StateId unsigned_part = builder_->state();
   const StateId first = builder_->state();
   builder_->go(from, unsigned_part);

@@ -28,7 +28,7 @@ class JsonText {
   void colon(StateId from, StateId to);  // with what is around it
   void comma(StateId from, StateId to);
   void string(StateId from, std::uint32_t least, std::uint32_t most, StateId to);
-  // Numbers have at most 16 digits before the point, 16 after it, and an exponent below 290: all
+  // Numbers have at most 19 digits before the point, 16 after it, and an exponent below 290: all
   // of them finite as double, none without an end.
   void integer(StateId from, StateId to);
   void number(StateId from, StateId to);
