@@ -232,6 +232,7 @@ std::string json_of(const RunDescription& description, const Summary& summary, c
   ObjectWriter out(text);
   write_description(description, out);
   write_summary(description, summary, out);
+  out.integer("clock_start_ns", run.clock_start_ns);  // CLOCK_MONOTONIC at 0 s of the run
   write_samples(run.server, out.raw("server_metrics"));
   if (detail.requests) {
     out.raw("requests") += '[';

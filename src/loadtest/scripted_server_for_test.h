@@ -158,23 +158,31 @@ class ScriptedServer {
   boost::asio::awaitable<void> play(tcp::socket& socket, const ScriptedAnswer& answer,
                                     std::string id) {
     const auto read = std::chrono::steady_clock::now();
-    Times times{.read_ns = std::chrono::nanoseconds(read.time_since_epoch()).count()};
+    Times& times = times_of(id);
+    times.read_ns = std::chrono::nanoseconds(read.time_since_epoch()).count();
     boost::asio::steady_timer timer(io_);
     for (const ScriptedPiece& piece : answer.pieces) {
       if (piece.at_ns > 0) {
         timer.expires_at(read + std::chrono::nanoseconds(piece.at_ns));
         co_await timer.async_wait(kResume);
       }
-      times.written_ns.push_back(
-          std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count());
+      note_write(times);  // before it, so that whoever has read the bytes finds their time
       const auto bytes = boost::asio::buffer(piece.bytes);
       const auto [failed, count] = co_await boost::asio::async_write(socket, bytes, kResume);
       if (failed) {
         co_return;
       }
     }
+  }
+
+  Times& times_of(const std::string& id) {
     const std::lock_guard lock(mutex_);
-    times_[std::move(id)] = std::move(times);
+    return times_[id] = {};
+  }
+  void note_write(Times& times) {
+    const std::lock_guard lock(mutex_);
+    times.written_ns.push_back(
+        std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count());
   }
 
   Script script_;

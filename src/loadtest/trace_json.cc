@@ -181,6 +181,9 @@ Result<Trace> parse_burstgpt_aggregates(std::string_view text, std::string_view 
                             .requests_per_s = *tps / *request_tokens});
     end_ns = client.rates.back().at_ns + 60 * kNsPerS;
   }
+  if (Status checked = check_windows(client, name); !checked.ok()) {
+    return checked.error();
+  }
   Trace trace{.format = TraceFormat::kBurstGptAggregates};
   trace.clients.push_back(std::move(client));
   trace.notes.push_back(fmt::format(

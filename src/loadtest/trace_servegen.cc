@@ -4,6 +4,7 @@
 #include <string>
 
 #include "loadtest/trace.h"
+#include "loadtest/trace_rows.h"
 #include "loadtest/trace_text.h"
 
 namespace protean::loadtest {
@@ -154,6 +155,20 @@ Result<std::vector<LengthWindow>> length_windows(const ServeGenTexts& texts) {
 
 }  // namespace
 
+Status check_windows(const ClientProcess& client, std::string_view name) {
+  static constexpr double kMostRequests = 4e6;
+  for (const RateWindow& window : client.rates) {
+    const double seconds = static_cast<double>(window.duration_ns) / kNsPerS;
+    if (window.requests_per_s * seconds > kMostRequests) {
+      return make_error(
+          ErrorCode::kCorrupt,
+          "{}: the window at {} s states {:.0f} requests; at most {:.0f} can be sampled", name,
+          window.at_ns / kNsPerS, window.requests_per_s * seconds, kMostRequests);
+    }
+  }
+  return {};
+}
+
 Result<ClientProcess> parse_servegen_client(const ServeGenTexts& texts) {
   ClientProcess client{.name = texts.name};
   const Status read = for_each_line(
@@ -175,6 +190,9 @@ Result<ClientProcess> parse_servegen_client(const ServeGenTexts& texts) {
     return make_error(ErrorCode::kCorrupt, "{}: the file is empty", texts.trace_name);
   }
   set_durations(client.rates);
+  if (Status checked = check_windows(client, texts.trace_name); !checked.ok()) {
+    return checked.error();
+  }
   auto lengths = length_windows(texts);
   if (!lengths.ok()) {
     return lengths.error();

@@ -135,6 +135,8 @@ TEST(Trace, ServeGenErrorsNameFileAndLine) {
   EXPECT_TRUE(error("0,1,1,Gamma,1,1\n0,1,1,Gamma,1,1\n", good).starts_with("T: line 2: "));
   EXPECT_TRUE(error("0,1,1,Pareto,1,1\n", good).starts_with("T: line 1: 'Pareto'"));
   EXPECT_TRUE(error("0,1,1,Weibull,0,1\n", good).starts_with("T: line 1: '0' is no shape"));
+  EXPECT_TRUE(
+      error("0,1e6,1,Gamma,1,1\n", good).starts_with("T: the window at 0 s states 600000000"));
   EXPECT_TRUE(error("0,1,1\n", good).starts_with("T: line 1: 3 fields"));
   EXPECT_TRUE(error("0,1,1,Gamma,1,1\n", R"({"0": {"input_tokens": "{}", "output_tokens": "{}"}})")
                   .starts_with("D: line 1: no window"));

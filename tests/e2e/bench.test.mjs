@@ -88,8 +88,10 @@ describe('bench serve against known delays', () => {
     assert.equal(result.total_input_tokens, 200 * 21, 'the words of a prompt were calibrated');
     const errors = { ttft: [], tpot: [] };
     for (const request of result.requests) {
-      const { readMs, writtenMs } = server.requests.get(`bench-${request.index}`);
-      errors.ttft.push(Math.abs(request.ttft_ms - request.connect_ms - (writtenMs[0] - readMs)));
+      // From when the client says it sent to when this server wrote: both read the same clock.
+      const { writtenMs } = server.requests.get(`bench-${request.index}`);
+      const sentMs = result.clock_start_ns / 1e6 + request.sent_s * 1000;
+      errors.ttft.push(Math.abs(request.ttft_ms - (writtenMs[0] - sentMs)));
       errors.tpot.push(Math.abs(request.tpot_ms - (writtenMs.at(-1) - writtenMs[0]) / 29));
     }
     const [ttft, tpot] = [median(errors.ttft), median(errors.tpot)];
