@@ -1,11 +1,10 @@
 #include "worker/rank.h"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "base/check.h"
-#include "base/units.h"
+#include "worker/pooling.h"
 
 namespace protean {
 namespace {
@@ -13,7 +12,6 @@ namespace {
 // Logits are projected and drawn this many rows at a time, which bounds their memory: a weight
 // panel is read once for all of them, and more would gain nothing.
 constexpr int kLogitRows = 64;
-constexpr int kPooledColumns = 128;  // of an embedding, summed by one thread
 
 Status refuse_unsupported(const WorkerOptions& options, const ModelSpec& spec) {
   const Form& form = options.form;
@@ -219,16 +217,7 @@ std::vector<double> Rank::pool(const SequenceSlice& slice, const Forward& forwar
     std::copy(rows.begin(), rows.end(), pooled.begin());
     return pooled;
   }
-  team_.run(ceil_div(spec_.hidden, kPooledColumns), [&](std::int64_t tile, int) {
-    const auto first = static_cast<std::size_t>(tile * kPooledColumns);
-    const std::size_t end = std::min(first + kPooledColumns, hidden);
-    for (std::size_t row = 0; row < rows.size(); row += hidden) {
-      for (std::size_t column = first; column < end; ++column) {
-        const double value = rows[row + column];
-        pooled[column] += std::nearbyint(value / kPooledQuantum) * kPooledQuantum;
-      }
-    }
-  });
+  add_rows(team_, rows, pooled);
   return pooled;
 }
 

@@ -125,6 +125,25 @@ TEST(Sampler, GreedyTakesTheBestAndTiesTheLowestId) {
   EXPECT_EQ(sample_one({1.0F, 5.0F, 2.0F}, {.top_k = 1}, 0), 1);
 }
 
+TEST(Sampler, GreedyTiesTakeTheLowestIdOfAnyLongRow) {
+  std::mt19937 random(6);
+  for (const int vocab : {1, 2, 15, 16, 17, 40, 1023, 1024, 1025, 2048, 5000}) {
+    for (int repeat = 0; repeat < 40; ++repeat) {
+      std::vector<float> logits(static_cast<std::size_t>(vocab));
+      const unsigned rare = 1 + random() % 3000;  // how seldom a logit is the largest
+      for (float& logit : logits) {
+        logit = random() % rare == 0 ? 3.0F : random() % 7 == 0 ? kNan : 1.0F;
+      }
+      std::size_t best = 0;
+      for (std::size_t id = 0; id < logits.size(); ++id) {
+        best = logits[id] > logits[best] || std::isnan(logits[best]) ? id : best;
+      }
+      best = std::isnan(logits[best]) ? 0 : best;
+      ASSERT_EQ(sample_one(logits, {.temperature = 0.0F}, 0), static_cast<TokenId>(best)) << vocab;
+    }
+  }
+}
+
 TEST(Sampler, NotANumberIsNeverDrawnAndInfinityWins) {
   for (const SamplingParams& params :
        {SamplingParams{.temperature = 0.0F}, SamplingParams{}, SamplingParams{.top_k = 2},
