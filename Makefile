@@ -4,7 +4,7 @@ DATA := $(or $(PROTEAN_DATA),../shared/data)
 MODEL ?= $(firstword $(wildcard models/builtin $(DATA)/models/tinystories-656k))
 SOURCES = $(shell find src tests bench -name '*.h' -o -name '*.cc')
 
-.PHONY: help deps build serve test e2e load check check-format check-tree check-code format clean
+.PHONY: help deps build serve test e2e load deb check check-format check-tree check-code format clean
 
 help:     ## this list
 	@sed -n 's/^\([a-z0-9]*\):.*## */  make \1\t/p' Makefile | expand -t 16
@@ -29,8 +29,12 @@ test:    ## everything that must hold: unit tests, tests across modules, OpenAI'
 e2e: tests/e2e/node_modules/.package-lock.json
 	@cd tests/e2e && PROTEAN=$(abspath $(BUILD)/protean) npm test --silent
 
-load: build tests/e2e/node_modules/.package-lock.json    ## 64 streams for LOAD_SECONDS=60, with clients that leave
+load: build tests/e2e/node_modules/.package-lock.json    ## 256 streams for LOAD_SECONDS=60, with clients that leave
 	@cd tests/e2e && PROTEAN=$(abspath $(BUILD)/protean) node load.mjs
+
+deb: build    ## build/protean_VERSION_ARCH.deb: program, systemd unit, configuration
+	@tools/install-deps deb
+	@packaging/build-deb $(BUILD)/protean $(BUILD)
 
 check: check-format check-tree check-code    ## style: format, module graph and limits, clang-tidy
 

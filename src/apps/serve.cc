@@ -16,8 +16,9 @@
 #include "apps/replica.h"
 #include "apps/signal_watcher.h"
 #include "apps/sizing.h"
+#include "apps/systemd_notify.h"
 #include "apps/version.h"
-#include "base/log.h"
+#include "base/log_output.h"
 #include "server/server.h"
 
 namespace protean {
@@ -32,6 +33,9 @@ struct ServeOptions {
   int sse_ping_interval_s = 15;
   std::vector<std::string> api_keys;
   std::string api_key_file;
+  std::string admin_key;
+  std::string log_level = "info";
+  std::string log_format = "text";
   std::string max_body_size = "16MiB";
   std::string max_inflight_body_bytes = "256MiB";
 };
@@ -48,6 +52,19 @@ Status complete(ServeOptions& options) {
     return keys.error();
   }
   server.service.keys = ApiKeys(*keys);
+  if (!options.admin_key.empty()) {
+    const auto admin_keys = collect_keys({options.admin_key}, "");
+    if (!admin_keys.ok()) {
+      return admin_keys.error();
+    }
+    server.admin.keys = ApiKeys(*admin_keys);
+  }
+  const auto level = log::parse_level(options.log_level);
+  if (!level.ok()) {
+    return level.error();
+  }
+  log::set_level(*level);
+  log::set_format(options.log_format == "json" ? log::Format::kJson : log::Format::kText);
   const auto body = parse_bytes(options.max_body_size);
   const auto bodies = parse_bytes(options.max_inflight_body_bytes);
   if (!body.ok() || !bodies.ok()) {
@@ -114,6 +131,8 @@ int run_serve(ServeOptions& options) {
   }
   log_start(options, *files, *sizing);
   // The server bounds what is outstanding; the inbox has room for all of it.
+  options.server.admin.form = sizing->form;
+  options.server.heartbeat = {watchdog_interval_ms(), [] { notify_systemd("WATCHDOG=1"); }};
   Inbox inbox(static_cast<std::size_t>(options.server.service.max_outstanding));
   const ServedModel model = served_model(options, *files, *sizing);
   Server server(options.server, model,
@@ -125,6 +144,7 @@ int run_serve(ServeOptions& options) {
   // Before any other thread. The first signal drains, a second one ends at once; while the model
   // loads nothing has been accepted, and there is nothing to wait for.
   std::atomic<bool> loaded = false;
+  auto background = std::make_unique<log::Background>();
   const SignalWatcher watcher({SIGINT, SIGTERM, SIGHUP}, [&](int signal) {
     if (signal == SIGHUP) {
       if (options.server.tls.enabled()) {
@@ -136,8 +156,10 @@ int run_serve(ServeOptions& options) {
     }
     if (!loaded) {
       log::info("stopped while loading");
+      background.reset();  // what it holds is written first
       std::_Exit(0);
     }
+    notify_systemd("STOPPING=1");
     server.stop();
   });
   // Loading takes long and a taken port does not, so the port comes first.
@@ -149,10 +171,14 @@ int run_serve(ServeOptions& options) {
   if (replica.ok()) {
     loaded = true;
     server.set_ready();
+    notify_systemd("READY=1\nSTATUS=serving " + model.names.front());
     log::info("listening on {}://{}:{}", options.server.tls.enabled() ? "https" : "http",
               options.server.host, server.port());
   } else {
     server.stop();
+  }
+  if (server.admin_port() > 0) {
+    log::info("operators' port: {}:{}", options.server.admin.host, server.admin_port());
   }
   io.join();
   return replica.ok() ? 0 : exit_with(replica.error());
@@ -194,6 +220,25 @@ void add_limit_options(CLI::App& app, ServeOptions& options) {
       ->capture_default_str();
 }
 
+void add_operation_options(CLI::App& app, ServeOptions& options) {
+  ServerOptions& server = options.server;
+  app.add_option("--admin-port", server.admin.port,
+                 "port for operators: form, drain, log level, health, metrics; 0 = any free one; "
+                 "default: none")
+      ->check(CLI::Range(0, 65535));
+  app.add_option("--admin-host", server.admin.host, "address of that port")->capture_default_str();
+  app.add_option("--admin-key", options.admin_key,
+                 "key for that port; without one it must be a loopback address");
+  app.add_option("--otlp-endpoint", server.otlp_endpoint,
+                 "OpenTelemetry collector that gets a trace per request, like "
+                 "http://127.0.0.1:4318");
+  app.add_option("--log-level", options.log_level, "debug, info, warning, error or off")
+      ->capture_default_str();
+  app.add_option("--log-format", options.log_format, "text or json")
+      ->check(CLI::IsMember({"text", "json"}))
+      ->capture_default_str();
+}
+
 }  // namespace
 
 void add_serve(CLI::App& root, int& exit_code) {
@@ -218,6 +263,7 @@ void add_serve(CLI::App& root, int& exit_code) {
       ->check(CLI::Range(0, 86400))
       ->capture_default_str();
   add_limit_options(*app, *options);
+  add_operation_options(*app, *options);
   app->footer(
       "Example: protean serve MODEL --port 8000\n"
       "Then: curl http://127.0.0.1:8000/v1/completions -H 'Content-Type: application/json' \\\n"

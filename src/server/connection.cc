@@ -6,7 +6,7 @@
 #include <boost/beast/http/status.hpp>
 #include <utility>
 
-#include "base/log.h"
+#include "base/log_output.h"
 #include "server/routes.h"
 #include "server/service.h"
 
@@ -75,7 +75,7 @@ asio::awaitable<bool> Connection::await_request() {
 }
 
 Connection::Exchange Connection::exchange_of(const RequestReader& reader) const {
-  Exchange exchange{.call = reader.call()};
+  Exchange exchange{.call = reader.call(), .begun = std::chrono::steady_clock::now()};
   exchange.call.client = client_;
   if (!is_request_id(exchange.call.request_id)) {
     exchange.call.request_id = fmt::format("{:016x}{:016x}", setting_.random(), setting_.random());
@@ -188,10 +188,10 @@ asio::awaitable<bool> Connection::serve_call(const Exchange& exchange) {
   co_return co_await serve_generation(exchange, *std::get<std::shared_ptr<Generation>>(answer));
 }
 
-asio::awaitable<bool> Connection::send(const Exchange& exchange, HttpReply& reply) {
+asio::awaitable<bool> Connection::send(const Exchange& exchange, HttpReply& reply, bool accepted) {
   const bool keep_alive = exchange.keep_alive && !setting_.handler.draining();
   busy_ = true;
-  setting_.handler.count(exchange.call, reply.status);
+  answered(exchange, reply.status, accepted);
   std::string bytes = head_of(exchange, reply, keep_alive);
   if (reply.status != 204) {
     append(bytes, "Content-Length", std::to_string(reply.body.size()));
@@ -223,6 +223,9 @@ asio::awaitable<bool> Connection::serve_generation(const Exchange& exchange,
   };
   const Guard guard{setting_.handler, generation};
   generation.on_change = [this, &generation] { changed(generation); };
+  generation.record.origin = {.client = client_,
+                              .path = std::string(match_route(exchange.call.target).pattern),
+                              .traceparent = std::string(exchange.call.header("traceparent"))};
   const auto pending = [&] {
     return !generation.done() && !(generation.streaming() && generation.started());
   };
@@ -231,7 +234,7 @@ asio::awaitable<bool> Connection::serve_generation(const Exchange& exchange,
   }
   if (left()) {
     close();
-    setting_.handler.count(exchange.call, kClientGone);
+    answered(exchange, kClientGone, generation.started());
     co_return false;
   }
   if (generation.streaming() && generation.started()) {
@@ -239,12 +242,12 @@ asio::awaitable<bool> Connection::serve_generation(const Exchange& exchange,
   }
   HttpReply reply = generation.failure() ? error_reply(*generation.failure(), generation.errors())
                                          : HttpReply{.body = generation.take_body()};
-  co_return co_await send(exchange, reply);
+  co_return co_await send(exchange, reply, generation.started());
 }
 
 asio::awaitable<bool> Connection::send_events(const Exchange& exchange, Generation& generation) {
   const bool keep_alive = exchange.keep_alive && exchange.http_1_1;
-  setting_.handler.count(exchange.call, 200);
+  answered(exchange, 200, true);
   const HttpReply head{.content_type = "text/event-stream; charset=utf-8",
                        .headers = {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}}};
   std::string bytes = head_of(exchange, head, keep_alive);
@@ -261,7 +264,8 @@ asio::awaitable<bool> Connection::send_events(const Exchange& exchange, Generati
       const auto until = ping_ms > 0 ? Wire::after(ping_ms) : Wire::kNever;
       const bool happened = co_await wire_->wait(until);
       if (!happened) {
-        open = co_await send_piece(exchange, ": ping\n\n");
+        const std::string ping = generation.keep_alive();
+        open = co_await send_piece(exchange, ping);
       }
     }
   }
@@ -293,6 +297,24 @@ std::string Connection::head_of(const Exchange& exchange, const HttpReply& reply
     append(head, "Connection", keep_alive ? "keep-alive" : "close");
   }
   return head;
+}
+
+// What the engine accepted has its line in the log when it ends there, which may be later.
+void Connection::answered(const Exchange& exchange, int status, bool accepted) {
+  setting_.handler.count(exchange.call, status);
+  if (accepted) {
+    return;
+  }
+  const RouteMatch match = match_route(exchange.call.target);
+  const std::chrono::duration<double, std::milli> taken =
+      std::chrono::steady_clock::now() - exchange.begun;
+  log::write(match.needs_key || status >= 400 ? log::Level::kInfo : log::Level::kDebug, "request",
+             {{"id", exchange.call.request_id},
+              {"method", excerpt(exchange.call.method)},
+              {"path", excerpt(exchange.call.target)},
+              {"client", client_},
+              {"status", std::int64_t{status}},
+              {"duration_ms", taken.count()}});
 }
 
 void Connection::changed(Generation& generation) {

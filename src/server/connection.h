@@ -48,6 +48,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   struct Exchange {
     HttpCall call;
     HttpHeaders cors;
+    TimePoint begun;  // when its head had come
     bool http_1_1 = true;
     bool keep_alive = false;
   };
@@ -58,13 +59,16 @@ class Connection : public std::enable_shared_from_this<Connection> {
   boost::asio::awaitable<void> read_body(RequestReader& reader, BodyShare& share);
   boost::asio::awaitable<bool> refuse(const Exchange& exchange, const ApiError& error);
   boost::asio::awaitable<bool> serve_call(const Exchange& exchange);
-  boost::asio::awaitable<bool> send(const Exchange& exchange, HttpReply& reply);  // empties reply
+  // Empties the reply. `accepted`: the engine took the request.
+  boost::asio::awaitable<bool> send(const Exchange& exchange, HttpReply& reply,
+                                    bool accepted = false);
   boost::asio::awaitable<bool> serve_generation(const Exchange& exchange, Generation& generation);
   boost::asio::awaitable<bool> send_events(const Exchange& exchange, Generation& generation);
   boost::asio::awaitable<bool> send_piece(const Exchange& exchange, std::string_view events);
   static std::string head_of(const Exchange& exchange, const HttpReply& reply, bool keep_alive);
   Exchange exchange_of(const RequestReader& reader) const;
   bool left() const;
+  void answered(const Exchange& exchange, int status, bool accepted);
   void changed(Generation& generation);
 
   const std::shared_ptr<Wire> wire_;

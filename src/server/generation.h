@@ -8,6 +8,7 @@
 
 #include "contract/request.h"
 #include "ports/token_sink.h"
+#include "server/answer_record.h"
 #include "server/answer_writer.h"
 #include "server/api_error.h"
 #include "server/generation_call.h"
@@ -49,6 +50,7 @@ class Generation {
   // What may be sent to a streaming client that has waited long, between events.
   std::string keep_alive() const { return writer_->keep_alive(); }
   std::function<void()> on_change;  // called when one of these may have changed
+  AnswerRecord record;              // kept by others, for logs and traces
 
   // For the service.
   const AnswerIdentity& identity() const { return identity_; }

@@ -1,5 +1,6 @@
 #include "server/metrics.h"
 
+#include <fmt/format.h>
 #include <prometheus/counter.h>
 #include <prometheus/family.h>
 #include <prometheus/gauge.h>
@@ -10,6 +11,9 @@
 #include <algorithm>
 #include <array>
 #include <vector>
+
+#include "base/log_output.h"
+#include "server/process_stats.h"
 
 namespace protean {
 namespace {
@@ -114,6 +118,10 @@ struct EngineSeries {
                                     "Prompt tokens looked up in the prefix cache.")),
         prefix_hits(make.counter("vllm:prefix_cache_hits_total",
                                  "Prompt tokens found in the prefix cache.")),
+        prefix_queries_old(make.counter("vllm:gpu_prefix_cache_queries_total",
+                                        "Prompt tokens looked up. Former name.")),
+        prefix_hits_old(
+            make.counter("vllm:gpu_prefix_cache_hits_total", "Prompt tokens found. Former name.")),
         prompt_tokens(make.counter("vllm:prompt_tokens_total", "Prompt tokens processed.")),
         output_tokens(make.counter("vllm:generation_tokens_total", "Tokens generated.")),
         steps(make.counter("protean:steps_total", "Forward passes.")),
@@ -129,6 +137,8 @@ struct EngineSeries {
   Mirror preemptions;
   Mirror prefix_queries;
   Mirror prefix_hits;
+  Mirror prefix_queries_old;
+  Mirror prefix_hits_old;
   Mirror prompt_tokens;
   Mirror output_tokens;
   Mirror steps;
@@ -209,6 +219,14 @@ struct Metrics::Series {
     make.gauge("vllm:engine_sleep_state", "1 for the state the engine is in.",
                {{"sleep_state", "awake"}})
         .Set(1);
+    // Gateways read these of every server; what there is none of is always 0.
+    make.gauge("vllm:num_requests_swapped", "Requests swapped out: none, memory is not swapped.");
+    make.gauge("vllm:cpu_cache_usage_perc", "Swap space in use: there is none.");
+    make.counter("vllm:external_prefix_cache_queries_total",
+                 "Prompt tokens looked up in another server's cache: none.");
+    make.counter("vllm:external_prefix_cache_hits_total",
+                 "Prompt tokens found in another server's cache: none.");
+    make.gauge("protean:build_info", "The program.", {{"version", labels.version}}).Set(1);
     make.gauge("protean:form_info", "The replica's form.",
                {{"form", labels.form}, {"version", labels.version}})
         .Set(1);
@@ -259,6 +277,8 @@ void Metrics::engine(const Observation& seen) {
   series.preemptions.set(seen.preemptions_total);
   series.prefix_queries.set(seen.prefix_query_tokens_total);
   series.prefix_hits.set(seen.prefix_hit_tokens_total);
+  series.prefix_queries_old.set(seen.prefix_query_tokens_total);
+  series.prefix_hits_old.set(seen.prefix_hit_tokens_total);
   series.prompt_tokens.set(seen.prompt_tokens_total);
   series.output_tokens.set(seen.output_tokens_total);
   series.steps.set(seen.steps_total);
@@ -312,7 +332,13 @@ void Metrics::http(std::string_view method, std::string_view handler, int status
 }
 
 std::string Metrics::text() const {
-  return prometheus::TextSerializer().Serialize(series_->registry.Collect());
+  return prometheus::TextSerializer().Serialize(series_->registry.Collect()) +
+         fmt::format(
+             "# HELP protean:log_lines_dropped_total Log lines that nobody read in time.\n"
+             "# TYPE protean:log_lines_dropped_total counter\n"
+             "protean:log_lines_dropped_total {}\n",
+             log::dropped_lines()) +
+         process_metrics();
 }
 
 }  // namespace protean

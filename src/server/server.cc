@@ -9,9 +9,11 @@
 #include <vector>
 
 #include "base/log.h"
+#include "server/admin.h"
 #include "server/body_budget.h"
 #include "server/cors.h"
 #include "server/listener.h"
+#include "server/tracer.h"
 
 namespace protean {
 namespace {
@@ -48,20 +50,34 @@ class Server::Impl {
   Impl(const ServerOptions& options, ServedModel model, MetricsLabels labels,
        Environment environment, BoundedQueue<Event>& inbox)
       : options_(options),
+        version_(labels.version),
+        clock_(environment.clock),
         random_(environment.random),
         service_(options.service, std::move(model), std::move(labels), std::move(environment),
                  inbox),
         bodies_(options.http.max_inflight_body_bytes),
+        admin_(service_, {.keys = options.admin.keys,
+                          .form = options.admin.form,
+                          .version = version_,
+                          .drain = [this] { stop(); }}),
         public_(io_, {.handler = service_,
                       .limits = options_.http,
                       .random = random_,
                       .cors = cors_,
                       .bodies = bodies_,
                       .on_idle = [this] { close_when_drained(); }}),
-        drain_(io_) {}
+        operators_(io_, {.handler = admin_,
+                         .limits = options_.http,
+                         .random = random_,
+                         .cors = no_pages_,
+                         .bodies = bodies_,
+                         .on_idle = [this] { close_when_drained(); }}),
+        drain_(io_),
+        beat_(io_) {}
 
   Status listen();
   int port() const { return public_.port(); }
+  int admin_port() const { return operators_.port(); }
   void run();
   void set_ready();
   void stop();
@@ -69,6 +85,9 @@ class Server::Impl {
   void emit(OutputBatch batch);
 
  private:
+  Status listen_admin();
+  Status start_tracing();
+  void beat();
   void begin_drain();
   void cut_answers();
   void close_when_drained();
@@ -76,14 +95,21 @@ class Server::Impl {
   void deliver();
 
   const ServerOptions options_;
+  const std::string version_;
+  const Clock clock_;
   const RandomSource random_;
   Service service_;
   Mailbox mailbox_;
   asio::io_context io_{1};
   Cors cors_;  // fixed by listen()
+  const Cors no_pages_;
   BodyBudget bodies_;
+  Admin admin_;
+  std::unique_ptr<Tracer> tracer_;  // null: no traces
   Listener public_;
+  Listener operators_;
   asio::steady_timer drain_;  // the drain's deadline
+  asio::steady_timer beat_;
 };
 
 Status Server::Impl::listen() {
@@ -98,8 +124,63 @@ Status Server::Impl::listen() {
       return tls.error();
     }
     public_.use_tls(*tls);
+    operators_.use_tls(*tls);
+  }
+  for (const auto step : {&Impl::start_tracing, &Impl::listen_admin}) {
+    if (Status done = (this->*step)(); !done.ok()) {
+      return done;
+    }
+  }
+  if (options_.heartbeat.interval_ms > 0) {
+    beat();
   }
   return public_.listen(options_.host, options_.port, "--port");
+}
+
+Status Server::Impl::listen_admin() {
+  const AdminOptions& admin = options_.admin;
+  if (admin.port < 0) {
+    return {};
+  }
+  if (admin.keys.empty() && !is_loopback(admin.host)) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "--admin-host {} can be reached from other machines: give an --admin-key, or "
+                      "use 127.0.0.1",
+                      admin.host);
+  }
+  return operators_.listen(admin.host, admin.port, "--admin-port");
+}
+
+Status Server::Impl::start_tracing() {
+  if (options_.otlp_endpoint.empty()) {
+    return {};
+  }
+  const auto endpoint = parse_otlp_endpoint(options_.otlp_endpoint);
+  if (!endpoint.ok()) {
+    return endpoint.error();
+  }
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  tracer_ = std::make_unique<Tracer>(Tracer::Setting{
+      .endpoint = *endpoint,
+      .version = version_,
+      .unix_offset_ns =
+          std::chrono::duration_cast<std::chrono::nanoseconds>(now).count() - clock_(),
+      .random = random_});
+  service_.on_answered = [this](const AnswerRecord& record) {
+    log_answer(record);
+    tracer_->add(record);
+  };
+  return {};
+}
+
+void Server::Impl::beat() {
+  options_.heartbeat.beat();
+  beat_.expires_after(std::chrono::milliseconds(options_.heartbeat.interval_ms));
+  beat_.async_wait([this](const error_code& ec) {
+    if (!ec) {
+      beat();
+    }
+  });
 }
 
 void Server::Impl::run() {
@@ -114,6 +195,7 @@ void Server::Impl::reload_tls() {
       return;
     }
     public_.use_tls(*tls);
+    operators_.use_tls(*tls);
     log::info("TLS certificate and key read anew");
   });
 }
@@ -160,14 +242,16 @@ void Server::Impl::cut_answers() {
 }
 
 void Server::Impl::close_when_drained() {
-  if (service_.state() == ServerState::kDraining && !public_.busy()) {
+  if (service_.state() == ServerState::kDraining && !public_.busy() && !operators_.busy()) {
     close_all();
   }
 }
 
 void Server::Impl::close_all() {
   drain_.cancel();
+  beat_.cancel();
   public_.close();
+  operators_.close();
 }
 
 void Server::Impl::emit(OutputBatch batch) {
@@ -193,6 +277,9 @@ Status Server::listen() {
 }
 int Server::port() const {
   return impl_->port();
+}
+int Server::admin_port() const {
+  return impl_->admin_port();
 }
 void Server::run() {
   impl_->run();

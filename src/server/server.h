@@ -1,11 +1,13 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "base/bounded_queue.h"
 #include "base/result.h"
+#include "contract/form.h"
 #include "ports/event.h"
 #include "ports/token_sink.h"
 #include "server/http_limits.h"
@@ -16,12 +18,29 @@
 
 namespace protean {
 
+// The port for operators. Off unless it has a port.
+struct AdminOptions {
+  std::string host = "127.0.0.1";
+  int port = -1;  // 0: any free one
+  ApiKeys keys;   // none: the host must be a loopback address
+  Form form;      // what it shows
+};
+
+// A sign of life from the io thread, for who watches over the process.
+struct Heartbeat {
+  int interval_ms = 0;  // 0: none
+  std::function<void()> beat;
+};
+
 struct ServerOptions {
   std::string host = "127.0.0.1";
   int port = 8000;  // 0: any free one, port() says which
   int drain_timeout_ms = 30'000;
   std::vector<std::string> allow_origins;  // of web pages; "*": all
-  TlsOptions tls;
+  TlsOptions tls;                          // on both ports
+  AdminOptions admin;
+  std::string otlp_endpoint;  // of a collector of traces; empty: none are sent
+  Heartbeat heartbeat;
   HttpLimits http;
   ServiceLimits service;
 };
@@ -36,7 +55,8 @@ class Server final : public TokenSink {
 
   Status listen();
   int port() const;  // after listen()
-  void run();        // after listen(); returns when stop() is done
+  int admin_port() const;
+  void run();  // after listen(); returns when stop() is done
 
   // From any thread, but not from a signal handler.
   void set_ready();

@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "base/check.h"
-#include "base/log.h"
 #include "server/json_body.h"
 #include "server/openai_answer.h"
 
@@ -289,6 +288,7 @@ Checked<std::shared_ptr<Generation>> Service::submit(std::shared_ptr<Generation>
 
 void Service::deliver(const OutputBatch& batch) {
   metrics_.engine(batch.observation);
+  seen_ = batch.observation;
   for (const Output& output : batch.outputs) {
     std::visit([&](const auto& what) { on(what, batch.at_ns); }, output);
   }
@@ -356,19 +356,21 @@ void Service::record(const Finished& finished, const Live& live) {
   const AnswerIdentity& identity = live.generation->identity();
   const std::string_view reason = live.generation->finish_reason(live.choice);
   const RequestUsage& usage = finished.usage;
-  const TimeNs ended_ns = finished.times.finished_ns;
   metrics_.finished({.reason = reason,
                      .usage = usage,
                      .times = finished.times,
                      .received_ns = live.received_ns,
                      .max_tokens = live.max_tokens});
-  const auto ms = [](TimeNs ns) { return static_cast<double>(ns) / kNsPerMs; };
-  log::info("{}{} {} prompt={} cached={} output={} finish={} ttft_ms={:.1f} duration_ms={:.1f}",
-            identity.id,
-            live.generation->requests().size() > 1 ? fmt::format("#{}", live.choice) : "",
-            identity.model, usage.prompt_tokens, usage.cached_tokens, usage.output_tokens, reason,
-            live.first_token_ns > 0 ? ms(live.first_token_ns - live.received_ns) : 0.0,
-            ms(ended_ns - live.received_ns));
+  AnswerRecord& whole = live.generation->record;
+  add_choice(whole, reason, usage, finished.times);
+  if (whole.choices == static_cast<int>(live.generation->requests().size())) {
+    const auto& failure = live.generation->failure();
+    whole.id = identity.id;
+    whole.model = identity.model;
+    whole.received_ns = live.received_ns;
+    whole.status = failure ? failure->status : 200;
+    on_answered(whole);
+  }
 }
 
 void Service::cancel(Generation& generation, ApiError why) {

@@ -55,6 +55,11 @@ class Service final : public HttpHandler {
   bool draining() const override { return state_ == ServerState::kDraining; }
   void set_state(ServerState state) { state_ = state; }
   ServerState state() const { return state_; }
+  const Observation& last_seen() const { return seen_; }
+  const std::string& model_name() const { return model_.names.front(); }
+
+  // Told of each accepted request that has ended, all its choices.
+  std::function<void(const AnswerRecord&)> on_answered = log_answer;
 
  private:
   // One engine request: accepted or about to be.
@@ -100,6 +105,7 @@ class Service final : public HttpHandler {
   std::vector<std::shared_ptr<Generation>> touched_;  // by the batch being delivered
   std::uint64_t last_request_ = 0;
   ServerState state_ = ServerState::kLoading;
+  Observation seen_;
 };
 
 // {"error":...} with its status, and Retry-After where trying again makes sense.

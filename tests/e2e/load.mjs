@@ -1,11 +1,13 @@
-// Many impatient clients for a while: LOAD_SECONDS=60 LOAD_STREAMS=64 LOAD_SEED=1 node load.mjs
+// Many impatient clients for a while: LOAD_SECONDS=60 LOAD_STREAMS=256 LOAD_SEED=1 node load.mjs
 //
-// Every request must end, none with an error; at rest nothing may be left running, waiting or
-// holding KV; and the server's memory must not have grown since it was warm.
+// Beside them others send garbage, stall, read nothing and reset. Every request of the former must
+// end, none with an error; at rest nothing may be left running, waiting or holding KV, no file may
+// be left open, and the server's memory must not have grown since it was warm.
 
 import assert from 'node:assert/strict';
 import http from 'node:http';
-import { isIdle, Server } from './server.mjs';
+import net from 'node:net';
+import { isIdle, Server, sleep } from './server.mjs';
 
 const stall = 30_000; // a stream this long without a byte is a failure
 
@@ -61,10 +63,28 @@ function someRequest(below) {
   };
 }
 
+// Somebody who is up to no good, on a socket of its own for a moment.
+async function mischief(url, below) {
+  const socket = net.connect(Number(new URL(url).port), '127.0.0.1');
+  socket.on('error', () => {});
+  const body = JSON.stringify({ ...someRequest(below), max_tokens: 400 });
+  const request = `POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: ${Buffer.byteLength(body)}\r\n\r\n${body}`;
+  const kind = below(6);
+  if (kind === 0) socket.write(Buffer.from(Array.from({ length: 1 + below(5000) }, () => below(256))));
+  if (kind === 1) socket.write(request.slice(0, 1 + below(request.length - 1)));
+  if (kind === 2) socket.pause().write(request);  // reads nothing
+  if (kind === 3) socket.end(request);  // half closed
+  if (kind === 4) socket.write(request + 'x'.repeat(below(600_000)));
+  if (kind === 5) socket.write('POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n');
+  await sleep(20 + below(400));
+  if (below(2) === 0) socket.resetAndDestroy();
+  else socket.destroy();
+}
+
 export async function load({ seconds, streams, seed }) {
   // Few KV blocks, so that preemption happens too.
   const server = await Server.start('--max-num-seqs', '48', '--kv-cache-memory', '1MiB');
-  const count = { finished: 0, left: 0 };
+  const count = { finished: 0, left: 0, mischief: 0 };
   const agent = new http.Agent({ keepAlive: true, maxSockets: streams });
   const drive = async (until, below) => {
     while (Date.now() < until) {
@@ -72,10 +92,20 @@ export async function load({ seconds, streams, seed }) {
       ++count[await stream(server.url, agent, someRequest(below), leaveAfter)];
     }
   };
+  const disturb = async (until, below) => {
+    while (Date.now() < until) {
+      await mischief(server.url, below);
+      ++count.mischief;
+    }
+  };
   const run = (ms, first) => {
     const until = Date.now() + ms;
-    return Promise.all(Array.from({ length: streams }, (_, i) => drive(until, random(first + i))));
+    return Promise.all([
+      ...Array.from({ length: streams }, (_, i) => drive(until, random(first + i))),
+      ...Array.from({ length: streams / 16 }, (_, i) => disturb(until, random(first + streams + i))),
+    ]);
   };
+  const files = server.openFiles();
   try {
     await run(seconds * 200, seed);
     const warm = server.residentBytes();
@@ -85,11 +115,14 @@ export async function load({ seconds, streams, seed }) {
     const preemptions = metrics.get('vllm:num_preemptions_total');
     const mib = (bytes) => (bytes / 2 ** 20).toFixed(1);
     console.log(
-      `load: ${count.finished} finished, ${count.left} left, ${preemptions} preemptions, ` +
+      `load: ${count.finished} finished, ${count.left} left, ${count.mischief} disturbed, ${preemptions} preemptions, ` +
         `${metrics.get('vllm:generation_tokens_total')} tokens in ${seconds} s; RSS ${mib(warm)} -> ${mib(end)} MiB`,
     );
     assert.ok(isIdle(metrics), `not idle:\n${[...metrics].filter(([n]) => /num_requests|kv_blocks/.test(n)).join('\n')}`);
     assert.ok(count.finished > streams && count.left > 0, 'too little happened to mean anything');
+    agent.destroy();
+    for (let i = 0; i < 250 && server.openFiles() > files + 2; ++i) await sleep(20);
+    assert.ok(server.openFiles() <= files + 2, `${server.openFiles()} files are open, ${files} were`);
     // Sanitizers keep what was freed: LOAD_MEMORY=any is for them.
     const flat = end < warm * 1.1 + 2 ** 22 || process.env.LOAD_MEMORY === 'any';
     assert.ok(flat, `memory grew from ${mib(warm)} to ${mib(end)} MiB`);
@@ -102,5 +135,5 @@ export async function load({ seconds, streams, seed }) {
 
 if (process.argv[1] === new URL(import.meta.url).pathname) {
   const env = (name, otherwise) => Number(process.env[name] ?? otherwise);
-  await load({ seconds: env('LOAD_SECONDS', 60), streams: env('LOAD_STREAMS', 64), seed: env('LOAD_SEED', 1) });
+  await load({ seconds: env('LOAD_SECONDS', 60), streams: env('LOAD_STREAMS', 256), seed: env('LOAD_SEED', 1) });
 }

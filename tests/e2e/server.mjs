@@ -1,12 +1,12 @@
 // Starts the real program on a free port with a small trained model, and reads its /metrics.
 
 import { spawn } from 'node:child_process';
-import { existsSync, readFileSync } from 'node:fs';
+import { existsSync, readdirSync, readFileSync } from 'node:fs';
 import { dirname, resolve } from 'node:path';
 import { fileURLToPath } from 'node:url';
 
-const root = resolve(dirname(fileURLToPath(import.meta.url)), '../..');
-const program = process.env.PROTEAN ?? resolve(root, 'build/protean');
+export const root = resolve(dirname(fileURLToPath(import.meta.url)), '../..');
+export const program = process.env.PROTEAN ?? resolve(root, 'build/protean');
 const data = resolve(root, process.env.PROTEAN_DATA ?? '../shared/data');
 export const model = resolve(data, 'models/tinystories-656k');
 export const modelName = 'tinystories-656k';
@@ -16,9 +16,14 @@ export const skip = existsSync(model) ? false : `needs ${model}; set PROTEAN_DAT
 
 export class Server {
   static async start(...flags) {
+    return Server.startWith({}, ...flags);
+  }
+
+  // With other environment variables, or another program.
+  static async startWith({ env = {}, as = program }, ...flags) {
     const server = new Server();
-    server.process = spawn(program, ['serve', model, '--host', '127.0.0.1', '--port', '0', ...flags], {
-      stdio: ['ignore', 'inherit', 'pipe'],
+    server.process = spawn(as, ['serve', model, '--host', '127.0.0.1', '--port', '0', ...flags], {
+      stdio: ['ignore', 'inherit', 'pipe'], env: { ...process.env, ...env },
     });
     server.ended = new Promise((settle) => {
       server.process.once('error', (error) => settle(`could not start: ${error.message}`));
@@ -28,12 +33,17 @@ export class Server {
     server.url = await new Promise((settle, fail) => {
       server.process.stderr.setEncoding('utf8').on('data', (text) => {
         server.log += text;
-        const listening = server.log.match(/listening on (http:\/\/\S+)/);
+        const listening = server.log.match(/listening on (https?:\/\/[^\s"]+)/);
         if (listening) settle(listening[1]);
       });
       server.ended.then((how) => fail(new Error(`${program} ended (${how}) before it listened:\n${server.log}`)));
     });
     return server;
+  }
+
+  // Until its log holds something.
+  async logged(pattern) {
+    for (let i = 0; i < 500 && !pattern.test(this.log); ++i) await sleep(20);
   }
 
   // SIGTERM; its exit code once it has drained.
@@ -56,6 +66,15 @@ export class Server {
       if (isIdle(now) || Date.now() > until) return now;
       await sleep(20);
     }
+  }
+
+  openFiles() {
+    return readdirSync(`/proc/${this.process.pid}/fd`).length;
+  }
+
+  cpuSeconds() {
+    const fields = readFileSync(`/proc/${this.process.pid}/stat`, 'utf8').replace(/^.*\) /, '').split(' ');
+    return (Number(fields[11]) + Number(fields[12])) / 100;
   }
 
   residentBytes() {

@@ -1,0 +1,108 @@
+// The operators' port, beside the public one of the same server.
+
+#include "server/admin.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/log_output.h"
+#include "server/server_for_test.h"
+
+namespace protean {
+namespace {
+
+struct AdminTest : ServerTest {
+  AdminTest() {
+    options.admin.port = 0;
+    options.admin.form = {.stages = {{.layer_count = 2, .devices = {DeviceId{0}}}},
+                          .layer_precision = {Precision::kBf16, Precision::kF32},
+                          .kv = {.blocks = 7}};
+  }
+  Response ask(const std::string& line, const std::string& headers = "Host: 127.0.0.1\r\n",
+               const std::string& body = "") {
+    Client client(server->admin_port());
+    client.send(line + " HTTP/1.1\r\n" + headers +
+                "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body);
+    return client.read();
+  }
+};
+
+TEST_F(AdminTest, ShowsTheFormAndHealthAndSetsTheLogLevel) {
+  start();
+  const auto form = body_of(ask("GET /admin/form"));
+  EXPECT_EQ(form.at("state"), "ready");
+  EXPECT_EQ(form.at_pointer("/form/kv_blocks"), 7);
+  EXPECT_EQ(form.at_pointer("/form/layer_precision/1"), "f32");
+  EXPECT_EQ(ask("GET /health").result_int(), 200U);
+  EXPECT_NE(ask("GET /metrics").body().find("vllm:num_requests_running"), std::string::npos);
+  const std::string host = "Host: localhost\r\n";
+  EXPECT_EQ(body_of(ask("PUT /admin/log-level", host, R"({"level":"off"})")).at("level"), "off");
+  EXPECT_EQ(log::level(), log::Level::kOff);
+  for (const char* bad : {R"({"level":"loud"})", R"({"level":3})", "[]", "{", ""}) {
+    expect_error(ask("PUT /admin/log-level", host, bad), 400);
+  }
+  EXPECT_EQ(body_of(ask("GET /admin/log-level")).at("level"), "off");
+  expect_error(ask("DELETE /admin/form"), 405);
+  expect_error(ask("GET /v1/models"), 404);
+}
+
+TEST_F(AdminTest, NothingOfItIsOnThePublicPort) {
+  start();
+  for (const char* path : {"/admin/form", "/admin/drain", "/admin/log-level"}) {
+    expect_error(get(path), 404);
+  }
+}
+
+TEST_F(AdminTest, WithoutAKeyNoWebPageAndNoOtherNameReachesIt) {
+  start();
+  expect_error(ask("POST /admin/drain", "Host: 127.0.0.1\r\nOrigin: http://evil.example\r\n"), 403);
+  expect_error(ask("GET /admin/form", "Host: evil.example:80\r\n"), 403);
+  EXPECT_EQ(ask("GET /admin/form", "Host: [::1]:80\r\n").result_int(), 200U);
+  EXPECT_EQ(get("/health").result_int(), 200U);
+}
+
+TEST_F(AdminTest, AKeyOpensItAndThePublicKeyDoesNot) {
+  options.admin.keys = ApiKeys(std::vector<std::string>{"operator"});
+  options.service.keys = ApiKeys(std::vector<std::string>{"client"});
+  start();
+  const std::string any = "Host: anything\r\n";
+  expect_error(ask("GET /admin/form", any), 401);
+  expect_error(ask("GET /health", any), 401);
+  expect_error(ask("GET /admin/form", any + "Authorization: Bearer client\r\n"), 401);
+  EXPECT_EQ(ask("GET /admin/form", any + "Authorization: Bearer operator\r\n").result_int(), 200U);
+}
+
+TEST_F(AdminTest, DrainsAndAnswersBeforeItGoes) {
+  start();
+  engine->stall_after(1);
+  Client streaming(server->port());
+  streaming.post("/v1/completions", R"({"prompt":"abc","stream":true})");
+  streaming.read_until(R"("text":"a")");
+  EXPECT_EQ(ask("POST /admin/drain").result_int(), 202U);
+  while (get("/health").result_int() == 200) {
+    std::this_thread::yield();
+  }
+  EXPECT_EQ(body_of(ask("GET /admin/form")).at("state"), "draining");
+  engine->stall_after(100);
+  EXPECT_NE(streaming.read_until("[DONE]").find("[DONE]"), std::string::npos);
+  thread.join();
+}
+
+TEST_F(AdminTest, OpenToOtherMachinesWithoutAKeyIsRefused) {
+  options.admin.host = "0.0.0.0";
+  server = std::make_unique<Server>(
+      options,
+      ServedModel{.names = {"x"}, .tokenizer = &tokenizer, .chat_template = &chat_template},
+      MetricsLabels{},
+      Environment{.clock = steady_ns, .unix_time_s = [] { return std::int64_t{1}; }, .random = {}},
+      inbox);
+  const Status listening = server->listen();
+  ASSERT_FALSE(listening.ok());
+  EXPECT_NE(listening.error().message.find("--admin-key"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace protean
