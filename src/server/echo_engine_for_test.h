@@ -82,6 +82,7 @@ class EchoEngine {
     ++cancels_;
     end(cancel.request, FinishReason::kCancelled, batch);
   }
+  void on(const Tick&, OutputBatch&) {}
   void on(StepDone&, OutputBatch& batch) {
     stepping_ = false;
     std::vector<std::pair<RequestId, FinishReason>> ended;
