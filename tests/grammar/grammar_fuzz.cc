@@ -42,10 +42,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     protean::check(!grammar.error().message.empty(), "an error says what is wrong");
     return 0;
   }
-  const protean::TokenList tokenizer = protean::TokenList::json_pieces();
+  static const protean::TokenList kTokenizer = protean::TokenList::json_pieces();
+  const protean::TokenList& tokenizer = kTokenizer;
   const int vocab = tokenizer.vocab_size();
-  const protean::GrammarTokens tokens(tokenizer, vocab, {tokenizer.eos()});
-  const auto constraint = tokens.constrain(*grammar);
+  static const protean::GrammarTokens kTokens(kTokenizer, vocab, {kTokenizer.eos()});
+  const auto constraint = kTokens.constrain(*grammar);
   std::vector<TokenId> answer;
   std::string written;
   std::vector<std::uint64_t> mask(protean::token_mask_words(vocab));
