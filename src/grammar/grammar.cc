@@ -24,7 +24,7 @@ bool may_be_empty(const GrammarSource& source) {
   if (const auto* literal = std::get_if<LiteralText>(&source.what)) {
     return literal->text.empty();
   }
-  if (const auto* sequence = std::get_if<Sequence>(&source.what)) {
+  if (const auto* sequence = std::get_if<Concatenation>(&source.what)) {
     return std::all_of(sequence->parts.begin(), sequence->parts.end(), may_be_empty);
   }
   if (const auto* choice = std::get_if<Choice>(&source.what)) {
@@ -99,7 +99,7 @@ class SourceCompiler {
     return emit_schema(builder_, schema, from, to);
   }
 
-  Status emit_one(const Sequence& sequence, StateId from, StateId to, int depth) {
+  Status emit_one(const Concatenation& sequence, StateId from, StateId to, int depth) {
     for (const GrammarSource& part : sequence.parts) {
       const StateId next = builder_.state();
       if (Status status = emit(part, from, next, depth + 1); !status) {

@@ -29,7 +29,7 @@ struct JsonSchema {
   bool any_whitespace = true;    // false: only one space after ':' and ','
   bool open_properties = false;  // additionalProperties where a schema does not say
 };
-struct Sequence {
+struct Concatenation {
   std::vector<GrammarSource> parts;
 };
 struct Choice {
@@ -41,7 +41,7 @@ struct Repeat {
   int most = -1;  // -1: no bound
 };
 struct GrammarSource {
-  std::variant<LiteralText, AnyText, RegexPattern, JsonSchema, Sequence, Choice, Repeat> what;
+  std::variant<LiteralText, AnyText, RegexPattern, JsonSchema, Concatenation, Choice, Repeat> what;
 };
 
 // A compiled source: a byte-level pushdown automaton. Immutable, any thread.

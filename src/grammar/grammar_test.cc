@@ -44,7 +44,7 @@ TEST(Grammar, AnyTextStopsBeforeItsEnd) {
   EXPECT_FALSE(text->matches("x<tool_call>"));
   EXPECT_FALSE(text->matches("<<tool_call>y"));
   EXPECT_FALSE(text->matches("ststop"));
-  const auto then = compiled({Sequence{{{AnyText{{"END"}}}, literal("END")}}});
+  const auto then = compiled({Concatenation{{{AnyText{{"END"}}}, literal("END")}}});
   EXPECT_TRUE(then->matches("ENEND"));
   EXPECT_FALSE(then->matches("ENDEND"));
 }
@@ -64,7 +64,7 @@ TEST(Grammar, ChoicesSequencesAndRepeats) {
   }
   // Repeats in repeats count apart.
   const auto nested =
-      compiled({Repeat{{{Sequence{{{Repeat{{digit}, 2, 3}}, literal(";")}}}}, 2, 2}});
+      compiled({Repeat{{{Concatenation{{{Repeat{{digit}, 2, 3}}, literal(";")}}}}, 2, 2}});
   EXPECT_TRUE(nested->matches("12;345;"));
   EXPECT_FALSE(nested->matches("12;3;"));
   EXPECT_FALSE(nested->matches("12;34;56;"));
