@@ -38,6 +38,8 @@ struct ServeOptions {
   std::string log_format = "text";
   std::string max_body_size = "16MiB";
   std::string max_inflight_body_bytes = "256MiB";
+  std::string tool_call_parser = "auto";
+  std::string pooling = "mean";
 };
 
 // What CLI11 cannot check by itself.
@@ -93,8 +95,17 @@ Environment real_environment() {
           .random = [random] { return (*random)(); }};
 }
 
-ServedModel served_model(const ServeOptions& options, const ModelFiles& files,
-                         const Sizing& sizing) {
+// What was asked for, else what the chat template is written for.
+Result<ToolFormat> choose_tool_format(const ServeOptions& options, const ModelFiles& files) {
+  if (options.tool_call_parser == "auto") {
+    return detect_tool_format(files.chat.template_source);
+  }
+  return parse_tool_format(options.tool_call_parser);
+}
+
+ServedModel served_model(const ServeOptions& options, const ModelFiles& files, const Sizing& sizing,
+                         ToolFormat tool_format) {
+  const ModelSpec& spec = files.checkpoint->spec();
   return {.names = options.served_names.empty() ? std::vector{files.name} : options.served_names,
           .tokenizer = files.tokenizer.get(),
           .chat_template = &files.chat_template,
@@ -102,6 +113,11 @@ ServedModel served_model(const ServeOptions& options, const ModelFiles& files,
           .eos_text = files.chat.eos_token,
           .defaults = files.generation,
           .max_model_len = sizing.max_model_len,
+          .embedding_size = spec.hidden,
+          .tool_format = tool_format,
+          .formats = std::make_shared<FormatCompiler>(
+              *files.tokenizer, spec.vocab, end_tokens(*files.tokenizer, files.generation)),
+          .pooling = options.pooling == "last" ? Pooling::kLast : Pooling::kMean,
           .local_time = local_time};
 }
 
@@ -134,7 +150,11 @@ int run_serve(ServeOptions& options) {
   options.server.admin.form = sizing->form;
   options.server.heartbeat = {watchdog_interval_ms(), [] { notify_systemd("WATCHDOG=1"); }};
   Inbox inbox(static_cast<std::size_t>(options.server.service.max_outstanding));
-  const ServedModel model = served_model(options, *files, *sizing);
+  const auto tool_format = choose_tool_format(options, *files);
+  if (!tool_format.ok()) {
+    return exit_with(tool_format.error());
+  }
+  const ServedModel model = served_model(options, *files, *sizing, *tool_format);
   Server server(options.server, model,
                 {.model_name = model.names.front(),
                  .version = kVersion,
@@ -254,6 +274,14 @@ void add_serve(CLI::App& root, int& exit_code) {
   app->add_option("--served-model-name", options->served_names,
                   "names clients may call the model by; default: the path's last part");
   add_security_options(*app, *options);
+  app->add_option("--tool-call-parser", options->tool_call_parser,
+                  "how the model writes tool calls; auto: as its chat template says")
+      ->check(CLI::IsMember({"auto", "hermes", "llama3_json", "mistral", "none"}))
+      ->capture_default_str();
+  app->add_option("--pooling", options->pooling,
+                  "what an embedding is made of: the mean of all tokens, or the last one")
+      ->check(CLI::IsMember({"mean", "last"}))
+      ->capture_default_str();
   app->add_option("--max-num-queued-reqs", options->max_queued,
                   "requests that may wait beyond --max-num-seqs; more are answered 429")
       ->check(CLI::Range(0, 1 << 20))

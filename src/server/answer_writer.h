@@ -47,6 +47,12 @@ struct AnswerToken {
   std::optional<TokenLogprobs> logprobs;
 };
 
+// What is told of one choice's prompt.
+struct AnswerPrompt {
+  std::string echo;
+  std::vector<AnswerToken> tokens;  // where the call wants to know of tokens
+};
+
 // What a step brought one choice. No parts: the step ended inside a character, or in text that may
 // yet be a stop string or a tool call.
 struct AnswerPiece {
@@ -61,20 +67,27 @@ struct AnswerCall {
 };
 // One choice, finished.
 struct AnswerChoice {
-  std::string text;
+  AnswerPrompt prompt;
+  std::string text;  // without the echo
   std::vector<AnswerCall> calls;
   std::vector<AnswerToken> tokens;  // where the call wants to know of tokens
+  std::vector<float> embedding;     // where that was asked for
   ChoiceEnd end;
 };
 
-// How one dialect of HTTP API writes one answer. Fed by a Generation, in the order begin, pieces
-// and ends of choices, end; or error after begin; or whole alone. What the streaming ones return is
-// sent at once: whole server-sent events, or nothing. One per answer, so it may keep state.
+// How one dialect of HTTP API writes one answer. Fed by a Generation, in the order begin, then of
+// each choice its prompt (where something is told of it), pieces and end, then end; or error after
+// begin; or whole alone. What the streaming ones return is sent at once: whole server-sent events,
+// or nothing. One per answer, so it may keep state.
 class AnswerWriter {
  public:
   virtual ~AnswerWriter() = default;
 
   virtual std::string begin(const AnswerUsage& so_far) = 0;
+  virtual std::string prompt(int /*choice*/, const AnswerPrompt& /*prompt*/,
+                             const AnswerUsage& /*so_far*/) {
+    return {};
+  }
   virtual std::string piece(int choice, const AnswerPiece& piece, const AnswerUsage& so_far) = 0;
   virtual std::string end_choice(int choice, const ChoiceEnd& end, const AnswerUsage& so_far) = 0;
   virtual std::string end(const AnswerUsage& usage) = 0;

@@ -1,5 +1,6 @@
 #include "server/api_error.h"
 
+#include <algorithm>
 #include <boost/json/object.hpp>
 #include <boost/json/serialize.hpp>
 
@@ -115,6 +116,20 @@ std::string excerpt(std::string_view text) {
     --end;
   }
   return std::string(text.substr(0, end)) + "...";
+}
+
+std::string printable(std::string_view text) {
+  std::string shown = excerpt(text);
+  std::replace_if(
+      shown.begin(), shown.end(), [](char c) { return c < ' ' || c > '~'; }, '?');
+  return shown;
+}
+
+ApiError no_memory() {
+  return {.status = 503,
+          .message =
+              "the server has not enough memory for this request now: try a smaller one, or "
+              "later"};
 }
 
 ApiError to_api_error(const Error& error) {

@@ -30,6 +30,11 @@ std::string error_json(const ApiError& error, ErrorStyle style = ErrorStyle::kOp
 // What a client wrote, short enough to be repeated in a message: 64 bytes, no character cut in two.
 std::string excerpt(std::string_view text);
 
+// The same of header lines and paths, which need not be UTF-8 as our JSON must be.
+std::string printable(std::string_view text);
+
+ApiError no_memory();
+
 // What the engine or a library said, as a client may see it.
 ApiError to_api_error(const Error& error);
 

@@ -32,7 +32,9 @@ class ByteTokenizer : public Tokenizer {
     return id < 256 ? std::string_view(&bytes_[static_cast<std::size_t>(id)], 1)
                     : std::string_view();
   }
-  std::string_view token_text(TokenId id) const override { return bytes(id); }
+  std::string_view token_text(TokenId id) const override {
+    return id == kBos ? "<s>" : id == kEos ? "</s>" : bytes(id);
+  }
   int vocab_size() const override { return 258; }
   TokenId bos() const override { return has_bos_ ? kBos : -1; }
   TokenId eos() const override { return kEos; }

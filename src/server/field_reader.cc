@@ -148,4 +148,10 @@ void FieldReader::fail(std::string_view name, std::string message) {
   }
 }
 
+void FieldReader::adopt(const FieldReader& inner) {
+  if (!error_) {
+    error_ = inner.error_;
+  }
+}
+
 }  // namespace protean

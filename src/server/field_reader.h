@@ -34,6 +34,8 @@ class FieldReader {
   // "NAME must be WANTED, not what it is".
   void expect(std::string_view name, std::string_view wanted, const boost::json::value& given);
   void fail(std::string_view name, std::string message);
+  // Takes over the complaint of a reader of an object inside this one.
+  void adopt(const FieldReader& inner);
   bool failed() const { return error_.has_value(); }
   const std::optional<ApiError>& error() const { return error_; }
 

@@ -8,26 +8,64 @@
 namespace protean {
 namespace {
 
-// The text begins with the answer when nothing but BOS came before it.
-bool at_text_start(const Request& request, const Tokenizer& tokenizer) {
-  return request.prompt.size() == 1 && request.prompt[0] == tokenizer.bos();
+// Adds a piece to what is kept for an answer that is sent whole.
+void keep(AnswerPiece piece, AnswerChoice& whole) {
+  for (ToolPiece& part : piece.parts) {
+    if (ContentPiece* content = std::get_if<ContentPiece>(&part)) {
+      whole.text += content->text;
+    } else if (CallBegin* begin = std::get_if<CallBegin>(&part)) {
+      whole.calls.push_back(
+          {.id = std::move(begin->id), .name = std::move(begin->name), .arguments = {}});
+    } else if (ArgumentsPiece* arguments = std::get_if<ArgumentsPiece>(&part)) {
+      check(!whole.calls.empty(), "arguments follow the beginning of their call");
+      whole.calls.back().arguments += arguments->text;
+    }
+  }
+  std::move(piece.tokens.begin(), piece.tokens.end(), std::back_inserter(whole.tokens));
 }
 
 }  // namespace
 
 Generation::Generation(AnswerIdentity identity, const GenerationCall& call,
-                       const Tokenizer& tokenizer, const std::vector<Request>& requests,
-                       std::unique_ptr<AnswerWriter> writer)
+                       const ServedModel& model, std::unique_ptr<AnswerWriter> writer,
+                       std::uint64_t nonce)
     : identity_(std::move(identity)),
       streaming_(call.stream.enabled),
+      asked_{.choices_per_prompt = static_cast<std::size_t>(call.n),
+             .has_slo = call.urgency.ttft_ms.has_value(),
+             .tokens = call.report.of_tokens(),
+             .prompt_tokens = call.report.prompt_logprobs || call.report.token_ids ||
+                              (call.prompt.echo && call.report.logprobs)},
       client_stop_ids_(call.stop.token_ids),
-      writer_(std::move(writer)) {
-  const StopMatcher matcher(call.stop.strings, call.stop.keep_string);
-  choices_.reserve(requests.size());
-  for (const Request& request : requests) {
+      rules_(text_rules(call, model)),
+      tokenizer_(*model.tokenizer),
+      writer_(std::move(writer)),
+      nonce_(nonce) {}
+
+void Generation::begin(const std::vector<PreparedChoice>& prepared) {
+  constexpr std::uint64_t kCallsPerChoice = 1U << 20U;
+  choices_.reserve(prepared.size());
+  for (std::size_t i = 0; i < prepared.size(); ++i) {
+    const Request& request = prepared[i].request;
+    const ChoiceText::Ids ids{.prefix = writer_->call_id_prefix(),
+                              .nonce = nonce_ + i * kCallsPerChoice};
+    Choice choice{.text = ChoiceText(rules_, tokenizer_, prepared[i], ids),
+                  .prompt = {.echo = prepared[i].echo, .tokens = {}}};
+    choice.prompt_tokens =
+        i % asked_.choices_per_prompt == 0 ? static_cast<int>(request.prompt.size()) : 0;
+    for (std::size_t at = 0; asked_.prompt_tokens && at < request.prompt.size(); ++at) {
+      choice.prompt.tokens.push_back({.token = request.prompt[at]});
+    }
+    choice.prompt_told = choice.prompt.echo.empty() && !asked_.prompt_tokens;
     requests_.push_back(request.id);
-    choices_.push_back({.text = StreamText(tokenizer, matcher, at_text_start(request, tokenizer)),
-                        .prompt_tokens = static_cast<int>(request.prompt.size())});
+    choices_.push_back(std::move(choice));
+  }
+}
+
+void Generation::answer_with(std::string body) {
+  if (!done_) {  // the client may have left
+    events_ = std::move(body);
+    done_ = true;
   }
 }
 
@@ -41,41 +79,78 @@ void Generation::accepted() {
   }
 }
 
-void Generation::token(int index, TokenId token) {
-  Choice& choice = choices_.at(static_cast<std::size_t>(index));
-  if (done_ || choice.end || choice.text.stopped_by()) {
+void Generation::refused(const Error& error) {
+  ApiError told = to_api_error(error);
+  if (asked_.has_slo && error.code == ErrorCode::kExhausted) {
+    told.param = "x-slo-ttft-ms";
+    told.code = "slo_unattainable";
+  }
+  fail(std::move(told));
+}
+
+void Generation::scored(int index, const PromptScored& scored) {
+  Choice& choice = at(index);
+  for (std::size_t i = 0; i < scored.logprobs.size(); ++i) {
+    const std::size_t position = static_cast<std::size_t>(scored.first_position) + i;
+    if (position < choice.prompt.tokens.size()) {
+      choice.prompt.tokens[position].logprobs = scored.logprobs[i];
+    }
+  }
+}
+
+void Generation::token(int index, const NewToken& token) {
+  Choice& choice = at(index);
+  if (done_ || choice.end || choice.text.ended()) {
     return;
   }
   ++choice.output_tokens;
   choice.stepped = true;
-  choice.fresh += choice.text.push(token);
+  choice.text.push(token.token, choice.fresh.parts);
+  if (asked_.tokens) {
+    choice.fresh.tokens.push_back({.token = token.token, .logprobs = token.logprobs});
+  }
+}
+
+ChoiceEnd Generation::end_of(Choice& choice, const Finished& finished) const {
+  ChoiceEnd end;
+  if (const auto& stop = choice.text.stopped_by()) {
+    end.stop_reason = *stop;  // the engine ran on a little, its end is not ours
+  } else if (finished.reason == FinishReason::kLength && !choice.text.ended()) {
+    end.reason = EndReason::kLength;
+  } else if (finished.reason == FinishReason::kStop) {
+    choice.output_tokens = finished.usage.output_tokens;  // the stop token counts
+    if (std::find(client_stop_ids_.begin(), client_stop_ids_.end(), finished.stop_id) !=
+        client_stop_ids_.end()) {
+      end.stop_reason = finished.stop_id;
+    }
+  }
+  if (end.reason == EndReason::kStop && choice.text.called()) {
+    end.reason = EndReason::kToolCalls;
+  }
+  return end;
 }
 
 void Generation::finished(int index, const Finished& finished) {
-  Choice& choice = choices_.at(static_cast<std::size_t>(index));
+  Choice& choice = at(index);
   if (done_ || choice.end) {
     return;
   }
-  choice.cached_tokens = finished.usage.cached_tokens;
-  choice.fresh += choice.text.finish();
-  if (const auto& stop = choice.text.stopped_by()) {
-    choice.end =
-        ChoiceEnd{EndReason::kStop, *stop};  // the engine ran on a little, its end is not ours
-  } else if (finished.reason == FinishReason::kLength) {
-    choice.end = ChoiceEnd{EndReason::kLength, {}};
-  } else if (finished.reason == FinishReason::kStop) {
-    choice.output_tokens = finished.usage.output_tokens;  // the stop token counts
-    const bool clients = std::find(client_stop_ids_.begin(), client_stop_ids_.end(),
-                                   finished.stop_id) != client_stop_ids_.end();
-    choice.end = ChoiceEnd{};
-    if (clients) {
-      choice.end->stop_reason = finished.stop_id;
-    }
-  } else if (finished.reason == FinishReason::kFailed) {
+  choice.cached_tokens = choice.prompt_tokens > 0 ? finished.usage.cached_tokens : 0;
+  choice.text.finish(choice.fresh.parts);
+  const bool ended = choice.text.ended();
+  if (finished.reason == FinishReason::kFailed && !ended) {
     return fail({.status = 500, .message = "the answer failed: " + finished.failure});
-  } else {
+  }
+  if (finished.reason == FinishReason::kTimeout && !ended) {
+    return fail({.status = 504,
+                 .message = fmt::format("the request's time was over after {} tokens of the answer",
+                                        choice.output_tokens)});
+  }
+  if (finished.reason == FinishReason::kCancelled && !ended) {
     return fail({.status = 503, .message = "the request was cancelled by the server"});
   }
+  choice.end = end_of(choice, finished);
+  choice.whole.embedding = finished.embedding;
   flush(index, choice);
   if (streaming_) {
     events_ += writer_->end_choice(index, *choice.end, usage());
@@ -92,19 +167,22 @@ void Generation::flush() {
 }
 
 void Generation::flush(int index, Choice& choice) {
-  if (!streaming_) {
-    choice.whole.text += std::exchange(choice.fresh, {});
-    return;
-  }
   // A step without text, inside a character or a possible stop string, is an event all the same:
   // clients measure the time between tokens by events.
-  if (choice.stepped || !choice.fresh.empty()) {
-    AnswerPiece piece;
-    if (!choice.fresh.empty()) {
-      piece.parts.emplace_back(ContentPiece{std::exchange(choice.fresh, {})});
+  const bool stepped = std::exchange(choice.stepped, false) || !choice.fresh.parts.empty();
+  if (!choice.prompt_told && (stepped || choice.end)) {
+    choice.prompt_told = true;
+    if (streaming_) {
+      events_ += writer_->prompt(index, std::exchange(choice.prompt, {}), usage());
+    } else {
+      choice.whole.prompt = std::move(choice.prompt);
     }
+  }
+  AnswerPiece piece = std::exchange(choice.fresh, {});
+  if (!streaming_) {
+    keep(std::move(piece), choice.whole);
+  } else if (stepped) {
     events_ += writer_->piece(index, piece, usage());
-    choice.stepped = false;
   }
 }
 
@@ -132,6 +210,9 @@ std::string Generation::take_events() {
 
 std::string Generation::take_body() {
   check(done_ && !failure_, "there is no body of an unfinished answer");
+  if (choices_.empty()) {
+    return take_events();
+  }
   std::vector<AnswerChoice> finished;
   for (Choice& choice : choices_) {
     choice.whole.end = *choice.end;
@@ -141,7 +222,7 @@ std::string Generation::take_body() {
 }
 
 bool Generation::wants_more(int choice) const {
-  return !done_ && !choices_.at(static_cast<std::size_t>(choice)).text.stopped_by();
+  return !done_ && !choices_.at(static_cast<std::size_t>(choice)).text.ended();
 }
 
 std::string_view Generation::finish_reason(int choice) const {

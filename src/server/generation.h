@@ -11,8 +11,9 @@
 #include "server/answer_record.h"
 #include "server/answer_writer.h"
 #include "server/api_error.h"
+#include "server/choice_text.h"
 #include "server/generation_call.h"
-#include "server/stream_text.h"
+#include "server/served_model.h"
 
 namespace protean {
 
@@ -22,16 +23,24 @@ inline constexpr int kClientGone = 499;
 // What becomes of one request for text: takes the engine's outputs for its choices and has a
 // writer, which knows the client's dialect, make the response of them, as events when streaming,
 // else whole. A state machine without socket or thread: the service feeds it, a connection empties
-// it, both on the io thread.
+// it, both on the io thread. Until begin() it only waits: its prompt may still be being prepared.
 class Generation {
  public:
-  Generation(AnswerIdentity identity, const GenerationCall& call, const Tokenizer& tokenizer,
-             const std::vector<Request>& requests, std::unique_ptr<AnswerWriter> writer);
+  // `nonce` makes ids of tool calls unique. No writer: for answer_with() only. The model's
+  // tokenizer outlives this.
+  Generation(AnswerIdentity identity, const GenerationCall& call, const ServedModel& model,
+             std::unique_ptr<AnswerWriter> writer, std::uint64_t nonce);
+
+  // The engine requests, with their ids, in the order of choices.
+  void begin(const std::vector<PreparedChoice>& prepared);
+  // The whole answer, where no engine is needed for it.
+  void answer_with(std::string body);
 
   // From the engine, by choice (an index into the answer). What comes after the end is ignored.
   void accepted();
-  void refused(const Error& error) { fail(to_api_error(error)); }
-  void token(int index, TokenId token);
+  void refused(const Error& error);
+  void scored(int index, const PromptScored& scored);
+  void token(int index, const NewToken& token);
   void finished(int index, const Finished& finished);
   // After a batch of the above: makes one event of each choice's new text.
   void flush();
@@ -43,7 +52,7 @@ class Generation {
   bool started() const { return started_; }
   bool done() const { return done_; }
   const std::optional<ApiError>& failure() const { return failure_; }
-  ErrorStyle errors() const { return writer_->errors(); }
+  ErrorStyle errors() const { return writer_ == nullptr ? ErrorStyle::kOpenAi : writer_->errors(); }
   std::size_t unsent_bytes() const { return events_.size(); }
   std::string take_events();  // streaming: what is new
   std::string take_body();    // not streaming, done and not failed
@@ -59,25 +68,40 @@ class Generation {
   std::string_view finish_reason(int choice) const;
 
  private:
+  // What of the call matters here.
+  struct Asked {
+    std::size_t choices_per_prompt = 1;
+    bool has_slo = false;
+    bool tokens = false;  // what the answer's tokens are, or their logprobs
+    bool prompt_tokens = false;
+  };
   struct Choice {
-    StreamText text;
-    int prompt_tokens = 0;
+    ChoiceText text;
+    AnswerPrompt prompt;
+    int prompt_tokens = 0;  // 0 for all but the first choice of a prompt
     int output_tokens = 0;
     int cached_tokens = 0;
+    bool prompt_told = false;
     bool stepped = false;  // got a token since the last flush
-    std::string fresh;     // text since the last flush
+    AnswerPiece fresh;     // since the last flush
     std::optional<ChoiceEnd> end;
     AnswerChoice whole;  // when not streaming
   };
 
+  Choice& at(int index) { return choices_.at(static_cast<std::size_t>(index)); }
+  ChoiceEnd end_of(Choice& choice, const Finished& finished) const;
   void flush(int index, Choice& choice);
   void finish_all();
   AnswerUsage usage() const;
 
   const AnswerIdentity identity_;
   const bool streaming_;
+  const Asked asked_;
   const std::vector<TokenId> client_stop_ids_;
+  const TextRules rules_;
+  const Tokenizer& tokenizer_;
   const std::unique_ptr<AnswerWriter> writer_;
+  const std::uint64_t nonce_;
   std::vector<Choice> choices_;
   std::vector<RequestId> requests_;
   std::size_t accepted_ = 0;

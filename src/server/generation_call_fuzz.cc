@@ -2,8 +2,11 @@
 #include <cstdint>
 #include <string_view>
 
-#include "server/generation_call.h"
+#include "base/check.h"
+#include "server/embedding_call.h"
 #include "server/json_body.h"
+#include "server/openai_answer.h"
+#include "server/text_endpoints.h"
 
 // Any body gives a call or a complaint: never a crash, and never an empty complaint.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
@@ -14,10 +17,15 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     check(!error->message.empty() && error_json(*error).size() > 40, "a complaint says something");
     return 0;
   }
-  for (const auto parse : {parse_chat_call, parse_completion_call}) {
-    const Checked<GenerationCall> call = parse(std::get<boost::json::value>(body));
-    const ApiError* error = std::get_if<ApiError>(&call);
+  const auto check_complaint = [](const auto& parsed) {
+    const ApiError* error = std::get_if<ApiError>(&parsed);
     check(error == nullptr || !error->message.empty(), "a complaint says something");
-  }
+  };
+  const boost::json::value& value = std::get<boost::json::value>(body);
+  check_complaint(read_chat_call(value));
+  check_complaint(read_completion_call(value));
+  check_complaint(read_embedding_call(value));
+  check_complaint(read_tokenize_call(value));
+  check_complaint(read_detokenize_call(value));
   return 0;
 }

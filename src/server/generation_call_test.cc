@@ -131,8 +131,9 @@ TEST(GenerationCall, RefusesBadFieldsByName) {
       {with(R"("max_tokens":1e16)"), "max_tokens", "1 to 9223372036854775807, in digits only"},
       {with(R"("top_k":99999999999999999999)"), "top_k", "-1 to 9223372036854775807"},
       {with(R"("seed":99999999999999999999)"), "seed", "to 18446744073709551615"},
-      {with(R"("n":0)"), "n", "at least 1, not 0"},
-      {with(R"("n":"1")"), "n", "at least 1, not a string"},
+      {with(R"("n":0)"), "n", "from 1 to 128, not 0"},
+      {with(R"("n":"1")"), "n", "from 1 to 128, not a string"},
+      {with(R"("n":129)"), "n", "from 1 to 128"},
       {with(R"("n":1.5)"), "n", "an integer"},
   };
   for (const Bad& bad : table) {
@@ -142,25 +143,12 @@ TEST(GenerationCall, RefusesBadFieldsByName) {
 
 TEST(GenerationCall, RefusesWhatWouldChangeTheAnswer) {
   const std::pair<const char*, const char*> fields[] = {
-      {"n", "2"},
-      {"presence_penalty", "0.5"},
-      {"frequency_penalty", "-1"},
-      {"repetition_penalty", "1.1"},
-      {"logit_bias", R"({"5":1})"},
-      {"logprobs", "true"},
-      {"logprobs", "0"},
-      {"top_logprobs", "3"},
-      {"prompt_logprobs", "0"},
-      {"min_tokens", "4"},
-      {"response_format", R"({"type":"json_object"})"},
-      {"response_format", R"({})"},
-      {"guided_json", R"({})"},
-      {"structured_outputs", R"({"regex":"a"})"},
       {"use_beam_search", "true"},
       {"best_of", "2"},
-      {"skip_special_tokens", "false"},
-      {"truncate_prompt_tokens", "5"},
-      {"echo", "true"},
+      {"grammar", R"("root ::= x")"},
+      {"guided_grammar", R"("root ::= x")"},
+      {"guided_whitespace_pattern", R"(" ")"},
+      {"logits_processors", R"(["x"])"},
   };
   for (const auto& [name, value] : fields) {
     const std::string field = fmt::format(R"("{}":{})", name, value);
@@ -168,21 +156,24 @@ TEST(GenerationCall, RefusesWhatWouldChangeTheAnswer) {
     expect_bad({chat_with(field), name, name}, true);
   }
   expect_bad({with(R"("suffix":"end")"), "suffix", "filling in"}, false);
-  expect_bad({chat_with(R"("tools":[{"type":"function"}])"), "tools", "tool calling"}, true);
-  expect_bad({chat_with(R"("tool_choice":"required")"), "tool_choice", "tool_choice"}, true);
+  expect_bad({chat_with(R"("echo":true)"), "echo", "repeating"}, true);
+  expect_bad({chat_with(R"("functions":[{"name":"f"}])"), "functions", "older form"}, true);
+  expect_bad({chat_with(R"("function_call":"auto")"), "function_call", "older form"}, true);
+  expect_bad({chat_with(R"("chat_template":"{{x}}")"), "chat_template", "per request"}, true);
+  expect_bad({chat_with(R"("documents":[{"text":"a"}])"), "documents", "documents"}, true);
   for (const char* modalities : {R"(["audio"])", R"(["text","audio"])", "[]", "[7]", "\"text\""}) {
     expect_bad(
         {chat_with(fmt::format("\"modalities\":{}", modalities)), "modalities", "modalities"},
         true);
   }
-  expect_bad({chat_with(R"("continue_final_message":true)"), "continue_final_message", ""}, true);
 }
 
 TEST(GenerationCall, NeutralValuesAndUnknownFieldsPass) {
   const char* neutral = R"("n":1,"presence_penalty":0,"frequency_penalty":0.0,
-      "repetition_penalty":1.0,"logit_bias":{},"logprobs":null,"top_logprobs":0,"best_of":1,
+      "repetition_penalty":1.0,"logit_bias":{},"logprobs":null,"top_logprobs":0,"prompt_logprobs":null,"best_of":1,
       "response_format":{"type":"text"},"echo":false,"suffix":"","min_tokens":0,"user":"me",
-      "skip_special_tokens":true,"parallel_tool_calls":true,"metadata":{"a":[1]},"priority":0)";
+      "skip_special_tokens":true,"parallel_tool_calls":true,"metadata":{"a":[1]},"priority":0,
+      "structured_outputs":{},"return_token_ids":false,"bad_words":[],"grammar":"")";
   EXPECT_TRUE(std::holds_alternative<GenerationCall>(parse(with(neutral), false)));
   const std::string chat =
       std::string(neutral) +
@@ -202,6 +193,7 @@ TEST(GenerationCall, RefusesBadMessages) {
       {messages(R"("hi")"), "messages", "an array"},
       {messages("[3]"), "messages", "messages[0] must be an object"},
       {messages(R"([{"content":"x"}])"), "messages", "with a role"},
+      {messages(R"([{"role":"robot","content":"x"}])"), "messages", "not \"robot\""},
       {messages(R"([{"role":"user"}])"), "messages", "messages[0].content is missing"},
       {messages(R"([{"role":"user","content":5}])"), "messages", "messages[0].content must be"},
       {messages(R"([{"role":"user","content":["a"]}])"), "messages",
@@ -241,7 +233,7 @@ TEST(GenerationCall, ReadsEveryField) {
   EXPECT_TRUE(call->stop.ignore_eos && call->stop.keep_string);
   EXPECT_TRUE(call->stream.enabled && call->stream.usage && call->stream.continuous_usage);
   EXPECT_EQ(call->max_tokens, 6);
-  EXPECT_EQ(call->add_special_tokens, false);
+  EXPECT_EQ(call->prompt.add_special_tokens, false);
   EXPECT_EQ(call->cache_salt, "z");
 }
 

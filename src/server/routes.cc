@@ -23,6 +23,10 @@ struct Row {
 constexpr std::array kRoutes{
     Row{"/v1/chat/completions", Route::kChat, kWrite, true},
     Row{"/v1/completions", Route::kCompletions, kWrite, true},
+    Row{"/v1/embeddings", Route::kEmbeddings, kWrite, true},
+    Row{"/tokenize", Route::kTokenize, kWrite, true},
+    Row{"/detokenize", Route::kDetokenize, kWrite, true},
+    Row{"/load", Route::kLoad, kRead, false},
     Row{"/v1/models", Route::kModels, kRead, true},
     Row{"/health", Route::kHealth, kRead, false},
     Row{"/ping", Route::kPing, "GET, HEAD, POST, OPTIONS", false},

@@ -12,6 +12,10 @@ enum class Route {
   kAny,  // OPTIONS *
   kChat,
   kCompletions,
+  kEmbeddings,
+  kTokenize,
+  kDetokenize,
+  kLoad,
   kModels,
   kModel,
   kHealth,

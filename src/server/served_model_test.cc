@@ -29,7 +29,7 @@ class WatchedTokenizer : public ByteTokenizer {
     return id == 'w' ? std::string_view(word) : ByteTokenizer::bytes(id);
   }
   std::string_view token_text(TokenId id) const override {
-    return id == kEos ? std::string_view(eos_name) : ByteTokenizer::token_text(id);
+    return id == kEos ? std::string_view(eos_name) : ByteTokenizer::bytes(id);
   }
 
   std::string word = "w";

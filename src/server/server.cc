@@ -10,6 +10,7 @@
 
 #include "base/log.h"
 #include "server/admin.h"
+#include "server/background_work.h"
 #include "server/body_budget.h"
 #include "server/cors.h"
 #include "server/listener.h"
@@ -53,8 +54,8 @@ class Server::Impl {
         version_(labels.version),
         clock_(environment.clock),
         random_(environment.random),
-        service_(options.service, std::move(model), std::move(labels), std::move(environment),
-                 inbox),
+        service_(options.service, std::move(model), std::move(labels),
+                 with_aside(std::move(environment)), inbox),
         bodies_(options.http.max_inflight_body_bytes),
         admin_(service_, {.keys = options.admin.keys,
                           .form = options.admin.form,
@@ -88,6 +89,7 @@ class Server::Impl {
   Status listen_admin();
   Status start_tracing();
   void beat();
+  Environment with_aside(Environment environment);
   void begin_drain();
   void cut_answers();
   void close_when_drained();
@@ -110,7 +112,17 @@ class Server::Impl {
   Listener operators_;
   asio::steady_timer drain_;  // the drain's deadline
   asio::steady_timer beat_;
+  // Ends before what its jobs use does.
+  BackgroundWork background_{
+      [this](BackgroundWork::Done done) { asio::post(io_, std::move(done)); }};
 };
+
+Environment Server::Impl::with_aside(Environment environment) {
+  environment.aside = [this](BackgroundWork::Job job) {
+    return background_.try_run(std::move(job));
+  };
+  return environment;
+}
 
 Status Server::Impl::listen() {
   auto cors = Cors::allow(options_.allow_origins);

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "base/check.h"
-#include "server/json_body.h"
+#include "server/embedding_call.h"
 #include "server/openai_answer.h"
 
 namespace protean {
@@ -19,14 +19,6 @@ namespace json = boost::json;
 
 HttpReply json_reply(const json::object& body) {
   return {.body = json::serialize(body)};
-}
-
-// What a client sent in its header lines, which need not be UTF-8 as our JSON must be.
-std::string printable(std::string_view text) {
-  std::string shown = excerpt(text);
-  std::replace_if(
-      shown.begin(), shown.end(), [](char c) { return c < ' ' || c > '~'; }, '?');
-  return shown;
 }
 
 ServedModel with_text_limit(ServedModel model) {
@@ -120,10 +112,7 @@ Service::Answer Service::handle(const HttpCall& call) {
   try {
     return answer(call);
   } catch (const std::bad_alloc&) {
-    return error_reply({.status = 503,
-                        .message = "the server has not enough memory for this request now: try a "
-                                   "smaller one, or later"},
-                       match_route(call.target).errors);
+    return error_reply(no_memory(), match_route(call.target).errors);
   }
 }
 
@@ -134,6 +123,14 @@ Service::Answer Service::answer(const HttpCall& call) {
       return answer_of(generate(call, read_chat_call), match);
     case Route::kCompletions:
       return answer_of(generate(call, read_completion_call), match);
+    case Route::kEmbeddings:
+      return answer_of(generate(call, read_embedding_call), match);
+    case Route::kTokenize:
+      return convert(call, read_tokenize_call);
+    case Route::kDetokenize:
+      return convert(call, read_detokenize_call);
+    case Route::kLoad:
+      return json_reply({{"server_load", outstanding()}});
     case Route::kModels:
       return models_reply();
     case Route::kModel:
@@ -164,6 +161,8 @@ json::object model_object(const std::string& name, const ServedModel& model, std
           {"root", model.names.front()},
           {"parent", nullptr},
           {"max_model_len", model.max_model_len},
+          {"embedding_size", model.embedding_size},
+          {"embedding_pooling", model.pooling == Pooling::kLast ? "last" : "mean"},
           {"permission", json::array()}};
 }
 
@@ -209,50 +208,23 @@ ApiError Service::unknown_model(const std::string& shown) const {
           .code = "model_not_found"};
 }
 
-Checked<std::shared_ptr<Generation>> Service::generate(const HttpCall& call, ParseDialect parse) {
-  const TimeNs received_ns = environment_.clock();
-  Checked<json::value> body = parse_json_body(call.body);
-  if (ApiError* error = std::get_if<ApiError>(&body)) {
-    return std::move(*error);
+std::int64_t Service::outstanding() const {
+  std::int64_t count = std::ssize(live_);
+  for (const auto& [generation, choices] : pending_) {
+    count += choices;
   }
-  Checked<DialectCall> asked = parse(std::get<json::value>(std::move(body)));
-  if (ApiError* error = std::get_if<ApiError>(&asked)) {
-    return std::move(*error);
-  }
-  const DialectCall& dialect = std::get<DialectCall>(asked);
-  const Checked<std::string> name = served_name(dialect.call.model);
-  if (const ApiError* error = std::get_if<ApiError>(&name)) {
-    return *error;
-  }
-  if (auto refusal = refuse_count(dialect.call.choices())) {  // before the work of tokenising
-    return *refusal;
-  }
-  Checked<std::vector<Request>> made = make_requests(dialect.call, model_, environment_.random);
-  if (ApiError* error = std::get_if<ApiError>(&made)) {
-    return std::move(*error);
-  }
-  auto requests = std::get<std::vector<Request>>(std::move(made));
-  for (Request& request : requests) {
-    request.id = RequestId{++last_request_};
-  }
-  AnswerIdentity identity{.id = std::string(dialect.id_prefix) + call.request_id,
-                          .model = std::get<std::string>(name),
-                          .fingerprint = "protean-" + version_,
-                          .created_s = environment_.unix_time_s()};
-  auto writer = dialect.make_writer(identity, *model_.tokenizer);
-  auto generation = std::make_shared<Generation>(std::move(identity), dialect.call,
-                                                 *model_.tokenizer, requests, std::move(writer));
-  return submit(std::move(generation), std::move(requests), received_ns);
+  return count;
 }
 
 std::optional<ApiError> Service::refuse_count(std::int64_t choices) const {
   if (choices > limits_.max_outstanding) {
-    return ApiError{.message = fmt::format("prompt holds {} prompts, but this server takes at most "
-                                           "{} at once",
-                                           choices, limits_.max_outstanding),
-                    .param = "prompt"};
+    return ApiError{
+        .message = fmt::format("this asks for {} choices, one for each prompt and each of "
+                               "n, but this server takes at most {} at once",
+                               choices, limits_.max_outstanding),
+        .param = "n"};
   }
-  if (std::ssize(live_) + choices > limits_.max_outstanding) {
+  if (outstanding() + choices > limits_.max_outstanding) {
     return queue_full();
   }
   return std::nullopt;
@@ -262,28 +234,7 @@ ApiError Service::queue_full() const {
   return {.status = 429,
           .message = fmt::format("{} requests are running or waiting, the most this server takes: "
                                  "try again later",
-                                 live_.size())};
-}
-
-Checked<std::shared_ptr<Generation>> Service::submit(std::shared_ptr<Generation> generation,
-                                                     std::vector<Request> requests,
-                                                     TimeNs received_ns) {
-  const std::int64_t count = std::ssize(requests);
-  for (std::int64_t i = 0; i < count; ++i) {
-    Request& request = requests[static_cast<std::size_t>(i)];
-    const RequestId id = request.id;
-    const int max_tokens = request.max_tokens;
-    if (!inbox_.try_push({environment_.clock(), Arrival{std::move(request)}})) {
-      generation->fail(queue_full());
-      cancel_unwanted(*generation);
-      return *generation->failure();
-    }
-    live_[id] = {.generation = generation,
-                 .choice = static_cast<int>(i),
-                 .max_tokens = max_tokens,
-                 .received_ns = received_ns};
-  }
-  return generation;
+                                 outstanding())};
 }
 
 void Service::deliver(const OutputBatch& batch) {
@@ -297,9 +248,7 @@ void Service::deliver(const OutputBatch& batch) {
   for (const std::shared_ptr<Generation>& generation : std::exchange(touched_, {})) {
     generation->flush();
     cancel_unwanted(*generation);
-    if (generation->on_change) {
-      generation->on_change();
-    }
+    notify(*generation);
   }
 }
 
@@ -326,7 +275,9 @@ void Service::on(const Refused& refused, TimeNs) {
 }
 
 void Service::on(const PromptScored& scored, TimeNs) {
-  touch(scored.request);
+  if (Live* live = touch(scored.request)) {
+    live->generation->scored(live->choice, scored);
+  }
 }
 
 void Service::on(const NewToken& token, TimeNs at_ns) {
@@ -341,7 +292,7 @@ void Service::on(const NewToken& token, TimeNs at_ns) {
     metrics_.next_token(at_ns - live->last_token_ns);
   }
   live->last_token_ns = at_ns;
-  live->generation->token(live->choice, token.token);
+  live->generation->token(live->choice, token);
 }
 
 void Service::on(const Finished& finished, TimeNs) {
@@ -383,11 +334,12 @@ void Service::cancel_all(const ApiError& why) {
   for (const auto& [id, live] : live_) {
     all.push_back(live.generation);
   }
+  for (const auto& [generation, choices] : pending_) {
+    all.push_back(generation);
+  }
   for (const auto& generation : all) {
     cancel(*generation, why);
-    if (generation->on_change) {
-      generation->on_change();
-    }
+    notify(*generation);
   }
 }
 

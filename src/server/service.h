@@ -13,11 +13,13 @@
 #include "ports/event.h"
 #include "ports/token_sink.h"
 #include "server/api_keys.h"
+#include "server/background_work.h"
 #include "server/generation.h"
 #include "server/http_handler.h"
 #include "server/metrics.h"
 #include "server/routes.h"
 #include "server/served_model.h"
+#include "server/text_endpoints.h"
 
 namespace protean {
 
@@ -31,6 +33,9 @@ struct Environment {
   Clock clock;  // the time base of engine events
   std::function<std::int64_t()> unix_time_s;
   RandomSource random;
+  // Runs a job on another thread, then what it returns on the io thread; false: too many wait.
+  // Empty: whoever has work does it at once.
+  std::function<bool(BackgroundWork::Job)> aside;
 };
 
 enum class ServerState { kLoading, kReady, kDraining };
@@ -75,12 +80,25 @@ class Service final : public HttpHandler {
   using LiveMap = std::unordered_map<RequestId, Live>;
 
   Answer answer(const HttpCall& call);
+  // When a request came, and until when its answer is of use.
+  struct Timing {
+    TimeNs received_ns = 0;
+    Deadlines deadlines;
+  };
+
   HttpReply models_reply() const;
   HttpReply model_reply(const std::string& id) const;
   HttpReply health_reply() const;
   Checked<std::shared_ptr<Generation>> generate(const HttpCall& call, ParseDialect parse);
-  Checked<std::shared_ptr<Generation>> submit(std::shared_ptr<Generation> generation,
-                                              std::vector<Request> requests, TimeNs received_ns);
+  Checked<std::shared_ptr<Generation>> start(std::shared_ptr<Generation> generation,
+                                             GenerationCall call, Timing timing);
+  // Why not, if not; the generation then has failed.
+  std::optional<ApiError> submit(const std::shared_ptr<Generation>& generation,
+                                 Checked<std::vector<PreparedChoice>> prepared,
+                                 const Timing& timing);
+  Answer convert(const HttpCall& call, Checked<TextCall> (*read)(boost::json::value body));
+  static void notify(const Generation& generation);
+  std::int64_t outstanding() const;
   Checked<std::string> served_name(const std::string& asked) const;
   void on(const Accepted& accepted, TimeNs at_ns);
   void on(const Refused& refused, TimeNs at_ns);
@@ -102,6 +120,8 @@ class Service final : public HttpHandler {
   BoundedQueue<Event>& inbox_;
   Metrics metrics_;
   LiveMap live_;
+  std::unordered_map<std::shared_ptr<Generation>, std::int64_t>
+      pending_;                                       // being prepared: choices
   std::vector<std::shared_ptr<Generation>> touched_;  // by the batch being delivered
   std::uint64_t last_request_ = 0;
   ServerState state_ = ServerState::kLoading;

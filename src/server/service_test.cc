@@ -1,130 +1,11 @@
 // The service without sockets: what is asked, what reaches the engine, what is answered.
 
-#include "server/service.h"
-
-#include <gtest/gtest.h>
-
-#include <boost/json/parse.hpp>
-
-#include "base/log.h"
-#include "server/byte_tokenizer_for_test.h"
+#include "server/service_for_test.h"
 
 namespace protean {
 namespace {
 
 namespace json = boost::json;
-
-struct ServiceTest : testing::Test {
-  ServiceTest() {
-    log::set_level(log::Level::kWarning);
-    service.set_state(ServerState::kReady);
-  }
-
-  ServedModel model() {
-    return {.names = {"tiny", "alias"},
-            .tokenizer = &tokenizer,
-            .chat_template = &chat_template,
-            .defaults = {.stop_ids = {ByteTokenizer::kEos}, .temperature = 0.25F},
-            .max_model_len = 100};
-  }
-  Environment environment() {
-    return {.clock = [this] { return now_ns; },
-            .unix_time_s = [] { return std::int64_t{1'700'000'000}; },
-            .random = [this] { return ++random; }};
-  }
-  Service::Answer post(const std::string& path, const std::string& body) {
-    const HttpCall call{.method = "POST", .target = path, .request_id = "r1", .body = body};
-    if (auto refusal = service.refuse_early(call)) {
-      return *refusal;
-    }
-    return service.handle(call);
-  }
-  HttpReply get(const std::string& path, const std::string& method = "GET",
-                const std::string& key = "") {
-    const HttpCall call{.method = method, .target = path, .authorization = key};
-    if (auto refusal = service.refuse_early(call)) {
-      return *refusal;
-    }
-    return std::get<HttpReply>(service.handle(call));
-  }
-  std::shared_ptr<Generation> generate(const std::string& path, const std::string& body) {
-    Service::Answer answer = post(path, body);
-    if (const HttpReply* reply = std::get_if<HttpReply>(&answer)) {
-      ADD_FAILURE() << reply->status << " " << reply->body;
-      return nullptr;
-    }
-    return std::get<std::shared_ptr<Generation>>(answer);
-  }
-  HttpReply refused(const std::string& path, const std::string& body) {
-    Service::Answer answer = post(path, body);
-    HttpReply* reply = std::get_if<HttpReply>(&answer);
-    if (reply == nullptr) {
-      ADD_FAILURE() << "was accepted: " << body;
-      return {};
-    }
-    return *reply;
-  }
-  // What went to the engine since the last call.
-  std::vector<Event> sent() {
-    inbox.push({});  // so that there is something to pop
-    std::vector<Event> events = inbox.pop_all();
-    events.pop_back();
-    return events;
-  }
-  std::vector<RequestId> cancels() {
-    std::vector<RequestId> ids;
-    for (const Event& event : sent()) {
-      if (const Cancel* cancel = std::get_if<Cancel>(&event.what)) {
-        ids.push_back(cancel->request);
-      }
-    }
-    return ids;
-  }
-  std::vector<Request> arrivals() {
-    std::vector<Request> requests;
-    for (Event& event : sent()) {
-      if (Arrival* arrival = std::get_if<Arrival>(&event.what)) {
-        requests.push_back(std::move(arrival->request));
-      }
-    }
-    return requests;
-  }
-  void deliver(std::vector<Output> outputs) {
-    now_ns += kNsPerMs;
-    service.deliver({now_ns, std::move(outputs), observation});
-  }
-  void tokens(RequestId id, std::string_view text) {
-    for (const char c : text) {
-      deliver({NewToken{id, static_cast<unsigned char>(c)}});
-    }
-  }
-  Finished finished(RequestId id, FinishReason reason, int output_tokens) {
-    return {.request = id,
-            .reason = reason,
-            .usage = {.prompt_tokens = 3, .cached_tokens = 2, .output_tokens = output_tokens},
-            .times = {.arrived_ns = 1, .scheduled_ns = 2, .first_token_ns = 3, .finished_ns = 4}};
-  }
-  static json::object error_of(const HttpReply& reply) {
-    const json::object error = json::parse(reply.body).at("error").as_object();
-    EXPECT_EQ(error.size(), 4U) << reply.body;
-    for (const char* field : {"message", "type", "param", "code"}) {
-      EXPECT_TRUE(error.contains(field)) << reply.body;
-    }
-    return error;
-  }
-
-  ByteTokenizer tokenizer;
-  ChatTemplate chat_template = ChatTemplate::chatml();
-  BoundedQueue<Event> inbox{8};
-  TimeNs now_ns = 1000;
-  std::uint64_t random = 40;
-  Observation observation;
-  Service service{{.max_outstanding = 4},
-                  model(),
-                  {.model_name = "tiny", .version = "9.9", .form = "1 stage", .block_tokens = 16},
-                  environment(),
-                  inbox};
-};
 
 TEST_F(ServiceTest, RequestHasDefaultsOfTheModelAndOfOpenAi) {
   generate("/v1/completions", R"({"prompt":"ab"})");
@@ -135,7 +16,7 @@ TEST_F(ServiceTest, RequestHasDefaultsOfTheModelAndOfOpenAi) {
   EXPECT_EQ(requests[0].prompt, (std::vector<TokenId>{ByteTokenizer::kBos, 'a', 'b'}));
   EXPECT_EQ(requests[0].max_tokens, 16);
   EXPECT_EQ(requests[0].sampling.temperature, 0.25F);
-  EXPECT_EQ(requests[0].sampling.seed, 41U);
+  EXPECT_EQ(requests[0].sampling.seed, 42U);
   EXPECT_EQ(requests[0].stop_ids, std::vector<TokenId>{ByteTokenizer::kEos});
   const auto wanted = tokenizer.encode("<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n",
                                        {.add_special = false});
@@ -204,19 +85,6 @@ TEST_F(ServiceTest, WholeAnswer) {
   EXPECT_EQ(body.at_pointer("/choices/0/finish_reason"), "length");
   EXPECT_EQ(body.at_pointer("/usage/completion_tokens"), 4);
   EXPECT_EQ(body.at_pointer("/usage/prompt_tokens_details/cached_tokens"), 2);
-}
-
-std::vector<json::value> events_of(const std::string& text) {
-  std::vector<json::value> events;
-  for (std::size_t at = 0; at < text.size();) {
-    const std::size_t end = text.find("\n\n", at);
-    EXPECT_NE(end, std::string::npos);
-    EXPECT_EQ(text.substr(at, 6), "data: ");
-    const std::string data = text.substr(at + 6, end - at - 6);
-    events.push_back(data == "[DONE]" ? json::value(data) : json::parse(data));
-    at = end + 2;
-  }
-  return events;
 }
 
 TEST_F(ServiceTest, StreamHasRoleThenAChunkPerStepThenEndUsageDone) {

@@ -65,8 +65,19 @@ std::string StopMatcher::finish() {
   return std::exchange(held_, {});
 }
 
-StreamText::StreamText(const Tokenizer& tokenizer, StopMatcher matcher, bool at_text_start)
-    : decoder_(tokenizer, at_text_start), matcher_(std::move(matcher)) {}
+StreamText::StreamText(const Tokenizer& tokenizer, StopMatcher matcher, ShownTokens shown,
+                       bool at_text_start)
+    : tokenizer_(&tokenizer),
+      shown_(std::move(shown)),
+      decoder_(tokenizer, at_text_start),
+      matcher_(std::move(matcher)) {}
+
+std::string StreamText::decoded(TokenId token) {
+  if (tokenizer_->bytes(token).empty() && shown_.hold(token)) {
+    return decoder_.finish().append(tokenizer_->token_text(token));
+  }
+  return decoder_.push(token);
+}
 
 std::string StreamText::finish() {
   std::string rest = matcher_.push(decoder_.finish());

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <memory>
 #include <optional>
@@ -43,16 +44,33 @@ class StopMatcher {
   std::optional<std::string> matched_;
 };
 
+// Special tokens that are part of the text, by their names.
+struct ShownTokens {
+  bool all = false;
+  std::vector<TokenId> some;
+
+  bool hold(TokenId token) const {
+    return all || std::find(some.begin(), some.end(), token) != some.end();
+  }
+};
+
 // The text of one choice, token by token: whole characters, cut at the first stop string.
 class StreamText {
  public:
-  StreamText(const Tokenizer& tokenizer, StopMatcher matcher, bool at_text_start = false);
+  StreamText(const Tokenizer& tokenizer, StopMatcher matcher, ShownTokens shown = {},
+             bool at_text_start = false);
 
-  std::string push(TokenId token) { return matcher_.push(decoder_.push(token)); }
+  std::string push(TokenId token) { return matcher_.push(decoded(token)); }
+  // In this one no stop string is looked for.
+  std::string push_unstopped(TokenId token) { return matcher_.finish() + decoded(token); }
   std::string finish();
   const std::optional<std::string>& stopped_by() const { return matcher_.matched(); }
 
  private:
+  std::string decoded(TokenId token);
+
+  const Tokenizer* tokenizer_;
+  ShownTokens shown_;
   StreamDecoder decoder_;
   StopMatcher matcher_;
 };

@@ -4,8 +4,8 @@
 
 namespace protean {
 
-// Refuses fields that ask for another answer than we would give: tools, logprobs, several choices,
-// penalties, structured output. Their neutral values pass, as clients send those by habit.
+// Refuses fields that ask for another answer than we would give, such as beam search. Their neutral
+// values pass, as clients send those by habit.
 void refuse_unsupported(FieldReader& fields, bool chat);
 
 }  // namespace protean

@@ -1,0 +1,415 @@
+// What answers say of choices, tokens, the prompt and tool calls, streamed and not.
+
+#include <cmath>
+
+#include "server/service_for_test.h"
+
+namespace protean {
+namespace {
+
+namespace json = boost::json;
+
+struct AnswersTest : ServiceTest {
+  static TokenLogprobs likely(TokenId first, TokenId second) {
+    return {.logprob = -0.5F, .rank = 1, .top = {{first, -0.5F}, {second, -1.5F}}};
+  }
+  static std::string text_of(const std::vector<json::value>& events) {
+    std::string text;
+    for (const json::value& event : events) {
+      boost::system::error_code ec;
+      const json::value* found = event.find_pointer("/choices/0/text", ec);
+      found = found == nullptr ? event.find_pointer("/choices/0/delta/content", ec) : found;
+      text += found != nullptr && found->is_string() ? found->get_string().c_str() : "";
+    }
+    return text;
+  }
+};
+
+TEST_F(AnswersTest, ChoicesShareAPromptAndHaveSeedsInOrder) {
+  const auto generation =
+      generate("/v1/completions", R"({"prompt":["a","b"],"n":2,"seed":7,"max_tokens":1})");
+  const auto requests = arrivals();
+  ASSERT_EQ(requests.size(), 4U);
+  EXPECT_EQ(requests[0].prompt, requests[1].prompt);
+  EXPECT_NE(requests[1].prompt, requests[2].prompt);
+  const std::uint64_t seeds[] = {7, 8, 7, 8};
+  for (std::size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(requests[i].sampling.seed, seeds[i]);
+    deliver({Accepted{requests[i].id}, NewToken{requests[i].id, static_cast<TokenId>('A' + i)},
+             finished(requests[i].id, FinishReason::kLength, 1)});
+  }
+  const json::value body = json::parse(generation->take_body());
+  EXPECT_EQ(body.at_pointer("/choices/3/text"), "D");
+  EXPECT_EQ(body.at_pointer("/usage/prompt_tokens"), 4) << "each prompt counts once";
+  EXPECT_EQ(body.at_pointer("/usage/completion_tokens"), 4);
+  EXPECT_EQ(refused("/v1/completions", R"({"prompt":"a","n":5})").status, 400);
+}
+
+TEST_F(AnswersTest, UnseededChoicesDiffer) {
+  generate("/v1/completions", R"({"prompt":"a","n":3})");
+  const auto requests = arrivals();
+  EXPECT_NE(requests[0].sampling.seed, requests[1].sampling.seed);
+  EXPECT_NE(requests[1].sampling.seed, requests[2].sampling.seed);
+}
+
+TEST_F(AnswersTest, FieldsReachTheEngine) {
+  generate("/v1/completions", R"({"prompt":"ab","logit_bias":{"5":-100,"6":2.5},"priority":-3,
+      "allowed_token_ids":[9,7,9],"bad_words":["xy"],"min_tokens":2,"presence_penalty":1,
+      "frequency_penalty":0.5,"repetition_penalty":1.25,"logprobs":3,"timeout":2,
+      "truncate_prompt_tokens":1})");
+  const Request request = arrivals().at(0);
+  EXPECT_EQ(request.prompt, std::vector<TokenId>{'b'});
+  ASSERT_NE(request.rules, nullptr);
+  EXPECT_EQ(request.rules->bias.at(1).token, 6);
+  EXPECT_EQ(request.rules->bias.at(1).bias, 2.5F);
+  EXPECT_EQ(request.rules->allowed, (std::vector<TokenId>{7, 9}));
+  EXPECT_EQ(request.rules->bad_words,
+            (std::vector<std::vector<TokenId>>{{'x', 'y'}, {' ', 'x', 'y'}}));
+  EXPECT_EQ(request.min_tokens, 2);
+  EXPECT_EQ(request.sampling.presence_penalty, 1.0F);
+  EXPECT_EQ(request.sampling.frequency_penalty, 0.5F);
+  EXPECT_EQ(request.sampling.repetition_penalty, 1.25F);
+  EXPECT_TRUE(request.logprobs.answer && !request.logprobs.prompt);
+  EXPECT_EQ(request.logprobs.top, 3);
+  EXPECT_EQ(request.priority, -3);
+  EXPECT_EQ(request.deadlines.finish_ns, now_ns + 2000 * kNsPerMs);
+  for (const char* bad : {R"("logit_bias":{"258":1})", R"("allowed_token_ids":[258])"}) {
+    const auto reply = refused("/v1/completions", R"({"prompt":"a",)" + std::string(bad) + "}");
+    EXPECT_NE(reply.body.find("the token id 258"), std::string::npos) << reply.body;
+  }
+}
+
+TEST_F(AnswersTest, HeadersSayWhenAnAnswerIsOfUse) {
+  HttpCall call{.method = "POST", .target = "/v1/completions", .body = R"({"prompt":"a"})"};
+  call.headers = {{"x-slo-ttft-ms", "250"}, {"x-request-timeout-ms", "1000"}};
+  const auto generation = std::get<std::shared_ptr<Generation>>(service.handle(call));
+  const Request request = arrivals().at(0);
+  EXPECT_EQ(request.deadlines.first_token_ns, now_ns + 250 * kNsPerMs);
+  EXPECT_EQ(request.deadlines.finish_ns, now_ns + 1000 * kNsPerMs);
+  deliver({Refused{request.id, make_error(ErrorCode::kExhausted, "hopeless")}});
+  const HttpReply reply = error_reply(*generation->failure());
+  EXPECT_EQ(reply.status, 429);
+  EXPECT_EQ(error_of(reply).at("code"), "slo_unattainable");
+  for (const char* bad : {"-1", "0", "1.5", "x", "99999999999"}) {
+    call.headers = {{"x-slo-ttft-ms", bad}};
+    const auto answer = service.handle(call);
+    const HttpReply* refusal = std::get_if<HttpReply>(&answer);
+    ASSERT_NE(refusal, nullptr) << bad;
+    EXPECT_EQ(error_of(*refusal).at("param"), "x-slo-ttft-ms");
+  }
+}
+
+TEST_F(AnswersTest, TimeIsUp) {
+  for (const bool stream : {false, true}) {
+    const auto generation = generate(
+        "/v1/completions", fmt::format(R"({{"prompt":"a","timeout":1,"stream":{}}})", stream));
+    const RequestId id = arrivals().at(0).id;
+    deliver({Accepted{id}, NewToken{id, 'x'}, finished(id, FinishReason::kTimeout, 1)});
+    ASSERT_TRUE(generation->failure());
+    EXPECT_EQ(generation->failure()->status, 504);
+    EXPECT_EQ(error_of(error_reply(*generation->failure())).at("code"), "timeout");
+    if (stream) {
+      EXPECT_EQ(events_of(generation->take_events()).back().at_pointer("/error/code"), "timeout");
+    }
+  }
+}
+
+TEST_F(AnswersTest, EchoAndLogprobsOfACompletion) {
+  const char* call = R"({"prompt":"ab","echo":true,"logprobs":1,"max_tokens":1,"stream":%s})";
+  for (const bool stream : {false, true}) {
+    std::string body = call;
+    body.replace(body.find("%s"), 2, stream ? "true" : "false");
+    const auto generation = generate("/v1/completions", body);
+    const Request request = arrivals().at(0);
+    EXPECT_TRUE(request.logprobs.prompt && request.logprobs.answer);
+    const RequestId id = request.id;
+    deliver(
+        {Accepted{id},
+         PromptScored{
+             id, 1, {likely('a', 'z'), {.logprob = -INFINITY, .rank = 9, .top = {{'q', -0.1F}}}}}});
+    deliver({NewToken{id, 'c', likely('c', 'd')}, finished(id, FinishReason::kLength, 1)});
+    json::value logprobs;
+    if (stream) {
+      const auto events = events_of(generation->take_events());
+      EXPECT_EQ(text_of(events), "abc");
+      logprobs = events.at(0).at_pointer("/choices/0/logprobs");
+      EXPECT_EQ(events.at(1).at_pointer("/choices/0/logprobs/text_offset/0"), 2);
+    } else {
+      const json::value answer = json::parse(generation->take_body());
+      EXPECT_EQ(answer.at_pointer("/choices/0/text"), "abc");
+      logprobs = answer.at_pointer("/choices/0/logprobs");
+      EXPECT_EQ(logprobs.at_pointer("/text_offset/3"), 2);
+      EXPECT_EQ(logprobs.at_pointer("/token_logprobs/3"), -0.5);
+      EXPECT_EQ(answer.at_pointer("/usage/completion_tokens"), 1);
+    }
+    EXPECT_EQ(logprobs.at("tokens").as_array().size(), stream ? 3U : 4U);
+    EXPECT_TRUE(logprobs.at_pointer("/token_logprobs/0").is_null()) << "nothing is before BOS";
+    EXPECT_TRUE(logprobs.at_pointer("/top_logprobs/0").is_null());
+    EXPECT_EQ(logprobs.at_pointer("/token_logprobs/2").to_number<double>(), -9999.0)
+        << "JSON has no infinity";
+    EXPECT_EQ(logprobs.at_pointer("/top_logprobs/2").as_object().size(), 2U);
+    EXPECT_EQ(logprobs.at_pointer("/text_offset/2"), 1);
+  }
+}
+
+TEST_F(AnswersTest, PromptAloneIsAnAnswer) {
+  const auto generation =
+      generate("/v1/completions", R"({"prompt":[97,98],"echo":true,"max_tokens":0})");
+  const Request request = arrivals().at(0);
+  EXPECT_EQ(request.max_tokens, 0);
+  deliver({Accepted{request.id}, finished(request.id, FinishReason::kLength, 0)});
+  const json::value body = json::parse(generation->take_body());
+  EXPECT_EQ(body.at_pointer("/choices/0/text"), "ab");
+  EXPECT_TRUE(body.at_pointer("/choices/0/logprobs").is_null());
+}
+
+TEST_F(AnswersTest, LogprobsOfAChat) {
+  const auto generation =
+      generate("/v1/chat/completions",
+               R"({"messages":[{"role":"user","content":"x"}],"logprobs":true,"top_logprobs":1,
+          "return_token_ids":true,"prompt_logprobs":2})");
+  const Request request = arrivals().at(0);
+  EXPECT_EQ(request.logprobs.top, 2) << "the larger of both";
+  const RequestId id = request.id;
+  deliver({Accepted{id}, PromptScored{id, 1, {likely('|', 'b')}},
+           NewToken{id, 0xC3, likely(0xC3, 'd')}, NewToken{id, 0xA9, likely(0xA9, 'd')},
+           finished(id, FinishReason::kLength, 2)});
+  const json::value body = json::parse(generation->take_body());
+  EXPECT_EQ(body.at_pointer("/choices/0/message/content"), "\xC3\xA9");
+  const json::value& content = body.at_pointer("/choices/0/logprobs/content");
+  ASSERT_EQ(content.as_array().size(), 2U);
+  EXPECT_EQ(content.at(0).at("token"), "bytes:\\xc3");
+  EXPECT_EQ(content.at(0).at("bytes"), json::array{0xC3});
+  EXPECT_EQ(content.at(1).at("top_logprobs").as_array().size(), 1U);
+  EXPECT_EQ(body.at_pointer("/choices/0/token_ids"), (json::array{0xC3, 0xA9}));
+  EXPECT_EQ(body.at("prompt_token_ids").as_array().size(), request.prompt.size());
+  EXPECT_TRUE(body.at_pointer("/prompt_logprobs/0").is_null());
+  EXPECT_EQ(body.at_pointer("/prompt_logprobs/1/124/decoded_token"), "|");
+  EXPECT_EQ(body.at_pointer("/prompt_logprobs/1/98/rank"), 2);
+}
+
+TEST_F(AnswersTest, StopStringsWaitForMinTokens) {
+  const auto generation =
+      generate("/v1/completions", R"({"prompt":"x","stop":["a"],"min_tokens":2,"max_tokens":9})");
+  const RequestId id = arrivals().at(0).id;
+  deliver({Accepted{id}});
+  tokens(id, "aaba");
+  deliver({finished(id, FinishReason::kCancelled, 4)});
+  EXPECT_EQ(json::parse(generation->take_body()).at_pointer("/choices/0/text"), "aab");
+}
+
+TEST_F(AnswersTest, ShowsSpecialTokensWhenAsked) {
+  for (const bool skip : {true, false}) {
+    const auto generation = generate(
+        "/v1/completions", fmt::format(R"({{"prompt":"x","skip_special_tokens":{}}})", skip));
+    const RequestId id = arrivals().at(0).id;
+    deliver({Accepted{id}, NewToken{id, 'a'}, NewToken{id, ByteTokenizer::kBos},
+             finished(id, FinishReason::kLength, 2)});
+    EXPECT_EQ(json::parse(generation->take_body()).at_pointer("/choices/0/text"),
+              skip ? "a" : "a<s>");
+  }
+}
+
+constexpr const char* kToolCall = R"({"messages":[{"role":"user","content":"x"}],
+    "tools":[{"type":"function","function":{"name":"f"}}],"stream":%s})";
+constexpr std::string_view kCalls =
+    "Hm.\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>\n"
+    "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>";
+
+TEST_F(AnswersTest, ToolCallsOfAWholeAnswer) {
+  std::string call = kToolCall;
+  call.replace(call.find("%s"), 2, "false");
+  for (const bool parallel : {true, false}) {
+    std::string body = call;
+    body.insert(1, parallel ? "" : R"("parallel_tool_calls":false,)");
+    body.insert(1, R"("max_tokens":2000,)");
+    ServedModel roomy = model();
+    roomy.max_model_len = 4000;
+    Service other({.max_outstanding = 4}, roomy, {}, environment(), inbox);
+    other.set_state(ServerState::kReady);
+    const auto answer =
+        other.handle({.method = "POST", .target = "/v1/chat/completions", .body = body});
+    const auto generation = std::get<std::shared_ptr<Generation>>(answer);
+    const RequestId id = arrivals().at(0).id;
+    other.deliver({1, {Accepted{id}}, {}});
+    for (const char c : kCalls) {
+      other.deliver({1, {NewToken{id, static_cast<unsigned char>(c)}}, {}});
+    }
+    EXPECT_EQ(cancels().size(), parallel ? 0U : 1U) << "a second call is not wanted";
+    other.deliver(
+        {1, {finished(id, parallel ? FinishReason::kStop : FinishReason::kCancelled, 9)}, {}});
+    const json::value whole = json::parse(generation->take_body());
+    const json::value& message = whole.at_pointer("/choices/0/message");
+    EXPECT_EQ(message.at("content"), "Hm.");
+    ASSERT_EQ(message.at("tool_calls").as_array().size(), parallel ? 2U : 1U);
+    const json::value& first = message.at("tool_calls").at(0);
+    EXPECT_EQ(first.at_pointer("/function/name"), "f");
+    EXPECT_EQ(first.at_pointer("/function/arguments"), R"({"a": 1})");
+    EXPECT_TRUE(first.at("id").as_string().starts_with("call_"));
+    EXPECT_EQ(whole.at_pointer("/choices/0/finish_reason"), "tool_calls");
+    if (parallel) {
+      EXPECT_NE(first.at("id"), message.at("tool_calls").at(1).at("id"));
+    }
+  }
+}
+
+TEST_F(AnswersTest, ToolCallsAsDeltas) {
+  std::string call = kToolCall;
+  call.replace(call.find("%s"), 2, "true");
+  const auto generation = generate("/v1/chat/completions", call);
+  const RequestId id = arrivals().at(0).id;
+  deliver({Accepted{id}});
+  tokens(id, kCalls);
+  deliver({finished(id, FinishReason::kStop, 9)});
+  const auto events = events_of(generation->take_events());
+  std::string arguments[2];
+  std::string names[2];
+  for (const json::value& event : events) {
+    const json::value* calls =
+        event.is_object()
+            ? event.at_pointer("/choices/0/delta").as_object().if_contains("tool_calls")
+            : nullptr;
+    for (const json::value& one : calls ? calls->as_array() : json::array()) {
+      const auto index = static_cast<std::size_t>(one.at("index").as_int64());
+      ASSERT_LT(index, 2U);
+      arguments[index] += one.at_pointer("/function/arguments").as_string().c_str();
+      if (one.as_object().contains("id")) {
+        EXPECT_EQ(one.at("type"), "function");
+        names[index] += one.at_pointer("/function/name").as_string().c_str();
+      }
+    }
+  }
+  EXPECT_EQ(text_of(events), "Hm.");
+  EXPECT_EQ(arguments[0], R"({"a": 1})");
+  EXPECT_EQ(arguments[1], "{}");
+  EXPECT_EQ(names[0] + names[1], "ff") << "a name is sent once";
+  EXPECT_EQ(events[events.size() - 2].at_pointer("/choices/0/finish_reason"), "tool_calls");
+}
+
+TEST_F(AnswersTest, ToolsNeedAFormAndFormsAnEnd) {
+  ServedModel plain = model();
+  plain.tool_format = ToolFormat::kNone;
+  plain.formats = nullptr;
+  Service other({.max_outstanding = 4}, plain, {}, environment(), inbox);
+  other.set_state(ServerState::kReady);
+  std::string call = kToolCall;
+  call.replace(call.find("%s"), 2, "false");
+  const auto param = [&](const char* path, const std::string& body) {
+    const auto answer = other.handle({.method = "POST", .target = path, .body = body});
+    const HttpReply* reply = std::get_if<HttpReply>(&answer);
+    return reply == nullptr ? "accepted" : std::string(error_of(*reply).at("param").as_string());
+  };
+  EXPECT_EQ(param("/v1/chat/completions", call), "tools");
+  EXPECT_EQ(param("/v1/completions", R"({"prompt":"a","guided_regex":"b"})"), "guided_regex");
+}
+
+TEST_F(AnswersTest, FormsBecomeConstraintsAndBadOnesAreRefused) {
+  generate("/v1/completions", R"({"prompt":"a","guided_choice":["yes","no"],"n":2})");
+  const auto requests = arrivals();
+  ASSERT_NE(requests.at(0).constraint, nullptr);
+  EXPECT_NE(requests[0].constraint, requests.at(1).constraint) << "one per choice";
+  std::vector<std::uint64_t> mask(token_mask_words(tokenizer.vocab_size()));
+  requests[0].constraint->allowed_after({}, mask);
+  EXPECT_EQ(mask['y' / 64] >> ('y' % 64) & 1U, 1U);
+  EXPECT_EQ(mask['m' / 64] >> ('m' % 64) & 1U, 0U);
+  const HttpReply reply = refused("/v1/completions", R"({"prompt":"a","guided_regex":"(a"})");
+  EXPECT_EQ(reply.status, 400);
+  EXPECT_EQ(error_of(reply).at("param"), "guided_regex");
+}
+
+TEST_F(AnswersTest, Embeddings) {
+  for (const bool base64 : {false, true}) {
+    const auto generation =
+        generate("/v1/embeddings", fmt::format(R"({{"input":["a",[1,2]],"encoding_format":"{}"}})",
+                                               base64 ? "base64" : "float"));
+    const auto requests = arrivals();
+    ASSERT_EQ(requests.size(), 2U);
+    EXPECT_EQ(requests[0].pooling, Pooling::kMean);
+    EXPECT_EQ(requests[0].max_tokens, 0);
+    for (const Request& request : requests) {
+      Finished end = finished(request.id, FinishReason::kLength, 0);
+      end.embedding = {3, -4};
+      deliver({Accepted{request.id}, end});
+    }
+    const json::value body = json::parse(generation->take_body());
+    EXPECT_EQ(body.at("object"), "list");
+    EXPECT_EQ(body.at_pointer("/data/1/index"), 1);
+    EXPECT_EQ(body.at_pointer("/usage/prompt_tokens"), 4);
+    const json::value& vector = body.at_pointer("/data/0/embedding");
+    if (base64) {
+      EXPECT_EQ(vector, "mpkZP83MTL8=") << "0.6 and -0.8 as floats";
+    } else {
+      EXPECT_FLOAT_EQ(static_cast<float>(vector.at(0).as_double()), 0.6F);
+      EXPECT_FLOAT_EQ(static_cast<float>(vector.at(1).as_double()), -0.8F);
+    }
+  }
+  const auto reply = refused("/v1/embeddings", R"({"input":"a","dimensions":3})");
+  EXPECT_EQ(error_of(reply).at("param"), "dimensions");
+}
+
+TEST_F(AnswersTest, TokensOfTextsAndBack) {
+  const auto ask = [this](const char* path, const char* body) {
+    return json::parse(std::get<HttpReply>(post(path, body)).body);
+  };
+  const json::value prompt = ask("/tokenize", R"({"prompt":"ab","return_token_strs":true})");
+  EXPECT_EQ(prompt.at("tokens"), (json::array{256, 97, 98}));
+  EXPECT_EQ(prompt.at("count"), 3);
+  EXPECT_EQ(prompt.at("max_model_len"), 100);
+  EXPECT_EQ(prompt.at("token_strs"), (json::array{"<s>", "a", "b"}));
+  EXPECT_EQ(ask("/tokenize", R"({"content":"ab"})").at("tokens"), (json::array{97, 98}));
+  EXPECT_EQ(
+      ask("/tokenize", R"({"content":"\u00e9","with_pieces":true})").at_pointer("/tokens/0/piece"),
+      json::array{0xC3});
+  EXPECT_EQ(ask("/tokenize", R"({"messages":[{"role":"user","content":"hi"}]})").at("count"),
+            std::ssize(tokenizer.encode("<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n",
+                                        {.add_special = false})));
+  const json::value text = ask("/detokenize", R"({"tokens":[256,97,98]})");
+  EXPECT_EQ(text.at("prompt"), "<s>ab");
+  EXPECT_EQ(text.at("content"), "<s>ab");
+  EXPECT_EQ(refused("/detokenize", R"({"tokens":[300]})").status, 400);
+  EXPECT_EQ(refused("/tokenize", R"({"prompt":"a","model":"gpt"})").status, 404);
+}
+
+TEST_F(AnswersTest, LongInputsArePreparedAside) {
+  std::vector<BackgroundWork::Job> jobs;
+  Environment aside = environment();
+  aside.aside = [&](BackgroundWork::Job job) {
+    jobs.push_back(std::move(job));
+    return true;
+  };
+  ServedModel roomy = model();
+  roomy.max_model_len = 100'000;
+  Service other({.max_outstanding = 2}, roomy, {}, aside, inbox);
+  other.set_state(ServerState::kReady);
+  const std::string prompt(static_cast<std::size_t>(kLongTextBytes) + 1, 'x');
+  const auto ask = [&](const char* path) {
+    return other.handle(
+        {.method = "POST", .target = path, .body = R"({"prompt":")" + prompt + "\"}"});
+  };
+  const auto load = [&] {
+    const HttpCall call{.method = "GET", .target = "/load"};
+    return json::parse(std::get<HttpReply>(other.handle(call)).body).at("server_load");
+  };
+  const auto generation = std::get<std::shared_ptr<Generation>>(ask("/v1/completions"));
+  EXPECT_EQ(load(), 1) << "what is being prepared counts";
+  EXPECT_TRUE(arrivals().empty());
+  bool changed = false;
+  generation->on_change = [&] { changed = true; };
+  jobs.at(0)()();
+  EXPECT_TRUE(changed);
+  EXPECT_EQ(arrivals().at(0).prompt.size(), prompt.size() + 1);
+
+  const auto left = std::get<std::shared_ptr<Generation>>(ask("/v1/completions"));
+  other.cancel(*left, {.status = kClientGone, .message = "gone"});
+  jobs.at(1)()();
+  EXPECT_TRUE(arrivals().empty()) << "nobody waits for it any more";
+
+  const auto tokens = std::get<std::shared_ptr<Generation>>(ask("/tokenize"));
+  EXPECT_FALSE(tokens->done());
+  jobs.at(2)()();
+  ASSERT_TRUE(tokens->done());
+  EXPECT_EQ(json::parse(tokens->take_body()).at("count"), std::ssize(prompt) + 1);
+}
+
+}  // namespace
+}  // namespace protean

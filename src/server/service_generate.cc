@@ -1,0 +1,208 @@
+// The part of the service that takes calls and gives them to the engine.
+
+#include <charconv>
+#include <memory>
+#include <new>
+#include <utility>
+
+#include "server/json_body.h"
+#include "server/service.h"
+
+namespace protean {
+namespace {
+
+namespace json = boost::json;
+
+// A header's time in milliseconds, if it is given.
+std::optional<ApiError> read_ms(std::string_view name, std::string_view text,
+                                std::optional<std::int64_t>& ms) {
+  constexpr std::int64_t kLongestMs = std::int64_t{7} * 24 * 3600 * 1000;
+  if (text.empty()) {
+    return std::nullopt;
+  }
+  std::int64_t value = 0;
+  const auto [end, ec] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (ec != std::errc{} || end != text.data() + text.size() || value < 1 || value > kLongestMs) {
+    return ApiError{.message = fmt::format("the header {} must be milliseconds from 1 to {}, not "
+                                           "\"{}\"",
+                                           name, kLongestMs, printable(text)),
+                    .param = std::string(name)};
+  }
+  ms = value;
+  return std::nullopt;
+}
+
+std::optional<ApiError> read_urgency_headers(const HttpCall& call, UrgencyFields& urgency) {
+  if (auto refusal = read_ms("x-slo-ttft-ms", call.header("x-slo-ttft-ms"), urgency.ttft_ms)) {
+    return refusal;
+  }
+  return read_ms("x-request-timeout-ms", call.header("x-request-timeout-ms"), urgency.timeout_ms);
+}
+
+Deadlines deadlines_of(const UrgencyFields& urgency, TimeNs received_ns) {
+  Deadlines deadlines;
+  if (urgency.ttft_ms) {
+    deadlines.first_token_ns = received_ns + *urgency.ttft_ms * kNsPerMs;
+  }
+  if (urgency.timeout_ms) {
+    deadlines.finish_ns = received_ns + *urgency.timeout_ms * kNsPerMs;
+  }
+  return deadlines;
+}
+
+// What `make` gives, or that memory ran out: on a thread where nobody else would say so.
+template <class Make>
+auto catching(Make make) -> decltype(make()) {
+  try {
+    return make();
+  } catch (const std::bad_alloc&) {
+    return no_memory();
+  }
+}
+
+}  // namespace
+
+Checked<std::shared_ptr<Generation>> Service::generate(const HttpCall& call, ParseDialect parse) {
+  const TimeNs received_ns = environment_.clock();
+  Checked<json::value> body = parse_json_body(call.body);
+  if (ApiError* error = std::get_if<ApiError>(&body)) {
+    return std::move(*error);
+  }
+  Checked<DialectCall> asked = parse(std::get<json::value>(std::move(body)));
+  if (ApiError* error = std::get_if<ApiError>(&asked)) {
+    return std::move(*error);
+  }
+  DialectCall& dialect = std::get<DialectCall>(asked);
+  if (auto refusal = read_urgency_headers(call, dialect.call.urgency)) {
+    return *std::move(refusal);
+  }
+  const Checked<std::string> name = served_name(dialect.call.model);
+  if (const ApiError* error = std::get_if<ApiError>(&name)) {
+    return *error;
+  }
+  if (auto refusal = refuse_count(dialect.call.choices())) {  // before the work of tokenising
+    return *refusal;
+  }
+  AnswerIdentity identity{.id = std::string(dialect.id_prefix) + call.request_id,
+                          .model = std::get<std::string>(name),
+                          .fingerprint = "protean-" + version_,
+                          .created_s = environment_.unix_time_s()};
+  auto writer = dialect.make_writer(identity, *model_.tokenizer);
+  auto generation = std::make_shared<Generation>(std::move(identity), dialect.call, model_,
+                                                 std::move(writer), environment_.random());
+  const Deadlines deadlines = deadlines_of(dialect.call.urgency, received_ns);
+  return start(std::move(generation), std::move(dialect.call), {received_ns, deadlines});
+}
+
+Checked<std::shared_ptr<Generation>> Service::start(std::shared_ptr<Generation> generation,
+                                                    GenerationCall call, Timing timing) {
+  const std::uint64_t chance = environment_.random();
+  if (!environment_.aside || !takes_long(call, model_)) {
+    if (auto error = submit(generation, prepare(call, model_, chance), timing)) {
+      return *std::move(error);
+    }
+    return generation;
+  }
+  pending_[generation] = call.choices();
+  const auto shared = std::make_shared<const GenerationCall>(std::move(call));
+  const bool taken = environment_.aside([this, shared, chance, generation, timing] {
+    auto made = std::make_shared<Checked<std::vector<PreparedChoice>>>(
+        catching([&] { return prepare(*shared, model_, chance); }));
+    return [this, made, generation, timing] {
+      pending_.erase(generation);
+      if (!generation->done()) {  // the client is still there
+        submit(generation, std::move(*made), timing);
+        notify(*generation);
+      }
+    };
+  });
+  if (!taken) {
+    pending_.erase(generation);
+    return queue_full();
+  }
+  return generation;
+}
+
+Service::Answer Service::convert(const HttpCall& call,
+                                 Checked<TextCall> (*read)(boost::json::value body)) {
+  Checked<json::value> body = parse_json_body(call.body);
+  if (const ApiError* error = std::get_if<ApiError>(&body)) {
+    return error_reply(*error);
+  }
+  Checked<TextCall> asked = read(std::get<json::value>(std::move(body)));
+  if (const ApiError* error = std::get_if<ApiError>(&asked)) {
+    return error_reply(*error);
+  }
+  const TextCall& text = std::get<TextCall>(asked);
+  const Checked<std::string> name = served_name(text.model);
+  if (const ApiError* error = std::get_if<ApiError>(&name)) {
+    return error_reply(*error);
+  }
+  if (!environment_.aside || text.bytes <= kLongTextBytes) {
+    Checked<std::string> reply = text.run(model_);
+    if (const ApiError* error = std::get_if<ApiError>(&reply)) {
+      return error_reply(*error);
+    }
+    return HttpReply{.body = std::get<std::string>(std::move(reply))};
+  }
+  auto generation = std::make_shared<Generation>(
+      AnswerIdentity{.id = call.request_id, .model = std::get<std::string>(name)}, GenerationCall{},
+      model_, nullptr, 0);
+  pending_[generation] = 0;
+  const bool taken = environment_.aside([this, run = text.run, generation] {
+    auto reply = std::make_shared<Checked<std::string>>(catching([&] { return run(model_); }));
+    return [this, reply, generation] {
+      pending_.erase(generation);
+      if (ApiError* error = std::get_if<ApiError>(reply.get())) {
+        generation->fail(std::move(*error));
+      } else {
+        generation->answer_with(std::get<std::string>(std::move(*reply)));
+      }
+      notify(*generation);
+    };
+  });
+  if (!taken) {
+    pending_.erase(generation);
+    return error_reply(queue_full());
+  }
+  return generation;
+}
+
+void Service::notify(const Generation& generation) {
+  if (generation.on_change) {
+    generation.on_change();
+  }
+}
+
+std::optional<ApiError> Service::submit(const std::shared_ptr<Generation>& generation,
+                                        Checked<std::vector<PreparedChoice>> prepared,
+                                        const Timing& timing) {
+  if (ApiError* error = std::get_if<ApiError>(&prepared)) {
+    generation->fail(*error);
+    return std::move(*error);
+  }
+  auto& choices = std::get<std::vector<PreparedChoice>>(prepared);
+  for (PreparedChoice& choice : choices) {
+    choice.request.id = RequestId{++last_request_};
+    choice.request.deadlines = timing.deadlines;
+  }
+  generation->begin(choices);
+  const std::int64_t count = std::ssize(choices);
+  for (std::int64_t i = 0; i < count; ++i) {
+    Request& request = choices[static_cast<std::size_t>(i)].request;
+    const RequestId id = request.id;
+    const int max_tokens = request.max_tokens;
+    if (!inbox_.try_push({environment_.clock(), Arrival{std::move(request)}})) {
+      generation->fail(queue_full());
+      cancel_unwanted(*generation);
+      return generation->failure();
+    }
+    live_[id] = {.generation = generation,
+                 .choice = static_cast<int>(i),
+                 .max_tokens = max_tokens,
+                 .received_ns = timing.received_ns};
+  }
+  return std::nullopt;
+}
+
+}  // namespace protean

@@ -1,0 +1,21 @@
+#pragma once
+
+#include "chat/tool_calls.h"
+#include "grammar/grammar.h"
+#include "server/field_reader.h"
+#include "server/generation_call.h"
+
+namespace protean {
+
+// tools, tool_choice and parallel_tool_calls of a body.
+ToolFields read_tools(FieldReader& fields);
+// Of tools that are already OpenAI's objects: names, types, schemas.
+void check_tools(const boost::json::array& tools, FieldReader& fields);
+
+std::vector<std::string> tool_names(const boost::json::array& tools);
+
+// What makes a model call tools as asked: a grammar for tool_choice required or a named function,
+// and for auto where a tool is strict. None: it answers freely.
+std::optional<AnswerFormat> tool_format_of(const ToolFields& tools, const ToolSyntax& syntax);
+
+}  // namespace protean
