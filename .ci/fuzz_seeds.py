@@ -49,6 +49,26 @@ CHAT = {"model": "m", "messages": [{"role": "system", "content": "s"},
         "stop": ["a", "b"], "stop_token_ids": [2], "stream": True, "stream_options": {"include_usage": True}}
 COMPLETION = {"prompt": [[1, 2], [3]], "max_tokens": 1, "stop": "x", "ignore_eos": True, "logit_bias": {},
               "include_stop_str_in_output": True, "add_special_tokens": False}
+SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}}
+MESSAGES = {"model": "m", "max_tokens": 5, "system": [{"type": "text", "text": "s", "cache_control": {"type": "ephemeral"}}],
+            "messages": [{"role": "user", "content": "q"},
+                         {"role": "assistant", "content": [{"type": "text", "text": "a"},
+                                                           {"type": "tool_use", "id": "t", "name": "f", "input": {"a": 1}}]},
+                         {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "is_error": True,
+                                                       "content": [{"type": "text", "text": "r"}]}]},
+                         {"role": "assistant", "content": "b"}],
+            "tools": [{"name": "f", "description": "d", "input_schema": SCHEMA, "strict": True}],
+            "tool_choice": {"type": "tool", "name": "f", "disable_parallel_tool_use": True}, "stop_sequences": ["x"],
+            "thinking": {"type": "disabled"}, "metadata": {"user_id": "u"}, "stream": True}
+RESPONSES = {"instructions": "s", "max_output_tokens": 5, "metadata": {"k": "v"}, "store": True, "top_logprobs": 2,
+             "input": [{"role": "developer", "content": [{"type": "input_text", "text": "q"}]},
+                       {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "a"}]},
+                       {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+                       {"type": "function_call_output", "call_id": "c", "output": "r"}],
+             "tools": [{"type": "function", "name": "f", "parameters": SCHEMA, "strict": None}],
+             "tool_choice": {"type": "function", "name": "f"}, "include": ["message.output_text.logprobs"]}
+FORMATTED = {"input": "q", "text": {"format": {"type": "json_schema", "name": "n", "schema": SCHEMA}},
+             "reasoning": {"effort": "low"}, "truncation": "disabled", "stream_options": {"include_obfuscation": False}}
 
 TEMPLATES = [
     "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\\n' + (m.content or '') | trim + '<|im_end|>\\n' }}"
@@ -179,6 +199,7 @@ def main(root):
         "grammar": GRAMMARS,
         "generation_call": [text(CHAT), text(COMPLETION)],
         "loadtest": LOADTEST,
+        "dialect_call": [text(MESSAGES), text(RESPONSES), text(FORMATTED)],
     }
     for name, inputs in seeds.items():
         folder = Path(root, f"{name}_fuzz")

@@ -92,7 +92,7 @@ class AnswerWriter {
   virtual std::string end_choice(int choice, const ChoiceEnd& end, const AnswerUsage& so_far) = 0;
   virtual std::string end(const AnswerUsage& usage) = 0;
   virtual std::string error(const ApiError& error) = 0;
-  virtual std::string keep_alive() const { return ": waiting\n\n"; }
+  virtual std::string keep_alive() const { return ": ping\n\n"; }
 
   // Not streaming: the body with all choices, by index.
   virtual std::string whole(std::span<const AnswerChoice> choices, const AnswerUsage& usage) = 0;

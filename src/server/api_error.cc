@@ -89,11 +89,12 @@ int status_of(ErrorCode code) {
 
 }  // namespace
 
-std::string error_json(const ApiError& error, ErrorStyle style) {
+std::string error_json(const ApiError& error, ErrorStyle style, std::string_view request_id) {
   if (style == ErrorStyle::kAnthropic) {
     return json::serialize(json::object{
         {"type", "error"},
-        {"error", {{"type", anthropic_type(error.status)}, {"message", error.message}}}});
+        {"error", {{"type", anthropic_type(error.status)}, {"message", error.message}}},
+        {"request_id", request_id.empty() ? json::value(nullptr) : json::value(request_id)}});
   }
   const Kind kind = kind_of(error.status);
   json::object fields;

@@ -23,9 +23,10 @@ template <class T>
 using Checked = std::variant<T, ApiError>;
 
 // Who reads the error: OpenAI's {"error":{"message":...,"type":...,"param":...,"code":...}} or
-// Anthropic's {"type":"error","error":{"type":...,"message":...}}.
+// Anthropic's {"type":"error","error":{"type":...,"message":...},"request_id":...}.
 enum class ErrorStyle : std::uint8_t { kOpenAi, kAnthropic };
-std::string error_json(const ApiError& error, ErrorStyle style = ErrorStyle::kOpenAi);
+std::string error_json(const ApiError& error, ErrorStyle style = ErrorStyle::kOpenAi,
+                       std::string_view request_id = {});
 
 // What a client wrote, short enough to be repeated in a message: 64 bytes, no character cut in two.
 std::string excerpt(std::string_view text);

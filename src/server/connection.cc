@@ -240,7 +240,8 @@ asio::awaitable<bool> Connection::serve_generation(const Exchange& exchange,
   if (generation.streaming() && generation.started()) {
     co_return co_await send_events(exchange, generation);
   }
-  HttpReply reply = generation.failure() ? error_reply(*generation.failure(), generation.errors())
+  HttpReply reply = generation.failure() ? error_reply(*generation.failure(), generation.errors(),
+                                                       exchange.call.request_id)
                                          : HttpReply{.body = generation.take_body()};
   co_return co_await send(exchange, reply, generation.started());
 }
@@ -291,6 +292,7 @@ std::string Connection::head_of(const Exchange& exchange, const HttpReply& reply
     append(head, "Content-Type", reply.content_type);
   }
   append(head, "x-request-id", exchange.call.request_id);
+  append(head, "request-id", exchange.call.request_id);  // by which Anthropic's clients know it
   append(head, reply.headers);
   append(head, exchange.cors);
   if (keep_alive != exchange.http_1_1) {

@@ -120,6 +120,14 @@ std::optional<std::string> FieldReader::string(std::string_view name) {
   return std::string(std::string_view(value->get_string()));
 }
 
+std::string FieldReader::required_string(std::string_view name) {
+  std::optional<std::string> text = string(name);
+  if (!text) {
+    fail(name, fmt::format("{}{} is required: a string", path_, name));
+  }
+  return std::move(text).value_or("");
+}
+
 const json::array* FieldReader::array(std::string_view name) {
   const json::value* value = find(name);
   if (value != nullptr && !value->is_array()) {

@@ -28,6 +28,7 @@ class FieldReader {
   std::optional<std::int64_t> integer(std::string_view name, std::int64_t low, std::int64_t high);
   std::optional<float> number(std::string_view name, const NumberRange& range);
   std::optional<std::string> string(std::string_view name);
+  std::string required_string(std::string_view name);  // empty after a complaint
   const boost::json::array* array(std::string_view name);
   const boost::json::object* object(std::string_view name);
 

@@ -105,6 +105,12 @@ struct EmbeddingFields {
   std::optional<std::int64_t> dimensions;  // no others than the model's are given
 };
 
+// What a dialect calls its fields, for complaints that come once the body is read.
+struct FieldNames {
+  std::string_view input = "messages";  // of a chat
+  std::string_view max_tokens = "max_tokens";
+};
+
 // A request for text or embeddings of any dialect, checked field by field but not yet against the
 // model. What would change the answer and is not implemented has been refused.
 struct GenerationCall {
@@ -122,7 +128,9 @@ struct GenerationCall {
   std::optional<EmbeddingFields> embedding;  // no text is asked for, but the prompts' embeddings
   std::int64_t n = 1;                        // choices per prompt
   std::optional<std::int64_t> max_tokens;
+  bool cut_at_context = false;  // what of max_tokens does not fit there is not asked for
   std::string cache_salt;
+  FieldNames names;
 
   bool chat() const { return std::holds_alternative<ChatInput>(input); }
   // Of the answer: engine requests it takes. Choice i is of prompt i / n.

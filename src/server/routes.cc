@@ -23,6 +23,9 @@ struct Row {
 constexpr std::array kRoutes{
     Row{"/v1/chat/completions", Route::kChat, kWrite, true},
     Row{"/v1/completions", Route::kCompletions, kWrite, true},
+    Row{"/v1/responses", Route::kResponses, kWrite, true},
+    Row{"/v1/messages", Route::kMessages, kWrite, true, ErrorStyle::kAnthropic},
+    Row{"/v1/messages/count_tokens", Route::kCountTokens, kWrite, true, ErrorStyle::kAnthropic},
     Row{"/v1/embeddings", Route::kEmbeddings, kWrite, true},
     Row{"/tokenize", Route::kTokenize, kWrite, true},
     Row{"/detokenize", Route::kDetokenize, kWrite, true},

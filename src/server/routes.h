@@ -12,6 +12,9 @@ enum class Route {
   kAny,  // OPTIONS *
   kChat,
   kCompletions,
+  kResponses,
+  kMessages,
+  kCountTokens,
   kEmbeddings,
   kTokenize,
   kDetokenize,

@@ -21,7 +21,7 @@ constexpr std::int64_t kNormalizerShrinks = 4;
 using Tokens = std::vector<TokenId>;
 
 std::string_view input_name(const GenerationCall& call) {
-  return call.chat() ? "messages" : call.embedding ? "input" : "prompt";
+  return call.chat() ? call.names.input : call.embedding ? "input" : "prompt";
 }
 
 std::int64_t text_bytes(const boost::json::array& messages) {
@@ -68,7 +68,7 @@ Checked<std::string> render(const GenerationCall& call, const ServedModel& model
   Result<std::string> text = model.chat_template->render(input.messages, context);
   if (!text.ok()) {
     return ApiError{.message = "the chat template refused the messages: " + text.error().message,
-                    .param = "messages"};
+                    .param = std::string(call.names.input)};
   }
   if (input.continue_final_message) {
     return cut_after_last_message(*std::move(text), input.messages);
@@ -98,13 +98,14 @@ Checked<Prompt> completion_prompt(const TextOrTokens& prompt, const GenerationCa
 }
 
 ApiError too_long(std::int64_t prompt, std::int64_t wanted, int max_model_len,
-                  std::string_view input) {
+                  const GenerationCall& call) {
+  const std::string_view input = input_name(call);
   return {
       .message = fmt::format(
           "this model's context holds {} tokens, but {} were requested: {} in the {} and {} "
-          "for the answer; shorten the {} or lower max_tokens",
+          "for the answer; shorten the {} or lower {}",
           max_model_len, static_cast<std::uint64_t>(prompt) + static_cast<std::uint64_t>(wanted),
-          prompt, input, wanted, input),
+          prompt, input, wanted, input, call.names.max_tokens),
       .param = std::string(input),
       .code = "context_length_exceeded"};
 }
@@ -112,11 +113,14 @@ ApiError too_long(std::int64_t prompt, std::int64_t wanted, int max_model_len,
 // How many tokens the answer may have: what was asked, else what fits.
 Checked<int> answer_length(std::int64_t prompt, const GenerationCall& call, int max_model_len) {
   const std::int64_t room = max_model_len - prompt;
-  const std::int64_t wanted = call.max_tokens.value_or(
+  std::int64_t wanted = call.max_tokens.value_or(
       call.chat() ? std::max<std::int64_t>(room, 1)
                   : std::clamp<std::int64_t>(room, 1, kDefaultCompletionTokens));
+  if (call.cut_at_context) {
+    wanted = std::min(wanted, std::max<std::int64_t>(room, 1));
+  }
   if (wanted > room) {
-    return too_long(prompt, wanted, max_model_len, input_name(call));
+    return too_long(prompt, wanted, max_model_len, call);
   }
   return static_cast<int>(wanted);
 }
@@ -421,7 +425,7 @@ bool takes_long(const GenerationCall& call, const ServedModel& model) {
 
 Checked<Tokens> chat_tokens(const GenerationCall& call, const ServedModel& model) {
   const ChatInput& input = std::get<ChatInput>(call.input);
-  if (auto refusal = refuse_text(text_bytes(input.messages), "messages", model)) {
+  if (auto refusal = refuse_text(text_bytes(input.messages), call.names.input, model)) {
     return *refusal;  // before the template multiplies it
   }
   const Checked<std::string> text = render(call, model);
@@ -429,7 +433,7 @@ Checked<Tokens> chat_tokens(const GenerationCall& call, const ServedModel& model
     return *error;
   }
   const std::string& rendered = std::get<std::string>(text);
-  if (auto refusal = refuse_text(std::ssize(rendered), "messages", model)) {
+  if (auto refusal = refuse_text(std::ssize(rendered), call.names.input, model)) {
     return *refusal;
   }
   // The template has written the special tokens it wants.

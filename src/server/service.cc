@@ -1,5 +1,7 @@
 #include "server/service.h"
 
+#include <fmt/chrono.h>
+
 #include <algorithm>
 #include <array>
 #include <boost/json/array.hpp>
@@ -10,7 +12,9 @@
 
 #include "base/check.h"
 #include "server/embedding_call.h"
+#include "server/messages_call.h"
 #include "server/openai_answer.h"
+#include "server/responses_call.h"
 
 namespace protean {
 namespace {
@@ -28,10 +32,9 @@ ServedModel with_text_limit(ServedModel model) {
   return model;
 }
 
-Service::Answer answer_of(Checked<std::shared_ptr<Generation>> generation,
-                          const RouteMatch& match) {
+Service::Answer answer_of(Checked<std::shared_ptr<Generation>> generation, const HttpCall& call) {
   if (const ApiError* error = std::get_if<ApiError>(&generation)) {
-    return error_reply(*error, match.errors);
+    return error_reply(*error, match_route(call.target).errors, call.request_id);
   }
   return std::get<std::shared_ptr<Generation>>(std::move(generation));
 }
@@ -45,8 +48,8 @@ ApiError not_ready(ServerState state) {
 
 }  // namespace
 
-HttpReply error_reply(const ApiError& error, ErrorStyle style) {
-  HttpReply reply{.status = error.status, .body = error_json(error, style)};
+HttpReply error_reply(const ApiError& error, ErrorStyle style, std::string_view request_id) {
+  HttpReply reply{.status = error.status, .body = error_json(error, style, request_id)};
   if (error.status == 429 || error.status == 503) {
     reply.headers.emplace_back("Retry-After", "1");
   }
@@ -85,7 +88,7 @@ std::optional<HttpReply> Service::refuse_early(const HttpCall& call) const {
         error_reply({.status = 405,
                      .message = fmt::format("{} does not allow {}, only {}", match.pattern,
                                             printable(call.method), match.allow)},
-                    match.errors);
+                    match.errors, call.request_id);
     reply.headers.emplace_back("Allow", match.allow);
     return reply;
   }
@@ -93,17 +96,17 @@ std::optional<HttpReply> Service::refuse_early(const HttpCall& call) const {
     return error_reply({.status = 401,
                         .message = "the API key is missing or wrong: send it as Authorization: "
                                    "Bearer KEY or as x-api-key: KEY"},
-                       match.errors);
+                       match.errors, call.request_id);
   }
   if (match.needs_key && state_ != ServerState::kReady) {
-    return error_reply(not_ready(state_), match.errors);
+    return error_reply(not_ready(state_), match.errors, call.request_id);
   }
   if (!call.content_encoding.empty() && call.content_encoding != "identity") {
     return error_reply({.status = 415,
                         .message = fmt::format("the content encoding {} is not supported: send the "
                                                "body as it is",
                                                printable(call.content_encoding))},
-                       match.errors);
+                       match.errors, call.request_id);
   }
   return std::nullopt;
 }
@@ -112,7 +115,7 @@ Service::Answer Service::handle(const HttpCall& call) {
   try {
     return answer(call);
   } catch (const std::bad_alloc&) {
-    return error_reply(no_memory(), match_route(call.target).errors);
+    return error_reply(no_memory(), match_route(call.target).errors, call.request_id);
   }
 }
 
@@ -120,11 +123,17 @@ Service::Answer Service::answer(const HttpCall& call) {
   const RouteMatch match = match_route(call.target);
   switch (match.route) {
     case Route::kChat:
-      return answer_of(generate(call, read_chat_call), match);
+      return answer_of(generate(call, read_chat_call), call);
     case Route::kCompletions:
-      return answer_of(generate(call, read_completion_call), match);
+      return answer_of(generate(call, read_completion_call), call);
+    case Route::kResponses:
+      return answer_of(generate(call, read_responses_call), call);
+    case Route::kMessages:
+      return answer_of(generate(call, read_messages_call), call);
+    case Route::kCountTokens:
+      return convert(call, read_messages_count);
     case Route::kEmbeddings:
-      return answer_of(generate(call, read_embedding_call), match);
+      return answer_of(generate(call, read_embedding_call), call);
     case Route::kTokenize:
       return convert(call, read_tokenize_call);
     case Route::kDetokenize:
@@ -153,8 +162,12 @@ Service::Answer Service::answer(const HttpCall& call) {
 
 namespace {
 
+// What OpenAI's and Anthropic's clients each look for.
 json::object model_object(const std::string& name, const ServedModel& model, std::int64_t created) {
   return {{"id", name},
+          {"type", "model"},
+          {"display_name", name},
+          {"created_at", fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(created))},
           {"object", "model"},
           {"created", created},
           {"owned_by", "protean"},
@@ -173,7 +186,11 @@ HttpReply Service::models_reply() const {
   for (const std::string& name : model_.names) {
     data.push_back(model_object(name, model_, created_s_));
   }
-  return json_reply({{"object", "list"}, {"data", std::move(data)}});
+  return json_reply({{"object", "list"},
+                     {"data", std::move(data)},
+                     {"has_more", false},
+                     {"first_id", model_.names.front()},
+                     {"last_id", model_.names.back()}});
 }
 
 HttpReply Service::model_reply(const std::string& id) const {

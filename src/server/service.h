@@ -129,6 +129,7 @@ class Service final : public HttpHandler {
 };
 
 // {"error":...} with its status, and Retry-After where trying again makes sense.
-HttpReply error_reply(const ApiError& error, ErrorStyle style = ErrorStyle::kOpenAi);
+HttpReply error_reply(const ApiError& error, ErrorStyle style = ErrorStyle::kOpenAi,
+                      std::string_view request_id = {});
 
 }  // namespace protean

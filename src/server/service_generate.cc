@@ -125,23 +125,24 @@ Checked<std::shared_ptr<Generation>> Service::start(std::shared_ptr<Generation> 
 
 Service::Answer Service::convert(const HttpCall& call,
                                  Checked<TextCall> (*read)(boost::json::value body)) {
+  const ErrorStyle style = match_route(call.target).errors;
   Checked<json::value> body = parse_json_body(call.body);
   if (const ApiError* error = std::get_if<ApiError>(&body)) {
-    return error_reply(*error);
+    return error_reply(*error, style, call.request_id);
   }
   Checked<TextCall> asked = read(std::get<json::value>(std::move(body)));
   if (const ApiError* error = std::get_if<ApiError>(&asked)) {
-    return error_reply(*error);
+    return error_reply(*error, style, call.request_id);
   }
   const TextCall& text = std::get<TextCall>(asked);
   const Checked<std::string> name = served_name(text.model);
   if (const ApiError* error = std::get_if<ApiError>(&name)) {
-    return error_reply(*error);
+    return error_reply(*error, style, call.request_id);
   }
   if (!environment_.aside || text.bytes <= kLongTextBytes) {
     Checked<std::string> reply = text.run(model_);
     if (const ApiError* error = std::get_if<ApiError>(&reply)) {
-      return error_reply(*error);
+      return error_reply(*error, style, call.request_id);
     }
     return HttpReply{.body = std::get<std::string>(std::move(reply))};
   }
@@ -163,7 +164,7 @@ Service::Answer Service::convert(const HttpCall& call,
   });
   if (!taken) {
     pending_.erase(generation);
-    return error_reply(queue_full());
+    return error_reply(queue_full(), style, call.request_id);
   }
   return generation;
 }

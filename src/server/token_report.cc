@@ -72,7 +72,7 @@ std::string TokenReport::bytes(TokenId token) const {
   return json + "]";
 }
 
-std::string TokenReport::chat_logprobs(std::span<const AnswerToken> tokens, int top) const {
+std::string TokenReport::tokens_json(std::span<const AnswerToken> tokens, int top) const {
   const auto entry = [this](TokenId token, float logprob) {
     return fmt::format(R"({{"token":{},"logprob":{},"bytes":{})", json_text(name(token)),
                        number(logprob), bytes(token));
@@ -89,7 +89,11 @@ std::string TokenReport::chat_logprobs(std::span<const AnswerToken> tokens, int 
     content += fmt::format(R"({}{},"top_logprobs":[{}]}})", content.empty() ? "" : ",",
                            entry(token.token, token.logprobs->logprob), others);
   }
-  return fmt::format(R"({{"content":[{}],"refusal":null}})", content);
+  return content;
+}
+
+std::string TokenReport::chat_logprobs(std::span<const AnswerToken> tokens, int top) const {
+  return fmt::format(R"({{"content":[{}],"refusal":null}})", tokens_json(tokens, top));
 }
 
 std::string TokenReport::completion_logprobs(std::span<const AnswerToken> tokens, int top,

@@ -19,6 +19,8 @@ class TokenReport {
 
   // {"content":[{"token","logprob","bytes","top_logprobs"}]}; tokens all have logprobs.
   std::string chat_logprobs(std::span<const AnswerToken> tokens, int top) const;
+  // The objects of that, separated by commas.
+  std::string tokens_json(std::span<const AnswerToken> tokens, int top) const;
   // {"tokens","token_logprobs","top_logprobs","text_offset"}. A prompt's first token has no
   // logprobs. `offset` is where the tokens begin in the text, in characters (-1: the first one's is
   // not shown); is moved to their end.

@@ -14,14 +14,6 @@ namespace json = boost::json;
 constexpr std::size_t kMaxTools = 128;
 constexpr std::size_t kMaxNameBytes = 64;
 
-bool is_name(std::string_view text) {
-  return !text.empty() && text.size() <= kMaxNameBytes &&
-         std::all_of(text.begin(), text.end(), [](char c) {
-           return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-                  c == '_' || c == '-' || c == '.';
-         });
-}
-
 void check_tool(const json::value& tool, const std::string& where, FieldReader& fields) {
   const json::object* object = tool.if_object();
   const json::value* type = object == nullptr ? nullptr : object->if_contains("type");
@@ -39,10 +31,8 @@ void check_tool(const json::value& tool, const std::string& where, FieldReader& 
   }
   FieldReader reader(function->get_object(), where + ".function.");
   const auto name = reader.string("name");
-  if (!name || !is_name(*name)) {
-    reader.fail("name", fmt::format("{}.function.name is required: 1 to {} of the characters a-z, "
-                                    "A-Z, 0-9, _, - and .",
-                                    where, kMaxNameBytes));
+  if (!name || !is_function_name(*name)) {
+    reader.fail("name", fmt::format("{}.function.name is required: {}", where, kFunctionNameRule));
   }
   reader.string("description");
   reader.boolean("strict");
@@ -131,6 +121,14 @@ GrammarSource one_call(const ToolFields& tools, const ToolSyntax& syntax) {
 }
 
 }  // namespace
+
+bool is_function_name(std::string_view text) {
+  return !text.empty() && text.size() <= kMaxNameBytes &&
+         std::all_of(text.begin(), text.end(), [](char c) {
+           return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                  c == '_' || c == '-' || c == '.';
+         });
+}
 
 void check_tools(const json::array& tools, FieldReader& fields) {
   if (tools.size() > kMaxTools) {

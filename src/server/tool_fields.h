@@ -12,6 +12,11 @@ ToolFields read_tools(FieldReader& fields);
 // Of tools that are already OpenAI's objects: names, types, schemas.
 void check_tools(const boost::json::array& tools, FieldReader& fields);
 
+// Whether a function may be called so.
+bool is_function_name(std::string_view text);
+inline constexpr std::string_view kFunctionNameRule =
+    "1 to 64 of the characters a-z, A-Z, 0-9, _, - and .";
+
 std::vector<std::string> tool_names(const boost::json::array& tools);
 
 // What makes a model call tools as asked: a grammar for tool_choice required or a named function,

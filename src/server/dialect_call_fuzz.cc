@@ -1,0 +1,49 @@
+#include <boost/json/parse.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "base/check.h"
+#include "server/byte_tokenizer_for_test.h"
+#include "server/json_body.h"
+#include "server/messages_call.h"
+#include "server/responses_call.h"
+
+namespace {
+
+using namespace protean;
+
+// What is accepted has messages with a role each, and an answer to it is JSON, whatever of the body
+// it repeats. What is not is told why.
+void try_dialect(const boost::json::value& body, ParseDialect parse) {
+  const Checked<DialectCall> read = parse(body);
+  if (const ApiError* error = std::get_if<ApiError>(&read)) {
+    check(!error->message.empty() && error->status == 400, "a complaint says something");
+    return;
+  }
+  const DialectCall& dialect = std::get<DialectCall>(read);
+  const ChatInput& chat = std::get<ChatInput>(dialect.call.input);
+  check(!chat.messages.empty(), "there is something to answer");
+  for (const boost::json::value& message : chat.messages) {
+    check(message.at("role").is_string(), "a message has a role");
+  }
+  const ByteTokenizer tokenizer;
+  const auto writer = dialect.make_writer({.id = "x_1", .model = "m"}, tokenizer);
+  const AnswerChoice choice{.text = "a\"b", .calls = {{"c", "f", "{"}}};
+  boost::system::error_code ec;
+  boost::json::parse(writer->whole({{choice}}, {}), ec, {}, {.max_depth = 128});
+  check(!ec, "an answer is JSON");
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const std::string_view text(reinterpret_cast<const char*>(data), size);
+  const Checked<boost::json::value> body = parse_json_body(text);
+  if (const boost::json::value* value = std::get_if<boost::json::value>(&body)) {
+    try_dialect(*value, read_messages_call);
+    try_dialect(*value, read_responses_call);
+    read_messages_count(*value);
+  }
+  return 0;
+}
