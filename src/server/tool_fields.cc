@@ -102,9 +102,11 @@ bool is_strict(const json::value& tool) {
 GrammarSource arguments_of(const json::value& tool) {
   const json::value* parameters = function_of(tool).if_contains("parameters");
   if (parameters == nullptr || !parameters->is_object() || parameters->get_object().empty()) {
-    return {JsonSchema{.schema = json::object{{"type", "object"}}, .open_properties = true}};
+    return {JsonSchema{.schema = json::object{{"type", "object"}},
+                       .any_whitespace = false,
+                       .open_properties = true}};
   }
-  return {JsonSchema{.schema = *parameters}};
+  return {JsonSchema{.schema = *parameters, .any_whitespace = false}};
 }
 
 GrammarSource one_call(const ToolFields& tools, const ToolSyntax& syntax) {

@@ -3,7 +3,9 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, test } from 'node:test';
 import OpenAI from 'openai';
-import { modelName, Server, skip } from './server.mjs';
+import { Server } from './server.mjs';
+
+const modelName = 'builtin';
 
 const input = 'Tell me about a little dog.';
 const weather = {
@@ -19,12 +21,12 @@ const weather = {
   },
 };
 
-describe('Responses API', { skip }, () => {
+describe('Responses API', () => {
   let server;
   let client;
 
   before(async () => {
-    server = await Server.start('--api-key', 'sesame', '--tool-call-parser', 'hermes');
+    server = await Server.startBuiltin('--api-key', 'sesame', '--tool-call-parser', 'hermes');
     client = new OpenAI({ baseURL: `${server.url}/v1`, apiKey: 'sesame', maxRetries: 0 });
   });
   after(async () => {
