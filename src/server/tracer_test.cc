@@ -57,7 +57,8 @@ TEST(Spans, TellWaitingPrefillAndDecodeApart) {
   add_choice(record, "length", {.prompt_tokens = 3, .output_tokens = 4},
              {.arrived_ns = 111, .scheduled_ns = 140, .first_token_ns = 210, .finished_ns = 400});
   const TraceContext trace{.trace_id = "t", .parent_id = "p"};
-  const auto spans = boost::json::parse(fmt::format("[{}]", spans_json(record, trace, 1000, kCount)));
+  const auto spans =
+      boost::json::parse(fmt::format("[{}]", spans_json(record, trace, 1000, kCount)));
   ASSERT_EQ(spans.as_array().size(), 4U);
   EXPECT_EQ(spans.at_pointer("/0/parentSpanId"), "p");
   EXPECT_EQ(spans.at_pointer("/0/startTimeUnixNano"), "1100");
