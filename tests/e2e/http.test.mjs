@@ -339,8 +339,8 @@ describe('the end', { skip }, () => {
   });
 
   it('SIGTERM under load loses no accepted request, and tells newcomers', async () => {
-    const server = await Server.start('--max-num-seqs', '4');
-    const accepted = Array.from({ length: 24 }, () => ask(server, 400));
+    const server = await Server.start('--max-num-seqs', '4', '--shutdown-timeout', '600');
+    const accepted = Array.from({ length: 24 }, () => ask(server, 200));
     for (let all = new Map(); (all.get('vllm:num_requests_running') ?? 0) + (all.get('vllm:num_requests_waiting') ?? 0) < 24;) all = await server.metrics();
     server.process.kill('SIGTERM');
     let health;
