@@ -282,10 +282,12 @@ TEST(ToolGrammar, WritesCallsInTheModelsForm) {
     }
     return (*grammar)->matches(text);
   };
-  EXPECT_TRUE(matches(R"(<N:f A:{};,N:g A:{"a":1};>)"));
+  EXPECT_TRUE(matches(R"(<N:f A:{};,N:g A:{"a": 1};>)"));
+  EXPECT_FALSE(matches(R"(<N:g A:{ };>)")) << "arguments are compact";
   EXPECT_FALSE(matches("<>"));
   EXPECT_FALSE(matches(R"(<N:h A:{};>)"));
   tools.only = "g";
+  EXPECT_TRUE(matches(R"(<N:g A:{};,N:g A:{};>)"));
   EXPECT_FALSE(matches(R"(<N:f A:{};>)"));
   tools.parallel = false;
   EXPECT_FALSE(matches(R"(<N:g A:{};,N:g A:{};>)"));
