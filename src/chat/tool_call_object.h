@@ -12,11 +12,9 @@ namespace protean {
 // Where a call goes that is being read. What is reported stands; it cannot be taken back.
 class CallSink {
  public:
+  virtual ~CallSink() = default;
   virtual void begin(std::string_view id, std::string_view name) = 0;
   virtual void arguments(std::string_view text) = 0;
-
- protected:
-  ~CallSink() = default;
 };
 
 // A call's arguments, a byte at a time: a JSON object, or a JSON string that holds one. A raw

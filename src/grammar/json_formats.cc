@@ -1,5 +1,7 @@
 #include "grammar/json_formats.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <limits>
@@ -35,14 +37,14 @@ const std::vector<Format>& formats() {
     std::string ipv6 = "(?:" + h16 + ":){6}" + ls32;
     for (int before = 0; before <= 7; ++before) {  // groups before '::'; the rest has fewer than 8
       const std::string left =
-          before == 0 ? "" : h16 + "(?::" + h16 + "){" + std::to_string(before - 1) + "}";
+          before == 0 ? "" : fmt::format("{0}(?::{0}){{{1}}}", h16, before - 1);
       const int after = 7 - before;
-      ipv6 += "|" + left + "::";
+      ipv6 += fmt::format("|{}::", left);
       if (after > 0) {
-        ipv6 += "(?:" + h16 + "(?::" + h16 + "){0," + std::to_string(after - 1) + "})?";
+        ipv6 += fmt::format("(?:{0}(?::{0}){{0,{1}}})?", h16, after - 1);
       }
       if (after >= 2) {
-        ipv6 += "|" + left + "::(?:" + h16 + ":){0," + std::to_string(after - 2) + "}" + ipv4;
+        ipv6 += fmt::format("|{}::(?:{}:){{0,{}}}{}", left, h16, after - 2, ipv4);
       }
     }
     const std::string atom = "[a-zA-Z0-9!#$%&'*+/=?^_`{|}~-]+";

@@ -129,9 +129,9 @@ void RegexReader::refuse(std::string_view feature) {
   }
 }
 
-CodePoint RegexReader::hex(int count) {
+CodePoint RegexReader::hex(int digits) {
   CodePoint value = 0;
-  for (int i = 0; i < count; ++i) {
+  for (int i = 0; i < digits; ++i) {
     const int digit = at_end() ? -1 : hex_value(pattern_[position_]);
     if (digit < 0) {
       fail("a hexadecimal digit is missing");

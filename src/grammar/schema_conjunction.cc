@@ -35,7 +35,7 @@ class Flattener {
     }
     seen_.push_back(item);
     path_.push_back(pointer);
-    const Status status = parts(item);
+    Status status = parts(item);
     path_.pop_back();
     if (limits(item)) {
       flat.push_back(item);

@@ -116,14 +116,14 @@ Status SchemaDocument::index(const SchemaPlace& place, int depth) {
     }
     for (const auto& member : *object) {
       const std::string_view name(member.key().data(), member.key().size());
-      if (const Status status = index(place.child(name), depth + 1); !status) {
+      if (Status status = index(place.child(name), depth + 1); !status) {
         return status;
       }
     }
   } else if (const boost::json::array* array = place.schema->if_array(); array != nullptr) {
     for (std::size_t i = 0; i < array->size(); ++i) {
       const SchemaPlace item{&(*array)[i], place.pointer + "/" + std::to_string(i)};
-      if (const Status status = index(item, depth + 1); !status) {
+      if (Status status = index(item, depth + 1); !status) {
         return status;
       }
     }

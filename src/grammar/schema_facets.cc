@@ -281,7 +281,7 @@ Status KeywordReader::read_items(const value& of) {
   }
   for (std::size_t i = 0; i < of.get_array().size(); ++i) {
     items.prefix.push_back(place_->child("prefixItems", i));
-    if (const Status status = is_schema(*items.prefix.back().schema); !status) {
+    if (Status status = is_schema(*items.prefix.back().schema); !status) {
       return status;
     }
   }
@@ -313,7 +313,7 @@ Status KeywordReader::read_properties(const value& of) {
   for (const auto& member : of.get_object()) {
     const std::string name(member.key().data(), member.key().size());
     const SchemaPlace child = place_->child(keyword_, name);
-    if (const Status status = is_schema(member.value()); !status) {
+    if (Status status = is_schema(member.value()); !status) {
       return make_error(status.error().code, "schema at '{}': a schema is an object or a boolean",
                         child.pointer);
     }
