@@ -68,7 +68,7 @@ Result<ServerAddress> parse_server_url(std::string_view text) {
   if (!parsed) {
     return wrong("this is no URL");
   }
-  const boost::urls::url_view url = *parsed;
+  const boost::urls::url_view& url = *parsed;
   if (url.scheme() != "http" && url.scheme() != "https") {
     return wrong("the scheme is neither http nor https");
   }

@@ -18,7 +18,7 @@ struct ServerAddress {
   std::string host_header;  // host and port as the Host field has them
 };
 // "http://127.0.0.1:8000", with or without a path; a path that ends in /v1 is that of the API.
-Result<ServerAddress> parse_server_url(std::string_view url);
+Result<ServerAddress> parse_server_url(std::string_view text);
 
 enum class Dialect { kChat, kCompletions };
 
@@ -38,7 +38,7 @@ struct RequestTemplate {
 Status set_endpoint(RequestTemplate& request, std::string_view endpoint);
 Status set_api_key(RequestTemplate& request, std::string_view key);
 Status add_header(RequestTemplate& request, std::string_view line);
-Status set_extra_body(RequestTemplate& request, std::string_view json);
+Status set_extra_body(RequestTemplate& request, std::string_view text);
 
 std::string get_request(const RequestTemplate& request, std::string_view path);
 std::string post_request(const RequestTemplate& request, const std::string& body,

@@ -23,6 +23,6 @@ struct RecordedRun {
   std::vector<RequestRecord> records;
   bool has_itl = false;
 };
-Result<RecordedRun> parse_recorded_run(std::string_view json, std::string_view name);
+Result<RecordedRun> parse_recorded_run(std::string_view text, std::string_view name);
 
 }  // namespace protean::loadtest

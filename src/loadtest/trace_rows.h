@@ -13,7 +13,7 @@ Result<Trace> parse_azure(std::string_view csv, std::string_view name);
 Result<Trace> parse_burstgpt(std::string_view csv, std::string_view name);
 Result<Trace> parse_lengths(std::string_view csv, std::string_view name);
 Result<Trace> parse_mooncake(std::string_view lines, std::string_view name);
-Result<Trace> parse_burstgpt_aggregates(std::string_view json, std::string_view name);
+Result<Trace> parse_burstgpt_aggregates(std::string_view text, std::string_view name);
 
 // Windows are sampled whole, in memory: refuses one that states millions of requests.
 Status check_windows(const ClientProcess& client, std::string_view name);

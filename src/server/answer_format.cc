@@ -131,7 +131,7 @@ Format read_structured_outputs(FieldReader& fields) {
     found.push_back(read_schema(*schema, reader, "json"));
   }
   if (reader.boolean("json_object").value_or(false)) {
-    found.push_back(any_json_object("json_object"));
+    found.emplace_back(any_json_object("json_object"));
   }
   if (const json::value* pattern = reader.find("regex")) {
     found.push_back(read_regex(*pattern, reader, "regex"));
