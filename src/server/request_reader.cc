@@ -211,11 +211,11 @@ void RequestReader::read_chunk_size() {
   const std::string_view rest(end, static_cast<std::size_t>(begin + line_.size() - end));
   const std::size_t extension = std::min(rest.find_first_not_of(" \t"), rest.size());
   const bool well_formed = extension == rest.size() ? extension == 0 : rest[extension] == ';';
-  if (failed == std::errc::result_out_of_range) {
-    fail_too_large();
-  } else if (failed != std::errc() || !well_formed) {
+  const bool overflow = failed == std::errc::result_out_of_range;
+  const auto room = static_cast<std::uint64_t>(max_body_bytes_ - std::ssize(body_));
+  if (!overflow && (failed != std::errc() || !well_formed)) {
     fail(400, "the size of a chunk is not a hexadecimal number");
-  } else if (size > static_cast<std::uint64_t>(max_body_bytes_ - std::ssize(body_))) {
+  } else if (overflow || size > room) {
     fail_too_large();
   } else {
     awaited_ = static_cast<std::int64_t>(size);

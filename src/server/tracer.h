@@ -27,8 +27,7 @@ struct TraceContext {
   bool sampled = true;
 };
 // What is not well-formed is as good as absent: a new trace with the given random id.
-TraceContext trace_context(std::string_view traceparent,
-                           const std::function<std::uint64_t()>& random);
+TraceContext trace_context(std::string_view text, const std::function<std::uint64_t()>& random);
 
 // Sends a span per answered request, with its waiting, prefill and decode beneath, to a collector:
 // OTLP in its JSON encoding, in batches, from a thread of its own. A collector that is slow or away
