@@ -98,7 +98,8 @@ void Rank::check_slice(const StepPlan& plan, const SequenceSlice& slice) const {
             slice.score_count <= std::ssize(plan.scores) - slice.score_begin,
         "a slice's scores are inside its plan");
   for (int i = 0; i < slice.score_count; ++i) {
-    const ScoreSpec& score = plan.scores[static_cast<std::size_t>(slice.score_begin + i)];
+    const ScoreSpec& score =
+        plan.scores[static_cast<std::size_t>(slice.score_begin) + static_cast<std::size_t>(i)];
     check(score.after >= slice.token_begin && score.after < slice.token_begin + slice.token_count,
           "a score is of a token after one of its slice");
     check(score.token >= 0 && score.token < spec_.vocab, "scored tokens are in the vocabulary");
