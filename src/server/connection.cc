@@ -170,8 +170,7 @@ asio::awaitable<void> Connection::read_body(RequestReader& reader, BodyShare& sh
 asio::awaitable<bool> Connection::refuse(const Exchange& exchange, const ApiError& error) {
   Exchange last = exchange;
   last.keep_alive = false;
-  HttpReply reply =
-      error_reply(error, match_route(exchange.call.target).errors, exchange.call.request_id);
+  HttpReply reply = error_reply(error, match_route(exchange.call.target).errors);
   co_return co_await send(last, reply);
 }
 
@@ -257,7 +256,6 @@ asio::awaitable<bool> Connection::send_events(const Exchange& exchange, Generati
   bool open = co_await wire_->write(std::move(bytes));
   while (open && !left()) {
     const std::string events = generation.take_events();
-    backlog_ = 0;
     if (!events.empty()) {
       open = co_await send_piece(exchange, events);
     } else if (generation.done()) {
@@ -322,11 +320,7 @@ void Connection::answered(const Exchange& exchange, int status, bool accepted) {
 }
 
 void Connection::changed(Generation& generation) {
-  // One event may be large, as where a response repeats its request: what counts is how much
-  // waited before it.
-  const bool stuck = static_cast<std::int64_t>(backlog_) > setting_.limits.max_unsent_bytes;
-  backlog_ = generation.unsent_bytes();
-  if (stuck) {
+  if (static_cast<std::int64_t>(generation.unsent_bytes()) > setting_.limits.max_unsent_bytes) {
     log::warning("{}: the client does not read its stream, which is cut", generation.identity().id);
     close();  // also ends the write that is stuck
   }

@@ -76,7 +76,6 @@ class Connection : public std::enable_shared_from_this<Connection> {
   const std::string client_;         // address and port
   std::optional<ApiError> refusal_;  // why the request being read is not read on
   std::optional<TimePoint> idle_since_;
-  std::size_t backlog_ = 0;  // bytes of a stream that waited when something was added to it
   bool busy_ = false;
   bool receiving_ = false;
 };

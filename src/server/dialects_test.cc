@@ -133,20 +133,6 @@ TEST_F(DialectsTest, StreamsAResponse) {
   EXPECT_EQ(events.back().at("response").at("usage").at("output_tokens"), 9);
 }
 
-TEST_F(DialectsTest, ARequestThatIsRepeatedMayBeLong) {
-  options.http.max_unsent_bytes = 4096;
-  start();
-  const std::string long_text(200'000, 'x');
-  const auto events = stream("/v1/responses",
-                             R"({"input":"Hello","stream":true,"max_output_tokens":2,)"
-                             R"("instructions":")" +
-                                 long_text + "\"}",
-                             "response.incomplete");
-  for (const std::size_t i : {std::size_t{0}, events.size() - 1}) {
-    EXPECT_EQ(events.at(i).at("response").at("instructions").as_string(), long_text);
-  }
-}
-
 TEST_F(DialectsTest, ModelsAreShownToBoth) {
   start();
   const json::value list = body_of(get("/v1/models"));

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "server/json_body.h"
-#include "server/messages_answer.h"
 #include "server/service.h"
 
 namespace protean {
@@ -147,10 +146,9 @@ Service::Answer Service::convert(const HttpCall& call,
     }
     return HttpReply{.body = std::get<std::string>(std::move(reply))};
   }
-  const AnswerIdentity identity{.id = call.request_id, .model = std::get<std::string>(name)};
-  auto writer = style == ErrorStyle::kAnthropic ? make_messages_writer(identity, 0) : nullptr;
-  auto generation =
-      std::make_shared<Generation>(identity, GenerationCall{}, model_, std::move(writer), 0);
+  auto generation = std::make_shared<Generation>(
+      AnswerIdentity{.id = call.request_id, .model = std::get<std::string>(name)}, GenerationCall{},
+      model_, nullptr, 0);
   pending_[generation] = 0;
   const bool taken = environment_.aside([this, run = text.run, generation] {
     auto reply = std::make_shared<Checked<std::string>>(catching([&] { return run(model_); }));
