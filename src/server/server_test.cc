@@ -176,7 +176,7 @@ TEST_F(ServerTest, SilentStreamsGetPings) {
   Client client(server->port());
   client.post("/v1/completions", R"({"prompt":"abc","stream":true})");
   client.read_until(R"("text":"a")");
-  client.read_until("\r\n: waiting\n\n\r\n");
+  client.read_until("\r\n: ping\n\n\r\n");
   engine->stall_after(100);
   EXPECT_NE(client.read_until("[DONE]").find(R"("text":"c")"), std::string::npos);
 }
