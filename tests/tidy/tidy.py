@@ -14,9 +14,9 @@ import cpp_source  # noqa: E402
 LEVELS = {
     "base": 0,
     "contract": 1, "device": 1, "tokenizer": 1,
-    "cost": 2, "ports": 2, "quality": 2, "model": 2, "quant": 2, "chat": 2, "grammar": 2,
-    "scheduler": 3, "control": 3, "worker": 3,
-    "engine": 4, "server": 4, "loadtest": 4,
+    "cost": 2, "ports": 2, "quality": 2, "quant": 2, "chat": 2, "grammar": 2,
+    "scheduler": 3, "control": 3, "model": 3,
+    "engine": 4, "worker": 4, "server": 4, "loadtest": 4,
     "fleet": 5,
     "sim": 6,
     "apps": 7,

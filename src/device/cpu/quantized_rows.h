@@ -1,0 +1,24 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+namespace protean::cpu {
+
+// Rows of a weight matrix as integers, the form in which quantisers and checkpoints hand them over
+// and kernels pack them. The weight of input i in row r is
+//   scales[r][i / group] * codes[r][i] + offsets[r][i / group]
+// with codes below 2^bits. Symmetric w8 has codes about 128 and offsets of -128 scales. A view:
+// owns nothing.
+struct QuantizedRows {
+  int bits = 8;             // 8, 4 or 3
+  int group = 128;          // inputs that share a scale: 32, 64 or 128; the last may be shorter
+  std::int64_t inputs = 0;  // columns
+  std::span<const std::uint8_t> codes;  // [rows][inputs]
+  std::span<const float> scales;        // [rows][ceil(inputs / group)]
+  std::span<const float> offsets;       // as scales
+
+  std::int64_t groups() const { return (inputs + group - 1) / group; }
+};
+
+}  // namespace protean::cpu
