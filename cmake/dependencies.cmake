@@ -19,3 +19,9 @@ endif()
 if(PROTEAN_BENCH)
   find_package(benchmark REQUIRED)
 endif()
+
+# Asio and Beast compiled once: every file that includes them would else compile its own copy.
+add_library(asio STATIC ${CMAKE_CURRENT_LIST_DIR}/asio.cc)
+target_compile_definitions(asio PUBLIC BOOST_ASIO_SEPARATE_COMPILATION BOOST_BEAST_SEPARATE_COMPILATION
+                                       BOOST_ASIO_NO_DEPRECATED BOOST_ASIO_NO_TS_EXECUTORS)
+target_link_libraries(asio PUBLIC Boost::headers OpenSSL::SSL Threads::Threads)

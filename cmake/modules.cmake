@@ -22,6 +22,7 @@ function(protean_module name)
   if(PROTEAN_TESTS AND tests)
     add_executable(${name}_test ${tests})
     target_link_libraries(${name}_test PRIVATE ${name} ${ARG_TEST_DEPS} GTest::gtest_main)
+    target_compile_options(${name}_test PRIVATE -O1)  # what is tested is optimised; a test need not be
     protean_add_test(${name}_test)
   endif()
   if(PROTEAN_FUZZ)
