@@ -45,8 +45,7 @@ check-tree:
 	@python3 -B tests/tidy/tidy.py
 
 check-code: $(BUILD)/build.ninja
-	@find src -name '*.cc' ! -name '*_test.cc' ! -name '*_fuzz.cc' | \
-	  xargs -P $(shell nproc) -n 1 clang-tidy -p $(BUILD) --quiet 2>/dev/null
+	@python3 -B tests/tidy/lint.py $(BUILD)
 
 format:    ## clang-format over the tree
 	@clang-format -i $(SOURCES)
