@@ -188,7 +188,7 @@ describe('Responses API', () => {
       additionalProperties: false,
     };
     const answer = await create({
-      max_output_tokens: 100, temperature: 1, text: { format: { type: 'json_schema', name: 'child', schema, strict: true } },
+      max_output_tokens: 800, temperature: 1, text: { format: { type: 'json_schema', name: 'child', schema, strict: true } },
     });
     assert.equal(answer.status, 'completed', answer.output_text);
     const child = JSON.parse(answer.output_text);
