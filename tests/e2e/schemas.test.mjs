@@ -1,14 +1,17 @@
-// What a model that knows nothing writes under each schema of schemas/*.json, judged by ajv; and
-// that values ajv takes are taken here, too. `answers` is also for tests of the server.
+// What a model that knows nothing writes under each schema of schemas/*.json, judged by ajv, through
+// the real server and without it; and that values ajv takes are taken here, too.
 
-import { deepEqual, equal, ok } from 'node:assert/strict';
+import { deepEqual, equal, match, ok } from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
-import { existsSync, readdirSync, readFileSync } from 'node:fs';
-import { dirname, resolve } from 'node:path';
-import test from 'node:test';
+import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { dirname, join, resolve } from 'node:path';
+import test, { after, before, describe } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import addFormats from 'ajv-formats';
 import Ajv2020 from 'ajv/dist/2020.js';
+import { writeRandomModel } from './random_model.mjs';
+import { Server } from './server.mjs';
 
 const here = dirname(fileURLToPath(import.meta.url));
 const tool = process.env.PROTEAN_GRAMMAR_ANSWERS ?? resolve(here, '../../build/tests/grammar/grammar_answers');
@@ -48,6 +51,82 @@ test('every answer to 200 schemas validates', { skip, timeout: 600_000 }, () => 
     }
   });
   ok(answers > 4000);
+});
+
+// Where all is slow, every n-th schema is enough: PROTEAN_SCHEMA_STRIDE.
+const stride = Number(process.env.PROTEAN_SCHEMA_STRIDE ?? 1);
+
+describe('a server with random weights', { timeout: 600_000 }, () => {
+  const scratch = mkdtempSync(join(tmpdir(), 'protean-schemas-'));
+  const chatml = resolve(here, 'chatml.jinja');
+  let server;
+  let bias;
+  before(async () => {
+    const path = writeRandomModel(join(scratch, 'random'));
+    server = await Server.startWith({ path }, '--chat-template', chatml, '--max-num-seqs', '64');
+    // What it writes would hardly ever end: what closes is made likelier.
+    bias = {};
+    for (const [text, by] of [['"', 6], ['}', 3], [']', 3], [',', 2]]) {
+      const { tokens } = await (await post('/tokenize', { content: text })).json();
+      equal(tokens.length, 1);
+      bias[tokens[0]] = by;
+    }
+  });
+  after(async () => {
+    rmSync(scratch, { recursive: true, force: true });
+    equal(await server?.stop(), 0, server?.log);
+  });
+
+  const post = (path, body) => fetch(server.url + path, { method: 'POST', body: JSON.stringify(body) });
+  const ask = async (fields) => {
+    const messages = [{ role: 'user', content: 'Go on.' }];
+    const response = await post('/v1/chat/completions', { messages, temperature: 1, logit_bias: bias, max_tokens: 400, ...fields });
+    const body = await response.json();
+    equal(response.status, 200, JSON.stringify([fields, body]));
+    return body.choices;
+  };
+  const form = (schema) => ({ response_format: { type: 'json_schema', json_schema: { name: 'answer', schema } } });
+
+  test('every finished answer to every schema validates', async () => {
+    const all = schemas().filter((_, index) => index % stride === 0);
+    ok(all.length >= 200 / stride, `there are ${all.length} schemas`);
+    const answers = await Promise.all(all.map(({ schema }, index) => ask({ ...form(schema), seed: index })));
+    let finished = 0;
+    all.forEach(({ name, schema }, index) => {
+      const [{ message, finish_reason: reason }] = answers[index];
+      if (reason !== 'stop') {
+        equal(reason, 'length', name);
+        return;
+      }
+      finished += 1;
+      const valid = validator(schema);
+      ok(valid(JSON.parse(message.content)), `${name} ${JSON.stringify(schema)}: ${message.content}: ${JSON.stringify(valid.errors)}`);
+    });
+    console.log(`schemas: ${finished} of ${all.length} answers ended by themselves, all of them valid`);
+    ok(finished > 0.8 * all.length, `only ${finished} of ${all.length} ended`);
+  });
+
+  test('each of n choices keeps to the form by itself', async () => {
+    const schema = {
+      type: 'object', required: ['id', 'kind', 'tags'],
+      properties: {
+        id: { type: 'integer', minimum: 10, maximum: 99999 }, kind: { enum: ['circle', 'square', 'triangle'] },
+        tags: { type: 'array', items: { type: 'string', maxLength: 8 }, minItems: 1, maxItems: 4 },
+      },
+    };
+    const valid = validator(schema);
+    for (let seed = 0; seed < 4; ++seed) {
+      const objects = (await ask({ ...form(schema), n: 3, seed })).map(({ message, finish_reason: reason }) => {
+        equal(reason, 'stop', message.content);
+        ok(valid(JSON.parse(message.content)), message.content);
+        return message.content;
+      });
+      equal(new Set(objects).size, 3, 'and each is another');
+      const words = (await ask({ structured_outputs: { regex: '[a-f]{3,9}(-[0-9]{2})+!' }, n: 3, seed })).map((choice) => choice.message.content);
+      for (const word of words) match(word, /^[a-f]{3,9}(-[0-9]{2})+!$/);
+      equal(new Set(words).size, 3);
+    }
+  });
 });
 
 // Values near a schema: those of other schemas' answers, and small changes of its own.

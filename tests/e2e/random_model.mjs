@@ -1,0 +1,64 @@
+// A model with random weights and the tokenizer of the built-in one: it knows nothing, so that what
+// its answers keep to is the server's doing.
+
+import { copyFileSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { builtin } from './server.mjs';
+
+const size = { hidden: 64, ffn: 128, layers: 2, heads: 4, kvHeads: 2, headDim: 16, vocab: 4096 };
+
+// mulberry32: the same numbers everywhere.
+function randomNumbers(seed) {
+  let state = seed;
+  return () => {
+    state = (state + 0x6d2b79f5) | 0;
+    let mixed = Math.imul(state ^ (state >>> 15), 1 | state);
+    mixed = (mixed + Math.imul(mixed ^ (mixed >>> 7), 61 | mixed)) ^ mixed;
+    return ((mixed ^ (mixed >>> 14)) >>> 0) / 4294967296;
+  };
+}
+
+function tensors() {
+  const { hidden, ffn, layers, heads, kvHeads, headDim, vocab } = size;
+  const all = { 'model.embed_tokens.weight': [vocab, hidden], 'lm_head.weight': [vocab, hidden], 'model.norm.weight': [hidden] };
+  for (let layer = 0; layer < layers; ++layer) {
+    Object.assign(all, Object.fromEntries(Object.entries({
+      'input_layernorm': [hidden], 'post_attention_layernorm': [hidden],
+      'self_attn.q_proj': [heads * headDim, hidden], 'self_attn.k_proj': [kvHeads * headDim, hidden],
+      'self_attn.v_proj': [kvHeads * headDim, hidden], 'self_attn.o_proj': [hidden, heads * headDim],
+      'mlp.gate_proj': [ffn, hidden], 'mlp.up_proj': [ffn, hidden], 'mlp.down_proj': [hidden, ffn],
+    }).map(([name, shape]) => [`model.layers.${layer}.${name}.weight`, shape])));
+  }
+  return all;
+}
+
+// Writes the checkpoint into a new folder, which it returns. Norms are 1; all else is uniform, such
+// that logits of different tokens are about 1 apart.
+export function writeRandomModel(folder, seed = 1) {
+  mkdirSync(folder);
+  for (const file of ['tokenizer.json', 'tokenizer_config.json', 'generation_config.json']) {
+    copyFileSync(join(builtin, file), join(folder, file));
+  }
+  writeFileSync(join(folder, 'config.json'), JSON.stringify({
+    ...JSON.parse(readFileSync(join(builtin, 'config.json'), 'utf8')),
+    hidden_size: size.hidden, intermediate_size: size.ffn, num_hidden_layers: size.layers, num_attention_heads: size.heads,
+    num_key_value_heads: size.kvHeads, head_dim: size.headDim, vocab_size: size.vocab, tie_word_embeddings: false,
+    max_position_embeddings: 2048,
+  }));
+  const random = randomNumbers(seed);
+  const header = {};
+  const pieces = [];
+  let offset = 0;
+  for (const [name, shape] of Object.entries(tensors())) {
+    const values = new Float32Array(shape.reduce((a, b) => a * b));
+    for (let i = 0; i < values.length; ++i) values[i] = name.includes('norm') ? 1 : (random() - 0.5) * 0.5;
+    header[name] = { dtype: 'F32', shape, data_offsets: [offset, offset + values.byteLength] };
+    pieces.push(Buffer.from(values.buffer));
+    offset += values.byteLength;
+  }
+  const text = JSON.stringify(header);
+  const head = Buffer.alloc(8);
+  head.writeBigUInt64LE(BigInt(text.length));
+  writeFileSync(join(folder, 'model.safetensors'), Buffer.concat([head, Buffer.from(text), ...pieces]));
+  return folder;
+}
