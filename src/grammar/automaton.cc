@@ -1,7 +1,10 @@
 #include "grammar/automaton.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
+
+#include "grammar/trimmed.h"
 
 namespace protean::grammar {
 
@@ -90,90 +93,28 @@ void AutomatonBuilder::move(StateId from, Move move) {
   nodes_[from].moves.push_back(move);
 }
 
-// Backwards from the final states, a call being passable once its callee is known to finish.
-std::vector<char> AutomatonBuilder::can_finish() const {
-  struct Caller {
-    StateId from;
-    StateId callee;
-  };
-  std::vector<std::vector<StateId>> before(nodes_.size());
-  std::vector<std::vector<Caller>> returns(nodes_.size());  // by the state returned to
-  std::vector<std::vector<Move>> calls(nodes_.size());      // by callee: {to = from, back}
-  for (StateId s = 0; s < nodes_.size(); ++s) {
-    for (const ByteEdge& edge : nodes_[s].edges) {
-      before[edge.to].push_back(s);
-    }
-    for (const Move& move : nodes_[s].moves) {
-      if (move.kind == Move::Kind::kCall) {
-        returns[move.argument].push_back({s, move.to});
-        calls[move.to].push_back({Move::Kind::kCall, s, move.argument});
-      } else {
-        before[move.to].push_back(s);
-      }
-    }
+// The automaton as it was built, each byte a class of its own.
+Automaton AutomatonBuilder::flattened(StateId start) const {
+  Automaton automaton;
+  automaton.loops = loops_;
+  automaton.start = start;
+  automaton.classes = 256;
+  std::iota(automaton.class_of.begin(), automaton.class_of.end(), std::uint8_t{0});
+  for (const Node& node : nodes_) {
+    automaton.edge_begin.push_back(static_cast<std::uint32_t>(automaton.edges.size()));
+    automaton.move_begin.push_back(static_cast<std::uint32_t>(automaton.moves.size()));
+    automaton.is_final.push_back(node.is_final ? 1 : 0);
+    automaton.string_loop.push_back(node.string_loop);
+    automaton.edges.insert(automaton.edges.end(), node.edges.begin(), node.edges.end());
+    automaton.moves.insert(automaton.moves.end(), node.moves.begin(), node.moves.end());
   }
-  std::vector<char> useful(nodes_.size(), 0);
-  std::vector<StateId> queue;
-  const auto mark = [&](StateId s) {
-    if (useful[s] == 0) {
-      useful[s] = 1;
-      queue.push_back(s);
-    }
-  };
-  for (StateId s = 0; s < nodes_.size(); ++s) {
-    if (nodes_[s].is_final) {
-      mark(s);
-    }
-  }
-  while (!queue.empty()) {
-    const StateId s = queue.back();
-    queue.pop_back();
-    std::for_each(before[s].begin(), before[s].end(), mark);
-    for (const Caller& caller : returns[s]) {
-      if (useful[caller.callee] != 0) {
-        mark(caller.from);
-      }
-    }
-    for (const Move& call : calls[s]) {
-      if (useful[call.argument] != 0) {
-        mark(call.to);
-      }
-    }
-  }
-  return useful;
-}
-
-std::vector<char> AutomatonBuilder::reachable(StateId start,
-                                              const std::vector<char>& useful) const {
-  std::vector<char> seen(nodes_.size(), 0);
-  std::vector<StateId> queue;
-  const auto mark = [&](StateId s) {
-    if (useful[s] != 0 && seen[s] == 0) {
-      seen[s] = 1;
-      queue.push_back(s);
-    }
-  };
-  mark(start);
-  while (!queue.empty()) {
-    const Node& node = nodes_[queue.back()];
-    queue.pop_back();
-    for (const ByteEdge& edge : node.edges) {
-      mark(edge.to);
-    }
-    for (const Move& move : node.moves) {
-      if (move.kind != Move::Kind::kCall) {
-        mark(move.to);
-      } else if (useful[move.to] != 0 && useful[move.argument] != 0) {
-        mark(move.to);
-        mark(move.argument);
-      }
-    }
-  }
-  return seen;
+  automaton.edge_begin.push_back(static_cast<std::uint32_t>(automaton.edges.size()));
+  automaton.move_begin.push_back(static_cast<std::uint32_t>(automaton.moves.size()));
+  return automaton;
 }
 
 // Bytes between two neighbouring bounds of edges go the same way everywhere.
-void AutomatonBuilder::assign_classes(Automaton& automaton) const {
+void AutomatonBuilder::assign_classes(Automaton& automaton) {
   std::array<bool, 257> begins{};
   for (const ByteEdge& edge : automaton.edges) {
     begins[edge.first] = true;
@@ -199,45 +140,13 @@ Result<Automaton> AutomatonBuilder::build(StateId start) const {
                       "the grammar needs more than {} states or {} transitions; make it smaller",
                       kMaxStates, kMaxEdges);
   }
-  const std::vector<char> kept = reachable(start, can_finish());
-  if (kept[start] == 0) {
+  std::optional<Automaton> automaton = trimmed(flattened(start), ByteSet().set());
+  if (!automaton) {
     return make_error(ErrorCode::kInvalidArgument,
                       "the grammar can never be satisfied: no finite text matches it");
   }
-  std::vector<StateId> number(nodes_.size(), 0);
-  StateId states = 2;
-  for (StateId s = 2; s < nodes_.size(); ++s) {
-    number[s] = kept[s] != 0 ? states++ : 0;
-  }
-  Automaton automaton;
-  automaton.loops = loops_;
-  automaton.start = number[start];
-  for (StateId s = 0; s < nodes_.size(); ++s) {
-    if (s >= 2 && kept[s] == 0) {
-      continue;
-    }
-    const Node& node = nodes_[s];
-    automaton.edge_begin.push_back(static_cast<std::uint32_t>(automaton.edges.size()));
-    automaton.move_begin.push_back(static_cast<std::uint32_t>(automaton.moves.size()));
-    automaton.is_final.push_back(node.is_final ? 1 : 0);
-    automaton.string_loop.push_back(node.string_loop);
-    for (const ByteEdge& edge : node.edges) {
-      if (kept[edge.to] != 0) {
-        automaton.edges.push_back({edge.first, edge.last, number[edge.to]});
-      }
-    }
-    for (const Move& move : node.moves) {
-      const bool call = move.kind == Move::Kind::kCall;
-      if (kept[move.to] != 0 && (!call || kept[move.argument] != 0)) {
-        automaton.moves.push_back(
-            {move.kind, number[move.to], call ? number[move.argument] : move.argument});
-      }
-    }
-  }
-  automaton.edge_begin.push_back(static_cast<std::uint32_t>(automaton.edges.size()));
-  automaton.move_begin.push_back(static_cast<std::uint32_t>(automaton.moves.size()));
-  assign_classes(automaton);
-  return automaton;
+  assign_classes(*automaton);
+  return *std::move(automaton);
 }
 
 }  // namespace protean::grammar

@@ -109,9 +109,8 @@ class AutomatonBuilder {
   };
 
   void move(StateId from, Move move);
-  std::vector<char> can_finish() const;
-  std::vector<char> reachable(StateId start, const std::vector<char>& useful) const;
-  void assign_classes(Automaton& automaton) const;
+  Automaton flattened(StateId start) const;
+  static void assign_classes(Automaton& automaton);
 
   std::vector<Node> nodes_;
   std::vector<Loop> loops_;

@@ -70,6 +70,13 @@ class GrammarTokens {
   GrammarTokens(const Tokenizer& tokenizer, int vocab, std::vector<TokenId> stop_ids);
   ~GrammarTokens();
 
+  // What to constrain() answers with, to be made once for a grammar: the part of it that this
+  // vocabulary can write, so that no answer is led to where its bytes are missing, mostly all of
+  // it. kUnsupported when nothing of it can be written. Bytes are looked at one by one: where some
+  // are only found in longer tokens, an answer may still come to an early end. Works out the masks
+  // that answers begin with, which takes up to tens of milliseconds.
+  Result<std::shared_ptr<const Grammar>> prepare(std::shared_ptr<const Grammar> grammar) const;
+
   // Ready to guide one answer. Shares what was worked out for the same grammar before.
   std::shared_ptr<TokenConstraint> constrain(std::shared_ptr<const Grammar> grammar) const;
 

@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <list>
 #include <mutex>
@@ -6,6 +8,7 @@
 #include "grammar/compiled.h"
 #include "grammar/grammar.h"
 #include "grammar/mask_cache.h"
+#include "grammar/trimmed.h"
 
 namespace protean {
 
@@ -109,6 +112,45 @@ class GrammarConstraint : public TokenConstraint {
   std::vector<SetId> sets_;  // after each of them
 };
 
+std::string shown(std::size_t byte) {
+  if (byte <= ' ' || byte > '~') {
+    return fmt::format("the byte 0x{:02X}", byte);
+  }
+  return byte == '"' ? "'\"'" : fmt::format("\"{}\"", static_cast<char>(byte));
+}
+
+Error unwritable(std::string_view what_no_token_does) {
+  return make_error(ErrorCode::kUnsupported,
+                    "this model's vocabulary cannot write any text of this form: no token of it "
+                    "{}; use another model, or ask for text that needs no such token",
+                    what_no_token_does);
+}
+
+// One of the bytes that no token holds and whose lack leaves nothing to be written: they are taken
+// away one more at a time, and it is the one too many.
+std::size_t missing_byte(const grammar::Automaton& automaton, const grammar::ByteSet& held) {
+  std::vector<std::size_t> missing;
+  for (std::size_t byte = 0; byte < held.size(); ++byte) {
+    if (!held[byte]) {
+      missing.push_back(byte);
+    }
+  }
+  const auto writable_without = [&](std::size_t count) {
+    grammar::ByteSet bytes = grammar::ByteSet().set();
+    for (std::size_t i = 0; i < count; ++i) {
+      bytes.reset(missing[i]);
+    }
+    return grammar::trimmed(automaton, bytes).has_value();
+  };
+  std::size_t enough = 0;  // can still be taken away
+  std::size_t too_many = missing.size();
+  while (too_many - enough > 1) {
+    const std::size_t middle = (enough + too_many) / 2;
+    (writable_without(middle) ? enough : too_many) = middle;
+  }
+  return missing[enough];
+}
+
 }  // namespace
 
 struct GrammarTokens::Impl {
@@ -122,6 +164,32 @@ GrammarTokens::GrammarTokens(const Tokenizer& tokenizer, int vocab, std::vector<
 }
 
 GrammarTokens::~GrammarTokens() = default;
+
+Result<std::shared_ptr<const Grammar>> GrammarTokens::prepare(
+    std::shared_ptr<const Grammar> grammar) const {
+  const grammar::TokenTable& tokens = impl_->caches->tokens();
+  const bool has_all_bytes = tokens.single_bytes().all();
+  if (!has_all_bytes) {
+    const grammar::Automaton& whole = *grammar->automaton_->automaton;
+    auto part = grammar::trimmed(whole, tokens.bytes_held());
+    if (!part) {
+      return unwritable("holds " + shown(missing_byte(whole, tokens.bytes_held())));
+    }
+    if (*part != whole) {
+      auto automaton = std::make_shared<const grammar::Automaton>(*std::move(part));
+      const std::uint64_t hash = automaton->hash();
+      grammar =
+          std::shared_ptr<const Grammar>(new Grammar(std::make_unique<const Grammar::Automaton>(
+              Grammar::Automaton{std::move(automaton), hash})));
+    }
+  }
+  const auto cache = impl_->caches->find(grammar->automaton_->automaton, grammar->automaton_->hash);
+  if (!has_all_bytes && cache->stuck_at_start()) {
+    return unwritable("can be the first");
+  }
+  cache->warm();
+  return grammar;
+}
 
 std::shared_ptr<TokenConstraint> GrammarTokens::constrain(
     std::shared_ptr<const Grammar> grammar) const {

@@ -4,6 +4,7 @@
 #include <bit>
 #include <map>
 #include <span>
+#include <unordered_set>
 #include <utility>
 
 namespace protean::grammar {
@@ -14,6 +15,10 @@ void set_bits(std::span<const TokenId> ids, TokenMask mask) {
   for (const TokenId id : ids) {
     mask[static_cast<std::size_t>(id) / 64] |= std::uint64_t{1} << (static_cast<unsigned>(id) % 64);
   }
+}
+
+bool none(TokenMask mask) {
+  return std::all_of(mask.begin(), mask.end(), [](std::uint64_t word) { return word == 0; });
 }
 
 }  // namespace
@@ -47,8 +52,12 @@ void MaskCache::mask(SetId set, TokenMask mask) {
     std::copy(it->second.begin(), it->second.end(), mask.begin());
     return;
   }
-  std::fill(mask.begin(), mask.end(), 0);
   fill(set, mask);
+  // A vocabulary that lacks some bytes may have no token for what must come; better to end the
+  // answer than to leave the sampler nothing.
+  if (none(mask)) {
+    set_bits(tokens_->stop_ids(), mask);
+  }
   if ((masks_.size() + 1) * mask.size() * sizeof(std::uint64_t) > kMaskBytes) {
     masks_.clear();  // they come again cheaply, from the partials
   }
@@ -56,6 +65,7 @@ void MaskCache::mask(SetId set, TokenMask mask) {
 }
 
 void MaskCache::fill(SetId set, TokenMask mask) {
+  std::fill(mask.begin(), mask.end(), 0);
   for (const Part& part : parts_of(set)) {
     const Partial& known = partial(part.above);
     for (std::size_t word = 0; word < known.dense.size(); ++word) {
@@ -71,10 +81,33 @@ void MaskCache::fill(SetId set, TokenMask mask) {
   if (stacks_.at_end(set)) {
     set_bits(tokens_->stop_ids(), mask);
   }
-  // A vocabulary that lacks some bytes may have no token for what must come; better to end the
-  // answer than to leave the sampler nothing.
-  if (std::all_of(mask.begin(), mask.end(), [](std::uint64_t word) { return word == 0; })) {
-    set_bits(tokens_->stop_ids(), mask);
+}
+
+bool MaskCache::stuck_at_start() {
+  const std::scoped_lock lock(mutex_);
+  std::vector<std::uint64_t> mask(tokens_->mask_words());
+  fill(stacks_.start(), mask);
+  return none(mask);
+}
+
+void MaskCache::warm() {
+  constexpr std::size_t kMostNodes = 2'000'000;  // about 20 ms
+  constexpr std::size_t kMostSets = 1024;
+  std::vector<std::uint64_t> mask(tokens_->mask_words());
+  std::vector<SetId> sets{stacks_.start()};
+  std::unordered_set<SetId> seen{stacks_.start(), kNoStacks};
+  for (std::size_t i = 0; i < sets.size(); ++i) {
+    const std::scoped_lock lock(mutex_);  // each time anew: others may be in a hurry
+    if ((i == 0 && std::exchange(warm_, true)) || walked_ > kMostNodes || full()) {
+      return;
+    }
+    fill(sets[i], mask);
+    for (std::size_t byte = 0; byte < 256 && sets.size() < kMostSets; ++byte) {
+      const SetId next = stacks_.step(sets[i], static_cast<std::uint8_t>(byte));
+      if (seen.insert(next).second) {
+        sets.push_back(next);
+      }
+    }
   }
 }
 
@@ -171,7 +204,7 @@ void MaskCache::walk(const TokenTrie& trie, std::uint32_t from, SetId set, OnNod
   }
   path_[trie.node(from).depth] = set;
   const std::uint32_t end = trie.node(from).skip;
-  for (std::uint32_t n = from + 1; n < end;) {
+  for (std::uint32_t n = from + 1; n < end; ++walked_) {
     const TokenTrie::Node& node = trie.node(n);
     const SetId next = stacks_.step(path_[node.depth - 1U], node.byte);
     if (next == kNoStacks) {

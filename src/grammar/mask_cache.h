@@ -17,7 +17,7 @@ namespace protean::grammar {
 // A mask is the union over the top frames of a set of stacks: tokens that stay above the frames
 // below are the same wherever those frames occur and are kept by them alone; only tokens that
 // end a frame in their middle are looked at with the stack at hand. Whole masks are kept too.
-// Guarded by `mutex()`, which callers of everything below hold. Sets' numbers are good for the
+// Guarded by `mutex()`, which callers of start() to full() hold. Sets' numbers are good for the
 // cache's life; when full() a constraint changes to a new one.
 class MaskCache {
  public:
@@ -31,6 +31,12 @@ class MaskCache {
   SetId advance(SetId set, TokenId token);  // kNoStacks if it may not follow
   void mask(SetId set, TokenMask mask);
   bool full() const;
+
+  // These lock. Is there neither a first token nor an end at once?
+  bool stuck_at_start();
+  // Works out what answers need at the places nearest to their start, in bytes, as far as a bound
+  // on the work lets it: else the step that first comes there would wait for it. Once.
+  void warm();
 
  private:
   // The tokens that may follow some frames, and where in the trie those frames are done although
@@ -65,6 +71,8 @@ class MaskCache {
   std::unordered_map<SetId, Partial> partials_;
   std::unordered_map<SetId, std::vector<std::uint64_t>> masks_;
   std::size_t partial_bytes_ = 0;
+  std::size_t walked_ = 0;  // nodes of tries
+  bool warm_ = false;
   std::vector<SetId> path_;
 };
 

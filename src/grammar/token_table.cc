@@ -90,6 +90,14 @@ TokenTable::TokenTable(Parts parts, int vocab, std::vector<TokenId> stop_ids)
   std::erase_if(stop_ids_, [vocab](TokenId id) { return id < 0 || id >= vocab; });
   text_ = std::move(parts.text);
   begin_ = std::move(parts.begin);
+  for (TokenId id = 0; id < vocab_; ++id) {
+    for (const char byte : bytes(id)) {
+      bytes_held_.set(static_cast<std::uint8_t>(byte));
+    }
+    if (bytes(id).size() == 1) {
+      single_bytes_.set(static_cast<std::uint8_t>(bytes(id).front()));
+    }
+  }
   std::vector<std::uint64_t> mask(mask_words(), 0);
   std::size_t next = 0;
   for (std::uint32_t n = 0; n < kPlainMasks; ++n) {

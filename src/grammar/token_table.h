@@ -7,6 +7,7 @@
 
 #include "contract/token_constraint.h"
 #include "grammar/token_trie.h"
+#include "grammar/trimmed.h"
 #include "tokenizer/tokenizer.h"
 
 namespace protean::grammar {
@@ -28,6 +29,8 @@ class TokenTable {
   // The tokens that are not made of whole characters which a JSON string has as they are.
   const TokenTrie& not_plain() const { return not_plain_; }
   std::uint32_t longest_bytes() const { return all_.deepest(); }
+  const ByteSet& bytes_held() const { return bytes_held_; }      // by any token
+  const ByteSet& single_bytes() const { return single_bytes_; }  // that are tokens of their own
 
   // ORs into `mask` the plain tokens of at most so many characters.
   void add_plain(std::uint32_t most_characters, TokenMask mask) const;
@@ -48,6 +51,8 @@ class TokenTable {
   std::vector<TokenId> stop_ids_;
   std::string text_;
   std::vector<std::uint32_t> begin_;
+  ByteSet bytes_held_;
+  ByteSet single_bytes_;
   TokenTrie all_;
   TokenTrie not_plain_;
   std::vector<Plain> plain_;                             // by characters

@@ -53,6 +53,9 @@ Checked<std::shared_ptr<TokenConstraint>> FormatCompiler::constrain(const Answer
   Compiled grammar = find(format.key);
   if (grammar == nullptr) {
     auto compiled = Grammar::compile(format.source);
+    if (compiled.ok()) {
+      compiled = tokens_.prepare(*std::move(compiled));
+    }
     if (!compiled.ok()) {
       return ApiError{.message = fmt::format("{}: {}", format.field, compiled.error().message),
                       .param = format.field};

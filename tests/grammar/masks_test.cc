@@ -183,6 +183,67 @@ TEST(GrammarMasks, AVocabularyThatLacksBytesEndsTheAnswer) {
   EXPECT_EQ(mask[0], std::uint64_t{1} << tokenizer.eos());
 }
 
+// The bytes of JSON but for some that no token holds.
+TokenList without(std::string_view bytes) {
+  const TokenList all = TokenList::json_pieces();
+  std::vector<std::string> tokens;
+  for (TokenId id = 0; id < all.eos(); ++id) {
+    if (all.bytes(id).find_first_of(bytes) == std::string_view::npos) {
+      tokens.emplace_back(all.bytes(id));
+    }
+  }
+  return TokenList(std::move(tokens));
+}
+
+TEST(GrammarMasks, WhatTheVocabularyLacksIsLeftOut) {
+  const TokenList tokenizer = without("{\\e");
+  const GrammarTokens tokens(tokenizer, tokenizer.vocab_size(), {tokenizer.eos()});
+  std::mt19937 random(11);
+  for (const char* schema :
+       {R"({"anyOf":[{"type":"object"},{"type":"integer"},{"type":"array","items":true}]})",
+        R"({"type":["boolean","null","string"],"maxLength":12})",
+        R"({"enum":[true,{"a":1},"\\","xyz"]})", R"({"type":"array","items":{"type":"number"}})"}) {
+    const auto grammar = compiled(schema);
+    const auto part = tokens.prepare(grammar);
+    ASSERT_TRUE(part.ok()) << schema << ": " << part.error().message;
+    const Automaton automaton = automaton_of(schema, true);
+    RandomModel model(tokenizer, automaton);
+    for (int n = 0; n < 25; ++n) {
+      const auto answer = model.write(*tokens.constrain(*part), random, n * 2, 2000);
+      EXPECT_EQ(answer.broken, "") << schema << ": " << answer.text;
+      EXPECT_TRUE(answer.ended) << schema << ": " << answer.text;
+      EXPECT_TRUE(grammar->matches(answer.text)) << schema << ": " << answer.text;
+    }
+  }
+}
+
+TEST(GrammarMasks, WhatCannotBeWrittenAtAllIsRefused) {
+  const auto complaint = [](const TokenList& tokenizer, GrammarSource source) {
+    const GrammarTokens tokens(tokenizer, tokenizer.vocab_size(), {tokenizer.eos()});
+    const auto grammar = Grammar::compile(source);
+    EXPECT_TRUE(grammar.ok());
+    const auto part = tokens.prepare(*grammar);
+    return part.ok() ? "" : part.error().message;
+  };
+  const auto json = [](const char* schema) {
+    return GrammarSource{JsonSchema{.schema = boost::json::parse(schema)}};
+  };
+  EXPECT_NE(complaint(without("{"), json(R"({"type":"object"})")).find("holds \"{\";"),
+            std::string::npos);
+  EXPECT_NE(
+      complaint(without("\"#"), json(R"({"type":"object","minProperties":1})")).find("holds '\"';"),
+      std::string::npos);
+  EXPECT_NE(complaint(without("\x98"), {RegexPattern{"a*\xF0\x9F\x98\x80"}}).find("the byte 0x98"),
+            std::string::npos);
+  EXPECT_EQ(complaint(without("\""), json(R"({"type":"object"})")), "") << "{} is an object";
+  EXPECT_EQ(complaint(without("{"), {RegexPattern{"\\{|x"}}), "");
+  EXPECT_EQ(complaint(without("{"), {RegexPattern{"\\{*"}}), "") << "it may be empty";
+  // A byte that is only found in a longer token.
+  EXPECT_NE(complaint(TokenList({"{a", "}"}), {LiteralText{"{}"}}).find("can be the first"),
+            std::string::npos);
+  EXPECT_EQ(complaint(TokenList({"{}"}), {LiteralText{"{}"}}), "");
+}
+
 // Many requests of few grammars from several threads get what one thread gets.
 TEST(GrammarMasks, AreTheSameFromManyThreads) {
   const TokenList tokenizer = TokenList::json_pieces();

@@ -1,0 +1,143 @@
+// Forms that answers must have, in every dialect: what the model's vocabulary cannot write is
+// refused, and the choices of one request do not disturb one another.
+
+#include "server/service_for_test.h"
+
+namespace protean {
+namespace {
+
+// No token of it holds a brace.
+class BracelessTokenizer : public ByteTokenizer {
+ public:
+  std::string_view bytes(TokenId id) const override {
+    return id == '{' || id == '}' ? std::string_view() : ByteTokenizer::bytes(id);
+  }
+};
+
+struct FormatsTest : ServiceTest {
+  Service::Answer ask_braceless(const std::string& path, const std::string& fields) {
+    const bool texts = path == "/v1/completions";
+    const bool items = path == "/v1/responses";
+    const std::string input = texts   ? R"("prompt":"a")"
+                              : items ? R"("input":"a")"
+                                      : R"("messages":[{"role":"user","content":"a"}])";
+    return braceless.handle(
+        {.method = "POST", .target = path, .body = "{" + input + "," + fields + "}"});
+  }
+  std::string complaint(const std::string& path, const std::string& fields) {
+    const Service::Answer answer = ask_braceless(path, fields);
+    const HttpReply* reply = std::get_if<HttpReply>(&answer);
+    if (reply == nullptr) {
+      return "accepted";
+    }
+    EXPECT_EQ(reply->status, 400) << reply->body;
+    const auto error = boost::json::parse(reply->body).at("error");
+    return std::string(std::string_view(error.at("message").as_string()));
+  }
+  bool allows(const Request& request, std::string_view answer, TokenId token) {
+    std::vector<TokenId> ids;
+    for (const char c : answer) {
+      ids.push_back(static_cast<unsigned char>(c));
+    }
+    std::vector<std::uint64_t> mask(token_mask_words(tokenizer.vocab_size()));
+    request.constraint->allowed_after(ids, mask);
+    const auto at = static_cast<std::size_t>(token);
+    return (mask[at / 64] >> (at % 64) & 1U) != 0;
+  }
+
+  BracelessTokenizer poor;
+  ServedModel braceless_model() {
+    ServedModel made = model();
+    made.tokenizer = &poor;
+    made.max_model_len = 1000;
+    made.formats =
+        std::make_shared<FormatCompiler>(poor, poor.vocab_size(), std::vector{ByteTokenizer::kEos});
+    return made;
+  }
+  Service braceless{{.max_outstanding = 4}, braceless_model(), {}, environment(), inbox};
+};
+
+TEST_F(FormatsTest, WhatTheVocabularyCannotWriteIsRefusedByName) {
+  braceless.set_state(ServerState::kReady);
+  const std::string schema = R"({"type":"object"})";
+  const std::string function = R"({"name":"f","parameters":{"type":"object"}})";
+  const std::string tools = R"("tools":[{"type":"function","function":)" + function + "}],";
+  struct Row {
+    const char* path;
+    std::string fields;
+    const char* field;
+  };
+  const Row table[] = {
+      {"/v1/completions", R"("guided_json":)" + schema, "guided_json"},
+      {"/v1/completions", R"("structured_outputs":{"regex":"[{]x*"})", "structured_outputs.regex"},
+      {"/v1/completions", R"("guided_choice":["{a","{b"])", "guided_choice"},
+      {"/v1/chat/completions", R"("response_format":{"type":"json_object"})", "response_format"},
+      {"/v1/chat/completions",
+       R"("response_format":{"type":"json_schema","json_schema":{"name":"n","schema":)" + schema +
+           "}}",
+       "response_format"},
+      {"/v1/chat/completions", tools + R"("tool_choice":"required")", "tools"},
+      {"/v1/responses",
+       R"("text":{"format":{"type":"json_schema","name":"n","schema":)" + schema + "}}",
+       "text.format"},
+      {"/v1/responses",
+       R"("tools":[{"type":"function","name":"f","parameters":{"type":"object"}}],)"
+       R"("tool_choice":"required")",
+       "tools"},
+      {"/v1/messages",
+       R"("max_tokens":9,"tools":[{"name":"f","input_schema":{"type":"object"}}],)"
+       R"("tool_choice":{"type":"any"})",
+       "tools"},
+  };
+  for (const Row& row : table) {
+    const std::string said = complaint(row.path, row.fields);
+    EXPECT_TRUE(said.starts_with(row.field)) << row.path << " " << row.fields << ": " << said;
+    EXPECT_NE(said.find("no token of it holds \"{\""), std::string::npos) << said;
+    EXPECT_NE(said.find("use another model"), std::string::npos) << said;
+  }
+  EXPECT_TRUE(arrivals().empty());
+}
+
+TEST_F(FormatsTest, OfWhatIsPartlyWritableThePartIs) {
+  braceless.set_state(ServerState::kReady);
+  EXPECT_EQ(complaint("/v1/completions", R"("guided_json":{"type":["integer","object"]})"),
+            "accepted");
+  const Request request = arrivals().at(0);
+  EXPECT_TRUE(allows(request, "", '7'));
+  EXPECT_FALSE(allows(request, "", '['));
+  EXPECT_TRUE(allows(request, "7", ByteTokenizer::kEos));
+}
+
+// The choices are asked in turns, as steps of a batch ask them, each at its own place.
+TEST_F(FormatsTest, EachChoiceKeepsItsOwnPlaceInASchema) {
+  generate("/v1/completions", R"({"prompt":"a","n":3,"guided_json":{"type":"object",
+      "properties":{"a":{"type":"integer"},"b":{"enum":["x","y"]}},"required":["a","b"]}})");
+  const auto objects = arrivals();
+  ASSERT_EQ(objects.size(), 3U);
+  const std::string texts[] = {R"({"a":1,"b":"y"})", R"({"a":-27,"b":"x"})",
+                               R"({ "a" :0, "b":"x"})"};
+  for (std::size_t n = 0; n < 20; ++n) {
+    for (std::size_t i = 0; i < 3; ++i) {
+      const std::string_view text = texts[i];
+      const std::string_view before = text.substr(0, std::min(n, text.size()));
+      const TokenId next = n < text.size() ? static_cast<TokenId>(text[n]) : ByteTokenizer::kEos;
+      EXPECT_TRUE(allows(objects[i], before, next)) << before << " of choice " << i;
+      EXPECT_FALSE(allows(objects[i], before, '!')) << before << " of choice " << i;
+    }
+  }
+}
+
+TEST_F(FormatsTest, EachChoiceKeepsItsOwnPlaceInAPattern) {
+  generate("/v1/completions", R"({"prompt":"a","n":3,"guided_regex":"a+b|c{3}"})");
+  const auto words = arrivals();
+  ASSERT_EQ(words.size(), 3U);
+  EXPECT_TRUE(allows(words[0], "aa", 'b'));
+  EXPECT_TRUE(allows(words[1], "cc", 'c'));
+  EXPECT_TRUE(allows(words[2], "", 'c'));
+  EXPECT_FALSE(allows(words[1], "cc", ByteTokenizer::kEos));
+  EXPECT_TRUE(allows(words[1], "ccc", ByteTokenizer::kEos));
+  EXPECT_FALSE(allows(words[0], "aab", 'b'));
+}
+
+}  // namespace
+}  // namespace protean
