@@ -133,6 +133,25 @@ TEST_F(DialectsTest, StreamsAResponse) {
   EXPECT_EQ(events.back().at("response").at("usage").at("output_tokens"), 9);
 }
 
+// What is long and comes once is no sign of a client that does not read.
+TEST_F(DialectsTest, WhatIsRepeatedOnceMayBeLong) {
+  options.http.max_unsent_bytes = 4096;
+  start();
+  const std::string long_text(200'000, 'x');
+  const auto events = stream("/v1/responses",
+                             R"({"input":"Hello","stream":true,"max_output_tokens":2,)"
+                             R"("instructions":")" +
+                                 long_text + "\"}",
+                             "response.incomplete");
+  ASSERT_GT(events.size(), 2U);
+  for (const std::size_t i : {std::size_t{0}, events.size() - 1}) {
+    EXPECT_EQ(events[i].at("response").at("instructions").as_string(), long_text);
+  }
+  const Response tokens = post("/tokenize", R"({"content":")" + long_text + "\"}");
+  ASSERT_EQ(tokens.result_int(), 200U);
+  EXPECT_EQ(body_of(tokens).at("count"), long_text.size());
+}
+
 TEST_F(DialectsTest, ModelsAreShownToBoth) {
   start();
   const json::value list = body_of(get("/v1/models"));

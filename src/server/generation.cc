@@ -182,7 +182,9 @@ void Generation::flush(int index, Choice& choice) {
   if (!streaming_) {
     keep(std::move(piece), choice.whole);
   } else if (stepped) {
-    events_ += writer_->piece(index, piece, usage());
+    const std::string events = writer_->piece(index, piece, usage());
+    unsent_bytes_ += events.size();
+    events_ += events;
   }
 }
 
@@ -205,6 +207,7 @@ void Generation::fail(ApiError error) {
 }
 
 std::string Generation::take_events() {
+  unsent_bytes_ = 0;
   return std::exchange(events_, {});
 }
 

@@ -53,7 +53,9 @@ class Generation {
   bool done() const { return done_; }
   const std::optional<ApiError>& failure() const { return failure_; }
   ErrorStyle errors() const { return writer_ == nullptr ? ErrorStyle::kOpenAi : writer_->errors(); }
-  std::size_t unsent_bytes() const { return events_.size(); }
+  // Of the answer's pieces, that wait for a client to read them. What is told once, such as a
+  // request that is repeated, is as long as it must be and does not count.
+  std::size_t unsent_bytes() const { return unsent_bytes_; }
   std::string take_events();  // streaming: what is new
   std::string take_body();    // not streaming, done and not failed
   // What may be sent to a streaming client that has waited long, between events.
@@ -110,6 +112,7 @@ class Generation {
   bool done_ = false;
   std::optional<ApiError> failure_;
   std::string events_;
+  std::size_t unsent_bytes_ = 0;
 };
 
 }  // namespace protean

@@ -10,7 +10,7 @@ namespace protean {
 struct HttpLimits {
   std::int64_t max_header_bytes = 16 * kKiB;
   std::int64_t max_body_bytes = 16 * kMiB;
-  std::int64_t max_unsent_bytes = kMiB;  // of a stream whose client does not read; then it is cut
+  std::int64_t max_unsent_bytes = kMiB;  // pieces of an answer not read; then its stream is cut
   std::int64_t max_inflight_body_bytes = 256 * kMiB;  // of all requests being received together
   int max_connections = 4096;         // a newcomer then takes the place of the longest idle one
   int handshake_timeout_ms = 10'000;  // TLS
