@@ -181,6 +181,8 @@ TEST_F(ServiceTest, RefusalOfOneChoiceRefusesAllAndKeepsItsStatus) {
   EXPECT_FALSE(generation->started());
   ASSERT_TRUE(generation->failure());
   EXPECT_EQ(error_reply(*generation->failure()).status, 429);
+  EXPECT_EQ(error_of(error_reply(*generation->failure())).at("code"), "queue_full")
+      << "no time was asked for that could not be kept";
   EXPECT_EQ(cancels(), std::vector<RequestId>{requests[0].id});
 }
 
