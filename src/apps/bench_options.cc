@@ -15,6 +15,9 @@ void add_target(CLI::App& app, TargetOptions& target) {
   app.add_option("--extra-body", target.extra_body, "JSON object whose fields are added to bodies");
   app.add_option("--temperature", target.temperature)->capture_default_str();
   app.add_flag("--ignore-eos", target.ignore_eos, "answers are as long as asked for");
+  app.add_option("--metrics-url", target.metrics_url,
+                 "where the server's metrics are, if not at /metrics of --base-url: another port, "
+                 "say; keys and headers are not sent there");
   app.add_option("--ca-file", target.tls.ca_file, "certificates to trust (PEM)");
   app.add_flag("--insecure", target.tls.insecure, "take any certificate");
 }
@@ -33,6 +36,11 @@ void add_load(CLI::App& app, LoadOptions& load) {
   app.add_option("--num-prompts,--limit", workload.num_prompts,
                  "requests to send; default: the whole trace, as many as --duration takes, or 1000")
       ->check(CLI::PositiveNumber);
+  app.add_option("--num-warmups", load.num_warmups,
+                 "requests to send first, of the same lengths, that count for nothing; their "
+                 "prompts are not those of the run")
+      ->check(CLI::Range(0, 1 << 20))
+      ->capture_default_str();
   app.add_option("--duration", load.duration_s, "seconds to send for; what runs is awaited")
       ->check(CLI::PositiveNumber);
   app.add_option("--timeout", load.timeout_s, "seconds of one request")

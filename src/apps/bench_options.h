@@ -21,6 +21,7 @@ struct TargetOptions {
   std::string extra_body;
   double temperature = 0;
   bool ignore_eos = false;
+  std::string metrics_url;
   TlsOptions tls;
 };
 
@@ -31,6 +32,7 @@ struct LoadOptions {
   double duration_s = 0;
   double trace_start_s = 0;
   double timeout_s = 21600;
+  std::int64_t num_warmups = 0;
 };
 
 struct PromptOptions {

@@ -15,6 +15,7 @@ namespace {
 constexpr std::int64_t kProbeWords[] = {8, 128};
 constexpr TimeNs kProbeTimeout = 120 * kNsPerS;
 constexpr std::int64_t kDefaultPrompts = 1000;
+constexpr int kWarmupConcurrency = 16;
 
 std::string utc_now() {
   const std::time_t now = std::time(nullptr);
@@ -42,6 +43,13 @@ Result<GeneratorOptions> generator_options(const BenchOptions& options) {
     return server.error();
   }
   request.server = *server;
+  if (!target.metrics_url.empty()) {
+    auto metrics = parse_server_url(target.metrics_url, "--metrics-url");
+    if (!metrics.ok()) {
+      return metrics.error();
+    }
+    made.metrics_server = *std::move(metrics);
+  }
   request.model = target.model;
   request.temperature = target.temperature;
   request.ignore_eos = target.ignore_eos;
@@ -118,6 +126,27 @@ Result<PromptSource> prompt_source(const PromptOptions& options, Dialect dialect
   return source;
 }
 
+// A run before the run, of requests that all must be answered; an answer whose only token has no
+// text is one here.
+Result<RunResult> run_before(const GeneratorOptions& options, RequestSource source,
+                             std::string_view what) {
+  LoadGenerator generator(options, std::move(source));
+  auto run = generator.run(nullptr);
+  if (!run.ok()) {
+    return run.error();
+  }
+  for (const RequestRecord& record : run->records) {
+    if (record.outcome != Outcome::kCompleted && record.outcome != Outcome::kEmptyAnswer) {
+      return make_error(
+          ErrorCode::kUnavailable, "{}{} does not answer {}: {}{}",
+          options.request.server.host_header, options.request.path, what,
+          record.http_status >= 400 ? fmt::format("HTTP {}: ", record.http_status) : "",
+          record.error);
+    }
+  }
+  return run;
+}
+
 // Two short prompts, one after the other: does the server answer at all, and how many tokens is a
 // word to it? Adds what it found to `notes`.
 Status probe(GeneratorOptions options, PromptWriter& prompts, std::vector<std::string>& notes) {
@@ -126,26 +155,16 @@ Status probe(GeneratorOptions options, PromptWriter& prompts, std::vector<std::s
   options.metrics_interval_ns = 0;
   options.duration_ns = 0;
   options.request_id_prefix = "bench-probe";
-  LoadGenerator generator(options, [&, sent = 0]() mutable -> std::optional<ReadyRequest> {
+  const auto next = [&, sent = 0]() mutable -> std::optional<ReadyRequest> {
     if (sent == 2) {
       return std::nullopt;
     }
     const std::string text = prompts.probe_words(kProbeWords[sent]);
     return ReadyRequest{{.index = sent++}, probe_body(options.request, text)};
-  });
-  const auto run = generator.run(nullptr);
+  };
+  const auto run = run_before(options, next, "a short prompt");
   if (!run.ok()) {
     return run.error();
-  }
-  for (const RequestRecord& record : run->records) {
-    // An answer whose only token has no text is an answer here.
-    if (record.outcome != Outcome::kCompleted && record.outcome != Outcome::kEmptyAnswer) {
-      return make_error(
-          ErrorCode::kUnavailable, "{}{} does not answer a short prompt: {}{}",
-          options.request.server.host_header, options.request.path,
-          record.http_status >= 400 ? fmt::format("HTTP {}: ", record.http_status) : "",
-          record.error);
-    }
   }
   const RequestRecord& few = run->records.front();
   const RequestRecord& many = run->records.back();
@@ -156,6 +175,41 @@ Status probe(GeneratorOptions options, PromptWriter& prompts, std::vector<std::s
   const TokenCalibration found =
       calibrate(kProbeWords[0], few.input_tokens, kProbeWords[1], many.input_tokens);
   prompts.set_calibration(found);
+  return {};
+}
+
+// Requests of the run's lengths but not of its prompts, which would be found in a prefix cache
+// later. As many at a time as the run allows.
+Status warm_up(const BenchOptions& options, BenchPlan& plan) {
+  WorkloadOptions lengths = options.load.workload;
+  lengths.num_prompts = options.load.num_warmups;
+  lengths.duration_ns = 0;
+  auto workload = Workload::create(lengths, plan.trace.get());
+  if (!workload.ok()) {
+    return workload.error();
+  }
+  GeneratorOptions generator = plan.generator;
+  generator.metrics_interval_ns = 0;
+  generator.duration_ns = 0;
+  generator.request_id_prefix = "bench-warmup";
+  generator.max_concurrency =
+      generator.max_concurrency > 0 ? generator.max_concurrency : kWarmupConcurrency;
+  const auto next = [&]() -> std::optional<ReadyRequest> {
+    auto planned = workload->next();
+    if (!planned) {
+      return std::nullopt;
+    }
+    PlannedRequest other = *planned;
+    other.index = -1 - planned->index;
+    other.prefix_blocks = {};
+    planned->at_ns = 0;
+    return ReadyRequest{*planned, planned_body(plan.generator.request, *plan.prompts, other)};
+  };
+  const auto run = run_before(generator, next, "the warm-up");
+  if (!run.ok()) {
+    return run.error();
+  }
+  plan.description.notes.push_back(fmt::format("after {} warm-up requests", run->records.size()));
   return {};
 }
 
@@ -281,6 +335,11 @@ Status meet_server(const BenchOptions& options, BenchPlan& plan) {
     plan.prompts->set_calibration({options.prompts.tokens_per_word, 0});
   } else if (Status met = probe(plan.generator, *plan.prompts, run.notes); !met.ok()) {
     return met.error();
+  }
+  if (options.load.num_warmups > 0) {
+    if (Status warmed = warm_up(options, plan); !warmed.ok()) {
+      return warmed;
+    }
   }
   run.server = options.target.base_url;
   run.endpoint = plan.generator.request.path;

@@ -58,10 +58,10 @@ json::object body_object(const RequestTemplate& request, json::value prompt,
 
 }  // namespace
 
-Result<ServerAddress> parse_server_url(std::string_view text) {
+Result<ServerAddress> parse_server_url(std::string_view text, std::string_view flag) {
   const auto wrong = [&](std::string_view why) {
     return make_error(ErrorCode::kInvalidArgument,
-                      "--base-url {}: {}; it must be like http://127.0.0.1:8000",
+                      "{} {}: {}; it must be like http://127.0.0.1:8000", flag,
                       quoted_for_error(text), why);
   };
   const auto parsed = boost::urls::parse_uri({text.data(), text.size()});

@@ -18,7 +18,8 @@ struct ServerAddress {
   std::string host_header;  // host and port as the Host field has them
 };
 // "http://127.0.0.1:8000", with or without a path; a path that ends in /v1 is that of the API.
-Result<ServerAddress> parse_server_url(std::string_view text);
+// `flag` is what an error names.
+Result<ServerAddress> parse_server_url(std::string_view text, std::string_view flag = "--base-url");
 
 enum class Dialect { kChat, kCompletions };
 

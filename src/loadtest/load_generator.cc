@@ -81,7 +81,15 @@ class LoadGenerator::Impl {
 
   Status prepare();
   TimeNs now() const;
-  ConnectionPtr new_connection();
+  // Whom to ask for what besides answers.
+  struct Source {
+    RequestTemplate request;
+    std::string path;
+    Connection::Endpoints endpoints;
+  };
+
+  ConnectionPtr new_connection(const ServerAddress& server);
+  Result<Connection::Endpoints> resolve(const ServerAddress& server, std::string_view flag);
   bool sending_ended() const;
   asio::awaitable<void> send_all();
   asio::awaitable<TimeNs> wait_for_place(TimeNs due_ns);
@@ -94,7 +102,7 @@ class LoadGenerator::Impl {
   void ended(const RequestRecord& record);
   void finish_if_idle();
   asio::awaitable<void> poll_metrics();
-  asio::awaitable<Result<std::string>> get_async(std::string path);
+  asio::awaitable<Result<std::string>> get_async(const Source& source);
   asio::awaitable<void> report(std::function<void(const Progress&)> on_progress);
 
   GeneratorOptions options_;
@@ -102,6 +110,7 @@ class LoadGenerator::Impl {
   asio::io_context io_{1};
   std::optional<asio::ssl::context> tls_;
   Connection::Endpoints endpoints_;
+  Source metrics_;
   Timers timers_;
   std::chrono::steady_clock::time_point start_;
   std::deque<RequestRecord> records_;  // stays put while it grows
@@ -119,21 +128,40 @@ class LoadGenerator::Impl {
 
 Status LoadGenerator::Impl::prepare() {
   const ServerAddress& server = options_.request.server;
-  if (server.tls) {
+  metrics_ = {.request = options_.request, .path = "/metrics", .endpoints = {}};
+  if (options_.metrics_server) {  // which gets no key that is another's
+    metrics_.request = {.server = *options_.metrics_server, .path = {}, .model = {}};
+    metrics_.path = options_.metrics_server->base_path.empty() ? "/metrics" : "";
+  }
+  if (server.tls || metrics_.request.server.tls) {
     auto context = make_tls_context(options_.tls);
     if (!context.ok()) {
       return context.error();
     }
     tls_.emplace(*std::move(context));
   }
-  error_code failed;
-  endpoints_ = tcp::resolver(io_).resolve(server.host, server.port, failed);
-  if (failed) {
-    return make_error(ErrorCode::kNotFound, "--base-url: {} cannot be found: {}", server.host,
-                      failed.message());
+  auto endpoints = resolve(server, "--base-url");
+  auto of_metrics = options_.metrics_server && endpoints.ok()
+                        ? resolve(metrics_.request.server, "--metrics-url")
+                        : endpoints;
+  if (!of_metrics.ok()) {
+    return of_metrics.error();
   }
+  endpoints_ = *std::move(endpoints);
+  metrics_.endpoints = *std::move(of_metrics);
   start_ = std::chrono::steady_clock::now();
   return {};
+}
+
+Result<Connection::Endpoints> LoadGenerator::Impl::resolve(const ServerAddress& server,
+                                                           std::string_view flag) {
+  error_code failed;
+  Connection::Endpoints found = tcp::resolver(io_).resolve(server.host, server.port, failed);
+  if (failed) {
+    return make_error(ErrorCode::kNotFound, "{}: {} cannot be found: {}", flag, server.host,
+                      failed.message());
+  }
+  return found;
 }
 
 Result<RunResult> LoadGenerator::Impl::run(
@@ -174,8 +202,9 @@ TimeNs LoadGenerator::Impl::now() const {
   return std::chrono::nanoseconds(std::chrono::steady_clock::now() - start_).count();
 }
 
-LoadGenerator::Impl::ConnectionPtr LoadGenerator::Impl::new_connection() {
-  return std::make_shared<Connection>(io_, tls_ ? &*tls_ : nullptr);
+LoadGenerator::Impl::ConnectionPtr LoadGenerator::Impl::new_connection(
+    const ServerAddress& server) {
+  return std::make_shared<Connection>(io_, server.tls ? &*tls_ : nullptr);
 }
 
 bool LoadGenerator::Impl::sending_ended() const {
@@ -257,7 +286,8 @@ asio::awaitable<void> LoadGenerator::Impl::exchange(const ReadyRequest& ready,
 asio::awaitable<bool> LoadGenerator::Impl::attempt(const ReadyRequest& ready, AnswerReader& reader,
                                                    RequestRecord& record, ConnectionPtr idle) {
   const bool reused = idle != nullptr;
-  const ConnectionPtr connection = reused ? std::move(idle) : new_connection();
+  const ConnectionPtr connection =
+      reused ? std::move(idle) : new_connection(options_.request.server);
   busy_.insert(connection);
   const Deadline deadline(
       io_, std::chrono::nanoseconds(options_.timeout_ns - (now() - record.sent_ns)), connection);
@@ -338,10 +368,10 @@ asio::awaitable<void> LoadGenerator::Impl::poll_metrics() {
   for (bool last = false; !last;) {
     last = finished_;
     const TimeNs at_ns = now();
-    const Result<std::string> text = co_await get_async("/metrics");
+    const Result<std::string> text = co_await get_async(metrics_);
     const ServerMetrics metrics = text.ok() ? parse_server_metrics(*text) : ServerMetrics{};
     if (!has_any(metrics)) {
-      result_.metrics_note = text.ok() ? "/metrics has no vllm:* names" : text.error().message;
+      result_.metrics_note = text.ok() ? "they have no vllm:* names" : text.error().message;
       co_return;
     }
     result_.server.push_back({at_ns, metrics});
@@ -352,15 +382,15 @@ asio::awaitable<void> LoadGenerator::Impl::poll_metrics() {
   }
 }
 
-asio::awaitable<Result<std::string>> LoadGenerator::Impl::get_async(std::string path) {
-  const ConnectionPtr connection = new_connection();
+asio::awaitable<Result<std::string>> LoadGenerator::Impl::get_async(const Source& source) {
+  const ServerAddress& server = source.request.server;
+  const ConnectionPtr connection = new_connection(server);
   const Deadline deadline(io_, kGetTimeout, connection);
-  const auto failure = co_await connection->open(endpoints_, options_.request.server.host);
+  const auto failure = co_await connection->open(source.endpoints, server.host);
   if (failure) {
-    co_return make_error(ErrorCode::kUnavailable, "{}: {}", options_.request.server.host_header,
-                         failure->why);
+    co_return make_error(ErrorCode::kUnavailable, "{}: {}", server.host_header, failure->why);
   }
-  const std::string message = get_request(options_.request, path);
+  const std::string message = get_request(source.request, source.path);
   co_await connection->write(message);
   std::string body;
   ResponseReader response([&](std::string_view bytes) { body += bytes; });
@@ -370,7 +400,7 @@ asio::awaitable<Result<std::string>> LoadGenerator::Impl::get_async(std::string 
     read = got.failed ? response.finish() : response.feed(got.bytes);
   }
   if (!read.ok() || response.status() != 200) {
-    co_return make_error(ErrorCode::kUnavailable, "GET {}: {}", path,
+    co_return make_error(ErrorCode::kUnavailable, "GET {}{}: {}", server.base_path, source.path,
                          deadline.expired() ? "no answer in time"
                          : !read.ok()       ? read.error().message
                                             : fmt::format("HTTP {}", response.status()));
@@ -383,7 +413,8 @@ Result<std::string> LoadGenerator::Impl::get(const std::string& path) {
     return prepared.error();
   }
   std::optional<Result<std::string>> answer;
-  const auto ask = [&]() -> asio::awaitable<void> { answer = co_await get_async(path); };
+  const Source source{options_.request, path, endpoints_};
+  const auto ask = [&]() -> asio::awaitable<void> { answer = co_await get_async(source); };
   asio::co_spawn(io_, ask(), asio::detached);
   io_.run();
   return *std::move(answer);

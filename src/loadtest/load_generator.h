@@ -21,7 +21,9 @@ struct GeneratorOptions {
   int max_concurrency = 0;                 // 0 = no limit
   TimeNs timeout_ns = 6 * 3600 * kNsPerS;  // of one request
   TimeNs duration_ns = 0;                  // nothing is sent after that; 0 = no limit
-  TimeNs metrics_interval_ns = 0;          // between two readings of /metrics; 0 = none
+  TimeNs metrics_interval_ns = 0;          // between two readings of metrics; 0 = none
+  // Where they are read; empty: at /metrics of the request's server, with its key and headers.
+  std::optional<ServerAddress> metrics_server;
   std::string request_id_prefix = "bench";
 };
 

@@ -124,7 +124,7 @@ PromptWriter::PromptWriter(PromptSource source, std::uint64_t seed)
 }
 
 const DatasetPrompt* PromptWriter::dataset_prompt(const PlannedRequest& planned) const {
-  if (source_.dataset.empty()) {
+  if (source_.dataset.empty() || planned.index < 0) {
     return nullptr;
   }
   return &source_.dataset[static_cast<std::size_t>(planned.index) % source_.dataset.size()];

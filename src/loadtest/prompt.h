@@ -57,7 +57,8 @@ class PromptWriter {
   std::string probe_words(std::int64_t count) const;
 
   bool writes_token_ids() const { return source_.token_ids.has_value(); }
-  // The dataset's line for this request; null without a dataset.
+  // The dataset's line for this request; null without a dataset, and for a negative index, which
+  // is that of a warm-up: it has words of its own.
   const DatasetPrompt* dataset_prompt(const PlannedRequest& planned) const;
 
  private:

@@ -145,6 +145,59 @@ describe('bench serve against known delays', () => {
     assert.ok(body.prompt.every((id) => id >= 10 && id <= 19));
   });
 
+  test('warm-ups come first, ask other things and count for nothing', async () => {
+    server.requests.clear();
+    const file = join(scratch, 'warm.json');
+    const { status, stdout, stderr } = await bench('serve', '--base-url', server.url, '--model', 'm', '--num-prompts', '4',
+      '--num-warmups', '3', '--random-input-len', '30', '--random-output-len', '7', '--json', file, '--tokens-per-word', '1');
+    assert.equal(status, 0, stderr);
+    assert.match(stdout, /3 warm-up requests/);
+    assert.equal(JSON.parse(readFileSync(file, 'utf8')).completed, 4);
+    const ids = [...server.requests.keys()];
+    assert.deepEqual(ids.slice(0, 3).sort(), [0, 1, 2].map((i) => `bench-warmup-${i}`));
+    const bodies = [...server.requests.values()].map(({ body }) => body);
+    assert.ok(bodies.every((body) => body.max_tokens === 7 && body.prompt.split(' ').length === 30));
+    assert.equal(new Set(bodies.map((body) => body.prompt)).size, 7, 'no prompt comes twice');
+  });
+
+  test('metrics may be elsewhere, where the key is not sent', async () => {
+    const asked = [];
+    const metrics = http.createServer((request, response) => {
+      asked.push([request.url, request.headers.authorization]);
+      response.end('vllm:num_requests_running 3\nvllm:kv_cache_usage_perc 0.5\n');
+    });
+    await new Promise((settle) => metrics.listen(0, '127.0.0.1', settle));
+    const origin = `http://127.0.0.1:${metrics.address().port}`;
+    const file = join(scratch, 'metrics.json');
+    for (const [url, path] of [[origin, '/metrics'], [`${origin}/of/it`, '/of/it']]) {
+      asked.length = 0;
+      const { status, stderr } = await bench('serve', '--base-url', server.url, '--model', 'm', '--api-key', 'secret',
+        '--num-prompts', '2', '--metrics-url', url, '--json', file, '--random-input-len', '9');
+      assert.equal(status, 0, stderr);
+      assert.deepEqual(asked[0], [path, undefined]);
+      assert.equal(JSON.parse(readFileSync(file, 'utf8')).server_metrics[0].running, 3);
+    }
+    metrics.closeAllConnections();
+    metrics.close();
+  });
+
+  test('a table of a TOML file holds its flags, which the command line overrules', async () => {
+    server.requests.clear();
+    const file = join(scratch, 'bench.toml');
+    writeFileSync(file, `[bench.serve]\nbase_url = "${server.url}"\nmodel = "of-the-file"\nnum_prompts = 3\n` +
+      'random-output-len = 6\nignore_eos = true\nheader = ["X-A=1", "X-B=2"]\n[serve]\nport = 1\n');
+    const { status, stderr } = await bench('serve', '--config', file, '--num-prompts', '2', '--random-input-len', '8');
+    assert.equal(status, 0, stderr);
+    assert.ok(server.requests.has('bench-1') && !server.requests.has('bench-2'));
+    const { body, headers } = server.requests.get('bench-1');
+    assert.deepEqual([body.model, body.max_tokens, body.ignore_eos], ['of-the-file', 6, true]);
+    assert.deepEqual([headers['x-a'], headers['x-b']], ['1', '2']);
+    writeFileSync(file, '[bench.serve]\nnum-promts = 3\n');
+    const wrong = await bench('serve', '--config', file);
+    assert.equal(wrong.status, 2);
+    assert.match(wrong.stderr, /line 2: 'num-promts' is no flag of protean bench serve/);
+  });
+
   test('replays a Mooncake trace with its shared prefixes', { skip: existsSync(traces) ? false : `needs ${traces}` },
     async () => {
       server.requests.clear();
@@ -204,6 +257,8 @@ test('what a user can get wrong: one line, exit code 2', async () => {
     [['serve', '--trace', bad], /bad\.csv: line 2: 'x'/],
     [['serve', '--trace', join(scratch, 'none')], /none/],
     [['serve', '--endpoint', 'embeddings'], /--endpoint/],
+    [['serve', '--metrics-url', 'localhost:9'], /--metrics-url 'localhost:9'/],
+    [['serve', '--num-warmups', '-1'], /--num-warmups/],
     [['serve', '--goodput', 'tpot'], /--goodput 'tpot'/],
     [['serve', '--request-rate', '-3'], /--request-rate/],
     [['serve', '--endpoint', 'chat', '--token-ids', '1:2'], /--token-ids/],
