@@ -81,13 +81,17 @@ TEMPLATES = [
     "{{ strftime_now('%d %b %Y') }}{# a comment #}{{ bos_token.split('<')[1:][0].startswith('s') and 7 // 2 ** 2 % 3 }}",
 ]
 
-# The first byte: the format, and in steps of four how many of the next are lengths of pieces.
+# The first byte: the format, and in steps of six how many of the next are lengths of pieces.
 ANSWERS = [
     b'\x01Hi.\n<tool_call>\n{"name": "f", "arguments": {"a": "\\u00e9\\n", "b": [1, 2.5e3, true, null]}}\n</tool_call>\n'
     b'<tool_call>{"arguments": "{\\"a\\": 1}", "name": "get_weather"}</tool_call>',
-    b'\x0e\x03\x01\x05<|python_tag|>{"type": "function", "name": "f", "parameters": {}}; {"name": "f", "parameters": {}}',
+    b'\x14\x03\x01\x05<|python_tag|>{"type": "function", "name": "f", "parameters": {}}; {"name": "f", "parameters": {}}',
     b'\x03[TOOL_CALLS] [{"name": "f", "arguments": {"a": 1}, "id": "x"}, {"name": "f", "arguments": {}}]',
     b'\x03[TOOL_CALLS]f[CALL_ID]x[ARGS]{"a": 1}[TOOL_CALLS]f{}',
+    b'\x04Hi.\n<tool_call>\n<function=f>\n<parameter=s>\na "b"\n</parameter>\n<parameter=n>\n[1, {}]\n</parameter>\n'
+    b'</function>\n</tool_call><tool_call><function=get_weather></function></tool_call>',
+    b'\x05<tool_call>f\n<arg_key>s</arg_key>\n<arg_value>a\n</arg_value>\n<arg_key>n</arg_key><arg_value>2.5</arg_value>\n'
+    b'</tool_call>\n<tool_call>get_weather</tool_call>',
 ]
 
 

@@ -276,7 +276,8 @@ void add_serve(CLI::App& root, int& exit_code) {
   add_security_options(*app, *options);
   app->add_option("--tool-call-parser", options->tool_call_parser,
                   "how the model writes tool calls; auto: as its chat template says")
-      ->check(CLI::IsMember({"auto", "hermes", "llama3_json", "mistral", "none"}))
+      ->check(CLI::IsMember(
+          {"auto", "hermes", "llama3_json", "mistral", "qwen3_coder", "glm45", "none"}))
       ->capture_default_str();
   app->add_option("--pooling", options->pooling,
                   "what an embedding is made of: the mean of all tokens, or the last one")

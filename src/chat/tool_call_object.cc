@@ -3,29 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "chat/argument_types.h"
+
 namespace protean {
-namespace {
-
-void append_escaped(char control, std::string& out) {
-  constexpr std::string_view kHex = "0123456789abcdef";
-  switch (control) {
-    case '\n':
-      out += "\\n";
-      return;
-    case '\r':
-      out += "\\r";
-      return;
-    case '\t':
-      out += "\\t";
-      return;
-    default:
-      out += control < 0x10 ? "\\u000" : "\\u001";
-      out += kHex[static_cast<std::size_t>(control) % 16];
-  }
-}
-
-}  // namespace
-
 ScanStep ArgumentsReader::step(char c, std::string& out) {
   switch (state_) {
     case State::kFirst:

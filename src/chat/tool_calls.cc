@@ -1,11 +1,11 @@
 #include "chat/tool_calls.h"
 
 #include <algorithm>
-#include <array>
 #include <optional>
 #include <utility>
 
 #include "chat/tool_call_object.h"
+#include "chat/tool_call_tagged.h"
 
 namespace protean {
 namespace {
@@ -22,15 +22,6 @@ constexpr std::string_view kMistralCallId = "[CALL_ID]";
 constexpr std::size_t kMaxHeldBytes = 1 << 20;
 constexpr std::size_t kMaxHeaderBytes = 512;
 constexpr std::size_t kMaxSpaceBytes = 4096;
-
-struct FormatName {
-  ToolFormat format;
-  std::string_view name;
-};
-constexpr std::array<FormatName, 4> kFormatNames{{{ToolFormat::kNone, "none"},
-                                                  {ToolFormat::kHermes, "hermes"},
-                                                  {ToolFormat::kLlama3, "llama3_json"},
-                                                  {ToolFormat::kMistral, "mistral"}}};
 
 std::string_view trim(std::string_view text) {
   while (!text.empty() && text.front() == ' ') text.remove_prefix(1);
@@ -73,74 +64,16 @@ bool may_become_header(std::string_view text) {
 
 }  // namespace
 
-std::string_view to_string(ToolFormat format) {
-  for (const FormatName& known : kFormatNames) {
-    if (known.format == format) return known.name;
-  }
-  return "none";
-}
-
-Result<ToolFormat> parse_tool_format(std::string_view text) {
-  for (const FormatName& known : kFormatNames) {
-    if (known.name == text) return known.format;
-  }
-  return make_error(
-      ErrorCode::kInvalidArgument,
-      "unknown tool call format '{}'; there are hermes, llama3_json, mistral and none", text);
-}
-
-ToolFormat detect_tool_format(std::string_view template_source) {
-  const auto has = [&](std::string_view text) {
-    return template_source.find(text) != std::string_view::npos;
-  };
-  if (has(kMistralOpen)) return ToolFormat::kMistral;
-  // Others put XML inside the same tags: Qwen3-Coder <function=...>, GLM <arg_key>.
-  if (has(kHermesOpen)) {
-    return has("<function=") || has("<arg_key>") ? ToolFormat::kNone : ToolFormat::kHermes;
-  }
-  const bool llama = has("<|start_header_id|>") || has("<|header_start|>");
-  return llama && has("\"parameters\":") ? ToolFormat::kLlama3 : ToolFormat::kNone;
-}
-
-ToolSyntax tool_syntax(ToolFormat format) {
-  switch (format) {
-    case ToolFormat::kHermes:
-      return {.begin = "<tool_call>\n",
-              .before_name = "{\"name\": \"",
-              .before_arguments = "\", \"arguments\": ",
-              .after_arguments = "}",
-              .between = "\n</tool_call>\n<tool_call>\n",
-              .end = "\n</tool_call>",
-              .triggers = {std::string(kHermesOpen)}};
-    case ToolFormat::kLlama3:
-      return {.begin = "",
-              .before_name = "{\"name\": \"",
-              .before_arguments = "\", \"parameters\": ",
-              .after_arguments = "}",
-              .between = "; ",
-              .end = "",
-              .triggers = {"{\"name\": \""}};
-    case ToolFormat::kMistral:
-      return {.begin = "[TOOL_CALLS][",
-              .before_name = "{\"name\": \"",
-              .before_arguments = "\", \"arguments\": ",
-              .after_arguments = "}",
-              .between = ", ",
-              .end = "]",
-              .triggers = {std::string(kMistralOpen)}};
-    case ToolFormat::kNone:
-      break;
-  }
-  return {};
-}
-
 class ToolCallParser::Impl final : public CallSink {
  public:
-  Impl(ToolFormat format, std::vector<std::string> names)
-      : format_(names.empty() ? ToolFormat::kNone : format), names_(std::move(names)) {
-    if (format_ == ToolFormat::kMistral) marker_ = kMistralOpen;
-    if (format_ == ToolFormat::kHermes) marker_ = kHermesOpen;
-    if (format_ == ToolFormat::kLlama3) state_ = State::kOpened;
+  Impl(ToolFormat format, std::vector<OfferedTool> tools)
+      : format_(tools.empty() ? ToolFormat::kNone : format), tools_(std::move(tools)) {
+    for (const OfferedTool& tool : tools_) names_.push_back(tool.name);
+    if (format_ == ToolFormat::kLlama3) {
+      state_ = State::kOpened;
+    } else if (format_ != ToolFormat::kNone) {
+      marker_ = format_ == ToolFormat::kMistral ? kMistralOpen : kHermesOpen;
+    }
   }
 
   void step(char c);
@@ -158,9 +91,10 @@ class ToolCallParser::Impl final : public CallSink {
     kHeader,  // Mistral's name, id and tags before the arguments
     kObject,
     kHeadedArguments,
-    kClosing,       // Hermes: before or in its end mark
+    kClosing,       // Hermes, Qwen: before or in the end mark
     kInArray,       // Mistral: after an object of the array
     kBeforeObject,  // white space, then an object
+    kTagged,
   };
 
   void text(char c);
@@ -171,6 +105,7 @@ class ToolCallParser::Impl final : public CallSink {
   bool opened(char c);
   bool header(char c);
   bool object(char c);
+  bool tagged(char c);
   bool headed_arguments(char c);
   bool closing(char c);
   bool in_array(char c);
@@ -183,6 +118,7 @@ class ToolCallParser::Impl final : public CallSink {
   }
 
   ToolFormat format_;
+  std::vector<OfferedTool> tools_;
   std::vector<std::string> names_;
   std::string_view marker_;  // empty: calls stand only at the answer's start
   State state_ = State::kText;
@@ -193,6 +129,7 @@ class ToolCallParser::Impl final : public CallSink {
   bool content_seen_ = false;  // since the last call, and not of white space alone
   int calls_ = 0;
   std::optional<CallObject> object_;
+  std::optional<TaggedCall> tagged_;
   ArgumentsReader arguments_;
   std::vector<ToolPiece> pieces_;
 };
@@ -297,6 +234,8 @@ bool ToolCallParser::Impl::frame(char c) {
       return in_array(c);
     case State::kBeforeObject:
       return is_json_space(c) || start_object(c);
+    case State::kTagged:
+      return tagged(c);
     case State::kText:
       break;
   }
@@ -316,9 +255,22 @@ bool ToolCallParser::Impl::opened(char c) {
       header_at_ = held_.size() - 1;
       state_ = State::kHeader;
       return header(c);
+    case ToolFormat::kQwenCoder:
+    case ToolFormat::kGlm:
+      tagged_.emplace(format_ == ToolFormat::kGlm ? kGlmTags : kQwenTags, tools_);
+      state_ = State::kTagged;
+      return tagged(c);
     default:
       return start_object(c);
   }
+}
+
+bool ToolCallParser::Impl::tagged(char c) {
+  const ScanStep step = tagged_->step(c, *this);
+  if (step != ScanStep::kDone) return step == ScanStep::kMore;
+  end_frame();
+  if (format_ == ToolFormat::kQwenCoder) state_ = State::kClosing;
+  return true;
 }
 
 bool ToolCallParser::Impl::start_object(char c) {
@@ -410,6 +362,7 @@ void ToolCallParser::Impl::fail(char c) {
 }
 
 void ToolCallParser::Impl::finish() {
+  if (state_ == State::kTagged) tagged_->finish(*this);
   const bool between = state_ == State::kOpened && format_ == ToolFormat::kLlama3;
   const bool nothing = std::all_of(held_.begin(), held_.end(), [&](char c) {
     return is_json_space(c) || (between && c == ';');
@@ -424,8 +377,8 @@ void ToolCallParser::Impl::finish() {
   marker_ = {};
 }
 
-ToolCallParser::ToolCallParser(ToolFormat format, std::vector<std::string> names)
-    : impl_(std::make_unique<Impl>(format, std::move(names))) {}
+ToolCallParser::ToolCallParser(ToolFormat format, std::vector<OfferedTool> tools)
+    : impl_(std::make_unique<Impl>(format, std::move(tools))) {}
 ToolCallParser::~ToolCallParser() = default;
 ToolCallParser::ToolCallParser(ToolCallParser&&) noexcept = default;
 ToolCallParser& ToolCallParser::operator=(ToolCallParser&&) noexcept = default;

@@ -2,12 +2,14 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <variant>
 #include <vector>
 
 #include "base/result.h"
+#include "chat/argument_types.h"
 
 namespace protean {
 
@@ -17,11 +19,13 @@ enum class ToolFormat : std::uint8_t {
   kHermes,   // <tool_call>\n{"name": ..., "arguments": {...}}\n</tool_call>: Qwen, Hermes
   kLlama3,   // {"name": ..., "parameters": {...}}, perhaps after <|python_tag|>, several with ';'
   kMistral,  // [TOOL_CALLS][{"name": ..., "arguments": {...}}, ...] or [TOOL_CALLS]name[ARGS]{...}
+  kQwenCoder,  // <tool_call><function=name><parameter=key>value</parameter></function></tool_call>
+  kGlm,        // <tool_call>name<arg_key>key</arg_key><arg_value>value</arg_value></tool_call>
 };
 
 std::string_view to_string(ToolFormat format);
 Result<ToolFormat> parse_tool_format(
-    std::string_view text);  // "hermes", "llama3_json", "mistral", "none"
+    std::string_view text);  // "hermes", "llama3_json", "mistral", "qwen3_coder", "glm45", "none"
 
 // Which one a chat template is written for, by what it holds.
 ToolFormat detect_tool_format(std::string_view template_source);
@@ -52,12 +56,13 @@ using ToolPiece = std::variant<ContentPiece, CallBegin, ArgumentsPiece>;
 // their bytes, but that those sent as a JSON string are unwrapped and raw control characters
 // inside their strings are escaped. At most 1 MiB is held back, and any text takes linear time.
 //
-// kHermes and kMistral find calls anywhere, kLlama3 only where the answer starts with one. The
-// marks of kMistral, and Llama's python tag, are special tokens: decode with them written out.
+// kQwenCoder and kGlm write values without quotes: the tool's schema says what they are, see
+// TaggedCall. All but kLlama3 find calls anywhere, that one only where the answer starts with one.
+// The marks of kMistral, and Llama's python tag, are special tokens: decode with them written out.
 class ToolCallParser {
  public:
-  // `names`: of the tools offered; a call of another name is content.
-  ToolCallParser(ToolFormat format, std::vector<std::string> names);
+  // A call of a tool that is not offered is content.
+  ToolCallParser(ToolFormat format, std::vector<OfferedTool> tools);
   ~ToolCallParser();
   ToolCallParser(ToolCallParser&&) noexcept;
   ToolCallParser& operator=(ToolCallParser&&) noexcept;
@@ -72,7 +77,15 @@ class ToolCallParser {
 
 // How calls are written, for building a grammar that makes a model call a tool: the text is
 // `begin`, one call, (`between`, one call)*, `end`, where a call is `before_name`, the name,
-// `before_arguments`, the arguments as a JSON object, `after_arguments`.
+// `before_arguments`, the arguments as a JSON object, `after_arguments`. With `tags` the arguments
+// are not an object: each is `before_key`, its key, `before_value`, its value, `after_value`, where
+// a value that is text by its schema stands as it is, and holds no `text_end`.
+struct ArgumentTags {
+  std::string before_key;
+  std::string before_value;
+  std::string after_value;
+  std::string text_end;
+};
 struct ToolSyntax {
   std::string begin;
   std::string before_name;
@@ -82,6 +95,7 @@ struct ToolSyntax {
   std::string end;
   std::vector<std::string> triggers;  // prefixes of begin + before_name that start a call, for
                                       // answers free to call or not
+  std::optional<ArgumentTags> tags;
 };
 ToolSyntax tool_syntax(ToolFormat format);
 

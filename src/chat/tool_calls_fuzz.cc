@@ -31,17 +31,19 @@ struct Outcome {
 // The first byte chooses the format and how many of the next are lengths of pieces.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size == 0) return 0;
-  const auto format = static_cast<protean::ToolFormat>(data[0] % 4);
-  const std::size_t cuts = std::min<std::size_t>(data[0] / 4, size - 1);
+  const auto format = static_cast<protean::ToolFormat>(data[0] % 6);
+  const std::size_t cuts = std::min<std::size_t>(data[0] / 6, size - 1);
   const std::string_view text(reinterpret_cast<const char*>(data) + 1 + cuts, size - 1 - cuts);
-  const std::vector<std::string> names = {"f", "get_weather"};
+  const boost::json::object texts{
+      {"properties", boost::json::object{{"s", boost::json::object{{"type", "string"}}}}}};
+  const std::vector<protean::OfferedTool> tools = {{"f", texts}, {"get_weather", {}}};
 
-  protean::ToolCallParser whole(format, names);
+  protean::ToolCallParser whole(format, tools);
   Outcome expected;
   expected.add(whole.push(text));
   expected.add(whole.finish());
 
-  protean::ToolCallParser pieces(format, names);
+  protean::ToolCallParser pieces(format, tools);
   Outcome found;
   std::size_t at = 0;
   for (std::size_t cut = 0; at < text.size(); ++cut) {

@@ -1,75 +1,12 @@
-#include "chat/tool_calls.h"
-
-#include <gtest/gtest.h>
-
 #include <fmt/format.h>
 
 #include <random>
 
+#include "chat/tool_calls_for_test.h"
+
 namespace protean {
 namespace {
 
-// Content and calls in order, written so that a test can state them: content as it is, a call as
-// «name#id arguments».
-class Outcome {
- public:
-  void add(const std::vector<ToolPiece>& pieces) {
-    for (const ToolPiece& piece : pieces) {
-      if (const auto* content = std::get_if<ContentPiece>(&piece)) {
-        close();
-        text_ += content->text;
-      } else if (const auto* begin = std::get_if<CallBegin>(&piece)) {
-        close();
-        EXPECT_EQ(begin->index, calls_++);
-        text_ += "«" + begin->name + (begin->id.empty() ? "" : "#" + begin->id) + " ";
-        open_ = true;
-      } else if (const auto* arguments = std::get_if<ArgumentsPiece>(&piece)) {
-        EXPECT_TRUE(open_);
-        EXPECT_EQ(arguments->index, calls_ - 1);
-        text_ += arguments->text;
-      }
-    }
-  }
-  std::string text() {
-    close();
-    return text_;
-  }
-  int calls() const { return calls_; }
-
- private:
-  void close() {
-    if (open_) text_ += "»";
-    open_ = false;
-  }
-  std::string text_;
-  bool open_ = false;
-  int calls_ = 0;
-};
-
-const std::vector<std::string>& offered() {
-  static const std::vector<std::string> names = {"f", "get_weather"};
-  return names;
-}
-
-std::string parse_in_pieces(ToolFormat format, std::string_view text,
-                            const std::vector<std::size_t>& lengths) {
-  ToolCallParser parser(format, offered());
-  Outcome outcome;
-  for (std::size_t at = 0, i = 0; at < text.size(); ++i) {
-    const std::size_t length = lengths[i % lengths.size()];
-    outcome.add(parser.push(text.substr(at, length)));
-    at += length;
-  }
-  outcome.add(parser.finish());
-  return outcome.text();
-}
-
-std::string parse(ToolFormat format, std::string_view text) {
-  const std::string whole = parse_in_pieces(format, text, {text.size() + 1});
-  EXPECT_EQ(parse_in_pieces(format, text, {1}), whole) << text;
-  EXPECT_EQ(parse_in_pieces(format, text, {3, 1, 7}), whole) << text;
-  return whole;
-}
 std::string hermes(std::string_view text) {
   return parse(ToolFormat::kHermes, text);
 }
@@ -79,7 +16,6 @@ std::string llama(std::string_view text) {
 std::string mistral(std::string_view text) {
   return parse(ToolFormat::kMistral, text);
 }
-
 TEST(ToolCalls, hermes_calls) {
   EXPECT_EQ(hermes("<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>"),
             "«f {\"a\": 1}»");
@@ -244,7 +180,7 @@ TEST(ToolCalls, syntax_reads_back) {
     std::string text = syntax.begin;
     std::string expected;
     for (int i = 0; i < 3; ++i) {
-      const std::string name = offered()[static_cast<std::size_t>(i % 2)];
+      const std::string name = offered()[static_cast<std::size_t>(i % 2)].name;
       const std::string arguments = "{\"i\":[" + std::to_string(i) + ",\"}]\"]}";
       if (i > 0) text += syntax.between;
       text += syntax.before_name + name + syntax.before_arguments + arguments;
@@ -262,8 +198,8 @@ TEST(ToolCalls, syntax_reads_back) {
 }
 
 TEST(ToolCalls, names_of_formats) {
-  for (const ToolFormat format :
-       {ToolFormat::kNone, ToolFormat::kHermes, ToolFormat::kLlama3, ToolFormat::kMistral}) {
+  for (const ToolFormat format : {ToolFormat::kNone, ToolFormat::kHermes, ToolFormat::kLlama3,
+                                  ToolFormat::kMistral, ToolFormat::kQwenCoder, ToolFormat::kGlm}) {
     EXPECT_EQ(*parse_tool_format(to_string(format)), format);
   }
   const auto unknown = parse_tool_format("pythonic");
@@ -273,7 +209,8 @@ TEST(ToolCalls, names_of_formats) {
 
 TEST(ToolCalls, formats_of_templates) {
   EXPECT_EQ(detect_tool_format("{{ '<tool_call>\\n{\"name\": ' }}"), ToolFormat::kHermes);
-  EXPECT_EQ(detect_tool_format("{{ '<tool_call>\\n<function=' }}"), ToolFormat::kNone);
+  EXPECT_EQ(detect_tool_format("{{ '<tool_call>\\n<function=' }}"), ToolFormat::kQwenCoder);
+  EXPECT_EQ(detect_tool_format("{{ '<tool_call>' ~ name }}<arg_key>"), ToolFormat::kGlm);
   EXPECT_EQ(detect_tool_format("{{ '[TOOL_CALLS] [' }}"), ToolFormat::kMistral);
   EXPECT_EQ(detect_tool_format("<|start_header_id|>{{ '\"parameters\": ' }}"), ToolFormat::kLlama3);
   EXPECT_EQ(detect_tool_format("<|start_header_id|>{{ message.content }}"), ToolFormat::kNone);
@@ -281,9 +218,43 @@ TEST(ToolCalls, formats_of_templates) {
 
 // Random texts of the pieces that matter: however they are cut, they come out the same; and each
 // numbered mark, which the vocabulary puts only where nothing is dropped, comes out exactly once.
-class RandomTexts : public testing::TestWithParam<ToolFormat> {};
+class RandomTexts : public testing::TestWithParam<ToolFormat> {
+ protected:
+  static bool tagged() {
+    return GetParam() == ToolFormat::kQwenCoder || GetParam() == ToolFormat::kGlm;
+  }
+};
 
-std::string random_text(std::mt19937& random, bool marks) {
+const std::vector<std::string>& tag_pieces() {
+  static const std::vector<std::string> kTags = {"<tool_call>",
+                                                 "</tool_call>",
+                                                 "<tool_call><function=f>",
+                                                 "<tool_call>f\n",
+                                                 "<function=f>",
+                                                 "</function>",
+                                                 "</function>\n</tool_call>",
+                                                 "<parameter=s>MARK",
+                                                 "<parameter=MARK>",
+                                                 "<parameter=n>1</parameter>",
+                                                 "</parameter>",
+                                                 "\n</parameter>",
+                                                 "<arg_key>s</arg_key>",
+                                                 "<arg_key>MARK</arg_key>",
+                                                 "<arg_value>",
+                                                 "<arg_value>MARK",
+                                                 "</arg_value>",
+                                                 "MARK",
+                                                 "f",
+                                                 "<",
+                                                 "</",
+                                                 "\n",
+                                                 "{\"MARK\": [1]}",
+                                                 "true",
+                                                 " "};
+  return kTags;
+}
+
+std::string random_text(std::mt19937& random, bool marks, bool tagged) {
   static const std::vector<std::string> kPieces = {
       "<tool_call>",
       "</tool_call>",
@@ -326,8 +297,8 @@ std::string random_text(std::mt19937& random, bool marks) {
   int mark = 0;
   for (auto n = random() % 24; n > 0; --n) {
     const bool loose = !marks && random() % 6 == 0;
-    std::string piece =
-        loose ? kLoose[random() % kLoose.size()] : kPieces[random() % kPieces.size()];
+    const std::vector<std::string>& pieces = loose ? kLoose : tagged ? tag_pieces() : kPieces;
+    std::string piece = pieces[random() % pieces.size()];
     for (std::size_t at; (at = piece.find("MARK")) != std::string::npos;) {
       piece.replace(at, 4, fmt::format("({})", mark++));
     }
@@ -340,7 +311,7 @@ TEST_P(RandomTexts, any_cut_gives_the_same) {
   std::mt19937 random(7);
   int with_calls = 0;
   for (int round = 0; round < 30'000; ++round) {
-    const std::string text = random_text(random, false);
+    const std::string text = random_text(random, false, tagged());
     const std::string whole = parse_in_pieces(GetParam(), text, {text.size() + 1});
     std::vector<std::size_t> lengths;
     for (int i = 0; i < 5; ++i) lengths.push_back(1 + random() % 9);
@@ -354,7 +325,7 @@ TEST_P(RandomTexts, any_cut_gives_the_same) {
 TEST_P(RandomTexts, nothing_is_lost) {
   std::mt19937 random(8);
   for (int round = 0; round < 30'000; ++round) {
-    const std::string text = random_text(random, true);
+    const std::string text = random_text(random, true, tagged());
     const std::string out = parse_in_pieces(GetParam(), text, {4});
     for (int mark = 0;; ++mark) {
       const std::string word = fmt::format("({})", mark);
@@ -371,7 +342,8 @@ TEST_P(RandomTexts, nothing_is_lost) {
 
 INSTANTIATE_TEST_SUITE_P(Formats, RandomTexts,
                          testing::Values(ToolFormat::kHermes, ToolFormat::kLlama3,
-                                         ToolFormat::kMistral),
+                                         ToolFormat::kMistral, ToolFormat::kQwenCoder,
+                                         ToolFormat::kGlm),
                          [](const auto& info) { return std::string(to_string(info.param)); });
 
 // Text that opens a false call at every byte it can must not be read again from each.

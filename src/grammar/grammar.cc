@@ -38,7 +38,8 @@ bool may_be_empty(const GrammarSource& source) {
     const auto language = parse_regex(regex->pattern, RegexDialect::kPcre, RegexMatch::kWhole);
     return language.ok() && language->accepts("");
   }
-  return std::holds_alternative<AnyText>(source.what);
+  return std::holds_alternative<AnyText>(source.what) ||
+         std::holds_alternative<TaggedArguments>(source.what);
 }
 
 class SourceCompiler {
@@ -97,6 +98,10 @@ class SourceCompiler {
 
   Status emit_one(const JsonSchema& schema, StateId from, StateId to, int /*depth*/) {
     return emit_schema(builder_, schema, from, to);
+  }
+
+  Status emit_one(const TaggedArguments& arguments, StateId from, StateId to, int /*depth*/) {
+    return emit_tagged(builder_, arguments, from, to);
   }
 
   Status emit_one(const Concatenation& sequence, StateId from, StateId to, int depth) {

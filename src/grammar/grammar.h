@@ -29,6 +29,17 @@ struct JsonSchema {
   bool any_whitespace = true;    // false: only one space after ':' and ','
   bool open_properties = false;  // additionalProperties where a schema does not say
 };
+// The members of an object, each between tags instead of within braces: `before_key`, its name,
+// `before_value`, its value, `after_value`; in the order of the schema. A value is JSON, but for
+// those of `texts`: strings, without quotes, in which `text_end` does not occur.
+struct TaggedArguments {
+  JsonSchema object;
+  std::string before_key;
+  std::string before_value;
+  std::string after_value;
+  std::string text_end;
+  std::vector<std::string> texts;
+};
 struct Concatenation {
   std::vector<GrammarSource> parts;
 };
@@ -41,7 +52,9 @@ struct Repeat {
   int most = -1;  // -1: no bound
 };
 struct GrammarSource {
-  std::variant<LiteralText, AnyText, RegexPattern, JsonSchema, Concatenation, Choice, Repeat> what;
+  std::variant<LiteralText, AnyText, RegexPattern, JsonSchema, TaggedArguments, Concatenation,
+               Choice, Repeat>
+      what;
 };
 
 // A compiled source: a byte-level pushdown automaton. Immutable, any thread.

@@ -14,4 +14,16 @@ Status emit_schema(AutomatonBuilder& builder, const JsonSchema& schema, StateId 
   return rules.finish();
 }
 
+Status emit_tagged(AutomatonBuilder& builder, const TaggedArguments& arguments, StateId from,
+                   StateId to) {
+  const Result<SchemaDocument> document = SchemaDocument::read(arguments.object.schema);
+  if (!document) {
+    return document.error();
+  }
+  SchemaRules rules(builder, *document,
+                    {arguments.object.any_whitespace, arguments.object.open_properties});
+  Status status = rules.emit_tagged(arguments, from, to);
+  return status ? rules.finish() : status;
+}
+
 }  // namespace protean::grammar

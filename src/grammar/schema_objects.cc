@@ -100,7 +100,7 @@ Status SchemaRules::plan_named(const Facets& facets, const std::vector<Language>
     if (has_false(value) || !named_well) {
       plan.possible &= !required;
     } else {
-      plan.named.push_back({name, rule(value), required});
+      plan.named.push_back({name, rule(value), required, value});
     }
   }
   return {};

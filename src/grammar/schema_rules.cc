@@ -84,7 +84,7 @@ Status SchemaRules::emit(const Waiting& rule) {
   return status;
 }
 
-Status SchemaRules::emit_alternatives(const Alternatives& found, StateId from) {
+Status SchemaRules::check_apart(const Alternatives& found) const {
   constexpr std::size_t kMostOneOf = 100;  // each is compared with each
   if (found.keyword == "oneOf") {
     if (found.options.size() > kMostOneOf) {
@@ -107,6 +107,13 @@ Status SchemaRules::emit_alternatives(const Alternatives& found, StateId from) {
         }
       }
     }
+  }
+  return {};
+}
+
+Status SchemaRules::emit_alternatives(const Alternatives& found, StateId from) {
+  if (Status status = check_apart(found); !status) {
+    return status;
   }
   for (const Conjunction& option : found.options) {
     const Result<Conjunction> flat = flattened(*document_, option);

@@ -8,6 +8,7 @@
 
 #include "base/result.h"
 #include "grammar/automaton.h"
+#include "grammar/grammar.h"
 #include "grammar/json_text.h"
 #include "grammar/schema_conjunction.h"
 
@@ -29,6 +30,8 @@ class SchemaRules {
 
   // The state to call; its edges come with finish().
   StateId rule(const Conjunction& schemas);
+  // The members of the object that the document is, between tags.
+  Status emit_tagged(const TaggedArguments& tags, StateId from, StateId to);
   Status finish();
 
  private:
@@ -41,6 +44,7 @@ class SchemaRules {
     std::string name;
     StateId value = 0;
     bool required = false;
+    Conjunction schemas;
   };
   struct OtherProperties {
     StateId name = 0;  // both to be called
@@ -55,6 +59,12 @@ class SchemaRules {
 
   Status emit(const Waiting& rule);
   Status emit_alternatives(const Alternatives& found, StateId from);
+  Status check_apart(const Alternatives& found) const;  // those of oneOf
+  Status emit_member(const TaggedArguments& tags, const Property& property, StateId from,
+                     StateId to);
+  // A string without its quotes, in which `end` does not occur.
+  Status emit_plain(const Conjunction& schemas, const std::string& end,
+                    std::pair<StateId, StateId> ends, int depth);
   Status emit_values(const Facets& facets, StateId from, StateId to);
   void emit_numbers(const Facets& facets, std::uint32_t types, StateId from, StateId to);
   Status emit_string(const Facets& facets, StateId from, StateId to);

@@ -295,5 +295,82 @@ TEST(ToolGrammar, WritesCallsInTheModelsForm) {
   EXPECT_FALSE(tool_format_of(tools, syntax)) << "no tool is strict";
 }
 
+// What the grammar lets a model write, the parser reads as arguments that keep to the schema.
+TEST(ToolGrammar, WritesArgumentsBetweenTags) {
+  const ToolFields tools = chat(R"("tools":[{"type":"function","function":{"name":"f","parameters":{
+      "type":"object","required":["s","n"],"additionalProperties":false,"properties":{
+      "s":{"type":"string","maxLength":12},"n":{"$ref":"#/$defs/count"},"e":{"enum":["x y","z"]},
+      "u":{"type":["string","null"]}},
+      "$defs":{"count":{"type":"integer","minimum":0,"maximum":20}}}}}],
+      "tool_choice":"required","parallel_tool_calls":false)")
+                               .tools;
+  struct Row {
+    ToolFormat format;
+    std::string text;
+    std::string arguments;  // empty: it must not be written
+  };
+  const std::string qwen = "<tool_call>\n<function=f>\n<parameter=s>\n{}\n</parameter>\n";
+  const std::string qwen_end = "</function>\n</tool_call>";
+  const auto number = [](std::string_view n) {
+    return fmt::format("<parameter=n>\n{}\n</parameter>\n", n);
+  };
+  const std::string glm = "<tool_call>f\n<arg_key>s</arg_key>\n<arg_value>a\"b</arg_value>\n";
+  const std::string glm_number = "<arg_key>n</arg_key>\n<arg_value>20</arg_value>\n";
+  const Row table[] = {
+      {ToolFormat::kQwenCoder, fmt::format(fmt::runtime(qwen), "12") + number("7") + qwen_end,
+       R"({"s": "12", "n": 7})"},
+      {ToolFormat::kQwenCoder,
+       fmt::format(fmt::runtime(qwen), "\na\n") + number("0") +
+           "<parameter=e>\nx y\n</parameter>\n<parameter=u>\n\"null\"\n</parameter>\n" + qwen_end,
+       R"({"s": "\na\n", "n": 0, "e": "x y", "u": "null"})"},
+      {ToolFormat::kGlm, glm + glm_number + "</tool_call>", R"({"s": "a\"b", "n": 20})"},
+      {ToolFormat::kQwenCoder, fmt::format(fmt::runtime(qwen), "12") + qwen_end, ""},
+      {ToolFormat::kQwenCoder, fmt::format(fmt::runtime(qwen), "12") + number("21") + qwen_end, ""},
+      {ToolFormat::kQwenCoder,
+       fmt::format(fmt::runtime(qwen), "longer than twelve") + number("1") + qwen_end, ""},
+      {ToolFormat::kQwenCoder,
+       fmt::format(fmt::runtime(qwen), "</parameter>") + number("1") + qwen_end, ""},
+      {ToolFormat::kGlm, glm + glm_number + glm_number + "</tool_call>", ""},
+  };
+  for (const Row& row : table) {
+    const auto format = tool_format_of(tools, tool_syntax(row.format));
+    const auto grammar = Grammar::compile(format->source);
+    ASSERT_TRUE(grammar.ok()) << grammar.error().message;
+    EXPECT_EQ((*grammar)->matches(row.text), !row.arguments.empty()) << row.text;
+    if (!row.arguments.empty()) {
+      ToolCallParser parser(row.format, offered_tools(tools.tools));
+      std::string arguments;
+      for (const ToolPiece& piece : parser.push(row.text)) {
+        const auto* more = std::get_if<ArgumentsPiece>(&piece);
+        arguments += more != nullptr ? more->text : "";
+      }
+      EXPECT_EQ(arguments, row.arguments);
+    }
+  }
+}
+
+TEST(ToolGrammar, RefusesByNameWhatCannotStandBetweenTags) {
+  const auto complaint = [](const std::string& schema) {
+    const ToolFields tools =
+        chat(R"("tools":[{"type":"function","function":{"name":"f","parameters":)" + schema +
+             R"(}}],"tool_choice":"required")")
+            .tools;
+    const auto format = tool_format_of(tools, tool_syntax(ToolFormat::kGlm));
+    const auto grammar = Grammar::compile(format->source);
+    return grammar.ok() ? "" : grammar.error().message;
+  };
+  EXPECT_EQ(complaint(R"({"type":"object","properties":{"a":{}}})"), "");
+  EXPECT_NE(complaint(R"({"anyOf":[{"type":"object"},{"type":"object"}]})").find("'#/anyOf'"),
+            std::string::npos);
+  EXPECT_NE(complaint(R"({"type":"object","properties":{"a":{}},"minProperties":1})")
+                .find("'#/minProperties'"),
+            std::string::npos);
+  EXPECT_NE(complaint(R"({"type":"object","properties":{"a<b":{"type":"string"}}})").find("'a<b'"),
+            std::string::npos);
+  EXPECT_NE(
+      complaint(R"({"type":"object","properties":{"a":{"type":"string","wat":1}}})").find("wat"),
+      std::string::npos);
+}
+
 }  // namespace
 }  // namespace protean

@@ -11,7 +11,11 @@ namespace {
 std::vector<std::string_view> marker_texts(ToolFormat format) {
   switch (format) {
     case ToolFormat::kHermes:
+    case ToolFormat::kQwenCoder:
       return {"<tool_call>", "</tool_call>"};
+    case ToolFormat::kGlm:
+      return {"<tool_call>", "</tool_call>", "<arg_key>",
+              "</arg_key>",  "<arg_value>",  "</arg_value>"};
     case ToolFormat::kLlama3:
       return {"<|python_tag|>"};
     case ToolFormat::kMistral:
@@ -59,7 +63,7 @@ TextRules text_rules(const GenerationCall& call, const ServedModel& model) {
                   .min_tokens = call.stop.min_tokens};
   if (call.tools.offered()) {
     rules.tool_format = model.tool_format;
-    rules.tool_names = tool_names(call.tools.tools);
+    rules.tools = offered_tools(call.tools.tools);
     rules.parallel_calls = call.tools.parallel;
     for (const std::string_view marker : marker_texts(model.tool_format)) {
       if (const TokenId id = model.tokenizer->find_special(marker); id >= 0) {
@@ -78,7 +82,7 @@ ChoiceText::ChoiceText(const TextRules& rules, const Tokenizer& tokenizer,
       parallel_(rules.parallel_calls),
       unstopped_(rules.min_tokens) {
   if (rules.tool_format != ToolFormat::kNone) {
-    parser_.emplace(rules.tool_format, rules.tool_names);
+    parser_.emplace(rules.tool_format, rules.tools);
     parser_->push(choice.begun);  // a marker alone: nothing comes of it yet
   }
 }

@@ -18,7 +18,7 @@ struct TextRules {
   ShownTokens shown;
   std::int64_t min_tokens = 0;                 // no stop string is looked for before
   ToolFormat tool_format = ToolFormat::kNone;  // kNone: there are no calls to find
-  std::vector<std::string> tool_names;
+  std::vector<OfferedTool> tools;
   bool parallel_calls = true;
 };
 TextRules text_rules(const GenerationCall& call, const ServedModel& model);

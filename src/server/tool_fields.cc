@@ -99,14 +99,37 @@ bool is_strict(const json::value& tool) {
   return strict != nullptr && *strict == true;
 }
 
-GrammarSource arguments_of(const json::value& tool) {
+JsonSchema arguments_schema(const json::value& tool) {
   const json::value* parameters = function_of(tool).if_contains("parameters");
   if (parameters == nullptr || !parameters->is_object() || parameters->get_object().empty()) {
-    return {JsonSchema{.schema = json::object{{"type", "object"}},
-                       .any_whitespace = false,
-                       .open_properties = true}};
+    return {.schema = json::object{{"type", "object"}},
+            .any_whitespace = false,
+            .open_properties = true};
   }
-  return {JsonSchema{.schema = *parameters, .any_whitespace = false}};
+  return {.schema = *parameters, .any_whitespace = false};
+}
+
+GrammarSource arguments_of(const json::value& tool, const ToolSyntax& syntax) {
+  JsonSchema schema = arguments_schema(tool);
+  if (!syntax.tags) {
+    return {std::move(schema)};
+  }
+  std::vector<std::string> texts;
+  const json::object& root = schema.schema.get_object();
+  const json::value* properties = root.if_contains("properties");
+  if (properties != nullptr && properties->is_object()) {
+    for (const auto& member : properties->get_object()) {
+      if (argument_kinds(root, member.key()) == kTextKind) {
+        texts.emplace_back(std::string_view(member.key()));
+      }
+    }
+  }
+  return {TaggedArguments{.object = std::move(schema),
+                          .before_key = syntax.tags->before_key,
+                          .before_value = syntax.tags->before_value,
+                          .after_value = syntax.tags->after_value,
+                          .text_end = syntax.tags->text_end,
+                          .texts = std::move(texts)}};
 }
 
 GrammarSource one_call(const ToolFields& tools, const ToolSyntax& syntax) {
@@ -116,7 +139,7 @@ GrammarSource one_call(const ToolFields& tools, const ToolSyntax& syntax) {
     if (tools.only.empty() || tools.only == name) {
       options.push_back(
           sequence({literal(syntax.before_name), literal(name), literal(syntax.before_arguments),
-                    arguments_of(tool), literal(syntax.after_arguments)}));
+                    arguments_of(tool, syntax), literal(syntax.after_arguments)}));
     }
   }
   return {Choice{std::move(options)}};
@@ -166,6 +189,17 @@ std::vector<std::string> tool_names(const json::array& tools) {
     names.emplace_back(std::string_view(function_of(tool).at("name").get_string()));
   }
   return names;
+}
+
+std::vector<OfferedTool> offered_tools(const json::array& tools) {
+  std::vector<OfferedTool> offered;
+  for (const json::value& tool : tools) {
+    const json::value* parameters = function_of(tool).if_contains("parameters");
+    const bool known = parameters != nullptr && parameters->is_object();
+    offered.push_back({std::string(std::string_view(function_of(tool).at("name").get_string())),
+                       known ? parameters->get_object() : json::object()});
+  }
+  return offered;
 }
 
 std::optional<AnswerFormat> tool_format_of(const ToolFields& tools, const ToolSyntax& syntax) {

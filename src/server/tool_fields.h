@@ -18,6 +18,7 @@ inline constexpr std::string_view kFunctionNameRule =
     "1 to 64 of the characters a-z, A-Z, 0-9, _, - and .";
 
 std::vector<std::string> tool_names(const boost::json::array& tools);
+std::vector<OfferedTool> offered_tools(const boost::json::array& tools);
 
 // What makes a model call tools as asked: a grammar for tool_choice required or a named function,
 // and for auto where a tool is strict. None: it answers freely.

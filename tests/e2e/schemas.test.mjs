@@ -63,7 +63,7 @@ describe('a server with random weights', { timeout: 600_000 }, () => {
   let bias;
   before(async () => {
     const path = writeRandomModel(join(scratch, 'random'));
-    server = await Server.startWith({ path }, '--chat-template', chatml, '--max-num-seqs', '64');
+    server = await Server.startWith({ path }, '--chat-template', chatml, '--max-num-seqs', '64', '--tool-call-parser', 'qwen3_coder');
     // What it writes would hardly ever end: what closes is made likelier.
     bias = {};
     for (const [text, by] of [['"', 6], ['}', 3], [']', 3], [',', 2]]) {
@@ -126,6 +126,31 @@ describe('a server with random weights', { timeout: 600_000 }, () => {
       for (const word of words) match(word, /^[a-f]{3,9}(-[0-9]{2})+!$/);
       equal(new Set(words).size, 3);
     }
+  });
+
+  test('a forced call whose arguments stand between tags keeps to their schema', async () => {
+    const parameters = {
+      type: 'object', required: ['city', 'days'], additionalProperties: false,
+      properties: {
+        city: { type: 'string', minLength: 1, maxLength: 20 }, days: { type: 'integer', minimum: 1, maximum: 14 },
+        kinds: { type: 'array', items: { enum: ['rain', 'sun'] }, maxItems: 3 }, note: { type: ['string', 'null'], maxLength: 9 },
+      },
+    };
+    const valid = validator(parameters);
+    const tools = [{ type: 'function', function: { name: 'get_weather', parameters } }];
+    const answers = await Promise.all(Array.from({ length: 12 }, (_, seed) =>
+      ask({ tools, tool_choice: 'required', parallel_tool_calls: false, seed })));
+    const seen = new Set();
+    for (const [{ message, finish_reason: reason }] of answers) {
+      equal(reason, 'tool_calls', JSON.stringify(message));
+      equal(message.tool_calls.length, 1);
+      const call = message.tool_calls[0].function;
+      equal(call.name, 'get_weather');
+      const given = JSON.parse(call.arguments);
+      ok(valid(given), `${call.arguments}: ${JSON.stringify(valid.errors)}`);
+      Object.keys(given).forEach((key) => seen.add(key));
+    }
+    deepEqual([...seen].sort(), ['city', 'days', 'kinds', 'note']);
   });
 });
 

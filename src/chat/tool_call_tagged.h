@@ -1,0 +1,96 @@
+#pragma once
+
+#include <cstddef>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "chat/argument_types.h"
+#include "chat/tool_call_object.h"
+
+namespace protean {
+
+// The tags around a call's parts.
+struct CallTags {
+  std::string_view name_begin;  // may be empty: the name comes first
+  std::string_view key_begin;
+  std::string_view key_end;
+  std::string_view value_begin;  // empty: key_end is that too
+  std::string_view value_end;
+  std::string_view end;
+  char name_end = '\n';
+  bool values_on_lines = false;  // a newline behind the first tag and before the last is no part
+};
+
+// <function=NAME> <parameter=KEY> VALUE </parameter> ... </function>
+inline constexpr CallTags kQwenTags{.name_begin = "<function=",
+                                    .key_begin = "<parameter=",
+                                    .key_end = ">",
+                                    .value_begin = "",
+                                    .value_end = "</parameter>",
+                                    .end = "</function>",
+                                    .name_end = '>',
+                                    .values_on_lines = true};
+// NAME <arg_key>KEY</arg_key> <arg_value>VALUE</arg_value> ... </tool_call>
+inline constexpr CallTags kGlmTags{.name_begin = "",
+                                   .key_begin = "<arg_key>",
+                                   .key_end = "</arg_key>",
+                                   .value_begin = "<arg_value>",
+                                   .value_end = "</arg_value>",
+                                   .end = "</tool_call>"};
+
+// One call written between tags, a byte at a time, from behind its opening mark up to tags.end.
+// Arguments become one JSON object: text is sent on as it comes where the tool's schema says that
+// the argument is text; else it waits for its end to show what it is. A name that is not offered,
+// a key that comes twice, and anything but white space between arguments make it no call, or end
+// it.
+class TaggedCall {
+ public:
+  // Both outlive the call.
+  TaggedCall(const CallTags& tags, const std::vector<OfferedTool>& tools);
+
+  ScanStep step(char c, CallSink& sink);
+  // The answer ends here: tells what is held of a value.
+  void finish(CallSink& sink);
+
+ private:
+  enum class State {
+    kOpening,  // before the name, or in the tag before it
+    kName,
+    kBetween,  // before a key or the end, or in the tag of either
+    kKey,
+    kTag,  // in wanted_
+    kValue,
+  };
+
+  ScanStep name(char c, CallSink& sink);
+  ScanStep between(char c, CallSink& sink);
+  ScanStep key(char c, CallSink& sink);
+  ScanStep tag(char c, CallSink& sink);
+  ScanStep begin_value(CallSink& sink);
+  ScanStep value(char c, CallSink& sink);
+  void keep(std::string_view text, CallSink& sink);
+  void end_value(CallSink& sink);
+  std::string member() const;  // what comes before the value of key_
+  ScanStep go(State state) {
+    state_ = state;
+    return ScanStep::kMore;
+  }
+
+  const CallTags* tags_;
+  const std::vector<OfferedTool>* tools_;
+  State state_ = State::kOpening;
+  const OfferedTool* tool_ = nullptr;
+  std::string read_;         // of the tag or name being read
+  std::string_view wanted_;  // the tag to come
+  std::string key_;
+  std::set<std::string> keys_;  // of the arguments so far, key_ too
+  ValueKinds kinds_ = kAnyKind;
+  std::string value_;          // where it is not sent on as it comes
+  std::string held_;           // a newline and a tag that may end the value
+  std::size_t matched_ = 0;    // of that tag
+  bool value_begins_ = false;  // no byte of it has come
+};
+
+}  // namespace protean
