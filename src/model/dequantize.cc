@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "device/cpu/f16.h"
 
 namespace protean {
 namespace {
@@ -69,22 +70,9 @@ float s8(std::byte value) {
   return static_cast<float>(std::bit_cast<std::int8_t>(value));
 }
 
-// Without branches, so that it vectorises, and without subnormal f32 on the way, which a thread
-// may be set to flush.
-float from_f16(std::uint16_t half) {
-  const std::uint32_t magnitude = (half & 0x7FFFU) << 13;
-  const std::uint32_t normal = magnitude + (112U << 23);
-  const std::uint32_t infinite = magnitude | 0x7F800000U;
-  const auto subnormal =
-      std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude + (113U << 23)) - 0x1.0p-14F);
-  const std::uint32_t exponent = half & 0x7C00U;
-  const std::uint32_t bits = exponent == 0x7C00U ? infinite : (exponent == 0 ? subnormal : normal);
-  return std::bit_cast<float>(bits | (half & 0x8000U) << 16);
-}
-
 void read_f16(const std::byte* from, std::int64_t count, float* out) {
   for (std::int64_t i = 0; i < count; ++i) {
-    out[i] = from_f16(load_u16(from + 2 * i));
+    out[i] = cpu::float_from_f16(load_u16(from + 2 * i));
   }
 }
 
@@ -96,7 +84,7 @@ void read_bf16(const std::byte* from, std::int64_t count, float* out) {
 
 // f16 scale, 32 signed bytes.
 void read_q8_0(const std::byte* block, float* out) {
-  const float scale = from_f16(load_u16(block));
+  const float scale = cpu::float_from_f16(load_u16(block));
   for (int i = 0; i < 32; ++i) {
     out[i] = scale * s8(block[2 + i]);
   }
@@ -104,7 +92,7 @@ void read_q8_0(const std::byte* block, float* out) {
 
 // f16 scale, 16 bytes: the low nibbles are the first half of the block. Nibbles are 8 too high.
 void read_q4_0(const std::byte* block, float* out) {
-  const float scale = from_f16(load_u16(block));
+  const float scale = cpu::float_from_f16(load_u16(block));
   for (int i = 0; i < 16; ++i) {
     const unsigned pair = u8(block[2 + i]);
     out[i] = scale * static_cast<float>(static_cast<int>(pair & 15U) - 8);
@@ -115,8 +103,8 @@ void read_q4_0(const std::byte* block, float* out) {
 // f16 scale of scales, f16 scale of minima, 8 pairs of 6-bit (scale, minimum) in 12 bytes, then
 // 256 nibbles: of every 32 bytes the low nibbles come first.
 void read_q4_k(const std::byte* block, float* out) {
-  const float scale = from_f16(load_u16(block));
-  const float minimum = from_f16(load_u16(block + 2));
+  const float scale = cpu::float_from_f16(load_u16(block));
+  const float minimum = cpu::float_from_f16(load_u16(block + 2));
   const std::byte* packed = block + 4;
   const std::byte* nibbles = block + 16;
   for (int group = 0; group < 8; ++group) {
@@ -144,7 +132,7 @@ void read_q4_k(const std::byte* block, float* out) {
 // too high.
 void read_q6_k(const std::byte* block, float* out) {
   const std::byte* scales = block + 192;
-  const float scale = from_f16(load_u16(block + 208));
+  const float scale = cpu::float_from_f16(load_u16(block + 208));
   for (int run = 0; run < 8; ++run) {
     const int half = run / 4;
     const std::byte* low = block + half * 64 + run % 2 * 32;

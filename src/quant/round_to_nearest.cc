@@ -1,0 +1,98 @@
+#include "quant/round_to_nearest.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/check.h"
+#include "device/cpu/f16.h"
+
+namespace protean {
+namespace {
+
+// Upwards, so that rounding the scale never pushes the largest weight off the grid.
+float f16_not_below(float scale) {
+  std::uint16_t half = cpu::f16_from(scale);
+  if (cpu::float_from_f16(half) < scale) {
+    ++half;
+  }
+  return cpu::float_from_f16(half);
+}
+
+// Codes of one group. Plain comparisons and a truncation, which compilers vectorise.
+void round_group(std::span<const float> weights, const GroupGrid& grid, const QuantFormat& format,
+                 std::uint8_t* codes) {
+  if (grid.scale == 0.0F) {
+    std::fill_n(codes, weights.size(), static_cast<std::uint8_t>(grid.zero));
+    return;
+  }
+  const float scale = grid.scale;
+  const float shift = static_cast<float>(grid.zero) + 0.5F;
+  const float top = static_cast<float>(format.codes() - 1);
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    const float at = weights[i] / scale + shift;
+    const float above = at < 0.0F ? 0.0F : at;
+    codes[i] = static_cast<std::uint8_t>(static_cast<int>(above > top ? top : above));
+  }
+}
+
+}  // namespace
+
+GroupGrid fit_grid(float low, float high, const QuantFormat& format) {
+  const auto steps = static_cast<float>(format.codes() - 1);
+  if (format.symmetric) {
+    const float largest = std::max(std::fabs(low), std::fabs(high));
+    return {f16_not_below(2.0F * largest / steps), format.codes() / 2};
+  }
+  const float below = std::min(low, 0.0F);
+  const float scale = f16_not_below((std::max(high, 0.0F) - below) / steps);
+  if (scale == 0.0F) {
+    return {scale, format.codes() / 2};
+  }
+  const auto zero = static_cast<int>(std::lround(-below / scale));
+  return {scale, std::min(zero, format.codes() - 1)};
+}
+
+GroupGrid fit_grid(std::span<const float> weights, const QuantFormat& format) {
+  float low = 0.0F;
+  float high = 0.0F;
+  for (const float weight : weights) {
+    low = weight < low ? weight : low;
+    high = weight > high ? weight : high;
+  }
+  return fit_grid(low, high, format);
+}
+
+std::uint8_t nearest_code(float weight, const GroupGrid& grid, const QuantFormat& format) {
+  std::uint8_t code = 0;
+  round_group({&weight, 1}, grid, format, &code);
+  return code;
+}
+
+bool can_quantize(std::span<const float> weights) {
+  return std::all_of(weights.begin(), weights.end(),
+                     [](float weight) { return std::fabs(weight) <= kLargestWeight; });
+}
+
+QuantizedMatrix round_to_nearest(std::span<const float> weights, std::int64_t inputs,
+                                 const QuantFormat& format) {
+  check(inputs > 0 && static_cast<std::int64_t>(weights.size()) % inputs == 0,
+        "weights are whole rows");
+  const std::int64_t rows = static_cast<std::int64_t>(weights.size()) / inputs;
+  QuantizedMatrix matrix = QuantizedMatrix::sized(format, rows, inputs);
+  std::size_t at = 0;
+  for (std::int64_t row = 0; row < rows; ++row) {
+    for (std::int64_t first = 0; first < inputs; first += format.group, ++at) {
+      const std::int64_t begin = row * inputs + first;
+      const auto group = weights.subspan(
+          static_cast<std::size_t>(begin),
+          static_cast<std::size_t>(std::min<std::int64_t>(format.group, inputs - first)));
+      const GroupGrid grid = fit_grid(group, format);
+      round_group(group, grid, format, matrix.codes.data() + begin);
+      matrix.scales[at] = grid.scale;
+      matrix.offsets[at] = grid.offset();
+    }
+  }
+  return matrix;
+}
+
+}  // namespace protean
