@@ -13,14 +13,18 @@ namespace {
 // Rotary tables and attention are computed up to here; beyond it a typing error is likelier.
 constexpr int kLongestContext = 16 * 1024 * 1024;
 
+// Layers' precision, under the names that people bring from elsewhere too.
 Result<Precision> dtype_precision(const std::string& dtype) {
-  if (dtype == "bf16" || dtype == "bfloat16" || dtype == "auto") {
+  if (dtype == "bfloat16" || dtype == "auto") {
     return Precision::kBf16;
   }
-  if (dtype == "f32" || dtype == "float32" || dtype == "float") {
+  if (dtype == "float32" || dtype == "float") {
     return Precision::kF32;
   }
-  return make_error(ErrorCode::kInvalidArgument, "--dtype {}: use bf16 or f32", dtype);
+  if (auto precision = parse_precision(dtype); precision.ok()) {
+    return precision;
+  }
+  return make_error(ErrorCode::kInvalidArgument, "--dtype {}: use bf16, f32, w8, w4 or w3", dtype);
 }
 
 // 0 = auto.
@@ -87,7 +91,9 @@ Result<Sizing> choose_sizing(const ModelOptions& options, const ModelSpec& spec,
                     "them",
                     sizing.max_model_len, spec.max_context));
   }
-  KvForm kv{.precision = *precision, .block_tokens = options.block_size};
+  const bool f32 = *precision == Precision::kF32;
+  KvForm kv{.precision = f32 ? Precision::kF32 : Precision::kBf16,
+            .block_tokens = options.block_size};
   const std::int64_t block_bytes = kv_block_bytes(spec, kv);
   const auto blocks_per_sequence = [&] {
     return ceil_div<std::int64_t>(sizing.max_model_len, kv.block_tokens);

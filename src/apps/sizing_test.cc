@@ -54,6 +54,21 @@ TEST(Sizing, ALongerContextThanTheCheckpointsIsAllowedWithAWarning) {
   EXPECT_NE(sizing->warnings[0].find("1024"), std::string::npos);
 }
 
+TEST(Sizing, QuantisedLayersKeepTheirKeysAndValuesInBf16) {
+  const ModelSpec spec = spec_of_1k_context();
+  const auto bf16 = choose_sizing({.dtype = "bf16"}, spec, kMachine);
+  for (const auto& [dtype, precision] :
+       {std::pair{"w8", Precision::kW8}, {"w4", Precision::kW4}, {"w3", Precision::kW3}}) {
+    const auto sizing = choose_sizing({.dtype = dtype}, spec, kMachine);
+    ASSERT_TRUE(sizing.ok()) << sizing.error().message;
+    EXPECT_EQ(sizing->form.layer_precision, std::vector<Precision>(4, precision));
+    EXPECT_EQ(sizing->form.kv.precision, Precision::kBf16);
+    EXPECT_EQ(sizing->kv_bytes, bf16->kv_bytes);
+    EXPECT_EQ(sizing->weight_bytes,
+              4 * layer_bytes(spec, precision) + outer_bytes(spec, Precision::kBf16));
+  }
+}
+
 TEST(Sizing, WhatDoesNotFitIsRefusedWithARemedy) {
   const ModelSpec spec = spec_of_1k_context();
   const auto message = [&](const ModelOptions& options, const Machine& machine = kMachine) {
@@ -65,7 +80,7 @@ TEST(Sizing, WhatDoesNotFitIsRefusedWithARemedy) {
             std::string::npos);
   EXPECT_NE(message({.kv_cache_memory = "2GiB"}).find("ask for less"), std::string::npos);
   EXPECT_NE(message({.kv_cache_memory = "much"}).find("--kv-cache-memory"), std::string::npos);
-  EXPECT_NE(message({.dtype = "fp4"}).find("bf16 or f32"), std::string::npos);
+  EXPECT_NE(message({.dtype = "fp4"}).find("bf16, f32, w8, w4 or w3"), std::string::npos);
   EXPECT_NE(message({.max_model_len = "1"}).find("--max-model-len 1"), std::string::npos);
   EXPECT_NE(message({.max_model_len = "12k"}).find("--max-model-len 12k"), std::string::npos);
   EXPECT_NE(message({}, {.cores = 1, .free_memory_bytes = 1}).find("smaller model"),

@@ -36,6 +36,19 @@ TEST(Memory, PadsOutputsToPanels) {
   EXPECT_EQ(outer_bytes(spec, Precision::kBf16), 2 * 64 * 2048 * 2 + 2048 * 4);
 }
 
+TEST(Memory, QuantisedLayersCountTheirScales) {
+  ModelSpec spec = llama_1b();
+  const double weights = 60'817'408;  // of a layer's matrices
+  const double vectors = 2 * 2048 * 4.0;
+  const auto of = [&](Precision precision) {
+    return (static_cast<double>(layer_bytes(spec, precision)) - vectors) / weights;
+  };
+  EXPECT_DOUBLE_EQ(of(Precision::kW8), 1 + 2.0 / 128);
+  EXPECT_DOUBLE_EQ(of(Precision::kW4), 0.5 + 4.0 / 128);
+  EXPECT_DOUBLE_EQ(of(Precision::kW3), 0.375 + 4.0 / 128);
+  EXPECT_EQ(outer_bytes(spec, Precision::kW3), outer_bytes(spec, Precision::kBf16));
+}
+
 TEST(StepTime, CountsContextTokenByToken) {
   StepPlan plan;
   plan.tokens.assign(4, 0);

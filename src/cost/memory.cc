@@ -1,18 +1,35 @@
 #include "cost/memory.h"
 
-#include <cmath>
-
 #include "base/units.h"
 
 namespace protean {
 namespace {
 
-constexpr std::int64_t kPanel = 32;
+constexpr std::int64_t kPadding = 32;  // of both sides of a matrix
+constexpr std::int64_t kGroup = 128;
 constexpr std::int64_t kVectorElementBytes = 4;  // norms and biases stay f32
 
+// Scale and offset of a group, f16 each.
+std::int64_t group_bytes(Precision precision) {
+  switch (precision) {
+    case Precision::kF32:
+    case Precision::kBf16:
+      return 0;
+    case Precision::kW8:
+      return 2;
+    case Precision::kW4:
+    case Precision::kW3:
+      return 4;
+  }
+  return 0;
+}
+
 std::int64_t matrix_bytes(std::int64_t outputs, std::int64_t inputs, Precision precision) {
-  const double weights = static_cast<double>(round_up(outputs, kPanel) * inputs);
-  return static_cast<std::int64_t>(std::ceil(weights * weight_bits(precision) / 8.0));
+  const std::int64_t rows = round_up(outputs, kPadding);
+  const double bits =
+      static_cast<double>(rows * round_up(inputs, kPadding)) * weight_bits(precision);
+  return static_cast<std::int64_t>(bits / 8.0) +
+         rows * ceil_div(inputs, kGroup) * group_bytes(precision);
 }
 
 }  // namespace
@@ -48,7 +65,8 @@ std::int64_t layer_bytes(const ModelSpec& spec, Precision precision) {
 }
 
 std::int64_t outer_bytes(const ModelSpec& spec, Precision precision) {
-  const std::int64_t table = matrix_bytes(spec.vocab, spec.hidden, precision);
+  const Precision stored = precision == Precision::kF32 ? Precision::kF32 : Precision::kBf16;
+  const std::int64_t table = matrix_bytes(spec.vocab, spec.hidden, stored);
   return (spec.tied_embeddings ? 1 : 2) * table + spec.hidden * kVectorElementBytes;
 }
 

@@ -8,13 +8,15 @@
 namespace protean {
 
 // Bytes that a form needs, before anything is loaded. Matrices count as their kernels store them:
-// outputs padded to whole panels of 32.
+// outputs and inputs padded to multiples of 32, quantised ones with a scale for every 128 inputs of
+// an output, and below 8 bits an offset too.
 
 double weight_bits(Precision precision);  // payload of one weight
 
 std::int64_t layer_bytes(const ModelSpec& spec, Precision precision);
 
-// Embedding table, output projection (none when tied) and final norm.
+// Embedding table, output projection (none when tied) and final norm. They stay bf16 where layers
+// are quantised.
 std::int64_t outer_bytes(const ModelSpec& spec, Precision precision);
 
 // All layers' keys and values of one token or block.

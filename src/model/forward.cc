@@ -97,7 +97,7 @@ void Forward::attend(const ForwardBatch& batch, int layer) const {
   const auto mixed = rows_of(scratch.mixed_, rows, query_width(spec));
 
   cpu::rms_norm(*parts_.team, residual, {weights.attention_norm, spec.norm_eps},
-                weights.query.element, normed);
+                weights.query.format.inputs(), normed);
   project_heads(rows, weights);
   rotate_heads(batch, weights);
   cpu::store_kv(*parts_.team, kv, batch.slices, rows_of(scratch.k_, rows, kv_width(spec)),
@@ -106,7 +106,7 @@ void Forward::attend(const ForwardBatch& batch, int layer) const {
   cpu::attention(*parts_.team, kv, batch.slices,
                  {.heads = spec.attention.heads,
                   .window = windowed ? spec.attention.sliding_window : 0,
-                  .element = weights.attention_output.element},
+                  .element = weights.attention_output.format.inputs()},
                  {rows_of(scratch.q_, rows, query_width(spec)), mixed});
   cpu::matmul(*parts_.team, mixed, weights.attention_output, residual,
               {.bias = bias_of(weights.attention_output_bias), .accumulate = true});
@@ -146,11 +146,11 @@ void Forward::feed_forward(const ForwardBatch& batch, const LayerVariant& weight
   const auto normed = rows_of(scratch.normed_, rows, spec.hidden);
   const auto gate = rows_of(scratch.gate_, rows, spec.ffn);
   const auto up = rows_of(scratch.up_, rows, spec.ffn);
-  cpu::rms_norm(*parts_.team, residual, {weights.mlp_norm, spec.norm_eps}, weights.gate.element,
-                normed);
+  cpu::rms_norm(*parts_.team, residual, {weights.mlp_norm, spec.norm_eps},
+                weights.gate.format.inputs(), normed);
   cpu::matmul(*parts_.team, normed, weights.gate, gate);
   cpu::matmul(*parts_.team, normed, weights.up, up);
-  cpu::swiglu(*parts_.team, gate, up, weights.down.element, gate);
+  cpu::swiglu(*parts_.team, gate, up, weights.down.format.inputs(), gate);
   cpu::matmul(*parts_.team, gate, weights.down, residual, {.accumulate = true});
 }
 
@@ -178,7 +178,7 @@ std::span<const float> Forward::project_logits(std::span<const int> rows) const 
     std::copy(row.begin(), row.end(), gathered.subspan(i * hidden).begin());
   }
   cpu::rms_norm(*parts_.team, gathered, {parts_.weights->final_norm, spec.norm_eps},
-                parts_.weights->output.element, gathered);
+                parts_.weights->output.format.inputs(), gathered);
   const auto logits = rows_of(scratch.logits_, count, spec.vocab);
   cpu::matmul(*parts_.team, gathered, parts_.weights->output, logits);
   return logits;

@@ -1,9 +1,11 @@
 #include "model/weights.h"
 
 #include <algorithm>
+#include <string_view>
 #include <utility>
 
 #include "base/units.h"
+#include "quant/round_to_nearest.h"
 
 namespace protean {
 namespace {
@@ -11,27 +13,14 @@ namespace {
 constexpr std::int64_t kAlignment = 64;
 constexpr std::int64_t kReleaseEveryBytes = 32 * kMiB;  // of rows read as f32
 
-Result<cpu::Element> element_of(Precision precision) {
-  switch (precision) {
-    case Precision::kF32:
-      return cpu::Element::kF32;
-    case Precision::kBf16:
-      return cpu::Element::kBf16;
-    default:
-      return make_error(ErrorCode::kUnsupported,
-                        "layers at {} are not supported on this device: use bf16 or f32",
-                        to_string(precision));
-  }
-}
-
 // Hands out aligned pieces of a region. Without a base it only adds up what will be needed, so one
 // layout function serves for both.
 class Carver {
  public:
   explicit Carver(std::byte* base = nullptr) : base_(base) {}
 
-  cpu::PackedMatrix matrix(cpu::Element element, std::int64_t outputs, std::int64_t inputs) {
-    cpu::PackedMatrix matrix{.element = element, .outputs = outputs, .inputs = inputs};
+  cpu::PackedMatrix matrix(cpu::WeightFormat format, std::int64_t outputs, std::int64_t inputs) {
+    cpu::PackedMatrix matrix{.format = format, .outputs = outputs, .inputs = inputs};
     matrix.data = take(matrix.bytes());
     return matrix;
   }
@@ -54,14 +43,14 @@ class Carver {
   std::int64_t used_ = 0;
 };
 
-void lay_out(LayerVariant& layer, const ModelSpec& spec, cpu::Element element, Carver& carver) {
+void lay_out(LayerVariant& layer, const ModelSpec& spec, cpu::WeightFormat format, Carver& carver) {
   const AttentionSpec& attention = spec.attention;
   const std::int64_t q = std::int64_t{attention.heads} * attention.head_dim;
   const std::int64_t kv = std::int64_t{attention.kv_heads} * attention.head_dim;
   layer.attention_norm = carver.vector(spec.hidden);
-  layer.query = carver.matrix(element, q, spec.hidden);
-  layer.key = carver.matrix(element, kv, spec.hidden);
-  layer.value = carver.matrix(element, kv, spec.hidden);
+  layer.query = carver.matrix(format, q, spec.hidden);
+  layer.key = carver.matrix(format, kv, spec.hidden);
+  layer.value = carver.matrix(format, kv, spec.hidden);
   if (attention.qkv_bias) {
     layer.query_bias = carver.vector(q);
     layer.key_bias = carver.vector(kv);
@@ -71,41 +60,63 @@ void lay_out(LayerVariant& layer, const ModelSpec& spec, cpu::Element element, C
     layer.query_norm = carver.vector(attention.head_dim);
     layer.key_norm = carver.vector(attention.head_dim);
   }
-  layer.attention_output = carver.matrix(element, spec.hidden, q);
+  layer.attention_output = carver.matrix(format, spec.hidden, q);
   if (attention.output_bias) {
     layer.attention_output_bias = carver.vector(spec.hidden);
   }
   layer.mlp_norm = carver.vector(spec.hidden);
-  layer.gate = carver.matrix(element, spec.ffn, spec.hidden);
-  layer.up = carver.matrix(element, spec.ffn, spec.hidden);
-  layer.down = carver.matrix(element, spec.hidden, spec.ffn);
+  layer.gate = carver.matrix(format, spec.ffn, spec.hidden);
+  layer.up = carver.matrix(format, spec.ffn, spec.hidden);
+  layer.down = carver.matrix(format, spec.hidden, spec.ffn);
 }
 
-void lay_out(ModelWeights& weights, const ModelSpec& spec, cpu::Element element, Carver& carver) {
-  weights.embedding = carver.matrix(element, spec.vocab, spec.hidden);
+void lay_out(ModelWeights& weights, const ModelSpec& spec, cpu::WeightFormat format,
+             Carver& carver) {
+  weights.embedding = carver.matrix(format, spec.vocab, spec.hidden);
   weights.output =
-      spec.tied_embeddings ? weights.embedding : carver.matrix(element, spec.vocab, spec.hidden);
+      spec.tied_embeddings ? weights.embedding : carver.matrix(format, spec.vocab, spec.hidden);
   weights.final_norm = carver.vector(spec.hidden);
 }
 
 template <class Weights>
-std::int64_t needed_bytes(const ModelSpec& spec, cpu::Element element) {
+std::int64_t needed_bytes(const ModelSpec& spec, cpu::WeightFormat format) {
   Weights weights;
   Carver carver;
-  lay_out(weights, spec, element, carver);
+  lay_out(weights, spec, format, carver);
   return carver.bytes();
 }
 
 template <class Weights>
-Status allocate(Weights& weights, const ModelSpec& spec, cpu::Element element) {
-  Result<cpu::Region> region = cpu::Region::map(needed_bytes<Weights>(spec, element));
+Status allocate(Weights& weights, const ModelSpec& spec, cpu::WeightFormat format) {
+  Result<cpu::Region> region = cpu::Region::map(needed_bytes<Weights>(spec, format));
   if (!region) {
     return region.error();
   }
   weights.memory = std::move(*region);
   Carver carver(weights.memory.data());
-  lay_out(weights, spec, element, carver);
+  lay_out(weights, spec, format, carver);
   return {};
+}
+
+std::string_view name_of(TensorRole role) {
+  switch (role) {
+    case TensorRole::kQuery:
+      return "query";
+    case TensorRole::kKey:
+      return "key";
+    case TensorRole::kValue:
+      return "value";
+    case TensorRole::kAttentionOutput:
+      return "attention output";
+    case TensorRole::kGate:
+      return "gate";
+    case TensorRole::kUp:
+      return "up";
+    case TensorRole::kDown:
+      return "down";
+    default:
+      return "outer";
+  }
 }
 
 void read_vector(const Checkpoint& checkpoint, TensorRole role, int layer, std::span<float> out) {
@@ -115,8 +126,8 @@ void read_vector(const Checkpoint& checkpoint, TensorRole role, int layer, std::
   }
 }
 
-void read_matrix(const Checkpoint& checkpoint, TensorRole role, int layer,
-                 const cpu::PackedMatrix& matrix) {
+Status read_matrix(const Checkpoint& checkpoint, TensorRole role, int layer,
+                   const cpu::PackedMatrix& matrix) {
   constexpr std::int64_t kPanel = cpu::PackedMatrix::kPanel;
   std::vector<float> rows(static_cast<std::size_t>(kPanel * matrix.inputs));
   std::int64_t unreleased_bytes = 0;
@@ -124,7 +135,11 @@ void read_matrix(const Checkpoint& checkpoint, TensorRole role, int layer,
     const std::int64_t first = panel * kPanel;
     const std::int64_t count = std::min(kPanel, matrix.outputs - first);
     checkpoint.read_rows(role, layer, first, count, rows.data());
-    cpu::pack_panel(matrix, panel, rows.data(), static_cast<int>(count));
+    const auto read = std::span(rows).first(static_cast<std::size_t>(count * matrix.inputs));
+    if (const Status packed = pack_rows(matrix, panel, read); !packed) {
+      return make_error(packed.error().code, "layer {}, rows from {} of its {} projection: {}",
+                        layer, first, name_of(role), packed.error().message);
+    }
     unreleased_bytes += count * matrix.inputs * std::int64_t{sizeof(float)};
     if (unreleased_bytes >= kReleaseEveryBytes) {
       checkpoint.release(role, layer);
@@ -132,16 +147,53 @@ void read_matrix(const Checkpoint& checkpoint, TensorRole role, int layer,
     }
   }
   checkpoint.release(role, layer);
+  return {};
 }
 
-cpu::Element outer_element(std::span<const Precision> layer_precision) {
+cpu::WeightFormat outer_format(std::span<const Precision> layer_precision) {
   const bool all_f32 =
       std::all_of(layer_precision.begin(), layer_precision.end(),
                   [](Precision precision) { return precision == Precision::kF32; });
-  return all_f32 ? cpu::Element::kF32 : cpu::Element::kBf16;
+  return weight_format(all_f32 ? Precision::kF32 : Precision::kBf16);
 }
 
 }  // namespace
+
+// w8 is fine enough about zero; fewer bits need the offset that follows the weights.
+cpu::WeightFormat weight_format(Precision precision) {
+  constexpr int kGroup = 128;
+  switch (precision) {
+    case Precision::kF32:
+      return {.kind = cpu::WeightKind::kF32};
+    case Precision::kBf16:
+      return {.kind = cpu::WeightKind::kBf16};
+    case Precision::kW8:
+      return {.kind = cpu::WeightKind::kW8, .group = kGroup, .symmetric = true};
+    case Precision::kW4:
+      return {.kind = cpu::WeightKind::kW4, .group = kGroup, .symmetric = false};
+    case Precision::kW3:
+      return {.kind = cpu::WeightKind::kW3, .group = kGroup, .symmetric = false};
+  }
+  return {};
+}
+
+Status pack_rows(const cpu::PackedMatrix& matrix, std::int64_t panel, std::span<const float> rows) {
+  const cpu::WeightFormat& format = matrix.format;
+  if (!format.quantized()) {
+    cpu::pack_panel(matrix, panel, rows.data(), static_cast<int>(std::ssize(rows) / matrix.inputs));
+    return {};
+  }
+  if (!can_quantize(rows)) {
+    return make_error(ErrorCode::kUnsupported,
+                      "weights beyond {} or not finite, which no quantised precision can hold",
+                      kLargestWeight);
+  }
+  const QuantizedMatrix quantized = round_to_nearest(
+      rows, matrix.inputs,
+      {.bits = format.bits(), .group = format.group, .symmetric = format.symmetric});
+  cpu::pack_panel(matrix, panel, quantized.view());
+  return {};
+}
 
 std::int64_t ModelWeights::bytes() const {
   std::int64_t bytes = memory.bytes();
@@ -152,13 +204,10 @@ std::int64_t ModelWeights::bytes() const {
 }
 
 Result<LayerVariant> load_layer(const Checkpoint& checkpoint, int layer, Precision precision) {
-  const Result<cpu::Element> element = element_of(precision);
-  if (!element) {
-    return element.error();
-  }
   LayerVariant variant;
   variant.precision = precision;
-  if (const Status allocated = allocate(variant, checkpoint.spec(), *element); !allocated) {
+  if (const Status allocated = allocate(variant, checkpoint.spec(), weight_format(precision));
+      !allocated) {
     return allocated.error();
   }
   using Role = TensorRole;
@@ -182,7 +231,9 @@ Result<LayerVariant> load_layer(const Checkpoint& checkpoint, int layer, Precisi
       {Role::kDown, &variant.down},
   };
   for (const auto& [role, matrix] : matrices) {
-    read_matrix(checkpoint, role, layer, *matrix);
+    if (const Status read = read_matrix(checkpoint, role, layer, *matrix); !read) {
+      return read.error();
+    }
   }
   return variant;
 }
@@ -192,22 +243,24 @@ Result<ModelWeights> load_weights(const Checkpoint& checkpoint,
                                   const LoadProgress& progress) {
   const ModelSpec& spec = checkpoint.spec();
   check(static_cast<int>(layer_precision.size()) == spec.layers, "one precision per layer");
-  const cpu::Element outer = outer_element(layer_precision);
+  const cpu::WeightFormat outer = outer_format(layer_precision);
   std::int64_t total_bytes = needed_bytes<ModelWeights>(spec, outer);
   for (const Precision precision : layer_precision) {
-    const Result<cpu::Element> element = element_of(precision);
-    if (!element) {
-      return element.error();  // before anything is read
-    }
-    total_bytes += needed_bytes<LayerVariant>(spec, *element);
+    total_bytes += needed_bytes<LayerVariant>(spec, weight_format(precision));
   }
   ModelWeights weights;
   if (const Status allocated = allocate(weights, spec, outer); !allocated) {
     return allocated.error();
   }
-  read_matrix(checkpoint, TensorRole::kEmbedding, 0, weights.embedding);
+  if (const Status read = read_matrix(checkpoint, TensorRole::kEmbedding, 0, weights.embedding);
+      !read) {
+    return read.error();
+  }
   if (!spec.tied_embeddings) {
-    read_matrix(checkpoint, TensorRole::kOutput, 0, weights.output);
+    if (const Status read = read_matrix(checkpoint, TensorRole::kOutput, 0, weights.output);
+        !read) {
+      return read.error();
+    }
   }
   read_vector(checkpoint, TensorRole::kFinalNorm, 0, weights.final_norm);
 
@@ -220,7 +273,7 @@ Result<ModelWeights> load_weights(const Checkpoint& checkpoint,
       return variant.error();
     }
     weights.layers.push_back(std::move(*variant));
-    done_bytes += needed_bytes<LayerVariant>(spec, *element_of(precision));
+    done_bytes += needed_bytes<LayerVariant>(spec, weight_format(precision));
     if (progress) {
       progress(done_bytes, total_bytes);
     }

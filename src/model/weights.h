@@ -13,6 +13,14 @@
 
 namespace protean {
 
+// How a layer's matrices are stored at a precision.
+cpu::WeightFormat weight_format(Precision precision);
+
+// Packs whole rows, at most 32, as a panel, rounding to nearest where the format is quantised
+// (quant/round_to_nearest.h). Fails, leaving the panel as it was, where a weight has no quantised
+// value.
+Status pack_rows(const cpu::PackedMatrix& matrix, std::int64_t panel, std::span<const float> rows);
+
 // One layer's weights at one precision, packed for the kernels, norms and biases (f32) included:
 // the unit in which a layer's precision changes. Everything points into `memory`, which moves with
 // it. What the model does not have is empty.
@@ -37,7 +45,7 @@ struct LayerVariant {
 };
 
 // A model ready to run. `output` is the same memory as `embedding` when they are tied. The tables
-// around the layers are f32 when all layers are, else bf16.
+// around the layers are f32 when all layers are, else bf16, quantised layers or not.
 struct ModelWeights {
   cpu::Region memory;  // of the tables around the layers
   cpu::PackedMatrix embedding;
@@ -51,6 +59,8 @@ struct ModelWeights {
 // Packed bytes that are ready, of those there will be. Called after each layer.
 using LoadProgress = std::function<void(std::int64_t done_bytes, std::int64_t total_bytes)>;
 
+// Quantised precisions are rounded to nearest (quant/round_to_nearest.h). Fails where memory is
+// short or a weight has no quantised value.
 Result<LayerVariant> load_layer(const Checkpoint& checkpoint, int layer, Precision precision);
 
 // Reads and packs panel by panel and gives file pages back on the way, so that the process never

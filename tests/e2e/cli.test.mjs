@@ -41,6 +41,17 @@ describe("protean generate", { skip }, () => {
     }
   });
 
+  it("writes at every precision, the same text alone and with two threads", () => {
+    for (const dtype of ["w8", "w4", "w3"]) {
+      const say = (threads) => run("generate", join(models, "tinystories-656k"), "--max-tokens", "24",
+        "--dtype", dtype, "--threads", threads, ...greedy);
+      const { status, stdout, stderr } = say("1");
+      assert.equal(status, 0, stderr);
+      assert.ok(stdout.length > 20, `${dtype}: ${stdout}`);
+      assert.equal(stdout, say("2").stdout);
+    }
+  });
+
   it("gives the same text for the same seed, at any thread count", () => {
     const say = (threads) => run("generate", join(models, "tinystories-656k"), "--prompt", "The dog",
       "--seed", "7", "--max-tokens", "60", "--threads", threads).stdout;

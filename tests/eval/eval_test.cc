@@ -9,6 +9,7 @@
 #include <iterator>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "apps/eval_documents.h"
@@ -151,6 +152,25 @@ TEST(Eval, AModelDivergesFromItselfNotAtAllAndFromAnotherPrecisionALittle) {
   EXPECT_GT(little->divergence->kl_mean(), 0.0);
   EXPECT_LT(little->divergence->kl_mean(), 0.01);
   EXPECT_GT(little->divergence->top1_agreement(), 0.9);
+}
+
+// Fewer bits, further away; how far is the ruler's business, but no layout error stays in bounds.
+TEST(Eval, AModelDivergesMoreTheFewerItsBits) {
+  const auto path = any_model();
+  PROTEAN_REQUIRE_DATA(path);
+  const TextFile text("two.jsonl", kTwoDocuments);
+  const auto reference = open_model(path, "bf16");
+  const auto documents = read_documents(text.path(), "", *reference->files().tokenizer);
+  ASSERT_TRUE(documents.ok()) << documents.error().message;
+  double before = 0.0;
+  for (const auto& [dtype, most] : {std::pair{"w8", 0.01}, {"w4", 0.5}, {"w3", 3.0}}) {
+    const auto quantised = open_model(path, dtype);
+    const auto score = score_text(*quantised, reference.get(), *documents, {128, 64}, no_progress);
+    ASSERT_TRUE(score.ok()) << score.error().message;
+    EXPECT_GT(score->divergence->kl_mean(), before) << dtype;
+    EXPECT_LT(score->divergence->kl_mean(), most) << dtype;
+    before = score->divergence->kl_mean();
+  }
 }
 
 // Spans of one precision, however they are cut, are one greedy continuation.

@@ -1,18 +1,20 @@
 #include "device/cpu/matmul.h"
 
 #include <algorithm>
-#include <cstring>
+#include <type_traits>
 #include <utility>
 
 #include "base/check.h"
 #include "base/units.h"
-#include "device/cpu/bf16.h"
+#include "device/cpu/matmul_part.h"
+#include "device/cpu/matmul_tiles.h"
+#include "device/cpu/tiles.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "device/cpu/matmul.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 // Highway wants its own headers after foreach_target.h.
-#include "device/cpu/lanes-inl.h"
+#include "device/cpu/weight_lines-inl.h"
 #include "hwy/cache_control.h"
 #include "hwy/highway.h"
 
@@ -20,21 +22,6 @@
 #define PROTEAN_DEVICE_CPU_MATMUL_ONCE
 
 namespace protean::cpu {
-
-// Rows [first_row, first_row + rows) times panels [first_panel, first_panel + panels): one task.
-struct MatmulPart {
-  std::int64_t first_row = 0;
-  int rows = 0;
-  std::int64_t first_panel = 0;
-  int panels = 0;
-};
-
-struct MatmulOperands {
-  const float* x = nullptr;
-  const PackedMatrix* weights = nullptr;
-  float* out = nullptr;
-  MatmulOptions options;
-};
 
 constexpr int kMaxPartRows = 240;
 constexpr int kMaxPartPanels = 8;
@@ -46,105 +33,191 @@ constexpr int kMaxTileRows = 12;
 HWY_BEFORE_NAMESPACE();
 namespace protean::cpu::HWY_NAMESPACE {
 
-constexpr int kPanel = PackedMatrix::kPanel;
-constexpr int kUnitsPerPanel = kPanel / kUnit;
-// Accumulators of a tile must leave registers for a unit of weights and a broadcast input.
+// Accumulators of a tile must leave registers for weights and a broadcast input.
 constexpr int kTileRows = kLanes == 16 ? 12 : 6;
 static_assert(kTileRows <= kMaxTileRows);
-// Inputs read before the next tile of rows: the weights read meanwhile stay in the L2 cache for it,
-// and the repacked inputs in L1. With a single tile there is nothing to keep.
+// Inputs multiplied before the next tile of rows: their weights stay in L1 for all of them, as f32,
+// and the rows' inputs in L2.
 constexpr std::int64_t kChunk = 256;
 constexpr std::int64_t kSingleTileChunk = 1024;
+static_assert(kChunk * kMaxPartRows >= kSingleTileChunk * kMaxTileRows, "one buffer serves both");
+// Up to so many rows read codes straight from the panel; for more, unpacking them first costs less.
+constexpr int kMaxCodeRows = 2;
 
-// How many units a tile spans: few rows need many, or each sum's latency would set the pace.
-constexpr int tile_units(int rows) {
-  const int most = kLanes == 16 ? 12 : 6;  // tile registers / 2
-  return rows * 4 <= most ? 4 : rows * 2 <= most ? 2 : 1;
+// How many vectors of outputs a tile spans: few rows need many, or each sum's latency would set the
+// pace.
+constexpr int tile_vecs(int rows) {
+  if (kLanes == 16) {
+    return rows <= 2 ? 8 : rows <= 6 ? 4 : 2;
+  }
+  return rows == 1 ? 8 : rows <= 3 ? 4 : 2;
 }
+
+// What a tile multiplies: inputs of R rows, interleaved [input][R], whole blocks of them and at
+// most one group, and what it adds to. x_sums are the rows' sums over the group.
+struct TileTask {
+  const float* x = nullptr;
+  const float* x_sums = nullptr;  // only where weights have offsets
+  std::int64_t inputs = 0;
+  float* sums = nullptr;
+  std::int64_t row_stride = 0;
+};
 
 // Asks for the line that is needed kAhead bytes later. A short run of lines in each of several
 // panels is too little for the hardware to notice in time.
-template <class Stored>
-HWY_INLINE void prefetch_line(const Stored* line) {
-  constexpr std::size_t kAhead = 8192, kCacheLine = 64;
-  const auto* const later = reinterpret_cast<const char*>(line) + kAhead;
-  for (std::size_t byte = 0; byte < kUnit * sizeof(Stored); byte += kCacheLine) {
-    hwy::Prefetch(later + byte);
+HWY_INLINE void prefetch_line(const std::byte* line) {
+  constexpr std::size_t kAhead = 8192;
+  hwy::Prefetch(line + kAhead);
+}
+
+template <int R, int V, class Lines, int j>
+HWY_INLINE void multiply_input(const float* x, const std::byte* const* lines, Vec table,
+                               Vec (&tile)[R][V]) {
+  Vec weights[V];
+  HWY_UNROLL(16)
+  for (int v = 0; v < V; ++v) {
+    weights[v] = Lines::template value<j>(lines[v], table);
+  }
+  HWY_UNROLL(16)
+  for (int r = 0; r < R; ++r) {
+    const Vec input = hn::Set(Floats(), x[j * R + r]);
+    HWY_UNROLL(16)
+    for (int v = 0; v < V; ++v) {
+      tile[r][v] = hn::MulAdd(input, weights[v], tile[r][v]);
+    }
   }
 }
 
-// One tile: R rows of inputs, interleaved [input][R], times C units of weights, which begin at
-// `weights[c]`; a line of the panel is kPanel elements. Continues the sums in memory.
-template <int R, int C, class Stored>
-HWY_NOINLINE void multiply_tile(const float* x, const Stored* const* weights, std::int64_t inputs,
-                                float* sums, std::int64_t row_stride) {
+template <int R, int V, class Lines, int... j>
+HWY_INLINE void multiply_inputs(const float* x, const std::byte* const* lines, Vec (&tile)[R][V],
+                                std::integer_sequence<int, j...> /*inputs of a line*/) {
+  const Vec table = Lines::table();
+  (multiply_input<R, V, Lines, j>(x, lines, table, tile), ...);
+}
+
+// R rows times V vectors of outputs. With kScaled the sums over codes are scaled once here.
+template <int R, int V, class Lines, bool kScaled>
+HWY_NOINLINE void multiply_tile(const TileTask& task, const std::byte* const* lines,
+                                const std::byte* const* scales) {
   const Floats floats;
-  Unit tile[R][C];
-  const Stored* line[C];
+  Vec tile[R][V];
+  const std::byte* line[V];
   HWY_UNROLL(16)
-  for (int c = 0; c < C; ++c) {
-    line[c] = weights[c];
+  for (int v = 0; v < V; ++v) {
+    line[v] = lines[v];
     HWY_UNROLL(16)
     for (int r = 0; r < R; ++r) {
-      tile[r][c] = load_sums<Stored>(sums + r * row_stride + c * kUnit);
+      tile[r][v] = kScaled ? hn::Zero(floats)
+                           : hn::LoadU(floats, task.sums + r * task.row_stride + v * kLanes);
     }
   }
-  for (std::int64_t i = 0; i < inputs; ++i) {
+  const float* x = task.x;
+  for (std::int64_t i = 0; i < task.inputs; i += Lines::kInputs) {
+    multiply_inputs<R, V, Lines>(x, line, tile, std::make_integer_sequence<int, Lines::kInputs>());
+    x += R * Lines::kInputs;
     HWY_UNROLL(16)
-    for (int c = 0; c < C; ++c) {
-      const Unit w = load_unit(line[c]);
-      if constexpr (R > 2) {
-        prefetch_line(line[c]);
+    for (int v = 0; v < V; ++v) {
+      if constexpr (Lines::kPrefetched && R > 2) {
+        prefetch_line(line[v]);
       }
-      line[c] += kPanel;
-      HWY_UNROLL(16)
-      for (int r = 0; r < R; ++r) {
-        const Vec input = hn::Set(floats, x[r]);
-        tile[r][c].a = hn::MulAdd(input, w.a, tile[r][c].a);
-        tile[r][c].b = hn::MulAdd(input, w.b, tile[r][c].b);
-      }
+      line[v] += Lines::kBytes;
     }
-    x += R;
   }
   HWY_UNROLL(16)
-  for (int c = 0; c < C; ++c) {
+  for (int v = 0; v < V; ++v) {
+    [[maybe_unused]] const Vec scale = kScaled ? load_scales(scales[v]) : hn::Zero(floats);
     HWY_UNROLL(16)
     for (int r = 0; r < R; ++r) {
-      store_sums<Stored>(tile[r][c], sums + r * row_stride + c * kUnit);
+      float* const to = task.sums + r * task.row_stride + v * kLanes;
+      Vec sum = tile[r][v];
+      if constexpr (kScaled) {
+        sum = hn::MulAdd(scale, sum, hn::LoadU(floats, to));
+        if (task.x_sums != nullptr) {
+          const Vec offset = load_scales(scales[v] + std::ptrdiff_t{kPanel} * 2);
+          sum = hn::MulAdd(offset, hn::Set(floats, task.x_sums[r]), sum);
+        }
+      }
+      hn::StoreU(sum, floats, to);
     }
   }
 }
 
-// Some rows of a part over one chunk of inputs.
-template <class Stored>
-struct Strip {
-  const float* x = nullptr;        // interleaved
-  const Stored* panels = nullptr;  // the chunk's first line of the part's first panel
-  std::int64_t panel_elements = 0;
-  int units = 0;
-  std::int64_t inputs = 0;
-  float* sums = nullptr;  // rows of `units` units
+// A chunk of inputs as the kernels read it. Without scales a chunk is one group.
+struct Chunk {
+  std::int64_t inputs = 0;  // whole blocks
+  std::int64_t group_inputs = 0;
+  std::int64_t group_bytes = 0;
+  std::int64_t scale_bytes = 0;
+  std::int64_t panel_bytes = 0;
+  const std::byte* panels = nullptr;  // the chunk's first group in the part's first panel
 };
 
-template <int R, class Stored>
-void multiply_strip(const Strip<Stored>& strip) {
-  constexpr int C = tile_units(R);
-  const std::int64_t row_stride = std::int64_t{strip.units} * kUnit;
-  const auto start_of = [&](int unit) {
-    return strip.panels + unit / kUnitsPerPanel * strip.panel_elements +
-           unit % kUnitsPerPanel * kUnit;
-  };
-  int unit = 0;
-  for (; unit + C <= strip.units; unit += C) {
-    const Stored* weights[C];
-    for (int c = 0; c < C; ++c) {
-      weights[c] = start_of(unit + c);
-    }
-    multiply_tile<R, C>(strip.x, weights, strip.inputs, strip.sums + unit * kUnit, row_stride);
+// Some rows of a part over one chunk of inputs, straight from the panels.
+struct Strip {
+  const float* x = nullptr;       // interleaved
+  const float* x_sums = nullptr;  // [groups][rows]; null without offsets
+  const Chunk* chunk = nullptr;
+  int vecs = 0;  // of outputs
+  float* sums = nullptr;
+};
+
+template <int R, int V, class Lines, bool kScaled>
+void multiply_vecs(const Strip& strip, int first_vec) {
+  const Chunk& chunk = *strip.chunk;
+  const std::byte* lines[V];
+  const std::byte* scales[V];
+  for (int v = 0; v < V; ++v) {
+    const int output = (first_vec + v) % kPanelVecs * kLanes;
+    const std::byte* const panel = chunk.panels + (first_vec + v) / kPanelVecs * chunk.panel_bytes;
+    scales[v] = panel + std::ptrdiff_t{output} * 2;
+    lines[v] = panel + chunk.scale_bytes + std::ptrdiff_t{output} * Lines::kOutputBytes;
   }
-  for (; unit < strip.units; ++unit) {
-    const Stored* weights = start_of(unit);
-    multiply_tile<R, 1>(strip.x, &weights, strip.inputs, strip.sums + unit * kUnit, row_stride);
+  TileTask task{strip.x, strip.x_sums, 0, strip.sums + first_vec * kLanes,
+                std::int64_t{strip.vecs} * kLanes};
+  for (std::int64_t first = 0; first < chunk.inputs; first += chunk.group_inputs) {
+    task.inputs = std::min(chunk.group_inputs, chunk.inputs - first);
+    multiply_tile<R, V, Lines, kScaled>(task, lines, scales);
+    task.x += R * task.inputs;
+    task.x_sums += task.x_sums == nullptr ? 0 : R;
+    for (int v = 0; v < V; ++v) {
+      lines[v] += chunk.group_bytes;
+      scales[v] += chunk.group_bytes;
+    }
+  }
+}
+
+template <int R, class Lines, bool kScaled>
+void multiply_strip(const Strip& strip) {
+  constexpr int V = tile_vecs(R);
+  int vec = 0;
+  for (; vec + V <= strip.vecs; vec += V) {
+    multiply_vecs<R, V, Lines, kScaled>(strip, vec);
+  }
+  for (; vec < strip.vecs; vec += 2) {
+    multiply_vecs<R, 2, Lines, kScaled>(strip, vec);
+  }
+}
+
+// Some rows of a part times one panel of one group that was unpacked to f32 `lines`.
+struct Block {
+  TileTask task;
+  const std::byte* lines = nullptr;
+  const std::byte* scales = nullptr;
+};
+
+template <int R, bool kScaled>
+void multiply_block(const Block& block) {
+  constexpr int V = std::min(tile_vecs(R), kPanelVecs);
+  TileTask task = block.task;
+  for (int vec = 0; vec < kPanelVecs; vec += V) {
+    const std::byte* lines[V];
+    const std::byte* scales[V];
+    for (int v = 0; v < V; ++v) {
+      lines[v] = block.lines + std::ptrdiff_t{vec + v} * kLanes * UnpackedLines::kOutputBytes;
+      scales[v] = block.scales + std::ptrdiff_t{vec + v} * kLanes * 2;
+    }
+    task.sums = block.task.sums + vec * kLanes;
+    multiply_tile<R, V, UnpackedLines, kScaled>(task, lines, scales);
   }
 }
 
@@ -188,72 +261,189 @@ inline void interleave_rows(const float* x, std::int64_t row_stride, int rows, s
   }
 }
 
-template <class Stored, int... kBefore>
-void multiply_rows(int rows, const Strip<Stored>& strip,
-                   std::integer_sequence<int, kBefore...> /*up to kTileRows*/) {
-  using Multiply = void (*)(const Strip<Stored>&);
-  static constexpr Multiply kByRows[] = {&multiply_strip<kBefore + 1, Stored>...};
+// A row's sum over a group's inputs, in an order that depends on nothing else.
+inline float sum_inputs(const float* x, std::int64_t inputs) {
+  const Floats floats;
+  Vec sum = hn::Zero(floats);
+  std::int64_t i = 0;
+  for (; i + kLanes <= inputs; i += kLanes) {
+    sum = hn::Add(sum, hn::LoadU(floats, x + i));
+  }
+  float total = hn::GetLane(hn::SumOfLanes(floats, sum));
+  for (; i < inputs; ++i) {
+    total += x[i];
+  }
+  return total;
+}
+
+// What a part needs for as long as it runs; half a MiB of stack.
+struct PartBuffers {
+  alignas(64) float sums[kMaxPartRows * kMaxPartPanels * kPanel];
+  alignas(64) float x[kMaxPartRows * kChunk];
+  alignas(64) float x_sums[kSingleTileChunk / PackedMatrix::kInputBlock * kMaxPartRows];
+  alignas(64) float lines[kChunk * kPanel];
+};
+
+// Inputs [first, first + count) of rows, padded with zeros to whole blocks.
+struct InputRange {
+  std::int64_t first = 0;
+  std::int64_t count = 0;
+  std::int64_t padded = 0;
+  std::int64_t group = 0;  // whose sums are wanted; 0: none
+};
+
+// Some rows of a part, as one tile reads them.
+struct TileRows {
+  const float* x = nullptr;  // of the part
+  std::int64_t stride = 0;
+  std::ptrdiff_t first = 0;
+  int count = 0;
+};
+
+inline void arrange_rows(const TileRows& rows, const InputRange& range, PartBuffers& buffers) {
+  const float* const x = rows.x + rows.first * rows.stride + range.first;
+  float* const to = buffers.x + rows.first * range.padded;
+  interleave_rows(x, rows.stride, rows.count, range.count, to);
+  std::fill(to + range.count * rows.count, to + range.padded * rows.count, 0.0f);
+  if (range.group == 0) {
+    return;
+  }
+  float* sum = buffers.x_sums + rows.first;
+  for (std::int64_t first = 0; first < range.count; first += range.group) {
+    const std::int64_t count = std::min(range.group, range.count - first);
+    for (int r = 0; r < rows.count; ++r) {
+      *sum++ = sum_inputs(x + r * rows.stride + first, count);
+    }
+  }
+}
+
+template <class Lines, bool kScaled, int... kBefore>
+void multiply_rows(int rows, const Strip& strip,
+                   std::integer_sequence<int, kBefore...> /*row counts - 1*/) {
+  using Multiply = void (*)(const Strip&);
+  static constexpr Multiply kByRows[] = {&multiply_strip<kBefore + 1, Lines, kScaled>...};
   kByRows[rows - 1](strip);
 }
 
-// Adds what does not come from this product, in an order that is always the same.
-inline void finish(const MatmulOperands& operands, const MatmulPart& part, float* sums) {
-  const std::int64_t outputs = operands.weights->outputs;
-  const std::int64_t first = part.first_panel * kPanel;
-  const std::int64_t columns = std::min<std::int64_t>(part.panels * kPanel, outputs - first);
-  for (int r = 0; r < part.rows; ++r, sums += part.panels * kPanel) {
-    float* const out = operands.out + (part.first_row + r) * outputs + first;
-    if (operands.options.bias != nullptr) {
-      for (std::int64_t i = 0; i < columns; ++i) {
-        sums[i] += operands.options.bias[first + i];
-      }
+template <bool kScaled, int... kBefore>
+void multiply_block_rows(int rows, const Block& block,
+                         std::integer_sequence<int, kBefore...> /*row counts - 1*/) {
+  using Multiply = void (*)(const Block&);
+  static constexpr Multiply kByRows[] = {&multiply_block<kBefore + 1, kScaled>...};
+  kByRows[rows - 1](block);
+}
+
+// Panels in chunks, all inputs of a group before the next.
+inline Chunk chunk_at(const PackedMatrix& weights, std::int64_t first_panel, std::int64_t first,
+                      std::int64_t inputs) {
+  const std::int64_t input_bytes = std::int64_t{kPanel} * weights.format.bits() / 8;
+  Chunk chunk{.inputs = inputs,
+              .group_inputs = inputs,
+              .group_bytes = inputs * input_bytes,
+              .scale_bytes = weights.scale_bytes(),
+              .panel_bytes = weights.panel_bytes()};
+  std::int64_t before = first * input_bytes;
+  if (weights.format.quantized()) {
+    chunk.group_inputs = weights.format.group;
+    chunk.group_bytes = weights.group_bytes();
+    before = first / chunk.group_inputs * chunk.group_bytes;
+  }
+  chunk.panels = weights.data + first_panel * chunk.panel_bytes + before;
+  return chunk;
+}
+
+inline std::int64_t summed_group(const WeightFormat& format) {
+  return format.quantized() && !format.symmetric ? format.group : 0;
+}
+
+// Few rows: each weight is read once, in the order of memory.
+template <class Lines, bool kScaled, int kMaxRows>
+void multiply_few(const MatmulOperands& operands, const MatmulPart& part, PartBuffers& buffers) {
+  const PackedMatrix& weights = *operands.weights;
+  const float* const x = operands.x + part.first_row * weights.inputs;
+  const std::int64_t padded = weights.padded_inputs();
+  const std::int64_t group = summed_group(weights.format);
+  const bool direct = part.rows == 1 && padded == weights.inputs && group == 0;
+  const std::int64_t step = direct ? padded : kSingleTileChunk;
+  for (std::int64_t first = 0; first < padded; first += step) {
+    const Chunk chunk = chunk_at(weights, part.first_panel, first, std::min(step, padded - first));
+    if (!direct) {
+      const InputRange range{first, std::min(step, weights.inputs - first), chunk.inputs, group};
+      arrange_rows({x, weights.inputs, 0, part.rows}, range, buffers);
     }
-    if (operands.options.accumulate) {
-      for (std::int64_t i = 0; i < columns; ++i) {
-        out[i] += sums[i];
+    const Strip strip{direct ? x : buffers.x, group == 0 ? nullptr : buffers.x_sums, &chunk,
+                      part.panels * kPanelVecs, buffers.sums};
+    multiply_rows<Lines, kScaled>(part.rows, strip, std::make_integer_sequence<int, kMaxRows>());
+  }
+}
+
+// Many rows: a panel's chunk becomes f32 once for all of them.
+template <class Lines, bool kScaled>
+void multiply_many(const MatmulOperands& operands, const MatmulPart& part, PartBuffers& buffers) {
+  const PackedMatrix& weights = *operands.weights;
+  const float* const x = operands.x + part.first_row * weights.inputs;
+  const std::int64_t padded = weights.padded_inputs();
+  const std::int64_t group = summed_group(weights.format);
+  const std::int64_t step = kScaled ? weights.format.group : kChunk;
+  const int columns = part.panels * kPanel;
+  const int tiles = ceil_div(part.rows, kTileRows);
+  const auto begin_of = [&](int tile) { return part.rows * tile / tiles; };
+  for (std::int64_t first = 0; first < padded; first += step) {
+    const Chunk chunk = chunk_at(weights, part.first_panel, first, std::min(step, padded - first));
+    const InputRange range{first, std::min(step, weights.inputs - first), chunk.inputs, group};
+    for (int tile = 0; tile < tiles; ++tile) {
+      arrange_rows({x, weights.inputs, begin_of(tile), begin_of(tile + 1) - begin_of(tile)}, range,
+                   buffers);
+    }
+    for (int panel = 0; panel < part.panels; ++panel) {
+      const std::byte* const packed = chunk.panels + panel * chunk.panel_bytes;
+      const std::byte* lines = packed;
+      if constexpr (!std::is_same_v<Lines, F32Lines>) {
+        unpack_lines<Lines>(packed + chunk.scale_bytes, chunk.inputs, buffers.lines);
+        lines = reinterpret_cast<const std::byte*>(buffers.lines);
       }
-    } else {
-      std::copy_n(sums, columns, out);
+      for (int tile = 0; tile < tiles; ++tile) {
+        const std::ptrdiff_t begin = begin_of(tile);
+        const Block block{
+            {buffers.x + begin * chunk.inputs, group == 0 ? nullptr : buffers.x_sums + begin,
+             chunk.inputs, buffers.sums + begin * columns + std::ptrdiff_t{panel} * kPanel,
+             columns},
+            lines,
+            packed};
+        multiply_block_rows<kScaled>(begin_of(tile + 1) - begin_of(tile), block,
+                                     std::make_integer_sequence<int, kTileRows>());
+      }
     }
   }
 }
 
-template <class Stored>
+template <class Lines, bool kScaled>
 void multiply_part(const MatmulOperands& operands, const MatmulPart& part) {
-  alignas(64) float sums[kMaxPartRows * kMaxPartPanels * kPanel];
-  alignas(64) float interleaved[kMaxTileRows * kSingleTileChunk];
-  const std::int64_t inputs = operands.weights->inputs;
-  const std::int64_t panel_elements = inputs * kPanel;
-  const int columns = part.panels * kPanel;
-  const Stored* const panels =
-      reinterpret_cast<const Stored*>(operands.weights->data) + part.first_panel * panel_elements;
-  std::fill_n(sums, part.rows * columns, 0.0f);
-  const int tiles = ceil_div(part.rows, kTileRows);
-  const std::int64_t chunk = part.rows == 1 ? inputs : tiles == 1 ? kSingleTileChunk : kChunk;
-  for (std::int64_t first = 0; first < inputs; first += chunk) {
-    const std::int64_t count = std::min(chunk, inputs - first);
-    for (int tile = 0; tile < tiles; ++tile) {
-      const int begin = part.rows * tile / tiles;
-      const int rows = part.rows * (tile + 1) / tiles - begin;
-      const float* x = operands.x + (part.first_row + begin) * inputs + first;
-      if (rows > 1) {
-        interleave_rows(x, inputs, rows, count, interleaved);
-        x = interleaved;
-      }
-      const Strip<Stored> strip{
-          x,     panels + first * kPanel, panel_elements, part.panels * kUnitsPerPanel,
-          count, sums + begin * columns};
-      multiply_rows(rows, strip, std::make_integer_sequence<int, kTileRows>());
-    }
+  // f32 needs no unpacking, and is for tests of the others.
+  constexpr bool kF32 = std::is_same_v<Lines, F32Lines>;
+  constexpr int kFewRows = kF32 ? 1 : kScaled ? kMaxCodeRows : kTileRows;
+  PartBuffers buffers;
+  std::fill_n(buffers.sums, part.rows * part.panels * kPanel, 0.0f);
+  if (part.rows <= kFewRows) {
+    multiply_few<Lines, kScaled, kFewRows>(operands, part, buffers);
+  } else {
+    multiply_many<Lines, kScaled>(operands, part, buffers);
   }
-  finish(operands, part, sums);
+  finish_part(operands, part, buffers.sums);
 }
 
 void multiply(const MatmulOperands& operands, const MatmulPart& part) {
-  if (operands.weights->element == Element::kF32) {
-    multiply_part<float>(operands, part);
-  } else {
-    multiply_part<std::uint16_t>(operands, part);
+  switch (operands.weights->format.kind) {
+    case WeightKind::kF32:
+      return multiply_part<F32Lines, false>(operands, part);
+    case WeightKind::kBf16:
+      return multiply_part<Bf16Lines, false>(operands, part);
+    case WeightKind::kW8:
+      return multiply_part<W8Lines, true>(operands, part);
+    case WeightKind::kW4:
+      return multiply_part<W4Lines, true>(operands, part);
+    case WeightKind::kW3:
+      return multiply_part<W3Lines, true>(operands, part);
   }
 }
 
@@ -278,13 +468,19 @@ struct Cut {
   std::int64_t panel_parts = 1;
 };
 
-Cut cut(std::int64_t m, std::int64_t panels, int threads) {
+// What a kernel takes at most, and how many rows it needs at least to be worth a part of its own.
+struct CutLimits {
+  std::int64_t rows = kMaxPartRows;
+  std::int64_t panels = kMaxPartPanels;
+  std::int64_t tile_rows = kMaxTileRows;
+};
+
+Cut cut(std::int64_t m, std::int64_t panels, int threads, const CutLimits& limits) {
   const std::int64_t wanted = kPartsPerThread * threads;
   Cut cut;
-  cut.row_parts =
-      std::max(ceil_div<std::int64_t>(m, kMaxPartRows),
-               std::min(ceil_div<std::int64_t>(m, kMaxTileRows), ceil_div(wanted, panels)));
-  while (cut.panels_per_part < kMaxPartPanels &&
+  cut.row_parts = std::max(ceil_div(m, limits.rows),
+                           std::min(ceil_div(m, limits.tile_rows), ceil_div(wanted, panels)));
+  while (cut.panels_per_part < limits.panels &&
          cut.row_parts * ceil_div(panels, cut.panels_per_part * 2) >= wanted) {
     cut.panels_per_part *= 2;
   }
@@ -292,14 +488,41 @@ Cut cut(std::int64_t m, std::int64_t panels, int threads) {
   return cut;
 }
 
-const std::byte* element_at(const PackedMatrix& matrix, std::int64_t row, std::int64_t input) {
-  const std::int64_t panel = row / PackedMatrix::kPanel;
-  const std::int64_t line = panel * matrix.inputs + input;
-  const std::int64_t index = line * PackedMatrix::kPanel + row % PackedMatrix::kPanel;
-  return matrix.data + index * element_bytes(matrix.element);
+// AMX serves every number of rows, one too: its sums are in another order than the vectors', and a
+// row's bits must not depend on the rows beside it. Nothing is lost by that, for what few rows wait
+// for is memory.
+MatmulUnit unit_for(const WeightFormat& format, MatmulUnit wanted) {
+  if (format.kind == WeightKind::kF32) {
+    return MatmulUnit::kVector;
+  }
+  if (wanted != MatmulUnit::kBest) {
+    return wanted;
+  }
+  return amx_available() ? MatmulUnit::kAmx : MatmulUnit::kVector;
 }
 
 }  // namespace
+
+void finish_part(const MatmulOperands& operands, const MatmulPart& part, float* sums) {
+  const std::int64_t outputs = operands.weights->outputs;
+  const std::int64_t first = part.first_panel * PackedMatrix::kPanel;
+  const std::int64_t columns = std::min<std::int64_t>(part.columns(), outputs - first);
+  for (int r = 0; r < part.rows; ++r, sums += part.columns()) {
+    float* const out = operands.out + (part.first_row + r) * outputs + first;
+    if (operands.options.bias != nullptr) {
+      for (std::int64_t i = 0; i < columns; ++i) {
+        sums[i] += operands.options.bias[first + i];
+      }
+    }
+    if (operands.options.accumulate) {
+      for (std::int64_t i = 0; i < columns; ++i) {
+        out[i] += sums[i];
+      }
+    } else {
+      std::copy_n(sums, columns, out);
+    }
+  }
+}
 
 void matmul(Team& team, std::span<const float> x, const PackedMatrix& weights, std::span<float> out,
             const MatmulOptions& options) {
@@ -310,9 +533,13 @@ void matmul(Team& team, std::span<const float> x, const PackedMatrix& weights, s
     return;
   }
   const MatmulOperands operands{x.data(), &weights, out.data(), options};
+  const MatmulUnit unit = unit_for(weights.format, options.unit);
   const std::int64_t panels = weights.panels();
   const bool serial = m * weights.outputs * weights.inputs < kSerialWork;
-  const Cut parts = cut(m, panels, serial ? 1 : team.threads());
+  const Cut parts =
+      cut(m, panels, serial ? 1 : team.threads(),
+          unit == MatmulUnit::kVector ? CutLimits()
+                                      : CutLimits{kMaxTiledRows, kMaxTiledPanels, 2 * kTileRows16});
   const auto run_part = [&](std::int64_t index, int) {
     // Neighbouring tasks share their weights.
     const std::int64_t row_part = index % parts.row_parts;
@@ -320,9 +547,13 @@ void matmul(Team& team, std::span<const float> x, const PackedMatrix& weights, s
     const std::int64_t end_row = m * (row_part + 1) / parts.row_parts;
     const std::int64_t first_panel = index / parts.row_parts * parts.panels_per_part;
     const std::int64_t end_panel = std::min(first_panel + parts.panels_per_part, panels);
-    HWY_DYNAMIC_DISPATCH(multiply)
-    (operands, {first_row, static_cast<int>(end_row - first_row), first_panel,
-                static_cast<int>(end_panel - first_panel)});
+    const MatmulPart part{first_row, static_cast<int>(end_row - first_row), first_panel,
+                          static_cast<int>(end_panel - first_panel)};
+    if (unit == MatmulUnit::kVector) {
+      HWY_DYNAMIC_DISPATCH(multiply)(operands, part);
+    } else {
+      multiply_tiled(operands, part, unit == MatmulUnit::kEmulatedAmx);
+    }
   };
   const std::int64_t tasks = parts.row_parts * parts.panel_parts;
   if (serial) {
@@ -331,50 +562,6 @@ void matmul(Team& team, std::span<const float> x, const PackedMatrix& weights, s
     }
   } else {
     team.run(tasks, run_part);
-  }
-}
-
-void pack_panel(const PackedMatrix& matrix, std::int64_t panel, const float* rows, int row_count) {
-  constexpr int kPanel = PackedMatrix::kPanel;
-  // A cache line of each row at a time: the rows are far apart, the lines of the panel are not.
-  constexpr std::int64_t kRun = 16;
-  check(row_count >= 0 && row_count <= kPanel, "a panel has at most 32 rows");
-  const auto write = [&](auto* lines, auto convert) {
-    for (std::int64_t first = 0; first < matrix.inputs; first += kRun) {
-      const std::int64_t end = std::min(first + kRun, matrix.inputs);
-      for (int row = 0; row < kPanel; ++row) {
-        for (std::int64_t i = first; i < end; ++i) {
-          lines[i * kPanel + row] =
-              row < row_count ? convert(rows[row * matrix.inputs + i]) : convert(0.0f);
-        }
-      }
-    }
-  };
-  std::byte* const start =
-      matrix.data + panel * kPanel * matrix.inputs * element_bytes(matrix.element);
-  if (matrix.element == Element::kF32) {
-    write(reinterpret_cast<float*>(start), [](float value) { return value; });
-  } else {
-    write(reinterpret_cast<std::uint16_t*>(start), bf16_from);
-  }
-}
-
-void gather_rows(const PackedMatrix& table, std::span<const TokenId> ids, std::span<float> out) {
-  check(std::ssize(out) == std::ssize(ids) * table.inputs, "out is not a row for every id");
-  const std::int64_t stride = PackedMatrix::kPanel * element_bytes(table.element);
-  float* to = out.data();
-  for (const TokenId id : ids) {
-    check(id >= 0 && id < table.outputs, "a row that the table does not have");
-    const std::byte* from = element_at(table, id, 0);
-    for (std::int64_t i = 0; i < table.inputs; ++i, from += stride) {
-      if (table.element == Element::kF32) {
-        std::memcpy(to++, from, sizeof(float));
-      } else {
-        std::uint16_t bits = 0;
-        std::memcpy(&bits, from, sizeof(bits));
-        *to++ = float_from(bits);
-      }
-    }
   }
 }
 

@@ -2,41 +2,106 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <string>
 #include <vector>
 
 #include "device/cpu/elementwise.h"
 #include "device/cpu/every_target.h"
+#include "device/cpu/f16.h"
 #include "device/cpu/memory.h"
+#include "device/cpu/tiles.h"
 
 namespace protean::cpu {
 namespace {
 
-// A matrix in the row-major form it was made from and packed.
+constexpr WeightFormat kF32{.kind = WeightKind::kF32};
+constexpr WeightFormat kBf16{.kind = WeightKind::kBf16};
+
+std::vector<WeightFormat> every_format() {
+  std::vector<WeightFormat> formats = {kF32, kBf16};
+  for (const WeightKind kind : {WeightKind::kW8, WeightKind::kW4, WeightKind::kW3}) {
+    for (const int group : {32, 64, 128}) {
+      formats.push_back({.kind = kind, .group = group, .symmetric = true});
+      formats.push_back({.kind = kind, .group = group, .symmetric = false});
+    }
+  }
+  return formats;
+}
+
+std::string name_of(const WeightFormat& format) {
+  return std::to_string(format.bits()) + " bits, group " + std::to_string(format.group) +
+         (format.symmetric ? ", symmetric" : "");
+}
+
+// A matrix packed, and in the row-major form of the weights that kernels must see.
 struct Weights {
-  std::vector<float> rows;  // already rounded to the element
+  std::vector<float> rows;
   Region memory;
   PackedMatrix packed;
 };
 
 class Matmul : public EveryTarget {
  protected:
-  Weights random_weights(Element element, std::int64_t outputs, std::int64_t inputs) {
+  Weights random_weights(const WeightFormat& format, std::int64_t outputs, std::int64_t inputs) {
     Weights weights;
-    weights.rows = random_floats(outputs * inputs);
-    weights.packed = {.element = element, .outputs = outputs, .inputs = inputs};
+    weights.packed = {.format = format, .outputs = outputs, .inputs = inputs};
     weights.memory = Region::map(weights.packed.bytes()).value();
     weights.packed.data = weights.memory.data();
+    if (format.quantized()) {
+      pack_random_codes(weights);
+      return weights;
+    }
+    weights.rows = random_floats(outputs * inputs);
     for (std::int64_t panel = 0; panel < weights.packed.panels(); ++panel) {
       const std::int64_t first = panel * PackedMatrix::kPanel;
       const auto count = std::min<std::int64_t>(PackedMatrix::kPanel, outputs - first);
       pack_panel(weights.packed, panel, weights.rows.data() + first * inputs,
                  static_cast<int>(count));
     }
-    round_to(element, weights.rows);
+    round_to(format.inputs(), weights.rows);
     return weights;
   }
+
+  void pack_random_codes(Weights& weights) {
+    const PackedMatrix& packed = weights.packed;
+    const int bits = packed.format.bits();
+    const float middle = static_cast<float>(1 << (bits - 1));
+    QuantizedRows rows{.bits = bits, .group = packed.format.group, .inputs = packed.inputs};
+    const auto groups = static_cast<std::size_t>(rows.groups());
+    std::vector<std::uint8_t> codes(static_cast<std::size_t>(32 * packed.inputs));
+    std::vector<float> scales(32 * groups);
+    std::vector<float> offsets(32 * groups);
+    std::uniform_real_distribution<float> scale(0.001f, 0.02f);
+    for (std::int64_t panel = 0; panel < packed.panels(); ++panel) {
+      const auto count = static_cast<std::size_t>(
+          std::min<std::int64_t>(PackedMatrix::kPanel, packed.outputs - panel * 32));
+      for (std::uint8_t& code : codes) {
+        code = static_cast<std::uint8_t>(random()() >> (32 - bits));
+      }
+      for (std::size_t i = 0; i < scales.size(); ++i) {
+        // As quantisers have them: a scale that f16 holds and a whole zero point.
+        const int zero =
+            packed.format.symmetric ? 1 << (bits - 1) : static_cast<int>(random()() % 8);
+        scales[i] = float_from_f16(f16_from(scale(random())));
+        offsets[i] = static_cast<float>(-zero) * scales[i];
+      }
+      const auto inputs = static_cast<std::size_t>(packed.inputs);
+      rows.codes = std::span(codes).first(count * inputs);
+      rows.scales = std::span(scales).first(count * groups);
+      rows.offsets = std::span(offsets).first(count * groups);
+      pack_panel(packed, panel, rows);
+      for (std::size_t at = 0; at < rows.codes.size(); ++at) {
+        const std::size_t group = at / inputs * groups + at % inputs / rows.group;
+        const float offset = float_from_f16(f16_from(offsets[group] + middle * scales[group]));
+        weights.rows.push_back(
+            std::fma(scales[group], static_cast<float>(codes[at]) - middle, offset));
+      }
+    }
+  }
+
   std::vector<float> random_rows(Element element, std::int64_t count) {
     std::vector<float> x = random_floats(count);
     round_to(element, x);
@@ -52,33 +117,38 @@ TEST_P(Matmul, AgreesWithDoublePrecision) {
   Team team(2);
   const Size sizes[] = {{1, 1, 1},    {2, 3, 5},     {1, 64, 129},  {5, 7, 33},    {7, 1030, 31},
                         {13, 64, 96}, {26, 300, 70}, {250, 17, 40}, {3, 129, 300}, {12, 2, 257}};
-  for (const Element element : {Element::kF32, Element::kBf16}) {
+  for (const WeightFormat& format : every_format()) {
     for (const auto& [m, inputs, outputs] : sizes) {
-      const Weights weights = random_weights(element, outputs, inputs);
-      const std::vector<float> x = random_rows(element, m * inputs);
+      const Weights weights = random_weights(format, outputs, inputs);
+      const float largest =
+          std::abs(*std::max_element(weights.rows.begin(), weights.rows.end(),
+                                     [](float a, float b) { return std::abs(a) < std::abs(b); }));
+      const std::vector<float> x = random_rows(format.inputs(), m * inputs);
       const std::vector<float> bias = random_floats(outputs);
       const std::vector<float> before = random_floats(m * outputs);
-      for (const bool with_bias : {false, true}) {
-        for (const bool accumulate : {false, true}) {
-          std::vector<float> out = before;
-          out.push_back(12345.0f);  // must not be touched
-          matmul(team, x, weights.packed, std::span(out).first(out.size() - 1),
-                 {.bias = with_bias ? bias.data() : nullptr, .accumulate = accumulate});
-          EXPECT_EQ(out.back(), 12345.0f);
-          for (std::int64_t r = 0; r < m; ++r) {
-            for (std::int64_t o = 0; o < outputs; ++o) {
-              double sum = with_bias ? bias[o] : 0.0;
-              double size = std::abs(sum);
-              for (std::int64_t i = 0; i < inputs; ++i) {
-                const double term = double{x[r * inputs + i]} * weights.rows[o * inputs + i];
-                sum += term;
-                size += std::abs(term);
-              }
-              sum += accumulate ? before[r * outputs + o] : 0.0;
-              size += accumulate ? std::abs(before[r * outputs + o]) : 0.0;
-              ASSERT_NEAR(out[r * outputs + o], sum, size * 6e-8 * (4 + std::sqrt(inputs)))
-                  << m << "x" << inputs << "x" << outputs << " row " << r << " output " << o;
+      for (const bool more : {false, true}) {  // than the product
+        std::vector<float> out = before;
+        out.push_back(12345.0f);  // must not be touched
+        matmul(team, x, weights.packed, std::span(out).first(out.size() - 1),
+               {.bias = more ? bias.data() : nullptr,
+                .accumulate = more,
+                .unit = MatmulUnit::kVector});
+        EXPECT_EQ(out.back(), 12345.0f);
+        for (std::int64_t r = 0; r < m; ++r) {
+          for (std::int64_t o = 0; o < outputs; ++o) {
+            double sum = more ? double{bias[o]} + before[r * outputs + o] : 0.0;
+            double size = more ? std::abs(bias[o]) + std::abs(before[r * outputs + o]) : 0.0;
+            for (std::int64_t i = 0; i < inputs; ++i) {
+              const double term = double{x[r * inputs + i]} * weights.rows[o * inputs + i];
+              sum += term;
+              // With offsets a small weight is the difference of two large ones.
+              size += format.quantized() && !format.symmetric
+                          ? std::abs(x[r * inputs + i]) * largest
+                          : std::abs(term);
             }
+            ASSERT_NEAR(out[r * outputs + o], sum, size * 6e-8 * (4 + std::sqrt(inputs)))
+                << name_of(format) << " " << m << "x" << inputs << "x" << outputs << " row " << r
+                << " output " << o;
           }
         }
       }
@@ -90,7 +160,7 @@ TEST_P(Matmul, AgreesWithDoublePrecision) {
 TEST_P(Matmul, IsOneChainOfAdditionsInOrder) {
   Team team(2);
   const std::int64_t m = 14, inputs = 777, outputs = 45;
-  const Weights weights = random_weights(Element::kBf16, outputs, inputs);
+  const Weights weights = random_weights(kBf16, outputs, inputs);
   const std::vector<float> x = random_rows(Element::kBf16, m * inputs);
   const std::vector<float> bias = random_floats(outputs);
   std::vector<float> out = random_floats(m * outputs);
@@ -104,29 +174,34 @@ TEST_P(Matmul, IsOneChainOfAdditionsInOrder) {
       expected[r * outputs + o] += sum + bias[o];
     }
   }
-  matmul(team, x, weights.packed, out, {.bias = bias.data(), .accumulate = true});
+  matmul(team, x, weights.packed, out,
+         {.bias = bias.data(), .accumulate = true, .unit = MatmulUnit::kVector});
   EXPECT_EQ(out, expected);
 }
 
 TEST_P(Matmul, GivesARowTheSameBitsInAnyBatch) {
-  constexpr std::int64_t kRows = 500;
-  for (const Element element : {Element::kF32, Element::kBf16}) {
-    for (const auto& [inputs, outputs] : {std::pair{700, 293}, {1100, 64}, {33, 31}}) {
-      const Weights weights = random_weights(element, outputs, inputs);
-      const std::vector<float> x = random_rows(element, kRows * inputs);
+  constexpr std::int64_t kRows = 280;  // more than one part holds
+  for (const WeightFormat& format : every_format()) {
+    if (format.quantized() && format.symmetric != (format.group == 64)) {
+      continue;  // every kind, group and symmetry, but not each with each
+    }
+    for (const auto& [inputs, outputs] : {std::pair{300, 100}, {1100, 64}, {33, 31}}) {
+      const Weights weights = random_weights(format, outputs, inputs);
+      const std::vector<float> x = random_rows(format.inputs(), kRows * inputs);
       const std::vector<float> bias = random_floats(outputs);
-      const MatmulOptions options{.bias = bias.data()};
+      const MatmulOptions options{.bias = bias.data(), .unit = MatmulUnit::kVector};
       std::vector<float> alone(kRows * outputs);
       Team one(1);
       for (std::int64_t r = 0; r < kRows; ++r) {
         matmul(one, std::span(x).subspan(r * inputs, inputs), weights.packed,
                std::span(alone).subspan(r * outputs, outputs), options);
       }
-      std::vector<std::int64_t> batches = {130, kRows};
-      for (std::int64_t m = 1; m <= 33; ++m) {
+      std::vector<std::int64_t> batches = {kRows};
+      for (std::int64_t m = 1; m <= 130; m += m < 34 ? 1 : 7) {
         batches.push_back(m);
       }
-      for (int threads = 1; threads <= 3; ++threads) {
+      batches.push_back(130);
+      for (int threads = 1; threads <= 2; ++threads) {
         Team team(threads);
         std::int64_t first = 0;
         for (const std::int64_t m : batches) {
@@ -137,7 +212,7 @@ TEST_P(Matmul, GivesARowTheSameBitsInAnyBatch) {
           ASSERT_EQ(
               std::memcmp(out.data(), alone.data() + first * outputs, out.size() * sizeof(float)),
               0)
-              << "m " << m << " threads " << threads << " inputs " << inputs;
+              << name_of(format) << " m " << m << " threads " << threads << " inputs " << inputs;
         }
       }
     }
@@ -145,42 +220,118 @@ TEST_P(Matmul, GivesARowTheSameBitsInAnyBatch) {
 }
 
 TEST_P(Matmul, GathersTheRowsItPacked) {
-  for (const Element element : {Element::kF32, Element::kBf16}) {
-    const std::int64_t inputs = 37, outputs = 70;
-    const Weights weights = random_weights(element, outputs, inputs);
-    const std::vector<TokenId> ids = {69, 0, 31, 32, 33, 69, 63, 64};
-    std::vector<float> out(ids.size() * inputs);
-    gather_rows(weights.packed, ids, out);
-    for (std::size_t i = 0; i < ids.size(); ++i) {
-      EXPECT_EQ(std::memcmp(out.data() + i * inputs, weights.rows.data() + ids[i] * inputs,
-                            inputs * sizeof(float)),
-                0)
-          << "id " << ids[i];
+  for (const WeightFormat& format : every_format()) {
+    for (const std::int64_t inputs : {37, 200}) {
+      const std::int64_t outputs = 70;
+      const Weights weights = random_weights(format, outputs, inputs);
+      const std::vector<TokenId> ids = {69, 0, 31, 32, 33, 69, 63, 64};
+      std::vector<float> out(ids.size() * inputs);
+      gather_rows(weights.packed, ids, out);
+      for (std::size_t i = 0; i < ids.size(); ++i) {
+        EXPECT_EQ(std::memcmp(out.data() + i * inputs, weights.rows.data() + ids[i] * inputs,
+                              inputs * sizeof(float)),
+                  0)
+            << name_of(format) << " id " << ids[i];
+      }
     }
   }
-}
-
-TEST_P(Matmul, FillsTheLastPanelWithZeros) {
-  PackedMatrix matrix{.element = Element::kBf16, .outputs = 33, .inputs = 3};
-  std::vector<std::uint16_t> memory(static_cast<std::size_t>(matrix.bytes()) / 2, 0xffff);
-  matrix.data = reinterpret_cast<std::byte*>(memory.data());
-  const float row[] = {1.0f, 2.0f, 3.0f};
-  pack_panel(matrix, 1, row, 1);
-  EXPECT_EQ(memory[0], 0xffff);  // another panel's
-  for (int i = 0; i < 3; ++i) {
-    for (int column = 1; column < 32; ++column) {
-      EXPECT_EQ(memory[static_cast<std::size_t>((3 + i) * 32 + column)], 0);
-    }
-  }
-  EXPECT_EQ(memory[3 * 32], 0x3f80);
 }
 
 TEST_P(Matmul, HasNothingToDoForNoRows) {
   Team team(1);
-  const Weights weights = random_weights(Element::kBf16, 4, 4);
+  const Weights weights = random_weights(kBf16, 4, 4);
   matmul(team, {}, weights.packed, {});
 }
 
+// The same matrices by tiles: emulated everywhere, and by AMX where there is one.
+class TiledMatmul : public Matmul {
+ protected:
+  // The definition: TDPBF16PS by TDPBF16PS over weights as tiles hold them.
+  static std::vector<float> expected(std::span<const float> x, const Weights& weights) {
+    const std::int64_t inputs = weights.packed.inputs, outputs = weights.packed.outputs;
+    std::vector<float> rows = weights.rows;
+    round_to(Element::kBf16, rows);
+    std::vector<float> out;
+    for (std::int64_t r = 0; r < std::ssize(x) / inputs; ++r) {
+      for (std::int64_t o = 0; o < outputs; ++o) {
+        float sum = 0;
+        for (std::int64_t first = 0; first < inputs; first += kTileInputs) {
+          float halves[2] = {0, 0};
+          for (std::int64_t i = first; i < std::min(inputs, first + kTileInputs); ++i) {
+            halves[i % 2] += x[r * inputs + i] * rows[o * inputs + i];
+          }
+          sum += halves[0] + halves[1];
+        }
+        out.push_back(sum);
+      }
+    }
+    return out;
+  }
+
+  static std::vector<float> product(std::span<const float> x, const Weights& weights, int threads,
+                                    MatmulUnit unit = MatmulUnit::kEmulatedAmx) {
+    Team team(threads);
+    const std::int64_t m = std::ssize(x) / weights.packed.inputs;
+    std::vector<float> out(static_cast<std::size_t>(m * weights.packed.outputs));
+    matmul(team, x, weights.packed, out, {.unit = unit});
+    return out;
+  }
+};
+
+std::vector<WeightFormat> tiled_formats() {
+  std::vector<WeightFormat> formats = every_format();
+  formats.erase(formats.begin());  // f32
+  return formats;
+}
+
+TEST_P(TiledMatmul, IsWhatTheInstructionIsDefinedToDo) {
+  for (const WeightFormat& format : tiled_formats()) {
+    for (const auto& [m, inputs, outputs] :
+         {Size{1, 1, 1}, {3, 33, 40}, {17, 64, 31}, {2, 1100, 33}, {40, 540, 64}}) {
+      const Weights weights = random_weights(format, outputs, inputs);
+      const std::vector<float> x = random_rows(Element::kBf16, m * inputs);
+      EXPECT_EQ(product(x, weights, 1), expected(x, weights))
+          << name_of(format) << " " << m << "x" << inputs << "x" << outputs;
+    }
+  }
+}
+
+TEST_P(TiledMatmul, GivesARowTheSameBitsInAnyBatch) {
+  constexpr std::int64_t kRows = 300;  // more than one part holds
+  for (const WeightFormat& format : {kBf16, WeightFormat{.kind = WeightKind::kW4, .group = 64}}) {
+    for (const auto& [inputs, outputs] : {std::pair{70, 33}, {600, 20}}) {
+      const Weights weights = random_weights(format, outputs, inputs);
+      const std::vector<float> x = random_rows(Element::kBf16, kRows * inputs);
+      const std::vector<float> all = product(x, weights, 2);
+      std::int64_t first = 0;
+      for (const std::int64_t m : {1, 2, 15, 16, 17, 31, 32, 33, 63, 130}) {
+        first = (first + 41) % (kRows - m);
+        const auto part =
+            product(std::span(x).subspan(first * inputs, m * inputs), weights, 1 + m % 2);
+        ASSERT_EQ(
+            std::memcmp(part.data(), all.data() + first * outputs, part.size() * sizeof(float)), 0)
+            << name_of(format) << " m " << m << " inputs " << inputs;
+      }
+    }
+  }
+}
+
+TEST_P(TiledMatmul, AmxAgreesWithItsEmulation) {
+  if (!amx_available()) {
+    GTEST_SKIP() << "this processor has no AMX";
+  }
+  for (const WeightFormat& format : tiled_formats()) {
+    for (const auto& [m, inputs, outputs] :
+         {Size{1, 1, 1}, {3, 33, 40}, {1, 4200, 64}, {70, 1100, 200}}) {
+      const Weights weights = random_weights(format, outputs, inputs);
+      const std::vector<float> x = random_rows(Element::kBf16, m * inputs);
+      EXPECT_EQ(product(x, weights, 2, MatmulUnit::kAmx), product(x, weights, 2))
+          << name_of(format) << " " << m << "x" << inputs << "x" << outputs;
+    }
+  }
+}
+
+PROTEAN_ON_EVERY_TARGET(TiledMatmul);
 PROTEAN_ON_EVERY_TARGET(Matmul);
 
 }  // namespace

@@ -1,0 +1,164 @@
+#include "device/cpu/ceilings.h"
+
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+#include <vector>
+
+#include "device/cpu/bf16.h"
+#include "device/cpu/tiles.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "device/cpu/ceilings.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+// Highway wants its own headers after foreach_target.h.
+#include "device/cpu/lanes-inl.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace protean::cpu::HWY_NAMESPACE {
+
+std::uint64_t sum_words(const std::uint64_t* from, std::int64_t count) {
+  const hn::ScalableTag<std::uint64_t> words;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(words));
+  auto sum0 = hn::Zero(words), sum1 = sum0, sum2 = sum0, sum3 = sum0;
+  std::int64_t i = 0;
+  for (; i + 4 * lanes <= count; i += 4 * lanes) {
+    sum0 = hn::Add(sum0, hn::LoadU(words, from + i));
+    sum1 = hn::Add(sum1, hn::LoadU(words, from + i + lanes));
+    sum2 = hn::Add(sum2, hn::LoadU(words, from + i + 2 * lanes));
+    sum3 = hn::Add(sum3, hn::LoadU(words, from + i + 3 * lanes));
+  }
+  const auto sum = hn::Add(hn::Add(sum0, sum1), hn::Add(sum2, sum3));
+  std::uint64_t total = hn::GetLane(hn::SumOfLanes(words, sum));
+  for (; i < count; ++i) {
+    total += from[i];
+  }
+  return total;
+}
+
+constexpr int kSums = kLanes == 16 ? 24 : 12;
+constexpr int kSteps = 64;
+
+// kSums independent chains over vectors that lie in L1.
+MultiplyWork multiply_vectors(const float* values, std::int64_t rounds) {
+  const Floats floats;
+  Vec sums[kSums];
+  HWY_UNROLL(24)
+  for (int i = 0; i < kSums; ++i) {
+    sums[i] = hn::Set(floats, static_cast<float>(i));  // or they would be one and the same
+  }
+  for (std::int64_t round = 0; round < rounds; ++round) {
+    for (int step = 0; step < kSteps; ++step) {
+      const Vec a = hn::LoadU(floats, values + step * 16);
+      const Vec b = hn::LoadU(floats, values + step * 16 + 8);
+      HWY_UNROLL(24)
+      for (int i = 0; i < kSums; ++i) {
+        sums[i] = hn::MulAdd(a, b, sums[i]);
+      }
+    }
+  }
+  Vec sum = sums[0];
+  HWY_UNROLL(24)
+  for (int i = 1; i < kSums; ++i) {
+    sum = hn::Add(sum, sums[i]);
+  }
+  return {2.0 * kLanes * kSums * kSteps * static_cast<double>(rounds),
+          hn::GetLane(hn::SumOfLanes(floats, sum))};
+}
+
+}  // namespace protean::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace protean::cpu {
+namespace {
+
+HWY_EXPORT(sum_words);
+HWY_EXPORT(multiply_vectors);
+
+constexpr std::int64_t kValues = 2048;
+
+// Uniform in [-1, 1), the same at every call.
+std::vector<float> random_values() {
+  std::vector<float> values(kValues);
+  std::uint32_t state = 1;
+  for (float& value : values) {
+    state = state * 1664525U + 1013904223U;
+    value = static_cast<float>(static_cast<std::int32_t>(state)) * 0x1p-31f;
+  }
+  return values;
+}
+
+// Two by two tiles of sums, as the matmul has them, over operands of 4 KiB.
+template <class Tiles>
+MultiplyWork multiply_tiles_in_cache(Tiles tiles, const std::vector<float>& values,
+                                     std::int64_t rounds) {
+  alignas(64) std::uint16_t operands[kValues];
+  alignas(64) float sums[16 * 16];
+  std::transform(values.begin(), values.end(), operands, bf16_from);
+  tiles.configure();
+  tiles.template zero<0>();
+  tiles.template zero<1>();
+  tiles.template zero<2>();
+  tiles.template zero<3>();
+  for (std::int64_t round = 0; round < rounds; ++round) {
+    tiles.template load<4>(operands, kTileBytes);
+    tiles.template load<5>(operands + 512, kTileBytes);
+    tiles.template load<6>(operands + 1024, kTileBytes);
+    tiles.template load<7>(operands + 1536, kTileBytes);
+    tiles.template multiply<0, 4, 6>();
+    tiles.template multiply<1, 4, 7>();
+    tiles.template multiply<2, 5, 6>();
+    tiles.template multiply<3, 5, 7>();
+  }
+  tiles.template store<0>(sums, kTileBytes);
+  tiles.release();
+  return {4.0 * 2 * 16 * 16 * 32 * static_cast<double>(rounds), sums[0]};
+}
+
+MultiplyWork multiply_with([[maybe_unused]] MatmulUnit unit, const std::vector<float>& values,
+                           std::int64_t rounds) {
+#if HWY_ARCH_X86_64
+  if (unit == MatmulUnit::kAmx) {
+    return multiply_tiles_in_cache(AmxTiles(), values, rounds);
+  }
+#endif
+  return HWY_DYNAMIC_DISPATCH(multiply_vectors)(values.data(), rounds);
+}
+
+}  // namespace
+
+std::uint64_t read_memory(Team& team, std::span<const std::byte> memory) {
+  constexpr std::int64_t kPiece = 1 << 20;  // bytes; neighbours are read one after the other
+  const auto* const words = reinterpret_cast<const std::uint64_t*>(memory.data());
+  const std::int64_t count = std::ssize(memory) / 8;
+  const std::int64_t pieces = (count * 8 + kPiece - 1) / kPiece;
+  std::atomic<std::uint64_t> total{0};
+  team.run(pieces, [&](std::int64_t piece, int) {
+    const std::int64_t begin = piece * kPiece / 8;
+    const std::int64_t end = std::min(count, begin + kPiece / 8);
+    total += HWY_DYNAMIC_DISPATCH(sum_words)(words + begin, end - begin);
+  });
+  return total;
+}
+
+MultiplyWork multiply_in_cache(Team& team, MatmulUnit unit, std::int64_t rounds) {
+  const std::vector<float> values = random_values();
+  MultiplyWork all;
+  std::mutex mutex;
+  team.run(team.threads(), [&](std::int64_t, int) {
+    const MultiplyWork done = multiply_with(unit, values, rounds);
+    const std::lock_guard lock(mutex);
+    all.operations += done.operations;
+    all.checksum += done.checksum;
+  });
+  return all;
+}
+
+MatmulUnit best_unit() {
+  return amx_available() ? MatmulUnit::kAmx : MatmulUnit::kVector;
+}
+
+}  // namespace protean::cpu
+#endif

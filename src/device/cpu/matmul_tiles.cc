@@ -1,0 +1,273 @@
+#include "device/cpu/matmul_tiles.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "base/check.h"
+#include "base/units.h"
+#include "device/cpu/tiles.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "device/cpu/matmul_tiles.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+// Highway wants its own headers after foreach_target.h.
+#include "device/cpu/weight_lines-inl.h"
+#include "hwy/cache_control.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace protean::cpu::HWY_NAMESPACE {
+
+// Inputs multiplied before the next panel: a panel's part of them stays in L1, that of 256 rows in
+// L2. Of few rows more inputs fit, and long runs of a panel stream better; each run is still
+// multiplied kTiledChunk by kTiledChunk, since so much is unpacked at once.
+constexpr std::int64_t kTiledChunk = 512;
+constexpr std::int64_t kFewRowsChunk = 4096;
+constexpr int kFewRows = 2 * kTileRows16;
+constexpr std::int64_t kTileElements = std::int64_t{kTileRows16} * kTileInputs;
+static_assert(kFewRowsChunk * kFewRows <= kTiledChunk * kMaxTiledRows, "one buffer serves both");
+
+// What a part needs for as long as it runs; 800 KiB of stack.
+struct TiledBuffers {
+  alignas(64) float sums[kMaxTiledRows * kMaxTiledPanels * kPanel];
+  alignas(64) std::uint16_t x[kMaxTiledRows * kTiledChunk];  // tiles [row tile][inputs / 32]
+  alignas(64) std::uint16_t weights[kTiledChunk * kPanel];   // of one panel, as bf16 is packed
+};
+
+// Rows of f32 that are bf16 already, as tiles. What is beyond them becomes zeros.
+inline void arrange_tiles(const float* x, std::int64_t stride, int rows, std::int64_t inputs,
+                          std::uint16_t* tiles) {
+  const Words words;
+  const hn::Rebind<std::uint16_t, Words> halves;
+  const std::int64_t steps = ceil_div<std::int64_t>(inputs, kTileInputs);
+  for (int row = 0; row < round_up(rows, kTileRows16); ++row) {
+    std::uint16_t* to = tiles + row / kTileRows16 * steps * kTileElements +
+                        std::ptrdiff_t{row % kTileRows16} * kTileInputs;
+    const float* const from = x + row * stride;
+    for (std::int64_t first = 0; first < inputs; first += kTileInputs, to += kTileElements) {
+      const std::int64_t count =
+          row < rows ? std::min<std::int64_t>(kTileInputs, inputs - first) : 0;
+      alignas(64) float part[kTileInputs];
+      const float* source = from + first;
+      if (count < kTileInputs) {
+        std::fill(std::copy_n(source, count, part), std::end(part), 0.0f);
+        source = part;
+      }
+      for (int i = 0; i < kTileInputs; i += kLanes) {
+        const auto bits = hn::LoadU(words, reinterpret_cast<const std::uint32_t*>(source + i));
+        hn::StoreU(hn::TruncateTo(halves, hn::ShiftRight<16>(bits)), halves, to + i);
+      }
+    }
+  }
+}
+
+template <class Lines, int... j>
+HWY_INLINE void round_weights(const std::byte* line, const Vec (&grid)[2], std::uint32_t* to,
+                              std::integer_sequence<int, j...> /*inputs*/) {
+  const Words words;
+  const Floats floats;
+  const Vec table = Lines::table();
+  Vec weights[sizeof...(j)];
+  ((weights[j] =
+        round_bf16(floats, hn::MulAdd(grid[0], Lines::template value<j>(line, table), grid[1]))),
+   ...);
+  HWY_UNROLL(16)
+  for (std::size_t pair = 0; pair < sizeof...(j) / 2; ++pair) {
+    const auto even = hn::ShiftRight<16>(hn::BitCast(words, weights[2 * pair]));
+    const auto odd = hn::BitCast(words, weights[2 * pair + 1]);
+    hn::StoreU(hn::Or(even, odd), words, to + pair * kPanel);
+  }
+}
+
+// A group of a panel as bf16 [inputs / 2][32][2]: scale * code + offset, rounded to nearest even.
+template <class Lines>
+void unpack_group(const std::byte* group, std::int64_t scale_bytes, std::int64_t inputs,
+                  std::uint16_t* out) {
+  const bool offsets = scale_bytes > kPanel * 2;
+  for (int v = 0; v < kPanelVecs; ++v) {
+    const std::byte* const scales = group + std::ptrdiff_t{v} * kLanes * 2;
+    const Vec grid[2] = {load_scales(scales), offsets
+                                                  ? load_scales(scales + std::ptrdiff_t{kPanel} * 2)
+                                                  : hn::Zero(Floats())};
+    const std::byte* line = group + scale_bytes + std::ptrdiff_t{v} * kLanes * Lines::kOutputBytes;
+    auto* to = reinterpret_cast<std::uint32_t*>(out) + std::ptrdiff_t{v} * kLanes;
+    for (std::int64_t i = 0; i < inputs; i += Lines::kInputs) {
+      round_weights<Lines>(line, grid, to, std::make_integer_sequence<int, Lines::kInputs>());
+      line += Lines::kBytes;
+      to += Lines::kInputs / 2 * kPanel;
+    }
+  }
+}
+
+// Inputs [first, first + inputs) of a panel as tiles can be loaded from them, in place for bf16.
+inline const std::uint16_t* tile_weights(const PackedMatrix& weights, std::int64_t panel,
+                                         std::int64_t first, std::int64_t inputs,
+                                         std::uint16_t* buffer) {
+  const std::byte* from = weights.data + panel * weights.panel_bytes();
+  if (weights.format.kind == WeightKind::kBf16) {
+    return reinterpret_cast<const std::uint16_t*>(from) + first * kPanel;
+  }
+  const std::int64_t group = weights.format.group;
+  from += first / group * weights.group_bytes();
+  for (std::int64_t i = 0; i < inputs; i += group, from += weights.group_bytes()) {
+    const std::int64_t count = std::min(group, inputs - i);
+    std::uint16_t* const to = buffer + i * kPanel;
+    switch (weights.format.kind) {
+      case WeightKind::kW8:
+        unpack_group<W8Lines>(from, weights.scale_bytes(), count, to);
+        break;
+      case WeightKind::kW4:
+        unpack_group<W4Lines>(from, weights.scale_bytes(), count, to);
+        break;
+      default:
+        unpack_group<W3Lines>(from, weights.scale_bytes(), count, to);
+    }
+  }
+  return buffer;
+}
+
+// One or two tiles of rows times a panel, two tiles of outputs, over a chunk of inputs.
+struct TiledBlock {
+  const std::uint16_t* x = nullptr;        // the first row tile
+  std::int64_t x_stride = 0;               // elements to the second
+  const std::uint16_t* weights = nullptr;  // [inputs / 2][32][2]
+  std::int64_t steps = 0;                  // of 32 inputs
+  float* sums = nullptr;
+  std::int64_t row_bytes = 0;  // of sums
+  bool continues = false;      // sums of earlier inputs
+};
+
+// Tiles 0 to 3 are sums, 4 and 5 rows, 6 and 7 weights.
+template <bool kTwo, class Tiles>
+void multiply_tiled_block(Tiles& tiles, const TiledBlock& block) {
+  constexpr std::int64_t kWeightBytes = std::int64_t{kPanel} * 4;  // a pair of inputs
+  constexpr int kColumns = kPanel / 2;
+  float* const lower = block.sums + kTileRows16 * block.row_bytes / 4;
+  if (block.continues) {
+    tiles.template load<0>(block.sums, block.row_bytes);
+    tiles.template load<1>(block.sums + kColumns, block.row_bytes);
+    if constexpr (kTwo) {
+      tiles.template load<2>(lower, block.row_bytes);
+      tiles.template load<3>(lower + kColumns, block.row_bytes);
+    }
+  } else {
+    tiles.template zero<0>();
+    tiles.template zero<1>();
+    tiles.template zero<2>();
+    tiles.template zero<3>();
+  }
+  const std::uint16_t* x = block.x;
+  const std::uint16_t* weights = block.weights;
+  for (std::int64_t step = 0; step < block.steps; ++step) {
+    tiles.template load<6>(weights, kWeightBytes);
+    tiles.template load<4>(x, kTileBytes);
+    tiles.template multiply<0, 4, 6>();
+    tiles.template load<7>(weights + kPanel, kWeightBytes);
+    tiles.template multiply<1, 4, 7>();
+    if constexpr (kTwo) {
+      tiles.template load<5>(x + block.x_stride, kTileBytes);
+      tiles.template multiply<2, 5, 6>();
+      tiles.template multiply<3, 5, 7>();
+    }
+    x += kTileElements;
+    weights += std::ptrdiff_t{kTileInputs} * kPanel;
+  }
+  tiles.template store<0>(block.sums, block.row_bytes);
+  tiles.template store<1>(block.sums + kColumns, block.row_bytes);
+  if constexpr (kTwo) {
+    tiles.template store<2>(lower, block.row_bytes);
+    tiles.template store<3>(lower + kColumns, block.row_bytes);
+  }
+}
+
+// Inputs that are arranged as tiles, of which a panel is multiplied with [first, first + inputs).
+struct TiledInputs {
+  const std::uint16_t* x = nullptr;
+  int row_tiles = 0;
+  std::int64_t steps = 0;  // of 32 inputs, from one row tile to the next
+  std::int64_t first = 0;  // inputs before x
+};
+
+// A panel of the matrix and where its sums go.
+struct PanelSums {
+  std::int64_t panel = 0;
+  float* sums = nullptr;
+  std::int64_t columns = 0;  // from one row of sums to the next
+};
+
+template <class Tiles>
+void multiply_panel(const PackedMatrix& weights, const TiledInputs& inputs, const PanelSums& to,
+                    std::uint16_t* unpacked, Tiles& tiles) {
+  for (std::int64_t step = 0; step < inputs.steps; step += kTiledChunk / kTileInputs) {
+    const std::int64_t first = inputs.first + step * kTileInputs;
+    const std::int64_t steps = std::min(kTiledChunk / kTileInputs, inputs.steps - step);
+    TiledBlock block{
+        .x_stride = inputs.steps * kTileElements,
+        .weights = tile_weights(weights, to.panel, first, steps * kTileInputs, unpacked),
+        .steps = steps,
+        .row_bytes = to.columns * 4,
+        .continues = first > 0};
+    for (int tile = 0; tile < inputs.row_tiles; tile += 2) {
+      block.x = inputs.x + (tile * inputs.steps + step) * kTileElements;
+      block.sums = to.sums + tile * kTileRows16 * to.columns;
+      if (tile + 1 < inputs.row_tiles) {
+        multiply_tiled_block<true>(tiles, block);
+      } else {
+        multiply_tiled_block<false>(tiles, block);
+      }
+    }
+  }
+}
+
+template <class Tiles>
+void multiply_tiled_part(const MatmulOperands& operands, const MatmulPart& part, Tiles& tiles) {
+  TiledBuffers buffers;
+  const PackedMatrix& weights = *operands.weights;
+  const float* const x = operands.x + part.first_row * weights.inputs;
+  const std::int64_t chunk = part.rows <= kFewRows ? kFewRowsChunk : kTiledChunk;
+  tiles.configure();
+  for (std::int64_t first = 0; first < weights.inputs; first += chunk) {
+    const std::int64_t count = std::min(chunk, weights.inputs - first);
+    arrange_tiles(x + first, weights.inputs, part.rows, count, buffers.x);
+    const TiledInputs inputs{buffers.x, ceil_div(part.rows, kTileRows16),
+                             ceil_div<std::int64_t>(count, kTileInputs), first};
+    for (int panel = 0; panel < part.panels; ++panel) {
+      const PanelSums to{part.first_panel + panel, buffers.sums + std::ptrdiff_t{panel} * kPanel,
+                         part.columns()};
+      multiply_panel(weights, inputs, to, buffers.weights, tiles);
+    }
+  }
+  tiles.release();
+  finish_part(operands, part, buffers.sums);
+}
+
+void multiply_tiled_here(const MatmulOperands& operands, const MatmulPart& part, bool emulated) {
+  if (emulated) {
+    EmulatedTiles tiles;
+    return multiply_tiled_part(operands, part, tiles);
+  }
+#if HWY_ARCH_X86_64
+  AmxTiles tiles;
+  multiply_tiled_part(operands, part, tiles);
+#else
+  check(false, "AMX is a feature of x86");
+#endif
+}
+
+}  // namespace protean::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace protean::cpu {
+
+HWY_EXPORT(multiply_tiled_here);
+
+void multiply_tiled(const MatmulOperands& operands, const MatmulPart& part, bool emulated) {
+  check(operands.weights->format.kind != WeightKind::kF32, "tiles have no f32");
+  check(part.rows <= kMaxTiledRows && part.panels <= kMaxTiledPanels, "a part fits its buffers");
+  HWY_DYNAMIC_DISPATCH(multiply_tiled_here)(operands, part, emulated);
+}
+
+}  // namespace protean::cpu
+#endif

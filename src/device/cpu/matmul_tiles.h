@@ -1,0 +1,14 @@
+#pragma once
+
+#include "device/cpu/matmul_part.h"
+
+namespace protean::cpu {
+
+// What a part may hold, so that its inputs, sums and unpacked weights stay in L2.
+constexpr int kMaxTiledRows = 256;
+constexpr int kMaxTiledPanels = 16;
+
+// One part of a product by AMX tiles, or by their emulation. Weights are not f32.
+void multiply_tiled(const MatmulOperands& operands, const MatmulPart& part, bool emulated);
+
+}  // namespace protean::cpu

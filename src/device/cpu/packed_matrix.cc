@@ -1,0 +1,223 @@
+#include "device/cpu/packed_matrix.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "base/check.h"
+#include "base/units.h"
+#include "device/cpu/bf16.h"
+#include "device/cpu/f16.h"
+
+namespace protean::cpu {
+namespace {
+
+constexpr int kPanel = PackedMatrix::kPanel;
+constexpr int kBlock = PackedMatrix::kInputBlock;
+constexpr int kScalesBytes = kPanel * 2;
+
+std::int64_t code_bytes(const PackedMatrix& matrix, std::int64_t inputs) {
+  return inputs * kPanel * matrix.format.bits() / 8;
+}
+
+void store_half(std::byte* to, float scale) {
+  const std::uint16_t half = f16_from(scale);
+  std::memcpy(to, &half, sizeof(half));
+}
+
+float load_half(const std::byte* from) {
+  std::uint16_t half = 0;
+  std::memcpy(&half, from, sizeof(half));
+  return float_from_f16(half);
+}
+
+std::uint32_t load_word(const std::byte* from) {
+  std::uint32_t word = 0;
+  std::memcpy(&word, from, sizeof(word));
+  return word;
+}
+
+// Codes of one output, `count` <= 32 of them, as the signed fields that kernels read. Bits of
+// missing inputs are zero, which is the middle code.
+void store_codes(WeightKind kind, std::span<const std::uint8_t> codes, int output, std::byte* to) {
+  const int bits = WeightFormat{.kind = kind}.bits();
+  const auto middle = static_cast<std::uint8_t>(1U << (bits - 1));
+  if (kind == WeightKind::kW8) {
+    for (std::size_t i = 0; i < codes.size(); ++i) {
+      to[i * kPanel + static_cast<std::size_t>(output)] = std::byte(codes[i] ^ middle);
+    }
+    return;
+  }
+  std::uint32_t words[4] = {};
+  for (std::size_t i = 0; i < codes.size(); ++i) {
+    const std::uint64_t field = static_cast<std::uint64_t>(codes[i] ^ middle) << (i * bits % 32);
+    words[i * bits / 32] |= static_cast<std::uint32_t>(field);
+    if (field >> 32 != 0) {
+      words[i * bits / 32 + 1] |= static_cast<std::uint32_t>(field >> 32);
+    }
+  }
+  for (int word = 0; word < bits; ++word) {
+    std::memcpy(to + (std::int64_t{word} * kPanel + output) * 4, &words[word], 4);
+  }
+}
+
+// The signed code of one input of the block of 32 at `from`.
+int load_code(WeightKind kind, const std::byte* from, int input, int output) {
+  if (kind == WeightKind::kW8) {
+    return static_cast<std::int8_t>(from[input * kPanel + output]);
+  }
+  const int bits = WeightFormat{.kind = kind}.bits();
+  const int first = input * bits / 32;
+  const int last = (input * bits + bits - 1) / 32;
+  const std::byte* const words = from + std::ptrdiff_t{output} * 4;
+  const std::uint64_t low = load_word(words + std::ptrdiff_t{first} * kPanel * 4);
+  const std::uint64_t high = load_word(words + std::ptrdiff_t{last} * kPanel * 4);
+  const auto field =
+      static_cast<int>((high << 32 | low) >> (input * bits % 32) & ((1U << bits) - 1));
+  return field >= 1 << (bits - 1) ? field - (1 << bits) : field;
+}
+
+// The row's weights, one after the other.
+void read_quantized_row(const PackedMatrix& matrix, std::int64_t row, float* out) {
+  const WeightFormat& format = matrix.format;
+  const std::byte* group = matrix.data + row / kPanel * matrix.panel_bytes();
+  const auto output = static_cast<int>(row % kPanel);
+  for (std::int64_t i = 0; i < matrix.inputs; ++i) {
+    const std::int64_t inside = i % format.group;
+    if (i > 0 && inside == 0) {
+      group += matrix.group_bytes();
+    }
+    const std::byte* const codes =
+        group + matrix.scale_bytes() + code_bytes(matrix, inside / kBlock * kBlock);
+    const float scale = load_half(group + std::ptrdiff_t{output} * 2);
+    const float offset =
+        format.symmetric ? 0.0f : load_half(group + kScalesBytes + std::ptrdiff_t{output} * 2);
+    const int code = load_code(format.kind, codes, static_cast<int>(inside % kBlock), output);
+    out[i] = std::fma(scale, static_cast<float>(code), offset);
+  }
+}
+
+void read_row(const PackedMatrix& matrix, std::int64_t row, float* out) {
+  const std::byte* const panel = matrix.data + row / kPanel * matrix.panel_bytes();
+  const std::int64_t output = row % kPanel;
+  if (matrix.format.kind == WeightKind::kF32) {
+    for (std::int64_t i = 0; i < matrix.inputs; ++i) {
+      std::memcpy(out + i, panel + (i * kPanel + output) * 4, 4);
+    }
+  } else if (matrix.format.kind == WeightKind::kBf16) {
+    for (std::int64_t i = 0; i < matrix.inputs; ++i) {
+      std::uint16_t bits = 0;
+      std::memcpy(&bits, panel + ((i / 2 * kPanel + output) * 2 + i % 2) * 2, sizeof(bits));
+      out[i] = float_from(bits);
+    }
+  } else {
+    read_quantized_row(matrix, row, out);
+  }
+}
+
+}  // namespace
+
+int WeightFormat::bits() const {
+  switch (kind) {
+    case WeightKind::kF32:
+      return 32;
+    case WeightKind::kBf16:
+      return 16;
+    case WeightKind::kW8:
+      return 8;
+    case WeightKind::kW4:
+      return 4;
+    case WeightKind::kW3:
+      return 3;
+  }
+  return 0;
+}
+
+std::int64_t PackedMatrix::scale_bytes() const {
+  return !format.quantized() ? 0 : format.symmetric ? kScalesBytes : 2 * kScalesBytes;
+}
+
+std::int64_t PackedMatrix::group_bytes() const {
+  return scale_bytes() + code_bytes(*this, format.group);
+}
+
+std::int64_t PackedMatrix::panel_bytes() const {
+  const std::int64_t groups = format.quantized() ? ceil_div<std::int64_t>(inputs, format.group) : 0;
+  return code_bytes(*this, padded_inputs()) + groups * scale_bytes();
+}
+
+void pack_panel(const PackedMatrix& matrix, std::int64_t panel, const float* rows, int row_count) {
+  // A cache line of each row at a time: the rows are far apart, the lines of the panel are not.
+  constexpr std::int64_t kRun = 16;
+  check(!matrix.format.quantized(), "quantised matrices are packed from quantised rows");
+  check(row_count >= 0 && row_count <= kPanel, "a panel has at most 32 rows");
+  const auto write = [&](auto convert, auto place) {
+    for (std::int64_t first = 0; first < matrix.padded_inputs(); first += kRun) {
+      for (int row = 0; row < kPanel; ++row) {
+        for (std::int64_t i = first; i < first + kRun; ++i) {
+          const bool there = row < row_count && i < matrix.inputs;
+          *place(i, row) = convert(there ? rows[row * matrix.inputs + i] : 0.0f);
+        }
+      }
+    }
+  };
+  std::byte* const start = matrix.data + panel * matrix.panel_bytes();
+  if (matrix.format.kind == WeightKind::kF32) {
+    auto* const to = reinterpret_cast<float*>(start);
+    write([](float value) { return value; },
+          [&](std::int64_t i, int row) { return to + i * kPanel + row; });
+  } else {
+    auto* const to = reinterpret_cast<std::uint16_t*>(start);
+    write(bf16_from,
+          [&](std::int64_t i, int row) { return to + (i / 2 * kPanel + row) * 2 + i % 2; });
+  }
+}
+
+void pack_panel(const PackedMatrix& matrix, std::int64_t panel, const QuantizedRows& rows) {
+  const WeightFormat& format = matrix.format;
+  check(format.quantized() && rows.bits == format.bits() && rows.group == format.group &&
+            rows.inputs == matrix.inputs,
+        "quantised rows have the form of their matrix");
+  const std::int64_t row_count = std::ssize(rows.codes) / rows.inputs;
+  check(row_count <= kPanel && std::ssize(rows.codes) == row_count * rows.inputs &&
+            std::ssize(rows.scales) == row_count * rows.groups() &&
+            rows.offsets.size() == rows.scales.size(),
+        "a panel has at most 32 whole rows");
+  const auto middle = static_cast<float>(1 << (rows.bits - 1));
+  std::byte* group = matrix.data + panel * matrix.panel_bytes();
+  std::memset(group, 0, static_cast<std::size_t>(matrix.panel_bytes()));
+  for (std::int64_t g = 0; g < rows.groups(); ++g, group += matrix.group_bytes()) {
+    const std::int64_t first = g * rows.group;
+    const std::int64_t count = std::min<std::int64_t>(rows.group, rows.inputs - first);
+    for (std::int64_t row = 0; row < row_count; ++row) {
+      const auto at = static_cast<std::size_t>(row * rows.groups() + g);
+      const float middle_weight = rows.offsets[at] + middle * rows.scales[at];
+      store_half(group + row * 2, rows.scales[at]);
+      if (format.symmetric) {
+        check(middle_weight == 0, "the middle code of symmetric rows is zero");
+      } else {
+        store_half(group + kScalesBytes + row * 2, middle_weight);
+      }
+      for (std::int64_t i = 0; i < count; i += kBlock) {
+        const auto block = static_cast<std::size_t>(std::min<std::int64_t>(kBlock, count - i));
+        const auto codes =
+            rows.codes.subspan(static_cast<std::size_t>(row * rows.inputs + first + i), block);
+        store_codes(format.kind, codes, static_cast<int>(row),
+                    group + matrix.scale_bytes() + code_bytes(matrix, i));
+      }
+    }
+  }
+}
+
+void gather_rows(const PackedMatrix& table, std::span<const TokenId> ids, std::span<float> out) {
+  check(std::ssize(out) == std::ssize(ids) * table.inputs, "out is not a row for every id");
+  float* to = out.data();
+  for (const TokenId id : ids) {
+    check(id >= 0 && id < table.outputs, "a row that the table does not have");
+    read_row(table, id, to);
+    to += table.inputs;
+  }
+}
+
+}  // namespace protean::cpu

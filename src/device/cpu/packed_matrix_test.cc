@@ -1,0 +1,90 @@
+#include "device/cpu/packed_matrix.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <vector>
+
+#include "device/cpu/f16.h"
+
+namespace protean::cpu {
+namespace {
+
+std::int64_t bytes_of(WeightFormat format, std::int64_t outputs, std::int64_t inputs) {
+  return PackedMatrix{.format = format, .outputs = outputs, .inputs = inputs}.bytes();
+}
+
+TEST(PackedMatrix, TakesTheBytesThatItsFormatNeeds) {
+  using Kind = WeightKind;
+  const std::int64_t weights = 8192 * 2048;
+  EXPECT_EQ(bytes_of({.kind = Kind::kF32}, 8192, 2048), weights * 4);
+  EXPECT_EQ(bytes_of({.kind = Kind::kBf16}, 8192, 2048), weights * 2);
+  const std::int64_t scales = weights / 128 * 2;
+  EXPECT_EQ(bytes_of({.kind = Kind::kW8}, 8192, 2048), weights + scales);
+  EXPECT_EQ(bytes_of({.kind = Kind::kW4}, 8192, 2048), weights / 2 + scales);
+  EXPECT_EQ(bytes_of({.kind = Kind::kW3}, 8192, 2048), weights * 3 / 8 + scales);
+  EXPECT_EQ(bytes_of({.kind = Kind::kW4, .symmetric = false}, 8192, 2048),
+            weights / 2 + 2 * scales);
+  EXPECT_EQ(bytes_of({.kind = Kind::kW3, .group = 32}, 8192, 2048), weights * 3 / 8 + 4 * scales);
+  // Padded to 32 outputs and 64 inputs, in two groups.
+  EXPECT_EQ(bytes_of({.kind = Kind::kBf16}, 1, 33), 32 * 64 * 2);
+  EXPECT_EQ(bytes_of({.kind = Kind::kW4, .group = 32}, 1, 33), 32 * 32 + 2 * 64);
+}
+
+TEST(PackedMatrix, FillsTheLastPanelWithZeros) {
+  PackedMatrix matrix{.format = {.kind = WeightKind::kBf16}, .outputs = 33, .inputs = 3};
+  std::vector<std::uint16_t> memory(static_cast<std::size_t>(matrix.bytes()) / 2, 0xffff);
+  matrix.data = reinterpret_cast<std::byte*>(memory.data());
+  const float row[] = {1.0f, 2.0f, 3.0f};
+  pack_panel(matrix, 1, row, 1);
+  constexpr std::size_t kPanelElements = 32 * 32;
+  EXPECT_EQ(memory[kPanelElements - 1], 0xffff);  // another panel's
+  for (std::size_t i = 0; i < kPanelElements; ++i) {
+    // Pairs of inputs side by side: 1 and 2, then 3 and nothing 32 pairs later.
+    const std::uint16_t want = i == 0 ? 0x3f80 : i == 1 ? 0x4000 : i == 64 ? 0x4040 : 0;
+    EXPECT_EQ(memory[kPanelElements + i], want) << i;
+  }
+}
+
+TEST(PackedMatrix, PutsCodesWhereTheFormatSays) {
+  PackedMatrix matrix{.format = {.kind = WeightKind::kW4, .group = 32, .symmetric = false},
+                      .outputs = 2,
+                      .inputs = 10};
+  std::vector<std::byte> memory(static_cast<std::size_t>(matrix.bytes()), std::byte{0xff});
+  matrix.data = memory.data();
+  const std::vector<std::uint8_t> codes = {8, 9, 10, 11, 12, 13, 14, 15, 0, 1,
+                                           7, 7, 7,  7,  7,  7,  7,  7,  7, 7};
+  const float scales[] = {0.5f, 0.25f};
+  const float offsets[] = {-4.0f, -1.0f};
+  pack_panel(matrix, 0,
+             QuantizedRows{.bits = 4,
+                           .group = 32,
+                           .inputs = 10,
+                           .codes = codes,
+                           .scales = scales,
+                           .offsets = offsets});
+  const auto half = [&](std::size_t at) {
+    std::uint16_t bits = 0;
+    std::memcpy(&bits, memory.data() + at, 2);
+    return float_from_f16(bits);
+  };
+  const auto word = [&](std::size_t at) {
+    std::uint32_t bits = 0;
+    std::memcpy(&bits, memory.data() + 128 + at, 4);
+    return bits;
+  };
+  EXPECT_EQ(half(0), 0.5f);
+  EXPECT_EQ(half(2), 0.25f);
+  EXPECT_EQ(half(4), 0.0f);
+  EXPECT_EQ(half(64), 0.0f);  // -4 + 8 * 0.5
+  EXPECT_EQ(half(66), 1.0f);
+  EXPECT_EQ(word(0), 0x76543210U);
+  EXPECT_EQ(word(4), 0xffffffffU);  // 7 is one below the middle
+  EXPECT_EQ(word(8), 0U);
+  EXPECT_EQ(word(128), 0x00000098U);
+  EXPECT_EQ(word(132), 0x000000ffU);
+  EXPECT_EQ(word(256), 0U);
+}
+
+}  // namespace
+}  // namespace protean::cpu

@@ -1,0 +1,102 @@
+#include "device/cpu/tiles.h"
+
+#include <cmath>
+#include <cstring>
+
+#include "device/cpu/bf16.h"
+
+#if HWY_ARCH_X86_64 && defined(__linux__)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
+namespace protean::cpu {
+namespace {
+
+// Denormals count as zeros, of operands and of results.
+float flushed(float value) {
+  return std::fpclassify(value) == FP_SUBNORMAL ? std::copysign(0.0f, value) : value;
+}
+
+float bf16_at(const std::byte* from) {
+  std::uint16_t bits = 0;
+  std::memcpy(&bits, from, sizeof(bits));
+  return flushed(float_from(bits));
+}
+
+#if HWY_ARCH_X86_64 && defined(__linux__)
+bool processor_has_amx_bf16() {
+  constexpr unsigned kOsSavesState = 1U << 27;                // leaf 1, ECX
+  constexpr unsigned kAmxBf16 = 1U << 22, kTiles = 1U << 24;  // leaf 7, EDX
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  if (__get_cpuid(1, &a, &b, &c, &d) == 0 || (c & kOsSavesState) == 0) {
+    return false;
+  }
+  if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0) {
+    return false;
+  }
+  return (d & kAmxBf16) != 0 && (d & kTiles) != 0;
+}
+
+bool ask_for_tiles() {
+  constexpr unsigned kTileState = 3U << 17;                    // configuration and data, in XCR0
+  constexpr long kRequestPermission = 0x1023, kTileData = 18;  // of arch_prctl
+  std::uint32_t low = 0, high = 0;
+  asm volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+  return (low & kTileState) == kTileState &&
+         syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+}
+#endif
+
+}  // namespace
+
+bool amx_available() {
+#if HWY_ARCH_X86_64 && defined(__linux__)
+  static const bool available = processor_has_amx_bf16() && ask_for_tiles();
+  return available;
+#else
+  return false;
+#endif
+}
+
+void EmulatedTiles::load_tile(Tile& tile, const void* from, std::int64_t row_bytes) {
+  for (int row = 0; row < kTileRows16; ++row) {
+    std::memcpy(tile.data() + row * kTileBytes,
+                static_cast<const std::byte*>(from) + row * row_bytes, kTileBytes);
+  }
+}
+
+void EmulatedTiles::store_tile(const Tile& tile, void* to, std::int64_t row_bytes) {
+  for (int row = 0; row < kTileRows16; ++row) {
+    std::memcpy(static_cast<std::byte*>(to) + row * row_bytes, tile.data() + row * kTileBytes,
+                kTileBytes);
+  }
+}
+
+// The even and the odd inputs of a tile are summed apart, then together, then to C: so Intel's
+// manual defines TDPBF16PS. Every addition rounds to nearest even.
+void EmulatedTiles::multiply_tiles(Tile& c, const Tile& a, const Tile& b) {
+  constexpr int kColumns = kTileBytes / 4, kPairs = kTileInputs / 2;
+  for (int row = 0; row < kTileRows16; ++row) {
+    float sums[kColumns][2] = {};
+    for (int pair = 0; pair < kPairs; ++pair) {
+      for (int column = 0; column < kColumns; ++column) {
+        for (int odd = 0; odd < 2; ++odd) {
+          const float left = bf16_at(a.data() + row * kTileBytes + pair * 4 + odd * 2);
+          const float right = bf16_at(b.data() + pair * kTileBytes + column * 4 + odd * 2);
+          sums[column][odd] = flushed(std::fma(left, right, sums[column][odd]));
+        }
+      }
+    }
+    for (int column = 0; column < kColumns; ++column) {
+      std::byte* const at = c.data() + row * kTileBytes + column * 4;
+      float before = 0;
+      std::memcpy(&before, at, sizeof(before));
+      const float sum = flushed(flushed(before) + flushed(sums[column][0] + sums[column][1]));
+      std::memcpy(at, &sum, sizeof(sum));
+    }
+  }
+}
+
+}  // namespace protean::cpu

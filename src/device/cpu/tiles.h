@@ -1,0 +1,103 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "hwy/detect_compiler_arch.h"
+
+namespace protean::cpu {
+
+// The eight AMX tiles of a thread, each of 16 rows of 64 bytes, under two policies with the same
+// operations: the processor's, and one that does what Intel's manual says, for tests anywhere.
+constexpr int kTileRows16 = 16;
+constexpr int kTileBytes = 64;   // of a row
+constexpr int kTileInputs = 32;  // bf16 in a row of A, pairs of inputs in the rows of B
+
+// Whether this process may use AMX with bf16: the processor and the system have it. The first call
+// asks the system for the tiles' state; all threads may use them after it.
+bool amx_available();
+
+class EmulatedTiles {
+ public:
+  void configure() { tiles_ = {}; }
+  void release() {}
+
+  template <int kTile>
+  void zero() {
+    tiles_[kTile] = {};
+  }
+  template <int kTile>
+  void load(const void* from, std::int64_t row_bytes) {
+    load_tile(tiles_[kTile], from, row_bytes);
+  }
+  template <int kTile>
+  void store(void* to, std::int64_t row_bytes) const {
+    store_tile(tiles_[kTile], to, row_bytes);
+  }
+  // C += A B over 32 inputs: TDPBF16PS.
+  template <int kC, int kA, int kB>
+  void multiply() {
+    multiply_tiles(tiles_[kC], tiles_[kA], tiles_[kB]);
+  }
+
+ private:
+  using Tile = std::array<std::byte, std::size_t{kTileRows16} * kTileBytes>;
+  static void load_tile(Tile& tile, const void* from, std::int64_t row_bytes);
+  static void store_tile(const Tile& tile, void* to, std::int64_t row_bytes);
+  static void multiply_tiles(Tile& c, const Tile& a, const Tile& b);
+
+  std::array<Tile, 8> tiles_;
+};
+
+#if HWY_ARCH_X86_64
+// By inline assembly, so that the code around it needs no compiler flags. configure() before the
+// first operation of a task and release() after its last: a thread that holds tiles makes every
+// context switch dearer.
+class AmxTiles {
+ public:
+  void configure() {
+    // The whole configuration is an operand: GCC 12's intrinsic names only its first bytes, and the
+    // stores to the others get lost.
+    struct alignas(64) Configuration {
+      std::uint8_t palette = 1;
+      std::uint8_t start_row = 0;
+      std::uint8_t reserved[14] = {};
+      std::uint16_t row_bytes[16] = {};
+      std::uint8_t rows[16] = {};
+    } configuration;
+    static_assert(sizeof(Configuration) == 64);
+    for (int tile = 0; tile < 8; ++tile) {
+      configuration.row_bytes[tile] = kTileBytes;
+      configuration.rows[tile] = kTileRows16;
+    }
+    asm volatile("ldtilecfg %0" : : "m"(configuration));
+  }
+  void release() { asm volatile("tilerelease"); }
+
+  template <int kTile>
+  void zero() {
+    asm volatile("tilezero %%tmm%c0" : : "i"(kTile));
+  }
+  template <int kTile>
+  void load(const void* from, std::int64_t row_bytes) {
+    asm volatile("tileloadd (%0,%1,1), %%tmm%c2"
+                 :
+                 : "r"(from), "r"(row_bytes), "i"(kTile)
+                 : "memory");
+  }
+  template <int kTile>
+  void store(void* to, std::int64_t row_bytes) const {
+    asm volatile("tilestored %%tmm%c2, (%0,%1,1)"
+                 :
+                 : "r"(to), "r"(row_bytes), "i"(kTile)
+                 : "memory");
+  }
+  template <int kC, int kA, int kB>
+  void multiply() {
+    asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(kC), "i"(kA), "i"(kB));
+  }
+};
+#endif
+
+}  // namespace protean::cpu

@@ -1,0 +1,82 @@
+#include "device/cpu/tiles.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "device/cpu/bf16.h"
+
+namespace protean::cpu {
+namespace {
+
+// Row 0 of A times column 0 of B, where both are as given and else zero, added to c.
+template <class Tiles>
+float dot(Tiles tiles, const std::vector<float>& a, const std::vector<float>& b, float c) {
+  alignas(64) std::uint16_t left[16 * 32] = {};
+  alignas(64) std::uint16_t right[16 * 32] = {};
+  alignas(64) float sums[16 * 16] = {c};
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    left[i] = bf16_from(a[i]);
+    right[i / 2 * 32 + i % 2] = bf16_from(b[i]);
+  }
+  tiles.configure();
+  tiles.template load<0>(sums, kTileBytes);
+  tiles.template load<4>(left, kTileBytes);
+  tiles.template load<6>(right, kTileBytes);
+  tiles.template multiply<0, 4, 6>();
+  tiles.template store<0>(sums, kTileBytes);
+  tiles.release();
+  for (int i = 1; i < 256; ++i) {
+    EXPECT_EQ(sums[i], 0.0f) << i;
+  }
+  return sums[0];
+}
+
+template <class Tiles>
+void expect_arithmetic(const Tiles& tiles) {
+  EXPECT_EQ(dot(tiles, {1, 2, 3}, {4, 5, 6}, 0.5f), 32.5f);
+  // Even inputs, odd inputs, then both, then C: in any other order the small one would survive.
+  EXPECT_EQ(dot(tiles, {1, 0x1p24f, 0, -0x1p24f}, {1, 1, 1, 1}, 0), 1.0f);
+  EXPECT_EQ(dot(tiles, {0x1p24f, 0, 1, 0, -0x1p24f}, {1, 1, 1, 1, 1}, 0), 0.0f);
+  EXPECT_EQ(dot(tiles, {0x1p24f, -0x1p24f}, {1, 1}, 1), 1.0f);
+  EXPECT_EQ(dot(tiles, {0x1p24f}, {1}, 1), 0x1p24f);
+  EXPECT_EQ(dot(tiles, {0x1p24f}, {1}, 3), 0x1p24f + 4);  // a tie, to even
+  // Denormals are zeros, coming and going.
+  EXPECT_EQ(dot(tiles, {0x1p-130f}, {0x1p100f}, 0), 0.0f);
+  EXPECT_EQ(dot(tiles, {0x1p-70f}, {0x1p-60f}, 0), 0.0f);
+  EXPECT_EQ(dot(tiles, {0}, {0}, 0x1p-130f), 0.0f);
+}
+
+TEST(Tiles, EmulationDoesWhatTheManualSays) {
+  expect_arithmetic(EmulatedTiles());
+}
+
+TEST(Tiles, TheProcessorDoesWhatTheManualSays) {
+#if HWY_ARCH_X86_64
+  if (amx_available()) {
+    return expect_arithmetic(AmxTiles());
+  }
+#endif
+  GTEST_SKIP() << "this processor has no AMX";
+}
+
+// Tile by tile and row by row where they were put, whatever the distance between rows.
+TEST(Tiles, AreLoadedAndStoredRowByRow) {
+  std::vector<std::uint8_t> from(16 * 100), to(16 * 80, 0xee);
+  for (std::size_t i = 0; i < from.size(); ++i) {
+    from[i] = static_cast<std::uint8_t>(i * 7);
+  }
+  EmulatedTiles tiles;
+  tiles.configure();
+  tiles.load<3>(from.data(), 100);
+  tiles.zero<2>();
+  tiles.store<3>(to.data(), 80);
+  for (std::size_t row = 0; row < 16; ++row) {
+    for (std::size_t i = 0; i < 80; ++i) {
+      EXPECT_EQ(to[row * 80 + i], i < 64 ? from[row * 100 + i] : 0xee);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace protean::cpu
