@@ -9,6 +9,7 @@
 #include <memory>
 #include <string>
 
+#include "apps/bench_kernels.h"
 #include "apps/bench_options.h"
 #include "apps/bench_plan.h"
 #include "apps/descriptor_limit.h"
@@ -159,7 +160,7 @@ void add_compare_options(CLI::App& app, CompareOptions& options) {
 }  // namespace loadtest
 
 void add_bench(CLI::App& root, int& exit_code) {
-  CLI::App* bench = root.add_subcommand("bench", "measure a server under load");
+  CLI::App* bench = root.add_subcommand("bench", "measure a server under load, or kernels");
   bench->require_subcommand(1);
   CLI::App* serve = bench->add_subcommand(
       "serve", "send requests to any OpenAI-compatible server and time its answers");
@@ -177,6 +178,7 @@ void add_bench(CLI::App& root, int& exit_code) {
   auto compared = std::make_shared<loadtest::CompareOptions>();
   loadtest::add_compare_options(*compare, *compared);
   compare->callback([compared, &exit_code] { exit_code = loadtest::run_compare(*compared); });
+  add_bench_kernels(*bench, exit_code);
 }
 
 }  // namespace protean
