@@ -11,28 +11,11 @@ namespace {
 
 // Upwards, so that rounding the scale never pushes the largest weight off the grid.
 float f16_not_below(float scale) {
-  std::uint16_t half = cpu::f16_from(scale);
-  if (cpu::float_from_f16(half) < scale) {
+  std::uint16_t half = cpu::f16_from(std::min(scale, kLargestWeight));
+  if (cpu::float_from_f16(half) < scale && scale <= kLargestWeight) {
     ++half;
   }
   return cpu::float_from_f16(half);
-}
-
-// Codes of one group. Plain comparisons and a truncation, which compilers vectorise.
-void round_group(std::span<const float> weights, const GroupGrid& grid, const QuantFormat& format,
-                 std::uint8_t* codes) {
-  if (grid.scale == 0.0F) {
-    std::fill_n(codes, weights.size(), static_cast<std::uint8_t>(grid.zero));
-    return;
-  }
-  const float scale = grid.scale;
-  const float shift = static_cast<float>(grid.zero) + 0.5F;
-  const float top = static_cast<float>(format.codes() - 1);
-  for (std::size_t i = 0; i < weights.size(); ++i) {
-    const float at = weights[i] / scale + shift;
-    const float above = at < 0.0F ? 0.0F : at;
-    codes[i] = static_cast<std::uint8_t>(static_cast<int>(above > top ? top : above));
-  }
 }
 
 }  // namespace
@@ -62,12 +45,6 @@ GroupGrid fit_grid(std::span<const float> weights, const QuantFormat& format) {
   return fit_grid(low, high, format);
 }
 
-std::uint8_t nearest_code(float weight, const GroupGrid& grid, const QuantFormat& format) {
-  std::uint8_t code = 0;
-  round_group({&weight, 1}, grid, format, &code);
-  return code;
-}
-
 bool can_quantize(std::span<const float> weights) {
   return std::all_of(weights.begin(), weights.end(),
                      [](float weight) { return std::fabs(weight) <= kLargestWeight; });
@@ -87,7 +64,8 @@ QuantizedMatrix round_to_nearest(std::span<const float> weights, std::int64_t in
           static_cast<std::size_t>(begin),
           static_cast<std::size_t>(std::min<std::int64_t>(format.group, inputs - first)));
       const GroupGrid grid = fit_grid(group, format);
-      round_group(group, grid, format, matrix.codes.data() + begin);
+      std::transform(group.begin(), group.end(), matrix.codes.begin() + begin,
+                     [&](float weight) { return nearest_code(weight, grid, format); });
       matrix.scales[at] = grid.scale;
       matrix.offsets[at] = grid.offset();
     }

@@ -21,8 +21,15 @@ GroupGrid fit_grid(float low, float high, const QuantFormat& format);
 // The grid of a group's smallest and largest weight.
 GroupGrid fit_grid(std::span<const float> weights, const QuantFormat& format);
 
-// The code nearest to a weight; beyond the grid, its end.
-std::uint8_t nearest_code(float weight, const GroupGrid& grid, const QuantFormat& format);
+// The code nearest to a weight; beyond the grid, its end. Plain comparisons and a truncation, which
+// compilers vectorise.
+inline std::uint8_t nearest_code(float weight, const GroupGrid& grid, const QuantFormat& format) {
+  const float zero = static_cast<float>(grid.zero) + 0.5F;
+  const float at = grid.scale == 0.0F ? zero : weight / grid.scale + zero;
+  const float top = static_cast<float>(format.codes() - 1);
+  const float above = at < 0.0F ? 0.0F : at;
+  return static_cast<std::uint8_t>(static_cast<int>(above > top ? top : above));
+}
 
 // Largest |weight| whose group has a scale in f16, whatever the format. Larger ones, infinities and
 // NaNs must be refused before they come here.
