@@ -14,7 +14,10 @@ namespace {
 using RowMatrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
 constexpr int kExponentSteps = 20;
-constexpr std::int64_t kSearchRows = 512;  // of a matrix: rows are alike enough to judge by some
+// Rows are alike enough to judge a matrix by some of them; fewer where each costs much.
+constexpr std::int64_t kLeastSearchRows = 128;
+constexpr std::int64_t kMostSearchRows = 512;
+constexpr std::int64_t kSearchProducts = std::int64_t{1} << 33;
 constexpr int kClipSteps = 10;
 constexpr float kClipStep = 0.05F;
 
@@ -26,7 +29,9 @@ struct SampledRows {
 
 SampledRows sample_rows(std::span<const float> matrix, std::int64_t inputs) {
   const std::int64_t rows = static_cast<std::int64_t>(matrix.size()) / inputs;
-  const std::int64_t count = std::min(rows, kSearchRows);
+  const std::int64_t affordable =
+      std::clamp(kSearchProducts / (inputs * inputs), kLeastSearchRows, kMostSearchRows);
+  const std::int64_t count = std::min(rows, affordable);
   SampledRows sampled{.weight = static_cast<double>(rows) / static_cast<double>(count)};
   sampled.weights.reserve(static_cast<std::size_t>(count * inputs));
   for (std::int64_t i = 0; i < count; ++i) {
