@@ -3,9 +3,15 @@
 #include <system_error>
 #include <utility>
 
+#include "base/check.h"
 #include "model/checkpoint_tensors.h"
 
 namespace protean {
+
+QuantizedMatrix Checkpoint::read_stored_rows(TensorRole, int, std::int64_t, std::int64_t) const {
+  check(false, "only a matrix with a stored format is read as integers");
+  return {};
+}
 
 Result<std::unique_ptr<Checkpoint>> open_checkpoint(const std::filesystem::path& path) {
   std::error_code error;

@@ -3,11 +3,13 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "base/result.h"
 #include "contract/model_spec.h"
 #include "contract/request.h"
+#include "quant/quantized_matrix.h"
 
 namespace protean {
 
@@ -45,9 +47,19 @@ class Checkpoint {
   virtual std::string description() const = 0;  // "safetensors, 2 files, bf16"
 
   // Rows [row, row + count) as f32 into out [count][row length]; a vector is one row. Lossless for
-  // F32, F16 and BF16, dequantised for GGUF's quantised types.
+  // F32, F16 and BF16, dequantised for what is quantised.
   virtual void read_rows(TensorRole role, int layer, std::int64_t row, std::int64_t count,
                          float* out) const = 0;
+
+  // The format of a matrix that is stored as integers which kernels can take as they are; nothing
+  // for any other, and for tensors around the layers.
+  virtual std::optional<QuantFormat> stored_format(TensorRole, int /*layer*/) const {
+    return std::nullopt;
+  }
+  // Rows [row, row + count) of such a matrix, as its file has them and not by way of f32. Scales
+  // may need more bits than f16 has (Q4_K), and a format that is not symmetric any offsets.
+  virtual QuantizedMatrix read_stored_rows(TensorRole role, int layer, std::int64_t row,
+                                           std::int64_t count) const;
 
   // The tensor's file pages are not needed any more: they stop counting as this process's memory.
   virtual void release(TensorRole role, int layer) const = 0;

@@ -221,11 +221,11 @@ INSTANTIATE_TEST_SUITE_P(
                 "tensor blk.0.attn_k.bias is missing"},
         Refusal{"mlp_bias", [](Pieces& p) { p.tensors["blk.0.ffn_up.bias"] = {{24}}; },
                 "biases in the MLP"},
-        Refusal{"q5_k",
+        Refusal{"q3_k",
                 [](Pieces& p) {
-                  p.tensors["blk.0.ffn_norm.weight"] = {{256}, 13};
+                  p.tensors["blk.0.ffn_norm.weight"] = {{256}, 11};
                 },
-                "of type Q5_K, which is not supported"},
+                "of type Q3_K, which is not supported"},
         Refusal{"unknown_type", [](Pieces& p) { p.tensors["blk.0.ffn_norm.weight"].type = 77; },
                 "of type number 77"},
         Refusal{"divisors", [](Pieces& p) { p.tensors["rope_freqs.weight"] = {{5}}; },

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <boost/json/object.hpp>
+#include <cstring>
 #include <map>
 #include <system_error>
 #include <utility>
@@ -56,6 +57,92 @@ Result<FoundTensor> Shards::find(const std::string& tensor) const {
   }
   return FoundTensor{stored->type, readable_type(stored->type), stored->shape, stored->bytes,
                      &files[file].name()};
+}
+
+// The parts of a packed matrix by the ends of their names, and what each must be.
+struct PackedPart {
+  std::string_view ending;
+  std::string_view type;  // empty: any float
+  std::vector<std::int64_t> shape;
+};
+
+Result<FoundTensor> find_part(const Shards& shards, const std::string& stem,
+                              const PackedPart& part) {
+  const std::string name = fmt::format("{}.{}", stem, part.ending);
+  Result<FoundTensor> found = shards.find(name);
+  if (!found) {
+    return found;
+  }
+  const bool right_type =
+      part.type.empty() ? found->type.has_value() : found->type_name == part.type;
+  if (!right_type || found->shape != part.shape) {
+    return make_error(ErrorCode::kCorrupt,
+                      "{}: tensor {} is {} of shape [{}] where the config needs {} of [{}]: config "
+                      "and weights are not of the same model",
+                      *found->file, name, found->type_name, fmt::join(found->shape, ", "),
+                      part.type.empty() ? "F16" : part.type, fmt::join(part.shape, ", "));
+  }
+  return found;
+}
+
+// GPTQ's g_idx: which group each input is in. Nothing where groups are consecutive inputs anyway.
+Result<const std::byte*> find_group_index(const Shards& shards, const std::string& stem,
+                                          const PackedCodes& packed) {
+  if (packed.how.packing != CodePacking::kGptq || !shards.has(stem + ".g_idx")) {
+    return nullptr;
+  }
+  const auto found = find_part(shards, stem, {"g_idx", "I32", {packed.inputs}});
+  if (!found) {
+    return found.error();
+  }
+  bool in_order = true;
+  for (std::int64_t input = 0; input < packed.inputs; ++input) {
+    std::int32_t group = 0;
+    std::memcpy(&group, found->bytes.data() + input * std::int64_t{sizeof(group)}, sizeof(group));
+    if (group < 0 || group >= packed.how.groups(packed.inputs)) {
+      return make_error(ErrorCode::kCorrupt,
+                        "{}: tensor {}.g_idx puts input {} into group {} of {}: the file is "
+                        "damaged, download it again",
+                        *found->file, stem, input, group, packed.how.groups(packed.inputs));
+    }
+    in_order = in_order && group == input / packed.how.group_of(packed.inputs);
+  }
+  return in_order ? nullptr : found->bytes.data();
+}
+
+// A matrix whose name ends in ".weight" is packed where there is a ".qweight" instead.
+Result<std::optional<PackedCodes>> find_packed(const Shards& shards, const WeightQuantization& how,
+                                               const std::string& name, const NeededTensor& need) {
+  const std::string stem = name.substr(0, name.rfind('.'));
+  if (!shards.has(stem + ".qweight")) {
+    return std::optional<PackedCodes>();
+  }
+  const auto shape = packed_shape(how, need.rows, need.columns);
+  if (!shape) {
+    return make_error(shape.error().code, "{}: tensor {}.qweight: {}", shards.name, stem,
+                      shape.error().message);
+  }
+  PackedCodes packed{.how = how, .rows = need.rows, .inputs = need.columns};
+  const std::int64_t groups = how.groups(need.columns);
+  const auto codes =
+      find_part(shards, stem, {"qweight", "I32", {shape->code_rows, shape->code_columns}});
+  const auto zeros = find_part(shards, stem, {"qzeros", "I32", {groups, shape->zero_columns}});
+  const auto scales = find_part(shards, stem, {"scales", "", {groups, need.rows}});
+  for (const auto* part : {&codes, &zeros, &scales}) {
+    if (!*part) {
+      return part->error();
+    }
+  }
+  packed.codes = codes->bytes.data();
+  packed.zeros = zeros->bytes.data();
+  packed.scales = scales->bytes.data();
+  packed.scale_type = *scales->type;
+  const auto index = find_group_index(shards, stem, packed);
+  if (!index) {
+    return index.error();
+  }
+  packed.group_index = *index;
+  return std::optional(packed);
 }
 
 std::vector<std::string> names_ending(const fs::path& directory, std::string_view ending) {
@@ -147,6 +234,37 @@ Result<Shards> open_shards(const fs::path& directory) {
   return no_weights(directory);
 }
 
+// The checkpoint of a config and all its weights.
+Result<std::unique_ptr<Checkpoint>> assemble(HfConfig config, Shards shards) {
+  CheckpointParts parts{.spec = std::move(config.spec), .generation = std::move(config.generation)};
+  const TensorNames& names = *config.row->hf_tensors;
+  const std::string embedding = tensor_name(names, TensorRole::kEmbedding, 0);
+  const std::string output = tensor_name(names, TensorRole::kOutput, 0);
+  // Some tied checkpoints say they are not, but without a second table there is nothing else. And
+  // savers that keep one of two equal tensors may keep either.
+  const bool packed_output = shards.has(output.substr(0, output.rfind('.')) + ".qweight");
+  parts.spec.tied_embeddings |= !shards.has(output) && !packed_output;
+  const bool renamed = parts.spec.tied_embeddings && !shards.has(embedding);
+  FindPacked packed;
+  if (config.quantization) {
+    packed = [&](const std::string& name, std::int64_t rows, std::int64_t inputs) {
+      return find_packed(shards, *config.quantization, name, {.rows = rows, .columns = inputs});
+    };
+  }
+  const auto find = [&](const std::string& name) {
+    return shards.find(renamed && name == embedding && shards.has(output) ? output : name);
+  };
+  auto table = collect_tensors(parts.spec, names, find, packed);
+  if (!table) {
+    return table.error();
+  }
+  parts.table = std::move(*table);
+  parts.safetensors = std::move(shards.files);
+  parts.description = fmt::format("safetensors, {} file{}, {}", parts.safetensors.size(),
+                                  parts.safetensors.size() == 1 ? "" : "s", parts.table.types);
+  return make_checkpoint(std::move(parts));
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Checkpoint>> open_hf_checkpoint(const fs::path& directory) {
@@ -166,26 +284,13 @@ Result<std::unique_ptr<Checkpoint>> open_hf_checkpoint(const fs::path& directory
   if (!shards) {
     return shards.error();
   }
-  CheckpointParts parts{.spec = std::move(config->spec),
-                        .generation = std::move(config->generation)};
-  const TensorNames& names = *config->row->hf_tensors;
-  const std::string embedding = tensor_name(names, TensorRole::kEmbedding, 0);
-  const std::string output = tensor_name(names, TensorRole::kOutput, 0);
-  // Some tied checkpoints say they are not, but without a second table there is nothing else. And
-  // savers that keep one of two equal tensors may keep either.
-  parts.spec.tied_embeddings |= !shards->has(output);
-  const bool renamed = parts.spec.tied_embeddings && !shards->has(embedding);
-  auto table = collect_tensors(parts.spec, names, [&](const std::string& name) {
-    return shards->find(renamed && name == embedding && shards->has(output) ? output : name);
-  });
-  if (!table) {
-    return table.error();
-  }
-  parts.table = std::move(*table);
-  parts.safetensors = std::move(shards->files);
-  parts.description = fmt::format("safetensors, {} file{}, {}", parts.safetensors.size(),
-                                  parts.safetensors.size() == 1 ? "" : "s", parts.table.types);
-  return make_checkpoint(std::move(parts));
+  return assemble(std::move(*config), std::move(*shards));
+}
+
+Result<std::unique_ptr<Checkpoint>> open_hf_checkpoint(HfConfig config, SafetensorsFile file) {
+  Shards shards{.name = file.name()};
+  shards.files.push_back(std::move(file));
+  return assemble(std::move(config), std::move(shards));
 }
 
 }  // namespace protean

@@ -16,7 +16,7 @@ Result<StoredTensor> accept(const NeededTensor& need, const std::string& name,
   if (!found.type) {
     return make_error(ErrorCode::kUnsupported,
                       "{}: tensor {} is of type {}, which is not supported: convert the model to "
-                      "F32, F16 or BF16, or as GGUF also to Q8_0, Q4_0, Q4_K or Q6_K",
+                      "F32, F16 or BF16, or as GGUF also to Q8_0, Q6_K, Q5_K, Q4_K or Q4_0",
                       *found.file, name, found.type_name);
   }
   std::vector<std::int64_t> want = {need.rows};
@@ -41,6 +41,12 @@ Result<StoredTensor> accept(const NeededTensor& need, const std::string& name,
   return stored;
 }
 
+// "AWQ w4 g128", for people.
+std::string type_name(const PackedCodes& packed) {
+  return fmt::format("{} w{} g{}", packed.how.packing == CodePacking::kAwq ? "AWQ" : "GPTQ",
+                     packed.how.bits, packed.how.group_of(packed.inputs));
+}
+
 class FileCheckpoint final : public Checkpoint {
  public:
   explicit FileCheckpoint(CheckpointParts parts) : parts_(std::move(parts)) {}
@@ -51,15 +57,45 @@ class FileCheckpoint final : public Checkpoint {
 
   void read_rows(TensorRole role, int layer, std::int64_t row, std::int64_t count,
                  float* out) const override {
-    const StoredTensor& tensor = at(role, layer);
-    check(row >= 0 && count >= 0 && row <= tensor.rows - count, "rows are inside the tensor");
-    const std::byte* from = tensor.data + row * row_bytes(tensor);
-    dequantize(tensor.type, from, count * tensor.columns, out);
+    const StoredTensor& tensor = at(role, layer, row, count);
+    if (tensor.packed) {
+      return dequantize(*tensor.packed, row, count, out);
+    }
+    dequantize(tensor.type, tensor.data + row * row_bytes(tensor), count * tensor.columns, out);
+  }
+
+  std::optional<QuantFormat> stored_format(TensorRole role, int layer) const override {
+    const StoredTensor& tensor = at(role, layer, 0, 0);
+    if (role == TensorRole::kEmbedding || role == TensorRole::kOutput || tensor.rows == 1) {
+      return std::nullopt;
+    }
+    return tensor.packed ? code_format(*tensor.packed) : code_format(tensor.type);
+  }
+
+  QuantizedMatrix read_stored_rows(TensorRole role, int layer, std::int64_t row,
+                                   std::int64_t count) const override {
+    const StoredTensor& tensor = at(role, layer, row, count);
+    const std::optional<QuantFormat> format = stored_format(role, layer);
+    check(format.has_value(), "only a matrix with a stored format is read as integers");
+    QuantizedMatrix matrix = QuantizedMatrix::sized(*format, count, tensor.columns);
+    const CodeRun run{matrix.codes.data(), matrix.scales.data(), matrix.offsets.data()};
+    if (tensor.packed) {
+      read_codes(*tensor.packed, row, count, run);
+    } else {
+      read_codes(tensor.type, tensor.data + row * row_bytes(tensor), count * tensor.columns, run);
+    }
+    return matrix;
   }
 
   void release(TensorRole role, int layer) const override {
-    const StoredTensor& tensor = at(role, layer);
-    release_pages({tensor.data, static_cast<std::size_t>(tensor.rows * row_bytes(tensor))});
+    const StoredTensor& tensor = at(role, layer, 0, 0);
+    if (!tensor.packed) {
+      return release_pages(
+          {tensor.data, static_cast<std::size_t>(tensor.rows * row_bytes(tensor))});
+    }
+    const PackedCodes& packed = *tensor.packed;
+    const std::int64_t words = packed.inputs * packed.how.bits * packed.rows / 32;
+    release_pages({packed.codes, static_cast<std::size_t>(words) * sizeof(std::uint32_t)});
   }
 
  private:
@@ -68,11 +104,13 @@ class FileCheckpoint final : public Checkpoint {
     return tensor.columns / format.elements * format.bytes;
   }
 
-  const StoredTensor& at(TensorRole role, int layer) const {
+  const StoredTensor& at(TensorRole role, int layer, std::int64_t row, std::int64_t count) const {
     const std::size_t slot = TensorTable::slot(role, layer);
     check(layer >= 0 && slot < parts_.table.tensors.size() && parts_.table.tensors[slot].rows > 0,
           "the model has this tensor");
-    return parts_.table.tensors[slot];
+    const StoredTensor& tensor = parts_.table.tensors[slot];
+    check(row >= 0 && count >= 0 && row <= tensor.rows - count, "rows are inside the tensor");
+    return tensor;
   }
 
   CheckpointParts parts_;
@@ -85,12 +123,29 @@ std::size_t TensorTable::slot(TensorRole role, int layer) {
 }
 
 Result<TensorTable> collect_tensors(const ModelSpec& spec, const TensorNames& names,
-                                    const FindTensor& find) {
+                                    const FindTensor& find, const FindPacked& find_packed) {
   TensorTable table;
   table.tensors.resize(static_cast<std::size_t>(spec.layers) * kRoles);
-  std::vector<std::string_view> types;
+  std::vector<std::string> types;
+  const auto note = [&](std::string type) {
+    if (std::find(types.begin(), types.end(), type) == types.end()) {
+      types.push_back(std::move(type));
+    }
+  };
   for (const NeededTensor& need : needed_tensors(spec)) {
     const std::string name = tensor_name(names, need.role, need.layer);
+    StoredTensor& slot = table.tensors[TensorTable::slot(need.role, need.layer)];
+    if (find_packed && need.columns != 0 && need.role != TensorRole::kEmbedding) {
+      Result<std::optional<PackedCodes>> packed = find_packed(name, need.rows, need.columns);
+      if (!packed) {
+        return packed.error();
+      }
+      if (packed->has_value()) {
+        slot = {.rows = need.rows, .columns = need.columns, .packed = std::move(*packed)};
+        note(type_name(*slot.packed));
+        continue;
+      }
+    }
     const Result<FoundTensor> found = find(name);
     if (!found) {
       return found.error();
@@ -99,10 +154,9 @@ Result<TensorTable> collect_tensors(const ModelSpec& spec, const TensorNames& na
     if (!stored) {
       return stored.error();
     }
-    table.tensors[TensorTable::slot(need.role, need.layer)] = *stored;
-    const std::string_view type = block_format(stored->type).name;
-    if (need.columns != 0 && std::find(types.begin(), types.end(), type) == types.end()) {
-      types.push_back(type);
+    slot = *stored;
+    if (need.columns != 0) {
+      note(std::string(block_format(stored->type).name));
     }
   }
   table.types = fmt::format("{}", fmt::join(types, " and "));

@@ -17,6 +17,8 @@
 #include "model/checkpoint.h"
 #include "model/dequantize.h"
 #include "model/gguf.h"
+#include "model/hf_config.h"
+#include "model/packed_codes.h"
 #include "model/safetensors.h"
 
 namespace protean {
@@ -36,6 +38,7 @@ struct StoredTensor {
   std::int64_t rows = 0;  // 0: not there
   std::int64_t columns = 0;
   const std::byte* data = nullptr;
+  std::optional<PackedCodes> packed;  // instead of type and data
 };
 
 struct TensorTable {
@@ -46,10 +49,13 @@ struct TensorTable {
 };
 
 using FindTensor = std::function<Result<FoundTensor>(const std::string& name)>;
+// The matrix of these sizes as packed integers; nothing where it is stored as a plain tensor.
+using FindPacked = std::function<Result<std::optional<PackedCodes>>(
+    const std::string& name, std::int64_t rows, std::int64_t inputs)>;
 
 // Fails unless each needed tensor is there, readable and of the right shape.
 Result<TensorTable> collect_tensors(const ModelSpec& spec, const TensorNames& names,
-                                    const FindTensor& find);
+                                    const FindTensor& find, const FindPacked& find_packed = {});
 
 // What a checkpoint file format reader hands over. files own the memory that tensors point into.
 struct CheckpointParts {
@@ -65,6 +71,7 @@ std::unique_ptr<Checkpoint> make_checkpoint(CheckpointParts parts);
 
 // The formats behind open_checkpoint().
 Result<std::unique_ptr<Checkpoint>> open_hf_checkpoint(const std::filesystem::path& directory);
+Result<std::unique_ptr<Checkpoint>> open_hf_checkpoint(HfConfig config, SafetensorsFile file);
 Result<std::unique_ptr<Checkpoint>> open_gguf_checkpoint(GgufFile file);
 
 }  // namespace protean

@@ -18,22 +18,26 @@ constexpr BlockFormat kF16Format{"F16", 1, 2};
 constexpr BlockFormat kBf16Format{"BF16", 1, 2};
 constexpr BlockFormat kQ8_0Format{"Q8_0", 32, 34};
 constexpr BlockFormat kQ4_0Format{"Q4_0", 32, 18};
+constexpr BlockFormat kQ4_1Format{"Q4_1", 32, 20};
+constexpr BlockFormat kQ5_0Format{"Q5_0", 32, 22};
+constexpr BlockFormat kQ5_1Format{"Q5_1", 32, 24};
 constexpr BlockFormat kQ4_KFormat{"Q4_K", 256, 144};
+constexpr BlockFormat kQ5_KFormat{"Q5_K", 256, 176};
 constexpr BlockFormat kQ6_KFormat{"Q6_K", 256, 210};
 
 constexpr GgmlType kGgmlTypes[] = {
     {0, kF32Format, TensorType::kF32},
     {1, kF16Format, TensorType::kF16},
     {2, kQ4_0Format, TensorType::kQ4_0},
-    {3, {"Q4_1", 32, 20}, {}},
-    {6, {"Q5_0", 32, 22}, {}},
-    {7, {"Q5_1", 32, 24}, {}},
+    {3, kQ4_1Format, TensorType::kQ4_1},
+    {6, kQ5_0Format, TensorType::kQ5_0},
+    {7, kQ5_1Format, TensorType::kQ5_1},
     {8, kQ8_0Format, TensorType::kQ8_0},
     {9, {"Q8_1", 32, 36}, {}},
     {10, {"Q2_K", 256, 84}, {}},
     {11, {"Q3_K", 256, 110}, {}},
     {12, kQ4_KFormat, TensorType::kQ4_K},
-    {13, {"Q5_K", 256, 176}, {}},
+    {13, kQ5_KFormat, TensorType::kQ5_K},
     {14, kQ6_KFormat, TensorType::kQ6_K},
     {15, {"Q8_K", 256, 292}, {}},
     {16, {"IQ2_XXS", 256, 66}, {}},
@@ -100,29 +104,86 @@ void read_q4_0(const std::byte* block, float* out) {
   }
 }
 
-// f16 scale of scales, f16 scale of minima, 8 pairs of 6-bit (scale, minimum) in 12 bytes, then
-// 256 nibbles: of every 32 bytes the low nibbles come first.
-void read_q4_k(const std::byte* block, float* out) {
+// f16 scale, f16 minimum, 16 bytes of nibbles as in Q4_0.
+void read_q4_1(const std::byte* block, float* out) {
   const float scale = cpu::float_from_f16(load_u16(block));
   const float minimum = cpu::float_from_f16(load_u16(block + 2));
+  for (int i = 0; i < 16; ++i) {
+    const unsigned pair = u8(block[4 + i]);
+    out[i] = scale * static_cast<float>(pair & 15U) + minimum;
+    out[i + 16] = scale * static_cast<float>(pair >> 4) + minimum;
+  }
+}
+
+// 32 fifth bits in 4 bytes, then 16 bytes of nibbles as in Q4_0.
+void read_fives(const std::byte* packed, float scale, float offset, float* out) {
+  std::uint32_t fifths;
+  std::memcpy(&fifths, packed, sizeof(fifths));
+  for (int i = 0; i < 16; ++i) {
+    const unsigned pair = u8(packed[4 + i]);
+    const unsigned low = (pair & 15U) | (fifths >> i & 1U) << 4;
+    const unsigned high = pair >> 4 | (fifths >> (i + 16) & 1U) << 4;
+    out[i] = scale * static_cast<float>(low) + offset;
+    out[i + 16] = scale * static_cast<float>(high) + offset;
+  }
+}
+
+// f16 scale, then fives that are 16 too high.
+void read_q5_0(const std::byte* block, float* out) {
+  const float scale = cpu::float_from_f16(load_u16(block));
+  read_fives(block + 2, scale, -16.0F * scale, out);
+}
+
+// f16 scale, f16 minimum, fives.
+void read_q5_1(const std::byte* block, float* out) {
+  const float minimum = cpu::float_from_f16(load_u16(block + 2));
+  read_fives(block + 4, cpu::float_from_f16(load_u16(block)), minimum, out);
+}
+
+// What the 32 elements of a group of Q4_K or Q5_K are made of: scale * code + offset.
+struct GroupScale {
+  float scale = 0.0F;
+  float offset = 0.0F;
+};
+
+// f16 scale of scales, f16 scale of minima, 8 pairs of 6-bit (scale, minimum) in 12 bytes.
+GroupScale k_group_scale(const std::byte* block, int group) {
   const std::byte* packed = block + 4;
-  const std::byte* nibbles = block + 16;
+  unsigned scale = 0;
+  unsigned minimum = 0;
+  if (group < 4) {
+    scale = u8(packed[group]) & 63U;
+    minimum = u8(packed[group + 4]) & 63U;
+  } else {
+    scale = (u8(packed[group + 4]) & 15U) | (u8(packed[group - 4]) >> 6) << 4;
+    minimum = u8(packed[group + 4]) >> 4 | (u8(packed[group]) >> 6) << 4;
+  }
+  return {cpu::float_from_f16(load_u16(block)) * static_cast<float>(scale),
+          -(cpu::float_from_f16(load_u16(block + 2)) * static_cast<float>(minimum))};
+}
+
+// After 16 bytes of scales 256 nibbles: of every 32 bytes the low nibbles come first.
+unsigned q4_k_code(const std::byte* block, int group, int i) {
+  return u8(block[16 + group / 2 * 32 + i]) >> (group % 2 * 4) & 15U;
+}
+
+void read_q4_k(const std::byte* block, float* out) {
   for (int group = 0; group < 8; ++group) {
-    unsigned group_scale = 0;
-    unsigned group_minimum = 0;
-    if (group < 4) {
-      group_scale = u8(packed[group]) & 63U;
-      group_minimum = u8(packed[group + 4]) & 63U;
-    } else {
-      group_scale = (u8(packed[group + 4]) & 15U) | (u8(packed[group - 4]) >> 6) << 4;
-      group_minimum = u8(packed[group + 4]) >> 4 | (u8(packed[group]) >> 6) << 4;
-    }
-    const float step = scale * static_cast<float>(group_scale);
-    const float offset = minimum * static_cast<float>(group_minimum);
-    const std::byte* bytes = nibbles + group / 2 * 32;
-    const int shift = group % 2 * 4;
+    const auto [scale, offset] = k_group_scale(block, group);
     for (int i = 0; i < 32; ++i) {
-      out[group * 32 + i] = step * static_cast<float>(u8(bytes[i]) >> shift & 15U) - offset;
+      out[group * 32 + i] = scale * static_cast<float>(q4_k_code(block, group, i)) + offset;
+    }
+  }
+}
+
+// As Q4_K, with 32 bytes between scales and nibbles that hold a fifth bit of every group.
+void read_q5_k(const std::byte* block, float* out) {
+  for (int group = 0; group < 8; ++group) {
+    const auto [scale, offset] = k_group_scale(block, group);
+    for (int i = 0; i < 32; ++i) {
+      const unsigned fifth = u8(block[16 + i]) >> group & 1U;
+      const unsigned code = q4_k_code(block + 32, group, i) | fifth << 4;
+      out[group * 32 + i] = scale * static_cast<float>(code) + offset;
     }
   }
 }
@@ -151,8 +212,9 @@ void read_q6_k(const std::byte* block, float* out) {
 }  // namespace
 
 const BlockFormat& block_format(TensorType type) {
-  static constexpr std::array<BlockFormat, 7> kFormats = {
-      kF32Format, kF16Format, kBf16Format, kQ8_0Format, kQ4_0Format, kQ4_KFormat, kQ6_KFormat};
+  static constexpr std::array<BlockFormat, 11> kFormats = {
+      kF32Format,  kF16Format,  kBf16Format, kQ8_0Format, kQ4_0Format, kQ4_1Format,
+      kQ5_0Format, kQ5_1Format, kQ4_KFormat, kQ5_KFormat, kQ6_KFormat};
   return kFormats[static_cast<std::size_t>(type)];
 }
 
@@ -187,12 +249,63 @@ void dequantize(TensorType type, const std::byte* from, std::int64_t count, floa
       case TensorType::kQ4_0:
         read_q4_0(from, out);
         break;
+      case TensorType::kQ4_1:
+        read_q4_1(from, out);
+        break;
+      case TensorType::kQ5_0:
+        read_q5_0(from, out);
+        break;
+      case TensorType::kQ5_1:
+        read_q5_1(from, out);
+        break;
       case TensorType::kQ4_K:
         read_q4_k(from, out);
+        break;
+      case TensorType::kQ5_K:
+        read_q5_k(from, out);
         break;
       default:
         read_q6_k(from, out);
         break;
+    }
+  }
+}
+
+std::optional<QuantFormat> code_format(TensorType type) {
+  switch (type) {
+    case TensorType::kQ8_0:
+      return QuantFormat{.bits = 8, .group = 32, .symmetric = true};
+    case TensorType::kQ4_0:
+      return QuantFormat{.bits = 4, .group = 32, .symmetric = true};
+    case TensorType::kQ4_K:
+      return QuantFormat{.bits = 4, .group = 32, .symmetric = false};
+    default:
+      return std::nullopt;
+  }
+}
+
+void read_codes(TensorType type, const std::byte* from, std::int64_t count, CodeRun out) {
+  const std::optional<QuantFormat> format = code_format(type);
+  check(format.has_value(), "only types with a code format have codes");
+  const BlockFormat& blocks = block_format(type);
+  for (; count > 0; count -= blocks.elements, from += blocks.bytes, out.codes += blocks.elements) {
+    for (int group = 0; group < blocks.elements / 32; ++group, ++out.scales, ++out.offsets) {
+      const GroupScale k = type == TensorType::kQ4_K ? k_group_scale(from, group) : GroupScale{};
+      const float scale = cpu::float_from_f16(load_u16(from));
+      *out.scales = format->symmetric ? scale : k.scale;
+      *out.offsets =
+          format->symmetric ? -scale * static_cast<float>(format->codes() / 2) : k.offset;
+      for (int i = 0; i < 32; ++i) {
+        unsigned code = 0;
+        if (type == TensorType::kQ8_0) {
+          code = u8(from[2 + i]) ^ 0x80U;  // signed, moved up by 128
+        } else if (type == TensorType::kQ4_0) {
+          code = u8(from[2 + i % 16]) >> (i / 16 * 4) & 15U;
+        } else {
+          code = q4_k_code(from, group, i);
+        }
+        out.codes[group * 32 + i] = static_cast<std::uint8_t>(code);
+      }
     }
   }
 }

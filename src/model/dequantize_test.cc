@@ -42,7 +42,22 @@ double element(TensorType type, const std::uint8_t* block, int i) {
       const int pair = block[2 + i % 16];
       return f16_at(block, 0) * ((i < 16 ? pair % 16 : pair / 16) - 8);
     }
-    case TensorType::kQ4_K: {
+    case TensorType::kQ4_1: {
+      const int pair = block[4 + i % 16];
+      return f16_at(block, 0) * (i < 16 ? pair % 16 : pair / 16) + f16_at(block, 2);
+    }
+    case TensorType::kQ5_0:
+    case TensorType::kQ5_1: {
+      const int head = type == TensorType::kQ5_0 ? 2 : 4;
+      const int pair = block[head + 4 + i % 16];
+      const int fifth = block[head + i / 8] >> (i % 8) & 1;
+      const int code = (i < 16 ? pair % 16 : pair / 16) + 16 * fifth;
+      return type == TensorType::kQ5_0 ? f16_at(block, 0) * (code - 16)
+                                       : f16_at(block, 0) * code + f16_at(block, 2);
+    }
+    case TensorType::kQ4_K:
+    case TensorType::kQ5_K: {
+      const bool five = type == TensorType::kQ5_K;
       const int group = i / 32;
       const std::uint8_t* packed = block + 4;
       int scale = packed[group % 4] % 64;
@@ -51,8 +66,9 @@ double element(TensorType type, const std::uint8_t* block, int i) {
         scale = packed[8 + group % 4] % 16 + packed[group % 4] / 64 * 16;
         minimum = packed[8 + group % 4] / 16 + packed[4 + group % 4] / 64 * 16;
       }
-      const int pair = block[16 + i / 64 * 32 + i % 32];
-      const int quant = group % 2 == 0 ? pair % 16 : pair / 16;
+      const int pair = block[(five ? 48 : 16) + i / 64 * 32 + i % 32];
+      const int fifth = five ? block[16 + i % 32] >> group & 1 : 0;
+      const int quant = (group % 2 == 0 ? pair % 16 : pair / 16) + 16 * fifth;
       return f16_at(block, 0) * scale * quant - f16_at(block, 2) * minimum;
     }
     case TensorType::kQ6_K: {
@@ -68,6 +84,11 @@ double element(TensorType type, const std::uint8_t* block, int i) {
   }
 }
 
+bool has_minimum(TensorType type) {
+  return type == TensorType::kQ4_1 || type == TensorType::kQ5_1 || type == TensorType::kQ4_K ||
+         type == TensorType::kQ5_K;
+}
+
 Bytes random_blocks(TensorType type, int blocks, std::mt19937_64& random) {
   const BlockFormat& format = block_format(type);
   Bytes bytes(static_cast<std::size_t>(blocks * format.bytes));
@@ -78,7 +99,7 @@ Bytes random_blocks(TensorType type, int blocks, std::mt19937_64& random) {
   for (std::size_t at = 0; at < bytes.size(); at += static_cast<std::size_t>(format.bytes)) {
     const int scale = type == TensorType::kQ6_K ? 208 : 0;
     bytes[at + static_cast<std::size_t>(scale) + 1] &= 0xBFU;
-    if (type == TensorType::kQ4_K) {
+    if (has_minimum(type)) {
       bytes[at + 3] &= 0xBFU;
     }
   }
@@ -100,10 +121,13 @@ TEST_P(QuantisedType, EveryElementIsWhatTheFormatSays) {
     const std::uint8_t* block =
         bytes.data() + i / elements * static_cast<std::size_t>(format.bytes);
     const double want = element(GetParam(), block, static_cast<int>(i % elements));
-    // Q4_K subtracts two rounded products, the others round once or twice.
-    const double largest = GetParam() == TensorType::kQ4_K ? std::fabs(f16_at(block, 0)) * 945 +
-                                                                 std::fabs(f16_at(block, 2)) * 63
-                                                           : std::fabs(want);
+    // Those with minima add two rounded products, of at most 6-bit scales and 5-bit codes; the
+    // others round once or twice.
+    const double largest =
+        has_minimum(GetParam()) || GetParam() == TensorType::kQ5_0
+            ? std::fabs(f16_at(block, 0)) * 63 * 31 +
+                  (has_minimum(GetParam()) ? std::fabs(f16_at(block, 2)) * 63 : 0.0)
+            : std::fabs(want);
     ASSERT_NEAR(out[i], want, largest * 0x1.0p-22) << "element " << i;
   }
 }
@@ -123,9 +147,46 @@ TEST_P(QuantisedType, UnalignedBytesAreRead) {
   EXPECT_EQ(aligned, unaligned);
 }
 
+// Types whose integers kernels take as they are.
+class CodeType : public testing::TestWithParam<TensorType> {};
+
+TEST_P(CodeType, CodesStandForTheSameElements) {
+  const std::optional<QuantFormat> code = code_format(GetParam());
+  ASSERT_TRUE(code.has_value());
+  constexpr std::int64_t kElements = 2048;
+  const BlockFormat& format = block_format(GetParam());
+  std::mt19937_64 random(9);
+  const Bytes bytes =
+      random_blocks(GetParam(), kElements / static_cast<int>(format.elements), random);
+  const auto* from = reinterpret_cast<const std::byte*>(bytes.data());
+  std::vector<float> want(kElements);
+  dequantize(GetParam(), from, kElements, want.data());
+  QuantizedMatrix matrix = QuantizedMatrix::sized(*code, 2, kElements / 2);
+  read_codes(GetParam(), from, kElements,
+             {matrix.codes.data(), matrix.scales.data(), matrix.offsets.data()});
+  std::vector<float> out(kElements);
+  dequantize_rows(matrix.view(), 0, 2, out.data());
+  for (std::size_t i = 0; i < want.size(); ++i) {
+    const float scale = matrix.scales[i / 32];
+    ASSERT_LT(int{matrix.codes[i]}, code->codes());
+    ASSERT_NEAR(out[i], want[i],
+                0x1.0p-22F * (std::fabs(scale) * 255.0F + std::fabs(matrix.offsets[i / 32])));
+    if (code->symmetric) {
+      ASSERT_EQ(matrix.offsets[i / 32], -scale * static_cast<float>(code->codes() / 2));
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Ggml, CodeType,
+                         testing::Values(TensorType::kQ8_0, TensorType::kQ4_0, TensorType::kQ4_K),
+                         [](const auto& param) {
+                           return std::string(block_format(param.param).name);
+                         });
+
 INSTANTIATE_TEST_SUITE_P(Ggml, QuantisedType,
-                         testing::Values(TensorType::kQ8_0, TensorType::kQ4_0, TensorType::kQ4_K,
-                                         TensorType::kQ6_K),
+                         testing::Values(TensorType::kQ8_0, TensorType::kQ4_0, TensorType::kQ4_1,
+                                         TensorType::kQ5_0, TensorType::kQ5_1, TensorType::kQ4_K,
+                                         TensorType::kQ5_K, TensorType::kQ6_K),
                          [](const auto& param) {
                            return std::string(block_format(param.param).name);
                          });
@@ -168,9 +229,9 @@ TEST(Dequantize, F32AndBf16KeepTheirBits) {
 TEST(Dequantize, NumbersOfGgmlTypesAreKnown) {
   ASSERT_NE(find_ggml_type(12), nullptr);
   EXPECT_EQ(find_ggml_type(12)->readable, TensorType::kQ4_K);
-  ASSERT_NE(find_ggml_type(13), nullptr);
-  EXPECT_EQ(find_ggml_type(13)->format.name, "Q5_K");
-  EXPECT_FALSE(find_ggml_type(13)->readable);
+  ASSERT_NE(find_ggml_type(11), nullptr);
+  EXPECT_EQ(find_ggml_type(11)->format.name, "Q3_K");
+  EXPECT_FALSE(find_ggml_type(11)->readable);
   EXPECT_EQ(find_ggml_type(4), nullptr);
   EXPECT_EQ(find_ggml_type(0xFFFFFFFFU), nullptr);
 }

@@ -30,6 +30,9 @@ void read_weights(const Checkpoint& checkpoint) {
     row.resize(static_cast<std::size_t>(need.columns == 0 ? need.rows : need.columns));
     checkpoint.read_rows(need.role, need.layer, 0, 1, row.data());
     checkpoint.read_rows(need.role, need.layer, rows - 1, 1, row.data());
+    if (checkpoint.stored_format(need.role, need.layer)) {
+      (void)checkpoint.read_stored_rows(need.role, need.layer, rows - 1, 1);
+    }
   }
 }
 

@@ -16,7 +16,8 @@ namespace json = boost::json;
 
 constexpr double kDefaultTheta = 10000.0;
 constexpr double kDefaultNormEps = 1e-6;
-constexpr int kDefaultMaxWindowLayers = 28;  // of Qwen2
+constexpr std::int64_t kMostInputs = 1 << 24;  // that share a scale
+constexpr int kDefaultMaxWindowLayers = 28;    // of Qwen2
 
 const ArchitectureRow* find_row(ConfigFields& config) {
   const std::vector<std::string> classes = config.texts("architectures");
@@ -34,19 +35,67 @@ const ArchitectureRow* find_row(ConfigFields& config) {
   return nullptr;
 }
 
+void read_awq(ConfigFields& fields, WeightQuantization& quantization) {
+  quantization.packing = CodePacking::kAwq;
+  const std::string version = fields.text("version", "gemm");
+  if ((version != "gemm" && version != "GEMM") || !fields.boolean("zero_point", true)) {
+    fields.fail(ErrorCode::kUnsupported,
+                "AWQ weights of version {} {} zero points are not supported: only \"gemm\" with "
+                "zero points is",
+                quote(version), fields.boolean("zero_point", true) ? "with" : "without");
+  }
+}
+
+void read_gptq(ConfigFields& fields, WeightQuantization& quantization) {
+  quantization.packing = CodePacking::kGptq;
+  const std::string format = fields.text("checkpoint_format", "gptq");
+  quantization.zeros_less_one = format != "gptq_v2";
+  if (format != "gptq" && format != "gptq_v2") {
+    fields.fail(ErrorCode::kUnsupported,
+                "GPTQ weights in format {} are not supported: only \"gptq\" and \"gptq_v2\" are",
+                quote(format));
+  }
+}
+
+// Weights that are stored as packed integers.
+std::optional<WeightQuantization> read_quantization(ConfigFields& config, const std::string& file) {
+  const json::object* object = config.object("quantization_config");
+  if (object == nullptr) {
+    return std::nullopt;
+  }
+  ConfigFields fields(*object, file, "quantization_config.");
+  WeightQuantization quantization;
+  const std::string method = fields.text("quant_method", "unnamed");
+  if (method == "awq") {
+    read_awq(fields, quantization);
+  } else if (method == "gptq") {
+    read_gptq(fields, quantization);
+  } else {
+    fields.fail(ErrorCode::kUnsupported,
+                "weights quantised by {} are not supported: use an AWQ or GPTQ checkpoint, the "
+                "model's original F32, F16 or BF16 one or a GGUF file",
+                fields.has("quant_method") ? quote(method) : method);
+  }
+  quantization.bits = fields.required_integer("bits");
+  const std::vector<std::int64_t> group = fields.integers("group_size");
+  quantization.group = group.empty() || group.front() == -1 ? 0 : group.front();
+  const bool known = quantization.bits == 2 || quantization.bits == 3 || quantization.bits == 4 ||
+                     quantization.bits == 8;
+  if (!known || (quantization.packing == CodePacking::kAwq && quantization.bits != 4)) {
+    fields.fail(ErrorCode::kUnsupported,
+                "{} bits are not supported: AWQ weights have 4, GPTQ weights 2, 3, 4 or 8",
+                quantization.bits);
+  }
+  if (group.size() > 1 || quantization.group < 0 || quantization.group > kMostInputs) {
+    fields.fail(ErrorCode::kInvalidArgument,
+                "\"group_size\" must be one number above 0, or -1 for whole rows");
+  }
+  config.require(fields.status());
+  return quantization;
+}
+
 // What would change the answers if it were ignored.
 void refuse_unknown_settings(ConfigFields& config) {
-  if (const json::object* quantization = config.object("quantization_config")) {
-    std::string method = "unnamed";
-    if (const json::value* name = quantization->if_contains("quant_method");
-        name != nullptr && name->is_string()) {
-      method = quote(name->get_string());
-    }
-    config.fail(ErrorCode::kUnsupported,
-                "weights quantised by {} are not supported: use the model's original F32, F16 or "
-                "BF16 checkpoint or a GGUF file",
-                method);
-  }
   if (config.boolean("mlp_bias", false)) {
     config.fail(ErrorCode::kUnsupported,
                 "\"mlp_bias\" is true: biases in the MLP are not supported");
@@ -229,6 +278,7 @@ Result<HfConfig> parse_hf_config(const json::object& object, const std::string& 
     return config.status().error();
   }
   refuse_unknown_settings(config);
+  found.quantization = read_quantization(config, name);
   read_sizes(config, *found.row, found.spec);
   read_attention(config, *found.row, found.spec);
   read_rope(config, name, found.spec.rope);

@@ -2,12 +2,14 @@
 
 #include <boost/json/object.hpp>
 #include <filesystem>
+#include <optional>
 #include <string>
 
 #include "base/result.h"
 #include "contract/model_spec.h"
 #include "contract/request.h"
 #include "model/architecture.h"
+#include "model/packed_codes.h"
 
 namespace protean {
 
@@ -16,6 +18,7 @@ struct HfConfig {
   const ArchitectureRow* row = nullptr;
   ModelSpec spec;  // valid
   GenerationDefaults generation;
+  std::optional<WeightQuantization> quantization;  // of matrices that are stored packed
 };
 
 // config.json, and generation_config.json where it is.

@@ -62,6 +62,28 @@ TEST(HfConfig, SizesAndDefaults) {
   EXPECT_EQ(spec.rope.scaling, RopeScaling::kNone);
 }
 
+TEST(HfConfig, PackedWeights) {
+  EXPECT_FALSE(parse("{}")->quantization.has_value());
+  const auto awq = parse(R"({"quantization_config": {"quant_method": "awq", "bits": 4,
+      "group_size": 64, "zero_point": true, "version": "gemm"}})");
+  ASSERT_TRUE(awq.ok()) << awq.error().message;
+  EXPECT_EQ(awq->quantization->packing, CodePacking::kAwq);
+  EXPECT_EQ(awq->quantization->group, 64);
+  EXPECT_FALSE(awq->quantization->zeros_less_one);
+  const auto gptq = parse(R"({"quantization_config": {"quant_method": "gptq", "bits": 3,
+      "group_size": -1, "desc_act": true, "sym": true}})");
+  ASSERT_TRUE(gptq.ok()) << gptq.error().message;
+  EXPECT_EQ(gptq->quantization->packing, CodePacking::kGptq);
+  EXPECT_EQ(gptq->quantization->bits, 3);
+  EXPECT_EQ(gptq->quantization->group_of(640), 640);
+  EXPECT_TRUE(gptq->quantization->zeros_less_one);
+  const auto second = parse(R"({"quantization_config": {"quant_method": "gptq", "bits": 8,
+      "group_size": 128, "checkpoint_format": "gptq_v2"}})");
+  ASSERT_TRUE(second.ok()) << second.error().message;
+  EXPECT_FALSE(second->quantization->zeros_less_one);
+  EXPECT_EQ(second->quantization->groups(300), 3);
+}
+
 TEST(HfConfig, HeadsAndBiases) {
   EXPECT_EQ(spec_of(R"({"num_key_value_heads": 2})").attention.kv_heads, 2);
   EXPECT_EQ(spec_of(R"({"num_key_value_heads": null})").attention.kv_heads, 4);
@@ -201,9 +223,28 @@ INSTANTIATE_TEST_SUITE_P(
                 "sliding window"},
         Refusal{"mlp_bias", R"({"mlp_bias": true})", "mlp_bias"},
         Refusal{"activation", R"({"hidden_act": "gelu"})", "\"gelu\""},
-        Refusal{"gptq", R"({"quantization_config": {"quant_method": "gptq", "bits": 4}})",
-                "\"gptq\""},
-        Refusal{"awq", R"({"quantization_config": {"quant_method": "awq"}})", "\"awq\""},
+        Refusal{"bitsandbytes", R"({"quantization_config": {"quant_method": "bitsandbytes"}})",
+                "quantised by \"bitsandbytes\""},
+        Refusal{"awq_without_bits", R"({"quantization_config": {"quant_method": "awq"}})", "bits"},
+        Refusal{"awq_gemv",
+                R"({"quantization_config": {"quant_method": "awq", "bits": 4, "version": "gemv"}})",
+                "version \"gemv\""},
+        Refusal{"awq_8",
+                R"({"quantization_config": {"quant_method": "awq", "bits": 8, "group_size": 128}})",
+                "8 bits are not supported"},
+        Refusal{"gptq_5", R"({"quantization_config": {"quant_method": "gptq", "bits": 5}})",
+                "5 bits are not supported"},
+        Refusal{
+            "gptq_group",
+            R"({"quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": 0.5}})",
+            "group_size"},
+        Refusal{"gptq_negative_group",
+                R"({"quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": -7}})",
+                "group_size"},
+        Refusal{"gptq_marlin",
+                R"({"quantization_config": {"quant_method": "gptq", "bits": 4,
+                                            "checkpoint_format": "marlin"}})",
+                "format \"marlin\""},
         Refusal{"unnamed_quantization", R"({"quantization_config": {}})", "quantised by unnamed"},
         Refusal{"yarn", R"({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}})", "\"yarn\""},
         Refusal{"dynamic", R"({"rope_scaling": {"type": "dynamic", "factor": 2.0}})",
