@@ -82,7 +82,18 @@ void Forward::run_layers(const ForwardBatch& batch, LayerRange range) const {
         "layers exist");
   for (int layer = range.first; layer < range.first + range.count; ++layer) {
     attend(batch, layer);
-    feed_forward(batch, parts_.weights->layers[static_cast<std::size_t>(layer)]);
+    feed_forward(batch, layer);
+  }
+}
+
+std::span<float> Forward::residual(std::int64_t rows) const {
+  check(rows <= parts_.scratch->max_rows_, "rows are in the scratch");
+  return rows_of(parts_.scratch->residual_, rows, parts_.spec->hidden);
+}
+
+void Forward::observe(int layer, LayerInput which, std::span<const float> rows) const {
+  if (parts_.observer != nullptr) {
+    parts_.observer->on_input(layer, which, rows);
   }
 }
 
@@ -98,6 +109,7 @@ void Forward::attend(const ForwardBatch& batch, int layer) const {
 
   cpu::rms_norm(*parts_.team, residual, {weights.attention_norm, spec.norm_eps},
                 weights.query.format.inputs(), normed);
+  observe(layer, LayerInput::kAttention, normed);
   project_heads(rows, weights);
   rotate_heads(batch, weights);
   cpu::store_kv(*parts_.team, kv, batch.slices, rows_of(scratch.k_, rows, kv_width(spec)),
@@ -108,6 +120,7 @@ void Forward::attend(const ForwardBatch& batch, int layer) const {
                   .window = windowed ? spec.attention.sliding_window : 0,
                   .element = weights.attention_output.format.inputs()},
                  {rows_of(scratch.q_, rows, query_width(spec)), mixed});
+  observe(layer, LayerInput::kAttentionOutput, mixed);
   cpu::matmul(*parts_.team, mixed, weights.attention_output, residual,
               {.bias = bias_of(weights.attention_output_bias), .accumulate = true});
 }
@@ -138,8 +151,9 @@ void Forward::rotate_heads(const ForwardBatch& batch, const LayerVariant& weight
   cpu::rope(*parts_.team, k, spec.attention.kv_heads, batch.positions, parts_.rope);
 }
 
-void Forward::feed_forward(const ForwardBatch& batch, const LayerVariant& weights) const {
+void Forward::feed_forward(const ForwardBatch& batch, int layer) const {
   const ModelSpec& spec = *parts_.spec;
+  const LayerVariant& weights = parts_.weights->layers[static_cast<std::size_t>(layer)];
   Scratch& scratch = *parts_.scratch;
   const std::int64_t rows = batch.rows();
   const auto residual = rows_of(scratch.residual_, rows, spec.hidden);
@@ -148,9 +162,11 @@ void Forward::feed_forward(const ForwardBatch& batch, const LayerVariant& weight
   const auto up = rows_of(scratch.up_, rows, spec.ffn);
   cpu::rms_norm(*parts_.team, residual, {weights.mlp_norm, spec.norm_eps},
                 weights.gate.format.inputs(), normed);
+  observe(layer, LayerInput::kMlp, normed);
   cpu::matmul(*parts_.team, normed, weights.gate, gate);
   cpu::matmul(*parts_.team, normed, weights.up, up);
   cpu::swiglu(*parts_.team, gate, up, weights.down.format.inputs(), gate);
+  observe(layer, LayerInput::kDown, gate);
   cpu::matmul(*parts_.team, gate, weights.down, residual, {.accumulate = true});
 }
 

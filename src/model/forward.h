@@ -57,6 +57,16 @@ struct LayerRange {
   int count = 0;
 };
 
+// What the matrices of a layer read: queries, keys and values share one input, gate and up another.
+enum class LayerInput : std::uint8_t { kAttention, kAttentionOutput, kMlp, kDown };
+
+// Sees what each matrix is given, before it is multiplied: for calibration.
+class InputObserver {
+ public:
+  virtual ~InputObserver() = default;
+  virtual void on_input(int layer, LayerInput which, std::span<const float> rows) = 0;
+};
+
 // The decoder's forward pass: one sequence of operations for every architecture, which exists here
 // only as data (spec and weights). Borrows everything, keeps no state but the residual stream in
 // the scratch, so a pipeline stage is a call with its own range. A row's logits are the same bits
@@ -71,11 +81,16 @@ class Forward {
     cpu::RopeTable rope;               // covers every position of the batch
     std::span<const cpu::KvLayer> kv;  // one per layer
     Scratch* scratch = nullptr;
+    InputObserver* observer = nullptr;  // may be null
   };
   explicit Forward(const Parts& parts);
 
   void embed(const ForwardBatch& batch) const;
   void run_layers(const ForwardBatch& batch, LayerRange range) const;
+
+  // The residual stream [rows][hidden] before the next layer, to be read or replaced by what
+  // another forward pass left here.
+  std::span<float> residual(std::int64_t rows) const;
 
   // The last layer's output, normalised and not rounded: [count][hidden] of the batch's rows from
   // `first` on. Valid until the next call of this or project_logits.
@@ -86,7 +101,8 @@ class Forward {
 
  private:
   void attend(const ForwardBatch& batch, int layer) const;
-  void feed_forward(const ForwardBatch& batch, const LayerVariant& weights) const;
+  void feed_forward(const ForwardBatch& batch, int layer) const;
+  void observe(int layer, LayerInput which, std::span<const float> rows) const;
   void project_heads(std::int64_t rows, const LayerVariant& weights) const;
   void rotate_heads(const ForwardBatch& batch, const LayerVariant& weights) const;
 

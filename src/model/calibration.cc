@@ -1,0 +1,157 @@
+#include "model/calibration.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "base/check.h"
+#include "base/units.h"
+#include "device/cpu/bf16.h"
+#include "model/weights.h"
+
+namespace protean {
+namespace {
+
+constexpr int kBlockTokens = 16;
+
+std::int64_t heads_width(const ModelSpec& spec, int heads) {
+  return std::int64_t{heads} * spec.attention.head_dim;
+}
+
+class Collector final : public InputObserver {
+ public:
+  Collector(cpu::Team& team, LayerStatistics& statistics) : team_(team), statistics_(statistics) {}
+
+  void on_input(int, LayerInput which, std::span<const float> rows) override {
+    statistics_.of(which).add(team_, rows, cpu::Element::kBf16);
+  }
+
+ private:
+  cpu::Team& team_;
+  LayerStatistics& statistics_;
+};
+
+std::size_t longest_of(const std::vector<std::vector<TokenId>>& sequences) {
+  std::size_t longest = 0;
+  for (const auto& sequence : sequences) {
+    longest = std::max(longest, sequence.size());
+  }
+  return longest;
+}
+
+// KV of one layer for one sequence at a time: blocks in order.
+struct OneLayerKv {
+  cpu::Region memory;
+  cpu::KvLayer layer;
+  std::vector<BlockId> blocks;
+
+  static Result<OneLayerKv> create(const ModelSpec& spec, std::size_t tokens) {
+    OneLayerKv kv;
+    kv.blocks.resize((tokens + kBlockTokens - 1) / kBlockTokens);
+    std::iota(kv.blocks.begin(), kv.blocks.end(), BlockId{0});
+    kv.layer = {.block_stride_bytes = heads_width(spec, spec.attention.kv_heads) * 2 *
+                                      kBlockTokens * cpu::element_bytes(cpu::Element::kBf16),
+                .element = cpu::Element::kBf16,
+                .kv_heads = spec.attention.kv_heads,
+                .head_dim = spec.attention.head_dim,
+                .block_tokens = kBlockTokens};
+    Result<cpu::Region> region =
+        cpu::Region::map(std::ssize(kv.blocks) * kv.layer.block_stride_bytes);
+    if (!region) {
+      return region.error();
+    }
+    kv.memory = std::move(*region);
+    kv.layer.base = kv.memory.data();
+    return kv;
+  }
+};
+
+}  // namespace
+
+LayerStatistics::LayerStatistics(const ModelSpec& spec) {
+  inputs.emplace_back(spec.hidden);
+  inputs.emplace_back(heads_width(spec, spec.attention.heads));
+  inputs.emplace_back(spec.hidden);
+  inputs.emplace_back(spec.ffn);
+}
+
+Result<Calibration> Calibration::create(cpu::Team& team, const Checkpoint& checkpoint,
+                                        std::vector<std::vector<TokenId>> sequences) {
+  check(!sequences.empty(), "there is text to calibrate by");
+  Calibration calibration(team, checkpoint.spec());
+  const auto hidden = static_cast<std::size_t>(checkpoint.spec().hidden);
+  for (const std::vector<TokenId>& sequence : sequences) {
+    check(!sequence.empty(), "a sequence has tokens");
+    for (const TokenId token : sequence) {
+      check(token >= 0 && token < checkpoint.spec().vocab, "tokens are in the vocabulary");
+      const std::size_t at = calibration.residual_.size();
+      calibration.residual_.resize(at + hidden);
+      checkpoint.read_rows(TensorRole::kEmbedding, 0, token, 1, calibration.residual_.data() + at);
+    }
+  }
+  checkpoint.release(TensorRole::kEmbedding, 0);
+  for (float& value : calibration.residual_) {
+    value = cpu::float_from(cpu::bf16_from(value));  // as the served table has it
+  }
+  calibration.rope_ =
+      std::make_unique<RotaryTable>(checkpoint.spec().rope, checkpoint.spec().attention.head_dim,
+                                    static_cast<int>(longest_of(sequences)));
+  calibration.sequences_ = std::move(sequences);
+  return calibration;
+}
+
+std::int64_t Calibration::tokens() const {
+  return std::ssize(residual_) / spec_.hidden;
+}
+
+Result<LayerStatistics> Calibration::observe(const LayerTensors& layer) {
+  LayerStatistics statistics(spec_);
+  const Status run_status = run(layer, &statistics);
+  return run_status ? Result<LayerStatistics>(std::move(statistics)) : run_status.error();
+}
+
+Status Calibration::advance(const LayerTensors& layer) {
+  return run(layer, nullptr);
+}
+
+Status Calibration::run(const LayerTensors& layer, LayerStatistics* statistics) {
+  const std::size_t longest = longest_of(sequences_);
+  Result<LayerVariant> variant = load_layer(layer, 0, Precision::kBf16);
+  Result<OneLayerKv> kv = OneLayerKv::create(layer.spec(), longest);
+  Result<Scratch> scratch = Scratch::create(layer.spec(), static_cast<int>(longest), 1);
+  if (!variant || !kv || !scratch) {
+    return !variant ? variant.error() : !kv ? kv.error() : scratch.error();
+  }
+  ModelWeights weights;
+  weights.layers.push_back(std::move(*variant));
+  LayerStatistics none(ModelSpec{});
+  Collector collector(*team_, statistics == nullptr ? none : *statistics);
+  const Forward forward({.team = team_,
+                         .spec = &layer.spec(),
+                         .weights = &weights,
+                         .rope = rope_->view(),
+                         .kv = {&kv->layer, 1},
+                         .scratch = &*scratch,
+                         .observer = statistics == nullptr ? nullptr : &collector});
+  std::vector<int> positions(longest);
+  std::iota(positions.begin(), positions.end(), 0);
+  auto next = residual_.begin();
+  for (const std::vector<TokenId>& sequence : sequences_) {
+    const cpu::AttentionSlice slice{.rows = static_cast<int>(sequence.size()),
+                                    .blocks = kv->blocks};
+    const ForwardBatch batch{.tokens = sequence,
+                             .positions = std::span(positions).first(sequence.size()),
+                             .slices = {&slice, 1}};
+    const std::span<float> residual = forward.residual(batch.rows());
+    const auto end = next + std::ssize(residual);
+    std::copy(next, end, residual.begin());
+    forward.run_layers(batch, {.first = 0, .count = 1});
+    if (statistics == nullptr) {
+      std::copy(residual.begin(), residual.end(), next);
+    }
+    next = end;
+  }
+  return {};
+}
+
+}  // namespace protean

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <array>
+
+#include "base/result.h"
+#include "model/calibration.h"
+#include "model/layer_tensors.h"
+#include "quant/gptq.h"
+#include "quant/quantized_matrix.h"
+
+namespace protean {
+
+enum class QuantMethod : std::uint8_t { kRoundToNearest, kAwq, kGptq };
+
+struct QuantizeOptions {
+  QuantMethod method = QuantMethod::kRoundToNearest;
+  QuantFormat format;
+  GptqOptions gptq;
+};
+
+// The matrices of a layer, in the order they are used.
+inline constexpr std::array kLayerMatrices = {
+    TensorRole::kQuery, TensorRole::kKey, TensorRole::kValue, TensorRole::kAttentionOutput,
+    TensorRole::kGate,  TensorRole::kUp,  TensorRole::kDown};
+using QuantizedLayer = std::array<QuantizedMatrix, kLayerMatrices.size()>;  // in that order
+
+// Quantises a layer's matrices. Afterwards `layer` is what the quantised layer computes with:
+// weights as their codes say and, for AWQ, norms, value rows and up rows divided by the scales
+// that the matrices after them were multiplied with. Norms are exact in bf16 then. The statistics
+// are of the layer as it was, and are used up; round to nearest needs none. Fails on weights that
+// no scale can hold.
+Result<QuantizedLayer> quantize_layer(cpu::Team& team, LayerTensors& layer,
+                                      LayerStatistics* statistics, const QuantizeOptions& options);
+
+}  // namespace protean

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <span>
+#include <string>
+
+#include "base/result.h"
+
+namespace protean {
+
+// A new file, written front to back. Errors name it.
+class OutputFile {
+ public:
+  static Result<OutputFile> create(const std::filesystem::path& path);  // fails if it exists
+  ~OutputFile();
+  OutputFile(OutputFile&& other) noexcept;
+  OutputFile& operator=(OutputFile&&) = delete;
+
+  Status write(std::span<const std::byte> bytes);
+  Status finish();  // returns when everything is on disk
+
+ private:
+  OutputFile(int file, std::string name);
+
+  int file_;
+  std::string name_;
+};
+
+}  // namespace protean

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/result.h"
+#include "model/output_file.h"
+
+namespace protean {
+
+struct PlannedTensor {
+  std::string name;
+  std::string type;  // "BF16", "F16", "F32" or "I32"
+  std::vector<std::int64_t> shape;
+
+  std::int64_t bytes() const;
+};
+
+// Writes a .safetensors file front to back in bounded memory: the header comes first, so all
+// tensors are planned before any is written. A file that was not finished is not one.
+class SafetensorsWriter {
+ public:
+  static Result<SafetensorsWriter> create(const std::filesystem::path& path,
+                                          const std::vector<PlannedTensor>& tensors);
+
+  // The next bytes of the planned tensors, which follow each other without gaps.
+  Status write(std::span<const std::byte> bytes);
+  // Everything planned has been written; returns when it is on disk.
+  Status finish();
+
+ private:
+  SafetensorsWriter(OutputFile file, std::int64_t bytes)
+      : file_(std::move(file)), left_bytes_(bytes) {}
+
+  OutputFile file_;
+  std::int64_t left_bytes_;
+};
+
+}  // namespace protean
