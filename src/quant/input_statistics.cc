@@ -15,7 +15,8 @@ constexpr std::size_t kAlignment = 64;
 // A matrix for kernels with the memory it is in, packed from row-major rows [outputs][inputs].
 cpu::PackedMatrix pack(std::span<const float> rows, std::int64_t inputs, cpu::Element element,
                        std::vector<float>& memory) {
-  cpu::PackedMatrix packed{.element = element,
+  const bool f32 = element == cpu::Element::kF32;
+  cpu::PackedMatrix packed{.format = {.kind = f32 ? cpu::WeightKind::kF32 : cpu::WeightKind::kBf16},
                            .outputs = static_cast<std::int64_t>(rows.size()) / inputs,
                            .inputs = inputs};
   const auto bytes = static_cast<std::size_t>(packed.bytes());
