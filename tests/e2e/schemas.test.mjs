@@ -11,7 +11,7 @@ import { fileURLToPath } from 'node:url';
 import addFormats from 'ajv-formats';
 import Ajv2020 from 'ajv/dist/2020.js';
 import { writeRandomModel } from './random_model.mjs';
-import { Server } from './server.mjs';
+import { Server, skip as noModel } from './server.mjs';
 
 const here = dirname(fileURLToPath(import.meta.url));
 const tool = process.env.PROTEAN_GRAMMAR_ANSWERS ?? resolve(here, '../../build/tests/grammar/grammar_answers');
@@ -152,6 +152,24 @@ describe('a server with random weights', { timeout: 600_000 }, () => {
     }
     deepEqual([...seen].sort(), ['city', 'days', 'kinds', 'note']);
   });
+});
+
+test('a model without a token for "{" refuses what needs one', { skip: noModel, timeout: 120_000 }, async () => {
+  const server = await Server.start();
+  const ask = (fields) => fetch(`${server.url}/v1/completions`, {
+    method: 'POST', body: JSON.stringify({ prompt: 'Once', max_tokens: 20, temperature: 1, seed: 1, ...fields }),
+  });
+  const refused = await ask({ guided_json: { type: 'object' } });
+  equal(refused.status, 400);
+  const { error } = await refused.json();
+  equal(error.param, 'guided_json');
+  match(error.message, /no token of it holds "\{"/);
+  for (const fields of [{ guided_json: { type: ['integer', 'object'], minimum: 0, maximum: 99 } }, { guided_regex: '[0-9]{1,2}' }]) {
+    const [{ text, finish_reason: reason }] = (await (await ask(fields)).json()).choices;
+    match(text, /^\d{1,2}$/);
+    equal(reason, 'stop');
+  }
+  equal(await server.stop(), 0, server.log);
 });
 
 // Values near a schema: those of other schemas' answers, and small changes of its own.
