@@ -1,0 +1,333 @@
+#include <algorithm>
+#include <array>
+#include <boost/json/object.hpp>
+#include <boost/json/serialize.hpp>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "apps/machine.h"
+#include "apps/options.h"
+#include "apps/output_directory.h"
+#include "apps/terminal.h"
+#include "model/checkpoint_writer.h"
+#include "model/random_checkpoint.h"
+#include "tokenizer/byte_alphabet.h"
+
+namespace protean {
+namespace {
+
+namespace fs = std::filesystem;
+namespace json = boost::json;
+
+constexpr int kBytes = 256;  // the first tokens
+constexpr TokenId kBegin = 256;
+constexpr TokenId kEnd = 257;
+
+struct MakeModelOptions {
+  std::string like;
+  std::string format = "hf";
+  std::uint64_t seed = 1;
+  int threads = 0;
+  std::string output;
+  bool overwrite = false;
+};
+
+RopeSpec llama3_rope(double factor) {
+  return {.theta = 500000.0,
+          .scaling = RopeScaling::kLlama3,
+          .factor = factor,
+          .low_freq_factor = 1.0,
+          .high_freq_factor = 4.0,
+          .original_context = 8192};
+}
+
+struct NamedModel {
+  std::string_view name;
+  ModelSpec spec;
+};
+
+// The sizes of real models, so that what is measured on random weights is true of them.
+std::array<NamedModel, 4> known_models() {
+  const ModelSpec llama_1b = {.architecture = "llama",
+                              .layers = 16,
+                              .hidden = 2048,
+                              .ffn = 8192,
+                              .vocab = 128256,
+                              .max_context = 131072,
+                              .norm_eps = 1e-5F,
+                              .tied_embeddings = true,
+                              .attention = {.heads = 32, .kv_heads = 8, .head_dim = 64},
+                              .rope = llama3_rope(32.0)};
+  const ModelSpec llama_8b = {.architecture = "llama",
+                              .layers = 32,
+                              .hidden = 4096,
+                              .ffn = 14336,
+                              .vocab = 128256,
+                              .max_context = 131072,
+                              .norm_eps = 1e-5F,
+                              .attention = {.heads = 32, .kv_heads = 8, .head_dim = 128},
+                              .rope = llama3_rope(8.0)};
+  const ModelSpec qwen_05b = {
+      .architecture = "qwen2",
+      .layers = 24,
+      .hidden = 896,
+      .ffn = 4864,
+      .vocab = 151936,
+      .max_context = 32768,
+      .norm_eps = 1e-6F,
+      .tied_embeddings = true,
+      .attention = {.heads = 14, .kv_heads = 2, .head_dim = 64, .qkv_bias = true},
+      .rope = {.theta = 1000000.0}};
+  const ModelSpec small = {.architecture = "llama",
+                           .layers = 20,
+                           .hidden = 768,
+                           .ffn = 2048,
+                           .vocab = 32000,
+                           .max_context = 8192,
+                           .norm_eps = 1e-5F,
+                           .tied_embeddings = true,
+                           .attention = {.heads = 12, .kv_heads = 4, .head_dim = 64},
+                           .rope = {.theta = 10000.0}};
+  return {{{"llama-3.2-1b", llama_1b},
+           {"llama-3.1-8b", llama_8b},
+           {"qwen2.5-0.5b", qwen_05b},
+           {"150m", small}}};
+}
+
+// A token per byte, two special ones, and words that no text is cut into, so that whatever a random
+// model draws can be read.
+std::vector<std::string> token_texts(int vocab) {
+  std::vector<std::string> tokens;
+  tokens.reserve(static_cast<std::size_t>(vocab));
+  for (int byte = 0; byte < kBytes; ++byte) {
+    tokens.push_back(to_byte_alphabet(std::string(1, static_cast<char>(byte))));
+  }
+  tokens.insert(tokens.end(), {"<|begin|>", "<|end|>"});
+  while (std::ssize(tokens) < vocab) {
+    tokens.push_back(to_byte_alphabet(
+        std::ssize(tokens) == kEnd + 1 ? " w" : fmt::format(" w{}", tokens.size())));
+  }
+  return tokens;
+}
+
+// Some readers want at least one merge: a space and a "w".
+std::string one_merge() {
+  return to_byte_alphabet(" ") + " " + to_byte_alphabet("w");
+}
+
+std::string tokenizer_json(const std::vector<std::string>& tokens) {
+  json::object vocabulary;
+  json::array added;
+  for (std::size_t id = 0; id < tokens.size(); ++id) {
+    const bool special = id == kBegin || id == kEnd;
+    if (special) {
+      added.push_back(json::object{{"id", id},
+                                   {"content", tokens[id]},
+                                   {"special", true},
+                                   {"single_word", false},
+                                   {"lstrip", false},
+                                   {"rstrip", false},
+                                   {"normalized", false}});
+    } else {
+      vocabulary[tokens[id]] = id;
+    }
+  }
+  const json::object byte_level{{"type", "ByteLevel"},
+                                {"add_prefix_space", false},
+                                {"trim_offsets", true},
+                                {"use_regex", true}};
+  return json::serialize(
+      json::object{{"version", "1.0"},
+                   {"added_tokens", std::move(added)},
+                   {"normalizer", nullptr},
+                   {"pre_tokenizer", byte_level},
+                   {"post_processor", nullptr},
+                   {"decoder", byte_level},
+                   {"model", json::object{{"type", "BPE"},
+                                          {"vocab", std::move(vocabulary)},
+                                          {"merges", json::array{one_merge()}}}}});
+}
+
+json::object config_of(const ModelSpec& spec, const ArchitectureRow& row) {
+  json::object config{{"architectures", json::array{row.hf_class}},
+                      {"model_type", spec.architecture},
+                      {"hidden_act", "silu"},
+                      {"vocab_size", spec.vocab},
+                      {"hidden_size", spec.hidden},
+                      {"intermediate_size", spec.ffn},
+                      {"num_hidden_layers", spec.layers},
+                      {"num_attention_heads", spec.attention.heads},
+                      {"num_key_value_heads", spec.attention.kv_heads},
+                      {"head_dim", spec.attention.head_dim},
+                      {"max_position_embeddings", spec.max_context},
+                      {"rms_norm_eps", static_cast<double>(spec.norm_eps)},
+                      {"rope_theta", spec.rope.theta},
+                      {"tie_word_embeddings", spec.tied_embeddings},
+                      {"bos_token_id", kBegin},
+                      {"eos_token_id", kEnd},
+                      {"torch_dtype", "bfloat16"}};
+  if (spec.rope.scaling == RopeScaling::kLlama3) {
+    config["rope_scaling"] =
+        json::object{{"rope_type", "llama3"},
+                     {"factor", spec.rope.factor},
+                     {"low_freq_factor", spec.rope.low_freq_factor},
+                     {"high_freq_factor", spec.rope.high_freq_factor},
+                     {"original_max_position_embeddings", spec.rope.original_context}};
+  }
+  return config;
+}
+
+Status write_text(const fs::path& path, const std::string& text) {
+  std::ofstream file(path, std::ios::binary);
+  file << text << "\n";
+  file.close();
+  return file ? Status() : make_error(ErrorCode::kInternal, "{} cannot be written", path.string());
+}
+
+Status write_hf(const Checkpoint& checkpoint, const ArchitectureRow& row,
+                const fs::path& directory) {
+  const ModelSpec& spec = checkpoint.spec();
+  const std::vector<std::string> tokens = token_texts(spec.vocab);
+  const json::object tokenizer_config{{"tokenizer_class", "PreTrainedTokenizerFast"},
+                                      {"bos_token", tokens[kBegin]},
+                                      {"eos_token", tokens[kEnd]},
+                                      {"add_bos_token", false},
+                                      {"clean_up_tokenization_spaces", false}};
+  const std::pair<const char*, std::string> texts[] = {
+      {"config.json", json::serialize(config_of(spec, row))},
+      {"tokenizer.json", tokenizer_json(tokens)},
+      {"tokenizer_config.json", json::serialize(tokenizer_config)}};
+  for (const auto& [name, text] : texts) {
+    if (const Status written = write_text(directory / name, text); !written.ok()) {
+      return written;
+    }
+  }
+  return write_safetensors(checkpoint, *row.hf_tensors, directory / "model.safetensors",
+                           progress_bar("writing"));
+}
+
+GgufMetadata gguf_metadata(const ModelSpec& spec, const std::string& name) {
+  GgufMetadata metadata;
+  const std::string prefix = spec.architecture + ".";
+  const auto add = [&](std::string_view key, auto value) {
+    metadata.add(prefix + std::string(key), value);
+  };
+  const auto count = [](int value) { return static_cast<std::uint32_t>(value); };
+  metadata.add("general.architecture", spec.architecture);
+  metadata.add("general.name", name);
+  metadata.add("general.file_type", std::uint32_t{32});  // mostly bf16
+  add("block_count", count(spec.layers));
+  add("context_length", count(spec.max_context));
+  add("embedding_length", count(spec.hidden));
+  add("feed_forward_length", count(spec.ffn));
+  add("vocab_size", count(spec.vocab));
+  add("attention.head_count", count(spec.attention.heads));
+  add("attention.head_count_kv", count(spec.attention.kv_heads));
+  add("attention.key_length", count(spec.attention.head_dim));
+  add("attention.value_length", count(spec.attention.head_dim));
+  add("attention.layer_norm_rms_epsilon", spec.norm_eps);
+  add("rope.freq_base", static_cast<float>(spec.rope.theta));
+  add("rope.dimension_count", count(spec.attention.head_dim));
+  const std::vector<std::string> tokens = token_texts(spec.vocab);
+  constexpr std::int32_t kNormal = 1;
+  constexpr std::int32_t kControl = 3;
+  std::vector<std::int32_t> types(tokens.size(), kNormal);
+  types[kBegin] = kControl;
+  types[kEnd] = kControl;
+  metadata.add("tokenizer.ggml.model", "gpt2");
+  metadata.add("tokenizer.ggml.pre", spec.architecture == "qwen2" ? "qwen2" : "llama-bpe");
+  metadata.add("tokenizer.ggml.tokens", tokens);
+  metadata.add("tokenizer.ggml.token_type", types);
+  metadata.add("tokenizer.ggml.merges", std::vector<std::string>{one_merge()});
+  metadata.add("tokenizer.ggml.bos_token_id", static_cast<std::uint32_t>(kBegin));
+  metadata.add("tokenizer.ggml.eos_token_id", static_cast<std::uint32_t>(kEnd));
+  metadata.add("tokenizer.ggml.add_bos_token", false);
+  return metadata;
+}
+
+Result<NamedModel> find_model(const std::string& name) {
+  std::string known;
+  for (NamedModel& model : known_models()) {
+    if (model.name == name) {
+      return std::move(model);
+    }
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", model.name);
+  }
+  return make_error(ErrorCode::kInvalidArgument, "--like {} is not known: it must be one of {}",
+                    name, known);
+}
+
+const ArchitectureRow& row_of(const ModelSpec& spec) {
+  const auto rows = architectures();
+  return *std::find_if(rows.begin(), rows.end(),
+                       [&](const ArchitectureRow& row) { return row.name == spec.architecture; });
+}
+
+Status make_model(const MakeModelOptions& options) {
+  Result<NamedModel> model = find_model(options.like);
+  if (!model.ok()) {
+    return model.error();
+  }
+  cpu::Team team(options.threads > 0 ? options.threads : this_machine().cores);
+  ModelSpec& spec = model->spec;
+  const ArchitectureRow& row = row_of(spec);
+  if (options.format == "gguf") {
+    spec.rope.scaling = RopeScaling::kNone;  // long contexts of random weights mean nothing
+  }
+  const RandomCheckpoint checkpoint(team, spec, options.seed);
+  auto output = OutputDirectory::create(options.output, options.overwrite);
+  if (!output.ok()) {
+    return output.error();
+  }
+  Status written;
+  if (options.format == "hf") {
+    written = write_hf(checkpoint, row, output->path());
+  } else {
+    written = write_gguf(checkpoint, *row.gguf_tensors, gguf_metadata(spec, options.like),
+                         output->path() / (options.like + ".gguf"), progress_bar("writing"));
+  }
+  if (written.ok()) {
+    written = output->finish();
+  }
+  if (written.ok()) {
+    const fs::path made = options.format == "hf"
+                              ? fs::path(options.output)
+                              : fs::path(options.output) / (options.like + ".gguf");
+    print_text(
+        fmt::format("{} holds random weights of the sizes of {}\n", made.string(), options.like));
+  }
+  return written;
+}
+
+int run_make_model(const MakeModelOptions& options) {
+  const Status status = make_model(options);
+  return status.ok() ? 0 : exit_with(status.error());
+}
+
+}  // namespace
+
+void add_make_model(CLI::App& root, int& exit_code) {
+  CLI::App* app = root.add_subcommand(
+      "make-model", "write a model of real sizes with random weights, to measure speed with");
+  auto options = std::make_shared<MakeModelOptions>();
+  app->add_option("--like", options->like,
+                  "whose sizes: llama-3.2-1b, llama-3.1-8b, qwen2.5-0.5b or 150m")
+      ->required();
+  app->add_option("--format", options->format, "hf (safetensors) or gguf, both in bf16")
+      ->check(CLI::IsMember({"hf", "gguf"}))
+      ->capture_default_str();
+  app->add_option("--seed", options->seed, "the same seed gives the same weights")
+      ->capture_default_str();
+  app->add_option("--threads", options->threads, "0 = one per core")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
+  app->add_option("-o,--output", options->output, "directory to write")->required();
+  app->add_flag("--overwrite", options->overwrite, "replace the model that is there");
+  app->footer("Example: protean make-model --like 150m -o 150m");
+  app->callback([options, &exit_code] { exit_code = run_make_model(*options); });
+}
+
+}  // namespace protean

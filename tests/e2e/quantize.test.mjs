@@ -1,0 +1,99 @@
+// Models that the command line makes: quantised ones still tell their stories, and what cannot be
+// done is said in a line, with nothing left behind.
+import assert from "node:assert/strict";
+import { spawnSync } from "node:child_process";
+import { existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { after, before, describe, it } from "node:test";
+import { fileURLToPath } from "node:url";
+
+const root = fileURLToPath(new URL("../..", import.meta.url));
+const protean = process.env.PROTEAN ?? join(root, "build/protean");
+const data = process.env.PROTEAN_DATA ?? join(root, "../shared/data");
+const model = join(data, "models/tinystories-656k");
+const skip = existsSync(model) ? false : `needs ${model}; set PROTEAN_DATA to the test data folder`;
+
+const run = (...args) => spawnSync(protean, args, { encoding: "utf8", input: "" });
+
+let scratch;
+before(() => { scratch = mkdtempSync(join(tmpdir(), "protean-quantize-")); });
+after(() => rmSync(scratch, { recursive: true, force: true }));
+
+describe("protean quantize", { skip }, () => {
+  const text = () => {
+    const path = join(scratch, "text.txt");
+    if (!existsSync(path)) {
+      const { stdout } = run("generate", model, "--prompt", "Once", "--seed", "1", "--max-tokens", "400");
+      writeFileSync(path, stdout.repeat(4));
+    }
+    return path;
+  };
+
+  for (const [name, args, method] of [
+    ["rounded w8", ["--to", "w8", "--method", "rtn"], "gptq"],
+    ["awq w4", ["--to", "w4", "--method", "awq", "--group", "32"], "awq"],
+    ["gptq w4", ["--to", "w4", "--method", "gptq", "--symmetric", "--group", "64"], "gptq"],
+  ]) {
+    it(`${name} tells a story`, () => {
+      const output = join(scratch, name.replace(" ", "-"));
+      const made = run("quantize", model, ...args, "--calibrate", text(), "--sequence-length", "256", "-o", output);
+      assert.equal(made.status, 0, made.stderr);
+      const config = JSON.parse(readFileSync(join(output, "config.json"), "utf8"));
+      assert.equal(config.quantization_config.quant_method, method);
+      const { status, stdout, stderr } = run("generate", output, "--prompt", "", "--temperature", "0",
+        "--max-tokens", "24");
+      assert.equal(status, 0, stderr);
+      assert.match(stdout, /^Once upon a time, there was a little girl named Lily/);
+    });
+  }
+
+  it("says in a line what cannot be done, and leaves nothing behind", () => {
+    const taken = join(scratch, "taken");
+    mkdirSync(taken);
+    writeFileSync(join(taken, "letter.txt"), "dear");
+    const rounded = ["--method", "rtn", "--to", "w4"];
+    assert.equal(run("quantize", model, ...rounded, "-o", join(scratch, "once")).status, 0);
+    const before = readdirSync(scratch).sort();
+    for (const [args, words] of [
+      [[model, "-o", join(scratch, "new")], /--calibrate FILE/],
+      [[model, "--to", "bf16", "--method", "rtn", "-o", join(scratch, "new")], /use w8, w4 or w3/],
+      [[model, ...rounded, "--group", "48", "-o", join(scratch, "new")], /group of 48/],
+      [[model, ...rounded, "-o", taken], /no model directory/],
+      [[model, ...rounded, "-o", join(scratch, "once")], /--overwrite/],
+      [[join(scratch, "once"), ...rounded, "-o", join(scratch, "new")], /quantised already/],
+      [[join(data, "models/stories260K/stories260Ktok512.gguf"), ...rounded, "-o", join(scratch, "new")],
+        /no Hugging Face directory/],
+      [[model, "--calibrate", join(scratch, "none.txt"), "-o", join(scratch, "new")], /none\.txt/],
+    ]) {
+      const { status, stderr } = run("quantize", ...args);
+      assert.equal(status, 2, `${args.join(" ")}: ${stderr}`);
+      assert.equal(stderr.trim().split("\n").length, 1, stderr);
+      assert.match(stderr, words);
+    }
+    assert.deepEqual(readdirSync(scratch).sort(), before);
+    assert.equal(readFileSync(join(taken, "letter.txt"), "utf8"), "dear");
+    assert.equal(run("quantize", model, ...rounded, "--overwrite", "-o", join(scratch, "once")).status, 0);
+    assert.deepEqual(readdirSync(scratch).sort(), before);
+  });
+});
+
+describe("protean make-model", () => {
+  for (const format of ["hf", "gguf"]) {
+    it(`writes a ${format} model that can be read`, () => {
+      const output = join(scratch, `made-${format}`);
+      const made = run("make-model", "--like", "150m", "--format", format, "-o", output);
+      assert.equal(made.status, 0, made.stderr);
+      const { status, stdout, stderr } = run("inspect", format === "hf" ? output : join(output, "150m.gguf"));
+      assert.equal(status, 0, stderr);
+      assert.match(stdout, /20 layers, hidden 768, FFN 2048, vocabulary 32000, tied/);
+      rmSync(output, { recursive: true });
+    });
+  }
+
+  it("knows no other models", () => {
+    const { status, stderr } = run("make-model", "--like", "gpt-9", "-o", join(scratch, "none"));
+    assert.equal(status, 2);
+    assert.match(stderr, /gpt-9 is not known: it must be one of llama-3\.2-1b/);
+  });
+});
