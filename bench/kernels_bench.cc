@@ -1,4 +1,4 @@
-// How far the CPU kernels are from what the machine can do: GFLOP/s and bytes of weights or KV per
+// How far the CPU kernels are from what the machine can do: GFLOP/s and bytes of weights per
 // second, on `threads` threads.
 
 #include <benchmark/benchmark.h>
@@ -8,11 +8,8 @@
 #include <cstring>
 #include <numeric>
 #include <random>
-#include <span>
 #include <vector>
 
-#include "base/ids.h"
-#include "device/cpu/attention.h"
 #include "device/cpu/ceilings.h"
 #include "device/cpu/elementwise.h"
 #include "device/cpu/matmul.h"
@@ -133,52 +130,6 @@ BENCHMARK(matmul_rows)
     ->ArgNames({"format", "m", "threads"})
     ->UseRealTime();
 
-// `sequences` of them, `rows` new tokens each at the end of `context`, 32 heads of 128 over 8.
-void attend(benchmark::State& state) {
-  const auto sequences = static_cast<int>(state.range(0));
-  const auto context = static_cast<int>(state.range(1));
-  const auto rows = static_cast<int>(state.range(2));
-  constexpr int kHeads = 32, kKvHeads = 8, kHeadDim = 128, kBlock = 16;
-  constexpr std::int64_t kBlockBytes = kKvHeads * 2 * kBlock * kHeadDim * 2;
-  Team team(static_cast<int>(state.range(3)));
-  const int blocks = (context + kBlock - 1) / kBlock;
-  Region region = Region::map(kBlockBytes * blocks * sequences).value();
-  const KvLayer layer{region.data(), kBlockBytes, Element::kBf16, kKvHeads, kHeadDim, kBlock};
-  std::vector<BlockId> ids(static_cast<std::size_t>(blocks) * static_cast<std::size_t>(sequences));
-  std::iota(ids.begin(), ids.end(), 0);
-  const std::vector<float> kv = random_floats(std::int64_t{context} * kKvHeads * kHeadDim);
-  std::vector<AttentionSlice> slices;
-  for (int i = 0; i < sequences; ++i) {
-    const std::span<const BlockId> table(ids.data() + std::int64_t{i} * blocks,
-                                         static_cast<std::size_t>(blocks));
-    const AttentionSlice all{0, context, 0, table};
-    store_kv(team, layer, std::span(&all, 1), kv, kv);
-    slices.push_back({i * rows, rows, context - rows, table});
-  }
-  const std::vector<float> q = random_floats(std::int64_t{sequences} * rows * kHeads * kHeadDim);
-  std::vector<float> out(q.size());
-  for (auto _ : state) {
-    attention(team, layer, slices, {.heads = kHeads}, {q, out});
-  }
-  double pairs = 0;
-  for (int row = 0; row < rows; ++row) {
-    pairs += (context - rows + row + 1.0) * kHeads * sequences;
-  }
-  report(state, pairs * kHeadDim * 4, static_cast<double>(kBlockBytes) * blocks * sequences);
-}
-BENCHMARK(attend)
-    ->Args({1, 256, 1, 1})
-    ->Args({1, 4096, 1, 1})
-    ->Args({1, 4096, 1, 2})
-    ->Args({8, 4096, 1, 2})
-    ->Args({64, 512, 1, 2})
-    ->Args({1, 512, 512, 1})
-    ->Args({1, 512, 512, 2})
-    ->Args({1, 4096, 512, 2})
-    ->Args({4, 128, 128, 2})
-    ->ArgNames({"sequences", "context", "rows", "threads"})
-    ->UseRealTime();
-
 // What handing out a batch costs when nobody has to be woken up.
 void empty_batch(benchmark::State& state) {
   Team team(static_cast<int>(state.range(0)));
@@ -187,23 +138,6 @@ void empty_batch(benchmark::State& state) {
   }
 }
 BENCHMARK(empty_batch)->Arg(1)->Arg(2)->ArgName("threads")->UseRealTime();
-
-void elementwise(benchmark::State& state) {
-  constexpr std::int64_t kWidth = 8192;
-  Team team(1);
-  const std::vector<float> x = random_floats(16 * kWidth);
-  const std::vector<float> weight = random_floats(kWidth);
-  std::vector<float> out(x.size());
-  for (auto _ : state) {
-    if (state.range(0) == 0) {
-      rms_norm(team, x, {weight, 1e-5f}, Element::kBf16, out);
-    } else {
-      swiglu(team, x, x, Element::kBf16, out);
-    }
-  }
-  report(state, 0, static_cast<double>(x.size() * sizeof(float)));
-}
-BENCHMARK(elementwise)->Arg(0)->Arg(1)->ArgName("swiglu")->UseRealTime();
 
 }  // namespace
 }  // namespace protean::cpu

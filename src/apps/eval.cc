@@ -121,6 +121,7 @@ Result<ScoringOptions> scoring_options(const EvalOptions& options, int max_model
 // What --against names: another precision of the same model, or another model.
 ModelOptions reference_options(const EvalOptions& options) {
   ModelOptions reference = options.model;
+  reference.kv_cache_dtype = "auto";  // a reference loses nothing that was not asked for
   if (parse_precision(options.against).ok() && !std::filesystem::exists(options.against)) {
     reference.dtype = options.against;
   } else {

@@ -121,6 +121,10 @@ void add_model_options(CLI::App& app, ModelOptions& options) {
                  "longest prompt + answer in tokens; auto = what the checkpoint states, as far as "
                  "KV memory allows")
       ->capture_default_str();
+  app.add_option("--kv-cache-dtype", options.kv_cache_dtype,
+                 "precision of keys and values: bf16, f32, int8 (half of bf16's memory, with a "
+                 "scale for each token and head), or auto = as --dtype")
+      ->capture_default_str();
   app.add_option("--kv-cache-memory", options.kv_cache_memory,
                  "memory for keys and values, like 4GiB; auto = what max-num-seqs full contexts "
                  "need, at most half of the free memory")

@@ -14,6 +14,7 @@ struct ModelOptions {
   std::string model;
   std::string dtype = "bf16";
   std::string max_model_len = "auto";
+  std::string kv_cache_dtype = "auto";
   std::string kv_cache_memory = "auto";
   std::string chat_template;
   int threads = 0;  // 0 = one per core this process may use

@@ -27,6 +27,23 @@ Result<Precision> dtype_precision(const std::string& dtype) {
   return make_error(ErrorCode::kInvalidArgument, "--dtype {}: use bf16, f32, w8, w4 or w3", dtype);
 }
 
+Result<KvPrecision> kv_precision(const std::string& dtype, Precision beside) {
+  if (dtype == "auto") {
+    return kv_precision_beside(beside);
+  }
+  if (dtype == "bf16" || dtype == "bfloat16") {
+    return KvPrecision::kBf16;
+  }
+  if (dtype == "f32" || dtype == "float32" || dtype == "float") {
+    return KvPrecision::kF32;
+  }
+  if (dtype == "int8") {
+    return KvPrecision::kInt8;
+  }
+  return make_error(ErrorCode::kInvalidArgument, "--kv-cache-dtype {}: use auto, bf16, f32 or int8",
+                    dtype);
+}
+
 // 0 = auto.
 Result<int> wanted_length(const std::string& text) {
   if (text == "auto" || text == "-1") {
@@ -77,6 +94,10 @@ Result<Sizing> choose_sizing(const ModelOptions& options, const ModelSpec& spec,
   if (!precision.ok()) {
     return precision.error();
   }
+  const auto kept = kv_precision(options.kv_cache_dtype, *precision);
+  if (!kept.ok()) {
+    return kept.error();
+  }
   const auto wanted = wanted_length(options.max_model_len);
   if (!wanted.ok()) {
     return wanted.error();
@@ -91,9 +112,7 @@ Result<Sizing> choose_sizing(const ModelOptions& options, const ModelSpec& spec,
                     "them",
                     sizing.max_model_len, spec.max_context));
   }
-  const bool f32 = *precision == Precision::kF32;
-  KvForm kv{.precision = f32 ? Precision::kF32 : Precision::kBf16,
-            .block_tokens = options.block_size};
+  KvForm kv{.precision = *kept, .block_tokens = options.block_size};
   const std::int64_t block_bytes = kv_block_bytes(spec, kv);
   const auto blocks_per_sequence = [&] {
     return ceil_div<std::int64_t>(sizing.max_model_len, kv.block_tokens);

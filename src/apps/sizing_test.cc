@@ -33,6 +33,21 @@ TEST(Sizing, DefaultsHoldEverySequenceAtFullLength) {
   EXPECT_TRUE(sizing->warnings.empty());
 }
 
+TEST(Sizing, KvHasADtypeOfItsOwn) {
+  const ModelSpec spec = spec_of_1k_context();
+  const auto token_bytes = [&](const ModelOptions& options) {
+    const auto sizing = choose_sizing(options, spec, kMachine);
+    return sizing.ok() ? sizing->kv_bytes / (sizing->form.kv.blocks * 16) : -1;
+  };
+  EXPECT_EQ(token_bytes({}), 1024);
+  EXPECT_EQ(token_bytes({.dtype = "f32"}), 2048);
+  EXPECT_EQ(token_bytes({.dtype = "f32", .kv_cache_dtype = "bf16"}), 1024);
+  EXPECT_EQ(token_bytes({.kv_cache_dtype = "int8"}), 512 + 4 * 2 * 2 * 2);
+  const auto refused = choose_sizing({.kv_cache_dtype = "fp8"}, spec, kMachine);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().message, "--kv-cache-dtype fp8: use auto, bf16, f32 or int8");
+}
+
 TEST(Sizing, AutoTakesAtMostHalfOfTheFreeMemory) {
   Machine small = kMachine;
   const ModelSpec spec = spec_of_1k_context();

@@ -74,6 +74,22 @@ Result<Precision> parse_precision(std::string_view text) {
                     "'{}' is not a precision: use f32, bf16, w8, w4 or w3", text);
 }
 
+std::string_view to_string(KvPrecision precision) {
+  switch (precision) {
+    case KvPrecision::kF32:
+      return "f32";
+    case KvPrecision::kBf16:
+      return "bf16";
+    case KvPrecision::kInt8:
+      return "int8";
+  }
+  return "?";
+}
+
+KvPrecision kv_precision_beside(Precision precision) {
+  return precision == Precision::kF32 ? KvPrecision::kF32 : KvPrecision::kBf16;
+}
+
 Form single_device_form(const ModelSpec& spec, Precision precision, DeviceId device, KvForm kv) {
   Form form;
   form.stages = {Stage{.first_layer = 0, .layer_count = spec.layers, .devices = {device}}};

@@ -18,6 +18,14 @@ enum class Precision : std::uint8_t { kF32, kBf16, kW8, kW4, kW3 };
 std::string_view to_string(Precision precision);
 Result<Precision> parse_precision(std::string_view text);
 
+// int8 has a scale for each token and head, of its key and of its value.
+enum class KvPrecision : std::uint8_t { kF32, kBf16, kInt8 };
+
+std::string_view to_string(KvPrecision precision);
+
+// What a model computed at `precision` keeps unless told: keys and values that lose nothing more.
+KvPrecision kv_precision_beside(Precision precision);
+
 enum class DeviceKind : std::uint8_t { kCpu, kCuda };
 
 // One memory budget and the compute beside it.
@@ -37,7 +45,7 @@ struct Stage {
 };
 
 struct KvForm {
-  Precision precision = Precision::kBf16;
+  KvPrecision precision = KvPrecision::kBf16;
   int block_tokens = 16;
   std::int64_t blocks = 0;
   friend bool operator==(const KvForm&, const KvForm&) = default;

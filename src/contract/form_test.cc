@@ -30,6 +30,16 @@ TEST(Form, SingleDeviceFormIsLegal) {
   EXPECT_EQ(to_string(good_form()), "1 stage x TP 1, layers bf16:4, KV bf16 8 blocks of 16 tokens");
 }
 
+TEST(Form, KvHasAPrecisionOfItsOwn) {
+  Form form = good_form();
+  form.kv.precision = KvPrecision::kInt8;
+  EXPECT_TRUE(validate(form, small_spec(), kDevices).ok());
+  EXPECT_NE(to_string(form).find("layers bf16:4, KV int8 8 blocks"), std::string::npos);
+  EXPECT_EQ(kv_precision_beside(Precision::kF32), KvPrecision::kF32);
+  EXPECT_EQ(kv_precision_beside(Precision::kBf16), KvPrecision::kBf16);
+  EXPECT_EQ(kv_precision_beside(Precision::kW4), KvPrecision::kBf16);
+}
+
 TEST(Form, EveryBrokenRuleIsNamed) {
   const std::vector<std::pair<std::function<void(Form&)>, std::string>> cases = {
       {[](Form& f) { f.stages[0].layer_count = 3; }, "3 layers"},

@@ -24,8 +24,10 @@ TEST(Memory, MatchesAKnownModel) {
       spec.layers * layer_bytes(spec, Precision::kBf16) + outer_bytes(spec, Precision::kBf16);
   // 1,235,814,400 parameters; norms are kept in f32, so 2 more bytes for each of their elements.
   EXPECT_EQ(total, std::int64_t{1'235'814'400} * 2 + (2 * 16 + 1) * 2048 * 2);
-  EXPECT_EQ(kv_token_bytes(spec, Precision::kBf16), 32 * 1024);
-  EXPECT_EQ(kv_block_bytes(spec, {.precision = Precision::kF32, .block_tokens = 16}), 1024 * 1024);
+  EXPECT_EQ(kv_token_bytes(spec, KvPrecision::kBf16), 32 * 1024);
+  EXPECT_EQ(kv_token_bytes(spec, KvPrecision::kInt8), 16 * 1024 + 2 * 16 * 8 * 2);
+  EXPECT_EQ(kv_block_bytes(spec, {.precision = KvPrecision::kF32, .block_tokens = 16}),
+            1024 * 1024);
 }
 
 TEST(Memory, PadsOutputsToPanels) {

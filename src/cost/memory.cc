@@ -32,6 +32,20 @@ std::int64_t matrix_bytes(std::int64_t outputs, std::int64_t inputs, Precision p
          rows * ceil_div(inputs, kGroup) * group_bytes(precision);
 }
 
+// A key or value of one head.
+std::int64_t kv_row_bytes(std::int64_t head_dim, KvPrecision precision) {
+  constexpr std::int64_t kScaleBytes = 2;
+  switch (precision) {
+    case KvPrecision::kF32:
+      return 4 * head_dim;
+    case KvPrecision::kBf16:
+      return 2 * head_dim;
+    case KvPrecision::kInt8:
+      return head_dim + kScaleBytes;
+  }
+  return 0;
+}
+
 }  // namespace
 
 double weight_bits(Precision precision) {
@@ -70,10 +84,9 @@ std::int64_t outer_bytes(const ModelSpec& spec, Precision precision) {
   return (spec.tied_embeddings ? 1 : 2) * table + spec.hidden * kVectorElementBytes;
 }
 
-std::int64_t kv_token_bytes(const ModelSpec& spec, Precision precision) {
-  const double values =
-      2.0 * spec.layers * spec.attention.kv_heads * static_cast<double>(spec.attention.head_dim);
-  return static_cast<std::int64_t>(values * weight_bits(precision) / 8.0);
+std::int64_t kv_token_bytes(const ModelSpec& spec, KvPrecision precision) {
+  const std::int64_t rows = std::int64_t{2} * spec.layers * spec.attention.kv_heads;
+  return rows * kv_row_bytes(spec.attention.head_dim, precision);
 }
 
 std::int64_t kv_block_bytes(const ModelSpec& spec, const KvForm& kv) {

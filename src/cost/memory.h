@@ -19,8 +19,8 @@ std::int64_t layer_bytes(const ModelSpec& spec, Precision precision);
 // are quantised.
 std::int64_t outer_bytes(const ModelSpec& spec, Precision precision);
 
-// All layers' keys and values of one token or block.
-std::int64_t kv_token_bytes(const ModelSpec& spec, Precision precision);
+// All layers' keys and values of one token or block, with their scales.
+std::int64_t kv_token_bytes(const ModelSpec& spec, KvPrecision precision);
 std::int64_t kv_block_bytes(const ModelSpec& spec, const KvForm& kv);
 
 }  // namespace protean

@@ -3,10 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <mutex>
+#include <numeric>
 #include <thread>
 
+#include "base/check.h"
 #include "cost/memory.h"
 #include "model/synthetic_checkpoint.h"
 
@@ -26,7 +29,7 @@ ModelSpec small_spec() {
 }
 
 WorkerOptions small_options(const ModelSpec& spec) {
-  const KvForm kv{.precision = Precision::kBf16, .block_tokens = 4, .blocks = 64};
+  const KvForm kv{.precision = KvPrecision::kBf16, .block_tokens = 4, .blocks = 64};
   return {.form = single_device_form(spec, Precision::kBf16, DeviceId{0}, kv),
           .threads = 2,
           .max_step_tokens = 200,
@@ -121,13 +124,54 @@ TEST(CpuWorker, RefusesFormsItCannotRealise) {
   EXPECT_NE(
       refused([](WorkerOptions& o) { o.form.layer_precision[1] = Precision::kW4; }).find("w4"),
       std::string::npos);
-  EXPECT_NE(refused([](WorkerOptions& o) { o.form.kv.precision = Precision::kW8; }).find("w8"),
-            std::string::npos);
   EXPECT_NE(refused([](WorkerOptions& o) { o.form.stages.clear(); }), "");
   EXPECT_NE(refused([](WorkerOptions& o) { o.form.layer_precision.pop_back(); }), "");
   EXPECT_NE(refused([](WorkerOptions& o) { o.form.kv.blocks = 0; }), "");
   EXPECT_NE(refused([](WorkerOptions& o) { o.threads = 0; }), "");
   EXPECT_NE(refused([](WorkerOptions& o) { o.max_positions = 0; }), "");
+}
+
+// The logits after the last of 23 tokens, computed in chunks that end at `ends`.
+std::vector<float> logits_after(KvPrecision precision, const std::vector<int>& ends) {
+  const ModelSpec spec = small_spec();
+  WorkerOptions options = small_options(spec);
+  options.form.kv.precision = precision;
+  const SyntheticCheckpoint checkpoint(spec);
+  auto rank = Rank::create(options, checkpoint);
+  check(rank.ok(), "a rank with KV at this precision");
+  std::vector<float> last;
+  int first = 0;
+  for (const int end : ends) {
+    std::vector<TokenId> tokens;
+    for (int i = first; i < end; ++i) {
+      tokens.push_back(i * 37 % spec.vocab);
+    }
+    (*rank)->run(plan_of(static_cast<std::uint64_t>(end), first, tokens),
+                 [&](int, std::span<const float> logits) {
+                   last = {logits.begin(), logits.end()};
+                 });
+    first = end;
+  }
+  return last;
+}
+
+TEST(Rank, KvPrecisionIsItsOwnAndChunksDoNotMatter) {
+  std::vector<int> singles(23);
+  std::iota(singles.begin(), singles.end(), 1);
+  const std::vector<float> exact = logits_after(KvPrecision::kF32, {23});
+  float spread = 0;
+  for (const float logit : exact) {
+    spread = std::max(spread, std::abs(logit));
+  }
+  for (const KvPrecision precision : {KvPrecision::kBf16, KvPrecision::kInt8}) {
+    const std::vector<float> whole = logits_after(precision, {23});
+    EXPECT_EQ(logits_after(precision, {6, 7, 20, 23}), whole);
+    EXPECT_EQ(logits_after(precision, singles), whole);
+    EXPECT_NE(whole, exact);
+    for (std::size_t i = 0; i < whole.size(); ++i) {
+      EXPECT_NEAR(whole[i], exact[i], 0.03F * spread);
+    }
+  }
 }
 
 // More samples than are projected at once, so that the pieces must be put together right.

@@ -13,12 +13,12 @@
 namespace protean {
 
 // The KV memory of one device, and the only place that knows where a block id lives. Block-major:
-// [block][layer][kv_head][K, V][token][head_dim], so that a block is one piece (what a capacity
-// change moves) and a run of heads within a layer is one piece (what a TP change moves; AMOEBA
-// section 3.1). Contents belong to the steps that write them.
+// [block][layer][slot of a KV head], so that a block is one piece (what a capacity change moves)
+// and a run of heads within a layer, scales included, is one piece (what a TP change moves; AMOEBA
+// section 3.1; cpu::KvLayer). Contents belong to the steps that write them.
 class KvStore {
  public:
-  // Refuses precisions the kernels cannot read and sizes that do not fit an address space.
+  // Refuses sizes that do not fit an address space.
   static Result<KvStore> create(const ModelSpec& spec, const KvForm& form);
 
   std::span<const cpu::KvLayer> layers() const { return layers_; }

@@ -9,7 +9,7 @@ namespace protean {
 
 ServedModel::ServedModel(const Checkpoint& checkpoint, const Options& options)
     : options_(options), vocab_(checkpoint.spec().vocab) {
-  const KvForm kv{.precision = options.precision,
+  const KvForm kv{.precision = kv_precision_beside(options.precision),
                   .block_tokens = options.block_tokens,
                   .blocks = options.blocks};
   auto rank = Rank::create(

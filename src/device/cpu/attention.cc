@@ -2,19 +2,22 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
-#include <numeric>
+#include <memory>
+#include <type_traits>
 #include <vector>
 
 #include "base/check.h"
 #include "base/units.h"
+#include "device/cpu/bf16.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "device/cpu/attention.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 // Highway wants its own headers after foreach_target.h.
+#include "device/cpu/attention_tile-inl.h"
 #include "device/cpu/lanes-inl.h"
-#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 
 #ifndef PROTEAN_DEVICE_CPU_ATTENTION_ONCE
@@ -23,10 +26,21 @@
 namespace protean::cpu {
 
 constexpr int kMaxHeadDim = 512;
-// Queries that read the keys and values of a head together.
-constexpr int kMaxQueries = 16;
-// Positions between two corrections of the running maximum; tiles begin at multiples of it.
-constexpr int kTile = 64;
+// Queries that read the keys and values of a head together: whole blocks of any instruction set,
+// and what still fits a second-level cache beside the tile.
+constexpr int kMaxQueries = 120;
+// Positions summed up on their own before they are merged; segments begin at multiples of it.
+constexpr int kSegment = 256;
+
+// What is known of a query after some positions: e^score summed up by lane, the maximum of the
+// scores, and values summed up by e^(score - maximum). Floats in this order.
+constexpr int kRecordMaximum = 16;
+constexpr int kRecordSums = 32;
+constexpr int record_floats(int head_dim) {
+  return kRecordSums + (head_dim + 31) / 32 * 32;
+}
+constexpr int kQueryFloats = kMaxQueries * record_floats(128);
+static_assert(kQueryFloats >= 8 * record_floats(kMaxHeadDim));
 
 struct AttentionCall {
   KvLayer layer;
@@ -35,29 +49,54 @@ struct AttentionCall {
   float* out = nullptr;
 
   int group() const { return options.heads / layer.kv_heads; }
+  int record() const { return record_floats(layer.head_dim); }
+};
+
+struct PositionRange {
+  int begin = 0;
+  int end = 0;
+  bool operator==(const PositionRange&) const = default;
+
+  PositionRange within(PositionRange other) const {
+    return {std::max(begin, other.begin), std::min(end, other.end)};
+  }
+  bool empty() const { return begin >= end; }
 };
 
 // The queries of one KV head in a slice are numbered row by row, the head's group within a row.
-// One task does `queries` of them.
+// A part is `queries` of them, from `first_query` on.
 struct AttentionPart {
   const AttentionSlice* slice = nullptr;
   int kv_head = 0;
-  std::int64_t first_query = 0;
+  int first_query = 0;
   int queries = 0;
+
+  int row(const AttentionCall& call, int query) const {
+    return (first_query + query) / call.group();
+  }
+  // Of q and out.
+  std::int64_t offset(const AttentionCall& call, int query) const {
+    const std::int64_t head = kv_head * call.group() + (first_query + query) % call.group();
+    const std::int64_t batch_row = std::int64_t{slice->first_row} + row(call, query);
+    return (batch_row * call.options.heads + head) * call.layer.head_dim;
+  }
+  PositionRange visible(const AttentionCall& call, int query) const {
+    const int position = slice->first_position + row(call, query);
+    const int window = call.options.window;
+    return {window > 0 ? std::max(0, position - window + 1) : 0, position + 1};
+  }
+  // Of all its queries; both ends ascend with the query.
+  PositionRange visible(const AttentionCall& call) const {
+    return {visible(call, 0).begin, visible(call, queries - 1).end};
+  }
+  PositionRange segments(const AttentionCall& call) const {
+    const PositionRange all = visible(call);
+    return {all.begin / kSegment, (all.end + kSegment - 1) / kSegment};
+  }
 };
 
-struct KvRow {
-  std::byte* key = nullptr;
-  std::byte* value = nullptr;
-};
-
-// Where one token of a block keeps its key and value of a head.
-inline KvRow kv_row(const KvLayer& layer, BlockId block, int kv_head, int token) {
-  const std::int64_t row_bytes = std::int64_t{layer.head_dim} * element_bytes(layer.element);
-  const std::int64_t half_bytes = row_bytes * layer.block_tokens;
-  std::byte* const key = layer.base + block * layer.block_stride_bytes +
-                         std::int64_t{kv_head} * 2 * half_bytes + token * row_bytes;
-  return {key, key + half_bytes};
+inline PositionRange segment_range(int segment) {
+  return {segment * kSegment, (segment + 1) * kSegment};
 }
 
 }  // namespace protean::cpu
@@ -66,406 +105,440 @@ inline KvRow kv_row(const KvLayer& layer, BlockId block, int kv_head, int token)
 HWY_BEFORE_NAMESPACE();
 namespace protean::cpu::HWY_NAMESPACE {
 
-// Registers for sums, less what the operands of a multiply-add need.
-constexpr int kSumUnits = kLanes == 16 ? 8 : 4;
-constexpr int kScoreRows = kLanes == 16 ? 4 : 2;
-static_assert(kMaxHeadDim % kUnit == 0);
-
-struct Range {
-  int begin = 0;
-  int end = 0;
-  bool operator==(const Range&) const = default;
-};
+static_assert(kMaxQueries % kMostRows == 0 && kSegment % kTile == 0 && kLanes <= kRecordMaximum);
 
 struct Dims {
   int head_dim = 0;
-  int width = 0;  // head_dim rounded up to whole units
-  float scale = 0;
+  int width = 0;   // head_dim rounded up to whole units
+  int record = 0;  // floats
 };
 
-// What a part keeps from tile to tile. Rows of `width` are in the order of Unit.
+// What a part keeps from tile to tile.
 struct Queries {
-  alignas(64) float q[kMaxQueries * kMaxHeadDim];
-  alignas(64) float sums[kMaxQueries * kMaxHeadDim];  // of values, by weight
-  alignas(64) float weights[kMaxQueries * kTile];     // scores first, then e^(score - maximum)
-  alignas(64) float totals[kMaxQueries * kLanes];     // of weights, by position % kLanes
-  float maxima[kMaxQueries];
-  float rescale[kMaxQueries];  // of what was summed before this tile
-  Range visible[kMaxQueries];  // positions; both ends ascend with the query
-  Range in_tile[kMaxQueries];  // the same, cut to the tile and counted from its begin
+  alignas(64) float q[kQueryFloats];               // rows of width
+  alignas(64) float segment[kQueryFloats];         // records: of the segment so far
+  alignas(64) float merged[kQueryFloats];          // records: of all segments before
+  alignas(64) float weights[kMaxQueries * kTile];  // scores first, then e^(score - maximum)
+  float rescale[kMaxQueries];                      // of what was summed before this tile
+  PositionRange visible[kMaxQueries];
+  PositionRange in_tile[kMaxQueries];  // the same, cut to the tile, counted from its begin
 };
 
-// Where keys and values lie, by position within the tile.
-template <class Stored>
+struct Tile {
+  alignas(64) float keys[kMaxHeadDim * kTile];    // [head_dim][kTile]
+  alignas(64) float values[kTile * kMaxHeadDim];  // [kTile][width], in the order of Unit
+  alignas(64) float key_scales[kTile];            // of kInt8 only
+  alignas(64) float value_scales[kTile];
+};
+
+// Where the keys and values of a tile lie.
 struct TileRows {
-  const Stored* keys[kTile];
-  const Stored* values[kTile];
+  const std::byte* keys[kTile];
+  const std::byte* values[kTile];
+  const std::byte* key_scales_at[kTile];  // of kInt8 only
+  const std::byte* value_scales_at[kTile];
 };
 
-#if HWY_TARGET != HWY_SCALAR
-// to[0..3] = the four lanes of every 128-bit block of v added up, times scale.
-template <class D>
-HWY_INLINE void store_block_sums(D floats, hn::Vec<D> v, float scale, float* to) {
-  if constexpr (hn::MaxLanes(D{}) > 4) {
-    const hn::Half<D> half;
-    store_block_sums(half, hn::Add(hn::LowerHalf(half, v), hn::UpperHalf(half, v)), scale, to);
-  } else {
-    hn::StoreU(hn::Mul(v, hn::Set(floats, scale)), floats, to);
-  }
-}
-#endif
-
-// to[0..3] = the sums of the lanes of v[0..3], each added up in the same order, times scale.
-HWY_INLINE void store_four_sums(const Vec (&v)[4], float scale, float* to) {
-#if HWY_TARGET == HWY_SCALAR
-  to[0] = hn::GetLane(v[0]) * scale;
-  to[1] = hn::GetLane(v[1]) * scale;
-  to[2] = hn::GetLane(v[2]) * scale;
-  to[3] = hn::GetLane(v[3]) * scale;
-#else
-  const Floats floats;
-  const hn::Repartition<double, Floats> pairs;
-  const auto ab = hn::BitCast(pairs, hn::Add(hn::InterleaveLower(floats, v[0], v[1]),
-                                             hn::InterleaveUpper(floats, v[0], v[1])));
-  const auto cd = hn::BitCast(pairs, hn::Add(hn::InterleaveLower(floats, v[2], v[3]),
-                                             hn::InterleaveUpper(floats, v[2], v[3])));
-  const Vec blocks = hn::Add(hn::BitCast(floats, hn::InterleaveLower(pairs, ab, cd)),
-                             hn::BitCast(floats, hn::InterleaveUpper(pairs, ab, cd)));
-  store_block_sums(floats, blocks, scale, to);
-#endif
+inline float read_scale(const std::byte* from) {
+  std::uint16_t bits = 0;
+  std::memcpy(&bits, from, sizeof(bits));
+  return float_from(bits);
 }
 
-// Scores of R queries against four keys, to weights[r * kTile + 0..3].
-template <int R, class Stored>
-HWY_NOINLINE void score_four(const float* q, const Stored* const* keys, const Dims& dims,
-                             float* weights) {
-  const Floats floats;
-  Vec dots[R][4];
-  HWY_UNROLL(16)
-  for (int r = 0; r < R; ++r) {
-    HWY_UNROLL(16)
-    for (int k = 0; k < 4; ++k) {
-      dots[r][k] = hn::Zero(floats);
-    }
-  }
-  const auto add_unit = [&](int from, int k, const Unit& key) HWY_ATTR {
-    HWY_UNROLL(16)
-    for (int r = 0; r < R; ++r) {
-      const Unit query = load_unit(q + r * dims.width + from);
-      dots[r][k] = hn::MulAdd(query.a, key.a, dots[r][k]);
-      dots[r][k] = hn::MulAdd(query.b, key.b, dots[r][k]);
-    }
-  };
-  int from = 0;
-  for (; from + kUnit <= dims.head_dim; from += kUnit) {
-    HWY_UNROLL(16)
-    for (int k = 0; k < 4; ++k) {
-      add_unit(from, k, load_unit(keys[k] + from));
-    }
-  }
-  if (from < dims.head_dim) {
-    HWY_UNROLL(16)
-    for (int k = 0; k < 4; ++k) {
-      add_unit(from, k, load_part(keys[k] + from, dims.head_dim - from));
-    }
-  }
-  HWY_UNROLL(16)
-  for (int r = 0; r < R; ++r) {
-    store_four_sums(dots[r], dims.scale, weights + r * kTile);
-  }
-}
-
-// Asks for a row of the store before it is needed: blocks lie where they lie, so the hardware
-// cannot guess the next one.
-template <class Stored>
-HWY_INLINE void prefetch_row(const Stored* row, int count) {
-  constexpr int kCacheLine = 64;
-  for (int i = 0; i < count; i += kCacheLine / static_cast<int>(sizeof(Stored))) {
-    hwy::Prefetch(row + i);
-  }
-}
-
-template <class Stored>
-void score_tile(Queries& queries, Range which, const TileRows<Stored>& rows, const Dims& dims) {
-  const int begin = queries.in_tile[which.begin].begin;
-  const int end = queries.in_tile[which.end - 1].end;
-  for (int k = begin / 4 * 4; k < end; k += 4) {
-    for (int t = std::max(k, begin); t < std::min(k + 4, end); ++t) {
-      prefetch_row(rows.values[t], dims.head_dim);
-    }
-    int i = which.begin;
-    const auto next = [&](auto score, int count) {
-      for (; i + count <= which.end; i += count) {
-        score(queries.q + i * dims.width, rows.keys + k, dims, queries.weights + i * kTile + k);
+// Finds the rows of the tile that begins at `base`, as far as some query of the part sees it. The
+// other entries repeat one of them: they are asked for, or read and not used.
+void find_rows(const AttentionCall& call, const AttentionPart& part, int base, TileRows& rows) {
+  const KvLayer& layer = call.layer;
+  const PositionRange see = part.visible(call).within({base, base + kTile});
+  const std::int64_t row_bytes = layer.row_bytes();
+  const std::int64_t scale_bytes = kv_scale_bytes(layer.element);
+  const int begin = see.begin - base;
+  const int end = see.end - base;
+  int block = see.begin / layer.block_tokens;
+  int token = see.begin % layer.block_tokens;
+  for (int t = begin; t < end; ++block, token = 0) {
+    KvRow row =
+        kv_row(layer, part.slice->blocks[static_cast<std::size_t>(block)], part.kv_head, token);
+    for (; token < layer.block_tokens && t < end; ++token, ++t) {
+      rows.keys[t] = row.key;
+      rows.values[t] = row.value;
+      row.key += row_bytes;
+      row.value += row_bytes;
+      if (scale_bytes > 0) {
+        rows.key_scales_at[t] = row.key_scale;
+        rows.value_scales_at[t] = row.value_scale;
+        row.key_scale += scale_bytes;
+        row.value_scale += scale_bytes;
       }
-    };
-    next(score_four<kScoreRows, Stored>, kScoreRows);
-    next(score_four<1, Stored>, 1);
+    }
+    if (scale_bytes > 0) {
+      hwy::Prefetch(rows.key_scales_at[t - 1]);
+      hwy::Prefetch(rows.value_scales_at[t - 1]);
+    }
+  }
+  for (auto* const array : {rows.keys, rows.values}) {
+    std::fill(array, array + begin, array[end - 1]);
+    std::fill(array + end, array + kTile, array[end - 1]);
   }
 }
 
-// Turns one query's scores into weights under the new maximum. Positions it does not see weigh
-// exactly nothing, whatever their score was.
-HWY_NOINLINE void weigh(Queries& queries, int i) {
+// Calls with the type that the store's elements have.
+template <class Call>
+void with_stored(KvElement element, const Call& call) {
+  switch (element) {
+    case KvElement::kF32:
+      return call(float{});
+    case KvElement::kBf16:
+      return call(std::uint16_t{});
+    case KvElement::kInt8:
+      return call(std::int8_t{});
+  }
+}
+
+// One query's scores of a tile.
+struct TileScores {
+  float* weights = nullptr;      // scores, which become weights
+  const Tile* scales = nullptr;  // none: all 1
+  float scale = 0;               // of the softmax
+  PositionRange see;             // within the tile
+};
+
+// Turns one query's scores into weights under the new maximum, and tells what rescales what was
+// summed before. Positions it does not see weigh exactly nothing, whatever their score was.
+HWY_NOINLINE float weigh(const TileScores& tile, float* record) {
   const Floats floats;
-  const Range see = queries.in_tile[i];
-  float* const weights = queries.weights + i * kTile;
+  const PositionRange see = tile.see;
+  float* const weights = tile.weights;
   const int first = see.begin / kLanes * kLanes;
   const auto seen_from = [&](int at) HWY_ATTR {
     const auto before = hn::FirstN(floats, static_cast<std::size_t>(std::max(see.begin - at, 0)));
     return hn::AndNot(before, hn::FirstN(floats, static_cast<std::size_t>(see.end - at)));
   };
   const Vec none = hn::Set(floats, -std::numeric_limits<float>::infinity());
+  const Vec scale = hn::Set(floats, tile.scale);
   Vec high = none;
   for (int at = first; at < see.end; at += kLanes) {
-    high = hn::Max(high, hn::IfThenElse(seen_from(at), hn::Load(floats, weights + at), none));
+    Vec score = hn::Mul(hn::Load(floats, weights + at), scale);
+    if (tile.scales != nullptr) {
+      score = hn::Mul(score, hn::Load(floats, tile.scales->key_scales + at));
+    }
+    hn::Store(score, floats, weights + at);
+    high = hn::Max(high, hn::IfThenElse(seen_from(at), score, none));
   }
-  const float before = queries.maxima[i];
+  const float before = record[kRecordMaximum];
   const float maximum = std::max(before, hn::GetLane(hn::MaxOfLanes(floats, high)));
-  queries.maxima[i] = maximum;
-  queries.rescale[i] = before == -std::numeric_limits<float>::infinity()
-                           ? 0.0f
-                           : hn::GetLane(exp(floats, hn::Set(floats, before - maximum)));
-  float* const totals = queries.totals + i * kLanes;
-  Vec total = hn::Mul(hn::Load(floats, totals), hn::Set(floats, queries.rescale[i]));
+  record[kRecordMaximum] = maximum;
+  const float rescale = before == -std::numeric_limits<float>::infinity()
+                            ? 0.0f
+                            : hn::GetLane(exp(floats, hn::Set(floats, before - maximum)));
+  Vec total = hn::Mul(hn::Load(floats, record), hn::Set(floats, rescale));
   for (int at = first; at < see.end; at += kLanes) {
+    const auto seen = seen_from(at);
     const Vec below = hn::Sub(hn::Load(floats, weights + at), hn::Set(floats, maximum));
-    const Vec weight = hn::IfThenElseZero(seen_from(at), exp(floats, below));
-    hn::Store(weight, floats, weights + at);
+    Vec weight = hn::IfThenElseZero(seen, exp(floats, below));
     total = hn::Add(total, weight);
+    if (tile.scales != nullptr) {
+      weight = hn::IfThenElseZero(
+          seen, hn::Mul(weight, hn::Load(floats, tile.scales->value_scales + at)));
+    }
+    hn::Store(weight, floats, weights + at);
   }
-  hn::Store(total, floats, totals);
+  hn::Store(total, floats, record);
+  return rescale;
 }
 
-// One run of queries that see the same positions of the tile.
-template <class Stored>
-struct Mix {
-  const Stored* const* values = nullptr;
-  const Stored* const* next_keys = nullptr;  // of the next tile: fetched meanwhile
-  Range see;
-  const float* weights = nullptr;
-  const float* rescale = nullptr;
-  float* sums = nullptr;
-  int width = 0;
+// record = record and `more` as if they had been summed up together.
+HWY_NOINLINE void merge(const float* more, int floats_each, float* record) {
+  const Floats floats;
+  const float before = record[kRecordMaximum];
+  const float maximum = std::max(before, more[kRecordMaximum]);
+  const auto rescale = [&](float from) HWY_ATTR {
+    return from == -std::numeric_limits<float>::infinity()
+               ? hn::Zero(floats)
+               : exp(floats, hn::Set(floats, from - maximum));
+  };
+  const Vec ours = rescale(before);
+  const Vec theirs = rescale(more[kRecordMaximum]);
+  const auto add = [&](int at) HWY_ATTR {
+    const Vec scaled = hn::Mul(hn::Load(floats, record + at), ours);
+    hn::Store(hn::MulAdd(hn::Load(floats, more + at), theirs, scaled), floats, record + at);
+  };
+  add(0);
+  record[kRecordMaximum] = maximum;
+  for (int at = kRecordSums; at < floats_each; at += kLanes) {
+    add(at);
+  }
+}
+
+// What a tile's work reads beside the queries. `next` is asked for meanwhile.
+struct TileWork {
+  const AttentionCall* call = nullptr;
+  const AttentionPart* part = nullptr;
+  int base = 0;  // position of the tile
+  const TileRows* rows = nullptr;
+  const TileRows* next = nullptr;
+
+  bool few() const { return part->queries <= kFewQueries; }
+  // Of the tile, seen by some query of the part.
+  PositionRange seen() const {
+    const PositionRange see = part->visible(*call).within({base, base + kTile});
+    return {see.begin - base, see.end - base};
+  }
 };
 
-// sums = sums * rescale + weights * values for R queries and U units of the row from `from` on, of
-// which `elements` exist.
-template <int R, int U, bool kWhole, class Stored>
-HWY_NOINLINE void mix_units(const Mix<Stored>& mix, int from, int elements) {
-  const Floats floats;
-  Unit sums[R][U];
-  HWY_UNROLL(16)
-  for (int r = 0; r < R; ++r) {
-    const Vec rescale = hn::Set(floats, mix.rescale[r]);
-    HWY_UNROLL(16)
-    for (int u = 0; u < U; ++u) {
-      const Unit old = load_unit(mix.sums + r * mix.width + from + u * kUnit);
-      sums[r][u] = {hn::Mul(old.a, rescale), hn::Mul(old.b, rescale)};
-    }
-  }
-  for (int t = mix.see.begin; t < mix.see.end; ++t) {
-    const Stored* const row = mix.values[t] + from;
-    HWY_UNROLL(16)
-    for (int u = 0; u < U; ++u) {
-      hwy::Prefetch(mix.next_keys[t] + from + u * kUnit);
-      const Unit value = kWhole ? load_unit(row + u * kUnit) : load_part(row, elements);
-      HWY_UNROLL(16)
-      for (int r = 0; r < R; ++r) {
-        const Vec weight = hn::Set(floats, mix.weights[r * kTile + t]);
-        sums[r][u].a = hn::MulAdd(weight, value.a, sums[r][u].a);
-        sums[r][u].b = hn::MulAdd(weight, value.b, sums[r][u].b);
-      }
-    }
-  }
-  HWY_UNROLL(16)
-  for (int r = 0; r < R; ++r) {
-    HWY_UNROLL(16)
-    for (int u = 0; u < U; ++u) {
-      float* const to = mix.sums + r * mix.width + from + u * kUnit;
-      hn::StoreU(sums[r][u].a, floats, to);
-      hn::StoreU(sums[r][u].b, floats, to + kLanes);
-    }
-  }
+// Few queries are computed as 1, 2, 4 or 8 of them.
+inline int rows_at_least(int count) {
+  return count > 4 ? 8 : count > 2 ? 4 : count;
 }
-
-template <int R, class Stored>
-void mix_rows(const Mix<Stored>& mix, int head_dim) {
-  constexpr int U = std::max(1, std::min(kSumUnits / R, 4));
-  int from = 0;
-  for (; from + U * kUnit <= head_dim; from += U * kUnit) {
-    mix_units<R, U, true>(mix, from, U * kUnit);
-  }
-  for (; from + kUnit <= head_dim; from += kUnit) {
-    mix_units<R, 1, true>(mix, from, kUnit);
-  }
-  if (from < head_dim) {
-    mix_units<R, 1, false>(mix, from, head_dim - from);
+inline int rows_at_most(int count) {
+  return count >= 8 ? 8 : count >= 4 ? 4 : count >= 2 ? 2 : 1;
+}
+template <class Call>
+void with_rows(int count, const Call& call) {
+  switch (count) {
+    case 1:
+      return call(std::integral_constant<int, 1>());
+    case 2:
+      return call(std::integral_constant<int, 2>());
+    case 4:
+      return call(std::integral_constant<int, 4>());
+    default:
+      return call(std::integral_constant<int, 8>());
   }
 }
 
 template <class Stored>
-void mix_tile(Queries& queries, Range which, const TileRows<Stored>& rows,
-              const TileRows<Stored>& next_rows, const Dims& dims) {
+void score_tile(const TileWork& work, const Dims& dims, PositionRange which, Tile& tile,
+                Queries& queries) {
+  const PositionRange seen = work.seen();
+  const float* const q = queries.q + which.begin * dims.width;
+  float* const weights = queries.weights + which.begin * kTile;
+  const int count = which.end - which.begin;
+  if (work.few()) {
+    const FewQueries few{q, dims.width, dims.head_dim, weights};
+    with_rows(rows_at_least(count), [&](auto rows) {
+      constexpr int kRows = decltype(rows)::value;
+      constexpr int kKeys = key_vectors(kRows) * kLanes;
+      for (int key = seen.begin / kKeys * kKeys; key < seen.end; key += kKeys) {
+        score_keys<kRows, Stored>(few, work.rows->keys, work.rows->values, key);
+      }
+    });
+    return;
+  }
+  pack_keys<Stored>(work.rows->keys, work.rows->values, dims.head_dim, tile.keys);
+  multiply({.a = q,
+            .a_stride = dims.width,
+            .b = tile.keys,
+            .b_stride = kTile,
+            .depth = dims.head_dim,
+            .c = weights,
+            .c_stride = kTile},
+           count, kTile);
+}
+
+// sums += weights * values. Queries that see the same positions go together.
+template <class Stored>
+void mix_tile(const TileWork& work, const Dims& dims, PositionRange which, Tile& tile,
+              Queries& queries) {
+  const PositionRange seen = work.seen();
+  if (!work.few()) {
+    pack_values<Stored>(work.rows->values + seen.begin, work.next->keys + seen.begin,
+                        seen.end - seen.begin, dims.head_dim,
+                        tile.values + seen.begin * dims.width);
+  }
   for (int i = which.begin; i < which.end;) {
-    const Range see = queries.in_tile[i];
+    const PositionRange see = queries.in_tile[i];
     int same = i + 1;
     while (same < which.end && queries.in_tile[same] == see) {
       ++same;
     }
-    const auto next = [&](auto mix_them, int count) {
-      for (; i + count <= same; i += count) {
-        mix_them(Mix<Stored>{rows.values, next_rows.keys, see, queries.weights + i * kTile,
-                             queries.rescale + i, queries.sums + i * dims.width, dims.width},
-                 dims.head_dim);
-      }
-    };
-    next(mix_rows<kSumUnits, Stored>, kSumUnits);
-    next(mix_rows<kSumUnits / 2, Stored>, kSumUnits / 2);
-    next(mix_rows<1, Stored>, 1);
-  }
-}
-
-template <class Stored>
-void begin_queries(const AttentionCall& call, const AttentionPart& part, const Dims& dims,
-                   Queries& queries) {
-  const Floats floats;
-  const int group = call.group();
-  for (int i = 0; i < part.queries; ++i) {
-    const auto row = static_cast<int>((part.first_query + i) / group);
-    const std::int64_t head = part.kv_head * group + (part.first_query + i) % group +
-                              std::int64_t{part.slice->first_row + row} * call.options.heads;
-    alignas(64) float padded[kMaxHeadDim];
-    std::fill(std::copy_n(call.q + head * dims.head_dim, dims.head_dim, padded),
-              padded + dims.width, 0.0f);
-    float* const q = queries.q + i * dims.width;
-    for (int from = 0; from < dims.width; from += kUnit) {
-      const Unit unit = load_sums<Stored>(padded + from);
-      hn::StoreU(unit.a, floats, q + from);
-      hn::StoreU(unit.b, floats, q + from + kLanes);
+    const Product product{.a = queries.weights + i * kTile + see.begin,
+                          .a_stride = kTile,
+                          .b = tile.values + see.begin * dims.width,
+                          .b_stride = dims.width,
+                          .depth = see.end - see.begin,
+                          .c = queries.segment + i * dims.record + kRecordSums,
+                          .c_stride = dims.record,
+                          .rescale = queries.rescale + i};
+    if (!work.few()) {
+      multiply(product, same - i, dims.width);
+      i = same;
+      continue;
     }
-    const int position = part.slice->first_position + row;
-    const int window = call.options.window;
-    queries.visible[i] = {window > 0 ? std::max(0, position - window + 1) : 0, position + 1};
-    queries.maxima[i] = -std::numeric_limits<float>::infinity();
+    // More than there are only behind the last one, where nobody's sums are.
+    const int count = same == work.part->queries ? rows_at_least(same - i) : rows_at_most(same - i);
+    with_rows(count, [&](auto rows) {
+      mix_rows<decltype(rows)::value, Stored>(product, work.rows->values + see.begin,
+                                              work.next->keys + see.begin, dims.head_dim);
+    });
+    i += count;
   }
-  std::fill_n(queries.sums, part.queries * dims.width, 0.0f);
-  std::fill_n(queries.totals, part.queries * kLanes, 0.0f);
 }
 
-template <class Stored>
-void end_queries(const AttentionCall& call, const AttentionPart& part, const Dims& dims,
-                 const Queries& queries) {
-  const Floats floats;
-  const int group = call.group();
+// Queries that see some of the positions: neighbours, because both ends of what they see ascend.
+PositionRange queries_that_see(const AttentionPart& part, const Queries& queries,
+                               PositionRange positions) {
+  PositionRange which{0, part.queries};
+  while (which.begin < which.end && queries.visible[which.begin].end <= positions.begin) {
+    ++which.begin;
+  }
+  while (which.end > which.begin && queries.visible[which.end - 1].begin >= positions.end) {
+    --which.end;
+  }
+  return which;
+}
+
+void attend_tile(const TileWork& work, Tile& tile, Queries& queries) {
+  const AttentionCall& call = *work.call;
+  const int head_dim = call.layer.head_dim;
+  const Dims dims{head_dim, round_up(head_dim, kUnit), call.record()};
+  const PositionRange positions{work.base, work.base + kTile};
+  const PositionRange which = queries_that_see(*work.part, queries, positions);
+  with_stored(call.layer.element,
+              [&](auto stored) { score_tile<decltype(stored)>(work, dims, which, tile, queries); });
+  const bool scaled = call.layer.element == KvElement::kInt8;
+  if (scaled) {
+    const PositionRange seen = work.seen();
+    for (int t = seen.begin; t < seen.end; ++t) {
+      tile.key_scales[t] = read_scale(work.rows->key_scales_at[t]);
+      tile.value_scales[t] = read_scale(work.rows->value_scales_at[t]);
+    }
+  }
+  for (int i = which.begin; i < which.end; ++i) {
+    const PositionRange see = queries.visible[i].within(positions);
+    queries.in_tile[i] = {see.begin - work.base, see.end - work.base};
+    queries.rescale[i] = weigh({.weights = queries.weights + i * kTile,
+                                .scales = scaled ? &tile : nullptr,
+                                .scale = 1.0f / std::sqrt(static_cast<float>(head_dim)),
+                                .see = queries.in_tile[i]},
+                               queries.segment + i * dims.record);
+  }
+  with_stored(call.layer.element,
+              [&](auto stored) { mix_tile<decltype(stored)>(work, dims, which, tile, queries); });
+}
+
+// Calls done(segment, which queries see some of it) after each segment, when queries.segment holds
+// the records of those.
+template <class Done>
+void attend_segments(const AttentionCall& call, const AttentionPart& part, PositionRange segments,
+                     Queries& queries, const Done& done) {
+  Tile tile;
+  TileRows rows[2];  // of this tile and of the next, in turns
+  int turn = 0;
+  const PositionRange positions =
+      part.visible(call).within({segments.begin * kSegment, segments.end * kSegment});
+  const int first = positions.begin / kTile * kTile;
+  find_rows(call, part, first, rows[turn]);
+  PositionRange which;
+  for (int base = first; base < positions.end; base += kTile, turn = 1 - turn) {
+    const int segment = base / kSegment;
+    if (base == first || base % kSegment == 0) {
+      which = queries_that_see(part, queries, segment_range(segment));
+      for (int i = which.begin; i < which.end; ++i) {
+        float* const record = queries.segment + i * call.record();
+        std::fill_n(record, call.record(), 0.0f);
+        record[kRecordMaximum] = -std::numeric_limits<float>::infinity();
+      }
+    }
+    const bool ends = base + kTile >= positions.end;
+    if (!ends) {
+      find_rows(call, part, base + kTile, rows[1 - turn]);
+    }
+    attend_tile({&call, &part, base, &rows[turn], &rows[ends ? turn : 1 - turn]}, tile, queries);
+    if (ends || (base + kTile) % kSegment == 0) {
+      done(segment, which);
+    }
+  }
+}
+
+// Adds what a segment says of the queries to what the segments before it said.
+void merge_segment(const AttentionCall& call, int segment, PositionRange which,
+                   const float* records, Queries& queries) {
+  for (int i = which.begin; i < which.end; ++i) {
+    float* const merged = queries.merged + i * call.record();
+    if (queries.visible[i].begin / kSegment == segment) {
+      std::copy_n(records + i * call.record(), call.record(), merged);
+    } else {
+      merge(records + i * call.record(), call.record(), merged);
+    }
+  }
+}
+
+void begin_queries(const AttentionCall& call, const AttentionPart& part, Queries& queries) {
+  const int head_dim = call.layer.head_dim;
+  const int width = round_up(head_dim, kUnit);
   for (int i = 0; i < part.queries; ++i) {
-    const auto row = static_cast<int>((part.first_query + i) / group);
-    const std::int64_t head = part.kv_head * group + (part.first_query + i) % group +
-                              std::int64_t{part.slice->first_row + row} * call.options.heads;
-    const Vec total = hn::SumOfLanes(floats, hn::Load(floats, queries.totals + i * kLanes));
+    std::copy_n(call.q + part.offset(call, i), head_dim, queries.q + i * width);
+    queries.visible[i] = part.visible(call, i);
+  }
+  if (part.queries <= kFewQueries) {  // what is computed in place of queries where there are fewer
+    std::fill(queries.rescale + part.queries, queries.rescale + kFewQueries, 0.0f);
+    std::fill(queries.q + part.queries * width, queries.q + kFewQueries * width, 0.0f);
+  }
+}
+
+// out = sums / total, back in plain order.
+template <class Stored>
+void end_queries(const AttentionCall& call, const AttentionPart& part, const Queries& queries) {
+  const Floats floats;
+  const int head_dim = call.layer.head_dim;
+  for (int i = 0; i < part.queries; ++i) {
+    const float* const record = queries.merged + i * call.record();
+    const Vec total = hn::SumOfLanes(floats, hn::Load(floats, record));
     alignas(64) float padded[kMaxHeadDim];
-    for (int from = 0; from < dims.width; from += kUnit) {
-      Unit unit = load_unit(queries.sums + i * dims.width + from);
+    for (int from = 0; from < head_dim; from += kUnit) {
+      Unit unit = load_unit(record + kRecordSums + from);
       unit = {hn::Div(unit.a, total), hn::Div(unit.b, total)};
       if (call.options.element == Element::kBf16) {
         unit = {round_bf16(floats, unit.a), round_bf16(floats, unit.b)};
       }
       store_sums<Stored>(unit, padded + from);
     }
-    std::copy_n(padded, dims.head_dim, call.out + head * dims.head_dim);
+    std::copy_n(padded, head_dim, call.out + part.offset(call, i));
   }
 }
 
-// Finds the rows of the tile that begins at `base`, as far as some query of the part sees it. The
-// other entries repeat one of them: they are asked for, or read and not used.
-template <class Stored>
-void find_rows(const AttentionCall& call, const AttentionPart& part, int base, Range visible,
-               TileRows<Stored>& rows) {
-  const KvLayer& layer = call.layer;
-  const int begin = std::max(visible.begin - base, 0);
-  const int end = std::min(visible.end - base, kTile);
-  int block = (base + begin) / layer.block_tokens;
-  int token = (base + begin) % layer.block_tokens;
-  for (int t = begin; t < end; ++block, token = 0) {
-    const KvRow row =
-        kv_row(layer, part.slice->blocks[static_cast<std::size_t>(block)], part.kv_head, token);
-    const auto* key = reinterpret_cast<const Stored*>(row.key);
-    const auto* value = reinterpret_cast<const Stored*>(row.value);
-    for (; token < layer.block_tokens && t < end; ++token, ++t) {
-      rows.keys[t] = key;
-      rows.values[t] = value;
-      key += layer.head_dim;
-      value += layer.head_dim;
-    }
+void end_part(const AttentionCall& call, const AttentionPart& part, const Queries& queries) {
+  if (call.layer.element == KvElement::kBf16) {
+    end_queries<std::uint16_t>(call, part, queries);
+  } else {
+    end_queries<float>(call, part, queries);
   }
-  std::fill(rows.keys, rows.keys + begin, rows.keys[end - 1]);
-  std::fill(rows.keys + end, rows.keys + kTile, rows.keys[end - 1]);
-}
-
-template <class Stored>
-void attend_part(const AttentionCall& call, const AttentionPart& part) {
-  const int head_dim = call.layer.head_dim;
-  const Dims dims{head_dim, round_up(head_dim, kUnit),
-                  1.0f / std::sqrt(static_cast<float>(head_dim))};
-  Queries queries;
-  TileRows<Stored> tiles[2];  // this one and the next, in turns
-  TileRows<Stored>* rows = &tiles[0];
-  TileRows<Stored>* next_rows = &tiles[1];
-  begin_queries<Stored>(call, part, dims, queries);
-  const int last = part.queries - 1;
-  const Range visible{queries.visible[0].begin, queries.visible[last].end};
-  const int first_tile = visible.begin / kTile * kTile;
-  find_rows(call, part, first_tile, visible, *rows);
-  for (int base = first_tile; base < visible.end; base += kTile) {
-    Range which{0, part.queries};
-    while (which.begin < last && queries.visible[which.begin].end <= base) {
-      ++which.begin;
-    }
-    while (which.end > which.begin + 1 && queries.visible[which.end - 1].begin >= base + kTile) {
-      --which.end;
-    }
-    for (int i = which.begin; i < which.end; ++i) {
-      queries.in_tile[i] = {std::max(queries.visible[i].begin - base, 0),
-                            std::min(queries.visible[i].end - base, kTile)};
-    }
-    score_tile(queries, which, *rows, dims);
-    for (int i = which.begin; i < which.end; ++i) {
-      weigh(queries, i);
-    }
-    const bool ends = base + kTile >= visible.end;
-    if (!ends) {
-      find_rows(call, part, base + kTile, visible, *next_rows);
-    }
-    mix_tile(queries, which, *rows, ends ? *rows : *next_rows, dims);
-    std::swap(rows, next_rows);
-  }
-  end_queries<Stored>(call, part, dims, queries);
 }
 
 void attend(const AttentionCall& call, const AttentionPart& part) {
-  if (call.layer.element == Element::kF32) {
-    attend_part<float>(call, part);
-  } else {
-    attend_part<std::uint16_t>(call, part);
-  }
+  Queries queries;
+  begin_queries(call, part, queries);
+  attend_segments(call, part, part.segments(call), queries, [&](int segment, PositionRange which) {
+    merge_segment(call, segment, which, queries.segment, queries);
+  });
+  end_part(call, part, queries);
 }
 
-// Keeps one row of a head; count is a multiple of 8.
-void store_row(Element element, const float* from, int count, std::byte* to) {
-  const hn::CappedTag<float, 8> floats;
-  const hn::RebindToSigned<decltype(floats)> ints;
-  const hn::Rebind<std::uint16_t, decltype(floats)> halves;
-  if (element == Element::kF32) {
-    std::copy_n(from, count, reinterpret_cast<float*>(to));
-    return;
+// One segment of a part alone, to records[queries][record].
+void attend_apart(const AttentionCall& call, const AttentionPart& part, int segment,
+                  float* records) {
+  Queries queries;
+  begin_queries(call, part, queries);
+  attend_segments(call, part, {segment, segment + 1}, queries, [&](int, PositionRange which) {
+    std::copy(queries.segment + which.begin * call.record(),
+              queries.segment + which.end * call.record(), records + which.begin * call.record());
+  });
+}
+
+// What attend does with the records of all segments of a part, [segment][queries][record].
+void merge_apart(const AttentionCall& call, const AttentionPart& part, const float* records) {
+  Queries queries;
+  for (int i = 0; i < part.queries; ++i) {
+    queries.visible[i] = part.visible(call, i);
   }
-  auto* const out = reinterpret_cast<std::uint16_t*>(to);
-  for (int i = 0; i < count; i += static_cast<int>(hn::Lanes(floats))) {
-    const auto rounded = round_bf16(floats, hn::LoadU(floats, from + i));
-    const auto upper =
-        hn::ShiftRight<16>(hn::BitCast(hn::RebindToUnsigned<decltype(ints)>(), rounded));
-    hn::StoreU(hn::DemoteTo(halves, hn::BitCast(ints, upper)), halves, out + i);
+  const PositionRange segments = part.segments(call);
+  for (int segment = segments.begin; segment < segments.end; ++segment) {
+    const PositionRange which = queries_that_see(part, queries, segment_range(segment));
+    merge_segment(call, segment, which, records, queries);
+    records += part.queries * call.record();
   }
+  end_part(call, part, queries);
 }
 
 }  // namespace protean::cpu::HWY_NAMESPACE
@@ -476,124 +549,93 @@ namespace protean::cpu {
 namespace {
 
 HWY_EXPORT(attend);
-HWY_EXPORT(store_row);
+HWY_EXPORT(attend_apart);
+HWY_EXPORT(merge_apart);
 
-// Finds which slice a task of the whole call belongs to.
-class Numbering {
- public:
-  // tasks_of(slice) tasks for each slice, in the order of `order`.
-  template <class TasksOf>
-  Numbering(std::span<const AttentionSlice> slices, std::vector<int> order, const TasksOf& tasks_of)
-      : slices_(slices), order_(std::move(order)) {
-    ends_.reserve(order_.size());
-    for (const int index : order_) {
-      ends_.push_back(total() + tasks_of(slices_[static_cast<std::size_t>(index)]));
+// In the order in which they are to be begun: long ones first, so that what is handed out last is
+// short.
+std::vector<AttentionPart> parts_of(const AttentionCall& call,
+                                    std::span<const AttentionSlice> slices) {
+  std::vector<const AttentionSlice*> order(slices.size());
+  std::transform(slices.begin(), slices.end(), order.begin(),
+                 [](const AttentionSlice& slice) { return &slice; });
+  std::stable_sort(order.begin(), order.end(), [](const auto* a, const auto* b) {
+    return a->first_position + a->rows > b->first_position + b->rows;
+  });
+  const int most = std::min(kMaxQueries, kQueryFloats / call.record());
+  std::vector<AttentionPart> parts;
+  for (const AttentionSlice* slice : order) {
+    const int queries = slice->rows * call.group();
+    for (int end = queries; end > 0; end -= most) {  // late rows see most
+      const int first = std::max(0, end - most);
+      for (int head = 0; head < call.layer.kv_heads; ++head) {
+        parts.push_back({slice, head, first, end - first});
+      }
     }
   }
+  return parts;
+}
 
-  std::int64_t total() const { return ends_.empty() ? 0 : ends_.back(); }
-
-  // The slice, and the task's number within it.
-  std::pair<const AttentionSlice&, std::int64_t> at(std::int64_t task) const {
-    const auto end = std::upper_bound(ends_.begin(), ends_.end(), task);
-    const std::int64_t begin = end == ends_.begin() ? 0 : *(end - 1);
-    const int index = order_[static_cast<std::size_t>(end - ends_.begin())];
-    return {slices_[static_cast<std::size_t>(index)], task - begin};
-  }
-
- private:
-  std::span<const AttentionSlice> slices_;
-  std::vector<int> order_;
-  std::vector<std::int64_t> ends_;
+// One segment of a part, computed on its own.
+struct SegmentTask {
+  const AttentionPart* part = nullptr;
+  int segment = 0;
+  std::int64_t records_at = 0;
 };
 
-// Longest context first: what is handed out last should be short.
-std::vector<int> longest_first(std::span<const AttentionSlice> slices) {
-  std::vector<int> order(slices.size());
-  std::iota(order.begin(), order.end(), 0);
-  const auto length = [&](int i) {
-    const AttentionSlice& slice = slices[static_cast<std::size_t>(i)];
-    return slice.first_position + slice.rows;
-  };
-  std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return length(a) > length(b); });
-  return order;
-}
-
-void check_layer(const KvLayer& layer) {
-  check(layer.base != nullptr && layer.kv_heads > 0 && layer.block_tokens > 0, "no KV layer");
-  check(layer.head_dim > 0 && layer.head_dim % 8 == 0 && layer.head_dim <= kMaxHeadDim,
-        "head_dim must be a multiple of 8, at most 512");
-}
-
-void check_slice(const KvLayer& layer, const AttentionSlice& slice, std::int64_t rows) {
-  check(slice.first_row >= 0 && slice.rows >= 0 && slice.first_position >= 0, "a negative slice");
-  check(std::int64_t{slice.first_row} + slice.rows <= rows, "a slice beyond the batch");
-  check(slice.rows == 0 ||
-            (slice.first_position + slice.rows - 1) / layer.block_tokens < std::ssize(slice.blocks),
-        "a slice beyond its block table");
+// For few parts and more threads: their segments side by side. Records of all of them are kept
+// until they are merged, in the order in which one thread would have merged them.
+void attend_by_segments(Team& team, const AttentionCall& call,
+                        const std::vector<AttentionPart>& parts) {
+  std::vector<SegmentTask> tasks;
+  std::vector<std::int64_t> first_records;
+  std::int64_t floats = 0;
+  for (const AttentionPart& part : parts) {
+    first_records.push_back(floats);
+    const PositionRange segments = part.segments(call);
+    for (int segment = segments.begin; segment < segments.end; ++segment) {
+      tasks.push_back({&part, segment, floats});
+      floats += std::int64_t{part.queries} * call.record();
+    }
+  }
+  constexpr std::size_t kAlignmentFloats = 16;
+  std::vector<float> room(static_cast<std::size_t>(floats) + kAlignmentFloats);
+  void* aligned = room.data();
+  std::size_t bytes = room.size() * sizeof(float);
+  check(std::align(64, static_cast<std::size_t>(floats) * sizeof(float), aligned, bytes) != nullptr,
+        "there is room to align");
+  auto* const records = static_cast<float*>(aligned);
+  team.run(std::ssize(tasks), [&](std::int64_t index, int) {
+    const SegmentTask& task = tasks[static_cast<std::size_t>(index)];
+    HWY_DYNAMIC_DISPATCH(attend_apart)
+    (call, *task.part, task.segment, records + task.records_at);
+  });
+  team.run(std::ssize(parts), [&](std::int64_t index, int) {
+    const auto i = static_cast<std::size_t>(index);
+    HWY_DYNAMIC_DISPATCH(merge_apart)(call, parts[i], records + first_records[i]);
+  });
 }
 
 }  // namespace
 
-void store_kv(Team& team, const KvLayer& layer, std::span<const AttentionSlice> slices,
-              std::span<const float> k, std::span<const float> v) {
-  constexpr std::int64_t kTaskRows = 16;
-  check_layer(layer);
-  const std::int64_t width = std::int64_t{layer.kv_heads} * layer.head_dim;
-  check(k.size() == v.size() && std::ssize(k) % width == 0, "k and v are not rows of KV heads");
-  for (const AttentionSlice& slice : slices) {
-    check_slice(layer, slice, std::ssize(k) / width);
-  }
-  const Numbering tasks(slices, longest_first(slices), [](const AttentionSlice& slice) {
-    return ceil_div<std::int64_t>(slice.rows, kTaskRows);
-  });
-  team.run(tasks.total(), [&](std::int64_t index, int) {
-    const auto [slice, task] = tasks.at(index);
-    const auto end = static_cast<int>(std::min<std::int64_t>((task + 1) * kTaskRows, slice.rows));
-    for (auto row = static_cast<int>(task * kTaskRows); row < end; ++row) {
-      const int position = slice.first_position + row;
-      const BlockId block = slice.blocks[static_cast<std::size_t>(position / layer.block_tokens)];
-      const std::int64_t from = (std::int64_t{slice.first_row} + row) * width;
-      for (int head = 0; head < layer.kv_heads; ++head) {
-        const KvRow to = kv_row(layer, block, head, position % layer.block_tokens);
-        const std::int64_t at = from + std::int64_t{head} * layer.head_dim;
-        HWY_DYNAMIC_DISPATCH(store_row)(layer.element, k.data() + at, layer.head_dim, to.key);
-        HWY_DYNAMIC_DISPATCH(store_row)(layer.element, v.data() + at, layer.head_dim, to.value);
-      }
-    }
-  });
-}
-
 void attention(Team& team, const KvLayer& layer, std::span<const AttentionSlice> slices,
                const AttentionOptions& options, const AttentionRows& rows) {
+  constexpr int kPartsPerThread = 4;  // enough to even out
   check_layer(layer);
   check(options.heads > 0 && options.heads % layer.kv_heads == 0,
         "query heads are not a multiple of KV heads");
   const std::int64_t width = std::int64_t{options.heads} * layer.head_dim;
   const auto& [q, out] = rows;
   check(q.size() == out.size() && std::ssize(q) % width == 0, "q and out are not rows of heads");
-  for (const AttentionSlice& slice : slices) {
-    check_slice(layer, slice, std::ssize(q) / width);
-  }
+  check_slices(layer, slices, std::ssize(q) / width);
   const AttentionCall call{layer, options, q.data(), out.data()};
-  const auto queries_of = [&](const AttentionSlice& slice) {
-    return std::int64_t{slice.rows} * call.group();
-  };
-  const auto parts_of = [&](const AttentionSlice& slice) {
-    return ceil_div<std::int64_t>(queries_of(slice), kMaxQueries);
-  };
-  const Numbering tasks(slices, longest_first(slices), [&](const AttentionSlice& slice) {
-    return parts_of(slice) * layer.kv_heads;
-  });
-  team.run(tasks.total(), [&](std::int64_t index, int) {
-    const auto [slice, task] = tasks.at(index);
-    const std::int64_t parts = parts_of(slice);
-    const std::int64_t queries = queries_of(slice);
-    const std::int64_t part = parts - 1 - task % parts;  // late rows see most: they go first
-    const std::int64_t first = queries * part / parts;
-    const std::int64_t end = queries * (part + 1) / parts;
-    HWY_DYNAMIC_DISPATCH(attend)
-    (call, {&slice, static_cast<int>(task / parts), first, static_cast<int>(end - first)});
+  const std::vector<AttentionPart> parts = parts_of(call, slices);
+  if (team.threads() > 1 && std::ssize(parts) < kPartsPerThread * team.threads()) {
+    attend_by_segments(team, call, parts);
+    return;
+  }
+  team.run(std::ssize(parts), [&](std::int64_t index, int) {
+    HWY_DYNAMIC_DISPATCH(attend)(call, parts[static_cast<std::size_t>(index)]);
   });
 }
 

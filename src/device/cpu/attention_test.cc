@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <numeric>
 #include <vector>
 
@@ -21,11 +23,13 @@ struct Config {
   int head_dim = 8;
   int window = 0;
   int block_tokens = 16;
-  Element element = Element::kBf16;
+  KvElement element = KvElement::kBf16;
 };
 
-// A paged store whose every byte is 0xff at first: a NaN in both elements, so whatever is read
-// before it was written shows.
+constexpr KvElement kElements[] = {KvElement::kF32, KvElement::kBf16, KvElement::kInt8};
+
+// A paged store whose every byte is 0xff at first: a NaN in floats and in scales, so whatever is
+// read before it was written shows.
 struct Store {
   Store(const Config& config, int blocks)
       : memory(static_cast<std::size_t>(blocks * stride(config)), std::byte{0xff}) {
@@ -38,9 +42,10 @@ struct Store {
   }
   // Some bytes between blocks belong to other layers.
   static std::int64_t stride(const Config& config) {
-    return std::int64_t{config.kv_heads} * 2 * config.block_tokens * config.head_dim *
-               element_bytes(config.element) +
-           64;
+    const KvLayer like{.element = config.element,
+                       .head_dim = config.head_dim,
+                       .block_tokens = config.block_tokens};
+    return config.kv_heads * like.slot_bytes() + 64;
   }
   std::vector<std::byte> memory;
   KvLayer layer;
@@ -115,8 +120,33 @@ std::vector<float> compute(Team& team, const Config& config, const KvLayer& laye
   return out;
 }
 
-double stored(Element element, float value) {
-  return element == Element::kBf16 ? float_from(bf16_from(value)) : value;
+// The scale of a row at kInt8, as bf16 bits: rounded up.
+std::uint16_t scale_bits(const float* row, int count) {
+  float largest = 0;
+  for (int i = 0; i < count; ++i) {
+    largest = std::max(largest, std::abs(row[i]));
+  }
+  return static_cast<std::uint16_t>((std::bit_cast<std::uint32_t>(largest / 127.0f) + 0xffff) >>
+                                    16);
+}
+
+int steps(const float* row, int i, std::uint16_t scale) {
+  return static_cast<int>(std::nearbyint(row[i] * (1.0f / float_from(scale))));
+}
+
+// A row of a head as the store keeps it.
+std::vector<double> stored(const Config& config, const float* row) {
+  std::vector<double> values(row, row + config.head_dim);
+  if (config.element == KvElement::kBf16) {
+    std::transform(row, row + config.head_dim, values.begin(),
+                   [](float value) { return float_from(bf16_from(value)); });
+  } else if (config.element == KvElement::kInt8) {
+    const std::uint16_t scale = scale_bits(row, config.head_dim);
+    for (int i = 0; i < config.head_dim; ++i) {
+      values[i] = double{float_from(scale)} * steps(row, i, scale);
+    }
+  }
+  return values;
 }
 
 // One head of one token, in double precision and without tiles.
@@ -128,10 +158,8 @@ std::vector<double> reference(const Config& config, const Sequence& sequence, in
   const int first = config.window > 0 ? std::max(0, position - config.window + 1) : 0;
   std::vector<double> scores;
   for (int t = first; t <= position; ++t) {
-    double dot = 0;
-    for (int i = 0; i < d; ++i) {
-      dot += q[i] * stored(config.element, sequence.k[(t * config.kv_heads + kv_head) * d + i]);
-    }
+    const auto key = stored(config, sequence.k.data() + (t * config.kv_heads + kv_head) * d);
+    const double dot = std::inner_product(key.begin(), key.end(), q, 0.0);
     scores.push_back(dot / std::sqrt(d));
   }
   const double high = *std::max_element(scores.begin(), scores.end());
@@ -140,9 +168,9 @@ std::vector<double> reference(const Config& config, const Sequence& sequence, in
   for (int t = first; t <= position; ++t) {
     const double weight = std::exp(scores[t - first] - high);
     total += weight;
+    const auto value = stored(config, sequence.v.data() + (t * config.kv_heads + kv_head) * d);
     for (int i = 0; i < d; ++i) {
-      out[i] +=
-          weight * stored(config.element, sequence.v[(t * config.kv_heads + kv_head) * d + i]);
+      out[i] += weight * value[i];
     }
   }
   for (double& value : out) {
@@ -167,10 +195,10 @@ const Config kConfigs[] = {
 TEST_P(Attention, AgreesWithDoublePrecision) {
   Team team(2);
   for (Config config : kConfigs) {
-    for (const Element element : {Element::kF32, Element::kBf16}) {
+    for (const KvElement element : kElements) {
       config.element = element;
       std::vector<Sequence> sequences;
-      for (const int tokens : {1, 63, 150, 17}) {
+      for (const int tokens : {1, 63, 300, 17}) {
         sequences.push_back(random_sequence(config, tokens));
       }
       const Store store(config, place(config, sequences));
@@ -201,7 +229,7 @@ TEST_P(Attention, AgreesWithDoublePrecision) {
 
 TEST_P(Attention, SurvivesLargeScores) {
   Team team(1);
-  const Config config{.head_dim = 64, .element = Element::kF32};
+  const Config config{.head_dim = 64, .element = KvElement::kF32};
   std::vector<Sequence> sequences = {random_sequence(config, 200)};
   for (float& value : sequences[0].q) {
     value *= 300.0f;
@@ -216,14 +244,16 @@ TEST_P(Attention, SurvivesLargeScores) {
   }
 }
 
+constexpr int kLong = 290;  // reaches into a second segment
+
 // A sequence computed at once against: token by token over a store that is still empty ahead, in
 // chunks, beside other sequences, by more threads, and in blocks of other sizes.
 TEST_P(Attention, GivesARowTheSameBitsInAnyBatch) {
   for (Config config : kConfigs) {
-    for (const Element element : {Element::kF32, Element::kBf16}) {
+    for (const KvElement element : kElements) {
       config.element = element;
       std::vector<Sequence> sequences;
-      for (const int tokens : {5, 150, 2}) {
+      for (const int tokens : {5, kLong, 2}) {
         sequences.push_back(random_sequence(config, tokens));
       }
       const Sequence& sequence = sequences[1];
@@ -236,7 +266,7 @@ TEST_P(Attention, GivesARowTheSameBitsInAnyBatch) {
       }
       Config blocks = config;
       for (const auto& [chunk, threads] :
-           {std::pair{1, 1}, {1, 2}, {7, 3}, {16, 2}, {64, 1}, {149, 3}, {150, 2}}) {
+           {std::pair{1, 1}, {1, 2}, {7, 3}, {16, 2}, {64, 1}, {kLong - 1, 3}, {kLong, 2}}) {
         Team team(threads);
         blocks.block_tokens = chunk == 7 ? 1 : chunk == 16 ? 8 : config.block_tokens;
         const Store store(blocks, place(blocks, sequences));
@@ -278,31 +308,48 @@ TEST_P(Attention, RoundsItsOutput) {
   EXPECT_EQ(out, expected);
 }
 
+// Writes what a slot's row [K, V][token] must be.
+void expect_row(const Config& config, const float* row, std::byte* slot, int index) {
+  const int d = config.head_dim;
+  if (config.element == KvElement::kF32) {
+    std::memcpy(slot + index * d * 4, row, static_cast<std::size_t>(d) * 4);
+    return;
+  }
+  const std::uint16_t scale = scale_bits(row, d);
+  for (int i = 0; i < d; ++i) {
+    if (config.element == KvElement::kBf16) {
+      const std::uint16_t half = bf16_from(row[i]);
+      std::memcpy(slot + (index * d + i) * 2, &half, 2);
+    } else {
+      slot[index * d + i] = static_cast<std::byte>(steps(row, i, scale));
+    }
+  }
+  if (config.element == KvElement::kInt8) {
+    std::memcpy(slot + 2 * config.block_tokens * d + index * 2, &scale, 2);
+  }
+}
+
 TEST_P(Attention, StoresHeadsApart) {
   Team team(2);
   for (Config config : kConfigs) {
-    for (const Element element : {Element::kF32, Element::kBf16}) {
+    for (const KvElement element : kElements) {
       config.element = element;
       std::vector<Sequence> sequences = {random_sequence(config, 45)};
       const Sequence& sequence = sequences[0];
       const Store store(config, place(config, sequences));
       compute(team, config, store.layer, {{&sequence, 0, 45}});
       std::vector<std::byte> expected(store.memory.size(), std::byte{0xff});
-      const int d = config.head_dim, bytes = element_bytes(element);
+      const int d = config.head_dim;
       for (int t = 0; t < 45; ++t) {
         for (int head = 0; head < config.kv_heads; ++head) {
+          std::byte* const block =
+              expected.data() + sequence.blocks[t / config.block_tokens] * Store::stride(config);
+          const int in_block = t % config.block_tokens;
           for (int which = 0; which < 2; ++which) {
             const float* row =
                 (which == 0 ? sequence.k : sequence.v).data() + (t * config.kv_heads + head) * d;
-            std::byte* to =
-                expected.data() + sequence.blocks[t / config.block_tokens] * Store::stride(config) +
-                ((head * 2 + which) * config.block_tokens + t % config.block_tokens) * d * bytes;
-            for (int i = 0; i < d; ++i) {
-              const std::uint16_t half = bf16_from(row[i]);
-              std::memcpy(to + i * bytes,
-                          element == Element::kF32 ? static_cast<const void*>(row + i) : &half,
-                          static_cast<std::size_t>(bytes));
-            }
+            expect_row(config, row, block + head * store.layer.slot_bytes(),
+                       which * config.block_tokens + in_block);
           }
         }
       }
@@ -324,6 +371,32 @@ TEST_P(Attention, DoesNotReadBehindTheWindow) {
   }
   const std::vector<float> last = compute(team, config, store.layer, {{&sequence, 149, 1}});
   EXPECT_TRUE(std::equal(last.begin(), last.end(), whole.end() - 16));
+}
+
+// A key or value that is not finite must show, not be taken for a number.
+TEST_P(Attention, AnInfinityInAnInt8RowReadsAsNan) {
+  Team team(1);
+  const Config config{.head_dim = 24, .element = KvElement::kInt8};
+  std::vector<Sequence> sequences = {random_sequence(config, 3)};
+  sequences[0].v[24 + 5] = std::numeric_limits<float>::infinity();
+  const Store store(config, place(config, sequences));
+  const std::vector<float> out = compute(team, config, store.layer, {{&sequences[0], 0, 3}});
+  for (int i = 0; i < 24; ++i) {
+    EXPECT_TRUE(std::isfinite(out[static_cast<std::size_t>(i)]));
+    EXPECT_TRUE(std::isnan(out[static_cast<std::size_t>(24 + i)]));
+  }
+}
+
+// What is next to nothing has no scale whose inverse is a number.
+TEST_P(Attention, TinyInt8RowsAreZeros) {
+  Team team(1);
+  const Config config{.head_dim = 8, .element = KvElement::kInt8};
+  std::vector<Sequence> sequences = {random_sequence(config, 2)};
+  std::fill(sequences[0].v.begin(), sequences[0].v.end(), 1e-39f);
+  std::fill(sequences[0].k.begin(), sequences[0].k.end(), 0.0f);
+  const Store store(config, place(config, sequences));
+  EXPECT_EQ(compute(team, config, store.layer, {{&sequences[0], 0, 2}}),
+            std::vector<float>(16, 0.0f));
 }
 
 TEST_P(Attention, HasNothingToDoForNoSlices) {

@@ -7,6 +7,7 @@
 #define PROTEAN_DEVICE_CPU_LANES_INL_H_
 #endif
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -26,7 +27,8 @@ constexpr int kUnit = 2 * kLanes;
 
 // kUnit consecutive elements of a row. A 32-bit load of bf16 brings two elements per lane and one
 // operation each makes them f32, so for bf16 `a` holds the even elements and `b` the odd ones; for
-// f32 `a` holds the first kLanes and `b` the rest. Sums stay in this order until they are stored.
+// f32 and int8 `a` holds the first kLanes and `b` the rest. Sums stay in this order until they are
+// stored.
 struct Unit {
   Vec a;
   Vec b;
@@ -62,6 +64,19 @@ HWY_INLINE Unit load_part(const std::uint16_t* from, int count) {
   const Words words;
   const auto first = hn::FirstN(words, static_cast<std::size_t>(count / 2));
   return widen(hn::MaskedLoad(first, words, reinterpret_cast<const std::uint32_t*>(from)));
+}
+
+HWY_INLINE Unit load_unit(const std::int8_t* from) {
+  const Floats floats;
+  const hn::RebindToSigned<Floats> ints;
+  const hn::Rebind<std::int8_t, Floats> bytes;
+  return {hn::ConvertTo(floats, hn::PromoteTo(ints, hn::LoadU(bytes, from))),
+          hn::ConvertTo(floats, hn::PromoteTo(ints, hn::LoadU(bytes, from + kLanes)))};
+}
+HWY_INLINE Unit load_part(const std::int8_t* from, int count) {
+  alignas(64) std::int8_t padded[kUnit] = {};
+  std::copy_n(from, count, padded);
+  return load_unit(padded);
 }
 
 // Between memory in plain order and a unit in the order that `Stored` rows are read in.

@@ -1,0 +1,432 @@
+// What attention does with 64 positions of one KV head: brings keys and values into the layout of a
+// small matrix product, and that product. Compiled once per instruction set.
+
+#if defined(PROTEAN_DEVICE_CPU_ATTENTION_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef PROTEAN_DEVICE_CPU_ATTENTION_TILE_INL_H_
+#undef PROTEAN_DEVICE_CPU_ATTENTION_TILE_INL_H_
+#else
+#define PROTEAN_DEVICE_CPU_ATTENTION_TILE_INL_H_
+#endif
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "device/cpu/bf16.h"
+#include "device/cpu/lanes-inl.h"
+#include "hwy/cache_control.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace protean::cpu::HWY_NAMESPACE {
+
+// Positions between two corrections of the running maximum; tiles begin at multiples of it.
+constexpr int kTile = 64;
+static_assert(kTile % kUnit == 0);
+
+// c[rows][columns] = c * rescale + a[rows][depth] * b[depth][columns]. Each element is one chain of
+// multiply-adds in ascending order of depth, so its bits depend on its own row and column only.
+struct Product {
+  const float* a = nullptr;
+  int a_stride = 0;
+  const float* b = nullptr;
+  int b_stride = 0;
+  int depth = 0;
+  float* c = nullptr;
+  int c_stride = 0;
+  const float* rescale = nullptr;  // one per row; none: c begins at zero
+};
+
+// Registers for sums, less what the operands of a multiply-add need; and the most rows of a block.
+constexpr int kSumRegisters = kLanes == 16 ? 24 : 12;
+constexpr int kMostRows = kSumRegisters / 2;
+
+// Vectors in a row of a block of R rows: a power of two.
+constexpr int block_columns(int rows) {
+  int columns = 2;
+  while (columns < 8 && 2 * columns * rows <= kSumRegisters) {
+    columns *= 2;
+  }
+  return columns;
+}
+
+template <int R, int U>
+HWY_NOINLINE void multiply_block(const Product& product, int row, int column) {
+  const Floats floats;
+  const std::ptrdiff_t stride = product.a_stride;
+  const float* a = product.a + row * stride;
+  const float* b = product.b + column;
+  float* const c = product.c + std::ptrdiff_t{row} * product.c_stride + column;
+  Vec sums[R][U];
+  HWY_UNROLL(16)
+  for (int r = 0; r < R; ++r) {
+    HWY_UNROLL(16)
+    for (int u = 0; u < U; ++u) {
+      sums[r][u] =
+          product.rescale == nullptr
+              ? hn::Zero(floats)
+              : hn::Mul(hn::LoadU(floats, c + std::ptrdiff_t{r} * product.c_stride + u * kLanes),
+                        hn::Set(floats, product.rescale[row + r]));
+    }
+  }
+  for (int k = 0; k < product.depth; ++k, ++a, b += product.b_stride) {
+    Vec columns[U];
+    HWY_UNROLL(16)
+    for (int u = 0; u < U; ++u) {
+      columns[u] = hn::LoadU(floats, b + u * kLanes);
+    }
+    HWY_UNROLL(16)
+    for (int r = 0; r < R; ++r) {
+      const Vec factor = hn::Set(floats, a[r * stride]);
+      HWY_UNROLL(16)
+      for (int u = 0; u < U; ++u) {
+        sums[r][u] = hn::MulAdd(factor, columns[u], sums[r][u]);
+      }
+    }
+  }
+  HWY_UNROLL(16)
+  for (int r = 0; r < R; ++r) {
+    HWY_UNROLL(16)
+    for (int u = 0; u < U; ++u) {
+      hn::StoreU(sums[r][u], floats, c + std::ptrdiff_t{r} * product.c_stride + u * kLanes);
+    }
+  }
+}
+
+// R rows in blocks of U vectors, what is left in narrower ones. columns are whole units.
+template <int R, int U = block_columns(R)>
+void multiply_rows(const Product& product, int row, int column, int columns) {
+  for (; column + U * kLanes <= columns; column += U * kLanes) {
+    multiply_block<R, U>(product, row, column);
+  }
+  if constexpr (U > 2) {
+    multiply_rows<R, U / 2>(product, row, column, columns);
+  }
+}
+
+inline void multiply(const Product& product, int rows, int columns) {
+  int row = 0;
+  const auto next = [&](auto step, int count) {
+    for (; row + count <= rows; row += count) {
+      step(product, row, 0, columns);
+    }
+  };
+  next(multiply_rows<kMostRows>, kMostRows);
+  next(multiply_rows<4>, 4);
+  next(multiply_rows<2>, 2);
+  next(multiply_rows<1>, 1);
+}
+
+// Asks for a row of the store before it is needed: blocks lie where they lie, so the hardware
+// cannot guess the next one.
+HWY_INLINE void prefetch_row(const std::byte* row, std::int64_t bytes) {
+  constexpr int kCacheLine = 64;
+  for (std::int64_t i = 0; i < bytes; i += kCacheLine) {
+    hwy::Prefetch(row + i);
+  }
+}
+
+// Four bytes of a row hold this many elements.
+template <class Stored>
+constexpr int kPerWord = 4 / static_cast<int>(sizeof(Stored));
+
+// Element `which` of each word as f32.
+template <class Stored>
+HWY_INLINE Vec element_of(hn::Vec<Words> words, int which) {
+  const Floats floats;
+  if constexpr (sizeof(Stored) == 4) {
+    return hn::BitCast(floats, words);
+  } else if constexpr (sizeof(Stored) == 2) {
+    const Unit both = widen(words);
+    return which == 0 ? both.a : both.b;
+  } else {
+    const hn::RebindToSigned<Floats> ints;
+    const auto at_top = hn::ShiftLeftSame(hn::BitCast(ints, words), 24 - 8 * which);
+    return hn::ConvertTo(floats, hn::ShiftRight<24>(at_top));
+  }
+}
+
+#if HWY_TARGET != HWY_SCALAR
+// 16 bytes at `offset` of every fourth row: one row in each 128-bit block.
+template <class D>
+HWY_INLINE hn::Vec<D> load_blocks(D words, const std::byte* const* rows, int offset) {
+  if constexpr (hn::MaxLanes(D{}) == 4) {
+    return hn::LoadU(words, reinterpret_cast<const std::uint32_t*>(rows[0] + offset));
+  } else {
+    const hn::Half<D> half;
+    constexpr int kUpper = static_cast<int>(hn::MaxLanes(D{})) / 2;
+    return hn::Combine(words, load_blocks(half, rows + kUpper, offset),
+                       load_blocks(half, rows, offset));
+  }
+}
+
+// The four words at `offset` of kLanes rows, word by word.
+HWY_INLINE void load_words(const std::byte* const* rows, int offset, hn::Vec<Words> (&to)[4]) {
+  const Words words;
+  const hn::Repartition<std::uint64_t, Words> pairs;
+  const auto r0 = load_blocks(words, rows, offset);
+  const auto r1 = load_blocks(words, rows + 1, offset);
+  const auto r2 = load_blocks(words, rows + 2, offset);
+  const auto r3 = load_blocks(words, rows + 3, offset);
+  const auto low01 = hn::BitCast(pairs, hn::InterleaveLower(words, r0, r1));
+  const auto low23 = hn::BitCast(pairs, hn::InterleaveLower(words, r2, r3));
+  const auto high01 = hn::BitCast(pairs, hn::InterleaveUpper(words, r0, r1));
+  const auto high23 = hn::BitCast(pairs, hn::InterleaveUpper(words, r2, r3));
+  to[0] = hn::BitCast(words, hn::InterleaveLower(pairs, low01, low23));
+  to[1] = hn::BitCast(words, hn::InterleaveUpper(pairs, low01, low23));
+  to[2] = hn::BitCast(words, hn::InterleaveLower(pairs, high01, high23));
+  to[3] = hn::BitCast(words, hn::InterleaveUpper(pairs, high01, high23));
+}
+#endif
+
+// Keys of a tile to columns: to[head_dim][kTile]. Meanwhile asks for `next`, which is read after.
+template <class Stored>
+HWY_NOINLINE void pack_keys(const std::byte* const* rows, const std::byte* const* next,
+                            int head_dim, float* to) {
+#if HWY_TARGET == HWY_SCALAR
+  (void)next;
+  for (int t = 0; t < kTile; ++t) {
+    const auto* const row = reinterpret_cast<const Stored*>(rows[t]);
+    for (int i = 0; i < head_dim; i += kUnit) {
+      const Unit unit = load_unit(row + i);
+      to[i * kTile + t] = hn::GetLane(unit.a);
+      to[(i + 1) * kTile + t] = hn::GetLane(unit.b);
+    }
+  }
+#else
+  constexpr int kBlockBytes = 16;
+  const Floats floats;
+  const int row_bytes = head_dim * static_cast<int>(sizeof(Stored));
+  for (int key = 0; key < kTile; key += kLanes) {
+    float* column = to + key;
+    int ahead = 0;
+    for (int offset = 0; offset < row_bytes; offset += kBlockBytes) {
+      hn::Vec<Words> words[4];
+      load_words(rows + key, offset, words);
+      // Of int8 rows the last block may reach beyond, into what follows in the slot.
+      const int end = std::min(row_bytes - offset, kBlockBytes) / 4;
+      HWY_UNROLL(4)
+      for (int word = 0; word < 4; ++word) {
+        if (word < end) {
+          HWY_UNROLL(4)
+          for (int i = 0; i < kPerWord<Stored>; ++i, column += kTile) {
+            hn::StoreU(element_of<Stored>(words[word], i), floats, column);
+          }
+        }
+      }
+      for (; ahead * row_bytes < (offset + kBlockBytes) * kLanes && ahead < kLanes; ++ahead) {
+        prefetch_row(next[key + ahead], row_bytes);
+      }
+    }
+  }
+#endif
+}
+
+// Values to rows in the order of Unit: to[count][width], width = head_dim rounded up to whole units
+// and filled with zeros. Meanwhile asks for `next`.
+template <class Stored>
+HWY_NOINLINE void pack_values(const std::byte* const* rows, const std::byte* const* next, int count,
+                              int head_dim, float* to) {
+  const Floats floats;
+  const int row_bytes = head_dim * static_cast<int>(sizeof(Stored));
+  for (int t = 0; t < count; ++t) {
+    const auto* const row = reinterpret_cast<const Stored*>(rows[t]);
+    prefetch_row(next[t], row_bytes);
+    for (int i = 0; i < head_dim; i += kUnit, to += kUnit) {
+      const Unit unit =
+          i + kUnit <= head_dim ? load_unit(row + i) : load_part(row + i, head_dim - i);
+      hn::StoreU(unit.a, floats, to);
+      hn::StoreU(unit.b, floats, to + kLanes);
+    }
+  }
+}
+
+// Queries that are few enough to read keys and values straight from the store, each element once.
+constexpr int kFewQueries = 8;
+
+// Asks for rows one after another, as far as bytes of them were wanted.
+class Fetch {
+ public:
+  Fetch(const std::byte* const* rows, int count, int row_bytes)
+      : row_(rows), end_(rows + count), row_bytes_(row_bytes) {}
+
+  HWY_INLINE void next(int bytes) {
+    for (wanted_ += bytes; wanted_ > 0 && row_ != end_; wanted_ -= kCacheLine) {
+      hwy::Prefetch(*row_ + offset_);
+      offset_ += kCacheLine;
+      if (offset_ >= row_bytes_) {
+        ++row_;
+        wanted_ += offset_ - row_bytes_;
+        offset_ = 0;
+      }
+    }
+  }
+
+ private:
+  static constexpr int kCacheLine = 64;
+  const std::byte* const* row_;
+  const std::byte* const* end_;
+  int row_bytes_;
+  int offset_ = 0;
+  int wanted_ = 0;
+};
+
+struct FewQueries {
+  const float* q = nullptr;  // [R][width]
+  int width = 0;
+  int head_dim = 0;
+  float* weights = nullptr;  // [R][kTile]
+};
+
+#if HWY_TARGET == HWY_SCALAR
+inline float to_float(float value) {
+  return value;
+}
+inline float to_float(std::uint16_t bf16) {
+  return float_from(bf16);
+}
+inline float to_float(std::int8_t value) {
+  return value;
+}
+#endif
+
+// Vectors of keys that R queries are multiplied with at once, so that the chains hide the latency
+// of a multiply-add.
+constexpr int key_vectors(int rows) {
+  return kLanes == 16 && rows <= 4 ? 2 : 1;
+}
+
+// What multiply makes of q and packed keys, for key_vectors(R) vectors of keys from `key` on and R
+// queries. Meanwhile asks for `next`.
+template <int R, class Stored>
+HWY_NOINLINE void score_keys(const FewQueries& few, const std::byte* const* rows,
+                             const std::byte* const* next, int key) {
+  const Floats floats;
+  constexpr int G = key_vectors(R);
+  Vec sums[R][G];
+  HWY_UNROLL(8)
+  for (int r = 0; r < R; ++r) {
+    HWY_UNROLL(2)
+    for (int g = 0; g < G; ++g) {
+      sums[r][g] = hn::Zero(floats);
+    }
+  }
+#if HWY_TARGET == HWY_SCALAR
+  (void)next;
+  for (int d = 0; d < few.head_dim; ++d) {
+    const Vec element = hn::Set(floats, to_float(reinterpret_cast<const Stored*>(rows[key])[d]));
+    for (int r = 0; r < R; ++r) {
+      sums[r][0] = hn::MulAdd(hn::Set(floats, few.q[r * few.width + d]), element, sums[r][0]);
+    }
+  }
+#else
+  constexpr int kBlockBytes = 16;
+  const int row_bytes = few.head_dim * static_cast<int>(sizeof(Stored));
+  Fetch fetch(next + key, G * kLanes, row_bytes);
+  const float* q = few.q;
+  for (int offset = 0; offset < row_bytes; offset += kBlockBytes) {
+    hn::Vec<Words> words[G][4];
+    HWY_UNROLL(2)
+    for (int g = 0; g < G; ++g) {
+      load_words(rows + key + g * kLanes, offset, words[g]);
+    }
+    fetch.next(kBlockBytes * G * kLanes);
+    const int end = std::min(row_bytes - offset, kBlockBytes) / 4;
+    HWY_UNROLL(4)
+    for (int word = 0; word < 4; ++word) {
+      if (word < end) {
+        HWY_UNROLL(4)
+        for (int i = 0; i < kPerWord<Stored>; ++i, ++q) {
+          Vec elements[G];
+          HWY_UNROLL(2)
+          for (int g = 0; g < G; ++g) {
+            elements[g] = element_of<Stored>(words[g][word], i);
+          }
+          HWY_UNROLL(8)
+          for (int r = 0; r < R; ++r) {
+            const Vec factor = hn::Set(floats, q[r * few.width]);
+            HWY_UNROLL(2)
+            for (int g = 0; g < G; ++g) {
+              sums[r][g] = hn::MulAdd(factor, elements[g], sums[r][g]);
+            }
+          }
+        }
+      }
+    }
+  }
+#endif
+  HWY_UNROLL(8)
+  for (int r = 0; r < R; ++r) {
+    HWY_UNROLL(2)
+    for (int g = 0; g < G; ++g) {
+      hn::StoreU(sums[r][g], floats, few.weights + r * kTile + key + g * kLanes);
+    }
+  }
+}
+
+// What multiply makes of weights and packed values, for U units of the row from `from` on, of which
+// `elements` exist. product.b is not used.
+template <int R, int U, bool kWhole, class Stored>
+HWY_NOINLINE void mix_units(const Product& product, const std::byte* const* rows,
+                            const std::byte* const* next, int from, int elements) {
+  const Floats floats;
+  Unit sums[R][U];
+  HWY_UNROLL(8)
+  for (int r = 0; r < R; ++r) {
+    const Vec rescale = hn::Set(floats, product.rescale[r]);
+    HWY_UNROLL(8)
+    for (int u = 0; u < U; ++u) {
+      const Unit old = load_unit(product.c + r * product.c_stride + from + u * kUnit);
+      sums[r][u] = {hn::Mul(old.a, rescale), hn::Mul(old.b, rescale)};
+    }
+  }
+  for (int t = 0; t < product.depth; ++t) {
+    const Stored* const row = reinterpret_cast<const Stored*>(rows[t]) + from;
+    const Stored* const ahead = reinterpret_cast<const Stored*>(next[t]) + from;
+    constexpr int kPrefetched = 64 / static_cast<int>(sizeof(Stored));
+    HWY_UNROLL(8)
+    for (int i = 0; i < U * kUnit; i += kPrefetched) {
+      hwy::Prefetch(ahead + i);
+    }
+    HWY_UNROLL(8)
+    for (int u = 0; u < U; ++u) {
+      const Unit value = kWhole ? load_unit(row + u * kUnit) : load_part(row, elements);
+      HWY_UNROLL(8)
+      for (int r = 0; r < R; ++r) {
+        const Vec weight = hn::Set(floats, product.a[r * kTile + t]);
+        sums[r][u].a = hn::MulAdd(weight, value.a, sums[r][u].a);
+        sums[r][u].b = hn::MulAdd(weight, value.b, sums[r][u].b);
+      }
+    }
+  }
+  HWY_UNROLL(8)
+  for (int r = 0; r < R; ++r) {
+    HWY_UNROLL(8)
+    for (int u = 0; u < U; ++u) {
+      float* const to = product.c + r * product.c_stride + from + u * kUnit;
+      hn::StoreU(sums[r][u].a, floats, to);
+      hn::StoreU(sums[r][u].b, floats, to + kLanes);
+    }
+  }
+}
+
+template <int R, class Stored>
+void mix_rows(const Product& product, const std::byte* const* rows, const std::byte* const* next,
+              int head_dim) {
+  constexpr int U = std::max(1, std::min(kSumRegisters / 3 / R, 4));
+  int from = 0;
+  for (; from + U * kUnit <= head_dim; from += U * kUnit) {
+    mix_units<R, U, true, Stored>(product, rows, next, from, U * kUnit);
+  }
+  for (; from + kUnit <= head_dim; from += kUnit) {
+    mix_units<R, 1, true, Stored>(product, rows, next, from, kUnit);
+  }
+  if (from < head_dim) {
+    mix_units<R, 1, false, Stored>(product, rows, next, from, head_dim - from);
+  }
+}
+
+}  // namespace protean::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif
