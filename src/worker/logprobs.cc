@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/check.h"
+#include "device/cpu/softmax.h"
 
 namespace protean {
 namespace {
@@ -13,12 +14,7 @@ namespace {
 class LogSoftmax {
  public:
   explicit LogSoftmax(std::span<const float> logits) : top_(most_likely(logits).logit) {
-    double sum = 0.0;
-    for (const float logit : logits) {
-      const float share = logit == top_ ? 1.0F : std::exp(logit - top_);
-      sum += share > 0.0F ? share : 0.0F;  // also for NaN
-    }
-    log_sum_ = std::log(sum);
+    log_sum_ = std::log(cpu::SoftmaxWeights{.top = top_}.total(logits));
   }
 
   float operator()(float logit) const {

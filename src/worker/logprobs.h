@@ -10,8 +10,8 @@
 namespace protean {
 
 // How likely a row of raw logits holds `token` to be, beside the `top` likeliest and, if asked, all
-// of the row. Sums in double, left to right. Logits that are not a number have no share. `room` is
-// the caller's, to be used again.
+// of the row. Sums in double (cpu::SoftmaxWeights). Logits that are not a number have no share.
+// `room` is the caller's, to be used again.
 struct LogprobsAsked {
   TokenId token = 0;
   int top = 0;

@@ -1,10 +1,13 @@
 #include "worker/sampler.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "base/check.h"
+#include "device/cpu/softmax.h"
 #include "worker/logprobs.h"
 #include "worker/philox.h"
 
@@ -57,25 +60,32 @@ class SortedPrefix {
   std::size_t sorted_ = 0;
 };
 
-// Without top_k and top_p nothing needs an order: two passes over the row.
-TokenId draw_unsorted(std::span<const float> logits, const Weight& weight, float min_p,
-                      double uniform) {
-  double total = 0.0;
-  for (const float logit : logits) {
-    const float w = weight(logit);
-    total += w >= min_p ? w : 0.0F;
-  }
-  const double target = uniform * total;
+// Without top_k and top_p nothing needs an order: the sums of blocks tell in which one the draw
+// ends, and only that one is looked at token by token.
+TokenId draw_unsorted(std::span<const float> logits, const cpu::SoftmaxWeights& softmax,
+                      double uniform, std::vector<double>& sums) {
+  sums.resize(cpu::softmax_blocks(logits.size()));
+  softmax.sum(logits, sums);
+  const double target = uniform * std::accumulate(sums.begin(), sums.end(), 0.0);
+  double before = 0.0;  // of the block in which the draw ends, the last that is not empty at worst
+  std::size_t block = 0;
   double sum = 0.0;
+  for (std::size_t i = 0; i < sums.size() && sum <= target; ++i) {
+    if (sums[i] > 0.0) {
+      before = sum;
+      block = i;
+    }
+    sum += sums[i];
+  }
+  const std::size_t first = block * cpu::kSumBlock;
+  const std::size_t count = std::min(cpu::kSumBlock, logits.size() - first);
+  std::array<float, cpu::kSumBlock> weights;
+  softmax.compute(logits.subspan(first, count), std::span(weights).first(count));
   TokenId last = 0;
-  for (std::size_t id = 0; id < logits.size(); ++id) {
-    const float w = weight(logits[id]);
-    if (w > 0.0F && w >= min_p) {
-      sum += w;
-      last = static_cast<TokenId>(id);
-      if (sum > target) {
-        break;
-      }
+  for (std::size_t i = 0; i < count && before <= target; ++i) {
+    if (weights[i] > 0.0F) {
+      before += weights[i];
+      last = static_cast<TokenId>(first + i);
     }
   }
   return last;
@@ -83,14 +93,16 @@ TokenId draw_unsorted(std::span<const float> logits, const Weight& weight, float
 
 // Leaves out only what top_p cannot keep: all weights below (1 - top_p) / vocab of the total add up
 // to less than the mass that top_p drops.
-void select_top_p(std::span<const float> logits, const Weight& weight, double dropped_mass,
-                  std::vector<Candidate>& kept) {
-  const double least = dropped_mass / static_cast<double>(logits.size());
+void select_top_p(std::span<const float> logits, const cpu::SoftmaxWeights& softmax,
+                  double dropped_mass, std::vector<Candidate>& kept) {
+  constexpr double kSlack = 1e-3;  // well above what rounds differently
+  const auto least =
+      static_cast<float>(std::log(dropped_mass / static_cast<double>(logits.size())) - kSlack);
   kept.clear();
   for (std::size_t id = 0; id < logits.size(); ++id) {
-    const float w = weight(logits[id]);
-    if (w > 0.0F && w >= least) {
-      kept.push_back({logits[id], static_cast<TokenId>(id)});
+    const float logit = logits[id];
+    if (logit == softmax.top || (logit - softmax.top) * softmax.scale >= least) {
+      kept.push_back({logit, static_cast<TokenId>(id)});
     }
   }
 }
@@ -122,7 +134,8 @@ TokenId draw_sorted(std::vector<Candidate>& candidates, double mass, const Weigh
 
 // `best` is the row's most likely token.
 TokenId draw(std::span<const float> logits, const SampleSpec& spec, const Candidate& best,
-             std::vector<Candidate>& candidates) {
+             DrawRoom& room) {
+  std::vector<Candidate>& candidates = room.candidates;
   const SamplingParams& params = spec.params;
   if (!(params.temperature > 0.0F) || params.top_k == 1 || best.logit == kNeverLogit) {
     return best.id;
@@ -133,7 +146,9 @@ TokenId draw(std::span<const float> logits, const SampleSpec& spec, const Candid
   const bool filter_k = params.top_k > 0 && static_cast<std::size_t>(params.top_k) < logits.size();
   const bool filter_p = params.top_p < 1.0F;
   if (!filter_k && !filter_p) {
-    return draw_unsorted(logits, weight, min_p, uniform);
+    return draw_unsorted(logits,
+                         {.top = best.logit, .scale = 1.0F / params.temperature, .least = min_p},
+                         uniform, room.block_sums);
   }
   double mass = std::numeric_limits<double>::infinity();  // of what top_k left, to be reached
   if (filter_k) {
@@ -147,10 +162,9 @@ TokenId draw(std::span<const float> logits, const SampleSpec& spec, const Candid
         total += weight(candidate.logit);
       }
     } else {
-      for (const float logit : logits) {
-        total += weight(logit);
-      }
-      select_top_p(logits, weight, (1.0 - share) * total, candidates);
+      const cpu::SoftmaxWeights softmax{.top = best.logit, .scale = 1.0F / params.temperature};
+      total = softmax.total(logits);
+      select_top_p(logits, softmax, (1.0 - share) * total, candidates);
     }
     mass = share * total;
   }
@@ -162,7 +176,7 @@ TokenId draw(std::span<const float> logits, const SampleSpec& spec, const Candid
 Sampler::Sampler(int vocab, int threads) : vocab_(vocab) {
   rooms_.reserve(static_cast<std::size_t>(threads));
   for (int thread = 0; thread < threads; ++thread) {
-    rooms_.push_back({.candidates = {}, .editor = LogitEditor(vocab)});
+    rooms_.push_back({.draw = {}, .editor = LogitEditor(vocab)});
   }
 }
 
@@ -177,13 +191,12 @@ void Sampler::sample(cpu::Team& team, const SampleRows& rows, std::span<TokenId>
     const SampleSpec& spec = rows.specs[row];
     const auto logits = rows.logits.subspan(row * vocab, vocab);
     Room& room = rooms_[static_cast<std::size_t>(thread)];
-    tokens[row] = LogitEditor::edits(spec)
-                      ? draw_edited(logits, spec, rows.history, room)
-                      : draw(logits, spec, most_likely(logits), room.candidates);
+    tokens[row] = LogitEditor::edits(spec) ? draw_edited(logits, spec, rows.history, room)
+                                           : draw(logits, spec, most_likely(logits), room.draw);
     if (spec.top_logprobs >= 0) {
       check(row < logprobs.size(), "there is a place for the logprobs a sample wants");
-      logprobs[row] =
-          token_logprobs(logits, {.token = tokens[row], .top = spec.top_logprobs}, room.candidates);
+      logprobs[row] = token_logprobs(logits, {.token = tokens[row], .top = spec.top_logprobs},
+                                     room.draw.candidates);
     }
   });
 }
@@ -200,7 +213,7 @@ void Sampler::score(cpu::Team& team, std::span<const float> logits,
     scored[row] =
         token_logprobs(logits.subspan(row * vocab, vocab),
                        {.token = spec.token, .top = spec.top_logprobs, .whole_row = spec.whole_row},
-                       rooms_[static_cast<std::size_t>(thread)].candidates);
+                       rooms_[static_cast<std::size_t>(thread)].draw.candidates);
   });
 }
 
@@ -218,7 +231,7 @@ TokenId Sampler::draw_edited(std::span<const float> logits, const SampleSpec& sp
     const EditedRow row = room.editor.edit(logits, exclude);
     const Candidate best = most_likely(row.logits);
     if (best.logit > kNeverLogit) {
-      return row.token(draw(row.logits, spec, best, room.candidates));
+      return row.token(draw(row.logits, spec, best, room.draw));
     }
   }
   return room.editor.last_resort();

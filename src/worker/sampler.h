@@ -18,6 +18,12 @@ struct SampleRows {
   std::span<const TokenId> history;
 };
 
+// What a draw writes down, kept for its memory.
+struct DrawRoom {
+  std::vector<Candidate> candidates;
+  std::vector<double> block_sums;
+};
+
 // Draws tokens from logits: edited by penalties, rules and constraint (LogitEditor), then filtered
 // in the order temperature, top_k, top_p, min_p; among equal logits the lower id comes first. A
 // draw is a function of the row's logits, its spec and its history alone: neither the batch nor the
@@ -39,7 +45,7 @@ class Sampler {
  private:
   // One thread's, filled on first use.
   struct Room {
-    std::vector<Candidate> candidates;
+    DrawRoom draw;
     LogitEditor editor;
   };
 

@@ -239,6 +239,41 @@ TEST(Sampler, FastFiltersEqualTheNaiveOnes) {
   EXPECT_GT(compared, 2000);
 }
 
+// Without filters the token is the one in which the weights, summed up by id, pass the number
+// drawn.
+TEST(Sampler, UnfilteredDrawsOfLongRowsEqualTheNaiveOnes) {
+  int compared = 0;
+  for (const int vocab : {1, 1023, 1024, 1025, 5000}) {
+    for (const double spread : {0.0, 2.0, 8.0}) {
+      std::vector<float> logits = random_logits(vocab, spread, 12);
+      for (std::size_t id = 1; id < logits.size(); ++id) {
+        // Nothing can be drawn from a block within and from the last one.
+        const bool never = (id >= 1024 && id < 2048) || id >= 4096;
+        logits[id] = never ? (id % 2 == 0 ? kNan : -kInf) : logits[id];
+      }
+      const SamplingParams params{.temperature = 1.3F, .seed = 7};
+      const float top = *std::max_element(logits.begin(), logits.begin() + std::min(vocab, 1024));
+      std::vector<double> sums;  // up to and with each id
+      for (const float logit : logits) {
+        const double weight =
+            std::isfinite(logit) ? std::exp((double{logit} - top) / double{params.temperature}) : 0;
+        sums.push_back((sums.empty() ? 0 : sums.back()) + weight);
+      }
+      const std::vector<TokenId> tokens = sample_many(logits, params, 60);
+      for (std::size_t position = 0; position < tokens.size(); ++position) {
+        const double target = uniform_draw(params.seed, position) * sums.back();
+        const auto at = std::upper_bound(sums.begin(), sums.end(), target);
+        const double margin = std::min(*at - target, at == sums.begin() ? target : target - at[-1]);
+        if (margin > 1e-6 * sums.back()) {
+          ASSERT_EQ(tokens[position], at - sums.begin()) << vocab << " spread " << spread;
+          ++compared;
+        }
+      }
+    }
+  }
+  EXPECT_GT(compared, 700);
+}
+
 TEST(Sampler, BatchThreadsAndOrderDoNotMatter) {
   constexpr int kVocab = 500;
   constexpr int kRows = 37;
