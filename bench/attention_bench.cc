@@ -20,6 +20,7 @@
 #include "device/cpu/attention.h"
 #include "device/cpu/ceilings.h"
 #include "device/cpu/elementwise.h"
+#include "device/cpu/memory.h"
 
 namespace protean::cpu {
 namespace {

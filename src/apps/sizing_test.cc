@@ -77,7 +77,7 @@ TEST(Sizing, QuantisedLayersKeepTheirKeysAndValuesInBf16) {
     const auto sizing = choose_sizing({.dtype = dtype}, spec, kMachine);
     ASSERT_TRUE(sizing.ok()) << sizing.error().message;
     EXPECT_EQ(sizing->form.layer_precision, std::vector<Precision>(4, precision));
-    EXPECT_EQ(sizing->form.kv.precision, Precision::kBf16);
+    EXPECT_EQ(sizing->form.kv.precision, KvPrecision::kBf16);
     EXPECT_EQ(sizing->kv_bytes, bf16->kv_bytes);
     EXPECT_EQ(sizing->weight_bytes,
               4 * layer_bytes(spec, precision) + outer_bytes(spec, Precision::kBf16));

@@ -50,8 +50,8 @@ struct OneLayerKv {
     kv.blocks.resize((tokens + kBlockTokens - 1) / kBlockTokens);
     std::iota(kv.blocks.begin(), kv.blocks.end(), BlockId{0});
     kv.layer = {.block_stride_bytes = heads_width(spec, spec.attention.kv_heads) * 2 *
-                                      kBlockTokens * cpu::element_bytes(cpu::Element::kBf16),
-                .element = cpu::Element::kBf16,
+                                      kBlockTokens * cpu::kv_element_bytes(cpu::KvElement::kBf16),
+                .element = cpu::KvElement::kBf16,
                 .kv_heads = spec.attention.kv_heads,
                 .head_dim = spec.attention.head_dim,
                 .block_tokens = kBlockTokens};
