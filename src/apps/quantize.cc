@@ -52,9 +52,10 @@ Result<QuantizeOptions> quantize_options(const QuantizeCommand& command) {
       return make_error(ErrorCode::kInvalidArgument, "--to {} is no quantisation: use w8, w4 or w3",
                         command.to);
   }
-  options.method = command.method == "awq"    ? QuantMethod::kAwq
-                   : command.method == "gptq" ? QuantMethod::kGptq
-                                              : QuantMethod::kRoundToNearest;
+  options.method = command.method == "awq"        ? QuantMethod::kAwq
+                   : command.method == "gptq"     ? QuantMethod::kGptq
+                   : command.method == "awq+gptq" ? QuantMethod::kAwqGptq
+                                                  : QuantMethod::kRoundToNearest;
   options.format.group = command.group;
   // 255 steps are enough on either side of 0, and the fastest kernels have no zero points.
   options.format.symmetric = command.symmetric || options.format.bits == 8;
@@ -161,9 +162,11 @@ void add_quantize(CLI::App& root, int& exit_code) {
       ->required();
   app->add_option("--to", command->to, "precision of the layers: w8, w4 or w3")
       ->capture_default_str();
-  app->add_option("--method", command->method,
-                  "rtn rounds each weight to nearest; awq and gptq lose less, by text")
-      ->check(CLI::IsMember({"rtn", "awq", "gptq"}))
+  app->add_option(
+         "--method", command->method,
+         "rtn rounds each weight to nearest; awq and gptq lose less, by text, and awq+gptq, "
+         "which rounds as gptq does what awq has scaled, least")
+      ->check(CLI::IsMember({"rtn", "awq", "gptq", "awq+gptq"}))
       ->capture_default_str();
   app->add_option("--group", command->group, "weights that share a scale: 32, 64 or 128")
       ->capture_default_str();

@@ -194,17 +194,17 @@ Result<QuantizedLayer> quantize_layer(cpu::Team& team, LayerTensors& layer,
   if (const Status finite = check_weights(layer); !finite) {
     return finite.error();
   }
+  if (scales_inputs(options.method)) {
+    scale_layer(team, layer, *statistics, options.format);
+  }
   QuantizedLayer quantized;
-  if (options.method == QuantMethod::kGptq) {
+  if (options.method == QuantMethod::kGptq || options.method == QuantMethod::kAwqGptq) {
     auto found = apply_gptq(team, layer, *statistics, options);
     if (!found) {
       return found;
     }
     quantized = *std::move(found);
   } else {
-    if (options.method == QuantMethod::kAwq) {
-      scale_layer(team, layer, *statistics, options.format);
-    }
     for (std::size_t i = 0; i < kLayerMatrices.size(); ++i) {
       const Role role = kLayerMatrices[i];
       const std::span<const float> weights = layer.tensor(role);

@@ -10,7 +10,16 @@
 
 namespace protean {
 
-enum class QuantMethod : std::uint8_t { kRoundToNearest, kAwq, kGptq };
+enum class QuantMethod : std::uint8_t {
+  kRoundToNearest,
+  kAwq,
+  kGptq,
+  kAwqGptq,  // AWQ's scales, then GPTQ's rounding
+};
+
+constexpr bool scales_inputs(QuantMethod method) {
+  return method == QuantMethod::kAwq || method == QuantMethod::kAwqGptq;
+}
 
 struct QuantizeOptions {
   QuantMethod method = QuantMethod::kRoundToNearest;

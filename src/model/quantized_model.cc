@@ -107,7 +107,7 @@ std::vector<PlannedTensor> plan_packed(const std::string& name, const NeededTens
 Result<ModelWriter> ModelWriter::create(const Checkpoint& checkpoint, const TensorNames& names,
                                         const QuantizeJob& job) {
   const WeightQuantization how = packing_of(job.options.format);
-  const bool biases_change = job.options.method == QuantMethod::kAwq;
+  const bool biases_change = scales_inputs(job.options.method);
   std::vector<PlannedTensor> plan;
   std::vector<NeededTensor> order;
   std::vector<std::string> types;

@@ -133,8 +133,8 @@ TEST_F(QuantizedModel, RoundedWeightsComeBackAsTheirCodes) {
 
 TEST_F(QuantizedModel, EveryMethodComputesNearlyTheSame) {
   const std::vector<float> want = outputs_of(team_, *checkpoint_);
-  for (const QuantMethod method :
-       {QuantMethod::kRoundToNearest, QuantMethod::kAwq, QuantMethod::kGptq}) {
+  for (const QuantMethod method : {QuantMethod::kRoundToNearest, QuantMethod::kAwq,
+                                   QuantMethod::kGptq, QuantMethod::kAwqGptq}) {
     const TemporaryDirectory target;
     ASSERT_TRUE(write(target, {.method = method, .format = {8, 32, true}}).ok());
     const auto quantized = opened(target.path());
@@ -144,7 +144,7 @@ TEST_F(QuantizedModel, EveryMethodComputesNearlyTheSame) {
     std::vector<float> after(96);
     checkpoint_->read_rows(TensorRole::kMlpNorm, 0, 0, 1, before.data());
     quantized->read_rows(TensorRole::kMlpNorm, 0, 0, 1, after.data());
-    EXPECT_EQ(before != after, method == QuantMethod::kAwq);  // its scales went somewhere
+    EXPECT_EQ(before != after, scales_inputs(method));  // its scales went somewhere
   }
 }
 
@@ -159,6 +159,7 @@ TEST_F(QuantizedModel, CalibratedMethodsLoseLessThanRounding) {
   const double rounded = error_of(QuantMethod::kRoundToNearest);
   EXPECT_LT(error_of(QuantMethod::kAwq), 0.95 * rounded);
   EXPECT_LT(error_of(QuantMethod::kGptq), 0.95 * rounded);
+  EXPECT_LT(error_of(QuantMethod::kAwqGptq), 0.95 * rounded);
 }
 
 TEST_F(QuantizedModel, AQuantisedModelIsNotQuantisedAgain) {

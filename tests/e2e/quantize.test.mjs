@@ -34,6 +34,7 @@ describe("protean quantize", { skip }, () => {
     ["rounded w8", ["--to", "w8", "--method", "rtn"], "gptq"],
     ["awq w4", ["--to", "w4", "--method", "awq", "--group", "32"], "awq"],
     ["gptq w4", ["--to", "w4", "--method", "gptq", "--symmetric", "--group", "64"], "gptq"],
+    ["both w4", ["--to", "w4", "--method", "awq+gptq", "--group", "128"], "awq"],
   ]) {
     it(`${name} tells a story`, () => {
       const output = join(scratch, name.replace(" ", "-"));
