@@ -289,7 +289,9 @@ struct InputRange {
   std::int64_t first = 0;
   std::int64_t count = 0;
   std::int64_t padded = 0;
-  std::int64_t group = 0;  // whose sums are wanted; 0: none
+  std::int64_t group = 0;   // whose sums are wanted; 0: none
+  float* x = nullptr;       // where they go: all rows' inputs, tile by tile
+  float* x_sums = nullptr;  // [groups][rows]
 };
 
 // Some rows of a part, as one tile reads them.
@@ -300,15 +302,15 @@ struct TileRows {
   int count = 0;
 };
 
-inline void arrange_rows(const TileRows& rows, const InputRange& range, PartBuffers& buffers) {
+inline void arrange_rows(const TileRows& rows, const InputRange& range) {
   const float* const x = rows.x + rows.first * rows.stride + range.first;
-  float* const to = buffers.x + rows.first * range.padded;
+  float* const to = range.x + rows.first * range.padded;
   interleave_rows(x, rows.stride, rows.count, range.count, to);
   std::fill(to + range.count * rows.count, to + range.padded * rows.count, 0.0f);
   if (range.group == 0) {
     return;
   }
-  float* sum = buffers.x_sums + rows.first;
+  float* sum = range.x_sums + rows.first;
   for (std::int64_t first = 0; first < range.count; first += range.group) {
     const std::int64_t count = std::min(range.group, range.count - first);
     for (int r = 0; r < rows.count; ++r) {
@@ -368,8 +370,9 @@ void multiply_few(const MatmulOperands& operands, const MatmulPart& part, PartBu
   for (std::int64_t first = 0; first < padded; first += step) {
     const Chunk chunk = chunk_at(weights, part.first_panel, first, std::min(step, padded - first));
     if (!direct) {
-      const InputRange range{first, std::min(step, weights.inputs - first), chunk.inputs, group};
-      arrange_rows({x, weights.inputs, 0, part.rows}, range, buffers);
+      arrange_rows({x, weights.inputs, 0, part.rows},
+                   {first, std::min(step, weights.inputs - first), chunk.inputs, group, buffers.x,
+                    buffers.x_sums});
     }
     const Strip strip{direct ? x : buffers.x, group == 0 ? nullptr : buffers.x_sums, &chunk,
                       part.panels * kPanelVecs, buffers.sums};
@@ -377,41 +380,76 @@ void multiply_few(const MatmulOperands& operands, const MatmulPart& part, PartBu
   }
 }
 
-// Many rows: a panel's chunk becomes f32 once for all of them.
+// A part's rows, cut into tiles of nearly the same size.
+struct Tiles {
+  int rows = 0;
+  int count = 0;
+
+  int begin(int tile) const { return rows * tile / count; }
+  int size(int tile) const { return begin(tile + 1) - begin(tile); }
+};
+
+// One run of a panel times all rows: what is unpacked at once and stays in L1 meanwhile.
+struct PanelRun {
+  const std::byte* packed = nullptr;
+  std::int64_t scale_bytes = 0;
+  float* unpacked = nullptr;  // [inputs][32]
+};
+
+template <class Lines, bool kScaled>
+void multiply_run(const PanelRun& weights, const Tiles& tiles, const InputRange& run,
+                  const Block& to) {
+  Block block = to;
+  block.lines = weights.packed;
+  block.scales = weights.packed;
+  if constexpr (!std::is_same_v<Lines, F32Lines>) {
+    unpack_lines<Lines>(weights.packed + weights.scale_bytes, run.padded, weights.unpacked);
+    block.lines = reinterpret_cast<const std::byte*>(weights.unpacked);
+  }
+  block.task.inputs = run.padded;
+  for (int tile = 0; tile < tiles.count; ++tile) {
+    const std::ptrdiff_t begin = tiles.begin(tile);
+    block.task.x = run.x + begin * run.padded;
+    block.task.x_sums = run.group == 0 ? nullptr : run.x_sums + begin;
+    block.task.sums = to.task.sums + begin * to.task.row_stride;
+    multiply_block_rows<kScaled>(tiles.size(tile), block,
+                                 std::make_integer_sequence<int, kTileRows>());
+  }
+}
+
+// Many rows: a panel's run becomes f32 once for all of them.
 template <class Lines, bool kScaled>
 void multiply_many(const MatmulOperands& operands, const MatmulPart& part, PartBuffers& buffers) {
   const PackedMatrix& weights = *operands.weights;
   const float* const x = operands.x + part.first_row * weights.inputs;
   const std::int64_t padded = weights.padded_inputs();
   const std::int64_t group = summed_group(weights.format);
-  const std::int64_t step = kScaled ? weights.format.group : kChunk;
-  const int columns = part.panels * kPanel;
-  const int tiles = ceil_div(part.rows, kTileRows);
-  const auto begin_of = [&](int tile) { return part.rows * tile / tiles; };
+  const std::int64_t run_inputs = kScaled ? weights.format.group : kChunk;
+  // As much of a panel as the rows' inputs have room for: it is read from memory in one go.
+  const std::int64_t step = std::clamp(kMaxPartRows / part.rows * kChunk, kChunk, kSingleTileChunk);
+  const Tiles tiles{part.rows, ceil_div(part.rows, kTileRows)};
+  const auto run_at = [&](std::int64_t first, std::int64_t from) {
+    return InputRange{from,
+                      std::min(run_inputs, weights.inputs - from),
+                      std::min(run_inputs, padded - from),
+                      group,
+                      buffers.x + (from - first) * part.rows,
+                      buffers.x_sums + (from - first) / run_inputs * part.rows};
+  };
   for (std::int64_t first = 0; first < padded; first += step) {
-    const Chunk chunk = chunk_at(weights, part.first_panel, first, std::min(step, padded - first));
-    const InputRange range{first, std::min(step, weights.inputs - first), chunk.inputs, group};
-    for (int tile = 0; tile < tiles; ++tile) {
-      arrange_rows({x, weights.inputs, begin_of(tile), begin_of(tile + 1) - begin_of(tile)}, range,
-                   buffers);
+    const std::int64_t end = std::min(first + step, padded);
+    for (std::int64_t from = first; from < end; from += run_inputs) {
+      for (int tile = 0; tile < tiles.count; ++tile) {
+        arrange_rows({x, weights.inputs, tiles.begin(tile), tiles.size(tile)}, run_at(first, from));
+      }
     }
     for (int panel = 0; panel < part.panels; ++panel) {
-      const std::byte* const packed = chunk.panels + panel * chunk.panel_bytes;
-      const std::byte* lines = packed;
-      if constexpr (!std::is_same_v<Lines, F32Lines>) {
-        unpack_lines<Lines>(packed + chunk.scale_bytes, chunk.inputs, buffers.lines);
-        lines = reinterpret_cast<const std::byte*>(buffers.lines);
-      }
-      for (int tile = 0; tile < tiles; ++tile) {
-        const std::ptrdiff_t begin = begin_of(tile);
-        const Block block{
-            {buffers.x + begin * chunk.inputs, group == 0 ? nullptr : buffers.x_sums + begin,
-             chunk.inputs, buffers.sums + begin * columns + std::ptrdiff_t{panel} * kPanel,
-             columns},
-            lines,
-            packed};
-        multiply_block_rows<kScaled>(begin_of(tile + 1) - begin_of(tile), block,
-                                     std::make_integer_sequence<int, kTileRows>());
+      const Block to{.task = {.sums = buffers.sums + std::ptrdiff_t{panel} * kPanel,
+                              .row_stride = part.columns()}};
+      for (std::int64_t from = first; from < end; from += run_inputs) {
+        const Chunk chunk = chunk_at(weights, part.first_panel + panel, from, run_inputs);
+        multiply_run<Lines, kScaled>({chunk.panels, chunk.scale_bytes, buffers.lines}, tiles,
+                                     run_at(first, from), to);
       }
     }
   }

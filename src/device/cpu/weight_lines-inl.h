@@ -13,6 +13,7 @@
 
 #include "device/cpu/lanes-inl.h"
 #include "device/cpu/packed_matrix.h"
+#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -135,11 +136,16 @@ HWY_INLINE void store_values(const std::byte* line, Vec table, float* to,
   (hn::StoreU(Lines::template value<j>(line, table), Floats(), to + j * kPanel), ...);
 }
 
-// A panel's next `inputs` as f32 [inputs][32].
+// A panel's next `inputs` as f32 [inputs][32]. Asks for what comes next, so that memory works on
+// while these are multiplied.
 template <class Lines>
 void unpack_lines(const std::byte* from, std::int64_t inputs, float* to) {
+  constexpr int kAhead = 4096, kCacheLine = 64;
   const Vec table = Lines::table();
   for (std::int64_t i = 0; i < inputs; i += Lines::kInputs) {
+    for (int byte = 0; byte < Lines::kBytes; byte += kCacheLine) {
+      hwy::Prefetch(from + kAhead + byte);
+    }
     for (int v = 0; v < kPanelVecs; ++v) {
       store_values<Lines>(from + v * kLanes * Lines::kOutputBytes, table, to + v * kLanes,
                           std::make_integer_sequence<int, Lines::kInputs>());
