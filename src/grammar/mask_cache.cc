@@ -92,7 +92,7 @@ bool MaskCache::stuck_at_start() {
 
 void MaskCache::warm() {
   constexpr std::size_t kMostNodes = 2'000'000;  // about 20 ms
-  constexpr std::size_t kMostSets = 1024;
+  constexpr std::size_t kMostSets = 256;
   std::vector<std::uint64_t> mask(tokens_->mask_words());
   std::vector<SetId> sets{stacks_.start()};
   std::unordered_set<SetId> seen{stacks_.start(), kNoStacks};
