@@ -9,6 +9,7 @@
 #include <random>
 
 #include "device/cpu/bf16.h"
+#include "model/weights.h"
 #include "quant/round_to_nearest.h"
 #include "tests/checkpoints/checkpoints.h"
 
@@ -129,6 +130,35 @@ TEST_F(QuantizedModel, RoundedWeightsComeBackAsTheirCodes) {
       }
     }
   }
+}
+
+// What GPTQ chose is not what rounding its weights once more would choose.
+TEST_F(QuantizedModel, LayersOfItsPrecisionHoldItsIntegers) {
+  const TemporaryDirectory target;
+  ASSERT_TRUE(write(target, {.method = QuantMethod::kGptq, .format = {4, 128, false}}).ok());
+  const auto quantized = opened(target.path());
+  const Result<LayerVariant> layer = load_layer(*quantized, 1, Precision::kW4);
+  ASSERT_TRUE(layer.ok());
+  const cpu::PackedMatrix& packed = layer->down;
+  const QuantizedMatrix stored =
+      quantized->read_stored_rows(TensorRole::kDown, 1, 0, packed.outputs);
+  std::vector<float> weights(static_cast<std::size_t>(packed.outputs * packed.inputs));
+  dequantize_rows(stored.view(), 0, packed.outputs, weights.data());
+  const auto packed_as = [&](auto&& pack) {
+    std::vector<std::byte> bytes(static_cast<std::size_t>(packed.panel_bytes()));
+    cpu::PackedMatrix copy = packed;
+    copy.data = bytes.data();
+    pack(copy);
+    return bytes;
+  };
+  const QuantizedMatrix first = quantized->read_stored_rows(TensorRole::kDown, 1, 0, 32);
+  const auto want = packed_as([&](const auto& copy) { cpu::pack_panel(copy, 0, first.view()); });
+  const auto rounded = packed_as([&](const auto& copy) {
+    const auto rows = std::span(weights).first(static_cast<std::size_t>(32 * packed.inputs));
+    EXPECT_TRUE(pack_rows(copy, 0, rows).ok());
+  });
+  EXPECT_TRUE(std::equal(want.begin(), want.end(), packed.data));
+  EXPECT_NE(want, rounded) << "the test would not notice";
 }
 
 TEST_F(QuantizedModel, EveryMethodComputesNearlyTheSame) {

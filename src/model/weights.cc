@@ -1,6 +1,7 @@
 #include "model/weights.h"
 
 #include <algorithm>
+#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -126,14 +127,26 @@ void read_vector(const Checkpoint& checkpoint, TensorRole role, int layer, std::
   }
 }
 
+// Integers on file that the packed format can hold as they are: rounding them again would lose.
+bool holds(const cpu::WeightFormat& format, const std::optional<QuantFormat>& stored) {
+  return stored && format.quantized() && stored->bits == format.bits() &&
+         stored->group == format.group && (stored->symmetric || !format.symmetric);
+}
+
 Status read_matrix(const Checkpoint& checkpoint, TensorRole role, int layer,
                    const cpu::PackedMatrix& matrix) {
   constexpr std::int64_t kPanel = cpu::PackedMatrix::kPanel;
+  const bool as_stored = holds(matrix.format, checkpoint.stored_format(role, layer));
   std::vector<float> rows(static_cast<std::size_t>(kPanel * matrix.inputs));
   std::int64_t unreleased_bytes = 0;
   for (std::int64_t panel = 0; panel < matrix.panels(); ++panel) {
     const std::int64_t first = panel * kPanel;
     const std::int64_t count = std::min(kPanel, matrix.outputs - first);
+    if (as_stored) {
+      const QuantizedMatrix stored = checkpoint.read_stored_rows(role, layer, first, count);
+      cpu::pack_panel(matrix, panel, stored.view());
+      continue;
+    }
     checkpoint.read_rows(role, layer, first, count, rows.data());
     const auto read = std::span(rows).first(static_cast<std::size_t>(count * matrix.inputs));
     if (const Status packed = pack_rows(matrix, panel, read); !packed) {

@@ -59,8 +59,9 @@ struct ModelWeights {
 // Packed bytes that are ready, of those there will be. Called after each layer.
 using LoadProgress = std::function<void(std::int64_t done_bytes, std::int64_t total_bytes)>;
 
-// Quantised precisions are rounded to nearest (quant/round_to_nearest.h). Fails where memory is
-// short or a weight has no quantised value.
+// A checkpoint's own integers are packed as they are if they have the precision's bits and group.
+// Other weights are rounded to nearest (quant/round_to_nearest.h). Fails where memory is short or a
+// weight has no quantised value.
 Result<LayerVariant> load_layer(const Checkpoint& checkpoint, int layer, Precision precision);
 
 // Reads and packs panel by panel and gives file pages back on the way, so that the process never
