@@ -47,13 +47,39 @@ bool ask_for_tiles() {
   return (low & kTileState) == kTileState &&
          syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 }
+
+// C of one product of tiles of ordinary numbers.
+template <class Tiles>
+std::array<std::uint32_t, 256> sample_product(Tiles tiles) {
+  alignas(64) std::uint16_t left[16 * 32];
+  alignas(64) std::uint16_t right[16 * 32];
+  for (int i = 0; i < 16 * 32; ++i) {
+    left[i] = bf16_from(static_cast<float>(i * 37 % 101 - 50) * 0.037f);
+    right[i] = bf16_from(static_cast<float>(i * 53 % 97 - 48) * 0.051f);
+  }
+  std::array<std::uint32_t, 256> sums{};
+  tiles.configure();
+  tiles.template zero<0>();
+  tiles.template load<4>(left, kTileBytes);
+  tiles.template load<6>(right, kTileBytes);
+  tiles.template multiply<0, 4, 6>();
+  tiles.template store<0>(sums.data(), kTileBytes);
+  tiles.release();
+  return sums;
+}
+
+// Virtual machines and emulators promise what they do not keep; a wrong sum would be silent.
+bool tiles_multiply_well() {
+  return sample_product(AmxTiles()) == sample_product(EmulatedTiles());
+}
 #endif
 
 }  // namespace
 
 bool amx_available() {
 #if HWY_ARCH_X86_64 && defined(__linux__)
-  static const bool available = processor_has_amx_bf16() && ask_for_tiles();
+  static const bool available =
+      processor_has_amx_bf16() && ask_for_tiles() && tiles_multiply_well();
   return available;
 #else
   return false;

@@ -14,8 +14,9 @@ constexpr int kTileRows16 = 16;
 constexpr int kTileBytes = 64;   // of a row
 constexpr int kTileInputs = 32;  // bf16 in a row of A, pairs of inputs in the rows of B
 
-// Whether this process may use AMX with bf16: the processor and the system have it. The first call
-// asks the system for the tiles' state; all threads may use them after it.
+// Whether this process may use AMX with bf16: the processor and the system have it, and a product
+// of tiles is what the emulation says. The first call asks the system for the tiles' state; all
+// threads may use them after it.
 bool amx_available();
 
 class EmulatedTiles {
