@@ -201,7 +201,7 @@ Status write_hf(const Checkpoint& checkpoint, const ArchitectureRow& row,
       {"tokenizer.json", tokenizer_json(tokens)},
       {"tokenizer_config.json", json::serialize(tokenizer_config)}};
   for (const auto& [name, text] : texts) {
-    if (const Status written = write_text(directory / name, text); !written.ok()) {
+    if (Status written = write_text(directory / name, text); !written.ok()) {
       return written;
     }
   }

@@ -130,15 +130,15 @@ Status quantize(const QuantizeCommand& command) {
     return output.error();
   }
   job.target = output->path();
-  if (const Status copied = copy_companions(job.source, job.target); !copied.ok()) {
+  if (Status copied = copy_companions(job.source, job.target); !copied.ok()) {
     return copied;
   }
   cpu::Team team(command.model.threads > 0 ? command.model.threads : this_machine().cores);
-  if (const Status written = write_quantized_model(team, job, count_bar("quantising", "layers"));
+  if (Status written = write_quantized_model(team, job, count_bar("quantising", "layers"));
       !written.ok()) {
     return written;
   }
-  if (const Status finished = output->finish(); !finished.ok()) {
+  if (Status finished = output->finish(); !finished.ok()) {
     return finished;
   }
   const std::string note = unusual_packing(files->checkpoint->spec(), options->format);

@@ -141,7 +141,7 @@ Result<TensorTable> collect_tensors(const ModelSpec& spec, const TensorNames& na
         return packed.error();
       }
       if (packed->has_value()) {
-        slot = {.rows = need.rows, .columns = need.columns, .packed = std::move(*packed)};
+        slot = {.rows = need.rows, .columns = need.columns, .packed = *packed};
         note(type_name(*slot.packed));
         continue;
       }

@@ -37,7 +37,7 @@ Status stream_tensor(const Checkpoint& checkpoint, const NeededTensor& need, boo
     checkpoint.read_rows(need.role, need.layer, row, count, values.data());
     halves.resize(values.size());
     std::transform(values.begin(), values.end(), halves.begin(), cpu::bf16_from);
-    const Status written =
+    Status written =
         write(as_f32 ? std::as_bytes(std::span(values)) : std::as_bytes(std::span(halves)));
     if (!written) {
       return written;
@@ -118,7 +118,7 @@ Status write_safetensors(const Checkpoint& checkpoint, const TensorNames& names,
     return writer->write(bytes);
   };
   for (const NeededTensor& need : tensors) {
-    if (const Status written = stream_tensor(checkpoint, need, false, write); !written) {
+    if (Status written = stream_tensor(checkpoint, need, false, write); !written) {
       return written;
     }
   }

@@ -288,13 +288,13 @@ void read_codes(TensorType type, const std::byte* from, std::int64_t count, Code
   const std::optional<QuantFormat> format = code_format(type);
   check(format.has_value(), "only types with a code format have codes");
   const BlockFormat& blocks = block_format(type);
+  const int middle = format->codes() / 2;
   for (; count > 0; count -= blocks.elements, from += blocks.bytes, out.codes += blocks.elements) {
     for (int group = 0; group < blocks.elements / 32; ++group, ++out.scales, ++out.offsets) {
       const GroupScale k = type == TensorType::kQ4_K ? k_group_scale(from, group) : GroupScale{};
       const float scale = cpu::float_from_f16(load_u16(from));
       *out.scales = format->symmetric ? scale : k.scale;
-      *out.offsets =
-          format->symmetric ? -scale * static_cast<float>(format->codes() / 2) : k.offset;
+      *out.offsets = format->symmetric ? -scale * static_cast<float>(middle) : k.offset;
       for (int i = 0; i < 32; ++i) {
         unsigned code = 0;
         if (type == TensorType::kQ8_0) {

@@ -172,7 +172,7 @@ Status ModelWriter::write_outer(const Checkpoint& checkpoint) {
       const std::int64_t count = std::min(some, rows - row);
       values.resize(static_cast<std::size_t>(count * width));
       checkpoint.read_rows(need.role, 0, row, count, values.data());
-      if (const Status written = write_floats(values, types_[i]); !written) {
+      if (Status written = write_floats(values, types_[i]); !written) {
         return written;
       }
     }
@@ -192,7 +192,7 @@ Status ModelWriter::write_layer(int layer, const LayerTensors& tensors,
       continue;
     }
     if (!is_matrix(need.role)) {
-      if (const Status written = write_floats(tensors.tensor(need.role), types_[i]); !written) {
+      if (Status written = write_floats(tensors.tensor(need.role), types_[i]); !written) {
         return written;
       }
       continue;
@@ -209,7 +209,7 @@ Status ModelWriter::write_layer(int layer, const LayerTensors& tensors,
     for (const auto bytes :
          {std::as_bytes(std::span(packed.codes)), std::as_bytes(std::span(packed.zeros)),
           std::as_bytes(std::span(packed.scales)), std::as_bytes(std::span(group_index))}) {
-      if (const Status written = writer_.write(bytes); !written) {
+      if (Status written = writer_.write(bytes); !written) {
         return written;
       }
     }
@@ -245,11 +245,11 @@ Status write_layers(cpu::Team& team, const QuantizeJob& job, const Checkpoint& c
       return make_error(quantized.error().code, "layer {}: {}", layer, quantized.error().message);
     }
     statistics.reset();
-    if (const Status written = writer.write_layer(layer, tensors, *quantized); !written) {
+    if (Status written = writer.write_layer(layer, tensors, *quantized); !written) {
       return written;
     }
     if (calibration && layer + 1 < layers) {
-      if (const Status advanced = calibration->advance(tensors); !advanced) {
+      if (Status advanced = calibration->advance(tensors); !advanced) {
         return advanced;
       }
     }
@@ -290,14 +290,14 @@ Status write_quantized_model(cpu::Team& team, const QuantizeJob& job,
   if (!config) {
     return config.error();
   }
-  if (const Status written = write_config(job); !written) {
+  if (Status written = write_config(job); !written) {
     return written;
   }
   auto writer = ModelWriter::create(**checkpoint, *config->row->hf_tensors, job);
   if (!writer) {
     return writer.error();
   }
-  if (const Status written = writer->write_outer(**checkpoint); !written) {
+  if (Status written = writer->write_outer(**checkpoint); !written) {
     return written;
   }
   return write_layers(team, job, **checkpoint, *writer, progress);
