@@ -14,10 +14,6 @@ namespace {
 
 constexpr int kBlockTokens = 16;
 
-std::int64_t heads_width(const ModelSpec& spec, int heads) {
-  return std::int64_t{heads} * spec.attention.head_dim;
-}
-
 class Collector final : public InputObserver {
  public:
   Collector(cpu::Team& team, LayerStatistics& statistics) : team_(team), statistics_(statistics) {}
@@ -49,12 +45,11 @@ struct OneLayerKv {
     OneLayerKv kv;
     kv.blocks.resize((tokens + kBlockTokens - 1) / kBlockTokens);
     std::iota(kv.blocks.begin(), kv.blocks.end(), BlockId{0});
-    kv.layer = {.block_stride_bytes = heads_width(spec, spec.attention.kv_heads) * 2 *
-                                      kBlockTokens * cpu::kv_element_bytes(cpu::KvElement::kBf16),
-                .element = cpu::KvElement::kBf16,
+    kv.layer = {.element = cpu::KvElement::kBf16,
                 .kv_heads = spec.attention.kv_heads,
                 .head_dim = spec.attention.head_dim,
                 .block_tokens = kBlockTokens};
+    kv.layer.block_stride_bytes = kv.layer.kv_heads * kv.layer.slot_bytes();
     Result<cpu::Region> region =
         cpu::Region::map(std::ssize(kv.blocks) * kv.layer.block_stride_bytes);
     if (!region) {
@@ -70,7 +65,7 @@ struct OneLayerKv {
 
 LayerStatistics::LayerStatistics(const ModelSpec& spec) {
   inputs.emplace_back(spec.hidden);
-  inputs.emplace_back(heads_width(spec, spec.attention.heads));
+  inputs.emplace_back(std::int64_t{spec.attention.heads} * spec.attention.head_dim);
   inputs.emplace_back(spec.hidden);
   inputs.emplace_back(spec.ffn);
 }

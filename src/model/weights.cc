@@ -137,7 +137,7 @@ Status read_matrix(const Checkpoint& checkpoint, TensorRole role, int layer,
                    const cpu::PackedMatrix& matrix) {
   constexpr std::int64_t kPanel = cpu::PackedMatrix::kPanel;
   const bool as_stored = holds(matrix.format, checkpoint.stored_format(role, layer));
-  std::vector<float> rows(static_cast<std::size_t>(kPanel * matrix.inputs));
+  std::vector<float> rows(static_cast<std::size_t>(as_stored ? 0 : kPanel * matrix.inputs));
   std::int64_t unreleased_bytes = 0;
   for (std::int64_t panel = 0; panel < matrix.panels(); ++panel) {
     const std::int64_t first = panel * kPanel;
@@ -145,13 +145,13 @@ Status read_matrix(const Checkpoint& checkpoint, TensorRole role, int layer,
     if (as_stored) {
       const QuantizedMatrix stored = checkpoint.read_stored_rows(role, layer, first, count);
       cpu::pack_panel(matrix, panel, stored.view());
-      continue;
-    }
-    checkpoint.read_rows(role, layer, first, count, rows.data());
-    const auto read = std::span(rows).first(static_cast<std::size_t>(count * matrix.inputs));
-    if (const Status packed = pack_rows(matrix, panel, read); !packed) {
-      return make_error(packed.error().code, "layer {}, rows from {} of its {} projection: {}",
-                        layer, first, name_of(role), packed.error().message);
+    } else {
+      checkpoint.read_rows(role, layer, first, count, rows.data());
+      const auto read = std::span(rows).first(static_cast<std::size_t>(count * matrix.inputs));
+      if (const Status packed = pack_rows(matrix, panel, read); !packed) {
+        return make_error(packed.error().code, "layer {}, rows from {} of its {} projection: {}",
+                          layer, first, name_of(role), packed.error().message);
+      }
     }
     unreleased_bytes += count * matrix.inputs * std::int64_t{sizeof(float)};
     if (unreleased_bytes >= kReleaseEveryBytes) {

@@ -157,9 +157,5 @@ MultiplyWork multiply_in_cache(Team& team, MatmulUnit unit, std::int64_t rounds)
   return all;
 }
 
-MatmulUnit best_unit() {
-  return amx_available() ? MatmulUnit::kAmx : MatmulUnit::kVector;
-}
-
 }  // namespace protean::cpu
 #endif

@@ -23,7 +23,4 @@ struct MultiplyWork {
 };
 MultiplyWork multiply_in_cache(Team& team, MatmulUnit unit, std::int64_t rounds);
 
-// What kBest stands for on this machine.
-MatmulUnit best_unit();
-
 }  // namespace protean::cpu

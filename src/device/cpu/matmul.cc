@@ -536,10 +536,14 @@ MatmulUnit unit_for(const WeightFormat& format, MatmulUnit wanted) {
   if (wanted != MatmulUnit::kBest) {
     return wanted;
   }
-  return amx_available() ? MatmulUnit::kAmx : MatmulUnit::kVector;
+  return best_unit();
 }
 
 }  // namespace
+
+MatmulUnit best_unit() {
+  return amx_available() ? MatmulUnit::kAmx : MatmulUnit::kVector;
+}
 
 void finish_part(const MatmulOperands& operands, const MatmulPart& part, float* sums) {
   const std::int64_t outputs = operands.weights->outputs;

@@ -12,6 +12,9 @@ namespace protean::cpu {
 // for must be there (tiles.h).
 enum class MatmulUnit : std::uint8_t { kBest, kVector, kAmx, kEmulatedAmx };
 
+// What kBest stands for on this machine.
+MatmulUnit best_unit();
+
 struct MatmulOptions {
   const float* bias = nullptr;  // [outputs]
   bool accumulate = false;
