@@ -11,6 +11,10 @@ namespace {
 
 class NullExecutor : public Executor {
  public:
+  void prepare(MorphId, const MorphStep&) override {}
+  void commit(MorphId) override {}
+  void abort(MorphId) override {}
+  void move_blocks(std::vector<BlockMove>) override {}
   void start(StepPlan plan) override {
     result = {.id = plan.id};
     result.sampled.assign(plan.samples.size(), 7);

@@ -57,7 +57,7 @@ void print_model(const ModelFiles& files) {
 }
 
 void print_sizing(const ModelSpec& spec, const Sizing& sizing) {
-  const Precision precision = sizing.form.layer_precision.front();
+  const Precision precision = sizing.form.layer_precision.front().mlp;
   row("weights", "{} in {}: {} a layer, {} for embeddings and output",
       format_bytes(sizing.weight_bytes), to_string(precision),
       format_bytes(layer_bytes(spec, precision)), format_bytes(outer_bytes(spec, precision)));

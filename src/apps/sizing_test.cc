@@ -76,7 +76,8 @@ TEST(Sizing, QuantisedLayersKeepTheirKeysAndValuesInBf16) {
        {std::pair{"w8", Precision::kW8}, {"w4", Precision::kW4}, {"w3", Precision::kW3}}) {
     const auto sizing = choose_sizing({.dtype = dtype}, spec, kMachine);
     ASSERT_TRUE(sizing.ok()) << sizing.error().message;
-    EXPECT_EQ(sizing->form.layer_precision, std::vector<Precision>(4, precision));
+    EXPECT_EQ(sizing->form.layer_precision,
+              (std::vector<LayerPrecision>(4, {precision, precision})));
     EXPECT_EQ(sizing->form.kv.precision, KvPrecision::kBf16);
     EXPECT_EQ(sizing->kv_bytes, bf16->kv_bytes);
     EXPECT_EQ(sizing->weight_bytes,

@@ -15,6 +15,7 @@ struct Id {
 
 using RequestId = Id<struct RequestTag, std::uint64_t>;
 using StepId = Id<struct StepTag, std::uint64_t>;
+using MorphId = Id<struct MorphTag, std::uint64_t>;  // of one step of a morph
 using DeviceId = Id<struct DeviceTag, std::int32_t>;
 
 // Arrays of these are the bulk of a StepPlan and go to kernels as they are: plain integers.

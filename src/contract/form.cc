@@ -74,6 +74,16 @@ Result<Precision> parse_precision(std::string_view text) {
                     "'{}' is not a precision: use f32, bf16, w8, w4 or w3", text);
 }
 
+std::string_view to_string(LayerHalf half) {
+  return half == LayerHalf::kAttention ? "attention" : "mlp";
+}
+
+std::string to_string(const LayerPrecision& layer) {
+  return layer.attention == layer.mlp
+             ? std::string(to_string(layer.attention))
+             : fmt::format("{}/{}", to_string(layer.attention), to_string(layer.mlp));
+}
+
 std::string_view to_string(KvPrecision precision) {
   switch (precision) {
     case KvPrecision::kF32:
@@ -93,7 +103,7 @@ KvPrecision kv_precision_beside(Precision precision) {
 Form single_device_form(const ModelSpec& spec, Precision precision, DeviceId device, KvForm kv) {
   Form form;
   form.stages = {Stage{.first_layer = 0, .layer_count = spec.layers, .devices = {device}}};
-  form.layer_precision.assign(static_cast<std::size_t>(spec.layers), precision);
+  form.layer_precision.assign(static_cast<std::size_t>(spec.layers), {precision, precision});
   form.kv = kv;
   return form;
 }
@@ -116,6 +126,20 @@ Status validate(const Form& form, const ModelSpec& spec, std::span<const DeviceS
                    form.kv.blocks, form.kv.block_tokens);
   }
   return validate_stages(form, spec, devices);
+}
+
+std::string precision_label(const Form& form) {
+  std::string label;
+  for (const auto& [precision, name] : kPrecisionNames) {
+    int halves = 0;
+    for (const LayerPrecision& layer : form.layer_precision) {
+      halves += (layer.attention == precision ? 1 : 0) + (layer.mlp == precision ? 1 : 0);
+    }
+    if (halves > 0) {
+      label += fmt::format("{}{}:{}", label.empty() ? "" : "+", name, 0.5 * halves);
+    }
+  }
+  return label;
 }
 
 std::string to_string(const Form& form) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -17,6 +18,25 @@ enum class Precision : std::uint8_t { kF32, kBf16, kW8, kW4, kW3 };
 
 std::string_view to_string(Precision precision);
 Result<Precision> parse_precision(std::string_view text);
+
+// A layer's halves: attention with the norm before it, MLP with the norm before it. Each is
+// complete in itself, so each can have a precision of its own.
+enum class LayerHalf : std::uint8_t { kAttention, kMlp };
+inline constexpr std::array kLayerHalves = {LayerHalf::kAttention, LayerHalf::kMlp};
+
+std::string_view to_string(LayerHalf half);
+
+struct LayerPrecision {
+  Precision attention = Precision::kBf16;
+  Precision mlp = Precision::kBf16;
+
+  Precision of(LayerHalf half) const { return half == LayerHalf::kAttention ? attention : mlp; }
+  Precision& of(LayerHalf half) { return half == LayerHalf::kAttention ? attention : mlp; }
+  friend bool operator==(const LayerPrecision&, const LayerPrecision&) = default;
+};
+
+// "bf16", or "bf16/w4" where attention and MLP differ.
+std::string to_string(const LayerPrecision& layer);
 
 // int8 has a scale for each token and head, of its key and of its value.
 enum class KvPrecision : std::uint8_t { kF32, kBf16, kInt8 };
@@ -53,10 +73,10 @@ struct KvForm {
 
 // What a replica is, as an immutable value. A change of form is a new value, never an edit.
 struct Form {
-  std::vector<Stage> stages;               // in layer order, together all layers
-  int tp_degree = 1;                       // devices per stage
-  int largest_tp_degree = 1;               // fixes head groups and reduction order for life
-  std::vector<Precision> layer_precision;  // one per layer
+  std::vector<Stage> stages;                    // in layer order, together all layers
+  int tp_degree = 1;                            // devices per stage
+  int largest_tp_degree = 1;                    // fixes head groups and reduction order for life
+  std::vector<LayerPrecision> layer_precision;  // one per layer
   KvForm kv;
   friend bool operator==(const Form&, const Form&) = default;
 };
@@ -66,6 +86,14 @@ Form single_device_form(const ModelSpec& spec, Precision precision, DeviceId dev
 
 // Legal for this model on these devices? Memory is cost's question (cost/memory.h).
 Status validate(const Form& form, const ModelSpec& spec, std::span<const DeviceSpec> devices);
+
+// What precisions tokens of this form are computed at, halves as .5: "bf16:12.5+w4:3.5".
+std::string precision_label(const Form& form);
+
+struct TokensAt {
+  std::string precision;  // precision_label() of the form
+  std::int64_t tokens = 0;
+};
 
 // For people: "1 stage x TP 1, layers bf16:16, KV bf16 4096 blocks of 16 tokens".
 std::string to_string(const Form& form);

@@ -8,6 +8,7 @@
 
 #include "base/ids.h"
 #include "base/units.h"
+#include "contract/form.h"
 #include "contract/token_constraint.h"
 
 namespace protean {
@@ -107,6 +108,7 @@ struct RequestUsage {
   int cached_tokens = 0;  // of the prompt, found in the prefix cache at first admission
   int output_tokens = 0;
   int preemptions = 0;
+  std::vector<TokensAt> output_at;  // output tokens by the precision of the form that drew them
 };
 
 // Negative where the request never got so far.

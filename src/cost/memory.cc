@@ -64,18 +64,25 @@ double weight_bits(Precision precision) {
   return 0;
 }
 
-std::int64_t layer_bytes(const ModelSpec& spec, Precision precision) {
+std::int64_t half_bytes(const ModelSpec& spec, LayerHalf half, Precision precision) {
   const AttentionSpec& attention = spec.attention;
   const std::int64_t q = std::int64_t{attention.heads} * attention.head_dim;
   const std::int64_t kv = std::int64_t{attention.kv_heads} * attention.head_dim;
-  std::int64_t vectors = 2 * std::int64_t{spec.hidden};
+  std::int64_t vectors = spec.hidden;  // the norm
+  if (half == LayerHalf::kMlp) {
+    return 2 * matrix_bytes(spec.ffn, spec.hidden, precision) +
+           matrix_bytes(spec.hidden, spec.ffn, precision) + vectors * kVectorElementBytes;
+  }
   vectors += attention.qkv_bias ? q + 2 * kv : 0;
   vectors += attention.output_bias ? spec.hidden : 0;
   vectors += attention.qk_norm ? 2 * attention.head_dim : 0;
   return matrix_bytes(q, spec.hidden, precision) + 2 * matrix_bytes(kv, spec.hidden, precision) +
-         matrix_bytes(spec.hidden, q, precision) +
-         2 * matrix_bytes(spec.ffn, spec.hidden, precision) +
-         matrix_bytes(spec.hidden, spec.ffn, precision) + vectors * kVectorElementBytes;
+         matrix_bytes(spec.hidden, q, precision) + vectors * kVectorElementBytes;
+}
+
+std::int64_t layer_bytes(const ModelSpec& spec, Precision precision) {
+  return half_bytes(spec, LayerHalf::kAttention, precision) +
+         half_bytes(spec, LayerHalf::kMlp, precision);
 }
 
 std::int64_t outer_bytes(const ModelSpec& spec, Precision precision) {

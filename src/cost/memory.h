@@ -13,7 +13,8 @@ namespace protean {
 
 double weight_bits(Precision precision);  // payload of one weight
 
-std::int64_t layer_bytes(const ModelSpec& spec, Precision precision);
+std::int64_t half_bytes(const ModelSpec& spec, LayerHalf half, Precision precision);
+std::int64_t layer_bytes(const ModelSpec& spec, Precision precision);  // both halves
 
 // Embedding table, output projection (none when tied) and final norm. They stay bf16 where layers
 // are quantised.

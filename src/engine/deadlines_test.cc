@@ -16,6 +16,10 @@ class TimedEngine : public Executor, public TokenSink {
  public:
   explicit TimedEngine(const EngineConfig& config) : engine(config, *this, *this) {}
 
+  void prepare(MorphId, const MorphStep&) override {}
+  void commit(MorphId) override {}
+  void abort(MorphId) override {}
+  void move_blocks(std::vector<BlockMove>) override {}
   void start(StepPlan plan) override {
     free_ns_ = std::max(free_ns_, now_ns) + step_ns + token_ns * std::ssize(plan.tokens);
     StepResult result{.id = plan.id, .sampled = std::vector<TokenId>(plan.samples.size(), 7)};

@@ -67,6 +67,9 @@ class Engine {
   void on(StepDone& done);
   void pool(Pooled& pooled);
   void take(Sampled& sampled);
+  void on(MorphReady&) {}
+  void on(MorphDone&) {}
+  void on(WantForm&) {}
   void on(Tick&) {}
   TimeNs latest_start_ns(const Deadlines& deadlines, std::int64_t tokens) const;
   void set_timer(RequestId request, Live& live);

@@ -13,6 +13,10 @@ namespace {
 // Runs nothing: keeps plans until the test says they are done.
 class HeldExecutor : public Executor {
  public:
+  void prepare(MorphId, const MorphStep&) override {}
+  void commit(MorphId) override {}
+  void abort(MorphId) override {}
+  void move_blocks(std::vector<BlockMove>) override {}
   void start(StepPlan plan) override { plans.push_back(std::move(plan)); }
   std::deque<StepPlan> plans;
 };

@@ -1,9 +1,13 @@
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <variant>
 
 #include "base/ids.h"
+#include "base/result.h"
 #include "base/units.h"
+#include "contract/morph.h"
 #include "contract/request.h"
 #include "contract/step.h"
 
@@ -20,11 +24,26 @@ struct Cancel {
 struct StepDone {
   StepResult result;
 };
+// Executor::prepare() is through.
+struct MorphReady {
+  MorphId id;
+  std::optional<Error> failure;
+};
+// Executor::commit() is through.
+struct MorphDone {
+  MorphId id;
+  std::int64_t pages_free = 0;  // of the device, now
+};
+// An operator asks for a form; answered by one WishAnswered.
+struct WantForm {
+  std::uint64_t wish_id = 0;
+  FormWish wish;
+};
 struct Tick {};  // time has passed: deadlines are looked at
 
 struct Event {
   TimeNs at_ns = 0;
-  std::variant<Arrival, Cancel, StepDone, Tick> what;
+  std::variant<Arrival, Cancel, StepDone, MorphReady, MorphDone, WantForm, Tick> what;
 };
 
 }  // namespace protean

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <variant>
@@ -8,6 +10,7 @@
 #include "base/ids.h"
 #include "base/result.h"
 #include "base/units.h"
+#include "contract/morph.h"
 #include "contract/observation.h"
 #include "contract/request.h"
 
@@ -42,13 +45,19 @@ struct Finished {
   RequestTimes times;
   std::vector<float> embedding;  // [hidden], where the request asked for pooling
 };
-using Output = std::variant<Accepted, Refused, PromptScored, NewToken, Finished>;
+// What is going to be done for a WantForm, or why nothing is.
+struct WishAnswered {
+  std::uint64_t wish_id = 0;
+  Result<Morph> morph;
+};
+using Output = std::variant<Accepted, Refused, PromptScored, NewToken, Finished, WishAnswered>;
 
 // What one event led to, in order.
 struct OutputBatch {
   TimeNs at_ns = 0;
   std::vector<Output> outputs;
   Observation observation;
+  std::shared_ptr<const FormStatus> form;  // where it has changed
 };
 
 // Where an engine's outputs go. Called on the engine's thread; must not block.

@@ -62,8 +62,8 @@ json::value shown_form(const Form& form) {
                                   {"devices", std::move(devices)}});
   }
   json::array layers;
-  for (const Precision precision : form.layer_precision) {
-    layers.push_back(json::value(to_string(precision)));
+  for (const LayerPrecision& layer : form.layer_precision) {
+    layers.push_back(json::value(to_string(layer)));
   }
   return json::object{{"text", to_string(form)},
                       {"tp_degree", form.tp_degree},

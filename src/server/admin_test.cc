@@ -18,7 +18,8 @@ struct AdminTest : ServerTest {
   AdminTest() {
     options.admin.port = 0;
     options.admin.form = {.stages = {{.layer_count = 2, .devices = {DeviceId{0}}}},
-                          .layer_precision = {Precision::kBf16, Precision::kF32},
+                          .layer_precision = {{Precision::kBf16, Precision::kBf16},
+                                              {Precision::kF32, Precision::kF32}},
                           .kv = {.blocks = 7}};
   }
   Response ask(const std::string& line, const std::string& headers = "Host: 127.0.0.1\r\n",

@@ -83,6 +83,9 @@ class EchoEngine {
     end(cancel.request, FinishReason::kCancelled, batch);
   }
   void on(const Tick&, OutputBatch&) {}
+  void on(const MorphReady&, OutputBatch&) {}
+  void on(const MorphDone&, OutputBatch&) {}
+  void on(const WantForm&, OutputBatch&) {}
   void on(StepDone&, OutputBatch& batch) {
     stepping_ = false;
     std::vector<std::pair<RequestId, FinishReason>> ended;

@@ -104,7 +104,9 @@ class Service final : public HttpHandler {
   void on(const Refused& refused, TimeNs at_ns);
   void on(const PromptScored& scored, TimeNs at_ns);
   void on(const NewToken& token, TimeNs at_ns);
+  void on(const WishAnswered&, TimeNs) {}
   void on(const Finished& finished, TimeNs at_ns);
+  void on(const WishAnswered&, TimeNs) {}
   void record(const Finished& finished, const Live& live);
   void cancel_unwanted(const Generation& generation);
   Live* touch(RequestId request);

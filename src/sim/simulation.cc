@@ -48,6 +48,10 @@ class World : public Executor, public TokenSink {
     return std::move(report_);
   }
 
+  void prepare(MorphId, const MorphStep&) override {}
+  void commit(MorphId) override {}
+  void abort(MorphId) override {}
+  void move_blocks(std::vector<BlockMove>) override {}
   void start(StepPlan plan) override {
     StepResult result{.id = plan.id};
     result.sampled.resize(plan.samples.size());

@@ -31,6 +31,10 @@ class CpuWorker : public Executor {
   CpuWorker& operator=(const CpuWorker&) = delete;
 
   void start(StepPlan plan) override;
+  void prepare(MorphId, const MorphStep&) override {}
+  void commit(MorphId) override {}
+  void abort(MorphId) override {}
+  void move_blocks(std::vector<BlockMove>) override {}
 
   WorkerMemory memory() const { return memory_; }
 

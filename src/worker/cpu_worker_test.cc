@@ -121,7 +121,10 @@ TEST(CpuWorker, RefusesFormsItCannotRealise) {
             std::string::npos);
   EXPECT_NE(refused([](WorkerOptions& o) { o.form.largest_tp_degree = 2; }).find("TP 2"),
             std::string::npos);
-  EXPECT_EQ(refused([](WorkerOptions& o) { o.form.layer_precision[1] = Precision::kW4; }), "")
+  EXPECT_EQ(refused([](WorkerOptions& o) {
+              o.form.layer_precision[1] = {Precision::kW4, Precision::kW4};
+            }),
+            "")
       << "layers may differ";
   EXPECT_NE(refused([](WorkerOptions& o) { o.form.stages.clear(); }), "");
   EXPECT_NE(refused([](WorkerOptions& o) { o.form.layer_precision.pop_back(); }), "");

@@ -62,7 +62,11 @@ Result<std::unique_ptr<Rank>> Rank::create(const WorkerOptions& options,
   if (!scratch) {
     return scratch.error();
   }
-  Result<ModelWeights> weights = load_weights(checkpoint, options.form.layer_precision, progress);
+  std::vector<Precision> precisions;
+  for (const LayerPrecision& layer : options.form.layer_precision) {
+    precisions.push_back(layer.mlp);
+  }
+  Result<ModelWeights> weights = load_weights(checkpoint, precisions, progress);
   if (!weights) {
     return weights.error();
   }

@@ -20,6 +20,10 @@ namespace {
 class RecordingExecutor : public Executor {
  public:
   explicit RecordingExecutor(Executor* next) : next_(next) {}
+  void prepare(MorphId, const MorphStep&) override {}
+  void commit(MorphId) override {}
+  void abort(MorphId) override {}
+  void move_blocks(std::vector<BlockMove>) override {}
   void start(StepPlan plan) override {
     plans.push_back(plan);
     if (next_ != nullptr) {

@@ -1,0 +1,92 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/units.h"
+#include "contract/form.h"
+
+namespace protean {
+
+// Half a layer gets the weights of another precision (MorphServe section 4.3).
+struct SwapHalf {
+  int layer = 0;
+  LayerHalf half = LayerHalf::kAttention;
+  Precision to = Precision::kBf16;
+  friend bool operator==(const SwapHalf&, const SwapHalf&) = default;
+};
+
+// The KV cache gets this many blocks: more, or fewer (MorphServe section 4.4).
+struct ResizeKv {
+  std::int64_t blocks = 0;
+  friend bool operator==(const ResizeKv&, const ResizeKv&) = default;
+};
+
+// A small edit of a form, after which the form is legal and fits.
+using MorphStep = std::variant<SwapHalf, ResizeKv>;
+
+// "layer 3 mlp to w4", "KV to 1024 blocks".
+std::string to_string(const MorphStep& step);
+
+// The form after the step. The step must be about layers that the form has.
+Form after(Form form, const MorphStep& step);
+
+// Steps from one form to another, in order.
+struct Morph {
+  std::vector<MorphStep> steps;
+  std::string reason;  // for people: what was observed, or who asked
+};
+
+// The content of `from` is wanted in `to`, which holds nothing of value.
+struct BlockMove {
+  BlockId from = 0;
+  BlockId to = 0;
+  friend bool operator==(const BlockMove&, const BlockMove&) = default;
+};
+
+// What an operator asks of a form; what is absent stays as it is.
+struct FormWish {
+  std::vector<LayerPrecision> layers;     // one per layer, or empty
+  std::optional<std::int64_t> kv_blocks;  // absent: as many as then fit
+  bool release = false;                   // hand the form back to the policy
+};
+
+enum class MorphMode : std::uint8_t { kOff, kAccuracy, kBalanced, kPerformance };
+
+std::string_view to_string(MorphMode mode);
+
+// One step as it went. Times are negative where it never got so far.
+struct MorphRecord {
+  std::uint64_t id = 0;
+  MorphStep step;
+  std::string reason;
+  TimeNs asked_ns = -1;
+  TimeNs ready_ns = -1;  // all copying done beside running steps
+  TimeNs done_ns = -1;
+  std::string failure;  // why it was given up, if it was
+};
+
+// A replica's form and how it came about, for operators.
+struct FormStatus {
+  Form form;    // reached, as the worker reported it
+  Form wanted;  // equal when nothing is under way
+  MorphMode mode = MorphMode::kOff;
+  bool pinned = false;  // by an operator's wish; the policy looks on
+  std::int64_t page_bytes = 0;
+  std::int64_t pages = 0;
+  std::int64_t pages_free = 0;
+  std::int64_t swaps_down_total = 0;  // of halves, to fewer bits
+  std::int64_t swaps_up_total = 0;
+  std::int64_t kv_resizes_total = 0;
+  std::int64_t blocks_moved_total = 0;
+  std::int64_t failures_total = 0;
+  std::vector<TokensAt> output_tokens;  // by precision, since the start
+  std::vector<MorphRecord> history;     // the latest, oldest first
+};
+
+}  // namespace protean

@@ -1,0 +1,58 @@
+#include "cost/pages.h"
+
+#include <algorithm>
+
+#include "base/units.h"
+#include "cost/memory.h"
+
+namespace protean {
+namespace {
+
+constexpr std::int64_t kLargestPage = 2 * kMiB;
+constexpr std::int64_t kSmallestPage = 4 * kKiB;
+constexpr std::int64_t kPagesOfAHalf = 8;  // at least, at bf16
+// Each matrix and vector of a half begins on a line.
+constexpr std::int64_t kLine = 64;
+constexpr std::int64_t kPiecesOfAHalf = 12;
+
+}  // namespace
+
+std::int64_t page_bytes_for(const ModelSpec& spec) {
+  const std::int64_t smaller = std::min(half_bytes(spec, LayerHalf::kAttention, Precision::kBf16),
+                                        half_bytes(spec, LayerHalf::kMlp, Precision::kBf16));
+  std::int64_t page_bytes = kLargestPage;
+  while (page_bytes > kSmallestPage && page_bytes * kPagesOfAHalf > smaller) {
+    page_bytes /= 2;
+  }
+  return page_bytes;
+}
+
+std::int64_t half_pages(const ModelSpec& spec, LayerHalf half, Precision precision,
+                        std::int64_t page_bytes) {
+  return ceil_div(half_bytes(spec, half, precision) + kPiecesOfAHalf * kLine, page_bytes);
+}
+
+std::int64_t kv_pages(const ModelSpec& spec, const KvForm& kv, std::int64_t page_bytes) {
+  return ceil_div(kv.blocks * kv_block_bytes(spec, kv), page_bytes);
+}
+
+std::int64_t weight_pages(const ModelSpec& spec, const Form& form, std::int64_t page_bytes) {
+  std::int64_t pages = 0;
+  for (const LayerPrecision& layer : form.layer_precision) {
+    for (const LayerHalf half : kLayerHalves) {
+      pages += half_pages(spec, half, layer.of(half), page_bytes);
+    }
+  }
+  return pages;
+}
+
+std::int64_t form_pages(const ModelSpec& spec, const Form& form, std::int64_t page_bytes) {
+  return weight_pages(spec, form, page_bytes) + kv_pages(spec, form.kv, page_bytes);
+}
+
+std::int64_t kv_blocks_in(const ModelSpec& spec, const KvForm& kv, std::int64_t pages,
+                          std::int64_t page_bytes) {
+  return pages * page_bytes / kv_block_bytes(spec, kv);
+}
+
+}  // namespace protean

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstdint>
+
+#include "contract/form.h"
+#include "contract/model_spec.h"
+
+namespace protean {
+
+// What a device's memory is to a form: pages that halves of layers and the KV cache borrow, each in
+// whole pages of its own. The tables around the layers and activations lie beside them for good.
+struct PageBudget {
+  std::int64_t page_bytes = 0;
+  std::int64_t pages = 0;
+};
+
+// 2 MiB, or for small models a power of two that wastes little of a half's last page.
+std::int64_t page_bytes_for(const ModelSpec& spec);
+
+// From the start of a half to the end of its last matrix or vector, each begun on a 64-byte line:
+// half_bytes() and what alignment adds.
+std::int64_t half_pages(const ModelSpec& spec, LayerHalf half, Precision precision,
+                        std::int64_t page_bytes);
+std::int64_t kv_pages(const ModelSpec& spec, const KvForm& kv, std::int64_t page_bytes);
+
+// Of all its halves; and of them and its KV cache.
+std::int64_t weight_pages(const ModelSpec& spec, const Form& form, std::int64_t page_bytes);
+std::int64_t form_pages(const ModelSpec& spec, const Form& form, std::int64_t page_bytes);
+
+// Blocks that fit so many pages.
+std::int64_t kv_blocks_in(const ModelSpec& spec, const KvForm& kv, std::int64_t pages,
+                          std::int64_t page_bytes);
+
+}  // namespace protean
