@@ -118,7 +118,8 @@ ServedModel served_model(const ServeOptions& options, const ModelFiles& files, c
           .formats = std::make_shared<FormatCompiler>(
               *files.tokenizer, spec.vocab, end_tokens(*files.tokenizer, files.generation)),
           .pooling = options.pooling == "last" ? Pooling::kLast : Pooling::kMean,
-          .local_time = local_time};
+          .local_time = local_time,
+          .form = {.form = sizing.form, .wanted = sizing.form}};
 }
 
 void log_start(const ServeOptions& options, const ModelFiles& files, const Sizing& sizing) {
@@ -147,7 +148,6 @@ int run_serve(ServeOptions& options) {
   }
   log_start(options, *files, *sizing);
   // The server bounds what is outstanding; the inbox has room for all of it.
-  options.server.admin.form = sizing->form;
   options.server.heartbeat = {watchdog_interval_ms(), [] { notify_systemd("WATCHDOG=1"); }};
   Inbox inbox(static_cast<std::size_t>(options.server.service.max_outstanding));
   const auto tool_format = choose_tool_format(options, *files);
@@ -155,11 +155,7 @@ int run_serve(ServeOptions& options) {
     return exit_with(tool_format.error());
   }
   const ServedModel model = served_model(options, *files, *sizing, *tool_format);
-  Server server(options.server, model,
-                {.model_name = model.names.front(),
-                 .version = kVersion,
-                 .form = to_string(sizing->form),
-                 .block_tokens = sizing->form.kv.block_tokens},
+  Server server(options.server, model, {.model_name = model.names.front(), .version = kVersion},
                 real_environment(), inbox);
   // Before any other thread. The first signal drains, a second one ends at once; while the model
   // loads nothing has been accepted, and there is nothing to wait for.

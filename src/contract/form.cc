@@ -142,6 +142,19 @@ std::string precision_label(const Form& form) {
   return label;
 }
 
+void add(std::vector<TokensAt>& sum, std::span<const TokensAt> more) {
+  for (const TokensAt& at : more) {
+    const auto same = std::find_if(sum.begin(), sum.end(), [&](const TokensAt& have) {
+      return have.precision == at.precision;
+    });
+    if (same == sum.end()) {
+      sum.push_back(at);
+    } else {
+      same->tokens += at.tokens;
+    }
+  }
+}
+
 std::string to_string(const Form& form) {
   std::string layers;
   for (std::size_t i = 0; i < form.layer_precision.size();) {

@@ -95,6 +95,9 @@ struct TokensAt {
   std::int64_t tokens = 0;
 };
 
+// Adds up, by precision.
+void add(std::vector<TokensAt>& sum, std::span<const TokensAt> more);
+
 // For people: "1 stage x TP 1, layers bf16:16, KV bf16 4096 blocks of 16 tokens".
 std::string to_string(const Form& form);
 

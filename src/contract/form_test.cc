@@ -4,6 +4,8 @@
 
 #include <functional>
 
+#include "contract/morph.h"
+
 namespace protean {
 namespace {
 
@@ -70,7 +72,7 @@ TEST(Form, EveryBrokenRuleIsNamed) {
 TEST(Form, TwoStagesAreLegal) {
   Form form = good_form();
   form.stages = {{0, 1, {DeviceId{0}}}, {1, 3, {DeviceId{1}}}};
-  form.layer_precision[2] = Precision::kW4;
+  form.layer_precision[2] = {Precision::kW4, Precision::kW4};
   EXPECT_TRUE(validate(form, small_spec(), kDevices).ok());
   EXPECT_NE(to_string(form).find("bf16:2,w4:1,bf16:1"), std::string::npos);
 }
@@ -81,6 +83,35 @@ TEST(Precision, NamesRoundTrip) {
     EXPECT_EQ(*parse_precision(to_string(precision)), precision);
   }
   EXPECT_FALSE(parse_precision("int7").ok());
+}
+
+TEST(Form, TellsItsPrecisionsAsOneShortLabel) {
+  Form form = single_device_form(small_spec(), Precision::kBf16, DeviceId{0}, {.blocks = 1});
+  EXPECT_EQ(precision_label(form), "bf16:4");
+  form.layer_precision[1].mlp = Precision::kW4;
+  form.layer_precision[3] = {Precision::kW8, Precision::kW4};
+  EXPECT_EQ(precision_label(form), "bf16:2.5+w8:0.5+w4:1");
+  EXPECT_NE(to_string(form).find("layers bf16:1,bf16/w4:1,bf16:1,w8/w4:1"), std::string::npos)
+      << to_string(form);
+}
+
+TEST(TokensAt, AddUpByPrecision) {
+  std::vector<TokensAt> sum = {{"bf16:4", 3}};
+  add(sum, std::vector<TokensAt>{{"w4:4", 1}, {"bf16:4", 2}});
+  ASSERT_EQ(sum.size(), 2U);
+  EXPECT_EQ(sum[0].tokens, 5);
+  EXPECT_EQ(sum[1].precision, "w4:4");
+}
+
+TEST(MorphStep, EditsOneThingOfAForm) {
+  const Form form = single_device_form(small_spec(), Precision::kBf16, DeviceId{0}, {.blocks = 9});
+  const Form lower = after(form, SwapHalf{1, LayerHalf::kMlp, Precision::kW8});
+  EXPECT_EQ(lower.layer_precision[1], (LayerPrecision{Precision::kBf16, Precision::kW8}));
+  EXPECT_EQ(lower.layer_precision[0], form.layer_precision[0]);
+  EXPECT_EQ(after(lower, SwapHalf{1, LayerHalf::kMlp, Precision::kBf16}), form);
+  EXPECT_EQ(after(form, ResizeKv{12}).kv.blocks, 12);
+  EXPECT_EQ(to_string(MorphStep{SwapHalf{1, LayerHalf::kMlp, Precision::kW8}}),
+            "layer 1 mlp to w8");
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/log_output.h"
+#include "server/form_json.h"
 #include "server/json_body.h"
 
 namespace protean {
@@ -23,7 +24,8 @@ struct Row {
 constexpr std::array kRoutes{
     Row{"/health", "GET, HEAD, OPTIONS"},
     Row{"/metrics", "GET, HEAD, OPTIONS"},
-    Row{"/admin/form", "GET, HEAD, OPTIONS"},
+    Row{"/admin/form", "GET, HEAD, PUT, OPTIONS"},
+    Row{"/admin/morphs", "GET, HEAD, OPTIONS"},
     Row{"/admin/drain", "POST, OPTIONS"},
     Row{"/admin/log-level", "GET, HEAD, PUT, OPTIONS"},
 };
@@ -48,30 +50,6 @@ std::string host_of(std::string_view header) {
     return std::string(header.substr(1, header.find(']') - 1));
   }
   return std::string(header.substr(0, header.find(':')));
-}
-
-json::value shown_form(const Form& form) {
-  json::array stages;
-  for (const Stage& stage : form.stages) {
-    json::array devices;
-    for (const DeviceId device : stage.devices) {
-      devices.push_back(device.value);
-    }
-    stages.push_back(json::object{{"first_layer", stage.first_layer},
-                                  {"layer_count", stage.layer_count},
-                                  {"devices", std::move(devices)}});
-  }
-  json::array layers;
-  for (const LayerPrecision& layer : form.layer_precision) {
-    layers.push_back(json::value(to_string(layer)));
-  }
-  return json::object{{"text", to_string(form)},
-                      {"tp_degree", form.tp_degree},
-                      {"stages", std::move(stages)},
-                      {"layer_precision", std::move(layers)},
-                      {"kv_precision", to_string(form.kv.precision)},
-                      {"kv_block_tokens", form.kv.block_tokens},
-                      {"kv_blocks", form.kv.blocks}};
 }
 
 HttpReply level_reply() {
@@ -137,7 +115,12 @@ std::optional<HttpReply> Admin::refuse_early(const HttpCall& call) const {
 HttpHandler::Answer Admin::handle(const HttpCall& call) {
   const std::string_view path = find_route(call.target)->path;
   if (path == "/admin/form") {
-    return form_reply();
+    return call.method == "PUT" ? want_form(call) : form_reply();
+  }
+  if (path == "/admin/morphs") {
+    const json::array history = shown_history(service_.form(), service_.now_ns(),
+                                              static_cast<double>(service_.unix_time_s()));
+    return HttpReply{.body = json::serialize(json::object{{"morphs", history}})};
   }
   if (path == "/admin/log-level") {
     return call.method == "PUT" ? set_level(call.body) : level_reply();
@@ -154,20 +137,34 @@ void Admin::count(const HttpCall& call, int status) {
   service_.count(call, status);
 }
 
+HttpHandler::Answer Admin::want_form(const HttpCall& call) {
+  if (service_.state() != ServerState::kReady) {
+    return error_reply({.status = 503, .message = "only a server that is ready changes its form"});
+  }
+  const auto layers = static_cast<int>(service_.form().form.layer_precision.size());
+  Checked<FormWish> wish = read_form_wish(call.body, layers);
+  if (const ApiError* error = std::get_if<ApiError>(&wish)) {
+    return error_reply(*error);
+  }
+  return service_.ask_form(std::get<FormWish>(std::move(wish)));
+}
+
 HttpReply Admin::form_reply() const {
   const Observation& seen = service_.last_seen();
   constexpr std::array kStates{"loading", "ready", "draining"};
-  return {.body = json::serialize(
-              json::object{{"state", kStates.at(static_cast<std::size_t>(service_.state()))},
-                           {"model", service_.model_name()},
-                           {"version", setting_.version},
-                           {"form", shown_form(setting_.form)},
-                           {"now",
-                            {{"running", seen.running},
-                             {"waiting", seen.waiting},
-                             {"kv_blocks", seen.kv_blocks},
-                             {"kv_blocks_used", seen.kv_blocks_used},
-                             {"preemptions_total", seen.preemptions_total}}}})};
+  json::object shown{{"state", kStates.at(static_cast<std::size_t>(service_.state()))},
+                     {"model", service_.model_name()},
+                     {"version", setting_.version},
+                     {"now",
+                      {{"running", seen.running},
+                       {"waiting", seen.waiting},
+                       {"kv_blocks", seen.kv_blocks},
+                       {"kv_blocks_used", seen.kv_blocks_used},
+                       {"preemptions_total", seen.preemptions_total}}}};
+  for (const json::key_value_pair& field : shown_status(service_.form())) {
+    shown.emplace(field.key(), field.value());
+  }
+  return {.body = json::serialize(shown)};
 }
 
 }  // namespace protean

@@ -3,21 +3,19 @@
 #include <functional>
 #include <string>
 
-#include "contract/form.h"
 #include "server/api_keys.h"
 #include "server/http_handler.h"
 #include "server/service.h"
 
 namespace protean {
 
-// What an operator may ask, on a port of its own: health, metrics, the form, the log level, and to
-// drain. With a key, that opens it. Without one only this machine reaches it, and no web page: a
-// request that a browser sent for one is refused.
+// What an operator may ask, on a port of its own: health, metrics, the form and its morphs, another
+// form, the log level, and to drain. With a key, that opens it. Without one only this machine
+// reaches it, and no web page: a request that a browser sent for one is refused.
 class Admin final : public HttpHandler {
  public:
   struct Setting {
     ApiKeys keys;
-    Form form;
     std::string version;
     std::function<void()> drain;  // from the io thread; returns at once
   };
@@ -31,6 +29,7 @@ class Admin final : public HttpHandler {
 
  private:
   HttpReply form_reply() const;
+  Answer want_form(const HttpCall& call);
 
   Service& service_;
   const Setting setting_;

@@ -17,10 +17,10 @@ namespace {
 struct AdminTest : ServerTest {
   AdminTest() {
     options.admin.port = 0;
-    options.admin.form = {.stages = {{.layer_count = 2, .devices = {DeviceId{0}}}},
-                          .layer_precision = {{Precision::kBf16, Precision::kBf16},
-                                              {Precision::kF32, Precision::kF32}},
-                          .kv = {.blocks = 7}};
+    form = {.stages = {{.layer_count = 2, .devices = {DeviceId{0}}}},
+            .layer_precision = {{Precision::kBf16, Precision::kBf16},
+                                {Precision::kF32, Precision::kF32}},
+            .kv = {.blocks = 7}};
   }
   Response ask(const std::string& line, const std::string& headers = "Host: 127.0.0.1\r\n",
                const std::string& body = "") {
@@ -50,9 +50,65 @@ TEST_F(AdminTest, ShowsTheFormAndHealthAndSetsTheLogLevel) {
   expect_error(ask("GET /v1/models"), 404);
 }
 
+TEST_F(AdminTest, AnotherFormIsAnsweredByItsMorphAndBecomesHistory) {
+  start();
+  const std::string host = "Host: 127.0.0.1\r\n";
+  const auto wish = [&](const char* body) { return ask("PUT /admin/form", host, body); };
+  const Response planned = wish(R"({"layers": ["bf16", "bf16/w4"]})");
+  EXPECT_EQ(planned.result_int(), 202U) << planned.body();
+  const auto morph = body_of(planned);
+  ASSERT_EQ(morph.at("steps").as_array().size(), 4U);
+  EXPECT_EQ(morph.at_pointer("/steps/3/layer"), 1);
+  EXPECT_EQ(morph.at_pointer("/steps/3/half"), "mlp");
+  EXPECT_EQ(morph.at_pointer("/steps/3/to"), "w4");
+  EXPECT_EQ(morph.at_pointer("/steps/3/text"), "layer 1 mlp to w4");
+
+  const auto shown = body_of(ask("GET /admin/form"));
+  EXPECT_EQ(shown.at_pointer("/form/layer_precision/1"), "bf16/w4");
+  EXPECT_EQ(shown.at_pointer("/pinned"), true);
+  EXPECT_EQ(shown.at_pointer("/totals/swaps_down"), 1);
+  const auto morphs = body_of(ask("GET /admin/morphs")).at("morphs");
+  ASSERT_EQ(morphs.as_array().size(), 1U);
+  EXPECT_EQ(morphs.at_pointer("/0/reason"), "asked for");
+  EXPECT_EQ(morphs.at_pointer("/0/ready_after_s"), 0.25);
+  EXPECT_TRUE(morphs.at_pointer("/0/done_after_s").is_null());
+  const std::string metrics = ask("GET /metrics").body();
+  for (const char* line :
+       {R"(protean:layers{engine="0",model_name="echo",precision="bf16"} 1.5)",
+        R"(protean:layers{engine="0",model_name="echo",precision="w4"} 0.5)",
+        R"(protean:precision_swaps_total{direction="down",engine="0",model_name="echo"} 1)",
+        R"(by_precision_total{engine="0",model_name="echo",precision="bf16:1.5+w4:0.5"} 7)"}) {
+    EXPECT_NE(metrics.find(line), std::string::npos) << line << "\n" << metrics;
+  }
+  EXPECT_EQ(wish(R"({"release": true})").result_int(), 202U);
+  expect_error(wish(R"({"kv_blocks": 1000000})"), 409);
+}
+
+TEST_F(AdminTest, AWishThatIsNoFormIsRefusedByWhatIsWrongWithIt) {
+  start();
+  const std::pair<const char*, const char*> wrong[] = {
+      {R"({"layers": "w5"})", "w5"},
+      {R"({"layers": ["bf16"]})", "2 layers"},
+      {R"({"layers": ["bf16", 4]})", "a layer is a precision"},
+      {R"({"layers": ["bf16", "w4/"]})", "''"},
+      {R"({"kv_blocks": 0})", "at least 1"},
+      {R"({"kv_blocks": 1e3})", "at least 1"},
+      {R"({"release": false})", "only be true"},
+      {R"({"release": true, "kv_blocks": 3})", "alone"},
+      {R"({"speed": 3})", "speed"},
+      {"{}", "send what"},
+      {"[]", "send what"},
+  };
+  for (const auto& [body, says] : wrong) {
+    const Response refused = ask("PUT /admin/form", "Host: 127.0.0.1\r\n", body);
+    expect_error(refused, 400);
+    EXPECT_NE(refused.body().find(says), std::string::npos) << body << ": " << refused.body();
+  }
+}
+
 TEST_F(AdminTest, NothingOfItIsOnThePublicPort) {
   start();
-  for (const char* path : {"/admin/form", "/admin/drain", "/admin/log-level"}) {
+  for (const char* path : {"/admin/form", "/admin/morphs", "/admin/drain", "/admin/log-level"}) {
     expect_error(get(path), 404);
   }
 }

@@ -185,7 +185,29 @@ asio::awaitable<bool> Connection::serve_call(const Exchange& exchange) {
   if (HttpReply* reply = std::get_if<HttpReply>(&answer)) {
     co_return co_await send(exchange, *reply);
   }
+  if (const auto* pending = std::get_if<std::shared_ptr<PendingReply>>(&answer)) {
+    co_return co_await serve_pending(exchange, **pending);
+  }
   co_return co_await serve_generation(exchange, *std::get<std::shared_ptr<Generation>>(answer));
+}
+
+asio::awaitable<bool> Connection::serve_pending(const Exchange& exchange, PendingReply& pending) {
+  // A client that leaves takes back nothing: what it asked for is done.
+  struct Guard {
+    PendingReply& pending;
+    ~Guard() { pending.on_ready = nullptr; }
+  };
+  const Guard guard{pending};
+  pending.on_ready = [this] { wire_->wake(); };
+  while (!left() && !pending.reply) {
+    co_await wire_->wait(Wire::kNever);
+  }
+  if (left()) {
+    close();
+    answered(exchange, kClientGone, false);
+    co_return false;
+  }
+  co_return co_await send(exchange, *pending.reply);
 }
 
 asio::awaitable<bool> Connection::send(const Exchange& exchange, HttpReply& reply, bool accepted) {

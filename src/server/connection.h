@@ -62,6 +62,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   // Empties the reply. `accepted`: the engine took the request.
   boost::asio::awaitable<bool> send(const Exchange& exchange, HttpReply& reply,
                                     bool accepted = false);
+  boost::asio::awaitable<bool> serve_pending(const Exchange& exchange, PendingReply& pending);
   boost::asio::awaitable<bool> serve_generation(const Exchange& exchange, Generation& generation);
   boost::asio::awaitable<bool> send_events(const Exchange& exchange, Generation& generation);
   boost::asio::awaitable<bool> send_piece(const Exchange& exchange, std::string_view events);

@@ -24,8 +24,8 @@ inline TimeNs steady_ns() {
 // as an engine does: a step ends by an event in the inbox. Its thread starts with it.
 class EchoEngine {
  public:
-  EchoEngine(BoundedQueue<Event>& inbox, TokenSink& sink)
-      : inbox_(inbox), sink_(sink), thread_([this] { run(); }) {}
+  EchoEngine(BoundedQueue<Event>& inbox, TokenSink& sink, Form form = {})
+      : inbox_(inbox), sink_(sink), form_(std::move(form)), thread_([this] { run(); }) {}
   ~EchoEngine() {
     inbox_.close();
     thread_.join();
@@ -85,7 +85,36 @@ class EchoEngine {
   void on(const Tick&, OutputBatch&) {}
   void on(const MorphReady&, OutputBatch&) {}
   void on(const MorphDone&, OutputBatch&) {}
-  void on(const WantForm&, OutputBatch&) {}
+  // Claims to have done what is asked for, unless it is more blocks than anyone has.
+  void on(const WantForm& want, OutputBatch& batch) {
+    if (want.wish.kv_blocks.value_or(0) > 1000) {
+      batch.outputs.emplace_back(
+          WishAnswered{want.wish_id, make_error(ErrorCode::kExhausted, "too many blocks")});
+      return;
+    }
+    Morph morph{.steps = {}, .reason = "asked for"};
+    for (std::size_t layer = 0; layer < want.wish.layers.size(); ++layer) {
+      for (const LayerHalf half : kLayerHalves) {
+        morph.steps.emplace_back(
+            SwapHalf{static_cast<int>(layer), half, want.wish.layers[layer].of(half)});
+        form_ = after(form_, morph.steps.back());
+      }
+    }
+    auto status = std::make_shared<FormStatus>(FormStatus{.form = form_, .wanted = form_});
+    status->pinned = !want.wish.release;
+    status->swaps_down_total = 1;
+    status->output_tokens = {{precision_label(form_), 7}};
+    if (!morph.steps.empty()) {
+      status->history = {{.id = 1,
+                          .step = morph.steps.back(),
+                          .reason = morph.reason,
+                          .asked_ns = batch.at_ns,
+                          .ready_ns = batch.at_ns + kNsPerS / 4,
+                          .failure = {}}};
+    }
+    batch.form = std::move(status);
+    batch.outputs.emplace_back(WishAnswered{want.wish_id, std::move(morph)});
+  }
   void on(StepDone&, OutputBatch& batch) {
     stepping_ = false;
     std::vector<std::pair<RequestId, FinishReason>> ended;
@@ -119,6 +148,7 @@ class EchoEngine {
       Finished finished{.request = id, .reason = reason};
       finished.usage.prompt_tokens = static_cast<int>(found->second.request.prompt.size());
       finished.usage.output_tokens = found->second.emitted;
+      finished.usage.output_at = {{"bf16:2", found->second.emitted}};
       finished.times.finished_ns = batch.at_ns;
       batch.outputs.emplace_back(std::move(finished));
       live_.erase(found);
@@ -135,6 +165,7 @@ class EchoEngine {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::optional<Error> refusal_;
+  Form form_;
   std::map<RequestId, Live> live_;
   std::size_t arrivals_ = 0;
   std::size_t cancels_ = 0;

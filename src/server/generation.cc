@@ -136,6 +136,7 @@ void Generation::finished(int index, const Finished& finished) {
     return;
   }
   choice.cached_tokens = choice.prompt_tokens > 0 ? finished.usage.cached_tokens : 0;
+  choice.output_at = finished.usage.output_at;
   choice.text.finish(choice.fresh.parts);
   const bool ended = choice.text.ended();
   if (finished.reason == FinishReason::kFailed && !ended) {
@@ -242,6 +243,7 @@ AnswerUsage Generation::usage() const {
     sum.prompt_tokens += choice.prompt_tokens;
     sum.output_tokens += choice.output_tokens;
     *sum.cached_tokens += choice.cached_tokens;
+    add(sum.output_at, choice.output_at);
   }
   return sum;
 }

@@ -83,6 +83,7 @@ class Generation {
     int prompt_tokens = 0;  // 0 for all but the first choice of a prompt
     int output_tokens = 0;
     int cached_tokens = 0;
+    std::vector<TokensAt> output_at;
     bool prompt_told = false;
     bool stepped = false;  // got a token since the last flush
     AnswerPiece fresh;     // since the last flush

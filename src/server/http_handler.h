@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <variant>
@@ -10,16 +11,23 @@
 
 namespace protean {
 
+// A reply that comes later: whoever answers sets it and calls on_ready, on the io thread.
+struct PendingReply {
+  std::optional<HttpReply> reply;
+  std::function<void()> on_ready;
+};
+
 // What stands behind a listening port. All calls come from the io thread.
 class HttpHandler {
  public:
-  using Answer = std::variant<HttpReply, std::shared_ptr<Generation>>;
+  using Answer =
+      std::variant<HttpReply, std::shared_ptr<PendingReply>, std::shared_ptr<Generation>>;
 
   virtual ~HttpHandler() = default;
 
   // A reply to what needs no body to be judged: unknown path, wrong method or key, not ready.
   virtual std::optional<HttpReply> refuse_early(const HttpCall& call) const = 0;
-  // The answer to a call that refuse_early let pass, or a generation to wait for.
+  // The answer to a call that refuse_early let pass, or a reply or generation to wait for.
   virtual Answer handle(const HttpCall& call) = 0;
   // The client is gone, or its time is up.
   virtual void cancel(Generation& generation, ApiError why) = 0;

@@ -21,8 +21,9 @@ std::string token_counts(const AnswerUsage& usage) {
   const std::int64_t cached = usage.cached_tokens.value_or(0);
   return fmt::format(R"("input_tokens":{},"cache_creation_input_tokens":0,)"
                      R"("cache_read_input_tokens":{},"output_tokens":{},)"
-                     R"("output_tokens_details":null,"server_tool_use":null)",
-                     usage.prompt_tokens - cached, cached, usage.output_tokens);
+                     R"("output_tokens_details":null,"server_tool_use":null{})",
+                     usage.prompt_tokens - cached, cached, usage.output_tokens,
+                     by_precision(usage));
 }
 
 std::string call_block(const AnswerCall& call, std::string_view input) {

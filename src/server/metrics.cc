@@ -10,6 +10,8 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
+#include <utility>
 #include <vector>
 
 #include "base/log_output.h"
@@ -191,6 +193,49 @@ struct RequestSeries {
   Histogram& params_n;
 };
 
+// The form, and how often it has changed.
+struct FormSeries {
+  FormSeries(const Maker& maker, Registry& registry, const std::string& program)
+      : make(maker),
+        version(program),
+        info(prometheus::BuildGauge()
+                 .Name("protean:form_info")
+                 .Help("The replica's form.")
+                 .Register(registry)),
+        pages(make.gauge("protean:pages_total", "Pages of device memory.")),
+        pages_free(make.gauge("protean:pages_free", "Pages that neither weights nor KV use.")),
+        page_bytes(make.gauge("protean:page_bytes", "Bytes of a page.")),
+        pinned(make.gauge("protean:form_pinned", "1: an operator chose the form.")),
+        swaps_down(swaps("down")),
+        swaps_up(swaps("up")),
+        kv_resizes(make.counter("protean:kv_resizes_total", "Changes of the KV cache's size.")),
+        blocks_moved(
+            make.counter("protean:kv_blocks_moved_total", "KV blocks moved to shrink it.")),
+        failures(make.counter("protean:morph_failures_total", "Steps of morphs that failed.")) {}
+
+  Counter& swaps(const char* direction) const {
+    return make.counter("protean:precision_swaps_total",
+                        "Halves of layers that got another precision.", {{"direction", direction}});
+  }
+
+  const Maker& make;
+  const std::string version;
+  prometheus::Family<Gauge>& info;
+  Gauge* info_now = nullptr;
+  std::string text;
+  int block_tokens = 0;
+  Gauge& pages;
+  Gauge& pages_free;
+  Gauge& page_bytes;
+  Gauge& pinned;
+  Mirror swaps_down;
+  Mirror swaps_up;
+  Mirror kv_resizes;
+  Mirror blocks_moved;
+  Mirror failures;
+  std::map<std::string, Mirror> tokens;  // by precision
+};
+
 constexpr std::array kReasons{"stop", "length", "abort", "error"};
 
 }  // namespace
@@ -208,7 +253,7 @@ struct Metrics::Series {
                          .Name("vllm:cache_config_info")
                          .Help("The KV cache's configuration.")
                          .Register(registry)),
-        block_tokens(labels.block_tokens) {
+        form(make, registry, labels.version) {
     for (const char* reason : kReasons) {
       make.counter("vllm:request_success_total", "Requests that ended, by reason.",
                    {{"finished_reason", reason}});
@@ -227,9 +272,6 @@ struct Metrics::Series {
     make.counter("vllm:external_prefix_cache_hits_total",
                  "Prompt tokens found in another server's cache: none.");
     make.gauge("protean:build_info", "The program.", {{"version", labels.version}}).Set(1);
-    make.gauge("protean:form_info", "The replica's form.",
-               {{"form", labels.form}, {"version", labels.version}})
-        .Set(1);
   }
 
   Registry registry;
@@ -239,7 +281,7 @@ struct Metrics::Series {
   prometheus::Family<Counter>& http;
   prometheus::Family<Gauge>& cache_config;
   Gauge* cache_config_now = nullptr;
-  const int block_tokens;
+  FormSeries form;
   std::int64_t kv_blocks = -1;
 };
 
@@ -256,7 +298,7 @@ void Metrics::show_cache_config(std::int64_t kv_blocks) {
     series_->cache_config.Remove(series_->cache_config_now);
   }
   Labels labels = series_->make.labels();
-  labels["block_size"] = std::to_string(series_->block_tokens);
+  labels["block_size"] = std::to_string(series_->form.block_tokens);
   labels["num_gpu_blocks"] = std::to_string(kv_blocks);
   series_->cache_config_now = &series_->cache_config.Add(labels);
   series_->cache_config_now->Set(1);
@@ -284,6 +326,63 @@ void Metrics::engine(const Observation& seen) {
   series.steps.set(seen.steps_total);
   if (seen.step_tokens > 0) {
     series.step_tokens.Observe(seen.step_tokens);
+  }
+}
+
+namespace {
+
+// Layers of each precision, halves as .5; those of none are 0, so that a graph falls to it.
+void show_layers(const Form& form, const Maker& make) {
+  for (const Precision precision :
+       {Precision::kF32, Precision::kBf16, Precision::kW8, Precision::kW4, Precision::kW3}) {
+    int halves = 0;
+    for (const LayerPrecision& layer : form.layer_precision) {
+      halves += (layer.attention == precision ? 1 : 0) + (layer.mlp == precision ? 1 : 0);
+    }
+    make.gauge("protean:layers", "Layers of the form, by precision; halves count 0.5.",
+               {{"precision", std::string(to_string(precision))}})
+        .Set(0.5 * halves);
+  }
+}
+
+}  // namespace
+
+void Metrics::form(const FormStatus& status) {
+  FormSeries& series = series_->form;
+  series.block_tokens = status.form.kv.block_tokens;
+  if (std::string text = to_string(status.form); text != series.text) {
+    if (series.info_now != nullptr) {
+      series.info.Remove(series.info_now);
+    }
+    Labels labels = series_->make.labels();
+    labels["form"] = text;
+    labels["version"] = series.version;
+    series.info_now = &series.info.Add(labels);
+    series.info_now->Set(1);
+    series.text = std::move(text);
+    show_layers(status.form, series_->make);
+  }
+  series.pages.Set(static_cast<double>(status.pages));
+  series.pages_free.Set(static_cast<double>(status.pages_free));
+  series.page_bytes.Set(static_cast<double>(status.page_bytes));
+  series.pinned.Set(status.pinned ? 1 : 0);
+  series.swaps_down.set(status.swaps_down_total);
+  series.swaps_up.set(status.swaps_up_total);
+  series.kv_resizes.set(status.kv_resizes_total);
+  series.blocks_moved.set(status.blocks_moved_total);
+  series.failures.set(status.failures_total);
+  for (const TokensAt& at : status.output_tokens) {
+    const auto found = series.tokens.find(at.precision);
+    Mirror& tokens =
+        found != series.tokens.end()
+            ? found->second
+            : series.tokens
+                  .emplace(at.precision,
+                           series_->make.counter("protean:generation_tokens_by_precision_total",
+                                                 "Tokens generated, by the precision of layers.",
+                                                 {{"precision", at.precision}}))
+                  .first->second;
+    tokens.set(at.tokens);
   }
 }
 

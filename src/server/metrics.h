@@ -4,6 +4,7 @@
 #include <string>
 #include <string_view>
 
+#include "contract/morph.h"
 #include "contract/observation.h"
 #include "contract/request.h"
 
@@ -13,8 +14,6 @@ namespace protean {
 struct MetricsLabels {
   std::string model_name;
   std::string version;
-  std::string form;  // to_string(Form)
-  int block_tokens = 0;
 };
 
 // A request that has ended, as histograms see it.
@@ -34,6 +33,7 @@ class Metrics {
   ~Metrics();
 
   void engine(const Observation& seen);
+  void form(const FormStatus& status);
   void first_token(TimeNs waited_ns);
   void next_token(TimeNs waited_ns);
   void finished(const RequestRecord& record);

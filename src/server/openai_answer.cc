@@ -254,7 +254,7 @@ std::string usage_json(const AnswerUsage& usage) {
   if (usage.cached_tokens) {
     json += fmt::format(R"(,"prompt_tokens_details":{{"cached_tokens":{}}})", *usage.cached_tokens);
   }
-  return json + "}";
+  return json + by_precision(usage) + "}";
 }
 
 std::string sse_event(std::string_view json) {

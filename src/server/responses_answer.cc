@@ -13,9 +13,9 @@ namespace {
 std::string usage_of(const AnswerUsage& usage) {
   return fmt::format(R"({{"input_tokens":{},"input_tokens_details":{{"cached_tokens":{},)"
                      R"("cache_write_tokens":0}},"output_tokens":{},)"
-                     R"("output_tokens_details":{{"reasoning_tokens":0}},"total_tokens":{}}})",
+                     R"("output_tokens_details":{{"reasoning_tokens":0}},"total_tokens":{}{}}})",
                      usage.prompt_tokens, usage.cached_tokens.value_or(0), usage.output_tokens,
-                     usage.prompt_tokens + usage.output_tokens);
+                     usage.prompt_tokens + usage.output_tokens, by_precision(usage));
 }
 
 // What an SDK knows of the reasons that exist.

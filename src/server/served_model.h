@@ -9,6 +9,7 @@
 
 #include "chat/chat_template.h"
 #include "chat/tool_calls.h"
+#include "contract/morph.h"
 #include "contract/request.h"
 #include "server/api_error.h"
 #include "server/format_compiler.h"
@@ -32,6 +33,7 @@ struct ServedModel {
   std::shared_ptr<FormatConstraints> formats;  // null: no structured output
   Pooling pooling = Pooling::kMean;            // of embeddings
   std::function<std::tm()> local_time;  // what strftime_now() tells templates; empty: nothing
+  FormStatus form;                      // at start
   std::int64_t max_text_bytes = 0;      // see most_text_bytes(); 0: any text is tokenised
 };
 

@@ -7,7 +7,6 @@
 
 #include "base/bounded_queue.h"
 #include "base/result.h"
-#include "contract/form.h"
 #include "ports/event.h"
 #include "ports/token_sink.h"
 #include "server/http_limits.h"
@@ -23,7 +22,6 @@ struct AdminOptions {
   std::string host = "127.0.0.1";
   int port = -1;  // 0: any free one
   ApiKeys keys;   // none: the host must be a loopback address
-  Form form;      // what it shows
 };
 
 // A sign of life from the io thread, for who watches over the process.

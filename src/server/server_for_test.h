@@ -26,7 +26,8 @@ struct ServerTest : testing::Test {
     ServedModel model{.names = {"echo"},
                       .tokenizer = &tokenizer,
                       .chat_template = &chat_template,
-                      .max_model_len = 1'000'000};
+                      .max_model_len = 1'000'000,
+                      .form = {.form = form, .wanted = form}};
     Environment environment{.clock = steady_ns,
                             .unix_time_s = [] { return std::int64_t{1}; },
                             .random = [n = std::uint64_t{0}]() mutable { return ++n; }};
@@ -35,7 +36,7 @@ struct ServerTest : testing::Test {
                                       environment, inbox);
     const Status listening = server->listen();
     ASSERT_TRUE(listening.ok()) << listening.error().message;
-    engine = std::make_unique<EchoEngine>(inbox, *server);
+    engine = std::make_unique<EchoEngine>(inbox, *server, form);
     thread = std::thread([this] { server->run(); });
     server->set_ready();
   }
@@ -59,6 +60,7 @@ struct ServerTest : testing::Test {
   }
 
   ServerOptions options;
+  Form form;
   ByteTokenizer tokenizer{false};
   ChatTemplate chat_template = ChatTemplate::chatml();
   BoundedQueue<Event> inbox{1024};

@@ -12,6 +12,7 @@
 
 #include "base/check.h"
 #include "server/embedding_call.h"
+#include "server/form_json.h"
 #include "server/messages_call.h"
 #include "server/openai_answer.h"
 #include "server/responses_call.h"
@@ -67,7 +68,9 @@ Service::Service(ServiceLimits limits, ServedModel model, MetricsLabels labels,
       environment_(std::move(environment)),
       created_s_(environment_.unix_time_s()),
       inbox_(inbox),
-      metrics_(labels) {
+      metrics_(labels),
+      form_(std::make_shared<const FormStatus>(model_.form)) {
+  metrics_.form(*form_);
   check(!model_.names.empty(), "a served model has a name");
   check(model_.tokenizer != nullptr && model_.chat_template != nullptr,
         "a served model has a tokenizer and a chat template");
@@ -257,6 +260,10 @@ ApiError Service::queue_full() const {
 void Service::deliver(const OutputBatch& batch) {
   metrics_.engine(batch.observation);
   seen_ = batch.observation;
+  if (batch.form != nullptr) {
+    form_ = batch.form;
+    metrics_.form(*form_);
+  }
   for (const Output& output : batch.outputs) {
     std::visit([&](const auto& what) { on(what, batch.at_ns); }, output);
   }
@@ -310,6 +317,30 @@ void Service::on(const NewToken& token, TimeNs at_ns) {
   }
   live->last_token_ns = at_ns;
   live->generation->token(live->choice, token);
+}
+
+std::shared_ptr<PendingReply> Service::ask_form(FormWish wish) {
+  auto pending = std::make_shared<PendingReply>();
+  wishes_.emplace(++last_wish_, pending);
+  inbox_.push({environment_.clock(), WantForm{last_wish_, std::move(wish)}});
+  return pending;
+}
+
+void Service::on(const WishAnswered& answered, TimeNs) {
+  const auto found = wishes_.find(answered.wish_id);
+  check(found != wishes_.end(), "a wish is answered once");
+  PendingReply& pending = *found->second;
+  if (answered.morph.ok()) {
+    pending.reply = HttpReply{.status = 202, .body = json::serialize(shown_morph(*answered.morph))};
+  } else {
+    const Error& error = answered.morph.error();
+    pending.reply = error_reply(
+        {.status = error.code == ErrorCode::kExhausted ? 409 : 400, .message = error.message});
+  }
+  if (pending.on_ready) {
+    pending.on_ready();
+  }
+  wishes_.erase(found);
 }
 
 void Service::on(const Finished& finished, TimeNs) {

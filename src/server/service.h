@@ -61,6 +61,12 @@ class Service final : public HttpHandler {
   void set_state(ServerState state) { state_ = state; }
   ServerState state() const { return state_; }
   const Observation& last_seen() const { return seen_; }
+  // Never null.
+  const FormStatus& form() const { return *form_; }
+  // Asks the engine for a form; the reply says what will be done for it.
+  std::shared_ptr<PendingReply> ask_form(FormWish wish);
+  TimeNs now_ns() const { return environment_.clock(); }
+  std::int64_t unix_time_s() const { return environment_.unix_time_s(); }
   const std::string& model_name() const { return model_.names.front(); }
 
   // Told of each accepted request that has ended, all its choices.
@@ -104,9 +110,8 @@ class Service final : public HttpHandler {
   void on(const Refused& refused, TimeNs at_ns);
   void on(const PromptScored& scored, TimeNs at_ns);
   void on(const NewToken& token, TimeNs at_ns);
-  void on(const WishAnswered&, TimeNs) {}
   void on(const Finished& finished, TimeNs at_ns);
-  void on(const WishAnswered&, TimeNs) {}
+  void on(const WishAnswered& answered, TimeNs at_ns);
   void record(const Finished& finished, const Live& live);
   void cancel_unwanted(const Generation& generation);
   Live* touch(RequestId request);
@@ -128,6 +133,9 @@ class Service final : public HttpHandler {
   std::uint64_t last_request_ = 0;
   ServerState state_ = ServerState::kLoading;
   Observation seen_;
+  std::shared_ptr<const FormStatus> form_;
+  std::unordered_map<std::uint64_t, std::shared_ptr<PendingReply>> wishes_;
+  std::uint64_t last_wish_ = 0;
 };
 
 // {"error":...} with its status, and Retry-After where trying again makes sense.

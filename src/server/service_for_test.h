@@ -20,6 +20,11 @@ struct ServiceTest : testing::Test {
     service.set_state(ServerState::kReady);
   }
 
+  static Form start_form() {
+    return {.stages = {{.layer_count = 2, .devices = {DeviceId{0}}}},
+            .layer_precision = std::vector<LayerPrecision>(2),
+            .kv = {.blocks = 7}};
+  }
   ServedModel model() {
     return {.names = {"tiny", "alias"},
             .tokenizer = &tokenizer,
@@ -28,7 +33,8 @@ struct ServiceTest : testing::Test {
             .max_model_len = 100,
             .embedding_size = 2,
             .tool_format = ToolFormat::kHermes,
-            .formats = formats};
+            .formats = formats,
+            .form = {.form = start_form()}};
   }
   Environment environment() {
     return {.clock = [this] { return now_ns; },
@@ -126,7 +132,7 @@ struct ServiceTest : testing::Test {
   Observation observation;
   Service service{{.max_outstanding = 4},
                   model(),
-                  {.model_name = "tiny", .version = "9.9", .form = "1 stage", .block_tokens = 16},
+                  {.model_name = "tiny", .version = "9.9"},
                   environment(),
                   inbox};
 };

@@ -30,6 +30,14 @@ std::int64_t characters(std::string_view text) {
 
 }  // namespace
 
+std::string by_precision(const AnswerUsage& usage) {
+  std::string json;
+  for (const TokensAt& at : usage.output_at) {
+    json += fmt::format(R"({}"{}":{})", json.empty() ? "" : ",", at.precision, at.tokens);
+  }
+  return json.empty() ? json : R"(,"output_tokens_by_precision":{)" + json + "}";
+}
+
 std::string json_text(std::string_view text) {
   return boost::json::serialize(boost::json::string_view(text));
 }

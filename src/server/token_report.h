@@ -37,6 +37,10 @@ class TokenReport {
   const bool as_ids_;
 };
 
+// `,"output_tokens_by_precision":{"bf16:16":12,"bf16:14+w4:2":3}`, a field that clients ignore
+// unless they know it; nothing where it is not known yet.
+std::string by_precision(const AnswerUsage& usage);
+
 std::string json_text(std::string_view text);               // "text", quoted
 std::string json_ids(std::span<const AnswerToken> tokens);  // [1,2]
 
