@@ -129,6 +129,9 @@ void add_model_options(CLI::App& app, ModelOptions& options) {
                  "memory for keys and values, like 4GiB; auto = what max-num-seqs full contexts "
                  "need, at most half of the free memory")
       ->capture_default_str();
+  app.add_option("--device-memory", options.device_memory,
+                 "bound of weights, KV and activations together, like 12GiB; auto = what they need")
+      ->capture_default_str();
   app.add_option("--max-num-seqs", options.max_num_seqs, "sequences in one step")
       ->check(CLI::Range(1, 65536))
       ->capture_default_str();

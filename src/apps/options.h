@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "contract/form.h"
 
 namespace protean {
 
@@ -16,6 +17,8 @@ struct ModelOptions {
   std::string max_model_len = "auto";
   std::string kv_cache_dtype = "auto";
   std::string kv_cache_memory = "auto";
+  std::string device_memory = "auto";  // of weights, KV and activations together
+  std::vector<Precision> ladder;       // what layers may be lowered to while they serve; else empty
   std::string chat_template;
   int threads = 0;  // 0 = one per core this process may use
   int block_size = 16;

@@ -3,8 +3,11 @@
 #include <algorithm>
 #include <charconv>
 #include <limits>
+#include <optional>
+#include <span>
 
 #include "base/units.h"
+#include "control/plan_morph.h"
 #include "cost/memory.h"
 
 namespace protean {
@@ -12,6 +15,9 @@ namespace {
 
 // Rotary tables and attention are computed up to here; beyond it a typing error is likelier.
 constexpr int kLongestContext = 16 * 1024 * 1024;
+constexpr std::int64_t kMostBlocks = std::numeric_limits<BlockId>::max() - 1;
+// Rows that a worker projects to logits at a time.
+constexpr int kLogitRows = 64;
 
 // Layers' precision, under the names that people bring from elsewhere too.
 Result<Precision> dtype_precision(const std::string& dtype) {
@@ -60,30 +66,147 @@ Result<int> wanted_length(const std::string& text) {
   return length;
 }
 
-// KV bytes to take: what was asked for, else enough for every sequence at full length, at most half
-// of what the weights leave free.
-Result<std::int64_t> kv_budget(const ModelOptions& options, const Machine& machine,
-                               std::int64_t weight_bytes, std::int64_t full_bytes) {
-  const std::int64_t free = machine.free_memory_bytes - weight_bytes;
-  if (free <= 0) {
+// Bytes behind a flag; nothing for "auto".
+Result<std::optional<std::int64_t>> wanted_bytes(const char* flag, const std::string& text) {
+  if (text == "auto") {
+    return std::optional<std::int64_t>();
+  }
+  const auto bytes = parse_bytes(text);
+  if (!bytes.ok()) {
+    return make_error(bytes.error().code, "{}: {}", flag, bytes.error().message);
+  }
+  return std::optional(*bytes);
+}
+
+// The two flags about memory.
+struct Asked {
+  std::optional<std::int64_t> kv_bytes;
+  std::optional<std::int64_t> device_bytes;
+};
+
+Result<Asked> asked_memory(const ModelOptions& options, const Machine& machine) {
+  const auto kv = wanted_bytes("--kv-cache-memory", options.kv_cache_memory);
+  if (!kv.ok()) {
+    return kv.error();
+  }
+  const auto device = wanted_bytes("--device-memory", options.device_memory);
+  if (!device.ok()) {
+    return device.error();
+  }
+  if (*device && **device > machine.free_memory_bytes) {
+    return make_error(ErrorCode::kExhausted, "--device-memory {}: only {} are free: ask for less",
+                      options.device_memory, format_bytes(machine.free_memory_bytes));
+  }
+  return Asked{*kv, *device};
+}
+
+// What lies beside the pages of layers and KV.
+std::int64_t fixed_bytes(const ModelOptions& options, const ModelSpec& spec, Precision precision) {
+  return outer_bytes(spec, precision) +
+         activation_bytes(spec, options.max_num_batched_tokens,
+                          std::min(kLogitRows, options.max_num_batched_tokens));
+}
+
+// KV bytes to take: what was asked for, else all that a given device memory leaves, else enough for
+// every sequence at full length, at most half of what is free beside the weights.
+Result<std::int64_t> kv_budget(const ModelOptions& options, const Asked& asked, std::int64_t room,
+                               double full_bytes) {
+  if (room <= 0) {
     return make_error(ErrorCode::kExhausted,
-                      "{}: its weights need {} and {} are free: use a smaller model or free memory",
-                      options.model, format_bytes(weight_bytes),
-                      format_bytes(machine.free_memory_bytes));
+                      "{}: its weights and activations alone need {} more than {}: use a smaller "
+                      "model, a lower --dtype, or {}",
+                      options.model, format_bytes(std::max<std::int64_t>(1, -room)),
+                      asked.device_bytes ? "--device-memory allows" : "is free",
+                      asked.device_bytes ? "more --device-memory" : "free memory");
   }
-  if (options.kv_cache_memory == "auto") {
-    return std::min(full_bytes, free / 2);
+  if (asked.kv_bytes && *asked.kv_bytes > room) {
+    return make_error(ErrorCode::kExhausted,
+                      "--kv-cache-memory {}: {} are left beside the weights: ask for less",
+                      options.kv_cache_memory, format_bytes(room));
   }
-  auto asked = parse_bytes(options.kv_cache_memory);
+  if (asked.kv_bytes) {
+    return *asked.kv_bytes;
+  }
+  const std::int64_t most = asked.device_bytes ? room : room / 2;
+  return full_bytes < static_cast<double>(most) ? static_cast<std::int64_t>(full_bytes) : most;
+}
+
+// Precisions that a layer may have, the highest first.
+std::vector<Precision> ladder_from(Precision start, const ModelOptions& options) {
+  std::vector<Precision> ladder = {start};
+  ladder.insert(ladder.end(), options.ladder.begin(), options.ladder.end());
+  return ladder;
+}
+
+// The form at start has room for so many KV blocks; lowered as far as it may be, for more.
+std::int64_t largest_kv_blocks(const Sizing& sizing, const ModelSpec& spec,
+                               std::span<const Precision> ladder) {
+  Form lowest = sizing.form;
+  if (ladder.empty()) {
+    return lowest.kv.blocks;
+  }
+  const Precision last =
+      *std::min_element(ladder.begin(), ladder.end(),
+                        [](Precision a, Precision b) { return weight_bits(a) < weight_bits(b); });
+  lowest.layer_precision.assign(lowest.layer_precision.size(), {last, last});
+  const std::int64_t page_bytes = sizing.budget.page_bytes;
+  const std::int64_t pages =
+      sizing.budget.pages - sizing.budget.reserve - weight_pages(spec, lowest, page_bytes);
+  return std::clamp<std::int64_t>(kv_blocks_in(spec, lowest.kv, pages, page_bytes),
+                                  lowest.kv.blocks, kMostBlocks);
+}
+
+// The longest sequence must fit the KV cache as large as it may become.
+Status fit_length(Sizing& sizing, bool asked_for, std::int64_t block_bytes) {
+  const int block_tokens = sizing.form.kv.block_tokens;
+  const std::int64_t needed = ceil_div<std::int64_t>(sizing.max_model_len, block_tokens);
+  const std::int64_t blocks = sizing.largest_kv_blocks;
+  if (blocks >= needed) {
+    return {};
+  }
+  if (asked_for || blocks * block_tokens < 2) {
+    return make_error(ErrorCode::kExhausted,
+                      "{} for KV hold {} tokens, fewer than --max-model-len {}: lower it, use "
+                      "--max-model-len auto, or give --kv-cache-memory {}",
+                      format_bytes(blocks * block_bytes), blocks * block_tokens,
+                      sizing.max_model_len, format_bytes(needed * block_bytes));
+  }
+  sizing.max_model_len = static_cast<int>(blocks * block_tokens);
+  sizing.warnings.push_back(fmt::format(
+      "KV memory holds {} tokens: --max-model-len is lowered to it", sizing.max_model_len));
+  return {};
+}
+
+// Fills in the form, its pages and what follows from them.
+Status size_memory(const ModelOptions& options, const ModelSpec& spec, const Machine& machine,
+                   Precision precision, Sizing& sizing) {
+  const auto asked = asked_memory(options, machine);
   if (!asked.ok()) {
-    return make_error(asked.error().code, "--kv-cache-memory: {}", asked.error().message);
+    return asked.error();
   }
-  if (*asked > free) {
-    return make_error(ErrorCode::kExhausted,
-                      "--kv-cache-memory {}: {} are free beside the weights: ask for less",
-                      options.kv_cache_memory, format_bytes(free));
+  KvForm& kv = sizing.form.kv;
+  const std::int64_t page_bytes = page_bytes_for(spec);
+  const std::int64_t block_bytes = kv_block_bytes(spec, kv);
+  const double full_bytes =
+      static_cast<double>(ceil_div<std::int64_t>(sizing.max_model_len, kv.block_tokens)) *
+      options.max_num_seqs * static_cast<double>(block_bytes);
+  const std::int64_t reserve = reserve_pages(spec, ladder_from(precision, options), page_bytes);
+  const std::int64_t weights = weight_pages(spec, sizing.form, page_bytes) + reserve;
+  const std::int64_t beside = fixed_bytes(options, spec, precision);
+  const std::int64_t device_bytes = asked->device_bytes.value_or(machine.free_memory_bytes);
+  const auto budget =
+      kv_budget(options, *asked, device_bytes - beside - weights * page_bytes, full_bytes);
+  if (!budget.ok()) {
+    return budget.error();
   }
-  return *asked;
+  kv.blocks = std::min<std::int64_t>(*budget / block_bytes, kMostBlocks);
+  sizing.budget = {.page_bytes = page_bytes,
+                   .pages = asked->device_bytes ? (*asked->device_bytes - beside) / page_bytes
+                                                : weights + kv_pages(spec, kv, page_bytes),
+                   .reserve = reserve};
+  sizing.kv_bytes = kv.blocks * block_bytes;
+  sizing.largest_kv_blocks = largest_kv_blocks(sizing, spec, options.ladder);
+  return {};
 }
 
 }  // namespace
@@ -112,38 +235,18 @@ Result<Sizing> choose_sizing(const ModelOptions& options, const ModelSpec& spec,
                     "them",
                     sizing.max_model_len, spec.max_context));
   }
-  KvForm kv{.precision = *kept, .block_tokens = options.block_size};
-  const std::int64_t block_bytes = kv_block_bytes(spec, kv);
-  const auto blocks_per_sequence = [&] {
-    return ceil_div<std::int64_t>(sizing.max_model_len, kv.block_tokens);
-  };
-  const double full_bytes = static_cast<double>(blocks_per_sequence()) * options.max_num_seqs *
-                            static_cast<double>(block_bytes);
-  const auto budget =
-      kv_budget(options, machine, sizing.weight_bytes,
-                static_cast<std::int64_t>(std::min(full_bytes, static_cast<double>(1LL << 60))));
-  if (!budget.ok()) {
-    return budget.error();
-  }
-  kv.blocks =
-      std::min<std::int64_t>(*budget / block_bytes, std::numeric_limits<BlockId>::max() - 1);
-  if (kv.blocks < blocks_per_sequence() && (*wanted > 0 || kv.blocks * kv.block_tokens < 2)) {
-    return make_error(ErrorCode::kExhausted,
-                      "{} for KV hold {} tokens, fewer than --max-model-len {}: lower it, use "
-                      "--max-model-len auto, or give --kv-cache-memory {}",
-                      format_bytes(*budget), kv.blocks * kv.block_tokens, sizing.max_model_len,
-                      format_bytes(blocks_per_sequence() * block_bytes));
-  }
-  if (kv.blocks < blocks_per_sequence()) {
-    sizing.max_model_len = static_cast<int>(kv.blocks * kv.block_tokens);
-    sizing.warnings.push_back(fmt::format(
-        "KV memory holds {} tokens: --max-model-len is lowered to it", sizing.max_model_len));
-  }
-  sizing.kv_bytes = kv.blocks * block_bytes;
   sizing.device = {.id = DeviceId{0},
                    .memory_bytes = machine.free_memory_bytes,
                    .cores = options.threads > 0 ? options.threads : machine.cores};
-  sizing.form = single_device_form(spec, *precision, sizing.device.id, kv);
+  sizing.form = single_device_form(spec, *precision, sizing.device.id,
+                                   {.precision = *kept, .block_tokens = options.block_size});
+  if (const Status sized = size_memory(options, spec, machine, *precision, sizing); !sized.ok()) {
+    return sized.error();
+  }
+  if (const Status fits = fit_length(sizing, *wanted > 0, kv_block_bytes(spec, sizing.form.kv));
+      !fits.ok()) {
+    return fits.error();
+  }
   if (Status legal = validate(sizing.form, spec, std::span(&sizing.device, 1)); !legal.ok()) {
     return legal.error();
   }

@@ -9,6 +9,7 @@
 #include "base/result.h"
 #include "contract/form.h"
 #include "contract/model_spec.h"
+#include "cost/pages.h"
 
 namespace protean {
 
@@ -16,6 +17,8 @@ namespace protean {
 struct Sizing {
   DeviceSpec device;
   Form form;
+  PageBudget budget;                   // of layers and KV
+  std::int64_t largest_kv_blocks = 0;  // where all layers are at the lowest precision they may have
   int max_model_len = 0;
   std::int64_t weight_bytes = 0;
   std::int64_t kv_bytes = 0;

@@ -51,14 +51,55 @@ TEST(Sizing, KvHasADtypeOfItsOwn) {
 TEST(Sizing, AutoTakesAtMostHalfOfTheFreeMemory) {
   Machine small = kMachine;
   const ModelSpec spec = spec_of_1k_context();
-  const std::int64_t weights =
-      spec.layers * layer_bytes(spec, Precision::kBf16) + outer_bytes(spec, Precision::kBf16);
-  small.free_memory_bytes = weights + kMiB;
+  const Form form = single_device_form(spec, Precision::kBf16, DeviceId{0}, {});
+  const std::int64_t page_bytes = page_bytes_for(spec);
+  small.free_memory_bytes = weight_pages(spec, form, page_bytes) * page_bytes +
+                            outer_bytes(spec, Precision::kBf16) + activation_bytes(spec, 2048, 64) +
+                            kMiB;
   const auto sizing = choose_sizing({}, spec, small);
   ASSERT_TRUE(sizing.ok()) << sizing.error().message;
   EXPECT_EQ(sizing->kv_bytes, kMiB / 2);
   EXPECT_EQ(sizing->max_model_len, 512);  // lowered to what KV holds, and said so
   ASSERT_EQ(sizing->warnings.size(), 1U);
+}
+
+TEST(Sizing, DeviceMemoryBoundsWeightsKvAndActivationsTogether) {
+  const ModelSpec spec = spec_of_1k_context();
+  const auto sizing = choose_sizing({.device_memory = "16MiB"}, spec, kMachine);
+  ASSERT_TRUE(sizing.ok()) << sizing.error().message;
+  const PageBudget& budget = sizing->budget;
+  const std::int64_t fixed = outer_bytes(spec, Precision::kBf16) + activation_bytes(spec, 2048, 64);
+  EXPECT_LE(budget.pages * budget.page_bytes + fixed, 16 * kMiB);
+  EXPECT_GT((budget.pages + 1) * budget.page_bytes + fixed, 16 * kMiB);
+  EXPECT_EQ(budget.reserve, 0);
+  const std::int64_t used = form_pages(spec, sizing->form, budget.page_bytes);
+  EXPECT_LE(used, budget.pages);
+  EXPECT_GT(used + 2, budget.pages) << "all the rest is KV";
+  EXPECT_EQ(sizing->largest_kv_blocks, sizing->form.kv.blocks);
+  EXPECT_NE(choose_sizing({.device_memory = "2GiB"}, spec, kMachine)
+                .error()
+                .message.find("--device-memory 2GiB: only 1.00 GiB are free"),
+            std::string::npos);
+  EXPECT_NE(choose_sizing({.device_memory = "4MiB"}, spec, kMachine)
+                .error()
+                .message.find("more --device-memory"),
+            std::string::npos);
+}
+
+TEST(Sizing, LayersThatMayBeLoweredLeaveRoomForAVariantAndAllowLongerSequences) {
+  const ModelSpec spec = spec_of_1k_context();
+  const auto fixed = choose_sizing({.device_memory = "12MiB"}, spec, kMachine);
+  const auto sizing = choose_sizing(
+      {.device_memory = "12MiB", .ladder = {Precision::kW8, Precision::kW4}}, spec, kMachine);
+  ASSERT_TRUE(fixed.ok() && sizing.ok());
+  const PageBudget& budget = sizing->budget;
+  EXPECT_GE(budget.reserve, half_pages(spec, LayerHalf::kMlp, Precision::kW8, budget.page_bytes));
+  EXPECT_LT(sizing->form.kv.blocks, fixed->form.kv.blocks);
+  EXPECT_GT(sizing->largest_kv_blocks, fixed->form.kv.blocks);
+  Form lowest = sizing->form;
+  lowest.layer_precision.assign(4, {Precision::kW4, Precision::kW4});
+  lowest.kv.blocks = sizing->largest_kv_blocks;
+  EXPECT_LE(form_pages(spec, lowest, budget.page_bytes) + budget.reserve, budget.pages);
 }
 
 TEST(Sizing, ALongerContextThanTheCheckpointsIsAllowedWithAWarning) {

@@ -1,5 +1,7 @@
 #include "cost/memory.h"
 
+#include <algorithm>
+
 #include "base/units.h"
 
 namespace protean {
@@ -89,6 +91,16 @@ std::int64_t outer_bytes(const ModelSpec& spec, Precision precision) {
   const Precision stored = precision == Precision::kF32 ? Precision::kF32 : Precision::kBf16;
   const std::int64_t table = matrix_bytes(spec.vocab, spec.hidden, stored);
   return (spec.tied_embeddings ? 1 : 2) * table + spec.hidden * kVectorElementBytes;
+}
+
+std::int64_t activation_bytes(const ModelSpec& spec, std::int64_t rows, std::int64_t logit_rows) {
+  const AttentionSpec& attention = spec.attention;
+  const std::int64_t q = std::int64_t{attention.heads} * attention.head_dim;
+  const std::int64_t kv = std::int64_t{attention.kv_heads} * attention.head_dim;
+  // The residual stream, queries and attention's output, keys and values, gate and up.
+  const std::int64_t row = spec.hidden + 2 * q + 2 * kv + 2 * std::int64_t{spec.ffn};
+  const std::int64_t normed = std::max(rows, logit_rows) * spec.hidden;
+  return (rows * row + normed + logit_rows * spec.vocab) * kVectorElementBytes;
 }
 
 std::int64_t kv_token_bytes(const ModelSpec& spec, KvPrecision precision) {

@@ -20,6 +20,9 @@ std::int64_t layer_bytes(const ModelSpec& spec, Precision precision);  // both h
 // are quantised.
 std::int64_t outer_bytes(const ModelSpec& spec, Precision precision);
 
+// What a step of at most so many rows computes in, and of at most so many of its rows logits; f32.
+std::int64_t activation_bytes(const ModelSpec& spec, std::int64_t rows, std::int64_t logit_rows);
+
 // All layers' keys and values of one token or block, with their scales.
 std::int64_t kv_token_bytes(const ModelSpec& spec, KvPrecision precision);
 std::int64_t kv_block_bytes(const ModelSpec& spec, const KvForm& kv);

@@ -101,7 +101,10 @@ TEST(CpuWorker, MemoryIsWhatTheCostModelSays) {
   EXPECT_GE(memory.weight_bytes, predicted);
   EXPECT_LE(memory.weight_bytes, predicted + (spec.layers + 1) * kPage);
   EXPECT_GE(memory.kv_bytes, 64 * kv_block_bytes(spec, options.form.kv));
-  EXPECT_GT(memory.scratch_bytes, 200 * spec.hidden * 4);
+  const std::int64_t activations =
+      activation_bytes(spec, options.max_step_tokens, std::min(64, options.max_step_tokens));
+  EXPECT_GE(memory.scratch_bytes, activations);
+  EXPECT_LE(memory.scratch_bytes, activations + 10 * kPage);
 }
 
 TEST(CpuWorker, RefusesFormsItCannotRealise) {
