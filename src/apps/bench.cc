@@ -80,6 +80,20 @@ Status write_results(const BenchOptions& options, const BenchPlan& plan, const R
   return {};
 }
 
+// Requests that were answered, to the end or not, in the order in which they ended.
+Status save_answers(const std::string& path, GeneratorOptions& generator) {
+  auto file = std::make_shared<std::ofstream>(path, std::ios::binary);
+  if (!*file) {
+    return make_error(ErrorCode::kInvalidArgument, "{} cannot be written", path);
+  }
+  generator.on_answer = [file](const ReadyRequest& ready, const RequestRecord& record,
+                               std::string_view chunks) {
+    *file << R"({"index":)" << record.index << R"(,"outcome":")" << to_string(record.outcome)
+          << R"(","request":)" << ready.body << R"(,"chunks":[)" << chunks << "]}\n";
+  };
+  return {};
+}
+
 int run_serve(BenchOptions& options) {
   auto plan = make_plan(options);
   if (!plan.ok()) {
@@ -92,6 +106,11 @@ int run_serve(BenchOptions& options) {
   }
   if (Status met = meet_server(options, *plan); !met.ok()) {
     return exit_with(met.error());
+  }
+  if (!options.output.answers.empty()) {
+    if (Status saved = save_answers(options.output.answers, plan->generator); !saved.ok()) {
+      return exit_with(saved.error());
+    }
   }
   LoadGenerator generator(plan->generator, [&] { return next_ready(*plan); });
   std::atomic<bool> interrupted = false;

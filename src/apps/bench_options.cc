@@ -87,6 +87,8 @@ void add_prompts(CLI::App& app, PromptOptions& prompts) {
 void add_output(CLI::App& app, OutputOptions& output) {
   app.add_option("--json", output.json, "write the results to FILE; - = standard output");
   app.add_option("--html", output.html, "write a report with charts to FILE; it is one page");
+  app.add_option("--save-answers", output.answers,
+                 "write each request and its stream's chunks to FILE, a JSON object a line");
   app.add_flag("--no-records", output.no_records, "leave the record of each request out of --json");
   app.add_flag("--save-detailed", output.save_itl, "add every inter-token latency to --json");
   app.add_flag("--quiet", output.quiet, "no progress");

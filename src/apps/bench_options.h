@@ -46,6 +46,7 @@ struct PromptOptions {
 struct OutputOptions {
   std::string json;
   std::string html;
+  std::string answers;
   bool no_records = false;
   bool save_itl = false;
   bool quiet = false;

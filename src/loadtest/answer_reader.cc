@@ -12,8 +12,10 @@ constexpr std::size_t kMaxErrorBody = std::size_t{16} * 1024;
 
 }  // namespace
 
-AnswerReader::AnswerReader(RequestRecord& record)
-    : record_(record), response_([this](std::string_view bytes) { on_body(bytes); }) {}
+AnswerReader::AnswerReader(RequestRecord& record, std::string* transcript)
+    : record_(record),
+      transcript_(transcript),
+      response_([this](std::string_view bytes) { on_body(bytes); }) {}
 
 bool AnswerReader::feed(std::string_view bytes, TimeNs now_ns) {
   if (over_) {
@@ -80,6 +82,9 @@ void AnswerReader::on_event(const SseEvent& event) {
   if (!chunk.ok()) {
     fail(Outcome::kBadJson, chunk.error().message, now_ns_);
     return;
+  }
+  if (transcript_ != nullptr) {
+    transcript_->append(transcript_->empty() ? "" : ",").append(event.data);
   }
   if (!chunk->error.empty()) {
     fail(Outcome::kErrorEvent, chunk->error, now_ns_);

@@ -13,7 +13,8 @@ namespace protean::loadtest {
 // socket: tests feed it what no server would send.
 class AnswerReader {
  public:
-  explicit AnswerReader(RequestRecord& record);
+  // The transcript, if any, gets the stream's JSON chunks as they came, with commas between.
+  explicit AnswerReader(RequestRecord& record, std::string* transcript = nullptr);
 
   // Bytes that were there at `now_ns`. False once the answer is over, well or not.
   bool feed(std::string_view bytes, TimeNs now_ns);
@@ -33,6 +34,7 @@ class AnswerReader {
   void conclude();
 
   RequestRecord& record_;
+  std::string* const transcript_;
   ResponseReader response_;
   SseParser events_;
   std::string error_body_;

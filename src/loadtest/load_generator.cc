@@ -273,13 +273,17 @@ asio::awaitable<void> LoadGenerator::Impl::exchange(const ReadyRequest& ready,
     idle = std::move(idle_.back());
     idle_.pop_back();
   }
+  std::string chunks;
   while (true) {
-    AnswerReader reader(record);
+    AnswerReader reader(record, options_.on_answer ? &chunks : nullptr);
     const bool decided = co_await attempt(ready, reader, record, idle);
     if (decided) {
       break;
     }
     idle = nullptr;
+  }
+  if (options_.on_answer) {
+    options_.on_answer(ready, record, chunks);
   }
 }
 

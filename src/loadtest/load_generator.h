@@ -15,6 +15,11 @@
 
 namespace protean::loadtest {
 
+struct ReadyRequest {
+  PlannedRequest planned;
+  std::string body;
+};
+
 struct GeneratorOptions {
   RequestTemplate request;
   TlsOptions tls;
@@ -25,11 +30,8 @@ struct GeneratorOptions {
   // Where they are read; empty: at /metrics of the request's server, with its key and headers.
   std::optional<ServerAddress> metrics_server;
   std::string request_id_prefix = "bench";
-};
-
-struct ReadyRequest {
-  PlannedRequest planned;
-  std::string body;
+  // Told of each request that has ended, with its stream's JSON chunks, if set.
+  std::function<void(const ReadyRequest&, const RequestRecord&, std::string_view chunks)> on_answer;
 };
 // The next request, its body made; nothing at the end. Called ahead of the time it is due.
 using RequestSource = std::function<std::optional<ReadyRequest>()>;

@@ -1,0 +1,133 @@
+"""What runs add up to: a line each, one JSON object, a page with tables and pictures."""
+
+import datetime
+import os
+import platform
+import shlex
+from pathlib import Path
+
+import plot
+
+BASE, LOWEST = "bf16", "w4"
+
+
+def records(run):
+    return [one for one in run["bench"]["requests"] if one["outcome"] == "completed"]
+
+
+def percentile(values, share):
+    values = sorted(values)
+    return values[min(len(values) - 1, int(share * len(values)))] if values else float("nan")
+
+
+def numbers(run, options):
+    bench, watched = run["bench"], run["watched"]
+    ttft = [one["ttft_ms"] / 1000 for one in records(run)]
+    late = sum(value > options.slo_ttft_s for value in ttft) + bench["failed"]
+    quality = run.get("quality") or {}
+    return {
+        "ttft_p50_s": percentile(ttft, 0.5),
+        "ttft_p95_s": percentile(ttft, 0.95),
+        "tpot_p50_ms": bench["median_tpot_ms"],
+        "tpot_p99_ms": bench["p99_tpot_ms"],
+        "violations": late / max(1, len(ttft) + bench["failed"]),
+        "failed": bench["failed"],
+        "tokens_per_s": bench["output_throughput"],
+        "kv_blocks_peak": max((sample["kv_blocks"] for sample in watched), default=0),
+        "preemptions": watched[-1]["preemptions"] if watched else 0,
+        "kl": quality.get("kl"),
+        "kl_error": quality.get("kl_error"),
+        "perplexity": quality.get("perplexity"),
+        "nats": quality.get("nats"),
+        "restore_s": run["restore_s"],
+    }
+
+
+def line(run, options):
+    now = numbers(run, options)
+    return (f"  {run['name']:12} TTFT P95 {now['ttft_p95_s']:7.2f} s, late {now['violations']:6.1%}, "
+            f"{now['tokens_per_s']:6.0f} tokens/s, KV up to {now['kv_blocks_peak']:.0f} blocks, "
+            f"{now['preemptions']:.0f} preemptions")
+
+
+def ratio(a, b):
+    return a / b if a is not None and b else None
+
+
+def summary(found, options):
+    """Of balanced mode, by trace; null where a system that is needed was not run."""
+    traces = {}
+    for one in found:
+        runs = {name: numbers(run, options) for name, run in one["runs"].items()}
+        base, low, ours = (runs.get(name) for name in (BASE, LOWEST, "balanced"))
+        if not base or not ours:
+            continue
+        avoided = None
+        if low and low["kl"] is not None and ours["kl"] is not None and low["kl"] > 0:
+            avoided = 1 - ours["kl"] / low["kl"]
+        traces[one["trace"]] = {
+            "p95_ttft_gain": ratio(base["ttft_p95_s"], ours["ttft_p95_s"]),
+            "slo_violation_drop": 1 - ours["violations"] / base["violations"] if base["violations"] else None,
+            "throughput_gain": ratio(ours["tokens_per_s"], base["tokens_per_s"]),
+            "kv_gain": ratio(ours["kv_blocks_peak"], base["kv_blocks_peak"]) - 1,
+            "quality_loss_avoided": avoided,
+            "p95_ttft_vs_w4": ratio(ours["ttft_p95_s"], low["ttft_p95_s"]) if low else None,
+            "restore_s": ours["restore_s"],
+        }
+    return traces
+
+
+def table(one, options):
+    rows = ["| system | TTFT P50 / P95 s | TPOT P50 / P99 ms | late | output tokens/s | KV blocks, peak | preemptions "
+            "| KL, nats/token | perplexity of what was served |",
+            "| --- | --- | --- | --- | --- | --- | --- | --- | --- |"]
+    for name, run in one["runs"].items():
+        now = numbers(run, options)
+        kl = "" if now["kl"] is None else f"{now['kl']:.4f} ± {now['kl_error']:.4f}"
+        perplexity = "" if now["perplexity"] is None else f"{now['perplexity']:.2f}"
+        rows.append(f"| {name} | {now['ttft_p50_s']:.2f} / {now['ttft_p95_s']:.2f} | {now['tpot_p50_ms']:.0f} / "
+                    f"{now['tpot_p99_ms']:.0f} | {now['violations']:.1%} | {now['tokens_per_s']:.0f} | "
+                    f"{now['kv_blocks_peak']:.0f} | {now['preemptions']:.0f} | {kl} | {perplexity} |")
+    return "\n".join(rows)
+
+
+def pictures(one, folder, options):
+    """The paper's Figures 4, 5 and 7 of this run, as files; their names."""
+    name = f"elastic-{one['trace']}"
+    quality = {system: [(numbers(run, options)["kl"] or 0, numbers(run, options)["ttft_p95_s"])]
+               for system, run in one["runs"].items()}
+    kv = {}
+    for system in (BASE, LOWEST, "balanced"):
+        if run := one["runs"].get(system):
+            kv[f"{system}: blocks"] = [(sample["at_s"], sample["kv_blocks"]) for sample in run["watched"]]
+            kv[f"{system}: used"] = [(sample["at_s"], sample["kv_used"]) for sample in run["watched"]]
+    tpot = {}
+    for system, run in one["runs"].items():
+        times = sorted(record["tpot_ms"] for record in records(run) if record.get("tpot_ms", -1) >= 0)
+        tpot[system] = [(time, (i + 1) / len(times)) for i, time in enumerate(times)]
+    drawn = {
+        "quality": plot.points(quality, "KL of what was served, nats/token", "TTFT P95, s"),
+        "kv": plot.lines(kv, "seconds", "KV blocks"),
+        "tpot": plot.lines(tpot, "time per output token, ms", "share of requests"),
+    }
+    for what, svg in drawn.items():
+        (folder / f"{name}-{what}.svg").write_text(svg, encoding="utf-8")
+    return [f"{name}-{what}.svg" for what in drawn]
+
+
+def machine():
+    model = next((text.split(":", 1)[1].strip() for text in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+                  if text.startswith("model name")), platform.machine())
+    return f"{os.cpu_count()} cores of {model}"
+
+
+def write(found, options, folder, command):
+    parts = ["# A form that follows the load, measured", "",
+             f"{machine()}, {datetime.date.today()}, `{shlex.join(['bench/elastic/run', *command[1:]])}`.",
+             f"All systems have {options.memory} for weights, KV cache and activations. A request is late when its first "
+             f"token takes more than {options.slo_ttft_s:g} s. KL is estimated on the very tokens served: the mean of "
+             "log q - log p, q being the form that drew them and p full precision.", ""]
+    for one in found:
+        parts += [f"## {one['trace']}", "", one["load"] + ".", "", table(one, options), ""]
+        parts += [f"![{name}]({name})" for name in pictures(one, folder, options)] + [""]
+    (folder / "elastic.md").write_text("\n".join(parts), encoding="utf-8")

@@ -1,0 +1,149 @@
+"""The server under test, what it says of itself while it serves, and what its answers are worth."""
+
+import json
+import math
+import os
+import re
+import signal
+import subprocess
+import threading
+import time
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+
+
+def ask(url, body=None, method=None, timeout=60):
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, data, {"Content-Type": "application/json"}, method=method)
+    with urllib.request.urlopen(request, timeout=timeout) as answer:
+        return answer.read().decode()
+
+
+class Server:
+    def __init__(self, protean, model, memory, flags, more):
+        command = [protean, "serve", model, "--port", "0", "--admin-port", "0", "--device-memory", memory,
+                   "--log-level", "info", *flags, *more]
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        self.log = []
+        self.url = self.admin = None
+        ready = threading.Event()
+        threading.Thread(target=self._read, args=(ready,), daemon=True).start()
+        if not ready.wait(120) or self.url is None:
+            self.stop()
+            raise SystemExit("the server did not start:\n" + "".join(self.log))
+
+    def _read(self, ready):
+        for text in self.process.stderr:
+            self.log = self.log[-200:] + [text]
+            if found := re.search(r"listening on (http://\S+)", text):
+                self.url = found[1]
+            if found := re.search(r"operators' port: (\S+)", text):
+                self.admin = "http://" + found[1]
+                ready.set()
+        ready.set()
+
+    def form(self):
+        return json.loads(ask(self.admin + "/admin/form"))
+
+    def metrics(self):
+        values = {}
+        for text in ask(self.url + "/metrics").splitlines():
+            if not text.startswith("#"):
+                name, value = text.rsplit(" ", 1)
+                values[name] = float(value)
+                bare = name.split("{")[0]
+                values[bare] = values.get(bare, 0) + float(value) if "{" in name else float(value)
+        return values
+
+    def fix_half_at_w4(self):
+        layers = len(self.form()["form"]["layer_precision"])
+        wish = ["w4"] * (layers // 2) + ["bf16"] * (layers - layers // 2)
+        ask(self.admin + "/admin/form", {"layers": wish}, "PUT")
+        while (now := self.form())["form"]["text"] != now["wanted"]["text"]:
+            time.sleep(0.05)
+
+    def wait_for_full_precision(self):
+        """Seconds until all layers are at full precision again; None if they are not within 30."""
+        began = time.monotonic()
+        while time.monotonic() - began < 30:
+            if set(self.form()["form"]["layer_precision"]) == {"bf16"}:
+                return time.monotonic() - began
+            time.sleep(0.05)
+        return None
+
+    def stop(self):
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(30)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+
+
+class Watch:
+    """Reads what changes over a run, four times a second."""
+
+    NAMES = {"kv_blocks": "protean:kv_blocks_total", "kv_used": "protean:kv_blocks_used",
+             "running": "vllm:num_requests_running", "waiting": "vllm:num_requests_waiting",
+             "preemptions": "vllm:num_preemptions_total", "tokens": "vllm:generation_tokens_total"}
+
+    def __init__(self, server):
+        self.samples = []
+        self.server = server
+        self.ended = threading.Event()
+        self.thread = threading.Thread(target=self._watch)
+        self.began = time.monotonic()
+        self.thread.start()
+
+    def _watch(self):
+        while not self.ended.wait(0.25):
+            metrics = self.server.metrics()
+            sample = {key: metrics.get(name, 0) for key, name in self.NAMES.items()}
+            sample["at_s"] = time.monotonic() - self.began
+            sample["full_layers"] = sum(value for name, value in metrics.items()
+                                        if name.startswith("protean:layers{") and 'precision="bf16"' in name)
+            self.samples.append(sample)
+
+    def stop(self):
+        self.ended.set()
+        self.thread.join()
+
+
+def answers(path):
+    """Prompt, answer's tokens and their log probabilities when drawn, of each whole answer."""
+    with open(path.with_suffix(".answers.jsonl"), encoding="utf-8") as lines:
+        for text in lines:
+            line = json.loads(text)
+            if line["outcome"] != "completed":
+                continue
+            tokens, drawn = [], []
+            for chunk in line["chunks"]:
+                for choice in chunk.get("choices", []):
+                    tokens += choice.get("token_ids") or []
+                    drawn += (choice.get("logprobs") or {}).get("token_logprobs") or []
+            if tokens and len(tokens) == len(drawn):
+                yield line["request"]["prompt"], tokens, drawn
+
+
+def full_logprobs(server, prompt, tokens):
+    """Of an answer's tokens, by the model at full precision."""
+    ids = prompt
+    if isinstance(prompt, str):
+        ids = json.loads(ask(server.url + "/tokenize", {"prompt": prompt}))["tokens"]
+    body = {"prompt": ids + tokens, "max_tokens": 0, "echo": True, "logprobs": 0}
+    answer = json.loads(ask(server.url + "/v1/completions", body))
+    return answer["choices"][0]["logprobs"]["token_logprobs"][len(ids):]
+
+
+def score(server, path):
+    """Of all that was served: nats a token by the full model, KL of what drew it from the full one."""
+    with ThreadPoolExecutor(8) as pool:
+        scored = list(pool.map(lambda one: (one[2], full_logprobs(server, one[0], one[1])), list(answers(path))))
+    gaps = [q - p for drawn, full in scored for q, p in zip(drawn, full)]
+    full = [p for _, ps in scored for p in ps]
+    if not full:
+        return None
+    mean = sum(gaps) / len(gaps)
+    variance = sum((gap - mean) ** 2 for gap in gaps) / max(1, len(gaps) - 1)
+    return {"tokens": len(full), "nats": -sum(full) / len(full), "perplexity": math.exp(-sum(full) / len(full)),
+            "kl": mean, "kl_error": math.sqrt(variance / len(gaps))}

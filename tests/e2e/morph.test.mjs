@@ -1,0 +1,212 @@
+// A form that changes while requests run: what it is asked by operators, what clients notice.
+import assert from 'node:assert/strict';
+import { mkdtempSync, readdirSync, rmSync, statSync, truncateSync, openSync, writeSync, closeSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { after, before, describe, it } from 'node:test';
+import { storm } from './storm.mjs';
+import { builtin, parseMetrics, Server, sleep } from './server.mjs';
+
+const layers = 16;
+const prompt = 'The old man looked out over the sea and';
+const memory = '96MiB';  // of which the layers at bf16 take about 23
+
+export async function startForm(cache, ...flags) {
+  const server = await Server.startWith({ path: builtin, env: { XDG_CACHE_HOME: cache } },
+    '--admin-port', '0', '--device-memory', memory, '--max-num-batched-tokens', '512', ...flags);
+  await server.logged(/operators' port: (\S+)/);
+  server.admin = `http://${server.log.match(/operators' port: (\S+)/)[1]}`;
+  return server;
+}
+
+export async function form(server) {
+  return (await fetch(`${server.admin}/admin/form`)).json();
+}
+
+export async function want(server, wish) {
+  const response = await fetch(`${server.admin}/admin/form`, { method: 'PUT', body: JSON.stringify(wish) });
+  return { status: response.status, ...(await response.json()) };
+}
+
+// Until the form is the one that is wanted.
+async function settled(server, patienceMs = 20_000) {
+  const until = Date.now() + patienceMs;
+  for (;;) {
+    const now = await form(server);
+    if (now.form.text === now.wanted.text || Date.now() > until) return now;
+    await sleep(10);
+  }
+}
+
+async function complete(server, fields = {}) {
+  const response = await fetch(`${server.url}/v1/completions`, {
+    method: 'POST',
+    headers: { 'content-type': 'application/json' },
+    body: JSON.stringify({ prompt, max_tokens: 120, temperature: 0, ignore_eos: true, ...fields }),
+  });
+  const answer = await response.json();
+  assert.equal(response.status, 200, JSON.stringify(answer));
+  return { text: answer.choices[0].text, usage: answer.usage };
+}
+
+describe('a form that changes', () => {
+  let cache;
+  let server;
+  before(async () => {
+    cache = mkdtempSync(join(tmpdir(), 'protean-morph-'));
+    server = await startForm(cache);
+  });
+  after(async () => {
+    assert.equal(await server.stop(), 0, server.log);
+    rmSync(cache, { recursive: true });
+  });
+
+  it('says what it is, and at which precision tokens were drawn', async () => {
+    const now = await form(server);
+    assert.deepEqual(now.form.layer_precision, Array(layers).fill('bf16'));
+    assert.equal(now.mode, 'off');
+    assert.ok(now.pages.free > 0 && now.pages.all > now.pages.free);
+    const { usage } = await complete(server);
+    assert.deepEqual(usage.output_tokens_by_precision, { 'bf16:16': 120 });
+  });
+
+  it('goes to another precision and back: the same text as before, from fewer pages between', async () => {
+    const quiet = await complete(server);
+    const full = await form(server);
+    const planned = await want(server, { layers: 'w4' });
+    assert.equal(planned.status, 202, JSON.stringify(planned));
+    assert.equal(planned.steps.filter((step) => step.kind === 'swap').length, 2 * layers);
+    const low = await settled(server);
+    assert.deepEqual(low.form.layer_precision, Array(layers).fill('w4'));
+    assert.ok(low.form.kv_blocks > full.form.kv_blocks, 'what weights gave back is KV');
+    assert.equal((await complete(server, { prompt: `Then ${prompt}` })).usage.output_tokens_by_precision['w4:16'], 120);
+    assert.equal((await want(server, { release: true })).status, 202);
+    assert.equal((await want(server, { layers: 'bf16' })).status, 202);
+    const back = await settled(server);
+    assert.deepEqual(back.form, full.form);
+    assert.equal((await complete(server)).text, quiet.text);
+  });
+
+  it('changes half a layer alone', async () => {
+    const wish = Array(layers).fill('bf16');
+    wish[3] = 'bf16/w8';
+    wish[9] = 'w4/bf16';
+    await want(server, { layers: wish });
+    assert.deepEqual((await settled(server)).form.layer_precision, wish);
+    const { usage } = await complete(server, { prompt: 'Half of it,' });
+    assert.deepEqual(usage.output_tokens_by_precision, { 'bf16:15+w8:0.5+w4:0.5': 120 });
+    await want(server, { layers: 'bf16' });
+    await settled(server);
+  });
+
+  it('gives the same greedy text while KV alone grows and shrinks beneath it', async () => {
+    const quiet = await complete(server, { max_tokens: 400 });
+    const { form: { kv_blocks: blocks } } = await form(server);
+    let going = true;
+    const resize = (async () => {
+      for (let i = 0; going; ++i) {
+        const answer = await want(server, { kv_blocks: i % 2 === 0 ? 70 : blocks });
+        assert.equal(answer.status, 202, JSON.stringify(answer));
+        await sleep(30);
+      }
+    })();
+    const texts = await Promise.all(Array.from({ length: 2 }, () => complete(server, { max_tokens: 400 })));
+    going = false;
+    await resize;
+    for (const { text } of texts) assert.equal(text, quiet.text);
+    await want(server, { kv_blocks: blocks });
+    await settled(server);
+    const { totals } = await form(server);
+    assert.ok(totals.kv_resizes > 2, JSON.stringify(totals));
+  });
+
+  it('keeps a history with reasons and times, and counts in its metrics', async () => {
+    const { morphs } = await (await fetch(`${server.admin}/admin/morphs`)).json();
+    assert.ok(morphs.length >= 2 * layers);
+    for (const morph of morphs) {
+      assert.ok(morph.reason.length > 0);
+      assert.ok(Math.abs(morph.asked_at - Date.now() / 1000) < 600, `${morph.asked_at}`);
+      assert.ok(morph.done_after_s === null || morph.done_after_s >= morph.ready_after_s);
+    }
+    const metrics = parseMetrics(await (await fetch(`${server.admin}/metrics`)).text());
+    assert.ok(metrics.get('protean:precision_swaps_total') >= 4 * layers);
+    assert.equal(metrics.get('protean:layers{engine="0",model_name="builtin",precision="bf16"}'), layers);
+    assert.ok(metrics.get('protean:generation_tokens_by_precision_total') > 0);
+  });
+
+  it('refuses what does not fit, by how much, and what is no form', async () => {
+    const large = await want(server, { kv_blocks: 1_000_000 });
+    assert.equal(large.status, 409);
+    assert.match(large.error.message, /[KMG]iB/);
+    assert.equal((await want(server, { layers: 'w5' })).status, 400);
+    assert.equal((await want(server, { layers: 'f32' })).status, 400);
+    assert.equal((await want(server, {})).status, 400);
+    assert.equal((await complete(server)).usage.completion_tokens, 120);
+  });
+
+  it('survives a storm of forms under load', async () => {
+    const seconds = Number(process.env.MORPH_SECONDS ?? 5);
+    const count = await storm(server, { seconds, streams: 16, seed: 1, layers });
+    assert.ok(count.wishes > 10 * Math.min(seconds, 1), JSON.stringify(count));
+  });
+});
+
+describe('a morph that fails', () => {
+  let cache;
+  before(() => { cache = mkdtempSync(join(tmpdir(), 'protean-morph-')); });
+  after(() => rmSync(cache, { recursive: true }));
+
+  const files = (folder) => readdirSync(folder, { recursive: true, withFileTypes: true })
+    .filter((entry) => entry.isFile()).map((entry) => join(entry.parentPath ?? entry.path, entry.name));
+
+  it('leaves a legal form and says why, when a variant is damaged', async () => {
+    const server = await startForm(cache);
+    try {
+      await want(server, { layers: 'w4' });
+      await settled(server);
+      await want(server, { layers: 'bf16' });
+      const full = await settled(server);
+      for (const file of files(cache)) {
+        const { size } = statSync(file);
+        const to = openSync(file, 'r+');
+        writeSync(to, Buffer.alloc(64, 0x5a), 0, 64, Math.floor(size / 2));
+        writeSync(to, Buffer.alloc(64, 0x5a), 0, 64, Math.floor(size / 4));
+        closeSync(to);
+      }
+      await want(server, { layers: 'w4' });
+      const { usage } = await complete(server, { max_tokens: 50 });
+      assert.equal(usage.completion_tokens, 50);
+      await settled(server);
+      const now = await form(server);
+      const { morphs } = await (await fetch(`${server.admin}/admin/morphs`)).json();
+      const failed = morphs.filter((morph) => morph.failure !== null);
+      // Either the damage was seen and reported, or what was damaged could be packed anew.
+      if (now.form.text === full.form.text || failed.length > 0) {
+        assert.ok(failed.length > 0, 'the form did not change and nobody says why');
+        assert.ok(now.totals.failures > 0);
+      }
+      assert.equal((await complete(server, { max_tokens: 20 })).usage.completion_tokens, 20);
+    } finally {
+      assert.equal(await server.stop(), 0, server.log);
+    }
+  });
+
+  it('ends promptly on SIGTERM in the middle', async () => {
+    const server = await startForm(cache);
+    await want(server, { layers: 'w4' });
+    const began = Date.now();
+    assert.equal(await server.stop(), 0, server.log);
+    assert.ok(Date.now() - began < 10_000);
+  });
+
+  it('serves though its cache folder is no place to write', async () => {
+    const server = await startForm('/proc/nowhere');
+    try {
+      await want(server, { layers: 'w8' });
+      assert.deepEqual((await settled(server)).form.layer_precision, Array(layers).fill('w8'));
+      assert.equal((await complete(server, { max_tokens: 20 })).usage.completion_tokens, 20);
+    } finally {
+      assert.equal(await server.stop(), 0, server.log);
+    }
+  });
+});

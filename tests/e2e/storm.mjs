@@ -1,0 +1,83 @@
+// Random forms every 50 ms while clients come, read and leave: MORPH_SECONDS=300 node storm.mjs
+//
+// Every request must end without an error, at rest all memory must be accounted for, and the form
+// must be one that can be asked for again.
+
+import assert from 'node:assert/strict';
+import { sleep } from './server.mjs';
+
+function random(seed) {
+  let state = seed >>> 0;
+  return (below) => {
+    state = (Math.imul(state, 1664525) + 1013904223) >>> 0;
+    return Math.floor((state / 2 ** 32) * below);
+  };
+}
+
+async function drive(server, until, below, count) {
+  const words = ['The dog', 'a king', 'ran', 'to the sea', 'and saw', 'a big tree', 'with Tom', 'happy'];
+  while (Date.now() < until) {
+    const prompt = Array.from({ length: 1 + below(60) }, () => words[below(words.length)]).join(' ');
+    const leaver = new AbortController();
+    const leaves = below(4) === 0;
+    try {
+      const response = await fetch(`${server.url}/v1/completions`, {
+        method: 'POST', signal: leaver.signal, headers: { 'content-type': 'application/json' },
+        body: JSON.stringify({ prompt, stream: true, max_tokens: 1 + below(150), temperature: below(2), seed: below(99) }),
+      });
+      assert.equal(response.status, 200, leaves ? '' : await response.clone().text());
+      if (leaves) setTimeout(() => leaver.abort(), below(200));
+      const text = await response.text();
+      assert.ok(!text.includes('"error"'), text.slice(-300));
+      assert.ok(text.endsWith('data: [DONE]\n\n'), text.slice(-100));
+      ++count.finished;
+    } catch (error) {
+      if (error.name !== 'AbortError') throw error;
+      ++count.left;
+    }
+  }
+}
+
+async function shape(server, until, below, layers, count) {
+  const precisions = ['bf16', 'w8', 'w4'];
+  while (Date.now() < until) {
+    const kind = below(4);
+    const one = () => precisions[below(3)];
+    const wish = kind === 0 ? { layers: one() }
+      : kind === 1 ? { kv_blocks: 80 + below(300) }
+      : kind === 2 ? { layers: Array.from({ length: layers }, one) }
+      : { layers: Array.from({ length: layers }, () => `${one()}/${one()}`), kv_blocks: 80 + below(200) };
+    const response = await fetch(`${server.admin}/admin/form`, { method: 'PUT', body: JSON.stringify(wish) });
+    const answer = await response.json();
+    assert.ok([202, 409].includes(response.status), JSON.stringify({ wish, answer }));
+    ++count.wishes;
+    count.refused += response.status === 409 ? 1 : 0;
+    await sleep(50);
+  }
+}
+
+export async function storm(server, { seconds, streams, seed, layers }) {
+  const count = { finished: 0, left: 0, wishes: 0, refused: 0 };
+  const until = Date.now() + seconds * 1000;
+  await Promise.all([
+    ...Array.from({ length: streams }, (_, i) => drive(server, until, random(seed + i), count)),
+    shape(server, until, random(seed + streams), layers, count),
+  ]);
+  const released = await fetch(`${server.admin}/admin/form`, { method: 'PUT', body: JSON.stringify({ layers: 'bf16' }) });
+  assert.equal(released.status, 202);
+  const idle = await server.idleMetrics();
+  assert.equal(idle.get('vllm:num_requests_running'), 0);
+  assert.equal(idle.get('protean:kv_blocks_used'), 0);
+  for (let i = 0; i < 1000; ++i) {
+    const now = await (await fetch(`${server.admin}/admin/form`)).json();
+    if (now.form.text === now.wanted.text) {
+      assert.equal(now.totals.failures, 0, JSON.stringify(now.totals));
+      assert.ok(now.form.layer_precision.every((layer) => layer === 'bf16'), now.form.text);
+      console.log(`storm: ${count.finished} finished, ${count.left} left, ${count.wishes} wishes (${count.refused} refused), ` +
+        `${now.totals.swaps_down + now.totals.swaps_up} swaps, ${now.totals.kv_resizes} resizes, ${now.totals.blocks_moved} blocks moved in ${seconds} s`);
+      return count;
+    }
+    await sleep(20);
+  }
+  assert.fail('the form that was wanted last never came');
+}
