@@ -12,6 +12,8 @@ namespace protean {
 struct PageBudget {
   std::int64_t page_bytes = 0;
   std::int64_t pages = 0;
+  std::int64_t reserve =
+      0;  // of them, stay free: a variant is filled there while the old one serves
 };
 
 // 2 MiB, or for small models a power of two that wastes little of a half's last page.

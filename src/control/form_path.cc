@@ -1,0 +1,174 @@
+#include "control/form_path.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <numeric>
+
+#include "base/units.h"
+#include "cost/memory.h"
+
+namespace protean {
+namespace {
+
+// Of all layers' weights, by what their matrices take at one precision.
+double mean_bits(const ModelSpec& spec, const Form& form) {
+  double weights = 0;
+  double bits = 0;
+  for (const LayerHalf half : kLayerHalves) {
+    const auto size = static_cast<double>(half_bytes(spec, half, Precision::kBf16));
+    for (const LayerPrecision& layer : form.layer_precision) {
+      weights += size;
+      bits += size * weight_bits(layer.of(half));
+    }
+  }
+  return bits / weights;
+}
+
+int lowered_layers(const Form& full, const Form& form) {
+  int lowered = 0;
+  for (std::size_t i = 0; i < full.layer_precision.size(); ++i) {
+    lowered += full.layer_precision[i] == form.layer_precision[i] ? 0 : 1;
+  }
+  return lowered;
+}
+
+bool above(const FormBounds& bounds, const Form& form) {
+  constexpr double kRounding = 1e-9;
+  const QualityFloor& floor = bounds.floor;
+  return mean_bits(bounds.spec, form) >= floor.least_mean_bits - kRounding &&
+         (floor.most_lowered_layers < 0 ||
+          lowered_layers(bounds.full, form) <= floor.most_lowered_layers);
+}
+
+Form with_fitting_kv(const FormBounds& bounds, Form form) {
+  const PageBudget& budget = bounds.budget;
+  const std::int64_t pages =
+      budget.pages - budget.reserve - weight_pages(bounds.spec, form, budget.page_bytes);
+  form.kv.blocks = kv_blocks_in(bounds.spec, form.kv, pages, budget.page_bytes);
+  if (bounds.most_kv_blocks > 0) {
+    form.kv.blocks = std::min(form.kv.blocks, bounds.most_kv_blocks);
+  }
+  return form;
+}
+
+std::vector<int> order_of(const FormBounds& bounds) {
+  std::vector<int> order = bounds.order;
+  if (order.empty()) {
+    order.resize(bounds.full.layer_precision.size());
+    std::iota(order.begin(), order.end(), 0);
+  }
+  return order;
+}
+
+Error out_of_bounds(std::string_view what) {
+  return make_error(ErrorCode::kInvalidArgument, "forms cannot be bounded so: {}", what);
+}
+
+}  // namespace
+
+Result<QualityFloor> parse_quality_floor(std::string_view text) {
+  QualityFloor floor;
+  if (text == "none") {
+    return floor;
+  }
+  double number = 0;
+  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  const std::string_view unit(rest, static_cast<std::size_t>(text.data() + text.size() - rest));
+  if (error == std::errc() && unit == "bits" && number >= 0 && number <= 16) {
+    floor.least_mean_bits = number;
+    return floor;
+  }
+  if (error == std::errc() && unit == "layers" && number >= 0 && number <= 1e6 &&
+      number == static_cast<int>(number)) {
+    floor.most_lowered_layers = static_cast<int>(number);
+    return floor;
+  }
+  return make_error(
+      ErrorCode::kInvalidArgument,
+      "'{}' is not a quality floor: say how many bits a weight keeps on average, like "
+      "6bits, how many layers may be lowered, like 8layers, or none",
+      text);
+}
+
+std::string to_string(const QualityFloor& floor) {
+  if (floor.most_lowered_layers >= 0) {
+    return fmt::format("{}layers", floor.most_lowered_layers);
+  }
+  return floor.least_mean_bits > 0 ? fmt::format("{}bits", floor.least_mean_bits) : "none";
+}
+
+Status validate(const FormBounds& bounds) {
+  const auto layers = static_cast<int>(bounds.full.layer_precision.size());
+  if (layers == 0 || layers != bounds.spec.layers) {
+    return out_of_bounds(fmt::format("the form of quiet times has {} layers, the model {}", layers,
+                                     bounds.spec.layers));
+  }
+  if (!bounds.order.empty()) {
+    std::vector<int> sorted = bounds.order;
+    std::sort(sorted.begin(), sorted.end());
+    std::vector<int> all(static_cast<std::size_t>(layers));
+    std::iota(all.begin(), all.end(), 0);
+    if (sorted != all) {
+      return out_of_bounds(
+          fmt::format("the order has to name each of the layers 0 to {} once", layers - 1));
+    }
+  }
+  if (bounds.ladder.empty()) {
+    return out_of_bounds("no precision is allowed");
+  }
+  for (std::size_t i = 1; i < bounds.ladder.size(); ++i) {
+    if (weight_bits(bounds.ladder[i]) >= weight_bits(bounds.ladder[i - 1])) {
+      return out_of_bounds(fmt::format("{} comes after {}, but has no fewer bits",
+                                       to_string(bounds.ladder[i]),
+                                       to_string(bounds.ladder[i - 1])));
+    }
+  }
+  const Precision first = bounds.ladder.front();
+  for (const LayerPrecision& layer : bounds.full.layer_precision) {
+    if (layer != LayerPrecision{first, first}) {
+      return out_of_bounds(
+          fmt::format("the form of quiet times has a layer at {}, the first "
+                      "precision allowed is {}",
+                      to_string(layer), to_string(first)));
+    }
+  }
+  const Form full = with_fitting_kv(bounds, bounds.full);
+  if (full.kv.blocks <= 0) {
+    return make_error(ErrorCode::kExhausted,
+                      "{} leave no page of {} for KV beside all layers at {}",
+                      format_bytes(bounds.budget.pages * bounds.budget.page_bytes),
+                      format_bytes(bounds.budget.page_bytes), to_string(first));
+  }
+  return {};
+}
+
+std::vector<Form> form_path(const FormBounds& bounds, Precision lowest) {
+  std::vector<Form> path = {with_fitting_kv(bounds, bounds.full)};
+  Form form = bounds.full;
+  for (std::size_t rung = 1; rung < bounds.ladder.size(); ++rung) {
+    const Precision precision = bounds.ladder[rung];
+    if (weight_bits(precision) < weight_bits(lowest)) {
+      break;
+    }
+    for (const int layer : order_of(bounds)) {
+      LayerPrecision& changed = form.layer_precision[static_cast<std::size_t>(layer)];
+      for (const LayerHalf half : kLayerHalves) {
+        const LayerPrecision before = changed;
+        changed.of(half) = precision;
+        if (!bounds.halves && half != kLayerHalves.back()) {
+          continue;
+        }
+        if (!above(bounds, form)) {
+          changed = before;
+          return path;
+        }
+        path.push_back(with_fitting_kv(bounds, form));
+      }
+    }
+  }
+  return path;
+}
+
+}  // namespace protean

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "contract/form.h"
+#include "contract/model_spec.h"
+#include "cost/pages.h"
+
+namespace protean {
+
+// How far quality may go, whatever the load.
+struct QualityFloor {
+  double least_mean_bits = 0;    // of the weights of all layers
+  int most_lowered_layers = -1;  // with a half below full precision; -1: all
+};
+
+// "6bits", "6.5bits", "8layers", "none".
+Result<QualityFloor> parse_quality_floor(std::string_view text);
+std::string to_string(const QualityFloor& floor);
+
+// What forms a policy may choose from.
+struct FormBounds {
+  ModelSpec spec;
+  PageBudget budget;
+  Form full;                      // of quiet times, all layers at one precision
+  std::vector<int> order;         // of layers, first lowered first; empty: front to back
+  std::vector<Precision> ladder;  // allowed precisions, full precision first, then fewer bits
+  QualityFloor floor;
+  bool halves = false;              // the edits are halves of layers, not whole ones
+  std::int64_t most_kv_blocks = 0;  // 0: as many as fit
+};
+
+Status validate(const FormBounds& bounds);
+
+// The forms a policy goes through, from the one of quiet times: every layer in order one precision
+// lower, then every layer in order the next, as far as the floor allows and not below `lowest`. So
+// the gentlest precision is used up first. Each has as many KV blocks as fit beside its weights and
+// the reserve.
+std::vector<Form> form_path(const FormBounds& bounds, Precision lowest);
+
+}  // namespace protean

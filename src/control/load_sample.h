@@ -1,0 +1,26 @@
+#pragma once
+
+#include <cstdint>
+
+#include "base/units.h"
+
+namespace protean {
+
+// What an engine knows after each event at no cost. Holds until the next sample. *_total only grow,
+// the rest is now.
+struct LoadSample {
+  TimeNs at_ns = 0;
+  int running = 0;
+  int waiting = 0;
+  TimeNs oldest_wait_ns = 0;  // of the sequence that waits longest, 0 if none does
+  std::int64_t kv_blocks = 0;
+  std::int64_t kv_blocks_used = 0;
+  // What waiting sequences and the next decodes need and do not hold, whether or not it is free:
+  // used + wanted is the demand.
+  std::int64_t blocks_wanted = 0;
+  std::int64_t preemptions_total = 0;
+  std::int64_t arrivals_total = 0;
+  std::int64_t arrived_tokens_total = 0;  // of prompts
+};
+
+}  // namespace protean

@@ -1,0 +1,120 @@
+#include "control/monitor.h"
+
+#include <algorithm>
+
+namespace protean {
+namespace {
+
+constexpr TimeNs kLatencyWindowNs = 15 * kNsPerS;
+constexpr TimeNs kTrendNs = kNsPerS;
+
+double demand(const LoadSample& sample) {
+  return static_cast<double>(sample.kv_blocks_used + sample.blocks_wanted);
+}
+
+}  // namespace
+
+Monitor::Monitor(const PolicyOptions& options)
+    : options_(options),
+      pressed_(options.entry_window_ns),
+      queued_(options.entry_window_ns),
+      forecast_(options.entry_window_ns),
+      demand_(options.entry_window_ns),
+      long_wait_(options.release_window_ns),
+      waiting_(options.release_window_ns),
+      preemptions_(options.release_window_ns),
+      arrivals_(options.release_window_ns),
+      arrived_tokens_(options.release_window_ns),
+      demand_trend_(kTrendNs),
+      arrivals_trend_(kTrendNs),
+      ttft_(kLatencyWindowNs),
+      tpot_(kLatencyWindowNs) {}
+
+bool Monitor::waits_long(const LoadSample& sample) const {
+  return sample.waiting > 0 && sample.oldest_wait_ns >= options_.queue_delay_ns;
+}
+
+bool Monitor::pressed(const LoadSample& sample) const {
+  const std::int64_t free = sample.kv_blocks - sample.kv_blocks_used;
+  const bool short_of_blocks =
+      sample.blocks_wanted > free || static_cast<double>(sample.kv_blocks_used) >=
+                                         options_.kv_high * static_cast<double>(sample.kv_blocks);
+  return short_of_blocks && waits_long(sample);
+}
+
+Monitor::Load Monitor::load(TimeNs now_ns) const {
+  return {.arrivals_per_s = arrivals_.per_s(now_ns), .tokens_per_s = arrived_tokens_.per_s(now_ns)};
+}
+
+// By requests or by tokens, whichever has fallen less.
+double Monitor::share_of_onset(const Load& load, TimeNs now_ns) const {
+  if (last_pressure_ns_ < 0 || now_ns - last_pressure_ns_ > options_.load_memory_ns) {
+    return 0;
+  }
+  const auto share = [](double now, double then) { return then > 0 ? now / then : 0.0; };
+  return std::max(share(load.arrivals_per_s, onset_.arrivals_per_s),
+                  share(load.tokens_per_s, onset_.tokens_per_s));
+}
+
+void Monitor::sample(const LoadSample& sample) {
+  const TimeNs now_ns = sample.at_ns;
+  const bool is_pressed = pressed(sample);
+  pressed_samples_ = is_pressed ? pressed_samples_ + 1 : 0;
+  relaxed_samples_ = is_pressed ? 0 : relaxed_samples_ + 1;
+
+  pressed_.set(now_ns, is_pressed ? 1 : 0);
+  queued_.set(now_ns, options_.queue_alone_ns > 0 && sample.waiting > 0 &&
+                              sample.oldest_wait_ns >= options_.queue_alone_ns
+                          ? 1
+                          : 0);
+  demand_.set(now_ns, demand(sample));
+  long_wait_.set(now_ns, waits_long(sample) ? 1 : 0);
+  waiting_.set(now_ns, sample.waiting);
+  preemptions_.add(now_ns, sample.preemptions_total - last_.preemptions_total);
+  arrivals_.add(now_ns, sample.arrivals_total - last_.arrivals_total);
+  arrived_tokens_.add(now_ns, sample.arrived_tokens_total - last_.arrived_tokens_total);
+
+  const Load load_now = load(now_ns);
+  demand_trend_.add(now_ns, demand(sample));
+  arrivals_trend_.add(now_ns, load_now.tokens_per_s);
+  const bool foreseen =
+      options_.forecast_ns > 0 &&
+      demand_trend_.after(options_.forecast_ns) > static_cast<double>(sample.kv_blocks) &&
+      arrivals_trend_.after(options_.forecast_ns) >= arrivals_trend_.level();
+  forecast_.set(now_ns, foreseen ? 1 : 0);
+
+  const bool under_pressure =
+      std::max(pressed_.mean(now_ns), queued_.mean(now_ns)) >= options_.entry_share;
+  if (under_pressure && !under_pressure_) {
+    onset_ = load_now;
+  }
+  under_pressure_ = under_pressure;
+  if (under_pressure) {
+    last_pressure_ns_ = now_ns;
+  }
+  last_ = sample;
+}
+
+Signals Monitor::signals(TimeNs now_ns) const {
+  const Load load_now = load(now_ns);
+  return {
+      .at_ns = now_ns,
+      .now = last_,
+      .pressed_share = pressed_.mean(now_ns),
+      .queued_share = queued_.mean(now_ns),
+      .forecast_share = forecast_.mean(now_ns),
+      .demand_max = demand_.max(now_ns),
+      .pressed_samples = pressed_samples_,
+      .relaxed_samples = relaxed_samples_,
+      .long_wait_share = long_wait_.mean(now_ns),
+      .waiting_mean = waiting_.mean(now_ns),
+      .preemptions = static_cast<std::int64_t>(preemptions_.total(now_ns)),
+      .arrivals_per_s = load_now.arrivals_per_s,
+      .arrived_tokens_per_s = load_now.tokens_per_s,
+      .load_share = share_of_onset(load_now, now_ns),
+      .demand_foreseen = options_.forecast_ns > 0 ? demand_trend_.after(options_.forecast_ns) : 0.0,
+      .ttft_p95_ns = ttft_.quantile(now_ns, 0.95),
+      .tpot_p95_ns = tpot_.quantile(now_ns, 0.95)};
+}
+
+}  // namespace protean

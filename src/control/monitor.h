@@ -1,0 +1,87 @@
+#pragma once
+
+#include <cstdint>
+
+#include "base/units.h"
+#include "control/load_sample.h"
+#include "control/policy_options.h"
+#include "control/rolling_window.h"
+#include "control/trend.h"
+
+namespace protean {
+
+// What is known of a replica's load at one moment: now, over the entry window, over the release
+// window. Plain values; the whole input of a decision besides the form.
+struct Signals {
+  TimeNs at_ns = 0;
+  LoadSample now;
+
+  // Of the entry window.
+  double pressed_share = 0;   // of its time: blocks short and somebody waiting long
+  double queued_share = 0;    // somebody waiting for queue_alone_ns
+  double forecast_share = 0;  // the demand foreseen to exceed all blocks
+  double demand_max = 0;      // blocks used and wanted
+  int pressed_samples = 0;    // the latest ones, all of them pressed
+  int relaxed_samples = 0;    // the latest ones, none of them pressed
+
+  // Of the release window.
+  double long_wait_share = 0;  // of its time: somebody waiting long
+  double waiting_mean = 0;
+  std::int64_t preemptions = 0;
+  double arrivals_per_s = 0;
+  double arrived_tokens_per_s = 0;
+  double load_share = 0;       // of the load at which pressure began lately; 0 if it never did
+  double demand_foreseen = 0;  // blocks, forecast_ns ahead
+
+  TimeNs ttft_p95_ns = 0;
+  TimeNs tpot_p95_ns = 0;
+};
+
+// The Serving Monitor (MorphServe section 4.1): rolling windows over what the engine sees, updated
+// in constant time and never computed anew from history. Single-threaded; times must not go back.
+class Monitor {
+ public:
+  explicit Monitor(const PolicyOptions& options);
+
+  void sample(const LoadSample& sample);
+  void first_token(TimeNs at_ns, TimeNs ttft_ns) { ttft_.add(at_ns, ttft_ns); }
+  void token_time(TimeNs at_ns, TimeNs tpot_ns) { tpot_.add(at_ns, tpot_ns); }
+
+  Signals signals(TimeNs now_ns) const;
+
+ private:
+  struct Load {
+    double arrivals_per_s = 0;
+    double tokens_per_s = 0;
+  };
+
+  bool waits_long(const LoadSample& sample) const;
+  bool pressed(const LoadSample& sample) const;
+  Load load(TimeNs now_ns) const;
+  double share_of_onset(const Load& load, TimeNs now_ns) const;
+
+  PolicyOptions options_;
+  LoadSample last_;
+  int pressed_samples_ = 0;
+  int relaxed_samples_ = 0;
+
+  RollingWindow pressed_;
+  RollingWindow queued_;
+  RollingWindow forecast_;
+  RollingWindow demand_;
+  RollingWindow long_wait_;
+  RollingWindow waiting_;
+  RollingCount preemptions_;
+  RollingCount arrivals_;
+  RollingCount arrived_tokens_;
+  Trend demand_trend_;
+  Trend arrivals_trend_;
+  RollingQuantile ttft_;
+  RollingQuantile tpot_;
+
+  bool under_pressure_ = false;  // over the whole entry window
+  TimeNs last_pressure_ns_ = -1;
+  Load onset_;  // when pressure began lately
+};
+
+}  // namespace protean

@@ -1,0 +1,126 @@
+#include "control/morph_policy.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace protean {
+namespace {
+
+double seconds(TimeNs ns) {
+  return static_cast<double>(ns) / static_cast<double>(kNsPerS);
+}
+
+double blocks_of(const Form& form) {
+  return static_cast<double>(form.kv.blocks);
+}
+
+// The first form from `from` on in which the demand takes at most this share of the blocks, or the
+// last there is.
+std::size_t first_with_room(const std::vector<Form>& path, std::size_t from, double demand,
+                            double share) {
+  std::size_t at = from;
+  while (at + 1 < path.size() && demand > share * blocks_of(path[at])) {
+    ++at;
+  }
+  return at;
+}
+
+std::string use_of_blocks(const LoadSample& now) {
+  return fmt::format("KV {} of {} blocks used, {} wanted, {} waiting for up to {:.0f} ms",
+                     now.kv_blocks_used, now.kv_blocks, now.blocks_wanted, now.waiting,
+                     1e3 * seconds(now.oldest_wait_ns));
+}
+
+}  // namespace
+
+MorphPolicy::MorphPolicy(const PolicyOptions& options, const FormBounds& bounds)
+    : options_(options), bounds_(bounds), path_(form_path(bounds, options.lowest)) {}
+
+// Where on the path a form is; beside it (an operator wished so), the first whose weights take no
+// more.
+std::size_t MorphPolicy::place_of(const Form& form) const {
+  const auto same = std::find_if(path_.begin(), path_.end(), [&](const Form& on_path) {
+    return on_path.layer_precision == form.layer_precision;
+  });
+  if (same != path_.end()) {
+    return static_cast<std::size_t>(same - path_.begin());
+  }
+  const std::int64_t page_bytes = bounds_.budget.page_bytes;
+  const std::int64_t pages = weight_pages(bounds_.spec, form, page_bytes);
+  const auto smaller = std::find_if(path_.begin(), path_.end(), [&](const Form& on_path) {
+    return weight_pages(bounds_.spec, on_path, page_bytes) <= pages;
+  });
+  return static_cast<std::size_t>(smaller - path_.begin()) - (smaller == path_.end() ? 1 : 0);
+}
+
+std::optional<Wanted> MorphPolicy::decide(const Signals& signals, const Form& current) const {
+  const std::size_t at = place_of(current);
+  if (options_.rule == MorphRule::kPaper) {
+    return paper_rule(signals, at);
+  }
+  // What is already on its way is not asked for again; a shrinking cache may be called off.
+  if (signals.now.kv_blocks >= current.kv.blocks) {
+    if (auto wanted = lower(signals, at)) {
+      return wanted;
+    }
+  }
+  return signals.now.kv_blocks == current.kv.blocks ? raise(signals, at) : std::nullopt;
+}
+
+std::optional<Wanted> MorphPolicy::lower(const Signals& signals, std::size_t at) const {
+  const LoadSample& now = signals.now;
+  const bool pressed = signals.pressed_share >= options_.entry_share &&
+                       signals.pressed_samples >= options_.entry_samples;
+  const bool queued = signals.queued_share >= options_.entry_share && now.waiting > 0;
+  const bool foreseen = signals.forecast_share >= options_.entry_share;
+  if ((!pressed && !queued && !foreseen) || at + 1 == path_.size()) {
+    return std::nullopt;
+  }
+  const auto lacking = static_cast<double>(now.kv_blocks_used + now.blocks_wanted);
+  const double demand = foreseen ? std::max(lacking, signals.demand_foreseen) : lacking;
+  const auto most = static_cast<std::size_t>(
+      std::ceil(options_.longest_step * static_cast<double>(path_.size())));
+  const std::size_t to = std::min(first_with_room(path_, at + 1, demand, options_.fill_after_entry),
+                                  at + std::max<std::size_t>(most, 1));
+  const std::string_view why = pressed  ? "blocks are short"
+                               : queued ? "the queue is long"
+                                        : "blocks will be short";
+  return Wanted{path_[to], fmt::format("{}: {}", why, use_of_blocks(now))};
+}
+
+std::optional<Wanted> MorphPolicy::raise(const Signals& signals, std::size_t at) const {
+  const LoadSample& now = signals.now;
+  const bool quiet = signals.long_wait_share == 0 && signals.waiting_mean <= 0.5 &&
+                     signals.preemptions == 0 && signals.load_share <= options_.release_load;
+  if (at == 0 || !quiet) {
+    return std::nullopt;
+  }
+  const double demand = std::max(signals.demand_max, signals.demand_foreseen);
+  const std::size_t to = first_with_room(path_, 0, demand, options_.release_fill);
+  if (to >= at) {
+    return std::nullopt;
+  }
+  return Wanted{path_[to], fmt::format("pressure is over, load {:.0f} % of then: {}",
+                                       100 * signals.load_share, use_of_blocks(now))};
+}
+
+// One layer lower after so many pressed samples in a row, one higher after so many relaxed ones.
+std::optional<Wanted> MorphPolicy::paper_rule(const Signals& signals, std::size_t at) const {
+  const LoadSample& now = signals.now;
+  const std::size_t step = bounds_.halves ? 2 : 1;
+  const double used = static_cast<double>(now.kv_blocks_used);
+  if (signals.pressed_samples >= options_.entry_samples && at + 1 < path_.size()) {
+    return Wanted{path_[std::min(at + step, path_.size() - 1)],
+                  fmt::format("over thresholds: {}", use_of_blocks(now))};
+  }
+  if (signals.relaxed_samples >= options_.entry_samples && now.waiting == 0 && at > 0 &&
+      used <= options_.kv_high * blocks_of(path_[at - std::min(step, at)])) {
+    return Wanted{path_[at - std::min(step, at)],
+                  fmt::format("under thresholds: {}", use_of_blocks(now))};
+  }
+  return std::nullopt;
+}
+
+}  // namespace protean

@@ -1,0 +1,200 @@
+#include "control/plan_morph.h"
+
+#include <algorithm>
+#include <numeric>
+#include <optional>
+#include <vector>
+
+#include "base/units.h"
+
+namespace protean {
+namespace {
+
+constexpr std::int64_t kResizes = 4;  // about so many, whatever the number of halves
+
+// Builds a morph step by step, keeping account of the pages.
+class Planner {
+ public:
+  Planner(Form from, const Form& to, const ModelSpec& spec, const PageBudget& budget)
+      : form_(std::move(from)), to_(to), spec_(spec), budget_(budget) {
+    free_ = budget.pages - form_pages(spec, form_, budget.page_bytes);
+    resize_ =
+        std::max<std::int64_t>(ceil_div(std::abs(to.kv.blocks - form_.kv.blocks), kResizes), 1);
+  }
+
+  Status swap(const SwapHalf& swap) {
+    const std::int64_t needed = pages_for(swap);
+    if (needed > free_) {
+      shrink_by_pages(needed - free_);
+    }
+    if (needed > free_) {
+      return lacking(needed - free_, to_string(swap));
+    }
+    take(swap);
+    return {};
+  }
+
+  // As many blocks as the pages that are free allow, if that is worth a step.
+  void grow(bool finally) {
+    const std::int64_t pages =
+        kv_pages(spec_, form_.kv, budget_.page_bytes) + free_ - budget_.reserve;
+    const std::int64_t blocks = std::min(
+        to_.kv.blocks,
+        kv_blocks_in(spec_, form_.kv, std::max<std::int64_t>(pages, 0), budget_.page_bytes));
+    const std::int64_t more = blocks - form_.kv.blocks;
+    if (more >= resize_ || (finally && more > 0)) {
+      take(ResizeKv{blocks});
+    }
+  }
+
+  void shrink_to_end() {
+    if (form_.kv.blocks > to_.kv.blocks) {
+      take(ResizeKv{to_.kv.blocks});
+    }
+  }
+
+  Status finish() {
+    if (form_ == to_) {
+      return {};
+    }
+    return lacking(kv_pages(spec_, to_.kv, budget_.page_bytes) -
+                       kv_pages(spec_, form_.kv, budget_.page_bytes) - free_ + budget_.reserve,
+                   to_string(ResizeKv{to_.kv.blocks}));
+  }
+
+  std::vector<MorphStep> steps() { return std::move(steps_); }
+
+ private:
+  // Before the step: for the new variant beside the old one, and so that the reserve is there
+  // after.
+  std::int64_t pages_for(const SwapHalf& swap) const {
+    const Precision now = form_.layer_precision[static_cast<std::size_t>(swap.layer)].of(swap.half);
+    const std::int64_t pages = half_pages(spec_, swap.half, swap.to, budget_.page_bytes);
+    return std::max(
+        pages, pages - half_pages(spec_, swap.half, now, budget_.page_bytes) + budget_.reserve);
+  }
+
+  void shrink_by_pages(std::int64_t pages) {
+    const std::int64_t kept = kv_pages(spec_, form_.kv, budget_.page_bytes) - pages;
+    const std::int64_t blocks = std::min(
+        form_.kv.blocks - resize_,
+        kv_blocks_in(spec_, form_.kv, std::max<std::int64_t>(kept, 0), budget_.page_bytes));
+    if (form_.kv.blocks > to_.kv.blocks) {
+      take(ResizeKv{std::max(to_.kv.blocks, blocks)});
+    }
+  }
+
+  void take(const MorphStep& step) {
+    form_ = after(std::move(form_), step);
+    free_ = budget_.pages - form_pages(spec_, form_, budget_.page_bytes);
+    steps_.push_back(step);
+  }
+
+  Error lacking(std::int64_t pages, const std::string& step) const {
+    return make_error(ErrorCode::kExhausted,
+                      "{} lacks {}: lower more layers, take fewer KV blocks or give more memory",
+                      step, format_bytes(pages * budget_.page_bytes));
+  }
+
+  Form form_;
+  const Form& to_;
+  const ModelSpec& spec_;
+  const PageBudget& budget_;
+  std::int64_t free_ = 0;
+  std::int64_t resize_ = 1;  // blocks, at least
+  std::vector<MorphStep> steps_;
+};
+
+std::vector<SwapHalf> swaps_between(const Form& from, const Form& to, std::span<const int> order) {
+  std::vector<SwapHalf> swaps;
+  for (const int layer : order) {
+    const auto index = static_cast<std::size_t>(layer);
+    for (const LayerHalf half : kLayerHalves) {
+      const Precision wanted = to.layer_precision[index].of(half);
+      if (from.layer_precision[index].of(half) != wanted) {
+        swaps.push_back({.layer = layer, .half = half, .to = wanted});
+      }
+    }
+  }
+  return swaps;
+}
+
+}  // namespace
+
+std::int64_t reserve_pages(const ModelSpec& spec, std::span<const Precision> ladder,
+                           std::int64_t page_bytes) {
+  std::int64_t pages = 0;
+  for (std::size_t i = 1; i < ladder.size(); ++i) {
+    for (const LayerHalf half : kLayerHalves) {
+      pages = std::max(pages, half_pages(spec, half, ladder[i], page_bytes));
+    }
+  }
+  return pages;
+}
+
+std::int64_t pages_to_prepare(const ModelSpec& spec, const Form& form, const MorphStep& step,
+                              std::int64_t page_bytes) {
+  if (const auto* swap = std::get_if<SwapHalf>(&step)) {
+    return half_pages(spec, swap->half, swap->to, page_bytes);
+  }
+  return std::max<std::int64_t>(
+      0, kv_pages(spec, after(form, step).kv, page_bytes) - kv_pages(spec, form.kv, page_bytes));
+}
+
+Result<Morph> plan_morph(const Form& from, const Form& to, const ModelSpec& spec,
+                         const PageBudget& budget, std::span<const int> order) {
+  const auto layers = static_cast<std::size_t>(spec.layers);
+  Form only = to;
+  only.layer_precision = from.layer_precision;
+  only.kv.blocks = from.kv.blocks;
+  if (only != from || from.layer_precision.size() != layers ||
+      to.layer_precision.size() != layers || to.kv.blocks <= 0) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "no morph leads from '{}' to '{}': precisions of layers and a number of KV "
+                      "blocks above 0 are what can change",
+                      to_string(from), to_string(to));
+  }
+  const std::int64_t missing =
+      form_pages(spec, to, budget.page_bytes) + budget.reserve - budget.pages;
+  if (missing > 0) {
+    return make_error(ErrorCode::kExhausted,
+                      "'{}' lacks {}: lower more layers, take fewer KV blocks or give more memory",
+                      to_string(to), format_bytes(missing * budget.page_bytes));
+  }
+  std::vector<int> all(order.begin(), order.end());
+  if (all.empty()) {
+    all.resize(layers);
+    std::iota(all.begin(), all.end(), 0);
+  }
+  std::vector<SwapHalf> lowering = swaps_between(from, to, all);
+  const auto is_lowering = [&](const SwapHalf& swap) {
+    const Precision now = from.layer_precision[static_cast<std::size_t>(swap.layer)].of(swap.half);
+    return half_pages(spec, swap.half, swap.to, budget.page_bytes) <=
+           half_pages(spec, swap.half, now, budget.page_bytes);
+  };
+  const auto middle = std::stable_partition(lowering.begin(), lowering.end(), is_lowering);
+  std::vector<SwapHalf> raising(std::make_reverse_iterator(lowering.end()),
+                                std::make_reverse_iterator(middle));
+  lowering.erase(middle, lowering.end());
+
+  Planner planner(from, to, spec, budget);
+  for (const SwapHalf& swap : lowering) {
+    if (Status done = planner.swap(swap); !done) {
+      return done.error();
+    }
+    planner.grow(false);
+  }
+  planner.grow(true);
+  for (const SwapHalf& swap : raising) {
+    if (Status done = planner.swap(swap); !done) {
+      return done.error();
+    }
+  }
+  planner.shrink_to_end();
+  if (Status done = planner.finish(); !done) {
+    return done.error();
+  }
+  return Morph{.steps = planner.steps()};
+}
+
+}  // namespace protean

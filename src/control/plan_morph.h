@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "base/result.h"
+#include "contract/form.h"
+#include "contract/model_spec.h"
+#include "contract/morph.h"
+#include "cost/pages.h"
+
+namespace protean {
+
+// Pages that have to stay free so that any half can be filled at a precision of the ladder below
+// its first while the old one still serves: what PageBudget::reserve should be.
+std::int64_t reserve_pages(const ModelSpec& spec, std::span<const Precision> ladder,
+                           std::int64_t page_bytes);
+
+// Pages that preparing the step takes from the free ones before its commit gives any back. Steps of
+// a plan may be prepared while earlier ones are not committed yet if there are so many.
+std::int64_t pages_to_prepare(const ModelSpec& spec, const Form& form, const MorphStep& step,
+                              std::int64_t page_bytes);
+
+// Steps from one form to another, of which every prefix is legal, fits the budget and leaves its
+// reserve free, with the pages to prepare each step free when those before it are committed.
+// Lowering comes first and the KV cache grows as its pages come free; then it shrinks by what the
+// next raised halves need. A few large resizes rather than one for each half. Layers are taken in
+// `order` (empty: front to back), raised ones in its reverse. kInvalidArgument: the forms differ in
+// more than precisions and KV blocks. kExhausted: does not fit; says by how many bytes.
+Result<Morph> plan_morph(const Form& from, const Form& to, const ModelSpec& spec,
+                         const PageBudget& budget, std::span<const int> order = {});
+
+}  // namespace protean

@@ -1,0 +1,57 @@
+#pragma once
+
+#include "base/units.h"
+#include "contract/morph.h"
+
+namespace protean {
+
+enum class MorphRule {
+  kSteady,  // enters on shares of a window, leaves on quiet and on a load that has fallen
+  kPaper,   // threshold and short persistence, both ways (MorphServe sections 4.1 and 6)
+};
+
+// When a form is left for one of lower precision, and when for one of higher. All thresholds are of
+// observations within windows; nothing counts what was commanded before.
+struct PolicyOptions {
+  MorphRule rule = MorphRule::kSteady;
+
+  // Pressure: blocks are short, being used to this share or wanted beyond what is free, and
+  // somebody waits so long. A full cache without a queue is good use of memory; a queue without a
+  // full cache wants compute, which fewer bits give less of.
+  double kv_high = 0.85;
+  TimeNs queue_delay_ns = 100 * kNsPerMs;
+
+  // Entry: pressure for this share of the window, in so many samples at least, and still.
+  TimeNs entry_window_ns = kNsPerS;
+  double entry_share = 0.8;
+  int entry_samples = 3;
+  // A queue that waits so long is a reason although blocks are free, for a step at a time: fewer
+  // bits read make decoding faster. 0: never.
+  TimeNs queue_alone_ns = 500 * kNsPerMs;
+
+  // The next form is the first in which the demand takes at most this share of the blocks, but at
+  // most this share of the way from the first form to the last at once.
+  double fill_after_entry = 0.85;
+  double longest_step = 0.5;
+  Precision lowest = Precision::kW4;
+
+  // Release: nobody waited long and none was preempted in the window, the demand takes at most this
+  // share of the blocks that the higher form has, and the load has fallen to this share of what it
+  // was when pressure began. Without the last, a load that only fewer bits can carry would be
+  // followed up and down; it is forgotten after load_memory.
+  TimeNs release_window_ns = 4 * kNsPerS;
+  double release_fill = 0.7;
+  double release_load = 0.8;
+  TimeNs load_memory_ns = 60 * kNsPerS;
+
+  // Entry before there is a queue: the demand will be above all blocks that far ahead, and arrivals
+  // do not fall. 0: off.
+  TimeNs forecast_ns = 0;
+};
+
+// What each mode trades. accuracy: waits 3 s before it acts, goes in small steps, never below w8: a
+// short burst queues instead. balanced: the values above. performance: acts within 300 ms, all the
+// way at once where blocks are missing, for a queue alone too, down to w3 where that is allowed.
+PolicyOptions options_for(MorphMode mode);
+
+}  // namespace protean
