@@ -150,7 +150,7 @@ std::optional<StepPlan> Scheduler::next_step(TimeNs now_ns) {
   const std::int64_t preemptions_before = totals_.preemptions_total;
   schedule_decodes(plan);
   schedule_prefills(plan);
-  if (totals_.preemptions_total == preemptions_before) {
+  if (totals_.preemptions_total == preemptions_before || running_.empty()) {
     admit_waiting(plan);  // not while KV is short: it would only be preempted again
   }
   if (plan.slices.empty()) {

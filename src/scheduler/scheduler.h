@@ -133,7 +133,8 @@ class Scheduler {
   Demand demand() const;              // O(1)
   // Nothing runs or can run, and those who wait need a larger KV.
   bool waits_for_larger_kv() const;
-  std::vector<RequestId> too_large() const;  // those who wait for that
+  std::vector<RequestId> too_large() const;                 // those who wait for that
+  bool has_too_large() const { return too_large_by_ > 0; }  // of late, O(1)
 
   // How many tokens of a prompt the prefix cache does not have now.
   std::int64_t tokens_to_compute(const Request& request) const;

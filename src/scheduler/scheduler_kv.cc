@@ -152,10 +152,12 @@ Demand Scheduler::demand() const {
     waiting_need = (1.0 - hit_share_) * admissible * static_cast<double>(waiting_blocks_);
     demand.waiting_since_ns = waiting_since_.begin()->first;
   }
-  demand.blocks_wanted = static_cast<std::int64_t>(std::llround(waiting_need)) + decodes_short_;
   const std::int64_t available = pool_.free() - pool_.leaving();
-  demand.blocks_short =
-      std::max({std::int64_t{0}, too_large_by_, demand.blocks_wanted - available});
+  demand.blocks_wanted = static_cast<std::int64_t>(std::llround(waiting_need)) + decodes_short_;
+  if (too_large_by_ > 0) {
+    demand.blocks_wanted = std::max(demand.blocks_wanted, too_large_by_ + available);
+  }
+  demand.blocks_short = std::max(std::int64_t{0}, demand.blocks_wanted - available);
   return demand;
 }
 
