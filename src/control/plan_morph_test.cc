@@ -1,0 +1,167 @@
+#include "control/plan_morph.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <numeric>
+#include <random>
+
+#include "control/scene_for_test.h"
+
+namespace protean {
+namespace {
+
+constexpr std::array kAll = {Precision::kBf16, Precision::kW8, Precision::kW4, Precision::kW3};
+
+int resizes(const Morph& morph) {
+  return static_cast<int>(
+      std::count_if(morph.steps.begin(), morph.steps.end(),
+                    [](const MorphStep& step) { return std::holds_alternative<ResizeKv>(step); }));
+}
+
+// Every prefix is legal, fits and keeps the reserve; every step finds the pages to prepare it.
+void expect_sound(const Morph& morph, const Form& from, const Form& to, const FormBounds& bounds) {
+  const DeviceSpec device{.id = DeviceId{0}};
+  const PageBudget& budget = bounds.budget;
+  Form form = from;
+  for (const MorphStep& step : morph.steps) {
+    SCOPED_TRACE(to_string(step));
+    const std::int64_t free = budget.pages - form_pages(bounds.spec, form, budget.page_bytes);
+    EXPECT_LE(pages_to_prepare(bounds.spec, form, step, budget.page_bytes), free);
+    const Form next = after(form, step);
+    EXPECT_NE(next, form) << "a step that does nothing";
+    form = next;
+    const Status legal = validate(form, bounds.spec, std::span(&device, 1));
+    EXPECT_TRUE(legal.ok()) << legal.error().message;
+    EXPECT_LE(form_pages(bounds.spec, form, budget.page_bytes) + budget.reserve, budget.pages);
+    EXPECT_LE(form.kv.blocks, std::max(from.kv.blocks, to.kv.blocks));
+    EXPECT_GE(form.kv.blocks, std::min(from.kv.blocks, to.kv.blocks));
+  }
+  EXPECT_EQ(form, to);
+}
+
+class PlanMorph : public ::testing::Test {
+ protected:
+  Form random_form() {
+    Form form = bounds_.full;
+    // Sometimes alike in all layers, sometimes wild.
+    const bool alike = random_() % 3 == 0;
+    const Precision one = kAll[random_() % kAll.size()];
+    for (LayerPrecision& layer : form.layer_precision) {
+      for (const LayerHalf half : kLayerHalves) {
+        layer.of(half) = alike ? one : kAll[random_() % kAll.size()];
+      }
+    }
+    const PageBudget& budget = bounds_.budget;
+    const std::int64_t most = kv_blocks_in(
+        bounds_.spec, form.kv,
+        budget.pages - budget.reserve - weight_pages(bounds_.spec, form, budget.page_bytes),
+        budget.page_bytes);
+    form.kv.blocks = random_() % 2 == 0 ? most : 1 + static_cast<std::int64_t>(random_()) % most;
+    return form;
+  }
+
+  std::mt19937 random_{7};
+  FormBounds bounds_ = bounds_for_test();
+};
+
+TEST_F(PlanMorph, EveryPrefixOfAnyMorphIsSound) {
+  for (int i = 0; i < 500; ++i) {
+    bounds_ = bounds_for_test(2 + static_cast<int>(random_() % 20),
+                              0.01 + 0.1 * static_cast<double>(random_() % 9));
+    const Form from = random_form();
+    const Form to = random_form();
+    std::vector<int> order(bounds_.full.layer_precision.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::shuffle(order.begin(), order.end(), random_);
+    const auto morph = plan_morph(from, to, bounds_.spec, bounds_.budget, order);
+    ASSERT_TRUE(morph.ok()) << morph.error().message << "\n"
+                            << to_string(from) << "\n"
+                            << to_string(to);
+    expect_sound(*morph, from, to, bounds_);
+    EXPECT_LE(resizes(*morph), 6) << to_string(from) << "\n" << to_string(to);
+    if (HasFailure()) {
+      FAIL() << to_string(from) << "\n" << to_string(to);
+    }
+  }
+}
+
+TEST_F(PlanMorph, KvGrowsBeforeTheLastLayerIsLowered) {
+  const std::vector<Form> path = form_path(bounds_, Precision::kW8);
+  const auto morph = plan_morph(path.front(), path.back(), bounds_.spec, bounds_.budget);
+  ASSERT_TRUE(morph.ok());
+  expect_sound(*morph, path.front(), path.back(), bounds_);
+  const auto first = std::find_if(morph->steps.begin(), morph->steps.end(), [](const auto& step) {
+    return std::holds_alternative<ResizeKv>(step);
+  });
+  EXPECT_LT(first - morph->steps.begin(), 12) << "of 32 swaps";
+  EXPECT_GE(resizes(*morph), 3);
+}
+
+TEST_F(PlanMorph, LayersGoDownInTheirOrderAndUpInItsReverse) {
+  std::vector<int> order(16);
+  std::iota(order.rbegin(), order.rend(), 0);
+  const std::vector<Form> path = form_path(bounds_, Precision::kW8);
+  const auto layers = [&](const Form& from, const Form& to) {
+    std::vector<int> found;
+    const auto morph = plan_morph(from, to, bounds_.spec, bounds_.budget, order);
+    for (const MorphStep& step : morph.value().steps) {
+      const auto* swap = std::get_if<SwapHalf>(&step);
+      if (swap != nullptr && (found.empty() || found.back() != swap->layer)) {
+        found.push_back(swap->layer);
+      }
+    }
+    return found;
+  };
+  EXPECT_EQ(layers(path.front(), path.back()), order);
+  EXPECT_EQ(layers(path.back(), path.front()), std::vector<int>(order.rbegin(), order.rend()));
+}
+
+TEST_F(PlanMorph, NothingToDoIsNoStep) {
+  const auto morph = plan_morph(bounds_.full, bounds_.full, bounds_.spec, bounds_.budget);
+  ASSERT_TRUE(morph.ok());
+  EXPECT_TRUE(morph->steps.empty());
+}
+
+TEST_F(PlanMorph, SaysHowManyBytesAreMissing) {
+  Form more = bounds_.full;
+  const std::int64_t block = kv_block_bytes(bounds_.spec, more.kv);
+  more.kv.blocks += 10 * bounds_.budget.page_bytes / block;
+  const auto morph = plan_morph(bounds_.full, more, bounds_.spec, bounds_.budget);
+  ASSERT_FALSE(morph.ok());
+  EXPECT_EQ(morph.error().code, ErrorCode::kExhausted);
+  const std::string bytes = format_bytes(10 * bounds_.budget.page_bytes);
+  EXPECT_NE(morph.error().message.find(bytes), std::string::npos) << morph.error().message;
+}
+
+// An operator's forms may have been made for another reserve: then the swap itself says so.
+TEST_F(PlanMorph, RefusesASwapThatHasNoRoomBesideTheOldVariant) {
+  bounds_.budget.pages -= bounds_.budget.reserve;
+  bounds_.budget.reserve = 0;
+  bounds_.full = form_path(bounds_, Precision::kBf16).front();
+  Form lower = bounds_.full;
+  lower.layer_precision[3].mlp = Precision::kW8;
+  const auto morph = plan_morph(bounds_.full, lower, bounds_.spec, bounds_.budget);
+  ASSERT_FALSE(morph.ok());
+  EXPECT_EQ(morph.error().code, ErrorCode::kExhausted);
+  EXPECT_NE(morph.error().message.find("layer 3 mlp to w8 lacks"), std::string::npos)
+      << morph.error().message;
+}
+
+TEST_F(PlanMorph, RefusesWhatIsNoMorph) {
+  Form other = bounds_.full;
+  other.kv.block_tokens = 32;
+  EXPECT_FALSE(plan_morph(bounds_.full, other, bounds_.spec, bounds_.budget).ok());
+  other = bounds_.full;
+  other.layer_precision.pop_back();
+  EXPECT_FALSE(plan_morph(bounds_.full, other, bounds_.spec, bounds_.budget).ok());
+  other = bounds_.full;
+  other.kv.blocks = 0;
+  const auto morph = plan_morph(bounds_.full, other, bounds_.spec, bounds_.budget);
+  ASSERT_FALSE(morph.ok());
+  EXPECT_EQ(morph.error().code, ErrorCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace protean

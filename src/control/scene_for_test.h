@@ -1,0 +1,41 @@
+#pragma once
+
+#include <vector>
+
+#include "contract/form.h"
+#include "control/form_path.h"
+#include "control/plan_morph.h"
+#include "cost/memory.h"
+#include "cost/pages.h"
+
+namespace protean {
+
+// A model whose pages are many to a half, and a device that is half weights and half KV.
+inline ModelSpec spec_for_test(int layers = 16) {
+  ModelSpec spec;
+  spec.architecture = "llama";
+  spec.layers = layers;
+  spec.hidden = 768;
+  spec.ffn = 2048;
+  spec.vocab = 32000;
+  spec.attention = {.heads = 12, .kv_heads = 4, .head_dim = 64};
+  return spec;
+}
+
+inline FormBounds bounds_for_test(int layers = 16, double kv_share = 0.5) {
+  FormBounds bounds;
+  bounds.spec = spec_for_test(layers);
+  bounds.ladder = {Precision::kBf16, Precision::kW8, Precision::kW4};
+  bounds.full = single_device_form(bounds.spec, Precision::kBf16, DeviceId{0},
+                                   {.block_tokens = 16, .blocks = 1});
+  PageBudget& budget = bounds.budget;
+  budget.page_bytes = page_bytes_for(bounds.spec);
+  budget.reserve = reserve_pages(bounds.spec, bounds.ladder, budget.page_bytes);
+  const auto weights =
+      static_cast<double>(weight_pages(bounds.spec, bounds.full, budget.page_bytes));
+  budget.pages = budget.reserve + static_cast<std::int64_t>(weights / (1 - kv_share));
+  bounds.full = form_path(bounds, Precision::kBf16).front();
+  return bounds;
+}
+
+}  // namespace protean
