@@ -195,6 +195,8 @@ def main(root):
             (head + "Transfer-Encoding: chunked\r\n\r\n2;a=b\r\n{}\r\n0\r\nT: t\r\n\r\n").encode()],
         "gguf": [gguf()],
         "safetensors": [safetensors()],
+        # Of an even length: the fuzzer computes the checksum.
+        "variant_file": [b"PROTEANV" + struct.pack("<IIII16xQQ", 1, 3, 1, 4, 4096, 7)],
         "hf_config": [text(CONFIG), text({**CONFIG, "rope_scaling": ROPE})],
         "tokenizer_json": [text(TOKENIZER), text(BYTE_LEVEL)],
         "sentencepiece_model": [sentencepiece()],

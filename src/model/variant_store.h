@@ -1,0 +1,95 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "base/result.h"
+#include "model/checkpoint.h"
+#include "model/variant_file.h"
+#include "model/weights.h"
+
+namespace protean {
+
+// Where weights are packed from, and the files that tell it from others.
+struct VariantSource {
+  std::shared_ptr<const Checkpoint> checkpoint;
+  std::filesystem::path path;
+};
+
+struct VariantStoreOptions {
+  std::filesystem::path directory;  // empty: default_variant_directory()
+  std::vector<Precision> precisions = {Precision::kBf16, Precision::kW8, Precision::kW4,
+                                       Precision::kW3};  // that are kept on disk
+};
+
+// $XDG_CACHE_HOME/protean or ~/.cache/protean; empty where neither is set.
+std::filesystem::path default_variant_directory();
+
+// Every half of every layer at every precision, packed once and kept on disk, so that memory need
+// hold only what serves (MorphServe section 4.3 keeps all of them in host memory). A file for each,
+// so that damage or a full disk costs one of them, and any number of processes may read and pack.
+// What disk cannot give is packed from the checkpoint: a cache that is missing, damaged or not
+// writable costs time and a warning, never an answer. Any thread; the checkpoints are the store's
+// alone while it works, because they are read by one thread at a time.
+class VariantStore {
+ public:
+  // A precision with a source of its own, such as a copy that `protean quantize` made, is packed
+  // from that: its norms, which carry the scales, move with its matrices.
+  static Result<std::unique_ptr<VariantStore>> open(
+      const VariantSource& model, const std::map<Precision, VariantSource>& sources = {},
+      VariantStoreOptions options = {});
+
+  const ModelSpec& spec() const { return spec_; }
+  std::int64_t size(const HalfVariant& which) const {
+    return half_size(spec_, which.half, which.precision);
+  }
+
+  // Fills 64-byte-aligned memory of size(which), paced. Fails with kUnavailable when told to stop,
+  // else only where neither the file nor the checkpoint has the weights.
+  Status read(const HalfVariant& which, std::span<std::byte> memory, const Pace& pace = {});
+
+  // Packs what is not there, or by its header not right. Fails where nothing can be kept, after
+  // which reading goes on as above; kUnavailable when told to stop (asked between panels).
+  using Progress = std::function<void(std::int64_t done, std::int64_t total)>;  // halves
+  Status pack_missing(const Progress& progress = {}, const Pace& pace = {});
+
+  // The folder of the model's own variants, where what is known of them is kept too; empty where
+  // nothing can be kept.
+  std::filesystem::path model_directory() const;
+  const ModelIdentity& model() const { return model_; }
+  std::int64_t packed_on_demand() const { return packed_on_demand_; }  // because disk had them not
+  std::int64_t damaged_found() const { return damaged_found_; }
+
+ private:
+  struct Source {
+    std::shared_ptr<const Checkpoint> checkpoint;
+    ModelIdentity identity;
+    std::filesystem::path folder;  // empty: nothing is kept
+  };
+
+  VariantStore(const ModelSpec& spec, std::vector<Precision> precisions);
+  Status add_source(Precision precision, const VariantSource& source,
+                    const std::filesystem::path& directory);
+  std::filesystem::path file_of(const HalfVariant& which) const;  // empty: not kept
+  Status pack(const HalfVariant& which, std::byte* memory, const Pace& pace);
+  void keep(const HalfVariant& which, std::span<const std::byte> body);
+  Status pack_one(const HalfVariant& which, const Pace& pace);
+
+  const ModelSpec spec_;
+  const std::vector<Precision> precisions_;
+  ModelIdentity model_;
+  std::map<Precision, Source> sources_;
+  std::mutex packing_;  // checkpoints are read by one thread at a time
+  std::atomic<bool> keeping_ = true;
+  std::atomic<std::int64_t> packed_on_demand_ = 0;
+  std::atomic<std::int64_t> damaged_found_ = 0;
+};
+
+}  // namespace protean
