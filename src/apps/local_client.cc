@@ -38,8 +38,8 @@ Result<std::unique_ptr<LocalClient>> LocalClient::open(const ModelOptions& optio
     log::warning("{}", warning);
   }
   std::unique_ptr<LocalClient> client(new LocalClient(*std::move(files), *std::move(sizing)));
-  auto replica = Replica::start(options, client->sizing_, *client->files_.checkpoint,
-                                client->inbox_, *client->outputs_);
+  auto replica = Replica::start({.model = options, .sizing = client->sizing_},
+                                *client->files_.checkpoint, client->inbox_, *client->outputs_);
   if (!replica.ok()) {
     return replica.error();
   }

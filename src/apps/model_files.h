@@ -14,7 +14,7 @@ namespace protean {
 // Everything a model path holds, opened and checked; weights are still on disk.
 struct ModelFiles {
   std::string name;  // the path's last component, without .gguf
-  std::unique_ptr<Checkpoint> checkpoint;
+  std::shared_ptr<Checkpoint> checkpoint;
   std::unique_ptr<Tokenizer> tokenizer;
   ChatFiles chat;  // template_source is empty when ChatML stands in
   ChatTemplate chat_template;

@@ -19,26 +19,38 @@ std::chrono::steady_clock::time_point steady_time(TimeNs at_ns) {
 
 }  // namespace
 
-Result<std::unique_ptr<Replica>> Replica::start(const ModelOptions& options, const Sizing& sizing,
+Result<std::unique_ptr<Replica>> Replica::start(const ReplicaOptions& options,
                                                 const Checkpoint& checkpoint, Inbox& inbox,
                                                 TokenSink& sink) {
-  const WorkerOptions worker_options{.form = sizing.form,
-                                     .threads = sizing.device.cores,
-                                     .max_step_tokens = options.max_num_batched_tokens,
-                                     .max_positions = sizing.max_model_len};
+  const ModelOptions& model = options.model;
+  const Sizing& sizing = options.sizing;
+  WorkerOptions worker_options{.form = sizing.form,
+                               .threads = sizing.device.cores,
+                               .max_step_tokens = model.max_num_batched_tokens,
+                               .max_positions = sizing.max_model_len};
+  if (options.morph) {
+    worker_options.pages = sizing.budget;
+    worker_options.read_half = [variants = options.variants](const HalfVariant& which,
+                                                             std::byte* memory, const Pace& pace) {
+      return variants->read(which, {memory, static_cast<std::size_t>(variants->size(which))}, pace);
+    };
+  }
+  const auto tell = [&inbox](auto what) { inbox.push({steady_now_ns(), std::move(what)}); };
   auto worker = CpuWorker::create(worker_options, checkpoint, progress_bar("loading"),
-                                  [&inbox](StepResult result) {
-                                    inbox.push({steady_now_ns(), StepDone{std::move(result)}});
-                                  });
+                                  [tell](StepResult result) { tell(StepDone{std::move(result)}); },
+                                  {.ready = [tell](MorphReady ready) { tell(std::move(ready)); },
+                                   .done = [tell](MorphDone done) { tell(done); }});
   if (!worker.ok()) {
     return worker.error();
   }
   const EngineConfig config{.scheduler = {.kv_blocks = sizing.form.kv.blocks,
+                                          .largest_kv_blocks = sizing.largest_kv_blocks,
                                           .block_tokens = sizing.form.kv.block_tokens,
-                                          .max_num_seqs = options.max_num_seqs,
-                                          .max_num_batched_tokens = options.max_num_batched_tokens,
+                                          .max_num_seqs = model.max_num_seqs,
+                                          .max_num_batched_tokens = model.max_num_batched_tokens,
                                           .max_model_len = sizing.max_model_len,
-                                          .prefix_caching = options.prefix_caching}};
+                                          .prefix_caching = model.prefix_caching},
+                            .morph = options.morph};
   return std::unique_ptr<Replica>(new Replica(config, *std::move(worker), inbox, sink));
 }
 

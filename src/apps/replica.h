@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <thread>
 
 #include "apps/options.h"
@@ -9,7 +10,9 @@
 #include "base/bounded_queue.h"
 #include "base/result.h"
 #include "engine/engine.h"
+#include "engine/morph_config.h"
 #include "model/checkpoint.h"
+#include "model/variant_store.h"
 #include "ports/event.h"
 #include "ports/token_sink.h"
 #include "worker/cpu_worker.h"
@@ -18,12 +21,20 @@ namespace protean {
 
 using Inbox = BoundedQueue<Event>;
 
+// What a replica is made of, beyond its model.
+struct ReplicaOptions {
+  ModelOptions model;
+  Sizing sizing;
+  std::optional<MorphConfig> morph;        // nothing: the form stays
+  std::shared_ptr<VariantStore> variants;  // where weights then come from
+};
+
 // One engine with its worker, running on a thread of its own: events in through the inbox, outputs
 // out through the sink, which is called on that thread. Inbox and sink outlive it. The destructor
 // waits for the step being computed.
 class Replica {
  public:
-  static Result<std::unique_ptr<Replica>> start(const ModelOptions& options, const Sizing& sizing,
+  static Result<std::unique_ptr<Replica>> start(const ReplicaOptions& options,
                                                 const Checkpoint& checkpoint, Inbox& inbox,
                                                 TokenSink& sink);
   ~Replica();

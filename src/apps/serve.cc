@@ -12,6 +12,7 @@
 #include "apps/descriptor_limit.h"
 #include "apps/machine.h"
 #include "apps/model_files.h"
+#include "apps/morph_options.h"
 #include "apps/options.h"
 #include "apps/replica.h"
 #include "apps/signal_watcher.h"
@@ -26,6 +27,7 @@ namespace {
 
 struct ServeOptions {
   ModelOptions model;
+  MorphOptions morph;
   ServerOptions server;
   std::vector<std::string> served_names;
   int max_queued = 1024;
@@ -103,8 +105,9 @@ Result<ToolFormat> choose_tool_format(const ServeOptions& options, const ModelFi
   return parse_tool_format(options.tool_call_parser);
 }
 
-ServedModel served_model(const ServeOptions& options, const ModelFiles& files, const Sizing& sizing,
-                         ToolFormat tool_format) {
+ServedModel served_model(const ServeOptions& options, const ModelFiles& files,
+                         const ReplicaOptions& replica, ToolFormat tool_format) {
+  const Sizing& sizing = replica.sizing;
   const ModelSpec& spec = files.checkpoint->spec();
   return {.names = options.served_names.empty() ? std::vector{files.name} : options.served_names,
           .tokenizer = files.tokenizer.get(),
@@ -119,7 +122,13 @@ ServedModel served_model(const ServeOptions& options, const ModelFiles& files, c
               *files.tokenizer, spec.vocab, end_tokens(*files.tokenizer, files.generation)),
           .pooling = options.pooling == "last" ? Pooling::kLast : Pooling::kMean,
           .local_time = local_time,
-          .form = {.form = sizing.form, .wanted = sizing.form}};
+          .form = {.form = sizing.form,
+                   .wanted = sizing.form,
+                   .mode = replica.morph ? replica.morph->mode : MorphMode::kOff,
+                   .page_bytes = sizing.budget.page_bytes,
+                   .pages = sizing.budget.pages,
+                   .pages_free = sizing.budget.pages -
+                                 form_pages(spec, sizing.form, sizing.budget.page_bytes)}};
 }
 
 void log_start(const ServeOptions& options, const ModelFiles& files, const Sizing& sizing) {
@@ -142,11 +151,14 @@ int run_serve(ServeOptions& options) {
   if (!files.ok()) {
     return exit_with(files.error());
   }
-  const auto sizing = choose_sizing(options.model, files->checkpoint->spec(), this_machine());
-  if (!sizing.ok()) {
-    return exit_with(sizing.error());
+  // Nobody else could ask for another form.
+  const bool may_morph = options.morph.mode != "off" || options.server.admin.port >= 0;
+  const auto replica_options = choose_replica(options.model, may_morph, options.morph, *files);
+  if (!replica_options.ok()) {
+    return exit_with(replica_options.error());
   }
-  log_start(options, *files, *sizing);
+  const Sizing& sizing = replica_options->sizing;
+  log_start(options, *files, sizing);
   // The server bounds what is outstanding; the inbox has room for all of it.
   options.server.heartbeat = {watchdog_interval_ms(), [] { notify_systemd("WATCHDOG=1"); }};
   Inbox inbox(static_cast<std::size_t>(options.server.service.max_outstanding));
@@ -154,7 +166,7 @@ int run_serve(ServeOptions& options) {
   if (!tool_format.ok()) {
     return exit_with(tool_format.error());
   }
-  const ServedModel model = served_model(options, *files, *sizing, *tool_format);
+  const ServedModel model = served_model(options, *files, *replica_options, *tool_format);
   Server server(options.server, model, {.model_name = model.names.front(), .version = kVersion},
                 real_environment(), inbox);
   // Before any other thread. The first signal drains, a second one ends at once; while the model
@@ -183,7 +195,8 @@ int run_serve(ServeOptions& options) {
     return exit_with(listening.error());
   }
   std::thread io([&server] { server.run(); });
-  auto replica = Replica::start(options.model, *sizing, *files->checkpoint, inbox, server);
+  pack_variants(*replica_options);
+  auto replica = Replica::start(*replica_options, *files->checkpoint, inbox, server);
   if (replica.ok()) {
     loaded = true;
     server.set_ready();
@@ -262,6 +275,7 @@ void add_serve(CLI::App& root, int& exit_code) {
       root.add_subcommand("serve", "serve a model over the OpenAI API until SIGTERM or Ctrl-C");
   auto options = std::make_shared<ServeOptions>();
   add_model_options(*app, options->model);
+  add_morph_options(*app, options->morph);
   ServerOptions& server = options->server;
   app->add_option("--host", server.host, "address to listen on")->capture_default_str();
   app->add_option("--port", server.port, "0 = any free port")

@@ -19,20 +19,6 @@ constexpr std::int64_t kMostBlocks = std::numeric_limits<BlockId>::max() - 1;
 // Rows that a worker projects to logits at a time.
 constexpr int kLogitRows = 64;
 
-// Layers' precision, under the names that people bring from elsewhere too.
-Result<Precision> dtype_precision(const std::string& dtype) {
-  if (dtype == "bfloat16" || dtype == "auto") {
-    return Precision::kBf16;
-  }
-  if (dtype == "float32" || dtype == "float") {
-    return Precision::kF32;
-  }
-  if (auto precision = parse_precision(dtype); precision.ok()) {
-    return precision;
-  }
-  return make_error(ErrorCode::kInvalidArgument, "--dtype {}: use bf16, f32, w8, w4 or w3", dtype);
-}
-
 Result<KvPrecision> kv_precision(const std::string& dtype, Precision beside) {
   if (dtype == "auto") {
     return kv_precision_beside(beside);
@@ -210,6 +196,20 @@ Status size_memory(const ModelOptions& options, const ModelSpec& spec, const Mac
 }
 
 }  // namespace
+
+// Layers' precision, under the names that people bring from elsewhere too.
+Result<Precision> dtype_precision(const std::string& dtype) {
+  if (dtype == "bfloat16" || dtype == "auto") {
+    return Precision::kBf16;
+  }
+  if (dtype == "float32" || dtype == "float") {
+    return Precision::kF32;
+  }
+  if (auto precision = parse_precision(dtype); precision.ok()) {
+    return precision;
+  }
+  return make_error(ErrorCode::kInvalidArgument, "--dtype {}: use bf16, f32, w8, w4 or w3", dtype);
+}
 
 Result<Sizing> choose_sizing(const ModelOptions& options, const ModelSpec& spec,
                              const Machine& machine) {

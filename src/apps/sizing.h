@@ -25,6 +25,9 @@ struct Sizing {
   std::vector<std::string> warnings;
 };
 
+// What --dtype names.
+Result<Precision> dtype_precision(const std::string& dtype);
+
 // Turns what the user said, or left to us, into numbers that fit this machine.
 Result<Sizing> choose_sizing(const ModelOptions& options, const ModelSpec& spec,
                              const Machine& machine);

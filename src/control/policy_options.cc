@@ -7,7 +7,6 @@ PolicyOptions options_for(MorphMode mode) {
   if (mode == MorphMode::kAccuracy) {
     options.kv_high = 0.95;
     options.entry_window_ns = 3 * kNsPerS;
-    options.queue_alone_ns = 0;
     options.fill_after_entry = 1.0;
     options.longest_step = 0.125;
     options.lowest = Precision::kW8;

@@ -26,8 +26,8 @@ struct PolicyOptions {
   double entry_share = 0.8;
   int entry_samples = 3;
   // A queue that waits so long is a reason although blocks are free, for a step at a time: fewer
-  // bits read make decoding faster. 0: never.
-  TimeNs queue_alone_ns = 500 * kNsPerMs;
+  // bits read make decoding of few rows faster, but prefill and large batches slower. 0: never.
+  TimeNs queue_alone_ns = 0;
 
   // The next form is the first in which the demand takes at most this share of the blocks, but at
   // most this share of the way from the first form to the last at once.

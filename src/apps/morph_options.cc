@@ -1,0 +1,169 @@
+#include "apps/morph_options.h"
+
+#include <algorithm>
+#include <cmath>
+#include <sstream>
+#include <utility>
+
+#include "apps/machine.h"
+#include "apps/options.h"
+#include "apps/terminal.h"
+#include "base/log.h"
+#include "base/units.h"
+
+#include "control/form_path.h"
+#include "control/policy_options.h"
+#include "cost/memory.h"
+
+namespace protean {
+namespace {
+
+Result<MorphMode> parse_mode(const std::string& text) {
+  for (const MorphMode mode :
+       {MorphMode::kOff, MorphMode::kAccuracy, MorphMode::kBalanced, MorphMode::kPerformance}) {
+    if (to_string(mode) == text) {
+      return mode;
+    }
+  }
+  return make_error(ErrorCode::kInvalidArgument,
+                    "--morph {}: use off, accuracy, balanced or performance", text);
+}
+
+}  // namespace
+
+void add_morph_options(CLI::App& app, MorphOptions& options) {
+  app.add_option("--morph", options.mode,
+                 "change layers' precision and KV memory with the load: accuracy (late and "
+                 "little), balanced, performance (early and far), or off: only when the admin "
+                 "port asks")
+      ->check(CLI::IsMember({"off", "accuracy", "balanced", "performance"}))
+      ->capture_default_str();
+  app.add_option("--morph-precisions", options.precisions,
+                 "what layers may be lowered to, like w8,w4,w3; empty = the form never changes")
+      ->capture_default_str();
+  app.add_option("--quality-floor", options.quality_floor,
+                 "how far the policy may go: 6bits (a mean of all weights), 8layers (lowered at "
+                 "most), or none")
+      ->capture_default_str();
+  app.add_option("--morph-rule", options.rule,
+                 "steady: by shares of windows, without oscillation; paper: thresholds and short "
+                 "persistence, as MorphServe has them")
+      ->check(CLI::IsMember({"steady", "paper"}))
+      ->capture_default_str();
+  app.add_option("--morph-forecast", options.forecast_s,
+                 "seconds to look ahead, to act before a queue forms; 0 = not at all")
+      ->check(number_range(0, 3600))
+      ->capture_default_str();
+  app.add_flag("--morph-halves", options.halves, "lower attention and MLP of a layer one by one");
+  app.add_option("--variant-cache", options.variant_cache,
+                 "folder that keeps packed layers; default: protean in $XDG_CACHE_HOME or "
+                 "~/.cache");
+}
+
+Result<std::vector<Precision>> lower_precisions(const MorphOptions& options, Precision start) {
+  std::vector<Precision> lower;
+  std::istringstream names(options.precisions);
+  for (std::string name; std::getline(names, name, ',');) {
+    const auto precision = parse_precision(name);
+    if (!precision.ok()) {
+      return make_error(precision.error().code, "--morph-precisions: {}",
+                        precision.error().message);
+    }
+    if (weight_bits(*precision) < weight_bits(start)) {
+      lower.push_back(*precision);
+    }
+  }
+  std::sort(lower.begin(), lower.end(),
+            [](Precision a, Precision b) { return weight_bits(a) > weight_bits(b); });
+  lower.erase(std::unique(lower.begin(), lower.end()), lower.end());
+  return lower;
+}
+
+Result<MorphConfig> morph_config(const MorphOptions& options, const ModelSpec& spec,
+                                 const Sizing& sizing, std::vector<int> order) {
+  const auto mode = parse_mode(options.mode);
+  if (!mode.ok()) {
+    return mode.error();
+  }
+  const auto floor = parse_quality_floor(options.quality_floor);
+  if (!floor.ok()) {
+    return make_error(floor.error().code, "--quality-floor: {}", floor.error().message);
+  }
+  const Precision start = sizing.form.layer_precision.front().mlp;
+  const auto lower = lower_precisions(options, start);
+  if (!lower.ok()) {
+    return lower.error();
+  }
+  MorphConfig config;
+  config.mode = *mode;
+  config.policy = options_for(*mode == MorphMode::kOff ? MorphMode::kBalanced : *mode);
+  config.policy.rule = options.rule == "paper" ? MorphRule::kPaper : MorphRule::kSteady;
+  config.policy.forecast_ns = std::llround(options.forecast_s * static_cast<double>(kNsPerS));
+  config.start = sizing.form;
+  config.bounds = {.spec = spec,
+                   .budget = sizing.budget,
+                   .full = sizing.form,
+                   .order = std::move(order),
+                   .ladder = {start},
+                   .floor = *floor,
+                   .halves = options.halves};
+  config.bounds.ladder.insert(config.bounds.ladder.end(), lower->begin(), lower->end());
+  if (const Status legal = validate(config.bounds); !legal.ok()) {
+    return legal.error();
+  }
+  return config;
+}
+
+Result<ReplicaOptions> choose_replica(ModelOptions model, bool may_morph,
+                                      const MorphOptions& options, const ModelFiles& files) {
+  const auto precision = dtype_precision(model.dtype);
+  if (!precision.ok()) {
+    return precision.error();
+  }
+  auto lower = lower_precisions(options, *precision);
+  if (!lower.ok()) {
+    return lower.error();
+  }
+  if (may_morph) {
+    model.ladder = *lower;
+  }
+  const ModelSpec& spec = files.checkpoint->spec();
+  const auto sizing = choose_sizing(model, spec, this_machine());
+  if (!sizing.ok()) {
+    return sizing.error();
+  }
+  ReplicaOptions replica{.model = model, .sizing = *sizing};
+  if (!may_morph) {
+    return replica;
+  }
+  // Whoever only asks by hand can wait, and need not have the model on disk a second time.
+  std::vector<Precision> kept = {*precision};
+  kept.insert(kept.end(), lower->begin(), lower->end());
+  auto variants =
+      VariantStore::open({files.checkpoint, model.model}, {},
+                         {.directory = options.variant_cache,
+                          .precisions = options.mode == "off" ? std::vector<Precision>() : kept});
+  if (!variants.ok()) {
+    return variants.error();
+  }
+  replica.variants = *std::move(variants);
+  auto config = morph_config(options, spec, *sizing, {});
+  if (!config.ok()) {
+    return config.error();
+  }
+  replica.morph = *std::move(config);
+  return replica;
+}
+
+void pack_variants(const ReplicaOptions& replica) {
+  if (!replica.variants || !replica.morph || replica.morph->mode == MorphMode::kOff) {
+    return;
+  }
+  const auto progress = count_bar("packing", "halves of layers");
+  if (const Status packed = replica.variants->pack_missing(progress); !packed.ok()) {
+    log::warning("{}: layers are packed as they are needed, which takes longer",
+                 packed.error().message);
+  }
+}
+
+}  // namespace protean

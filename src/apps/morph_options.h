@@ -1,0 +1,43 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+#include <vector>
+
+#include "apps/model_files.h"
+#include "apps/replica.h"
+#include "apps/sizing.h"
+#include "base/result.h"
+#include "contract/form.h"
+#include "contract/model_spec.h"
+#include "engine/morph_config.h"
+
+namespace protean {
+
+// What a server's form may become while it serves.
+struct MorphOptions {
+  std::string mode = "off";
+  std::string rule = "steady";
+  std::string precisions = "w8,w4";
+  std::string quality_floor = "none";
+  std::string variant_cache;
+  double forecast_s = 0;
+  bool halves = false;
+};
+void add_morph_options(CLI::App& app, MorphOptions& options);
+
+// The precisions below `start` that layers may be lowered to, from most bits to fewest.
+Result<std::vector<Precision>> lower_precisions(const MorphOptions& options, Precision start);
+
+// `order`: of layers, the first to be lowered first; empty: front to back.
+Result<MorphConfig> morph_config(const MorphOptions& options, const ModelSpec& spec,
+                                 const Sizing& sizing, std::vector<int> order);
+
+// What serves the model: its size and, if its form may change, how, and where variants come from.
+Result<ReplicaOptions> choose_replica(ModelOptions model, bool may_morph,
+                                      const MorphOptions& options, const ModelFiles& files);
+
+// What a policy may ask for at any moment is packed before serving; a warning where that fails.
+void pack_variants(const ReplicaOptions& replica);
+
+}  // namespace protean
