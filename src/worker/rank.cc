@@ -41,7 +41,7 @@ struct Rank::Built {
   WorkerOptions options;
   ModelSpec spec;
   ModelWeights weights;
-  KvStore kv;
+  std::unique_ptr<KvStore> kv;
   Scratch scratch;
 };
 
@@ -53,7 +53,7 @@ Result<std::unique_ptr<Rank>> Rank::create(const WorkerOptions& options,
     return supported.error();
   }
   // Memory is asked for before minutes are spent on reading.
-  Result<KvStore> kv = KvStore::create(spec, options.form.kv);
+  Result<std::unique_ptr<KvStore>> kv = KvStore::create(spec, options.form.kv);
   if (!kv) {
     return kv.error();
   }
@@ -95,7 +95,7 @@ void Rank::check_slice(const StepPlan& plan, const SequenceSlice& slice) const {
   check(slice.block_begin >= 0 && slice.block_count > 0 &&
             slice.block_count <= std::ssize(plan.blocks) - slice.block_begin,
         "a slice's block table is inside its plan");
-  check(std::int64_t{slice.block_count} * kv_.block_tokens() >= end,
+  check(std::int64_t{slice.block_count} * kv_->block_tokens() >= end,
         "a slice's blocks hold all its tokens");
   check(slice.sample >= -1 && slice.sample < std::ssize(plan.samples), "a slice's sample exists");
   check(slice.score_begin >= 0 && slice.score_count >= 0 &&
@@ -117,7 +117,7 @@ void Rank::read_slices(const StepPlan& plan) {
     check(token >= 0 && token < spec_.vocab, "tokens are in the vocabulary");
   }
   for (const BlockId block : plan.blocks) {
-    check(block >= 0 && block < kv_.blocks(), "blocks exist");
+    check(block >= 0 && block < kv_->blocks(), "blocks exist");
   }
   positions_.clear();
   slices_.clear();
@@ -156,7 +156,7 @@ StepResult Rank::run(const StepPlan& plan, const LogitsTap& tap) {
                          .spec = &spec_,
                          .weights = &weights_,
                          .rope = rope_.view(),
-                         .kv = kv_.layers(),
+                         .kv = kv_->layers(),
                          .scratch = &scratch_});
   const ForwardBatch batch{.tokens = plan.tokens, .positions = positions_, .slices = slices_};
   forward.embed(batch);
@@ -228,7 +228,7 @@ std::vector<double> Rank::pool(const SequenceSlice& slice, const Forward& forwar
 
 WorkerMemory Rank::memory() const {
   return {.weight_bytes = weights_.bytes(),
-          .kv_bytes = kv_.bytes(),
+          .kv_bytes = kv_->bytes(),
           .scratch_bytes = scratch_.bytes() + rope_.bytes()};
 }
 

@@ -64,7 +64,7 @@ class Rank {
   const ModelSpec spec_;
   const int max_positions_;
   ModelWeights weights_;
-  KvStore kv_;
+  const std::unique_ptr<KvStore> kv_;
   Scratch scratch_;
   RotaryTable rope_;
   cpu::Team team_;
