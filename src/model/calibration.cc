@@ -111,14 +111,14 @@ Status Calibration::advance(const LayerTensors& layer) {
 
 Status Calibration::run(const LayerTensors& layer, LayerStatistics* statistics) {
   const std::size_t longest = longest_of(sequences_);
-  Result<LayerVariant> variant = load_layer(layer, 0, Precision::kBf16);
+  ModelWeights weights;
+  weights.layers.resize(1);
+  const Status loaded = load_layer(weights, layer, 0, LayerPrecision{});
   Result<OneLayerKv> kv = OneLayerKv::create(layer.spec(), longest);
   Result<Scratch> scratch = Scratch::create(layer.spec(), static_cast<int>(longest), 1);
-  if (!variant || !kv || !scratch) {
-    return !variant ? variant.error() : !kv ? kv.error() : scratch.error();
+  if (!loaded || !kv || !scratch) {
+    return !loaded ? loaded.error() : !kv ? kv.error() : scratch.error();
   }
-  ModelWeights weights;
-  weights.layers.push_back(std::move(*variant));
   LayerStatistics none(ModelSpec{});
   Collector collector(*team_, statistics == nullptr ? none : *statistics);
   const Forward forward({.team = team_,

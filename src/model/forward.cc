@@ -100,7 +100,7 @@ void Forward::observe(int layer, LayerInput which, std::span<const float> rows) 
 void Forward::attend(const ForwardBatch& batch, int layer) const {
   const ModelSpec& spec = *parts_.spec;
   Scratch& scratch = *parts_.scratch;
-  const LayerVariant& weights = parts_.weights->layers[static_cast<std::size_t>(layer)];
+  const LayerWeights& weights = parts_.weights->layers[static_cast<std::size_t>(layer)];
   const cpu::KvLayer& kv = parts_.kv[static_cast<std::size_t>(layer)];
   const std::int64_t rows = batch.rows();
   const auto residual = rows_of(scratch.residual_, rows, spec.hidden);
@@ -125,7 +125,7 @@ void Forward::attend(const ForwardBatch& batch, int layer) const {
               {.bias = bias_of(weights.attention_output_bias), .accumulate = true});
 }
 
-void Forward::project_heads(std::int64_t rows, const LayerVariant& weights) const {
+void Forward::project_heads(std::int64_t rows, const LayerWeights& weights) const {
   const ModelSpec& spec = *parts_.spec;
   Scratch& scratch = *parts_.scratch;
   const auto normed = rows_of(scratch.normed_, rows, spec.hidden);
@@ -138,7 +138,7 @@ void Forward::project_heads(std::int64_t rows, const LayerVariant& weights) cons
 }
 
 // Norms and rotation of queries and keys feed no matmul, so they stay f32.
-void Forward::rotate_heads(const ForwardBatch& batch, const LayerVariant& weights) const {
+void Forward::rotate_heads(const ForwardBatch& batch, const LayerWeights& weights) const {
   const ModelSpec& spec = *parts_.spec;
   const auto q = rows_of(parts_.scratch->q_, batch.rows(), query_width(spec));
   const auto k = rows_of(parts_.scratch->k_, batch.rows(), kv_width(spec));
@@ -153,7 +153,7 @@ void Forward::rotate_heads(const ForwardBatch& batch, const LayerVariant& weight
 
 void Forward::feed_forward(const ForwardBatch& batch, int layer) const {
   const ModelSpec& spec = *parts_.spec;
-  const LayerVariant& weights = parts_.weights->layers[static_cast<std::size_t>(layer)];
+  const LayerWeights& weights = parts_.weights->layers[static_cast<std::size_t>(layer)];
   Scratch& scratch = *parts_.scratch;
   const std::int64_t rows = batch.rows();
   const auto residual = rows_of(scratch.residual_, rows, spec.hidden);

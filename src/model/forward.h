@@ -103,8 +103,8 @@ class Forward {
   void attend(const ForwardBatch& batch, int layer) const;
   void feed_forward(const ForwardBatch& batch, int layer) const;
   void observe(int layer, LayerInput which, std::span<const float> rows) const;
-  void project_heads(std::int64_t rows, const LayerVariant& weights) const;
-  void rotate_heads(const ForwardBatch& batch, const LayerVariant& weights) const;
+  void project_heads(std::int64_t rows, const LayerWeights& weights) const;
+  void rotate_heads(const ForwardBatch& batch, const LayerWeights& weights) const;
 
   Parts parts_;
 };

@@ -137,9 +137,10 @@ TEST_F(QuantizedModel, LayersOfItsPrecisionHoldItsIntegers) {
   const TemporaryDirectory target;
   ASSERT_TRUE(write(target, {.method = QuantMethod::kGptq, .format = {4, 128, false}}).ok());
   const auto quantized = opened(target.path());
-  const Result<LayerVariant> layer = load_layer(*quantized, 1, Precision::kW4);
-  ASSERT_TRUE(layer.ok());
-  const cpu::PackedMatrix& packed = layer->down;
+  const auto loaded =
+      load_weights(*quantized, std::vector<LayerPrecision>(2, {Precision::kW4, Precision::kW4}));
+  ASSERT_TRUE(loaded.ok());
+  const cpu::PackedMatrix& packed = loaded->layers[1].down;
   const QuantizedMatrix stored =
       quantized->read_stored_rows(TensorRole::kDown, 1, 0, packed.outputs);
   std::vector<float> weights(static_cast<std::size_t>(packed.outputs * packed.inputs));
@@ -281,8 +282,7 @@ TEST(Calibration, TakesTextThroughLayersAsServingDoes) {
   const std::vector<float> got = outputs_of(team, *checkpoint);
 
   const ModelSpec& spec = checkpoint->spec();
-  const std::vector<Precision> precision(2, Precision::kBf16);
-  const auto weights = load_weights(*checkpoint, precision);
+  const auto weights = load_weights(*checkpoint, std::vector<LayerPrecision>(2));
   ASSERT_TRUE(weights.ok());
   auto scratch = Scratch::create(spec, 128, 1);
   const RotaryTable rope(spec.rope, spec.attention.head_dim, 128);

@@ -1,6 +1,7 @@
 #include "model/weights.h"
 
 #include <algorithm>
+#include <cstring>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -44,7 +45,8 @@ class Carver {
   std::int64_t used_ = 0;
 };
 
-void lay_out(LayerVariant& layer, const ModelSpec& spec, cpu::WeightFormat format, Carver& carver) {
+void lay_out_attention(LayerWeights& layer, const ModelSpec& spec, cpu::WeightFormat format,
+                       Carver& carver) {
   const AttentionSpec& attention = spec.attention;
   const std::int64_t q = std::int64_t{attention.heads} * attention.head_dim;
   const std::int64_t kv = std::int64_t{attention.kv_heads} * attention.head_dim;
@@ -65,38 +67,33 @@ void lay_out(LayerVariant& layer, const ModelSpec& spec, cpu::WeightFormat forma
   if (attention.output_bias) {
     layer.attention_output_bias = carver.vector(spec.hidden);
   }
+}
+
+void lay_out_mlp(LayerWeights& layer, const ModelSpec& spec, cpu::WeightFormat format,
+                 Carver& carver) {
   layer.mlp_norm = carver.vector(spec.hidden);
   layer.gate = carver.matrix(format, spec.ffn, spec.hidden);
   layer.up = carver.matrix(format, spec.ffn, spec.hidden);
   layer.down = carver.matrix(format, spec.hidden, spec.ffn);
 }
 
-void lay_out(ModelWeights& weights, const ModelSpec& spec, cpu::WeightFormat format,
-             Carver& carver) {
+std::int64_t lay_out(LayerWeights& layer, const ModelSpec& spec, LayerHalf half,
+                     Precision precision, std::byte* memory) {
+  Carver carver(memory);
+  const auto lay = half == LayerHalf::kAttention ? lay_out_attention : lay_out_mlp;
+  lay(layer, spec, weight_format(precision), carver);
+  layer.precision.of(half) = precision;
+  return carver.bytes();
+}
+
+std::int64_t lay_out(ModelWeights& weights, const ModelSpec& spec, cpu::WeightFormat format,
+                     std::byte* memory) {
+  Carver carver(memory);
   weights.embedding = carver.matrix(format, spec.vocab, spec.hidden);
   weights.output =
       spec.tied_embeddings ? weights.embedding : carver.matrix(format, spec.vocab, spec.hidden);
   weights.final_norm = carver.vector(spec.hidden);
-}
-
-template <class Weights>
-std::int64_t needed_bytes(const ModelSpec& spec, cpu::WeightFormat format) {
-  Weights weights;
-  Carver carver;
-  lay_out(weights, spec, format, carver);
   return carver.bytes();
-}
-
-template <class Weights>
-Status allocate(Weights& weights, const ModelSpec& spec, cpu::WeightFormat format) {
-  Result<cpu::Region> region = cpu::Region::map(needed_bytes<Weights>(spec, format));
-  if (!region) {
-    return region.error();
-  }
-  weights.memory = std::move(*region);
-  Carver carver(weights.memory.data());
-  lay_out(weights, spec, format, carver);
-  return {};
 }
 
 std::string_view name_of(TensorRole role) {
@@ -134,7 +131,7 @@ bool holds(const cpu::WeightFormat& format, const std::optional<QuantFormat>& st
 }
 
 Status read_matrix(const Checkpoint& checkpoint, TensorRole role, int layer,
-                   const cpu::PackedMatrix& matrix) {
+                   const cpu::PackedMatrix& matrix, const Pace& pace = {}) {
   constexpr std::int64_t kPanel = cpu::PackedMatrix::kPanel;
   const bool as_stored = holds(matrix.format, checkpoint.stored_format(role, layer));
   std::vector<float> rows(static_cast<std::size_t>(as_stored ? 0 : kPanel * matrix.inputs));
@@ -153,6 +150,9 @@ Status read_matrix(const Checkpoint& checkpoint, TensorRole role, int layer,
                           layer, first, name_of(role), packed.error().message);
       }
     }
+    if (pace && !pace(matrix.panel_bytes())) {
+      return make_error(ErrorCode::kUnavailable, "packing layer {} was called off", layer);
+    }
     unreleased_bytes += count * matrix.inputs * std::int64_t{sizeof(float)};
     if (unreleased_bytes >= kReleaseEveryBytes) {
       checkpoint.release(role, layer);
@@ -163,11 +163,45 @@ Status read_matrix(const Checkpoint& checkpoint, TensorRole role, int layer,
   return {};
 }
 
-cpu::WeightFormat outer_format(std::span<const Precision> layer_precision) {
-  const bool all_f32 =
-      std::all_of(layer_precision.begin(), layer_precision.end(),
-                  [](Precision precision) { return precision == Precision::kF32; });
+cpu::WeightFormat outer_format(std::span<const LayerPrecision> layer_precision) {
+  constexpr LayerPrecision kAllF32 = {Precision::kF32, Precision::kF32};
+  const bool all_f32 = std::all_of(layer_precision.begin(), layer_precision.end(),
+                                   [&](const LayerPrecision& layer) { return layer == kAllF32; });
   return weight_format(all_f32 ? Precision::kF32 : Precision::kBf16);
+}
+
+std::int64_t layer_size(const ModelSpec& spec, const LayerPrecision& precision) {
+  return half_size(spec, LayerHalf::kAttention, precision.attention) +
+         half_size(spec, LayerHalf::kMlp, precision.mlp);
+}
+
+using RoleVector = std::pair<TensorRole, std::span<float>>;
+using RoleMatrix = std::pair<TensorRole, const cpu::PackedMatrix*>;
+
+// What the model lacks is empty.
+std::vector<RoleVector> vectors_of(const LayerWeights& layer, LayerHalf half) {
+  if (half == LayerHalf::kMlp) {
+    return {{TensorRole::kMlpNorm, layer.mlp_norm}};
+  }
+  return {{TensorRole::kAttentionNorm, layer.attention_norm},
+          {TensorRole::kQueryBias, layer.query_bias},
+          {TensorRole::kKeyBias, layer.key_bias},
+          {TensorRole::kValueBias, layer.value_bias},
+          {TensorRole::kQueryNorm, layer.query_norm},
+          {TensorRole::kKeyNorm, layer.key_norm},
+          {TensorRole::kAttentionOutputBias, layer.attention_output_bias}};
+}
+
+std::vector<RoleMatrix> matrices_of(const LayerWeights& layer, LayerHalf half) {
+  if (half == LayerHalf::kMlp) {
+    return {{TensorRole::kGate, &layer.gate},
+            {TensorRole::kUp, &layer.up},
+            {TensorRole::kDown, &layer.down}};
+  }
+  return {{TensorRole::kQuery, &layer.query},
+          {TensorRole::kKey, &layer.key},
+          {TensorRole::kValue, &layer.value},
+          {TensorRole::kAttentionOutput, &layer.attention_output}};
 }
 
 }  // namespace
@@ -210,61 +244,56 @@ Status pack_rows(const cpu::PackedMatrix& matrix, std::int64_t panel, std::span<
 
 std::int64_t ModelWeights::bytes() const {
   std::int64_t bytes = memory.bytes();
-  for (const LayerVariant& layer : layers) {
-    bytes += layer.memory.bytes();
+  for (const cpu::Region& half : halves) {
+    bytes += half.bytes();
   }
   return bytes;
 }
 
-Result<LayerVariant> load_layer(const Checkpoint& checkpoint, int layer, Precision precision) {
-  LayerVariant variant;
-  variant.precision = precision;
-  if (const Status allocated = allocate(variant, checkpoint.spec(), weight_format(precision));
-      !allocated) {
-    return allocated.error();
-  }
-  using Role = TensorRole;
-  const std::pair<Role, std::span<float>> vectors[] = {
-      {Role::kAttentionNorm, variant.attention_norm},
-      {Role::kQueryBias, variant.query_bias},
-      {Role::kKeyBias, variant.key_bias},
-      {Role::kValueBias, variant.value_bias},
-      {Role::kQueryNorm, variant.query_norm},
-      {Role::kKeyNorm, variant.key_norm},
-      {Role::kAttentionOutputBias, variant.attention_output_bias},
-      {Role::kMlpNorm, variant.mlp_norm},
-  };
-  for (const auto& [role, out] : vectors) {
-    read_vector(checkpoint, role, layer, out);
-  }
-  const std::pair<Role, const cpu::PackedMatrix*> matrices[] = {
-      {Role::kQuery, &variant.query}, {Role::kKey, &variant.key},
-      {Role::kValue, &variant.value}, {Role::kAttentionOutput, &variant.attention_output},
-      {Role::kGate, &variant.gate},   {Role::kUp, &variant.up},
-      {Role::kDown, &variant.down},
-  };
-  for (const auto& [role, matrix] : matrices) {
-    if (const Status read = read_matrix(checkpoint, role, layer, *matrix); !read) {
-      return read.error();
-    }
-  }
-  return variant;
+std::int64_t half_size(const ModelSpec& spec, LayerHalf half, Precision precision) {
+  LayerWeights layer;
+  return lay_out(layer, spec, half, precision, nullptr);
 }
 
-Result<ModelWeights> load_weights(const Checkpoint& checkpoint,
-                                  std::span<const Precision> layer_precision,
-                                  const LoadProgress& progress) {
+void bind_half(LayerWeights& layer, const ModelSpec& spec, LayerHalf half, Precision precision,
+               std::byte* memory) {
+  check(memory != nullptr && reinterpret_cast<std::uintptr_t>(memory) % kAlignment == 0,
+        "a half lies in aligned memory");
+  lay_out(layer, spec, half, precision, memory);
+}
+
+Status load_half(const Checkpoint& checkpoint, const HalfVariant& which, std::byte* memory,
+                 const Pace& pace) {
+  const ModelSpec& spec = checkpoint.spec();
+  check(which.layer >= 0 && which.layer < spec.layers, "the layer exists");
+  LayerWeights layer;
+  bind_half(layer, spec, which.half, which.precision, memory);
+  // Between pieces nothing else is written.
+  const std::int64_t size = half_size(spec, which.half, which.precision);
+  std::memset(memory, 0, static_cast<std::size_t>(size));
+  for (const auto& [role, out] : vectors_of(layer, which.half)) {
+    read_vector(checkpoint, role, which.layer, out);
+  }
+  for (const auto& [role, matrix] : matrices_of(layer, which.half)) {
+    if (Status read = read_matrix(checkpoint, role, which.layer, *matrix, pace); !read) {
+      return read;
+    }
+  }
+  return {};
+}
+
+Result<ModelWeights> load_outer(const Checkpoint& checkpoint,
+                                std::span<const LayerPrecision> layer_precision) {
   const ModelSpec& spec = checkpoint.spec();
   check(static_cast<int>(layer_precision.size()) == spec.layers, "one precision per layer");
-  const cpu::WeightFormat outer = outer_format(layer_precision);
-  std::int64_t total_bytes = needed_bytes<ModelWeights>(spec, outer);
-  for (const Precision precision : layer_precision) {
-    total_bytes += needed_bytes<LayerVariant>(spec, weight_format(precision));
-  }
+  const cpu::WeightFormat format = outer_format(layer_precision);
   ModelWeights weights;
-  if (const Status allocated = allocate(weights, spec, outer); !allocated) {
-    return allocated.error();
+  Result<cpu::Region> region = cpu::Region::map(lay_out(weights, spec, format, nullptr));
+  if (!region) {
+    return region.error();
   }
+  weights.memory = std::move(*region);
+  lay_out(weights, spec, format, weights.memory.data());
   if (const Status read = read_matrix(checkpoint, TensorRole::kEmbedding, 0, weights.embedding);
       !read) {
     return read.error();
@@ -276,17 +305,48 @@ Result<ModelWeights> load_weights(const Checkpoint& checkpoint,
     }
   }
   read_vector(checkpoint, TensorRole::kFinalNorm, 0, weights.final_norm);
+  weights.layers.resize(layer_precision.size());
+  return weights;
+}
 
-  std::int64_t done_bytes = needed_bytes<ModelWeights>(spec, outer);
-  weights.layers.reserve(layer_precision.size());
-  for (int layer = 0; layer < spec.layers; ++layer) {
-    const Precision precision = layer_precision[static_cast<std::size_t>(layer)];
-    Result<LayerVariant> variant = load_layer(checkpoint, layer, precision);
-    if (!variant) {
-      return variant.error();
+Status load_layer(ModelWeights& weights, const Checkpoint& checkpoint, int layer,
+                  const LayerPrecision& precision) {
+  const ModelSpec& spec = checkpoint.spec();
+  for (const LayerHalf half : kLayerHalves) {
+    Result<cpu::Region> region = cpu::Region::map(half_size(spec, half, precision.of(half)));
+    if (!region) {
+      return region.error();
     }
-    weights.layers.push_back(std::move(*variant));
-    done_bytes += needed_bytes<LayerVariant>(spec, weight_format(precision));
+    if (Status loaded = load_half(checkpoint, {layer, half, precision.of(half)}, region->data());
+        !loaded) {
+      return loaded;
+    }
+    bind_half(weights.layers[static_cast<std::size_t>(layer)], spec, half, precision.of(half),
+              region->data());
+    weights.halves.push_back(std::move(*region));
+  }
+  return {};
+}
+
+Result<ModelWeights> load_weights(const Checkpoint& checkpoint,
+                                  std::span<const LayerPrecision> layer_precision,
+                                  const LoadProgress& progress) {
+  Result<ModelWeights> weights = load_outer(checkpoint, layer_precision);
+  if (!weights) {
+    return weights;
+  }
+  const ModelSpec& spec = checkpoint.spec();
+  std::int64_t done_bytes = weights->memory.bytes();
+  std::int64_t total_bytes = done_bytes;
+  for (const LayerPrecision& precision : layer_precision) {
+    total_bytes += layer_size(spec, precision);
+  }
+  for (int layer = 0; layer < spec.layers; ++layer) {
+    const LayerPrecision& precision = layer_precision[static_cast<std::size_t>(layer)];
+    if (const Status loaded = load_layer(*weights, checkpoint, layer, precision); !loaded) {
+      return loaded.error();
+    }
+    done_bytes += layer_size(spec, precision);
     if (progress) {
       progress(done_bytes, total_bytes);
     }

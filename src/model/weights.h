@@ -21,28 +21,53 @@ cpu::WeightFormat weight_format(Precision precision);
 // value.
 Status pack_rows(const cpu::PackedMatrix& matrix, std::int64_t panel, std::span<const float> rows);
 
-// One layer's weights at one precision, packed for the kernels, norms and biases (f32) included:
-// the unit in which a layer's precision changes. Everything points into `memory`, which moves with
-// it. What the model does not have is empty.
-struct LayerVariant {
-  Precision precision = Precision::kBf16;
-  cpu::Region memory;
+// One layer's weights, packed for the kernels, norms and biases (f32) included. Each half,
+// attention or MLP with the norm before it, lies complete in one contiguous piece of memory that
+// somebody else owns, and can have a precision of its own. What the model does not have is empty.
+struct LayerWeights {
+  LayerPrecision precision;
   cpu::PackedMatrix query;
   cpu::PackedMatrix key;
   cpu::PackedMatrix value;
   cpu::PackedMatrix attention_output;
-  cpu::PackedMatrix gate;
-  cpu::PackedMatrix up;
-  cpu::PackedMatrix down;
   std::span<float> attention_norm;
-  std::span<float> mlp_norm;
   std::span<float> query_norm;
   std::span<float> key_norm;
   std::span<float> query_bias;
   std::span<float> key_bias;
   std::span<float> value_bias;
   std::span<float> attention_output_bias;
+  cpu::PackedMatrix gate;
+  cpu::PackedMatrix up;
+  cpu::PackedMatrix down;
+  std::span<float> mlp_norm;
 };
+
+// Which packed weights: a half of a layer at a precision.
+struct HalfVariant {
+  int layer = 0;
+  LayerHalf half = LayerHalf::kAttention;
+  Precision precision = Precision::kBf16;
+};
+
+// Bytes from the start of a half to the end of its last piece, each begun on a 64-byte line.
+std::int64_t half_size(const ModelSpec& spec, LayerHalf half, Precision precision);
+
+// Points the half's matrices and vectors into 64-byte-aligned memory of half_size().
+void bind_half(LayerWeights& layer, const ModelSpec& spec, LayerHalf half, Precision precision,
+               std::byte* memory);
+
+// Called between pieces of work on `bytes` more, on the thread that does it, which may sleep here
+// to let others have the memory bus. False: stop.
+using Pace = std::function<bool(std::int64_t bytes)>;
+
+// Writes every byte of 64-byte-aligned memory of half_size(), so that equal weights are equal
+// bytes. A checkpoint's own integers are packed as they are if they have the precision's bits and
+// group. Other weights are rounded to nearest (quant/round_to_nearest.h). Fails where a weight has
+// no quantised value, and (kUnavailable) when told to stop. Reads panel by panel and gives file
+// pages back on the way.
+Status load_half(const Checkpoint& checkpoint, const HalfVariant& which, std::byte* memory,
+                 const Pace& pace = {});
 
 // A model ready to run. `output` is the same memory as `embedding` when they are tied. The tables
 // around the layers are f32 when all layers are, else bf16, quantised layers or not.
@@ -51,23 +76,28 @@ struct ModelWeights {
   cpu::PackedMatrix embedding;
   cpu::PackedMatrix output;
   std::span<float> final_norm;
-  std::vector<LayerVariant> layers;
+  std::vector<LayerWeights> layers;
+  std::vector<cpu::Region> halves;  // that nobody else owns
 
-  std::int64_t bytes() const;
+  std::int64_t bytes() const;  // owned here
 };
 
 // Packed bytes that are ready, of those there will be. Called after each layer.
 using LoadProgress = std::function<void(std::int64_t done_bytes, std::int64_t total_bytes)>;
 
-// A checkpoint's own integers are packed as they are if they have the precision's bits and group.
-// Other weights are rounded to nearest (quant/round_to_nearest.h). Fails where memory is short or a
-// weight has no quantised value.
-Result<LayerVariant> load_layer(const Checkpoint& checkpoint, int layer, Precision precision);
+// The tables around the layers, and layers that are still to be bound to their owner's memory.
+Result<ModelWeights> load_outer(const Checkpoint& checkpoint,
+                                std::span<const LayerPrecision> layer_precision);
 
-// Reads and packs panel by panel and gives file pages back on the way, so that the process never
-// needs more than the packed weights and a few MiB.
+// Binds a layer of the weights to memory of their own and loads it. Fails where memory is short or
+// load_half() does.
+Status load_layer(ModelWeights& weights, const Checkpoint& checkpoint, int layer,
+                  const LayerPrecision& precision);
+
+// The whole model in memory of its own. The process never needs more than the packed weights and a
+// few MiB.
 Result<ModelWeights> load_weights(const Checkpoint& checkpoint,
-                                  std::span<const Precision> layer_precision,
+                                  std::span<const LayerPrecision> layer_precision,
                                   const LoadProgress& progress = {});
 
 }  // namespace protean

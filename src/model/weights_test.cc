@@ -3,12 +3,16 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <map>
 #include <utility>
 
+#include "base/units.h"
 #include "cost/memory.h"
+#include "cost/pages.h"
 #include "device/cpu/elementwise.h"
 #include "model/synthetic_checkpoint.h"
 #include "quant/round_to_nearest.h"
@@ -31,6 +35,10 @@ ModelSpec odd_spec() {
                     .output_bias = true,
                     .qk_norm = true};
   return spec;
+}
+
+std::vector<LayerPrecision> all(Precision precision) {
+  return std::vector<LayerPrecision>(3, {precision, precision});
 }
 
 // Notes which tensors were read and not given back.
@@ -92,7 +100,7 @@ void expect_same(const Checkpoint& checkpoint, TensorRole role, int layer,
   EXPECT_TRUE(std::equal(vector.begin(), vector.end(), want.begin()));
 }
 
-void expect_layer(const Checkpoint& checkpoint, int layer, const LayerVariant& variant) {
+void expect_layer(const Checkpoint& checkpoint, int layer, const LayerWeights& variant) {
   expect_same(checkpoint, TensorRole::kQuery, layer, variant.query);
   expect_same(checkpoint, TensorRole::kKey, layer, variant.key);
   expect_same(checkpoint, TensorRole::kValue, layer, variant.value);
@@ -112,11 +120,13 @@ void expect_layer(const Checkpoint& checkpoint, int layer, const LayerVariant& v
 
 TEST(Weights, EveryTensorIsWhereTheSpecSaysAtItsPrecision) {
   const SyntheticCheckpoint checkpoint(odd_spec());
-  const std::vector<Precision> mixed = {Precision::kF32, Precision::kBf16, Precision::kF32};
+  const std::vector<LayerPrecision> mixed = {{Precision::kF32, Precision::kF32},
+                                             {Precision::kBf16, Precision::kBf16},
+                                             {Precision::kF32, Precision::kF32}};
   const auto weights = load_weights(checkpoint, mixed);
   ASSERT_TRUE(weights.ok()) << weights.error().message;
   for (int layer = 0; layer < 3; ++layer) {
-    const LayerVariant& variant = weights->layers[static_cast<std::size_t>(layer)];
+    const LayerWeights& variant = weights->layers[static_cast<std::size_t>(layer)];
     EXPECT_EQ(variant.precision, mixed[static_cast<std::size_t>(layer)]);
     expect_layer(checkpoint, layer, variant);
   }
@@ -128,8 +138,7 @@ TEST(Weights, EveryTensorIsWhereTheSpecSaysAtItsPrecision) {
 
 TEST(Weights, AllF32KeepsTheTablesF32) {
   const SyntheticCheckpoint checkpoint(odd_spec());
-  const std::vector<Precision> oracle(3, Precision::kF32);
-  const auto weights = load_weights(checkpoint, oracle);
+  const auto weights = load_weights(checkpoint, all(Precision::kF32));
   ASSERT_TRUE(weights.ok());
   EXPECT_EQ(weights->embedding.format.kind, cpu::WeightKind::kF32);
   expect_same(checkpoint, TensorRole::kOutput, 0, weights->output);
@@ -140,7 +149,7 @@ TEST(Weights, TiedTablesAreOnePieceOfMemoryAndReadOnce) {
   spec.tied_embeddings = true;
   spec.attention.qkv_bias = spec.attention.output_bias = spec.attention.qk_norm = false;
   const WatchedCheckpoint checkpoint(spec);
-  const auto weights = load_weights(checkpoint, std::vector<Precision>(3, Precision::kBf16));
+  const auto weights = load_weights(checkpoint, all(Precision::kBf16));
   ASSERT_TRUE(weights.ok());
   EXPECT_EQ(weights->embedding.data, weights->output.data);
   EXPECT_FALSE(checkpoint.reads_.contains({TensorRole::kOutput, 0}));
@@ -149,35 +158,124 @@ TEST(Weights, TiedTablesAreOnePieceOfMemoryAndReadOnce) {
   EXPECT_TRUE(weights->layers[0].query_norm.empty());
 }
 
-TEST(Weights, PiecesAreAlignedAndDoNotOverlap) {
-  const SyntheticCheckpoint checkpoint(odd_spec());
-  auto layer = load_layer(checkpoint, 1, Precision::kBf16);
-  ASSERT_TRUE(layer.ok());
-  const LayerVariant moved = std::move(*layer);
-  std::vector<std::pair<const std::byte*, std::int64_t>> pieces;
-  for (const cpu::PackedMatrix* matrix :
-       {&moved.query, &moved.key, &moved.value, &moved.attention_output, &moved.gate, &moved.up,
-        &moved.down}) {
-    pieces.emplace_back(matrix->data, matrix->bytes());
+using Piece = std::pair<const std::byte*, std::int64_t>;
+
+std::vector<Piece> pieces_of(const LayerWeights& layer, LayerHalf half) {
+  const bool mlp = half == LayerHalf::kMlp;
+  const std::vector<cpu::PackedMatrix> matrices =
+      mlp ? std::vector{layer.gate, layer.up, layer.down}
+          : std::vector{layer.query, layer.key, layer.value, layer.attention_output};
+  const std::vector<std::span<float>> vectors =
+      mlp ? std::vector{layer.mlp_norm}
+          : std::vector{layer.attention_norm,       layer.query_norm, layer.key_norm,
+                        layer.query_bias,           layer.key_bias,   layer.value_bias,
+                        layer.attention_output_bias};
+  std::vector<Piece> pieces;
+  for (const cpu::PackedMatrix& matrix : matrices) {
+    pieces.emplace_back(matrix.data, matrix.bytes());
   }
-  for (const std::span<float> vector :
-       {moved.attention_norm, moved.mlp_norm, moved.query_norm, moved.key_norm, moved.query_bias,
-        moved.key_bias, moved.value_bias, moved.attention_output_bias}) {
+  for (const std::span<float> vector : vectors) {
     pieces.emplace_back(reinterpret_cast<const std::byte*>(vector.data()), vector.size_bytes());
   }
   std::sort(pieces.begin(), pieces.end());
-  const std::byte* end = moved.memory.data();
-  for (const auto& [data, bytes] : pieces) {
-    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(data) % 64, 0U);
-    EXPECT_GE(data, end);
-    end = data + bytes;
+  return pieces;
+}
+
+constexpr std::array kPrecisions = {Precision::kF32, Precision::kBf16, Precision::kW8,
+                                    Precision::kW4, Precision::kW3};
+
+TEST(Weights, PiecesAreAlignedInTheirHalfAndDoNotOverlap) {
+  const ModelSpec spec = odd_spec();
+  for (const Precision precision : kPrecisions) {
+    for (const LayerHalf half : kLayerHalves) {
+      const std::int64_t size = half_size(spec, half, precision);
+      const auto memory = cpu::Region::map(size);
+      ASSERT_TRUE(memory.ok());
+      LayerWeights layer;
+      bind_half(layer, spec, half, precision, memory->data());
+      EXPECT_EQ(layer.precision.of(half), precision);
+      const std::byte* end = memory->data();
+      for (const auto& [data, bytes] : pieces_of(layer, half)) {
+        EXPECT_EQ(reinterpret_cast<std::uintptr_t>(data) % 64, 0U);
+        EXPECT_GE(data, end);
+        EXPECT_GT(bytes, 0);
+        end = data + bytes;
+      }
+      EXPECT_LE(end, memory->data() + size);
+    }
   }
-  EXPECT_LE(end, moved.memory.data() + moved.memory.bytes());
+}
+
+// Planning counts pages before anything is laid out, and from cost's arithmetic.
+TEST(Weights, PagesOfAHalfHoldIt) {
+  ModelSpec bare = odd_spec();
+  bare.attention.qkv_bias = bare.attention.output_bias = bare.attention.qk_norm = false;
+  ModelSpec wide = odd_spec();
+  wide.hidden = 2048;
+  wide.ffn = 8192;
+  for (const ModelSpec& spec : {odd_spec(), bare, wide}) {
+    for (const Precision precision : kPrecisions) {
+      for (const LayerHalf half : kLayerHalves) {
+        for (const std::int64_t page_bytes : {page_bytes_for(spec), 4 * kKiB, 2 * kMiB}) {
+          const std::int64_t pages = half_pages(spec, half, precision, page_bytes);
+          const std::int64_t size = half_size(spec, half, precision);
+          EXPECT_GE(pages * page_bytes, size) << to_string(precision) << to_string(half);
+          EXPECT_LE((pages - 2) * page_bytes, size) << to_string(precision) << to_string(half);
+        }
+      }
+    }
+  }
+}
+
+TEST(Weights, AHalfIsTheSameBytesWhateverMemoryHeldBefore) {
+  const WatchedCheckpoint checkpoint(odd_spec());
+  for (const LayerHalf half : kLayerHalves) {
+    const std::int64_t size = half_size(checkpoint.spec(), half, Precision::kW4);
+    auto first = cpu::Region::map(size);
+    auto second = cpu::Region::map(size);
+    ASSERT_TRUE(first.ok() && second.ok());
+    std::fill_n(first->data(), size, std::byte{0xA5});
+    ASSERT_TRUE(load_half(checkpoint, {2, half, Precision::kW4}, first->data()).ok());
+    ASSERT_TRUE(load_half(checkpoint, {2, half, Precision::kW4}, second->data()).ok());
+    EXPECT_EQ(std::memcmp(first->data(), second->data(), static_cast<std::size_t>(size)), 0);
+  }
+  EXPECT_FALSE(checkpoint.reads_.contains({TensorRole::kEmbedding, 0}));
+  EXPECT_FALSE(checkpoint.reads_.contains({TensorRole::kGate, 0}));
+}
+
+TEST(Weights, PackingIsPacedAndCanBeCalledOff) {
+  const SyntheticCheckpoint checkpoint(odd_spec());
+  const HalfVariant which = {1, LayerHalf::kMlp, Precision::kBf16};
+  const auto memory = cpu::Region::map(half_size(checkpoint.spec(), which.half, which.precision));
+  ASSERT_TRUE(memory.ok());
+  std::int64_t paced_bytes = 0;
+  ASSERT_TRUE(load_half(checkpoint, which, memory->data(), [&](std::int64_t bytes) {
+                paced_bytes += bytes;
+                return true;
+              }).ok());
+  LayerWeights layer;
+  bind_half(layer, checkpoint.spec(), which.half, which.precision, memory->data());
+  EXPECT_EQ(paced_bytes, layer.gate.bytes() + layer.up.bytes() + layer.down.bytes());
+  int calls = 0;
+  const Status stopped =
+      load_half(checkpoint, which, memory->data(), [&](std::int64_t) { return ++calls < 2; });
+  ASSERT_FALSE(stopped.ok());
+  EXPECT_EQ(stopped.error().code, ErrorCode::kUnavailable);
+  EXPECT_EQ(calls, 2);
+}
+
+TEST(Weights, LayersInSomebodyElsesMemoryAreNotCounted) {
+  const SyntheticCheckpoint checkpoint(odd_spec());
+  const auto outer = load_outer(checkpoint, all(Precision::kW8));
+  ASSERT_TRUE(outer.ok());
+  EXPECT_EQ(outer->layers.size(), 3U);
+  EXPECT_EQ(outer->bytes(), outer->memory.bytes());
+  expect_same(checkpoint, TensorRole::kEmbedding, 0, outer->embedding);
 }
 
 TEST(Weights, LoadingHoldsOneTensorOfThirtyTwoRowsAtATime) {
   const WatchedCheckpoint checkpoint(odd_spec());
-  ASSERT_TRUE(load_weights(checkpoint, std::vector<Precision>(3, Precision::kBf16)).ok());
+  ASSERT_TRUE(load_weights(checkpoint, all(Precision::kBf16)).ok());
   EXPECT_EQ(checkpoint.most_held_, 1);
   EXPECT_EQ(checkpoint.most_rows_, 32);
   for (const auto& [tensor, held] : checkpoint.held_) {
@@ -189,7 +287,7 @@ TEST(Weights, ProgressCountsUpToTheWhole) {
   const SyntheticCheckpoint checkpoint(odd_spec());
   std::vector<std::int64_t> done;
   std::int64_t total = 0;
-  const auto weights = load_weights(checkpoint, std::vector<Precision>(3, Precision::kBf16),
+  const auto weights = load_weights(checkpoint, all(Precision::kBf16),
                                     [&](std::int64_t done_bytes, std::int64_t total_bytes) {
                                       done.push_back(done_bytes);
                                       total = total_bytes;
@@ -205,11 +303,13 @@ TEST(Weights, LayersAreQuantisedAndTheirTablesAreNot) {
   ModelSpec spec = odd_spec();
   spec.hidden = 200;  // more than one group
   const SyntheticCheckpoint checkpoint(spec);
-  const std::vector<Precision> mixed = {Precision::kW8, Precision::kW4, Precision::kW3};
+  const std::vector<LayerPrecision> mixed = {{Precision::kW8, Precision::kW8},
+                                             {Precision::kBf16, Precision::kW4},
+                                             {Precision::kW4, Precision::kW3}};
   const auto weights = load_weights(checkpoint, mixed);
   ASSERT_TRUE(weights.ok()) << weights.error().message;
   for (int layer = 0; layer < 3; ++layer) {
-    const LayerVariant& variant = weights->layers[static_cast<std::size_t>(layer)];
+    const LayerWeights& variant = weights->layers[static_cast<std::size_t>(layer)];
     EXPECT_EQ(variant.precision, mixed[static_cast<std::size_t>(layer)]);
     EXPECT_TRUE(variant.down.format.quantized());
     expect_layer(checkpoint, layer, variant);
@@ -225,7 +325,7 @@ TEST(Weights, TakeTheBytesThatCostPredicts) {
   const SyntheticCheckpoint checkpoint(spec);
   for (const Precision precision :
        {Precision::kF32, Precision::kBf16, Precision::kW8, Precision::kW4, Precision::kW3}) {
-    const auto weights = load_weights(checkpoint, std::vector<Precision>(3, precision));
+    const auto weights = load_weights(checkpoint, all(precision));
     ASSERT_TRUE(weights.ok());
     const std::int64_t pieces = 3 * 15 + 3;  // each aligned to 64 bytes
     const std::int64_t predicted = 3 * layer_bytes(spec, precision) + outer_bytes(spec, precision);
@@ -250,8 +350,8 @@ class InfiniteCheckpoint : public SyntheticCheckpoint {
 
 TEST(Weights, AWeightThatCannotBeQuantisedIsAnErrorThatSaysWhere) {
   const InfiniteCheckpoint checkpoint(odd_spec());
-  EXPECT_TRUE(load_weights(checkpoint, std::vector<Precision>(3, Precision::kBf16)).ok());
-  const auto weights = load_weights(checkpoint, std::vector<Precision>(3, Precision::kW4));
+  EXPECT_TRUE(load_weights(checkpoint, all(Precision::kBf16)).ok());
+  const auto weights = load_weights(checkpoint, all(Precision::kW4));
   ASSERT_FALSE(weights.ok());
   EXPECT_EQ(weights.error().code, ErrorCode::kUnsupported);
   EXPECT_NE(weights.error().message.find("layer 1, rows from 32 of its up projection"),

@@ -62,11 +62,7 @@ Result<std::unique_ptr<Rank>> Rank::create(const WorkerOptions& options,
   if (!scratch) {
     return scratch.error();
   }
-  std::vector<Precision> precisions;
-  for (const LayerPrecision& layer : options.form.layer_precision) {
-    precisions.push_back(layer.mlp);
-  }
-  Result<ModelWeights> weights = load_weights(checkpoint, precisions, progress);
+  Result<ModelWeights> weights = load_weights(checkpoint, options.form.layer_precision, progress);
   if (!weights) {
     return weights.error();
   }
