@@ -1,6 +1,7 @@
 #include "apps/replica.h"
 
 #include <chrono>
+#include <span>
 #include <utility>
 
 namespace protean {
@@ -31,8 +32,9 @@ Result<std::unique_ptr<Replica>> Replica::start(const ReplicaOptions& options,
   if (options.morph) {
     worker_options.pages = sizing.budget;
     worker_options.read_half = [variants = options.variants](const HalfVariant& which,
-                                                             std::byte* memory, const Pace& pace) {
-      return variants->read(which, {memory, static_cast<std::size_t>(variants->size(which))}, pace);
+                                                             std::span<std::byte> memory,
+                                                             const Pace& pace) {
+      return variants->read(which, memory, pace);
     };
   }
   const auto tell = [&inbox](auto what) { inbox.push({steady_now_ns(), std::move(what)}); };

@@ -3,47 +3,157 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/units.h"
 
 namespace protean {
+namespace {
+
+MorphHandlers complete(MorphHandlers handlers) {
+  if (!handlers.ready) {
+    handlers.ready = [](const MorphReady&) {};
+  }
+  if (!handlers.done) {
+    handlers.done = [](const MorphDone&) {};
+  }
+  return handlers;
+}
+
+}  // namespace
 
 Result<std::unique_ptr<CpuWorker>> CpuWorker::create(const WorkerOptions& options,
                                                      const Checkpoint& checkpoint,
                                                      const LoadProgress& progress,
-                                                     StepDoneHandler done) {
+                                                     StepDoneHandler done,
+                                                     MorphHandlers morph_handlers) {
   check(done != nullptr, "someone listens to finished steps");
-  Result<std::unique_ptr<Rank>> rank = Rank::create(options, checkpoint, progress);
+  check(options.share_beside_steps > 0 && options.share_beside_steps <= 1,
+        "a share of a core is above 0 and at most 1");
+  Result<Pages> pages = make_pages(options, checkpoint.spec());
+  if (!pages) {
+    return pages.error();
+  }
+  Result<std::unique_ptr<Rank>> rank =
+      Rank::create(options, checkpoint, progress, {pages->pool.get(), pages->kv});
   if (!rank) {
     return rank.error();
   }
-  return std::unique_ptr<CpuWorker>(new CpuWorker(std::move(*rank), std::move(done)));
+  return std::unique_ptr<CpuWorker>(
+      new CpuWorker({std::move(*pages), std::move(*rank), checkpoint.spec(), options.read_half,
+                     options.share_beside_steps},
+                    std::move(done), complete(std::move(morph_handlers))));
 }
 
-CpuWorker::CpuWorker(std::unique_ptr<Rank> rank, StepDoneHandler done)
-    : rank_(std::move(rank)),
+Result<CpuWorker::Pages> CpuWorker::make_pages(const WorkerOptions& options,
+                                               const ModelSpec& spec) {
+  if (!options.pages) {
+    return Pages();
+  }
+  const PageBudget& budget = *options.pages;
+  Result<std::unique_ptr<cpu::PagePool>> pool =
+      cpu::PagePool::create(budget.page_bytes, budget.pages);
+  if (!pool) {
+    return pool.error();
+  }
+  const std::int64_t weights = weight_pages(spec, options.form, budget.page_bytes);
+  const std::int64_t kv = kv_pages(spec, options.form.kv, budget.page_bytes);
+  if (weights + kv > budget.pages) {
+    return make_error(ErrorCode::kExhausted,
+                      "layers need {} and {} KV blocks {} of the {} that there are: ask for fewer "
+                      "blocks, a lower precision, or give more memory",
+                      format_bytes(weights * budget.page_bytes), options.form.kv.blocks,
+                      format_bytes(kv * budget.page_bytes),
+                      format_bytes(budget.pages * budget.page_bytes));
+  }
+  Result<std::unique_ptr<KvStore>> store = KvStore::create(spec, options.form.kv, **pool);
+  if (!store) {
+    return store.error();
+  }
+  return Pages{std::move(*pool), std::move(*store)};
+}
+
+CpuWorker::CpuWorker(Built built, StepDoneHandler done, MorphHandlers morph_handlers)
+    : pages_(std::move(built.pages)),
+      rank_(std::move(built.rank)),
       done_(std::move(done)),
+      morph_handlers_(std::move(morph_handlers)),
       memory_(rank_->memory()),
-      plans_(1),  // start() is bounded by the engine's steps in flight, not by this
-      thread_([this] { run_steps(); }) {}
+      beside_(built.share_beside_steps),
+      swapper_({pages_.pool.get(), &beside_, std::move(built.spec), std::move(built.read_half),
+                morph_handlers_}),
+      resizer_({pages_.pool.get(), &beside_, pages_.kv.get(), morph_handlers_}),
+      entries_(1),  // start() is bounded by the engine's steps in flight, not by this
+      thread_([this] { run_entries(); }) {}
 
 CpuWorker::~CpuWorker() {
-  plans_.close();
+  entries_.close();
   thread_.join();
+  beside_.stop();
 }
 
 void CpuWorker::start(StepPlan plan) {
-  plans_.push(std::move(plan));
+  entries_.push(std::move(plan));
 }
 
-void CpuWorker::run_steps() {
+void CpuWorker::prepare(MorphId id, const MorphStep& step) {
+  if (pages_.pool == nullptr) {
+    entries_.push(Refuse{{id, make_error(ErrorCode::kUnsupported,
+                                         "{}: this worker's memory is for life: start with a "
+                                         "memory budget to let its form change",
+                                         to_string(step))}});
+  } else if (const auto* swap = std::get_if<SwapHalf>(&step)) {
+    swapper_.prepare(id, *swap);
+  } else {
+    resizer_.prepare(id, std::get<ResizeKv>(step));
+  }
+}
+
+void CpuWorker::commit(MorphId id) {
+  entries_.push(id);
+}
+
+void CpuWorker::abort(MorphId id) {
+  swapper_.abort(id);
+  resizer_.abort(id);
+}
+
+void CpuWorker::move_blocks(std::vector<BlockMove> moves) {
+  entries_.push(std::move(moves));
+}
+
+void CpuWorker::run_entries() {
   for (;;) {
-    const std::vector<StepPlan> plans = plans_.pop_all();
-    if (plans.empty()) {
+    const std::vector<Entry> entries = entries_.pop_all();
+    if (entries.empty()) {
       return;  // closed and drained
     }
-    for (const StepPlan& plan : plans) {
-      done_(rank_->run(plan));
+    for (const Entry& entry : entries) {
+      std::visit([this](const auto& what) { run(what); }, entry);
     }
   }
+}
+
+void CpuWorker::run(const StepPlan& plan) {
+  beside_.step_begins();
+  StepResult result = rank_->run(plan);
+  beside_.step_ends();
+  done_(std::move(result));
+}
+
+void CpuWorker::run(MorphId commit) {
+  if (std::optional<LayerSwapper::Filled> filled = swapper_.take(commit)) {
+    rank_->swap_half(filled->which, filled->pages);
+    swapper_.give_back(commit, std::move(filled->pages));
+  } else {
+    check(resizer_.commit(commit), "what is committed was prepared and not aborted");
+  }
+}
+
+void CpuWorker::run(const std::vector<BlockMove>& moves) {
+  rank_->move_blocks(moves);
+}
+
+void CpuWorker::run(const Refuse& refuse) {
+  morph_handlers_.ready(refuse.answer);
 }
 
 }  // namespace protean

@@ -3,49 +3,87 @@
 #include <functional>
 #include <memory>
 #include <thread>
+#include <variant>
+#include <vector>
 
 #include "base/bounded_queue.h"
 #include "base/result.h"
 #include "contract/step.h"
+#include "device/cpu/pages.h"
 #include "model/checkpoint.h"
 #include "ports/executor.h"
+#include "worker/kv_resizer.h"
+#include "worker/layer_swapper.h"
+#include "worker/paced_thread.h"
 #include "worker/rank.h"
 
 namespace protean {
 
-// The Executor of a replica on one CPU device: a rank and the thread that runs its steps in order.
+// The Executor of a replica on one CPU device: a rank and the thread that runs its steps in order;
+// with pages, also a thread beside it, which prepares what is committed between two steps.
 class CpuWorker : public Executor {
  public:
   // Called once per step, in order, on the worker's thread; must not destroy the worker.
   using StepDoneHandler = std::function<void(StepResult)>;
 
   // Loads the model, reporting progress on the caller's thread. The checkpoint is not needed after.
+  // Without pages no morph can be prepared, and without handlers nobody hears of one.
   static Result<std::unique_ptr<CpuWorker>> create(const WorkerOptions& options,
                                                    const Checkpoint& checkpoint,
                                                    const LoadProgress& progress,
-                                                   StepDoneHandler done);
+                                                   StepDoneHandler done,
+                                                   MorphHandlers morph_handlers = {});
 
-  // Finishes the steps already started, reports them and stops.
+  // Finishes the steps and commits already started, reports them and stops; what is being prepared
+  // is given up.
   ~CpuWorker() override;
   CpuWorker(const CpuWorker&) = delete;
   CpuWorker& operator=(const CpuWorker&) = delete;
 
   void start(StepPlan plan) override;
-  void prepare(MorphId, const MorphStep&) override {}
-  void commit(MorphId) override {}
-  void abort(MorphId) override {}
-  void move_blocks(std::vector<BlockMove>) override {}
+  void prepare(MorphId id, const MorphStep& step) override;
+  void commit(MorphId id) override;
+  void abort(MorphId id) override;
+  void move_blocks(std::vector<BlockMove> moves) override;
 
   WorkerMemory memory() const { return memory_; }
 
  private:
-  CpuWorker(std::unique_ptr<Rank> rank, StepDoneHandler done);
-  void run_steps();
+  struct Pages {
+    std::unique_ptr<cpu::PagePool> pool;
+    std::shared_ptr<KvStore> kv;
+  };
+  struct Refuse {
+    MorphReady answer;
+  };
+  // What happens in order on the worker's thread.
+  using Entry = std::variant<StepPlan, MorphId, std::vector<BlockMove>, Refuse>;
 
-  const std::unique_ptr<Rank> rank_;  // used by the thread only
+  struct Built {
+    Pages pages;
+    std::unique_ptr<Rank> rank;
+    ModelSpec spec;
+    ReadHalf read_half;
+    double share_beside_steps = 0;
+  };
+  static Result<Pages> make_pages(const WorkerOptions& options, const ModelSpec& spec);
+  CpuWorker(Built built, StepDoneHandler done, MorphHandlers morph_handlers);
+
+  void run_entries();
+  void run(const StepPlan& plan);
+  void run(MorphId commit);
+  void run(const std::vector<BlockMove>& moves);
+  void run(const Refuse& refuse);
+
+  const Pages pages_;                 // under all that follows
+  const std::unique_ptr<Rank> rank_;  // used by the worker's thread only
   const StepDoneHandler done_;
+  const MorphHandlers morph_handlers_;
   const WorkerMemory memory_;
-  BoundedQueue<StepPlan> plans_;
+  PacedThread beside_;
+  LayerSwapper swapper_;
+  KvResizer resizer_;
+  BoundedQueue<Entry> entries_;
   std::thread thread_;  // last, so that all it uses is there
 };
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/units.h"
 #include "worker/pooling.h"
 
 namespace protean {
@@ -12,6 +13,7 @@ namespace {
 // Logits are projected and drawn this many rows at a time, which bounds their memory: a weight
 // panel is read once for all of them, and more would gain nothing.
 constexpr int kLogitRows = 64;
+constexpr std::int64_t kCopiedAtOnceBytes = 64 * kKiB;  // of a block, by a thread
 
 Status refuse_unsupported(const WorkerOptions& options, const ModelSpec& spec) {
   const Form& form = options.form;
@@ -35,45 +37,90 @@ Status refuse_unsupported(const WorkerOptions& options, const ModelSpec& spec) {
   return {};
 }
 
+Result<ModelWeights> load_on_pages(const WorkerOptions& options, const Checkpoint& checkpoint,
+                                   const LoadProgress& progress, cpu::PagePool& pool,
+                                   LayerPages& layers) {
+  const ModelSpec& spec = checkpoint.spec();
+  ReadHalf read = options.read_half;
+  if (!read) {
+    read = [&](const HalfVariant& which, std::span<std::byte> memory, const Pace& pace) {
+      return load_half(checkpoint, which, memory.data(), pace);
+    };
+  }
+  Result<ModelWeights> weights = load_outer(checkpoint, options.form.layer_precision);
+  if (!weights) {
+    return weights;
+  }
+  std::int64_t done_bytes = weights->bytes();
+  const std::int64_t total_bytes =
+      done_bytes + weight_pages(spec, options.form, pool.page_bytes()) * pool.page_bytes();
+  for (int layer = 0; layer < spec.layers; ++layer) {
+    for (const LayerHalf half : kLayerHalves) {
+      const Precision precision =
+          options.form.layer_precision[static_cast<std::size_t>(layer)].of(half);
+      const HalfVariant which{layer, half, precision};
+      Result<cpu::PageRange> filled = fill_pages(pool, spec, which, read);
+      if (!filled) {
+        return make_error(filled.error().code, "layer {} {}: {}", layer, to_string(half),
+                          filled.error().message);
+      }
+      done_bytes += filled->bytes();
+      layers.swap(*weights, spec, which, *filled);
+    }
+    if (progress) {
+      progress(std::min(done_bytes, total_bytes), total_bytes);
+    }
+  }
+  return weights;
+}
+
 }  // namespace
 
 struct Rank::Built {
   WorkerOptions options;
   ModelSpec spec;
   ModelWeights weights;
-  KvStore kv;
+  LayerPages pages;
+  std::shared_ptr<KvStore> kv;
   Scratch scratch;
 };
 
 Result<std::unique_ptr<Rank>> Rank::create(const WorkerOptions& options,
                                            const Checkpoint& checkpoint,
-                                           const LoadProgress& progress) {
+                                           const LoadProgress& progress, RankPages pages) {
   const ModelSpec& spec = checkpoint.spec();
   if (const Status supported = refuse_unsupported(options, spec); !supported) {
     return supported.error();
   }
   // Memory is asked for before minutes are spent on reading.
-  Result<KvStore> kv = KvStore::create(spec, options.form.kv);
-  if (!kv) {
-    return kv.error();
+  if (pages.kv == nullptr) {
+    Result<std::unique_ptr<KvStore>> kv = KvStore::create(spec, options.form.kv);
+    if (!kv) {
+      return kv.error();
+    }
+    pages.kv = std::move(*kv);
   }
   Result<Scratch> scratch =
       Scratch::create(spec, options.max_step_tokens, std::min(kLogitRows, options.max_step_tokens));
   if (!scratch) {
     return scratch.error();
   }
-  Result<ModelWeights> weights = load_weights(checkpoint, options.form.layer_precision, progress);
+  LayerPages layers(spec.layers);
+  Result<ModelWeights> weights =
+      pages.pool == nullptr ? load_weights(checkpoint, options.form.layer_precision, progress)
+                            : load_on_pages(options, checkpoint, progress, *pages.pool, layers);
   if (!weights) {
     return weights.error();
   }
-  return std::unique_ptr<Rank>(
-      new Rank({options, spec, std::move(*weights), std::move(*kv), std::move(*scratch)}));
+  return std::unique_ptr<Rank>(new Rank({options, spec, std::move(*weights), std::move(layers),
+                                         std::move(pages.kv), std::move(*scratch)}));
 }
 
 Rank::Rank(Built built)
     : spec_(std::move(built.spec)),
       max_positions_(built.options.max_positions),
       weights_(std::move(built.weights)),
+      pages_(std::move(built.pages)),
       kv_(std::move(built.kv)),
       scratch_(std::move(built.scratch)),
       rope_(spec_.rope, spec_.attention.head_dim, max_positions_),
@@ -91,7 +138,7 @@ void Rank::check_slice(const StepPlan& plan, const SequenceSlice& slice) const {
   check(slice.block_begin >= 0 && slice.block_count > 0 &&
             slice.block_count <= std::ssize(plan.blocks) - slice.block_begin,
         "a slice's block table is inside its plan");
-  check(std::int64_t{slice.block_count} * kv_.block_tokens() >= end,
+  check(std::int64_t{slice.block_count} * kv_->block_tokens() >= end,
         "a slice's blocks hold all its tokens");
   check(slice.sample >= -1 && slice.sample < std::ssize(plan.samples), "a slice's sample exists");
   check(slice.score_begin >= 0 && slice.score_count >= 0 &&
@@ -113,7 +160,7 @@ void Rank::read_slices(const StepPlan& plan) {
     check(token >= 0 && token < spec_.vocab, "tokens are in the vocabulary");
   }
   for (const BlockId block : plan.blocks) {
-    check(block >= 0 && block < kv_.blocks(), "blocks exist");
+    check(block >= 0 && block < kv_->blocks(), "blocks exist");
   }
   positions_.clear();
   slices_.clear();
@@ -152,7 +199,7 @@ StepResult Rank::run(const StepPlan& plan, const LogitsTap& tap) {
                          .spec = &spec_,
                          .weights = &weights_,
                          .rope = rope_.view(),
-                         .kv = kv_.layers(),
+                         .kv = kv_->layers(),
                          .scratch = &scratch_});
   const ForwardBatch batch{.tokens = plan.tokens, .positions = positions_, .slices = slices_};
   forward.embed(batch);
@@ -222,9 +269,20 @@ std::vector<double> Rank::pool(const SequenceSlice& slice, const Forward& forwar
   return pooled;
 }
 
+void Rank::swap_half(const HalfVariant& which, cpu::PageRange& pages) {
+  pages_.swap(weights_, spec_, which, pages);
+}
+
+void Rank::move_blocks(std::span<const BlockMove> moves) {
+  const std::int64_t parts = ceil_div(kv_->block_bytes(), kCopiedAtOnceBytes);
+  for (const BlockMove& move : moves) {
+    team_.run(parts, [&](std::int64_t part, int) { kv_->copy(move, part, parts); });
+  }
+}
+
 WorkerMemory Rank::memory() const {
-  return {.weight_bytes = weights_.bytes(),
-          .kv_bytes = kv_.bytes(),
+  return {.weight_bytes = weights_.bytes() + pages_.bytes(),
+          .kv_bytes = kv_->bytes(),
           .scratch_bytes = scratch_.bytes() + rope_.bytes()};
 }
 

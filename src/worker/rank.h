@@ -3,18 +3,23 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "base/result.h"
 #include "contract/form.h"
+#include "contract/morph.h"
 #include "contract/step.h"
+#include "cost/pages.h"
+#include "device/cpu/pages.h"
 #include "device/cpu/team.h"
 #include "model/checkpoint.h"
 #include "model/forward.h"
 #include "model/rope_table.h"
 #include "model/weights.h"
 #include "worker/kv_store.h"
+#include "worker/layer_pages.h"
 #include "worker/sampler.h"
 
 namespace protean {
@@ -25,13 +30,27 @@ struct WorkerOptions {
   int threads = 1;
   int max_step_tokens = 2048;
   int max_positions = 4096;  // tokens of the longest sequence
+
+  // With pages the form can change while steps run. Without, its memory is for life.
+  std::optional<PageBudget> pages;
+  // Where layers' weights come from, from the start on; the checkpoint where there is none, and
+  // then no layer can change later.
+  ReadHalf read_half;
+  double share_beside_steps = 0.05;  // of a core, for copies while steps run
 };
 
-// Bytes held for the worker's life; device pages behind them are touched on first use.
+// Bytes held as the worker begins. Without pages, memory is touched on first use.
 struct WorkerMemory {
   std::int64_t weight_bytes = 0;
   std::int64_t kv_bytes = 0;
   std::int64_t scratch_bytes = 0;  // activations, logits and rope table
+};
+
+// Pages for a rank's weights, and a KV cache on them that somebody else may resize. Both empty, or
+// neither.
+struct RankPages {
+  cpu::PagePool* pool = nullptr;
+  std::shared_ptr<KvStore> kv;
 };
 
 // Sees the logits [n][vocab] of samples [first_sample, first_sample + n) before they are drawn.
@@ -44,10 +63,15 @@ class Rank {
   // Loads the weights. Refuses forms it cannot realise.
   static Result<std::unique_ptr<Rank>> create(const WorkerOptions& options,
                                               const Checkpoint& checkpoint,
-                                              const LoadProgress& progress = {});
+                                              const LoadProgress& progress = {},
+                                              RankPages pages = {});
 
   // The plan must be well formed and within the limits; anything else is a bug and stops.
   StepResult run(const StepPlan& plan, const LogitsTap& tap = {});
+
+  // Between steps. Half a layer gets these weights; its old pages are what `pages` then holds.
+  void swap_half(const HalfVariant& which, cpu::PageRange& pages);
+  void move_blocks(std::span<const BlockMove> moves);
 
   WorkerMemory memory() const;
 
@@ -64,7 +88,8 @@ class Rank {
   const ModelSpec spec_;
   const int max_positions_;
   ModelWeights weights_;
-  KvStore kv_;
+  LayerPages pages_;  // of the weights, if they lie on pages
+  const std::shared_ptr<KvStore> kv_;
   Scratch scratch_;
   RotaryTable rope_;
   cpu::Team team_;

@@ -1,0 +1,314 @@
+#include "device/cpu/pages.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include "base/check.h"
+#include "base/units.h"
+
+namespace protean::cpu {
+namespace {
+
+constexpr std::int64_t kSmallestPageBytes = 4 * kKiB;
+constexpr std::int64_t kHugePageBytes = 2 * kMiB;
+constexpr std::int64_t kLargestPageBytes = kGiB;
+// Mapped at once: a millisecond of page tables, or some of zeroing.
+constexpr std::int64_t kPieceBytes = 16 * kMiB;
+constexpr int kCollapse = 25;  // MADV_COLLAPSE, which Debian 12's headers do not have yet
+
+Error refused(std::int64_t bytes, std::string_view what, std::string_view advice) {
+  const int reason = errno;
+  return make_error(ErrorCode::kExhausted, "the system refused {} {} ({}): {}", format_bytes(bytes),
+                    what, std::strerror(reason), advice);
+}
+
+constexpr std::string_view kAdviceOnMaps =
+    "ask for less, or raise the limits on address space (ulimit -v) and mappings "
+    "(vm.max_map_count)";
+
+// What exists stays as it is.
+bool allocate(int file, std::int64_t offset, std::int64_t bytes) {
+  int outcome = 0;
+  do {
+    outcome = fallocate(file, 0, offset, bytes);
+  } while (outcome != 0 && errno == EINTR);
+  return outcome == 0;
+}
+
+bool map_shared(std::byte* at, std::int64_t bytes, int file, std::int64_t offset, int flags) {
+  return mmap(at, static_cast<std::size_t>(bytes), PROT_READ | PROT_WRITE,
+              MAP_SHARED | MAP_FIXED | flags, file, offset) != MAP_FAILED;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<PagePool>> PagePool::create(std::int64_t page_bytes, std::int64_t pages) {
+  const bool power_of_two = page_bytes > 0 && (page_bytes & (page_bytes - 1)) == 0;
+  if (!power_of_two || page_bytes < kSmallestPageBytes || page_bytes > kLargestPageBytes) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "a page of {} bytes: a power of two from {} to {} is wanted", page_bytes,
+                      format_bytes(kSmallestPageBytes), format_bytes(kLargestPageBytes));
+  }
+  if (pages < 1 || pages > std::numeric_limits<std::int64_t>::max() / page_bytes) {
+    return make_error(
+        ErrorCode::kInvalidArgument,
+        "{} pages of {} cannot be addressed: ask for at least 1, and fewer than 8 EiB", pages,
+        format_bytes(page_bytes));
+  }
+  const int file = memfd_create("protean-pages", MFD_CLOEXEC);
+  if (file < 0) {
+    return refused(
+        pages * page_bytes, "of shared memory",
+        "raise the limit on open files (ulimit -n) or let the sandbox allow memfd_create");
+  }
+  if (ftruncate(file, pages * page_bytes) != 0) {
+    Error error = refused(pages * page_bytes, "of shared memory",
+                          "ask for less, or raise the limit on file size (ulimit -f)");
+    close(file);
+    return error;
+  }
+  return std::unique_ptr<PagePool>(new PagePool(file, page_bytes, pages));
+}
+
+PagePool::PagePool(int file, std::int64_t page_bytes, std::int64_t pages)
+    : file_(file),
+      page_bytes_(page_bytes),
+      pages_(pages),
+      backed_(static_cast<std::size_t>(pages), 0),
+      free_{{0, pages}},
+      free_pages_(pages) {}
+
+PagePool::~PagePool() {
+  check(free_pages_ == pages_, "every page has come back before its pool goes");
+  close(file_);
+}
+
+std::int64_t PagePool::free_pages() const {
+  const std::lock_guard lock(mutex_);
+  return free_pages_;
+}
+
+// The smallest run that is long enough, else the longest ones.
+Result<std::vector<PageRun>> PagePool::borrow(std::int64_t pages) {
+  const std::lock_guard lock(mutex_);
+  if (pages > free_pages_) {
+    return make_error(ErrorCode::kExhausted,
+                      "{} pages of {} are wanted where {} of {} are free: shrink what holds them",
+                      pages, format_bytes(page_bytes_), free_pages_, pages_);
+  }
+  std::vector<PageRun> runs;
+  std::int64_t missing = pages;
+  while (missing > 0) {
+    const auto better = [missing](const auto& a, const auto& b) {
+      const bool a_fits = a.second >= missing;
+      const bool b_fits = b.second >= missing;
+      return a_fits != b_fits ? a_fits : a_fits ? a.second < b.second : a.second > b.second;
+    };
+    const auto best = std::min_element(free_.begin(), free_.end(), better);
+    const auto [first, count] = *best;
+    const std::int64_t taken = std::min(count, missing);
+    free_.erase(best);
+    if (taken < count) {
+      free_.emplace(first + taken, count - taken);
+    }
+    runs.push_back({first, taken});
+    missing -= taken;
+  }
+  free_pages_ -= pages;
+  return runs;
+}
+
+void PagePool::give_back(std::span<const PageRun> runs) {
+  const std::lock_guard lock(mutex_);
+  for (const PageRun& run : runs) {
+    std::int64_t first = run.first;
+    std::int64_t count = run.count;
+    const auto after = free_.lower_bound(first);
+    check(after == free_.end() || after->first >= first + count, "a page comes back once");
+    const auto before = after == free_.begin() ? free_.end() : std::prev(after);
+    check(before == free_.end() || before->first + before->second <= first,
+          "a page comes back once");
+    if (after != free_.end() && after->first == first + count) {
+      count += after->second;
+      free_.erase(after);
+    }
+    if (before != free_.end() && before->first + before->second == first) {
+      before->second += count;
+    } else {
+      free_.emplace(first, count);
+    }
+    free_pages_ += run.count;
+  }
+}
+
+Result<PageRange> PageRange::reserve(PagePool& pool, std::int64_t most_pages) {
+  const std::int64_t page_bytes = pool.page_bytes();
+  if (most_pages < 1 ||
+      most_pages > (std::numeric_limits<std::int64_t>::max() - kHugePageBytes) / page_bytes) {
+    return make_error(ErrorCode::kInvalidArgument, "cannot reserve addresses for {} pages of {}",
+                      most_pages, format_bytes(page_bytes));
+  }
+  // Huge pages only form at their own alignment: take more and give the ends back.
+  const std::int64_t bytes = most_pages * page_bytes;
+  const std::int64_t mapped = bytes + kHugePageBytes;
+  void* address = mmap(nullptr, static_cast<std::size_t>(mapped), PROT_NONE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (address == MAP_FAILED) {
+    return refused(bytes, "of address space", kAdviceOnMaps);
+  }
+  const auto value = reinterpret_cast<std::uintptr_t>(address);
+  const auto before =
+      static_cast<std::int64_t>(-value % static_cast<std::uintptr_t>(kHugePageBytes));
+  auto* const begin = static_cast<std::byte*>(address);
+  PageRange range;
+  range.pool_ = &pool;
+  range.data_ = begin + before;
+  range.most_pages_ = most_pages;
+  if (before > 0) {
+    check(munmap(begin, static_cast<std::size_t>(before)) == 0, "munmap of our own memory");
+  }
+  const std::int64_t behind = mapped - before - bytes;
+  if (behind > 0) {
+    check(munmap(range.data_ + bytes, static_cast<std::size_t>(behind)) == 0,
+          "munmap of our own memory");
+  }
+  return range;
+}
+
+PageRange::~PageRange() {
+  if (data_ != nullptr) {
+    check(munmap(data_, static_cast<std::size_t>(most_pages_ * pool_->page_bytes())) == 0,
+          "munmap of our own memory");
+    pool_->give_back(runs_);
+  }
+}
+
+PageRange::PageRange(PageRange&& other) noexcept
+    : pool_(std::exchange(other.pool_, nullptr)),
+      data_(std::exchange(other.data_, nullptr)),
+      most_pages_(std::exchange(other.most_pages_, 0)),
+      pages_(std::exchange(other.pages_, 0)),
+      runs_(std::exchange(other.runs_, {})) {}
+
+PageRange& PageRange::operator=(PageRange&& other) noexcept {
+  std::swap(pool_, other.pool_);
+  std::swap(data_, other.data_);
+  std::swap(most_pages_, other.most_pages_);
+  std::swap(pages_, other.pages_);
+  std::swap(runs_, other.runs_);
+  return *this;
+}
+
+// A huge page of which one small page exists is made whole at a tenth of what making it of 512
+// small ones costs. Advice: where this fails, small pages do.
+void PageRange::ask_for_huge_pages(const PageRun& run, std::int64_t place) const {
+  for (std::int64_t page = run.first; page < run.first + run.count; ++page) {
+    if (pool_->backed_[static_cast<std::size_t>(page)] == 0) {
+      const std::int64_t begin = page * pool_->page_bytes();
+      for (std::int64_t at = begin; at < begin + pool_->page_bytes(); at += kHugePageBytes) {
+        (void)allocate(pool_->file_, at, kSmallestPageBytes);
+      }
+    }
+  }
+  const std::int64_t bytes = run.count * pool_->page_bytes();
+  if (map_shared(address(place), bytes, pool_->file_, run.first * pool_->page_bytes(), 0)) {
+    (void)madvise(address(place), static_cast<std::size_t>(bytes), kCollapse);
+  }
+}
+
+// A page that has no memory yet gets it here, where a system that is short says so, and not in the
+// fault that touches it, which would end the process.
+Status PageRange::map(const PageRun& run, std::int64_t place) const {
+  const std::int64_t page_bytes = pool_->page_bytes();
+  const std::span<std::uint8_t> backed =
+      std::span(pool_->backed_)
+          .subspan(static_cast<std::size_t>(run.first), static_cast<std::size_t>(run.count));
+  const bool fresh = std::find(backed.begin(), backed.end(), 0) != backed.end();
+  if (fresh && page_bytes >= kHugePageBytes) {
+    ask_for_huge_pages(run, place);
+  }
+  if (fresh && !allocate(pool_->file_, run.first * page_bytes, run.count * page_bytes)) {
+    return refused(run.count * page_bytes, "of shared memory",
+                   "give the process a larger limit on memory, or it a smaller budget");
+  }
+  std::fill(backed.begin(), backed.end(), 1);
+  if (!map_shared(address(place), run.count * page_bytes, pool_->file_, run.first * page_bytes,
+                  MAP_POPULATE)) {
+    return refused(run.count * page_bytes, "of mapped pages", kAdviceOnMaps);
+  }
+  return {};
+}
+
+void PageRange::unmap(std::int64_t from, std::int64_t count) const {
+  const std::int64_t bytes = count * pool_->page_bytes();
+  // In place, so that nobody else's memory can come to lie here. Where the system has no mapping
+  // left for that, the pages only leave the page table: nobody touches these addresses anyway.
+  if (mmap(address(from), static_cast<std::size_t>(bytes), PROT_NONE,
+           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED) {
+    (void)madvise(address(from), static_cast<std::size_t>(bytes), MADV_DONTNEED);
+  }
+}
+
+Status PageRange::attach(std::int64_t pages, const MayGoOn& may_go_on) {
+  check(pages >= 0 && pages_ + pages <= most_pages_, "a range has room for its pages");
+  if (pages == 0) {
+    return {};
+  }
+  Result<std::vector<PageRun>> borrowed = pool_->borrow(pages);
+  if (!borrowed) {
+    return borrowed.error();
+  }
+  const std::int64_t piece = std::max<std::int64_t>(1, kPieceBytes / pool_->page_bytes());
+  Status done;
+  std::int64_t place = pages_;
+  for (const PageRun& run : *borrowed) {
+    for (std::int64_t from = 0; from < run.count && done.ok(); from += piece) {
+      if (may_go_on && !may_go_on()) {
+        done = make_error(ErrorCode::kUnavailable, "given up before all pages were there");
+        break;
+      }
+      const PageRun part{run.first + from, std::min(piece, run.count - from)};
+      done = map(part, place);
+      place += part.count;
+    }
+  }
+  if (!done) {
+    unmap(pages_, pages);
+    pool_->give_back(*borrowed);
+    return done;
+  }
+  runs_.insert(runs_.end(), borrowed->begin(), borrowed->end());
+  pages_ += pages;
+  return {};
+}
+
+void PageRange::detach(std::int64_t pages) {
+  check(pages >= 0 && pages <= pages_, "a range gives back what it has");
+  if (pages == 0) {
+    return;
+  }
+  unmap(pages_ - pages, pages);
+  std::vector<PageRun> returned;
+  std::int64_t left = pages;
+  while (left > 0) {
+    PageRun& last = runs_.back();
+    const std::int64_t count = std::min(left, last.count);
+    last.count -= count;
+    returned.push_back({last.first + last.count, count});
+    left -= count;
+    if (last.count == 0) {
+      runs_.pop_back();
+    }
+  }
+  pages_ -= pages;
+  pool_->give_back(returned);
+}
+
+}  // namespace protean::cpu

@@ -1,0 +1,336 @@
+#include "device/cpu/pages.h"
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <atomic>
+#include <barrier>
+#include <csignal>
+#include <cstdint>
+#include <cstring>
+#include <fstream>
+#include <random>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/units.h"
+
+namespace protean::cpu {
+namespace {
+
+std::unique_ptr<PagePool> pool_of(std::int64_t page_bytes, std::int64_t pages) {
+  Result<std::unique_ptr<PagePool>> pool = PagePool::create(page_bytes, pages);
+  EXPECT_TRUE(pool.ok()) << pool.error().message;
+  return std::move(*pool);
+}
+
+PageRange range_of(PagePool& pool, std::int64_t most_pages) {
+  Result<PageRange> range = PageRange::reserve(pool, most_pages);
+  EXPECT_TRUE(range.ok()) << range.error().message;
+  return std::move(*range);
+}
+
+TEST(PagePool, RefusesSizesThatNoPageHas) {
+  for (const std::int64_t page_bytes :
+       {std::int64_t{0}, std::int64_t{-4096}, 2 * kKiB, 3 * kMiB, 2 * kGiB, std::int64_t{5000}}) {
+    EXPECT_EQ(PagePool::create(page_bytes, 4).error().code, ErrorCode::kInvalidArgument);
+  }
+  EXPECT_EQ(PagePool::create(4 * kKiB, 0).error().code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(PagePool::create(2 * kMiB, INT64_MAX / kMiB).error().code, ErrorCode::kInvalidArgument);
+}
+
+TEST(PageRange, BorrowsAtItsEndAndGivesBackFromIt) {
+  const auto pool = pool_of(64 * kKiB, 10);
+  PageRange range = range_of(*pool, 8);
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(range.data()) % (2 * kMiB), 0U);
+  EXPECT_EQ(range.bytes(), 0);
+  ASSERT_TRUE(range.attach(3).ok());
+  std::memset(range.data(), 0x5a, static_cast<std::size_t>(range.bytes()));
+  ASSERT_TRUE(range.attach(2).ok());
+  EXPECT_EQ(range.pages(), 5);
+  EXPECT_EQ(range.bytes(), 5 * 64 * kKiB);
+  EXPECT_EQ(pool->free_pages(), 5);
+  range.detach(1);
+  EXPECT_EQ(pool->free_pages(), 6);
+  EXPECT_TRUE(std::all_of(range.data(), range.data() + 3 * 64 * kKiB,
+                          [](std::byte b) { return b == std::byte{0x5a}; }));
+  range.detach(4);
+  EXPECT_EQ(pool->free_pages(), 10);
+}
+
+TEST(PageRange, MovesItsPages) {
+  const auto pool = pool_of(4 * kKiB, 4);
+  PageRange first = range_of(*pool, 4);
+  ASSERT_TRUE(first.attach(3).ok());
+  std::byte* const data = first.data();
+  PageRange second = std::move(first);
+  EXPECT_EQ(second.data(), data);
+  EXPECT_EQ(first.pages(), 0);  // NOLINT(bugprone-use-after-move): what is left is promised
+  PageRange third;
+  third = std::move(second);
+  third.data()[3 * 4 * kKiB - 1] = std::byte{1};
+  EXPECT_EQ(pool->free_pages(), 1);
+  third = PageRange();
+  EXPECT_EQ(pool->free_pages(), 4);
+}
+
+TEST(PageRange, ShortageChangesNothing) {
+  const auto pool = pool_of(4 * kKiB, 6);
+  PageRange holder = range_of(*pool, 6);
+  PageRange asker = range_of(*pool, 100);
+  ASSERT_TRUE(holder.attach(4).ok());
+  ASSERT_TRUE(asker.attach(1).ok());
+  asker.data()[0] = std::byte{7};
+  const Status refused = asker.attach(2);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, ErrorCode::kExhausted);
+  EXPECT_NE(refused.error().message.find("1 of 6 are free"), std::string::npos)
+      << refused.error().message;
+  EXPECT_EQ(asker.pages(), 1);
+  EXPECT_EQ(asker.data()[0], std::byte{7});
+  EXPECT_EQ(pool->free_pages(), 1);
+  holder.detach(1);
+  EXPECT_TRUE(asker.attach(2).ok());
+}
+
+TEST(PageRange, WorkGivenUpChangesNothing) {
+  const auto pool = pool_of(2 * kMiB, 40);
+  PageRange range = range_of(*pool, 40);
+  ASSERT_TRUE(range.attach(1).ok());
+  int asked = 0;
+  const Status stopped = range.attach(39, [&] { return ++asked < 3; });
+  ASSERT_FALSE(stopped.ok());
+  EXPECT_EQ(stopped.error().code, ErrorCode::kUnavailable);
+  EXPECT_EQ(asked, 3);
+  EXPECT_EQ(range.pages(), 1);
+  EXPECT_EQ(pool->free_pages(), 39);
+  EXPECT_TRUE(range.attach(39).ok());
+}
+
+// Long stretches stay long: a range that comes and goes leaves no crumbs for the next.
+TEST(PageRange, PrefersPagesThatLieTogether) {
+  const auto pool = pool_of(4 * kKiB, 100);
+  PageRange small[3] = {range_of(*pool, 10), range_of(*pool, 10), range_of(*pool, 10)};
+  for (PageRange& range : small) {
+    ASSERT_TRUE(range.attach(10).ok());
+  }
+  small[1].detach(10);  // a gap of 10 before the 70 at the end
+  const auto mappings = [] {
+    std::ifstream maps("/proc/self/maps");
+    int count = 0;
+    for (std::string line; std::getline(maps, line);) {
+      count += line.find("protean-pages") != std::string::npos ? 1 : 0;
+    }
+    return count;
+  };
+  const int before = mappings();
+  PageRange large = range_of(*pool, 60);
+  ASSERT_TRUE(large.attach(60).ok());
+  PageRange fitting = range_of(*pool, 10);
+  ASSERT_TRUE(fitting.attach(10).ok());
+  EXPECT_EQ(mappings(), before + 2);
+  PageRange rest = range_of(*pool, 10);
+  ASSERT_TRUE(rest.attach(10).ok());
+  EXPECT_EQ(mappings(), before + 3);
+}
+
+TEST(PageRangeDeathTest, WhatIsNotBorrowedCannotBeTouched) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto pool = pool_of(4 * kKiB, 8);
+  PageRange range = range_of(*pool, 8);
+  ASSERT_TRUE(range.attach(4).ok());
+  range.detach(2);
+  volatile std::byte* const data = range.data();
+  data[2 * 4 * kKiB - 1] = std::byte{1};
+  EXPECT_DEATH(data[2 * 4 * kKiB] = std::byte{1}, "");
+  EXPECT_DEATH(data[5 * 4 * kKiB] = std::byte{1}, "");
+}
+
+TEST(PageRangeDeathTest, MorePagesThanThereIsRoomForAreABug) {
+  const auto pool = pool_of(4 * kKiB, 8);
+  PageRange range = range_of(*pool, 2);
+  EXPECT_DEATH((void)range.attach(3), "room");
+  EXPECT_DEATH(range.detach(1), "gives back what it has");
+}
+
+TEST(PageRange, NothingElseIsMappedIntoIt) {
+  const auto pool = pool_of(2 * kMiB, 8);
+  PageRange range = range_of(*pool, 8);
+  ASSERT_TRUE(range.attach(8).ok());
+  range.detach(5);
+  std::vector<void*> others;
+  for (int i = 0; i < 200; ++i) {
+    others.push_back(mmap(nullptr, 2 * kMiB, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    const auto* at = static_cast<std::byte*>(others.back());
+    EXPECT_TRUE(at + 2 * kMiB <= range.data() || at >= range.data() + 16 * kMiB);
+  }
+  for (void* other : others) {
+    munmap(other, 2 * kMiB);
+  }
+}
+
+TEST(PageRange, SaysThatAddressesAreShort) {
+  const auto pool = pool_of(2 * kMiB, 1);
+  const Result<PageRange> range = PageRange::reserve(*pool, std::int64_t{1} << 38);
+  ASSERT_FALSE(range.ok());
+  EXPECT_EQ(range.error().code, ErrorCode::kExhausted);
+  EXPECT_NE(range.error().message.find("vm.max_map_count"), std::string::npos)
+      << range.error().message;
+}
+
+// A limit on file size stands for a system without memory: both refuse where pages are backed.
+TEST(PagePool, SaysThatTheSystemIsShort) {
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const auto ignored = std::signal(SIGXFSZ, SIG_IGN);
+  const rlimit small{.rlim_cur = static_cast<rlim_t>(kMiB), .rlim_max = before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  const auto refused = PagePool::create(2 * kMiB, 8);
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  (void)std::signal(SIGXFSZ, ignored);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, ErrorCode::kExhausted);
+  EXPECT_NE(refused.error().message.find("ulimit -f"), std::string::npos)
+      << refused.error().message;
+}
+
+std::int64_t rss_shmem_bytes() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("RssShmem:")) {
+      return std::stoll(line.substr(9)) * kKiB;
+    }
+  }
+  return -1;
+}
+
+TEST(PageRange, ResidentMemoryIsWhatIsBorrowed) {
+  for (const std::int64_t page_bytes : {2 * kMiB, 64 * kKiB}) {
+    const std::int64_t before = rss_shmem_bytes();
+    ASSERT_GE(before, 0);
+    const auto pool = pool_of(page_bytes, 128 * kMiB / page_bytes);
+    PageRange first = range_of(*pool, pool->pages());
+    PageRange second = range_of(*pool, pool->pages());
+    const auto expect_borrowed = [&] {
+      const auto borrowed = static_cast<double>(first.bytes() + second.bytes());
+      EXPECT_NEAR(static_cast<double>(rss_shmem_bytes() - before), borrowed,
+                  0.05 * borrowed + static_cast<double>(kMiB));
+    };
+    ASSERT_TRUE(first.attach(pool->pages() / 2).ok());
+    expect_borrowed();
+    ASSERT_TRUE(second.attach(pool->pages() / 2).ok());
+    expect_borrowed();
+    first.detach(pool->pages() / 4);
+    expect_borrowed();
+    ASSERT_TRUE(second.attach(pool->pages() / 4).ok());
+    expect_borrowed();
+    second = PageRange();
+    expect_borrowed();
+  }
+}
+
+// What a range holds is a function of the range, the place and when it was attached, so that a page
+// that two ranges share, or that moved, shows.
+class StormyRange {
+ public:
+  StormyRange(PagePool& pool, std::uint64_t name, std::int64_t most_pages)
+      : page_bytes_(pool.page_bytes()), name_(name), range_(range_of(pool, most_pages)) {}
+
+  void act(std::mt19937_64& random) {
+    const auto below = [&](std::int64_t end) {
+      return static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(end));
+    };
+    if (random() % 2 == 0) {
+      const std::int64_t room = range_.most_pages() - range_.pages();
+      const std::int64_t wanted = below(room + 1);
+      const std::int64_t from = range_.pages();
+      if (const Status attached = range_.attach(wanted); attached.ok()) {
+        ASSERT_EQ(range_.pages(), from + wanted);
+        for (std::int64_t page = from; page < range_.pages(); ++page) {
+          mark(page);
+        }
+      } else {
+        ASSERT_EQ(attached.error().code, ErrorCode::kExhausted);
+        ASSERT_EQ(range_.pages(), from);
+      }
+    } else {
+      range_.detach(below(range_.pages() + 1));
+    }
+    for (std::int64_t page = 0; page < range_.pages(); ++page) {
+      ASSERT_TRUE(marked(page)) << "range " << name_ << ", page " << page;
+    }
+  }
+
+  std::int64_t pages() const { return range_.pages(); }
+
+ private:
+  std::uint64_t value(std::int64_t page) const {
+    return name_ * 0x9E3779B97F4A7C15U + static_cast<std::uint64_t>(page);
+  }
+  // First and last word: a page that is mapped half wrong shows too.
+  std::byte* first(std::int64_t page) const { return range_.data() + page * page_bytes_; }
+  std::byte* last(std::int64_t page) const { return first(page + 1) - sizeof(std::uint64_t); }
+  void mark(std::int64_t page) const {
+    const std::uint64_t word = value(page);
+    std::memcpy(first(page), &word, sizeof(word));
+    std::memcpy(last(page), &word, sizeof(word));
+  }
+  bool marked(std::int64_t page) const {
+    const std::uint64_t word = value(page);
+    return std::memcmp(first(page), &word, sizeof(word)) == 0 &&
+           std::memcmp(last(page), &word, sizeof(word)) == 0;
+  }
+
+  std::int64_t page_bytes_;
+  std::uint64_t name_;
+  PageRange range_;
+};
+
+TEST(PagePool, PagesAreConservedInAStorm) {
+  constexpr int kThreads = 4;
+  constexpr int kRangesOfAThread = 3;
+  constexpr int kRounds = 40;
+  constexpr int kActs = 25;
+  for (const std::int64_t page_bytes : {4 * kKiB, 2 * kMiB}) {
+    const std::int64_t pages = page_bytes > kMiB ? 24 : 200;
+    const auto pool = pool_of(page_bytes, pages);
+    std::atomic<std::int64_t> borrowed{0};
+    std::atomic<bool> failed{false};
+    std::barrier all(kThreads, [&]() noexcept {
+      if (borrowed.exchange(0) + pool->free_pages() != pages) {
+        failed = true;
+      }
+    });
+    std::vector<std::thread> threads;
+    for (std::uint64_t thread = 0; thread < kThreads; ++thread) {
+      threads.emplace_back([&, thread] {
+        std::mt19937_64 random(thread);
+        std::vector<StormyRange> ranges;
+        for (std::uint64_t i = 0; i < kRangesOfAThread; ++i) {
+          ranges.emplace_back(*pool, thread * kRangesOfAThread + i + 1, pages);
+        }
+        for (int round = 0; round < kRounds; ++round) {
+          for (int act = 0; act < kActs; ++act) {
+            ranges[random() % kRangesOfAThread].act(random);
+          }
+          for (const StormyRange& range : ranges) {
+            borrowed += range.pages();
+          }
+          all.arrive_and_wait();  // nobody acts while the sum is taken
+        }
+      });
+    }
+    for (std::thread& thread : threads) {
+      thread.join();
+    }
+    EXPECT_FALSE(failed);
+    EXPECT_EQ(pool->free_pages(), pages);
+  }
+}
+
+}  // namespace
+}  // namespace protean::cpu

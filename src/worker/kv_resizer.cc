@@ -1,0 +1,111 @@
+#include "worker/kv_resizer.h"
+
+#include <utility>
+
+#include "base/check.h"
+
+namespace protean {
+
+void KvResizer::prepare(MorphId id, const ResizeKv& resize) {
+  auto asked = std::make_shared<Resize>();
+  asked->id = id;
+  asked->blocks = resize.blocks;
+  {
+    const std::lock_guard lock(mutex_);
+    check(resizes_.emplace(id, asked).second, "a morph's step is prepared once");
+  }
+  parts_.thread->post_urgent([this, asked] {
+    waiting_.push_back(asked);
+    begin_next();
+  });
+}
+
+std::shared_ptr<KvResizer::Resize> KvResizer::forget(MorphId id) {
+  const std::lock_guard lock(mutex_);
+  const auto found = resizes_.find(id);
+  if (found == resizes_.end()) {
+    return nullptr;
+  }
+  std::shared_ptr<Resize> resize = std::move(found->second);
+  resizes_.erase(found);
+  return resize;
+}
+
+Status KvResizer::grow(const Resize& resize) {
+  if (resize.blocks < 1) {
+    return make_error(ErrorCode::kInvalidArgument, "at least 1 block must stay");
+  }
+  if (resize.blocks <= parts_.kv->blocks()) {
+    return {};
+  }
+  return parts_.kv->grow(resize.blocks,
+                         [&] { return !resize.aborted && parts_.thread->may_go_on(); });
+}
+
+void KvResizer::begin_next() {
+  while (open_ == nullptr && !waiting_.empty()) {
+    std::shared_ptr<Resize> next = std::move(waiting_.front());
+    waiting_.pop_front();
+    if (next->aborted) {
+      continue;
+    }
+    open_ = std::move(next);
+    open_->blocks_before = parts_.kv->blocks();
+    const Status grown = grow(*open_);
+    if (grown) {
+      open_->ready = true;  // whoever aborts or commits it ends it
+      if (!open_->aborted) {
+        parts_.handlers.ready({.id = open_->id, .failure = std::nullopt});
+      }
+      return;
+    }
+    const std::shared_ptr<Resize> failed = std::move(open_);
+    if (forget(failed->id) != nullptr) {
+      parts_.handlers.ready({.id = failed->id,
+                             .failure = make_error(grown.error().code, "{}: {}",
+                                                   to_string(MorphStep(ResizeKv{failed->blocks})),
+                                                   grown.error().message)});
+    }
+  }
+}
+
+// On the paced thread.
+void KvResizer::end(const Resize& resize) {
+  if (open_.get() == &resize) {
+    parts_.kv->shrink();
+    open_ = nullptr;
+  }
+  begin_next();
+}
+
+void KvResizer::abort(MorphId id) {
+  const std::shared_ptr<Resize> resize = forget(id);
+  if (resize == nullptr) {
+    return;
+  }
+  resize->aborted = true;
+  parts_.thread->post_urgent([this, resize] {
+    if (open_ == resize && resize->blocks_before < parts_.kv->blocks()) {
+      parts_.kv->limit(resize->blocks_before);
+    }
+    end(*resize);
+  });
+}
+
+bool KvResizer::commit(MorphId id) {
+  const std::shared_ptr<Resize> resize = forget(id);
+  if (resize == nullptr) {
+    return false;
+  }
+  check(resize->ready, "what is committed is ready");
+  if (resize->blocks < parts_.kv->blocks()) {
+    parts_.kv->limit(resize->blocks);
+  }
+  parts_.thread->post_urgent([this, resize] {
+    end(*resize);
+    parts_.handlers.done({.id = resize->id, .pages_free = parts_.pool->free_pages()});
+  });
+  return true;
+}
+
+}  // namespace protean

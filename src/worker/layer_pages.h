@@ -1,0 +1,44 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "base/result.h"
+#include "contract/form.h"
+#include "device/cpu/pages.h"
+#include "model/checkpoint.h"
+#include "model/weights.h"
+
+namespace protean {
+
+// Fills memory of half_size() with packed weights, asking `pace` between pieces of a millisecond or
+// less. Called on a thread beside steps, by one at a time.
+using ReadHalf =
+    std::function<Status(const HalfVariant& which, std::span<std::byte> memory, const Pace& pace)>;
+
+// Pages of their own, filled. A failure has given all pages back.
+Result<cpu::PageRange> fill_pages(cpu::PagePool& pool, const ModelSpec& spec,
+                                  const HalfVariant& which, const ReadHalf& read,
+                                  const cpu::MayGoOn& may_go_on = {});
+
+// The pages below each half of a model's layers.
+class LayerPages {
+ public:
+  LayerPages() = default;
+  explicit LayerPages(int layers) : ranges_(static_cast<std::size_t>(layers)) {}
+
+  // Points the half's weights to these pages; the old ones are what `pages` then holds.
+  void swap(ModelWeights& weights, const ModelSpec& spec, const HalfVariant& which,
+            cpu::PageRange& pages);
+
+  std::int64_t bytes() const;
+
+ private:
+  std::vector<std::array<cpu::PageRange, kLayerHalves.size()>> ranges_;
+};
+
+}  // namespace protean

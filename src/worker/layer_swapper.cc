@@ -1,0 +1,92 @@
+#include "worker/layer_swapper.h"
+
+#include <utility>
+
+#include "base/check.h"
+
+namespace protean {
+
+void LayerSwapper::prepare(MorphId id, const SwapHalf& swap) {
+  auto under_way = std::make_shared<Swap>();
+  under_way->step = swap;
+  {
+    const std::lock_guard lock(mutex_);
+    check(swaps_.emplace(id, under_way).second, "a morph's step is prepared once");
+  }
+  parts_.thread->post([this, id, under_way] { fill(id, under_way); });
+}
+
+Result<cpu::PageRange> LayerSwapper::fill_pages_of(const Swap& swap) {
+  if (parts_.read == nullptr) {
+    return make_error(ErrorCode::kUnsupported,
+                      "there are no variants to read: start with a variant cache");
+  }
+  if (swap.step.layer < 0 || swap.step.layer >= parts_.spec.layers) {
+    return make_error(ErrorCode::kInvalidArgument, "the model has layers 0 to {}",
+                      parts_.spec.layers - 1);
+  }
+  return fill_pages(*parts_.pool, parts_.spec, {swap.step.layer, swap.step.half, swap.step.to},
+                    parts_.read,
+                    [&] { return !swap.aborted && parts_.thread->may_go_on() && !swap.aborted; });
+}
+
+void LayerSwapper::fill(MorphId id, const std::shared_ptr<Swap>& swap) {
+  if (swap->aborted) {
+    return;
+  }
+  Result<cpu::PageRange> filled = fill_pages_of(*swap);
+  MorphReady ready{.id = id, .failure = std::nullopt};
+  {
+    const std::lock_guard lock(mutex_);
+    if (swap->aborted) {
+      return;
+    }
+    if (filled) {
+      swap->pages = std::move(*filled);
+      swap->ready = true;
+    } else {
+      ready.failure = make_error(filled.error().code, "{}: {}", to_string(MorphStep(swap->step)),
+                                 filled.error().message);
+      swaps_.erase(id);
+    }
+  }
+  parts_.handlers.ready(std::move(ready));
+}
+
+void LayerSwapper::abort(MorphId id) {
+  std::shared_ptr<Swap> swap;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = swaps_.find(id);
+    if (found == swaps_.end()) {
+      return;
+    }
+    swap = std::move(found->second);
+    swap->aborted = true;
+    swaps_.erase(found);
+  }
+  // Whoever asks must not wait for the pages to be unmapped.
+  parts_.thread->post_urgent([swap = std::move(swap)] { swap->pages = cpu::PageRange(); });
+}
+
+std::optional<LayerSwapper::Filled> LayerSwapper::take(MorphId id) {
+  const std::lock_guard lock(mutex_);
+  const auto found = swaps_.find(id);
+  if (found == swaps_.end()) {
+    return std::nullopt;
+  }
+  const std::shared_ptr<Swap> swap = std::move(found->second);
+  check(swap->ready, "what is committed is ready");
+  swaps_.erase(found);
+  return Filled{{swap->step.layer, swap->step.half, swap->step.to}, std::move(swap->pages)};
+}
+
+void LayerSwapper::give_back(MorphId id, cpu::PageRange pages) {
+  auto old = std::make_shared<cpu::PageRange>(std::move(pages));
+  parts_.thread->post_urgent([this, id, old = std::move(old)] {
+    *old = cpu::PageRange();
+    parts_.handlers.done({.id = id, .pages_free = parts_.pool->free_pages()});
+  });
+}
+
+}  // namespace protean

@@ -1,0 +1,145 @@
+#include "worker/paced_thread.h"
+
+#include <ctime>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "base/check.h"
+#include "base/units.h"
+
+namespace protean {
+namespace {
+
+// From the end of one step to the start of the next, when steps follow each other.
+constexpr std::int64_t kGapNs = 5 * kNsPerMs;
+constexpr std::int64_t kLongestSleepNs = kNsPerMs;         // to see soon that steps have ended
+constexpr std::int64_t kShortestSleepNs = 200 * kNsPerUs;  // a timer is no finer
+
+std::int64_t nanoseconds(clockid_t clock) {
+  timespec time{};
+  check(clock_gettime(clock, &time) == 0, "the system has this clock");
+  return std::int64_t{time.tv_sec} * kNsPerS + time.tv_nsec;
+}
+
+}  // namespace
+
+PacedThread::PacedThread(double share)
+    : share_(share),
+      last_step_ns_(nanoseconds(CLOCK_MONOTONIC) - kGapNs),
+      thread_([this] { run(); }) {
+  check(share > 0 && share <= 1, "a share of a core is above 0 and at most 1");
+}
+
+void PacedThread::post(Task task) {
+  {
+    const std::lock_guard lock(mutex_);
+    tasks_.push_back(std::move(task));
+  }
+  changed_.notify_one();
+}
+
+void PacedThread::post_urgent(Task task) {
+  {
+    const std::lock_guard lock(mutex_);
+    urgent_.push_back(std::move(task));
+  }
+  changed_.notify_one();
+}
+
+void PacedThread::stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.notify_one();
+  if (thread_.joinable()) {
+    thread_.join();
+  }
+}
+
+void PacedThread::step_begins() {
+  in_step_ = true;
+}
+
+void PacedThread::step_ends() {
+  last_step_ns_ = nanoseconds(CLOCK_MONOTONIC);
+  in_step_ = false;
+}
+
+bool PacedThread::steps_run() const {
+  return in_step_ || nanoseconds(CLOCK_MONOTONIC) - last_step_ns_ < kGapNs;
+}
+
+bool PacedThread::may_go_on() {
+  if (!in_urgent_) {
+    run_urgent();
+  }
+  rest();
+  return !stopping_;
+}
+
+// Processor time is what the steps lose; waiting for a disk costs them nothing.
+void PacedThread::rest() {
+  const std::int64_t now_ns = nanoseconds(CLOCK_THREAD_CPUTIME_ID);
+  owed_ns_ +=
+      static_cast<std::int64_t>(static_cast<double>(now_ns - worked_ns_) * (1.0 - share_) / share_);
+  worked_ns_ = now_ns;
+  while (owed_ns_ >= kShortestSleepNs) {
+    std::unique_lock lock(mutex_);
+    if (stopping_ || !steps_run()) {
+      owed_ns_ = 0;
+      return;
+    }
+    if (!in_urgent_ && !urgent_.empty()) {
+      lock.unlock();
+      run_urgent();
+      continue;
+    }
+    const std::int64_t begin_ns = nanoseconds(CLOCK_MONOTONIC);
+    changed_.wait_for(lock, std::chrono::nanoseconds(std::min(owed_ns_, kLongestSleepNs)));
+    owed_ns_ = std::max<std::int64_t>(0, owed_ns_ - (nanoseconds(CLOCK_MONOTONIC) - begin_ns));
+  }
+}
+
+void PacedThread::run_urgent() {
+  in_urgent_ = true;
+  for (;;) {
+    std::unique_lock lock(mutex_);
+    if (urgent_.empty()) {
+      break;
+    }
+    const Task task = std::move(urgent_.front());
+    urgent_.pop_front();
+    lock.unlock();
+    task();
+  }
+  in_urgent_ = false;
+}
+
+// False once there is nothing left to run.
+bool PacedThread::run_one() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return stopping_ || !urgent_.empty() || !tasks_.empty(); });
+  if (!urgent_.empty()) {
+    lock.unlock();
+    run_urgent();
+    return true;
+  }
+  if (tasks_.empty()) {
+    return false;
+  }
+  const Task task = std::move(tasks_.front());
+  tasks_.pop_front();
+  lock.unlock();
+  task();
+  return true;
+}
+
+void PacedThread::run() {
+  while (run_one()) {
+  }
+}
+
+}  // namespace protean

@@ -1,0 +1,108 @@
+#include "worker/paced_thread.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <ctime>
+#include <future>
+#include <string>
+
+namespace protean {
+namespace {
+
+// Works for so long by the thread's own clock, whoever else wants the processor.
+void burn(std::chrono::nanoseconds time) {
+  const auto used = [] {
+    timespec now{};
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return std::chrono::seconds(now.tv_sec) + std::chrono::nanoseconds(now.tv_nsec);
+  };
+  for (const auto begin = used(); used() - begin < time;) {
+  }
+}
+
+TEST(PacedThread, RunsTasksInOrderAndUrgentOnesBetweenPieces) {
+  PacedThread thread(0.5);
+  std::string order;  // touched by the thread only, until it has stopped
+  std::promise<void> begun;
+  std::promise<void> go_on;
+  thread.post([&] {
+    begun.set_value();
+    go_on.get_future().wait();
+    order += "a";
+    EXPECT_TRUE(thread.may_go_on());
+    order += "b";
+  });
+  begun.get_future().wait();
+  thread.post([&] { order += "c"; });
+  thread.post_urgent([&] {
+    order += "1";
+    EXPECT_TRUE(thread.may_go_on()) << "what is urgent is not interrupted by what is urgent";
+    order += "2";
+  });
+  thread.post_urgent([&] { order += "3"; });
+  std::promise<void> end;
+  thread.post([&] { end.set_value(); });
+  go_on.set_value();
+  end.get_future().wait();
+  thread.stop();
+  EXPECT_EQ(order, "a123bc");
+}
+
+TEST(PacedThread, TakesNoMoreThanItsShareWhileStepsRun) {
+  constexpr auto kWork = std::chrono::microseconds(10'000);
+  PacedThread thread(0.1);
+  thread.step_begins();
+  std::promise<void> done;
+  const auto begin = std::chrono::steady_clock::now();
+  thread.post([&] {
+    for (int piece = 0; piece < 20; ++piece) {
+      burn(kWork / 20);
+      EXPECT_TRUE(thread.may_go_on());
+    }
+    done.set_value();
+  });
+  done.get_future().wait();
+  EXPECT_GE(std::chrono::steady_clock::now() - begin, 9 * kWork);
+}
+
+// Were it to rest, it would for an hour.
+TEST(PacedThread, RestsOnlyWhileStepsRun) {
+  PacedThread thread(1e-6);
+  const auto work = [&](std::promise<void>& done) {
+    thread.post([&] {
+      burn(std::chrono::milliseconds(4));
+      EXPECT_TRUE(thread.may_go_on());
+      done.set_value();
+    });
+  };
+  std::promise<void> first;
+  work(first);
+  first.get_future().wait();
+  std::promise<void> second;
+  thread.step_begins();
+  work(second);
+  thread.step_ends();
+  second.get_future().wait();
+}
+
+TEST(PacedThread, StopEndsRestsAndRunsWhatIsLeft) {
+  PacedThread thread(1e-6);
+  thread.step_begins();
+  std::promise<void> begun;
+  bool went_on = true;
+  bool last = false;
+  thread.post([&] {
+    burn(std::chrono::milliseconds(1));
+    begun.set_value();
+    went_on = thread.may_go_on();
+  });
+  thread.post([&] { last = true; });
+  begun.get_future().wait();
+  thread.stop();
+  EXPECT_FALSE(went_on);
+  EXPECT_TRUE(last);
+}
+
+}  // namespace
+}  // namespace protean
