@@ -21,6 +21,13 @@ Error refused(fmt::format_string<Args...> format, Args&&... args) {
                "this form cannot be had: " + fmt::format(format, std::forward<Args>(args)...)};
 }
 
+// For want of memory.
+template <class... Args>
+Error too_large(fmt::format_string<Args...> format, Args&&... args) {
+  return Error{ErrorCode::kExhausted,
+               "this form cannot be had: " + fmt::format(format, std::forward<Args>(args)...)};
+}
+
 std::string names_of(const std::vector<Precision>& ladder) {
   std::string names;
   for (const Precision precision : ladder) {
@@ -139,7 +146,7 @@ Result<Morph> FormSteering::grant(const FormWish& wish) {
   }
   const std::int64_t needed = scheduler_.largest_need();
   if (form->kv.blocks < needed) {
-    return refused(
+    return too_large(
         "it has {} KV blocks, but a request that was accepted needs {}: ask for as many, or again "
         "when it has ended",
         form->kv.blocks, needed);
@@ -190,13 +197,13 @@ Result<Form> FormSteering::form_of(const FormWish& wish) const {
   const std::int64_t fitting = std::min(
       pages <= 0 ? 0 : kv_blocks_in(spec, form.kv, pages, budget.page_bytes), largest_kv_blocks_);
   form.kv.blocks = wish.kv_blocks.value_or(fitting);
-  if (wish.kv_blocks && (*wish.kv_blocks <= 0 || *wish.kv_blocks > largest_kv_blocks_)) {
-    return refused("{} KV blocks; it may have 1 to {}", *wish.kv_blocks, largest_kv_blocks_);
+  if (wish.kv_blocks && *wish.kv_blocks <= 0) {
+    return refused("{} KV blocks; at least 1 is needed", *wish.kv_blocks);
   }
   const std::int64_t missing =
       form_pages(spec, form, budget.page_bytes) + budget.reserve - budget.pages;
-  if (missing > 0 || form.kv.blocks <= 0) {
-    return refused(
+  if (missing > 0 || form.kv.blocks <= 0 || form.kv.blocks > largest_kv_blocks_) {
+    return too_large(
         "'{}' lacks {}: beside these weights {} KV blocks fit; lower more layers or ask for fewer "
         "blocks",
         to_string(form), format_bytes(std::max<std::int64_t>(missing, 1) * budget.page_bytes),
