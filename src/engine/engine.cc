@@ -52,13 +52,16 @@ void Engine::handle(Event event) {
   std::visit([this](auto& what) { on(what); }, event.what);
   expire();
   if (steering_) {
-    steering_->advance(started_ns_.empty());
+    steering_->advance();
   }
   start_steps();  // before the outputs go out: the executor should not wait for them
   batch_.at_ns = now_ns_;
   batch_.observation = scheduler_.observe();
   if (steering_) {
-    steering_->observe(batch_.observation, started_ns_.empty());
+    steering_->observe(batch_.observation);
+    if (started_ns_.empty()) {
+      steering_->advance_quietly();
+    }
     batch_.form = steering_->status_if_changed();
   }
   batch_.observation.step_tokens = step_tokens_;
@@ -133,9 +136,6 @@ void Engine::on(StepDone& done) {
   StepOutcome outcome = scheduler_.complete(std::move(done.result));
   step_tokens_ = outcome.tokens;
   wait_.step_done(outcome.tokens, now_ns_ - began_ns);
-  if (steering_) {
-    steering_->step_done();
-  }
   for (const RequestId request : outcome.failed) {
     finish(request, {.reason = FinishReason::kFailed, .failure = failure->message});
   }
@@ -252,6 +252,9 @@ void Engine::start_steps() {
     }
     started_ns_.push_back(now_ns_);
     executor_.start(*std::move(plan));
+    if (steering_) {
+      steering_->step_started();
+    }
   }
   check(!started_ns_.empty() || scheduler_.idle() || scheduler_.waits_for_larger_kv(),
         "requests wait but nothing can run");

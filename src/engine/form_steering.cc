@@ -82,7 +82,7 @@ void FormSteering::advance(bool quiet) {
   promise_kv();
 }
 
-void FormSteering::observe(const Observation& observation, bool quiet) {
+void FormSteering::observe(const Observation& observation) {
   const Demand demand = scheduler_.demand();
   load_.at_ns = now_ns_;
   load_.running = observation.running;
@@ -102,7 +102,7 @@ void FormSteering::observe(const Observation& observation, bool quiet) {
   if (policy_rules() && now_ns_ >= next_decision_ns_) {
     next_decision_ns_ = now_ns_ + config_.decide_every_ns;
     decide();
-    advance(quiet);
+    advance();
   }
 }
 

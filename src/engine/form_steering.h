@@ -37,16 +37,18 @@ class FormSteering {
   void on(const MorphReady& ready);
   void on(const MorphDone& done);
   WishAnswered on(const WantForm& want);
-  void step_done() { run_.step_done(); }
+  void step_started() { run_.step_started(); }
   void arrived(std::int64_t prompt_tokens);
   void first_token(TimeNs ttft_ns) { monitor_.first_token(now_ns_, ttft_ns); }
   void next_token(TimeNs tpot_ns) { monitor_.token_time(now_ns_, tpot_ns); }
   void drawn(std::uint32_t tag, PrecisionLedger::Counts& counts) { ledger_.count(tag, counts); }
 
-  // Before steps are planned: commits what is ready. `quiet`: none is in flight.
-  void advance(bool quiet);
+  // Before steps are planned: commits what is ready.
+  void advance() { advance(false); }
   // After: what the load is now, and what form that calls for.
-  void observe(const Observation& observation, bool quiet);
+  void observe(const Observation& observation);
+  // No step is in flight, so none waits for blocks that move.
+  void advance_quietly() { advance(true); }
 
   std::optional<TimeNs> next_deadline_ns(bool idle) const;
   // Sequences that only a larger KV could hold, and none has come in time.
@@ -60,6 +62,7 @@ class FormSteering {
 
  private:
   bool policy_rules() const { return config_.mode != MorphMode::kOff && !pinned_; }
+  void advance(bool quiet);
   bool at_rest() const;
   void decide();
   void hold_back(TimeNs for_ns) { not_before_ns_ = now_ns_ + for_ns; }

@@ -42,7 +42,7 @@ class MorphRun {
 
   void on(const MorphReady& ready, TimeNs now_ns);
   void on(const MorphDone& done, TimeNs now_ns);
-  void step_done() { moves_left_ = config_.max_moves_per_step; }
+  void step_started() { moves_left_ = config_.max_moves_per_step; }
 
   // All that can be done now, before the next step is planned. `quiet`: no step is in flight.
   void advance(bool quiet, TimeNs now_ns);

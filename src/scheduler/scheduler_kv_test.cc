@@ -120,7 +120,7 @@ TEST(SchedulerKv, ADecodeThatOutgrowsKvWaitsRatherThanDriveOthersOut) {
   EXPECT_EQ(who(plan), Ids{2});
   EXPECT_EQ(scheduler.observe().preemptions_total, 1);
   EXPECT_EQ(scheduler.too_large(), std::vector<RequestId>{RequestId{1}});
-  EXPECT_EQ(scheduler.demand().blocks_short, 1);
+  EXPECT_EQ(scheduler.demand().blocks_short, 2);
   complete(scheduler, plan);
   scheduler.cancel_shrink();
   EXPECT_EQ(who(scheduler.next_step().value()), Ids({2, 1}));

@@ -1,0 +1,331 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "engine/engine.h"
+#include "engine/held_device_for_test.h"
+
+// One morph at a time through an engine whose device answers when the test says so.
+
+namespace protean {
+namespace {
+
+using Log = std::vector<std::string>;
+
+struct EngineMorph : testing::Test {
+  explicit EngineMorph(const MorphConfig& config = morph_for_test(10))
+      : morph(config), device(config), engine(engine_for_test(config), device, sink) {}
+
+  void send(auto what) { engine.handle({now_ns += kNsPerMs, std::move(what)}); }
+  static Request request(std::uint64_t id, int prompt, int output) {
+    Request made;
+    made.id = RequestId{id};
+    made.max_tokens = output;
+    for (int i = 0; i < prompt; ++i) {
+      made.prompt.push_back(static_cast<TokenId>(id * 1000) + i);
+    }
+    return made;
+  }
+  static FormWish layers(Precision first, Precision second) {
+    return {.layers = {{first, first}, {second, second}}};
+  }
+  Result<Morph> wish(FormWish wished) {
+    send(WantForm{++wishes, std::move(wished)});
+    const WishAnswered& answer = std::get<WishAnswered>(sink.outputs.back());
+    EXPECT_EQ(answer.wish_id, wishes);
+    return answer.morph;
+  }
+  std::string error(FormWish wished) {
+    const Result<Morph> answer = wish(std::move(wished));
+    return answer.ok() ? "granted" : answer.error().message;
+  }
+  void ready(std::size_t n = 0) { send(device.ready(n)); }
+  void fail(std::size_t n, const std::string& why) {
+    send(device.ready(n, Error{ErrorCode::kInternal, why}));
+  }
+  // Commits and moves before the next step.
+  void apply() {
+    while (!device.work.empty() && !std::holds_alternative<StepPlan>(device.work.front())) {
+      if (const auto done = device.apply_next()) {
+        send(*done);
+      }
+    }
+  }
+  StepPlan next_plan() {
+    apply();
+    return std::get<StepPlan>(device.work.front());
+  }
+  void end_step(TokenId token = 7) {
+    const StepPlan plan = next_plan();
+    device.work.pop_front();
+    send(StepDone{{.id = plan.id, .sampled = std::vector<TokenId>(plan.samples.size(), token)}});
+  }
+  // Everything that can happen without a failure, until nothing more does.
+  void settle() {
+    for (int i = 0; i < 10'000 && !(device.preparing.empty() && device.work.empty()); ++i) {
+      if (!device.preparing.empty()) {
+        ready();
+      } else if (std::holds_alternative<StepPlan>(device.work.front())) {
+        end_step();
+      } else {
+        apply();
+      }
+    }
+    ASSERT_TRUE(device.work.empty()) << "no end in sight";
+  }
+  std::ptrdiff_t place(const std::string& entry) const {
+    return std::find(device.log.begin(), device.log.end(), entry) - device.log.begin();
+  }
+
+  const MorphConfig morph;
+  HeldDevice device;
+  MorphSink sink;
+  Engine engine;
+  TimeNs now_ns = 0;
+  std::uint64_t wishes = 0;
+};
+
+TEST_F(EngineMorph, PreparesAheadAndCommitsInOrderWhateverIsReadyFirst) {
+  const auto granted = wish(layers(Precision::kW4, Precision::kBf16));
+  ASSERT_TRUE(granted.ok()) << granted.error().message;
+  const auto steps = granted->steps.size();
+  EXPECT_GE(steps, 3U);  // two halves, and KV in what they free
+  EXPECT_EQ(sink.form->wanted.layer_precision[0].mlp, Precision::kW4);
+  EXPECT_TRUE(sink.form->pinned);
+  const Log ahead = {"prepare layer 0 attention to w4", "prepare layer 0 mlp to w4"};
+  if (device.log.size() == 1) {  // as far as pages allow
+    EXPECT_EQ(device.log, (Log{ahead[0]}));
+    ready();
+  } else {
+    EXPECT_EQ(device.log, ahead);
+    ready(1);
+    EXPECT_EQ(device.log, ahead) << "the second waits for the first";
+    ready(0);
+  }
+  settle();
+  EXPECT_EQ(device.form().layer_precision[0], (LayerPrecision{Precision::kW4, Precision::kW4}));
+  EXPECT_GT(device.form().kv.blocks, 10);
+  EXPECT_EQ(sink.form->form, device.form());
+  EXPECT_EQ(sink.form->wanted, device.form());
+  EXPECT_EQ(sink.form->swaps_down_total, 2);
+  EXPECT_EQ(sink.form->kv_resizes_total, std::ssize(granted->steps) - 2);
+  EXPECT_EQ(sink.form->history.size(), steps);
+  EXPECT_EQ(sink.form->pages_free, morph.bounds.budget.pages - device.pages_used());
+  EXPECT_LT(place("commit layer 0 attention to w4"), place("commit layer 0 mlp to w4"));
+}
+
+TEST_F(EngineMorph, StepsAfterACommitAreOfTheNewFormAndReuseNothingOfTheOld) {
+  send(Arrival{request(1, 20, 2)});
+  end_step();
+  end_step();
+  ASSERT_EQ(sink.all<Finished>().size(), 1U);
+  Request twin = request(2, 20, 1);
+  twin.prompt = request(1, 20, 1).prompt;
+  send(Arrival{twin});
+  EXPECT_EQ(next_plan().slices[0].first_position, 16) << "the same form finds its blocks";
+  end_step();
+  ASSERT_TRUE(wish(layers(Precision::kW4, Precision::kBf16)).ok());
+  ready();
+  const auto committed = place("commit layer 0 attention to w4");
+  ASSERT_LT(committed, std::ssize(device.log));
+  twin.id = RequestId{3};
+  send(Arrival{twin});
+  EXPECT_GT(std::ssize(device.log), committed + 1);
+  EXPECT_EQ(device.log.back(), "step");
+  EXPECT_EQ(next_plan().slices[0].first_position, 0) << "another form's blocks are not reused";
+  settle();
+  EXPECT_EQ(sink.all<Finished>().back().usage.cached_tokens, 0);
+}
+
+TEST_F(EngineMorph, UsageSaysWhereTokensWereDrawn) {
+  send(Arrival{request(1, 4, 4)});
+  end_step();
+  ASSERT_TRUE(
+      wish({.layers = {{Precision::kW4, Precision::kBf16}, {Precision::kBf16, Precision::kBf16}}})
+          .ok());
+  ready();  // while the second step runs: it is of the old form
+  while (!device.work.empty()) {
+    end_step();
+  }
+  const auto finished = sink.all<Finished>();
+  ASSERT_EQ(finished.size(), 1U);
+  const auto& at = finished[0].usage.output_at;
+  ASSERT_EQ(at.size(), 2U);
+  EXPECT_EQ(at[0].precision, "bf16:2");
+  EXPECT_EQ(at[0].tokens, 2);
+  EXPECT_EQ(at[1].precision, "bf16:1.5+w4:0.5");
+  EXPECT_EQ(at[1].tokens, 2);
+  now_ns += 2 * kNsPerS;
+  send(Tick{});
+  ASSERT_EQ(sink.form->output_tokens.size(), 2U);
+  EXPECT_EQ(sink.form->output_tokens[0].tokens + sink.form->output_tokens[1].tokens, 4);
+}
+
+TEST_F(EngineMorph, BlocksArePublishedWhenTheyAreThere) {
+  ASSERT_TRUE(wish(layers(Precision::kW4, Precision::kW4)).ok());
+  for (int i = 0;
+       i < 20 && !std::any_of(device.log.begin(), device.log.end(),
+                              [](const auto& line) { return line.starts_with("prepare KV"); });
+       ++i) {
+    ready();
+    apply();
+  }
+  EXPECT_EQ(sink.observation.kv_blocks, 10);
+  while (!device.preparing.empty() && sink.observation.kv_blocks == 10) {
+    ready();
+  }
+  EXPECT_GT(sink.observation.kv_blocks, 10);
+  settle();
+  EXPECT_EQ(sink.observation.kv_blocks, device.form().kv.blocks);
+}
+
+TEST_F(EngineMorph, AShrinkMovesLiveBlocksUnderDecodesAndEnds) {
+  ASSERT_TRUE(wish(layers(Precision::kW4, Precision::kW4)).ok());
+  settle();
+  const std::int64_t large = device.form().kv.blocks;
+  for (std::uint64_t id = 1; id <= 6; ++id) {
+    send(Arrival{request(id, 14, 40)});
+  }
+  end_step();
+  ASSERT_TRUE(wish(layers(Precision::kBf16, Precision::kBf16)).ok());
+  std::int64_t steps = 0;
+  while (device.form() != morph.start && ++steps < 200) {
+    while (!device.preparing.empty()) {
+      ready();
+    }
+    apply();
+    if (!device.work.empty()) {
+      end_step();
+    }
+  }
+  EXPECT_EQ(device.form(), morph.start) << "the shrink never ended";
+  EXPECT_LT(steps, 60);
+  EXPECT_GT(large, 20);
+  EXPECT_GT(sink.form->blocks_moved_total, 0);
+  EXPECT_GT(sink.observation.preemptions_total, 0) << "a wish insists";
+  settle();
+  EXPECT_EQ(sink.all<Finished>().size(), 6U);
+  for (const Finished& finished : sink.all<Finished>()) {
+    EXPECT_EQ(finished.reason, FinishReason::kLength);
+    EXPECT_EQ(finished.usage.output_tokens, 40);
+  }
+}
+
+MorphConfig few_moves() {
+  MorphConfig config = morph_for_test(10);
+  config.max_moves_per_step = 2;
+  return config;
+}
+
+struct EngineMorphFewMoves : EngineMorph {
+  EngineMorphFewMoves() : EngineMorph(few_moves()) {}
+};
+
+TEST_F(EngineMorphFewMoves, BetweenTwoStepsOnlyFewBlocksMove) {
+  ASSERT_TRUE(wish(layers(Precision::kW4, Precision::kW4)).ok());
+  settle();
+  for (std::uint64_t id = 1; id <= 6; ++id) {
+    send(Arrival{request(id, 14, 10)});
+  }
+  end_step();
+  ASSERT_TRUE(wish({.kv_blocks = 20}).ok());
+  send(Tick{});  // events without a step move no more
+  settle();
+  int since_step = 0;
+  int all = 0;
+  for (const std::string& line : device.log) {
+    since_step = line == "step" ? 0 : since_step;
+    if (line.starts_with("move ")) {
+      since_step += std::stoi(line.substr(5));
+      all += std::stoi(line.substr(5));
+    }
+    EXPECT_LE(since_step, 2);
+  }
+  EXPECT_GT(all, 2);
+  EXPECT_EQ(device.form().kv.blocks, 20);
+}
+
+TEST_F(EngineMorph, AFailureStopsAtALegalFormAndServingGoesOn) {
+  send(Arrival{request(1, 8, 30)});
+  ASSERT_TRUE(wish(layers(Precision::kW4, Precision::kW4)).ok());
+  ready();
+  end_step();
+  apply();
+  ASSERT_FALSE(device.preparing.empty());
+  fail(0, "the variant is damaged");
+  settle();
+  EXPECT_EQ(sink.form->failures_total, 1);
+  EXPECT_EQ(sink.form->form, device.form());
+  EXPECT_EQ(sink.form->wanted, device.form());
+  EXPECT_FALSE(sink.form->pinned);
+  EXPECT_NE(device.form(), morph.start) << "what was committed before stays";
+  const auto& history = sink.form->history;
+  EXPECT_TRUE(std::any_of(history.begin(), history.end(), [](const MorphRecord& record) {
+    return record.failure == "the variant is damaged" && record.asked_ns > 0;
+  }));
+  EXPECT_EQ(device.pages_used(), device.pages_of(device.form()));
+  EXPECT_EQ(sink.all<Finished>().at(0).reason, FinishReason::kLength);
+}
+
+TEST_F(EngineMorph, ANewWishAbortsWhatIsNotCommittedAndLateAnswersChangeNothing) {
+  ASSERT_TRUE(wish(layers(Precision::kW4, Precision::kBf16)).ok());
+  ASSERT_FALSE(device.preparing.empty());
+  ASSERT_TRUE(wish(layers(Precision::kBf16, Precision::kW4)).ok());
+  EXPECT_LT(place("abort layer 0 attention to w4"), place("prepare layer 1 attention to w4"));
+  ready();  // of the one given up
+  settle();
+  EXPECT_EQ(device.form().layer_precision[0], (LayerPrecision{}));
+  EXPECT_EQ(device.form().layer_precision[1], (LayerPrecision{Precision::kW4, Precision::kW4}));
+  EXPECT_EQ(sink.form->form, device.form());
+  EXPECT_EQ(sink.form->failures_total, 0);
+  EXPECT_EQ(std::count(device.log.begin(), device.log.end(), "commit layer 0 attention to w4"), 0);
+}
+
+TEST_F(EngineMorph, AWishThatGoesOnWhereTheLastWentKeepsWhatIsUnderWay) {
+  ASSERT_TRUE(wish({.layers = {{Precision::kW4, Precision::kBf16}, {}}, .kv_blocks = 10}).ok());
+  ASSERT_TRUE(wish({.layers = {{Precision::kW4, Precision::kW4}, {}}, .kv_blocks = 10}).ok());
+  EXPECT_EQ(std::count(device.log.begin(), device.log.end(), "prepare layer 0 attention to w4"), 1);
+  EXPECT_EQ(place("abort layer 0 attention to w4"), std::ssize(device.log));
+  settle();
+  EXPECT_EQ(device.form().layer_precision[0], (LayerPrecision{Precision::kW4, Precision::kW4}));
+}
+
+TEST_F(EngineMorph, WishesThatCannotBeGrantedSayWhy) {
+  EXPECT_NE(error({.layers = {{}, {}, {}}}).find("names 3 layers, the model has 2"),
+            std::string::npos);
+  EXPECT_NE(error(layers(Precision::kBf16, Precision::kW8)).find("layer 1 attention at w8"),
+            std::string::npos);
+  EXPECT_NE(error({.kv_blocks = 11}).find("lacks 4.0"), std::string::npos)
+      << error({.kv_blocks = 11});
+  EXPECT_NE(error({.kv_blocks = 0}).find("1 to"), std::string::npos);
+  EXPECT_NE(error({.kv_blocks = std::int64_t{1} << 60}).find("1 to"), std::string::npos);
+  EXPECT_NE(error({.layers = {{}, {}}, .release = true}).find("wish of its own"),
+            std::string::npos);
+  send(Arrival{request(1, 20, 30)});  // 7 blocks at its end
+  EXPECT_NE(error({.kv_blocks = 5}).find("needs 7"), std::string::npos);
+  EXPECT_FALSE(sink.form->pinned);
+  EXPECT_TRUE(std::none_of(device.log.begin(), device.log.end(),
+                           [](const auto& line) { return line != "step"; }));
+  EXPECT_EQ(error({.kv_blocks = 7}), "granted");
+  send(Arrival{request(2, 30, 30)});  // 8 blocks
+  EXPECT_EQ(sink.all<Refused>().size(), 1U) << "nobody is promised what is going";
+  settle();
+}
+
+TEST_F(EngineMorph, WithoutMorphsAWishIsAnsweredToo) {
+  EngineConfig config = engine_for_test(morph);
+  config.morph.reset();
+  MorphSink heard;
+  Engine still(config, device, heard);
+  still.handle({1, WantForm{9, {}}});
+  const auto answers = heard.all<WishAnswered>();
+  ASSERT_EQ(answers.size(), 1U);
+  EXPECT_EQ(answers[0].wish_id, 9U);
+  EXPECT_FALSE(answers[0].morph.ok());
+  EXPECT_EQ(heard.form, nullptr);
+}
+
+}  // namespace
+}  // namespace protean
