@@ -1,0 +1,278 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <random>
+#include <set>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "engine/engine.h"
+#include "engine/held_device_for_test.h"
+#include "scheduler/simulated_kv.h"
+
+// Random forms under random load, against KV that knows what it holds and a device that counts its
+// pages. Checked all the time: pages are conserved and the budget is kept (invariant 1), every form
+// on the way is legal and fits (3), nothing is lost for want of KV (4), no prefix of another
+// precision is reused (5), everything accepted ends once (7).
+
+namespace protean {
+namespace {
+
+struct StormCoverage {
+  std::int64_t commits = 0;
+  std::int64_t failures = 0;
+  std::int64_t late_answers = 0;
+  std::int64_t moved_blocks = 0;
+  std::int64_t reused_tokens = 0;
+  std::int64_t preemptions = 0;
+  std::int64_t granted = 0;
+  std::int64_t refused_wishes = 0;
+};
+
+class Storm {
+ public:
+  Storm(unsigned seed, StormCoverage& coverage)
+      : coverage_(coverage),
+        random_(seed),
+        morph_(config(seed)),
+        engine_config_(with_depth(morph_, 1 + seed % 4)),
+        device_(morph_),
+        kv_(engine_config_.scheduler),
+        engine_(engine_config_, device_, sink_) {
+    device_.on_moves = [this](const std::vector<BlockMove>& moves) {
+      coverage_.moved_blocks += std::ssize(moves);
+      std::for_each(moves.begin(), moves.end(), [this](const auto& move) { kv_.move(move); });
+    };
+    device_.on_form = [this](const Form& form) {
+      kv_.resize(form.kv.blocks);
+      ++coverage_.commits;
+    };
+  }
+
+  void run() {
+    for (int i = 0; i < 1500 && !testing::Test::HasFailure(); ++i) {
+      happen();
+    }
+    drain();
+  }
+
+ private:
+  static MorphConfig config(unsigned seed) {
+    const MorphMode modes[] = {MorphMode::kOff, MorphMode::kBalanced, MorphMode::kPerformance};
+    MorphConfig config = morph_for_test(9 + seed % 5, modes[seed % 3]);
+    config.policy.entry_window_ns = 20 * kNsPerMs;
+    config.policy.release_window_ns = 40 * kNsPerMs;
+    config.policy.lowest = Precision::kW4;
+    config.max_in_flight_swaps = 1 + static_cast<int>(seed % 3);
+    config.max_moves_per_step = 1 + static_cast<int>(seed % 5);
+    config.bounds.budget.pages += seed % 40;  // now and then room to prepare far ahead
+    return config;
+  }
+  static EngineConfig with_depth(const MorphConfig& morph, unsigned depth) {
+    EngineConfig config = engine_for_test(morph);
+    config.max_in_flight = static_cast<int>(depth);
+    return config;
+  }
+  int below(int n) { return static_cast<int>(random_() % static_cast<unsigned>(n)); }
+  void send(auto what) { engine_.handle({now_ns_ += below(2) * kNsPerMs, std::move(what)}); }
+
+  void happen() {
+    const int what = below(100);
+    if (what < 12) {
+      arrive();
+    } else if (what < 15 && last_id_ > 0) {
+      send(Cancel{RequestId{1 + random_() % last_id_}});
+    } else if (what < 20) {
+      wish();
+    } else if (what < 24) {
+      now_ns_ += below(50) * kNsPerMs;
+      send(Tick{});
+    } else if (what < 40) {
+      answer();
+    } else {
+      work();
+    }
+  }
+
+  void arrive() {
+    Request asks;
+    asks.id = RequestId{++last_id_};
+    const int count = 1 + below(40);
+    const int topic = below(3);
+    for (int i = 0; i < count; ++i) {
+      asks.prompt.push_back(below(20) == 0 ? below(50) : topic);
+    }
+    asks.max_tokens = 1 + below(24);
+    clients_[asks.id] = {.tokens = asks.prompt};
+    send(Arrival{std::move(asks)});
+  }
+
+  void wish() {
+    FormWish wished;
+    wished.release = below(3) == 0;
+    if (!wished.release) {
+      for (int layer = 0; layer < 2; ++layer) {
+        wished.layers.push_back({any_precision(), any_precision()});
+      }
+      if (below(2) == 0) {
+        wished.kv_blocks = 1 + below(30);
+      }
+    }
+    send(WantForm{++last_wish_, std::move(wished)});
+  }
+  Precision any_precision() { return below(2) == 0 ? Precision::kBf16 : Precision::kW4; }
+
+  // Ready, or failed, now and then after it was given up.
+  void answer() {
+    if (device_.preparing.empty()) {
+      return;
+    }
+    const int fail = draining_ ? 1 : below(15);
+    const auto n = static_cast<std::size_t>(below(static_cast<int>(device_.preparing.size())));
+    const std::int64_t failures = sink_.form->failures_total;
+    send(device_.ready(
+        n, fail == 0 ? std::optional(Error{ErrorCode::kInternal, "storm"}) : std::nullopt));
+    coverage_.failures += sink_.form->failures_total - failures;
+    coverage_.late_answers += fail == 0 && sink_.form->failures_total == failures ? 1 : 0;
+  }
+
+  void work() {
+    if (device_.work.empty()) {
+      return;
+    }
+    if (!std::holds_alternative<StepPlan>(device_.work.front())) {
+      if (const auto done = device_.apply_next()) {
+        send(*done);
+      }
+      return;
+    }
+    Step step{.plan = std::get<StepPlan>(device_.work.front()), .tag = tag_of(device_.form())};
+    device_.work.pop_front();
+    StepResult result{.id = step.plan.id};
+    result.sampled.resize(step.plan.samples.size());
+    compute(step, result);
+    send(StepDone{std::move(result)});
+  }
+
+  unsigned tag_of(const Form& form) {
+    const auto tag = static_cast<unsigned>(tags_.size());
+    return tags_.emplace(precision_key(form), tag).first->second;
+  }
+  static std::string precision_key(const Form& form) {
+    return to_string(form.layer_precision[0]) + " " + to_string(form.layer_precision[1]);
+  }
+
+  void compute(Step& step, StepResult& result) {
+    for (const SequenceSlice& slice : step.plan.slices) {
+      Client& client = clients_.at(slice.request);
+      if (slice.first_position != client.next) {
+        step.placed.insert(slice.request);
+        coverage_.reused_tokens += slice.first_position;
+      }
+      client.next = slice.first_position + slice.token_count;
+      kv_.execute(step, slice, client);
+      if (slice.sample >= 0) {
+        const auto token = static_cast<TokenId>(below(3));
+        result.sampled[static_cast<std::size_t>(slice.sample)] = token;
+        client.tokens.push_back(token);
+      }
+    }
+  }
+
+  // With nothing going wrong any more, everything ends, morphs too.
+  void drain() {
+    draining_ = true;
+    send(WantForm{++last_wish_, {.release = true}});
+    int rounds = 0;
+    for (; rounds < 100'000 && !testing::Test::HasFailure(); ++rounds) {
+      if (device_.preparing.empty() && device_.work.empty()) {
+        const auto deadline_ns = engine_.next_deadline_ns();
+        if (engine_.idle() && (!deadline_ns || quiet_ticks_++ > 2000)) {
+          break;
+        }
+        ASSERT_TRUE(deadline_ns.has_value()) << "requests wait and nobody will wake the engine";
+        now_ns_ = std::max(now_ns_, *deadline_ns);
+        send(Tick{});
+      }
+      answer();
+      work();
+    }
+    ASSERT_FALSE(testing::Test::HasFailure());
+    ASSERT_TRUE(engine_.idle()) << "no end in sight";
+    expect_ended();
+  }
+
+  void expect_ended() {
+    EXPECT_EQ(sink_.observation.kv_blocks_used, 0);
+    EXPECT_EQ(sink_.observation.kv_blocks, device_.form().kv.blocks);
+    EXPECT_EQ(device_.pages_used(), device_.pages_of(device_.form()));
+    EXPECT_EQ(sink_.form->form, device_.form());
+    EXPECT_EQ(sink_.form->wanted, device_.form());
+    EXPECT_LE(sink_.form->history.size(), 256U);
+    if (morph_.mode != MorphMode::kOff) {
+      EXPECT_EQ(precision_key(device_.form()), precision_key(morph_.start)) << "never restored";
+    }
+    std::map<RequestId, int> ends;
+    for (const Finished& finished : sink_.all<Finished>()) {
+      ++ends[finished.request];
+      EXPECT_NE(finished.reason, FinishReason::kFailed) << finished.failure;
+      std::int64_t drawn = 0;
+      for (const TokensAt& at : finished.usage.output_at) {
+        drawn += at.tokens;
+      }
+      EXPECT_EQ(drawn, finished.usage.output_tokens);
+    }
+    const auto accepted = sink_.all<Accepted>();
+    EXPECT_EQ(ends.size(), accepted.size());
+    EXPECT_TRUE(
+        std::all_of(ends.begin(), ends.end(), [](const auto& end) { return end.second == 1; }));
+    EXPECT_EQ(accepted.size() + sink_.all<Refused>().size(), last_id_);
+    const auto answers = sink_.all<WishAnswered>();
+    EXPECT_EQ(answers.size(), last_wish_);
+    for (const WishAnswered& answered : answers) {
+      ++(answered.morph.ok() ? coverage_.granted : coverage_.refused_wishes);
+    }
+    coverage_.preemptions += sink_.observation.preemptions_total;
+  }
+
+  StormCoverage& coverage_;
+  std::mt19937 random_;
+  const MorphConfig morph_;
+  const EngineConfig engine_config_;
+  HeldDevice device_;
+  SimulatedKv kv_;
+  MorphSink sink_;
+  Engine engine_;
+  Clients clients_;
+  std::map<std::string, unsigned> tags_;
+  TimeNs now_ns_ = 0;
+  std::uint64_t last_id_ = 0;
+  std::uint64_t last_wish_ = 0;
+  int quiet_ticks_ = 0;
+  bool draining_ = false;
+};
+
+TEST(MorphStorm, PagesBlocksAndRequestsComeThroughIt) {
+  StormCoverage coverage;
+  for (unsigned seed = 0; seed < 60; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    Storm(seed, coverage).run();
+    if (HasFailure()) {
+      return;
+    }
+  }
+  EXPECT_GT(coverage.commits, 1000);
+  EXPECT_GT(coverage.failures, 50);
+  EXPECT_GT(coverage.late_answers, 10);
+  EXPECT_GT(coverage.moved_blocks, 500);
+  EXPECT_GT(coverage.reused_tokens, 1000);
+  EXPECT_GT(coverage.preemptions, 100);
+  EXPECT_GT(coverage.granted, 500);
+  EXPECT_GT(coverage.refused_wishes, 100);
+}
+
+}  // namespace
+}  // namespace protean
