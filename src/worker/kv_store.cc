@@ -97,7 +97,7 @@ Status KvStore::grow(std::int64_t blocks, const cpu::MayGoOn& may_go_on) {
                       "this KV cache has its size for life: start with a memory budget to let it "
                       "grow");
   }
-  if (const Status fits = check_blocks(blocks, block_bytes()); !fits) {
+  if (Status fits = check_blocks(blocks, block_bytes()); !fits) {
     return fits;
   }
   check(blocks >= this->blocks(), "growing makes more blocks");
@@ -107,7 +107,7 @@ Status KvStore::grow(std::int64_t blocks, const cpu::MayGoOn& may_go_on) {
                       "{} KV blocks need {} pages of {} where the device has {}: ask for fewer",
                       blocks, wanted, format_bytes(page_bytes_), range_.most_pages());
   }
-  if (const Status attached = range_.attach(wanted - range_.pages(), may_go_on); !attached) {
+  if (Status attached = range_.attach(wanted - range_.pages(), may_go_on); !attached) {
     return attached;
   }
   blocks_.store(blocks, std::memory_order_release);

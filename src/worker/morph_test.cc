@@ -158,7 +158,7 @@ class StuckRead {
   ReadHalf over(const SyntheticCheckpoint& checkpoint) {
     return [this, &checkpoint](const HalfVariant& which, std::span<std::byte> memory,
                                const Pace& pace) {
-      if (const Status read = load_half(checkpoint, which, memory.data(), pace); !read) {
+      if (Status read = load_half(checkpoint, which, memory.data(), pace); !read) {
         return read;
       }
       while (stuck_) {

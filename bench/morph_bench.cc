@@ -1,0 +1,222 @@
+// What a morph costs the steps it happens beside: pages that change hands, and halves of a
+// 1B-shaped layer swapped without end while a batch decodes. Medians; the columns of one run are
+// what may be compared.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <semaphore>
+#include <vector>
+
+#include "base/check.h"
+#include "base/units.h"
+#include "cost/pages.h"
+#include "model/synthetic_checkpoint.h"
+#include "worker/cpu_worker.h"
+
+namespace protean {
+namespace {
+
+constexpr int kLayers = 2;
+constexpr int kBatch = 8;
+constexpr int kContext = 256;
+constexpr int kSteps = 100;
+constexpr int kBlockTokens = 16;
+
+using Clock = std::chrono::steady_clock;
+
+double milliseconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
+}
+
+double quantile(std::vector<double> values, double q) {
+  std::sort(values.begin(), values.end());
+  return values[static_cast<std::size_t>(q * static_cast<double>(values.size() - 1))];
+}
+
+void measure_pages() {
+  constexpr std::int64_t kPages = 64;
+  const auto pool = *cpu::PagePool::create(2 * kMiB, kPages);
+  cpu::PageRange range = *cpu::PageRange::reserve(*pool, kPages);
+  const auto timed = [](auto act) {
+    const Clock::time_point begin = Clock::now();
+    act();
+    return 1000 * milliseconds_since(begin);
+  };
+  const auto attach = [&](std::int64_t pages) {
+    return timed([&] { check(range.attach(pages).ok(), "there are pages"); });
+  };
+  const auto detach = [&](std::int64_t pages) { return timed([&] { range.detach(pages); }); };
+  fmt::print("pages of 2 MiB, us each\n  first attach (backed, made huge)  {:8.1f}\n",
+             attach(kPages) / kPages);
+  for (const std::int64_t pages : {std::int64_t{1}, kPages}) {
+    std::vector<double> attached;
+    std::vector<double> detached;
+    for (int i = 0; i < 100; ++i) {
+      detached.push_back(detach(pages) / static_cast<double>(pages));
+      attached.push_back(attach(pages) / static_cast<double>(pages));
+    }
+    fmt::print("  {:2} at once: attach {:6.2f}, detach {:6.2f}\n", pages, quantile(attached, 0.5),
+               quantile(detached, 0.5));
+  }
+}
+
+ModelSpec spec_1b_shaped() {
+  ModelSpec spec;
+  spec.architecture = "bench";
+  spec.layers = kLayers;
+  spec.hidden = 2048;
+  spec.ffn = 8192;
+  spec.vocab = 4096;
+  spec.max_context = 2048;
+  spec.attention = {.heads = 32, .kv_heads = 8, .head_dim = 64};
+  return spec;
+}
+
+// Packed weights in memory, as a variant cache in the page cache is.
+class PackedHalves {
+ public:
+  explicit PackedHalves(const ModelSpec& spec) : checkpoint_(spec) {}
+
+  Status read(const HalfVariant& which, std::span<std::byte> memory, const Pace& pace) {
+    constexpr std::size_t kChunk = 256 * kKiB;
+    const std::vector<std::byte>& packed = packed_of(which);
+    for (std::size_t at = 0; at < memory.size(); at += kChunk) {
+      const std::size_t count = std::min(kChunk, memory.size() - at);
+      std::memcpy(memory.data() + at, packed.data() + at, count);
+      if (!pace(static_cast<std::int64_t>(count))) {
+        return make_error(ErrorCode::kUnavailable, "called off");
+      }
+    }
+    return {};
+  }
+
+  // Layers share their bytes: this is about time.
+  const std::vector<std::byte>& packed_of(const HalfVariant& which) {
+    std::vector<std::byte>& packed = packed_[{which.half, which.precision}];
+    if (packed.empty()) {
+      const std::int64_t size = half_size(checkpoint_.spec(), which.half, which.precision);
+      auto region = *cpu::Region::map(size);
+      check(load_half(checkpoint_, {0, which.half, which.precision}, region.data()).ok(),
+            "synthetic weights can be packed");
+      packed.assign(region.data(), region.data() + size);
+    }
+    return packed;
+  }
+
+ private:
+  SyntheticCheckpoint checkpoint_;
+  std::map<std::pair<LayerHalf, Precision>, std::vector<std::byte>> packed_;
+};
+
+StepPlan decode_step() {
+  StepPlan plan{.id = StepId{1}};
+  constexpr int kBlocks = kContext / kBlockTokens;
+  for (int i = 0; i < kBatch; ++i) {
+    plan.tokens.push_back(i);
+    for (int block = 0; block < kBlocks; ++block) {
+      plan.blocks.push_back(i * kBlocks + block);
+    }
+    plan.slices.push_back({.first_position = kContext - 1,
+                           .token_begin = i,
+                           .token_count = 1,
+                           .block_begin = i * kBlocks,
+                           .block_count = kBlocks,
+                           .sample = i});
+    plan.samples.push_back({.params = {.temperature = 0.0F}, .position = kContext});
+  }
+  return plan;
+}
+
+// A decoding worker, and swaps of its halves for themselves, so that every step computes the same;
+// each is prepared once the last one is done.
+class Bench {
+ public:
+  Bench(const ModelSpec& spec, PackedHalves& packed, double share) {
+    const Form form = single_device_form(
+        spec, Precision::kBf16, DeviceId{0},
+        {.block_tokens = kBlockTokens, .blocks = kBatch * kContext / kBlockTokens});
+    const std::int64_t page_bytes = page_bytes_for(spec);
+    const std::int64_t reserve =
+        2 * half_pages(spec, LayerHalf::kMlp, Precision::kBf16, page_bytes);
+    worker_ = *CpuWorker::create(
+        {.form = form,
+         .threads = 2,
+         .max_step_tokens = kBatch,
+         .max_positions = 2 * kContext,
+         .pages = PageBudget{page_bytes, form_pages(spec, form, page_bytes) + reserve},
+         .read_half = [&](const HalfVariant& which, std::span<std::byte> memory,
+                          const Pace& pace) { return packed.read(which, memory, pace); },
+         .share_beside_steps = share},
+        SyntheticCheckpoint(spec), {}, [this](const StepResult&) { stepped_.release(); },
+        {.ready = [this](const MorphReady& ready) { worker_->commit(ready.id); },
+         .done = [this](const MorphDone&) { swap_next(); }});
+  }
+
+  // Step times while nothing else happens, or beside swaps.
+  std::vector<double> steps(bool swapping) {
+    swapping_ = swapping;
+    if (swapping) {
+      swap_next();
+    }
+    std::vector<double> times;
+    for (int i = 0; i < kSteps; ++i) {
+      const Clock::time_point begin = Clock::now();
+      worker_->start(decode_step());
+      stepped_.acquire();
+      times.push_back(milliseconds_since(begin));
+    }
+    swapping_ = false;
+    return times;
+  }
+
+  int swaps() const { return swaps_; }
+
+ private:
+  void swap_next() {
+    if (swapping_) {
+      worker_->prepare(MorphId{static_cast<std::uint64_t>(++swaps_)},
+                       SwapHalf{swaps_ % kLayers, LayerHalf::kMlp, Precision::kBf16});
+    }
+  }
+
+  std::binary_semaphore stepped_{0};
+  std::atomic<bool> swapping_{false};
+  std::atomic<int> swaps_{0};
+  std::unique_ptr<CpuWorker> worker_;
+};
+
+void measure_swaps() {
+  const ModelSpec spec = spec_1b_shaped();
+  PackedHalves packed(spec);
+  fmt::print(
+      "\n{} layers of 1B shape at bf16, a batch of {} decodes at {} tokens; the bf16 MLP half\n"
+      "({}) of one layer after the other is read from memory and swapped in\n"
+      "  share of a core   step ms alone   beside swaps   slower   P99 / P50   swap ms\n",
+      kLayers, kBatch, kContext, format_bytes(half_size(spec, LayerHalf::kMlp, Precision::kBf16)));
+  for (const double share : {0.05, 0.1, 1.0}) {
+    Bench bench(spec, packed, share);
+    const double alone = quantile(bench.steps(false), 0.5);
+    const Clock::time_point begin = Clock::now();
+    const std::vector<double> beside = bench.steps(true);
+    const double swap_ms = milliseconds_since(begin) / std::max(1, bench.swaps());
+    const double median = quantile(beside, 0.5);
+    fmt::print("  {:15.2f} {:15.2f} {:14.2f} {:7.1f}% {:11.2f} {:9.1f}\n", share, alone, median,
+               100 * (median / alone - 1), quantile(beside, 0.99) / median, swap_ms);
+  }
+}
+
+}  // namespace
+}  // namespace protean
+
+int main() {
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);
+  protean::measure_pages();
+  protean::measure_swaps();
+}
