@@ -37,16 +37,30 @@ Engine::Engine(const EngineConfig& config, Executor& executor, TokenSink& sink)
       sink_(sink),
       wait_(config.scheduler.max_num_batched_tokens) {
   check(max_in_flight_ > 0, "an engine needs a step in flight to get anywhere");
+  if (config.morph) {
+    steering_ =
+        std::make_unique<FormSteering>(*config.morph, config.scheduler, executor, scheduler_);
+  }
 }
 
 void Engine::handle(Event event) {
   now_ns_ = event.at_ns;
   step_tokens_ = 0;
+  if (steering_) {
+    steering_->at(now_ns_);
+  }
   std::visit([this](auto& what) { on(what); }, event.what);
   expire();
+  if (steering_) {
+    steering_->advance(started_ns_.empty());
+  }
   start_steps();  // before the outputs go out: the executor should not wait for them
   batch_.at_ns = now_ns_;
   batch_.observation = scheduler_.observe();
+  if (steering_) {
+    steering_->observe(batch_.observation, started_ns_.empty());
+    batch_.form = steering_->status_if_changed();
+  }
   batch_.observation.step_tokens = step_tokens_;
   sink_.emit(std::exchange(batch_, {}));
 }
@@ -66,7 +80,7 @@ void Engine::on(Arrival& arrival) {
   const std::int64_t tokens = hurries ? scheduler_.tokens_to_compute(request) : 0;
   const TimeNs due_ns = hurries ? std::max(now_ns_, latest_start_ns(live.deadlines, tokens))
                                 : now_ns_ + default_first_token_ns_;
-  if (Status added = scheduler_.add(std::move(request), due_ns); !added.ok()) {
+  if (Status added = scheduler_.add(std::move(request), due_ns, now_ns_); !added.ok()) {
     batch_.outputs.emplace_back(Refused{id, added.error()});
     return;
   }
@@ -80,12 +94,34 @@ void Engine::on(Arrival& arrival) {
       return;
     }
   }
+  if (steering_) {
+    steering_->arrived(live.prompt_tokens);
+  }
   set_timer(id, live_.emplace(id, std::move(live)).first->second);
   batch_.outputs.emplace_back(Accepted{id});
 }
 
 void Engine::on(Cancel& cancel) {
   finish(cancel.request, {.reason = FinishReason::kCancelled});
+}
+
+void Engine::on(MorphReady& ready) {
+  check(steering_ != nullptr, "only what was asked for gets ready");
+  steering_->on(ready);
+}
+
+void Engine::on(MorphDone& done) {
+  check(steering_ != nullptr, "only what was asked for is done");
+  steering_->on(done);
+}
+
+void Engine::on(WantForm& want) {
+  batch_.outputs.emplace_back(
+      steering_ ? steering_->on(want)
+                : WishAnswered{want.wish_id,
+                               make_error(ErrorCode::kInvalidArgument,
+                                          "this replica's form stays as it was loaded: start the "
+                                          "server with --morph to have it change")});
 }
 
 void Engine::on(StepDone& done) {
@@ -97,6 +133,9 @@ void Engine::on(StepDone& done) {
   StepOutcome outcome = scheduler_.complete(std::move(done.result));
   step_tokens_ = outcome.tokens;
   wait_.step_done(outcome.tokens, now_ns_ - began_ns);
+  if (steering_) {
+    steering_->step_done();
+  }
   for (const RequestId request : outcome.failed) {
     finish(request, {.reason = FinishReason::kFailed, .failure = failure->message});
   }
@@ -127,8 +166,21 @@ void Engine::pool(Pooled& pooled) {
                  std::plus<>());
 }
 
+void Engine::count(const Sampled& sampled, Live& live) {
+  steering_->drawn(sampled.precision_tag, live.drawn_at);
+  if (live.last_token_ns < 0) {
+    steering_->first_token(std::max(TimeNs{0}, now_ns_ - live.times.arrived_ns));
+  } else {
+    steering_->next_token(std::max(TimeNs{0}, now_ns_ - live.last_token_ns));
+  }
+  live.last_token_ns = now_ns_;
+}
+
 void Engine::take(Sampled& sampled) {
   Live& live = live_.at(sampled.request);
+  if (steering_) {
+    count(sampled, live);
+  }
   if (live.times.first_token_ns < 0) {
     live.times.first_token_ns = now_ns_;
   }
@@ -144,7 +196,13 @@ void Engine::take(Sampled& sampled) {
 }
 
 std::optional<TimeNs> Engine::next_deadline_ns() const {
-  return timers_.empty() ? std::nullopt : std::optional(timers_.begin()->first);
+  std::optional<TimeNs> next_ns =
+      timers_.empty() ? std::nullopt : std::optional(timers_.begin()->first);
+  const auto steering_ns = steering_ ? steering_->next_deadline_ns(idle()) : std::nullopt;
+  if (steering_ns) {
+    next_ns = std::min(next_ns.value_or(*steering_ns), *steering_ns);
+  }
+  return next_ns;
 }
 
 // When prompts of so many tokens must begin, alone in their steps, to make their deadline.
@@ -176,11 +234,15 @@ void Engine::expire() {
       finish(request, {.reason = FinishReason::kTimeout});
     }
   }
+  for (const RequestId request : steering_ ? steering_->given_up() : std::vector<RequestId>{}) {
+    finish(request, {.reason = FinishReason::kFailed,
+                     .failure = "it needs a larger KV cache, and none could be had in time"});
+  }
 }
 
 void Engine::start_steps() {
   while (std::ssize(started_ns_) < max_in_flight_) {
-    std::optional<StepPlan> plan = scheduler_.next_step();
+    std::optional<StepPlan> plan = scheduler_.next_step(now_ns_);
     if (!plan) {
       break;
     }
@@ -191,7 +253,8 @@ void Engine::start_steps() {
     started_ns_.push_back(now_ns_);
     executor_.start(*std::move(plan));
   }
-  check(!started_ns_.empty() || scheduler_.idle(), "requests wait but nothing can run");
+  check(!started_ns_.empty() || scheduler_.idle() || scheduler_.waits_for_larger_kv(),
+        "requests wait but nothing can run");
 }
 
 void Engine::finish(RequestId request, Finished finished) {
@@ -201,6 +264,9 @@ void Engine::finish(RequestId request, Finished finished) {
   }
   finished.request = request;
   finished.usage = scheduler_.remove(request).value();
+  if (steering_) {
+    finished.usage.output_at = steering_->named(found->second.drawn_at);
+  }
   finished.times = found->second.times;
   finished.times.finished_ns = now_ns_;
   timers_.erase({found->second.timer_ns, request});

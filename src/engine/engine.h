@@ -1,6 +1,7 @@
 #pragma once
 
 #include <deque>
+#include <memory>
 #include <optional>
 #include <set>
 #include <unordered_map>
@@ -10,6 +11,9 @@
 #include "base/ids.h"
 #include "base/units.h"
 #include "contract/request.h"
+#include "engine/form_steering.h"
+#include "engine/morph_config.h"
+#include "engine/precision_ledger.h"
 #include "engine/wait_estimate.h"
 #include "ports/event.h"
 #include "ports/executor.h"
@@ -24,6 +28,7 @@ struct EngineConfig {
   // What a request that sets no deadline is queued by. Those due earlier come before it, however
   // many arrive, but only so long: nobody of its priority waits forever.
   TimeNs default_first_token_ns = 10 * kNsPerS;
+  std::optional<MorphConfig> morph;  // nothing: the form stays
 };
 
 // The state machine of one replica: an event in, steps and outputs out. Decides when an answer ends
@@ -41,7 +46,8 @@ class Engine {
   // the end on the way.
   void handle(Event event);
 
-  // When there is something to do even if nothing happens: a Tick should be sent then.
+  // When there is something to do even if nothing happens, as for a policy that looks at the load:
+  // a Tick should be sent then.
   std::optional<TimeNs> next_deadline_ns() const;
 
   bool idle() const { return live_.empty() && started_ns_.empty(); }
@@ -57,6 +63,8 @@ class Engine {
     Deadlines deadlines;
     TimeNs timer_ns = -1;  // its entry in timers_
     RequestTimes times;
+    TimeNs last_token_ns = -1;
+    PrecisionLedger::Counts drawn_at;
     std::vector<double> pooled;  // so far
   };
 
@@ -67,9 +75,10 @@ class Engine {
   void on(StepDone& done);
   void pool(Pooled& pooled);
   void take(Sampled& sampled);
-  void on(MorphReady&) {}
-  void on(MorphDone&) {}
-  void on(WantForm&) {}
+  void on(MorphReady& ready);
+  void on(MorphDone& done);
+  void on(WantForm& want);
+  void count(const Sampled& sampled, Live& live);
   void on(Tick&) {}
   TimeNs latest_start_ns(const Deadlines& deadlines, std::int64_t tokens) const;
   void set_timer(RequestId request, Live& live);
@@ -84,6 +93,7 @@ class Engine {
   TokenSink& sink_;
   std::unordered_map<RequestId, Live> live_;
   std::set<std::pair<TimeNs, RequestId>> timers_;
+  std::unique_ptr<FormSteering> steering_;  // null: the form stays
   WaitEstimate wait_;
   std::deque<TimeNs> started_ns_;  // of the steps in flight
   TimeNs last_done_ns_ = 0;

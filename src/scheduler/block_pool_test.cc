@@ -45,6 +45,66 @@ TEST(BlockPool, CountsAgreeWithANaiveModel) {
   }
 }
 
+TEST(BlockPool, NewBlocksAreTakenBeforeWhatMayBeRemembered) {
+  BlockPool pool(2);
+  EXPECT_EQ(pool.allocate(), 0);
+  pool.release(0);
+  pool.grow(4);
+  EXPECT_EQ(pool.total(), 4);
+  EXPECT_EQ(pool.free(), 4);
+  EXPECT_EQ(pool.allocate(), 2);
+  EXPECT_EQ(pool.allocate(), 3);
+  EXPECT_EQ(pool.allocate(), 1);
+  EXPECT_EQ(pool.allocate(), 0);
+}
+
+TEST(BlockPool, AShrinkTakesFreeBlocksAtOnceAndTheOthersAsTheyAreGivenUp) {
+  BlockPool pool(5);
+  for (BlockId block = 0; block < 4; ++block) {
+    EXPECT_EQ(pool.allocate(), block);
+  }
+  pool.acquire(3);
+  pool.release(0);
+  pool.begin_shrink(2);
+  EXPECT_EQ(pool.total(), 5);  // still there
+  EXPECT_EQ(pool.free(), 1);   // 0; 4 has left
+  EXPECT_EQ(pool.leaving(), 2);
+  EXPECT_EQ(pool.used(), 3);
+  EXPECT_EQ(pool.vacate(3), 0);  // with both references
+  EXPECT_EQ(pool.references(0), 2);
+  EXPECT_EQ(pool.references(3), 0);
+  EXPECT_EQ(pool.vacate(2), std::nullopt);
+  pool.release(2);
+  EXPECT_EQ(pool.leaving(), 0);
+  EXPECT_EQ(pool.free(), 0);
+  pool.finish_shrink();
+  EXPECT_EQ(pool.total(), 2);
+  EXPECT_EQ(pool.used(), 2);
+}
+
+TEST(BlockPool, AShrinkCalledOffGivesBackWhatIsFree) {
+  BlockPool pool(4);
+  EXPECT_EQ(pool.allocate(), 0);
+  EXPECT_EQ(pool.allocate(), 1);
+  EXPECT_EQ(pool.allocate(), 2);
+  pool.begin_shrink(1);
+  pool.release(1);
+  pool.cancel_shrink();
+  EXPECT_EQ(pool.free(), 2);
+  EXPECT_EQ(pool.leaving(), 0);
+  EXPECT_EQ(pool.allocate(), 1);
+  EXPECT_EQ(pool.allocate(), 3);
+  EXPECT_EQ(pool.allocate(), std::nullopt);
+}
+
+TEST(BlockPoolDeathTest, ABlockInUseCannotLeave) {
+  BlockPool pool(2);
+  pool.allocate();
+  pool.allocate();
+  pool.begin_shrink(1);
+  EXPECT_DEATH(pool.finish_shrink(), "in use");
+}
+
 TEST(BlockPoolDeathTest, ReleasingTwiceIsABug) {
   BlockPool pool(2);
   EXPECT_DEATH(pool.release(0), "nobody holds");

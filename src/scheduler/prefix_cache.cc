@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <utility>
 
 #include "base/check.h"
 
@@ -16,12 +17,23 @@ std::uint64_t mix(std::uint64_t hash, std::uint64_t value) {
 }  // namespace
 
 PrefixCache::PrefixCache(std::int64_t blocks, int block_tokens, std::uint64_t hash_mask)
-    : block_tokens_(static_cast<std::size_t>(block_tokens)),
-      hash_mask_(hash_mask),
-      entries_(static_cast<std::size_t>(blocks)),
-      tokens_(entries_.size() * block_tokens_) {}
+    : block_tokens_(static_cast<std::size_t>(block_tokens)), hash_mask_(hash_mask) {
+  grow(blocks);
+}
 
-std::uint64_t PrefixCache::chain_hash(const CacheScope& scope, BlockId parent,
+void PrefixCache::grow(std::int64_t blocks) {
+  entry_of_.resize(std::max(entry_of_.size(), static_cast<std::size_t>(blocks)), -1);
+}
+
+void PrefixCache::reserve(std::int64_t blocks) {
+  const auto count = static_cast<std::size_t>(blocks);
+  entry_of_.reserve(count);
+  entries_.reserve(count);
+  tokens_.reserve(count * block_tokens_);
+  by_hash_.reserve(count);
+}
+
+std::uint64_t PrefixCache::chain_hash(const CacheScope& scope, EntryId parent,
                                       std::span<const TokenId> tokens) const {
   std::uint64_t hash = parent >= 0
                            ? entry(parent).hash
@@ -36,21 +48,21 @@ bool PrefixCache::orphaned(const Entry& have) const {
   return have.parent >= 0 && entry(have.parent).generation != have.parent_generation;
 }
 
-bool PrefixCache::holds(BlockId block, const CacheScope& scope, BlockId parent,
+bool PrefixCache::holds(EntryId id, const CacheScope& scope, EntryId parent,
                         std::span<const TokenId> tokens) const {
-  const Entry& have = entry(block);
+  const Entry& have = entry(id);
   const std::uint64_t parent_generation = parent >= 0 ? entry(parent).generation : 0;
   return have.parent == parent && have.parent_generation == parent_generation &&
          have.precision_tag == scope.precision_tag && (parent >= 0 || have.salt == scope.salt) &&
          std::equal(tokens.begin(), tokens.end(),
-                    tokens_.begin() + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(block) *
-                                                                  block_tokens_));
+                    tokens_.begin() +
+                        static_cast<std::ptrdiff_t>(static_cast<std::size_t>(id) * block_tokens_));
 }
 
 std::vector<BlockId> PrefixCache::match(const CacheScope& scope,
                                         std::span<const TokenId> tokens) const {
   std::vector<BlockId> chain;
-  BlockId parent = -1;
+  EntryId parent = -1;
   for (; tokens.size() >= block_tokens_; tokens = tokens.subspan(block_tokens_)) {
     const auto content = tokens.first(block_tokens_);
     const auto found = by_hash_.find(chain_hash(scope, parent, content));
@@ -58,47 +70,72 @@ std::vector<BlockId> PrefixCache::match(const CacheScope& scope,
       break;
     }
     parent = found->second;
-    chain.push_back(parent);
+    chain.push_back(entry(parent).block);
   }
   return chain;
 }
 
-BlockId PrefixCache::insert(const CacheScope& scope, BlockId parent, BlockId block,
+BlockId PrefixCache::insert(const CacheScope& scope, BlockId parent_block, BlockId block,
                             std::span<const TokenId> tokens) {
+  const EntryId parent = parent_block >= 0 ? entry_of(parent_block) : -1;
   check(tokens.size() == block_tokens_, "only whole blocks are cached");
-  check(parent < 0 || entry(parent).generation != 0, "a cached block's parent must be cached");
-  check(entry(block).generation == 0, "block is in the prefix cache already");
+  check(parent_block < 0 || parent >= 0, "a cached block's parent must be cached");
+  check(entry_of(block) < 0, "block is in the prefix cache already");
   const std::uint64_t hash = chain_hash(scope, parent, tokens);
-  const auto [place, fresh] = by_hash_.try_emplace(hash, block);
-  if (!fresh) {
-    if (holds(place->second, scope, parent, tokens)) {
-      return place->second;
+  if (const auto twin = by_hash_.find(hash); twin != by_hash_.end()) {
+    if (holds(twin->second, scope, parent, tokens)) {
+      return entry(twin->second).block;
     }
-    if (!orphaned(entry(place->second))) {
+    if (!orphaned(entry(twin->second))) {
       return -1;
     }
-    entries_[static_cast<std::size_t>(place->second)] = {};
-    place->second = block;
+    forget(entry(twin->second).block);
   }
-  entries_[static_cast<std::size_t>(block)] = {
+  const EntryId id = take_entry();
+  by_hash_.emplace(hash, id);
+  entry_of_[static_cast<std::size_t>(block)] = id;
+  entries_[static_cast<std::size_t>(id)] = {
       .hash = hash,
       .generation = ++last_generation_,
+      .block = block,
       .parent = parent,
       .parent_generation = parent >= 0 ? entry(parent).generation : 0,
       .precision_tag = scope.precision_tag,
       .salt = parent >= 0 ? std::string() : std::string(scope.salt)};
-  std::copy(tokens.begin(), tokens.end(),
-            tokens_.begin() +
-                static_cast<std::ptrdiff_t>(static_cast<std::size_t>(block) * block_tokens_));
+  std::copy(
+      tokens.begin(), tokens.end(),
+      tokens_.begin() + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(id) * block_tokens_));
   return block;
 }
 
 void PrefixCache::forget(BlockId block) {
-  Entry& gone = entries_[static_cast<std::size_t>(block)];
-  if (gone.generation != 0) {
+  const EntryId id = std::exchange(entry_of_[static_cast<std::size_t>(block)], -1);
+  if (id >= 0) {
+    Entry& gone = entries_[static_cast<std::size_t>(id)];
     by_hash_.erase(gone.hash);
     gone = {};
+    free_entries_.push_back(id);
   }
+}
+
+void PrefixCache::move(BlockId from, BlockId to) {
+  check(entry_of(to) < 0, "content moves to a block that holds nothing");
+  const EntryId id = std::exchange(entry_of_[static_cast<std::size_t>(from)], -1);
+  entry_of_[static_cast<std::size_t>(to)] = id;
+  if (id >= 0) {
+    entries_[static_cast<std::size_t>(id)].block = to;
+  }
+}
+
+PrefixCache::EntryId PrefixCache::take_entry() {
+  if (free_entries_.empty()) {
+    entries_.emplace_back();
+    tokens_.resize(entries_.size() * block_tokens_);
+    return static_cast<EntryId>(entries_.size() - 1);
+  }
+  const EntryId id = free_entries_.back();
+  free_entries_.pop_back();
+  return id;
 }
 
 }  // namespace protean

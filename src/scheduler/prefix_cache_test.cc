@@ -59,6 +59,22 @@ TEST(PrefixCache, AChildOfAReallocatedParentIsNotFound) {
   EXPECT_EQ(cache.match({}, Tokens{1, 2, 3, 4}), (std::vector<BlockId>{1, 2}));
 }
 
+TEST(PrefixCache, ChainsGoOnThroughABlockThatMoved) {
+  PrefixCache cache(8, 2);
+  EXPECT_EQ(cache.insert({}, -1, 5, kFirst), 5);
+  EXPECT_EQ(cache.insert({}, 5, 6, kSecond), 6);
+  cache.move(5, 1);
+  EXPECT_EQ(cache.match({}, Tokens{1, 2, 3, 4}), (std::vector<BlockId>{1, 6}));
+  cache.move(6, 2);
+  EXPECT_EQ(cache.match({}, Tokens{1, 2, 3, 4}), (std::vector<BlockId>{1, 2}));
+  EXPECT_EQ(cache.insert({}, 2, 3, kFirst), 3);    // goes on behind it
+  EXPECT_EQ(cache.insert({}, -1, 5, kSecond), 5);  // and the old one holds other things
+  EXPECT_EQ(cache.match({}, Tokens{1, 2, 3, 4, 1, 2}), (std::vector<BlockId>{1, 2, 3}));
+  EXPECT_EQ(cache.match({}, kSecond), std::vector<BlockId>{5});
+  cache.forget(1);
+  EXPECT_TRUE(cache.match({}, kFirst).empty());
+}
+
 constexpr std::uint64_t kAllCollide = 0;
 
 TEST(PrefixCache, EqualHashesOfOtherTokensAreNoHit) {
@@ -98,6 +114,9 @@ class Comparison {
 
   // Looks a random prompt up, then computes all of it, found or not.
   void step() {
+    if (below(4) == 0) {
+      move_any();
+    }
     const std::string salt(below(3), 's');
     const CacheScope scope{.precision_tag = below(3), .salt = salt};
     Tokens tokens(below(4 * kBlockTokens + 1));
@@ -150,6 +169,18 @@ class Comparison {
     EXPECT_EQ(holder, known->second);  // a twin's block if one was there
     chain.push_back(holder);
     return holder == known->second;
+  }
+
+  // What a block holds goes on in one that holds nothing, as when KV shrinks.
+  void move_any() {
+    const BlockId to = reallocate({}, {});
+    const auto from = static_cast<BlockId>(below(kBlocks));
+    if (from != to) {
+      cache_.move(from, to);
+      for (auto& [content, block] : known_) {
+        block = block == from ? to : block;
+      }
+    }
   }
 
   // Takes any block not in use from whatever holds it, and with it all that is reached through it.

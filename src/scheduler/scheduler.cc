@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "base/check.h"
-#include "base/units.h"
 
 namespace protean {
 
@@ -18,32 +17,23 @@ constexpr double kRecentPrompts = 32;
 
 }  // namespace
 
-struct Scheduler::InFlight {
-  StepId id;
-  std::uint32_t precision_tag = 0;
-  std::vector<SequenceSlice> slices;
-  std::size_t samples = 0;
-  std::size_t scores = 0;
-};
-
 Scheduler::Scheduler(const SchedulerConfig& config)
-    : config_(config), pool_(config.kv_blocks), cache_(config.kv_blocks, config.block_tokens) {
+    : config_(config),
+      pool_(config.kv_blocks),
+      cache_(config.kv_blocks, config.block_tokens),
+      largest_kv_blocks_(std::max(config.kv_blocks, config.largest_kv_blocks)) {
   check(config.block_tokens > 0 && config.max_num_seqs > 0 && config.max_num_batched_tokens > 0 &&
             config.max_model_len > 1,
         "scheduler limits must be positive");
-}
-
-Scheduler::~Scheduler() = default;
-
-std::int64_t Scheduler::blocks_for(std::int64_t tokens) const {
-  return ceil_div(tokens, std::int64_t{config_.block_tokens});
+  pool_.reserve(largest_kv_blocks_);
+  cache_.reserve(largest_kv_blocks_);
 }
 
 CacheScope Scheduler::scope_of(const Sequence& sequence) const {
   return {.precision_tag = sequence.precision_tag, .salt = sequence.asks.cache_salt};
 }
 
-Status Scheduler::add(Request request, TimeNs due_ns) {
+Status Scheduler::add(Request request, TimeNs due_ns, TimeNs now_ns) {
   check(!request.prompt.empty() && request.max_tokens >= 0,
         "a request needs a prompt and a limit of its output");
   check(request.pooling == Pooling::kNone || request.max_tokens == 0,
@@ -56,14 +46,14 @@ Status Scheduler::add(Request request, TimeNs due_ns) {
                       "model's context holds {}: shorten the prompt or ask for fewer tokens",
                       length, prompt, request.max_tokens, config_.max_model_len);
   }
-  // The last token is drawn but never fed back, so it needs no KV.
-  const std::int64_t blocks = blocks_for(std::max(prompt, length - 1));
-  if (blocks > pool_.total()) {
+  const std::int64_t blocks = blocks_to_end(prompt, request.max_tokens);
+  if (blocks > largest_kv_blocks_) {
     return make_error(ErrorCode::kInvalidArgument,
                       "the request needs {} KV blocks ({} tokens), but the whole KV cache has {}: "
                       "shorten it, or serve with more memory for KV",
-                      blocks, length, pool_.total());
+                      blocks, length, largest_kv_blocks_);
   }
+  now_ns_ = now_ns;
   auto sequence = std::make_unique<Sequence>();
   const RequestId id = request.id;
   sequence->tokens = std::move(request.prompt);
@@ -71,7 +61,7 @@ Status Scheduler::add(Request request, TimeNs due_ns) {
   sequence->place = {sequence->asks.priority, due_ns, ++last_arrival_};
   sequence->prompt_tokens = static_cast<int>(prompt);
   sequence->usage.prompt_tokens = static_cast<int>(prompt);
-  waiting_.emplace(sequence->place, sequence.get());
+  enqueue(*sequence);
   const bool fresh = sequences_.emplace(id, std::move(sequence)).second;
   check(fresh, "request ids are unique");
   return {};
@@ -84,9 +74,11 @@ std::optional<RequestUsage> Scheduler::remove(RequestId request) {
   }
   Sequence& sequence = *found->second;
   const RequestUsage usage = sequence.usage;
-  release_blocks(sequence);
-  waiting_.erase(sequence.place);
-  running_.erase(sequence.place);
+  if (running_.contains(sequence.place)) {
+    leave(sequence);
+  } else {
+    dequeue(sequence);
+  }
   sequences_.erase(found);
   return usage;
 }
@@ -97,7 +89,7 @@ std::int64_t Scheduler::uncached(const CacheScope& scope, std::span<const TokenI
   if (!config_.prefix_caching) {
     return all;
   }
-  const auto found = cache_.match(scope, tokens.first(static_cast<std::size_t>(reusable)));
+  const auto found = match(scope, tokens.first(static_cast<std::size_t>(reusable)));
   return all - std::ssize(found) * config_.block_tokens;
 }
 
@@ -148,7 +140,9 @@ bool Scheduler::has_room(const StepPlan& plan) const {
   return budget_left(plan) > 0 && std::ssize(plan.slices) < config_.max_num_seqs;
 }
 
-std::optional<StepPlan> Scheduler::next_step() {
+std::optional<StepPlan> Scheduler::next_step(TimeNs now_ns) {
+  now_ns_ = now_ns;
+  too_large_by_ = 0;
   StepPlan plan;
   plan.tokens.reserve(static_cast<std::size_t>(config_.max_num_seqs));
   plan.slices.reserve(running_.size());
@@ -156,7 +150,7 @@ std::optional<StepPlan> Scheduler::next_step() {
   const std::int64_t preemptions_before = totals_.preemptions_total;
   schedule_decodes(plan);
   schedule_prefills(plan);
-  if (totals_.preemptions_total == preemptions_before) {
+  if (totals_.preemptions_total == preemptions_before || running_.empty()) {
     admit_waiting(plan);  // not while KV is short: it would only be preempted again
   }
   if (plan.slices.empty()) {
@@ -174,7 +168,7 @@ void Scheduler::schedule_decodes(StepPlan& plan) {
     Sequence& sequence = *place->second;
     if (!sequence.scheduled && sequence.pending() == 1) {
       bool fits = grow(sequence);
-      while (!fits && preempt_last() && running_.contains(sequence.place)) {
+      while (!fits && make_room(sequence)) {
         fits = grow(sequence);
       }
       if (fits) {
@@ -203,6 +197,10 @@ void Scheduler::admit_waiting(StepPlan& plan) {
   for (auto next = waiting_.begin();
        next != waiting_.end() && has_room(plan) && std::ssize(running_) < config_.max_num_seqs;) {
     Sequence& sequence = *next->second;
+    if (!fits_now(sequence)) {
+      ++next;  // nobody behind it should wait for a larger KV
+      continue;
+    }
     if (passed_over < kPassedOver && waits_for_prefix(sequence)) {
       ++passed_over;
       ++next;
@@ -211,7 +209,8 @@ void Scheduler::admit_waiting(StepPlan& plan) {
     if (passed_over == kPassedOver || !admit(sequence)) {
       return;
     }
-    next = waiting_.erase(next);
+    ++next;
+    dequeue(sequence);
     running_.emplace(sequence.place, &sequence);
     schedule(plan, sequence);
   }
@@ -255,7 +254,7 @@ bool Scheduler::waits_for_prefix(Sequence& sequence) {
     }
   }
   CacheScope scope{.precision_tag = precision_tag_, .salt = sequence.asks.cache_salt};
-  if (sequence.held_until > 0 && cache_.match(scope, reusable).size() >= sequence.held_until) {
+  if (sequence.held_until > 0 && match(scope, reusable).size() >= sequence.held_until) {
     sequence.held_until = 0;  // computed already, by another
   }
   return sequence.held_until > 0;
@@ -263,10 +262,11 @@ bool Scheduler::waits_for_prefix(Sequence& sequence) {
 
 // Takes the blocks of all its tokens, cached ones first, or takes nothing.
 bool Scheduler::admit(Sequence& sequence) {
-  // A little is kept back for the sequences that run already, else the newcomer preempts at once.
-  const std::int64_t reserve = running_.empty() ? 0 : pool_.total() / 100;
-  const bool as_refused = pool_.free() <= sequence.refused_at_free &&
-                          cache_.insertions() == sequence.refused_at_insertions;
+  // A little is kept back for the sequences that run already, else the newcomer preempts at once;
+  // and what blocks that leave will move to.
+  const std::int64_t reserve = running_.empty() ? 0 : pool_.limit() / 100 + pool_.leaving();
+  const bool as_refused =
+      pool_.free() <= sequence.refused_at_free && changes() == sequence.refused_at_changes;
   if (!running_.empty() && (pool_.free() <= reserve || as_refused)) {
     return false;
   }
@@ -275,7 +275,7 @@ bool Scheduler::admit(Sequence& sequence) {
   if (config_.prefix_caching) {
     const auto reusable =
         std::span(sequence.tokens).first(static_cast<std::size_t>(sequence.reusable()));
-    sequence.blocks = cache_.match(scope_of(sequence), reusable);
+    sequence.blocks = match(scope_of(sequence), reusable);
   }
   for (const BlockId block : sequence.blocks) {
     pool_.acquire(block);
@@ -284,7 +284,7 @@ bool Scheduler::admit(Sequence& sequence) {
   if (pool_.free() < wanted + reserve) {
     release_blocks(sequence);
     sequence.refused_at_free = pool_.free();
-    sequence.refused_at_insertions = cache_.insertions();
+    sequence.refused_at_changes = changes();
     return false;
   }
   sequence.refused_at_free = -1;
@@ -308,7 +308,7 @@ bool Scheduler::admit(Sequence& sequence) {
 
 // Room for one more token.
 bool Scheduler::grow(Sequence& sequence) {
-  if (std::ssize(sequence.blocks) >= blocks_for(std::ssize(sequence.tokens))) {
+  if (!lacks_block(sequence)) {
     return true;
   }
   const std::optional<BlockId> block = pool_.allocate();
@@ -317,7 +317,18 @@ bool Scheduler::grow(Sequence& sequence) {
   }
   cache_.forget(*block);
   sequence.blocks.push_back(*block);
+  --decodes_short_;
   return true;
+}
+
+// False when the sequence itself had to go, or nobody can. One that KV cannot hold any more goes
+// first: nobody's leaving would help it.
+bool Scheduler::make_room(Sequence& sequence) {
+  if (!fits_now(sequence)) {
+    preempt(sequence);
+    return false;
+  }
+  return preempt_last() && running_.contains(sequence.place);
 }
 
 // False when every running sequence is in a plan already.
@@ -332,12 +343,11 @@ bool Scheduler::preempt_last() {
 }
 
 void Scheduler::preempt(Sequence& sequence) {
-  release_blocks(sequence);
+  leave(sequence);
   sequence.computed = 0;
   ++sequence.usage.preemptions;
   ++totals_.preemptions_total;
-  running_.erase(sequence.place);
-  waiting_.emplace(sequence.place, &sequence);
+  enqueue(sequence);
 }
 
 void Scheduler::schedule(StepPlan& plan, Sequence& sequence) {
@@ -376,6 +386,9 @@ StepOutcome Scheduler::complete(StepResult result) {
     sequence.cacheable = sequence.cacheable && step.precision_tag == sequence.precision_tag;
     advance(sequence, slice, result, outcome);
   }
+  for (Sampled& sampled : outcome.sampled) {
+    sampled.precision_tag = step.precision_tag;
+  }
   ++totals_.steps_total;
   return outcome;
 }
@@ -396,6 +409,7 @@ void Scheduler::advance(Sequence& sequence, const SequenceSlice& slice, StepResu
   if (slice.sample >= 0) {
     const auto index = static_cast<std::size_t>(slice.sample);
     sequence.tokens.push_back(result.sampled[index]);
+    decodes_short_ += lacks_block(sequence) ? 1 : 0;
     ++sequence.usage.output_tokens;
     ++totals_.output_tokens_total;
     Sampled& sampled = outcome.sampled.emplace_back();
@@ -426,20 +440,10 @@ void Scheduler::publish_blocks(Sequence& sequence) {
     }
     if (holder != block) {
       pool_.acquire(holder);
-      pool_.release(block);
+      release(block);
       block = holder;
     }
   }
-}
-
-// Last block first: the pool reuses the first released first, and a chain is worth more the more of
-// its beginning is left.
-void Scheduler::release_blocks(Sequence& sequence) {
-  for (auto block = sequence.blocks.rbegin(); block != sequence.blocks.rend(); ++block) {
-    pool_.release(*block);
-  }
-  sequence.blocks.clear();
-  sequence.cached = 0;
 }
 
 Observation Scheduler::observe() const {

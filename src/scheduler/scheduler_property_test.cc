@@ -9,6 +9,8 @@
 #include <set>
 #include <vector>
 
+#include "base/units.h"
+#include "scheduler/changing_kv_for_test.h"
 #include "scheduler/scheduler.h"
 #include "scheduler/simulated_kv.h"
 
@@ -17,31 +19,6 @@
 
 namespace protean {
 namespace {
-
-class Dice {
- public:
-  explicit Dice(unsigned seed) : random_(seed) {}
-  int below(std::int64_t limit) {
-    return static_cast<int>(random_() % static_cast<std::uint64_t>(limit));
-  }
-  bool chance(int percent) { return below(100) < percent; }
-
- private:
-  std::mt19937 random_;
-};
-
-// How often the interesting things happened, so that the test notices if it stops provoking them.
-struct Coverage {
-  std::int64_t reused_tokens = 0;
-  std::int64_t preemptions = 0;
-  std::int64_t failed_steps = 0;
-  std::int64_t tag_changes = 0;
-  std::int64_t steps_behind_others = 0;  // planned while another was in flight
-  std::int64_t scored_tokens = 0;
-  std::int64_t pooled_again = 0;  // sums begun anew
-  std::int64_t passed_over = 0;   // waited for a prefix while others were admitted
-  std::int64_t shared_prompts = 0;
-};
 
 // One seed: a random configuration and random events. Steps are planned ahead of execution and
 // completed late, but execute and complete in order, as on a device queue.
@@ -56,8 +33,9 @@ class Trial {
         cancel_percent_(dice_.below(20)),
         fail_percent_(dice_.chance(33) ? dice_.below(20) : 0),
         tag_percent_(dice_.chance(50) ? dice_.below(20) : 0),
+        resize_percent_(dice_.chance(50) ? 10 + dice_.below(30) : 0),
         scheduler_(config_),
-        kv_(config_) {}
+        kv_(config_, scheduler_) {}
 
   void run() {
     for (int event = 0; event < 400 && !testing::Test::HasFailure(); ++event) {
@@ -75,6 +53,7 @@ class Trial {
     config.kv_blocks = dice.chance(20) ? 100 + dice.below(200) : 3 + dice.below(30);
     config.max_num_seqs = 1 + dice.below(8);
     config.max_num_batched_tokens = 1 + dice.below(20);
+    config.largest_kv_blocks = config.kv_blocks + dice.below(30);
     config.max_model_len = 2 + dice.below(config.kv_blocks * config.block_tokens + 6);
     config.prefix_caching = dice.chance(85);
     return config;
@@ -95,6 +74,9 @@ class Trial {
       tag_ = static_cast<unsigned>(dice_.below(3));
       scheduler_.set_precision_tag(tag_);
       ++coverage_.tag_changes;
+    } else if (what < 55 && dice_.chance(resize_percent_)) {
+      kv_.change(dice_, in_flight_, coverage_);
+      plan_ahead();
     } else if (what < 55) {
       execute_next();
     } else {
@@ -175,7 +157,10 @@ class Trial {
       }
       in_flight_.push_back({.plan = *std::move(plan), .tag = tag_, .placed = std::move(placed)});
     }
-    ASSERT_TRUE(!in_flight_.empty() || scheduler_.idle()) << "requests wait, but nothing runs";
+    if (in_flight_.empty() && !scheduler_.idle()) {
+      ASSERT_TRUE(scheduler_.waits_for_larger_kv()) << "requests wait, but nothing runs";
+      ++coverage_.waits_for_larger_kv;
+    }
   }
 
   // Within the limits, and no sequence in two steps at a time.
@@ -199,7 +184,7 @@ class Trial {
   void expect_writers_alone(const StepPlan& plan) {
     std::map<BlockId, int> users;
     for (const BlockId block : plan.blocks) {
-      ASSERT_TRUE(block >= 0 && block < config_.kv_blocks);
+      ASSERT_TRUE(block >= 0 && block < kv_.blocks()) << "no such block";
       ++users[block];
     }
     for (const SequenceSlice& slice : plan.slices) {
@@ -230,6 +215,10 @@ class Trial {
     return std::pair(clients_.at(a).place, a) < std::pair(clients_.at(b).place, b);
   }
 
+  std::int64_t blocks_of(const Client& client) const {
+    return ceil_div(std::ssize(client.tokens), std::int64_t{config_.block_tokens});
+  }
+
   // Whole blocks that both begin with, and that `user` may take from the cache.
   int shared_tokens(const Client& user, const Client& owner) const {
     if (user.salt != owner.salt || !user.reuses() || !config_.prefix_caching) {
@@ -245,14 +234,17 @@ class Trial {
   // before it is computing already.
   void expect_in_order(RequestId admitted) {
     const Client& client = clients_.at(admitted);
-    const bool undisturbed = tag_percent_ == 0 && scheduler_.observe().preemptions_total == 0;
+    const bool undisturbed =
+        tag_percent_ == 0 && resize_percent_ == 0 && scheduler_.observe().preemptions_total == 0;
     const int begins_at = first_positions_.at(admitted);
     for (const RequestId other : alive_) {
       const Client& before = clients_.at(other);
       if (!comes_before(other, admitted)) {
         continue;
       }
-      if (before.next < 0) {
+      if (blocks_of(before) > kv_.limit()) {
+        ++coverage_.waits_for_larger_kv;
+      } else if (before.next < 0) {
         const bool waits = std::any_of(alive_.begin(), alive_.end(), [&](RequestId owner) {
           return clients_.at(owner).next >= 0 && comes_before(owner, other) &&
                  shared_tokens(before, clients_.at(owner)) > 0;
@@ -276,18 +268,23 @@ class Trial {
     }
   }
 
-  // A failed step writes nothing at all.
   void execute(Step& step) {
     step.executed = true;
     step.failed = dice_.chance(fail_percent_);
     if (step.failed) {
       ++coverage_.failed_steps;
-      return;
+    } else {
+      compute(step);
     }
+    kv_.after(step);
+  }
+
+  // A failed step writes nothing at all.
+  void compute(Step& step) {
     step.sampled.resize(step.plan.samples.size());
     for (const SequenceSlice& slice : step.plan.slices) {
       Client& client = clients_.at(slice.request);
-      kv_.execute(step, slice, client);
+      kv_.content().execute(step, slice, client);
       score(step, slice, client);
       pool(slice, client);
       const bool at_end = slice.first_position + slice.token_count == std::ssize(client.tokens);
@@ -387,9 +384,12 @@ class Trial {
     plan_ahead();
   }
 
-  // Everything ends in a bounded number of steps and gives all blocks back.
+  // Everything ends in a bounded number of steps and gives all blocks back, if KV may be as large
+  // as what was promised.
   void drain() {
     fail_percent_ = 0;
+    kv_.grow_to(config_.largest_kv_blocks, in_flight_);
+    plan_ahead();
     for (int steps = 0; !in_flight_.empty() && !testing::Test::HasFailure(); ++steps) {
       ASSERT_LT(steps, 200'000) << "no end in sight";
       complete_next();
@@ -409,8 +409,9 @@ class Trial {
   const int cancel_percent_;
   int fail_percent_;
   const int tag_percent_;
+  const int resize_percent_;
   Scheduler scheduler_;
-  SimulatedKv kv_;
+  ChangingKv kv_;
   Clients clients_;
   std::set<RequestId> alive_;
   std::map<RequestId, int> first_positions_;  // of their last slices
@@ -437,6 +438,11 @@ TEST(SchedulerProperty, EverySequenceReadsItsOwnKv) {
   EXPECT_GT(coverage.pooled_again, 10);
   EXPECT_GT(coverage.passed_over, 100);
   EXPECT_GT(coverage.shared_prompts, 100);
+  EXPECT_GT(coverage.grows, 100);
+  EXPECT_GT(coverage.shrinks, 100);
+  EXPECT_GT(coverage.cancelled_shrinks, 50);
+  EXPECT_GT(coverage.moved_blocks, 1000);
+  EXPECT_GT(coverage.waits_for_larger_kv, 100);
 }
 
 }  // namespace

@@ -33,13 +33,15 @@ struct Sequence {
   bool cacheable = true;   // all KV so far was computed at precision_tag
   bool scheduled = false;  // in a plan not yet completed
   std::uint32_t precision_tag = 0;
-  // Free blocks and cache insertions when admission last failed: while neither is more, it would
-  // fail again, and finding that out costs a walk over the whole prompt.
+  // Free blocks, and what the cache and the size of KV had gone through, when admission last
+  // failed: while neither is more, it would fail again, and finding that out costs a walk over the
+  // prompt.
   std::int64_t refused_at_free = -1;
-  std::uint64_t refused_at_insertions = 0;
+  std::uint64_t refused_at_changes = 0;
   // It waits until this running sequence has published so many blocks; 0: it does not.
   RequestId held_by;
   std::size_t held_until = 0;
+  TimeNs waiting_since_ns = 0;
   RequestUsage usage;
 
   int pending() const { return static_cast<int>(tokens.size()) - computed; }

@@ -8,6 +8,7 @@
 #include <set>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "scheduler/scheduler.h"
@@ -51,6 +52,12 @@ struct Client {
 
 using Clients = std::map<RequestId, Client>;
 
+// What happens to KV itself between two steps.
+struct Resize {
+  std::int64_t blocks = 0;
+};
+using KvEdit = std::variant<Resize, std::vector<BlockMove>>;
+
 struct Step {
   StepPlan plan;
   unsigned tag = 0;            // precision tag when it was planned
@@ -59,6 +66,7 @@ struct Step {
   bool failed = false;
   std::vector<TokenId> sampled;
   std::vector<TokenLogprobs> scored;
+  std::vector<KvEdit> edits;  // after it
 };
 
 // KV whose cells hold a hash of everything they depend on: salt, all tokens up to theirs and,
@@ -67,9 +75,20 @@ struct Step {
 // after it.
 class SimulatedKv {
  public:
-  explicit SimulatedKv(const SchedulerConfig& config)
-      : block_tokens_(config.block_tokens),
-        cells_(static_cast<std::size_t>(config.kv_blocks * config.block_tokens)) {}
+  explicit SimulatedKv(const SchedulerConfig& config) : block_tokens_(config.block_tokens) {
+    resize(config.kv_blocks);
+  }
+
+  // What is taken away and comes back is worth nothing.
+  void resize(std::int64_t blocks) {
+    cells_.resize(static_cast<std::size_t>(blocks * block_tokens_));
+  }
+
+  void move(const BlockMove& move) {
+    for (int i = 0; i < block_tokens_; ++i) {
+      at(move.to, i) = std::exchange(at(move.from, i), {});
+    }
+  }
 
   void execute(const Step& step, const SequenceSlice& slice, const Client& client) {
     const int end = slice.first_position + slice.token_count;
@@ -98,8 +117,12 @@ class SimulatedKv {
   Cell& cell(const StepPlan& plan, const SequenceSlice& slice, int position) {
     const BlockId block =
         plan.blocks[static_cast<std::size_t>(slice.block_begin + position / block_tokens_)];
-    return cells_[static_cast<std::size_t>(block) * static_cast<std::size_t>(block_tokens_) +
-                  static_cast<std::size_t>(position % block_tokens_)];
+    return at(block, position % block_tokens_);
+  }
+
+  Cell& at(BlockId block, int index) {
+    return cells_.at(static_cast<std::size_t>(block) * static_cast<std::size_t>(block_tokens_) +
+                     static_cast<std::size_t>(index));
   }
 
   // What a newcomer finds in the prefix cache was computed at the precisions of now alone.

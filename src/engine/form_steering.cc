@@ -1,0 +1,268 @@
+#include "engine/form_steering.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "control/plan_morph.h"
+#include "cost/pages.h"
+
+namespace protean {
+namespace {
+
+constexpr TimeNs kTokensEveryNs = kNsPerS;
+constexpr TimeNs kCalledOffNs = kNsPerS;  // before the policy tries again
+constexpr TimeNs kFailedNs = kNsPerS;     // doubled for each failure in a row
+constexpr int kMostDoublings = 6;
+
+template <class... Args>
+Error refused(fmt::format_string<Args...> format, Args&&... args) {
+  return Error{ErrorCode::kInvalidArgument,
+               "this form cannot be had: " + fmt::format(format, std::forward<Args>(args)...)};
+}
+
+std::string names_of(const std::vector<Precision>& ladder) {
+  std::string names;
+  for (const Precision precision : ladder) {
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", to_string(precision));
+  }
+  return names;
+}
+
+}  // namespace
+
+FormSteering::FormSteering(const MorphConfig& config, const SchedulerConfig& limits,
+                           Executor& executor, Scheduler& scheduler)
+    : config_(config),
+      largest_kv_blocks_(std::max(limits.kv_blocks, limits.largest_kv_blocks)),
+      scheduler_(scheduler),
+      run_(config_, executor, scheduler, ledger_),
+      monitor_(config.policy),
+      policy_(config.policy, config.bounds) {
+  check(config.start.kv.blocks == limits.kv_blocks &&
+            config.start.kv.block_tokens == limits.block_tokens,
+        "the form that is loaded has the scheduler's blocks");
+  promise_kv();
+}
+
+void FormSteering::on(const MorphReady& ready) {
+  const std::int64_t failures = run_.totals().failures;
+  run_.on(ready, now_ns_);
+  if (run_.totals().failures > failures) {
+    hold_back(kFailedNs << std::min(failed_in_a_row_++, kMostDoublings));
+    pinned_ = false;  // what the operator wanted is not to be had
+  }
+}
+
+void FormSteering::on(const MorphDone& done) {
+  run_.on(done, now_ns_);
+  failed_in_a_row_ = 0;
+}
+
+void FormSteering::arrived(std::int64_t prompt_tokens) {
+  ++load_.arrivals_total;
+  load_.arrived_tokens_total += prompt_tokens;
+}
+
+void FormSteering::advance(bool quiet) {
+  if (run_.shrinking() && !run_.insists()) {
+    if (const std::int64_t lacking = scheduler_.demand().blocks_short; lacking > 0) {
+      run_.call_off(fmt::format("{} more KV blocks are wanted again", lacking), now_ns_);
+      hold_back(kCalledOffNs);
+    }
+  }
+  run_.advance(quiet, now_ns_);
+  promise_kv();
+}
+
+void FormSteering::observe(const Observation& observation, bool quiet) {
+  const Demand demand = scheduler_.demand();
+  load_.at_ns = now_ns_;
+  load_.running = observation.running;
+  load_.waiting = observation.waiting;
+  load_.oldest_wait_ns =
+      demand.waiting_since_ns < 0 ? 0 : std::max(TimeNs{0}, now_ns_ - demand.waiting_since_ns);
+  load_.kv_blocks = observation.kv_blocks;
+  load_.kv_blocks_used = observation.kv_blocks_used;
+  load_.blocks_wanted = demand.blocks_wanted;
+  load_.preemptions_total = observation.preemptions_total;
+  monitor_.sample(load_);
+  if (!scheduler_.has_too_large()) {
+    larger_kv_since_ns_ = -1;
+  } else if (larger_kv_since_ns_ < run_.last_commit_ns() || larger_kv_since_ns_ < 0) {
+    larger_kv_since_ns_ = now_ns_;  // as long as the form gets on, there is hope
+  }
+  if (policy_rules() && now_ns_ >= next_decision_ns_) {
+    next_decision_ns_ = now_ns_ + config_.decide_every_ns;
+    decide();
+    advance(quiet);
+  }
+}
+
+void FormSteering::decide() {
+  if (now_ns_ < not_before_ns_) {
+    return;
+  }
+  const std::optional<Wanted> wanted = policy_.decide(monitor_.signals(now_ns_), run_.wanted());
+  if (!wanted || wanted->form == run_.wanted() ||
+      (wanted->form.kv.blocks < run_.committed().kv.blocks &&
+       wanted->form.kv.blocks < scheduler_.largest_need())) {
+    return;
+  }
+  const FormBounds& bounds = config_.bounds;
+  Result<Morph> morph =
+      plan_morph(run_.committed(), wanted->form, bounds.spec, bounds.budget, bounds.order);
+  if (!morph.ok()) {
+    hold_back(kFailedNs << std::min(failed_in_a_row_++, kMostDoublings));
+    return;
+  }
+  morph->reason = wanted->reason;
+  run_.retarget(*morph, false, now_ns_);
+}
+
+WishAnswered FormSteering::on(const WantForm& want) {
+  return {.wish_id = want.wish_id, .morph = grant(want.wish)};
+}
+
+Result<Morph> FormSteering::grant(const FormWish& wish) {
+  if (wish.release) {
+    if (!wish.layers.empty() || wish.kv_blocks) {
+      return refused("to release it is a wish of its own: ask for layers or KV blocks without it");
+    }
+    pinned_ = false;
+    promise_kv();
+    return Morph{.steps = {}, .reason = "handed back to the policy"};
+  }
+  Result<Form> form = form_of(wish);
+  if (!form.ok()) {
+    return form.error();
+  }
+  const std::int64_t needed = scheduler_.largest_need();
+  if (form->kv.blocks < needed) {
+    return refused(
+        "it has {} KV blocks, but a request that was accepted needs {}: ask for as many, or again "
+        "when it has ended",
+        form->kv.blocks, needed);
+  }
+  const FormBounds& bounds = config_.bounds;
+  Result<Morph> morph =
+      plan_morph(run_.committed(), *form, bounds.spec, bounds.budget, bounds.order);
+  if (!morph.ok()) {
+    return morph.error();
+  }
+  morph->reason = "an operator's wish";
+  pinned_ = true;
+  run_.retarget(*morph, true, now_ns_);
+  promise_kv();
+  return morph;
+}
+
+Status FormSteering::check_layers(const FormWish& wish) const {
+  const std::vector<Precision>& ladder = config_.bounds.ladder;
+  const std::size_t layers = config_.start.layer_precision.size();
+  if (!wish.layers.empty() && wish.layers.size() != layers) {
+    return refused("it names {} layers, the model has {}", wish.layers.size(), layers);
+  }
+  for (std::size_t layer = 0; layer < wish.layers.size(); ++layer) {
+    for (const LayerHalf half : kLayerHalves) {
+      const Precision precision = wish.layers[layer].of(half);
+      if (std::find(ladder.begin(), ladder.end(), precision) == ladder.end()) {
+        return refused("layer {} {} at {}, but served are {}", layer, to_string(half),
+                       to_string(precision), names_of(ladder));
+      }
+    }
+  }
+  return {};
+}
+
+Result<Form> FormSteering::form_of(const FormWish& wish) const {
+  if (Status layers = check_layers(wish); !layers.ok()) {
+    return layers.error();
+  }
+  const ModelSpec& spec = config_.bounds.spec;
+  const PageBudget& budget = config_.bounds.budget;
+  Form form = run_.committed();
+  if (!wish.layers.empty()) {
+    form.layer_precision = wish.layers;
+  }
+  const std::int64_t pages =
+      budget.pages - budget.reserve - weight_pages(spec, form, budget.page_bytes);
+  const std::int64_t fitting = std::min(
+      pages <= 0 ? 0 : kv_blocks_in(spec, form.kv, pages, budget.page_bytes), largest_kv_blocks_);
+  form.kv.blocks = wish.kv_blocks.value_or(fitting);
+  if (wish.kv_blocks && (*wish.kv_blocks <= 0 || *wish.kv_blocks > largest_kv_blocks_)) {
+    return refused("{} KV blocks; it may have 1 to {}", *wish.kv_blocks, largest_kv_blocks_);
+  }
+  const std::int64_t missing =
+      form_pages(spec, form, budget.page_bytes) + budget.reserve - budget.pages;
+  if (missing > 0 || form.kv.blocks <= 0) {
+    return refused(
+        "'{}' lacks {}: beside these weights {} KV blocks fit; lower more layers or ask for fewer "
+        "blocks",
+        to_string(form), format_bytes(std::max<std::int64_t>(missing, 1) * budget.page_bytes),
+        fitting);
+  }
+  return form;
+}
+
+// Nobody may be accepted who could then wait forever: what grows by the policy will grow when it is
+// needed, what only an operator changes might not.
+void FormSteering::promise_kv() {
+  scheduler_.set_largest_kv(policy_rules()
+                                ? largest_kv_blocks_
+                                : std::min(run_.committed().kv.blocks, run_.wanted().kv.blocks));
+}
+
+bool FormSteering::at_rest() const {
+  return !run_.busy() && run_.committed() == policy_.path().front();
+}
+
+std::optional<TimeNs> FormSteering::next_deadline_ns(bool idle) const {
+  std::optional<TimeNs> next_ns;
+  if (policy_rules() && !(idle && at_rest())) {
+    next_ns = std::max(next_decision_ns_, now_ns_ + 1);
+  }
+  if (larger_kv_since_ns_ >= 0) {
+    const TimeNs give_up_ns =
+        std::max(larger_kv_since_ns_ + config_.larger_kv_within_ns, now_ns_ + 1);
+    next_ns = std::min(next_ns.value_or(give_up_ns), give_up_ns);
+  }
+  return next_ns;
+}
+
+std::vector<RequestId> FormSteering::given_up() const {
+  const bool in_vain =
+      larger_kv_since_ns_ >= 0 && now_ns_ - larger_kv_since_ns_ >= config_.larger_kv_within_ns;
+  return in_vain ? scheduler_.too_large() : std::vector<RequestId>{};
+}
+
+std::shared_ptr<const FormStatus> FormSteering::status_if_changed() {
+  const bool more_tokens = ledger_.tokens() != told_tokens_ && now_ns_ - told_ns_ >= kTokensEveryNs;
+  if (told_ && run_.changes() == told_changes_ && pinned_ == told_pinned_ && !more_tokens) {
+    return nullptr;
+  }
+  told_ = true;
+  told_changes_ = run_.changes();
+  told_pinned_ = pinned_;
+  told_tokens_ = ledger_.tokens();
+  told_ns_ = now_ns_;
+  auto status = std::make_shared<FormStatus>();
+  const MorphRun::Totals& totals = run_.totals();
+  status->form = run_.reached();
+  status->wanted = run_.wanted();
+  status->mode = config_.mode;
+  status->pinned = pinned_;
+  status->page_bytes = config_.bounds.budget.page_bytes;
+  status->pages = config_.bounds.budget.pages;
+  status->pages_free = run_.pages_free();
+  status->swaps_down_total = totals.swaps_down;
+  status->swaps_up_total = totals.swaps_up;
+  status->kv_resizes_total = totals.kv_resizes;
+  status->blocks_moved_total = totals.blocks_moved;
+  status->failures_total = totals.failures;
+  status->output_tokens = ledger_.totals();
+  status->history.assign(run_.history().begin(), run_.history().end());
+  return status;
+}
+
+}  // namespace protean

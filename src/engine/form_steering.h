@@ -1,0 +1,92 @@
+#pragma once
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/units.h"
+#include "contract/morph.h"
+#include "contract/request.h"
+#include "control/monitor.h"
+#include "control/morph_policy.h"
+#include "engine/morph_config.h"
+#include "engine/morph_run.h"
+#include "engine/precision_ledger.h"
+#include "ports/event.h"
+#include "ports/executor.h"
+#include "ports/token_sink.h"
+#include "scheduler/scheduler.h"
+
+namespace protean {
+
+// Steers a replica's form: keeps its monitor, asks the policy, answers operators' wishes and runs
+// the morphs that follow. A wish pins the form until it is released, or until its morph fails. Only
+// as much KV is promised to requests as a form can get to that somebody may still ask for.
+// Single-threaded; executor and scheduler outlive it.
+class FormSteering {
+ public:
+  FormSteering(const MorphConfig& config, const SchedulerConfig& limits, Executor& executor,
+               Scheduler& scheduler);
+  FormSteering(const FormSteering&) = delete;
+  FormSteering& operator=(const FormSteering&) = delete;
+
+  // What happens, in the order in which it does. Times that go back count as the latest.
+  void at(TimeNs now_ns) { now_ns_ = std::max(now_ns_, now_ns); }
+  void on(const MorphReady& ready);
+  void on(const MorphDone& done);
+  WishAnswered on(const WantForm& want);
+  void step_done() { run_.step_done(); }
+  void arrived(std::int64_t prompt_tokens);
+  void first_token(TimeNs ttft_ns) { monitor_.first_token(now_ns_, ttft_ns); }
+  void next_token(TimeNs tpot_ns) { monitor_.token_time(now_ns_, tpot_ns); }
+  void drawn(std::uint32_t tag, PrecisionLedger::Counts& counts) { ledger_.count(tag, counts); }
+
+  // Before steps are planned: commits what is ready. `quiet`: none is in flight.
+  void advance(bool quiet);
+  // After: what the load is now, and what form that calls for.
+  void observe(const Observation& observation, bool quiet);
+
+  std::optional<TimeNs> next_deadline_ns(bool idle) const;
+  // Sequences that only a larger KV could hold, and none has come in time.
+  std::vector<RequestId> given_up() const;
+
+  std::vector<TokensAt> named(const PrecisionLedger::Counts& counts) const {
+    return ledger_.named(counts);
+  }
+  // Null unless something has changed; tokens alone count once a second.
+  std::shared_ptr<const FormStatus> status_if_changed();
+
+ private:
+  bool policy_rules() const { return config_.mode != MorphMode::kOff && !pinned_; }
+  bool at_rest() const;
+  void decide();
+  void hold_back(TimeNs for_ns) { not_before_ns_ = now_ns_ + for_ns; }
+  Status check_layers(const FormWish& wish) const;
+  Result<Form> form_of(const FormWish& wish) const;
+  Result<Morph> grant(const FormWish& wish);
+  void promise_kv();
+
+  const MorphConfig config_;
+  const std::int64_t largest_kv_blocks_;
+  Scheduler& scheduler_;
+  PrecisionLedger ledger_;
+  MorphRun run_;
+  Monitor monitor_;
+  const MorphPolicy policy_;
+  LoadSample load_;
+  TimeNs now_ns_ = 0;
+  TimeNs next_decision_ns_ = 0;
+  TimeNs not_before_ns_ = 0;        // after something went wrong
+  TimeNs larger_kv_since_ns_ = -1;  // since then somebody waits for one, -1: nobody
+  int failed_in_a_row_ = 0;
+  bool pinned_ = false;
+  bool told_ = false;  // a status, at all
+  bool told_pinned_ = false;
+  std::uint64_t told_changes_ = 0;
+  std::int64_t told_tokens_ = 0;
+  TimeNs told_ns_ = 0;
+};
+
+}  // namespace protean

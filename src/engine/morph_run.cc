@@ -1,0 +1,249 @@
+#include "engine/morph_run.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "control/plan_morph.h"
+#include "cost/pages.h"
+
+namespace protean {
+namespace {
+
+constexpr std::size_t kHistory = 256;
+
+}  // namespace
+
+MorphRun::MorphRun(const MorphConfig& config, Executor& executor, Scheduler& scheduler,
+                   PrecisionLedger& ledger)
+    : config_(config),
+      executor_(executor),
+      scheduler_(scheduler),
+      ledger_(ledger),
+      reached_(config.start),
+      committed_(config.start),
+      moves_left_(config.max_moves_per_step) {
+  const PageBudget& budget = config.bounds.budget;
+  pages_free_ = budget.pages - form_pages(config.bounds.spec, config.start, budget.page_bytes);
+  pages_available_ = pages_free_;
+  scheduler_.set_precision_tag(ledger_.tag_of(committed_));
+}
+
+Form MorphRun::wanted() const {
+  Form form = committed_;
+  for (const Step& step : steps_) {
+    form = after(std::move(form), step.record.step);
+  }
+  return form;
+}
+
+void MorphRun::retarget(const Morph& morph, bool insists, TimeNs now_ns) {
+  std::size_t kept = 0;
+  while (kept < steps_.size() && kept < morph.steps.size() &&
+         steps_[kept].record.step == morph.steps[kept]) {
+    ++kept;
+  }
+  drop_from(kept, "superseded: " + morph.reason, now_ns);
+  for (; kept < morph.steps.size(); ++kept) {
+    Step& step = steps_.emplace_back();
+    step.record.id = ++last_id_;
+    step.record.step = morph.steps[kept];
+    step.record.reason = morph.reason;
+  }
+  insists_ = insists;
+  ++changes_;
+}
+
+void MorphRun::call_off(const std::string& why, TimeNs now_ns) {
+  drop_from(0, "called off: " + why, now_ns);
+}
+
+// The last first, so that each is given up on the form it was prepared for.
+void MorphRun::drop_from(std::size_t first, const std::string& why, TimeNs now_ns) {
+  while (steps_.size() > first) {
+    Step& step = steps_.back();
+    if (step.stage == Stage::kPreparing || step.stage == Stage::kReady) {
+      executor_.abort(MorphId{step.record.id});
+      pages_available_ += step.pages_taken;
+    }
+    // Once it is ready, a larger KV is there, but it was not published: only a shrink shows here.
+    if (steps_.size() == 1 && scheduler_.shrinking()) {
+      scheduler_.cancel_shrink();
+    }
+    if (step.stage != Stage::kWaiting) {
+      step.record.done_ns = now_ns;
+      step.record.failure = why;
+      remember(std::move(step.record));
+    }
+    steps_.pop_back();
+    ++changes_;
+  }
+}
+
+void MorphRun::on(const MorphReady& ready, TimeNs now_ns) {
+  const auto found = std::find_if(steps_.begin(), steps_.end(), [&](const Step& step) {
+    return step.record.id == ready.id.value && step.stage == Stage::kPreparing;
+  });
+  if (found == steps_.end()) {
+    return;  // given up while the event was on its way
+  }
+  if (!ready.failure) {
+    found->record.ready_ns = now_ns;
+    found->stage = Stage::kReady;
+    return;
+  }
+  ++totals_.failures;
+  drop_from(static_cast<std::size_t>(found - steps_.begin()) + 1,
+            fmt::format("step {} before it failed", ready.id.value), now_ns);
+  Step& failed = steps_.back();
+  if (steps_.size() == 1 && scheduler_.shrinking()) {
+    scheduler_.cancel_shrink();
+  }
+  pages_available_ += failed.pages_taken;
+  failed.record.done_ns = now_ns;
+  failed.record.failure = ready.failure->message;
+  remember(std::move(failed.record));
+  steps_.pop_back();
+  ++changes_;
+}
+
+void MorphRun::on(const MorphDone& done, TimeNs now_ns) {
+  check(!committed_steps_.empty() && committed_steps_.front().record.id == done.id.value,
+        "commits are done in order");
+  Step step = std::move(committed_steps_.front());
+  committed_steps_.pop_front();
+  if (const auto* swap = std::get_if<SwapHalf>(&step.record.step)) {
+    const LayerPrecision& before = reached_.layer_precision[static_cast<std::size_t>(swap->layer)];
+    ++(swap->to > before.of(swap->half) ? totals_.swaps_down : totals_.swaps_up);
+  } else {
+    ++totals_.kv_resizes;
+  }
+  reached_ = after(std::move(reached_), step.record.step);
+  pages_available_ += step.pages_given;
+  pages_free_ = done.pages_free;
+  step.record.done_ns = now_ns;
+  remember(std::move(step.record));
+}
+
+void MorphRun::advance(bool quiet, TimeNs now_ns) {
+  do {
+    prepare_ahead(now_ns);
+    if (!steps_.empty() && steps_.front().stage == Stage::kVacating) {
+      vacate(steps_.front(), quiet, now_ns);
+    }
+  } while (commit_front(now_ns));
+}
+
+bool MorphRun::is_shrink(const Form& before, const MorphStep& step) const {
+  const auto* resize = std::get_if<ResizeKv>(&step);
+  return resize != nullptr && resize->blocks < before.kv.blocks;
+}
+
+// Each step needs its pages beside those of all that is not done yet. A smaller KV is made ready
+// when its turn comes, and what comes after it need not wait for it.
+void MorphRun::prepare_ahead(TimeNs now_ns) {
+  Form before = committed_;
+  int under_way = 0;
+  bool resize_before = false;
+  for (std::size_t i = 0; i < steps_.size() && under_way < config_.max_in_flight_swaps; ++i) {
+    Step& step = steps_[i];
+    if (step.stage != Stage::kWaiting) {
+      ++under_way;
+    } else if (is_shrink(before, step.record.step)) {
+      if (i == 0) {
+        begin_shrink(step, now_ns);
+        ++under_way;
+      }
+    } else if (can_prepare(step, before, resize_before)) {
+      prepare(step, before, now_ns);
+      ++under_way;
+    } else {
+      return;  // nothing overtakes it and takes its pages
+    }
+    resize_before = resize_before || std::holds_alternative<ResizeKv>(step.record.step);
+    before = after(std::move(before), step.record.step);
+  }
+}
+
+bool MorphRun::can_prepare(const Step& step, const Form& before, bool resize_before) const {
+  const FormBounds& bounds = config_.bounds;
+  if (std::holds_alternative<ResizeKv>(step.record.step) && resize_before) {
+    return false;
+  }
+  // With nothing under way, whether there are pages is for the executor to say.
+  const bool alone = &step == &steps_.front() && committed_steps_.empty();
+  return alone || pages_to_prepare(bounds.spec, before, step.record.step,
+                                   bounds.budget.page_bytes) <= pages_available_;
+}
+
+void MorphRun::prepare(Step& step, const Form& before, TimeNs now_ns) {
+  const FormBounds& bounds = config_.bounds;
+  const Form next = after(before, step.record.step);
+  step.pages_taken =
+      pages_to_prepare(bounds.spec, before, step.record.step, bounds.budget.page_bytes);
+  step.pages_given = step.pages_taken + form_pages(bounds.spec, before, bounds.budget.page_bytes) -
+                     form_pages(bounds.spec, next, bounds.budget.page_bytes);
+  pages_available_ -= step.pages_taken;
+  step.record.asked_ns = step.record.asked_ns < 0 ? now_ns : step.record.asked_ns;
+  step.stage = Stage::kPreparing;
+  executor_.prepare(MorphId{step.record.id}, step.record.step);
+}
+
+void MorphRun::begin_shrink(Step& step, TimeNs now_ns) {
+  step.record.asked_ns = now_ns;
+  step.stage = Stage::kVacating;
+  scheduler_.begin_shrink(std::get<ResizeKv>(step.record.step).blocks);
+}
+
+void MorphRun::vacate(Step& step, bool quiet, TimeNs now_ns) {
+  while (!scheduler_.shrink_ready()) {
+    const std::int64_t limit =
+        quiet ? std::numeric_limits<std::int64_t>::max() : std::int64_t{moves_left_};
+    if (limit <= 0) {
+      return;
+    }
+    std::vector<BlockMove> moves = scheduler_.next_moves(limit);
+    if (!moves.empty()) {
+      moves_left_ -= std::ssize(moves);
+      totals_.blocks_moved += std::ssize(moves);
+      executor_.move_blocks(std::move(moves));
+    } else if (!insists_ || !scheduler_.preempt_for_shrink()) {
+      return;
+    }
+  }
+  prepare(step, committed_, now_ns);
+}
+
+bool MorphRun::commit_front(TimeNs now_ns) {
+  if (steps_.empty() || steps_.front().stage != Stage::kReady) {
+    return false;
+  }
+  Step& step = steps_.front();
+  const MorphId id{step.record.id};
+  if (const auto* resize = std::get_if<ResizeKv>(&step.record.step)) {
+    if (resize->blocks > committed_.kv.blocks) {
+      scheduler_.grow_kv(resize->blocks);
+    } else {
+      scheduler_.finish_shrink();
+    }
+  }
+  committed_ = after(std::move(committed_), step.record.step);
+  executor_.commit(id);
+  scheduler_.set_precision_tag(ledger_.tag_of(committed_));
+  committed_steps_.push_back(std::move(step));
+  steps_.pop_front();
+  last_commit_ns_ = now_ns;
+  return true;
+}
+
+void MorphRun::remember(MorphRecord record) {
+  history_.push_back(std::move(record));
+  if (history_.size() > kHistory) {
+    history_.pop_front();
+  }
+  ++changes_;
+}
+
+}  // namespace protean

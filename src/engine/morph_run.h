@@ -1,0 +1,100 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <string>
+
+#include "base/ids.h"
+#include "base/units.h"
+#include "contract/form.h"
+#include "contract/morph.h"
+#include "engine/morph_config.h"
+#include "engine/precision_ledger.h"
+#include "ports/event.h"
+#include "ports/executor.h"
+#include "scheduler/scheduler.h"
+
+namespace protean {
+
+// Takes a replica through a morph: has steps prepared ahead as far as pages allow, commits them in
+// order, gives the scheduler the blocks that came and takes from it those that go, live ones moved
+// a few at a time. Whatever fails or is superseded ends at a legal form, the one committed so far
+// (invariant 3). Decides nothing. Single-threaded; executor, scheduler and ledger outlive it.
+class MorphRun {
+ public:
+  // What operators are told of it.
+  struct Totals {
+    std::int64_t swaps_down = 0;
+    std::int64_t swaps_up = 0;
+    std::int64_t kv_resizes = 0;
+    std::int64_t blocks_moved = 0;
+    std::int64_t failures = 0;
+  };
+
+  MorphRun(const MorphConfig& config, Executor& executor, Scheduler& scheduler,
+           PrecisionLedger& ledger);
+
+  // From committed(), in place of what is not committed yet; steps that both begin with go on.
+  // `insists`: sequences are preempted if blocks cannot leave otherwise.
+  void retarget(const Morph& morph, bool insists, TimeNs now_ns);
+  // Ends where it is.
+  void call_off(const std::string& why, TimeNs now_ns);
+
+  void on(const MorphReady& ready, TimeNs now_ns);
+  void on(const MorphDone& done, TimeNs now_ns);
+  void step_done() { moves_left_ = config_.max_moves_per_step; }
+
+  // All that can be done now, before the next step is planned. `quiet`: no step is in flight.
+  void advance(bool quiet, TimeNs now_ns);
+
+  bool busy() const { return !steps_.empty() || !committed_steps_.empty(); }
+  bool shrinking() const { return scheduler_.shrinking(); }
+  bool insists() const { return insists_; }
+  const Form& reached() const { return reached_; }      // as the executor reported
+  const Form& committed() const { return committed_; }  // of steps planned from now on
+  Form wanted() const;
+  std::int64_t pages_free() const { return pages_free_; }
+  const Totals& totals() const { return totals_; }
+  const std::deque<MorphRecord>& history() const { return history_; }
+  TimeNs last_commit_ns() const { return last_commit_ns_; }
+  std::uint64_t changes() const { return changes_; }  // more: something told above is different
+
+ private:
+  enum class Stage { kWaiting, kVacating, kPreparing, kReady };
+  struct Step {
+    MorphRecord record;
+    Stage stage = Stage::kWaiting;
+    std::int64_t pages_taken = 0;  // by preparing it
+    std::int64_t pages_given = 0;  // once it is done
+  };
+
+  bool is_shrink(const Form& before, const MorphStep& step) const;
+  bool can_prepare(const Step& step, const Form& before, bool resize_before) const;
+  void prepare(Step& step, const Form& before, TimeNs now_ns);
+  void prepare_ahead(TimeNs now_ns);
+  void begin_shrink(Step& step, TimeNs now_ns);
+  void vacate(Step& step, bool quiet, TimeNs now_ns);
+  bool commit_front(TimeNs now_ns);
+  void drop_from(std::size_t first, const std::string& why, TimeNs now_ns);
+  void remember(MorphRecord record);
+
+  const MorphConfig& config_;
+  Executor& executor_;
+  Scheduler& scheduler_;
+  PrecisionLedger& ledger_;
+  std::deque<Step> steps_;            // not committed
+  std::deque<Step> committed_steps_;  // and not done
+  bool insists_ = false;
+  Form reached_;
+  Form committed_;
+  std::int64_t pages_free_ = 0;       // as the executor reported
+  std::int64_t pages_available_ = 0;  // for what is prepared next
+  std::int64_t moves_left_;
+  std::uint64_t last_id_ = 0;
+  TimeNs last_commit_ns_ = -1;
+  std::uint64_t changes_ = 0;
+  Totals totals_;
+  std::deque<MorphRecord> history_;
+};
+
+}  // namespace protean

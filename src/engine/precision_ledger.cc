@@ -1,0 +1,61 @@
+#include "engine/precision_ledger.h"
+
+#include <algorithm>
+
+namespace protean {
+namespace {
+
+// A tag is never given twice. What is forgotten only gets a new one, and its blocks are not found.
+constexpr std::size_t kRememberedTags = 4096;
+
+void add_one(PrecisionLedger::Counts& counts, int label) {
+  const auto found = std::find_if(counts.begin(), counts.end(),
+                                  [label](const auto& count) { return count.first == label; });
+  if (found == counts.end()) {
+    counts.emplace_back(label, 1);
+  } else {
+    ++found->second;
+  }
+}
+
+}  // namespace
+
+std::uint32_t PrecisionLedger::tag_of(const Form& form) {
+  std::string halves;
+  for (const LayerPrecision& layer : form.layer_precision) {
+    halves.push_back(static_cast<char>(layer.attention));
+    halves.push_back(static_cast<char>(layer.mlp));
+  }
+  if (const auto known = tags_.find(halves); known != tags_.end()) {
+    return known->second;
+  }
+  if (tags_.size() == kRememberedTags) {
+    tags_.clear();
+  }
+  const std::string label = precision_label(form);
+  auto place = std::find(labels_.begin(), labels_.end(), label);
+  if (place == labels_.end()) {
+    place = labels_.insert(labels_.end(), label);
+  }
+  label_of_tag_.push_back(static_cast<int>(place - labels_.begin()));
+  tags_.emplace(std::move(halves), next_tag_);
+  return next_tag_++;
+}
+
+void PrecisionLedger::count(std::uint32_t tag, Counts& counts) {
+  const int label = label_of_tag_.at(tag);
+  add_one(counts, label);
+  add_one(totals_, label);
+  ++tokens_;
+}
+
+std::vector<TokensAt> PrecisionLedger::named(const Counts& counts) const {
+  std::vector<TokensAt> named;
+  named.reserve(counts.size());
+  for (const auto& [label, tokens] : counts) {
+    named.push_back({labels_[static_cast<std::size_t>(label)], tokens});
+  }
+  return named;
+}
+
+}  // namespace protean

@@ -1,0 +1,179 @@
+// The scheduler's KV cache: what is found in it, and how it changes size (MorphServe section 4.4).
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/check.h"
+#include "base/units.h"
+#include "scheduler/scheduler.h"
+
+namespace protean {
+
+std::int64_t Scheduler::blocks_for(std::int64_t tokens) const {
+  return ceil_div(tokens, std::int64_t{config_.block_tokens});
+}
+
+// What leaves is not reused, though it may be there still.
+std::vector<BlockId> Scheduler::match(const CacheScope& scope,
+                                      std::span<const TokenId> tokens) const {
+  std::vector<BlockId> chain = cache_.match(scope, tokens);
+  chain.erase(std::find_if(chain.begin(), chain.end(),
+                           [this](BlockId block) { return pool_.leaves(block); }),
+              chain.end());
+  return chain;
+}
+
+void Scheduler::release(BlockId block) {
+  pool_.release(block);
+  if (pool_.leaves(block) && pool_.references(block) == 0) {
+    cache_.forget(block);
+  }
+}
+
+// Last block first: the pool reuses the first released first, and a chain is worth more the more of
+// its beginning is left.
+void Scheduler::release_blocks(Sequence& sequence) {
+  for (auto block = sequence.blocks.rbegin(); block != sequence.blocks.rend(); ++block) {
+    release(*block);
+  }
+  sequence.blocks.clear();
+  sequence.cached = 0;
+}
+
+void Scheduler::enqueue(Sequence& sequence) {
+  sequence.waiting_since_ns = now_ns_;
+  waiting_.emplace(sequence.place, &sequence);
+  waiting_since_.emplace(now_ns_, sequence.place.arrival);
+  waiting_blocks_ += blocks_for(std::ssize(sequence.tokens));
+}
+
+void Scheduler::dequeue(Sequence& sequence) {
+  waiting_.erase(sequence.place);
+  waiting_since_.erase({sequence.waiting_since_ns, sequence.place.arrival});
+  waiting_blocks_ -= blocks_for(std::ssize(sequence.tokens));
+}
+
+// Gives up a running sequence's place and blocks.
+void Scheduler::leave(Sequence& sequence) {
+  decodes_short_ -= lacks_block(sequence) ? 1 : 0;
+  release_blocks(sequence);
+  running_.erase(sequence.place);
+}
+
+bool Scheduler::lacks_block(const Sequence& sequence) const {
+  return std::ssize(sequence.blocks) < blocks_for(std::ssize(sequence.tokens));
+}
+
+// Whether the KV of now could hold it, if it were alone.
+bool Scheduler::fits_now(const Sequence& sequence) {
+  const std::int64_t beyond = blocks_for(std::ssize(sequence.tokens)) - pool_.limit();
+  too_large_by_ = std::max(too_large_by_, beyond);
+  return beyond <= 0;
+}
+
+void Scheduler::grow_kv(std::int64_t blocks) {
+  pool_.grow(blocks);
+  cache_.grow(blocks);
+  ++kv_changes_;
+}
+
+void Scheduler::begin_shrink(std::int64_t blocks) {
+  pool_.begin_shrink(blocks);
+  for (auto block = static_cast<BlockId>(blocks); block < pool_.total(); ++block) {
+    if (pool_.references(block) == 0) {
+      cache_.forget(block);
+    }
+  }
+  ++kv_changes_;
+}
+
+std::vector<BlockMove> Scheduler::next_moves(std::int64_t limit) {
+  std::vector<BlockMove> moves;
+  if (pool_.leaving() == 0) {
+    return moves;
+  }
+  for (const auto& [place, sequence] : running_) {
+    for (BlockId& block : sequence->blocks) {
+      if (!pool_.leaves(block)) {
+        continue;
+      }
+      if (pool_.references(block) == 0) {  // shared, and moved just now
+        const auto moved = std::find_if(moves.begin(), moves.end(),
+                                        [&](const BlockMove& move) { return move.from == block; });
+        block = moved->to;
+      } else if (std::ssize(moves) < limit && pool_.free() > 0) {
+        const BlockId to = pool_.vacate(block).value();
+        cache_.forget(to);
+        cache_.move(block, to);
+        moves.push_back({.from = block, .to = to});
+        block = to;
+      }
+    }
+  }
+  kv_changes_ += moves.size();
+  return moves;
+}
+
+bool Scheduler::preempt_for_shrink() {
+  return pool_.leaving() > 0 && pool_.free() == 0 && preempt_last();
+}
+
+void Scheduler::finish_shrink() {
+  pool_.finish_shrink();
+  ++kv_changes_;
+}
+
+void Scheduler::cancel_shrink() {
+  pool_.cancel_shrink();
+  ++kv_changes_;
+}
+
+// The last token is drawn but never fed back, so it needs no KV.
+std::int64_t Scheduler::blocks_to_end(std::int64_t prompt, std::int64_t max_tokens) const {
+  return blocks_for(std::max(prompt, prompt + max_tokens - 1));
+}
+
+std::int64_t Scheduler::largest_need() const {
+  std::int64_t largest = 0;
+  for (const auto& [id, sequence] : sequences_) {
+    largest = std::max(largest, blocks_to_end(sequence->prompt_tokens, sequence->asks.max_tokens));
+  }
+  return largest;
+}
+
+Demand Scheduler::demand() const {
+  Demand demand;
+  double waiting_need = 0;
+  if (!waiting_.empty()) {
+    const auto waiting = static_cast<double>(waiting_.size());
+    const auto places =
+        static_cast<double>(config_.max_num_seqs) - static_cast<double>(running_.size());
+    const double admissible = std::clamp(places / waiting, 0.0, 1.0);
+    waiting_need = (1.0 - hit_share_) * admissible * static_cast<double>(waiting_blocks_);
+    demand.waiting_since_ns = waiting_since_.begin()->first;
+  }
+  const std::int64_t available = pool_.free() - pool_.leaving();
+  demand.blocks_wanted = static_cast<std::int64_t>(std::llround(waiting_need)) + decodes_short_;
+  if (too_large_by_ > 0) {
+    demand.blocks_wanted = std::max(demand.blocks_wanted, too_large_by_ + available);
+  }
+  demand.blocks_short = std::max(std::int64_t{0}, demand.blocks_wanted - available);
+  return demand;
+}
+
+bool Scheduler::waits_for_larger_kv() const {
+  return running_.empty() && in_flight_.empty() && !waiting_.empty() &&
+         too_large().size() == waiting_.size();
+}
+
+std::vector<RequestId> Scheduler::too_large() const {
+  std::vector<RequestId> found;
+  for (const auto& [place, sequence] : waiting_) {
+    if (blocks_for(std::ssize(sequence->tokens)) > pool_.limit()) {
+      found.push_back(sequence->asks.id);
+    }
+  }
+  return found;
+}
+
+}  // namespace protean
