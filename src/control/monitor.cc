@@ -53,15 +53,15 @@ bool Monitor::onset_is_remembered(TimeNs now_ns) const {
 
 double Monitor::share_of_onset(const Load& load, TimeNs now_ns) const {
   const auto share = [](double now, double then) { return then > 0 ? now / then : 0.0; };
-  return std::max(share(load.arrivals.per_s(now_ns), onset_arrivals_per_s_),
-                  share(load.tokens.per_s(now_ns), onset_tokens_per_s_));
+  return std::max(share(load.arrivals.per_s(now_ns), onset_.arrivals_per_s),
+                  share(load.tokens.per_s(now_ns), onset_.tokens_per_s));
 }
 
 bool Monitor::fell(const Load& load, TimeNs now_ns) const {
-  if (now_ns - onset_ns_ < load.arrivals.window_ns()) {
+  if (now_ns - onset_.at_ns < load.arrivals.window_ns()) {
     return false;  // in part it is of the time before
   }
-  const double expected = onset_arrivals_per_s_ * load.arrivals.window_s();
+  const double expected = onset_.arrivals_per_s * load.arrivals.window_s();
   const double chance = kDeviations / std::sqrt(std::max(expected, 1.0));
   return share_of_onset(load, now_ns) <= std::min(options_.release_load, std::max(0.0, 1 - chance));
 }
@@ -99,14 +99,12 @@ void Monitor::sample(const LoadSample& sample) {
   // What comes back soon is the same pressure.
   const TimeNs window_ns = load_.arrivals.window_ns();
   if (under_pressure && (last_pressure_ns_ < 0 || now_ns - last_pressure_ns_ > window_ns)) {
-    onset_ns_ = now_ns;
-    onset_arrivals_per_s_ = 0;
-    onset_tokens_per_s_ = 0;
+    onset_ = {.at_ns = now_ns};
   }
   // Pressure begins before the load that causes it fills the window.
-  if (onset_ns_ >= 0 && now_ns - onset_ns_ <= window_ns) {
-    onset_arrivals_per_s_ = std::max(onset_arrivals_per_s_, load_.arrivals.per_s(now_ns));
-    onset_tokens_per_s_ = std::max(onset_tokens_per_s_, load_.tokens.per_s(now_ns));
+  if (onset_.at_ns >= 0 && now_ns - onset_.at_ns <= window_ns) {
+    onset_.arrivals_per_s = std::max(onset_.arrivals_per_s, load_.arrivals.per_s(now_ns));
+    onset_.tokens_per_s = std::max(onset_.tokens_per_s, load_.tokens.per_s(now_ns));
   }
   if (under_pressure) {
     last_pressure_ns_ = now_ns;

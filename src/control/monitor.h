@@ -86,9 +86,11 @@ class Monitor {
   RollingQuantile tpot_;
 
   TimeNs last_pressure_ns_ = -1;  // for an entry window
-  TimeNs onset_ns_ = -1;          // when it began
-  double onset_arrivals_per_s_ = 0;
-  double onset_tokens_per_s_ = 0;
+  struct Onset {                  // of it
+    TimeNs at_ns = -1;
+    double arrivals_per_s = 0;
+    double tokens_per_s = 0;
+  } onset_;
 };
 
 }  // namespace protean
