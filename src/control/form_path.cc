@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <numeric>
 
 #include "base/units.h"
@@ -144,27 +145,33 @@ Status validate(const FormBounds& bounds) {
   return {};
 }
 
-std::vector<Form> form_path(const FormBounds& bounds, Precision lowest) {
+std::vector<Form> form_path(const FormBounds& bounds, Precision lowest, double lowest_share) {
   std::vector<Form> path = {with_fitting_kv(bounds, bounds.full)};
+  const std::vector<LayerHalf> whole(kLayerHalves.begin(), kLayerHalves.end());
+  const std::vector<std::vector<LayerHalf>> edits =
+      bounds.halves ? std::vector<std::vector<LayerHalf>>{{whole[0]}, {whole[1]}}
+                    : std::vector<std::vector<LayerHalf>>{whole};
   Form form = bounds.full;
   for (std::size_t rung = 1; rung < bounds.ladder.size(); ++rung) {
     const Precision precision = bounds.ladder[rung];
     if (weight_bits(precision) < weight_bits(lowest)) {
       break;
     }
-    for (const int layer : order_of(bounds)) {
-      LayerPrecision& changed = form.layer_precision[static_cast<std::size_t>(layer)];
-      for (const LayerHalf half : kLayerHalves) {
-        const LayerPrecision before = changed;
-        changed.of(half) = precision;
-        if (!bounds.halves && half != kLayerHalves.back()) {
-          continue;
+    std::vector<int> order = order_of(bounds);
+    if (precision == lowest) {
+      order.resize(static_cast<std::size_t>(
+          std::llround(std::clamp(lowest_share, 0.0, 1.0) * static_cast<double>(order.size()))));
+    }
+    for (const int layer : order) {
+      for (const std::vector<LayerHalf>& edit : edits) {
+        Form lower = form;
+        for (const LayerHalf half : edit) {
+          lower.layer_precision[static_cast<std::size_t>(layer)].of(half) = precision;
         }
-        if (!above(bounds, form)) {
-          changed = before;
-          return path;
+        if (above(bounds, lower)) {
+          form = lower;
+          path.push_back(with_fitting_kv(bounds, lower));
         }
-        path.push_back(with_fitting_kv(bounds, form));
       }
     }
   }

@@ -36,9 +36,9 @@ struct FormBounds {
 Status validate(const FormBounds& bounds);
 
 // The forms a policy goes through, from the one of quiet times: every layer in order one precision
-// lower, then every layer in order the next, as far as the floor allows and not below `lowest`. So
-// the gentlest precision is used up first. Each has as many KV blocks as fit beside its weights and
-// the reserve.
-std::vector<Form> form_path(const FormBounds& bounds, Precision lowest);
+// lower, then every layer in order the next, as far as the floor allows, not below `lowest` and
+// this share of the layers there. So the gentlest precision is used up first. Each has as many KV
+// blocks as fit beside its weights and the reserve.
+std::vector<Form> form_path(const FormBounds& bounds, Precision lowest, double lowest_share = 1);
 
 }  // namespace protean

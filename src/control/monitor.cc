@@ -1,12 +1,17 @@
 #include "control/monitor.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace protean {
 namespace {
 
 constexpr TimeNs kLatencyWindowNs = 15 * kNsPerS;
 constexpr TimeNs kTrendNs = kNsPerS;
+constexpr TimeNs kLongerWindow = 4;
+// Counts of arrivals scatter by their square root; what is watched all the time has to be several
+// of these away before it is more than chance.
+constexpr double kDeviations = 4;
 
 double demand(const LoadSample& sample) {
   return static_cast<double>(sample.kv_blocks_used + sample.blocks_wanted);
@@ -23,8 +28,8 @@ Monitor::Monitor(const PolicyOptions& options)
       long_wait_(options.release_window_ns),
       waiting_(options.release_window_ns),
       preemptions_(options.release_window_ns),
-      arrivals_(options.release_window_ns),
-      arrived_tokens_(options.release_window_ns),
+      load_(options.release_window_ns),
+      long_load_(kLongerWindow * options.release_window_ns),
       demand_trend_(kTrendNs),
       arrivals_trend_(kTrendNs),
       ttft_(kLatencyWindowNs),
@@ -42,18 +47,23 @@ bool Monitor::pressed(const LoadSample& sample) const {
   return short_of_blocks && waits_long(sample);
 }
 
-Monitor::Load Monitor::load(TimeNs now_ns) const {
-  return {.arrivals_per_s = arrivals_.per_s(now_ns), .tokens_per_s = arrived_tokens_.per_s(now_ns)};
+bool Monitor::onset_is_remembered(TimeNs now_ns) const {
+  return last_pressure_ns_ >= 0 && now_ns - last_pressure_ns_ <= options_.load_memory_ns;
 }
 
-// By requests or by tokens, whichever has fallen less.
 double Monitor::share_of_onset(const Load& load, TimeNs now_ns) const {
-  if (last_pressure_ns_ < 0 || now_ns - last_pressure_ns_ > options_.load_memory_ns) {
-    return 0;
-  }
   const auto share = [](double now, double then) { return then > 0 ? now / then : 0.0; };
-  return std::max(share(load.arrivals_per_s, onset_.arrivals_per_s),
-                  share(load.tokens_per_s, onset_.tokens_per_s));
+  return std::max(share(load.arrivals.per_s(now_ns), onset_.arrivals_per_s),
+                  share(load.tokens.per_s(now_ns), onset_.tokens_per_s));
+}
+
+bool Monitor::fell(const Load& load, TimeNs now_ns) const {
+  if (now_ns - onset_.at_ns < load.arrivals.window_ns()) {
+    return false;  // in part it is of the time before
+  }
+  const double expected = onset_.arrivals_per_s * load.arrivals.window_s();
+  const double chance = kDeviations / std::sqrt(std::max(expected, 1.0));
+  return share_of_onset(load, now_ns) <= std::min(options_.release_load, std::max(0.0, 1 - chance));
 }
 
 void Monitor::sample(const LoadSample& sample) {
@@ -71,24 +81,31 @@ void Monitor::sample(const LoadSample& sample) {
   long_wait_.set(now_ns, waits_long(sample) ? 1 : 0);
   waiting_.set(now_ns, sample.waiting);
   preemptions_.add(now_ns, sample.preemptions_total - last_.preemptions_total);
-  arrivals_.add(now_ns, sample.arrivals_total - last_.arrivals_total);
-  arrived_tokens_.add(now_ns, sample.arrived_tokens_total - last_.arrived_tokens_total);
+  for (Load* load : {&load_, &long_load_}) {
+    load->arrivals.add(now_ns, sample.arrivals_total - last_.arrivals_total);
+    load->tokens.add(now_ns, sample.arrived_tokens_total - last_.arrived_tokens_total);
+  }
 
-  const Load load_now = load(now_ns);
   demand_trend_.add(now_ns, demand(sample));
-  arrivals_trend_.add(now_ns, load_now.tokens_per_s);
+  arrivals_trend_.add(now_ns, load_.tokens.per_s(now_ns));
   const bool foreseen =
       options_.forecast_ns > 0 &&
       demand_trend_.after(options_.forecast_ns) > static_cast<double>(sample.kv_blocks) &&
       arrivals_trend_.after(options_.forecast_ns) >= arrivals_trend_.level();
   forecast_.set(now_ns, foreseen ? 1 : 0);
 
-  const bool under_pressure =
-      std::max(pressed_.mean(now_ns), queued_.mean(now_ns)) >= options_.entry_share;
-  if (under_pressure && !under_pressure_) {
-    onset_ = load_now;
+  const bool under_pressure = std::max({pressed_.mean(now_ns), queued_.mean(now_ns),
+                                        forecast_.mean(now_ns)}) >= options_.entry_share;
+  // What comes back soon is the same pressure.
+  const TimeNs window_ns = load_.arrivals.window_ns();
+  if (under_pressure && (last_pressure_ns_ < 0 || now_ns - last_pressure_ns_ > window_ns)) {
+    onset_ = {.at_ns = now_ns};
   }
-  under_pressure_ = under_pressure;
+  // Pressure begins before the load that causes it fills the window.
+  if (onset_.at_ns >= 0 && now_ns - onset_.at_ns <= window_ns) {
+    onset_.arrivals_per_s = std::max(onset_.arrivals_per_s, load_.arrivals.per_s(now_ns));
+    onset_.tokens_per_s = std::max(onset_.tokens_per_s, load_.tokens.per_s(now_ns));
+  }
   if (under_pressure) {
     last_pressure_ns_ = now_ns;
   }
@@ -96,7 +113,7 @@ void Monitor::sample(const LoadSample& sample) {
 }
 
 Signals Monitor::signals(TimeNs now_ns) const {
-  const Load load_now = load(now_ns);
+  const bool remembered = onset_is_remembered(now_ns);
   return {
       .at_ns = now_ns,
       .now = last_,
@@ -109,9 +126,10 @@ Signals Monitor::signals(TimeNs now_ns) const {
       .long_wait_share = long_wait_.mean(now_ns),
       .waiting_mean = waiting_.mean(now_ns),
       .preemptions = static_cast<std::int64_t>(preemptions_.total(now_ns)),
-      .arrivals_per_s = load_now.arrivals_per_s,
-      .arrived_tokens_per_s = load_now.tokens_per_s,
-      .load_share = share_of_onset(load_now, now_ns),
+      .arrivals_per_s = load_.arrivals.per_s(now_ns),
+      .arrived_tokens_per_s = load_.tokens.per_s(now_ns),
+      .load_share = remembered ? share_of_onset(load_, now_ns) : 0.0,
+      .load_fell = !remembered || fell(load_, now_ns) || fell(long_load_, now_ns),
       .demand_foreseen = options_.forecast_ns > 0 ? demand_trend_.after(options_.forecast_ns) : 0.0,
       .ttft_p95_ns = ttft_.quantile(now_ns, 0.95),
       .tpot_p95_ns = tpot_.quantile(now_ns, 0.95)};

@@ -30,7 +30,9 @@ struct Signals {
   std::int64_t preemptions = 0;
   double arrivals_per_s = 0;
   double arrived_tokens_per_s = 0;
-  double load_share = 0;       // of the load at which pressure began lately; 0 if it never did
+  double load_share = 0;  // of the load at which pressure began lately; 0 if it never did
+  bool load_fell = true;  // below that, by more than chance
+
   double demand_foreseen = 0;  // blocks, forecast_ns ahead
 
   TimeNs ttft_p95_ns = 0;
@@ -50,15 +52,19 @@ class Monitor {
   Signals signals(TimeNs now_ns) const;
 
  private:
+  // What arrived within a window.
   struct Load {
-    double arrivals_per_s = 0;
-    double tokens_per_s = 0;
+    explicit Load(TimeNs window_ns) : arrivals(window_ns), tokens(window_ns) {}
+    RollingCount arrivals;
+    RollingCount tokens;
   };
 
+  // Requests or prompt tokens of the window beside those of the onset, whichever fell less.
+  double share_of_onset(const Load& load, TimeNs now_ns) const;
+  bool fell(const Load& load, TimeNs now_ns) const;
   bool waits_long(const LoadSample& sample) const;
   bool pressed(const LoadSample& sample) const;
-  Load load(TimeNs now_ns) const;
-  double share_of_onset(const Load& load, TimeNs now_ns) const;
+  bool onset_is_remembered(TimeNs now_ns) const;
 
   PolicyOptions options_;
   LoadSample last_;
@@ -72,16 +78,19 @@ class Monitor {
   RollingWindow long_wait_;
   RollingWindow waiting_;
   RollingCount preemptions_;
-  RollingCount arrivals_;
-  RollingCount arrived_tokens_;
+  Load load_;       // of the release window
+  Load long_load_;  // of one some times as long, for what falls little or arrives seldom
   Trend demand_trend_;
   Trend arrivals_trend_;
   RollingQuantile ttft_;
   RollingQuantile tpot_;
 
-  bool under_pressure_ = false;  // over the whole entry window
-  TimeNs last_pressure_ns_ = -1;
-  Load onset_;  // when pressure began lately
+  TimeNs last_pressure_ns_ = -1;  // for an entry window
+  struct Onset {                  // of it
+    TimeNs at_ns = -1;
+    double arrivals_per_s = 0;
+    double tokens_per_s = 0;
+  } onset_;
 };
 
 }  // namespace protean

@@ -36,7 +36,9 @@ std::string use_of_blocks(const LoadSample& now) {
 }  // namespace
 
 MorphPolicy::MorphPolicy(const PolicyOptions& options, const FormBounds& bounds)
-    : options_(options), bounds_(bounds), path_(form_path(bounds, options.lowest)) {}
+    : options_(options),
+      bounds_(bounds),
+      path_(form_path(bounds, options.lowest, options.lowest_share)) {}
 
 // Where on the path a form is; beside it (an operator wished so), the first whose weights take no
 // more.
@@ -80,10 +82,15 @@ std::optional<Wanted> MorphPolicy::lower(const Signals& signals, std::size_t at)
   }
   const auto lacking = static_cast<double>(now.kv_blocks_used + now.blocks_wanted);
   const double demand = foreseen ? std::max(lacking, signals.demand_foreseen) : lacking;
-  const auto most = static_cast<std::size_t>(
-      std::ceil(options_.longest_step * static_cast<double>(path_.size())));
-  const std::size_t to = std::min(first_with_room(path_, at + 1, demand, options_.fill_after_entry),
-                                  at + std::max<std::size_t>(most, 1));
+  const auto steps = [&](double share) {
+    const auto whole_way = static_cast<double>(path_.size() - 1);
+    return std::max<std::size_t>(static_cast<std::size_t>(std::ceil(share * whole_way)), 1);
+  };
+  const std::size_t last = path_.size() - 1;
+  const std::size_t to =
+      std::clamp(first_with_room(path_, at + 1, demand, options_.fill_after_entry),
+                 std::min(at + steps(options_.shortest_step), last),
+                 std::min(at + steps(options_.longest_step), last));
   const std::string_view why = pressed  ? "blocks are short"
                                : queued ? "the queue is long"
                                         : "blocks will be short";
@@ -93,7 +100,7 @@ std::optional<Wanted> MorphPolicy::lower(const Signals& signals, std::size_t at)
 std::optional<Wanted> MorphPolicy::raise(const Signals& signals, std::size_t at) const {
   const LoadSample& now = signals.now;
   const bool quiet = signals.long_wait_share == 0 && signals.waiting_mean <= 0.5 &&
-                     signals.preemptions == 0 && signals.load_share <= options_.release_load;
+                     signals.preemptions == 0 && signals.load_fell;
   if (at == 0 || !quiet) {
     return std::nullopt;
   }

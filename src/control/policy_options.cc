@@ -10,15 +10,13 @@ PolicyOptions options_for(MorphMode mode) {
     options.fill_after_entry = 1.0;
     options.longest_step = 0.125;
     options.lowest = Precision::kW8;
-    options.release_window_ns = 3 * kNsPerS;
+    options.lowest_share = 1.0;
   } else if (mode == MorphMode::kPerformance) {
-    options.entry_window_ns = 300 * kNsPerMs;
+    options.entry_window_ns = 500 * kNsPerMs;
     options.queue_alone_ns = 100 * kNsPerMs;
-    options.fill_after_entry = 0.7;
-    options.longest_step = 1.0;
+    options.shortest_step = 1;
     options.lowest = Precision::kW3;
-    options.release_window_ns = 6 * kNsPerS;
-    options.release_fill = 0.6;
+    options.lowest_share = 1.0;
   }
   return options;
 }

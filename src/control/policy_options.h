@@ -29,11 +29,13 @@ struct PolicyOptions {
   // bits read make decoding of few rows faster, but prefill and large batches slower. 0: never.
   TimeNs queue_alone_ns = 0;
 
-  // The next form is the first in which the demand takes at most this share of the blocks, but at
-  // most this share of the way from the first form to the last at once.
+  // The next form is the first in which the demand takes at most this share of the blocks; at once
+  // it goes such a share of the way from the first form to the last, at least and at most.
   double fill_after_entry = 0.85;
-  double longest_step = 0.5;
+  double shortest_step = 0;
+  double longest_step = 1;
   Precision lowest = Precision::kW4;
+  double lowest_share = 0.5;  // of the layers, at most, at the lowest precision
 
   // Release: nobody waited long and none was preempted in the window, the demand takes at most this
   // share of the blocks that the higher form has, and the load has fallen to this share of what it
@@ -41,7 +43,7 @@ struct PolicyOptions {
   // followed up and down; it is forgotten after load_memory.
   TimeNs release_window_ns = 4 * kNsPerS;
   double release_fill = 0.7;
-  double release_load = 0.8;
+  double release_load = 0.6;
   TimeNs load_memory_ns = 60 * kNsPerS;
 
   // Entry before there is a queue: the demand will be above all blocks that far ahead, and arrivals
@@ -50,8 +52,9 @@ struct PolicyOptions {
 };
 
 // What each mode trades. accuracy: waits 3 s before it acts, goes in small steps, never below w8: a
-// short burst queues instead. balanced: the values above. performance: acts within 300 ms, all the
-// way at once where blocks are missing, for a queue alone too, down to w3 where that is allowed.
+// short burst queues instead. balanced: the values above. performance: acts within half a second,
+// all the way at once where blocks are missing, for a queue alone too, down to w3 where that is
+// allowed.
 PolicyOptions options_for(MorphMode mode);
 
 }  // namespace protean

@@ -101,10 +101,6 @@ double RollingCount::total(TimeNs now_ns) const {
   return total;
 }
 
-double RollingCount::per_s(TimeNs now_ns) const {
-  return total(now_ns) * static_cast<double>(kNsPerS) / static_cast<double>(kSlices * slice_ns_);
-}
-
 RollingQuantile::RollingQuantile(TimeNs length_ns) : slice_ns_(slice_length(length_ns, kSlices)) {}
 
 void RollingQuantile::add(TimeNs now_ns, TimeNs value_ns) {

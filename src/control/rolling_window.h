@@ -43,7 +43,9 @@ class RollingCount {
   void add(TimeNs now_ns, std::int64_t count);
 
   double total(TimeNs now_ns) const;
-  double per_s(TimeNs now_ns) const;
+  double per_s(TimeNs now_ns) const { return total(now_ns) / window_s(); }
+  TimeNs window_ns() const { return kSlices * slice_ns_; }
+  double window_s() const { return static_cast<double>(window_ns()) / kNsPerS; }
 
  private:
   static constexpr std::int64_t kSlices = 16;

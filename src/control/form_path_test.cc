@@ -1,0 +1,106 @@
+#include "control/form_path.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "control/scene_for_test.h"
+
+namespace protean {
+namespace {
+
+int lowered(const FormBounds& bounds, const Form& form, Precision to) {
+  int halves = 0;
+  for (const LayerPrecision& layer : form.layer_precision) {
+    for (const LayerHalf half : kLayerHalves) {
+      halves += layer.of(half) == to && to != bounds.ladder.front() ? 1 : 0;
+    }
+  }
+  return halves;
+}
+
+TEST(FormPath, UsesUpTheGentlestPrecisionFirstInTheOrderOfLayers) {
+  FormBounds bounds = bounds_for_test(4);
+  bounds.order = {2, 0, 3, 1};
+  const std::vector<Form> path = form_path(bounds, Precision::kW4);
+  ASSERT_EQ(path.size(), 9U);
+  EXPECT_EQ(path[1].layer_precision[2], (LayerPrecision{Precision::kW8, Precision::kW8}));
+  EXPECT_EQ(path[1].layer_precision[0], (LayerPrecision{Precision::kBf16, Precision::kBf16}));
+  EXPECT_EQ(lowered(bounds, path[4], Precision::kW8), 8);
+  EXPECT_EQ(path[5].layer_precision[2], (LayerPrecision{Precision::kW4, Precision::kW4}));
+  EXPECT_EQ(lowered(bounds, path[8], Precision::kW4), 8);
+  for (std::size_t i = 1; i < path.size(); ++i) {
+    EXPECT_GT(path[i].kv.blocks, path[i - 1].kv.blocks);
+    EXPECT_LE(form_pages(bounds.spec, path[i], bounds.budget.page_bytes) + bounds.budget.reserve,
+              bounds.budget.pages);
+  }
+  bounds.halves = true;
+  EXPECT_EQ(form_path(bounds, Precision::kW4).size(), 17U);
+}
+
+TEST(FormPath, EndsAtTheLowestPrecisionAndItsShare) {
+  const FormBounds bounds = bounds_for_test(4);
+  EXPECT_EQ(form_path(bounds, Precision::kBf16).size(), 1U);
+  EXPECT_EQ(form_path(bounds, Precision::kW8).size(), 5U);
+  EXPECT_EQ(form_path(bounds, Precision::kW4, 0.5).size(), 7U);
+}
+
+TEST(FormPath, DoesNotGoBelowTheFloor) {
+  FormBounds bounds = bounds_for_test(4);
+  bounds.floor = parse_quality_floor("6bits").value();
+  const std::vector<Form> six = form_path(bounds, Precision::kW4);
+  EXPECT_EQ(lowered(bounds, six.back(), Precision::kW4), 4) << "8 and 4 bits, half and half";
+  bounds.floor = parse_quality_floor("3layers").value();
+  const std::vector<Form> three = form_path(bounds, Precision::kW4);
+  EXPECT_EQ(lowered(bounds, three.back(), Precision::kW4), 6);
+  EXPECT_EQ(three.back().layer_precision[3], bounds.full.layer_precision[3]);
+  bounds.floor = parse_quality_floor("16bits").value();
+  EXPECT_EQ(form_path(bounds, Precision::kW4).size(), 1U);
+}
+
+TEST(FormPath, KeepsTheLimitOfKvBlocks) {
+  FormBounds bounds = bounds_for_test(4);
+  bounds.most_kv_blocks = bounds.full.kv.blocks + 3;
+  EXPECT_EQ(form_path(bounds, Precision::kW4).back().kv.blocks, bounds.most_kv_blocks);
+}
+
+TEST(QualityFloor, IsReadAndWritten) {
+  for (const char* text : {"none", "6bits", "6.5bits", "8layers", "0layers"}) {
+    const auto floor = parse_quality_floor(text);
+    ASSERT_TRUE(floor.ok()) << text;
+    EXPECT_EQ(to_string(*floor), text);
+  }
+  for (const char* text : {"", "6", "bits", "-1bits", "17bits", "1.5layers", "8 layers", "nanbits",
+                           "infbits", "1e99layers", "-1layers", "6bits "}) {
+    const auto floor = parse_quality_floor(text);
+    ASSERT_FALSE(floor.ok()) << text;
+    EXPECT_NE(floor.error().message.find("8layers"), std::string::npos);
+  }
+}
+
+TEST(FormBounds, SayWhatIsWrong) {
+  const auto complaint = [](const FormBounds& bounds) {
+    const Status status = validate(bounds);
+    return status.ok() ? std::string() : status.error().message;
+  };
+  const FormBounds good = bounds_for_test(4);
+  EXPECT_EQ(complaint(good), "");
+  FormBounds bounds = good;
+  bounds.order = {0, 1, 2, 2};
+  EXPECT_NE(complaint(bounds).find("0 to 3 once"), std::string::npos) << complaint(bounds);
+  bounds = good;
+  bounds.ladder = {Precision::kBf16, Precision::kW4, Precision::kW8};
+  EXPECT_NE(complaint(bounds).find("w8 comes after w4"), std::string::npos) << complaint(bounds);
+  bounds = good;
+  bounds.ladder = {Precision::kW8, Precision::kW4};
+  EXPECT_NE(complaint(bounds).find("at bf16"), std::string::npos) << complaint(bounds);
+  bounds = good;
+  bounds.full.layer_precision.pop_back();
+  EXPECT_NE(complaint(bounds).find("3 layers"), std::string::npos) << complaint(bounds);
+  bounds = good;
+  bounds.budget.pages = bounds.budget.reserve + 3;
+  EXPECT_NE(complaint(bounds).find("leave no page"), std::string::npos) << complaint(bounds);
+}
+
+}  // namespace
+}  // namespace protean

@@ -1,0 +1,316 @@
+#include "control/morph_policy.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+
+#include "control/queue_model_for_test.h"
+
+namespace protean {
+namespace {
+
+// Poisson arrivals at a rate that changes with time, up to `until`.
+template <class Rate>
+std::vector<Arriving> arrivals(Rate rate_per_s, TimeNs until_ns, unsigned seed) {
+  std::mt19937 random(seed);
+  const auto uniform = [&] { return (static_cast<double>(random()) + 0.5) / 4294967296.0; };
+  std::vector<Arriving> load;
+  constexpr double kMost = 200;  // thinned
+  for (double at_s = 0; at_s * kNsPerS < static_cast<double>(until_ns);) {
+    at_s -= std::log(uniform()) / kMost;
+    if (uniform() * kMost < rate_per_s(at_s)) {
+      load.push_back({static_cast<TimeNs>(at_s * kNsPerS), 64 + static_cast<int>(uniform() * 384),
+                      32 + static_cast<int>(uniform() * 192)});
+    }
+  }
+  return load;
+}
+
+std::vector<Arriving> square_wave(double period_s, double high, double low, int periods,
+                                  unsigned seed) {
+  return arrivals(
+      [=](double at_s) { return std::fmod(at_s, period_s) < period_s / 2 ? high : low; },
+      static_cast<TimeNs>(period_s * periods * kNsPerS), seed);
+}
+
+// From the moment after a fall at which all demand would fit the first form until that is reached,
+// where the next rise leaves the time.
+std::vector<double> restores_s(const Played& played, double period_s, int periods) {
+  std::vector<double> found;
+  for (int i = 0; i < periods; ++i) {
+    const auto fall_ns = static_cast<TimeNs>((i + 0.5) * period_s * kNsPerS);
+    const auto interval =
+        std::find_if(played.lowered.begin(), played.lowered.end(), [&](const auto& lowered) {
+          return lowered.from_ns <= fall_ns && (lowered.until_ns < 0 || lowered.until_ns > fall_ns);
+        });
+    const auto fits = std::find_if(played.fits_ns.begin(), played.fits_ns.end(),
+                                   [&](TimeNs at_ns) { return at_ns > fall_ns; });
+    const auto rise_ns = fall_ns + static_cast<TimeNs>(period_s / 2 * kNsPerS);
+    const bool in_time = fits != played.fits_ns.end() && *fits + 10 * kNsPerS < rise_ns;
+    if (interval != played.lowered.end() && in_time) {
+      const TimeNs begun_ns = *fits > interval->until_ns ? fall_ns : *fits;
+      found.push_back(static_cast<double>(interval->until_ns - begun_ns) / 1e9);
+    }
+  }
+  return found;
+}
+
+constexpr std::array kPeriodsS = {1.0, 2.0, 3.0, 5.0, 8.0, 10.0, 15.0, 20.0, 30.0, 60.0};
+constexpr std::array kHighs = {20.0, 30.0, 45.0};  // per second; full precision carries some 18
+constexpr std::array kLows = {1.0, 6.0};
+
+struct Wave {
+  double period_s;
+  double high;
+  double low;
+  int periods() const { return std::max(2, static_cast<int>(60 / period_s)); }
+  std::vector<Arriving> load() const {
+    return square_wave(period_s, high, low, periods(), static_cast<unsigned>(high * period_s));
+  }
+};
+
+template <class Check>
+void for_each_wave(Check check_one) {
+  for (const double low : kLows) {
+    for (const double high : kHighs) {
+      for (const double period_s : kPeriodsS) {
+        SCOPED_TRACE(fmt::format("{} to {} per s, period {} s", low, high, period_s));
+        check_one(Wave{.period_s = period_s, .high = high, .low = low});
+      }
+    }
+  }
+}
+
+Played play(const PolicyOptions& options, const std::vector<Arriving>& load, bool morphs = true) {
+  return QueueModel(bounds_for_test(16, 0.4), options, {}, morphs).play(load, 30 * kNsPerS);
+}
+
+PolicyOptions paper_rule(PolicyOptions options) {
+  options.rule = MorphRule::kPaper;
+  return options;
+}
+
+class SquareWaves : public ::testing::TestWithParam<MorphMode> {};
+
+TEST_P(SquareWaves, CauseAtMostOneCycleEachAndFewerSwapsThanThePapersRule) {
+  const PolicyOptions options = options_for(GetParam());
+  int cycles = 0;
+  int papers_cycles = 0;
+  for_each_wave([&](const Wave& wave) {
+    const Played own = play(options, wave.load());
+    const Played papers = play(paper_rule(options), wave.load());
+    EXPECT_LE(own.lowerings, wave.periods());
+    // At load that the paper's rule hardly sees, going all the way once is more.
+    const bool all_the_way_once = options.shortest_step == 1 && own.lowerings == 1;
+    EXPECT_TRUE(own.swaps <= papers.swaps || all_the_way_once)
+        << own.swaps << " of " << papers.swaps;
+    cycles += own.lowerings;
+    papers_cycles += papers.lowerings;
+  });
+  EXPECT_GT(cycles, 30) << "it does act";
+  EXPECT_GT(papers_cycles, 3 * cycles);
+}
+
+TEST_P(SquareWaves, FullPrecisionIsBackWithinTenSecondsOfTheirFall) {
+  int restored = 0;
+  for_each_wave([&](const Wave& wave) {
+    if (wave.period_s < 30) {
+      return;  // pressure comes back before
+    }
+    const Played played = play(options_for(GetParam()), wave.load());
+    for (const double restore_s : restores_s(played, wave.period_s, wave.periods())) {
+      ++restored;
+      EXPECT_LE(restore_s, 10);
+    }
+    EXPECT_GE(played.lowered.back().until_ns, 0) << "never";
+  });
+  EXPECT_GT(restored, 8);
+}
+
+INSTANTIATE_TEST_SUITE_P(Modes, SquareWaves,
+                         ::testing::Values(MorphMode::kAccuracy, MorphMode::kBalanced,
+                                           MorphMode::kPerformance),
+                         [](const auto& mode) { return std::string(to_string(mode.param)); });
+
+TEST(MorphPolicy, ModesTradeWaitingForBits) {
+  const auto load = square_wave(30, 26, 3, 4, 5);
+  const Played off = play({}, load, false);
+  const Played accuracy = play(options_for(MorphMode::kAccuracy), load);
+  const Played balanced = play(options_for(MorphMode::kBalanced), load);
+  const Played performance = play(options_for(MorphMode::kPerformance), load);
+  EXPECT_LT(accuracy.lost_bits_s, balanced.lost_bits_s);
+  EXPECT_LT(balanced.lost_bits_s, performance.lost_bits_s);
+  EXPECT_EQ(accuracy.w4_s, 0);
+  EXPECT_LT(performance.ttft_p95_s(), balanced.ttft_p95_s());
+  EXPECT_LT(balanced.ttft_p95_s(), accuracy.ttft_p95_s());
+  EXPECT_LT(4 * balanced.ttft_p95_s(), off.ttft_p95_s());
+}
+
+TEST(MorphPolicy, LoadThatFullPrecisionCarriesLeavesItAlone) {
+  for (unsigned seed = 0; seed < 5; ++seed) {
+    const Played played = play(options_for(MorphMode::kBalanced),
+                               arrivals([](double) { return 9; }, 60 * kNsPerS, seed));
+    EXPECT_EQ(played.swaps, 0);
+  }
+}
+
+// What only fewer bits carry is tried at full precision when it has been forgotten, not before.
+TEST(MorphPolicy, ASteadyOverloadIsNotFollowedUpAndDown) {
+  const PolicyOptions options = options_for(MorphMode::kBalanced);
+  for (const double rate : {22.0, 28.0, 40.0}) {
+    const auto until = [&](TimeNs until_ns) {
+      return play(options, arrivals([&](double) { return rate; }, until_ns, 9)).lowerings;
+    };
+    EXPECT_EQ(until(options.load_memory_ns * 9 / 10), 1) << rate;
+    EXPECT_LE(until(options.load_memory_ns * 3), 3) << rate;
+  }
+}
+
+// Whatever comes after a burst, as long as full precision carries it.
+TEST(MorphPolicy, ABurstEndsThoughLoadGoesOn) {
+  for (const double later : {0.5, 4.0, 9.0}) {
+    const Played played =
+        play(options_for(MorphMode::kBalanced),
+             arrivals([&](double at_s) { return at_s > 20 && at_s < 30 ? 40 : later; },
+                      80 * kNsPerS, 3));
+    ASSERT_EQ(played.lowered.size(), 1U) << later;
+    EXPECT_GT(played.lowered[0].from_ns, 20 * kNsPerS);
+    EXPECT_LT(played.lowered[0].until_ns, 48 * kNsPerS) << later;
+  }
+}
+
+TEST(MorphPolicy, AForecastActsBeforeTheQueueForms) {
+  const auto load =
+      arrivals([](double at_s) { return std::min(1.2 * at_s, 30.0); }, 60 * kNsPerS, 11);
+  PolicyOptions options = options_for(MorphMode::kBalanced);
+  const Played without = play(options, load);
+  options.forecast_ns = kNsPerS;
+  const Played with = play(options, load);
+  ASSERT_FALSE(without.lowered.empty());
+  ASSERT_FALSE(with.lowered.empty());
+  EXPECT_LT(with.lowered[0].from_ns, without.lowered[0].from_ns);
+  EXPECT_LT(with.ttft_p95_s(), without.ttft_p95_s());
+}
+
+TEST(MorphPolicy, TheSameLoadLeadsToTheSameDecisions) {
+  const auto load = square_wave(8, 30, 2, 8, 2);
+  const Played first = play(options_for(MorphMode::kBalanced), load);
+  EXPECT_FALSE(first.log.empty());
+  EXPECT_EQ(first.log, play(options_for(MorphMode::kBalanced), load).log);
+}
+
+// Decisions one at a time, from signals made up.
+class Decide : public ::testing::Test {
+ protected:
+  Decide() {
+    signals_.now = {.running = 8,
+                    .waiting = 5,
+                    .oldest_wait_ns = 300 * kNsPerMs,
+                    .kv_blocks = full_.kv.blocks,
+                    .kv_blocks_used = full_.kv.blocks};
+    signals_.pressed_share = 1;
+    signals_.pressed_samples = 10;
+  }
+  std::size_t place(const Form& form) const {
+    const auto& path = policy_.path();
+    return static_cast<std::size_t>(std::find(path.begin(), path.end(), form) - path.begin());
+  }
+  void quiet_at(const Form& form, double share_of_full_used) {
+    signals_ = {};
+    signals_.now.kv_blocks = form.kv.blocks;
+    signals_.demand_max = share_of_full_used * static_cast<double>(full_.kv.blocks);
+    signals_.now.kv_blocks_used = static_cast<std::int64_t>(signals_.demand_max);
+  }
+
+  const FormBounds bounds_ = bounds_for_test(16, 0.4);
+  const MorphPolicy policy_{options_for(MorphMode::kBalanced), bounds_};
+  const Form full_ = policy_.path().front();
+  Signals signals_;
+};
+
+TEST_F(Decide, GoesAsFarAsBlocksAreMissing) {
+  signals_.now.blocks_wanted = 20;
+  const auto little = policy_.decide(signals_, full_);
+  signals_.now.blocks_wanted = 120;
+  const auto much = policy_.decide(signals_, full_);
+  ASSERT_TRUE(little && much);
+  EXPECT_LT(place(little->form), place(much->form));
+  const auto demand = static_cast<double>(signals_.now.kv_blocks_used + 120);
+  const auto blocks = [&](std::size_t at) {
+    return static_cast<double>(policy_.path()[at].kv.blocks);
+  };
+  EXPECT_LE(demand, 0.85 * blocks(place(much->form)));
+  EXPECT_GT(demand, 0.85 * blocks(place(much->form) - 1));
+  for (const LayerPrecision& layer : much->form.layer_precision) {
+    EXPECT_NE(layer.mlp, Precision::kW4) << "w8 is enough";
+  }
+  EXPECT_NE(much->reason.find("120 wanted"), std::string::npos) << much->reason;
+}
+
+TEST_F(Decide, NeedsBothAFullCacheAndAQueueThatIsStillThere) {
+  signals_.pressed_share = 0.7;
+  EXPECT_FALSE(policy_.decide(signals_, full_));
+  signals_.pressed_share = 1;
+  signals_.pressed_samples = 0;  // over, as of the latest sample
+  EXPECT_FALSE(policy_.decide(signals_, full_));
+}
+
+TEST_F(Decide, AQueueAloneIsAReasonWhereTheModeSaysSo) {
+  signals_.pressed_share = 0;
+  signals_.queued_share = 1;
+  const auto wanted = policy_.decide(signals_, full_);
+  ASSERT_TRUE(wanted);
+  Monitor accuracy(options_for(MorphMode::kAccuracy));
+  for (TimeNs at_ns = 0; at_ns < 20 * kNsPerS; at_ns += 50 * kNsPerMs) {
+    accuracy.sample({.at_ns = at_ns, .waiting = 3, .oldest_wait_ns = at_ns, .kv_blocks = 100});
+  }
+  EXPECT_EQ(accuracy.signals(20 * kNsPerS).queued_share, 0);
+}
+
+TEST_F(Decide, DoesNotAskAgainForWhatIsOnItsWay) {
+  const auto wanted = policy_.decide(signals_, full_);
+  ASSERT_TRUE(wanted);
+  EXPECT_FALSE(policy_.decide(signals_, wanted->form)) << "the KV cache has not grown yet";
+}
+
+TEST_F(Decide, RaisesInPartWhenThatIsWhatFits) {
+  const Form low = policy_.path().back();
+  quiet_at(low, 0.5);
+  const auto full = policy_.decide(signals_, low);
+  ASSERT_TRUE(full);
+  EXPECT_EQ(place(full->form), 0U);
+  quiet_at(low, 0.9);
+  const auto part = policy_.decide(signals_, low);
+  ASSERT_TRUE(part);
+  EXPECT_GT(place(part->form), 0U);
+  EXPECT_LT(place(part->form), policy_.path().size() - 1);
+}
+
+TEST_F(Decide, StaysLowUntilItIsQuietAndTheLoadFell) {
+  const Form low = policy_.path().back();
+  for (const auto& disturb :
+       std::vector<void (*)(Signals&)>{[](Signals& signals) { signals.long_wait_share = 0.1; },
+                                       [](Signals& signals) { signals.waiting_mean = 1; },
+                                       [](Signals& signals) { signals.preemptions = 1; },
+                                       [](Signals& signals) { signals.load_fell = false; },
+                                       [](Signals& signals) { signals.demand_max = 1e6; }}) {
+    quiet_at(low, 0.3);
+    disturb(signals_);
+    EXPECT_FALSE(policy_.decide(signals_, low));
+  }
+}
+
+TEST_F(Decide, AFormBesideThePathIsTakenForTheNextSmallerOne) {
+  Form wished = full_;
+  wished.layer_precision[9] = {Precision::kW4, Precision::kW8};
+  const auto lower = policy_.decide(signals_, wished);
+  ASSERT_TRUE(lower);
+  EXPECT_GT(place(lower->form), 0U);
+  quiet_at(wished, 0.1);
+  const auto raised = policy_.decide(signals_, wished);
+  ASSERT_TRUE(raised);
+  EXPECT_EQ(place(raised->form), 0U);
+}
+
+}  // namespace
+}  // namespace protean
