@@ -198,11 +198,15 @@ Result<Form> FormSteering::form_of(const FormWish& wish) const {
       pages <= 0 ? 0 : kv_blocks_in(spec, form.kv, pages, budget.page_bytes), largest_kv_blocks_);
   form.kv.blocks = wish.kv_blocks.value_or(fitting);
   if (wish.kv_blocks && *wish.kv_blocks <= 0) {
-    return refused("{} KV blocks; at least 1 is needed", *wish.kv_blocks);
+    return refused("{} KV blocks; it may have 1 to {}", *wish.kv_blocks, largest_kv_blocks_);
+  }
+  if (wish.kv_blocks && *wish.kv_blocks > largest_kv_blocks_) {
+    return too_large("{} KV blocks; with all layers at the fewest bits it may have 1 to {}",
+                     *wish.kv_blocks, largest_kv_blocks_);
   }
   const std::int64_t missing =
       form_pages(spec, form, budget.page_bytes) + budget.reserve - budget.pages;
-  if (missing > 0 || form.kv.blocks <= 0 || form.kv.blocks > largest_kv_blocks_) {
+  if (missing > 0 || form.kv.blocks <= 0) {
     return too_large(
         "'{}' lacks {}: beside these weights {} KV blocks fit; lower more layers or ask for fewer "
         "blocks",

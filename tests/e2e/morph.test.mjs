@@ -137,7 +137,11 @@ describe('a form that changes', () => {
   it('refuses what does not fit, by how much, and what is no form', async () => {
     const large = await want(server, { kv_blocks: 1_000_000 });
     assert.equal(large.status, 409);
-    assert.match(large.error.message, /[KMG]iB/);
+    assert.match(large.error.message, /1 to \d+/);
+    const { form: { kv_blocks: blocks } } = await form(server);
+    const beside = await want(server, { layers: 'bf16', kv_blocks: blocks + 50 });
+    assert.equal(beside.status, 409);
+    assert.match(beside.error.message, /lacks .*[KM]iB/);
     assert.equal((await want(server, { layers: 'w5' })).status, 400);
     assert.equal((await want(server, { layers: 'f32' })).status, 400);
     assert.equal((await want(server, {})).status, 400);
