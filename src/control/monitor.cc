@@ -114,25 +114,25 @@ void Monitor::sample(const LoadSample& sample) {
 
 Signals Monitor::signals(TimeNs now_ns) const {
   const bool remembered = onset_is_remembered(now_ns);
-  return {
-      .at_ns = now_ns,
-      .now = last_,
-      .pressed_share = pressed_.mean(now_ns),
-      .queued_share = queued_.mean(now_ns),
-      .forecast_share = forecast_.mean(now_ns),
-      .demand_max = demand_.max(now_ns),
-      .pressed_samples = pressed_samples_,
-      .relaxed_samples = relaxed_samples_,
-      .long_wait_share = long_wait_.mean(now_ns),
-      .waiting_mean = waiting_.mean(now_ns),
-      .preemptions = static_cast<std::int64_t>(preemptions_.total(now_ns)),
-      .arrivals_per_s = load_.arrivals.per_s(now_ns),
-      .arrived_tokens_per_s = load_.tokens.per_s(now_ns),
-      .load_share = remembered ? share_of_onset(load_, now_ns) : 0.0,
-      .load_fell = !remembered || fell(load_, now_ns) || fell(long_load_, now_ns),
-      .demand_foreseen = options_.forecast_ns > 0 ? demand_trend_.after(options_.forecast_ns) : 0.0,
-      .ttft_p95_ns = ttft_.quantile(now_ns, 0.95),
-      .tpot_p95_ns = tpot_.quantile(now_ns, 0.95)};
+  return {.at_ns = now_ns,
+          .now = last_,
+          .pressed_share = pressed_.mean(now_ns),
+          .queued_share = queued_.mean(now_ns),
+          .forecast_share = forecast_.mean(now_ns),
+          .demand_max = demand_.max(now_ns),
+          .pressed_samples = pressed_samples_,
+          .relaxed_samples = relaxed_samples_,
+          .long_wait_share = long_wait_.mean(now_ns),
+          .waiting_mean = waiting_.mean(now_ns),
+          .preemptions = static_cast<std::int64_t>(preemptions_.total(now_ns)),
+          .arrivals_per_s = load_.arrivals.per_s(now_ns),
+          .arrived_tokens_per_s = load_.tokens.per_s(now_ns),
+          .load_share = remembered ? share_of_onset(load_, now_ns) : 0.0,
+          .load_fell = !remembered || fell(load_, now_ns) || fell(long_load_, now_ns),
+          .demand_foreseen = demand_trend_.after(
+              options_.forecast_ns > 0 ? options_.forecast_ns : options_.entry_window_ns),
+          .ttft_p95_ns = ttft_.quantile(now_ns, 0.95),
+          .tpot_p95_ns = tpot_.quantile(now_ns, 0.95)};
 }
 
 }  // namespace protean

@@ -33,7 +33,7 @@ struct Signals {
   double load_share = 0;  // of the load at which pressure began lately; 0 if it never did
   bool load_fell = true;  // below that, by more than chance
 
-  double demand_foreseen = 0;  // blocks, forecast_ns ahead
+  double demand_foreseen = 0;  // blocks, an entry window or forecast_ns ahead
 
   TimeNs ttft_p95_ns = 0;
   TimeNs tpot_p95_ns = 0;

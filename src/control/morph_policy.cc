@@ -81,7 +81,7 @@ std::optional<Wanted> MorphPolicy::lower(const Signals& signals, std::size_t at)
     return std::nullopt;
   }
   const auto lacking = static_cast<double>(now.kv_blocks_used + now.blocks_wanted);
-  const double demand = foreseen ? std::max(lacking, signals.demand_foreseen) : lacking;
+  const double demand = std::max(lacking, signals.demand_foreseen);
   const auto steps = [&](double share) {
     const auto whole_way = static_cast<double>(path_.size() - 1);
     return std::max<std::size_t>(static_cast<std::size_t>(std::ceil(share * whole_way)), 1);

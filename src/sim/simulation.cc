@@ -4,6 +4,7 @@
 #include <cmath>
 #include <iterator>
 #include <limits>
+#include <optional>
 #include <queue>
 
 namespace protean {
@@ -26,10 +27,15 @@ constexpr std::uint64_t kOutputStream = std::uint64_t{1} << 40;  // + request
 class World : public Executor, public TokenSink {
  public:
   World(const SimulationConfig& config, std::span<const TraceRequest> trace)
-      : config_(config), trace_(trace), engine_(config.engine, *this, *this) {}
+      : config_(config), trace_(trace), engine_(config.engine, *this, *this) {
+    if (config.engine.morph) {
+      morphs_.emplace(*config.engine.morph, config.morph_cost, config.seed);
+    }
+  }
 
   SimulationReport run() {
-    while (next_arrival_ < trace_.size() || !heap_.empty()) {
+    while (next_arrival_ < trace_.size() || !heap_.empty() ||
+           (morphs_ && engine_.next_deadline_ns())) {
       if (const auto deadline_ns = engine_.next_deadline_ns();
           deadline_ns && *deadline_ns < next_event_ns()) {
         now_ns_ = std::max(now_ns_, *deadline_ns);
@@ -41,6 +47,10 @@ class World : public Executor, public TokenSink {
         Event event = heap_.top().event;
         heap_.pop();
         now_ns_ = event.at_ns;
+        const auto* ready = std::get_if<MorphReady>(&event.what);
+        if (ready != nullptr && !morphs_->is_wanted(ready->id)) {
+          continue;
+        }
         engine_.handle(std::move(event));
       }
     }
@@ -48,10 +58,17 @@ class World : public Executor, public TokenSink {
     return std::move(report_);
   }
 
-  void prepare(MorphId, const MorphStep&) override {}
-  void commit(MorphId) override {}
-  void abort(MorphId) override {}
-  void move_blocks(std::vector<BlockMove>) override {}
+  void prepare(MorphId id, const MorphStep& step) override {
+    MorphModel::Ready ready = morphs_->prepare(id, step, now_ns_);
+    push(ready.at_ns, std::move(ready.event));
+  }
+  void commit(MorphId id) override {
+    push(std::max(executor_free_ns_, now_ns_), morphs_->commit(id));
+  }
+  void abort(MorphId id) override { morphs_->abort(id); }
+  void move_blocks(std::vector<BlockMove> moves) override {
+    executor_free_ns_ = std::max(executor_free_ns_, now_ns_) + morphs_->moving_ns(moves.size());
+  }
   void start(StepPlan plan) override {
     StepResult result{.id = plan.id};
     result.sampled.resize(plan.samples.size());
@@ -64,11 +81,15 @@ class World : public Executor, public TokenSink {
     }
     // Steps execute one after the other, however many are started.
     executor_free_ns_ = std::max(executor_free_ns_, now_ns_) +
-                        std::llround(predict_us(config_.step_cost, plan) * kNsPerUs);
+                        std::llround(predict_us(config_.step_cost, plan) * kNsPerUs) +
+                        (morphs_ ? morphs_->reading_ns() : 0);
     push(executor_free_ns_, StepDone{std::move(result)});
   }
 
   void emit(OutputBatch batch) override {
+    if (batch.form != nullptr) {
+      report_.forms.push_back({batch.at_ns, batch.form});
+    }
     for (const Output& output : batch.outputs) {
       if (const auto* finished = std::get_if<Finished>(&output)) {
         report_.finished.push_back(
@@ -134,6 +155,7 @@ class World : public Executor, public TokenSink {
 
   const SimulationConfig config_;
   const std::span<const TraceRequest> trace_;
+  std::optional<MorphModel> morphs_;
   Engine engine_;
   std::size_t next_arrival_ = 0;
   TimeNs now_ns_ = 0;
@@ -159,6 +181,16 @@ std::string to_csv(const SimulationReport& report) {
                    record.usage.cached_tokens, record.usage.output_tokens, record.usage.preemptions,
                    record.times.arrived_ns, record.times.scheduled_ns, record.times.first_token_ns,
                    record.times.finished_ns);
+  }
+  return csv;
+}
+
+std::string forms_to_csv(const SimulationReport& report) {
+  std::string csv = "at_ns,layers,kv_blocks,swaps_down,swaps_up,failures\n";
+  for (const auto& [at_ns, status] : report.forms) {
+    fmt::format_to(std::back_inserter(csv), "{},{},{},{},{},{}\n", at_ns,
+                   precision_label(status->form), status->form.kv.blocks, status->swaps_down_total,
+                   status->swaps_up_total, status->failures_total);
   }
   return csv;
 }

@@ -18,6 +18,13 @@ MorphHandlers complete(MorphHandlers handlers) {
   return handlers;
 }
 
+// A budget that the system cannot give shows now and not in the first burst, and no swap has to
+// wait for fresh pages.
+Status back_all(cpu::PagePool& pool) {
+  Result<cpu::PageRange> all = cpu::PageRange::reserve(pool, pool.pages());
+  return all ? all->attach(pool.pages()) : all.error();
+}
+
 }  // namespace
 
 Result<std::unique_ptr<CpuWorker>> CpuWorker::create(const WorkerOptions& options,
@@ -63,6 +70,9 @@ Result<CpuWorker::Pages> CpuWorker::make_pages(const WorkerOptions& options,
                       format_bytes(weights * budget.page_bytes), options.form.kv.blocks,
                       format_bytes(kv * budget.page_bytes),
                       format_bytes(budget.pages * budget.page_bytes));
+  }
+  if (const Status backed = back_all(**pool); !backed) {
+    return backed.error();
   }
   Result<std::unique_ptr<KvStore>> store = KvStore::create(spec, options.form.kv, **pool);
   if (!store) {

@@ -19,8 +19,9 @@ namespace {
 constexpr std::int64_t kSmallestPageBytes = 4 * kKiB;
 constexpr std::int64_t kHugePageBytes = 2 * kMiB;
 constexpr std::int64_t kLargestPageBytes = kGiB;
-// Mapped at once: a millisecond of page tables, or some of zeroing.
-constexpr std::int64_t kPieceBytes = 16 * kMiB;
+// Mapped at once beside steps: a millisecond of page tables, or some of zeroing. Else as much as
+// there is, because each call that makes pages huge waits for all processors once.
+constexpr std::int64_t kPieceBytes = 8 * kMiB;
 constexpr int kCollapse = 25;  // MADV_COLLAPSE, which Debian 12's headers do not have yet
 
 Error refused(std::int64_t bytes, std::string_view what, std::string_view advice) {
@@ -265,7 +266,8 @@ Status PageRange::attach(std::int64_t pages, const MayGoOn& may_go_on) {
   if (!borrowed) {
     return borrowed.error();
   }
-  const std::int64_t piece = std::max<std::int64_t>(1, kPieceBytes / pool_->page_bytes());
+  const std::int64_t piece =
+      may_go_on ? std::max<std::int64_t>(1, kPieceBytes / pool_->page_bytes()) : pages;
   Status done;
   std::int64_t place = pages_;
   for (const PageRun& run : *borrowed) {

@@ -1,0 +1,82 @@
+#include "sim/morph_model.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/check.h"
+#include "control/plan_morph.h"
+#include "cost/memory.h"
+
+namespace protean {
+
+MorphModel::MorphModel(const MorphConfig& config, const MorphCost& cost, std::uint64_t seed)
+    : config_(config), cost_(cost), random_(seed), form_(config.start) {
+  read_weights();
+}
+
+std::int64_t MorphModel::free_pages() const {
+  const FormBounds& bounds = config_.bounds;
+  std::int64_t free =
+      bounds.budget.pages - form_pages(bounds.spec, form_, bounds.budget.page_bytes);
+  for (const auto& [id, prepared] : prepared_) {
+    free -= prepared.pages;
+  }
+  return free;
+}
+
+void MorphModel::read_weights() {
+  double bytes = 0;
+  for (const LayerPrecision& layer : form_.layer_precision) {
+    for (const LayerHalf half : kLayerHalves) {
+      bytes += static_cast<double>(half_bytes(config_.bounds.spec, half, layer.of(half)));
+    }
+  }
+  reading_ns_ = cost_.weight_bytes_per_us > 0
+                    ? std::llround(bytes / cost_.weight_bytes_per_us * kNsPerUs)
+                    : 0;
+}
+
+MorphModel::Ready MorphModel::prepare(MorphId id, const MorphStep& step, TimeNs now_ns) {
+  const FormBounds& bounds = config_.bounds;
+  const std::int64_t pages = pages_to_prepare(bounds.spec, form_, step, bounds.budget.page_bytes);
+  check(pages <= free_pages(), "what is prepared finds its pages");
+  random_ = random_ * 6364136223846793005ULL + 1442695040888963407ULL;
+  const bool fails = static_cast<double>(random_ >> 11) * 0x1.0p-53 < cost_.failure_probability;
+  double copying_us = cost_.page_us * static_cast<double>(pages);
+  if (const auto* swap = std::get_if<SwapHalf>(&step)) {
+    copying_us = static_cast<double>(half_bytes(bounds.spec, swap->half, swap->to)) /
+                 cost_.copy_bytes_per_us;
+  }
+  copier_free_ns_ =
+      std::max(copier_free_ns_, now_ns) + std::llround(copying_us * static_cast<double>(kNsPerUs));
+  Ready ready{.at_ns = copier_free_ns_, .event = {.id = id}};
+  if (fails) {
+    ready.event.failure = make_error(ErrorCode::kCorrupt, "the variant is damaged, as simulated");
+  } else {
+    prepared_[id] = {.step = step, .pages = pages};
+  }
+  return ready;
+}
+
+MorphDone MorphModel::commit(MorphId id) {
+  const auto found = prepared_.find(id);
+  check(found != prepared_.end(), "what is committed was prepared");
+  form_ = after(std::move(form_), found->second.step);
+  prepared_.erase(found);
+  check(free_pages() >= 0, "a form fits its device");
+  read_weights();
+  return {.id = id, .pages_free = free_pages()};
+}
+
+void MorphModel::abort(MorphId id) {
+  prepared_.erase(id);
+  aborted_.insert(id);
+}
+
+TimeNs MorphModel::moving_ns(std::size_t blocks) const {
+  const auto bytes = static_cast<double>(blocks) *
+                     static_cast<double>(kv_block_bytes(config_.bounds.spec, form_.kv));
+  return std::llround(bytes / cost_.copy_bytes_per_us * kNsPerUs);
+}
+
+}  // namespace protean
