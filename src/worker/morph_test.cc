@@ -277,7 +277,7 @@ TEST(Morph, AbortGivesPagesBackAtAnyTime) {
   EXPECT_FALSE(scene.ear.ready(shrunk).failure);
   scene.worker().abort(MorphId{shrunk});
   scene.worker().abort(MorphId{shrunk});  // also of what is no longer there
-  EXPECT_EQ(scene.counted_free_pages(), scene.free_pages());
+  scene.apply(swap_of(2, LayerHalf::kAttention, Precision::kBf16));  // counts the free pages
   EXPECT_FALSE(scene.ear.heard_of(queued));
   EXPECT_FALSE(scene.ear.heard_of(copying));
   EXPECT_FALSE(scene.ear.heard_of(behind));
@@ -329,7 +329,7 @@ TEST(Morph, PagesAreConservedInAStorm) {
   for (int round = 0; round < kRounds; ++round) {
     std::vector<std::pair<std::uint64_t, MorphStep>> under_way;
     for (int i = below(4); i >= 0; --i) {
-      MorphStep step = ResizeKv{20 + below(60)};
+      MorphStep step = ResizeKv{below(8) == 0 ? 100'000 : 20 + below(60)};
       if (i > 0) {
         step = swap_of(below(3), kLayerHalves[random() % 2], ladder[random() % 4]);
       }
