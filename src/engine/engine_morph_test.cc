@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "engine/engine.h"
-#include "engine/held_device_for_test.h"
+#include "engine/morph_scene_for_test.h"
 
 // One morph at a time through an engine whose device answers when the test says so.
 
@@ -13,79 +13,6 @@ namespace protean {
 namespace {
 
 using Log = std::vector<std::string>;
-
-struct EngineMorph : testing::Test {
-  explicit EngineMorph(const MorphConfig& config = morph_for_test(10))
-      : morph(config), device(config), engine(engine_for_test(config), device, sink) {}
-
-  void send(auto what) { engine.handle({now_ns += kNsPerMs, std::move(what)}); }
-  static Request request(std::uint64_t id, int prompt, int output) {
-    Request made;
-    made.id = RequestId{id};
-    made.max_tokens = output;
-    for (int i = 0; i < prompt; ++i) {
-      made.prompt.push_back(static_cast<TokenId>(id * 1000) + i);
-    }
-    return made;
-  }
-  static FormWish layers(Precision first, Precision second) {
-    return {.layers = {{first, first}, {second, second}}};
-  }
-  Result<Morph> wish(FormWish wished) {
-    send(WantForm{++wishes, std::move(wished)});
-    const WishAnswered& answer = std::get<WishAnswered>(sink.outputs.back());
-    EXPECT_EQ(answer.wish_id, wishes);
-    return answer.morph;
-  }
-  std::string error(FormWish wished) {
-    const Result<Morph> answer = wish(std::move(wished));
-    return answer.ok() ? "granted" : answer.error().message;
-  }
-  void ready(std::size_t n = 0) { send(device.ready(n)); }
-  void fail(std::size_t n, const std::string& why) {
-    send(device.ready(n, Error{ErrorCode::kInternal, why}));
-  }
-  // Commits and moves before the next step.
-  void apply() {
-    while (!device.work.empty() && !std::holds_alternative<StepPlan>(device.work.front())) {
-      if (const auto done = device.apply_next()) {
-        send(*done);
-      }
-    }
-  }
-  StepPlan next_plan() {
-    apply();
-    return std::get<StepPlan>(device.work.front());
-  }
-  void end_step(TokenId token = 7) {
-    const StepPlan plan = next_plan();
-    device.work.pop_front();
-    send(StepDone{{.id = plan.id, .sampled = std::vector<TokenId>(plan.samples.size(), token)}});
-  }
-  // Everything that can happen without a failure, until nothing more does.
-  void settle() {
-    for (int i = 0; i < 10'000 && !(device.preparing.empty() && device.work.empty()); ++i) {
-      if (!device.preparing.empty()) {
-        ready();
-      } else if (std::holds_alternative<StepPlan>(device.work.front())) {
-        end_step();
-      } else {
-        apply();
-      }
-    }
-    ASSERT_TRUE(device.work.empty()) << "no end in sight";
-  }
-  std::ptrdiff_t place(const std::string& entry) const {
-    return std::find(device.log.begin(), device.log.end(), entry) - device.log.begin();
-  }
-
-  const MorphConfig morph;
-  HeldDevice device;
-  MorphSink sink;
-  Engine engine;
-  TimeNs now_ns = 0;
-  std::uint64_t wishes = 0;
-};
 
 TEST_F(EngineMorph, PreparesAheadAndCommitsInOrderWhateverIsReadyFirst) {
   const auto granted = wish(layers(Precision::kW4, Precision::kBf16));

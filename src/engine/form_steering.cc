@@ -110,7 +110,10 @@ void FormSteering::decide() {
   if (now_ns_ < not_before_ns_) {
     return;
   }
-  const std::optional<Wanted> wanted = policy_.decide(monitor_.signals(now_ns_), run_.wanted());
+  std::optional<Wanted> wanted = policy_.decide(monitor_.signals(now_ns_), run_.wanted());
+  if (!wanted && !run_.busy() && run_.committed() != policy_.path().front()) {
+    wanted = all_blocks();
+  }
   if (!wanted || wanted->form == run_.wanted() ||
       (wanted->form.kv.blocks < run_.committed().kv.blocks &&
        wanted->form.kv.blocks < scheduler_.largest_need())) {
@@ -125,6 +128,12 @@ void FormSteering::decide() {
   }
   morph->reason = wanted->reason;
   run_.retarget(*morph, false, now_ns_);
+}
+
+// A morph that was called off or failed may have ended with fewer blocks than there is room for.
+std::optional<Wanted> FormSteering::all_blocks() const {
+  Result<Form> form = form_of({});
+  return form.ok() ? std::optional(Wanted{*std::move(form), "pages lie idle"}) : std::nullopt;
 }
 
 WishAnswered FormSteering::on(const WantForm& want) {
@@ -194,8 +203,11 @@ Result<Form> FormSteering::form_of(const FormWish& wish) const {
   }
   const std::int64_t pages =
       budget.pages - budget.reserve - weight_pages(spec, form, budget.page_bytes);
-  const std::int64_t fitting = std::min(
+  std::int64_t fitting = std::min(
       pages <= 0 ? 0 : kv_blocks_in(spec, form.kv, pages, budget.page_bytes), largest_kv_blocks_);
+  if (config_.bounds.most_kv_blocks > 0) {
+    fitting = std::min(fitting, config_.bounds.most_kv_blocks);
+  }
   form.kv.blocks = wish.kv_blocks.value_or(fitting);
   if (wish.kv_blocks && *wish.kv_blocks <= 0) {
     return refused("{} KV blocks; it may have 1 to {}", *wish.kv_blocks, largest_kv_blocks_);

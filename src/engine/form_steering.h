@@ -65,6 +65,7 @@ class FormSteering {
   void advance(bool quiet);
   bool at_rest() const;
   void decide();
+  std::optional<Wanted> all_blocks() const;
   void hold_back(TimeNs for_ns) { not_before_ns_ = now_ns_ + for_ns; }
   Status check_layers(const FormWish& wish) const;
   Result<Form> form_of(const FormWish& wish) const;

@@ -110,10 +110,12 @@ void MorphRun::on(const MorphReady& ready, TimeNs now_ns) {
 }
 
 void MorphRun::on(const MorphDone& done, TimeNs now_ns) {
-  check(!committed_steps_.empty() && committed_steps_.front().record.id == done.id.value,
-        "commits are done in order");
-  Step step = std::move(committed_steps_.front());
-  committed_steps_.pop_front();
+  const auto found =
+      std::find_if(committed_steps_.begin(), committed_steps_.end(),
+                   [&](const Step& step) { return step.record.id == done.id.value; });
+  check(found != committed_steps_.end(), "each commit is done once");
+  Step step = std::move(*found);
+  committed_steps_.erase(found);
   if (const auto* swap = std::get_if<SwapHalf>(&step.record.step)) {
     const LayerPrecision& before = reached_.layer_precision[static_cast<std::size_t>(swap->layer)];
     ++(swap->to > before.of(swap->half) ? totals_.swaps_down : totals_.swaps_up);

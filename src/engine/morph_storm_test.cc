@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -16,7 +18,8 @@
 // Random forms under random load, against KV that knows what it holds and a device that counts its
 // pages. Checked all the time: pages are conserved and the budget is kept (invariant 1), every form
 // on the way is legal and fits (3), nothing is lost for want of KV (4), no prefix of another
-// precision is reused (5), everything accepted ends once (7).
+// precision is reused (5), everything accepted ends once (7); and afterwards that the same events
+// give the same decisions (6).
 
 namespace protean {
 namespace {
@@ -32,6 +35,49 @@ struct StormCoverage {
   std::int64_t refused_wishes = 0;
 };
 
+// Writes down all that an engine decides, and hands it on if there is somebody.
+class Decisions : public Executor {
+ public:
+  explicit Decisions(Executor* next) : next_(next) {}
+  void start(StepPlan plan) override {
+    lines.push_back(fmt::format("start {} tokens {} blocks {}", plan.id.value,
+                                fmt::join(plan.tokens, " "), fmt::join(plan.blocks, " ")));
+    if (next_ != nullptr) {
+      next_->start(std::move(plan));
+    }
+  }
+  void prepare(MorphId id, const MorphStep& step) override {
+    lines.push_back(fmt::format("prepare {} {}", id.value, to_string(step)));
+    if (next_ != nullptr) {
+      next_->prepare(id, step);
+    }
+  }
+  void commit(MorphId id) override {
+    lines.push_back(fmt::format("commit {}", id.value));
+    if (next_ != nullptr) {
+      next_->commit(id);
+    }
+  }
+  void abort(MorphId id) override {
+    lines.push_back(fmt::format("abort {}", id.value));
+    if (next_ != nullptr) {
+      next_->abort(id);
+    }
+  }
+  void move_blocks(std::vector<BlockMove> moves) override {
+    for (const BlockMove& move : moves) {
+      lines.push_back(fmt::format("move {} to {}", move.from, move.to));
+    }
+    if (next_ != nullptr) {
+      next_->move_blocks(std::move(moves));
+    }
+  }
+  std::vector<std::string> lines;
+
+ private:
+  Executor* next_;
+};
+
 class Storm {
  public:
   Storm(unsigned seed, StormCoverage& coverage)
@@ -41,7 +87,8 @@ class Storm {
         engine_config_(with_depth(morph_, 1 + seed % 4)),
         device_(morph_),
         kv_(engine_config_.scheduler),
-        engine_(engine_config_, device_, sink_) {
+        decisions_(&device_),
+        engine_(engine_config_, decisions_, sink_) {
     device_.on_moves = [this](const std::vector<BlockMove>& moves) {
       coverage_.moved_blocks += std::ssize(moves);
       std::for_each(moves.begin(), moves.end(), [this](const auto& move) { kv_.move(move); });
@@ -77,7 +124,10 @@ class Storm {
     return config;
   }
   int below(int n) { return static_cast<int>(random_() % static_cast<unsigned>(n)); }
-  void send(auto what) { engine_.handle({now_ns_ += below(2) * kNsPerMs, std::move(what)}); }
+  void send(auto what) {
+    events_.push_back({now_ns_ += below(2) * kNsPerMs, std::move(what)});
+    engine_.handle(events_.back());
+  }
 
   void happen() {
     const int what = below(100);
@@ -203,6 +253,19 @@ class Storm {
     ASSERT_FALSE(testing::Test::HasFailure());
     ASSERT_TRUE(engine_.idle()) << "no end in sight";
     expect_ended();
+    expect_replayed();
+  }
+
+  // The same events, the same decisions (invariant 6).
+  void expect_replayed() {
+    Decisions again(nullptr);
+    MorphSink heard;
+    Engine engine(engine_config_, again, heard);
+    for (const Event& event : events_) {
+      engine.handle(event);
+    }
+    EXPECT_TRUE(again.lines == decisions_.lines);
+    EXPECT_EQ(heard.outputs.size(), sink_.outputs.size());
   }
 
   void expect_ended() {
@@ -244,6 +307,8 @@ class Storm {
   const EngineConfig engine_config_;
   HeldDevice device_;
   SimulatedKv kv_;
+  Decisions decisions_;
+  std::vector<Event> events_;
   MorphSink sink_;
   Engine engine_;
   Clients clients_;

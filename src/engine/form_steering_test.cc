@@ -1,0 +1,148 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+
+#include "engine/morph_scene_for_test.h"
+
+// What the policy's wishes come to.
+
+namespace protean {
+namespace {
+
+MorphConfig hasty() {
+  MorphConfig config = morph_for_test(10, MorphMode::kBalanced);
+  config.policy.entry_window_ns = 10 * kNsPerMs;
+  config.policy.queue_delay_ns = 5 * kNsPerMs;
+  config.policy.release_window_ns = 50 * kNsPerMs;
+  config.decide_every_ns = 2 * kNsPerMs;
+  config.max_moves_per_step = 1;
+  return config;
+}
+
+struct Steering : EngineMorph {
+  Steering() : EngineMorph(hasty()) {}
+
+  void tick() {
+    now_ns = std::max(now_ns, engine.next_deadline_ns().value_or(now_ns) - kNsPerMs);
+    send(Tick{});
+  }
+  bool any_failure_has(const std::string& words) const {
+    const auto& history = sink.form->history;
+    return std::any_of(history.begin(), history.end(), [&](const MorphRecord& record) {
+      return record.failure.find(words) != std::string::npos;
+    });
+  }
+  // Six sequences that want 36 blocks, until the form has changed for them.
+  void lower_under_load() {
+    for (std::uint64_t id = 1; id <= 6; ++id) {
+      send(Arrival{request(id, 24, 24)});
+    }
+    for (int i = 0; i < 200 && device.form().kv.blocks <= 30; ++i) {
+      if (!device.preparing.empty()) {
+        ready();
+      } else {
+        end_step();
+      }
+    }
+    ASSERT_GT(device.form().kv.blocks, 30);
+  }
+};
+
+TEST_F(Steering, ABurstIsServedAtLowerPrecisionAndAllComesBack) {
+  EXPECT_EQ(engine.next_deadline_ns(), std::nullopt);
+  lower_under_load();
+  settle();
+  EXPECT_EQ(sink.all<Finished>().size(), 6U);
+  EXPECT_NE(device.form(), morph.start);
+  for (int i = 0; i < 10'000 && device.form() != morph.start; ++i) {  // nothing runs any more
+    tick();
+    settle();
+  }
+  EXPECT_EQ(device.form(), morph.start);
+  EXPECT_EQ(sink.form->wanted, morph.start);
+  EXPECT_GT(sink.form->swaps_down_total, 0);
+  EXPECT_EQ(sink.form->swaps_up_total, sink.form->swaps_down_total);
+  EXPECT_NE(sink.form->history.front().reason.find("blocks are short"), std::string::npos);
+  tick();
+  EXPECT_EQ(engine.next_deadline_ns(), std::nullopt) << "who is at rest is left alone";
+}
+
+TEST_F(Steering, AShrinkIsCalledOffWhenItsBlocksAreWantedAgain) {
+  lower_under_load();
+  for (std::uint64_t id = 1; id <= 6; ++id) {
+    send(Cancel{RequestId{id}});
+  }
+  settle();
+  for (std::uint64_t id = 11; id <= 13; ++id) {  // in the newest blocks, which come last
+    send(Arrival{request(id, 8, 56)});
+  }
+  const auto shrinking = [&] {
+    return sink.form->wanted.kv.blocks < sink.observation.kv_blocks && device.preparing.empty();
+  };
+  for (int i = 0; i < 40 && !shrinking(); ++i) {
+    now_ns += 20 * kNsPerMs;
+    end_step();
+  }
+  ASSERT_TRUE(shrinking());
+  const std::int64_t before = sink.observation.kv_blocks;
+  for (std::uint64_t id = 21; id <= 25; ++id) {
+    send(Arrival{request(id, 40, 10)});
+  }
+  EXPECT_TRUE(any_failure_has("called off"));
+  EXPECT_EQ(sink.form->wanted.kv.blocks, before);
+  EXPECT_EQ(sink.form->failures_total, 0);
+  settle();
+  EXPECT_EQ(sink.all<Finished>().size(), 6U + 8U);
+}
+
+TEST_F(Steering, WhatOnlyALargerKvCouldHoldFailsWhenNoneCanBeHad) {
+  MorphConfig config = morph_for_test(5, MorphMode::kBalanced);
+  config.policy = morph.policy;
+  HeldDevice broken(config);
+  MorphSink heard;
+  Engine alone(engine_for_test(config), broken, heard);
+  alone.handle({now_ns, Arrival{request(1, 50, 4)}});  // 7 blocks
+  ASSERT_EQ(heard.all<Accepted>().size(), 1U);
+  int ticks = 0;
+  for (; heard.all<Finished>().empty() && ticks < 100'000; ++ticks) {
+    if (!broken.preparing.empty()) {
+      alone.handle({now_ns, broken.ready(0, Error{ErrorCode::kInternal, "no such variant"})});
+      continue;
+    }
+    ASSERT_TRUE(alone.next_deadline_ns().has_value());
+    now_ns = *alone.next_deadline_ns();
+    alone.handle({now_ns, Tick{}});
+  }
+  ASSERT_EQ(heard.all<Finished>().size(), 1U);
+  EXPECT_EQ(heard.all<Finished>()[0].reason, FinishReason::kFailed);
+  EXPECT_NE(heard.all<Finished>()[0].failure.find("larger KV cache"), std::string::npos);
+  EXPECT_GE(now_ns, config.larger_kv_within_ns);
+  EXPECT_GT(heard.form->failures_total, 2) << "it was tried";
+  EXPECT_LT(heard.form->failures_total, 10) << "at growing intervals";
+  EXPECT_TRUE(alone.idle());
+}
+
+TEST_F(Steering, AnOperatorsFormStaysUntilItIsReleased) {
+  ASSERT_TRUE(wish(layers(Precision::kW4, Precision::kW4)).ok());
+  settle();
+  const Form wished = device.form();
+  for (int i = 0; i < 50; ++i) {
+    now_ns += 20 * kNsPerMs;
+    send(Tick{});
+  }
+  EXPECT_EQ(device.form(), wished);
+  EXPECT_EQ(engine.next_deadline_ns(), std::nullopt);
+  const auto released = wish({.release = true});
+  ASSERT_TRUE(released.ok());
+  EXPECT_TRUE(released->steps.empty());
+  EXPECT_FALSE(sink.form->pinned);
+  for (int i = 0; i < 10'000 && device.form() != morph.start; ++i) {
+    tick();
+    settle();
+  }
+  EXPECT_EQ(device.form(), morph.start);
+}
+
+}  // namespace
+}  // namespace protean
