@@ -44,6 +44,7 @@ void add_chat(CLI::App& root, int& exit_code);
 void add_inspect(CLI::App& root, int& exit_code);
 void add_eval(CLI::App& root, int& exit_code);
 void add_quantize(CLI::App& root, int& exit_code);
+void add_profile(CLI::App& root, int& exit_code);
 void add_make_model(CLI::App& root, int& exit_code);
 
 // A number from least to most; unlike CLI11's own Range it refuses NaN.

@@ -1,10 +1,9 @@
-#include <algorithm>
 #include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "apps/eval_documents.h"
+#include "apps/calibration_text.h"
 #include "apps/machine.h"
 #include "apps/model_files.h"
 #include "apps/options.h"
@@ -64,37 +63,6 @@ Result<QuantizeOptions> quantize_options(const QuantizeCommand& command) {
   return valid.ok() ? Result<QuantizeOptions>(options) : valid.error();
 }
 
-// Windows of equal length, evenly over all of the text.
-Result<std::vector<std::vector<TokenId>>> calibration_text(const QuantizeCommand& command,
-                                                           const Tokenizer& tokenizer) {
-  const auto documents = read_documents(command.calibrate, "", tokenizer);
-  if (!documents.ok()) {
-    return documents.error();
-  }
-  std::vector<std::span<const TokenId>> windows;
-  const auto length = static_cast<std::size_t>(command.sequence_length);
-  for (const Document& document : *documents) {
-    for (std::size_t at = 0; at < document.tokens.size(); at += length) {
-      const std::size_t end = std::min(document.tokens.size(), at + length);
-      // The rest of a longer document would be read without the words before it.
-      if (at == 0 || end - at == length) {
-        windows.emplace_back(std::span(document.tokens).subspan(at, end - at));
-      }
-    }
-  }
-  if (windows.empty()) {
-    return make_error(ErrorCode::kInvalidArgument, "{} holds no text to calibrate by",
-                      command.calibrate);
-  }
-  const std::size_t count = std::min(windows.size(), static_cast<std::size_t>(command.samples));
-  std::vector<std::vector<TokenId>> sequences;
-  for (std::size_t i = 0; i < count; ++i) {
-    const std::span<const TokenId> window = windows[i * windows.size() / count];
-    sequences.emplace_back(window.begin(), window.end());
-  }
-  return sequences;
-}
-
 Status quantize(const QuantizeCommand& command) {
   const auto options = quantize_options(command);
   if (!options.ok()) {
@@ -119,7 +87,8 @@ Status quantize(const QuantizeCommand& command) {
   }
   QuantizeJob job{.source = command.model.model, .options = *options};
   if (calibrated) {
-    auto sequences = calibration_text(command, *files->tokenizer);
+    auto sequences = read_windows(command.calibrate, *files->tokenizer,
+                                  {command.samples, command.sequence_length});
     if (!sequences.ok()) {
       return sequences.error();
     }

@@ -5,14 +5,12 @@
 #include <utility>
 
 #include "base/check.h"
-#include "base/units.h"
 #include "device/cpu/bf16.h"
+#include "model/one_layer_kv.h"
 #include "model/weights.h"
 
 namespace protean {
 namespace {
-
-constexpr int kBlockTokens = 16;
 
 class Collector final : public InputObserver {
  public:
@@ -34,32 +32,6 @@ std::size_t longest_of(const std::vector<std::vector<TokenId>>& sequences) {
   }
   return longest;
 }
-
-// KV of one layer for one sequence at a time: blocks in order.
-struct OneLayerKv {
-  cpu::Region memory;
-  cpu::KvLayer layer;
-  std::vector<BlockId> blocks;
-
-  static Result<OneLayerKv> create(const ModelSpec& spec, std::size_t tokens) {
-    OneLayerKv kv;
-    kv.blocks.resize((tokens + kBlockTokens - 1) / kBlockTokens);
-    std::iota(kv.blocks.begin(), kv.blocks.end(), BlockId{0});
-    kv.layer = {.element = cpu::KvElement::kBf16,
-                .kv_heads = spec.attention.kv_heads,
-                .head_dim = spec.attention.head_dim,
-                .block_tokens = kBlockTokens};
-    kv.layer.block_stride_bytes = kv.layer.kv_heads * kv.layer.slot_bytes();
-    Result<cpu::Region> region =
-        cpu::Region::map(std::ssize(kv.blocks) * kv.layer.block_stride_bytes);
-    if (!region) {
-      return region.error();
-    }
-    kv.memory = std::move(*region);
-    kv.layer.base = kv.memory.data();
-    return kv;
-  }
-};
 
 }  // namespace
 
@@ -114,7 +86,7 @@ Status Calibration::run(const LayerTensors& layer, LayerStatistics* statistics) 
   ModelWeights weights;
   weights.layers.resize(1);
   const Status loaded = load_layer(weights, layer, 0, LayerPrecision{});
-  Result<OneLayerKv> kv = OneLayerKv::create(layer.spec(), longest);
+  Result<OneLayerKv> kv = OneLayerKv::create(layer.spec(), longest, cpu::KvElement::kBf16);
   Result<Scratch> scratch = Scratch::create(layer.spec(), static_cast<int>(longest), 1);
   if (!loaded || !kv || !scratch) {
     return !loaded ? loaded.error() : !kv ? kv.error() : scratch.error();

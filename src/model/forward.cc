@@ -86,6 +86,15 @@ void Forward::run_layers(const ForwardBatch& batch, LayerRange range) const {
   }
 }
 
+void Forward::run_half(const ForwardBatch& batch, int layer, LayerHalf half) const {
+  check(layer >= 0 && layer < static_cast<int>(parts_.weights->layers.size()), "the layer exists");
+  if (half == LayerHalf::kAttention) {
+    attend(batch, layer);
+  } else {
+    feed_forward(batch, layer);
+  }
+}
+
 std::span<float> Forward::residual(std::int64_t rows) const {
   check(rows <= parts_.scratch->max_rows_, "rows are in the scratch");
   return rows_of(parts_.scratch->residual_, rows, parts_.spec->hidden);

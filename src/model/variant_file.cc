@@ -335,12 +335,7 @@ Result<VariantHeader> VariantHeader::parse(std::span<const std::byte> bytes) {
   return header;
 }
 
-Status write_variant(const fs::path& path, const ModelIdentity& model, const HalfVariant& which,
-                     std::span<const std::byte> body) {
-  const VariantHeader header{.model = model,
-                             .which = which,
-                             .body_bytes = std::ssize(body),
-                             .body_checksum = body_hash(body)};
+Status write_whole(const fs::path& path, std::initializer_list<std::span<const std::byte>> pieces) {
   const auto failed = [&](const Error& error) {
     return make_error(error.code, "cannot write {}: {}", path.string(), error.message);
   };
@@ -348,16 +343,25 @@ Status write_variant(const fs::path& path, const ModelIdentity& model, const Hal
   if (!file) {
     return failed(file.error());
   }
-  if (const Status written = write_all(file->get(), header.encode()); !written) {
-    return failed(written.error());
-  }
-  if (const Status written = write_all(file->get(), body); !written) {
-    return failed(written.error());
+  for (const std::span<const std::byte> piece : pieces) {
+    if (const Status written = write_all(file->get(), piece); !written) {
+      return failed(written.error());
+    }
   }
   if (const Status finished = file->finish(path); !finished) {
     return failed(finished.error());
   }
   return {};
+}
+
+Status write_variant(const fs::path& path, const ModelIdentity& model, const HalfVariant& which,
+                     std::span<const std::byte> body) {
+  const VariantHeader header{.model = model,
+                             .which = which,
+                             .body_bytes = std::ssize(body),
+                             .body_checksum = body_hash(body)};
+  const auto bytes = header.encode();
+  return write_whole(path, {bytes, body});
 }
 
 Status read_variant(const fs::path& path, const ModelIdentity& model, const HalfVariant& which,

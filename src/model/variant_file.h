@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <initializer_list>
 #include <span>
 #include <string>
 
@@ -41,8 +42,12 @@ struct VariantHeader {
   static Result<VariantHeader> parse(std::span<const std::byte> bytes);
 };
 
-// Writes one half of a layer so that the file is there whole or not at all, whoever else writes it
-// at the same time. When it returns, the file is on disk.
+// Writes a file that is there whole or not at all, whoever else writes it at the same time. When it
+// returns, the file is on disk.
+Status write_whole(const std::filesystem::path& path,
+                   std::initializer_list<std::span<const std::byte>> pieces);
+
+// The same with one half of a layer behind its header.
 Status write_variant(const std::filesystem::path& path, const ModelIdentity& model,
                      const HalfVariant& which, std::span<const std::byte> body);
 

@@ -219,20 +219,29 @@ void ReferenceModel::feed_forward(const Layer& layer, std::vector<Vector>& resid
   }
 }
 
-std::vector<std::vector<double>> ReferenceModel::hidden(std::span<const TokenId> tokens) const {
+std::vector<std::vector<std::vector<double>>> ReferenceModel::streams(
+    std::span<const TokenId> tokens) const {
   std::vector<Vector> residual;
   for (const TokenId token : tokens) {
     const auto begin = embedding_.values.begin() + std::ptrdiff_t{token} * spec_.hidden;
     residual.emplace_back(begin, begin + spec_.hidden);
   }
+  std::vector<std::vector<Vector>> streams = {residual};
   for (std::size_t layer = 0; layer < layers_.size(); ++layer) {
     attend(layers_[layer], static_cast<int>(layer), residual);
+    streams.push_back(residual);
     feed_forward(layers_[layer], residual);
+    streams.push_back(residual);
   }
-  for (Vector& row : residual) {
+  return streams;
+}
+
+std::vector<std::vector<double>> ReferenceModel::hidden(std::span<const TokenId> tokens) const {
+  std::vector<Vector> rows = streams(tokens).back();
+  for (Vector& row : rows) {
     row = norm(row, final_norm_);
   }
-  return residual;
+  return rows;
 }
 
 std::vector<std::vector<double>> ReferenceModel::logits(std::span<const TokenId> tokens) const {

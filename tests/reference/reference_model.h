@@ -16,6 +16,10 @@ class ReferenceModel {
   // Matrices are rounded to bf16 first when the served model keeps them so.
   ReferenceModel(const Checkpoint& checkpoint, bool bf16_matrices);
 
+  // The residual stream before each half of a layer and after the last: [halves +
+  // 1][tokens][hidden].
+  std::vector<std::vector<std::vector<double>>> streams(std::span<const TokenId> tokens) const;
+
   // What the last layer gives for each token, normalised: [tokens][hidden].
   std::vector<std::vector<double>> hidden(std::span<const TokenId> tokens) const;
 

@@ -1,0 +1,97 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/result.h"
+#include "device/cpu/team.h"
+#include "model/forward.h"
+#include "model/one_layer_kv.h"
+#include "model/rope_table.h"
+#include "model/weights.h"
+
+namespace protean {
+
+// How like two vectors are, averaged over tokens; 1 is the same.
+struct Similarity {
+  double cosine = 1.0;
+  double l2 = 1.0;  // less the distance between them, relative to the first
+};
+
+// Of a unit at full precision, alone: its output to its input, and to its output at fewer bits
+// (MorphServe section 4.2: LTS and LRS).
+struct UnitSimilarity {
+  Similarity transformation;
+  Similarity replacement;
+};
+
+struct TextNats {
+  double nats = 0.0;
+  std::int64_t tokens = 0;
+};
+
+struct SwapProbeOptions {
+  Precision full = Precision::kBf16;
+  Precision low = Precision::kW4;
+  bool halves = false;  // a unit is half a layer
+  int longest = 512;    // tokens of a sequence
+};
+
+// A model whose layers, or halves of layers, go to fewer bits and back at no cost, because both
+// variants of each are in memory: measures what that does to it. Units are numbered in the order
+// they run. Borrows team and checkpoint; one thread.
+class SwapProbe {
+ public:
+  using Text = std::span<const std::vector<TokenId>>;  // sequences of 1 to `longest` tokens
+  // Fills a half's memory.
+  using LoadHalf = std::function<Status(const HalfVariant& which, std::span<std::byte> memory)>;
+
+  static Result<std::unique_ptr<SwapProbe>> create(cpu::Team& team, const Checkpoint& checkpoint,
+                                                   const SwapProbeOptions& options,
+                                                   const LoadHalf& load);
+
+  int units() const { return options_.halves ? 2 * spec_.layers : spec_.layers; }
+
+  std::vector<UnitSimilarity> alone(Text text);
+
+  // How like the logits with these units lowered they are with one more lowered (MDS), by unit;
+  // nothing is measured of those lowered already. All candidates share one pass up to themselves.
+  std::vector<Similarity> one_more(Text text, const std::vector<bool>& lowered);
+
+  // How well the model with these units lowered foretells the text.
+  TextNats score(Text text, const std::vector<bool>& lowered);
+
+ private:
+  SwapProbe(cpu::Team& team, const Checkpoint& checkpoint, const SwapProbeOptions& options);
+  Status load(const Checkpoint& checkpoint, const LoadHalf& load);
+  void pack_gram();
+  void set(int unit, bool low);
+  void set_all(const std::vector<bool>& lowered);
+  std::span<const LayerHalf> halves_of(int unit) const;
+  int layer_of(int unit) const { return options_.halves ? unit / 2 : unit; }
+  ForwardBatch batch_of(const std::vector<TokenId>& sequence);
+  void run(const Forward& forward, const ForwardBatch& batch, int unit) const;
+  Forward forward() const;
+
+  cpu::Team& team_;
+  const ModelSpec spec_;
+  const SwapProbeOptions options_;
+  ModelWeights weights_;
+  // By layer and half: at full precision and at fewer bits.
+  std::vector<std::array<std::array<cpu::Region, 2>, 2>> memory_;
+  std::vector<float> gram_memory_;
+  cpu::PackedMatrix gram_;  // of the output projection
+  RotaryTable rope_;
+  OneLayerKv kv_;
+  std::vector<cpu::KvLayer> kv_layers_;  // all the same memory
+  std::vector<int> positions_;
+  cpu::AttentionSlice slice_;
+  std::unique_ptr<Scratch> scratch_;
+};
+
+}  // namespace protean

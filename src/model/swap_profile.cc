@@ -1,0 +1,191 @@
+#include "model/swap_profile.h"
+
+#include <algorithm>
+#include <boost/json/array.hpp>
+#include <boost/json/object.hpp>
+#include <boost/json/serialize.hpp>
+#include <string_view>
+#include <utility>
+
+#include "base/check.h"
+#include "model/json_file.h"
+
+namespace protean {
+namespace {
+
+namespace fs = std::filesystem;
+namespace json = boost::json;
+
+constexpr std::int64_t kFormat = 1;
+
+fs::path file_of(const fs::path& directory, Precision precision, bool halves) {
+  return directory /
+         fmt::format("swap-order.{}{}.json", to_string(precision), halves ? ".halves" : "");
+}
+
+// A member as text, or nothing.
+std::string_view text_of(const json::object& object, std::string_view name) {
+  const json::value* value = object.if_contains(name);
+  return value != nullptr && value->is_string() ? std::string_view(value->get_string())
+                                                : std::string_view();
+}
+
+// A finite number, or nothing. The parser gives whole numbers as integers.
+std::optional<double> number_of(const json::object& object, std::string_view name) {
+  const json::value* value = object.if_contains(name);
+  if (value == nullptr || !value->is_number()) {
+    return std::nullopt;
+  }
+  return value->to_number<double>();
+}
+
+json::object unit_json(const SwapProfile& profile, std::size_t at) {
+  const SwapUnit& unit = profile.order[at];
+  json::object object{{"layer", unit.layer}};
+  if (unit.half) {
+    object["half"] = to_string(*unit.half);
+  }
+  object["lis"] = profile.importance[at];
+  object["lts"] = profile.transformation[at];
+  object["lrs"] = profile.replacement[at];
+  return object;
+}
+
+// Nothing where it is no unit with its scores.
+std::optional<SwapUnit> read_unit(const json::value& value, SwapProfile& profile) {
+  const json::object* object = value.if_object();
+  const json::value* layer = object == nullptr ? nullptr : object->if_contains("layer");
+  if (layer == nullptr || !layer->is_int64() || layer->get_int64() < 0 ||
+      layer->get_int64() > INT32_MAX) {
+    return std::nullopt;
+  }
+  SwapUnit unit{.layer = static_cast<int>(layer->get_int64())};
+  const std::string_view name = text_of(*object, "half");
+  for (const LayerHalf half : kLayerHalves) {
+    if (name == to_string(half)) {
+      unit.half = half;
+    }
+  }
+  const std::pair<const char*, std::vector<double>*> scores[] = {{"lis", &profile.importance},
+                                                                 {"lts", &profile.transformation},
+                                                                 {"lrs", &profile.replacement}};
+  for (const auto& [key, out] : scores) {
+    const std::optional<double> score = number_of(*object, key);
+    if (!score) {
+      return std::nullopt;
+    }
+    out->push_back(*score);
+  }
+  return unit;
+}
+
+bool read_order(const json::object& object, const ModelSpec& spec, SwapProfile& profile) {
+  const json::value* order = object.if_contains("order");
+  const std::vector<SwapUnit> units = swap_units(spec, profile.halves);
+  if (order == nullptr || !order->is_array() || order->get_array().size() != units.size()) {
+    return false;
+  }
+  for (const json::value& value : order->get_array()) {
+    const std::optional<SwapUnit> unit = read_unit(value, profile);
+    if (!unit) {
+      return false;
+    }
+    profile.order.push_back(*unit);
+  }
+  return std::is_permutation(units.begin(), units.end(), profile.order.begin());
+}
+
+}  // namespace
+
+std::vector<SwapUnit> swap_units(const ModelSpec& spec, bool halves) {
+  std::vector<SwapUnit> units;
+  for (int layer = 0; layer < spec.layers; ++layer) {
+    if (!halves) {
+      units.push_back({layer, std::nullopt});
+      continue;
+    }
+    for (const LayerHalf half : kLayerHalves) {
+      units.push_back({layer, half});
+    }
+  }
+  return units;
+}
+
+Status save_swap_profile(const fs::path& directory, const ModelIdentity& model,
+                         const SwapProfile& profile) {
+  check(profile.importance.size() == profile.order.size() &&
+            profile.transformation.size() == profile.order.size() &&
+            profile.replacement.size() == profile.order.size(),
+        "every unit has its scores");
+  json::array order;
+  for (std::size_t at = 0; at < profile.order.size(); ++at) {
+    order.push_back(unit_json(profile, at));
+  }
+  const json::object object{
+      {"format", kFormat},
+      {"model", model.hex()},
+      {"precision", to_string(profile.precision)},
+      {"units", profile.halves ? "halves" : "layers"},
+      {"metric", profile.metric},
+      {"weights", json::array(profile.weights.begin(), profile.weights.end())},
+      {"tokens", profile.tokens},
+      {"order", std::move(order)}};
+  const std::string text = json::serialize(object) + "\n";
+  return write_whole(file_of(directory, profile.precision, profile.halves),
+                     {std::as_bytes(std::span(text))});
+}
+
+Result<SwapProfile> load_swap_profile(const fs::path& directory, const SwapProfileKey& key,
+                                      const ModelSpec& spec) {
+  const fs::path path = file_of(directory, key.precision, key.halves);
+  const auto refused = [&](std::string_view why) {
+    return make_error(ErrorCode::kCorrupt, "{} {}: delete it or run `protean profile` again",
+                      path.string(), why);
+  };
+  std::error_code unknown;
+  if (!fs::exists(path, unknown)) {
+    return make_error(ErrorCode::kNotFound, "there is no {}", path.string());
+  }
+  const auto object = read_json_file(path);
+  if (!object) {
+    return refused("cannot be read");
+  }
+  const json::value* format = object->if_contains("format");
+  if (format == nullptr || *format != kFormat) {
+    return refused("is no swapping order that this version reads");
+  }
+  if (text_of(*object, "model") != key.model.hex()) {
+    return refused("is another model's swapping order");
+  }
+  SwapProfile profile{.precision = key.precision, .halves = key.halves};
+  if (text_of(*object, "precision") != to_string(key.precision) ||
+      text_of(*object, "units") != (key.halves ? "halves" : "layers") ||
+      !read_order(*object, spec, profile)) {
+    return refused("is no order of this model's layers");
+  }
+  profile.metric = text_of(*object, "metric");
+  profile.tokens = static_cast<std::int64_t>(number_of(*object, "tokens").value_or(0.0));
+  const json::value* weights = object->if_contains("weights");
+  if (weights != nullptr && weights->is_array() &&
+      weights->get_array().size() == profile.weights.size()) {
+    for (std::size_t i = 0; i < profile.weights.size(); ++i) {
+      const json::value& weight = weights->get_array()[i];
+      profile.weights[i] = weight.is_number() ? weight.to_number<double>() : 0.0;
+    }
+  }
+  return profile;
+}
+
+Result<std::vector<SwapUnit>> load_swap_order(const fs::path& directory, const SwapProfileKey& key,
+                                              const ModelSpec& spec) {
+  if (directory.empty()) {
+    return swap_units(spec, key.halves);
+  }
+  Result<SwapProfile> profile = load_swap_profile(directory, key, spec);
+  if (!profile && profile.error().code == ErrorCode::kNotFound) {
+    return swap_units(spec, key.halves);
+  }
+  return profile ? Result<std::vector<SwapUnit>>(std::move(profile->order)) : profile.error();
+}
+
+}  // namespace protean

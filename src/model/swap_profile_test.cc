@@ -1,0 +1,138 @@
+#include "model/swap_profile.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <iterator>
+#include <string>
+
+#include "tests/checkpoints/checkpoints.h"
+
+namespace protean {
+namespace {
+
+ModelSpec three_layers() {
+  ModelSpec spec;
+  spec.layers = 3;
+  return spec;
+}
+
+ModelIdentity model_of(int number) {
+  ModelIdentity model;
+  model.bytes[0] = static_cast<std::byte>(number);
+  return model;
+}
+
+SwapProfile some_profile(bool halves) {
+  SwapProfile profile{.precision = Precision::kW4,
+                      .halves = halves,
+                      .metric = "l2",
+                      .weights = {0.5, 0.0, 1.0},
+                      .tokens = 4096,
+                      .order = swap_units(three_layers(), halves)};
+  std::swap(profile.order[0], profile.order[2]);
+  for (std::size_t i = 0; i < profile.order.size(); ++i) {
+    profile.importance.push_back(1.0 - 0.125 * static_cast<double>(i));
+    profile.transformation.push_back(1.0);
+    profile.replacement.push_back(0.1 * static_cast<double>(i));
+  }
+  return profile;
+}
+
+class SwapProfileTest : public testing::Test {
+ protected:
+  std::filesystem::path file() const { return directory_.path() / "swap-order.w4.json"; }
+
+  std::string text() const {
+    std::ifstream in(file());
+    return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+  }
+
+  // What becomes of the order when one piece of the file's text is another.
+  Result<std::vector<SwapUnit>> order_with(const std::string& before, const std::string& after) {
+    EXPECT_TRUE(save_swap_profile(directory_.path(), model_of(1), some_profile(false)).ok());
+    std::string changed = text();
+    const std::size_t at = changed.find(before);
+    EXPECT_NE(at, std::string::npos) << before;
+    changed.replace(at, before.size(), after);
+    std::ofstream(file()) << changed;
+    return load_swap_order(directory_.path(), {model_of(1), Precision::kW4, false}, three_layers());
+  }
+
+  TemporaryDirectory directory_;
+};
+
+TEST_F(SwapProfileTest, WhatIsSavedIsLoaded) {
+  for (const bool halves : {false, true}) {
+    const SwapProfile saved = some_profile(halves);
+    ASSERT_TRUE(save_swap_profile(directory_.path(), model_of(1), saved).ok());
+    const auto loaded =
+        load_swap_profile(directory_.path(), {model_of(1), Precision::kW4, halves}, three_layers());
+    ASSERT_TRUE(loaded.ok()) << loaded.error().message;
+    EXPECT_EQ(loaded->order, saved.order);
+    EXPECT_EQ(loaded->importance, saved.importance);
+    EXPECT_EQ(loaded->transformation, saved.transformation);
+    EXPECT_EQ(loaded->replacement, saved.replacement);
+    EXPECT_EQ(loaded->weights, saved.weights);
+    EXPECT_EQ(loaded->metric, "l2");
+    EXPECT_EQ(loaded->tokens, 4096);
+    const auto order =
+        load_swap_order(directory_.path(), {model_of(1), Precision::kW4, halves}, three_layers());
+    ASSERT_TRUE(order.ok());
+    EXPECT_EQ(*order, saved.order);
+  }
+}
+
+TEST_F(SwapProfileTest, FrontToBackWhereThereIsNone) {
+  for (const std::filesystem::path& directory : {directory_.path(), std::filesystem::path()}) {
+    const auto order =
+        load_swap_order(directory, {model_of(1), Precision::kW8, true}, three_layers());
+    ASSERT_TRUE(order.ok());
+    EXPECT_EQ(*order, swap_units(three_layers(), true));
+  }
+  const auto profile =
+      load_swap_profile(directory_.path(), {model_of(1), Precision::kW8, false}, three_layers());
+  ASSERT_FALSE(profile.ok());
+  EXPECT_EQ(profile.error().code, ErrorCode::kNotFound);
+}
+
+TEST_F(SwapProfileTest, AnotherModelsIsRefused) {
+  ASSERT_TRUE(save_swap_profile(directory_.path(), model_of(1), some_profile(false)).ok());
+  const auto order =
+      load_swap_order(directory_.path(), {model_of(2), Precision::kW4, false}, three_layers());
+  ASSERT_FALSE(order.ok());
+  EXPECT_NE(order.error().message.find("another model's"), std::string::npos);
+  ModelSpec deeper = three_layers();
+  deeper.layers = 4;
+  EXPECT_FALSE(
+      load_swap_order(directory_.path(), {model_of(1), Precision::kW4, false}, deeper).ok());
+}
+
+TEST_F(SwapProfileTest, WhatIsNoOrderOfTheLayersIsRefused) {
+  EXPECT_TRUE(order_with("w4", "w4").ok());
+  const std::pair<const char*, const char*> damages[] = {
+      {"\"layer\":2", "\"layer\":1"},
+      {"\"layer\":2", "\"layer\":7"},
+      {"\"layer\":2", "\"layer\":-1"},
+      {"\"layer\":2", "\"layer\":\"2\""},
+      {"\"layer\":2", "\"half\":2"},
+      {"\"lis\":", "\"lies\":"},
+      {"\"precision\":\"w4\"", "\"precision\":\"w3\""},
+      {"\"units\":\"layers\"", "\"units\":\"halves\""},
+      {"\"format\":1", "\"format\":2"},
+      {"\"order\":[",
+       "\"order\":["
+       "1,"},
+      {"{", ""},
+      {"}]}", ""},
+  };
+  for (const auto& [before, after] : damages) {
+    const auto order = order_with(before, after);
+    ASSERT_FALSE(order.ok()) << before << " as " << after;
+    EXPECT_EQ(order.error().code, ErrorCode::kCorrupt);
+    EXPECT_NE(order.error().message.find("swap-order.w4.json"), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace protean

@@ -1,0 +1,89 @@
+// The order in which a model's layers go to fewer bits: measured, kept beside the packed weights, and
+// told in a table; what cannot be done is said in a line.
+import assert from "node:assert/strict";
+import { spawnSync } from "node:child_process";
+import { existsSync, mkdtempSync, readFileSync, readdirSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { after, before, describe, it } from "node:test";
+import { fileURLToPath } from "node:url";
+
+const root = fileURLToPath(new URL("../..", import.meta.url));
+const protean = process.env.PROTEAN ?? join(root, "build/protean");
+const data = process.env.PROTEAN_DATA ?? join(root, "../shared/data");
+const model = join(data, "models/tinystories-656k");
+const skip = existsSync(model) ? false : `needs ${model}; set PROTEAN_DATA to the test data folder`;
+
+const run = (...args) => spawnSync(protean, args, { encoding: "utf8", input: "" });
+
+let scratch;
+before(() => { scratch = mkdtempSync(join(tmpdir(), "protean-profile-")); });
+after(() => rmSync(scratch, { recursive: true, force: true }));
+
+describe("protean profile", { skip }, () => {
+  const layers = skip ? 0 : JSON.parse(readFileSync(join(model, "config.json"), "utf8")).num_hidden_layers;
+  const text = () => {
+    const path = join(scratch, "text.txt");
+    if (!existsSync(path)) {
+      const { stdout } = run("generate", model, "--prompt", "Once", "--seed", "1", "--max-tokens", "300");
+      writeFileSync(path, stdout);
+    }
+    return path;
+  };
+  const cache = () => join(scratch, "cache");
+  const long = (...args) => run("profile", model, "--calibrate", text(), "--variant-cache", cache(),
+    "--samples", "2", ...args);
+  const profile = (...args) => long("--sequence-length", "64", ...args);
+  const kept = (name) => {
+    const [folder] = readdirSync(cache());
+    return JSON.parse(readFileSync(join(cache(), folder, name), "utf8"));
+  };
+
+  it("ranks every layer once, tells what orders cost, and keeps the order", () => {
+    const { status, stdout, stderr } = profile("--json", "--table", "--text", text());
+    assert.equal(status, 0, stderr);
+    const report = JSON.parse(stdout);
+    const order = report.order.map(({ layer }) => layer);
+    assert.deepEqual([...order].sort((a, b) => a - b), [...Array(layers).keys()]);
+    assert.deepEqual(kept("swap-order.w4.json").order, report.order);
+    assert.equal(report.tables.length, 2);
+    for (const table of report.tables) {
+      const last = table.rows.map(({ perplexity }) => perplexity.at(-1));
+      for (const perplexity of last) { // all layers lowered: no order matters, but to rounding of a mean
+        assert.ok(Math.abs(perplexity - last[0]) < 1e-9 * last[0], `${last}`);
+        assert.notEqual(perplexity, table.unchanged);
+      }
+    }
+    // The same text measures the same, whatever it is called.
+    assert.deepEqual(report.tables[0].rows, report.tables[1].rows);
+    assert.equal(report.independence.rows.length, 2);
+  });
+
+  it("ranks halves apart, from the weights packed before", () => {
+    const { status, stdout, stderr } = profile("--halves", "--weights", "0,0,1", "--metric", "l2");
+    assert.equal(status, 0, stderr);
+    assert.match(stdout, /layer 0 attention/);
+    const { order, weights, metric } = kept("swap-order.w4.halves.json");
+    assert.equal(new Set(order.map(({ layer, half }) => `${layer} ${half}`)).size, 2 * layers);
+    assert.deepEqual([weights, metric], [[0, 0, 1], "l2"]);
+  });
+
+  it("says in a line what cannot be done", () => {
+    const tooLong = long("--sequence-length", "32768");
+    assert.equal(tooLong.status, 2, tooLong.stderr);
+    assert.match(tooLong.stderr, /--sequence-length 32768 does not go: this model reads \d+ tokens/);
+    for (const [args, words] of [
+      [["--precision", "bf16"], /full precision/],
+      [["--precision", "w5"], /'w5' is not a precision/],
+      [["--weights", "0,0,0"], /all 0/],
+      [["--variant", "w4"], /--variant w4 is not PRECISION=MODEL/],
+      [["--text", join(scratch, "missing")], /cannot read/],
+    ]) {
+      const { status, stdout, stderr } = profile("--table", ...args);
+      assert.equal(status, 2, stderr);
+      assert.equal(stdout, "");
+      assert.match(stderr, words);
+      assert.equal(stderr.trim().split("\n").length, 1, stderr);
+    }
+  });
+});

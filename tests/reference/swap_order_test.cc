@@ -1,0 +1,266 @@
+// The swapping sequence of MorphServe's Algorithm 1, measured with the kernels and by sharing work,
+// against the same written down plainly in double precision with every model run from the start.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+#include <vector>
+
+#include "model/swap_probe.h"
+#include "model/synthetic_checkpoint.h"
+#include "quality/swap_order.h"
+#include "quant/round_to_nearest.h"
+#include "tests/reference/reference_model.h"
+
+namespace protean {
+namespace {
+
+using Rows = std::vector<std::vector<double>>;
+using Sequences = std::vector<std::vector<TokenId>>;
+
+constexpr Precision kLow = Precision::kW3;
+
+ModelSpec small_spec() {
+  ModelSpec spec;
+  spec.architecture = "synthetic";
+  spec.layers = 4;
+  spec.hidden = 160;
+  spec.ffn = 224;
+  spec.vocab = 101;
+  spec.max_context = 64;
+  spec.attention = {.heads = 4, .kv_heads = 2, .head_dim = 32, .qkv_bias = true, .qk_norm = true};
+  return spec;
+}
+
+Sequences text() {
+  return {{3, 14, 15, 92, 65, 35, 89, 79, 32, 38, 46, 26, 43, 38, 32, 79, 50, 28, 84, 19},
+          {2, 71, 82, 81, 82, 84, 59, 4, 52},
+          {57}};
+}
+
+bool is_attention(TensorRole role) {
+  return role == TensorRole::kQuery || role == TensorRole::kKey || role == TensorRole::kValue ||
+         role == TensorRole::kAttentionOutput;
+}
+
+bool is_mlp(TensorRole role) {
+  return role == TensorRole::kGate || role == TensorRole::kUp || role == TensorRole::kDown;
+}
+
+// What the model is once some units are lowered: their matrices rounded, all else as it was.
+class LoweredCheckpoint : public SyntheticCheckpoint {
+ public:
+  LoweredCheckpoint(std::vector<bool> lowered, bool halves)
+      : SyntheticCheckpoint(small_spec()), lowered_(std::move(lowered)), halves_(halves) {}
+
+  void read_rows(TensorRole role, int layer, std::int64_t row, std::int64_t count,
+                 float* out) const override {
+    SyntheticCheckpoint::read_rows(role, layer, row, count, out);
+    if (!is_attention(role) && !is_mlp(role)) {
+      return;
+    }
+    const int unit = halves_ ? 2 * layer + (is_mlp(role) ? 1 : 0) : layer;
+    if (lowered_[static_cast<std::size_t>(unit)]) {
+      const std::int64_t width = row_length(role);
+      const std::span rows(out, static_cast<std::size_t>(count * width));
+      const cpu::WeightFormat format = weight_format(kLow);
+      const QuantizedMatrix rounded =
+          round_to_nearest(rows, width, {format.bits(), format.group, format.symmetric});
+      dequantize_rows(rounded.view(), 0, count, out);
+    }
+  }
+
+ private:
+  std::vector<bool> lowered_;
+  bool halves_;
+};
+
+double inner(const std::vector<double>& a, const std::vector<double>& b) {
+  double sum = 0.0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    sum += a[i] * b[i];
+  }
+  return sum;
+}
+
+Similarity mean_similarity(const Rows& a, const Rows& b) {
+  Similarity sum{0.0, 0.0};
+  for (std::size_t row = 0; row < a.size(); ++row) {
+    std::vector<double> difference;
+    for (std::size_t i = 0; i < a[row].size(); ++i) {
+      difference.push_back(b[row][i] - a[row][i]);
+    }
+    const double length = std::sqrt(inner(a[row], a[row]));
+    sum.cosine += inner(a[row], b[row]) / (length * std::sqrt(inner(b[row], b[row])));
+    sum.l2 += 1.0 - std::sqrt(inner(difference, difference)) / length;
+  }
+  const auto count = static_cast<double>(a.size());
+  return {sum.cosine / count, sum.l2 / count};
+}
+
+// The plain way.
+class PlainProfile {
+ public:
+  explicit PlainProfile(bool halves) : halves_(halves) {}
+
+  int units() const { return small_spec().layers * (halves_ ? 2 : 1); }
+
+  const Rows& logits(const std::vector<bool>& lowered) {
+    Rows& rows = logits_[lowered];
+    if (rows.empty()) {
+      const LoweredCheckpoint checkpoint(lowered, halves_);
+      const ReferenceModel model(checkpoint, false);
+      for (const auto& sequence : text()) {
+        const Rows some = model.logits(sequence);
+        rows.insert(rows.end(), some.begin(), some.end());
+      }
+    }
+    return rows;
+  }
+
+  UnitSimilarity alone(int unit) {
+    std::vector<bool> lowered(static_cast<std::size_t>(units()));
+    const Rows before = stream(lowered, unit);
+    const Rows after = stream(lowered, unit + 1);
+    lowered[static_cast<std::size_t>(unit)] = true;
+    return {mean_similarity(before, after), mean_similarity(after, stream(lowered, unit + 1))};
+  }
+
+  Similarity one_more(std::vector<bool> lowered, int unit) {
+    const Rows base = logits(lowered);
+    lowered[static_cast<std::size_t>(unit)] = true;
+    return mean_similarity(base, logits(lowered));
+  }
+
+ private:
+  // Before a unit.
+  Rows stream(const std::vector<bool>& lowered, int unit) const {
+    const LoweredCheckpoint checkpoint(lowered, halves_);
+    const ReferenceModel model(checkpoint, false);
+    Rows rows;
+    for (const auto& sequence : text()) {
+      const Rows some =
+          model.streams(sequence)[static_cast<std::size_t>(halves_ ? unit : 2 * unit)];
+      rows.insert(rows.end(), some.begin(), some.end());
+    }
+    return rows;
+  }
+
+  bool halves_;
+  std::map<std::vector<bool>, Rows> logits_;
+};
+
+// What a change leaves, to a twentieth of the change: activations are rounded to bf16 before they
+// meet quantised weights, which is noise beside three bits.
+void expect_near(const Similarity& got, const Similarity& want, const std::string& what) {
+  EXPECT_NEAR(got.cosine, want.cosine, 0.05 * std::abs(1.0 - want.cosine) + 1e-6) << what;
+  EXPECT_NEAR(got.l2, want.l2, 0.05 * std::abs(1.0 - want.l2) + 1e-5) << what;
+}
+
+class SwapOrder : public testing::TestWithParam<bool> {
+ protected:
+  SwapOrder() : checkpoint_(small_spec()), team_(2) {
+    auto probe = SwapProbe::create(
+        team_, checkpoint_,
+        {.full = Precision::kF32, .low = kLow, .halves = GetParam(), .longest = 20},
+        [&](const HalfVariant& which, std::span<std::byte> memory) {
+          return load_half(checkpoint_, which, memory.data());
+        });
+    EXPECT_TRUE(probe.ok());
+    probe_ = *std::move(probe);
+  }
+
+  SyntheticCheckpoint checkpoint_;
+  cpu::Team team_;
+  std::unique_ptr<SwapProbe> probe_;
+};
+
+TEST_P(SwapOrder, SensitivitiesAreThoseOfThePlainDefinition) {
+  PlainProfile plain(GetParam());
+  const Sequences sequences = text();
+  ASSERT_EQ(probe_->units(), plain.units());
+  const auto alone = probe_->alone(sequences);
+  std::vector<bool> lowered(static_cast<std::size_t>(plain.units()));
+  for (int round = 0; round < 2; ++round) {  // nothing lowered, then two units
+    const auto more = probe_->one_more(sequences, lowered);
+    for (int unit = 0; unit < plain.units(); ++unit) {
+      const auto u = static_cast<std::size_t>(unit);
+      const std::string what = "unit " + std::to_string(unit);
+      const UnitSimilarity want = plain.alone(unit);
+      expect_near(alone[u].transformation, want.transformation, what + " LTS");
+      expect_near(alone[u].replacement, want.replacement, what + " LRS");
+      EXPECT_LT(want.replacement.cosine, 1.0 - 1e-5);  // or nothing is tested
+      if (!lowered[u]) {
+        expect_near(more[u], plain.one_more(lowered, unit), what + " MDS");
+      }
+    }
+    lowered[1] = lowered[3] = true;
+  }
+}
+
+TEST_P(SwapOrder, TheOrderIsThatOfThePlainAlgorithm) {
+  PlainProfile plain(GetParam());
+  const Sequences sequences = text();
+  const auto order_by = [&](auto&& alone, auto&& one_more) {
+    std::vector<UnitSensitivity> units;
+    for (int unit = 0; unit < plain.units(); ++unit) {
+      const UnitSimilarity similarity = alone(unit);
+      units.push_back({similarity.transformation.cosine, similarity.replacement.cosine});
+    }
+    return rank_by_importance(units, {}, one_more);
+  };
+  const auto measured = probe_->alone(sequences);
+  const auto got = order_by([&](int unit) { return measured[static_cast<std::size_t>(unit)]; },
+                            [&](const std::vector<bool>& lowered) {
+                              std::vector<double> values;
+                              for (const Similarity& one : probe_->one_more(sequences, lowered)) {
+                                values.push_back(one.cosine);
+                              }
+                              return values;
+                            });
+  const auto want = order_by([&](int unit) { return plain.alone(unit); },
+                             [&](const std::vector<bool>& lowered) {
+                               std::vector<double> values;
+                               for (int unit = 0; unit < plain.units(); ++unit) {
+                                 values.push_back(plain.one_more(lowered, unit).cosine);
+                               }
+                               return values;
+                             });
+  for (std::size_t i = 0; i < want.size(); ++i) {
+    EXPECT_EQ(got[i].unit, want[i].unit) << "place " << i;
+    EXPECT_NEAR(got[i].score, want[i].score, 1e-3) << "place " << i;
+  }
+}
+
+TEST_P(SwapOrder, TextIsForetoldAsTheLoweredModelDoes) {
+  PlainProfile plain(GetParam());
+  const Sequences sequences = text();
+  std::vector<bool> lowered(static_cast<std::size_t>(plain.units()));
+  for (int round = 0; round < 2; ++round) {
+    const TextNats got = probe_->score(sequences, lowered);
+    double want = 0.0;
+    std::size_t row = 0;
+    for (const auto& sequence : sequences) {
+      for (std::size_t at = 0; at < sequence.size(); ++at, ++row) {
+        const std::vector<double>& logits = plain.logits(lowered)[row];
+        double sum = 0.0;
+        for (const double logit : logits) {
+          sum += std::exp(logit);
+        }
+        if (at + 1 < sequence.size()) {
+          want += std::log(sum) - logits[static_cast<std::size_t>(sequence[at + 1])];
+        }
+      }
+    }
+    EXPECT_EQ(got.tokens, 19 + 8);
+    EXPECT_NEAR(got.nats, want, 2e-3 * want);
+    lowered[0] = lowered[2] = true;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Units, SwapOrder, testing::Bool(),
+                         [](const auto& halves) { return halves.param ? "Halves" : "Layers"; });
+
+}  // namespace
+}  // namespace protean
