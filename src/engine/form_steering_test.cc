@@ -12,6 +12,8 @@ namespace {
 
 MorphConfig hasty() {
   MorphConfig config = morph_for_test(10, MorphMode::kBalanced);
+  config.policy.shortest_step = 1;  // all the way at once
+  config.policy.lowest_share = 1;
   config.policy.entry_window_ns = 10 * kNsPerMs;
   config.policy.queue_delay_ns = 5 * kNsPerMs;
   config.policy.release_window_ns = 50 * kNsPerMs;
@@ -38,7 +40,7 @@ struct Steering : EngineMorph {
     for (std::uint64_t id = 1; id <= 6; ++id) {
       send(Arrival{request(id, 24, 24)});
     }
-    for (int i = 0; i < 200 && device.form().kv.blocks <= 30; ++i) {
+    for (int i = 0; i < 200 && device.form().kv.blocks <= 30 && !engine.idle(); ++i) {
       if (!device.preparing.empty()) {
         ready();
       } else {

@@ -58,6 +58,8 @@ struct EngineMorph : testing::Test {
     return std::get<StepPlan>(device.work.front());
   }
   void end_step(TokenId token = 7) {
+    apply();
+    ASSERT_FALSE(device.work.empty()) << "no step was started";
     const StepPlan plan = next_plan();
     device.work.pop_front();
     send(StepDone{{.id = plan.id, .sampled = std::vector<TokenId>(plan.samples.size(), token)}});
