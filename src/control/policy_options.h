@@ -41,7 +41,7 @@ struct PolicyOptions {
   // share of the blocks that the higher form has, and the load has fallen to this share of what it
   // was when pressure began. Without the last, a load that only fewer bits can carry would be
   // followed up and down; it is forgotten after load_memory.
-  TimeNs release_window_ns = 4 * kNsPerS;
+  TimeNs release_window_ns = 5 * kNsPerS;
   double release_fill = 0.7;
   double release_load = 0.6;
   TimeNs load_memory_ns = 60 * kNsPerS;
