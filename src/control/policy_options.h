@@ -31,7 +31,7 @@ struct PolicyOptions {
 
   // The next form is the first in which the demand takes at most this share of the blocks; at once
   // it goes such a share of the way from the first form to the last, at least and at most.
-  double fill_after_entry = 0.85;
+  double fill_after_entry = 1.0;
   double shortest_step = 0;
   double longest_step = 1;
   Precision lowest = Precision::kW4;
