@@ -96,17 +96,23 @@ TEST_P(SquareWaves, CauseAtMostOneCycleEachAndFewerSwapsThanThePapersRule) {
   const PolicyOptions options = options_for(GetParam());
   int cycles = 0;
   int papers_cycles = 0;
+  int swaps = 0;
+  int papers_swaps = 0;
   for_each_wave([&](const Wave& wave) {
     const Played own = play(options, wave.load());
     const Played papers = play(paper_rule(options), wave.load());
     EXPECT_LE(own.lowerings, wave.periods());
     // At load that the paper's rule hardly sees, going all the way once is more.
     const bool all_the_way_once = options.shortest_step == 1 && own.lowerings == 1;
-    EXPECT_TRUE(own.swaps <= papers.swaps || all_the_way_once)
+    constexpr int kOneLayer = 2;  // both rules now and then end one deeper than the other
+    EXPECT_TRUE(own.swaps <= papers.swaps + kOneLayer || all_the_way_once)
         << own.swaps << " of " << papers.swaps;
     cycles += own.lowerings;
     papers_cycles += papers.lowerings;
+    swaps += own.swaps;
+    papers_swaps += papers.swaps;
   });
+  EXPECT_LT(2 * swaps, papers_swaps);
   EXPECT_GT(cycles, 30) << "it does act";
   EXPECT_GT(papers_cycles, 3 * cycles);
 }
@@ -239,8 +245,8 @@ TEST_F(Decide, GoesAsFarAsBlocksAreMissing) {
   const auto blocks = [&](std::size_t at) {
     return static_cast<double>(policy_.path()[at].kv.blocks);
   };
-  EXPECT_LE(demand, 0.85 * blocks(place(much->form)));
-  EXPECT_GT(demand, 0.85 * blocks(place(much->form) - 1));
+  EXPECT_LE(demand, blocks(place(much->form)));
+  EXPECT_GT(demand, blocks(place(much->form) - 1));
   for (const LayerPrecision& layer : much->form.layer_precision) {
     EXPECT_NE(layer.mlp, Precision::kW4) << "w8 is enough";
   }

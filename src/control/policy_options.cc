@@ -7,7 +7,6 @@ PolicyOptions options_for(MorphMode mode) {
   if (mode == MorphMode::kAccuracy) {
     options.kv_high = 0.95;
     options.entry_window_ns = 3 * kNsPerS;
-    options.fill_after_entry = 1.0;
     options.longest_step = 0.125;
     options.lowest = Precision::kW8;
     options.lowest_share = 1.0;

@@ -31,7 +31,7 @@ struct PolicyOptions {
 
   // The next form is the first in which the demand takes at most this share of the blocks; at once
   // it goes such a share of the way from the first form to the last, at least and at most.
-  double fill_after_entry = 0.85;
+  double fill_after_entry = 1.0;
   double shortest_step = 0;
   double longest_step = 1;
   Precision lowest = Precision::kW4;
@@ -41,7 +41,7 @@ struct PolicyOptions {
   // share of the blocks that the higher form has, and the load has fallen to this share of what it
   // was when pressure began. Without the last, a load that only fewer bits can carry would be
   // followed up and down; it is forgotten after load_memory.
-  TimeNs release_window_ns = 4 * kNsPerS;
+  TimeNs release_window_ns = 5 * kNsPerS;
   double release_fill = 0.7;
   double release_load = 0.6;
   TimeNs load_memory_ns = 60 * kNsPerS;
