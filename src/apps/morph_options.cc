@@ -14,6 +14,7 @@
 #include "control/form_path.h"
 #include "control/policy_options.h"
 #include "cost/memory.h"
+#include "model/swap_profile.h"
 
 namespace protean {
 namespace {
@@ -27,6 +28,26 @@ Result<MorphMode> parse_mode(const std::string& text) {
   }
   return make_error(ErrorCode::kInvalidArgument,
                     "--morph {}: use off, accuracy, balanced or performance", text);
+}
+
+// What `protean profile` found at the fewest bits that it has looked at; nothing, which is front to
+// back, where there is nothing of use.
+std::vector<int> profiled_order(const VariantStore& variants, std::span<const Precision> lower) {
+  std::vector<int> order;
+  for (std::size_t i = lower.size(); i-- > 0 && !variants.model_directory().empty();) {
+    const auto profile = load_swap_profile(variants.model_directory(),
+                                           {variants.model(), lower[i], false}, variants.spec());
+    if (profile.ok()) {
+      for (const SwapUnit& unit : profile->order) {
+        order.push_back(unit.layer);
+      }
+      return order;
+    }
+    if (profile.error().code != ErrorCode::kNotFound) {
+      log::warning("layers are lowered front to back: {}", profile.error().message);
+    }
+  }
+  return order;
 }
 
 }  // namespace
@@ -147,7 +168,7 @@ Result<ReplicaOptions> choose_replica(ModelOptions model, bool may_morph,
     return variants.error();
   }
   replica.variants = *std::move(variants);
-  auto config = morph_config(options, spec, *sizing, {});
+  auto config = morph_config(options, spec, *sizing, profiled_order(*replica.variants, *lower));
   if (!config.ok()) {
     return config.error();
   }
