@@ -48,7 +48,7 @@ class BlockPool {
 
   static constexpr BlockId kSentinel = -1;
   static std::size_t index(BlockId block) { return static_cast<std::size_t>(block); }
-  Links& links(BlockId block) { return links_[static_cast<std::size_t>(block + 1)]; }
+  Links& links(BlockId block) { return links_[static_cast<std::size_t>(block) + 1]; }
   void unlink(BlockId block);
   void insert_after(BlockId previous, BlockId block);
   void offer_first(BlockId begin, BlockId end);
