@@ -42,6 +42,17 @@ Status KvResizer::grow(const Resize& resize) {
                          [&] { return !resize.aborted && parts_.thread->may_go_on(); });
 }
 
+// A fill that was just aborted may hold its pages until the task it is in has ended.
+bool KvResizer::put_off(const Error& why) {
+  if (why.code != ErrorCode::kExhausted || open_->put_off || open_->aborted) {
+    return false;
+  }
+  open_->put_off = true;
+  waiting_.push_front(std::move(open_));
+  parts_.thread->post([this] { begin_next(); });
+  return true;
+}
+
 void KvResizer::begin_next() {
   while (open_ == nullptr && !waiting_.empty()) {
     std::shared_ptr<Resize> next = std::move(waiting_.front());
@@ -57,6 +68,9 @@ void KvResizer::begin_next() {
       if (!open_->aborted) {
         parts_.handlers.ready({.id = open_->id, .failure = std::nullopt});
       }
+      return;
+    }
+    if (put_off(grown.error())) {
       return;
     }
     const std::shared_ptr<Resize> failed = std::move(open_);

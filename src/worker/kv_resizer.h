@@ -42,11 +42,13 @@ class KvResizer {
     std::int64_t blocks_before = 0;
     std::atomic<bool> aborted{false};
     std::atomic<bool> ready{false};
+    bool put_off = false;
   };
 
   std::shared_ptr<Resize> forget(MorphId id);
   void begin_next();
   Status grow(const Resize& resize);
+  bool put_off(const Error& why);
   void end(const Resize& resize);
 
   const Parts parts_;
