@@ -126,7 +126,7 @@ def write(found, options, folder, command):
              f"{machine()}, {datetime.date.today()}, `{shlex.join(['bench/elastic/run', *command[1:]])}`.",
              f"All systems have {options.memory} for weights, KV cache and activations. A request is late when its first "
              f"token takes more than {options.slo_ttft_s:g} s. KL is estimated on the very tokens served: the mean of "
-             "log q - log p, q being the form that drew them and p full precision.", ""]
+             "log(q/p) + p/q - 1, q being the form that drew them and p full precision.", ""]
     for one in found:
         parts += [f"## {one['trace']}", "", one["load"] + ".", "", table(one, options), ""]
         parts += [f"![{name}]({name})" for name in pictures(one, folder, options)] + [""]

@@ -53,48 +53,46 @@ def prompt_text(options):
 
 
 class Saturation:
-    """How many tokens a second static forms can serve of this mix of lengths at all."""
+    """How many of a trace's requests a second the two static forms can serve at all."""
 
-    def __init__(self, options):
+    def __init__(self, trace, options):
         self.options = options
+        self.path = Path(options.data, FILES[trace])
 
-    def between(self, folder):
-        """Output tokens/s that static full precision cannot serve and static w4 can, if there are."""
+    def rates(self, folder):
         if self.options.load:
             return None
-        found = []
+        found = {}
         for dtype in ("bf16", "w4"):
             server = served.Server(self.options.protean, self.options.model, self.options.memory,
                                    ["--dtype", dtype, "--morph", "off"], self.options.server_flags)
             try:
                 result = bench(self.options, server, folder / f"saturation-{dtype}",
-                               ["--request-rate", "inf", "--max-concurrency", "64", "--random-input-len", "250",
-                                "--random-output-len", "60", "--duration", "8", "--num-prompts", "100000"])
+                               ["--trace", str(self.path), "--length-scale", f"{self.options.length_scale}",
+                                "--request-rate", "inf", "--max-concurrency", "64", "--duration", "10"])
             finally:
                 server.stop()
-            found.append(result["output_throughput"])
+            found[dtype] = result["request_throughput"]
         return found
 
 
 class Piece:
-    def __init__(self, trace, options, rate):
+    def __init__(self, trace, options, rates):
         self.options = options
         self.trace = trace
         self.path = Path(options.data, FILES[trace])
         rows = read_trace(self.path)
         self.start = burst(rows, options.seconds)
-        piece = [row for row in rows if self.start <= row[0] < self.start + options.seconds]
-        answers = sum(answer for _, _, answer in piece) * options.length_scale / options.seconds
-        self.rate = rate
-        # So that the mean over the piece is a little below what full precision serves: its burst is
-        # above it.
-        self.load = options.load or rate[0] * 0.9 / answers
+        requests = sum(self.start <= at < self.start + options.seconds for at, _, _ in rows) / options.seconds
+        self.rates = rates
+        # The mean over the piece is what full precision serves at most, so its burst is above that.
+        self.load = options.load or 0.9 * rates["bf16"] / requests
 
     def describe(self):
         text = (f"{self.options.seconds:g} s from {self.start:g} s on, {self.load:.2f} times its rate, "
                 f"token counts x {self.options.length_scale:g}")
-        if self.rate:
-            text += f"; closed loop: bf16 {self.rate[0]:.0f}, w4 {self.rate[1]:.0f} output tokens/s"
+        if self.rates:
+            text += f"; closed loop: bf16 {self.rates['bf16']:.1f}, w4 {self.rates['w4']:.1f} requests/s"
         return text
 
     def send(self, server, path):
