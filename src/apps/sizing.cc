@@ -180,16 +180,17 @@ Status size_memory(const ModelOptions& options, const ModelSpec& spec, const Mac
   const std::int64_t weights = weight_pages(spec, sizing.form, page_bytes) + reserve;
   const std::int64_t beside = fixed_bytes(options, spec, precision);
   const std::int64_t device_bytes = asked->device_bytes.value_or(machine.free_memory_bytes);
-  const auto budget =
-      kv_budget(options, *asked, device_bytes - beside - weights * page_bytes, full_bytes);
+  const std::int64_t room = device_bytes - beside - weights * page_bytes;
+  const auto budget = kv_budget(options, *asked, room, full_bytes);
   if (!budget.ok()) {
     return budget.error();
   }
-  kv.blocks = std::min<std::int64_t>(*budget / block_bytes, kMostBlocks);
-  sizing.budget = {.page_bytes = page_bytes,
-                   .pages = asked->device_bytes ? (*asked->device_bytes - beside) / page_bytes
-                                                : weights + kv_pages(spec, kv, page_bytes),
-                   .reserve = reserve};
+  const std::int64_t pages = std::min(ceil_div(*budget, page_bytes), room / page_bytes);
+  sizing.budget = {.page_bytes = page_bytes, .pages = weights + pages, .reserve = reserve};
+  const std::int64_t fitting = kv_blocks_in(spec, kv, pages, page_bytes);
+  // A form that can change begins as the one it comes back to, with all blocks that fit.
+  kv.blocks =
+      std::min({options.ladder.empty() ? *budget / block_bytes : fitting, fitting, kMostBlocks});
   sizing.kv_bytes = kv.blocks * block_bytes;
   sizing.largest_kv_blocks = largest_kv_blocks(sizing, spec, options.ladder);
   return {};

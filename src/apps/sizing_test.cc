@@ -100,6 +100,18 @@ TEST(Sizing, LayersThatMayBeLoweredLeaveRoomForAVariantAndAllowLongerSequences) 
   lowest.layer_precision.assign(4, {Precision::kW4, Precision::kW4});
   lowest.kv.blocks = sizing->largest_kv_blocks;
   EXPECT_LE(form_pages(spec, lowest, budget.page_bytes) + budget.reserve, budget.pages);
+  for (const std::string kv : {"auto", "1MiB"}) {
+    const auto begun =
+        choose_sizing({.kv_cache_memory = kv, .device_memory = "12MiB", .ladder = {Precision::kW8}},
+                      spec, kMachine);
+    ASSERT_TRUE(begun.ok()) << begun.error().message;
+    const std::int64_t page_bytes = begun->budget.page_bytes;
+    EXPECT_EQ(begun->form.kv.blocks, kv_blocks_in(spec, begun->form.kv,
+                                                  begun->budget.pages - begun->budget.reserve -
+                                                      weight_pages(spec, begun->form, page_bytes),
+                                                  page_bytes))
+        << kv << ": there is a form to come back to";
+  }
 }
 
 TEST(Sizing, ALongerContextThanTheCheckpointsIsAllowedWithAWarning) {
