@@ -85,12 +85,11 @@ void PacedThread::rest() {
   const std::int64_t now_ns = nanoseconds(CLOCK_THREAD_CPUTIME_ID);
   owed_ns_ +=
       static_cast<std::int64_t>(static_cast<double>(now_ns - worked_ns_) * (1.0 - share_) / share_);
-  worked_ns_ = now_ns;
   while (owed_ns_ >= kShortestSleepNs) {
     std::unique_lock lock(mutex_);
     if (stopping_ || !steps_run()) {
       owed_ns_ = 0;
-      return;
+      break;
     }
     if (!in_urgent_ && !urgent_.empty()) {
       lock.unlock();
@@ -101,6 +100,8 @@ void PacedThread::rest() {
     changed_.wait_for(lock, std::chrono::nanoseconds(std::min(owed_ns_, kLongestSleepNs)));
     owed_ns_ = std::max<std::int64_t>(0, owed_ns_ - (nanoseconds(CLOCK_MONOTONIC) - begin_ns));
   }
+  // Resting costs a little too, and where it costs more than its share it would never end.
+  worked_ns_ = nanoseconds(CLOCK_THREAD_CPUTIME_ID);
 }
 
 void PacedThread::run_urgent() {
