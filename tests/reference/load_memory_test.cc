@@ -91,7 +91,8 @@ TEST(LoadMemory, StaysWithinPackedWeightsAndOneLayer) {
     const Measured measured = load_in_a_child(directory.path(), precision);
     ASSERT_GT(measured.peak_bytes, measured.weight_bytes / 2) << "the child could not load";
     ASSERT_GT(measured.weight_bytes, 50 * kMiB);
-    const std::int64_t slack = layer_bytes(spec, precision) + 8 * kMiB;
+    // Sanitizers keep some of what was freed.
+    const std::int64_t slack = layer_bytes(spec, precision) + 12 * kMiB;
     EXPECT_LE(measured.peak_bytes, measured.weight_bytes + slack)
         << format_bytes(measured.peak_bytes) << " for " << format_bytes(measured.weight_bytes)
         << " of weights";
