@@ -50,6 +50,59 @@ std::vector<int> profiled_order(const VariantStore& variants, std::span<const Pr
   return order;
 }
 
+// The precisions below `start` that layers may be lowered to, from most bits to fewest.
+Result<std::vector<Precision>> lower_precisions(const MorphOptions& options, Precision start) {
+  std::vector<Precision> lower;
+  std::istringstream names(options.precisions);
+  for (std::string name; std::getline(names, name, ',');) {
+    const auto precision = parse_precision(name);
+    if (!precision.ok()) {
+      return make_error(precision.error().code, "--morph-precisions: {}",
+                        precision.error().message);
+    }
+    if (weight_bits(*precision) < weight_bits(start)) {
+      lower.push_back(*precision);
+    }
+  }
+  std::sort(lower.begin(), lower.end(),
+            [](Precision a, Precision b) { return weight_bits(a) > weight_bits(b); });
+  lower.erase(std::unique(lower.begin(), lower.end()), lower.end());
+  return lower;
+}
+
+// `order`: of layers, the first to be lowered first; empty: front to back.
+Result<MorphConfig> morph_config(const MorphOptions& options, const ModelSpec& spec,
+                                 const Sizing& sizing, const std::vector<Precision>& lower,
+                                 std::vector<int> order) {
+  const auto mode = parse_mode(options.mode);
+  if (!mode.ok()) {
+    return mode.error();
+  }
+  const auto floor = parse_quality_floor(options.quality_floor);
+  if (!floor.ok()) {
+    return make_error(floor.error().code, "--quality-floor: {}", floor.error().message);
+  }
+  const Precision start = sizing.form.layer_precision.front().mlp;
+  MorphConfig config;
+  config.mode = *mode;
+  config.policy = options_for(*mode == MorphMode::kOff ? MorphMode::kBalanced : *mode);
+  config.policy.rule = options.rule == "paper" ? MorphRule::kPaper : MorphRule::kSteady;
+  config.policy.forecast_ns = std::llround(options.forecast_s * static_cast<double>(kNsPerS));
+  config.start = sizing.form;
+  config.bounds = {.spec = spec,
+                   .budget = sizing.budget,
+                   .full = sizing.form,
+                   .order = std::move(order),
+                   .ladder = {start},
+                   .floor = *floor,
+                   .halves = options.halves};
+  config.bounds.ladder.insert(config.bounds.ladder.end(), lower.begin(), lower.end());
+  if (const Status legal = validate(config.bounds); !legal.ok()) {
+    return legal.error();
+  }
+  return config;
+}
+
 }  // namespace
 
 void add_morph_options(CLI::App& app, MorphOptions& options) {
@@ -79,60 +132,6 @@ void add_morph_options(CLI::App& app, MorphOptions& options) {
   app.add_option("--variant-cache", options.variant_cache,
                  "folder that keeps packed layers; default: protean in $XDG_CACHE_HOME or "
                  "~/.cache");
-}
-
-Result<std::vector<Precision>> lower_precisions(const MorphOptions& options, Precision start) {
-  std::vector<Precision> lower;
-  std::istringstream names(options.precisions);
-  for (std::string name; std::getline(names, name, ',');) {
-    const auto precision = parse_precision(name);
-    if (!precision.ok()) {
-      return make_error(precision.error().code, "--morph-precisions: {}",
-                        precision.error().message);
-    }
-    if (weight_bits(*precision) < weight_bits(start)) {
-      lower.push_back(*precision);
-    }
-  }
-  std::sort(lower.begin(), lower.end(),
-            [](Precision a, Precision b) { return weight_bits(a) > weight_bits(b); });
-  lower.erase(std::unique(lower.begin(), lower.end()), lower.end());
-  return lower;
-}
-
-Result<MorphConfig> morph_config(const MorphOptions& options, const ModelSpec& spec,
-                                 const Sizing& sizing, std::vector<int> order) {
-  const auto mode = parse_mode(options.mode);
-  if (!mode.ok()) {
-    return mode.error();
-  }
-  const auto floor = parse_quality_floor(options.quality_floor);
-  if (!floor.ok()) {
-    return make_error(floor.error().code, "--quality-floor: {}", floor.error().message);
-  }
-  const Precision start = sizing.form.layer_precision.front().mlp;
-  const auto lower = lower_precisions(options, start);
-  if (!lower.ok()) {
-    return lower.error();
-  }
-  MorphConfig config;
-  config.mode = *mode;
-  config.policy = options_for(*mode == MorphMode::kOff ? MorphMode::kBalanced : *mode);
-  config.policy.rule = options.rule == "paper" ? MorphRule::kPaper : MorphRule::kSteady;
-  config.policy.forecast_ns = std::llround(options.forecast_s * static_cast<double>(kNsPerS));
-  config.start = sizing.form;
-  config.bounds = {.spec = spec,
-                   .budget = sizing.budget,
-                   .full = sizing.form,
-                   .order = std::move(order),
-                   .ladder = {start},
-                   .floor = *floor,
-                   .halves = options.halves};
-  config.bounds.ladder.insert(config.bounds.ladder.end(), lower->begin(), lower->end());
-  if (const Status legal = validate(config.bounds); !legal.ok()) {
-    return legal.error();
-  }
-  return config;
 }
 
 Result<ReplicaOptions> choose_replica(ModelOptions model, bool may_morph,
@@ -168,7 +167,8 @@ Result<ReplicaOptions> choose_replica(ModelOptions model, bool may_morph,
     return variants.error();
   }
   replica.variants = *std::move(variants);
-  auto config = morph_config(options, spec, *sizing, profiled_order(*replica.variants, *lower));
+  auto config =
+      morph_config(options, spec, *sizing, *lower, profiled_order(*replica.variants, *lower));
   if (!config.ok()) {
     return config.error();
   }

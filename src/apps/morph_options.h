@@ -26,13 +26,6 @@ struct MorphOptions {
 };
 void add_morph_options(CLI::App& app, MorphOptions& options);
 
-// The precisions below `start` that layers may be lowered to, from most bits to fewest.
-Result<std::vector<Precision>> lower_precisions(const MorphOptions& options, Precision start);
-
-// `order`: of layers, the first to be lowered first; empty: front to back.
-Result<MorphConfig> morph_config(const MorphOptions& options, const ModelSpec& spec,
-                                 const Sizing& sizing, std::vector<int> order);
-
 // What serves the model: its size and, if its form may change, how, and where variants come from.
 Result<ReplicaOptions> choose_replica(ModelOptions model, bool may_morph,
                                       const MorphOptions& options, const ModelFiles& files);

@@ -9,6 +9,7 @@
 #include "base/units.h"
 #include "control/plan_morph.h"
 #include "cost/memory.h"
+#include "worker/rank.h"
 
 namespace protean {
 namespace {
@@ -16,8 +17,6 @@ namespace {
 // Rotary tables and attention are computed up to here; beyond it a typing error is likelier.
 constexpr int kLongestContext = 16 * 1024 * 1024;
 constexpr std::int64_t kMostBlocks = std::numeric_limits<BlockId>::max() - 1;
-// Rows that a worker projects to logits at a time.
-constexpr int kLogitRows = 64;
 
 Result<KvPrecision> kv_precision(const std::string& dtype, Precision beside) {
   if (dtype == "auto") {

@@ -244,7 +244,7 @@ TEST_F(EngineMorph, WishesThatCannotBeGrantedSayWhy) {
 TEST_F(EngineMorph, WithoutMorphsAWishIsAnsweredToo) {
   EngineConfig config = engine_for_test(morph);
   config.morph.reset();
-  MorphSink heard;
+  RecordingSink heard;
   Engine still(config, device, heard);
   still.handle({1, WantForm{9, {}}});
   const auto answers = heard.all<WishAnswered>();

@@ -7,6 +7,8 @@
 #include <random>
 #include <set>
 
+#include "engine/recording_sink_for_test.h"
+
 namespace protean {
 namespace {
 
@@ -19,28 +21,6 @@ class HeldExecutor : public Executor {
   void move_blocks(std::vector<BlockMove>) override {}
   void start(StepPlan plan) override { plans.push_back(std::move(plan)); }
   std::deque<StepPlan> plans;
-};
-
-class RecordingSink : public TokenSink {
- public:
-  void emit(OutputBatch batch) override {
-    for (Output& output : batch.outputs) {
-      outputs.push_back(std::move(output));
-    }
-    observation = batch.observation;
-  }
-  template <class T>
-  std::vector<T> all() const {
-    std::vector<T> found;
-    for (const Output& output : outputs) {
-      if (const T* match = std::get_if<T>(&output)) {
-        found.push_back(*match);
-      }
-    }
-    return found;
-  }
-  std::vector<Output> outputs;
-  Observation observation;
 };
 
 struct EngineTest : testing::Test {

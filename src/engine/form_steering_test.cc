@@ -102,7 +102,7 @@ TEST_F(Steering, WhatOnlyALargerKvCouldHoldFailsWhenNoneCanBeHad) {
   MorphConfig config = morph_for_test(5, MorphMode::kBalanced);
   config.policy = morph.policy;
   HeldDevice broken(config);
-  MorphSink heard;
+  RecordingSink heard;
   Engine alone(engine_for_test(config), broken, heard);
   alone.handle({now_ns, Arrival{request(1, 50, 4)}});  // 7 blocks
   ASSERT_EQ(heard.all<Accepted>().size(), 1U);

@@ -159,32 +159,4 @@ class HeldDevice : public Executor {
   std::map<MorphId, Prepared> prepared_;
 };
 
-class MorphSink : public TokenSink {
- public:
-  void emit(OutputBatch batch) override {
-    for (Output& output : batch.outputs) {
-      outputs.push_back(std::move(output));
-    }
-    if (batch.form) {
-      form = batch.form;
-      ++forms;
-    }
-    observation = batch.observation;
-  }
-  template <class T>
-  std::vector<T> all() const {
-    std::vector<T> found;
-    for (const Output& output : outputs) {
-      if (const T* match = std::get_if<T>(&output)) {
-        found.push_back(*match);
-      }
-    }
-    return found;
-  }
-  std::vector<Output> outputs;
-  std::shared_ptr<const FormStatus> form;
-  int forms = 0;
-  Observation observation;
-};
-
 }  // namespace protean

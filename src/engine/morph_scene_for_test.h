@@ -9,6 +9,7 @@
 
 #include "engine/engine.h"
 #include "engine/held_device_for_test.h"
+#include "engine/recording_sink_for_test.h"
 
 // An engine whose device answers when the test says so.
 
@@ -83,7 +84,7 @@ struct EngineMorph : testing::Test {
 
   const MorphConfig morph;
   HeldDevice device;
-  MorphSink sink;
+  RecordingSink sink;
   Engine engine;
   TimeNs now_ns = 0;
   std::uint64_t wishes = 0;

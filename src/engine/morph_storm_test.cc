@@ -13,6 +13,7 @@
 
 #include "engine/engine.h"
 #include "engine/held_device_for_test.h"
+#include "engine/recording_sink_for_test.h"
 #include "scheduler/simulated_kv.h"
 
 // Random forms under random load, against KV that knows what it holds and a device that counts its
@@ -259,7 +260,7 @@ class Storm {
   // The same events, the same decisions (invariant 6).
   void expect_replayed() {
     Decisions again(nullptr);
-    MorphSink heard;
+    RecordingSink heard;
     Engine engine(engine_config_, again, heard);
     for (const Event& event : events_) {
       engine.handle(event);
@@ -309,7 +310,7 @@ class Storm {
   SimulatedKv kv_;
   Decisions decisions_;
   std::vector<Event> events_;
-  MorphSink sink_;
+  RecordingSink sink_;
   Engine engine_;
   Clients clients_;
   std::map<std::string, unsigned> tags_;

@@ -10,9 +10,6 @@
 namespace protean {
 namespace {
 
-// Logits are projected and drawn this many rows at a time, which bounds their memory: a weight
-// panel is read once for all of them, and more would gain nothing.
-constexpr int kLogitRows = 64;
 constexpr std::int64_t kCopiedAtOnceBytes = 64 * kKiB;  // of a block, by a thread
 
 Status refuse_unsupported(const WorkerOptions& options, const ModelSpec& spec) {

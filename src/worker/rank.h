@@ -24,6 +24,10 @@
 
 namespace protean {
 
+// Logits are projected and drawn this many rows at a time, which bounds their memory: a weight
+// panel is read once for all of them, and more would gain nothing.
+inline constexpr int kLogitRows = 64;
+
 // What a worker is to be. The limits are promises about the plans it will get.
 struct WorkerOptions {
   Form form;

@@ -7,18 +7,9 @@
 import assert from 'node:assert/strict';
 import http from 'node:http';
 import net from 'node:net';
-import { isIdle, Server, sleep } from './server.mjs';
+import { isIdle, random, Server, sleep } from './server.mjs';
 
 const stall = 30_000; // a stream this long without a byte is a failure
-
-// A small generator of our own, so that clients can repeat themselves.
-function random(seed) {
-  let state = seed >>> 0;
-  return (below) => {
-    state = (Math.imul(state, 1664525) + 1013904223) >>> 0;
-    return Math.floor((state / 2 ** 32) * below);
-  };
-}
 
 // One streamed completion, read to its end or left after `leaveAfter` chunks.
 function stream(url, agent, body, leaveAfter) {

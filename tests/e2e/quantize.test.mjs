@@ -6,15 +6,9 @@ import { existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, 
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before, describe, it } from "node:test";
-import { fileURLToPath } from "node:url";
+import { data, model, program, skip } from "./server.mjs";
 
-const root = fileURLToPath(new URL("../..", import.meta.url));
-const protean = process.env.PROTEAN ?? join(root, "build/protean");
-const data = process.env.PROTEAN_DATA ?? join(root, "../shared/data");
-const model = join(data, "models/tinystories-656k");
-const skip = existsSync(model) ? false : `needs ${model}; set PROTEAN_DATA to the test data folder`;
-
-const run = (...args) => spawnSync(protean, args, { encoding: "utf8", input: "" });
+const run = (...args) => spawnSync(program, args, { encoding: "utf8", input: "" });
 
 let scratch;
 before(() => { scratch = mkdtempSync(join(tmpdir(), "protean-quantize-")); });

@@ -7,7 +7,7 @@ import { fileURLToPath } from 'node:url';
 
 export const root = resolve(dirname(fileURLToPath(import.meta.url)), '../..');
 export const program = process.env.PROTEAN ?? resolve(root, 'build/protean');
-const data = resolve(root, process.env.PROTEAN_DATA ?? '../shared/data');
+export const data = resolve(root, process.env.PROTEAN_DATA ?? '../shared/data');
 export const model = resolve(data, 'models/tinystories-656k');
 export const modelName = 'tinystories-656k';
 
@@ -17,6 +17,15 @@ const chatml = resolve(root, 'tests/e2e/chatml.jinja'); // knows all roles, as i
 
 // Why there is nothing to test here, or false.
 export const skip = existsSync(model) ? false : `needs ${model}; set PROTEAN_DATA to the test data folder`;
+
+// A small generator of our own, so that clients can repeat themselves.
+export function random(seed) {
+  let state = seed >>> 0;
+  return (below) => {
+    state = (Math.imul(state, 1664525) + 1013904223) >>> 0;
+    return Math.floor((state / 2 ** 32) * below);
+  };
+}
 
 export class Server {
   static async start(...flags) {

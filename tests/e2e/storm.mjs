@@ -4,15 +4,7 @@
 // must be one that can be asked for again.
 
 import assert from 'node:assert/strict';
-import { sleep } from './server.mjs';
-
-function random(seed) {
-  let state = seed >>> 0;
-  return (below) => {
-    state = (Math.imul(state, 1664525) + 1013904223) >>> 0;
-    return Math.floor((state / 2 ** 32) * below);
-  };
-}
+import { random, sleep } from './server.mjs';
 
 async function drive(server, until, below, count) {
   const words = ['The dog', 'a king', 'ran', 'to the sea', 'and saw', 'a big tree', 'with Tom', 'happy'];
