@@ -1,13 +1,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <list>
 #include <mutex>
 
 #include "base/check.h"
 #include "grammar/compiled.h"
 #include "grammar/grammar.h"
-#include "grammar/mask_cache.h"
+#include "grammar/mask_caches.h"
 #include "grammar/trimmed.h"
 
 namespace protean {
@@ -15,56 +14,8 @@ namespace protean {
 namespace {
 
 using grammar::MaskCache;
+using grammar::MaskCaches;
 using grammar::SetId;
-
-// The caches of the grammars used last. Two grammars that are the same automaton share one.
-class MaskCaches {
- public:
-  explicit MaskCaches(std::shared_ptr<const grammar::TokenTable> tokens)
-      : tokens_(std::move(tokens)) {}
-
-  const grammar::TokenTable& tokens() const { return *tokens_; }
-
-  std::shared_ptr<MaskCache> find(const std::shared_ptr<const grammar::Automaton>& automaton,
-                                  std::uint64_t hash) {
-    const std::scoped_lock lock(mutex_);
-    auto it = std::find_if(entries_.begin(), entries_.end(), [&](const Entry& entry) {
-      return entry.hash == hash && (entry.automaton == automaton || *entry.automaton == *automaton);
-    });
-    if (it == entries_.end()) {
-      entries_.push_front({hash, automaton, std::make_shared<MaskCache>(automaton, tokens_)});
-      if (entries_.size() > kMostGrammars) {
-        entries_.pop_back();
-      }
-    } else {
-      entries_.splice(entries_.begin(), entries_, it);
-    }
-    return entries_.front().cache;
-  }
-
-  // A fresh cache in the place of one that is full.
-  std::shared_ptr<MaskCache> replace(const std::shared_ptr<const grammar::Automaton>& automaton,
-                                     std::uint64_t hash, const MaskCache* full) {
-    {
-      const std::scoped_lock lock(mutex_);
-      entries_.remove_if([full](const Entry& entry) { return entry.cache.get() == full; });
-    }
-    return find(automaton, hash);
-  }
-
- private:
-  static constexpr std::size_t kMostGrammars = 16;
-
-  struct Entry {
-    std::uint64_t hash = 0;
-    std::shared_ptr<const grammar::Automaton> automaton;
-    std::shared_ptr<MaskCache> cache;
-  };
-
-  std::shared_ptr<const grammar::TokenTable> tokens_;
-  std::mutex mutex_;
-  std::list<Entry> entries_;
-};
 
 class GrammarConstraint : public TokenConstraint {
  public:

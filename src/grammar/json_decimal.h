@@ -15,7 +15,7 @@ struct Decimal {
   std::string whole = "0";  // without leading zeros but for "0" itself
   std::string fraction;     // without trailing zeros
 
-  static Decimal of(const boost::json::value& number);
+  static Decimal of(const boost::json::value& number);  // finite
   bool is_zero() const { return whole == "0" && fraction.empty(); }
   Decimal negated() const;
 };

@@ -58,10 +58,11 @@ void MaskCache::mask(SetId set, TokenMask mask) {
   if (none(mask)) {
     set_bits(tokens_->stop_ids(), mask);
   }
-  if ((masks_.size() + 1) * mask.size() * sizeof(std::uint64_t) > kMaskBytes) {
+  if ((masks_.size() + 1) * mask.size_bytes() > kMaskBytes) {
     masks_.clear();  // they come again cheaply, from the partials
   }
   masks_.emplace(set, std::vector<std::uint64_t>(mask.begin(), mask.end()));
+  bytes_ = stacks_.bytes() + partial_bytes_ + masks_.size() * mask.size_bytes();
 }
 
 void MaskCache::fill(SetId set, TokenMask mask) {
@@ -93,7 +94,7 @@ bool MaskCache::stuck_at_start() {
 void MaskCache::warm() {
   constexpr std::size_t kMostNodes = 2'000'000;  // about 20 ms
   constexpr std::size_t kMostSets = 256;
-  std::vector<std::uint64_t> mask(tokens_->mask_words());
+  std::vector<std::uint64_t> words(tokens_->mask_words());
   std::vector<SetId> sets{stacks_.start()};
   std::unordered_set<SetId> seen{stacks_.start(), kNoStacks};
   for (std::size_t i = 0; i < sets.size(); ++i) {
@@ -101,7 +102,7 @@ void MaskCache::warm() {
     if ((i == 0 && std::exchange(warm_, true)) || walked_ > kMostNodes || full()) {
       return;
     }
-    fill(sets[i], mask);
+    mask(sets[i], words);
     for (std::size_t byte = 0; byte < 256 && sets.size() < kMostSets; ++byte) {
       const SetId next = stacks_.step(sets[i], static_cast<std::uint8_t>(byte));
       if (seen.insert(next).second) {

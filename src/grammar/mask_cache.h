@@ -1,5 +1,7 @@
 #pragma once
 
+#include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -31,6 +33,9 @@ class MaskCache {
   SetId advance(SetId set, TokenId token);  // kNoStacks if it may not follow
   void mask(SetId set, TokenMask mask);
   bool full() const;
+
+  // What it holds, about. Any thread, without the lock.
+  std::size_t bytes() const { return bytes_; }
 
   // These lock. Is there neither a first token nor an end at once?
   bool stuck_at_start();
@@ -71,6 +76,7 @@ class MaskCache {
   std::unordered_map<SetId, Partial> partials_;
   std::unordered_map<SetId, std::vector<std::uint64_t>> masks_;
   std::size_t partial_bytes_ = 0;
+  std::atomic<std::size_t> bytes_ = 0;
   std::size_t walked_ = 0;  // nodes of tries
   bool warm_ = false;
   std::vector<SetId> path_;

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <boost/json/parse.hpp>
 #include <memory>
 #include <random>
@@ -7,7 +8,7 @@
 
 #include "grammar/compiled.h"
 #include "grammar/grammar.h"
-#include "grammar/mask_cache.h"
+#include "grammar/mask_caches.h"
 #include "grammar/schema_compiler.h"
 #include "grammar/token_table.h"
 #include "tests/grammar/naive_automaton.h"
@@ -121,6 +122,42 @@ TEST(GrammarMasks, WithTokensLongerThanBounds) {
       compare_masks(schema, tokenizer, seed);
     }
   }
+}
+
+TEST(GrammarMasks, AreKeptWhileManyGrammarsTakeTurns) {
+  const TokenList tokenizer = TokenList::json_pieces();
+  grammar::MaskCaches caches(std::make_shared<const grammar::TokenTable>(
+      tokenizer, tokenizer.vocab_size(), std::vector<TokenId>{tokenizer.eos()}));
+  std::vector<std::shared_ptr<const Automaton>> automata;
+  std::vector<std::shared_ptr<grammar::MaskCache>> first;
+  for (std::size_t n = 0; n < 100; ++n) {
+    const std::string schema = R"({"type":"string","maxLength":)" + std::to_string(n) + "}";
+    automata.push_back(std::make_shared<const Automaton>(automaton_of(schema.c_str(), true)));
+    first.push_back(caches.find(automata[n], automata[n]->hash()));
+    first[n]->warm();
+    EXPECT_GT(first[n]->bytes(), 0U);
+  }
+  for (std::size_t n = 0; n < automata.size(); ++n) {
+    EXPECT_EQ(caches.find(automata[n], automata[n]->hash()), first[n]) << n;
+  }
+  EXPECT_NE(caches.replace(automata[5], automata[5]->hash(), first[5].get()), first[5]);
+}
+
+TEST(GrammarMasks, OfTheGrammarsUsedLongestAgoAreForgotten) {
+  const TokenList tokenizer = TokenList::json_pieces();
+  grammar::MaskCaches caches(std::make_shared<const grammar::TokenTable>(
+      tokenizer, tokenizer.vocab_size(), std::vector<TokenId>{tokenizer.eos()}));
+  std::vector<std::weak_ptr<grammar::MaskCache>> made;
+  for (std::size_t n = 0; n < 2 * grammar::MaskCaches::kMost; ++n) {
+    const std::string schema = R"({"type":"string","maxLength":)" + std::to_string(n) + "}";
+    const auto automaton = std::make_shared<const Automaton>(automaton_of(schema.c_str(), true));
+    made.push_back(caches.find(automaton, automaton->hash()));
+  }
+  EXPECT_TRUE(made.front().expired());
+  EXPECT_FALSE(made.back().expired());
+  const auto kept =
+      std::count_if(made.begin(), made.end(), [](const auto& cache) { return !cache.expired(); });
+  EXPECT_EQ(kept, static_cast<std::ptrdiff_t>(grammar::MaskCaches::kMost));
 }
 
 std::shared_ptr<const Grammar> compiled(const char* schema) {
