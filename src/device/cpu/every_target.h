@@ -39,23 +39,12 @@ class EveryTarget : public testing::TestWithParam<std::int64_t> {
   std::mt19937 random_{20240607};
 };
 
-// Sanitizers make plain C++ vectors a hundred times slower and would find nothing else in them.
-inline std::vector<std::int64_t> targets_to_test() {
-  std::vector<std::int64_t> targets = hwy::SupportedAndGeneratedTargets();
-#if HWY_IS_ASAN || HWY_IS_TSAN
-  if (targets.size() > 1) {
-    std::erase(targets, std::int64_t{HWY_EMU128});
-  }
-#endif
-  return targets;
-}
-
 inline std::string target_name(const testing::TestParamInfo<std::int64_t>& info) {
   return hwy::TargetName(info.param);
 }
 
 }  // namespace protean::cpu
 
-#define PROTEAN_ON_EVERY_TARGET(suite)                                                     \
-  INSTANTIATE_TEST_SUITE_P(Cpu, suite, testing::ValuesIn(protean::cpu::targets_to_test()), \
+#define PROTEAN_ON_EVERY_TARGET(suite)                                                         \
+  INSTANTIATE_TEST_SUITE_P(Cpu, suite, testing::ValuesIn(hwy::SupportedAndGeneratedTargets()), \
                            target_name)
