@@ -71,6 +71,7 @@ TEST_F(AdminTest, AnotherFormIsAnsweredByItsMorphAndBecomesHistory) {
   ASSERT_EQ(morphs.as_array().size(), 1U);
   EXPECT_EQ(morphs.at_pointer("/0/reason"), "asked for");
   EXPECT_EQ(morphs.at_pointer("/0/ready_after_s"), 0.25);
+  EXPECT_EQ(morphs.at_pointer("/0/remark"), "packed anew");
   EXPECT_TRUE(morphs.at_pointer("/0/done_after_s").is_null());
   const std::string metrics = ask("GET /metrics").body();
   for (const char* line :

@@ -390,25 +390,70 @@ TEST_F(AnswersTest, LongInputsArePreparedAside) {
     const HttpCall call{.method = "GET", .target = "/load"};
     return json::parse(std::get<HttpReply>(other.handle(call)).body).at("server_load");
   };
-  const auto generation = std::get<std::shared_ptr<Generation>>(ask("/v1/completions"));
+  const auto run_next = [&] {
+    const BackgroundWork::Job job = std::exchange(jobs.at(0), nullptr);
+    jobs.erase(jobs.begin());
+    job()();
+  };
+  const auto pending = std::get<std::shared_ptr<PendingReply>>(ask("/v1/completions"));
+  bool ready = false;
+  pending->on_ready = [&] { ready = true; };
+  run_next();
+  EXPECT_TRUE(ready);
+  const auto generation = pending->generation;
+  ASSERT_NE(generation, nullptr) << "its body is read";
   EXPECT_EQ(load(), 1) << "what is being prepared counts";
   EXPECT_TRUE(arrivals().empty());
   bool changed = false;
   generation->on_change = [&] { changed = true; };
-  jobs.at(0)()();
+  run_next();
   EXPECT_TRUE(changed);
   EXPECT_EQ(arrivals().at(0).prompt.size(), prompt.size() + 1);
 
-  const auto left = std::get<std::shared_ptr<Generation>>(ask("/v1/completions"));
-  other.cancel(*left, {.status = kClientGone, .message = "gone"});
-  jobs.at(1)()();
+  const auto left = std::get<std::shared_ptr<PendingReply>>(ask("/v1/completions"));
+  run_next();
+  other.cancel(*left->generation, {.status = kClientGone, .message = "gone"});
+  run_next();
   EXPECT_TRUE(arrivals().empty()) << "nobody waits for it any more";
 
-  const auto tokens = std::get<std::shared_ptr<Generation>>(ask("/tokenize"));
-  EXPECT_FALSE(tokens->done());
-  jobs.at(2)()();
-  ASSERT_TRUE(tokens->done());
-  EXPECT_EQ(json::parse(tokens->take_body()).at("count"), std::ssize(prompt) + 1);
+  ask("/v1/completions");  // and its client leaves
+  run_next();
+  EXPECT_TRUE(jobs.empty()) << "nobody waits for its preparation";
+
+  const auto tokens = std::get<std::shared_ptr<PendingReply>>(ask("/tokenize"));
+  EXPECT_FALSE(tokens->reply);
+  run_next();
+  ASSERT_TRUE(tokens->reply);
+  EXPECT_EQ(json::parse(tokens->reply->body).at("count"), std::ssize(prompt) + 1);
+}
+
+TEST_F(AnswersTest, LongBodiesAreReadAside) {
+  std::vector<BackgroundWork::Job> jobs;
+  bool room = true;
+  Environment aside = environment();
+  aside.aside = [&](BackgroundWork::Job job) {
+    jobs.push_back(std::move(job));
+    return room;
+  };
+  Service other({.max_outstanding = 2}, model(), {}, aside, inbox);
+  other.set_state(ServerState::kReady);
+  const std::string many(static_cast<std::size_t>(kLongTextBytes) + 1, '[');
+  for (const char* path :
+       {"/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages",
+        "/v1/messages/count_tokens", "/v1/embeddings", "/tokenize", "/detokenize"}) {
+    const HttpCall call{.method = "POST", .target = path, .body = many};
+    const auto pending = std::get<std::shared_ptr<PendingReply>>(other.handle(call));
+    EXPECT_FALSE(pending->reply) << path;
+    jobs.back()()();
+    ASSERT_TRUE(pending->reply) << path;
+    EXPECT_EQ(pending->reply->status, 400);
+    EXPECT_NE(pending->reply->body.find("too deep"), std::string::npos) << pending->reply->body;
+  }
+  room = false;
+  EXPECT_EQ(
+      std::get<HttpReply>(other.handle({.method = "POST", .target = "/tokenize", .body = many}))
+          .status,
+      429);
 }
 
 }  // namespace

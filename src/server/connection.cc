@@ -46,7 +46,9 @@ Connection::Connection(tcp::socket socket, std::shared_ptr<asio::ssl::context> t
       client_(wire_->peer()) {}
 
 asio::awaitable<void> Connection::run() {
+  slow_since_ = std::chrono::steady_clock::now();
   bool more = co_await wire_->open();
+  slow_since_.reset();
   while (more) {
     more = co_await await_request();
     if (more) {
@@ -91,6 +93,7 @@ Connection::Exchange Connection::exchange_of(const RequestReader& reader) const 
 asio::awaitable<bool> Connection::serve_request() {
   RequestReader reader(setting_.limits);
   refusal_.reset();
+  slow_since_ = std::chrono::steady_clock::now();
   co_await read_head(reader);
   if (!reader.begun() || wire_->closed()) {
     co_return false;
@@ -110,6 +113,7 @@ asio::awaitable<bool> Connection::serve_request() {
     co_await read_body(reader, share);
     receiving_ = false;
   }
+  slow_since_.reset();
   if (wire_->closed()) {
     co_return false;
   }
@@ -192,15 +196,19 @@ asio::awaitable<bool> Connection::serve_call(const Exchange& exchange) {
 }
 
 asio::awaitable<bool> Connection::serve_pending(const Exchange& exchange, PendingReply& pending) {
-  // A client that leaves takes back nothing: what it asked for is done.
+  // A client that leaves takes back no change of form that it asked for; what only it would read
+  // is not begun.
   struct Guard {
     PendingReply& pending;
     ~Guard() { pending.on_ready = nullptr; }
   };
   const Guard guard{pending};
   pending.on_ready = [this] { wire_->wake(); };
-  while (!left() && !pending.reply) {
+  while (!left() && !pending.reply && !pending.generation) {
     co_await wire_->wait(Wire::kNever);
+  }
+  if (pending.generation) {  // of a client that left it is cancelled there
+    co_return co_await serve_generation(exchange, *pending.generation);
   }
   if (left()) {
     close();
@@ -222,7 +230,9 @@ asio::awaitable<bool> Connection::send(const Exchange& exchange, HttpReply& repl
   if (exchange.call.method != "HEAD") {
     bytes += std::exchange(reply.body, {});
   }
+  slow_since_ = std::chrono::steady_clock::now();
   const bool sent = co_await wire_->write(std::move(bytes));
+  slow_since_.reset();
   co_return sent&& keep_alive;
 }
 

@@ -42,6 +42,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool receiving() const { return receiving_; }  // a request's body
   // Since when it has been kept for a next request; none while it is of any use.
   std::optional<TimePoint> idle_since() const { return idle_since_; }
+  // Since when its client has been sending a request, or taking a reply that is no stream.
+  std::optional<TimePoint> slow_since() const { return slow_since_; }
 
  private:
   // The request being answered, as far as writing the response needs it.
@@ -77,6 +79,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   const std::string client_;         // address and port
   std::optional<ApiError> refusal_;  // why the request being read is not read on
   std::optional<TimePoint> idle_since_;
+  std::optional<TimePoint> slow_since_;
   bool busy_ = false;
   bool receiving_ = false;
 };

@@ -105,12 +105,14 @@ class EchoEngine {
     status->swaps_down_total = 1;
     status->output_tokens = {{precision_label(form_), 7}};
     if (!morph.steps.empty()) {
-      status->history = {{.id = 1,
-                          .step = morph.steps.back(),
-                          .reason = morph.reason,
-                          .asked_ns = batch.at_ns,
-                          .ready_ns = batch.at_ns + kNsPerS / 4,
-                          .failure = {}}};
+      status->history = std::make_shared<const MorphHistory>(
+          1, std::make_shared<const MorphRecord>(MorphRecord{.id = 1,
+                                                             .step = morph.steps.back(),
+                                                             .reason = morph.reason,
+                                                             .asked_ns = batch.at_ns,
+                                                             .ready_ns = batch.at_ns + kNsPerS / 4,
+                                                             .failure = {},
+                                                             .remark = "packed anew"}));
     }
     batch.form = std::move(status);
     batch.outputs.emplace_back(WishAnswered{want.wish_id, std::move(morph)});

@@ -141,7 +141,8 @@ json::object shown_status(const FormStatus& status) {
             {"swaps_up", status.swaps_up_total},
             {"kv_resizes", status.kv_resizes_total},
             {"blocks_moved", status.blocks_moved_total},
-            {"failures", status.failures_total}}},
+            {"failures", status.failures_total},
+            {"remarks", status.remarks_total}}},
           {"output_tokens", std::move(tokens)}};
 }
 
@@ -158,7 +159,8 @@ json::array shown_history(const FormStatus& status, TimeNs now_ns, double unix_t
     return static_cast<double>(ns) / static_cast<double>(kNsPerS);
   };
   json::array shown;
-  for (const MorphRecord& record : status.history) {
+  for (const auto& entry : *status.history) {
+    const MorphRecord& record = *entry;
     json::object one = shown_step(record.step);
     one["id"] = record.id;
     one["reason"] = record.reason;
@@ -171,6 +173,8 @@ json::array shown_history(const FormStatus& status, TimeNs now_ns, double unix_t
                               : json::value(seconds(record.done_ns - record.asked_ns));
     one["failure"] =
         record.failure.empty() ? json::value(nullptr) : json::value(json::string(record.failure));
+    one["remark"] =
+        record.remark.empty() ? json::value(nullptr) : json::value(json::string(record.remark));
     shown.push_back(std::move(one));
   }
   return shown;

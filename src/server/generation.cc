@@ -62,13 +62,6 @@ void Generation::begin(const std::vector<PreparedChoice>& prepared) {
   }
 }
 
-void Generation::answer_with(std::string body) {
-  if (!done_) {  // the client may have left
-    events_ = std::move(body);
-    done_ = true;
-  }
-}
-
 void Generation::accepted() {
   if (++accepted_ < choices_.size() || done_) {
     return;

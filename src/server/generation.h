@@ -26,15 +26,12 @@ inline constexpr int kClientGone = 499;
 // it, both on the io thread. Until begin() it only waits: its prompt may still be being prepared.
 class Generation {
  public:
-  // `nonce` makes ids of tool calls unique. No writer: for answer_with() only. The model's
-  // tokenizer outlives this.
+  // `nonce` makes ids of tool calls unique. The model's tokenizer outlives this.
   Generation(AnswerIdentity identity, const GenerationCall& call, const ServedModel& model,
              std::unique_ptr<AnswerWriter> writer, std::uint64_t nonce);
 
   // The engine requests, with their ids, in the order of choices.
   void begin(const std::vector<PreparedChoice>& prepared);
-  // The whole answer, where no engine is needed for it.
-  void answer_with(std::string body);
 
   // From the engine, by choice (an index into the answer). What comes after the end is ignored.
   void accepted();

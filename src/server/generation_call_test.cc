@@ -62,6 +62,8 @@ TEST(JsonBody, RefusesWhatIsNoCleanJsonAndSaysWhere) {
       {R"({"prompt":"a","x":[{"deep":1,"deep":2}]})", "", "\"deep\" is given twice"},
       {with("\"temperature\":NaN"), "", "not valid JSON"},
       {with("\"temperature\":Infinity"), "", "not valid JSON"},
+      {with("\"temperature\":1e400"), "", "larger than a double holds at line 1"},
+      {with("\"any\":[-1e400]"), "", "larger than a double holds"},
       {"{'prompt':'a'}", "", "not valid JSON"},
       {"{\"prompt\":\"a\",}", "", "not valid JSON"},
       {nested(70), "", "too deep"},

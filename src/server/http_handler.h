@@ -11,9 +11,11 @@
 
 namespace protean {
 
-// A reply that comes later: whoever answers sets it and calls on_ready, on the io thread.
+// What comes later, a reply or a generation: whoever has it sets one of them and calls on_ready, on
+// the io thread.
 struct PendingReply {
   std::optional<HttpReply> reply;
+  std::shared_ptr<Generation> generation;
   std::function<void()> on_ready;
 };
 

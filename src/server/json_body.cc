@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <boost/json/basic_parser_impl.hpp>
 #include <boost/json/value_stack.hpp>
+#include <cmath>
 #include <new>
 #include <set>
 #include <string>
@@ -79,6 +80,9 @@ class StrictHandler {
     return count(ec);
   }
   bool on_double(double value, string_view, error_code& ec) {
+    if (!std::isfinite(value)) {
+      return complain("a number is larger than a double holds", ec);
+    }
     stack_.push_double(value);
     return count(ec);
   }

@@ -21,6 +21,7 @@ using boost::system::error_code;
 
 constexpr auto kResume = asio::as_tuple(asio::use_awaitable);
 constexpr std::chrono::milliseconds kAcceptRetry{100};
+constexpr std::chrono::seconds kSlow{1};  // a client so long at one request or reply
 
 }  // namespace
 
@@ -102,7 +103,7 @@ asio::awaitable<void> Listener::accept() {
       if (!std::exchange(failing, true)) {
         log::warning("cannot accept connections: {}", ec.message());  // out of file descriptors
       }
-      evict_idle();
+      evict();
       room_.expires_after(kAcceptRetry);
       co_await room_.async_wait(kResume);
     }
@@ -114,22 +115,33 @@ asio::awaitable<void> Listener::wait_for_room() {
   const auto knock = tcp::acceptor::wait_read;
   co_await acceptor_.async_wait(knock, kResume);
   if (full()) {
-    evict_idle();
+    evict();
     room_.expires_after(kAcceptRetry);
     co_await room_.async_wait(kResume);
   }
 }
 
-void Listener::evict_idle() {
-  std::shared_ptr<Connection> oldest;
-  for (const auto& connection : connections_) {
-    const auto since = connection->idle_since();
-    if (since && (oldest == nullptr || *since < *oldest->idle_since())) {
-      oldest = connection;
+void Listener::evict() {
+  using Since = std::optional<Connection::TimePoint>;
+  const auto oldest = [this](Since (Connection::*since_of)() const) {
+    std::shared_ptr<Connection> found;
+    for (const auto& connection : connections_) {
+      const Since since = ((*connection).*since_of)();
+      if (since && (found == nullptr || *since < *((*found).*since_of)())) {
+        found = connection;
+      }
+    }
+    return found;
+  };
+  std::shared_ptr<Connection> leaves = oldest(&Connection::idle_since);
+  if (leaves == nullptr) {
+    leaves = oldest(&Connection::slow_since);
+    if (leaves != nullptr && std::chrono::steady_clock::now() - *leaves->slow_since() < kSlow) {
+      return;
     }
   }
-  if (oldest != nullptr) {
-    oldest->close();
+  if (leaves != nullptr) {
+    leaves->close();
   }
 }
 

@@ -16,8 +16,9 @@
 namespace protean {
 
 // One port and the connections that came through it, at most limits.max_connections: a newcomer
-// takes the place of the one that idles longest, and where none idles it waits in the listen queue.
-// On the io thread.
+// takes the place of the one that idles longest, else of the one that is longest, and over a
+// second, about sending a request or taking a reply; where all are being answered it waits in the
+// queue. On the io thread.
 class Listener {
  public:
   Listener(boost::asio::io_context& io, const Connection::Setting& setting);
@@ -37,7 +38,7 @@ class Listener {
   boost::asio::awaitable<void> accept();
   boost::asio::awaitable<void> wait_for_room();
   bool full() const;
-  void evict_idle();
+  void evict();
   void serve(boost::asio::ip::tcp::socket socket);
   void ended(const std::shared_ptr<Connection>& connection, const std::exception_ptr& failure);
 

@@ -250,7 +250,7 @@ Checked<TextCall> read_messages_count(json::value body) {
     }
     return fmt::format(R"({{"input_tokens":{}}})", std::get<std::vector<TokenId>>(tokens).size());
   };
-  return TextCall{.model = call->model, .bytes = input_bytes(*call), .run = run};
+  return TextCall{.model = call->model, .run = run};
 }
 
 }  // namespace protean

@@ -211,7 +211,11 @@ struct FormSeries {
         kv_resizes(make.counter("protean:kv_resizes_total", "Changes of the KV cache's size.")),
         blocks_moved(
             make.counter("protean:kv_blocks_moved_total", "KV blocks moved to shrink it.")),
-        failures(make.counter("protean:morph_failures_total", "Steps of morphs that failed.")) {}
+        failures(make.counter("protean:morph_failures_total", "Steps of morphs that failed.")),
+        remarks(
+            make.counter("protean:morph_remarks_total",
+                         "Steps of morphs that went well though something was amiss, as weights "
+                         "that the variant cache did not have.")) {}
 
   Counter& swaps(const char* direction) const {
     return make.counter("protean:precision_swaps_total",
@@ -233,6 +237,7 @@ struct FormSeries {
   Mirror kv_resizes;
   Mirror blocks_moved;
   Mirror failures;
+  Mirror remarks;
   std::map<std::string, Mirror> tokens;  // by precision
 };
 
@@ -333,15 +338,10 @@ namespace {
 
 // Layers of each precision, halves as .5; those of none are 0, so that a graph falls to it.
 void show_layers(const Form& form, const Maker& make) {
-  for (const Precision precision :
-       {Precision::kF32, Precision::kBf16, Precision::kW8, Precision::kW4, Precision::kW3}) {
-    int halves = 0;
-    for (const LayerPrecision& layer : form.layer_precision) {
-      halves += (layer.attention == precision ? 1 : 0) + (layer.mlp == precision ? 1 : 0);
-    }
+  for (const Precision precision : kPrecisions) {
     make.gauge("protean:layers", "Layers of the form, by precision; halves count 0.5.",
                {{"precision", std::string(to_string(precision))}})
-        .Set(0.5 * halves);
+        .Set(layers_at(form, precision));
   }
 }
 
@@ -371,6 +371,7 @@ void Metrics::form(const FormStatus& status) {
   series.kv_resizes.set(status.kv_resizes_total);
   series.blocks_moved.set(status.blocks_moved_total);
   series.failures.set(status.failures_total);
+  series.remarks.set(status.remarks_total);
   for (const TokensAt& at : status.output_tokens) {
     const auto found = series.tokens.find(at.precision);
     Mirror& tokens =

@@ -6,6 +6,7 @@
 
 #include <boost/json/parse.hpp>
 #include <new>
+#include <stdexcept>
 
 #include "server/byte_tokenizer_for_test.h"
 #include "server/service.h"
@@ -15,13 +16,16 @@ namespace {
 
 constexpr int kContext = 100;
 
-// Counts what it is asked to tokenise; can have a long word, and be out of memory.
+// Counts what it is asked to tokenise; can have a long word, be out of memory, and have a bug.
 class WatchedTokenizer : public ByteTokenizer {
  public:
   std::vector<TokenId> encode(std::string_view text, const EncodeOptions& options) const override {
     ++encoded;
     if (no_memory) {
       throw std::bad_alloc();
+    }
+    if (has_bug) {
+      throw std::logic_error("a bug");
     }
     return ByteTokenizer::encode(text, options);
   }
@@ -35,6 +39,7 @@ class WatchedTokenizer : public ByteTokenizer {
   std::string word = "w";
   std::string eos_name;
   bool no_memory = false;
+  bool has_bug = false;
   mutable int encoded = 0;
 };
 
@@ -109,6 +114,16 @@ TEST_F(ServedModelTest, LackOfMemoryIsAnAnswer) {
   EXPECT_NE(reply.body.find("memory"), std::string::npos) << reply.body;
   ASSERT_EQ(reply.headers.size(), 1U);
   EXPECT_EQ(reply.headers[0].first, "Retry-After");
+}
+
+TEST_F(ServedModelTest, ABugCostsARequestAndNotTheServer) {
+  tokenizer.has_bug = true;
+  const HttpReply reply = post("/v1/completions", R"({"prompt":"a"})");
+  EXPECT_EQ(reply.status, 500);
+  EXPECT_NE(reply.body.find("bug"), std::string::npos) << reply.body;
+  EXPECT_EQ(code_of(reply), "internal_error");
+  tokenizer.has_bug = false;
+  EXPECT_NE(post("/v1/completions", R"({"prompt":"a"})").status, 500);
 }
 
 }  // namespace

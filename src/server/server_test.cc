@@ -169,6 +169,24 @@ TEST_F(ServerTest, NewcomersReplaceTheLongestIdleOrWait) {
   EXPECT_NE(busy.read_until("[DONE]").find("[DONE]"), std::string::npos);
 }
 
+TEST_F(ServerTest, NewcomersReplaceWhoIsSlowToSendARequest) {
+  options.http.max_connections = 2;
+  options.http.header_timeout_ms = 60'000;  // longer than the newcomer waits
+  start();
+  Client body(server->port());
+  body.send("POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{");
+  Client head(server->port());
+  // Its second request has begun when the first is answered, and that later than the body.
+  head.send("GET /health HTTP/1.1\r\nHost: x\r\n\r\nGET /health HTTP/1.1\r\nX-");
+  EXPECT_EQ(head.read().result_int(), 200U);
+  Client newcomer(server->port());
+  newcomer.get("/health");
+  EXPECT_EQ(newcomer.read().result_int(), 200U);
+  body.expect_hang_up();
+  head.send("y: 1\r\nHost: x\r\n\r\n");
+  EXPECT_EQ(head.read().result_int(), 200U) << "there was room without it";
+}
+
 TEST_F(ServerTest, SilentStreamsGetPings) {
   options.http.sse_ping_ms = 20;
   start();

@@ -7,10 +7,12 @@
 #include <boost/json/array.hpp>
 #include <boost/json/object.hpp>
 #include <boost/json/serialize.hpp>
+#include <exception>
 #include <new>
 #include <utility>
 
 #include "base/check.h"
+#include "base/log.h"
 #include "server/embedding_call.h"
 #include "server/form_json.h"
 #include "server/messages_call.h"
@@ -33,13 +35,6 @@ ServedModel with_text_limit(ServedModel model) {
   return model;
 }
 
-Service::Answer answer_of(Checked<std::shared_ptr<Generation>> generation, const HttpCall& call) {
-  if (const ApiError* error = std::get_if<ApiError>(&generation)) {
-    return error_reply(*error, match_route(call.target).errors, call.request_id);
-  }
-  return std::get<std::shared_ptr<Generation>>(std::move(generation));
-}
-
 ApiError not_ready(ServerState state) {
   return {.status = 503,
           .message = state == ServerState::kLoading
@@ -58,6 +53,18 @@ HttpReply error_reply(const ApiError& error, ErrorStyle style, std::string_view 
     reply.headers.emplace_back("WWW-Authenticate", "Bearer");
   }
   return reply;
+}
+
+ApiError error_of_current_exception() {
+  try {
+    throw;
+  } catch (const std::bad_alloc&) {
+    return no_memory();
+  } catch (const std::exception& thrown) {
+    log::error("a request met a bug: {}", thrown.what());
+    return {.status = 500,
+            .message = "the server met a bug of its own in this request; its log says which"};
+  }
 }
 
 Service::Service(ServiceLimits limits, ServedModel model, MetricsLabels labels,
@@ -117,8 +124,9 @@ std::optional<HttpReply> Service::refuse_early(const HttpCall& call) const {
 Service::Answer Service::handle(const HttpCall& call) {
   try {
     return answer(call);
-  } catch (const std::bad_alloc&) {
-    return error_reply(no_memory(), match_route(call.target).errors, call.request_id);
+  } catch (const std::exception&) {
+    return error_reply(error_of_current_exception(), match_route(call.target).errors,
+                       call.request_id);
   }
 }
 
@@ -126,17 +134,17 @@ Service::Answer Service::answer(const HttpCall& call) {
   const RouteMatch match = match_route(call.target);
   switch (match.route) {
     case Route::kChat:
-      return answer_of(generate(call, read_chat_call), call);
+      return generate(call, read_chat_call);
     case Route::kCompletions:
-      return answer_of(generate(call, read_completion_call), call);
+      return generate(call, read_completion_call);
     case Route::kResponses:
-      return answer_of(generate(call, read_responses_call), call);
+      return generate(call, read_responses_call);
     case Route::kMessages:
-      return answer_of(generate(call, read_messages_call), call);
+      return generate(call, read_messages_call);
     case Route::kCountTokens:
       return convert(call, read_messages_count);
     case Route::kEmbeddings:
-      return answer_of(generate(call, read_embedding_call), call);
+      return generate(call, read_embedding_call);
     case Route::kTokenize:
       return convert(call, read_tokenize_call);
     case Route::kDetokenize:

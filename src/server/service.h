@@ -49,7 +49,7 @@ class Service final : public HttpHandler {
           BoundedQueue<Event>& inbox);
 
   std::optional<HttpReply> refuse_early(const HttpCall& call) const override;
-  // A call that needs more memory than there is gets 503.
+  // A call that needs more memory than there is gets 503, and one that meets a bug of ours 500.
   Answer handle(const HttpCall& call) override;
   // From the engine. Calls on_change of every generation it concerns, at the end.
   void deliver(const OutputBatch& batch);
@@ -95,14 +95,21 @@ class Service final : public HttpHandler {
   HttpReply models_reply() const;
   HttpReply model_reply(const std::string& id) const;
   HttpReply health_reply() const;
-  Checked<std::shared_ptr<Generation>> generate(const HttpCall& call, ParseDialect parse);
+  // Gives the answer on the io thread, when what is slow has been done on another.
+  using Finish = std::function<Answer(const HttpCall& call)>;
+  Answer answer_later(const HttpCall& call, std::function<Finish(const HttpCall& call)> slow);
+  bool is_long(const HttpCall& call) const;
+  Answer generate(const HttpCall& call, ParseDialect parse);
+  Checked<std::shared_ptr<Generation>> begin(const HttpCall& call, Checked<DialectCall> asked,
+                                             TimeNs received_ns);
   Checked<std::shared_ptr<Generation>> start(std::shared_ptr<Generation> generation,
                                              GenerationCall call, Timing timing);
   // Why not, if not; the generation then has failed.
   std::optional<ApiError> submit(const std::shared_ptr<Generation>& generation,
                                  Checked<std::vector<PreparedChoice>> prepared,
                                  const Timing& timing);
-  Answer convert(const HttpCall& call, Checked<TextCall> (*read)(boost::json::value body));
+  Answer convert(const HttpCall& call, ParseText parse);
+  HttpReply converted(const HttpCall& call, ParseText parse) const;  // any thread
   static void notify(const Generation& generation);
   std::int64_t outstanding() const;
   Checked<std::string> served_name(const std::string& asked) const;
@@ -141,5 +148,9 @@ class Service final : public HttpHandler {
 // {"error":...} with its status, and Retry-After where trying again makes sense.
 HttpReply error_reply(const ApiError& error, ErrorStyle style = ErrorStyle::kOpenAi,
                       std::string_view request_id = {});
+
+// Within a catch block: what a client hears of what was thrown. But for want of memory it is our
+// bug, which shall cost that request a 500 and a line of the log, not everybody the server.
+ApiError error_of_current_exception();
 
 }  // namespace protean

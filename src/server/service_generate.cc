@@ -1,8 +1,8 @@
 // The part of the service that takes calls and gives them to the engine.
 
 #include <charconv>
+#include <exception>
 #include <memory>
-#include <new>
 #include <utility>
 
 #include "server/json_body.h"
@@ -50,25 +50,98 @@ Deadlines deadlines_of(const UrgencyFields& urgency, TimeNs received_ns) {
   return deadlines;
 }
 
-// What `make` gives, or that memory ran out: on a thread where nobody else would say so.
+// What `make` gives, or why it threw: on a thread where nobody else would say so.
 template <class Make>
 auto catching(Make make) -> decltype(make()) {
   try {
     return make();
-  } catch (const std::bad_alloc&) {
-    return no_memory();
+  } catch (const std::exception&) {
+    return error_of_current_exception();
+  }
+}
+
+// What `parse` makes of a body. Any thread.
+template <class Call>
+Checked<Call> read_body(const std::string& text, Checked<Call> (*parse)(json::value body)) {
+  return catching([&]() -> Checked<Call> {
+    Checked<json::value> body = parse_json_body(text);
+    if (ApiError* error = std::get_if<ApiError>(&body)) {
+      return std::move(*error);
+    }
+    return parse(std::get<json::value>(std::move(body)));
+  });
+}
+
+HttpReply refusal_of(const HttpCall& call, const ApiError& error) {
+  return error_reply(error, match_route(call.target).errors, call.request_id);
+}
+
+HttpHandler::Answer answer_of(Checked<std::shared_ptr<Generation>> generation,
+                              const HttpCall& call) {
+  if (const ApiError* error = std::get_if<ApiError>(&generation)) {
+    return refusal_of(call, *error);
+  }
+  return std::get<std::shared_ptr<Generation>>(std::move(generation));
+}
+
+void settle(PendingReply& pending, HttpHandler::Answer answer) {
+  if (HttpReply* reply = std::get_if<HttpReply>(&answer)) {
+    pending.reply = std::move(*reply);
+  } else {
+    pending.generation = std::get<std::shared_ptr<Generation>>(std::move(answer));
+  }
+  if (pending.on_ready) {
+    pending.on_ready();
   }
 }
 
 }  // namespace
 
-Checked<std::shared_ptr<Generation>> Service::generate(const HttpCall& call, ParseDialect parse) {
-  const TimeNs received_ns = environment_.clock();
-  Checked<json::value> body = parse_json_body(call.body);
-  if (ApiError* error = std::get_if<ApiError>(&body)) {
-    return std::move(*error);
+// A small body may hold a million values, and its reading must not hold up all others' streams.
+bool Service::is_long(const HttpCall& call) const {
+  return environment_.aside && std::ssize(call.body) > kLongTextBytes;
+}
+
+Service::Answer Service::answer_later(const HttpCall& call,
+                                      std::function<Finish(const HttpCall& call)> slow) {
+  auto pending = std::make_shared<PendingReply>();
+  auto copy = std::make_shared<HttpCall>(call);
+  const bool taken = environment_.aside(
+      [copy, slow = std::move(slow), waiting = std::weak_ptr(pending)]() -> BackgroundWork::Done {
+        if (waiting.expired()) {
+          return [] {};
+        }
+        const Finish finish = slow(*copy);
+        copy->body = {};
+        return [copy, finish, waiting] {
+          if (const auto waits = waiting.lock()) {  // the client is still there
+            settle(*waits, finish(*copy));
+          }
+        };
+      });
+  if (!taken) {
+    return refusal_of(call, queue_full());
   }
-  Checked<DialectCall> asked = parse(std::get<json::value>(std::move(body)));
+  return pending;
+}
+
+Service::Answer Service::generate(const HttpCall& call, ParseDialect parse) {
+  const TimeNs received_ns = environment_.clock();
+  if (!is_long(call)) {
+    return answer_of(begin(call, read_body(call.body, parse), received_ns), call);
+  }
+  return answer_later(call, [this, parse, received_ns](const HttpCall& slow_call) -> Finish {
+    const auto asked = std::make_shared<Checked<DialectCall>>(read_body(slow_call.body, parse));
+    return [this, asked, received_ns](const HttpCall& same_call) {
+      return answer_of(catching([&] { return begin(same_call, std::move(*asked), received_ns); }),
+                       same_call);
+    };
+  });
+}
+
+Checked<std::shared_ptr<Generation>> Service::begin(const HttpCall& call,
+                                                    Checked<DialectCall> asked,
+                                                    TimeNs received_ns) {
   if (ApiError* error = std::get_if<ApiError>(&asked)) {
     return std::move(*error);
   }
@@ -123,50 +196,31 @@ Checked<std::shared_ptr<Generation>> Service::start(std::shared_ptr<Generation> 
   return generation;
 }
 
-Service::Answer Service::convert(const HttpCall& call,
-                                 Checked<TextCall> (*read)(boost::json::value body)) {
-  const ErrorStyle style = match_route(call.target).errors;
-  Checked<json::value> body = parse_json_body(call.body);
-  if (const ApiError* error = std::get_if<ApiError>(&body)) {
-    return error_reply(*error, style, call.request_id);
-  }
-  Checked<TextCall> asked = read(std::get<json::value>(std::move(body)));
+HttpReply Service::converted(const HttpCall& call, ParseText parse) const {
+  const Checked<TextCall> asked = read_body(call.body, parse);
   if (const ApiError* error = std::get_if<ApiError>(&asked)) {
-    return error_reply(*error, style, call.request_id);
+    return refusal_of(call, *error);
   }
   const TextCall& text = std::get<TextCall>(asked);
   const Checked<std::string> name = served_name(text.model);
   if (const ApiError* error = std::get_if<ApiError>(&name)) {
-    return error_reply(*error, style, call.request_id);
+    return refusal_of(call, *error);
   }
-  if (!environment_.aside || text.bytes <= kLongTextBytes) {
-    Checked<std::string> reply = text.run(model_);
-    if (const ApiError* error = std::get_if<ApiError>(&reply)) {
-      return error_reply(*error, style, call.request_id);
-    }
-    return HttpReply{.body = std::get<std::string>(std::move(reply))};
+  Checked<std::string> body = catching([&] { return text.run(model_); });
+  if (const ApiError* error = std::get_if<ApiError>(&body)) {
+    return refusal_of(call, *error);
   }
-  auto generation = std::make_shared<Generation>(
-      AnswerIdentity{.id = call.request_id, .model = std::get<std::string>(name)}, GenerationCall{},
-      model_, nullptr, 0);
-  pending_[generation] = 0;
-  const bool taken = environment_.aside([this, run = text.run, generation] {
-    auto reply = std::make_shared<Checked<std::string>>(catching([&] { return run(model_); }));
-    return [this, reply, generation] {
-      pending_.erase(generation);
-      if (ApiError* error = std::get_if<ApiError>(reply.get())) {
-        generation->fail(std::move(*error));
-      } else {
-        generation->answer_with(std::get<std::string>(std::move(*reply)));
-      }
-      notify(*generation);
-    };
+  return {.body = std::get<std::string>(std::move(body))};
+}
+
+Service::Answer Service::convert(const HttpCall& call, ParseText parse) {
+  if (!is_long(call)) {
+    return converted(call, parse);
+  }
+  return answer_later(call, [this, parse](const HttpCall& slow_call) -> Finish {
+    const auto reply = std::make_shared<HttpReply>(converted(slow_call, parse));
+    return [reply](const HttpCall&) -> Answer { return std::move(*reply); };
   });
-  if (!taken) {
-    pending_.erase(generation);
-    return error_reply(queue_full(), style, call.request_id);
-  }
-  return generation;
 }
 
 void Service::notify(const Generation& generation) {

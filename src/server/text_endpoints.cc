@@ -82,7 +82,7 @@ Checked<TextCall> tokenize_chat(json::value body, const TokenizeOptions& options
     }
     return tokens_json(std::get<Tokens>(tokens), options, model);
   };
-  return TextCall{.model = call->model, .bytes = input_bytes(*call), .run = run};
+  return TextCall{.model = call->model, .run = run};
 }
 
 std::optional<ApiError> not_an_object(const json::value& body) {
@@ -122,12 +122,11 @@ Checked<TextCall> read_tokenize_call(json::value body) {
   if (fields.failed()) {
     return *fields.error();
   }
-  const std::int64_t bytes = std::ssize(options.text);
   const auto run = [options = std::make_shared<const TokenizeOptions>(std::move(options))](
                        const ServedModel& served) -> Checked<std::string> {
     return tokens_json(served.tokenizer->encode(options->text, options->encode), *options, served);
   };
-  return TextCall{.model = model, .bytes = bytes, .run = run};
+  return TextCall{.model = model, .run = run};
 }
 
 Checked<TextCall> read_detokenize_call(json::value body) {
@@ -145,7 +144,6 @@ Checked<TextCall> read_detokenize_call(json::value body) {
   if (fields.failed()) {
     return *fields.error();
   }
-  const std::int64_t bytes = std::ssize(*tokens) * 4;
   const auto run = [tokens =
                         *std::move(tokens)](const ServedModel& served) -> Checked<std::string> {
     if (auto refusal = refuse_unknown(tokens, "tokens", *served.tokenizer)) {
@@ -154,7 +152,7 @@ Checked<TextCall> read_detokenize_call(json::value body) {
     const json::value text(shown_text(*served.tokenizer, tokens));
     return json::serialize(json::object{{"prompt", text}, {"content", text}});
   };
-  return TextCall{.model = model, .bytes = bytes, .run = run};
+  return TextCall{.model = model, .run = run};
 }
 
 }  // namespace protean

@@ -12,9 +12,10 @@ namespace protean {
 // model it is given; it gives the body of the reply.
 struct TextCall {
   std::string model;  // empty: whichever is served
-  std::int64_t bytes = 0;
   std::function<Checked<std::string>(const ServedModel& model)> run;
 };
+
+using ParseText = Checked<TextCall> (*)(boost::json::value body);
 
 // POST /tokenize as vLLM has it (prompt or messages) and as llama-server has it (content). The
 // answer is that of both, but that with_pieces makes tokens objects.

@@ -65,6 +65,7 @@ const attacks = [
   ['NaN', post('{"messages": [{"role": "user", "content": "x"}], "temperature": NaN}'), 400, 'invalid_request', /line 1/],
   ['a huge number', chat({ temperature: 1e300 }), 400, 'invalid_request', /temperature/],
   ['a huge integer', post('{"prompt": "a", "max_tokens": 99999999999999999999}', '/v1/completions'), 400, 'invalid_request', /max_tokens/],
+  ['an infinite number in a schema', post('{"prompt": "a", "guided_json": {"minLength": 1e400}}', '/v1/completions'), 400, 'invalid_request', /double/],
   ['a wrong type', chat({ stream: 'yes' }), 400, 'invalid_request', /stream/],
   ['an unknown model', chat({ model: 'gpt-9' }), 404, 'model_not_found', /gpt-9/],
   ['an unknown path', 'GET /v2/nothing HTTP/1.1\r\nHost: x\r\n\r\n', 404, 'not_found', /v2/],
