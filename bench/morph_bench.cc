@@ -85,7 +85,8 @@ class PackedHalves {
  public:
   explicit PackedHalves(const ModelSpec& spec) : checkpoint_(spec) {}
 
-  Status read(const HalfVariant& which, std::span<std::byte> memory, const Pace& pace) {
+  Result<std::string> read(const HalfVariant& which, std::span<std::byte> memory,
+                           const Pace& pace) {
     constexpr std::size_t kChunk = 256 * kKiB;
     const std::vector<std::byte>& packed = packed_of(which);
     for (std::size_t at = 0; at < memory.size(); at += kChunk) {
@@ -95,7 +96,7 @@ class PackedHalves {
         return make_error(ErrorCode::kUnavailable, "called off");
       }
     }
-    return {};
+    return std::string();
   }
 
   // Layers share their bytes: this is about time.

@@ -9,6 +9,7 @@
 #include <memory>
 #include <string>
 
+#include "apps/bench_engine.h"
 #include "apps/bench_kernels.h"
 #include "apps/bench_options.h"
 #include "apps/bench_plan.h"
@@ -179,7 +180,8 @@ void add_compare_options(CLI::App& app, CompareOptions& options) {
 }  // namespace loadtest
 
 void add_bench(CLI::App& root, int& exit_code) {
-  CLI::App* bench = root.add_subcommand("bench", "measure a server under load, or kernels");
+  CLI::App* bench =
+      root.add_subcommand("bench", "measure a server under load, a model's steps, or kernels");
   bench->require_subcommand(1);
   CLI::App* serve = bench->add_subcommand(
       "serve", "send requests to any OpenAI-compatible server and time its answers");
@@ -198,6 +200,7 @@ void add_bench(CLI::App& root, int& exit_code) {
   loadtest::add_compare_options(*compare, *compared);
   compare->callback([compared, &exit_code] { exit_code = loadtest::run_compare(*compared); });
   add_bench_kernels(*bench, exit_code);
+  add_bench_engine(*bench, exit_code);
 }
 
 }  // namespace protean

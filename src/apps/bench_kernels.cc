@@ -1,22 +1,21 @@
 #include "apps/bench_kernels.h"
 
 #include <fmt/format.h>
-#include <time.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
-#include <functional>
 #include <memory>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "apps/machine.h"
+#include "apps/machine_ceilings.h"
 #include "apps/options.h"
+#include "apps/stopwatch.h"
 #include "apps/terminal.h"
 #include "base/units.h"
-#include "device/cpu/ceilings.h"
 #include "device/cpu/elementwise.h"
 #include "device/cpu/matmul.h"
 #include "device/cpu/memory.h"
@@ -58,11 +57,6 @@ std::vector<MatrixCase> cases_like(const std::string& model) {
           {model, "down", 4096, 14336}};
 }
 
-struct Ceilings {
-  double read_bytes_per_s = 0;
-  double operations_per_s = 0;
-};
-
 struct KernelRow {
   MatrixCase matrix;
   std::string dtype;
@@ -79,10 +73,6 @@ struct KernelRow {
   }
 };
 
-std::string_view name_of(cpu::MatmulUnit unit) {
-  return unit == cpu::MatmulUnit::kAmx ? "AMX bf16" : "vector f32";
-}
-
 // Times work and keeps the memory it runs over: as large as asked for, so that no weight is still
 // in a cache when its turn comes again, and random.
 class Bench {
@@ -96,24 +86,15 @@ class Bench {
   }
 
   Ceilings measure_ceilings() {
-    constexpr std::int64_t kRounds = 20000;
-    const std::span<const std::byte> memory(region_.data(),
-                                            static_cast<std::size_t>(region_.bytes()));
-    fill_with_noise();
-    double operations = 0;
-    const double read_s = median_s([&] { checksum_ += cpu::read_memory(*team_, memory); });
-    const double multiply_s = median_s([&] {
-      const auto work = cpu::multiply_in_cache(*team_, cpu::best_unit(), kRounds);
-      operations = work.operations;
-      checksum_ += static_cast<std::uint64_t>(work.checksum != 0);
-    });
-    return {static_cast<double>(region_.bytes()) / read_s, operations / multiply_s};
+    return protean::measure_ceilings(
+        *team_, {region_.data(), static_cast<std::size_t>(region_.bytes())}, stopwatch_, repeat_);
   }
 
   Result<KernelRow> measure(const MatrixCase& matrix, const std::string& dtype, std::int64_t rows) {
-    cpu::PackedMatrix packed{.format = weight_format(*parse_precision(dtype)),
-                             .outputs = matrix.outputs,
-                             .inputs = matrix.inputs};
+    cpu::PackedMatrix packed{
+        .format = weight_format(*parse_precision(dtype), StoredWeights().group),
+        .outputs = matrix.outputs,
+        .inputs = matrix.inputs};
     const std::int64_t copies = region_.bytes() / packed.bytes();
     if (copies < 2) {
       return make_error(ErrorCode::kInvalidArgument,
@@ -129,7 +110,7 @@ class Bench {
     const std::int64_t work = rows * matrix.outputs * matrix.inputs;
     const std::int64_t calls = std::clamp<std::int64_t>(kLeastWork / work, 1, copies);
     std::int64_t next = 0;
-    const double seconds = median_s([&] {
+    const double seconds = median_s(stopwatch_, repeat_, [&] {
       for (std::int64_t call = 0; call < calls; ++call, next = (next + 1) % copies) {
         packed.data = region_.data() + next * packed.bytes();
         cpu::matmul(*team_, x, packed, out);
@@ -146,42 +127,15 @@ class Bench {
  private:
   Bench(const KernelBenchOptions& options, int threads, cpu::Region region)
       : repeat_(options.repeat),
-        cpu_time_(options.cpu_time),
+        stopwatch_(options.cpu_time, threads),
         team_(std::make_unique<cpu::Team>(threads)),
         region_(std::move(region)) {}
-
-  double now_s() const {
-    timespec now = {};
-    ::clock_gettime(cpu_time_ ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC, &now);
-    const double seconds =
-        static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-    return cpu_time_ ? seconds / team_->threads() : seconds;
-  }
-
-  double median_s(const std::function<void()>& work) const {
-    work();  // pages, caches and clock speed settle
-    std::vector<double> times;
-    for (int i = 0; i < repeat_; ++i) {
-      const double start_s = now_s();
-      work();
-      times.push_back(now_s() - start_s);
-    }
-    std::nth_element(times.begin(), times.begin() + repeat_ / 2, times.end());
-    return times[static_cast<std::size_t>(repeat_) / 2];
-  }
 
   std::vector<float> noise(std::int64_t count) {
     std::uniform_real_distribution<float> uniform(-1, 1);
     std::vector<float> values(static_cast<std::size_t>(count));
     std::generate(values.begin(), values.end(), [&] { return uniform(random_); });
     return values;
-  }
-
-  void fill_with_noise() {
-    auto* const words = reinterpret_cast<std::uint64_t*>(region_.data());
-    for (std::int64_t i = 0; i < region_.bytes() / 8; ++i) {
-      words[i] = random_() * 0x9E3779B97F4A7C15U;
-    }
   }
 
   // A panel of random weights, at every panel of every copy.
@@ -197,18 +151,17 @@ class Bench {
   }
 
   int repeat_;
-  bool cpu_time_;
+  Stopwatch stopwatch_;
   std::unique_ptr<cpu::Team> team_;
   cpu::Region region_;
   std::minstd_rand random_{7};
-  std::uint64_t checksum_ = 0;
 };
 
 void print_ceilings(const Ceilings& ceilings, int threads) {
   print_text(fmt::format(
       "{} thread{}, {}: reads {:.1f} GB/s, multiplies {:.0f} GFLOP/s\n\n"
       "{:5} {:6} {:>14} {:5} {:>5} {:>11} {:>9} {:>9} {:>7} {:>7}\n",
-      threads, threads == 1 ? "" : "s", name_of(cpu::best_unit()), ceilings.read_bytes_per_s * 1e-9,
+      threads, threads == 1 ? "" : "s", multiplier_name(), ceilings.read_bytes_per_s * 1e-9,
       ceilings.operations_per_s * 1e-9, "like", "matrix", "outputs x in", "dtype", "rows",
       "time us", "MB", "GFLOP", "% read", "% mult"));
 }
@@ -224,7 +177,7 @@ void print_row(const KernelRow& row, const Ceilings& ceilings) {
 std::string json_of(const Ceilings& ceilings, const std::vector<KernelRow>& rows, int threads) {
   std::string text = fmt::format(
       R"({{"format":"protean-kernels/1","threads":{},"unit":"{}","read_bytes_per_s":{:.6g},"flops_per_s":{:.6g},"kernels":[)",
-      threads, name_of(cpu::best_unit()), ceilings.read_bytes_per_s, ceilings.operations_per_s);
+      threads, multiplier_name(), ceilings.read_bytes_per_s, ceilings.operations_per_s);
   for (std::size_t i = 0; i < rows.size(); ++i) {
     const KernelRow& row = rows[i];
     text += fmt::format(

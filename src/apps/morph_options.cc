@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <sstream>
 #include <utility>
 
@@ -48,6 +49,17 @@ std::vector<int> profiled_order(const VariantStore& variants, std::span<const Pr
     }
   }
   return order;
+}
+
+Result<std::int64_t> variant_cache_bytes(const std::string& text) {
+  if (text == "none") {
+    return std::numeric_limits<std::int64_t>::max();
+  }
+  const auto bytes = parse_bytes(text);
+  if (!bytes.ok()) {
+    return make_error(bytes.error().code, "--variant-cache-size: {}", bytes.error().message);
+  }
+  return *bytes;
 }
 
 // The precisions below `start` that layers may be lowered to, from most bits to fewest.
@@ -132,11 +144,16 @@ void add_morph_options(CLI::App& app, MorphOptions& options) {
   app.add_option("--variant-cache", options.variant_cache,
                  "folder that keeps packed layers; default: protean in $XDG_CACHE_HOME or "
                  "~/.cache");
+  app.add_option("--variant-cache-size", options.variant_cache_size,
+                 "what that folder may take: to keep to it, layers of models that no process uses "
+                 "are removed, the longest unused first; none = no limit")
+      ->capture_default_str();
 }
 
 Result<ReplicaOptions> choose_replica(ModelOptions model, bool may_morph,
                                       const MorphOptions& options, const ModelFiles& files) {
-  const auto precision = dtype_precision(model.dtype);
+  const ModelSpec& spec = files.checkpoint->spec();
+  const auto precision = dtype_precision(model.dtype, spec.stored);
   if (!precision.ok()) {
     return precision.error();
   }
@@ -147,7 +164,6 @@ Result<ReplicaOptions> choose_replica(ModelOptions model, bool may_morph,
   if (may_morph) {
     model.ladder = *lower;
   }
-  const ModelSpec& spec = files.checkpoint->spec();
   const auto sizing = choose_sizing(model, spec, this_machine());
   if (!sizing.ok()) {
     return sizing.error();
@@ -159,10 +175,15 @@ Result<ReplicaOptions> choose_replica(ModelOptions model, bool may_morph,
   // Whoever only asks by hand can wait, and need not have the model on disk a second time.
   std::vector<Precision> kept = {*precision};
   kept.insert(kept.end(), lower->begin(), lower->end());
+  const auto cache_bytes = variant_cache_bytes(options.variant_cache_size);
+  if (!cache_bytes.ok()) {
+    return cache_bytes.error();
+  }
   auto variants =
       VariantStore::open({files.checkpoint, model.model}, {},
                          {.directory = options.variant_cache,
-                          .precisions = options.mode == "off" ? std::vector<Precision>() : kept});
+                          .precisions = options.mode == "off" ? std::vector<Precision>() : kept,
+                          .most_bytes = *cache_bytes});
   if (!variants.ok()) {
     return variants.error();
   }
@@ -173,6 +194,15 @@ Result<ReplicaOptions> choose_replica(ModelOptions model, bool may_morph,
     return config.error();
   }
   replica.morph = *std::move(config);
+  // No further than the policy goes by itself.
+  const MorphConfig& morph = *replica.morph;
+  if (morph.mode != MorphMode::kOff) {
+    const Form lowest =
+        form_path(morph.bounds, morph.policy.lowest, morph.policy.lowest_share).back();
+    if (const Status fits = fit_length(model, spec, lowest.kv.blocks, replica.sizing); !fits.ok()) {
+      return fits.error();
+    }
+  }
   return replica;
 }
 
@@ -182,8 +212,7 @@ void pack_variants(const ReplicaOptions& replica) {
   }
   const auto progress = count_bar("packing", "halves of layers");
   if (const Status packed = replica.variants->pack_missing(progress); !packed.ok()) {
-    log::warning("{}: layers are packed as they are needed, which takes longer",
-                 packed.error().message);
+    log::warning("not all layers are packed: {}", packed.error().message);
   }
 }
 

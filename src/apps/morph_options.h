@@ -21,6 +21,7 @@ struct MorphOptions {
   std::string precisions = "w8,w4";
   std::string quality_floor = "none";
   std::string variant_cache;
+  std::string variant_cache_size = "64GiB";
   double forecast_s = 0;
   bool halves = false;
 };

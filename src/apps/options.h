@@ -13,7 +13,7 @@ namespace protean {
 // same.
 struct ModelOptions {
   std::string model;
-  std::string dtype = "bf16";
+  std::string dtype = "auto";
   std::string max_model_len = "auto";
   std::string kv_cache_dtype = "auto";
   std::string kv_cache_memory = "auto";

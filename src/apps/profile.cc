@@ -9,9 +9,11 @@
 #include <vector>
 
 #include "apps/calibration_text.h"
+#include "apps/keep_learnt.h"
 #include "apps/machine.h"
 #include "apps/model_files.h"
 #include "apps/options.h"
+#include "apps/profile_steps.h"
 #include "apps/profile_table.h"
 #include "apps/terminal.h"
 #include "model/swap_probe.h"
@@ -39,6 +41,9 @@ struct ProfileCommand {
   bool halves = false;
   bool table = false;
   bool as_json = false;
+  StepProfileOptions steps;
+  bool times_steps = false;
+  bool shows_steps = false;
 };
 
 enum class Metric { kCosine, kL2 };
@@ -257,7 +262,7 @@ void print_report(const Report& report) {
                                 report.seconds, report.kept));
 }
 
-void print_json(const Report& report) {
+json::object to_json(const Report& report) {
   const SwapProfile& profile = report.profile;
   json::array order;
   for (std::size_t at = 0; at < profile.order.size(); ++at) {
@@ -285,17 +290,7 @@ void print_json(const Report& report) {
     object["tables"] = std::move(tables);
     object["independence"] = to_json(report.tables->independence, report.unit_names);
   }
-  print_text(json::serialize(object) + "\n");
-}
-
-// Says where the order is kept; what cannot be kept is still printed.
-std::string keep(const VariantStore& store, const SwapProfile& profile) {
-  if (store.model_directory().empty()) {
-    return "not kept: there is no cache folder";
-  }
-  const Status saved = save_swap_profile(store.model_directory(), store.model(), profile);
-  return saved.ok() ? "kept in " + store.model_directory().string()
-                    : "not kept: " + saved.error().message;
+  return object;
 }
 
 struct Texts {
@@ -362,7 +357,9 @@ Result<Report> profile(const ProfileCommand& command) {
   Report report{.profile = profile_of(command, *precision, ranked, profiler.alone(metric), spec),
                 .seconds = took.count()};
   report.profile.tokens = tokens_of(texts->calibration);
-  report.kept = keep(**store, report.profile);
+  report.kept = keep_learnt(**store, [&](const std::filesystem::path& directory) {
+    return save_swap_profile(directory, (*store)->model(), report.profile);
+  });
   for (const SwapUnit& unit : swap_units(spec, command.halves)) {
     report.unit_names.push_back(name_of(unit));
   }
@@ -372,31 +369,85 @@ Result<Report> profile(const ProfileCommand& command) {
   return report;
 }
 
-int run_profile(const ProfileCommand& command) {
-  const auto report = profile(command);
-  if (!report.ok()) {
-    return exit_with(report.error());
+int show_steps(const ProfileCommand& command) {
+  const auto kept = kept_steps(command.steps);
+  if (!kept.ok()) {
+    return exit_with(kept.error());
+  }
+  print_text(command.as_json ? json::serialize(json::object{{"steps", kept->json}}) + "\n"
+                             : kept->text);
+  return 0;
+}
+
+int run_profile(ProfileCommand& command) {
+  command.steps.model = command.model.model;
+  command.steps.variant_cache = command.cache;
+  command.steps.threads = command.model.threads;
+  if (command.shows_steps) {
+    return show_steps(command);
+  }
+  if (command.calibrate.empty() && !command.times_steps) {
+    return exit_with({ErrorCode::kInvalidArgument,
+                      "there is nothing to learn: give --calibrate FILE to rank layers, --steps to "
+                      "time steps, or both"});
+  }
+  json::object object;
+  if (!command.calibrate.empty()) {
+    const auto report = profile(command);
+    if (!report.ok()) {
+      return exit_with(report.error());
+    }
+    object = to_json(*report);
+    if (!command.as_json) {
+      print_report(*report);
+    }
+  }
+  if (command.times_steps) {
+    const auto steps = profile_steps(command.steps);
+    if (!steps.ok()) {
+      return exit_with(steps.error());
+    }
+    object["steps"] = steps->json;
+    if (!command.as_json) {
+      print_text(steps->text);
+    }
   }
   if (command.as_json) {
-    print_json(*report);
-  } else {
-    print_report(*report);
+    print_text(json::serialize(object) + "\n");
   }
   return 0;
+}
+
+void add_step_options(CLI::App& app, ProfileCommand& command) {
+  app.add_flag("--steps", command.times_steps,
+               "time steps of the model on this machine and fit the cost model to them");
+  app.add_flag("--show-steps", command.shows_steps,
+               "print the cost model that was kept, and measure nothing");
+  app.add_option("--step-precisions", command.steps.precisions, "of the layers in timed steps")
+      ->delimiter(',')
+      ->capture_default_str();
+  app.add_option("--longest-step", command.steps.longest,
+                 "tokens of the longest prompt and context of a timed step")
+      ->check(CLI::Range(128, 65536))
+      ->capture_default_str();
+  app.add_option("--step-repeat", command.steps.repeat, "times that each step is timed at least")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  app.add_flag("--cpu-time", command.steps.cpu_time,
+               "time steps by the processor time used, for machines that have other work");
 }
 
 }  // namespace
 
 void add_profile(CLI::App& root, int& exit_code) {
   CLI::App* app = root.add_subcommand(
-      "profile", "learn in which order a model's layers lose least at fewer bits");
+      "profile", "learn what a model's layers lose at fewer bits, and what its steps take");
   auto command = std::make_shared<ProfileCommand>();
   app->add_option("model", command->model.model, "Hugging Face directory or .gguf file")
       ->required();
   app->add_option("--calibrate", command->calibrate,
                   "text like what the model will read. A .jsonl file holds a document a line, in "
-                  "\"text\"")
-      ->required();
+                  "\"text\"");
   app->add_option("--precision", command->precision, "that layers go to: w8, w4 or w3")
       ->capture_default_str();
   app->add_option("--weights", command->weights,
@@ -427,9 +478,10 @@ void add_profile(CLI::App& root, int& exit_code) {
   app->add_option("--threads", command->model.threads, "0 = one per core")
       ->check(CLI::Range(0, 4096))
       ->capture_default_str();
+  add_step_options(*app, *command);
   app->add_flag("--json", command->as_json, "print one JSON object");
   app->footer(
-      "Example: protean profile MODEL --calibrate book.txt --table --text other.txt\n"
+      "Example: protean profile MODEL --calibrate book.txt --table --text other.txt --steps\n"
       "Serving takes layers to fewer bits in this order, and front to back without one.");
   app->callback([command, &exit_code] { exit_code = run_profile(*command); });
 }

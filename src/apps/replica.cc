@@ -20,6 +20,15 @@ std::chrono::steady_clock::time_point steady_time(TimeNs at_ns) {
 
 }  // namespace
 
+ReadHalf read_from(std::shared_ptr<VariantStore> variants) {
+  return [variants = std::move(variants)](const HalfVariant& which, std::span<std::byte> memory,
+                                          const Pace& pace) {
+    std::string remark;
+    const Status read = variants->read(which, memory, pace, &remark);
+    return read ? Result<std::string>(std::move(remark)) : read.error();
+  };
+}
+
 Result<std::unique_ptr<Replica>> Replica::start(const ReplicaOptions& options,
                                                 const Checkpoint& checkpoint, Inbox& inbox,
                                                 TokenSink& sink) {
@@ -31,11 +40,7 @@ Result<std::unique_ptr<Replica>> Replica::start(const ReplicaOptions& options,
                                .max_positions = sizing.max_model_len};
   if (options.morph) {
     worker_options.pages = sizing.budget;
-    worker_options.read_half = [variants = options.variants](const HalfVariant& which,
-                                                             std::span<std::byte> memory,
-                                                             const Pace& pace) {
-      return variants->read(which, memory, pace);
-    };
+    worker_options.read_half = read_from(options.variants);
   }
   const auto tell = [&inbox](auto what) { inbox.push({steady_now_ns(), std::move(what)}); };
   auto worker = CpuWorker::create(worker_options, checkpoint, progress_bar("loading"),

@@ -16,6 +16,7 @@
 #include "ports/event.h"
 #include "ports/token_sink.h"
 #include "worker/cpu_worker.h"
+#include "worker/layer_pages.h"
 
 namespace protean {
 
@@ -28,6 +29,9 @@ struct ReplicaOptions {
   std::optional<MorphConfig> morph;        // nothing: the form stays
   std::shared_ptr<VariantStore> variants;  // where weights then come from
 };
+
+// How a worker gets halves out of a store, and what the store had to remark.
+ReadHalf read_from(std::shared_ptr<VariantStore> variants);
 
 // One engine with its worker, running on a thread of its own: events in through the inbox, outputs
 // out through the sink, which is called on that thread. Inbox and sink outlive it. The destructor

@@ -234,7 +234,7 @@ void add_security_options(CLI::App& app, ServeOptions& options) {
 void add_limit_options(CLI::App& app, ServeOptions& options) {
   HttpLimits& http = options.server.http;
   app.add_option("--max-connections", http.max_connections,
-                 "open connections; a newcomer replaces the longest idle one")
+                 "open connections; a newcomer replaces the longest idle or else the slowest one")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
   app.add_option("--max-body-size", options.max_body_size, "longest request, like 16MiB")

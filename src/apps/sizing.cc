@@ -141,27 +141,6 @@ std::int64_t largest_kv_blocks(const Sizing& sizing, const ModelSpec& spec,
                                   lowest.kv.blocks, kMostBlocks);
 }
 
-// The longest sequence must fit the KV cache as large as it may become.
-Status fit_length(Sizing& sizing, bool asked_for, std::int64_t block_bytes) {
-  const int block_tokens = sizing.form.kv.block_tokens;
-  const std::int64_t needed = ceil_div<std::int64_t>(sizing.max_model_len, block_tokens);
-  const std::int64_t blocks = sizing.largest_kv_blocks;
-  if (blocks >= needed) {
-    return {};
-  }
-  if (asked_for || blocks * block_tokens < 2) {
-    return make_error(ErrorCode::kExhausted,
-                      "{} for KV hold {} tokens, fewer than --max-model-len {}: lower it, use "
-                      "--max-model-len auto, or give --kv-cache-memory {}",
-                      format_bytes(blocks * block_bytes), blocks * block_tokens,
-                      sizing.max_model_len, format_bytes(needed * block_bytes));
-  }
-  sizing.max_model_len = static_cast<int>(blocks * block_tokens);
-  sizing.warnings.push_back(fmt::format(
-      "KV memory holds {} tokens: --max-model-len is lowered to it", sizing.max_model_len));
-  return {};
-}
-
 // Fills in the form, its pages and what follows from them.
 Status size_memory(const ModelOptions& options, const ModelSpec& spec, const Machine& machine,
                    Precision precision, Sizing& sizing) {
@@ -198,8 +177,11 @@ Status size_memory(const ModelOptions& options, const ModelSpec& spec, const Mac
 }  // namespace
 
 // Layers' precision, under the names that people bring from elsewhere too.
-Result<Precision> dtype_precision(const std::string& dtype) {
-  if (dtype == "bfloat16" || dtype == "auto") {
+Result<Precision> dtype_precision(const std::string& dtype, const StoredWeights& stored) {
+  if (dtype == "auto") {
+    return stored.precision;
+  }
+  if (dtype == "bfloat16") {
     return Precision::kBf16;
   }
   if (dtype == "float32" || dtype == "float") {
@@ -208,12 +190,39 @@ Result<Precision> dtype_precision(const std::string& dtype) {
   if (auto precision = parse_precision(dtype); precision.ok()) {
     return precision;
   }
-  return make_error(ErrorCode::kInvalidArgument, "--dtype {}: use bf16, f32, w8, w4 or w3", dtype);
+  return make_error(ErrorCode::kInvalidArgument, "--dtype {}: use auto, bf16, f32, w8, w4 or w3",
+                    dtype);
+}
+
+Status fit_length(const ModelOptions& options, const ModelSpec& spec, std::int64_t most_blocks,
+                  Sizing& sizing) {
+  const auto wanted = wanted_length(options.max_model_len);
+  if (!wanted.ok()) {
+    return wanted.error();
+  }
+  const KvForm& kv = sizing.form.kv;
+  const std::int64_t needed = ceil_div<std::int64_t>(sizing.max_model_len, kv.block_tokens);
+  const std::int64_t tokens = most_blocks * kv.block_tokens;
+  if (most_blocks >= needed) {
+    return {};
+  }
+  if (*wanted > 0 || tokens < 2) {
+    const std::int64_t block_bytes = kv_block_bytes(spec, kv);
+    return make_error(ErrorCode::kExhausted,
+                      "{} for KV hold {} tokens, fewer than --max-model-len {}: lower it, use "
+                      "--max-model-len auto, or give --kv-cache-memory {}",
+                      format_bytes(most_blocks * block_bytes), tokens, sizing.max_model_len,
+                      format_bytes(needed * block_bytes));
+  }
+  sizing.max_model_len = static_cast<int>(tokens);
+  sizing.warnings.push_back(fmt::format(
+      "KV memory holds {} tokens: --max-model-len is lowered to it", sizing.max_model_len));
+  return {};
 }
 
 Result<Sizing> choose_sizing(const ModelOptions& options, const ModelSpec& spec,
                              const Machine& machine) {
-  const auto precision = dtype_precision(options.dtype);
+  const auto precision = dtype_precision(options.dtype, spec.stored);
   if (!precision.ok()) {
     return precision.error();
   }
@@ -243,8 +252,7 @@ Result<Sizing> choose_sizing(const ModelOptions& options, const ModelSpec& spec,
   if (const Status sized = size_memory(options, spec, machine, *precision, sizing); !sized.ok()) {
     return sized.error();
   }
-  if (const Status fits = fit_length(sizing, *wanted > 0, kv_block_bytes(spec, sizing.form.kv));
-      !fits.ok()) {
+  if (const Status fits = fit_length(options, spec, sizing.largest_kv_blocks, sizing); !fits.ok()) {
     return fits.error();
   }
   if (Status legal = validate(sizing.form, spec, std::span(&sizing.device, 1)); !legal.ok()) {

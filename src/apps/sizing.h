@@ -25,11 +25,16 @@ struct Sizing {
   std::vector<std::string> warnings;
 };
 
-// What --dtype names.
-Result<Precision> dtype_precision(const std::string& dtype);
+// What --dtype names; "auto" is what the checkpoint is kept in.
+Result<Precision> dtype_precision(const std::string& dtype, const StoredWeights& stored);
 
 // Turns what the user said, or left to us, into numbers that fit this machine.
 Result<Sizing> choose_sizing(const ModelOptions& options, const ModelSpec& spec,
                              const Machine& machine);
+
+// The longest sequence must fit the KV cache as large as it may become: what the user left to us is
+// shortened to that, with a warning, what was asked for is an error.
+Status fit_length(const ModelOptions& options, const ModelSpec& spec, std::int64_t most_blocks,
+                  Sizing& sizing);
 
 }  // namespace protean

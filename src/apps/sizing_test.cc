@@ -138,6 +138,18 @@ TEST(Sizing, QuantisedLayersKeepTheirKeysAndValuesInBf16) {
   }
 }
 
+TEST(Sizing, AQuantisedCheckpointStaysWhatItIsUnlessAsked) {
+  ModelSpec spec = spec_of_1k_context();
+  spec.stored = {.precision = Precision::kW4, .group = 32};
+  const auto precision_at = [&](const ModelOptions& options) {
+    return choose_sizing(options, spec, kMachine)->form.layer_precision.front().mlp;
+  };
+  EXPECT_EQ(precision_at({}), Precision::kW4);
+  EXPECT_EQ(precision_at({.dtype = "bf16"}), Precision::kBf16);
+  const auto coarse = choose_sizing({.dtype = "w4"}, spec_of_1k_context(), kMachine);
+  EXPECT_GT(choose_sizing({}, spec, kMachine)->weight_bytes, coarse->weight_bytes) << "more scales";
+}
+
 TEST(Sizing, WhatDoesNotFitIsRefusedWithARemedy) {
   const ModelSpec spec = spec_of_1k_context();
   const auto message = [&](const ModelOptions& options, const Machine& machine = kMachine) {

@@ -7,14 +7,6 @@
 namespace protean {
 namespace {
 
-constexpr std::array<std::pair<Precision, std::string_view>, 5> kPrecisionNames = {{
-    {Precision::kF32, "f32"},
-    {Precision::kBf16, "bf16"},
-    {Precision::kW8, "w8"},
-    {Precision::kW4, "w4"},
-    {Precision::kW3, "w3"},
-}};
-
 template <class... Args>
 Error illegal(fmt::format_string<Args...> format, Args&&... args) {
   return Error{ErrorCode::kInvalidArgument,
@@ -54,25 +46,6 @@ Status validate_stages(const Form& form, const ModelSpec& spec,
 }
 
 }  // namespace
-
-std::string_view to_string(Precision precision) {
-  for (const auto& [value, name] : kPrecisionNames) {
-    if (value == precision) {
-      return name;
-    }
-  }
-  return "?";
-}
-
-Result<Precision> parse_precision(std::string_view text) {
-  for (const auto& [value, name] : kPrecisionNames) {
-    if (name == text) {
-      return value;
-    }
-  }
-  return make_error(ErrorCode::kInvalidArgument,
-                    "'{}' is not a precision: use f32, bf16, w8, w4 or w3", text);
-}
 
 std::string_view to_string(LayerHalf half) {
   return half == LayerHalf::kAttention ? "attention" : "mlp";
@@ -128,15 +101,21 @@ Status validate(const Form& form, const ModelSpec& spec, std::span<const DeviceS
   return validate_stages(form, spec, devices);
 }
 
+double layers_at(const Form& form, Precision precision) {
+  int halves = 0;
+  for (const LayerPrecision& layer : form.layer_precision) {
+    for (const LayerHalf half : kLayerHalves) {
+      halves += layer.of(half) == precision ? 1 : 0;
+    }
+  }
+  return 0.5 * halves;
+}
+
 std::string precision_label(const Form& form) {
   std::string label;
-  for (const auto& [precision, name] : kPrecisionNames) {
-    int halves = 0;
-    for (const LayerPrecision& layer : form.layer_precision) {
-      halves += (layer.attention == precision ? 1 : 0) + (layer.mlp == precision ? 1 : 0);
-    }
-    if (halves > 0) {
-      label += fmt::format("{}{}:{}", label.empty() ? "" : "+", name, 0.5 * halves);
+  for (const Precision precision : kPrecisions) {
+    if (const double layers = layers_at(form, precision); layers > 0) {
+      label += fmt::format("{}{}:{}", label.empty() ? "" : "+", to_string(precision), layers);
     }
   }
   return label;

@@ -10,14 +10,9 @@
 #include "base/ids.h"
 #include "base/result.h"
 #include "contract/model_spec.h"
+#include "contract/precision.h"
 
 namespace protean {
-
-// bf16, w8, w4 and w3 are what a served layer can be; f32 is the oracle that tests compare with.
-enum class Precision : std::uint8_t { kF32, kBf16, kW8, kW4, kW3 };
-
-std::string_view to_string(Precision precision);
-Result<Precision> parse_precision(std::string_view text);
 
 // A layer's halves: attention with the norm before it, MLP with the norm before it. Each is
 // complete in itself, so each can have a precision of its own.
@@ -86,6 +81,9 @@ Form single_device_form(const ModelSpec& spec, Precision precision, DeviceId dev
 
 // Legal for this model on these devices? Memory is cost's question (cost/memory.h).
 Status validate(const Form& form, const ModelSpec& spec, std::span<const DeviceSpec> devices);
+
+// How many of a form's layers are at this precision; a half is 0.5.
+double layers_at(const Form& form, Precision precision);
 
 // What precisions tokens of this form are computed at, halves as .5: "bf16:12.5+w4:3.5".
 std::string precision_label(const Form& form);

@@ -78,8 +78,7 @@ TEST(Form, TwoStagesAreLegal) {
 }
 
 TEST(Precision, NamesRoundTrip) {
-  for (const auto precision :
-       {Precision::kF32, Precision::kBf16, Precision::kW8, Precision::kW4, Precision::kW3}) {
+  for (const auto precision : kPrecisions) {
     EXPECT_EQ(*parse_precision(to_string(precision)), precision);
   }
   EXPECT_FALSE(parse_precision("int7").ok());
@@ -91,6 +90,8 @@ TEST(Form, TellsItsPrecisionsAsOneShortLabel) {
   form.layer_precision[1].mlp = Precision::kW4;
   form.layer_precision[3] = {Precision::kW8, Precision::kW4};
   EXPECT_EQ(precision_label(form), "bf16:2.5+w8:0.5+w4:1");
+  EXPECT_EQ(layers_at(form, Precision::kW8), 0.5);
+  EXPECT_EQ(layers_at(form, Precision::kF32), 0);
   EXPECT_NE(to_string(form).find("layers bf16:1,bf16/w4:1,bf16:1,w8/w4:1"), std::string::npos)
       << to_string(form);
 }

@@ -47,6 +47,9 @@ Status validate(const ModelSpec& spec) {
                       "the model's norm epsilon {} must be 0 or more and its rope theta {} above 0",
                       spec.norm_eps, spec.rope.theta);
   }
+  if (spec.stored.group != 32 && spec.stored.group != 64 && spec.stored.group != 128) {
+    return bad("group of weights that share a scale", spec.stored.group, "32, 64 or 128");
+  }
   return validate_attention(spec.attention);
 }
 

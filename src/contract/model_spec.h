@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "contract/precision.h"
 
 namespace protean {
 
@@ -35,6 +36,14 @@ struct AttentionSpec {
   int first_windowed_layer = 0;  // layers before it see all (Qwen2's max_window_layers)
 };
 
+// How a checkpoint keeps the matrices of its layers.
+struct StoredWeights {
+  // The lowest that loses nothing worth speaking of: where all are integers the least bits that
+  // hold them, else bf16.
+  Precision precision = Precision::kBf16;
+  int group = 128;  // inputs that share a scale in any quantised precision: 32, 64 or 128
+};
+
 // What a decoder-only model is, without its weights: architecture differences are this data, the
 // forward pass is one. Sizes are elements.
 struct ModelSpec {
@@ -48,6 +57,7 @@ struct ModelSpec {
   bool tied_embeddings = false;  // the output projection is the embedding table
   AttentionSpec attention;
   RopeSpec rope;
+  StoredWeights stored;
 };
 
 Status validate(const ModelSpec& spec);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -69,7 +70,12 @@ struct MorphRecord {
   TimeNs ready_ns = -1;  // all copying done beside running steps
   TimeNs done_ns = -1;
   std::string failure;  // why it was given up, if it was
+  std::string remark;   // what was amiss though it was not, as weights that had to be packed anew
 };
+
+// The latest, oldest first. Whoever tells of them hands out this value, which nobody changes: a
+// later one holds the same records.
+using MorphHistory = std::vector<std::shared_ptr<const MorphRecord>>;
 
 // A replica's form and how it came about, for operators.
 struct FormStatus {
@@ -85,8 +91,9 @@ struct FormStatus {
   std::int64_t kv_resizes_total = 0;
   std::int64_t blocks_moved_total = 0;
   std::int64_t failures_total = 0;
+  std::int64_t remarks_total = 0;       // steps that came to be, but not as they should
   std::vector<TokensAt> output_tokens;  // by precision, since the start
-  std::vector<MorphRecord> history;     // the latest, oldest first
+  std::shared_ptr<const MorphHistory> history = std::make_shared<const MorphHistory>();
 };
 
 }  // namespace protean

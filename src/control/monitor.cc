@@ -125,14 +125,10 @@ Signals Monitor::signals(TimeNs now_ns) const {
           .long_wait_share = long_wait_.mean(now_ns),
           .waiting_mean = waiting_.mean(now_ns),
           .preemptions = static_cast<std::int64_t>(preemptions_.total(now_ns)),
-          .arrivals_per_s = load_.arrivals.per_s(now_ns),
-          .arrived_tokens_per_s = load_.tokens.per_s(now_ns),
           .load_share = remembered ? share_of_onset(load_, now_ns) : 0.0,
           .load_fell = !remembered || fell(load_, now_ns) || fell(long_load_, now_ns),
           .demand_foreseen = demand_trend_.after(
-              options_.forecast_ns > 0 ? options_.forecast_ns : options_.entry_window_ns),
-          .ttft_p95_ns = ttft_.quantile(now_ns, 0.95),
-          .tpot_p95_ns = tpot_.quantile(now_ns, 0.95)};
+              options_.forecast_ns > 0 ? options_.forecast_ns : options_.entry_window_ns)};
 }
 
 }  // namespace protean

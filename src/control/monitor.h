@@ -28,15 +28,10 @@ struct Signals {
   double long_wait_share = 0;  // of its time: somebody waiting long
   double waiting_mean = 0;
   std::int64_t preemptions = 0;
-  double arrivals_per_s = 0;
-  double arrived_tokens_per_s = 0;
   double load_share = 0;  // of the load at which pressure began lately; 0 if it never did
   bool load_fell = true;  // below that, by more than chance
 
   double demand_foreseen = 0;  // blocks, an entry window or forecast_ns ahead
-
-  TimeNs ttft_p95_ns = 0;
-  TimeNs tpot_p95_ns = 0;
 };
 
 // The Serving Monitor (MorphServe section 4.1): rolling windows over what the engine sees, updated
@@ -50,6 +45,9 @@ class Monitor {
   void token_time(TimeNs at_ns, TimeNs tpot_ns) { tpot_.add(at_ns, tpot_ns); }
 
   Signals signals(TimeNs now_ns) const;
+  // Of the last 15 s. No part of a decision, and dearer than all that is.
+  TimeNs ttft_p95_ns(TimeNs now_ns) const { return ttft_.quantile(now_ns, 0.95); }
+  TimeNs tpot_p95_ns(TimeNs now_ns) const { return tpot_.quantile(now_ns, 0.95); }
 
  private:
   // What arrived within a window.

@@ -71,7 +71,9 @@ class QueueModel {
         monitor_(options),
         policy_(options, bounds),
         form_(policy_.path().front()),
-        heading_(form_) {}
+        heading_(form_) {
+    weigh();
+  }
 
   // Until all are served and, with `rest`, that much longer.
   Played play(const std::vector<Arriving>& load, TimeNs rest_ns) {
@@ -87,7 +89,7 @@ class QueueModel {
       const int tokens = form_step();
       TimeNs took_ns = 50 * kNsPerMs;
       if (tokens > 0) {
-        took_ns = std::llround(machine_.fixed_ns + weight_bytes_ / machine_.bytes_per_ns +
+        took_ns = std::llround(machine_.fixed_ns + weight_.read_bytes / machine_.bytes_per_ns +
                                machine_.token_ns * tokens);
       } else if (next < load.size()) {
         took_ns = std::clamp<TimeNs>(load[next].at_ns - now_ns_, 1, took_ns);
@@ -148,13 +150,23 @@ class QueueModel {
         played_.lowered.back().until_ns = now_ns_;
       }
       lowered_ = !full;
+      weigh();
     }
-    weight_bytes_ = 0;
+    weight_.read_bytes =
+        weight_.bytes;  // steps are no faster until the copies beside them are over
+  }
+
+  // What the form costs each step, and what it lacks.
+  void weigh() {
+    weight_.bytes = 0;
+    weight_.lost_bits = 0;
     for (const LayerPrecision& layer : form_.layer_precision) {
       for (const LayerHalf half : kLayerHalves) {
-        weight_bytes_ += static_cast<double>(half_bytes(bounds_.spec, half, layer.of(half)));
+        weight_.bytes += static_cast<double>(half_bytes(bounds_.spec, half, layer.of(half)));
+        weight_.lost_bits += 16 - weight_bits(layer.of(half));
       }
     }
+    weight_.lost_bits /= 2.0 * static_cast<double>(form_.layer_precision.size());
   }
 
   // Admits, gives decodes their blocks, and returns how many tokens the step computes.
@@ -213,15 +225,9 @@ class QueueModel {
 
   void observe(TimeNs took_ns) {
     const Form& full = policy_.path().front();
-    double lost = 0;
-    for (const LayerPrecision& layer : form_.layer_precision) {
-      for (const LayerHalf half : kLayerHalves) {
-        lost += 16 - weight_bits(layer.of(half));
-      }
-    }
-    lost /= 2.0 * static_cast<double>(form_.layer_precision.size());
-    played_.w4_s += lost > 8 ? (lost - 8) / 4 * static_cast<double>(took_ns) / kNsPerS : 0;
-    played_.lost_bits_s += lost * static_cast<double>(took_ns) / kNsPerS;
+    const double took_s = static_cast<double>(took_ns) / kNsPerS;
+    played_.w4_s += weight_.lost_bits > 8 ? (weight_.lost_bits - 8) / 4 * took_s : 0;
+    played_.lost_bits_s += weight_.lost_bits * took_s;
     played_.lowered_ns += form_.layer_precision == full.layer_precision ? 0 : took_ns;
 
     now_ns_ += took_ns;
@@ -304,7 +310,11 @@ class QueueModel {
   Form heading_;  // where the morph under way leads
   std::deque<MorphStep> steps_;
   TimeNs begun_ns_ = -1;  // of the first of them
-  double weight_bytes_ = 0;
+  struct Weight {
+    double bytes = 0;
+    double read_bytes = 0;  // by each step
+    double lost_bits = 0;   // mean over halves
+  } weight_;
   bool going_down_ = false;
   bool lowered_ = false;
   bool fits_ = true;

@@ -1,7 +1,11 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <utility>
+
 #include "cost/memory.h"
 #include "cost/step_time.h"
+#include "cost/step_work.h"
 
 namespace protean {
 namespace {
@@ -59,6 +63,61 @@ TEST(StepTime, CountsContextTokenByToken) {
   EXPECT_DOUBLE_EQ(predict_us({.fixed_us = 5}, plan), 5);
   EXPECT_DOUBLE_EQ(predict_us({.token_us = 2}, plan), 8);
   EXPECT_DOUBLE_EQ(predict_us({.context_token_us = 1}, plan), 11 + 12 + 13 + 100);
+}
+
+StepPlan one_slice(int before, int tokens) {
+  StepPlan plan;
+  plan.tokens.assign(static_cast<std::size_t>(tokens), 0);
+  plan.slices = {{.first_position = before, .token_count = tokens}};
+  plan.samples.resize(1);
+  return plan;
+}
+
+TEST(StepWork, CountsWhatEveryRowSees) {
+  const StepWork work = work_of(one_slice(10, 3));
+  EXPECT_EQ(work.tokens, 3);
+  EXPECT_EQ(work.sequences, 1);
+  EXPECT_EQ(work.logit_rows, 1);
+  EXPECT_DOUBLE_EQ(work.context_tokens, 11 + 12 + 13);
+  EXPECT_DOUBLE_EQ(work.kv_tokens, 13);
+}
+
+TEST(StepWork, WindowsBoundWhatIsSeen) {
+  ModelSpec spec = llama_1b();
+  spec.attention.sliding_window = 12;
+  for (const auto& [before, tokens] : {std::pair(0, 5), {0, 40}, {10, 3}, {8, 20}, {100, 7}}) {
+    double seen = 0;
+    for (int i = 1; i <= tokens; ++i) {
+      seen += std::min(before + i, 12);
+    }
+    spec.attention.first_windowed_layer = 0;
+    const StepWork all = work_of(one_slice(before, tokens), spec);
+    EXPECT_DOUBLE_EQ(all.context_tokens, seen);
+    EXPECT_DOUBLE_EQ(all.kv_tokens, std::min(before + tokens, 11 + tokens));
+
+    spec.attention.first_windowed_layer = spec.layers / 4;
+    const StepWork some = work_of(one_slice(before, tokens), spec);
+    const StepWork none = work_of(one_slice(before, tokens));
+    EXPECT_DOUBLE_EQ(some.context_tokens, none.context_tokens / 4 + all.context_tokens * 3 / 4);
+  }
+}
+
+TEST(StepDemand, IsTheModelsWeightsOnceAndItsArithmetic) {
+  const ModelSpec spec = llama_1b();
+  const Form form =
+      single_device_form(spec, Precision::kBf16, DeviceId{0}, {.precision = KvPrecision::kBf16});
+  const StepDemand demand = demand_of(work_of(one_slice(99, 1)), spec, form);
+  const double table = 128256.0 * 2048 * 2;
+  const double layers = 16 * static_cast<double>(layer_bytes(spec, Precision::kBf16));
+  EXPECT_DOUBLE_EQ(demand.weight_bytes, layers + table + 2048 * 2);
+  EXPECT_DOUBLE_EQ(demand.kv_bytes, 100.0 * 32 * 1024);
+  EXPECT_DOUBLE_EQ(demand.operations,
+                   2 * (16 * 60'817'408.0 + 128256.0 * 2048) + 4.0 * 32 * 64 * 16 * 100);
+
+  StepPlan silent = one_slice(0, 64);
+  silent.samples.clear();
+  const StepDemand prompt = demand_of(work_of(silent), spec, form);
+  EXPECT_DOUBLE_EQ(prompt.weight_bytes, layers + 64 * 2048 * 2);
 }
 
 }  // namespace

@@ -7,8 +7,7 @@
 namespace protean {
 namespace {
 
-constexpr std::int64_t kPadding = 32;  // of both sides of a matrix
-constexpr std::int64_t kGroup = 128;
+constexpr std::int64_t kPadding = 32;            // of both sides of a matrix
 constexpr std::int64_t kVectorElementBytes = 4;  // norms and biases stay f32
 
 // Scale and offset of a group, f16 each.
@@ -26,12 +25,12 @@ std::int64_t group_bytes(Precision precision) {
   return 0;
 }
 
-std::int64_t matrix_bytes(std::int64_t outputs, std::int64_t inputs, Precision precision) {
+std::int64_t matrix_bytes(std::int64_t outputs, std::int64_t inputs, const StoredWeights& as) {
   const std::int64_t rows = round_up(outputs, kPadding);
   const double bits =
-      static_cast<double>(rows * round_up(inputs, kPadding)) * weight_bits(precision);
+      static_cast<double>(rows * round_up(inputs, kPadding)) * weight_bits(as.precision);
   return static_cast<std::int64_t>(bits / 8.0) +
-         rows * ceil_div(inputs, kGroup) * group_bytes(precision);
+         rows * ceil_div<std::int64_t>(inputs, as.group) * group_bytes(as.precision);
 }
 
 // A key or value of one head.
@@ -67,19 +66,20 @@ double weight_bits(Precision precision) {
 }
 
 std::int64_t half_bytes(const ModelSpec& spec, LayerHalf half, Precision precision) {
+  const StoredWeights as{precision, spec.stored.group};
   const AttentionSpec& attention = spec.attention;
   const std::int64_t q = std::int64_t{attention.heads} * attention.head_dim;
   const std::int64_t kv = std::int64_t{attention.kv_heads} * attention.head_dim;
   std::int64_t vectors = spec.hidden;  // the norm
   if (half == LayerHalf::kMlp) {
-    return 2 * matrix_bytes(spec.ffn, spec.hidden, precision) +
-           matrix_bytes(spec.hidden, spec.ffn, precision) + vectors * kVectorElementBytes;
+    return 2 * matrix_bytes(spec.ffn, spec.hidden, as) + matrix_bytes(spec.hidden, spec.ffn, as) +
+           vectors * kVectorElementBytes;
   }
   vectors += attention.qkv_bias ? q + 2 * kv : 0;
   vectors += attention.output_bias ? spec.hidden : 0;
   vectors += attention.qk_norm ? 2 * attention.head_dim : 0;
-  return matrix_bytes(q, spec.hidden, precision) + 2 * matrix_bytes(kv, spec.hidden, precision) +
-         matrix_bytes(spec.hidden, q, precision) + vectors * kVectorElementBytes;
+  return matrix_bytes(q, spec.hidden, as) + 2 * matrix_bytes(kv, spec.hidden, as) +
+         matrix_bytes(spec.hidden, q, as) + vectors * kVectorElementBytes;
 }
 
 std::int64_t layer_bytes(const ModelSpec& spec, Precision precision) {
@@ -87,10 +87,14 @@ std::int64_t layer_bytes(const ModelSpec& spec, Precision precision) {
          half_bytes(spec, LayerHalf::kMlp, precision);
 }
 
-std::int64_t outer_bytes(const ModelSpec& spec, Precision precision) {
+std::int64_t vocab_table_bytes(const ModelSpec& spec, Precision precision) {
   const Precision stored = precision == Precision::kF32 ? Precision::kF32 : Precision::kBf16;
-  const std::int64_t table = matrix_bytes(spec.vocab, spec.hidden, stored);
-  return (spec.tied_embeddings ? 1 : 2) * table + spec.hidden * kVectorElementBytes;
+  return matrix_bytes(spec.vocab, spec.hidden, {stored});
+}
+
+std::int64_t outer_bytes(const ModelSpec& spec, Precision precision) {
+  return (spec.tied_embeddings ? 1 : 2) * vocab_table_bytes(spec, precision) +
+         spec.hidden * kVectorElementBytes;
 }
 
 std::int64_t activation_bytes(const ModelSpec& spec, std::int64_t rows, std::int64_t logit_rows) {

@@ -18,6 +18,7 @@ std::int64_t layer_bytes(const ModelSpec& spec, Precision precision);  // both h
 
 // Embedding table, output projection (none when tied) and final norm. They stay bf16 where layers
 // are quantised.
+std::int64_t vocab_table_bytes(const ModelSpec& spec, Precision precision);  // one of the two
 std::int64_t outer_bytes(const ModelSpec& spec, Precision precision);
 
 // What a step of at most so many rows computes in, and of at most so many of its rows logits; f32.

@@ -1,16 +1,45 @@
 #include "cost/step_time.h"
 
+#include <algorithm>
+#include <cmath>
+
+#include "cost/memory.h"
+
 namespace protean {
 
-double predict_us(const StepCost& cost, const StepPlan& plan) {
-  double context_tokens = 0;
-  for (const SequenceSlice& slice : plan.slices) {
-    // The i-th token of the slice reads first_position + i + 1 positions.
-    const double count = slice.token_count;
-    context_tokens += count * slice.first_position + count * (count + 1) / 2;
+LayerShares layer_shares(const ModelSpec& spec, const Form& form) {
+  // Of weights, not of bytes: f32's sizes are proportional.
+  LayerShares shares{};
+  const auto all = static_cast<double>(layer_bytes(spec, Precision::kF32)) *
+                   static_cast<double>(form.layer_precision.size());
+  for (const LayerPrecision& layer : form.layer_precision) {
+    for (const LayerHalf half : kLayerHalves) {
+      shares[static_cast<std::size_t>(layer.of(half))] +=
+          static_cast<double>(half_bytes(spec, half, Precision::kF32)) / all;
+    }
   }
-  return cost.fixed_us + cost.token_us * static_cast<double>(plan.tokens.size()) +
-         cost.context_token_us * context_tokens;
+  return shares;
+}
+
+double predict_us(const StepCost& cost, const StepWork& work, const LayerShares& layers) {
+  const auto tokens = static_cast<double>(work.tokens);
+  double us = cost.fixed_us + cost.token_us * tokens + cost.context_token_us * work.context_tokens +
+              cost.sequence_us * static_cast<double>(work.sequences) +
+              cost.kv_token_us * work.kv_tokens +
+              cost.logit_row_us * static_cast<double>(work.logit_rows) +
+              (work.logit_rows > 0 ? cost.logits_us : 0);
+  const double first = std::min(tokens, cost.bend_tokens);
+  const double tiles = std::ceil(tokens / cost.tile_tokens);
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    const LayersCost& of = cost.layers[i];
+    us += layers[i] * (of.step_us + of.token_us * first + of.more_token_us * (tokens - first) +
+                       of.tile_us * tiles);
+  }
+  return us;
+}
+
+double predict_us(const StepCost& cost, const StepPlan& plan) {
+  return predict_us(cost, work_of(plan));
 }
 
 }  // namespace protean

@@ -38,7 +38,7 @@ TEST_F(EngineMorph, PreparesAheadAndCommitsInOrderWhateverIsReadyFirst) {
   EXPECT_EQ(sink.form->wanted, device.form());
   EXPECT_EQ(sink.form->swaps_down_total, 2);
   EXPECT_EQ(sink.form->kv_resizes_total, std::ssize(granted->steps) - 2);
-  EXPECT_EQ(sink.form->history.size(), steps);
+  EXPECT_EQ(sink.form->history->size(), steps);
   EXPECT_EQ(sink.form->pages_free, morph.bounds.budget.pages - device.pages_used());
   EXPECT_LT(place("commit layer 0 attention to w4"), place("commit layer 0 mlp to w4"));
 }
@@ -188,12 +188,24 @@ TEST_F(EngineMorph, AFailureStopsAtALegalFormAndServingGoesOn) {
   EXPECT_EQ(sink.form->wanted, device.form());
   EXPECT_FALSE(sink.form->pinned);
   EXPECT_NE(device.form(), morph.start) << "what was committed before stays";
-  const auto& history = sink.form->history;
-  EXPECT_TRUE(std::any_of(history.begin(), history.end(), [](const MorphRecord& record) {
-    return record.failure == "the variant is damaged" && record.asked_ns > 0;
+  const MorphHistory& history = *sink.form->history;
+  EXPECT_TRUE(std::any_of(history.begin(), history.end(), [](const auto& record) {
+    return record->failure == "the variant is damaged" && record->asked_ns > 0;
   }));
   EXPECT_EQ(device.pages_used(), device.pages_of(device.form()));
   EXPECT_EQ(sink.all<Finished>().at(0).reason, FinishReason::kLength);
+}
+
+TEST_F(EngineMorph, WhatWasAmissIsToldThoughItWentWell) {
+  ASSERT_TRUE(wish(layers(Precision::kW4, Precision::kBf16)).ok());
+  MorphReady amiss = device.ready(0);
+  amiss.remark = "packed anew";
+  send(amiss);
+  settle();
+  EXPECT_EQ(sink.form->remarks_total, 1);
+  EXPECT_EQ(sink.form->failures_total, 0);
+  EXPECT_EQ(sink.form->history->front()->remark, "packed anew");
+  EXPECT_EQ(sink.form->history->back()->remark, "");
 }
 
 TEST_F(EngineMorph, ANewWishAbortsWhatIsNotCommittedAndLateAnswersChangeNothing) {
@@ -217,6 +229,31 @@ TEST_F(EngineMorph, AWishThatGoesOnWhereTheLastWentKeepsWhatIsUnderWay) {
   EXPECT_EQ(place("abort layer 0 attention to w4"), std::ssize(device.log));
   settle();
   EXPECT_EQ(device.form().layer_precision[0], (LayerPrecision{Precision::kW4, Precision::kW4}));
+}
+
+TEST_F(EngineMorph, WhatIsToldOfThePastIsToldOnceAndNeverChanges) {
+  ASSERT_TRUE(wish(layers(Precision::kW4, Precision::kBf16)).ok());
+  settle();
+  const std::shared_ptr<const MorphHistory> early = sink.form->history;
+  const std::size_t told = early->size();
+  const MorphRecord* const first = early->front().get();
+  ASSERT_TRUE(wish({.release = true}).ok());
+  EXPECT_EQ(sink.form->history, early) << "a status without a new record copies none";
+  for (int i = 0; i < 70; ++i) {
+    ASSERT_TRUE(
+        wish(layers(Precision::kBf16, i % 2 == 0 ? Precision::kW4 : Precision::kBf16)).ok());
+    settle();
+    if (i == 0) {
+      EXPECT_EQ(sink.form->history->front().get(), first) << "records are shared";
+    }
+  }
+  EXPECT_EQ(early->size(), told);
+  EXPECT_EQ(early->front()->id, 1U);
+  const MorphHistory& latest = *sink.form->history;
+  EXPECT_EQ(latest.size(), 256U);
+  for (std::size_t i = 1; i < latest.size(); ++i) {
+    EXPECT_EQ(latest[i]->id, latest[i - 1]->id + 1) << "none is missing, in order";
+  }
 }
 
 TEST_F(EngineMorph, WishesThatCannotBeGrantedSayWhy) {

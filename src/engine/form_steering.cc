@@ -229,10 +229,10 @@ Result<Form> FormSteering::form_of(const FormWish& wish) const {
 }
 
 // Nobody may be accepted who could then wait forever: what grows by the policy will grow when it is
-// needed, what only an operator changes might not.
+// needed, as far as the policy may go; what only an operator changes might not.
 void FormSteering::promise_kv() {
   scheduler_.set_largest_kv(policy_rules()
-                                ? largest_kv_blocks_
+                                ? std::min(largest_kv_blocks_, policy_.path().back().kv.blocks)
                                 : std::min(run_.committed().kv.blocks, run_.wanted().kv.blocks));
 }
 
@@ -283,8 +283,9 @@ std::shared_ptr<const FormStatus> FormSteering::status_if_changed() {
   status->kv_resizes_total = totals.kv_resizes;
   status->blocks_moved_total = totals.blocks_moved;
   status->failures_total = totals.failures;
+  status->remarks_total = totals.remarks;
   status->output_tokens = ledger_.totals();
-  status->history.assign(run_.history().begin(), run_.history().end());
+  status->history = run_.history();
   return status;
 }
 

@@ -30,9 +30,9 @@ struct Steering : EngineMorph {
     send(Tick{});
   }
   bool any_failure_has(const std::string& words) const {
-    const auto& history = sink.form->history;
-    return std::any_of(history.begin(), history.end(), [&](const MorphRecord& record) {
-      return record.failure.find(words) != std::string::npos;
+    const MorphHistory& history = *sink.form->history;
+    return std::any_of(history.begin(), history.end(), [&](const auto& record) {
+      return record->failure.find(words) != std::string::npos;
     });
   }
   // Six sequences that want 36 blocks, until the form has changed for them.
@@ -65,7 +65,7 @@ TEST_F(Steering, ABurstIsServedAtLowerPrecisionAndAllComesBack) {
   EXPECT_EQ(sink.form->wanted, morph.start);
   EXPECT_GT(sink.form->swaps_down_total, 0);
   EXPECT_EQ(sink.form->swaps_up_total, sink.form->swaps_down_total);
-  EXPECT_NE(sink.form->history.front().reason.find("blocks are short"), std::string::npos);
+  EXPECT_NE(sink.form->history->front()->reason.find("blocks are short"), std::string::npos);
   tick();
   EXPECT_EQ(engine.next_deadline_ns(), std::nullopt) << "who is at rest is left alone";
 }
@@ -96,6 +96,25 @@ TEST_F(Steering, AShrinkIsCalledOffWhenItsBlocksAreWantedAgain) {
   EXPECT_EQ(sink.form->failures_total, 0);
   settle();
   EXPECT_EQ(sink.all<Finished>().size(), 6U + 8U);
+}
+
+// All layers at the fewest bits would make room for it, but the policy goes half the way.
+TEST_F(Steering, ARequestThatThePolicyCanNeverMakeRoomForIsRefusedAtOnce) {
+  MorphConfig config = morph;
+  config.policy.lowest_share = 0.5;
+  EngineConfig whole = engine_for_test(config);
+  whole.scheduler.max_model_len = 1024;
+  const std::int64_t reachable = form_path(config.bounds, Precision::kW4, 0.5).back().kv.blocks;
+  ASSERT_LT(reachable, whole.scheduler.largest_kv_blocks);
+  HeldDevice calm(config);
+  RecordingSink heard;
+  Engine alone(whole, calm, heard);
+  const auto tokens = static_cast<int>(8 * reachable);
+  alone.handle({1, Arrival{request(1, tokens - 1, 3)}});
+  ASSERT_EQ(heard.all<Refused>().size(), 1U) << "it would wait in vain";
+  EXPECT_EQ(heard.all<Refused>()[0].error.code, ErrorCode::kInvalidArgument);
+  alone.handle({2, Arrival{request(2, tokens - 1, 2)}});
+  EXPECT_EQ(heard.all<Accepted>().size(), 1U) << "what fits the last form it may choose";
 }
 
 TEST_F(Steering, WhatOnlyALargerKvCouldHoldFailsWhenNoneCanBeHad) {

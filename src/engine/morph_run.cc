@@ -12,7 +12,7 @@
 namespace protean {
 namespace {
 
-constexpr std::size_t kHistory = 256;
+constexpr std::ptrdiff_t kHistory = 256;
 
 }  // namespace
 
@@ -91,6 +91,8 @@ void MorphRun::on(const MorphReady& ready, TimeNs now_ns) {
   }
   if (!ready.failure) {
     found->record.ready_ns = now_ns;
+    found->record.remark = ready.remark;
+    totals_.remarks += ready.remark.empty() ? 0 : 1;
     found->stage = Stage::kReady;
     return;
   }
@@ -241,10 +243,12 @@ bool MorphRun::commit_front(TimeNs now_ns) {
 }
 
 void MorphRun::remember(MorphRecord record) {
-  history_.push_back(std::move(record));
-  if (history_.size() > kHistory) {
-    history_.pop_front();
-  }
+  const auto dropped = std::max<std::ptrdiff_t>(std::ssize(*history_) + 1 - kHistory, 0);
+  MorphHistory history;
+  history.reserve(static_cast<std::size_t>(kHistory));
+  history.assign(history_->begin() + dropped, history_->end());
+  history.push_back(std::make_shared<const MorphRecord>(std::move(record)));
+  history_ = std::make_shared<const MorphHistory>(std::move(history));
   ++changes_;
 }
 

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <string>
 
 #include "base/ids.h"
@@ -29,6 +30,7 @@ class MorphRun {
     std::int64_t kv_resizes = 0;
     std::int64_t blocks_moved = 0;
     std::int64_t failures = 0;
+    std::int64_t remarks = 0;
   };
 
   MorphRun(const MorphConfig& config, Executor& executor, Scheduler& scheduler,
@@ -55,7 +57,7 @@ class MorphRun {
   Form wanted() const;
   std::int64_t pages_free() const { return pages_free_; }
   const Totals& totals() const { return totals_; }
-  const std::deque<MorphRecord>& history() const { return history_; }
+  const std::shared_ptr<const MorphHistory>& history() const { return history_; }
   TimeNs last_commit_ns() const { return last_commit_ns_; }
   std::uint64_t changes() const { return changes_; }  // more: something told above is different
 
@@ -94,7 +96,7 @@ class MorphRun {
   TimeNs last_commit_ns_ = -1;
   std::uint64_t changes_ = 0;
   Totals totals_;
-  std::deque<MorphRecord> history_;
+  std::shared_ptr<const MorphHistory> history_ = std::make_shared<const MorphHistory>();
 };
 
 }  // namespace protean

@@ -275,7 +275,7 @@ class Storm {
     EXPECT_EQ(device_.pages_used(), device_.pages_of(device_.form()));
     EXPECT_EQ(sink_.form->form, device_.form());
     EXPECT_EQ(sink_.form->wanted, device_.form());
-    EXPECT_LE(sink_.form->history.size(), 256U);
+    EXPECT_LE(sink_.form->history->size(), 256U);
     if (morph_.mode != MorphMode::kOff) {
       EXPECT_EQ(precision_key(device_.form()), precision_key(morph_.start)) << "never restored";
     }

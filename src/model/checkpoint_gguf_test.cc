@@ -6,6 +6,7 @@
 #include <map>
 
 #include "model/checkpoint.h"
+#include "model/dequantize.h"
 #include "tests/checkpoints/checkpoints.h"
 #include "tests/checkpoints/gguf_writer.h"
 
@@ -44,10 +45,15 @@ struct Pieces {
       writer.add(key, std::string_view(value));
     }
     for (const auto& [name, tensor] : tensors) {
-      std::size_t bytes = tensor.type == 13 ? 176 : 4;
+      const GgmlType* type = find_ggml_type(tensor.type);
+      const BlockFormat format =
+          type == nullptr ? BlockFormat{.name = {}, .bytes = 4} : type->format;
+      std::size_t elements = 1;
       for (const std::uint64_t dimension : tensor.dimensions) {
-        bytes *= tensor.type == 13 ? 1 : dimension;
+        elements *= dimension;
       }
+      const auto bytes = elements / static_cast<std::size_t>(format.elements) *
+                         static_cast<std::size_t>(format.bytes);
       writer.add_tensor(name, tensor.dimensions, tensor.type, std::string(bytes, '\x3F'));
     }
     const TemporaryDirectory directory;
@@ -78,6 +84,33 @@ TEST(GgufCheckpoint, Defaults) {
               p.tensors["blk.0.attn_v.weight"].dimensions = {32, 32};
             }).attention.kv_heads,
             4);
+}
+
+// Numbers of ggml's types.
+constexpr std::uint32_t kF16 = 1, kQ4_0 = 2, kQ4_1 = 3, kQ5_0 = 6, kQ8_0 = 8;
+
+StoredWeights stored_as(const std::vector<std::uint32_t>& types) {
+  return spec_after([&](Pieces& pieces) {
+           pieces.integers["llama.feed_forward_length"] = 32;
+           std::size_t next = 0;
+           for (auto& [name, tensor] : pieces.tensors) {
+             if (name.starts_with("blk.") && tensor.dimensions.size() == 2) {
+               tensor = {{32, tensor.dimensions[1] == 24 ? 32 : tensor.dimensions[1]},
+                         types[next++ % types.size()]};
+             }
+           }
+         })
+      .stored;
+}
+
+TEST(GgufCheckpoint, LayersAreKeptInTheBitsThatHoldAllOfThem) {
+  EXPECT_EQ(stored_as({kQ4_0}).precision, Precision::kW4);
+  EXPECT_EQ(stored_as({kQ4_0, kQ4_1}).precision, Precision::kW4);
+  EXPECT_EQ(stored_as({kQ8_0}).precision, Precision::kW8);
+  EXPECT_EQ(stored_as({kQ4_0, kQ5_0}).precision, Precision::kW8);
+  EXPECT_EQ(stored_as({kQ4_0, kF16}).precision, Precision::kBf16);
+  EXPECT_EQ(stored_as({kQ4_0}).group, 32);
+  EXPECT_EQ(stored_as({kF16}).group, 128);
 }
 
 TEST(GgufCheckpoint, BiasesAreThereWhenTheirTensorsAre) {

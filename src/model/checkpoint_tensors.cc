@@ -47,6 +47,52 @@ std::string type_name(const PackedCodes& packed) {
                      packed.how.bits, packed.how.group_of(packed.inputs));
 }
 
+bool is_layer_matrix(const NeededTensor& need) {
+  return need.columns != 0 && need.role != TensorRole::kEmbedding &&
+         need.role != TensorRole::kOutput;
+}
+
+// The bits and the group of a matrix whose integers are taken as they are.
+std::optional<QuantFormat> kept_format(const StoredTensor& tensor) {
+  if (!tensor.packed) {
+    return code_format(tensor.type);
+  }
+  const PackedCodes& packed = *tensor.packed;
+  const std::int64_t group = std::min<std::int64_t>(packed.how.group_of(packed.inputs), 256);
+  const QuantFormat format{.bits = packed.how.bits, .group = static_cast<int>(group)};
+  return packed.group_index == nullptr && validate(format).ok() ? std::optional(format)
+                                                                : std::nullopt;
+}
+
+// Integers that must be rounded anew lose next to nothing at 8 bits.
+int bits_to_keep(const StoredTensor& tensor) {
+  constexpr int kFloat = 16;
+  if (const auto kept = kept_format(tensor)) {
+    return kept->bits;
+  }
+  return tensor.packed || block_format(tensor.type).elements > 1 ? 8 : kFloat;
+}
+
+StoredWeights stored_weights(const ModelSpec& spec, const TensorTable& table) {
+  StoredWeights stored;
+  int bits = 0;
+  for (const NeededTensor& need : needed_tensors(spec)) {
+    if (!is_layer_matrix(need)) {
+      continue;
+    }
+    const StoredTensor& tensor = table.tensors[TensorTable::slot(need.role, need.layer)];
+    bits = std::max(bits, bits_to_keep(tensor));
+    if (const auto kept = kept_format(tensor)) {
+      stored.group = std::min(stored.group, kept->group);
+    }
+  }
+  stored.precision = bits > 8   ? Precision::kBf16
+                     : bits > 4 ? Precision::kW8
+                     : bits > 3 ? Precision::kW4
+                                : Precision::kW3;
+  return stored;
+}
+
 class FileCheckpoint final : public Checkpoint {
  public:
   explicit FileCheckpoint(CheckpointParts parts) : parts_(std::move(parts)) {}
@@ -164,6 +210,7 @@ Result<TensorTable> collect_tensors(const ModelSpec& spec, const TensorNames& na
 }
 
 std::unique_ptr<Checkpoint> make_checkpoint(CheckpointParts parts) {
+  parts.spec.stored = stored_weights(parts.spec, parts.table);
   return std::make_unique<FileCheckpoint>(std::move(parts));
 }
 

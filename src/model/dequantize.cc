@@ -271,12 +271,29 @@ void dequantize(TensorType type, const std::byte* from, std::int64_t count, floa
   }
 }
 
+namespace {
+
+// What lies before a group's codes in every type that has a code_format.
+GroupScale group_scale(TensorType type, const std::byte* block, int group) {
+  if (type == TensorType::kQ4_K) {
+    return k_group_scale(block, group);
+  }
+  GroupScale scale{.scale = cpu::float_from_f16(load_u16(block))};
+  if (type == TensorType::kQ4_1) {
+    scale.offset = cpu::float_from_f16(load_u16(block + 2));
+  }
+  return scale;
+}
+
+}  // namespace
+
 std::optional<QuantFormat> code_format(TensorType type) {
   switch (type) {
     case TensorType::kQ8_0:
       return QuantFormat{.bits = 8, .group = 32, .symmetric = true};
     case TensorType::kQ4_0:
       return QuantFormat{.bits = 4, .group = 32, .symmetric = true};
+    case TensorType::kQ4_1:
     case TensorType::kQ4_K:
       return QuantFormat{.bits = 4, .group = 32, .symmetric = false};
     default:
@@ -291,16 +308,16 @@ void read_codes(TensorType type, const std::byte* from, std::int64_t count, Code
   const int middle = format->codes() / 2;
   for (; count > 0; count -= blocks.elements, from += blocks.bytes, out.codes += blocks.elements) {
     for (int group = 0; group < blocks.elements / 32; ++group, ++out.scales, ++out.offsets) {
-      const GroupScale k = type == TensorType::kQ4_K ? k_group_scale(from, group) : GroupScale{};
-      const float scale = cpu::float_from_f16(load_u16(from));
-      *out.scales = format->symmetric ? scale : k.scale;
-      *out.offsets = format->symmetric ? -scale * static_cast<float>(middle) : k.offset;
+      const GroupScale scale = group_scale(type, from, group);
+      *out.scales = scale.scale;
+      *out.offsets = format->symmetric ? -scale.scale * static_cast<float>(middle) : scale.offset;
       for (int i = 0; i < 32; ++i) {
         unsigned code = 0;
         if (type == TensorType::kQ8_0) {
           code = u8(from[2 + i]) ^ 0x80U;  // signed, moved up by 128
-        } else if (type == TensorType::kQ4_0) {
-          code = u8(from[2 + i % 16]) >> (i / 16 * 4) & 15U;
+        } else if (type == TensorType::kQ4_0 || type == TensorType::kQ4_1) {
+          const int scales = type == TensorType::kQ4_0 ? 2 : 4;
+          code = u8(from[scales + i % 16]) >> (i / 16 * 4) & 15U;
         } else {
           code = q4_k_code(from, group, i);
         }

@@ -178,7 +178,8 @@ TEST_P(CodeType, CodesStandForTheSameElements) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Ggml, CodeType,
-                         testing::Values(TensorType::kQ8_0, TensorType::kQ4_0, TensorType::kQ4_K),
+                         testing::Values(TensorType::kQ8_0, TensorType::kQ4_0, TensorType::kQ4_1,
+                                         TensorType::kQ4_K),
                          [](const auto& param) {
                            return std::string(block_format(param.param).name);
                          });

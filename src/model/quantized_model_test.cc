@@ -102,6 +102,8 @@ TEST_F(QuantizedModel, RoundedWeightsComeBackAsTheirCodes) {
     ASSERT_NE(quantized, nullptr);
     EXPECT_EQ(quantized->description().find("safetensors, 1 file, BF16 and "), 0U)
         << quantized->description();
+    EXPECT_EQ(weight_format(quantized->spec().stored.precision, 0).bits(), format.bits);
+    EXPECT_EQ(quantized->spec().stored.group, format.group);
     for (const NeededTensor& need : needed_tensors(checkpoint_->spec())) {
       const std::int64_t rows = need.columns == 0 ? 1 : need.rows;
       const std::int64_t width = need.columns == 0 ? need.rows : need.columns;
@@ -133,9 +135,10 @@ TEST_F(QuantizedModel, RoundedWeightsComeBackAsTheirCodes) {
 }
 
 // What GPTQ chose is not what rounding its weights once more would choose.
-TEST_F(QuantizedModel, LayersOfItsPrecisionHoldItsIntegers) {
+class StoredGroup : public QuantizedModel, public testing::WithParamInterface<int> {};
+TEST_P(StoredGroup, LayersOfItsPrecisionHoldItsIntegers) {
   const TemporaryDirectory target;
-  ASSERT_TRUE(write(target, {.method = QuantMethod::kGptq, .format = {4, 128, false}}).ok());
+  ASSERT_TRUE(write(target, {.method = QuantMethod::kGptq, .format = {4, GetParam(), false}}).ok());
   const auto quantized = opened(target.path());
   const auto loaded =
       load_weights(*quantized, std::vector<LayerPrecision>(2, {Precision::kW4, Precision::kW4}));
@@ -161,6 +164,8 @@ TEST_F(QuantizedModel, LayersOfItsPrecisionHoldItsIntegers) {
   EXPECT_TRUE(std::equal(want.begin(), want.end(), packed.data));
   EXPECT_NE(want, rounded) << "the test would not notice";
 }
+
+INSTANTIATE_TEST_SUITE_P(Sizes, StoredGroup, testing::Values(32, 64, 128));
 
 TEST_F(QuantizedModel, EveryMethodComputesNearlyTheSame) {
   const std::vector<float> want = outputs_of(team_, *checkpoint_);

@@ -170,14 +170,22 @@ Result<OpenVariant> open_variant(const fs::path& path, const ModelIdentity& mode
 class UnfinishedFile {
  public:
   static Result<UnfinishedFile> create(const fs::path& path) {
-    std::string name = path.parent_path() / (std::string(kUnfinished) + "XXXXXX");
-    FileDescriptor file(::mkostemp(name.data(), O_CLOEXEC));
-    if (!file.valid()) {
-      return make_error(ErrorCode::kExhausted, "{}", std::strerror(errno));
+    for (;;) {
+      std::string name = path.parent_path() / (std::string(kUnfinished) + "XXXXXX");
+      FileDescriptor file(::mkostemp(name.data(), O_CLOEXEC));
+      if (!file.valid()) {
+        return make_error(ErrorCode::kExhausted, "{}", std::strerror(errno));
+      }
+      // Who clears up may have been faster with the lock, taken it for a dead writer's and removed
+      // it.
+      struct stat status {};
+      (void)::flock(file.get(), LOCK_EX);
+      if (::fstat(file.get(), &status) == 0 && status.st_nlink == 0) {
+        continue;
+      }
+      (void)::fchmod(file.get(), 0644);
+      return UnfinishedFile(std::move(file), std::move(name));
     }
-    (void)::flock(file.get(), LOCK_EX | LOCK_NB);
-    (void)::fchmod(file.get(), 0644);
-    return UnfinishedFile(std::move(file), std::move(name));
   }
   UnfinishedFile(UnfinishedFile&& other) noexcept
       : file_(std::move(other.file_)), name_(std::exchange(other.name_, {})) {}

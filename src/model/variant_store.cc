@@ -11,6 +11,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "base/units.h"
 #include "device/cpu/memory.h"
 #include "model/file_descriptor.h"
 
@@ -18,9 +19,6 @@ namespace protean {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr std::array kPrecisions = {Precision::kF32, Precision::kBf16, Precision::kW8,
-                                    Precision::kW4, Precision::kW3};
 
 // Weights of both can stand for each other, layer by layer.
 bool alike(const ModelSpec& a, const ModelSpec& b) {
@@ -60,19 +58,20 @@ fs::path default_variant_directory() {
   return home == nullptr || *home == '\0' ? fs::path() : fs::path(home) / ".cache" / "protean";
 }
 
-VariantStore::VariantStore(const ModelSpec& spec, std::vector<Precision> precisions)
-    : spec_(spec), precisions_(std::move(precisions)) {}
+VariantStore::VariantStore(const ModelSpec& spec, VariantStoreOptions options)
+    : spec_(spec), options_(std::move(options)) {}
 
 Result<std::unique_ptr<VariantStore>> VariantStore::open(
     const VariantSource& model, const std::map<Precision, VariantSource>& sources,
     VariantStoreOptions options) {
-  const fs::path directory =
-      options.directory.empty() ? default_variant_directory() : options.directory;
-  if (directory.empty()) {
-    log::warning("packed weights are not kept: neither XDG_CACHE_HOME nor HOME is set");
+  if (options.directory.empty()) {
+    options.directory = default_variant_directory();
   }
-  auto store = std::unique_ptr<VariantStore>(
-      new VariantStore(model.checkpoint->spec(), std::move(options.precisions)));
+  auto store =
+      std::unique_ptr<VariantStore>(new VariantStore(model.checkpoint->spec(), std::move(options)));
+  if (store->options_.directory.empty()) {
+    store->keep_no_more("no folder for packed weights: neither XDG_CACHE_HOME nor HOME is set");
+  }
   Result<ModelIdentity> identity = identify_model(model.path, store->spec_);
   if (!identity) {
     return identity.error();
@@ -81,59 +80,85 @@ Result<std::unique_ptr<VariantStore>> VariantStore::open(
   for (const Precision precision : kPrecisions) {
     const auto own = sources.find(precision);
     const VariantSource& source = own == sources.end() ? model : own->second;
-    if (const Status added = store->add_source(precision, source, directory); !added) {
+    if (const Status added = store->add_source(precision, source); !added) {
       return added.error();
     }
   }
   return store;
 }
 
-Status VariantStore::add_source(Precision precision, const VariantSource& source,
-                                const fs::path& directory) {
+Status VariantStore::add_source(Precision precision, const VariantSource& source) {
   if (!alike(source.checkpoint->spec(), spec_)) {
     return make_error(ErrorCode::kInvalidArgument,
                       "{} is another model: its layers cannot stand for this one's at {}",
                       source.path.string(), to_string(precision));
   }
+  if (const int group = source.checkpoint->spec().stored.group; group != spec_.stored.group) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "{} shares scales among {} weights, this model at any precision among {}: "
+                      "quantise it with --group {}",
+                      source.path.string(), group, spec_.stored.group, spec_.stored.group);
+  }
   const Result<ModelIdentity> identity = identify_model(source.path, spec_);
   if (!identity) {
     return identity.error();
   }
-  Source& added = sources_[precision];
-  added = {source.checkpoint, *identity, {}};
-  if (directory.empty()) {
-    return {};
-  }
-  const fs::path folder = directory / identity->hex();
-  std::error_code error;
-  fs::create_directories(folder, error);
-  if (error && keeping_.exchange(false)) {
-    log::warning("packed weights are not kept: {} cannot be made: {}", folder.string(),
-                 error.message());
-  }
-  // One that is there can be read even where nothing can be written.
-  if (fs::is_directory(folder, error)) {
-    added.folder = folder;
-    remove_unfinished(folder);
-  }
+  std::shared_ptr<const CacheFolder> folder = folder_of(*identity);
+  sources_[precision] = {source.checkpoint, *identity, std::move(folder)};
   return {};
+}
+
+std::shared_ptr<const CacheFolder> VariantStore::folder_of(const ModelIdentity& model) {
+  const auto same = std::find_if(sources_.begin(), sources_.end(),
+                                 [&](const auto& entry) { return entry.second.identity == model; });
+  if (same != sources_.end()) {
+    return same->second.folder;
+  }
+  if (options_.directory.empty()) {
+    return nullptr;
+  }
+  Result<CacheFolder> folder = CacheFolder::open(options_.directory, model.hex());
+  if (!folder) {
+    keep_no_more(fmt::format("no folder for packed weights: {}", folder.error().message));
+    return nullptr;
+  }
+  remove_unfinished(folder->path());
+  return std::make_shared<const CacheFolder>(std::move(*folder));
 }
 
 fs::path VariantStore::model_directory() const {
   const auto found = std::find_if(sources_.begin(), sources_.end(), [&](const auto& entry) {
     return entry.second.identity == model_;
   });
-  return found == sources_.end() ? fs::path() : found->second.folder;
+  return found == sources_.end() || found->second.folder == nullptr ? fs::path()
+                                                                    : found->second.folder->path();
+}
+
+std::string VariantStore::why_not_kept() const {
+  const std::lock_guard lock(keeping_);
+  return why_not_kept_;
+}
+
+// Once is enough: nothing is tried again.
+void VariantStore::keep_no_more(const std::string& why) {
+  const std::lock_guard lock(keeping_);
+  if (why_not_kept_.empty()) {
+    why_not_kept_ = why;
+    log::warning("{}: what is not there is packed each time it is needed", why);
+  }
+}
+
+bool VariantStore::is_kept(Precision precision) const {
+  return std::find(options_.precisions.begin(), options_.precisions.end(), precision) !=
+         options_.precisions.end();
 }
 
 fs::path VariantStore::file_of(const HalfVariant& which) const {
-  const fs::path& folder = sources_.at(which.precision).folder;
-  const bool kept =
-      std::find(precisions_.begin(), precisions_.end(), which.precision) != precisions_.end();
-  return folder.empty() || !kept
+  const auto& folder = sources_.at(which.precision).folder;
+  return folder == nullptr || !is_kept(which.precision)
              ? fs::path()
-             : folder / fmt::format("layer-{:03}.{}.{}", which.layer, to_string(which.half),
-                                    to_string(which.precision));
+             : folder->path() / fmt::format("layer-{:03}.{}.{}", which.layer, to_string(which.half),
+                                            to_string(which.precision));
 }
 
 Status VariantStore::pack(const HalfVariant& which, std::byte* memory, const Pace& pace) {
@@ -143,21 +168,33 @@ Status VariantStore::pack(const HalfVariant& which, std::byte* memory, const Pac
 
 void VariantStore::keep(const HalfVariant& which, std::span<const std::byte> body) {
   const fs::path path = file_of(which);
-  if (path.empty() || !keeping_) {
+  if (path.empty() || !why_not_kept().empty()) {
     return;
   }
   const Status written = write_variant(path, sources_.at(which.precision).identity, which, body);
-  if (!written && keeping_.exchange(false)) {
-    log::warning("{}; what is not there is packed each time it is needed", written.error().message);
+  if (!written) {
+    keep_no_more(written.error().message);
   }
 }
 
-Status VariantStore::read(const HalfVariant& which, std::span<std::byte> memory, const Pace& pace) {
+std::string VariantStore::remark_on(const HalfVariant& which, const Status& read) const {
+  if (!is_kept(which.precision)) {
+    return {};
+  }
+  const std::string why = why_not_kept();
+  const bool damaged = !read.ok() && read.error().code != ErrorCode::kNotFound;
+  return fmt::format("packed from the checkpoint: {}",
+                     damaged || why.empty() ? read.error().message : why);
+}
+
+Status VariantStore::read(const HalfVariant& which, std::span<std::byte> memory, const Pace& pace,
+                          std::string* remark) {
   check(which.layer >= 0 && which.layer < spec_.layers && std::ssize(memory) == size(which),
         "memory is a half of a layer that exists");
   const fs::path path = file_of(which);
+  Status got;
   if (!path.empty()) {
-    Status got = read_variant(path, sources_.at(which.precision).identity, which, memory, pace);
+    got = read_variant(path, sources_.at(which.precision).identity, which, memory, pace);
     if (got || got.error().code == ErrorCode::kUnavailable) {
       return got;
     }
@@ -170,6 +207,9 @@ Status VariantStore::read(const HalfVariant& which, std::span<std::byte> memory,
     return packed;
   }
   ++packed_on_demand_;
+  if (remark != nullptr) {
+    *remark = remark_on(which, got);
+  }
   keep(which, memory);
   return {};
 }
@@ -193,24 +233,56 @@ Status VariantStore::pack_one(const HalfVariant& which, const Pace& pace) {
   }
   Status written = write_variant(path, identity, which,
                                  {memory->data(), static_cast<std::size_t>(memory->bytes())});
-  keeping_ = written.ok();
+  if (!written) {
+    keep_no_more(written.error().message);
+  }
   return written;
 }
 
-Status VariantStore::pack_missing(const Progress& progress, const Pace& pace) {
-  std::vector<HalfVariant> wanted;
-  for (const Precision precision : precisions_) {
+std::vector<HalfVariant> VariantStore::kept_halves() const {
+  std::vector<HalfVariant> halves;
+  for (const Precision precision : options_.precisions) {
     for (int layer = 0; layer < spec_.layers; ++layer) {
       for (const LayerHalf half : kLayerHalves) {
-        wanted.push_back({layer, half, precision});
+        halves.push_back({layer, half, precision});
       }
     }
   }
-  std::int64_t done = 0;
+  return halves;
+}
+
+// For what is not there yet.
+void VariantStore::make_room() const {
+  std::int64_t wanted_bytes = 0;
+  for (const HalfVariant& which : kept_halves()) {
+    const ModelIdentity& identity = sources_.at(which.precision).identity;
+    if (!check_variant(file_of(which), identity, which, size(which))) {
+      wanted_bytes += VariantHeader::kBytes + size(which);
+    }
+  }
+  const CacheTrim trim = trim_cache(options_.directory, options_.most_bytes - wanted_bytes);
+  const std::int64_t all_bytes = trim.kept_bytes + wanted_bytes;
+  if (trim.models > 0) {
+    log::info("variant cache {}: removed the packed layers of {} models that nobody uses, {}",
+              options_.directory.string(), trim.models, format_bytes(trim.removed_bytes));
+  }
+  if (all_bytes > options_.most_bytes) {
+    log::warning("variant cache {}: what is in use takes {}, more than the {} it may have",
+                 options_.directory.string(), format_bytes(all_bytes),
+                 format_bytes(options_.most_bytes));
+  }
+}
+
+Status VariantStore::pack_missing(const Progress& progress, const Pace& pace) {
+  const std::vector<HalfVariant> wanted = kept_halves();
   for (const HalfVariant& which : wanted) {
     if (file_of(which).empty()) {
       return make_error(ErrorCode::kExhausted, "there is no folder to keep packed weights in");
     }
+  }
+  make_room();
+  std::int64_t done = 0;
+  for (const HalfVariant& which : wanted) {
     if (Status packed = pack_one(which, pace); !packed) {
       return packed;
     }

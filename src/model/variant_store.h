@@ -8,10 +8,13 @@
 #include <memory>
 #include <mutex>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "base/result.h"
+#include "base/units.h"
 #include "model/checkpoint.h"
+#include "model/variant_cache.h"
 #include "model/variant_file.h"
 #include "model/weights.h"
 
@@ -27,6 +30,8 @@ struct VariantStoreOptions {
   std::filesystem::path directory;  // empty: default_variant_directory()
   std::vector<Precision> precisions = {Precision::kBf16, Precision::kW8, Precision::kW4,
                                        Precision::kW3};  // that are kept on disk
+  // Of all models' packed layers; to keep to it, those of models that nobody uses are removed.
+  std::int64_t most_bytes = 64 * kGiB;
 };
 
 // $XDG_CACHE_HOME/protean or ~/.cache/protean; empty where neither is set.
@@ -52,11 +57,14 @@ class VariantStore {
   }
 
   // Fills 64-byte-aligned memory of size(which), paced. Fails with kUnavailable when told to stop,
-  // else only where neither the file nor the checkpoint has the weights.
-  Status read(const HalfVariant& which, std::span<std::byte> memory, const Pace& pace = {});
+  // else only where neither the file nor the checkpoint has the weights. `remark`, if there is one,
+  // is told why a half that should be on disk was not, or not whole.
+  Status read(const HalfVariant& which, std::span<std::byte> memory, const Pace& pace = {},
+              std::string* remark = nullptr);
 
-  // Packs what is not there, or by its header not right. Fails where nothing can be kept, after
-  // which reading goes on as above; kUnavailable when told to stop (asked between panels).
+  // Packs what is not there, or by its header not right, after making room for it. Fails where
+  // nothing can be kept, after which reading goes on as above; kUnavailable when told to stop
+  // (asked between panels).
   using Progress = std::function<void(std::int64_t done, std::int64_t total)>;  // halves
   Status pack_missing(const Progress& progress = {}, const Pace& pace = {});
 
@@ -71,23 +79,30 @@ class VariantStore {
   struct Source {
     std::shared_ptr<const Checkpoint> checkpoint;
     ModelIdentity identity;
-    std::filesystem::path folder;  // empty: nothing is kept
+    std::shared_ptr<const CacheFolder> folder;  // null: nothing is kept
   };
 
-  VariantStore(const ModelSpec& spec, std::vector<Precision> precisions);
-  Status add_source(Precision precision, const VariantSource& source,
-                    const std::filesystem::path& directory);
+  VariantStore(const ModelSpec& spec, VariantStoreOptions options);
+  Status add_source(Precision precision, const VariantSource& source);
+  std::shared_ptr<const CacheFolder> folder_of(const ModelIdentity& model);
+  bool is_kept(Precision precision) const;
+  std::vector<HalfVariant> kept_halves() const;
+  std::string why_not_kept() const;
+  void keep_no_more(const std::string& why);
+  void make_room() const;
   std::filesystem::path file_of(const HalfVariant& which) const;  // empty: not kept
   Status pack(const HalfVariant& which, std::byte* memory, const Pace& pace);
   void keep(const HalfVariant& which, std::span<const std::byte> body);
+  std::string remark_on(const HalfVariant& which, const Status& read) const;
   Status pack_one(const HalfVariant& which, const Pace& pace);
 
   const ModelSpec spec_;
-  const std::vector<Precision> precisions_;
+  const VariantStoreOptions options_;
   ModelIdentity model_;
   std::map<Precision, Source> sources_;
-  std::mutex packing_;  // checkpoints are read by one thread at a time
-  std::atomic<bool> keeping_ = true;
+  std::mutex packing_;          // checkpoints are read by one thread at a time
+  mutable std::mutex keeping_;  // of what follows
+  std::string why_not_kept_;    // empty: what is packed is kept
   std::atomic<std::int64_t> packed_on_demand_ = 0;
   std::atomic<std::int64_t> damaged_found_ = 0;
 };

@@ -3,133 +3,19 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <csignal>
-#include <cstring>
 #include <fstream>
 #include <numeric>
 #include <string>
+#include <thread>
 
-#include "device/cpu/memory.h"
-#include "model/synthetic_checkpoint.h"
-#include "tests/checkpoints/checkpoints.h"
+#include "model/variant_scene_for_test.h"
 
 namespace protean {
 namespace {
-
-namespace fs = std::filesystem;
-
-constexpr std::array kKept = {Precision::kBf16, Precision::kW8, Precision::kW4, Precision::kW3};
-
-ModelSpec small_spec() {
-  ModelSpec spec;
-  spec.architecture = "test";
-  spec.layers = 2;
-  spec.hidden = 256;
-  spec.ffn = 1024;  // an MLP half is more than one chunk of a read
-  spec.vocab = 40;
-  spec.max_context = 64;
-  spec.attention = {.heads = 4, .kv_heads = 2, .head_dim = 16, .qkv_bias = true, .qk_norm = true};
-  return spec;
-}
-
-// Other weights for each seed; counts what is read of it.
-class SeededCheckpoint : public SyntheticCheckpoint {
- public:
-  explicit SeededCheckpoint(float seed, ModelSpec spec = small_spec())
-      : SyntheticCheckpoint(std::move(spec)), seed_(seed) {}
-
-  void read_rows(TensorRole role, int layer, std::int64_t row, std::int64_t count,
-                 float* out) const override {
-    ++reads_;
-    SyntheticCheckpoint::read_rows(role, layer, row, count, out);
-    std::transform(out, out + count * row_length(role), out, [&](float x) { return x * seed_; });
-  }
-
-  mutable int reads_ = 0;
-
- private:
-  float seed_;
-};
-
-std::vector<HalfVariant> every_variant() {
-  std::vector<HalfVariant> all;
-  for (const Precision precision : kKept) {
-    for (int layer = 0; layer < small_spec().layers; ++layer) {
-      for (const LayerHalf half : kLayerHalves) {
-        all.push_back({layer, half, precision});
-      }
-    }
-  }
-  return all;
-}
-
-struct Memory {
-  explicit Memory(std::int64_t bytes) : region(*cpu::Region::map(bytes)) {
-    std::memset(region.data(), 0x5A, static_cast<std::size_t>(bytes));
-  }
-  std::span<std::byte> bytes() const {
-    return {region.data(), static_cast<std::size_t>(region.bytes())};
-  }
-  cpu::Region region;
-};
-
-void flip(const fs::path& path, std::int64_t at) {
-  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
-  file.seekg(at);
-  const char byte = static_cast<char>(file.get() ^ 0x10);
-  file.seekp(at);
-  file.put(byte);
-  ASSERT_TRUE(file.good()) << path << " at " << at;
-}
-
-class VariantStoreTest : public testing::Test {
- protected:
-  VariantStoreTest() { write_model(model_.path(), "one"); }
-
-  static void write_model(const fs::path& folder, const std::string& what) {
-    std::ofstream(folder / "config.json") << what;
-    std::ofstream(folder / "model.safetensors") << "weights of " << what;
-  }
-
-  std::unique_ptr<VariantStore> open() {
-    auto store = VariantStore::open({checkpoint_, model_.path()}, {}, {.directory = cache_.path()});
-    EXPECT_TRUE(store.ok()) << (store.ok() ? "" : store.error().message);
-    return *std::move(store);
-  }
-
-  fs::path file_of(const HalfVariant& which) {
-    return open()->model_directory() / fmt::format("layer-{:03}.{}.{}", which.layer,
-                                                   to_string(which.half),
-                                                   to_string(which.precision));
-  }
-
-  // What the store gives is what packing the checkpoint gives.
-  void expect_right(VariantStore& store, const HalfVariant& which,
-                    const Checkpoint* from = nullptr) {
-    const Memory got(store.size(which));
-    const Memory want(store.size(which));
-    const Status read = store.read(which, got.bytes());
-    ASSERT_TRUE(read.ok()) << read.error().message;
-    ASSERT_TRUE(load_half(from == nullptr ? *checkpoint_ : *from, which, want.region.data()).ok());
-    EXPECT_TRUE(std::ranges::equal(got.bytes(), want.bytes()));
-  }
-
-  static int unfinished(const fs::path& folder) {
-    int count = 0;
-    for (const auto& entry : fs::directory_iterator(folder)) {
-      count += entry.path().filename().string().starts_with(".unfinished") ? 1 : 0;
-    }
-    return count;
-  }
-
-  TemporaryDirectory model_;
-  TemporaryDirectory cache_;
-  std::shared_ptr<SeededCheckpoint> checkpoint_ = std::make_shared<SeededCheckpoint>(1.0F);
-};
 
 TEST_F(VariantStoreTest, WhatIsPackedOnceIsReadWithoutTheCheckpoint) {
   std::vector<std::int64_t> done;
@@ -270,21 +156,6 @@ TEST_F(VariantStoreTest, ReadingIsPacedInChunksAndCanBeCalledOff) {
   EXPECT_EQ(store->packed_on_demand(), 1);
 }
 
-// In a process of its own; what it says is its exit code.
-template <class Body>
-pid_t in_child(Body body) {
-  const pid_t child = ::fork();
-  if (child == 0) {
-    ::_exit(body() ? 0 : 1);
-  }
-  return child;
-}
-
-bool succeeded(pid_t child) {
-  int status = 0;
-  return ::waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;
-}
-
 TEST_F(VariantStoreTest, ProcessesThatPackAtTheSameTimeAllEndRight) {
   std::vector<pid_t> children;
   for (int i = 0; i < 3; ++i) {
@@ -347,6 +218,49 @@ TEST_F(VariantStoreTest, WhatAWriterThatDiedLeftIsRemoved) {
   EXPECT_EQ(unfinished(open()->model_directory()), 0);
 }
 
+TEST_F(VariantStoreTest, ARemarkSaysWhyAHalfWasPackedOnDemand) {
+  const HalfVariant which = {0, LayerHalf::kMlp, Precision::kW4};
+  const auto remark_of = [&](VariantStore& store) {
+    std::string remark;
+    EXPECT_TRUE(store.read(which, Memory(store.size(which)).bytes(), {}, &remark).ok());
+    return remark;
+  };
+  const auto store = open();
+  EXPECT_NE(remark_of(*store).find("No such file"), std::string::npos);
+  EXPECT_EQ(remark_of(*store), "");
+  flip(file_of(which), 5000);
+  EXPECT_NE(remark_of(*store).find("its checksum does not match"), std::string::npos);
+  auto unkept = VariantStore::open({checkpoint_, model_.path()}, {},
+                                   {.directory = cache_.path(), .precisions = {}});
+  ASSERT_TRUE(unkept.ok());
+  EXPECT_EQ(remark_of(**unkept), "") << "that is how it was asked for";
+  std::ofstream(cache_.path() / "file") << "in the way";
+  auto nowhere = VariantStore::open({checkpoint_, model_.path()}, {},
+                                    {.directory = cache_.path() / "file" / "below"});
+  ASSERT_TRUE(nowhere.ok());
+  EXPECT_NE(remark_of(**nowhere).find("no folder for packed weights"), std::string::npos);
+}
+
+// Writers beside one that clears up all the time: nobody's file is taken for a dead writer's.
+TEST_F(VariantStoreTest, AFileThatIsBeingWrittenIsNeverRemoved) {
+  std::atomic<bool> over{false};
+  std::thread remover([&] {
+    while (!over) {
+      remove_unfinished(cache_.path());
+    }
+  });
+  const std::string body(100, 'x');
+  for (int i = 0; i < 300; ++i) {
+    const Status written = write_whole(cache_.path() / "file", {std::as_bytes(std::span(body))});
+    EXPECT_TRUE(written.ok()) << i << ": " << written.error().message;
+    if (!written.ok()) {
+      break;
+    }
+  }
+  over = true;
+  remover.join();
+}
+
 TEST_F(VariantStoreTest, APrecisionMayComeFromAnotherCheckpoint) {
   const TemporaryDirectory quantised;
   write_model(quantised.path(), "two");
@@ -361,14 +275,18 @@ TEST_F(VariantStoreTest, APrecisionMayComeFromAnotherCheckpoint) {
     EXPECT_EQ((*store)->packed_on_demand(), round == 0 ? 2 : 0);
   }
   expect_right(*open(), {0, LayerHalf::kMlp, Precision::kW4});
-  ModelSpec wider = small_spec();
-  wider.ffn = 512;
-  const auto refused = VariantStore::open(
-      {checkpoint_, model_.path()},
-      {{Precision::kW4, {std::make_shared<SeededCheckpoint>(1.0F, wider), quantised.path()}}},
-      {.directory = cache_.path()});
-  ASSERT_FALSE(refused.ok());
-  EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
+  ModelSpec narrower = small_spec();
+  narrower.ffn = 512;
+  ModelSpec finer = small_spec();
+  finer.stored.group = 64;  // halves of other sizes
+  for (const ModelSpec& spec : {narrower, finer}) {
+    const auto refused = VariantStore::open(
+        {checkpoint_, model_.path()},
+        {{Precision::kW4, {std::make_shared<SeededCheckpoint>(1.0F, spec), quantised.path()}}},
+        {.directory = cache_.path()});
+    ASSERT_FALSE(refused.ok());
+    EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
+  }
 }
 
 TEST_F(VariantStoreTest, AModelIsKnownByItsFiles) {

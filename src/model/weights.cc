@@ -81,7 +81,7 @@ std::int64_t lay_out(LayerWeights& layer, const ModelSpec& spec, LayerHalf half,
                      Precision precision, std::byte* memory) {
   Carver carver(memory);
   const auto lay = half == LayerHalf::kAttention ? lay_out_attention : lay_out_mlp;
-  lay(layer, spec, weight_format(precision), carver);
+  lay(layer, spec, weight_format(precision, spec.stored.group), carver);
   layer.precision.of(half) = precision;
   return carver.bytes();
 }
@@ -167,7 +167,7 @@ cpu::WeightFormat outer_format(std::span<const LayerPrecision> layer_precision) 
   constexpr LayerPrecision kAllF32 = {Precision::kF32, Precision::kF32};
   const bool all_f32 = std::all_of(layer_precision.begin(), layer_precision.end(),
                                    [&](const LayerPrecision& layer) { return layer == kAllF32; });
-  return weight_format(all_f32 ? Precision::kF32 : Precision::kBf16);
+  return {.kind = all_f32 ? cpu::WeightKind::kF32 : cpu::WeightKind::kBf16};
 }
 
 std::int64_t layer_size(const ModelSpec& spec, const LayerPrecision& precision) {
@@ -207,19 +207,18 @@ std::vector<RoleMatrix> matrices_of(const LayerWeights& layer, LayerHalf half) {
 }  // namespace
 
 // w8 is fine enough about zero; fewer bits need the offset that follows the weights.
-cpu::WeightFormat weight_format(Precision precision) {
-  constexpr int kGroup = 128;
+cpu::WeightFormat weight_format(Precision precision, int group) {
   switch (precision) {
     case Precision::kF32:
       return {.kind = cpu::WeightKind::kF32};
     case Precision::kBf16:
       return {.kind = cpu::WeightKind::kBf16};
     case Precision::kW8:
-      return {.kind = cpu::WeightKind::kW8, .group = kGroup, .symmetric = true};
+      return {.kind = cpu::WeightKind::kW8, .group = group, .symmetric = true};
     case Precision::kW4:
-      return {.kind = cpu::WeightKind::kW4, .group = kGroup, .symmetric = false};
+      return {.kind = cpu::WeightKind::kW4, .group = group, .symmetric = false};
     case Precision::kW3:
-      return {.kind = cpu::WeightKind::kW3, .group = kGroup, .symmetric = false};
+      return {.kind = cpu::WeightKind::kW3, .group = group, .symmetric = false};
   }
   return {};
 }

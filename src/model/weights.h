@@ -13,8 +13,9 @@
 
 namespace protean {
 
-// How a layer's matrices are stored at a precision.
-cpu::WeightFormat weight_format(Precision precision);
+// How a layer's matrices are stored at a precision; a quantised one shares scales among `group`
+// inputs (StoredWeights).
+cpu::WeightFormat weight_format(Precision precision, int group);
 
 // Packs whole rows, at most 32, as a panel, rounding to nearest where the format is quantised
 // (quant/round_to_nearest.h). Fails, leaving the panel as it was, where a weight has no quantised

@@ -181,9 +181,6 @@ std::vector<Piece> pieces_of(const LayerWeights& layer, LayerHalf half) {
   return pieces;
 }
 
-constexpr std::array kPrecisions = {Precision::kF32, Precision::kBf16, Precision::kW8,
-                                    Precision::kW4, Precision::kW3};
-
 TEST(Weights, PiecesAreAlignedInTheirHalfAndDoNotOverlap) {
   const ModelSpec spec = odd_spec();
   for (const Precision precision : kPrecisions) {
@@ -322,15 +319,18 @@ TEST(Weights, LayersAreQuantisedAndTheirTablesAreNot) {
 TEST(Weights, TakeTheBytesThatCostPredicts) {
   ModelSpec spec = odd_spec();
   spec.hidden = 200;
-  const SyntheticCheckpoint checkpoint(spec);
-  for (const Precision precision :
-       {Precision::kF32, Precision::kBf16, Precision::kW8, Precision::kW4, Precision::kW3}) {
-    const auto weights = load_weights(checkpoint, all(precision));
-    ASSERT_TRUE(weights.ok());
-    const std::int64_t pieces = 3 * 15 + 3;  // each aligned to 64 bytes
-    const std::int64_t predicted = 3 * layer_bytes(spec, precision) + outer_bytes(spec, precision);
-    EXPECT_GE(weights->bytes(), predicted) << to_string(precision);
-    EXPECT_LE(weights->bytes(), predicted + pieces * 64) << to_string(precision);
+  for (const int group : {32, 64, 128}) {
+    spec.stored.group = group;
+    const SyntheticCheckpoint checkpoint(spec);
+    for (const Precision precision : kPrecisions) {
+      const auto weights = load_weights(checkpoint, all(precision));
+      ASSERT_TRUE(weights.ok());
+      const std::int64_t pieces = 3 * 15 + 3;  // each aligned to 64 bytes
+      const std::int64_t predicted =
+          3 * layer_bytes(spec, precision) + outer_bytes(spec, precision);
+      EXPECT_GE(weights->bytes(), predicted) << to_string(precision) << " g" << group;
+      EXPECT_LE(weights->bytes(), predicted + pieces * 64) << to_string(precision) << " g" << group;
+    }
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <variant>
 
 #include "base/ids.h"
@@ -28,6 +29,7 @@ struct StepDone {
 struct MorphReady {
   MorphId id;
   std::optional<Error> failure;
+  std::string remark;  // for people: what was amiss though it went well
 };
 // Executor::commit() is through.
 struct MorphDone {

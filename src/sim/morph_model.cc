@@ -10,9 +10,7 @@
 namespace protean {
 
 MorphModel::MorphModel(const MorphConfig& config, const MorphCost& cost, std::uint64_t seed)
-    : config_(config), cost_(cost), random_(seed), form_(config.start) {
-  read_weights();
-}
+    : config_(config), cost_(cost), random_(seed), form_(config.start) {}
 
 std::int64_t MorphModel::free_pages() const {
   const FormBounds& bounds = config_.bounds;
@@ -22,18 +20,6 @@ std::int64_t MorphModel::free_pages() const {
     free -= prepared.pages;
   }
   return free;
-}
-
-void MorphModel::read_weights() {
-  double bytes = 0;
-  for (const LayerPrecision& layer : form_.layer_precision) {
-    for (const LayerHalf half : kLayerHalves) {
-      bytes += static_cast<double>(half_bytes(config_.bounds.spec, half, layer.of(half)));
-    }
-  }
-  reading_ns_ = cost_.weight_bytes_per_us > 0
-                    ? std::llround(bytes / cost_.weight_bytes_per_us * kNsPerUs)
-                    : 0;
 }
 
 MorphModel::Ready MorphModel::prepare(MorphId id, const MorphStep& step, TimeNs now_ns) {
@@ -64,7 +50,6 @@ MorphDone MorphModel::commit(MorphId id) {
   form_ = after(std::move(form_), found->second.step);
   prepared_.erase(found);
   check(free_pages() >= 0, "a form fits its device");
-  read_weights();
   return {.id = id, .pages_free = free_pages()};
 }
 

@@ -12,9 +12,8 @@
 
 namespace protean {
 
-// What changing form costs the modelled machine, and what precision does to its steps.
+// What changing form costs the modelled machine; what precision does to steps is StepCost's.
 struct MorphCost {
-  double weight_bytes_per_us = 0;   // read by every step; 0: StepCost::fixed_us has it
   double copy_bytes_per_us = 1000;  // of variants and moved blocks; what running steps leave over
   double page_us = 2;               // to attach a page to the KV cache
   double failure_probability = 0;   // that what is prepared fails
@@ -37,19 +36,16 @@ class MorphModel {
   // False for what was aborted while its event was on the way.
   bool is_wanted(MorphId id) { return aborted_.erase(id) == 0; }
 
-  TimeNs reading_ns() const { return reading_ns_; }  // of the weights, in each step
   TimeNs moving_ns(std::size_t blocks) const;
   const Form& form() const { return form_; }
 
  private:
   std::int64_t free_pages() const;
-  void read_weights();
 
   const MorphConfig config_;
   const MorphCost cost_;
   std::uint64_t random_;
   Form form_;
-  TimeNs reading_ns_ = 0;
   TimeNs copier_free_ns_ = 0;
   struct Prepared {
     MorphStep step;

@@ -10,10 +10,21 @@
 
 #include "base/test_data.h"
 #include "control/scene_for_test.h"
+#include "cost/memory.h"
 #include "sim/simulation.h"
 
 namespace protean {
 namespace {
+
+// Steps wait for the layers' weights, which are read at 30 GB/s.
+StepCost cost_of_reading(const ModelSpec& spec) {
+  StepCost cost{.fixed_us = 1000, .token_us = 50};
+  for (const Precision precision : kPrecisions) {
+    cost.of(precision).step_us =
+        spec.layers * static_cast<double>(layer_bytes(spec, precision)) / 30000;
+  }
+  return cost;
+}
 
 SimulationConfig elastic_config(const PolicyOptions& options, double kv_share = 0.4) {
   const FormBounds bounds = bounds_for_test(16, kv_share);
@@ -26,9 +37,9 @@ SimulationConfig elastic_config(const PolicyOptions& options, double kv_share = 
                                    .max_num_batched_tokens = 512,
                                    .max_model_len = 8192},
                      .morph = morph},
-          .step_cost = {.fixed_us = 1000, .token_us = 50},
+          .step_cost = cost_of_reading(bounds.spec),
           .seed = 1,
-          .morph_cost = {.weight_bytes_per_us = 30000, .copy_bytes_per_us = 500}};
+          .morph_cost = {.copy_bytes_per_us = 500}};
 }
 
 SimulationConfig fixed(SimulationConfig config) {
@@ -107,21 +118,21 @@ TEST(ElasticSimulation, SquareWavesCauseAtMostOneCycleEach) {
   papers.engine.morph->policy.rule = MorphRule::kPaper;
   std::int64_t swaps = 0;
   std::int64_t papers_swaps = 0;
-  for (const double period_s : {1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0}) {
-    for (const double high : {24.0, 36.0}) {
-      SCOPED_TRACE(fmt::format("period {} s, {} per s", period_s, high));
-      const int periods = std::max(2, static_cast<int>(60 / period_s));
-      const auto trace = square_wave(period_s, high, periods);
-      const Outcome found = outcome(simulate(own, trace));
-      const Outcome of_paper = outcome(simulate(papers, trace));
-      EXPECT_LE(found.lowerings, periods);
-      EXPECT_LE(found.swaps, of_paper.swaps);
-      EXPECT_TRUE(found.back) << "full precision in the end";
-      swaps += found.swaps;
-      papers_swaps += of_paper.swaps;
-    }
+  // Control's own tests have each period with more loads.
+  for (const auto& [period_s, high] :
+       {std::pair{1.0, 36.0}, {3.0, 24.0}, {8.0, 36.0}, {15.0, 24.0}, {30.0, 36.0}, {60.0, 24.0}}) {
+    SCOPED_TRACE(fmt::format("period {} s, {} per s", period_s, high));
+    const int periods = std::max(2, static_cast<int>(24 / period_s));
+    const auto trace = square_wave(period_s, high, periods);
+    const Outcome found = outcome(simulate(own, trace));
+    const Outcome of_paper = outcome(simulate(papers, trace));
+    EXPECT_LE(found.lowerings, periods);
+    EXPECT_LE(found.swaps, of_paper.swaps);
+    EXPECT_TRUE(found.back) << "full precision in the end";
+    swaps += found.swaps;
+    papers_swaps += of_paper.swaps;
   }
-  EXPECT_GT(swaps, 500) << "it does act";
+  EXPECT_GT(swaps, 100) << "it does act";
   EXPECT_LT(3 * swaps, papers_swaps);
 }
 
@@ -162,7 +173,7 @@ TEST(ElasticSimulation, TheSameSeedHasTheSameBytes) {
 TEST(ElasticSimulation, RandomLoadsAndFaultsEndWell) {
   std::int64_t swaps = 0;
   std::int64_t failures = 0;
-  for (unsigned seed = 0; seed < 20; ++seed) {
+  for (unsigned seed = 0; seed < 10; ++seed) {
     std::mt19937 random(seed);
     SimulationConfig config =
         elastic_config(options_for(seed % 2 == 0 ? MorphMode::kBalanced : MorphMode::kPerformance),
@@ -175,7 +186,7 @@ TEST(ElasticSimulation, RandomLoadsAndFaultsEndWell) {
     config.engine.max_in_flight = 1 + static_cast<int>(random() % 3);
     config.engine.morph->bounds.halves = random() % 2 == 0;
     config.engine.morph->max_in_flight_swaps = 1 + static_cast<int>(random() % 3);
-    std::vector<TraceRequest> trace(300);
+    std::vector<TraceRequest> trace(200);
     TimeNs at_ns = 0;
     for (TraceRequest& request : trace) {
       at_ns += random() % 50 == 0 ? 8 * kNsPerS : random() % (60 * kNsPerMs);
@@ -190,8 +201,8 @@ TEST(ElasticSimulation, RandomLoadsAndFaultsEndWell) {
     swaps += last.swaps_down_total;
     failures += last.failures_total;
   }
-  EXPECT_GT(swaps, 300);
-  EXPECT_GT(failures, 20);
+  EXPECT_GT(swaps, 100);
+  EXPECT_GT(failures, 5);
 }
 
 std::vector<TraceRequest> piece_of(const std::string& file, TimeNs from_ns, double faster) {
@@ -222,6 +233,31 @@ TEST(ElasticSimulation, PiecesOfRealTracesAreServedSooner) {
     EXPECT_LE(found.lowerings, 3) << name;
     EXPECT_TRUE(found.back) << name;
   }
+}
+
+// Lengths and gaps of BurstGPT, minutes made milliseconds: bursts of dozens out of nothing.
+TEST(ElasticSimulation, BurstsOfBurstGptAreServedSooner) {
+  const auto path = test_data("traces/burstgpt/burstgpt_sample.csv");
+  PROTEAN_REQUIRE_DATA(path);
+  std::ostringstream text;
+  text << std::ifstream(path).rdbuf();
+  const auto sample = parse_burstgpt_trace(text.view());
+  ASSERT_TRUE(sample.ok()) << sample.error().message;
+  ASSERT_GT(sample->size(), 40U);
+  constexpr std::int64_t kFaster = 400;
+  auto trace = repeat_trace(*sample, 4 * sample->size());
+  for (TraceRequest& request : trace) {
+    request.at_ns /= kFaster;
+  }
+  const SimulationConfig config = elastic_config(options_for(MorphMode::kBalanced));
+  const Outcome off = outcome(simulate(fixed(config), trace));
+  const SimulationReport report = simulate(config, trace);
+  const Outcome found = outcome(report);
+  EXPECT_EQ(report.finished.size(), trace.size());
+  EXPECT_GT(found.swaps, 0);
+  EXPECT_LT(found.ttft_p95_s, off.ttft_p95_s);
+  EXPECT_LE(found.lowerings, 4) << "one for each time through";
+  EXPECT_TRUE(found.back);
 }
 
 }  // namespace

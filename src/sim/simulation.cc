@@ -80,9 +80,8 @@ class World : public Executor, public TokenSink {
       }
     }
     // Steps execute one after the other, however many are started.
-    executor_free_ns_ = std::max(executor_free_ns_, now_ns_) +
-                        std::llround(predict_us(config_.step_cost, plan) * kNsPerUs) +
-                        (morphs_ ? morphs_->reading_ns() : 0);
+    executor_free_ns_ =
+        std::max(executor_free_ns_, now_ns_) + std::llround(step_us(plan) * kNsPerUs);
     push(executor_free_ns_, StepDone{std::move(result)});
   }
 
@@ -108,6 +107,14 @@ class World : public Executor, public TokenSink {
       return std::pair(event.at_ns, order) > std::pair(other.event.at_ns, other.order);
     }
   };
+
+  double step_us(const StepPlan& plan) const {
+    if (!morphs_) {
+      return predict_us(config_.step_cost, plan);
+    }
+    const ModelSpec& spec = config_.engine.morph->bounds.spec;
+    return predict_us(config_.step_cost, work_of(plan, spec), layer_shares(spec, morphs_->form()));
+  }
 
   TokenId token(std::uint64_t stream, int position) const {
     return static_cast<TokenId>(

@@ -24,6 +24,7 @@ std::optional<std::int64_t> take(std::string_view& text, char terminator) {
 
 // "2023-11-16 18:17:03.9799600," off the front, as nanoseconds since 1970.
 std::optional<TimeNs> take_timestamp(std::string_view& line) {
+  constexpr std::int64_t kLastYear = 2199;  // nanoseconds of 64 bits end in 2262
   const auto year = take(line, '-');
   const auto month = take(line, '-');
   const auto day = take(line, ' ');
@@ -33,7 +34,7 @@ std::optional<TimeNs> take_timestamp(std::string_view& line) {
   const std::size_t digits = line.find(',');
   auto fraction = take(line, ',');
   if (!year || !month || !day || !hour || !minute || !second || !fraction || digits > 9 ||
-      *hour > 23 || *minute > 59 || *second > 60) {
+      *year > kLastYear || *hour > 23 || *minute > 59 || *second > 60) {
     return std::nullopt;
   }
   for (std::size_t i = digits; i < 9; ++i) {
@@ -49,9 +50,12 @@ std::optional<TimeNs> take_timestamp(std::string_view& line) {
   return (((days * 24 + *hour) * 60 + *minute) * 60 + *second) * kNsPerS + *fraction;
 }
 
-}  // namespace
+constexpr std::int64_t kMostTokens = 1'000'000;
 
-Result<std::vector<TraceRequest>> parse_azure_trace(std::string_view csv) {
+// Calls `read` with each line after the first that is not empty. False: it is not such a line.
+template <class Read>
+Result<std::vector<TraceRequest>> parse_lines(std::string_view csv, std::string_view columns,
+                                              Read read) {
   std::vector<TraceRequest> trace;
   TimeNs first_ns = 0;
   for (int number = 1; !csv.empty(); ++number) {
@@ -63,18 +67,54 @@ Result<std::vector<TraceRequest>> parse_azure_trace(std::string_view csv) {
     if (number == 1 || line.empty()) {
       continue;
     }
-    const auto at_ns = take_timestamp(line);
-    const auto prompt = take(line, ',');
-    const auto output = take(line, '\0');
-    if (!at_ns || !prompt || !output || *prompt > 1'000'000 || *output > 1'000'000) {
-      return make_error(ErrorCode::kCorrupt,
-                        "trace line {} is not TIMESTAMP,ContextTokens,GeneratedTokens", number);
+    TraceRequest request;
+    if (!read(line, request)) {
+      return make_error(ErrorCode::kCorrupt, "trace line {} is not {}", number, columns);
     }
-    first_ns = trace.empty() ? *at_ns : first_ns;
-    trace.push_back({*at_ns - first_ns, static_cast<int>(*prompt), static_cast<int>(*output)});
+    first_ns = trace.empty() ? request.at_ns : first_ns;
+    request.at_ns -= first_ns;
+    trace.push_back(request);
   }
   if (trace.empty()) {
     return make_error(ErrorCode::kCorrupt, "the trace has no requests");
+  }
+  return trace;
+}
+
+bool take_tokens(std::string_view& line, char terminator, int& tokens) {
+  const auto count = take(line, terminator);
+  tokens = static_cast<int>(std::min(count.value_or(0), kMostTokens));
+  return count && *count <= kMostTokens;
+}
+
+}  // namespace
+
+Result<std::vector<TraceRequest>> parse_azure_trace(std::string_view csv) {
+  return parse_lines(csv, "TIMESTAMP,ContextTokens,GeneratedTokens",
+                     [](std::string_view line, TraceRequest& request) {
+                       const auto at_ns = take_timestamp(line);
+                       request.at_ns = at_ns.value_or(0);
+                       return at_ns && take_tokens(line, ',', request.prompt_tokens) &&
+                              take_tokens(line, '\0', request.output_tokens);
+                     });
+}
+
+Result<std::vector<TraceRequest>> parse_burstgpt_trace(std::string_view csv) {
+  auto trace = parse_lines(
+      csv, "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type",
+      [](std::string_view line, TraceRequest& request) {
+        constexpr std::int64_t kLongestS = 1'000'000'000;
+        const auto at_s = take(line, ',');
+        line.remove_prefix(std::min(line.size(), line.find(',')));
+        const bool has_model = line.starts_with(',');
+        line.remove_prefix(has_model ? 1 : 0);
+        request.at_ns = std::min(at_s.value_or(0), kLongestS) * kNsPerS;
+        return at_s && *at_s <= kLongestS && has_model &&
+               take_tokens(line, ',', request.prompt_tokens) &&
+               take_tokens(line, ',', request.output_tokens) && take(line, ',').has_value();
+      });
+  if (trace) {
+    std::erase_if(*trace, [](const TraceRequest& request) { return request.output_tokens == 0; });
   }
   return trace;
 }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "base/result.h"
@@ -16,14 +17,19 @@
 namespace protean {
 
 // Fills memory of half_size() with packed weights, asking `pace` between pieces of a millisecond or
-// less. Called on a thread beside steps, by one at a time.
-using ReadHalf =
-    std::function<Status(const HalfVariant& which, std::span<std::byte> memory, const Pace& pace)>;
+// less. Called on a thread beside steps, by one at a time. What comes back is for people: what was
+// amiss though the weights are right, mostly nothing.
+using ReadHalf = std::function<Result<std::string>(const HalfVariant& which,
+                                                   std::span<std::byte> memory, const Pace& pace)>;
+
+struct FilledPages {
+  cpu::PageRange pages;
+  std::string remark;  // of the reader
+};
 
 // Pages of their own, filled. A failure has given all pages back.
-Result<cpu::PageRange> fill_pages(cpu::PagePool& pool, const ModelSpec& spec,
-                                  const HalfVariant& which, const ReadHalf& read,
-                                  const cpu::MayGoOn& may_go_on = {});
+Result<FilledPages> fill_pages(cpu::PagePool& pool, const ModelSpec& spec, const HalfVariant& which,
+                               const ReadHalf& read, const cpu::MayGoOn& may_go_on = {});
 
 // The pages below each half of a model's layers.
 class LayerPages {

@@ -16,7 +16,7 @@ void LayerSwapper::prepare(MorphId id, const SwapHalf& swap) {
   parts_.thread->post([this, id, under_way] { fill(id, under_way); });
 }
 
-Result<cpu::PageRange> LayerSwapper::fill_pages_of(const Swap& swap) {
+Result<FilledPages> LayerSwapper::fill_pages_of(const Swap& swap) {
   if (parts_.read == nullptr) {
     return make_error(ErrorCode::kUnsupported,
                       "there are no variants to read: start with a variant cache");
@@ -34,7 +34,7 @@ void LayerSwapper::fill(MorphId id, const std::shared_ptr<Swap>& swap) {
   if (swap->aborted) {
     return;
   }
-  Result<cpu::PageRange> filled = fill_pages_of(*swap);
+  Result<FilledPages> filled = fill_pages_of(*swap);
   MorphReady ready{.id = id, .failure = std::nullopt};
   {
     const std::lock_guard lock(mutex_);
@@ -42,8 +42,9 @@ void LayerSwapper::fill(MorphId id, const std::shared_ptr<Swap>& swap) {
       return;
     }
     if (filled) {
-      swap->pages = std::move(*filled);
+      swap->pages = std::move(filled->pages);
       swap->ready = true;
+      ready.remark = std::move(filled->remark);
     } else {
       ready.failure = make_error(filled.error().code, "{}: {}", to_string(MorphStep(swap->step)),
                                  filled.error().message);

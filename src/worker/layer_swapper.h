@@ -61,7 +61,7 @@ class LayerSwapper {
   };
 
   void fill(MorphId id, const std::shared_ptr<Swap>& swap);
-  Result<cpu::PageRange> fill_pages_of(const Swap& swap);
+  Result<FilledPages> fill_pages_of(const Swap& swap);
 
   const Parts parts_;
   std::mutex mutex_;

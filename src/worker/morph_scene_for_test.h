@@ -105,8 +105,14 @@ class MorphScene {
 
   ReadHalf reader() const {
     return [this](const HalfVariant& which, std::span<std::byte> memory, const Pace& pace) {
-      return load_half(checkpoint_, which, memory.data(), pace);
+      return read_from(checkpoint_, which, memory, pace);
     };
+  }
+  // Without a remark.
+  static Result<std::string> read_from(const Checkpoint& checkpoint, const HalfVariant& which,
+                                       std::span<std::byte> memory, const Pace& pace) {
+    const Status loaded = load_half(checkpoint, which, memory.data(), pace);
+    return loaded ? Result<std::string>(std::string()) : loaded.error();
   }
 
   const SyntheticCheckpoint& checkpoint() const { return checkpoint_; }

@@ -158,17 +158,15 @@ class StuckRead {
   ReadHalf over(const SyntheticCheckpoint& checkpoint) {
     return [this, &checkpoint](const HalfVariant& which, std::span<std::byte> memory,
                                const Pace& pace) {
-      if (Status read = load_half(checkpoint, which, memory.data(), pace); !read) {
-        return read;
-      }
-      while (stuck_) {
+      Result<std::string> read = MorphScene::read_from(checkpoint, which, memory, pace);
+      while (read && stuck_) {
         stuck_now_ = true;
         if (!pace(1)) {
-          return Status(make_error(ErrorCode::kUnavailable, "called off"));
+          return Result<std::string>(make_error(ErrorCode::kUnavailable, "called off"));
         }
         std::this_thread::yield();
       }
-      return Status();
+      return read;
     };
   }
   void set(bool stuck) { stuck_ = stuck; }
@@ -219,13 +217,16 @@ TEST(Morph, StopsInTheMiddleOfACopy) {
 TEST(Morph, DamageIsReportedAndChangesNothing) {
   const SyntheticCheckpoint checkpoint(MorphScene::spec());
   std::atomic<bool> damaged{false};
-  MorphScene scene(
-      40, 64, [&](const HalfVariant& which, std::span<std::byte> memory, const Pace& pace) {
-        if (damaged && which.layer == 1) {
-          return Status(make_error(ErrorCode::kCorrupt, "the variant's checksum is wrong"));
-        }
-        return load_half(checkpoint, which, memory.data(), pace);
-      });
+  MorphScene scene(40, 64,
+                   [&](const HalfVariant& which, std::span<std::byte> memory,
+                       const Pace& pace) -> Result<std::string> {
+                     if (damaged && which.layer == 1) {
+                       std::fill(memory.begin(), memory.end(),
+                                 std::byte{0x77});  // what was read of it
+                       return make_error(ErrorCode::kCorrupt, "the variant's checksum is wrong");
+                     }
+                     return MorphScene::read_from(checkpoint, which, memory, pace);
+                   });
   const GrowingAnswer before = answer(scene, 20);
   damaged = true;
   const MorphReady ready =
@@ -237,6 +238,46 @@ TEST(Morph, DamageIsReportedAndChangesNothing) {
   EXPECT_EQ(scene.counted_free_pages(), scene.free_pages());
   scene.apply(swap_of(0, LayerHalf::kAttention, Precision::kW8));
   EXPECT_FALSE(answer(scene, 20).same_as(before));
+}
+
+TEST(Morph, WhatTheReaderRemarksIsHandedOn) {
+  const SyntheticCheckpoint checkpoint(MorphScene::spec());
+  MorphScene scene(
+      40, 64, [&](const HalfVariant& which, std::span<std::byte> memory, const Pace& pace) {
+        Result<std::string> read = MorphScene::read_from(checkpoint, which, memory, pace);
+        if (read && which.precision == Precision::kW8) {
+          *read = "packed anew";
+        }
+        return read;
+      });
+  for (const auto& [to, remark] :
+       {std::pair{Precision::kW8, "packed anew"}, {Precision::kW4, ""}}) {
+    const SwapHalf swap = swap_of(1, LayerHalf::kMlp, to);
+    const std::uint64_t id = scene.prepare(swap);
+    EXPECT_EQ(scene.ear.ready(id).remark, remark);
+    scene.commit(id, swap);
+  }
+}
+
+// A worker that cannot read a half as it loads has no half to serve with.
+TEST(Morph, DamageWhileLoadingIsAnErrorThatNamesTheHalf) {
+  const SyntheticCheckpoint checkpoint(MorphScene::spec());
+  const Form form = single_device_form(checkpoint.spec(), Precision::kBf16, DeviceId{0},
+                                       {.block_tokens = 4, .blocks = 8});
+  const WorkerOptions options{
+      .form = form,
+      .pages = PageBudget{4096, form_pages(checkpoint.spec(), form, 4096)},
+      .read_half = [&](const HalfVariant& which, std::span<std::byte> memory,
+                       const Pace& pace) -> Result<std::string> {
+        if (which.layer == 2 && which.half == LayerHalf::kMlp) {
+          return make_error(ErrorCode::kCorrupt, "neither file nor checkpoint has it");
+        }
+        return MorphScene::read_from(checkpoint, which, memory, pace);
+      }};
+  const auto worker = CpuWorker::create(options, checkpoint, {}, [](const StepResult&) {});
+  ASSERT_FALSE(worker.ok());
+  EXPECT_EQ(worker.error().code, ErrorCode::kCorrupt);
+  EXPECT_EQ(worker.error().message, "layer 2 mlp: neither file nor checkpoint has it");
 }
 
 TEST(Morph, ShortPagesAreReportedAndChangeNothing) {

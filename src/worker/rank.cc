@@ -40,8 +40,10 @@ Result<ModelWeights> load_on_pages(const WorkerOptions& options, const Checkpoin
   const ModelSpec& spec = checkpoint.spec();
   ReadHalf read = options.read_half;
   if (!read) {
-    read = [&](const HalfVariant& which, std::span<std::byte> memory, const Pace& pace) {
-      return load_half(checkpoint, which, memory.data(), pace);
+    read = [&](const HalfVariant& which, std::span<std::byte> memory,
+               const Pace& pace) -> Result<std::string> {
+      const Status loaded = load_half(checkpoint, which, memory.data(), pace);
+      return loaded ? Result<std::string>(std::string()) : loaded.error();
     };
   }
   Result<ModelWeights> weights = load_outer(checkpoint, options.form.layer_precision);
@@ -56,13 +58,13 @@ Result<ModelWeights> load_on_pages(const WorkerOptions& options, const Checkpoin
       const Precision precision =
           options.form.layer_precision[static_cast<std::size_t>(layer)].of(half);
       const HalfVariant which{layer, half, precision};
-      Result<cpu::PageRange> filled = fill_pages(pool, spec, which, read);
+      Result<FilledPages> filled = fill_pages(pool, spec, which, read);
       if (!filled) {
         return make_error(filled.error().code, "layer {} {}: {}", layer, to_string(half),
                           filled.error().message);
       }
-      done_bytes += filled->bytes();
-      layers.swap(*weights, spec, which, *filled);
+      done_bytes += filled->pages.bytes();
+      layers.swap(*weights, spec, which, filled->pages);
     }
     if (progress) {
       progress(std::min(done_bytes, total_bytes), total_bytes);

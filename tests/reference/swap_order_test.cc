@@ -64,7 +64,7 @@ class LoweredCheckpoint : public SyntheticCheckpoint {
     if (lowered_[static_cast<std::size_t>(unit)]) {
       const std::int64_t width = row_length(role);
       const std::span rows(out, static_cast<std::size_t>(count * width));
-      const cpu::WeightFormat format = weight_format(kLow);
+      const cpu::WeightFormat format = weight_format(kLow, StoredWeights().group);
       const QuantizedMatrix rounded =
           round_to_nearest(rows, width, {format.bits(), format.group, format.symmetric});
       dequantize_rows(rounded.view(), 0, count, out);

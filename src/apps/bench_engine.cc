@@ -1,0 +1,308 @@
+#include "apps/bench_engine.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "apps/engine_table.h"
+#include "apps/llama_bench.h"
+#include "apps/machine.h"
+#include "apps/machine_ceilings.h"
+#include "apps/options.h"
+#include "apps/step_rig.h"
+#include "apps/stopwatch.h"
+#include "apps/terminal.h"
+#include "base/log.h"
+#include "base/units.h"
+#include "device/cpu/memory.h"
+#include "device/cpu/team.h"
+
+namespace protean {
+namespace {
+
+struct EngineBenchOptions {
+  std::string model;
+  std::vector<std::string> precisions = {"bf16", "w8", "w4", "w3"};
+  std::vector<int> prompts = {512, 2048};
+  std::vector<int> batches = {1, 4, 16, 64};
+  int context = 128;  // of each sequence that decodes
+  int threads = 0;
+  int repeat = 5;
+  int memory_mib = 512;
+  std::string variant_cache;
+  LlamaBenchOptions peer;
+  bool cpu_time = false;
+  bool json = false;
+};
+
+// A line of the table before it is measured.
+struct Case {
+  std::string phase;
+  int batch = 0;
+  StepShape shape;
+};
+
+// What the model's context allows: longer prompts become the longest there can be.
+Result<std::vector<Case>> cases_of(const EngineBenchOptions& options, const ModelSpec& spec) {
+  if (options.context >= spec.max_context) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "--context {} leaves no room to decode: this model reads {} tokens",
+                      options.context, spec.max_context);
+  }
+  std::vector<Case> cases;
+  for (const int wanted : options.prompts) {
+    const int tokens = std::min(wanted, spec.max_context);
+    if (tokens < wanted) {
+      log::warning("this model reads {} tokens: a prompt of {} is measured with so many", tokens,
+                   wanted);
+    }
+    const bool known = std::any_of(cases.begin(), cases.end(),
+                                   [&](const Case& other) { return other.batch == tokens; });
+    if (!known) {
+      cases.push_back({"prefill", tokens, prefill_shape(tokens)});
+    }
+  }
+  for (const int batch : options.batches) {
+    cases.push_back({"decode", batch, decode_shape(batch, options.context)});
+  }
+  return cases;
+}
+
+Result<std::vector<Precision>> parse_precisions(const std::vector<std::string>& names) {
+  std::vector<Precision> precisions;
+  for (const std::string& name : names) {
+    const auto precision = parse_precision(name);
+    if (!precision.ok() || *precision == Precision::kF32) {
+      return make_error(ErrorCode::kInvalidArgument,
+                        "--precisions {}: use bf16, w8, w4 or w3, with commas between", name);
+    }
+    if (std::find(precisions.begin(), precisions.end(), *precision) == precisions.end()) {
+      precisions.push_back(*precision);
+    }
+  }
+  return precisions;
+}
+
+Result<Ceilings> ceilings_of(const EngineBenchOptions& options, int threads) {
+  auto region = cpu::Region::map(std::int64_t{options.memory_mib} * kMiB);
+  if (!region.ok()) {
+    return region.error();
+  }
+  cpu::Team team(threads);
+  return measure_ceilings(team, {region->data(), static_cast<std::size_t>(region->bytes())},
+                          Stopwatch(options.cpu_time, threads), options.repeat);
+}
+
+// Measures all lines of the table, each `repeat` times. Lines take turns, so that what else the
+// machine does for a while does not meet one of them alone.
+class EngineBench {
+ public:
+  EngineBench(const EngineBenchOptions& options, StepRig& rig, std::vector<Case> cases,
+              std::vector<Precision> precisions)
+      : options_(options),
+        rig_(rig),
+        cases_(std::move(cases)),
+        precisions_(std::move(precisions)),
+        bar_(count_bar("measuring", "steps")),
+        total_(std::ssize(cases_) * std::ssize(precisions_) * options.repeat) {
+    for (const Precision precision : precisions_) {
+      for (const Case& one : cases_) {
+        rows_.push_back({.phase = one.phase,
+                         .batch = one.batch,
+                         .precision = precision,
+                         .context = one.shape.slices.front().context});
+      }
+    }
+  }
+
+  // With a peer, every turn of ours is followed by one of its.
+  Result<std::vector<EngineRow>> measure(const LlamaBench* peer) {
+    const int turns = peer != nullptr ? options_.repeat : 1;
+    for (int turn = 0; turn < turns; ++turn) {
+      for (std::size_t at = 0; at < precisions_.size(); ++at) {
+        const Status measured = measure(at, options_.repeat / turns);
+        if (!measured.ok()) {
+          return measured.error();
+        }
+      }
+      if (const Status measured = peer != nullptr ? measure_peer(*peer) : Status();
+          !measured.ok()) {
+        return measured.error();
+      }
+    }
+    return std::move(rows_);
+  }
+
+ private:
+  Status measure(std::size_t which, int repeat) {
+    const Precision precision = precisions_[which];
+    const auto layers = static_cast<std::size_t>(rig_.spec().layers);
+    if (Status changed = rig_.become(std::vector<LayerPrecision>(layers, {precision, precision}));
+        !changed.ok()) {
+      return changed;
+    }
+    for (int round = -1; round < repeat; ++round) {  // the first is not counted
+      for (std::size_t i = 0; i < cases_.size(); ++i) {
+        EngineRow& row = rows_[which * cases_.size() + i];
+        const auto seconds = rig_.time_s(cases_[i].shape);
+        if (!seconds.ok()) {
+          return seconds.error();
+        }
+        if (round >= 0) {
+          row.sample.times_s.push_back(*seconds);
+          bar_(++done_, total_);
+          continue;
+        }
+        row.demand = demand_of(work_of(rig_.plan_of(cases_[i].shape), rig_.spec()), rig_.spec(),
+                               rig_.form());
+      }
+    }
+    return {};
+  }
+
+  // What it can do too: one prompt, or one sequence that decodes.
+  Status measure_peer(const LlamaBench& peer) {
+    for (std::size_t i = 0; i < cases_.size(); ++i) {
+      const Case& one = cases_[i];
+      const bool prefill = one.phase == "prefill";
+      if (!prefill && one.batch != 1) {
+        continue;
+      }
+      const auto run = prefill ? peer.prefill(one.batch) : peer.decode(options_.context);
+      if (!run.ok()) {
+        return run.error();
+      }
+      for (std::size_t which = 0; which < precisions_.size(); ++which) {
+        EngineRow& row = rows_[which * cases_.size() + i];
+        row.peer = row.peer ? row.peer : PeerSample{.model = run->model};
+        row.peer->sample.times_s.push_back(one.batch / run->tokens_per_s);
+      }
+    }
+    return {};
+  }
+
+  const EngineBenchOptions& options_;
+  StepRig& rig_;
+  const std::vector<Case> cases_;
+  const std::vector<Precision> precisions_;
+  const std::function<void(std::int64_t, std::int64_t)> bar_;
+  const std::int64_t total_;
+  std::int64_t done_ = 0;
+  std::vector<EngineRow> rows_;  // by precision, then case
+};
+
+Result<EngineTable> measure(const EngineBenchOptions& options) {
+  const auto precisions = parse_precisions(options.precisions);
+  if (!precisions.ok()) {
+    return precisions.error();
+  }
+  EngineTable table{.model = std::filesystem::weakly_canonical(options.model).filename().string(),
+                    .threads = options.threads > 0 ? options.threads : this_machine().cores,
+                    .cpu_time = options.cpu_time};
+  const auto peer = LlamaBench::create(options.peer, table.threads);
+  if (!peer.ok()) {
+    return peer.error();
+  }
+  const auto checkpoint = open_checkpoint(options.model);
+  if (!checkpoint.ok()) {
+    return checkpoint.error();
+  }
+  auto cases = cases_of(options, (*checkpoint)->spec());
+  if (!cases.ok()) {
+    return cases.error();
+  }
+  const auto ceilings = ceilings_of(options, table.threads);
+  if (!ceilings.ok()) {
+    return ceilings.error();
+  }
+  table.ceilings = *ceilings;
+  StepRigOptions rig_options{.model = options.model,
+                             .variant_cache = options.variant_cache,
+                             .precisions = *precisions,
+                             .threads = table.threads,
+                             .cpu_time = options.cpu_time};
+  for (const Case& one : *cases) {
+    rig_options.shapes.push_back(one.shape);
+  }
+  const auto rig = StepRig::create(rig_options);
+  if (!rig.ok()) {
+    return rig.error();
+  }
+  EngineBench bench(options, **rig, *std::move(cases), *precisions);
+  auto rows = bench.measure(peer->has_value() ? &**peer : nullptr);
+  if (!rows.ok()) {
+    return rows.error();
+  }
+  table.rows = *std::move(rows);
+  return table;
+}
+
+int run_bench_engine(const EngineBenchOptions& options) {
+  const auto table = measure(options);
+  if (!table.ok()) {
+    return exit_with(table.error());
+  }
+  print_text(options.json ? to_json(*table) : to_text(*table));
+  return 0;
+}
+
+void add_measuring_options(CLI::App& engine, EngineBenchOptions& options) {
+  engine.add_option("--threads", options.threads, "0 = one per core this process may use")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
+  engine.add_option("--repeat", options.repeat, "times are medians of so many steps")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  engine
+      .add_option("--memory", options.memory_mib,
+                  "MiB to measure the read ceiling with, well above the caches")
+      ->check(CLI::Range(16, 1 << 20))
+      ->capture_default_str();
+  engine.add_option("--variant-cache", options.variant_cache,
+                    "folder that keeps packed layers; default: protean in $XDG_CACHE_HOME or "
+                    "~/.cache");
+  engine.add_flag("--cpu-time", options.cpu_time,
+                  "time by the processor time used, for machines that have other work");
+  engine.add_flag("--json", options.json, "one JSON object instead of the table");
+}
+
+void add_peer_options(CLI::App& engine, LlamaBenchOptions& options) {
+  CLI::Option* program = engine.add_option("--llama-bench", options.program,
+                                           "this program does the same sizes, in alternating runs");
+  CLI::Option* gguf =
+      engine.add_option("--gguf", options.model, "the model for it, in a precision of its own");
+  program->needs(gguf);
+  gguf->needs(program);
+}
+
+}  // namespace
+
+void add_bench_engine(CLI::App& bench, int& exit_code) {
+  CLI::App* engine = bench.add_subcommand(
+      "engine", "time one model's steps, at each precision, beside the ceilings of this machine");
+  auto options = std::make_shared<EngineBenchOptions>();
+  engine->add_option("model", options->model, "Hugging Face directory or .gguf file")->required();
+  engine->add_option("--precisions", options->precisions, "of the layers' weights")
+      ->delimiter(',')
+      ->capture_default_str();
+  engine->add_option("--prefill", options->prompts, "tokens of prompts, each computed in one step")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 1 << 16))
+      ->capture_default_str();
+  engine->add_option("--batches", options->batches, "sequences that decode together")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+  engine->add_option("--context", options->context, "tokens before the one that is decoded")
+      ->check(CLI::Range(0, 1 << 20))
+      ->capture_default_str();
+  add_measuring_options(*engine, *options);
+  add_peer_options(*engine, options->peer);
+  engine->footer("Example: protean bench engine MODEL --precisions bf16,w4 --json");
+  engine->callback([options, &exit_code] { exit_code = run_bench_engine(*options); });
+}
+
+}  // namespace protean

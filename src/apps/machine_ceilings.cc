@@ -1,0 +1,41 @@
+#include "apps/machine_ceilings.h"
+
+#include <cstdint>
+#include <cstring>
+#include <random>
+
+#include "device/cpu/ceilings.h"
+
+namespace protean {
+namespace {
+
+void fill_with_noise(std::span<std::byte> memory) {
+  std::minstd_rand random(7);
+  for (std::size_t at = 0; at + 8 <= memory.size(); at += 8) {
+    const std::uint64_t word = random() * 0x9E3779B97F4A7C15U;
+    std::memcpy(memory.data() + at, &word, sizeof(word));
+  }
+}
+
+}  // namespace
+
+Ceilings measure_ceilings(cpu::Team& team, std::span<std::byte> memory, const Stopwatch& stopwatch,
+                          int repeat) {
+  constexpr std::int64_t kRounds = 20000;
+  fill_with_noise(memory);
+  double operations = 0;
+  volatile std::uint64_t seen = 0;  // or nobody would have to read
+  const double read_s = median_s(stopwatch, repeat, [&] { seen = cpu::read_memory(team, memory); });
+  const double multiply_s = median_s(stopwatch, repeat, [&] {
+    const auto work = cpu::multiply_in_cache(team, cpu::best_unit(), kRounds);
+    operations = work.operations;
+    seen = static_cast<std::uint64_t>(work.checksum != 0);
+  });
+  return {static_cast<double>(memory.size()) / read_s, operations / multiply_s};
+}
+
+std::string_view multiplier_name() {
+  return cpu::best_unit() == cpu::MatmulUnit::kAmx ? "AMX bf16" : "vector f32";
+}
+
+}  // namespace protean

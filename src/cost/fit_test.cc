@@ -1,0 +1,210 @@
+#include "cost/fit.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+#include <vector>
+
+#include "cost/least_squares.h"
+
+namespace protean {
+namespace {
+
+LayerShares all_at(Precision precision) {
+  LayerShares shares{};
+  shares[static_cast<std::size_t>(precision)] = 1;
+  return shares;
+}
+
+StepWork prefill(int tokens, int before, bool sampled = true) {
+  StepPlan plan;
+  plan.tokens.assign(static_cast<std::size_t>(tokens), 0);
+  plan.slices = {{.first_position = before, .token_count = tokens}};
+  plan.samples.resize(sampled ? 1 : 0);
+  return work_of(plan);
+}
+
+// Several prompts' inner chunks, of which nobody asks a token.
+StepWork chunks(int sequences, int tokens) {
+  StepPlan plan;
+  plan.tokens.assign(static_cast<std::size_t>(sequences * tokens), 0);
+  plan.slices.assign(static_cast<std::size_t>(sequences), {.token_count = tokens});
+  return work_of(plan);
+}
+
+StepWork decode(int sequences, int context) {
+  StepPlan plan;
+  const auto count = static_cast<std::size_t>(sequences);
+  plan.tokens.assign(count, 0);
+  plan.slices.assign(count, {.first_position = context, .token_count = 1});
+  plan.samples.resize(count);
+  return work_of(plan);
+}
+
+std::vector<StepWork> varied_steps() {
+  std::vector<StepWork> steps;
+  for (const int sequences : {1, 2, 4, 6, 8, 12, 16, 20, 32, 40, 64}) {
+    steps.push_back(decode(sequences, 50));
+    steps.push_back(decode(sequences, 900));
+  }
+  for (const int tokens : {8, 16, 24, 64, 200, 512}) {
+    steps.push_back(prefill(tokens, 0));
+    steps.push_back(prefill(tokens, 400, false));
+  }
+  steps.push_back(chunks(4, 8));
+  steps.push_back(chunks(16, 8));
+  return steps;
+}
+
+StepCost random_cost(std::mt19937& random) {
+  std::uniform_real_distribution<double> factor(0.3, 3);
+  StepCost cost{.context_token_us = 0.004 * factor(random),
+                .sequence_us = 5 * factor(random),
+                .kv_token_us = 0.05 * factor(random),
+                .logits_us = 3000 * factor(random),
+                .logit_row_us = 40 * factor(random),
+                .bend_tokens = 16,
+                .tile_tokens = 12};
+  for (const Precision precision : {Precision::kBf16, Precision::kW8, Precision::kW4}) {
+    cost.of(precision) = {.step_us = 10000 * factor(random),
+                          .token_us = 100 * factor(random),
+                          .more_token_us = 500 * factor(random),
+                          .tile_us = 900 * factor(random)};
+  }
+  return cost;
+}
+
+std::vector<TimedStep> timed(const StepCost& cost) {
+  std::vector<TimedStep> steps;
+  for (const Precision precision : {Precision::kBf16, Precision::kW8, Precision::kW4}) {
+    for (const StepWork& work : varied_steps()) {
+      const LayerShares layers = all_at(precision);
+      steps.push_back({work, layers, predict_us(cost, work, layers)});
+    }
+  }
+  return steps;
+}
+
+TEST(FitStepCost, FindsTheCoefficientsThatTimesCameFrom) {
+  std::mt19937 random(1);
+  for (int round = 0; round < 20; ++round) {
+    const StepCost truth = random_cost(random);
+    const auto fitted = fit_step_cost(timed(truth));
+    ASSERT_TRUE(fitted.ok()) << fitted.error().message;
+    EXPECT_EQ(fitted->bend_tokens, truth.bend_tokens);
+    EXPECT_EQ(fitted->tile_tokens, truth.tile_tokens);
+    const auto expect_near = [&](double found, double known) {
+      EXPECT_NEAR(found, known, 1e-5 * known) << "round " << round;
+    };
+    expect_near(fitted->context_token_us, truth.context_token_us);
+    expect_near(fitted->sequence_us, truth.sequence_us);
+    expect_near(fitted->kv_token_us, truth.kv_token_us);
+    expect_near(fitted->logits_us, truth.logits_us);
+    expect_near(fitted->logit_row_us, truth.logit_row_us);
+    for (const Precision precision : {Precision::kBf16, Precision::kW8, Precision::kW4}) {
+      expect_near(fitted->of(precision).step_us, truth.of(precision).step_us);
+      expect_near(fitted->of(precision).token_us, truth.of(precision).token_us);
+      expect_near(fitted->of(precision).more_token_us, truth.of(precision).more_token_us);
+      expect_near(fitted->of(precision).tile_us, truth.of(precision).tile_us);
+    }
+    EXPECT_FALSE(covers(*fitted, all_at(Precision::kW3)));
+    EXPECT_TRUE(covers(*fitted, all_at(Precision::kW4)));
+  }
+}
+
+TEST(FitStepCost, NoiseStaysNoise) {
+  std::mt19937 random(2);
+  std::uniform_real_distribution<double> noise(0.97, 1.03);
+  const StepCost truth = random_cost(random);
+  std::vector<TimedStep> steps = timed(truth);
+  for (TimedStep& step : steps) {
+    step.us *= noise(random);
+  }
+  const auto fitted = fit_step_cost(steps);
+  ASSERT_TRUE(fitted.ok()) << fitted.error().message;
+  LayerShares mixed{};  // which it has never seen
+  mixed[static_cast<std::size_t>(Precision::kBf16)] = 0.25;
+  mixed[static_cast<std::size_t>(Precision::kW4)] = 0.75;
+  std::vector<TimedStep> held_out;
+  for (const StepWork& work : {decode(12, 300), prefill(96, 200), decode(48, 100)}) {
+    held_out.push_back({work, mixed, predict_us(truth, work, mixed)});
+  }
+  EXPECT_LT(prediction_error(*fitted, held_out).worst, 0.03);
+}
+
+// What costs cannot be negative, so more of anything is never predicted to take less time, whatever
+// was measured.
+TEST(FitStepCost, PredictionsRiseWithTokensContextAndSequences) {
+  std::mt19937 random(3);
+  std::lognormal_distribution<double> wild(0, 1);
+  for (int round = 0; round < 10; ++round) {
+    std::vector<TimedStep> steps = timed(random_cost(random));
+    for (TimedStep& step : steps) {
+      step.us *= wild(random);
+    }
+    const auto fitted = fit_step_cost(steps);
+    ASSERT_TRUE(fitted.ok()) << fitted.error().message;
+    const LayerShares layers = all_at(Precision::kW8);
+    double last_us = 0;
+    for (int tokens = 1; tokens < 300; tokens += 7) {
+      const double us = predict_us(*fitted, prefill(tokens, 10), layers);
+      EXPECT_GE(us, last_us);
+      EXPECT_GE(predict_us(*fitted, prefill(tokens, 500), layers), us);
+      last_us = us;
+    }
+    for (int sequences = 1; sequences < 64; ++sequences) {
+      EXPECT_LE(predict_us(*fitted, decode(sequences, 100), layers),
+                predict_us(*fitted, decode(sequences + 1, 100), layers));
+      EXPECT_LE(predict_us(*fitted, decode(sequences, 100), layers),
+                predict_us(*fitted, decode(sequences, 101), layers));
+    }
+  }
+}
+
+void expect_refusal(const std::vector<TimedStep>& steps, const std::string& why) {
+  const auto fitted = fit_step_cost(steps);
+  ASSERT_FALSE(fitted.ok());
+  EXPECT_NE(fitted.error().message.find(why), std::string::npos) << fitted.error().message;
+}
+
+TEST(FitStepCost, RefusesWhatSettlesNothing) {
+  std::mt19937 random(4);
+  const std::vector<TimedStep> good = timed(random_cost(random));
+  expect_refusal({}, "0 timed steps cannot settle the");
+  expect_refusal(std::vector<TimedStep>(good.begin(), good.begin() + 5), "time more");
+  expect_refusal(std::vector<TimedStep>(100, good.front()), "cannot tell what");
+
+  std::vector<TimedStep> always_sampled;
+  std::vector<TimedStep> never_sampled;
+  for (const TimedStep& step : good) {
+    (step.work.logit_rows > 0 ? always_sampled : never_sampled).push_back(step);
+  }
+  expect_refusal(always_sampled, "the output projection");
+
+  for (const double us : {0.0, -1.0, std::nan(""), HUGE_VAL}) {
+    std::vector<TimedStep> bad = good;
+    bad[7].us = us;
+    expect_refusal(bad, "times must be above 0");
+  }
+  std::vector<TimedStep> half = good;
+  half[3].layers = {};
+  expect_refusal(half, "go through all layers");
+}
+
+TEST(NonnegativeLeastSquares, LeavesOutWhatWouldBeNegative) {
+  // Unbounded, the least squares of this is (2, -1); at 0 the second leaves 1.4 for the first.
+  const LinearSystem system{.columns = {{1, 2, 0}, {1, 1, 1}}, .target = {1, 3, -1}};
+  EXPECT_FALSE(dependent_column(system).has_value());
+  const auto weights = nonnegative_least_squares(system);
+  EXPECT_NEAR(weights[0], 1.4, 1e-12);
+  EXPECT_EQ(weights[1], 0);
+}
+
+TEST(NonnegativeLeastSquares, NamesADependentColumn) {
+  EXPECT_EQ(dependent_column({.columns = {{1, 0}, {0, 1}, {2, -3}}, .target = {}}), 2U);
+  EXPECT_EQ(dependent_column({.columns = {{1, 0}, {0, 0}}, .target = {}}), 1U);
+}
+
+}  // namespace
+}  // namespace protean

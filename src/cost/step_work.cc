@@ -1,0 +1,84 @@
+#include "cost/step_work.h"
+
+#include <algorithm>
+
+#include "cost/memory.h"
+
+namespace protean {
+namespace {
+
+// The i-th token of a slice sees first_position + i + 1 positions.
+void add_attention(const SequenceSlice& slice, double share_of_layers, StepWork& work) {
+  const double count = slice.token_count;
+  const double before = slice.first_position;
+  work.context_tokens += share_of_layers * (count * before + count * (count + 1) / 2);
+  work.kv_tokens += share_of_layers * (before + count);
+}
+
+// And of those, a window's worth.
+void add_windowed(const SequenceSlice& slice, int window, double share_of_layers, StepWork& work) {
+  const double count = slice.token_count;
+  const double before = slice.first_position;
+  const double growing = std::clamp(window - before, 0.0, count);  // tokens that see everything
+  work.context_tokens += share_of_layers * (growing * before + growing * (growing + 1) / 2 +
+                                            (count - growing) * window);
+  work.kv_tokens += share_of_layers * std::min(before + count, window - 1 + count);
+}
+
+StepWork counted(const StepPlan& plan, int window, double windowed_share) {
+  StepWork work{.tokens = std::ssize(plan.tokens),
+                .sequences = std::ssize(plan.slices),
+                .logit_rows = std::ssize(plan.samples) + std::ssize(plan.scores)};
+  for (const SequenceSlice& slice : plan.slices) {
+    add_attention(slice, 1 - windowed_share, work);
+    if (windowed_share > 0) {
+      add_windowed(slice, window, windowed_share, work);
+    }
+  }
+  return work;
+}
+
+double layer_weights(const ModelSpec& spec) {
+  const AttentionSpec& attention = spec.attention;
+  const double heads = 2.0 * attention.head_dim * (attention.heads + attention.kv_heads);
+  return spec.hidden * (heads + 3.0 * spec.ffn);
+}
+
+}  // namespace
+
+StepWork work_of(const StepPlan& plan) {
+  return counted(plan, 0, 0);
+}
+
+StepWork work_of(const StepPlan& plan, const ModelSpec& spec) {
+  const AttentionSpec& attention = spec.attention;
+  const int windowed =
+      attention.sliding_window > 0
+          ? spec.layers - std::clamp(attention.first_windowed_layer, 0, spec.layers)
+          : 0;
+  return counted(plan, attention.sliding_window,
+                 static_cast<double>(windowed) / std::max(1, spec.layers));
+}
+
+StepDemand demand_of(const StepWork& work, const ModelSpec& spec, const Form& form) {
+  StepDemand demand;
+  for (const LayerPrecision& layer : form.layer_precision) {
+    for (const LayerHalf half : kLayerHalves) {
+      demand.weight_bytes += static_cast<double>(half_bytes(spec, half, layer.of(half)));
+    }
+  }
+  const Precision outside =
+      form.layer_precision.empty() ? Precision::kBf16 : form.layer_precision.front().mlp;
+  const auto table = static_cast<double>(vocab_table_bytes(spec, outside));
+  const auto tokens = static_cast<double>(work.tokens);
+  const auto logit_rows = static_cast<double>(work.logit_rows);
+  demand.weight_bytes += table / spec.vocab * tokens + (work.logit_rows > 0 ? table : 0);
+  demand.kv_bytes = work.kv_tokens * static_cast<double>(kv_token_bytes(spec, form.kv.precision));
+  const double attention = 4.0 * spec.attention.heads * spec.attention.head_dim;
+  demand.operations = 2 * tokens * spec.layers * layer_weights(spec) +
+                      2.0 * logit_rows * spec.vocab * spec.hidden +
+                      attention * spec.layers * work.context_tokens;
+  return demand;
+}
+
+}  // namespace protean
