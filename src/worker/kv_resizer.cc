@@ -42,14 +42,15 @@ Status KvResizer::grow(const Resize& resize) {
                          [&] { return !resize.aborted && parts_.thread->may_go_on(); });
 }
 
-// A fill that was just aborted may hold its pages until the task it is in has ended.
+// A fill that was just aborted may hold its pages until the task it is in has ended. Tried again as
+// everything here is done, urgently: what is urgent comes into the middle of no other of its kind.
 bool KvResizer::put_off(const Error& why) {
   if (why.code != ErrorCode::kExhausted || open_->put_off || open_->aborted) {
     return false;
   }
   open_->put_off = true;
   waiting_.push_front(std::move(open_));
-  parts_.thread->post([this] { begin_next(); });
+  parts_.thread->post([this] { parts_.thread->post_urgent([this] { begin_next(); }); });
   return true;
 }
 

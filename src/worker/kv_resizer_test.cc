@@ -1,0 +1,74 @@
+#include "worker/kv_resizer.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <future>
+#include <thread>
+
+#include "cost/memory.h"
+
+namespace protean {
+namespace {
+
+constexpr std::int64_t kPageBytes = 4096;
+constexpr std::int64_t kBlocks = 8;
+
+ModelSpec small_spec() {
+  ModelSpec spec;
+  spec.layers = 2;
+  spec.attention = {.heads = 2, .kv_heads = 2, .head_dim = 16};
+  return spec;
+}
+
+// Runs what was posted before, on both queues.
+void drain(PacedThread& thread) {
+  std::promise<void> done;
+  thread.post([&] { done.set_value(); });
+  done.get_future().wait();
+}
+
+// A resize that found no pages is tried again behind whoever held them; then it rests between its
+// pieces for what steps are owed, and there it may be called off.
+TEST(KvResizer, IsCalledOffInTheMiddleOfItsSecondTry) {
+  const KvForm form{.block_tokens = 16, .blocks = kBlocks};
+  auto pool = cpu::PagePool::create(kPageBytes, 64);
+  ASSERT_TRUE(pool.ok());
+  auto kv = KvStore::create(small_spec(), form, **pool);
+  ASSERT_TRUE(kv.ok());
+  const std::int64_t free_pages = (*pool)->free_pages();
+  auto hog = cpu::PageRange::reserve(**pool, free_pages);
+  ASSERT_TRUE(hog.ok() && hog->attach(free_pages).ok());
+
+  PacedThread thread(0.001);
+  bool answered = false;
+  KvResizer resizer({.pool = pool->get(),
+                     .thread = &thread,
+                     .kv = kv->get(),
+                     .handlers = {.ready = [&](const MorphReady&) { answered = true; },
+                                  .done = [](const MorphDone&) {}}});
+  std::atomic<bool> holds = true;
+  thread.post([&] {
+    while (holds) {
+      (void)thread.may_go_on();
+    }
+    *hog = cpu::PageRange();
+    thread.step_begins();
+  });
+  resizer.prepare(MorphId{1}, {.blocks = 2 * kBlocks});
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // work that steps are owed for
+  holds = false;
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  resizer.abort(MorphId{1});
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  thread.step_ends();
+  drain(thread);
+  drain(thread);
+  thread.stop();
+  EXPECT_FALSE(answered);
+  EXPECT_EQ((*kv)->blocks(), kBlocks);
+  EXPECT_EQ((*pool)->free_pages(), free_pages);
+}
+
+}  // namespace
+}  // namespace protean
