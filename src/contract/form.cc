@@ -87,6 +87,9 @@ Status validate(const Form& form, const ModelSpec& spec, std::span<const DeviceS
     return illegal("TP degree {} must divide the largest TP degree {}", form.tp_degree,
                    form.largest_tp_degree);
   }
+  if ((form.largest_tp_degree & (form.largest_tp_degree - 1)) != 0) {  // sums are a tree of pairs
+    return illegal("the largest TP degree {} is no power of two", form.largest_tp_degree);
+  }
   if (spec.attention.kv_heads % form.largest_tp_degree != 0) {
     return illegal("{} KV heads do not split into {} groups", spec.attention.kv_heads,
                    form.largest_tp_degree);

@@ -69,9 +69,10 @@ class Planner {
   // after.
   std::int64_t pages_for(const SwapHalf& swap) const {
     const Precision now = form_.layer_precision[static_cast<std::size_t>(swap.layer)].of(swap.half);
-    const std::int64_t pages = half_pages(spec_, swap.half, swap.to, budget_.page_bytes);
-    return std::max(
-        pages, pages - half_pages(spec_, swap.half, now, budget_.page_bytes) + budget_.reserve);
+    const int units = form_.largest_tp_degree;
+    const std::int64_t pages = half_pages(spec_, swap.half, swap.to, budget_.page_bytes, units);
+    return std::max(pages, pages - half_pages(spec_, swap.half, now, budget_.page_bytes, units) +
+                               budget_.reserve);
   }
 
   void shrink_by_pages(std::int64_t pages) {
@@ -122,11 +123,11 @@ std::vector<SwapHalf> swaps_between(const Form& from, const Form& to, std::span<
 }  // namespace
 
 std::int64_t reserve_pages(const ModelSpec& spec, std::span<const Precision> ladder,
-                           std::int64_t page_bytes) {
+                           std::int64_t page_bytes, int units) {
   std::int64_t pages = 0;
   for (std::size_t i = 1; i < ladder.size(); ++i) {
     for (const LayerHalf half : kLayerHalves) {
-      pages = std::max(pages, half_pages(spec, half, ladder[i], page_bytes));
+      pages = std::max(pages, half_pages(spec, half, ladder[i], page_bytes, units));
     }
   }
   return pages;
@@ -135,7 +136,7 @@ std::int64_t reserve_pages(const ModelSpec& spec, std::span<const Precision> lad
 std::int64_t pages_to_prepare(const ModelSpec& spec, const Form& form, const MorphStep& step,
                               std::int64_t page_bytes) {
   if (const auto* swap = std::get_if<SwapHalf>(&step)) {
-    return half_pages(spec, swap->half, swap->to, page_bytes);
+    return half_pages(spec, swap->half, swap->to, page_bytes, form.largest_tp_degree);
   }
   return std::max<std::int64_t>(
       0, kv_pages(spec, after(form, step).kv, page_bytes) - kv_pages(spec, form.kv, page_bytes));
@@ -169,8 +170,9 @@ Result<Morph> plan_morph(const Form& from, const Form& to, const ModelSpec& spec
   std::vector<SwapHalf> lowering = swaps_between(from, to, all);
   const auto is_lowering = [&](const SwapHalf& swap) {
     const Precision now = from.layer_precision[static_cast<std::size_t>(swap.layer)].of(swap.half);
-    return half_pages(spec, swap.half, swap.to, budget.page_bytes) <=
-           half_pages(spec, swap.half, now, budget.page_bytes);
+    const int units = from.largest_tp_degree;
+    return half_pages(spec, swap.half, swap.to, budget.page_bytes, units) <=
+           half_pages(spec, swap.half, now, budget.page_bytes, units);
   };
   const auto middle = std::stable_partition(lowering.begin(), lowering.end(), is_lowering);
   std::vector<SwapHalf> raising(std::make_reverse_iterator(lowering.end()),

@@ -14,7 +14,7 @@ namespace protean {
 // Pages that have to stay free so that any half can be filled at a precision of the ladder below
 // its first while the old one still serves: what PageBudget::reserve should be.
 std::int64_t reserve_pages(const ModelSpec& spec, std::span<const Precision> ladder,
-                           std::int64_t page_bytes);
+                           std::int64_t page_bytes, int units = 1);
 
 // Pages that preparing the step takes from the free ones before its commit gives any back. Steps of
 // a plan may be prepared while earlier ones are not committed yet if there are so many.

@@ -97,12 +97,15 @@ std::int64_t outer_bytes(const ModelSpec& spec, Precision precision) {
          spec.hidden * kVectorElementBytes;
 }
 
-std::int64_t activation_bytes(const ModelSpec& spec, std::int64_t rows, std::int64_t logit_rows) {
-  const AttentionSpec& attention = spec.attention;
+std::int64_t activation_bytes(const ModelSpec& spec, std::int64_t rows, std::int64_t logit_rows,
+                              const TpUnits& units) {
+  const ModelSpec unit = unit_spec(spec, units.of);
+  const AttentionSpec& attention = unit.attention;
   const std::int64_t q = std::int64_t{attention.heads} * attention.head_dim;
   const std::int64_t kv = std::int64_t{attention.kv_heads} * attention.head_dim;
   // The residual stream, queries and attention's output, keys and values, gate and up.
-  const std::int64_t row = spec.hidden + 2 * q + 2 * kv + 2 * std::int64_t{spec.ffn};
+  const std::int64_t parts = units.whole() ? 0 : units.count;
+  const std::int64_t row = (1 + parts) * spec.hidden + 2 * q + 2 * kv + 2 * std::int64_t{unit.ffn};
   const std::int64_t normed = std::max(rows, logit_rows) * spec.hidden;
   return (rows * row + normed + logit_rows * spec.vocab) * kVectorElementBytes;
 }

@@ -4,6 +4,7 @@
 
 #include "contract/form.h"
 #include "contract/model_spec.h"
+#include "cost/tp_units.h"
 
 namespace protean {
 
@@ -22,7 +23,9 @@ std::int64_t vocab_table_bytes(const ModelSpec& spec, Precision precision);  // 
 std::int64_t outer_bytes(const ModelSpec& spec, Precision precision);
 
 // What a step of at most so many rows computes in, and of at most so many of its rows logits; f32.
-std::int64_t activation_bytes(const ModelSpec& spec, std::int64_t rows, std::int64_t logit_rows);
+// A device that holds units (cost/tp_units.h) has besides what each of them adds to the rows.
+std::int64_t activation_bytes(const ModelSpec& spec, std::int64_t rows, std::int64_t logit_rows,
+                              const TpUnits& units = {});
 
 // All layers' keys and values of one token or block, with their scales.
 std::int64_t kv_token_bytes(const ModelSpec& spec, KvPrecision precision);

@@ -4,6 +4,7 @@
 
 #include "base/units.h"
 #include "cost/memory.h"
+#include "cost/tp_units.h"
 
 namespace protean {
 namespace {
@@ -28,8 +29,9 @@ std::int64_t page_bytes_for(const ModelSpec& spec) {
 }
 
 std::int64_t half_pages(const ModelSpec& spec, LayerHalf half, Precision precision,
-                        std::int64_t page_bytes) {
-  return ceil_div(half_bytes(spec, half, precision) + kPiecesOfAHalf * kLine, page_bytes);
+                        std::int64_t page_bytes, int units) {
+  const std::int64_t unit_bytes = half_bytes(unit_spec(spec, units), half, precision);
+  return units * ceil_div(unit_bytes + kPiecesOfAHalf * kLine, page_bytes);
 }
 
 std::int64_t kv_pages(const ModelSpec& spec, const KvForm& kv, std::int64_t page_bytes) {
@@ -40,10 +42,10 @@ std::int64_t weight_pages(const ModelSpec& spec, const Form& form, std::int64_t 
   std::int64_t pages = 0;
   for (const LayerPrecision& layer : form.layer_precision) {
     for (const LayerHalf half : kLayerHalves) {
-      pages += half_pages(spec, half, layer.of(half), page_bytes);
+      pages += half_pages(spec, half, layer.of(half), page_bytes, form.largest_tp_degree);
     }
   }
-  return pages;
+  return pages / form.tp_degree;
 }
 
 std::int64_t form_pages(const ModelSpec& spec, const Form& form, std::int64_t page_bytes) {

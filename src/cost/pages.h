@@ -20,12 +20,13 @@ struct PageBudget {
 std::int64_t page_bytes_for(const ModelSpec& spec);
 
 // From the start of a half to the end of its last matrix or vector, each begun on a 64-byte line:
-// half_bytes() and what alignment adds.
+// half_bytes() and what alignment adds. Of `units` units (cost/tp_units.h), each on whole pages, so
+// that a device can give up some of them and the pages below.
 std::int64_t half_pages(const ModelSpec& spec, LayerHalf half, Precision precision,
-                        std::int64_t page_bytes);
+                        std::int64_t page_bytes, int units = 1);
 std::int64_t kv_pages(const ModelSpec& spec, const KvForm& kv, std::int64_t page_bytes);
 
-// Of all its halves; and of them and its KV cache.
+// Of all its halves' units that one device holds; and of them and its KV cache.
 std::int64_t weight_pages(const ModelSpec& spec, const Form& form, std::int64_t page_bytes);
 std::int64_t form_pages(const ModelSpec& spec, const Form& form, std::int64_t page_bytes);
 

@@ -29,20 +29,23 @@ std::int64_t kv_width(const ModelSpec& spec) {
 
 }  // namespace
 
-Result<Scratch> Scratch::create(const ModelSpec& spec, int max_rows, int max_logit_rows) {
+Result<Scratch> Scratch::create(const ModelSpec& spec, int max_rows, int max_logit_rows,
+                                const TpUnits& units) {
   check(max_rows > 0 && max_logit_rows > 0, "scratch is for at least one row");
+  const ModelSpec unit = unit_spec(spec, units.of);
   Scratch scratch;
   scratch.max_rows_ = max_rows;
   scratch.max_logit_rows_ = max_logit_rows;
   const std::pair<std::span<float>*, std::int64_t> buffers[] = {
       {&scratch.residual_, std::int64_t{max_rows} * spec.hidden},
       {&scratch.normed_, std::int64_t{std::max(max_rows, max_logit_rows)} * spec.hidden},
-      {&scratch.q_, max_rows * query_width(spec)},
-      {&scratch.k_, max_rows * kv_width(spec)},
-      {&scratch.v_, max_rows * kv_width(spec)},
-      {&scratch.mixed_, max_rows * query_width(spec)},
-      {&scratch.gate_, std::int64_t{max_rows} * spec.ffn},
-      {&scratch.up_, std::int64_t{max_rows} * spec.ffn},
+      {&scratch.q_, max_rows * query_width(unit)},
+      {&scratch.k_, max_rows * kv_width(unit)},
+      {&scratch.v_, max_rows * kv_width(unit)},
+      {&scratch.mixed_, max_rows * query_width(unit)},
+      {&scratch.gate_, std::int64_t{max_rows} * unit.ffn},
+      {&scratch.up_, std::int64_t{max_rows} * unit.ffn},
+      {&scratch.partial_, std::int64_t{units.whole() ? 0 : units.count} * max_rows * spec.hidden},
       {&scratch.logits_, std::int64_t{max_logit_rows} * spec.vocab},
   };
   std::int64_t floats = 0;
@@ -66,6 +69,11 @@ Forward::Forward(const Parts& parts) : parts_(parts) {
   check(parts.team != nullptr && parts.spec != nullptr && parts.weights != nullptr &&
             parts.scratch != nullptr,
         "a forward needs all its parts");
+  const TpUnits& units = parts.weights->units;
+  check(parts.all_reduce != nullptr || units.count == units.of,
+        "units that are elsewhere are added by all_reduce");
+  check(parts.observer == nullptr || units.whole(), "what is observed is whole");
+  unit_ = unit_spec(*parts.spec, units.of);
 }
 
 void Forward::embed(const ForwardBatch& batch) const {
@@ -78,7 +86,7 @@ void Forward::embed(const ForwardBatch& batch) const {
 
 void Forward::run_layers(const ForwardBatch& batch, LayerRange range) const {
   check(range.first >= 0 && range.count >= 0 &&
-            range.first + range.count <= static_cast<int>(parts_.weights->layers.size()),
+            range.first + range.count <= parts_.weights->layer_count(),
         "layers exist");
   for (int layer = range.first; layer < range.first + range.count; ++layer) {
     attend(batch, layer);
@@ -87,7 +95,7 @@ void Forward::run_layers(const ForwardBatch& batch, LayerRange range) const {
 }
 
 void Forward::run_half(const ForwardBatch& batch, int layer, LayerHalf half) const {
-  check(layer >= 0 && layer < static_cast<int>(parts_.weights->layers.size()), "the layer exists");
+  check(layer >= 0 && layer < parts_.weights->layer_count(), "the layer exists");
   if (half == LayerHalf::kAttention) {
     attend(batch, layer);
   } else {
@@ -109,74 +117,106 @@ void Forward::observe(int layer, LayerInput which, std::span<const float> rows) 
 void Forward::attend(const ForwardBatch& batch, int layer) const {
   const ModelSpec& spec = *parts_.spec;
   Scratch& scratch = *parts_.scratch;
-  const LayerWeights& weights = parts_.weights->layers[static_cast<std::size_t>(layer)];
-  const cpu::KvLayer& kv = parts_.kv[static_cast<std::size_t>(layer)];
+  const std::span<const LayerWeights> units = parts_.weights->layer(layer);
   const std::int64_t rows = batch.rows();
-  const auto residual = rows_of(scratch.residual_, rows, spec.hidden);
   const auto normed = rows_of(scratch.normed_, rows, spec.hidden);
-  const auto mixed = rows_of(scratch.mixed_, rows, query_width(spec));
-
-  cpu::rms_norm(*parts_.team, residual, {weights.attention_norm, spec.norm_eps},
-                weights.query.format.inputs(), normed);
-  observe(layer, LayerInput::kAttention, normed);
-  project_heads(rows, weights);
-  rotate_heads(batch, weights);
-  cpu::store_kv(*parts_.team, kv, batch.slices, rows_of(scratch.k_, rows, kv_width(spec)),
-                rows_of(scratch.v_, rows, kv_width(spec)));
+  const auto mixed = rows_of(scratch.mixed_, rows, query_width(unit_));
   const bool windowed = layer >= spec.attention.first_windowed_layer;
-  cpu::attention(*parts_.team, kv, batch.slices,
-                 {.heads = spec.attention.heads,
-                  .window = windowed ? spec.attention.sliding_window : 0,
-                  .element = weights.attention_output.format.inputs()},
-                 {rows_of(scratch.q_, rows, query_width(spec)), mixed});
-  observe(layer, LayerInput::kAttentionOutput, mixed);
-  cpu::matmul(*parts_.team, mixed, weights.attention_output, residual,
-              {.bias = bias_of(weights.attention_output_bias), .accumulate = true});
+
+  cpu::rms_norm(*parts_.team, rows_of(scratch.residual_, rows, spec.hidden),
+                {units[0].attention_norm, spec.norm_eps}, units[0].query.format.inputs(), normed);
+  observe(layer, LayerInput::kAttention, normed);
+  cpu::KvLayer kv = parts_.kv[static_cast<std::size_t>(layer)];
+  kv.kv_heads = unit_.attention.kv_heads;
+  for (int i = 0; i < static_cast<int>(units.size()); ++i) {
+    const LayerWeights& weights = units[static_cast<std::size_t>(i)];
+    project_heads(rows, weights);
+    rotate_heads(batch, weights);
+    cpu::store_kv(*parts_.team, kv, batch.slices, rows_of(scratch.k_, rows, kv_width(unit_)),
+                  rows_of(scratch.v_, rows, kv_width(unit_)));
+    cpu::attention(*parts_.team, kv, batch.slices,
+                   {.heads = unit_.attention.heads,
+                    .window = windowed ? spec.attention.sliding_window : 0,
+                    .element = weights.attention_output.format.inputs()},
+                   {rows_of(scratch.q_, rows, query_width(unit_)), mixed});
+    observe(layer, LayerInput::kAttentionOutput, mixed);
+    multiply_out(mixed, weights.attention_output, weights.attention_output_bias, i);
+    kv.base += kv.kv_heads * kv.slot_bytes();
+  }
+  add_units(rows);
 }
 
 void Forward::project_heads(std::int64_t rows, const LayerWeights& weights) const {
-  const ModelSpec& spec = *parts_.spec;
   Scratch& scratch = *parts_.scratch;
-  const auto normed = rows_of(scratch.normed_, rows, spec.hidden);
-  cpu::matmul(*parts_.team, normed, weights.query, rows_of(scratch.q_, rows, query_width(spec)),
+  const auto normed = rows_of(scratch.normed_, rows, unit_.hidden);
+  cpu::matmul(*parts_.team, normed, weights.query, rows_of(scratch.q_, rows, query_width(unit_)),
               {.bias = bias_of(weights.query_bias)});
-  cpu::matmul(*parts_.team, normed, weights.key, rows_of(scratch.k_, rows, kv_width(spec)),
+  cpu::matmul(*parts_.team, normed, weights.key, rows_of(scratch.k_, rows, kv_width(unit_)),
               {.bias = bias_of(weights.key_bias)});
-  cpu::matmul(*parts_.team, normed, weights.value, rows_of(scratch.v_, rows, kv_width(spec)),
+  cpu::matmul(*parts_.team, normed, weights.value, rows_of(scratch.v_, rows, kv_width(unit_)),
               {.bias = bias_of(weights.value_bias)});
 }
 
 // Norms and rotation of queries and keys feed no matmul, so they stay f32.
 void Forward::rotate_heads(const ForwardBatch& batch, const LayerWeights& weights) const {
-  const ModelSpec& spec = *parts_.spec;
-  const auto q = rows_of(parts_.scratch->q_, batch.rows(), query_width(spec));
-  const auto k = rows_of(parts_.scratch->k_, batch.rows(), kv_width(spec));
+  const auto q = rows_of(parts_.scratch->q_, batch.rows(), query_width(unit_));
+  const auto k = rows_of(parts_.scratch->k_, batch.rows(), kv_width(unit_));
   if (!weights.query_norm.empty()) {
     const auto f32 = cpu::Element::kF32;
-    cpu::rms_norm(*parts_.team, q, {weights.query_norm, spec.norm_eps}, f32, q);
-    cpu::rms_norm(*parts_.team, k, {weights.key_norm, spec.norm_eps}, f32, k);
+    cpu::rms_norm(*parts_.team, q, {weights.query_norm, unit_.norm_eps}, f32, q);
+    cpu::rms_norm(*parts_.team, k, {weights.key_norm, unit_.norm_eps}, f32, k);
   }
-  cpu::rope(*parts_.team, q, spec.attention.heads, batch.positions, parts_.rope);
-  cpu::rope(*parts_.team, k, spec.attention.kv_heads, batch.positions, parts_.rope);
+  cpu::rope(*parts_.team, q, unit_.attention.heads, batch.positions, parts_.rope);
+  cpu::rope(*parts_.team, k, unit_.attention.kv_heads, batch.positions, parts_.rope);
 }
 
 void Forward::feed_forward(const ForwardBatch& batch, int layer) const {
   const ModelSpec& spec = *parts_.spec;
-  const LayerWeights& weights = parts_.weights->layers[static_cast<std::size_t>(layer)];
+  const std::span<const LayerWeights> units = parts_.weights->layer(layer);
   Scratch& scratch = *parts_.scratch;
   const std::int64_t rows = batch.rows();
-  const auto residual = rows_of(scratch.residual_, rows, spec.hidden);
   const auto normed = rows_of(scratch.normed_, rows, spec.hidden);
-  const auto gate = rows_of(scratch.gate_, rows, spec.ffn);
-  const auto up = rows_of(scratch.up_, rows, spec.ffn);
-  cpu::rms_norm(*parts_.team, residual, {weights.mlp_norm, spec.norm_eps},
-                weights.gate.format.inputs(), normed);
+  const auto gate = rows_of(scratch.gate_, rows, unit_.ffn);
+  const auto up = rows_of(scratch.up_, rows, unit_.ffn);
+  cpu::rms_norm(*parts_.team, rows_of(scratch.residual_, rows, spec.hidden),
+                {units[0].mlp_norm, spec.norm_eps}, units[0].gate.format.inputs(), normed);
   observe(layer, LayerInput::kMlp, normed);
-  cpu::matmul(*parts_.team, normed, weights.gate, gate);
-  cpu::matmul(*parts_.team, normed, weights.up, up);
-  cpu::swiglu(*parts_.team, gate, up, weights.down.format.inputs(), gate);
-  observe(layer, LayerInput::kDown, gate);
-  cpu::matmul(*parts_.team, gate, weights.down, residual, {.accumulate = true});
+  for (int i = 0; i < static_cast<int>(units.size()); ++i) {
+    const LayerWeights& weights = units[static_cast<std::size_t>(i)];
+    cpu::matmul(*parts_.team, normed, weights.gate, gate);
+    cpu::matmul(*parts_.team, normed, weights.up, up);
+    cpu::swiglu(*parts_.team, gate, up, weights.down.format.inputs(), gate);
+    observe(layer, LayerInput::kDown, gate);
+    multiply_out(gate, weights.down, {}, i);
+  }
+  add_units(rows);
+}
+
+// What is one unit adds to the residual stream at once; of several the sum must be a tree's.
+void Forward::multiply_out(std::span<const float> x, const cpu::PackedMatrix& matrix,
+                           std::span<const float> bias, int unit) const {
+  const std::int64_t rows = std::ssize(x) / matrix.inputs;
+  const std::int64_t floats = rows * unit_.hidden;
+  const bool whole = parts_.weights->units.whole();
+  const auto out = whole ? parts_.scratch->residual_.first(static_cast<std::size_t>(floats))
+                         : parts_.scratch->partial_.subspan(static_cast<std::size_t>(unit * floats),
+                                                            static_cast<std::size_t>(floats));
+  cpu::matmul(*parts_.team, x, matrix, out, {.bias = bias_of(bias), .accumulate = whole});
+}
+
+void Forward::add_units(std::int64_t rows) const {
+  const TpUnits& units = parts_.weights->units;
+  if (units.whole()) {
+    return;
+  }
+  Scratch& scratch = *parts_.scratch;
+  const auto partial = rows_of(scratch.partial_, rows, unit_.hidden);
+  cpu::sum_pieces(*parts_.team, rows_of(scratch.partial_, units.count * rows, unit_.hidden),
+                  units.count);
+  if (parts_.all_reduce) {
+    parts_.all_reduce(partial);
+  }
+  cpu::add(*parts_.team, partial, rows_of(scratch.residual_, rows, unit_.hidden));
 }
 
 std::span<const float> Forward::normalise(int first, int count) const {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 
 #include "base/ids.h"
@@ -18,8 +19,10 @@ namespace protean {
 // is touched only as far as steps use it. One forward at a time.
 class Scratch {
  public:
-  // At most max_rows tokens in a step and max_logit_rows rows in one project_logits.
-  static Result<Scratch> create(const ModelSpec& spec, int max_rows, int max_logit_rows);
+  // At most max_rows tokens in a step and max_logit_rows rows in one project_logits, with these
+  // units of each layer.
+  static Result<Scratch> create(const ModelSpec& spec, int max_rows, int max_logit_rows,
+                                const TpUnits& units = {});
 
   std::int64_t bytes() const { return memory_.bytes(); }
   int max_rows() const { return max_rows_; }
@@ -40,7 +43,8 @@ class Scratch {
   std::span<float> mixed_;  // attention's output, [rows][heads * head_dim]
   std::span<float> gate_;
   std::span<float> up_;
-  std::span<float> logits_;  // [logit rows][vocab]
+  std::span<float> partial_;  // [unit][rows][hidden], what each adds to the residual stream
+  std::span<float> logits_;   // [logit rows][vocab]
 };
 
 // The tokens of one step. All spans have one entry per row but `slices`, which cover all rows.
@@ -67,11 +71,16 @@ class InputObserver {
   virtual void on_input(int layer, LayerInput which, std::span<const float> rows) = 0;
 };
 
+// Adds up, in place, what the devices of a stage each have of the same rows, in the tree of
+// cpu::sum_pieces over their units. Every device of the stage calls it, in the same order.
+using AllReduce = std::function<void(std::span<float> partial)>;
+
 // The decoder's forward pass: one sequence of operations for every architecture, which exists here
 // only as data (spec and weights). Borrows everything, keeps no state but the residual stream in
-// the scratch, so a pipeline stage is a call with its own range. A row's logits are the same bits
-// in any batch, chunking and thread count. Call in order: embed, run_layers, then
-// normalise and project_logits as often as wanted.
+// the scratch, so a pipeline stage is a call with its own range. A layer's units (cost/tp_units.h)
+// are each computed alone and added up in a fixed tree, whether they are all here or each on a
+// device. So a row's logits are the same bits in any batch, chunking, thread count and TP degree.
+// Call in order: embed, run_layers, then normalise and project_logits as often as wanted.
 class Forward {
  public:
   struct Parts {
@@ -79,9 +88,10 @@ class Forward {
     const ModelSpec* spec = nullptr;
     const ModelWeights* weights = nullptr;
     cpu::RopeTable rope;               // covers every position of the batch
-    std::span<const cpu::KvLayer> kv;  // one per layer
+    std::span<const cpu::KvLayer> kv;  // one per layer, the heads of the units that are here
     Scratch* scratch = nullptr;
-    InputObserver* observer = nullptr;  // may be null
+    InputObserver* observer = nullptr;  // may be null; of layers that are one unit
+    AllReduce all_reduce;               // needed where other units are elsewhere
   };
   explicit Forward(const Parts& parts);
 
@@ -106,8 +116,12 @@ class Forward {
   void observe(int layer, LayerInput which, std::span<const float> rows) const;
   void project_heads(std::int64_t rows, const LayerWeights& weights) const;
   void rotate_heads(const ForwardBatch& batch, const LayerWeights& weights) const;
+  void multiply_out(std::span<const float> x, const cpu::PackedMatrix& matrix,
+                    std::span<const float> bias, int unit) const;
+  void add_units(std::int64_t rows) const;
 
   Parts parts_;
+  ModelSpec unit_;  // what each unit of a layer is
 };
 
 }  // namespace protean

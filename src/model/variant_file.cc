@@ -25,7 +25,7 @@ namespace fs = std::filesystem;
 constexpr std::string_view kMagic = "PROTEANV";
 // To be raised whenever the header, the order of a half's pieces (weights.cc), a packed format
 // (device/cpu/packed_matrix.h) or the rounding of weights changes.
-constexpr std::uint32_t kVersion = 1;
+constexpr std::uint32_t kVersion = 2;
 // What L2 still holds when it is hashed, and no longer a piece of work than a short step bears.
 constexpr std::int64_t kChunkBytes = 256 * kKiB;
 constexpr std::string_view kUnfinished = ".unfinished-";
@@ -38,7 +38,9 @@ constexpr std::size_t kPrecisionAt = 20;
 constexpr std::size_t kModelAt = 24;
 constexpr std::size_t kBodyBytesAt = 40;
 constexpr std::size_t kBodyChecksumAt = 48;
-constexpr std::size_t kFieldsEnd = 56;
+constexpr std::size_t kUnitAt = 56;
+constexpr std::size_t kUnitsAt = 60;
+constexpr std::size_t kFieldsEnd = 64;
 constexpr std::size_t kChecksumAt = VariantHeader::kBytes - 8;
 
 void put(std::span<std::byte> bytes, std::size_t at, std::uint64_t value, int width) {
@@ -122,8 +124,10 @@ Error corrupt(const fs::path& path, std::string_view why) {
 }
 
 std::string describe(const HalfVariant& which) {
-  return fmt::format("layer {} {} at {}", which.layer, to_string(which.half),
-                     to_string(which.precision));
+  const std::string unit =
+      which.units == 1 ? "" : fmt::format(", unit {} of {}", which.unit, which.units);
+  return fmt::format("layer {} {} at {}{}", which.layer, to_string(which.half),
+                     to_string(which.precision), unit);
 }
 
 // The file behind a header that says it is what is wanted.
@@ -152,12 +156,11 @@ Result<OpenVariant> open_variant(const fs::path& path, const ModelIdentity& mode
   if (!header) {
     return corrupt(path, header.error().message);
   }
-  const HalfVariant& is = header->which;
   if (!(header->model == model)) {
     return corrupt(path, "is of another model");
   }
-  if (is.layer != which.layer || is.half != which.half || is.precision != which.precision) {
-    return corrupt(path, fmt::format("holds {}, not {}", describe(is), describe(which)));
+  if (!(header->which == which)) {
+    return corrupt(path, fmt::format("holds {}, not {}", describe(header->which), describe(which)));
   }
   const std::int64_t want = VariantHeader::kBytes + body_bytes;
   if (header->body_bytes != body_bytes || status.st_size != want) {
@@ -304,6 +307,8 @@ std::array<std::byte, VariantHeader::kBytes> VariantHeader::encode() const {
   std::copy(model.bytes.begin(), model.bytes.end(), bytes.begin() + kModelAt);
   put(bytes, kBodyBytesAt, static_cast<std::uint64_t>(body_bytes), 8);
   put(bytes, kBodyChecksumAt, body_checksum, 8);
+  put(bytes, kUnitAt, static_cast<std::uint64_t>(which.unit), 4);
+  put(bytes, kUnitsAt, static_cast<std::uint64_t>(which.units), 4);
   put(bytes, kChecksumAt, hash_of(std::span(bytes).first(kChecksumAt)), 8);
   return bytes;
 }
@@ -329,17 +334,21 @@ Result<VariantHeader> VariantHeader::parse(std::span<const std::byte> bytes) {
   const std::uint64_t half = get(bytes, kHalfAt, 4);
   const std::uint64_t precision = get(bytes, kPrecisionAt, 4);
   const std::uint64_t body_bytes = get(bytes, kBodyBytesAt, 8);
+  const std::uint64_t unit = get(bytes, kUnitAt, 4);
+  const std::uint64_t units = get(bytes, kUnitsAt, 4);
   const auto padding = bytes.subspan(kFieldsEnd, kChecksumAt - kFieldsEnd);
   if (layer > INT32_MAX || half > 1 || precision > static_cast<std::uint64_t>(Precision::kW3) ||
-      body_bytes > static_cast<std::uint64_t>(INT64_MAX - kBytes) ||
-      std::any_of(padding.begin(), padding.end(),
-                  [](std::byte byte) { return byte != std::byte{0}; })) {
+      body_bytes > static_cast<std::uint64_t>(INT64_MAX - kBytes) || units > INT32_MAX ||
+      unit >= units || std::any_of(padding.begin(), padding.end(), [](std::byte byte) {
+        return byte != std::byte{0};
+      })) {
     return refused("has a header that says nothing sensible");
   }
-  VariantHeader header{.which = {static_cast<int>(layer), static_cast<LayerHalf>(half),
-                                 static_cast<Precision>(precision)},
-                       .body_bytes = static_cast<std::int64_t>(body_bytes),
-                       .body_checksum = get(bytes, kBodyChecksumAt, 8)};
+  VariantHeader header{
+      .which = {static_cast<int>(layer), static_cast<LayerHalf>(half),
+                static_cast<Precision>(precision), static_cast<int>(unit), static_cast<int>(units)},
+      .body_bytes = static_cast<std::int64_t>(body_bytes),
+      .body_checksum = get(bytes, kBodyChecksumAt, 8)};
   std::copy_n(bytes.begin() + kModelAt, header.model.bytes.size(), header.model.bytes.begin());
   return header;
 }

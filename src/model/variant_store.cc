@@ -31,6 +31,12 @@ bool alike(const ModelSpec& a, const ModelSpec& b) {
          x.output_bias == y.output_bias && x.qk_norm == y.qk_norm;
 }
 
+std::string file_name(const HalfVariant& which) {
+  const std::string half = fmt::format("layer-{:03}.{}.{}", which.layer, to_string(which.half),
+                                       to_string(which.precision));
+  return which.units == 1 ? half : fmt::format("{}.{}-of-{}", half, which.unit, which.units);
+}
+
 // So that two processes do not pack the same half at the same time. Held by a process, it goes when
 // the process does; where files cannot be locked both of them pack, and both end right.
 class FolderLock {
@@ -155,10 +161,8 @@ bool VariantStore::is_kept(Precision precision) const {
 
 fs::path VariantStore::file_of(const HalfVariant& which) const {
   const auto& folder = sources_.at(which.precision).folder;
-  return folder == nullptr || !is_kept(which.precision)
-             ? fs::path()
-             : folder->path() / fmt::format("layer-{:03}.{}.{}", which.layer, to_string(which.half),
-                                            to_string(which.precision));
+  return folder == nullptr || !is_kept(which.precision) ? fs::path()
+                                                        : folder->path() / file_name(which);
 }
 
 Status VariantStore::pack(const HalfVariant& which, std::byte* memory, const Pace& pace) {
@@ -244,7 +248,9 @@ std::vector<HalfVariant> VariantStore::kept_halves() const {
   for (const Precision precision : options_.precisions) {
     for (int layer = 0; layer < spec_.layers; ++layer) {
       for (const LayerHalf half : kLayerHalves) {
-        halves.push_back({layer, half, precision});
+        for (int unit = 0; unit < options_.units; ++unit) {
+          halves.push_back({layer, half, precision, unit, options_.units});
+        }
       }
     }
   }

@@ -32,6 +32,7 @@ struct VariantStoreOptions {
                                        Precision::kW3};  // that are kept on disk
   // Of all models' packed layers; to keep to it, those of models that nobody uses are removed.
   std::int64_t most_bytes = 64 * kGiB;
+  int units = 1;  // that each half is kept in (cost/tp_units.h)
 };
 
 // $XDG_CACHE_HOME/protean or ~/.cache/protean; empty where neither is set.
@@ -53,7 +54,7 @@ class VariantStore {
 
   const ModelSpec& spec() const { return spec_; }
   std::int64_t size(const HalfVariant& which) const {
-    return half_size(spec_, which.half, which.precision);
+    return half_size(unit_spec(spec_, which.units), which.half, which.precision);
   }
 
   // Fills 64-byte-aligned memory of size(which), paced. Fails with kUnavailable when told to stop,

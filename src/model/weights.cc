@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/units.h"
+#include "model/unit_checkpoint.h"
 #include "quant/round_to_nearest.h"
 
 namespace protean {
@@ -263,6 +264,10 @@ void bind_half(LayerWeights& layer, const ModelSpec& spec, LayerHalf half, Preci
 
 Status load_half(const Checkpoint& checkpoint, const HalfVariant& which, std::byte* memory,
                  const Pace& pace) {
+  if (which.units > 1) {
+    const UnitCheckpoint unit(checkpoint, which.unit, which.units);
+    return load_half(unit, {which.layer, which.half, which.precision}, memory, pace);
+  }
   const ModelSpec& spec = checkpoint.spec();
   check(which.layer >= 0 && which.layer < spec.layers, "the layer exists");
   LayerWeights layer;
@@ -282,7 +287,8 @@ Status load_half(const Checkpoint& checkpoint, const HalfVariant& which, std::by
 }
 
 Result<ModelWeights> load_outer(const Checkpoint& checkpoint,
-                                std::span<const LayerPrecision> layer_precision) {
+                                std::span<const LayerPrecision> layer_precision,
+                                const TpUnits& units) {
   const ModelSpec& spec = checkpoint.spec();
   check(static_cast<int>(layer_precision.size()) == spec.layers, "one precision per layer");
   const cpu::WeightFormat format = outer_format(layer_precision);
@@ -304,48 +310,51 @@ Result<ModelWeights> load_outer(const Checkpoint& checkpoint,
     }
   }
   read_vector(checkpoint, TensorRole::kFinalNorm, 0, weights.final_norm);
-  weights.layers.resize(layer_precision.size());
+  weights.units = units;
+  weights.layers.resize(layer_precision.size() * static_cast<std::size_t>(units.count));
   return weights;
 }
 
 Status load_layer(ModelWeights& weights, const Checkpoint& checkpoint, int layer,
                   const LayerPrecision& precision) {
-  const ModelSpec& spec = checkpoint.spec();
-  for (const LayerHalf half : kLayerHalves) {
-    Result<cpu::Region> region = cpu::Region::map(half_size(spec, half, precision.of(half)));
-    if (!region) {
-      return region.error();
+  const TpUnits& units = weights.units;
+  const ModelSpec spec = unit_spec(checkpoint.spec(), units.of);
+  for (int unit = 0; unit < units.count; ++unit) {
+    for (const LayerHalf half : kLayerHalves) {
+      const HalfVariant which{layer, half, precision.of(half), units.first + unit, units.of};
+      Result<cpu::Region> region = cpu::Region::map(half_size(spec, half, which.precision));
+      if (!region) {
+        return region.error();
+      }
+      if (Status loaded = load_half(checkpoint, which, region->data()); !loaded) {
+        return loaded;
+      }
+      bind_half(weights.unit(layer, unit), spec, half, which.precision, region->data());
+      weights.halves.push_back(std::move(*region));
     }
-    if (Status loaded = load_half(checkpoint, {layer, half, precision.of(half)}, region->data());
-        !loaded) {
-      return loaded;
-    }
-    bind_half(weights.layers[static_cast<std::size_t>(layer)], spec, half, precision.of(half),
-              region->data());
-    weights.halves.push_back(std::move(*region));
   }
   return {};
 }
 
 Result<ModelWeights> load_weights(const Checkpoint& checkpoint,
                                   std::span<const LayerPrecision> layer_precision,
-                                  const LoadProgress& progress) {
-  Result<ModelWeights> weights = load_outer(checkpoint, layer_precision);
+                                  const LoadProgress& progress, const TpUnits& units) {
+  Result<ModelWeights> weights = load_outer(checkpoint, layer_precision, units);
   if (!weights) {
     return weights;
   }
-  const ModelSpec& spec = checkpoint.spec();
+  const ModelSpec spec = unit_spec(checkpoint.spec(), units.of);
   std::int64_t done_bytes = weights->memory.bytes();
   std::int64_t total_bytes = done_bytes;
   for (const LayerPrecision& precision : layer_precision) {
-    total_bytes += layer_size(spec, precision);
+    total_bytes += units.count * layer_size(spec, precision);
   }
   for (int layer = 0; layer < spec.layers; ++layer) {
     const LayerPrecision& precision = layer_precision[static_cast<std::size_t>(layer)];
     if (const Status loaded = load_layer(*weights, checkpoint, layer, precision); !loaded) {
       return loaded.error();
     }
-    done_bytes += layer_size(spec, precision);
+    done_bytes += units.count * layer_size(spec, precision);
     if (progress) {
       progress(done_bytes, total_bytes);
     }

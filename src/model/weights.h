@@ -7,6 +7,7 @@
 
 #include "base/result.h"
 #include "contract/form.h"
+#include "cost/tp_units.h"
 #include "device/cpu/matmul.h"
 #include "device/cpu/memory.h"
 #include "model/checkpoint.h"
@@ -22,9 +23,10 @@ cpu::WeightFormat weight_format(Precision precision, int group);
 // value.
 Status pack_rows(const cpu::PackedMatrix& matrix, std::int64_t panel, std::span<const float> rows);
 
-// One layer's weights, packed for the kernels, norms and biases (f32) included. Each half,
-// attention or MLP with the norm before it, lies complete in one contiguous piece of memory that
-// somebody else owns, and can have a precision of its own. What the model does not have is empty.
+// One layer's weights, or one unit's of it (cost/tp_units.h), packed for the kernels, norms and
+// biases (f32) included. Each half, attention or MLP with the norm before it, lies complete in one
+// contiguous piece of memory that somebody else owns, and can have a precision of its own. What the
+// model does not have is empty.
 struct LayerWeights {
   LayerPrecision precision;
   cpu::PackedMatrix query;
@@ -44,14 +46,18 @@ struct LayerWeights {
   std::span<float> mlp_norm;
 };
 
-// Which packed weights: a half of a layer at a precision.
+// Which packed weights: a half of a layer at a precision, whole or one unit of it.
 struct HalfVariant {
   int layer = 0;
   LayerHalf half = LayerHalf::kAttention;
   Precision precision = Precision::kBf16;
+  int unit = 0;
+  int units = 1;
+  friend bool operator==(const HalfVariant&, const HalfVariant&) = default;
 };
 
-// Bytes from the start of a half to the end of its last piece, each begun on a 64-byte line.
+// Bytes from the start of a half to the end of its last piece, each begun on a 64-byte line. Of a
+// unit's, where the spec is unit_spec()'s; so below.
 std::int64_t half_size(const ModelSpec& spec, LayerHalf half, Precision precision);
 
 // Points the half's matrices and vectors into 64-byte-aligned memory of half_size().
@@ -64,9 +70,9 @@ using Pace = std::function<bool(std::int64_t bytes)>;
 
 // Writes every byte of 64-byte-aligned memory of half_size(), so that equal weights are equal
 // bytes. A checkpoint's own integers are packed as they are if they have the precision's bits and
-// group. Other weights are rounded to nearest (quant/round_to_nearest.h). Fails where a weight has
-// no quantised value, and (kUnavailable) when told to stop. Reads panel by panel and gives file
-// pages back on the way.
+// group, and units begin with a group. Other weights are rounded to nearest
+// (quant/round_to_nearest.h). Fails where a weight has no quantised value, and (kUnavailable) when
+// told to stop. Reads panel by panel and gives file pages back on the way.
 Status load_half(const Checkpoint& checkpoint, const HalfVariant& which, std::byte* memory,
                  const Pace& pace = {});
 
@@ -77,9 +83,18 @@ struct ModelWeights {
   cpu::PackedMatrix embedding;
   cpu::PackedMatrix output;
   std::span<float> final_norm;
-  std::vector<LayerWeights> layers;
-  std::vector<cpu::Region> halves;  // that nobody else owns
+  TpUnits units;                     // of each layer, that are here
+  std::vector<LayerWeights> layers;  // [layer][unit]
+  std::vector<cpu::Region> halves;   // that nobody else owns
 
+  int layer_count() const { return static_cast<int>(layers.size()) / units.count; }
+  std::span<const LayerWeights> layer(int layer) const {
+    return std::span(layers).subspan(static_cast<std::size_t>(layer * units.count),
+                                     static_cast<std::size_t>(units.count));
+  }
+  LayerWeights& unit(int layer, int index) {  // the index-th of those that are here
+    return layers[static_cast<std::size_t>(layer * units.count + index)];
+  }
   std::int64_t bytes() const;  // owned here
 };
 
@@ -88,9 +103,10 @@ using LoadProgress = std::function<void(std::int64_t done_bytes, std::int64_t to
 
 // The tables around the layers, and layers that are still to be bound to their owner's memory.
 Result<ModelWeights> load_outer(const Checkpoint& checkpoint,
-                                std::span<const LayerPrecision> layer_precision);
+                                std::span<const LayerPrecision> layer_precision,
+                                const TpUnits& units = {});
 
-// Binds a layer of the weights to memory of their own and loads it. Fails where memory is short or
+// Binds a layer's units to memory of their own and loads them. Fails where memory is short or
 // load_half() does.
 Status load_layer(ModelWeights& weights, const Checkpoint& checkpoint, int layer,
                   const LayerPrecision& precision);
@@ -99,6 +115,6 @@ Status load_layer(ModelWeights& weights, const Checkpoint& checkpoint, int layer
 // few MiB.
 Result<ModelWeights> load_weights(const Checkpoint& checkpoint,
                                   std::span<const LayerPrecision> layer_precision,
-                                  const LoadProgress& progress = {});
+                                  const LoadProgress& progress = {}, const TpUnits& units = {});
 
 }  // namespace protean

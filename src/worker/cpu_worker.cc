@@ -45,8 +45,8 @@ Result<std::unique_ptr<CpuWorker>> CpuWorker::create(const WorkerOptions& option
     return rank.error();
   }
   return std::unique_ptr<CpuWorker>(
-      new CpuWorker({std::move(*pages), std::move(*rank), checkpoint.spec(), options.read_half,
-                     options.share_beside_steps},
+      new CpuWorker({std::move(*pages), std::move(*rank), checkpoint.spec(),
+                     options.form.largest_tp_degree, options.read_half, options.share_beside_steps},
                     std::move(done), complete(std::move(morph_handlers))));
 }
 
@@ -88,8 +88,8 @@ CpuWorker::CpuWorker(Built built, StepDoneHandler done, MorphHandlers morph_hand
       morph_handlers_(std::move(morph_handlers)),
       memory_(rank_->memory()),
       beside_(built.share_beside_steps),
-      swapper_({pages_.pool.get(), &beside_, std::move(built.spec), std::move(built.read_half),
-                morph_handlers_}),
+      swapper_({pages_.pool.get(), &beside_, std::move(built.spec), built.units,
+                std::move(built.read_half), morph_handlers_}),
       resizer_({pages_.pool.get(), &beside_, pages_.kv.get(), morph_handlers_}),
       entries_(1),  // start() is bounded by the engine's steps in flight, not by this
       thread_([this] { run_entries(); }) {}
@@ -151,7 +151,7 @@ void CpuWorker::run(const StepPlan& plan) {
 
 void CpuWorker::run(MorphId commit) {
   if (std::optional<LayerSwapper::Filled> filled = swapper_.take(commit)) {
-    rank_->swap_half(filled->which, filled->pages);
+    rank_->swap_half(filled->step, filled->pages);
     swapper_.give_back(commit, std::move(filled->pages));
   } else {
     check(resizer_.commit(commit), "what is committed was prepared and not aborted");

@@ -63,6 +63,7 @@ class CpuWorker : public Executor {
     Pages pages;
     std::unique_ptr<Rank> rank;
     ModelSpec spec;
+    int units = 1;
     ReadHalf read_half;
     double share_beside_steps = 0;
   };

@@ -122,7 +122,9 @@ TEST(CpuWorker, RefusesFormsItCannotRealise) {
                                {.first_layer = 1, .layer_count = 1, .devices = {DeviceId{1}}}};
             }).find("one stage"),
             std::string::npos);
-  EXPECT_NE(refused([](WorkerOptions& o) { o.form.largest_tp_degree = 2; }).find("TP 2"),
+  EXPECT_NE(refused([](WorkerOptions& o) {
+              o.form.largest_tp_degree = o.form.tp_degree = 2;
+            }).find("TP 2"),
             std::string::npos);
   EXPECT_EQ(refused([](WorkerOptions& o) {
               o.form.layer_precision[1] = {Precision::kW4, Precision::kW4};

@@ -7,12 +7,15 @@
 
 namespace protean {
 
-Result<FilledPages> fill_pages(cpu::PagePool& pool, const ModelSpec& spec, const HalfVariant& which,
-                               const ReadHalf& read, const cpu::MayGoOn& may_go_on) {
+Result<FilledPages> fill_pages(cpu::PagePool& pool, const HalfInUnits& what, const ReadHalf& read,
+                               const cpu::MayGoOn& may_go_on) {
+  const SwapHalf& half = what.half;
+  const int units = what.units;
   // As many as whoever plans morphs counts.
-  const std::int64_t pages = half_pages(spec, which.half, which.precision, pool.page_bytes());
-  const std::int64_t size = half_size(spec, which.half, which.precision);
-  check(size <= pages * pool.page_bytes(), "cost counts the bytes that a half takes");
+  const std::int64_t pages = half_pages(what.spec, half.half, half.to, pool.page_bytes(), units);
+  const std::int64_t unit_bytes = pages / units * pool.page_bytes();
+  const std::int64_t size = half_size(unit_spec(what.spec, units), half.half, half.to);
+  check(size <= unit_bytes, "cost counts the bytes that a half takes");
   Result<cpu::PageRange> range = cpu::PageRange::reserve(pool, pages);
   if (!range) {
     return range.error();
@@ -21,18 +24,29 @@ Result<FilledPages> fill_pages(cpu::PagePool& pool, const ModelSpec& spec, const
     return attached.error();
   }
   const Pace pace = [&](std::int64_t) { return !may_go_on || may_go_on(); };
-  Result<std::string> remark = read(which, {range->data(), static_cast<std::size_t>(size)}, pace);
-  if (!remark) {
-    return remark.error();
+  FilledPages filled{std::move(*range), {}};
+  for (int unit = 0; unit < units; ++unit) {
+    Result<std::string> remark =
+        read({half.layer, half.half, half.to, unit, units},
+             {filled.pages.data() + unit * unit_bytes, static_cast<std::size_t>(size)}, pace);
+    if (!remark) {
+      return remark.error();
+    }
+    filled.remark = filled.remark.empty() ? std::move(*remark) : std::move(filled.remark);
   }
-  return FilledPages{std::move(*range), std::move(*remark)};
+  return filled;
 }
 
-void LayerPages::swap(ModelWeights& weights, const ModelSpec& spec, const HalfVariant& which,
+void LayerPages::swap(ModelWeights& weights, const ModelSpec& spec, const SwapHalf& half,
                       cpu::PageRange& pages) {
-  bind_half(weights.layers.at(static_cast<std::size_t>(which.layer)), spec, which.half,
-            which.precision, pages.data());
-  std::swap(ranges_.at(static_cast<std::size_t>(which.layer))[static_cast<std::size_t>(which.half)],
+  const TpUnits& units = weights.units;
+  check(units.count == units.of, "all units of a half are swapped together");
+  const ModelSpec unit = unit_spec(spec, units.of);
+  for (int i = 0; i < units.count; ++i) {
+    bind_half(weights.unit(half.layer, i), unit, half.half, half.to,
+              pages.data() + i * (pages.bytes() / units.count));
+  }
+  std::swap(ranges_.at(static_cast<std::size_t>(half.layer))[static_cast<std::size_t>(half.half)],
             pages);
 }
 

@@ -10,15 +10,16 @@
 
 #include "base/result.h"
 #include "contract/form.h"
+#include "contract/morph.h"
 #include "device/cpu/pages.h"
 #include "model/checkpoint.h"
 #include "model/weights.h"
 
 namespace protean {
 
-// Fills memory of half_size() with packed weights, asking `pace` between pieces of a millisecond or
-// less. Called on a thread beside steps, by one at a time. What comes back is for people: what was
-// amiss though the weights are right, mostly nothing.
+// Fills memory of half_size() with packed weights, of a whole half or of one unit, asking `pace`
+// between pieces of a millisecond or less. Called on a thread beside steps, by one at a time. What
+// comes back is for people: what was amiss though the weights are right, mostly nothing.
 using ReadHalf = std::function<Result<std::string>(const HalfVariant& which,
                                                    std::span<std::byte> memory, const Pace& pace)>;
 
@@ -27,9 +28,17 @@ struct FilledPages {
   std::string remark;  // of the reader
 };
 
-// Pages of their own, filled. A failure has given all pages back.
-Result<FilledPages> fill_pages(cpu::PagePool& pool, const ModelSpec& spec, const HalfVariant& which,
-                               const ReadHalf& read, const cpu::MayGoOn& may_go_on = {});
+// A half of a model's layer and the units it is in.
+struct HalfInUnits {
+  const ModelSpec& spec;
+  SwapHalf half;
+  int units = 1;
+};
+
+// Pages of their own, filled: each unit of the half begins on a page. A failure has given all pages
+// back.
+Result<FilledPages> fill_pages(cpu::PagePool& pool, const HalfInUnits& what, const ReadHalf& read,
+                               const cpu::MayGoOn& may_go_on = {});
 
 // The pages below each half of a model's layers.
 class LayerPages {
@@ -37,8 +46,9 @@ class LayerPages {
   LayerPages() = default;
   explicit LayerPages(int layers) : ranges_(static_cast<std::size_t>(layers)) {}
 
-  // Points the half's weights to these pages; the old ones are what `pages` then holds.
-  void swap(ModelWeights& weights, const ModelSpec& spec, const HalfVariant& which,
+  // Points the half's weights, all units of them, to these pages; the old ones are what `pages`
+  // then holds.
+  void swap(ModelWeights& weights, const ModelSpec& spec, const SwapHalf& half,
             cpu::PageRange& pages);
 
   std::int64_t bytes() const;

@@ -25,8 +25,7 @@ Result<FilledPages> LayerSwapper::fill_pages_of(const Swap& swap) {
     return make_error(ErrorCode::kInvalidArgument, "the model has layers 0 to {}",
                       parts_.spec.layers - 1);
   }
-  return fill_pages(*parts_.pool, parts_.spec, {swap.step.layer, swap.step.half, swap.step.to},
-                    parts_.read,
+  return fill_pages(*parts_.pool, {parts_.spec, swap.step, parts_.units}, parts_.read,
                     [&] { return !swap.aborted && parts_.thread->may_go_on() && !swap.aborted; });
 }
 
@@ -79,7 +78,7 @@ std::optional<LayerSwapper::Filled> LayerSwapper::take(MorphId id) {
   const std::shared_ptr<Swap> swap = std::move(found->second);
   check(swap->ready, "what is committed is ready");
   swaps_.erase(found);
-  return Filled{{swap->step.layer, swap->step.half, swap->step.to}, std::move(swap->pages)};
+  return Filled{swap->step, std::move(swap->pages)};
 }
 
 void LayerSwapper::give_back(MorphId id, cpu::PageRange pages) {

@@ -32,12 +32,13 @@ class LayerSwapper {
     cpu::PagePool* pool = nullptr;
     PacedThread* thread = nullptr;
     ModelSpec spec;
+    int units = 1;  // of each half
     ReadHalf read;
     MorphHandlers handlers;
   };
   // A half's new weights, ready to be used.
   struct Filled {
-    HalfVariant which;
+    SwapHalf step;
     cpu::PageRange pages;
   };
 

@@ -73,9 +73,8 @@ class MorphScene {
   static constexpr std::int64_t kPageBytes = 4096;
 
   explicit MorphScene(std::int64_t kv_blocks = 40, std::int64_t spare_pages = 64,
-                      ReadHalf read = {})
-      : form_(single_device_form(checkpoint_.spec(), Precision::kBf16, DeviceId{0},
-                                 {.block_tokens = 4, .blocks = kv_blocks})),
+                      ReadHalf read = {}, int units = 1)
+      : form_(form_of(kv_blocks, units)),
         pages_(form_pages(checkpoint_.spec(), form_, kPageBytes) + spare_pages) {
     const WorkerOptions options{.form = form_,
                                 .threads = 2,
@@ -89,6 +88,13 @@ class MorphScene {
          .done = [this](MorphDone done) { ear.hear(done); }});
     EXPECT_TRUE(worker.ok()) << worker.error().message;
     worker_ = std::move(*worker);
+  }
+
+  static Form form_of(std::int64_t kv_blocks, int units) {
+    Form form = single_device_form(spec(), Precision::kBf16, DeviceId{0},
+                                   {.block_tokens = 4, .blocks = kv_blocks});
+    form.largest_tp_degree = units;
+    return form;
   }
 
   static ModelSpec spec() {

@@ -87,8 +87,7 @@ TEST(Morph, AnswersAreTheSameBitsWhileTheKvCacheGrowsMovesAndShrinks) {
   EXPECT_GT(blocks.moved(), 10) << "or this says little";
 }
 
-TEST(Morph, EveryHalfDownAndUpAgainGivesTheSameBits) {
-  MorphScene scene;
+void go_down_and_up(MorphScene& scene) {
   const GrowingAnswer before = answer(scene, 20);
   for (const Precision low : {Precision::kW8, Precision::kW4, Precision::kW3}) {
     for (int layer = 0; layer < MorphScene::spec().layers; ++layer) {
@@ -100,6 +99,16 @@ TEST(Morph, EveryHalfDownAndUpAgainGivesTheSameBits) {
       }
     }
   }
+}
+
+TEST(Morph, EveryHalfDownAndUpAgainGivesTheSameBits) {
+  MorphScene scene;
+  go_down_and_up(scene);
+}
+
+TEST(Morph, AHalfInUnitsGoesDownAndUpWhole) {
+  MorphScene scene(40, 64, {}, 2);
+  go_down_and_up(scene);
 }
 
 TEST(Morph, AFormReachedIsTheFormStartedIn) {

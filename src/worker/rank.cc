@@ -14,11 +14,10 @@ constexpr std::int64_t kCopiedAtOnceBytes = 64 * kKiB;  // of a block, by a thre
 
 Status refuse_unsupported(const WorkerOptions& options, const ModelSpec& spec) {
   const Form& form = options.form;
-  if (form.stages.size() != 1 || form.largest_tp_degree != 1) {
+  if (form.stages.size() != 1 || form.tp_degree != 1) {
     return make_error(ErrorCode::kUnsupported,
-                      "a worker runs one stage at TP 1, not '{}' with largest TP {}: use a form on "
-                      "a single device",
-                      to_string(form), form.largest_tp_degree);
+                      "a worker runs one stage at TP 1, not '{}': use a form on a single device",
+                      to_string(form));
   }
   const std::vector<DeviceSpec> device = {
       {.id = form.stages[0].devices.empty() ? DeviceId{} : form.stages[0].devices[0]}};
@@ -34,6 +33,11 @@ Status refuse_unsupported(const WorkerOptions& options, const ModelSpec& spec) {
   return {};
 }
 
+// A device at TP 1 has all of a layer's units.
+TpUnits units_of(const Form& form) {
+  return {.count = form.largest_tp_degree, .of = form.largest_tp_degree};
+}
+
 Result<ModelWeights> load_on_pages(const WorkerOptions& options, const Checkpoint& checkpoint,
                                    const LoadProgress& progress, cpu::PagePool& pool,
                                    LayerPages& layers) {
@@ -46,7 +50,8 @@ Result<ModelWeights> load_on_pages(const WorkerOptions& options, const Checkpoin
       return loaded ? Result<std::string>(std::string()) : loaded.error();
     };
   }
-  Result<ModelWeights> weights = load_outer(checkpoint, options.form.layer_precision);
+  const TpUnits units = units_of(options.form);
+  Result<ModelWeights> weights = load_outer(checkpoint, options.form.layer_precision, units);
   if (!weights) {
     return weights;
   }
@@ -57,14 +62,14 @@ Result<ModelWeights> load_on_pages(const WorkerOptions& options, const Checkpoin
     for (const LayerHalf half : kLayerHalves) {
       const Precision precision =
           options.form.layer_precision[static_cast<std::size_t>(layer)].of(half);
-      const HalfVariant which{layer, half, precision};
-      Result<FilledPages> filled = fill_pages(pool, spec, which, read);
+      const SwapHalf swap{layer, half, precision};
+      Result<FilledPages> filled = fill_pages(pool, {spec, swap, units.of}, read);
       if (!filled) {
         return make_error(filled.error().code, "layer {} {}: {}", layer, to_string(half),
                           filled.error().message);
       }
       done_bytes += filled->pages.bytes();
-      layers.swap(*weights, spec, which, filled->pages);
+      layers.swap(*weights, spec, swap, filled->pages);
     }
     if (progress) {
       progress(std::min(done_bytes, total_bytes), total_bytes);
@@ -99,15 +104,17 @@ Result<std::unique_ptr<Rank>> Rank::create(const WorkerOptions& options,
     }
     pages.kv = std::move(*kv);
   }
-  Result<Scratch> scratch =
-      Scratch::create(spec, options.max_step_tokens, std::min(kLogitRows, options.max_step_tokens));
+  const TpUnits units = units_of(options.form);
+  Result<Scratch> scratch = Scratch::create(spec, options.max_step_tokens,
+                                            std::min(kLogitRows, options.max_step_tokens), units);
   if (!scratch) {
     return scratch.error();
   }
   LayerPages layers(spec.layers);
   Result<ModelWeights> weights =
-      pages.pool == nullptr ? load_weights(checkpoint, options.form.layer_precision, progress)
-                            : load_on_pages(options, checkpoint, progress, *pages.pool, layers);
+      pages.pool == nullptr
+          ? load_weights(checkpoint, options.form.layer_precision, progress, units)
+          : load_on_pages(options, checkpoint, progress, *pages.pool, layers);
   if (!weights) {
     return weights.error();
   }
@@ -268,8 +275,8 @@ std::vector<double> Rank::pool(const SequenceSlice& slice, const Forward& forwar
   return pooled;
 }
 
-void Rank::swap_half(const HalfVariant& which, cpu::PageRange& pages) {
-  pages_.swap(weights_, spec_, which, pages);
+void Rank::swap_half(const SwapHalf& swap, cpu::PageRange& pages) {
+  pages_.swap(weights_, spec_, swap, pages);
 }
 
 void Rank::move_blocks(std::span<const BlockMove> moves) {

@@ -74,7 +74,7 @@ class Rank {
   StepResult run(const StepPlan& plan, const LogitsTap& tap = {});
 
   // Between steps. Half a layer gets these weights; its old pages are what `pages` then holds.
-  void swap_half(const HalfVariant& which, cpu::PageRange& pages);
+  void swap_half(const SwapHalf& swap, cpu::PageRange& pages);
   void move_blocks(std::span<const BlockMove> moves);
 
   WorkerMemory memory() const;

@@ -49,9 +49,10 @@ ForwardCheck::Difference compare(const std::vector<float>& got, const std::vecto
 
 }  // namespace
 
-ForwardCheck::ForwardCheck(const Checkpoint& checkpoint, Precision precision)
+ForwardCheck::ForwardCheck(const Checkpoint& checkpoint, Precision precision, int units)
     : checkpoint_(checkpoint),
       precision_(precision),
+      units_(units),
       tolerance_(precision == Precision::kF32 ? Difference{1e-4, 1e-5} : Difference{2e-2, 2e-2}) {
   const int vocab = checkpoint.spec().vocab;
   long_ = random_tokens(75, vocab, 1);
@@ -75,7 +76,8 @@ ServedModel ForwardCheck::serve(int threads) const {
           {.precision = precision_,
            .threads = threads,
            .block_tokens = kBlockTokens,
-           .blocks = kBlocks}};
+           .blocks = kBlocks,
+           .units = units_}};
 }
 
 // Seed 0 gives blocks 0, 1, 2, ...; others a permutation.

@@ -12,12 +12,13 @@ ServedModel::ServedModel(const Checkpoint& checkpoint, const Options& options)
   const KvForm kv{.precision = kv_precision_beside(options.precision),
                   .block_tokens = options.block_tokens,
                   .blocks = options.blocks};
-  auto rank = Rank::create(
-      {.form = single_device_form(checkpoint.spec(), options.precision, DeviceId{0}, kv),
-       .threads = options.threads,
-       .max_step_tokens = 512,
-       .max_positions = 512},
-      checkpoint);
+  Form form = single_device_form(checkpoint.spec(), options.precision, DeviceId{0}, kv);
+  form.largest_tp_degree = options.units;
+  auto rank = Rank::create({.form = std::move(form),
+                            .threads = options.threads,
+                            .max_step_tokens = 512,
+                            .max_positions = 512},
+                           checkpoint);
   check(rank.ok(), rank.ok() ? "" : rank.error().message);
   rank_ = std::move(*rank);
 }

@@ -81,6 +81,17 @@ TEST_P(SyntheticForward, Bf16IsNearTheReference) {
   ForwardCheck(checkpoint, Precision::kBf16).everything();
 }
 
+// As AMOEBA's section 3.2 proves of padding: it changes nothing.
+TEST_P(SyntheticForward, F32InUnitsEqualsTheReference) {
+  ModelSpec spec = plain_spec();
+  GetParam().apply(spec);
+  if (spec.attention.kv_heads % 2 != 0) {
+    GTEST_SKIP() << "its KV heads are not to be divided";
+  }
+  const SyntheticCheckpoint checkpoint(spec);
+  ForwardCheck(checkpoint, Precision::kF32, 2).everything();
+}
+
 INSTANTIATE_TEST_SUITE_P(Features, SyntheticForward, testing::ValuesIn(features()),
                          [](const auto& info) { return info.param.name; });
 

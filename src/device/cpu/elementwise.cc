@@ -162,6 +162,29 @@ void swiglu(Team& team, std::span<const float> gate, std::span<const float> up, 
   });
 }
 
+void add(Team& team, std::span<const float> x, std::span<float> out) {
+  check(x.size() == out.size(), "what is added has the size of what it is added to");
+  in_pieces(team, std::ssize(out), 1, [&](std::int64_t first, std::int64_t end) {
+    for (auto i = static_cast<std::size_t>(first); i < static_cast<std::size_t>(end); ++i) {
+      out[i] += x[i];
+    }
+  });
+}
+
+void sum_pieces(Team& team, std::span<float> pieces, int count) {
+  check(count > 0 && (count & (count - 1)) == 0 && std::ssize(pieces) % count == 0,
+        "pieces are a power of two and of equal length");
+  const std::size_t size = pieces.size() / static_cast<std::size_t>(count);
+  const auto piece = [&](int i) {
+    return pieces.subspan(static_cast<std::size_t>(i) * size, size);
+  };
+  for (int apart = 1; apart < count; apart *= 2) {
+    for (int i = 0; i < count; i += 2 * apart) {
+      add(team, piece(i + apart), piece(i));
+    }
+  }
+}
+
 void rope(Team& team, std::span<float> x, int heads, std::span<const int> positions,
           const RopeTable& table) {
   const std::int64_t half = table.half;

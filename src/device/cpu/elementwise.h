@@ -24,6 +24,14 @@ void rms_norm(Team& team, std::span<const float> x, const RmsNorm& norm, Element
 void swiglu(Team& team, std::span<const float> gate, std::span<const float> up, Element element,
             std::span<float> out);
 
+// Adds up `count` pieces of equal length, a power of two, that lie one behind the other: each odd
+// one to its neighbour before it, then each odd of those sums, and so on. The first piece is then
+// the sum. A fixed tree, so that whoever holds a run of 2, 4, ... pieces can add up its own.
+void sum_pieces(Team& team, std::span<float> pieces, int count);
+
+// out += x
+void add(Team& team, std::span<const float> x, std::span<float> out);
+
 // Cosines and sines of rotary embedding, [positions][head_dim / 2] each.
 struct RopeTable {
   std::span<const float> cosines;

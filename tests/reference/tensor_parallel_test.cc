@@ -1,0 +1,226 @@
+// Tensor parallelism without devices: a thread stands for each, with its own units of the weights,
+// its own heads of the KV cache and its own team. What TP 1 computes must come out to the last bit.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <barrier>
+#include <cstring>
+#include <numeric>
+#include <random>
+#include <string>
+#include <thread>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "model/forward.h"
+#include "model/rope_table.h"
+#include "model/synthetic_checkpoint.h"
+
+namespace protean {
+namespace {
+
+constexpr int kBlockTokens = 8;
+constexpr int kBlocks = 24;
+constexpr int kMaxRows = 64;
+
+ModelSpec spec_with(int ffn, bool everything) {
+  ModelSpec spec;
+  spec.architecture = "synthetic";
+  spec.layers = 3;
+  spec.hidden = 96;
+  spec.ffn = ffn;
+  spec.vocab = 101;
+  spec.max_context = 256;
+  spec.attention = {.heads = 8, .kv_heads = 4, .head_dim = 16};
+  if (everything) {
+    spec.attention.qkv_bias = spec.attention.output_bias = spec.attention.qk_norm = true;
+    spec.attention.sliding_window = 20;
+  }
+  return spec;
+}
+
+// What devices share: each puts down its part, and all add up the same tree.
+class Meeting {
+ public:
+  explicit Meeting(int devices) : parts_(static_cast<std::size_t>(devices)), barrier_(devices) {}
+
+  AllReduce seat(int device) {
+    return [this, device](std::span<float> partial) {
+      parts_[static_cast<std::size_t>(device)] = partial;
+      barrier_.arrive_and_wait();
+      std::vector<float> all;
+      for (const std::span<const float> part : parts_) {
+        all.insert(all.end(), part.begin(), part.end());
+      }
+      barrier_.arrive_and_wait();
+      cpu::Team alone(1);
+      cpu::sum_pieces(alone, all, static_cast<int>(parts_.size()));
+      std::copy_n(all.begin(), partial.size(), partial.begin());
+    };
+  }
+
+ private:
+  std::vector<std::span<const float>> parts_;
+  std::barrier<> barrier_;
+};
+
+struct Step {
+  int sequence = 0;
+  int first_position = 0;
+  std::vector<TokenId> tokens;
+};
+
+// One device of a stage, with everything that it would own.
+class Device {
+ public:
+  Device(const Checkpoint& checkpoint, Precision precision, TpUnits units, int threads)
+      : spec_(checkpoint.spec()),
+        team_(threads),
+        rope_(spec_.rope, spec_.attention.head_dim, spec_.max_context) {
+    const std::vector<LayerPrecision> layers(static_cast<std::size_t>(spec_.layers),
+                                             {precision, precision});
+    auto weights = load_weights(checkpoint, layers, {}, units);
+    check(weights.ok(), weights.ok() ? "" : weights.error().message);
+    weights_ = std::move(*weights);
+    auto scratch = Scratch::create(spec_, kMaxRows, kMaxRows, units);
+    check(scratch.ok(), "the scratch is small");
+    scratch_ = std::move(*scratch);
+    cpu::KvLayer layer{
+        .element = precision == Precision::kF32 ? cpu::KvElement::kF32 : cpu::KvElement::kBf16,
+        .kv_heads = spec_.attention.kv_heads / units.of * units.count,
+        .head_dim = spec_.attention.head_dim,
+        .block_tokens = kBlockTokens};
+    layer.block_stride_bytes = layer.kv_heads * layer.slot_bytes();
+    kv_bytes_.resize(static_cast<std::size_t>(spec_.layers));
+    for (auto& bytes : kv_bytes_) {
+      bytes.resize(static_cast<std::size_t>(kBlocks * layer.block_stride_bytes));
+      layer.base = bytes.data();
+      kv_.push_back(layer);
+    }
+  }
+
+  // The logits of every row.
+  std::vector<float> run(const std::vector<Step>& steps, const AllReduce& all_reduce) {
+    std::vector<TokenId> tokens;
+    std::vector<int> positions;
+    std::vector<std::vector<BlockId>> blocks;
+    std::vector<cpu::AttentionSlice> slices;
+    blocks.reserve(steps.size());
+    for (const Step& step : steps) {
+      // Sequences share the store block by block.
+      blocks.emplace_back(kBlocks / 2);
+      std::generate(blocks.back().begin(), blocks.back().end(),
+                    [next = step.sequence]() mutable { return std::exchange(next, next + 2); });
+      slices.push_back({.first_row = static_cast<int>(tokens.size()),
+                        .rows = static_cast<int>(step.tokens.size()),
+                        .first_position = step.first_position,
+                        .blocks = blocks.back()});
+      for (std::size_t i = 0; i < step.tokens.size(); ++i) {
+        tokens.push_back(step.tokens[i]);
+        positions.push_back(step.first_position + static_cast<int>(i));
+      }
+    }
+    const Forward forward({.team = &team_,
+                           .spec = &spec_,
+                           .weights = &weights_,
+                           .rope = rope_.view(),
+                           .kv = kv_,
+                           .scratch = &scratch_,
+                           .all_reduce = all_reduce});
+    const ForwardBatch batch{.tokens = tokens, .positions = positions, .slices = slices};
+    forward.embed(batch);
+    forward.run_layers(batch, {0, spec_.layers});
+    std::vector<int> rows(tokens.size());
+    std::iota(rows.begin(), rows.end(), 0);
+    const auto logits = forward.project_logits(rows);
+    return {logits.begin(), logits.end()};
+  }
+
+ private:
+  ModelSpec spec_;
+  cpu::Team team_;
+  RotaryTable rope_;
+  ModelWeights weights_;
+  Scratch scratch_ = *Scratch::create(spec_, 1, 1);
+  std::vector<std::vector<std::byte>> kv_bytes_;
+  std::vector<cpu::KvLayer> kv_;
+};
+
+// Two prompts, one of them in two chunks, then both decode side by side.
+std::vector<std::vector<Step>> some_steps(int vocab) {
+  std::mt19937 random(5);
+  const auto draw = [&](int count) {
+    std::vector<TokenId> tokens(static_cast<std::size_t>(count));
+    for (TokenId& token : tokens) {
+      token = static_cast<TokenId>(random() % static_cast<std::uint32_t>(vocab));
+    }
+    return tokens;
+  };
+  std::vector<std::vector<Step>> steps = {{{0, 0, draw(37)}}, {{0, 37, draw(6)}, {1, 0, draw(21)}}};
+  for (int i = 0; i < 4; ++i) {
+    steps.push_back({{0, 43 + i, draw(1)}, {1, 21 + i, draw(1)}});
+  }
+  return steps;
+}
+
+// Of every step, as one vector.
+std::vector<float> run_on(const Checkpoint& checkpoint, Precision precision, int devices, int units,
+                          int threads) {
+  Meeting meeting(devices);
+  std::vector<std::vector<float>> logits(static_cast<std::size_t>(devices));
+  std::vector<std::thread> running;
+  for (int i = 0; i < devices; ++i) {
+    running.emplace_back([&, i] {
+      const int each = units / devices;
+      Device device(checkpoint, precision, {i * each, each, units}, threads);
+      const AllReduce reduce = devices == 1 ? AllReduce() : meeting.seat(i);
+      auto& all = logits[static_cast<std::size_t>(i)];
+      for (const std::vector<Step>& step : some_steps(checkpoint.spec().vocab)) {
+        const std::vector<float> got = device.run(step, reduce);
+        all.insert(all.end(), got.begin(), got.end());
+      }
+    });
+  }
+  for (std::thread& thread : running) {
+    thread.join();
+  }
+  for (const std::vector<float>& others : logits) {
+    EXPECT_EQ(std::memcmp(others.data(), logits[0].data(), logits[0].size() * sizeof(float)), 0)
+        << "devices of a stage end with the same rows";
+  }
+  return logits[0];
+}
+
+class TensorParallel : public testing::TestWithParam<std::tuple<Precision, int, bool>> {};
+
+TEST_P(TensorParallel, EveryDegreeHasTheSameBits) {
+  const auto [precision, ffn, everything] = GetParam();
+  const SyntheticCheckpoint checkpoint(spec_with(ffn, everything));
+  for (const int units : {2, 4}) {
+    const std::vector<float> alone = run_on(checkpoint, precision, 1, units, 1);
+    for (int devices = 1; devices <= units; devices *= 2) {
+      for (const int threads : {1, 2}) {
+        const std::vector<float> got = run_on(checkpoint, precision, devices, units, threads);
+        ASSERT_EQ(got.size(), alone.size());
+        EXPECT_EQ(std::memcmp(got.data(), alone.data(), got.size() * sizeof(float)), 0)
+            << devices << " devices of " << units << " units, " << threads << " threads each";
+      }
+    }
+  }
+}
+
+// 104 neurons are 26 a unit of 4: padding everywhere.
+INSTANTIATE_TEST_SUITE_P(Precisions, TensorParallel,
+                         testing::Combine(testing::ValuesIn(kPrecisions), testing::Values(128, 104),
+                                          testing::Bool()),
+                         [](const auto& info) {
+                           return std::string(to_string(std::get<0>(info.param))) + "_ffn" +
+                                  std::to_string(std::get<1>(info.param)) +
+                                  (std::get<2>(info.param) ? "_all" : "_plain");
+                         });
+
+}  // namespace
+}  // namespace protean
