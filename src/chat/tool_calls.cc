@@ -77,8 +77,9 @@ class ToolCallParser::Impl final : public CallSink {
   }
 
   void step(char c);
-  void finish();
+  void finish(bool cut_off);
   std::vector<ToolPiece> take() { return std::exchange(pieces_, {}); }
+  bool in_call() const { return in_call_; }
 
   void begin(std::string_view id, std::string_view name) override;
   void arguments(std::string_view text) override;
@@ -128,6 +129,7 @@ class ToolCallParser::Impl final : public CallSink {
   std::size_t header_at_ = 0;  // in held_
   bool content_seen_ = false;  // since the last call, and not of white space alone
   int calls_ = 0;
+  bool in_call_ = false;
   std::optional<CallObject> object_;
   std::optional<TaggedCall> tagged_;
   ArgumentsReader arguments_;
@@ -148,6 +150,7 @@ void ToolCallParser::Impl::begin(std::string_view id, std::string_view name) {
   space_.clear();
   held_.clear();
   content_seen_ = false;
+  in_call_ = true;
   pieces_.emplace_back(CallBegin{calls_++, std::string(id), std::string(name)});
 }
 
@@ -305,6 +308,7 @@ bool ToolCallParser::Impl::headed_arguments(char c) {
 bool ToolCallParser::Impl::object(char c) {
   const ScanStep step = object_->step(c, *this);
   if (step != ScanStep::kDone) return step == ScanStep::kMore;
+  in_call_ = false;
   held_.clear();
   matched_ = 0;
   switch (format_) {
@@ -332,6 +336,7 @@ bool ToolCallParser::Impl::in_array(char c) {
 }
 
 void ToolCallParser::Impl::end_frame() {
+  in_call_ = false;
   held_.clear();
   matched_ = 0;
   state_ = State::kText;
@@ -361,13 +366,14 @@ void ToolCallParser::Impl::fail(char c) {
   step(c);
 }
 
-void ToolCallParser::Impl::finish() {
+void ToolCallParser::Impl::finish(bool cut_off) {
   if (state_ == State::kTagged) tagged_->finish(*this);
   const bool between = state_ == State::kOpened && format_ == ToolFormat::kLlama3;
   const bool nothing = std::all_of(held_.begin(), held_.end(), [&](char c) {
     return is_json_space(c) || (between && c == ';');
   });
-  if (calls_ == 0 || content_seen_ || !nothing) {
+  const bool begins_more = cut_off && (state_ != State::kText || !content_seen_);
+  if (calls_ == 0 || (!begins_more && (content_seen_ || !nothing))) {
     flush_space();
     content(held_);
   }
@@ -388,8 +394,12 @@ std::vector<ToolPiece> ToolCallParser::push(std::string_view text) {
   return impl_->take();
 }
 
-std::vector<ToolPiece> ToolCallParser::finish() {
-  impl_->finish();
+bool ToolCallParser::in_call() const {
+  return impl_->in_call();
+}
+
+std::vector<ToolPiece> ToolCallParser::finish(bool cut_off) {
+  impl_->finish(cut_off);
   return impl_->take();
 }
 

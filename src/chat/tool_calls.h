@@ -68,7 +68,10 @@ class ToolCallParser {
   ToolCallParser& operator=(ToolCallParser&&) noexcept;
 
   std::vector<ToolPiece> push(std::string_view text);
-  std::vector<ToolPiece> finish();  // what was held back
+  // What was held back. Where the answer was cut off, what looks like the beginning of a mark or of
+  // a next call behind one is that and no content.
+  std::vector<ToolPiece> finish(bool cut_off = false);
+  bool in_call() const;  // one has begun whose arguments have no end
 
  private:
   class Impl;

@@ -161,6 +161,30 @@ TEST(ToolCalls, nothing_is_a_call_without_tools_or_format) {
   EXPECT_EQ(outcome.text(), text);
 }
 
+// What max_tokens or a stop string cuts off behind or within a call is no text of the answer's.
+TEST(ToolCalls, marks_cut_off_behind_a_call_are_no_content) {
+  const auto cut = [](ToolFormat format, std::string_view text) {
+    ToolCallParser parser(format, offered());
+    Outcome outcome;
+    outcome.add(parser.push(text));
+    outcome.add(parser.finish(true));
+    return outcome.text() + (parser.in_call() ? " cut" : "");
+  };
+  const std::string hermes = R"(<tool_call>{"name": "f", "arguments": {}})";
+  EXPECT_EQ(cut(ToolFormat::kHermes, hermes + "\n</too"), "«f {}»");
+  EXPECT_EQ(cut(ToolFormat::kHermes, hermes + "</tool_call>\n<tool_"), "«f {}»");
+  EXPECT_EQ(cut(ToolFormat::kHermes, hermes + "</tool_call>\n<tool_call>\n{\"na"), "«f {}»");
+  EXPECT_EQ(cut(ToolFormat::kHermes, hermes + "</tool_call> 1 <tool"), "«f {}» 1 <tool");
+  EXPECT_EQ(cut(ToolFormat::kHermes, R"(<tool_call>{"name": "f", "arguments": {"a)"),
+            "«f {\"a» cut");
+  EXPECT_EQ(cut(ToolFormat::kHermes, "Look: <tool"), "Look: <tool") << "there was no call";
+  const std::string llama = R"({"name": "f", "parameters": {}})";
+  EXPECT_EQ(cut(ToolFormat::kLlama3, llama + "; {\"name\": \""), "«f {}»");
+  EXPECT_EQ(cut(ToolFormat::kMistral, "[TOOL_CALLS][" + hermes.substr(11) + ", {\"na"), "«f {}»");
+  EXPECT_EQ(cut(ToolFormat::kQwenCoder, "<tool_call><function=f></function>\n</t"), "«f {}»");
+  EXPECT_EQ(cut(ToolFormat::kGlm, "<tool_call>f\n<arg_key>place<"), "«f » cut");
+}
+
 TEST(ToolCalls, arguments_stream_as_they_come) {
   ToolCallParser parser(ToolFormat::kHermes, offered());
   EXPECT_TRUE(parser.push("<tool_call>\n{\"name\": \"f\", \"arguments\": ").empty());

@@ -61,20 +61,31 @@ struct AnswerPiece {
   std::vector<AnswerToken> tokens;  // that were drawn, where the call wants to know of tokens
 };
 
+const std::string& text_of(const ToolPiece& part);  // empty of a CallBegin
+
+// One choice, finished.
+struct AnswerChoice {
+  AnswerPrompt prompt;
+  std::vector<AnswerPiece> pieces;  // in order, as few as say the same
+  std::vector<float> embedding;     // where that was asked for
+  ChoiceEnd end;
+};
+
+// The same for those who tell texts, calls and tokens apart and not their order.
 struct AnswerCall {
   std::string id;
   std::string name;
   std::string arguments;  // JSON text
 };
-// One choice, finished.
-struct AnswerChoice {
-  AnswerPrompt prompt;
+struct SortedAnswer {
   std::string text;  // without the echo
   std::vector<AnswerCall> calls;
-  std::vector<AnswerToken> tokens;  // where the call wants to know of tokens
-  std::vector<float> embedding;     // where that was asked for
-  ChoiceEnd end;
+  std::vector<AnswerToken> tokens;
 };
+SortedAnswer sorted(const AnswerChoice& choice);
+
+// Are they a JSON object? Not where the answer's end cut them off.
+bool is_whole(std::string_view arguments);
 
 // How one dialect of HTTP API writes one answer. Fed by a Generation, in the order begin, then of
 // each choice its prompt (where something is told of it), pieces and end, then end; or error after

@@ -13,16 +13,6 @@ struct AnswersTest : ServiceTest {
   static TokenLogprobs likely(TokenId first, TokenId second) {
     return {.logprob = -0.5F, .rank = 1, .top = {{first, -0.5F}, {second, -1.5F}}};
   }
-  static std::string text_of(const std::vector<json::value>& events) {
-    std::string text;
-    for (const json::value& event : events) {
-      boost::system::error_code ec;
-      const json::value* found = event.find_pointer("/choices/0/text", ec);
-      found = found == nullptr ? event.find_pointer("/choices/0/delta/content", ec) : found;
-      text += found != nullptr && found->is_string() ? found->get_string().c_str() : "";
-    }
-    return text;
-  }
 };
 
 TEST_F(AnswersTest, ChoicesShareAPromptAndHaveSeedsInOrder) {
@@ -97,6 +87,44 @@ TEST_F(AnswersTest, HeadersSayWhenAnAnswerIsOfUse) {
     ASSERT_NE(refusal, nullptr) << bad;
     EXPECT_EQ(error_of(*refusal).at("param"), "x-slo-ttft-ms");
   }
+  call.headers = {{"x-request-timeout-ms", "5000"}, {"x-request-timeout-ms", "1"}};
+  const auto twice = service.handle(call);
+  ASSERT_TRUE(std::holds_alternative<HttpReply>(twice));
+  EXPECT_EQ(error_of(std::get<HttpReply>(twice)).at("param"), "x-request-timeout-ms");
+}
+
+// Accepted because it seemed possible, and then it was not.
+TEST_F(AnswersTest, ADeadlineMissedInTheQueueIsThatOfTheFirstToken) {
+  for (const char* timeout : {"1000", "100"}) {
+    HttpCall call{.method = "POST", .target = "/v1/completions", .body = R"({"prompt":"a"})"};
+    call.headers = {{"x-slo-ttft-ms", "250"}, {"x-request-timeout-ms", timeout}};
+    const auto generation = std::get<std::shared_ptr<Generation>>(service.handle(call));
+    const RequestId id = arrivals().at(0).id;
+    deliver({Accepted{id}, finished(id, FinishReason::kTimeout, 0)});
+    const HttpReply reply = error_reply(*generation->failure());
+    EXPECT_EQ(error_of(reply).at("code"),
+              std::string_view(timeout) == "1000" ? "slo_unattainable" : "timeout");
+  }
+}
+
+// The engine takes the choices one by one.
+TEST_F(AnswersTest, RolesComeFirstThoughOneChoiceIsAnsweredBeforeAnotherIsAccepted) {
+  const auto generation = generate(
+      "/v1/chat/completions",
+      R"({"messages":[{"role":"user","content":"x"}],"n":2,"stream":true,"max_tokens":1})");
+  const std::vector<Request> requests = arrivals();
+  const RequestId first = requests.at(0).id;
+  const RequestId second = requests.at(1).id;
+  deliver({Accepted{first}, NewToken{first, 'a'}, finished(first, FinishReason::kLength, 1)});
+  EXPECT_FALSE(generation->started());
+  deliver({Accepted{second}, NewToken{second, 'b'}, finished(second, FinishReason::kLength, 1)});
+  const auto events = events_of(generation->take_events());
+  for (int i = 0; i < 2; ++i) {
+    const json::value& choice = events.at(static_cast<std::size_t>(i)).at_pointer("/choices/0");
+    EXPECT_EQ(choice.at("index"), i);
+    EXPECT_EQ(choice.at_pointer("/delta/role"), "assistant");
+  }
+  EXPECT_EQ(events.at(2).at_pointer("/choices/0/delta/content"), "a");
 }
 
 TEST_F(AnswersTest, TimeIsUp) {
@@ -208,99 +236,6 @@ TEST_F(AnswersTest, ShowsSpecialTokensWhenAsked) {
     EXPECT_EQ(json::parse(generation->take_body()).at_pointer("/choices/0/text"),
               skip ? "a" : "a<s>");
   }
-}
-
-constexpr const char* kToolCall = R"({"messages":[{"role":"user","content":"x"}],
-    "tools":[{"type":"function","function":{"name":"f"}}],"stream":%s})";
-constexpr std::string_view kCalls =
-    "Hm.\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>\n"
-    "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>";
-
-TEST_F(AnswersTest, ToolCallsOfAWholeAnswer) {
-  std::string call = kToolCall;
-  call.replace(call.find("%s"), 2, "false");
-  for (const bool parallel : {true, false}) {
-    std::string body = call;
-    body.insert(1, parallel ? "" : R"("parallel_tool_calls":false,)");
-    body.insert(1, R"("max_tokens":2000,)");
-    ServedModel roomy = model();
-    roomy.max_model_len = 4000;
-    Service other({.max_outstanding = 4}, roomy, {}, environment(), inbox);
-    other.set_state(ServerState::kReady);
-    const auto answer =
-        other.handle({.method = "POST", .target = "/v1/chat/completions", .body = body});
-    const auto generation = std::get<std::shared_ptr<Generation>>(answer);
-    const RequestId id = arrivals().at(0).id;
-    other.deliver({1, {Accepted{id}}, {}});
-    for (const char c : kCalls) {
-      other.deliver({1, {NewToken{id, static_cast<unsigned char>(c)}}, {}});
-    }
-    EXPECT_EQ(cancels().size(), parallel ? 0U : 1U) << "a second call is not wanted";
-    other.deliver(
-        {1, {finished(id, parallel ? FinishReason::kStop : FinishReason::kCancelled, 9)}, {}});
-    const json::value whole = json::parse(generation->take_body());
-    const json::value& message = whole.at_pointer("/choices/0/message");
-    EXPECT_EQ(message.at("content"), "Hm.");
-    ASSERT_EQ(message.at("tool_calls").as_array().size(), parallel ? 2U : 1U);
-    const json::value& first = message.at("tool_calls").at(0);
-    EXPECT_EQ(first.at_pointer("/function/name"), "f");
-    EXPECT_EQ(first.at_pointer("/function/arguments"), R"({"a": 1})");
-    EXPECT_TRUE(first.at("id").as_string().starts_with("call_"));
-    EXPECT_EQ(whole.at_pointer("/choices/0/finish_reason"), "tool_calls");
-    if (parallel) {
-      EXPECT_NE(first.at("id"), message.at("tool_calls").at(1).at("id"));
-    }
-  }
-}
-
-TEST_F(AnswersTest, ToolCallsAsDeltas) {
-  std::string call = kToolCall;
-  call.replace(call.find("%s"), 2, "true");
-  const auto generation = generate("/v1/chat/completions", call);
-  const RequestId id = arrivals().at(0).id;
-  deliver({Accepted{id}});
-  tokens(id, kCalls);
-  deliver({finished(id, FinishReason::kStop, 9)});
-  const auto events = events_of(generation->take_events());
-  std::string arguments[2];
-  std::string names[2];
-  for (const json::value& event : events) {
-    const json::value* calls =
-        event.is_object()
-            ? event.at_pointer("/choices/0/delta").as_object().if_contains("tool_calls")
-            : nullptr;
-    for (const json::value& one : calls ? calls->as_array() : json::array()) {
-      const auto index = static_cast<std::size_t>(one.at("index").as_int64());
-      ASSERT_LT(index, 2U);
-      arguments[index] += one.at_pointer("/function/arguments").as_string().c_str();
-      if (one.as_object().contains("id")) {
-        EXPECT_EQ(one.at("type"), "function");
-        names[index] += one.at_pointer("/function/name").as_string().c_str();
-      }
-    }
-  }
-  EXPECT_EQ(text_of(events), "Hm.");
-  EXPECT_EQ(arguments[0], R"({"a": 1})");
-  EXPECT_EQ(arguments[1], "{}");
-  EXPECT_EQ(names[0] + names[1], "ff") << "a name is sent once";
-  EXPECT_EQ(events[events.size() - 2].at_pointer("/choices/0/finish_reason"), "tool_calls");
-}
-
-TEST_F(AnswersTest, ToolsNeedAFormAndFormsAnEnd) {
-  ServedModel plain = model();
-  plain.tool_format = ToolFormat::kNone;
-  plain.formats = nullptr;
-  Service other({.max_outstanding = 4}, plain, {}, environment(), inbox);
-  other.set_state(ServerState::kReady);
-  std::string call = kToolCall;
-  call.replace(call.find("%s"), 2, "false");
-  const auto param = [&](const char* path, const std::string& body) {
-    const auto answer = other.handle({.method = "POST", .target = path, .body = body});
-    const HttpReply* reply = std::get_if<HttpReply>(&answer);
-    return reply == nullptr ? "accepted" : std::string(error_of(*reply).at("param").as_string());
-  };
-  EXPECT_EQ(param("/v1/chat/completions", call), "tools");
-  EXPECT_EQ(param("/v1/completions", R"({"prompt":"a","guided_regex":"b"})"), "guided_regex");
 }
 
 TEST_F(AnswersTest, FormsBecomeConstraintsAndBadOnesAreRefused) {

@@ -184,6 +184,9 @@ TEST(CallFields, ToolsAreChecked) {
        "tool_choice", "\"g\", which is not among"},
       {tools(fmt::format("[{}]", kTool)) + R"(,"tool_choice":"required","guided_regex":"a")",
        "guided_regex", "excludes tool_choice"},
+      {tools(R"([{"type":"function","function":{"name":"f","strict":true}}])") +
+           R"(,"min_tokens":2)",
+       "min_tokens", "structured output"},
       {R"("parallel_tool_calls":"no")", "parallel_tool_calls", "true or false"},
   };
   for (const Row& row : table) {

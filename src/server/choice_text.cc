@@ -98,10 +98,10 @@ void ChoiceText::push(TokenId token, std::vector<ToolPiece>& parts) {
   take(text_.push(token), parts);
 }
 
-void ChoiceText::finish(std::vector<ToolPiece>& parts) {
+void ChoiceText::finish(std::vector<ToolPiece>& parts, bool cut_off) {
   take(text_.finish(), parts);
   if (parser_) {
-    take(parser_->finish(), parts);
+    take(parser_->finish(cut_off || text_.stopped_by().has_value()), parts);
   }
 }
 

@@ -36,11 +36,14 @@ class ChoiceText {
 
   // Appends what is now sure to `parts`, joined to what is there.
   void push(TokenId token, std::vector<ToolPiece>& parts);
-  void finish(std::vector<ToolPiece>& parts);
+  // cut_off: there would have been more.
+  void finish(std::vector<ToolPiece>& parts, bool cut_off);
 
   bool ended() const { return text_.stopped_by() || one_call_done_; }  // nothing more will come
   const std::optional<std::string>& stopped_by() const { return text_.stopped_by(); }
-  bool called() const { return calls_ > 0; }
+  bool called() const {  // and every call is whole
+    return calls_ > 0 && (one_call_done_ || !parser_->in_call());
+  }
 
  private:
   void take(const std::string& text, std::vector<ToolPiece>& parts);

@@ -29,7 +29,8 @@ void try_dialect(const boost::json::value& body, ParseDialect parse) {
   }
   const ByteTokenizer tokenizer;
   const auto writer = dialect.make_writer({.id = "x_1", .model = "m"}, tokenizer);
-  const AnswerChoice choice{.text = "a\"b", .calls = {{"c", "f", "{"}}};
+  const AnswerChoice choice{.pieces = {{.parts = {ContentPiece{"a\"b"}, CallBegin{0, "c", "f"},
+                                                  ArgumentsPiece{0, "{"}}}}};
   boost::system::error_code ec;
   boost::json::parse(writer->whole({{choice}}, {}), ec, {}, {.max_depth = 128});
   check(!ec, "an answer is JSON");

@@ -8,20 +8,38 @@
 namespace protean {
 namespace {
 
-// Adds a piece to what is kept for an answer that is sent whole.
-void keep(AnswerPiece piece, AnswerChoice& whole) {
-  for (ToolPiece& part : piece.parts) {
-    if (ContentPiece* content = std::get_if<ContentPiece>(&part)) {
-      whole.text += content->text;
-    } else if (CallBegin* begin = std::get_if<CallBegin>(&part)) {
-      whole.calls.push_back(
-          {.id = std::move(begin->id), .name = std::move(begin->name), .arguments = {}});
-    } else if (ArgumentsPiece* arguments = std::get_if<ArgumentsPiece>(&part)) {
-      check(!whole.calls.empty(), "arguments follow the beginning of their call");
-      whole.calls.back().arguments += arguments->text;
-    }
+// The text that both are of, if what a piece ends with and another is go together.
+std::string* text_to_join(AnswerPiece& piece, const AnswerPiece& more) {
+  if (piece.parts.empty() || more.parts.size() != 1) {
+    return nullptr;
   }
-  std::move(piece.tokens.begin(), piece.tokens.end(), std::back_inserter(whole.tokens));
+  if (std::holds_alternative<ContentPiece>(more.parts.front())) {
+    ContentPiece* content = std::get_if<ContentPiece>(&piece.parts.back());
+    return content == nullptr ? nullptr : &content->text;
+  }
+  ArgumentsPiece* arguments = std::get_if<ArgumentsPiece>(&piece.parts.back());
+  const bool goes_on = std::holds_alternative<ArgumentsPiece>(more.parts.front());
+  return arguments == nullptr || !goes_on ? nullptr : &arguments->text;
+}
+
+// Adds a piece to those kept for an answer that is sent whole, as one with the last where it says
+// the same.
+void keep(AnswerPiece piece, std::vector<AnswerPiece>& pieces) {
+  if (piece.parts.empty() && piece.tokens.empty()) {
+    return;
+  }
+  if (pieces.empty()) {
+    return pieces.push_back(std::move(piece));
+  }
+  AnswerPiece& last = pieces.back();
+  if (last.parts.empty()) {  // its tokens wait for a text
+    last.parts = std::move(piece.parts);
+  } else if (std::string* text = text_to_join(last, piece)) {
+    *text += text_of(piece.parts.front());
+  } else {
+    return pieces.push_back(std::move(piece));
+  }
+  std::move(piece.tokens.begin(), piece.tokens.end(), std::back_inserter(last.tokens));
 }
 
 }  // namespace
@@ -33,6 +51,9 @@ Generation::Generation(AnswerIdentity identity, const GenerationCall& call,
       streaming_(call.stream.enabled),
       asked_{.choices_per_prompt = static_cast<std::size_t>(call.n),
              .has_slo = call.urgency.ttft_ms.has_value(),
+             .slo_is_first =
+                 call.urgency.ttft_ms.has_value() &&
+                 (!call.urgency.timeout_ms || call.urgency.ttft_ms <= call.urgency.timeout_ms),
              .tokens = call.report.of_tokens(),
              .prompt_tokens = call.report.prompt_logprobs || call.report.token_ids ||
                               (call.prompt.echo && call.report.logprobs)},
@@ -67,8 +88,8 @@ void Generation::accepted() {
     return;
   }
   started_ = true;
-  if (streaming_) {
-    events_ += writer_->begin(usage());
+  if (streaming_) {  // the engine may have answered one choice before it accepted another
+    events_.insert(0, writer_->begin(usage()));
   }
 }
 
@@ -130,12 +151,17 @@ void Generation::finished(int index, const Finished& finished) {
   }
   choice.cached_tokens = choice.prompt_tokens > 0 ? finished.usage.cached_tokens : 0;
   choice.output_at = finished.usage.output_at;
-  choice.text.finish(choice.fresh.parts);
+  choice.text.finish(choice.fresh.parts, finished.reason == FinishReason::kLength);
   const bool ended = choice.text.ended();
   if (finished.reason == FinishReason::kFailed && !ended) {
     return fail({.status = 500, .message = "the answer failed: " + finished.failure});
   }
   if (finished.reason == FinishReason::kTimeout && !ended) {
+    if (asked_.slo_is_first && choice.output_tokens == 0) {
+      return refused(make_error(ErrorCode::kExhausted,
+                                "the first token could not come in time: others took longer than "
+                                "was foreseen"));
+    }
     return fail({.status = 504,
                  .message = fmt::format("the request's time was over after {} tokens of the answer",
                                         choice.output_tokens)});
@@ -174,7 +200,7 @@ void Generation::flush(int index, Choice& choice) {
   }
   AnswerPiece piece = std::exchange(choice.fresh, {});
   if (!streaming_) {
-    keep(std::move(piece), choice.whole);
+    keep(std::move(piece), choice.whole.pieces);
   } else if (stepped) {
     const std::string events = writer_->piece(index, piece, usage());
     unsent_bytes_ += events.size();

@@ -71,7 +71,8 @@ class Generation {
   struct Asked {
     std::size_t choices_per_prompt = 1;
     bool has_slo = false;
-    bool tokens = false;  // what the answer's tokens are, or their logprobs
+    bool slo_is_first = false;  // it is over before the time of the whole answer
+    bool tokens = false;        // what the answer's tokens are, or their logprobs
     bool prompt_tokens = false;
   };
   struct Choice {

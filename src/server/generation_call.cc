@@ -58,8 +58,7 @@ void refuse_conflicts(FieldReader& fields, const GenerationCall& call) {
   if (call.report.prompt_logprobs && call.stream.enabled) {
     fields.fail("prompt_logprobs", "prompt_logprobs is not available when stream is true");
   }
-  const bool constrained = call.format || call.tools.choice == ToolChoice::kRequired;
-  if (!constrained) {
+  if (fields.failed() || !(call.format || constrains(call.tools))) {
     return;
   }
   // What remained of the vocabulary might be nothing at all.

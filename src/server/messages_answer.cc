@@ -2,9 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <boost/json/parse.hpp>
-#include <boost/json/value.hpp>
-
 #include "base/check.h"
 #include "server/token_report.h"
 
@@ -26,7 +23,7 @@ std::string token_counts(const AnswerUsage& usage) {
                      by_precision(usage));
 }
 
-std::string call_block(const AnswerCall& call, std::string_view input) {
+std::string call_block(const CallBegin& call, std::string_view input) {
   return fmt::format(
       R"({{"type":"tool_use","id":{},"caller":{{"type":"direct"}},"name":{},"input":{}}})",
       json_text(call.id), json_text(call.name), input);
@@ -38,13 +35,9 @@ std::string text_block(std::string_view text) {
 
 // Input is an object, which arguments cut off by max_tokens are not: these are kept as a text,
 // under the key by which Anthropic's documentation has clients wrap such input.
-std::string input_of(const AnswerCall& call) {
-  constexpr boost::json::parse_options kDeep{.max_depth = 256};
-  boost::system::error_code ec;
-  const boost::json::value parsed = boost::json::parse(call.arguments, ec, {}, kDeep);
-  return !ec && parsed.is_object()
-             ? call.arguments
-             : fmt::format(R"({{"INVALID_JSON":{}}})", json_text(call.arguments));
+std::string input_of(std::string_view arguments) {
+  return is_whole(arguments) ? std::string(arguments)
+                             : fmt::format(R"({{"INVALID_JSON":{}}})", json_text(arguments));
 }
 
 class MessagesWriter : public AnswerWriter {
@@ -67,7 +60,7 @@ class MessagesWriter : public AnswerWriter {
         events += delta("text_delta", "text", content->text);
       } else if (const CallBegin* call = std::get_if<CallBegin>(&part)) {
         events += close_block();
-        events += open_block(Open::kCall, call_block({call->id, call->name, ""}, "{}"));
+        events += open_block(Open::kCall, call_block(*call, "{}"));
       } else {
         check(open_ == Open::kCall, "arguments follow the beginning of their call");
         events += delta("input_json_delta", "partial_json", std::get<ArgumentsPiece>(part).text);
@@ -96,12 +89,27 @@ class MessagesWriter : public AnswerWriter {
     const AnswerChoice& choice = choices.front();
     end_ = choice.end;
     std::string content;
-    if (!choice.text.empty()) {
-      content += text_block(choice.text);
+    std::string text;  // of the block that goes on
+    const CallBegin* call = nullptr;
+    const auto close = [&] {
+      const std::string block = call != nullptr ? call_block(*call, input_of(text))
+                                : text.empty()  ? ""
+                                                : text_block(text);
+      content.append(content.empty() || block.empty() ? "" : ",").append(block);
+      text.clear();
+      call = nullptr;
+    };
+    for (const AnswerPiece& piece : choice.pieces) {
+      for (const ToolPiece& part : piece.parts) {
+        const bool content_follows_call = call != nullptr && std::get_if<ContentPiece>(&part);
+        if (std::get_if<CallBegin>(&part) != nullptr || content_follows_call) {
+          close();
+          call = std::get_if<CallBegin>(&part);
+        }
+        text += text_of(part);
+      }
     }
-    for (const AnswerCall& call : choice.calls) {
-      content.append(content.empty() ? "" : ",").append(call_block(call, input_of(call)));
-    }
+    close();
     return message(content, usage);
   }
 

@@ -82,8 +82,9 @@ TEST_F(MessagesAnswer, StreamsEachCallAsABlock) {
 }
 
 TEST_F(MessagesAnswer, WritesAWholeMessage) {
-  const AnswerChoice choice{.text = "Well.",
-                            .calls = {{"toolu_a", "look", R"({ "at": [1] })"}},
+  const AnswerChoice choice{.pieces = {{.parts = {ContentPiece{"Well."}}},
+                                       {.parts = {CallBegin{0, "toolu_a", "look"},
+                                                  ArgumentsPiece{0, R"({ "at": [1] })"}}}},
                             .end = {.reason = EndReason::kToolCalls}};
   const json::value message = json::parse(writer->whole({{choice}}, kEnd));
   expect_json(message.at("content"), R"([{"type":"text","text":"Well.","citations":null},
@@ -95,9 +96,25 @@ TEST_F(MessagesAnswer, WritesAWholeMessage) {
   EXPECT_EQ(message.at("usage").at("output_tokens"), 3);
 }
 
+TEST_F(MessagesAnswer, KeepsTheOrderOfBlocks) {
+  const AnswerChoice choice{
+      .pieces = {{.parts = {ContentPiece{"a"}, CallBegin{0, "toolu_a", "look"}}},
+                 {.parts = {ArgumentsPiece{0, "{"}, ArgumentsPiece{0, "}"}, ContentPiece{"b"}}},
+                 {.parts = {CallBegin{1, "toolu_b", "go"}, ArgumentsPiece{1, "{}"}}}}};
+  const json::value message = json::parse(writer->whole({{choice}}, kEnd));
+  std::string order;
+  for (const json::value& block : message.at("content").as_array()) {
+    const bool text = block.at("type") == "text";
+    order += block.at(text ? "text" : "name").as_string();
+    EXPECT_TRUE(text || block.at("input").as_object().empty());
+  }
+  EXPECT_EQ(order, "alookbgo");
+}
+
 TEST_F(MessagesAnswer, KeepsArgumentsThatWereCutOff) {
-  const AnswerChoice choice{.calls = {{"toolu_a", "look", R"({"at": "no)"}},
-                            .end = {.reason = EndReason::kLength}};
+  const AnswerChoice choice{
+      .pieces = {{.parts = {CallBegin{0, "toolu_a", "look"}, ArgumentsPiece{0, R"({"at": "no)"}}}},
+      .end = {.reason = EndReason::kLength}};
   const json::value message = json::parse(writer->whole({{choice}}, kEnd));
   expect_json(message.at("content").at(0).at("input"), R"({"INVALID_JSON":"{\"at\": \"no"})");
   EXPECT_EQ(message.at("stop_reason"), "max_tokens");

@@ -64,7 +64,7 @@ std::string delta_fields(const AnswerPiece& piece) {
   return fields + "]";
 }
 
-std::string message_json(const AnswerChoice& choice) {
+std::string message_json(const SortedAnswer& choice) {
   const bool silent = choice.text.empty() && !choice.calls.empty();
   std::string json = fmt::format(R"({{"role":"assistant","content":{},"refusal":null)",
                                  silent ? "null" : json_text(choice.text));
@@ -182,16 +182,17 @@ class OpenAiWriter : public AnswerWriter {
     return fields;
   }
   std::string choice_json(int index, const AnswerChoice& choice) {
+    const SortedAnswer answer = sorted(choice);
     std::vector<AnswerToken> told =
         options_.echo ? choice.prompt.tokens : std::vector<AnswerToken>();
-    told.insert(told.end(), choice.tokens.begin(), choice.tokens.end());
+    told.insert(told.end(), answer.tokens.begin(), answer.tokens.end());
     std::string json = fmt::format(R"({{"index":{},)", index);
     json += options_.chat
-                ? fmt::format(R"("message":{})", message_json(choice))
-                : fmt::format(R"("text":{})", json_text(choice.prompt.echo + choice.text));
+                ? fmt::format(R"("message":{})", message_json(answer))
+                : fmt::format(R"("text":{})", json_text(choice.prompt.echo + answer.text));
     json += fmt::format(R"(,"logprobs":{},{})", logprobs(index, told), end_fields(choice.end));
     if (options_.report.token_ids) {
-      json.append(R"(,"token_ids":)").append(json_ids(choice.tokens));
+      json.append(R"(,"token_ids":)").append(json_ids(answer.tokens));
     }
     return json + (options_.chat ? std::string() : prompt_fields(choice.prompt)) + "}";
   }

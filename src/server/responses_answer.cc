@@ -74,7 +74,8 @@ class ResponsesWriter : public AnswerWriter {
     if (item_.kind == Kind::kNone && items_.empty()) {
       events += open_message();  // an answer without a token is a text all the same
     }
-    return events.append(close_item(status()));
+    const bool whole = item_.kind == Kind::kCall && is_whole(item_.text);
+    return events.append(close_item(whole ? "completed" : status()));
   }
 
   std::string end(const AnswerUsage& usage) override {
@@ -94,18 +95,10 @@ class ResponsesWriter : public AnswerWriter {
 
   // The same as a stream, of which only the last object is wanted.
   std::string whole(std::span<const AnswerChoice> choices, const AnswerUsage& usage) override {
-    const AnswerChoice& choice = choices.front();
-    AnswerPiece all{.tokens = choice.tokens};
-    if (!choice.text.empty()) {
-      all.parts.emplace_back(ContentPiece{choice.text});
+    for (const AnswerPiece& kept : choices.front().pieces) {
+      piece(0, kept, usage);
     }
-    for (int i = 0; i < std::ssize(choice.calls); ++i) {
-      const AnswerCall& call = choice.calls[static_cast<std::size_t>(i)];
-      all.parts.emplace_back(CallBegin{i, call.id, call.name});
-      all.parts.emplace_back(ArgumentsPiece{i, call.arguments});
-    }
-    piece(0, all, usage);
-    end_choice(0, choice.end, usage);
+    end_choice(0, choices.front().end, usage);
     return response_json({.status = status(), .usage = usage_of(usage)});
   }
 

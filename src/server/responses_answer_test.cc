@@ -140,9 +140,10 @@ TEST_F(ResponsesAnswer, IsAnEmptyMessageWithoutText) {
 }
 
 TEST_F(ResponsesAnswer, WritesAWholeResponse) {
-  const AnswerChoice choice{.text = "Well.",
-                            .calls = {{"call_a", "look", R"({"at":1})"}},
-                            .end = {.reason = EndReason::kToolCalls}};
+  const AnswerChoice choice{
+      .pieces = {{.parts = {ContentPiece{"Well."}}},
+                 {.parts = {CallBegin{0, "call_a", "look"}, ArgumentsPiece{0, R"({"at":1})"}}}},
+      .end = {.reason = EndReason::kToolCalls}};
   const json::value response = json::parse(writer->whole({{choice}}, kEnd));
   EXPECT_EQ(response.at("status"), "completed");
   EXPECT_EQ(response.at("usage").at("total_tokens"), 10);
@@ -150,6 +151,36 @@ TEST_F(ResponsesAnswer, WritesAWholeResponse) {
       "role":"assistant","content":[{"type":"output_text","annotations":[],"logprobs":[],
       "text":"Well."}]},{"type":"function_call","id":"fc_1_1","call_id":"call_a","name":"look",
       "arguments":"{\"at\":1}","status":"completed"}])");
+}
+
+// As the stream has them: words, a call, words.
+TEST_F(ResponsesAnswer, KeepsTheOrderOfItems) {
+  const AnswerChoice choice{
+      .pieces = {{.parts = {ContentPiece{"Well."}}},
+                 {.parts = {CallBegin{0, "call_a", "look"}, ArgumentsPiece{0, R"({"at":1})"}}},
+                 {.parts = {ContentPiece{"So."}}}},
+      .end = {.reason = EndReason::kLength}};
+  const json::value response = json::parse(writer->whole({{choice}}, kEnd));
+  const json::array& items = response.at("output").as_array();
+  ASSERT_EQ(items.size(), 3U);
+  EXPECT_EQ(items[0].at_pointer("/content/0/text"), "Well.");
+  EXPECT_EQ(items[1].at("type"), "function_call");
+  EXPECT_EQ(items[1].at("status"), "completed");
+  EXPECT_EQ(items[2].at_pointer("/content/0/text"), "So.");
+  EXPECT_EQ(items[2].at("status"), "incomplete");
+}
+
+TEST_F(ResponsesAnswer, ACallIsIncompleteOnlyIfItsArgumentsAre) {
+  for (const bool whole : {true, false}) {
+    writer = make_responses_writer(kIdentity, tokenizer, {.fields = R"("a":1)"});
+    const AnswerChoice choice{
+        .pieces = {{.parts = {CallBegin{0, "call_a", "look"},
+                              ArgumentsPiece{0, whole ? R"({"at":1})" : R"({"at)"}}}},
+        .end = {.reason = EndReason::kLength}};
+    const json::value response = json::parse(writer->whole({{choice}}, kEnd));
+    EXPECT_EQ(response.at("status"), "incomplete");
+    EXPECT_EQ(response.at("output").at(0).at("status"), whole ? "completed" : "incomplete");
+  }
 }
 
 TEST_F(ResponsesAnswer, TellsOfTokensWithTheirText) {

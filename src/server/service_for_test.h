@@ -113,6 +113,16 @@ struct ServiceTest : testing::Test {
             .usage = {.prompt_tokens = 3, .cached_tokens = 2, .output_tokens = output_tokens},
             .times = {.arrived_ns = 1, .scheduled_ns = 2, .first_token_ns = 3, .finished_ns = 4}};
   }
+  static std::string text_of(const std::vector<boost::json::value>& events) {
+    std::string text;
+    for (const boost::json::value& event : events) {
+      boost::system::error_code ec;
+      const boost::json::value* found = event.find_pointer("/choices/0/text", ec);
+      found = found == nullptr ? event.find_pointer("/choices/0/delta/content", ec) : found;
+      text += found != nullptr && found->is_string() ? found->get_string().c_str() : "";
+    }
+    return text;
+  }
   static boost::json::object error_of(const HttpReply& reply) {
     const boost::json::object error = boost::json::parse(reply.body).at("error").as_object();
     EXPECT_EQ(error.size(), 4U) << reply.body;

@@ -1,5 +1,6 @@
 // The part of the service that takes calls and gives them to the engine.
 
+#include <algorithm>
 #include <charconv>
 #include <exception>
 #include <memory>
@@ -14,9 +15,15 @@ namespace {
 namespace json = boost::json;
 
 // A header's time in milliseconds, if it is given.
-std::optional<ApiError> read_ms(std::string_view name, std::string_view text,
+std::optional<ApiError> read_ms(const HttpCall& call, std::string_view name,
                                 std::optional<std::int64_t>& ms) {
   constexpr std::int64_t kLongestMs = std::int64_t{7} * 24 * 3600 * 1000;
+  const auto of_name = [&](const auto& header) { return header.first == name; };
+  if (std::count_if(call.headers.begin(), call.headers.end(), of_name) > 1) {
+    return ApiError{.message = fmt::format("the header {} is given more than once", name),
+                    .param = std::string(name)};
+  }
+  const std::string_view text = call.header(name);
   if (text.empty()) {
     return std::nullopt;
   }
@@ -33,10 +40,10 @@ std::optional<ApiError> read_ms(std::string_view name, std::string_view text,
 }
 
 std::optional<ApiError> read_urgency_headers(const HttpCall& call, UrgencyFields& urgency) {
-  if (auto refusal = read_ms("x-slo-ttft-ms", call.header("x-slo-ttft-ms"), urgency.ttft_ms)) {
+  if (auto refusal = read_ms(call, "x-slo-ttft-ms", urgency.ttft_ms)) {
     return refusal;
   }
-  return read_ms("x-request-timeout-ms", call.header("x-request-timeout-ms"), urgency.timeout_ms);
+  return read_ms(call, "x-request-timeout-ms", urgency.timeout_ms);
 }
 
 Deadlines deadlines_of(const UrgencyFields& urgency, TimeNs received_ns) {

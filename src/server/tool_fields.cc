@@ -202,11 +202,16 @@ std::vector<OfferedTool> offered_tools(const json::array& tools) {
   return offered;
 }
 
+bool constrains(const ToolFields& tools) {
+  return tools.choice == ToolChoice::kRequired ||
+         (tools.offered() && std::any_of(tools.tools.begin(), tools.tools.end(), is_strict));
+}
+
 std::optional<AnswerFormat> tool_format_of(const ToolFields& tools, const ToolSyntax& syntax) {
-  const bool required = tools.choice == ToolChoice::kRequired;
-  if (!required && std::none_of(tools.tools.begin(), tools.tools.end(), is_strict)) {
+  if (!constrains(tools)) {
     return std::nullopt;
   }
+  const bool required = tools.choice == ToolChoice::kRequired;
   const GrammarSource call = one_call(tools, syntax);
   std::vector<GrammarSource> parts{literal(syntax.begin), call};
   if (tools.parallel) {

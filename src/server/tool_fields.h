@@ -20,8 +20,10 @@ inline constexpr std::string_view kFunctionNameRule =
 std::vector<std::string> tool_names(const boost::json::array& tools);
 std::vector<OfferedTool> offered_tools(const boost::json::array& tools);
 
-// What makes a model call tools as asked: a grammar for tool_choice required or a named function,
-// and for auto where a tool is strict. None: it answers freely.
+// Do they say what an answer may hold? With tool_choice required or a named function, and with auto
+// where a tool is strict.
+bool constrains(const ToolFields& tools);
+// The grammar that makes a model call tools so. None: it answers freely.
 std::optional<AnswerFormat> tool_format_of(const ToolFields& tools, const ToolSyntax& syntax);
 
 }  // namespace protean

@@ -137,6 +137,8 @@ describe('bad input', { skip }, () => {
     const [absolute] = await raw(server, 'GET http://x/health HTTP/1.1\r\nHost: x\r\nX-Request-Id: mine\r\n\r\n');
     assert.equal(absolute.status, 200);
     assert.match(absolute.head, /x-request-id: mine/i);
+    const [odd] = await raw(server, 'GET /health?a[b]={c}|%zz HTTP/1.1\r\nHost: x\r\n\r\n');
+    assert.equal(odd.status, 200, 'a query means nothing, whatever is in it');
     const [strange] = await raw(server, 'GET /health HTTP/1.1\r\nHost: x\r\nX-Request-Id: "quoted id"\r\n\r\n');
     assert.match(strange.head, /x-request-id: [0-9a-f]{32}/i);
     const head = await fetch(`${server.url}/v1/models`, { method: 'HEAD' });
