@@ -20,7 +20,7 @@ namespace json = boost::json;
 
 constexpr int kDecodedTokens = 32;
 
-struct Finished {
+struct FinishedRun {
   std::string output;
   int status = 0;
 };
@@ -41,7 +41,7 @@ std::string read_all(int from) {
 }
 
 // Its standard output is ours to read; what it says on standard error the user sees.
-Result<Finished> run_program(std::vector<std::string> arguments) {
+Result<FinishedRun> run_program(std::vector<std::string> arguments) {
   std::vector<char*> pointers;
   for (std::string& argument : arguments) {
     pointers.push_back(argument.data());
@@ -65,7 +65,7 @@ Result<Finished> run_program(std::vector<std::string> arguments) {
     return make_error(ErrorCode::kInvalidArgument, "--llama-bench {}: cannot be run: {}",
                       arguments.front(), std::strerror(failed));
   }
-  Finished finished{.output = read_all(ends[0])};
+  FinishedRun finished{.output = read_all(ends[0])};
   ::close(ends[0]);
   while (::waitpid(child, &finished.status, 0) < 0 && errno == EINTR) {
   }

@@ -12,7 +12,7 @@
 namespace protean {
 namespace {
 
-ModelSpec small_spec() {
+ModelSpec divisible_spec() {
   ModelSpec spec;
   spec.architecture = "test";
   spec.layers = 2;
@@ -72,7 +72,7 @@ double sum_of(const std::vector<float>& values) {
 }
 
 TEST(UnitCheckpoint, UnitsTogetherAreTheLayer) {
-  const SyntheticCheckpoint model(small_spec());
+  const SyntheticCheckpoint model(divisible_spec());
   for (const TensorRole role :
        {TensorRole::kQuery, TensorRole::kKey, TensorRole::kValue, TensorRole::kAttentionOutput,
         TensorRole::kGate, TensorRole::kUp, TensorRole::kDown, TensorRole::kQueryBias,
@@ -91,7 +91,7 @@ TEST(UnitCheckpoint, UnitsTogetherAreTheLayer) {
 }
 
 TEST(UnitCheckpoint, CutsRowsOfWhatIsReadAndColumnsOfWhatIsWritten) {
-  const SyntheticCheckpoint model(small_spec());
+  const SyntheticCheckpoint model(divisible_spec());
   const UnitCheckpoint unit(model, 2, 4);
   EXPECT_EQ(unit.spec().ffn, 64);  // 40 of its own
   const std::vector<float> up = all_of(model, TensorRole::kUp);
@@ -110,7 +110,7 @@ TEST(UnitCheckpoint, CutsRowsOfWhatIsReadAndColumnsOfWhatIsWritten) {
 }
 
 TEST(UnitCheckpoint, KeepsStoredIntegersWhereUnitsBeginWithAGroup) {
-  ModelSpec spec = small_spec();
+  ModelSpec spec = divisible_spec();
   spec.stored = {Precision::kW4, 32};
   const StoredCheckpoint model(spec);
   for (const int units : {2, 4}) {

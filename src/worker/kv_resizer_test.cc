@@ -14,7 +14,7 @@ namespace {
 constexpr std::int64_t kPageBytes = 4096;
 constexpr std::int64_t kBlocks = 8;
 
-ModelSpec small_spec() {
+ModelSpec tiny_spec() {
   ModelSpec spec;
   spec.layers = 2;
   spec.attention = {.heads = 2, .kv_heads = 2, .head_dim = 16};
@@ -34,7 +34,7 @@ TEST(KvResizer, IsCalledOffInTheMiddleOfItsSecondTry) {
   const KvForm form{.block_tokens = 16, .blocks = kBlocks};
   auto pool = cpu::PagePool::create(kPageBytes, 64);
   ASSERT_TRUE(pool.ok());
-  auto kv = KvStore::create(small_spec(), form, **pool);
+  auto kv = KvStore::create(tiny_spec(), form, **pool);
   ASSERT_TRUE(kv.ok());
   const std::int64_t free_pages = (*pool)->free_pages();
   auto hog = cpu::PageRange::reserve(**pool, free_pages);

@@ -22,8 +22,8 @@
 namespace protean {
 namespace {
 
-constexpr int kBlockTokens = 8;
-constexpr int kBlocks = 24;
+constexpr int kTokensOfABlock = 8;
+constexpr int kStoreBlocks = 24;
 constexpr int kMaxRows = 64;
 
 ModelSpec spec_with(int ffn, bool everything) {
@@ -92,11 +92,11 @@ class Device {
         .element = precision == Precision::kF32 ? cpu::KvElement::kF32 : cpu::KvElement::kBf16,
         .kv_heads = spec_.attention.kv_heads / units.of * units.count,
         .head_dim = spec_.attention.head_dim,
-        .block_tokens = kBlockTokens};
+        .block_tokens = kTokensOfABlock};
     layer.block_stride_bytes = layer.kv_heads * layer.slot_bytes();
     kv_bytes_.resize(static_cast<std::size_t>(spec_.layers));
     for (auto& bytes : kv_bytes_) {
-      bytes.resize(static_cast<std::size_t>(kBlocks * layer.block_stride_bytes));
+      bytes.resize(static_cast<std::size_t>(kStoreBlocks * layer.block_stride_bytes));
       layer.base = bytes.data();
       kv_.push_back(layer);
     }
@@ -111,7 +111,7 @@ class Device {
     blocks.reserve(steps.size());
     for (const Step& step : steps) {
       // Sequences share the store block by block.
-      blocks.emplace_back(kBlocks / 2);
+      blocks.emplace_back(kStoreBlocks / 2);
       std::generate(blocks.back().begin(), blocks.back().end(),
                     [next = step.sequence]() mutable { return std::exchange(next, next + 2); });
       slices.push_back({.first_row = static_cast<int>(tokens.size()),
