@@ -89,11 +89,12 @@ struct ModelWeights {
 
   int layer_count() const { return static_cast<int>(layers.size()) / units.count; }
   std::span<const LayerWeights> layer(int layer) const {
-    return std::span(layers).subspan(static_cast<std::size_t>(layer * units.count),
-                                     static_cast<std::size_t>(units.count));
+    const auto each = static_cast<std::size_t>(units.count);
+    return std::span(layers).subspan(static_cast<std::size_t>(layer) * each, each);
   }
   LayerWeights& unit(int layer, int index) {  // the index-th of those that are here
-    return layers[static_cast<std::size_t>(layer * units.count + index)];
+    return layers[static_cast<std::size_t>(layer) * static_cast<std::size_t>(units.count) +
+                  static_cast<std::size_t>(index)];
   }
   std::int64_t bytes() const;  // owned here
 };
