@@ -17,7 +17,7 @@ namespace beast = boost::beast;
 namespace http = beast::http;
 using boost::system::error_code;
 
-constexpr std::size_t kMostEmptyLines = 8;
+constexpr int kMostEmptyLines = 8;
 
 std::string lower(std::string_view name) {
   std::string text(name);
@@ -49,9 +49,10 @@ std::size_t RequestReader::put(std::string_view bytes) {
 std::size_t RequestReader::put_head(std::string_view bytes) {
   // An empty line before a request is forgiven (RFC 9112 section 2.2).
   std::size_t skipped = 0;
-  while (scanned_ == 0 && skipped < 2 * kMostEmptyLines &&
+  while (scanned_ == 0 && empty_lines_ < kMostEmptyLines &&
          bytes.substr(skipped).starts_with("\r\n")) {
     skipped += 2;
+    ++empty_lines_;
   }
   const std::string_view head = bytes.substr(skipped);
   if (head.empty() || head == "\r") {

@@ -60,6 +60,7 @@ class RequestReader {
   boost::beast::http::request_parser<boost::beast::http::empty_body> parser_;  // the head's
   Part part_ = Part::kHead;
   std::size_t scanned_ = 0;     // bytes of the head that were looked at and are whole lines so far
+  int empty_lines_ = 0;         // before the request, that were forgiven
   std::int64_t awaited_ = 0;    // bytes of the body or the chunk that are still to come
   std::int64_t line_room_ = 0;  // for size lines' extensions and trailers together
   std::string line_;            // a line of the body's framing, as far as it has come

@@ -51,6 +51,23 @@ TEST(RequestReader, ReadsTheSameHoweverItIsCut) {
   }
 }
 
+// Eight empty lines before a request are forgiven, in one piece or in many.
+TEST(RequestReader, ForgivesAsManyEmptyLinesHoweverTheyCome) {
+  const std::string get = "GET /a HTTP/1.1\r\nHost: x\r\n\r\n";
+  for (const int lines : {8, 9, 24}) {
+    std::string stream;
+    for (int i = 0; i < lines; ++i) {
+      stream += "\r\n";
+    }
+    stream += get;
+    const std::vector<std::string> whole = read_all(stream, stream.size());
+    EXPECT_EQ(whole.front() == "GET /a ", lines == 8) << whole.front();
+    for (std::size_t piece = 1; piece < stream.size(); ++piece) {
+      EXPECT_EQ(read_all(stream, piece), whole) << lines << " lines, pieces of " << piece;
+    }
+  }
+}
+
 TEST(RequestReader, BoundsHeadersBodiesAndTheirFraming) {
   const std::string chunked = "POST /c HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n";
   std::string wordy;
