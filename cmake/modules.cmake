@@ -3,11 +3,7 @@
 # does ("redefinition" in a unity build means that another one does; better rename it), or are read
 # once for each instruction set themselves.
 set(CMAKE_UNITY_BUILD_BATCH_SIZE 8)
-string(JOIN "|" PROTEAN_ALONE
-       "apps/inspect" "apps/eval_scoring" "chat/text_methods" "device/cpu/[a-z_]+" "loadtest/run_charts"
-       "loadtest/load_generator" "model/hf_config_test" "model/weights" "quant/round_to_nearest_test"
-       "server/messages_call" "server/messages_call_test" "server/sampling_fields" "tokenizer/from_vocabulary_test"
-       "tokenizer/hf_json_test" "tokenizer/vectors_test" "worker/sampler_test")
+string(JOIN "|" PROTEAN_ALONE "chat/text_methods" "device/cpu/[a-z_]+" "worker/sampler_test")
 
 # protean_module(NAME DEPS ...): a folder is a module. Every x.cc is library, every x_test.cc goes
 # into NAME_test, every x_fuzz.cc is a libFuzzer program of its own, main.cc is left to the caller.

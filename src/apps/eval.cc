@@ -33,38 +33,34 @@ struct EvalOptions {
   bool as_json = false;
 };
 
-template <class... Args>
-void row(std::string_view name, fmt::format_string<Args...> format, Args&&... args) {
-  print_text(fmt::format("{:<24}{}\n", name, fmt::format(format, std::forward<Args>(args)...)));
-}
-
 std::string percent_name(double percent) {
   return percent == 100.0 ? "max" : percent == 0.0 ? "min" : fmt::format("{:g} %", percent);
 }
 
 void print_score(const TextScore& score) {
   const Likelihood& likelihood = score.likelihood;
-  row("tokens", "{} of {} bytes", likelihood.tokens(), likelihood.bytes());
-  row("perplexity", "{:.4f}", likelihood.perplexity());
-  row("nats per token", "{:.4f} +- {:.4f}", likelihood.nats_per_token(),
-      likelihood.nats_standard_error());
-  row("bits per byte", "{:.4f}", likelihood.bits_per_byte());
+  print_row("tokens", "{} of {} bytes", likelihood.tokens(), likelihood.bytes());
+  print_row("perplexity", "{:.4f}", likelihood.perplexity());
+  print_row("nats per token", "{:.4f} +- {:.4f}", likelihood.nats_per_token(),
+            likelihood.nats_standard_error());
+  print_row("bits per byte", "{:.4f}", likelihood.bits_per_byte());
   if (!score.divergence) {
     return;
   }
   const Divergence& divergence = *score.divergence;
-  row("reference perplexity", "{:.4f}", score.reference->perplexity());
-  row("ln(perplexity ratio)", "{:.6f}", divergence.log_perplexity_ratio());
-  row("same top token", "{:.3f} %", 100.0 * divergence.top1_agreement());
-  row("KL divergence, mean", "{:.6f} +- {:.6f}", divergence.kl_mean(),
-      divergence.kl_standard_error());
+  print_row("reference perplexity", "{:.4f}", score.reference->perplexity());
+  print_row("ln(perplexity ratio)", "{:.6f}", divergence.log_perplexity_ratio());
+  print_row("same top token", "{:.3f} %", 100.0 * divergence.top1_agreement());
+  print_row("KL divergence, mean", "{:.6f} +- {:.6f}", divergence.kl_mean(),
+            divergence.kl_standard_error());
   for (const double percent : kKlPercentiles) {
-    row("  " + percent_name(percent), "{:.6f}", divergence.kl_percentile(percent));
+    print_row("  " + percent_name(percent), "{:.6f}", divergence.kl_percentile(percent));
   }
-  row("delta p, mean", "{:.4f} % (RMS {:.4f} %)", 100.0 * divergence.delta_p_mean(),
-      100.0 * divergence.delta_p_rms());
+  print_row("delta p, mean", "{:.4f} % (RMS {:.4f} %)", 100.0 * divergence.delta_p_mean(),
+            100.0 * divergence.delta_p_rms());
   for (const double percent : kDeltaPercentiles) {
-    row("  " + percent_name(percent), "{:.4f} %", 100.0 * divergence.delta_p_percentile(percent));
+    print_row("  " + percent_name(percent), "{:.4f} %",
+              100.0 * divergence.delta_p_percentile(percent));
   }
 }
 

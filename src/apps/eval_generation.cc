@@ -8,8 +8,6 @@
 namespace protean {
 namespace {
 
-constexpr std::size_t kMostOutstanding = 16;
-
 // One prompt's answer as far as it has come.
 struct Answer {
   std::vector<TokenId> prompt;

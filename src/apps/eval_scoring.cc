@@ -7,7 +7,6 @@
 namespace protean {
 namespace {
 
-constexpr std::size_t kMostOutstanding = 16;
 constexpr std::int64_t kMostRowBytes = 256 * kMiB;  // of a reference's rows, kept to compare with
 
 // By window, the position of a scored token and what the model made of it.

@@ -10,11 +10,6 @@
 namespace protean {
 namespace {
 
-template <class... Args>
-void row(std::string_view name, fmt::format_string<Args...> format, Args&&... args) {
-  print_text(fmt::format("{:<18} {}\n", name, fmt::format(format, std::forward<Args>(args)...)));
-}
-
 std::string rope_text(const RopeSpec& rope) {
   std::string text =
       fmt::format("theta {:g}, {} pairs", rope.theta,
@@ -43,31 +38,31 @@ std::string attention_text(const AttentionSpec& attention) {
 
 void print_model(const ModelFiles& files) {
   const ModelSpec& spec = files.checkpoint->spec();
-  row("model", "{}", files.name);
-  row("architecture", "{}: {} layers, hidden {}, FFN {}, vocabulary {}, {} embeddings",
-      spec.architecture, spec.layers, spec.hidden, spec.ffn, spec.vocab,
-      spec.tied_embeddings ? "tied" : "separate");
-  row("attention", "{}", attention_text(spec.attention));
-  row("rope", "{}", rope_text(spec.rope));
-  row("context", "{} tokens", spec.max_context);
-  row("files", "{}", files.checkpoint->description());
-  row("tokenizer", "{}", files.tokenizer->description());
-  row("chat template", "{}",
-      files.chat.template_source.empty() ? "none: ChatML stands in" : "the model's own");
+  print_row("model", "{}", files.name);
+  print_row("architecture", "{}: {} layers, hidden {}, FFN {}, vocabulary {}, {} embeddings",
+            spec.architecture, spec.layers, spec.hidden, spec.ffn, spec.vocab,
+            spec.tied_embeddings ? "tied" : "separate");
+  print_row("attention", "{}", attention_text(spec.attention));
+  print_row("rope", "{}", rope_text(spec.rope));
+  print_row("context", "{} tokens", spec.max_context);
+  print_row("files", "{}", files.checkpoint->description());
+  print_row("tokenizer", "{}", files.tokenizer->description());
+  print_row("chat template", "{}",
+            files.chat.template_source.empty() ? "none: ChatML stands in" : "the model's own");
 }
 
 void print_sizing(const ModelSpec& spec, const Sizing& sizing) {
   const Precision precision = sizing.form.layer_precision.front().mlp;
-  row("weights", "{} in {}: {} a layer, {} for embeddings and output",
-      format_bytes(sizing.weight_bytes), to_string(precision),
-      format_bytes(layer_bytes(spec, precision)), format_bytes(outer_bytes(spec, precision)));
-  row("KV", "{} a token, {} in all for {} tokens",
-      format_bytes(kv_token_bytes(spec, sizing.form.kv.precision)), format_bytes(sizing.kv_bytes),
-      sizing.form.kv.blocks * sizing.form.kv.block_tokens);
-  row("max-model-len", "{} tokens", sizing.max_model_len);
-  row("form at start", "{}", to_string(sizing.form));
+  print_row("weights", "{} in {}: {} a layer, {} for embeddings and output",
+            format_bytes(sizing.weight_bytes), to_string(precision),
+            format_bytes(layer_bytes(spec, precision)), format_bytes(outer_bytes(spec, precision)));
+  print_row("KV", "{} a token, {} in all for {} tokens",
+            format_bytes(kv_token_bytes(spec, sizing.form.kv.precision)),
+            format_bytes(sizing.kv_bytes), sizing.form.kv.blocks * sizing.form.kv.block_tokens);
+  print_row("max-model-len", "{} tokens", sizing.max_model_len);
+  print_row("form at start", "{}", to_string(sizing.form));
   for (const std::string& warning : sizing.warnings) {
-    row("warning", "{}", warning);
+    print_row("warning", "{}", warning);
   }
 }
 

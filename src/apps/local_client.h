@@ -15,6 +15,9 @@
 
 namespace protean {
 
+// Requests to keep going at once, where many are to be asked.
+inline constexpr std::size_t kMostOutstanding = 16;
+
 // A model in this process: what the subcommands without a socket stand on. run() asks one request
 // and streams its text as it is decoded; submit() and take() keep many going. One thread, but for
 // interrupt().

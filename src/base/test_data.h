@@ -5,6 +5,8 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <string>
 
 namespace protean {
@@ -13,6 +15,11 @@ inline std::filesystem::path test_data(const std::string& relative) {
   const char* named = std::getenv("PROTEAN_DATA");
   const std::filesystem::path root = named != nullptr ? named : "../shared/data";
   return root / relative;
+}
+
+inline std::string read_test_data(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
 }  // namespace protean

@@ -17,10 +17,6 @@ struct NamedStatistic {
   Statistic statistic;
 };
 
-double seconds(TimeNs time_ns) {
-  return static_cast<double>(time_ns) / kNsPerS;
-}
-
 // What happened each second in each piece of the run. Tokens are spread evenly over the time they
 // took; a request counts where it ended.
 struct Rates {

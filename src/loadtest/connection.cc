@@ -1,9 +1,7 @@
 #include "loadtest/connection.h"
 
-#include <boost/asio/as_tuple.hpp>
 #include <boost/asio/connect.hpp>
 #include <boost/asio/ssl/host_name_verification.hpp>
-#include <boost/asio/use_awaitable.hpp>
 #include <boost/asio/write.hpp>
 
 namespace protean::loadtest {
@@ -12,12 +10,6 @@ namespace asio = boost::asio;
 namespace ssl = asio::ssl;
 using asio::ip::tcp;
 using boost::system::error_code;
-
-namespace {
-
-constexpr auto kResume = asio::as_tuple(asio::use_awaitable);
-
-}  // namespace
 
 Result<ssl::context> make_tls_context(const TlsOptions& options) {
   ssl::context context(ssl::context::tls_client);

@@ -1,11 +1,13 @@
 #pragma once
 
 #include <array>
+#include <boost/asio/as_tuple.hpp>
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/ssl/context.hpp>
 #include <boost/asio/ssl/stream.hpp>
+#include <boost/asio/use_awaitable.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -14,6 +16,9 @@
 #include "loadtest/request_record.h"
 
 namespace protean::loadtest {
+
+// Operations return their error beside their result.
+inline constexpr auto kResume = boost::asio::as_tuple(boost::asio::use_awaitable);
 
 struct TlsOptions {
   std::string ca_file;    // empty: what the system trusts

@@ -3,7 +3,6 @@
 #include <sys/resource.h>
 
 #include <algorithm>
-#include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/post.hpp>
@@ -24,17 +23,16 @@ using boost::system::error_code;
 
 namespace {
 
-constexpr auto kResume = asio::as_tuple(asio::use_awaitable);
 constexpr std::chrono::milliseconds kProgressInterval{500};
 constexpr std::chrono::seconds kGetTimeout{5};
 
 double cpu_seconds() {
   rusage usage{};
   ::getrusage(RUSAGE_SELF, &usage);
-  const auto seconds = [](const timeval& time) {
+  const auto in_s = [](const timeval& time) {
     return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
   };
-  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+  return in_s(usage.ru_utime) + in_s(usage.ru_stime);
 }
 
 // Closes a connection when time is up, unless it is destroyed before.

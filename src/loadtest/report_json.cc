@@ -44,10 +44,6 @@ class ObjectWriter {
   bool first_ = true;
 };
 
-double seconds(TimeNs time_ns) {
-  return static_cast<double>(time_ns) / kNsPerS;
-}
-
 void write_description(const RunDescription& run, ObjectWriter& out) {
   out.text("format", kFormat);
   out.text("date", run.date);

@@ -26,6 +26,10 @@ enum class Outcome {
 inline constexpr int kOutcomes = 11;
 std::string_view to_string(Outcome outcome);
 
+inline double seconds(TimeNs time_ns) {
+  return static_cast<double>(time_ns) / kNsPerS;
+}
+
 // What happened to one request. Times are on the generator's monotonic clock, from the start of
 // the run; -1 where a thing did not happen.
 struct RequestRecord {

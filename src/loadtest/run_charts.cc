@@ -15,10 +15,6 @@ constexpr std::size_t kMostDots = 4000;
 constexpr std::size_t kCurvePoints = 240;
 constexpr double kTimeBins = 60;
 
-double seconds(TimeNs time_ns) {
-  return static_cast<double>(time_ns) / kNsPerS;
-}
-
 // A round width, so that a bin is something one can say: 0.1, 0.2, 0.5, 1 s.
 double bin_width_s(double duration_s) {
   const std::vector<double> ticks = linear_ticks(0, std::max(duration_s, 0.5), kTimeBins);

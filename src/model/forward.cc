@@ -73,7 +73,6 @@ Forward::Forward(const Parts& parts) : parts_(parts) {
   check(parts.all_reduce != nullptr || units.count == units.of,
         "units that are elsewhere are added by all_reduce");
   check(parts.observer == nullptr || units.whole(), "what is observed is whole");
-  unit_ = unit_spec(*parts.spec, units.of);
 }
 
 void Forward::embed(const ForwardBatch& batch) const {
@@ -120,25 +119,25 @@ void Forward::attend(const ForwardBatch& batch, int layer) const {
   const std::span<const LayerWeights> units = parts_.weights->layer(layer);
   const std::int64_t rows = batch.rows();
   const auto normed = rows_of(scratch.normed_, rows, spec.hidden);
-  const auto mixed = rows_of(scratch.mixed_, rows, query_width(unit_));
+  const auto mixed = rows_of(scratch.mixed_, rows, query_width(unit()));
   const bool windowed = layer >= spec.attention.first_windowed_layer;
 
   cpu::rms_norm(*parts_.team, rows_of(scratch.residual_, rows, spec.hidden),
                 {units[0].attention_norm, spec.norm_eps}, units[0].query.format.inputs(), normed);
   observe(layer, LayerInput::kAttention, normed);
   cpu::KvLayer kv = parts_.kv[static_cast<std::size_t>(layer)];
-  kv.kv_heads = unit_.attention.kv_heads;
+  kv.kv_heads = unit().attention.kv_heads;
   for (int i = 0; i < static_cast<int>(units.size()); ++i) {
     const LayerWeights& weights = units[static_cast<std::size_t>(i)];
     project_heads(rows, weights);
     rotate_heads(batch, weights);
-    cpu::store_kv(*parts_.team, kv, batch.slices, rows_of(scratch.k_, rows, kv_width(unit_)),
-                  rows_of(scratch.v_, rows, kv_width(unit_)));
+    cpu::store_kv(*parts_.team, kv, batch.slices, rows_of(scratch.k_, rows, kv_width(unit())),
+                  rows_of(scratch.v_, rows, kv_width(unit())));
     cpu::attention(*parts_.team, kv, batch.slices,
-                   {.heads = unit_.attention.heads,
+                   {.heads = unit().attention.heads,
                     .window = windowed ? spec.attention.sliding_window : 0,
                     .element = weights.attention_output.format.inputs()},
-                   {rows_of(scratch.q_, rows, query_width(unit_)), mixed});
+                   {rows_of(scratch.q_, rows, query_width(unit())), mixed});
     observe(layer, LayerInput::kAttentionOutput, mixed);
     multiply_out(mixed, weights.attention_output, weights.attention_output_bias, i);
     kv.base += kv.kv_heads * kv.slot_bytes();
@@ -148,26 +147,26 @@ void Forward::attend(const ForwardBatch& batch, int layer) const {
 
 void Forward::project_heads(std::int64_t rows, const LayerWeights& weights) const {
   Scratch& scratch = *parts_.scratch;
-  const auto normed = rows_of(scratch.normed_, rows, unit_.hidden);
-  cpu::matmul(*parts_.team, normed, weights.query, rows_of(scratch.q_, rows, query_width(unit_)),
+  const auto normed = rows_of(scratch.normed_, rows, unit().hidden);
+  cpu::matmul(*parts_.team, normed, weights.query, rows_of(scratch.q_, rows, query_width(unit())),
               {.bias = bias_of(weights.query_bias)});
-  cpu::matmul(*parts_.team, normed, weights.key, rows_of(scratch.k_, rows, kv_width(unit_)),
+  cpu::matmul(*parts_.team, normed, weights.key, rows_of(scratch.k_, rows, kv_width(unit())),
               {.bias = bias_of(weights.key_bias)});
-  cpu::matmul(*parts_.team, normed, weights.value, rows_of(scratch.v_, rows, kv_width(unit_)),
+  cpu::matmul(*parts_.team, normed, weights.value, rows_of(scratch.v_, rows, kv_width(unit())),
               {.bias = bias_of(weights.value_bias)});
 }
 
 // Norms and rotation of queries and keys feed no matmul, so they stay f32.
 void Forward::rotate_heads(const ForwardBatch& batch, const LayerWeights& weights) const {
-  const auto q = rows_of(parts_.scratch->q_, batch.rows(), query_width(unit_));
-  const auto k = rows_of(parts_.scratch->k_, batch.rows(), kv_width(unit_));
+  const auto q = rows_of(parts_.scratch->q_, batch.rows(), query_width(unit()));
+  const auto k = rows_of(parts_.scratch->k_, batch.rows(), kv_width(unit()));
   if (!weights.query_norm.empty()) {
     const auto f32 = cpu::Element::kF32;
-    cpu::rms_norm(*parts_.team, q, {weights.query_norm, unit_.norm_eps}, f32, q);
-    cpu::rms_norm(*parts_.team, k, {weights.key_norm, unit_.norm_eps}, f32, k);
+    cpu::rms_norm(*parts_.team, q, {weights.query_norm, unit().norm_eps}, f32, q);
+    cpu::rms_norm(*parts_.team, k, {weights.key_norm, unit().norm_eps}, f32, k);
   }
-  cpu::rope(*parts_.team, q, unit_.attention.heads, batch.positions, parts_.rope);
-  cpu::rope(*parts_.team, k, unit_.attention.kv_heads, batch.positions, parts_.rope);
+  cpu::rope(*parts_.team, q, unit().attention.heads, batch.positions, parts_.rope);
+  cpu::rope(*parts_.team, k, unit().attention.kv_heads, batch.positions, parts_.rope);
 }
 
 void Forward::feed_forward(const ForwardBatch& batch, int layer) const {
@@ -176,8 +175,8 @@ void Forward::feed_forward(const ForwardBatch& batch, int layer) const {
   Scratch& scratch = *parts_.scratch;
   const std::int64_t rows = batch.rows();
   const auto normed = rows_of(scratch.normed_, rows, spec.hidden);
-  const auto gate = rows_of(scratch.gate_, rows, unit_.ffn);
-  const auto up = rows_of(scratch.up_, rows, unit_.ffn);
+  const auto gate = rows_of(scratch.gate_, rows, unit().ffn);
+  const auto up = rows_of(scratch.up_, rows, unit().ffn);
   cpu::rms_norm(*parts_.team, rows_of(scratch.residual_, rows, spec.hidden),
                 {units[0].mlp_norm, spec.norm_eps}, units[0].gate.format.inputs(), normed);
   observe(layer, LayerInput::kMlp, normed);
@@ -194,13 +193,14 @@ void Forward::feed_forward(const ForwardBatch& batch, int layer) const {
 
 // What is one unit adds to the residual stream at once; of several the sum must be a tree's.
 void Forward::multiply_out(std::span<const float> x, const cpu::PackedMatrix& matrix,
-                           std::span<const float> bias, int unit) const {
+                           std::span<const float> bias, int index) const {
   const std::int64_t rows = std::ssize(x) / matrix.inputs;
-  const std::int64_t floats = rows * unit_.hidden;
+  const std::int64_t floats = rows * unit().hidden;
   const bool whole = parts_.weights->units.whole();
-  const auto out = whole ? parts_.scratch->residual_.first(static_cast<std::size_t>(floats))
-                         : parts_.scratch->partial_.subspan(static_cast<std::size_t>(unit * floats),
-                                                            static_cast<std::size_t>(floats));
+  const auto out = whole
+                       ? parts_.scratch->residual_.first(static_cast<std::size_t>(floats))
+                       : parts_.scratch->partial_.subspan(static_cast<std::size_t>(index * floats),
+                                                          static_cast<std::size_t>(floats));
   cpu::matmul(*parts_.team, x, matrix, out, {.bias = bias_of(bias), .accumulate = whole});
 }
 
@@ -210,13 +210,13 @@ void Forward::add_units(std::int64_t rows) const {
     return;
   }
   Scratch& scratch = *parts_.scratch;
-  const auto partial = rows_of(scratch.partial_, rows, unit_.hidden);
-  cpu::sum_pieces(*parts_.team, rows_of(scratch.partial_, units.count * rows, unit_.hidden),
+  const auto partial = rows_of(scratch.partial_, rows, unit().hidden);
+  cpu::sum_pieces(*parts_.team, rows_of(scratch.partial_, units.count * rows, unit().hidden),
                   units.count);
   if (parts_.all_reduce) {
     parts_.all_reduce(partial);
   }
-  cpu::add(*parts_.team, partial, rows_of(scratch.residual_, rows, unit_.hidden));
+  cpu::add(*parts_.team, partial, rows_of(scratch.residual_, rows, unit().hidden));
 }
 
 std::span<const float> Forward::normalise(int first, int count) const {

@@ -111,17 +111,17 @@ class Forward {
   std::span<const float> project_logits(std::span<const int> rows) const;
 
  private:
+  const ModelSpec& unit() const { return parts_.weights->unit_spec; }
   void attend(const ForwardBatch& batch, int layer) const;
   void feed_forward(const ForwardBatch& batch, int layer) const;
   void observe(int layer, LayerInput which, std::span<const float> rows) const;
   void project_heads(std::int64_t rows, const LayerWeights& weights) const;
   void rotate_heads(const ForwardBatch& batch, const LayerWeights& weights) const;
   void multiply_out(std::span<const float> x, const cpu::PackedMatrix& matrix,
-                    std::span<const float> bias, int unit) const;
+                    std::span<const float> bias, int index) const;
   void add_units(std::int64_t rows) const;
 
   Parts parts_;
-  ModelSpec unit_;  // what each unit of a layer is
 };
 
 }  // namespace protean

@@ -13,7 +13,7 @@
 namespace protean {
 namespace {
 
-constexpr std::int64_t kAlignment = 64;
+constexpr std::int64_t kLineBytes = 64;
 constexpr std::int64_t kReleaseEveryBytes = 32 * kMiB;  // of rows read as f32
 
 // Hands out aligned pieces of a region. Without a base it only adds up what will be needed, so one
@@ -38,7 +38,7 @@ class Carver {
  private:
   std::byte* take(std::int64_t bytes) {
     std::byte* piece = base_ == nullptr ? nullptr : base_ + used_;
-    used_ += round_up(bytes, kAlignment);
+    used_ += round_up(bytes, kLineBytes);
     return piece;
   }
 
@@ -257,7 +257,7 @@ std::int64_t half_size(const ModelSpec& spec, LayerHalf half, Precision precisio
 
 void bind_half(LayerWeights& layer, const ModelSpec& spec, LayerHalf half, Precision precision,
                std::byte* memory) {
-  check(memory != nullptr && reinterpret_cast<std::uintptr_t>(memory) % kAlignment == 0,
+  check(memory != nullptr && reinterpret_cast<std::uintptr_t>(memory) % kLineBytes == 0,
         "a half lies in aligned memory");
   lay_out(layer, spec, half, precision, memory);
 }
@@ -292,7 +292,7 @@ Result<ModelWeights> load_outer(const Checkpoint& checkpoint,
   const ModelSpec& spec = checkpoint.spec();
   check(static_cast<int>(layer_precision.size()) == spec.layers, "one precision per layer");
   const cpu::WeightFormat format = outer_format(layer_precision);
-  ModelWeights weights;
+  ModelWeights weights(spec, spec.layers, units);
   Result<cpu::Region> region = cpu::Region::map(lay_out(weights, spec, format, nullptr));
   if (!region) {
     return region.error();
@@ -310,15 +310,13 @@ Result<ModelWeights> load_outer(const Checkpoint& checkpoint,
     }
   }
   read_vector(checkpoint, TensorRole::kFinalNorm, 0, weights.final_norm);
-  weights.units = units;
-  weights.layers.resize(layer_precision.size() * static_cast<std::size_t>(units.count));
   return weights;
 }
 
 Status load_layer(ModelWeights& weights, const Checkpoint& checkpoint, int layer,
                   const LayerPrecision& precision) {
   const TpUnits& units = weights.units;
-  const ModelSpec spec = unit_spec(checkpoint.spec(), units.of);
+  const ModelSpec& spec = weights.unit_spec;
   for (int unit = 0; unit < units.count; ++unit) {
     for (const LayerHalf half : kLayerHalves) {
       const HalfVariant which{layer, half, precision.of(half), units.first + unit, units.of};
@@ -343,7 +341,7 @@ Result<ModelWeights> load_weights(const Checkpoint& checkpoint,
   if (!weights) {
     return weights;
   }
-  const ModelSpec spec = unit_spec(checkpoint.spec(), units.of);
+  const ModelSpec& spec = weights->unit_spec;
   std::int64_t done_bytes = weights->memory.bytes();
   std::int64_t total_bytes = done_bytes;
   for (const LayerPrecision& precision : layer_precision) {

@@ -79,11 +79,19 @@ Status load_half(const Checkpoint& checkpoint, const HalfVariant& which, std::by
 // A model ready to run. `output` is the same memory as `embedding` when they are tied. The tables
 // around the layers are f32 when all layers are, else bf16, quantised layers or not.
 struct ModelWeights {
+  ModelWeights() = default;
+  // With layers that are still to be bound to their owner's memory.
+  ModelWeights(const ModelSpec& spec, int layers, const TpUnits& units = {})
+      : units(units),
+        unit_spec(protean::unit_spec(spec, units.of)),
+        layers(static_cast<std::size_t>(layers) * static_cast<std::size_t>(units.count)) {}
+
   cpu::Region memory;  // of the tables around the layers
   cpu::PackedMatrix embedding;
   cpu::PackedMatrix output;
   std::span<float> final_norm;
   TpUnits units;                     // of each layer, that are here
+  ModelSpec unit_spec;               // what each of them is to the kernels
   std::vector<LayerWeights> layers;  // [layer][unit]
   std::vector<cpu::Region> halves;   // that nobody else owns
 

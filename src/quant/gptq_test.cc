@@ -8,16 +8,11 @@
 #include <numeric>
 
 #include "quant/correlated_inputs_for_test.h"
+#include "quant/dequantized_for_test.h"
 #include "quant/round_to_nearest.h"
 
 namespace protean {
 namespace {
-
-std::vector<float> dequantized(const QuantizedMatrix& matrix) {
-  std::vector<float> weights(static_cast<std::size_t>(matrix.rows * matrix.inputs));
-  dequantize_rows(matrix.view(), 0, matrix.rows, weights.data());
-  return weights;
-}
 
 InputStatistics statistics_of(const std::vector<float>& inputs, std::int64_t width) {
   cpu::Team team(1);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "device/cpu/f16.h"
+#include "quant/dequantized_for_test.h"
 
 namespace protean {
 namespace {
@@ -22,12 +23,6 @@ std::vector<QuantFormat> every_format() {
     }
   }
   return formats;
-}
-
-std::vector<float> dequantized(const QuantizedMatrix& matrix) {
-  std::vector<float> weights(static_cast<std::size_t>(matrix.rows * matrix.inputs));
-  dequantize_rows(matrix.view(), 0, matrix.rows, weights.data());
-  return weights;
 }
 
 // Within half a scale, up to what f32 loses when it divides.

@@ -2,6 +2,7 @@
 
 #include <boost/json/object.hpp>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -9,6 +10,8 @@
 #include "server/api_error.h"
 
 namespace protean {
+
+inline constexpr std::int64_t kNoLimit = std::numeric_limits<std::int64_t>::max();
 
 struct NumberRange {
   double low = 0.0;

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <boost/json/value.hpp>
-#include <limits>
 
 #include "server/answer_format.h"
 #include "server/chat_input.h"
@@ -18,7 +17,6 @@ namespace json = boost::json;
 
 constexpr std::size_t kMaxSaltBytes = 1024;
 constexpr std::int64_t kMaxChoicesPerPrompt = 128;
-constexpr std::int64_t kNoLimit = std::numeric_limits<std::int64_t>::max();
 
 void read_salt(FieldReader& fields, GenerationCall& call) {
   if (const auto salt = fields.string("cache_salt")) {

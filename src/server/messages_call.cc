@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <array>
-#include <limits>
 
 #include "server/answer_format.h"
 #include "server/flat_tools.h"
@@ -19,7 +18,6 @@ namespace json = boost::json;
 constexpr std::size_t kMaxTools = 128;
 constexpr std::size_t kMaxStopSequences = 16;
 constexpr std::size_t kMaxStopBytes = 1024;
-constexpr std::int64_t kNoLimit = std::numeric_limits<std::int64_t>::max();
 
 struct Refused {
   std::string_view field;

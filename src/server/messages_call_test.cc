@@ -16,7 +16,7 @@ constexpr std::string_view kHello = R"([{"role":"user","content":"Hello"}])";
 std::string body(std::string_view fields) {
   return R"({"max_tokens":8,)" + std::string(fields) + "}";
 }
-std::string with(std::string_view fields) {
+std::string message_with(std::string_view fields) {
   return body(std::string(fields) + R"(,"messages":)" + std::string(kHello));
 }
 
@@ -55,7 +55,7 @@ void expect_refused(const Refusal& wanted) {
 
 TEST(MessagesCall, ReadsWhatIsAlikeInAllDialects) {
   const GenerationCall call =
-      read(with(R"("model":"tiny","temperature":0.5,"top_p":0.75,"top_k":9,"stream":true,
+      read(message_with(R"("model":"tiny","temperature":0.5,"top_p":0.75,"top_k":9,"stream":true,
                    "stop_sequences":["END","\n\n"],"metadata":{"user_id":"u"},
                    "thinking":{"type":"disabled"},"cache_control":{"type":"ephemeral"},
                    "service_tier":"auto","speed":"standard","mcp_servers":[])"))
@@ -130,7 +130,7 @@ constexpr std::string_view kTools = R"("tools":[{"name":"see","description":"Loo
     {"type":"custom","name":"go","input_schema":{"type":"object"}}])";
 
 ToolFields tools(const std::string& choice) {
-  return read(with(std::string(kTools) + choice)).call.tools;
+  return read(message_with(std::string(kTools) + choice)).call.tools;
 }
 
 TEST(MessagesCall, ReadsTools) {
@@ -156,7 +156,7 @@ TEST(MessagesCall, ReadsTheChoiceOfTools) {
 }
 
 TEST(MessagesCall, ReadsTheOutputsForm) {
-  const DialectCall formed = read(with(R"("output_config":{"effort":"low",
+  const DialectCall formed = read(message_with(R"("output_config":{"effort":"low",
       "format":{"type":"json_schema","schema":{"type":"integer"}}})"));
   ASSERT_TRUE(formed.call.format);
   EXPECT_EQ(formed.call.format->field, "output_config.format.schema");
@@ -166,7 +166,7 @@ TEST(MessagesCall, ReadsTheOutputsForm) {
 }
 
 TEST(MessagesCall, HasWritersOfItsDialect) {
-  const DialectCall call = read(with(R"("model":"tiny")"));
+  const DialectCall call = read(message_with(R"("model":"tiny")"));
   EXPECT_EQ(call.id_prefix, "msg_");
   const ByteTokenizer tokenizer;
   EXPECT_EQ(call.make_writer({}, tokenizer)->errors(), ErrorStyle::kAnthropic);
@@ -218,25 +218,25 @@ TEST(MessagesCall, RefusesByPathWhatIsWrong) {
       {block("user", R"({"type":"tool_result"})"), "messages.1.content.0.tool_use_id", "required"},
       {block("user", R"({"type":"tool_result","tool_use_id":"a","content":[{"type":"image"}]})"),
        "messages.1.content.0.content.0.type", "\"image\""},
-      {with(R"("system":5)"), "system", "5"},
-      {with(R"("system":[{"type":"image"}])"), "system.0.type", "\"image\""},
+      {message_with(R"("system":5)"), "system", "5"},
+      {message_with(R"("system":[{"type":"image"}])"), "system.0.type", "\"image\""},
       {R"({"max_tokens":0,"messages":[]})", "max_tokens", "at least 1"},
       {R"({"max_tokens":"many","messages":[]})", "max_tokens", "a string"},
-      {with(R"("temperature":-1)"), "temperature", "-1"},
-      {with(R"("stream":"yes")"), "stream", "true or false"},
-      {with(R"("metadata":[])"), "metadata", "an object"},
-      {with(R"("stop_sequences":"END")"), "stop_sequences", "an array"},
-      {with(R"("stop_sequences":["a",""])"), "stop_sequences.1", "0 bytes"},
-      {with(R"("stop_sequences":[7])"), "stop_sequences.0", "7"},
-      {with(R"("thinking":{"type":"enabled","budget_tokens":1024})"), "thinking.type",
+      {message_with(R"("temperature":-1)"), "temperature", "-1"},
+      {message_with(R"("stream":"yes")"), "stream", "true or false"},
+      {message_with(R"("metadata":[])"), "metadata", "an object"},
+      {message_with(R"("stop_sequences":"END")"), "stop_sequences", "an array"},
+      {message_with(R"("stop_sequences":["a",""])"), "stop_sequences.1", "0 bytes"},
+      {message_with(R"("stop_sequences":[7])"), "stop_sequences.0", "7"},
+      {message_with(R"("thinking":{"type":"enabled","budget_tokens":1024})"), "thinking.type",
        "\"enabled\""},
-      {with(R"("thinking":true)"), "thinking", "an object"},
-      {with(R"("container":"c")"), "container", "not supported"},
-      {with(R"("mcp_servers":[{}])"), "mcp_servers", "not supported"},
-      {with(R"("speed":"fast")"), "speed", "only one"},
-      {with(R"("output_config":{"format":{"type":"json_schema"}})"), "output_config.format.schema",
-       "required"},
-      {with(R"("output_config":{"format":{"type":"xml"}})"), "output_config.format.type",
+      {message_with(R"("thinking":true)"), "thinking", "an object"},
+      {message_with(R"("container":"c")"), "container", "not supported"},
+      {message_with(R"("mcp_servers":[{}])"), "mcp_servers", "not supported"},
+      {message_with(R"("speed":"fast")"), "speed", "only one"},
+      {message_with(R"("output_config":{"format":{"type":"json_schema"}})"),
+       "output_config.format.schema", "required"},
+      {message_with(R"("output_config":{"format":{"type":"xml"}})"), "output_config.format.type",
        "\"xml\""},
   };
   for (const Refusal& refusal : table) {
@@ -246,14 +246,14 @@ TEST(MessagesCall, RefusesByPathWhatIsWrong) {
 
 TEST(MessagesCall, RefusesByPathWhatIsWrongWithTools) {
   const auto tool = [](std::string_view fields) {
-    return with(R"("tools":[{)" + std::string(fields) + "}]");
+    return message_with(R"("tools":[{)" + std::string(fields) + "}]");
   };
   const auto choice = [](std::string_view fields) {
-    return with(std::string(kTools) + R"(,"tool_choice":)" + std::string(fields));
+    return message_with(std::string(kTools) + R"(,"tool_choice":)" + std::string(fields));
   };
   const Refusal table[] = {
-      {with(R"("tools":{})"), "tools", "an array"},
-      {with(R"("tools":["see"])"), "tools.0", "a string"},
+      {message_with(R"("tools":{})"), "tools", "an array"},
+      {message_with(R"("tools":["see"])"), "tools.0", "a string"},
       {tool(R"("type":"web_search_20250305","name":"web_search")"), "tools.0.type",
        "\"web_search_20250305\""},
       {tool(R"("name":"see")"), "tools.0.input_schema", "required"},
@@ -270,8 +270,8 @@ TEST(MessagesCall, RefusesByPathWhatIsWrongWithTools) {
       {choice(R"({"type":"must"})"), "tool_choice.type", "\"must\""},
       {choice(R"({"type":"tool"})"), "tool_choice.name", "required"},
       {choice(R"({"type":"tool","name":"fly"})"), "tool_choice.name", "\"fly\""},
-      {with(R"("tool_choice":{"type":"any"})"), "tool_choice.type", "no tools"},
-      {with(std::string(kTools) + R"(,"tool_choice":{"type":"any"},"output_config":{
+      {message_with(R"("tool_choice":{"type":"any"})"), "tool_choice.type", "no tools"},
+      {message_with(std::string(kTools) + R"(,"tool_choice":{"type":"any"},"output_config":{
           "format":{"type":"json_schema","schema":{}}})"),
        "tool_choice", "output_config.format"},
   };

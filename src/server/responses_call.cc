@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <boost/json/serialize.hpp>
-#include <limits>
 
 #include "server/answer_format.h"
 #include "server/flat_tools.h"
@@ -20,7 +19,6 @@ namespace json = boost::json;
 
 constexpr std::size_t kMaxTools = 128;
 constexpr std::size_t kMaxMetadata = 16;
-constexpr std::int64_t kNoLimit = std::numeric_limits<std::int64_t>::max();
 
 struct Refused {
   std::string_view field;

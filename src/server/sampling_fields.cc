@@ -18,7 +18,6 @@ constexpr std::size_t kMaxTokenIds = 1024;
 constexpr std::size_t kMaxBiases = 4096;
 constexpr std::size_t kMaxBadWords = 64;
 constexpr std::int64_t kLargestTokenId = std::numeric_limits<TokenId>::max();
-constexpr std::int64_t kNoLimit = std::numeric_limits<std::int64_t>::max();
 constexpr std::int64_t kLongestMs = std::int64_t{7} * 24 * 3600 * 1000;
 
 std::optional<std::uint64_t> read_seed(FieldReader& fields) {

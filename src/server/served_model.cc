@@ -158,10 +158,9 @@ LogprobsWanted logprobs_of(const GenerationCall& call) {
 
 // A word may begin a text or follow a space, and is cut into tokens otherwise then.
 void add_bad_word(const std::string& word, const Tokenizer& tokenizer, TokenRules& rules) {
-  const EncodeOptions plain{.add_special = false, .parse_special = false};
   const std::string bare = word.substr(std::min(word.find_first_not_of(' '), word.size()));
   for (const std::string& text : {word, bare, " " + bare}) {
-    Tokens tokens = text.empty() ? Tokens{} : tokenizer.encode(text, plain);
+    Tokens tokens = text.empty() ? Tokens{} : tokenizer.encode(text, kPlainText);
     if (!tokens.empty() && std::find(rules.bad_words.begin(), rules.bad_words.end(), tokens) ==
                                rules.bad_words.end()) {
       rules.bad_words.push_back(std::move(tokens));

@@ -19,7 +19,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using Ids = std::vector<TokenId>;
-constexpr EncodeOptions kPlain{.add_special = false, .parse_special = false};
 
 class BuiltinTokenizer : public testing::Test {
  protected:
@@ -35,7 +34,7 @@ class BuiltinTokenizer : public testing::Test {
 
   std::string there_and_back(std::string_view text) const {
     std::string back;
-    for (const TokenId id : tokenizer_->encode(text, kPlain)) {
+    for (const TokenId id : tokenizer_->encode(text, kPlainText)) {
       back += tokenizer_->bytes(id);
     }
     return back;
@@ -53,7 +52,7 @@ TEST_F(BuiltinTokenizer, EncodesAsItsTrainerDoes) {
             (Ids{0, 1940, 606, 264, 556, 50, 471, 313, 264, 521, 858, 2632, 2159, 52}));
   EXPECT_EQ(tokenizer_->encode("\"Holmes,\" said I, \"it's 1887!\"\n\n  Na\xC3\xAFve caf\xC3\xA9 "
                                "\xE2\x80\x94 \xE6\x97\xA5\xE6\x9C\xAC 12345 \xF0\x9F\x98\x80\t\n",
-                               kPlain),
+                               kPlainText),
             (Ids{40,  78,  1639, 406,  380, 301,  50,  379, 278, 370, 3955, 62,  61,  1128, 38,
                  577, 103, 201,  181,  318, 2052, 108, 201, 175, 38,  773,  38,  236, 157,  171,
                  236, 162, 178,  1986, 56,  57,   58,  59,  38,  246, 165,  158, 134, 15,   16}));

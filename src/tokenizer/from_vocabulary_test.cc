@@ -11,7 +11,6 @@ namespace {
 
 using Ids = std::vector<TokenId>;
 using Type = Vocabulary::Type;
-constexpr EncodeOptions kPlain{.add_special = false, .parse_special = false};
 
 // <unk> <s> </s> then pieces. Scores fall with the id unless a test says otherwise.
 Vocabulary pieces(const std::vector<std::string>& texts) {
@@ -41,7 +40,8 @@ Vocabulary gpt2_like() {
   return vocabulary;
 }
 
-Ids encode(Vocabulary vocabulary, std::string_view text, const EncodeOptions& options = kPlain) {
+Ids encode(Vocabulary vocabulary, std::string_view text,
+           const EncodeOptions& options = kPlainText) {
   const auto tokenizer = make_tokenizer(std::move(vocabulary));
   EXPECT_TRUE(tokenizer.ok()) << tokenizer.error().message;
   return tokenizer.ok() ? (*tokenizer)->encode(text, options) : Ids{};

@@ -15,7 +15,6 @@ namespace protean {
 namespace {
 
 using Ids = std::vector<TokenId>;
-constexpr EncodeOptions kPlain{.add_special = false, .parse_special = false};
 
 struct File {
   std::string model = R"("type":"BPE","vocab":{"a":0,"b":1,"ab":2,"_":3,"_a":4,"<u>":5},)"
@@ -53,7 +52,7 @@ std::string complaint(const File& file) {
 TEST(HfJson, MergesAsStringsAndAsPairs) {
   const auto tokenizer = parsed({});
   ASSERT_TRUE(tokenizer);
-  EXPECT_EQ(tokenizer->encode("ab_ax", kPlain), (Ids{2, 4, 5}));
+  EXPECT_EQ(tokenizer->encode("ab_ax", kPlainText), (Ids{2, 4, 5}));
   EXPECT_EQ(tokenizer->description(), "BPE (tokenizer.json), 6 tokens");
 }
 
@@ -63,7 +62,7 @@ TEST(HfJson, MetaspaceAndItsDecoder) {
   file.decoder = R"({"type":"Metaspace","replacement":"_","prepend_scheme":"first"})";
   const auto tokenizer = parsed(file);
   ASSERT_TRUE(tokenizer);
-  const Ids ids = tokenizer->encode("a ab", kPlain);
+  const Ids ids = tokenizer->encode("a ab", kPlainText);
   EXPECT_EQ(ids, (Ids{4, 3, 2}));
   EXPECT_EQ(decode(*tokenizer, ids), "a ab");
 }
@@ -77,8 +76,8 @@ TEST(HfJson, ByteLevelWithPrefixSpace) {
   file.decoder = R"({"type":"ByteLevel"})";
   const auto tokenizer = parsed(file);
   ASSERT_TRUE(tokenizer);
-  EXPECT_EQ(tokenizer->encode("a", kPlain), (Ids{2}));
-  EXPECT_EQ(tokenizer->encode(" aaa", kPlain), (Ids{1, 2, 0, 2}));
+  EXPECT_EQ(tokenizer->encode("a", kPlainText), (Ids{2}));
+  EXPECT_EQ(tokenizer->encode(" aaa", kPlainText), (Ids{1, 2, 0, 2}));
   EXPECT_EQ(tokenizer->bytes(2), " a");
   EXPECT_EQ(tokenizer->token_text(2),
             "\xC4\xA0"
@@ -100,7 +99,7 @@ TEST(HfJson, AddedTokensAndTemplate) {
   ASSERT_TRUE(tokenizer);
   EXPECT_EQ(tokenizer->encode("a <t>b", {}), (Ids{6, 0, 9, 1, 3, 5}));
   EXPECT_EQ(tokenizer->encode("a<s>b", {.add_special = false}), (Ids{0, 6, 1}));
-  EXPECT_EQ(tokenizer->encode("a<s>b", kPlain), (Ids{0, 5, 5, 5, 1}));
+  EXPECT_EQ(tokenizer->encode("a<s>b", kPlainText), (Ids{0, 5, 5, 5, 1}));
   EXPECT_EQ(tokenizer->bos(), 6);
   EXPECT_EQ(tokenizer->find_special("<t>"), 9);
   EXPECT_EQ(tokenizer->find_special("ab"), 2);  // the model's own id counts
@@ -118,20 +117,20 @@ TEST(HfJson, NormalizedAddedTokensAreFoundInNormalizedText) {
   file.added = R"([{"id":6,"content":"Foo","special":false,"normalized":true}])";
   const auto tokenizer = parsed(file);
   ASSERT_TRUE(tokenizer);
-  EXPECT_EQ(tokenizer->encode(" AFOOB ", kPlain), (Ids{4, 6, 1}));
+  EXPECT_EQ(tokenizer->encode(" AFOOB ", kPlainText), (Ids{4, 6, 1}));
 }
 
 TEST(HfJson, UnknownTokens) {
   File file;
   file.model += R"(,"fuse_unk":true)";
-  EXPECT_EQ(parsed(file)->encode("xya", kPlain), (Ids{5, 0}));
+  EXPECT_EQ(parsed(file)->encode("xya", kPlainText), (Ids{5, 0}));
   file.model = R"("type":"BPE","vocab":{"a":0},"merges":[])";
-  EXPECT_EQ(parsed(file)->encode("xay", kPlain), (Ids{0}));
+  EXPECT_EQ(parsed(file)->encode("xay", kPlainText), (Ids{0}));
   file.model = R"("type":"BPE","vocab":{"a":0,"<0xC3>":1,"<0xA9>":2,"<u>":3},"merges":[],)"
                R"("unk_token":"<u>","byte_fallback":true)";
   EXPECT_EQ(parsed(file)->encode("\xC3\xA9"
                                  "b",
-                                 kPlain),
+                                 kPlainText),
             (Ids{1, 2, 3}));
 }
 
@@ -139,7 +138,7 @@ TEST(HfJson, IgnoreMergesTakesWholePieces) {
   File file;
   file.model = R"("type":"BPE","vocab":{"a":0,"aa":1},"merges":[],"ignore_merges":true)";
   file.pre_tokenizer = R"({"type":"WhitespaceSplit"})";
-  EXPECT_EQ(parsed(file)->encode("aa aaa", kPlain), (Ids{1, 0, 0, 0}));
+  EXPECT_EQ(parsed(file)->encode("aa aaa", kPlainText), (Ids{1, 0, 0, 0}));
 }
 
 TEST(HfJson, RefusesUnknownComponentsByName) {
@@ -230,15 +229,10 @@ TEST(HfJson, RefusesLyingAddedTokensAndTemplates) {
   EXPECT_EQ(complaint(file), "t.json: post_processor has no place for the text");
 }
 
-std::string read_all(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-}
-
 // Real files, cut off and with bytes changed: an error or a tokenizer, never a crash.
 TEST(HfJson, DamagedRealFiles) {
   PROTEAN_REQUIRE_DATA(test_data("models/tinystories-656k"));
-  const std::string whole = read_all(test_data("models/tinystories-656k/tokenizer.json"));
+  const std::string whole = read_test_data(test_data("models/tinystories-656k/tokenizer.json"));
   std::mt19937 random(5);
   for (int round = 0; round < 60; ++round) {
     const auto cut = parse_tokenizer_json(whole.substr(0, random() % whole.size()), "t", {});
@@ -255,7 +249,7 @@ TEST(HfJson, DamagedRealFiles) {
 
 TEST(SentencePieceModel, DamagedRealFiles) {
   PROTEAN_REQUIRE_DATA(test_data("models/stories260K"));
-  const std::string whole = read_all(test_data("models/stories260K/tok512.model"));
+  const std::string whole = read_test_data(test_data("models/stories260K/tok512.model"));
   ASSERT_TRUE(read_sentencepiece_model(whole).ok());
   EXPECT_FALSE(read_sentencepiece_model("").ok());
   EXPECT_FALSE(read_sentencepiece_model("{}").ok());

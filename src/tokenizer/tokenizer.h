@@ -17,6 +17,9 @@ struct EncodeOptions {
   bool parse_special = true;  // "<|im_end|>" in the text becomes that special token
 };
 
+// Every character for itself, and nothing around the text.
+inline constexpr EncodeOptions kPlainText{.add_special = false, .parse_special = false};
+
 // Text <-> token ids. Immutable after construction: any thread may call anything.
 class Tokenizer {
  public:

@@ -21,12 +21,6 @@ namespace protean {
 namespace {
 
 using Ids = std::vector<TokenId>;
-constexpr EncodeOptions kPlain{.add_special = false, .parse_special = false};
-
-std::string read_all(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-}
 
 struct Vector {
   std::string text;
@@ -38,8 +32,8 @@ std::filesystem::path vector_file(const std::string& family, const std::string& 
 }
 
 std::vector<Vector> read_vectors(const std::string& family) {
-  std::string inputs = read_all(vector_file(family, ".gguf.inp"));
-  std::istringstream outputs(read_all(vector_file(family, ".gguf.out")));
+  std::string inputs = read_test_data(vector_file(family, ".gguf.inp"));
+  std::istringstream outputs(read_test_data(vector_file(family, ".gguf.out")));
   const std::string marker = "\n__ggml_vocab_test__\n";
   std::vector<Vector> vectors;
   for (std::string line; std::getline(outputs, line);) {
@@ -60,7 +54,7 @@ void expect_vectors(const Tokenizer& tokenizer, const std::string& family) {
   const std::vector<Vector> vectors = read_vectors(family);
   ASSERT_GE(vectors.size(), 46u);
   for (const Vector& vector : vectors) {
-    EXPECT_EQ(tokenizer.encode(vector.text, kPlain), vector.ids) << "'" << vector.text << "'";
+    EXPECT_EQ(tokenizer.encode(vector.text, kPlainText), vector.ids) << "'" << vector.text << "'";
     EXPECT_EQ(decode(tokenizer, vector.ids), vector.text);
   }
 }
@@ -96,7 +90,7 @@ TEST(Vectors, Gpt2FromGgufAndFromJson) {
     expect_vectors(*tokenizer, "gpt-2");
     EXPECT_EQ(tokenizer->eos(), 50256);
     EXPECT_EQ(tokenizer->encode("a<|endoftext|>b", {}), (Ids{64, 50256, 65}));
-    EXPECT_EQ(tokenizer->encode("a<|endoftext|>b", kPlain).size(), 9u);
+    EXPECT_EQ(tokenizer->encode("a<|endoftext|>b", kPlainText).size(), 9u);
   }
 }
 
@@ -118,14 +112,14 @@ TEST(Vectors, Llama3FromPairAndFromTiktoken) {
 // A tokenizer.json as it is published for Llama 3 and Qwen2, from their vocabulary and merges.
 std::string published_json(const std::filesystem::path& vocabulary,
                            const std::filesystem::path& merges, const std::string& settings) {
-  std::istringstream lines(read_all(merges));
+  std::istringstream lines(read_test_data(merges));
   boost::json::array pairs;
   for (std::string line; std::getline(lines, line);) {
     if (const std::size_t space = line.find(' '); line[0] != '#' || line.find("version") > 2) {
       pairs.push_back({line.substr(0, space), line.substr(space + 1)});
     }
   }
-  return R"({"model":{"type":"BPE","ignore_merges":true,"vocab":)" + read_all(vocabulary) +
+  return R"({"model":{"type":"BPE","ignore_merges":true,"vocab":)" + read_test_data(vocabulary) +
          R"(,"merges":)" + boost::json::serialize(pairs) + "}," + settings + "}";
 }
 
@@ -168,11 +162,11 @@ TEST(Vectors, Qwen2FromPair) {
   EXPECT_EQ(tokenizer->eos(), 151645);
   EXPECT_EQ(tokenizer->encode("<|im_start|>user\n", {}), (Ids{151644, 872, 198}));
   // A token that is added but not special is itself whatever the caller says, and has its text.
-  EXPECT_EQ(tokenizer->encode("<tool_call>", kPlain), (Ids{151657}));
+  EXPECT_EQ(tokenizer->encode("<tool_call>", kPlainText), (Ids{151657}));
   EXPECT_EQ(tokenizer->bytes(151657), "<tool_call>");
   EXPECT_EQ(tokenizer->bytes(151644), "");
   // The model was trained on NFC text.
-  EXPECT_EQ(tokenizer->encode("e\xCC\x81", kPlain), tokenizer->encode("\xC3\xA9", kPlain));
+  EXPECT_EQ(tokenizer->encode("e\xCC\x81", kPlainText), tokenizer->encode("\xC3\xA9", kPlainText));
 }
 
 TEST(Vectors, Llama2JsonAndModelAgreeWithTheVectors) {
@@ -201,7 +195,7 @@ TEST(Vectors, SmolLmAndTinyModelsLoad) {
   const auto bf16 = loaded(test_data("models/tinystories-656k-bf16"));
   ASSERT_TRUE(smollm && tiny && bf16);
   EXPECT_EQ(smollm->vocab_size(), 49154);
-  const Ids digits = smollm->encode("12 345", kPlain);
+  const Ids digits = smollm->encode("12 345", kPlainText);
   EXPECT_EQ(digits.size(), 6u);  // each digit alone, and the space
   EXPECT_EQ(decode(*smollm, digits), "12 345");
   EXPECT_EQ(smollm->encode("<|im_start|>", {}), (Ids{1}));
@@ -234,15 +228,15 @@ void expect_as_sentencepiece(const std::filesystem::path& model) {
     }
     std::vector<int> expected;
     ASSERT_TRUE(oracle.Encode(text, &expected).ok());
-    ASSERT_EQ(tokenizer->encode(text, kPlain), Ids(expected.begin(), expected.end()))
+    ASSERT_EQ(tokenizer->encode(text, kPlainText), Ids(expected.begin(), expected.end()))
         << "'" << text << "'";
   }
   const std::filesystem::path book =
       test_data("text/books/Lewis_Carroll--Alice_s_Adventures_in_Wonderland.md");
-  const std::string prose = read_all(book);
+  const std::string prose = read_test_data(book);
   std::vector<int> expected;
   ASSERT_TRUE(oracle.Encode(prose, &expected).ok());
-  EXPECT_EQ(tokenizer->encode(prose, kPlain), Ids(expected.begin(), expected.end()));
+  EXPECT_EQ(tokenizer->encode(prose, kPlainText), Ids(expected.begin(), expected.end()));
 }
 
 TEST(Vectors, SentencePieceLibraryAgreesOnLlama2) {
@@ -261,8 +255,8 @@ TEST(Vectors, StoriesFromModelAndGguf) {
   const auto gguf = from_gguf(test_data("models/stories260K/stories260Ktok512.gguf"));
   ASSERT_TRUE(model && gguf);
   const std::string text = "Once upon a time, there was a little girl named Lily.";
-  const Ids ids = model->encode(text, kPlain);
-  EXPECT_EQ(ids, gguf->encode(text, kPlain));
+  const Ids ids = model->encode(text, kPlainText);
+  EXPECT_EQ(ids, gguf->encode(text, kPlainText));
   EXPECT_EQ(decode(*model, ids), text);
   EXPECT_EQ(model->vocab_size(), 512);
   EXPECT_EQ(model->bos(), 1);
@@ -272,16 +266,16 @@ TEST(Vectors, StoriesFromModelAndGguf) {
 TEST(Vectors, ScoresAndMergesAgreeOnProse) {
   PROTEAN_REQUIRE_DATA(test_data("text/books/Jane_Austen--Emma.md"));
   PROTEAN_REQUIRE_DATA(test_data("tokenizers/llama3"));
-  const std::string prose = read_all(test_data("text/books/Jane_Austen--Emma.md"));
+  const std::string prose = read_test_data(test_data("text/books/Jane_Austen--Emma.md"));
   const auto json = loaded(test_data("tokenizers/llama2"));
   const auto model = loaded(test_data("tokenizers/llama2/tokenizer.model"));
   const auto pair = loaded(test_data("tokenizers/llama3/encoder.json"));
   const auto tiktoken = loaded(test_data("tokenizers/llama3"));
   ASSERT_TRUE(json && model && pair && tiktoken);
-  const Ids ids = json->encode(prose, kPlain);
-  EXPECT_EQ(ids, model->encode(prose, kPlain));
+  const Ids ids = json->encode(prose, kPlainText);
+  EXPECT_EQ(ids, model->encode(prose, kPlainText));
   EXPECT_EQ(decode(*json, ids), prose);
-  EXPECT_EQ(pair->encode(prose, kPlain), tiktoken->encode(prose, kPlain));
+  EXPECT_EQ(pair->encode(prose, kPlainText), tiktoken->encode(prose, kPlainText));
 }
 
 }  // namespace

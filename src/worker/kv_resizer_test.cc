@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <future>
 #include <thread>
@@ -40,27 +41,34 @@ TEST(KvResizer, IsCalledOffInTheMiddleOfItsSecondTry) {
   auto hog = cpu::PageRange::reserve(**pool, free_pages);
   ASSERT_TRUE(hog.ok() && hog->attach(free_pages).ok());
 
-  PacedThread thread(0.001);
+  PacedThread thread(1e-9);  // rests from what it does until the steps end
   bool answered = false;
   KvResizer resizer({.pool = pool->get(),
                      .thread = &thread,
                      .kv = kv->get(),
                      .handlers = {.ready = [&](const MorphReady&) { answered = true; },
                                   .done = [](const MorphDone&) {}}});
-  std::atomic<bool> holds = true;
+  bool holds = true;
+  std::atomic<bool> released = false;
   thread.post([&] {
     while (holds) {
       (void)thread.may_go_on();
     }
     *hog = cpu::PageRange();
     thread.step_begins();
+    released = true;
   });
   resizer.prepare(MorphId{1}, {.blocks = 2 * kBlocks});
-  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // work that steps are owed for
-  holds = false;
-  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  thread.post_urgent([&] { holds = false; });  // behind the first try
+  while (!released || (*pool)->free_pages() == free_pages) {
+    std::this_thread::yield();
+  }
   resizer.abort(MorphId{1});
-  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  // Nothing that is urgent may come into the middle of this; where it does, it does so by now.
+  std::promise<void> came_between;
+  thread.post_urgent([&] { came_between.set_value(); });
+  EXPECT_EQ(came_between.get_future().wait_for(std::chrono::milliseconds(50)),
+            std::future_status::timeout);
   thread.step_ends();
   drain(thread);
   drain(thread);

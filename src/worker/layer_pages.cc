@@ -37,13 +37,11 @@ Result<FilledPages> fill_pages(cpu::PagePool& pool, const HalfInUnits& what, con
   return filled;
 }
 
-void LayerPages::swap(ModelWeights& weights, const ModelSpec& spec, const SwapHalf& half,
-                      cpu::PageRange& pages) {
+void LayerPages::swap(ModelWeights& weights, const SwapHalf& half, cpu::PageRange& pages) {
   const TpUnits& units = weights.units;
   check(units.count == units.of, "all units of a half are swapped together");
-  const ModelSpec unit = unit_spec(spec, units.of);
   for (int i = 0; i < units.count; ++i) {
-    bind_half(weights.unit(half.layer, i), unit, half.half, half.to,
+    bind_half(weights.unit(half.layer, i), weights.unit_spec, half.half, half.to,
               pages.data() + i * (pages.bytes() / units.count));
   }
   std::swap(ranges_.at(static_cast<std::size_t>(half.layer))[static_cast<std::size_t>(half.half)],

@@ -48,8 +48,7 @@ class LayerPages {
 
   // Points the half's weights, all units of them, to these pages; the old ones are what `pages`
   // then holds.
-  void swap(ModelWeights& weights, const ModelSpec& spec, const SwapHalf& half,
-            cpu::PageRange& pages);
+  void swap(ModelWeights& weights, const SwapHalf& half, cpu::PageRange& pages);
 
   std::int64_t bytes() const;
 

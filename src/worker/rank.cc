@@ -69,7 +69,7 @@ Result<ModelWeights> load_on_pages(const WorkerOptions& options, const Checkpoin
                           filled.error().message);
       }
       done_bytes += filled->pages.bytes();
-      layers.swap(*weights, spec, swap, filled->pages);
+      layers.swap(*weights, swap, filled->pages);
     }
     if (progress) {
       progress(std::min(done_bytes, total_bytes), total_bytes);
@@ -276,7 +276,7 @@ std::vector<double> Rank::pool(const SequenceSlice& slice, const Forward& forwar
 }
 
 void Rank::swap_half(const SwapHalf& swap, cpu::PageRange& pages) {
-  pages_.swap(weights_, spec_, swap, pages);
+  pages_.swap(weights_, swap, pages);
 }
 
 void Rank::move_blocks(std::span<const BlockMove> moves) {
