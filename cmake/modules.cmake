@@ -1,7 +1,7 @@
-# -DCMAKE_UNITY_BUILD=ON compiles a module's files together, eight at a time, which takes a third of
-# the time, most of which headers take. These are compiled alone: they name something as a neighbour
-# does ("redefinition" in a unity build means that another one does; better rename it), or are read
-# once for each instruction set themselves.
+# A module's files are compiled together, eight at a time, which takes a third of the time, most of
+# which headers take; -DCMAKE_UNITY_BUILD=OFF is for working on a few of them. These are compiled
+# alone: they name something as a neighbour does ("redefinition" means that another one does; better
+# rename it), or are read once for each instruction set themselves.
 set(CMAKE_UNITY_BUILD_BATCH_SIZE 8)
 string(JOIN "|" PROTEAN_ALONE "chat/text_methods" "device/cpu/[a-z_]+" "worker/sampler_test")
 

@@ -1,29 +1,32 @@
 // A form that changes while requests run: what it is asked by operators, what clients notice.
 import assert from 'node:assert/strict';
-import { mkdtempSync, readdirSync, rmSync, statSync, truncateSync, openSync, writeSync, closeSync } from 'node:fs';
+import { spawnSync } from 'node:child_process';
+import {
+  closeSync, mkdirSync, mkdtempSync, openSync, readdirSync, rmSync, statSync, truncateSync, writeFileSync, writeSync,
+} from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, describe, it } from 'node:test';
 import { storm } from './storm.mjs';
-import { builtin, parseMetrics, Server, sleep } from './server.mjs';
+import { builtin, parseMetrics, program, Server, sleep } from './server.mjs';
 
 const layers = 16;
 const prompt = 'The old man looked out over the sea and';
 const memory = '96MiB';  // of which the layers at bf16 take about 23
 
-export async function startForm(cache, ...flags) {
-  const server = await Server.startWith({ path: builtin, env: { XDG_CACHE_HOME: cache } },
-    '--admin-port', '0', '--device-memory', memory, '--max-num-batched-tokens', '512', ...flags);
+async function startForm(cache, { as = program, budget = memory } = {}, ...flags) {
+  const server = await Server.startWith({ as, path: builtin, env: { XDG_CACHE_HOME: cache } },
+    '--admin-port', '0', '--device-memory', budget, '--max-num-batched-tokens', '512', ...flags);
   await server.logged(/operators' port: (\S+)/);
   server.admin = `http://${server.log.match(/operators' port: (\S+)/)[1]}`;
   return server;
 }
 
-export async function form(server) {
+async function form(server) {
   return (await fetch(`${server.admin}/admin/form`)).json();
 }
 
-export async function want(server, wish) {
+async function want(server, wish) {
   const response = await fetch(`${server.admin}/admin/form`, { method: 'PUT', body: JSON.stringify(wish) });
   return { status: response.status, ...(await response.json()) };
 }
@@ -155,6 +158,34 @@ describe('a form that changes', () => {
   });
 });
 
+describe('a budget of memory', () => {
+  it('is what the process takes, at any form', { skip: process.env.LOAD_MEMORY === 'any' }, async () => {
+    const cache = mkdtempSync(join(tmpdir(), 'protean-morph-'));
+    const budget = 512;
+    const server = await startForm(cache, { budget: `${budget}MiB` });
+    const near = (when) => {
+      const share = server.residentBytes() / 2 ** 20 / budget;
+      assert.ok(Math.abs(share - 1) < 0.05, `${when}: ${share} of the budget`);
+    };
+    try {
+      const load = () => Promise.all(Array.from({ length: 16 }, (_, i) => complete(server, { prompt: `${i}: ${prompt}` })));
+      await load();
+      near('at bf16');
+      await want(server, { layers: 'w4' });
+      await settled(server);
+      await load();
+      near('at w4');
+      await want(server, { layers: 'bf16' });
+      await settled(server);
+      await load();
+      near('at bf16 again');
+    } finally {
+      assert.equal(await server.stop(), 0, server.log);
+      rmSync(cache, { recursive: true });
+    }
+  });
+});
+
 describe('a morph that fails', () => {
   let cache;
   before(() => { cache = mkdtempSync(join(tmpdir(), 'protean-morph-')); });
@@ -164,7 +195,7 @@ describe('a morph that fails', () => {
     .filter((entry) => entry.isFile()).map((entry) => join(entry.parentPath ?? entry.path, entry.name));
 
   it('packs a variant anew that was damaged meanwhile: the same weights, and a warning', async () => {
-    const server = await startForm(cache, '--morph', 'balanced');
+    const server = await startForm(cache, {}, '--morph', 'balanced');
     try {
       await want(server, { layers: 'w4' });
       await settled(server);
@@ -197,6 +228,28 @@ describe('a morph that fails', () => {
     const began = Date.now();
     assert.equal(await server.stop(), 0, server.log);
     assert.ok(Date.now() - began < 10_000);
+  });
+
+  const mayMount = spawnSync('unshare', ['-rm', 'mount', '-t', 'tmpfs', 'none', tmpdir()]).status === 0;
+  it('goes on where the disk of its cache is full', { skip: mayMount ? false : 'may not mount a disk of its own' }, async () => {
+    const onSmallDisk = join(cache, 'on_small_disk');
+    writeFileSync(onSmallDisk, `#!/bin/sh
+exec unshare -rm sh -c 'mount -t tmpfs -o size=2m none "$XDG_CACHE_HOME" && exec "$@"' sh "${program}" "$@"
+`, { mode: 0o755 });
+    const folder = join(cache, 'small');
+    mkdirSync(folder);
+    const server = await startForm(folder, { as: onSmallDisk }, '--morph', 'balanced');
+    try {
+      const { text } = await complete(server);
+      await want(server, { layers: 'w4' });
+      assert.deepEqual((await settled(server)).form.layer_precision, Array(layers).fill('w4'));
+      assert.match(server.log, /No space left on device/);
+      await want(server, { layers: 'bf16' });
+      await settled(server);
+      assert.equal((await complete(server, { cache_salt: 'again' })).text, text);
+    } finally {
+      assert.equal(await server.stop(), 0, server.log);
+    }
   });
 
   it('serves though its cache folder is no place to write', async () => {

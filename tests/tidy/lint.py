@@ -44,7 +44,7 @@ def lint(build, flags, paths):
     source = paths[0]
     if len(paths) > 1:
         name = "-".join([paths[0].parent.name, paths[0].stem, str(len(paths))]) + ".cc"
-        source = build / "lint" / name
+        source = build / "groups" / name
         source.write_text("".join(f'#include "{path}"\n' for path in paths))
         if run("clang++", "-fsyntax-only", *flags, str(source))[0]:
             half = len(paths) // 2
@@ -56,7 +56,7 @@ def lint(build, flags, paths):
 
 def main():
     build = pathlib.Path(sys.argv[1]).resolve()
-    (build / "lint").mkdir(exist_ok=True)
+    (build / "groups").mkdir(exist_ok=True)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         results = list(pool.map(lambda group: lint(build, *group), read_groups(build)))
     for passed, said in results:
