@@ -168,7 +168,8 @@ describe('a budget of memory', () => {
       assert.ok(Math.abs(share - 1) < 0.05, `${when}: ${share} of the budget`);
     };
     try {
-      const load = () => Promise.all(Array.from({ length: 16 }, (_, i) => complete(server, { prompt: `${i}: ${prompt}` })));
+      const prompts = Array.from({ length: 16 }, (_, i) => `${i}: ${prompt}`);
+      const load = () => Promise.all(prompts.map((text) => complete(server, { prompt: text })));
       await load();
       near('at bf16');
       await want(server, { layers: 'w4' });
@@ -231,7 +232,8 @@ describe('a morph that fails', () => {
   });
 
   const mayMount = spawnSync('unshare', ['-rm', 'mount', '-t', 'tmpfs', 'none', tmpdir()]).status === 0;
-  it('goes on where the disk of its cache is full', { skip: mayMount ? false : 'may not mount a disk of its own' }, async () => {
+  const skip = mayMount ? false : 'may not mount a disk of its own';
+  it('goes on where the disk of its cache is full', { skip }, async () => {
     const onSmallDisk = join(cache, 'on_small_disk');
     writeFileSync(onSmallDisk, `#!/bin/sh
 exec unshare -rm sh -c 'mount -t tmpfs -o size=2m none "$XDG_CACHE_HOME" && exec "$@"' sh "${program}" "$@"
