@@ -32,12 +32,12 @@ json::object config_with(std::string_view changes) {
   return config;
 }
 
-Result<HfConfig> parse(std::string_view changes) {
+Result<HfConfig> parse_config(std::string_view changes) {
   return parse_hf_config(config_with(changes), "config.json");
 }
 
 ModelSpec spec_of(std::string_view changes) {
-  const Result<HfConfig> config = parse(changes);
+  const Result<HfConfig> config = parse_config(changes);
   EXPECT_TRUE(config.ok()) << changes << ": " << config.error().message;
   return config.ok() ? config->spec : ModelSpec{};
 }
@@ -63,21 +63,21 @@ TEST(HfConfig, SizesAndDefaults) {
 }
 
 TEST(HfConfig, PackedWeights) {
-  EXPECT_FALSE(parse("{}")->quantization.has_value());
-  const auto awq = parse(R"({"quantization_config": {"quant_method": "awq", "bits": 4,
+  EXPECT_FALSE(parse_config("{}")->quantization.has_value());
+  const auto awq = parse_config(R"({"quantization_config": {"quant_method": "awq", "bits": 4,
       "group_size": 64, "zero_point": true, "version": "gemm"}})");
   ASSERT_TRUE(awq.ok()) << awq.error().message;
   EXPECT_EQ(awq->quantization->packing, CodePacking::kAwq);
   EXPECT_EQ(awq->quantization->group, 64);
   EXPECT_FALSE(awq->quantization->zeros_less_one);
-  const auto gptq = parse(R"({"quantization_config": {"quant_method": "gptq", "bits": 3,
+  const auto gptq = parse_config(R"({"quantization_config": {"quant_method": "gptq", "bits": 3,
       "group_size": -1, "desc_act": true, "sym": true}})");
   ASSERT_TRUE(gptq.ok()) << gptq.error().message;
   EXPECT_EQ(gptq->quantization->packing, CodePacking::kGptq);
   EXPECT_EQ(gptq->quantization->bits, 3);
   EXPECT_EQ(gptq->quantization->group_of(640), 640);
   EXPECT_TRUE(gptq->quantization->zeros_less_one);
-  const auto second = parse(R"({"quantization_config": {"quant_method": "gptq", "bits": 8,
+  const auto second = parse_config(R"({"quantization_config": {"quant_method": "gptq", "bits": 8,
       "group_size": 128, "checkpoint_format": "gptq_v2"}})");
   ASSERT_TRUE(second.ok()) << second.error().message;
   EXPECT_FALSE(second->quantization->zeros_less_one);
@@ -192,7 +192,7 @@ struct ConfigRefusal {
 class RefusedConfig : public testing::TestWithParam<ConfigRefusal> {};
 
 TEST_P(RefusedConfig, SaysWhy) {
-  const Result<HfConfig> config = parse(GetParam().changes);
+  const Result<HfConfig> config = parse_config(GetParam().changes);
   ASSERT_FALSE(config.ok());
   EXPECT_NE(config.error().message.find(GetParam().said), std::string::npos)
       << config.error().message;
@@ -293,7 +293,7 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& refusal) { return refusal.param.name; });
 
 TEST(HfConfig, StopIdsOfBothFilesAndGivenSamplingOnly) {
-  Result<HfConfig> config = parse(R"({"eos_token_id": 2})");
+  Result<HfConfig> config = parse_config(R"({"eos_token_id": 2})");
   ASSERT_TRUE(config.ok());
   EXPECT_EQ(config->generation.stop_ids, std::vector<TokenId>{2});
   const json::object generation =
@@ -312,7 +312,7 @@ TEST(HfConfig, StopIdsOfBothFilesAndGivenSamplingOnly) {
 }
 
 TEST(HfConfig, ImpossibleSamplingIsRefused) {
-  const Result<HfConfig> config = parse("{}");
+  const Result<HfConfig> config = parse_config("{}");
   ASSERT_TRUE(config.ok());
   for (const char* text : {R"({"temperature": -1})", R"({"top_p": 1.5})", R"({"min_p": "x"})",
                            R"({"top_k": 0.5})", R"({"eos_token_id": "</s>"})"}) {

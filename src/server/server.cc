@@ -198,14 +198,14 @@ void Server::Impl::run() {
 }
 
 void Server::Impl::reload_tls() {
-  asio::post(io_, [this] {
-    const auto tls = load_tls(options_.tls);
-    if (!tls.ok()) {
-      log::error("{}; the former certificate stays in use", tls.error().message);
-      return;
-    }
-    public_.use_tls(*tls);
-    operators_.use_tls(*tls);
+  auto tls = load_tls(options_.tls);
+  if (!tls.ok()) {
+    log::error("{}; the former certificate stays in use", tls.error().message);
+    return;
+  }
+  asio::post(io_, [this, fresh = *std::move(tls)] {
+    public_.use_tls(fresh);
+    operators_.use_tls(fresh);
     log::info("TLS certificate and key read anew");
   });
 }

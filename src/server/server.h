@@ -62,8 +62,8 @@ class Server final : public TokenSink {
   // has come; lets running answers finish for drain_timeout_ms, then ends them with an error. A
   // second call ends them at once.
   void stop();
-  // Reads the TLS files anew, for connections to come. Where they are unusable it says so in the
-  // log and the former ones stay.
+  // Reads the TLS files anew, on the calling thread, for connections to come. Where they are
+  // unusable it says so in the log and the former ones stay.
   void reload_tls();
 
   // From the engine's thread: hands the batch to the io thread and returns.

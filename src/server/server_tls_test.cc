@@ -6,11 +6,13 @@
 #include <openssl/pem.h>
 #include <openssl/x509.h>
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
 #include "server/server_for_test.h"
 
@@ -120,6 +122,21 @@ TEST_F(ServerTlsTest, ReloadsItsCertificateAndKeepsTheOldOneIfThatFails) {
   server->reload_tls();
   EXPECT_EQ(get("/health").result_int(), 200U);
   EXPECT_EQ(Client(server->port(), true).peer_name(), "second");
+}
+
+TEST_F(ServerTlsTest, ServesWhileItsFilesTakeLongToRead) {
+  start();
+  std::filesystem::remove(options.tls.certfile);
+  ASSERT_EQ(::mkfifo(options.tls.certfile.c_str(), 0600), 0);
+  log::set_level(log::Level::kOff);
+  std::thread reload([this] { server->reload_tls(); });
+  // Opens once the reload waits at the other end.
+  std::ofstream nothing(options.tls.certfile);
+  EXPECT_EQ(get("/health").result_int(), 200U);
+  EXPECT_EQ(Client(server->port(), true).peer_name(), "first");
+  nothing.close();
+  reload.join();
+  EXPECT_EQ(Client(server->port(), true).peer_name(), "first");
 }
 
 TEST_F(ServerTlsTest, BadFilesAreNamedAtTheStart) {

@@ -46,11 +46,11 @@ def lint(build, flags, paths):
         name = "-".join([paths[0].parent.name, paths[0].stem, str(len(paths))]) + ".cc"
         source = build / "groups" / name
         source.write_text("".join(f'#include "{path}"\n' for path in paths))
-        if run("clang++", "-fsyntax-only", *flags, str(source))[0]:
-            half = len(paths) // 2
-            first, second = lint(build, flags, paths[:half]), lint(build, flags, paths[half:])
-            return first[0] and second[0], first[1] + second[1]
     failed, said = run("clang-tidy", "--quiet", str(source), "--", *flags)
+    if failed and len(paths) > 1 and "[clang-diagnostic-error]" in said:
+        half = len(paths) // 2
+        first, second = lint(build, flags, paths[:half]), lint(build, flags, paths[half:])
+        return first[0] and second[0], first[1] + second[1]
     return not failed, said if failed else ""
 
 
