@@ -3,6 +3,10 @@
 add_compile_options(-Wall -Wextra -Werror -ffp-contract=off -fno-math-errno)
 # Designated initialisers leave fields at their defaults on purpose.
 add_compile_options(-Wno-missing-field-initializers)
+# Files that are compiled together count as headers to it.
+if(CMAKE_UNITY_BUILD AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  add_compile_options(-Wno-subobject-linkage)
+endif()
 
 if(PROTEAN_SANITIZE STREQUAL "address")
   add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer)
