@@ -3,7 +3,7 @@
 add_compile_options(-Wall -Wextra -Werror -ffp-contract=off -fno-math-errno)
 # Designated initialisers leave fields at their defaults on purpose.
 add_compile_options(-Wno-missing-field-initializers)
-# Files that are compiled together count as headers to it.
+# GCC takes files that are compiled together for headers.
 if(CMAKE_UNITY_BUILD AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   add_compile_options(-Wno-subobject-linkage)
 endif()

@@ -183,7 +183,7 @@ std::vector<std::string> warnings_of(const Summary& summary) {
 
 Summary summarise_run(const RunResult& run, const Slo& slo, const std::vector<double>& percents) {
   Summary summary;
-  summary.duration_s = static_cast<double>(run.elapsed_ns) / kNsPerS;
+  summary.duration_s = seconds(run.elapsed_ns);
   summary.percents = percents;
   std::vector<double> lags;
   for (const RequestRecord& record : run.records) {

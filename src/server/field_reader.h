@@ -11,7 +11,7 @@
 
 namespace protean {
 
-inline constexpr std::int64_t kNoLimit = std::numeric_limits<std::int64_t>::max();
+inline constexpr std::int64_t kNoLimit = std::numeric_limits<std::int64_t>::max();  // as `high`
 
 struct NumberRange {
   double low = 0.0;

@@ -3,8 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <memory>
 #include <random>
 #include <string>
@@ -66,8 +64,7 @@ TEST_F(BuiltinTokenizer, GivesBackEveryText) {
     if (!entry.is_regular_file()) {
       continue;
     }
-    std::ifstream file(entry.path(), std::ios::binary);
-    const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+    const std::string text = read_test_data(entry.path());
     EXPECT_TRUE(there_and_back(text) == text) << entry.path();
     ++files;
   }
