@@ -3,7 +3,7 @@
 # alone: they name something as a neighbour does ("redefinition" means that another one does; better
 # rename it), or are read once for each instruction set themselves.
 set(CMAKE_UNITY_BUILD_BATCH_SIZE 8)
-string(JOIN "|" PROTEAN_ALONE "chat/text_methods" "device/cpu/[a-z_]+" "worker/sampler_test")
+string(JOIN "|" PROTEAN_ALONE "chat/text_methods" "device/cpu/[a-z0-9_]+" "worker/sampler_test")
 
 # protean_module(NAME DEPS ...): a folder is a module. Every x.cc is library, every x_test.cc goes
 # into NAME_test, every x_fuzz.cc is a libFuzzer program of its own, main.cc is left to the caller.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import plot
 
-BASE, LOWEST = "bf16", "w4"
+BASE = "bf16"
 
 
 def records(run):
@@ -59,7 +59,7 @@ def summary(found, options):
     traces = {}
     for one in found:
         runs = {name: numbers(run, options) for name, run in one["runs"].items()}
-        base, low, ours = (runs.get(name) for name in (BASE, LOWEST, "balanced"))
+        base, low, ours = (runs.get(name) for name in (BASE, options.levels[-1], "balanced"))
         if not base or not ours:
             continue
         avoided = None
@@ -97,7 +97,7 @@ def pictures(one, folder, options):
     quality = {system: [(numbers(run, options)["kl"] or 0, numbers(run, options)["ttft_p95_s"])]
                for system, run in one["runs"].items()}
     kv = {}
-    for system in (BASE, LOWEST, "balanced"):
+    for system in (BASE, options.levels[-1], "balanced"):
         if run := one["runs"].get(system):
             kv[f"{system}: blocks"] = [(sample["at_s"], sample["kv_blocks"]) for sample in run["watched"]]
             kv[f"{system}: used"] = [(sample["at_s"], sample["kv_used"]) for sample in run["watched"]]

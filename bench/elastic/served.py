@@ -55,9 +55,9 @@ class Server:
                 values[bare] = values.get(bare, 0) + float(value) if "{" in name else float(value)
         return values
 
-    def fix_half_at_w4(self):
+    def fix_half_at(self, precision):
         layers = len(self.form()["form"]["layer_precision"])
-        wish = ["w4"] * (layers // 2) + ["bf16"] * (layers - layers // 2)
+        wish = [precision] * (layers // 2) + ["bf16"] * (layers - layers // 2)
         ask(self.admin + "/admin/form", {"layers": wish}, "PUT")
         while (now := self.form())["form"]["text"] != now["wanted"]["text"]:
             time.sleep(0.05)

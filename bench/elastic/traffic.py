@@ -63,7 +63,7 @@ class Saturation:
         if self.options.load:
             return None
         found = {}
-        for dtype in ("bf16", "w4"):
+        for dtype in ("bf16", self.options.levels[-1]):
             server = served.Server(self.options.protean, self.options.model, self.options.memory,
                                    ["--dtype", dtype, "--morph", "off"], self.options.server_flags)
             try:
@@ -92,7 +92,7 @@ class Piece:
         text = (f"{self.options.seconds:g} s from {self.start:g} s on, {self.load:.2f} times its rate, "
                 f"token counts x {self.options.length_scale:g}")
         if self.rates:
-            text += f"; closed loop: bf16 {self.rates['bf16']:.1f}, w4 {self.rates['w4']:.1f} requests/s"
+            text += "; closed loop: " + ", ".join(f"{dtype} {rate:.1f}" for dtype, rate in self.rates.items()) + " requests/s"
         return text
 
     def send(self, server, path):

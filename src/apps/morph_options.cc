@@ -76,9 +76,18 @@ Result<std::vector<Precision>> lower_precisions(const MorphOptions& options, Pre
       lower.push_back(*precision);
     }
   }
-  std::sort(lower.begin(), lower.end(),
-            [](Precision a, Precision b) { return weight_bits(a) > weight_bits(b); });
+  std::sort(lower.begin(), lower.end(), [](Precision a, Precision b) {
+    return std::pair(-weight_bits(a), a) < std::pair(-weight_bits(b), b);
+  });
   lower.erase(std::unique(lower.begin(), lower.end()), lower.end());
+  const auto alike = std::adjacent_find(lower.begin(), lower.end(), [](Precision a, Precision b) {
+    return stored_as(a) == stored_as(b);
+  });
+  if (alike != lower.end()) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "--morph-precisions {}: {} and {} are equally large, give one of them",
+                      options.precisions, to_string(*alike), to_string(*std::next(alike)));
+  }
   return lower;
 }
 

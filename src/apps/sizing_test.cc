@@ -88,9 +88,9 @@ TEST(Sizing, DeviceMemoryBoundsWeightsKvAndActivationsTogether) {
 
 TEST(Sizing, LayersThatMayBeLoweredLeaveRoomForAVariantAndAllowLongerSequences) {
   const ModelSpec spec = spec_of_1k_context();
-  const auto fixed = choose_sizing({.device_memory = "12MiB"}, spec, kMachine);
+  const auto fixed = choose_sizing({.device_memory = "13MiB"}, spec, kMachine);
   const auto sizing = choose_sizing(
-      {.device_memory = "12MiB", .ladder = {Precision::kW8, Precision::kW4}}, spec, kMachine);
+      {.device_memory = "13MiB", .ladder = {Precision::kW8, Precision::kW4}}, spec, kMachine);
   ASSERT_TRUE(fixed.ok() && sizing.ok());
   const PageBudget& budget = sizing->budget;
   EXPECT_GE(budget.reserve, half_pages(spec, LayerHalf::kMlp, Precision::kW8, budget.page_bytes));
@@ -102,7 +102,7 @@ TEST(Sizing, LayersThatMayBeLoweredLeaveRoomForAVariantAndAllowLongerSequences) 
   EXPECT_LE(form_pages(spec, lowest, budget.page_bytes) + budget.reserve, budget.pages);
   for (const std::string kv : {"auto", "1MiB"}) {
     const auto begun =
-        choose_sizing({.kv_cache_memory = kv, .device_memory = "12MiB", .ladder = {Precision::kW8}},
+        choose_sizing({.kv_cache_memory = kv, .device_memory = "13MiB", .ladder = {Precision::kW8}},
                       spec, kMachine);
     ASSERT_TRUE(begun.ok()) << begun.error().message;
     const std::int64_t page_bytes = begun->budget.page_bytes;
@@ -125,8 +125,11 @@ TEST(Sizing, ALongerContextThanTheCheckpointsIsAllowedWithAWarning) {
 TEST(Sizing, QuantisedLayersKeepTheirKeysAndValuesInBf16) {
   const ModelSpec spec = spec_of_1k_context();
   const auto bf16 = choose_sizing({.dtype = "bf16"}, spec, kMachine);
-  for (const auto& [dtype, precision] :
-       {std::pair{"w8", Precision::kW8}, {"w4", Precision::kW4}, {"w3", Precision::kW3}}) {
+  for (const auto& [dtype, precision] : {std::pair{"w8", Precision::kW8},
+                                         {"w4", Precision::kW4},
+                                         {"w3", Precision::kW3},
+                                         {"w8a8", Precision::kW8A8},
+                                         {"w4a8", Precision::kW4A8}}) {
     const auto sizing = choose_sizing({.dtype = dtype}, spec, kMachine);
     ASSERT_TRUE(sizing.ok()) << sizing.error().message;
     EXPECT_EQ(sizing->form.layer_precision,
@@ -161,7 +164,8 @@ TEST(Sizing, WhatDoesNotFitIsRefusedWithARemedy) {
             std::string::npos);
   EXPECT_NE(message({.kv_cache_memory = "2GiB"}).find("ask for less"), std::string::npos);
   EXPECT_NE(message({.kv_cache_memory = "much"}).find("--kv-cache-memory"), std::string::npos);
-  EXPECT_NE(message({.dtype = "fp4"}).find("bf16, f32, w8, w4 or w3"), std::string::npos);
+  EXPECT_NE(message({.dtype = "fp4"}).find("bf16, f32, w8, w4, w3, w8a8 or w4a8"),
+            std::string::npos);
   EXPECT_NE(message({.max_model_len = "1"}).find("--max-model-len 1"), std::string::npos);
   EXPECT_NE(message({.max_model_len = "12k"}).find("--max-model-len 12k"), std::string::npos);
   EXPECT_NE(message({}, {.cores = 1, .free_memory_bytes = 1}).find("smaller model"),

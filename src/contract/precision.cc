@@ -5,12 +5,14 @@
 namespace protean {
 namespace {
 
-constexpr std::array<std::pair<Precision, std::string_view>, 5> kPrecisionNames = {{
+constexpr std::array<std::pair<Precision, std::string_view>, 7> kPrecisionNames = {{
     {Precision::kF32, "f32"},
     {Precision::kBf16, "bf16"},
     {Precision::kW8, "w8"},
     {Precision::kW4, "w4"},
     {Precision::kW3, "w3"},
+    {Precision::kW8A8, "w8a8"},
+    {Precision::kW4A8, "w4a8"},
 }};
 
 }  // namespace
@@ -31,7 +33,7 @@ Result<Precision> parse_precision(std::string_view text) {
     }
   }
   return make_error(ErrorCode::kInvalidArgument,
-                    "'{}' is not a precision: use f32, bf16, w8, w4 or w3", text);
+                    "'{}' is not a precision: use f32, bf16, w8, w4, w3, w8a8 or w4a8", text);
 }
 
 }  // namespace protean

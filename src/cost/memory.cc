@@ -17,8 +17,10 @@ std::int64_t group_bytes(Precision precision) {
     case Precision::kBf16:
       return 0;
     case Precision::kW8:
+    case Precision::kW8A8:
       return 2;
     case Precision::kW4:
+    case Precision::kW4A8:
     case Precision::kW3:
       return 4;
   }
@@ -31,6 +33,11 @@ std::int64_t matrix_bytes(std::int64_t outputs, std::int64_t inputs, const Store
       static_cast<double>(rows * round_up(inputs, kPadding)) * weight_bits(as.precision);
   return static_cast<std::int64_t>(bits / 8.0) +
          rows * ceil_div<std::int64_t>(inputs, as.group) * group_bytes(as.precision);
+}
+
+// Of a step's rows as integers, 16 bits each at most, with a scale and a sum for a group of 32.
+std::int64_t int8_row_bytes(std::int64_t inputs) {
+  return round_up(inputs, kPadding) * 2 + ceil_div(inputs, kPadding) * 8;
 }
 
 // A key or value of one head.
@@ -56,8 +63,10 @@ double weight_bits(Precision precision) {
     case Precision::kBf16:
       return 16;
     case Precision::kW8:
+    case Precision::kW8A8:
       return 8;
     case Precision::kW4:
+    case Precision::kW4A8:
       return 4;
     case Precision::kW3:
       return 3;
@@ -105,9 +114,13 @@ std::int64_t activation_bytes(const ModelSpec& spec, std::int64_t rows, std::int
   const std::int64_t kv = std::int64_t{attention.kv_heads} * attention.head_dim;
   // The residual stream, queries and attention's output, keys and values, gate and up.
   const std::int64_t parts = units.whole() ? 0 : units.count;
+  // What w8a8 and w4a8 multiply: gate's and up's product takes the place of up.
+  const std::int64_t last = int8_row_bytes(unit.ffn);
+  const std::int64_t int8 = std::max(int8_row_bytes(std::max(std::int64_t{spec.hidden}, q)),
+                                     last > unit.ffn * kVectorElementBytes ? last : 0);
   const std::int64_t row = (1 + parts) * spec.hidden + 2 * q + 2 * kv + 2 * std::int64_t{unit.ffn};
   const std::int64_t normed = std::max(rows, logit_rows) * spec.hidden;
-  return (rows * row + normed + logit_rows * spec.vocab) * kVectorElementBytes;
+  return (rows * row + normed + logit_rows * spec.vocab) * kVectorElementBytes + rows * int8;
 }
 
 std::int64_t kv_token_bytes(const ModelSpec& spec, KvPrecision precision) {

@@ -27,6 +27,18 @@ std::int64_t kv_width(const ModelSpec& spec) {
   return std::int64_t{spec.attention.kv_heads} * spec.attention.head_dim;
 }
 
+std::int64_t int8_floats(std::int64_t inputs) {
+  return ceil_div(cpu::int8_rows_bytes(1, inputs), std::int64_t{sizeof(float)});
+}
+
+// Of a row of the widest inputs that a matrix has. What the last of a layer reads goes where up's
+// rows were, unless they are tiny.
+std::int64_t int8_floats(const ModelSpec& unit) {
+  const std::int64_t widest = std::max(std::int64_t{unit.hidden}, query_width(unit));
+  const std::int64_t last = int8_floats(std::int64_t{unit.ffn});
+  return std::max(int8_floats(widest), last > unit.ffn ? last : 0);
+}
+
 }  // namespace
 
 Result<Scratch> Scratch::create(const ModelSpec& spec, int max_rows, int max_logit_rows,
@@ -45,6 +57,7 @@ Result<Scratch> Scratch::create(const ModelSpec& spec, int max_rows, int max_log
       {&scratch.mixed_, max_rows * query_width(unit)},
       {&scratch.gate_, std::int64_t{max_rows} * unit.ffn},
       {&scratch.up_, std::int64_t{max_rows} * unit.ffn},
+      {&scratch.int8_, max_rows * int8_floats(unit)},
       {&scratch.partial_, std::int64_t{units.whole() ? 0 : units.count} * max_rows * spec.hidden},
       {&scratch.logits_, std::int64_t{max_logit_rows} * spec.vocab},
   };
@@ -113,6 +126,26 @@ void Forward::observe(int layer, LayerInput which, std::span<const float> rows) 
   }
 }
 
+Forward::Inputs Forward::inputs_for(const cpu::PackedMatrix& weights,
+                                    std::span<const float> rows) const {
+  if (!weights.format.int8_inputs) {
+    return {rows, std::nullopt};
+  }
+  const Scratch& scratch = *parts_.scratch;
+  const bool fits = int8_floats(weights.inputs) * scratch.max_rows_ <= std::ssize(scratch.int8_);
+  return {rows, cpu::quantize_rows(*parts_.team, rows, weights,
+                                   std::as_writable_bytes(fits ? scratch.int8_ : scratch.up_))};
+}
+
+void Forward::multiply(const Inputs& x, const cpu::PackedMatrix& weights, std::span<float> out,
+                       const cpu::MatmulOptions& options) const {
+  if (x.int8) {
+    cpu::matmul(*parts_.team, *x.int8, weights, out, options);
+  } else {
+    cpu::matmul(*parts_.team, x.rows, weights, out, options);
+  }
+}
+
 void Forward::attend(const ForwardBatch& batch, int layer) const {
   const ModelSpec& spec = *parts_.spec;
   Scratch& scratch = *parts_.scratch;
@@ -147,13 +180,13 @@ void Forward::attend(const ForwardBatch& batch, int layer) const {
 
 void Forward::project_heads(std::int64_t rows, const LayerWeights& weights) const {
   Scratch& scratch = *parts_.scratch;
-  const auto normed = rows_of(scratch.normed_, rows, unit().hidden);
-  cpu::matmul(*parts_.team, normed, weights.query, rows_of(scratch.q_, rows, query_width(unit())),
-              {.bias = bias_of(weights.query_bias)});
-  cpu::matmul(*parts_.team, normed, weights.key, rows_of(scratch.k_, rows, kv_width(unit())),
-              {.bias = bias_of(weights.key_bias)});
-  cpu::matmul(*parts_.team, normed, weights.value, rows_of(scratch.v_, rows, kv_width(unit())),
-              {.bias = bias_of(weights.value_bias)});
+  const Inputs x = inputs_for(weights.query, rows_of(scratch.normed_, rows, unit().hidden));
+  multiply(x, weights.query, rows_of(scratch.q_, rows, query_width(unit())),
+           {.bias = bias_of(weights.query_bias)});
+  multiply(x, weights.key, rows_of(scratch.k_, rows, kv_width(unit())),
+           {.bias = bias_of(weights.key_bias)});
+  multiply(x, weights.value, rows_of(scratch.v_, rows, kv_width(unit())),
+           {.bias = bias_of(weights.value_bias)});
 }
 
 // Norms and rotation of queries and keys feed no matmul, so they stay f32.
@@ -182,8 +215,9 @@ void Forward::feed_forward(const ForwardBatch& batch, int layer) const {
   observe(layer, LayerInput::kMlp, normed);
   for (int i = 0; i < static_cast<int>(units.size()); ++i) {
     const LayerWeights& weights = units[static_cast<std::size_t>(i)];
-    cpu::matmul(*parts_.team, normed, weights.gate, gate);
-    cpu::matmul(*parts_.team, normed, weights.up, up);
+    const Inputs x = inputs_for(weights.gate, normed);
+    multiply(x, weights.gate, gate);
+    multiply(x, weights.up, up);
     cpu::swiglu(*parts_.team, gate, up, weights.down.format.inputs(), gate);
     observe(layer, LayerInput::kDown, gate);
     multiply_out(gate, weights.down, {}, i);
@@ -201,7 +235,7 @@ void Forward::multiply_out(std::span<const float> x, const cpu::PackedMatrix& ma
                        ? parts_.scratch->residual_.first(static_cast<std::size_t>(floats))
                        : parts_.scratch->partial_.subspan(static_cast<std::size_t>(index * floats),
                                                           static_cast<std::size_t>(floats));
-  cpu::matmul(*parts_.team, x, matrix, out, {.bias = bias_of(bias), .accumulate = whole});
+  multiply(inputs_for(matrix, x), matrix, out, {.bias = bias_of(bias), .accumulate = whole});
 }
 
 void Forward::add_units(std::int64_t rows) const {

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 
 #include "base/ids.h"
@@ -43,6 +44,7 @@ class Scratch {
   std::span<float> mixed_;  // attention's output, [rows][heads * head_dim]
   std::span<float> gate_;
   std::span<float> up_;
+  std::span<float> int8_;     // what 8-bit weights are multiplied with, as cpu::Int8Rows
   std::span<float> partial_;  // [unit][rows][hidden], what each adds to the residual stream
   std::span<float> logits_;   // [logit rows][vocab]
 };
@@ -115,6 +117,14 @@ class Forward {
   void attend(const ForwardBatch& batch, int layer) const;
   void feed_forward(const ForwardBatch& batch, int layer) const;
   void observe(int layer, LayerInput which, std::span<const float> rows) const;
+  // Rows as these weights, and others of their format and inputs, want them.
+  struct Inputs {
+    std::span<const float> rows;
+    std::optional<cpu::Int8Rows> int8;
+  };
+  Inputs inputs_for(const cpu::PackedMatrix& weights, std::span<const float> rows) const;
+  void multiply(const Inputs& x, const cpu::PackedMatrix& weights, std::span<float> out,
+                const cpu::MatmulOptions& options = {}) const;
   void project_heads(std::int64_t rows, const LayerWeights& weights) const;
   void rotate_heads(const ForwardBatch& batch, const LayerWeights& weights) const;
   void multiply_out(std::span<const float> x, const cpu::PackedMatrix& matrix,

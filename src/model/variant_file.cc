@@ -337,7 +337,7 @@ Result<VariantHeader> VariantHeader::parse(std::span<const std::byte> bytes) {
   const std::uint64_t unit = get(bytes, kUnitAt, 4);
   const std::uint64_t units = get(bytes, kUnitsAt, 4);
   const auto padding = bytes.subspan(kFieldsEnd, kChecksumAt - kFieldsEnd);
-  if (layer > INT32_MAX || half > 1 || precision > static_cast<std::uint64_t>(Precision::kW3) ||
+  if (layer > INT32_MAX || half > 1 || precision >= kPrecisions.size() ||
       body_bytes > static_cast<std::uint64_t>(INT64_MAX - kBytes) || units > INT32_MAX ||
       unit >= units || std::any_of(padding.begin(), padding.end(), [](std::byte byte) {
         return byte != std::byte{0};

@@ -37,6 +37,16 @@ std::string file_name(const HalfVariant& which) {
   return which.units == 1 ? half : fmt::format("{}.{}-of-{}", half, which.unit, which.units);
 }
 
+std::vector<Precision> stored_once(const std::vector<Precision>& precisions) {
+  std::vector<Precision> stored;
+  for (const Precision precision : precisions) {
+    if (std::find(stored.begin(), stored.end(), stored_as(precision)) == stored.end()) {
+      stored.push_back(stored_as(precision));
+    }
+  }
+  return stored;
+}
+
 // So that two processes do not pack the same half at the same time. Held by a process, it goes when
 // the process does; where files cannot be locked both of them pack, and both end right.
 class FolderLock {
@@ -73,6 +83,11 @@ Result<std::unique_ptr<VariantStore>> VariantStore::open(
   if (options.directory.empty()) {
     options.directory = default_variant_directory();
   }
+  std::map<Precision, const VariantSource*> own;
+  for (const auto& [precision, source] : sources) {
+    own[stored_as(precision)] = &source;
+  }
+  options.precisions = stored_once(options.precisions);
   auto store =
       std::unique_ptr<VariantStore>(new VariantStore(model.checkpoint->spec(), std::move(options)));
   if (store->options_.directory.empty()) {
@@ -84,8 +99,8 @@ Result<std::unique_ptr<VariantStore>> VariantStore::open(
   }
   store->model_ = *identity;
   for (const Precision precision : kPrecisions) {
-    const auto own = sources.find(precision);
-    const VariantSource& source = own == sources.end() ? model : own->second;
+    const auto found = own.find(precision);
+    const VariantSource& source = found == own.end() ? model : *found->second;
     if (const Status added = store->add_source(precision, source); !added) {
       return added.error();
     }
@@ -191,8 +206,10 @@ std::string VariantStore::remark_on(const HalfVariant& which, const Status& read
                      damaged || why.empty() ? read.error().message : why);
 }
 
-Status VariantStore::read(const HalfVariant& which, std::span<std::byte> memory, const Pace& pace,
+Status VariantStore::read(const HalfVariant& asked, std::span<std::byte> memory, const Pace& pace,
                           std::string* remark) {
+  HalfVariant which = asked;
+  which.precision = stored_as(asked.precision);
   check(which.layer >= 0 && which.layer < spec_.layers && std::ssize(memory) == size(which),
         "memory is a half of a layer that exists");
   const fs::path path = file_of(which);

@@ -47,7 +47,8 @@ std::filesystem::path default_variant_directory();
 class VariantStore {
  public:
   // A precision with a source of its own, such as a copy that `protean quantize` made, is packed
-  // from that: its norms, which carry the scales, move with its matrices.
+  // from that: its norms, which carry the scales, move with its matrices. One that stores the same
+  // weights as another shares its source and files.
   static Result<std::unique_ptr<VariantStore>> open(
       const VariantSource& model, const std::map<Precision, VariantSource>& sources = {},
       VariantStoreOptions options = {});
@@ -57,10 +58,10 @@ class VariantStore {
     return half_size(unit_spec(spec_, which.units), which.half, which.precision);
   }
 
-  // Fills 64-byte-aligned memory of size(which), paced. Fails with kUnavailable when told to stop,
+  // Fills 64-byte-aligned memory of size(asked), paced. Fails with kUnavailable when told to stop,
   // else only where neither the file nor the checkpoint has the weights. `remark`, if there is one,
   // is told why a half that should be on disk was not, or not whole.
-  Status read(const HalfVariant& which, std::span<std::byte> memory, const Pace& pace = {},
+  Status read(const HalfVariant& asked, std::span<std::byte> memory, const Pace& pace = {},
               std::string* remark = nullptr);
 
   // Packs what is not there, or by its header not right, after making room for it. Fails where

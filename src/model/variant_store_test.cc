@@ -74,6 +74,17 @@ TEST_F(VariantStoreTest, ADamagedByteAnywhereIsFoundAndMended) {
   }
 }
 
+TEST_F(VariantStoreTest, WithActivationsOf8BitsTheFilesAreTheSame) {
+  const HalfVariant w4 = {0, LayerHalf::kMlp, Precision::kW4};
+  const HalfVariant w4a8 = {0, LayerHalf::kMlp, Precision::kW4A8};
+  const auto first = open();
+  expect_right(*first, w4a8);
+  EXPECT_TRUE(fs::exists(file_of(w4)));
+  EXPECT_FALSE(fs::exists(file_of(w4a8)));
+  expect_right(*first, w4);
+  EXPECT_EQ(first->packed_on_demand(), 1);
+}
+
 TEST_F(VariantStoreTest, AFileOfAnotherLengthIsFoundAndMended) {
   const HalfVariant which = {1, LayerHalf::kMlp, Precision::kBf16};
   expect_right(*open(), which);

@@ -220,6 +220,11 @@ cpu::WeightFormat weight_format(Precision precision, int group) {
       return {.kind = cpu::WeightKind::kW4, .group = group, .symmetric = false};
     case Precision::kW3:
       return {.kind = cpu::WeightKind::kW3, .group = group, .symmetric = false};
+    case Precision::kW8A8:
+      return {.kind = cpu::WeightKind::kW8, .group = group, .symmetric = true, .int8_inputs = true};
+    case Precision::kW4A8:
+      return {
+          .kind = cpu::WeightKind::kW4, .group = group, .symmetric = false, .int8_inputs = true};
   }
   return {};
 }

@@ -89,7 +89,8 @@ TEST(Morph, AnswersAreTheSameBitsWhileTheKvCacheGrowsMovesAndShrinks) {
 
 void go_down_and_up(MorphScene& scene) {
   const GrowingAnswer before = answer(scene, 20);
-  for (const Precision low : {Precision::kW8, Precision::kW4, Precision::kW3}) {
+  for (const Precision low :
+       {Precision::kW8, Precision::kW8A8, Precision::kW4, Precision::kW4A8, Precision::kW3}) {
     for (int layer = 0; layer < MorphScene::spec().layers; ++layer) {
       for (const LayerHalf half : kLayerHalves) {
         scene.apply(swap_of(layer, half, low));
@@ -373,7 +374,8 @@ TEST(Morph, PagesAreConservedInAStorm) {
   const auto below = [&](int end) {
     return static_cast<int>(random() % static_cast<unsigned>(end));
   };
-  const Precision ladder[] = {Precision::kBf16, Precision::kW8, Precision::kW4, Precision::kW3};
+  const Precision ladder[] = {Precision::kBf16, Precision::kW8,   Precision::kW8A8,
+                              Precision::kW4,   Precision::kW4A8, Precision::kW3};
   int failed = 0;
   int committed = 0;
   for (int round = 0; round < kRounds; ++round) {
@@ -381,7 +383,7 @@ TEST(Morph, PagesAreConservedInAStorm) {
     for (int i = below(4); i >= 0; --i) {
       MorphStep step = ResizeKv{below(8) == 0 ? 100'000 : 20 + below(60)};
       if (i > 0) {
-        step = swap_of(below(3), kLayerHalves[random() % 2], ladder[random() % 4]);
+        step = swap_of(below(3), kLayerHalves[random() % 2], ladder[random() % std::size(ladder)]);
       }
       under_way.emplace_back(scene.prepare(step), step);
     }

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/units.h"
+#include "device/cpu/matmul_int8.h"
 #include "device/cpu/matmul_part.h"
 #include "device/cpu/matmul_tiles.h"
 #include "device/cpu/tiles.h"
@@ -14,6 +15,7 @@
 #define HWY_TARGET_INCLUDE "device/cpu/matmul.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 // Highway wants its own headers after foreach_target.h.
+#include "device/cpu/interleave-inl.h"
 #include "device/cpu/weight_lines-inl.h"
 #include "hwy/cache_control.h"
 #include "hwy/highway.h"
@@ -23,8 +25,6 @@
 
 namespace protean::cpu {
 
-constexpr int kMaxPartRows = 240;
-constexpr int kMaxPartPanels = 8;
 constexpr int kMaxTileRows = 12;
 
 }  // namespace protean::cpu
@@ -221,46 +221,6 @@ void multiply_block(const Block& block) {
   }
 }
 
-// [rows][inputs] -> [inputs][rows], so that a tile reads one stream: rows far apart in memory by
-// a power of two would fight for the same lines of the cache.
-inline void interleave_rows(const float* x, std::int64_t row_stride, int rows, std::int64_t inputs,
-                            float* out) {
-  int r = 0;
-#if HWY_TARGET != HWY_SCALAR
-  const hn::CappedTag<float, 4> quad;
-  const hn::Repartition<double, decltype(quad)> halves;
-  for (; r + 4 <= rows; r += 4) {
-    const float* const row = x + r * row_stride;
-    std::int64_t i = 0;
-    for (; i + 4 <= inputs; i += 4) {
-      const auto r0 = hn::LoadU(quad, row + i);
-      const auto r1 = hn::LoadU(quad, row + row_stride + i);
-      const auto r2 = hn::LoadU(quad, row + 2 * row_stride + i);
-      const auto r3 = hn::LoadU(quad, row + 3 * row_stride + i);
-      const auto a = hn::BitCast(halves, hn::InterleaveLower(quad, r0, r1));
-      const auto b = hn::BitCast(halves, hn::InterleaveLower(quad, r2, r3));
-      const auto c = hn::BitCast(halves, hn::InterleaveUpper(quad, r0, r1));
-      const auto d = hn::BitCast(halves, hn::InterleaveUpper(quad, r2, r3));
-      float* const to = out + i * rows + r;
-      hn::StoreU(hn::BitCast(quad, hn::InterleaveLower(halves, a, b)), quad, to);
-      hn::StoreU(hn::BitCast(quad, hn::InterleaveUpper(halves, a, b)), quad, to + rows);
-      hn::StoreU(hn::BitCast(quad, hn::InterleaveLower(halves, c, d)), quad, to + 2 * rows);
-      hn::StoreU(hn::BitCast(quad, hn::InterleaveUpper(halves, c, d)), quad, to + 3 * rows);
-    }
-    for (; i < inputs; ++i) {
-      for (int k = 0; k < 4; ++k) {
-        out[i * rows + r + k] = row[k * row_stride + i];
-      }
-    }
-  }
-#endif
-  for (; r < rows; ++r) {
-    for (std::int64_t i = 0; i < inputs; ++i) {
-      out[i * rows + r] = x[r * row_stride + i];
-    }
-  }
-}
-
 // A row's sum over a group's inputs, in an order that depends on nothing else.
 inline float sum_inputs(const float* x, std::int64_t inputs) {
   const Floats floats;
@@ -380,15 +340,6 @@ void multiply_few(const MatmulOperands& operands, const MatmulPart& part, PartBu
   }
 }
 
-// A part's rows, cut into tiles of nearly the same size.
-struct Tiles {
-  int rows = 0;
-  int count = 0;
-
-  int begin(int tile) const { return rows * tile / count; }
-  int size(int tile) const { return begin(tile + 1) - begin(tile); }
-};
-
 // One run of a panel times all rows: what is unpacked at once and stays in L1 meanwhile.
 struct PanelRun {
   const std::byte* packed = nullptr;
@@ -444,8 +395,8 @@ void multiply_many(const MatmulOperands& operands, const MatmulPart& part, PartB
       }
     }
     for (int panel = 0; panel < part.panels; ++panel) {
-      const Block to{.task = {.sums = buffers.sums + std::ptrdiff_t{panel} * kPanel,
-                              .row_stride = part.columns()}};
+      const Block to{.task = {.sums = buffers.sums + std::ptrdiff_t{panel} * part.rows * kPanel,
+                              .row_stride = kPanel}};
       for (std::int64_t from = first; from < end; from += run_inputs) {
         const Chunk chunk = chunk_at(weights, part.first_panel + panel, from, run_inputs);
         multiply_run<Lines, kScaled>({chunk.panels, chunk.scale_bytes, buffers.lines}, tiles,
@@ -464,10 +415,11 @@ void multiply_part(const MatmulOperands& operands, const MatmulPart& part) {
   std::fill_n(buffers.sums, part.rows * part.panels * kPanel, 0.0f);
   if (part.rows <= kFewRows) {
     multiply_few<Lines, kScaled, kFewRows>(operands, part, buffers);
+    finish_part(operands, part, PartSums::by_row(buffers.sums, part));
   } else {
     multiply_many<Lines, kScaled>(operands, part, buffers);
+    finish_part(operands, part, PartSums::by_panel(buffers.sums, part));
   }
-  finish_part(operands, part, buffers.sums);
 }
 
 void multiply(const MatmulOperands& operands, const MatmulPart& part) {
@@ -539,43 +491,13 @@ MatmulUnit unit_for(const WeightFormat& format, MatmulUnit wanted) {
   return best_unit();
 }
 
-}  // namespace
-
-MatmulUnit best_unit() {
-  return amx_available() ? MatmulUnit::kAmx : MatmulUnit::kVector;
-}
-
-void finish_part(const MatmulOperands& operands, const MatmulPart& part, float* sums) {
-  const std::int64_t outputs = operands.weights->outputs;
-  const std::int64_t first = part.first_panel * PackedMatrix::kPanel;
-  const std::int64_t columns = std::min<std::int64_t>(part.columns(), outputs - first);
-  for (int r = 0; r < part.rows; ++r, sums += part.columns()) {
-    float* const out = operands.out + (part.first_row + r) * outputs + first;
-    if (operands.options.bias != nullptr) {
-      for (std::int64_t i = 0; i < columns; ++i) {
-        sums[i] += operands.options.bias[first + i];
-      }
-    }
-    if (operands.options.accumulate) {
-      for (std::int64_t i = 0; i < columns; ++i) {
-        out[i] += sums[i];
-      }
-    } else {
-      std::copy_n(sums, columns, out);
-    }
-  }
-}
-
-void matmul(Team& team, std::span<const float> x, const PackedMatrix& weights, std::span<float> out,
-            const MatmulOptions& options) {
-  const std::int64_t m = std::ssize(x) / weights.inputs;
-  check(std::ssize(x) == m * weights.inputs, "x is not rows of the matrix's inputs");
-  check(std::ssize(out) == m * weights.outputs, "out is not as many rows of the matrix's outputs");
-  if (out.empty()) {
+void multiply_all(Team& team, std::int64_t m, const MatmulOperands& operands, MatmulUnit unit) {
+  const PackedMatrix& weights = *operands.weights;
+  check(std::ssize(operands.out) == m * weights.outputs,
+        "out is not as many rows of the matrix's outputs");
+  if (m == 0) {
     return;
   }
-  const MatmulOperands operands{x.data(), &weights, out.data(), options};
-  const MatmulUnit unit = unit_for(weights.format, options.unit);
   const std::int64_t panels = weights.panels();
   const bool serial = m * weights.outputs * weights.inputs < kSerialWork;
   const Cut parts =
@@ -591,7 +513,9 @@ void matmul(Team& team, std::span<const float> x, const PackedMatrix& weights, s
     const std::int64_t end_panel = std::min(first_panel + parts.panels_per_part, panels);
     const MatmulPart part{first_row, static_cast<int>(end_row - first_row), first_panel,
                           static_cast<int>(end_panel - first_panel)};
-    if (unit == MatmulUnit::kVector) {
+    if (operands.int8 != nullptr) {
+      multiply_int8(operands, part);
+    } else if (unit == MatmulUnit::kVector) {
       HWY_DYNAMIC_DISPATCH(multiply)(operands, part);
     } else {
       multiply_tiled(operands, part, unit == MatmulUnit::kEmulatedAmx);
@@ -605,6 +529,46 @@ void matmul(Team& team, std::span<const float> x, const PackedMatrix& weights, s
   } else {
     team.run(tasks, run_part);
   }
+}
+
+}  // namespace
+
+MatmulUnit best_unit() {
+  return amx_available() ? MatmulUnit::kAmx : MatmulUnit::kVector;
+}
+
+void finish_part(const MatmulOperands& operands, const MatmulPart& part, const PartSums& sums) {
+  const std::int64_t outputs = operands.weights->outputs;
+  for (int r = 0; r < part.rows; ++r) {
+    for (int panel = 0; panel < part.panels; ++panel) {
+      const std::int64_t first = (part.first_panel + panel) * PackedMatrix::kPanel;
+      const std::int64_t count = std::min<std::int64_t>(PackedMatrix::kPanel, outputs - first);
+      const float* const from = sums.data + r * sums.row_stride + panel * sums.panel_stride;
+      float* const out = operands.out.data() + (part.first_row + r) * outputs + first;
+      const float* const bias =
+          operands.options.bias == nullptr ? nullptr : operands.options.bias + first;
+      for (std::int64_t i = 0; i < count; ++i) {
+        const float sum = bias == nullptr ? from[i] : from[i] + bias[i];
+        out[i] = operands.options.accumulate ? out[i] + sum : sum;
+      }
+    }
+  }
+}
+
+void matmul(Team& team, std::span<const float> x, const PackedMatrix& weights, std::span<float> out,
+            const MatmulOptions& options) {
+  const std::int64_t m = std::ssize(x) / weights.inputs;
+  check(std::ssize(x) == m * weights.inputs, "x is not rows of the matrix's inputs");
+  check(!weights.format.int8_inputs, "weights that want integers get them");
+  multiply_all(team, m, {x.data(), nullptr, &weights, out, options},
+               unit_for(weights.format, options.unit));
+}
+
+void matmul(Team& team, const Int8Rows& x, const PackedMatrix& weights, std::span<float> out,
+            const MatmulOptions& options) {
+  check(x.inputs == weights.inputs && x.format == weights.format,
+        "integers are for weights like these");
+  multiply_all(team, x.rows, {nullptr, &x, &weights, out, options}, MatmulUnit::kVector);
 }
 
 }  // namespace protean::cpu

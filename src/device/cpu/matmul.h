@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <span>
 
+#include "device/cpu/int8_rows.h"
 #include "device/cpu/packed_matrix.h"
 #include "device/cpu/team.h"
 
@@ -31,6 +32,12 @@ struct MatmulOptions {
 // scale * (the group's chain), then offset * (the group's inputs). With AMX quantised weights are
 // rounded to bf16, and an element is the sum over every 32 inputs of what TDPBF16PS defines.
 void matmul(Team& team, std::span<const float> x, const PackedMatrix& weights, std::span<float> out,
+            const MatmulOptions& options = {});
+
+// The same for weights with int8_inputs. A group's codes times its integers are added exactly, and
+// an element is the chain of scale * the row's scale * that sum, then offset * the row's scale *
+// the sum of its integers: one definition for all units, of which vectors do it today.
+void matmul(Team& team, const Int8Rows& x, const PackedMatrix& weights, std::span<float> out,
             const MatmulOptions& options = {});
 
 }  // namespace protean::cpu

@@ -240,7 +240,7 @@ TEST_P(Matmul, GathersTheRowsItPacked) {
 TEST_P(Matmul, HasNothingToDoForNoRows) {
   Team team(1);
   const Weights weights = random_weights(kBf16, 4, 4);
-  matmul(team, {}, weights.packed, {});
+  matmul(team, std::span<const float>(), weights.packed, {});
 }
 
 // The same matrices by tiles: emulated everywhere, and by AMX where there is one.

@@ -239,7 +239,7 @@ void multiply_tiled_part(const MatmulOperands& operands, const MatmulPart& part,
     }
   }
   tiles.release();
-  finish_part(operands, part, buffers.sums);
+  finish_part(operands, part, PartSums::by_row(buffers.sums, part));
 }
 
 void multiply_tiled_here(const MatmulOperands& operands, const MatmulPart& part, bool emulated) {

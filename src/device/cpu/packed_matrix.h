@@ -24,6 +24,11 @@ struct WeightFormat {
   WeightKind kind = WeightKind::kBf16;
   int group = 128;        // 32, 64 or 128; quantised kinds only
   bool symmetric = true;  // no offsets are stored; quantised kinds only
+  // Multiplied with activations of 8 bits (int8_rows.h) and not of bf16: w8 and w4 only. What is
+  // stored is the same.
+  bool int8_inputs = false;
+
+  bool operator==(const WeightFormat&) const = default;
 
   bool quantized() const { return kind != WeightKind::kF32 && kind != WeightKind::kBf16; }
   int bits() const;

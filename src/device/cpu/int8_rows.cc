@@ -1,0 +1,146 @@
+#include "device/cpu/int8_rows.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "base/check.h"
+#include "base/units.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "device/cpu/int8_rows.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+// Highway wants its own headers after foreach_target.h.
+#include "device/cpu/lanes-inl.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace protean::cpu::HWY_NAMESPACE {
+
+constexpr int kLargestCode = 127;
+constexpr std::int64_t kMostGroup = 128;
+
+// 0 for a group without weight, NaN where something is not finite.
+inline float group_scale(const float* x, std::int64_t padded) {
+  const Floats floats;
+  auto largest = hn::Zero(floats);
+  auto finite = hn::Zero(floats);
+  for (std::int64_t i = 0; i < padded; i += kLanes) {
+    const Vec v = hn::LoadU(floats, x + i);
+    largest = hn::Max(largest, hn::Abs(v));
+    finite = hn::MulAdd(v, hn::Zero(floats), finite);
+  }
+  const float zero_or_nan = hn::GetLane(hn::SumOfLanes(floats, finite));
+  return hn::GetLane(hn::MaxOfLanes(floats, largest)) / kLargestCode + zero_or_nan;
+}
+
+// The integers of one group, which is padded with zeros, and what they add up to.
+inline std::int32_t round_group(const float* x, std::int64_t padded, float scale,
+                                std::int32_t* codes) {
+  const Floats floats;
+  const hn::RebindToSigned<Floats> ints;
+  // What is smaller than this has no inverse that is finite.
+  constexpr float kLeast = std::numeric_limits<float>::min() * 4;
+  const auto inverse = hn::Set(floats, scale >= kLeast ? 1.0f / scale : 0.0f);
+  auto total = hn::Zero(ints);
+  for (std::int64_t i = 0; i < padded; i += kLanes) {
+    const auto code = hn::NearestInt(hn::Mul(hn::LoadU(floats, x + i), inverse));
+    hn::StoreU(code, ints, codes + i);
+    total = hn::Add(total, code);
+  }
+  return hn::GetLane(hn::SumOfLanes(ints, total));
+}
+
+inline std::uint32_t field(std::int32_t code, int bits, int place) {
+  return (static_cast<std::uint32_t>(code) & ((1U << bits) - 1U)) << (bits * place);
+}
+
+inline void pack_bytes(const std::int32_t* codes, std::int64_t padded, std::uint32_t* words) {
+  for (std::int64_t i = 0; i < padded; i += 8) {
+    for (int odd = 0; odd < 2; ++odd) {
+      const std::int32_t* const from = codes + i + odd;
+      *words++ =
+          field(from[0], 8, 0) | field(from[2], 8, 1) | field(from[4], 8, 2) | field(from[6], 8, 3);
+    }
+  }
+}
+
+inline void pack_halves(const std::int32_t* codes, std::int64_t padded, std::uint32_t* words) {
+  for (std::int64_t i = 0; i < padded; i += 2) {
+    words[i / 2] = field(codes[i], 16, 0) | field(codes[i + 1], 16, 1);
+  }
+}
+
+void quantize_row(const float* x, const Int8Rows& row, std::uint32_t* words, float* scales,
+                  std::int32_t* totals) {
+  alignas(64) float padded_x[kMostGroup];
+  alignas(64) std::int32_t codes[kMostGroup];
+  for (std::int64_t first = 0; first < row.inputs; first += row.format.group) {
+    const std::int64_t count = std::min<std::int64_t>(row.format.group, row.inputs - first);
+    const std::int64_t padded = round_up<std::int64_t>(count, PackedMatrix::kInputBlock);
+    const float* from = x + first;
+    if (padded != count) {
+      std::fill(std::copy_n(from, count, padded_x), padded_x + padded, 0.0f);
+      from = padded_x;
+    }
+    *scales = group_scale(from, padded);
+    *totals++ = round_group(from, padded, *scales++, codes);
+    if (row.word_inputs() == 4) {
+      pack_bytes(codes, padded, words);
+    } else {
+      pack_halves(codes, padded, words);
+    }
+    words += padded / row.word_inputs();
+  }
+}
+
+}  // namespace protean::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace protean::cpu {
+namespace {
+
+HWY_EXPORT(quantize_row);
+
+constexpr std::int64_t kLeastGroup = 32;
+// Below this many elements, waking a thread costs more than it saves.
+constexpr std::int64_t kSerialElements = 1 << 14;
+
+}  // namespace
+
+std::int64_t int8_rows_bytes(std::int64_t rows, std::int64_t inputs) {
+  const std::int64_t padded = round_up<std::int64_t>(inputs, PackedMatrix::kInputBlock);
+  return rows * (padded * 2 + padded / kLeastGroup * 8);
+}
+
+Int8Rows quantize_rows(Team& team, std::span<const float> x, const PackedMatrix& weights,
+                       std::span<std::byte> memory) {
+  const WeightFormat& format = weights.format;
+  check(format.int8_inputs && (format.kind == WeightKind::kW8 || format.kind == WeightKind::kW4),
+        "these weights are multiplied with integers");
+  Int8Rows rows{.rows = std::ssize(x) / weights.inputs, .inputs = weights.inputs, .format = format};
+  check(std::ssize(x) == rows.rows * rows.inputs, "x is not rows of the matrix's inputs");
+  check(std::ssize(memory) >= int8_rows_bytes(rows.rows, rows.inputs), "rows fit their memory");
+  auto* const words = reinterpret_cast<std::uint32_t*>(memory.data());
+  auto* const scales = reinterpret_cast<float*>(words + rows.rows * rows.row_words());
+  auto* const totals = reinterpret_cast<std::int32_t*>(scales + rows.rows * rows.groups());
+  rows.words = words;
+  rows.scales = scales;
+  rows.totals = totals;
+  const auto quantize = [&](std::int64_t row, int) {
+    HWY_DYNAMIC_DISPATCH(quantize_row)
+    (x.data() + row * rows.inputs, rows, words + row * rows.row_words(),
+     scales + row * rows.groups(), totals + row * rows.groups());
+  };
+  if (std::ssize(x) < kSerialElements) {
+    for (std::int64_t row = 0; row < rows.rows; ++row) {
+      quantize(row, 0);
+    }
+  } else {
+    team.run(rows.rows, quantize);
+  }
+  return rows;
+}
+
+}  // namespace protean::cpu
+#endif

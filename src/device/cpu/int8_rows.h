@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "device/cpu/packed_matrix.h"
+#include "device/cpu/team.h"
+
+namespace protean::cpu {
+
+// Activations as 8-bit integers, for weights that are multiplied with such (WeightFormat). In each
+// row every group of inputs that shares a weight scale has one of its own, s = max |x| / 127, and
+// x becomes the whole number nearest to x / s, ties to even. What is not finite makes s NaN. A
+// view: the memory is the caller's.
+struct Int8Rows {
+  std::int64_t rows = 0;
+  std::int64_t inputs = 0;
+  WeightFormat format;                   // of the weights that they are for
+  const std::uint32_t* words = nullptr;  // [rows][row_words()], padded with zeros
+  const float* scales = nullptr;         // [rows][groups()]
+  const std::int32_t* totals = nullptr;  // [rows][groups()], sums of the integers
+
+  // w4: four inputs of 8 bits in a word, of each eight the even ones before the odd ones, as the
+  // halves of bytes of packed weights are had. w8: two of 16 bits.
+  int word_inputs() const { return format.kind == WeightKind::kW4 ? 4 : 2; }
+  std::int64_t row_words() const {
+    constexpr std::int64_t kBlock = PackedMatrix::kInputBlock;
+    return (inputs + kBlock - 1) / kBlock * kBlock / word_inputs();
+  }
+  std::int64_t groups() const { return (inputs + format.group - 1) / format.group; }
+};
+
+// What rows need at most, whatever the format.
+std::int64_t int8_rows_bytes(std::int64_t rows, std::int64_t inputs);
+
+// Rows [rows][weights.inputs] into memory of at least int8_rows_bytes, which begins a cache line.
+Int8Rows quantize_rows(Team& team, std::span<const float> x, const PackedMatrix& weights,
+                       std::span<std::byte> memory);
+
+}  // namespace protean::cpu

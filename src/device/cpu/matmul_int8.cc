@@ -1,0 +1,320 @@
+#include "device/cpu/matmul_int8.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "base/units.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "device/cpu/matmul_int8.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+// Highway wants its own headers after foreach_target.h.
+#include "device/cpu/interleave-inl.h"
+#include "device/cpu/word_lines-inl.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace protean::cpu::HWY_NAMESPACE {
+
+// Words of inputs multiplied before the next panel: those of all rows stay in L2.
+constexpr std::int64_t kStepWords = 256;
+constexpr std::int64_t kMostGroup = 128;
+// Up to so many rows read codes straight from the panel.
+constexpr int kMaxDirectRows = 2;
+constexpr std::int64_t kDirectWords = kStepWords * kMaxPartRows / kMaxDirectRows;
+
+// Sums of a tile must leave registers for a line's words and a broadcast input.
+template <class Lines>
+constexpr int tile_rows() {
+  return kLanes == 16 ? 8 : Lines::kWords == 2 ? 4 : 6;
+}
+
+constexpr int tile_vecs(int rows) {
+  return rows == 1 ? 8 : rows == 2 ? 4 : 2;
+}
+
+// Rows, of which a tile takes some, over one group of inputs.
+struct GroupRows {
+  const std::uint32_t* x = nullptr;  // interleaved [word][rows of the tile]
+  const float* scales = nullptr;     // of the first row of the tile, as totals
+  const std::int32_t* totals = nullptr;
+  std::int64_t groups = 0;  // from one row's scale to the next one's
+  std::int64_t inputs = 0;  // whole blocks
+  bool offsets = false;     // the weights have them
+};
+
+// R rows times V vectors of outputs over one group: the integers are exact, so their order does not
+// matter. Then they are scaled once, and join the sums.
+template <int R, int V, class Lines>
+HWY_NOINLINE void multiply_tile(const GroupRows& rows, const std::byte* const* lines,
+                                const std::byte* const* scales, float* sums,
+                                std::int64_t row_stride) {
+  const Floats floats;
+  const Ints ints;
+  IntVec tile[R][V];
+  const std::byte* line[V];
+  HWY_UNROLL(16)
+  for (int v = 0; v < V; ++v) {
+    line[v] = lines[v];
+    HWY_UNROLL(16)
+    for (int r = 0; r < R; ++r) {
+      tile[r][v] = hn::Zero(ints);
+    }
+  }
+  const std::uint32_t* x = rows.x;
+  for (std::int64_t i = 0; i < rows.inputs; i += Lines::kInputs) {
+    WordVec weights[V][2];
+    HWY_UNROLL(16)
+    for (int v = 0; v < V; ++v) {
+      weights[v][0] = Lines::template word<0>(line[v]);
+      if constexpr (Lines::kWords == 2) {
+        weights[v][1] = Lines::template word<1>(line[v]);
+      }
+      line[v] += Lines::kBytes;
+    }
+    HWY_UNROLL(16)
+    for (int r = 0; r < R; ++r) {
+      WordVec input[2];
+      input[0] = hn::Set(Words(), x[r]);
+      if constexpr (Lines::kWords == 2) {
+        input[1] = hn::Set(Words(), x[R + r]);
+      }
+      HWY_UNROLL(16)
+      for (int v = 0; v < V; ++v) {
+        Lines::add(tile[r][v], weights[v], input);
+      }
+    }
+    x += R * Lines::kWords;
+  }
+  HWY_UNROLL(16)
+  for (int r = 0; r < R; ++r) {
+    const std::int32_t total = rows.totals[r * rows.groups];
+    const float scale = rows.scales[r * rows.groups];
+    const auto above = hn::Set(ints, Lines::kMiddle * total);
+    HWY_UNROLL(16)
+    for (int v = 0; v < V; ++v) {
+      float* const to = sums + r * row_stride + v * kLanes;
+      const Vec product = hn::ConvertTo(floats, hn::Sub(tile[r][v], above));
+      const Vec both = hn::Mul(load_scales(scales[v]), hn::Set(floats, scale));
+      Vec sum = hn::MulAdd(both, product, hn::LoadU(floats, to));
+      if (rows.offsets) {
+        const Vec offset = load_scales(scales[v] + std::ptrdiff_t{kPanel} * 2);
+        sum = hn::MulAdd(offset, hn::Set(floats, scale * static_cast<float>(total)), sum);
+      }
+      hn::StoreU(sum, floats, to);
+    }
+  }
+}
+
+// What a part needs for as long as it runs; half a MiB of stack.
+struct Int8Buffers {
+  alignas(64) float sums[kMaxPartRows * kMaxPartPanels * kPanel];
+  alignas(64) std::uint32_t x[kMaxPartRows * kStepWords];
+  alignas(64) std::uint32_t lines[kMostGroup / 2 * kPanel];
+};
+
+// Rows of a part and where they stand among the groups.
+class PartRows {
+ public:
+  PartRows(const Int8Rows& x, const MatmulPart& part, bool offsets)
+      : x_(x), first_(part.first_row), offsets_(offsets) {}
+
+  std::int64_t groups() const { return x_.groups(); }
+  std::int64_t group_inputs(std::int64_t group) const {
+    const std::int64_t inputs =
+        std::min<std::int64_t>(x_.format.group, x_.inputs - group * x_.format.group);
+    return round_up<std::int64_t>(inputs, PackedMatrix::kInputBlock);
+  }
+  const std::uint32_t* words(std::int64_t row, std::int64_t group) const {
+    return x_.words + (first_ + row) * x_.row_words() + group * x_.format.group / x_.word_inputs();
+  }
+  std::int64_t row_words() const { return x_.row_words(); }
+  GroupRows at(std::int64_t row, std::int64_t group, const std::uint32_t* interleaved) const {
+    const std::int64_t at = (first_ + row) * groups() + group;
+    return {interleaved, x_.scales + at, x_.totals + at, groups(), group_inputs(group), offsets_};
+  }
+
+ private:
+  const Int8Rows& x_;
+  std::int64_t first_;
+  bool offsets_;
+};
+
+// A vector of outputs of a part: its scales and codes in the first group.
+struct VecLines {
+  const std::byte* scales = nullptr;
+  const std::byte* codes = nullptr;
+};
+
+template <class Lines>
+VecLines lines_of(const PackedMatrix& weights, std::int64_t first_panel, int vec) {
+  const int output = vec % kPanelVecs * kLanes;
+  const std::byte* const panel =
+      weights.data + (first_panel + vec / kPanelVecs) * weights.panel_bytes();
+  return {panel + std::ptrdiff_t{output} * 2,
+          panel + weights.scale_bytes() + std::ptrdiff_t{output} * Lines::kOutputBytes};
+}
+
+// Few rows: each code is read once, panels in the order of memory.
+template <int R, class Lines>
+void multiply_direct(const MatmulOperands& operands, const MatmulPart& part, const PartRows& rows,
+                     Int8Buffers& buffers) {
+  constexpr int V = tile_vecs(R);
+  const PackedMatrix& weights = *operands.weights;
+  const int vecs = part.panels * kPanelVecs;
+  const std::int64_t step_groups = kDirectWords * Lines::kWordInputs / weights.format.group;
+  const auto multiply = [&]<int kVecs>(std::integral_constant<int, kVecs> /*vectors*/, int vec,
+                                       std::int64_t begin, std::int64_t end,
+                                       const std::uint32_t* x) HWY_ATTR {
+    const std::byte* lines[kVecs];
+    const std::byte* scales[kVecs];
+    for (int v = 0; v < kVecs; ++v) {
+      const VecLines of = lines_of<Lines>(weights, part.first_panel, vec + v);
+      scales[v] = of.scales + begin * weights.group_bytes();
+      lines[v] = of.codes + begin * weights.group_bytes();
+    }
+    for (std::int64_t group = begin; group < end; ++group) {
+      multiply_tile<R, kVecs, Lines>(rows.at(0, group, x), lines, scales,
+                                     buffers.sums + vec * kLanes, std::int64_t{vecs} * kLanes);
+      x += R * rows.group_inputs(group) / Lines::kWordInputs;
+      for (int v = 0; v < kVecs; ++v) {
+        lines[v] += weights.group_bytes();
+        scales[v] += weights.group_bytes();
+      }
+    }
+  };
+  for (std::int64_t begin = 0; begin < rows.groups(); begin += step_groups) {
+    const std::int64_t end = std::min(rows.groups(), begin + step_groups);
+    const std::uint32_t* x = rows.words(0, begin);
+    if constexpr (R > 1) {
+      const std::int64_t words =
+          std::min(rows.row_words(), end * weights.format.group / Lines::kWordInputs) -
+          begin * weights.format.group / Lines::kWordInputs;
+      interleave_rows(x, rows.row_words(), R, words, buffers.x);
+      x = buffers.x;
+    }
+    int vec = 0;
+    for (; vec + V <= vecs; vec += V) {
+      multiply(std::integral_constant<int, V>(), vec, begin, end, x);
+    }
+    for (; vec < vecs; vec += 2) {
+      multiply(std::integral_constant<int, 2>(), vec, begin, end, x);
+    }
+  }
+}
+
+// One panel's group, unpacked, times the rows of one tile.
+struct PanelGroup {
+  const std::byte* scales = nullptr;
+  const std::byte* lines = nullptr;
+  float* sums = nullptr;
+  std::int64_t row_stride = 0;
+};
+
+template <int R, class Lines>
+void multiply_panel(const GroupRows& rows, const PanelGroup& panel) {
+  constexpr int V = std::min(tile_vecs(R), kPanelVecs);
+  for (int vec = 0; vec < kPanelVecs; vec += V) {
+    const std::byte* lines[V];
+    const std::byte* scales[V];
+    for (int v = 0; v < V; ++v) {
+      lines[v] = panel.lines + std::ptrdiff_t{vec + v} * kLanes * 4;
+      scales[v] = panel.scales + std::ptrdiff_t{vec + v} * kLanes * 2;
+    }
+    multiply_tile<R, V, UnpackedWords<Lines>>(rows, lines, scales, panel.sums + vec * kLanes,
+                                              panel.row_stride);
+  }
+}
+
+template <class Lines, int... kBefore>
+void multiply_panel_rows(int count, const GroupRows& rows, const PanelGroup& panel,
+                         std::integer_sequence<int, kBefore...> /*row counts - 1*/) {
+  using Multiply = void (*)(const GroupRows&, const PanelGroup&);
+  static constexpr Multiply kByRows[] = {&multiply_panel<kBefore + 1, Lines>...};
+  kByRows[count - 1](rows, panel);
+}
+
+// Many rows: a panel's group becomes words once for all of them.
+template <class Lines>
+void multiply_many(const MatmulOperands& operands, const MatmulPart& part, const PartRows& rows,
+                   Int8Buffers& buffers) {
+  const PackedMatrix& weights = *operands.weights;
+  const int group = weights.format.group;
+  const std::int64_t group_words = group / Lines::kWordInputs;
+  const Tiles tiles{part.rows, ceil_div(part.rows, tile_rows<Lines>())};
+  // As many groups as the rows' words have room for: a panel is read from memory in one go.
+  const std::int64_t step_groups = std::max<std::int64_t>(
+      1, std::min(kMaxPartRows * kStepWords / part.rows, 4 * kStepWords) / group_words);
+  const auto place = [&](std::int64_t groups_before, std::int64_t words, int tile) {
+    return buffers.x + groups_before * group_words * part.rows + tiles.begin(tile) * words;
+  };
+  for (std::int64_t begin = 0; begin < rows.groups(); begin += step_groups) {
+    const std::int64_t end = std::min(rows.groups(), begin + step_groups);
+    for (std::int64_t g = begin; g < end; ++g) {
+      const std::int64_t words = rows.group_inputs(g) / Lines::kWordInputs;
+      for (int tile = 0; tile < tiles.count; ++tile) {
+        interleave_rows(rows.words(tiles.begin(tile), g), rows.row_words(), tiles.size(tile), words,
+                        place(g - begin, words, tile));
+      }
+    }
+    for (int panel = 0; panel < part.panels; ++panel) {
+      const VecLines first = lines_of<Lines>(weights, part.first_panel, panel * kPanelVecs);
+      for (std::int64_t g = begin; g < end; ++g) {
+        const std::int64_t inputs = rows.group_inputs(g);
+        unpack_words<Lines>(first.codes + g * weights.group_bytes(), inputs, buffers.lines);
+        PanelGroup to{.scales = first.scales + g * weights.group_bytes(),
+                      .lines = reinterpret_cast<const std::byte*>(buffers.lines),
+                      .row_stride = kPanel};
+        for (int tile = 0; tile < tiles.count; ++tile) {
+          to.sums = buffers.sums + (std::ptrdiff_t{panel} * part.rows + tiles.begin(tile)) * kPanel;
+          multiply_panel_rows<Lines>(
+              tiles.size(tile),
+              rows.at(tiles.begin(tile), g, place(g - begin, inputs / Lines::kWordInputs, tile)),
+              to, std::make_integer_sequence<int, tile_rows<Lines>()>());
+        }
+      }
+    }
+  }
+}
+
+template <class Lines>
+void multiply_part(const MatmulOperands& operands, const MatmulPart& part) {
+  Int8Buffers buffers;
+  std::fill_n(buffers.sums, part.rows * part.columns(), 0.0f);
+  const PartRows rows(*operands.int8, part, !operands.weights->format.symmetric);
+  if (part.rows == 1) {
+    multiply_direct<1, Lines>(operands, part, rows, buffers);
+    finish_part(operands, part, PartSums::by_row(buffers.sums, part));
+  } else if (part.rows == 2) {
+    multiply_direct<2, Lines>(operands, part, rows, buffers);
+    finish_part(operands, part, PartSums::by_row(buffers.sums, part));
+  } else {
+    multiply_many<Lines>(operands, part, rows, buffers);
+    finish_part(operands, part, PartSums::by_panel(buffers.sums, part));
+  }
+}
+
+void multiply_int8_here(const MatmulOperands& operands, const MatmulPart& part) {
+  if (operands.weights->format.kind == WeightKind::kW8) {
+    multiply_part<W8Words>(operands, part);
+  } else {
+    multiply_part<W4Words>(operands, part);
+  }
+}
+
+}  // namespace protean::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace protean::cpu {
+
+HWY_EXPORT(multiply_int8_here);
+
+void multiply_int8(const MatmulOperands& operands, const MatmulPart& part) {
+  check(part.rows <= kMaxPartRows && part.panels <= kMaxPartPanels, "a part fits its buffers");
+  HWY_DYNAMIC_DISPATCH(multiply_int8_here)(operands, part);
+}
+
+}  // namespace protean::cpu
+#endif

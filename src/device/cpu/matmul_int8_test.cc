@@ -1,0 +1,242 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "device/cpu/every_target.h"
+#include "device/cpu/f16.h"
+#include "device/cpu/matmul.h"
+#include "device/cpu/memory.h"
+
+namespace protean::cpu {
+namespace {
+
+// A matrix of random codes, and what they are.
+struct CodedWeights {
+  Region memory;
+  PackedMatrix packed;
+  std::vector<int> codes;      // [outputs][inputs], about the middle
+  std::vector<float> scales;   // [outputs][groups]
+  std::vector<float> offsets;  // the same, of the middle code
+
+  std::int64_t groups() const {
+    return (packed.inputs + packed.format.group - 1) / packed.format.group;
+  }
+};
+
+struct Integers {
+  std::vector<std::byte> memory;
+  Int8Rows rows;
+};
+
+std::string name_of(const WeightFormat& format) {
+  return std::to_string(format.bits()) + " bits, group " + std::to_string(format.group) +
+         (format.symmetric ? ", symmetric" : "");
+}
+
+std::vector<WeightFormat> every_format() {
+  std::vector<WeightFormat> formats;
+  for (const WeightKind kind : {WeightKind::kW8, WeightKind::kW4}) {
+    for (const int group : {32, 64, 128}) {
+      for (const bool symmetric : {true, false}) {
+        formats.push_back(
+            {.kind = kind, .group = group, .symmetric = symmetric, .int8_inputs = true});
+      }
+    }
+  }
+  return formats;
+}
+
+class Int8Matmul : public EveryTarget {
+ protected:
+  CodedWeights random_weights(const WeightFormat& format, std::int64_t outputs,
+                              std::int64_t inputs) {
+    CodedWeights weights;
+    weights.packed = {.format = format, .outputs = outputs, .inputs = inputs};
+    weights.memory = Region::map(weights.packed.bytes()).value();
+    weights.packed.data = weights.memory.data();
+    const int bits = format.bits();
+    const int middle = 1 << (bits - 1);
+    std::uniform_real_distribution<float> scale(0.001f, 0.02f);
+    for (std::int64_t panel = 0; panel < weights.packed.panels(); ++panel) {
+      const std::int64_t count =
+          std::min<std::int64_t>(PackedMatrix::kPanel, outputs - panel * PackedMatrix::kPanel);
+      std::vector<std::uint8_t> codes(static_cast<std::size_t>(count * inputs));
+      std::vector<float> scales(static_cast<std::size_t>(count * weights.groups()));
+      std::vector<float> offsets(scales.size());
+      for (std::uint8_t& code : codes) {
+        code = static_cast<std::uint8_t>(random()() >> (32 - bits));
+        weights.codes.push_back(code - middle);
+      }
+      for (std::size_t i = 0; i < scales.size(); ++i) {
+        const int zero = format.symmetric ? middle : static_cast<int>(random()() % 8);
+        scales[i] = float_from_f16(f16_from(scale(random())));
+        offsets[i] = static_cast<float>(-zero) * scales[i];
+        weights.scales.push_back(scales[i]);
+        weights.offsets.push_back(
+            float_from_f16(f16_from(offsets[i] + static_cast<float>(middle) * scales[i])));
+      }
+      pack_panel(weights.packed, panel,
+                 {.bits = bits,
+                  .group = format.group,
+                  .inputs = inputs,
+                  .codes = codes,
+                  .scales = scales,
+                  .offsets = offsets});
+    }
+    return weights;
+  }
+
+  static Integers integers_of(Team& team, std::span<const float> x, const PackedMatrix& weights) {
+    Integers integers;
+    integers.memory.resize(
+        static_cast<std::size_t>(int8_rows_bytes(std::ssize(x) / weights.inputs, weights.inputs)));
+    integers.rows = quantize_rows(team, x, weights, integers.memory);
+    return integers;
+  }
+
+  static std::vector<float> product(Team& team, std::span<const float> x,
+                                    const PackedMatrix& weights,
+                                    const MatmulOptions& options = {}) {
+    const Integers integers = integers_of(team, x, weights);
+    std::vector<float> out(static_cast<std::size_t>(integers.rows.rows * weights.outputs));
+    matmul(team, integers.rows, weights, out, options);
+    return out;
+  }
+};
+
+// The definition in int8_rows.h, and that in matmul.h in double precision.
+TEST_P(Int8Matmul, AgreesWithItsDefinition) {
+  struct Size {
+    std::int64_t m, inputs, outputs;
+  };
+  const Size sizes[] = {{1, 1, 1},    {2, 3, 5},     {1, 64, 129},  {5, 7, 33},    {7, 1030, 31},
+                        {13, 64, 96}, {26, 300, 70}, {250, 17, 40}, {2, 129, 300}, {3, 4200, 33}};
+  Team team(2);
+  for (const WeightFormat& format : every_format()) {
+    for (const auto& [m, inputs, outputs] : sizes) {
+      const CodedWeights weights = random_weights(format, outputs, inputs);
+      const std::vector<float> x = random_floats(m * inputs);
+      const std::vector<float> bias = random_floats(outputs);
+      const std::vector<float> out = product(team, x, weights.packed, {.bias = bias.data()});
+      for (std::int64_t r = 0; r < m; ++r) {
+        for (std::int64_t o = 0; o < outputs; ++o) {
+          double sum = double{bias[o]};
+          double size = std::abs(sum);
+          for (std::int64_t g = 0; g < weights.groups(); ++g) {
+            const std::int64_t begin = g * format.group;
+            const std::int64_t end = std::min<std::int64_t>(inputs, begin + format.group);
+            float largest = 0;
+            for (std::int64_t i = begin; i < end; ++i) {
+              largest = std::max(largest, std::abs(x[r * inputs + i]));
+            }
+            const float scale = largest / 127;
+            std::int64_t dot = 0, total = 0;
+            for (std::int64_t i = begin; i < end; ++i) {
+              const auto q = std::lrint(x[r * inputs + i] * (1.0f / scale));
+              dot += q * weights.codes[o * inputs + i];
+              total += q;
+            }
+            const std::int64_t at = o * weights.groups() + g;
+            const double product = double{scale} * weights.scales[at] * static_cast<double>(dot);
+            const double offset = double{scale} * weights.offsets[at] * static_cast<double>(total);
+            sum += product + offset;
+            size += std::abs(product) + std::abs(offset);
+          }
+          ASSERT_NEAR(out[r * outputs + o], sum, size * 1e-6)
+              << name_of(format) << " " << m << "x" << inputs << "x" << outputs << " row " << r
+              << " output " << o;
+        }
+      }
+    }
+  }
+}
+
+// Largest codes and activations of both signs: no sum on the way may run over.
+TEST_P(Int8Matmul, HoldsTheLargestSums) {
+  Team team(1);
+  for (const WeightFormat& format : every_format()) {
+    for (const bool negative : {false, true}) {
+      const std::int64_t inputs = 256, outputs = 40;
+      CodedWeights weights = random_weights(format, outputs, inputs);
+      const std::uint8_t code = negative ? 0 : static_cast<std::uint8_t>((1 << format.bits()) - 1);
+      const std::vector<std::uint8_t> codes(static_cast<std::size_t>(32 * inputs), code);
+      const std::vector<float> scales(static_cast<std::size_t>(32 * weights.groups()), 1.0f);
+      const auto middle = static_cast<float>(1 << (format.bits() - 1));
+      const std::vector<float> offsets(scales.size(), -middle);
+      pack_panel(weights.packed, 0,
+                 {.bits = format.bits(),
+                  .group = format.group,
+                  .inputs = inputs,
+                  .codes = codes,
+                  .scales = scales,
+                  .offsets = offsets});
+      for (const std::int64_t m : {1, 2, 7}) {
+        for (const float sign : {1.0f, -1.0f}) {
+          const std::vector<float> x(static_cast<std::size_t>(m * inputs), sign * 127);
+          const std::vector<float> out = product(team, x, weights.packed);
+          for (std::int64_t r = 0; r < m; ++r) {
+            ASSERT_EQ(out[r * outputs],
+                      sign * 127 * static_cast<float>(inputs) * (static_cast<float>(code) - middle))
+                << name_of(format) << " rows " << m;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(Int8Matmul, GivesARowTheSameBitsInAnyBatch) {
+  constexpr std::int64_t kRows = 280;  // more than one part holds
+  for (const WeightFormat& format : every_format()) {
+    for (const auto& [inputs, outputs] : {std::pair{300, 100}, {1100, 64}, {33, 31}}) {
+      const CodedWeights weights = random_weights(format, outputs, inputs);
+      const std::vector<float> x = random_floats(kRows * inputs);
+      std::vector<float> alone;
+      Team one(1);
+      for (std::int64_t r = 0; r < kRows; ++r) {
+        const auto row = product(one, std::span(x).subspan(r * inputs, inputs), weights.packed);
+        alone.insert(alone.end(), row.begin(), row.end());
+      }
+      std::int64_t first = 0;
+      for (std::int64_t m = 1; m <= kRows; m += m < 20 ? 1 : 37) {
+        first = m == kRows ? 0 : (first + 41) % (kRows - m);
+        Team team(1 + static_cast<int>(m % 2));
+        const auto out =
+            product(team, std::span(x).subspan(first * inputs, m * inputs), weights.packed);
+        ASSERT_EQ(
+            std::memcmp(out.data(), alone.data() + first * outputs, out.size() * sizeof(float)), 0)
+            << name_of(format) << " m " << m << " inputs " << inputs;
+      }
+    }
+  }
+}
+
+TEST_P(Int8Matmul, NothingIsNothingAndWhatIsNotFiniteShows) {
+  Team team(1);
+  for (const WeightFormat& format : every_format()) {
+    const CodedWeights weights = random_weights(format, 33, 200);
+    std::vector<float> x(3 * 200, 0.0f);
+    x[200 + 5] = std::numeric_limits<float>::infinity();
+    x[400 + 199] = std::numeric_limits<float>::quiet_NaN();
+    const std::vector<float> out = product(team, x, weights.packed);
+    for (int o = 0; o < 33; ++o) {
+      EXPECT_EQ(out[o], 0.0f);
+      EXPECT_TRUE(std::isnan(out[33 + o]) && std::isnan(out[66 + o])) << name_of(format);
+    }
+    // So small that its scale has no inverse: lost, and not infinite.
+    std::fill(x.begin(), x.end(), std::numeric_limits<float>::denorm_min());
+    for (const float value : product(team, x, weights.packed)) {
+      EXPECT_TRUE(std::isfinite(value));
+    }
+  }
+}
+
+PROTEAN_ON_EVERY_TARGET(Int8Matmul);
+
+}  // namespace
+}  // namespace protean::cpu

@@ -1,0 +1,141 @@
+// How codes of a packed matrix become words of small integers that are multiplied with such words
+// of activations (int8_rows.h), compiled once per instruction set.
+
+#if defined(PROTEAN_DEVICE_CPU_WORD_LINES_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef PROTEAN_DEVICE_CPU_WORD_LINES_INL_H_
+#undef PROTEAN_DEVICE_CPU_WORD_LINES_INL_H_
+#else
+#define PROTEAN_DEVICE_CPU_WORD_LINES_INL_H_
+#endif
+
+#include "device/cpu/weight_lines-inl.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace protean::cpu::HWY_NAMESPACE {
+
+using IntVec = hn::Vec<Ints>;
+
+// Byte or half `place` of every word, with its sign or without.
+template <int kBits, int kPlace>
+HWY_INLINE IntVec signed_field(WordVec words) {
+  const auto high = hn::BitCast(Ints(), hn::ShiftLeft<32 - kBits*(kPlace + 1)>(words));
+  return hn::ShiftRight<32 - kBits>(high);
+}
+template <int kBits, int kPlace>
+HWY_INLINE IntVec unsigned_field(WordVec words) {
+  const auto field =
+      hn::And(hn::ShiftRight<kBits * kPlace>(words), hn::Set(Words(), (1U << kBits) - 1U));
+  return hn::BitCast(Ints(), field);
+}
+
+// Adds to sums at once: compilers put off additions of integers to the end of a tile's step, and
+// run out of registers.
+HWY_INLINE void add_now(IntVec& sums, IntVec products) {
+  sums = hn::Add(sums, products);
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+  asm volatile("" : "+v"(sums.raw));
+#endif
+}
+
+// A reader of one format, as in weight_lines-inl.h: a line is kWords words of every output, each of
+// as many inputs as a word of activations has. `add` adds a line's products to sums.
+struct W8Words {
+  static constexpr int kInputs = 2, kBytes = 64, kOutputBytes = 1;
+  static constexpr int kWords = 1, kWordInputs = 2;
+  static constexpr int kMiddle = 0;  // what words hold above the signed code
+
+  template <int kWord>
+  static HWY_INLINE WordVec word(const std::byte* from) {
+    const Words words;
+    const hn::Rebind<std::int8_t, Ints> bytes;
+    const auto* const codes = reinterpret_cast<const std::int8_t*>(from);
+    const auto even = hn::BitCast(words, hn::PromoteTo(Ints(), hn::LoadU(bytes, codes)));
+    const auto odd = hn::BitCast(words, hn::PromoteTo(Ints(), hn::LoadU(bytes, codes + kPanel)));
+    return hn::Or(hn::And(even, hn::Set(words, 0xffffU)), hn::ShiftLeft<16>(odd));
+  }
+
+  static HWY_INLINE void add(IntVec& sums, const WordVec* weights, const WordVec* x) {
+#if HWY_TARGET == HWY_AVX2
+    add_now(sums, IntVec{_mm256_madd_epi16(weights[0].raw, x[0].raw)});
+#elif HWY_TARGET == HWY_AVX3
+    add_now(sums, IntVec{_mm512_madd_epi16(weights[0].raw, x[0].raw)});
+#else
+    add_now(sums, hn::Mul(signed_field<16, 0>(weights[0]), signed_field<16, 0>(x[0])));
+    add_now(sums, hn::Mul(signed_field<16, 1>(weights[0]), signed_field<16, 1>(x[0])));
+#endif
+  }
+};
+
+struct W4Words {
+  static constexpr int kInputs = 8, kBytes = 128, kOutputBytes = 4;
+  static constexpr int kWords = 2, kWordInputs = 4;
+  static constexpr int kMiddle = 8;
+
+  template <int kWord>
+  static HWY_INLINE WordVec word(const std::byte* from) {
+    const Words words;
+    const auto codes = hn::Xor(load_words(from), hn::Set(words, 0x88888888U));
+    return hn::And(kWord == 0 ? codes : hn::ShiftRight<4>(codes), hn::Set(words, 0x0f0f0f0fU));
+  }
+
+  // Codes are at most 15 and activations 127: four products fit 16 bits.
+  static HWY_INLINE void add(IntVec& sums, const WordVec* weights, const WordVec* x) {
+#if HWY_TARGET == HWY_AVX2
+    const __m256i pairs = _mm256_add_epi16(_mm256_maddubs_epi16(weights[0].raw, x[0].raw),
+                                           _mm256_maddubs_epi16(weights[1].raw, x[1].raw));
+    add_now(sums, IntVec{_mm256_madd_epi16(pairs, _mm256_set1_epi16(1))});
+#elif HWY_TARGET == HWY_AVX3
+    const __m512i pairs = _mm512_add_epi16(_mm512_maddubs_epi16(weights[0].raw, x[0].raw),
+                                           _mm512_maddubs_epi16(weights[1].raw, x[1].raw));
+    add_now(sums, IntVec{_mm512_madd_epi16(pairs, _mm512_set1_epi16(1))});
+#else
+    add_word(sums, weights[0], x[0]);
+    add_word(sums, weights[1], x[1]);
+#endif
+  }
+
+ private:
+  [[maybe_unused]] static HWY_INLINE void add_word(IntVec& sums, WordVec codes, WordVec x) {
+    add_now(sums, hn::Mul(unsigned_field<8, 0>(codes), signed_field<8, 0>(x)));
+    add_now(sums, hn::Mul(unsigned_field<8, 1>(codes), signed_field<8, 1>(x)));
+    add_now(sums, hn::Mul(unsigned_field<8, 2>(codes), signed_field<8, 2>(x)));
+    add_now(sums, hn::Mul(unsigned_field<8, 3>(codes), signed_field<8, 3>(x)));
+  }
+};
+
+// What unpack_words leaves in L1: each word of a line on its own.
+template <class Lines>
+struct UnpackedWords : Lines {
+  static constexpr int kBytes = Lines::kWords * kPanel * 4, kOutputBytes = 4;
+  template <int kWord>
+  static HWY_INLINE WordVec word(const std::byte* from) {
+    return load_words(from + std::ptrdiff_t{kWord} * kPanel * 4);
+  }
+};
+
+// A panel's next `inputs`. Asks for what comes next, so that memory works on while these are
+// multiplied.
+template <class Lines>
+void unpack_words(const std::byte* from, std::int64_t inputs, std::uint32_t* to) {
+  constexpr int kAhead = 4096, kCacheLine = 64;
+  for (std::int64_t i = 0; i < inputs; i += Lines::kInputs) {
+    for (int byte = 0; byte < Lines::kBytes; byte += kCacheLine) {
+      hwy::Prefetch(from + kAhead + byte);
+    }
+    for (int v = 0; v < kPanelVecs; ++v) {
+      const std::byte* const line = from + std::ptrdiff_t{v} * kLanes * Lines::kOutputBytes;
+      hn::StoreU(Lines::template word<0>(line), Words(), to + v * kLanes);
+      if constexpr (Lines::kWords == 2) {
+        hn::StoreU(Lines::template word<1>(line), Words(), to + kPanel + v * kLanes);
+      }
+    }
+    from += Lines::kBytes;
+    to += Lines::kWords * kPanel;
+  }
+}
+
+}  // namespace protean::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif
