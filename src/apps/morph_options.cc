@@ -11,10 +11,10 @@
 #include "apps/terminal.h"
 #include "base/log.h"
 #include "base/units.h"
-
 #include "control/form_path.h"
 #include "control/policy_options.h"
 #include "cost/memory.h"
+#include "device/cpu/matmul.h"
 #include "model/swap_profile.h"
 
 namespace protean {
@@ -91,6 +91,14 @@ Result<std::vector<Precision>> lower_precisions(const MorphOptions& options, Pre
   return lower;
 }
 
+// Whether layers that are lowered compute faster too, not only from fewer bytes: vectors multiply
+// integers faster than floats, AMX has no need of it.
+bool multiply_faster(const std::vector<Precision>& lower) {
+  return cpu::best_unit() == cpu::MatmulUnit::kVector && !lower.empty() &&
+         std::all_of(lower.begin(), lower.end(),
+                     [](Precision precision) { return stored_as(precision) != precision; });
+}
+
 // `order`: of layers, the first to be lowered first; empty: front to back.
 Result<MorphConfig> morph_config(const MorphOptions& options, const ModelSpec& spec,
                                  const Sizing& sizing, const std::vector<Precision>& lower,
@@ -107,6 +115,9 @@ Result<MorphConfig> morph_config(const MorphOptions& options, const ModelSpec& s
   MorphConfig config;
   config.mode = *mode;
   config.policy = options_for(*mode == MorphMode::kOff ? MorphMode::kBalanced : *mode);
+  if (multiply_faster(lower)) {
+    config.policy = where_fewer_bits_are_faster(config.policy);
+  }
   config.policy.rule = options.rule == "paper" ? MorphRule::kPaper : MorphRule::kSteady;
   config.policy.forecast_ns = std::llround(options.forecast_s * static_cast<double>(kNsPerS));
   config.start = sizing.form;

@@ -87,10 +87,12 @@ std::optional<Wanted> MorphPolicy::lower(const Signals& signals, std::size_t at)
     return std::max<std::size_t>(static_cast<std::size_t>(std::ceil(share * whole_way)), 1);
   };
   const std::size_t last = path_.size() - 1;
+  const double shortest =
+      std::max(options_.shortest_step, pressed || foreseen ? 0 : options_.queue_step);
   const std::size_t to =
       std::clamp(first_with_room(path_, at + 1, demand, options_.fill_after_entry),
-                 std::min(at + steps(options_.shortest_step), last),
-                 std::min(at + steps(options_.longest_step), last));
+                 std::min(at + steps(shortest), last),
+                 std::min(at + steps(std::max(shortest, options_.longest_step)), last));
   const std::string_view why = pressed  ? "blocks are short"
                                : queued ? "the queue is long"
                                         : "blocks will be short";

@@ -98,10 +98,12 @@ PolicyOptions paper_rule(PolicyOptions options) {
   return options;
 }
 
-class SquareWaves : public ::testing::TestWithParam<MorphMode> {};
+class SquareWaves : public ::testing::TestWithParam<std::tuple<MorphMode, bool>> {};
 
 TEST_P(SquareWaves, CauseAtMostOneCycleEachFewerSwapsThanThePapersRuleAndAreSoonOver) {
-  const PolicyOptions options = options_for(GetParam());
+  const auto [mode, faster] = GetParam();
+  const PolicyOptions options =
+      faster ? where_fewer_bits_are_faster(options_for(mode)) : options_for(mode);
   int cycles = 0;
   int papers_cycles = 0;
   int swaps = 0;
@@ -137,9 +139,14 @@ TEST_P(SquareWaves, CauseAtMostOneCycleEachFewerSwapsThanThePapersRuleAndAreSoon
 }
 
 INSTANTIATE_TEST_SUITE_P(Modes, SquareWaves,
-                         ::testing::Values(MorphMode::kAccuracy, MorphMode::kBalanced,
-                                           MorphMode::kPerformance),
-                         [](const auto& mode) { return std::string(to_string(mode.param)); });
+                         ::testing::Combine(::testing::Values(MorphMode::kAccuracy,
+                                                              MorphMode::kBalanced,
+                                                              MorphMode::kPerformance),
+                                            ::testing::Bool()),
+                         [](const auto& of) {
+                           return fmt::format("{}{}", to_string(std::get<0>(of.param)),
+                                              std::get<1>(of.param) ? "_faster" : "");
+                         });
 
 TEST(MorphPolicy, ModesTradeWaitingForBits) {
   const auto load = square_wave(30, 26, 3, 4, 5);
@@ -274,6 +281,21 @@ TEST_F(Decide, AQueueAloneIsAReasonWhereTheModeSaysSo) {
     accuracy.sample({.at_ns = at_ns, .waiting = 3, .oldest_wait_ns = at_ns, .kv_blocks = 100});
   }
   EXPECT_EQ(accuracy.signals(20 * kNsPerS).queued_share, 0);
+}
+
+TEST_F(Decide, WhereFewerBitsAreFasterAQueueAloneIsAReasonToGoAQuarterOfTheWay) {
+  signals_.pressed_share = 0;
+  signals_.queued_share = 1;
+  signals_.now.kv_blocks_used = 1;
+  const MorphPolicy faster(where_fewer_bits_are_faster(options_for(MorphMode::kBalanced)), bounds_);
+  const auto wanted = faster.decide(signals_, full_);
+  ASSERT_TRUE(wanted);
+  EXPECT_EQ(wanted->form, faster.path()[(faster.path().size() + 2) / 4]);
+  Monitor monitor(where_fewer_bits_are_faster(options_for(MorphMode::kBalanced)));
+  for (TimeNs at_ns = 0; at_ns < 3 * kNsPerS; at_ns += 50 * kNsPerMs) {
+    monitor.sample({.at_ns = at_ns, .waiting = 3, .oldest_wait_ns = at_ns, .kv_blocks = 100});
+  }
+  EXPECT_EQ(monitor.signals(3 * kNsPerS).queued_share, 1);
 }
 
 TEST_F(Decide, DoesNotAskAgainForWhatIsOnItsWay) {

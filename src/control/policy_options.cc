@@ -20,4 +20,12 @@ PolicyOptions options_for(MorphMode mode) {
   return options;
 }
 
+PolicyOptions where_fewer_bits_are_faster(PolicyOptions options) {
+  if (options.queue_alone_ns == 0) {
+    options.queue_alone_ns = 500 * kNsPerMs;
+  }
+  options.queue_step = 0.25;
+  return options;
+}
+
 }  // namespace protean

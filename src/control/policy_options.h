@@ -25,9 +25,11 @@ struct PolicyOptions {
   TimeNs entry_window_ns = kNsPerS;
   double entry_share = 0.8;
   int entry_samples = 3;
-  // A queue that waits so long is a reason although blocks are free, for a step at a time: fewer
-  // bits read make decoding of few rows faster, but prefill and large batches slower. 0: never.
+  // A queue that waits so long is a reason although blocks are free: fewer bits read make decoding
+  // of few rows faster, but prefill and large batches slower, unless they multiply faster too. It
+  // goes such a share of the way at once, a step at least. 0: never.
   TimeNs queue_alone_ns = 0;
+  double queue_step = 0;
 
   // The next form is the first in which the demand takes at most this share of the blocks; at once
   // it goes such a share of the way from the first form to the last, at least and at most.
@@ -56,5 +58,8 @@ struct PolicyOptions {
 // all the way at once where blocks are missing, for a queue alone too, down to w3 where that is
 // allowed.
 PolicyOptions options_for(MorphMode mode);
+
+// The same where fewer bits also multiply faster, so that a queue alone is always a reason.
+PolicyOptions where_fewer_bits_are_faster(PolicyOptions options);
 
 }  // namespace protean

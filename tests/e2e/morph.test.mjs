@@ -254,6 +254,26 @@ exec unshare -rm sh -c 'mount -t tmpfs -o size=2m none "$XDG_CACHE_HOME" && exec
     }
   });
 
+  it('lowers layers to weights that are multiplied with 8 bits, where that is what they may go to', async () => {
+    const fixed = await startForm(cache, {}, '--dtype', 'w4a8');
+    const alone = await complete(fixed);
+    assert.deepEqual(alone.usage.output_tokens_by_precision, { 'w4a8:16': 120 });
+    assert.equal(await fixed.stop(), 0, fixed.log);
+    const server = await startForm(cache, {}, '--morph-precisions', 'w8a8,w4a8');
+    try {
+      assert.equal((await want(server, { layers: 'w4' })).status, 400);
+      await want(server, { layers: 'w4a8' });
+      assert.deepEqual((await settled(server)).form.layer_precision, Array(layers).fill('w4a8'));
+      const answers = await Promise.all([complete(server), ...['One', 'Two', 'Three'].map((prompt) => complete(server, { prompt }))]);
+      assert.equal(answers[0].text, alone.text, 'the same as one that started so, whatever runs beside it');
+      const metrics = parseMetrics(await (await fetch(`${server.url}/metrics`)).text());
+      const [lowered] = [...metrics].find(([name]) => /^protean:layers\{.*precision="w4a8"/.test(name)).slice(1);
+      assert.equal(lowered, layers);
+    } finally {
+      assert.equal(await server.stop(), 0, server.log);
+    }
+  });
+
   it('serves though its cache folder is no place to write', async () => {
     const server = await startForm('/proc/nowhere');
     try {
