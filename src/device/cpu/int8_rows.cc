@@ -40,7 +40,11 @@ inline std::int32_t round_group(const float* x, std::int64_t padded, float scale
   const hn::RebindToSigned<Floats> ints;
   // What is smaller than this has no inverse that is finite.
   constexpr float kLeast = std::numeric_limits<float>::min() * 4;
-  const auto inverse = hn::Set(floats, scale >= kLeast ? 1.0f / scale : 0.0f);
+  if (!(scale >= kLeast)) {  // or NaN, which the scale says
+    std::fill_n(codes, padded, 0);
+    return 0;
+  }
+  const auto inverse = hn::Set(floats, 1.0f / scale);
   auto total = hn::Zero(ints);
   for (std::int64_t i = 0; i < padded; i += kLanes) {
     const auto code = hn::NearestInt(hn::Mul(hn::LoadU(floats, x + i), inverse));

@@ -12,7 +12,7 @@ namespace protean::cpu {
 // Activations as 8-bit integers, for weights that are multiplied with such (WeightFormat). In each
 // row every group of inputs that shares a weight scale has one of its own, s = max |x| / 127, and
 // x becomes the whole number nearest to x times the inverse of s, ties to even. What is not finite
-// makes s NaN. A view: the memory is the caller's.
+// makes s NaN, and the integers zeros. A view: the memory is the caller's.
 struct Int8Rows {
   std::int64_t rows = 0;
   std::int64_t inputs = 0;
