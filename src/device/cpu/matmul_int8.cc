@@ -1,6 +1,7 @@
 #include "device/cpu/matmul_int8.h"
 
 #include <algorithm>
+#include <type_traits>
 #include <utility>
 
 #include "base/check.h"
@@ -208,8 +209,7 @@ void multiply_direct(const MatmulOperands& operands, const MatmulPart& part, con
 struct PanelGroup {
   const std::byte* scales = nullptr;
   const std::byte* lines = nullptr;
-  float* sums = nullptr;
-  std::int64_t row_stride = 0;
+  float* sums = nullptr;  // [rows][32]
 };
 
 template <int R, class Lines>
@@ -223,7 +223,7 @@ void multiply_panel(const GroupRows& rows, const PanelGroup& panel) {
       scales[v] = panel.scales + std::ptrdiff_t{vec + v} * kLanes * 2;
     }
     multiply_tile<R, V, UnpackedWords<Lines>>(rows, lines, scales, panel.sums + vec * kLanes,
-                                              panel.row_stride);
+                                              kPanel);
   }
 }
 
@@ -264,8 +264,7 @@ void multiply_many(const MatmulOperands& operands, const MatmulPart& part, const
         const std::int64_t inputs = rows.group_inputs(g);
         unpack_words<Lines>(first.codes + g * weights.group_bytes(), inputs, buffers.lines);
         PanelGroup to{.scales = first.scales + g * weights.group_bytes(),
-                      .lines = reinterpret_cast<const std::byte*>(buffers.lines),
-                      .row_stride = kPanel};
+                      .lines = reinterpret_cast<const std::byte*>(buffers.lines)};
         for (int tile = 0; tile < tiles.count; ++tile) {
           to.sums = buffers.sums + (std::ptrdiff_t{panel} * part.rows + tiles.begin(tile)) * kPanel;
           multiply_panel_rows<Lines>(
