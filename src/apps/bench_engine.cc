@@ -140,9 +140,7 @@ class EngineBench {
  private:
   Status measure(std::size_t which, int repeat) {
     const Precision precision = precisions_[which];
-    const auto layers = static_cast<std::size_t>(rig_.spec().layers);
-    if (Status changed = rig_.become(std::vector<LayerPrecision>(layers, {precision, precision}));
-        !changed.ok()) {
+    if (Status changed = rig_.become(precision); !changed.ok()) {
       return changed;
     }
     for (int round = -1; round < repeat; ++round) {  // the first is not counted

@@ -53,9 +53,11 @@ void print_model(const ModelFiles& files) {
 
 void print_sizing(const ModelSpec& spec, const Sizing& sizing) {
   const Precision precision = sizing.form.layer_precision.front().mlp;
-  print_row("weights", "{} in {}: {} a layer, {} for embeddings and output",
+  const Precision tables = sizing.form.tables;
+  print_row("weights", "{} in {}: {} a layer, {} for embeddings and output in {}",
             format_bytes(sizing.weight_bytes), to_string(precision),
-            format_bytes(layer_bytes(spec, precision)), format_bytes(outer_bytes(spec, precision)));
+            format_bytes(layer_bytes(spec, precision)), format_bytes(outer_bytes(spec, tables)),
+            to_string(tables));
   print_row("KV", "{} a token, {} in all for {} tokens",
             format_bytes(kv_token_bytes(spec, sizing.form.kv.precision)),
             format_bytes(sizing.kv_bytes), sizing.form.kv.blocks * sizing.form.kv.block_tokens);

@@ -87,7 +87,7 @@ Result<Asked> asked_memory(const ModelOptions& options, const Machine& machine) 
 
 // What lies beside the pages of layers and KV.
 std::int64_t fixed_bytes(const ModelOptions& options, const ModelSpec& spec, Precision precision) {
-  return outer_bytes(spec, precision) +
+  return outer_bytes(spec, tables_beside(precision)) +
          activation_bytes(spec, options.max_num_batched_tokens,
                           std::min(kLogitRows, options.max_num_batched_tokens));
 }
@@ -235,7 +235,8 @@ Result<Sizing> choose_sizing(const ModelOptions& options, const ModelSpec& spec,
     return wanted.error();
   }
   Sizing sizing;
-  sizing.weight_bytes = spec.layers * layer_bytes(spec, *precision) + outer_bytes(spec, *precision);
+  sizing.weight_bytes =
+      spec.layers * layer_bytes(spec, *precision) + outer_bytes(spec, tables_beside(*precision));
   sizing.max_model_len = *wanted > 0 ? *wanted : std::max(2, spec.max_context);
   if (sizing.max_model_len > spec.max_context) {
     sizing.warnings.push_back(

@@ -137,7 +137,8 @@ TEST(Sizing, QuantisedLayersKeepTheirKeysAndValuesInBf16) {
     EXPECT_EQ(sizing->form.kv.precision, KvPrecision::kBf16);
     EXPECT_EQ(sizing->kv_bytes, bf16->kv_bytes);
     EXPECT_EQ(sizing->weight_bytes,
-              4 * layer_bytes(spec, precision) + outer_bytes(spec, Precision::kBf16));
+              4 * layer_bytes(spec, precision) + outer_bytes(spec, tables_beside(precision)));
+    EXPECT_EQ(sizing->form.tables, tables_beside(precision));
   }
 }
 

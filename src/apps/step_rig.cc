@@ -107,11 +107,9 @@ Result<std::unique_ptr<StepRig>> StepRig::create(const StepRigOptions& options) 
     log::warning("{}: layers are packed whenever they are needed, which takes longer",
                  packed.error().message);
   }
-  if (Status started = rig->start_worker(options, *budget); !started.ok()) {
+  rig->budget_ = *budget;
+  if (Status started = rig->start_worker(); !started.ok()) {
     return started.error();
-  }
-  if (Status filled = rig->fill_kv(); !filled.ok()) {
-    return filled.error();
   }
   return rig;
 }
@@ -120,6 +118,7 @@ StepRig::StepRig(const StepRigOptions& options, std::shared_ptr<Checkpoint> chec
                  std::shared_ptr<VariantStore> variants)
     : checkpoint_(std::move(checkpoint)),
       variants_(std::move(variants)),
+      threads_(options.threads),
       stopwatch_(options.cpu_time, options.threads),
       max_step_tokens_(most_tokens(options)),
       max_positions_(longest_sequence(options)) {}
@@ -134,8 +133,7 @@ Result<PageBudget> StepRig::choose_memory(const StepRigOptions& options) {
   PageBudget budget{.page_bytes = page_bytes_for(spec())};
   budget.reserve = reserve_pages(spec(), ladder, budget.page_bytes);
   budget.pages = form_pages(spec(), form_, budget.page_bytes) + budget.reserve;
-  const std::int64_t needed = budget.pages * budget.page_bytes +
-                              outer_bytes(spec(), ladder.front()) +
+  const std::int64_t needed = budget.pages * budget.page_bytes + outer_bytes(spec(), form_.tables) +
                               activation_bytes(spec(), max_step_tokens_, kLogitRows);
   const std::int64_t free = this_machine().free_memory_bytes;
   if (needed > free) {
@@ -147,12 +145,13 @@ Result<PageBudget> StepRig::choose_memory(const StepRigOptions& options) {
   return budget;
 }
 
-Status StepRig::start_worker(const StepRigOptions& options, const PageBudget& budget) {
+Status StepRig::start_worker() {
+  worker_.reset();
   const WorkerOptions worker_options{.form = form_,
-                                     .threads = options.threads,
+                                     .threads = threads_,
                                      .max_step_tokens = max_step_tokens_,
                                      .max_positions = max_positions_,
-                                     .pages = budget,
+                                     .pages = budget_,
                                      .read_half = read_from(variants_),
                                      .share_beside_steps = 1};
   auto worker =
@@ -164,7 +163,7 @@ Status StepRig::start_worker(const StepRigOptions& options, const PageBudget& bu
     return worker.error();
   }
   worker_ = *std::move(worker);
-  return {};
+  return fill_kv();
 }
 
 // One computed sequence, copied all over: distinct memory, but not a word of zeros.
@@ -181,6 +180,15 @@ Status StepRig::fill_kv() {
   }
   worker_->move_blocks(std::move(moves));
   return {};
+}
+
+Status StepRig::become(Precision precision) {
+  if (tables_beside(precision) != form_.tables) {
+    form_ = single_device_form(spec(), precision, DeviceId{0}, form_.kv);
+    return start_worker();
+  }
+  const auto layers = static_cast<std::size_t>(spec().layers);
+  return become(std::vector<LayerPrecision>(layers, {precision, precision}));
 }
 
 Status StepRig::become(std::span<const LayerPrecision> layers) {

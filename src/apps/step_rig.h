@@ -56,8 +56,12 @@ class StepRig {
   const Form& form() const { return form_; }
   const VariantStore& variants() const { return *variants_; }
 
-  // One precision for each layer.
+  // One precision for each layer. The tables around them stay.
   Status become(std::span<const LayerPrecision> layers);
+
+  // What a server is that starts at this precision, its tables too: where they are others, with a
+  // worker of its own.
+  Status become(Precision precision);
 
   // Of one step, from the plan's handing over to its result.
   Result<double> time_s(const StepShape& shape);
@@ -70,17 +74,19 @@ class StepRig {
   StepRig(const StepRigOptions& options, std::shared_ptr<Checkpoint> checkpoint,
           std::shared_ptr<VariantStore> variants);
   Result<PageBudget> choose_memory(const StepRigOptions& options);
-  Status start_worker(const StepRigOptions& options, const PageBudget& budget);
+  Status start_worker();
   Status fill_kv();
   Status swap(const SwapHalf& swap);
   MorphAnswer wait_for_morph();
 
   const std::shared_ptr<Checkpoint> checkpoint_;
   const std::shared_ptr<VariantStore> variants_;
+  const int threads_;
   const Stopwatch stopwatch_;
   const int max_step_tokens_;
   const int max_positions_;
   Form form_;
+  PageBudget budget_;
   std::uint32_t random_ = 1;
   std::uint64_t last_step_ = 0;
   std::uint64_t last_morph_ = 0;

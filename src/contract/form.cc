@@ -73,10 +73,27 @@ KvPrecision kv_precision_beside(Precision precision) {
   return precision == Precision::kF32 ? KvPrecision::kF32 : KvPrecision::kBf16;
 }
 
+Precision tables_beside(Precision layers) {
+  switch (layers) {
+    case Precision::kF32:
+    case Precision::kBf16:
+      return layers;
+    case Precision::kW8:
+    case Precision::kW4:
+    case Precision::kW3:
+      return Precision::kW8;
+    case Precision::kW8A8:
+    case Precision::kW4A8:
+      return Precision::kW8A8;
+  }
+  return Precision::kBf16;
+}
+
 Form single_device_form(const ModelSpec& spec, Precision precision, DeviceId device, KvForm kv) {
   Form form;
   form.stages = {Stage{.first_layer = 0, .layer_count = spec.layers, .devices = {device}}};
   form.layer_precision.assign(static_cast<std::size_t>(spec.layers), {precision, precision});
+  form.tables = tables_beside(precision);
   form.kv = kv;
   return form;
 }
@@ -149,9 +166,10 @@ std::string to_string(const Form& form) {
                           end - i);
     i = end;
   }
-  return fmt::format("{} stage{} x TP {}, layers {}, KV {} {} blocks of {} tokens",
+  return fmt::format("{} stage{} x TP {}, layers {}, tables {}, KV {} {} blocks of {} tokens",
                      form.stages.size(), form.stages.size() == 1 ? "" : "s", form.tp_degree, layers,
-                     to_string(form.kv.precision), form.kv.blocks, form.kv.block_tokens);
+                     to_string(form.tables), to_string(form.kv.precision), form.kv.blocks,
+                     form.kv.block_tokens);
 }
 
 }  // namespace protean

@@ -41,6 +41,10 @@ std::string_view to_string(KvPrecision precision);
 // What a model computed at `precision` keeps unless told: keys and values that lose nothing more.
 KvPrecision kv_precision_beside(Precision precision);
 
+// The tables around layers that start at this precision: 8 bits where those have 8 or fewer, with
+// activations of 8 where theirs are.
+Precision tables_beside(Precision layers);
+
 enum class DeviceKind : std::uint8_t { kCpu, kCuda };
 
 // One memory budget and the compute beside it.
@@ -72,11 +76,12 @@ struct Form {
   int tp_degree = 1;                            // devices per stage
   int largest_tp_degree = 1;                    // fixes head groups and reduction order for life
   std::vector<LayerPrecision> layer_precision;  // one per layer
+  Precision tables = Precision::kBf16;          // embeddings and output projection, for life
   KvForm kv;
   friend bool operator==(const Form&, const Form&) = default;
 };
 
-// All layers at one precision on one device.
+// All layers at one precision on one device, and tables beside them.
 Form single_device_form(const ModelSpec& spec, Precision precision, DeviceId device, KvForm kv);
 
 // Legal for this model on these devices? Memory is cost's question (cost/memory.h).
@@ -96,7 +101,7 @@ struct TokensAt {
 // Adds up, by precision.
 void add(std::vector<TokensAt>& sum, std::span<const TokensAt> more);
 
-// For people: "1 stage x TP 1, layers bf16:16, KV bf16 4096 blocks of 16 tokens".
+// For people: "1 stage x TP 1, layers bf16:16, tables bf16, KV bf16 4096 blocks of 16 tokens".
 std::string to_string(const Form& form);
 
 }  // namespace protean

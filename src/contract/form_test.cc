@@ -29,17 +29,29 @@ Form good_form() {
 
 TEST(Form, SingleDeviceFormIsLegal) {
   EXPECT_TRUE(validate(good_form(), small_spec(), kDevices).ok());
-  EXPECT_EQ(to_string(good_form()), "1 stage x TP 1, layers bf16:4, KV bf16 8 blocks of 16 tokens");
+  EXPECT_EQ(to_string(good_form()),
+            "1 stage x TP 1, layers bf16:4, tables bf16, KV bf16 8 blocks of 16 tokens");
 }
 
 TEST(Form, KvHasAPrecisionOfItsOwn) {
   Form form = good_form();
   form.kv.precision = KvPrecision::kInt8;
   EXPECT_TRUE(validate(form, small_spec(), kDevices).ok());
-  EXPECT_NE(to_string(form).find("layers bf16:4, KV int8 8 blocks"), std::string::npos);
+  EXPECT_NE(to_string(form).find("layers bf16:4, tables bf16, KV int8 8 blocks"),
+            std::string::npos);
   EXPECT_EQ(kv_precision_beside(Precision::kF32), KvPrecision::kF32);
   EXPECT_EQ(kv_precision_beside(Precision::kBf16), KvPrecision::kBf16);
   EXPECT_EQ(kv_precision_beside(Precision::kW4), KvPrecision::kBf16);
+}
+
+TEST(Form, TablesHaveEightBitsBesideQuantisedLayers) {
+  EXPECT_EQ(good_form().tables, Precision::kBf16);
+  EXPECT_EQ(tables_beside(Precision::kF32), Precision::kF32);
+  for (const Precision layers : {Precision::kW8, Precision::kW4, Precision::kW3}) {
+    EXPECT_EQ(tables_beside(layers), Precision::kW8);
+  }
+  EXPECT_EQ(tables_beside(Precision::kW8A8), Precision::kW8A8);
+  EXPECT_EQ(tables_beside(Precision::kW4A8), Precision::kW8A8);
 }
 
 TEST(Form, EveryBrokenRuleIsNamed) {

@@ -42,8 +42,9 @@ TEST(Memory, PadsOutputsToPanels) {
   EXPECT_EQ(outer_bytes(spec, Precision::kBf16), 2 * 64 * 2048 * 2 + 2048 * 4);
 }
 
-TEST(Memory, QuantisedLayersCountTheirScales) {
+TEST(Memory, QuantisedLayersAndTablesCountTheirScales) {
   ModelSpec spec = llama_1b();
+  spec.vocab = 33;
   const double weights = 60'817'408;  // of a layer's matrices
   const double vectors = 2 * 2048 * 4.0;
   const auto of = [&](Precision precision) {
@@ -52,7 +53,9 @@ TEST(Memory, QuantisedLayersCountTheirScales) {
   EXPECT_DOUBLE_EQ(of(Precision::kW8), 1 + 2.0 / 128);
   EXPECT_DOUBLE_EQ(of(Precision::kW4), 0.5 + 4.0 / 128);
   EXPECT_DOUBLE_EQ(of(Precision::kW3), 0.375 + 4.0 / 128);
-  EXPECT_EQ(outer_bytes(spec, Precision::kW3), outer_bytes(spec, Precision::kBf16));
+  EXPECT_EQ(outer_bytes(spec, Precision::kW8), 64 * (2048 + 2048 / 128 * 2) + 2048 * 4);
+  spec.stored.group = 32;
+  EXPECT_EQ(outer_bytes(spec, Precision::kW8A8), 64 * (2048 + 2048 / 32 * 2) + 2048 * 4);
 }
 
 TEST(StepTime, CountsContextTokenByToken) {

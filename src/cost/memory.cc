@@ -96,13 +96,12 @@ std::int64_t layer_bytes(const ModelSpec& spec, Precision precision) {
          half_bytes(spec, LayerHalf::kMlp, precision);
 }
 
-std::int64_t vocab_table_bytes(const ModelSpec& spec, Precision precision) {
-  const Precision stored = precision == Precision::kF32 ? Precision::kF32 : Precision::kBf16;
-  return matrix_bytes(spec.vocab, spec.hidden, {stored});
+std::int64_t vocab_table_bytes(const ModelSpec& spec, Precision tables) {
+  return matrix_bytes(spec.vocab, spec.hidden, {tables, spec.stored.group});
 }
 
-std::int64_t outer_bytes(const ModelSpec& spec, Precision precision) {
-  return (spec.tied_embeddings ? 1 : 2) * vocab_table_bytes(spec, precision) +
+std::int64_t outer_bytes(const ModelSpec& spec, Precision tables) {
+  return (spec.tied_embeddings ? 1 : 2) * vocab_table_bytes(spec, tables) +
          spec.hidden * kVectorElementBytes;
 }
 
@@ -116,11 +115,13 @@ std::int64_t activation_bytes(const ModelSpec& spec, std::int64_t rows, std::int
   const std::int64_t parts = units.whole() ? 0 : units.count;
   // What w8a8 and w4a8 multiply: gate's and up's product takes the place of up.
   const std::int64_t last = int8_row_bytes(unit.ffn);
-  const std::int64_t int8 = std::max(int8_row_bytes(std::max(std::int64_t{spec.hidden}, q)),
-                                     last > unit.ffn * kVectorElementBytes ? last : 0);
+  const std::int64_t int8 =
+      std::max(rows * std::max(int8_row_bytes(std::max(std::int64_t{spec.hidden}, q)),
+                               last > unit.ffn * kVectorElementBytes ? last : 0),
+               logit_rows * int8_row_bytes(spec.hidden));
   const std::int64_t row = (1 + parts) * spec.hidden + 2 * q + 2 * kv + 2 * std::int64_t{unit.ffn};
   const std::int64_t normed = std::max(rows, logit_rows) * spec.hidden;
-  return (rows * row + normed + logit_rows * spec.vocab) * kVectorElementBytes + rows * int8;
+  return (rows * row + normed + logit_rows * spec.vocab) * kVectorElementBytes + int8;
 }
 
 std::int64_t kv_token_bytes(const ModelSpec& spec, KvPrecision precision) {

@@ -67,9 +67,7 @@ StepDemand demand_of(const StepWork& work, const ModelSpec& spec, const Form& fo
       demand.weight_bytes += static_cast<double>(half_bytes(spec, half, layer.of(half)));
     }
   }
-  const Precision outside =
-      form.layer_precision.empty() ? Precision::kBf16 : form.layer_precision.front().mlp;
-  const auto table = static_cast<double>(vocab_table_bytes(spec, outside));
+  const auto table = static_cast<double>(vocab_table_bytes(spec, form.tables));
   const auto tokens = static_cast<double>(work.tokens);
   const auto logit_rows = static_cast<double>(work.logit_rows);
   demand.weight_bytes += table / spec.vocab * tokens + (work.logit_rows > 0 ? table : 0);

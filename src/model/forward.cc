@@ -31,12 +31,13 @@ std::int64_t int8_floats(std::int64_t inputs) {
   return ceil_div(cpu::int8_rows_bytes(1, inputs), std::int64_t{sizeof(float)});
 }
 
-// Of a row of the widest inputs that a matrix has. What the last of a layer reads goes where up's
-// rows were, unless they are tiny.
-std::int64_t int8_floats(const ModelSpec& unit) {
+// Of so many rows of the widest inputs that a layer's matrix has, or those of the output
+// projection. What the last of a layer reads goes where up's rows were, unless they are tiny.
+std::int64_t int8_floats(const ModelSpec& unit, int max_rows, int max_logit_rows) {
   const std::int64_t widest = std::max(std::int64_t{unit.hidden}, query_width(unit));
   const std::int64_t last = int8_floats(std::int64_t{unit.ffn});
-  return std::max(int8_floats(widest), last > unit.ffn ? last : 0);
+  return std::max(max_rows * std::max(int8_floats(widest), last > unit.ffn ? last : 0),
+                  max_logit_rows * int8_floats(std::int64_t{unit.hidden}));
 }
 
 }  // namespace
@@ -57,7 +58,7 @@ Result<Scratch> Scratch::create(const ModelSpec& spec, int max_rows, int max_log
       {&scratch.mixed_, max_rows * query_width(unit)},
       {&scratch.gate_, std::int64_t{max_rows} * unit.ffn},
       {&scratch.up_, std::int64_t{max_rows} * unit.ffn},
-      {&scratch.int8_, max_rows * int8_floats(unit)},
+      {&scratch.int8_, int8_floats(unit, max_rows, max_logit_rows)},
       {&scratch.partial_, std::int64_t{units.whole() ? 0 : units.count} * max_rows * spec.hidden},
       {&scratch.logits_, std::int64_t{max_logit_rows} * spec.vocab},
   };
@@ -132,7 +133,8 @@ Forward::Inputs Forward::inputs_for(const cpu::PackedMatrix& weights,
     return {rows, std::nullopt};
   }
   const Scratch& scratch = *parts_.scratch;
-  const bool fits = int8_floats(weights.inputs) * scratch.max_rows_ <= std::ssize(scratch.int8_);
+  const std::int64_t count = std::ssize(rows) / weights.inputs;
+  const bool fits = count * int8_floats(weights.inputs) <= std::ssize(scratch.int8_);
   return {rows, cpu::quantize_rows(*parts_.team, rows, weights,
                                    std::as_writable_bytes(fits ? scratch.int8_ : scratch.up_))};
 }
@@ -279,7 +281,7 @@ std::span<const float> Forward::project_logits(std::span<const int> rows) const 
   cpu::rms_norm(*parts_.team, gathered, {parts_.weights->final_norm, spec.norm_eps},
                 parts_.weights->output.format.inputs(), gathered);
   const auto logits = rows_of(scratch.logits_, count, spec.vocab);
-  cpu::matmul(*parts_.team, gathered, parts_.weights->output, logits);
+  multiply(inputs_for(parts_.weights->output, gathered), parts_.weights->output, logits);
   return logits;
 }
 

@@ -141,7 +141,8 @@ TEST_P(StoredGroup, LayersOfItsPrecisionHoldItsIntegers) {
   ASSERT_TRUE(write(target, {.method = QuantMethod::kGptq, .format = {4, GetParam(), false}}).ok());
   const auto quantized = opened(target.path());
   const auto loaded =
-      load_weights(*quantized, std::vector<LayerPrecision>(2, {Precision::kW4, Precision::kW4}));
+      load_weights(*quantized, std::vector<LayerPrecision>(2, {Precision::kW4, Precision::kW4}),
+                   Precision::kBf16);
   ASSERT_TRUE(loaded.ok());
   const cpu::PackedMatrix& packed = loaded->layers[1].down;
   const QuantizedMatrix stored =
@@ -287,7 +288,7 @@ TEST(Calibration, TakesTextThroughLayersAsServingDoes) {
   const std::vector<float> got = outputs_of(team, *checkpoint);
 
   const ModelSpec& spec = checkpoint->spec();
-  const auto weights = load_weights(*checkpoint, std::vector<LayerPrecision>(2));
+  const auto weights = load_weights(*checkpoint, std::vector<LayerPrecision>(2), Precision::kBf16);
   ASSERT_TRUE(weights.ok());
   auto scratch = Scratch::create(spec, 128, 1);
   const RotaryTable rope(spec.rope, spec.attention.head_dim, 128);

@@ -118,8 +118,7 @@ Result<std::unique_ptr<SwapProbe>> SwapProbe::create(cpu::Team& team, const Chec
 
 Status SwapProbe::load(const Checkpoint& checkpoint, const LoadHalf& load) {
   const auto layers = static_cast<std::size_t>(spec_.layers);
-  Result<ModelWeights> outer =
-      load_outer(checkpoint, std::vector<LayerPrecision>(layers, {options_.full, options_.full}));
+  Result<ModelWeights> outer = load_outer(checkpoint, tables_beside(options_.full));
   if (!outer) {
     return outer.error();
   }

@@ -113,9 +113,19 @@ std::string_view name_of(TensorRole role) {
       return "up";
     case TensorRole::kDown:
       return "down";
+    case TensorRole::kEmbedding:
+      return "embedding";
+    case TensorRole::kOutput:
+      return "output";
     default:
-      return "outer";
+      return "a vector";
   }
+}
+
+std::string place_of(TensorRole role, int layer) {
+  const bool outer = role == TensorRole::kEmbedding || role == TensorRole::kOutput;
+  return fmt::format("{}{} {}", outer ? "" : fmt::format("layer {}, ", layer), name_of(role),
+                     role == TensorRole::kEmbedding ? "table" : "projection");
 }
 
 void read_vector(const Checkpoint& checkpoint, TensorRole role, int layer, std::span<float> out) {
@@ -147,8 +157,8 @@ Status read_matrix(const Checkpoint& checkpoint, TensorRole role, int layer,
       checkpoint.read_rows(role, layer, first, count, rows.data());
       const auto read = std::span(rows).first(static_cast<std::size_t>(count * matrix.inputs));
       if (const Status packed = pack_rows(matrix, panel, read); !packed) {
-        return make_error(packed.error().code, "layer {}, rows from {} of its {} projection: {}",
-                          layer, first, name_of(role), packed.error().message);
+        return make_error(packed.error().code, "{}, rows from {}: {}", place_of(role, layer), first,
+                          packed.error().message);
       }
     }
     if (pace && !pace(matrix.panel_bytes())) {
@@ -162,13 +172,6 @@ Status read_matrix(const Checkpoint& checkpoint, TensorRole role, int layer,
   }
   checkpoint.release(role, layer);
   return {};
-}
-
-cpu::WeightFormat outer_format(std::span<const LayerPrecision> layer_precision) {
-  constexpr LayerPrecision kAllF32 = {Precision::kF32, Precision::kF32};
-  const bool all_f32 = std::all_of(layer_precision.begin(), layer_precision.end(),
-                                   [&](const LayerPrecision& layer) { return layer == kAllF32; });
-  return {.kind = all_f32 ? cpu::WeightKind::kF32 : cpu::WeightKind::kBf16};
 }
 
 std::int64_t layer_size(const ModelSpec& spec, const LayerPrecision& precision) {
@@ -291,12 +294,10 @@ Status load_half(const Checkpoint& checkpoint, const HalfVariant& which, std::by
   return {};
 }
 
-Result<ModelWeights> load_outer(const Checkpoint& checkpoint,
-                                std::span<const LayerPrecision> layer_precision,
+Result<ModelWeights> load_outer(const Checkpoint& checkpoint, Precision tables,
                                 const TpUnits& units) {
   const ModelSpec& spec = checkpoint.spec();
-  check(static_cast<int>(layer_precision.size()) == spec.layers, "one precision per layer");
-  const cpu::WeightFormat format = outer_format(layer_precision);
+  const cpu::WeightFormat format = weight_format(tables, spec.stored.group);
   ModelWeights weights(spec, spec.layers, units);
   Result<cpu::Region> region = cpu::Region::map(lay_out(weights, spec, format, nullptr));
   if (!region) {
@@ -340,9 +341,11 @@ Status load_layer(ModelWeights& weights, const Checkpoint& checkpoint, int layer
 }
 
 Result<ModelWeights> load_weights(const Checkpoint& checkpoint,
-                                  std::span<const LayerPrecision> layer_precision,
+                                  std::span<const LayerPrecision> layer_precision, Precision tables,
                                   const LoadProgress& progress, const TpUnits& units) {
-  Result<ModelWeights> weights = load_outer(checkpoint, layer_precision, units);
+  check(static_cast<int>(layer_precision.size()) == checkpoint.spec().layers,
+        "one precision per layer");
+  Result<ModelWeights> weights = load_outer(checkpoint, tables, units);
   if (!weights) {
     return weights;
   }

@@ -76,8 +76,7 @@ using Pace = std::function<bool(std::int64_t bytes)>;
 Status load_half(const Checkpoint& checkpoint, const HalfVariant& which, std::byte* memory,
                  const Pace& pace = {});
 
-// A model ready to run. `output` is the same memory as `embedding` when they are tied. The tables
-// around the layers are f32 when all layers are, else bf16, quantised layers or not.
+// A model ready to run. `output` is the same memory as `embedding` when they are tied.
 struct ModelWeights {
   ModelWeights() = default;
   // With layers that are still to be bound to their owner's memory.
@@ -111,8 +110,7 @@ struct ModelWeights {
 using LoadProgress = std::function<void(std::int64_t done_bytes, std::int64_t total_bytes)>;
 
 // The tables around the layers, and layers that are still to be bound to their owner's memory.
-Result<ModelWeights> load_outer(const Checkpoint& checkpoint,
-                                std::span<const LayerPrecision> layer_precision,
+Result<ModelWeights> load_outer(const Checkpoint& checkpoint, Precision tables,
                                 const TpUnits& units = {});
 
 // Binds a layer's units to memory of their own and loads them. Fails where memory is short or
@@ -123,7 +121,7 @@ Status load_layer(ModelWeights& weights, const Checkpoint& checkpoint, int layer
 // The whole model in memory of its own. The process never needs more than the packed weights and a
 // few MiB.
 Result<ModelWeights> load_weights(const Checkpoint& checkpoint,
-                                  std::span<const LayerPrecision> layer_precision,
+                                  std::span<const LayerPrecision> layer_precision, Precision tables,
                                   const LoadProgress& progress = {}, const TpUnits& units = {});
 
 }  // namespace protean

@@ -123,7 +123,7 @@ TEST(Weights, EveryTensorIsWhereTheSpecSaysAtItsPrecision) {
   const std::vector<LayerPrecision> mixed = {{Precision::kF32, Precision::kF32},
                                              {Precision::kBf16, Precision::kBf16},
                                              {Precision::kF32, Precision::kF32}};
-  const auto weights = load_weights(checkpoint, mixed);
+  const auto weights = load_weights(checkpoint, mixed, Precision::kBf16);
   ASSERT_TRUE(weights.ok()) << weights.error().message;
   for (int layer = 0; layer < 3; ++layer) {
     const LayerWeights& variant = weights->layers[static_cast<std::size_t>(layer)];
@@ -136,12 +136,15 @@ TEST(Weights, EveryTensorIsWhereTheSpecSaysAtItsPrecision) {
   expect_same(checkpoint, TensorRole::kFinalNorm, 0, weights->final_norm);
 }
 
-TEST(Weights, AllF32KeepsTheTablesF32) {
+TEST(Weights, TablesHaveAPrecisionOfTheirOwn) {
   const SyntheticCheckpoint checkpoint(odd_spec());
-  const auto weights = load_weights(checkpoint, all(Precision::kF32));
-  ASSERT_TRUE(weights.ok());
-  EXPECT_EQ(weights->embedding.format.kind, cpu::WeightKind::kF32);
-  expect_same(checkpoint, TensorRole::kOutput, 0, weights->output);
+  for (const Precision tables : {Precision::kF32, Precision::kW8, Precision::kW8A8}) {
+    const auto weights = load_weights(checkpoint, all(Precision::kBf16), tables);
+    ASSERT_TRUE(weights.ok());
+    EXPECT_EQ(weights->embedding.format, weight_format(tables, 128));
+    expect_same(checkpoint, TensorRole::kEmbedding, 0, weights->embedding);
+    expect_same(checkpoint, TensorRole::kOutput, 0, weights->output);
+  }
 }
 
 TEST(Weights, TiedTablesAreOnePieceOfMemoryAndReadOnce) {
@@ -149,7 +152,8 @@ TEST(Weights, TiedTablesAreOnePieceOfMemoryAndReadOnce) {
   spec.tied_embeddings = true;
   spec.attention.qkv_bias = spec.attention.output_bias = spec.attention.qk_norm = false;
   const WatchedCheckpoint checkpoint(spec);
-  const auto weights = load_weights(checkpoint, all(Precision::kBf16));
+  const auto weights =
+      load_weights(checkpoint, all(Precision::kBf16), tables_beside(Precision::kBf16));
   ASSERT_TRUE(weights.ok());
   EXPECT_EQ(weights->embedding.data, weights->output.data);
   EXPECT_FALSE(checkpoint.reads_.contains({TensorRole::kOutput, 0}));
@@ -263,7 +267,7 @@ TEST(Weights, PackingIsPacedAndCanBeCalledOff) {
 
 TEST(Weights, LayersInSomebodyElsesMemoryAreNotCounted) {
   const SyntheticCheckpoint checkpoint(odd_spec());
-  const auto outer = load_outer(checkpoint, all(Precision::kW8));
+  const auto outer = load_outer(checkpoint, Precision::kBf16);
   ASSERT_TRUE(outer.ok());
   EXPECT_EQ(outer->layers.size(), 3U);
   EXPECT_EQ(outer->bytes(), outer->memory.bytes());
@@ -272,7 +276,8 @@ TEST(Weights, LayersInSomebodyElsesMemoryAreNotCounted) {
 
 TEST(Weights, LoadingHoldsOneTensorOfThirtyTwoRowsAtATime) {
   const WatchedCheckpoint checkpoint(odd_spec());
-  ASSERT_TRUE(load_weights(checkpoint, all(Precision::kBf16)).ok());
+  ASSERT_TRUE(
+      load_weights(checkpoint, all(Precision::kBf16), tables_beside(Precision::kBf16)).ok());
   EXPECT_EQ(checkpoint.most_held_, 1);
   EXPECT_EQ(checkpoint.most_rows_, 32);
   for (const auto& [tensor, held] : checkpoint.held_) {
@@ -284,11 +289,12 @@ TEST(Weights, ProgressCountsUpToTheWhole) {
   const SyntheticCheckpoint checkpoint(odd_spec());
   std::vector<std::int64_t> done;
   std::int64_t total = 0;
-  const auto weights = load_weights(checkpoint, all(Precision::kBf16),
-                                    [&](std::int64_t done_bytes, std::int64_t total_bytes) {
-                                      done.push_back(done_bytes);
-                                      total = total_bytes;
-                                    });
+  const auto weights =
+      load_weights(checkpoint, all(Precision::kBf16), tables_beside(Precision::kBf16),
+                   [&](std::int64_t done_bytes, std::int64_t total_bytes) {
+                     done.push_back(done_bytes);
+                     total = total_bytes;
+                   });
   ASSERT_TRUE(weights.ok());
   ASSERT_EQ(done.size(), 3U);
   EXPECT_TRUE(std::is_sorted(done.begin(), done.end()));
@@ -303,7 +309,7 @@ TEST(Weights, LayersAreQuantisedAndTheirTablesAreNot) {
   const std::vector<LayerPrecision> mixed = {{Precision::kW8, Precision::kW8},
                                              {Precision::kBf16, Precision::kW4},
                                              {Precision::kW4, Precision::kW3}};
-  const auto weights = load_weights(checkpoint, mixed);
+  const auto weights = load_weights(checkpoint, mixed, Precision::kBf16);
   ASSERT_TRUE(weights.ok()) << weights.error().message;
   for (int layer = 0; layer < 3; ++layer) {
     const LayerWeights& variant = weights->layers[static_cast<std::size_t>(layer)];
@@ -323,11 +329,11 @@ TEST(Weights, TakeTheBytesThatCostPredicts) {
     spec.stored.group = group;
     const SyntheticCheckpoint checkpoint(spec);
     for (const Precision precision : kPrecisions) {
-      const auto weights = load_weights(checkpoint, all(precision));
+      const auto weights = load_weights(checkpoint, all(precision), tables_beside(precision));
       ASSERT_TRUE(weights.ok());
       const std::int64_t pieces = 3 * 15 + 3;  // each aligned to 64 bytes
       const std::int64_t predicted =
-          3 * layer_bytes(spec, precision) + outer_bytes(spec, precision);
+          3 * layer_bytes(spec, precision) + outer_bytes(spec, tables_beside(precision));
       EXPECT_GE(weights->bytes(), predicted) << to_string(precision) << " g" << group;
       EXPECT_LE(weights->bytes(), predicted + pieces * 64) << to_string(precision) << " g" << group;
     }
@@ -350,12 +356,12 @@ class InfiniteCheckpoint : public SyntheticCheckpoint {
 
 TEST(Weights, AWeightThatCannotBeQuantisedIsAnErrorThatSaysWhere) {
   const InfiniteCheckpoint checkpoint(odd_spec());
-  EXPECT_TRUE(load_weights(checkpoint, all(Precision::kBf16)).ok());
-  const auto weights = load_weights(checkpoint, all(Precision::kW4));
+  EXPECT_TRUE(
+      load_weights(checkpoint, all(Precision::kBf16), tables_beside(Precision::kBf16)).ok());
+  const auto weights = load_weights(checkpoint, all(Precision::kW4), tables_beside(Precision::kW4));
   ASSERT_FALSE(weights.ok());
   EXPECT_EQ(weights.error().code, ErrorCode::kUnsupported);
-  EXPECT_NE(weights.error().message.find("layer 1, rows from 32 of its up projection"),
-            std::string::npos)
+  EXPECT_NE(weights.error().message.find("layer 1, up projection, rows from 32"), std::string::npos)
       << weights.error().message;
 }
 

@@ -120,6 +120,7 @@ json::object shown_form(const Form& form) {
           {"tp_degree", form.tp_degree},
           {"stages", std::move(stages)},
           {"layer_precision", std::move(layers)},
+          {"tables", to_string(form.tables)},
           {"kv_precision", to_string(form.kv.precision)},
           {"kv_block_tokens", form.kv.block_tokens},
           {"kv_blocks", form.kv.blocks}};

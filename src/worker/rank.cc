@@ -51,7 +51,7 @@ Result<ModelWeights> load_on_pages(const WorkerOptions& options, const Checkpoin
     };
   }
   const TpUnits units = units_of(options.form);
-  Result<ModelWeights> weights = load_outer(checkpoint, options.form.layer_precision, units);
+  Result<ModelWeights> weights = load_outer(checkpoint, options.form.tables, units);
   if (!weights) {
     return weights;
   }
@@ -112,9 +112,9 @@ Result<std::unique_ptr<Rank>> Rank::create(const WorkerOptions& options,
   }
   LayerPages layers(spec.layers);
   Result<ModelWeights> weights =
-      pages.pool == nullptr
-          ? load_weights(checkpoint, options.form.layer_precision, progress, units)
-          : load_on_pages(options, checkpoint, progress, *pages.pool, layers);
+      pages.pool == nullptr ? load_weights(checkpoint, options.form.layer_precision,
+                                           options.form.tables, progress, units)
+                            : load_on_pages(options, checkpoint, progress, *pages.pool, layers);
   if (!weights) {
     return weights.error();
   }

@@ -256,16 +256,20 @@ exec unshare -rm sh -c 'mount -t tmpfs -o size=2m none "$XDG_CACHE_HOME" && exec
 
   it('lowers layers to weights that are multiplied with 8 bits, where that is what they may go to', async () => {
     const fixed = await startForm(cache, {}, '--dtype', 'w4a8');
-    const alone = await complete(fixed);
-    assert.deepEqual(alone.usage.output_tokens_by_precision, { 'w4a8:16': 120 });
+    const { tables: started } = (await form(fixed)).form;
+    assert.equal(started, 'w8a8');
+    assert.deepEqual((await complete(fixed)).usage.output_tokens_by_precision, { 'w4a8:16': 120 });
     assert.equal(await fixed.stop(), 0, fixed.log);
     const server = await startForm(cache, {}, '--morph-precisions', 'w8a8,w4a8');
     try {
       assert.equal((await want(server, { layers: 'w4' })).status, 400);
       await want(server, { layers: 'w4a8' });
-      assert.deepEqual((await settled(server)).form.layer_precision, Array(layers).fill('w4a8'));
+      const { layer_precision: lowerLayers, tables } = (await settled(server)).form;
+      assert.deepEqual(lowerLayers, Array(layers).fill('w4a8'));
+      assert.equal(tables, 'bf16', 'those of the model that was started');
+      const alone = await complete(server, { cache_salt: 'alone' });
       const answers = await Promise.all([complete(server), ...['One', 'Two', 'Three'].map((prompt) => complete(server, { prompt }))]);
-      assert.equal(answers[0].text, alone.text, 'the same as one that started so, whatever runs beside it');
+      assert.equal(answers[0].text, alone.text, 'whatever runs beside it');
       const metrics = parseMetrics(await (await fetch(`${server.url}/metrics`)).text());
       const [lowered] = [...metrics].find(([name]) => /^protean:layers\{.*precision="w4a8"/.test(name)).slice(1);
       assert.equal(lowered, layers);

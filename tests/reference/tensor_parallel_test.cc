@@ -82,7 +82,7 @@ class Device {
         rope_(spec_.rope, spec_.attention.head_dim, spec_.max_context) {
     const std::vector<LayerPrecision> layers(static_cast<std::size_t>(spec_.layers),
                                              {precision, precision});
-    auto weights = load_weights(checkpoint, layers, {}, units);
+    auto weights = load_weights(checkpoint, layers, tables_beside(precision), {}, units);
     check(weights.ok(), weights.ok() ? "" : weights.error().message);
     weights_ = std::move(*weights);
     auto scratch = Scratch::create(spec_, kMaxRows, kMaxRows, units);
