@@ -208,16 +208,14 @@ Result<QuantizedLayer> quantize_layer(cpu::Team& team, LayerTensors& layer,
     for (std::size_t i = 0; i < kLayerMatrices.size(); ++i) {
       const Role role = kLayerMatrices[i];
       const std::span<const float> weights = layer.tensor(role);
-      // Clipped queries and keys would err in the same direction where attention multiplies them.
-      const bool clip =
-          options.method == QuantMethod::kAwq && role != Role::kQuery && role != Role::kKey;
       const std::int64_t inputs = layer.width(role);
       quantized[i] =
-          clip ? round_clipped(team, weights, statistics->of(input_of(role)), options.format)
-               : quantize_pieces(team, weights, inputs, options.format,
-                                 [&](std::span<const float> rows) {
-                                   return round_to_nearest(rows, inputs, options.format);
-                                 });
+          options.method == QuantMethod::kAwq
+              ? round_clipped(team, weights, statistics->of(input_of(role)), options.format)
+              : quantize_pieces(team, weights, inputs, options.format,
+                                [&](std::span<const float> rows) {
+                                  return round_to_nearest(rows, inputs, options.format);
+                                });
     }
   }
   for (std::size_t i = 0; i < kLayerMatrices.size(); ++i) {

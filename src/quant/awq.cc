@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "base/check.h"
+#include "quant/coordinate_descent.h"
 #include "quant/round_to_nearest.h"
 
 namespace protean {
@@ -200,6 +201,7 @@ QuantizedMatrix round_clipped(cpu::Team& team, std::span<const float> weights,
   QuantizedMatrix matrix = QuantizedMatrix::sized(format, rows, inputs.inputs());
   team.run(matrix.groups(),
            [&](std::int64_t group, int) { clip_group(weights, inputs, group, matrix); });
+  descend(team, weights, inputs, matrix);
   return matrix;
 }
 

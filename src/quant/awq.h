@@ -22,8 +22,9 @@ std::vector<float> search_scales(cpu::Team& team, WeightGroup matrices,
                                  const InputStatistics& inputs, const QuantFormat& format,
                                  std::span<const std::int32_t> shared = {});
 
-// Rounds to nearest on grids that may leave out a group's largest weights where that loses less of
-// the outputs (AWQ's clipping). Weights and statistics are those after scaling.
+// Rounds on grids that may leave out a group's largest weights where that loses less of the outputs
+// (AWQ's clipping), then lets the inputs of a row make good for each other's errors
+// (coordinate_descent.h). Weights and statistics are those after scaling.
 QuantizedMatrix round_clipped(cpu::Team& team, std::span<const float> weights,
                               const InputStatistics& inputs, const QuantFormat& format);
 

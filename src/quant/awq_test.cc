@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "quant/correlated_inputs_for_test.h"
 #include "quant/round_to_nearest.h"
@@ -73,6 +74,19 @@ TEST_F(Awq, ClippingLosesLessAgain) {
   const QuantizedMatrix clipped = round_clipped(team_, weights, divided, format);
   EXPECT_LT(error_of(clipped, scales),
             0.95 * error_of(round_to_nearest(weights, kWidth, format), scales));
+}
+
+TEST_F(Awq, CodesLoseLessThanTheNearestOfTheirGrids) {
+  const std::vector<float> ones(kWidth, 1.0F);
+  const QuantFormat format{4, 64, false};
+  const QuantizedMatrix found = round_clipped(team_, weights_, statistics_, format);
+  QuantizedMatrix nearest = found;
+  for (std::size_t i = 0; i < weights_.size(); ++i) {
+    const float scale = found.scales[i / 64];
+    const GroupGrid grid{scale, static_cast<int>(std::round(-found.offsets[i / 64] / scale))};
+    nearest.codes[i] = nearest_code(weights_[i], grid, format);
+  }
+  EXPECT_LT(error_of(found, ones), 0.5 * error_of(nearest, ones));
 }
 
 TEST_F(Awq, ClippingAgainstEqualInputsIsNoWorse) {
