@@ -52,48 +52,56 @@ def prompt_text(options):
     return books[0]
 
 
-class Saturation:
-    """How many of a trace's requests a second the two static forms can serve at all."""
+class Limits:
+    """What the systems can do at all with a trace's requests: how many a second, and how soon the first word."""
 
-    def __init__(self, trace, options):
+    SLO_S = 2
+    SLO_TIMES_ALONE = 5
+
+    def __init__(self, trace, options, systems, folder):
         self.options = options
         self.path = Path(options.data, FILES[trace])
+        self.rates = {}
+        self.slo_ttft_s = options.slo_ttft_s
+        for name, flags in systems.items():
+            if name in ("bf16", options.levels[-1], "balanced"):
+                self._measure(name, flags, folder / f"limits-{name}")
 
-    def rates(self, folder):
-        if self.options.load:
-            return None
-        found = {}
-        for dtype in ("bf16", self.options.levels[-1]):
-            server = served.Server(self.options.protean, self.options.model, self.options.memory,
-                                   ["--dtype", dtype, "--morph", "off"], self.options.server_flags)
-            try:
-                result = bench(self.options, server, folder / f"saturation-{dtype}",
-                               ["--trace", str(self.path), "--length-scale", f"{self.options.length_scale}",
-                                "--request-rate", "inf", "--max-concurrency", "64", "--duration", "10"])
-            finally:
-                server.stop()
-            found[dtype] = result["request_throughput"]
-        return found
+    def _measure(self, name, flags, path):
+        options = self.options
+        server = served.Server(options.protean, options.model, options.memory, flags, options.server_flags)
+        try:
+            if name == "bf16" and self.slo_ttft_s is None:
+                alone = self._closed_loop(server, path, 1)
+                self.slo_ttft_s = max(self.SLO_S, self.SLO_TIMES_ALONE * alone["p95_ttft_ms"] / 1000)
+            if name == "balanced":
+                self._closed_loop(server, path, 64)  # until it is as low as it goes
+            self.rates[name] = self._closed_loop(server, path, 64)["request_throughput"]
+        finally:
+            server.stop()
+
+    def _closed_loop(self, server, path, streams):
+        return bench(self.options, server, path,
+                     ["--trace", str(self.path), "--length-scale", f"{self.options.length_scale}",
+                      "--request-rate", "inf", "--max-concurrency", f"{streams}", "--duration", "10"])
 
 
 class Piece:
-    def __init__(self, trace, options, rates):
+    def __init__(self, trace, options, limits):
         self.options = options
-        self.trace = trace
         self.path = Path(options.data, FILES[trace])
         rows = read_trace(self.path)
         self.start = burst(rows, options.seconds)
         requests = sum(self.start <= at < self.start + options.seconds for at, _, _ in rows) / options.seconds
-        self.rates = rates
+        self.limits = limits
         # The mean over the piece is what full precision serves at most, so its burst is above that.
-        self.load = options.load or 0.9 * rates["bf16"] / requests
+        self.load = options.load or 0.9 * limits.rates["bf16"] / requests
 
     def describe(self):
         text = (f"{self.options.seconds:g} s from {self.start:g} s on, {self.load:.2f} times its rate, "
                 f"token counts x {self.options.length_scale:g}")
-        if self.rates:
-            text += "; closed loop: " + ", ".join(f"{dtype} {rate:.1f}" for dtype, rate in self.rates.items()) + " requests/s"
-        return text
+        rates = ", ".join(f"{name} {rate:.1f}" for name, rate in self.limits.rates.items())
+        return f"{text}; closed loop of 64: {rates} requests/s; late is a first token after {self.limits.slo_ttft_s:.1f} s"
 
     def send(self, server, path):
         scale = 1 / self.load
@@ -101,6 +109,6 @@ class Piece:
                      "--duration", f"{self.options.seconds}", "--time-scale", f"{scale}",
                      "--length-scale", f"{self.options.length_scale}", "--temperature", "1",
                      "--extra-body", '{"logprobs": 0, "return_token_ids": true}',
-                     "--slo-ttft-ms", f"{self.options.slo_ttft_s * 1000:g}",
+                     "--slo-ttft-ms", f"{self.limits.slo_ttft_s * 1000:g}",
                      "--save-answers", str(path.with_suffix(".answers.jsonl"))]
         return bench(self.options, server, path, arguments)

@@ -32,12 +32,18 @@ Result<MorphMode> parse_mode(const std::string& text) {
 }
 
 // What `protean profile` found at the fewest bits that it has looked at; nothing, which is front to
-// back, where there is nothing of use.
+// back, where there is nothing of use. What is stored alike loses much the same.
 std::vector<int> profiled_order(const VariantStore& variants, std::span<const Precision> lower) {
   std::vector<int> order;
+  std::vector<Precision> looked_at;
   for (std::size_t i = lower.size(); i-- > 0 && !variants.model_directory().empty();) {
+    looked_at.push_back(lower[i]);
+    looked_at.push_back(stored_as(lower[i]));
+  }
+  looked_at.erase(std::unique(looked_at.begin(), looked_at.end()), looked_at.end());
+  for (const Precision precision : looked_at) {
     const auto profile = load_swap_profile(variants.model_directory(),
-                                           {variants.model(), lower[i], false}, variants.spec());
+                                           {variants.model(), precision, false}, variants.spec());
     if (profile.ok()) {
       for (const SwapUnit& unit : profile->order) {
         order.push_back(unit.layer);
@@ -62,10 +68,16 @@ Result<std::int64_t> variant_cache_bytes(const std::string& text) {
   return *bytes;
 }
 
+// Vectors multiply integers faster than floats; AMX has no need of it.
+bool integers_are_faster() {
+  return cpu::best_unit() == cpu::MatmulUnit::kVector;
+}
+
 // The precisions below `start` that layers may be lowered to, from most bits to fewest.
 Result<std::vector<Precision>> lower_precisions(const MorphOptions& options, Precision start) {
   std::vector<Precision> lower;
-  std::istringstream names(options.precisions);
+  const std::string fastest = integers_are_faster() ? "w8a8,w4a8" : "w8,w4";
+  std::istringstream names(options.precisions == "auto" ? fastest : options.precisions);
   for (std::string name; std::getline(names, name, ',');) {
     const auto precision = parse_precision(name);
     if (!precision.ok()) {
@@ -91,10 +103,9 @@ Result<std::vector<Precision>> lower_precisions(const MorphOptions& options, Pre
   return lower;
 }
 
-// Whether layers that are lowered compute faster too, not only from fewer bytes: vectors multiply
-// integers faster than floats, AMX has no need of it.
+// Whether layers that are lowered compute faster too, not only from fewer bytes.
 bool multiply_faster(const std::vector<Precision>& lower) {
-  return cpu::best_unit() == cpu::MatmulUnit::kVector && !lower.empty() &&
+  return integers_are_faster() && !lower.empty() &&
          std::all_of(lower.begin(), lower.end(),
                      [](Precision precision) { return stored_as(precision) != precision; });
 }
@@ -116,7 +127,8 @@ Result<MorphConfig> morph_config(const MorphOptions& options, const ModelSpec& s
   config.mode = *mode;
   config.policy = options_for(*mode == MorphMode::kOff ? MorphMode::kBalanced : *mode);
   if (multiply_faster(lower)) {
-    config.policy = where_fewer_bits_are_faster(config.policy);
+    config.policy = where_fewer_bits_are_faster(
+        config.policy, std::llround(options.slo_ttft_ms * static_cast<double>(kNsPerMs)));
   }
   config.policy.rule = options.rule == "paper" ? MorphRule::kPaper : MorphRule::kSteady;
   config.policy.forecast_ns = std::llround(options.forecast_s * static_cast<double>(kNsPerS));
@@ -146,8 +158,8 @@ void add_morph_options(CLI::App& app, MorphOptions& options) {
       ->capture_default_str();
   app.add_option(
          "--morph-precisions", options.precisions,
-         "what layers may be lowered to, like w8,w4,w3 or w8a8,w4a8; empty = the form never "
-         "changes")
+         "what layers may be lowered to, like w8,w4,w3 or w8a8,w4a8; auto = whichever of w8a8,w4a8 "
+         "and w8,w4 is faster here; empty = the form never changes")
       ->capture_default_str();
   app.add_option("--quality-floor", options.quality_floor,
                  "how far the policy may go: 6bits (a mean of all weights), 8layers (lowered at "
@@ -161,6 +173,11 @@ void add_morph_options(CLI::App& app, MorphOptions& options) {
   app.add_option("--morph-forecast", options.forecast_s,
                  "seconds to look ahead, to act before a queue forms; 0 = not at all")
       ->check(number_range(0, 3600))
+      ->capture_default_str();
+  app.add_option("--slo-ttft-ms", options.slo_ttft_ms,
+                 "what a first token may take: where layers of fewer bits are faster, a queue that "
+                 "takes a quarter of it lowers some")
+      ->check(number_range(1, 3.6e6))
       ->capture_default_str();
   app.add_flag("--morph-halves", options.halves, "lower attention and MLP of a layer one by one");
   app.add_option("--variant-cache", options.variant_cache,

@@ -18,11 +18,12 @@ namespace protean {
 struct MorphOptions {
   std::string mode = "off";
   std::string rule = "steady";
-  std::string precisions = "w8,w4";
+  std::string precisions = "auto";
   std::string quality_floor = "none";
   std::string variant_cache;
   std::string variant_cache_size = "64GiB";
   double forecast_s = 0;
+  double slo_ttft_ms = 2000;
   bool halves = false;
 };
 void add_morph_options(CLI::App& app, MorphOptions& options);

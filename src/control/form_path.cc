@@ -158,7 +158,7 @@ std::vector<Form> form_path(const FormBounds& bounds, Precision lowest, double l
       break;
     }
     std::vector<int> order = order_of(bounds);
-    if (precision == lowest) {
+    if (weight_bits(precision) == weight_bits(lowest)) {
       order.resize(static_cast<std::size_t>(
           std::llround(std::clamp(lowest_share, 0.0, 1.0) * static_cast<double>(order.size()))));
     }

@@ -39,9 +39,11 @@ TEST(FormPath, UsesUpTheGentlestPrecisionFirstInTheOrderOfLayers) {
 }
 
 TEST(FormPath, EndsAtTheLowestPrecisionAndItsShare) {
-  const FormBounds bounds = bounds_for_test(4);
+  FormBounds bounds = bounds_for_test(4);
   EXPECT_EQ(form_path(bounds, Precision::kBf16).size(), 1U);
   EXPECT_EQ(form_path(bounds, Precision::kW8).size(), 5U);
+  EXPECT_EQ(form_path(bounds, Precision::kW4, 0.5).size(), 7U);
+  bounds.ladder = {Precision::kBf16, Precision::kW8A8, Precision::kW4A8};
   EXPECT_EQ(form_path(bounds, Precision::kW4, 0.5).size(), 7U);
 }
 

@@ -103,7 +103,7 @@ class SquareWaves : public ::testing::TestWithParam<std::tuple<MorphMode, bool>>
 TEST_P(SquareWaves, CauseAtMostOneCycleEachFewerSwapsThanThePapersRuleAndAreSoonOver) {
   const auto [mode, faster] = GetParam();
   const PolicyOptions options =
-      faster ? where_fewer_bits_are_faster(options_for(mode)) : options_for(mode);
+      faster ? where_fewer_bits_are_faster(options_for(mode), 2 * kNsPerS) : options_for(mode);
   int cycles = 0;
   int papers_cycles = 0;
   int swaps = 0;
@@ -287,11 +287,12 @@ TEST_F(Decide, WhereFewerBitsAreFasterAQueueAloneIsAReasonToGoAQuarterOfTheWay) 
   signals_.pressed_share = 0;
   signals_.queued_share = 1;
   signals_.now.kv_blocks_used = 1;
-  const MorphPolicy faster(where_fewer_bits_are_faster(options_for(MorphMode::kBalanced)), bounds_);
+  const MorphPolicy faster(
+      where_fewer_bits_are_faster(options_for(MorphMode::kBalanced), 2 * kNsPerS), bounds_);
   const auto wanted = faster.decide(signals_, full_);
   ASSERT_TRUE(wanted);
   EXPECT_EQ(wanted->form, faster.path()[(faster.path().size() + 2) / 4]);
-  Monitor monitor(where_fewer_bits_are_faster(options_for(MorphMode::kBalanced)));
+  Monitor monitor(where_fewer_bits_are_faster(options_for(MorphMode::kBalanced), 2 * kNsPerS));
   for (TimeNs at_ns = 0; at_ns < 3 * kNsPerS; at_ns += 50 * kNsPerMs) {
     monitor.sample({.at_ns = at_ns, .waiting = 3, .oldest_wait_ns = at_ns, .kv_blocks = 100});
   }

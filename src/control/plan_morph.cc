@@ -10,7 +10,8 @@
 namespace protean {
 namespace {
 
-constexpr std::int64_t kResizes = 4;  // about so many, whatever the number of halves
+constexpr std::int64_t kResizes = 4;      // about so many, whatever the number of halves
+constexpr std::int64_t kLeastGrowth = 8;  // what is less than this part of all blocks can wait
 
 // Builds a morph step by step, keeping account of the pages.
 class Planner {
@@ -18,8 +19,8 @@ class Planner {
   Planner(Form from, const Form& to, const ModelSpec& spec, const PageBudget& budget)
       : form_(std::move(from)), to_(to), spec_(spec), budget_(budget) {
     free_ = budget.pages - form_pages(spec, form_, budget.page_bytes);
-    resize_ =
-        std::max<std::int64_t>(ceil_div(std::abs(to.kv.blocks - form_.kv.blocks), kResizes), 1);
+    resize_ = std::max<std::int64_t>({ceil_div(std::abs(to.kv.blocks - form_.kv.blocks), kResizes),
+                                      form_.kv.blocks / kLeastGrowth, 1});
   }
 
   Status swap(const SwapHalf& swap) {

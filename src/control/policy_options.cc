@@ -20,9 +20,9 @@ PolicyOptions options_for(MorphMode mode) {
   return options;
 }
 
-PolicyOptions where_fewer_bits_are_faster(PolicyOptions options) {
+PolicyOptions where_fewer_bits_are_faster(PolicyOptions options, TimeNs slo_ttft_ns) {
   if (options.queue_alone_ns == 0) {
-    options.queue_alone_ns = 500 * kNsPerMs;
+    options.queue_alone_ns = slo_ttft_ns / 4;
   }
   options.queue_step = 0.25;
   return options;

@@ -59,7 +59,8 @@ struct PolicyOptions {
 // allowed.
 PolicyOptions options_for(MorphMode mode);
 
-// The same where fewer bits also multiply faster, so that a queue alone is always a reason.
-PolicyOptions where_fewer_bits_are_faster(PolicyOptions options);
+// The same where fewer bits also multiply faster, so that a queue alone is always a reason: one
+// that takes a quarter of what a first token may take.
+PolicyOptions where_fewer_bits_are_faster(PolicyOptions options, TimeNs slo_ttft_ns);
 
 }  // namespace protean

@@ -182,7 +182,11 @@ Status FormSteering::check_layers(const FormWish& wish) const {
   for (std::size_t layer = 0; layer < wish.layers.size(); ++layer) {
     for (const LayerHalf half : kLayerHalves) {
       const Precision precision = wish.layers[layer].of(half);
-      if (std::find(ladder.begin(), ladder.end(), precision) == ladder.end()) {
+      // As large as one that the policy uses, and so kept and with room.
+      const bool served = std::any_of(ladder.begin(), ladder.end(), [&](Precision rung) {
+        return stored_as(rung) == stored_as(precision);
+      });
+      if (!served) {
         return refused("layer {} {} at {}, but served are {}", layer, to_string(half),
                        to_string(precision), names_of(ladder));
       }

@@ -12,9 +12,9 @@ namespace protean {
 struct MorphConfig {
   MorphMode mode = MorphMode::kBalanced;
   PolicyOptions policy;
-  FormBounds bounds;  // legal (validate)
-  Form start;         // as loaded
-  int max_in_flight_swaps = 2;
+  FormBounds bounds;                          // legal (validate)
+  Form start;                                 // as loaded
+  int max_in_flight_swaps = 8;                // as far as there are pages for them
   int max_moves_per_step = 16;                // of blocks, between two steps
   TimeNs decide_every_ns = 20 * kNsPerMs;     // at most that often
   TimeNs larger_kv_within_ns = 30 * kNsPerS;  // else what needs one fails: none is coming

@@ -262,7 +262,9 @@ exec unshare -rm sh -c 'mount -t tmpfs -o size=2m none "$XDG_CACHE_HOME" && exec
     assert.equal(await fixed.stop(), 0, fixed.log);
     const server = await startForm(cache, {}, '--morph-precisions', 'w8a8,w4a8');
     try {
-      assert.equal((await want(server, { layers: 'w4' })).status, 400);
+      assert.equal((await want(server, { layers: 'w3' })).status, 400);
+      assert.equal((await want(server, { layers: 'w4' })).status, 202, 'it is stored alike');
+      assert.deepEqual((await settled(server)).form.layer_precision, Array(layers).fill('w4'));
       await want(server, { layers: 'w4a8' });
       const { layer_precision: lowerLayers, tables } = (await settled(server)).form;
       assert.deepEqual(lowerLayers, Array(layers).fill('w4a8'));
