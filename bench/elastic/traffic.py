@@ -1,8 +1,10 @@
 """Pieces of real traces, scaled to the machine."""
 
+import bisect
 import csv
 import datetime
 import json
+import math
 import subprocess
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import served
 FILES = {"conversation": "traces/azure2023/AzureLLMInferenceTrace_conv.csv",
          "code": "traces/azure2023/AzureLLMInferenceTrace_code.csv"}
 BOOKS = "text"
+LONGEST = 600, 300  # tokens of a prompt and of an answer
 
 
 def read_trace(path):
@@ -24,22 +27,27 @@ def read_trace(path):
 
 
 def burst(rows, seconds):
-    """Where the piece of so many seconds begins in which most of the work falls into one third."""
-    best, start = -1.0, 0.0
-    for begin in range(0, int(rows[-1][0] - seconds), 6):
+    """Where the piece of so many seconds begins in which most of the work falls into the middle third, and its tokens."""
+    most, found = -1, (0.0, sum(prompt + answer for at, prompt, answer in rows if at < seconds))
+    for start in range(0, int(rows[-1][0] - seconds), 6):
         work = [0, 0, 0]
-        for at, prompt, answer in rows:
-            if begin <= at < begin + seconds:
-                work[min(2, int((at - begin) / seconds * 3))] += prompt + answer
-        if sum(work) and work[1] > best * 1.0 and work[1] > 1.5 * work[2]:
-            best, start = work[1], float(begin)
-    return start
+        for at, prompt, answer in rows[bisect.bisect(rows, (start,)):]:
+            if at >= start + seconds:
+                break
+            work[min(2, int((at - start) / seconds * 3))] += prompt + answer
+        if work[1] > most and work[1] > 1.5 * work[2]:
+            most, found = work[1], (float(start), sum(work))
+    return found
+
+
+def clipped(prompt, answer, scale):
+    return min(LONGEST[0], prompt * scale), min(LONGEST[1], answer * scale)
 
 
 def bench(options, server, path, arguments, timeout=900):
     text = prompt_text(options)
     command = [options.protean, "bench", "serve", "--base-url", server.url, "--quiet", "--ignore-eos",
-               "--prompt-file", str(text), "--max-input-len", "600", "--max-output-len", "300",
+               "--prompt-file", str(text), "--max-input-len", f"{LONGEST[0]}", "--max-output-len", f"{LONGEST[1]}",
                "--json", str(path.with_suffix(".json")), *arguments]
     subprocess.run(command, check=True, timeout=timeout, stdout=subprocess.DEVNULL)
     return json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
@@ -53,7 +61,7 @@ def prompt_text(options):
 
 
 class Limits:
-    """What the systems can do at all with a trace's requests: how many a second, and how soon the first word."""
+    """What the systems can do at all with a trace's requests: tokens a second, and how soon the first one of a prompt alone."""
 
     SLO_S = 2
     SLO_TIMES_ALONE = 5
@@ -76,7 +84,7 @@ class Limits:
                 self.slo_ttft_s = max(self.SLO_S, self.SLO_TIMES_ALONE * alone["p95_ttft_ms"] / 1000)
             if name == "balanced":
                 self._closed_loop(server, path, 64)  # until it is as low as it goes
-            self.rates[name] = self._closed_loop(server, path, 64)["request_throughput"]
+            self.rates[name] = self._closed_loop(server, path, 64)["total_token_throughput"]
         finally:
             server.stop()
 
@@ -90,18 +98,25 @@ class Piece:
     def __init__(self, trace, options, limits):
         self.options = options
         self.path = Path(options.data, FILES[trace])
-        rows = read_trace(self.path)
-        self.start = burst(rows, options.seconds)
-        requests = sum(self.start <= at < self.start + options.seconds for at, _, _ in rows) / options.seconds
         self.limits = limits
-        # The mean over the piece is what full precision serves at most, so its burst is above that.
-        self.load = options.load or 0.9 * limits.rates["bf16"] / requests
+        self.load = options.load or 1.0
+        rows = [(at, *clipped(prompt, answer, options.length_scale)) for at, prompt, answer in read_trace(self.path)]
+        self.start, tokens = burst(rows, options.seconds * self.load)
+        # A slower machine takes a shorter piece of the trace, stretched. The mean over it is what full
+        # precision serves at most, so its burst is above that.
+        wanted = tokens if options.load else 0.9 * limits.rates["bf16"] * options.seconds
+        load, off = self.load, abs(math.log(tokens / wanted))
+        for _ in range(12):
+            load *= (wanted / tokens) ** 0.5
+            start, tokens = burst(rows, options.seconds * load)
+            if abs(math.log(tokens / wanted)) < off:
+                self.load, self.start, off = load, start, abs(math.log(tokens / wanted))
 
     def describe(self):
         text = (f"{self.options.seconds:g} s from {self.start:g} s on, {self.load:.2f} times its rate, "
                 f"token counts x {self.options.length_scale:g}")
-        rates = ", ".join(f"{name} {rate:.1f}" for name, rate in self.limits.rates.items())
-        return f"{text}; closed loop of 64: {rates} requests/s; late is a first token after {self.limits.slo_ttft_s:.1f} s"
+        rates = ", ".join(f"{name} {rate:.0f}" for name, rate in self.limits.rates.items())
+        return f"{text}; closed loop of 64: {rates} tokens/s (prompts and answers); late is a first token after {self.limits.slo_ttft_s:.1f} s"
 
     def send(self, server, path):
         scale = 1 / self.load

@@ -283,7 +283,7 @@ TEST_F(Decide, AQueueAloneIsAReasonWhereTheModeSaysSo) {
   EXPECT_EQ(accuracy.signals(20 * kNsPerS).queued_share, 0);
 }
 
-TEST_F(Decide, WhereFewerBitsAreFasterAQueueAloneIsAReasonToGoAQuarterOfTheWay) {
+TEST_F(Decide, WhereFewerBitsAreFasterAQueueAloneIsAReasonToLowerAllLayersToEightBits) {
   signals_.pressed_share = 0;
   signals_.queued_share = 1;
   signals_.now.kv_blocks_used = 1;
@@ -291,7 +291,7 @@ TEST_F(Decide, WhereFewerBitsAreFasterAQueueAloneIsAReasonToGoAQuarterOfTheWay) 
       where_fewer_bits_are_faster(options_for(MorphMode::kBalanced), 2 * kNsPerS), bounds_);
   const auto wanted = faster.decide(signals_, full_);
   ASSERT_TRUE(wanted);
-  EXPECT_EQ(wanted->form, faster.path()[(faster.path().size() + 2) / 4]);
+  EXPECT_EQ(layers_at(wanted->form, Precision::kW8), 16);
   Monitor monitor(where_fewer_bits_are_faster(options_for(MorphMode::kBalanced), 2 * kNsPerS));
   for (TimeNs at_ns = 0; at_ns < 3 * kNsPerS; at_ns += 50 * kNsPerMs) {
     monitor.sample({.at_ns = at_ns, .waiting = 3, .oldest_wait_ns = at_ns, .kv_blocks = 100});

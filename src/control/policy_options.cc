@@ -24,7 +24,7 @@ PolicyOptions where_fewer_bits_are_faster(PolicyOptions options, TimeNs slo_ttft
   if (options.queue_alone_ns == 0) {
     options.queue_alone_ns = slo_ttft_ns / 4;
   }
-  options.queue_step = 0.25;
+  options.queue_step = 2.0 / 3;  // all layers at 8 bits, which next to nothing is lost by
   return options;
 }
 
