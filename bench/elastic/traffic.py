@@ -104,13 +104,14 @@ class Piece:
         self.start, tokens = burst(rows, options.seconds * self.load)
         # A slower machine takes a shorter piece of the trace, stretched. The mean over it is what full
         # precision serves at most, so its burst is above that.
-        wanted = tokens if options.load else 0.9 * limits.rates["bf16"] * options.seconds
-        load, off = self.load, abs(math.log(tokens / wanted))
-        for _ in range(12):
+        wanted = 0.9 * limits.rates["bf16"] * options.seconds
+        load, least = self.load, abs(math.log(tokens / wanted))
+        for _ in range(0 if options.load else 12):
             load *= (wanted / tokens) ** 0.5
             start, tokens = burst(rows, options.seconds * load)
-            if abs(math.log(tokens / wanted)) < off:
-                self.load, self.start, off = load, start, abs(math.log(tokens / wanted))
+            off = abs(math.log(tokens / wanted))
+            if off < least:
+                self.load, self.start, least = load, start, off
 
     def describe(self):
         text = (f"{self.options.seconds:g} s from {self.start:g} s on, {self.load:.2f} times its rate, "
