@@ -531,6 +531,33 @@ void multiply_all(Team& team, std::int64_t m, const MatmulOperands& operands, Ma
   }
 }
 
+struct FinishRun {
+  const float* sums = nullptr;
+  const float* bias = nullptr;
+  bool accumulate = false;
+};
+
+// One of the loops for each case: a compiler makes vectors of those.
+void finish_run(const FinishRun& run, float* __restrict out, std::int64_t count) {
+  const float* __restrict const sums = run.sums;
+  const float* __restrict const bias = run.bias;
+  if (bias == nullptr && !run.accumulate) {
+    std::copy_n(sums, count, out);
+  } else if (bias == nullptr) {
+    for (std::int64_t i = 0; i < count; ++i) {
+      out[i] += sums[i];
+    }
+  } else if (!run.accumulate) {
+    for (std::int64_t i = 0; i < count; ++i) {
+      out[i] = sums[i] + bias[i];
+    }
+  } else {
+    for (std::int64_t i = 0; i < count; ++i) {
+      out[i] += sums[i] + bias[i];
+    }
+  }
+}
+
 }  // namespace
 
 MatmulUnit best_unit() {
@@ -547,10 +574,7 @@ void finish_part(const MatmulOperands& operands, const MatmulPart& part, const P
       float* const out = operands.out.data() + (part.first_row + r) * outputs + first;
       const float* const bias =
           operands.options.bias == nullptr ? nullptr : operands.options.bias + first;
-      for (std::int64_t i = 0; i < count; ++i) {
-        const float sum = bias == nullptr ? from[i] : from[i] + bias[i];
-        out[i] = operands.options.accumulate ? out[i] + sum : sum;
-      }
+      finish_run({from, bias, operands.options.accumulate}, out, count);
     }
   }
 }

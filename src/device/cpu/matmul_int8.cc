@@ -28,7 +28,7 @@ constexpr std::int64_t kDirectWords = kStepWords * kMaxPartRows / kMaxDirectRows
 // Sums of a tile must leave registers for a line's words and a broadcast input.
 template <class Lines>
 constexpr int tile_rows() {
-  return kLanes == 16 ? 8 : Lines::kWords == 2 ? 4 : 6;
+  return kLanes == 16 ? 8 : Lines::kWords == 2 ? 4 : 5;
 }
 
 constexpr int tile_vecs(int rows) {
