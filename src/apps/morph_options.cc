@@ -176,7 +176,7 @@ void add_morph_options(CLI::App& app, MorphOptions& options) {
       ->capture_default_str();
   app.add_option("--slo-ttft-ms", options.slo_ttft_ms,
                  "what a first token may take: where layers of fewer bits are faster, a queue that "
-                 "takes a quarter of it lowers some")
+                 "takes an eighth of it lowers them to 8 bits, a longer one further")
       ->check(number_range(1, 3.6e6))
       ->capture_default_str();
   app.add_flag("--morph-halves", options.halves, "lower attention and MLP of a layer one by one");

@@ -27,6 +27,7 @@ Monitor::Monitor(const PolicyOptions& options)
       demand_(options.entry_window_ns),
       long_wait_(options.release_window_ns),
       waiting_(options.release_window_ns),
+      busy_(options.release_window_ns),
       preemptions_(options.release_window_ns),
       load_(options.release_window_ns),
       long_load_(kLongerWindow * options.release_window_ns),
@@ -80,6 +81,7 @@ void Monitor::sample(const LoadSample& sample) {
   demand_.set(now_ns, demand(sample));
   long_wait_.set(now_ns, waits_long(sample) ? 1 : 0);
   waiting_.set(now_ns, sample.waiting);
+  busy_.set(now_ns, sample.running > 0 ? 1 : 0);
   preemptions_.add(now_ns, sample.preemptions_total - last_.preemptions_total);
   for (Load* load : {&load_, &long_load_}) {
     load->arrivals.add(now_ns, sample.arrivals_total - last_.arrivals_total);
@@ -124,6 +126,7 @@ Signals Monitor::signals(TimeNs now_ns) const {
           .relaxed_samples = relaxed_samples_,
           .long_wait_share = long_wait_.mean(now_ns),
           .waiting_mean = waiting_.mean(now_ns),
+          .busy_share = busy_.mean(now_ns),
           .preemptions = static_cast<std::int64_t>(preemptions_.total(now_ns)),
           .load_share = remembered ? share_of_onset(load_, now_ns) : 0.0,
           .load_fell = !remembered || fell(load_, now_ns) || fell(long_load_, now_ns),

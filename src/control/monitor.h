@@ -27,6 +27,7 @@ struct Signals {
   // Of the release window.
   double long_wait_share = 0;  // of its time: somebody waiting long
   double waiting_mean = 0;
+  double busy_share = 0;  // of its time: anything running
   std::int64_t preemptions = 0;
   double load_share = 0;  // of the load at which pressure began lately; 0 if it never did
   bool load_fell = true;  // below that, by more than chance
@@ -75,6 +76,7 @@ class Monitor {
   RollingWindow demand_;
   RollingWindow long_wait_;
   RollingWindow waiting_;
+  RollingWindow busy_;
   RollingCount preemptions_;
   Load load_;       // of the release window
   Load long_load_;  // of one some times as long, for what falls little or arrives seldom

@@ -27,6 +27,18 @@ std::size_t first_with_room(const std::vector<Form>& path, std::size_t from, dou
   return at;
 }
 
+// The first form in which no half is as precise as in the first, or the last there is.
+std::size_t rung_end(const std::vector<Form>& path) {
+  const Precision highest = path.front().layer_precision.front().attention;
+  const auto end = std::find_if(path.begin(), path.end(), [&](const Form& form) {
+    return std::all_of(form.layer_precision.begin(), form.layer_precision.end(),
+                       [&](const LayerPrecision& layer) {
+                         return layer.attention != highest && layer.mlp != highest;
+                       });
+  });
+  return static_cast<std::size_t>(end - path.begin()) - (end == path.end() ? 1 : 0);
+}
+
 std::string use_of_blocks(const LoadSample& now) {
   return fmt::format("KV {} of {} blocks used, {} wanted, {} waiting for up to {:.0f} ms",
                      now.kv_blocks_used, now.kv_blocks, now.blocks_wanted, now.waiting,
@@ -38,7 +50,8 @@ std::string use_of_blocks(const LoadSample& now) {
 MorphPolicy::MorphPolicy(const PolicyOptions& options, const FormBounds& bounds)
     : options_(options),
       bounds_(bounds),
-      path_(form_path(bounds, options.lowest, options.lowest_share)) {}
+      path_(form_path(bounds, options.lowest, options.lowest_share)),
+      first_rung_end_(rung_end(path_)) {}
 
 // Where on the path a form is; beside it (an operator wished so), the first whose weights take no
 // more.
@@ -75,7 +88,8 @@ std::optional<Wanted> MorphPolicy::lower(const Signals& signals, std::size_t at)
   const LoadSample& now = signals.now;
   const bool pressed = signals.pressed_share >= options_.entry_share &&
                        signals.pressed_samples >= options_.entry_samples;
-  const bool queued = signals.queued_share >= options_.entry_share && now.waiting > 0;
+  const bool queued = signals.queued_share >= options_.entry_share && now.waiting > 0 &&
+                      now.oldest_wait_ns >= queue_reason_ns(at);
   const bool foreseen = signals.forecast_share >= options_.entry_share;
   if ((!pressed && !queued && !foreseen) || at + 1 == path_.size()) {
     return std::nullopt;
@@ -87,22 +101,36 @@ std::optional<Wanted> MorphPolicy::lower(const Signals& signals, std::size_t at)
     return std::max<std::size_t>(static_cast<std::size_t>(std::ceil(share * whole_way)), 1);
   };
   const std::size_t last = path_.size() - 1;
-  const double shortest =
-      std::max(options_.shortest_step, pressed || foreseen ? 0 : options_.queue_step);
+  std::size_t nearest = at + steps(options_.shortest_step);
+  if (queued && options_.queue_step > 0) {
+    nearest = std::max({nearest, first_rung_end_, at + steps(options_.queue_step)});
+  }
+  const std::size_t farthest = std::max(nearest, at + steps(options_.longest_step));
   const std::size_t to =
       std::clamp(first_with_room(path_, at + 1, demand, options_.fill_after_entry),
-                 std::min(at + steps(shortest), last),
-                 std::min(at + steps(std::max(shortest, options_.longest_step)), last));
+                 std::min(nearest, last), std::min(farthest, last));
   const std::string_view why = pressed  ? "blocks are short"
                                : queued ? "the queue is long"
                                         : "blocks will be short";
   return Wanted{path_[to], fmt::format("{}: {}", why, use_of_blocks(now))};
 }
 
+// Where leaving the first precision costs next to nothing, what is below it takes a longer queue,
+// and the longer the deeper.
+TimeNs MorphPolicy::queue_reason_ns(std::size_t at) const {
+  if (options_.queue_step == 0 || at < first_rung_end_) {
+    return options_.queue_alone_ns;
+  }
+  const auto done = static_cast<TimeNs>(at - first_rung_end_);
+  const auto whole = static_cast<TimeNs>(path_.size() - first_rung_end_);
+  return options_.queue_beyond_ns + 2 * options_.queue_beyond_ns * done / whole;
+}
+
 std::optional<Wanted> MorphPolicy::raise(const Signals& signals, std::size_t at) const {
   const LoadSample& now = signals.now;
   const bool quiet = signals.long_wait_share == 0 && signals.waiting_mean <= 0.5 &&
-                     signals.preemptions == 0 && signals.load_fell;
+                     signals.preemptions == 0 &&
+                     (signals.load_fell || signals.busy_share <= options_.release_busy);
   if (at == 0 || !quiet) {
     return std::nullopt;
   }

@@ -33,12 +33,14 @@ class MorphPolicy {
  private:
   std::size_t place_of(const Form& form) const;
   std::optional<Wanted> lower(const Signals& signals, std::size_t at) const;
+  TimeNs queue_reason_ns(std::size_t at) const;
   std::optional<Wanted> raise(const Signals& signals, std::size_t at) const;
   std::optional<Wanted> paper_rule(const Signals& signals, std::size_t at) const;
 
   PolicyOptions options_;
   FormBounds bounds_;
   std::vector<Form> path_;
+  std::size_t first_rung_end_;  // where all halves have left the first precision
 };
 
 }  // namespace protean

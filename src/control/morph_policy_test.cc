@@ -292,6 +292,15 @@ TEST_F(Decide, WhereFewerBitsAreFasterAQueueAloneIsAReasonToLowerAllLayersToEigh
   const auto wanted = faster.decide(signals_, full_);
   ASSERT_TRUE(wanted);
   EXPECT_EQ(layers_at(wanted->form, Precision::kW8), 16);
+  // Further down for a longer queue, a step at a time.
+  signals_.long_wait_share = 1;
+  signals_.now.kv_blocks = wanted->form.kv.blocks;
+  signals_.now.oldest_wait_ns = 400 * kNsPerMs;
+  EXPECT_FALSE(faster.decide(signals_, wanted->form));
+  signals_.now.oldest_wait_ns = 500 * kNsPerMs;
+  const auto further = faster.decide(signals_, wanted->form);
+  ASSERT_TRUE(further);
+  EXPECT_EQ(layers_at(further->form, Precision::kW4), 8);
   Monitor monitor(where_fewer_bits_are_faster(options_for(MorphMode::kBalanced), 2 * kNsPerS));
   for (TimeNs at_ns = 0; at_ns < 3 * kNsPerS; at_ns += 50 * kNsPerMs) {
     monitor.sample({.at_ns = at_ns, .waiting = 3, .oldest_wait_ns = at_ns, .kv_blocks = 100});
@@ -324,12 +333,25 @@ TEST_F(Decide, StaysLowUntilItIsQuietAndTheLoadFell) {
        std::vector<void (*)(Signals&)>{[](Signals& signals) { signals.long_wait_share = 0.1; },
                                        [](Signals& signals) { signals.waiting_mean = 1; },
                                        [](Signals& signals) { signals.preemptions = 1; },
-                                       [](Signals& signals) { signals.load_fell = false; },
+                                       [](Signals& signals) {
+                                         signals.load_fell = false;
+                                         signals.busy_share = 1;
+                                       },
                                        [](Signals& signals) { signals.demand_max = 1e6; }}) {
     quiet_at(low, 0.3);
     disturb(signals_);
     EXPECT_FALSE(policy_.decide(signals_, low));
   }
+}
+
+TEST_F(Decide, RisesThoughTheLoadDidNotFallWhereMostOfTheTimeNothingRan) {
+  const Form low = policy_.path().back();
+  quiet_at(low, 0.3);
+  signals_.load_fell = false;
+  signals_.busy_share = 0.9;
+  EXPECT_FALSE(policy_.decide(signals_, low));
+  signals_.busy_share = 0.3;
+  EXPECT_TRUE(policy_.decide(signals_, low));
 }
 
 TEST_F(Decide, AFormBesideThePathIsTakenForTheNextSmallerOne) {

@@ -12,6 +12,7 @@ namespace {
 
 constexpr std::int64_t kResizes = 4;      // about so many, whatever the number of halves
 constexpr std::int64_t kLeastGrowth = 8;  // what is less than this part of all blocks can wait
+constexpr std::size_t kSwapsAtOnce = 3;   // more would hold up the blocks they make room for
 
 // Builds a morph step by step, keeping account of the pages.
 class Planner {
@@ -35,15 +36,20 @@ class Planner {
     return {};
   }
 
-  // As many blocks as the pages that are free allow, if that is worth a step.
-  void grow(bool finally) {
+  // As many blocks as the pages that are free allow, if that is worth a step. Those that the next
+  // swaps take stay free, or each would wait for a step to give back what the one before it freed.
+  void grow(std::span<const SwapHalf> next) {
+    std::int64_t kept = 0;
+    for (const SwapHalf& swap : next.first(std::min(next.size(), kSwapsAtOnce))) {
+      kept += half_pages(spec_, swap.half, swap.to, budget_.page_bytes, form_.largest_tp_degree);
+    }
     const std::int64_t pages =
-        kv_pages(spec_, form_.kv, budget_.page_bytes) + free_ - budget_.reserve;
+        kv_pages(spec_, form_.kv, budget_.page_bytes) + free_ - std::max(kept, budget_.reserve);
     const std::int64_t blocks = std::min(
         to_.kv.blocks,
         kv_blocks_in(spec_, form_.kv, std::max<std::int64_t>(pages, 0), budget_.page_bytes));
     const std::int64_t more = blocks - form_.kv.blocks;
-    if (more >= resize_ || (finally && more > 0)) {
+    if (more >= resize_ || (next.empty() && more > 0)) {
       take(ResizeKv{blocks});
     }
   }
@@ -181,13 +187,13 @@ Result<Morph> plan_morph(const Form& from, const Form& to, const ModelSpec& spec
   lowering.erase(middle, lowering.end());
 
   Planner planner(from, to, spec, budget);
-  for (const SwapHalf& swap : lowering) {
-    if (Status done = planner.swap(swap); !done) {
+  for (std::size_t i = 0; i < lowering.size(); ++i) {
+    if (Status done = planner.swap(lowering[i]); !done) {
       return done.error();
     }
-    planner.grow(false);
+    planner.grow(std::span(lowering).subspan(i + 1));
   }
-  planner.grow(true);
+  planner.grow({});
   for (const SwapHalf& swap : raising) {
     if (Status done = planner.swap(swap); !done) {
       return done.error();

@@ -22,9 +22,14 @@ PolicyOptions options_for(MorphMode mode) {
 
 PolicyOptions where_fewer_bits_are_faster(PolicyOptions options, TimeNs slo_ttft_ns) {
   if (options.queue_alone_ns == 0) {
-    options.queue_alone_ns = slo_ttft_ns / 4;
+    options.queue_alone_ns = slo_ttft_ns / 8;
   }
-  options.queue_step = 2.0 / 3;  // all layers at 8 bits, which next to nothing is lost by
+  options.queue_beyond_ns = slo_ttft_ns / 4;
+  // What a queue wants next is known less well than how many blocks are short: all layers may
+  // follow.
+  options.queue_step = 0.25;
+  options.lowest_share = 1.0;
+  options.fill_after_entry = 0.8;
   return options;
 }
 

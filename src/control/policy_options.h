@@ -26,9 +26,11 @@ struct PolicyOptions {
   double entry_share = 0.8;
   int entry_samples = 3;
   // A queue that waits so long is a reason although blocks are free: fewer bits read make decoding
-  // of few rows faster, but prefill and large batches slower, unless they multiply faster too. It
-  // goes such a share of the way at once, a step at least. 0: never.
+  // of few rows faster, but prefill and large batches slower, unless they multiply faster too. Then
+  // all layers leave the first precision at once, and for a queue of queue_beyond, in the end of
+  // three times that, it goes such a share of the way, a step at least. 0: never.
   TimeNs queue_alone_ns = 0;
+  TimeNs queue_beyond_ns = 0;
   double queue_step = 0;
 
   // The next form is the first in which the demand takes at most this share of the blocks; at once
@@ -42,10 +44,12 @@ struct PolicyOptions {
   // Release: nobody waited long and none was preempted in the window, the demand takes at most this
   // share of the blocks that the higher form has, and the load has fallen to this share of what it
   // was when pressure began. Without the last, a load that only fewer bits can carry would be
-  // followed up and down; it is forgotten after load_memory.
+  // followed up and down; it is forgotten after load_memory. Nor does it matter where nothing at
+  // all ran for most of the window: the first form is at most some two times as slow.
   TimeNs release_window_ns = 5 * kNsPerS;
   double release_fill = 0.7;
   double release_load = 0.6;
+  double release_busy = 0.4;  // of the window
   TimeNs load_memory_ns = 60 * kNsPerS;
 
   // Entry before there is a queue: the demand will be above all blocks that far ahead, and arrivals
@@ -59,8 +63,9 @@ struct PolicyOptions {
 // allowed.
 PolicyOptions options_for(MorphMode mode);
 
-// The same where fewer bits also multiply faster, so that a queue alone is always a reason: one
-// that takes a quarter of what a first token may take.
+// The same where fewer bits also multiply faster, so that a queue alone is always a reason: an
+// eighth of what a first token may take to leave full precision, a quarter to go further, and to
+// the end only when most of it is gone.
 PolicyOptions where_fewer_bits_are_faster(PolicyOptions options, TimeNs slo_ttft_ns);
 
 }  // namespace protean
