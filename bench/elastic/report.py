@@ -44,6 +44,11 @@ def numbers(run, slo_ttft_s):
     }
 
 
+def median_run(runs):
+    """The one whose P95 TTFT is in the middle, of two the slower."""
+    return sorted(runs, key=lambda run: percentile([one["ttft_ms"] for one in records(run)], 0.95))[len(runs) // 2]
+
+
 def line(run, slo_ttft_s):
     now = numbers(run, slo_ttft_s)
     return (f"  {run['name']:12} TTFT P95 {now['ttft_p95_s']:7.2f} s, late {now['violations']:6.1%}, "
@@ -72,7 +77,8 @@ def summary(found, lowest):
             "throughput_gain": ratio(ours["closed_loop"], base["closed_loop"]),
             "kv_gain": ratio(ours["kv_blocks_peak"], base["kv_blocks_peak"]) - 1,
             "quality_loss_avoided": avoided,
-            "p95_ttft_vs_w4": ratio(ours["ttft_p95_s"], low["ttft_p95_s"]) if low else None,
+            **{f"p95_ttft_vs_{name}": ratio(ours["ttft_p95_s"], runs[name]["ttft_p95_s"])
+               for name in ("w4", lowest) if name in runs},
             "restore_s": ours["restore_s"],
         }
     return traces

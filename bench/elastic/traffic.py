@@ -102,9 +102,9 @@ class Piece:
         self.load = options.load or 1.0
         rows = [(at, *clipped(prompt, answer, options.length_scale)) for at, prompt, answer in read_trace(self.path)]
         self.start, tokens = burst(rows, options.seconds * self.load)
-        # A slower machine takes a shorter piece of the trace, stretched. The mean over it is what full
-        # precision serves at most, so its burst is above that.
-        wanted = 0.9 * limits.rates["bf16"] * options.seconds
+        # A slower machine takes a shorter piece of the trace, stretched. The mean over it is more than
+        # full precision serves at most, its burst the more so.
+        wanted = 1.1 * limits.rates["bf16"] * options.seconds
         load, least = self.load, abs(math.log(tokens / wanted))
         for _ in range(0 if options.load else 12):
             load *= (wanted / tokens) ** 0.5
