@@ -99,6 +99,29 @@ TEST_F(PlanMorph, KvGrowsBeforeTheLastLayerIsLowered) {
   EXPECT_GE(resizes(*morph), 3);
 }
 
+// So that three are prepared beside one step, wherever on the way the cache grows.
+TEST_F(PlanMorph, GrowthLeavesThePagesThatTheNextSwapsTake) {
+  const std::vector<Form> path = form_path(bounds_, Precision::kW8);
+  const auto morph = plan_morph(path.front(), path.back(), bounds_.spec, bounds_.budget);
+  ASSERT_TRUE(morph.ok());
+  Form form = path.front();
+  for (std::size_t i = 0; i < morph->steps.size(); ++i) {
+    form = after(std::move(form), morph->steps[i]);
+    if (std::holds_alternative<SwapHalf>(morph->steps[i])) {
+      continue;
+    }
+    std::int64_t taken = 0;
+    for (std::size_t next = i + 1; next < std::min(i + 4, morph->steps.size()); ++next) {
+      if (std::holds_alternative<SwapHalf>(morph->steps[next])) {  // or the last growth
+        taken +=
+            pages_to_prepare(bounds_.spec, form, morph->steps[next], bounds_.budget.page_bytes);
+      }
+    }
+    const std::int64_t used = form_pages(bounds_.spec, form, bounds_.budget.page_bytes);
+    EXPECT_LE(used + taken, bounds_.budget.pages) << "after step " << i;
+  }
+}
+
 TEST_F(PlanMorph, LayersGoDownInTheirOrderAndUpInItsReverse) {
   std::vector<int> order(16);
   std::iota(order.rbegin(), order.rend(), 0);

@@ -25,10 +25,9 @@ PolicyOptions where_fewer_bits_are_faster(PolicyOptions options, TimeNs slo_ttft
     options.queue_alone_ns = slo_ttft_ns / 8;
   }
   options.queue_beyond_ns = slo_ttft_ns / 4;
-  // What a queue wants next is known less well than how many blocks are short: all layers may
-  // follow.
   options.queue_step = 0.25;
-  options.lowest_share = 1.0;
+  options.lowest_share = 1.0;  // the end is reached only when little else is left
+  // With all of the way open, what goes in two steps is swapped twice: rather a little far at once.
   options.fill_after_entry = 0.8;
   return options;
 }
