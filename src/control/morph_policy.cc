@@ -30,12 +30,8 @@ std::size_t first_with_room(const std::vector<Form>& path, std::size_t from, dou
 // The first form in which no half is as precise as in the first, or the last there is.
 std::size_t rung_end(const std::vector<Form>& path) {
   const Precision highest = path.front().layer_precision.front().attention;
-  const auto end = std::find_if(path.begin(), path.end(), [&](const Form& form) {
-    return std::all_of(form.layer_precision.begin(), form.layer_precision.end(),
-                       [&](const LayerPrecision& layer) {
-                         return layer.attention != highest && layer.mlp != highest;
-                       });
-  });
+  const auto end = std::find_if(path.begin(), path.end(),
+                                [&](const Form& form) { return layers_at(form, highest) == 0; });
   return static_cast<std::size_t>(end - path.begin()) - (end == path.end() ? 1 : 0);
 }
 

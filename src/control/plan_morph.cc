@@ -41,7 +41,7 @@ class Planner {
   void grow(std::span<const SwapHalf> next) {
     std::int64_t kept = 0;
     for (const SwapHalf& swap : next.first(std::min(next.size(), kSwapsAtOnce))) {
-      kept += half_pages(spec_, swap.half, swap.to, budget_.page_bytes, form_.largest_tp_degree);
+      kept += pages_to_prepare(spec_, form_, swap, budget_.page_bytes);
     }
     const std::int64_t pages =
         kv_pages(spec_, form_.kv, budget_.page_bytes) + free_ - std::max(kept, budget_.reserve);
