@@ -35,7 +35,14 @@ Ceilings measure_ceilings(cpu::Team& team, std::span<std::byte> memory, const St
 }
 
 std::string_view multiplier_name() {
-  return cpu::best_unit() == cpu::MatmulUnit::kAmx ? "AMX bf16" : "vector f32";
+  switch (cpu::best_unit()) {
+    case cpu::MatmulUnit::kAmx:
+      return "AMX bf16";
+    case cpu::MatmulUnit::kDot:
+      return "AVX-512 bf16";
+    default:
+      return "vector f32";
+  }
 }
 
 }  // namespace protean

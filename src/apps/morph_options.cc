@@ -14,6 +14,7 @@
 #include "control/form_path.h"
 #include "control/policy_options.h"
 #include "cost/memory.h"
+#include "device/cpu/dot.h"
 #include "device/cpu/matmul.h"
 #include "model/swap_profile.h"
 
@@ -70,7 +71,7 @@ Result<std::int64_t> variant_cache_bytes(const std::string& text) {
 
 // Vectors multiply integers faster than floats; AMX has no need of it.
 bool integers_are_faster() {
-  return cpu::best_unit() == cpu::MatmulUnit::kVector;
+  return cpu::best_unit() != cpu::MatmulUnit::kAmx;
 }
 
 // The precisions below `start` that layers may be lowered to, from most bits to fewest.
@@ -127,8 +128,10 @@ Result<MorphConfig> morph_config(const MorphOptions& options, const ModelSpec& s
   config.mode = *mode;
   config.policy = options_for(*mode == MorphMode::kOff ? MorphMode::kBalanced : *mode);
   if (multiply_faster(lower)) {
+    // Byte by byte, four bits take as long as eight.
     config.policy = where_fewer_bits_are_faster(
-        config.policy, std::llround(options.slo_ttft_ms * static_cast<double>(kNsPerMs)));
+        config.policy, std::llround(options.slo_ttft_ms * static_cast<double>(kNsPerMs)),
+        !cpu::byte_dot_available());
   }
   config.policy.rule = options.rule == "paper" ? MorphRule::kPaper : MorphRule::kSteady;
   config.policy.forecast_ns = std::llround(options.forecast_s * static_cast<double>(kNsPerS));

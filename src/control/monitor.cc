@@ -74,8 +74,8 @@ void Monitor::sample(const LoadSample& sample) {
   relaxed_samples_ = is_pressed ? 0 : relaxed_samples_ + 1;
 
   pressed_.set(now_ns, is_pressed ? 1 : 0);
-  queued_.set(now_ns, options_.queue_alone_ns > 0 && sample.waiting > 0 &&
-                              sample.oldest_wait_ns >= options_.queue_alone_ns
+  queued_.set(now_ns, options_.queue.alone_ns > 0 && sample.waiting > 0 &&
+                              sample.oldest_wait_ns >= options_.queue.alone_ns
                           ? 1
                           : 0);
   demand_.set(now_ns, demand(sample));

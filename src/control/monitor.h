@@ -18,7 +18,7 @@ struct Signals {
 
   // Of the entry window.
   double pressed_share = 0;   // of its time: blocks short and somebody waiting long
-  double queued_share = 0;    // somebody waiting for queue_alone_ns
+  double queued_share = 0;    // somebody waiting for queue.alone_ns
   double forecast_share = 0;  // the demand foreseen to exceed all blocks
   double demand_max = 0;      // blocks used and wanted
   int pressed_samples = 0;    // the latest ones, all of them pressed

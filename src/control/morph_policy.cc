@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 namespace protean {
 namespace {
@@ -98,8 +99,9 @@ std::optional<Wanted> MorphPolicy::lower(const Signals& signals, std::size_t at)
   };
   const std::size_t last = path_.size() - 1;
   std::size_t nearest = at + steps(options_.shortest_step);
-  if (queued && options_.queue_step > 0) {
-    nearest = std::max({nearest, first_rung_end_, at + steps(options_.queue_step)});
+  if (queued && options_.queue.fewer_bits_are_faster) {
+    nearest = at < first_rung_end_ ? std::max(nearest, first_rung_end_)
+                                   : std::max(nearest, at + steps(options_.queue.step));
   }
   const std::size_t farthest = std::max(nearest, at + steps(options_.longest_step));
   const std::size_t to =
@@ -114,12 +116,15 @@ std::optional<Wanted> MorphPolicy::lower(const Signals& signals, std::size_t at)
 // Where leaving the first precision costs next to nothing, what is below it takes a longer queue,
 // and the longer the deeper.
 TimeNs MorphPolicy::queue_reason_ns(std::size_t at) const {
-  if (options_.queue_step == 0 || at < first_rung_end_) {
-    return options_.queue_alone_ns;
+  if (!options_.queue.fewer_bits_are_faster || at < first_rung_end_) {
+    return options_.queue.alone_ns;
+  }
+  if (options_.queue.beyond_ns == 0) {
+    return std::numeric_limits<TimeNs>::max();
   }
   const auto done = static_cast<TimeNs>(at - first_rung_end_);
   const auto whole = static_cast<TimeNs>(path_.size() - first_rung_end_);
-  return options_.queue_beyond_ns + 2 * options_.queue_beyond_ns * done / whole;
+  return options_.queue.beyond_ns + 2 * options_.queue.beyond_ns * done / whole;
 }
 
 std::optional<Wanted> MorphPolicy::raise(const Signals& signals, std::size_t at) const {

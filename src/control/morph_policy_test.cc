@@ -98,12 +98,20 @@ PolicyOptions paper_rule(PolicyOptions options) {
   return options;
 }
 
-class SquareWaves : public ::testing::TestWithParam<std::tuple<MorphMode, bool>> {};
+enum class FewerBits { kNotFaster, kFasterToEight, kFaster };
+
+PolicyOptions options_where(MorphMode mode, FewerBits fewer_bits) {
+  return fewer_bits == FewerBits::kNotFaster
+             ? options_for(mode)
+             : where_fewer_bits_are_faster(options_for(mode), 2 * kNsPerS,
+                                           fewer_bits == FewerBits::kFaster);
+}
+
+class SquareWaves : public ::testing::TestWithParam<std::tuple<MorphMode, FewerBits>> {};
 
 TEST_P(SquareWaves, CauseAtMostOneCycleEachFewerSwapsThanThePapersRuleAndAreSoonOver) {
-  const auto [mode, faster] = GetParam();
-  const PolicyOptions options =
-      faster ? where_fewer_bits_are_faster(options_for(mode), 2 * kNsPerS) : options_for(mode);
+  const auto [mode, fewer_bits] = GetParam();
+  const PolicyOptions options = options_where(mode, fewer_bits);
   int cycles = 0;
   int papers_cycles = 0;
   int swaps = 0;
@@ -138,15 +146,18 @@ TEST_P(SquareWaves, CauseAtMostOneCycleEachFewerSwapsThanThePapersRuleAndAreSoon
   EXPECT_GT(restored, 8);
 }
 
-INSTANTIATE_TEST_SUITE_P(Modes, SquareWaves,
-                         ::testing::Combine(::testing::Values(MorphMode::kAccuracy,
-                                                              MorphMode::kBalanced,
-                                                              MorphMode::kPerformance),
-                                            ::testing::Bool()),
-                         [](const auto& of) {
-                           return fmt::format("{}{}", to_string(std::get<0>(of.param)),
-                                              std::get<1>(of.param) ? "_faster" : "");
-                         });
+std::string wave_name(const testing::TestParamInfo<SquareWaves::ParamType>& of) {
+  const auto [mode, fewer_bits] = of.param;
+  const char* const names[] = {"", "_faster_to_eight", "_faster"};
+  return fmt::format("{}{}", to_string(mode), names[static_cast<int>(fewer_bits)]);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Modes, SquareWaves,
+    ::testing::Combine(
+        ::testing::Values(MorphMode::kAccuracy, MorphMode::kBalanced, MorphMode::kPerformance),
+        ::testing::Values(FewerBits::kNotFaster, FewerBits::kFasterToEight, FewerBits::kFaster)),
+    wave_name);
 
 TEST(MorphPolicy, ModesTradeWaitingForBits) {
   const auto load = square_wave(30, 26, 3, 4, 5);
@@ -231,6 +242,11 @@ class Decide : public ::testing::Test {
     const auto& path = policy_.path();
     return static_cast<std::size_t>(std::find(path.begin(), path.end(), form) - path.begin());
   }
+  void only_queue_presses() {
+    signals_.pressed_share = 0;
+    signals_.queued_share = 1;
+    signals_.now.kv_blocks_used = 1;
+  }
   void quiet_at(const Form& form, double share_of_full_used) {
     signals_ = {};
     signals_.now.kv_blocks = form.kv.blocks;
@@ -284,11 +300,8 @@ TEST_F(Decide, AQueueAloneIsAReasonWhereTheModeSaysSo) {
 }
 
 TEST_F(Decide, WhereFewerBitsAreFasterAQueueAloneIsAReasonToLowerAllLayersToEightBits) {
-  signals_.pressed_share = 0;
-  signals_.queued_share = 1;
-  signals_.now.kv_blocks_used = 1;
-  const MorphPolicy faster(
-      where_fewer_bits_are_faster(options_for(MorphMode::kBalanced), 2 * kNsPerS), bounds_);
+  only_queue_presses();
+  const MorphPolicy faster(options_where(MorphMode::kBalanced, FewerBits::kFaster), bounds_);
   const auto wanted = faster.decide(signals_, full_);
   ASSERT_TRUE(wanted);
   EXPECT_EQ(layers_at(wanted->form, Precision::kW8), 16);
@@ -301,11 +314,30 @@ TEST_F(Decide, WhereFewerBitsAreFasterAQueueAloneIsAReasonToLowerAllLayersToEigh
   const auto further = faster.decide(signals_, wanted->form);
   ASSERT_TRUE(further);
   EXPECT_EQ(layers_at(further->form, Precision::kW4), 8);
-  Monitor monitor(where_fewer_bits_are_faster(options_for(MorphMode::kBalanced), 2 * kNsPerS));
+  Monitor monitor(options_where(MorphMode::kBalanced, FewerBits::kFaster));
   for (TimeNs at_ns = 0; at_ns < 3 * kNsPerS; at_ns += 50 * kNsPerMs) {
     monitor.sample({.at_ns = at_ns, .waiting = 3, .oldest_wait_ns = at_ns, .kv_blocks = 100});
   }
   EXPECT_EQ(monitor.signals(3 * kNsPerS).queued_share, 1);
+}
+
+TEST_F(Decide, WhereFourBitsAreNoFasterThanEightOnlyShortBlocksAreAReasonForThem) {
+  only_queue_presses();
+  const MorphPolicy policy(options_where(MorphMode::kBalanced, FewerBits::kFasterToEight), bounds_);
+  const auto wanted = policy.decide(signals_, full_);
+  ASSERT_TRUE(wanted);
+  EXPECT_EQ(layers_at(wanted->form, Precision::kW8), 16);
+  signals_.long_wait_share = 1;
+  signals_.now.kv_blocks = wanted->form.kv.blocks;
+  signals_.now.oldest_wait_ns = 100 * kNsPerS;
+  EXPECT_FALSE(policy.decide(signals_, wanted->form));
+  signals_.pressed_share = 1;
+  signals_.pressed_samples = 10;
+  signals_.now.kv_blocks_used = signals_.now.kv_blocks;
+  signals_.now.blocks_wanted = 1;
+  const auto further = policy.decide(signals_, wanted->form);
+  ASSERT_TRUE(further);
+  EXPECT_GT(layers_at(further->form, Precision::kW4), 0);
 }
 
 TEST_F(Decide, DoesNotAskAgainForWhatIsOnItsWay) {

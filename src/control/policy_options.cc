@@ -12,7 +12,7 @@ PolicyOptions options_for(MorphMode mode) {
     options.lowest_share = 1.0;
   } else if (mode == MorphMode::kPerformance) {
     options.entry_window_ns = 500 * kNsPerMs;
-    options.queue_alone_ns = 100 * kNsPerMs;
+    options.queue.alone_ns = 100 * kNsPerMs;
     options.shortest_step = 1;
     options.lowest = Precision::kW3;
     options.lowest_share = 1.0;
@@ -20,15 +20,19 @@ PolicyOptions options_for(MorphMode mode) {
   return options;
 }
 
-PolicyOptions where_fewer_bits_are_faster(PolicyOptions options, TimeNs slo_ttft_ns) {
-  if (options.queue_alone_ns == 0) {
-    options.queue_alone_ns = slo_ttft_ns / 8;
+PolicyOptions where_fewer_bits_are_faster(PolicyOptions options, TimeNs slo_ttft_ns,
+                                          bool four_than_eight) {
+  options.queue.fewer_bits_are_faster = true;
+  if (options.queue.alone_ns == 0) {
+    options.queue.alone_ns = slo_ttft_ns / 8;
   }
-  options.queue_beyond_ns = slo_ttft_ns / 4;
-  options.queue_step = 0.25;
-  options.lowest_share = 1.0;  // the end is reached only when little else is left
-  // With all of the way open, what goes in two steps is swapped twice: rather a little far at once.
-  options.fill_after_entry = 0.8;
+  if (four_than_eight) {
+    options.queue.beyond_ns = slo_ttft_ns / 4;
+    options.lowest_share = 1.0;  // the end is reached only when little else is left
+    // With all of the way open, what goes in two steps is swapped twice: rather a little far at
+    // once.
+    options.fill_after_entry = 0.8;
+  }
   return options;
 }
 

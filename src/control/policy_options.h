@@ -10,6 +10,18 @@ enum class MorphRule {
   kPaper,   // threshold and short persistence, both ways (MorphServe sections 4.1 and 6)
 };
 
+// When a queue is a reason although blocks are free.
+struct QueueOptions {
+  TimeNs alone_ns = 0;  // one that waits so long; 0: never
+  // Fewer bits read make decoding of few rows faster, but prefill and large batches slower, unless
+  // they multiply faster too. Then a queue alone takes all layers from the first precision at once;
+  // and one of beyond_ns, in the end of three times that, such a share of the way further, a step
+  // at least. beyond_ns 0: only blocks that are short are a reason for that.
+  bool fewer_bits_are_faster = false;
+  TimeNs beyond_ns = 0;
+  double step = 0.25;
+};
+
 // When a form is left for one of lower precision, and when for one of higher. All thresholds are of
 // observations within windows; nothing counts what was commanded before.
 struct PolicyOptions {
@@ -25,13 +37,7 @@ struct PolicyOptions {
   TimeNs entry_window_ns = kNsPerS;
   double entry_share = 0.8;
   int entry_samples = 3;
-  // A queue that waits so long is a reason although blocks are free: fewer bits read make decoding
-  // of few rows faster, but prefill and large batches slower, unless they multiply faster too. Then
-  // all layers leave the first precision at once, and for a queue of queue_beyond, in the end of
-  // three times that, it goes such a share of the way, a step at least. 0: never.
-  TimeNs queue_alone_ns = 0;
-  TimeNs queue_beyond_ns = 0;
-  double queue_step = 0;
+  QueueOptions queue;
 
   // The next form is the first in which the demand takes at most this share of the blocks; at once
   // it goes such a share of the way from the first form to the last, at least and at most.
@@ -64,8 +70,9 @@ struct PolicyOptions {
 PolicyOptions options_for(MorphMode mode);
 
 // The same where fewer bits also multiply faster, so that a queue alone is always a reason: an
-// eighth of what a first token may take to leave full precision, a quarter to go further, and to
-// the end only when most of it is gone.
-PolicyOptions where_fewer_bits_are_faster(PolicyOptions options, TimeNs slo_ttft_ns);
+// eighth of what a first token may take to leave full precision. Where four bits are faster than
+// eight too, a quarter to go further, and to the end only when most of it is gone.
+PolicyOptions where_fewer_bits_are_faster(PolicyOptions options, TimeNs slo_ttft_ns,
+                                          bool four_than_eight);
 
 }  // namespace protean

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <mutex>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #define HWY_TARGET_INCLUDE "device/cpu/ceilings.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 // Highway wants its own headers after foreach_target.h.
+#include "device/cpu/dot-inl.h"
 #include "device/cpu/lanes-inl.h"
 #include "hwy/highway.h"
 
@@ -41,8 +43,9 @@ std::uint64_t sum_words(const std::uint64_t* from, std::int64_t count) {
 constexpr int kSums = kLanes == 16 ? 24 : 12;
 constexpr int kSteps = 64;
 
-// kSums independent chains over vectors that lie in L1.
-MultiplyWork multiply_vectors(const float* values, std::int64_t rounds) {
+// kSums independent chains over vectors that lie in L1; with kDot over pairs of bf16.
+template <bool kDot>
+MultiplyWork multiply_lanes(const float* values, std::int64_t rounds) {
   const Floats floats;
   Vec sums[kSums];
   HWY_UNROLL(24)
@@ -55,7 +58,11 @@ MultiplyWork multiply_vectors(const float* values, std::int64_t rounds) {
       const Vec b = hn::LoadU(floats, values + step * 16 + 8);
       HWY_UNROLL(24)
       for (int i = 0; i < kSums; ++i) {
-        sums[i] = hn::MulAdd(a, b, sums[i]);
+        if constexpr (kDot) {
+          add_bf16_pairs(sums[i], hn::BitCast(Words(), a), hn::BitCast(Words(), b));
+        } else {
+          sums[i] = hn::MulAdd(a, b, sums[i]);
+        }
       }
     }
   }
@@ -64,8 +71,15 @@ MultiplyWork multiply_vectors(const float* values, std::int64_t rounds) {
   for (int i = 1; i < kSums; ++i) {
     sum = hn::Add(sum, sums[i]);
   }
-  return {2.0 * kLanes * kSums * kSteps * static_cast<double>(rounds),
+  return {(kDot ? 4.0 : 2.0) * kLanes * kSums * kSteps * static_cast<double>(rounds),
           hn::GetLane(hn::SumOfLanes(floats, sum))};
+}
+
+MultiplyWork multiply_singles(const float* values, std::int64_t rounds) {
+  return multiply_lanes<false>(values, rounds);
+}
+MultiplyWork multiply_pairs(const float* values, std::int64_t rounds) {
+  return multiply_lanes<true>(values, rounds);
 }
 
 }  // namespace protean::cpu::HWY_NAMESPACE
@@ -76,7 +90,8 @@ namespace protean::cpu {
 namespace {
 
 HWY_EXPORT(sum_words);
-HWY_EXPORT(multiply_vectors);
+HWY_EXPORT(multiply_singles);
+HWY_EXPORT(multiply_pairs);
 
 constexpr std::int64_t kValues = 2048;
 
@@ -118,14 +133,22 @@ MultiplyWork multiply_tiles_in_cache(Tiles tiles, const std::vector<float>& valu
   return {4.0 * 2 * 16 * 16 * 32 * static_cast<double>(rounds), sums[0]};
 }
 
-MultiplyWork multiply_with([[maybe_unused]] MatmulUnit unit, const std::vector<float>& values,
-                           std::int64_t rounds) {
+MultiplyWork multiply_with(MatmulUnit unit, const std::vector<float>& values, std::int64_t rounds) {
 #if HWY_ARCH_X86_64
   if (unit == MatmulUnit::kAmx) {
     return multiply_tiles_in_cache(AmxTiles(), values, rounds);
   }
 #endif
-  return HWY_DYNAMIC_DISPATCH(multiply_vectors)(values.data(), rounds);
+  if (unit == MatmulUnit::kDot) {
+    std::vector<std::uint16_t> pairs(values.size() * 2);
+    for (std::size_t i = 0; i < pairs.size(); ++i) {
+      pairs[i] = bf16_from(values[i % values.size()]);
+    }
+    std::vector<float> words(values.size());
+    std::memcpy(words.data(), pairs.data(), words.size() * sizeof(float));
+    return HWY_DYNAMIC_DISPATCH(multiply_pairs)(words.data(), rounds);
+  }
+  return HWY_DYNAMIC_DISPATCH(multiply_singles)(values.data(), rounds);
 }
 
 }  // namespace

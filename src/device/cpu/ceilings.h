@@ -16,7 +16,7 @@ namespace protean::cpu {
 std::uint64_t read_memory(Team& team, std::span<const std::byte> memory);
 
 // Multiply-adds on operands that never leave L1, `rounds` times on every thread of the team: bf16
-// with AMX, f32 with vectors.
+// with AMX or dot instructions, f32 with vectors.
 struct MultiplyWork {
   double operations = 0;  // a multiply-add is two
   float checksum = 0;

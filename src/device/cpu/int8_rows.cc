@@ -58,7 +58,8 @@ inline std::uint32_t field(std::int32_t code, int bits, int place) {
   return (static_cast<std::uint32_t>(code) & ((1U << bits) - 1U)) << (bits * place);
 }
 
-inline void pack_bytes(const std::int32_t* codes, std::int64_t padded, std::uint32_t* words) {
+// Of each eight inputs the even ones, then the odd ones.
+inline void pack_w4(const std::int32_t* codes, std::int64_t padded, std::uint32_t* words) {
   for (std::int64_t i = 0; i < padded; i += 8) {
     for (int odd = 0; odd < 2; ++odd) {
       const std::int32_t* const from = codes + i + odd;
@@ -68,9 +69,20 @@ inline void pack_bytes(const std::int32_t* codes, std::int64_t padded, std::uint
   }
 }
 
-inline void pack_halves(const std::int32_t* codes, std::int64_t padded, std::uint32_t* words) {
+// Of each four inputs the even ones, then the odd ones.
+inline void pack_w8(const std::int32_t* codes, std::int64_t padded, std::uint32_t* words) {
   for (std::int64_t i = 0; i < padded; i += 2) {
-    words[i / 2] = field(codes[i], 16, 0) | field(codes[i + 1], 16, 1);
+    const std::int32_t* const from = codes + i - i % 4 / 2;
+    words[i / 2] = field(from[0], 16, 0) | field(from[2], 16, 1);
+  }
+}
+
+inline void pack_w8_dot(const std::int32_t* codes, std::int64_t padded, std::uint32_t* words) {
+  const hn::RebindToSigned<Floats> ints;
+  const hn::Rebind<std::int8_t, Floats> bytes;
+  for (std::int64_t i = 0; i < padded; i += kLanes) {
+    hn::StoreU(hn::DemoteTo(bytes, hn::LoadU(ints, codes + i)), bytes,
+               reinterpret_cast<std::int8_t*>(words) + i);
   }
 }
 
@@ -88,10 +100,12 @@ void quantize_row(const float* x, const Int8Rows& row, std::uint32_t* words, flo
     }
     *scales = group_scale(from, padded);
     *totals++ = round_group(from, padded, *scales++, codes);
-    if (row.word_inputs() == 4) {
-      pack_bytes(codes, padded, words);
+    if (row.format.kind == WeightKind::kW4) {
+      pack_w4(codes, padded, words);
+    } else if (row.dot) {
+      pack_w8_dot(codes, padded, words);
     } else {
-      pack_halves(codes, padded, words);
+      pack_w8(codes, padded, words);
     }
     words += padded / row.word_inputs();
   }
@@ -118,11 +132,14 @@ std::int64_t int8_rows_bytes(std::int64_t rows, std::int64_t inputs) {
 }
 
 Int8Rows quantize_rows(Team& team, std::span<const float> x, const PackedMatrix& weights,
-                       std::span<std::byte> memory) {
+                       std::span<std::byte> memory, bool dot) {
   const WeightFormat& format = weights.format;
   check(format.int8_inputs && (format.kind == WeightKind::kW8 || format.kind == WeightKind::kW4),
         "these weights are multiplied with integers");
-  Int8Rows rows{.rows = std::ssize(x) / weights.inputs, .inputs = weights.inputs, .format = format};
+  Int8Rows rows{.rows = std::ssize(x) / weights.inputs,
+                .inputs = weights.inputs,
+                .format = format,
+                .dot = dot};
   check(std::ssize(x) == rows.rows * rows.inputs, "x is not rows of the matrix's inputs");
   check(std::ssize(memory) >= int8_rows_bytes(rows.rows, rows.inputs), "rows fit their memory");
   auto* const words = reinterpret_cast<std::uint32_t*>(memory.data());

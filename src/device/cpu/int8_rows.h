@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <span>
 
+#include "device/cpu/dot.h"
 #include "device/cpu/packed_matrix.h"
 #include "device/cpu/team.h"
 
@@ -17,13 +18,15 @@ struct Int8Rows {
   std::int64_t rows = 0;
   std::int64_t inputs = 0;
   WeightFormat format;                   // of the weights that they are for
+  bool dot = false;                      // words are as VPDPBUSD wants them (dot.h)
   const std::uint32_t* words = nullptr;  // [rows][row_words()], padded with zeros
   const float* scales = nullptr;         // [rows][groups()]
   const std::int32_t* totals = nullptr;  // [rows][groups()], sums of the integers
 
-  // w4: four inputs of 8 bits in a word, of each eight the even ones before the odd ones, as the
-  // halves of bytes of packed weights are had. w8: two of 16 bits.
-  int word_inputs() const { return format.kind == WeightKind::kW4 ? 4 : 2; }
+  // Words as packed weights are had: of w4 four inputs of 8 bits, of each eight the even ones
+  // before the odd ones; of w8 two of 16 bits, of each four the even ones before the odd ones, or,
+  // for the dot instruction, four in order.
+  int word_inputs() const { return format.kind == WeightKind::kW4 || dot ? 4 : 2; }
   std::int64_t row_words() const {
     constexpr std::int64_t kBlock = PackedMatrix::kInputBlock;
     return (inputs + kBlock - 1) / kBlock * kBlock / word_inputs();
@@ -36,6 +39,6 @@ std::int64_t int8_rows_bytes(std::int64_t rows, std::int64_t inputs);
 
 // Rows [rows][weights.inputs] into memory of at least int8_rows_bytes, which begins a cache line.
 Int8Rows quantize_rows(Team& team, std::span<const float> x, const PackedMatrix& weights,
-                       std::span<std::byte> memory);
+                       std::span<std::byte> memory, bool dot = byte_dot_available());
 
 }  // namespace protean::cpu

@@ -9,9 +9,9 @@
 
 namespace protean::cpu {
 
-// What multiplies. The best there is unless a test or a benchmark wants another; AMX that is asked
-// for must be there (tiles.h).
-enum class MatmulUnit : std::uint8_t { kBest, kVector, kAmx, kEmulatedAmx };
+// What multiplies: f32 vectors, AVX-512's dot instructions (dot.h) or AMX (tiles.h). The best there
+// is unless a test or a benchmark wants another; what is asked for must be there.
+enum class MatmulUnit : std::uint8_t { kBest, kVector, kDot, kAmx, kEmulatedAmx };
 
 // What kBest stands for on this machine.
 MatmulUnit best_unit();
@@ -26,11 +26,13 @@ struct MatmulOptions {
 // f32 x must already be rounded to bf16 (round_to). A row of out is the same bits whatever m, the
 // thread count and the row's place in the batch.
 //
-// With vectors products with bf16 weights and with codes are exact and sums are f32: each element
-// is one chain of multiply-adds from zero over inputs in ascending order, plus bias, plus out. Over
-// quantised weights such a chain runs over each group's codes, and the element is the chain of
-// scale * (the group's chain), then offset * (the group's inputs). With AMX quantised weights are
-// rounded to bf16, and an element is the sum over every 32 inputs of what TDPBF16PS defines.
+// With vectors products with bf16 weights and with codes are exact, sums are f32 and denormals
+// count as zeros: each element is one chain of multiply-adds from zero over pairs of inputs in
+// ascending order, of a pair the odd one first (as dot instructions do it: the same bits), plus
+// bias, plus out. Over quantised weights such a chain runs over each group's codes, and the element
+// is the chain of scale * (the group's chain), then offset * (the group's inputs). With AMX
+// quantised weights are rounded to bf16, and an element is the sum over every 32 inputs of what
+// TDPBF16PS defines.
 void matmul(Team& team, std::span<const float> x, const PackedMatrix& weights, std::span<float> out,
             const MatmulOptions& options = {});
 

@@ -28,7 +28,7 @@ constexpr std::int64_t kDirectWords = kStepWords * kMaxPartRows / kMaxDirectRows
 // Sums of a tile must leave registers for a line's words and a broadcast input.
 template <class Lines>
 constexpr int tile_rows() {
-  return kLanes == 16 ? 8 : Lines::kWords == 2 ? 4 : 5;
+  return kLanes == 16 ? 12 : UnpackedWords<Lines>::kWords == 2 ? 4 : 5;
 }
 
 constexpr int tile_vecs(int rows) {
@@ -295,10 +295,11 @@ void multiply_part(const MatmulOperands& operands, const MatmulPart& part) {
 }
 
 void multiply_int8_here(const MatmulOperands& operands, const MatmulPart& part) {
-  if (operands.weights->format.kind == WeightKind::kW8) {
-    multiply_part<W8Words>(operands, part);
+  const bool w8 = operands.weights->format.kind == WeightKind::kW8;
+  if (operands.int8->dot) {
+    w8 ? multiply_part<W8Dot>(operands, part) : multiply_part<W4Dot>(operands, part);
   } else {
-    multiply_part<W4Words>(operands, part);
+    w8 ? multiply_part<W8Words>(operands, part) : multiply_part<W4Words>(operands, part);
   }
 }
 

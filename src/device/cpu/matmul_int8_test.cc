@@ -28,11 +28,6 @@ struct CodedWeights {
   }
 };
 
-struct Integers {
-  std::vector<std::byte> memory;
-  Int8Rows rows;
-};
-
 std::string name_of(const WeightFormat& format) {
   return std::to_string(format.bits()) + " bits, group " + std::to_string(format.group) +
          (format.symmetric ? ", symmetric" : "");
@@ -91,20 +86,25 @@ class Int8Matmul : public EveryTarget {
     return weights;
   }
 
-  static Integers integers_of(Team& team, std::span<const float> x, const PackedMatrix& weights) {
-    Integers integers;
-    integers.memory.resize(
-        static_cast<std::size_t>(int8_rows_bytes(std::ssize(x) / weights.inputs, weights.inputs)));
-    integers.rows = quantize_rows(team, x, weights, integers.memory);
-    return integers;
+  static std::vector<float> product(Team& team, std::span<const float> x,
+                                    const PackedMatrix& weights, const MatmulOptions& options,
+                                    bool dot) {
+    const std::int64_t m = std::ssize(x) / weights.inputs;
+    std::vector<std::byte> memory(static_cast<std::size_t>(int8_rows_bytes(m, weights.inputs)));
+    std::vector<float> out(static_cast<std::size_t>(m * weights.outputs));
+    matmul(team, quantize_rows(team, x, weights, memory, dot), weights, out, options);
+    return out;
   }
 
-  static std::vector<float> product(Team& team, std::span<const float> x,
-                                    const PackedMatrix& weights,
-                                    const MatmulOptions& options = {}) {
-    const Integers integers = integers_of(team, x, weights);
-    std::vector<float> out(static_cast<std::size_t>(integers.rows.rows * weights.outputs));
-    matmul(team, integers.rows, weights, out, options);
+  // The same bits with and without dot instructions, also where these are spelled out.
+  std::vector<float> product(Team& team, std::span<const float> x, const PackedMatrix& weights,
+                             const MatmulOptions& options = {}) {
+    std::vector<float> out = product(team, x, weights, options, false);
+    if (GetParam() != HWY_AVX3 || byte_dot_available()) {
+      const std::vector<float> same = product(team, x, weights, options, true);
+      EXPECT_EQ(std::memcmp(out.data(), same.data(), out.size() * sizeof(float)), 0)
+          << name_of(weights.format) << " of " << weights.inputs << " inputs";
+    }
     return out;
   }
 };

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "device/cpu/dot.h"
 #include "device/cpu/elementwise.h"
 #include "device/cpu/every_target.h"
 #include "device/cpu/f16.h"
@@ -168,8 +169,10 @@ TEST_P(Matmul, IsOneChainOfAdditionsInOrder) {
   for (std::int64_t r = 0; r < m; ++r) {
     for (std::int64_t o = 0; o < outputs; ++o) {
       float sum = 0;
-      for (std::int64_t i = 0; i < inputs; ++i) {
-        sum += x[r * inputs + i] * weights.rows[o * inputs + i];
+      for (std::int64_t pair = 0; pair < inputs; pair += 2) {
+        for (const std::int64_t i : {pair + 1, pair}) {
+          sum += i < inputs ? x[r * inputs + i] * weights.rows[o * inputs + i] : 0.0f;
+        }
       }
       expected[r * outputs + o] += sum + bias[o];
     }
@@ -189,7 +192,8 @@ TEST_P(Matmul, GivesARowTheSameBitsInAnyBatch) {
       const Weights weights = random_weights(format, outputs, inputs);
       const std::vector<float> x = random_rows(format.inputs(), kRows * inputs);
       const std::vector<float> bias = random_floats(outputs);
-      const MatmulOptions options{.bias = bias.data(), .unit = MatmulUnit::kVector};
+      const MatmulOptions options{.bias = bias.data(),
+                                  .unit = bf16_dot_pays() ? MatmulUnit::kDot : MatmulUnit::kVector};
       std::vector<float> alone(kRows * outputs);
       Team one(1);
       for (std::int64_t r = 0; r < kRows; ++r) {
@@ -215,6 +219,32 @@ TEST_P(Matmul, GivesARowTheSameBitsInAnyBatch) {
               << name_of(format) << " m " << m << " threads " << threads << " inputs " << inputs;
         }
       }
+    }
+  }
+}
+
+// Also where there is no such instruction and it is spelled out.
+TEST_P(Matmul, HasTheSameBitsWithDotInstructions) {
+  if (GetParam() == HWY_AVX3 && !bf16_dot_pays()) {
+    GTEST_SKIP() << "this processor has no VDPBF16PS, or a slow one";
+  }
+  const Size sizes[] = {{1, 1, 1},     {2, 3, 5},    {1, 2100, 129}, {5, 7, 33},
+                        {7, 1030, 31}, {12, 96, 64}, {26, 300, 70},  {250, 17, 290}};
+  for (const WeightFormat& format : every_format()) {
+    for (const auto& [m, inputs, outputs] : sizes) {
+      const Weights weights = random_weights(format, outputs, inputs);
+      std::vector<float> x = random_rows(format.inputs(), m * inputs);
+      // Every third row's products are tiny: denormals, and what cancels to them.
+      for (std::int64_t i = 0; i < std::ssize(x); ++i) {
+        x[i] *= std::ldexp(1.0f, i / inputs % 3 == 1 ? -118 - static_cast<int>(i % 16) : 0);
+      }
+      round_to(format.inputs(), x);
+      Team team(2);
+      std::vector<float> out(m * outputs), expected(m * outputs);
+      matmul(team, x, weights.packed, expected, {.unit = MatmulUnit::kVector});
+      matmul(team, x, weights.packed, out, {.unit = MatmulUnit::kDot});
+      ASSERT_EQ(std::memcmp(out.data(), expected.data(), out.size() * sizeof(float)), 0)
+          << name_of(format) << " " << m << "x" << inputs << "x" << outputs;
     }
   }
 }

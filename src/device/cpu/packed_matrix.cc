@@ -43,13 +43,7 @@ std::uint32_t load_word(const std::byte* from) {
 void store_codes(WeightKind kind, std::span<const std::uint8_t> codes, int output, std::byte* to) {
   const int bits = WeightFormat{.kind = kind}.bits();
   const auto middle = static_cast<std::uint8_t>(1U << (bits - 1));
-  if (kind == WeightKind::kW8) {
-    for (std::size_t i = 0; i < codes.size(); ++i) {
-      to[i * kPanel + static_cast<std::size_t>(output)] = std::byte(codes[i] ^ middle);
-    }
-    return;
-  }
-  std::uint32_t words[4] = {};
+  std::uint32_t words[8] = {};
   for (std::size_t i = 0; i < codes.size(); ++i) {
     const std::uint64_t field = static_cast<std::uint64_t>(codes[i] ^ middle) << (i * bits % 32);
     words[i * bits / 32] |= static_cast<std::uint32_t>(field);
@@ -64,9 +58,6 @@ void store_codes(WeightKind kind, std::span<const std::uint8_t> codes, int outpu
 
 // The signed code of one input of the block of 32 at `from`.
 int load_code(WeightKind kind, const std::byte* from, int input, int output) {
-  if (kind == WeightKind::kW8) {
-    return static_cast<std::int8_t>(from[input * kPanel + output]);
-  }
   const int bits = WeightFormat{.kind = kind}.bits();
   const int first = input * bits / 32;
   const int last = (input * bits + bits - 1) / 32;

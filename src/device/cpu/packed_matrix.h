@@ -42,8 +42,8 @@ struct WeightFormat {
 //   f32   [inputs][32]
 //   bf16  [inputs / 2][32][2], which is how AMX wants its tiles
 //   w8, w4, w3: per group 32 scales, 32 offsets unless symmetric (both f16), then
-//     w8  [inputs][32] signed bytes
-//     w4  [inputs / 8][32] words of 8 signed codes, the first input lowest
+//     w8  [inputs / 4][32] words of 4 signed codes, the first input lowest
+//     w4  [inputs / 8][32] words of 8
 //     w3  [inputs / 32][3][32] words: 32 signed codes in 96 bits, the first input lowest
 // where a weight is scale * (code - 2^(bits-1)) + offset: offsets are of the middle code.
 struct PackedMatrix {

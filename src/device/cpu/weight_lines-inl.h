@@ -9,8 +9,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 #include <utility>
 
+#include "device/cpu/dot-inl.h"
 #include "device/cpu/lanes-inl.h"
 #include "device/cpu/packed_matrix.h"
 #include "hwy/cache_control.h"
@@ -18,9 +20,6 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace protean::cpu::HWY_NAMESPACE {
-
-using Ints = hn::RebindToSigned<Floats>;
-using WordVec = hn::Vec<Words>;
 
 constexpr int kPanel = PackedMatrix::kPanel;
 constexpr int kPanelVecs = kPanel / kLanes;
@@ -30,14 +29,14 @@ constexpr int kPanelVecs = kPanel / kLanes;
 template <int kBits, int kBit>
 HWY_INLINE Vec field_value(WordVec words, [[maybe_unused]] Vec table) {
 #if HWY_TARGET == HWY_AVX3
-  // The index is the lowest four bits: of a field of three, the table repeats itself.
-  const hn::Indices512<float> indices{hn::ShiftRight<kBit>(words).raw};
-  return hn::TableLookupLanes(table, indices);
-#else
-  const Ints ints;
-  const auto high = hn::BitCast(ints, hn::ShiftLeft<32 - kBits - kBit>(words));
-  return hn::ConvertTo(Floats(), hn::ShiftRight<32 - kBits>(high));
+  if constexpr (kBits <= 4) {
+    // The index is the lowest four bits: of a field of three, the table repeats itself.
+    const hn::Indices512<float> indices{hn::ShiftRight<kBit>(words).raw};
+    return hn::TableLookupLanes(table, indices);
+  }
 #endif
+  const auto high = hn::BitCast(Ints(), hn::ShiftLeft<32 - kBits - kBit>(words));
+  return hn::ConvertTo(Floats(), hn::ShiftRight<32 - kBits>(high));
 }
 
 template <int kBits>
@@ -55,7 +54,7 @@ HWY_INLINE WordVec load_words(const std::byte* from) {
 
 // A reader of one format: `kInputs` inputs stand in `kBytes` of a panel, of which those of a vector
 // of outputs begin at output * kOutputBytes. value<j>() is the j-th input's weights, or codes where
-// the format has scales.
+// the format has scales; pair_of<Lines, j>() the j-th two of them as bf16, which is exact.
 struct F32Lines {
   static constexpr bool kPrefetched = true;
   static constexpr int kInputs = 2, kBytes = 256, kOutputBytes = 4;
@@ -66,7 +65,7 @@ struct F32Lines {
   }
 };
 
-// What unpack_lines leaves in L1.
+// What unpack_lines leaves in L1 of single inputs.
 struct UnpackedLines : F32Lines {
   static constexpr bool kPrefetched = false;
 };
@@ -84,14 +83,11 @@ struct Bf16Lines {
 
 struct W8Lines {
   static constexpr bool kPrefetched = false;
-  static constexpr int kInputs = 4, kBytes = 128, kOutputBytes = 1;
+  static constexpr int kInputs = 4, kBytes = 128, kOutputBytes = 4;
   static HWY_INLINE Vec table() { return hn::Zero(Floats()); }
   template <int j>
-  static HWY_INLINE Vec value(const std::byte* from, Vec /*table*/) {
-    const Ints ints;
-    const hn::Rebind<std::int8_t, Ints> bytes;
-    const auto codes = hn::LoadU(bytes, reinterpret_cast<const std::int8_t*>(from) + j * kPanel);
-    return hn::ConvertTo(Floats(), hn::PromoteTo(ints, codes));
+  static HWY_INLINE Vec value(const std::byte* from, Vec table) {
+    return field_value<8, 8 * j>(load_words(from), table);
   }
 };
 
@@ -123,6 +119,58 @@ struct W3Lines {
   }
 };
 
+// What unpack_lines leaves in L1 of pairs.
+struct UnpackedPairs : Bf16Lines {
+  static constexpr bool kPrefetched = false;
+};
+
+template <class Lines>
+HWY_INLINE WordVec pair_table() {
+#if HWY_TARGET == HWY_AVX3
+  if constexpr (std::is_same_v<Lines, W4Lines>) {
+    // Sixteen bf16, twice: of an index the lowest five bits count, of a code four.
+    alignas(64) static constexpr std::uint16_t kSigned4[16] = {
+        0,      0x3f80, 0x4000, 0x4040, 0x4080, 0x40a0, 0x40c0, 0x40e0,
+        0xc100, 0xc0e0, 0xc0c0, 0xc0a0, 0xc080, 0xc040, 0xc000, 0xbf80};
+    const hn::Half<hn::Repartition<std::uint16_t, Words>> half;
+    const auto once = hn::Load(half, kSigned4);
+    return hn::BitCast(Words(), hn::Combine(hn::Repartition<std::uint16_t, Words>(), once, once));
+  }
+#endif
+  return hn::BitCast(Words(), Lines::table());
+}
+
+template <class Lines, int j>
+HWY_INLINE WordVec pair_of(const std::byte* from, WordVec table) {
+  const Words words;
+  if constexpr (std::is_base_of_v<Bf16Lines, Lines>) {
+    return load_words(from);
+  } else {
+#if HWY_TARGET == HWY_AVX3
+    if constexpr (std::is_same_v<Lines, W4Lines>) {
+      // Both codes are looked up at once, where each stands lowest in its half.
+      const WordVec codes = load_words(from);
+      const WordVec even = hn::ShiftRight<8 * j>(codes);
+      constexpr int kUp = 12 - 8 * j;
+      const WordVec odd = [&]() HWY_ATTR {
+        if constexpr (kUp >= 0) {
+          return hn::ShiftLeft<kUp>(codes);
+        } else {
+          return hn::ShiftRight<-kUp>(codes);
+        }
+      }();
+      const hn::Repartition<std::uint16_t, Words> halves;
+      const auto index = hn::OddEven(hn::BitCast(halves, odd), hn::BitCast(halves, even));
+      return WordVec{_mm512_permutexvar_epi16(index.raw, table.raw)};
+    }
+#endif
+    const Vec values = hn::BitCast(Floats(), table);
+    const Vec even = Lines::template value<2 * j>(from, values);
+    const Vec odd = Lines::template value<2 * j + 1>(from, values);
+    return hn::Or(hn::ShiftRight<16>(hn::BitCast(words, even)), hn::BitCast(words, odd));
+  }
+}
+
 // Scales or offsets of a vector of outputs.
 HWY_INLINE Vec load_scales(const std::byte* halves) {
   const Floats floats;
@@ -130,28 +178,72 @@ HWY_INLINE Vec load_scales(const std::byte* halves) {
   return hn::PromoteTo(floats, hn::LoadU(small, reinterpret_cast<const hwy::float16_t*>(halves)));
 }
 
-template <class Lines, int... j>
-HWY_INLINE void store_values(const std::byte* line, Vec table, float* to,
-                             std::integer_sequence<int, j...> /*inputs*/) {
-  (hn::StoreU(Lines::template value<j>(line, table), Floats(), to + j * kPanel), ...);
+// How weights meet inputs: one f32 at a time, or two bf16 in a word. The sums are the same bits, a
+// chain of fused multiply-adds with the odd input of each two first.
+struct Singles {
+  using X = float;
+  using Table = Vec;
+  static constexpr int kInputs = 1;
+  using Unpacked = UnpackedLines;
+  template <class Lines>
+  static HWY_INLINE Table table() {
+    return Lines::table();
+  }
+  template <class Lines, int j>
+  static HWY_INLINE Vec weights(const std::byte* from, Table table) {
+    return Lines::template value<j>(from, table);
+  }
+  static HWY_INLINE Vec input(X x) { return hn::Set(Floats(), x); }
+  static HWY_INLINE void add(Vec& sums, Vec input, Vec weights) {
+    sums = hn::MulAdd(input, weights, sums);
+  }
+  static constexpr int in_turn(int step) { return step ^ 1; }
+};
+
+struct Pairs {
+  using X = std::uint32_t;
+  using Table = WordVec;
+  static constexpr int kInputs = 2;
+  using Unpacked = UnpackedPairs;
+  template <class Lines>
+  static HWY_INLINE Table table() {
+    return pair_table<Lines>();
+  }
+  template <class Lines, int j>
+  static HWY_INLINE WordVec weights(const std::byte* from, Table table) {
+    return pair_of<Lines, j>(from, table);
+  }
+  static HWY_INLINE WordVec input(X x) { return hn::Set(Words(), x); }
+  static HWY_INLINE void add(Vec& sums, WordVec input, WordVec weights) {
+    add_bf16_pairs(sums, input, weights);
+  }
+  static constexpr int in_turn(int step) { return step; }
+};
+
+template <class Math, class Lines, int... j>
+HWY_INLINE void store_weights(const std::byte* line, typename Math::Table table,
+                              typename Math::X* to, std::integer_sequence<int, j...> /*steps*/) {
+  const hn::Rebind<typename Math::X, Floats> d;
+  (hn::StoreU(Math::template weights<Lines, j>(line, table), d, to + j * kPanel), ...);
 }
 
-// A panel's next `inputs` as f32 [inputs][32]. Asks for what comes next, so that memory works on
-// while these are multiplied.
-template <class Lines>
-void unpack_lines(const std::byte* from, std::int64_t inputs, float* to) {
+// A panel's next `inputs` as [inputs / Math::kInputs][32]. Asks for what comes next, so that memory
+// works on while these are multiplied.
+template <class Math, class Lines>
+void unpack_lines(const std::byte* from, std::int64_t inputs, typename Math::X* to) {
   constexpr int kAhead = 4096, kCacheLine = 64;
-  const Vec table = Lines::table();
+  constexpr int kSteps = Lines::kInputs / Math::kInputs;
+  const auto table = Math::template table<Lines>();
   for (std::int64_t i = 0; i < inputs; i += Lines::kInputs) {
     for (int byte = 0; byte < Lines::kBytes; byte += kCacheLine) {
       hwy::Prefetch(from + kAhead + byte);
     }
     for (int v = 0; v < kPanelVecs; ++v) {
-      store_values<Lines>(from + v * kLanes * Lines::kOutputBytes, table, to + v * kLanes,
-                          std::make_integer_sequence<int, Lines::kInputs>());
+      store_weights<Math, Lines>(from + v * kLanes * Lines::kOutputBytes, table, to + v * kLanes,
+                                 std::make_integer_sequence<int, kSteps>());
     }
     from += Lines::kBytes;
-    to += Lines::kInputs * kPanel;
+    to += kSteps * kPanel;
   }
 }
 

@@ -14,21 +14,6 @@
 HWY_BEFORE_NAMESPACE();
 namespace protean::cpu::HWY_NAMESPACE {
 
-using IntVec = hn::Vec<Ints>;
-
-// Byte or half `place` of every word, with its sign or without.
-template <int kBits, int kPlace>
-HWY_INLINE IntVec signed_field(WordVec words) {
-  const auto high = hn::BitCast(Ints(), hn::ShiftLeft<32 - kBits*(kPlace + 1)>(words));
-  return hn::ShiftRight<32 - kBits>(high);
-}
-template <int kBits, int kPlace>
-HWY_INLINE IntVec unsigned_field(WordVec words) {
-  const auto field =
-      hn::And(hn::ShiftRight<kBits * kPlace>(words), hn::Set(Words(), (1U << kBits) - 1U));
-  return hn::BitCast(Ints(), field);
-}
-
 // Adds to sums at once: compilers put off additions of integers to the end of a tile's step, and
 // run out of registers.
 HWY_INLINE void add_now(IntVec& sums, IntVec products) {
@@ -41,34 +26,58 @@ HWY_INLINE void add_now(IntVec& sums, IntVec products) {
 // A reader of one format, as in weight_lines-inl.h: a line is kWords words of every output, each of
 // as many inputs as a word of activations has. `add` adds a line's products to sums.
 struct W8Words {
-  static constexpr int kInputs = 2, kBytes = 64, kOutputBytes = 1;
-  static constexpr int kWords = 1, kWordInputs = 2;
+  static constexpr int kInputs = 4, kBytes = 128, kOutputBytes = 4;
+  static constexpr int kWords = 2, kWordInputs = 2;
   static constexpr int kMiddle = 0;  // what words hold above the signed code
 
   template <int kWord>
   static HWY_INLINE WordVec word(const std::byte* from) {
+#if HWY_TARGET == HWY_SCALAR
     const Words words;
-    const hn::Rebind<std::int8_t, Ints> bytes;
-    const auto* const codes = reinterpret_cast<const std::int8_t*>(from);
-    const auto even = hn::BitCast(words, hn::PromoteTo(Ints(), hn::LoadU(bytes, codes)));
-    const auto odd = hn::BitCast(words, hn::PromoteTo(Ints(), hn::LoadU(bytes, codes + kPanel)));
-    return hn::Or(hn::And(even, hn::Set(words, 0xffffU)), hn::ShiftLeft<16>(odd));
+    const auto low = hn::BitCast(words, signed_field<8, kWord>(load_words(from)));
+    const auto high = hn::BitCast(words, signed_field<8, 2 + kWord>(load_words(from)));
+    return hn::Or(hn::And(low, hn::Set(words, 0xffffU)), hn::ShiftLeft<16>(high));
+#else
+    const hn::Repartition<std::int16_t, Words> halves;
+    const auto codes = hn::BitCast(halves, load_words(from));
+    return hn::BitCast(Words(), hn::ShiftRight<8>(kWord == 0 ? hn::ShiftLeft<8>(codes) : codes));
+#endif
+  }
+
+  static HWY_INLINE void add(IntVec& sums, const WordVec* weights, const WordVec* x) {
+    add_word(sums, weights[0], x[0]);
+    add_word(sums, weights[1], x[1]);
   }
 
   // Written out, because compilers add a move to every other of these, and there is no room for it:
   // the two instructions alone fill what a core can issue.
-  static HWY_INLINE void add(IntVec& sums, const WordVec* weights, const WordVec* x) {
+  static HWY_INLINE void add_word(IntVec& sums, WordVec weights, WordVec x) {
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
     IntVec products;
     asm volatile(
         "vpmaddwd %2, %3, %1\n\t"
         "vpaddd %1, %0, %0"
         : "+v"(sums.raw), "=&v"(products.raw)
-        : "v"(weights[0].raw), "v"(x[0].raw));
+        : "v"(weights.raw), "v"(x.raw));
 #else
-    add_now(sums, hn::Mul(signed_field<16, 0>(weights[0]), signed_field<16, 0>(x[0])));
-    add_now(sums, hn::Mul(signed_field<16, 1>(weights[0]), signed_field<16, 1>(x[0])));
+    add_now(sums, hn::Mul(signed_field<16, 0>(weights), signed_field<16, 0>(x)));
+    add_now(sums, hn::Mul(signed_field<16, 1>(weights), signed_field<16, 1>(x)));
 #endif
+  }
+};
+
+// The same for the dot instruction.
+struct W8Dot {
+  static constexpr int kInputs = 4, kBytes = 128, kOutputBytes = 4;
+  static constexpr int kWords = 1, kWordInputs = 4;
+  static constexpr int kMiddle = 128;
+
+  template <int kWord>
+  static HWY_INLINE WordVec word(const std::byte* from) {
+    return hn::Xor(load_words(from), hn::Set(Words(), 0x80808080U));
+  }
+  static HWY_INLINE void add(IntVec& sums, const WordVec* weights, const WordVec* x) {
+    add_byte_fours(sums, weights[0], x[0]);
   }
 };
 
@@ -95,17 +104,16 @@ struct W4Words {
                                            _mm512_maddubs_epi16(weights[1].raw, x[1].raw));
     add_now(sums, IntVec{_mm512_madd_epi16(pairs, _mm512_set1_epi16(1))});
 #else
-    add_word(sums, weights[0], x[0]);
-    add_word(sums, weights[1], x[1]);
+    add_byte_fours(sums, weights[0], x[0]);
+    add_byte_fours(sums, weights[1], x[1]);
 #endif
   }
+};
 
- private:
-  [[maybe_unused]] static HWY_INLINE void add_word(IntVec& sums, WordVec codes, WordVec x) {
-    add_now(sums, hn::Mul(unsigned_field<8, 0>(codes), signed_field<8, 0>(x)));
-    add_now(sums, hn::Mul(unsigned_field<8, 1>(codes), signed_field<8, 1>(x)));
-    add_now(sums, hn::Mul(unsigned_field<8, 2>(codes), signed_field<8, 2>(x)));
-    add_now(sums, hn::Mul(unsigned_field<8, 3>(codes), signed_field<8, 3>(x)));
+struct W4Dot : W4Words {
+  static HWY_INLINE void add(IntVec& sums, const WordVec* weights, const WordVec* x) {
+    add_byte_fours(sums, weights[0], x[0]);
+    add_byte_fours(sums, weights[1], x[1]);
   }
 };
 
@@ -116,6 +124,19 @@ struct UnpackedWords : Lines {
   template <int kWord>
   static HWY_INLINE WordVec word(const std::byte* from) {
     return load_words(from + std::ptrdiff_t{kWord} * kPanel * 4);
+  }
+};
+// Here one is multiplied before the next, for registers.
+template <>
+struct UnpackedWords<W8Words> : W8Words {
+  static constexpr int kInputs = 2, kWords = 1;
+  static constexpr int kBytes = kPanel * 4;
+  template <int kWord>
+  static HWY_INLINE WordVec word(const std::byte* from) {
+    return load_words(from);
+  }
+  static HWY_INLINE void add(IntVec& sums, const WordVec* weights, const WordVec* x) {
+    add_word(sums, weights[0], x[0]);
   }
 };
 

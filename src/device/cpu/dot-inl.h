@@ -1,0 +1,61 @@
+// Products of several small numbers of a word, added to one sum (dot.h), compiled once per
+// instruction set.
+
+#if defined(PROTEAN_DEVICE_CPU_DOT_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef PROTEAN_DEVICE_CPU_DOT_INL_H_
+#undef PROTEAN_DEVICE_CPU_DOT_INL_H_
+#else
+#define PROTEAN_DEVICE_CPU_DOT_INL_H_
+#endif
+
+#include "device/cpu/lanes-inl.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace protean::cpu::HWY_NAMESPACE {
+
+using Ints = hn::RebindToSigned<Floats>;
+using WordVec = hn::Vec<Words>;
+using IntVec = hn::Vec<Ints>;
+
+// sums + a * b over two bf16: the odd products first, each addition fused. That is what VDPBF16PS
+// does; it takes denormals for zeros.
+HWY_INLINE void add_bf16_pairs(Vec& sums, WordVec a, WordVec b) {
+#if HWY_TARGET == HWY_AVX3
+  asm("vdpbf16ps %2, %1, %0" : "+v"(sums.raw) : "v"(a.raw), "v"(b.raw));
+#else
+  const Unit left = widen(a), right = widen(b);
+  sums = hn::MulAdd(left.a, right.a, hn::MulAdd(left.b, right.b, sums));
+#endif
+}
+
+// Byte or half `kPlace` of every word, with its sign or without.
+template <int kBits, int kPlace>
+HWY_INLINE IntVec signed_field(WordVec words) {
+  const auto high = hn::BitCast(Ints(), hn::ShiftLeft<32 - kBits*(kPlace + 1)>(words));
+  return hn::ShiftRight<32 - kBits>(high);
+}
+template <int kBits, int kPlace>
+HWY_INLINE IntVec unsigned_field(WordVec words) {
+  const auto field =
+      hn::And(hn::ShiftRight<kBits * kPlace>(words), hn::Set(Words(), (1U << kBits) - 1U));
+  return hn::BitCast(Ints(), field);
+}
+
+// sums + a * b over four bytes, those of a without and those of b with a sign.
+HWY_INLINE void add_byte_fours(IntVec& sums, WordVec a, WordVec b) {
+#if HWY_TARGET == HWY_AVX3
+  asm("vpdpbusd %2, %1, %0" : "+v"(sums.raw) : "v"(a.raw), "v"(b.raw));
+#else
+  const auto first = hn::Add(hn::Mul(unsigned_field<8, 0>(a), signed_field<8, 0>(b)),
+                             hn::Mul(unsigned_field<8, 1>(a), signed_field<8, 1>(b)));
+  const auto second = hn::Add(hn::Mul(unsigned_field<8, 2>(a), signed_field<8, 2>(b)),
+                              hn::Mul(unsigned_field<8, 3>(a), signed_field<8, 3>(b)));
+  sums = hn::Add(sums, hn::Add(first, second));
+#endif
+}
+
+}  // namespace protean::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif
