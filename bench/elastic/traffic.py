@@ -3,6 +3,7 @@
 import bisect
 import csv
 import datetime
+import itertools
 import json
 import math
 import subprocess
@@ -14,6 +15,8 @@ FILES = {"conversation": "traces/azure2023/AzureLLMInferenceTrace_conv.csv",
          "code": "traces/azure2023/AzureLLMInferenceTrace_code.csv"}
 BOOKS = "text"
 LONGEST = 600, 300  # tokens of a prompt and of an answer
+SATURATING = 64  # streams
+BURST = 0.6, 1.5, 0.6  # what the thirds of a piece bring, of what full precision serves at most
 
 
 def read_trace(path):
@@ -26,18 +29,20 @@ def read_trace(path):
     return [((at - rows[0][0]).total_seconds(), prompt, answer) for at, prompt, answer in rows]
 
 
-def burst(rows, seconds):
-    """Where the piece of so many seconds begins in which most of the work falls into the middle third, and its tokens."""
-    most, found = -1, (0.0, sum(prompt + answer for at, prompt, answer in rows if at < seconds))
-    for start in range(0, int(rows[-1][0] - seconds), 6):
-        work = [0, 0, 0]
-        for at, prompt, answer in rows[bisect.bisect(rows, (start,)):]:
-            if at >= start + seconds:
-                break
-            work[min(2, int((at - start) / seconds * 3))] += prompt + answer
-        if work[1] > most and work[1] > 1.5 * work[2]:
-            most, found = work[1], (float(start), sum(work))
-    return found
+def burst(rows, seconds, loads, rate):
+    """The load and the beginning of the piece of so many seconds that looks most like a burst to what serves so many
+    tokens a second: the least squares of what its thirds bring beside BURST, as ratios."""
+    arrivals = [at for at, _, _ in rows]
+    tokens = list(itertools.accumulate((prompt + answer for _, prompt, answer in rows), initial=0))
+    third = seconds / 3
+
+    def off(load, start):
+        ends = [tokens[bisect.bisect_left(arrivals, start + i * third * load)] for i in range(4)]
+        return sum(math.log(max(end - begin, 1) / (wanted * third * rate)) ** 2
+                   for begin, end, wanted in zip(ends, ends[1:], BURST))
+
+    pieces = ((load, start) for load in loads for start in range(0, max(1, int(arrivals[-1] - seconds * load)), 3))
+    return min(pieces, key=lambda piece: off(*piece))
 
 
 def clipped(prompt, answer, scale):
@@ -60,38 +65,31 @@ def prompt_text(options):
     return books[0]
 
 
+def closed_loop(options, path, server, out, streams):
+    """The trace's requests, so many of them at any time."""
+    return bench(options, server, out,
+                 ["--trace", str(path), "--length-scale", f"{options.length_scale}", "--request-rate", "inf",
+                  "--max-concurrency", f"{streams}", "--duration", "10"])
+
+
 class Limits:
-    """What the systems can do at all with a trace's requests: tokens a second, and how soon the first one of a prompt alone."""
+    """What full precision can do at all with a trace's requests: tokens a second, and how soon the first one of a
+    prompt alone."""
 
     SLO_S = 2
     SLO_TIMES_ALONE = 5
 
-    def __init__(self, trace, options, systems, folder):
-        self.options = options
-        self.path = Path(options.data, FILES[trace])
-        self.rates = {}
-        self.slo_ttft_s = options.slo_ttft_s
-        for name, flags in systems.items():
-            if name in ("bf16", options.levels[-1], "balanced"):
-                self._measure(name, flags, folder / f"limits-{name}")
-
-    def _measure(self, name, flags, path):
-        options = self.options
+    def __init__(self, trace, options, flags, folder):
+        path = Path(options.data, FILES[trace])
         server = served.Server(options.protean, options.model, options.memory, flags, options.server_flags)
         try:
-            if name == "bf16" and self.slo_ttft_s is None:
-                alone = self._closed_loop(server, path, 1)
+            self.slo_ttft_s = options.slo_ttft_s
+            if self.slo_ttft_s is None:
+                alone = closed_loop(options, path, server, folder / "alone", 1)
                 self.slo_ttft_s = max(self.SLO_S, self.SLO_TIMES_ALONE * alone["p95_ttft_ms"] / 1000)
-            if name == "balanced":
-                self._closed_loop(server, path, 64)  # until it is as low as it goes
-            self.rates[name] = self._closed_loop(server, path, 64)["total_token_throughput"]
+            self.rate = closed_loop(options, path, server, folder / "limit", SATURATING)["total_token_throughput"]
         finally:
             server.stop()
-
-    def _closed_loop(self, server, path, streams):
-        return bench(self.options, server, path,
-                     ["--trace", str(self.path), "--length-scale", f"{self.options.length_scale}",
-                      "--request-rate", "inf", "--max-concurrency", f"{streams}", "--duration", "10"])
 
 
 class Piece:
@@ -99,25 +97,22 @@ class Piece:
         self.options = options
         self.path = Path(options.data, FILES[trace])
         self.limits = limits
-        self.load = options.load or 1.0
         rows = [(at, *clipped(prompt, answer, options.length_scale)) for at, prompt, answer in read_trace(self.path)]
-        self.start, tokens = burst(rows, options.seconds * self.load)
-        # A slower machine takes a shorter piece of the trace, stretched. The mean over it is more than
-        # full precision serves at most, its burst the more so.
-        wanted = 1.1 * limits.rates["bf16"] * options.seconds
-        load, least = self.load, abs(math.log(tokens / wanted))
-        for _ in range(0 if options.load else 12):
-            load *= (wanted / tokens) ** 0.5
-            start, tokens = burst(rows, options.seconds * load)
-            off = abs(math.log(tokens / wanted))
-            if off < least:
-                self.load, self.start, least = load, start, off
+        # A slower machine takes a shorter piece of the trace, stretched.
+        loads = [options.load] if options.load else [0.02 * 1.05**i for i in range(80)]
+        self.load, self.start = burst(rows, options.seconds, loads, limits.rate)
 
     def describe(self):
-        text = (f"{self.options.seconds:g} s from {self.start:g} s on, {self.load:.2f} times its rate, "
-                f"token counts x {self.options.length_scale:g}")
-        rates = ", ".join(f"{name} {rate:.0f}" for name, rate in self.limits.rates.items())
-        return f"{text}; closed loop of 64: {rates} tokens/s (prompts and answers); late is a first token after {self.limits.slo_ttft_s:.1f} s"
+        return (f"{self.options.seconds:g} s from {self.start:g} s on, {self.load:.2f} times its rate, token counts x "
+                f"{self.options.length_scale:g}: a burst of 1.5 times what full precision serves, "
+                f"{self.limits.rate:.0f} tokens/s of prompts and answers; late is a first token after "
+                f"{self.limits.slo_ttft_s:.1f} s; saturated is by {SATURATING} streams")
+
+    def saturate(self, server, out, morphs):
+        """Tokens a second, prompts and answers, when it is as low as it goes."""
+        for _ in range(2 if morphs else 1):
+            result = closed_loop(self.options, self.path, server, out, SATURATING)
+        return result["total_token_throughput"]
 
     def send(self, server, path):
         scale = 1 / self.load

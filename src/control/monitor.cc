@@ -130,6 +130,7 @@ Signals Monitor::signals(TimeNs now_ns) const {
           .preemptions = static_cast<std::int64_t>(preemptions_.total(now_ns)),
           .load_share = remembered ? share_of_onset(load_, now_ns) : 0.0,
           .load_fell = !remembered || fell(load_, now_ns) || fell(long_load_, now_ns),
+          .demand_grows = demand_trend_.after(options_.entry_window_ns) > demand_trend_.level(),
           .demand_foreseen = demand_trend_.after(
               options_.forecast_ns > 0 ? options_.forecast_ns : options_.entry_window_ns)};
 }

@@ -32,6 +32,7 @@ struct Signals {
   double load_share = 0;  // of the load at which pressure began lately; 0 if it never did
   bool load_fell = true;  // below that, by more than chance
 
+  bool demand_grows = false;
   double demand_foreseen = 0;  // blocks, an entry window or forecast_ns ahead
 };
 

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 namespace protean {
 namespace {
@@ -83,10 +82,13 @@ std::optional<Wanted> MorphPolicy::decide(const Signals& signals, const Form& cu
 
 std::optional<Wanted> MorphPolicy::lower(const Signals& signals, std::size_t at) const {
   const LoadSample& now = signals.now;
+  const QueueOptions& queue = options_.queue;
+  const bool beyond = queue.fewer_bits_are_faster && at >= first_rung_end_;
+  const bool waits_long = now.waiting > 0 && now.oldest_wait_ns >= long_wait_ns(signals, at);
   const bool pressed = signals.pressed_share >= options_.entry_share &&
-                       signals.pressed_samples >= options_.entry_samples;
-  const bool queued = signals.queued_share >= options_.entry_share && now.waiting > 0 &&
-                      now.oldest_wait_ns >= queue_reason_ns(at);
+                       signals.pressed_samples >= options_.entry_samples && (waits_long || !beyond);
+  const bool queued = signals.queued_share >= options_.entry_share && waits_long &&
+                      (queue.beyond_alone || !beyond);
   const bool foreseen = signals.forecast_share >= options_.entry_share;
   if ((!pressed && !queued && !foreseen) || at + 1 == path_.size()) {
     return std::nullopt;
@@ -99,11 +101,13 @@ std::optional<Wanted> MorphPolicy::lower(const Signals& signals, std::size_t at)
   };
   const std::size_t last = path_.size() - 1;
   std::size_t nearest = at + steps(options_.shortest_step);
-  if (queued && options_.queue.fewer_bits_are_faster) {
-    nearest = at < first_rung_end_ ? std::max(nearest, first_rung_end_)
-                                   : std::max(nearest, at + steps(options_.queue.step));
+  std::size_t farthest = at + steps(options_.longest_step);
+  if (queue.fewer_bits_are_faster) {
+    const std::size_t next = beyond ? at + steps(queue.step) : first_rung_end_;
+    nearest = queued ? std::max(nearest, next) : nearest;
+    farthest = beyond ? std::min(farthest, next) : farthest;
   }
-  const std::size_t farthest = std::max(nearest, at + steps(options_.longest_step));
+  farthest = std::max(nearest, farthest);
   const std::size_t to =
       std::clamp(first_with_room(path_, at + 1, demand, options_.fill_after_entry),
                  std::min(nearest, last), std::min(farthest, last));
@@ -113,18 +117,18 @@ std::optional<Wanted> MorphPolicy::lower(const Signals& signals, std::size_t at)
   return Wanted{path_[to], fmt::format("{}: {}", why, use_of_blocks(now))};
 }
 
-// Where leaving the first precision costs next to nothing, what is below it takes a longer queue,
-// and the longer the deeper.
-TimeNs MorphPolicy::queue_reason_ns(std::size_t at) const {
+// Where leaving the first precision costs next to nothing, what is below it takes a longer wait,
+// and the longer the deeper. What waits while a queue is worked off came before this form.
+TimeNs MorphPolicy::long_wait_ns(const Signals& signals, std::size_t at) const {
   if (!options_.queue.fewer_bits_are_faster || at < first_rung_end_) {
     return options_.queue.alone_ns;
   }
-  if (options_.queue.beyond_ns == 0) {
-    return std::numeric_limits<TimeNs>::max();
+  if (!signals.demand_grows) {
+    return 2 * options_.queue.beyond_ns;
   }
   const auto done = static_cast<TimeNs>(at - first_rung_end_);
   const auto whole = static_cast<TimeNs>(path_.size() - first_rung_end_);
-  return options_.queue.beyond_ns + 2 * options_.queue.beyond_ns * done / whole;
+  return options_.queue.beyond_ns + options_.queue.beyond_ns * done / whole;
 }
 
 std::optional<Wanted> MorphPolicy::raise(const Signals& signals, std::size_t at) const {

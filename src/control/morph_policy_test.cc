@@ -308,12 +308,17 @@ TEST_F(Decide, WhereFewerBitsAreFasterAQueueAloneIsAReasonToLowerAllLayersToEigh
   // Further down for a longer queue, a step at a time.
   signals_.long_wait_share = 1;
   signals_.now.kv_blocks = wanted->form.kv.blocks;
-  signals_.now.oldest_wait_ns = 400 * kNsPerMs;
+  signals_.demand_grows = true;
+  signals_.now.oldest_wait_ns = 900 * kNsPerMs;
   EXPECT_FALSE(faster.decide(signals_, wanted->form));
-  signals_.now.oldest_wait_ns = 500 * kNsPerMs;
+  signals_.now.oldest_wait_ns = kNsPerS;
   const auto further = faster.decide(signals_, wanted->form);
   ASSERT_TRUE(further);
-  EXPECT_EQ(layers_at(further->form, Precision::kW4), 8);
+  EXPECT_EQ(layers_at(further->form, Precision::kW4), 4);
+  signals_.demand_grows = false;
+  EXPECT_FALSE(faster.decide(signals_, wanted->form)) << "a queue that is worked off";
+  signals_.now.oldest_wait_ns = 2 * kNsPerS;
+  EXPECT_TRUE(faster.decide(signals_, wanted->form)) << "but not in time";
   Monitor monitor(options_where(MorphMode::kBalanced, FewerBits::kFaster));
   for (TimeNs at_ns = 0; at_ns < 3 * kNsPerS; at_ns += 50 * kNsPerMs) {
     monitor.sample({.at_ns = at_ns, .waiting = 3, .oldest_wait_ns = at_ns, .kv_blocks = 100});
@@ -335,6 +340,10 @@ TEST_F(Decide, WhereFourBitsAreNoFasterThanEightOnlyShortBlocksAreAReasonForThem
   signals_.pressed_samples = 10;
   signals_.now.kv_blocks_used = signals_.now.kv_blocks;
   signals_.now.blocks_wanted = 1;
+  signals_.demand_grows = true;
+  signals_.now.oldest_wait_ns = 900 * kNsPerMs;
+  EXPECT_FALSE(policy.decide(signals_, wanted->form)) << "for so short a wait";
+  signals_.now.oldest_wait_ns = kNsPerS;
   const auto further = policy.decide(signals_, wanted->form);
   ASSERT_TRUE(further);
   EXPECT_GT(layers_at(further->form, Precision::kW4), 0);

@@ -14,12 +14,15 @@ enum class MorphRule {
 struct QueueOptions {
   TimeNs alone_ns = 0;  // one that waits so long; 0: never
   // Fewer bits read make decoding of few rows faster, but prefill and large batches slower, unless
-  // they multiply faster too. Then a queue alone takes all layers from the first precision at once;
-  // and one of beyond_ns, in the end of three times that, such a share of the way further, a step
-  // at least. beyond_ns 0: only blocks that are short are a reason for that.
+  // they multiply faster too. Then a queue alone takes all layers from the first precision at once.
+  // More blocks are then only a part of what helps, and going on to the next precision costs most
+  // of the quality: it takes somebody who waits for beyond_ns, in the end twice that, with a demand
+  // that still grows (twice where it does not), and blocks that are short, or not even those; such
+  // a share of the way at a time.
   bool fewer_bits_are_faster = false;
   TimeNs beyond_ns = 0;
-  double step = 0.25;
+  bool beyond_alone = false;
+  double step = 0.125;
 };
 
 // When a form is left for one of lower precision, and when for one of higher. All thresholds are of
@@ -70,8 +73,9 @@ struct PolicyOptions {
 PolicyOptions options_for(MorphMode mode);
 
 // The same where fewer bits also multiply faster, so that a queue alone is always a reason: an
-// eighth of what a first token may take to leave full precision. Where four bits are faster than
-// eight too, a quarter to go further, and to the end only when most of it is gone.
+// eighth of what a first token may take to leave full precision, half of it to go further, and to
+// the end only when all of it is gone. Unless four bits are faster than eight too, that takes
+// blocks that are short.
 PolicyOptions where_fewer_bits_are_faster(PolicyOptions options, TimeNs slo_ttft_ns,
                                           bool four_than_eight);
 
