@@ -309,15 +309,15 @@ TEST_F(Decide, WhereFewerBitsAreFasterAQueueAloneIsAReasonToLowerAllLayersToEigh
   signals_.long_wait_share = 1;
   signals_.now.kv_blocks = wanted->form.kv.blocks;
   signals_.demand_grows = true;
-  signals_.now.oldest_wait_ns = 900 * kNsPerMs;
+  signals_.now.oldest_wait_ns = 400 * kNsPerMs;
   EXPECT_FALSE(faster.decide(signals_, wanted->form));
-  signals_.now.oldest_wait_ns = kNsPerS;
+  signals_.now.oldest_wait_ns = 500 * kNsPerMs;
   const auto further = faster.decide(signals_, wanted->form);
   ASSERT_TRUE(further);
-  EXPECT_EQ(layers_at(further->form, Precision::kW4), 4);
+  EXPECT_EQ(layers_at(further->form, Precision::kW4), 8);
   signals_.demand_grows = false;
   EXPECT_FALSE(faster.decide(signals_, wanted->form)) << "a queue that is worked off";
-  signals_.now.oldest_wait_ns = 2 * kNsPerS;
+  signals_.now.oldest_wait_ns = kNsPerS;
   EXPECT_TRUE(faster.decide(signals_, wanted->form)) << "but not in time";
   Monitor monitor(options_where(MorphMode::kBalanced, FewerBits::kFaster));
   for (TimeNs at_ns = 0; at_ns < 3 * kNsPerS; at_ns += 50 * kNsPerMs) {
@@ -341,9 +341,9 @@ TEST_F(Decide, WhereFourBitsAreNoFasterThanEightOnlyShortBlocksAreAReasonForThem
   signals_.now.kv_blocks_used = signals_.now.kv_blocks;
   signals_.now.blocks_wanted = 1;
   signals_.demand_grows = true;
-  signals_.now.oldest_wait_ns = 900 * kNsPerMs;
+  signals_.now.oldest_wait_ns = 400 * kNsPerMs;
   EXPECT_FALSE(policy.decide(signals_, wanted->form)) << "for so short a wait";
-  signals_.now.oldest_wait_ns = kNsPerS;
+  signals_.now.oldest_wait_ns = 500 * kNsPerMs;
   const auto further = policy.decide(signals_, wanted->form);
   ASSERT_TRUE(further);
   EXPECT_GT(layers_at(further->form, Precision::kW4), 0);

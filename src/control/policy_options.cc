@@ -26,7 +26,7 @@ PolicyOptions where_fewer_bits_are_faster(PolicyOptions options, TimeNs slo_ttft
   if (options.queue.alone_ns == 0) {
     options.queue.alone_ns = slo_ttft_ns / 8;
   }
-  options.queue.beyond_ns = slo_ttft_ns / 2;
+  options.queue.beyond_ns = slo_ttft_ns / 4;
   if (four_than_eight) {
     options.queue.beyond_alone = true;
     options.lowest_share = 1.0;  // the end is reached only when little else is left

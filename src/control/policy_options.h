@@ -22,7 +22,7 @@ struct QueueOptions {
   bool fewer_bits_are_faster = false;
   TimeNs beyond_ns = 0;
   bool beyond_alone = false;
-  double step = 0.125;
+  double step = 0.25;
 };
 
 // When a form is left for one of lower precision, and when for one of higher. All thresholds are of
@@ -73,9 +73,8 @@ struct PolicyOptions {
 PolicyOptions options_for(MorphMode mode);
 
 // The same where fewer bits also multiply faster, so that a queue alone is always a reason: an
-// eighth of what a first token may take to leave full precision, half of it to go further, and to
-// the end only when all of it is gone. Unless four bits are faster than eight too, that takes
-// blocks that are short.
+// eighth of what a first token may take to leave full precision, a quarter to go further, and to
+// the end half of it. Unless four bits are faster than eight too, that takes blocks that are short.
 PolicyOptions where_fewer_bits_are_faster(PolicyOptions options, TimeNs slo_ttft_ns,
                                           bool four_than_eight);
 
