@@ -25,7 +25,7 @@ namespace {
 
 struct EngineBenchOptions {
   std::string model;
-  std::vector<std::string> precisions = {"bf16", "w8", "w8a8", "w4", "w4a8", "w3"};
+  std::vector<std::string> precisions = {"bf16", "w8", "w8a8", "w8a7", "w4", "w4a8", "w3"};
   std::vector<int> prompts = {512, 2048};
   std::vector<int> batches = {1, 4, 16, 64};
   int context = 128;  // of each sequence that decodes
@@ -76,9 +76,9 @@ Result<std::vector<Precision>> parse_precisions(const std::vector<std::string>& 
   for (const std::string& name : names) {
     const auto precision = parse_precision(name);
     if (!precision.ok() || *precision == Precision::kF32) {
-      return make_error(ErrorCode::kInvalidArgument,
-                        "--precisions {}: use bf16, w8, w4, w3, w8a8 or w4a8, with commas between",
-                        name);
+      return make_error(
+          ErrorCode::kInvalidArgument,
+          "--precisions {}: use bf16, w8, w4, w3, w8a8, w8a7 or w4a8, with commas between", name);
     }
     if (std::find(precisions.begin(), precisions.end(), *precision) == precisions.end()) {
       precisions.push_back(*precision);

@@ -27,7 +27,7 @@ namespace {
 
 struct KernelBenchOptions {
   std::vector<std::string> like = {"1b", "8b"};
-  std::vector<std::string> dtypes = {"bf16", "w8", "w8a8", "w4", "w4a8", "w3"};
+  std::vector<std::string> dtypes = {"bf16", "w8", "w8a8", "w8a7", "w4", "w4a8", "w3"};
   std::vector<int> rows = {1, 4, 16, 64, 256, 512};
   int threads = 0;
   int repeat = 7;
@@ -115,7 +115,7 @@ class Bench {
     const double seconds = median_s(stopwatch_, repeat_, [&] {
       for (std::int64_t call = 0; call < calls; ++call, next = (next + 1) % copies) {
         packed.data = region_.data() + next * packed.bytes();
-        if (packed.format.int8_inputs) {
+        if (packed.format.int8_inputs()) {
           cpu::matmul(*team_, cpu::quantize_rows(*team_, x, packed, integers), packed, out);
         } else {
           cpu::matmul(*team_, x, packed, out);
@@ -238,7 +238,7 @@ void add_bench_kernels(CLI::App& bench, int& exit_code) {
       ->check(CLI::IsMember({"1b", "8b"}))
       ->capture_default_str();
   kernels->add_option("--dtype", options->dtypes, "precisions of the weights")
-      ->check(CLI::IsMember({"f32", "bf16", "w8", "w8a8", "w4", "w4a8", "w3"}))
+      ->check(CLI::IsMember({"f32", "bf16", "w8", "w8a8", "w8a7", "w4", "w4a8", "w3"}))
       ->capture_default_str();
   kernels->add_option("--rows", options->rows, "rows of activations: 1 is a decode step")
       ->check(CLI::Range(1, 1 << 16))

@@ -74,11 +74,15 @@ bool integers_are_faster() {
   return cpu::best_unit() != cpu::MatmulUnit::kAmx;
 }
 
+std::string_view fastest_here() {
+  return !integers_are_faster() ? "w8,w4" : cpu::byte_dot_available() ? "w8a8,w4a8" : "w8a7,w4a8";
+}
+
 // The precisions below `start` that layers may be lowered to, from most bits to fewest.
 Result<std::vector<Precision>> lower_precisions(const MorphOptions& options, Precision start) {
   std::vector<Precision> lower;
-  const std::string fastest = integers_are_faster() ? "w8a8,w4a8" : "w8,w4";
-  std::istringstream names(options.precisions == "auto" ? fastest : options.precisions);
+  std::istringstream names(options.precisions == "auto" ? std::string(fastest_here())
+                                                        : options.precisions);
   for (std::string name; std::getline(names, name, ',');) {
     const auto precision = parse_precision(name);
     if (!precision.ok()) {
@@ -111,6 +115,13 @@ bool multiply_faster(const std::vector<Precision>& lower) {
                      [](Precision precision) { return stored_as(precision) != precision; });
 }
 
+// Whether 4 bits multiply much faster than what is above them: not where bytes are multiplied four
+// by four, and by a sixth than activations of 7 bits.
+bool fours_multiply_faster(const std::vector<Precision>& lower) {
+  return !cpu::byte_dot_available() &&
+         std::find(lower.begin(), lower.end(), Precision::kW8A7) == lower.end();
+}
+
 // `order`: of layers, the first to be lowered first; empty: front to back.
 Result<MorphConfig> morph_config(const MorphOptions& options, const ModelSpec& spec,
                                  const Sizing& sizing, const std::vector<Precision>& lower,
@@ -128,10 +139,9 @@ Result<MorphConfig> morph_config(const MorphOptions& options, const ModelSpec& s
   config.mode = *mode;
   config.policy = options_for(*mode == MorphMode::kOff ? MorphMode::kBalanced : *mode);
   if (multiply_faster(lower)) {
-    // Byte by byte, four bits take as long as eight.
     config.policy = where_fewer_bits_are_faster(
         config.policy, std::llround(options.slo_ttft_ms * static_cast<double>(kNsPerMs)),
-        !cpu::byte_dot_available());
+        fours_multiply_faster(lower));
   }
   config.policy.rule = options.rule == "paper" ? MorphRule::kPaper : MorphRule::kSteady;
   config.policy.forecast_ns = std::llround(options.forecast_s * static_cast<double>(kNsPerS));
@@ -159,10 +169,10 @@ void add_morph_options(CLI::App& app, MorphOptions& options) {
                  "port asks")
       ->check(CLI::IsMember({"off", "accuracy", "balanced", "performance"}))
       ->capture_default_str();
-  app.add_option(
-         "--morph-precisions", options.precisions,
-         "what layers may be lowered to, like w8,w4,w3 or w8a8,w4a8; auto = whichever of w8a8,w4a8 "
-         "and w8,w4 is faster here; empty = the form never changes")
+  app.add_option("--morph-precisions", options.precisions,
+                 "what layers may be lowered to, like w8,w4,w3 or w8a8,w4a8; auto = whichever of "
+                 "w8a8,w4a8, "
+                 "w8a7,w4a8 and w8,w4 is fastest here; empty = the form never changes")
       ->capture_default_str();
   app.add_option("--quality-floor", options.quality_floor,
                  "how far the policy may go: 6bits (a mean of all weights), 8layers (lowered at "

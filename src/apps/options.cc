@@ -112,10 +112,12 @@ void add_model_options(CLI::App& app, ModelOptions& options) {
   app.add_option("model", options.model,
                  "Hugging Face directory (config.json, *.safetensors, tokenizer) or .gguf file")
       ->required();
-  app.add_option("--dtype", options.dtype,
-                 "precision of the layers: bf16, f32, w8, w4, w3 (weights quantised to 8, 4 or 3 "
-                 "bits as they are loaded), w8a8 or w4a8 (activations to 8 bits too: faster); auto "
-                 "= what a quantised checkpoint is kept in, else bf16")
+  app.add_option(
+         "--dtype", options.dtype,
+         "precision of the layers: bf16, f32, w8, w4, w3 (weights quantised to 8, 4 or 3 "
+         "bits as they are loaded), w8a8 or w4a8 (activations to 8 bits too: faster), w8a7 (to "
+         "7: faster still where there is no VNNI); auto = what a quantised checkpoint is kept in, "
+         "else bf16")
       ->capture_default_str();
   app.add_option("--max-model-len", options.max_model_len,
                  "longest prompt + answer in tokens; auto = what the checkpoint states, as far as "

@@ -191,7 +191,7 @@ Result<std::map<Precision, VariantSource>> variant_sources(const std::vector<std
 Status validate(const ProfileCommand& command, const ModelSpec& spec, Precision precision) {
   if (precision == Precision::kF32 || precision == Precision::kBf16) {
     return make_error(ErrorCode::kInvalidArgument,
-                      "--precision {} is full precision: use w8, w4, w3, w8a8 or w4a8",
+                      "--precision {} is full precision: use w8, w4, w3, w8a8, w8a7 or w4a8",
                       command.precision);
   }
   if (command.windows.length > spec.max_context) {
@@ -449,7 +449,8 @@ void add_profile(CLI::App& root, int& exit_code) {
   app->add_option("--calibrate", command->calibrate,
                   "text like what the model will read. A .jsonl file holds a document a line, in "
                   "\"text\"");
-  app->add_option("--precision", command->precision, "that layers go to: w8, w4, w3, w8a8 or w4a8")
+  app->add_option("--precision", command->precision,
+                  "that layers go to: w8, w4, w3, w8a8, w8a7 or w4a8")
       ->capture_default_str();
   app->add_option("--weights", command->weights,
                   "of a layer's transformation of its input, its own change at fewer bits, and "

@@ -129,6 +129,7 @@ TEST(Sizing, QuantisedLayersKeepTheirKeysAndValuesInBf16) {
                                          {"w4", Precision::kW4},
                                          {"w3", Precision::kW3},
                                          {"w8a8", Precision::kW8A8},
+                                         {"w8a7", Precision::kW8A7},
                                          {"w4a8", Precision::kW4A8}}) {
     const auto sizing = choose_sizing({.dtype = dtype}, spec, kMachine);
     ASSERT_TRUE(sizing.ok()) << sizing.error().message;
@@ -165,7 +166,7 @@ TEST(Sizing, WhatDoesNotFitIsRefusedWithARemedy) {
             std::string::npos);
   EXPECT_NE(message({.kv_cache_memory = "2GiB"}).find("ask for less"), std::string::npos);
   EXPECT_NE(message({.kv_cache_memory = "much"}).find("--kv-cache-memory"), std::string::npos);
-  EXPECT_NE(message({.dtype = "fp4"}).find("bf16, f32, w8, w4, w3, w8a8 or w4a8"),
+  EXPECT_NE(message({.dtype = "fp4"}).find("bf16, f32, w8, w4, w3, w8a8, w8a7 or w4a8"),
             std::string::npos);
   EXPECT_NE(message({.max_model_len = "1"}).find("--max-model-len 1"), std::string::npos);
   EXPECT_NE(message({.max_model_len = "12k"}).find("--max-model-len 12k"), std::string::npos);

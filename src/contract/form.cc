@@ -85,6 +85,8 @@ Precision tables_beside(Precision layers) {
     case Precision::kW8A8:
     case Precision::kW4A8:
       return Precision::kW8A8;
+    case Precision::kW8A7:
+      return Precision::kW8A7;
   }
   return Precision::kBf16;
 }

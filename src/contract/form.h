@@ -42,7 +42,7 @@ std::string_view to_string(KvPrecision precision);
 KvPrecision kv_precision_beside(Precision precision);
 
 // The tables around layers that start at this precision: 8 bits where those have 8 or fewer, with
-// activations of 8 where theirs are.
+// activations of 8 or 7 where theirs are.
 Precision tables_beside(Precision layers);
 
 enum class DeviceKind : std::uint8_t { kCpu, kCuda };

@@ -18,6 +18,7 @@ std::int64_t group_bytes(Precision precision) {
       return 0;
     case Precision::kW8:
     case Precision::kW8A8:
+    case Precision::kW8A7:
       return 2;
     case Precision::kW4:
     case Precision::kW4A8:
@@ -64,6 +65,7 @@ double weight_bits(Precision precision) {
       return 16;
     case Precision::kW8:
     case Precision::kW8A8:
+    case Precision::kW8A7:
       return 8;
     case Precision::kW4:
     case Precision::kW4A8:
@@ -113,7 +115,8 @@ std::int64_t activation_bytes(const ModelSpec& spec, std::int64_t rows, std::int
   const std::int64_t kv = std::int64_t{attention.kv_heads} * attention.head_dim;
   // The residual stream, queries and attention's output, keys and values, gate and up.
   const std::int64_t parts = units.whole() ? 0 : units.count;
-  // What w8a8 and w4a8 multiply: gate's and up's product takes the place of up.
+  // What weights with activations of 8 bits multiply: gate's and up's product takes the place of
+  // up.
   const std::int64_t last = int8_row_bytes(unit.ffn);
   const std::int64_t int8 =
       std::max(rows * std::max(int8_row_bytes(std::max(std::int64_t{spec.hidden}, q)),

@@ -129,7 +129,7 @@ void Forward::observe(int layer, LayerInput which, std::span<const float> rows) 
 
 Forward::Inputs Forward::inputs_for(const cpu::PackedMatrix& weights,
                                     std::span<const float> rows) const {
-  if (!weights.format.int8_inputs) {
+  if (!weights.format.int8_inputs()) {
     return {rows, std::nullopt};
   }
   const Scratch& scratch = *parts_.scratch;

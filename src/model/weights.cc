@@ -224,10 +224,11 @@ cpu::WeightFormat weight_format(Precision precision, int group) {
     case Precision::kW3:
       return {.kind = cpu::WeightKind::kW3, .group = group, .symmetric = false};
     case Precision::kW8A8:
-      return {.kind = cpu::WeightKind::kW8, .group = group, .symmetric = true, .int8_inputs = true};
+      return {.kind = cpu::WeightKind::kW8, .group = group, .symmetric = true, .input_bits = 8};
+    case Precision::kW8A7:
+      return {.kind = cpu::WeightKind::kW8, .group = group, .symmetric = true, .input_bits = 7};
     case Precision::kW4A8:
-      return {
-          .kind = cpu::WeightKind::kW4, .group = group, .symmetric = false, .int8_inputs = true};
+      return {.kind = cpu::WeightKind::kW4, .group = group, .symmetric = false, .input_bits = 8};
   }
   return {};
 }

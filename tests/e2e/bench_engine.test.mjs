@@ -109,7 +109,7 @@ describe('protean bench engine', () => {
       assert.equal(status === 0, false);
       assert.match(stderr, pattern);
     };
-    refuses(/--precisions w5: use bf16, w8, w4, w3, w8a8 or w4a8/, '--precisions', 'w5');
+    refuses(/--precisions w5: use bf16, w8, w4, w3, w8a8, w8a7 or w4a8/, '--precisions', 'w5');
     refuses(/--context 4000 leaves no room to decode: this model reads 2048/, '--context', '4000');
     refuses(/--gguf .*: there is no such file/, '--llama-bench', 'x', '--gguf', join(scratch, 'none.gguf'));
     refuses(/cannot be run: No such file/, '--prefill', '8', '--batches', '1', '--precisions', 'bf16',

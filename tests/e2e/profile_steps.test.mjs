@@ -107,7 +107,7 @@ describe('protean profile --steps', () => {
 
   it('says what it cannot do', () => {
     assert.match(profile().stderr, /give --calibrate FILE to rank layers, --steps to time steps, or both/);
-    assert.match(profile('--steps', '--step-precisions', 'w5').stderr, /--step-precisions w5: use bf16, w8, w4, w3, w8a8 or w4a8/);
+    assert.match(profile('--steps', '--step-precisions', 'w5').stderr, /--step-precisions w5: use bf16, w8, w4, w3, w8a8, w8a7 or w4a8/);
     assert.match(profile('--steps', '--step-precisions', 'w4,w4').stderr, /each once/);
   });
 });

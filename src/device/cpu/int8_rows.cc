@@ -16,11 +16,10 @@
 HWY_BEFORE_NAMESPACE();
 namespace protean::cpu::HWY_NAMESPACE {
 
-constexpr int kLargestCode = 127;
 constexpr std::int64_t kMostGroup = 128;
 
 // 0 for a group without weight, NaN where something is not finite.
-inline float group_scale(const float* x, std::int64_t padded) {
+inline float group_scale(const float* x, std::int64_t padded, int largest_code) {
   const Floats floats;
   auto largest = hn::Zero(floats);
   auto finite = hn::Zero(floats);
@@ -30,7 +29,8 @@ inline float group_scale(const float* x, std::int64_t padded) {
     finite = hn::MulAdd(v, hn::Zero(floats), finite);
   }
   const float zero_or_nan = hn::GetLane(hn::SumOfLanes(floats, finite));
-  return hn::GetLane(hn::MaxOfLanes(floats, largest)) / kLargestCode + zero_or_nan;
+  return hn::GetLane(hn::MaxOfLanes(floats, largest)) / static_cast<float>(largest_code) +
+         zero_or_nan;
 }
 
 // The integers of one group, which is padded with zeros, and what they add up to.
@@ -77,7 +77,7 @@ inline void pack_w8(const std::int32_t* codes, std::int64_t padded, std::uint32_
   }
 }
 
-inline void pack_w8_dot(const std::int32_t* codes, std::int64_t padded, std::uint32_t* words) {
+inline void pack_w8_fours(const std::int32_t* codes, std::int64_t padded, std::uint32_t* words) {
   const hn::RebindToSigned<Floats> ints;
   const hn::Rebind<std::int8_t, Floats> bytes;
   for (std::int64_t i = 0; i < padded; i += kLanes) {
@@ -98,12 +98,12 @@ void quantize_row(const float* x, const Int8Rows& row, std::uint32_t* words, flo
       std::fill(std::copy_n(from, count, padded_x), padded_x + padded, 0.0f);
       from = padded_x;
     }
-    *scales = group_scale(from, padded);
+    *scales = group_scale(from, padded, row.largest_code());
     *totals++ = round_group(from, padded, *scales++, codes);
     if (row.format.kind == WeightKind::kW4) {
       pack_w4(codes, padded, words);
-    } else if (row.dot) {
-      pack_w8_dot(codes, padded, words);
+    } else if (row.fours()) {
+      pack_w8_fours(codes, padded, words);
     } else {
       pack_w8(codes, padded, words);
     }
@@ -134,7 +134,7 @@ std::int64_t int8_rows_bytes(std::int64_t rows, std::int64_t inputs) {
 Int8Rows quantize_rows(Team& team, std::span<const float> x, const PackedMatrix& weights,
                        std::span<std::byte> memory, bool dot) {
   const WeightFormat& format = weights.format;
-  check(format.int8_inputs && (format.kind == WeightKind::kW8 || format.kind == WeightKind::kW4),
+  check(format.int8_inputs() && (format.kind == WeightKind::kW8 || format.kind == WeightKind::kW4),
         "these weights are multiplied with integers");
   Int8Rows rows{.rows = std::ssize(x) / weights.inputs,
                 .inputs = weights.inputs,

@@ -10,10 +10,11 @@
 
 namespace protean::cpu {
 
-// Activations as 8-bit integers, for weights that are multiplied with such (WeightFormat). In each
-// row every group of inputs that shares a weight scale has one of its own, s = max |x| / 127, and
-// x becomes the whole number nearest to x times the inverse of s, ties to even. What is not finite
-// makes s NaN, and the integers zeros. A view: the memory is the caller's.
+// Activations as integers of 8 bits, or of 7 in as many, for weights that are multiplied with such
+// (WeightFormat). In each row every group of inputs that shares a weight scale has one of its own,
+// s = max |x| / 127, of 7 bits 63, and x becomes the whole number nearest to x times the inverse of
+// s, ties to even. What is not finite makes s NaN, and the integers zeros. A view: the memory is
+// the caller's.
 struct Int8Rows {
   std::int64_t rows = 0;
   std::int64_t inputs = 0;
@@ -25,8 +26,10 @@ struct Int8Rows {
 
   // Words as packed weights are had: of w4 four inputs of 8 bits, of each eight the even ones
   // before the odd ones; of w8 two of 16 bits, of each four the even ones before the odd ones, or,
-  // for the dot instruction, four in order.
-  int word_inputs() const { return format.kind == WeightKind::kW4 || dot ? 4 : 2; }
+  // for the dot instruction and if they have 7 bits, four in order.
+  int word_inputs() const { return format.kind == WeightKind::kW4 || fours() ? 4 : 2; }
+  bool fours() const { return dot || format.input_bits == 7; }
+  int largest_code() const { return (1 << (format.input_bits - 1)) - 1; }
   std::int64_t row_words() const {
     constexpr std::int64_t kBlock = PackedMatrix::kInputBlock;
     return (inputs + kBlock - 1) / kBlock * kBlock / word_inputs();

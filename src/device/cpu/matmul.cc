@@ -150,7 +150,7 @@ void matmul(Team& team, std::span<const float> x, const PackedMatrix& weights, s
             const MatmulOptions& options) {
   const std::int64_t m = std::ssize(x) / weights.inputs;
   check(std::ssize(x) == m * weights.inputs, "x is not rows of the matrix's inputs");
-  check(!weights.format.int8_inputs, "weights that want integers get them");
+  check(!weights.format.int8_inputs(), "weights that want integers get them");
   multiply_all(team, m, {x.data(), nullptr, &weights, out, options},
                unit_for(weights.format, options.unit));
 }

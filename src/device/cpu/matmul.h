@@ -36,9 +36,9 @@ struct MatmulOptions {
 void matmul(Team& team, std::span<const float> x, const PackedMatrix& weights, std::span<float> out,
             const MatmulOptions& options = {});
 
-// The same for weights with int8_inputs. A group's codes times its integers are added exactly, and
-// an element is the chain of scale * the row's scale * that sum, then offset * the row's scale *
-// the sum of its integers: one definition for all units, of which vectors do it today.
+// The same for weights with int8_inputs(). A group's codes times its integers are added exactly,
+// and an element is the chain of scale * the row's scale * that sum, then offset * the row's scale
+// * the sum of its integers: one definition for all units, of which vectors do it today.
 void matmul(Team& team, const Int8Rows& x, const PackedMatrix& weights, std::span<float> out,
             const MatmulOptions& options = {});
 

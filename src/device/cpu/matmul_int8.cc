@@ -295,11 +295,13 @@ void multiply_part(const MatmulOperands& operands, const MatmulPart& part) {
 }
 
 void multiply_int8_here(const MatmulOperands& operands, const MatmulPart& part) {
-  const bool w8 = operands.weights->format.kind == WeightKind::kW8;
-  if (operands.int8->dot) {
-    w8 ? multiply_part<W8Dot>(operands, part) : multiply_part<W4Dot>(operands, part);
+  const Int8Rows& x = *operands.int8;
+  if (x.format.kind == WeightKind::kW4) {
+    x.dot ? multiply_part<W4Dot>(operands, part) : multiply_part<W4Words>(operands, part);
+  } else if (x.dot) {
+    multiply_part<W8Dot>(operands, part);
   } else {
-    w8 ? multiply_part<W8Words>(operands, part) : multiply_part<W4Words>(operands, part);
+    x.fours() ? multiply_part<W8Sevens>(operands, part) : multiply_part<W8Words>(operands, part);
   }
 }
 

@@ -29,17 +29,18 @@ struct CodedWeights {
 };
 
 std::string name_of(const WeightFormat& format) {
-  return std::to_string(format.bits()) + " bits, group " + std::to_string(format.group) +
-         (format.symmetric ? ", symmetric" : "");
+  return std::to_string(format.bits()) + " bits by " + std::to_string(format.input_bits) +
+         ", group " + std::to_string(format.group) + (format.symmetric ? ", symmetric" : "");
 }
 
 std::vector<WeightFormat> every_format() {
   std::vector<WeightFormat> formats;
-  for (const WeightKind kind : {WeightKind::kW8, WeightKind::kW4}) {
+  for (const auto& [kind, input_bits] :
+       {std::pair(WeightKind::kW8, 8), {WeightKind::kW8, 7}, {WeightKind::kW4, 8}}) {
     for (const int group : {32, 64, 128}) {
       for (const bool symmetric : {true, false}) {
         formats.push_back(
-            {.kind = kind, .group = group, .symmetric = symmetric, .int8_inputs = true});
+            {.kind = kind, .group = group, .symmetric = symmetric, .input_bits = input_bits});
       }
     }
   }
@@ -134,7 +135,7 @@ TEST_P(Int8Matmul, AgreesWithItsDefinition) {
             for (std::int64_t i = begin; i < end; ++i) {
               largest = std::max(largest, std::abs(x[r * inputs + i]));
             }
-            const float scale = largest / 127;
+            const float scale = largest / (format.input_bits == 7 ? 63 : 127);
             std::int64_t dot = 0, total = 0;
             for (std::int64_t i = begin; i < end; ++i) {
               const auto q = std::lrint(x[r * inputs + i] * (1.0f / scale));
@@ -160,6 +161,7 @@ TEST_P(Int8Matmul, AgreesWithItsDefinition) {
 TEST_P(Int8Matmul, HoldsTheLargestSums) {
   Team team(1);
   for (const WeightFormat& format : every_format()) {
+    const float largest = format.input_bits == 7 ? 63 : 127;
     for (const bool negative : {false, true}) {
       const std::int64_t inputs = 256, outputs = 40;
       CodedWeights weights = random_weights(format, outputs, inputs);
@@ -177,11 +179,11 @@ TEST_P(Int8Matmul, HoldsTheLargestSums) {
                   .offsets = offsets});
       for (const std::int64_t m : {1, 2, 7}) {
         for (const float sign : {1.0f, -1.0f}) {
-          const std::vector<float> x(static_cast<std::size_t>(m * inputs), sign * 127);
+          const std::vector<float> x(static_cast<std::size_t>(m * inputs), sign * largest);
           const std::vector<float> out = product(team, x, weights.packed);
           for (std::int64_t r = 0; r < m; ++r) {
-            ASSERT_EQ(out[r * outputs],
-                      sign * 127 * static_cast<float>(inputs) * (static_cast<float>(code) - middle))
+            ASSERT_EQ(out[r * outputs], sign * largest * static_cast<float>(inputs) *
+                                            (static_cast<float>(code) - middle))
                 << name_of(format) << " rows " << m;
           }
         }

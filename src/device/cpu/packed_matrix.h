@@ -24,13 +24,14 @@ struct WeightFormat {
   WeightKind kind = WeightKind::kBf16;
   int group = 128;        // 32, 64 or 128; quantised kinds only
   bool symmetric = true;  // no offsets are stored; quantised kinds only
-  // Multiplied with activations of 8 bits (int8_rows.h) and not of bf16: w8 and w4 only. What is
-  // stored is the same.
-  bool int8_inputs = false;
+  // Of activations: bf16 or f32, or integers (int8_rows.h) of 8 bits for w8 and w4, or of 7 for w8.
+  // What is stored is the same.
+  int input_bits = 16;
 
   bool operator==(const WeightFormat&) const = default;
 
   bool quantized() const { return kind != WeightKind::kF32 && kind != WeightKind::kBf16; }
+  bool int8_inputs() const { return input_bits < 16; }
   int bits() const;
   // To which activations must be rounded before they meet these weights.
   Element inputs() const { return kind == WeightKind::kF32 ? Element::kF32 : Element::kBf16; }

@@ -81,6 +81,21 @@ struct W8Dot {
   }
 };
 
+// Activations of 7 bits: a code above the lowest is at most 255, and two products fit 16 bits.
+struct W8Sevens : W8Dot {
+  static HWY_INLINE void add(IntVec& sums, const WordVec* weights, const WordVec* x) {
+#if HWY_TARGET == HWY_AVX2
+    const __m256i pairs = _mm256_maddubs_epi16(weights[0].raw, x[0].raw);
+    add_now(sums, IntVec{_mm256_madd_epi16(pairs, _mm256_set1_epi16(1))});
+#elif HWY_TARGET == HWY_AVX3
+    const __m512i pairs = _mm512_maddubs_epi16(weights[0].raw, x[0].raw);
+    add_now(sums, IntVec{_mm512_madd_epi16(pairs, _mm512_set1_epi16(1))});
+#else
+    add_byte_fours(sums, weights[0], x[0]);
+#endif
+  }
+};
+
 struct W4Words {
   static constexpr int kInputs = 8, kBytes = 128, kOutputBytes = 4;
   static constexpr int kWords = 2, kWordInputs = 4;
