@@ -87,8 +87,8 @@ std::optional<Wanted> MorphPolicy::lower(const Signals& signals, std::size_t at)
   const bool waits_long = now.waiting > 0 && now.oldest_wait_ns >= long_wait_ns(signals, at);
   const bool pressed = signals.pressed_share >= options_.entry_share &&
                        signals.pressed_samples >= options_.entry_samples && (waits_long || !beyond);
-  const bool queued = signals.queued_share >= options_.entry_share && waits_long &&
-                      (queue.beyond_alone || !beyond);
+  const bool queued =
+      signals.queued_share >= options_.entry_share && waits_long && (queue.beyond_alone || !beyond);
   const bool foreseen = signals.forecast_share >= options_.entry_share;
   if ((!pressed && !queued && !foreseen) || at + 1 == path_.size()) {
     return std::nullopt;
