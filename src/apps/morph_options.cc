@@ -171,8 +171,7 @@ void add_morph_options(CLI::App& app, MorphOptions& options) {
       ->capture_default_str();
   app.add_option("--morph-precisions", options.precisions,
                  "what layers may be lowered to, like w8,w4,w3 or w8a8,w4a8; auto = whichever of "
-                 "w8a8,w4a8, "
-                 "w8a7,w4a8 and w8,w4 is fastest here; empty = the form never changes")
+                 "w8a8,w4a8, w8a7,w4a8 and w8,w4 is fastest here; empty = the form never changes")
       ->capture_default_str();
   app.add_option("--quality-floor", options.quality_floor,
                  "how far the policy may go: 6bits (a mean of all weights), 8layers (lowered at "
