@@ -58,9 +58,15 @@ class Server:
     def fix_half_at(self, precision):
         layers = len(self.form()["form"]["layer_precision"])
         wish = [precision] * (layers // 2) + ["bf16"] * (layers - layers // 2)
+        self.change_layers(wish)
+
+    def change_layers(self, wish):
+        """When it was asked for, and when the form was reached."""
+        began = time.monotonic()
         ask(self.admin + "/admin/form", {"layers": wish}, "PUT")
         while (now := self.form())["form"]["text"] != now["wanted"]["text"]:
-            time.sleep(0.05)
+            time.sleep(0.02)
+        return began, time.monotonic()
 
     def wait_for_full_precision(self):
         """Seconds until all layers are at full precision again; None if they are not within 30."""

@@ -83,7 +83,7 @@ std::optional<Wanted> MorphPolicy::decide(const Signals& signals, const Form& cu
 std::optional<Wanted> MorphPolicy::lower(const Signals& signals, std::size_t at) const {
   const LoadSample& now = signals.now;
   const QueueOptions& queue = options_.queue;
-  const bool beyond = queue.fewer_bits_are_faster && at >= first_rung_end_;
+  const bool beyond = is_beyond(at);
   const bool waits_long = now.waiting > 0 && now.oldest_wait_ns >= long_wait_ns(signals, at);
   const bool pressed = signals.pressed_share >= options_.entry_share &&
                        signals.pressed_samples >= options_.entry_samples && (waits_long || !beyond);
@@ -117,10 +117,15 @@ std::optional<Wanted> MorphPolicy::lower(const Signals& signals, std::size_t at)
   return Wanted{path_[to], fmt::format("{}: {}", why, use_of_blocks(now))};
 }
 
+// Where more blocks are only a part of what helps, and all have left the first precision.
+bool MorphPolicy::is_beyond(std::size_t at) const {
+  return options_.queue.fewer_bits_are_faster && at >= first_rung_end_;
+}
+
 // Where leaving the first precision costs next to nothing, what is below it takes a longer wait,
 // and the longer the deeper. What waits while a queue is worked off came before this form.
 TimeNs MorphPolicy::long_wait_ns(const Signals& signals, std::size_t at) const {
-  if (!options_.queue.fewer_bits_are_faster || at < first_rung_end_) {
+  if (!is_beyond(at)) {
     return options_.queue.alone_ns;
   }
   if (!signals.demand_grows) {
