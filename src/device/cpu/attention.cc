@@ -49,6 +49,7 @@ struct AttentionCall {
   float* out = nullptr;
 
   int group() const { return options.heads / layer.kv_heads; }
+  bool paired() const { return options.in_pairs && layer.element == KvElement::kBf16; }
   int record() const { return record_floats(layer.head_dim); }
 };
 
@@ -115,7 +116,7 @@ struct Dims {
 
 // What a part keeps from tile to tile.
 struct Queries {
-  alignas(64) float q[kQueryFloats];               // rows of width
+  alignas(64) float q[kQueryFloats];               // rows of width; in pairs half of it is used
   alignas(64) float segment[kQueryFloats];         // records: of the segment so far
   alignas(64) float merged[kQueryFloats];          // records: of all segments before
   alignas(64) float weights[kMaxQueries * kTile];  // scores first, then e^(score - maximum)
@@ -184,8 +185,13 @@ void find_rows(const AttentionCall& call, const AttentionPart& part, int base, T
 
 // Calls with the type that the store's elements have.
 template <class Call>
-void with_stored(KvElement element, const Call& call) {
-  switch (element) {
+void with_stored(const AttentionCall& of, const Call& call) {
+#if HWY_TARGET != HWY_SCALAR
+  if (of.paired()) {
+    return call(Bf16Pair{});
+  }
+#endif
+  switch (of.layer.element) {
     case KvElement::kF32:
       return call(float{});
     case KvElement::kBf16:
@@ -203,6 +209,14 @@ struct TileScores {
   PositionRange see;             // within the tile
 };
 
+// Which lanes of the vector at `at` are seen.
+HWY_INLINE hn::Mask<Floats> seen_lanes(PositionRange see, int at) {
+  const auto first = [&](int count) HWY_ATTR {
+    return hn::FirstN(Floats(), static_cast<std::size_t>(std::max(count, 0)));
+  };
+  return hn::AndNot(first(see.begin - at), first(see.end - at));
+}
+
 // Turns one query's scores into weights under the new maximum, and tells what rescales what was
 // summed before. Positions it does not see weigh exactly nothing, whatever their score was.
 HWY_NOINLINE float weigh(const TileScores& tile, float* record) {
@@ -210,10 +224,7 @@ HWY_NOINLINE float weigh(const TileScores& tile, float* record) {
   const PositionRange see = tile.see;
   float* const weights = tile.weights;
   const int first = see.begin / kLanes * kLanes;
-  const auto seen_from = [&](int at) HWY_ATTR {
-    const auto before = hn::FirstN(floats, static_cast<std::size_t>(std::max(see.begin - at, 0)));
-    return hn::AndNot(before, hn::FirstN(floats, static_cast<std::size_t>(see.end - at)));
-  };
+  const auto seen_from = [&](int at) HWY_ATTR { return seen_lanes(see, at); };
   const Vec none = hn::Set(floats, -std::numeric_limits<float>::infinity());
   const Vec scale = hn::Set(floats, tile.scale);
   Vec high = none;
@@ -245,6 +256,71 @@ HWY_NOINLINE float weigh(const TileScores& tile, float* record) {
   }
   hn::Store(total, floats, record);
   return rescale;
+}
+
+constexpr float kLog2E = 1.44269504f;
+
+// A query's weights in pairs in place of its scores, and their sum added to `total`: of the rounded
+// ones, so that what they weigh adds up to one. kWhole: it sees all of the tile.
+template <bool kWhole>
+HWY_INLINE void weigh_as_pairs(PositionRange see, float scale, float maximum, float* weights,
+                               float* total) {
+  const Floats floats;
+  const Vec factor = hn::Set(floats, scale * kLog2E);
+  const Vec highest = hn::Set(floats, maximum * kLog2E);
+  Vec sum = hn::Load(floats, total);
+  const int begin = kWhole ? 0 : see.begin / kUnit * kUnit;
+  const int end = kWhole ? kTile : see.end;
+  const auto weight_at = [&](int at) HWY_ATTR {
+    const Vec weight =
+        rough_exp2(floats, hn::MulSub(hn::Load(floats, weights + at), factor, highest));
+    return kWhole ? weight : hn::IfThenElseZero(seen_lanes(see, at), weight);
+  };
+  for (int at = begin; at < end; at += kUnit) {
+    const Vec pairs = nearest_pairs({weight_at(at), weight_at(at + kLanes)});
+    const Unit rounded = widen(hn::BitCast(Words(), pairs));
+    sum = hn::Add(sum, hn::Add(rounded.a, rounded.b));
+    hn::Store(pairs, floats, weights + at / 2);
+  }
+  hn::Store(sum, floats, total);
+}
+
+// weigh for pairs: all queries at once, so that one's chain of operations hides another's.
+HWY_NOINLINE void weigh_pairs(PositionRange which, int record_floats, float scale,
+                              Queries& queries) {
+  const Floats floats;
+  constexpr float kNone = -std::numeric_limits<float>::infinity();
+  constexpr PositionRange kAll{0, kTile};
+  alignas(64) float below[(kMaxQueries + 15) / 16 * 16];  // what was the maximum, less what now is
+  for (int i = which.begin; i < which.end; ++i) {
+    const PositionRange see = queries.in_tile[i];
+    const float* const scores = queries.weights + i * kTile;
+    Vec high = hn::Set(floats, kNone);
+    for (int at = see.begin / kLanes * kLanes; at < see.end; at += kLanes) {
+      const Vec score = hn::Load(floats, scores + at);
+      high = hn::Max(high, see == kAll ? score : hn::IfThenElse(seen_lanes(see, at), score, high));
+    }
+    float& maximum = queries.segment[i * record_floats + kRecordMaximum];
+    const float before = maximum;
+    maximum = std::max(before, scale * hn::GetLane(hn::MaxOfLanes(floats, high)));
+    below[i - which.begin] = before == kNone ? kNone : before - maximum;
+  }
+  for (int i = 0; i < which.end - which.begin; i += kLanes) {
+    hn::Store(exp(floats, hn::Load(floats, below + i)), floats, below + i);
+  }
+  std::copy_n(below, which.end - which.begin, queries.rescale + which.begin);
+  for (int i = which.begin; i < which.end; ++i) {
+    const PositionRange see = queries.in_tile[i];
+    float* const record = queries.segment + i * record_floats;
+    float* const weights = queries.weights + i * kTile;
+    const Vec total = hn::Mul(hn::Load(floats, record), hn::Set(floats, queries.rescale[i]));
+    hn::Store(total, floats, record);
+    if (see == kAll) {
+      weigh_as_pairs<true>(see, scale, record[kRecordMaximum], weights, record);
+    } else {
+      weigh_as_pairs<false>(see, scale, record[kRecordMaximum], weights, record);
+    }
+  }
 }
 
 // record = record and `more` as if they had been summed up together.
@@ -326,25 +402,26 @@ void score_tile(const TileWork& work, const Dims& dims, PositionRange which, Til
     return;
   }
   pack_keys<Stored>(work.rows->keys, work.rows->values, dims.head_dim, tile.keys);
-  multiply({.a = q,
-            .a_stride = dims.width,
-            .b = tile.keys,
-            .b_stride = kTile,
-            .depth = dims.head_dim,
-            .c = weights,
-            .c_stride = kTile},
-           count, kTile);
+  multiply<Stored>({.a = q,
+                    .a_stride = dims.width,
+                    .b = tile.keys,
+                    .b_stride = kTile,
+                    .depth = kPaired<Stored> ? dims.head_dim / 2 : dims.head_dim,
+                    .c = weights,
+                    .c_stride = kTile},
+                   count, kTile);
 }
 
 // sums += weights * values. Queries that see the same positions go together.
 template <class Stored>
 void mix_tile(const TileWork& work, const Dims& dims, PositionRange which, Tile& tile,
               Queries& queries) {
+  constexpr int kEach = kPositions<Stored>;
   const PositionRange seen = work.seen();
   if (!work.few()) {
-    pack_values<Stored>(work.rows->values + seen.begin, work.next->keys + seen.begin,
-                        seen.end - seen.begin, dims.head_dim,
-                        tile.values + seen.begin * dims.width);
+    const int from = seen.begin / kEach;
+    pack_values<Stored>(work.rows->values + from * kEach, work.next->keys + from * kEach,
+                        seen.end - from * kEach, dims.head_dim, tile.values + from * dims.width);
   }
   for (int i = which.begin; i < which.end;) {
     const PositionRange see = queries.in_tile[i];
@@ -352,24 +429,27 @@ void mix_tile(const TileWork& work, const Dims& dims, PositionRange which, Tile&
     while (same < which.end && queries.in_tile[same] == see) {
       ++same;
     }
-    const Product product{.a = queries.weights + i * kTile + see.begin,
+    const int from = see.begin / kEach;
+    const Product product{.a = queries.weights + i * kTile + from,
                           .a_stride = kTile,
-                          .b = tile.values + see.begin * dims.width,
+                          .b = tile.values + from * dims.width,
                           .b_stride = dims.width,
-                          .depth = see.end - see.begin,
+                          .depth = (see.end + kEach - 1) / kEach - from,
                           .c = queries.segment + i * dims.record + kRecordSums,
                           .c_stride = dims.record,
-                          .rescale = queries.rescale + i};
+                          .rescale = queries.rescale + i,
+                          .begins_odd = see.begin % kEach != 0,
+                          .ends_odd = see.end % kEach != 0};
     if (!work.few()) {
-      multiply(product, same - i, dims.width);
+      multiply<Stored>(product, same - i, dims.width);
       i = same;
       continue;
     }
     // More than there are only behind the last one, where nobody's sums are.
     const int count = same == work.part->queries ? rows_at_least(same - i) : rows_at_most(same - i);
     with_rows(count, [&](auto rows) {
-      mix_rows<decltype(rows)::value, Stored>(product, work.rows->values + see.begin,
-                                              work.next->keys + see.begin, dims.head_dim);
+      mix_rows<decltype(rows)::value, Stored>(product, work.rows->values + from * kEach,
+                                              work.next->keys + from * kEach, dims.head_dim);
     });
     i += count;
   }
@@ -394,7 +474,7 @@ void attend_tile(const TileWork& work, Tile& tile, Queries& queries) {
   const Dims dims{head_dim, round_up(head_dim, kUnit), call.record()};
   const PositionRange positions{work.base, work.base + kTile};
   const PositionRange which = queries_that_see(*work.part, queries, positions);
-  with_stored(call.layer.element,
+  with_stored(call,
               [&](auto stored) { score_tile<decltype(stored)>(work, dims, which, tile, queries); });
   const bool scaled = call.layer.element == KvElement::kInt8;
   if (scaled) {
@@ -404,16 +484,23 @@ void attend_tile(const TileWork& work, Tile& tile, Queries& queries) {
       tile.value_scales[t] = read_scale(work.rows->value_scales_at[t]);
     }
   }
+  const float scale = 1.0f / std::sqrt(static_cast<float>(head_dim));
   for (int i = which.begin; i < which.end; ++i) {
     const PositionRange see = queries.visible[i].within(positions);
     queries.in_tile[i] = {see.begin - work.base, see.end - work.base};
-    queries.rescale[i] = weigh({.weights = queries.weights + i * kTile,
-                                .scales = scaled ? &tile : nullptr,
-                                .scale = 1.0f / std::sqrt(static_cast<float>(head_dim)),
-                                .see = queries.in_tile[i]},
-                               queries.segment + i * dims.record);
   }
-  with_stored(call.layer.element,
+  if (call.paired()) {
+    weigh_pairs(which, dims.record, scale, queries);
+  } else {
+    for (int i = which.begin; i < which.end; ++i) {
+      queries.rescale[i] = weigh({.weights = queries.weights + i * kTile,
+                                  .scales = scaled ? &tile : nullptr,
+                                  .scale = scale,
+                                  .see = queries.in_tile[i]},
+                                 queries.segment + i * dims.record);
+    }
+  }
+  with_stored(call,
               [&](auto stored) { mix_tile<decltype(stored)>(work, dims, which, tile, queries); });
 }
 
@@ -468,7 +555,15 @@ void begin_queries(const AttentionCall& call, const AttentionPart& part, Queries
   const int head_dim = call.layer.head_dim;
   const int width = round_up(head_dim, kUnit);
   for (int i = 0; i < part.queries; ++i) {
-    std::copy_n(call.q + part.offset(call, i), head_dim, queries.q + i * width);
+    const float* const q = call.q + part.offset(call, i);
+    float* const to = queries.q + i * width;
+    std::copy_n(q, head_dim, to);
+    if (call.paired()) {
+      std::fill(to + head_dim, to + width, 0.0f);
+      for (int from = 0; from < width; from += kUnit) {
+        hn::Store(nearest_pairs(load_unit(to + from)), Floats(), to + from / 2);
+      }
+    }
     queries.visible[i] = part.visible(call, i);
   }
   if (part.queries <= kFewQueries) {  // what is computed in place of queries where there are fewer

@@ -1,5 +1,9 @@
 // What attention does with 64 positions of one KV head: brings keys and values into the layout of a
 // small matrix product, and that product. Compiled once per instruction set.
+//
+// Rows of the store are multiplied element by element in f32, or in pairs: two bf16 in the 32 bits
+// of a float, by one instruction. Pairs of keys are neighbours in head_dim, pairs of values are
+// those of positions 2i and 2i + 1.
 
 #if defined(PROTEAN_DEVICE_CPU_ATTENTION_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef PROTEAN_DEVICE_CPU_ATTENTION_TILE_INL_H_
@@ -11,8 +15,10 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "device/cpu/bf16.h"
+#include "device/cpu/dot-inl.h"
 #include "device/cpu/lanes-inl.h"
 #include "hwy/cache_control.h"
 #include "hwy/highway.h"
@@ -23,6 +29,54 @@ namespace protean::cpu::HWY_NAMESPACE {
 // Positions between two corrections of the running maximum; tiles begin at multiples of it.
 constexpr int kTile = 64;
 static_assert(kTile % kUnit == 0);
+
+// A stored bf16 that is multiplied with its neighbour.
+struct Bf16Pair {
+  std::uint16_t bits = 0;
+};
+template <class Stored>
+constexpr bool kPaired = std::is_same_v<Stored, Bf16Pair>;
+// Positions that one multiply-add of weights and values covers.
+template <class Stored>
+constexpr int kPositions = kPaired<Stored> ? 2 : 1;
+
+// Consecutive floats, rounded to nearest.
+HWY_INLINE Vec nearest_pairs(Unit unit) {
+#if HWY_TARGET == HWY_AVX3
+  Vec pairs;
+  asm("vcvtne2ps2bf16 %2, %1, %0" : "=v"(pairs.raw) : "v"(unit.b.raw), "v"(unit.a.raw));
+  return pairs;
+#else
+  alignas(64) float plain[kUnit];
+  hn::Store(unit.a, Floats(), plain);
+  hn::Store(unit.b, Floats(), plain + kLanes);
+  const Unit pair = load_sums<std::uint16_t>(plain);
+  const auto first = hn::BitCast(Words(), round_bf16(Floats(), pair.a));
+  const auto second = hn::BitCast(Words(), round_bf16(Floats(), pair.b));
+  return hn::BitCast(Floats(), hn::Or(hn::ShiftRight<16>(first), second));
+#endif
+}
+
+template <class Stored>
+HWY_INLINE void multiply_add(Vec& sums, Vec factor, Vec elements) {
+  if constexpr (kPaired<Stored>) {
+    add_bf16_pairs(sums, hn::BitCast(Words(), factor), hn::BitCast(Words(), elements));
+  } else {
+    sums = hn::MulAdd(factor, elements, sums);
+  }
+}
+
+// Which elements of a pair count: the other one may be anything.
+enum class Counts { kAll, kFirst, kSecond };
+template <Counts kCounts>
+HWY_INLINE Vec counting(Vec elements) {
+  if constexpr (kCounts == Counts::kAll) {
+    return elements;
+  } else {
+    const auto mask = hn::Set(Words(), kCounts == Counts::kFirst ? 0x0000ffffU : 0xffff0000U);
+    return hn::BitCast(Floats(), hn::And(hn::BitCast(Words(), elements), mask));
+  }
+}
 
 // c[rows][columns] = c * rescale + a[rows][depth] * b[depth][columns]. Each element is one chain of
 // multiply-adds in ascending order of depth, so its bits depend on its own row and column only.
@@ -35,7 +89,25 @@ struct Product {
   float* c = nullptr;
   int c_stride = 0;
   const float* rescale = nullptr;  // one per row; none: c begins at zero
+  // Of the first pair of b only the second counts, of the last one only the first.
+  bool begins_odd = false;
+  bool ends_odd = false;
 };
+
+// The depth of a product: all pairs count but perhaps half the first and half the last.
+struct Steps {
+  bool begins_odd = false;
+  bool ends_odd = false;
+  int whole = 0;
+};
+template <class Stored>
+HWY_INLINE Steps steps_of(const Product& product) {
+  if (!kPaired<Stored>) {
+    return {.whole = product.depth};
+  }
+  const int halves = (product.begins_odd ? 1 : 0) + (product.ends_odd ? 1 : 0);
+  return {product.begins_odd, product.ends_odd, product.depth - halves};
+}
 
 // Registers for sums, less what the operands of a multiply-add need; and the most rows of a block.
 constexpr int kSumRegisters = kLanes == 16 ? 24 : 12;
@@ -50,7 +122,26 @@ constexpr int block_columns(int rows) {
   return columns;
 }
 
-template <int R, int U>
+template <int R, int U, class Stored, Counts kCounts>
+HWY_INLINE void multiply_step(const float* a, std::ptrdiff_t a_stride, const float* b,
+                              Vec (&sums)[R][U]) {
+  const Floats floats;
+  Vec columns[U];
+  HWY_UNROLL(16)
+  for (int u = 0; u < U; ++u) {
+    columns[u] = counting<kCounts>(hn::LoadU(floats, b + u * kLanes));
+  }
+  HWY_UNROLL(16)
+  for (int r = 0; r < R; ++r) {
+    const Vec factor = hn::Set(floats, a[r * a_stride]);
+    HWY_UNROLL(16)
+    for (int u = 0; u < U; ++u) {
+      multiply_add<Stored>(sums[r][u], factor, columns[u]);
+    }
+  }
+}
+
+template <int R, int U, class Stored>
 HWY_NOINLINE void multiply_block(const Product& product, int row, int column) {
   const Floats floats;
   const std::ptrdiff_t stride = product.a_stride;
@@ -69,20 +160,19 @@ HWY_NOINLINE void multiply_block(const Product& product, int row, int column) {
                         hn::Set(floats, product.rescale[row + r]));
     }
   }
-  for (int k = 0; k < product.depth; ++k, ++a, b += product.b_stride) {
-    Vec columns[U];
-    HWY_UNROLL(16)
-    for (int u = 0; u < U; ++u) {
-      columns[u] = hn::LoadU(floats, b + u * kLanes);
-    }
-    HWY_UNROLL(16)
-    for (int r = 0; r < R; ++r) {
-      const Vec factor = hn::Set(floats, a[r * stride]);
-      HWY_UNROLL(16)
-      for (int u = 0; u < U; ++u) {
-        sums[r][u] = hn::MulAdd(factor, columns[u], sums[r][u]);
-      }
-    }
+  const Steps steps = steps_of<Stored>(product);
+  if (steps.begins_odd) {
+    multiply_step<R, U, Stored, Counts::kSecond>(a, stride, b, sums);
+    ++a;
+    b += product.b_stride;
+  }
+  for (int k = 0; k < steps.whole; ++k) {
+    multiply_step<R, U, Stored, Counts::kAll>(a, stride, b, sums);
+    ++a;
+    b += product.b_stride;
+  }
+  if (steps.ends_odd) {
+    multiply_step<R, U, Stored, Counts::kFirst>(a, stride, b, sums);
   }
   HWY_UNROLL(16)
   for (int r = 0; r < R; ++r) {
@@ -94,27 +184,28 @@ HWY_NOINLINE void multiply_block(const Product& product, int row, int column) {
 }
 
 // R rows in blocks of U vectors, what is left in narrower ones. columns are whole units.
-template <int R, int U = block_columns(R)>
+template <int R, class Stored, int U = block_columns(R)>
 void multiply_rows(const Product& product, int row, int column, int columns) {
   for (; column + U * kLanes <= columns; column += U * kLanes) {
-    multiply_block<R, U>(product, row, column);
+    multiply_block<R, U, Stored>(product, row, column);
   }
   if constexpr (U > 2) {
-    multiply_rows<R, U / 2>(product, row, column, columns);
+    multiply_rows<R, Stored, U / 2>(product, row, column, columns);
   }
 }
 
-inline void multiply(const Product& product, int rows, int columns) {
+template <class Stored>
+void multiply(const Product& product, int rows, int columns) {
   int row = 0;
   const auto next = [&](auto step, int count) {
     for (; row + count <= rows; row += count) {
       step(product, row, 0, columns);
     }
   };
-  next(multiply_rows<kMostRows>, kMostRows);
-  next(multiply_rows<4>, 4);
-  next(multiply_rows<2>, 2);
-  next(multiply_rows<1>, 1);
+  next(multiply_rows<kMostRows, Stored>, kMostRows);
+  next(multiply_rows<4, Stored>, 4);
+  next(multiply_rows<2, Stored>, 2);
+  next(multiply_rows<1, Stored>, 1);
 }
 
 // Asks for a row of the store before it is needed: blocks lie where they lie, so the hardware
@@ -126,17 +217,17 @@ HWY_INLINE void prefetch_row(const std::byte* row, std::int64_t bytes) {
   }
 }
 
-// Four bytes of a row hold this many elements.
+// Four bytes of a row hold this many elements, or one pair.
 template <class Stored>
-constexpr int kPerWord = 4 / static_cast<int>(sizeof(Stored));
+constexpr int kPerWord = kPaired<Stored> ? 1 : 4 / static_cast<int>(sizeof(Stored));
 
-// Element `which` of each word as f32.
+// Element `which` of each word as f32, or the pair.
 template <class Stored>
 HWY_INLINE Vec element_of(hn::Vec<Words> words, int which) {
   const Floats floats;
-  if constexpr (sizeof(Stored) == 4) {
+  if constexpr (kPerWord<Stored> == 1) {
     return hn::BitCast(floats, words);
-  } else if constexpr (sizeof(Stored) == 2) {
+  } else if constexpr (kPerWord<Stored> == 2) {
     const Unit both = widen(words);
     return which == 0 ? both.a : both.b;
   } else {
@@ -222,19 +313,47 @@ HWY_NOINLINE void pack_keys(const std::byte* const* rows, const std::byte* const
 #endif
 }
 
+// kUnit elements of the values at rows[0], or the first `count` and zeros; in pairs those of
+// rows[1] with them.
+template <class Stored, bool kWhole>
+HWY_INLINE Unit load_values(const std::byte* const* rows, int from, int count) {
+  if constexpr (kPaired<Stored>) {
+    const Words words;
+    const hn::Repartition<std::uint16_t, Words> halves;
+    const auto load = [&](const std::byte* row) HWY_ATTR {
+      const auto* const at = reinterpret_cast<const std::uint32_t*>(row) + from / 2;
+      return kWhole ? hn::LoadU(words, at)
+                    : hn::MaskedLoad(hn::FirstN(words, static_cast<std::size_t>(count / 2)), words,
+                                     at);
+    };
+    const auto first = load(rows[0]), second = load(rows[1]);
+    const auto join = [&](auto upper, auto lower) HWY_ATTR {
+      const auto both = hn::OddEven(hn::BitCast(halves, upper), hn::BitCast(halves, lower));
+      return hn::BitCast(Floats(), both);
+    };
+    return {join(hn::ShiftLeft<16>(second), first), join(second, hn::ShiftRight<16>(first))};
+  } else {
+    const auto* const row = reinterpret_cast<const Stored*>(rows[0]) + from;
+    return kWhole ? load_unit(row) : load_part(row, count);
+  }
+}
+
 // Values to rows in the order of Unit: to[count][width], width = head_dim rounded up to whole units
-// and filled with zeros. Meanwhile asks for `next`.
+// and filled with zeros; in pairs two rows to one. Meanwhile asks for `next`.
 template <class Stored>
 HWY_NOINLINE void pack_values(const std::byte* const* rows, const std::byte* const* next, int count,
                               int head_dim, float* to) {
   const Floats floats;
   const int row_bytes = head_dim * static_cast<int>(sizeof(Stored));
-  for (int t = 0; t < count; ++t) {
-    const auto* const row = reinterpret_cast<const Stored*>(rows[t]);
-    prefetch_row(next[t], row_bytes);
+  for (int t = 0; t < count; t += kPositions<Stored>) {
+    HWY_UNROLL(2)
+    for (int i = 0; i < kPositions<Stored>; ++i) {
+      prefetch_row(next[t + i], row_bytes);
+    }
     for (int i = 0; i < head_dim; i += kUnit, to += kUnit) {
-      const Unit unit =
-          i + kUnit <= head_dim ? load_unit(row + i) : load_part(row + i, head_dim - i);
+      const Unit unit = i + kUnit <= head_dim
+                            ? load_values<Stored, true>(rows + t, i, kUnit)
+                            : load_values<Stored, false>(rows + t, i, head_dim - i);
       hn::StoreU(unit.a, floats, to);
       hn::StoreU(unit.b, floats, to + kLanes);
     }
@@ -347,7 +466,7 @@ HWY_NOINLINE void score_keys(const FewQueries& few, const std::byte* const* rows
             const Vec factor = hn::Set(floats, q[r * few.width]);
             HWY_UNROLL(2)
             for (int g = 0; g < G; ++g) {
-              sums[r][g] = hn::MulAdd(factor, elements[g], sums[r][g]);
+              multiply_add<Stored>(sums[r][g], factor, elements[g]);
             }
           }
         }
@@ -360,6 +479,39 @@ HWY_NOINLINE void score_keys(const FewQueries& few, const std::byte* const* rows
     HWY_UNROLL(2)
     for (int g = 0; g < G; ++g) {
       hn::StoreU(sums[r][g], floats, few.weights + r * kTile + key + g * kLanes);
+    }
+  }
+}
+
+// One step in depth over some units of the rows.
+struct MixStep {
+  int k = 0;
+  int from = 0;
+  int elements = 0;
+};
+template <int R, int U, bool kWhole, class Stored, Counts kCounts>
+HWY_INLINE void mix_step(const Product& product, const std::byte* const* rows,
+                         const std::byte* const* next, const MixStep& at, Unit (&sums)[R][U]) {
+  const Floats floats;
+  const int t = at.k * kPositions<Stored>;
+  HWY_UNROLL(2)
+  for (int position = t; position < t + kPositions<Stored>; ++position) {
+    const Stored* const ahead = reinterpret_cast<const Stored*>(next[position]) + at.from;
+    constexpr int kPrefetched = 64 / static_cast<int>(sizeof(Stored));
+    HWY_UNROLL(8)
+    for (int i = 0; i < U * kUnit; i += kPrefetched) {
+      hwy::Prefetch(ahead + i);
+    }
+  }
+  HWY_UNROLL(8)
+  for (int u = 0; u < U; ++u) {
+    const Unit value = load_values<Stored, kWhole>(rows + t, at.from + u * kUnit, at.elements);
+    const Vec a = counting<kCounts>(value.a), b = counting<kCounts>(value.b);
+    HWY_UNROLL(8)
+    for (int r = 0; r < R; ++r) {
+      const Vec weight = hn::Set(floats, product.a[r * kTile + at.k]);
+      multiply_add<Stored>(sums[r][u].a, weight, a);
+      multiply_add<Stored>(sums[r][u].b, weight, b);
     }
   }
 }
@@ -380,24 +532,17 @@ HWY_NOINLINE void mix_units(const Product& product, const std::byte* const* rows
       sums[r][u] = {hn::Mul(old.a, rescale), hn::Mul(old.b, rescale)};
     }
   }
-  for (int t = 0; t < product.depth; ++t) {
-    const Stored* const row = reinterpret_cast<const Stored*>(rows[t]) + from;
-    const Stored* const ahead = reinterpret_cast<const Stored*>(next[t]) + from;
-    constexpr int kPrefetched = 64 / static_cast<int>(sizeof(Stored));
-    HWY_UNROLL(8)
-    for (int i = 0; i < U * kUnit; i += kPrefetched) {
-      hwy::Prefetch(ahead + i);
-    }
-    HWY_UNROLL(8)
-    for (int u = 0; u < U; ++u) {
-      const Unit value = kWhole ? load_unit(row + u * kUnit) : load_part(row, elements);
-      HWY_UNROLL(8)
-      for (int r = 0; r < R; ++r) {
-        const Vec weight = hn::Set(floats, product.a[r * kTile + t]);
-        sums[r][u].a = hn::MulAdd(weight, value.a, sums[r][u].a);
-        sums[r][u].b = hn::MulAdd(weight, value.b, sums[r][u].b);
-      }
-    }
+  const Steps steps = steps_of<Stored>(product);
+  int k = 0;
+  if (steps.begins_odd) {
+    mix_step<R, U, kWhole, Stored, Counts::kSecond>(product, rows, next, {k++, from, elements},
+                                                    sums);
+  }
+  for (const int end = k + steps.whole; k < end; ++k) {
+    mix_step<R, U, kWhole, Stored, Counts::kAll>(product, rows, next, {k, from, elements}, sums);
+  }
+  if (steps.ends_odd) {
+    mix_step<R, U, kWhole, Stored, Counts::kFirst>(product, rows, next, {k, from, elements}, sums);
   }
   HWY_UNROLL(8)
   for (int r = 0; r < R; ++r) {

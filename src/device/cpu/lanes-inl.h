@@ -144,6 +144,28 @@ HWY_INLINE V exp(D floats, V x) {
   return hn::IfThenElse(is_nan, input, result);
 }
 
+// 2^x for x up to 100, to 3e-6 relative: enough for what is then rounded to bf16. 2^-126 below. NaN
+// stays NaN.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V rough_exp2(D floats, V x) {
+  const hn::RebindToSigned<D> ints;
+  const auto lowest = hn::Set(floats, -126.0f);
+  x = hn::IfThenElse(hn::Lt(x, lowest), lowest, x);
+  // x = n + r, |r| <= 1/2: added to so large a number, x loses its fraction and n is the last bits.
+  const auto large = hn::Set(floats, 12582912.0f);
+  const auto shifted = hn::Add(x, large);
+  const auto r = hn::Sub(x, hn::Sub(shifted, large));
+  // The polynomial whose largest relative error is least.
+  auto sum = hn::Set(floats, 0.00957010201f);
+  sum = hn::MulAdd(sum, r, hn::Set(floats, 0.0559178603f));
+  sum = hn::MulAdd(sum, r, hn::Set(floats, 0.240247448f));
+  sum = hn::MulAdd(sum, r, hn::Set(floats, 0.693121815f));
+  sum = hn::MulAdd(sum, r, hn::Set(floats, 0.999999261f));
+  const auto power =
+      hn::Add(hn::ShiftLeft<23>(hn::BitCast(ints, shifted)), hn::Set(ints, 127 << 23));
+  return hn::Mul(sum, hn::BitCast(floats, power));
+}
+
 }  // namespace protean::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
