@@ -10,8 +10,24 @@
 #define HWY_TARGET_INCLUDE "device/cpu/int8_rows.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 // Highway wants its own headers after foreach_target.h.
+#include "device/cpu/interleave-inl.h"
 #include "device/cpu/lanes-inl.h"
 #include "hwy/highway.h"
+
+#ifndef PROTEAN_DEVICE_CPU_INT8_ROWS_ONCE
+#define PROTEAN_DEVICE_CPU_INT8_ROWS_ONCE
+
+namespace protean::cpu {
+
+// Where the results of the rows of a block go.
+struct BlockTo {
+  std::uint32_t* words = nullptr;
+  float* scales = nullptr;
+  std::int32_t* totals = nullptr;
+};
+
+}  // namespace protean::cpu
+#endif
 
 HWY_BEFORE_NAMESPACE();
 namespace protean::cpu::HWY_NAMESPACE {
@@ -86,28 +102,43 @@ inline void pack_w8_fours(const std::int32_t* codes, std::int64_t padded, std::u
   }
 }
 
-void quantize_row(const float* x, const Int8Rows& row, std::uint32_t* words, float* scales,
-                  std::int32_t* totals) {
+// Rows of a block: sums of a tile must leave registers for a line's words and a broadcast input.
+std::int64_t most_block_rows(const WeightFormat& format) {
+  return kLanes == 16 ? 12 : format.kind == WeightKind::kW4 ? 4 : 5;
+}
+constexpr std::int64_t kMostBlockRows = kLanes == 16 ? 12 : 5;
+
+void quantize_block(const float* x, const Int8Rows& all, std::int64_t rows, const BlockTo& to) {
   alignas(64) float padded_x[kMostGroup];
   alignas(64) std::int32_t codes[kMostGroup];
-  for (std::int64_t first = 0; first < row.inputs; first += row.format.group) {
-    const std::int64_t count = std::min<std::int64_t>(row.format.group, row.inputs - first);
+  alignas(64) std::uint32_t words[kMostBlockRows * kMostGroup / 2];
+  const std::int64_t groups = all.groups();
+  std::uint32_t* out = to.words;
+  for (std::int64_t group = 0; group < groups; ++group) {
+    const std::int64_t first = group * all.format.group;
+    const std::int64_t count = std::min<std::int64_t>(all.format.group, all.inputs - first);
     const std::int64_t padded = round_up<std::int64_t>(count, PackedMatrix::kInputBlock);
-    const float* from = x + first;
-    if (padded != count) {
-      std::fill(std::copy_n(from, count, padded_x), padded_x + padded, 0.0f);
-      from = padded_x;
+    const std::int64_t row_words = padded / all.word_inputs();
+    for (std::int64_t r = 0; r < rows; ++r) {
+      const float* from = x + r * all.inputs + first;
+      if (padded != count) {
+        std::fill(std::copy_n(from, count, padded_x), padded_x + padded, 0.0f);
+        from = padded_x;
+      }
+      const float scale = group_scale(from, padded, all.largest_code());
+      to.scales[r * groups + group] = scale;
+      to.totals[r * groups + group] = round_group(from, padded, scale, codes);
+      std::uint32_t* const row = words + r * row_words;
+      if (all.format.kind == WeightKind::kW4) {
+        pack_w4(codes, padded, row);
+      } else if (all.fours()) {
+        pack_w8_fours(codes, padded, row);
+      } else {
+        pack_w8(codes, padded, row);
+      }
     }
-    *scales = group_scale(from, padded, row.largest_code());
-    *totals++ = round_group(from, padded, *scales++, codes);
-    if (row.format.kind == WeightKind::kW4) {
-      pack_w4(codes, padded, words);
-    } else if (row.fours()) {
-      pack_w8_fours(codes, padded, words);
-    } else {
-      pack_w8(codes, padded, words);
-    }
-    words += padded / row.word_inputs();
+    interleave_rows(words, row_words, static_cast<int>(rows), row_words, out);
+    out += rows * row_words;
   }
 }
 
@@ -118,7 +149,8 @@ HWY_AFTER_NAMESPACE();
 namespace protean::cpu {
 namespace {
 
-HWY_EXPORT(quantize_row);
+HWY_EXPORT(most_block_rows);
+HWY_EXPORT(quantize_block);
 
 constexpr std::int64_t kLeastGroup = 32;
 // Below this many elements, waking a thread costs more than it saves.
@@ -148,17 +180,20 @@ Int8Rows quantize_rows(Team& team, std::span<const float> x, const PackedMatrix&
   rows.words = words;
   rows.scales = scales;
   rows.totals = totals;
-  const auto quantize = [&](std::int64_t row, int) {
-    HWY_DYNAMIC_DISPATCH(quantize_row)
-    (x.data() + row * rows.inputs, rows, words + row * rows.row_words(),
-     scales + row * rows.groups(), totals + row * rows.groups());
+  rows.blocks = ceil_div(rows.rows, HWY_DYNAMIC_DISPATCH(most_block_rows)(format));
+  const auto quantize = [&](std::int64_t block, int) {
+    const std::int64_t first = rows.block_begin(block);
+    HWY_DYNAMIC_DISPATCH(quantize_block)
+    (x.data() + first * rows.inputs, rows, rows.block_begin(block + 1) - first,
+     {words + first * rows.row_words(), scales + first * rows.groups(),
+      totals + first * rows.groups()});
   };
   if (std::ssize(x) < kSerialElements) {
-    for (std::int64_t row = 0; row < rows.rows; ++row) {
-      quantize(row, 0);
+    for (std::int64_t block = 0; block < rows.blocks; ++block) {
+      quantize(block, 0);
     }
   } else {
-    team.run(rows.rows, quantize);
+    team.run(rows.blocks, quantize);
   }
   return rows;
 }

@@ -18,9 +18,12 @@ namespace protean::cpu {
 struct Int8Rows {
   std::int64_t rows = 0;
   std::int64_t inputs = 0;
-  WeightFormat format;                   // of the weights that they are for
-  bool dot = false;                      // words are as VPDPBUSD wants them (dot.h)
-  const std::uint32_t* words = nullptr;  // [rows][row_words()], padded with zeros
+  WeightFormat format;  // of the weights that they are for
+  bool dot = false;     // words are as VPDPBUSD wants them (dot.h)
+  // Rows stand in blocks, as a tile of the product reads them: in each [word][row], so that a word
+  // of the block's first row is followed by that word of the others.
+  std::int64_t blocks = 0;
+  const std::uint32_t* words = nullptr;  // [rows][row_words()] in all, padded with zeros
   const float* scales = nullptr;         // [rows][groups()]
   const std::int32_t* totals = nullptr;  // [rows][groups()], sums of the integers
 
@@ -35,6 +38,10 @@ struct Int8Rows {
     return (inputs + kBlock - 1) / kBlock * kBlock / word_inputs();
   }
   std::int64_t groups() const { return (inputs + format.group - 1) / format.group; }
+  // Blocks are of nearly the same size.
+  std::int64_t block_begin(std::int64_t block) const { return rows * block / blocks; }
+  // The one that begins with this row.
+  std::int64_t block_at(std::int64_t row) const { return (row * blocks + rows - 1) / rows; }
 };
 
 // What rows need at most, whatever the format.

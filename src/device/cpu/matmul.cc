@@ -69,11 +69,18 @@ void multiply_all(Team& team, std::int64_t m, const MatmulOperands& operands, Ma
   const Cut parts =
       cut(m, panels, serial ? 1 : team.threads(),
           by_vectors ? CutLimits() : CutLimits{kMaxTiledRows, kMaxTiledPanels, 2 * kTileRows16});
+  const auto begin_of = [&](std::int64_t row_part) {
+    if (operands.int8 == nullptr) {
+      return m * row_part / parts.row_parts;
+    }
+    const Int8Rows& x = *operands.int8;
+    return x.block_begin(x.blocks * row_part / parts.row_parts);
+  };
   const auto run_part = [&](std::int64_t index, int) {
     // Neighbouring tasks share their weights.
     const std::int64_t row_part = index % parts.row_parts;
-    const std::int64_t first_row = m * row_part / parts.row_parts;
-    const std::int64_t end_row = m * (row_part + 1) / parts.row_parts;
+    const std::int64_t first_row = begin_of(row_part);
+    const std::int64_t end_row = begin_of(row_part + 1);
     const std::int64_t first_panel = index / parts.row_parts * parts.panels_per_part;
     const std::int64_t end_panel = std::min(first_panel + parts.panels_per_part, panels);
     const MatmulPart part{first_row, static_cast<int>(end_row - first_row), first_panel,

@@ -11,8 +11,8 @@
 #define HWY_TARGET_INCLUDE "device/cpu/matmul_int8.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 // Highway wants its own headers after foreach_target.h.
-#include "device/cpu/interleave-inl.h"
 #include "device/cpu/word_lines-inl.h"
+#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -25,7 +25,7 @@ constexpr std::int64_t kMostGroup = 128;
 constexpr int kMaxDirectRows = 2;
 constexpr std::int64_t kDirectWords = kStepWords * kMaxPartRows / kMaxDirectRows;
 
-// Sums of a tile must leave registers for a line's words and a broadcast input.
+// The most rows of a block (Int8Rows), which is a tile.
 template <class Lines>
 constexpr int tile_rows() {
   return kLanes == 16 ? 12 : UnpackedWords<Lines>::kWords == 2 ? 4 : 5;
@@ -37,7 +37,7 @@ constexpr int tile_vecs(int rows) {
 
 // Rows, of which a tile takes some, over one group of inputs.
 struct GroupRows {
-  const std::uint32_t* x = nullptr;  // interleaved [word][rows of the tile]
+  const std::uint32_t* x = nullptr;  // [word][rows of the tile]
   const float* scales = nullptr;     // of the first row of the tile, as totals
   const std::int32_t* totals = nullptr;
   std::int64_t groups = 0;  // from one row's scale to the next one's
@@ -108,37 +108,49 @@ HWY_NOINLINE void multiply_tile(const GroupRows& rows, const std::byte* const* l
   }
 }
 
-// What a part needs for as long as it runs; half a MiB of stack.
+// What a part needs for as long as it runs; a quarter of a MiB of stack.
 struct Int8Buffers {
   alignas(64) float sums[kMaxPartRows * kMaxPartPanels * kPanel];
-  alignas(64) std::uint32_t x[kMaxPartRows * kStepWords];
   alignas(64) std::uint32_t lines[kMostGroup / 2 * kPanel];
 };
 
-// Rows of a part and where they stand among the groups.
+// Rows of a part, which are whole blocks, and where they stand among the groups.
 class PartRows {
  public:
   PartRows(const Int8Rows& x, const MatmulPart& part, bool offsets)
-      : x_(x), first_(part.first_row), offsets_(offsets) {}
+      : x_(x),
+        first_block_(x.block_at(part.first_row)),
+        blocks_(x.block_at(part.first_row + part.rows) - first_block_),
+        offsets_(offsets) {}
 
+  std::int64_t blocks() const { return blocks_; }
+  // Of the first row, counted from the part's.
+  std::int64_t begin(std::int64_t block) const {
+    return x_.block_begin(first_block_ + block) - x_.block_begin(first_block_);
+  }
+  int size(std::int64_t block) const { return static_cast<int>(begin(block + 1) - begin(block)); }
   std::int64_t groups() const { return x_.groups(); }
   std::int64_t group_inputs(std::int64_t group) const {
     const std::int64_t inputs =
         std::min<std::int64_t>(x_.format.group, x_.inputs - group * x_.format.group);
     return round_up<std::int64_t>(inputs, PackedMatrix::kInputBlock);
   }
-  const std::uint32_t* words(std::int64_t row, std::int64_t group) const {
-    return x_.words + (first_ + row) * x_.row_words() + group * x_.format.group / x_.word_inputs();
-  }
-  std::int64_t row_words() const { return x_.row_words(); }
-  GroupRows at(std::int64_t row, std::int64_t group, const std::uint32_t* interleaved) const {
-    const std::int64_t at = (first_ + row) * groups() + group;
-    return {interleaved, x_.scales + at, x_.totals + at, groups(), group_inputs(group), offsets_};
+  GroupRows at(std::int64_t block, std::int64_t group) const {
+    const std::int64_t row = x_.block_begin(first_block_ + block);
+    const std::int64_t first_word = group * x_.format.group / x_.word_inputs();
+    const std::int64_t at = row * groups() + group;
+    return {x_.words + row * x_.row_words() + first_word * size(block),
+            x_.scales + at,
+            x_.totals + at,
+            groups(),
+            group_inputs(group),
+            offsets_};
   }
 
  private:
   const Int8Rows& x_;
-  std::int64_t first_;
+  std::int64_t first_block_;
+  std::int64_t blocks_;
   bool offsets_;
 };
 
@@ -166,8 +178,7 @@ void multiply_direct(const MatmulOperands& operands, const MatmulPart& part, con
   const int vecs = part.panels * kPanelVecs;
   const std::int64_t step_groups = kDirectWords * Lines::kWordInputs / weights.format.group;
   const auto multiply = [&]<int kVecs>(std::integral_constant<int, kVecs> /*vectors*/, int vec,
-                                       std::int64_t begin, std::int64_t end,
-                                       const std::uint32_t* x) HWY_ATTR {
+                                       std::int64_t begin, std::int64_t end) HWY_ATTR {
     const std::byte* lines[kVecs];
     const std::byte* scales[kVecs];
     for (int v = 0; v < kVecs; ++v) {
@@ -176,9 +187,8 @@ void multiply_direct(const MatmulOperands& operands, const MatmulPart& part, con
       lines[v] = of.codes + begin * weights.group_bytes();
     }
     for (std::int64_t group = begin; group < end; ++group) {
-      multiply_tile<R, kVecs, Lines>(rows.at(0, group, x), lines, scales,
-                                     buffers.sums + vec * kLanes, std::int64_t{vecs} * kLanes);
-      x += R * rows.group_inputs(group) / Lines::kWordInputs;
+      multiply_tile<R, kVecs, Lines>(rows.at(0, group), lines, scales, buffers.sums + vec * kLanes,
+                                     std::int64_t{vecs} * kLanes);
       for (int v = 0; v < kVecs; ++v) {
         lines[v] += weights.group_bytes();
         scales[v] += weights.group_bytes();
@@ -187,29 +197,28 @@ void multiply_direct(const MatmulOperands& operands, const MatmulPart& part, con
   };
   for (std::int64_t begin = 0; begin < rows.groups(); begin += step_groups) {
     const std::int64_t end = std::min(rows.groups(), begin + step_groups);
-    const std::uint32_t* x = rows.words(0, begin);
-    if constexpr (R > 1) {
-      const std::int64_t words =
-          std::min(rows.row_words(), end * weights.format.group / Lines::kWordInputs) -
-          begin * weights.format.group / Lines::kWordInputs;
-      interleave_rows(x, rows.row_words(), R, words, buffers.x);
-      x = buffers.x;
-    }
     int vec = 0;
     for (; vec + V <= vecs; vec += V) {
-      multiply(std::integral_constant<int, V>(), vec, begin, end, x);
+      multiply(std::integral_constant<int, V>(), vec, begin, end);
     }
     for (; vec < vecs; vec += 2) {
-      multiply(std::integral_constant<int, 2>(), vec, begin, end, x);
+      multiply(std::integral_constant<int, 2>(), vec, begin, end);
     }
   }
 }
 
-// One panel's group, unpacked, times the rows of one tile.
+// How many rows read codes: W8Dot's are words but for one bit, which costs less to turn for each
+// tile than to store.
+template <class Lines>
+constexpr bool kInPlace = std::is_same_v<Lines, W8Dot>;
+template <class Lines>
+using ManyLines = std::conditional_t<kInPlace<Lines>, Lines, UnpackedWords<Lines>>;
+
+// One panel's group times the rows of one tile.
 struct PanelGroup {
   const std::byte* scales = nullptr;
-  const std::byte* lines = nullptr;
-  float* sums = nullptr;  // [rows][32]
+  const std::byte* lines = nullptr;  // as ManyLines has them
+  float* sums = nullptr;             // [rows][32]
 };
 
 template <int R, class Lines>
@@ -222,8 +231,7 @@ void multiply_panel(const GroupRows& rows, const PanelGroup& panel) {
       lines[v] = panel.lines + std::ptrdiff_t{vec + v} * kLanes * 4;
       scales[v] = panel.scales + std::ptrdiff_t{vec + v} * kLanes * 2;
     }
-    multiply_tile<R, V, UnpackedWords<Lines>>(rows, lines, scales, panel.sums + vec * kLanes,
-                                              kPanel);
+    multiply_tile<R, V, ManyLines<Lines>>(rows, lines, scales, panel.sums + vec * kLanes, kPanel);
   }
 }
 
@@ -235,42 +243,49 @@ void multiply_panel_rows(int count, const GroupRows& rows, const PanelGroup& pan
   kByRows[count - 1](rows, panel);
 }
 
+// The next group's would come too late.
+constexpr std::int64_t kGroupsAhead = 2;
+// Asks for the codes of a group, of which each block has its share: all at once they are more than
+// a core can wait for while it works on.
+template <class Lines>
+void prefetch_share(const std::byte* codes, std::int64_t inputs, std::int64_t block,
+                    std::int64_t blocks) {
+  constexpr std::int64_t kCacheLine = 64;
+  const std::int64_t lines = inputs / Lines::kInputs * Lines::kBytes / kCacheLine;
+  for (std::int64_t i = lines * block / blocks; i < lines * (block + 1) / blocks; ++i) {
+    hwy::Prefetch(codes + i * kCacheLine);
+  }
+}
+
 // Many rows: a panel's group becomes words once for all of them.
 template <class Lines>
 void multiply_many(const MatmulOperands& operands, const MatmulPart& part, const PartRows& rows,
                    Int8Buffers& buffers) {
   const PackedMatrix& weights = *operands.weights;
-  const int group = weights.format.group;
-  const std::int64_t group_words = group / Lines::kWordInputs;
-  const Tiles tiles{part.rows, ceil_div(part.rows, tile_rows<Lines>())};
-  // As many groups as the rows' words have room for: a panel is read from memory in one go.
+  const std::int64_t group_words = weights.format.group / Lines::kWordInputs;
+  // As many groups as leave the rows' words in L2: a panel is read from memory in one go.
   const std::int64_t step_groups = std::max<std::int64_t>(
       1, std::min(kMaxPartRows * kStepWords / part.rows, 4 * kStepWords) / group_words);
-  const auto place = [&](std::int64_t groups_before, std::int64_t words, int tile) {
-    return buffers.x + groups_before * group_words * part.rows + tiles.begin(tile) * words;
-  };
   for (std::int64_t begin = 0; begin < rows.groups(); begin += step_groups) {
     const std::int64_t end = std::min(rows.groups(), begin + step_groups);
-    for (std::int64_t g = begin; g < end; ++g) {
-      const std::int64_t words = rows.group_inputs(g) / Lines::kWordInputs;
-      for (int tile = 0; tile < tiles.count; ++tile) {
-        interleave_rows(rows.words(tiles.begin(tile), g), rows.row_words(), tiles.size(tile), words,
-                        place(g - begin, words, tile));
-      }
-    }
     for (int panel = 0; panel < part.panels; ++panel) {
       const VecLines first = lines_of<Lines>(weights, part.first_panel, panel * kPanelVecs);
       for (std::int64_t g = begin; g < end; ++g) {
-        const std::int64_t inputs = rows.group_inputs(g);
-        unpack_words<Lines>(first.codes + g * weights.group_bytes(), inputs, buffers.lines);
         PanelGroup to{.scales = first.scales + g * weights.group_bytes(),
-                      .lines = reinterpret_cast<const std::byte*>(buffers.lines)};
-        for (int tile = 0; tile < tiles.count; ++tile) {
-          to.sums = buffers.sums + (std::ptrdiff_t{panel} * part.rows + tiles.begin(tile)) * kPanel;
-          multiply_panel_rows<Lines>(
-              tiles.size(tile),
-              rows.at(tiles.begin(tile), g, place(g - begin, inputs / Lines::kWordInputs, tile)),
-              to, std::make_integer_sequence<int, tile_rows<Lines>()>());
+                      .lines = first.codes + g * weights.group_bytes()};
+        if constexpr (!kInPlace<Lines>) {
+          unpack_words<Lines>(to.lines, rows.group_inputs(g), buffers.lines);
+          to.lines = reinterpret_cast<const std::byte*>(buffers.lines);
+        }
+        [[maybe_unused]] const std::byte* const next =
+            first.codes + (g + kGroupsAhead) * weights.group_bytes();
+        for (std::int64_t block = 0; block < rows.blocks(); ++block) {
+          if constexpr (kInPlace<Lines>) {
+            prefetch_share<Lines>(next, rows.group_inputs(g), block, rows.blocks());
+          }
+          to.sums = buffers.sums + (std::ptrdiff_t{panel} * part.rows + rows.begin(block)) * kPanel;
+          multiply_panel_rows<Lines>(rows.size(block), rows.at(block, g), to,
+                                     std::make_integer_sequence<int, tile_rows<Lines>()>());
         }
       }
     }
