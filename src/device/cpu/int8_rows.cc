@@ -12,6 +12,7 @@
 // Highway wants its own headers after foreach_target.h.
 #include "device/cpu/interleave-inl.h"
 #include "device/cpu/lanes-inl.h"
+#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 
 #ifndef PROTEAN_DEVICE_CPU_INT8_ROWS_ONCE
@@ -109,6 +110,7 @@ std::int64_t most_block_rows(const WeightFormat& format) {
 constexpr std::int64_t kMostBlockRows = kLanes == 16 ? 12 : 5;
 
 void quantize_block(const float* x, const Int8Rows& all, std::int64_t rows, const BlockTo& to) {
+  constexpr std::int64_t kLineFloats = 16;
   alignas(64) float padded_x[kMostGroup];
   alignas(64) std::int32_t codes[kMostGroup];
   alignas(64) std::uint32_t words[kMostBlockRows * kMostGroup / 2];
@@ -121,6 +123,9 @@ void quantize_block(const float* x, const Int8Rows& all, std::int64_t rows, cons
     const std::int64_t row_words = padded / all.word_inputs();
     for (std::int64_t r = 0; r < rows; ++r) {
       const float* from = x + r * all.inputs + first;
+      for (std::int64_t i = 0; i < all.format.group; i += kLineFloats) {
+        hwy::Prefetch(from + all.format.group + i);
+      }
       if (padded != count) {
         std::fill(std::copy_n(from, count, padded_x), padded_x + padded, 0.0f);
         from = padded_x;

@@ -103,54 +103,12 @@ void multiply_all(Team& team, std::int64_t m, const MatmulOperands& operands, Ma
   }
 }
 
-struct FinishRun {
-  const float* sums = nullptr;
-  const float* bias = nullptr;
-  bool accumulate = false;
-};
-
-// One of the loops for each case: a compiler makes vectors of those.
-void finish_run(const FinishRun& run, float* __restrict out, std::int64_t count) {
-  const float* __restrict const sums = run.sums;
-  const float* __restrict const bias = run.bias;
-  if (bias == nullptr && !run.accumulate) {
-    std::copy_n(sums, count, out);
-  } else if (bias == nullptr) {
-    for (std::int64_t i = 0; i < count; ++i) {
-      out[i] += sums[i];
-    }
-  } else if (!run.accumulate) {
-    for (std::int64_t i = 0; i < count; ++i) {
-      out[i] = sums[i] + bias[i];
-    }
-  } else {
-    for (std::int64_t i = 0; i < count; ++i) {
-      out[i] += sums[i] + bias[i];
-    }
-  }
-}
-
 }  // namespace
 
 MatmulUnit best_unit() {
   return amx_available()   ? MatmulUnit::kAmx
          : bf16_dot_pays() ? MatmulUnit::kDot
                            : MatmulUnit::kVector;
-}
-
-void finish_part(const MatmulOperands& operands, const MatmulPart& part, const PartSums& sums) {
-  const std::int64_t outputs = operands.weights->outputs;
-  for (int r = 0; r < part.rows; ++r) {
-    for (int panel = 0; panel < part.panels; ++panel) {
-      const std::int64_t first = (part.first_panel + panel) * PackedMatrix::kPanel;
-      const std::int64_t count = std::min<std::int64_t>(PackedMatrix::kPanel, outputs - first);
-      const float* const from = sums.data + r * sums.row_stride + panel * sums.panel_stride;
-      float* const out = operands.out.data() + (part.first_row + r) * outputs + first;
-      const float* const bias =
-          operands.options.bias == nullptr ? nullptr : operands.options.bias + first;
-      finish_run({from, bias, operands.options.accumulate}, out, count);
-    }
-  }
 }
 
 void matmul(Team& team, std::span<const float> x, const PackedMatrix& weights, std::span<float> out,

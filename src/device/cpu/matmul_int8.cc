@@ -11,6 +11,7 @@
 #define HWY_TARGET_INCLUDE "device/cpu/matmul_int8.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 // Highway wants its own headers after foreach_target.h.
+#include "device/cpu/finish-inl.h"
 #include "device/cpu/word_lines-inl.h"
 #include "hwy/cache_control.h"
 #include "hwy/highway.h"
@@ -257,7 +258,8 @@ void prefetch_share(const std::byte* codes, std::int64_t inputs, std::int64_t bl
   }
 }
 
-// Many rows: a panel's group becomes words once for all of them.
+// Many rows: a panel's group becomes words once for all of them. Sums leave as soon as they are
+// whole, from L1.
 template <class Lines>
 void multiply_many(const MatmulOperands& operands, const MatmulPart& part, const PartRows& rows,
                    Int8Buffers& buffers) {
@@ -283,9 +285,17 @@ void multiply_many(const MatmulOperands& operands, const MatmulPart& part, const
           if constexpr (kInPlace<Lines>) {
             prefetch_share<Lines>(next, rows.group_inputs(g), block, rows.blocks());
           }
+          const PanelRows out{part.first_row + rows.begin(block), rows.size(block),
+                              part.first_panel + panel};
+          if (g + 1 == rows.groups()) {
+            expect_rows(operands, out);
+          }
           to.sums = buffers.sums + (std::ptrdiff_t{panel} * part.rows + rows.begin(block)) * kPanel;
           multiply_panel_rows<Lines>(rows.size(block), rows.at(block, g), to,
                                      std::make_integer_sequence<int, tile_rows<Lines>()>());
+          if (g + 1 == rows.groups()) {
+            finish_rows(operands, out, to.sums, kPanel);
+          }
         }
       }
     }
@@ -299,13 +309,12 @@ void multiply_part(const MatmulOperands& operands, const MatmulPart& part) {
   const PartRows rows(*operands.int8, part, !operands.weights->format.symmetric);
   if (part.rows == 1) {
     multiply_direct<1, Lines>(operands, part, rows, buffers);
-    finish_part(operands, part, PartSums::by_row(buffers.sums, part));
+    finish_part(operands, part, buffers.sums);
   } else if (part.rows == 2) {
     multiply_direct<2, Lines>(operands, part, rows, buffers);
-    finish_part(operands, part, PartSums::by_row(buffers.sums, part));
+    finish_part(operands, part, buffers.sums);
   } else {
     multiply_many<Lines>(operands, part, rows, buffers);
-    finish_part(operands, part, PartSums::by_panel(buffers.sums, part));
   }
 }
 

@@ -37,23 +37,4 @@ struct Tiles {
   int size(int tile) const { return begin(tile + 1) - begin(tile); }
 };
 
-// Where a part's sums are. Panel by panel, those of one stay in L1; a row's all together are as far
-// from the next row's as a power of two, where few lines of a cache can hold them.
-struct PartSums {
-  const float* data = nullptr;
-  std::int64_t row_stride = 0;
-  std::int64_t panel_stride = 0;
-
-  static PartSums by_row(const float* data, const MatmulPart& part) {
-    return {data, part.columns(), PackedMatrix::kPanel};
-  }
-  static PartSums by_panel(const float* data, const MatmulPart& part) {
-    return {data, PackedMatrix::kPanel, std::int64_t{part.rows} * PackedMatrix::kPanel};
-  }
-};
-
-// Writes a part's sums to out, adding what does not come from the product in an order that is
-// always the same.
-void finish_part(const MatmulOperands& operands, const MatmulPart& part, const PartSums& sums);
-
 }  // namespace protean::cpu

@@ -12,6 +12,7 @@
 #define HWY_TARGET_INCLUDE "device/cpu/matmul_tiles.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 // Highway wants its own headers after foreach_target.h.
+#include "device/cpu/finish-inl.h"
 #include "device/cpu/weight_lines-inl.h"
 #include "hwy/cache_control.h"
 #include "hwy/highway.h"
@@ -239,7 +240,7 @@ void multiply_tiled_part(const MatmulOperands& operands, const MatmulPart& part,
     }
   }
   tiles.release();
-  finish_part(operands, part, PartSums::by_row(buffers.sums, part));
+  finish_part(operands, part, buffers.sums);
 }
 
 void multiply_tiled_here(const MatmulOperands& operands, const MatmulPart& part, bool emulated) {

@@ -12,6 +12,7 @@
 #define HWY_TARGET_INCLUDE "device/cpu/matmul_vectors.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 // Highway wants its own headers after foreach_target.h.
+#include "device/cpu/finish-inl.h"
 #include "device/cpu/interleave-inl.h"
 #include "device/cpu/weight_lines-inl.h"
 #include "hwy/cache_control.h"
@@ -398,9 +399,16 @@ struct PanelRun {
   typename Math::X* unpacked = nullptr;  // [steps][32]
 };
 
+// Where the rows of a part leave when a panel's last run is done.
+struct PanelOut {
+  const MatmulOperands* operands = nullptr;
+  std::int64_t first_row = 0;
+  std::int64_t panel = 0;
+};
+
 template <class Math, class Lines, bool kScaled>
 void multiply_run(const PanelRun<Math>& weights, const Tiles& tiles, const InputRange<Math>& run,
-                  const Block<Math>& to) {
+                  const Block<Math>& to, const PanelOut* out) {
   Block<Math> block = to;
   block.lines = weights.packed;
   block.scales = weights.packed;
@@ -418,16 +426,24 @@ void multiply_run(const PanelRun<Math>& weights, const Tiles& tiles, const Input
     block.task.x = run.x + begin * run.padded / Math::kInputs;
     block.task.x_sums = run.group == 0 ? nullptr : run.x_sums + begin;
     block.task.sums = to.task.sums + begin * to.task.row_stride;
+    if (out != nullptr) {
+      expect_rows(*out->operands, {out->first_row + begin, tiles.size(tile), out->panel});
+    }
     if (kInPlace && tile == 0) {
       using First = std::conditional_t<kInPlace, Lines, Unpacked>;
       multiply_block_rows<Math, First, kScaled>(tiles.size(tile), block, kRows);
     } else {
       multiply_block_rows<Math, Unpacked, kScaled>(tiles.size(tile), block, kRows);
     }
+    if (out != nullptr) {
+      finish_rows(*out->operands, {out->first_row + begin, tiles.size(tile), out->panel},
+                  block.task.sums, kPanel);
+    }
   }
 }
 
-// Many rows: a panel's run is unpacked once for all of them.
+// Many rows: a panel's run is unpacked once for all of them. Sums leave as soon as they are whole,
+// from L1.
 template <class Math, class Lines, bool kScaled>
 void multiply_many(const MatmulOperands& operands, const MatmulPart& part,
                    PartBuffers<Math>& buffers) {
@@ -459,10 +475,12 @@ void multiply_many(const MatmulOperands& operands, const MatmulPart& part,
       const Block<Math> to{
           .task = {.sums = buffers.sums + std::ptrdiff_t{panel} * part.rows * kPanel,
                    .row_stride = kPanel}};
+      const PanelOut out{&operands, part.first_row, part.first_panel + panel};
       for (std::int64_t from = first; from < end; from += run_inputs) {
         const Chunk chunk = chunk_at(weights, part.first_panel + panel, from, run_inputs);
         multiply_run<Math, Lines, kScaled>({chunk.panels, chunk.scale_bytes, buffers.lines}, tiles,
-                                           run_at(first, from), to);
+                                           run_at(first, from), to,
+                                           from + run_inputs >= padded ? &out : nullptr);
       }
     }
   }
@@ -477,10 +495,9 @@ void multiply_part(const MatmulOperands& operands, const MatmulPart& part) {
   std::fill_n(buffers.sums, part.rows * part.panels * kPanel, 0.0f);
   if (part.rows <= kFewRows) {
     multiply_few<Math, Lines, kScaled, kFewRows>(operands, part, buffers);
-    finish_part(operands, part, PartSums::by_row(buffers.sums, part));
+    finish_part(operands, part, buffers.sums);
   } else {
     multiply_many<Math, Lines, kScaled>(operands, part, buffers);
-    finish_part(operands, part, PartSums::by_panel(buffers.sums, part));
   }
 }
 

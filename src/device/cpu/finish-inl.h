@@ -1,0 +1,83 @@
+// How sums of a product become its output, compiled once per instruction set.
+
+#if defined(PROTEAN_DEVICE_CPU_FINISH_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef PROTEAN_DEVICE_CPU_FINISH_INL_H_
+#undef PROTEAN_DEVICE_CPU_FINISH_INL_H_
+#else
+#define PROTEAN_DEVICE_CPU_FINISH_INL_H_
+#endif
+
+#include <algorithm>
+#include <cstdint>
+
+#include "device/cpu/lanes-inl.h"
+#include "device/cpu/matmul_part.h"
+#include "hwy/cache_control.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace protean::cpu::HWY_NAMESPACE {
+
+// Outputs of one panel, of some rows of the batch.
+struct PanelRows {
+  std::int64_t first_row = 0;
+  int rows = 0;
+  std::int64_t panel = 0;
+
+  float* out(const MatmulOperands& operands) const {
+    return operands.out.data() + first_row * operands.weights->outputs +
+           panel * PackedMatrix::kPanel;
+  }
+};
+
+// Asks for the output that finish_rows is to write: rows lie far apart, and waiting for each line
+// in turn takes longer than a tile.
+inline void expect_rows(const MatmulOperands& operands, const PanelRows& which) {
+  constexpr int kLineFloats = 16;
+  const float* out = which.out(operands);
+  for (int r = 0; r < which.rows; ++r, out += operands.weights->outputs) {
+    HWY_UNROLL(2)
+    for (int i = 0; i < PackedMatrix::kPanel; i += kLineFloats) {
+      hwy::Prefetch(out + i);
+    }
+  }
+}
+
+// Adds what does not come from the product in an order that is always the same.
+inline void finish_rows(const MatmulOperands& operands, const PanelRows& which, const float* sums,
+                        std::int64_t row_stride) {
+  const Floats floats;
+  constexpr std::int64_t kPanel = PackedMatrix::kPanel;
+  const std::int64_t outputs = operands.weights->outputs;
+  const auto& [given_bias, accumulate, unit] = operands.options;
+  const float* const bias = given_bias == nullptr ? nullptr : given_bias + which.panel * kPanel;
+  const std::int64_t count = std::min(kPanel, outputs - which.panel * kPanel);
+  const std::int64_t in_vectors = count / kLanes * kLanes;
+  float* out = which.out(operands);
+  for (int r = 0; r < which.rows; ++r, out += outputs, sums += row_stride) {
+    for (std::int64_t i = 0; i < in_vectors; i += kLanes) {
+      Vec sum = hn::LoadU(floats, sums + i);
+      sum = bias == nullptr ? sum : hn::Add(sum, hn::LoadU(floats, bias + i));
+      hn::StoreU(accumulate ? hn::Add(hn::LoadU(floats, out + i), sum) : sum, floats, out + i);
+    }
+    for (std::int64_t i = in_vectors; i < count; ++i) {
+      const float sum = bias == nullptr ? sums[i] : sums[i] + bias[i];
+      out[i] = accumulate ? out[i] + sum : sum;
+    }
+  }
+}
+
+// All of a part, whose sums are [rows][columns].
+inline void finish_part(const MatmulOperands& operands, const MatmulPart& part, const float* sums) {
+  for (int r = 0; r < part.rows; ++r) {
+    for (int panel = 0; panel < part.panels; ++panel) {
+      finish_rows(operands, {part.first_row + r, 1, part.first_panel + panel},
+                  sums + r * part.columns() + panel * PackedMatrix::kPanel, 0);
+    }
+  }
+}
+
+}  // namespace protean::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif
