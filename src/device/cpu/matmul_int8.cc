@@ -59,9 +59,15 @@ HWY_NOINLINE void multiply_tile(const GroupRows& rows, const std::byte* const* l
   HWY_UNROLL(16)
   for (int v = 0; v < V; ++v) {
     line[v] = lines[v];
+  }
+  HWY_UNROLL(16)
+  for (int r = 0; r < R; ++r) {
+    // Less what words hold above the codes.
+    const IntVec total = hn::Set(ints, rows.totals[r * rows.groups]);
+    const IntVec before = hn::Mul(total, hn::Set(ints, -Lines::kMiddle));
     HWY_UNROLL(16)
-    for (int r = 0; r < R; ++r) {
-      tile[r][v] = hn::Zero(ints);
+    for (int v = 0; v < V; ++v) {
+      tile[r][v] = before;
     }
   }
   const std::uint32_t* x = rows.x;
@@ -89,22 +95,33 @@ HWY_NOINLINE void multiply_tile(const GroupRows& rows, const std::byte* const* l
     }
     x += R * Lines::kWords;
   }
+  // Read before any sum is stored, which compilers take for something that may change them.
+  Vec weight_scales[V];
+  HWY_UNROLL(16)
+  for (int v = 0; v < V; ++v) {
+    weight_scales[v] = load_scales(scales[v]);
+  }
   HWY_UNROLL(16)
   for (int r = 0; r < R; ++r) {
-    const std::int32_t total = rows.totals[r * rows.groups];
-    const float scale = rows.scales[r * rows.groups];
-    const auto above = hn::Set(ints, Lines::kMiddle * total);
+    const Vec scale = hn::Set(floats, rows.scales[r * rows.groups]);
     HWY_UNROLL(16)
     for (int v = 0; v < V; ++v) {
       float* const to = sums + r * row_stride + v * kLanes;
-      const Vec product = hn::ConvertTo(floats, hn::Sub(tile[r][v], above));
-      const Vec both = hn::Mul(load_scales(scales[v]), hn::Set(floats, scale));
-      Vec sum = hn::MulAdd(both, product, hn::LoadU(floats, to));
-      if (rows.offsets) {
-        const Vec offset = load_scales(scales[v] + std::ptrdiff_t{kPanel} * 2);
-        sum = hn::MulAdd(offset, hn::Set(floats, scale * static_cast<float>(total)), sum);
-      }
-      hn::StoreU(sum, floats, to);
+      const Vec both = hn::Mul(weight_scales[v], scale);
+      const Vec product = hn::ConvertTo(floats, tile[r][v]);
+      hn::StoreU(hn::MulAdd(both, product, hn::LoadU(floats, to)), floats, to);
+    }
+  }
+  if (!rows.offsets) {
+    return;
+  }
+  for (int v = 0; v < V; ++v) {
+    const Vec offset = load_scales(scales[v] + std::ptrdiff_t{kPanel} * 2);
+    for (int r = 0; r < R; ++r) {
+      float* const to = sums + r * row_stride + v * kLanes;
+      const auto total = static_cast<float>(rows.totals[r * rows.groups]);
+      const Vec scaled = hn::Set(floats, rows.scales[r * rows.groups] * total);
+      hn::StoreU(hn::MulAdd(offset, scaled, hn::LoadU(floats, to)), floats, to);
     }
   }
 }
@@ -258,8 +275,8 @@ void prefetch_share(const std::byte* codes, std::int64_t inputs, std::int64_t bl
   }
 }
 
-// Many rows: a panel's group becomes words once for all of them. Sums leave as soon as they are
-// whole, from L1.
+// Many rows: unless it can stay as it is, a panel's group becomes words once for all. Sums leave as
+// soon as they are whole, from L1.
 template <class Lines>
 void multiply_many(const MatmulOperands& operands, const MatmulPart& part, const PartRows& rows,
                    Int8Buffers& buffers) {
