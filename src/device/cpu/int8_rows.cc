@@ -103,17 +103,16 @@ inline void pack_w8_fours(const std::int32_t* codes, std::int64_t padded, std::u
   }
 }
 
-// Rows of a block: sums of a tile must leave registers for a line's words and a broadcast input.
+// A block is a tile of the product.
 std::int64_t most_block_rows(const WeightFormat& format) {
-  return kLanes == 16 ? 12 : format.kind == WeightKind::kW4 ? 4 : 5;
+  return most_integer_rows(format.kind == WeightKind::kW4);
 }
-constexpr std::int64_t kMostBlockRows = kLanes == 16 ? 12 : 5;
 
 void quantize_block(const float* x, const Int8Rows& all, std::int64_t rows, const BlockTo& to) {
   constexpr std::int64_t kLineFloats = 16;
   alignas(64) float padded_x[kMostGroup];
   alignas(64) std::int32_t codes[kMostGroup];
-  alignas(64) std::uint32_t words[kMostBlockRows * kMostGroup / 2];
+  alignas(64) std::uint32_t words[most_integer_rows(false) * kMostGroup / 2];
   const std::int64_t groups = all.groups();
   std::uint32_t* out = to.words;
   for (std::int64_t group = 0; group < groups; ++group) {

@@ -15,6 +15,12 @@
 HWY_BEFORE_NAMESPACE();
 namespace protean::cpu::HWY_NAMESPACE {
 
+// The most rows of a tile of integers: their sums must leave registers for a broadcast input and a
+// line's words of two vectors of outputs, of which w4 has two each.
+constexpr int most_integer_rows(bool w4) {
+  return kLanes == 16 ? 12 : w4 ? 4 : 5;
+}
+
 // [rows][inputs] of f32 or words -> [inputs][rows], so that a tile reads one stream: rows far apart
 // in memory by a power of two would fight for the same lines of the cache.
 template <class T>

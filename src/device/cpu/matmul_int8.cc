@@ -12,6 +12,7 @@
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 // Highway wants its own headers after foreach_target.h.
 #include "device/cpu/finish-inl.h"
+#include "device/cpu/interleave-inl.h"
 #include "device/cpu/word_lines-inl.h"
 #include "hwy/cache_control.h"
 #include "hwy/highway.h"
@@ -19,17 +20,15 @@
 HWY_BEFORE_NAMESPACE();
 namespace protean::cpu::HWY_NAMESPACE {
 
-// Words of inputs multiplied before the next panel: those of all rows stay in L2.
+// Words of a row's inputs that are multiplied before the next panel: those of all rows stay in L2.
 constexpr std::int64_t kStepWords = 256;
 constexpr std::int64_t kMostGroup = 128;
-// Up to so many rows read codes straight from the panel.
-constexpr int kMaxDirectRows = 2;
-constexpr std::int64_t kDirectWords = kStepWords * kMaxPartRows / kMaxDirectRows;
+// Of one or two rows, which read codes straight from the panel.
+constexpr std::int64_t kDirectWords = kStepWords * kMaxPartRows / 2;
 
-// The most rows of a block (Int8Rows), which is a tile.
 template <class Lines>
 constexpr int tile_rows() {
-  return kLanes == 16 ? 12 : UnpackedWords<Lines>::kWords == 2 ? 4 : 5;
+  return most_integer_rows(UnpackedWords<Lines>::kWords == 2);
 }
 
 constexpr int tile_vecs(int rows) {
