@@ -18,6 +18,8 @@ struct LoadSample {
   // What waiting sequences and the next decodes need and do not hold, whether or not it is free:
   // used + wanted is the demand.
   std::int64_t blocks_wanted = 0;
+  // The last step took as many tokens as one may: more blocks would not have made it larger.
+  bool step_full = false;
   std::int64_t preemptions_total = 0;
   std::int64_t arrivals_total = 0;
   std::int64_t arrived_tokens_total = 0;  // of prompts

@@ -25,6 +25,7 @@ Monitor::Monitor(const PolicyOptions& options)
       queued_(options.entry_window_ns),
       forecast_(options.entry_window_ns),
       demand_(options.entry_window_ns),
+      full_steps_(options.entry_window_ns),
       long_wait_(options.release_window_ns),
       waiting_(options.release_window_ns),
       busy_(options.release_window_ns),
@@ -70,8 +71,8 @@ bool Monitor::fell(const Load& load, TimeNs now_ns) const {
 void Monitor::sample(const LoadSample& sample) {
   const TimeNs now_ns = sample.at_ns;
   const bool is_pressed = pressed(sample);
-  pressed_samples_ = is_pressed ? pressed_samples_ + 1 : 0;
-  relaxed_samples_ = is_pressed ? 0 : relaxed_samples_ + 1;
+  in_a_row_ = is_pressed ? InARow{.pressed = in_a_row_.pressed + 1}
+                         : InARow{.relaxed = in_a_row_.relaxed + 1};
 
   pressed_.set(now_ns, is_pressed ? 1 : 0);
   queued_.set(now_ns, options_.queue.alone_ns > 0 && sample.waiting > 0 &&
@@ -79,6 +80,7 @@ void Monitor::sample(const LoadSample& sample) {
                           ? 1
                           : 0);
   demand_.set(now_ns, demand(sample));
+  full_steps_.set(now_ns, sample.step_full ? 1 : 0);
   long_wait_.set(now_ns, waits_long(sample) ? 1 : 0);
   waiting_.set(now_ns, sample.waiting);
   busy_.set(now_ns, sample.running > 0 ? 1 : 0);
@@ -122,8 +124,9 @@ Signals Monitor::signals(TimeNs now_ns) const {
           .queued_share = queued_.mean(now_ns),
           .forecast_share = forecast_.mean(now_ns),
           .demand_max = demand_.max(now_ns),
-          .pressed_samples = pressed_samples_,
-          .relaxed_samples = relaxed_samples_,
+          .full_step_share = full_steps_.mean(now_ns),
+          .pressed_samples = in_a_row_.pressed,
+          .relaxed_samples = in_a_row_.relaxed,
           .long_wait_share = long_wait_.mean(now_ns),
           .waiting_mean = waiting_.mean(now_ns),
           .busy_share = busy_.mean(now_ns),

@@ -21,8 +21,9 @@ struct Signals {
   double queued_share = 0;    // somebody waiting for queue.alone_ns
   double forecast_share = 0;  // the demand foreseen to exceed all blocks
   double demand_max = 0;      // blocks used and wanted
-  int pressed_samples = 0;    // the latest ones, all of them pressed
-  int relaxed_samples = 0;    // the latest ones, none of them pressed
+  double full_step_share = 0;
+  int pressed_samples = 0;  // the latest ones, all of them pressed
+  int relaxed_samples = 0;  // the latest ones, none of them pressed
 
   // Of the release window.
   double long_wait_share = 0;  // of its time: somebody waiting long
@@ -68,13 +69,16 @@ class Monitor {
 
   PolicyOptions options_;
   LoadSample last_;
-  int pressed_samples_ = 0;
-  int relaxed_samples_ = 0;
+  struct InARow {  // the latest samples, all of one kind
+    int pressed = 0;
+    int relaxed = 0;
+  } in_a_row_;
 
   RollingWindow pressed_;
   RollingWindow queued_;
   RollingWindow forecast_;
   RollingWindow demand_;
+  RollingWindow full_steps_;
   RollingWindow long_wait_;
   RollingWindow waiting_;
   RollingWindow busy_;

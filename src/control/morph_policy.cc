@@ -85,11 +85,14 @@ std::optional<Wanted> MorphPolicy::lower(const Signals& signals, std::size_t at)
   const QueueOptions& queue = options_.queue;
   const bool beyond = is_beyond(at);
   const bool waits_long = now.waiting > 0 && now.oldest_wait_ns >= long_wait_ns(signals, at);
+  // More blocks do not make steps larger that are full.
+  const bool blocks_help = queue.beyond_alone || signals.full_step_share < queue.full_steps;
   const bool pressed = signals.pressed_share >= options_.entry_share &&
-                       signals.pressed_samples >= options_.entry_samples && (waits_long || !beyond);
+                       signals.pressed_samples >= options_.entry_samples &&
+                       ((waits_long && blocks_help) || !beyond);
   const bool queued =
       signals.queued_share >= options_.entry_share && waits_long && (queue.beyond_alone || !beyond);
-  const bool foreseen = signals.forecast_share >= options_.entry_share;
+  const bool foreseen = signals.forecast_share >= options_.entry_share && (blocks_help || !beyond);
   if ((!pressed && !queued && !foreseen) || at + 1 == path_.size()) {
     return std::nullopt;
   }
@@ -105,7 +108,7 @@ std::optional<Wanted> MorphPolicy::lower(const Signals& signals, std::size_t at)
   if (queue.fewer_bits_are_faster) {
     const std::size_t next = beyond ? at + steps(queue.step) : first_rung_end_;
     nearest = queued ? std::max(nearest, next) : nearest;
-    farthest = beyond ? std::min(farthest, next) : farthest;
+    farthest = beyond || !blocks_help ? std::min(farthest, next) : farthest;
   }
   farthest = std::max(nearest, farthest);
   const std::size_t to =

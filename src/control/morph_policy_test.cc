@@ -347,6 +347,13 @@ TEST_F(Decide, WhereFourBitsAreNoFasterThanEightOnlyShortBlocksAreAReasonForThem
   const auto further = policy.decide(signals_, wanted->form);
   ASSERT_TRUE(further);
   EXPECT_GT(layers_at(further->form, Precision::kW4), 0);
+  signals_.full_step_share = 0.9;
+  EXPECT_FALSE(policy.decide(signals_, wanted->form)) << "more blocks would not make steps larger";
+  const auto first = policy.decide(signals_, full_);
+  ASSERT_TRUE(first);
+  EXPECT_EQ(layers_at(first->form, Precision::kW8), 16);
+  const MorphPolicy faster(options_where(MorphMode::kBalanced, FewerBits::kFaster), bounds_);
+  EXPECT_TRUE(faster.decide(signals_, wanted->form)) << "where four bits make them faster";
 }
 
 TEST_F(Decide, DoesNotAskAgainForWhatIsOnItsWay) {

@@ -17,11 +17,12 @@ struct QueueOptions {
   // they multiply faster too. Then a queue alone takes all layers from the first precision at once.
   // More blocks are then only a part of what helps, and going on to the next precision costs most
   // of the quality: it takes somebody who waits for beyond_ns, in the end twice that, with a demand
-  // that still grows (twice where it does not), and blocks that are short, or not even those; such
-  // a share of the way at a time.
+  // that still grows (twice where it does not), and blocks that are short while fewer steps than
+  // full_steps are full, or not even those; such a share of the way at a time.
   bool fewer_bits_are_faster = false;
   TimeNs beyond_ns = 0;
   bool beyond_alone = false;
+  double full_steps = 0.8;
   double step = 0.25;
 };
 

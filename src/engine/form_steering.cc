@@ -92,6 +92,7 @@ void FormSteering::observe(const Observation& observation) {
   load_.kv_blocks = observation.kv_blocks;
   load_.kv_blocks_used = observation.kv_blocks_used;
   load_.blocks_wanted = demand.blocks_wanted;
+  load_.step_full = demand.step_full;
   load_.preemptions_total = observation.preemptions_total;
   monitor_.sample(load_);
   if (!scheduler_.has_too_large()) {

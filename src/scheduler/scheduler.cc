@@ -153,6 +153,7 @@ std::optional<StepPlan> Scheduler::next_step(TimeNs now_ns) {
   if (totals_.preemptions_total == preemptions_before || running_.empty()) {
     admit_waiting(plan);  // not while KV is short: it would only be preempted again
   }
+  last_step_full_ = budget_left(plan) <= 0;
   if (plan.slices.empty()) {
     return std::nullopt;
   }

@@ -69,6 +69,8 @@ struct Demand {
   std::int64_t blocks_wanted = 0;  // that those waiting and the next decodes need and do not hold
   std::int64_t blocks_short = 0;   // of those, what is not free to be had
   TimeNs waiting_since_ns = -1;    // of the sequence waiting longest, -1 if none
+  // The last step took as many tokens as one may: more KV would not have made it larger.
+  bool step_full = false;
 };
 
 // What became of a step.
@@ -203,6 +205,7 @@ class Scheduler {
   std::deque<InFlight> in_flight_;
   std::uint64_t last_arrival_ = 0;
   std::uint64_t last_step_ = 0;
+  bool last_step_full_ = false;
   double hit_share_ = 0;  // of recent prompts' tokens that were cached
   Observation totals_;    // the *_total fields only
 };

@@ -27,6 +27,10 @@ TEST(Scheduler, CutsLongPromptsIntoChunksAndDecodesFirst) {
   EXPECT_EQ(plan.slices[1].token_count, 7);
   EXPECT_EQ(plan.slices[1].sample, 1);
   EXPECT_EQ(plan.samples[1].position, 19);
+  EXPECT_TRUE(scheduler.demand().step_full);
+  complete(scheduler, plan);
+  EXPECT_EQ(scheduler.next_step().value().tokens.size(), 2U);
+  EXPECT_FALSE(scheduler.demand().step_full);
 }
 
 TEST(Scheduler, PreemptsTheYoungestAndResumesIt) {
