@@ -224,10 +224,10 @@ void multiply_direct(const MatmulOperands& operands, const MatmulPart& part, con
   }
 }
 
-// How many rows read codes: W8Dot's are words but for one bit, which costs less to turn for each
-// tile than to store.
+// How many rows read codes: dot instructions leave room to make words of them for each tile, which
+// costs less than to store them.
 template <class Lines>
-constexpr bool kInPlace = std::is_same_v<Lines, W8Dot>;
+constexpr bool kInPlace = std::is_same_v<Lines, W8Dot> || std::is_same_v<Lines, W4Dot>;
 template <class Lines>
 using ManyLines = std::conditional_t<kInPlace<Lines>, Lines, UnpackedWords<Lines>>;
 
