@@ -98,8 +98,8 @@ class Piece:
         self.path = Path(options.data, FILES[trace])
         self.limits = limits
         rows = [(at, *clipped(prompt, answer, options.length_scale)) for at, prompt, answer in read_trace(self.path)]
-        # A slower machine takes a shorter piece of the trace, stretched.
-        loads = [options.load] if options.load else [0.02 * 1.05**i for i in range(80)]
+        # A slower machine takes a shorter piece of the trace, stretched; a faster one a longer one, played faster.
+        loads = [options.load] if options.load else [0.02 * 1.05**i for i in range(140)]
         self.load, self.start = burst(rows, options.seconds, loads, limits.rate)
 
     def describe(self):

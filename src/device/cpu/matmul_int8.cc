@@ -131,44 +131,59 @@ struct Int8Buffers {
   alignas(64) std::uint32_t lines[kMostGroup / 2 * kPanel];
 };
 
-// Rows of a part, which are whole blocks, and where they stand among the groups.
+// Rows of a part, which are whole blocks, and where they stand among the groups: looked up for each
+// tile, so divided once.
 class PartRows {
  public:
   PartRows(const Int8Rows& x, const MatmulPart& part, bool offsets)
-      : x_(x),
-        first_block_(x.block_at(part.first_row)),
-        blocks_(x.block_at(part.first_row + part.rows) - first_block_),
-        offsets_(offsets) {}
+      : groups_(x.groups()),
+        group_words_(x.format.group / x.word_inputs()),
+        group_(x.format.group),
+        inputs_(round_up<std::int64_t>(x.inputs, PackedMatrix::kInputBlock)),
+        offsets_(offsets) {
+    const std::int64_t first = x.block_at(part.first_row);
+    for (std::int64_t row = part.first_row; row < part.first_row + part.rows; ++blocks_) {
+      const std::int64_t end = x.block_begin(first + blocks_ + 1);
+      blocks_of_[blocks_] = {static_cast<int>(row - part.first_row), static_cast<int>(end - row),
+                             x.words + row * x.row_words(), x.scales + row * groups_,
+                             x.totals + row * groups_};
+      row = end;
+    }
+  }
 
-  std::int64_t blocks() const { return blocks_; }
+  int blocks() const { return blocks_; }
   // Of the first row, counted from the part's.
-  std::int64_t begin(std::int64_t block) const {
-    return x_.block_begin(first_block_ + block) - x_.block_begin(first_block_);
-  }
-  int size(std::int64_t block) const { return static_cast<int>(begin(block + 1) - begin(block)); }
-  std::int64_t groups() const { return x_.groups(); }
+  int begin(int block) const { return blocks_of_[block].begin; }
+  int size(int block) const { return blocks_of_[block].rows; }
+  std::int64_t groups() const { return groups_; }
   std::int64_t group_inputs(std::int64_t group) const {
-    const std::int64_t inputs =
-        std::min<std::int64_t>(x_.format.group, x_.inputs - group * x_.format.group);
-    return round_up<std::int64_t>(inputs, PackedMatrix::kInputBlock);
+    return std::min(group_, inputs_ - group * group_);
   }
-  GroupRows at(std::int64_t block, std::int64_t group) const {
-    const std::int64_t row = x_.block_begin(first_block_ + block);
-    const std::int64_t first_word = group * x_.format.group / x_.word_inputs();
-    const std::int64_t at = row * groups() + group;
-    return {x_.words + row * x_.row_words() + first_word * size(block),
-            x_.scales + at,
-            x_.totals + at,
-            groups(),
+  GroupRows at(int block, std::int64_t group) const {
+    const Block& of = blocks_of_[block];
+    return {of.words + group * group_words_ * of.rows,
+            of.scales + group,
+            of.totals + group,
+            groups_,
             group_inputs(group),
             offsets_};
   }
 
  private:
-  const Int8Rows& x_;
-  std::int64_t first_block_;
-  std::int64_t blocks_;
+  struct Block {
+    int begin;
+    int rows;
+    const std::uint32_t* words;
+    const float* scales;
+    const std::int32_t* totals;
+  };
+  std::int64_t groups_;
+  std::int64_t group_words_;
+  std::int64_t group_;
+  std::int64_t inputs_;
   bool offsets_;
+  int blocks_ = 0;
+  Block blocks_of_[kMaxPartRows];
 };
 
 // A vector of outputs of a part: its scales and codes in the first group.
@@ -262,15 +277,12 @@ void multiply_panel_rows(int count, const GroupRows& rows, const PanelGroup& pan
 
 // The next group's would come too late.
 constexpr std::int64_t kGroupsAhead = 2;
-// Asks for the codes of a group, of which each block has its share: all at once they are more than
-// a core can wait for while it works on.
-template <class Lines>
-void prefetch_share(const std::byte* codes, std::int64_t inputs, std::int64_t block,
-                    std::int64_t blocks) {
-  constexpr std::int64_t kCacheLine = 64;
-  const std::int64_t lines = inputs / Lines::kInputs * Lines::kBytes / kCacheLine;
-  for (std::int64_t i = lines * block / blocks; i < lines * (block + 1) / blocks; ++i) {
-    hwy::Prefetch(codes + i * kCacheLine);
+constexpr std::int64_t kCacheLine = 64;
+// Asks for some of a group's codes, of which each block has its share: all at once they are more
+// than a core can wait for while it works on.
+HWY_INLINE void prefetch_share(const std::byte* codes, std::int64_t bytes) {
+  for (std::int64_t i = 0; i < bytes; i += kCacheLine) {
+    hwy::Prefetch(codes + i);
   }
 }
 
@@ -284,6 +296,9 @@ void multiply_many(const MatmulOperands& operands, const MatmulPart& part, const
   // As many groups as leave the rows' words in L2: a panel is read from memory in one go.
   const std::int64_t step_groups = std::max<std::int64_t>(
       1, std::min(kMaxPartRows * kStepWords / part.rows, 4 * kStepWords) / group_words);
+  [[maybe_unused]] const std::int64_t share = round_up(
+      ceil_div<std::int64_t>(weights.format.group / Lines::kInputs * Lines::kBytes, rows.blocks()),
+      kCacheLine);
   for (std::int64_t begin = 0; begin < rows.groups(); begin += step_groups) {
     const std::int64_t end = std::min(rows.groups(), begin + step_groups);
     for (int panel = 0; panel < part.panels; ++panel) {
@@ -297,9 +312,9 @@ void multiply_many(const MatmulOperands& operands, const MatmulPart& part, const
         }
         [[maybe_unused]] const std::byte* const next =
             first.codes + (g + kGroupsAhead) * weights.group_bytes();
-        for (std::int64_t block = 0; block < rows.blocks(); ++block) {
+        for (int block = 0; block < rows.blocks(); ++block) {
           if constexpr (kInPlace<Lines>) {
-            prefetch_share<Lines>(next, rows.group_inputs(g), block, rows.blocks());
+            prefetch_share(next + block * share, share);
           }
           const PanelRows out{part.first_row + rows.begin(block), rows.size(block),
                               part.first_panel + panel};
