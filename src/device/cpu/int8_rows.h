@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -38,10 +39,15 @@ struct Int8Rows {
     return (inputs + kBlock - 1) / kBlock * kBlock / word_inputs();
   }
   std::int64_t groups() const { return (inputs + format.group - 1) / format.group; }
-  // Blocks are of nearly the same size.
-  std::int64_t block_begin(std::int64_t block) const { return rows * block / blocks; }
+  // The first ones have a row more than the others, if any have.
+  std::int64_t block_begin(std::int64_t block) const {
+    return rows / blocks * block + std::min(block, rows % blocks);
+  }
   // The one that begins with this row.
-  std::int64_t block_at(std::int64_t row) const { return (row * blocks + rows - 1) / rows; }
+  std::int64_t block_at(std::int64_t row) const {
+    const std::int64_t least = rows / blocks;
+    return std::max(row / (least + 1), (row - rows % blocks) / least);
+  }
 };
 
 // What rows need at most, whatever the format.

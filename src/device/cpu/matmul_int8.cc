@@ -48,9 +48,9 @@ struct GroupRows {
 // R rows times V vectors of outputs over one group: the integers are exact, so their order does not
 // matter. Then they are scaled once, and join the sums.
 template <int R, int V, class Lines>
-HWY_NOINLINE void multiply_tile(const GroupRows& rows, const std::byte* const* lines,
-                                const std::byte* const* scales, float* sums,
-                                std::int64_t row_stride) {
+HWY_INLINE void multiply_tile(const GroupRows& rows, const std::byte* const* lines,
+                              const std::byte* const* scales, float* sums,
+                              std::int64_t row_stride) {
   const Floats floats;
   const Ints ints;
   IntVec tile[R][V];
@@ -131,6 +131,12 @@ struct Int8Buffers {
   alignas(64) std::uint32_t lines[kMostGroup / 2 * kPanel];
 };
 
+// Blocks of a part, all of one size.
+struct BlockRun {
+  int begin = 0;
+  int end = 0;
+};
+
 // Rows of a part, which are whole blocks, and where they stand among the groups: looked up for each
 // tile, so divided once.
 class PartRows {
@@ -149,9 +155,14 @@ class PartRows {
                              x.totals + row * groups_};
       row = end;
     }
+    while (large_ < blocks_ && size(large_) == size(0)) {
+      ++large_;
+    }
   }
 
   int blocks() const { return blocks_; }
+  BlockRun large_blocks() const { return {0, large_}; }
+  BlockRun small_blocks() const { return {large_, blocks_}; }
   // Of the first row, counted from the part's.
   int begin(int block) const { return blocks_of_[block].begin; }
   int size(int block) const { return blocks_of_[block].rows; }
@@ -183,6 +194,7 @@ class PartRows {
   std::int64_t inputs_;
   bool offsets_;
   int blocks_ = 0;
+  int large_ = 0;
   Block blocks_of_[kMaxPartRows];
 };
 
@@ -246,35 +258,6 @@ constexpr bool kInPlace = std::is_same_v<Lines, W8Dot> || std::is_same_v<Lines, 
 template <class Lines>
 using ManyLines = std::conditional_t<kInPlace<Lines>, Lines, UnpackedWords<Lines>>;
 
-// One panel's group times the rows of one tile.
-struct PanelGroup {
-  const std::byte* scales = nullptr;
-  const std::byte* lines = nullptr;  // as ManyLines has them
-  float* sums = nullptr;             // [rows][32]
-};
-
-template <int R, class Lines>
-void multiply_panel(const GroupRows& rows, const PanelGroup& panel) {
-  constexpr int V = std::min(tile_vecs(R), kPanelVecs);
-  for (int vec = 0; vec < kPanelVecs; vec += V) {
-    const std::byte* lines[V];
-    const std::byte* scales[V];
-    for (int v = 0; v < V; ++v) {
-      lines[v] = panel.lines + std::ptrdiff_t{vec + v} * kLanes * 4;
-      scales[v] = panel.scales + std::ptrdiff_t{vec + v} * kLanes * 2;
-    }
-    multiply_tile<R, V, ManyLines<Lines>>(rows, lines, scales, panel.sums + vec * kLanes, kPanel);
-  }
-}
-
-template <class Lines, int... kBefore>
-void multiply_panel_rows(int count, const GroupRows& rows, const PanelGroup& panel,
-                         std::integer_sequence<int, kBefore...> /*row counts - 1*/) {
-  using Multiply = void (*)(const GroupRows&, const PanelGroup&);
-  static constexpr Multiply kByRows[] = {&multiply_panel<kBefore + 1, Lines>...};
-  kByRows[count - 1](rows, panel);
-}
-
 // The next group's would come too late.
 constexpr std::int64_t kGroupsAhead = 2;
 constexpr std::int64_t kCacheLine = 64;
@@ -283,6 +266,50 @@ constexpr std::int64_t kCacheLine = 64;
 HWY_INLINE void prefetch_share(const std::byte* codes, std::int64_t bytes) {
   for (std::int64_t i = 0; i < bytes; i += kCacheLine) {
     hwy::Prefetch(codes + i);
+  }
+}
+
+// One panel's group.
+struct PanelGroup {
+  const std::byte* scales = nullptr;
+  const std::byte* lines = nullptr;  // as ManyLines has them
+  float* sums = nullptr;             // [rows of the part][32]
+  const std::byte* next = nullptr;   // codes that are soon wanted
+  std::int64_t share = 0;            // bytes of them, for each block
+};
+
+// Blocks of R rows each. All in one function: a tile takes not much longer than calls.
+template <int R, class Lines>
+HWY_NOINLINE void multiply_blocks(const PartRows& rows, const BlockRun& run, std::int64_t group,
+                                  const PanelGroup& panel) {
+  constexpr int V = std::min(tile_vecs(R), kPanelVecs);
+  for (int block = run.begin; block < run.end; ++block) {
+    if constexpr (kInPlace<Lines>) {
+      prefetch_share(panel.next + block * panel.share, panel.share);
+    }
+    const GroupRows of_block = rows.at(block, group);
+    for (int vec = 0; vec < kPanelVecs; vec += V) {
+      const std::byte* lines[V];
+      const std::byte* scales[V];
+      for (int v = 0; v < V; ++v) {
+        lines[v] = panel.lines + std::ptrdiff_t{vec + v} * kLanes * 4;
+        scales[v] = panel.scales + std::ptrdiff_t{vec + v} * kLanes * 2;
+      }
+      multiply_tile<R, V, ManyLines<Lines>>(
+          of_block, lines, scales,
+          panel.sums + std::ptrdiff_t{rows.begin(block)} * kPanel + vec * kLanes, kPanel);
+    }
+  }
+}
+
+template <class Lines, int... kBefore>
+void multiply_run(const PartRows& rows, const BlockRun& run, std::int64_t group,
+                  const PanelGroup& panel,
+                  std::integer_sequence<int, kBefore...> /*row counts - 1*/) {
+  using Multiply = void (*)(const PartRows&, const BlockRun&, std::int64_t, const PanelGroup&);
+  static constexpr Multiply kByRows[] = {&multiply_blocks<kBefore + 1, Lines>...};
+  if (run.begin < run.end) {
+    kByRows[rows.size(run.begin) - 1](rows, run, group, panel);
   }
 }
 
@@ -296,37 +323,38 @@ void multiply_many(const MatmulOperands& operands, const MatmulPart& part, const
   // As many groups as leave the rows' words in L2: a panel is read from memory in one go.
   const std::int64_t step_groups = std::max<std::int64_t>(
       1, std::min(kMaxPartRows * kStepWords / part.rows, 4 * kStepWords) / group_words);
-  [[maybe_unused]] const std::int64_t share = round_up(
+  const std::int64_t share = round_up(
       ceil_div<std::int64_t>(weights.format.group / Lines::kInputs * Lines::kBytes, rows.blocks()),
       kCacheLine);
+  const auto multiply = [&](const BlockRun& run, std::int64_t group, const PanelGroup& of) {
+    multiply_run<Lines>(rows, run, group, of,
+                        std::make_integer_sequence<int, tile_rows<Lines>()>());
+  };
   for (std::int64_t begin = 0; begin < rows.groups(); begin += step_groups) {
     const std::int64_t end = std::min(rows.groups(), begin + step_groups);
     for (int panel = 0; panel < part.panels; ++panel) {
       const VecLines first = lines_of<Lines>(weights, part.first_panel, panel * kPanelVecs);
       for (std::int64_t g = begin; g < end; ++g) {
-        PanelGroup to{.scales = first.scales + g * weights.group_bytes(),
-                      .lines = first.codes + g * weights.group_bytes()};
+        PanelGroup of{.scales = first.scales + g * weights.group_bytes(),
+                      .lines = first.codes + g * weights.group_bytes(),
+                      .sums = buffers.sums + std::ptrdiff_t{panel} * part.rows * kPanel,
+                      .next = first.codes + (g + kGroupsAhead) * weights.group_bytes(),
+                      .share = share};
         if constexpr (!kInPlace<Lines>) {
-          unpack_words<Lines>(to.lines, rows.group_inputs(g), buffers.lines);
-          to.lines = reinterpret_cast<const std::byte*>(buffers.lines);
+          unpack_words<Lines>(of.lines, rows.group_inputs(g), buffers.lines);
+          of.lines = reinterpret_cast<const std::byte*>(buffers.lines);
         }
-        [[maybe_unused]] const std::byte* const next =
-            first.codes + (g + kGroupsAhead) * weights.group_bytes();
+        if (g + 1 < rows.groups()) {
+          multiply(rows.large_blocks(), g, of);
+          multiply(rows.small_blocks(), g, of);
+          continue;
+        }
         for (int block = 0; block < rows.blocks(); ++block) {
-          if constexpr (kInPlace<Lines>) {
-            prefetch_share(next + block * share, share);
-          }
           const PanelRows out{part.first_row + rows.begin(block), rows.size(block),
                               part.first_panel + panel};
-          if (g + 1 == rows.groups()) {
-            expect_rows(operands, out);
-          }
-          to.sums = buffers.sums + (std::ptrdiff_t{panel} * part.rows + rows.begin(block)) * kPanel;
-          multiply_panel_rows<Lines>(rows.size(block), rows.at(block, g), to,
-                                     std::make_integer_sequence<int, tile_rows<Lines>()>());
-          if (g + 1 == rows.groups()) {
-            finish_rows(operands, out, to.sums, kPanel);
-          }
+          expect_rows(operands, out);
+          multiply({block, block + 1}, g, of);
+          finish_rows(operands, out, of.sums + std::ptrdiff_t{rows.begin(block)} * kPanel, kPanel);
         }
       }
     }
