@@ -32,6 +32,12 @@ class Server:
             self.stop()
             raise SystemExit("the server did not start:\n" + "".join(self.log))
 
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.stop()
+
     def _read(self, ready):
         for text in self.process.stderr:
             self.log = self.log[-200:] + [text]

@@ -81,15 +81,12 @@ class Limits:
 
     def __init__(self, trace, options, flags, folder):
         path = Path(options.data, FILES[trace])
-        server = served.Server(options.protean, options.model, options.memory, flags, options.server_flags)
-        try:
+        with served.Server(options.protean, options.model, options.memory, flags, options.server_flags) as server:
             self.slo_ttft_s = options.slo_ttft_s
             if self.slo_ttft_s is None:
                 alone = closed_loop(options, path, server, folder / "alone", 1)
                 self.slo_ttft_s = max(self.SLO_S, self.SLO_TIMES_ALONE * alone["p95_ttft_ms"] / 1000)
             self.rate = closed_loop(options, path, server, folder / "limit", SATURATING)["total_token_throughput"]
-        finally:
-            server.stop()
 
 
 class Piece:
@@ -104,8 +101,8 @@ class Piece:
 
     def describe(self):
         return (f"{self.options.seconds:g} s from {self.start:g} s on, {self.load:.2f} times its rate, token counts x "
-                f"{self.options.length_scale:g}: a burst of 1.5 times what full precision serves, "
-                f"{self.limits.rate:.0f} tokens/s of prompts and answers; late is a first token after "
+                f"{self.options.length_scale:g}: as near as the trace has it to {BURST[1]:g} times {self.limits.rate:.0f} tokens/s of "
+                f"prompts and answers between {BURST[0]:g} and {BURST[2]:g} times; late is a first token after "
                 f"{self.limits.slo_ttft_s:.1f} s; saturated is by {SATURATING} streams")
 
     def saturate(self, server, out, morphs):
