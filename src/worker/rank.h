@@ -40,7 +40,7 @@ struct WorkerOptions {
   // Where layers' weights come from, from the start on; the checkpoint where there is none, and
   // then no layer can change later.
   ReadHalf read_half;
-  double share_beside_steps = 0.05;  // of a core, for copies while steps run
+  double share_beside_steps = 0.15;  // of a core, for copies while steps run
 };
 
 // Bytes held as the worker begins. Without pages, memory is touched on first use.
