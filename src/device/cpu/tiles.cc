@@ -26,9 +26,9 @@ float bf16_at(const std::byte* from) {
 }
 
 #if HWY_ARCH_X86_64 && defined(__linux__)
-bool processor_has_amx_bf16() {
-  constexpr unsigned kOsSavesState = 1U << 27;                // leaf 1, ECX
-  constexpr unsigned kAmxBf16 = 1U << 22, kTiles = 1U << 24;  // leaf 7, EDX
+bool processor_has_amx() {
+  constexpr unsigned kOsSavesState = 1U << 27;                               // leaf 1, ECX
+  constexpr unsigned kBf16 = 1U << 22, kTiles = 1U << 24, kInt8 = 1U << 25;  // leaf 7, EDX
   unsigned a = 0, b = 0, c = 0, d = 0;
   if (__get_cpuid(1, &a, &b, &c, &d) == 0 || (c & kOsSavesState) == 0) {
     return false;
@@ -36,7 +36,7 @@ bool processor_has_amx_bf16() {
   if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0) {
     return false;
   }
-  return (d & kAmxBf16) != 0 && (d & kTiles) != 0;
+  return (d & kBf16) != 0 && (d & kTiles) != 0 && (d & kInt8) != 0;
 }
 
 bool ask_for_tiles() {
@@ -48,29 +48,32 @@ bool ask_for_tiles() {
          syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 }
 
-// C of one product of tiles of ordinary numbers.
+// C of one product of bf16 and of one of integers, of ordinary numbers.
 template <class Tiles>
-std::array<std::uint32_t, 256> sample_product(Tiles tiles) {
+std::array<std::uint32_t, 512> sample_products(Tiles tiles) {
   alignas(64) std::uint16_t left[16 * 32];
   alignas(64) std::uint16_t right[16 * 32];
   for (int i = 0; i < 16 * 32; ++i) {
     left[i] = bf16_from(static_cast<float>(i * 37 % 101 - 50) * 0.037f);
     right[i] = bf16_from(static_cast<float>(i * 53 % 97 - 48) * 0.051f);
   }
-  std::array<std::uint32_t, 256> sums{};
+  std::array<std::uint32_t, 512> sums{};
   tiles.configure();
   tiles.template zero<0>();
+  tiles.template zero<1>();
   tiles.template load<4>(left, kTileBytes);
   tiles.template load<6>(right, kTileBytes);
   tiles.template multiply<0, 4, 6>();
+  tiles.template multiply_int8<1, 4, 6>();
   tiles.template store<0>(sums.data(), kTileBytes);
+  tiles.template store<1>(sums.data() + 256, kTileBytes);
   tiles.release();
   return sums;
 }
 
 // Virtual machines and emulators promise what they do not keep; a wrong sum would be silent.
 bool tiles_multiply_well() {
-  return sample_product(AmxTiles()) == sample_product(EmulatedTiles());
+  return sample_products(AmxTiles()) == sample_products(EmulatedTiles());
 }
 #endif
 
@@ -78,8 +81,7 @@ bool tiles_multiply_well() {
 
 bool amx_available() {
 #if HWY_ARCH_X86_64 && defined(__linux__)
-  static const bool available =
-      processor_has_amx_bf16() && ask_for_tiles() && tiles_multiply_well();
+  static const bool available = processor_has_amx() && ask_for_tiles() && tiles_multiply_well();
   return available;
 #else
   return false;
@@ -122,6 +124,24 @@ void EmulatedTiles::multiply_tiles(Tile& c, const Tile& a, const Tile& b) {
       const float sum = flushed(flushed(before) + flushed(sums[column][0] + sums[column][1]));
       std::memcpy(at, &sum, sizeof(sum));
     }
+  }
+}
+
+// Four products of bytes are added to each sum, modulo 2^32.
+void EmulatedTiles::multiply_int8_tiles(Tile& c, const Tile& a, const Tile& b) {
+  constexpr int kColumns = kTileBytes / 4;
+  for (int row = 0; row < kTileRows16; ++row) {
+    std::uint32_t sums[kColumns];
+    std::memcpy(sums, c.data() + row * kTileBytes, kTileBytes);
+    for (int i = 0; i < kTileInt8s; ++i) {
+      const int left = static_cast<std::int8_t>(a[row * kTileBytes + i]);
+      const std::byte* const fours = b.data() + i / 4 * kTileBytes + i % 4;
+      for (int column = 0; column < kColumns; ++column) {
+        const int right = static_cast<std::int8_t>(fours[column * 4]);
+        sums[column] += static_cast<std::uint32_t>(left * right);
+      }
+    }
+    std::memcpy(c.data() + row * kTileBytes, sums, kTileBytes);
   }
 }
 

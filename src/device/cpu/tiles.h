@@ -13,10 +13,11 @@ namespace protean::cpu {
 constexpr int kTileRows16 = 16;
 constexpr int kTileBytes = 64;   // of a row
 constexpr int kTileInputs = 32;  // bf16 in a row of A, pairs of inputs in the rows of B
+constexpr int kTileInt8s = 64;   // in a row of A, fours of inputs in the rows of B
 
-// Whether this process may use AMX with bf16: the processor and the system have it, and a product
-// of tiles is what the emulation says. The first call asks the system for the tiles' state; all
-// threads may use them after it.
+// Whether this process may use AMX with bf16 and int8: the processor and the system have it, and
+// products of tiles are what the emulation says. The first call asks the system for the tiles'
+// state; all threads may use them after it.
 bool amx_available();
 
 class EmulatedTiles {
@@ -41,12 +42,18 @@ class EmulatedTiles {
   void multiply() {
     multiply_tiles(tiles_[kC], tiles_[kA], tiles_[kB]);
   }
+  // C += A B over 64 inputs, all of them signed, C in 32 bits: TDPBSSD.
+  template <int kC, int kA, int kB>
+  void multiply_int8() {
+    multiply_int8_tiles(tiles_[kC], tiles_[kA], tiles_[kB]);
+  }
 
  private:
   using Tile = std::array<std::byte, std::size_t{kTileRows16} * kTileBytes>;
   static void load_tile(Tile& tile, const void* from, std::int64_t row_bytes);
   static void store_tile(const Tile& tile, void* to, std::int64_t row_bytes);
   static void multiply_tiles(Tile& c, const Tile& a, const Tile& b);
+  static void multiply_int8_tiles(Tile& c, const Tile& a, const Tile& b);
 
   std::array<Tile, 8> tiles_;
 };
@@ -97,6 +104,10 @@ class AmxTiles {
   template <int kC, int kA, int kB>
   void multiply() {
     asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(kC), "i"(kA), "i"(kB));
+  }
+  template <int kC, int kA, int kB>
+  void multiply_int8() {
+    asm volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(kC), "i"(kA), "i"(kB));
   }
 };
 #endif

@@ -60,6 +60,50 @@ TEST(Tiles, TheProcessorDoesWhatTheManualSays) {
   GTEST_SKIP() << "this processor has no AMX";
 }
 
+// Bytes of both signs, -128 among them, on sums that are there already, against a plain loop.
+template <class Tiles>
+void expect_integer_arithmetic(Tiles tiles) {
+  alignas(64) std::int8_t left[16 * 64];
+  alignas(64) std::int8_t right[16 * 64];
+  alignas(64) std::int32_t sums[16 * 16];
+  for (int i = 0; i < 16 * 64; ++i) {
+    left[i] = static_cast<std::int8_t>(i * 37 + i / 64);
+    right[i] = static_cast<std::int8_t>(i * 53 - 128);
+  }
+  for (int i = 0; i < 256; ++i) {
+    sums[i] = i * 1000003;
+  }
+  tiles.configure();
+  tiles.template load<1>(sums, kTileBytes);
+  tiles.template load<5>(left, kTileBytes);
+  tiles.template load<7>(right, kTileBytes);
+  tiles.template multiply_int8<1, 5, 7>();
+  tiles.template store<1>(sums, kTileBytes);
+  tiles.release();
+  for (int row = 0; row < 16; ++row) {
+    for (int column = 0; column < 16; ++column) {
+      int sum = (row * 16 + column) * 1000003;
+      for (int i = 0; i < 64; ++i) {
+        sum += left[row * 64 + i] * right[i / 4 * 64 + column * 4 + i % 4];
+      }
+      ASSERT_EQ(sums[row * 16 + column], sum) << row << " " << column;
+    }
+  }
+}
+
+TEST(Tiles, EmulationMultipliesIntegers) {
+  expect_integer_arithmetic(EmulatedTiles());
+}
+
+TEST(Tiles, TheProcessorMultipliesIntegers) {
+#if HWY_ARCH_X86_64
+  if (amx_available()) {
+    return expect_integer_arithmetic(AmxTiles());
+  }
+#endif
+  GTEST_SKIP() << "this processor has no AMX";
+}
+
 // Tile by tile and row by row where they were put, whatever the distance between rows.
 TEST(Tiles, AreLoadedAndStoredRowByRow) {
   std::vector<std::uint8_t> from(16 * 100), to(16 * 80, 0xee);
