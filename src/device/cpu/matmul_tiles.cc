@@ -6,7 +6,7 @@
 
 #include "base/check.h"
 #include "base/units.h"
-#include "device/cpu/tiles.h"
+#include "device/cpu/tile_products.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "device/cpu/matmul_tiles.cc"
@@ -130,22 +130,17 @@ inline const std::uint16_t* tile_weights(const PackedMatrix& weights, std::int64
 
 // One or two tiles of rows times a panel, two tiles of outputs, over a chunk of inputs.
 struct TiledBlock {
-  const std::uint16_t* x = nullptr;        // the first row tile
-  std::int64_t x_stride = 0;               // elements to the second
-  const std::uint16_t* weights = nullptr;  // [inputs / 2][32][2]
-  std::int64_t steps = 0;                  // of 32 inputs
+  TileSteps from;
   float* sums = nullptr;
   std::int64_t row_bytes = 0;  // of sums
   bool continues = false;      // sums of earlier inputs
 };
 
-// Tiles 0 to 3 are sums, 4 and 5 rows, 6 and 7 weights.
 template <bool kTwo, class Tiles>
 void multiply_tiled_block(Tiles& tiles, const TiledBlock& block) {
-  constexpr std::int64_t kWeightBytes = std::int64_t{kPanel} * 4;  // a pair of inputs
-  constexpr int kColumns = kPanel / 2;
-  float* const lower = block.sums + kTileRows16 * block.row_bytes / 4;
   if (block.continues) {
+    float* const lower = block.sums + kTileRows16 * block.row_bytes / 4;
+    constexpr int kColumns = kPanel / 2;
     tiles.template load<0>(block.sums, block.row_bytes);
     tiles.template load<1>(block.sums + kColumns, block.row_bytes);
     if constexpr (kTwo) {
@@ -153,33 +148,10 @@ void multiply_tiled_block(Tiles& tiles, const TiledBlock& block) {
       tiles.template load<3>(lower + kColumns, block.row_bytes);
     }
   } else {
-    tiles.template zero<0>();
-    tiles.template zero<1>();
-    tiles.template zero<2>();
-    tiles.template zero<3>();
+    zero_sums(tiles);
   }
-  const std::uint16_t* x = block.x;
-  const std::uint16_t* weights = block.weights;
-  for (std::int64_t step = 0; step < block.steps; ++step) {
-    tiles.template load<6>(weights, kWeightBytes);
-    tiles.template load<4>(x, kTileBytes);
-    tiles.template multiply<0, 4, 6>();
-    tiles.template load<7>(weights + kPanel, kWeightBytes);
-    tiles.template multiply<1, 4, 7>();
-    if constexpr (kTwo) {
-      tiles.template load<5>(x + block.x_stride, kTileBytes);
-      tiles.template multiply<2, 5, 6>();
-      tiles.template multiply<3, 5, 7>();
-    }
-    x += kTileElements;
-    weights += std::ptrdiff_t{kTileInputs} * kPanel;
-  }
-  tiles.template store<0>(block.sums, block.row_bytes);
-  tiles.template store<1>(block.sums + kColumns, block.row_bytes);
-  if constexpr (kTwo) {
-    tiles.template store<2>(lower, block.row_bytes);
-    tiles.template store<3>(lower + kColumns, block.row_bytes);
-  }
+  multiply_steps<kTwo, TileElement::kBf16>(tiles, block.from, [] {});
+  store_tiles<kTwo>(tiles, block.sums, block.row_bytes);
 }
 
 // Inputs that are arranged as tiles, of which a panel is multiplied with [first, first + inputs).
@@ -204,13 +176,13 @@ void multiply_panel(const PackedMatrix& weights, const TiledInputs& inputs, cons
     const std::int64_t first = inputs.first + step * kTileInputs;
     const std::int64_t steps = std::min(kTiledChunk / kTileInputs, inputs.steps - step);
     TiledBlock block{
-        .x_stride = inputs.steps * kTileElements,
-        .weights = tile_weights(weights, to.panel, first, steps * kTileInputs, unpacked),
-        .steps = steps,
+        .from = {.x_stride = inputs.steps * kTileMemory,
+                 .weights = tile_weights(weights, to.panel, first, steps * kTileInputs, unpacked),
+                 .steps = steps},
         .row_bytes = to.columns * 4,
         .continues = first > 0};
     for (int tile = 0; tile < inputs.row_tiles; tile += 2) {
-      block.x = inputs.x + (tile * inputs.steps + step) * kTileElements;
+      block.from.x = inputs.x + (tile * inputs.steps + step) * kTileElements;
       block.sums = to.sums + tile * kTileRows16 * to.columns;
       if (tile + 1 < inputs.row_tiles) {
         multiply_tiled_block<true>(tiles, block);

@@ -1,0 +1,83 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "device/cpu/packed_matrix.h"
+#include "device/cpu/tiles.h"
+
+namespace protean::cpu {
+
+// Products of tiles as all matmuls have them: one tile of rows or two times a panel, which is two
+// tiles of outputs. Tiles 0 to 3 are sums, 4 and 5 rows, 6 and 7 weights.
+
+constexpr std::int64_t kTileMemory = std::int64_t{kTileRows16} * kTileBytes;
+// From a row of the weights' tiles to the next: two or four inputs of a panel's outputs.
+constexpr std::int64_t kPanelRowBytes = std::int64_t{PackedMatrix::kPanel} * 4;
+// Of a panel, what one tile of rows meets.
+constexpr std::int64_t kPanelStepBytes = kTileRows16 * kPanelRowBytes;
+
+enum class TileElement : std::uint8_t { kBf16, kInt8 };
+
+// Steps of 64 bytes of every row; steps follow each other, of rows and of weights.
+struct TileSteps {
+  const void* x = nullptr;        // the first row tile
+  std::int64_t x_stride = 0;      // bytes to the second
+  const void* weights = nullptr;  // [steps][16][32] words
+  std::int64_t steps = 0;
+};
+
+template <TileElement kElement, int kC, int kA, int kB, class Tiles>
+void add_product(Tiles& tiles) {
+  if constexpr (kElement == TileElement::kBf16) {
+    tiles.template multiply<kC, kA, kB>();
+  } else {
+    tiles.template multiply_int8<kC, kA, kB>();
+  }
+}
+
+template <class Tiles>
+void zero_sums(Tiles& tiles) {
+  tiles.template zero<0>();
+  tiles.template zero<1>();
+  tiles.template zero<2>();
+  tiles.template zero<3>();
+}
+
+// Adds all steps to the sums. Calls `between` after each: instructions of another kind overlap with
+// tiles only if they stand close to them.
+template <bool kTwo, TileElement kElement, class Tiles, class Between>
+void multiply_steps(Tiles& tiles, const TileSteps& from, const Between& between) {
+  const auto* x = static_cast<const std::byte*>(from.x);
+  const auto* weights = static_cast<const std::byte*>(from.weights);
+  const std::int64_t x_stride = from.x_stride;
+  for (std::int64_t left = from.steps; left > 0; --left) {
+    tiles.template load<6>(weights, kPanelRowBytes);
+    tiles.template load<4>(x, kTileBytes);
+    add_product<kElement, 0, 4, 6>(tiles);
+    tiles.template load<7>(weights + kTileBytes, kPanelRowBytes);
+    add_product<kElement, 1, 4, 7>(tiles);
+    if constexpr (kTwo) {
+      tiles.template load<5>(x + x_stride, kTileBytes);
+      add_product<kElement, 2, 5, 6>(tiles);
+      add_product<kElement, 3, 5, 7>(tiles);
+    }
+    between();
+    x += kTileMemory;
+    weights += kPanelStepBytes;
+  }
+}
+
+// To rows of 32 outputs.
+template <bool kTwo, class Tiles>
+void store_tiles(const Tiles& tiles, void* sums, std::int64_t row_bytes) {
+  auto* const to = static_cast<std::byte*>(sums);
+  tiles.template store<0>(to, row_bytes);
+  tiles.template store<1>(to + kTileBytes, row_bytes);
+  if constexpr (kTwo) {
+    tiles.template store<2>(to + kTileRows16 * row_bytes, row_bytes);
+    tiles.template store<3>(to + kTileRows16 * row_bytes + kTileBytes, row_bytes);
+  }
+}
+
+}  // namespace protean::cpu
