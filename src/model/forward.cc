@@ -27,17 +27,18 @@ std::int64_t kv_width(const ModelSpec& spec) {
   return std::int64_t{spec.attention.kv_heads} * spec.attention.head_dim;
 }
 
-std::int64_t int8_floats(std::int64_t inputs) {
-  return ceil_div(cpu::int8_rows_bytes(1, inputs), std::int64_t{sizeof(float)});
+std::int64_t int8_floats(std::int64_t rows, std::int64_t inputs) {
+  return ceil_div(cpu::int8_rows_bytes(rows, inputs), std::int64_t{sizeof(float)});
 }
 
 // Of so many rows of the widest inputs that a layer's matrix has, or those of the output
 // projection. What the last of a layer reads goes where up's rows were, unless they are tiny.
 std::int64_t int8_floats(const ModelSpec& unit, int max_rows, int max_logit_rows) {
   const std::int64_t widest = std::max(std::int64_t{unit.hidden}, query_width(unit));
-  const std::int64_t last = int8_floats(std::int64_t{unit.ffn});
-  return std::max(max_rows * std::max(int8_floats(widest), last > unit.ffn ? last : 0),
-                  max_logit_rows * int8_floats(std::int64_t{unit.hidden}));
+  const std::int64_t last = int8_floats(max_rows, unit.ffn);
+  const bool last_fits = last <= std::int64_t{max_rows} * unit.ffn;
+  return std::max({int8_floats(max_rows, widest), last_fits ? 0 : last,
+                   int8_floats(max_logit_rows, unit.hidden)});
 }
 
 }  // namespace
@@ -134,7 +135,7 @@ Forward::Inputs Forward::inputs_for(const cpu::PackedMatrix& weights,
   }
   const Scratch& scratch = *parts_.scratch;
   const std::int64_t count = std::ssize(rows) / weights.inputs;
-  const bool fits = count * int8_floats(weights.inputs) <= std::ssize(scratch.int8_);
+  const bool fits = int8_floats(count, weights.inputs) <= std::ssize(scratch.int8_);
   return {rows, cpu::quantize_rows(*parts_.team, rows, weights,
                                    std::as_writable_bytes(fits ? scratch.int8_ : scratch.up_))};
 }

@@ -1,10 +1,12 @@
 #include "device/cpu/int8_rows.h"
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
 
 #include "base/check.h"
 #include "base/units.h"
+#include "device/cpu/dot.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "device/cpu/int8_rows.cc"
@@ -75,17 +77,6 @@ inline std::uint32_t field(std::int32_t code, int bits, int place) {
   return (static_cast<std::uint32_t>(code) & ((1U << bits) - 1U)) << (bits * place);
 }
 
-// Of each eight inputs the even ones, then the odd ones.
-inline void pack_w4(const std::int32_t* codes, std::int64_t padded, std::uint32_t* words) {
-  for (std::int64_t i = 0; i < padded; i += 8) {
-    for (int odd = 0; odd < 2; ++odd) {
-      const std::int32_t* const from = codes + i + odd;
-      *words++ =
-          field(from[0], 8, 0) | field(from[2], 8, 1) | field(from[4], 8, 2) | field(from[6], 8, 3);
-    }
-  }
-}
-
 // Of each four inputs the even ones, then the odd ones.
 inline void pack_w8(const std::int32_t* codes, std::int64_t padded, std::uint32_t* words) {
   for (std::int64_t i = 0; i < padded; i += 2) {
@@ -94,7 +85,7 @@ inline void pack_w8(const std::int32_t* codes, std::int64_t padded, std::uint32_
   }
 }
 
-inline void pack_w8_fours(const std::int32_t* codes, std::int64_t padded, std::uint32_t* words) {
+inline void pack_bytes(const std::int32_t* codes, std::int64_t padded, std::uint32_t* words) {
   const hn::RebindToSigned<Floats> ints;
   const hn::Rebind<std::int8_t, Floats> bytes;
   for (std::int64_t i = 0; i < padded; i += kLanes) {
@@ -103,9 +94,46 @@ inline void pack_w8_fours(const std::int32_t* codes, std::int64_t padded, std::u
   }
 }
 
+// Of each eight inputs the even ones, then the odd ones.
+inline void pack_w4(const std::int32_t* codes, std::int64_t padded, std::uint32_t* words) {
+  pack_bytes(codes, padded, words);
+  for (std::int64_t i = 0; i < padded / 4; i += 2) {
+    std::uint64_t eight = 0;
+    std::memcpy(&eight, words + i, sizeof(eight));
+    const std::uint64_t bytes = (eight ^ eight >> 8) & 0x0000ff000000ff00U;
+    eight ^= bytes ^ bytes << 8;
+    const std::uint64_t pairs = (eight ^ eight >> 16) & 0x00000000ffff0000U;
+    eight ^= pairs ^ pairs << 16;
+    std::memcpy(words + i, &eight, sizeof(eight));
+  }
+}
+
+inline void pack_row(const Int8Rows& all, const std::int32_t* codes, std::int64_t padded,
+                     std::uint32_t* words) {
+  if (all.format.kind == WeightKind::kW4) {
+    pack_w4(codes, padded, words);
+  } else if (all.fours()) {
+    pack_bytes(codes, padded, words);
+  } else {
+    pack_w8(codes, padded, words);
+  }
+}
+
+constexpr std::int64_t kStepWords = kTileBytes / 4;
+
+// A row of a tile in every step of a group.
+inline void pack_steps(const Int8Rows& all, const std::int32_t* codes, std::int64_t padded,
+                       std::uint32_t* to) {
+  for (std::int64_t i = 0; i < padded; i += kTileInt8s, to += kTileRows16 * kStepWords) {
+    const std::int64_t count = std::min<std::int64_t>(kTileInt8s, padded - i);
+    pack_row(all, codes + i, count, to);
+    std::fill(to + count / 4, to + kStepWords, 0U);
+  }
+}
+
 // A block is a tile of the product.
-std::int64_t most_block_rows(const WeightFormat& format) {
-  return most_integer_rows(format.kind == WeightKind::kW4);
+std::int64_t most_block_rows(const Int8Rows& rows) {
+  return rows.tiled() ? kTileRows16 : most_integer_rows(rows.format.kind == WeightKind::kW4);
 }
 
 void quantize_block(const float* x, const Int8Rows& all, std::int64_t rows, const BlockTo& to) {
@@ -118,7 +146,7 @@ void quantize_block(const float* x, const Int8Rows& all, std::int64_t rows, cons
   for (std::int64_t group = 0; group < groups; ++group) {
     const std::int64_t first = group * all.format.group;
     const std::int64_t count = std::min<std::int64_t>(all.format.group, all.inputs - first);
-    const std::int64_t padded = round_up<std::int64_t>(count, PackedMatrix::kInputBlock);
+    const std::int64_t padded = all.group_inputs(group);
     const std::int64_t row_words = padded / all.word_inputs();
     for (std::int64_t r = 0; r < rows; ++r) {
       const float* from = x + r * all.inputs + first;
@@ -132,17 +160,21 @@ void quantize_block(const float* x, const Int8Rows& all, std::int64_t rows, cons
       const float scale = group_scale(from, padded, all.largest_code());
       to.scales[r * groups + group] = scale;
       to.totals[r * groups + group] = round_group(from, padded, scale, codes);
-      std::uint32_t* const row = words + r * row_words;
-      if (all.format.kind == WeightKind::kW4) {
-        pack_w4(codes, padded, row);
-      } else if (all.fours()) {
-        pack_w8_fours(codes, padded, row);
+      if (all.tiled()) {
+        pack_steps(all, codes, padded, out + r * kStepWords);
       } else {
-        pack_w8(codes, padded, row);
+        pack_row(all, codes, padded, words + r * row_words);
       }
     }
-    interleave_rows(words, row_words, static_cast<int>(rows), row_words, out);
-    out += rows * row_words;
+    if (all.tiled()) {
+      const std::int64_t steps = ceil_div<std::int64_t>(padded, kTileInt8s);
+      for (std::int64_t step = 0; step < steps; ++step, out += kTileRows16 * kStepWords) {
+        std::fill(out + rows * kStepWords, out + kTileRows16 * kStepWords, 0U);
+      }
+    } else {
+      interleave_rows(words, row_words, static_cast<int>(rows), row_words, out);
+      out += rows * row_words;
+    }
   }
 }
 
@@ -159,32 +191,43 @@ HWY_EXPORT(quantize_block);
 constexpr std::int64_t kLeastGroup = 32;
 // Below this many elements, waking a thread costs more than it saves.
 constexpr std::int64_t kSerialElements = 1 << 14;
+// From so many rows on AMX is worth its tiles of 16: vectors no longer keep up with memory.
+constexpr std::int64_t kLeastTiledRows = 8;
+
+MatmulUnit unit_for(std::int64_t rows, MatmulUnit wanted) {
+  if (wanted != MatmulUnit::kBest) {
+    return wanted;
+  }
+  return rows >= kLeastTiledRows && amx_available() ? MatmulUnit::kAmx
+         : byte_dot_available()                     ? MatmulUnit::kDot
+                                                    : MatmulUnit::kVector;
+}
 
 }  // namespace
 
 std::int64_t int8_rows_bytes(std::int64_t rows, std::int64_t inputs) {
   const std::int64_t padded = round_up<std::int64_t>(inputs, PackedMatrix::kInputBlock);
-  return rows * (padded * 2 + padded / kLeastGroup * 8);
+  return round_up<std::int64_t>(rows, kTileRows16) * padded * 2 + rows * padded / kLeastGroup * 8;
 }
 
 Int8Rows quantize_rows(Team& team, std::span<const float> x, const PackedMatrix& weights,
-                       std::span<std::byte> memory, bool dot) {
+                       std::span<std::byte> memory, MatmulUnit unit) {
   const WeightFormat& format = weights.format;
   check(format.int8_inputs() && (format.kind == WeightKind::kW8 || format.kind == WeightKind::kW4),
         "these weights are multiplied with integers");
   Int8Rows rows{.rows = std::ssize(x) / weights.inputs,
                 .inputs = weights.inputs,
                 .format = format,
-                .dot = dot};
+                .unit = unit_for(std::ssize(x) / weights.inputs, unit)};
+  rows.blocks = ceil_div(rows.rows, HWY_DYNAMIC_DISPATCH(most_block_rows)(rows));
   check(std::ssize(x) == rows.rows * rows.inputs, "x is not rows of the matrix's inputs");
   check(std::ssize(memory) >= int8_rows_bytes(rows.rows, rows.inputs), "rows fit their memory");
   auto* const words = reinterpret_cast<std::uint32_t*>(memory.data());
-  auto* const scales = reinterpret_cast<float*>(words + rows.rows * rows.row_words());
+  auto* const scales = reinterpret_cast<float*>(words + rows.stored_rows() * rows.row_words());
   auto* const totals = reinterpret_cast<std::int32_t*>(scales + rows.rows * rows.groups());
   rows.words = words;
   rows.scales = scales;
   rows.totals = totals;
-  rows.blocks = ceil_div(rows.rows, HWY_DYNAMIC_DISPATCH(most_block_rows)(format));
   const auto quantize = [&](std::int64_t block, int) {
     const std::int64_t first = rows.block_begin(block);
     HWY_DYNAMIC_DISPATCH(quantize_block)

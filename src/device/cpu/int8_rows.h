@@ -5,9 +5,10 @@
 #include <cstdint>
 #include <span>
 
-#include "device/cpu/dot.h"
+#include "device/cpu/matmul_unit.h"
 #include "device/cpu/packed_matrix.h"
 #include "device/cpu/team.h"
+#include "device/cpu/tiles.h"
 
 namespace protean::cpu {
 
@@ -19,42 +20,61 @@ namespace protean::cpu {
 struct Int8Rows {
   std::int64_t rows = 0;
   std::int64_t inputs = 0;
-  WeightFormat format;  // of the weights that they are for
-  bool dot = false;     // words are as VPDPBUSD wants them (dot.h)
-  // Rows stand in blocks, as a tile of the product reads them: in each [word][row], so that a word
-  // of the block's first row is followed by that word of the others.
+  WeightFormat format;                    // of the weights that they are for
+  MatmulUnit unit = MatmulUnit::kVector;  // they are arranged for it; not kBest
+  // Rows stand in blocks, as a tile of the product reads them. For vectors in each [word][row], so
+  // that a word of the block's first row is followed by that word of the others; for AMX, of 16
+  // rows, [step][row][64 bytes], where the last step of a group may be half full and the last rows
+  // may be missing.
   std::int64_t blocks = 0;
-  const std::uint32_t* words = nullptr;  // [rows][row_words()] in all, padded with zeros
+  const std::uint32_t* words = nullptr;  // [stored_rows()][row_words()] in all, padded with zeros
   const float* scales = nullptr;         // [rows][groups()]
   const std::int32_t* totals = nullptr;  // [rows][groups()], sums of the integers
 
+  bool tiled() const { return unit == MatmulUnit::kAmx || unit == MatmulUnit::kEmulatedAmx; }
   // Words as packed weights are had: of w4 four inputs of 8 bits, of each eight the even ones
   // before the odd ones; of w8 two of 16 bits, of each four the even ones before the odd ones, or,
-  // for the dot instruction and if they have 7 bits, four in order.
+  // for dot instructions, for AMX and if they have 7 bits, four in order.
   int word_inputs() const { return format.kind == WeightKind::kW4 || fours() ? 4 : 2; }
-  bool fours() const { return dot || format.input_bits == 7; }
+  bool fours() const { return unit != MatmulUnit::kVector || format.input_bits == 7; }
   int largest_code() const { return (1 << (format.input_bits - 1)) - 1; }
+  std::int64_t stored_rows() const { return tiled() ? blocks * kTileRows16 : rows; }
   std::int64_t row_words() const {
     constexpr std::int64_t kBlock = PackedMatrix::kInputBlock;
-    return (inputs + kBlock - 1) / kBlock * kBlock / word_inputs();
+    return tiled() ? steps() * kTileBytes / 4
+                   : (inputs + kBlock - 1) / kBlock * kBlock / word_inputs();
   }
   std::int64_t groups() const { return (inputs + format.group - 1) / format.group; }
-  // The first ones have a row more than the others, if any have.
-  std::int64_t block_begin(std::int64_t block) const {
-    return rows / blocks * block + std::min(block, rows % blocks);
+  // Of one group, whole blocks of the matrix.
+  std::int64_t group_inputs(std::int64_t group) const {
+    constexpr std::int64_t kBlock = PackedMatrix::kInputBlock;
+    const std::int64_t count = std::min<std::int64_t>(format.group, inputs - group * format.group);
+    return (count + kBlock - 1) / kBlock * kBlock;
   }
-  // The one that begins with this row.
+  // What tiles take of a row at once; the last group may have fewer.
+  std::int64_t group_steps() const { return (format.group + kTileInt8s - 1) / kTileInt8s; }
+  std::int64_t steps() const {
+    const std::int64_t inputs_of_step = std::min(format.group, kTileInt8s);
+    return (inputs + inputs_of_step - 1) / inputs_of_step;
+  }
+  // For vectors the first ones have a row more than the others, if any have.
+  std::int64_t block_begin(std::int64_t block) const {
+    return tiled() ? std::min(rows, block * kTileRows16)
+                   : rows / blocks * block + std::min(block, rows % blocks);
+  }
+  // The one for vectors that begins with this row.
   std::int64_t block_at(std::int64_t row) const {
     const std::int64_t least = rows / blocks;
     return std::max(row / (least + 1), (row - rows % blocks) / least);
   }
 };
 
-// What rows need at most, whatever the format.
+// What rows need at most, whatever the format and the unit.
 std::int64_t int8_rows_bytes(std::int64_t rows, std::int64_t inputs);
 
 // Rows [rows][weights.inputs] into memory of at least int8_rows_bytes, which begins a cache line.
+// The best unit depends on how many rows there are: few wait for weights, which vectors read once.
 Int8Rows quantize_rows(Team& team, std::span<const float> x, const PackedMatrix& weights,
-                       std::span<std::byte> memory, bool dot = byte_dot_available());
+                       std::span<std::byte> memory, MatmulUnit unit = MatmulUnit::kBest);
 
 }  // namespace protean::cpu

@@ -56,6 +56,22 @@ MatmulUnit unit_for(const WeightFormat& format, MatmulUnit wanted) {
   return wanted == MatmulUnit::kBest ? best_unit() : wanted;
 }
 
+bool by_vectors(MatmulUnit unit) {
+  return unit == MatmulUnit::kVector || unit == MatmulUnit::kDot;
+}
+
+void multiply_part(const MatmulOperands& operands, const MatmulPart& part, MatmulUnit unit) {
+  const bool emulated = unit == MatmulUnit::kEmulatedAmx;
+  if (operands.int8 != nullptr) {
+    by_vectors(unit) ? multiply_int8(operands, part)
+                     : multiply_int8_tiled(operands, part, emulated);
+  } else if (by_vectors(unit)) {
+    multiply_vectors(operands, part, unit == MatmulUnit::kDot);
+  } else {
+    multiply_tiled(operands, part, emulated);
+  }
+}
+
 void multiply_all(Team& team, std::int64_t m, const MatmulOperands& operands, MatmulUnit unit) {
   const PackedMatrix& weights = *operands.weights;
   check(std::ssize(operands.out) == m * weights.outputs,
@@ -64,11 +80,10 @@ void multiply_all(Team& team, std::int64_t m, const MatmulOperands& operands, Ma
     return;
   }
   const std::int64_t panels = weights.panels();
-  const bool by_vectors = unit == MatmulUnit::kVector || unit == MatmulUnit::kDot;
   const bool serial = m * weights.outputs * weights.inputs < kSerialWork;
-  const Cut parts =
-      cut(m, panels, serial ? 1 : team.threads(),
-          by_vectors ? CutLimits() : CutLimits{kMaxTiledRows, kMaxTiledPanels, 2 * kTileRows16});
+  const Cut parts = cut(
+      m, panels, serial ? 1 : team.threads(),
+      by_vectors(unit) ? CutLimits() : CutLimits{kMaxTiledRows, kMaxTiledPanels, 2 * kTileRows16});
   const auto begin_of = [&](std::int64_t row_part) {
     if (operands.int8 == nullptr) {
       return m * row_part / parts.row_parts;
@@ -85,13 +100,7 @@ void multiply_all(Team& team, std::int64_t m, const MatmulOperands& operands, Ma
     const std::int64_t end_panel = std::min(first_panel + parts.panels_per_part, panels);
     const MatmulPart part{first_row, static_cast<int>(end_row - first_row), first_panel,
                           static_cast<int>(end_panel - first_panel)};
-    if (operands.int8 != nullptr) {
-      multiply_int8(operands, part);
-    } else if (by_vectors) {
-      multiply_vectors(operands, part, unit == MatmulUnit::kDot);
-    } else {
-      multiply_tiled(operands, part, unit == MatmulUnit::kEmulatedAmx);
-    }
+    multiply_part(operands, part, unit);
   };
   const std::int64_t tasks = parts.row_parts * parts.panel_parts;
   if (serial) {
@@ -124,7 +133,7 @@ void matmul(Team& team, const Int8Rows& x, const PackedMatrix& weights, std::spa
             const MatmulOptions& options) {
   check(x.inputs == weights.inputs && x.format == weights.format,
         "integers are for weights like these");
-  multiply_all(team, x.rows, {nullptr, &x, &weights, out, options}, MatmulUnit::kVector);
+  multiply_all(team, x.rows, {nullptr, &x, &weights, out, options}, x.unit);
 }
 
 }  // namespace protean::cpu

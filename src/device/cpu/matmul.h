@@ -4,16 +4,13 @@
 #include <span>
 
 #include "device/cpu/int8_rows.h"
+#include "device/cpu/matmul_unit.h"
 #include "device/cpu/packed_matrix.h"
 #include "device/cpu/team.h"
 
 namespace protean::cpu {
 
-// What multiplies: f32 vectors, AVX-512's dot instructions (dot.h) or AMX (tiles.h). The best there
-// is unless a test or a benchmark wants another; what is asked for must be there.
-enum class MatmulUnit : std::uint8_t { kBest, kVector, kDot, kAmx, kEmulatedAmx };
-
-// What kBest stands for on this machine.
+// What kBest stands for on this machine, of bf16.
 MatmulUnit best_unit();
 
 struct MatmulOptions {
@@ -38,7 +35,8 @@ void matmul(Team& team, std::span<const float> x, const PackedMatrix& weights, s
 
 // The same for weights with int8_inputs(). A group's codes times its integers are added exactly,
 // and an element is the chain of scale * the row's scale * that sum, then offset * the row's scale
-// * the sum of its integers: one definition for all units, of which vectors do it today.
+// * the sum of its integers: one definition and the same bits for all units. Which one multiplies
+// was chosen when the rows were arranged (quantize_rows), not by options.unit.
 void matmul(Team& team, const Int8Rows& x, const PackedMatrix& weights, std::span<float> out,
             const MatmulOptions& options = {});
 

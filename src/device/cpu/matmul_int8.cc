@@ -258,17 +258,6 @@ constexpr bool kInPlace = std::is_same_v<Lines, W8Dot> || std::is_same_v<Lines, 
 template <class Lines>
 using ManyLines = std::conditional_t<kInPlace<Lines>, Lines, UnpackedWords<Lines>>;
 
-// The next group's would come too late.
-constexpr std::int64_t kGroupsAhead = 2;
-constexpr std::int64_t kCacheLine = 64;
-// Asks for some of a group's codes, of which each block has its share: all at once they are more
-// than a core can wait for while it works on.
-HWY_INLINE void prefetch_share(const std::byte* codes, std::int64_t bytes) {
-  for (std::int64_t i = 0; i < bytes; i += kCacheLine) {
-    hwy::Prefetch(codes + i);
-  }
-}
-
 // One panel's group.
 struct PanelGroup {
   const std::byte* scales = nullptr;
@@ -285,7 +274,7 @@ HWY_NOINLINE void multiply_blocks(const PartRows& rows, const BlockRun& run, std
   constexpr int V = std::min(tile_vecs(R), kPanelVecs);
   for (int block = run.begin; block < run.end; ++block) {
     if constexpr (kInPlace<Lines>) {
-      prefetch_share(panel.next + block * panel.share, panel.share);
+      prefetch(panel.next + block * panel.share, panel.share);
     }
     const GroupRows of_block = rows.at(block, group);
     for (int vec = 0; vec < kPanelVecs; vec += V) {
@@ -323,9 +312,8 @@ void multiply_many(const MatmulOperands& operands, const MatmulPart& part, const
   // As many groups as leave the rows' words in L2: a panel is read from memory in one go.
   const std::int64_t step_groups = std::max<std::int64_t>(
       1, std::min(kMaxPartRows * kStepWords / part.rows, 4 * kStepWords) / group_words);
-  const std::int64_t share = round_up(
-      ceil_div<std::int64_t>(weights.format.group / Lines::kInputs * Lines::kBytes, rows.blocks()),
-      kCacheLine);
+  const std::int64_t share =
+      prefetched_bytes<Lines>(weights.format.group, static_cast<int>(rows.blocks()));
   const auto multiply = [&](const BlockRun& run, std::int64_t group, const PanelGroup& of) {
     multiply_run<Lines>(rows, run, group, of,
                         std::make_integer_sequence<int, tile_rows<Lines>()>());
@@ -379,9 +367,10 @@ void multiply_part(const MatmulOperands& operands, const MatmulPart& part) {
 
 void multiply_int8_here(const MatmulOperands& operands, const MatmulPart& part) {
   const Int8Rows& x = *operands.int8;
+  const bool dot = x.unit == MatmulUnit::kDot;
   if (x.format.kind == WeightKind::kW4) {
-    x.dot ? multiply_part<W4Dot>(operands, part) : multiply_part<W4Words>(operands, part);
-  } else if (x.dot) {
+    dot ? multiply_part<W4Dot>(operands, part) : multiply_part<W4Words>(operands, part);
+  } else if (dot) {
     multiply_part<W8Dot>(operands, part);
   } else {
     x.fours() ? multiply_part<W8Sevens>(operands, part) : multiply_part<W8Words>(operands, part);

@@ -5,12 +5,15 @@
 #include <cstring>
 #include <limits>
 #include <string>
+#include <tuple>
 #include <vector>
 
+#include "device/cpu/dot.h"
 #include "device/cpu/every_target.h"
 #include "device/cpu/f16.h"
 #include "device/cpu/matmul.h"
 #include "device/cpu/memory.h"
+#include "device/cpu/tiles.h"
 
 namespace protean::cpu {
 namespace {
@@ -89,22 +92,32 @@ class Int8Matmul : public EveryTarget {
 
   static std::vector<float> product(Team& team, std::span<const float> x,
                                     const PackedMatrix& weights, const MatmulOptions& options,
-                                    bool dot) {
+                                    MatmulUnit unit) {
     const std::int64_t m = std::ssize(x) / weights.inputs;
     std::vector<std::byte> memory(static_cast<std::size_t>(int8_rows_bytes(m, weights.inputs)));
     std::vector<float> out(static_cast<std::size_t>(m * weights.outputs));
-    matmul(team, quantize_rows(team, x, weights, memory, dot), weights, out, options);
+    matmul(team, quantize_rows(team, x, weights, memory, unit), weights, out, options);
     return out;
   }
 
-  // The same bits with and without dot instructions, also where these are spelled out.
+  // The same bits with dot instructions and by tiles, also where these are spelled out.
   std::vector<float> product(Team& team, std::span<const float> x, const PackedMatrix& weights,
                              const MatmulOptions& options = {}) {
-    std::vector<float> out = product(team, x, weights, options, false);
-    if (GetParam() != HWY_AVX3 || byte_dot_available()) {
-      const std::vector<float> same = product(team, x, weights, options, true);
-      EXPECT_EQ(std::memcmp(out.data(), same.data(), out.size() * sizeof(float)), 0)
-          << name_of(weights.format) << " of " << weights.inputs << " inputs";
+    std::vector<float> out = product(team, x, weights, options, MatmulUnit::kVector);
+    for (const MatmulUnit unit : {MatmulUnit::kDot, MatmulUnit::kEmulatedAmx}) {
+      if (unit == MatmulUnit::kDot && GetParam() == HWY_AVX3 && !byte_dot_available()) {
+        continue;
+      }
+      const std::vector<float> same = product(team, x, weights, options, unit);
+      for (std::size_t i = 0; i < out.size(); ++i) {
+        if (std::memcmp(&out[i], &same[i], sizeof(float)) != 0 &&
+            !(std::isnan(out[i]) && std::isnan(same[i]))) {
+          ADD_FAILURE() << name_of(weights.format) << " of " << weights.inputs << " inputs, unit "
+                        << static_cast<int>(unit) << " at " << i << ": " << same[i] << ", not "
+                        << out[i];
+          return out;
+        }
+      }
     }
     return out;
   }
@@ -201,7 +214,8 @@ TEST_P(Int8Matmul, GivesARowTheSameBitsInAnyBatch) {
       std::vector<float> alone;
       Team one(1);
       for (std::int64_t r = 0; r < kRows; ++r) {
-        const auto row = product(one, std::span(x).subspan(r * inputs, inputs), weights.packed);
+        const auto row = product(one, std::span(x).subspan(r * inputs, inputs), weights.packed, {},
+                                 MatmulUnit::kVector);
         alone.insert(alone.end(), row.begin(), row.end());
       }
       std::int64_t first = 0;
@@ -234,6 +248,43 @@ TEST_P(Int8Matmul, NothingIsNothingAndWhatIsNotFiniteShows) {
     std::fill(x.begin(), x.end(), std::numeric_limits<float>::denorm_min());
     for (const float value : product(team, x, weights.packed)) {
       EXPECT_TRUE(std::isfinite(value));
+    }
+  }
+}
+
+// Every number of rows up to more than a pass of tiles has, chunks and parts that are left over, on
+// outputs that are there already.
+TEST_P(Int8Matmul, TilesGiveTheSameBitsAsVectors) {
+  for (const WeightFormat& format : every_format()) {
+    for (const auto& [inputs, outputs, most] :
+         {std::tuple{200, 70, 130}, {33, 33, 70}, {2400, 97, 20}, {4416, 64, 17}}) {
+      const CodedWeights weights = random_weights(format, outputs, inputs);
+      std::vector<float> x = random_floats(std::int64_t{most} * inputs);
+      x[static_cast<std::size_t>(inputs)] = std::numeric_limits<float>::quiet_NaN();  // row 1
+      const std::vector<float> bias = random_floats(outputs);
+      for (int m = 1; m <= most; m += m < 35 ? 1 : 19) {
+        Team team(1 + m % 2);
+        const auto count = static_cast<std::size_t>(m * inputs);
+        product(team, std::span(x).first(count), weights.packed,
+                {.bias = bias.data(), .accumulate = true});
+      }
+    }
+  }
+}
+
+TEST_P(Int8Matmul, AmxAgreesWithItsEmulation) {
+  if (!amx_available()) {
+    GTEST_SKIP() << "this processor has no AMX";
+  }
+  Team team(2);
+  for (const WeightFormat& format : every_format()) {
+    for (const auto& [m, inputs, outputs] :
+         {std::tuple{1, 1, 1}, {40, 4200, 64}, {300, 300, 200}}) {
+      const CodedWeights weights = random_weights(format, outputs, inputs);
+      const std::vector<float> x = random_floats(std::int64_t{m} * inputs);
+      EXPECT_EQ(product(team, x, weights.packed, {}, MatmulUnit::kAmx),
+                product(team, x, weights.packed, {}, MatmulUnit::kEmulatedAmx))
+          << name_of(format) << " " << m << "x" << inputs << "x" << outputs;
     }
   }
 }

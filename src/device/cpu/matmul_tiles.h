@@ -11,4 +11,7 @@ constexpr int kMaxTiledPanels = 16;
 // One part of a product by AMX tiles, or by their emulation. Weights are not f32.
 void multiply_tiled(const MatmulOperands& operands, const MatmulPart& part, bool emulated);
 
+// The same with integers, which quantize_rows arranged for tiles.
+void multiply_int8_tiled(const MatmulOperands& operands, const MatmulPart& part, bool emulated);
+
 }  // namespace protean::cpu

@@ -155,11 +155,13 @@ struct UnpackedWords<W8Words> : W8Words {
   }
 };
 
+constexpr std::int64_t kCacheLine = 64;
+
 // A panel's next `inputs`. Asks for what comes next, so that memory works on while these are
 // multiplied.
 template <class Lines>
 void unpack_words(const std::byte* from, std::int64_t inputs, std::uint32_t* to) {
-  constexpr int kAhead = 4096, kCacheLine = 64;
+  constexpr int kAhead = 4096;
   for (std::int64_t i = 0; i < inputs; i += Lines::kInputs) {
     for (int byte = 0; byte < Lines::kBytes; byte += kCacheLine) {
       hwy::Prefetch(from + kAhead + byte);
@@ -173,6 +175,21 @@ void unpack_words(const std::byte* from, std::int64_t inputs, std::uint32_t* to)
     }
     from += Lines::kBytes;
     to += Lines::kWords * kPanel;
+  }
+}
+
+// The next group's codes would come too late.
+constexpr std::int64_t kGroupsAhead = 2;
+// The share that each of some blocks of rows has in asking for a group's codes: all at once they
+// are more than a core can wait for while it works on.
+template <class Lines>
+constexpr std::int64_t prefetched_bytes(std::int64_t inputs, int blocks) {
+  const std::int64_t lines = inputs / Lines::kInputs * Lines::kBytes / kCacheLine;
+  return (lines + blocks - 1) / blocks * kCacheLine;
+}
+HWY_INLINE void prefetch(const std::byte* codes, std::int64_t bytes) {
+  for (std::int64_t i = 0; i < bytes; i += kCacheLine) {
+    hwy::Prefetch(codes + i);
   }
 }
 
