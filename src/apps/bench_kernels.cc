@@ -64,12 +64,15 @@ struct KernelRow {
   double time_us = 0;  // median
   double bytes = 0;    // of packed weights
   double operations = 0;
+  bool integers = false;
 
   double read_fraction(const Ceilings& ceilings) const {
     return bytes / (time_us * 1e-6) / ceilings.read_bytes_per_s;
   }
   double operations_fraction(const Ceilings& ceilings) const {
-    return operations / (time_us * 1e-6) / ceilings.operations_per_s;
+    const bool int8 = integers && ceilings.int8_operations_per_s > 0;
+    return operations / (time_us * 1e-6) /
+           (int8 ? ceilings.int8_operations_per_s : ceilings.operations_per_s);
   }
 };
 
@@ -127,7 +130,8 @@ class Bench {
                      rows,
                      seconds / static_cast<double>(calls) * 1e6,
                      static_cast<double>(packed.bytes()),
-                     2.0 * static_cast<double>(work)};
+                     2.0 * static_cast<double>(work),
+                     packed.format.int8_inputs()};
   }
 
  private:
@@ -164,12 +168,16 @@ class Bench {
 };
 
 void print_ceilings(const Ceilings& ceilings, int threads) {
-  print_text(fmt::format(
-      "{} thread{}, {}: reads {:.1f} GB/s, multiplies {:.0f} GFLOP/s\n\n"
-      "{:5} {:6} {:>14} {:5} {:>5} {:>11} {:>9} {:>9} {:>7} {:>7}\n",
-      threads, threads == 1 ? "" : "s", multiplier_name(), ceilings.read_bytes_per_s * 1e-9,
-      ceilings.operations_per_s * 1e-9, "like", "matrix", "outputs x in", "dtype", "rows",
-      "time us", "MB", "GFLOP", "% read", "% mult"));
+  print_text(
+      fmt::format("{} thread{}, {}: reads {:.1f} GB/s, multiplies {:.0f} GFLOP/s{}\n\n"
+                  "{:5} {:6} {:>14} {:5} {:>5} {:>11} {:>9} {:>9} {:>7} {:>7}\n",
+                  threads, threads == 1 ? "" : "s", multiplier_name(),
+                  ceilings.read_bytes_per_s * 1e-9, ceilings.operations_per_s * 1e-9,
+                  ceilings.int8_operations_per_s > 0
+                      ? fmt::format(", int8 {:.0f} GOP/s", ceilings.int8_operations_per_s * 1e-9)
+                      : "",
+                  "like", "matrix", "outputs x in", "dtype", "rows", "time us", "MB", "GFLOP",
+                  "% read", "% mult"));
 }
 
 void print_row(const KernelRow& row, const Ceilings& ceilings) {

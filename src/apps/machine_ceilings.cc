@@ -23,15 +23,20 @@ Ceilings measure_ceilings(cpu::Team& team, std::span<std::byte> memory, const St
                           int repeat) {
   constexpr std::int64_t kRounds = 20000;
   fill_with_noise(memory);
-  double operations = 0;
   volatile std::uint64_t seen = 0;  // or nobody would have to read
   const double read_s = median_s(stopwatch, repeat, [&] { seen = cpu::read_memory(team, memory); });
-  const double multiply_s = median_s(stopwatch, repeat, [&] {
-    const auto work = cpu::multiply_in_cache(team, cpu::best_unit(), kRounds);
-    operations = work.operations;
-    seen = static_cast<std::uint64_t>(work.checksum != 0);
-  });
-  return {static_cast<double>(memory.size()) / read_s, operations / multiply_s};
+  const cpu::MatmulUnit unit = cpu::best_unit();
+  const auto operations_per_s = [&](bool amx_int8) {
+    double operations = 0;
+    const double multiply_s = median_s(stopwatch, repeat, [&] {
+      const auto work = cpu::multiply_in_cache(team, unit, kRounds, amx_int8);
+      operations = work.operations;
+      seen = static_cast<std::uint64_t>(work.checksum != 0);
+    });
+    return operations / multiply_s;
+  };
+  return {static_cast<double>(memory.size()) / read_s, operations_per_s(false),
+          unit == cpu::MatmulUnit::kAmx ? operations_per_s(true) : 0};
 }
 
 std::string_view multiplier_name() {

@@ -6,8 +6,9 @@
 #include <mutex>
 #include <vector>
 
+#include "base/check.h"
 #include "device/cpu/bf16.h"
-#include "device/cpu/tiles.h"
+#include "device/cpu/tile_products.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "device/cpu/ceilings.cc"
@@ -107,38 +108,39 @@ std::vector<float> random_values() {
 }
 
 // Two by two tiles of sums, as the matmul has them, over operands of 4 KiB.
-template <class Tiles>
+template <TileElement kElement, class Tiles>
 MultiplyWork multiply_tiles_in_cache(Tiles tiles, const std::vector<float>& values,
                                      std::int64_t rounds) {
   alignas(64) std::uint16_t operands[kValues];
-  alignas(64) float sums[16 * 16];
+  alignas(64) float sums[16 * 16];  // or integers: their bits will do
   std::transform(values.begin(), values.end(), operands, bf16_from);
   tiles.configure();
-  tiles.template zero<0>();
-  tiles.template zero<1>();
-  tiles.template zero<2>();
-  tiles.template zero<3>();
+  zero_sums(tiles);
   for (std::int64_t round = 0; round < rounds; ++round) {
     tiles.template load<4>(operands, kTileBytes);
     tiles.template load<5>(operands + 512, kTileBytes);
     tiles.template load<6>(operands + 1024, kTileBytes);
     tiles.template load<7>(operands + 1536, kTileBytes);
-    tiles.template multiply<0, 4, 6>();
-    tiles.template multiply<1, 4, 7>();
-    tiles.template multiply<2, 5, 6>();
-    tiles.template multiply<3, 5, 7>();
+    add_product<kElement, 0, 4, 6>(tiles);
+    add_product<kElement, 1, 4, 7>(tiles);
+    add_product<kElement, 2, 5, 6>(tiles);
+    add_product<kElement, 3, 5, 7>(tiles);
   }
   tiles.template store<0>(sums, kTileBytes);
   tiles.release();
-  return {4.0 * 2 * 16 * 16 * 32 * static_cast<double>(rounds), sums[0]};
+  constexpr int kInputs = kElement == TileElement::kBf16 ? kTileInputs : kTileInt8s;
+  return {4.0 * 2 * 16 * 16 * kInputs * static_cast<double>(rounds), sums[0]};
 }
 
-MultiplyWork multiply_with(MatmulUnit unit, const std::vector<float>& values, std::int64_t rounds) {
+MultiplyWork multiply_with(MatmulUnit unit, bool amx_int8, const std::vector<float>& values,
+                           std::int64_t rounds) {
 #if HWY_ARCH_X86_64
   if (unit == MatmulUnit::kAmx) {
-    return multiply_tiles_in_cache(AmxTiles(), values, rounds);
+    return amx_int8 ? multiply_tiles_in_cache<TileElement::kInt8>(AmxTiles(), values, rounds)
+                    : multiply_tiles_in_cache<TileElement::kBf16>(AmxTiles(), values, rounds);
   }
 #endif
+  check(!amx_int8, "AMX is a feature of x86");
   if (unit == MatmulUnit::kDot) {
     std::vector<std::uint16_t> pairs(values.size() * 2);
     for (std::size_t i = 0; i < pairs.size(); ++i) {
@@ -167,12 +169,12 @@ std::uint64_t read_memory(Team& team, std::span<const std::byte> memory) {
   return total;
 }
 
-MultiplyWork multiply_in_cache(Team& team, MatmulUnit unit, std::int64_t rounds) {
+MultiplyWork multiply_in_cache(Team& team, MatmulUnit unit, std::int64_t rounds, bool amx_int8) {
   const std::vector<float> values = random_values();
   MultiplyWork all;
   std::mutex mutex;
   team.run(team.threads(), [&](std::int64_t, int) {
-    const MultiplyWork done = multiply_with(unit, values, rounds);
+    const MultiplyWork done = multiply_with(unit, amx_int8, values, rounds);
     const std::lock_guard lock(mutex);
     all.operations += done.operations;
     all.checksum += done.checksum;
