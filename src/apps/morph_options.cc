@@ -6,6 +6,7 @@
 #include <sstream>
 #include <utility>
 
+#include "apps/integer_speed.h"
 #include "apps/machine.h"
 #include "apps/options.h"
 #include "apps/terminal.h"
@@ -14,8 +15,6 @@
 #include "control/form_path.h"
 #include "control/policy_options.h"
 #include "cost/memory.h"
-#include "device/cpu/dot.h"
-#include "device/cpu/matmul.h"
 #include "model/swap_profile.h"
 
 namespace protean {
@@ -69,13 +68,8 @@ Result<std::int64_t> variant_cache_bytes(const std::string& text) {
   return *bytes;
 }
 
-// Vectors multiply integers faster than floats; AMX has no need of it.
-bool integers_are_faster() {
-  return cpu::best_unit() != cpu::MatmulUnit::kAmx;
-}
-
 std::string_view fastest_here() {
-  return !integers_are_faster() ? "w8,w4" : cpu::byte_dot_available() ? "w8a8,w4a8" : "w8a7,w4a8";
+  return !integers_are_faster() ? "w8,w4" : eight_bits_are_fastest() ? "w8a8,w4a8" : "w8a7,w4a8";
 }
 
 // The precisions below `start` that layers may be lowered to, from most bits to fewest.
@@ -110,15 +104,15 @@ Result<std::vector<Precision>> lower_precisions(const MorphOptions& options, Pre
 
 // Whether layers that are lowered compute faster too, not only from fewer bytes.
 bool multiply_faster(const std::vector<Precision>& lower) {
-  return integers_are_faster() && !lower.empty() &&
-         std::all_of(lower.begin(), lower.end(),
-                     [](Precision precision) { return stored_as(precision) != precision; });
+  return !lower.empty() && std::all_of(lower.begin(), lower.end(), [](Precision precision) {
+    return stored_as(precision) != precision;
+  }) && integers_are_faster();
 }
 
-// Whether 4 bits multiply much faster than what is above them: not where bytes are multiplied four
-// by four, and by a sixth than activations of 7 bits.
+// Whether 4 bits multiply much faster than what is above them: not where 8 bits are as fast as any,
+// and by a sixth than activations of 7 bits.
 bool fours_multiply_faster(const std::vector<Precision>& lower) {
-  return !cpu::byte_dot_available() &&
+  return !eight_bits_are_fastest() &&
          std::find(lower.begin(), lower.end(), Precision::kW8A7) == lower.end();
 }
 
