@@ -36,9 +36,12 @@ std::int64_t matrix_bytes(std::int64_t outputs, std::int64_t inputs, const Store
          rows * ceil_div<std::int64_t>(inputs, as.group) * group_bytes(as.precision);
 }
 
-// Of a step's rows as integers, 16 bits each at most, with a scale and a sum for a group of 32.
-std::int64_t int8_row_bytes(std::int64_t inputs) {
-  return round_up(inputs, kPadding) * 2 + ceil_div(inputs, kPadding) * 8;
+// A step's rows as integers, 16 bits each at most, with a scale and a sum for a group of 32. Tiles
+// hold 16 rows.
+std::int64_t int8_bytes(std::int64_t rows, std::int64_t inputs) {
+  constexpr std::int64_t kTileRows = 16;
+  return round_up(rows, kTileRows) * round_up(inputs, kPadding) * 2 +
+         rows * ceil_div(inputs, kPadding) * 8;
 }
 
 // A key or value of one head.
@@ -117,11 +120,10 @@ std::int64_t activation_bytes(const ModelSpec& spec, std::int64_t rows, std::int
   const std::int64_t parts = units.whole() ? 0 : units.count;
   // What weights with activations of 8 bits multiply: gate's and up's product takes the place of
   // up.
-  const std::int64_t last = int8_row_bytes(unit.ffn);
-  const std::int64_t int8 =
-      std::max(rows * std::max(int8_row_bytes(std::max(std::int64_t{spec.hidden}, q)),
-                               last > unit.ffn * kVectorElementBytes ? last : 0),
-               logit_rows * int8_row_bytes(spec.hidden));
+  const std::int64_t last = int8_bytes(rows, unit.ffn);
+  const bool last_fits = last <= rows * unit.ffn * kVectorElementBytes;
+  const std::int64_t int8 = std::max({int8_bytes(rows, std::max(std::int64_t{spec.hidden}, q)),
+                                      last_fits ? 0 : last, int8_bytes(logit_rows, spec.hidden)});
   const std::int64_t row = (1 + parts) * spec.hidden + 2 * q + 2 * kv + 2 * std::int64_t{unit.ffn};
   const std::int64_t normed = std::max(rows, logit_rows) * spec.hidden;
   return (rows * row + normed + logit_rows * spec.vocab) * kVectorElementBytes + int8;
