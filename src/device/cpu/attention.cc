@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 #include "base/units.h"
+#include "device/cpu/attention_part.h"
 #include "device/cpu/bf16.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -19,89 +20,6 @@
 #include "device/cpu/attention_tile-inl.h"
 #include "device/cpu/lanes-inl.h"
 #include "hwy/highway.h"
-
-#ifndef PROTEAN_DEVICE_CPU_ATTENTION_ONCE
-#define PROTEAN_DEVICE_CPU_ATTENTION_ONCE
-
-namespace protean::cpu {
-
-constexpr int kMaxHeadDim = 512;
-// Queries that read the keys and values of a head together: whole blocks of any instruction set,
-// and what still fits a second-level cache beside the tile.
-constexpr int kMaxQueries = 120;
-// Positions summed up on their own before they are merged; segments begin at multiples of it.
-constexpr int kSegment = 256;
-
-// What is known of a query after some positions: e^score summed up by lane, the maximum of the
-// scores, and values summed up by e^(score - maximum). Floats in this order.
-constexpr int kRecordMaximum = 16;
-constexpr int kRecordSums = 32;
-constexpr int record_floats(int head_dim) {
-  return kRecordSums + (head_dim + 31) / 32 * 32;
-}
-constexpr int kQueryFloats = kMaxQueries * record_floats(128);
-static_assert(kQueryFloats >= 8 * record_floats(kMaxHeadDim));
-
-struct AttentionCall {
-  KvLayer layer;
-  AttentionOptions options;
-  const float* q = nullptr;
-  float* out = nullptr;
-
-  int group() const { return options.heads / layer.kv_heads; }
-  bool paired() const { return options.in_pairs && layer.element == KvElement::kBf16; }
-  int record() const { return record_floats(layer.head_dim); }
-};
-
-struct PositionRange {
-  int begin = 0;
-  int end = 0;
-  bool operator==(const PositionRange&) const = default;
-
-  PositionRange within(PositionRange other) const {
-    return {std::max(begin, other.begin), std::min(end, other.end)};
-  }
-  bool empty() const { return begin >= end; }
-};
-
-// The queries of one KV head in a slice are numbered row by row, the head's group within a row.
-// A part is `queries` of them, from `first_query` on.
-struct AttentionPart {
-  const AttentionSlice* slice = nullptr;
-  int kv_head = 0;
-  int first_query = 0;
-  int queries = 0;
-
-  int row(const AttentionCall& call, int query) const {
-    return (first_query + query) / call.group();
-  }
-  // Of q and out.
-  std::int64_t offset(const AttentionCall& call, int query) const {
-    const std::int64_t head = kv_head * call.group() + (first_query + query) % call.group();
-    const std::int64_t batch_row = std::int64_t{slice->first_row} + row(call, query);
-    return (batch_row * call.options.heads + head) * call.layer.head_dim;
-  }
-  PositionRange visible(const AttentionCall& call, int query) const {
-    const int position = slice->first_position + row(call, query);
-    const int window = call.options.window;
-    return {window > 0 ? std::max(0, position - window + 1) : 0, position + 1};
-  }
-  // Of all its queries; both ends ascend with the query.
-  PositionRange visible(const AttentionCall& call) const {
-    return {visible(call, 0).begin, visible(call, queries - 1).end};
-  }
-  PositionRange segments(const AttentionCall& call) const {
-    const PositionRange all = visible(call);
-    return {all.begin / kSegment, (all.end + kSegment - 1) / kSegment};
-  }
-};
-
-inline PositionRange segment_range(int segment) {
-  return {segment * kSegment, (segment + 1) * kSegment};
-}
-
-}  // namespace protean::cpu
-#endif
 
 HWY_BEFORE_NAMESPACE();
 namespace protean::cpu::HWY_NAMESPACE {
