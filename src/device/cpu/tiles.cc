@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "device/cpu/bf16.h"
 
@@ -16,13 +17,44 @@ namespace {
 
 // Denormals count as zeros, of operands and of results.
 float flushed(float value) {
-  return std::fpclassify(value) == FP_SUBNORMAL ? std::copysign(0.0f, value) : value;
+  return std::abs(value) < std::numeric_limits<float>::min() ? std::copysign(0.0f, value) : value;
 }
 
-float bf16_at(const std::byte* from) {
-  std::uint16_t bits = 0;
-  std::memcpy(&bits, from, sizeof(bits));
-  return flushed(float_from(bits));
+constexpr int kColumns = kTileBytes / 4;
+constexpr int kPairs = kTileInputs / 2;
+
+// A row of A or of B: 16 pairs, or one for each of 16 columns.
+struct PairRow {
+  float first[16];
+  float second[16];
+  // A product of two such numbers is exact in f32: multiplied and then added is as good as fused,
+  // and many times as fast where that is a function of the library's.
+  bool moderate = true;
+
+  void load(const std::byte* from) {
+    for (int i = 0; i < 16; ++i) {
+      std::uint16_t bits[2];
+      std::memcpy(bits, from + std::ptrdiff_t{i} * 4, sizeof(bits));
+      first[i] = flushed(float_from(bits[0]));
+      second[i] = flushed(float_from(bits[1]));
+      moderate = moderate && is_moderate(first[i]) && is_moderate(second[i]);
+    }
+  }
+  static bool is_moderate(float value) {
+    return value == 0 || (std::abs(value) > 0x1p-60f && std::abs(value) < 0x1p60f);
+  }
+};
+
+void add_products(float factor, const float* values, bool moderate, float* sums) {
+  if (moderate) {
+    for (int column = 0; column < kColumns; ++column) {
+      sums[column] = flushed(sums[column] + factor * values[column]);
+    }
+    return;
+  }
+  for (int column = 0; column < kColumns; ++column) {
+    sums[column] = flushed(std::fma(factor, values[column], sums[column]));
+  }
 }
 
 #if HWY_ARCH_X86_64 && defined(__linux__)
@@ -105,25 +137,26 @@ void EmulatedTiles::store_tile(const Tile& tile, void* to, std::int64_t row_byte
 // The even and the odd inputs of a tile are summed apart, then together, then to C: so Intel's
 // manual defines TDPBF16PS. Every addition rounds to nearest even.
 void EmulatedTiles::multiply_tiles(Tile& c, const Tile& a, const Tile& b) {
-  constexpr int kColumns = kTileBytes / 4, kPairs = kTileInputs / 2;
+  PairRow right[kPairs];
+  for (int pair = 0; pair < kPairs; ++pair) {
+    right[pair].load(b.data() + std::ptrdiff_t{pair} * kTileBytes);
+  }
   for (int row = 0; row < kTileRows16; ++row) {
-    float sums[kColumns][2] = {};
+    const std::ptrdiff_t at = std::ptrdiff_t{row} * kTileBytes;
+    PairRow left;
+    left.load(a.data() + at);
+    float first[kColumns] = {}, second[kColumns] = {};
     for (int pair = 0; pair < kPairs; ++pair) {
-      for (int column = 0; column < kColumns; ++column) {
-        for (int odd = 0; odd < 2; ++odd) {
-          const float left = bf16_at(a.data() + row * kTileBytes + pair * 4 + odd * 2);
-          const float right = bf16_at(b.data() + pair * kTileBytes + column * 4 + odd * 2);
-          sums[column][odd] = flushed(std::fma(left, right, sums[column][odd]));
-        }
-      }
+      const bool moderate = left.moderate && right[pair].moderate;
+      add_products(left.first[pair], right[pair].first, moderate, first);
+      add_products(left.second[pair], right[pair].second, moderate, second);
     }
+    float sums[kColumns];
+    std::memcpy(sums, c.data() + at, sizeof(sums));
     for (int column = 0; column < kColumns; ++column) {
-      std::byte* const at = c.data() + row * kTileBytes + column * 4;
-      float before = 0;
-      std::memcpy(&before, at, sizeof(before));
-      const float sum = flushed(flushed(before) + flushed(sums[column][0] + sums[column][1]));
-      std::memcpy(at, &sum, sizeof(sum));
+      sums[column] = flushed(flushed(sums[column]) + flushed(first[column] + second[column]));
     }
+    std::memcpy(c.data() + at, sums, sizeof(sums));
   }
 }
 
