@@ -1,6 +1,7 @@
 // How far attention and the operations between matmuls are from what the machine can do. Every
 // iteration measures the two ceilings right beside the kernel, and the medians give the percentages
-// that are printed: of reading the bytes that must be read, of the multiply-adds that must be made.
+// that are printed: of reading the bytes that must be read, of the multiply-adds that must be made
+// by the unit that makes them: over a bf16 cache the machine's best, else f32 vectors.
 // Times are processor time divided by threads, so that a shared machine distorts them little;
 // "wall" is what passed meanwhile.
 
@@ -50,14 +51,15 @@ double median(std::vector<double> values) {
 // The machine's two limits, to be timed right beside a kernel.
 class Ceilings {
  public:
-  explicit Ceilings(Team& team) : team_(team), noise_(random_floats(kBytes / 4)) {}
+  Ceilings(Team& team, MatmulUnit unit)
+      : team_(team), unit_(unit), noise_(random_floats(kBytes / 4)) {}
 
   std::uint64_t read() { return read_memory(team_, std::as_bytes(std::span(noise_))); }
   static double read_bytes() { return kBytes; }
 
   float multiply_add() {
     constexpr std::int64_t kRounds = 20000;
-    const MultiplyWork work = multiply_in_cache(team_, MatmulUnit::kVector, kRounds);
+    const MultiplyWork work = multiply_in_cache(team_, unit_, kRounds);
     flops_ = work.operations;
     return work.checksum;
   }
@@ -66,6 +68,7 @@ class Ceilings {
  private:
   static constexpr std::int64_t kBytes = std::int64_t{256} << 20;  // larger than caches
   Team& team_;
+  MatmulUnit unit_;
   std::vector<float> noise_;
   double flops_ = 0;
 };
@@ -74,12 +77,13 @@ class Ceilings {
 struct Work {
   double bytes = 0;
   double flops = 0;
+  MatmulUnit unit = MatmulUnit::kVector;
 };
 
 // Runs `kernel` beside the ceilings and reports how it compares.
 void compare(benchmark::State& state, Team& team, const Work& work,
              const std::function<void()>& kernel) {
-  Ceilings ceilings(team);
+  Ceilings ceilings(team, work.unit);
   std::vector<double> kernel_s;
   std::vector<double> wall_s;
   std::vector<double> read_s;
@@ -104,7 +108,7 @@ void compare(benchmark::State& state, Team& team, const Work& work,
   state.counters["GB/s"] = work.bytes / kernel_time * 1e-9;
   state.counters["%read"] = 100 * work.bytes / kernel_time / read_rate;
   state.counters["GFLOP/s"] = work.flops / kernel_time * 1e-9;
-  state.counters["%fma"] = 100 * work.flops / kernel_time / flop_rate;
+  state.counters["%multiply"] = 100 * work.flops / kernel_time / flop_rate;
   state.counters["ceiling_GB/s"] = read_rate * 1e-9;
   state.counters["ceiling_GFLOP/s"] = flop_rate * 1e-9;
   state.counters["wall_us"] = median(wall_s) * 1e6;
@@ -179,7 +183,8 @@ void attend(benchmark::State& state) {
   const Heads heads{.heads = 8 * static_cast<int>(state.range(5)),
                     .kv_heads = 8,
                     .head_dim = static_cast<int>(state.range(4))};
-  const Sequences sequences(heads, kElements[state.range(3)], count, context);
+  const KvElement element = kElements[state.range(3)];
+  const Sequences sequences(heads, element, count, context);
   Team team(static_cast<int>(state.range(7)));
   std::vector<AttentionSlice> slices;
   for (int i = 0; i < count; ++i) {
@@ -196,7 +201,8 @@ void attend(benchmark::State& state) {
   const int layers = rows == 1 ? sequences.layers() : 1;
   compare(state, team,
           {.bytes = static_cast<double>(sequences.kv_bytes(count)) * seen / context * layers,
-           .flops = pairs * count * heads.heads * heads.head_dim * 4 * layers},
+           .flops = pairs * count * heads.heads * heads.head_dim * 4 * layers,
+           .unit = element == KvElement::kBf16 ? best_unit() : MatmulUnit::kVector},
           [&] {
             for (int layer = 0; layer < layers; ++layer) {
               attention(team, sequences.layer(layer), slices,

@@ -17,6 +17,7 @@
 #define HWY_TARGET_INCLUDE "device/cpu/attention.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 // Highway wants its own headers after foreach_target.h.
+#include "device/cpu/attention_amx-inl.h"
 #include "device/cpu/attention_tile-inl.h"
 #include "device/cpu/lanes-inl.h"
 #include "hwy/highway.h"
@@ -24,7 +25,13 @@
 HWY_BEFORE_NAMESPACE();
 namespace protean::cpu::HWY_NAMESPACE {
 
-static_assert(kMaxQueries % kMostRows == 0 && kSegment % kTile == 0 && kLanes <= kRecordMaximum);
+// Plain C++ has no word of two numbers, and it is no faster way to run anything.
+bool has_pairs() {
+  return HWY_TARGET != HWY_SCALAR;
+}
+
+static_assert(kMaxVectorQueries % kMostRows == 0 && kSegment % kTile == 0 &&
+              kLanes <= kRecordMaximum);
 
 struct Dims {
   int head_dim = 0;
@@ -40,7 +47,8 @@ struct Queries {
   alignas(64) float weights[kMaxQueries * kTile];  // scores first, then e^(score - maximum)
   float rescale[kMaxQueries];                      // of what was summed before this tile
   PositionRange visible[kMaxQueries];
-  PositionRange in_tile[kMaxQueries];  // the same, cut to the tile, counted from its begin
+  // The same, cut to the tile (with AMX to the segment), counted from its begin.
+  PositionRange in_tile[kMaxQueries];
 };
 
 struct Tile {
@@ -127,14 +135,6 @@ struct TileScores {
   PositionRange see;             // within the tile
 };
 
-// Which lanes of the vector at `at` are seen.
-HWY_INLINE hn::Mask<Floats> seen_lanes(PositionRange see, int at) {
-  const auto first = [&](int count) HWY_ATTR {
-    return hn::FirstN(Floats(), static_cast<std::size_t>(std::max(count, 0)));
-  };
-  return hn::AndNot(first(see.begin - at), first(see.end - at));
-}
-
 // Turns one query's scores into weights under the new maximum, and tells what rescales what was
 // summed before. Positions it does not see weigh exactly nothing, whatever their score was.
 HWY_NOINLINE float weigh(const TileScores& tile, float* record) {
@@ -175,8 +175,6 @@ HWY_NOINLINE float weigh(const TileScores& tile, float* record) {
   hn::Store(total, floats, record);
   return rescale;
 }
-
-constexpr float kLog2E = 1.44269504f;
 
 // A query's weights in pairs in place of its scores, and their sum added to `total`: of the rounded
 // ones, so that what they weigh adds up to one. kWhole: it sees all of the tile.
@@ -422,11 +420,9 @@ void attend_tile(const TileWork& work, Tile& tile, Queries& queries) {
               [&](auto stored) { mix_tile<decltype(stored)>(work, dims, which, tile, queries); });
 }
 
-// Calls done(segment, which queries see some of it) after each segment, when queries.segment holds
-// the records of those.
 template <class Done>
-void attend_segments(const AttentionCall& call, const AttentionPart& part, PositionRange segments,
-                     Queries& queries, const Done& done) {
+HWY_NOINLINE void attend_by_vectors(const AttentionCall& call, const AttentionPart& part,
+                                    PositionRange segments, Queries& queries, const Done& done) {
   Tile tile;
   TileRows rows[2];  // of this tile and of the next, in turns
   int turn = 0;
@@ -456,6 +452,87 @@ void attend_segments(const AttentionCall& call, const AttentionPart& part, Posit
   }
 }
 
+#if HWY_TARGET != HWY_SCALAR
+// Of the queries that see some of a segment, which is packed.
+template <class Tiles>
+void attend_segment(Tiles& tiles, const AttentionCall& call, PositionRange which,
+                    SegmentTiles& segment, Queries& queries) {
+  const TiledDims dims(call.layer.head_dim);
+  for (int first = 0; first < which.end; first += kBlockRows) {
+    const PositionRange rows = which.within({first, first + kBlockRows});
+    if (!rows.empty()) {
+      attend_block(tiles,
+                   {.dims = dims,
+                    .q = queries.q + std::ptrdiff_t{first} * dims.depth,
+                    .see = queries.in_tile + first,
+                    .records = queries.segment + std::ptrdiff_t{first} * dims.record,
+                    .rows = {rows.begin - first, rows.end - first}},
+                   segment);
+    }
+  }
+}
+
+// Packs whole tiles: where nobody sees they hold a neighbour's position once more, which weighs
+// nothing.
+template <class Tiles, class Done>
+HWY_NOINLINE void attend_by_tiles(const AttentionCall& call, const AttentionPart& part,
+                                  PositionRange segments, Queries& queries, const Done& done) {
+  const TiledDims dims(call.layer.head_dim);
+  SegmentTiles segment;
+  clear_key_padding(dims, segment);
+  TileRows rows[2];  // of this tile and of the next, in turns
+  int turn = 0;
+  const PositionRange positions =
+      part.visible(call).within({segments.begin * kSegment, segments.end * kSegment});
+  int base = positions.begin / kTile * kTile;
+  find_rows(call, part, base, rows[turn]);
+  Tiles tiles;
+  tiles.configure();
+  while (base < positions.end) {
+    const int index = base / kSegment;
+    const PositionRange all = segment_range(index);
+    for (; base < std::min(all.end, positions.end); base += kTile, turn = 1 - turn) {
+      const bool ends = base + kTile >= positions.end;
+      if (!ends) {
+        find_rows(call, part, base + kTile, rows[1 - turn]);
+      }
+      const int tile = (base - all.begin) / kTile;
+      pack_keys<Bf16Pair>(rows[turn].keys, rows[turn].values, dims.head_dim,
+                          segment.keys + tile * dims.key_floats());
+      pack_values<Bf16Pair>(rows[turn].values, rows[ends ? turn : 1 - turn].keys, kTile,
+                            dims.head_dim, segment.values + tile * kTile / 2 * dims.width);
+    }
+    const PositionRange which = queries_that_see(part, queries, all);
+    for (int i = which.begin; i < which.end; ++i) {
+      const PositionRange see = queries.visible[i].within(all);
+      queries.in_tile[i] = {see.begin - all.begin, see.end - all.begin};
+    }
+    attend_segment(tiles, call, which, segment, queries);
+    done(index, which);
+  }
+  tiles.release();
+}
+#endif
+
+// Calls done(segment, which queries see some of it) after each segment, when queries.segment holds
+// the records of those.
+template <class Done>
+void attend_segments(const AttentionCall& call, const AttentionPart& part, PositionRange segments,
+                     Queries& queries, const Done& done) {
+#if HWY_TARGET != HWY_SCALAR
+  if (call.options.unit == MatmulUnit::kEmulatedAmx) {
+    return attend_by_tiles<EmulatedTiles>(call, part, segments, queries, done);
+  }
+#if HWY_ARCH_X86_64
+  if (call.options.unit == MatmulUnit::kAmx) {
+    return attend_by_tiles<AmxTiles>(call, part, segments, queries, done);
+  }
+#endif
+#endif
+  check(!call.tiled(), "AMX is a feature of x86");
+  attend_by_vectors(call, part, segments, queries, done);
+}
+
 // Adds what a segment says of the queries to what the segments before it said.
 void merge_segment(const AttentionCall& call, int segment, PositionRange which,
                    const float* records, Queries& queries) {
@@ -471,7 +548,7 @@ void merge_segment(const AttentionCall& call, int segment, PositionRange which,
 
 void begin_queries(const AttentionCall& call, const AttentionPart& part, Queries& queries) {
   const int head_dim = call.layer.head_dim;
-  const int width = round_up(head_dim, kUnit);
+  const int width = round_up(head_dim, call.tiled() ? kTileInputs : kUnit);
   for (int i = 0; i < part.queries; ++i) {
     const float* const q = call.q + part.offset(call, i);
     float* const to = queries.q + i * width;
@@ -484,7 +561,11 @@ void begin_queries(const AttentionCall& call, const AttentionPart& part, Queries
     }
     queries.visible[i] = part.visible(call, i);
   }
-  if (part.queries <= kFewQueries) {  // what is computed in place of queries where there are fewer
+  if (call.tiled()) {  // what fills the last tile of rows
+    std::fill(queries.q + part.queries * width,
+              queries.q + round_up(part.queries, kTileRows16) * width, 0.0f);
+  } else if (part.queries <=
+             kFewQueries) {  // what is computed in place of queries where there are fewer
     std::fill(queries.rescale + part.queries, queries.rescale + kFewQueries, 0.0f);
     std::fill(queries.q + part.queries * width, queries.q + kFewQueries * width, 0.0f);
   }
@@ -501,6 +582,11 @@ void end_queries(const AttentionCall& call, const AttentionPart& part, const Que
     alignas(64) float padded[kMaxHeadDim];
     for (int from = 0; from < head_dim; from += kUnit) {
       Unit unit = load_unit(record + kRecordSums + from);
+      if (call.tiled()) {
+        // Tiles flush what is next to nothing to a zero of its sign, which is lost if a position
+        // that is not seen adds nothing to it, and that hangs on the neighbours.
+        unit = {hn::Add(unit.a, hn::Zero(floats)), hn::Add(unit.b, hn::Zero(floats))};
+      }
       unit = {hn::Div(unit.a, total), hn::Div(unit.b, total)};
       if (call.options.element == Element::kBf16) {
         unit = {round_bf16(floats, unit.a), round_bf16(floats, unit.b)};
@@ -561,9 +647,17 @@ HWY_AFTER_NAMESPACE();
 namespace protean::cpu {
 namespace {
 
+HWY_EXPORT(has_pairs);
 HWY_EXPORT(attend);
 HWY_EXPORT(attend_apart);
 HWY_EXPORT(merge_apart);
+
+MatmulUnit unit_for(KvElement element, MatmulUnit wanted) {
+  if (element != KvElement::kBf16 || !HWY_DYNAMIC_DISPATCH(has_pairs)()) {
+    return MatmulUnit::kVector;
+  }
+  return wanted == MatmulUnit::kBest ? best_unit() : wanted;
+}
 
 // In the order in which they are to be begun: long ones first, so that what is handed out last is
 // short.
@@ -575,7 +669,7 @@ std::vector<AttentionPart> parts_of(const AttentionCall& call,
   std::stable_sort(order.begin(), order.end(), [](const auto* a, const auto* b) {
     return a->first_position + a->rows > b->first_position + b->rows;
   });
-  const int most = std::min(kMaxQueries, kQueryFloats / call.record());
+  const int most = call.max_queries();
   std::vector<AttentionPart> parts;
   for (const AttentionSlice* slice : order) {
     const int queries = slice->rows * call.group();
@@ -641,7 +735,8 @@ void attention(Team& team, const KvLayer& layer, std::span<const AttentionSlice>
   const auto& [q, out] = rows;
   check(q.size() == out.size() && std::ssize(q) % width == 0, "q and out are not rows of heads");
   check_slices(layer, slices, std::ssize(q) / width);
-  const AttentionCall call{layer, options, q.data(), out.data()};
+  AttentionCall call{layer, options, q.data(), out.data()};
+  call.options.unit = unit_for(layer.element, options.unit);
   const std::vector<AttentionPart> parts = parts_of(call, slices);
   if (team.threads() > 1 && std::ssize(parts) < kPartsPerThread * team.threads()) {
     attend_by_segments(team, call, parts);

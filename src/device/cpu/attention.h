@@ -2,7 +2,6 @@
 
 #include <span>
 
-#include "device/cpu/dot.h"
 #include "device/cpu/kv_layer.h"
 #include "device/cpu/matmul.h"
 #include "device/cpu/team.h"
@@ -20,9 +19,10 @@ struct AttentionOptions {
   int heads = 0;
   int window = 0;
   Element element = Element::kBf16;  // rounding of out
-  // Where KV is bf16: queries and weights are rounded to bf16 too, and multiplied two at once. One
-  // choice for all calls on a sequence, or its rows' bits depend on which call made them.
-  bool in_pairs = bf16_dot_pays();
+  // Where KV is bf16. Vectors multiply it in f32; for dot instructions and for AMX queries and
+  // weights are rounded to bf16 too. One choice for all calls on a sequence, or its rows' bits
+  // depend on which call made them.
+  MatmulUnit unit = MatmulUnit::kBest;
 };
 struct AttentionRows {
   std::span<const float> q;

@@ -4,13 +4,15 @@
 #include <cstdint>
 
 #include "device/cpu/attention.h"
+#include "device/cpu/tiles.h"
 
 namespace protean::cpu {
 
 constexpr int kMaxHeadDim = 512;
-// Queries that read the keys and values of a head together: whole blocks of any instruction set,
-// and what still fits a second-level cache beside the tile.
-constexpr int kMaxQueries = 120;
+// Queries that read the keys and values of a head together, as many as fit a second-level cache
+// beside them: whole tiles of AMX, or whole blocks of vectors of any instruction set.
+constexpr int kMaxQueries = 128;
+constexpr int kMaxVectorQueries = 120;
 // Positions summed up on their own before they are merged; segments begin at multiples of it.
 constexpr int kSegment = 256;
 
@@ -22,16 +24,25 @@ constexpr int record_floats(int head_dim) {
   return kRecordSums + (head_dim + 31) / 32 * 32;
 }
 constexpr int kQueryFloats = kMaxQueries * record_floats(128);
-static_assert(kQueryFloats >= 8 * record_floats(kMaxHeadDim));
+static_assert(kQueryFloats >= kTileRows16 * record_floats(kMaxHeadDim));
 
 struct AttentionCall {
   KvLayer layer;
-  AttentionOptions options;
+  AttentionOptions options;  // whose unit is one that this call has
   const float* q = nullptr;
   float* out = nullptr;
 
   int group() const { return options.heads / layer.kv_heads; }
-  bool paired() const { return options.in_pairs && layer.element == KvElement::kBf16; }
+  bool tiled() const {
+    return options.unit == MatmulUnit::kAmx || options.unit == MatmulUnit::kEmulatedAmx;
+  }
+  // Queries and weights are pairs of bf16.
+  bool paired() const { return tiled() || options.unit == MatmulUnit::kDot; }
+  int max_queries() const {
+    const int fit = kQueryFloats / record();
+    return tiled() ? std::min(kMaxQueries, fit / kTileRows16 * kTileRows16)
+                   : std::min(kMaxVectorQueries, fit);
+  }
   int record() const { return record_floats(layer.head_dim); }
 };
 

@@ -3,7 +3,7 @@
 //
 // Rows of the store are multiplied element by element in f32, or in pairs: two bf16 in the 32 bits
 // of a float, by one instruction. Pairs of keys are neighbours in head_dim, pairs of values are
-// those of positions 2i and 2i + 1.
+// those of positions 2i and 2i + 1: packed, they are what AMX's tiles want (attention_amx-inl.h).
 
 #if defined(PROTEAN_DEVICE_CPU_ATTENTION_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef PROTEAN_DEVICE_CPU_ATTENTION_TILE_INL_H_
@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "device/cpu/attention_part.h"
 #include "device/cpu/bf16.h"
 #include "device/cpu/dot-inl.h"
 #include "device/cpu/lanes-inl.h"
@@ -29,6 +30,16 @@ namespace protean::cpu::HWY_NAMESPACE {
 // Positions between two corrections of the running maximum; tiles begin at multiples of it.
 constexpr int kTile = 64;
 static_assert(kTile % kUnit == 0);
+
+// Which lanes of the vector at `at` are seen.
+HWY_INLINE hn::Mask<Floats> seen_lanes(PositionRange see, int at) {
+  const auto first = [&](int count) HWY_ATTR {
+    return hn::FirstN(Floats(), static_cast<std::size_t>(std::max(count, 0)));
+  };
+  return hn::AndNot(first(see.begin - at), first(see.end - at));
+}
+
+constexpr float kLog2E = 1.44269504f;
 
 // A stored bf16 that is multiplied with its neighbour.
 struct Bf16Pair {

@@ -1,0 +1,336 @@
+// What attention does with a segment of one KV head by AMX tiles (tiles.h), over a bf16 cache: for
+// at most 32 queries at a time the scores of all its positions, weights under their maximum, and
+// the values' sums. So a tile of keys or values is loaded for two tiles of queries, and nothing is
+// rescaled within a segment: what vectors have to do for each score takes longer than the tiles.
+// Compiled once per instruction set.
+
+#if defined(PROTEAN_DEVICE_CPU_ATTENTION_AMX_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef PROTEAN_DEVICE_CPU_ATTENTION_AMX_INL_H_
+#undef PROTEAN_DEVICE_CPU_ATTENTION_AMX_INL_H_
+#else
+#define PROTEAN_DEVICE_CPU_ATTENTION_AMX_INL_H_
+#endif
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+
+#include "base/units.h"
+#include "device/cpu/attention_part.h"
+#include "device/cpu/attention_tile-inl.h"
+#include "device/cpu/lanes-inl.h"
+#include "device/cpu/tiles.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace protean::cpu::HWY_NAMESPACE {
+#if HWY_TARGET != HWY_SCALAR
+
+// Positions that one product of tiles adds up, at multiples of it; and columns of two tiles of
+// sums.
+constexpr int kStep = kTileInputs;
+constexpr int kBlockRows = 2 * kTileRows16;
+// From one query's scores to the next's: a power of two would put them into few sets of a cache.
+constexpr int kScoreStride = kSegment + 16;
+
+struct SegmentTiles {
+  alignas(64) float keys[kMaxHeadDim / 2 * kSegment];  // [64 positions][depth / 2][64]
+  // [256 / 2][width]; of the last row some columns beyond it are multiplied too, for nobody.
+  alignas(64) float values[kSegment / 2 * kMaxHeadDim + kStep];
+  alignas(
+      64) float scores[kBlockRows * kScoreStride];  // then weights, in pairs from each row's begin
+};
+
+struct TiledDims {
+  int head_dim = 0;
+  int depth = 0;   // head_dim rounded up to whole steps; floats from one query to the next
+  int width = 0;   // of packed values
+  int record = 0;  // floats
+
+  explicit TiledDims(int dim)
+      : head_dim(dim),
+        depth(round_up(dim, kTileInputs)),
+        width(round_up(dim, kUnit)),
+        record(record_floats(dim)) {}
+  int key_floats() const { return depth / 2 * kTile; }  // of 64 positions
+};
+
+// Depth beyond head_dim, which pack_keys does not write.
+inline void clear_key_padding(const TiledDims& dims, SegmentTiles& segment) {
+  for (int tile = 0; tile < kSegment / kTile; ++tile) {
+    float* const keys = segment.keys + tile * dims.key_floats();
+    std::fill(keys + dims.head_dim / 2 * kTile, keys + dims.key_floats(), 0.0f);
+  }
+}
+
+// Queries that go through a segment together. Rows of tiles beside theirs are multiplied too, for
+// nobody.
+struct QueryBlock {
+  TiledDims dims;
+  const float* q = nullptr;            // [row][depth] in pairs
+  const PositionRange* see = nullptr;  // [row]: of the segment; both ends ascend
+  float* records = nullptr;            // [row]
+  PositionRange rows;                  // that see something
+
+  // That hold all that some row sees.
+  PositionRange steps() const {
+    return {see[rows.begin].begin / kStep, ceil_div(see[rows.end - 1].end, kStep)};
+  }
+  PositionRange positions() const { return {steps().begin * kStep, steps().end * kStep}; }
+  bool two_tiles() const { return rows.end > kTileRows16; }
+};
+
+// c[16 or 32][32] = a[16 or 32][steps * 32] * b[steps * 16][32], rows of a and b in pairs of bf16.
+struct TileProduct {
+  const float* a = nullptr;
+  int a_stride = 0;  // floats
+  const float* b = nullptr;
+  int b_stride = 0;
+  int steps = 0;
+  float* c = nullptr;
+  int c_stride = 0;
+};
+
+// Tiles 0 to 3 are sums, 4 and 5 rows, 6 and 7 columns.
+template <bool kTwo, class Tiles>
+void multiply_by_tiles(Tiles& tiles, const TileProduct& product) {
+  constexpr int kColumns = kTileBytes / 4;
+  const std::int64_t a_bytes = std::int64_t{product.a_stride} * 4;
+  const std::int64_t b_bytes = std::int64_t{product.b_stride} * 4;
+  const std::int64_t c_bytes = std::int64_t{product.c_stride} * 4;
+  const float* const lower = product.a + std::ptrdiff_t{kTileRows16} * product.a_stride;
+  tiles.template zero<0>();
+  tiles.template zero<1>();
+  if constexpr (kTwo) {
+    tiles.template zero<2>();
+    tiles.template zero<3>();
+  }
+  const float* b = product.b;
+  for (int step = 0; step < product.steps; ++step) {
+    tiles.template load<6>(b, b_bytes);
+    tiles.template load<4>(product.a + step * kColumns, a_bytes);
+    tiles.template multiply<0, 4, 6>();
+    tiles.template load<7>(b + kColumns, b_bytes);
+    tiles.template multiply<1, 4, 7>();
+    if constexpr (kTwo) {
+      tiles.template load<5>(lower + step * kColumns, a_bytes);
+      tiles.template multiply<2, 5, 6>();
+      tiles.template multiply<3, 5, 7>();
+    }
+    b += std::ptrdiff_t{kTileRows16} * product.b_stride;
+  }
+  tiles.template store<0>(product.c, c_bytes);
+  tiles.template store<1>(product.c + kColumns, c_bytes);
+  if constexpr (kTwo) {
+    float* const c = product.c + std::ptrdiff_t{kTileRows16} * product.c_stride;
+    tiles.template store<2>(c, c_bytes);
+    tiles.template store<3>(c + kColumns, c_bytes);
+  }
+}
+template <class Tiles>
+void multiply_by_tiles(Tiles& tiles, bool two, const TileProduct& product) {
+  if (two) {
+    multiply_by_tiles<true>(tiles, product);
+  } else {
+    multiply_by_tiles<false>(tiles, product);
+  }
+}
+
+template <class Tiles>
+void score_block(Tiles& tiles, const QueryBlock& block, SegmentTiles& segment) {
+  const TiledDims& dims = block.dims;
+  const PositionRange positions = block.positions();
+  for (int at = positions.begin; at < positions.end; at += kStep) {
+    multiply_by_tiles(tiles, block.two_tiles(),
+                      {.a = block.q,
+                       .a_stride = dims.depth,
+                       .b = segment.keys + at / kTile * dims.key_floats() + at % kTile,
+                       .b_stride = kTile,
+                       .steps = dims.depth / kStep,
+                       .c = segment.scores + at,
+                       .c_stride = kScoreStride});
+  }
+}
+
+HWY_INLINE float highest_score(const float* scores, PositionRange see) {
+  const Floats floats;
+  Vec high = hn::Set(floats, -std::numeric_limits<float>::infinity());
+  const auto look_at_some = [&](int at) HWY_ATTR {
+    high = hn::Max(high, hn::IfThenElse(seen_lanes(see, at), hn::Load(floats, scores + at), high));
+  };
+  int at = see.begin / kLanes * kLanes;
+  if (at < see.begin) {
+    look_at_some(at);
+    at += kLanes;
+  }
+  for (; at + kLanes <= see.end; at += kLanes) {
+    high = hn::Max(high, hn::Load(floats, scores + at));
+  }
+  if (at < see.end) {
+    look_at_some(at);
+  }
+  return hn::GetLane(hn::MaxOfLanes(floats, high));
+}
+
+// 2^x to 1.2e-4 relative, of which bf16 keeps 4e-3; exact for whole x. NaN stays NaN.
+HWY_INLINE Vec bf16_exp2(Vec x) {
+#if HWY_TARGET == HWY_AVX3
+  const Floats floats;
+  constexpr int kFloor = 0x01 | 0x08;  // without exceptions
+  Vec fraction, power;
+  asm("vreduceps %2, %1, %0" : "=v"(fraction.raw) : "v"(x.raw), "i"(kFloor));
+  auto sum = hn::Set(floats, 0.0788365165f);
+  sum = hn::MulAdd(sum, fraction, hn::Set(floats, 0.225538484f));
+  sum = hn::MulAdd(sum, fraction, hn::Set(floats, 0.695625f));
+  sum = hn::MulAdd(sum, fraction, hn::Set(floats, 1.0f));
+  asm("vscalefps %2, %1, %0" : "=v"(power.raw) : "v"(sum.raw), "v"(x.raw));  // by 2^floor(x)
+  return power;
+#else
+  return rough_exp2(Floats(), x);
+#endif
+}
+
+// A query's weights in pairs in place of its scores, nothing where it does not see, and their sum.
+// kWhole: it sees all positions of its block.
+template <bool kWhole>
+HWY_INLINE void weigh_row(PositionRange positions, PositionRange see, float scale, float* scores,
+                          float* record) {
+  const Floats floats;
+  const Vec factor = hn::Set(floats, scale * kLog2E);
+  const Vec highest = hn::Set(floats, record[kRecordMaximum] * kLog2E);
+  const auto weight_at = [&](int at) HWY_ATTR {
+    const Vec weight = bf16_exp2(hn::MulSub(hn::Load(floats, scores + at), factor, highest));
+    return kWhole ? weight : hn::IfThenElseZero(seen_lanes(see, at), weight);
+  };
+  Vec sum = hn::Zero(floats);
+  for (int at = positions.begin; at < positions.end; at += kUnit) {
+    const Unit weights{weight_at(at), weight_at(at + kLanes)};
+    sum = hn::Add(sum, hn::Add(weights.a, weights.b));
+    hn::Store(nearest_pairs(weights), floats, scores + at / 2);
+  }
+  hn::Store(sum, floats, record);
+}
+
+// All maxima first, so that one's chain of operations hides another's.
+HWY_NOINLINE void weigh_block(const QueryBlock& block, float scale, SegmentTiles& segment) {
+  const PositionRange positions = block.positions();
+  for (int i = block.rows.begin; i < block.rows.end; ++i) {
+    block.records[i * block.dims.record + kRecordMaximum] =
+        scale * highest_score(segment.scores + i * kScoreStride, block.see[i]);
+  }
+  for (int i = block.rows.begin; i < block.rows.end; ++i) {
+    float* const scores = segment.scores + i * kScoreStride;
+    float* const record = block.records + i * block.dims.record;
+    const PositionRange see = block.see[i];
+    if (see.within(positions) == positions) {
+      weigh_row<true>(positions, see, scale, scores, record);
+    } else {
+      weigh_row<false>(positions, see, scale, scores, record);
+    }
+  }
+}
+
+// Pairs of positions.
+inline bool finite_values(PositionRange pairs, const TiledDims& dims, const float* values) {
+  const Words words;
+  const hn::Repartition<std::uint16_t, Words> halves;
+  const auto no_number = hn::Set(halves, std::uint16_t{0x7f80});
+  auto highest = hn::Zero(halves);
+  for (int at = pairs.begin * dims.width; at < pairs.end * dims.width; at += kLanes) {
+    const auto both = hn::LoadU(words, reinterpret_cast<const std::uint32_t*>(values + at));
+    highest = hn::Max(highest, hn::And(hn::BitCast(halves, both), no_number));
+  }
+  return hn::AllFalse(halves, hn::Eq(highest, no_number));
+}
+
+// Whether what some row of the block does not see is numbers, which count for nothing once they are
+// multiplied by zero.
+inline bool unseen_is_finite(const QueryBlock& block, const SegmentTiles& segment) {
+  const PositionRange all = block.positions();
+  PositionRange by_every_row{block.see[block.rows.end - 1].begin, block.see[block.rows.begin].end};
+  if (by_every_row.empty()) {
+    by_every_row = {all.begin, all.begin};
+  }
+  return finite_values({all.begin / 2, ceil_div(by_every_row.begin, 2)}, block.dims,
+                       segment.values) &&
+         finite_values({by_every_row.end / 2, all.end / 2}, block.dims, segment.values);
+}
+
+// 32 columns of values, with zeros where a query does not see.
+inline void copy_seen(const QueryBlock& block, PositionRange see, const float* values, float* to) {
+  const PositionRange positions = block.positions();
+  for (int at = positions.begin; at < positions.end; at += 2, to += kStep) {
+    const auto keep = [&](int position, std::uint32_t half) {
+      return position >= see.begin && position < see.end ? half : 0U;
+    };
+    const Words words;
+    const auto mask = hn::Set(words, keep(at, 0x0000ffffU) | keep(at + 1, 0xffff0000U));
+    const float* const from = values + std::ptrdiff_t{at / 2} * block.dims.width;
+    for (int column = 0; column < kStep; column += kLanes) {
+      const auto pairs = hn::LoadU(words, reinterpret_cast<const std::uint32_t*>(from + column));
+      hn::StoreU(hn::And(pairs, mask), words, reinterpret_cast<std::uint32_t*>(to + column));
+    }
+  }
+}
+
+// mix_block for queries that see the same, one run of them after another.
+template <class Tiles>
+HWY_NOINLINE void mix_apart(Tiles& tiles, const QueryBlock& block, const SegmentTiles& segment) {
+  alignas(64) float values[kSegment / 2 * kStep];
+  alignas(64) float sums[kBlockRows * kStep];
+  const PositionRange steps = block.steps();
+  for (int row = block.rows.begin, same = row; row < block.rows.end; row = same) {
+    while (same < block.rows.end && block.see[same] == block.see[row]) {
+      ++same;
+    }
+    for (int column = 0; column < block.dims.width; column += kStep) {
+      copy_seen(block, block.see[row], segment.values + column, values);
+      multiply_by_tiles(tiles, block.two_tiles(),
+                        {.a = segment.scores + steps.begin * kStep / 2,
+                         .a_stride = kScoreStride,
+                         .b = values,
+                         .b_stride = kStep,
+                         .steps = steps.end - steps.begin,
+                         .c = sums,
+                         .c_stride = kStep});
+      for (int i = row; i < same; ++i) {
+        std::copy_n(sums + i * kStep, kStep,
+                    block.records + i * block.dims.record + kRecordSums + column);
+      }
+    }
+  }
+}
+
+template <class Tiles>
+void mix_block(Tiles& tiles, const QueryBlock& block, const SegmentTiles& segment) {
+  if (!unseen_is_finite(block, segment)) {
+    return mix_apart(tiles, block, segment);
+  }
+  const PositionRange steps = block.steps();
+  for (int column = 0; column < block.dims.width; column += kStep) {
+    multiply_by_tiles(tiles, block.two_tiles(),
+                      {.a = segment.scores + steps.begin * kStep / 2,
+                       .a_stride = kScoreStride,
+                       .b = segment.values + steps.begin * kStep / 2 * block.dims.width + column,
+                       .b_stride = block.dims.width,
+                       .steps = steps.end - steps.begin,
+                       .c = block.records + kRecordSums + column,
+                       .c_stride = block.dims.record});
+  }
+}
+
+// Leaves the records of the block's rows as the segment alone makes them.
+template <class Tiles>
+void attend_block(Tiles& tiles, const QueryBlock& block, SegmentTiles& segment) {
+  score_block(tiles, block, segment);
+  weigh_block(block, 1.0f / std::sqrt(static_cast<float>(block.dims.head_dim)), segment);
+  mix_block(tiles, block, segment);
+}
+
+#endif
+}  // namespace protean::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif
