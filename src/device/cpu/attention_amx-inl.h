@@ -21,6 +21,7 @@
 #include "device/cpu/attention_part.h"
 #include "device/cpu/attention_tile-inl.h"
 #include "device/cpu/lanes-inl.h"
+#include "device/cpu/tile_products.h"
 #include "device/cpu/tiles.h"
 #include "hwy/highway.h"
 
@@ -93,41 +94,21 @@ struct TileProduct {
   int c_stride = 0;
 };
 
-// Tiles 0 to 3 are sums, 4 and 5 rows, 6 and 7 columns.
 template <bool kTwo, class Tiles>
 void multiply_by_tiles(Tiles& tiles, const TileProduct& product) {
-  constexpr int kColumns = kTileBytes / 4;
-  const std::int64_t a_bytes = std::int64_t{product.a_stride} * 4;
-  const std::int64_t b_bytes = std::int64_t{product.b_stride} * 4;
-  const std::int64_t c_bytes = std::int64_t{product.c_stride} * 4;
-  const float* const lower = product.a + std::ptrdiff_t{kTileRows16} * product.a_stride;
-  tiles.template zero<0>();
-  tiles.template zero<1>();
-  if constexpr (kTwo) {
-    tiles.template zero<2>();
-    tiles.template zero<3>();
-  }
-  const float* b = product.b;
-  for (int step = 0; step < product.steps; ++step) {
-    tiles.template load<6>(b, b_bytes);
-    tiles.template load<4>(product.a + step * kColumns, a_bytes);
-    tiles.template multiply<0, 4, 6>();
-    tiles.template load<7>(b + kColumns, b_bytes);
-    tiles.template multiply<1, 4, 7>();
-    if constexpr (kTwo) {
-      tiles.template load<5>(lower + step * kColumns, a_bytes);
-      tiles.template multiply<2, 5, 6>();
-      tiles.template multiply<3, 5, 7>();
-    }
-    b += std::ptrdiff_t{kTileRows16} * product.b_stride;
-  }
-  tiles.template store<0>(product.c, c_bytes);
-  tiles.template store<1>(product.c + kColumns, c_bytes);
-  if constexpr (kTwo) {
-    float* const c = product.c + std::ptrdiff_t{kTileRows16} * product.c_stride;
-    tiles.template store<2>(c, c_bytes);
-    tiles.template store<3>(c + kColumns, c_bytes);
-  }
+  constexpr std::int64_t kWord = 4;
+  const std::int64_t a_bytes = product.a_stride * kWord;
+  zero_sums(tiles);
+  multiply_steps<kTwo, TileElement::kBf16>(tiles,
+                                           {.x = product.a,
+                                            .x_stride = kTileRows16 * a_bytes,
+                                            .weights = product.b,
+                                            .steps = product.steps,
+                                            .x_row_bytes = a_bytes,
+                                            .x_step_bytes = kTileBytes,
+                                            .weight_row_bytes = product.b_stride * kWord},
+                                           [] {});
+  store_tiles<kTwo>(tiles, product.c, product.c_stride * kWord);
 }
 template <class Tiles>
 void multiply_by_tiles(Tiles& tiles, bool two, const TileProduct& product) {

@@ -8,8 +8,8 @@
 
 namespace protean::cpu {
 
-// Products of tiles as all matmuls have them: one tile of rows or two times a panel, which is two
-// tiles of outputs. Tiles 0 to 3 are sums, 4 and 5 rows, 6 and 7 weights.
+// Products of tiles as all kernels have them: one tile of rows or two times two tiles of columns, a
+// panel of a matmul. Tiles 0 to 3 are sums, 4 and 5 rows, 6 and 7 columns.
 
 constexpr std::int64_t kTileMemory = std::int64_t{kTileRows16} * kTileBytes;
 // From a row of the weights' tiles to the next: two or four inputs of a panel's outputs.
@@ -19,12 +19,18 @@ constexpr std::int64_t kPanelStepBytes = kTileRows16 * kPanelRowBytes;
 
 enum class TileElement : std::uint8_t { kBf16, kInt8 };
 
-// Steps of 64 bytes of every row; steps follow each other, of rows and of weights.
+// Steps of 64 bytes of every row, as matmuls lay them out unless told: a step's tile whole, one
+// step after another.
 struct TileSteps {
   const void* x = nullptr;        // the first row tile
   std::int64_t x_stride = 0;      // bytes to the second
-  const void* weights = nullptr;  // [steps][16][32] words
+  const void* weights = nullptr;  // [16][32] words in each step
   std::int64_t steps = 0;
+  std::int64_t x_row_bytes = kTileBytes;  // from a row to the next
+  std::int64_t x_step_bytes = kTileMemory;
+  std::int64_t weight_row_bytes = kPanelRowBytes;
+
+  std::int64_t weight_step_bytes() const { return kTileRows16 * weight_row_bytes; }
 };
 
 template <TileElement kElement, int kC, int kA, int kB, class Tiles>
@@ -50,25 +56,25 @@ template <bool kTwo, TileElement kElement, class Tiles, class Between>
 void multiply_steps(Tiles& tiles, const TileSteps& from, const Between& between) {
   const auto* x = static_cast<const std::byte*>(from.x);
   const auto* weights = static_cast<const std::byte*>(from.weights);
-  const std::int64_t x_stride = from.x_stride;
+  const TileSteps at = from;  // a copy that nothing else changes
   for (std::int64_t left = from.steps; left > 0; --left) {
-    tiles.template load<6>(weights, kPanelRowBytes);
-    tiles.template load<4>(x, kTileBytes);
+    tiles.template load<6>(weights, at.weight_row_bytes);
+    tiles.template load<4>(x, at.x_row_bytes);
     add_product<kElement, 0, 4, 6>(tiles);
-    tiles.template load<7>(weights + kTileBytes, kPanelRowBytes);
+    tiles.template load<7>(weights + kTileBytes, at.weight_row_bytes);
     add_product<kElement, 1, 4, 7>(tiles);
     if constexpr (kTwo) {
-      tiles.template load<5>(x + x_stride, kTileBytes);
+      tiles.template load<5>(x + at.x_stride, at.x_row_bytes);
       add_product<kElement, 2, 5, 6>(tiles);
       add_product<kElement, 3, 5, 7>(tiles);
     }
     between();
-    x += kTileMemory;
-    weights += kPanelStepBytes;
+    x += at.x_step_bytes;
+    weights += at.weight_step_bytes();
   }
 }
 
-// To rows of 32 outputs.
+// To rows of 32 columns.
 template <bool kTwo, class Tiles>
 void store_tiles(const Tiles& tiles, void* sums, std::int64_t row_bytes) {
   auto* const to = static_cast<std::byte*>(sums);
