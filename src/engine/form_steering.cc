@@ -279,6 +279,7 @@ std::shared_ptr<const FormStatus> FormSteering::status_if_changed() {
   status->form = run_.reached();
   status->wanted = run_.wanted();
   status->mode = config_.mode;
+  status->precisions = config_.bounds.ladder;
   status->pinned = pinned_;
   status->page_bytes = config_.bounds.budget.page_bytes;
   status->pages = config_.bounds.budget.pages;

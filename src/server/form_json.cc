@@ -131,9 +131,14 @@ json::object shown_status(const FormStatus& status) {
   for (const TokensAt& at : status.output_tokens) {
     tokens[at.precision] = at.tokens;
   }
+  json::array precisions;
+  for (const Precision precision : status.precisions) {
+    precisions.emplace_back(to_string(precision));
+  }
   return {{"form", shown_form(status.form)},
           {"wanted", shown_form(status.wanted)},
           {"mode", to_string(status.mode)},
+          {"precisions", std::move(precisions)},
           {"pinned", status.pinned},
           {"pages",
            {{"bytes_each", status.page_bytes}, {"all", status.pages}, {"free", status.pages_free}}},

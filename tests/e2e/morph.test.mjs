@@ -68,6 +68,8 @@ describe('a form that changes', () => {
     const now = await form(server);
     assert.deepEqual(now.form.layer_precision, Array(layers).fill('bf16'));
     assert.equal(now.mode, 'off');
+    assert.equal(now.precisions[0], 'bf16');  // what layers may have, from most bits to fewest
+    assert.ok(now.precisions.length > 1, now.precisions);
     assert.ok(now.pages.free > 0 && now.pages.all > now.pages.free);
     const { usage } = await complete(server);
     assert.deepEqual(usage.output_tokens_by_precision, { 'bf16:16': 120 });
