@@ -122,13 +122,15 @@ ServedModel served_model(const ServeOptions& options, const ModelFiles& files,
               *files.tokenizer, spec.vocab, end_tokens(*files.tokenizer, files.generation)),
           .pooling = options.pooling == "last" ? Pooling::kLast : Pooling::kMean,
           .local_time = local_time,
-          .form = {.form = sizing.form,
-                   .wanted = sizing.form,
-                   .mode = replica.morph ? replica.morph->mode : MorphMode::kOff,
-                   .page_bytes = sizing.budget.page_bytes,
-                   .pages = sizing.budget.pages,
-                   .pages_free = sizing.budget.pages -
-                                 form_pages(spec, sizing.form, sizing.budget.page_bytes)}};
+          .form = {
+              .form = sizing.form,
+              .wanted = sizing.form,
+              .mode = replica.morph ? replica.morph->mode : MorphMode::kOff,
+              .precisions = replica.morph ? replica.morph->bounds.ladder : std::vector<Precision>(),
+              .page_bytes = sizing.budget.page_bytes,
+              .pages = sizing.budget.pages,
+              .pages_free =
+                  sizing.budget.pages - form_pages(spec, sizing.form, sizing.budget.page_bytes)}};
 }
 
 void log_start(const ServeOptions& options, const ModelFiles& files, const Sizing& sizing) {
