@@ -195,7 +195,7 @@ HWY_INLINE void weigh_row(PositionRange positions, PositionRange see, float scal
 }
 
 // All maxima first, so that one's chain of operations hides another's.
-HWY_NOINLINE void weigh_block(const QueryBlock& block, float scale, SegmentTiles& segment) {
+HWY_NOINLINE inline void weigh_block(const QueryBlock& block, float scale, SegmentTiles& segment) {
   const PositionRange positions = block.positions();
   for (int i = block.rows.begin; i < block.rows.end; ++i) {
     block.records[i * block.dims.record + kRecordMaximum] =

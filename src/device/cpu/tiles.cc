@@ -167,10 +167,10 @@ void EmulatedTiles::multiply_int8_tiles(Tile& c, const Tile& a, const Tile& b) {
     std::uint32_t sums[kColumns];
     std::memcpy(sums, c.data() + row * kTileBytes, kTileBytes);
     for (int i = 0; i < kTileInt8s; ++i) {
-      const int left = static_cast<std::int8_t>(a[row * kTileBytes + i]);
+      const auto left = static_cast<std::int8_t>(a[row * kTileBytes + i]);
       const std::byte* const fours = b.data() + i / 4 * kTileBytes + i % 4;
       for (int column = 0; column < kColumns; ++column) {
-        const int right = static_cast<std::int8_t>(fours[column * 4]);
+        const auto right = static_cast<std::int8_t>(fours[column * 4]);
         sums[column] += static_cast<std::uint32_t>(left * right);
       }
     }
