@@ -165,6 +165,7 @@ LOADTEST = [kind + b"\x05" + data for kind, data in [
     (b"\0", b'{"week1_min": [{"t": 0, "tps": 30}, {"t": 3, "tps": 60}], "daily": [{"req": 10, "tok": 150}]}'),
     (b"\1", b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
              b'2d\r\ndata: {"choices":[{"text":"a"}]}\n\ndata: [DONE]\n\n\r\n0\r\n\r\n'),
+    (b"\1", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"),
     (b"\1", b"HTTP/1.1 429 Too Many Requests\r\nContent-Length: 23\r\n\r\n{\"error\":{\"message\":1}}"),
     (b"\2", b'{"choices":[{"delta":{"content":"a"},"finish_reason":"stop"}],"usage":{"prompt_tokens":3}}'),
     (b"\3", b'vllm:kv_cache_usage_perc{engine="0"} 0.5\nvllm:num_requests_running 3 1700000\n'),

@@ -92,6 +92,15 @@ TEST(AnswerReader, AnyPiecesGiveTheSameAnswer) {
   }
 }
 
+TEST(AnswerReader, ABodyOfNoChunksMayComeByteByByte) {
+  std::vector<std::string> pieces;
+  for (const char byte : std::string("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
+                                     "Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n")) {
+    pieces.emplace_back(1, byte);
+  }
+  EXPECT_NE(read(pieces).error.find("ended without [DONE]"), std::string::npos);
+}
+
 TEST(AnswerReader, EveryCutIsSeen) {
   const std::string bytes = chunked(std::string(text_chunk()) + text_chunk());
   for (std::size_t size = 0; size <= bytes.size(); ++size) {

@@ -70,7 +70,13 @@ ResponseReader::~ResponseReader() = default;
 
 Status ResponseReader::feed(std::string_view bytes) {
   if (!pending_.empty()) {
+    // Fewer end nothing, and Beast takes it for granted that a last chunk which was cut comes with
+    // so many.
+    constexpr std::size_t kLeastBytes = 5;
     pending_ += bytes;
+    if (pending_.size() < kLeastBytes) {
+      return {};
+    }
     bytes = pending_;
   }
   while (!bytes.empty() && !parser_->is_done()) {
