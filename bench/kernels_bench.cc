@@ -115,12 +115,13 @@ void matmul_rows(benchmark::State& state) {
   }
   std::vector<float> x = random_floats(m * kInputs);
   round_to(matrix.format.inputs(), x);
+  std::vector<std::byte> arranged(static_cast<std::size_t>(arranged_rows_bytes(m, kInputs)));
   std::vector<float> out(static_cast<std::size_t>(m * kOutputs));
   std::int64_t next = 0;
   for (auto _ : state) {
     matrix.data = region.data() + next * matrix.bytes();
     next = (next + 1) % matrices;
-    matmul(team, x, matrix, out);
+    matmul(team, arrange_rows(team, x, matrix, arranged), matrix, out);
   }
   report(state, 2.0 * static_cast<double>(m * kInputs * kOutputs),
          static_cast<double>(matrix.bytes()));

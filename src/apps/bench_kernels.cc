@@ -108,8 +108,8 @@ class Bench {
     std::vector<float> x = noise(rows * matrix.inputs);
     cpu::round_to(packed.format.inputs(), x);
     std::vector<float> out(static_cast<std::size_t>(rows * matrix.outputs));
-    std::vector<std::byte> integers(
-        static_cast<std::size_t>(cpu::int8_rows_bytes(rows, matrix.inputs)));
+    std::vector<std::byte> arranged(
+        static_cast<std::size_t>(cpu::arranged_rows_bytes(rows, matrix.inputs)));
     // Small matrices are timed several at once, or the clock would be timed.
     constexpr std::int64_t kLeastWork = std::int64_t{1} << 26;
     const std::int64_t work = rows * matrix.outputs * matrix.inputs;
@@ -119,9 +119,9 @@ class Bench {
       for (std::int64_t call = 0; call < calls; ++call, next = (next + 1) % copies) {
         packed.data = region_.data() + next * packed.bytes();
         if (packed.format.int8_inputs()) {
-          cpu::matmul(*team_, cpu::quantize_rows(*team_, x, packed, integers), packed, out);
+          cpu::matmul(*team_, cpu::quantize_rows(*team_, x, packed, arranged), packed, out);
         } else {
-          cpu::matmul(*team_, x, packed, out);
+          cpu::matmul(*team_, cpu::arrange_rows(*team_, x, packed, arranged), packed, out);
         }
       }
     });

@@ -51,7 +51,8 @@ double product_s(const cpu::WeightFormat& format) {
     return std::numeric_limits<double>::infinity();
   }
   cpu::round_to(format.inputs(), x);
-  std::vector<std::byte> integers(static_cast<std::size_t>(cpu::int8_rows_bytes(kRows, kInputs)));
+  std::vector<std::byte> arranged(
+      static_cast<std::size_t>(cpu::arranged_rows_bytes(kRows, kInputs)));
   std::vector<float> out(kRows * kOutputs);
   cpu::Team team(1);
   const Stopwatch stopwatch(false, 1);
@@ -59,9 +60,9 @@ double product_s(const cpu::WeightFormat& format) {
   for (int i = 0; i < kRepeats; ++i) {
     fastest_s = std::min(fastest_s, stopwatch.time_s([&] {
       if (format.int8_inputs()) {
-        cpu::matmul(team, cpu::quantize_rows(team, x, weights, integers), weights, out);
+        cpu::matmul(team, cpu::quantize_rows(team, x, weights, arranged), weights, out);
       } else {
-        cpu::matmul(team, x, weights, out);
+        cpu::matmul(team, cpu::arrange_rows(team, x, weights, arranged), weights, out);
       }
     }));
   }

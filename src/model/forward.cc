@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <variant>
 
 #include "base/check.h"
 #include "base/units.h"
@@ -27,18 +28,18 @@ std::int64_t kv_width(const ModelSpec& spec) {
   return std::int64_t{spec.attention.kv_heads} * spec.attention.head_dim;
 }
 
-std::int64_t int8_floats(std::int64_t rows, std::int64_t inputs) {
-  return ceil_div(cpu::int8_rows_bytes(rows, inputs), std::int64_t{sizeof(float)});
+std::int64_t arranged_floats(std::int64_t rows, std::int64_t inputs) {
+  return ceil_div(cpu::arranged_rows_bytes(rows, inputs), std::int64_t{sizeof(float)});
 }
 
 // Of so many rows of the widest inputs that a layer's matrix has, or those of the output
 // projection. What the last of a layer reads goes where up's rows were, unless they are tiny.
-std::int64_t int8_floats(const ModelSpec& unit, int max_rows, int max_logit_rows) {
+std::int64_t arranged_floats(const ModelSpec& unit, int max_rows, int max_logit_rows) {
   const std::int64_t widest = std::max(std::int64_t{unit.hidden}, query_width(unit));
-  const std::int64_t last = int8_floats(max_rows, unit.ffn);
+  const std::int64_t last = arranged_floats(max_rows, unit.ffn);
   const bool last_fits = last <= std::int64_t{max_rows} * unit.ffn;
-  return std::max({int8_floats(max_rows, widest), last_fits ? 0 : last,
-                   int8_floats(max_logit_rows, unit.hidden)});
+  return std::max({arranged_floats(max_rows, widest), last_fits ? 0 : last,
+                   arranged_floats(max_logit_rows, unit.hidden)});
 }
 
 }  // namespace
@@ -59,7 +60,7 @@ Result<Scratch> Scratch::create(const ModelSpec& spec, int max_rows, int max_log
       {&scratch.mixed_, max_rows * query_width(unit)},
       {&scratch.gate_, std::int64_t{max_rows} * unit.ffn},
       {&scratch.up_, std::int64_t{max_rows} * unit.ffn},
-      {&scratch.int8_, int8_floats(unit, max_rows, max_logit_rows)},
+      {&scratch.arranged_, arranged_floats(unit, max_rows, max_logit_rows)},
       {&scratch.partial_, std::int64_t{units.whole() ? 0 : units.count} * max_rows * spec.hidden},
       {&scratch.logits_, std::int64_t{max_logit_rows} * spec.vocab},
   };
@@ -130,23 +131,19 @@ void Forward::observe(int layer, LayerInput which, std::span<const float> rows) 
 
 Forward::Inputs Forward::inputs_for(const cpu::PackedMatrix& weights,
                                     std::span<const float> rows) const {
-  if (!weights.format.int8_inputs()) {
-    return {rows, std::nullopt};
-  }
   const Scratch& scratch = *parts_.scratch;
   const std::int64_t count = std::ssize(rows) / weights.inputs;
-  const bool fits = int8_floats(count, weights.inputs) <= std::ssize(scratch.int8_);
-  return {rows, cpu::quantize_rows(*parts_.team, rows, weights,
-                                   std::as_writable_bytes(fits ? scratch.int8_ : scratch.up_))};
+  const bool fits = arranged_floats(count, weights.inputs) <= std::ssize(scratch.arranged_);
+  const auto memory = std::as_writable_bytes(fits ? scratch.arranged_ : scratch.up_);
+  if (weights.format.int8_inputs()) {
+    return cpu::quantize_rows(*parts_.team, rows, weights, memory);
+  }
+  return cpu::arrange_rows(*parts_.team, rows, weights, memory);
 }
 
 void Forward::multiply(const Inputs& x, const cpu::PackedMatrix& weights, std::span<float> out,
                        const cpu::MatmulOptions& options) const {
-  if (x.int8) {
-    cpu::matmul(*parts_.team, *x.int8, weights, out, options);
-  } else {
-    cpu::matmul(*parts_.team, x.rows, weights, out, options);
-  }
+  std::visit([&](const auto& rows) { cpu::matmul(*parts_.team, rows, weights, out, options); }, x);
 }
 
 void Forward::attend(const ForwardBatch& batch, int layer) const {

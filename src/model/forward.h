@@ -2,14 +2,15 @@
 
 #include <cstdint>
 #include <functional>
-#include <optional>
 #include <span>
+#include <variant>
 
 #include "base/ids.h"
 #include "base/result.h"
 #include "contract/model_spec.h"
 #include "device/cpu/attention.h"
 #include "device/cpu/elementwise.h"
+#include "device/cpu/matmul.h"
 #include "device/cpu/memory.h"
 #include "device/cpu/team.h"
 #include "model/weights.h"
@@ -44,9 +45,9 @@ class Scratch {
   std::span<float> mixed_;  // attention's output, [rows][heads * head_dim]
   std::span<float> gate_;
   std::span<float> up_;
-  std::span<float> int8_;     // what 8-bit weights are multiplied with, as cpu::Int8Rows
-  std::span<float> partial_;  // [unit][rows][hidden], what each adds to the residual stream
-  std::span<float> logits_;   // [logit rows][vocab]
+  std::span<float> arranged_;  // what a matrix is multiplied with
+  std::span<float> partial_;   // [unit][rows][hidden], what each adds to the residual stream
+  std::span<float> logits_;    // [logit rows][vocab]
 };
 
 // The tokens of one step. All spans have one entry per row but `slices`, which cover all rows.
@@ -118,10 +119,7 @@ class Forward {
   void feed_forward(const ForwardBatch& batch, int layer) const;
   void observe(int layer, LayerInput which, std::span<const float> rows) const;
   // Rows as these weights, and others of their format and inputs, want them.
-  struct Inputs {
-    std::span<const float> rows;
-    std::optional<cpu::Int8Rows> int8;
-  };
+  using Inputs = std::variant<cpu::MatmulRows, cpu::Int8Rows>;
   Inputs inputs_for(const cpu::PackedMatrix& weights, std::span<const float> rows) const;
   void multiply(const Inputs& x, const cpu::PackedMatrix& weights, std::span<float> out,
                 const cpu::MatmulOptions& options = {}) const;

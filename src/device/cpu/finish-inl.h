@@ -49,7 +49,7 @@ inline void finish_rows(const MatmulOperands& operands, const PanelRows& which, 
   const Floats floats;
   constexpr std::int64_t kPanel = PackedMatrix::kPanel;
   const std::int64_t outputs = operands.weights->outputs;
-  const auto& [given_bias, accumulate, unit] = operands.options;
+  const auto& [given_bias, accumulate] = operands.options;
   const float* const bias = given_bias == nullptr ? nullptr : given_bias + which.panel * kPanel;
   const std::int64_t count = std::min(kPanel, outputs - which.panel * kPanel);
   const std::int64_t in_vectors = count / kLanes * kLanes;

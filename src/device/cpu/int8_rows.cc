@@ -133,7 +133,7 @@ inline void pack_steps(const Int8Rows& all, const std::int32_t* codes, std::int6
 
 // A block is a tile of the product.
 std::int64_t most_block_rows(const Int8Rows& rows) {
-  return rows.tiled() ? kTileRows16 : most_integer_rows(rows.format.kind == WeightKind::kW4);
+  return rows.blocks.tiled ? kTileRows16 : most_integer_rows(rows.format.kind == WeightKind::kW4);
 }
 
 void quantize_block(const float* x, const Int8Rows& all, std::int64_t rows, const BlockTo& to) {
@@ -160,13 +160,13 @@ void quantize_block(const float* x, const Int8Rows& all, std::int64_t rows, cons
       const float scale = group_scale(from, padded, all.largest_code());
       to.scales[r * groups + group] = scale;
       to.totals[r * groups + group] = round_group(from, padded, scale, codes);
-      if (all.tiled()) {
+      if (all.blocks.tiled) {
         pack_steps(all, codes, padded, out + r * kStepWords);
       } else {
         pack_row(all, codes, padded, words + r * row_words);
       }
     }
-    if (all.tiled()) {
+    if (all.blocks.tiled) {
       const std::int64_t steps = ceil_div<std::int64_t>(padded, kTileInt8s);
       for (std::int64_t step = 0; step < steps; ++step, out += kTileRows16 * kStepWords) {
         std::fill(out + rows * kStepWords, out + kTileRows16 * kStepWords, 0U);
@@ -188,9 +188,6 @@ namespace {
 HWY_EXPORT(most_block_rows);
 HWY_EXPORT(quantize_block);
 
-constexpr std::int64_t kLeastGroup = 32;
-// Below this many elements, waking a thread costs more than it saves.
-constexpr std::int64_t kSerialElements = 1 << 14;
 // From so many rows on AMX is worth its tiles of 16: vectors no longer keep up with memory.
 constexpr std::int64_t kLeastTiledRows = 8;
 
@@ -205,43 +202,34 @@ MatmulUnit unit_for(std::int64_t rows, MatmulUnit wanted) {
 
 }  // namespace
 
-std::int64_t int8_rows_bytes(std::int64_t rows, std::int64_t inputs) {
-  const std::int64_t padded = round_up<std::int64_t>(inputs, PackedMatrix::kInputBlock);
-  return round_up<std::int64_t>(rows, kTileRows16) * padded * 2 + rows * padded / kLeastGroup * 8;
-}
-
 Int8Rows quantize_rows(Team& team, std::span<const float> x, const PackedMatrix& weights,
                        std::span<std::byte> memory, MatmulUnit unit) {
   const WeightFormat& format = weights.format;
   check(format.int8_inputs() && (format.kind == WeightKind::kW8 || format.kind == WeightKind::kW4),
         "these weights are multiplied with integers");
-  Int8Rows rows{.rows = std::ssize(x) / weights.inputs,
-                .inputs = weights.inputs,
+  const std::int64_t count = std::ssize(x) / weights.inputs;
+  check(std::ssize(x) == count * weights.inputs, "x is not rows of the matrix's inputs");
+  Int8Rows rows{.inputs = weights.inputs,
                 .format = format,
-                .unit = unit_for(std::ssize(x) / weights.inputs, unit)};
-  rows.blocks = ceil_div(rows.rows, HWY_DYNAMIC_DISPATCH(most_block_rows)(rows));
-  check(std::ssize(x) == rows.rows * rows.inputs, "x is not rows of the matrix's inputs");
-  check(std::ssize(memory) >= int8_rows_bytes(rows.rows, rows.inputs), "rows fit their memory");
+                .unit = unit_for(count, unit),
+                .blocks = {.rows = count}};
+  rows.blocks.tiled = has_tiles(rows.unit);
+  rows.blocks.count = ceil_div(count, HWY_DYNAMIC_DISPATCH(most_block_rows)(rows));
+  check(std::ssize(memory) >= arranged_rows_bytes(count, rows.inputs), "rows fit their memory");
   auto* const words = reinterpret_cast<std::uint32_t*>(memory.data());
-  auto* const scales = reinterpret_cast<float*>(words + rows.stored_rows() * rows.row_words());
-  auto* const totals = reinterpret_cast<std::int32_t*>(scales + rows.rows * rows.groups());
+  auto* const scales =
+      reinterpret_cast<float*>(words + rows.blocks.stored_rows() * rows.row_words());
+  auto* const totals = reinterpret_cast<std::int32_t*>(scales + count * rows.groups());
   rows.words = words;
   rows.scales = scales;
   rows.totals = totals;
-  const auto quantize = [&](std::int64_t block, int) {
-    const std::int64_t first = rows.block_begin(block);
+  arrange_blocks(team, rows.blocks, rows.inputs, [&](std::int64_t block) {
+    const std::int64_t first = rows.blocks.begin(block);
     HWY_DYNAMIC_DISPATCH(quantize_block)
-    (x.data() + first * rows.inputs, rows, rows.block_begin(block + 1) - first,
+    (x.data() + first * rows.inputs, rows, rows.blocks.begin(block + 1) - first,
      {words + first * rows.row_words(), scales + first * rows.groups(),
       totals + first * rows.groups()});
-  };
-  if (std::ssize(x) < kSerialElements) {
-    for (std::int64_t block = 0; block < rows.blocks; ++block) {
-      quantize(block, 0);
-    }
-  } else {
-    team.run(rows.blocks, quantize);
-  }
+  });
   return rows;
 }
 

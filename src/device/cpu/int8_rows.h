@@ -7,6 +7,7 @@
 
 #include "device/cpu/matmul_unit.h"
 #include "device/cpu/packed_matrix.h"
+#include "device/cpu/row_blocks.h"
 #include "device/cpu/team.h"
 #include "device/cpu/tiles.h"
 
@@ -18,31 +19,26 @@ namespace protean::cpu {
 // s, ties to even. What is not finite makes s NaN, and the integers zeros. A view: the memory is
 // the caller's.
 struct Int8Rows {
-  std::int64_t rows = 0;
   std::int64_t inputs = 0;
   WeightFormat format;                    // of the weights that they are for
   MatmulUnit unit = MatmulUnit::kVector;  // they are arranged for it; not kBest
-  // Rows stand in blocks, as a tile of the product reads them. For vectors in each [word][row], so
-  // that a word of the block's first row is followed by that word of the others; for AMX, of 16
-  // rows, [step][row][64 bytes], where the last step of a group may be half full and the last rows
-  // may be missing.
-  std::int64_t blocks = 0;
-  const std::uint32_t* words = nullptr;  // [stored_rows()][row_words()] in all, padded with zeros
+  RowBlocks blocks;
+  // [stored_rows()][row_words()] in all, padded with zeros. For vectors [word][row] in each block,
+  // for AMX [step][row][64 bytes], where the last step of a group may be half full.
+  const std::uint32_t* words = nullptr;
   const float* scales = nullptr;         // [rows][groups()]
   const std::int32_t* totals = nullptr;  // [rows][groups()], sums of the integers
 
-  bool tiled() const { return unit == MatmulUnit::kAmx || unit == MatmulUnit::kEmulatedAmx; }
   // Words as packed weights are had: of w4 four inputs of 8 bits, of each eight the even ones
   // before the odd ones; of w8 two of 16 bits, of each four the even ones before the odd ones, or,
   // for dot instructions, for AMX and if they have 7 bits, four in order.
   int word_inputs() const { return format.kind == WeightKind::kW4 || fours() ? 4 : 2; }
   bool fours() const { return unit != MatmulUnit::kVector || format.input_bits == 7; }
   int largest_code() const { return (1 << (format.input_bits - 1)) - 1; }
-  std::int64_t stored_rows() const { return tiled() ? blocks * kTileRows16 : rows; }
   std::int64_t row_words() const {
     constexpr std::int64_t kBlock = PackedMatrix::kInputBlock;
-    return tiled() ? steps() * kTileBytes / 4
-                   : (inputs + kBlock - 1) / kBlock * kBlock / word_inputs();
+    return blocks.tiled ? steps() * kTileBytes / 4
+                        : (inputs + kBlock - 1) / kBlock * kBlock / word_inputs();
   }
   std::int64_t groups() const { return (inputs + format.group - 1) / format.group; }
   // Of one group, whole blocks of the matrix.
@@ -57,22 +53,10 @@ struct Int8Rows {
     const std::int64_t inputs_of_step = std::min(format.group, kTileInt8s);
     return (inputs + inputs_of_step - 1) / inputs_of_step;
   }
-  // For vectors the first ones have a row more than the others, if any have.
-  std::int64_t block_begin(std::int64_t block) const {
-    return tiled() ? std::min(rows, block * kTileRows16)
-                   : rows / blocks * block + std::min(block, rows % blocks);
-  }
-  // The one for vectors that begins with this row.
-  std::int64_t block_at(std::int64_t row) const {
-    const std::int64_t least = rows / blocks;
-    return std::max(row / (least + 1), (row - rows % blocks) / least);
-  }
 };
 
-// What rows need at most, whatever the format and the unit.
-std::int64_t int8_rows_bytes(std::int64_t rows, std::int64_t inputs);
-
-// Rows [rows][weights.inputs] into memory of at least int8_rows_bytes, which begins a cache line.
+// Rows [rows][weights.inputs] into memory of at least arranged_rows_bytes; products are
+// faster where it begins a cache line.
 // The best unit depends on how many rows there are: few wait for weights, which vectors read once.
 Int8Rows quantize_rows(Team& team, std::span<const float> x, const PackedMatrix& weights,
                        std::span<std::byte> memory, MatmulUnit unit = MatmulUnit::kBest);

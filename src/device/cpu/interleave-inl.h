@@ -21,6 +21,10 @@ constexpr int most_integer_rows(bool w4) {
   return kLanes == 16 ? 12 : w4 ? 4 : 5;
 }
 
+// The most rows of a tile of f32 or of pairs of bf16: accumulators must leave registers for weights
+// and a broadcast input.
+constexpr int kFloatTileRows = kLanes == 16 ? 12 : 6;
+
 // [rows][inputs] of f32 or words -> [inputs][rows], so that a tile reads one stream: rows far apart
 // in memory by a power of two would fight for the same lines of the cache.
 template <class T>

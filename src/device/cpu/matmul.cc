@@ -1,6 +1,7 @@
 #include "device/cpu/matmul.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "base/check.h"
 #include "base/units.h"
@@ -46,34 +47,21 @@ Cut cut(std::int64_t m, std::int64_t panels, int threads, const CutLimits& limit
   return cut;
 }
 
-// AMX serves every number of rows, one too: its sums are in another order than the vectors', and a
-// row's bits must not depend on the rows beside it. Nothing is lost by that, for what few rows wait
-// for is memory.
-MatmulUnit unit_for(const WeightFormat& format, MatmulUnit wanted) {
-  if (format.kind == WeightKind::kF32) {
-    return MatmulUnit::kVector;
-  }
-  return wanted == MatmulUnit::kBest ? best_unit() : wanted;
-}
-
-bool by_vectors(MatmulUnit unit) {
-  return unit == MatmulUnit::kVector || unit == MatmulUnit::kDot;
-}
-
 void multiply_part(const MatmulOperands& operands, const MatmulPart& part, MatmulUnit unit) {
   const bool emulated = unit == MatmulUnit::kEmulatedAmx;
   if (operands.int8 != nullptr) {
-    by_vectors(unit) ? multiply_int8(operands, part)
-                     : multiply_int8_tiled(operands, part, emulated);
-  } else if (by_vectors(unit)) {
-    multiply_vectors(operands, part, unit == MatmulUnit::kDot);
-  } else {
+    has_tiles(unit) ? multiply_int8_tiled(operands, part, emulated) : multiply_int8(operands, part);
+  } else if (has_tiles(unit)) {
     multiply_tiled(operands, part, emulated);
+  } else {
+    multiply_vectors(operands, part);
   }
 }
 
-void multiply_all(Team& team, std::int64_t m, const MatmulOperands& operands, MatmulUnit unit) {
+void multiply_all(Team& team, const RowBlocks& blocks, const MatmulOperands& operands,
+                  MatmulUnit unit) {
   const PackedMatrix& weights = *operands.weights;
+  const std::int64_t m = blocks.rows;
   check(std::ssize(operands.out) == m * weights.outputs,
         "out is not as many rows of the matrix's outputs");
   if (m == 0) {
@@ -83,13 +71,9 @@ void multiply_all(Team& team, std::int64_t m, const MatmulOperands& operands, Ma
   const bool serial = m * weights.outputs * weights.inputs < kSerialWork;
   const Cut parts = cut(
       m, panels, serial ? 1 : team.threads(),
-      by_vectors(unit) ? CutLimits() : CutLimits{kMaxTiledRows, kMaxTiledPanels, 2 * kTileRows16});
+      has_tiles(unit) ? CutLimits{kMaxTiledRows, kMaxTiledPanels, 2 * kTileRows16} : CutLimits());
   const auto begin_of = [&](std::int64_t row_part) {
-    if (operands.int8 == nullptr) {
-      return m * row_part / parts.row_parts;
-    }
-    const Int8Rows& x = *operands.int8;
-    return x.block_begin(x.blocks * row_part / parts.row_parts);
+    return blocks.begin(blocks.count * row_part / parts.row_parts);
   };
   const auto run_part = [&](std::int64_t index, int) {
     // Neighbouring tasks share their weights.
@@ -120,20 +104,26 @@ MatmulUnit best_unit() {
                            : MatmulUnit::kVector;
 }
 
+void matmul(Team& team, const MatmulRows& x, const PackedMatrix& weights, std::span<float> out,
+            const MatmulOptions& options) {
+  check(x.inputs == weights.inputs && !weights.format.int8_inputs() &&
+            (weights.format.kind != WeightKind::kF32 || x.unit == MatmulUnit::kVector),
+        "rows are for weights like these");
+  multiply_all(team, x.blocks, {&x, nullptr, &weights, out, options}, x.unit);
+}
+
 void matmul(Team& team, std::span<const float> x, const PackedMatrix& weights, std::span<float> out,
             const MatmulOptions& options) {
-  const std::int64_t m = std::ssize(x) / weights.inputs;
-  check(std::ssize(x) == m * weights.inputs, "x is not rows of the matrix's inputs");
-  check(!weights.format.int8_inputs(), "weights that want integers get them");
-  multiply_all(team, m, {x.data(), nullptr, &weights, out, options},
-               unit_for(weights.format, options.unit));
+  const std::int64_t bytes = arranged_rows_bytes(std::ssize(x) / weights.inputs, weights.inputs);
+  std::vector<std::byte> memory(static_cast<std::size_t>(bytes));
+  matmul(team, arrange_rows(team, x, weights, memory), weights, out, options);
 }
 
 void matmul(Team& team, const Int8Rows& x, const PackedMatrix& weights, std::span<float> out,
             const MatmulOptions& options) {
   check(x.inputs == weights.inputs && x.format == weights.format,
         "integers are for weights like these");
-  multiply_all(team, x.rows, {nullptr, &x, &weights, out, options}, x.unit);
+  multiply_all(team, x.blocks, {nullptr, &x, &weights, out, options}, x.unit);
 }
 
 }  // namespace protean::cpu

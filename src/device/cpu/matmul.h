@@ -4,6 +4,7 @@
 #include <span>
 
 #include "device/cpu/int8_rows.h"
+#include "device/cpu/matmul_rows.h"
 #include "device/cpu/matmul_unit.h"
 #include "device/cpu/packed_matrix.h"
 #include "device/cpu/team.h"
@@ -16,12 +17,11 @@ MatmulUnit best_unit();
 struct MatmulOptions {
   const float* bias = nullptr;  // [outputs]
   bool accumulate = false;
-  MatmulUnit unit = MatmulUnit::kBest;
 };
 
-// out[m][outputs] = x[m][inputs] * W^T (+ bias) (+ out, when accumulate). Unless the weights are
-// f32 x must already be rounded to bf16 (round_to). A row of out is the same bits whatever m, the
-// thread count and the row's place in the batch.
+// out[m][outputs] = x[m][inputs] * W^T (+ bias) (+ out, when accumulate). A row of out is the same
+// bits whatever m, the thread count and the row's place in the batch. Which unit multiplies was
+// chosen when the rows were arranged.
 //
 // With vectors products with bf16 weights and with codes are exact, sums are f32 and denormals
 // count as zeros: each element is one chain of multiply-adds from zero over pairs of inputs in
@@ -30,13 +30,16 @@ struct MatmulOptions {
 // is the chain of scale * (the group's chain), then offset * (the group's inputs). With AMX
 // quantised weights are rounded to bf16, and an element is the sum over every 32 inputs of what
 // TDPBF16PS defines.
+void matmul(Team& team, const MatmulRows& x, const PackedMatrix& weights, std::span<float> out,
+            const MatmulOptions& options = {});
+
+// The same for rows that nobody has arranged, by the best unit; it takes memory to arrange them.
 void matmul(Team& team, std::span<const float> x, const PackedMatrix& weights, std::span<float> out,
             const MatmulOptions& options = {});
 
 // The same for weights with int8_inputs(). A group's codes times its integers are added exactly,
 // and an element is the chain of scale * the row's scale * that sum, then offset * the row's scale
-// * the sum of its integers: one definition and the same bits for all units. Which one multiplies
-// was chosen when the rows were arranged (quantize_rows), not by options.unit.
+// * the sum of its integers: one definition and the same bits for all units.
 void matmul(Team& team, const Int8Rows& x, const PackedMatrix& weights, std::span<float> out,
             const MatmulOptions& options = {});
 

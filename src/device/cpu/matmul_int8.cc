@@ -147,9 +147,9 @@ class PartRows {
         group_(x.format.group),
         inputs_(round_up<std::int64_t>(x.inputs, PackedMatrix::kInputBlock)),
         offsets_(offsets) {
-    const std::int64_t first = x.block_at(part.first_row);
+    const std::int64_t first = x.blocks.at(part.first_row);
     for (std::int64_t row = part.first_row; row < part.first_row + part.rows; ++blocks_) {
-      const std::int64_t end = x.block_begin(first + blocks_ + 1);
+      const std::int64_t end = x.blocks.begin(first + blocks_ + 1);
       blocks_of_[blocks_] = {static_cast<int>(row - part.first_row), static_cast<int>(end - row),
                              x.words + row * x.row_words(), x.scales + row * groups_,
                              x.totals + row * groups_};

@@ -94,7 +94,7 @@ class Int8Matmul : public EveryTarget {
                                     const PackedMatrix& weights, const MatmulOptions& options,
                                     MatmulUnit unit) {
     const std::int64_t m = std::ssize(x) / weights.inputs;
-    std::vector<std::byte> memory(static_cast<std::size_t>(int8_rows_bytes(m, weights.inputs)));
+    std::vector<std::byte> memory(static_cast<std::size_t>(arranged_rows_bytes(m, weights.inputs)));
     std::vector<float> out(static_cast<std::size_t>(m * weights.outputs));
     matmul(team, quantize_rows(team, x, weights, memory, unit), weights, out, options);
     return out;

@@ -44,6 +44,17 @@ struct Weights {
   PackedMatrix packed;
 };
 
+// Rows arranged for a unit, and their memory.
+struct Arranged {
+  Arranged(Team& team, std::span<const float> x, const PackedMatrix& weights, MatmulUnit unit)
+      : memory(static_cast<std::size_t>(
+            arranged_rows_bytes(std::ssize(x) / weights.inputs, weights.inputs))),
+        rows(arrange_rows(team, x, weights, memory, unit)) {}
+
+  std::vector<std::byte> memory;
+  MatmulRows rows;
+};
+
 class Matmul : public EveryTarget {
  protected:
   Weights random_weights(const WeightFormat& format, std::int64_t outputs, std::int64_t inputs) {
@@ -130,10 +141,9 @@ TEST_P(Matmul, AgreesWithDoublePrecision) {
       for (const bool more : {false, true}) {  // than the product
         std::vector<float> out = before;
         out.push_back(12345.0f);  // must not be touched
-        matmul(team, x, weights.packed, std::span(out).first(out.size() - 1),
-               {.bias = more ? bias.data() : nullptr,
-                .accumulate = more,
-                .unit = MatmulUnit::kVector});
+        matmul(team, Arranged(team, x, weights.packed, MatmulUnit::kVector).rows, weights.packed,
+               std::span(out).first(out.size() - 1),
+               {.bias = more ? bias.data() : nullptr, .accumulate = more});
         EXPECT_EQ(out.back(), 12345.0f);
         for (std::int64_t r = 0; r < m; ++r) {
           for (std::int64_t o = 0; o < outputs; ++o) {
@@ -177,8 +187,8 @@ TEST_P(Matmul, IsOneChainOfAdditionsInOrder) {
       expected[r * outputs + o] += sum + bias[o];
     }
   }
-  matmul(team, x, weights.packed, out,
-         {.bias = bias.data(), .accumulate = true, .unit = MatmulUnit::kVector});
+  matmul(team, Arranged(team, x, weights.packed, MatmulUnit::kVector).rows, weights.packed, out,
+         {.bias = bias.data(), .accumulate = true});
   EXPECT_EQ(out, expected);
 }
 
@@ -192,12 +202,13 @@ TEST_P(Matmul, GivesARowTheSameBitsInAnyBatch) {
       const Weights weights = random_weights(format, outputs, inputs);
       const std::vector<float> x = random_rows(format.inputs(), kRows * inputs);
       const std::vector<float> bias = random_floats(outputs);
-      const MatmulOptions options{.bias = bias.data(),
-                                  .unit = bf16_dot_pays() ? MatmulUnit::kDot : MatmulUnit::kVector};
+      const MatmulOptions options{.bias = bias.data()};
+      const MatmulUnit unit = bf16_dot_pays() ? MatmulUnit::kDot : MatmulUnit::kVector;
       std::vector<float> alone(kRows * outputs);
       Team one(1);
       for (std::int64_t r = 0; r < kRows; ++r) {
-        matmul(one, std::span(x).subspan(r * inputs, inputs), weights.packed,
+        const auto row = std::span(x).subspan(r * inputs, inputs);
+        matmul(one, Arranged(one, row, weights.packed, unit).rows, weights.packed,
                std::span(alone).subspan(r * outputs, outputs), options);
       }
       std::vector<std::int64_t> batches = {kRows};
@@ -211,7 +222,8 @@ TEST_P(Matmul, GivesARowTheSameBitsInAnyBatch) {
         for (const std::int64_t m : batches) {
           first = m == kRows ? 0 : (first + 41) % (kRows - m);
           std::vector<float> out(m * outputs);
-          matmul(team, std::span(x).subspan(first * inputs, m * inputs), weights.packed, out,
+          const auto rows = std::span(x).subspan(first * inputs, m * inputs);
+          matmul(team, Arranged(team, rows, weights.packed, unit).rows, weights.packed, out,
                  options);
           ASSERT_EQ(
               std::memcmp(out.data(), alone.data() + first * outputs, out.size() * sizeof(float)),
@@ -241,8 +253,9 @@ TEST_P(Matmul, HasTheSameBitsWithDotInstructions) {
       round_to(format.inputs(), x);
       Team team(2);
       std::vector<float> out(m * outputs), expected(m * outputs);
-      matmul(team, x, weights.packed, expected, {.unit = MatmulUnit::kVector});
-      matmul(team, x, weights.packed, out, {.unit = MatmulUnit::kDot});
+      matmul(team, Arranged(team, x, weights.packed, MatmulUnit::kVector).rows, weights.packed,
+             expected);
+      matmul(team, Arranged(team, x, weights.packed, MatmulUnit::kDot).rows, weights.packed, out);
       ASSERT_EQ(std::memcmp(out.data(), expected.data(), out.size() * sizeof(float)), 0)
           << name_of(format) << " " << m << "x" << inputs << "x" << outputs;
     }
@@ -303,7 +316,7 @@ class TiledMatmul : public Matmul {
     Team team(threads);
     const std::int64_t m = std::ssize(x) / weights.packed.inputs;
     std::vector<float> out(static_cast<std::size_t>(m * weights.packed.outputs));
-    matmul(team, x, weights.packed, out, {.unit = unit});
+    matmul(team, Arranged(team, x, weights.packed, unit).rows, weights.packed, out);
     return out;
   }
 };

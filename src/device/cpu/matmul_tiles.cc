@@ -26,42 +26,12 @@ namespace protean::cpu::HWY_NAMESPACE {
 constexpr std::int64_t kTiledChunk = 512;
 constexpr std::int64_t kFewRowsChunk = 4096;
 constexpr int kFewRows = 2 * kTileRows16;
-constexpr std::int64_t kTileElements = std::int64_t{kTileRows16} * kTileInputs;
-static_assert(kFewRowsChunk * kFewRows <= kTiledChunk * kMaxTiledRows, "one buffer serves both");
 
-// What a part needs for as long as it runs; 800 KiB of stack.
+// What a part needs for as long as it runs; 550 KiB of stack.
 struct TiledBuffers {
   alignas(64) float sums[kMaxTiledRows * kMaxTiledPanels * kPanel];
-  alignas(64) std::uint16_t x[kMaxTiledRows * kTiledChunk];  // tiles [row tile][inputs / 32]
-  alignas(64) std::uint16_t weights[kTiledChunk * kPanel];   // of one panel, as bf16 is packed
+  alignas(64) std::uint16_t weights[kTiledChunk * kPanel];  // of one panel, as bf16 is packed
 };
-
-// Rows of f32 that are bf16 already, as tiles. What is beyond them becomes zeros.
-inline void arrange_tiles(const float* x, std::int64_t stride, int rows, std::int64_t inputs,
-                          std::uint16_t* tiles) {
-  const Words words;
-  const hn::Rebind<std::uint16_t, Words> halves;
-  const std::int64_t steps = ceil_div<std::int64_t>(inputs, kTileInputs);
-  for (int row = 0; row < round_up(rows, kTileRows16); ++row) {
-    std::uint16_t* to = tiles + row / kTileRows16 * steps * kTileElements +
-                        std::ptrdiff_t{row % kTileRows16} * kTileInputs;
-    const float* const from = x + row * stride;
-    for (std::int64_t first = 0; first < inputs; first += kTileInputs, to += kTileElements) {
-      const std::int64_t count =
-          row < rows ? std::min<std::int64_t>(kTileInputs, inputs - first) : 0;
-      alignas(64) float part[kTileInputs];
-      const float* source = from + first;
-      if (count < kTileInputs) {
-        std::fill(std::copy_n(source, count, part), std::end(part), 0.0f);
-        source = part;
-      }
-      for (int i = 0; i < kTileInputs; i += kLanes) {
-        const auto bits = hn::LoadU(words, reinterpret_cast<const std::uint32_t*>(source + i));
-        hn::StoreU(hn::TruncateTo(halves, hn::ShiftRight<16>(bits)), halves, to + i);
-      }
-    }
-  }
-}
 
 template <class Lines, int... j>
 HWY_INLINE void round_weights(const std::byte* line, const Vec (&grid)[2], std::uint32_t* to,
@@ -154,12 +124,12 @@ void multiply_tiled_block(Tiles& tiles, const TiledBlock& block) {
   store_tiles<kTwo>(tiles, block.sums, block.row_bytes);
 }
 
-// Inputs that are arranged as tiles, of which a panel is multiplied with [first, first + inputs).
+// Inputs [first, end) of a part's rows.
 struct TiledInputs {
-  const std::uint16_t* x = nullptr;
-  int row_tiles = 0;
-  std::int64_t steps = 0;  // of 32 inputs, from one row tile to the next
-  std::int64_t first = 0;  // inputs before x
+  const MatmulRows* x = nullptr;
+  const MatmulPart* part = nullptr;
+  std::int64_t first = 0;
+  std::int64_t end = 0;
 };
 
 // A panel of the matrix and where its sums go.
@@ -172,19 +142,22 @@ struct PanelSums {
 template <class Tiles>
 void multiply_panel(const PackedMatrix& weights, const TiledInputs& inputs, const PanelSums& to,
                     std::uint16_t* unpacked, Tiles& tiles) {
-  for (std::int64_t step = 0; step < inputs.steps; step += kTiledChunk / kTileInputs) {
-    const std::int64_t first = inputs.first + step * kTileInputs;
-    const std::int64_t steps = std::min(kTiledChunk / kTileInputs, inputs.steps - step);
+  const std::int64_t tile_words = kTileRows16 * inputs.x->row_words();
+  const std::uint32_t* const x = inputs.x->words + inputs.part->first_row * inputs.x->row_words();
+  const int row_tiles = ceil_div(inputs.part->rows, kTileRows16);
+  for (std::int64_t first = inputs.first; first < inputs.end; first += kTiledChunk) {
+    const std::int64_t steps =
+        ceil_div<std::int64_t>(std::min(kTiledChunk, inputs.end - first), kTileInputs);
     TiledBlock block{
-        .from = {.x_stride = inputs.steps * kTileMemory,
+        .from = {.x_stride = tile_words * 4,
                  .weights = tile_weights(weights, to.panel, first, steps * kTileInputs, unpacked),
                  .steps = steps},
         .row_bytes = to.columns * 4,
         .continues = first > 0};
-    for (int tile = 0; tile < inputs.row_tiles; tile += 2) {
-      block.from.x = inputs.x + (tile * inputs.steps + step) * kTileElements;
+    for (int tile = 0; tile < row_tiles; tile += 2) {
+      block.from.x = x + tile * tile_words + first / kTileInputs * kTileMemory / 4;
       block.sums = to.sums + tile * kTileRows16 * to.columns;
-      if (tile + 1 < inputs.row_tiles) {
+      if (tile + 1 < row_tiles) {
         multiply_tiled_block<true>(tiles, block);
       } else {
         multiply_tiled_block<false>(tiles, block);
@@ -197,14 +170,10 @@ template <class Tiles>
 void multiply_tiled_part(const MatmulOperands& operands, const MatmulPart& part, Tiles& tiles) {
   TiledBuffers buffers;
   const PackedMatrix& weights = *operands.weights;
-  const float* const x = operands.x + part.first_row * weights.inputs;
   const std::int64_t chunk = part.rows <= kFewRows ? kFewRowsChunk : kTiledChunk;
   tiles.configure();
   for (std::int64_t first = 0; first < weights.inputs; first += chunk) {
-    const std::int64_t count = std::min(chunk, weights.inputs - first);
-    arrange_tiles(x + first, weights.inputs, part.rows, count, buffers.x);
-    const TiledInputs inputs{buffers.x, ceil_div(part.rows, kTileRows16),
-                             ceil_div<std::int64_t>(count, kTileInputs), first};
+    const TiledInputs inputs{operands.x, &part, first, std::min(first + chunk, weights.inputs)};
     for (int panel = 0; panel < part.panels; ++panel) {
       const PanelSums to{part.first_panel + panel, buffers.sums + std::ptrdiff_t{panel} * kPanel,
                          part.columns()};
@@ -239,6 +208,7 @@ HWY_EXPORT(multiply_tiled_here);
 void multiply_tiled(const MatmulOperands& operands, const MatmulPart& part, bool emulated) {
   check(operands.weights->format.kind != WeightKind::kF32, "tiles have no f32");
   check(part.rows <= kMaxTiledRows && part.panels <= kMaxTiledPanels, "a part fits its buffers");
+  check(part.first_row % kTileRows16 == 0, "a part begins with a row tile");
   HWY_DYNAMIC_DISPATCH(multiply_tiled_here)(operands, part, emulated);
 }
 

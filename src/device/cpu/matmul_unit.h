@@ -9,4 +9,8 @@ namespace protean::cpu {
 // be there.
 enum class MatmulUnit : std::uint8_t { kBest, kVector, kDot, kAmx, kEmulatedAmx };
 
+constexpr bool has_tiles(MatmulUnit unit) {
+  return unit == MatmulUnit::kAmx || unit == MatmulUnit::kEmulatedAmx;
+}
+
 }  // namespace protean::cpu

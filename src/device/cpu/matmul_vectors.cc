@@ -21,8 +21,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace protean::cpu::HWY_NAMESPACE {
 
-// Accumulators of a tile must leave registers for weights and a broadcast input.
-constexpr int kTileRows = kLanes == 16 ? 12 : 6;
+constexpr int kTileRows = kFloatTileRows;
 static_assert(kTileRows <= kMaxVectorRows);
 // Inputs multiplied before the next tile of rows: their weights stay in L1 for all of them, as f32,
 // and the rows' inputs in L2.
@@ -34,8 +33,6 @@ static_assert(kChunk * kMaxPartRows >= kSingleTileChunk * kMaxVectorRows &&
               "one buffer serves both");
 // Up to so many rows read codes straight from the panel; for more, unpacking them first costs less.
 constexpr int kMaxCodeRows = 2;
-// So few wait for memory: to make pairs of their weights would cost more than it saves.
-constexpr int kMaxSingleRows = 2;
 
 // How many vectors of outputs a tile spans: few rows need many, or each sum's latency would set the
 // pace.
@@ -234,87 +231,90 @@ inline float sum_inputs(const float* x, std::int64_t inputs) {
   return total;
 }
 
-// What a part needs for as long as it runs; half a MiB of stack.
+// What a part needs for as long as it runs; half a MiB of stack. Pairs were arranged before.
 template <class Math>
 struct PartBuffers {
   alignas(64) float sums[kMaxPartRows * kMaxPartPanels * kPanel];
-  alignas(64) typename Math::X x[kMaxPartRows * kChunk / Math::kInputs];
+  alignas(64) float x[std::is_same_v<Math, Singles> ? kMaxPartRows * kChunk : 1];
   alignas(64) float x_sums[kSingleTileChunk / PackedMatrix::kInputBlock * kMaxPartRows];
   alignas(64) typename Math::X lines[kChunk * kPanel / Math::kInputs];
 };
 
-// Inputs [first, first + count) of rows, padded with zeros to whole blocks.
+// A part's rows cut into tiles, which are the blocks that they stand in.
+class PartTiles {
+ public:
+  PartTiles(const RowBlocks& blocks, const MatmulPart& part) {
+    const std::int64_t first = blocks.at(part.first_row);
+    begins_[0] = 0;
+    while (begins_[count_] < part.rows) {
+      ++count_;
+      begins_[count_] = static_cast<int>(blocks.begin(first + count_) - part.first_row);
+    }
+  }
+
+  int count() const { return count_; }
+  int begin(int tile) const { return begins_[tile]; }
+  int size(int tile) const { return begins_[tile + 1] - begins_[tile]; }
+
+ private:
+  int count_ = 0;
+  int begins_[kMaxPartRows + 1];
+};
+
+// A part's inputs from one on, each tile's interleaved [step][row].
 template <class Math>
+struct TileInputs {
+  const typename Math::X* x = nullptr;
+  std::int64_t row_steps = 0;
+  std::int64_t first = 0;
+
+  const typename Math::X* at(const PartTiles& tiles, int tile, std::int64_t input) const {
+    return x + tiles.begin(tile) * row_steps + (input - first) / Math::kInputs * tiles.size(tile);
+  }
+};
+
 struct InputRange {
   std::int64_t first = 0;
-  std::int64_t count = 0;
-  std::int64_t padded = 0;
-  std::int64_t group = 0;         // whose sums are wanted; 0: none
-  typename Math::X* x = nullptr;  // where they go: all rows' inputs, tile by tile
-  float* x_sums = nullptr;        // [groups][rows]
+  std::int64_t end = 0;  // of whole blocks
 };
 
-// Some rows of a part, as one tile reads them.
-struct TileRows {
-  const float* x = nullptr;  // of the part
-  std::int64_t stride = 0;
-  std::ptrdiff_t first = 0;
-  int count = 0;
-};
-
-// Inputs of a row, which bf16 holds, two to a word; padded with zeros to a whole block of inputs.
-inline void pair_inputs(const float* x, std::int64_t count, std::uint32_t* words) {
-  constexpr std::int64_t kBlock = PackedMatrix::kInputBlock;
-  alignas(64) float rest[kBlock];
-  for (std::int64_t i = 0; i < count; i += kBlock, words += kBlock / 2) {
-    const float* from = x + i;
-    if (count - i < kBlock) {
-      std::fill(std::copy_n(from, count - i, rest), std::end(rest), 0.0f);
-      from = rest;
-    }
-    for (int k = 0; k < kBlock; k += kUnit) {
-      const Unit pair = load_sums<std::uint16_t>(from + k);
-      const Words d;
-      hn::StoreU(hn::Or(hn::ShiftRight<16>(hn::BitCast(d, pair.a)), hn::BitCast(d, pair.b)), d,
-                 words + k / 2);
-    }
+// Inputs of rows that stand one after another, interleaved in `to` by tiles and padded with zeros.
+inline TileInputs<Singles> interleave(const MatmulOperands& operands, const MatmulPart& part,
+                                      const PartTiles& tiles, const InputRange& range, float* to) {
+  const std::int64_t stride = operands.x->inputs;
+  const std::int64_t padded = range.end - range.first;
+  const std::int64_t count = std::min(range.end, stride) - range.first;
+  const float* const x = operands.x->x + part.first_row * stride + range.first;
+  for (int tile = 0; tile < tiles.count(); ++tile) {
+    const int rows = tiles.size(tile);
+    float* const of_tile = to + tiles.begin(tile) * padded;
+    interleave_rows(x + tiles.begin(tile) * stride, stride, rows, count, of_tile);
+    std::fill(of_tile + count * rows, of_tile + padded * rows, 0.0f);
   }
-}
-
-inline void interleave_inputs(const float* x, const TileRows& rows,
-                              const InputRange<Singles>& range, float* to) {
-  interleave_rows(x, rows.stride, rows.count, range.count, to);
-  std::fill(to + range.count * rows.count, to + range.padded * rows.count, 0.0f);
-}
-
-inline void interleave_inputs(const float* x, const TileRows& rows, const InputRange<Pairs>& range,
-                              std::uint32_t* to) {
-  // Between two rows a line more, or by a power of two they would fight for the same lines.
-  constexpr std::int64_t kWords = kChunk / Pairs::kInputs, kStride = kWords + 16;
-  alignas(64) std::uint32_t words[kTileRows * kStride];
-  for (std::int64_t first = 0; first < range.padded; first += kChunk) {
-    const std::int64_t padded = std::min(kChunk, range.padded - first);
-    for (int r = 0; r < rows.count; ++r) {
-      pair_inputs(x + r * rows.stride + first, std::min(padded, range.count - first),
-                  words + r * kStride);
-    }
-    interleave_rows(words, kStride, rows.count, padded / Pairs::kInputs,
-                    to + first / Pairs::kInputs * rows.count);
-  }
+  return {to, padded, range.first};
 }
 
 template <class Math>
-void arrange_rows(const TileRows& rows, const InputRange<Math>& range) {
-  const float* const x = rows.x + rows.first * rows.stride + range.first;
-  interleave_inputs(x, rows, range, range.x + rows.first * range.padded / Math::kInputs);
-  if (range.group == 0) {
-    return;
+TileInputs<Math> inputs_of(const MatmulOperands& operands, const MatmulPart& part,
+                           const PartTiles& tiles, const InputRange& range,
+                           PartBuffers<Math>& buffers) {
+  if constexpr (std::is_same_v<Math, Singles>) {
+    return interleave(operands, part, tiles, range, buffers.x);
+  } else {
+    const MatmulRows& x = *operands.x;
+    return {x.words + part.first_row * x.row_words(), x.row_words(), 0};
   }
-  float* sum = range.x_sums + rows.first;
-  for (std::int64_t first = 0; first < range.count; first += range.group) {
-    const std::int64_t count = std::min(range.group, range.count - first);
-    for (int r = 0; r < rows.count; ++r) {
-      *sum++ = sum_inputs(x + r * rows.stride + first, count);
+}
+
+// Sums of rows over groups of inputs: [groups][rows].
+inline void sum_groups(const MatmulOperands& operands, const MatmulPart& part,
+                       const InputRange& range, float* sums) {
+  const std::int64_t inputs = operands.x->inputs;
+  const std::int64_t group = operands.weights->format.group;
+  const float* const x = operands.x->x + part.first_row * inputs;
+  for (std::int64_t from = range.first; from < std::min(range.end, inputs); from += group) {
+    for (int r = 0; r < part.rows; ++r) {
+      *sums++ = sum_inputs(x + r * inputs + from, std::min(group, inputs - from));
     }
   }
 }
@@ -354,8 +354,8 @@ inline Chunk chunk_at(const PackedMatrix& weights, std::int64_t first_panel, std
   return chunk;
 }
 
-inline std::int64_t summed_group(const WeightFormat& format) {
-  return format.quantized() && !format.symmetric ? format.group : 0;
+inline bool has_offsets(const WeightFormat& format) {
+  return format.quantized() && !format.symmetric;
 }
 
 // Inputs of a panel that are read before the next panel's: long runs stream better.
@@ -363,28 +363,31 @@ constexpr std::int64_t few_rows_chunk(int rows) {
   return std::max(kSingleTileChunk, kFewRowsInputs / rows / kChunk * kChunk);
 }
 
-// Few rows: each weight is read once, in the order of memory.
+// Few rows, one tile: each weight is read once, in the order of memory.
 template <class Math, class Lines, bool kScaled, int kMaxRows>
 void multiply_few(const MatmulOperands& operands, const MatmulPart& part,
                   PartBuffers<Math>& buffers) {
   const PackedMatrix& weights = *operands.weights;
-  const float* const x = operands.x + part.first_row * weights.inputs;
+  const PartTiles tile(operands.x->blocks, part);
+  check(tile.count() == 1, "so few rows are one tile");
   const std::int64_t padded = weights.padded_inputs();
-  const std::int64_t group = summed_group(weights.format);
+  const bool offsets = has_offsets(weights.format);
   const bool direct =
-      std::is_same_v<Math, Singles> && part.rows == 1 && padded == weights.inputs && group == 0;
+      std::is_same_v<Math, Singles> && part.rows == 1 && padded == weights.inputs && !offsets;
   const std::int64_t step = direct ? padded : few_rows_chunk(part.rows);
   for (std::int64_t first = 0; first < padded; first += step) {
-    const Chunk chunk = chunk_at(weights, part.first_panel, first, std::min(step, padded - first));
-    if (!direct) {
-      arrange_rows<Math>({x, weights.inputs, 0, part.rows},
-                         {first, std::min(step, weights.inputs - first), chunk.inputs, group,
-                          buffers.x, buffers.x_sums});
+    const InputRange range{first, std::min(first + step, padded)};
+    const Chunk chunk = chunk_at(weights, part.first_panel, first, range.end - first);
+    if (offsets) {
+      sum_groups(operands, part, range, buffers.x_sums);
     }
-    Strip<Math> strip{buffers.x, group == 0 ? nullptr : buffers.x_sums, &chunk,
-                      part.panels * kPanelVecs, buffers.sums};
+    Strip<Math> strip{nullptr, offsets ? buffers.x_sums : nullptr, &chunk, part.panels * kPanelVecs,
+                      buffers.sums};
     if constexpr (std::is_same_v<Math, Singles>) {
-      strip.x = direct ? x : buffers.x;
+      strip.x = direct ? operands.x->x + part.first_row * weights.inputs : nullptr;
+    }
+    if (!direct) {
+      strip.x = inputs_of(operands, part, tile, range, buffers).at(tile, 0, first);
     }
     multiply_rows<Math, Lines, kScaled>(part.rows, strip,
                                         std::make_integer_sequence<int, kMaxRows>());
@@ -396,6 +399,9 @@ template <class Math>
 struct PanelRun {
   const std::byte* packed = nullptr;
   std::int64_t scale_bytes = 0;
+  std::int64_t first = 0;                // input
+  std::int64_t inputs = 0;               // whole blocks
+  const float* x_sums = nullptr;         // [rows of the part]; null without offsets
   typename Math::X* unpacked = nullptr;  // [steps][32]
 };
 
@@ -407,25 +413,24 @@ struct PanelOut {
 };
 
 template <class Math, class Lines, bool kScaled>
-void multiply_run(const PanelRun<Math>& weights, const Tiles& tiles, const InputRange<Math>& run,
-                  const Block<Math>& to, const PanelOut* out) {
-  Block<Math> block = to;
-  block.lines = weights.packed;
-  block.scales = weights.packed;
+void multiply_run(const PanelRun<Math>& run, const PartTiles& tiles, const TileInputs<Math>& inputs,
+                  float* sums, const PanelOut* out) {
+  Block<Math> block{.task = {.inputs = run.inputs, .row_stride = kPanel},
+                    .lines = run.packed,
+                    .scales = run.packed};
   // Lines that need no unpacking are asked for ahead by the first tile.
   using Unpacked = typename Math::Unpacked;
   constexpr bool kInPlace = std::is_base_of_v<Lines, Unpacked>;
   if constexpr (!kInPlace) {
-    unpack_lines<Math, Lines>(weights.packed + weights.scale_bytes, run.padded, weights.unpacked);
-    block.lines = reinterpret_cast<const std::byte*>(weights.unpacked);
+    unpack_lines<Math, Lines>(run.packed + run.scale_bytes, run.inputs, run.unpacked);
+    block.lines = reinterpret_cast<const std::byte*>(run.unpacked);
   }
-  block.task.inputs = run.padded;
   constexpr auto kRows = std::make_integer_sequence<int, kTileRows>();
-  for (int tile = 0; tile < tiles.count; ++tile) {
+  for (int tile = 0; tile < tiles.count(); ++tile) {
     const std::ptrdiff_t begin = tiles.begin(tile);
-    block.task.x = run.x + begin * run.padded / Math::kInputs;
-    block.task.x_sums = run.group == 0 ? nullptr : run.x_sums + begin;
-    block.task.sums = to.task.sums + begin * to.task.row_stride;
+    block.task.x = inputs.at(tiles, tile, run.first);
+    block.task.x_sums = run.x_sums == nullptr ? nullptr : run.x_sums + begin;
+    block.task.sums = sums + begin * kPanel;
     if (out != nullptr) {
       expect_rows(*out->operands, {out->first_row + begin, tiles.size(tile), out->panel});
     }
@@ -448,39 +453,29 @@ template <class Math, class Lines, bool kScaled>
 void multiply_many(const MatmulOperands& operands, const MatmulPart& part,
                    PartBuffers<Math>& buffers) {
   const PackedMatrix& weights = *operands.weights;
-  const float* const x = operands.x + part.first_row * weights.inputs;
+  const PartTiles tiles(operands.x->blocks, part);
   const std::int64_t padded = weights.padded_inputs();
-  const std::int64_t group = summed_group(weights.format);
+  const bool offsets = has_offsets(weights.format);
   const std::int64_t run_inputs = kScaled ? weights.format.group : kChunk;
   // As much of a panel as the rows' inputs have room for: it is read from memory in one go.
   const std::int64_t step = std::clamp(kMaxPartRows / part.rows * kChunk, kChunk, kSingleTileChunk);
-  const Tiles tiles{part.rows, ceil_div(part.rows, kTileRows)};
-  const auto run_at = [&](std::int64_t first, std::int64_t from) {
-    return InputRange<Math>{from,
-                            std::min(run_inputs, weights.inputs - from),
-                            std::min(run_inputs, padded - from),
-                            group,
-                            buffers.x + (from - first) * part.rows / Math::kInputs,
-                            buffers.x_sums + (from - first) / run_inputs * part.rows};
-  };
   for (std::int64_t first = 0; first < padded; first += step) {
-    const std::int64_t end = std::min(first + step, padded);
-    for (std::int64_t from = first; from < end; from += run_inputs) {
-      for (int tile = 0; tile < tiles.count; ++tile) {
-        arrange_rows<Math>({x, weights.inputs, tiles.begin(tile), tiles.size(tile)},
-                           run_at(first, from));
-      }
+    const InputRange range{first, std::min(first + step, padded)};
+    const TileInputs<Math> inputs = inputs_of(operands, part, tiles, range, buffers);
+    if (offsets) {
+      sum_groups(operands, part, range, buffers.x_sums);
     }
     for (int panel = 0; panel < part.panels; ++panel) {
-      const Block<Math> to{
-          .task = {.sums = buffers.sums + std::ptrdiff_t{panel} * part.rows * kPanel,
-                   .row_stride = kPanel}};
+      float* const sums = buffers.sums + std::ptrdiff_t{panel} * part.rows * kPanel;
       const PanelOut out{&operands, part.first_row, part.first_panel + panel};
-      for (std::int64_t from = first; from < end; from += run_inputs) {
-        const Chunk chunk = chunk_at(weights, part.first_panel + panel, from, run_inputs);
-        multiply_run<Math, Lines, kScaled>({chunk.panels, chunk.scale_bytes, buffers.lines}, tiles,
-                                           run_at(first, from), to,
-                                           from + run_inputs >= padded ? &out : nullptr);
+      for (std::int64_t from = first; from < range.end; from += run_inputs) {
+        const std::int64_t count = std::min(run_inputs, range.end - from);
+        const Chunk chunk = chunk_at(weights, part.first_panel + panel, from, count);
+        const float* const x_sums =
+            offsets ? buffers.x_sums + (from - first) / run_inputs * part.rows : nullptr;
+        multiply_run<Math, Lines, kScaled>(
+            {chunk.panels, chunk.scale_bytes, from, count, x_sums, buffers.lines}, tiles, inputs,
+            sums, from + run_inputs >= padded ? &out : nullptr);
       }
     }
   }
@@ -517,10 +512,10 @@ void multiply_bf16(const MatmulOperands& operands, const MatmulPart& part) {
   }
 }
 
-void multiply_vectors_here(const MatmulOperands& operands, const MatmulPart& part, bool dot) {
+void multiply_vectors_here(const MatmulOperands& operands, const MatmulPart& part) {
   if (operands.weights->format.kind == WeightKind::kF32) {
     multiply_part<Singles, F32Lines, false>(operands, part);
-  } else if (dot && part.rows > kMaxSingleRows) {
+  } else if (operands.x->words != nullptr) {
     multiply_bf16<Pairs>(operands, part);
   } else {
     multiply_bf16<Singles>(operands, part);
@@ -557,10 +552,10 @@ class FlushDenormals {
 
 HWY_EXPORT(multiply_vectors_here);
 
-void multiply_vectors(const MatmulOperands& operands, const MatmulPart& part, bool dot) {
+void multiply_vectors(const MatmulOperands& operands, const MatmulPart& part) {
   check(part.rows <= kMaxPartRows && part.panels <= kMaxPartPanels, "a part fits its buffers");
   [[maybe_unused]] const FlushDenormals flush;
-  HWY_DYNAMIC_DISPATCH(multiply_vectors_here)(operands, part, dot);
+  HWY_DYNAMIC_DISPATCH(multiply_vectors_here)(operands, part);
 }
 
 }  // namespace protean::cpu

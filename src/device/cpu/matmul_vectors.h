@@ -7,7 +7,7 @@ namespace protean::cpu {
 // The most rows that one tile of any instruction set has.
 constexpr int kMaxVectorRows = 12;
 
-// A part by multiply-adds of f32, or with VDPBF16PS (dot.h): the same bits.
-void multiply_vectors(const MatmulOperands& operands, const MatmulPart& part, bool dot);
+// A part by multiply-adds of f32, or with VDPBF16PS (dot.h) where rows are pairs: the same bits.
+void multiply_vectors(const MatmulOperands& operands, const MatmulPart& part);
 
 }  // namespace protean::cpu

@@ -1,0 +1,150 @@
+#include "device/cpu/matmul_rows.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include "base/check.h"
+#include "base/units.h"
+#include "device/cpu/matmul.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "device/cpu/matmul_rows.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+// Highway wants its own headers after foreach_target.h.
+#include "device/cpu/interleave-inl.h"
+#include "device/cpu/lanes-inl.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace protean::cpu::HWY_NAMESPACE {
+
+constexpr std::int64_t kInputBlock = PackedMatrix::kInputBlock;
+static_assert(kInputBlock == kTileInputs, "rows end with the last step of tiles");
+
+// Inputs of a row, which bf16 holds, two to a word; padded with zeros to a whole block of inputs.
+inline void pair_inputs(const float* x, std::int64_t count, std::uint32_t* words) {
+  alignas(64) float rest[kInputBlock];
+  for (std::int64_t i = 0; i < count; i += kInputBlock, words += kInputBlock / 2) {
+    const float* from = x + i;
+    if (count - i < kInputBlock) {
+      std::fill(std::copy_n(from, count - i, rest), std::end(rest), 0.0f);
+      from = rest;
+    }
+    for (int k = 0; k < kInputBlock; k += kUnit) {
+      const Unit pair = load_sums<std::uint16_t>(from + k);
+      const Words d;
+      hn::StoreU(hn::Or(hn::ShiftRight<16>(hn::BitCast(d, pair.a)), hn::BitCast(d, pair.b)), d,
+                 words + k / 2);
+    }
+  }
+}
+
+// A block [word][row]. Some words of all rows at a time, which stay in L1.
+inline void arrange_block(const MatmulRows& all, std::int64_t first, int rows,
+                          std::uint32_t* block) {
+  // Between two rows a line more, or by a power of two they would fight for the same lines.
+  constexpr std::int64_t kInputs = 256, kStride = kInputs / 2 + 16;
+  alignas(64) std::uint32_t words[kFloatTileRows * kStride];
+  for (std::int64_t begin = 0; begin < all.inputs; begin += kInputs) {
+    const std::int64_t count = std::min(kInputs, all.inputs - begin);
+    for (int r = 0; r < rows; ++r) {
+      pair_inputs(all.x + (first + r) * all.inputs + begin, count, words + r * kStride);
+    }
+    const std::int64_t padded = round_up(count, kInputBlock);
+    interleave_rows(words, kStride, rows, padded / 2, block + begin / 2 * rows);
+  }
+}
+
+// A block [step][row], a tile in each step. What is beyond the rows becomes zeros.
+inline void arrange_tiles(const MatmulRows& all, std::int64_t first, int rows,
+                          std::uint32_t* block) {
+  const Words words;
+  const hn::Rebind<std::uint16_t, Words> halves;
+  constexpr std::int64_t kTileHalves = std::int64_t{kTileRows16} * kTileInputs;
+  auto* const halves_of_block = reinterpret_cast<std::uint16_t*>(block);
+  for (int row = 0; row < rows; ++row) {
+    auto* to = halves_of_block + std::ptrdiff_t{row} * kTileInputs;
+    const float* const from = all.x + (first + row) * all.inputs;
+    for (std::int64_t begin = 0; begin < all.inputs; begin += kTileInputs, to += kTileHalves) {
+      alignas(64) float part[kTileInputs];
+      const float* source = from + begin;
+      if (const std::int64_t left = all.inputs - begin; left < kTileInputs) {
+        std::fill(std::copy_n(source, left, part), std::end(part), 0.0f);
+        source = part;
+      }
+      for (int i = 0; i < kTileInputs; i += kLanes) {
+        const auto bits = hn::LoadU(words, reinterpret_cast<const std::uint32_t*>(source + i));
+        hn::StoreU(hn::TruncateTo(halves, hn::ShiftRight<16>(bits)), halves, to + i);
+      }
+    }
+  }
+  for (auto* to = halves_of_block; to != halves_of_block + kTileRows16 * all.row_words() * 2;
+       to += kTileHalves) {
+    std::fill(to + rows * kTileInputs, to + kTileHalves, std::uint16_t{0});
+  }
+}
+
+void arrange(const MatmulRows& all, std::int64_t block, std::uint32_t* words) {
+  const std::int64_t first = all.blocks.begin(block);
+  const int rows = static_cast<int>(all.blocks.begin(block + 1) - first);
+  std::uint32_t* const to = words + first * all.row_words();
+  all.blocks.tiled ? arrange_tiles(all, first, rows, to) : arrange_block(all, first, rows, to);
+}
+
+int float_tile_rows() {
+  return kFloatTileRows;
+}
+
+}  // namespace protean::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace protean::cpu {
+namespace {
+
+HWY_EXPORT(arrange);
+HWY_EXPORT(float_tile_rows);
+
+// So few wait for memory: to make pairs of their weights would cost more than it saves.
+constexpr std::int64_t kMaxSingleRows = 2;
+
+// AMX serves every number of rows, one too: its sums are in another order than the vectors', and a
+// row's bits must not depend on the rows beside it. Nothing is lost by that, for what few rows wait
+// for is memory.
+MatmulUnit unit_for(const WeightFormat& format, MatmulUnit wanted) {
+  if (format.kind == WeightKind::kF32) {
+    return MatmulUnit::kVector;
+  }
+  return wanted == MatmulUnit::kBest ? best_unit() : wanted;
+}
+
+}  // namespace
+
+MatmulRows arrange_rows(Team& team, std::span<const float> x, const PackedMatrix& weights,
+                        std::span<std::byte> memory, MatmulUnit unit) {
+  check(!weights.format.int8_inputs(), "weights that want integers get them");
+  const std::int64_t count = std::ssize(x) / weights.inputs;
+  check(std::ssize(x) == count * weights.inputs, "x is not rows of the matrix's inputs");
+  MatmulRows rows{.x = x.data(),
+                  .inputs = weights.inputs,
+                  .unit = unit_for(weights.format, unit),
+                  .blocks = {.rows = count}};
+  rows.blocks.tiled = has_tiles(rows.unit);
+  const std::int64_t most =
+      rows.blocks.tiled ? kTileRows16 : HWY_DYNAMIC_DISPATCH(float_tile_rows)();
+  rows.blocks.count = ceil_div(count, most);
+  if (rows.unit == MatmulUnit::kVector ||
+      (rows.unit == MatmulUnit::kDot && count <= kMaxSingleRows)) {
+    return rows;
+  }
+  check(std::ssize(memory) >= arranged_rows_bytes(count, rows.inputs), "rows fit their memory");
+  auto* const words = reinterpret_cast<std::uint32_t*>(memory.data());
+  rows.words = words;
+  arrange_blocks(team, rows.blocks, rows.inputs, [&](std::int64_t block) {
+    HWY_DYNAMIC_DISPATCH(arrange)(rows, block, words);
+  });
+  return rows;
+}
+
+}  // namespace protean::cpu
+#endif

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "device/cpu/matmul_unit.h"
+#include "device/cpu/packed_matrix.h"
+#include "device/cpu/row_blocks.h"
+#include "device/cpu/team.h"
+
+namespace protean::cpu {
+
+// Activations for weights without int8_inputs(): laid out once, for a product's parts and all
+// matrices that read them. A view: the memory is the caller's.
+struct MatmulRows {
+  const float* x = nullptr;  // [rows][inputs]
+  std::int64_t inputs = 0;
+  MatmulUnit unit = MatmulUnit::kVector;  // not kBest
+  RowBlocks blocks;
+  // Two bf16 in each, [stored_rows()][row_words()] in all, padded with zeros. For vectors
+  // [word][row] in each block, for AMX [step][row][64 bytes]. Null where x itself is read.
+  const std::uint32_t* words = nullptr;
+
+  std::int64_t row_words() const {
+    constexpr std::int64_t kBlock = PackedMatrix::kInputBlock;
+    return (inputs + kBlock - 1) / kBlock * kBlock / 2;
+  }
+};
+
+// Rows [rows][weights.inputs], which must already be rounded to bf16 (round_to) unless the weights
+// are f32, for these weights and others of their kind and inputs. The memory is of at least
+// arranged_rows_bytes; products are faster where it begins a cache line.
+MatmulRows arrange_rows(Team& team, std::span<const float> x, const PackedMatrix& weights,
+                        std::span<std::byte> memory, MatmulUnit unit = MatmulUnit::kBest);
+
+}  // namespace protean::cpu

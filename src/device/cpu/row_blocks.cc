@@ -1,0 +1,32 @@
+#include "device/cpu/row_blocks.h"
+
+#include "base/units.h"
+#include "device/cpu/packed_matrix.h"
+
+namespace protean::cpu {
+namespace {
+
+// Below this many elements, waking a thread costs more than it saves.
+constexpr std::int64_t kSerialElements = 1 << 14;
+
+}  // namespace
+
+// Two bytes for an input, as bf16 or an integer of 16 bits, and a scale and a sum for a group.
+std::int64_t arranged_rows_bytes(std::int64_t rows, std::int64_t inputs) {
+  constexpr std::int64_t kLeastGroup = 32;
+  const std::int64_t padded = round_up<std::int64_t>(inputs, PackedMatrix::kInputBlock);
+  return round_up<std::int64_t>(rows, kTileRows16) * padded * 2 + rows * padded / kLeastGroup * 8;
+}
+
+void arrange_blocks(Team& team, const RowBlocks& blocks, std::int64_t inputs,
+                    const std::function<void(std::int64_t block)>& arrange) {
+  if (blocks.rows * inputs < kSerialElements) {
+    for (std::int64_t block = 0; block < blocks.count; ++block) {
+      arrange(block);
+    }
+  } else {
+    team.run(blocks.count, [&](std::int64_t block, int) { arrange(block); });
+  }
+}
+
+}  // namespace protean::cpu
