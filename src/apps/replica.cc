@@ -3,6 +3,9 @@
 #include <chrono>
 #include <span>
 #include <utility>
+#include <vector>
+
+#include "apps/machine.h"
 
 namespace protean {
 
@@ -29,6 +32,15 @@ ReadHalf read_from(std::shared_ptr<VariantStore> variants) {
   };
 }
 
+std::function<bool(const Pace& pace)> read_ahead_of(std::shared_ptr<const VariantStore> variants,
+                                                    Precision precision) {
+  return
+      [variants = std::move(variants), precision, next = std::size_t{0}](const Pace& pace) mutable {
+        const bool has_room = this_machine().free_memory_bytes >= 2 * variants->bytes_at(precision);
+        return has_room && variants->read_ahead(precision, next, pace);
+      };
+}
+
 Result<std::unique_ptr<Replica>> Replica::start(const ReplicaOptions& options,
                                                 const Checkpoint& checkpoint, Inbox& inbox,
                                                 TokenSink& sink) {
@@ -41,6 +53,10 @@ Result<std::unique_ptr<Replica>> Replica::start(const ReplicaOptions& options,
   if (options.morph) {
     worker_options.pages = sizing.budget;
     worker_options.read_half = read_from(options.variants);
+    const std::vector<Precision>& ladder = options.morph->bounds.ladder;
+    if (options.morph->mode != MorphMode::kOff && ladder.size() > 1) {
+      worker_options.read_ahead = read_ahead_of(options.variants, ladder[1]);
+    }
   }
   const auto tell = [&inbox](auto what) { inbox.push({steady_now_ns(), std::move(what)}); };
   auto worker = CpuWorker::create(worker_options, checkpoint, progress_bar("loading"),

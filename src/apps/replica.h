@@ -33,6 +33,11 @@ struct ReplicaOptions {
 // How a worker gets halves out of a store, and what the store had to remark.
 ReadHalf read_from(std::shared_ptr<VariantStore> variants);
 
+// Reads what a worker will lower layers to first, if the memory that is free has room for it twice:
+// else it would only drive out what is in use.
+std::function<bool(const Pace& pace)> read_ahead_of(std::shared_ptr<const VariantStore> variants,
+                                                    Precision precision);
+
 // One engine with its worker, running on a thread of its own: events in through the inbox, outputs
 // out through the sink, which is called on that thread. Inbox and sink outlive it. The destructor
 // waits for the step being computed.

@@ -13,6 +13,7 @@
 #include <memory>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "base/units.h"
 #include "model/file_descriptor.h"
@@ -409,6 +410,21 @@ Status read_variant(const fs::path& path, const ModelIdentity& model, const Half
     return corrupt(path, "is damaged: its checksum does not match its weights");
   }
   return {};
+}
+
+bool read_ahead(const fs::path& path, const Pace& pace) {
+  const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  std::vector<std::byte> chunk(static_cast<std::size_t>(kChunkBytes));
+  for (std::int64_t at = 0; file.valid(); at += kChunkBytes) {
+    const Result<std::int64_t> got = read_at(file, chunk, at);
+    if (!got || *got == 0) {
+      break;
+    }
+    if (!pace(*got)) {
+      return false;
+    }
+  }
+  return true;
 }
 
 Status check_variant(const fs::path& path, const ModelIdentity& model, const HalfVariant& which,

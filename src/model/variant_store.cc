@@ -260,18 +260,41 @@ Status VariantStore::pack_one(const HalfVariant& which, const Pace& pace) {
   return written;
 }
 
-std::vector<HalfVariant> VariantStore::kept_halves() const {
+std::vector<HalfVariant> VariantStore::halves_at(Precision precision) const {
   std::vector<HalfVariant> halves;
-  for (const Precision precision : options_.precisions) {
-    for (int layer = 0; layer < spec_.layers; ++layer) {
-      for (const LayerHalf half : kLayerHalves) {
-        for (int unit = 0; unit < options_.units; ++unit) {
-          halves.push_back({layer, half, precision, unit, options_.units});
-        }
+  for (int layer = 0; layer < spec_.layers; ++layer) {
+    for (const LayerHalf half : kLayerHalves) {
+      for (int unit = 0; unit < options_.units; ++unit) {
+        halves.push_back({layer, half, precision, unit, options_.units});
       }
     }
   }
   return halves;
+}
+
+std::vector<HalfVariant> VariantStore::kept_halves() const {
+  std::vector<HalfVariant> halves;
+  for (const Precision precision : options_.precisions) {
+    const std::vector<HalfVariant> more = halves_at(precision);
+    halves.insert(halves.end(), more.begin(), more.end());
+  }
+  return halves;
+}
+
+bool VariantStore::read_ahead(Precision precision, std::size_t& next, const Pace& pace) const {
+  const std::vector<HalfVariant> halves = halves_at(stored_as(precision));
+  while (next < halves.size() && protean::read_ahead(file_of(halves[next]), pace)) {
+    ++next;
+  }
+  return next < halves.size();
+}
+
+std::int64_t VariantStore::bytes_at(Precision precision) const {
+  std::int64_t bytes = 0;
+  for (const HalfVariant& which : halves_at(stored_as(precision))) {
+    bytes += size(which);
+  }
+  return bytes;
 }
 
 // For what is not there yet.

@@ -64,6 +64,12 @@ class VariantStore {
   Status read(const HalfVariant& asked, std::span<std::byte> memory, const Pace& pace = {},
               std::string* remark = nullptr);
 
+  // Reads the files of all halves from `next` on, at this precision, so that the first swaps find
+  // them in the system's memory. False once there is nothing more to read; else it was told to stop
+  // and `next` is where to go on.
+  bool read_ahead(Precision precision, std::size_t& next, const Pace& pace) const;
+  std::int64_t bytes_at(Precision precision) const;  // of all halves
+
   // Packs what is not there, or by its header not right, after making room for it. Fails where
   // nothing can be kept, after which reading goes on as above; kUnavailable when told to stop
   // (asked between panels).
@@ -89,6 +95,7 @@ class VariantStore {
   std::shared_ptr<const CacheFolder> folder_of(const ModelIdentity& model);
   bool is_kept(Precision precision) const;
   std::vector<HalfVariant> kept_halves() const;
+  std::vector<HalfVariant> halves_at(Precision precision) const;
   std::string why_not_kept() const;
   void keep_no_more(const std::string& why);
   void make_room() const;

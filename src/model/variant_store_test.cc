@@ -167,6 +167,31 @@ TEST_F(VariantStoreTest, ReadingIsPacedInChunksAndCanBeCalledOff) {
   EXPECT_EQ(store->packed_on_demand(), 1);
 }
 
+TEST_F(VariantStoreTest, ReadsAheadWhereItWasStoppedAndWhatIsThere) {
+  const auto store = open();
+  ASSERT_TRUE(store->pack_missing().ok());
+  fs::remove(file_of({0, LayerHalf::kMlp, Precision::kW8}));
+  std::int64_t there = 0;
+  for (const HalfVariant& which : {HalfVariant{0, LayerHalf::kAttention, Precision::kW8},
+                                   HalfVariant{1, LayerHalf::kAttention, Precision::kW8},
+                                   HalfVariant{1, LayerHalf::kMlp, Precision::kW8}}) {
+    there += static_cast<std::int64_t>(fs::file_size(file_of(which)));
+  }
+  std::size_t next = 0;
+  EXPECT_TRUE(store->read_ahead(Precision::kW8A8, next, [](std::int64_t) { return false; }));
+  EXPECT_EQ(next, 0U);
+  std::int64_t read = 0;
+  const auto count = [&](std::int64_t bytes) {
+    read += bytes;
+    return true;
+  };
+  EXPECT_FALSE(store->read_ahead(Precision::kW8A8, next, count));
+  EXPECT_EQ(next, 4U);
+  EXPECT_EQ(read, there);
+  EXPECT_FALSE(store->read_ahead(Precision::kW8A8, next, count));
+  EXPECT_EQ(read, there);
+}
+
 TEST_F(VariantStoreTest, ProcessesThatPackAtTheSameTimeAllEndRight) {
   std::vector<pid_t> children;
   for (int i = 0; i < 3; ++i) {

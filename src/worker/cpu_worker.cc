@@ -45,8 +45,7 @@ Result<std::unique_ptr<CpuWorker>> CpuWorker::create(const WorkerOptions& option
     return rank.error();
   }
   return std::unique_ptr<CpuWorker>(
-      new CpuWorker({std::move(*pages), std::move(*rank), checkpoint.spec(),
-                     options.form.largest_tp_degree, options.read_half, options.share_beside_steps},
+      new CpuWorker({std::move(*pages), std::move(*rank), checkpoint.spec(), options},
                     std::move(done), complete(std::move(morph_handlers))));
 }
 
@@ -87,17 +86,31 @@ CpuWorker::CpuWorker(Built built, StepDoneHandler done, MorphHandlers morph_hand
       done_(std::move(done)),
       morph_handlers_(std::move(morph_handlers)),
       memory_(rank_->memory()),
-      beside_(built.share_beside_steps),
-      swapper_({pages_.pool.get(), &beside_, std::move(built.spec), built.units,
-                std::move(built.read_half), morph_handlers_}),
+      read_ahead_(std::move(built.options.read_ahead)),
+      beside_(built.options.share_beside_steps),
+      swapper_({pages_.pool.get(), &beside_, std::move(built.spec),
+                built.options.form.largest_tp_degree, std::move(built.options.read_half),
+                morph_handlers_}),
       resizer_({pages_.pool.get(), &beside_, pages_.kv.get(), morph_handlers_}),
       entries_(1),  // start() is bounded by the engine's steps in flight, not by this
-      thread_([this] { run_entries(); }) {}
+      thread_([this] { run_entries(); }) {
+  if (read_ahead_) {
+    beside_.post([this] { read_ahead(); });
+  }
+}
 
 CpuWorker::~CpuWorker() {
   entries_.close();
   thread_.join();
   beside_.stop();
+}
+
+// What is to be done first is done before the rest of it.
+void CpuWorker::read_ahead() {
+  const bool more = read_ahead_([this](std::int64_t) { return beside_.has_time(); });
+  if (more && beside_.may_go_on()) {
+    beside_.post([this] { read_ahead(); });
+  }
 }
 
 void CpuWorker::start(StepPlan plan) {

@@ -63,13 +63,12 @@ class CpuWorker : public Executor {
     Pages pages;
     std::unique_ptr<Rank> rank;
     ModelSpec spec;
-    int units = 1;
-    ReadHalf read_half;
-    double share_beside_steps = 0;
+    WorkerOptions options;
   };
   static Result<Pages> make_pages(const WorkerOptions& options, const ModelSpec& spec);
   CpuWorker(Built built, StepDoneHandler done, MorphHandlers morph_handlers);
 
+  void read_ahead();
   void run_entries();
   void run(const StepPlan& plan);
   void run(MorphId commit);
@@ -81,6 +80,7 @@ class CpuWorker : public Executor {
   const StepDoneHandler done_;
   const MorphHandlers morph_handlers_;
   const WorkerMemory memory_;
+  const std::function<bool(const Pace& pace)> read_ahead_;
   PacedThread beside_;
   LayerSwapper swapper_;
   KvResizer resizer_;

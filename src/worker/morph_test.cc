@@ -212,6 +212,22 @@ TEST(Morph, ASlowReadHoldsUpNeitherStepsNorTheKvCache) {
   EXPECT_FALSE(answer(scene, 30).same_as(before));
 }
 
+TEST(Morph, ReadingAheadMakesWayForWhatIsWantedNowAndEndsWithTheWorker) {
+  std::atomic<int> begun = 0;
+  const auto endless = [&](const Pace& pace) {
+    ++begun;
+    while (pace(1)) {
+    }
+    return true;
+  };
+  MorphScene scene(40, 64, {}, 1, endless);
+  for (const LayerHalf half : kLayerHalves) {
+    scene.apply(swap_of(1, half, Precision::kW4));
+  }
+  scene.stop();
+  EXPECT_GE(begun, 2) << "the rest is read after what was wanted";
+}
+
 TEST(Morph, StopsInTheMiddleOfACopy) {
   const SyntheticCheckpoint checkpoint(MorphScene::spec());
   StuckRead slow;

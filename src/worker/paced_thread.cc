@@ -80,6 +80,12 @@ bool PacedThread::may_go_on() {
   return !stopping_;
 }
 
+bool PacedThread::has_time() {
+  const bool goes_on = may_go_on();
+  const std::lock_guard lock(mutex_);
+  return goes_on && tasks_.empty();
+}
+
 // Processor time is what the steps lose; waiting for a disk costs them nothing.
 void PacedThread::rest() {
   const std::int64_t now_ns = nanoseconds(CLOCK_THREAD_CPUTIME_ID);

@@ -37,6 +37,8 @@ class PacedThread {
 
   // In a task, between pieces of a millisecond or less. False: give the task up.
   bool may_go_on();
+  // In a task that can as well be done later: false where another is to be done first, too.
+  bool has_time();
 
  private:
   bool steps_run() const;

@@ -49,6 +49,25 @@ TEST(PacedThread, RunsTasksInOrderAndUrgentOnesBetweenPieces) {
   EXPECT_EQ(order, "a123bc");
 }
 
+TEST(PacedThread, WhatCanWaitHasTimeWhileNobodyElseWaits) {
+  PacedThread thread(0.5);
+  std::promise<void> begun;
+  std::promise<void> go_on;
+  std::promise<bool> had_time;
+  std::promise<bool> has_time;
+  thread.post([&] {
+    had_time.set_value(thread.has_time());
+    begun.set_value();
+    go_on.get_future().wait();
+    has_time.set_value(thread.has_time());
+  });
+  begun.get_future().wait();
+  thread.post([] {});
+  go_on.set_value();
+  EXPECT_TRUE(had_time.get_future().get());
+  EXPECT_FALSE(has_time.get_future().get());
+}
+
 TEST(PacedThread, TakesNoMoreThanItsShareWhileStepsRun) {
   constexpr auto kWork = std::chrono::microseconds(6'000);
   PacedThread thread(0.02);

@@ -40,6 +40,9 @@ struct WorkerOptions {
   // Where layers' weights come from, from the start on; the checkpoint where there is none, and
   // then no layer can change later.
   ReadHalf read_half;
+  // Called from the start on, beside steps and when nothing else is to be done there, until it says
+  // that there is nothing more: reads what swaps will want first from a disk that may be cold.
+  std::function<bool(const Pace& pace)> read_ahead;
   double share_beside_steps = 0.15;  // of a core, for copies while steps run
 };
 
