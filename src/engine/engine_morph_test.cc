@@ -108,6 +108,32 @@ TEST_F(EngineMorph, BlocksArePublishedWhenTheyAreThere) {
   EXPECT_EQ(sink.observation.kv_blocks, device.form().kv.blocks);
 }
 
+struct EngineMorphOfManyLayers : EngineMorph {
+  EngineMorphOfManyLayers() : EngineMorph(morph_for_test(10, MorphMode::kOff, 8)) {}
+};
+
+TEST_F(EngineMorphOfManyLayers, SwapsOvertakeALargerKvThatWaitsForPagesAndLeaveItEnough) {
+  const Precision low = Precision::kW4;
+  const auto granted = wish({.layers = std::vector<LayerPrecision>(8, {low, low})});
+  ASSERT_TRUE(granted.ok()) << granted.error().message;
+  int overtaken = 0;
+  for (int i = 0; i < 1000 && device.form() != sink.form->wanted; ++i) {
+    ready(device.preparing.size() - 1);  // the last first, so that much is committed at once
+    if (device.preparing.empty()) {
+      apply();
+    }
+  }
+  EXPECT_EQ(device.form(), sink.form->wanted);
+  for (auto step = granted->steps.begin(); step + 1 < granted->steps.end(); ++step) {
+    if (std::holds_alternative<ResizeKv>(*step)) {
+      const std::string growth = to_string(*step), swap = to_string(*(step + 1));
+      overtaken += place("prepare " + swap) < place("prepare " + growth) ? 1 : 0;
+      EXPECT_LT(place("commit " + growth), place("commit " + swap));
+    }
+  }
+  EXPECT_GT(overtaken, 0);
+}
+
 TEST_F(EngineMorph, AShrinkMovesLiveBlocksUnderDecodesAndEnds) {
   ASSERT_TRUE(wish(layers(Precision::kW4, Precision::kW4)).ok());
   settle();

@@ -24,14 +24,15 @@
 
 namespace protean {
 
-// Two layers at bf16 or w4; a page is a block of 8 tokens.
-inline MorphConfig morph_for_test(std::int64_t kv_blocks, MorphMode mode = MorphMode::kOff) {
+// Layers at bf16 or w4; a page is a block of 8 tokens.
+inline MorphConfig morph_for_test(std::int64_t kv_blocks, MorphMode mode = MorphMode::kOff,
+                                  int layers = 2) {
   MorphConfig config;
   config.mode = mode;
   config.policy = options_for(mode);
   FormBounds& bounds = config.bounds;
   bounds.spec.architecture = "llama";
-  bounds.spec.layers = 2;
+  bounds.spec.layers = layers;
   bounds.spec.hidden = 64;
   bounds.spec.ffn = 128;
   bounds.spec.vocab = 100;

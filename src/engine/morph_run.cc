@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -146,25 +147,37 @@ bool MorphRun::is_shrink(const Form& before, const MorphStep& step) const {
 }
 
 // Each step needs its pages beside those of all that is not done yet. A smaller KV is made ready
-// when its turn comes, and what comes after it need not wait for it.
+// when its turn comes, and what comes after it need not wait for it. A larger one waits until those
+// before it have given back theirs; meanwhile swaps take what it will leave free.
 void MorphRun::prepare_ahead(TimeNs now_ns) {
+  const PageBudget& budget = config_.bounds.budget;
   Form before = committed_;
   int under_way = 0;
   bool resize_before = false;
+  std::optional<std::int64_t> left_by_growth;  // that is waited for
+  const auto count = [&](const Step& step) {
+    ++under_way;
+    left_by_growth = left_by_growth ? *left_by_growth - step.pages_taken : left_by_growth;
+  };
   for (std::size_t i = 0; i < steps_.size() && under_way < config_.max_in_flight_swaps; ++i) {
     Step& step = steps_[i];
     if (step.stage != Stage::kWaiting) {
-      ++under_way;
+      count(step);
     } else if (is_shrink(before, step.record.step)) {
       if (i == 0) {
         begin_shrink(step, now_ns);
         ++under_way;
       }
-    } else if (can_prepare(step, before, resize_before)) {
+    } else if (can_prepare(step, before, resize_before) &&
+               (!left_by_growth || pages_of(step, before) <= *left_by_growth)) {
       prepare(step, before, now_ns);
-      ++under_way;
+      count(step);
+    } else if (std::holds_alternative<ResizeKv>(step.record.step) && !resize_before) {
+      left_by_growth =
+          budget.pages -
+          form_pages(config_.bounds.spec, after(before, step.record.step), budget.page_bytes);
     } else {
-      return;  // nothing overtakes it and takes its pages
+      return;  // nothing else overtakes it and takes its pages
     }
     resize_before = resize_before || std::holds_alternative<ResizeKv>(step.record.step);
     before = after(std::move(before), step.record.step);
@@ -172,21 +185,23 @@ void MorphRun::prepare_ahead(TimeNs now_ns) {
 }
 
 bool MorphRun::can_prepare(const Step& step, const Form& before, bool resize_before) const {
-  const FormBounds& bounds = config_.bounds;
   if (std::holds_alternative<ResizeKv>(step.record.step) && resize_before) {
     return false;
   }
   // With nothing under way, whether there are pages is for the executor to say.
   const bool alone = &step == &steps_.front() && committed_steps_.empty();
-  return alone || pages_to_prepare(bounds.spec, before, step.record.step,
-                                   bounds.budget.page_bytes) <= pages_available_;
+  return alone || pages_of(step, before) <= pages_available_;
+}
+
+std::int64_t MorphRun::pages_of(const Step& step, const Form& before) const {
+  const FormBounds& bounds = config_.bounds;
+  return pages_to_prepare(bounds.spec, before, step.record.step, bounds.budget.page_bytes);
 }
 
 void MorphRun::prepare(Step& step, const Form& before, TimeNs now_ns) {
   const FormBounds& bounds = config_.bounds;
   const Form next = after(before, step.record.step);
-  step.pages_taken =
-      pages_to_prepare(bounds.spec, before, step.record.step, bounds.budget.page_bytes);
+  step.pages_taken = pages_of(step, before);
   step.pages_given = step.pages_taken + form_pages(bounds.spec, before, bounds.budget.page_bytes) -
                      form_pages(bounds.spec, next, bounds.budget.page_bytes);
   pages_available_ -= step.pages_taken;

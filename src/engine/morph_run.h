@@ -71,6 +71,7 @@ class MorphRun {
   };
 
   bool is_shrink(const Form& before, const MorphStep& step) const;
+  std::int64_t pages_of(const Step& step, const Form& before) const;
   bool can_prepare(const Step& step, const Form& before, bool resize_before) const;
   void prepare(Step& step, const Form& before, TimeNs now_ns);
   void prepare_ahead(TimeNs now_ns);
