@@ -117,7 +117,8 @@ std::optional<Wanted> MorphPolicy::lower(const Signals& signals, std::size_t at)
   const std::string_view why = pressed  ? "blocks are short"
                                : queued ? "the queue is long"
                                         : "blocks will be short";
-  return Wanted{path_[to], fmt::format("{}: {}", why, use_of_blocks(now))};
+  return Wanted{path_[to], fmt::format("{}: {}", why, use_of_blocks(now)),
+                queued ? MorphAim::kFasterSteps : MorphAim::kBlocks};
 }
 
 // Where more blocks are only a part of what helps, and all have left the first precision.

@@ -8,6 +8,7 @@
 #include "contract/form.h"
 #include "control/form_path.h"
 #include "control/monitor.h"
+#include "control/plan_morph.h"
 #include "control/policy_options.h"
 
 namespace protean {
@@ -15,6 +16,7 @@ namespace protean {
 struct Wanted {
   Form form;
   std::string reason;  // for people, with the numbers observed
+  MorphAim aim = MorphAim::kBlocks;
 };
 
 // Decides what form a replica should have (MorphServe's controller, section 4.1). Pure: the same

@@ -12,14 +12,22 @@ namespace {
 
 constexpr std::int64_t kResizes = 4;      // about so many, whatever the number of halves
 constexpr std::int64_t kLeastGrowth = 8;  // what is less than this part of all blocks can wait
-constexpr std::size_t kSwapsAtOnce = 3;   // more would hold up the blocks they make room for
+
+// Swaps that a growth leaves pages for. More would hold up the blocks that they make room for.
+std::size_t swaps_at_once(MorphAim aim) {
+  return aim == MorphAim::kBlocks ? 3 : 8;
+}
 
 // Builds a morph step by step, keeping account of the pages.
 class Planner {
  public:
-  Planner(Form from, const Form& to, const ModelSpec& spec, const PageBudget& budget)
-      : form_(std::move(from)), to_(to), spec_(spec), budget_(budget) {
-    free_ = budget.pages - form_pages(spec, form_, budget.page_bytes);
+  Planner(Form from, const Form& to, const FormBounds& bounds, MorphAim aim)
+      : form_(std::move(from)),
+        to_(to),
+        spec_(bounds.spec),
+        budget_(bounds.budget),
+        swaps_at_once_(swaps_at_once(aim)) {
+    free_ = budget_.pages - form_pages(spec_, form_, budget_.page_bytes);
     resize_ = std::max<std::int64_t>({ceil_div(std::abs(to.kv.blocks - form_.kv.blocks), kResizes),
                                       form_.kv.blocks / kLeastGrowth, 1});
   }
@@ -40,7 +48,7 @@ class Planner {
   // swaps take stay free, or each would wait for a step to give back what the one before it freed.
   void grow(std::span<const SwapHalf> next) {
     std::int64_t kept = 0;
-    for (const SwapHalf& swap : next.first(std::min(next.size(), kSwapsAtOnce))) {
+    for (const SwapHalf& swap : next.first(std::min(next.size(), swaps_at_once_))) {
       kept += pages_to_prepare(spec_, form_, swap, budget_.page_bytes);
     }
     const std::int64_t pages =
@@ -108,6 +116,7 @@ class Planner {
   const Form& to_;
   const ModelSpec& spec_;
   const PageBudget& budget_;
+  const std::size_t swaps_at_once_;
   std::int64_t free_ = 0;
   std::int64_t resize_ = 1;  // blocks, at least
   std::vector<MorphStep> steps_;
@@ -149,8 +158,9 @@ std::int64_t pages_to_prepare(const ModelSpec& spec, const Form& form, const Mor
       0, kv_pages(spec, after(form, step).kv, page_bytes) - kv_pages(spec, form.kv, page_bytes));
 }
 
-Result<Morph> plan_morph(const Form& from, const Form& to, const ModelSpec& spec,
-                         const PageBudget& budget, std::span<const int> order) {
+Result<Morph> plan_morph(const Form& from, const Form& to, const FormBounds& bounds, MorphAim aim) {
+  const ModelSpec& spec = bounds.spec;
+  const PageBudget& budget = bounds.budget;
   const auto layers = static_cast<std::size_t>(spec.layers);
   Form only = to;
   only.layer_precision = from.layer_precision;
@@ -169,7 +179,7 @@ Result<Morph> plan_morph(const Form& from, const Form& to, const ModelSpec& spec
                       "'{}' lacks {}: lower more layers, take fewer KV blocks or give more memory",
                       to_string(to), format_bytes(missing * budget.page_bytes));
   }
-  std::vector<int> all(order.begin(), order.end());
+  std::vector<int> all = bounds.order;
   if (all.empty()) {
     all.resize(layers);
     std::iota(all.begin(), all.end(), 0);
@@ -186,7 +196,7 @@ Result<Morph> plan_morph(const Form& from, const Form& to, const ModelSpec& spec
                                 std::make_reverse_iterator(middle));
   lowering.erase(middle, lowering.end());
 
-  Planner planner(from, to, spec, budget);
+  Planner planner(from, to, bounds, aim);
   for (std::size_t i = 0; i < lowering.size(); ++i) {
     if (Status done = planner.swap(lowering[i]); !done) {
       return done.error();

@@ -7,9 +7,14 @@
 #include "contract/form.h"
 #include "contract/model_spec.h"
 #include "contract/morph.h"
+#include "control/form_path.h"
 #include "cost/pages.h"
 
 namespace protean {
+
+// What a lowering is to bring first. A cache that grows early takes pages that more swaps could be
+// prepared with at once, which are done in as many steps less.
+enum class MorphAim : std::uint8_t { kBlocks, kFasterSteps };
 
 // Pages that have to stay free so that any half can be filled at a precision of the ladder below
 // its first while the old one still serves: what PageBudget::reserve should be.
@@ -25,9 +30,9 @@ std::int64_t pages_to_prepare(const ModelSpec& spec, const Form& form, const Mor
 // reserve free, with the pages to prepare each step free when those before it are committed.
 // Lowering comes first and the KV cache grows as its pages come free; then it shrinks by what the
 // next raised halves need. A few large resizes rather than one for each half. Layers are taken in
-// `order` (empty: front to back), raised ones in its reverse. kInvalidArgument: the forms differ in
-// more than precisions and KV blocks. kExhausted: does not fit; says by how many bytes.
-Result<Morph> plan_morph(const Form& from, const Form& to, const ModelSpec& spec,
-                         const PageBudget& budget, std::span<const int> order = {});
+// the bounds' order, raised ones in its reverse. kInvalidArgument: the forms differ in more than
+// precisions and KV blocks. kExhausted: does not fit; says by how many bytes.
+Result<Morph> plan_morph(const Form& from, const Form& to, const FormBounds& bounds,
+                         MorphAim aim = MorphAim::kBlocks);
 
 }  // namespace protean

@@ -75,7 +75,9 @@ TEST_F(PlanMorph, EveryPrefixOfAnyMorphIsSound) {
     std::vector<int> order(bounds_.full.layer_precision.size());
     std::iota(order.begin(), order.end(), 0);
     std::shuffle(order.begin(), order.end(), random_);
-    const auto morph = plan_morph(from, to, bounds_.spec, bounds_.budget, order);
+    bounds_.order = order;
+    const auto morph =
+        plan_morph(from, to, bounds_, i % 2 == 0 ? MorphAim::kBlocks : MorphAim::kFasterSteps);
     ASSERT_TRUE(morph.ok()) << morph.error().message << "\n"
                             << to_string(from) << "\n"
                             << to_string(to);
@@ -89,7 +91,7 @@ TEST_F(PlanMorph, EveryPrefixOfAnyMorphIsSound) {
 
 TEST_F(PlanMorph, KvGrowsBeforeTheLastLayerIsLowered) {
   const std::vector<Form> path = form_path(bounds_, Precision::kW8);
-  const auto morph = plan_morph(path.front(), path.back(), bounds_.spec, bounds_.budget);
+  const auto morph = plan_morph(path.front(), path.back(), bounds_);
   ASSERT_TRUE(morph.ok());
   expect_sound(*morph, path.front(), path.back(), bounds_);
   const auto first = std::find_if(morph->steps.begin(), morph->steps.end(), [](const auto& step) {
@@ -99,36 +101,41 @@ TEST_F(PlanMorph, KvGrowsBeforeTheLastLayerIsLowered) {
   EXPECT_GE(resizes(*morph), 3);
 }
 
-// So that three are prepared beside one step, wherever on the way the cache grows.
+// So that three are prepared beside one step, or eight, wherever on the way the cache grows.
 TEST_F(PlanMorph, GrowthLeavesThePagesThatTheNextSwapsTake) {
   const std::vector<Form> path = form_path(bounds_, Precision::kW8);
-  const auto morph = plan_morph(path.front(), path.back(), bounds_.spec, bounds_.budget);
-  ASSERT_TRUE(morph.ok());
-  Form form = path.front();
-  for (std::size_t i = 0; i < morph->steps.size(); ++i) {
-    form = after(std::move(form), morph->steps[i]);
-    if (std::holds_alternative<SwapHalf>(morph->steps[i])) {
-      continue;
-    }
-    std::int64_t taken = 0;
-    for (std::size_t next = i + 1; next < std::min(i + 4, morph->steps.size()); ++next) {
-      if (std::holds_alternative<SwapHalf>(morph->steps[next])) {  // or the last growth
-        taken +=
-            pages_to_prepare(bounds_.spec, form, morph->steps[next], bounds_.budget.page_bytes);
+  for (const auto& [aim, swaps] :
+       {std::pair{MorphAim::kBlocks, 3}, std::pair{MorphAim::kFasterSteps, 8}}) {
+    const auto morph = plan_morph(path.front(), path.back(), bounds_, aim);
+    ASSERT_TRUE(morph.ok());
+    Form form = path.front();
+    for (auto step = morph->steps.begin(); step != morph->steps.end(); ++step) {
+      form = after(std::move(form), *step);
+      if (std::holds_alternative<SwapHalf>(*step)) {
+        continue;
       }
+      std::int64_t taken = 0;
+      int found = 0;
+      for (auto next = step + 1; next != morph->steps.end() && found < swaps; ++next) {
+        if (std::holds_alternative<SwapHalf>(*next)) {
+          taken += pages_to_prepare(bounds_.spec, form, *next, bounds_.budget.page_bytes);
+          ++found;
+        }
+      }
+      const std::int64_t used = form_pages(bounds_.spec, form, bounds_.budget.page_bytes);
+      EXPECT_LE(used + taken, bounds_.budget.pages) << swaps << ", " << to_string(*step);
     }
-    const std::int64_t used = form_pages(bounds_.spec, form, bounds_.budget.page_bytes);
-    EXPECT_LE(used + taken, bounds_.budget.pages) << "after step " << i;
   }
 }
 
 TEST_F(PlanMorph, LayersGoDownInTheirOrderAndUpInItsReverse) {
-  std::vector<int> order(16);
-  std::iota(order.rbegin(), order.rend(), 0);
+  bounds_.order.resize(16);
+  std::iota(bounds_.order.rbegin(), bounds_.order.rend(), 0);
+  const std::vector<int>& order = bounds_.order;
   const std::vector<Form> path = form_path(bounds_, Precision::kW8);
   const auto layers = [&](const Form& from, const Form& to) {
     std::vector<int> found;
-    const auto morph = plan_morph(from, to, bounds_.spec, bounds_.budget, order);
+    const auto morph = plan_morph(from, to, bounds_);
     for (const MorphStep& step : morph.value().steps) {
       const auto* swap = std::get_if<SwapHalf>(&step);
       if (swap != nullptr && (found.empty() || found.back() != swap->layer)) {
@@ -142,7 +149,7 @@ TEST_F(PlanMorph, LayersGoDownInTheirOrderAndUpInItsReverse) {
 }
 
 TEST_F(PlanMorph, NothingToDoIsNoStep) {
-  const auto morph = plan_morph(bounds_.full, bounds_.full, bounds_.spec, bounds_.budget);
+  const auto morph = plan_morph(bounds_.full, bounds_.full, bounds_);
   ASSERT_TRUE(morph.ok());
   EXPECT_TRUE(morph->steps.empty());
 }
@@ -151,7 +158,7 @@ TEST_F(PlanMorph, SaysHowManyBytesAreMissing) {
   Form more = bounds_.full;
   const std::int64_t block = kv_block_bytes(bounds_.spec, more.kv);
   more.kv.blocks += 10 * bounds_.budget.page_bytes / block;
-  const auto morph = plan_morph(bounds_.full, more, bounds_.spec, bounds_.budget);
+  const auto morph = plan_morph(bounds_.full, more, bounds_);
   ASSERT_FALSE(morph.ok());
   EXPECT_EQ(morph.error().code, ErrorCode::kExhausted);
   const std::string bytes = format_bytes(10 * bounds_.budget.page_bytes);
@@ -165,7 +172,7 @@ TEST_F(PlanMorph, RefusesASwapThatHasNoRoomBesideTheOldVariant) {
   bounds_.full = form_path(bounds_, Precision::kBf16).front();
   Form lower = bounds_.full;
   lower.layer_precision[3].mlp = Precision::kW8;
-  const auto morph = plan_morph(bounds_.full, lower, bounds_.spec, bounds_.budget);
+  const auto morph = plan_morph(bounds_.full, lower, bounds_);
   ASSERT_FALSE(morph.ok());
   EXPECT_EQ(morph.error().code, ErrorCode::kExhausted);
   EXPECT_NE(morph.error().message.find("layer 3 mlp to w8 lacks"), std::string::npos)
@@ -175,13 +182,13 @@ TEST_F(PlanMorph, RefusesASwapThatHasNoRoomBesideTheOldVariant) {
 TEST_F(PlanMorph, RefusesWhatIsNoMorph) {
   Form other = bounds_.full;
   other.kv.block_tokens = 32;
-  EXPECT_FALSE(plan_morph(bounds_.full, other, bounds_.spec, bounds_.budget).ok());
+  EXPECT_FALSE(plan_morph(bounds_.full, other, bounds_).ok());
   other = bounds_.full;
   other.layer_precision.pop_back();
-  EXPECT_FALSE(plan_morph(bounds_.full, other, bounds_.spec, bounds_.budget).ok());
+  EXPECT_FALSE(plan_morph(bounds_.full, other, bounds_).ok());
   other = bounds_.full;
   other.kv.blocks = 0;
-  const auto morph = plan_morph(bounds_.full, other, bounds_.spec, bounds_.budget);
+  const auto morph = plan_morph(bounds_.full, other, bounds_);
   ASSERT_FALSE(morph.ok());
   EXPECT_EQ(morph.error().code, ErrorCode::kInvalidArgument);
 }

@@ -290,7 +290,7 @@ class QueueModel {
     played_.lowerings += down && !going_down_ ? 1 : 0;
     going_down_ = down;
     heading_ = wanted->form;
-    Result<Morph> morph = plan_morph(form_, heading_, bounds_.spec, bounds_.budget, bounds_.order);
+    Result<Morph> morph = plan_morph(form_, heading_, bounds_, wanted->aim);
     check(morph.ok(), morph.ok() ? "" : morph.error().message);
     steps_.assign(morph->steps.begin(), morph->steps.end());
     begun_ns_ = -1;

@@ -120,9 +120,7 @@ void FormSteering::decide() {
        wanted->form.kv.blocks < scheduler_.largest_need())) {
     return;
   }
-  const FormBounds& bounds = config_.bounds;
-  Result<Morph> morph =
-      plan_morph(run_.committed(), wanted->form, bounds.spec, bounds.budget, bounds.order);
+  Result<Morph> morph = plan_morph(run_.committed(), wanted->form, config_.bounds, wanted->aim);
   if (!morph.ok()) {
     hold_back(kFailedNs << std::min(failed_in_a_row_++, kMostDoublings));
     return;
@@ -161,9 +159,7 @@ Result<Morph> FormSteering::grant(const FormWish& wish) {
         "when it has ended",
         form->kv.blocks, needed);
   }
-  const FormBounds& bounds = config_.bounds;
-  Result<Morph> morph =
-      plan_morph(run_.committed(), *form, bounds.spec, bounds.budget, bounds.order);
+  Result<Morph> morph = plan_morph(run_.committed(), *form, config_.bounds);
   if (!morph.ok()) {
     return morph.error();
   }
