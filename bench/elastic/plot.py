@@ -3,7 +3,7 @@
 from xml.sax.saxutils import escape
 
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 640, 300, 64, 44, 12, 150
-COLOURS = ["#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#888888"]
+COLOURS = ["#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#888888", "#ee8866", "#44bb99"]
 
 
 def ticks(most, count=5):

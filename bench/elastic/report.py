@@ -1,6 +1,7 @@
 """What runs add up to: a line each, one JSON object, a page with tables and pictures."""
 
 import datetime
+import math
 import os
 import platform
 import shlex
@@ -20,6 +21,10 @@ def percentile(values, share):
     return values[min(len(values) - 1, int(share * len(values)))] if values else float("nan")
 
 
+def ttft_p95_s(bench):
+    return percentile([one["ttft_ms"] / 1000 for one in bench["requests"] if one["outcome"] == "completed"], 0.95)
+
+
 def late_share(bench, slo_ttft_s):
     """Of all requests; what failed is late too."""
     done = [one for one in bench["requests"] if one["outcome"] == "completed"]
@@ -27,13 +32,41 @@ def late_share(bench, slo_ttft_s):
     return late / max(1, len(done) + bench["failed"])
 
 
-def numbers(run, slo_ttft_s):
+def restore_s(run, one):
+    """The longest that layers stayed lowered after what pressed was over: the burst, or a wait of a quarter of what is late.
+    None: they were to the end."""
+    waits = [(record["sent_s"], record["sent_s"] + record["ttft_ms"] / 1000) for record in records(run)
+             if record["ttft_ms"] / 1000 > one["slo_ttft_s"] / 4]
+    longest = 0
+    pressed_s = None  # when something last did, if layers are lowered since
+    for sample in run["watched"]:
+        at_s = sample["at_s"]
+        if sample["full_layers"] < sample["layers"]:
+            if pressed_s is None or at_s <= one["burst_s"][1] or any(begin <= at_s < end for begin, end in waits):
+                pressed_s = at_s
+        elif pressed_s is not None:
+            longest = max(longest, at_s - pressed_s)
+            pressed_s = None
+    return None if pressed_s is not None else longest
+
+
+def full_shares(run, one):
+    """Of the tokens drawn before the burst, in it, and from 10 s after it on: how many at full precision."""
+    begin, end = one["burst_s"]
+    for since_s, until_s in ((0, begin), (begin, end), (end + 10, math.inf)):
+        samples = [sample for sample in run["watched"] if since_s <= sample["at_s"] < until_s]
+        drawn = samples[-1]["drawn"] - samples[0]["drawn"] if samples else 0
+        yield (samples[-1]["drawn_full"] - samples[0]["drawn_full"]) / drawn if drawn else math.nan
+
+
+def numbers(run, one):
+    slo_ttft_s = one["slo_ttft_s"]
     bench, watched = run["bench"], run["watched"]
     ttft = [one["ttft_ms"] / 1000 for one in records(run)]
     quality = run.get("quality") or {}
     return {
         "ttft_p50_s": percentile(ttft, 0.5),
-        "ttft_p95_s": percentile(ttft, 0.95),
+        "ttft_p95_s": ttft_p95_s(bench),
         "tpot_p50_ms": bench["median_tpot_ms"],
         "tpot_p99_ms": bench["p99_tpot_ms"],
         "violations": late_share(bench, slo_ttft_s),
@@ -44,19 +77,19 @@ def numbers(run, slo_ttft_s):
         "preemptions": watched[-1]["preemptions"] if watched else 0,
         "kl": quality.get("kl"),
         "kl_error": quality.get("kl_error"),
-        "perplexity": quality.get("perplexity"),
-        "nats": quality.get("nats"),
-        "restore_s": run["restore_s"],
+        "perplexity_increase": quality.get("perplexity_increase"),
+        "restore_s": restore_s(run, one),
+        "full_shares": list(full_shares(run, one)),
     }
 
 
 def median_run(runs):
     """The one whose P95 TTFT is in the middle, of two the slower."""
-    return sorted(runs, key=lambda run: percentile([one["ttft_ms"] for one in records(run)], 0.95))[len(runs) // 2]
+    return sorted(runs, key=lambda run: ttft_p95_s(run["bench"]))[len(runs) // 2]
 
 
-def line(run, slo_ttft_s):
-    now = numbers(run, slo_ttft_s)
+def line(run, one):
+    now = numbers(run, one)
     return (f"  {run['name']:12} TTFT P95 {now['ttft_p95_s']:7.2f} s, late {now['violations']:6.1%}, "
             f"{now['saturated']:6.0f} tokens/s saturated, KV up to {now['kv_blocks_peak']:.0f} blocks, "
             f"{now['preemptions']:.0f} preemptions")
@@ -70,19 +103,21 @@ def summary(found, lowest):
     """Of balanced mode, by trace; null where a system that is needed was not run."""
     traces = {}
     for one in found:
-        runs = {name: numbers(run, one["slo_ttft_s"]) for name, run in one["runs"].items()}
+        runs = {name: numbers(run, one) for name, run in one["runs"].items()}
         base, low, ours = (runs.get(name) for name in (BASE, "w4", "balanced"))
         if not base or not ours:
             continue
-        avoided = None
-        if low and low["kl"] is not None and ours["kl"] is not None and low["kl"] > 0:
-            avoided = 1 - ours["kl"] / low["kl"]
+        def avoided(loss):
+            lost = ratio(ours[loss], low[loss]) if low else None
+            return None if lost is None else 1 - lost
+
         traces[one["trace"]] = {
             "p95_ttft_gain": ratio(base["ttft_p95_s"], ours["ttft_p95_s"]),
             "slo_violation_drop": 1 - ours["violations"] / base["violations"] if base["violations"] else None,
             "throughput_gain": ratio(ours["saturated"], base["saturated"]),
             "kv_gain": ratio(ours["kv_blocks_peak"], base["kv_blocks_peak"]) - 1,
-            "quality_loss_avoided": avoided,
+            "quality_loss_avoided": avoided("kl"),
+            "perplexity_increase_avoided": avoided("perplexity_increase"),
             **{f"p95_ttft_vs_{name}": ratio(ours["ttft_p95_s"], runs[name]["ttft_p95_s"])
                for name in ("w4", lowest) if name in runs},
             "restore_s": ours["restore_s"],
@@ -92,22 +127,33 @@ def summary(found, lowest):
 
 def table(one):
     rows = ["| system | TTFT P50 / P95 s | TPOT P50 / P99 ms | late | tokens/s: of answers / of all, saturated | KV blocks, peak | preemptions "
-            "| KL, nats/token | perplexity of what was served |",
-            "| --- | --- | --- | --- | --- | --- | --- | --- | --- |"]
+            "| KL, nats/token | perplexity higher by | at full precision before, in, after the burst |",
+            "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"]
     for name, run in one["runs"].items():
-        now = numbers(run, one["slo_ttft_s"])
+        now = numbers(run, one)
         kl = "" if now["kl"] is None else f"{now['kl']:.4f} ± {now['kl_error']:.4f}"
-        perplexity = "" if now["perplexity"] is None else f"{now['perplexity']:.2f}"
+        perplexity = "" if now["perplexity_increase"] is None else f"{now['perplexity_increase']:.2%}"
+        full = ", ".join(f"{share:.0%}" for share in now["full_shares"])
         rows.append(f"| {name} | {now['ttft_p50_s']:.2f} / {now['ttft_p95_s']:.2f} | {now['tpot_p50_ms']:.0f} / "
                     f"{now['tpot_p99_ms']:.0f} | {now['violations']:.1%} | {now['tokens_per_s']:.0f} / {now['saturated']:.0f} | "
-                    f"{now['kv_blocks_peak']:.0f} | {now['preemptions']:.0f} | {kl} | {perplexity} |")
+                    f"{now['kv_blocks_peak']:.0f} | {now['preemptions']:.0f} | {kl} | {perplexity} | {full} |")
     return "\n".join(rows)
 
 
+def timely_rates(one):
+    """A paragraph, where rates were tried."""
+    timely = {name: max((rate for rate, p95_s in run["rates"] if p95_s <= one["slo_ttft_s"]), default=0)
+              for name, run in one["runs"].items() if run["rates"]}
+    if not timely:
+        return []
+    return ["The highest rate of Poisson arrivals at which P95 TTFT was not late, requests/s: "
+            + ", ".join(f"{name} {rate:.2f}" for name, rate in timely.items()) + ".", ""]
+
+
 def pictures(one, folder, options):
-    """The paper's Figures 4, 5 and 7 of this run, as files; their names."""
+    """The paper's Figures 4 to 7 of this run, as files; their names."""
     name = f"elastic-{one['trace']}"
-    quality = {system: [(numbers(run, one["slo_ttft_s"])["kl"] or 0, numbers(run, one["slo_ttft_s"])["ttft_p95_s"])]
+    quality = {system: [(numbers(run, one)["kl"] or 0, numbers(run, one)["ttft_p95_s"])]
                for system, run in one["runs"].items()}
     kv = {}
     for system in (BASE, options.levels[-1], "balanced"):
@@ -123,6 +169,8 @@ def pictures(one, folder, options):
         "kv": plot.lines(kv, "seconds", "KV blocks"),
         "tpot": plot.lines(tpot, "time per output token, ms", "share of requests"),
     }
+    if any(run["rates"] for run in one["runs"].values()):
+        drawn["rates"] = plot.lines({name: run["rates"] for name, run in one["runs"].items()}, "requests/s", "TTFT P95, s")
     for what, svg in drawn.items():
         (folder / f"{name}-{what}.svg").write_text(svg, encoding="utf-8")
     return [f"{name}-{what}.svg" for what in drawn]
@@ -138,8 +186,9 @@ def write(found, options, folder, command):
     parts = ["# A form that follows the load, measured", "",
              f"{machine()}, {datetime.date.today()}, `{shlex.join(['bench/elastic/run', *command[1:]])}`.",
              f"All systems have {options.memory} for weights, KV cache and activations. KL is estimated on the very tokens "
-             "served: the mean of log(q/p) + p/q - 1, q being the form that drew them and p full precision.", ""]
+             "served: the mean of log(q/p) + p/q - 1, q being the form that drew them and p full precision; the perplexity of p "
+             "is higher than that of q by exp(mean of log(q/p)) - 1. After the burst is from 10 s on.", ""]
     for one in found:
-        parts += [f"## {one['trace']}", "", one["load"] + ".", "", table(one), ""]
+        parts += [f"## {one['trace']}", "", one["load"] + ".", "", table(one), "", *timely_rates(one)]
         parts += [f"![{name}]({name})" for name in pictures(one, folder, options)] + [""]
-    (folder / "elastic.md").write_text("\n".join(parts), encoding="utf-8")
+    (folder / "results.md").write_text("\n".join(parts), encoding="utf-8")

@@ -61,9 +61,10 @@ class Server:
                 values[bare] = values.get(bare, 0) + float(value) if "{" in name else float(value)
         return values
 
-    def fix_half_at(self, precision):
-        layers = len(self.form()["form"]["layer_precision"])
-        wish = [precision] * (layers // 2) + ["bf16"] * (layers - layers // 2)
+    def lower(self, layers, precision):
+        wish = ["bf16"] * len(self.form()["form"]["layer_precision"])
+        for layer in layers:
+            wish[layer] = precision
         self.change_layers(wish)
 
     def change_layers(self, wish):
@@ -75,13 +76,11 @@ class Server:
         return began, time.monotonic()
 
     def wait_for_full_precision(self):
-        """Seconds until all layers are at full precision again; None if they are not within 30."""
+        """Of all layers, for 30 s at most."""
         began = time.monotonic()
-        while time.monotonic() - began < 30:
-            if set(self.form()["form"]["layer_precision"]) == {"bf16"}:
-                return time.monotonic() - began
-            time.sleep(0.05)
-        return None
+        while time.monotonic() - began < 30 and set(self.form()["form"]["layer_precision"]) != {"bf16"}:
+            time.sleep(0.25)
+        time.sleep(0.5)  # and whoever watches sees it
 
     def stop(self):
         if self.process.poll() is None:
@@ -90,6 +89,12 @@ class Server:
                 self.process.wait(30)
             except subprocess.TimeoutExpired:
                 self.process.kill()
+
+
+def by_precision(metrics, name):
+    """All of it, and at full precision."""
+    values = {labels: value for labels, value in metrics.items() if labels.startswith(name + "{")}
+    return sum(values.values()), sum(value for labels, value in values.items() if 'precision="bf16"' in labels)
 
 
 class Watch:
@@ -112,8 +117,8 @@ class Watch:
             metrics = self.server.metrics()
             sample = {key: metrics.get(name, 0) for key, name in self.NAMES.items()}
             sample["at_s"] = time.monotonic() - self.began
-            sample["full_layers"] = sum(value for name, value in metrics.items()
-                                        if name.startswith("protean:layers{") and 'precision="bf16"' in name)
+            sample["layers"], sample["full_layers"] = by_precision(metrics, "protean:layers")
+            sample["drawn"], sample["drawn_full"] = by_precision(metrics, "protean:generation_tokens_by_precision_total")
             self.samples.append(sample)
 
     def stop(self):
@@ -148,16 +153,16 @@ def full_logprobs(server, prompt, tokens):
 
 
 def score(server, path):
-    """Of all that was served: nats a token by the full model, KL of what drew it from the full one."""
+    """Of all that was served: the KL divergence of what drew it from the full model, and how much higher the full model's
+    perplexity of it is than that of what drew it."""
     with ThreadPoolExecutor(8) as pool:
         scored = list(pool.map(lambda one: (one[2], full_logprobs(server, one[0], one[1])), list(answers(path))))
     gaps = [q - p for drawn, full in scored for q, p in zip(drawn, full)]
-    full = [p for _, ps in scored for p in ps]
-    if not full:
+    if not gaps:
         return None
     # Where q drew the tokens, p/q - 1 is 0 in the mean: added, it takes most of the noise away.
     parts = [math.exp(-gap) - 1 + gap for gap in gaps]
     mean = sum(parts) / len(parts)
     variance = sum((part - mean) ** 2 for part in parts) / max(1, len(parts) - 1)
-    return {"tokens": len(full), "nats": -sum(full) / len(full), "perplexity": math.exp(-sum(full) / len(full)),
-            "kl": mean, "kl_error": math.sqrt(variance / len(parts))}
+    return {"kl": mean, "kl_error": math.sqrt(variance / len(parts)),
+            "perplexity_increase": math.exp(sum(gaps) / len(gaps)) - 1}

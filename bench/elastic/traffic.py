@@ -86,7 +86,8 @@ class Limits:
             if self.slo_ttft_s is None:
                 alone = closed_loop(options, path, server, folder / "alone", 1)
                 self.slo_ttft_s = max(self.SLO_S, self.SLO_TIMES_ALONE * alone["p95_ttft_ms"] / 1000)
-            self.rate = closed_loop(options, path, server, folder / "limit", SATURATING)["total_token_throughput"]
+            self.saturated = closed_loop(options, path, server, folder / "limit", SATURATING)["total_token_throughput"]
+        self.rate = self.saturated  # what pieces are chosen for
 
 
 class Piece:
@@ -98,6 +99,10 @@ class Piece:
         # A slower machine takes a shorter piece of the trace, stretched; a faster one a longer one, played faster.
         loads = [options.load] if options.load else [0.02 * 1.05**i for i in range(140)]
         self.load, self.start = burst(rows, options.seconds, loads, limits.rate)
+        self.burst_s = options.seconds / 3, options.seconds * 2 / 3
+        end = self.start + options.seconds * self.load
+        sizes = [prompt + answer for at, prompt, answer in rows if self.start <= at < end]
+        self.tokens_each = sum(sizes) / len(sizes)
 
     def describe(self):
         return (f"{self.options.seconds:g} s from {self.start:g} s on, {self.load:.2f} times its rate, token counts x "
@@ -110,6 +115,13 @@ class Piece:
         for _ in range(2 if morphs else 1):
             result = closed_loop(self.options, self.path, server, out, SATURATING)
         return result["total_token_throughput"]
+
+    def at_rate(self, server, path, rate):
+        """The same requests at Poisson arrivals of so many a second, for a third of the time."""
+        return bench(self.options, server, path,
+                     ["--trace", str(self.path), "--trace-start", f"{self.start}",
+                      "--length-scale", f"{self.options.length_scale}", "--request-rate", f"{rate:g}",
+                      "--duration", f"{self.options.seconds / 3:g}"])
 
     def send(self, server, path):
         scale = 1 / self.load
