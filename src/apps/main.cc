@@ -6,9 +6,13 @@
 #include "apps/options.h"
 #include "apps/terminal.h"
 #include "apps/version.h"
+#include "device/cpu/instructions.h"
 
 int main(int argc, char** argv) {
   protean::secure_standard_streams();
+  if (const protean::Status known = protean::cpu::instruction_limit(); !known.ok()) {
+    return protean::exit_with(known.error());
+  }
   CLI::App root(
       "Protean serves open-weight language models and changes its form while it runs.\n"
       "Start with: protean serve MODEL",

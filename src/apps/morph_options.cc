@@ -10,6 +10,7 @@
 #include "apps/machine.h"
 #include "apps/options.h"
 #include "apps/terminal.h"
+#include "apps/variant_sources.h"
 #include "base/log.h"
 #include "base/units.h"
 #include "control/form_path.h"
@@ -31,10 +32,10 @@ Result<MorphMode> parse_mode(const std::string& text) {
                     "--morph {}: use off, accuracy, balanced or performance", text);
 }
 
-// What `protean profile` found at the fewest bits that it has looked at; nothing, which is front to
-// back, where there is nothing of use. What is stored alike loses much the same.
-std::vector<int> profiled_order(const VariantStore& variants, std::span<const Precision> lower) {
-  std::vector<int> order;
+// Of these units, what `protean profile` found at the fewest bits that it has looked at, or front
+// to back where there is nothing of use. What is stored alike loses much the same.
+std::vector<SwapUnit> profiled_order(const VariantStore& variants, std::span<const Precision> lower,
+                                     bool halves) {
   std::vector<Precision> looked_at;
   for (std::size_t i = lower.size(); i-- > 0 && !variants.model_directory().empty();) {
     looked_at.push_back(lower[i]);
@@ -42,19 +43,35 @@ std::vector<int> profiled_order(const VariantStore& variants, std::span<const Pr
   }
   looked_at.erase(std::unique(looked_at.begin(), looked_at.end()), looked_at.end());
   for (const Precision precision : looked_at) {
-    const auto profile = load_swap_profile(variants.model_directory(),
-                                           {variants.model(), precision, false}, variants.spec());
+    auto profile = load_swap_profile(
+        variants.model_directory(),
+        {variants.model(), variants.source_at(precision), precision, halves}, variants.spec());
     if (profile.ok()) {
-      for (const SwapUnit& unit : profile->order) {
-        order.push_back(unit.layer);
-      }
-      return order;
+      return std::move(profile->order);
     }
     if (profile.error().code != ErrorCode::kNotFound) {
       log::warning("layers are lowered front to back: {}", profile.error().message);
     }
   }
-  return order;
+  return swap_units(variants.spec().layers, halves);
+}
+
+// Copies of the model at precisions that layers may go to.
+Result<std::map<Precision, VariantSource>> lower_sources(const std::vector<std::string>& texts,
+                                                         const std::vector<Precision>& lower) {
+  auto sources = variant_sources(texts);
+  if (!sources.ok()) {
+    return sources;
+  }
+  for (const auto& [precision, source] : *sources) {
+    if (std::none_of(lower.begin(), lower.end(),
+                     [&, stored = precision](Precision to) { return stored_as(to) == stored; })) {
+      return make_error(ErrorCode::kInvalidArgument,
+                        "--variant {}={}: no layer ever goes to {}, see --morph-precisions",
+                        to_string(precision), source.path.string(), to_string(precision));
+    }
+  }
+  return sources;
 }
 
 Result<std::int64_t> variant_cache_bytes(const std::string& text) {
@@ -116,10 +133,9 @@ bool fours_multiply_faster(const std::vector<Precision>& lower) {
          std::find(lower.begin(), lower.end(), Precision::kW8A7) == lower.end();
 }
 
-// `order`: of layers, the first to be lowered first; empty: front to back.
 Result<MorphConfig> morph_config(const MorphOptions& options, const ModelSpec& spec,
                                  const Sizing& sizing, const std::vector<Precision>& lower,
-                                 std::vector<int> order) {
+                                 std::vector<SwapUnit> order) {
   const auto mode = parse_mode(options.mode);
   if (!mode.ok()) {
     return mode.error();
@@ -145,8 +161,7 @@ Result<MorphConfig> morph_config(const MorphOptions& options, const ModelSpec& s
                    .full = sizing.form,
                    .order = std::move(order),
                    .ladder = {start},
-                   .floor = *floor,
-                   .halves = options.halves};
+                   .floor = *floor};
   config.bounds.ladder.insert(config.bounds.ladder.end(), lower.begin(), lower.end());
   if (const Status legal = validate(config.bounds); !legal.ok()) {
     return legal.error();
@@ -186,6 +201,7 @@ void add_morph_options(CLI::App& app, MorphOptions& options) {
       ->check(number_range(1, 3.6e6))
       ->capture_default_str();
   app.add_flag("--morph-halves", options.halves, "lower attention and MLP of a layer one by one");
+  add_variant_option(app, options.variants);
   app.add_option("--variant-cache", options.variant_cache,
                  "folder that keeps packed layers; default: protean in $XDG_CACHE_HOME or "
                  "~/.cache");
@@ -224,8 +240,12 @@ Result<ReplicaOptions> choose_replica(ModelOptions model, bool may_morph,
   if (!cache_bytes.ok()) {
     return cache_bytes.error();
   }
+  const auto sources = lower_sources(options.variants, *lower);
+  if (!sources.ok()) {
+    return sources.error();
+  }
   auto variants =
-      VariantStore::open({files.checkpoint, model.model}, {},
+      VariantStore::open({files.checkpoint, model.model}, *sources,
                          {.directory = options.variant_cache,
                           .precisions = options.mode == "off" ? std::vector<Precision>() : kept,
                           .most_bytes = *cache_bytes});
@@ -233,8 +253,8 @@ Result<ReplicaOptions> choose_replica(ModelOptions model, bool may_morph,
     return variants.error();
   }
   replica.variants = *std::move(variants);
-  auto config =
-      morph_config(options, spec, *sizing, *lower, profiled_order(*replica.variants, *lower));
+  auto config = morph_config(options, spec, *sizing, *lower,
+                             profiled_order(*replica.variants, *lower, options.halves));
   if (!config.ok()) {
     return config.error();
   }

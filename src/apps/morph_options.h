@@ -20,6 +20,7 @@ struct MorphOptions {
   std::string rule = "steady";
   std::string precisions = "auto";
   std::string quality_floor = "none";
+  std::vector<std::string> variants;  // PRECISION=MODEL
   std::string variant_cache;
   std::string variant_cache_size = "64GiB";
   double forecast_s = 0;

@@ -3,7 +3,6 @@
 #include <boost/json/serialize.hpp>
 #include <chrono>
 #include <cmath>
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -16,6 +15,7 @@
 #include "apps/profile_steps.h"
 #include "apps/profile_table.h"
 #include "apps/terminal.h"
+#include "apps/variant_sources.h"
 #include "model/swap_probe.h"
 #include "model/swap_profile.h"
 #include "model/variant_store.h"
@@ -165,29 +165,6 @@ Result<Sequences> windows_of(const std::string& path, const Tokenizer& tokenizer
   return windows;
 }
 
-// "w4=DIR": where a precision's weights come from.
-Result<std::map<Precision, VariantSource>> variant_sources(const std::vector<std::string>& texts) {
-  std::map<Precision, VariantSource> sources;
-  for (const std::string& text : texts) {
-    const std::size_t equals = text.find('=');
-    if (equals == std::string::npos) {
-      return make_error(ErrorCode::kInvalidArgument,
-                        "--variant {} is not PRECISION=MODEL, such as w4=model-awq", text);
-    }
-    const auto precision = parse_precision(text.substr(0, equals));
-    if (!precision.ok()) {
-      return precision.error();
-    }
-    const std::string path = text.substr(equals + 1);
-    auto checkpoint = open_checkpoint(path);
-    if (!checkpoint.ok()) {
-      return checkpoint.error();
-    }
-    sources[*precision] = {*std::move(checkpoint), path};
-  }
-  return sources;
-}
-
 Status validate(const ProfileCommand& command, const ModelSpec& spec, Precision precision) {
   if (precision == Precision::kF32 || precision == Precision::kBf16) {
     return make_error(ErrorCode::kInvalidArgument,
@@ -216,7 +193,7 @@ SwapProfile profile_of(const ProfileCommand& command, Precision precision,
                       .halves = command.halves,
                       .metric = command.metric,
                       .weights = {command.weights[0], command.weights[1], command.weights[2]}};
-  const std::vector<SwapUnit> units = swap_units(spec, command.halves);
+  const std::vector<SwapUnit> units = swap_units(spec.layers, command.halves);
   for (const RankedUnit& one : ranked) {
     const auto at = static_cast<std::size_t>(one.unit);
     profile.order.push_back(units[at]);
@@ -359,9 +336,11 @@ Result<Report> profile(const ProfileCommand& command) {
                 .seconds = took.count()};
   report.profile.tokens = tokens_of(texts->calibration);
   report.kept = keep_learnt(**store, [&](const std::filesystem::path& directory) {
-    return save_swap_profile(directory, (*store)->model(), report.profile);
+    const SwapProfileKey key = {(*store)->model(), (*store)->source_at(*precision), *precision,
+                                command.halves};
+    return save_swap_profile(directory, key, report.profile);
   });
-  for (const SwapUnit& unit : swap_units(spec, command.halves)) {
+  for (const SwapUnit& unit : swap_units(spec.layers, command.halves)) {
     report.unit_names.push_back(name_of(unit));
   }
   if (command.table) {
@@ -472,9 +451,7 @@ void add_profile(CLI::App& root, int& exit_code) {
   app->add_option("--sequence-length", command->windows.length, "tokens of a window")
       ->check(CLI::Range(2, 32768))
       ->capture_default_str();
-  app->add_option("--variant", command->variants,
-                  "PRECISION=MODEL: take a precision's weights from another model, such as one "
-                  "that protean quantize wrote; may be repeated");
+  add_variant_option(*app, command->variants);
   app->add_option("--variant-cache", command->cache,
                   "folder for packed weights and the order; default: ~/.cache/protean");
   app->add_option("--threads", command->model.threads, "0 = one per core")

@@ -33,12 +33,13 @@ ReadHalf read_from(std::shared_ptr<VariantStore> variants) {
 }
 
 std::function<bool(const Pace& pace)> read_ahead_of(std::shared_ptr<const VariantStore> variants,
+                                                    std::vector<SwapUnit> order,
                                                     Precision precision) {
-  return
-      [variants = std::move(variants), precision, next = std::size_t{0}](const Pace& pace) mutable {
-        const bool has_room = this_machine().free_memory_bytes >= 2 * variants->bytes_at(precision);
-        return has_room && variants->read_ahead(precision, next, pace);
-      };
+  return [variants = std::move(variants), order = std::move(order), precision,
+          next = std::size_t{0}](const Pace& pace) mutable {
+    const bool has_room = this_machine().free_memory_bytes >= 2 * variants->bytes_at(precision);
+    return has_room && variants->read_ahead(order, precision, next, pace);
+  };
 }
 
 Result<std::unique_ptr<Replica>> Replica::start(const ReplicaOptions& options,
@@ -53,9 +54,10 @@ Result<std::unique_ptr<Replica>> Replica::start(const ReplicaOptions& options,
   if (options.morph) {
     worker_options.pages = sizing.budget;
     worker_options.read_half = read_from(options.variants);
-    const std::vector<Precision>& ladder = options.morph->bounds.ladder;
-    if (options.morph->mode != MorphMode::kOff && ladder.size() > 1) {
-      worker_options.read_ahead = read_ahead_of(options.variants, ladder[1]);
+    const FormBounds& bounds = options.morph->bounds;
+    if (options.morph->mode != MorphMode::kOff && bounds.ladder.size() > 1) {
+      worker_options.read_ahead =
+          read_ahead_of(options.variants, order_of(bounds), bounds.ladder[1]);
     }
   }
   const auto tell = [&inbox](auto what) { inbox.push({steady_now_ns(), std::move(what)}); };

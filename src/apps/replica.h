@@ -33,9 +33,10 @@ struct ReplicaOptions {
 // How a worker gets halves out of a store, and what the store had to remark.
 ReadHalf read_from(std::shared_ptr<VariantStore> variants);
 
-// Reads what a worker will lower layers to first, if the memory that is free has room for it twice:
-// else it would only drive out what is in use.
+// Reads what a worker will lower layers to first, in the order in which it will, if the memory that
+// is free has room for it twice: else it would only drive out what is in use.
 std::function<bool(const Pace& pace)> read_ahead_of(std::shared_ptr<const VariantStore> variants,
+                                                    std::vector<SwapUnit> order,
                                                     Precision precision);
 
 // One engine with its worker, running on a thread of its own: events in through the inbox, outputs

@@ -4,6 +4,25 @@
 
 namespace protean {
 
+std::span<const LayerHalf> halves_of(const SwapUnit& unit) {
+  const std::span<const LayerHalf> both(kLayerHalves);
+  return unit.half ? both.subspan(static_cast<std::size_t>(*unit.half), 1) : both;
+}
+
+std::vector<SwapUnit> swap_units(int layers, bool halves) {
+  std::vector<SwapUnit> units;
+  for (int layer = 0; layer < layers; ++layer) {
+    if (!halves) {
+      units.push_back({layer, std::nullopt});
+      continue;
+    }
+    for (const LayerHalf half : kLayerHalves) {
+      units.push_back({layer, half});
+    }
+  }
+  return units;
+}
+
 std::string to_string(const MorphStep& step) {
   if (const auto* swap = std::get_if<SwapHalf>(&step)) {
     return fmt::format("layer {} {} to {}", swap->layer, to_string(swap->half),

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -13,6 +14,18 @@
 #include "contract/form.h"
 
 namespace protean {
+
+// What goes to fewer bits, and comes back, in one piece: a layer, or half of one.
+struct SwapUnit {
+  int layer = 0;
+  std::optional<LayerHalf> half;
+  friend bool operator==(const SwapUnit&, const SwapUnit&) = default;
+};
+
+std::span<const LayerHalf> halves_of(const SwapUnit& unit);
+
+// All of a model, in the order it runs them.
+std::vector<SwapUnit> swap_units(int layers, bool halves);
 
 // Half a layer gets the weights of another precision (MorphServe section 4.3).
 struct SwapHalf {

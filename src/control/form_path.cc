@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <numeric>
 
 #include "base/units.h"
 #include "cost/memory.h"
@@ -54,15 +53,6 @@ Form with_fitting_kv(const FormBounds& bounds, Form form) {
   return form;
 }
 
-std::vector<int> order_of(const FormBounds& bounds) {
-  std::vector<int> order = bounds.order;
-  if (order.empty()) {
-    order.resize(bounds.full.layer_precision.size());
-    std::iota(order.begin(), order.end(), 0);
-  }
-  return order;
-}
-
 Error out_of_bounds(std::string_view what) {
   return make_error(ErrorCode::kInvalidArgument, "forms cannot be bounded so: {}", what);
 }
@@ -100,21 +90,23 @@ std::string to_string(const QualityFloor& floor) {
   return floor.least_mean_bits > 0 ? fmt::format("{}bits", floor.least_mean_bits) : "none";
 }
 
+std::vector<SwapUnit> order_of(const FormBounds& bounds) {
+  return bounds.order.empty() ? swap_units(bounds.spec.layers, false) : bounds.order;
+}
+
 Status validate(const FormBounds& bounds) {
   const auto layers = static_cast<int>(bounds.full.layer_precision.size());
   if (layers == 0 || layers != bounds.spec.layers) {
     return out_of_bounds(fmt::format("the form of quiet times has {} layers, the model {}", layers,
                                      bounds.spec.layers));
   }
-  if (!bounds.order.empty()) {
-    std::vector<int> sorted = bounds.order;
-    std::sort(sorted.begin(), sorted.end());
-    std::vector<int> all(static_cast<std::size_t>(layers));
-    std::iota(all.begin(), all.end(), 0);
-    if (sorted != all) {
-      return out_of_bounds(
-          fmt::format("the order has to name each of the layers 0 to {} once", layers - 1));
-    }
+  const std::vector<SwapUnit> order = order_of(bounds);
+  const std::vector<SwapUnit> all = swap_units(layers, order.front().half.has_value());
+  if (order.size() != all.size() || !std::is_permutation(all.begin(), all.end(), order.begin())) {
+    return out_of_bounds(
+        fmt::format("the order has to name each of the layers 0 to {} once, or each of their "
+                    "halves",
+                    layers - 1));
   }
   if (bounds.ladder.empty()) {
     return out_of_bounds("no precision is allowed");
@@ -147,31 +139,25 @@ Status validate(const FormBounds& bounds) {
 
 std::vector<Form> form_path(const FormBounds& bounds, Precision lowest, double lowest_share) {
   std::vector<Form> path = {with_fitting_kv(bounds, bounds.full)};
-  const std::vector<LayerHalf> whole(kLayerHalves.begin(), kLayerHalves.end());
-  const std::vector<std::vector<LayerHalf>> edits =
-      bounds.halves ? std::vector<std::vector<LayerHalf>>{{whole[0]}, {whole[1]}}
-                    : std::vector<std::vector<LayerHalf>>{whole};
   Form form = bounds.full;
   for (std::size_t rung = 1; rung < bounds.ladder.size(); ++rung) {
     const Precision precision = bounds.ladder[rung];
     if (weight_bits(precision) < weight_bits(lowest)) {
       break;
     }
-    std::vector<int> order = order_of(bounds);
+    std::vector<SwapUnit> order = order_of(bounds);
     if (weight_bits(precision) == weight_bits(lowest)) {
       order.resize(static_cast<std::size_t>(
           std::llround(std::clamp(lowest_share, 0.0, 1.0) * static_cast<double>(order.size()))));
     }
-    for (const int layer : order) {
-      for (const std::vector<LayerHalf>& edit : edits) {
-        Form lower = form;
-        for (const LayerHalf half : edit) {
-          lower.layer_precision[static_cast<std::size_t>(layer)].of(half) = precision;
-        }
-        if (above(bounds, lower)) {
-          form = lower;
-          path.push_back(with_fitting_kv(bounds, lower));
-        }
+    for (const SwapUnit& unit : order) {
+      Form lower = form;
+      for (const LayerHalf half : halves_of(unit)) {
+        lower.layer_precision[static_cast<std::size_t>(unit.layer)].of(half) = precision;
+      }
+      if (above(bounds, lower)) {
+        form = lower;
+        path.push_back(with_fitting_kv(bounds, lower));
       }
     }
   }

@@ -7,6 +7,7 @@
 #include "base/result.h"
 #include "contract/form.h"
 #include "contract/model_spec.h"
+#include "contract/morph.h"
 #include "cost/pages.h"
 
 namespace protean {
@@ -26,14 +27,16 @@ struct FormBounds {
   ModelSpec spec;
   PageBudget budget;
   Form full;                      // of quiet times, all layers at one precision
-  std::vector<int> order;         // of layers, first lowered first; empty: front to back
+  std::vector<SwapUnit> order;    // first lowered first; empty: layers front to back
   std::vector<Precision> ladder;  // allowed precisions, full precision first, then fewer bits
   QualityFloor floor;
-  bool halves = false;              // the edits are halves of layers, not whole ones
   std::int64_t most_kv_blocks = 0;  // 0: as many as fit
 };
 
 Status validate(const FormBounds& bounds);
+
+// That of the bounds, or the one that an empty one stands for.
+std::vector<SwapUnit> order_of(const FormBounds& bounds);
 
 // The forms a policy goes through, from the one of quiet times: every layer in order one precision
 // lower, then every layer in order the next, as far as the floor allows, not below `lowest` and

@@ -21,7 +21,7 @@ int lowered(const FormBounds& bounds, const Form& form, Precision to) {
 
 TEST(FormPath, UsesUpTheGentlestPrecisionFirstInTheOrderOfLayers) {
   FormBounds bounds = bounds_for_test(4);
-  bounds.order = {2, 0, 3, 1};
+  bounds.order = {{2}, {0}, {3}, {1}};
   const std::vector<Form> path = form_path(bounds, Precision::kW4);
   ASSERT_EQ(path.size(), 9U);
   EXPECT_EQ(path[1].layer_precision[2], (LayerPrecision{Precision::kW8, Precision::kW8}));
@@ -34,8 +34,11 @@ TEST(FormPath, UsesUpTheGentlestPrecisionFirstInTheOrderOfLayers) {
     EXPECT_LE(form_pages(bounds.spec, path[i], bounds.budget.page_bytes) + bounds.budget.reserve,
               bounds.budget.pages);
   }
-  bounds.halves = true;
-  EXPECT_EQ(form_path(bounds, Precision::kW4).size(), 17U);
+  bounds.order = swap_units(4, true);
+  std::reverse(bounds.order.begin(), bounds.order.end());
+  const std::vector<Form> halves = form_path(bounds, Precision::kW4);
+  EXPECT_EQ(halves.size(), 17U);
+  EXPECT_EQ(halves[1].layer_precision[3], (LayerPrecision{Precision::kBf16, Precision::kW8}));
 }
 
 TEST(FormPath, EndsAtTheLowestPrecisionAndItsShare) {
@@ -88,8 +91,14 @@ TEST(FormBounds, SayWhatIsWrong) {
   const FormBounds good = bounds_for_test(4);
   EXPECT_EQ(complaint(good), "");
   FormBounds bounds = good;
-  bounds.order = {0, 1, 2, 2};
-  EXPECT_NE(complaint(bounds).find("0 to 3 once"), std::string::npos) << complaint(bounds);
+  for (const auto& order : std::vector<std::vector<SwapUnit>>{
+           {{0}, {1}, {2}, {2}},
+           {{0}, {1}, {2}},
+           {{0}, {1}, {2}, {3, LayerHalf::kMlp}},
+       }) {
+    bounds.order = order;
+    EXPECT_NE(complaint(bounds).find("0 to 3 once"), std::string::npos) << complaint(bounds);
+  }
   bounds = good;
   bounds.ladder = {Precision::kBf16, Precision::kW4, Precision::kW8};
   EXPECT_NE(complaint(bounds).find("w8 comes after w4"), std::string::npos) << complaint(bounds);

@@ -118,7 +118,7 @@ std::optional<Wanted> MorphPolicy::lower(const Signals& signals, std::size_t at)
                                : queued ? "the queue is long"
                                         : "blocks will be short";
   return Wanted{path_[to], fmt::format("{}: {}", why, use_of_blocks(now)),
-                queued ? MorphAim::kFasterSteps : MorphAim::kBlocks};
+                queued && queue.fewer_bits_are_faster ? MorphAim::kFasterSteps : MorphAim::kBlocks};
 }
 
 // Where more blocks are only a part of what helps, and all have left the first precision.
@@ -160,7 +160,7 @@ std::optional<Wanted> MorphPolicy::raise(const Signals& signals, std::size_t at)
 // One layer lower after so many pressed samples in a row, one higher after so many relaxed ones.
 std::optional<Wanted> MorphPolicy::paper_rule(const Signals& signals, std::size_t at) const {
   const LoadSample& now = signals.now;
-  const std::size_t step = bounds_.halves ? 2 : 1;
+  const std::size_t step = !bounds_.order.empty() && bounds_.order.front().half ? 2 : 1;
   const double used = static_cast<double>(now.kv_blocks_used);
   if (signals.pressed_samples >= options_.entry_samples && at + 1 < path_.size()) {
     return Wanted{path_[std::min(at + step, path_.size() - 1)],

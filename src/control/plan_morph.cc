@@ -1,7 +1,6 @@
 #include "control/plan_morph.h"
 
 #include <algorithm>
-#include <numeric>
 #include <optional>
 #include <vector>
 
@@ -13,7 +12,8 @@ namespace {
 constexpr std::int64_t kResizes = 4;      // about so many, whatever the number of halves
 constexpr std::int64_t kLeastGrowth = 8;  // what is less than this part of all blocks can wait
 
-// Swaps that a growth leaves pages for. More would hold up the blocks that they make room for.
+// Swaps that a growth leaves pages for: as many as an engine prepares beside one step
+// (MorphConfig's default), or fewer, because more would hold up the blocks that they make room for.
 std::size_t swaps_at_once(MorphAim aim) {
   return aim == MorphAim::kBlocks ? 3 : 8;
 }
@@ -122,14 +122,15 @@ class Planner {
   std::vector<MorphStep> steps_;
 };
 
-std::vector<SwapHalf> swaps_between(const Form& from, const Form& to, std::span<const int> order) {
+std::vector<SwapHalf> swaps_between(const Form& from, const Form& to,
+                                    std::span<const SwapUnit> order) {
   std::vector<SwapHalf> swaps;
-  for (const int layer : order) {
-    const auto index = static_cast<std::size_t>(layer);
-    for (const LayerHalf half : kLayerHalves) {
+  for (const SwapUnit& unit : order) {
+    const auto index = static_cast<std::size_t>(unit.layer);
+    for (const LayerHalf half : halves_of(unit)) {
       const Precision wanted = to.layer_precision[index].of(half);
       if (from.layer_precision[index].of(half) != wanted) {
-        swaps.push_back({.layer = layer, .half = half, .to = wanted});
+        swaps.push_back({.layer = unit.layer, .half = half, .to = wanted});
       }
     }
   }
@@ -179,12 +180,7 @@ Result<Morph> plan_morph(const Form& from, const Form& to, const FormBounds& bou
                       "'{}' lacks {}: lower more layers, take fewer KV blocks or give more memory",
                       to_string(to), format_bytes(missing * budget.page_bytes));
   }
-  std::vector<int> all = bounds.order;
-  if (all.empty()) {
-    all.resize(layers);
-    std::iota(all.begin(), all.end(), 0);
-  }
-  std::vector<SwapHalf> lowering = swaps_between(from, to, all);
+  std::vector<SwapHalf> lowering = swaps_between(from, to, order_of(bounds));
   const auto is_lowering = [&](const SwapHalf& swap) {
     const Precision now = from.layer_precision[static_cast<std::size_t>(swap.layer)].of(swap.half);
     const int units = from.largest_tp_degree;

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <numeric>
 #include <random>
 
 #include "control/scene_for_test.h"
@@ -72,10 +71,8 @@ TEST_F(PlanMorph, EveryPrefixOfAnyMorphIsSound) {
                               0.01 + 0.1 * static_cast<double>(random_() % 9));
     const Form from = random_form();
     const Form to = random_form();
-    std::vector<int> order(bounds_.full.layer_precision.size());
-    std::iota(order.begin(), order.end(), 0);
-    std::shuffle(order.begin(), order.end(), random_);
-    bounds_.order = order;
+    bounds_.order = swap_units(bounds_.spec.layers, random_() % 2 == 0);
+    std::shuffle(bounds_.order.begin(), bounds_.order.end(), random_);
     const auto morph =
         plan_morph(from, to, bounds_, i % 2 == 0 ? MorphAim::kBlocks : MorphAim::kFasterSteps);
     ASSERT_TRUE(morph.ok()) << morph.error().message << "\n"
@@ -129,23 +126,28 @@ TEST_F(PlanMorph, GrowthLeavesThePagesThatTheNextSwapsTake) {
 }
 
 TEST_F(PlanMorph, LayersGoDownInTheirOrderAndUpInItsReverse) {
-  bounds_.order.resize(16);
-  std::iota(bounds_.order.rbegin(), bounds_.order.rend(), 0);
-  const std::vector<int>& order = bounds_.order;
-  const std::vector<Form> path = form_path(bounds_, Precision::kW8);
-  const auto layers = [&](const Form& from, const Form& to) {
-    std::vector<int> found;
-    const auto morph = plan_morph(from, to, bounds_);
-    for (const MorphStep& step : morph.value().steps) {
-      const auto* swap = std::get_if<SwapHalf>(&step);
-      if (swap != nullptr && (found.empty() || found.back() != swap->layer)) {
-        found.push_back(swap->layer);
+  for (const bool halves : {false, true}) {
+    std::vector<SwapUnit> order = swap_units(bounds_.spec.layers, halves);
+    std::shuffle(order.begin(), order.end(), random_);
+    bounds_.order = order;
+    const std::vector<Form> path = form_path(bounds_, Precision::kW8);
+    const auto swapped = [&](const Form& from, const Form& to) {
+      std::vector<SwapUnit> found;
+      const auto morph = plan_morph(from, to, bounds_);
+      for (const MorphStep& step : morph.value().steps) {
+        if (const auto* swap = std::get_if<SwapHalf>(&step)) {
+          const SwapUnit unit = {swap->layer, halves ? std::optional(swap->half) : std::nullopt};
+          if (found.empty() || found.back() != unit) {
+            found.push_back(unit);
+          }
+        }
       }
-    }
-    return found;
-  };
-  EXPECT_EQ(layers(path.front(), path.back()), order);
-  EXPECT_EQ(layers(path.back(), path.front()), std::vector<int>(order.rbegin(), order.rend()));
+      return found;
+    };
+    EXPECT_EQ(swapped(path.front(), path.back()), order);
+    std::reverse(order.begin(), order.end());
+    EXPECT_EQ(swapped(path.back(), path.front()), order);
+  }
 }
 
 TEST_F(PlanMorph, NothingToDoIsNoStep) {

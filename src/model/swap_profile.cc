@@ -18,9 +18,10 @@ namespace json = boost::json;
 
 constexpr std::int64_t kFormat = 1;
 
-fs::path file_of(const fs::path& directory, Precision precision, bool halves) {
-  return directory /
-         fmt::format("swap-order.{}{}.json", to_string(precision), halves ? ".halves" : "");
+fs::path file_of(const fs::path& directory, const SwapProfileKey& key) {
+  return directory / fmt::format("swap-order.{}{}{}.json", to_string(key.precision),
+                                 key.source == key.model ? "" : "." + key.source.hex(),
+                                 key.halves ? ".halves" : "");
 }
 
 // A member as text, or nothing.
@@ -81,7 +82,7 @@ std::optional<SwapUnit> read_unit(const json::value& value, SwapProfile& profile
 
 bool read_order(const json::object& object, const ModelSpec& spec, SwapProfile& profile) {
   const json::value* order = object.if_contains("order");
-  const std::vector<SwapUnit> units = swap_units(spec, profile.halves);
+  const std::vector<SwapUnit> units = swap_units(spec.layers, profile.halves);
   if (order == nullptr || !order->is_array() || order->get_array().size() != units.size()) {
     return false;
   }
@@ -97,33 +98,20 @@ bool read_order(const json::object& object, const ModelSpec& spec, SwapProfile& 
 
 }  // namespace
 
-std::vector<SwapUnit> swap_units(const ModelSpec& spec, bool halves) {
-  std::vector<SwapUnit> units;
-  for (int layer = 0; layer < spec.layers; ++layer) {
-    if (!halves) {
-      units.push_back({layer, std::nullopt});
-      continue;
-    }
-    for (const LayerHalf half : kLayerHalves) {
-      units.push_back({layer, half});
-    }
-  }
-  return units;
-}
-
-Status save_swap_profile(const fs::path& directory, const ModelIdentity& model,
+Status save_swap_profile(const fs::path& directory, const SwapProfileKey& key,
                          const SwapProfile& profile) {
-  check(profile.importance.size() == profile.order.size() &&
+  check(key.precision == profile.precision && key.halves == profile.halves &&
+            profile.importance.size() == profile.order.size() &&
             profile.transformation.size() == profile.order.size() &&
             profile.replacement.size() == profile.order.size(),
-        "every unit has its scores");
+        "the key is the profile's and every unit has its scores");
   json::array order;
   for (std::size_t at = 0; at < profile.order.size(); ++at) {
     order.push_back(unit_json(profile, at));
   }
   const json::object object{
       {"format", kFormat},
-      {"model", model.hex()},
+      {"model", key.model.hex()},
       {"precision", to_string(profile.precision)},
       {"units", profile.halves ? "halves" : "layers"},
       {"metric", profile.metric},
@@ -131,13 +119,12 @@ Status save_swap_profile(const fs::path& directory, const ModelIdentity& model,
       {"tokens", profile.tokens},
       {"order", std::move(order)}};
   const std::string text = json::serialize(object) + "\n";
-  return write_whole(file_of(directory, profile.precision, profile.halves),
-                     {std::as_bytes(std::span(text))});
+  return write_whole(file_of(directory, key), {std::as_bytes(std::span(text))});
 }
 
 Result<SwapProfile> load_swap_profile(const fs::path& directory, const SwapProfileKey& key,
                                       const ModelSpec& spec) {
-  const fs::path path = file_of(directory, key.precision, key.halves);
+  const fs::path path = file_of(directory, key);
   const auto refused = [&](std::string_view why) {
     return make_error(ErrorCode::kCorrupt, "{} {}: delete it or run `protean profile` again",
                       path.string(), why);
@@ -174,18 +161,6 @@ Result<SwapProfile> load_swap_profile(const fs::path& directory, const SwapProfi
     }
   }
   return profile;
-}
-
-Result<std::vector<SwapUnit>> load_swap_order(const fs::path& directory, const SwapProfileKey& key,
-                                              const ModelSpec& spec) {
-  if (directory.empty()) {
-    return swap_units(spec, key.halves);
-  }
-  Result<SwapProfile> profile = load_swap_profile(directory, key, spec);
-  if (!profile && profile.error().code == ErrorCode::kNotFound) {
-    return swap_units(spec, key.halves);
-  }
-  return profile ? Result<std::vector<SwapUnit>>(std::move(profile->order)) : profile.error();
 }
 
 }  // namespace protean

@@ -23,13 +23,17 @@ ModelIdentity model_of(int number) {
   return model;
 }
 
+SwapProfileKey key_of(int model, bool halves) {
+  return {model_of(model), model_of(model), Precision::kW4, halves};
+}
+
 SwapProfile some_profile(bool halves) {
   SwapProfile profile{.precision = Precision::kW4,
                       .halves = halves,
                       .metric = "l2",
                       .weights = {0.5, 0.0, 1.0},
                       .tokens = 4096,
-                      .order = swap_units(three_layers(), halves)};
+                      .order = swap_units(three_layers().layers, halves)};
   std::swap(profile.order[0], profile.order[2]);
   for (std::size_t i = 0; i < profile.order.size(); ++i) {
     profile.importance.push_back(1.0 - 0.125 * static_cast<double>(i));
@@ -50,13 +54,14 @@ class SwapProfileTest : public testing::Test {
 
   // What becomes of the order when one piece of the file's text is another.
   Result<std::vector<SwapUnit>> order_with(const std::string& before, const std::string& after) {
-    EXPECT_TRUE(save_swap_profile(directory_.path(), model_of(1), some_profile(false)).ok());
+    EXPECT_TRUE(save_swap_profile(directory_.path(), key_of(1, false), some_profile(false)).ok());
     std::string changed = text();
     const std::size_t at = changed.find(before);
     EXPECT_NE(at, std::string::npos) << before;
     changed.replace(at, before.size(), after);
     std::ofstream(file()) << changed;
-    return load_swap_order(directory_.path(), {model_of(1), Precision::kW4, false}, three_layers());
+    const auto profile = load_swap_profile(directory_.path(), key_of(1, false), three_layers());
+    return profile ? Result<std::vector<SwapUnit>>(profile->order) : profile.error();
   }
 
   TemporaryDirectory directory_;
@@ -65,9 +70,8 @@ class SwapProfileTest : public testing::Test {
 TEST_F(SwapProfileTest, WhatIsSavedIsLoaded) {
   for (const bool halves : {false, true}) {
     const SwapProfile saved = some_profile(halves);
-    ASSERT_TRUE(save_swap_profile(directory_.path(), model_of(1), saved).ok());
-    const auto loaded =
-        load_swap_profile(directory_.path(), {model_of(1), Precision::kW4, halves}, three_layers());
+    ASSERT_TRUE(save_swap_profile(directory_.path(), key_of(1, halves), saved).ok());
+    const auto loaded = load_swap_profile(directory_.path(), key_of(1, halves), three_layers());
     ASSERT_TRUE(loaded.ok()) << loaded.error().message;
     EXPECT_EQ(loaded->order, saved.order);
     EXPECT_EQ(loaded->importance, saved.importance);
@@ -76,36 +80,32 @@ TEST_F(SwapProfileTest, WhatIsSavedIsLoaded) {
     EXPECT_EQ(loaded->weights, saved.weights);
     EXPECT_EQ(loaded->metric, "l2");
     EXPECT_EQ(loaded->tokens, 4096);
-    const auto order =
-        load_swap_order(directory_.path(), {model_of(1), Precision::kW4, halves}, three_layers());
-    ASSERT_TRUE(order.ok());
-    EXPECT_EQ(*order, saved.order);
   }
 }
 
-TEST_F(SwapProfileTest, FrontToBackWhereThereIsNone) {
-  for (const std::filesystem::path& directory : {directory_.path(), std::filesystem::path()}) {
-    const auto order =
-        load_swap_order(directory, {model_of(1), Precision::kW8, true}, three_layers());
-    ASSERT_TRUE(order.ok());
-    EXPECT_EQ(*order, swap_units(three_layers(), true));
+TEST_F(SwapProfileTest, IsOfOnePrecisionItsUnitsAndWhereTheWeightsCameFrom) {
+  ASSERT_TRUE(save_swap_profile(directory_.path(), key_of(1, false), some_profile(false)).ok());
+  SwapProfileKey other_bits = key_of(1, false);
+  other_bits.precision = Precision::kW8;
+  SwapProfileKey other_weights = key_of(1, false);
+  other_weights.source = model_of(3);
+  for (const SwapProfileKey& key : {other_bits, other_weights, key_of(1, true)}) {
+    const auto profile = load_swap_profile(directory_.path(), key, three_layers());
+    ASSERT_FALSE(profile.ok());
+    EXPECT_EQ(profile.error().code, ErrorCode::kNotFound);
   }
-  const auto profile =
-      load_swap_profile(directory_.path(), {model_of(1), Precision::kW8, false}, three_layers());
-  ASSERT_FALSE(profile.ok());
-  EXPECT_EQ(profile.error().code, ErrorCode::kNotFound);
+  ASSERT_TRUE(save_swap_profile(directory_.path(), other_weights, some_profile(false)).ok());
+  EXPECT_TRUE(load_swap_profile(directory_.path(), other_weights, three_layers()).ok());
 }
 
 TEST_F(SwapProfileTest, AnotherModelsIsRefused) {
-  ASSERT_TRUE(save_swap_profile(directory_.path(), model_of(1), some_profile(false)).ok());
-  const auto order =
-      load_swap_order(directory_.path(), {model_of(2), Precision::kW4, false}, three_layers());
-  ASSERT_FALSE(order.ok());
-  EXPECT_NE(order.error().message.find("another model's"), std::string::npos);
+  ASSERT_TRUE(save_swap_profile(directory_.path(), key_of(1, false), some_profile(false)).ok());
+  const auto profile = load_swap_profile(directory_.path(), key_of(2, false), three_layers());
+  ASSERT_FALSE(profile.ok());
+  EXPECT_NE(profile.error().message.find("another model's"), std::string::npos);
   ModelSpec deeper = three_layers();
   deeper.layers = 4;
-  EXPECT_FALSE(
-      load_swap_order(directory_.path(), {model_of(1), Precision::kW4, false}, deeper).ok());
+  EXPECT_FALSE(load_swap_profile(directory_.path(), key_of(1, false), deeper).ok());
 }
 
 TEST_F(SwapProfileTest, WhatIsNoOrderOfTheLayersIsRefused) {

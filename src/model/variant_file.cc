@@ -412,7 +412,7 @@ Status read_variant(const fs::path& path, const ModelIdentity& model, const Half
   return {};
 }
 
-bool read_ahead(const fs::path& path, const Pace& pace) {
+bool read_through(const fs::path& path, const Pace& pace) {
   const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   std::vector<std::byte> chunk(static_cast<std::size_t>(kChunkBytes));
   for (std::int64_t at = 0; file.valid(); at += kChunkBytes) {

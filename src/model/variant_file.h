@@ -59,7 +59,7 @@ Status read_variant(const std::filesystem::path& path, const ModelIdentity& mode
 
 // Reads a file through, paced, so that it is in the system's memory when it is wanted. False when
 // told to stop; what is not there or cannot be read is whoever wants it to say.
-bool read_ahead(const std::filesystem::path& path, const Pace& pace);
+bool read_through(const std::filesystem::path& path, const Pace& pace);
 
 // Like read_variant, but looks only at the header and the file's length.
 Status check_variant(const std::filesystem::path& path, const ModelIdentity& model,

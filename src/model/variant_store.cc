@@ -260,16 +260,21 @@ Status VariantStore::pack_one(const HalfVariant& which, const Pace& pace) {
   return written;
 }
 
-std::vector<HalfVariant> VariantStore::halves_at(Precision precision) const {
-  std::vector<HalfVariant> halves;
-  for (int layer = 0; layer < spec_.layers; ++layer) {
-    for (const LayerHalf half : kLayerHalves) {
+std::vector<HalfVariant> VariantStore::parts_of(std::span<const SwapUnit> units,
+                                                Precision precision) const {
+  std::vector<HalfVariant> parts;
+  for (const SwapUnit& swapped : units) {
+    for (const LayerHalf half : halves_of(swapped)) {
       for (int unit = 0; unit < options_.units; ++unit) {
-        halves.push_back({layer, half, precision, unit, options_.units});
+        parts.push_back({swapped.layer, half, precision, unit, options_.units});
       }
     }
   }
-  return halves;
+  return parts;
+}
+
+std::vector<HalfVariant> VariantStore::halves_at(Precision precision) const {
+  return parts_of(swap_units(spec_.layers, false), precision);
 }
 
 std::vector<HalfVariant> VariantStore::kept_halves() const {
@@ -281,12 +286,13 @@ std::vector<HalfVariant> VariantStore::kept_halves() const {
   return halves;
 }
 
-bool VariantStore::read_ahead(Precision precision, std::size_t& next, const Pace& pace) const {
-  const std::vector<HalfVariant> halves = halves_at(stored_as(precision));
-  while (next < halves.size() && protean::read_ahead(file_of(halves[next]), pace)) {
+bool VariantStore::read_ahead(std::span<const SwapUnit> units, Precision precision,
+                              std::size_t& next, const Pace& pace) const {
+  const std::vector<HalfVariant> parts = parts_of(units, stored_as(precision));
+  while (next < parts.size() && read_through(file_of(parts[next]), pace)) {
     ++next;
   }
-  return next < halves.size();
+  return next < parts.size();
 }
 
 std::int64_t VariantStore::bytes_at(Precision precision) const {

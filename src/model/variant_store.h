@@ -13,6 +13,7 @@
 
 #include "base/result.h"
 #include "base/units.h"
+#include "contract/morph.h"
 #include "model/checkpoint.h"
 #include "model/variant_cache.h"
 #include "model/variant_file.h"
@@ -64,10 +65,11 @@ class VariantStore {
   Status read(const HalfVariant& asked, std::span<std::byte> memory, const Pace& pace = {},
               std::string* remark = nullptr);
 
-  // Reads the files of all halves from `next` on, at this precision, so that the first swaps find
-  // them in the system's memory. False once there is nothing more to read; else it was told to stop
-  // and `next` is where to go on.
-  bool read_ahead(Precision precision, std::size_t& next, const Pace& pace) const;
+  // Reads the files of these units at this precision, so that the first swaps find them in the
+  // system's memory. False once there is nothing more to read; else it was told to stop, and `next`
+  // is where to go on.
+  bool read_ahead(std::span<const SwapUnit> units, Precision precision, std::size_t& next,
+                  const Pace& pace) const;
   std::int64_t bytes_at(Precision precision) const;  // of all halves
 
   // Packs what is not there, or by its header not right, after making room for it. Fails where
@@ -80,6 +82,10 @@ class VariantStore {
   // nothing can be kept.
   std::filesystem::path model_directory() const;
   const ModelIdentity& model() const { return model_; }
+  const ModelIdentity& source_at(
+      Precision precision) const {  // of the weights: the model's, or not
+    return sources_.at(stored_as(precision)).identity;
+  }
   std::int64_t packed_on_demand() const { return packed_on_demand_; }  // because disk had them not
   std::int64_t damaged_found() const { return damaged_found_; }
 
@@ -96,6 +102,7 @@ class VariantStore {
   bool is_kept(Precision precision) const;
   std::vector<HalfVariant> kept_halves() const;
   std::vector<HalfVariant> halves_at(Precision precision) const;
+  std::vector<HalfVariant> parts_of(std::span<const SwapUnit> units, Precision precision) const;
   std::string why_not_kept() const;
   void keep_no_more(const std::string& why);
   void make_room() const;

@@ -167,29 +167,37 @@ TEST_F(VariantStoreTest, ReadingIsPacedInChunksAndCanBeCalledOff) {
   EXPECT_EQ(store->packed_on_demand(), 1);
 }
 
-TEST_F(VariantStoreTest, ReadsAheadWhereItWasStoppedAndWhatIsThere) {
+TEST_F(VariantStoreTest, ReadsAheadInOrderWhereItWasStoppedAndWhatIsThere) {
   const auto store = open();
   ASSERT_TRUE(store->pack_missing().ok());
+  const auto bytes_of = [&](int layer, LayerHalf half) {
+    return static_cast<std::int64_t>(fs::file_size(file_of({layer, half, Precision::kW8})));
+  };
   fs::remove(file_of({0, LayerHalf::kMlp, Precision::kW8}));
-  std::int64_t there = 0;
-  for (const HalfVariant& which : {HalfVariant{0, LayerHalf::kAttention, Precision::kW8},
-                                   HalfVariant{1, LayerHalf::kAttention, Precision::kW8},
-                                   HalfVariant{1, LayerHalf::kMlp, Precision::kW8}}) {
-    there += static_cast<std::int64_t>(fs::file_size(file_of(which)));
-  }
+  const std::vector<SwapUnit> order = {{1, LayerHalf::kMlp}, {0}, {1, LayerHalf::kAttention}};
   std::size_t next = 0;
-  EXPECT_TRUE(store->read_ahead(Precision::kW8A8, next, [](std::int64_t) { return false; }));
+  const auto read_ahead = [&](const Pace& pace) {
+    return store->read_ahead(order, Precision::kW8A8, next, pace);
+  };
+  EXPECT_TRUE(read_ahead([](std::int64_t) { return false; }));
   EXPECT_EQ(next, 0U);
   std::int64_t read = 0;
+  const std::int64_t first = bytes_of(1, LayerHalf::kMlp);
+  EXPECT_TRUE(read_ahead([&](std::int64_t bytes) {
+    read += bytes;
+    return read <= first;
+  }));
+  EXPECT_EQ(next, 1U) << "the first of the order is read";
+  read = 0;
   const auto count = [&](std::int64_t bytes) {
     read += bytes;
     return true;
   };
-  EXPECT_FALSE(store->read_ahead(Precision::kW8A8, next, count));
+  EXPECT_FALSE(read_ahead(count));
   EXPECT_EQ(next, 4U);
-  EXPECT_EQ(read, there);
-  EXPECT_FALSE(store->read_ahead(Precision::kW8A8, next, count));
-  EXPECT_EQ(read, there);
+  EXPECT_EQ(read, bytes_of(0, LayerHalf::kAttention) + bytes_of(1, LayerHalf::kAttention));
+  EXPECT_FALSE(read_ahead(count));
+  EXPECT_EQ(read, bytes_of(0, LayerHalf::kAttention) + bytes_of(1, LayerHalf::kAttention));
 }
 
 TEST_F(VariantStoreTest, ProcessesThatPackAtTheSameTimeAllEndRight) {

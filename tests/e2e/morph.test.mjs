@@ -154,6 +154,8 @@ describe('a form that changes', () => {
   });
 
   it('survives a storm of forms under load', async () => {
+    await want(server, { layers: 'bf16' });
+    await settled(server);
     const seconds = Number(process.env.MORPH_SECONDS ?? 5);
     const count = await storm(server, { seconds, streams: 16, seed: 1, layers });
     assert.ok(count.wishes > 10 * Math.min(seconds, 1), JSON.stringify(count));
@@ -197,6 +199,17 @@ describe('a morph that fails', () => {
   const files = (folder) => readdirSync(folder, { recursive: true, withFileTypes: true })
     .filter((entry) => entry.isFile()).map((entry) => join(entry.parentPath ?? entry.path, entry.name));
 
+  // What was amiss with swaps that came to be all the same: in the history, and counted.
+  async function isTold(server, reason) {
+    const { morphs } = await (await fetch(`${server.admin}/admin/morphs`)).json();
+    const remarks = morphs.map(({ remark }) => remark).filter((remark) => remark !== null);
+    assert.ok(remarks.length > 0 && remarks.every((remark) => remark.startsWith('packed from the checkpoint: ')), remarks.join('\n'));
+    assert.ok(remarks.some((remark) => reason.test(remark)), remarks.join('\n'));
+    const metrics = await server.metrics();
+    assert.ok(metrics.get('protean:morph_remarks_total') >= remarks.length);
+    assert.equal(metrics.get('protean:morph_failures_total'), 0);
+  }
+
   it('packs a variant anew that was damaged meanwhile: the same weights, and a warning', async () => {
     const server = await startForm(cache, {}, '--morph', 'balanced');
     try {
@@ -205,13 +218,15 @@ describe('a morph that fails', () => {
       const { text } = await complete(server, { prompt: 'Whole:' });
       await want(server, { layers: 'bf16' });
       await settled(server);
-      const kept = files(cache);
+      const kept = files(cache).sort();  // by layer, half and precision
       assert.ok(kept.length >= 3 * 2 * layers, `${kept.length} files`);
       kept.forEach((file, i) => {
         const { size } = statSync(file);
-        if (i % 3 === 0) return truncateSync(file, Math.floor(size / 2));
+        const kind = Math.floor(i / 6) % 4;
+        if (kind === 0) return truncateSync(file, Math.floor(size / 2));
+        if (kind === 1) return rmSync(file);
         const to = openSync(file, 'r+');
-        writeSync(to, Buffer.alloc(64, 0x5a), 0, 64, i % 3 === 1 ? Math.floor(size / 2) : 0);
+        writeSync(to, Buffer.alloc(64, 0x5a), 0, 64, kind === 2 ? Math.floor(size / 2) : 0);
         return closeSync(to);
       });
       await want(server, { layers: 'w4' });
@@ -219,6 +234,7 @@ describe('a morph that fails', () => {
       assert.deepEqual(low.form.layer_precision, Array(layers).fill('w4'));
       assert.match(server.log, /warning .*\.\w+/);
       assert.equal((await complete(server, { prompt: 'Whole:', cache_salt: 'again' })).text, text);
+      for (const reason of [/No such file/, /bytes/, /is damaged/, /holds no packed weights/]) await isTold(server, reason);
       await want(server, { release: true });
     } finally {
       assert.equal(await server.stop(), 0, server.log);
@@ -227,10 +243,13 @@ describe('a morph that fails', () => {
 
   it('ends promptly on SIGTERM in the middle', async () => {
     const server = await startForm(cache);
-    await want(server, { layers: 'w4' });
+    const answers = Array.from({ length: 4 }, () => complete(server));
+    for (let i = 0; i < 500 && (await server.metrics()).get('vllm:num_requests_running') < 4; ++i) await sleep(5);
+    assert.equal((await want(server, { layers: 'w4' })).status, 202);
     const began = Date.now();
     assert.equal(await server.stop(), 0, server.log);
     assert.ok(Date.now() - began < 10_000);
+    for (const { usage } of await Promise.all(answers)) assert.equal(usage.completion_tokens, 120);
   });
 
   const mayMount = spawnSync('unshare', ['-rm', 'mount', '-t', 'tmpfs', 'none', tmpdir()]).status === 0;
@@ -248,6 +267,7 @@ exec unshare -rm sh -c 'mount -t tmpfs -o size=2m none "$XDG_CACHE_HOME" && exec
       await want(server, { layers: 'w4' });
       assert.deepEqual((await settled(server)).form.layer_precision, Array(layers).fill('w4'));
       assert.match(server.log, /No space left on device/);
+      await isTold(server, /No space left on device/);
       await want(server, { layers: 'bf16' });
       await settled(server);
       assert.equal((await complete(server, { cache_salt: 'again' })).text, text);
@@ -277,6 +297,60 @@ exec unshare -rm sh -c 'mount -t tmpfs -o size=2m none "$XDG_CACHE_HOME" && exec
       const metrics = parseMetrics(await (await fetch(`${server.url}/metrics`)).text());
       const [lowered] = [...metrics].find(([name]) => /^protean:layers\{.*precision="w4a8"/.test(name)).slice(1);
       assert.equal(lowered, layers);
+    } finally {
+      assert.equal(await server.stop(), 0, server.log);
+    }
+  });
+
+  it('takes the weights of a precision from a copy that was quantised in another way', async () => {
+    const text = join(cache, 'text.txt');
+    writeFileSync(text, 'Once upon a time there was a man who went down to the sea to look for his boat. '.repeat(60));
+    const copy = join(cache, 'awq');
+    const made = spawnSync(program, ['quantize', builtin, '--to', 'w4', '--method', 'awq', '--calibrate', text,
+      '--samples', '2', '--sequence-length', '64', '-o', copy], { encoding: 'utf8' });
+    assert.equal(made.status, 0, made.stderr);
+    const scored = async (server) => (await (await fetch(`${server.url}/v1/completions`, {
+      method: 'POST', headers: { 'content-type': 'application/json' },
+      body: JSON.stringify({ prompt, max_tokens: 0, echo: true, logprobs: 0 }),
+    })).json()).choices[0].logprobs.token_logprobs.slice(1);
+    const lowered = async (...flags) => {
+      const server = await startForm(cache, {}, '--dtype', 'w8', '--morph-precisions', 'w4', ...flags);
+      await want(server, { layers: 'w4' });
+      await settled(server);
+      const scores = await scored(server);
+      assert.equal(await server.stop(), 0, server.log);
+      return scores;
+    };
+    const alone = await Server.startWith({ path: copy });
+    const itself = await scored(alone);
+    assert.equal(await alone.stop(), 0, alone.log);
+    assert.deepEqual(await lowered('--variant', `w4=${copy}`), itself, 'its norms came with its matrices');
+    assert.notDeepEqual(await lowered(), itself);
+    for (const [flags, words] of [
+      [['--variant', `w8=${copy}`], /no layer ever goes to w8/],
+      [['--variant', `w4=${join(cache, 'none')}`], /none/],
+      [['--variant', 'w4'], /PRECISION=MODEL/],
+    ]) {
+      const { status, stderr } = spawnSync(program, ['serve', builtin, '--device-memory', memory, '--admin-port', '0',
+        '--morph-precisions', 'w4', ...flags], { encoding: 'utf8', timeout: 20_000 });
+      assert.equal(status, 2, stderr);
+      assert.match(stderr, words);
+    }
+  });
+
+  it('lowers halves of layers in the order that the profile of halves found', async () => {
+    const text = join(cache, 'text.txt');
+    writeFileSync(text, 'The king had a daughter, and she was sad. '.repeat(20));
+    const profiled = spawnSync(program, ['profile', builtin, '--calibrate', text, '--halves', '--samples', '1',
+      '--sequence-length', '16', '--json'], { encoding: 'utf8', env: { ...process.env, XDG_CACHE_HOME: cache } });
+    assert.equal(profiled.status, 0, profiled.stderr);
+    const { order } = JSON.parse(profiled.stdout);
+    assert.equal(order.length, 2 * layers);
+    const server = await startForm(cache, {}, '--morph-precisions', 'w4', '--morph-halves');
+    try {
+      const { steps } = await want(server, { layers: 'w4' });
+      const swaps = steps.filter(({ kind }) => kind === 'swap').map(({ layer, half }) => ({ layer, half }));
+      assert.deepEqual(swaps, order.map(({ layer, half }) => ({ layer, half })));
     } finally {
       assert.equal(await server.stop(), 0, server.log);
     }

@@ -1,6 +1,7 @@
-// Random forms every 50 ms while clients come, read and leave: MORPH_SECONDS=300 node storm.mjs
+// Random forms every 50 ms while clients come, read and leave, in morph.test.mjs; for longer:
+// MORPH_SECONDS=300 node --test-name-pattern storm --test morph.test.mjs
 //
-// Every request must end without an error, at rest all memory must be accounted for, and the form
+// Every request must end without an error, at rest all pages must be where they were, and the form
 // must be one that can be asked for again.
 
 import assert from 'node:assert/strict';
@@ -50,6 +51,7 @@ async function shape(server, until, below, layers, count) {
 
 export async function storm(server, { seconds, streams, seed, layers }) {
   const count = { finished: 0, left: 0, wishes: 0, refused: 0 };
+  const before = await (await fetch(`${server.admin}/admin/form`)).json();
   const until = Date.now() + seconds * 1000;
   await Promise.all([
     ...Array.from({ length: streams }, (_, i) => drive(server, until, random(seed + i), count)),
@@ -64,7 +66,8 @@ export async function storm(server, { seconds, streams, seed, layers }) {
     const now = await (await fetch(`${server.admin}/admin/form`)).json();
     if (now.form.text === now.wanted.text) {
       assert.equal(now.totals.failures, 0, JSON.stringify(now.totals));
-      assert.ok(now.form.layer_precision.every((layer) => layer === 'bf16'), now.form.text);
+      assert.deepEqual([now.form, now.pages], [before.form, before.pages]);
+      assert.ok(count.finished > 0 && count.left > 0, JSON.stringify(count));
       console.log(`storm: ${count.finished} finished, ${count.left} left, ${count.wishes} wishes (${count.refused} refused), ` +
         `${now.totals.swaps_down + now.totals.swaps_up} swaps, ${now.totals.kv_resizes} resizes, ${now.totals.blocks_moved} blocks moved in ${seconds} s`);
       return count;
