@@ -17,8 +17,9 @@ before(() => {
 });
 after(() => rmSync(scratch, { recursive: true, force: true }));
 
-const bench = (...args) => spawnSync(program, ['bench', 'engine', model, '--variant-cache', join(scratch, 'cache'),
-  '--memory', '16', '--threads', '1', '--repeat', '2', ...args], { encoding: 'utf8', input: '' });
+const benchWith = (env, ...args) => spawnSync(program, ['bench', 'engine', model, '--variant-cache', join(scratch, 'cache'),
+  '--memory', '16', '--threads', '1', '--repeat', '2', ...args], { encoding: 'utf8', input: '', env: { ...process.env, ...env } });
+const bench = (...args) => benchWith({}, ...args);
 const near = (a, b, what) => assert.ok(Math.abs(a - b) <= 1e-6 * Math.abs(b), `${what}: ${a} is not ${b}`);
 
 // A program that answers like llama-bench and remembers what it was asked.
@@ -35,6 +36,17 @@ const gguf = () => {
 };
 
 describe('protean bench engine', () => {
+  it('uses no better instructions than PROTEAN_CPU allows', () => {
+    for (const cpu of ['avx2', 'portable']) {
+      const { status, stdout, stderr } = benchWith({ PROTEAN_CPU: cpu }, '--json', '--prefill', '32', '--precisions', 'bf16');
+      assert.equal(status, 0, stderr);
+      assert.equal(JSON.parse(stdout).unit, 'vector f32');
+    }
+    const { status, stderr } = benchWith({ PROTEAN_CPU: 'abacus' }, '--json');
+    assert.equal(status, 2);
+    assert.match(stderr, /PROTEAN_CPU=abacus: use amx, avx512, avx2 or portable/);
+  });
+
   it('has a row for every phase, batch and precision, whose numbers agree', () => {
     const { status, stdout, stderr } = bench('--json', '--prefill', '32,64', '--batches', '1,4', '--context', '20',
       '--precisions', 'bf16,w8,w4,w3');

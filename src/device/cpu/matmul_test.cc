@@ -127,8 +127,9 @@ struct Size {
 
 TEST_P(Matmul, AgreesWithDoublePrecision) {
   Team team(2);
-  const Size sizes[] = {{1, 1, 1},    {2, 3, 5},     {1, 64, 129},  {5, 7, 33},    {7, 1030, 31},
-                        {13, 64, 96}, {26, 300, 70}, {250, 17, 40}, {3, 129, 300}, {12, 2, 257}};
+  const Size sizes[] = {{1, 1, 1},     {2, 3, 5},    {1, 64, 129},  {5, 7, 33},
+                        {7, 1030, 31}, {13, 64, 96}, {26, 300, 70}, {250, 17, 40},
+                        {3, 129, 300}, {12, 2, 257}, {5, 7000, 33}, {12, 2100, 64}};
   for (const WeightFormat& format : every_format()) {
     for (const auto& [m, inputs, outputs] : sizes) {
       const Weights weights = random_weights(format, outputs, inputs);
@@ -240,8 +241,8 @@ TEST_P(Matmul, HasTheSameBitsWithDotInstructions) {
   if (GetParam() == HWY_AVX3 && !bf16_dot_pays()) {
     GTEST_SKIP() << "this processor has no VDPBF16PS, or a slow one";
   }
-  const Size sizes[] = {{1, 1, 1},     {2, 3, 5},    {1, 2100, 129}, {5, 7, 33},
-                        {7, 1030, 31}, {12, 96, 64}, {26, 300, 70},  {250, 17, 290}};
+  const Size sizes[] = {{1, 1, 1},    {2, 3, 5},     {1, 2100, 129}, {5, 7, 33},    {7, 1030, 31},
+                        {12, 96, 64}, {26, 300, 70}, {250, 17, 290}, {5, 7000, 33}, {12, 2100, 64}};
   for (const WeightFormat& format : every_format()) {
     for (const auto& [m, inputs, outputs] : sizes) {
       const Weights weights = random_weights(format, outputs, inputs);
@@ -330,7 +331,7 @@ std::vector<WeightFormat> tiled_formats() {
 TEST_P(TiledMatmul, IsWhatTheInstructionIsDefinedToDo) {
   for (const WeightFormat& format : tiled_formats()) {
     for (const auto& [m, inputs, outputs] :
-         {Size{1, 1, 1}, {3, 33, 40}, {17, 64, 31}, {2, 1100, 33}, {40, 540, 64}}) {
+         {Size{1, 1, 1}, {3, 33, 40}, {17, 64, 31}, {2, 1100, 33}, {40, 540, 64}, {2, 4200, 33}}) {
       const Weights weights = random_weights(format, outputs, inputs);
       const std::vector<float> x = random_rows(Element::kBf16, m * inputs);
       EXPECT_EQ(product(x, weights, 1), expected(x, weights))

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "device/cpu/bf16.h"
+#include "device/cpu/instructions.h"
 
 #if HWY_ARCH_X86_64 && defined(__linux__)
 #include <cpuid.h>
@@ -113,7 +114,8 @@ bool tiles_multiply_well() {
 
 bool amx_available() {
 #if HWY_ARCH_X86_64 && defined(__linux__)
-  static const bool available = processor_has_amx() && ask_for_tiles() && tiles_multiply_well();
+  static const bool available =
+      may_use_amx() && processor_has_amx() && ask_for_tiles() && tiles_multiply_well();
   return available;
 #else
   return false;

@@ -1,0 +1,56 @@
+#include "device/cpu/instructions.h"
+
+#include <cstdlib>
+#include <string_view>
+
+#include "hwy/highway.h"
+
+namespace protean::cpu {
+namespace {
+
+struct Limit {
+  std::string_view asked;
+  bool known = true;
+  bool amx = true;
+};
+
+Limit read_limit() {
+  const char* text = std::getenv("PROTEAN_CPU");
+  const std::string_view asked = text == nullptr ? "" : text;
+  if (asked.empty() || asked == "amx") {
+    return {.asked = asked};
+  }
+  // Of Highway's bits those of better targets are lower.
+  if (asked == "avx512") {
+    return {.asked = asked, .amx = false};
+  }
+  if (asked == "avx2") {
+    hwy::DisableTargets(HWY_AVX2 - 1);
+    return {.asked = asked, .amx = false};
+  }
+  if (asked == "portable") {
+    hwy::DisableTargets(HWY_AVX2 | (HWY_AVX2 - 1));
+    return {.asked = asked, .amx = false};
+  }
+  return {.asked = asked, .known = false};
+}
+
+const Limit limit = read_limit();
+
+}  // namespace
+
+Status instruction_limit() {
+  if (!limit.known) {
+    return make_error(
+        ErrorCode::kInvalidArgument,
+        "PROTEAN_CPU={}: use amx, avx512, avx2 or portable, the most that may be used",
+        limit.asked);
+  }
+  return {};
+}
+
+bool may_use_amx() {
+  return limit.amx;
+}
+
+}  // namespace protean::cpu
