@@ -5,8 +5,11 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <memory>
+#include <numeric>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -15,6 +18,7 @@
 #include "apps/options.h"
 #include "apps/stopwatch.h"
 #include "apps/terminal.h"
+#include "apps/time_attention.h"
 #include "base/units.h"
 #include "device/cpu/elementwise.h"
 #include "device/cpu/matmul.h"
@@ -26,9 +30,12 @@ namespace protean {
 namespace {
 
 struct KernelBenchOptions {
+  std::vector<std::string> kernels = {"matmul", "attention", "elementwise"};
   std::vector<std::string> like = {"1b", "8b"};
   std::vector<std::string> dtypes = {"bf16", "w8", "w8a8", "w8a7", "w4", "w4a8", "w3"};
   std::vector<int> rows = {1, 4, 16, 64, 256, 512};
+  std::vector<std::string> kv = {"bf16", "int8"};
+  int context = 4096;
   int threads = 0;
   int repeat = 7;
   int memory_mib = 512;
@@ -36,42 +43,47 @@ struct KernelBenchOptions {
   bool json = false;
 };
 
-// A matrix that models of a size have.
+// Sizes of a model.
+struct Like {
+  std::string name;
+  std::int64_t hidden = 0;
+  std::int64_t ffn = 0;
+  AttentionHeads heads;
+};
+
+Like like(const std::string& name) {
+  return name == "1b" ? Like{name, 2048, 8192, {.heads = 32, .kv_heads = 8, .head_dim = 64}}
+                      : Like{name, 4096, 14336, {.heads = 32, .kv_heads = 8, .head_dim = 128}};
+}
+
 struct MatrixCase {
-  std::string model;
-  std::string matrix;
+  std::string name;
   std::int64_t outputs = 0;
   std::int64_t inputs = 0;
 };
 
-std::vector<MatrixCase> cases_like(const std::string& model) {
-  if (model == "1b") {
-    return {{model, "query", 2048, 2048},
-            {model, "key", 512, 2048},
-            {model, "up", 8192, 2048},
-            {model, "down", 2048, 8192}};
-  }
-  return {{model, "query", 4096, 4096},
-          {model, "key", 1024, 4096},
-          {model, "up", 14336, 4096},
-          {model, "down", 4096, 14336}};
+std::vector<MatrixCase> matrices_of(const Like& model) {
+  return {{"query", model.hidden, model.hidden},
+          {"key", std::int64_t{model.heads.kv_heads} * model.heads.head_dim, model.hidden},
+          {"up", model.ffn, model.hidden},
+          {"down", model.hidden, model.ffn}};
 }
 
 struct KernelRow {
-  MatrixCase matrix;
+  std::string like;
+  std::string kernel;
+  std::string shape;
   std::string dtype;
-  std::int64_t rows = 0;
-  double time_us = 0;  // median
-  double bytes = 0;    // of packed weights
-  double operations = 0;
+  std::int64_t rows = 0;  // of activations, of each sequence
+  KernelTime time;
   bool integers = false;
 
   double read_fraction(const Ceilings& ceilings) const {
-    return bytes / (time_us * 1e-6) / ceilings.read_bytes_per_s;
+    return time.bytes / (time.us * 1e-6) / ceilings.read_bytes_per_s;
   }
   double operations_fraction(const Ceilings& ceilings) const {
     const bool int8 = integers && ceilings.int8_operations_per_s > 0;
-    return operations / (time_us * 1e-6) /
+    return time.operations / (time.us * 1e-6) /
            (int8 ? ceilings.int8_operations_per_s : ceilings.operations_per_s);
   }
 };
@@ -89,11 +101,11 @@ class Bench {
   }
 
   Ceilings measure_ceilings() {
-    return protean::measure_ceilings(
-        *team_, {region_.data(), static_cast<std::size_t>(region_.bytes())}, stopwatch_, repeat_);
+    return protean::measure_ceilings(*team_, memory(), stopwatch_, repeat_);
   }
 
-  Result<KernelRow> measure(const MatrixCase& matrix, const std::string& dtype, std::int64_t rows) {
+  Result<KernelRow> matmul(const Like& model, const MatrixCase& matrix, const std::string& dtype,
+                           std::int64_t rows) {
     cpu::PackedMatrix packed{
         .format = weight_format(*parse_precision(dtype), StoredWeights().group),
         .outputs = matrix.outputs,
@@ -108,8 +120,11 @@ class Bench {
     std::vector<float> x = noise(rows * matrix.inputs);
     cpu::round_to(packed.format.inputs(), x);
     std::vector<float> out(static_cast<std::size_t>(rows * matrix.outputs));
-    std::vector<std::byte> arranged(
-        static_cast<std::size_t>(cpu::arranged_rows_bytes(rows, matrix.inputs)));
+    const auto room = cpu::Region::map(cpu::arranged_rows_bytes(rows, matrix.inputs));
+    if (!room.ok()) {
+      return room.error();
+    }
+    const std::span arranged(room->data(), static_cast<std::size_t>(room->bytes()));
     // Small matrices are timed several at once, or the clock would be timed.
     constexpr std::int64_t kLeastWork = std::int64_t{1} << 26;
     const std::int64_t work = rows * matrix.outputs * matrix.inputs;
@@ -125,13 +140,60 @@ class Bench {
         }
       }
     });
-    return KernelRow{matrix,
+    return KernelRow{model.name,
+                     "matmul " + matrix.name,
+                     fmt::format("{}x{}", matrix.outputs, matrix.inputs),
                      dtype,
                      rows,
-                     seconds / static_cast<double>(calls) * 1e6,
-                     static_cast<double>(packed.bytes()),
-                     2.0 * static_cast<double>(work),
+                     {.us = seconds / static_cast<double>(calls) * 1e6,
+                      .bytes = static_cast<double>(packed.bytes()),
+                      .operations = 2.0 * static_cast<double>(work)},
                      packed.format.int8_inputs()};
+  }
+
+  Result<KernelRow> attention(const Like& model, const AttentionCase& asked) {
+    const auto time = time_attention(asked, *team_, memory(), median());
+    if (!time.ok()) {
+      return time.error();
+    }
+    return KernelRow{model.name,
+                     asked.rows == 1 ? "decode attention" : "prefill attention",
+                     fmt::format("{}x {}/{}x{} @{}", asked.sequences, asked.heads.heads,
+                                 asked.heads.kv_heads, asked.heads.head_dim, asked.context),
+                     asked.kv == cpu::KvElement::kBf16 ? "bf16" : "int8",
+                     asked.rows,
+                     *time};
+  }
+
+  std::vector<KernelRow> elementwise(const Like& model, std::int64_t rows) {
+    std::vector<KernelRow> measured;
+    const auto row = [&](std::string kernel, std::int64_t width, int passes, const auto& work) {
+      const auto bytes = static_cast<double>(rows * width * std::int64_t{sizeof(float)} * passes);
+      measured.push_back({model.name,
+                          std::move(kernel),
+                          fmt::format("{}", width),
+                          "f32",
+                          rows,
+                          {.us = 1e6 * median_s(stopwatch_, repeat_, work), .bytes = bytes}});
+    };
+    const std::int64_t head_dim = model.heads.head_dim;
+    std::vector<float> x = noise(rows * std::max(model.hidden, model.ffn));
+    const std::vector<float> other = x;
+    const std::vector<float> weight = noise(model.hidden);
+    const std::vector<float> angles = noise(rows * head_dim / 2);
+    std::vector<int> positions(static_cast<std::size_t>(rows));
+    std::iota(positions.begin(), positions.end(), 0);
+    const std::span hidden = std::span(x).first(static_cast<std::size_t>(rows * model.hidden));
+    const std::span ffn = std::span(x).first(static_cast<std::size_t>(rows * model.ffn));
+    row("norm", model.hidden, 2, [&] {
+      cpu::rms_norm(*team_, hidden, {weight, 1e-5f}, cpu::Element::kBf16, hidden);
+    });
+    row("SwiGLU", model.ffn, 3, [&] { cpu::swiglu(*team_, ffn, other, cpu::Element::kBf16, ffn); });
+    row("rope", model.hidden, 2, [&] {
+      cpu::rope(*team_, hidden, static_cast<int>(model.hidden / head_dim), positions,
+                {angles, angles, static_cast<int>(head_dim / 2), false});
+    });
+    return measured;
   }
 
  private:
@@ -140,6 +202,15 @@ class Bench {
         stopwatch_(options.cpu_time, threads),
         team_(std::make_unique<cpu::Team>(threads)),
         region_(std::move(region)) {}
+
+  std::span<std::byte> memory() const {
+    return {region_.data(), static_cast<std::size_t>(region_.bytes())};
+  }
+
+  MedianOf median() const {
+    return
+        [this](const std::function<void()>& work) { return median_s(stopwatch_, repeat_, work); };
+  }
 
   std::vector<float> noise(std::int64_t count) {
     std::uniform_real_distribution<float> uniform(-1, 1);
@@ -168,39 +239,108 @@ class Bench {
 };
 
 void print_ceilings(const Ceilings& ceilings, int threads) {
-  print_text(
-      fmt::format("{} thread{}, {}: reads {:.1f} GB/s, multiplies {:.0f} GFLOP/s{}\n\n"
-                  "{:5} {:6} {:>14} {:5} {:>5} {:>11} {:>9} {:>9} {:>7} {:>7}\n",
-                  threads, threads == 1 ? "" : "s", multiplier_name(),
-                  ceilings.read_bytes_per_s * 1e-9, ceilings.operations_per_s * 1e-9,
-                  ceilings.int8_operations_per_s > 0
-                      ? fmt::format(", int8 {:.0f} GOP/s", ceilings.int8_operations_per_s * 1e-9)
-                      : "",
-                  "like", "matrix", "outputs x in", "dtype", "rows", "time us", "MB", "GFLOP",
-                  "% read", "% mult"));
+  print_text(fmt::format(
+      "{} thread{}, {}: reads {:.1f} GB/s, multiplies {:.0f} GFLOP/s{}\n\n"
+      "{:5} {:17} {:>18} {:5} {:>5} {:>11} {:>9} {:>9} {:>7} {:>7}\n",
+      threads, threads == 1 ? "" : "s", multiplier_name(), ceilings.read_bytes_per_s * 1e-9,
+      ceilings.operations_per_s * 1e-9,
+      ceilings.int8_operations_per_s > 0
+          ? fmt::format(", int8 {:.0f} GOP/s", ceilings.int8_operations_per_s * 1e-9)
+          : "",
+      "like", "kernel", "shape", "dtype", "rows", "time us", "MB", "GFLOP", "% read", "% mult"));
 }
 
 void print_row(const KernelRow& row, const Ceilings& ceilings) {
-  print_text(fmt::format(
-      "{:5} {:6} {:>7}x{:<6} {:5} {:>5} {:>11.1f} {:>9.2f} {:>9.3f} {:>7.1f} {:>7.1f}\n",
-      row.matrix.model, row.matrix.matrix, row.matrix.outputs, row.matrix.inputs, row.dtype,
-      row.rows, row.time_us, row.bytes * 1e-6, row.operations * 1e-9,
-      100 * row.read_fraction(ceilings), 100 * row.operations_fraction(ceilings)));
+  print_text(
+      fmt::format("{:5} {:17} {:>18} {:5} {:>5} {:>11.1f} {:>9.2f} {:>9.3f} {:>7.1f} {:>7.1f}\n",
+                  row.like, row.kernel, row.shape, row.dtype, row.rows, row.time.us,
+                  row.time.bytes * 1e-6, row.time.operations * 1e-9,
+                  100 * row.read_fraction(ceilings), 100 * row.operations_fraction(ceilings)));
 }
 
 std::string json_of(const Ceilings& ceilings, const std::vector<KernelRow>& rows, int threads) {
   std::string text = fmt::format(
-      R"({{"format":"protean-kernels/1","threads":{},"unit":"{}","read_bytes_per_s":{:.6g},"flops_per_s":{:.6g},"kernels":[)",
+      R"({{"format":"protean-kernels/2","threads":{},"unit":"{}","read_bytes_per_s":{:.6g},"flops_per_s":{:.6g},"kernels":[)",
       threads, multiplier_name(), ceilings.read_bytes_per_s, ceilings.operations_per_s);
   for (std::size_t i = 0; i < rows.size(); ++i) {
     const KernelRow& row = rows[i];
     text += fmt::format(
-        R"({}{{"kernel":"matmul","like":"{}","matrix":"{}","outputs":{},"inputs":{},"dtype":"{}","rows":{},"time_us":{:.6g},"bytes":{:.0f},"operations":{:.0f},"read_fraction":{:.4f},"flops_fraction":{:.4f}}})",
-        i == 0 ? "" : ",", row.matrix.model, row.matrix.matrix, row.matrix.outputs,
-        row.matrix.inputs, row.dtype, row.rows, row.time_us, row.bytes, row.operations,
-        row.read_fraction(ceilings), row.operations_fraction(ceilings));
+        R"({}{{"kernel":"{}","like":"{}","shape":"{}","dtype":"{}","rows":{},"time_us":{:.6g},"bytes":{:.0f},"operations":{:.0f},"read_fraction":{:.4f},"flops_fraction":{:.4f}}})",
+        i == 0 ? "" : ",", row.kernel, row.like, row.shape, row.dtype, row.rows, row.time.us,
+        row.time.bytes, row.time.operations, row.read_fraction(ceilings),
+        row.operations_fraction(ceilings));
   }
   return text + "]}\n";
+}
+
+using TellRow = std::function<void(KernelRow)>;
+
+Status measure_matmuls(Bench& bench, const KernelBenchOptions& options, const Like& model,
+                       const TellRow& tell) {
+  for (const MatrixCase& matrix : matrices_of(model)) {
+    for (const std::string& dtype : options.dtypes) {
+      for (const int rows : options.rows) {
+        auto row = bench.matmul(model, matrix, dtype, rows);
+        if (!row.ok()) {
+          return row.error();
+        }
+        tell(*std::move(row));
+      }
+    }
+  }
+  return {};
+}
+
+// A decode step of one long sequence and of many shorter ones, a chunk of a long prompt.
+Status measure_attention(Bench& bench, const KernelBenchOptions& options, const Like& model,
+                         const TellRow& tell) {
+  constexpr int kSequences = 16;
+  const int context = options.context;
+  for (const std::string& kv : options.kv) {
+    AttentionCase one{.heads = model.heads,
+                      .kv = kv == "bf16" ? cpu::KvElement::kBf16 : cpu::KvElement::kInt8,
+                      .context = context};
+    AttentionCase many = one;
+    many.sequences = kSequences;
+    many.context = std::max(1, context / kSequences);
+    AttentionCase prompt = one;
+    prompt.rows = std::min(512, context);
+    for (const AttentionCase& asked : {one, many, prompt}) {
+      auto row = bench.attention(model, asked);
+      if (!row.ok()) {
+        return row.error();
+      }
+      tell(*std::move(row));
+    }
+  }
+  return {};
+}
+
+Status measure_all(Bench& bench, const KernelBenchOptions& options, const TellRow& tell) {
+  const auto wanted = [&](std::string_view kernel) {
+    return std::find(options.kernels.begin(), options.kernels.end(), kernel) !=
+           options.kernels.end();
+  };
+  for (const std::string& name : options.like) {
+    const Like model = like(name);
+    if (wanted("matmul")) {
+      if (const Status done = measure_matmuls(bench, options, model, tell); !done.ok()) {
+        return done;
+      }
+    }
+    if (wanted("attention")) {
+      if (const Status done = measure_attention(bench, options, model, tell); !done.ok()) {
+        return done;
+      }
+    }
+    if (wanted("elementwise")) {
+      const int rows = *std::max_element(options.rows.begin(), options.rows.end());
+      for (KernelRow& row : bench.elementwise(model, rows)) {
+        tell(std::move(row));
+      }
+    }
+  }
+  return {};
 }
 
 int run_bench_kernels(const KernelBenchOptions& options) {
@@ -214,21 +354,14 @@ int run_bench_kernels(const KernelBenchOptions& options) {
     print_ceilings(ceilings, threads);
   }
   std::vector<KernelRow> measured;
-  for (const std::string& model : options.like) {
-    for (const MatrixCase& matrix : cases_like(model)) {
-      for (const std::string& dtype : options.dtypes) {
-        for (const int rows : options.rows) {
-          auto row = bench->measure(matrix, dtype, rows);
-          if (!row.ok()) {
-            return exit_with(row.error());
-          }
-          if (!options.json) {
-            print_row(*row, ceilings);
-          }
-          measured.push_back(*std::move(row));
-        }
-      }
+  const Status done = measure_all(*bench, options, [&](KernelRow row) {
+    if (!options.json) {
+      print_row(row, ceilings);
     }
+    measured.push_back(std::move(row));
+  });
+  if (!done.ok()) {
+    return exit_with(done.error());
   }
   if (options.json) {
     print_text(json_of(ceilings, measured, threads));
@@ -239,9 +372,12 @@ int run_bench_kernels(const KernelBenchOptions& options) {
 }  // namespace
 
 void add_bench_kernels(CLI::App& bench, int& exit_code) {
-  CLI::App* kernels = bench.add_subcommand(
-      "kernels", "time the matmul kernels beside the two ceilings of this machine");
+  CLI::App* kernels =
+      bench.add_subcommand("kernels", "time the kernels beside the two ceilings of this machine");
   auto options = std::make_shared<KernelBenchOptions>();
+  kernels->add_option("--kernels", options->kernels, "which: matmul, attention, elementwise")
+      ->check(CLI::IsMember({"matmul", "attention", "elementwise"}))
+      ->capture_default_str();
   kernels->add_option("--like", options->like, "dimensions of these models: 1b, 8b")
       ->check(CLI::IsMember({"1b", "8b"}))
       ->capture_default_str();
@@ -251,6 +387,12 @@ void add_bench_kernels(CLI::App& bench, int& exit_code) {
   kernels->add_option("--rows", options->rows, "rows of activations: 1 is a decode step")
       ->check(CLI::Range(1, 1 << 16))
       ->capture_default_str();
+  kernels->add_option("--kv", options->kv, "what KV is stored as, for attention: bf16, int8")
+      ->check(CLI::IsMember({"bf16", "int8"}))
+      ->capture_default_str();
+  kernels->add_option("--context", options->context, "tokens that attention looks back at")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
   kernels->add_option("--threads", options->threads, "0 = one per core this process may use")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
@@ -259,7 +401,7 @@ void add_bench_kernels(CLI::App& bench, int& exit_code) {
       ->capture_default_str();
   kernels
       ->add_option("--memory", options->memory_mib,
-                   "MiB of weights to go through, well above the caches")
+                   "MiB of weights, or of KV, to go through, well above the caches")
       ->check(CLI::Range(16, 1 << 20))
       ->capture_default_str();
   kernels->add_flag("--cpu-time", options->cpu_time,

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <limits>
 #include <random>
+#include <span>
 #include <vector>
 
 #include "apps/stopwatch.h"
@@ -51,8 +52,11 @@ double product_s(const cpu::WeightFormat& format) {
     return std::numeric_limits<double>::infinity();
   }
   cpu::round_to(format.inputs(), x);
-  std::vector<std::byte> arranged(
-      static_cast<std::size_t>(cpu::arranged_rows_bytes(kRows, kInputs)));
+  const auto room = cpu::Region::map(cpu::arranged_rows_bytes(kRows, kInputs));
+  if (!room.ok()) {
+    return std::numeric_limits<double>::infinity();
+  }
+  const std::span arranged(room->data(), static_cast<std::size_t>(room->bytes()));
   std::vector<float> out(kRows * kOutputs);
   cpu::Team team(1);
   const Stopwatch stopwatch(false, 1);

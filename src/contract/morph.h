@@ -90,6 +90,14 @@ struct MorphRecord {
 // later one holds the same records.
 using MorphHistory = std::vector<std::shared_ptr<const MorphRecord>>;
 
+// What the policy sees of the load, and what clients wait for.
+struct LoadSeen {
+  double pressed_share = 0;  // of the entry window: blocks short and somebody waiting long
+  double queued_share = 0;   // of it: a queue that alone is a reason
+  TimeNs ttft_p95_ns = 0;    // of the last 15 s; 0: none
+  TimeNs tpot_p95_ns = 0;
+};
+
 // A replica's form and how it came about, for operators.
 struct FormStatus {
   Form form;    // reached, as the worker reported it
@@ -107,6 +115,7 @@ struct FormStatus {
   std::int64_t failures_total = 0;
   std::int64_t remarks_total = 0;       // steps that came to be, but not as they should
   std::vector<TokensAt> output_tokens;  // by precision, since the start
+  LoadSeen load;                        // at the last change, or a second before the last token
   std::shared_ptr<const MorphHistory> history = std::make_shared<const MorphHistory>();
 };
 

@@ -292,6 +292,7 @@ TEST_F(Decide, AQueueAloneIsAReasonWhereTheModeSaysSo) {
   signals_.queued_share = 1;
   const auto wanted = policy_.decide(signals_, full_);
   ASSERT_TRUE(wanted);
+  EXPECT_EQ(wanted->aim, MorphAim::kBlocks) << "steps get no faster";
   Monitor accuracy(options_for(MorphMode::kAccuracy));
   for (TimeNs at_ns = 0; at_ns < 20 * kNsPerS; at_ns += 50 * kNsPerMs) {
     accuracy.sample({.at_ns = at_ns, .waiting = 3, .oldest_wait_ns = at_ns, .kv_blocks = 100});
@@ -305,6 +306,7 @@ TEST_F(Decide, WhereFewerBitsAreFasterAQueueAloneIsAReasonToLowerAllLayersToEigh
   const auto wanted = faster.decide(signals_, full_);
   ASSERT_TRUE(wanted);
   EXPECT_EQ(layers_at(wanted->form, Precision::kW8), 16);
+  EXPECT_EQ(wanted->aim, MorphAim::kFasterSteps);
   // Further down for a longer queue, a step at a time.
   signals_.long_wait_share = 1;
   signals_.now.kv_blocks = wanted->form.kv.blocks;

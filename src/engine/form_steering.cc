@@ -287,6 +287,11 @@ std::shared_ptr<const FormStatus> FormSteering::status_if_changed() {
   status->failures_total = totals.failures;
   status->remarks_total = totals.remarks;
   status->output_tokens = ledger_.totals();
+  const Signals signals = monitor_.signals(now_ns_);
+  status->load = {.pressed_share = signals.pressed_share,
+                  .queued_share = signals.queued_share,
+                  .ttft_p95_ns = monitor_.ttft_p95_ns(now_ns_),
+                  .tpot_p95_ns = monitor_.tpot_p95_ns(now_ns_)};
   status->history = run_.history();
   return status;
 }

@@ -16,6 +16,10 @@ ApiError no_wish(std::string message, std::string param) {
   return {.message = std::move(message), .param = std::move(param)};
 }
 
+double seconds_of(TimeNs ns) {
+  return static_cast<double>(ns) / static_cast<double>(kNsPerS);
+}
+
 json::object shown_step(const MorphStep& step) {
   if (const auto* swap = std::get_if<SwapHalf>(&step)) {
     return {{"kind", "swap"},
@@ -149,7 +153,12 @@ json::object shown_status(const FormStatus& status) {
             {"blocks_moved", status.blocks_moved_total},
             {"failures", status.failures_total},
             {"remarks", status.remarks_total}}},
-          {"output_tokens", std::move(tokens)}};
+          {"output_tokens", std::move(tokens)},
+          {"load",
+           {{"pressed_share", status.load.pressed_share},
+            {"queued_share", status.load.queued_share},
+            {"ttft_p95_s", seconds_of(status.load.ttft_p95_ns)},
+            {"tpot_p95_s", seconds_of(status.load.tpot_p95_ns)}}}};
 }
 
 json::object shown_morph(const Morph& morph) {
@@ -161,22 +170,19 @@ json::object shown_morph(const Morph& morph) {
 }
 
 json::array shown_history(const FormStatus& status, TimeNs now_ns, double unix_time_s) {
-  const auto seconds = [](TimeNs ns) {
-    return static_cast<double>(ns) / static_cast<double>(kNsPerS);
-  };
   json::array shown;
   for (const auto& entry : *status.history) {
     const MorphRecord& record = *entry;
     json::object one = shown_step(record.step);
     one["id"] = record.id;
     one["reason"] = record.reason;
-    one["asked_at"] = unix_time_s - seconds(now_ns - record.asked_ns);
+    one["asked_at"] = unix_time_s - seconds_of(now_ns - record.asked_ns);
     one["ready_after_s"] = record.ready_ns < 0
                                ? json::value(nullptr)
-                               : json::value(seconds(record.ready_ns - record.asked_ns));
+                               : json::value(seconds_of(record.ready_ns - record.asked_ns));
     one["done_after_s"] = record.done_ns < 0
                               ? json::value(nullptr)
-                              : json::value(seconds(record.done_ns - record.asked_ns));
+                              : json::value(seconds_of(record.done_ns - record.asked_ns));
     one["failure"] =
         record.failure.empty() ? json::value(nullptr) : json::value(json::string(record.failure));
     one["remark"] =

@@ -20,7 +20,8 @@ after(() => rmSync(scratch, { recursive: true, force: true }));
 const benchWith = (env, ...args) => spawnSync(program, ['bench', 'engine', model, '--variant-cache', join(scratch, 'cache'),
   '--memory', '16', '--threads', '1', '--repeat', '2', ...args], { encoding: 'utf8', input: '', env: { ...process.env, ...env } });
 const bench = (...args) => benchWith({}, ...args);
-const near = (a, b, what) => assert.ok(Math.abs(a - b) <= 1e-6 * Math.abs(b), `${what}: ${a} is not ${b}`);
+const near = (a, b, what, rounding = 0) =>
+  assert.ok(Math.abs(a - b) <= 1e-6 * Math.abs(b) + rounding, `${what}: ${a} is not ${b}`);
 
 // A program that answers like llama-bench and remembers what it was asked.
 function fakePeer(name, answer) {
@@ -34,6 +35,34 @@ const gguf = () => {
   writeFileSync(path, 'GGUF');
   return path;
 };
+
+describe('protean bench kernels', () => {
+  it('has a row for every kernel, with what it reads and multiplies', () => {
+    const { status, stdout, stderr } = spawnSync(program, ['bench', 'kernels', '--json', '--like', '1b', '--dtype', 'bf16', 'w4a8',
+      '--rows', '1', '16', '--context', '256', '--memory', '80', '--threads', '1', '--repeat', '1'], { encoding: 'utf8' });
+    assert.equal(status, 0, stderr);
+    const table = JSON.parse(stdout);
+    assert.equal(table.format, 'protean-kernels/2');
+    const count = (kernel) => table.kernels.filter((row) => row.kernel === kernel).length;
+    for (const matrix of ['query', 'key', 'up', 'down']) assert.equal(count(`matmul ${matrix}`), 4, matrix);
+    assert.deepEqual([count('decode attention'), count('prefill attention')], [4, 2]);
+    for (const kernel of ['norm', 'SwiGLU', 'rope']) assert.equal(count(kernel), 1, kernel);
+    const prefill = table.kernels.find(({ kernel, dtype }) => kernel === 'prefill attention' && dtype === 'bf16');
+    assert.equal(prefill.bytes, 256 * 8 * 64 * 2 * 2);
+    assert.equal(prefill.operations, (256 * 257 / 2) * 32 * 64 * 4);
+    for (const row of table.kernels) {
+      assert.ok(row.time_us > 0 && row.bytes > 0, JSON.stringify(row));
+      near(row.read_fraction, row.bytes / (row.time_us * 1e-6) / table.read_bytes_per_s, row.kernel, 1e-4);
+    }
+  });
+
+  it('says how much memory it wants', () => {
+    const { status, stderr } = spawnSync(program, ['bench', 'kernels', '--kernels', 'attention', '--memory', '16', '--context', '65536'],
+      { encoding: 'utf8' });
+    assert.equal(status, 2);
+    assert.match(stderr, /--memory 16: two layers of KV of .*iB must fit/);
+  });
+});
 
 describe('protean bench engine', () => {
   it('uses no better instructions than PROTEAN_CPU allows', () => {

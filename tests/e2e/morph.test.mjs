@@ -73,6 +73,10 @@ describe('a form that changes', () => {
     assert.ok(now.pages.free > 0 && now.pages.all > now.pages.free);
     const { usage } = await complete(server);
     assert.deepEqual(usage.output_tokens_by_precision, { 'bf16:16': 120 });
+    await want(server, { layers: 'bf16' });  // nothing to do, but told anew
+    const { load } = await form(server);
+    assert.ok(load.ttft_p95_s > 0 && load.tpot_p95_s > 0 && load.tpot_p95_s < 1, JSON.stringify(load));
+    assert.deepEqual([load.pressed_share, load.queued_share], [0, 0]);
   });
 
   it('goes to another precision and back: the same text as before, from fewer pages between', async () => {

@@ -16,9 +16,13 @@ const run = (command, ...args) => {
 
 it('every metric that the dashboard asks for exists', { skip }, async () => {
   const dashboard = JSON.parse(readFileSync(join(packaging, 'grafana-dashboard.json'), 'utf8'));
-  const server = await Server.start();
-  await (await fetch(`${server.url}/v1/completions`, { method: 'POST', body: '{"prompt": "Once", "max_tokens": 3}' })).text();
-  const metrics = await server.metrics();
+  const server = await Server.start('--admin-port', '0');  // with a form that may change
+  let metrics = new Map();
+  for (let i = 0; i < 50 && !metrics.has('protean:generation_tokens_by_precision_total'); ++i) {  // told once a second
+    await (await fetch(`${server.url}/v1/completions`, { method: 'POST', body: '{"prompt": "Once", "max_tokens": 3}' })).text();
+    metrics = await server.metrics();
+    await sleep(50);
+  }
   assert.equal(await server.stop(), 0);
   const asked = dashboard.panels.flatMap((panel) => panel.targets.map((target) => target.expr));
   assert.ok(asked.length > 20);
