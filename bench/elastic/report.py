@@ -33,16 +33,18 @@ def late_share(bench, slo_ttft_s):
 
 
 def restore_s(run, one):
-    """The longest that layers stayed lowered after what pressed was over: the burst, or a wait of a quarter of what is late.
-    None: they were to the end."""
+    """The longest that layers stayed lowered after what pressed was over: the burst, a wait of a quarter of what is late, or
+    more KV in use than full precision has. None: they were to the end."""
     waits = [(record["sent_s"], record["sent_s"] + record["ttft_ms"] / 1000) for record in records(run)
              if record["ttft_ms"] / 1000 > one["slo_ttft_s"] / 4]
+    full_blocks = run["watched"][0]["kv_blocks"]
     longest = 0
     pressed_s = None  # when something last did, if layers are lowered since
     for sample in run["watched"]:
         at_s = sample["at_s"]
         if sample["full_layers"] < sample["layers"]:
-            if pressed_s is None or at_s <= one["burst_s"][1] or any(begin <= at_s < end for begin, end in waits):
+            if (pressed_s is None or at_s <= one["burst_s"][1] or sample["kv_used"] > full_blocks
+                    or any(begin <= at_s < end for begin, end in waits)):
                 pressed_s = at_s
         elif pressed_s is not None:
             longest = max(longest, at_s - pressed_s)

@@ -92,9 +92,10 @@ class Server:
 
 
 def by_precision(metrics, name):
-    """All of it, and at full precision."""
+    """All of it, and what is at full precision alone: labelled bf16, or bf16:LAYERS."""
     values = {labels: value for labels, value in metrics.items() if labels.startswith(name + "{")}
-    return sum(values.values()), sum(value for labels, value in values.items() if 'precision="bf16"' in labels)
+    return sum(values.values()), sum(value for labels, value in values.items()
+                                     if re.search(r'precision="bf16(:\d+)?"', labels))
 
 
 class Watch:

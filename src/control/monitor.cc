@@ -8,7 +8,6 @@ namespace {
 
 constexpr TimeNs kLatencyWindowNs = 15 * kNsPerS;
 constexpr TimeNs kTrendNs = kNsPerS;
-constexpr TimeNs kLongerWindow = 4;
 // Counts of arrivals scatter by their square root; what is watched all the time has to be several
 // of these away before it is more than chance.
 constexpr double kDeviations = 4;
@@ -30,8 +29,8 @@ Monitor::Monitor(const PolicyOptions& options)
       waiting_(options.release_window_ns),
       busy_(options.release_window_ns),
       preemptions_(options.release_window_ns),
-      load_(options.release_window_ns),
-      long_load_(kLongerWindow * options.release_window_ns),
+      loads_{Load(options.release_window_ns), Load(2 * options.release_window_ns),
+             Load(4 * options.release_window_ns)},
       demand_trend_(kTrendNs),
       arrivals_trend_(kTrendNs),
       ttft_(kLatencyWindowNs),
@@ -81,17 +80,20 @@ void Monitor::sample(const LoadSample& sample) {
                           : 0);
   demand_.set(now_ns, demand(sample));
   full_steps_.set(now_ns, sample.step_full ? 1 : 0);
-  long_wait_.set(now_ns, waits_long(sample) ? 1 : 0);
+  // Prompts that come together wait for each other in any form.
+  const TimeNs long_ns = std::max(options_.queue_delay_ns, options_.queue.alone_ns);
+  long_wait_.set(now_ns, sample.waiting > 0 && sample.oldest_wait_ns >= long_ns ? 1 : 0);
   waiting_.set(now_ns, sample.waiting);
   busy_.set(now_ns, sample.running > 0 ? 1 : 0);
   preemptions_.add(now_ns, sample.preemptions_total - last_.preemptions_total);
-  for (Load* load : {&load_, &long_load_}) {
-    load->arrivals.add(now_ns, sample.arrivals_total - last_.arrivals_total);
-    load->tokens.add(now_ns, sample.arrived_tokens_total - last_.arrived_tokens_total);
+  for (Load& load : loads_) {
+    load.arrivals.add(now_ns, sample.arrivals_total - last_.arrivals_total);
+    load.tokens.add(now_ns, sample.arrived_tokens_total - last_.arrived_tokens_total);
   }
+  const Load& load = loads_.front();
 
   demand_trend_.add(now_ns, demand(sample));
-  arrivals_trend_.add(now_ns, load_.tokens.per_s(now_ns));
+  arrivals_trend_.add(now_ns, load.tokens.per_s(now_ns));
   const bool foreseen =
       options_.forecast_ns > 0 &&
       demand_trend_.after(options_.forecast_ns) > static_cast<double>(sample.kv_blocks) &&
@@ -101,14 +103,14 @@ void Monitor::sample(const LoadSample& sample) {
   const bool under_pressure = std::max({pressed_.mean(now_ns), queued_.mean(now_ns),
                                         forecast_.mean(now_ns)}) >= options_.entry_share;
   // What comes back soon is the same pressure.
-  const TimeNs window_ns = load_.arrivals.window_ns();
+  const TimeNs window_ns = load.arrivals.window_ns();
   if (under_pressure && (last_pressure_ns_ < 0 || now_ns - last_pressure_ns_ > window_ns)) {
     onset_ = {.at_ns = now_ns};
   }
   // Pressure begins before the load that causes it fills the window.
   if (onset_.at_ns >= 0 && now_ns - onset_.at_ns <= window_ns) {
-    onset_.arrivals_per_s = std::max(onset_.arrivals_per_s, load_.arrivals.per_s(now_ns));
-    onset_.tokens_per_s = std::max(onset_.tokens_per_s, load_.tokens.per_s(now_ns));
+    onset_.arrivals_per_s = std::max(onset_.arrivals_per_s, load.arrivals.per_s(now_ns));
+    onset_.tokens_per_s = std::max(onset_.tokens_per_s, load.tokens.per_s(now_ns));
   }
   if (under_pressure) {
     last_pressure_ns_ = now_ns;
@@ -118,24 +120,26 @@ void Monitor::sample(const LoadSample& sample) {
 
 Signals Monitor::signals(TimeNs now_ns) const {
   const bool remembered = onset_is_remembered(now_ns);
-  return {.at_ns = now_ns,
-          .now = last_,
-          .pressed_share = pressed_.mean(now_ns),
-          .queued_share = queued_.mean(now_ns),
-          .forecast_share = forecast_.mean(now_ns),
-          .demand_max = demand_.max(now_ns),
-          .full_step_share = full_steps_.mean(now_ns),
-          .pressed_samples = in_a_row_.pressed,
-          .relaxed_samples = in_a_row_.relaxed,
-          .long_wait_share = long_wait_.mean(now_ns),
-          .waiting_mean = waiting_.mean(now_ns),
-          .busy_share = busy_.mean(now_ns),
-          .preemptions = static_cast<std::int64_t>(preemptions_.total(now_ns)),
-          .load_share = remembered ? share_of_onset(load_, now_ns) : 0.0,
-          .load_fell = !remembered || fell(load_, now_ns) || fell(long_load_, now_ns),
-          .demand_grows = demand_trend_.after(options_.entry_window_ns) > demand_trend_.level(),
-          .demand_foreseen = demand_trend_.after(
-              options_.forecast_ns > 0 ? options_.forecast_ns : options_.entry_window_ns)};
+  return {
+      .at_ns = now_ns,
+      .now = last_,
+      .pressed_share = pressed_.mean(now_ns),
+      .queued_share = queued_.mean(now_ns),
+      .forecast_share = forecast_.mean(now_ns),
+      .demand_max = demand_.max(now_ns),
+      .full_step_share = full_steps_.mean(now_ns),
+      .pressed_samples = in_a_row_.pressed,
+      .relaxed_samples = in_a_row_.relaxed,
+      .long_wait_share = long_wait_.mean(now_ns),
+      .waiting_mean = waiting_.mean(now_ns),
+      .busy_share = busy_.mean(now_ns),
+      .preemptions = static_cast<std::int64_t>(preemptions_.total(now_ns)),
+      .load_share = remembered ? share_of_onset(loads_.front(), now_ns) : 0.0,
+      .load_fell = !remembered || std::any_of(loads_.begin(), loads_.end(),
+                                              [&](const Load& load) { return fell(load, now_ns); }),
+      .demand_grows = demand_trend_.after(options_.entry_window_ns) > demand_trend_.level(),
+      .demand_foreseen = demand_trend_.after(options_.forecast_ns > 0 ? options_.forecast_ns
+                                                                      : options_.entry_window_ns)};
 }
 
 }  // namespace protean

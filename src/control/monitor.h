@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 
 #include "base/units.h"
@@ -83,8 +84,9 @@ class Monitor {
   RollingWindow waiting_;
   RollingWindow busy_;
   RollingCount preemptions_;
-  Load load_;       // of the release window
-  Load long_load_;  // of one some times as long, for what falls little or arrives seldom
+  // Of the release window, and of ones twice and four times as long, for what falls little or
+  // arrives seldom.
+  std::array<Load, 3> loads_;
   Trend demand_trend_;
   Trend arrivals_trend_;
   RollingQuantile ttft_;
