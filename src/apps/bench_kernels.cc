@@ -324,12 +324,12 @@ Status measure_all(Bench& bench, const KernelBenchOptions& options, const TellRo
   for (const std::string& name : options.like) {
     const Like model = like(name);
     if (wanted("matmul")) {
-      if (const Status done = measure_matmuls(bench, options, model, tell); !done.ok()) {
+      if (Status done = measure_matmuls(bench, options, model, tell); !done.ok()) {
         return done;
       }
     }
     if (wanted("attention")) {
-      if (const Status done = measure_attention(bench, options, model, tell); !done.ok()) {
+      if (Status done = measure_attention(bench, options, model, tell); !done.ok()) {
         return done;
       }
     }

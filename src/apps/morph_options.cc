@@ -53,7 +53,17 @@ std::vector<SwapUnit> profiled_order(const VariantStore& variants, std::span<con
       log::warning("layers are lowered front to back: {}", profile.error().message);
     }
   }
-  return swap_units(variants.spec().layers, halves);
+  if (!halves) {
+    return swap_units(variants.spec().layers, false);
+  }
+  // Nothing is known of halves, but perhaps of layers.
+  std::vector<SwapUnit> order;
+  for (const SwapUnit& layer : profiled_order(variants, lower, false)) {
+    for (const LayerHalf half : halves_of(layer)) {
+      order.push_back({layer.layer, half});
+    }
+  }
+  return order;
 }
 
 // Copies of the model at precisions that layers may go to.

@@ -342,22 +342,26 @@ exec unshare -rm sh -c 'mount -t tmpfs -o size=2m none "$XDG_CACHE_HOME" && exec
     }
   });
 
-  it('lowers halves of layers in the order that the profile of halves found', async () => {
+  it('lowers halves of layers in the order that the profile of halves found, else of layers', async () => {
     const text = join(cache, 'text.txt');
     writeFileSync(text, 'The king had a daughter, and she was sad. '.repeat(20));
-    const profiled = spawnSync(program, ['profile', builtin, '--calibrate', text, '--halves', '--samples', '1',
-      '--sequence-length', '16', '--json'], { encoding: 'utf8', env: { ...process.env, XDG_CACHE_HOME: cache } });
-    assert.equal(profiled.status, 0, profiled.stderr);
-    const { order } = JSON.parse(profiled.stdout);
-    assert.equal(order.length, 2 * layers);
-    const server = await startForm(cache, {}, '--morph-precisions', 'w4', '--morph-halves');
-    try {
+    const profiled = (...flags) => {
+      const told = spawnSync(program, ['profile', builtin, '--calibrate', text, '--samples', '1', '--sequence-length', '16',
+        '--json', ...flags], { encoding: 'utf8', env: { ...process.env, XDG_CACHE_HOME: cache } });
+      assert.equal(told.status, 0, told.stderr);
+      return JSON.parse(told.stdout).order.map(({ layer, half }) => ({ layer, half }));
+    };
+    const swapped = async () => {
+      const server = await startForm(cache, {}, '--morph-precisions', 'w4', '--morph-halves');
       const { steps } = await want(server, { layers: 'w4' });
-      const swaps = steps.filter(({ kind }) => kind === 'swap').map(({ layer, half }) => ({ layer, half }));
-      assert.deepEqual(swaps, order.map(({ layer, half }) => ({ layer, half })));
-    } finally {
       assert.equal(await server.stop(), 0, server.log);
-    }
+      return steps.filter(({ kind }) => kind === 'swap').map(({ layer, half }) => ({ layer, half }));
+    };
+    const ofLayers = profiled();
+    assert.deepEqual(await swapped(), ofLayers.flatMap(({ layer }) => [{ layer, half: 'attention' }, { layer, half: 'mlp' }]));
+    const ofHalves = profiled('--halves');
+    assert.deepEqual(await swapped(), ofHalves);
+    assert.notDeepEqual(ofHalves.map(({ layer }) => layer), ofLayers.flatMap(({ layer }) => [layer, layer]));
   });
 
   it('serves though its cache folder is no place to write', async () => {

@@ -35,22 +35,22 @@ Limit read_limit() {
   return {.asked = asked, .known = false};
 }
 
-const Limit limit = read_limit();
+const Limit kLimit = read_limit();
 
 }  // namespace
 
 Status instruction_limit() {
-  if (!limit.known) {
+  if (!kLimit.known) {
     return make_error(
         ErrorCode::kInvalidArgument,
         "PROTEAN_CPU={}: use amx, avx512, avx2 or portable, the most that may be used",
-        limit.asked);
+        kLimit.asked);
   }
   return {};
 }
 
 bool may_use_amx() {
-  return limit.amx;
+  return kLimit.amx;
 }
 
 }  // namespace protean::cpu
