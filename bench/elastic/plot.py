@@ -1,5 +1,6 @@
 """Small SVG charts that read on light and dark pages."""
 
+import math
 from xml.sax.saxutils import escape
 
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 640, 300, 64, 44, 12, 150
@@ -7,11 +8,8 @@ COLOURS = ["#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#8
 
 
 def ticks(most, count=5):
-    step = 10 ** len(str(int(most / count))) / 10 if most >= count else most / count or 1
-    for factor in (1, 2, 5, 10):
-        if most / (step * factor) <= count:
-            step *= factor
-            break
+    step = 10 ** math.floor(math.log10(most / count))
+    step *= next(factor for factor in (1, 2, 5, 10) if most / (step * factor) <= count)
     return [i * step for i in range(int(most / step) + 1)]
 
 
