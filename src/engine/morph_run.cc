@@ -188,7 +188,7 @@ bool MorphRun::can_prepare(const Step& step, const Form& before, bool resize_bef
   if (std::holds_alternative<ResizeKv>(step.record.step) && resize_before) {
     return false;
   }
-  // With nothing under way, whether there are pages is for the executor to say.
+  // Whether there are pages for the first is for the executor to say, or it might wait for ever.
   const bool alone = &step == &steps_.front() && committed_steps_.empty();
   return alone || pages_of(step, before) <= pages_available_;
 }
