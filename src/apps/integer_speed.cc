@@ -64,7 +64,7 @@ double product_s(const cpu::WeightFormat& format) {
   for (int i = 0; i < kRepeats; ++i) {
     fastest_s = std::min(fastest_s, stopwatch.time_s([&] {
       if (format.int8_inputs()) {
-        cpu::matmul(team, cpu::quantize_rows(team, x, weights, arranged), weights, out);
+        cpu::matmul(team, cpu::quantize_rows(team, {.x = x}, weights, arranged), weights, out);
       } else {
         cpu::matmul(team, cpu::arrange_rows(team, x, weights, arranged), weights, out);
       }

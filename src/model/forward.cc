@@ -33,7 +33,7 @@ std::int64_t arranged_floats(std::int64_t rows, std::int64_t inputs) {
 }
 
 // Of so many rows of the widest inputs that a layer's matrix has, or those of the output
-// projection. What the last of a layer reads goes where up's rows were, unless they are tiny.
+// projection. What the last of a layer reads goes to up's room, unless rows are tiny.
 std::int64_t arranged_floats(const ModelSpec& unit, int max_rows, int max_logit_rows) {
   const std::int64_t widest = std::max(std::int64_t{unit.hidden}, query_width(unit));
   const std::int64_t last = arranged_floats(max_rows, unit.ffn);
@@ -129,21 +129,63 @@ void Forward::observe(int layer, LayerInput which, std::span<const float> rows) 
   }
 }
 
+// What the last of a layer reads may be more than there is room for: then it goes where up's rows
+// were.
 Forward::Inputs Forward::inputs_for(const cpu::PackedMatrix& weights,
-                                    std::span<const float> rows) const {
+                                    const cpu::RowSource& rows) const {
   const Scratch& scratch = *parts_.scratch;
-  const std::int64_t count = std::ssize(rows) / weights.inputs;
+  const std::int64_t count = std::ssize(rows.x) / weights.inputs;
   const bool fits = arranged_floats(count, weights.inputs) <= std::ssize(scratch.arranged_);
   const auto memory = std::as_writable_bytes(fits ? scratch.arranged_ : scratch.up_);
   if (weights.format.int8_inputs()) {
     return cpu::quantize_rows(*parts_.team, rows, weights, memory);
   }
-  return cpu::arrange_rows(*parts_.team, rows, weights, memory);
+  check(!rows.made(), "only integers are made as rows are read");
+  return cpu::arrange_rows(*parts_.team, rows.x, weights, memory);
 }
 
-void Forward::multiply(const Inputs& x, const cpu::PackedMatrix& weights, std::span<float> out,
-                       const cpu::MatmulOptions& options) const {
-  std::visit([&](const auto& rows) { cpu::matmul(*parts_.team, rows, weights, out, options); }, x);
+// The residual stream under a norm. Integers are made of it as it is read, unless somebody wants to
+// see it.
+cpu::RowSource Forward::normalised(std::int64_t rows, std::span<const float> norm,
+                                   const cpu::WeightFormat& format) const {
+  const auto residual = rows_of(parts_.scratch->residual_, rows, parts_.spec->hidden);
+  const cpu::RowSource source{
+      .x = residual, .norm = {norm, parts_.spec->norm_eps}, .element = format.inputs()};
+  if (format.int8_inputs() && parts_.observer == nullptr) {
+    return source;
+  }
+  const auto normed = rows_of(parts_.scratch->normed_, rows, parts_.spec->hidden);
+  cpu::rms_norm(*parts_.team, residual, source.norm, source.element, normed);
+  return {.x = normed};
+}
+
+// What down reads. Made of gate's and up's outputs as they come, unless somebody wants to see it or
+// it does not pay.
+Forward::Inputs Forward::gated(const cpu::RowSource& source, const LayerWeights& weights,
+                               int layer) const {
+  const Scratch& scratch = *parts_.scratch;
+  const std::int64_t rows = std::ssize(source.x) / unit().hidden;
+  const Inputs x = inputs_for(weights.gate, source);
+  const auto* const integers = std::get_if<cpu::Int8Rows>(&x);
+  if (integers != nullptr && parts_.observer == nullptr &&
+      arranged_floats(rows, unit().ffn) <= std::ssize(scratch.up_)) {
+    const auto made =
+        cpu::matmul_gated(*parts_.team, *integers, {&weights.gate, &weights.up, &weights.down},
+                          std::as_writable_bytes(scratch.up_));
+    if (made) {
+      return *made;
+    }
+  }
+  const auto gate = rows_of(scratch.gate_, rows, unit().ffn);
+  const auto up = rows_of(scratch.up_, rows, unit().ffn);
+  multiply(x, {{&weights.gate, gate, {}}, {&weights.up, up, {}}});
+  cpu::swiglu(*parts_.team, gate, up, weights.down.format.inputs(), gate);
+  observe(layer, LayerInput::kDown, gate);
+  return inputs_for(weights.down, {.x = gate});
+}
+
+void Forward::multiply(const Inputs& x, std::initializer_list<cpu::MatmulTarget> targets) const {
+  std::visit([&](const auto& rows) { cpu::matmul(*parts_.team, rows, targets); }, x);
 }
 
 void Forward::attend(const ForwardBatch& batch, int layer) const {
@@ -151,18 +193,16 @@ void Forward::attend(const ForwardBatch& batch, int layer) const {
   Scratch& scratch = *parts_.scratch;
   const std::span<const LayerWeights> units = parts_.weights->layer(layer);
   const std::int64_t rows = batch.rows();
-  const auto normed = rows_of(scratch.normed_, rows, spec.hidden);
   const auto mixed = rows_of(scratch.mixed_, rows, query_width(unit()));
   const bool windowed = layer >= spec.attention.first_windowed_layer;
 
-  cpu::rms_norm(*parts_.team, rows_of(scratch.residual_, rows, spec.hidden),
-                {units[0].attention_norm, spec.norm_eps}, units[0].query.format.inputs(), normed);
-  observe(layer, LayerInput::kAttention, normed);
+  const cpu::RowSource x = normalised(rows, units[0].attention_norm, units[0].query.format);
+  observe(layer, LayerInput::kAttention, x.x);
   cpu::KvLayer kv = parts_.kv[static_cast<std::size_t>(layer)];
   kv.kv_heads = unit().attention.kv_heads;
   for (int i = 0; i < static_cast<int>(units.size()); ++i) {
     const LayerWeights& weights = units[static_cast<std::size_t>(i)];
-    project_heads(rows, weights);
+    project_heads(x, weights);
     rotate_heads(batch, weights);
     cpu::store_kv(*parts_.team, kv, batch.slices, rows_of(scratch.k_, rows, kv_width(unit())),
                   rows_of(scratch.v_, rows, kv_width(unit())));
@@ -172,21 +212,26 @@ void Forward::attend(const ForwardBatch& batch, int layer) const {
                     .element = weights.attention_output.format.inputs()},
                    {rows_of(scratch.q_, rows, query_width(unit())), mixed});
     observe(layer, LayerInput::kAttentionOutput, mixed);
-    multiply_out(mixed, weights.attention_output, weights.attention_output_bias, i);
+    multiply_out(inputs_for(weights.attention_output, {.x = mixed}), weights.attention_output,
+                 weights.attention_output_bias, i);
     kv.base += kv.kv_heads * kv.slot_bytes();
   }
   add_units(rows);
 }
 
-void Forward::project_heads(std::int64_t rows, const LayerWeights& weights) const {
+void Forward::project_heads(const cpu::RowSource& source, const LayerWeights& weights) const {
   Scratch& scratch = *parts_.scratch;
-  const Inputs x = inputs_for(weights.query, rows_of(scratch.normed_, rows, unit().hidden));
-  multiply(x, weights.query, rows_of(scratch.q_, rows, query_width(unit())),
-           {.bias = bias_of(weights.query_bias)});
-  multiply(x, weights.key, rows_of(scratch.k_, rows, kv_width(unit())),
-           {.bias = bias_of(weights.key_bias)});
-  multiply(x, weights.value, rows_of(scratch.v_, rows, kv_width(unit())),
-           {.bias = bias_of(weights.value_bias)});
+  const std::int64_t rows = std::ssize(source.x) / unit().hidden;
+  const Inputs x = inputs_for(weights.query, source);
+  multiply(x, {{&weights.query,
+                rows_of(scratch.q_, rows, query_width(unit())),
+                {.bias = bias_of(weights.query_bias)}},
+               {&weights.key,
+                rows_of(scratch.k_, rows, kv_width(unit())),
+                {.bias = bias_of(weights.key_bias)}},
+               {&weights.value,
+                rows_of(scratch.v_, rows, kv_width(unit())),
+                {.bias = bias_of(weights.value_bias)}}});
 }
 
 // Norms and rotation of queries and keys feed no matmul, so they stay f32.
@@ -203,39 +248,28 @@ void Forward::rotate_heads(const ForwardBatch& batch, const LayerWeights& weight
 }
 
 void Forward::feed_forward(const ForwardBatch& batch, int layer) const {
-  const ModelSpec& spec = *parts_.spec;
   const std::span<const LayerWeights> units = parts_.weights->layer(layer);
-  Scratch& scratch = *parts_.scratch;
   const std::int64_t rows = batch.rows();
-  const auto normed = rows_of(scratch.normed_, rows, spec.hidden);
-  const auto gate = rows_of(scratch.gate_, rows, unit().ffn);
-  const auto up = rows_of(scratch.up_, rows, unit().ffn);
-  cpu::rms_norm(*parts_.team, rows_of(scratch.residual_, rows, spec.hidden),
-                {units[0].mlp_norm, spec.norm_eps}, units[0].gate.format.inputs(), normed);
-  observe(layer, LayerInput::kMlp, normed);
+  const cpu::RowSource normed = normalised(rows, units[0].mlp_norm, units[0].gate.format);
+  observe(layer, LayerInput::kMlp, normed.x);
   for (int i = 0; i < static_cast<int>(units.size()); ++i) {
     const LayerWeights& weights = units[static_cast<std::size_t>(i)];
-    const Inputs x = inputs_for(weights.gate, normed);
-    multiply(x, weights.gate, gate);
-    multiply(x, weights.up, up);
-    cpu::swiglu(*parts_.team, gate, up, weights.down.format.inputs(), gate);
-    observe(layer, LayerInput::kDown, gate);
-    multiply_out(gate, weights.down, {}, i);
+    multiply_out(gated(normed, weights, layer), weights.down, {}, i);
   }
   add_units(rows);
 }
 
 // What is one unit adds to the residual stream at once; of several the sum must be a tree's.
-void Forward::multiply_out(std::span<const float> x, const cpu::PackedMatrix& matrix,
+void Forward::multiply_out(const Inputs& x, const cpu::PackedMatrix& matrix,
                            std::span<const float> bias, int index) const {
-  const std::int64_t rows = std::ssize(x) / matrix.inputs;
+  const std::int64_t rows = std::visit([](const auto& of) { return of.blocks.rows; }, x);
   const std::int64_t floats = rows * unit().hidden;
   const bool whole = parts_.weights->units.whole();
   const auto out = whole
                        ? parts_.scratch->residual_.first(static_cast<std::size_t>(floats))
                        : parts_.scratch->partial_.subspan(static_cast<std::size_t>(index * floats),
                                                           static_cast<std::size_t>(floats));
-  multiply(inputs_for(matrix, x), matrix, out, {.bias = bias_of(bias), .accumulate = whole});
+  multiply(x, {{&matrix, out, {.bias = bias_of(bias), .accumulate = whole}}});
 }
 
 void Forward::add_units(std::int64_t rows) const {
@@ -279,7 +313,8 @@ std::span<const float> Forward::project_logits(std::span<const int> rows) const 
   cpu::rms_norm(*parts_.team, gathered, {parts_.weights->final_norm, spec.norm_eps},
                 parts_.weights->output.format.inputs(), gathered);
   const auto logits = rows_of(scratch.logits_, count, spec.vocab);
-  multiply(inputs_for(parts_.weights->output, gathered), parts_.weights->output, logits);
+  multiply(inputs_for(parts_.weights->output, {.x = gathered}),
+           {{&parts_.weights->output, logits, {}}});
   return logits;
 }
 

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <span>
 #include <variant>
 
@@ -120,13 +121,15 @@ class Forward {
   void observe(int layer, LayerInput which, std::span<const float> rows) const;
   // Rows as these weights, and others of their format and inputs, want them.
   using Inputs = std::variant<cpu::MatmulRows, cpu::Int8Rows>;
-  Inputs inputs_for(const cpu::PackedMatrix& weights, std::span<const float> rows) const;
-  void multiply(const Inputs& x, const cpu::PackedMatrix& weights, std::span<float> out,
-                const cpu::MatmulOptions& options = {}) const;
-  void project_heads(std::int64_t rows, const LayerWeights& weights) const;
+  Inputs inputs_for(const cpu::PackedMatrix& weights, const cpu::RowSource& rows) const;
+  cpu::RowSource normalised(std::int64_t rows, std::span<const float> norm,
+                            const cpu::WeightFormat& format) const;
+  Inputs gated(const cpu::RowSource& source, const LayerWeights& weights, int layer) const;
+  void multiply(const Inputs& x, std::initializer_list<cpu::MatmulTarget> targets) const;
+  void project_heads(const cpu::RowSource& source, const LayerWeights& weights) const;
   void rotate_heads(const ForwardBatch& batch, const LayerWeights& weights) const;
-  void multiply_out(std::span<const float> x, const cpu::PackedMatrix& matrix,
-                    std::span<const float> bias, int index) const;
+  void multiply_out(const Inputs& x, const cpu::PackedMatrix& matrix, std::span<const float> bias,
+                    int index) const;
   void add_units(std::int64_t rows) const;
 
   Parts parts_;

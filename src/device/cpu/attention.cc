@@ -278,12 +278,12 @@ struct TileWork {
   }
 };
 
-// Few queries are computed as 1, 2, 4 or 8 of them.
+// Few queries are computed as 1, 2, 3, 4 or 8 of them.
 inline int rows_at_least(int count) {
-  return count > 4 ? 8 : count > 2 ? 4 : count;
+  return count > 4 ? 8 : count;
 }
 inline int rows_at_most(int count) {
-  return count >= 8 ? 8 : count >= 4 ? 4 : count >= 2 ? 2 : 1;
+  return count >= 8 ? 8 : std::min(count, 4);
 }
 template <class Call>
 void with_rows(int count, const Call& call) {
@@ -292,6 +292,8 @@ void with_rows(int count, const Call& call) {
       return call(std::integral_constant<int, 1>());
     case 2:
       return call(std::integral_constant<int, 2>());
+    case 3:
+      return call(std::integral_constant<int, 3>());
     case 4:
       return call(std::integral_constant<int, 4>());
     default:

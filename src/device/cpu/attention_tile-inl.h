@@ -254,6 +254,17 @@ template <class D>
 HWY_INLINE hn::Vec<D> load_blocks(D words, const std::byte* const* rows, int offset) {
   if constexpr (hn::MaxLanes(D{}) == 4) {
     return hn::LoadU(words, reinterpret_cast<const std::uint32_t*>(rows[0] + offset));
+#if HWY_TARGET == HWY_AVX3
+  } else if constexpr (hn::MaxLanes(D{}) == 16) {
+    // Blended as they are loaded, which leaves the units that shuffle to what follows.
+    const auto load = [&](int row) HWY_ATTR {
+      return _mm_loadu_si128(reinterpret_cast<const __m128i*>(rows[row] + offset));
+    };
+    __m512i blocks = _mm512_zextsi128_si512(load(0));
+    blocks = _mm512_mask_broadcast_i32x4(blocks, 0x00f0, load(4));
+    blocks = _mm512_mask_broadcast_i32x4(blocks, 0x0f00, load(8));
+    return hn::Vec<D>{_mm512_mask_broadcast_i32x4(blocks, 0xf000, load(12))};
+#endif
   } else {
     const hn::Half<D> half;
     constexpr int kUpper = static_cast<int>(hn::MaxLanes(D{})) / 2;

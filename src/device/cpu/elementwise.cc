@@ -1,7 +1,6 @@
 #include "device/cpu/elementwise.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 
 #include "base/check.h"
@@ -11,13 +10,12 @@
 #define HWY_TARGET_INCLUDE "device/cpu/elementwise.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 // Highway wants its own headers after foreach_target.h.
+#include "device/cpu/elementwise-inl.h"
 #include "device/cpu/lanes-inl.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace protean::cpu::HWY_NAMESPACE {
-
-using Lane = hn::CappedTag<float, 1>;  // what is left of a row, by the same arithmetic
 
 void round_row(float* x, std::size_t count) {
   const auto run = [&](auto d, std::size_t from) HWY_ATTR {
@@ -31,50 +29,12 @@ void round_row(float* x, std::size_t count) {
 
 void norm_row(const float* x, std::span<const float> weight, float eps, Element element,
               float* out) {
-  const Floats floats;
-  const std::size_t count = weight.size();
-  constexpr std::size_t kSums = 4;  // as many chains as hide an addition's latency
-  Vec sums[kSums] = {hn::Zero(floats), hn::Zero(floats), hn::Zero(floats), hn::Zero(floats)};
-  std::size_t i = 0;
-  for (; i + kSums * kLanes <= count; i += kSums * kLanes) {
-    for (std::size_t k = 0; k < kSums; ++k) {
-      const Vec v = hn::LoadU(floats, x + i + k * kLanes);
-      sums[k] = hn::MulAdd(v, v, sums[k]);
-    }
-  }
-  for (; i + kLanes <= count; i += kLanes) {
-    const Vec v = hn::LoadU(floats, x + i);
-    sums[0] = hn::MulAdd(v, v, sums[0]);
-  }
-  const Vec all = hn::Add(hn::Add(sums[0], sums[1]), hn::Add(sums[2], sums[3]));
-  float squares = hn::GetLane(hn::SumOfLanes(floats, all));
-  for (; i < count; ++i) {
-    squares += x[i] * x[i];
-  }
-  const float scale = 1.0f / std::sqrt(squares / static_cast<float>(count) + eps);
-  const auto run = [&](auto d, std::size_t from) HWY_ATTR {
-    for (; from + hn::Lanes(d) <= count; from += hn::Lanes(d)) {
-      auto v = hn::Mul(hn::LoadU(d, x + from), hn::Set(d, scale));
-      v = hn::Mul(v, hn::LoadU(d, weight.data() + from));
-      hn::StoreU(element == Element::kBf16 ? round_bf16(d, v) : v, d, out + from);
-    }
-    return from;
-  };
-  run(Lane{}, run(floats, 0));
+  norm_run(x, weight, norm_scale(x, weight.size(), eps), element, out);
 }
 
-void swiglu_run(const float* gate, const float* up, std::size_t count, Element element,
-                float* out) {
-  const auto run = [&](auto d, std::size_t from) HWY_ATTR {
-    for (; from + hn::Lanes(d) <= count; from += hn::Lanes(d)) {
-      const auto g = hn::LoadU(d, gate + from);
-      const auto divisor = hn::Add(hn::Set(d, 1.0f), exp(d, hn::Neg(g)));
-      const auto v = hn::Mul(hn::Div(g, divisor), hn::LoadU(d, up + from));
-      hn::StoreU(element == Element::kBf16 ? round_bf16(d, v) : v, d, out + from);
-    }
-    return from;
-  };
-  run(Lane{}, run(Floats{}, 0));
+void swiglu_part(const float* gate, const float* up, std::size_t count, Element element,
+                 float* out) {
+  swiglu_run(gate, up, count, element, out);
 }
 
 // One head. cosines and sines stand at the row's position.
@@ -115,7 +75,7 @@ namespace {
 
 HWY_EXPORT(round_row);
 HWY_EXPORT(norm_row);
-HWY_EXPORT(swiglu_run);
+HWY_EXPORT(swiglu_part);
 HWY_EXPORT(rotate_head);
 
 // Floats that one task works on: some microseconds, well above the price of handing it out.
@@ -156,7 +116,7 @@ void swiglu(Team& team, std::span<const float> gate, std::span<const float> up, 
             std::span<float> out) {
   check(gate.size() == up.size() && out.size() == up.size(), "gate, up and out differ in size");
   in_pieces(team, std::ssize(out), 1, [&](std::int64_t first, std::int64_t end) {
-    HWY_DYNAMIC_DISPATCH(swiglu_run)
+    HWY_DYNAMIC_DISPATCH(swiglu_part)
     (gate.data() + first, up.data() + first, static_cast<std::size_t>(end - first), element,
      out.data() + first);
   });

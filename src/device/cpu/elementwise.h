@@ -4,6 +4,7 @@
 #include <span>
 
 #include "device/cpu/matmul.h"
+#include "device/cpu/row_source.h"
 #include "device/cpu/team.h"
 
 namespace protean::cpu {
@@ -13,10 +14,6 @@ void round_to(Element element, std::span<float> x);
 
 // out[row] = x[row] / sqrt(mean(x[row]^2) + eps) * weight, rows of weight.size(), then rounded to
 // `element`. out may be x.
-struct RmsNorm {
-  std::span<const float> weight;
-  float eps = 0;
-};
 void rms_norm(Team& team, std::span<const float> x, const RmsNorm& norm, Element element,
               std::span<float> out);
 

@@ -24,10 +24,7 @@ struct PanelRows {
   int rows = 0;
   std::int64_t panel = 0;
 
-  float* out(const MatmulOperands& operands) const {
-    return operands.out.data() + first_row * operands.weights->outputs +
-           panel * PackedMatrix::kPanel;
-  }
+  float* out(const MatmulOperands& operands) const { return operands.out.at(first_row, panel); }
 };
 
 // Asks for the output that finish_rows is to write: rows lie far apart, and waiting for each line
@@ -35,7 +32,7 @@ struct PanelRows {
 inline void expect_rows(const MatmulOperands& operands, const PanelRows& which) {
   constexpr int kLineFloats = 16;
   const float* out = which.out(operands);
-  for (int r = 0; r < which.rows; ++r, out += operands.weights->outputs) {
+  for (int r = 0; r < which.rows; ++r, out += operands.out.stride) {
     HWY_UNROLL(2)
     for (int i = 0; i < PackedMatrix::kPanel; i += kLineFloats) {
       hwy::Prefetch(out + i);
@@ -54,7 +51,7 @@ inline void finish_rows(const MatmulOperands& operands, const PanelRows& which, 
   const std::int64_t count = std::min(kPanel, outputs - which.panel * kPanel);
   const std::int64_t in_vectors = count / kLanes * kLanes;
   float* out = which.out(operands);
-  for (int r = 0; r < which.rows; ++r, out += outputs, sums += row_stride) {
+  for (int r = 0; r < which.rows; ++r, out += operands.out.stride, sums += row_stride) {
     for (std::int64_t i = 0; i < in_vectors; i += kLanes) {
       Vec sum = hn::LoadU(floats, sums + i);
       sum = bias == nullptr ? sum : hn::Add(sum, hn::LoadU(floats, bias + i));

@@ -8,6 +8,7 @@
 #include "device/cpu/matmul_unit.h"
 #include "device/cpu/packed_matrix.h"
 #include "device/cpu/row_blocks.h"
+#include "device/cpu/row_source.h"
 #include "device/cpu/team.h"
 #include "device/cpu/tiles.h"
 
@@ -25,9 +26,10 @@ struct Int8Rows {
   RowBlocks blocks;
   // [stored_rows()][row_words()] in all, padded with zeros. For vectors [word][row] in each block,
   // for AMX [step][row][64 bytes], where the last step of a group may be half full.
-  const std::uint32_t* words = nullptr;
-  const float* scales = nullptr;         // [rows][groups()]
-  const std::int32_t* totals = nullptr;  // [rows][groups()], sums of the integers
+  std::uint32_t* words = nullptr;
+  // A group's lie side by side, as a tile reads them and as one part of a product writes them.
+  float* scales = nullptr;         // [groups()][rows]
+  std::int32_t* totals = nullptr;  // [groups()][rows], sums of the integers
 
   // Words as packed weights are had: of w4 four inputs of 8 bits, of each eight the even ones
   // before the odd ones; of w8 two of 16 bits, of each four the even ones before the odd ones, or,
@@ -55,10 +57,16 @@ struct Int8Rows {
   }
 };
 
-// Rows [rows][weights.inputs] into memory of at least arranged_rows_bytes; products are
-// faster where it begins a cache line.
+// Rows [rows][weights.inputs], which are made on the way where they are not there yet, into memory
+// of at least arranged_rows_bytes, apart from what is read; products are faster where it begins a
+// cache line.
 // The best unit depends on how many rows there are: few wait for weights, which vectors read once.
-Int8Rows quantize_rows(Team& team, std::span<const float> x, const PackedMatrix& weights,
+Int8Rows quantize_rows(Team& team, const RowSource& source, const PackedMatrix& weights,
                        std::span<std::byte> memory, MatmulUnit unit = MatmulUnit::kBest);
+
+// The same, of so many rows that are still to be written, each part by gate_rows.
+Int8Rows place_int8_rows(std::int64_t count, const PackedMatrix& weights,
+                         std::span<std::byte> memory, MatmulUnit unit = MatmulUnit::kBest);
+void gate_rows(const GatedPart& part, const Int8Rows& to);
 
 }  // namespace protean::cpu

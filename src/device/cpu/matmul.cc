@@ -1,6 +1,8 @@
 #include "device/cpu/matmul.h"
 
 #include <algorithm>
+#include <optional>
+#include <type_traits>
 #include <vector>
 
 #include "base/check.h"
@@ -19,6 +21,11 @@ namespace {
 constexpr std::int64_t kSerialWork = 1 << 16;
 // Parts per thread when there is work for that many: the slowest thread then waits for a quarter.
 constexpr std::int64_t kPartsPerThread = 4;
+// Fewer wait for weights, which come quicker if each matrix is read in longer pieces, and what is
+// made of their products is little.
+constexpr std::int64_t kLeastGatedRows = 8;
+// With fewer, the slowest thread costs more than what is gained by parts that have to be large.
+constexpr std::int64_t kLeastPartsPerThread = 2;
 
 // How a product is cut into parts; what is computed does not depend on it.
 struct Cut {
@@ -32,14 +39,16 @@ struct CutLimits {
   std::int64_t rows = kMaxPartRows;
   std::int64_t panels = kMaxPartPanels;
   std::int64_t tile_rows = kMaxVectorRows;
+  std::int64_t least_panels = 1;  // that stay together; the most are a multiple of it
 };
 
 Cut cut(std::int64_t m, std::int64_t panels, int threads, const CutLimits& limits) {
   const std::int64_t wanted = kPartsPerThread * threads;
-  Cut cut;
+  const std::int64_t most = ceil_div(panels, limits.least_panels);
+  Cut cut{.panels_per_part = limits.least_panels};
   cut.row_parts = std::max(ceil_div(m, limits.rows),
-                           std::min(ceil_div(m, limits.tile_rows), ceil_div(wanted, panels)));
-  while (cut.panels_per_part < limits.panels &&
+                           std::min(ceil_div(m, limits.tile_rows), ceil_div(wanted, most)));
+  while (cut.panels_per_part * 2 <= limits.panels &&
          cut.row_parts * ceil_div(panels, cut.panels_per_part * 2) >= wanted) {
     cut.panels_per_part *= 2;
   }
@@ -58,42 +67,139 @@ void multiply_part(const MatmulOperands& operands, const MatmulPart& part, Matmu
   }
 }
 
-void multiply_all(Team& team, const RowBlocks& blocks, const MatmulOperands& operands,
-                  MatmulUnit unit) {
-  const PackedMatrix& weights = *operands.weights;
-  const std::int64_t m = blocks.rows;
-  check(std::ssize(operands.out) == m * weights.outputs,
-        "out is not as many rows of the matrix's outputs");
-  if (m == 0) {
-    return;
-  }
-  const std::int64_t panels = weights.panels();
-  const bool serial = m * weights.outputs * weights.inputs < kSerialWork;
-  const Cut parts = cut(
-      m, panels, serial ? 1 : team.threads(),
-      has_tiles(unit) ? CutLimits{kMaxTiledRows, kMaxTiledPanels, 2 * kTileRows16} : CutLimits());
+// A product and how it is cut.
+struct CutProduct {
+  MatmulOperands operands;
+  Cut parts;
+
+  std::int64_t tasks() const { return parts.row_parts * parts.panel_parts; }
+};
+
+MatmulPart part_at(const Cut& parts, const RowBlocks& blocks, std::int64_t panels,
+                   std::int64_t index) {
   const auto begin_of = [&](std::int64_t row_part) {
     return blocks.begin(blocks.count * row_part / parts.row_parts);
   };
-  const auto run_part = [&](std::int64_t index, int) {
-    // Neighbouring tasks share their weights.
-    const std::int64_t row_part = index % parts.row_parts;
-    const std::int64_t first_row = begin_of(row_part);
-    const std::int64_t end_row = begin_of(row_part + 1);
-    const std::int64_t first_panel = index / parts.row_parts * parts.panels_per_part;
-    const std::int64_t end_panel = std::min(first_panel + parts.panels_per_part, panels);
-    const MatmulPart part{first_row, static_cast<int>(end_row - first_row), first_panel,
-                          static_cast<int>(end_panel - first_panel)};
-    multiply_part(operands, part, unit);
-  };
-  const std::int64_t tasks = parts.row_parts * parts.panel_parts;
-  if (serial) {
-    for (std::int64_t i = 0; i < tasks; ++i) {
-      run_part(i, 0);
-    }
+  // Neighbouring tasks share their weights.
+  const std::int64_t row_part = index % parts.row_parts;
+  const std::int64_t first_row = begin_of(row_part);
+  const std::int64_t end_row = begin_of(row_part + 1);
+  const std::int64_t first_panel = index / parts.row_parts * parts.panels_per_part;
+  const std::int64_t end_panel = std::min(first_panel + parts.panels_per_part, panels);
+  return {first_row, static_cast<int>(end_row - first_row), first_panel,
+          static_cast<int>(end_panel - first_panel)};
+}
+
+CutLimits limits_for(MatmulUnit unit) {
+  return has_tiles(unit) ? CutLimits{kMaxTiledRows, kMaxTiledPanels, 2 * kTileRows16} : CutLimits();
+}
+
+template <class Rows>
+MatmulOperands operands_of(const Rows& x, const PackedMatrix& weights, const MatmulOut& out) {
+  MatmulOperands operands{.weights = &weights, .out = out};
+  if constexpr (std::is_same_v<Rows, Int8Rows>) {
+    operands.int8 = &x;
   } else {
-    team.run(tasks, run_part);
+    operands.x = &x;
   }
+  return operands;
+}
+
+// Calls task for each, on all threads unless there is little to do.
+template <class Task>
+void run_tasks(Team& team, std::int64_t tasks, bool serial, const Task& task) {
+  if (!serial) {
+    return team.run(tasks, [&](std::int64_t i, int) { task(i); });
+  }
+  for (std::int64_t i = 0; i < tasks; ++i) {
+    task(i);
+  }
+}
+
+template <class Rows>
+void multiply_all(Team& team, const Rows& x, std::span<const MatmulTarget> targets) {
+  const std::int64_t m = x.blocks.rows;
+  std::int64_t work = 0;
+  for (const auto& [weights, out, options] : targets) {
+    check(std::ssize(out) == m * weights->outputs,
+          "out is not as many rows of the matrix's outputs");
+    work += m * weights->outputs * weights->inputs;
+  }
+  if (m == 0) {
+    return;
+  }
+  const bool serial = work < kSerialWork;
+  std::vector<CutProduct> products;
+  std::int64_t tasks = 0;
+  for (const auto& [weights, out, options] : targets) {
+    CutProduct& product = products.emplace_back();
+    product.operands = operands_of(x, *weights, {out.data(), weights->outputs});
+    product.operands.options = options;
+    product.parts = cut(m, weights->panels(), serial ? 1 : team.threads(), limits_for(x.unit));
+    tasks += product.tasks();
+  }
+  run_tasks(team, tasks, serial, [&](std::int64_t index) {
+    auto product = products.begin();
+    for (; index >= product->tasks(); ++product) {
+      index -= product->tasks();
+    }
+    multiply_part(product->operands,
+                  part_at(product->parts, x.blocks, product->operands.weights->panels(), index),
+                  x.unit);
+  });
+}
+
+// What a part has of one matrix's outputs while it works on another's.
+struct PartOutputs {
+  static constexpr int kMost =
+      std::max(kMaxPartRows * kMaxPartPanels, kMaxTiledRows* kMaxTiledPanels) / 2 *
+      PackedMatrix::kPanel;
+  alignas(64) float floats[kMost];
+};
+
+template <class Rows>
+void gate_part(const Rows& x, const GatedMatrices& matrices, const MatmulPart& part,
+               const Rows& to) {
+  PartOutputs gate, up;
+  const auto multiply = [&](const PackedMatrix& weights, PartOutputs& out) {
+    const MatmulOut first{out.floats, part.columns(), part.first_row, part.first_panel};
+    multiply_part(operands_of(x, weights, first), part, x.unit);
+  };
+  multiply(*matrices.gate, gate);
+  multiply(*matrices.up, up);
+  const std::int64_t first = part.first_panel * PackedMatrix::kPanel;
+  gate_rows({.gate = gate.floats,
+             .up = up.floats,
+             .stride = part.columns(),
+             .first_row = part.first_row,
+             .rows = part.rows,
+             .first_input = first,
+             .inputs = std::min<std::int64_t>(part.columns(), to.inputs - first)},
+            to);
+}
+
+// False where it does not pay.
+template <class Rows>
+bool gate_all(Team& team, const Rows& x, const GatedMatrices& matrices, const Rows& to) {
+  const PackedMatrix& gate = *matrices.gate;
+  const std::int64_t m = x.blocks.rows;
+  if (m < kLeastGatedRows || to.blocks != x.blocks) {
+    return false;
+  }
+  const bool serial = 2 * m * gate.outputs * gate.inputs < kSerialWork;
+  const int threads = serial ? 1 : team.threads();
+  CutLimits limits = limits_for(x.unit);
+  limits.panels /= 2;  // a part has two matrices
+  limits.least_panels = std::max(1, to.format.group / PackedMatrix::kPanel);
+  const Cut parts = cut(m, gate.panels(), threads, limits);
+  const std::int64_t tasks = parts.row_parts * parts.panel_parts;
+  if (threads > 1 && tasks < kLeastPartsPerThread * threads) {
+    return false;
+  }
+  run_tasks(team, tasks, serial, [&](std::int64_t index) {
+    gate_part(x, matrices, part_at(parts, x.blocks, gate.panels(), index), to);
+  });
+  return true;
 }
 
 }  // namespace
@@ -104,12 +210,20 @@ MatmulUnit best_unit() {
                            : MatmulUnit::kVector;
 }
 
+void matmul(Team& team, const MatmulRows& x, std::span<const MatmulTarget> targets) {
+  for (const MatmulTarget& target : targets) {
+    const WeightFormat& format = target.weights->format;
+    check(x.inputs == target.weights->inputs && !format.int8_inputs() &&
+              (format.kind != WeightKind::kF32 || x.unit == MatmulUnit::kVector),
+          "rows are for weights like these");
+  }
+  multiply_all(team, x, targets);
+}
+
 void matmul(Team& team, const MatmulRows& x, const PackedMatrix& weights, std::span<float> out,
             const MatmulOptions& options) {
-  check(x.inputs == weights.inputs && !weights.format.int8_inputs() &&
-            (weights.format.kind != WeightKind::kF32 || x.unit == MatmulUnit::kVector),
-        "rows are for weights like these");
-  multiply_all(team, x.blocks, {&x, nullptr, &weights, out, options}, x.unit);
+  const MatmulTarget target{&weights, out, options};
+  matmul(team, x, {&target, 1});
 }
 
 void matmul(Team& team, std::span<const float> x, const PackedMatrix& weights, std::span<float> out,
@@ -119,11 +233,32 @@ void matmul(Team& team, std::span<const float> x, const PackedMatrix& weights, s
   matmul(team, arrange_rows(team, x, weights, memory), weights, out, options);
 }
 
+void matmul(Team& team, const Int8Rows& x, std::span<const MatmulTarget> targets) {
+  for (const MatmulTarget& target : targets) {
+    check(x.inputs == target.weights->inputs && x.format == target.weights->format,
+          "integers are for weights like these");
+  }
+  multiply_all(team, x, targets);
+}
+
 void matmul(Team& team, const Int8Rows& x, const PackedMatrix& weights, std::span<float> out,
             const MatmulOptions& options) {
-  check(x.inputs == weights.inputs && x.format == weights.format,
+  const MatmulTarget target{&weights, out, options};
+  matmul(team, x, {&target, 1});
+}
+
+std::optional<Int8Rows> matmul_gated(Team& team, const Int8Rows& x, const GatedMatrices& matrices,
+                                     std::span<std::byte> memory) {
+  const auto& [gate, up, down] = matrices;
+  check(x.inputs == gate->inputs && x.format == gate->format && up->format == gate->format,
         "integers are for weights like these");
-  multiply_all(team, x.blocks, {nullptr, &x, &weights, out, options}, x.unit);
+  check(up->inputs == gate->inputs && up->outputs == gate->outputs && down->inputs == up->outputs,
+        "gate and up make what down reads");
+  if (!down->format.int8_inputs()) {
+    return std::nullopt;
+  }
+  const Int8Rows to = place_int8_rows(x.blocks.rows, *down, memory, x.unit);
+  return gate_all(team, x, matrices, to) ? std::optional(to) : std::nullopt;
 }
 
 }  // namespace protean::cpu

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "device/cpu/int8_rows.h"
@@ -17,6 +19,13 @@ MatmulUnit best_unit();
 struct MatmulOptions {
   const float* bias = nullptr;  // [outputs]
   bool accumulate = false;
+};
+
+// One of the products that several matrices have with the same rows.
+struct MatmulTarget {
+  const PackedMatrix* weights = nullptr;
+  std::span<float> out;
+  MatmulOptions options;
 };
 
 // out[m][outputs] = x[m][inputs] * W^T (+ bias) (+ out, when accumulate). A row of out is the same
@@ -42,5 +51,23 @@ void matmul(Team& team, std::span<const float> x, const PackedMatrix& weights, s
 // * the sum of its integers: one definition and the same bits for all units.
 void matmul(Team& team, const Int8Rows& x, const PackedMatrix& weights, std::span<float> out,
             const MatmulOptions& options = {});
+
+// Several at once, of the same bits: threads do not wait for each other between them.
+void matmul(Team& team, const MatmulRows& x, std::span<const MatmulTarget> targets);
+void matmul(Team& team, const Int8Rows& x, std::span<const MatmulTarget> targets);
+
+// A layer's matrices between which SwiGLU stands.
+struct GatedMatrices {
+  const PackedMatrix* gate = nullptr;
+  const PackedMatrix* up = nullptr;
+  const PackedMatrix* down = nullptr;  // what is made is for it
+};
+
+// silu(x * gate) * (x * up), as the rows that `down` wants, of the bits that passes of their own
+// make: whoever has multiplied some columns makes rows of them while they are near. Memory is as
+// for quantize_rows and apart from x's. Nothing is done, and returned, where that does not go (rows
+// of the two kinds differ in their blocks) or does not pay (rows are few, or parts too few).
+std::optional<Int8Rows> matmul_gated(Team& team, const Int8Rows& x, const GatedMatrices& matrices,
+                                     std::span<std::byte> memory);
 
 }  // namespace protean::cpu

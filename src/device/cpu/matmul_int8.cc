@@ -40,7 +40,6 @@ struct GroupRows {
   const std::uint32_t* x = nullptr;  // [word][rows of the tile]
   const float* scales = nullptr;     // of the first row of the tile, as totals
   const std::int32_t* totals = nullptr;
-  std::int64_t groups = 0;  // from one row's scale to the next one's
   std::int64_t inputs = 0;  // whole blocks
   bool offsets = false;     // the weights have them
 };
@@ -62,7 +61,7 @@ HWY_INLINE void multiply_tile(const GroupRows& rows, const std::byte* const* lin
   HWY_UNROLL(16)
   for (int r = 0; r < R; ++r) {
     // Less what words hold above the codes.
-    const IntVec total = hn::Set(ints, rows.totals[r * rows.groups]);
+    const IntVec total = hn::Set(ints, rows.totals[r]);
     const IntVec before = hn::Mul(total, hn::Set(ints, -Lines::kMiddle));
     HWY_UNROLL(16)
     for (int v = 0; v < V; ++v) {
@@ -102,7 +101,7 @@ HWY_INLINE void multiply_tile(const GroupRows& rows, const std::byte* const* lin
   }
   HWY_UNROLL(16)
   for (int r = 0; r < R; ++r) {
-    const Vec scale = hn::Set(floats, rows.scales[r * rows.groups]);
+    const Vec scale = hn::Set(floats, rows.scales[r]);
     HWY_UNROLL(16)
     for (int v = 0; v < V; ++v) {
       float* const to = sums + r * row_stride + v * kLanes;
@@ -118,8 +117,8 @@ HWY_INLINE void multiply_tile(const GroupRows& rows, const std::byte* const* lin
     const Vec offset = load_scales(scales[v] + std::ptrdiff_t{kPanel} * 2);
     for (int r = 0; r < R; ++r) {
       float* const to = sums + r * row_stride + v * kLanes;
-      const auto total = static_cast<float>(rows.totals[r * rows.groups]);
-      const Vec scaled = hn::Set(floats, rows.scales[r * rows.groups] * total);
+      const auto total = static_cast<float>(rows.totals[r]);
+      const Vec scaled = hn::Set(floats, rows.scales[r] * total);
       hn::StoreU(hn::MulAdd(offset, scaled, hn::LoadU(floats, to)), floats, to);
     }
   }
@@ -143,6 +142,7 @@ class PartRows {
  public:
   PartRows(const Int8Rows& x, const MatmulPart& part, bool offsets)
       : groups_(x.groups()),
+        rows_(x.blocks.rows),
         group_words_(x.format.group / x.word_inputs()),
         group_(x.format.group),
         inputs_(round_up<std::int64_t>(x.inputs, PackedMatrix::kInputBlock)),
@@ -151,8 +151,7 @@ class PartRows {
     for (std::int64_t row = part.first_row; row < part.first_row + part.rows; ++blocks_) {
       const std::int64_t end = x.blocks.begin(first + blocks_ + 1);
       blocks_of_[blocks_] = {static_cast<int>(row - part.first_row), static_cast<int>(end - row),
-                             x.words + row * x.row_words(), x.scales + row * groups_,
-                             x.totals + row * groups_};
+                             x.words + row * x.row_words(), x.scales + row, x.totals + row};
       row = end;
     }
     while (large_ < blocks_ && size(large_) == size(0)) {
@@ -172,12 +171,8 @@ class PartRows {
   }
   GroupRows at(int block, std::int64_t group) const {
     const Block& of = blocks_of_[block];
-    return {of.words + group * group_words_ * of.rows,
-            of.scales + group,
-            of.totals + group,
-            groups_,
-            group_inputs(group),
-            offsets_};
+    return {of.words + group * group_words_ * of.rows, of.scales + group * rows_,
+            of.totals + group * rows_, group_inputs(group), offsets_};
   }
 
  private:
@@ -189,6 +184,7 @@ class PartRows {
     const std::int32_t* totals;
   };
   std::int64_t groups_;
+  std::int64_t rows_;  // of all parts: from one group's scales to the next one's
   std::int64_t group_words_;
   std::int64_t group_;
   std::int64_t inputs_;

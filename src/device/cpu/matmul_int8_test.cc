@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "device/cpu/dot.h"
+#include "device/cpu/elementwise.h"
 #include "device/cpu/every_target.h"
 #include "device/cpu/f16.h"
 #include "device/cpu/matmul.h"
@@ -90,10 +91,9 @@ class Int8Matmul : public EveryTarget {
     return weights;
   }
 
-  static std::vector<float> product(Team& team, std::span<const float> x,
-                                    const PackedMatrix& weights, const MatmulOptions& options,
-                                    MatmulUnit unit) {
-    const std::int64_t m = std::ssize(x) / weights.inputs;
+  static std::vector<float> product(Team& team, const RowSource& x, const PackedMatrix& weights,
+                                    const MatmulOptions& options, MatmulUnit unit) {
+    const std::int64_t m = std::ssize(x.x) / weights.inputs;
     std::vector<std::byte> memory(static_cast<std::size_t>(arranged_rows_bytes(m, weights.inputs)));
     std::vector<float> out(static_cast<std::size_t>(m * weights.outputs));
     matmul(team, quantize_rows(team, x, weights, memory, unit), weights, out, options);
@@ -103,12 +103,12 @@ class Int8Matmul : public EveryTarget {
   // The same bits with dot instructions and by tiles, also where these are spelled out.
   std::vector<float> product(Team& team, std::span<const float> x, const PackedMatrix& weights,
                              const MatmulOptions& options = {}) {
-    std::vector<float> out = product(team, x, weights, options, MatmulUnit::kVector);
+    std::vector<float> out = product(team, {.x = x}, weights, options, MatmulUnit::kVector);
     for (const MatmulUnit unit : {MatmulUnit::kDot, MatmulUnit::kEmulatedAmx}) {
       if (unit == MatmulUnit::kDot && GetParam() == HWY_AVX3 && !byte_dot_available()) {
         continue;
       }
-      const std::vector<float> same = product(team, x, weights, options, unit);
+      const std::vector<float> same = product(team, {.x = x}, weights, options, unit);
       for (std::size_t i = 0; i < out.size(); ++i) {
         if (std::memcmp(&out[i], &same[i], sizeof(float)) != 0 &&
             !(std::isnan(out[i]) && std::isnan(same[i]))) {
@@ -214,8 +214,8 @@ TEST_P(Int8Matmul, GivesARowTheSameBitsInAnyBatch) {
       std::vector<float> alone;
       Team one(1);
       for (std::int64_t r = 0; r < kRows; ++r) {
-        const auto row = product(one, std::span(x).subspan(r * inputs, inputs), weights.packed, {},
-                                 MatmulUnit::kVector);
+        const auto row = product(one, {.x = std::span(x).subspan(r * inputs, inputs)},
+                                 weights.packed, {}, MatmulUnit::kVector);
         alone.insert(alone.end(), row.begin(), row.end());
       }
       std::int64_t first = 0;
@@ -272,6 +272,110 @@ TEST_P(Int8Matmul, TilesGiveTheSameBitsAsVectors) {
   }
 }
 
+// Rows that are normalised as they are read are those that a pass of its own makes: runs that are
+// left over, several runs, and blocks of every size.
+TEST_P(Int8Matmul, MakesRowsAsItReadsThem) {
+  Team team(2);
+  for (const WeightFormat& format : every_format()) {
+    for (const auto& [m, inputs] : {std::pair{1, 40}, {5, 1024}, {13, 1100}, {30, 2081}}) {
+      const CodedWeights weights = random_weights(format, 40, inputs);
+      const std::vector<float> x = random_floats(std::int64_t{m} * inputs);
+      const std::vector<float> norm = random_floats(inputs);
+      std::vector<float> normed(x.size());
+      rms_norm(team, x, {norm, 1e-5f}, Element::kBf16, normed);
+      for (const auto unit : {MatmulUnit::kVector, MatmulUnit::kDot, MatmulUnit::kEmulatedAmx}) {
+        if (unit == MatmulUnit::kDot && GetParam() == HWY_AVX3 && !byte_dot_available()) {
+          continue;
+        }
+        EXPECT_EQ(product(team, {.x = x, .norm = {norm, 1e-5f}, .element = Element::kBf16},
+                          weights.packed, {}, unit),
+                  product(team, {.x = normed}, weights.packed, {}, unit))
+            << name_of(format) << " norm of " << inputs;
+      }
+    }
+  }
+}
+
+// What SwiGLU makes between two products is what passes of its own make, to the bit: row parts and
+// parts that are left over, groups and blocks of every size.
+TEST_P(Int8Matmul, GatesPartsAsPassesDo) {
+  const std::int64_t inputs = 70, outputs = 40;
+  for (const WeightFormat& format : every_format()) {
+    for (const auto& [m, ffn, threads] :
+         {std::tuple{8, 1100, 2}, {13, 40, 1}, {30, 513, 2}, {300, 300, 2}, {260, 129, 1}}) {
+      const CodedWeights gate = random_weights(format, ffn, inputs);
+      const CodedWeights up = random_weights(format, ffn, inputs);
+      const CodedWeights down = random_weights(format, outputs, ffn);
+      const std::vector<float> x = random_floats(std::int64_t{m} * inputs);
+      Team team(threads);
+      for (const auto unit : {MatmulUnit::kVector, MatmulUnit::kDot, MatmulUnit::kEmulatedAmx}) {
+        if (unit == MatmulUnit::kDot && GetParam() == HWY_AVX3 && !byte_dot_available()) {
+          continue;
+        }
+        std::vector<float> of_gate = product(team, {.x = x}, gate.packed, {}, unit);
+        const std::vector<float> of_up = product(team, {.x = x}, up.packed, {}, unit);
+        swiglu(team, of_gate, of_up, Element::kBf16, of_gate);
+        std::vector<std::byte> memory(
+            static_cast<std::size_t>(arranged_rows_bytes(m, std::max<std::int64_t>(inputs, ffn))));
+        std::vector<std::byte> made(memory.size(), std::byte{0x55});
+        const Int8Rows rows = quantize_rows(team, {.x = x}, gate.packed, memory, unit);
+        const auto gated = matmul_gated(team, rows, {&gate.packed, &up.packed, &down.packed}, made);
+        ASSERT_TRUE(gated.has_value()) << name_of(format) << " rows " << m;
+        std::vector<float> out(static_cast<std::size_t>(m * outputs));
+        matmul(team, *gated, down.packed, out);
+        EXPECT_EQ(out, product(team, {.x = of_gate}, down.packed, {}, unit))
+            << name_of(format) << " rows " << m << ", unit " << static_cast<int>(unit);
+      }
+    }
+  }
+}
+
+// Not of few rows, not by parts that are too few for the threads, not for rows in other blocks.
+TEST_P(Int8Matmul, GatesNothingWhereThatDoesNotPay) {
+  const WeightFormat w8{.kind = WeightKind::kW8, .input_bits = 8};
+  const CodedWeights wide = random_weights(w8, 1100, 70);
+  const CodedWeights narrow = random_weights(w8, 200, 70);
+  std::vector<std::byte> memory(static_cast<std::size_t>(arranged_rows_bytes(31, 1100)));
+  std::vector<std::byte> made(memory.size());
+  Team team(2);
+  const auto gates = [&](std::int64_t m, const CodedWeights& of, const WeightFormat& down) {
+    const std::vector<float> x = random_floats(m * 70);
+    const CodedWeights next = random_weights(down, 40, of.packed.outputs);
+    const Int8Rows rows = quantize_rows(team, {.x = x}, of.packed, memory, MatmulUnit::kVector);
+    return matmul_gated(team, rows, {&of.packed, &of.packed, &next.packed}, made).has_value();
+  };
+  EXPECT_TRUE(gates(31, wide, w8));
+  EXPECT_FALSE(gates(3, wide, w8));
+  EXPECT_FALSE(gates(9, narrow, w8));
+  EXPECT_FALSE(gates(31, wide, {.kind = WeightKind::kW8}));
+}
+
+TEST_P(Int8Matmul, SeveralAtOnceAreEachAlone) {
+  Team team(2);
+  const WeightFormat format{.kind = WeightKind::kW8, .symmetric = true, .input_bits = 8};
+  for (const std::int64_t m : {1, 3, 300}) {
+    const std::vector<float> x = random_floats(m * 150);
+    const CodedWeights weights[] = {random_weights(format, 300, 150),
+                                    random_weights(format, 31, 150),
+                                    random_weights(format, 64, 150)};
+    std::vector<std::byte> memory(static_cast<std::size_t>(arranged_rows_bytes(m, 150)));
+    const Int8Rows rows = quantize_rows(team, {.x = x}, weights[0].packed, memory);
+    std::vector<float> alone[3], together[3];
+    std::vector<MatmulTarget> targets;
+    for (int i = 0; i < 3; ++i) {
+      const PackedMatrix& packed = weights[i].packed;
+      alone[i] = random_floats(m * packed.outputs);
+      together[i] = alone[i];
+      matmul(team, rows, packed, alone[i], {.accumulate = i == 1});
+      targets.push_back({&packed, together[i], {.accumulate = i == 1}});
+    }
+    matmul(team, rows, targets);
+    for (int i = 0; i < 3; ++i) {
+      EXPECT_EQ(together[i], alone[i]) << "rows " << m << ", matrix " << i;
+    }
+  }
+}
+
 TEST_P(Int8Matmul, AmxAgreesWithItsEmulation) {
   if (!amx_available()) {
     GTEST_SKIP() << "this processor has no AMX";
@@ -282,8 +386,8 @@ TEST_P(Int8Matmul, AmxAgreesWithItsEmulation) {
          {std::tuple{1, 1, 1}, {40, 4200, 64}, {300, 300, 200}}) {
       const CodedWeights weights = random_weights(format, outputs, inputs);
       const std::vector<float> x = random_floats(std::int64_t{m} * inputs);
-      EXPECT_EQ(product(team, x, weights.packed, {}, MatmulUnit::kAmx),
-                product(team, x, weights.packed, {}, MatmulUnit::kEmulatedAmx))
+      EXPECT_EQ(product(team, {.x = x}, weights.packed, {}, MatmulUnit::kAmx),
+                product(team, {.x = x}, weights.packed, {}, MatmulUnit::kEmulatedAmx))
           << name_of(format) << " " << m << "x" << inputs << "x" << outputs;
     }
   }

@@ -61,7 +61,7 @@ struct Unscaled {
   PanelRows out;
   const float* scales = nullptr;  // of the first row in the first group, as totals
   const std::int32_t* totals = nullptr;
-  std::int64_t row_groups = 0;               // from one row's scale to the next one's
+  std::int64_t group_scales = 0;             // from one group's to the next one's
   const std::byte* weight_scales = nullptr;  // of the panel's first group
   std::int64_t group_bytes = 0;
   bool offsets = false;
@@ -97,7 +97,7 @@ HWY_INLINE void scale_groups(const Unscaled given, int begin, int end) {
       }
       HWY_UNROLL(2)
       for (int g = 0; g < kGroups; ++g) {
-        const std::int64_t at = r * given.row_groups + g;
+        const std::int64_t at = g * given.group_scales + r;
         const std::int32_t* const products =
             given.products + (std::ptrdiff_t{g} * kRunRows + r) * kPanel + first;
         const Vec scale = hn::Set(floats, given.scales[at]);
@@ -291,7 +291,7 @@ class Int8TiledPart {
   }
 
   Unscaled unscaled(const Pass& run) {
-    const std::int64_t at = (part_.first_row + run.row) * groups_ + run.group;
+    const std::int64_t at = run.group * x_.blocks.rows + part_.first_row + run.row;
     return {
         .products = buffers_.products,
         .groups = static_cast<int>(run.end_group - run.group),
@@ -299,7 +299,7 @@ class Int8TiledPart {
         .out = {part_.first_row + run.row, run.end_row - run.row, part_.first_panel + run.panel},
         .scales = x_.scales + at,
         .totals = x_.totals + at,
-        .row_groups = groups_,
+        .group_scales = x_.blocks.rows,
         .weight_scales = panel_group(run.panel, run.group),
         .group_bytes = group_bytes_,
         .offsets = !weights_.format.symmetric,

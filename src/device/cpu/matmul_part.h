@@ -10,11 +10,23 @@ namespace protean::cpu {
 constexpr int kMaxPartRows = 240;
 constexpr int kMaxPartPanels = 8;
 
+// Where a product goes: floats of its elements, row by row, from one of them on.
+struct MatmulOut {
+  float* first = nullptr;
+  std::int64_t stride = 0;  // from row to row
+  std::int64_t first_row = 0;
+  std::int64_t first_panel = 0;
+
+  float* at(std::int64_t row, std::int64_t panel) const {
+    return first + (row - first_row) * stride + (panel - first_panel) * PackedMatrix::kPanel;
+  }
+};
+
 struct MatmulOperands {
   const MatmulRows* x = nullptr;  // one of the two, as the weights want it
   const Int8Rows* int8 = nullptr;
   const PackedMatrix* weights = nullptr;
-  std::span<float> out;
+  MatmulOut out;
   MatmulOptions options;
 };
 

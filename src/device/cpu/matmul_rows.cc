@@ -140,7 +140,7 @@ MatmulRows arrange_rows(Team& team, std::span<const float> x, const PackedMatrix
   check(std::ssize(memory) >= arranged_rows_bytes(count, rows.inputs), "rows fit their memory");
   auto* const words = reinterpret_cast<std::uint32_t*>(memory.data());
   rows.words = words;
-  arrange_blocks(team, rows.blocks, rows.inputs, [&](std::int64_t block) {
+  arrange_blocks(team, rows.blocks, rows.inputs, 1, [&](std::int64_t block, std::int64_t) {
     HWY_DYNAMIC_DISPATCH(arrange)(rows, block, words);
   });
   return rows;

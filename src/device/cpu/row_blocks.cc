@@ -18,14 +18,15 @@ std::int64_t arranged_rows_bytes(std::int64_t rows, std::int64_t inputs) {
   return round_up<std::int64_t>(rows, kTileRows16) * padded * 2 + rows * padded / kLeastGroup * 8;
 }
 
-void arrange_blocks(Team& team, const RowBlocks& blocks, std::int64_t inputs,
-                    const std::function<void(std::int64_t block)>& arrange) {
+void arrange_blocks(Team& team, const RowBlocks& blocks, std::int64_t inputs, std::int64_t parts,
+                    const std::function<void(std::int64_t block, std::int64_t part)>& arrange) {
+  const std::int64_t tasks = blocks.count * parts;
   if (blocks.rows * inputs < kSerialElements) {
-    for (std::int64_t block = 0; block < blocks.count; ++block) {
-      arrange(block);
+    for (std::int64_t task = 0; task < tasks; ++task) {
+      arrange(task / parts, task % parts);
     }
   } else {
-    team.run(blocks.count, [&](std::int64_t block, int) { arrange(block); });
+    team.run(tasks, [&](std::int64_t task, int) { arrange(task / parts, task % parts); });
   }
 }
 

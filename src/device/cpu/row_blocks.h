@@ -17,6 +17,8 @@ struct RowBlocks {
   std::int64_t count = 0;
   bool tiled = false;
 
+  bool operator==(const RowBlocks&) const = default;
+
   std::int64_t stored_rows() const { return tiled ? count * kTileRows16 : rows; }
   std::int64_t begin(std::int64_t block) const {
     return tiled ? std::min(rows, block * kTileRows16)
@@ -32,8 +34,9 @@ struct RowBlocks {
 // What rows of so many inputs take at most, arranged for any weights and any unit.
 std::int64_t arranged_rows_bytes(std::int64_t rows, std::int64_t inputs);
 
-// Calls arrange for each block of rows of so many inputs, on all threads where that pays.
-void arrange_blocks(Team& team, const RowBlocks& blocks, std::int64_t inputs,
-                    const std::function<void(std::int64_t block)>& arrange);
+// Calls arrange for each of so many parts of each block of rows of so many inputs, on all threads
+// where that pays.
+void arrange_blocks(Team& team, const RowBlocks& blocks, std::int64_t inputs, std::int64_t parts,
+                    const std::function<void(std::int64_t block, std::int64_t part)>& arrange);
 
 }  // namespace protean::cpu
