@@ -92,10 +92,17 @@ Precision tables_beside(Precision layers) {
 }
 
 Form single_device_form(const ModelSpec& spec, Precision precision, DeviceId device, KvForm kv) {
+  const auto layers = static_cast<std::size_t>(spec.layers);
+  return single_device_form(spec, std::vector<LayerPrecision>(layers, {precision, precision}),
+                            device, kv);
+}
+
+Form single_device_form(const ModelSpec& spec, std::vector<LayerPrecision> layers, DeviceId device,
+                        KvForm kv) {
   Form form;
   form.stages = {Stage{.first_layer = 0, .layer_count = spec.layers, .devices = {device}}};
-  form.layer_precision.assign(static_cast<std::size_t>(spec.layers), {precision, precision});
-  form.tables = tables_beside(precision);
+  form.layer_precision = std::move(layers);
+  form.tables = tables_beside(highest_precision(form));
   form.kv = kv;
   return form;
 }
@@ -121,6 +128,13 @@ Status validate(const Form& form, const ModelSpec& spec, std::span<const DeviceS
                    form.kv.blocks, form.kv.block_tokens);
   }
   return validate_stages(form, spec, devices);
+}
+
+Precision highest_precision(const Form& form) {
+  const auto highest =
+      std::find_if(kPrecisions.begin(), kPrecisions.end(),
+                   [&](Precision precision) { return layers_at(form, precision) > 0; });
+  return highest == kPrecisions.end() ? Precision::kBf16 : *highest;
 }
 
 double layers_at(const Form& form, Precision precision) {

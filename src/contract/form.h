@@ -1,6 +1,5 @@
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -9,29 +8,11 @@
 
 #include "base/ids.h"
 #include "base/result.h"
+#include "contract/layer_precision.h"
 #include "contract/model_spec.h"
 #include "contract/precision.h"
 
 namespace protean {
-
-// A layer's halves: attention with the norm before it, MLP with the norm before it. Each is
-// complete in itself, so each can have a precision of its own.
-enum class LayerHalf : std::uint8_t { kAttention, kMlp };
-inline constexpr std::array kLayerHalves = {LayerHalf::kAttention, LayerHalf::kMlp};
-
-std::string_view to_string(LayerHalf half);
-
-struct LayerPrecision {
-  Precision attention = Precision::kBf16;
-  Precision mlp = Precision::kBf16;
-
-  Precision of(LayerHalf half) const { return half == LayerHalf::kAttention ? attention : mlp; }
-  Precision& of(LayerHalf half) { return half == LayerHalf::kAttention ? attention : mlp; }
-  friend bool operator==(const LayerPrecision&, const LayerPrecision&) = default;
-};
-
-// "bf16", or "bf16/w4" where attention and MLP differ.
-std::string to_string(const LayerPrecision& layer);
 
 // int8 has a scale for each token and head, of its key and of its value.
 enum class KvPrecision : std::uint8_t { kF32, kBf16, kInt8 };
@@ -81,11 +62,16 @@ struct Form {
   friend bool operator==(const Form&, const Form&) = default;
 };
 
-// All layers at one precision on one device, and tables beside them.
+// All layers at one precision on one device, or each at its own, and tables beside the highest.
 Form single_device_form(const ModelSpec& spec, Precision precision, DeviceId device, KvForm kv);
+Form single_device_form(const ModelSpec& spec, std::vector<LayerPrecision> layers, DeviceId device,
+                        KvForm kv);
 
 // Legal for this model on these devices? Memory is cost's question (cost/memory.h).
 Status validate(const Form& form, const ModelSpec& spec, std::span<const DeviceSpec> devices);
+
+// Of its halves.
+Precision highest_precision(const Form& form);
 
 // How many of a form's layers are at this precision; a half is 0.5.
 double layers_at(const Form& form, Precision precision);

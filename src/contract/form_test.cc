@@ -54,6 +54,17 @@ TEST(Form, TablesHaveEightBitsBesideQuantisedLayers) {
   EXPECT_EQ(tables_beside(Precision::kW4A8), Precision::kW8A8);
 }
 
+TEST(Form, HalvesMayBeginEachAtItsOwnPrecision) {
+  std::vector<LayerPrecision> layers(4, {Precision::kW4, Precision::kW4});
+  layers[2].mlp = Precision::kBf16;
+  const Form form = single_device_form(small_spec(), layers, DeviceId{0}, {.blocks = 8});
+  EXPECT_TRUE(validate(form, small_spec(), kDevices).ok());
+  EXPECT_EQ(form.layer_precision, layers);
+  EXPECT_EQ(highest_precision(form), Precision::kBf16);
+  EXPECT_EQ(form.tables, Precision::kBf16);
+  EXPECT_EQ(precision_label(form), "bf16:0.5+w4:3.5");
+}
+
 TEST(Form, EveryBrokenRuleIsNamed) {
   const std::vector<std::pair<std::function<void(Form&)>, std::string>> cases = {
       {[](Form& f) { f.stages[0].layer_count = 3; }, "3 layers"},

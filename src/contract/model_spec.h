@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "contract/layer_precision.h"
 #include "contract/precision.h"
 
 namespace protean {
@@ -42,6 +43,8 @@ struct StoredWeights {
   // hold them, else bf16.
   Precision precision = Precision::kBf16;
   int group = 128;  // inputs that share a scale in any quantised precision: 32, 64 or 128
+  // The same of each half of each layer, where they differ; `precision` is their highest.
+  std::vector<LayerPrecision> layers;
 };
 
 // What a decoder-only model is, without its weights: architecture differences are this data, the

@@ -12,6 +12,7 @@ namespace protean {
 // of 8 or 4 bits with activations of 8, or of 7, which processors without an instruction for four
 // products of 8 bits multiply faster. f32 is the oracle that tests compare with.
 enum class Precision : std::uint8_t { kF32, kBf16, kW8, kW4, kW3, kW8A8, kW4A8, kW8A7 };
+// From the highest to the lowest.
 inline constexpr std::array kPrecisions = {Precision::kF32,  Precision::kBf16, Precision::kW8,
                                            Precision::kW8A8, Precision::kW8A7, Precision::kW4,
                                            Precision::kW4A8, Precision::kW3};

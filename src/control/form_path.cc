@@ -90,6 +90,10 @@ std::string to_string(const QualityFloor& floor) {
   return floor.least_mean_bits > 0 ? fmt::format("{}bits", floor.least_mean_bits) : "none";
 }
 
+bool is_below(Precision rung, Precision now) {
+  return weight_bits(rung) < weight_bits(now) || (stored_as(rung) == now && rung != now);
+}
+
 std::vector<SwapUnit> order_of(const FormBounds& bounds) {
   return bounds.order.empty() ? swap_units(bounds.spec.layers, false) : bounds.order;
 }
@@ -120,7 +124,8 @@ Status validate(const FormBounds& bounds) {
   }
   const Precision first = bounds.ladder.front();
   for (const LayerPrecision& layer : bounds.full.layer_precision) {
-    if (layer != LayerPrecision{first, first}) {
+    const auto too_high = [&](Precision half) { return half != first && !is_below(half, first); };
+    if (too_high(layer.attention) || too_high(layer.mlp)) {
       return out_of_bounds(
           fmt::format("the form of quiet times has a layer at {}, the first "
                       "precision allowed is {}",
@@ -129,10 +134,9 @@ Status validate(const FormBounds& bounds) {
   }
   const Form full = with_fitting_kv(bounds, bounds.full);
   if (full.kv.blocks <= 0) {
-    return make_error(ErrorCode::kExhausted,
-                      "{} leave no page of {} for KV beside all layers at {}",
+    return make_error(ErrorCode::kExhausted, "{} leave no page of {} for KV beside layers at {}",
                       format_bytes(bounds.budget.pages * bounds.budget.page_bytes),
-                      format_bytes(bounds.budget.page_bytes), to_string(first));
+                      format_bytes(bounds.budget.page_bytes), precision_label(bounds.full));
   }
   return {};
 }
@@ -153,9 +157,10 @@ std::vector<Form> form_path(const FormBounds& bounds, Precision lowest, double l
     for (const SwapUnit& unit : order) {
       Form lower = form;
       for (const LayerHalf half : halves_of(unit)) {
-        lower.layer_precision[static_cast<std::size_t>(unit.layer)].of(half) = precision;
+        Precision& now = lower.layer_precision[static_cast<std::size_t>(unit.layer)].of(half);
+        now = is_below(precision, now) ? precision : now;
       }
-      if (above(bounds, lower)) {
+      if (lower != form && above(bounds, lower)) {
         form = lower;
         path.push_back(with_fitting_kv(bounds, lower));
       }

@@ -26,7 +26,7 @@ std::string to_string(const QualityFloor& floor);
 struct FormBounds {
   ModelSpec spec;
   PageBudget budget;
-  Form full;                      // of quiet times, all layers at one precision
+  Form full;                      // of quiet times, no half above the first of the ladder
   std::vector<SwapUnit> order;    // first lowered first; empty: layers front to back
   std::vector<Precision> ladder;  // allowed precisions, full precision first, then fewer bits
   QualityFloor floor;
@@ -35,13 +35,18 @@ struct FormBounds {
 
 Status validate(const FormBounds& bounds);
 
+// Whether a half at `now` is lowered by going to this rung of the ladder: to fewer bits, or from
+// the same weights to activations of fewer.
+bool is_below(Precision rung, Precision now);
+
 // That of the bounds, or the one that an empty one stands for.
 std::vector<SwapUnit> order_of(const FormBounds& bounds);
 
 // The forms a policy goes through, from the one of quiet times: every layer in order one precision
 // lower, then every layer in order the next, as far as the floor allows, not below `lowest` and
-// this share of the layers there. So the gentlest precision is used up first. Each has as many KV
-// blocks as fit beside its weights and the reserve.
+// this share of the layers there. So the gentlest precision is used up first. Halves that began
+// lower wait until the others have come down to them. Each has as many KV blocks as fit beside its
+// weights and the reserve.
 std::vector<Form> form_path(const FormBounds& bounds, Precision lowest, double lowest_share = 1);
 
 }  // namespace protean

@@ -69,6 +69,61 @@ TEST(FormPath, KeepsTheLimitOfKvBlocks) {
   EXPECT_EQ(form_path(bounds, Precision::kW4).back().kv.blocks, bounds.most_kv_blocks);
 }
 
+FormBounds mixed_bounds(std::vector<LayerPrecision> layers, std::vector<Precision> ladder) {
+  FormBounds bounds = bounds_for_test(static_cast<int>(layers.size()));
+  bounds.full.layer_precision = std::move(layers);
+  bounds.ladder = std::move(ladder);
+  return bounds;
+}
+
+TEST(FormPath, HalvesThatBeganLowerWaitUntilTheOthersHaveComeDownToThem) {
+  constexpr LayerPrecision kHigh = {Precision::kW8, Precision::kW8};
+  constexpr LayerPrecision kMixed = {Precision::kW4, Precision::kW8};
+  constexpr LayerPrecision kLow = {Precision::kW4, Precision::kW4};
+  constexpr LayerPrecision kLowest = {Precision::kW3, Precision::kW3};
+  const FormBounds bounds =
+      mixed_bounds({kLow, kHigh, kMixed, kLow}, {Precision::kW8, Precision::kW4, Precision::kW3});
+  ASSERT_TRUE(validate(bounds).ok()) << validate(bounds).error().message;
+  const std::vector<Form> path = form_path(bounds, Precision::kW3);
+  using Layers = std::vector<LayerPrecision>;
+  const std::vector<Layers> want = {{kLow, kHigh, kMixed, kLow},
+                                    {kLow, kLow, kMixed, kLow},
+                                    {kLow, kLow, kLow, kLow},
+                                    {kLowest, kLow, kLow, kLow},
+                                    {kLowest, kLowest, kLow, kLow},
+                                    {kLowest, kLowest, kLowest, kLow},
+                                    {kLowest, kLowest, kLowest, kLowest}};
+  ASSERT_EQ(path.size(), want.size());
+  for (std::size_t i = 0; i < path.size(); ++i) {
+    EXPECT_EQ(path[i].layer_precision, want[i]) << to_string(path[i]);
+    EXPECT_TRUE(i == 0 || path[i].kv.blocks > path[i - 1].kv.blocks);
+  }
+}
+
+TEST(FormPath, RaisesNoHalfThatBeganLowerAndLetsItMultiplyFaster) {
+  constexpr LayerPrecision kLow = {Precision::kW4, Precision::kW4};
+  constexpr LayerPrecision kHigh = {Precision::kBf16, Precision::kBf16};
+  const Form eight =
+      form_path(mixed_bounds({kLow, kHigh}, {Precision::kBf16, Precision::kW8}), Precision::kW3)
+          .back();
+  EXPECT_EQ(precision_label(eight), "w8:1+w4:1");
+  const Form fast =
+      form_path(mixed_bounds({kLow, kHigh}, {Precision::kBf16, Precision::kW8A8, Precision::kW4A8}),
+                Precision::kW3)
+          .back();
+  EXPECT_EQ(precision_label(fast), "w4a8:2");
+}
+
+TEST(FormPath, AFloorCountsLayersLoweredSinceTheStart) {
+  constexpr LayerPrecision kLow = {Precision::kW4, Precision::kW4};
+  constexpr LayerPrecision kHigh = {Precision::kW8, Precision::kW8};
+  FormBounds bounds = mixed_bounds({kLow, kHigh, kHigh, kLow}, {Precision::kW8, Precision::kW4});
+  bounds.floor = parse_quality_floor("1layers").value();
+  const std::vector<Form> path = form_path(bounds, Precision::kW4);
+  ASSERT_EQ(path.size(), 2U);
+  EXPECT_EQ(precision_label(path.back()), "w8:1+w4:3");
+}
+
 TEST(QualityFloor, IsReadAndWritten) {
   for (const char* text : {"none", "6bits", "6.5bits", "8layers", "0layers"}) {
     const auto floor = parse_quality_floor(text);

@@ -10,9 +10,19 @@ namespace {
 
 constexpr std::int64_t kInputBlock = 32;  // of a packed matrix
 
+bool is_quantised(Precision precision) {
+  return precision != Precision::kF32 && precision != Precision::kBf16;
+}
+
+// Whether a unit has to begin with a group, so that stored integers are taken as they are.
+bool keeps_groups(const StoredWeights& stored) {
+  return is_quantised(stored.precision) ||
+         std::any_of(stored.layers.begin(), stored.layers.end(),
+                     [](const LayerPrecision& layer) { return is_quantised(layer.mlp); });
+}
+
 std::int64_t neurons_per_unit(const ModelSpec& spec, int units) {
-  const Precision stored = spec.stored.precision;
-  const bool in_groups = stored != Precision::kF32 && stored != Precision::kBf16;
+  const bool in_groups = keeps_groups(spec.stored);
   return round_up(ceil_div<std::int64_t>(spec.ffn, units),
                   in_groups ? std::int64_t{spec.stored.group} : kInputBlock);
 }

@@ -19,7 +19,7 @@ ModelSpec spec_of(int ffn, StoredWeights stored = {}) {
 
 TEST(TpUnits, TogetherHaveEveryHeadAndNeuronOnce) {
   for (const int ffn : {1, 31, 64, 704, 1000, 4864, 8192, 11008, 14336}) {
-    for (const StoredWeights stored :
+    for (const StoredWeights& stored :
          {StoredWeights{}, StoredWeights{Precision::kW4, 128}, StoredWeights{Precision::kW8, 32}}) {
       const ModelSpec spec = spec_of(ffn, stored);
       for (const int units : {1, 2, 4}) {
@@ -37,6 +37,12 @@ TEST(TpUnits, TogetherHaveEveryHeadAndNeuronOnce) {
       }
     }
   }
+}
+
+TEST(TpUnits, BeginWithAGroupWhereAnyLayerIsStoredInThem) {
+  StoredWeights stored{.precision = Precision::kBf16, .group = 128};
+  stored.layers = {{Precision::kBf16, Precision::kBf16}, {Precision::kBf16, Precision::kW4}};
+  EXPECT_EQ(unit_spec(spec_of(4864, stored), 4).ffn % 128, 0);
 }
 
 // The paper counts 0 to 14 % of a model's weights (figure 10b).

@@ -304,6 +304,29 @@ TEST_F(EngineMorph, WishesThatCannotBeGrantedSayWhy) {
   settle();
 }
 
+MorphConfig mixed_for_test() {
+  MorphConfig config = morph_for_test(10);
+  config.bounds.ladder = {Precision::kBf16, Precision::kW8};
+  config.bounds.full.layer_precision[1] = {Precision::kW4, Precision::kW4};
+  config.start = config.bounds.full;
+  return config;
+}
+
+struct EngineMorphOfMixedLayers : EngineMorph {
+  EngineMorphOfMixedLayers() : EngineMorph(mixed_for_test()) {}
+};
+
+TEST_F(EngineMorphOfMixedLayers, ALayerMayBeWhatItStartedAtThoughNoOtherMay) {
+  EXPECT_NE(error(layers(Precision::kW4, Precision::kW4)).find("layer 0 attention at w4"),
+            std::string::npos);
+  EXPECT_EQ(error(layers(Precision::kW8, Precision::kW8)), "granted");
+  settle();
+  EXPECT_EQ(precision_label(device.form()), "w8:2");
+  EXPECT_EQ(error(layers(Precision::kBf16, Precision::kW4)), "granted");
+  settle();
+  EXPECT_EQ(device.form().layer_precision, morph.start.layer_precision);
+}
+
 TEST_F(EngineMorph, WithoutMorphsAWishIsAnsweredToo) {
   EngineConfig config = engine_for_test(morph);
   config.morph.reset();

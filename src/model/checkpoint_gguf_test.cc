@@ -113,6 +113,39 @@ TEST(GgufCheckpoint, LayersAreKeptInTheBitsThatHoldAllOfThem) {
   EXPECT_EQ(stored_as({kF16}).group, 128);
 }
 
+TEST(GgufCheckpoint, EachHalfIsKeptInTheBitsThatHoldItsMatrices) {
+  ModelSpec spec;
+  spec.layers = 8;
+  spec.hidden = 256;
+  spec.ffn = 256;
+  spec.vocab = 64;
+  spec.max_context = 64;
+  spec.architecture = "llama";
+  spec.attention = {.heads = 4, .kv_heads = 2, .head_dim = 64};
+  const TemporaryDirectory directory;
+  const auto stored = [&](GgufType type, GgufType more) {
+    write_gguf_checkpoint(directory.path() / "m.gguf", spec, {.type = type, .more = more});
+    const auto checkpoint = open_checkpoint(directory.path() / "m.gguf");
+    EXPECT_TRUE(checkpoint.ok()) << checkpoint.error().message;
+    return (*checkpoint)->spec().stored;
+  };
+  const StoredWeights q4_k_m = stored(GgufType::kQ4_K, GgufType::kQ6_K);
+  EXPECT_EQ(q4_k_m.precision, Precision::kW8);
+  EXPECT_EQ(q4_k_m.group, 32);
+  constexpr LayerPrecision kFour = {Precision::kW4, Precision::kW4};
+  constexpr LayerPrecision kEight = {Precision::kW8, Precision::kW8};
+  EXPECT_EQ(q4_k_m.layers, (std::vector<LayerPrecision>{kEight, kFour, kFour, kEight, kFour, kFour,
+                                                        kEight, kEight}));
+  const StoredWeights beside_f16 = stored(GgufType::kQ4_0, GgufType::kF16);
+  EXPECT_EQ(beside_f16.precision, Precision::kBf16);
+  EXPECT_EQ(beside_f16.layers[1], kFour);
+  EXPECT_TRUE(stored(GgufType::kQ8_0, GgufType::kQ6_K).layers.empty()) << "8 bits hold both";
+  // One half of one layer.
+  const std::vector<LayerPrecision> one = stored_as({kQ4_0, kQ4_0, kQ4_0, kQ4_0, kQ8_0}).layers;
+  ASSERT_EQ(one.size(), 1U);
+  EXPECT_EQ(one[0], (LayerPrecision{Precision::kW4, Precision::kW8}));
+}
+
 TEST(GgufCheckpoint, BiasesAreThereWhenTheirTensorsAre) {
   const ModelSpec spec = spec_after([](Pieces& p) {
     p.tensors["blk.0.attn_q.bias"] = {{32}};

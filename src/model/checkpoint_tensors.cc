@@ -1,6 +1,8 @@
 #include "model/checkpoint_tensors.h"
 
 #include <algorithm>
+#include <limits>
+#include <map>
 #include <utility>
 
 #include "base/check.h"
@@ -73,23 +75,45 @@ int bits_to_keep(const StoredTensor& tensor) {
   return tensor.packed || block_format(tensor.type).elements > 1 ? 8 : kFloat;
 }
 
+Precision precision_of(int bits) {
+  return bits > 8   ? Precision::kBf16
+         : bits > 4 ? Precision::kW8
+         : bits > 3 ? Precision::kW4
+                    : Precision::kW3;
+}
+
+LayerHalf half_of(TensorRole role) {
+  const bool mlp =
+      role == TensorRole::kGate || role == TensorRole::kUp || role == TensorRole::kDown;
+  return mlp ? LayerHalf::kMlp : LayerHalf::kAttention;
+}
+
 StoredWeights stored_weights(const ModelSpec& spec, const TensorTable& table) {
   StoredWeights stored;
-  int bits = 0;
+  std::map<std::pair<int, LayerHalf>, int> bits;
   for (const NeededTensor& need : needed_tensors(spec)) {
     if (!is_layer_matrix(need)) {
       continue;
     }
     const StoredTensor& tensor = table.tensors[TensorTable::slot(need.role, need.layer)];
-    bits = std::max(bits, bits_to_keep(tensor));
+    int& of_half = bits[{need.layer, half_of(need.role)}];
+    of_half = std::max(of_half, bits_to_keep(tensor));
     if (const auto kept = kept_format(tensor)) {
       stored.group = std::min(stored.group, kept->group);
     }
   }
-  stored.precision = bits > 8   ? Precision::kBf16
-                     : bits > 4 ? Precision::kW8
-                     : bits > 3 ? Precision::kW4
-                                : Precision::kW3;
+  int least = std::numeric_limits<int>::max();
+  int most = 0;
+  stored.layers.resize(static_cast<std::size_t>(spec.layers));
+  for (const auto& [which, of_half] : bits) {
+    stored.layers[static_cast<std::size_t>(which.first)].of(which.second) = precision_of(of_half);
+    least = std::min(least, of_half);
+    most = std::max(most, of_half);
+  }
+  stored.precision = precision_of(most);
+  if (precision_of(least) == stored.precision) {
+    stored.layers.clear();
+  }
   return stored;
 }
 

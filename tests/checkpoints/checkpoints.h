@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <ostream>
 #include <string>
 #include <vector>
@@ -51,6 +52,9 @@ struct HfCheckpointOptions {
 struct GgufCheckpointOptions {
   std::uint64_t seed = 1;
   GgufType type = GgufType::kF32;
+  // What llama.cpp's mixes (Q4_K_M of Q4_K and Q6_K) give more bits: the values and ffn_down of the
+  // first and the last eighth of the layers and of each third between, and the output table.
+  std::optional<GgufType> more;
   // A SentencePiece vocabulary of spec.vocab pieces, at least 259: <unk>, <s>, </s>, the 256 bytes,
   // then letters and words.
   bool vocabulary = false;

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <numbers>
@@ -125,6 +126,24 @@ std::vector<float> llama3_divisors(const RopeSpec& rope, int head_dim) {
   return divisors;
 }
 
+GgufType type_of(const WeightTensor& tensor, const ModelSpec& spec,
+                 const GgufCheckpointOptions& options) {
+  if (!options.more) {
+    return options.type;
+  }
+  if (!tensor.gguf_name.starts_with("blk.")) {
+    const std::string_view output = spec.tied_embeddings ? "token_embd.weight" : "output.weight";
+    return tensor.gguf_name == output ? *options.more : options.type;
+  }
+  const int layer = std::atoi(tensor.gguf_name.c_str() + std::strlen("blk."));
+  const int eighth = spec.layers / 8;
+  const bool more_bits =
+      layer < eighth || layer >= 7 * spec.layers / 8 || (layer - eighth) % 3 == 2;
+  const bool counts =
+      tensor.gguf_name.ends_with("attn_v.weight") || tensor.gguf_name.ends_with("ffn_down.weight");
+  return more_bits && counts ? *options.more : options.type;
+}
+
 void add_metadata(const ModelSpec& spec, const std::string& arch, GgufWriter& writer) {
   const AttentionSpec& attention = spec.attention;
   const auto key = [&](std::string_view name) { return fmt::format("{}.{}", arch, name); };
@@ -204,10 +223,11 @@ void write_gguf_checkpoint(const std::filesystem::path& path, const ModelSpec& s
                       plain_data(divisors, GgufType::kF32));
   }
   std::mt19937_64 random(options.seed);
-  const BlockLayout layout = layout_of(options.type);
   const std::vector<WeightTensor> tensors = weight_tensors(spec);
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const WeightTensor& tensor = tensors[i];
+    const GgufType matrix_type = type_of(tensor, spec, options);
+    const BlockLayout layout = layout_of(matrix_type);
     const auto columns = static_cast<std::uint64_t>(tensor.columns);
     if (layout.scale_at >= 0 && tensor.rows != 0 && tensor.columns % layout.elements == 0) {
       writer.add_tensor(tensor.gguf_name, {columns, static_cast<std::uint64_t>(tensor.rows)},
@@ -220,7 +240,7 @@ void write_gguf_checkpoint(const std::filesystem::path& path, const ModelSpec& s
       weights = interleave_halves(weights, tensor.rotated_heads, row);
     }
     const bool is_plain = tensor.rows != 0 && layout.scale_at < 0;
-    const GgufType type = is_plain ? options.type : GgufType::kF32;
+    const GgufType type = is_plain ? matrix_type : GgufType::kF32;
     std::vector<std::uint64_t> dimensions = {columns};
     if (tensor.rows != 0) {
       dimensions.push_back(static_cast<std::uint64_t>(tensor.rows));

@@ -24,7 +24,8 @@ namespace {
 const auto no_progress = [](std::int64_t, std::int64_t) {};
 
 std::unique_ptr<LocalClient> open_model(const std::filesystem::path& path, const char* dtype) {
-  auto client = LocalClient::open({.model = path.string(), .dtype = dtype, .threads = 2});
+  auto client =
+      LocalClient::open({.model = path.string(), .dtype = dtype, .compute = {.threads = 2}});
   EXPECT_TRUE(client.ok()) << client.error().message;
   return client.ok() ? *std::move(client) : nullptr;
 }

@@ -53,13 +53,17 @@ Measured load(const std::filesystem::path& path, Precision precision) {
   return {status_bytes("VmHWM:") - before, (*rank)->memory().weight_bytes};
 }
 
-Measured load_in_a_child(const std::filesystem::path& path, Precision precision) {
+// The program's own pages are mapped as they are run, many megabytes of them under sanitizers: a
+// small model's loading has them there before anything is measured.
+Measured load_in_a_child(const std::filesystem::path& path, const std::filesystem::path& small,
+                         Precision precision) {
   int ends[2] = {-1, -1};
   if (pipe(ends) != 0) {
     return {};
   }
   const pid_t child = fork();
   if (child == 0) {
+    (void)load(small, precision);
     const Measured measured = load(path, precision);
     const bool told = write(ends[1], &measured, sizeof measured) == sizeof measured;
     _exit(told ? 0 : 1);
@@ -77,6 +81,8 @@ Measured load_in_a_child(const std::filesystem::path& path, Precision precision)
 
 TEST(LoadMemory, StaysWithinPackedWeightsAndOneLayer) {
   ModelSpec spec = architecture_specs().front().spec;
+  const TemporaryDirectory small;
+  write_hf_checkpoint(small.path(), spec);
   spec.layers = 5;
   spec.hidden = 640;
   spec.ffn = 1664;
@@ -88,11 +94,11 @@ TEST(LoadMemory, StaysWithinPackedWeightsAndOneLayer) {
   const TemporaryDirectory directory;
   write_hf_checkpoint(directory.path(), spec);
   for (const Precision precision : {Precision::kBf16, Precision::kF32}) {
-    const Measured measured = load_in_a_child(directory.path(), precision);
+    const Measured measured = load_in_a_child(directory.path(), small.path(), precision);
     ASSERT_GT(measured.peak_bytes, measured.weight_bytes / 2) << "the child could not load";
     ASSERT_GT(measured.weight_bytes, 50 * kMiB);
-    // Sanitizers keep some of what was freed.
-    const std::int64_t slack = layer_bytes(spec, precision) + 12 * kMiB;
+    // Sanitizers keep some of what was freed, and a byte of their own for eight of ours.
+    const std::int64_t slack = layer_bytes(spec, precision) + 12 * kMiB + measured.weight_bytes / 8;
     EXPECT_LE(measured.peak_bytes, measured.weight_bytes + slack)
         << format_bytes(measured.peak_bytes) << " for " << format_bytes(measured.weight_bytes)
         << " of weights";

@@ -9,10 +9,14 @@ namespace protean {
 
 ServedModel::ServedModel(const Checkpoint& checkpoint, const Options& options)
     : options_(options), vocab_(checkpoint.spec().vocab) {
-  const KvForm kv{.precision = kv_precision_beside(options.precision),
-                  .block_tokens = options.block_tokens,
-                  .blocks = options.blocks};
-  Form form = single_device_form(checkpoint.spec(), options.precision, DeviceId{0}, kv);
+  std::vector<LayerPrecision> layers = options.layers;
+  if (layers.empty()) {
+    layers.assign(static_cast<std::size_t>(checkpoint.spec().layers),
+                  {options.precision, options.precision});
+  }
+  Form form = single_device_form(checkpoint.spec(), std::move(layers), DeviceId{0},
+                                 {.block_tokens = options.block_tokens, .blocks = options.blocks});
+  form.kv.precision = kv_precision_beside(highest_precision(form));
   form.largest_tp_degree = options.units;
   auto rank = Rank::create({.form = std::move(form),
                             .threads = options.threads,

@@ -32,6 +32,7 @@ class ServedModel {
  public:
   struct Options {
     Precision precision = Precision::kF32;
+    std::vector<LayerPrecision> layers = {};  // each at its own; empty: all at `precision`
     int threads = 1;
     int block_tokens = 16;
     int blocks = 64;
