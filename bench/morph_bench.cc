@@ -140,7 +140,9 @@ StepPlan decode_step() {
 // each is prepared once the last one is done.
 class Bench {
  public:
+  // The share is of a core.
   Bench(const ModelSpec& spec, PackedHalves& packed, double share) {
+    constexpr int kThreads = 2;
     const Form form = single_device_form(
         spec, Precision::kBf16, DeviceId{0},
         {.block_tokens = kBlockTokens, .blocks = kBatch * kContext / kBlockTokens});
@@ -149,13 +151,13 @@ class Bench {
         2 * half_pages(spec, LayerHalf::kMlp, Precision::kBf16, page_bytes);
     worker_ = *CpuWorker::create(
         {.form = form,
-         .threads = 2,
+         .threads = kThreads,
          .max_step_tokens = kBatch,
          .max_positions = 2 * kContext,
          .pages = PageBudget{page_bytes, form_pages(spec, form, page_bytes) + reserve},
          .read_half = [&](const HalfVariant& which, std::span<std::byte> memory,
                           const Pace& pace) { return packed.read(which, memory, pace); },
-         .share_beside_steps = share},
+         .share_beside_steps = share / kThreads},
         SyntheticCheckpoint(spec), {}, [this](const StepResult&) { stepped_.release(); },
         {.ready = [this](const MorphReady& ready) { worker_->commit(ready.id); },
          .done = [this](const MorphDone&) { swap_done(); }});

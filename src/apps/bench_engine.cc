@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/cpu_share.h"
 #include "apps/engine_table.h"
 #include "apps/llama_bench.h"
 #include "apps/machine.h"
@@ -29,7 +30,7 @@ struct EngineBenchOptions {
   std::vector<int> prompts = {512, 2048};
   std::vector<int> batches = {1, 4, 16, 64};
   int context = 128;  // of each sequence that decodes
-  int threads = 0;
+  ComputeOptions compute;
   int repeat = 5;
   int memory_mib = 512;
   std::string variant_cache;
@@ -87,14 +88,15 @@ Result<std::vector<Precision>> parse_precisions(const std::vector<std::string>& 
   return precisions;
 }
 
-Result<Ceilings> ceilings_of(const EngineBenchOptions& options, int threads) {
+Result<Ceilings> ceilings_of(const EngineBenchOptions& options, const CpuShare& cpus) {
   auto region = cpu::Region::map(std::int64_t{options.memory_mib} * kMiB);
   if (!region.ok()) {
     return region.error();
   }
-  cpu::Team team(threads);
+  cpu::Team team(cpus.threads, cpus.where);
+  const cpu::Seat seat = team.take_seat();
   return measure_ceilings(team, {region->data(), static_cast<std::size_t>(region->bytes())},
-                          Stopwatch(options.cpu_time, threads), options.repeat);
+                          Stopwatch(options.cpu_time, cpus.threads), options.repeat);
 }
 
 // Measures all lines of the table, each `repeat` times. Lines take turns, so that what else the
@@ -198,8 +200,12 @@ Result<EngineTable> measure(const EngineBenchOptions& options) {
   if (!precisions.ok()) {
     return precisions.error();
   }
+  const auto cpus = choose_cpus(this_machine(), options.compute);
+  if (!cpus.ok()) {
+    return cpus.error();
+  }
   EngineTable table{.model = std::filesystem::weakly_canonical(options.model).filename().string(),
-                    .threads = options.threads > 0 ? options.threads : this_machine().cores,
+                    .threads = cpus->threads,
                     .cpu_time = options.cpu_time};
   const auto peer = LlamaBench::create(options.peer, table.threads);
   if (!peer.ok()) {
@@ -213,7 +219,7 @@ Result<EngineTable> measure(const EngineBenchOptions& options) {
   if (!cases.ok()) {
     return cases.error();
   }
-  const auto ceilings = ceilings_of(options, table.threads);
+  const auto ceilings = ceilings_of(options, *cpus);
   if (!ceilings.ok()) {
     return ceilings.error();
   }
@@ -221,7 +227,7 @@ Result<EngineTable> measure(const EngineBenchOptions& options) {
   StepRigOptions rig_options{.model = options.model,
                              .variant_cache = options.variant_cache,
                              .precisions = *precisions,
-                             .threads = table.threads,
+                             .cpus = *cpus,
                              .cpu_time = options.cpu_time};
   for (const Case& one : *cases) {
     rig_options.shapes.push_back(one.shape);
@@ -249,9 +255,7 @@ int run_bench_engine(const EngineBenchOptions& options) {
 }
 
 void add_measuring_options(CLI::App& engine, EngineBenchOptions& options) {
-  engine.add_option("--threads", options.threads, "0 = one per core this process may use")
-      ->check(CLI::Range(0, 1024))
-      ->capture_default_str();
+  add_compute_options(engine, options.compute);
   engine.add_option("--repeat", options.repeat, "times are medians of so many steps")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();

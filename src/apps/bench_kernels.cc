@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/cpu_share.h"
 #include "apps/machine.h"
 #include "apps/machine_ceilings.h"
 #include "apps/options.h"
@@ -36,7 +37,7 @@ struct KernelBenchOptions {
   std::vector<int> rows = {1, 4, 16, 64, 256, 512};
   std::vector<std::string> kv = {"bf16", "int8"};
   int context = 4096;
-  int threads = 0;
+  ComputeOptions compute;
   int repeat = 7;
   int memory_mib = 512;
   bool cpu_time = false;
@@ -92,13 +93,16 @@ struct KernelRow {
 // in a cache when its turn comes again, and random.
 class Bench {
  public:
-  static Result<Bench> create(const KernelBenchOptions& options, int threads) {
+  static Result<Bench> create(const KernelBenchOptions& options, const CpuShare& cpus) {
     auto region = cpu::Region::map(std::int64_t{options.memory_mib} * kMiB);
     if (!region.ok()) {
       return region.error();
     }
-    return Bench(options, threads, std::move(*region));
+    return Bench(options, cpus, std::move(*region));
   }
+
+  // Of the thread that measures, among the others.
+  cpu::Seat take_seat() const { return team_->take_seat(); }
 
   Ceilings measure_ceilings() {
     return protean::measure_ceilings(*team_, memory(), stopwatch_, repeat_);
@@ -134,7 +138,7 @@ class Bench {
       for (std::int64_t call = 0; call < calls; ++call, next = (next + 1) % copies) {
         packed.data = region_.data() + next * packed.bytes();
         if (packed.format.int8_inputs()) {
-          cpu::matmul(*team_, cpu::quantize_rows(*team_, x, packed, arranged), packed, out);
+          cpu::matmul(*team_, cpu::quantize_rows(*team_, {.x = x}, packed, arranged), packed, out);
         } else {
           cpu::matmul(*team_, cpu::arrange_rows(*team_, x, packed, arranged), packed, out);
         }
@@ -197,10 +201,10 @@ class Bench {
   }
 
  private:
-  Bench(const KernelBenchOptions& options, int threads, cpu::Region region)
+  Bench(const KernelBenchOptions& options, const CpuShare& cpus, cpu::Region region)
       : repeat_(options.repeat),
-        stopwatch_(options.cpu_time, threads),
-        team_(std::make_unique<cpu::Team>(threads)),
+        stopwatch_(options.cpu_time, cpus.threads),
+        team_(std::make_unique<cpu::Team>(cpus.threads, cpus.where)),
         region_(std::move(region)) {}
 
   std::span<std::byte> memory() const {
@@ -344,14 +348,18 @@ Status measure_all(Bench& bench, const KernelBenchOptions& options, const TellRo
 }
 
 int run_bench_kernels(const KernelBenchOptions& options) {
-  const int threads = options.threads > 0 ? options.threads : this_machine().cores;
-  auto bench = Bench::create(options, threads);
+  const auto cpus = choose_cpus(this_machine(), options.compute);
+  if (!cpus.ok()) {
+    return exit_with(cpus.error());
+  }
+  auto bench = Bench::create(options, *cpus);
   if (!bench.ok()) {
     return exit_with(bench.error());
   }
+  const cpu::Seat seat = bench->take_seat();
   const Ceilings ceilings = bench->measure_ceilings();
   if (!options.json) {
-    print_ceilings(ceilings, threads);
+    print_ceilings(ceilings, cpus->threads);
   }
   std::vector<KernelRow> measured;
   const Status done = measure_all(*bench, options, [&](KernelRow row) {
@@ -364,7 +372,7 @@ int run_bench_kernels(const KernelBenchOptions& options) {
     return exit_with(done.error());
   }
   if (options.json) {
-    print_text(json_of(ceilings, measured, threads));
+    print_text(json_of(ceilings, measured, cpus->threads));
   }
   return 0;
 }
@@ -393,9 +401,7 @@ void add_bench_kernels(CLI::App& bench, int& exit_code) {
   kernels->add_option("--context", options->context, "tokens that attention looks back at")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
-  kernels->add_option("--threads", options->threads, "0 = one per core this process may use")
-      ->check(CLI::Range(0, 1024))
-      ->capture_default_str();
+  add_compute_options(*kernels, options->compute);
   kernels->add_option("--repeat", options->repeat, "times are medians of so many runs")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();

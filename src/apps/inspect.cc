@@ -1,4 +1,7 @@
+#include <algorithm>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "apps/model_files.h"
 #include "apps/options.h"
@@ -51,18 +54,33 @@ void print_model(const ModelFiles& files) {
             files.chat.template_source.empty() ? "none: ChatML stands in" : "the model's own");
 }
 
+// "w8: 61.6 MiB a layer", "w8:8+w4:8: 36.3 MiB to 61.6 MiB a layer".
+std::string layers_text(const ModelSpec& spec, const Form& form) {
+  std::vector<std::int64_t> bytes;
+  for (const LayerPrecision& layer : form.layer_precision) {
+    bytes.push_back(half_bytes(spec, LayerHalf::kAttention, layer.attention) +
+                    half_bytes(spec, LayerHalf::kMlp, layer.mlp));
+  }
+  const auto [least, most] = std::minmax_element(bytes.begin(), bytes.end());
+  const Precision highest = highest_precision(form);
+  if (layers_at(form, highest) == spec.layers) {
+    return fmt::format("{}: {} a layer", to_string(highest), format_bytes(*most));
+  }
+  return fmt::format("{}: {}{} a layer", precision_label(form),
+                     *least == *most ? "" : format_bytes(*least) + " to ", format_bytes(*most));
+}
+
 void print_sizing(const ModelSpec& spec, const Sizing& sizing) {
-  const Precision precision = sizing.form.layer_precision.front().mlp;
   const Precision tables = sizing.form.tables;
-  print_row("weights", "{} in {}: {} a layer, {} for embeddings and output in {}",
-            format_bytes(sizing.weight_bytes), to_string(precision),
-            format_bytes(layer_bytes(spec, precision)), format_bytes(outer_bytes(spec, tables)),
-            to_string(tables));
+  print_row("weights", "{} in {}, {} for embeddings and output in {}",
+            format_bytes(sizing.weight_bytes), layers_text(spec, sizing.form),
+            format_bytes(outer_bytes(spec, tables)), to_string(tables));
   print_row("KV", "{} a token, {} in all for {} tokens",
             format_bytes(kv_token_bytes(spec, sizing.form.kv.precision)),
             format_bytes(sizing.kv_bytes), sizing.form.kv.blocks * sizing.form.kv.block_tokens);
   print_row("max-model-len", "{} tokens", sizing.max_model_len);
   print_row("form at start", "{}", to_string(sizing.form));
+  print_row("computes with", "{}", to_string(sizing.cpus));
   for (const std::string& warning : sizing.warnings) {
     print_row("warning", "{}", warning);
   }

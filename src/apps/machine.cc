@@ -1,15 +1,15 @@
 #include "apps/machine.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <limits>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/units.h"
+#include "device/cpu/seat.h"
 
 namespace protean {
 namespace {
@@ -73,22 +73,33 @@ int container_cores(const std::string& folder) {
              : std::numeric_limits<int>::max();
 }
 
+// Limits of this group and, inside a container, of the root that it sees.
+std::vector<std::string> cgroup_folders() {
+  return {cgroup_folder(), "/sys/fs/cgroup"};
+}
+
 }  // namespace
 
 Machine this_machine() {
-  Machine machine;
-  cpu_set_t allowed;
-  CPU_ZERO(&allowed);
-  if (::sched_getaffinity(0, sizeof(allowed), &allowed) == 0) {
-    machine.cores = std::max(1, CPU_COUNT(&allowed));
+  std::vector<int> cpus = cpu::allowed_cpus();
+  if (cpus.empty()) {
+    cpus = {0};
   }
-  // Limits of this group and, inside a container, of the root that it sees.
-  machine.free_memory_bytes = system_free_bytes();
-  for (const std::string& folder : {cgroup_folder(), std::string("/sys/fs/cgroup")}) {
-    machine.free_memory_bytes = std::min(machine.free_memory_bytes, container_free_bytes(folder));
+  Machine machine{.topology = read_topology("/sys", cpus),
+                  .cores = static_cast<int>(cpus.size()),
+                  .free_memory_bytes = free_memory_bytes()};
+  for (const std::string& folder : cgroup_folders()) {
     machine.cores = std::min(machine.cores, container_cores(folder));
   }
   return machine;
+}
+
+std::int64_t free_memory_bytes() {
+  std::int64_t bytes = system_free_bytes();
+  for (const std::string& folder : cgroup_folders()) {
+    bytes = std::min(bytes, container_free_bytes(folder));
+  }
+  return bytes;
 }
 
 std::tm local_time() {

@@ -3,14 +3,20 @@
 #include <cstdint>
 #include <ctime>
 
+#include "apps/topology.h"
+
 namespace protean {
 
 // What this process may use, container limits included.
 struct Machine {
-  int cores = 1;
+  Topology topology;
+  int cores = 1;  // CPUs that may be busy at once: a container's quota can be less than it sees
   std::int64_t free_memory_bytes = 0;
 };
 Machine this_machine();
+
+// Cheap enough to be asked again and again.
+std::int64_t free_memory_bytes();
 
 std::tm local_time();
 

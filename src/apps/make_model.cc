@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/cpu_share.h"
 #include "apps/machine.h"
 #include "apps/options.h"
 #include "apps/output_directory.h"
@@ -30,7 +31,7 @@ struct MakeModelOptions {
   std::string like;
   std::string format = "hf";
   std::uint64_t seed = 1;
-  int threads = 0;
+  ComputeOptions compute;
   std::string output;
   bool overwrite = false;
 };
@@ -271,7 +272,12 @@ Status make_model(const MakeModelOptions& options) {
   if (!model.ok()) {
     return model.error();
   }
-  cpu::Team team(options.threads > 0 ? options.threads : this_machine().cores);
+  const auto cpus = choose_cpus(this_machine(), options.compute);
+  if (!cpus.ok()) {
+    return cpus.error();
+  }
+  cpu::Team team(cpus->threads, cpus->where);
+  const cpu::Seat seat = team.take_seat();
   ModelSpec& spec = model->spec;
   const ArchitectureRow& row = row_of(spec);
   if (options.format == "gguf") {
@@ -321,9 +327,7 @@ void add_make_model(CLI::App& root, int& exit_code) {
       ->capture_default_str();
   app->add_option("--seed", options->seed, "the same seed gives the same weights")
       ->capture_default_str();
-  app->add_option("--threads", options->threads, "0 = one per core")
-      ->check(CLI::Range(0, 1024))
-      ->capture_default_str();
+  add_compute_options(*app, options->compute);
   app->add_option("-o,--output", options->output, "directory to write")->required();
   app->add_flag("--overwrite", options->overwrite, "replace the model that is there");
   app->footer("Example: protean make-model --like 150m -o 150m");

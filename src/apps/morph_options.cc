@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <sstream>
 #include <utility>
@@ -154,7 +155,7 @@ Result<MorphConfig> morph_config(const MorphOptions& options, const ModelSpec& s
   if (!floor.ok()) {
     return make_error(floor.error().code, "--quality-floor: {}", floor.error().message);
   }
-  const Precision start = sizing.form.layer_precision.front().mlp;
+  const Precision start = highest_precision(sizing.form);
   MorphConfig config;
   config.mode = *mode;
   config.policy = options_for(*mode == MorphMode::kOff ? MorphMode::kBalanced : *mode);
@@ -205,9 +206,11 @@ void add_morph_options(CLI::App& app, MorphOptions& options) {
                  "seconds to look ahead, to act before a queue forms; 0 = not at all")
       ->check(number_range(0, 3600))
       ->capture_default_str();
-  app.add_option("--slo-ttft-ms", options.slo_ttft_ms,
-                 "what a first token may take: where layers of fewer bits are faster, a queue that "
-                 "takes an eighth of it lowers them to 8 bits, a longer one further")
+  app.add_option(
+         "--slo-ttft-ms", options.slo_ttft_ms,
+         "what a first token may take: where layers of fewer bits are faster, a queue behind "
+         "which newcomers would wait a quarter of it lowers them to 8 bits, a longer one "
+         "further")
       ->check(number_range(1, 3.6e6))
       ->capture_default_str();
   app.add_flag("--morph-halves", options.halves, "lower attention and MLP of a layer one by one");
@@ -244,7 +247,9 @@ Result<ReplicaOptions> choose_replica(ModelOptions model, bool may_morph,
     return replica;
   }
   // Whoever only asks by hand can wait, and need not have the model on disk a second time.
-  std::vector<Precision> kept = {*precision};
+  std::vector<Precision> kept;
+  std::copy_if(kPrecisions.begin(), kPrecisions.end(), std::back_inserter(kept),
+               [&](Precision at) { return layers_at(sizing->form, at) > 0; });
   kept.insert(kept.end(), lower->begin(), lower->end());
   const auto cache_bytes = variant_cache_bytes(options.variant_cache_size);
   if (!cache_bytes.ok()) {

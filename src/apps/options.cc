@@ -117,7 +117,7 @@ void add_model_options(CLI::App& app, ModelOptions& options) {
          "precision of the layers: bf16, f32, w8, w4, w3 (weights quantised to 8, 4 or 3 "
          "bits as they are loaded), w8a8 or w4a8 (activations to 8 bits too: faster), w8a7 (to "
          "7: faster still where there is no VNNI); auto = what a quantised checkpoint is kept in, "
-         "else bf16")
+         "each half of a layer at its own, else bf16")
       ->capture_default_str();
   app.add_option("--max-model-len", options.max_model_len,
                  "longest prompt + answer in tokens; auto = what the checkpoint states, as far as "
@@ -148,8 +148,18 @@ void add_model_options(CLI::App& app, ModelOptions& options) {
                "reuse the KV of equal prompt beginnings (default on)");
   app.add_option("--chat-template", options.chat_template,
                  "file with a Jinja chat template to use instead of the model's");
-  app.add_option("--threads", options.threads, "0 = one per core this process may use")
-      ->check(CLI::Range(0, 1024))
+  add_compute_options(app, options.compute);
+}
+
+void add_compute_options(CLI::App& app, ComputeOptions& options) {
+  app.add_option(
+      "--cpus", options.cpus,
+      "CPUs to compute on and to keep others from, like 0-7,16, in the system's numbers: "
+      "each gets a thread that stays there; default: all that this process may use, "
+      "threads pinned nowhere");
+  app.add_option("--threads", options.threads,
+                 "0 = one for each of these CPUs, as far as a container's quota goes")
+      ->check(CLI::Range(0, 4096))
       ->capture_default_str();
 }
 

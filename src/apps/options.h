@@ -9,6 +9,13 @@
 
 namespace protean {
 
+// What every subcommand that computes accepts.
+struct ComputeOptions {
+  std::string cpus;  // like 0-7,16; empty = all that this process may use
+  int threads = 0;   // 0 = one for each of them
+};
+void add_compute_options(CLI::App& app, ComputeOptions& options);
+
 // What every subcommand that loads a model accepts. Flags have vLLM's names where they mean the
 // same.
 struct ModelOptions {
@@ -20,7 +27,7 @@ struct ModelOptions {
   std::string device_memory = "auto";  // of weights, KV and activations together
   std::vector<Precision> ladder;       // what layers may be lowered to while they serve; else empty
   std::string chat_template;
-  int threads = 0;  // 0 = one per core this process may use
+  ComputeOptions compute;
   int block_size = 16;
   int max_num_seqs = 256;
   int max_num_batched_tokens = 2048;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "apps/calibration_text.h"
+#include "apps/cpu_share.h"
 #include "apps/keep_learnt.h"
 #include "apps/machine.h"
 #include "apps/model_files.h"
@@ -271,17 +272,17 @@ json::object to_json(const Report& report) {
   return object;
 }
 
-struct Texts {
+struct ProfileTexts {
   Sequences calibration;
   Sequences other;  // empty where none was given
 };
 
-Result<Texts> read_texts(const ProfileCommand& command, const Tokenizer& tokenizer) {
+Result<ProfileTexts> read_texts(const ProfileCommand& command, const Tokenizer& tokenizer) {
   auto calibration = windows_of(command.calibrate, tokenizer, command.windows);
   if (!calibration.ok()) {
     return calibration.error();
   }
-  Texts texts{.calibration = *std::move(calibration)};
+  ProfileTexts texts{.calibration = *std::move(calibration)};
   if (!command.text.empty()) {
     auto other = windows_of(command.text, tokenizer, command.windows);
     if (!other.ok()) {
@@ -316,7 +317,12 @@ Result<Report> profile(const ProfileCommand& command) {
   if (!store.ok()) {
     return store.error();
   }
-  cpu::Team team(command.model.threads > 0 ? command.model.threads : this_machine().cores);
+  const auto cpus = choose_cpus(this_machine(), command.model.compute);
+  if (!cpus.ok()) {
+    return cpus.error();
+  }
+  cpu::Team team(cpus->threads, cpus->where);
+  const cpu::Seat seat = team.take_seat();
   const auto start = std::chrono::steady_clock::now();
   const auto probe = SwapProbe::create(
       team, *checkpoint,
@@ -362,7 +368,7 @@ int show_steps(const ProfileCommand& command) {
 int run_profile(ProfileCommand& command) {
   command.steps.model = command.model.model;
   command.steps.variant_cache = command.cache;
-  command.steps.threads = command.model.threads;
+  command.steps.compute = command.model.compute;
   if (command.shows_steps) {
     return show_steps(command);
   }
@@ -454,9 +460,7 @@ void add_profile(CLI::App& root, int& exit_code) {
   add_variant_option(*app, command->variants);
   app->add_option("--variant-cache", command->cache,
                   "folder for packed weights and the order; default: ~/.cache/protean");
-  app->add_option("--threads", command->model.threads, "0 = one per core")
-      ->check(CLI::Range(0, 4096))
-      ->capture_default_str();
+  add_compute_options(*app, command->model.compute);
   add_step_options(*app, *command);
   app->add_flag("--json", command->as_json, "print one JSON object");
   app->footer(

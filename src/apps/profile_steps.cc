@@ -5,6 +5,7 @@
 #include <memory>
 #include <utility>
 
+#include "apps/cpu_share.h"
 #include "apps/keep_learnt.h"
 #include "apps/machine.h"
 #include "apps/step_cost_file.h"
@@ -233,17 +234,13 @@ Result<std::vector<Precision>> parse_precisions(const std::vector<std::string>& 
   return precisions;
 }
 
-int threads_of(const StepProfileOptions& options) {
-  return options.threads > 0 ? options.threads : this_machine().cores;
-}
-
-Result<std::unique_ptr<StepRig>> make_rig(const StepProfileOptions& options,
+Result<std::unique_ptr<StepRig>> make_rig(const StepProfileOptions& options, const CpuShare& cpus,
                                           const std::vector<Precision>& precisions,
                                           const std::vector<NamedShape>& shapes) {
   StepRigOptions rig{.model = options.model,
                      .variant_cache = options.variant_cache,
                      .precisions = precisions,
-                     .threads = threads_of(options),
+                     .cpus = cpus,
                      .cpu_time = options.cpu_time};
   for (const NamedShape& named : shapes) {
     rig.shapes.push_back(named.shape);
@@ -273,14 +270,18 @@ Result<int> longest_of(const StepProfileOptions& options) {
 Result<StepProfile> measure(const StepProfileOptions& options) {
   const auto precisions = parse_precisions(options.precisions);
   const auto longest = longest_of(options);
+  const auto cpus = choose_cpus(this_machine(), options.compute);
   if (!precisions.ok() || !longest.ok()) {
     return precisions.ok() ? longest.error() : precisions.error();
+  }
+  if (!cpus.ok()) {
+    return cpus.error();
   }
   std::vector<NamedShape> shapes = fitted_shapes(*longest);
   for (NamedShape& shape : held_out_shapes(*longest)) {
     shapes.push_back(std::move(shape));
   }
-  const auto rig = make_rig(options, *precisions, shapes);
+  const auto rig = make_rig(options, *cpus, *precisions, shapes);
   if (!rig.ok()) {
     return rig.error();
   }
@@ -301,7 +302,7 @@ Result<StepProfile> measure(const StepProfileOptions& options) {
     return cost.error();
   }
   StepProfile profile{.cost = {.cpu = cpu_name(),
-                               .threads = threads_of(options),
+                               .threads = cpus->threads,
                                .cpu_time = options.cpu_time,
                                .cost = *cost,
                                .error = prediction_error(*cost, measured->held_out, kLeastTokens)},
@@ -321,6 +322,10 @@ Result<StepProfile> measure(const StepProfileOptions& options) {
 }
 
 Result<MachineStepCost> load(const StepProfileOptions& options) {
+  const auto cpus = choose_cpus(this_machine(), options.compute);
+  if (!cpus.ok()) {
+    return cpus.error();
+  }
   auto checkpoint = open_checkpoint(options.model);
   if (!checkpoint.ok()) {
     return checkpoint.error();
@@ -331,7 +336,7 @@ Result<MachineStepCost> load(const StepProfileOptions& options) {
     return variants.error();
   }
   return load_step_cost((*variants)->model_directory(),
-                        {(*variants)->model(), cpu_name(), threads_of(options)});
+                        {(*variants)->model(), cpu_name(), cpus->threads});
 }
 
 std::string to_text(const MachineStepCost& kept) {

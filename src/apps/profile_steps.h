@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/options.h"
 #include "base/result.h"
 
 namespace protean {
@@ -13,7 +14,7 @@ struct StepProfileOptions {
   std::string variant_cache;
   std::vector<std::string> precisions = {"bf16", "w8", "w4"};
   int longest = 1024;  // tokens of a prompt, and of a context
-  int threads = 0;
+  ComputeOptions compute;
   int repeat = 5;
   bool cpu_time = false;
 };

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "apps/calibration_text.h"
+#include "apps/cpu_share.h"
 #include "apps/machine.h"
 #include "apps/model_files.h"
 #include "apps/options.h"
@@ -102,7 +103,12 @@ Status quantize(const QuantizeCommand& command) {
   if (Status copied = copy_companions(job.source, job.target); !copied.ok()) {
     return copied;
   }
-  cpu::Team team(command.model.threads > 0 ? command.model.threads : this_machine().cores);
+  const auto cpus = choose_cpus(this_machine(), command.model.compute);
+  if (!cpus.ok()) {
+    return cpus.error();
+  }
+  cpu::Team team(cpus->threads, cpus->where);
+  const cpu::Seat seat = team.take_seat();
   if (Status written = write_quantized_model(team, job, count_bar("quantising", "layers"));
       !written.ok()) {
     return written;
@@ -155,9 +161,7 @@ void add_quantize(CLI::App& root, int& exit_code) {
   app->add_option("--damping", command->damping, "gptq: share of the mean added to the diagonal")
       ->check(number_range(1e-6, 10.0))
       ->capture_default_str();
-  app->add_option("--threads", command->model.threads, "0 = one per core")
-      ->check(CLI::Range(0, 4096))
-      ->capture_default_str();
+  add_compute_options(*app, command->model.compute);
   app->add_option("-o,--output", command->output, "directory to write")->required();
   app->add_flag("--overwrite", command->overwrite, "replace the model that is there");
   app->footer(

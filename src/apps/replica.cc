@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "apps/machine.h"
+#include "base/log.h"
+#include "device/cpu/seat.h"
 
 namespace protean {
 
@@ -37,7 +39,7 @@ std::function<bool(const Pace& pace)> read_ahead_of(std::shared_ptr<const Varian
                                                     Precision precision) {
   return [variants = std::move(variants), order = std::move(order), precision,
           next = std::size_t{0}](const Pace& pace) mutable {
-    const bool has_room = this_machine().free_memory_bytes >= 2 * variants->bytes_at(precision);
+    const bool has_room = free_memory_bytes() >= 2 * variants->bytes_at(precision);
     return has_room && variants->read_ahead(order, precision, next, pace);
   };
 }
@@ -48,7 +50,8 @@ Result<std::unique_ptr<Replica>> Replica::start(const ReplicaOptions& options,
   const ModelOptions& model = options.model;
   const Sizing& sizing = options.sizing;
   WorkerOptions worker_options{.form = sizing.form,
-                               .threads = sizing.device.cores,
+                               .threads = sizing.cpus.threads,
+                               .where = sizing.cpus.where,
                                .max_step_tokens = model.max_num_batched_tokens,
                                .max_positions = sizing.max_model_len};
   if (options.morph) {
@@ -59,6 +62,11 @@ Result<std::unique_ptr<Replica>> Replica::start(const ReplicaOptions& options,
       worker_options.read_ahead =
           read_ahead_of(options.variants, order_of(bounds), bounds.ladder[1]);
     }
+  }
+  // Tried here once to say so; who is refused a seat later goes on without a word.
+  if (const Status taken = cpu::Seat(sizing.cpus.where.cpus, sizing.cpus.where.nodes).taken();
+      !taken.ok()) {
+    log::warning("{}: threads and memory are where it puts them", taken.error().message);
   }
   const auto tell = [&inbox](auto what) { inbox.push({steady_now_ns(), std::move(what)}); };
   auto worker = CpuWorker::create(worker_options, checkpoint, progress_bar("loading"),

@@ -140,6 +140,7 @@ void log_start(const ServeOptions& options, const ModelFiles& files, const Sizin
     log::warning("{} has no chat template: chats use ChatML; give one with --chat-template",
                  files.name);
   }
+  log::info("{}", to_string(sizing.cpus));
   for (const std::string& warning : sizing.warnings) {
     log::warning("{}", warning);
   }

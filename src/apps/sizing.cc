@@ -7,6 +7,7 @@
 #include <span>
 
 #include "base/units.h"
+#include "control/form_path.h"
 #include "control/plan_morph.h"
 #include "cost/memory.h"
 #include "worker/rank.h"
@@ -85,9 +86,28 @@ Result<Asked> asked_memory(const ModelOptions& options, const Machine& machine) 
   return Asked{*kv, *device};
 }
 
+// What each layer starts at: all alike, or where `auto` finds halves that the checkpoint keeps
+// differently, each in what it is kept in.
+std::vector<LayerPrecision> layers_at_start(const ModelOptions& options, const ModelSpec& spec,
+                                            Precision precision) {
+  if (options.dtype == "auto" && !spec.stored.layers.empty()) {
+    return spec.stored.layers;
+  }
+  return std::vector<LayerPrecision>(static_cast<std::size_t>(spec.layers), {precision, precision});
+}
+
+std::int64_t weight_bytes(const ModelSpec& spec, const Form& form) {
+  std::int64_t bytes = outer_bytes(spec, form.tables);
+  for (const LayerPrecision& layer : form.layer_precision) {
+    bytes += half_bytes(spec, LayerHalf::kAttention, layer.attention) +
+             half_bytes(spec, LayerHalf::kMlp, layer.mlp);
+  }
+  return bytes;
+}
+
 // What lies beside the pages of layers and KV.
-std::int64_t fixed_bytes(const ModelOptions& options, const ModelSpec& spec, Precision precision) {
-  return outer_bytes(spec, tables_beside(precision)) +
+std::int64_t fixed_bytes(const ModelOptions& options, const ModelSpec& spec, Precision tables) {
+  return outer_bytes(spec, tables) +
          activation_bytes(spec, options.max_num_batched_tokens,
                           std::min(kLogitRows, options.max_num_batched_tokens));
 }
@@ -116,9 +136,14 @@ Result<std::int64_t> kv_budget(const ModelOptions& options, const Asked& asked, 
   return full_bytes < static_cast<double>(most) ? static_cast<std::int64_t>(full_bytes) : most;
 }
 
-// Precisions that a layer may have, the highest first.
-std::vector<Precision> ladder_from(Precision start, const ModelOptions& options) {
-  std::vector<Precision> ladder = {start};
+// Precisions that a half may come to have, the highest first.
+std::vector<Precision> ladder_from(const Form& start, const ModelOptions& options) {
+  std::vector<Precision> ladder = {highest_precision(start)};
+  for (const Precision precision : kPrecisions) {  // that an operator may bring a half back to
+    if (!options.ladder.empty() && precision != ladder.front() && layers_at(start, precision) > 0) {
+      ladder.push_back(precision);
+    }
+  }
   ladder.insert(ladder.end(), options.ladder.begin(), options.ladder.end());
   return ladder;
 }
@@ -133,7 +158,11 @@ std::int64_t largest_kv_blocks(const Sizing& sizing, const ModelSpec& spec,
   const Precision last =
       *std::min_element(ladder.begin(), ladder.end(),
                         [](Precision a, Precision b) { return weight_bits(a) < weight_bits(b); });
-  lowest.layer_precision.assign(lowest.layer_precision.size(), {last, last});
+  for (LayerPrecision& layer : lowest.layer_precision) {
+    for (const LayerHalf half : kLayerHalves) {
+      layer.of(half) = is_below(last, layer.of(half)) ? last : layer.of(half);
+    }
+  }
   const std::int64_t page_bytes = sizing.budget.page_bytes;
   const std::int64_t pages =
       sizing.budget.pages - sizing.budget.reserve - weight_pages(spec, lowest, page_bytes);
@@ -143,7 +172,7 @@ std::int64_t largest_kv_blocks(const Sizing& sizing, const ModelSpec& spec,
 
 // Fills in the form, its pages and what follows from them.
 Status size_memory(const ModelOptions& options, const ModelSpec& spec, const Machine& machine,
-                   Precision precision, Sizing& sizing) {
+                   Sizing& sizing) {
   const auto asked = asked_memory(options, machine);
   if (!asked.ok()) {
     return asked.error();
@@ -154,9 +183,9 @@ Status size_memory(const ModelOptions& options, const ModelSpec& spec, const Mac
   const double full_bytes =
       static_cast<double>(ceil_div<std::int64_t>(sizing.max_model_len, kv.block_tokens)) *
       options.max_num_seqs * static_cast<double>(block_bytes);
-  const std::int64_t reserve = reserve_pages(spec, ladder_from(precision, options), page_bytes);
+  const std::int64_t reserve = reserve_pages(spec, ladder_from(sizing.form, options), page_bytes);
   const std::int64_t weights = weight_pages(spec, sizing.form, page_bytes) + reserve;
-  const std::int64_t beside = fixed_bytes(options, spec, precision);
+  const std::int64_t beside = fixed_bytes(options, spec, sizing.form.tables);
   const std::int64_t device_bytes = asked->device_bytes.value_or(machine.free_memory_bytes);
   const std::int64_t room = device_bytes - beside - weights * page_bytes;
   const auto budget = kv_budget(options, *asked, room, full_bytes);
@@ -234,9 +263,11 @@ Result<Sizing> choose_sizing(const ModelOptions& options, const ModelSpec& spec,
   if (!wanted.ok()) {
     return wanted.error();
   }
+  const auto cpus = choose_cpus(machine, options.compute);
+  if (!cpus.ok()) {
+    return cpus.error();
+  }
   Sizing sizing;
-  sizing.weight_bytes =
-      spec.layers * layer_bytes(spec, *precision) + outer_bytes(spec, tables_beside(*precision));
   sizing.max_model_len = *wanted > 0 ? *wanted : std::max(2, spec.max_context);
   if (sizing.max_model_len > spec.max_context) {
     sizing.warnings.push_back(
@@ -245,12 +276,14 @@ Result<Sizing> choose_sizing(const ModelOptions& options, const ModelSpec& spec,
                     "them",
                     sizing.max_model_len, spec.max_context));
   }
-  sizing.device = {.id = DeviceId{0},
-                   .memory_bytes = machine.free_memory_bytes,
-                   .cores = options.threads > 0 ? options.threads : machine.cores};
-  sizing.form = single_device_form(spec, *precision, sizing.device.id,
-                                   {.precision = *kept, .block_tokens = options.block_size});
-  if (const Status sized = size_memory(options, spec, machine, *precision, sizing); !sized.ok()) {
+  sizing.device = {
+      .id = DeviceId{0}, .memory_bytes = machine.free_memory_bytes, .cores = cpus->threads};
+  sizing.cpus = *cpus;
+  sizing.form =
+      single_device_form(spec, layers_at_start(options, spec, *precision), sizing.device.id,
+                         {.precision = *kept, .block_tokens = options.block_size});
+  sizing.weight_bytes = weight_bytes(spec, sizing.form);
+  if (const Status sized = size_memory(options, spec, machine, sizing); !sized.ok()) {
     return sized.error();
   }
   if (const Status fits = fit_length(options, spec, sizing.largest_kv_blocks, sizing); !fits.ok()) {

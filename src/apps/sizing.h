@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/cpu_share.h"
 #include "apps/machine.h"
 #include "apps/options.h"
 #include "base/result.h"
@@ -16,6 +17,7 @@ namespace protean {
 // The form a model starts in, and what follows from it.
 struct Sizing {
   DeviceSpec device;
+  CpuShare cpus;  // of the device
   Form form;
   PageBudget budget;                   // of layers and KV
   std::int64_t largest_kv_blocks = 0;  // where all layers are at the lowest precision they may have
@@ -25,7 +27,7 @@ struct Sizing {
   std::vector<std::string> warnings;
 };
 
-// What --dtype names; "auto" is what the checkpoint is kept in.
+// What --dtype names; "auto" is the highest that the checkpoint keeps a half of a layer in.
 Result<Precision> dtype_precision(const std::string& dtype, const StoredWeights& stored);
 
 // Turns what the user said, or left to us, into numbers that fit this machine.

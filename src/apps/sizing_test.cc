@@ -2,8 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "base/units.h"
 #include "cost/memory.h"
+#include "model/weights.h"
+#include "tests/checkpoints/checkpoints.h"
 
 namespace protean {
 namespace {
@@ -21,7 +25,10 @@ ModelSpec spec_of_1k_context() {
   return spec;
 }
 
-const Machine kMachine = {.cores = 3, .free_memory_bytes = kGiB};
+const Machine kMachine = {
+    .topology = {.cpus = {{.cpu = 0}, {.cpu = 1, .core = 1}, {.cpu = 2, .core = 2}}},
+    .cores = 3,
+    .free_memory_bytes = kGiB};
 
 TEST(Sizing, DefaultsHoldEverySequenceAtFullLength) {
   const auto sizing = choose_sizing({.max_num_seqs = 10}, spec_of_1k_context(), kMachine);
@@ -30,6 +37,8 @@ TEST(Sizing, DefaultsHoldEverySequenceAtFullLength) {
   EXPECT_EQ(sizing->form.kv.blocks, 10 * 1024 / 16);
   EXPECT_EQ(sizing->kv_bytes, 10 * 1024 * kKiB);
   EXPECT_EQ(sizing->device.cores, 3);
+  EXPECT_EQ(sizing->cpus.threads, 3);
+  EXPECT_EQ(sizing->cpus.where.cpus, (std::vector{0, 1, 2}));
   EXPECT_TRUE(sizing->warnings.empty());
 }
 
@@ -155,6 +164,95 @@ TEST(Sizing, AQuantisedCheckpointStaysWhatItIsUnlessAsked) {
   EXPECT_GT(choose_sizing({}, spec, kMachine)->weight_bytes, coarse->weight_bytes) << "more scales";
 }
 
+// Values and ffn_down of every second layer have more bits.
+ModelSpec spec_of_mixed_types() {
+  ModelSpec spec = spec_of_1k_context();
+  spec.stored = {.precision = Precision::kW8, .group = 32};
+  spec.stored.layers = {{Precision::kW8, Precision::kW8},
+                        {Precision::kW4, Precision::kW4},
+                        {Precision::kW4, Precision::kW8},
+                        {Precision::kW4, Precision::kW4}};
+  return spec;
+}
+
+TEST(Sizing, EachHalfStartsAtWhatTheCheckpointKeepsItInUnlessAsked) {
+  const ModelSpec spec = spec_of_mixed_types();
+  const auto sizing = choose_sizing({}, spec, kMachine);
+  ASSERT_TRUE(sizing.ok()) << sizing.error().message;
+  EXPECT_EQ(sizing->form.layer_precision, spec.stored.layers);
+  EXPECT_EQ(sizing->form.tables, Precision::kW8);
+  const auto halves = [&](LayerHalf half, Precision precision, int count) {
+    return count * half_bytes(spec, half, precision);
+  };
+  EXPECT_EQ(sizing->weight_bytes, halves(LayerHalf::kAttention, Precision::kW8, 1) +
+                                      halves(LayerHalf::kAttention, Precision::kW4, 3) +
+                                      halves(LayerHalf::kMlp, Precision::kW8, 2) +
+                                      halves(LayerHalf::kMlp, Precision::kW4, 2) +
+                                      outer_bytes(spec, Precision::kW8));
+  for (const auto& [dtype, precision] : {std::pair{"w8", Precision::kW8},
+                                         {"w4", Precision::kW4},
+                                         {"w4a8", Precision::kW4A8},
+                                         {"bf16", Precision::kBf16}}) {
+    const auto asked = choose_sizing({.dtype = dtype}, spec, kMachine);
+    ASSERT_TRUE(asked.ok()) << asked.error().message;
+    EXPECT_EQ(asked->form.layer_precision,
+              (std::vector<LayerPrecision>(4, {precision, precision})));
+    EXPECT_EQ(asked->weight_bytes,
+              4 * layer_bytes(spec, precision) + outer_bytes(spec, tables_beside(precision)));
+  }
+}
+
+TEST(Sizing, AMixedStartLeavesRoomForWhatItsHalvesBecomeAndRaisesNone) {
+  ModelSpec spec = spec_of_mixed_types();
+  const auto lowered =
+      choose_sizing({.device_memory = "13MiB", .ladder = {Precision::kW3}}, spec, kMachine);
+  ASSERT_TRUE(lowered.ok()) << lowered.error().message;
+  EXPECT_GE(lowered->budget.reserve,
+            half_pages(spec, LayerHalf::kMlp, Precision::kW4, lowered->budget.page_bytes))
+      << "an operator may bring a half back to what it started at";
+  std::replace(spec.stored.layers.begin(), spec.stored.layers.end(),
+               LayerPrecision{Precision::kW8, Precision::kW8},
+               LayerPrecision{Precision::kBf16, Precision::kBf16});
+  const auto sizing =
+      choose_sizing({.device_memory = "13MiB", .ladder = {Precision::kW8}}, spec, kMachine);
+  ASSERT_TRUE(sizing.ok()) << sizing.error().message;
+  Form lowest = sizing->form;
+  lowest.layer_precision[0] = {Precision::kW8, Precision::kW8};
+  const PageBudget& budget = sizing->budget;
+  EXPECT_EQ(
+      sizing->largest_kv_blocks,
+      kv_blocks_in(spec, lowest.kv,
+                   budget.pages - budget.reserve - weight_pages(spec, lowest, budget.page_bytes),
+                   budget.page_bytes));
+}
+
+// As Q4_K_M does, on file and in memory.
+TEST(Sizing, AFileOfMixedTypesTakesTheBytesThatItsHalvesNeed) {
+  ModelSpec written = spec_of_1k_context();
+  written.layers = 8;
+  written.hidden = 256;  // rows of whole blocks
+  written.attention.heads = 8;
+  const TemporaryDirectory directory;
+  const auto path = directory.path() / "mixed.gguf";
+  write_gguf_checkpoint(path, written, {.type = GgufType::kQ4_K, .more = GgufType::kQ6_K});
+  const auto checkpoint = open_checkpoint(path);
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().message;
+  const auto bytes_at = [&](const std::string& dtype) -> std::int64_t {
+    const auto sizing = choose_sizing({.dtype = dtype}, (*checkpoint)->spec(), kMachine);
+    EXPECT_TRUE(sizing.ok()) << sizing.error().message;
+    const auto weights =
+        load_weights(**checkpoint, sizing->form.layer_precision, sizing->form.tables);
+    EXPECT_TRUE(weights.ok()) << weights.error().message;
+    const std::int64_t pieces = 8 * 9 + 3;  // each aligned to 64 bytes
+    EXPECT_GE(weights->bytes(), sizing->weight_bytes) << dtype;
+    EXPECT_LE(weights->bytes(), sizing->weight_bytes + pieces * 64) << dtype;
+    return weights->bytes();
+  };
+  const std::int64_t mixed = bytes_at("auto");
+  EXPECT_LT(mixed, bytes_at("w8"));
+  EXPECT_GT(mixed, bytes_at("w4"));
+}
+
 TEST(Sizing, WhatDoesNotFitIsRefusedWithARemedy) {
   const ModelSpec spec = spec_of_1k_context();
   const auto message = [&](const ModelOptions& options, const Machine& machine = kMachine) {
@@ -170,8 +268,9 @@ TEST(Sizing, WhatDoesNotFitIsRefusedWithARemedy) {
             std::string::npos);
   EXPECT_NE(message({.max_model_len = "1"}).find("--max-model-len 1"), std::string::npos);
   EXPECT_NE(message({.max_model_len = "12k"}).find("--max-model-len 12k"), std::string::npos);
-  EXPECT_NE(message({}, {.cores = 1, .free_memory_bytes = 1}).find("smaller model"),
-            std::string::npos);
+  Machine full = kMachine;
+  full.free_memory_bytes = 1;
+  EXPECT_NE(message({}, full).find("smaller model"), std::string::npos);
 }
 
 }  // namespace

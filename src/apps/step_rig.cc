@@ -118,8 +118,8 @@ StepRig::StepRig(const StepRigOptions& options, std::shared_ptr<Checkpoint> chec
                  std::shared_ptr<VariantStore> variants)
     : checkpoint_(std::move(checkpoint)),
       variants_(std::move(variants)),
-      threads_(options.threads),
-      stopwatch_(options.cpu_time, options.threads),
+      cpus_(options.cpus),
+      stopwatch_(options.cpu_time, options.cpus.threads),
       max_step_tokens_(most_tokens(options)),
       max_positions_(longest_sequence(options)) {}
 
@@ -135,7 +135,7 @@ Result<PageBudget> StepRig::choose_memory(const StepRigOptions& options) {
   budget.pages = form_pages(spec(), form_, budget.page_bytes) + budget.reserve;
   const std::int64_t needed = budget.pages * budget.page_bytes + outer_bytes(spec(), form_.tables) +
                               activation_bytes(spec(), max_step_tokens_, kLogitRows);
-  const std::int64_t free = this_machine().free_memory_bytes;
+  const std::int64_t free = free_memory_bytes();
   if (needed > free) {
     return make_error(ErrorCode::kExhausted,
                       "{}: timing it needs {} and {} are free: ask for fewer sequences, shorter "
@@ -148,7 +148,8 @@ Result<PageBudget> StepRig::choose_memory(const StepRigOptions& options) {
 Status StepRig::start_worker() {
   worker_.reset();
   const WorkerOptions worker_options{.form = form_,
-                                     .threads = threads_,
+                                     .threads = cpus_.threads,
+                                     .where = cpus_.where,
                                      .max_step_tokens = max_step_tokens_,
                                      .max_positions = max_positions_,
                                      .pages = budget_,

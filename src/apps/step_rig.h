@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/cpu_share.h"
 #include "apps/stopwatch.h"
 #include "base/bounded_queue.h"
 #include "base/result.h"
@@ -41,7 +42,7 @@ struct StepRigOptions {
   std::filesystem::path variant_cache;  // empty: the usual one
   std::vector<Precision> precisions;    // that layers are to have, in any order
   std::vector<StepShape> shapes;        // that will be timed
-  int threads = 1;
+  CpuShare cpus;
   bool cpu_time = false;
 };
 
@@ -81,7 +82,7 @@ class StepRig {
 
   const std::shared_ptr<Checkpoint> checkpoint_;
   const std::shared_ptr<VariantStore> variants_;
-  const int threads_;
+  const CpuShare cpus_;
   const Stopwatch stopwatch_;
   const int max_step_tokens_;
   const int max_positions_;

@@ -1,5 +1,6 @@
 #include "worker/cpu_worker.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/check.h"
@@ -34,7 +35,9 @@ Result<std::unique_ptr<CpuWorker>> CpuWorker::create(const WorkerOptions& option
                                                      MorphHandlers morph_handlers) {
   check(done != nullptr, "someone listens to finished steps");
   check(options.share_beside_steps > 0 && options.share_beside_steps <= 1,
-        "a share of a core is above 0 and at most 1");
+        "a share of the threads is above 0 and at most 1");
+  // What is touched while loading lies near those who compute, whoever loads.
+  const cpu::Seat loading({}, options.where.nodes);
   Result<Pages> pages = make_pages(options, checkpoint.spec());
   if (!pages) {
     return pages.error();
@@ -56,7 +59,7 @@ Result<CpuWorker::Pages> CpuWorker::make_pages(const WorkerOptions& options,
   }
   const PageBudget& budget = *options.pages;
   Result<std::unique_ptr<cpu::PagePool>> pool =
-      cpu::PagePool::create(budget.page_bytes, budget.pages);
+      cpu::PagePool::create(budget.page_bytes, budget.pages, options.where.nodes);
   if (!pool) {
     return pool.error();
   }
@@ -87,7 +90,7 @@ CpuWorker::CpuWorker(Built built, StepDoneHandler done, MorphHandlers morph_hand
       morph_handlers_(std::move(morph_handlers)),
       memory_(rank_->memory()),
       read_ahead_(std::move(built.options.read_ahead)),
-      beside_(built.options.share_beside_steps),
+      beside_(std::min(1.0, built.options.share_beside_steps * built.options.threads)),
       swapper_({pages_.pool.get(), &beside_, std::move(built.spec),
                 built.options.form.largest_tp_degree, std::move(built.options.read_half),
                 morph_handlers_}),
@@ -144,6 +147,7 @@ void CpuWorker::move_blocks(std::vector<BlockMove> moves) {
 }
 
 void CpuWorker::run_entries() {
+  const cpu::Seat seat = rank_->take_seat();
   for (;;) {
     const std::vector<Entry> entries = entries_.pop_all();
     if (entries.empty()) {

@@ -130,7 +130,7 @@ Rank::Rank(Built built)
       kv_(std::move(built.kv)),
       scratch_(std::move(built.scratch)),
       rope_(spec_.rope, spec_.attention.head_dim, max_positions_),
-      team_(built.options.threads),
+      team_(built.options.threads, std::move(built.options.where)),
       sampler_(spec_.vocab, built.options.threads) {
   positions_.reserve(static_cast<std::size_t>(scratch_.max_rows()));
 }

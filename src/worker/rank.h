@@ -12,7 +12,9 @@
 #include "contract/morph.h"
 #include "contract/step.h"
 #include "cost/pages.h"
+#include "device/cpu/locality.h"
 #include "device/cpu/pages.h"
+#include "device/cpu/seat.h"
 #include "device/cpu/team.h"
 #include "model/checkpoint.h"
 #include "model/forward.h"
@@ -32,6 +34,7 @@ inline constexpr int kLogitRows = 64;
 struct WorkerOptions {
   Form form;
   int threads = 1;
+  cpu::Locality where;  // of the device: its threads and its memory
   int max_step_tokens = 2048;
   int max_positions = 4096;  // tokens of the longest sequence
 
@@ -43,7 +46,9 @@ struct WorkerOptions {
   // Called from the start on, beside steps and when nothing else is to be done there, until it says
   // that there is nothing more: reads what swaps will want first from a disk that may be cold.
   std::function<bool(const Pace& pace)> read_ahead;
-  double share_beside_steps = 0.15;  // of a core, for copies while steps run
+  // Of what the threads could compute, for copies while steps run: by so much steps may get longer.
+  // Copies have one thread, so never more than a core.
+  double share_beside_steps = 0.075;
 };
 
 // Bytes held as the worker begins. Without pages, memory is touched on first use.
@@ -64,7 +69,8 @@ struct RankPages {
 using LogitsTap = std::function<void(int first_sample, std::span<const float> logits)>;
 
 // One device's part of a replica: weights, KV, threads, and what a step does with them. Without a
-// thread of its own: run() computes on the caller's, one call at a time.
+// thread of its own: run() computes on the caller's, one call at a time, and best on one that has
+// taken its seat.
 class Rank {
  public:
   // Loads the weights. Refuses forms it cannot realise.
@@ -72,6 +78,9 @@ class Rank {
                                               const Checkpoint& checkpoint,
                                               const LoadProgress& progress = {},
                                               RankPages pages = {});
+
+  // The calling thread's place beside the device's others, for as long as it runs steps.
+  cpu::Seat take_seat() const { return team_.take_seat(); }
 
   // The plan must be well formed and within the limits; anything else is a bug and stops.
   StepResult run(const StepPlan& plan, const LogitsTap& tap = {});

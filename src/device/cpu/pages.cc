@@ -12,6 +12,7 @@
 
 #include "base/check.h"
 #include "base/units.h"
+#include "device/cpu/seat.h"
 
 namespace protean::cpu {
 namespace {
@@ -50,7 +51,8 @@ bool map_shared(std::byte* at, std::int64_t bytes, int file, std::int64_t offset
 
 }  // namespace
 
-Result<std::unique_ptr<PagePool>> PagePool::create(std::int64_t page_bytes, std::int64_t pages) {
+Result<std::unique_ptr<PagePool>> PagePool::create(std::int64_t page_bytes, std::int64_t pages,
+                                                   std::span<const int> nodes) {
   const bool power_of_two = page_bytes > 0 && (page_bytes & (page_bytes - 1)) == 0;
   if (!power_of_two || page_bytes < kSmallestPageBytes || page_bytes > kLargestPageBytes) {
     return make_error(ErrorCode::kInvalidArgument,
@@ -75,6 +77,7 @@ Result<std::unique_ptr<PagePool>> PagePool::create(std::int64_t page_bytes, std:
     close(file);
     return error;
   }
+  (void)place_memory(file, pages * page_bytes, nodes);  // advice
   return std::unique_ptr<PagePool>(new PagePool(file, page_bytes, pages));
 }
 

@@ -26,8 +26,9 @@ struct PageRun {
 class PagePool {
  public:
   // page_bytes is a power of two from 4 KiB on; from 2 MiB on, pages become huge ones where the
-  // system lets them.
-  static Result<std::unique_ptr<PagePool>> create(std::int64_t page_bytes, std::int64_t pages);
+  // system lets them. Memory comes from these NUMA nodes where there is a choice and a list.
+  static Result<std::unique_ptr<PagePool>> create(std::int64_t page_bytes, std::int64_t pages,
+                                                  std::span<const int> nodes = {});
   ~PagePool();
   PagePool(const PagePool&) = delete;
   PagePool& operator=(const PagePool&) = delete;

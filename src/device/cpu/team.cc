@@ -3,7 +3,9 @@
 #include <atomic>
 #include <condition_variable>
 #include <mutex>
+#include <span>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/check.h"
@@ -27,6 +29,10 @@ using Task = std::function<void(std::int64_t, int)>;
 // nothing of a newer batch by mistake. `task` and `tasks` are written between batches and read only
 // by a thread that has taken an index, without which the batch cannot end.
 struct Team::State {
+  State(int team_threads, Locality team_place) : size(team_threads), where(std::move(team_place)) {}
+
+  const int size;  // in threads, the owner's included
+  const Locality where;
   alignas(64) std::atomic<std::uint64_t> ticket{0};
   const Task* task = nullptr;
   std::int64_t tasks = 0;
@@ -75,7 +81,13 @@ struct Team::State {
     return !stopping.load();
   }
 
+  Seat seat_of(int thread) const {
+    const std::span<const int> cpus = where.cpus;
+    return {where.pinned ? cpus.subspan(static_cast<std::size_t>(thread), 1) : cpus, where.nodes};
+  }
+
   void work(int thread) {
+    const Seat seat = seat_of(thread);
     std::uint64_t seen = 0;
     while (wait_for_batch_after(seen)) {
       seen = generation();
@@ -118,8 +130,11 @@ struct Team::State {
   }
 };
 
-Team::Team(int threads) : state_(std::make_unique<State>()) {
+Team::Team(int threads, Locality where)
+    : state_(std::make_unique<State>(threads, std::move(where))) {
   check(threads >= 1, "a team has at least its owner's thread");
+  check(!state_->where.pinned || std::ssize(state_->where.cpus) == threads,
+        "a pinned team has a thread for each CPU");
   state_->threads.reserve(static_cast<std::size_t>(threads) - 1);
   for (int i = 1; i < threads; ++i) {
     state_->threads.emplace_back([state = state_.get(), i] { state->work(i); });
@@ -138,7 +153,11 @@ Team::~Team() {
 }
 
 int Team::threads() const {
-  return static_cast<int>(state_->threads.size()) + 1;
+  return state_->size;
+}
+
+Seat Team::take_seat() const {
+  return state_->seat_of(0);
 }
 
 void Team::run(std::int64_t tasks, const std::function<void(std::int64_t, int)>& task) {

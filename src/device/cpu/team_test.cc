@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <barrier>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -131,6 +132,57 @@ TEST_P(Teams, WaitForTheSlowestTask) {
     });
     EXPECT_EQ(done, 8);
   }
+}
+
+// CPUs that each thread of a team was allowed to run on when it had work, by thread.
+std::vector<std::vector<int>> cpus_of(Team& team) {
+  std::vector<std::vector<int>> cpus(static_cast<std::size_t>(team.threads()));
+  std::barrier all(team.threads());  // each thread takes one of the tasks
+  team.run(team.threads(), [&](std::int64_t, int thread) {
+    cpus[static_cast<std::size_t>(thread)] = allowed_cpus();
+    all.arrive_and_wait();
+  });
+  return cpus;
+}
+
+TEST(Team, ThatIsPinnedHasAThreadOnEachCpu) {
+  const std::vector<int> cpus = allowed_cpus();
+  const auto count = static_cast<int>(std::min<std::size_t>(cpus.size(), 4));
+  const std::vector<int> some(cpus.rbegin(), cpus.rbegin() + count);
+  Team team(count, {.cpus = some, .pinned = true});
+  EXPECT_EQ(cpus_of(team)[0], cpus) << "the owner has not taken its seat";
+  {
+    const Seat seat = team.take_seat();
+    std::vector<std::vector<int>> expected;
+    for (const int cpu : some) {
+      expected.push_back({cpu});
+    }
+    EXPECT_EQ(cpus_of(team), expected);
+  }
+  EXPECT_EQ(allowed_cpus(), cpus);
+}
+
+TEST(Team, ThatIsNotPinnedLeavesItsThreadsTheChoice) {
+  const std::vector<int> cpus = allowed_cpus();
+  const std::vector<int> last = {cpus.back()};
+  for (const std::vector<int>& some : {cpus, last}) {
+    for (const int threads : {1, 2, 3}) {
+      Team team(threads, {.cpus = some});
+      const Seat seat = team.take_seat();
+      EXPECT_EQ(cpus_of(team), std::vector(static_cast<std::size_t>(threads), some));
+    }
+  }
+}
+
+TEST(TeamDeathTest, APinnedTeamHasAThreadForEachCpu) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_DEATH(Team(1, {.cpus = {0, 1}, .pinned = true}), "a thread for each CPU");
+}
+
+TEST(Team, ThatMayNotHaveItsPlaceWorksWithoutIt) {
+  Team team(2, {.cpus = {60000, 60001}, .nodes = {1000}, .pinned = true});
+  const Seat seat = team.take_seat();
+  EXPECT_EQ(cpus_of(team), std::vector(2, allowed_cpus()));
 }
 
 INSTANTIATE_TEST_SUITE_P(Threads, Teams, testing::Values(1, 2, 3, 4));
