@@ -92,9 +92,10 @@ using MorphHistory = std::vector<std::shared_ptr<const MorphRecord>>;
 
 // What the policy sees of the load, and what clients wait for.
 struct LoadSeen {
-  double pressed_share = 0;  // of the entry window: blocks short and somebody waiting long
-  double queued_share = 0;   // of it: a queue that alone is a reason
-  TimeNs ttft_p95_ns = 0;    // of the last 15 s; 0: none
+  double pressed_share = 0;     // of the entry window: blocks short and somebody waiting long
+  double queued_share = 0;      // of it: a queue that alone is a reason
+  TimeNs expected_wait_ns = 0;  // of a prompt that came now, until it would begin
+  TimeNs ttft_p95_ns = 0;       // of the last 15 s; 0: none
   TimeNs tpot_p95_ns = 0;
 };
 

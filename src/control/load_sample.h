@@ -13,6 +13,8 @@ struct LoadSample {
   int running = 0;
   int waiting = 0;
   TimeNs oldest_wait_ns = 0;  // of the sequence that waits longest, 0 if none does
+  // Until a prompt that came now would begin, behind all that are here, if steps go on as they do.
+  TimeNs expected_wait_ns = 0;
   std::int64_t kv_blocks = 0;
   std::int64_t kv_blocks_used = 0;
   // What waiting sequences and the next decodes need and do not hold, whether or not it is free:
@@ -20,6 +22,8 @@ struct LoadSample {
   std::int64_t blocks_wanted = 0;
   // The last step took as many tokens as one may: more blocks would not have made it larger.
   bool step_full = false;
+  // What all tokens computed so far would have taken in full steps of the first form.
+  std::int64_t full_work_ns_total = 0;
   std::int64_t preemptions_total = 0;
   std::int64_t arrivals_total = 0;
   std::int64_t arrived_tokens_total = 0;  // of prompts

@@ -18,17 +18,26 @@ double demand(const LoadSample& sample) {
 
 }  // namespace
 
+Monitor::Entry::Entry(TimeNs window_ns)
+    : pressed(window_ns),
+      queued(window_ns),
+      expected_wait(window_ns),
+      forecast(window_ns),
+      demand(window_ns),
+      full_steps(window_ns) {}
+
+Monitor::Release::Release(TimeNs window_ns)
+    : long_wait(window_ns),
+      waiting(window_ns),
+      busy(window_ns),
+      demand(window_ns),
+      full_work_ns(window_ns),
+      preemptions(window_ns) {}
+
 Monitor::Monitor(const PolicyOptions& options)
     : options_(options),
-      pressed_(options.entry_window_ns),
-      queued_(options.entry_window_ns),
-      forecast_(options.entry_window_ns),
-      demand_(options.entry_window_ns),
-      full_steps_(options.entry_window_ns),
-      long_wait_(options.release_window_ns),
-      waiting_(options.release_window_ns),
-      busy_(options.release_window_ns),
-      preemptions_(options.release_window_ns),
+      entry_(options.entry_window_ns),
+      release_(options.release_window_ns),
       loads_{Load(options.release_window_ns), Load(2 * options.release_window_ns),
              Load(4 * options.release_window_ns)},
       demand_trend_(kTrendNs),
@@ -40,12 +49,25 @@ bool Monitor::waits_long(const LoadSample& sample) const {
   return sample.waiting > 0 && sample.oldest_wait_ns >= options_.queue_delay_ns;
 }
 
+// Prompts that come together wait for each other in any form.
+bool Monitor::still_waits_long(const LoadSample& sample) const {
+  const QueueOptions& queue = options_.queue;
+  const TimeNs long_ns = std::max({options_.queue_delay_ns, queue.alone_ns, queue.expected_ns / 2});
+  const bool expected = queue.expected_ns > 0 && sample.expected_wait_ns >= queue.expected_ns;
+  return expected || (sample.waiting > 0 && sample.oldest_wait_ns >= long_ns);
+}
+
 bool Monitor::pressed(const LoadSample& sample) const {
   const std::int64_t free = sample.kv_blocks - sample.kv_blocks_used;
   const bool short_of_blocks =
       sample.blocks_wanted > free || static_cast<double>(sample.kv_blocks_used) >=
                                          options_.kv_high * static_cast<double>(sample.kv_blocks);
   return short_of_blocks && waits_long(sample);
+}
+
+bool Monitor::wait_is_expected(TimeNs now_ns) const {
+  return options_.queue.expected_ns > 0 &&
+         entry_.expected_wait.mean(now_ns) >= static_cast<double>(options_.queue.expected_ns);
 }
 
 bool Monitor::onset_is_remembered(TimeNs now_ns) const {
@@ -73,19 +95,22 @@ void Monitor::sample(const LoadSample& sample) {
   in_a_row_ = is_pressed ? InARow{.pressed = in_a_row_.pressed + 1}
                          : InARow{.relaxed = in_a_row_.relaxed + 1};
 
-  pressed_.set(now_ns, is_pressed ? 1 : 0);
-  queued_.set(now_ns, options_.queue.alone_ns > 0 && sample.waiting > 0 &&
-                              sample.oldest_wait_ns >= options_.queue.alone_ns
-                          ? 1
-                          : 0);
-  demand_.set(now_ns, demand(sample));
-  full_steps_.set(now_ns, sample.step_full ? 1 : 0);
-  // Prompts that come together wait for each other in any form.
-  const TimeNs long_ns = std::max(options_.queue_delay_ns, options_.queue.alone_ns);
-  long_wait_.set(now_ns, sample.waiting > 0 && sample.oldest_wait_ns >= long_ns ? 1 : 0);
-  waiting_.set(now_ns, sample.waiting);
-  busy_.set(now_ns, sample.running > 0 ? 1 : 0);
-  preemptions_.add(now_ns, sample.preemptions_total - last_.preemptions_total);
+  entry_.pressed.set(now_ns, is_pressed ? 1 : 0);
+  entry_.queued.set(now_ns, options_.queue.alone_ns > 0 && sample.waiting > 0 &&
+                                    sample.oldest_wait_ns >= options_.queue.alone_ns
+                                ? 1
+                                : 0);
+  // A prompt alone, however long, is no queue.
+  entry_.expected_wait.set(now_ns,
+                           sample.waiting > 0 ? static_cast<double>(sample.expected_wait_ns) : 0);
+  entry_.demand.set(now_ns, demand(sample));
+  release_.demand.set(now_ns, demand(sample));
+  release_.full_work_ns.add(now_ns, sample.full_work_ns_total - last_.full_work_ns_total);
+  entry_.full_steps.set(now_ns, sample.step_full ? 1 : 0);
+  release_.long_wait.set(now_ns, still_waits_long(sample) ? 1 : 0);
+  release_.waiting.set(now_ns, sample.waiting);
+  release_.busy.set(now_ns, sample.running > 0 ? 1 : 0);
+  release_.preemptions.add(now_ns, sample.preemptions_total - last_.preemptions_total);
   for (Load& load : loads_) {
     load.arrivals.add(now_ns, sample.arrivals_total - last_.arrivals_total);
     load.tokens.add(now_ns, sample.arrived_tokens_total - last_.arrived_tokens_total);
@@ -98,10 +123,11 @@ void Monitor::sample(const LoadSample& sample) {
       options_.forecast_ns > 0 &&
       demand_trend_.after(options_.forecast_ns) > static_cast<double>(sample.kv_blocks) &&
       arrivals_trend_.after(options_.forecast_ns) >= arrivals_trend_.level();
-  forecast_.set(now_ns, foreseen ? 1 : 0);
+  entry_.forecast.set(now_ns, foreseen ? 1 : 0);
 
-  const bool under_pressure = std::max({pressed_.mean(now_ns), queued_.mean(now_ns),
-                                        forecast_.mean(now_ns)}) >= options_.entry_share;
+  const bool under_pressure = std::max({entry_.pressed.mean(now_ns), entry_.queued.mean(now_ns),
+                                        entry_.forecast.mean(now_ns)}) >= options_.entry_share ||
+                              wait_is_expected(now_ns);
   // What comes back soon is the same pressure.
   const TimeNs window_ns = load.arrivals.window_ns();
   if (under_pressure && (last_pressure_ns_ < 0 || now_ns - last_pressure_ns_ > window_ns)) {
@@ -123,17 +149,20 @@ Signals Monitor::signals(TimeNs now_ns) const {
   return {
       .at_ns = now_ns,
       .now = last_,
-      .pressed_share = pressed_.mean(now_ns),
-      .queued_share = queued_.mean(now_ns),
-      .forecast_share = forecast_.mean(now_ns),
-      .demand_max = demand_.max(now_ns),
-      .full_step_share = full_steps_.mean(now_ns),
+      .pressed_share = entry_.pressed.mean(now_ns),
+      .queued_share = entry_.queued.mean(now_ns),
+      .expected_wait_ns = std::llround(entry_.expected_wait.mean(now_ns)),
+      .forecast_share = entry_.forecast.mean(now_ns),
+      .demand_max = entry_.demand.max(now_ns),
+      .full_step_share = entry_.full_steps.mean(now_ns),
       .pressed_samples = in_a_row_.pressed,
       .relaxed_samples = in_a_row_.relaxed,
-      .long_wait_share = long_wait_.mean(now_ns),
-      .waiting_mean = waiting_.mean(now_ns),
-      .busy_share = busy_.mean(now_ns),
-      .preemptions = static_cast<std::int64_t>(preemptions_.total(now_ns)),
+      .long_wait_share = release_.long_wait.mean(now_ns),
+      .waiting_mean = release_.waiting.mean(now_ns),
+      .busy_share = release_.busy.mean(now_ns),
+      .full_work_share = release_.full_work_ns.per_s(now_ns) / kNsPerS,
+      .demand_lately = release_.demand.max(now_ns),
+      .preemptions = static_cast<std::int64_t>(release_.preemptions.total(now_ns)),
       .load_share = remembered ? share_of_onset(loads_.front(), now_ns) : 0.0,
       .load_fell = !remembered || std::any_of(loads_.begin(), loads_.end(),
                                               [&](const Load& load) { return fell(load, now_ns); }),

@@ -18,10 +18,11 @@ struct Signals {
   LoadSample now;
 
   // Of the entry window.
-  double pressed_share = 0;   // of its time: blocks short and somebody waiting long
-  double queued_share = 0;    // somebody waiting for queue.alone_ns
-  double forecast_share = 0;  // the demand foreseen to exceed all blocks
-  double demand_max = 0;      // blocks used and wanted
+  double pressed_share = 0;     // of its time: blocks short and somebody waiting long
+  double queued_share = 0;      // somebody waiting for queue.alone_ns
+  TimeNs expected_wait_ns = 0;  // mean, 0 while nobody waits
+  double forecast_share = 0;    // the demand foreseen to exceed all blocks
+  double demand_max = 0;        // blocks used and wanted
   double full_step_share = 0;
   int pressed_samples = 0;  // the latest ones, all of them pressed
   int relaxed_samples = 0;  // the latest ones, none of them pressed
@@ -29,7 +30,9 @@ struct Signals {
   // Of the release window.
   double long_wait_share = 0;  // of its time: somebody waiting long
   double waiting_mean = 0;
-  double busy_share = 0;  // of its time: anything running
+  double busy_share = 0;       // of its time: anything running
+  double full_work_share = 0;  // of its time: what was computed in it would take the first form
+  double demand_lately = 0;    // blocks used and wanted, at most
   std::int64_t preemptions = 0;
   double load_share = 0;  // of the load at which pressure began lately; 0 if it never did
   bool load_fell = true;  // below that, by more than chance
@@ -65,7 +68,9 @@ class Monitor {
   double share_of_onset(const Load& load, TimeNs now_ns) const;
   bool fell(const Load& load, TimeNs now_ns) const;
   bool waits_long(const LoadSample& sample) const;
+  bool still_waits_long(const LoadSample& sample) const;
   bool pressed(const LoadSample& sample) const;
+  bool wait_is_expected(TimeNs now_ns) const;
   bool onset_is_remembered(TimeNs now_ns) const;
 
   PolicyOptions options_;
@@ -75,15 +80,24 @@ class Monitor {
     int relaxed = 0;
   } in_a_row_;
 
-  RollingWindow pressed_;
-  RollingWindow queued_;
-  RollingWindow forecast_;
-  RollingWindow demand_;
-  RollingWindow full_steps_;
-  RollingWindow long_wait_;
-  RollingWindow waiting_;
-  RollingWindow busy_;
-  RollingCount preemptions_;
+  struct Entry {
+    explicit Entry(TimeNs window_ns);
+    RollingWindow pressed;
+    RollingWindow queued;
+    RollingWindow expected_wait;
+    RollingWindow forecast;
+    RollingWindow demand;
+    RollingWindow full_steps;
+  } entry_;
+  struct Release {
+    explicit Release(TimeNs window_ns);
+    RollingWindow long_wait;
+    RollingWindow waiting;
+    RollingWindow busy;
+    RollingWindow demand;
+    RollingCount full_work_ns;
+    RollingCount preemptions;
+  } release_;
   // Of the release window, and of ones twice and four times as long, for what falls little or
   // arrives seldom.
   std::array<Load, 3> loads_;

@@ -8,6 +8,9 @@
 namespace protean {
 namespace {
 
+// At most, steps of the first form than of another: sequences keep their blocks as much longer.
+constexpr double kSlower = 2;
+
 double seconds(TimeNs ns) {
   return static_cast<double>(ns) / static_cast<double>(kNsPerS);
 }
@@ -29,16 +32,17 @@ std::size_t first_with_room(const std::vector<Form>& path, std::size_t from, dou
 
 // The first form in which no half is as precise as in the first, or the last there is.
 std::size_t rung_end(const std::vector<Form>& path) {
-  const Precision highest = path.front().layer_precision.front().attention;
+  const Precision highest = highest_precision(path.front());
   const auto end = std::find_if(path.begin(), path.end(),
                                 [&](const Form& form) { return layers_at(form, highest) == 0; });
   return static_cast<std::size_t>(end - path.begin()) - (end == path.end() ? 1 : 0);
 }
 
-std::string use_of_blocks(const LoadSample& now) {
-  return fmt::format("KV {} of {} blocks used, {} wanted, {} waiting for up to {:.0f} ms",
-                     now.kv_blocks_used, now.kv_blocks, now.blocks_wanted, now.waiting,
-                     1e3 * seconds(now.oldest_wait_ns));
+std::string load_of(const LoadSample& now) {
+  return fmt::format(
+      "KV {} of {} blocks used, {} wanted, {} waiting for up to {:.0f} ms, newcomers for {:.0f} ms",
+      now.kv_blocks_used, now.kv_blocks, now.blocks_wanted, now.waiting,
+      1e3 * seconds(now.oldest_wait_ns), 1e3 * seconds(now.expected_wait_ns));
 }
 
 }  // namespace
@@ -90,8 +94,10 @@ std::optional<Wanted> MorphPolicy::lower(const Signals& signals, std::size_t at)
   const bool pressed = signals.pressed_share >= options_.entry_share &&
                        signals.pressed_samples >= options_.entry_samples &&
                        ((waits_long && blocks_help) || !beyond);
-  const bool queued =
-      signals.queued_share >= options_.entry_share && waits_long && (queue.beyond_alone || !beyond);
+  const bool long_queue = signals.queued_share >= options_.entry_share && waits_long;
+  const bool queued = beyond                  ? queue.beyond_alone && long_queue
+                      : queue.expected_ns > 0 ? is_late(signals)
+                                              : long_queue;
   const bool foreseen = signals.forecast_share >= options_.entry_share && (blocks_help || !beyond);
   if ((!pressed && !queued && !foreseen) || at + 1 == path_.size()) {
     return std::nullopt;
@@ -117,8 +123,22 @@ std::optional<Wanted> MorphPolicy::lower(const Signals& signals, std::size_t at)
   const std::string_view why = pressed  ? "blocks are short"
                                : queued ? "the queue is long"
                                         : "blocks will be short";
-  return Wanted{path_[to], fmt::format("{}: {}", why, use_of_blocks(now)),
+  return Wanted{path_[to], fmt::format("{}: {}", why, load_of(now)),
                 queued && queue.fewer_bits_are_faster ? MorphAim::kFasterSteps : MorphAim::kBlocks};
+}
+
+// A burst is seen by what it brings, sooner than by how long that has waited; a short queue, by its
+// going on.
+bool MorphPolicy::is_late(const Signals& signals) const {
+  const TimeNs bound_ns = options_.queue.expected_ns;
+  return signals.now.waiting > 0 && signals.expected_wait_ns >= bound_ns &&
+         signals.now.expected_wait_ns >= bound_ns;
+}
+
+// Where a queue is a matter of speed, and that is known.
+bool MorphPolicy::first_form_carries(const Signals& signals) const {
+  return options_.queue.fewer_bits_are_faster && signals.full_work_share > 0 &&
+         signals.full_work_share <= options_.release_load;
 }
 
 // Where more blocks are only a part of what helps, and all have left the first precision.
@@ -142,19 +162,20 @@ TimeNs MorphPolicy::long_wait_ns(const Signals& signals, std::size_t at) const {
 
 std::optional<Wanted> MorphPolicy::raise(const Signals& signals, std::size_t at) const {
   const LoadSample& now = signals.now;
-  const bool quiet = signals.long_wait_share == 0 && signals.waiting_mean <= 0.5 &&
-                     signals.preemptions == 0 &&
-                     (signals.load_fell || signals.busy_share <= options_.release_busy);
-  if (at == 0 || !quiet) {
+  const bool quiet =
+      signals.long_wait_share == 0 && signals.waiting_mean <= 0.5 && signals.preemptions == 0;
+  const bool fell = signals.load_fell || signals.busy_share <= options_.release_busy;
+  if (at == 0 || !quiet || !(fell || first_form_carries(signals))) {
     return std::nullopt;
   }
-  const double demand = std::max(signals.demand_max, signals.demand_foreseen);
+  const double demand = std::max(
+      {signals.demand_max, signals.demand_foreseen, fell ? 0.0 : kSlower * signals.demand_lately});
   const std::size_t to = first_with_room(path_, 0, demand, options_.release_fill);
   if (to >= at) {
     return std::nullopt;
   }
   return Wanted{path_[to], fmt::format("pressure is over, load {:.0f} % of then: {}",
-                                       100 * signals.load_share, use_of_blocks(now))};
+                                       100 * signals.load_share, load_of(now))};
 }
 
 // One layer lower after so many pressed samples in a row, one higher after so many relaxed ones.
@@ -164,12 +185,12 @@ std::optional<Wanted> MorphPolicy::paper_rule(const Signals& signals, std::size_
   const double used = static_cast<double>(now.kv_blocks_used);
   if (signals.pressed_samples >= options_.entry_samples && at + 1 < path_.size()) {
     return Wanted{path_[std::min(at + step, path_.size() - 1)],
-                  fmt::format("over thresholds: {}", use_of_blocks(now))};
+                  fmt::format("over thresholds: {}", load_of(now))};
   }
   if (signals.relaxed_samples >= options_.entry_samples && now.waiting == 0 && at > 0 &&
       used <= options_.kv_high * blocks_of(path_[at - std::min(step, at)])) {
     return Wanted{path_[at - std::min(step, at)],
-                  fmt::format("under thresholds: {}", use_of_blocks(now))};
+                  fmt::format("under thresholds: {}", load_of(now))};
   }
   return std::nullopt;
 }

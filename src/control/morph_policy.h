@@ -35,6 +35,8 @@ class MorphPolicy {
  private:
   std::size_t place_of(const Form& form) const;
   std::optional<Wanted> lower(const Signals& signals, std::size_t at) const;
+  bool is_late(const Signals& signals) const;
+  bool first_form_carries(const Signals& signals) const;
   bool is_beyond(std::size_t at) const;
   TimeNs long_wait_ns(const Signals& signals, std::size_t at) const;
   std::optional<Wanted> raise(const Signals& signals, std::size_t at) const;

@@ -98,15 +98,6 @@ PolicyOptions paper_rule(PolicyOptions options) {
   return options;
 }
 
-enum class FewerBits { kNotFaster, kFasterToEight, kFaster };
-
-PolicyOptions options_where(MorphMode mode, FewerBits fewer_bits) {
-  return fewer_bits == FewerBits::kNotFaster
-             ? options_for(mode)
-             : where_fewer_bits_are_faster(options_for(mode), 2 * kNsPerS,
-                                           fewer_bits == FewerBits::kFaster);
-}
-
 class SquareWaves : public ::testing::TestWithParam<std::tuple<MorphMode, FewerBits>> {};
 
 TEST_P(SquareWaves, CauseAtMostOneCycleEachFewerSwapsThanThePapersRuleAndAreSoonOver) {
@@ -226,194 +217,20 @@ TEST(MorphPolicy, TheSameLoadLeadsToTheSameDecisions) {
   EXPECT_EQ(first.log, play(options_for(MorphMode::kBalanced), load).log);
 }
 
-// Decisions one at a time, from signals made up.
-class Decide : public ::testing::Test {
- protected:
-  Decide() {
-    signals_.now = {.running = 8,
-                    .waiting = 5,
-                    .oldest_wait_ns = 300 * kNsPerMs,
-                    .kv_blocks = full_.kv.blocks,
-                    .kv_blocks_used = full_.kv.blocks};
-    signals_.pressed_share = 1;
-    signals_.pressed_samples = 10;
+// At last nobody waits for a place, but some still for their prompts: at full precision they would
+// for longer.
+TEST(MorphPolicy, ABurstIsNotOverBeforeItIsComputed) {
+  const Machine slow{.token_ns = 1e6, .max_num_seqs = 16, .max_step_tokens = 128};
+  const FormBounds bounds = bounds_for_test(16, 0.8);
+  for (unsigned seed = 0; seed < 5; ++seed) {
+    const auto load = arrivals([](double at_s) { return at_s > 20 && at_s < 35 ? 4.5 : 1.0; },
+                               90 * kNsPerS, seed);
+    const Played played =
+        QueueModel(bounds, options_where(MorphMode::kBalanced, FewerBits::kFasterToEight), slow)
+            .play(load, 30 * kNsPerS);
+    EXPECT_EQ(played.lowered.size(), 1U);
+    EXPECT_EQ(played.log.size(), 2U) << "down and up";
   }
-  std::size_t place(const Form& form) const {
-    const auto& path = policy_.path();
-    return static_cast<std::size_t>(std::find(path.begin(), path.end(), form) - path.begin());
-  }
-  void only_queue_presses() {
-    signals_.pressed_share = 0;
-    signals_.queued_share = 1;
-    signals_.now.kv_blocks_used = 1;
-  }
-  void quiet_at(const Form& form, double share_of_full_used) {
-    signals_ = {};
-    signals_.now.kv_blocks = form.kv.blocks;
-    signals_.demand_max = share_of_full_used * static_cast<double>(full_.kv.blocks);
-    signals_.now.kv_blocks_used = static_cast<std::int64_t>(signals_.demand_max);
-  }
-
-  const FormBounds bounds_ = bounds_for_test(16, 0.4);
-  const MorphPolicy policy_{options_for(MorphMode::kBalanced), bounds_};
-  const Form full_ = policy_.path().front();
-  Signals signals_;
-};
-
-TEST_F(Decide, GoesAsFarAsBlocksAreMissing) {
-  signals_.now.blocks_wanted = 20;
-  const auto little = policy_.decide(signals_, full_);
-  signals_.now.blocks_wanted = 120;
-  const auto much = policy_.decide(signals_, full_);
-  ASSERT_TRUE(little && much);
-  EXPECT_LT(place(little->form), place(much->form));
-  const auto demand = static_cast<double>(signals_.now.kv_blocks_used + 120);
-  const auto blocks = [&](std::size_t at) {
-    return static_cast<double>(policy_.path()[at].kv.blocks);
-  };
-  EXPECT_LE(demand, blocks(place(much->form)));
-  EXPECT_GT(demand, blocks(place(much->form) - 1));
-  for (const LayerPrecision& layer : much->form.layer_precision) {
-    EXPECT_NE(layer.mlp, Precision::kW4) << "w8 is enough";
-  }
-  EXPECT_NE(much->reason.find("120 wanted"), std::string::npos) << much->reason;
-}
-
-TEST_F(Decide, NeedsBothAFullCacheAndAQueueThatIsStillThere) {
-  signals_.pressed_share = 0.7;
-  EXPECT_FALSE(policy_.decide(signals_, full_));
-  signals_.pressed_share = 1;
-  signals_.pressed_samples = 0;  // over, as of the latest sample
-  EXPECT_FALSE(policy_.decide(signals_, full_));
-}
-
-TEST_F(Decide, AQueueAloneIsAReasonWhereTheModeSaysSo) {
-  signals_.pressed_share = 0;
-  signals_.queued_share = 1;
-  const auto wanted = policy_.decide(signals_, full_);
-  ASSERT_TRUE(wanted);
-  EXPECT_EQ(wanted->aim, MorphAim::kBlocks) << "steps get no faster";
-  Monitor accuracy(options_for(MorphMode::kAccuracy));
-  for (TimeNs at_ns = 0; at_ns < 20 * kNsPerS; at_ns += 50 * kNsPerMs) {
-    accuracy.sample({.at_ns = at_ns, .waiting = 3, .oldest_wait_ns = at_ns, .kv_blocks = 100});
-  }
-  EXPECT_EQ(accuracy.signals(20 * kNsPerS).queued_share, 0);
-}
-
-TEST_F(Decide, WhereFewerBitsAreFasterAQueueAloneIsAReasonToLowerAllLayersToEightBits) {
-  only_queue_presses();
-  const MorphPolicy faster(options_where(MorphMode::kBalanced, FewerBits::kFaster), bounds_);
-  const auto wanted = faster.decide(signals_, full_);
-  ASSERT_TRUE(wanted);
-  EXPECT_EQ(layers_at(wanted->form, Precision::kW8), 16);
-  EXPECT_EQ(wanted->aim, MorphAim::kFasterSteps);
-  // Further down for a longer queue, a step at a time.
-  signals_.long_wait_share = 1;
-  signals_.now.kv_blocks = wanted->form.kv.blocks;
-  signals_.demand_grows = true;
-  signals_.now.oldest_wait_ns = 400 * kNsPerMs;
-  EXPECT_FALSE(faster.decide(signals_, wanted->form));
-  signals_.now.oldest_wait_ns = 500 * kNsPerMs;
-  const auto further = faster.decide(signals_, wanted->form);
-  ASSERT_TRUE(further);
-  EXPECT_EQ(layers_at(further->form, Precision::kW4), 8);
-  signals_.demand_grows = false;
-  EXPECT_FALSE(faster.decide(signals_, wanted->form)) << "a queue that is worked off";
-  signals_.now.oldest_wait_ns = kNsPerS;
-  EXPECT_TRUE(faster.decide(signals_, wanted->form)) << "but not in time";
-  Monitor monitor(options_where(MorphMode::kBalanced, FewerBits::kFaster));
-  for (TimeNs at_ns = 0; at_ns < 3 * kNsPerS; at_ns += 50 * kNsPerMs) {
-    monitor.sample({.at_ns = at_ns, .waiting = 3, .oldest_wait_ns = at_ns, .kv_blocks = 100});
-  }
-  EXPECT_EQ(monitor.signals(3 * kNsPerS).queued_share, 1);
-}
-
-TEST_F(Decide, WhereFourBitsAreNoFasterThanEightOnlyShortBlocksAreAReasonForThem) {
-  only_queue_presses();
-  const MorphPolicy policy(options_where(MorphMode::kBalanced, FewerBits::kFasterToEight), bounds_);
-  const auto wanted = policy.decide(signals_, full_);
-  ASSERT_TRUE(wanted);
-  EXPECT_EQ(layers_at(wanted->form, Precision::kW8), 16);
-  signals_.long_wait_share = 1;
-  signals_.now.kv_blocks = wanted->form.kv.blocks;
-  signals_.now.oldest_wait_ns = 100 * kNsPerS;
-  EXPECT_FALSE(policy.decide(signals_, wanted->form));
-  signals_.pressed_share = 1;
-  signals_.pressed_samples = 10;
-  signals_.now.kv_blocks_used = signals_.now.kv_blocks;
-  signals_.now.blocks_wanted = 1;
-  signals_.demand_grows = true;
-  signals_.now.oldest_wait_ns = 400 * kNsPerMs;
-  EXPECT_FALSE(policy.decide(signals_, wanted->form)) << "for so short a wait";
-  signals_.now.oldest_wait_ns = 500 * kNsPerMs;
-  const auto further = policy.decide(signals_, wanted->form);
-  ASSERT_TRUE(further);
-  EXPECT_GT(layers_at(further->form, Precision::kW4), 0);
-  signals_.full_step_share = 0.9;
-  EXPECT_FALSE(policy.decide(signals_, wanted->form)) << "more blocks would not make steps larger";
-  const auto first = policy.decide(signals_, full_);
-  ASSERT_TRUE(first);
-  EXPECT_EQ(layers_at(first->form, Precision::kW8), 16);
-  const MorphPolicy faster(options_where(MorphMode::kBalanced, FewerBits::kFaster), bounds_);
-  EXPECT_TRUE(faster.decide(signals_, wanted->form)) << "where four bits make them faster";
-}
-
-TEST_F(Decide, DoesNotAskAgainForWhatIsOnItsWay) {
-  const auto wanted = policy_.decide(signals_, full_);
-  ASSERT_TRUE(wanted);
-  EXPECT_FALSE(policy_.decide(signals_, wanted->form)) << "the KV cache has not grown yet";
-}
-
-TEST_F(Decide, RaisesInPartWhenThatIsWhatFits) {
-  const Form low = policy_.path().back();
-  quiet_at(low, 0.5);
-  const auto full = policy_.decide(signals_, low);
-  ASSERT_TRUE(full);
-  EXPECT_EQ(place(full->form), 0U);
-  quiet_at(low, 0.9);
-  const auto part = policy_.decide(signals_, low);
-  ASSERT_TRUE(part);
-  EXPECT_GT(place(part->form), 0U);
-  EXPECT_LT(place(part->form), policy_.path().size() - 1);
-}
-
-TEST_F(Decide, StaysLowUntilItIsQuietAndTheLoadFell) {
-  const Form low = policy_.path().back();
-  for (const auto& disturb :
-       std::vector<void (*)(Signals&)>{[](Signals& signals) { signals.long_wait_share = 0.1; },
-                                       [](Signals& signals) { signals.waiting_mean = 1; },
-                                       [](Signals& signals) { signals.preemptions = 1; },
-                                       [](Signals& signals) {
-                                         signals.load_fell = false;
-                                         signals.busy_share = 1;
-                                       },
-                                       [](Signals& signals) { signals.demand_max = 1e6; }}) {
-    quiet_at(low, 0.3);
-    disturb(signals_);
-    EXPECT_FALSE(policy_.decide(signals_, low));
-  }
-}
-
-TEST_F(Decide, RisesThoughTheLoadDidNotFallWhereMostOfTheTimeNothingRan) {
-  const Form low = policy_.path().back();
-  quiet_at(low, 0.3);
-  signals_.load_fell = false;
-  signals_.busy_share = 0.9;
-  EXPECT_FALSE(policy_.decide(signals_, low));
-  signals_.busy_share = 0.3;
-  EXPECT_TRUE(policy_.decide(signals_, low));
-}
-
-TEST_F(Decide, AFormBesideThePathIsTakenForTheNextSmallerOne) {
-  Form wished = full_;
-  wished.layer_precision[9] = {Precision::kW4, Precision::kW8};
-  const auto lower = policy_.decide(signals_, wished);
-  ASSERT_TRUE(lower);
-  EXPECT_GT(place(lower->form), 0U);
-  quiet_at(wished, 0.1);
-  const auto raised = policy_.decide(signals_, wished);
-  ASSERT_TRUE(raised);
-  EXPECT_EQ(place(raised->form), 0U);
 }
 
 }  // namespace

@@ -13,6 +13,9 @@ enum class MorphRule {
 // When a queue is a reason although blocks are free.
 struct QueueOptions {
   TimeNs alone_ns = 0;  // one that waits so long; 0: never
+  // Instead, to leave the first precision: one behind which newcomers would wait so long, in the
+  // window's mean, and still; 0: what has waited counts.
+  TimeNs expected_ns = 0;
   // Fewer bits read make decoding of few rows faster, but prefill and large batches slower, unless
   // they multiply faster too. Then a queue alone takes all layers from the first precision at once.
   // More blocks are then only a part of what helps, and going on to the next precision costs most
@@ -55,7 +58,9 @@ struct PolicyOptions {
   // share of the blocks that the higher form has, and the load has fallen to this share of what it
   // was when pressure began. Without the last, a load that only fewer bits can carry would be
   // followed up and down; it is forgotten after load_memory. Nor does it matter where nothing at
-  // all ran for most of the window: the first form is at most some two times as slow.
+  // all ran for most of the window: the first form is at most some two times as slow. Nor where
+  // fewer bits are faster and what was computed in the window would take the first form no larger
+  // share.
   TimeNs release_window_ns = 5 * kNsPerS;
   double release_fill = 0.7;
   double release_load = 0.6;
@@ -73,9 +78,10 @@ struct PolicyOptions {
 // allowed.
 PolicyOptions options_for(MorphMode mode);
 
-// The same where fewer bits also multiply faster, so that a queue alone is always a reason: an
-// eighth of what a first token may take to leave full precision, a quarter to go further, and to
-// the end half of it. Unless four bits are faster than eight too, that takes blocks that are short.
+// The same where fewer bits also multiply faster, so that a queue alone is always a reason: one
+// behind which a first token would take a quarter of what it may to leave full precision, one in
+// which somebody waited for a quarter to go further, and to the end half of it. Unless four bits
+// are faster than eight too, that takes blocks that are short.
 PolicyOptions where_fewer_bits_are_faster(PolicyOptions options, TimeNs slo_ttft_ns,
                                           bool four_than_eight);
 

@@ -73,6 +73,9 @@ class QueueModel {
         form_(policy_.path().front()),
         heading_(form_) {
     weigh();
+    full_token_ns_ =
+        machine_.token_ns +
+        (machine_.fixed_ns + weight_.bytes / machine_.bytes_per_ns) / machine_.max_step_tokens;
   }
 
   // Until all are served and, with `rest`, that much longer.
@@ -87,6 +90,7 @@ class QueueModel {
       }
       advance_morph();
       const int tokens = form_step();
+      sample_.full_work_ns_total += std::llround(tokens * full_token_ns_);
       TimeNs took_ns = 50 * kNsPerMs;
       if (tokens > 0) {
         took_ns = std::llround(machine_.fixed_ns + weight_.read_bytes / machine_.bytes_per_ns +
@@ -235,6 +239,7 @@ class QueueModel {
     sample_.running = static_cast<int>(running_.size());
     sample_.waiting = static_cast<int>(waiting_.size());
     sample_.oldest_wait_ns = waiting_.empty() ? 0 : now_ns_ - waiting_.front().at_ns;
+    expect_wait(took_ns);
     sample_.kv_blocks = form_.kv.blocks;
     sample_.kv_blocks_used = used_;
     sample_.blocks_wanted = 0;
@@ -248,6 +253,30 @@ class QueueModel {
       played_.fits_ns.push_back(now_ns_);
     }
     fits_ = fits;
+  }
+
+  // Prompts at the speed of the form, and places at that at which they are left.
+  void expect_wait(TimeNs took_ns) {
+    std::int64_t tokens = 0;
+    std::int64_t left = form_.kv.blocks - used_;
+    int without_place = 0;
+    for (const Sequence& sequence : running_) {
+      tokens += std::max(0, sequence.prompt - sequence.computed);
+    }
+    for (const Sequence& sequence : waiting_) {
+      tokens += sequence.prompt;
+      left -= blocks_for(sequence.prompt + 1);
+      without_place += left < 0 ? 1 : 0;
+    }
+    const double step_ns = machine_.fixed_ns + weight_.bytes / machine_.bytes_per_ns;
+    const double computing_ns =
+        static_cast<double>(tokens) * (machine_.token_ns + step_ns / machine_.max_step_tokens);
+    constexpr double kAnswerSteps = 128;
+    const double placed_ns = running_.empty()
+                                 ? 0
+                                 : without_place * kAnswerSteps * static_cast<double>(took_ns) /
+                                       static_cast<double>(running_.size());
+    sample_.expected_wait_ns = std::llround(std::max(computing_ns, placed_ns));
   }
 
   void end_step() {
@@ -323,6 +352,7 @@ class QueueModel {
   std::int64_t used_ = 0;
   TimeNs now_ns_ = 0;
   LoadSample sample_;
+  double full_token_ns_ = 0;  // of a full step of the first form
   Played played_;
 };
 

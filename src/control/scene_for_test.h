@@ -5,6 +5,7 @@
 #include "contract/form.h"
 #include "control/form_path.h"
 #include "control/plan_morph.h"
+#include "control/policy_options.h"
 #include "cost/memory.h"
 #include "cost/pages.h"
 
@@ -36,6 +37,15 @@ inline FormBounds bounds_for_test(int layers = 16, double kv_share = 0.5) {
   budget.pages = budget.reserve + static_cast<std::int64_t>(weights / (1 - kv_share));
   bounds.full = form_path(bounds, Precision::kBf16).front();
   return bounds;
+}
+
+enum class FewerBits { kNotFaster, kFasterToEight, kFaster };
+
+inline PolicyOptions options_where(MorphMode mode, FewerBits fewer_bits) {
+  return fewer_bits == FewerBits::kNotFaster
+             ? options_for(mode)
+             : where_fewer_bits_are_faster(options_for(mode), 2 * kNsPerS,
+                                           fewer_bits == FewerBits::kFaster);
 }
 
 }  // namespace protean

@@ -58,7 +58,7 @@ void Engine::handle(Event event) {
   batch_.at_ns = now_ns_;
   batch_.observation = scheduler_.observe();
   if (steering_) {
-    steering_->observe(batch_.observation);
+    steering_->observe(batch_.observation, wait_);
     if (started_ns_.empty()) {
       steering_->advance_quietly();
     }
@@ -136,6 +136,9 @@ void Engine::on(StepDone& done) {
   StepOutcome outcome = scheduler_.complete(std::move(done.result));
   step_tokens_ = outcome.tokens;
   wait_.step_done(outcome.tokens, now_ns_ - began_ns);
+  if (steering_) {
+    steering_->computed(outcome.tokens, now_ns_ - began_ns);
+  }
   for (const RequestId request : outcome.failed) {
     finish(request, {.reason = FinishReason::kFailed, .failure = failure->message});
   }

@@ -45,7 +45,8 @@ FormSteering::FormSteering(const MorphConfig& config, const SchedulerConfig& lim
       scheduler_(scheduler),
       run_(config_, executor, scheduler, ledger_),
       monitor_(config.policy),
-      policy_(config.policy, config.bounds) {
+      policy_(config.policy, config.bounds),
+      full_speed_(limits.max_num_batched_tokens) {
   check(config.start.kv.blocks == limits.kv_blocks &&
             config.start.kv.block_tokens == limits.block_tokens,
         "the form that is loaded has the scheduler's blocks");
@@ -71,6 +72,13 @@ void FormSteering::arrived(std::int64_t prompt_tokens) {
   load_.arrived_tokens_total += prompt_tokens;
 }
 
+void FormSteering::computed(int tokens, TimeNs took_ns) {
+  if (at_full_precision()) {
+    full_speed_.step_done(tokens, took_ns);
+  }
+  load_.full_work_ns_total += tokens * full_speed_.token_ns();
+}
+
 void FormSteering::advance(bool quiet) {
   if (run_.shrinking() && !run_.insists()) {
     if (const std::int64_t lacking = scheduler_.demand().blocks_short; lacking > 0) {
@@ -82,9 +90,14 @@ void FormSteering::advance(bool quiet) {
   promise_kv();
 }
 
-void FormSteering::observe(const Observation& observation) {
+void FormSteering::observe(const Observation& observation, const WaitEstimate& wait) {
   const Demand demand = scheduler_.demand();
+  const bool due = now_ns_ >= next_decision_ns_;
   load_.at_ns = now_ns_;
+  if (due) {  // not at each event: it looks at every sequence
+    next_decision_ns_ = now_ns_ + config_.decide_every_ns;
+    load_.expected_wait_ns = wait.first_token_ns(scheduler_.backlog(), 0);
+  }
   load_.running = observation.running;
   load_.waiting = observation.waiting;
   load_.oldest_wait_ns =
@@ -100,8 +113,7 @@ void FormSteering::observe(const Observation& observation) {
   } else if (larger_kv_since_ns_ < run_.last_commit_ns() || larger_kv_since_ns_ < 0) {
     larger_kv_since_ns_ = now_ns_;  // as long as the form gets on, there is hope
   }
-  if (policy_rules() && now_ns_ >= next_decision_ns_) {
-    next_decision_ns_ = now_ns_ + config_.decide_every_ns;
+  if (due && policy_rules()) {
     decide();
     advance();
   }
@@ -179,10 +191,11 @@ Status FormSteering::check_layers(const FormWish& wish) const {
   for (std::size_t layer = 0; layer < wish.layers.size(); ++layer) {
     for (const LayerHalf half : kLayerHalves) {
       const Precision precision = wish.layers[layer].of(half);
-      // As large as one that the policy uses, and so kept and with room.
-      const bool served = std::any_of(ladder.begin(), ladder.end(), [&](Precision rung) {
-        return stored_as(rung) == stored_as(precision);
-      });
+      // As large as one that the policy uses, and so kept and with room; or what it started at.
+      const bool served = precision == config_.start.layer_precision[layer].of(half) ||
+                          std::any_of(ladder.begin(), ladder.end(), [&](Precision rung) {
+                            return stored_as(rung) == stored_as(precision);
+                          });
       if (!served) {
         return refused("layer {} {} at {}, but served are {}", layer, to_string(half),
                        to_string(precision), names_of(ladder));
@@ -235,6 +248,10 @@ void FormSteering::promise_kv() {
   scheduler_.set_largest_kv(policy_rules()
                                 ? std::min(largest_kv_blocks_, policy_.path().back().kv.blocks)
                                 : std::min(run_.committed().kv.blocks, run_.wanted().kv.blocks));
+}
+
+bool FormSteering::at_full_precision() const {
+  return run_.reached().layer_precision == policy_.path().front().layer_precision;
 }
 
 bool FormSteering::at_rest() const {
@@ -290,6 +307,7 @@ std::shared_ptr<const FormStatus> FormSteering::status_if_changed() {
   const Signals signals = monitor_.signals(now_ns_);
   status->load = {.pressed_share = signals.pressed_share,
                   .queued_share = signals.queued_share,
+                  .expected_wait_ns = signals.now.expected_wait_ns,
                   .ttft_p95_ns = monitor_.ttft_p95_ns(now_ns_),
                   .tpot_p95_ns = monitor_.tpot_p95_ns(now_ns_)};
   status->history = run_.history();

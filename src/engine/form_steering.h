@@ -14,6 +14,7 @@
 #include "engine/morph_config.h"
 #include "engine/morph_run.h"
 #include "engine/precision_ledger.h"
+#include "engine/wait_estimate.h"
 #include "ports/event.h"
 #include "ports/executor.h"
 #include "ports/token_sink.h"
@@ -39,6 +40,7 @@ class FormSteering {
   WishAnswered on(const WantForm& want);
   void step_started() { run_.step_started(); }
   void arrived(std::int64_t prompt_tokens);
+  void computed(int tokens, TimeNs took_ns);
   void first_token(TimeNs ttft_ns) { monitor_.first_token(now_ns_, ttft_ns); }
   void next_token(TimeNs tpot_ns) { monitor_.token_time(now_ns_, tpot_ns); }
   void drawn(std::uint32_t tag, PrecisionLedger::Counts& counts) { ledger_.count(tag, counts); }
@@ -46,7 +48,7 @@ class FormSteering {
   // Before steps are planned: commits what is ready.
   void advance() { advance(false); }
   // After: what the load is now, and what form that calls for.
-  void observe(const Observation& observation);
+  void observe(const Observation& observation, const WaitEstimate& wait);
   // No step is in flight, so none waits for blocks that move.
   void advance_quietly() { advance(true); }
 
@@ -64,6 +66,7 @@ class FormSteering {
   bool policy_rules() const { return config_.mode != MorphMode::kOff && !pinned_; }
   void advance(bool quiet);
   bool at_rest() const;
+  bool at_full_precision() const;
   void decide();
   std::optional<Wanted> all_blocks() const;
   void hold_back(TimeNs for_ns) { not_before_ns_ = now_ns_ + for_ns; }
@@ -79,6 +82,7 @@ class FormSteering {
   MorphRun run_;
   Monitor monitor_;
   const MorphPolicy policy_;
+  WaitEstimate full_speed_;  // of steps at the policy's first form
   LoadSample load_;
   TimeNs now_ns_ = 0;
   TimeNs next_decision_ns_ = 0;

@@ -46,6 +46,10 @@ TimeNs WaitEstimate::prefill_ns(std::int64_t tokens, int decoding) const {
                       token_ns_ * static_cast<double>(tokens));
 }
 
+TimeNs WaitEstimate::token_ns() const {
+  return std::llround(step_ns_ / max_step_tokens_ + token_ns_);
+}
+
 TimeNs WaitEstimate::first_token_ns(const Backlog& before, std::int64_t tokens) const {
   const TimeNs computing = prefill_ns(before.tokens + tokens, before.decoding);
   if (before.without_place == 0 || before.running == 0) {

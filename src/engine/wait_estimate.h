@@ -21,6 +21,8 @@ class WaitEstimate {
   // To compute so many prompt tokens beside `decoding` sequences.
   TimeNs prefill_ns(std::int64_t tokens, int decoding) const;
 
+  TimeNs token_ns() const;  // of one of many: of a full step
+
   // Of a newcomer with so many tokens to compute, behind this backlog.
   TimeNs first_token_ns(const Backlog& before, std::int64_t tokens) const;
 

@@ -24,6 +24,7 @@ TEST(WaitEstimate, LearnsFixedAndTokenTimeFromMixedSteps) {
   // 1024 tokens are two steps; with 12 beside them in each, three.
   EXPECT_NEAR(static_cast<double>(estimate.prefill_ns(1024, 0)), 14.24e6, 0.5e6);
   EXPECT_NEAR(static_cast<double>(estimate.prefill_ns(1024, 12)), 16.6e6, 0.6e6);
+  EXPECT_NEAR(static_cast<double>(estimate.token_ns()), 2e6 / 512 + 1e4, 0.5e3);
 }
 
 // Steps of one size say how long such a step takes, and nothing of larger ones.

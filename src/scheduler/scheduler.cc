@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <limits>
 #include <utility>
 
 #include "base/check.h"
@@ -130,6 +131,10 @@ Backlog Scheduler::backlog_before(int priority, TimeNs due_ns, std::int64_t toke
   take_place(tokens);
   backlog.tokens += prompts;
   return backlog;
+}
+
+Backlog Scheduler::backlog() const {
+  return backlog_before(std::numeric_limits<int>::max(), std::numeric_limits<TimeNs>::max(), 0);
 }
 
 int Scheduler::budget_left(const StepPlan& plan) const {

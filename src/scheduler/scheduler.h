@@ -144,6 +144,7 @@ class Scheduler {
 
   // Of a request that is due then and has so many tokens to compute, whether it is here yet or not.
   Backlog backlog_before(int priority, TimeNs due_ns, std::int64_t tokens) const;
+  Backlog backlog() const;  // before whoever comes last in order
 
   bool idle() const { return sequences_.empty(); }
   Observation observe() const;

@@ -157,6 +157,7 @@ json::object shown_status(const FormStatus& status) {
           {"load",
            {{"pressed_share", status.load.pressed_share},
             {"queued_share", status.load.queued_share},
+            {"expected_wait_s", seconds_of(status.load.expected_wait_ns)},
             {"ttft_p95_s", seconds_of(status.load.ttft_p95_ns)},
             {"tpot_p95_s", seconds_of(status.load.tpot_p95_ns)}}}};
 }

@@ -206,6 +206,39 @@ TEST(ElasticSimulation, RandomLoadsAndFaultsEndWell) {
   EXPECT_GT(failures, 5);
 }
 
+// Where fewer bits compute twice as fast, a queue is seen by what newcomers would wait, before
+// anyone has, and is over when full precision would carry what comes.
+TEST(ElasticSimulation, ABurstOfPromptsIsSeenAtOnceAndForgottenSoon) {
+  SimulationConfig config = elastic_config(
+      where_fewer_bits_are_faster(options_for(MorphMode::kBalanced), 2 * kNsPerS, false), 0.8);
+  for (const Precision precision : kPrecisions) {
+    const double token_us = precision == Precision::kBf16 ? 1000 : 500;
+    config.step_cost.of(precision).token_us = token_us;
+    config.step_cost.of(precision).more_token_us = token_us;
+  }
+  config.engine.scheduler.max_num_batched_tokens = 128;
+  constexpr int kBurstS = 20;
+  std::vector<TraceRequest> trace = {{0, 16, 5000}};  // so that something always runs
+  for (int at_s = 0; at_s < 60; ++at_s) {             // two fifths of what full precision carries
+    for (int i = 0; i < (at_s == kBurstS ? 8 : 1); ++i) {
+      trace.push_back({at_s * kNsPerS, 380, 20});
+    }
+  }
+  const SimulationReport report = simulate(config, trace);
+  const auto lowered_at = [&](const FormAt& form) {
+    return form.status->wanted.layer_precision != config.engine.morph->start.layer_precision;
+  };
+  const auto seen = std::find_if(report.forms.begin(), report.forms.end(), lowered_at);
+  ASSERT_NE(seen, report.forms.end());
+  EXPECT_GT(seen->at_ns, kBurstS * kNsPerS);
+  EXPECT_LT(seen->at_ns, kBurstS * kNsPerS + 600 * kNsPerMs);
+  EXPECT_GT(seen->status->load.expected_wait_ns, 2 * kNsPerS);
+  const Outcome found = outcome(report);
+  EXPECT_EQ(found.lowerings, 1);
+  // 2 s to work it off, 5 s of quiet.
+  EXPECT_LT(found.back_ns, (kBurstS + 10) * kNsPerS);
+}
+
 std::vector<TraceRequest> piece_of(const std::string& file, TimeNs from_ns, double faster) {
   std::ostringstream text;
   text << std::ifstream(test_data(file)).rdbuf();
