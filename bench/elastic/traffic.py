@@ -16,7 +16,7 @@ FILES = {"conversation": "traces/azure2023/AzureLLMInferenceTrace_conv.csv",
 BOOKS = "text"
 LONGEST = 600, 300  # tokens of a prompt and of an answer
 SATURATING = 64  # streams
-BURST = 0.6, 1.5, 0.6  # what the thirds of a piece bring, of what full precision serves at most
+BURST = 0.4, 1.5, 0.4  # what the thirds of a piece bring, of what full precision serves at most
 
 
 def read_trace(path):
@@ -69,7 +69,7 @@ def closed_loop(options, path, server, out, streams):
     """The trace's requests, so many of them at any time."""
     return bench(options, server, out,
                  ["--trace", str(path), "--length-scale", f"{options.length_scale}", "--request-rate", "inf",
-                  "--max-concurrency", f"{streams}", "--duration", "10"])
+                  "--max-concurrency", f"{streams}", "--duration", f"{options.saturated_s:g}"])
 
 
 class Limits:

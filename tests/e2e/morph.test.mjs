@@ -76,7 +76,7 @@ describe('a form that changes', () => {
     await want(server, { layers: 'bf16' });  // nothing to do, but told anew
     const { load } = await form(server);
     assert.ok(load.ttft_p95_s > 0 && load.tpot_p95_s > 0 && load.tpot_p95_s < 1, JSON.stringify(load));
-    assert.deepEqual([load.pressed_share, load.queued_share], [0, 0]);
+    assert.deepEqual([load.pressed_share, load.queued_share, load.expected_wait_s], [0, 0, 0]);
   });
 
   it('goes to another precision and back: the same text as before, from fewer pages between', async () => {

@@ -1,0 +1,44 @@
+// The experiment of bench/elastic from end to end, as short as it can be: what it prints and writes, not
+// what it finds.
+import assert from 'node:assert/strict';
+import { spawnSync } from 'node:child_process';
+import { existsSync, mkdtempSync, readFileSync, readdirSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join, resolve } from 'node:path';
+import { after, before, describe, it } from 'node:test';
+import { builtin, data, program, root } from './server.mjs';
+
+const traces = resolve(data, 'traces/azure2023');
+const skip = !existsSync(traces) ? `needs ${traces}; set PROTEAN_DATA to the test data folder`
+  : process.env.LOAD_MEMORY === 'any' ? 'an instrumented server takes many minutes for it' : false;
+
+describe('bench/elastic/run', { skip }, () => {
+  let out;
+  before(() => { out = mkdtempSync(join(tmpdir(), 'protean-elastic-')); });
+  after(() => rmSync(out, { recursive: true, force: true }));
+  const run = (...args) => spawnSync(resolve(root, 'bench/elastic/run'), ['--protean', program, '--model', builtin,
+    '--data', data, ...args], { encoding: 'utf8', env: { ...process.env, XDG_CACHE_HOME: join(out, 'cache') } });
+
+  it('serves a piece of a trace with each system and says how they compare', () => {
+    const { status, stdout, stderr } = run('--traces', 'code', '--seconds', '3', '--saturated-s', '1', '--load', '4',
+      '--systems', 'bf16,w4,balanced', '--rates', '1', '--out', out);
+    assert.equal(status, 0, stderr);
+    const { code } = JSON.parse(stdout);
+    for (const bar of ['p95_ttft_gain', 'throughput_gain', 'kv_gain', 'p95_ttft_vs_w4', 'restore_s']) {
+      assert.ok(Number.isFinite(code[bar]), `${bar}: ${stdout}`);
+    }
+    assert.ok('slo_violation_drop' in code && 'quality_loss_avoided' in code, stdout);
+    const results = readFileSync(join(out, 'results.md'), 'utf8');
+    for (const system of ['bf16', 'w4', 'balanced']) {
+      assert.match(results, new RegExp(`^\\| ${system} \\|`, 'm'));
+    }
+    assert.deepEqual(readdirSync(out).filter((name) => name.endsWith('.svg')).sort(),
+      ['kv', 'quality', 'rates', 'tpot'].map((name) => `elastic-code-${name}.svg`));
+  });
+
+  it('says what is wrong with what was asked', () => {
+    const { status, stderr } = run('--rounds', '0');
+    assert.equal(status, 2);
+    assert.match(stderr, /--rounds and --tries: at least one/);
+  });
+});
