@@ -58,8 +58,7 @@ void print_model(const ModelFiles& files) {
 std::string layers_text(const ModelSpec& spec, const Form& form) {
   std::vector<std::int64_t> bytes;
   for (const LayerPrecision& layer : form.layer_precision) {
-    bytes.push_back(half_bytes(spec, LayerHalf::kAttention, layer.attention) +
-                    half_bytes(spec, LayerHalf::kMlp, layer.mlp));
+    bytes.push_back(layer_bytes(spec, layer));
   }
   const auto [least, most] = std::minmax_element(bytes.begin(), bytes.end());
   const Precision highest = highest_precision(form);

@@ -96,15 +96,6 @@ std::vector<LayerPrecision> layers_at_start(const ModelOptions& options, const M
   return std::vector<LayerPrecision>(static_cast<std::size_t>(spec.layers), {precision, precision});
 }
 
-std::int64_t weight_bytes(const ModelSpec& spec, const Form& form) {
-  std::int64_t bytes = outer_bytes(spec, form.tables);
-  for (const LayerPrecision& layer : form.layer_precision) {
-    bytes += half_bytes(spec, LayerHalf::kAttention, layer.attention) +
-             half_bytes(spec, LayerHalf::kMlp, layer.mlp);
-  }
-  return bytes;
-}
-
 // What lies beside the pages of layers and KV.
 std::int64_t fixed_bytes(const ModelOptions& options, const ModelSpec& spec, Precision tables) {
   return outer_bytes(spec, tables) +

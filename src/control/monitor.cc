@@ -53,8 +53,8 @@ bool Monitor::waits_long(const LoadSample& sample) const {
 bool Monitor::still_waits_long(const LoadSample& sample) const {
   const QueueOptions& queue = options_.queue;
   const TimeNs long_ns = std::max({options_.queue_delay_ns, queue.alone_ns, queue.expected_ns / 2});
-  const bool expected = queue.expected_ns > 0 && sample.expected_wait_ns >= queue.expected_ns;
-  return expected || (sample.waiting > 0 && sample.oldest_wait_ns >= long_ns);
+  return queue.is_long(sample.expected_wait_ns) ||
+         (sample.waiting > 0 && sample.oldest_wait_ns >= long_ns);
 }
 
 bool Monitor::pressed(const LoadSample& sample) const {
@@ -65,9 +65,8 @@ bool Monitor::pressed(const LoadSample& sample) const {
   return short_of_blocks && waits_long(sample);
 }
 
-bool Monitor::wait_is_expected(TimeNs now_ns) const {
-  return options_.queue.expected_ns > 0 &&
-         entry_.expected_wait.mean(now_ns) >= static_cast<double>(options_.queue.expected_ns);
+TimeNs Monitor::expected_wait_ns(TimeNs now_ns) const {
+  return std::llround(entry_.expected_wait.mean(now_ns));
 }
 
 bool Monitor::onset_is_remembered(TimeNs now_ns) const {
@@ -127,7 +126,7 @@ void Monitor::sample(const LoadSample& sample) {
 
   const bool under_pressure = std::max({entry_.pressed.mean(now_ns), entry_.queued.mean(now_ns),
                                         entry_.forecast.mean(now_ns)}) >= options_.entry_share ||
-                              wait_is_expected(now_ns);
+                              options_.queue.is_long(expected_wait_ns(now_ns));
   // What comes back soon is the same pressure.
   const TimeNs window_ns = load.arrivals.window_ns();
   if (under_pressure && (last_pressure_ns_ < 0 || now_ns - last_pressure_ns_ > window_ns)) {
@@ -151,7 +150,7 @@ Signals Monitor::signals(TimeNs now_ns) const {
       .now = last_,
       .pressed_share = entry_.pressed.mean(now_ns),
       .queued_share = entry_.queued.mean(now_ns),
-      .expected_wait_ns = std::llround(entry_.expected_wait.mean(now_ns)),
+      .expected_wait_ns = expected_wait_ns(now_ns),
       .forecast_share = entry_.forecast.mean(now_ns),
       .demand_max = entry_.demand.max(now_ns),
       .full_step_share = entry_.full_steps.mean(now_ns),

@@ -70,7 +70,7 @@ class Monitor {
   bool waits_long(const LoadSample& sample) const;
   bool still_waits_long(const LoadSample& sample) const;
   bool pressed(const LoadSample& sample) const;
-  bool wait_is_expected(TimeNs now_ns) const;
+  TimeNs expected_wait_ns(TimeNs now_ns) const;
   bool onset_is_remembered(TimeNs now_ns) const;
 
   PolicyOptions options_;

@@ -130,9 +130,8 @@ std::optional<Wanted> MorphPolicy::lower(const Signals& signals, std::size_t at)
 // A burst is seen by what it brings, sooner than by how long that has waited; a short queue, by its
 // going on.
 bool MorphPolicy::is_late(const Signals& signals) const {
-  const TimeNs bound_ns = options_.queue.expected_ns;
-  return signals.now.waiting > 0 && signals.expected_wait_ns >= bound_ns &&
-         signals.now.expected_wait_ns >= bound_ns;
+  return signals.now.waiting > 0 && options_.queue.is_long(signals.expected_wait_ns) &&
+         options_.queue.is_long(signals.now.expected_wait_ns);
 }
 
 // Where a queue is a matter of speed, and that is known.

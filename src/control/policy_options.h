@@ -27,6 +27,10 @@ struct QueueOptions {
   bool beyond_alone = false;
   double full_steps = 0.8;
   double step = 0.25;
+
+  bool is_long(TimeNs expected_wait_ns) const {
+    return expected_ns > 0 && expected_wait_ns >= expected_ns;
+  }
 };
 
 // When a form is left for one of lower precision, and when for one of higher. All thresholds are of

@@ -96,9 +96,13 @@ std::int64_t half_bytes(const ModelSpec& spec, LayerHalf half, Precision precisi
          matrix_bytes(spec.hidden, q, as) + vectors * kVectorElementBytes;
 }
 
+std::int64_t layer_bytes(const ModelSpec& spec, const LayerPrecision& precision) {
+  return half_bytes(spec, LayerHalf::kAttention, precision.attention) +
+         half_bytes(spec, LayerHalf::kMlp, precision.mlp);
+}
+
 std::int64_t layer_bytes(const ModelSpec& spec, Precision precision) {
-  return half_bytes(spec, LayerHalf::kAttention, precision) +
-         half_bytes(spec, LayerHalf::kMlp, precision);
+  return layer_bytes(spec, LayerPrecision{precision, precision});
 }
 
 std::int64_t vocab_table_bytes(const ModelSpec& spec, Precision tables) {
@@ -108,6 +112,14 @@ std::int64_t vocab_table_bytes(const ModelSpec& spec, Precision tables) {
 std::int64_t outer_bytes(const ModelSpec& spec, Precision tables) {
   return (spec.tied_embeddings ? 1 : 2) * vocab_table_bytes(spec, tables) +
          spec.hidden * kVectorElementBytes;
+}
+
+std::int64_t weight_bytes(const ModelSpec& spec, const Form& form) {
+  std::int64_t bytes = outer_bytes(spec, form.tables);
+  for (const LayerPrecision& layer : form.layer_precision) {
+    bytes += layer_bytes(spec, layer);
+  }
+  return bytes;
 }
 
 std::int64_t activation_bytes(const ModelSpec& spec, std::int64_t rows, std::int64_t logit_rows,

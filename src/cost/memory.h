@@ -15,11 +15,14 @@ namespace protean {
 double weight_bits(Precision precision);  // payload of one weight
 
 std::int64_t half_bytes(const ModelSpec& spec, LayerHalf half, Precision precision);
-std::int64_t layer_bytes(const ModelSpec& spec, Precision precision);  // both halves
+std::int64_t layer_bytes(const ModelSpec& spec, const LayerPrecision& precision);
+std::int64_t layer_bytes(const ModelSpec& spec, Precision precision);  // of both halves
 
 // Embedding table, output projection (none when tied) and final norm, at a form's `tables`.
 std::int64_t vocab_table_bytes(const ModelSpec& spec, Precision tables);  // one of the two
 std::int64_t outer_bytes(const ModelSpec& spec, Precision tables);
+
+std::int64_t weight_bytes(const ModelSpec& spec, const Form& form);  // layers and what is around
 
 // What a step of at most so many rows computes in, and of at most so many of its rows logits; f32.
 // A device that holds units (cost/tp_units.h) has besides what each of them adds to the rows.

@@ -63,9 +63,7 @@ StepWork work_of(const StepPlan& plan, const ModelSpec& spec) {
 StepDemand demand_of(const StepWork& work, const ModelSpec& spec, const Form& form) {
   StepDemand demand;
   for (const LayerPrecision& layer : form.layer_precision) {
-    for (const LayerHalf half : kLayerHalves) {
-      demand.weight_bytes += static_cast<double>(half_bytes(spec, half, layer.of(half)));
-    }
+    demand.weight_bytes += static_cast<double>(layer_bytes(spec, layer));
   }
   const auto table = static_cast<double>(vocab_table_bytes(spec, form.tables));
   const auto tokens = static_cast<double>(work.tokens);
