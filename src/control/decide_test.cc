@@ -78,7 +78,7 @@ TEST_F(Decide, AQueueAloneIsAReasonWhereTheModeSaysSo) {
   signals_.queued_share = 1;
   const auto wanted = policy_.decide(signals_, full_);
   ASSERT_TRUE(wanted);
-  EXPECT_EQ(wanted->aim, MorphAim::kBlocks) << "steps get no faster";
+  EXPECT_FALSE(wanted->aim.faster_steps);
   Monitor accuracy(options_for(MorphMode::kAccuracy));
   for (TimeNs at_ns = 0; at_ns < 20 * kNsPerS; at_ns += 50 * kNsPerMs) {
     accuracy.sample({.at_ns = at_ns, .waiting = 3, .oldest_wait_ns = at_ns, .kv_blocks = 100});
@@ -92,7 +92,8 @@ TEST_F(Decide, WhereFewerBitsAreFasterAQueueAloneIsAReasonToLowerAllLayersToEigh
   const auto wanted = faster.decide(signals_, full_);
   ASSERT_TRUE(wanted);
   EXPECT_EQ(layers_at(wanted->form, Precision::kW8), 16);
-  EXPECT_EQ(wanted->aim, MorphAim::kFasterSteps);
+  EXPECT_TRUE(wanted->aim.faster_steps);
+  EXPECT_EQ(wanted->aim.idle_blocks, full_.kv.blocks - 1 - 8) << "each that runs may need one more";
   // Further down for a longer queue, a step at a time.
   signals_.long_wait_share = 1;
   signals_.now.kv_blocks = wanted->form.kv.blocks;
@@ -112,6 +113,18 @@ TEST_F(Decide, WhereFewerBitsAreFasterAQueueAloneIsAReasonToLowerAllLayersToEigh
     monitor.sample({.at_ns = at_ns, .waiting = 3, .oldest_wait_ns = at_ns, .kv_blocks = 100});
   }
   EXPECT_EQ(monitor.signals(3 * kNsPerS).queued_share, 1);
+}
+
+TEST_F(Decide, BlocksThatAreWantedOrSoonWillBeAreNotIdle) {
+  only_queue_presses();
+  const MorphPolicy policy(options_where(MorphMode::kBalanced, FewerBits::kFasterToEight), bounds_);
+  const std::int64_t all = full_.kv.blocks;
+  signals_.now.blocks_wanted = all / 2;
+  EXPECT_EQ(policy.decide(signals_, full_)->aim.idle_blocks, all - all / 2 - 1 - 8);
+  signals_.demand_foreseen = static_cast<double>(all - 10);
+  EXPECT_EQ(policy.decide(signals_, full_)->aim.idle_blocks, 10 - 8);
+  signals_.now.blocks_wanted = 2 * all;
+  EXPECT_EQ(policy.decide(signals_, full_)->aim.idle_blocks, 0);
 }
 
 TEST_F(Decide, LayersThatBeganLowerDoNotEndTheFirstRung) {

@@ -19,6 +19,13 @@ double blocks_of(const Form& form) {
   return static_cast<double>(form.kv.blocks);
 }
 
+// Blocks used and wanted, now or soon.
+double demand_of(const Signals& signals) {
+  const LoadSample& now = signals.now;
+  return std::max(static_cast<double>(now.kv_blocks_used + now.blocks_wanted),
+                  signals.demand_foreseen);
+}
+
 // The first form from `from` on in which the demand takes at most this share of the blocks, or the
 // last there is.
 std::size_t first_with_room(const std::vector<Form>& path, std::size_t from, double demand,
@@ -102,8 +109,6 @@ std::optional<Wanted> MorphPolicy::lower(const Signals& signals, std::size_t at)
   if ((!pressed && !queued && !foreseen) || at + 1 == path_.size()) {
     return std::nullopt;
   }
-  const auto lacking = static_cast<double>(now.kv_blocks_used + now.blocks_wanted);
-  const double demand = std::max(lacking, signals.demand_foreseen);
   const auto steps = [&](double share) {
     const auto whole_way = static_cast<double>(path_.size() - 1);
     return std::max<std::size_t>(static_cast<std::size_t>(std::ceil(share * whole_way)), 1);
@@ -118,13 +123,23 @@ std::optional<Wanted> MorphPolicy::lower(const Signals& signals, std::size_t at)
   }
   farthest = std::max(nearest, farthest);
   const std::size_t to =
-      std::clamp(first_with_room(path_, at + 1, demand, options_.fill_after_entry),
+      std::clamp(first_with_room(path_, at + 1, demand_of(signals), options_.fill_after_entry),
                  std::min(nearest, last), std::min(farthest, last));
   const std::string_view why = pressed  ? "blocks are short"
                                : queued ? "the queue is long"
                                         : "blocks will be short";
-  return Wanted{path_[to], fmt::format("{}: {}", why, load_of(now)),
-                queued && queue.fewer_bits_are_faster ? MorphAim::kFasterSteps : MorphAim::kBlocks};
+  return Wanted{path_[to], fmt::format("{}: {}", why, load_of(now)), aim_of(signals, queued)};
+}
+
+// Whoever runs may need another block before all is lowered.
+MorphAim MorphPolicy::aim_of(const Signals& signals, bool queued) const {
+  if (!queued || !options_.queue.fewer_bits_are_faster) {
+    return {};
+  }
+  const auto needed = static_cast<std::int64_t>(std::ceil(demand_of(signals)));
+  return {.faster_steps = true,
+          .idle_blocks = std::max<std::int64_t>(
+              signals.now.kv_blocks - signals.now.running - needed, 0)};
 }
 
 // A burst is seen by what it brings, sooner than by how long that has waited; a short queue, by its

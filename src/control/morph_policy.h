@@ -16,7 +16,7 @@ namespace protean {
 struct Wanted {
   Form form;
   std::string reason;  // for people, with the numbers observed
-  MorphAim aim = MorphAim::kBlocks;
+  MorphAim aim = {};
 };
 
 // Decides what form a replica should have (MorphServe's controller, section 4.1). Pure: the same
@@ -35,6 +35,7 @@ class MorphPolicy {
  private:
   std::size_t place_of(const Form& form) const;
   std::optional<Wanted> lower(const Signals& signals, std::size_t at) const;
+  MorphAim aim_of(const Signals& signals, bool queued) const;
   bool is_late(const Signals& signals) const;
   bool first_form_carries(const Signals& signals) const;
   bool is_beyond(std::size_t at) const;

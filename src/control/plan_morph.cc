@@ -12,21 +12,19 @@ namespace {
 constexpr std::int64_t kResizes = 4;      // about so many, whatever the number of halves
 constexpr std::int64_t kLeastGrowth = 8;  // what is less than this part of all blocks can wait
 
-// Swaps that a growth leaves pages for: as many as an engine prepares beside one step
-// (MorphConfig's default), or fewer, because more would hold up the blocks that they make room for.
-std::size_t swaps_at_once(MorphAim aim) {
-  return aim == MorphAim::kBlocks ? 3 : 8;
-}
+// Swaps that a growth leaves pages for where blocks come first: more would hold up those that they
+// make room for.
+constexpr int kSwapsBeforeBlocks = 3;
 
 // Builds a morph step by step, keeping account of the pages.
 class Planner {
  public:
-  Planner(Form from, const Form& to, const FormBounds& bounds, MorphAim aim)
+  Planner(Form from, const Form& to, const FormBounds& bounds, const MorphAim& aim)
       : form_(std::move(from)),
         to_(to),
         spec_(bounds.spec),
         budget_(bounds.budget),
-        swaps_at_once_(swaps_at_once(aim)) {
+        aim_(aim) {
     free_ = budget_.pages - form_pages(spec_, form_, budget_.page_bytes);
     resize_ = std::max<std::int64_t>({ceil_div(std::abs(to.kv.blocks - form_.kv.blocks), kResizes),
                                       form_.kv.blocks / kLeastGrowth, 1});
@@ -44,15 +42,27 @@ class Planner {
     return {};
   }
 
+  // Idle blocks' pages to the first swaps, if at least one more can then be prepared at once.
+  void lend(std::span<const SwapHalf> next) {
+    const std::int64_t lacking = pages_of_next(next) - free_;
+    if (aim_.idle_blocks <= 0 || lacking < budget_.reserve) {
+      return;
+    }
+    const std::int64_t pages = kv_pages(spec_, form_.kv, budget_.page_bytes);
+    const std::int64_t most = kv_blocks_in(
+        spec_, form_.kv, std::max<std::int64_t>(pages - lacking, 0), budget_.page_bytes);
+    KvForm less = form_.kv;
+    less.blocks = std::max({most, form_.kv.blocks - aim_.idle_blocks, std::int64_t{1}});
+    if (pages - kv_pages(spec_, less, budget_.page_bytes) >= budget_.reserve) {
+      take(ResizeKv{less.blocks});
+    }
+  }
+
   // As many blocks as the pages that are free allow, if that is worth a step. Those that the next
   // swaps take stay free, or each would wait for a step to give back what the one before it freed.
   void grow(std::span<const SwapHalf> next) {
-    std::int64_t kept = 0;
-    for (const SwapHalf& swap : next.first(std::min(next.size(), swaps_at_once_))) {
-      kept += pages_to_prepare(spec_, form_, swap, budget_.page_bytes);
-    }
-    const std::int64_t pages =
-        kv_pages(spec_, form_.kv, budget_.page_bytes) + free_ - std::max(kept, budget_.reserve);
+    const std::int64_t pages = kv_pages(spec_, form_.kv, budget_.page_bytes) + free_ -
+                               std::max(pages_of_next(next), budget_.reserve);
     const std::int64_t blocks = std::min(
         to_.kv.blocks,
         kv_blocks_in(spec_, form_.kv, std::max<std::int64_t>(pages, 0), budget_.page_bytes));
@@ -80,6 +90,17 @@ class Planner {
   std::vector<MorphStep> steps() { return std::move(steps_); }
 
  private:
+  // That preparing those takes which are prepared at once.
+  std::int64_t pages_of_next(std::span<const SwapHalf> next) const {
+    const auto at_once =
+        static_cast<std::size_t>(aim_.faster_steps ? kSwapsAtOnce : kSwapsBeforeBlocks);
+    std::int64_t pages = 0;
+    for (const SwapHalf& swap : next.first(std::min(next.size(), at_once))) {
+      pages += pages_to_prepare(spec_, form_, swap, budget_.page_bytes);
+    }
+    return pages;
+  }
+
   // Before the step: for the new variant beside the old one, and so that the reserve is there
   // after.
   std::int64_t pages_for(const SwapHalf& swap) const {
@@ -116,7 +137,7 @@ class Planner {
   const Form& to_;
   const ModelSpec& spec_;
   const PageBudget& budget_;
-  const std::size_t swaps_at_once_;
+  const MorphAim& aim_;
   std::int64_t free_ = 0;
   std::int64_t resize_ = 1;  // blocks, at least
   std::vector<MorphStep> steps_;
@@ -159,7 +180,8 @@ std::int64_t pages_to_prepare(const ModelSpec& spec, const Form& form, const Mor
       0, kv_pages(spec, after(form, step).kv, page_bytes) - kv_pages(spec, form.kv, page_bytes));
 }
 
-Result<Morph> plan_morph(const Form& from, const Form& to, const FormBounds& bounds, MorphAim aim) {
+Result<Morph> plan_morph(const Form& from, const Form& to, const FormBounds& bounds,
+                         const MorphAim& aim) {
   const ModelSpec& spec = bounds.spec;
   const PageBudget& budget = bounds.budget;
   const auto layers = static_cast<std::size_t>(spec.layers);
@@ -193,6 +215,7 @@ Result<Morph> plan_morph(const Form& from, const Form& to, const FormBounds& bou
   lowering.erase(middle, lowering.end());
 
   Planner planner(from, to, bounds, aim);
+  planner.lend(lowering);
   for (std::size_t i = 0; i < lowering.size(); ++i) {
     if (Status done = planner.swap(lowering[i]); !done) {
       return done.error();

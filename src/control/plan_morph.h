@@ -12,9 +12,16 @@
 
 namespace protean {
 
-// What a lowering is to bring first. A cache that grows early takes pages that more swaps could be
-// prepared with at once, which are done in as many steps less.
-enum class MorphAim : std::uint8_t { kBlocks, kFasterSteps };
+// Swaps that are prepared beside one step, at most.
+inline constexpr int kSwapsAtOnce = 16;
+
+// What a lowering is to bring first. Each swap waits for a step to give back the pages of those
+// before it, so where steps are to get faster, growth leaves the pages of kSwapsAtOnce swaps, and
+// blocks of KV that nobody needs until then lend theirs.
+struct MorphAim {
+  bool faster_steps = false;
+  std::int64_t idle_blocks = 0;
+};
 
 // Pages that have to stay free so that any half can be filled at a precision of the ladder below
 // its first while the old one still serves: what PageBudget::reserve should be.
@@ -28,11 +35,11 @@ std::int64_t pages_to_prepare(const ModelSpec& spec, const Form& form, const Mor
 
 // Steps from one form to another, of which every prefix is legal, fits the budget and leaves its
 // reserve free, with the pages to prepare each step free when those before it are committed.
-// Lowering comes first and the KV cache grows as its pages come free; then it shrinks by what the
-// next raised halves need. A few large resizes rather than one for each half. Layers are taken in
+// Lowering comes first and the KV cache grows as its pages come free, having lent some where the aim
+// says so; then it shrinks by what the next raised halves need. A few large resizes rather than one for each half. Layers are taken in
 // the bounds' order, raised ones in its reverse. kInvalidArgument: the forms differ in more than
 // precisions and KV blocks. kExhausted: does not fit; says by how many bytes.
 Result<Morph> plan_morph(const Form& from, const Form& to, const FormBounds& bounds,
-                         MorphAim aim = MorphAim::kBlocks);
+                         const MorphAim& aim = {});
 
 }  // namespace protean

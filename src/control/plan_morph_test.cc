@@ -19,8 +19,10 @@ int resizes(const Morph& morph) {
                     [](const MorphStep& step) { return std::holds_alternative<ResizeKv>(step); }));
 }
 
-// Every prefix is legal, fits and keeps the reserve; every step finds the pages to prepare it.
-void expect_sound(const Morph& morph, const Form& from, const Form& to, const FormBounds& bounds) {
+// Every prefix is legal, fits and keeps the reserve; every step finds the pages to prepare it; no
+// more blocks go meanwhile than may be lent.
+void expect_sound(const Morph& morph, const Form& from, const Form& to, const FormBounds& bounds,
+                  std::int64_t idle_blocks = 0) {
   const DeviceSpec device{.id = DeviceId{0}};
   const PageBudget& budget = bounds.budget;
   Form form = from;
@@ -35,7 +37,7 @@ void expect_sound(const Morph& morph, const Form& from, const Form& to, const Fo
     EXPECT_TRUE(legal.ok()) << legal.error().message;
     EXPECT_LE(form_pages(bounds.spec, form, budget.page_bytes) + budget.reserve, budget.pages);
     EXPECT_LE(form.kv.blocks, std::max(from.kv.blocks, to.kv.blocks));
-    EXPECT_GE(form.kv.blocks, std::min(from.kv.blocks, to.kv.blocks));
+    EXPECT_GE(form.kv.blocks, std::min(from.kv.blocks - idle_blocks, to.kv.blocks));
   }
   EXPECT_EQ(form, to);
 }
@@ -73,13 +75,15 @@ TEST_F(PlanMorph, EveryPrefixOfAnyMorphIsSound) {
     const Form to = random_form();
     bounds_.order = swap_units(bounds_.spec.layers, random_() % 2 == 0);
     std::shuffle(bounds_.order.begin(), bounds_.order.end(), random_);
-    const auto morph =
-        plan_morph(from, to, bounds_, i % 2 == 0 ? MorphAim::kBlocks : MorphAim::kFasterSteps);
+    const auto idle = static_cast<std::int64_t>(random_()) % from.kv.blocks;
+    const MorphAim aims[] = {{}, {.faster_steps = true}, {true, idle}};
+    const MorphAim& aim = aims[i % 3];
+    const auto morph = plan_morph(from, to, bounds_, aim);
     ASSERT_TRUE(morph.ok()) << morph.error().message << "\n"
                             << to_string(from) << "\n"
                             << to_string(to);
-    expect_sound(*morph, from, to, bounds_);
-    EXPECT_LE(resizes(*morph), 6) << to_string(from) << "\n" << to_string(to);
+    expect_sound(*morph, from, to, bounds_, aim.idle_blocks);
+    EXPECT_LE(resizes(*morph), 7) << to_string(from) << "\n" << to_string(to);
     if (HasFailure()) {
       FAIL() << to_string(from) << "\n" << to_string(to);
     }
@@ -98,11 +102,11 @@ TEST_F(PlanMorph, KvGrowsBeforeTheLastLayerIsLowered) {
   EXPECT_GE(resizes(*morph), 3);
 }
 
-// So that three are prepared beside one step, or eight, wherever on the way the cache grows.
+// So that three are prepared beside one step, or sixteen, wherever on the way the cache grows.
 TEST_F(PlanMorph, GrowthLeavesThePagesThatTheNextSwapsTake) {
   const std::vector<Form> path = form_path(bounds_, Precision::kW8);
   for (const auto& [aim, swaps] :
-       {std::pair{MorphAim::kBlocks, 3}, std::pair{MorphAim::kFasterSteps, 8}}) {
+       {std::pair{MorphAim{}, 3}, std::pair{MorphAim{.faster_steps = true}, kSwapsAtOnce}}) {
     const auto morph = plan_morph(path.front(), path.back(), bounds_, aim);
     ASSERT_TRUE(morph.ok());
     Form form = path.front();
@@ -123,6 +127,39 @@ TEST_F(PlanMorph, GrowthLeavesThePagesThatTheNextSwapsTake) {
       EXPECT_LE(used + taken, bounds_.budget.pages) << swaps << ", " << to_string(*step);
     }
   }
+}
+
+TEST_F(PlanMorph, IdleBlocksLendTheirPagesToTheFirstSwaps) {
+  bounds_ = bounds_for_test(16, 0.3);
+  const std::vector<Form> path = form_path(bounds_, Precision::kW8);
+  const std::int64_t blocks = path.front().kv.blocks;
+  const auto first_shrink = [&](const MorphAim& aim) {
+    const Morph morph = plan_morph(path.front(), path.back(), bounds_, aim).value();
+    expect_sound(morph, path.front(), path.back(), bounds_, aim.idle_blocks);
+    const auto* resize = std::get_if<ResizeKv>(&morph.steps.front());
+    return resize == nullptr ? 0 : blocks - resize->blocks;
+  };
+  EXPECT_EQ(first_shrink({.faster_steps = true}), 0);
+  EXPECT_EQ(first_shrink({true, blocks / 2}), blocks / 2);
+  EXPECT_EQ(first_shrink({true, 1}), 0) << "too little for another swap";
+  const std::int64_t most = first_shrink({true, blocks});
+  EXPECT_GT(most, blocks / 2);
+  EXPECT_LT(most, blocks);
+  bounds_ = bounds_for_test(16, 0.8);
+  const std::vector<Form> wide = form_path(bounds_, Precision::kW8);
+  const Morph morph =
+      plan_morph(wide.front(), wide.back(), bounds_, {true, wide.front().kv.blocks}).value();
+  std::int64_t pages = 0;
+  Form form = wide.front();
+  for (std::size_t i = 1; i <= kSwapsAtOnce; ++i) {
+    ASSERT_TRUE(std::holds_alternative<SwapHalf>(morph.steps[i])) << "all of them at once";
+    pages += pages_to_prepare(bounds_.spec, form, morph.steps[i], bounds_.budget.page_bytes);
+  }
+  form = after(std::move(form), morph.steps.front());
+  const std::int64_t free =
+      bounds_.budget.pages - form_pages(bounds_.spec, form, bounds_.budget.page_bytes);
+  EXPECT_GE(free, pages);
+  EXPECT_LE(free, pages + 1) << "and no more than they take";
 }
 
 TEST_F(PlanMorph, LayersGoDownInTheirOrderAndUpInItsReverse) {

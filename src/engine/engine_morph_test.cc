@@ -168,7 +168,8 @@ TEST_F(EngineMorph, AShrinkMovesLiveBlocksUnderDecodesAndEnds) {
 
 MorphConfig few_moves() {
   MorphConfig config = morph_for_test(10);
-  config.max_moves_per_step = 2;
+  config.moves_per_step = 2;
+  config.moves_share = 0.0002;
   return config;
 }
 
@@ -197,6 +198,24 @@ TEST_F(EngineMorphFewMoves, BetweenTwoStepsOnlyFewBlocksMove) {
     EXPECT_LE(since_step, 2);
   }
   EXPECT_GT(all, 2);
+  EXPECT_EQ(device.form().kv.blocks, 20);
+}
+
+// At 4 bytes a ns, in this share of a step of 80 ms: 16 blocks of 4 KiB.
+TEST_F(EngineMorphFewMoves, WhereStepsTakeLongMoreMoveBetweenTwo) {
+  ASSERT_TRUE(wish(layers(Precision::kW4, Precision::kW4)).ok());
+  settle();
+  for (std::uint64_t id = 1; id <= 6; ++id) {
+    send(Arrival{request(id, 14, 10)});
+  }
+  now_ns += 80 * kNsPerMs;
+  end_step();
+  ASSERT_TRUE(wish({.kv_blocks = 20}).ok());
+  const auto moved = std::find_if(device.log.begin(), device.log.end(),
+                                  [](const auto& line) { return line.starts_with("move "); });
+  ASSERT_NE(moved, device.log.end());
+  EXPECT_GT(std::stoi(moved->substr(5)), 2);
+  settle();
   EXPECT_EQ(device.form().kv.blocks, 20);
 }
 

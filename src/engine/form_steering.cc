@@ -73,6 +73,7 @@ void FormSteering::arrived(std::int64_t prompt_tokens) {
 }
 
 void FormSteering::computed(int tokens, TimeNs took_ns) {
+  run_.step_took(took_ns);
   if (at_full_precision()) {
     full_speed_.step_done(tokens, took_ns);
   }
@@ -82,8 +83,9 @@ void FormSteering::computed(int tokens, TimeNs took_ns) {
 void FormSteering::advance(bool quiet) {
   if (run_.shrinking() && !run_.insists()) {
     if (const std::int64_t lacking = scheduler_.demand().blocks_short; lacking > 0) {
+      const bool only_lends = run_.wanted().kv.blocks >= run_.committed().kv.blocks;
       run_.call_off(fmt::format("{} more KV blocks are wanted again", lacking), now_ns_);
-      hold_back(kCalledOffNs);
+      (only_lends ? lend_not_before_ns_ : not_before_ns_) = now_ns_ + kCalledOffNs;
     }
   }
   run_.advance(quiet, now_ns_);
@@ -132,7 +134,12 @@ void FormSteering::decide() {
        wanted->form.kv.blocks < scheduler_.largest_need())) {
     return;
   }
-  Result<Morph> morph = plan_morph(run_.committed(), wanted->form, config_.bounds, wanted->aim);
+  MorphAim& aim = wanted->aim;
+  const std::int64_t promised = scheduler_.largest_need();
+  aim.idle_blocks = now_ns_ < lend_not_before_ns_
+                        ? 0
+                        : std::min(aim.idle_blocks, run_.committed().kv.blocks - promised);
+  Result<Morph> morph = plan_morph(run_.committed(), wanted->form, config_.bounds, aim);
   if (!morph.ok()) {
     hold_back(kFailedNs << std::min(failed_in_a_row_++, kMostDoublings));
     return;

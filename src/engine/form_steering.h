@@ -87,6 +87,7 @@ class FormSteering {
   TimeNs now_ns_ = 0;
   TimeNs next_decision_ns_ = 0;
   TimeNs not_before_ns_ = 0;        // after something went wrong
+  TimeNs lend_not_before_ns_ = 0;   // when what was idle was wanted after all
   TimeNs larger_kv_since_ns_ = -1;  // since then somebody waits for one, -1: nobody
   int failed_in_a_row_ = 0;
   bool pinned_ = false;

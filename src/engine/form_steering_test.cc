@@ -18,7 +18,8 @@ MorphConfig hasty() {
   config.policy.queue_delay_ns = 5 * kNsPerMs;
   config.policy.release_window_ns = 50 * kNsPerMs;
   config.decide_every_ns = 2 * kNsPerMs;
-  config.max_moves_per_step = 1;
+  config.moves_per_step = 1;
+  config.moves_share = 0;
   return config;
 }
 
@@ -142,6 +143,86 @@ TEST_F(Steering, WhatOnlyALargerKvCouldHoldFailsWhenNoneCanBeHad) {
   EXPECT_GT(heard.form->failures_total, 2) << "it was tried";
   EXPECT_LT(heard.form->failures_total, 10) << "at growing intervals";
   EXPECT_TRUE(alone.idle());
+}
+
+// Many layers, more KV than anybody needs, and bits that make steps faster.
+MorphConfig idle_kv(std::int64_t blocks, int moves_per_step) {
+  MorphConfig config = morph_for_test(blocks, MorphMode::kBalanced, 8);
+  config.policy = where_fewer_bits_are_faster(config.policy, 40 * kNsPerMs, true);
+  config.policy.entry_window_ns = 10 * kNsPerMs;
+  config.decide_every_ns = 2 * kNsPerMs;
+  config.moves_per_step = moves_per_step;
+  config.moves_share = 0;
+  return config;
+}
+
+struct SteeringWithIdleKv : EngineMorph {
+  explicit SteeringWithIdleKv(const MorphConfig& config = idle_kv(200, 64)) : EngineMorph(config) {}
+
+  void arrive(std::uint64_t first, std::uint64_t last, int prompt) {
+    for (std::uint64_t id = first; id <= last; ++id) {
+      send(Arrival{request(id, prompt, 4)});
+    }
+  }
+  // Until what was logged has such a line, with steps of 5 ms.
+  std::string first_logged(const std::string& begin) {
+    const auto found = [&] {
+      return std::find_if(device.log.begin(), device.log.end(),
+                          [&](const auto& line) { return line.starts_with(begin); });
+    };
+    for (int i = 0; i < 100 && found() == device.log.end() && !device.work.empty(); ++i) {
+      now_ns += 5 * kNsPerMs;
+      end_step();
+    }
+    return found() == device.log.end() ? "" : *found();
+  }
+};
+
+TEST_F(SteeringWithIdleKv, ALoweringForSpeedBorrowsPagesOfIdleBlocksAndGivesThemBack) {
+  arrive(1, 16, 40);
+  const std::string shrink = first_logged("prepare KV to ");
+  ASSERT_NE(shrink, "");
+  EXPECT_LT(std::stoll(shrink.substr(14)), 200);
+  for (int i = 0; i < 10 && device.form().kv.blocks == 200; ++i) {
+    while (!device.preparing.empty()) {
+      ready();
+    }
+    end_step();
+    apply();
+  }
+  EXPECT_GE(device.preparing.size(), 10U) << "of 16 swaps";
+  settle();
+  EXPECT_EQ(layers_at(device.form(), Precision::kW4), 8);
+  EXPECT_GT(device.form().kv.blocks, 200);
+  EXPECT_EQ(sink.all<Finished>().size(), 16U);
+  EXPECT_EQ(sink.observation.preemptions_total, 0);
+}
+
+struct SteeringWithIdleKvThatStays : SteeringWithIdleKv {
+  SteeringWithIdleKvThatStays() : SteeringWithIdleKv(idle_kv(50, 0)) {}
+};
+
+TEST_F(SteeringWithIdleKvThatStays, AreTheyWantedAfterAllLayersAreLoweredWithoutThemAtOnce) {
+  for (std::uint64_t id = 100; id < 105; ++id) {  // so that the last blocks are those handed out next
+    arrive(id, id, 52);
+    settle();
+  }
+  arrive(1, 20, 20);
+  const std::string swap = first_logged("prepare layer");
+  ASSERT_NE(swap, "");
+  ASSERT_TRUE(sink.form->history->empty());
+  ASSERT_EQ(device.form(), morph.start);
+  arrive(21, 60, 56);
+  ASSERT_FALSE(sink.form->history->empty());
+  const MorphRecord& shrink = *sink.form->history->back();
+  EXPECT_TRUE(std::holds_alternative<ResizeKv>(shrink.step));
+  EXPECT_NE(shrink.failure.find("wanted again"), std::string::npos) << shrink.failure;
+  while (now_ns < shrink.done_ns + 10 * kNsPerMs) {
+    send(Tick{});
+  }
+  EXPECT_EQ(std::count(device.log.begin(), device.log.end(), swap), 2) << "begun anew";
+  settle();
+  EXPECT_EQ(sink.all<Finished>().size(), 5U + 60U);
 }
 
 TEST_F(Steering, AnOperatorsFormStaysUntilItIsReleased) {

@@ -4,6 +4,7 @@
 #include "contract/form.h"
 #include "contract/morph.h"
 #include "control/form_path.h"
+#include "control/plan_morph.h"
 #include "control/policy_options.h"
 
 namespace protean {
@@ -14,8 +15,9 @@ struct MorphConfig {
   PolicyOptions policy;
   FormBounds bounds;                          // legal (validate)
   Form start;                                 // as loaded
-  int max_in_flight_swaps = 8;                // as far as there are pages for them
-  int max_moves_per_step = 16;                // of blocks, between two steps
+  int max_in_flight_swaps = kSwapsAtOnce;     // as far as there are pages for them
+  int moves_per_step = 16;                    // of blocks, between two steps; and more where
+  double moves_share = 0.03;                  // they take no more than this of a step's time
   TimeNs decide_every_ns = 20 * kNsPerMs;     // at most that often
   TimeNs larger_kv_within_ns = 30 * kNsPerS;  // else what needs one fails: none is coming
 };

@@ -1,6 +1,7 @@
 #include "engine/morph_run.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <optional>
 #include <utility>
@@ -8,12 +9,14 @@
 
 #include "base/check.h"
 #include "control/plan_morph.h"
+#include "cost/memory.h"
 #include "cost/pages.h"
 
 namespace protean {
 namespace {
 
 constexpr std::ptrdiff_t kHistory = 256;
+constexpr double kMoveBytesPerNs = 4;  // of any memory, with cores that have other work too
 
 }  // namespace
 
@@ -25,11 +28,20 @@ MorphRun::MorphRun(const MorphConfig& config, Executor& executor, Scheduler& sch
       ledger_(ledger),
       reached_(config.start),
       committed_(config.start),
-      moves_left_(config.max_moves_per_step) {
+      moves_per_step_(config.moves_per_step),
+      moves_left_(config.moves_per_step) {
   const PageBudget& budget = config.bounds.budget;
   pages_free_ = budget.pages - form_pages(config.bounds.spec, config.start, budget.page_bytes);
   pages_available_ = pages_free_;
   scheduler_.set_precision_tag(ledger_.tag_of(committed_));
+}
+
+void MorphRun::step_took(TimeNs took_ns) {
+  const auto block_bytes =
+      static_cast<double>(kv_block_bytes(config_.bounds.spec, config_.bounds.full.kv));
+  const double moves =
+      config_.moves_share * static_cast<double>(took_ns) * kMoveBytesPerNs / block_bytes;
+  moves_per_step_ = std::max<std::int64_t>(config_.moves_per_step, std::llround(moves));
 }
 
 Form MorphRun::wanted() const {

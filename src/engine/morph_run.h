@@ -44,7 +44,8 @@ class MorphRun {
 
   void on(const MorphReady& ready, TimeNs now_ns);
   void on(const MorphDone& done, TimeNs now_ns);
-  void step_started() { moves_left_ = config_.max_moves_per_step; }
+  void step_started() { moves_left_ = moves_per_step_; }
+  void step_took(TimeNs took_ns);
 
   // All that can be done now, before the next step is planned. `quiet`: no step is in flight.
   void advance(bool quiet, TimeNs now_ns);
@@ -92,6 +93,7 @@ class MorphRun {
   Form committed_;
   std::int64_t pages_free_ = 0;       // as the executor reported
   std::int64_t pages_available_ = 0;  // for what is prepared next
+  std::int64_t moves_per_step_;
   std::int64_t moves_left_;
   std::uint64_t last_id_ = 0;
   TimeNs last_commit_ns_ = -1;

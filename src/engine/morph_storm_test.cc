@@ -115,7 +115,7 @@ class Storm {
     config.policy.release_window_ns = 40 * kNsPerMs;
     config.policy.lowest = Precision::kW4;
     config.max_in_flight_swaps = 1 + static_cast<int>(seed % 8);
-    config.max_moves_per_step = 1 + static_cast<int>(seed % 5);
+    config.moves_per_step = 1 + static_cast<int>(seed % 5);
     config.bounds.budget.pages += seed % 40;  // now and then room to prepare far ahead
     return config;
   }
