@@ -95,6 +95,7 @@ class Piece:
         self.options = options
         self.path = Path(options.data, FILES[trace])
         self.limits = limits
+        self.rate = limits.rate
         rows = [(at, *clipped(prompt, answer, options.length_scale)) for at, prompt, answer in read_trace(self.path)]
         # A slower machine takes a shorter piece of the trace, stretched; a faster one a longer one, played faster.
         loads = [options.load] if options.load else [0.02 * 1.05**i for i in range(140)]
@@ -106,7 +107,7 @@ class Piece:
 
     def describe(self):
         return (f"{self.options.seconds:g} s from {self.start:g} s on, {self.load:.2f} times its rate, token counts x "
-                f"{self.options.length_scale:g}: as near as the trace has it to {BURST[1]:g} times {self.limits.rate:.0f} tokens/s of "
+                f"{self.options.length_scale:g}: as near as the trace has it to {BURST[1]:g} times {self.rate:.0f} tokens/s of "
                 f"prompts and answers between {BURST[0]:g} and {BURST[2]:g} times; late is a first token after "
                 f"{self.limits.slo_ttft_s:.1f} s; saturated is by {SATURATING} streams")
 

@@ -154,9 +154,9 @@ void add_model_options(CLI::App& app, ModelOptions& options) {
 void add_compute_options(CLI::App& app, ComputeOptions& options) {
   app.add_option(
       "--cpus", options.cpus,
-      "CPUs to compute on and to keep others from, like 0-7,16, in the system's numbers: "
-      "each gets a thread that stays there; default: all that this process may use, "
-      "threads pinned nowhere");
+      "CPUs to compute on, like 0-7,16, in the system's numbers, on which nothing else should run: "
+      "each gets a thread that stays there, unless --threads or a container's quota leave fewer; "
+      "default: all that this process may use, threads pinned nowhere");
   app.add_option("--threads", options.threads,
                  "0 = one for each of these CPUs, as far as a container's quota goes")
       ->check(CLI::Range(0, 4096))

@@ -127,7 +127,7 @@ Result<std::int64_t> kv_budget(const ModelOptions& options, const Asked& asked, 
   return full_bytes < static_cast<double>(most) ? static_cast<std::int64_t>(full_bytes) : most;
 }
 
-// Precisions that a half may come to have, the highest first.
+// Precisions that a half may come to have: the highest first, the others as they come.
 std::vector<Precision> ladder_from(const Form& start, const ModelOptions& options) {
   std::vector<Precision> ladder = {highest_precision(start)};
   for (const Precision precision : kPrecisions) {  // that an operator may bring a half back to
@@ -270,6 +270,12 @@ Result<Sizing> choose_sizing(const ModelOptions& options, const ModelSpec& spec,
   sizing.device = {
       .id = DeviceId{0}, .memory_bytes = machine.free_memory_bytes, .cores = cpus->threads};
   sizing.cpus = *cpus;
+  if (!options.compute.cpus.empty() && !cpus->where.pinned) {
+    sizing.warnings.push_back(fmt::format(
+        "--cpus {}: {} of these CPUs may be busy at once (--threads, or the container's "
+        "quota), so threads are not pinned to them",
+        options.compute.cpus, cpus->threads));
+  }
   sizing.form =
       single_device_form(spec, layers_at_start(options, spec, *precision), sizing.device.id,
                          {.precision = *kept, .block_tokens = options.block_size});

@@ -40,11 +40,11 @@ std::vector<int> read_list(const fs::path& path) {
   return list.ok() ? *std::move(list) : std::vector<int>();
 }
 
-std::vector<int> read_nodes(const fs::path& sys) {
+std::vector<int> read_nodes(const fs::path& folder) {
   std::vector<int> nodes;
   std::error_code failed;
-  for (const fs::directory_entry& entry : fs::directory_iterator(sys, failed)) {
-    const std::string name = entry.path().filename().string();
+  for (fs::directory_iterator at(folder, failed), end; !failed && at != end; at.increment(failed)) {
+    const std::string name = at->path().filename().string();
     if (const auto node = parse_cpu(name.substr(std::min<std::size_t>(4, name.size())));
         name.starts_with("node") && node) {
       nodes.push_back(*node);
@@ -59,9 +59,8 @@ std::vector<int> read_nodes(const fs::path& sys) {
 Topology read_topology(const fs::path& sys, std::span<const int> cpus) {
   Topology topology;
   for (const int cpu : cpus) {
-    const fs::path folder =
-        sys / fmt::format("devices/system/cpu/cpu{}/topology/thread_siblings_list", cpu);
-    const std::vector<int> siblings = read_list(folder);
+    const std::vector<int> siblings =
+        read_list(sys / fmt::format("devices/system/cpu/cpu{}/topology/thread_siblings_list", cpu));
     topology.cpus.push_back({.cpu = cpu, .core = siblings.empty() ? cpu : siblings.front()});
   }
   const fs::path nodes = sys / "devices/system/node";

@@ -13,7 +13,8 @@ struct LoadSample {
   int running = 0;
   int waiting = 0;
   TimeNs oldest_wait_ns = 0;  // of the sequence that waits longest, 0 if none does
-  // Until a prompt that came now would begin, behind all that are here, if steps go on as they do.
+  // Until a prompt that came now would begin, behind all that are here, if steps go on as they do;
+  // 0 behind one alone, which is no queue however long it is. As of the last look at all sequences.
   TimeNs expected_wait_ns = 0;
   std::int64_t kv_blocks = 0;
   std::int64_t kv_blocks_used = 0;

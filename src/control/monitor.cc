@@ -99,7 +99,6 @@ void Monitor::sample(const LoadSample& sample) {
                                     sample.oldest_wait_ns >= options_.queue.alone_ns
                                 ? 1
                                 : 0);
-  // A prompt alone, however long, is no queue.
   entry_.expected_wait.set(now_ns,
                            sample.waiting > 0 ? static_cast<double>(sample.expected_wait_ns) : 0);
   entry_.demand.set(now_ns, demand(sample));
@@ -124,9 +123,12 @@ void Monitor::sample(const LoadSample& sample) {
       arrivals_trend_.after(options_.forecast_ns) >= arrivals_trend_.level();
   entry_.forecast.set(now_ns, foreseen ? 1 : 0);
 
-  const bool under_pressure = std::max({entry_.pressed.mean(now_ns), entry_.queued.mean(now_ns),
-                                        entry_.forecast.mean(now_ns)}) >= options_.entry_share ||
-                              options_.queue.is_long(expected_wait_ns(now_ns));
+  const bool queued = options_.queue.expected_ns > 0
+                          ? options_.queue.is_long(expected_wait_ns(now_ns))
+                          : entry_.queued.mean(now_ns) >= options_.entry_share;
+  const bool under_pressure =
+      queued ||
+      std::max(entry_.pressed.mean(now_ns), entry_.forecast.mean(now_ns)) >= options_.entry_share;
   // What comes back soon is the same pressure.
   const TimeNs window_ns = load.arrivals.window_ns();
   if (under_pressure && (last_pressure_ns_ < 0 || now_ns - last_pressure_ns_ > window_ns)) {

@@ -8,9 +8,6 @@
 namespace protean {
 namespace {
 
-// At most, steps of the first form than of another: sequences keep their blocks as much longer.
-constexpr double kSlower = 2;
-
 double seconds(TimeNs ns) {
   return static_cast<double>(ns) / static_cast<double>(kNsPerS);
 }
@@ -138,8 +135,8 @@ MorphAim MorphPolicy::aim_of(const Signals& signals, bool queued) const {
   }
   const auto needed = static_cast<std::int64_t>(std::ceil(demand_of(signals)));
   return {.faster_steps = true,
-          .idle_blocks = std::max<std::int64_t>(
-              signals.now.kv_blocks - signals.now.running - needed, 0)};
+          .idle_blocks =
+              std::max<std::int64_t>(signals.now.kv_blocks - signals.now.running - needed, 0)};
 }
 
 // A burst is seen by what it brings, sooner than by how long that has waited; a short queue, by its
@@ -147,6 +144,15 @@ MorphAim MorphPolicy::aim_of(const Signals& signals, bool queued) const {
 bool MorphPolicy::is_late(const Signals& signals) const {
   return signals.now.waiting > 0 && options_.queue.is_long(signals.expected_wait_ns) &&
          options_.queue.is_long(signals.now.expected_wait_ns);
+}
+
+// How much longer steps of the first form take, at most, whether they wait for weights or multiply:
+// so much longer do sequences keep their blocks.
+double MorphPolicy::slower_at_first(std::size_t at) const {
+  const auto bytes = [this](const Form& form) {
+    return static_cast<double>(weight_pages(bounds_.spec, form, bounds_.budget.page_bytes));
+  };
+  return bytes(path_.front()) / bytes(path_[at]);
 }
 
 // Where a queue is a matter of speed, and that is known.
@@ -182,8 +188,8 @@ std::optional<Wanted> MorphPolicy::raise(const Signals& signals, std::size_t at)
   if (at == 0 || !quiet || !(fell || first_form_carries(signals))) {
     return std::nullopt;
   }
-  const double demand = std::max(
-      {signals.demand_max, signals.demand_foreseen, fell ? 0.0 : kSlower * signals.demand_lately});
+  const double demand = std::max({signals.demand_max, signals.demand_foreseen,
+                                  fell ? 0.0 : slower_at_first(at) * signals.demand_lately});
   const std::size_t to = first_with_room(path_, 0, demand, options_.release_fill);
   if (to >= at) {
     return std::nullopt;

@@ -37,6 +37,7 @@ class MorphPolicy {
   std::optional<Wanted> lower(const Signals& signals, std::size_t at) const;
   MorphAim aim_of(const Signals& signals, bool queued) const;
   bool is_late(const Signals& signals) const;
+  double slower_at_first(std::size_t at) const;
   bool first_form_carries(const Signals& signals) const;
   bool is_beyond(std::size_t at) const;
   TimeNs long_wait_ns(const Signals& signals, std::size_t at) const;

@@ -233,5 +233,22 @@ TEST(MorphPolicy, ABurstIsNotOverBeforeItIsComputed) {
   }
 }
 
+// Each takes 0.9 s, more than a queue may.
+TEST(MorphPolicy, LongPromptsOneAtATimeDoNotHoldUpFullPrecision) {
+  const Machine slow{.token_ns = 1e6, .max_num_seqs = 16, .max_step_tokens = 128};
+  auto load =
+      arrivals([](double at_s) { return at_s > 5 && at_s < 15 ? 5.0 : 0.0; }, 20 * kNsPerS, 3);
+  for (TimeNs at_ns = 16 * kNsPerS; at_ns < 60 * kNsPerS; at_ns += 3 * kNsPerS) {
+    load.push_back({at_ns, 900, 8});
+  }
+  const Played played =
+      QueueModel(bounds_for_test(16, 0.8),
+                 options_where(MorphMode::kBalanced, FewerBits::kFasterToEight), slow)
+          .play(load, 0);
+  ASSERT_EQ(played.lowered.size(), 1U);
+  EXPECT_GT(played.lowered[0].until_ns, 0);
+  EXPECT_LT(played.lowered[0].until_ns, 45 * kNsPerS);
+}
+
 }  // namespace
 }  // namespace protean

@@ -20,11 +20,7 @@ constexpr int kSwapsBeforeBlocks = 3;
 class Planner {
  public:
   Planner(Form from, const Form& to, const FormBounds& bounds, const MorphAim& aim)
-      : form_(std::move(from)),
-        to_(to),
-        spec_(bounds.spec),
-        budget_(bounds.budget),
-        aim_(aim) {
+      : form_(std::move(from)), to_(to), spec_(bounds.spec), budget_(bounds.budget), aim_(aim) {
     free_ = budget_.pages - form_pages(spec_, form_, budget_.page_bytes);
     resize_ = std::max<std::int64_t>({ceil_div(std::abs(to.kv.blocks - form_.kv.blocks), kResizes),
                                       form_.kv.blocks / kLeastGrowth, 1});

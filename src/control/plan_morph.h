@@ -35,10 +35,11 @@ std::int64_t pages_to_prepare(const ModelSpec& spec, const Form& form, const Mor
 
 // Steps from one form to another, of which every prefix is legal, fits the budget and leaves its
 // reserve free, with the pages to prepare each step free when those before it are committed.
-// Lowering comes first and the KV cache grows as its pages come free, having lent some where the aim
-// says so; then it shrinks by what the next raised halves need. A few large resizes rather than one for each half. Layers are taken in
-// the bounds' order, raised ones in its reverse. kInvalidArgument: the forms differ in more than
-// precisions and KV blocks. kExhausted: does not fit; says by how many bytes.
+// Lowering comes first and the KV cache grows as its pages come free, having lent some where the
+// aim says so; then it shrinks by what the next raised halves need. A few large resizes rather than
+// one for each half. Layers are taken in the bounds' order, raised ones in its reverse.
+// kInvalidArgument: the forms differ in more than precisions and KV blocks. kExhausted: does not
+// fit; says by how many bytes.
 Result<Morph> plan_morph(const Form& from, const Form& to, const FormBounds& bounds,
                          const MorphAim& aim = {});
 

@@ -22,17 +22,17 @@ PolicyOptions options_for(MorphMode mode) {
 
 PolicyOptions where_fewer_bits_are_faster(PolicyOptions options, TimeNs slo_ttft_ns,
                                           bool four_than_eight) {
-  options.queue.fewer_bits_are_faster = true;
   QueueOptions& queue = options.queue;
+  queue.fewer_bits_are_faster = true;
   queue.expected_ns = queue.alone_ns > 0 ? queue.alone_ns : slo_ttft_ns / 4;
   if (queue.alone_ns == 0) {
     queue.alone_ns = slo_ttft_ns / 8;
   }
-  options.queue.beyond_ns = slo_ttft_ns / 4;
+  queue.beyond_ns = slo_ttft_ns / 4;
   // What goes in two steps is swapped twice: rather a little far at once.
   options.fill_after_entry = 0.8;
   if (four_than_eight) {
-    options.queue.beyond_alone = true;
+    queue.beyond_alone = true;
     options.lowest_share = 1.0;  // the end is reached only when little else is left
   }
   return options;

@@ -64,7 +64,7 @@ struct PolicyOptions {
   // followed up and down; it is forgotten after load_memory. Nor does it matter where nothing at
   // all ran for most of the window: the first form is at most some two times as slow. Nor where
   // fewer bits are faster and what was computed in the window would take the first form no larger
-  // share.
+  // share, in full steps: a decode whose steps take longer is judged by the blocks that it keeps.
   TimeNs release_window_ns = 5 * kNsPerS;
   double release_fill = 0.7;
   double release_load = 0.6;
@@ -83,7 +83,8 @@ struct PolicyOptions {
 PolicyOptions options_for(MorphMode mode);
 
 // The same where fewer bits also multiply faster, so that a queue alone is always a reason: one
-// behind which a first token would take a quarter of what it may to leave full precision, one in
+// behind which a first token would take a quarter of what it may (in performance mode 100 ms) to
+// leave full precision, one in
 // which somebody waited for a quarter to go further, and to the end half of it. Unless four bits
 // are faster than eight too, that takes blocks that are short.
 PolicyOptions where_fewer_bits_are_faster(PolicyOptions options, TimeNs slo_ttft_ns,

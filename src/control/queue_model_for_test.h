@@ -260,11 +260,14 @@ class QueueModel {
     std::int64_t tokens = 0;
     std::int64_t left = form_.kv.blocks - used_;
     int without_place = 0;
+    int prompts = 0;
     for (const Sequence& sequence : running_) {
       tokens += std::max(0, sequence.prompt - sequence.computed);
+      prompts += sequence.prompt > sequence.computed ? 1 : 0;
     }
     for (const Sequence& sequence : waiting_) {
       tokens += sequence.prompt;
+      ++prompts;
       left -= blocks_for(sequence.prompt + 1);
       without_place += left < 0 ? 1 : 0;
     }
@@ -276,7 +279,8 @@ class QueueModel {
                                  ? 0
                                  : without_place * kAnswerSteps * static_cast<double>(took_ns) /
                                        static_cast<double>(running_.size());
-    sample_.expected_wait_ns = std::llround(std::max(computing_ns, placed_ns));
+    const bool queue = prompts > 1 || without_place > 0;
+    sample_.expected_wait_ns = queue ? std::llround(std::max(computing_ns, placed_ns)) : 0;
   }
 
   void end_step() {

@@ -85,7 +85,7 @@ void FormSteering::advance(bool quiet) {
     if (const std::int64_t lacking = scheduler_.demand().blocks_short; lacking > 0) {
       const bool only_lends = run_.wanted().kv.blocks >= run_.committed().kv.blocks;
       run_.call_off(fmt::format("{} more KV blocks are wanted again", lacking), now_ns_);
-      (only_lends ? lend_not_before_ns_ : not_before_ns_) = now_ns_ + kCalledOffNs;
+      (only_lends ? not_before_.lending_ns : not_before_.change_ns) = now_ns_ + kCalledOffNs;
     }
   }
   run_.advance(quiet, now_ns_);
@@ -94,11 +94,13 @@ void FormSteering::advance(bool quiet) {
 
 void FormSteering::observe(const Observation& observation, const WaitEstimate& wait) {
   const Demand demand = scheduler_.demand();
-  const bool due = now_ns_ >= next_decision_ns_;
+  const bool due = now_ns_ >= not_before_.next_ns;
   load_.at_ns = now_ns_;
   if (due) {  // not at each event: it looks at every sequence
-    next_decision_ns_ = now_ns_ + config_.decide_every_ns;
-    load_.expected_wait_ns = wait.first_token_ns(scheduler_.backlog(), 0);
+    not_before_.next_ns = now_ns_ + config_.decide_every_ns;
+    const Backlog backlog = scheduler_.backlog();
+    const bool queue = backlog.prompts > 1 || backlog.without_place > 0;
+    load_.expected_wait_ns = queue ? wait.first_token_ns(backlog, 0) : 0;
   }
   load_.running = observation.running;
   load_.waiting = observation.waiting;
@@ -122,7 +124,7 @@ void FormSteering::observe(const Observation& observation, const WaitEstimate& w
 }
 
 void FormSteering::decide() {
-  if (now_ns_ < not_before_ns_) {
+  if (now_ns_ < not_before_.change_ns) {
     return;
   }
   std::optional<Wanted> wanted = policy_.decide(monitor_.signals(now_ns_), run_.wanted());
@@ -136,7 +138,7 @@ void FormSteering::decide() {
   }
   MorphAim& aim = wanted->aim;
   const std::int64_t promised = scheduler_.largest_need();
-  aim.idle_blocks = now_ns_ < lend_not_before_ns_
+  aim.idle_blocks = now_ns_ < not_before_.lending_ns
                         ? 0
                         : std::min(aim.idle_blocks, run_.committed().kv.blocks - promised);
   Result<Morph> morph = plan_morph(run_.committed(), wanted->form, config_.bounds, aim);
@@ -268,7 +270,7 @@ bool FormSteering::at_rest() const {
 std::optional<TimeNs> FormSteering::next_deadline_ns(bool idle) const {
   std::optional<TimeNs> next_ns;
   if (policy_rules() && !(idle && at_rest())) {
-    next_ns = std::max(next_decision_ns_, now_ns_ + 1);
+    next_ns = std::max(not_before_.next_ns, now_ns_ + 1);
   }
   if (larger_kv_since_ns_ >= 0) {
     const TimeNs give_up_ns =

@@ -69,7 +69,7 @@ class FormSteering {
   bool at_full_precision() const;
   void decide();
   std::optional<Wanted> all_blocks() const;
-  void hold_back(TimeNs for_ns) { not_before_ns_ = now_ns_ + for_ns; }
+  void hold_back(TimeNs for_ns) { not_before_.change_ns = now_ns_ + for_ns; }
   Status check_layers(const FormWish& wish) const;
   Result<Form> form_of(const FormWish& wish) const;
   Result<Morph> grant(const FormWish& wish);
@@ -85,9 +85,11 @@ class FormSteering {
   WaitEstimate full_speed_;  // of steps at the policy's first form
   LoadSample load_;
   TimeNs now_ns_ = 0;
-  TimeNs next_decision_ns_ = 0;
-  TimeNs not_before_ns_ = 0;        // after something went wrong
-  TimeNs lend_not_before_ns_ = 0;   // when what was idle was wanted after all
+  struct NotBefore {
+    TimeNs next_ns = 0;     // decision: it looks at every sequence
+    TimeNs change_ns = 0;   // after something went wrong
+    TimeNs lending_ns = 0;  // when what was idle was wanted after all
+  } not_before_;
   TimeNs larger_kv_since_ns_ = -1;  // since then somebody waits for one, -1: nobody
   int failed_in_a_row_ = 0;
   bool pinned_ = false;

@@ -203,7 +203,8 @@ struct SteeringWithIdleKvThatStays : SteeringWithIdleKv {
 };
 
 TEST_F(SteeringWithIdleKvThatStays, AreTheyWantedAfterAllLayersAreLoweredWithoutThemAtOnce) {
-  for (std::uint64_t id = 100; id < 105; ++id) {  // so that the last blocks are those handed out next
+  for (std::uint64_t id = 100; id < 105;
+       ++id) {  // so that the last blocks are those handed out next
     arrive(id, id, 52);
     settle();
   }

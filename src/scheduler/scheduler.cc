@@ -111,6 +111,7 @@ Backlog Scheduler::backlog_before(int priority, TimeNs due_ns, std::int64_t toke
   for (const auto& [place, sequence] : running_) {
     const int pending = sequence->pending();
     backlog.decoding += pending <= 1 ? 1 : 0;
+    backlog.prompts += pending <= 1 ? 0 : 1;
     backlog.tokens += pending <= 1 ? 0 : pending;
   }
   const double missing = 1.0 - hit_share_;
@@ -126,6 +127,7 @@ Backlog Scheduler::backlog_before(int priority, TimeNs due_ns, std::int64_t toke
     }
     const auto expected = std::llround(missing * sequence->pending());
     prompts += expected;
+    ++backlog.prompts;
     take_place(expected);
   }
   take_place(tokens);

@@ -58,6 +58,7 @@ struct Pooled {
 // What is to be done before a request that comes now.
 struct Backlog {
   std::int64_t tokens = 0;  // of prompts to compute, less what the prefix cache usually has of them
+  int prompts = 0;          // that these are of
   int decoding = 0;
   int running = 0;
   int without_place =

@@ -144,6 +144,7 @@ TEST(SchedulerOrder, BacklogCountsWhatComesBefore) {
   ASSERT_TRUE(scheduler.add(request(3, counting(8, 200), 4), 30).ok());
   backlog = scheduler.backlog_before(0, 15, 8);
   EXPECT_EQ(backlog.tokens, 12);
+  EXPECT_EQ(backlog.prompts, 1);
   EXPECT_EQ(backlog.running, 1);
   EXPECT_EQ(backlog.decoding, 0);
   EXPECT_EQ(backlog.without_place, 0);
@@ -152,6 +153,7 @@ TEST(SchedulerOrder, BacklogCountsWhatComesBefore) {
   EXPECT_EQ(backlog.without_place, 1);
   backlog = scheduler.backlog_before(1, 15, 8);  // all others are more urgent
   EXPECT_EQ(backlog.tokens, 28);
+  EXPECT_EQ(backlog.prompts, 3);
   EXPECT_EQ(backlog.without_place, 2);
   EXPECT_EQ(scheduler.backlog_before(0, 15, 30).without_place, 1);  // 8 blocks, 7 are free
 }

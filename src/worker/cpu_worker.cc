@@ -36,7 +36,19 @@ Result<std::unique_ptr<CpuWorker>> CpuWorker::create(const WorkerOptions& option
   check(done != nullptr, "someone listens to finished steps");
   check(options.share_beside_steps > 0 && options.share_beside_steps <= 1,
         "a share of the threads is above 0 and at most 1");
-  // What is touched while loading lies near those who compute, whoever loads.
+  Result<Built> built = build(options, checkpoint, progress);
+  if (!built) {
+    return built.error();
+  }
+  return std::unique_ptr<CpuWorker>(
+      new CpuWorker(*std::move(built), std::move(done), complete(std::move(morph_handlers))));
+}
+
+Result<CpuWorker::Built> CpuWorker::build(const WorkerOptions& options,
+                                          const Checkpoint& checkpoint,
+                                          const LoadProgress& progress) {
+  // What is touched while loading lies near those who compute, whoever loads; threads that begin
+  // later have nothing of it.
   const cpu::Seat loading({}, options.where.nodes);
   Result<Pages> pages = make_pages(options, checkpoint.spec());
   if (!pages) {
@@ -47,9 +59,7 @@ Result<std::unique_ptr<CpuWorker>> CpuWorker::create(const WorkerOptions& option
   if (!rank) {
     return rank.error();
   }
-  return std::unique_ptr<CpuWorker>(
-      new CpuWorker({std::move(*pages), std::move(*rank), checkpoint.spec(), options},
-                    std::move(done), complete(std::move(morph_handlers))));
+  return Built{std::move(*pages), std::move(*rank), checkpoint.spec(), options};
 }
 
 Result<CpuWorker::Pages> CpuWorker::make_pages(const WorkerOptions& options,

@@ -66,6 +66,8 @@ class CpuWorker : public Executor {
     WorkerOptions options;
   };
   static Result<Pages> make_pages(const WorkerOptions& options, const ModelSpec& spec);
+  static Result<Built> build(const WorkerOptions& options, const Checkpoint& checkpoint,
+                             const LoadProgress& progress);
   CpuWorker(Built built, StepDoneHandler done, MorphHandlers morph_handlers);
 
   void read_ahead();

@@ -14,7 +14,9 @@ const inspect = (...flags) => spawnSync(program, ['inspect', model, ...flags], {
 async function allowedOf(server, done) {
   const tasks = `/proc/${server.process.pid}/task`;
   for (let i = 0; ; ++i) {
-    const lists = readdirSync(tasks).map((task) => allowedIn(`${tasks}/${task}`)).sort();
+    const lists = readdirSync(tasks).flatMap((task) => {
+      try { return [allowedIn(`${tasks}/${task}`)]; } catch { return []; } // it has ended since
+    }).sort();
     if (done(lists) || i === 100) return lists;
     await sleep(20);
   }

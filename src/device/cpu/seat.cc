@@ -104,7 +104,7 @@ void Seat::take_nodes(std::span<const int> nodes) {
                  mask_of(nodes, kMostNodes))) {
     policy_before_ = policy;
     nodes_before_ = std::move(before);
-  } else {
+  } else if (taken_.ok()) {
     taken_ =
         make_error(ErrorCode::kUnavailable, "the system refused to set NUMA nodes of a thread ({})",
                    std::strerror(errno));
