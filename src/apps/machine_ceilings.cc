@@ -21,15 +21,18 @@ void fill_with_noise(std::span<std::byte> memory) {
 
 Ceilings measure_ceilings(cpu::Team& team, std::span<std::byte> memory, const Stopwatch& stopwatch,
                           int repeat) {
-  constexpr std::int64_t kRounds = 20000;
+  // Long enough for a core to slow down to what it can keep up; a round of tiles is a tenth of one
+  // of vectors.
+  constexpr std::int64_t kVectorRounds = 20000, kTileRounds = 1000000;
   fill_with_noise(memory);
   volatile std::uint64_t seen = 0;  // or nobody would have to read
   const double read_s = median_s(stopwatch, repeat, [&] { seen = cpu::read_memory(team, memory); });
   const cpu::MatmulUnit unit = cpu::best_unit();
+  const std::int64_t rounds = cpu::has_tiles(unit) ? kTileRounds : kVectorRounds;
   const auto operations_per_s = [&](bool amx_int8) {
     double operations = 0;
     const double multiply_s = median_s(stopwatch, repeat, [&] {
-      const auto work = cpu::multiply_in_cache(team, unit, kRounds, amx_int8);
+      const auto work = cpu::multiply_in_cache(team, unit, rounds, amx_int8);
       operations = work.operations;
       seen = static_cast<std::uint64_t>(work.checksum != 0);
     });

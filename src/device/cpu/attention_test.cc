@@ -492,9 +492,11 @@ TEST_P(Attention, DoesNotReadWhatIsLeftOfOtherCalls) {
 }
 
 TEST_P(Attention, AmxAgreesWithItsEmulation) {
-  if (!amx_available()) {
+  if (!amx_promised()) {
     GTEST_SKIP() << "this processor has no AMX";
   }
+  // What one of the weights can change by that is rounded to bf16 the other way.
+  constexpr float kTolerance = 0x1p-7f;
   Team team(2);
   for (Config config : kConfigs) {
     std::vector<Sequence> sequences = {random_sequence(config, kLong)};
@@ -504,7 +506,11 @@ TEST_P(Attention, AmxAgreesWithItsEmulation) {
       config.unit = MatmulUnit::kAmx;
       const std::vector<float> out = compute(team, config, store.layer, {piece});
       config.unit = MatmulUnit::kEmulatedAmx;
-      EXPECT_EQ(out, compute(team, config, store.layer, {piece})) << "head_dim " << config.head_dim;
+      const std::vector<float> emulated = compute(team, config, store.layer, {piece});
+      ASSERT_EQ(out.size(), emulated.size());
+      for (std::size_t i = 0; i < out.size(); ++i) {
+        ASSERT_NEAR(out[i], emulated[i], kTolerance) << "head_dim " << config.head_dim;
+      }
     }
   }
 }

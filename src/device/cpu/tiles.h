@@ -15,9 +15,12 @@ constexpr int kTileBytes = 64;   // of a row
 constexpr int kTileInputs = 32;  // bf16 in a row of A, pairs of inputs in the rows of B
 constexpr int kTileInt8s = 64;   // in a row of A, fours of inputs in the rows of B
 
-// Whether this process may use AMX with bf16 and int8: the processor and the system have it, and
-// products of tiles are what the emulation says. The first call asks the system for the tiles'
-// state; all threads may use them after it.
+// Whether the processor, the system and PROTEAN_CPU let this process use AMX with bf16 and int8.
+// The first call asks the system for the tiles' state; all threads may use them after it.
+bool amx_promised();
+
+// The same, and products of small integers, which have the same bits in any order, come out right.
+// In which order an instruction adds is the processor's matter, as long as it is always the same.
 bool amx_available();
 
 class EmulatedTiles {

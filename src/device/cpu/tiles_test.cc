@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <random>
 #include <vector>
 
 #include "device/cpu/bf16.h"
@@ -32,15 +34,10 @@ float dot(Tiles tiles, const std::vector<float>& a, const std::vector<float>& b,
   return sums[0];
 }
 
+// What has the same bits in any order.
 template <class Tiles>
-void expect_arithmetic(const Tiles& tiles) {
+void expect_exact_sums(const Tiles& tiles) {
   EXPECT_EQ(dot(tiles, {1, 2, 3}, {4, 5, 6}, 0.5f), 32.5f);
-  // Even inputs, odd inputs, then both, then C: in any other order the small one would survive.
-  EXPECT_EQ(dot(tiles, {1, 0x1p24f, 0, -0x1p24f}, {1, 1, 1, 1}, 0), 1.0f);
-  EXPECT_EQ(dot(tiles, {0x1p24f, 0, 1, 0, -0x1p24f}, {1, 1, 1, 1, 1}, 0), 0.0f);
-  EXPECT_EQ(dot(tiles, {0x1p24f, -0x1p24f}, {1, 1}, 1), 1.0f);
-  EXPECT_EQ(dot(tiles, {0x1p24f}, {1}, 1), 0x1p24f);
-  EXPECT_EQ(dot(tiles, {0x1p24f}, {1}, 3), 0x1p24f + 4);  // a tie, to even
   // Denormals are zeros, coming and going.
   EXPECT_EQ(dot(tiles, {0x1p-130f}, {0x1p100f}, 0), 0.0f);
   EXPECT_EQ(dot(tiles, {0x1p-70f}, {0x1p-60f}, 0), 0.0f);
@@ -48,16 +45,43 @@ void expect_arithmetic(const Tiles& tiles) {
 }
 
 TEST(Tiles, EmulationDoesWhatTheManualSays) {
-  expect_arithmetic(EmulatedTiles());
+  const EmulatedTiles tiles{};
+  expect_exact_sums(tiles);
+  // Even inputs, odd inputs, then both, then C: in any other order the small one would survive.
+  EXPECT_EQ(dot(tiles, {1, 0x1p24f, 0, -0x1p24f}, {1, 1, 1, 1}, 0), 1.0f);
+  EXPECT_EQ(dot(tiles, {0x1p24f, 0, 1, 0, -0x1p24f}, {1, 1, 1, 1, 1}, 0), 0.0f);
+  EXPECT_EQ(dot(tiles, {0x1p24f, -0x1p24f}, {1, 1}, 1), 1.0f);
+  EXPECT_EQ(dot(tiles, {0x1p24f}, {1}, 1), 0x1p24f);
+  EXPECT_EQ(dot(tiles, {0x1p24f}, {1}, 3), 0x1p24f + 4);  // a tie, to even
 }
 
-TEST(Tiles, TheProcessorDoesWhatTheManualSays) {
+// Within what roundings in another order can change, of any size of numbers.
+TEST(Tiles, TheProcessorAgreesWithTheEmulation) {
 #if HWY_ARCH_X86_64
-  if (amx_available()) {
-    return expect_arithmetic(AmxTiles());
+  if (amx_promised()) {
+    expect_exact_sums(AmxTiles());
+    std::mt19937 random(7);
+    std::normal_distribution<float> normal;
+    for (int i = 0; i < 1000; ++i) {
+      std::vector<float> a(kTileInputs), b(kTileInputs);
+      const float c = normal(random);
+      float size = std::abs(c);
+      for (std::size_t k = 0; k < a.size(); ++k) {
+        a[k] = normal(random);
+        b[k] = normal(random);
+        size += std::abs(a[k] * b[k]);
+      }
+      EXPECT_NEAR(dot(AmxTiles(), a, b, c), dot(EmulatedTiles(), a, b, c), size * 0x1p-21f);
+    }
+    return;
   }
 #endif
   GTEST_SKIP() << "this processor has no AMX";
+}
+
+// Where what adds up is wrong, the program goes without and nothing else would show it.
+TEST(Tiles, AProcessorThatPromisesAmxHasIt) {
+  EXPECT_EQ(amx_available(), amx_promised());
 }
 
 // Bytes of both signs, -128 among them, on sums that are there already, against a plain loop.
@@ -97,7 +121,7 @@ TEST(Tiles, EmulationMultipliesIntegers) {
 
 TEST(Tiles, TheProcessorMultipliesIntegers) {
 #if HWY_ARCH_X86_64
-  if (amx_available()) {
+  if (amx_promised()) {
     return expect_integer_arithmetic(AmxTiles());
   }
 #endif
