@@ -102,6 +102,21 @@ HWY_INLINE void store_sums(Unit unit, float* to) {
   }
 }
 
+// A row's sum over a group's inputs, in an order that depends on nothing else.
+inline float sum_inputs(const float* x, std::int64_t inputs) {
+  const Floats floats;
+  Vec sum = hn::Zero(floats);
+  std::int64_t i = 0;
+  for (; i + kLanes <= inputs; i += kLanes) {
+    sum = hn::Add(sum, hn::LoadU(floats, x + i));
+  }
+  float total = hn::GetLane(hn::SumOfLanes(floats, sum));
+  for (; i < inputs; ++i) {
+    total += x[i];
+  }
+  return total;
+}
+
 // bf16_from (bf16.h) in every lane, still in the upper half of 32 bits.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V round_bf16(D floats, V value) {

@@ -61,7 +61,8 @@ void multiply_part(const MatmulOperands& operands, const MatmulPart& part, Matmu
   if (operands.int8 != nullptr) {
     has_tiles(unit) ? multiply_int8_tiled(operands, part, emulated) : multiply_int8(operands, part);
   } else if (has_tiles(unit)) {
-    multiply_tiled(operands, part, emulated);
+    operands.weights->format.quantized() ? multiply_codes_tiled(operands, part, emulated)
+                                         : multiply_tiled(operands, part, emulated);
   } else {
     multiply_vectors(operands, part);
   }
@@ -216,6 +217,9 @@ void matmul(Team& team, const MatmulRows& x, std::span<const MatmulTarget> targe
     check(x.inputs == target.weights->inputs && !format.int8_inputs() &&
               (format.kind != WeightKind::kF32 || x.unit == MatmulUnit::kVector),
           "rows are for weights like these");
+    check(!has_tiles(x.unit) || format.kind == WeightKind::kBf16 || format.symmetric ||
+              (x.group_sums != nullptr && x.group == format.group),
+          "rows are summed over groups like these");
   }
   multiply_all(team, x, targets);
 }

@@ -36,9 +36,8 @@ struct MatmulTarget {
 // count as zeros: each element is one chain of multiply-adds from zero over pairs of inputs in
 // ascending order, of a pair the odd one first (as dot instructions do it: the same bits), plus
 // bias, plus out. Over quantised weights such a chain runs over each group's codes, and the element
-// is the chain of scale * (the group's chain), then offset * (the group's inputs). With AMX
-// quantised weights are rounded to bf16, and an element is the sum over every 32 inputs of what
-// TDPBF16PS defines.
+// is the chain of scale * (the group's chain), then offset * (the group's inputs). With AMX a chain
+// is the sum over every 32 inputs of what TDPBF16PS defines, and the rest is the same.
 void matmul(Team& team, const MatmulRows& x, const PackedMatrix& weights, std::span<float> out,
             const MatmulOptions& options = {});
 

@@ -84,10 +84,22 @@ inline void arrange_tiles(const MatmulRows& all, std::int64_t first, int rows,
   }
 }
 
-void arrange(const MatmulRows& all, std::int64_t block, std::uint32_t* words) {
+inline void sum_groups(const MatmulRows& all, std::int64_t first, int rows, float* sums) {
+  for (std::int64_t begin = 0; begin < all.inputs; begin += all.group, sums += all.blocks.rows) {
+    const std::int64_t count = std::min<std::int64_t>(all.group, all.inputs - begin);
+    for (std::int64_t row = first; row < first + rows; ++row) {
+      sums[row] = sum_inputs(all.x + row * all.inputs + begin, count);
+    }
+  }
+}
+
+void arrange(const MatmulRows& all, std::int64_t block, std::uint32_t* words, float* sums) {
   const std::int64_t first = all.blocks.begin(block);
   const int rows = static_cast<int>(all.blocks.begin(block + 1) - first);
   std::uint32_t* const to = words + first * all.row_words();
+  if (sums != nullptr) {
+    sum_groups(all, first, rows, sums);
+  }
   all.blocks.tiled ? arrange_tiles(all, first, rows, to) : arrange_block(all, first, rows, to);
 }
 
@@ -140,8 +152,14 @@ MatmulRows arrange_rows(Team& team, std::span<const float> x, const PackedMatrix
   check(std::ssize(memory) >= arranged_rows_bytes(count, rows.inputs), "rows fit their memory");
   auto* const words = reinterpret_cast<std::uint32_t*>(memory.data());
   rows.words = words;
+  float* sums = nullptr;
+  if (rows.blocks.tiled && weights.format.quantized() && !weights.format.symmetric) {
+    rows.group = weights.format.group;
+    sums = reinterpret_cast<float*>(words + rows.blocks.stored_rows() * rows.row_words());
+    rows.group_sums = sums;
+  }
   arrange_blocks(team, rows.blocks, rows.inputs, 1, [&](std::int64_t block, std::int64_t) {
-    HWY_DYNAMIC_DISPATCH(arrange)(rows, block, words);
+    HWY_DYNAMIC_DISPATCH(arrange)(rows, block, words, sums);
   });
   return rows;
 }

@@ -21,6 +21,9 @@ struct MatmulRows {
   // Two bf16 in each, [stored_rows()][row_words()] in all, padded with zeros. For vectors
   // [word][row] in each block, for AMX [step][row][64 bytes]. Null where x itself is read.
   const std::uint32_t* words = nullptr;
+  // For AMX over weights with offsets: sums of `group` inputs each, [groups][rows].
+  const float* group_sums = nullptr;
+  int group = 0;
 
   std::int64_t row_words() const {
     constexpr std::int64_t kBlock = PackedMatrix::kInputBlock;

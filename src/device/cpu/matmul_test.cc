@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -40,6 +41,8 @@ std::string name_of(const WeightFormat& format) {
 // A matrix packed, and in the row-major form of the weights that kernels must see.
 struct Weights {
   std::vector<float> rows;
+  // Of quantised ones: [outputs][inputs] and, with the offsets of middle codes, [outputs][groups].
+  std::vector<float> codes, scales, offsets;
   Region memory;
   PackedMatrix packed;
   float largest = 0;  // of rows, if quantised
@@ -112,8 +115,13 @@ class Matmul : public EveryTarget {
       for (std::size_t at = 0; at < rows.codes.size(); ++at) {
         const std::size_t group = at / inputs * groups + at % inputs / rows.group;
         const float offset = float_from_f16(f16_from(offsets[group] + middle * scales[group]));
-        weights.rows.push_back(
-            std::fma(scales[group], static_cast<float>(codes[at]) - middle, offset));
+        const float code = static_cast<float>(codes[at]) - middle;
+        weights.rows.push_back(std::fma(scales[group], code, offset));
+        weights.codes.push_back(code);
+        if (at % inputs % static_cast<std::size_t>(rows.group) == 0) {
+          weights.scales.push_back(scales[group]);
+          weights.offsets.push_back(offset);
+        }
       }
     }
   }
@@ -311,23 +319,50 @@ TEST_P(Matmul, HasNothingToDoForNoRows) {
 // The same matrices by tiles: emulated everywhere, and by AMX where there is one.
 class TiledMatmul : public Matmul {
  protected:
-  // The definition: TDPBF16PS by TDPBF16PS over weights as tiles hold them.
+  // The definition: TDPBF16PS by TDPBF16PS, over weights or over a group's codes.
+  static float tile_chain(std::span<const float> x, std::span<const float> weights) {
+    float sum = 0;
+    for (std::size_t first = 0; first < x.size(); first += kTileInputs) {
+      float halves[2] = {0, 0};
+      for (std::size_t i = first; i < std::min(x.size(), first + kTileInputs); ++i) {
+        halves[i % 2] += x[i] * weights[i];
+      }
+      sum += halves[0] + halves[1];
+    }
+    return sum;
+  }
+
+  static float add_product(float a, float b, float sum) {
+    return GetParam() == HWY_SCALAR ? a * b + sum : std::fma(a, b, sum);
+  }
+
+  static float expected(std::span<const float> x, const Weights& weights, std::size_t output) {
+    const WeightFormat& format = weights.packed.format;
+    if (!format.quantized()) {
+      return tile_chain(x, std::span(weights.rows).subspan(output * x.size(), x.size()));
+    }
+    const auto codes = std::span(weights.codes).subspan(output * x.size(), x.size());
+    const auto group = static_cast<std::size_t>(format.group);
+    std::size_t at = output * ((x.size() + group - 1) / group);
+    float sum = 0;
+    for (std::size_t first = 0; first < x.size(); first += group, ++at) {
+      const std::size_t count = std::min(group, x.size() - first);
+      const auto inputs = x.subspan(first, count);
+      sum = add_product(weights.scales[at], tile_chain(inputs, codes.subspan(first, count)), sum);
+      if (!format.symmetric) {
+        const float total = std::accumulate(inputs.begin(), inputs.end(), 0.0f);
+        sum = add_product(weights.offsets[at], total, sum);
+      }
+    }
+    return sum;
+  }
+
   static std::vector<float> expected(std::span<const float> x, const Weights& weights) {
-    const std::int64_t inputs = weights.packed.inputs, outputs = weights.packed.outputs;
-    std::vector<float> rows = weights.rows;
-    round_to(Element::kBf16, rows);
+    const auto inputs = static_cast<std::size_t>(weights.packed.inputs);
     std::vector<float> out;
-    for (std::int64_t r = 0; r < std::ssize(x) / inputs; ++r) {
-      for (std::int64_t o = 0; o < outputs; ++o) {
-        float sum = 0;
-        for (std::int64_t first = 0; first < inputs; first += kTileInputs) {
-          float halves[2] = {0, 0};
-          for (std::int64_t i = first; i < std::min(inputs, first + kTileInputs); ++i) {
-            halves[i % 2] += x[r * inputs + i] * rows[o * inputs + i];
-          }
-          sum += halves[0] + halves[1];
-        }
-        out.push_back(sum);
+    for (std::size_t row = 0; row < x.size(); row += inputs) {
+      for (std::int64_t o = 0; o < weights.packed.outputs; ++o) {
+        out.push_back(expected(x.subspan(row, inputs), weights, static_cast<std::size_t>(o)));
       }
     }
     return out;
@@ -362,16 +397,42 @@ TEST_P(TiledMatmul, IsWhatTheInstructionIsDefinedToDo) {
     for (const auto& [m, inputs, outputs] :
          {Size{1, 1, 1}, {3, 33, 40}, {17, 64, 31}, {2, 1100, 33}, {40, 540, 64}, {2, 4200, 33}}) {
       const Weights weights = random_weights(format, outputs, inputs);
-      const std::vector<float> x = random_rows(Element::kBf16, m * inputs);
+      std::vector<float> x = random_rows(Element::kBf16, m * inputs);
+      if (format.quantized() && !format.symmetric) {
+        // Few digits: how a group's inputs are added up is left open, so their sum must be exact.
+        std::transform(x.begin(), x.end(), x.begin(),
+                       [](float value) { return std::nearbyint(value * 16) / 16; });
+      }
       EXPECT_EQ(product(x, weights, 1), expected(x, weights))
           << name_of(format) << " " << m << "x" << inputs << "x" << outputs;
     }
   }
 }
 
+// As closely as vectors do: codes are multiplied as they are, not weights rounded to bf16.
+TEST_P(TiledMatmul, AgreesWithDoublePrecision) {
+  for (const WeightFormat& format : tiled_formats()) {
+    for (const auto& [m, inputs, outputs] :
+         {Size{1, 1, 1}, {2, 3, 5}, {7, 1030, 31}, {26, 300, 70}, {50, 17, 40}, {3, 7000, 33}}) {
+      const Weights weights = random_weights(format, outputs, inputs);
+      const std::vector<float> x = random_rows(Element::kBf16, m * inputs);
+      const std::vector<float> out = product(x, weights, 2);
+      for (std::int64_t i = 0; i < m * outputs; ++i) {
+        const Element64 expected = element64(x, weights, i / outputs, i % outputs);
+        ASSERT_NEAR(out[i], expected.value, expected.error(inputs))
+            << name_of(format) << " " << m << "x" << inputs << "x" << outputs << " at " << i;
+      }
+    }
+  }
+}
+
 TEST_P(TiledMatmul, GivesARowTheSameBitsInAnyBatch) {
   constexpr std::int64_t kRows = 300;  // more than one part holds
-  for (const WeightFormat& format : {kBf16, WeightFormat{.kind = WeightKind::kW4, .group = 64}}) {
+  const WeightFormat formats[] = {kBf16,
+                                  {.kind = WeightKind::kW8, .group = 128},
+                                  {.kind = WeightKind::kW4, .group = 64, .symmetric = false},
+                                  {.kind = WeightKind::kW3, .group = 32, .symmetric = false}};
+  for (const WeightFormat& format : formats) {
     for (const auto& [inputs, outputs] : {std::pair{70, 33}, {600, 20}}) {
       const Weights weights = random_weights(format, outputs, inputs);
       const std::vector<float> x = random_rows(Element::kBf16, kRows * inputs);

@@ -1,8 +1,6 @@
 #include "device/cpu/matmul_tiles.h"
 
 #include <algorithm>
-#include <iterator>
-#include <utility>
 
 #include "base/check.h"
 #include "base/units.h"
@@ -13,90 +11,24 @@
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 // Highway wants its own headers after foreach_target.h.
 #include "device/cpu/finish-inl.h"
-#include "device/cpu/weight_lines-inl.h"
-#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace protean::cpu::HWY_NAMESPACE {
 
+constexpr int kPanel = PackedMatrix::kPanel;
+
 // Inputs multiplied before the next panel: a panel's part of them stays in L1, that of 256 rows in
 // L2. Of few rows more inputs fit, and long runs of a panel stream better; each run is still
-// multiplied kTiledChunk by kTiledChunk, since so much is unpacked at once.
+// multiplied kTiledChunk by kTiledChunk.
 constexpr std::int64_t kTiledChunk = 512;
 constexpr std::int64_t kFewRowsChunk = 4096;
 constexpr int kFewRows = 2 * kTileRows16;
 
-// What a part needs for as long as it runs; 550 KiB of stack.
+// What a part needs for as long as it runs; half a MiB of stack.
 struct TiledBuffers {
   alignas(64) float sums[kMaxTiledRows * kMaxTiledPanels * kPanel];
-  alignas(64) std::uint16_t weights[kTiledChunk * kPanel];  // of one panel, as bf16 is packed
 };
-
-template <class Lines, int... j>
-HWY_INLINE void round_weights(const std::byte* line, const Vec (&grid)[2], std::uint32_t* to,
-                              std::integer_sequence<int, j...> /*inputs*/) {
-  const Words words;
-  const Floats floats;
-  const Vec table = Lines::table();
-  Vec weights[sizeof...(j)];
-  ((weights[j] =
-        round_bf16(floats, hn::MulAdd(grid[0], Lines::template value<j>(line, table), grid[1]))),
-   ...);
-  HWY_UNROLL(16)
-  for (std::size_t pair = 0; pair < sizeof...(j) / 2; ++pair) {
-    const auto even = hn::ShiftRight<16>(hn::BitCast(words, weights[2 * pair]));
-    const auto odd = hn::BitCast(words, weights[2 * pair + 1]);
-    hn::StoreU(hn::Or(even, odd), words, to + pair * kPanel);
-  }
-}
-
-// A group of a panel as bf16 [inputs / 2][32][2]: scale * code + offset, rounded to nearest even.
-template <class Lines>
-void unpack_group(const std::byte* group, std::int64_t scale_bytes, std::int64_t inputs,
-                  std::uint16_t* out) {
-  const bool offsets = scale_bytes > kPanel * 2;
-  for (int v = 0; v < kPanelVecs; ++v) {
-    const std::byte* const scales = group + std::ptrdiff_t{v} * kLanes * 2;
-    const Vec grid[2] = {load_scales(scales), offsets
-                                                  ? load_scales(scales + std::ptrdiff_t{kPanel} * 2)
-                                                  : hn::Zero(Floats())};
-    const std::byte* line = group + scale_bytes + std::ptrdiff_t{v} * kLanes * Lines::kOutputBytes;
-    auto* to = reinterpret_cast<std::uint32_t*>(out) + std::ptrdiff_t{v} * kLanes;
-    for (std::int64_t i = 0; i < inputs; i += Lines::kInputs) {
-      round_weights<Lines>(line, grid, to, std::make_integer_sequence<int, Lines::kInputs>());
-      line += Lines::kBytes;
-      to += Lines::kInputs / 2 * kPanel;
-    }
-  }
-}
-
-// Inputs [first, first + inputs) of a panel as tiles can be loaded from them, in place for bf16.
-inline const std::uint16_t* tile_weights(const PackedMatrix& weights, std::int64_t panel,
-                                         std::int64_t first, std::int64_t inputs,
-                                         std::uint16_t* buffer) {
-  const std::byte* from = weights.data + panel * weights.panel_bytes();
-  if (weights.format.kind == WeightKind::kBf16) {
-    return reinterpret_cast<const std::uint16_t*>(from) + first * kPanel;
-  }
-  const std::int64_t group = weights.format.group;
-  from += first / group * weights.group_bytes();
-  for (std::int64_t i = 0; i < inputs; i += group, from += weights.group_bytes()) {
-    const std::int64_t count = std::min(group, inputs - i);
-    std::uint16_t* const to = buffer + i * kPanel;
-    switch (weights.format.kind) {
-      case WeightKind::kW8:
-        unpack_group<W8Lines>(from, weights.scale_bytes(), count, to);
-        break;
-      case WeightKind::kW4:
-        unpack_group<W4Lines>(from, weights.scale_bytes(), count, to);
-        break;
-      default:
-        unpack_group<W3Lines>(from, weights.scale_bytes(), count, to);
-    }
-  }
-  return buffer;
-}
 
 // One or two tiles of rows times a panel, two tiles of outputs, over a chunk of inputs.
 struct TiledBlock {
@@ -141,7 +73,9 @@ struct PanelSums {
 
 template <class Tiles>
 void multiply_panel(const PackedMatrix& weights, const TiledInputs& inputs, const PanelSums& to,
-                    std::uint16_t* unpacked, Tiles& tiles) {
+                    Tiles& tiles) {
+  const auto* const panel =
+      reinterpret_cast<const std::uint16_t*>(weights.data + to.panel * weights.panel_bytes());
   const std::int64_t tile_words = kTileRows16 * inputs.x->row_words();
   const std::uint32_t* const x = inputs.x->words + inputs.part->first_row * inputs.x->row_words();
   const int row_tiles = ceil_div(inputs.part->rows, kTileRows16);
@@ -149,9 +83,7 @@ void multiply_panel(const PackedMatrix& weights, const TiledInputs& inputs, cons
     const std::int64_t steps =
         ceil_div<std::int64_t>(std::min(kTiledChunk, inputs.end - first), kTileInputs);
     TiledBlock block{
-        .from = {.x_stride = tile_words * 4,
-                 .weights = tile_weights(weights, to.panel, first, steps * kTileInputs, unpacked),
-                 .steps = steps},
+        .from = {.x_stride = tile_words * 4, .weights = panel + first * kPanel, .steps = steps},
         .row_bytes = to.columns * 4,
         .continues = first > 0};
     for (int tile = 0; tile < row_tiles; tile += 2) {
@@ -177,7 +109,7 @@ void multiply_tiled_part(const MatmulOperands& operands, const MatmulPart& part,
     for (int panel = 0; panel < part.panels; ++panel) {
       const PanelSums to{part.first_panel + panel, buffers.sums + std::ptrdiff_t{panel} * kPanel,
                          part.columns()};
-      multiply_panel(weights, inputs, to, buffers.weights, tiles);
+      multiply_panel(weights, inputs, to, tiles);
     }
   }
   tiles.release();
@@ -206,7 +138,7 @@ namespace protean::cpu {
 HWY_EXPORT(multiply_tiled_here);
 
 void multiply_tiled(const MatmulOperands& operands, const MatmulPart& part, bool emulated) {
-  check(operands.weights->format.kind != WeightKind::kF32, "tiles have no f32");
+  check(operands.weights->format.kind == WeightKind::kBf16, "codes have a product of their own");
   check(part.rows <= kMaxTiledRows && part.panels <= kMaxTiledPanels, "a part fits its buffers");
   check(part.first_row % kTileRows16 == 0, "a part begins with a row tile");
   HWY_DYNAMIC_DISPATCH(multiply_tiled_here)(operands, part, emulated);

@@ -8,8 +8,11 @@ namespace protean::cpu {
 constexpr int kMaxTiledRows = 256;
 constexpr int kMaxTiledPanels = 16;
 
-// One part of a product by AMX tiles, or by their emulation. Weights are not f32.
+// One part of a product by AMX tiles, or by their emulation. Weights are bf16.
 void multiply_tiled(const MatmulOperands& operands, const MatmulPart& part, bool emulated);
+
+// The same over codes, whose rows have group_sums if there are offsets.
+void multiply_codes_tiled(const MatmulOperands& operands, const MatmulPart& part, bool emulated);
 
 // The same with integers, which quantize_rows arranged for tiles.
 void multiply_int8_tiled(const MatmulOperands& operands, const MatmulPart& part, bool emulated);

@@ -216,21 +216,6 @@ void multiply_block(const Block<Math>& block) {
   }
 }
 
-// A row's sum over a group's inputs, in an order that depends on nothing else.
-inline float sum_inputs(const float* x, std::int64_t inputs) {
-  const Floats floats;
-  Vec sum = hn::Zero(floats);
-  std::int64_t i = 0;
-  for (; i + kLanes <= inputs; i += kLanes) {
-    sum = hn::Add(sum, hn::LoadU(floats, x + i));
-  }
-  float total = hn::GetLane(hn::SumOfLanes(floats, sum));
-  for (; i < inputs; ++i) {
-    total += x[i];
-  }
-  return total;
-}
-
 // What a part needs for as long as it runs; half a MiB of stack. Pairs were arranged before.
 template <class Math>
 struct PartBuffers {
