@@ -148,7 +148,11 @@ class CodeTiledPart {
       const std::int64_t end = std::min(first + chunk, inputs_);
       for (int panel = 0; panel < part_.panels; ++panel) {
         for (std::int64_t from = first; from < end; from += kUnpackedInputs) {
-          multiply_panel({panel, from, std::min(from + kUnpackedInputs, end)});
+          const PanelInputs which{panel, from, std::min(from + kUnpackedInputs, end)};
+          const PanelInputs next = which.end < end            ? inputs_at(panel, which.end)
+                                   : panel + 1 < part_.panels ? inputs_at(panel + 1, first)
+                                                              : inputs_at(0, end);
+          multiply_panel(which, next);
         }
       }
     }
@@ -160,17 +164,29 @@ class CodeTiledPart {
     return weights_.data + (part_.first_panel + panel) * panel_bytes_ + group * group_bytes_;
   }
 
+  PanelInputs inputs_at(int panel, std::int64_t first) const {
+    return {panel, first, std::min(first + kUnpackedInputs, inputs_)};
+  }
+  // What is unpacked next, asked for while all rows are multiplied with `which`.
+  LinesAhead lines_of(const PanelInputs& next, const PanelInputs& which) const {
+    const std::int64_t groups = ceil_div(next.end - next.first, group_);
+    const std::int64_t blocks = ceil_div(part_.rows, kRunRows);
+    return {panel_group(next.panel, next.first / group_), groups * group_bytes_,
+            blocks * (which.end - which.first) / kStepInputs};
+  }
+
   template <class Lines>
   void unpack(const PanelInputs& which) {
     const std::int64_t scale_bytes = weights_.scale_bytes();
     for (std::int64_t from = which.first; from < which.end; from += group_) {
-      unpack_lines<Pairs, Lines>(panel_group(which.panel, from / group_) + scale_bytes,
-                                 std::min(group_, which.end - from),
-                                 buffers_.codes + (from - which.first) / 2 * kPanel);
+      unpack_lines<Pairs, Lines, false>(panel_group(which.panel, from / group_) + scale_bytes,
+                                        std::min(group_, which.end - from),
+                                        buffers_.codes + (from - which.first) / 2 * kPanel);
     }
   }
 
-  void multiply_panel(const PanelInputs& which) {
+  void multiply_panel(const PanelInputs& which, const PanelInputs& next) {
+    ahead_ = lines_of(next, which);
     switch (weights_.format.kind) {
       case WeightKind::kW8:
         unpack<W8Lines>(which);
@@ -218,6 +234,7 @@ class CodeTiledPart {
         const int end = std::min(begin + piece, waiting_.out.rows);
         scale_waiting(begin, end);
         begin = end;
+        ahead_.ask();
       });
       store_tiles<kTwo>(tiles_,
                         buffers_.products[products_] + std::ptrdiff_t{g} * kRunRows * kPanel,
@@ -270,6 +287,7 @@ class CodeTiledPart {
   const std::int64_t tile_bytes_;                                  // from x_'s tile to the next
   int products_ = 0;                                               // those of the last run
   CodeSums waiting_;
+  LinesAhead ahead_;
   CodeTileBuffers buffers_;
 };
 

@@ -23,97 +23,127 @@ constexpr int kPanel = PackedMatrix::kPanel;
 // multiplied kTiledChunk by kTiledChunk.
 constexpr std::int64_t kTiledChunk = 512;
 constexpr std::int64_t kFewRowsChunk = 4096;
-constexpr int kFewRows = 2 * kTileRows16;
+constexpr int kBlockRows = 2 * kTileRows16;
+constexpr int kFewRows = kBlockRows;
+// Few rows take weights nearly as fast as memory brings them, one line after another.
+constexpr std::int64_t kFewRowsAheadBytes = 8192;
 
 // What a part needs for as long as it runs; half a MiB of stack.
 struct TiledBuffers {
-  alignas(64) float sums[kMaxTiledRows * kMaxTiledPanels * kPanel];
+  alignas(64) float sums[kMaxTiledPanels * kMaxTiledRows * kPanel];  // [panel][row][32]
 };
 
-// One or two tiles of rows times a panel, two tiles of outputs, over a chunk of inputs.
-struct TiledBlock {
-  TileSteps from;
-  float* sums = nullptr;
-  std::int64_t row_bytes = 0;  // of sums
-  bool continues = false;      // sums of earlier inputs
-};
-
-template <bool kTwo, class Tiles>
-void multiply_tiled_block(Tiles& tiles, const TiledBlock& block) {
-  if (block.continues) {
-    float* const lower = block.sums + kTileRows16 * block.row_bytes / 4;
-    constexpr int kColumns = kPanel / 2;
-    tiles.template load<0>(block.sums, block.row_bytes);
-    tiles.template load<1>(block.sums + kColumns, block.row_bytes);
-    if constexpr (kTwo) {
-      tiles.template load<2>(lower, block.row_bytes);
-      tiles.template load<3>(lower + kColumns, block.row_bytes);
-    }
-  } else {
-    zero_sums(tiles);
-  }
-  multiply_steps<kTwo, TileElement::kBf16>(tiles, block.from, [] {});
-  store_tiles<kTwo>(tiles, block.sums, block.row_bytes);
-}
-
-// Inputs [first, end) of a part's rows.
-struct TiledInputs {
-  const MatmulRows* x = nullptr;
-  const MatmulPart* part = nullptr;
+// Inputs [first, end) of a panel, at most kTiledChunk.
+struct TiledRun {
+  int panel = 0;  // of the part
   std::int64_t first = 0;
   std::int64_t end = 0;
 };
 
-// A panel of the matrix and where its sums go.
-struct PanelSums {
-  std::int64_t panel = 0;
-  float* sums = nullptr;
-  std::int64_t columns = 0;  // from one row of sums to the next
-};
-
 template <class Tiles>
-void multiply_panel(const PackedMatrix& weights, const TiledInputs& inputs, const PanelSums& to,
-                    Tiles& tiles) {
-  const auto* const panel =
-      reinterpret_cast<const std::uint16_t*>(weights.data + to.panel * weights.panel_bytes());
-  const std::int64_t tile_words = kTileRows16 * inputs.x->row_words();
-  const std::uint32_t* const x = inputs.x->words + inputs.part->first_row * inputs.x->row_words();
-  const int row_tiles = ceil_div(inputs.part->rows, kTileRows16);
-  for (std::int64_t first = inputs.first; first < inputs.end; first += kTiledChunk) {
-    const std::int64_t steps =
-        ceil_div<std::int64_t>(std::min(kTiledChunk, inputs.end - first), kTileInputs);
-    TiledBlock block{
-        .from = {.x_stride = tile_words * 4, .weights = panel + first * kPanel, .steps = steps},
-        .row_bytes = to.columns * 4,
-        .continues = first > 0};
-    for (int tile = 0; tile < row_tiles; tile += 2) {
-      block.from.x = x + tile * tile_words + first / kTileInputs * kTileMemory / 4;
-      block.sums = to.sums + tile * kTileRows16 * to.columns;
-      if (tile + 1 < row_tiles) {
-        multiply_tiled_block<true>(tiles, block);
-      } else {
-        multiply_tiled_block<false>(tiles, block);
+class TiledPart {
+ public:
+  TiledPart(const MatmulOperands& operands, const MatmulPart& part, Tiles& tiles)
+      : operands_(operands),
+        x_(*operands.x),
+        part_(part),
+        tiles_(tiles),
+        inputs_(operands.weights->padded_inputs()),
+        panel_bytes_(operands.weights->panel_bytes()),
+        tile_bytes_(kTileRows16 * x_.row_words() * 4) {}
+
+  void multiply() {
+    const std::int64_t chunk = part_.rows <= kFewRows ? kFewRowsChunk : kTiledChunk;
+    for (std::int64_t first = 0; first < inputs_; first += chunk) {
+      const std::int64_t end = std::min(first + chunk, inputs_);
+      for (int panel = 0; panel < part_.panels; ++panel) {
+        for (std::int64_t from = first; from < end; from += kTiledChunk) {
+          multiply_run({panel, from, std::min(from + kTiledChunk, end)});
+        }
       }
     }
   }
-}
+
+ private:
+  const std::byte* weights(int panel, std::int64_t input) const {
+    return operands_.weights->data + (part_.first_panel + panel) * panel_bytes_ +
+           input * kInputBytes;
+  }
+
+  // What is read next, while all rows are multiplied with a run.
+  LinesAhead lines_after(const TiledRun& run) const {
+    const std::int64_t steps = (run.end - run.first) / kStepInputs;
+    const std::int64_t bytes = (run.end - run.first) * kInputBytes;
+    if (part_.rows <= kFewRows) {
+      return {weights(run.panel, run.first) + kFewRowsAheadBytes, bytes, steps};
+    }
+    const std::int64_t calls = steps * ceil_div(part_.rows, kBlockRows);
+    if (run.panel + 1 < part_.panels) {
+      return {weights(run.panel + 1, run.first), bytes, calls};
+    }
+    const std::int64_t end = std::min(run.end + kTiledChunk, inputs_);
+    return {weights(0, run.end), (end - run.end) * kInputBytes, calls};
+  }
+
+  void multiply_run(const TiledRun& run) {
+    LinesAhead ahead = lines_after(run);
+    TileSteps from{.x = reinterpret_cast<const std::byte*>(x_.words) +
+                        part_.first_row / kTileRows16 * tile_bytes_ +
+                        run.first / kStepInputs * kTileMemory,
+                   .x_stride = tile_bytes_,
+                   .weights = weights(run.panel, run.first),
+                   .steps = (run.end - run.first) / kStepInputs};
+    for (int row = 0; row < part_.rows; row += kBlockRows) {
+      const PanelRows out{part_.first_row + row, std::min(kBlockRows, part_.rows - row),
+                          part_.first_panel + run.panel};
+      float* const sums =
+          buffers_.sums + (std::ptrdiff_t{run.panel} * kMaxTiledRows + row) * kPanel;
+      const bool last = run.end == inputs_;
+      if (last) {
+        expect_rows(operands_, out);
+      }
+      if (out.rows > kTileRows16) {
+        multiply_block<true>(from, run.first > 0, sums, ahead);
+      } else {
+        multiply_block<false>(from, run.first > 0, sums, ahead);
+      }
+      if (last) {
+        finish_rows(operands_, out, sums, kPanel);  // from L1
+      }
+      from.x = static_cast<const std::byte*>(from.x) + 2 * tile_bytes_;
+    }
+  }
+
+  // One or two tiles of rows times a panel, two tiles of outputs; added to what there is.
+  template <bool kTwo>
+  void multiply_block(const TileSteps& from, bool continues, float* sums, LinesAhead& ahead) {
+    if (continues) {
+      load_tiles<kTwo>(tiles_, sums, kPanelRowBytes);
+    } else {
+      zero_sums(tiles_);
+    }
+    multiply_steps<kTwo, TileElement::kBf16>(tiles_, from, [&] { ahead.ask(); });
+    store_tiles<kTwo>(tiles_, sums, kPanelRowBytes);
+  }
+
+  static constexpr std::int64_t kStepInputs = kTileInputs;
+  static constexpr std::int64_t kInputBytes = std::int64_t{kPanel} * 2;
+
+  const MatmulOperands& operands_;
+  const MatmulRows& x_;
+  const MatmulPart& part_;
+  Tiles& tiles_;
+  const std::int64_t inputs_, panel_bytes_;  // of the weights
+  const std::int64_t tile_bytes_;            // from x_'s tile to the next
+  TiledBuffers buffers_;
+};
 
 template <class Tiles>
 void multiply_tiled_part(const MatmulOperands& operands, const MatmulPart& part, Tiles& tiles) {
-  TiledBuffers buffers;
-  const PackedMatrix& weights = *operands.weights;
-  const std::int64_t chunk = part.rows <= kFewRows ? kFewRowsChunk : kTiledChunk;
+  TiledPart<Tiles> product(operands, part, tiles);
   tiles.configure();
-  for (std::int64_t first = 0; first < weights.inputs; first += chunk) {
-    const TiledInputs inputs{operands.x, &part, first, std::min(first + chunk, weights.inputs)};
-    for (int panel = 0; panel < part.panels; ++panel) {
-      const PanelSums to{part.first_panel + panel, buffers.sums + std::ptrdiff_t{panel} * kPanel,
-                         part.columns()};
-      multiply_panel(weights, inputs, to, tiles);
-    }
-  }
+  product.multiply();
   tiles.release();
-  finish_part(operands, part, buffers.sums);
 }
 
 void multiply_tiled_here(const MatmulOperands& operands, const MatmulPart& part, bool emulated) {

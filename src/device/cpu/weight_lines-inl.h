@@ -227,15 +227,15 @@ HWY_INLINE void store_weights(const std::byte* line, typename Math::Table table,
   (hn::StoreU(Math::template weights<Lines, j>(line, table), d, to + j * kPanel), ...);
 }
 
-// A panel's next `inputs` as [inputs / Math::kInputs][32]. Asks for what comes next, so that memory
-// works on while these are multiplied.
-template <class Math, class Lines>
+// A panel's next `inputs` as [inputs / Math::kInputs][32]. Asks for what comes next, unless
+// somebody else does, so that memory works on while these are multiplied.
+template <class Math, class Lines, bool kAsks = true>
 void unpack_lines(const std::byte* from, std::int64_t inputs, typename Math::X* to) {
   constexpr int kAhead = 4096, kCacheLine = 64;
   constexpr int kSteps = Lines::kInputs / Math::kInputs;
   const auto table = Math::template table<Lines>();
   for (std::int64_t i = 0; i < inputs; i += Lines::kInputs) {
-    for (int byte = 0; byte < Lines::kBytes; byte += kCacheLine) {
+    for (int byte = 0; kAsks && byte < Lines::kBytes; byte += kCacheLine) {
       hwy::Prefetch(from + kAhead + byte);
     }
     for (int v = 0; v < kPanelVecs; ++v) {
