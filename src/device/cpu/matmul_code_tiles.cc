@@ -25,6 +25,7 @@ constexpr int kRunGroups = 4;  // at most
 constexpr int kRunRows = 2 * kTileRows16;
 // Inputs of a panel that are unpacked for all rows: in L1 they leave room for two tiles of rows.
 constexpr std::int64_t kUnpackedInputs = 256;
+static_assert(MatmulRows::kTileChunk % kUnpackedInputs == 0, "rows have them in one piece");
 // Inputs multiplied before the next panel: those of many rows stay in L2; of few rows more fit, and
 // long runs of a panel stream better.
 constexpr std::int64_t kFewRowsInputs = 4096;
@@ -139,8 +140,7 @@ class CodeTiledPart {
         group_(weights_.format.group),
         inputs_(weights_.padded_inputs()),
         group_bytes_(weights_.group_bytes()),
-        panel_bytes_(weights_.panel_bytes()),
-        tile_bytes_(kTileRows16 * x_.row_words() * 4) {}
+        panel_bytes_(weights_.panel_bytes()) {}
 
   void multiply() {
     const std::int64_t chunk = part_.rows <= kFewRows ? kFewRowsInputs : kUnpackedInputs;
@@ -220,9 +220,8 @@ class CodeTiledPart {
       expect_rows(operands_, next.out);
     }
     TileSteps from{.x = reinterpret_cast<const std::byte*>(x_.words) +
-                        (part_.first_row + row) / kTileRows16 * tile_bytes_ +
-                        run.first / kTileInputs * kTileMemory,
-                   .x_stride = tile_bytes_,
+                        x_.tile_offset(part_.first_row + row, run.first),
+                   .x_stride = x_.tile_stride(run.first),
                    .weights = codes};
     const int piece =
         ceil_div(waiting_.out.rows, static_cast<int>(ceil_div(run.end - run.first, kStepInputs)));
@@ -284,7 +283,6 @@ class CodeTiledPart {
   const MatmulPart& part_;
   Tiles& tiles_;
   const std::int64_t group_, inputs_, group_bytes_, panel_bytes_;  // weights_'s
-  const std::int64_t tile_bytes_;                                  // from x_'s tile to the next
   int products_ = 0;                                               // those of the last run
   CodeSums waiting_;
   LinesAhead ahead_;

@@ -55,17 +55,17 @@ inline void arrange_block(const MatmulRows& all, std::int64_t first, int rows,
   }
 }
 
-// A block [step][row], a tile in each step. What is beyond the rows becomes zeros.
-inline void arrange_tiles(const MatmulRows& all, std::int64_t first, int rows,
-                          std::uint32_t* block) {
+// A tile in each step. What is beyond the rows becomes zeros.
+inline void arrange_tiles(const MatmulRows& all, std::int64_t first, int rows, std::uint32_t* to) {
   const Words words;
   const hn::Rebind<std::uint16_t, Words> halves;
-  constexpr std::int64_t kTileHalves = std::int64_t{kTileRows16} * kTileInputs;
-  auto* const halves_of_block = reinterpret_cast<std::uint16_t*>(block);
+  const auto tile_at = [&](std::int64_t input) {
+    return reinterpret_cast<std::uint16_t*>(to) + all.tile_offset(first, input) / 2;
+  };
   for (int row = 0; row < rows; ++row) {
-    auto* to = halves_of_block + std::ptrdiff_t{row} * kTileInputs;
     const float* const from = all.x + (first + row) * all.inputs;
-    for (std::int64_t begin = 0; begin < all.inputs; begin += kTileInputs, to += kTileHalves) {
+    for (std::int64_t begin = 0; begin < all.inputs; begin += kTileInputs) {
+      std::uint16_t* const halves_of_row = tile_at(begin) + std::ptrdiff_t{row} * kTileInputs;
       alignas(64) float part[kTileInputs];
       const float* source = from + begin;
       if (const std::int64_t left = all.inputs - begin; left < kTileInputs) {
@@ -74,13 +74,13 @@ inline void arrange_tiles(const MatmulRows& all, std::int64_t first, int rows,
       }
       for (int i = 0; i < kTileInputs; i += kLanes) {
         const auto bits = hn::LoadU(words, reinterpret_cast<const std::uint32_t*>(source + i));
-        hn::StoreU(hn::TruncateTo(halves, hn::ShiftRight<16>(bits)), halves, to + i);
+        hn::StoreU(hn::TruncateTo(halves, hn::ShiftRight<16>(bits)), halves, halves_of_row + i);
       }
     }
   }
-  for (auto* to = halves_of_block; to != halves_of_block + kTileRows16 * all.row_words() * 2;
-       to += kTileHalves) {
-    std::fill(to + rows * kTileInputs, to + kTileHalves, std::uint16_t{0});
+  for (std::int64_t begin = 0; begin < all.inputs; begin += kTileInputs) {
+    std::fill_n(tile_at(begin) + std::ptrdiff_t{rows} * kTileInputs,
+                std::ptrdiff_t{kTileRows16 - rows} * kTileInputs, std::uint16_t{0});
   }
 }
 
@@ -96,11 +96,11 @@ inline void sum_groups(const MatmulRows& all, std::int64_t first, int rows, floa
 void arrange(const MatmulRows& all, std::int64_t block, std::uint32_t* words, float* sums) {
   const std::int64_t first = all.blocks.begin(block);
   const int rows = static_cast<int>(all.blocks.begin(block + 1) - first);
-  std::uint32_t* const to = words + first * all.row_words();
   if (sums != nullptr) {
     sum_groups(all, first, rows, sums);
   }
-  all.blocks.tiled ? arrange_tiles(all, first, rows, to) : arrange_block(all, first, rows, to);
+  all.blocks.tiled ? arrange_tiles(all, first, rows, words)
+                   : arrange_block(all, first, rows, words + first * all.row_words());
 }
 
 int float_tile_rows() {

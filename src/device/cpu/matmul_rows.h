@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -8,6 +9,7 @@
 #include "device/cpu/packed_matrix.h"
 #include "device/cpu/row_blocks.h"
 #include "device/cpu/team.h"
+#include "device/cpu/tiles.h"
 
 namespace protean::cpu {
 
@@ -19,7 +21,9 @@ struct MatmulRows {
   MatmulUnit unit = MatmulUnit::kVector;  // not kBest
   RowBlocks blocks;
   // Two bf16 in each, [stored_rows()][row_words()] in all, padded with zeros. For vectors
-  // [word][row] in each block, for AMX [step][row][64 bytes]. Null where x itself is read.
+  // [word][row] in each block. For AMX [tile of rows][step][row][64 bytes] in each chunk of inputs:
+  // what is multiplied together then lies together, where tiles a power of two apart would fight
+  // for the same lines of L2. Null where x itself is read.
   const std::uint32_t* words = nullptr;
   // For AMX over weights with offsets: sums of `group` inputs each, [groups][rows].
   const float* group_sums = nullptr;
@@ -28,6 +32,19 @@ struct MatmulRows {
   std::int64_t row_words() const {
     constexpr std::int64_t kBlock = PackedMatrix::kInputBlock;
     return (inputs + kBlock - 1) / kBlock * kBlock / 2;
+  }
+
+  static constexpr std::int64_t kTileChunk = 512;  // inputs
+  // For AMX, in bytes: where a row's tile has the step with this input, and from there to the same
+  // of the next tile. The next steps of its chunk follow.
+  std::int64_t tile_offset(std::int64_t row, std::int64_t input) const {
+    const std::int64_t first = input / kTileChunk * kTileChunk;
+    return first * blocks.stored_rows() * 2 + row / kTileRows16 * tile_stride(input) +
+           (input - first) / kTileInputs * kTileRows16 * kTileBytes;
+  }
+  std::int64_t tile_stride(std::int64_t input) const {
+    const std::int64_t first = input / kTileChunk * kTileChunk;
+    return std::min(kTileChunk, row_words() * 2 - first) * kTileRows16 * 2;
   }
 };
 

@@ -21,7 +21,7 @@ constexpr int kPanel = PackedMatrix::kPanel;
 // Inputs multiplied before the next panel: a panel's part of them stays in L1, that of 256 rows in
 // L2. Of few rows more inputs fit, and long runs of a panel stream better; each run is still
 // multiplied kTiledChunk by kTiledChunk.
-constexpr std::int64_t kTiledChunk = 512;
+constexpr std::int64_t kTiledChunk = MatmulRows::kTileChunk;
 constexpr std::int64_t kFewRowsChunk = 4096;
 constexpr int kBlockRows = 2 * kTileRows16;
 constexpr int kFewRows = kBlockRows;
@@ -49,8 +49,7 @@ class TiledPart {
         part_(part),
         tiles_(tiles),
         inputs_(operands.weights->padded_inputs()),
-        panel_bytes_(operands.weights->panel_bytes()),
-        tile_bytes_(kTileRows16 * x_.row_words() * 4) {}
+        panel_bytes_(operands.weights->panel_bytes()) {}
 
   void multiply() {
     const std::int64_t chunk = part_.rows <= kFewRows ? kFewRowsChunk : kTiledChunk;
@@ -88,9 +87,8 @@ class TiledPart {
   void multiply_run(const TiledRun& run) {
     LinesAhead ahead = lines_after(run);
     TileSteps from{.x = reinterpret_cast<const std::byte*>(x_.words) +
-                        part_.first_row / kTileRows16 * tile_bytes_ +
-                        run.first / kStepInputs * kTileMemory,
-                   .x_stride = tile_bytes_,
+                        x_.tile_offset(part_.first_row, run.first),
+                   .x_stride = x_.tile_stride(run.first),
                    .weights = weights(run.panel, run.first),
                    .steps = (run.end - run.first) / kStepInputs};
     for (int row = 0; row < part_.rows; row += kBlockRows) {
@@ -110,7 +108,7 @@ class TiledPart {
       if (last) {
         finish_rows(operands_, out, sums, kPanel);  // from L1
       }
-      from.x = static_cast<const std::byte*>(from.x) + 2 * tile_bytes_;
+      from.x = static_cast<const std::byte*>(from.x) + 2 * from.x_stride;
     }
   }
 
@@ -134,7 +132,6 @@ class TiledPart {
   const MatmulPart& part_;
   Tiles& tiles_;
   const std::int64_t inputs_, panel_bytes_;  // of the weights
-  const std::int64_t tile_bytes_;            // from x_'s tile to the next
   TiledBuffers buffers_;
 };
 
