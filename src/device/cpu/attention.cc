@@ -239,24 +239,17 @@ HWY_NOINLINE void weigh_pairs(PositionRange which, int record_floats, float scal
   }
 }
 
-// record = record and `more` as if they had been summed up together.
-HWY_NOINLINE void merge(const float* more, int floats_each, float* record) {
+// record = record and `more` as if they had been summed up together; the maximum is there already.
+HWY_NOINLINE void merge(const float* more, float by_ours, float by_theirs, int floats_each,
+                        float* record) {
   const Floats floats;
-  const float before = record[kRecordMaximum];
-  const float maximum = std::max(before, more[kRecordMaximum]);
-  const auto rescale = [&](float from) HWY_ATTR {
-    return from == -std::numeric_limits<float>::infinity()
-               ? hn::Zero(floats)
-               : exp(floats, hn::Set(floats, from - maximum));
-  };
-  const Vec ours = rescale(before);
-  const Vec theirs = rescale(more[kRecordMaximum]);
+  const Vec ours = hn::Set(floats, by_ours);
+  const Vec theirs = hn::Set(floats, by_theirs);
   const auto add = [&](int at) HWY_ATTR {
     const Vec scaled = hn::Mul(hn::Load(floats, record + at), ours);
     hn::Store(hn::MulAdd(hn::Load(floats, more + at), theirs, scaled), floats, record + at);
   };
   add(0);
-  record[kRecordMaximum] = maximum;
   for (int at = kRecordSums; at < floats_each; at += kLanes) {
     add(at);
   }
@@ -535,15 +528,36 @@ void attend_segments(const AttentionCall& call, const AttentionPart& part, Posit
   attend_by_vectors(call, part, segments, queries, done);
 }
 
-// Adds what a segment says of the queries to what the segments before it said.
+// Adds what a segment says of the queries to what the segments before it said. What both are
+// multiplied by is found for all queries at once, so that one's chain of operations hides
+// another's.
 void merge_segment(const AttentionCall& call, int segment, PositionRange which,
                    const float* records, Queries& queries) {
+  const Floats floats;
+  constexpr float kNone = -std::numeric_limits<float>::infinity();
+  alignas(64) float ours[kMaxQueries] = {}, theirs[kMaxQueries] = {};
+  const auto first = [&](int i) { return queries.visible[i].begin / kSegment == segment; };
   for (int i = which.begin; i < which.end; ++i) {
     float* const merged = queries.merged + i * call.record();
-    if (queries.visible[i].begin / kSegment == segment) {
-      std::copy_n(records + i * call.record(), call.record(), merged);
-    } else {
-      merge(records + i * call.record(), call.record(), merged);
+    const float* const more = records + i * call.record();
+    if (first(i)) {
+      std::copy_n(more, call.record(), merged);
+      continue;
+    }
+    const float before = merged[kRecordMaximum], other = more[kRecordMaximum];
+    const float maximum = std::max(before, other);
+    ours[i - which.begin] = before == kNone ? kNone : before - maximum;
+    theirs[i - which.begin] = other == kNone ? kNone : other - maximum;
+    merged[kRecordMaximum] = maximum;
+  }
+  for (int i = 0; i < which.end - which.begin; i += kLanes) {
+    hn::Store(exp(floats, hn::Load(floats, ours + i)), floats, ours + i);
+    hn::Store(exp(floats, hn::Load(floats, theirs + i)), floats, theirs + i);
+  }
+  for (int i = which.begin; i < which.end; ++i) {
+    if (!first(i)) {
+      merge(records + i * call.record(), ours[i - which.begin], theirs[i - which.begin],
+            call.record(), queries.merged + i * call.record());
     }
   }
 }
