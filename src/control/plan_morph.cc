@@ -45,10 +45,10 @@ class Planner {
       return;
     }
     const std::int64_t pages = kv_pages(spec_, form_.kv, budget_.page_bytes);
-    const std::int64_t most = kv_blocks_in(
+    const std::int64_t left = kv_blocks_in(
         spec_, form_.kv, std::max<std::int64_t>(pages - lacking, 0), budget_.page_bytes);
     KvForm less = form_.kv;
-    less.blocks = std::max({most, form_.kv.blocks - aim_.idle_blocks, std::int64_t{1}});
+    less.blocks = std::max({left, form_.kv.blocks - aim_.idle_blocks, std::int64_t{1}});
     if (pages - kv_pages(spec_, less, budget_.page_bytes) >= budget_.reserve) {
       take(ResizeKv{less.blocks});
     }
