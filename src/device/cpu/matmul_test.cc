@@ -332,8 +332,10 @@ class TiledMatmul : public Matmul {
     return sum;
   }
 
+  // Portable vectors, in either form, multiply and then add.
   static float add_product(float a, float b, float sum) {
-    return GetParam() == HWY_SCALAR ? a * b + sum : std::fma(a, b, sum);
+    const bool fused = GetParam() != HWY_SCALAR && GetParam() != HWY_EMU128;
+    return fused ? std::fma(a, b, sum) : a * b + sum;
   }
 
   static float expected(std::span<const float> x, const Weights& weights, std::size_t output) {
