@@ -289,26 +289,9 @@ class CodeTiledPart {
   CodeTileBuffers buffers_;
 };
 
-template <class Tiles>
-void multiply_codes_part(const MatmulOperands& operands, const MatmulPart& part, Tiles& tiles) {
-  CodeTiledPart<Tiles> product(operands, part, tiles);
-  tiles.configure();
-  product.multiply();
-  tiles.release();
-}
-
 void multiply_codes_tiled_here(const MatmulOperands& operands, const MatmulPart& part,
                                bool emulated) {
-  if (emulated) {
-    EmulatedTiles tiles;
-    return multiply_codes_part(operands, part, tiles);
-  }
-#if HWY_ARCH_X86_64
-  AmxTiles tiles;
-  multiply_codes_part(operands, part, tiles);
-#else
-  check(false, "AMX is a feature of x86");
-#endif
+  with_tiles(emulated, [&](auto& tiles) { CodeTiledPart(operands, part, tiles).multiply(); });
 }
 
 }  // namespace protean::cpu::HWY_NAMESPACE
@@ -320,8 +303,7 @@ namespace protean::cpu {
 HWY_EXPORT(multiply_codes_tiled_here);
 
 void multiply_codes_tiled(const MatmulOperands& operands, const MatmulPart& part, bool emulated) {
-  check(part.rows <= kMaxTiledRows && part.panels <= kMaxTiledPanels, "a part fits its buffers");
-  check(part.first_row % kTileRows16 == 0, "a part begins with a row tile");
+  check_tiled(part);
   HWY_DYNAMIC_DISPATCH(multiply_codes_tiled_here)(operands, part, emulated);
 }
 

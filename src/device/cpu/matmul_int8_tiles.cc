@@ -317,26 +317,9 @@ class Int8TiledPart {
   Int8TileBuffers buffers_;
 };
 
-template <class Tiles>
-void multiply_int8_part(const MatmulOperands& operands, const MatmulPart& part, Tiles& tiles) {
-  Int8TiledPart<Tiles> product(operands, part, tiles);
-  tiles.configure();
-  product.multiply();
-  tiles.release();
-}
-
 void multiply_int8_tiled_here(const MatmulOperands& operands, const MatmulPart& part,
                               bool emulated) {
-  if (emulated) {
-    EmulatedTiles tiles;
-    return multiply_int8_part(operands, part, tiles);
-  }
-#if HWY_ARCH_X86_64
-  AmxTiles tiles;
-  multiply_int8_part(operands, part, tiles);
-#else
-  check(false, "AMX is a feature of x86");
-#endif
+  with_tiles(emulated, [&](auto& tiles) { Int8TiledPart(operands, part, tiles).multiply(); });
 }
 
 }  // namespace protean::cpu::HWY_NAMESPACE
@@ -348,8 +331,7 @@ namespace protean::cpu {
 HWY_EXPORT(multiply_int8_tiled_here);
 
 void multiply_int8_tiled(const MatmulOperands& operands, const MatmulPart& part, bool emulated) {
-  check(part.rows <= kMaxTiledRows && part.panels <= kMaxTiledPanels, "a part fits its buffers");
-  check(part.first_row % kTileRows16 == 0, "a part begins with a row tile");
+  check_tiled(part);
   HWY_DYNAMIC_DISPATCH(multiply_int8_tiled_here)(operands, part, emulated);
 }
 

@@ -135,25 +135,8 @@ class TiledPart {
   TiledBuffers buffers_;
 };
 
-template <class Tiles>
-void multiply_tiled_part(const MatmulOperands& operands, const MatmulPart& part, Tiles& tiles) {
-  TiledPart<Tiles> product(operands, part, tiles);
-  tiles.configure();
-  product.multiply();
-  tiles.release();
-}
-
 void multiply_tiled_here(const MatmulOperands& operands, const MatmulPart& part, bool emulated) {
-  if (emulated) {
-    EmulatedTiles tiles;
-    return multiply_tiled_part(operands, part, tiles);
-  }
-#if HWY_ARCH_X86_64
-  AmxTiles tiles;
-  multiply_tiled_part(operands, part, tiles);
-#else
-  check(false, "AMX is a feature of x86");
-#endif
+  with_tiles(emulated, [&](auto& tiles) { TiledPart(operands, part, tiles).multiply(); });
 }
 
 }  // namespace protean::cpu::HWY_NAMESPACE
@@ -166,8 +149,7 @@ HWY_EXPORT(multiply_tiled_here);
 
 void multiply_tiled(const MatmulOperands& operands, const MatmulPart& part, bool emulated) {
   check(operands.weights->format.kind == WeightKind::kBf16, "codes have a product of their own");
-  check(part.rows <= kMaxTiledRows && part.panels <= kMaxTiledPanels, "a part fits its buffers");
-  check(part.first_row % kTileRows16 == 0, "a part begins with a row tile");
+  check_tiled(part);
   HWY_DYNAMIC_DISPATCH(multiply_tiled_here)(operands, part, emulated);
 }
 

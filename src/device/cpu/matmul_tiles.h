@@ -1,12 +1,19 @@
 #pragma once
 
+#include "base/check.h"
 #include "device/cpu/matmul_part.h"
+#include "device/cpu/tiles.h"
 
 namespace protean::cpu {
 
 // What a part may hold, so that its inputs, sums and unpacked weights stay in L2.
 constexpr int kMaxTiledRows = 256;
 constexpr int kMaxTiledPanels = 16;
+
+inline void check_tiled(const MatmulPart& part) {
+  check(part.rows <= kMaxTiledRows && part.panels <= kMaxTiledPanels, "a part fits its buffers");
+  check(part.first_row % kTileRows16 == 0, "a part begins with a row tile");
+}
 
 // One part of a product by AMX tiles, or by their emulation. Weights are bf16.
 void multiply_tiled(const MatmulOperands& operands, const MatmulPart& part, bool emulated);

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/check.h"
 #include "base/units.h"
 #include "device/cpu/packed_matrix.h"
 #include "device/cpu/tiles.h"
@@ -34,6 +35,24 @@ struct TileSteps {
 
   std::int64_t weight_step_bytes() const { return kTileRows16 * weight_row_bytes; }
 };
+
+// A task of tiles: the processor's, or emulated ones.
+template <class Task>
+void with_tiles(bool emulated, const Task& task) {
+  const auto run = [&](auto tiles) {
+    tiles.configure();
+    task(tiles);
+    tiles.release();
+  };
+  if (emulated) {
+    return run(EmulatedTiles());
+  }
+#if HWY_ARCH_X86_64
+  run(AmxTiles());
+#else
+  check(false, "AMX is a feature of x86");
+#endif
+}
 
 template <TileElement kElement, int kC, int kA, int kB, class Tiles>
 void add_product(Tiles& tiles) {
