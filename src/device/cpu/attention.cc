@@ -184,6 +184,7 @@ HWY_INLINE void weigh_as_pairs(PositionRange see, float scale, float maximum, fl
   const Floats floats;
   const Vec factor = hn::Set(floats, scale * kLog2E);
   const Vec highest = hn::Set(floats, maximum * kLog2E);
+  const WordVec ones = hn::Set(Words(), 0x3f803f80U);
   Vec sum = hn::Load(floats, total);
   const int begin = kWhole ? 0 : see.begin / kUnit * kUnit;
   const int end = kWhole ? kTile : see.end;
@@ -194,8 +195,7 @@ HWY_INLINE void weigh_as_pairs(PositionRange see, float scale, float maximum, fl
   };
   for (int at = begin; at < end; at += kUnit) {
     const Vec pairs = nearest_pairs({weight_at(at), weight_at(at + kLanes)});
-    const Unit rounded = widen(hn::BitCast(Words(), pairs));
-    sum = hn::Add(sum, hn::Add(rounded.a, rounded.b));
+    add_bf16_pairs(sum, hn::BitCast(Words(), pairs), ones);
     hn::Store(pairs, floats, weights + at / 2);
   }
   hn::Store(sum, floats, total);

@@ -39,8 +39,6 @@ HWY_INLINE hn::Mask<Floats> seen_lanes(PositionRange see, int at) {
   return hn::AndNot(first(see.begin - at), first(see.end - at));
 }
 
-constexpr float kLog2E = 1.44269504f;
-
 // A stored bf16 that is multiplied with its neighbour.
 struct Bf16Pair {
   std::uint16_t bits = 0;

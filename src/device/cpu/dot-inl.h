@@ -14,7 +14,6 @@
 HWY_BEFORE_NAMESPACE();
 namespace protean::cpu::HWY_NAMESPACE {
 
-using Ints = hn::RebindToSigned<Floats>;
 using WordVec = hn::Vec<Words>;
 using IntVec = hn::Vec<Ints>;
 
@@ -22,7 +21,9 @@ using IntVec = hn::Vec<Ints>;
 // does; it takes denormals for zeros.
 HWY_INLINE void add_bf16_pairs(Vec& sums, WordVec a, WordVec b) {
 #if HWY_TARGET == HWY_AVX3
-  asm("vdpbf16ps %2, %1, %0" : "+v"(sums.raw) : "v"(a.raw), "v"(b.raw));
+  auto raw = sums.raw;  // an array's element that is an operand itself may stay in memory
+  asm("vdpbf16ps %2, %1, %0" : "+v"(raw) : "v"(a.raw), "v"(b.raw));
+  sums.raw = raw;
 #else
   const Unit left = widen(a), right = widen(b);
   sums = hn::MulAdd(left.a, right.a, hn::MulAdd(left.b, right.b, sums));
@@ -45,7 +46,9 @@ HWY_INLINE IntVec unsigned_field(WordVec words) {
 // sums + a * b over four bytes, those of a without and those of b with a sign.
 HWY_INLINE void add_byte_fours(IntVec& sums, WordVec a, WordVec b) {
 #if HWY_TARGET == HWY_AVX3
-  asm("vpdpbusd %2, %1, %0" : "+v"(sums.raw) : "v"(a.raw), "v"(b.raw));
+  auto raw = sums.raw;  // as above
+  asm("vpdpbusd %2, %1, %0" : "+v"(raw) : "v"(a.raw), "v"(b.raw));
+  sums.raw = raw;
 #else
   const auto first = hn::Add(hn::Mul(unsigned_field<8, 0>(a), signed_field<8, 0>(b)),
                              hn::Mul(unsigned_field<8, 1>(a), signed_field<8, 1>(b)));

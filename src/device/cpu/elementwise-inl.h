@@ -8,6 +8,7 @@
 #define PROTEAN_DEVICE_CPU_ELEMENTWISE_INL_H_
 #endif
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <span>
@@ -59,18 +60,54 @@ inline void norm_run(const float* x, std::span<const float> weight, float scale,
   run(Lane{}, run(Floats{}, 0));
 }
 
+// g / (1 + e^-g) to 4e-7 relative, but 0 below about -88.
+HWY_INLINE Vec silu(Vec g) {
+  const Floats floats;
+  const Ints ints;
+  const Vec limit = hn::Set(floats, 88.0f);
+  const Vec x = hn::Max(hn::Neg(limit), hn::Min(limit, hn::Neg(g)));
+  // x = n ln 2 + r as in exp (lanes-inl.h): added to so large a number it loses its fraction, and n
+  // is the last bits.
+  const Vec large = hn::Set(floats, 12582912.0f);
+  const Vec shifted = hn::MulAdd(x, hn::Set(floats, kLog2E), large);
+  const Vec n = hn::Sub(shifted, large);
+  Vec r = hn::NegMulAdd(n, hn::Set(floats, 0.693359375f), x);
+  r = hn::NegMulAdd(n, hn::Set(floats, -2.12194440e-4f), r);
+  // 1 + r + r^2 times a polynomial whose largest error is nearly least.
+  Vec sum = hn::Set(floats, 0.00139262504f);
+  sum = hn::MulAdd(sum, r, hn::Set(floats, 0.00836323295f));
+  sum = hn::MulAdd(sum, r, hn::Set(floats, 0.0416665524f));
+  sum = hn::MulAdd(sum, r, hn::Set(floats, 0.166665763f));
+  sum = hn::MulAdd(sum, r, hn::Set(floats, 0.5f));
+  sum = hn::MulAdd(sum, r, hn::Set(floats, 1.0f));
+  sum = hn::MulAdd(sum, r, hn::Set(floats, 1.0f));
+  const auto power =
+      hn::Add(hn::ShiftLeft<23>(hn::BitCast(ints, shifted)), hn::Set(ints, 127 << 23));
+  const Vec divisor = hn::MulAdd(sum, hn::BitCast(floats, power), hn::Set(floats, 1.0f));
+  // One step of Newton's, which takes a fifth of the time that a division takes.
+  const Vec rough = hn::ApproximateReciprocal(divisor);
+  const Vec off = hn::NegMulAdd(divisor, rough, hn::Set(floats, 1.0f));
+  return hn::Mul(g, hn::MulAdd(rough, off, rough));
+}
+
 inline void swiglu_run(const float* gate, const float* up, std::size_t count, Element element,
                        float* out) {
-  const auto run = [&](auto d, std::size_t from) HWY_ATTR {
-    for (; from + hn::Lanes(d) <= count; from += hn::Lanes(d)) {
-      const auto g = hn::LoadU(d, gate + from);
-      const auto divisor = hn::Add(hn::Set(d, 1.0f), exp(d, hn::Neg(g)));
-      const auto v = hn::Mul(hn::Div(g, divisor), hn::LoadU(d, up + from));
-      hn::StoreU(element == Element::kBf16 ? round_bf16(d, v) : v, d, out + from);
-    }
-    return from;
+  const Floats floats;
+  const auto at = [&](const float* g, const float* u, float* to) HWY_ATTR {
+    const Vec v = hn::Mul(silu(hn::LoadU(floats, g)), hn::LoadU(floats, u));
+    hn::StoreU(element == Element::kBf16 ? round_bf16(floats, v) : v, floats, to);
   };
-  run(Lane{}, run(Floats{}, 0));
+  std::size_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    at(gate + i, up + i, out + i);
+  }
+  if (const std::size_t left = count - i; left > 0) {
+    float of_gate[kLanes] = {}, of_up[kLanes] = {};
+    std::copy_n(gate + i, left, of_gate);
+    std::copy_n(up + i, left, of_up);
+    at(of_gate, of_up, of_gate);
+    std::copy_n(of_gate, left, out + i);
+  }
 }
 
 }  // namespace protean::cpu::HWY_NAMESPACE

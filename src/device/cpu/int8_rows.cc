@@ -72,15 +72,11 @@ HWY_INLINE float group_scale(const float* x, std::int64_t padded, int largest_co
                           : std::numeric_limits<float>::quiet_NaN();
 }
 
-inline std::uint32_t field(std::int32_t code, int bits, int place) {
-  return (static_cast<std::uint32_t>(code) & ((1U << bits) - 1U)) << (bits * place);
-}
-
-// Of each four inputs the even ones, then the odd ones.
-inline void pack_w8(const std::int32_t* codes, std::int64_t padded, std::uint32_t* words) {
+// Of each four inputs the even ones, then the odd ones: the lower 16 bits of each.
+inline void pack_w8(const std::uint32_t* codes, std::int64_t padded, std::uint32_t* words) {
   for (std::int64_t i = 0; i < padded; i += 2) {
-    const std::int32_t* const from = codes + i - i % 4 / 2;
-    words[i / 2] = field(from[0], 16, 0) | field(from[2], 16, 1);
+    const std::uint32_t* const from = codes + i - i % 4 / 2;
+    words[i / 2] = (from[0] & 0xffffU) | (from[2] << 16);
   }
 }
 
@@ -104,8 +100,8 @@ inline void part_w4(std::int64_t padded, std::uint32_t* words) {
 HWY_INLINE std::int32_t quantize_group(const Int8Rows& all, const float* x, std::int64_t padded,
                                        float scale, std::uint32_t* words) {
   const Floats floats;
-  const hn::RebindToSigned<Floats> ints;
-  const hn::Rebind<std::int8_t, Floats> bytes;
+  const Words lanes;
+  const hn::Rebind<std::uint8_t, Floats> bytes;
   // What is smaller than this has no inverse that is finite.
   constexpr float kLeast = std::numeric_limits<float>::min() * 4;
   if (!(scale >= kLeast)) {  // or NaN, which the scale says
@@ -113,27 +109,33 @@ HWY_INLINE std::int32_t quantize_group(const Int8Rows& all, const float* x, std:
     return 0;
   }
   const auto inverse = hn::Set(floats, 1.0f / scale);
-  auto total = hn::Zero(ints);
+  // Added to so large a number, x loses its fraction: the last bits are the integer.
+  constexpr float kLarge = 12582912.0f;
+  constexpr auto kLargeBits = std::bit_cast<std::uint32_t>(kLarge);
+  auto total = hn::Zero(lanes);
   const auto each = [&](const auto& store) HWY_ATTR {
     for (std::int64_t i = 0; i < padded; i += kLanes) {
-      const auto code = hn::NearestInt(hn::Mul(hn::LoadU(floats, x + i), inverse));
+      const auto shifted =
+          hn::Add(hn::Mul(hn::LoadU(floats, x + i), inverse), hn::Set(floats, kLarge));
+      const auto code = hn::BitCast(lanes, shifted);
       total = hn::Add(total, code);
       store(code, i);
     }
   };
   if (all.word_inputs() == 4) {
-    auto* const to = reinterpret_cast<std::int8_t*>(words);
+    auto* const to = reinterpret_cast<std::uint8_t*>(words);
     each([&](auto code, std::int64_t i)
-             HWY_ATTR { hn::StoreU(hn::DemoteTo(bytes, code), bytes, to + i); });
+             HWY_ATTR { hn::StoreU(hn::TruncateTo(bytes, code), bytes, to + i); });
     if (all.format.kind == WeightKind::kW4) {
       part_w4(padded, words);
     }
   } else {
-    alignas(64) std::int32_t codes[kMostGroup];
-    each([&](auto code, std::int64_t i) HWY_ATTR { hn::StoreU(code, ints, codes + i); });
+    alignas(64) std::uint32_t codes[kMostGroup];
+    each([&](auto code, std::int64_t i) HWY_ATTR { hn::StoreU(code, lanes, codes + i); });
     pack_w8(codes, padded, words);
   }
-  return hn::GetLane(hn::SumOfLanes(ints, total));
+  const std::uint32_t sum = hn::GetLane(hn::SumOfLanes(lanes, total));
+  return static_cast<std::int32_t>(sum - static_cast<std::uint32_t>(padded) * kLargeBits);
 }
 
 constexpr std::int64_t kStepWords = kTileBytes / 4;

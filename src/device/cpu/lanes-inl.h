@@ -21,9 +21,12 @@ namespace hn = hwy::HWY_NAMESPACE;
 // The kernels count on tiles of at most 16 lanes.
 using Floats = hn::CappedTag<float, 16>;
 using Words = hn::RebindToUnsigned<Floats>;
+using Ints = hn::RebindToSigned<Floats>;
 using Vec = hn::Vec<Floats>;
 constexpr int kLanes = static_cast<int>(hn::MaxLanes(Floats{}));
 constexpr int kUnit = 2 * kLanes;
+
+constexpr float kLog2E = 1.44269504f;
 
 // kUnit consecutive elements of a row. A 32-bit load of bf16 brings two elements per lane and one
 // operation each makes them f32, so for bf16 `a` holds the even elements and `b` the odd ones; for
@@ -143,7 +146,7 @@ HWY_INLINE V exp(D floats, V x) {
                      hn::IfThenElse(hn::Gt(x, highest), highest, x));
   // x = n ln 2 + r, |r| <= ln 2 / 2, with ln 2 in two parts, the first of them short enough for
   // n times it to be exact; then the series of e^r, whose next term is below 6e-9.
-  const auto n = hn::Round(hn::Mul(x, hn::Set(floats, 1.44269504f)));
+  const auto n = hn::Round(hn::Mul(x, hn::Set(floats, kLog2E)));
   auto r = hn::NegMulAdd(n, hn::Set(floats, 0.693359375f), x);
   r = hn::NegMulAdd(n, hn::Set(floats, -2.12194440e-4f), r);
   auto sum = hn::Set(floats, 1.0f / 5040);
@@ -159,26 +162,37 @@ HWY_INLINE V exp(D floats, V x) {
   return hn::IfThenElse(is_nan, input, result);
 }
 
-// 2^x for x up to 100, to 3e-6 relative: enough for what is then rounded to bf16. 2^-126 below. NaN
-// stays NaN.
+// 2^x for x up to 100, to 3e-6 relative: enough for what is then rounded to bf16. Below -126 it is
+// 2^-126 or less. NaN stays NaN.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V rough_exp2(D floats, V x) {
+  // x = n + r, |r| <= 1/2, n whole.
+#if HWY_TARGET == HWY_AVX3
+  static_assert(hn::MaxLanes(D{}) == 16);
+  const V r{_mm512_reduce_ps(x.raw, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
+  const auto n = hn::Sub(x, r);
+#else
   const hn::RebindToSigned<D> ints;
   const auto lowest = hn::Set(floats, -126.0f);
   x = hn::IfThenElse(hn::Lt(x, lowest), lowest, x);
-  // x = n + r, |r| <= 1/2: added to so large a number, x loses its fraction and n is the last bits.
+  // Added to so large a number, x loses its fraction and n is the last bits.
   const auto large = hn::Set(floats, 12582912.0f);
   const auto shifted = hn::Add(x, large);
   const auto r = hn::Sub(x, hn::Sub(shifted, large));
+#endif
   // The polynomial whose largest relative error is least.
   auto sum = hn::Set(floats, 0.00957010201f);
   sum = hn::MulAdd(sum, r, hn::Set(floats, 0.0559178603f));
   sum = hn::MulAdd(sum, r, hn::Set(floats, 0.240247448f));
   sum = hn::MulAdd(sum, r, hn::Set(floats, 0.693121815f));
   sum = hn::MulAdd(sum, r, hn::Set(floats, 0.999999261f));
+#if HWY_TARGET == HWY_AVX3
+  return V{_mm512_scalef_ps(sum.raw, n.raw)};
+#else
   const auto power =
       hn::Add(hn::ShiftLeft<23>(hn::BitCast(ints, shifted)), hn::Set(ints, 127 << 23));
   return hn::Mul(sum, hn::BitCast(floats, power));
+#endif
 }
 
 }  // namespace protean::cpu::HWY_NAMESPACE

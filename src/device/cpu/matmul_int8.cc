@@ -44,12 +44,18 @@ struct GroupRows {
   bool offsets = false;     // the weights have them
 };
 
+// Sums of a tile: of the groups before, once there are any.
+struct TileSums {
+  float* first = nullptr;
+  std::int64_t stride = 0;  // from row to row
+  bool begun = false;
+};
+
 // R rows times V vectors of outputs over one group: the integers are exact, so their order does not
 // matter. Then they are scaled once, and join the sums.
 template <int R, int V, class Lines>
 HWY_INLINE void multiply_tile(const GroupRows& rows, const std::byte* const* lines,
-                              const std::byte* const* scales, float* sums,
-                              std::int64_t row_stride) {
+                              const std::byte* const* scales, const TileSums& sums) {
   const Floats floats;
   const Ints ints;
   IntVec tile[R][V];
@@ -93,6 +99,7 @@ HWY_INLINE void multiply_tile(const GroupRows& rows, const std::byte* const* lin
     }
     x += R * Lines::kWords;
   }
+  const auto there = hn::FirstN(floats, sums.begun ? kLanes : 0);
   // Read before any sum is stored, which compilers take for something that may change them.
   Vec weight_scales[V];
   HWY_UNROLL(16)
@@ -104,10 +111,11 @@ HWY_INLINE void multiply_tile(const GroupRows& rows, const std::byte* const* lin
     const Vec scale = hn::Set(floats, rows.scales[r]);
     HWY_UNROLL(16)
     for (int v = 0; v < V; ++v) {
-      float* const to = sums + r * row_stride + v * kLanes;
+      float* const to = sums.first + r * sums.stride + v * kLanes;
       const Vec both = hn::Mul(weight_scales[v], scale);
       const Vec product = hn::ConvertTo(floats, tile[r][v]);
-      hn::StoreU(hn::MulAdd(both, product, hn::LoadU(floats, to)), floats, to);
+      const Vec before = hn::MaskedLoad(there, floats, to);
+      hn::StoreU(hn::MulAdd(both, product, before), floats, to);
     }
   }
   if (!rows.offsets) {
@@ -116,7 +124,7 @@ HWY_INLINE void multiply_tile(const GroupRows& rows, const std::byte* const* lin
   for (int v = 0; v < V; ++v) {
     const Vec offset = load_scales(scales[v] + std::ptrdiff_t{kPanel} * 2);
     for (int r = 0; r < R; ++r) {
-      float* const to = sums + r * row_stride + v * kLanes;
+      float* const to = sums.first + r * sums.stride + v * kLanes;
       const auto total = static_cast<float>(rows.totals[r]);
       const Vec scaled = hn::Set(floats, rows.scales[r] * total);
       hn::StoreU(hn::MulAdd(offset, scaled, hn::LoadU(floats, to)), floats, to);
@@ -227,8 +235,9 @@ void multiply_direct(const MatmulOperands& operands, const MatmulPart& part, con
       lines[v] = of.codes + begin * weights.group_bytes();
     }
     for (std::int64_t group = begin; group < end; ++group) {
-      multiply_tile<R, kVecs, Lines>(rows.at(0, group), lines, scales, buffers.sums + vec * kLanes,
-                                     std::int64_t{vecs} * kLanes);
+      multiply_tile<R, kVecs, Lines>(
+          rows.at(0, group), lines, scales,
+          {buffers.sums + vec * kLanes, std::int64_t{vecs} * kLanes, group > 0});
       for (int v = 0; v < kVecs; ++v) {
         lines[v] += weights.group_bytes();
         scales[v] += weights.group_bytes();
@@ -282,7 +291,8 @@ HWY_NOINLINE void multiply_blocks(const PartRows& rows, const BlockRun& run, std
       }
       multiply_tile<R, V, ManyLines<Lines>>(
           of_block, lines, scales,
-          panel.sums + std::ptrdiff_t{rows.begin(block)} * kPanel + vec * kLanes, kPanel);
+          {panel.sums + std::ptrdiff_t{rows.begin(block)} * kPanel + vec * kLanes, kPanel,
+           group > 0});
     }
   }
 }
@@ -348,7 +358,6 @@ void multiply_many(const MatmulOperands& operands, const MatmulPart& part, const
 template <class Lines>
 void multiply_part(const MatmulOperands& operands, const MatmulPart& part) {
   Int8Buffers buffers;
-  std::fill_n(buffers.sums, part.rows * part.columns(), 0.0f);
   const PartRows rows(*operands.int8, part, !operands.weights->format.symmetric);
   if (part.rows == 1) {
     multiply_direct<1, Lines>(operands, part, rows, buffers);

@@ -282,12 +282,12 @@ TEST_P(Int8Matmul, MakesRowsAsItReadsThem) {
       const std::vector<float> x = random_floats(std::int64_t{m} * inputs);
       const std::vector<float> norm = random_floats(inputs);
       std::vector<float> normed(x.size());
-      rms_norm(team, x, {norm, 1e-5f}, Element::kBf16, normed);
+      rms_norm(team, x, {norm, 1e-5f}, Element::kF32, normed);
       for (const auto unit : {MatmulUnit::kVector, MatmulUnit::kDot, MatmulUnit::kEmulatedAmx}) {
         if (unit == MatmulUnit::kDot && GetParam() == HWY_AVX3 && !byte_dot_available()) {
           continue;
         }
-        EXPECT_EQ(product(team, {.x = x, .norm = {norm, 1e-5f}, .element = Element::kBf16},
+        EXPECT_EQ(product(team, {.x = x, .norm = {norm, 1e-5f}},
                           weights.packed, {}, unit),
                   product(team, {.x = normed}, weights.packed, {}, unit))
             << name_of(format) << " norm of " << inputs;
@@ -314,7 +314,7 @@ TEST_P(Int8Matmul, GatesPartsAsPassesDo) {
         }
         std::vector<float> of_gate = product(team, {.x = x}, gate.packed, {}, unit);
         const std::vector<float> of_up = product(team, {.x = x}, up.packed, {}, unit);
-        swiglu(team, of_gate, of_up, Element::kBf16, of_gate);
+        swiglu(team, of_gate, of_up, Element::kF32, of_gate);
         std::vector<std::byte> memory(
             static_cast<std::size_t>(arranged_rows_bytes(m, std::max<std::int64_t>(inputs, ffn))));
         std::vector<std::byte> made(memory.size(), std::byte{0x55});

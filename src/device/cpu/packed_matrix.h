@@ -33,8 +33,10 @@ struct WeightFormat {
   bool quantized() const { return kind != WeightKind::kF32 && kind != WeightKind::kBf16; }
   bool int8_inputs() const { return input_bits < 16; }
   int bits() const;
-  // To which activations must be rounded before they meet these weights.
-  Element inputs() const { return kind == WeightKind::kF32 ? Element::kF32 : Element::kBf16; }
+  // To which activations must be rounded before they meet these weights; of f32 they make integers.
+  Element inputs() const {
+    return kind == WeightKind::kF32 || int8_inputs() ? Element::kF32 : Element::kBf16;
+  }
 };
 
 // A weight matrix of `outputs` rows by `inputs` columns (y = W x), stored for the kernels that read
