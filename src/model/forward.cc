@@ -149,13 +149,12 @@ Forward::Inputs Forward::inputs_for(const cpu::PackedMatrix& weights,
 cpu::RowSource Forward::normalised(std::int64_t rows, std::span<const float> norm,
                                    const cpu::WeightFormat& format) const {
   const auto residual = rows_of(parts_.scratch->residual_, rows, parts_.spec->hidden);
-  const cpu::RowSource source{
-      .x = residual, .norm = {norm, parts_.spec->norm_eps}, .element = format.inputs()};
+  const cpu::RowSource source{.x = residual, .norm = {norm, parts_.spec->norm_eps}};
   if (format.int8_inputs() && parts_.observer == nullptr) {
     return source;
   }
   const auto normed = rows_of(parts_.scratch->normed_, rows, parts_.spec->hidden);
-  cpu::rms_norm(*parts_.team, residual, source.norm, source.element, normed);
+  cpu::rms_norm(*parts_.team, residual, source.norm, format.inputs(), normed);
   return {.x = normed};
 }
 

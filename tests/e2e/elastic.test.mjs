@@ -20,7 +20,7 @@ describe('bench/elastic/run', { skip }, () => {
     '--data', data, ...args], { encoding: 'utf8', timeout: 600_000, env: { ...process.env, XDG_CACHE_HOME: join(out, 'cache') } });
 
   it('serves a piece of a trace with each system and says how they compare', () => {
-    const { status, stdout, stderr } = run('--traces', 'code', '--seconds', '3', '--saturated-s', '1', '--load', '4',
+    const { status, stdout, stderr } = run('--traces', 'code', '--seconds', '3', '--saturated-s', '1', '--saturated-turns', '1', '--load', '4',
       '--systems', 'bf16,w4,balanced', '--rates', '1', '--out', out);
     assert.equal(status, 0, stderr);
     const { code } = JSON.parse(stdout);
@@ -39,7 +39,7 @@ describe('bench/elastic/run', { skip }, () => {
   });
 
   it('says what is wrong with what was asked', () => {
-    for (const [flag, value, why] of [['--rounds', '0', /--rounds and --tries: at least one/],
+    for (const [flag, value, why] of [['--rounds', '0', /--rounds, --tries and --saturated-turns: at least one/],
       ['--traces', 'code,chat', /--traces: no chat: there are conversation, code/], ['--load', '-1', /--load/],
       ['--rates', '1,x', /--rates/], ['--seconds', '0', /--seconds/]]) {
       const { status, stderr } = run(flag, value);

@@ -226,6 +226,15 @@ HWY_INLINE void prefetch_row(const std::byte* row, std::int64_t bytes) {
   }
 }
 
+// The same for as many rows as are being read, each up to `bytes`; `asked` of them were before.
+HWY_INLINE int prefetch_rows(const std::byte* const* next, int rows, int row_bytes, int bytes,
+                             int asked) {
+  for (; asked < rows && asked * row_bytes < bytes * rows; ++asked) {
+    prefetch_row(next[asked], row_bytes);
+  }
+  return asked;
+}
+
 // Four bytes of a row hold this many elements, or one pair.
 template <class Stored>
 constexpr int kPerWord = kPaired<Stored> ? 1 : 4 / static_cast<int>(sizeof(Stored));
@@ -310,7 +319,7 @@ HWY_NOINLINE void pack_keys(const std::byte* const* rows, const std::byte* const
   const int row_bytes = head_dim * static_cast<int>(sizeof(Stored));
   for (int key = 0; key < kTile; key += kLanes) {
     float* column = to + key;
-    int ahead = 0;
+    int asked = 0;
     for (int offset = 0; offset < row_bytes; offset += kBlockBytes) {
       hn::Vec<Words> words[4];
       load_words(rows + key, offset, words);
@@ -325,9 +334,7 @@ HWY_NOINLINE void pack_keys(const std::byte* const* rows, const std::byte* const
           }
         }
       }
-      for (; ahead * row_bytes < (offset + kBlockBytes) * kLanes && ahead < kLanes; ++ahead) {
-        prefetch_row(next[key + ahead], row_bytes);
-      }
+      asked = prefetch_rows(next + key, kLanes, row_bytes, offset + kBlockBytes, asked);
     }
   }
 #endif
@@ -383,33 +390,6 @@ HWY_NOINLINE void pack_values(const std::byte* const* rows, const std::byte* con
 // Queries that are few enough to read keys and values straight from the store, each element once.
 constexpr int kFewQueries = 8;
 
-// Asks for rows one after another, as far as bytes of them were wanted.
-class Fetch {
- public:
-  Fetch(const std::byte* const* rows, int count, int row_bytes)
-      : row_(rows), end_(rows + count), row_bytes_(row_bytes) {}
-
-  HWY_INLINE void next(int bytes) {
-    for (wanted_ += bytes; wanted_ > 0 && row_ != end_; wanted_ -= kCacheLine) {
-      hwy::Prefetch(*row_ + offset_);
-      offset_ += kCacheLine;
-      if (offset_ >= row_bytes_) {
-        ++row_;
-        wanted_ += offset_ - row_bytes_;
-        offset_ = 0;
-      }
-    }
-  }
-
- private:
-  static constexpr int kCacheLine = 64;
-  const std::byte* const* row_;
-  const std::byte* const* end_;
-  int row_bytes_;
-  int offset_ = 0;
-  int wanted_ = 0;
-};
-
 struct FewQueries {
   const float* q = nullptr;  // [R][width]
   int width = 0;
@@ -461,7 +441,7 @@ HWY_NOINLINE void score_keys(const FewQueries& few, const std::byte* const* rows
 #else
   constexpr int kBlockBytes = 16;
   const int row_bytes = few.head_dim * static_cast<int>(sizeof(Stored));
-  Fetch fetch(next + key, G * kLanes, row_bytes);
+  int asked = 0;
   const float* q = few.q;
   for (int offset = 0; offset < row_bytes; offset += kBlockBytes) {
     hn::Vec<Words> words[G][4];
@@ -469,7 +449,7 @@ HWY_NOINLINE void score_keys(const FewQueries& few, const std::byte* const* rows
     for (int g = 0; g < G; ++g) {
       load_words(rows + key + g * kLanes, offset, words[g]);
     }
-    fetch.next(kBlockBytes * G * kLanes);
+    asked = prefetch_rows(next + key, G * kLanes, row_bytes, offset + kBlockBytes, asked);
     const int end = std::min(row_bytes - offset, kBlockBytes) / 4;
     HWY_UNROLL(4)
     for (int word = 0; word < 4; ++word) {

@@ -66,11 +66,9 @@ HWY_INLINE Vec silu(Vec g) {
   const Ints ints;
   const Vec limit = hn::Set(floats, 88.0f);
   const Vec x = hn::Max(hn::Neg(limit), hn::Min(limit, hn::Neg(g)));
-  // x = n ln 2 + r as in exp (lanes-inl.h): added to so large a number it loses its fraction, and n
-  // is the last bits.
-  const Vec large = hn::Set(floats, 12582912.0f);
-  const Vec shifted = hn::MulAdd(x, hn::Set(floats, kLog2E), large);
-  const Vec n = hn::Sub(shifted, large);
+  // x = n ln 2 + r as in exp (lanes-inl.h).
+  const Vec whole = hn::MulAdd(x, hn::Set(floats, kLog2E), hn::Set(floats, kNoFraction));
+  const Vec n = hn::Sub(whole, hn::Set(floats, kNoFraction));
   Vec r = hn::NegMulAdd(n, hn::Set(floats, 0.693359375f), x);
   r = hn::NegMulAdd(n, hn::Set(floats, -2.12194440e-4f), r);
   // 1 + r + r^2 times a polynomial whose largest error is nearly least.
@@ -81,8 +79,7 @@ HWY_INLINE Vec silu(Vec g) {
   sum = hn::MulAdd(sum, r, hn::Set(floats, 0.5f));
   sum = hn::MulAdd(sum, r, hn::Set(floats, 1.0f));
   sum = hn::MulAdd(sum, r, hn::Set(floats, 1.0f));
-  const auto power =
-      hn::Add(hn::ShiftLeft<23>(hn::BitCast(ints, shifted)), hn::Set(ints, 127 << 23));
+  const auto power = hn::Add(hn::ShiftLeft<23>(hn::BitCast(ints, whole)), hn::Set(ints, 127 << 23));
   const Vec divisor = hn::MulAdd(sum, hn::BitCast(floats, power), hn::Set(floats, 1.0f));
   // One step of Newton's, which takes a fifth of the time that a division takes.
   const Vec rough = hn::ApproximateReciprocal(divisor);

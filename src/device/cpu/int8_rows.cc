@@ -36,7 +36,6 @@ struct BlockPart {
   const float* up = nullptr;  // the same
   std::int64_t stride = 0;    // from row to row
   RmsNorm norm = {};          // then all of a row's inputs are wanted
-  Element element = Element::kF32;
   std::int64_t rows = 0;
   std::int64_t begin = 0;  // of a run
   std::int64_t end = 0;
@@ -109,15 +108,11 @@ HWY_INLINE std::int32_t quantize_group(const Int8Rows& all, const float* x, std:
     return 0;
   }
   const auto inverse = hn::Set(floats, 1.0f / scale);
-  // Added to so large a number, x loses its fraction: the last bits are the integer.
-  constexpr float kLarge = 12582912.0f;
-  constexpr auto kLargeBits = std::bit_cast<std::uint32_t>(kLarge);
   auto total = hn::Zero(lanes);
   const auto each = [&](const auto& store) HWY_ATTR {
     for (std::int64_t i = 0; i < padded; i += kLanes) {
-      const auto shifted =
-          hn::Add(hn::Mul(hn::LoadU(floats, x + i), inverse), hn::Set(floats, kLarge));
-      const auto code = hn::BitCast(lanes, shifted);
+      const auto scaled = hn::Mul(hn::LoadU(floats, x + i), inverse);
+      const auto code = hn::BitCast(lanes, hn::Add(scaled, hn::Set(floats, kNoFraction)));
       total = hn::Add(total, code);
       store(code, i);
     }
@@ -134,8 +129,9 @@ HWY_INLINE std::int32_t quantize_group(const Int8Rows& all, const float* x, std:
     each([&](auto code, std::int64_t i) HWY_ATTR { hn::StoreU(code, lanes, codes + i); });
     pack_w8(codes, padded, words);
   }
-  const std::uint32_t sum = hn::GetLane(hn::SumOfLanes(lanes, total));
-  return static_cast<std::int32_t>(sum - static_cast<std::uint32_t>(padded) * kLargeBits);
+  // Less what stands above the integers, modulo 2^32.
+  const auto above = static_cast<std::uint32_t>(padded) * std::bit_cast<std::uint32_t>(kNoFraction);
+  return static_cast<std::int32_t>(hn::GetLane(hn::SumOfLanes(lanes, total)) - above);
 }
 
 constexpr std::int64_t kStepWords = kTileBytes / 4;
@@ -171,10 +167,10 @@ HWY_INLINE const float* make_run(const BlockPart& part, const RowRun& run, float
   }
   const auto count = static_cast<std::size_t>(run.count);
   if (part.up != nullptr) {
-    swiglu_run(x, part.up + at, count, part.element, room);
+    swiglu_run(x, part.up + at, count, Element::kF32, room);
   } else if (part.made()) {
     norm_run(x, part.norm.weight.subspan(static_cast<std::size_t>(run.begin), count),
-             run.norm_scale, part.element, room);
+             run.norm_scale, Element::kF32, room);
   } else {
     std::copy_n(x, count, room);
   }
@@ -311,7 +307,6 @@ Int8Rows quantize_rows(Team& team, const RowSource& source, const PackedMatrix& 
     const BlockPart part{.x = source.x.data() + first * rows.inputs + run * inputs,
                          .stride = rows.inputs,
                          .norm = source.norm,
-                         .element = source.element,
                          .rows = rows.blocks.begin(block + 1) - first,
                          .begin = run * inputs,
                          .end = std::min(rows.inputs, (run + 1) * inputs)};
@@ -329,7 +324,6 @@ void gate_rows(const GatedPart& part, const Int8Rows& to) {
     const BlockPart of_block{.x = part.gate + row * part.stride,
                              .up = part.up + row * part.stride,
                              .stride = part.stride,
-                             .element = to.format.inputs(),
                              .rows = next - first,
                              .begin = part.first_input,
                              .end = part.first_input + part.inputs};

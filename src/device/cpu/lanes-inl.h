@@ -27,6 +27,9 @@ constexpr int kLanes = static_cast<int>(hn::MaxLanes(Floats{}));
 constexpr int kUnit = 2 * kLanes;
 
 constexpr float kLog2E = 1.44269504f;
+// Added to so large a number, one below 2^22 loses its fraction: the lowest bits of the sum are the
+// nearest whole number, ties to even, and the sum less this is that number.
+constexpr float kNoFraction = 12582912.0f;
 
 // kUnit consecutive elements of a row. A 32-bit load of bf16 brings two elements per lane and one
 // operation each makes them f32, so for bf16 `a` holds the even elements and `b` the odd ones; for
@@ -175,10 +178,8 @@ HWY_INLINE V rough_exp2(D floats, V x) {
   const hn::RebindToSigned<D> ints;
   const auto lowest = hn::Set(floats, -126.0f);
   x = hn::IfThenElse(hn::Lt(x, lowest), lowest, x);
-  // Added to so large a number, x loses its fraction and n is the last bits.
-  const auto large = hn::Set(floats, 12582912.0f);
-  const auto shifted = hn::Add(x, large);
-  const auto r = hn::Sub(x, hn::Sub(shifted, large));
+  const auto whole = hn::Add(x, hn::Set(floats, kNoFraction));
+  const auto r = hn::Sub(x, hn::Sub(whole, hn::Set(floats, kNoFraction)));
 #endif
   // The polynomial whose largest relative error is least.
   auto sum = hn::Set(floats, 0.00957010201f);
@@ -189,8 +190,7 @@ HWY_INLINE V rough_exp2(D floats, V x) {
 #if HWY_TARGET == HWY_AVX3
   return V{_mm512_scalef_ps(sum.raw, n.raw)};
 #else
-  const auto power =
-      hn::Add(hn::ShiftLeft<23>(hn::BitCast(ints, shifted)), hn::Set(ints, 127 << 23));
+  const auto power = hn::Add(hn::ShiftLeft<23>(hn::BitCast(ints, whole)), hn::Set(ints, 127 << 23));
   return hn::Mul(sum, hn::BitCast(floats, power));
 #endif
 }

@@ -287,8 +287,7 @@ TEST_P(Int8Matmul, MakesRowsAsItReadsThem) {
         if (unit == MatmulUnit::kDot && GetParam() == HWY_AVX3 && !byte_dot_available()) {
           continue;
         }
-        EXPECT_EQ(product(team, {.x = x, .norm = {norm, 1e-5f}},
-                          weights.packed, {}, unit),
+        EXPECT_EQ(product(team, {.x = x, .norm = {norm, 1e-5f}}, weights.packed, {}, unit),
                   product(team, {.x = normed}, weights.packed, {}, unit))
             << name_of(format) << " norm of " << inputs;
       }

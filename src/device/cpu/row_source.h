@@ -15,9 +15,8 @@ struct RmsNorm {
 // Rows that a product is to have, as they are or still to be normalised: what is read once is made
 // while it is read.
 struct RowSource {
-  std::span<const float> x;         // [rows][inputs]
-  RmsNorm norm = {};                // with a weight: of x, as rms_norm does it
-  Element element = Element::kF32;  // to which what is made is rounded
+  std::span<const float> x;  // [rows][inputs]
+  RmsNorm norm = {};         // with a weight: of x, as rms_norm does it to f32
 
   bool made() const { return !norm.weight.empty(); }
 };
