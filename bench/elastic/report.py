@@ -102,8 +102,9 @@ def ratio(a, b):
 
 
 def throughput_gain(ours, base):
-    """Of each turn, whose two stand side by side; the median."""
-    return statistics.median(map(ratio, ours["saturated"], base["saturated"]))
+    """Of each turn; the median."""
+    gains = [ours_now / base_now for ours_now, base_now in zip(ours["saturated"], base["saturated"]) if base_now]
+    return statistics.median(gains) if gains else None
 
 
 def summary(found, lowest):

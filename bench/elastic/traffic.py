@@ -17,7 +17,7 @@ BOOKS = "text"
 LONGEST = 600, 300  # tokens of a prompt and of an answer
 SATURATING = 64  # streams
 # What the thirds of a piece bring, of what full precision serves at most: a burst is too much for it, and not for layers
-# that multiply small integers, which serve half as much again and more.
+# that multiply small integers, which may serve half as much again.
 BURST = 0.4, 1.35, 0.4
 
 
@@ -67,11 +67,11 @@ def prompt_text(options):
     return books[0]
 
 
-def closed_loop(options, path, server, out, streams):
-    """The trace's requests, so many of them at any time."""
+def closed_loop(options, path, server, out, streams, seed=0):
+    """The trace's requests, so many of them at any time. Another seed makes other prompts of them."""
     return bench(options, server, out,
                  ["--trace", str(path), "--length-scale", f"{options.length_scale}", "--request-rate", "inf",
-                  "--max-concurrency", f"{streams}", "--duration", f"{options.saturated_s:g}"])
+                  "--max-concurrency", f"{streams}", "--duration", f"{options.saturated_s:g}", "--seed", f"{seed}"])
 
 
 class Limits:
@@ -110,13 +110,15 @@ class Piece:
     def describe(self):
         return (f"{self.options.seconds:g} s from {self.start:g} s on, {self.load:.2f} times its rate, token counts x "
                 f"{self.options.length_scale:g}: as near as the trace has it to {BURST[1]:g} times {self.rate:.0f} tokens/s of "
-                f"prompts and answers between {BURST[0]:g} and {BURST[2]:g} times; late is a first token after "
-                f"{self.limits.slo_ttft_s:.1f} s; saturated is by {SATURATING} streams")
+                f"prompts and answers between {BURST[0]:g} and {BURST[2]:g} times (full precision serves "
+                f"{self.limits.saturated:.0f}); late is a first token after {self.limits.slo_ttft_s:.1f} s; saturated is by "
+                f"{SATURATING} streams")
 
-    def saturate(self, server, out, morphs):
-        """Tokens a second, prompts and answers, when it is as low as it goes."""
-        for _ in range(2 if morphs else 1):
-            result = closed_loop(self.options, self.path, server, out, SATURATING)
+    def saturate(self, server, out):
+        """Tokens a second, prompts and answers, of a server that has been served as many already: what changes its form is
+        as low as it goes."""
+        for seed in (1, 2):
+            result = closed_loop(self.options, self.path, server, out, SATURATING, seed)
         return result["total_token_throughput"]
 
     def at_rate(self, server, path, rate):

@@ -226,7 +226,8 @@ HWY_INLINE void prefetch_row(const std::byte* row, std::int64_t bytes) {
   }
 }
 
-// The same for as many rows as are being read, each up to `bytes`; `asked` of them were before.
+// The same for the rows that are read next, one after another as far as `bytes` of each of those
+// that are read now have been. `asked` were asked for before; tells how many are now.
 HWY_INLINE int prefetch_rows(const std::byte* const* next, int rows, int row_bytes, int bytes,
                              int asked) {
   for (; asked < rows && asked * row_bytes < bytes * rows; ++asked) {

@@ -129,9 +129,10 @@ HWY_INLINE std::int32_t quantize_group(const Int8Rows& all, const float* x, std:
     each([&](auto code, std::int64_t i) HWY_ATTR { hn::StoreU(code, lanes, codes + i); });
     pack_w8(codes, padded, words);
   }
-  // Less what stands above the integers, modulo 2^32.
-  const auto above = static_cast<std::uint32_t>(padded) * std::bit_cast<std::uint32_t>(kNoFraction);
-  return static_cast<std::int32_t>(hn::GetLane(hn::SumOfLanes(lanes, total)) - above);
+  // Less what stands above the integers, of which each lane has had as many.
+  const auto above = hn::Set(lanes, static_cast<std::uint32_t>(padded / kLanes) *
+                                        std::bit_cast<std::uint32_t>(kNoFraction));
+  return hn::GetLane(hn::SumOfLanes(Ints(), hn::BitCast(Ints(), hn::Sub(total, above))));
 }
 
 constexpr std::int64_t kStepWords = kTileBytes / 4;

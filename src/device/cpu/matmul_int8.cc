@@ -49,6 +49,16 @@ struct TileSums {
   float* first = nullptr;
   std::int64_t stride = 0;  // from row to row
   bool begun = false;
+
+  float* at(int row, int vec) const { return first + row * stride + vec * kLanes; }
+  HWY_INLINE Vec load(const float* from) const {
+#if HWY_TARGET == HWY_SCALAR
+    return begun ? hn::LoadU(Floats(), from) : hn::Zero(Floats());  // a masked load reads all
+#else
+    const auto there = hn::FirstN(Floats(), begun ? kLanes : 0);
+    return hn::MaskedLoad(there, Floats(), from);
+#endif
+  }
 };
 
 // R rows times V vectors of outputs over one group: the integers are exact, so their order does not
@@ -99,7 +109,6 @@ HWY_INLINE void multiply_tile(const GroupRows& rows, const std::byte* const* lin
     }
     x += R * Lines::kWords;
   }
-  const auto there = hn::FirstN(floats, sums.begun ? kLanes : 0);
   // Read before any sum is stored, which compilers take for something that may change them.
   Vec weight_scales[V];
   HWY_UNROLL(16)
@@ -111,11 +120,10 @@ HWY_INLINE void multiply_tile(const GroupRows& rows, const std::byte* const* lin
     const Vec scale = hn::Set(floats, rows.scales[r]);
     HWY_UNROLL(16)
     for (int v = 0; v < V; ++v) {
-      float* const to = sums.first + r * sums.stride + v * kLanes;
+      float* const to = sums.at(r, v);
       const Vec both = hn::Mul(weight_scales[v], scale);
       const Vec product = hn::ConvertTo(floats, tile[r][v]);
-      const Vec before = hn::MaskedLoad(there, floats, to);
-      hn::StoreU(hn::MulAdd(both, product, before), floats, to);
+      hn::StoreU(hn::MulAdd(both, product, sums.load(to)), floats, to);
     }
   }
   if (!rows.offsets) {
@@ -124,7 +132,7 @@ HWY_INLINE void multiply_tile(const GroupRows& rows, const std::byte* const* lin
   for (int v = 0; v < V; ++v) {
     const Vec offset = load_scales(scales[v] + std::ptrdiff_t{kPanel} * 2);
     for (int r = 0; r < R; ++r) {
-      float* const to = sums.first + r * sums.stride + v * kLanes;
+      float* const to = sums.at(r, v);
       const auto total = static_cast<float>(rows.totals[r]);
       const Vec scaled = hn::Set(floats, rows.scales[r] * total);
       hn::StoreU(hn::MulAdd(offset, scaled, hn::LoadU(floats, to)), floats, to);
