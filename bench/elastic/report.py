@@ -76,7 +76,7 @@ def numbers(run, one):
         "failed": bench["failed"],
         "tokens_per_s": bench["output_throughput"],
         "saturated": statistics.median(run["saturated"]),
-        "kv_blocks_peak": max((sample["kv_blocks"] for sample in watched), default=0),
+        "kv_blocks_peak": kv_blocks_peak(run),
         "preemptions": watched[-1]["preemptions"] if watched else 0,
         "kl": quality.get("kl"),
         "kl_error": quality.get("kl_error"),
@@ -91,10 +91,13 @@ def median_run(runs):
     return sorted(runs, key=lambda run: ttft_p95_s(run["bench"]))[len(runs) // 2]
 
 
+def kv_blocks_peak(run):
+    return max((sample["kv_blocks"] for sample in run["watched"]), default=0)
+
+
 def line(run, one):
-    blocks = max((sample["kv_blocks"] for sample in run["watched"]), default=0)
     return (f"  {run['name']:12} TTFT P95 {ttft_p95_s(run['bench']):7.2f} s, late "
-            f"{late_share(run['bench'], one['slo_ttft_s']):6.1%}, KV up to {blocks:.0f} blocks")
+            f"{late_share(run['bench'], one['slo_ttft_s']):6.1%}, KV up to {kv_blocks_peak(run):.0f} blocks")
 
 
 def ratio(a, b):
