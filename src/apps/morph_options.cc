@@ -60,7 +60,7 @@ std::vector<SwapUnit> profiled_order(const VariantStore& variants, std::span<con
   // Nothing is known of halves, but perhaps of layers.
   std::vector<SwapUnit> order;
   for (const SwapUnit& layer : profiled_order(variants, lower, false)) {
-    for (const LayerHalf half : halves_of(layer)) {
+    for (const ModelPart half : halves_of(layer)) {
       order.push_back({layer.layer, half});
     }
   }

@@ -327,7 +327,7 @@ Result<Report> profile(const ProfileCommand& command) {
   const auto probe = SwapProbe::create(
       team, *checkpoint,
       {.low = *precision, .halves = command.halves, .longest = command.windows.length},
-      [&](const HalfVariant& which, std::span<std::byte> memory) {
+      [&](const PartVariant& which, std::span<std::byte> memory) {
         return (*store)->read(which, memory);
       });
   if (!probe.ok()) {

@@ -25,8 +25,8 @@ std::chrono::steady_clock::time_point steady_time(TimeNs at_ns) {
 
 }  // namespace
 
-ReadHalf read_from(std::shared_ptr<VariantStore> variants) {
-  return [variants = std::move(variants)](const HalfVariant& which, std::span<std::byte> memory,
+ReadPart read_from(std::shared_ptr<VariantStore> variants) {
+  return [variants = std::move(variants)](const PartVariant& which, std::span<std::byte> memory,
                                           const Pace& pace) {
     std::string remark;
     const Status read = variants->read(which, memory, pace, &remark);
@@ -56,7 +56,7 @@ Result<std::unique_ptr<Replica>> Replica::start(const ReplicaOptions& options,
                                .max_positions = sizing.max_model_len};
   if (options.morph) {
     worker_options.pages = sizing.budget;
-    worker_options.read_half = read_from(options.variants);
+    worker_options.read_part = read_from(options.variants);
     const FormBounds& bounds = options.morph->bounds;
     if (options.morph->mode != MorphMode::kOff && bounds.ladder.size() > 1) {
       worker_options.read_ahead =

@@ -31,7 +31,7 @@ struct ReplicaOptions {
 };
 
 // How a worker gets halves out of a store, and what the store had to remark.
-ReadHalf read_from(std::shared_ptr<VariantStore> variants);
+ReadPart read_from(std::shared_ptr<VariantStore> variants);
 
 // Reads what a worker will lower layers to first, in the order in which it will, if the memory that
 // is free has room for it twice: else it would only drive out what is in use.

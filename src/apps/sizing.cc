@@ -96,13 +96,6 @@ std::vector<LayerPrecision> layers_at_start(const ModelOptions& options, const M
   return std::vector<LayerPrecision>(static_cast<std::size_t>(spec.layers), {precision, precision});
 }
 
-// What lies beside the pages of layers and KV.
-std::int64_t fixed_bytes(const ModelOptions& options, const ModelSpec& spec, Precision tables) {
-  return outer_bytes(spec, tables) +
-         activation_bytes(spec, options.max_num_batched_tokens,
-                          std::min(kLogitRows, options.max_num_batched_tokens));
-}
-
 // KV bytes to take: what was asked for, else all that a given device memory leaves, else enough for
 // every sequence at full length, at most half of what is free beside the weights.
 Result<std::int64_t> kv_budget(const ModelOptions& options, const Asked& asked, std::int64_t room,
@@ -149,8 +142,10 @@ std::int64_t largest_kv_blocks(const Sizing& sizing, const ModelSpec& spec,
   const Precision last =
       *std::min_element(ladder.begin(), ladder.end(),
                         [](Precision a, Precision b) { return weight_bits(a) < weight_bits(b); });
+  const Precision tables = tables_beside(last);
+  lowest.tables = is_below(tables, lowest.tables) ? tables : lowest.tables;
   for (LayerPrecision& layer : lowest.layer_precision) {
-    for (const LayerHalf half : kLayerHalves) {
+    for (const ModelPart half : kLayerHalves) {
       layer.of(half) = is_below(last, layer.of(half)) ? last : layer.of(half);
     }
   }
@@ -176,7 +171,8 @@ Status size_memory(const ModelOptions& options, const ModelSpec& spec, const Mac
       options.max_num_seqs * static_cast<double>(block_bytes);
   const std::int64_t reserve = reserve_pages(spec, ladder_from(sizing.form, options), page_bytes);
   const std::int64_t weights = weight_pages(spec, sizing.form, page_bytes) + reserve;
-  const std::int64_t beside = fixed_bytes(options, spec, sizing.form.tables);
+  const std::int64_t beside = activation_bytes(
+      spec, options.max_num_batched_tokens, std::min(kLogitRows, options.max_num_batched_tokens));
   const std::int64_t device_bytes = asked->device_bytes.value_or(machine.free_memory_bytes);
   const std::int64_t room = device_bytes - beside - weights * page_bytes;
   const auto budget = kv_budget(options, *asked, room, full_bytes);

@@ -62,9 +62,8 @@ TEST(Sizing, AutoTakesAtMostHalfOfTheFreeMemory) {
   const ModelSpec spec = spec_of_1k_context();
   const Form form = single_device_form(spec, Precision::kBf16, DeviceId{0}, {});
   const std::int64_t page_bytes = page_bytes_for(spec);
-  small.free_memory_bytes = weight_pages(spec, form, page_bytes) * page_bytes +
-                            outer_bytes(spec, Precision::kBf16) + activation_bytes(spec, 2048, 64) +
-                            kMiB;
+  small.free_memory_bytes =
+      weight_pages(spec, form, page_bytes) * page_bytes + activation_bytes(spec, 2048, 64) + kMiB;
   const auto sizing = choose_sizing({}, spec, small);
   ASSERT_TRUE(sizing.ok()) << sizing.error().message;
   EXPECT_EQ(sizing->kv_bytes, kMiB / 2);
@@ -77,7 +76,7 @@ TEST(Sizing, DeviceMemoryBoundsWeightsKvAndActivationsTogether) {
   const auto sizing = choose_sizing({.device_memory = "16MiB"}, spec, kMachine);
   ASSERT_TRUE(sizing.ok()) << sizing.error().message;
   const PageBudget& budget = sizing->budget;
-  const std::int64_t fixed = outer_bytes(spec, Precision::kBf16) + activation_bytes(spec, 2048, 64);
+  const std::int64_t fixed = activation_bytes(spec, 2048, 64);
   EXPECT_LE(budget.pages * budget.page_bytes + fixed, 16 * kMiB);
   EXPECT_GT((budget.pages + 1) * budget.page_bytes + fixed, 16 * kMiB);
   EXPECT_EQ(budget.reserve, 0);
@@ -102,11 +101,12 @@ TEST(Sizing, LayersThatMayBeLoweredLeaveRoomForAVariantAndAllowLongerSequences) 
       {.device_memory = "13MiB", .ladder = {Precision::kW8, Precision::kW4}}, spec, kMachine);
   ASSERT_TRUE(fixed.ok() && sizing.ok());
   const PageBudget& budget = sizing->budget;
-  EXPECT_GE(budget.reserve, half_pages(spec, LayerHalf::kMlp, Precision::kW8, budget.page_bytes));
+  EXPECT_GE(budget.reserve, part_pages(spec, ModelPart::kMlp, Precision::kW8, budget.page_bytes));
   EXPECT_LT(sizing->form.kv.blocks, fixed->form.kv.blocks);
   EXPECT_GT(sizing->largest_kv_blocks, fixed->form.kv.blocks);
   Form lowest = sizing->form;
   lowest.layer_precision.assign(4, {Precision::kW4, Precision::kW4});
+  lowest.tables = Precision::kW8;
   lowest.kv.blocks = sizing->largest_kv_blocks;
   EXPECT_LE(form_pages(spec, lowest, budget.page_bytes) + budget.reserve, budget.pages);
   for (const std::string kv : {"auto", "1MiB"}) {
@@ -147,7 +147,8 @@ TEST(Sizing, QuantisedLayersKeepTheirKeysAndValuesInBf16) {
     EXPECT_EQ(sizing->form.kv.precision, KvPrecision::kBf16);
     EXPECT_EQ(sizing->kv_bytes, bf16->kv_bytes);
     EXPECT_EQ(sizing->weight_bytes,
-              4 * layer_bytes(spec, precision) + outer_bytes(spec, tables_beside(precision)));
+              4 * layer_bytes(spec, precision) +
+                  part_bytes(spec, ModelPart::kTables, tables_beside(precision)));
     EXPECT_EQ(sizing->form.tables, tables_beside(precision));
   }
 }
@@ -181,14 +182,14 @@ TEST(Sizing, EachHalfStartsAtWhatTheCheckpointKeepsItInUnlessAsked) {
   ASSERT_TRUE(sizing.ok()) << sizing.error().message;
   EXPECT_EQ(sizing->form.layer_precision, spec.stored.layers);
   EXPECT_EQ(sizing->form.tables, Precision::kW8);
-  const auto halves = [&](LayerHalf half, Precision precision, int count) {
-    return count * half_bytes(spec, half, precision);
+  const auto halves = [&](ModelPart half, Precision precision, int count) {
+    return count * part_bytes(spec, half, precision);
   };
-  EXPECT_EQ(sizing->weight_bytes, halves(LayerHalf::kAttention, Precision::kW8, 1) +
-                                      halves(LayerHalf::kAttention, Precision::kW4, 3) +
-                                      halves(LayerHalf::kMlp, Precision::kW8, 2) +
-                                      halves(LayerHalf::kMlp, Precision::kW4, 2) +
-                                      outer_bytes(spec, Precision::kW8));
+  EXPECT_EQ(sizing->weight_bytes, halves(ModelPart::kAttention, Precision::kW8, 1) +
+                                      halves(ModelPart::kAttention, Precision::kW4, 3) +
+                                      halves(ModelPart::kMlp, Precision::kW8, 2) +
+                                      halves(ModelPart::kMlp, Precision::kW4, 2) +
+                                      part_bytes(spec, ModelPart::kTables, Precision::kW8));
   for (const auto& [dtype, precision] : {std::pair{"w8", Precision::kW8},
                                          {"w4", Precision::kW4},
                                          {"w4a8", Precision::kW4A8},
@@ -198,7 +199,8 @@ TEST(Sizing, EachHalfStartsAtWhatTheCheckpointKeepsItInUnlessAsked) {
     EXPECT_EQ(asked->form.layer_precision,
               (std::vector<LayerPrecision>(4, {precision, precision})));
     EXPECT_EQ(asked->weight_bytes,
-              4 * layer_bytes(spec, precision) + outer_bytes(spec, tables_beside(precision)));
+              4 * layer_bytes(spec, precision) +
+                  part_bytes(spec, ModelPart::kTables, tables_beside(precision)));
   }
 }
 
@@ -208,7 +210,7 @@ TEST(Sizing, AMixedStartLeavesRoomForWhatItsHalvesBecomeAndRaisesNone) {
       choose_sizing({.device_memory = "13MiB", .ladder = {Precision::kW3}}, spec, kMachine);
   ASSERT_TRUE(lowered.ok()) << lowered.error().message;
   EXPECT_GE(lowered->budget.reserve,
-            half_pages(spec, LayerHalf::kMlp, Precision::kW4, lowered->budget.page_bytes))
+            part_pages(spec, ModelPart::kMlp, Precision::kW4, lowered->budget.page_bytes))
       << "an operator may bring a half back to what it started at";
   std::replace(spec.stored.layers.begin(), spec.stored.layers.end(),
                LayerPrecision{Precision::kW8, Precision::kW8},
@@ -218,6 +220,7 @@ TEST(Sizing, AMixedStartLeavesRoomForWhatItsHalvesBecomeAndRaisesNone) {
   ASSERT_TRUE(sizing.ok()) << sizing.error().message;
   Form lowest = sizing->form;
   lowest.layer_precision[0] = {Precision::kW8, Precision::kW8};
+  lowest.tables = Precision::kW8;
   const PageBudget& budget = sizing->budget;
   EXPECT_EQ(
       sizing->largest_kv_blocks,

@@ -133,8 +133,8 @@ Result<PageBudget> StepRig::choose_memory(const StepRigOptions& options) {
   PageBudget budget{.page_bytes = page_bytes_for(spec())};
   budget.reserve = reserve_pages(spec(), ladder, budget.page_bytes);
   budget.pages = form_pages(spec(), form_, budget.page_bytes) + budget.reserve;
-  const std::int64_t needed = budget.pages * budget.page_bytes + outer_bytes(spec(), form_.tables) +
-                              activation_bytes(spec(), max_step_tokens_, kLogitRows);
+  const std::int64_t needed =
+      budget.pages * budget.page_bytes + activation_bytes(spec(), max_step_tokens_, kLogitRows);
   const std::int64_t free = free_memory_bytes();
   if (needed > free) {
     return make_error(ErrorCode::kExhausted,
@@ -153,7 +153,7 @@ Status StepRig::start_worker() {
                                      .max_step_tokens = max_step_tokens_,
                                      .max_positions = max_positions_,
                                      .pages = budget_,
-                                     .read_half = read_from(variants_),
+                                     .read_part = read_from(variants_),
                                      .share_beside_steps = 1};
   auto worker =
       CpuWorker::create(worker_options, *checkpoint_, progress_bar("loading"),
@@ -196,7 +196,7 @@ Status StepRig::become(std::span<const LayerPrecision> layers) {
   // What is lowered first makes room for what is raised.
   for (const bool lowered : {true, false}) {
     for (int layer = 0; layer < spec().layers; ++layer) {
-      for (const LayerHalf half : kLayerHalves) {
+      for (const ModelPart half : kLayerHalves) {
         const auto at = static_cast<std::size_t>(layer);
         const Precision now = form_.layer_precision[at].of(half);
         const Precision wanted = layers[at].of(half);
@@ -218,7 +218,7 @@ StepRig::MorphAnswer StepRig::wait_for_morph() {
   return std::move(answers.front());
 }
 
-Status StepRig::swap(const SwapHalf& swap) {
+Status StepRig::swap(const SwapPart& swap) {
   const MorphId id{++last_morph_};
   worker_->prepare(id, swap);
   const MorphAnswer answer = wait_for_morph();

@@ -77,7 +77,7 @@ class StepRig {
   Result<PageBudget> choose_memory(const StepRigOptions& options);
   Status start_worker();
   Status fill_kv();
-  Status swap(const SwapHalf& swap);
+  Status swap(const SwapPart& swap);
   MorphAnswer wait_for_morph();
 
   const std::shared_ptr<Checkpoint> checkpoint_;

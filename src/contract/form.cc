@@ -47,8 +47,21 @@ Status validate_stages(const Form& form, const ModelSpec& spec,
 
 }  // namespace
 
-std::string_view to_string(LayerHalf half) {
-  return half == LayerHalf::kAttention ? "attention" : "mlp";
+std::string_view to_string(ModelPart part) {
+  switch (part) {
+    case ModelPart::kAttention:
+      return "attention";
+    case ModelPart::kMlp:
+      return "mlp";
+    case ModelPart::kTables:
+      return "tables";
+  }
+  return "?";
+}
+
+std::string part_name(int layer, ModelPart part) {
+  return part == ModelPart::kTables ? std::string(to_string(part))
+                                    : fmt::format("layer {} {}", layer, to_string(part));
 }
 
 std::string to_string(const LayerPrecision& layer) {
@@ -137,10 +150,26 @@ Precision highest_precision(const Form& form) {
   return highest == kPrecisions.end() ? Precision::kBf16 : *highest;
 }
 
+Precision precision_of(const Form& form, int layer, ModelPart part) {
+  return part == ModelPart::kTables
+             ? form.tables
+             : form.layer_precision.at(static_cast<std::size_t>(layer)).of(part);
+}
+
+Precision& precision_of(Form& form, int layer, ModelPart part) {
+  return part == ModelPart::kTables
+             ? form.tables
+             : form.layer_precision.at(static_cast<std::size_t>(layer)).of(part);
+}
+
+bool equally_precise(const Form& a, const Form& b) {
+  return a.layer_precision == b.layer_precision && a.tables == b.tables;
+}
+
 double layers_at(const Form& form, Precision precision) {
   int halves = 0;
   for (const LayerPrecision& layer : form.layer_precision) {
-    for (const LayerHalf half : kLayerHalves) {
+    for (const ModelPart half : kLayerHalves) {
       halves += layer.of(half) == precision ? 1 : 0;
     }
   }
@@ -153,6 +182,9 @@ std::string precision_label(const Form& form) {
     if (const double layers = layers_at(form, precision); layers > 0) {
       label += fmt::format("{}{}:{}", label.empty() ? "" : "+", to_string(precision), layers);
     }
+  }
+  if (is_lower(form.tables, tables_beside(highest_precision(form)))) {
+    label += fmt::format("+tables:{}", to_string(form.tables));
   }
   return label;
 }

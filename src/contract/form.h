@@ -57,7 +57,7 @@ struct Form {
   int tp_degree = 1;                            // devices per stage
   int largest_tp_degree = 1;                    // fixes head groups and reduction order for life
   std::vector<LayerPrecision> layer_precision;  // one per layer
-  Precision tables = Precision::kBf16;          // embeddings and output projection, for life
+  Precision tables = Precision::kBf16;          // embeddings and output projection
   KvForm kv;
   friend bool operator==(const Form&, const Form&) = default;
 };
@@ -73,10 +73,18 @@ Status validate(const Form& form, const ModelSpec& spec, std::span<const DeviceS
 // Of its halves.
 Precision highest_precision(const Form& form);
 
+// Of a part; the tables have no layer.
+Precision precision_of(const Form& form, int layer, ModelPart part);
+Precision& precision_of(Form& form, int layer, ModelPart part);
+
+// Whether all parts of the two are as precise, whatever else differs.
+bool equally_precise(const Form& a, const Form& b);
+
 // How many of a form's layers are at this precision; a half is 0.5.
 double layers_at(const Form& form, Precision precision);
 
-// What precisions tokens of this form are computed at, halves as .5: "bf16:12.5+w4:3.5".
+// What precisions tokens of this form are computed at, halves as .5: "bf16:12.5+w4:3.5", and
+// "bf16:16+tables:w8" where the tables have fewer bits than tables_beside() such layers.
 std::string precision_label(const Form& form);
 
 struct TokensAt {

@@ -129,12 +129,12 @@ TEST(TokensAt, AddUpByPrecision) {
 
 TEST(MorphStep, EditsOneThingOfAForm) {
   const Form form = single_device_form(small_spec(), Precision::kBf16, DeviceId{0}, {.blocks = 9});
-  const Form lower = after(form, SwapHalf{1, LayerHalf::kMlp, Precision::kW8});
+  const Form lower = after(form, SwapPart{1, ModelPart::kMlp, Precision::kW8});
   EXPECT_EQ(lower.layer_precision[1], (LayerPrecision{Precision::kBf16, Precision::kW8}));
   EXPECT_EQ(lower.layer_precision[0], form.layer_precision[0]);
-  EXPECT_EQ(after(lower, SwapHalf{1, LayerHalf::kMlp, Precision::kBf16}), form);
+  EXPECT_EQ(after(lower, SwapPart{1, ModelPart::kMlp, Precision::kBf16}), form);
   EXPECT_EQ(after(form, ResizeKv{12}).kv.blocks, 12);
-  EXPECT_EQ(to_string(MorphStep{SwapHalf{1, LayerHalf::kMlp, Precision::kW8}}),
+  EXPECT_EQ(to_string(MorphStep{SwapPart{1, ModelPart::kMlp, Precision::kW8}}),
             "layer 1 mlp to w8");
 }
 

@@ -4,8 +4,8 @@
 
 namespace protean {
 
-std::span<const LayerHalf> halves_of(const SwapUnit& unit) {
-  const std::span<const LayerHalf> both(kLayerHalves);
+std::span<const ModelPart> halves_of(const SwapUnit& unit) {
+  const std::span<const ModelPart> both(kLayerHalves);
   return unit.half ? both.subspan(static_cast<std::size_t>(*unit.half), 1) : both;
 }
 
@@ -16,7 +16,7 @@ std::vector<SwapUnit> swap_units(int layers, bool halves) {
       units.push_back({layer, std::nullopt});
       continue;
     }
-    for (const LayerHalf half : kLayerHalves) {
+    for (const ModelPart half : kLayerHalves) {
       units.push_back({layer, half});
     }
   }
@@ -24,18 +24,17 @@ std::vector<SwapUnit> swap_units(int layers, bool halves) {
 }
 
 std::string to_string(const MorphStep& step) {
-  if (const auto* swap = std::get_if<SwapHalf>(&step)) {
-    return fmt::format("layer {} {} to {}", swap->layer, to_string(swap->half),
-                       to_string(swap->to));
+  if (const auto* swap = std::get_if<SwapPart>(&step)) {
+    return fmt::format("{} to {}", part_name(swap->layer, swap->part), to_string(swap->to));
   }
   return fmt::format("KV to {} blocks", std::get<ResizeKv>(step).blocks);
 }
 
 Form after(Form form, const MorphStep& step) {
-  if (const auto* swap = std::get_if<SwapHalf>(&step)) {
+  if (const auto* swap = std::get_if<SwapPart>(&step)) {
     check(swap->layer >= 0 && swap->layer < std::ssize(form.layer_precision),
           "a step is about a layer that the form has");
-    form.layer_precision[static_cast<std::size_t>(swap->layer)].of(swap->half) = swap->to;
+    precision_of(form, swap->layer, swap->part) = swap->to;
   } else {
     form.kv.blocks = std::get<ResizeKv>(step).blocks;
   }

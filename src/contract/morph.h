@@ -18,21 +18,22 @@ namespace protean {
 // What goes to fewer bits, and comes back, in one piece: a layer, or half of one.
 struct SwapUnit {
   int layer = 0;
-  std::optional<LayerHalf> half;
+  std::optional<ModelPart> half;
   friend bool operator==(const SwapUnit&, const SwapUnit&) = default;
 };
 
-std::span<const LayerHalf> halves_of(const SwapUnit& unit);
+std::span<const ModelPart> halves_of(const SwapUnit& unit);
 
 // All of a model, in the order it runs them.
 std::vector<SwapUnit> swap_units(int layers, bool halves);
 
-// Half a layer gets the weights of another precision (MorphServe section 4.3).
-struct SwapHalf {
-  int layer = 0;
-  LayerHalf half = LayerHalf::kAttention;
+// Half a layer gets the weights of another precision (MorphServe section 4.3), or the tables do,
+// which the paper leaves as they are.
+struct SwapPart {
+  int layer = 0;  // of the tables too
+  ModelPart part = ModelPart::kAttention;
   Precision to = Precision::kBf16;
-  friend bool operator==(const SwapHalf&, const SwapHalf&) = default;
+  friend bool operator==(const SwapPart&, const SwapPart&) = default;
 };
 
 // The KV cache gets this many blocks: more, or fewer (MorphServe section 4.4).
@@ -42,9 +43,9 @@ struct ResizeKv {
 };
 
 // A small edit of a form, after which the form is legal and fits.
-using MorphStep = std::variant<SwapHalf, ResizeKv>;
+using MorphStep = std::variant<SwapPart, ResizeKv>;
 
-// "layer 3 mlp to w4", "KV to 1024 blocks".
+// "layer 3 mlp to w4", "tables to w8", "KV to 1024 blocks".
 std::string to_string(const MorphStep& step);
 
 // The form after the step. The step must be about layers that the form has.
@@ -65,7 +66,8 @@ struct BlockMove {
 
 // What an operator asks of a form; what is absent stays as it is.
 struct FormWish {
-  std::vector<LayerPrecision> layers;     // one per layer, or empty
+  std::vector<LayerPrecision> layers;  // one per layer, or empty
+  std::optional<Precision> tables;
   std::optional<std::int64_t> kv_blocks;  // absent: as many as then fit
   bool release = false;                   // hand the form back to the policy
 };
@@ -109,7 +111,7 @@ struct FormStatus {
   std::int64_t page_bytes = 0;
   std::int64_t pages = 0;
   std::int64_t pages_free = 0;
-  std::int64_t swaps_down_total = 0;  // of halves, to fewer bits
+  std::int64_t swaps_down_total = 0;  // of parts, to fewer bits
   std::int64_t swaps_up_total = 0;
   std::int64_t kv_resizes_total = 0;
   std::int64_t blocks_moved_total = 0;

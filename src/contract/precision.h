@@ -17,6 +17,16 @@ inline constexpr std::array kPrecisions = {Precision::kF32,  Precision::kBf16, P
                                            Precision::kW8A8, Precision::kW8A7, Precision::kW4,
                                            Precision::kW4A8, Precision::kW3};
 
+// Whether `a` comes after `b` there.
+constexpr bool is_lower(Precision a, Precision b) {
+  for (const Precision precision : kPrecisions) {
+    if (precision == a || precision == b) {
+      return precision == b && a != b;
+    }
+  }
+  return false;
+}
+
 // What a layer's weights are stored as: with activations of 8 or 7 bits they are the same.
 constexpr Precision stored_as(Precision precision) {
   const bool w8 = precision == Precision::kW8A8 || precision == Precision::kW8A7;

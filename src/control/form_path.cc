@@ -16,8 +16,8 @@ namespace {
 double mean_bits(const ModelSpec& spec, const Form& form) {
   double weights = 0;
   double bits = 0;
-  for (const LayerHalf half : kLayerHalves) {
-    const auto size = static_cast<double>(half_bytes(spec, half, Precision::kBf16));
+  for (const ModelPart half : kLayerHalves) {
+    const auto size = static_cast<double>(part_bytes(spec, half, Precision::kBf16));
     for (const LayerPrecision& layer : form.layer_precision) {
       weights += size;
       bits += size * weight_bits(layer.of(half));
@@ -51,6 +51,50 @@ Form with_fitting_kv(const FormBounds& bounds, Form form) {
     form.kv.blocks = std::min(form.kv.blocks, bounds.most_kv_blocks);
   }
   return form;
+}
+
+// From `form` on with one unit more at a precision.
+std::vector<Form> rung_forms(const FormBounds& bounds, Form form, std::span<const SwapUnit> order,
+                             Precision precision) {
+  std::vector<Form> forms;
+  for (const SwapUnit& unit : order) {
+    Form lower = form;
+    for (const ModelPart half : halves_of(unit)) {
+      Precision& now = precision_of(lower, unit.layer, half);
+      now = is_below(precision, now) ? precision : now;
+    }
+    if (!equally_precise(lower, form) && above(bounds, lower)) {
+      form = lower;
+      forms.push_back(std::move(lower));
+    }
+  }
+  return forms;
+}
+
+// Lowers the tables with the last of a rung's units, if no layer is above the rung then. They are
+// one piece, too large for the reserve: pages for their variant beside the old one come from what
+// layers free, so units whose pages are kept for that are lowered with the last one too. Nothing
+// where that were more than half of what the rung frees: KV would come too late.
+void lower_tables(const FormBounds& bounds, Precision rung, const Form& before,
+                  std::vector<Form>& forms) {
+  const Precision tables = tables_beside(rung);
+  if (forms.empty() || !is_below(tables, forms.back().tables) ||
+      weight_bits(highest_precision(forms.back())) > weight_bits(rung)) {
+    return;
+  }
+  const auto pages_of = [&](const Form& form) {
+    return weight_pages(bounds.spec, form, bounds.budget.page_bytes);
+  };
+  Form last = forms.back();
+  const std::int64_t beside =
+      part_pages(bounds.spec, ModelPart::kTables, tables, bounds.budget.page_bytes);
+  const std::int64_t most = pages_of(last) + beside;
+  if (2 * beside > pages_of(before) - pages_of(last)) {
+    return;
+  }
+  std::erase_if(forms, [&](const Form& form) { return pages_of(form) < most; });
+  last.tables = tables;
+  forms.push_back(std::move(last));
 }
 
 Error out_of_bounds(std::string_view what) {
@@ -143,7 +187,6 @@ Status validate(const FormBounds& bounds) {
 
 std::vector<Form> form_path(const FormBounds& bounds, Precision lowest, double lowest_share) {
   std::vector<Form> path = {with_fitting_kv(bounds, bounds.full)};
-  Form form = bounds.full;
   for (std::size_t rung = 1; rung < bounds.ladder.size(); ++rung) {
     const Precision precision = bounds.ladder[rung];
     if (weight_bits(precision) < weight_bits(lowest)) {
@@ -154,16 +197,10 @@ std::vector<Form> form_path(const FormBounds& bounds, Precision lowest, double l
       order.resize(static_cast<std::size_t>(
           std::llround(std::clamp(lowest_share, 0.0, 1.0) * static_cast<double>(order.size()))));
     }
-    for (const SwapUnit& unit : order) {
-      Form lower = form;
-      for (const LayerHalf half : halves_of(unit)) {
-        Precision& now = lower.layer_precision[static_cast<std::size_t>(unit.layer)].of(half);
-        now = is_below(precision, now) ? precision : now;
-      }
-      if (lower != form && above(bounds, lower)) {
-        form = lower;
-        path.push_back(with_fitting_kv(bounds, lower));
-      }
+    std::vector<Form> forms = rung_forms(bounds, path.back(), order, precision);
+    lower_tables(bounds, precision, path.back(), forms);
+    for (Form& form : forms) {
+      path.push_back(with_fitting_kv(bounds, std::move(form)));
     }
   }
   return path;

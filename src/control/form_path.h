@@ -43,10 +43,11 @@ bool is_below(Precision rung, Precision now);
 std::vector<SwapUnit> order_of(const FormBounds& bounds);
 
 // The forms a policy goes through, from the one of quiet times: every layer in order one precision
-// lower, then every layer in order the next, as far as the floor allows, not below `lowest` and
-// this share of the layers there. So the gentlest precision is used up first. Halves that began
-// lower wait until the others have come down to them. Each has as many KV blocks as fit beside its
-// weights and the reserve.
+// lower and with the last ones the tables, then every layer in order the next, as far as the
+// floor allows, not below `lowest` and this share of the layers there. So the gentlest precision is
+// used up first. Halves that began lower wait until the others have come down to them. Each has as
+// many KV blocks as fit beside its weights and the reserve; from each to the next the cache need
+// not shrink.
 std::vector<Form> form_path(const FormBounds& bounds, Precision lowest, double lowest_share = 1);
 
 }  // namespace protean

@@ -12,7 +12,7 @@ namespace {
 int lowered(const FormBounds& bounds, const Form& form, Precision to) {
   int halves = 0;
   for (const LayerPrecision& layer : form.layer_precision) {
-    for (const LayerHalf half : kLayerHalves) {
+    for (const ModelPart half : kLayerHalves) {
       halves += layer.of(half) == to && to != bounds.ladder.front() ? 1 : 0;
     }
   }
@@ -39,6 +39,32 @@ TEST(FormPath, UsesUpTheGentlestPrecisionFirstInTheOrderOfLayers) {
   const std::vector<Form> halves = form_path(bounds, Precision::kW4);
   EXPECT_EQ(halves.size(), 17U);
   EXPECT_EQ(halves[1].layer_precision[3], (LayerPrecision{Precision::kBf16, Precision::kW8}));
+}
+
+// The last layers' pages are what their variant takes beside the old ones.
+TEST(FormPath, TheTablesGoWithTheLastLayersOfARung) {
+  FormBounds bounds = bounds_for_test(16);
+  const std::vector<Form> path = form_path(bounds, Precision::kW4);
+  const auto lowered_tables = std::find_if(
+      path.begin(), path.end(), [](const Form& form) { return form.tables == Precision::kW8; });
+  const auto at = lowered_tables - path.begin();
+  EXPECT_EQ(lowered(bounds, *lowered_tables, Precision::kW8), 32);
+  EXPECT_LT(at, 14) << "several layers at once";
+  EXPECT_GT(at, 10);
+  EXPECT_EQ(std::ssize(path), at + 1 + 16) << "and each at w4";
+  EXPECT_EQ(path.back().tables, Precision::kW8);
+  for (std::size_t i = 1; i < path.size(); ++i) {
+    EXPECT_GT(path[i].kv.blocks, path[i - 1].kv.blocks);
+  }
+  bounds.floor = parse_quality_floor("15layers").value();
+  EXPECT_EQ(form_path(bounds, Precision::kW4).back().tables, Precision::kBf16);
+  bounds.floor = {};
+  EXPECT_EQ(form_path(bounds, Precision::kW8, 0.9).back().tables, Precision::kBf16);
+  bounds.spec.vocab *= 4;
+  bounds.budget.pages +=
+      3 * part_pages(bounds.spec, ModelPart::kTables, Precision::kBf16, bounds.budget.page_bytes);
+  EXPECT_EQ(form_path(bounds, Precision::kW4).back().tables, Precision::kBf16)
+      << "layers free too little for tables so large";
 }
 
 TEST(FormPath, EndsAtTheLowestPrecisionAndItsShare) {
@@ -149,7 +175,7 @@ TEST(FormBounds, SayWhatIsWrong) {
   for (const auto& order : std::vector<std::vector<SwapUnit>>{
            {{0}, {1}, {2}, {2}},
            {{0}, {1}, {2}},
-           {{0}, {1}, {2}, {3, LayerHalf::kMlp}},
+           {{0}, {1}, {2}, {3, ModelPart::kMlp}},
        }) {
     bounds.order = order;
     EXPECT_NE(complaint(bounds).find("0 to 3 once"), std::string::npos) << complaint(bounds);

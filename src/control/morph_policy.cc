@@ -61,7 +61,7 @@ MorphPolicy::MorphPolicy(const PolicyOptions& options, const FormBounds& bounds)
 // more.
 std::size_t MorphPolicy::place_of(const Form& form) const {
   const auto same = std::find_if(path_.begin(), path_.end(), [&](const Form& on_path) {
-    return on_path.layer_precision == form.layer_precision;
+    return equally_precise(on_path, form);
   });
   if (same != path_.end()) {
     return static_cast<std::size_t>(same - path_.begin());

@@ -26,10 +26,10 @@ class Planner {
                                       form_.kv.blocks / kLeastGrowth, 1});
   }
 
-  Status swap(const SwapHalf& swap) {
+  Status swap(const SwapPart& swap) {
     const std::int64_t needed = pages_for(swap);
     if (needed > free_) {
-      shrink_by_pages(needed - free_);
+      shrink_by_pages(needed - free_, swap.part == ModelPart::kTables);
     }
     if (needed > free_) {
       return lacking(needed - free_, to_string(swap));
@@ -39,7 +39,7 @@ class Planner {
   }
 
   // Idle blocks' pages to the first swaps, if at least one more can then be prepared at once.
-  void lend(std::span<const SwapHalf> next) {
+  void lend(std::span<const SwapPart> next) {
     const std::int64_t lacking = pages_of_next(next) - free_;
     if (aim_.idle_blocks <= 0 || lacking < budget_.reserve) {
       return;
@@ -55,10 +55,12 @@ class Planner {
   }
 
   // As many blocks as the pages that are free allow, if that is worth a step. Those that the next
-  // swaps take stay free, or each would wait for a step to give back what the one before it freed.
-  void grow(std::span<const SwapHalf> next) {
-    const std::int64_t pages = kv_pages(spec_, form_.kv, budget_.page_bytes) + free_ -
-                               std::max(pages_of_next(next), budget_.reserve);
+  // swaps take stay free, or each would wait for a step to give back what the one before it freed,
+  // and those that will be lacking for a later one.
+  void grow(std::span<const SwapPart> next) {
+    const std::int64_t pages =
+        kv_pages(spec_, form_.kv, budget_.page_bytes) + free_ -
+        std::max({pages_of_next(next), pages_in_turn(next), budget_.reserve});
     const std::int64_t blocks = std::min(
         to_.kv.blocks,
         kv_blocks_in(spec_, form_.kv, std::max<std::int64_t>(pages, 0), budget_.page_bytes));
@@ -87,33 +89,50 @@ class Planner {
 
  private:
   // That preparing those takes which are prepared at once.
-  std::int64_t pages_of_next(std::span<const SwapHalf> next) const {
+  std::int64_t pages_of_next(std::span<const SwapPart> next) const {
     const auto at_once =
         static_cast<std::size_t>(aim_.faster_steps ? kSwapsAtOnce : kSwapsBeforeBlocks);
     std::int64_t pages = 0;
-    for (const SwapHalf& swap : next.first(std::min(next.size(), at_once))) {
+    for (const SwapPart& swap : next.first(std::min(next.size(), at_once))) {
       pages += pages_to_prepare(spec_, form_, swap, budget_.page_bytes);
     }
     return pages;
   }
 
-  // Before the step: for the new variant beside the old one, and so that the reserve is there
-  // after.
-  std::int64_t pages_for(const SwapHalf& swap) const {
-    const Precision now = form_.layer_precision[static_cast<std::size_t>(swap.layer)].of(swap.half);
-    const int units = form_.largest_tp_degree;
-    const std::int64_t pages = half_pages(spec_, swap.half, swap.to, budget_.page_bytes, units);
-    return std::max(pages, pages - half_pages(spec_, swap.half, now, budget_.page_bytes, units) +
-                               budget_.reserve);
+  // That have to be free so that all can be done one after the other. What leaves makes room for
+  // halves; the tables need more at once.
+  std::int64_t pages_in_turn(std::span<const SwapPart> next) const {
+    std::int64_t pages = 0;
+    std::int64_t given = 0;
+    for (const SwapPart& swap : next) {
+      pages = std::max(pages, pages_for(swap) - given);
+      given += pages_now(swap) - pages_to_prepare(spec_, form_, swap, budget_.page_bytes);
+    }
+    return pages;
   }
 
-  void shrink_by_pages(std::int64_t pages) {
+  // Of the variant that a swap replaces.
+  std::int64_t pages_now(SwapPart swap) const {
+    swap.to = precision_of(form_, swap.layer, swap.part);
+    return pages_to_prepare(spec_, form_, swap, budget_.page_bytes);
+  }
+
+  // Before the step: for the new variant beside the old one, and so that the reserve is there
+  // after.
+  std::int64_t pages_for(const SwapPart& swap) const {
+    const std::int64_t pages = pages_to_prepare(spec_, form_, swap, budget_.page_bytes);
+    return std::max(pages, pages - pages_now(swap) + budget_.reserve);
+  }
+
+  // To no less than in the end, or, where it may lend more, no less than is lacking.
+  void shrink_by_pages(std::int64_t pages, bool may_lend) {
     const std::int64_t kept = kv_pages(spec_, form_.kv, budget_.page_bytes) - pages;
-    const std::int64_t blocks = std::min(
-        form_.kv.blocks - resize_,
-        kv_blocks_in(spec_, form_.kv, std::max<std::int64_t>(kept, 0), budget_.page_bytes));
-    if (form_.kv.blocks > to_.kv.blocks) {
-      take(ResizeKv{std::max(to_.kv.blocks, blocks)});
+    const std::int64_t fitting =
+        kv_blocks_in(spec_, form_.kv, std::max<std::int64_t>(kept, 0), budget_.page_bytes);
+    const std::int64_t least =
+        may_lend ? std::max<std::int64_t>(std::min(to_.kv.blocks, fitting), 1) : to_.kv.blocks;
+    if (form_.kv.blocks > least) {
+      take(ResizeKv{std::max(least, std::min(form_.kv.blocks - resize_, fitting))});
     }
   }
 
@@ -139,18 +158,21 @@ class Planner {
   std::vector<MorphStep> steps_;
 };
 
-std::vector<SwapHalf> swaps_between(const Form& from, const Form& to,
+std::vector<SwapPart> swaps_between(const Form& from, const Form& to,
                                     std::span<const SwapUnit> order) {
-  std::vector<SwapHalf> swaps;
+  std::vector<SwapPart> swaps;
+  const auto add = [&](int layer, ModelPart part) {
+    const Precision wanted = precision_of(to, layer, part);
+    if (precision_of(from, layer, part) != wanted) {
+      swaps.push_back({.layer = layer, .part = part, .to = wanted});
+    }
+  };
   for (const SwapUnit& unit : order) {
-    const auto index = static_cast<std::size_t>(unit.layer);
-    for (const LayerHalf half : halves_of(unit)) {
-      const Precision wanted = to.layer_precision[index].of(half);
-      if (from.layer_precision[index].of(half) != wanted) {
-        swaps.push_back({.layer = unit.layer, .half = half, .to = wanted});
-      }
+    for (const ModelPart half : halves_of(unit)) {
+      add(unit.layer, half);
     }
   }
+  add(0, ModelPart::kTables);
   return swaps;
 }
 
@@ -160,8 +182,8 @@ std::int64_t reserve_pages(const ModelSpec& spec, std::span<const Precision> lad
                            std::int64_t page_bytes, int units) {
   std::int64_t pages = 0;
   for (std::size_t i = 1; i < ladder.size(); ++i) {
-    for (const LayerHalf half : kLayerHalves) {
-      pages = std::max(pages, half_pages(spec, half, ladder[i], page_bytes, units));
+    for (const ModelPart half : kLayerHalves) {
+      pages = std::max(pages, part_pages(spec, half, ladder[i], page_bytes, units));
     }
   }
   return pages;
@@ -169,8 +191,8 @@ std::int64_t reserve_pages(const ModelSpec& spec, std::span<const Precision> lad
 
 std::int64_t pages_to_prepare(const ModelSpec& spec, const Form& form, const MorphStep& step,
                               std::int64_t page_bytes) {
-  if (const auto* swap = std::get_if<SwapHalf>(&step)) {
-    return half_pages(spec, swap->half, swap->to, page_bytes, form.largest_tp_degree);
+  if (const auto* swap = std::get_if<SwapPart>(&step)) {
+    return part_pages(spec, swap->part, swap->to, page_bytes, form.largest_tp_degree);
   }
   return std::max<std::int64_t>(
       0, kv_pages(spec, after(form, step).kv, page_bytes) - kv_pages(spec, form.kv, page_bytes));
@@ -183,6 +205,7 @@ Result<Morph> plan_morph(const Form& from, const Form& to, const FormBounds& bou
   const auto layers = static_cast<std::size_t>(spec.layers);
   Form only = to;
   only.layer_precision = from.layer_precision;
+  only.tables = from.tables;
   only.kv.blocks = from.kv.blocks;
   if (only != from || from.layer_precision.size() != layers ||
       to.layer_precision.size() != layers || to.kv.blocks <= 0) {
@@ -198,15 +221,15 @@ Result<Morph> plan_morph(const Form& from, const Form& to, const FormBounds& bou
                       "'{}' lacks {}: lower more layers, take fewer KV blocks or give more memory",
                       to_string(to), format_bytes(missing * budget.page_bytes));
   }
-  std::vector<SwapHalf> lowering = swaps_between(from, to, order_of(bounds));
-  const auto is_lowering = [&](const SwapHalf& swap) {
-    const Precision now = from.layer_precision[static_cast<std::size_t>(swap.layer)].of(swap.half);
-    const int units = from.largest_tp_degree;
-    return half_pages(spec, swap.half, swap.to, budget.page_bytes, units) <=
-           half_pages(spec, swap.half, now, budget.page_bytes, units);
+  std::vector<SwapPart> lowering = swaps_between(from, to, order_of(bounds));
+  const auto is_lowering = [&](const SwapPart& swap) {
+    SwapPart back = swap;
+    back.to = precision_of(from, swap.layer, swap.part);
+    return pages_to_prepare(spec, from, swap, budget.page_bytes) <=
+           pages_to_prepare(spec, from, back, budget.page_bytes);
   };
   const auto middle = std::stable_partition(lowering.begin(), lowering.end(), is_lowering);
-  std::vector<SwapHalf> raising(std::make_reverse_iterator(lowering.end()),
+  std::vector<SwapPart> raising(std::make_reverse_iterator(lowering.end()),
                                 std::make_reverse_iterator(middle));
   lowering.erase(middle, lowering.end());
 
@@ -219,12 +242,13 @@ Result<Morph> plan_morph(const Form& from, const Form& to, const FormBounds& bou
     planner.grow(std::span(lowering).subspan(i + 1));
   }
   planner.grow({});
-  for (const SwapHalf& swap : raising) {
+  for (const SwapPart& swap : raising) {
     if (Status done = planner.swap(swap); !done) {
       return done.error();
     }
   }
   planner.shrink_to_end();
+  planner.grow({});
   if (Status done = planner.finish(); !done) {
     return done.error();
   }

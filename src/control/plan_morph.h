@@ -23,8 +23,8 @@ struct MorphAim {
   std::int64_t idle_blocks = 0;
 };
 
-// Pages that have to stay free so that any half can be filled at a precision of the ladder below
-// its first while the old one still serves: what PageBudget::reserve should be.
+// Pages that have to stay free so that any half of a layer can be filled at a precision of the
+// ladder below its first while the old one still serves: what PageBudget::reserve should be.
 std::int64_t reserve_pages(const ModelSpec& spec, std::span<const Precision> ladder,
                            std::int64_t page_bytes, int units = 1);
 
@@ -36,8 +36,10 @@ std::int64_t pages_to_prepare(const ModelSpec& spec, const Form& form, const Mor
 // Steps from one form to another, of which every prefix is legal, fits the budget and leaves its
 // reserve free, with the pages to prepare each step free when those before it are committed.
 // Lowering comes first and the KV cache grows as its pages come free, having lent some where the
-// aim says so; then it shrinks by what the next raised halves need. A few large resizes rather than
-// one for each half. Layers are taken in the bounds' order, raised ones in its reverse.
+// aim says so; then it shrinks by what the next raised parts need. For the tables, which are large
+// and one piece, it lends what is lacking until they are swapped. A few large resizes rather than
+// one for each half. Layers are taken in the bounds' order, the tables behind them, and raised ones
+// in its reverse.
 // kInvalidArgument: the forms differ in more than precisions and KV blocks. kExhausted: does not
 // fit; says by how many bytes.
 Result<Morph> plan_morph(const Form& from, const Form& to, const FormBounds& bounds,

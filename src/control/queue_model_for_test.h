@@ -129,11 +129,11 @@ class QueueModel {
   void advance_morph() {
     while (!steps_.empty()) {
       const MorphStep& step = steps_.front();
-      if (const auto* swap = std::get_if<SwapHalf>(&step)) {
+      if (const auto* swap = std::get_if<SwapPart>(&step)) {
         if (begun_ns_ < 0) {
           begun_ns_ = now_ns_;
         }
-        const double bytes = static_cast<double>(half_bytes(bounds_.spec, swap->half, swap->to));
+        const double bytes = static_cast<double>(part_bytes(bounds_.spec, swap->part, swap->to));
         if (static_cast<double>(now_ns_ - begun_ns_) < bytes / machine_.copy_bytes_per_ns) {
           return;
         }
@@ -165,8 +165,8 @@ class QueueModel {
     weight_.bytes = 0;
     weight_.lost_bits = 0;
     for (const LayerPrecision& layer : form_.layer_precision) {
-      for (const LayerHalf half : kLayerHalves) {
-        weight_.bytes += static_cast<double>(half_bytes(bounds_.spec, half, layer.of(half)));
+      for (const ModelPart half : kLayerHalves) {
+        weight_.bytes += static_cast<double>(part_bytes(bounds_.spec, half, layer.of(half)));
         weight_.lost_bits += 16 - weight_bits(layer.of(half));
       }
     }

@@ -11,14 +11,14 @@
 
 namespace protean {
 
-// A model whose pages are many to a half, and a device that is half weights and half KV.
+// A model whose pages are many to a half, and a device that is half layers and half KV.
 inline ModelSpec spec_for_test(int layers = 16) {
   ModelSpec spec;
   spec.architecture = "llama";
   spec.layers = layers;
   spec.hidden = 768;
   spec.ffn = 2048;
-  spec.vocab = 32000;
+  spec.vocab = 16000;
   spec.attention = {.heads = 12, .kv_heads = 4, .head_dim = 64};
   return spec;
 }
@@ -32,9 +32,11 @@ inline FormBounds bounds_for_test(int layers = 16, double kv_share = 0.5) {
   PageBudget& budget = bounds.budget;
   budget.page_bytes = page_bytes_for(bounds.spec);
   budget.reserve = reserve_pages(bounds.spec, bounds.ladder, budget.page_bytes);
-  const auto weights =
-      static_cast<double>(weight_pages(bounds.spec, bounds.full, budget.page_bytes));
-  budget.pages = budget.reserve + static_cast<std::int64_t>(weights / (1 - kv_share));
+  const std::int64_t tables =
+      part_pages(bounds.spec, ModelPart::kTables, bounds.full.tables, budget.page_bytes);
+  const auto layers_pages =
+      static_cast<double>(weight_pages(bounds.spec, bounds.full, budget.page_bytes) - tables);
+  budget.pages = budget.reserve + tables + static_cast<std::int64_t>(layers_pages / (1 - kv_share));
   bounds.full = form_path(bounds, Precision::kBf16).front();
   return bounds;
 }

@@ -79,13 +79,17 @@ double weight_bits(Precision precision) {
   return 0;
 }
 
-std::int64_t half_bytes(const ModelSpec& spec, LayerHalf half, Precision precision) {
+std::int64_t part_bytes(const ModelSpec& spec, ModelPart part, Precision precision) {
+  if (part == ModelPart::kTables) {
+    return (spec.tied_embeddings ? 1 : 2) * vocab_table_bytes(spec, precision) +
+           spec.hidden * kVectorElementBytes;
+  }
   const StoredWeights as{precision, spec.stored.group};
   const AttentionSpec& attention = spec.attention;
   const std::int64_t q = std::int64_t{attention.heads} * attention.head_dim;
   const std::int64_t kv = std::int64_t{attention.kv_heads} * attention.head_dim;
   std::int64_t vectors = spec.hidden;  // the norm
-  if (half == LayerHalf::kMlp) {
+  if (part == ModelPart::kMlp) {
     return 2 * matrix_bytes(spec.ffn, spec.hidden, as) + matrix_bytes(spec.hidden, spec.ffn, as) +
            vectors * kVectorElementBytes;
   }
@@ -97,8 +101,8 @@ std::int64_t half_bytes(const ModelSpec& spec, LayerHalf half, Precision precisi
 }
 
 std::int64_t layer_bytes(const ModelSpec& spec, const LayerPrecision& precision) {
-  return half_bytes(spec, LayerHalf::kAttention, precision.attention) +
-         half_bytes(spec, LayerHalf::kMlp, precision.mlp);
+  return part_bytes(spec, ModelPart::kAttention, precision.attention) +
+         part_bytes(spec, ModelPart::kMlp, precision.mlp);
 }
 
 std::int64_t layer_bytes(const ModelSpec& spec, Precision precision) {
@@ -109,13 +113,8 @@ std::int64_t vocab_table_bytes(const ModelSpec& spec, Precision tables) {
   return matrix_bytes(spec.vocab, spec.hidden, {tables, spec.stored.group});
 }
 
-std::int64_t outer_bytes(const ModelSpec& spec, Precision tables) {
-  return (spec.tied_embeddings ? 1 : 2) * vocab_table_bytes(spec, tables) +
-         spec.hidden * kVectorElementBytes;
-}
-
 std::int64_t weight_bytes(const ModelSpec& spec, const Form& form) {
-  std::int64_t bytes = outer_bytes(spec, form.tables);
+  std::int64_t bytes = part_bytes(spec, ModelPart::kTables, form.tables);
   for (const LayerPrecision& layer : form.layer_precision) {
     bytes += layer_bytes(spec, layer);
   }

@@ -14,13 +14,12 @@ namespace protean {
 
 double weight_bits(Precision precision);  // payload of one weight
 
-std::int64_t half_bytes(const ModelSpec& spec, LayerHalf half, Precision precision);
+std::int64_t part_bytes(const ModelSpec& spec, ModelPart part, Precision precision);
 std::int64_t layer_bytes(const ModelSpec& spec, const LayerPrecision& precision);
 std::int64_t layer_bytes(const ModelSpec& spec, Precision precision);  // of both halves
 
-// Embedding table, output projection (none when tied) and final norm, at a form's `tables`.
-std::int64_t vocab_table_bytes(const ModelSpec& spec, Precision tables);  // one of the two
-std::int64_t outer_bytes(const ModelSpec& spec, Precision tables);
+// The embedding table or the output projection, at a form's `tables`.
+std::int64_t vocab_table_bytes(const ModelSpec& spec, Precision tables);
 
 std::int64_t weight_bytes(const ModelSpec& spec, const Form& form);  // layers and what is around
 

@@ -12,15 +12,15 @@ namespace {
 constexpr std::int64_t kLargestPage = 2 * kMiB;
 constexpr std::int64_t kSmallestPage = 4 * kKiB;
 constexpr std::int64_t kPagesOfAHalf = 8;  // at least, at bf16
-// Each matrix and vector of a half begins on a line.
+// Each matrix and vector of a part begins on a line.
 constexpr std::int64_t kLine = 64;
-constexpr std::int64_t kPiecesOfAHalf = 12;
+constexpr std::int64_t kPiecesOfAPart = 12;
 
 }  // namespace
 
 std::int64_t page_bytes_for(const ModelSpec& spec) {
-  const std::int64_t smaller = std::min(half_bytes(spec, LayerHalf::kAttention, Precision::kBf16),
-                                        half_bytes(spec, LayerHalf::kMlp, Precision::kBf16));
+  const std::int64_t smaller = std::min(part_bytes(spec, ModelPart::kAttention, Precision::kBf16),
+                                        part_bytes(spec, ModelPart::kMlp, Precision::kBf16));
   std::int64_t page_bytes = kLargestPage;
   while (page_bytes > kSmallestPage && page_bytes * kPagesOfAHalf > smaller) {
     page_bytes /= 2;
@@ -28,10 +28,11 @@ std::int64_t page_bytes_for(const ModelSpec& spec) {
   return page_bytes;
 }
 
-std::int64_t half_pages(const ModelSpec& spec, LayerHalf half, Precision precision,
+std::int64_t part_pages(const ModelSpec& spec, ModelPart part, Precision precision,
                         std::int64_t page_bytes, int units) {
-  const std::int64_t unit_bytes = half_bytes(unit_spec(spec, units), half, precision);
-  return units * ceil_div(unit_bytes + kPiecesOfAHalf * kLine, page_bytes);
+  units = units_of(part, units);
+  const std::int64_t unit_bytes = part_bytes(unit_spec(spec, units), part, precision);
+  return units * ceil_div(unit_bytes + kPiecesOfAPart * kLine, page_bytes);
 }
 
 std::int64_t kv_pages(const ModelSpec& spec, const KvForm& kv, std::int64_t page_bytes) {
@@ -41,11 +42,11 @@ std::int64_t kv_pages(const ModelSpec& spec, const KvForm& kv, std::int64_t page
 std::int64_t weight_pages(const ModelSpec& spec, const Form& form, std::int64_t page_bytes) {
   std::int64_t pages = 0;
   for (const LayerPrecision& layer : form.layer_precision) {
-    for (const LayerHalf half : kLayerHalves) {
-      pages += half_pages(spec, half, layer.of(half), page_bytes, form.largest_tp_degree);
+    for (const ModelPart half : kLayerHalves) {
+      pages += part_pages(spec, half, layer.of(half), page_bytes, form.largest_tp_degree);
     }
   }
-  return pages / form.tp_degree;
+  return pages / form.tp_degree + part_pages(spec, ModelPart::kTables, form.tables, page_bytes);
 }
 
 std::int64_t form_pages(const ModelSpec& spec, const Form& form, std::int64_t page_bytes) {

@@ -7,26 +7,26 @@
 
 namespace protean {
 
-// What a device's memory is to a form: pages that halves of layers and the KV cache borrow, each in
-// whole pages of its own. The tables around the layers and activations lie beside them for good.
+// What a device's memory is to a form: pages that halves of layers, the tables around the layers
+// and the KV cache borrow, each in whole pages of its own. Activations lie beside them for good.
 struct PageBudget {
   std::int64_t page_bytes = 0;
   std::int64_t pages = 0;
   std::int64_t reserve =
-      0;  // of them, stay free: a variant is filled there while the old one serves
+      0;  // of them, stay free: a half's variant is filled there while the old one serves
 };
 
 // 2 MiB, or for small models a power of two that wastes little of a half's last page.
 std::int64_t page_bytes_for(const ModelSpec& spec);
 
-// From the start of a half to the end of its last matrix or vector, each begun on a 64-byte line:
-// half_bytes() and what alignment adds. Of `units` units (cost/tp_units.h), each on whole pages, so
-// that a device can give up some of them and the pages below.
-std::int64_t half_pages(const ModelSpec& spec, LayerHalf half, Precision precision,
+// From the start of a part to the end of its last matrix or vector, each begun on a 64-byte line:
+// part_bytes() and what alignment adds. Of units_of() units (cost/tp_units.h), each on whole pages,
+// so that a device can give up some of them and the pages below.
+std::int64_t part_pages(const ModelSpec& spec, ModelPart part, Precision precision,
                         std::int64_t page_bytes, int units = 1);
 std::int64_t kv_pages(const ModelSpec& spec, const KvForm& kv, std::int64_t page_bytes);
 
-// Of all its halves' units that one device holds; and of them and its KV cache.
+// Of the tables and all units of halves that one device holds; and of them and its KV cache.
 std::int64_t weight_pages(const ModelSpec& spec, const Form& form, std::int64_t page_bytes);
 std::int64_t form_pages(const ModelSpec& spec, const Form& form, std::int64_t page_bytes);
 

@@ -26,12 +26,12 @@ TEST(Pages, AreOf2MiBUnlessAModelIsSmall) {
     const std::int64_t page_bytes = page_bytes_for(spec);
     EXPECT_EQ(page_bytes & (page_bytes - 1), 0);
     const Form form = single_device_form(spec, Precision::kBf16, DeviceId{0}, {.blocks = 10});
-    const std::int64_t exact = spec.layers * layer_bytes(spec, Precision::kBf16);
+    const std::int64_t exact = weight_bytes(spec, form);
     EXPECT_LT(weight_pages(spec, form, page_bytes) * page_bytes, exact * 9 / 8) << hidden;
   }
 }
 
-TEST(Pages, OfAFormAreThoseOfItsHalvesAndItsKv) {
+TEST(Pages, OfAFormAreThoseOfItsPartsAndItsKv) {
   const ModelSpec spec = spec_of(256, 704);
   const std::int64_t page_bytes = page_bytes_for(spec);
   Form form = single_device_form(spec, Precision::kBf16, DeviceId{0}, {.blocks = 10});
@@ -39,8 +39,25 @@ TEST(Pages, OfAFormAreThoseOfItsHalvesAndItsKv) {
   EXPECT_EQ(before, weight_pages(spec, form, page_bytes) + kv_pages(spec, form.kv, page_bytes));
   form.layer_precision[3].mlp = Precision::kW4;
   EXPECT_EQ(before - form_pages(spec, form, page_bytes),
-            half_pages(spec, LayerHalf::kMlp, Precision::kBf16, page_bytes) -
-                half_pages(spec, LayerHalf::kMlp, Precision::kW4, page_bytes));
+            part_pages(spec, ModelPart::kMlp, Precision::kBf16, page_bytes) -
+                part_pages(spec, ModelPart::kMlp, Precision::kW4, page_bytes));
+  const std::int64_t with_tables = weight_pages(spec, form, page_bytes);
+  form.tables = Precision::kW8;
+  EXPECT_EQ(with_tables - weight_pages(spec, form, page_bytes),
+            part_pages(spec, ModelPart::kTables, Precision::kBf16, page_bytes) -
+                part_pages(spec, ModelPart::kTables, Precision::kW8, page_bytes));
+}
+
+TEST(Pages, OfTheTablesAreOnEveryDevice) {
+  const ModelSpec spec = spec_of(256, 704);
+  const std::int64_t page_bytes = page_bytes_for(spec);
+  const std::int64_t tables = part_pages(spec, ModelPart::kTables, Precision::kBf16, page_bytes);
+  EXPECT_EQ(part_pages(spec, ModelPart::kTables, Precision::kBf16, page_bytes, 4), tables);
+  Form form = single_device_form(spec, Precision::kBf16, DeviceId{0}, {.blocks = 10});
+  form.largest_tp_degree = 4;
+  const std::int64_t whole = weight_pages(spec, form, page_bytes);
+  form.tp_degree = 4;
+  EXPECT_EQ(weight_pages(spec, form, page_bytes) - tables, (whole - tables) / 4);
 }
 
 TEST(Pages, HoldAsManyBlocksAsTheyAreSaidTo) {

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "contract/layer_precision.h"
 #include "contract/model_spec.h"
 
 namespace protean {
@@ -20,6 +21,12 @@ struct TpUnits {
   bool whole() const { return of == 1; }
   friend bool operator==(const TpUnits&, const TpUnits&) = default;
 };
+
+// How many a part is packed in, where halves are in `units`: whoever has some of the layers' has
+// all of the tables.
+constexpr int units_of(ModelPart part, int units) {
+  return part == ModelPart::kTables ? 1 : units;
+}
 
 // What one of `units` is to the kernels: the model with a unit's heads and neurons. Neurons are
 // padded with zeros to as many in each unit, a multiple of what kernels and stored groups take at

@@ -162,8 +162,9 @@ WishAnswered FormSteering::on(const WantForm& want) {
 
 Result<Morph> FormSteering::grant(const FormWish& wish) {
   if (wish.release) {
-    if (!wish.layers.empty() || wish.kv_blocks) {
-      return refused("to release it is a wish of its own: ask for layers or KV blocks without it");
+    if (!wish.layers.empty() || wish.tables || wish.kv_blocks) {
+      return refused(
+          "to release it is a wish of its own: ask for layers, tables or KV blocks without it");
     }
     pinned_ = false;
     promise_kv();
@@ -191,14 +192,14 @@ Result<Morph> FormSteering::grant(const FormWish& wish) {
   return morph;
 }
 
-Status FormSteering::check_layers(const FormWish& wish) const {
+Status FormSteering::check_precisions(const FormWish& wish) const {
   const std::vector<Precision>& ladder = config_.bounds.ladder;
   const std::size_t layers = config_.start.layer_precision.size();
   if (!wish.layers.empty() && wish.layers.size() != layers) {
     return refused("it names {} layers, the model has {}", wish.layers.size(), layers);
   }
   for (std::size_t layer = 0; layer < wish.layers.size(); ++layer) {
-    for (const LayerHalf half : kLayerHalves) {
+    for (const ModelPart half : kLayerHalves) {
       const Precision precision = wish.layers[layer].of(half);
       // As large as one that the policy uses, and so kept and with room; or what it started at.
       const bool served = precision == config_.start.layer_precision[layer].of(half) ||
@@ -211,12 +212,24 @@ Status FormSteering::check_layers(const FormWish& wish) const {
       }
     }
   }
+  std::vector<Precision> tables = {config_.start.tables};
+  for (const Precision rung : ladder) {
+    const Precision beside = tables_beside(rung);
+    if (std::find(tables.begin(), tables.end(), beside) == tables.end()) {
+      tables.push_back(beside);
+    }
+  }
+  if (wish.tables && std::none_of(tables.begin(), tables.end(), [&](Precision served) {
+        return stored_as(served) == stored_as(*wish.tables);
+      })) {
+    return refused("tables at {}, but served are {}", to_string(*wish.tables), names_of(tables));
+  }
   return {};
 }
 
 Result<Form> FormSteering::form_of(const FormWish& wish) const {
-  if (Status layers = check_layers(wish); !layers.ok()) {
-    return layers.error();
+  if (Status served = check_precisions(wish); !served.ok()) {
+    return served.error();
   }
   const ModelSpec& spec = config_.bounds.spec;
   const PageBudget& budget = config_.bounds.budget;
@@ -224,6 +237,7 @@ Result<Form> FormSteering::form_of(const FormWish& wish) const {
   if (!wish.layers.empty()) {
     form.layer_precision = wish.layers;
   }
+  form.tables = wish.tables.value_or(form.tables);
   const std::int64_t pages =
       budget.pages - budget.reserve - weight_pages(spec, form, budget.page_bytes);
   std::int64_t fitting = std::min(
@@ -260,7 +274,7 @@ void FormSteering::promise_kv() {
 }
 
 bool FormSteering::at_full_precision() const {
-  return run_.reached().layer_precision == policy_.path().front().layer_precision;
+  return equally_precise(run_.reached(), policy_.path().front());
 }
 
 bool FormSteering::at_rest() const {

@@ -70,7 +70,7 @@ class FormSteering {
   void decide();
   std::optional<Wanted> all_blocks() const;
   void hold_back(TimeNs for_ns) { not_before_.change_ns = now_ns_ + for_ns; }
-  Status check_layers(const FormWish& wish) const;
+  Status check_precisions(const FormWish& wish) const;
   Result<Form> form_of(const FormWish& wish) const;
   Result<Morph> grant(const FormWish& wish);
   void promise_kv();

@@ -90,7 +90,7 @@ TEST_F(Steering, AShrinkIsCalledOffWhenItsBlocksAreWantedAgain) {
   ASSERT_TRUE(shrinking());
   const std::int64_t before = sink.observation.kv_blocks;
   for (std::uint64_t id = 21; id <= 25; ++id) {
-    send(Arrival{request(id, 40, 10)});
+    send(Arrival{request(id, 52, 10)});
   }
   EXPECT_TRUE(any_failure_has("called off"));
   EXPECT_EQ(sink.form->wanted.kv.blocks, before);

@@ -131,9 +131,9 @@ void MorphRun::on(const MorphDone& done, TimeNs now_ns) {
   check(found != committed_steps_.end(), "each commit is done once");
   Step step = std::move(*found);
   committed_steps_.erase(found);
-  if (const auto* swap = std::get_if<SwapHalf>(&step.record.step)) {
-    const LayerPrecision& before = reached_.layer_precision[static_cast<std::size_t>(swap->layer)];
-    ++(swap->to > before.of(swap->half) ? totals_.swaps_down : totals_.swaps_up);
+  if (const auto* swap = std::get_if<SwapPart>(&step.record.step)) {
+    const Precision before = precision_of(reached_, swap->layer, swap->part);
+    ++(is_lower(swap->to, before) ? totals_.swaps_down : totals_.swaps_up);
   } else {
     ++totals_.kv_resizes;
   }

@@ -168,6 +168,9 @@ class Storm {
       for (int layer = 0; layer < 2; ++layer) {
         wished.layers.push_back({any_precision(), any_precision()});
       }
+      if (below(3) == 0) {
+        wished.tables = below(2) == 0 ? Precision::kBf16 : Precision::kW8;
+      }
       if (below(2) == 0) {
         wished.kv_blocks = 1 + below(30);
       }
@@ -213,7 +216,8 @@ class Storm {
     return tags_.emplace(precision_key(form), tag).first->second;
   }
   static std::string precision_key(const Form& form) {
-    return to_string(form.layer_precision[0]) + " " + to_string(form.layer_precision[1]);
+    return fmt::format("{} {} {}", to_string(form.layer_precision[0]),
+                       to_string(form.layer_precision[1]), to_string(form.tables));
   }
 
   void compute(Step& step, StepResult& result) {

@@ -21,12 +21,12 @@ void add_one(PrecisionLedger::Counts& counts, int label) {
 }  // namespace
 
 std::uint32_t PrecisionLedger::tag_of(const Form& form) {
-  std::string halves;
+  std::string parts(1, static_cast<char>(form.tables));
   for (const LayerPrecision& layer : form.layer_precision) {
-    halves.push_back(static_cast<char>(layer.attention));
-    halves.push_back(static_cast<char>(layer.mlp));
+    parts.push_back(static_cast<char>(layer.attention));
+    parts.push_back(static_cast<char>(layer.mlp));
   }
-  if (const auto known = tags_.find(halves); known != tags_.end()) {
+  if (const auto known = tags_.find(parts); known != tags_.end()) {
     return known->second;
   }
   if (tags_.size() == kRememberedTags) {
@@ -38,7 +38,7 @@ std::uint32_t PrecisionLedger::tag_of(const Form& form) {
     place = labels_.insert(labels_.end(), label);
   }
   label_of_tag_.push_back(static_cast<int>(place - labels_.begin()));
-  tags_.emplace(std::move(halves), next_tag_);
+  tags_.emplace(std::move(parts), next_tag_);
   return next_tag_++;
 }
 

@@ -82,15 +82,15 @@ Precision precision_of(int bits) {
                     : Precision::kW3;
 }
 
-LayerHalf half_of(TensorRole role) {
+ModelPart half_of(TensorRole role) {
   const bool mlp =
       role == TensorRole::kGate || role == TensorRole::kUp || role == TensorRole::kDown;
-  return mlp ? LayerHalf::kMlp : LayerHalf::kAttention;
+  return mlp ? ModelPart::kMlp : ModelPart::kAttention;
 }
 
 StoredWeights stored_weights(const ModelSpec& spec, const TensorTable& table) {
   StoredWeights stored;
-  std::map<std::pair<int, LayerHalf>, int> bits;
+  std::map<std::pair<int, ModelPart>, int> bits;
   for (const NeededTensor& need : needed_tensors(spec)) {
     if (!is_layer_matrix(need)) {
       continue;

@@ -95,7 +95,7 @@ void Forward::embed(const ForwardBatch& batch) const {
   check(batch.rows() > 0 && batch.rows() <= parts_.scratch->max_rows_,
         "a batch has at least one row and fits the scratch");
   check(batch.positions.size() == batch.tokens.size(), "every row has a position");
-  cpu::gather_rows(parts_.weights->embedding, batch.tokens,
+  cpu::gather_rows(parts_.weights->tables.embedding, batch.tokens,
                    rows_of(parts_.scratch->residual_, batch.rows(), parts_.spec->hidden));
 }
 
@@ -109,9 +109,9 @@ void Forward::run_layers(const ForwardBatch& batch, LayerRange range) const {
   }
 }
 
-void Forward::run_half(const ForwardBatch& batch, int layer, LayerHalf half) const {
+void Forward::run_half(const ForwardBatch& batch, int layer, ModelPart half) const {
   check(layer >= 0 && layer < parts_.weights->layer_count(), "the layer exists");
-  if (half == LayerHalf::kAttention) {
+  if (half == ModelPart::kAttention) {
     attend(batch, layer);
   } else {
     feed_forward(batch, layer);
@@ -293,7 +293,7 @@ std::span<const float> Forward::normalise(int first, int count) const {
   const auto rows = scratch.residual_.subspan(static_cast<std::size_t>(first) * hidden,
                                               static_cast<std::size_t>(count) * hidden);
   const auto normed = rows_of(scratch.normed_, count, parts_.spec->hidden);
-  cpu::rms_norm(*parts_.team, rows, {parts_.weights->final_norm, parts_.spec->norm_eps},
+  cpu::rms_norm(*parts_.team, rows, {parts_.weights->tables.final_norm, parts_.spec->norm_eps},
                 cpu::Element::kF32, normed);
   return normed;
 }
@@ -309,11 +309,11 @@ std::span<const float> Forward::project_logits(std::span<const int> rows) const 
     const auto row = scratch.residual_.subspan(static_cast<std::size_t>(rows[i]) * hidden, hidden);
     std::copy(row.begin(), row.end(), gathered.subspan(i * hidden).begin());
   }
-  cpu::rms_norm(*parts_.team, gathered, {parts_.weights->final_norm, spec.norm_eps},
-                parts_.weights->output.format.inputs(), gathered);
+  cpu::rms_norm(*parts_.team, gathered, {parts_.weights->tables.final_norm, spec.norm_eps},
+                parts_.weights->tables.output.format.inputs(), gathered);
   const auto logits = rows_of(scratch.logits_, count, spec.vocab);
-  multiply(inputs_for(parts_.weights->output, {.x = gathered}),
-           {{&parts_.weights->output, logits, {}}});
+  multiply(inputs_for(parts_.weights->tables.output, {.x = gathered}),
+           {{&parts_.weights->tables.output, logits, {}}});
   return logits;
 }
 

@@ -101,7 +101,7 @@ class Forward {
 
   void embed(const ForwardBatch& batch) const;
   void run_layers(const ForwardBatch& batch, LayerRange range) const;
-  void run_half(const ForwardBatch& batch, int layer, LayerHalf half) const;
+  void run_half(const ForwardBatch& batch, int layer, ModelPart half) const;
 
   // The residual stream [rows][hidden] before the next layer, to be read or replaced by what
   // another forward pass left here.

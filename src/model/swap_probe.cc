@@ -97,7 +97,7 @@ SwapProbe::SwapProbe(cpu::Team& team, const Checkpoint& checkpoint, const SwapPr
 
 Result<std::unique_ptr<SwapProbe>> SwapProbe::create(cpu::Team& team, const Checkpoint& checkpoint,
                                                      const SwapProbeOptions& options,
-                                                     const LoadHalf& load) {
+                                                     const LoadPart& load) {
   check(options.longest > 0, "a sequence has room");
   auto probe = std::unique_ptr<SwapProbe>(new SwapProbe(team, checkpoint, options));
   if (const Status loaded = probe->load(checkpoint, load); !loaded) {
@@ -116,19 +116,19 @@ Result<std::unique_ptr<SwapProbe>> SwapProbe::create(cpu::Team& team, const Chec
   return probe;
 }
 
-Status SwapProbe::load(const Checkpoint& checkpoint, const LoadHalf& load) {
+Status SwapProbe::load(const Checkpoint& checkpoint, const LoadPart& load) {
   const auto layers = static_cast<std::size_t>(spec_.layers);
-  Result<ModelWeights> outer = load_outer(checkpoint, tables_beside(options_.full));
+  Result<ModelWeights> outer = load_tables(checkpoint, tables_beside(options_.full));
   if (!outer) {
     return outer.error();
   }
   weights_ = std::move(*outer);
   memory_.resize(layers);
   for (int layer = 0; layer < spec_.layers; ++layer) {
-    for (const LayerHalf half : kLayerHalves) {
+    for (const ModelPart half : kLayerHalves) {
       for (const bool low : {false, true}) {
         const Precision precision = low ? options_.low : options_.full;
-        Result<cpu::Region> region = cpu::Region::map(half_size(spec_, half, precision));
+        Result<cpu::Region> region = cpu::Region::map(part_size(spec_, half, precision));
         if (!region) {
           return region.error();
         }
@@ -155,8 +155,9 @@ void SwapProbe::pack_gram() {
     const std::int64_t count = std::min(kTableRows, spec_.vocab - first);
     std::iota(ids.begin(), ids.end(), static_cast<TokenId>(first));
     const auto some = std::span(rows).first(static_cast<std::size_t>(count * spec_.hidden));
-    cpu::gather_rows(weights_.output, std::span(ids).first(static_cast<std::size_t>(count)), some);
-    table.add(team_, some, weights_.output.format.inputs());
+    cpu::gather_rows(weights_.tables.output, std::span(ids).first(static_cast<std::size_t>(count)),
+                     some);
+    table.add(team_, some, weights_.tables.output.format.inputs());
   }
   gram_ = {
       .format = {.kind = cpu::WeightKind::kF32}, .outputs = spec_.hidden, .inputs = spec_.hidden};
@@ -173,14 +174,14 @@ void SwapProbe::pack_gram() {
   }
 }
 
-std::span<const LayerHalf> SwapProbe::halves_of(int unit) const {
+std::span<const ModelPart> SwapProbe::halves_of(int unit) const {
   return options_.halves ? std::span(kLayerHalves).subspan(static_cast<std::size_t>(unit % 2), 1)
-                         : std::span<const LayerHalf>(kLayerHalves);
+                         : std::span<const ModelPart>(kLayerHalves);
 }
 
 void SwapProbe::set(int unit, bool low) {
   const auto layer = static_cast<std::size_t>(layer_of(unit));
-  for (const LayerHalf half : halves_of(unit)) {
+  for (const ModelPart half : halves_of(unit)) {
     bind_half(weights_.layers[layer], spec_, half, low ? options_.low : options_.full,
               memory_[layer][static_cast<std::size_t>(half)][low ? 1 : 0].data());
   }
@@ -211,7 +212,7 @@ ForwardBatch SwapProbe::batch_of(const std::vector<TokenId>& sequence) {
 }
 
 void SwapProbe::run(const Forward& forward, const ForwardBatch& batch, int unit) const {
-  for (const LayerHalf half : halves_of(unit)) {
+  for (const ModelPart half : halves_of(unit)) {
     forward.run_half(batch, layer_of(unit), half);
   }
 }

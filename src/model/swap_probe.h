@@ -49,11 +49,11 @@ class SwapProbe {
  public:
   using Text = std::span<const std::vector<TokenId>>;  // sequences of 1 to `longest` tokens
   // Fills a half's memory.
-  using LoadHalf = std::function<Status(const HalfVariant& which, std::span<std::byte> memory)>;
+  using LoadPart = std::function<Status(const PartVariant& which, std::span<std::byte> memory)>;
 
   static Result<std::unique_ptr<SwapProbe>> create(cpu::Team& team, const Checkpoint& checkpoint,
                                                    const SwapProbeOptions& options,
-                                                   const LoadHalf& load);
+                                                   const LoadPart& load);
 
   int units() const { return options_.halves ? 2 * spec_.layers : spec_.layers; }
 
@@ -68,11 +68,11 @@ class SwapProbe {
 
  private:
   SwapProbe(cpu::Team& team, const Checkpoint& checkpoint, const SwapProbeOptions& options);
-  Status load(const Checkpoint& checkpoint, const LoadHalf& load);
+  Status load(const Checkpoint& checkpoint, const LoadPart& load);
   void pack_gram();
   void set(int unit, bool low);
   void set_all(const std::vector<bool>& lowered);
-  std::span<const LayerHalf> halves_of(int unit) const;
+  std::span<const ModelPart> halves_of(int unit) const;
   int layer_of(int unit) const { return options_.halves ? unit / 2 : unit; }
   ForwardBatch batch_of(const std::vector<TokenId>& sequence);
   void run(const Forward& forward, const ForwardBatch& batch, int unit) const;

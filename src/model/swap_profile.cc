@@ -62,7 +62,7 @@ std::optional<SwapUnit> read_unit(const json::value& value, SwapProfile& profile
   }
   SwapUnit unit{.layer = static_cast<int>(layer->get_int64())};
   const std::string_view name = text_of(*object, "half");
-  for (const LayerHalf half : kLayerHalves) {
+  for (const ModelPart half : kLayerHalves) {
     if (name == to_string(half)) {
       unit.half = half;
     }

@@ -7,6 +7,8 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <iterator>
+#include <string>
 #include <string_view>
 #include <system_error>
 #include <utility>
@@ -18,13 +20,13 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kInUse = "in-use";
-constexpr std::string_view kLayers = "layer-";
+constexpr std::string_view kPacked[] = {"layer-", "tables."};  // files' names begin so
 constexpr int kTries = 100;  // each after somebody removed the folder meanwhile
 
 struct ModelFolder {
   fs::path path;
   fs::file_time_type used_at;
-  std::int64_t bytes = 0;  // of packed layers
+  std::int64_t bytes = 0;  // of packed weights
 };
 
 bool is_model(std::string_view name) {
@@ -35,11 +37,13 @@ bool is_model(std::string_view name) {
 
 // What can no longer be looked at is gone already, or not ours.
 template <class Visit>
-void for_each_layer(const fs::path& folder, Visit visit) {
+void for_each_packed(const fs::path& folder, Visit visit) {
   std::error_code error;
   for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
     std::error_code gone;
-    if (at->path().filename().string().starts_with(kLayers) &&
+    const std::string name = at->path().filename();
+    if (std::any_of(std::begin(kPacked), std::end(kPacked),
+                    [&](std::string_view begin) { return name.starts_with(begin); }) &&
         fs::is_regular_file(at->symlink_status(gone))) {
       visit(at->path());
     }
@@ -66,7 +70,7 @@ std::vector<ModelFolder> model_folders(const fs::path& directory) {
     if (gone) {
       folder.used_at = fs::last_write_time(folder.path, gone);
     }
-    for_each_layer(folder.path, [&](const fs::path& file) { folder.bytes += bytes_of(file); });
+    for_each_packed(folder.path, [&](const fs::path& file) { folder.bytes += bytes_of(file); });
   }
   std::sort(found.begin(), found.end(), [](const ModelFolder& a, const ModelFolder& b) {
     return std::pair(a.used_at, a.path) < std::pair(b.used_at, b.path);
@@ -99,7 +103,7 @@ std::int64_t remove_layers(const fs::path& folder) {
     return 0;
   }
   std::vector<fs::path> files;
-  for_each_layer(folder, [&](const fs::path& file) { files.push_back(file); });
+  for_each_packed(folder, [&](const fs::path& file) { files.push_back(file); });
   std::int64_t removed = 0;
   std::error_code error;
   for (const fs::path& file : files) {

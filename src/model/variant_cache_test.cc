@@ -16,7 +16,7 @@ namespace {
 // Models in one cache whose halves, all of them, take `model_bytes`.
 class VariantCacheTest : public VariantStoreTest {
  protected:
-  static constexpr std::size_t kFiles = 4;  // two halves of two layers
+  static constexpr std::size_t kFiles = 5;  // two halves of two layers, and the tables
 
   std::unique_ptr<VariantStore> open_model(const std::string& name, double models_kept = 100) {
     const fs::path folder = models_.path() / name;
@@ -39,20 +39,22 @@ class VariantCacheTest : public VariantStoreTest {
                         fs::file_time_type::clock::now() - std::chrono::minutes(minutes_ago));
     return folder;
   }
-  static std::size_t layers_in(const fs::path& folder) {
+  static std::size_t packed_in(const fs::path& folder) {
     std::size_t count = 0;
     std::error_code gone;
     for (const auto& entry : fs::directory_iterator(folder, gone)) {
-      count += entry.path().filename().string().starts_with("layer-") ? 1 : 0;
+      const std::string file = entry.path().filename();
+      count += file.starts_with("layer-") || file.starts_with("tables.") ? 1 : 0;
     }
     return count;
   }
   static double model_bytes() {
-    double bytes = 0;
-    for (const LayerHalf half : kLayerHalves) {
+    double bytes = static_cast<double>(VariantHeader::kBytes +
+                                       part_size(small_spec(), ModelPart::kTables, Precision::kW8));
+    for (const ModelPart half : kLayerHalves) {
       bytes += static_cast<double>(
           small_spec().layers *
-          (VariantHeader::kBytes + half_size(small_spec(), half, Precision::kW8)));
+          (VariantHeader::kBytes + part_size(small_spec(), half, Precision::kW8)));
     }
     return bytes;
   }
@@ -64,18 +66,18 @@ TEST_F(VariantCacheTest, TheLongestUnusedModelsMakeRoomForANewOne) {
   const fs::path recent = leave("recent", 10);
   const fs::path older = leave("older", 20);
   const auto store = open_model("new", 2.5);
-  EXPECT_EQ(layers_in(oldest), kFiles) << "nothing is removed before it must";
+  EXPECT_EQ(packed_in(oldest), kFiles) << "nothing is removed before it must";
   ASSERT_TRUE(store->pack_missing().ok());
   EXPECT_FALSE(fs::exists(oldest));
   EXPECT_FALSE(fs::exists(older));
-  EXPECT_EQ(layers_in(recent), kFiles);
-  EXPECT_EQ(layers_in(store->model_directory()), kFiles);
+  EXPECT_EQ(packed_in(recent), kFiles);
+  EXPECT_EQ(packed_in(store->model_directory()), kFiles);
   // Being used is what counts.
   open_model("recent");
   const fs::path other = leave("other", 5);
   ASSERT_TRUE(open_model("third", 3)->pack_missing().ok());
   EXPECT_FALSE(fs::exists(other));
-  EXPECT_EQ(layers_in(recent), kFiles);
+  EXPECT_EQ(packed_in(recent), kFiles);
 }
 
 TEST_F(VariantCacheTest, WhatAProcessUsesStaysWhateverItTakes) {
@@ -98,12 +100,12 @@ TEST_F(VariantCacheTest, WhatAProcessUsesStaysWhateverItTakes) {
   const auto store = open_model("new", 0);
   ASSERT_TRUE(store->pack_missing().ok());
   EXPECT_FALSE(fs::exists(unused));
-  EXPECT_EQ(layers_in(here->model_directory()), kFiles);
-  EXPECT_EQ(layers_in(open_model("there")->model_directory()), kFiles);
+  EXPECT_EQ(packed_in(here->model_directory()), kFiles);
+  EXPECT_EQ(packed_in(open_model("there")->model_directory()), kFiles);
   ASSERT_EQ(::write(end[1], "e", 1), 1);
   EXPECT_TRUE(succeeded(child));
   ASSERT_TRUE(open_model("new two", 0)->pack_missing().ok());
-  EXPECT_EQ(layers_in(open_model("there")->model_directory()), 0U) << "nobody uses it any more";
+  EXPECT_EQ(packed_in(open_model("there")->model_directory()), 0U) << "nobody uses it any more";
 }
 
 TEST_F(VariantCacheTest, OnlyWhatIsKnownIsRemoved) {
@@ -119,10 +121,10 @@ TEST_F(VariantCacheTest, OnlyWhatIsKnownIsRemoved) {
   EXPECT_EQ(trim.models, 1);
   EXPECT_EQ(static_cast<double>(trim.removed_bytes), model_bytes());
   EXPECT_EQ(trim.kept_bytes, 0);
-  EXPECT_EQ(layers_in(folder), 0U);
+  EXPECT_EQ(packed_in(folder), 0U);
   EXPECT_TRUE(fs::exists(folder / "order.json"));
   EXPECT_TRUE(fs::exists(foreign / "layer-001.jpg"));
-  EXPECT_EQ(layers_in(elsewhere.path()), 1U);
+  EXPECT_EQ(packed_in(elsewhere.path()), 1U);
 }
 
 // Opening and clearing up at the same time: whoever holds a folder has it.
@@ -138,7 +140,7 @@ TEST_F(VariantCacheTest, AFolderThatIsHeldIsThere) {
     const auto folder = CacheFolder::open(cache_.path(), name);
     EXPECT_TRUE(folder.ok()) << folder.error().message;
     std::ofstream(folder->path() / "layer-000") << "x";
-    EXPECT_EQ(layers_in(folder->path()), 1U) << i;
+    EXPECT_EQ(packed_in(folder->path()), 1U) << i;
   }
   over = true;
   remover.join();

@@ -24,7 +24,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kMagic = "PROTEANV";
-// To be raised whenever the header, the order of a half's pieces (weights.cc), a packed format
+// To be raised whenever the header, the order of a part's pieces (weights.cc), a packed format
 // (device/cpu/packed_matrix.h) or the rounding of weights changes.
 constexpr std::uint32_t kVersion = 3;
 // What L2 still holds when it is hashed, and no longer a piece of work than a short step bears.
@@ -34,7 +34,7 @@ constexpr std::string_view kUnfinished = ".unfinished-";
 // Where the header's fields lie.
 constexpr std::size_t kVersionAt = 8;
 constexpr std::size_t kLayerAt = 12;
-constexpr std::size_t kHalfAt = 16;
+constexpr std::size_t kPartAt = 16;
 constexpr std::size_t kPrecisionAt = 20;
 constexpr std::size_t kModelAt = 24;
 constexpr std::size_t kBodyBytesAt = 40;
@@ -124,11 +124,11 @@ Error corrupt(const fs::path& path, std::string_view why) {
   return make_error(ErrorCode::kCorrupt, "{} {}", path.string(), why);
 }
 
-std::string describe(const HalfVariant& which) {
+std::string describe(const PartVariant& which) {
   const std::string unit =
       which.units == 1 ? "" : fmt::format(", unit {} of {}", which.unit, which.units);
-  return fmt::format("layer {} {} at {}{}", which.layer, to_string(which.half),
-                     to_string(which.precision), unit);
+  return fmt::format("{} at {}{}", part_name(which.layer, which.part), to_string(which.precision),
+                     unit);
 }
 
 // The file behind a header that says it is what is wanted.
@@ -138,7 +138,7 @@ struct OpenVariant {
 };
 
 Result<OpenVariant> open_variant(const fs::path& path, const ModelIdentity& model,
-                                 const HalfVariant& which, std::int64_t body_bytes) {
+                                 const PartVariant& which, std::int64_t body_bytes) {
   FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!file.valid()) {
     const ErrorCode code = errno == ENOENT ? ErrorCode::kNotFound : ErrorCode::kInternal;
@@ -303,7 +303,7 @@ std::array<std::byte, VariantHeader::kBytes> VariantHeader::encode() const {
   std::memcpy(bytes.data(), kMagic.data(), kMagic.size());
   put(bytes, kVersionAt, kVersion, 4);
   put(bytes, kLayerAt, static_cast<std::uint64_t>(which.layer), 4);
-  put(bytes, kHalfAt, static_cast<std::uint64_t>(which.half), 4);
+  put(bytes, kPartAt, static_cast<std::uint64_t>(which.part), 4);
   put(bytes, kPrecisionAt, static_cast<std::uint64_t>(which.precision), 4);
   std::copy(model.bytes.begin(), model.bytes.end(), bytes.begin() + kModelAt);
   put(bytes, kBodyBytesAt, static_cast<std::uint64_t>(body_bytes), 8);
@@ -332,13 +332,14 @@ Result<VariantHeader> VariantHeader::parse(std::span<const std::byte> bytes) {
     return refused("has a damaged header");
   }
   const std::uint64_t layer = get(bytes, kLayerAt, 4);
-  const std::uint64_t half = get(bytes, kHalfAt, 4);
+  const std::uint64_t part = get(bytes, kPartAt, 4);
   const std::uint64_t precision = get(bytes, kPrecisionAt, 4);
   const std::uint64_t body_bytes = get(bytes, kBodyBytesAt, 8);
   const std::uint64_t unit = get(bytes, kUnitAt, 4);
   const std::uint64_t units = get(bytes, kUnitsAt, 4);
   const auto padding = bytes.subspan(kFieldsEnd, kChecksumAt - kFieldsEnd);
-  if (layer > INT32_MAX || half > 1 || precision >= kPrecisions.size() ||
+  if (layer > INT32_MAX || part > static_cast<std::uint64_t>(ModelPart::kTables) ||
+      precision >= kPrecisions.size() ||
       body_bytes > static_cast<std::uint64_t>(INT64_MAX - kBytes) || units > INT32_MAX ||
       unit >= units || std::any_of(padding.begin(), padding.end(), [](std::byte byte) {
         return byte != std::byte{0};
@@ -346,7 +347,7 @@ Result<VariantHeader> VariantHeader::parse(std::span<const std::byte> bytes) {
     return refused("has a header that says nothing sensible");
   }
   VariantHeader header{
-      .which = {static_cast<int>(layer), static_cast<LayerHalf>(half),
+      .which = {static_cast<int>(layer), static_cast<ModelPart>(part),
                 static_cast<Precision>(precision), static_cast<int>(unit), static_cast<int>(units)},
       .body_bytes = static_cast<std::int64_t>(body_bytes),
       .body_checksum = get(bytes, kBodyChecksumAt, 8)};
@@ -373,7 +374,7 @@ Status write_whole(const fs::path& path, std::initializer_list<std::span<const s
   return {};
 }
 
-Status write_variant(const fs::path& path, const ModelIdentity& model, const HalfVariant& which,
+Status write_variant(const fs::path& path, const ModelIdentity& model, const PartVariant& which,
                      std::span<const std::byte> body) {
   const VariantHeader header{.model = model,
                              .which = which,
@@ -383,7 +384,7 @@ Status write_variant(const fs::path& path, const ModelIdentity& model, const Hal
   return write_whole(path, {bytes, body});
 }
 
-Status read_variant(const fs::path& path, const ModelIdentity& model, const HalfVariant& which,
+Status read_variant(const fs::path& path, const ModelIdentity& model, const PartVariant& which,
                     std::span<std::byte> body, const Pace& pace) {
   const auto variant = open_variant(path, model, which, std::ssize(body));
   if (!variant) {
@@ -427,7 +428,7 @@ bool read_through(const fs::path& path, const Pace& pace) {
   return true;
 }
 
-Status check_variant(const fs::path& path, const ModelIdentity& model, const HalfVariant& which,
+Status check_variant(const fs::path& path, const ModelIdentity& model, const PartVariant& which,
                      std::int64_t body_bytes) {
   const auto variant = open_variant(path, model, which, body_bytes);
   return variant.ok() ? Status() : variant.error();

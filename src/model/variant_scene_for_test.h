@@ -59,14 +59,17 @@ class SeededCheckpoint : public SyntheticCheckpoint {
   float seed_;
 };
 
-inline std::vector<HalfVariant> every_variant() {
-  std::vector<HalfVariant> all;
+inline std::vector<PartVariant> every_variant() {
+  std::vector<PartVariant> all;
   for (const Precision precision : kKept) {
     for (int layer = 0; layer < small_spec().layers; ++layer) {
-      for (const LayerHalf half : kLayerHalves) {
+      for (const ModelPart half : kLayerHalves) {
         all.push_back({layer, half, precision});
       }
     }
+  }
+  for (const Precision precision : {Precision::kBf16, Precision::kW8}) {  // beside those
+    all.push_back({0, ModelPart::kTables, precision});
   }
   return all;
 }
@@ -105,20 +108,21 @@ class VariantStoreTest : public testing::Test {
     return *std::move(store);
   }
 
-  fs::path file_of(const HalfVariant& which) {
-    return open()->model_directory() / fmt::format("layer-{:03}.{}.{}", which.layer,
-                                                   to_string(which.half),
-                                                   to_string(which.precision));
+  fs::path file_of(const PartVariant& which) {
+    const std::string layer =
+        which.part == ModelPart::kTables ? "" : fmt::format("layer-{:03}.", which.layer);
+    return open()->model_directory() /
+           fmt::format("{}{}.{}", layer, to_string(which.part), to_string(which.precision));
   }
 
   // What the store gives is what packing the checkpoint gives.
-  void expect_right(VariantStore& store, const HalfVariant& which,
+  void expect_right(VariantStore& store, const PartVariant& which,
                     const Checkpoint* from = nullptr) {
     const Memory got(store.size(which));
     const Memory want(store.size(which));
     const Status read = store.read(which, got.bytes());
     ASSERT_TRUE(read.ok()) << read.error().message;
-    ASSERT_TRUE(load_half(from == nullptr ? *checkpoint_ : *from, which, want.region.data()).ok());
+    ASSERT_TRUE(load_part(from == nullptr ? *checkpoint_ : *from, which, want.region.data()).ok());
     EXPECT_TRUE(std::ranges::equal(got.bytes(), want.bytes()));
   }
 

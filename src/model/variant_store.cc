@@ -31,10 +31,12 @@ bool alike(const ModelSpec& a, const ModelSpec& b) {
          x.output_bias == y.output_bias && x.qk_norm == y.qk_norm;
 }
 
-std::string file_name(const HalfVariant& which) {
-  const std::string half = fmt::format("layer-{:03}.{}.{}", which.layer, to_string(which.half),
-                                       to_string(which.precision));
-  return which.units == 1 ? half : fmt::format("{}.{}-of-{}", half, which.unit, which.units);
+std::string file_name(const PartVariant& which) {
+  const std::string layer =
+      which.part == ModelPart::kTables ? "" : fmt::format("layer-{:03}.", which.layer);
+  const std::string part =
+      fmt::format("{}{}.{}", layer, to_string(which.part), to_string(which.precision));
+  return which.units == 1 ? part : fmt::format("{}.{}-of-{}", part, which.unit, which.units);
 }
 
 std::vector<Precision> stored_once(const std::vector<Precision>& precisions) {
@@ -47,7 +49,11 @@ std::vector<Precision> stored_once(const std::vector<Precision>& precisions) {
   return stored;
 }
 
-// So that two processes do not pack the same half at the same time. Held by a process, it goes when
+Precision tables_stored_beside(Precision layers) {
+  return stored_as(tables_beside(layers));
+}
+
+// So that two processes do not pack the same part at the same time. Held by a process, it goes when
 // the process does; where files cannot be locked both of them pack, and both end right.
 class FolderLock {
  public:
@@ -169,23 +175,24 @@ void VariantStore::keep_no_more(const std::string& why) {
   }
 }
 
-bool VariantStore::is_kept(Precision precision) const {
-  return std::find(options_.precisions.begin(), options_.precisions.end(), precision) !=
-         options_.precisions.end();
+bool VariantStore::is_kept(const PartVariant& which) const {
+  return std::any_of(options_.precisions.begin(), options_.precisions.end(), [&](Precision kept) {
+    return (which.part == ModelPart::kTables ? tables_stored_beside(kept) : kept) ==
+           which.precision;
+  });
 }
 
-fs::path VariantStore::file_of(const HalfVariant& which) const {
+fs::path VariantStore::file_of(const PartVariant& which) const {
   const auto& folder = sources_.at(which.precision).folder;
-  return folder == nullptr || !is_kept(which.precision) ? fs::path()
-                                                        : folder->path() / file_name(which);
+  return folder == nullptr || !is_kept(which) ? fs::path() : folder->path() / file_name(which);
 }
 
-Status VariantStore::pack(const HalfVariant& which, std::byte* memory, const Pace& pace) {
+Status VariantStore::pack(const PartVariant& which, std::byte* memory, const Pace& pace) {
   const std::lock_guard lock(packing_);
-  return load_half(*sources_.at(which.precision).checkpoint, which, memory, pace);
+  return load_part(*sources_.at(which.precision).checkpoint, which, memory, pace);
 }
 
-void VariantStore::keep(const HalfVariant& which, std::span<const std::byte> body) {
+void VariantStore::keep(const PartVariant& which, std::span<const std::byte> body) {
   const fs::path path = file_of(which);
   if (path.empty() || !why_not_kept().empty()) {
     return;
@@ -196,8 +203,8 @@ void VariantStore::keep(const HalfVariant& which, std::span<const std::byte> bod
   }
 }
 
-std::string VariantStore::remark_on(const HalfVariant& which, const Status& read) const {
-  if (!is_kept(which.precision)) {
+std::string VariantStore::remark_on(const PartVariant& which, const Status& read) const {
+  if (!is_kept(which)) {
     return {};
   }
   const std::string why = why_not_kept();
@@ -206,12 +213,12 @@ std::string VariantStore::remark_on(const HalfVariant& which, const Status& read
                      damaged || why.empty() ? read.error().message : why);
 }
 
-Status VariantStore::read(const HalfVariant& asked, std::span<std::byte> memory, const Pace& pace,
+Status VariantStore::read(const PartVariant& asked, std::span<std::byte> memory, const Pace& pace,
                           std::string* remark) {
-  HalfVariant which = asked;
+  PartVariant which = asked;
   which.precision = stored_as(asked.precision);
   check(which.layer >= 0 && which.layer < spec_.layers && std::ssize(memory) == size(which),
-        "memory is a half of a layer that exists");
+        "memory is a part of the model");
   const fs::path path = file_of(which);
   Status got;
   if (!path.empty()) {
@@ -235,7 +242,7 @@ Status VariantStore::read(const HalfVariant& asked, std::span<std::byte> memory,
   return {};
 }
 
-Status VariantStore::pack_one(const HalfVariant& which, const Pace& pace) {
+Status VariantStore::pack_one(const PartVariant& which, const Pace& pace) {
   const fs::path path = file_of(which);
   const ModelIdentity& identity = sources_.at(which.precision).identity;
   if (check_variant(path, identity, which, size(which))) {
@@ -260,35 +267,39 @@ Status VariantStore::pack_one(const HalfVariant& which, const Pace& pace) {
   return written;
 }
 
-std::vector<HalfVariant> VariantStore::parts_of(std::span<const SwapUnit> units,
+std::vector<PartVariant> VariantStore::parts_of(std::span<const SwapUnit> units,
                                                 Precision precision) const {
-  std::vector<HalfVariant> parts;
+  std::vector<PartVariant> parts;
   for (const SwapUnit& swapped : units) {
-    for (const LayerHalf half : halves_of(swapped)) {
+    for (const ModelPart half : halves_of(swapped)) {
       for (int unit = 0; unit < options_.units; ++unit) {
         parts.push_back({swapped.layer, half, precision, unit, options_.units});
+      }
+    }
+  }
+  parts.push_back({0, ModelPart::kTables, tables_stored_beside(precision)});
+  return parts;
+}
+
+std::vector<PartVariant> VariantStore::parts_at(Precision precision) const {
+  return parts_of(swap_units(spec_.layers, false), precision);
+}
+
+std::vector<PartVariant> VariantStore::kept_parts() const {
+  std::vector<PartVariant> parts;
+  for (const Precision precision : options_.precisions) {
+    for (const PartVariant& more : parts_at(precision)) {
+      if (std::find(parts.begin(), parts.end(), more) == parts.end()) {  // tables beside several
+        parts.push_back(more);
       }
     }
   }
   return parts;
 }
 
-std::vector<HalfVariant> VariantStore::halves_at(Precision precision) const {
-  return parts_of(swap_units(spec_.layers, false), precision);
-}
-
-std::vector<HalfVariant> VariantStore::kept_halves() const {
-  std::vector<HalfVariant> halves;
-  for (const Precision precision : options_.precisions) {
-    const std::vector<HalfVariant> more = halves_at(precision);
-    halves.insert(halves.end(), more.begin(), more.end());
-  }
-  return halves;
-}
-
 bool VariantStore::read_ahead(std::span<const SwapUnit> units, Precision precision,
                               std::size_t& next, const Pace& pace) const {
-  const std::vector<HalfVariant> parts = parts_of(units, stored_as(precision));
+  const std::vector<PartVariant> parts = parts_of(units, stored_as(precision));
   while (next < parts.size() && read_through(file_of(parts[next]), pace)) {
     ++next;
   }
@@ -297,7 +308,7 @@ bool VariantStore::read_ahead(std::span<const SwapUnit> units, Precision precisi
 
 std::int64_t VariantStore::bytes_at(Precision precision) const {
   std::int64_t bytes = 0;
-  for (const HalfVariant& which : halves_at(stored_as(precision))) {
+  for (const PartVariant& which : parts_at(stored_as(precision))) {
     bytes += size(which);
   }
   return bytes;
@@ -306,7 +317,7 @@ std::int64_t VariantStore::bytes_at(Precision precision) const {
 // For what is not there yet.
 void VariantStore::make_room() const {
   std::int64_t wanted_bytes = 0;
-  for (const HalfVariant& which : kept_halves()) {
+  for (const PartVariant& which : kept_parts()) {
     const ModelIdentity& identity = sources_.at(which.precision).identity;
     if (!check_variant(file_of(which), identity, which, size(which))) {
       wanted_bytes += VariantHeader::kBytes + size(which);
@@ -326,15 +337,15 @@ void VariantStore::make_room() const {
 }
 
 Status VariantStore::pack_missing(const Progress& progress, const Pace& pace) {
-  const std::vector<HalfVariant> wanted = kept_halves();
-  for (const HalfVariant& which : wanted) {
+  const std::vector<PartVariant> wanted = kept_parts();
+  for (const PartVariant& which : wanted) {
     if (file_of(which).empty()) {
       return make_error(ErrorCode::kExhausted, "there is no folder to keep packed weights in");
     }
   }
   make_room();
   std::int64_t done = 0;
-  for (const HalfVariant& which : wanted) {
+  for (const PartVariant& which : wanted) {
     if (Status packed = pack_one(which, pace); !packed) {
       return packed;
     }

@@ -78,22 +78,23 @@ void lay_out_mlp(LayerWeights& layer, const ModelSpec& spec, cpu::WeightFormat f
   layer.down = carver.matrix(format, spec.hidden, spec.ffn);
 }
 
-std::int64_t lay_out(LayerWeights& layer, const ModelSpec& spec, LayerHalf half,
-                     Precision precision, std::byte* memory) {
+std::int64_t lay_out_half(LayerWeights& layer, const ModelSpec& spec, ModelPart half,
+                          Precision precision, std::byte* memory) {
   Carver carver(memory);
-  const auto lay = half == LayerHalf::kAttention ? lay_out_attention : lay_out_mlp;
+  const auto lay = half == ModelPart::kAttention ? lay_out_attention : lay_out_mlp;
   lay(layer, spec, weight_format(precision, spec.stored.group), carver);
   layer.precision.of(half) = precision;
   return carver.bytes();
 }
 
-std::int64_t lay_out(ModelWeights& weights, const ModelSpec& spec, cpu::WeightFormat format,
-                     std::byte* memory) {
+std::int64_t lay_out_tables(TableWeights& tables, const ModelSpec& spec, Precision precision,
+                            std::byte* memory) {
   Carver carver(memory);
-  weights.embedding = carver.matrix(format, spec.vocab, spec.hidden);
-  weights.output =
-      spec.tied_embeddings ? weights.embedding : carver.matrix(format, spec.vocab, spec.hidden);
-  weights.final_norm = carver.vector(spec.hidden);
+  const cpu::WeightFormat format = weight_format(precision, spec.stored.group);
+  tables.embedding = carver.matrix(format, spec.vocab, spec.hidden);
+  tables.output =
+      spec.tied_embeddings ? tables.embedding : carver.matrix(format, spec.vocab, spec.hidden);
+  tables.final_norm = carver.vector(spec.hidden);
   return carver.bytes();
 }
 
@@ -162,7 +163,8 @@ Status read_matrix(const Checkpoint& checkpoint, TensorRole role, int layer,
       }
     }
     if (pace && !pace(matrix.panel_bytes())) {
-      return make_error(ErrorCode::kUnavailable, "packing layer {} was called off", layer);
+      return make_error(ErrorCode::kUnavailable, "packing the {} was called off",
+                        place_of(role, layer));
     }
     unreleased_bytes += count * matrix.inputs * std::int64_t{sizeof(float)};
     if (unreleased_bytes >= kReleaseEveryBytes) {
@@ -175,37 +177,55 @@ Status read_matrix(const Checkpoint& checkpoint, TensorRole role, int layer,
 }
 
 std::int64_t layer_size(const ModelSpec& spec, const LayerPrecision& precision) {
-  return half_size(spec, LayerHalf::kAttention, precision.attention) +
-         half_size(spec, LayerHalf::kMlp, precision.mlp);
+  return part_size(spec, ModelPart::kAttention, precision.attention) +
+         part_size(spec, ModelPart::kMlp, precision.mlp);
 }
 
-using RoleVector = std::pair<TensorRole, std::span<float>>;
-using RoleMatrix = std::pair<TensorRole, const cpu::PackedMatrix*>;
+// A part's pieces, those that the model has, and how far they reach.
+struct LaidOut {
+  std::vector<std::pair<TensorRole, std::span<float>>> vectors;
+  std::vector<std::pair<TensorRole, cpu::PackedMatrix>> matrices;
+  std::int64_t bytes = 0;
+};
 
-// What the model lacks is empty.
-std::vector<RoleVector> vectors_of(const LayerWeights& layer, LayerHalf half) {
-  if (half == LayerHalf::kMlp) {
-    return {{TensorRole::kMlpNorm, layer.mlp_norm}};
+LaidOut lay_out(const ModelSpec& spec, ModelPart part, Precision precision, std::byte* memory) {
+  if (part == ModelPart::kTables) {
+    TableWeights tables;
+    const std::int64_t bytes = lay_out_tables(tables, spec, precision, memory);
+    LaidOut out{{{TensorRole::kFinalNorm, tables.final_norm}},
+                {{TensorRole::kEmbedding, tables.embedding}},
+                bytes};
+    if (!spec.tied_embeddings) {
+      out.matrices.emplace_back(TensorRole::kOutput, tables.output);
+    }
+    return out;
   }
-  return {{TensorRole::kAttentionNorm, layer.attention_norm},
-          {TensorRole::kQueryBias, layer.query_bias},
-          {TensorRole::kKeyBias, layer.key_bias},
-          {TensorRole::kValueBias, layer.value_bias},
-          {TensorRole::kQueryNorm, layer.query_norm},
-          {TensorRole::kKeyNorm, layer.key_norm},
-          {TensorRole::kAttentionOutputBias, layer.attention_output_bias}};
+  LayerWeights layer;
+  const std::int64_t bytes = lay_out_half(layer, spec, part, precision, memory);
+  if (part == ModelPart::kMlp) {
+    return {{{TensorRole::kMlpNorm, layer.mlp_norm}},
+            {{TensorRole::kGate, layer.gate},
+             {TensorRole::kUp, layer.up},
+             {TensorRole::kDown, layer.down}},
+            bytes};
+  }
+  return {{{TensorRole::kAttentionNorm, layer.attention_norm},
+           {TensorRole::kQueryBias, layer.query_bias},
+           {TensorRole::kKeyBias, layer.key_bias},
+           {TensorRole::kValueBias, layer.value_bias},
+           {TensorRole::kQueryNorm, layer.query_norm},
+           {TensorRole::kKeyNorm, layer.key_norm},
+           {TensorRole::kAttentionOutputBias, layer.attention_output_bias}},
+          {{TensorRole::kQuery, layer.query},
+           {TensorRole::kKey, layer.key},
+           {TensorRole::kValue, layer.value},
+           {TensorRole::kAttentionOutput, layer.attention_output}},
+          bytes};
 }
 
-std::vector<RoleMatrix> matrices_of(const LayerWeights& layer, LayerHalf half) {
-  if (half == LayerHalf::kMlp) {
-    return {{TensorRole::kGate, &layer.gate},
-            {TensorRole::kUp, &layer.up},
-            {TensorRole::kDown, &layer.down}};
-  }
-  return {{TensorRole::kQuery, &layer.query},
-          {TensorRole::kKey, &layer.key},
-          {TensorRole::kValue, &layer.value},
-          {TensorRole::kAttentionOutput, &layer.attention_output}};
+void check_aligned(const std::byte* memory) {
+  check(memory != nullptr && reinterpret_cast<std::uintptr_t>(memory) % kLineBytes == 0,
+        "a part lies in aligned memory");
 }
 
 }  // namespace
@@ -252,71 +272,65 @@ Status pack_rows(const cpu::PackedMatrix& matrix, std::int64_t panel, std::span<
 }
 
 std::int64_t ModelWeights::bytes() const {
-  std::int64_t bytes = memory.bytes();
-  for (const cpu::Region& half : halves) {
-    bytes += half.bytes();
+  std::int64_t bytes = 0;
+  for (const cpu::Region& part : memory) {
+    bytes += part.bytes();
   }
   return bytes;
 }
 
-std::int64_t half_size(const ModelSpec& spec, LayerHalf half, Precision precision) {
-  LayerWeights layer;
-  return lay_out(layer, spec, half, precision, nullptr);
+std::int64_t part_size(const ModelSpec& spec, ModelPart part, Precision precision) {
+  return lay_out(spec, part, precision, nullptr).bytes;
 }
 
-void bind_half(LayerWeights& layer, const ModelSpec& spec, LayerHalf half, Precision precision,
+void bind_half(LayerWeights& layer, const ModelSpec& spec, ModelPart half, Precision precision,
                std::byte* memory) {
-  check(memory != nullptr && reinterpret_cast<std::uintptr_t>(memory) % kLineBytes == 0,
-        "a half lies in aligned memory");
-  lay_out(layer, spec, half, precision, memory);
+  check_aligned(memory);
+  lay_out_half(layer, spec, half, precision, memory);
 }
 
-Status load_half(const Checkpoint& checkpoint, const HalfVariant& which, std::byte* memory,
+void bind_tables(TableWeights& tables, const ModelSpec& spec, Precision precision,
+                 std::byte* memory) {
+  check_aligned(memory);
+  lay_out_tables(tables, spec, precision, memory);
+}
+
+Status load_part(const Checkpoint& checkpoint, const PartVariant& which, std::byte* memory,
                  const Pace& pace) {
   if (which.units > 1) {
     const UnitCheckpoint unit(checkpoint, which.unit, which.units);
-    return load_half(unit, {which.layer, which.half, which.precision}, memory, pace);
+    return load_part(unit, {which.layer, which.part, which.precision}, memory, pace);
   }
-  const ModelSpec& spec = checkpoint.spec();
-  check(which.layer >= 0 && which.layer < spec.layers, "the layer exists");
-  LayerWeights layer;
-  bind_half(layer, spec, which.half, which.precision, memory);
+  check(which.layer >= 0 && which.layer < checkpoint.spec().layers, "the layer exists");
+  check_aligned(memory);
+  const LaidOut part = lay_out(checkpoint.spec(), which.part, which.precision, memory);
   // Between pieces nothing else is written.
-  const std::int64_t size = half_size(spec, which.half, which.precision);
-  std::memset(memory, 0, static_cast<std::size_t>(size));
-  for (const auto& [role, out] : vectors_of(layer, which.half)) {
+  std::memset(memory, 0, static_cast<std::size_t>(part.bytes));
+  for (const auto& [role, out] : part.vectors) {
     read_vector(checkpoint, role, which.layer, out);
   }
-  for (const auto& [role, matrix] : matrices_of(layer, which.half)) {
-    if (Status read = read_matrix(checkpoint, role, which.layer, *matrix, pace); !read) {
+  for (const auto& [role, matrix] : part.matrices) {
+    if (Status read = read_matrix(checkpoint, role, which.layer, matrix, pace); !read) {
       return read;
     }
   }
   return {};
 }
 
-Result<ModelWeights> load_outer(const Checkpoint& checkpoint, Precision tables,
-                                const TpUnits& units) {
+Result<ModelWeights> load_tables(const Checkpoint& checkpoint, Precision precision,
+                                 const TpUnits& units) {
   const ModelSpec& spec = checkpoint.spec();
-  const cpu::WeightFormat format = weight_format(tables, spec.stored.group);
   ModelWeights weights(spec, spec.layers, units);
-  Result<cpu::Region> region = cpu::Region::map(lay_out(weights, spec, format, nullptr));
+  Result<cpu::Region> region = cpu::Region::map(part_size(spec, ModelPart::kTables, precision));
   if (!region) {
     return region.error();
   }
-  weights.memory = std::move(*region);
-  lay_out(weights, spec, format, weights.memory.data());
-  if (const Status read = read_matrix(checkpoint, TensorRole::kEmbedding, 0, weights.embedding);
-      !read) {
-    return read.error();
+  const PartVariant which{0, ModelPart::kTables, precision};
+  if (const Status loaded = load_part(checkpoint, which, region->data()); !loaded) {
+    return loaded.error();
   }
-  if (!spec.tied_embeddings) {
-    if (const Status read = read_matrix(checkpoint, TensorRole::kOutput, 0, weights.output);
-        !read) {
-      return read.error();
-    }
-  }
-  read_vector(checkpoint, TensorRole::kFinalNorm, 0, weights.final_norm);
+  bind_tables(weights.tables, spec, precision, region->data());
+  weights.memory.push_back(std::move(*region));
   return weights;
 }
 
@@ -325,17 +339,17 @@ Status load_layer(ModelWeights& weights, const Checkpoint& checkpoint, int layer
   const TpUnits& units = weights.units;
   const ModelSpec& spec = weights.unit_spec;
   for (int unit = 0; unit < units.count; ++unit) {
-    for (const LayerHalf half : kLayerHalves) {
-      const HalfVariant which{layer, half, precision.of(half), units.first + unit, units.of};
-      Result<cpu::Region> region = cpu::Region::map(half_size(spec, half, which.precision));
+    for (const ModelPart half : kLayerHalves) {
+      const PartVariant which{layer, half, precision.of(half), units.first + unit, units.of};
+      Result<cpu::Region> region = cpu::Region::map(part_size(spec, half, which.precision));
       if (!region) {
         return region.error();
       }
-      if (Status loaded = load_half(checkpoint, which, region->data()); !loaded) {
+      if (Status loaded = load_part(checkpoint, which, region->data()); !loaded) {
         return loaded;
       }
       bind_half(weights.unit(layer, unit), spec, half, which.precision, region->data());
-      weights.halves.push_back(std::move(*region));
+      weights.memory.push_back(std::move(*region));
     }
   }
   return {};
@@ -346,12 +360,12 @@ Result<ModelWeights> load_weights(const Checkpoint& checkpoint,
                                   const LoadProgress& progress, const TpUnits& units) {
   check(static_cast<int>(layer_precision.size()) == checkpoint.spec().layers,
         "one precision per layer");
-  Result<ModelWeights> weights = load_outer(checkpoint, tables, units);
+  Result<ModelWeights> weights = load_tables(checkpoint, tables, units);
   if (!weights) {
     return weights;
   }
   const ModelSpec& spec = weights->unit_spec;
-  std::int64_t done_bytes = weights->memory.bytes();
+  std::int64_t done_bytes = weights->bytes();
   std::int64_t total_bytes = done_bytes;
   for (const LayerPrecision& precision : layer_precision) {
     total_bytes += units.count * layer_size(spec, precision);

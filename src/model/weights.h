@@ -46,53 +46,60 @@ struct LayerWeights {
   std::span<float> mlp_norm;
 };
 
-// Which packed weights: a half of a layer at a precision, whole or one unit of it.
-struct HalfVariant {
-  int layer = 0;
-  LayerHalf half = LayerHalf::kAttention;
+// What is around the layers, in one contiguous piece of memory that somebody else owns. `output` is
+// the same memory as `embedding` when they are tied.
+struct TableWeights {
+  cpu::PackedMatrix embedding;
+  cpu::PackedMatrix output;
+  std::span<float> final_norm;
+};
+
+// Which packed weights: a part of a model at a precision, whole or one unit of it.
+struct PartVariant {
+  int layer = 0;  // of the tables too
+  ModelPart part = ModelPart::kAttention;
   Precision precision = Precision::kBf16;
   int unit = 0;
   int units = 1;
-  friend bool operator==(const HalfVariant&, const HalfVariant&) = default;
+  friend bool operator==(const PartVariant&, const PartVariant&) = default;
 };
 
-// Bytes from the start of a half to the end of its last piece, each begun on a 64-byte line. Of a
+// Bytes from the start of a part to the end of its last piece, each begun on a 64-byte line. Of a
 // unit's, where the spec is unit_spec()'s; so below.
-std::int64_t half_size(const ModelSpec& spec, LayerHalf half, Precision precision);
+std::int64_t part_size(const ModelSpec& spec, ModelPart part, Precision precision);
 
-// Points the half's matrices and vectors into 64-byte-aligned memory of half_size().
-void bind_half(LayerWeights& layer, const ModelSpec& spec, LayerHalf half, Precision precision,
+// Point matrices and vectors into 64-byte-aligned memory of part_size().
+void bind_half(LayerWeights& layer, const ModelSpec& spec, ModelPart half, Precision precision,
                std::byte* memory);
+void bind_tables(TableWeights& tables, const ModelSpec& spec, Precision precision,
+                 std::byte* memory);
 
 // Called between pieces of work on `bytes` more, on the thread that does it, which may sleep here
 // to let others have the memory bus. False: stop.
 using Pace = std::function<bool(std::int64_t bytes)>;
 
-// Writes every byte of 64-byte-aligned memory of half_size(), so that equal weights are equal
+// Writes every byte of 64-byte-aligned memory of part_size(), so that equal weights are equal
 // bytes. A checkpoint's own integers are packed as they are if they have the precision's bits and
 // group, and units begin with a group. Other weights are rounded to nearest
 // (quant/round_to_nearest.h). Fails where a weight has no quantised value, and (kUnavailable) when
 // told to stop. Reads panel by panel and gives file pages back on the way.
-Status load_half(const Checkpoint& checkpoint, const HalfVariant& which, std::byte* memory,
+Status load_part(const Checkpoint& checkpoint, const PartVariant& which, std::byte* memory,
                  const Pace& pace = {});
 
-// A model ready to run. `output` is the same memory as `embedding` when they are tied.
+// A model ready to run.
 struct ModelWeights {
   ModelWeights() = default;
-  // With layers that are still to be bound to their owner's memory.
+  // With parts that are still to be bound to their owner's memory.
   ModelWeights(const ModelSpec& spec, int layers, const TpUnits& units = {})
       : units(units),
         unit_spec(protean::unit_spec(spec, units.of)),
         layers(static_cast<std::size_t>(layers) * static_cast<std::size_t>(units.count)) {}
 
-  cpu::Region memory;  // of the tables around the layers
-  cpu::PackedMatrix embedding;
-  cpu::PackedMatrix output;
-  std::span<float> final_norm;
+  TableWeights tables;
   TpUnits units;                     // of each layer, that are here
   ModelSpec unit_spec;               // what each of them is to the kernels
   std::vector<LayerWeights> layers;  // [layer][unit]
-  std::vector<cpu::Region> halves;   // that nobody else owns
+  std::vector<cpu::Region> memory;   // of parts that nobody else owns
 
   int layer_count() const { return static_cast<int>(layers.size()) / units.count; }
   std::span<const LayerWeights> layer(int layer) const {
@@ -109,12 +116,12 @@ struct ModelWeights {
 // Packed bytes that are ready, of those there will be. Called after each layer.
 using LoadProgress = std::function<void(std::int64_t done_bytes, std::int64_t total_bytes)>;
 
-// The tables around the layers, and layers that are still to be bound to their owner's memory.
-Result<ModelWeights> load_outer(const Checkpoint& checkpoint, Precision tables,
-                                const TpUnits& units = {});
+// With the tables in memory of their own, and layers that are still to be bound to theirs.
+Result<ModelWeights> load_tables(const Checkpoint& checkpoint, Precision precision,
+                                 const TpUnits& units = {});
 
 // Binds a layer's units to memory of their own and loads them. Fails where memory is short or
-// load_half() does.
+// load_part() does.
 Status load_layer(ModelWeights& weights, const Checkpoint& checkpoint, int layer,
                   const LayerPrecision& precision);
 

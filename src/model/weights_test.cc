@@ -130,10 +130,10 @@ TEST(Weights, EveryTensorIsWhereTheSpecSaysAtItsPrecision) {
     EXPECT_EQ(variant.precision, mixed[static_cast<std::size_t>(layer)]);
     expect_layer(checkpoint, layer, variant);
   }
-  EXPECT_EQ(weights->embedding.format.kind, cpu::WeightKind::kBf16);
-  expect_same(checkpoint, TensorRole::kEmbedding, 0, weights->embedding);
-  expect_same(checkpoint, TensorRole::kOutput, 0, weights->output);
-  expect_same(checkpoint, TensorRole::kFinalNorm, 0, weights->final_norm);
+  EXPECT_EQ(weights->tables.embedding.format.kind, cpu::WeightKind::kBf16);
+  expect_same(checkpoint, TensorRole::kEmbedding, 0, weights->tables.embedding);
+  expect_same(checkpoint, TensorRole::kOutput, 0, weights->tables.output);
+  expect_same(checkpoint, TensorRole::kFinalNorm, 0, weights->tables.final_norm);
 }
 
 TEST(Weights, TablesHaveAPrecisionOfTheirOwn) {
@@ -141,9 +141,9 @@ TEST(Weights, TablesHaveAPrecisionOfTheirOwn) {
   for (const Precision tables : {Precision::kF32, Precision::kW8, Precision::kW8A8}) {
     const auto weights = load_weights(checkpoint, all(Precision::kBf16), tables);
     ASSERT_TRUE(weights.ok());
-    EXPECT_EQ(weights->embedding.format, weight_format(tables, 128));
-    expect_same(checkpoint, TensorRole::kEmbedding, 0, weights->embedding);
-    expect_same(checkpoint, TensorRole::kOutput, 0, weights->output);
+    EXPECT_EQ(weights->tables.embedding.format, weight_format(tables, 128));
+    expect_same(checkpoint, TensorRole::kEmbedding, 0, weights->tables.embedding);
+    expect_same(checkpoint, TensorRole::kOutput, 0, weights->tables.output);
   }
 }
 
@@ -155,7 +155,7 @@ TEST(Weights, TiedTablesAreOnePieceOfMemoryAndReadOnce) {
   const auto weights =
       load_weights(checkpoint, all(Precision::kBf16), tables_beside(Precision::kBf16));
   ASSERT_TRUE(weights.ok());
-  EXPECT_EQ(weights->embedding.data, weights->output.data);
+  EXPECT_EQ(weights->tables.embedding.data, weights->tables.output.data);
   EXPECT_FALSE(checkpoint.reads_.contains({TensorRole::kOutput, 0}));
   EXPECT_FALSE(checkpoint.reads_.contains({TensorRole::kQueryBias, 0}));
   EXPECT_TRUE(weights->layers[0].query_bias.empty());
@@ -164,8 +164,8 @@ TEST(Weights, TiedTablesAreOnePieceOfMemoryAndReadOnce) {
 
 using Piece = std::pair<const std::byte*, std::int64_t>;
 
-std::vector<Piece> pieces_of(const LayerWeights& layer, LayerHalf half) {
-  const bool mlp = half == LayerHalf::kMlp;
+std::vector<Piece> pieces_of(const LayerWeights& layer, ModelPart half) {
+  const bool mlp = half == ModelPart::kMlp;
   const std::vector<cpu::PackedMatrix> matrices =
       mlp ? std::vector{layer.gate, layer.up, layer.down}
           : std::vector{layer.query, layer.key, layer.value, layer.attention_output};
@@ -188,8 +188,8 @@ std::vector<Piece> pieces_of(const LayerWeights& layer, LayerHalf half) {
 TEST(Weights, PiecesAreAlignedInTheirHalfAndDoNotOverlap) {
   const ModelSpec spec = odd_spec();
   for (const Precision precision : kPrecisions) {
-    for (const LayerHalf half : kLayerHalves) {
-      const std::int64_t size = half_size(spec, half, precision);
+    for (const ModelPart half : kLayerHalves) {
+      const std::int64_t size = part_size(spec, half, precision);
       const auto memory = cpu::Region::map(size);
       ASSERT_TRUE(memory.ok());
       LayerWeights layer;
@@ -216,10 +216,10 @@ TEST(Weights, PagesOfAHalfHoldIt) {
   wide.ffn = 8192;
   for (const ModelSpec& spec : {odd_spec(), bare, wide}) {
     for (const Precision precision : kPrecisions) {
-      for (const LayerHalf half : kLayerHalves) {
+      for (const ModelPart half : kLayerHalves) {
         for (const std::int64_t page_bytes : {page_bytes_for(spec), 4 * kKiB, 2 * kMiB}) {
-          const std::int64_t pages = half_pages(spec, half, precision, page_bytes);
-          const std::int64_t size = half_size(spec, half, precision);
+          const std::int64_t pages = part_pages(spec, half, precision, page_bytes);
+          const std::int64_t size = part_size(spec, half, precision);
           EXPECT_GE(pages * page_bytes, size) << to_string(precision) << to_string(half);
           EXPECT_LE((pages - 2) * page_bytes, size) << to_string(precision) << to_string(half);
         }
@@ -230,14 +230,14 @@ TEST(Weights, PagesOfAHalfHoldIt) {
 
 TEST(Weights, AHalfIsTheSameBytesWhateverMemoryHeldBefore) {
   const WatchedCheckpoint checkpoint(odd_spec());
-  for (const LayerHalf half : kLayerHalves) {
-    const std::int64_t size = half_size(checkpoint.spec(), half, Precision::kW4);
+  for (const ModelPart half : kLayerHalves) {
+    const std::int64_t size = part_size(checkpoint.spec(), half, Precision::kW4);
     auto first = cpu::Region::map(size);
     auto second = cpu::Region::map(size);
     ASSERT_TRUE(first.ok() && second.ok());
     std::fill_n(first->data(), size, std::byte{0xA5});
-    ASSERT_TRUE(load_half(checkpoint, {2, half, Precision::kW4}, first->data()).ok());
-    ASSERT_TRUE(load_half(checkpoint, {2, half, Precision::kW4}, second->data()).ok());
+    ASSERT_TRUE(load_part(checkpoint, {2, half, Precision::kW4}, first->data()).ok());
+    ASSERT_TRUE(load_part(checkpoint, {2, half, Precision::kW4}, second->data()).ok());
     EXPECT_EQ(std::memcmp(first->data(), second->data(), static_cast<std::size_t>(size)), 0);
   }
   EXPECT_FALSE(checkpoint.reads_.contains({TensorRole::kEmbedding, 0}));
@@ -246,20 +246,20 @@ TEST(Weights, AHalfIsTheSameBytesWhateverMemoryHeldBefore) {
 
 TEST(Weights, PackingIsPacedAndCanBeCalledOff) {
   const SyntheticCheckpoint checkpoint(odd_spec());
-  const HalfVariant which = {1, LayerHalf::kMlp, Precision::kBf16};
-  const auto memory = cpu::Region::map(half_size(checkpoint.spec(), which.half, which.precision));
+  const PartVariant which = {1, ModelPart::kMlp, Precision::kBf16};
+  const auto memory = cpu::Region::map(part_size(checkpoint.spec(), which.part, which.precision));
   ASSERT_TRUE(memory.ok());
   std::int64_t paced_bytes = 0;
-  ASSERT_TRUE(load_half(checkpoint, which, memory->data(), [&](std::int64_t bytes) {
+  ASSERT_TRUE(load_part(checkpoint, which, memory->data(), [&](std::int64_t bytes) {
                 paced_bytes += bytes;
                 return true;
               }).ok());
   LayerWeights layer;
-  bind_half(layer, checkpoint.spec(), which.half, which.precision, memory->data());
+  bind_half(layer, checkpoint.spec(), which.part, which.precision, memory->data());
   EXPECT_EQ(paced_bytes, layer.gate.bytes() + layer.up.bytes() + layer.down.bytes());
   int calls = 0;
   const Status stopped =
-      load_half(checkpoint, which, memory->data(), [&](std::int64_t) { return ++calls < 2; });
+      load_part(checkpoint, which, memory->data(), [&](std::int64_t) { return ++calls < 2; });
   ASSERT_FALSE(stopped.ok());
   EXPECT_EQ(stopped.error().code, ErrorCode::kUnavailable);
   EXPECT_EQ(calls, 2);
@@ -267,11 +267,12 @@ TEST(Weights, PackingIsPacedAndCanBeCalledOff) {
 
 TEST(Weights, LayersInSomebodyElsesMemoryAreNotCounted) {
   const SyntheticCheckpoint checkpoint(odd_spec());
-  const auto outer = load_outer(checkpoint, Precision::kBf16);
+  const auto outer = load_tables(checkpoint, Precision::kBf16);
   ASSERT_TRUE(outer.ok());
   EXPECT_EQ(outer->layers.size(), 3U);
-  EXPECT_EQ(outer->bytes(), outer->memory.bytes());
-  expect_same(checkpoint, TensorRole::kEmbedding, 0, outer->embedding);
+  ASSERT_EQ(outer->memory.size(), 1U);
+  EXPECT_EQ(outer->bytes(), outer->memory[0].bytes());
+  expect_same(checkpoint, TensorRole::kEmbedding, 0, outer->tables.embedding);
 }
 
 TEST(Weights, LoadingHoldsOneTensorOfThirtyTwoRowsAtATime) {
@@ -317,8 +318,8 @@ TEST(Weights, LayersAreQuantisedAndTheirTablesAreNot) {
     EXPECT_TRUE(variant.down.format.quantized());
     expect_layer(checkpoint, layer, variant);
   }
-  EXPECT_EQ(weights->embedding.format.kind, cpu::WeightKind::kBf16);
-  expect_same(checkpoint, TensorRole::kOutput, 0, weights->output);
+  EXPECT_EQ(weights->tables.embedding.format.kind, cpu::WeightKind::kBf16);
+  expect_same(checkpoint, TensorRole::kOutput, 0, weights->tables.output);
 }
 
 // Sizes are promised before anything is loaded (cost/memory.h), from the same arithmetic.
@@ -332,8 +333,8 @@ TEST(Weights, TakeTheBytesThatCostPredicts) {
       const auto weights = load_weights(checkpoint, all(precision), tables_beside(precision));
       ASSERT_TRUE(weights.ok());
       const std::int64_t pieces = 3 * 15 + 3;  // each aligned to 64 bytes
-      const std::int64_t predicted =
-          3 * layer_bytes(spec, precision) + outer_bytes(spec, tables_beside(precision));
+      const std::int64_t predicted = 3 * layer_bytes(spec, precision) +
+                                     part_bytes(spec, ModelPart::kTables, tables_beside(precision));
       EXPECT_GE(weights->bytes(), predicted) << to_string(precision) << " g" << group;
       EXPECT_LE(weights->bytes(), predicted + pieces * 64) << to_string(precision) << " g" << group;
     }

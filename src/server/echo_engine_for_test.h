@@ -94,11 +94,15 @@ class EchoEngine {
     }
     Morph morph{.steps = {}, .reason = "asked for"};
     for (std::size_t layer = 0; layer < want.wish.layers.size(); ++layer) {
-      for (const LayerHalf half : kLayerHalves) {
+      for (const ModelPart half : kLayerHalves) {
         morph.steps.emplace_back(
-            SwapHalf{static_cast<int>(layer), half, want.wish.layers[layer].of(half)});
+            SwapPart{static_cast<int>(layer), half, want.wish.layers[layer].of(half)});
         form_ = after(form_, morph.steps.back());
       }
+    }
+    if (want.wish.tables) {
+      morph.steps.emplace_back(SwapPart{0, ModelPart::kTables, *want.wish.tables});
+      form_ = after(form_, morph.steps.back());
     }
     auto status = std::make_shared<FormStatus>(FormStatus{.form = form_, .wanted = form_});
     status->pinned = !want.wish.release;

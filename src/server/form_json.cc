@@ -21,11 +21,15 @@ double seconds_of(TimeNs ns) {
 }
 
 json::object shown_step(const MorphStep& step) {
-  if (const auto* swap = std::get_if<SwapHalf>(&step)) {
+  const auto* swap = std::get_if<SwapPart>(&step);
+  if (swap != nullptr && swap->part == ModelPart::kTables) {
+    return {{"kind", "tables"}, {"text", to_string(step)}, {"to", to_string(swap->to)}};
+  }
+  if (swap != nullptr) {
     return {{"kind", "swap"},
             {"text", to_string(step)},
             {"layer", swap->layer},
-            {"half", to_string(swap->half)},
+            {"half", to_string(swap->part)},
             {"to", to_string(swap->to)}};
   }
   return {
@@ -84,6 +88,13 @@ std::optional<ApiError> read_field(const json::key_value_pair& field, int layers
       return std::move(*error);
     }
     wish.layers = std::get<std::vector<LayerPrecision>>(std::move(read));
+  } else if (field.key() == "tables") {
+    const auto read = value.is_string() ? parse_precision(std::string_view(value.get_string()))
+                                        : parse_precision("");
+    if (!read.ok()) {
+      return no_wish(R"(tables have a precision, like "w8")", "tables");
+    }
+    wish.tables = *read;
   } else if (field.key() == "kv_blocks") {
     if (!value.is_int64() || value.get_int64() < 1 || value.get_int64() >= kMostBlocks) {
       return no_wish("kv_blocks is a number of blocks, at least 1", "kv_blocks");
@@ -95,10 +106,11 @@ std::optional<ApiError> read_field(const json::key_value_pair& field, int layers
     }
     wish.release = true;
   } else {
-    return no_wish(fmt::format("\"{}\" is not part of a form's wish: send layers, kv_blocks or "
-                               "release",
-                               excerpt(std::string(field.key()))),
-                   std::string(field.key()));
+    return no_wish(
+        fmt::format("\"{}\" is not part of a form's wish: send layers, tables, kv_blocks "
+                    "or release",
+                    excerpt(std::string(field.key()))),
+        std::string(field.key()));
   }
   return std::nullopt;
 }
@@ -209,7 +221,7 @@ Checked<FormWish> read_form_wish(std::string_view body, int layers) {
       return *std::move(error);
     }
   }
-  if (wish.release && (wish.kv_blocks || !wish.layers.empty())) {
+  if (wish.release && (wish.kv_blocks || wish.tables || !wish.layers.empty())) {
     return no_wish("release comes alone: what else is asked for would pin the form again",
                    "release");
   }

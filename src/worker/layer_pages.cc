@@ -4,18 +4,19 @@
 
 #include "base/check.h"
 #include "cost/pages.h"
+#include "cost/tp_units.h"
 
 namespace protean {
 
-Result<FilledPages> fill_pages(cpu::PagePool& pool, const HalfInUnits& what, const ReadHalf& read,
+Result<FilledPages> fill_pages(cpu::PagePool& pool, const PartInUnits& what, const ReadPart& read,
                                const cpu::MayGoOn& may_go_on) {
-  const SwapHalf& half = what.half;
-  const int units = what.units;
+  const auto& [layer, part, to] = what.part;
+  const int units = units_of(part, what.units);
   // As many as whoever plans morphs counts.
-  const std::int64_t pages = half_pages(what.spec, half.half, half.to, pool.page_bytes(), units);
+  const std::int64_t pages = part_pages(what.spec, part, to, pool.page_bytes(), what.units);
   const std::int64_t unit_bytes = pages / units * pool.page_bytes();
-  const std::int64_t size = half_size(unit_spec(what.spec, units), half.half, half.to);
-  check(size <= unit_bytes, "cost counts the bytes that a half takes");
+  const std::int64_t size = part_size(unit_spec(what.spec, units), part, to);
+  check(size <= unit_bytes, "cost counts the bytes that a part takes");
   Result<cpu::PageRange> range = cpu::PageRange::reserve(pool, pages);
   if (!range) {
     return range.error();
@@ -27,7 +28,7 @@ Result<FilledPages> fill_pages(cpu::PagePool& pool, const HalfInUnits& what, con
   FilledPages filled{std::move(*range), {}};
   for (int unit = 0; unit < units; ++unit) {
     Result<std::string> remark =
-        read({half.layer, half.half, half.to, unit, units},
+        read({layer, part, to, unit, units},
              {filled.pages.data() + unit * unit_bytes, static_cast<std::size_t>(size)}, pace);
     if (!remark) {
       return remark.error();
@@ -37,20 +38,25 @@ Result<FilledPages> fill_pages(cpu::PagePool& pool, const HalfInUnits& what, con
   return filled;
 }
 
-void LayerPages::swap(ModelWeights& weights, const SwapHalf& half, cpu::PageRange& pages) {
+void LayerPages::swap(ModelWeights& weights, const SwapPart& part, cpu::PageRange& pages) {
+  if (part.part == ModelPart::kTables) {
+    bind_tables(weights.tables, weights.unit_spec, part.to, pages.data());
+    std::swap(tables_, pages);
+    return;
+  }
   const TpUnits& units = weights.units;
   check(units.count == units.of, "all units of a half are swapped together");
   for (int i = 0; i < units.count; ++i) {
-    bind_half(weights.unit(half.layer, i), weights.unit_spec, half.half, half.to,
+    bind_half(weights.unit(part.layer, i), weights.unit_spec, part.part, part.to,
               pages.data() + i * (pages.bytes() / units.count));
   }
-  std::swap(ranges_.at(static_cast<std::size_t>(half.layer))[static_cast<std::size_t>(half.half)],
+  std::swap(halves_.at(static_cast<std::size_t>(part.layer))[static_cast<std::size_t>(part.part)],
             pages);
 }
 
 std::int64_t LayerPages::bytes() const {
-  std::int64_t bytes = 0;
-  for (const auto& halves : ranges_) {
+  std::int64_t bytes = tables_.bytes();
+  for (const auto& halves : halves_) {
     for (const cpu::PageRange& range : halves) {
       bytes += range.bytes();
     }

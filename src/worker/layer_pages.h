@@ -17,10 +17,10 @@
 
 namespace protean {
 
-// Fills memory of half_size() with packed weights, of a whole half or of one unit, asking `pace`
+// Fills memory of part_size() with packed weights, of a whole part or of one unit, asking `pace`
 // between pieces of a millisecond or less. Called on a thread beside steps, by one at a time. What
 // comes back is for people: what was amiss though the weights are right, mostly nothing.
-using ReadHalf = std::function<Result<std::string>(const HalfVariant& which,
+using ReadPart = std::function<Result<std::string>(const PartVariant& which,
                                                    std::span<std::byte> memory, const Pace& pace)>;
 
 struct FilledPages {
@@ -28,32 +28,33 @@ struct FilledPages {
   std::string remark;  // of the reader
 };
 
-// A half of a model's layer and the units it is in.
-struct HalfInUnits {
+// A part of a model, and the units that halves of its layers are in.
+struct PartInUnits {
   const ModelSpec& spec;
-  SwapHalf half;
+  SwapPart part;
   int units = 1;
 };
 
-// Pages of their own, filled: each unit of the half begins on a page. A failure has given all pages
+// Pages of their own, filled: each unit of the part begins on a page. A failure has given all pages
 // back.
-Result<FilledPages> fill_pages(cpu::PagePool& pool, const HalfInUnits& what, const ReadHalf& read,
+Result<FilledPages> fill_pages(cpu::PagePool& pool, const PartInUnits& what, const ReadPart& read,
                                const cpu::MayGoOn& may_go_on = {});
 
-// The pages below each half of a model's layers.
+// The pages below each part of a model.
 class LayerPages {
  public:
   LayerPages() = default;
-  explicit LayerPages(int layers) : ranges_(static_cast<std::size_t>(layers)) {}
+  explicit LayerPages(int layers) : halves_(static_cast<std::size_t>(layers)) {}
 
-  // Points the half's weights, all units of them, to these pages; the old ones are what `pages`
+  // Points the part's weights, all units of them, to these pages; the old ones are what `pages`
   // then holds.
-  void swap(ModelWeights& weights, const SwapHalf& half, cpu::PageRange& pages);
+  void swap(ModelWeights& weights, const SwapPart& part, cpu::PageRange& pages);
 
   std::int64_t bytes() const;
 
  private:
-  std::vector<std::array<cpu::PageRange, kLayerHalves.size()>> ranges_;
+  std::vector<std::array<cpu::PageRange, kLayerHalves.size()>> halves_;
+  cpu::PageRange tables_;
 };
 
 }  // namespace protean

@@ -6,7 +6,7 @@
 
 namespace protean {
 
-void LayerSwapper::prepare(MorphId id, const SwapHalf& swap) {
+void LayerSwapper::prepare(MorphId id, const SwapPart& swap) {
   auto under_way = std::make_shared<Swap>();
   under_way->step = swap;
   {

@@ -22,7 +22,7 @@ struct MorphHandlers {
   std::function<void(MorphDone)> done;
 };
 
-// Fills pages with a half's other weights beside running steps, and gives back the pages of the
+// Fills pages with a part's other weights beside running steps, and gives back the pages of the
 // old ones (MorphServe section 4.3). Between the two, the thread that runs steps swaps pointers.
 // Several swaps may be under way; they are filled one after the other, in order. Borrows what it is
 // given; the thread must be stopped before this is destroyed.
@@ -33,19 +33,19 @@ class LayerSwapper {
     PacedThread* thread = nullptr;
     ModelSpec spec;
     int units = 1;  // of each half
-    ReadHalf read;
+    ReadPart read;
     MorphHandlers handlers;
   };
-  // A half's new weights, ready to be used.
+  // A part's new weights, ready to be used.
   struct Filled {
-    SwapHalf step;
+    SwapPart step;
     cpu::PageRange pages;
   };
 
   explicit LayerSwapper(Parts parts) : parts_(std::move(parts)) {}
 
   // On any thread. Executor's prepare() and abort().
-  void prepare(MorphId id, const SwapHalf& swap);
+  void prepare(MorphId id, const SwapPart& swap);
   void abort(MorphId id);
 
   // On the thread that runs steps: what was prepared, if this is one of the swaps here; then the
@@ -55,7 +55,7 @@ class LayerSwapper {
 
  private:
   struct Swap {
-    SwapHalf step;
+    SwapPart step;
     std::atomic<bool> aborted{false};
     bool ready = false;
     cpu::PageRange pages;

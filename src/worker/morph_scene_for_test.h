@@ -73,7 +73,7 @@ class MorphScene {
   static constexpr std::int64_t kPageBytes = 4096;
 
   explicit MorphScene(std::int64_t kv_blocks = 40, std::int64_t spare_pages = 64,
-                      ReadHalf read = {}, int units = 1,
+                      ReadPart read = {}, int units = 1,
                       std::function<bool(const Pace&)> read_ahead = {})
       : form_(form_of(kv_blocks, units)),
         pages_(form_pages(checkpoint_.spec(), form_, kPageBytes) + spare_pages) {
@@ -82,7 +82,7 @@ class MorphScene {
                                 .max_step_tokens = 100,
                                 .max_positions = 256,
                                 .pages = PageBudget{kPageBytes, pages_},
-                                .read_half = read ? std::move(read) : reader(),
+                                .read_part = read ? std::move(read) : reader(),
                                 .read_ahead = std::move(read_ahead)};
     auto worker = CpuWorker::create(
         options, checkpoint_, {}, [this](StepResult result) { ear.hear(std::move(result)); },
@@ -111,15 +111,15 @@ class MorphScene {
     return spec;
   }
 
-  ReadHalf reader() const {
-    return [this](const HalfVariant& which, std::span<std::byte> memory, const Pace& pace) {
+  ReadPart reader() const {
+    return [this](const PartVariant& which, std::span<std::byte> memory, const Pace& pace) {
       return read_from(checkpoint_, which, memory, pace);
     };
   }
   // Without a remark.
-  static Result<std::string> read_from(const Checkpoint& checkpoint, const HalfVariant& which,
+  static Result<std::string> read_from(const Checkpoint& checkpoint, const PartVariant& which,
                                        std::span<std::byte> memory, const Pace& pace) {
-    const Status loaded = load_half(checkpoint, which, memory.data(), pace);
+    const Status loaded = load_part(checkpoint, which, memory.data(), pace);
     return loaded ? Result<std::string>(std::string()) : loaded.error();
   }
 
@@ -151,7 +151,7 @@ class MorphScene {
   }
   // As the worker counts them, once an aborted copy that may still be under way is over.
   std::int64_t counted_free_pages() {
-    const std::uint64_t last = prepare(SwapHalf{});
+    const std::uint64_t last = prepare(SwapPart{});
     (void)ear.ready(last);
     worker_->abort(MorphId{last});
     const ResizeKv same{form_.kv.blocks};

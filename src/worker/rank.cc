@@ -42,37 +42,39 @@ Result<ModelWeights> load_on_pages(const WorkerOptions& options, const Checkpoin
                                    const LoadProgress& progress, cpu::PagePool& pool,
                                    LayerPages& layers) {
   const ModelSpec& spec = checkpoint.spec();
-  ReadHalf read = options.read_half;
+  ReadPart read = options.read_part;
   if (!read) {
-    read = [&](const HalfVariant& which, std::span<std::byte> memory,
+    read = [&](const PartVariant& which, std::span<std::byte> memory,
                const Pace& pace) -> Result<std::string> {
-      const Status loaded = load_half(checkpoint, which, memory.data(), pace);
+      const Status loaded = load_part(checkpoint, which, memory.data(), pace);
       return loaded ? Result<std::string>(std::string()) : loaded.error();
     };
   }
   const TpUnits units = units_of(options.form);
-  Result<ModelWeights> weights = load_outer(checkpoint, options.form.tables, units);
-  if (!weights) {
-    return weights;
-  }
-  std::int64_t done_bytes = weights->bytes();
+  ModelWeights weights(spec, spec.layers, units);
   const std::int64_t total_bytes =
-      done_bytes + weight_pages(spec, options.form, pool.page_bytes()) * pool.page_bytes();
+      weight_pages(spec, options.form, pool.page_bytes()) * pool.page_bytes();
+  const auto load = [&](int layer, ModelPart part) -> Status {
+    const SwapPart swap{layer, part, precision_of(options.form, layer, part)};
+    Result<FilledPages> filled = fill_pages(pool, {spec, swap, units.of}, read);
+    if (!filled) {
+      return make_error(filled.error().code, "{}: {}", part_name(layer, part),
+                        filled.error().message);
+    }
+    layers.swap(weights, swap, filled->pages);
+    return {};
+  };
+  if (const Status loaded = load(0, ModelPart::kTables); !loaded) {
+    return loaded.error();
+  }
   for (int layer = 0; layer < spec.layers; ++layer) {
-    for (const LayerHalf half : kLayerHalves) {
-      const Precision precision =
-          options.form.layer_precision[static_cast<std::size_t>(layer)].of(half);
-      const SwapHalf swap{layer, half, precision};
-      Result<FilledPages> filled = fill_pages(pool, {spec, swap, units.of}, read);
-      if (!filled) {
-        return make_error(filled.error().code, "layer {} {}: {}", layer, to_string(half),
-                          filled.error().message);
+    for (const ModelPart half : kLayerHalves) {
+      if (const Status loaded = load(layer, half); !loaded) {
+        return loaded.error();
       }
-      done_bytes += filled->pages.bytes();
-      layers.swap(*weights, swap, filled->pages);
     }
     if (progress) {
-      progress(std::min(done_bytes, total_bytes), total_bytes);
+      progress(layers.bytes(), total_bytes);
     }
   }
   return weights;
@@ -275,7 +277,7 @@ std::vector<double> Rank::pool(const SequenceSlice& slice, const Forward& forwar
   return pooled;
 }
 
-void Rank::swap_half(const SwapHalf& swap, cpu::PageRange& pages) {
+void Rank::swap_part(const SwapPart& swap, cpu::PageRange& pages) {
   pages_.swap(weights_, swap, pages);
 }
 

@@ -40,9 +40,9 @@ struct WorkerOptions {
 
   // With pages the form can change while steps run. Without, its memory is for life.
   std::optional<PageBudget> pages;
-  // Where layers' weights come from, from the start on; the checkpoint where there is none, and
-  // then no layer can change later.
-  ReadHalf read_half;
+  // Where weights come from, from the start on; the checkpoint where there is none, and
+  // then no part can change later.
+  ReadPart read_part;
   // Called from the start on, beside steps and when nothing else is to be done there, until it says
   // that there is nothing more: reads what swaps will want first from a disk that may be cold.
   std::function<bool(const Pace& pace)> read_ahead;
@@ -85,8 +85,8 @@ class Rank {
   // The plan must be well formed and within the limits; anything else is a bug and stops.
   StepResult run(const StepPlan& plan, const LogitsTap& tap = {});
 
-  // Between steps. Half a layer gets these weights; its old pages are what `pages` then holds.
-  void swap_half(const SwapHalf& swap, cpu::PageRange& pages);
+  // Between steps. The part gets these weights; its old pages are what `pages` then holds.
+  void swap_part(const SwapPart& swap, cpu::PageRange& pages);
   void move_blocks(std::span<const BlockMove> moves);
 
   WorkerMemory memory() const;

@@ -294,7 +294,10 @@ exec unshare -rm sh -c 'mount -t tmpfs -o size=2m none "$XDG_CACHE_HOME" && exec
       await want(server, { layers: 'w4a8' });
       const { layer_precision: lowerLayers, tables } = (await settled(server)).form;
       assert.deepEqual(lowerLayers, Array(layers).fill('w4a8'));
-      assert.equal(tables, 'bf16', 'those of the model that was started');
+      assert.equal(tables, 'bf16', 'which nobody asked to change');
+      assert.equal((await want(server, { tables: 'w4' })).status, 400);
+      assert.equal((await want(server, { tables: 'w8a8' })).status, 202);
+      assert.equal((await settled(server)).form.tables, started);
       const alone = await complete(server, { cache_salt: 'alone' });
       const answers = await Promise.all([complete(server), ...['One', 'Two', 'Three'].map((prompt) => complete(server, { prompt }))]);
       assert.equal(answers[0].text, alone.text, 'whatever runs beside it');

@@ -164,8 +164,8 @@ class SwapOrder : public testing::TestWithParam<bool> {
     auto probe = SwapProbe::create(
         team_, checkpoint_,
         {.full = Precision::kF32, .low = kLow, .halves = GetParam(), .longest = 20},
-        [&](const HalfVariant& which, std::span<std::byte> memory) {
-          return load_half(checkpoint_, which, memory.data());
+        [&](const PartVariant& which, std::span<std::byte> memory) {
+          return load_part(checkpoint_, which, memory.data());
         });
     EXPECT_TRUE(probe.ok());
     probe_ = *std::move(probe);
