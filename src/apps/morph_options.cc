@@ -172,7 +172,8 @@ Result<MorphConfig> morph_config(const MorphOptions& options, const ModelSpec& s
                    .full = sizing.form,
                    .order = std::move(order),
                    .ladder = {start},
-                   .floor = *floor};
+                   .floor = *floor,
+                   .tables_stay = config.policy.rule == MorphRule::kPaper};
   config.bounds.ladder.insert(config.bounds.ladder.end(), lower.begin(), lower.end());
   if (const Status legal = validate(config.bounds); !legal.ok()) {
     return legal.error();
@@ -183,19 +184,21 @@ Result<MorphConfig> morph_config(const MorphOptions& options, const ModelSpec& s
 }  // namespace
 
 void add_morph_options(CLI::App& app, MorphOptions& options) {
-  app.add_option("--morph", options.mode,
-                 "change layers' precision and KV memory with the load: accuracy (late and "
-                 "little), balanced, performance (early and far), or off: only when the admin "
-                 "port asks")
+  app.add_option(
+         "--morph", options.mode,
+         "change layers' and tables' precision and KV memory with the load: accuracy (late and "
+         "little), balanced, performance (early and far), or off: only when the admin "
+         "port asks")
       ->check(CLI::IsMember({"off", "accuracy", "balanced", "performance"}))
       ->capture_default_str();
   app.add_option("--morph-precisions", options.precisions,
                  "what layers may be lowered to, like w8,w4,w3 or w8a8,w4a8; auto = whichever of "
                  "w8a8,w4a8, w8a7,w4a8 and w8,w4 is fastest here; empty = the form never changes")
       ->capture_default_str();
-  app.add_option("--quality-floor", options.quality_floor,
-                 "how far the policy may go: 6bits (a mean of all weights), 8layers (lowered at "
-                 "most), or none")
+  app.add_option(
+         "--quality-floor", options.quality_floor,
+         "how far the policy may go: 6bits (a mean of the layers' weights), 8layers (lowered at "
+         "most), or none")
       ->capture_default_str();
   app.add_option("--morph-rule", options.rule,
                  "steady: by shares of windows, without oscillation; paper: thresholds and short "
@@ -290,7 +293,7 @@ void pack_variants(const ReplicaOptions& replica) {
   if (!replica.variants || !replica.morph || replica.morph->mode == MorphMode::kOff) {
     return;
   }
-  const auto progress = count_bar("packing", "halves of layers");
+  const auto progress = count_bar("packing", "parts of the model");
   if (const Status packed = replica.variants->pack_missing(progress); !packed.ok()) {
     log::warning("not all layers are packed: {}", packed.error().message);
   }

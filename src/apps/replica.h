@@ -30,7 +30,7 @@ struct ReplicaOptions {
   std::shared_ptr<VariantStore> variants;  // where weights then come from
 };
 
-// How a worker gets halves out of a store, and what the store had to remark.
+// How a worker gets parts of a model out of a store, and what the store had to remark.
 ReadPart read_from(std::shared_ptr<VariantStore> variants);
 
 // Reads what a worker will lower layers to first, in the order in which it will, if the memory that

@@ -102,7 +102,8 @@ Result<std::unique_ptr<StepRig>> StepRig::create(const StepRigOptions& options) 
   if (!budget.ok()) {
     return budget.error();
   }
-  if (const Status packed = rig->variants_->pack_missing(count_bar("packing", "halves of layers"));
+  if (const Status packed =
+          rig->variants_->pack_missing(count_bar("packing", "parts of the model"));
       !packed.ok()) {
     log::warning("{}: layers are packed whenever they are needed, which takes longer",
                  packed.error().message);

@@ -183,7 +183,7 @@ std::string precision_label(const Form& form) {
       label += fmt::format("{}{}:{}", label.empty() ? "" : "+", to_string(precision), layers);
     }
   }
-  if (is_lower(form.tables, tables_beside(highest_precision(form)))) {
+  if (is_lower(stored_as(form.tables), stored_as(tables_beside(highest_precision(form))))) {
     label += fmt::format("+tables:{}", to_string(form.tables));
   }
   return label;

@@ -110,6 +110,14 @@ TEST(Precision, NamesRoundTrip) {
 TEST(Form, TellsItsPrecisionsAsOneShortLabel) {
   Form form = single_device_form(small_spec(), Precision::kBf16, DeviceId{0}, {.blocks = 1});
   EXPECT_EQ(precision_label(form), "bf16:4");
+  form.tables = Precision::kW8;
+  EXPECT_EQ(precision_label(form), "bf16:4+tables:w8");
+  Form low = single_device_form(small_spec(), Precision::kW4A8, DeviceId{0}, {.blocks = 1});
+  low.tables = Precision::kW8A7;
+  EXPECT_EQ(precision_label(low), "w4a8:4") << "no fewer bits than such layers have beside them";
+  low.tables = Precision::kBf16;
+  EXPECT_EQ(precision_label(low), "w4a8:4");
+  form.tables = Precision::kBf16;
   form.layer_precision[1].mlp = Precision::kW4;
   form.layer_precision[3] = {Precision::kW8, Precision::kW4};
   EXPECT_EQ(precision_label(form), "bf16:2.5+w8:0.5+w4:1");

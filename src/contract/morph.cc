@@ -41,6 +41,13 @@ Form after(Form form, const MorphStep& step) {
   return form;
 }
 
+Form after(Form form, const Morph& morph) {
+  for (const MorphStep& step : morph.steps) {
+    form = after(std::move(form), step);
+  }
+  return form;
+}
+
 std::string_view to_string(MorphMode mode) {
   switch (mode) {
     case MorphMode::kOff:

@@ -57,6 +57,9 @@ struct Morph {
   std::string reason;  // for people: what was observed, or who asked
 };
 
+// The form after all of them.
+Form after(Form form, const Morph& morph);
+
 // The content of `from` is wanted in `to`, which holds nothing of value.
 struct BlockMove {
   BlockId from = 0;

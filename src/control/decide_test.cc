@@ -269,6 +269,25 @@ TEST_F(Decide, RisesThoughTheLoadDidNotFallWhereTheFirstFormWouldCarryIt) {
   EXPECT_NE(part->form, full_) << "sequences will keep their blocks for longer";
 }
 
+// As it is left where a way up was called off: the tables are raised first.
+TEST_F(Decide, FromBesideThePathItGoesOnToTheNextFormThere) {
+  const auto end = std::find_if(policy_.path().begin(), policy_.path().end(),
+                                [](const Form& form) { return form.tables == Precision::kW8; });
+  ASSERT_NE(end, policy_.path().end());
+  Form beside = *end;
+  beside.tables = Precision::kBf16;
+  beside.kv.blocks = full_.kv.blocks;
+  const auto lower = policy_.decide(signals_, beside);
+  ASSERT_TRUE(lower);
+  EXPECT_GE(place(lower->form), static_cast<std::size_t>(end - policy_.path().begin()));
+  PolicyOptions gentle = options_for(MorphMode::kAccuracy);
+  gentle.entry_window_ns = options_for(MorphMode::kBalanced).entry_window_ns;
+  const MorphPolicy one_rung(gentle, bounds_);
+  const auto last = one_rung.decide(signals_, beside);
+  ASSERT_TRUE(last) << "that is not yet the end";
+  EXPECT_EQ(last->form, one_rung.path().back());
+}
+
 TEST_F(Decide, AFormBesideThePathIsTakenForTheNextSmallerOne) {
   Form wished = full_;
   wished.layer_precision[9] = {Precision::kW4, Precision::kW8};

@@ -43,13 +43,7 @@ bool above(const FormBounds& bounds, const Form& form) {
 }
 
 Form with_fitting_kv(const FormBounds& bounds, Form form) {
-  const PageBudget& budget = bounds.budget;
-  const std::int64_t pages =
-      budget.pages - budget.reserve - weight_pages(bounds.spec, form, budget.page_bytes);
-  form.kv.blocks = kv_blocks_in(bounds.spec, form.kv, pages, budget.page_bytes);
-  if (bounds.most_kv_blocks > 0) {
-    form.kv.blocks = std::min(form.kv.blocks, bounds.most_kv_blocks);
-  }
+  form.kv.blocks = kv_blocks_beside(bounds, form);
   return form;
 }
 
@@ -78,7 +72,8 @@ std::vector<Form> rung_forms(const FormBounds& bounds, Form form, std::span<cons
 void lower_tables(const FormBounds& bounds, Precision rung, const Form& before,
                   std::vector<Form>& forms) {
   const Precision tables = tables_beside(rung);
-  if (forms.empty() || !is_below(tables, forms.back().tables) ||
+  if (bounds.tables_stay || forms.empty() ||
+      weight_bits(tables) >= weight_bits(forms.back().tables) ||
       weight_bits(highest_precision(forms.back())) > weight_bits(rung)) {
     return;
   }
@@ -136,6 +131,15 @@ std::string to_string(const QualityFloor& floor) {
 
 bool is_below(Precision rung, Precision now) {
   return weight_bits(rung) < weight_bits(now) || (stored_as(rung) == now && rung != now);
+}
+
+std::int64_t kv_blocks_beside(const FormBounds& bounds, const Form& form) {
+  const PageBudget& budget = bounds.budget;
+  const std::int64_t pages =
+      budget.pages - budget.reserve - weight_pages(bounds.spec, form, budget.page_bytes);
+  const std::int64_t blocks =
+      pages <= 0 ? 0 : kv_blocks_in(bounds.spec, form.kv, pages, budget.page_bytes);
+  return bounds.most_kv_blocks > 0 ? std::min(blocks, bounds.most_kv_blocks) : blocks;
 }
 
 std::vector<SwapUnit> order_of(const FormBounds& bounds) {

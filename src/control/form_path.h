@@ -14,7 +14,7 @@ namespace protean {
 
 // How far quality may go, whatever the load.
 struct QualityFloor {
-  double least_mean_bits = 0;    // of the weights of all layers
+  double least_mean_bits = 0;    // of the weights of all layers; tables have 8 at least
   int most_lowered_layers = -1;  // with a half below full precision; -1: all
 };
 
@@ -31,6 +31,7 @@ struct FormBounds {
   std::vector<Precision> ladder;  // allowed precisions, full precision first, then fewer bits
   QualityFloor floor;
   std::int64_t most_kv_blocks = 0;  // 0: as many as fit
+  bool tables_stay = false;         // at what `full` has, as in MorphServe
 };
 
 Status validate(const FormBounds& bounds);
@@ -41,6 +42,9 @@ bool is_below(Precision rung, Precision now);
 
 // That of the bounds, or the one that an empty one stands for.
 std::vector<SwapUnit> order_of(const FormBounds& bounds);
+
+// As many KV blocks as fit beside a form's weights and the reserve; 0 where none do.
+std::int64_t kv_blocks_beside(const FormBounds& bounds, const Form& form);
 
 // The forms a policy goes through, from the one of quiet times: every layer in order one precision
 // lower and with the last ones the tables, then every layer in order the next, as far as the

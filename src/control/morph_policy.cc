@@ -81,7 +81,9 @@ std::optional<Wanted> MorphPolicy::decide(const Signals& signals, const Form& cu
   }
   // What is already on its way is not asked for again; a shrinking cache may be called off.
   if (signals.now.kv_blocks >= current.kv.blocks) {
-    if (auto wanted = lower(signals, at)) {
+    // From beside the path to it, and so a form that has not come all the way goes on.
+    const bool beside = at > 0 && !equally_precise(path_[at], current);
+    if (auto wanted = lower(signals, beside ? at - 1 : at)) {
       return wanted;
     }
   }
@@ -194,8 +196,10 @@ std::optional<Wanted> MorphPolicy::raise(const Signals& signals, std::size_t at)
   if (to >= at) {
     return std::nullopt;
   }
-  return Wanted{path_[to], fmt::format("pressure is over, load {:.0f} % of then: {}",
-                                       100 * signals.load_share, load_of(now))};
+  return Wanted{path_[to],
+                fmt::format("pressure is over, load {:.0f} % of then: {}", 100 * signals.load_share,
+                            load_of(now)),
+                {.lends_to_tables = true}};
 }
 
 // One layer lower after so many pressed samples in a row, one higher after so many relaxed ones.

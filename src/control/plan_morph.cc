@@ -29,7 +29,7 @@ class Planner {
   Status swap(const SwapPart& swap) {
     const std::int64_t needed = pages_for(swap);
     if (needed > free_) {
-      shrink_by_pages(needed - free_, swap.part == ModelPart::kTables);
+      shrink_by_pages(needed - free_, aim_.lends_to_tables && swap.part == ModelPart::kTables);
     }
     if (needed > free_) {
       return lacking(needed - free_, to_string(swap));
@@ -143,9 +143,11 @@ class Planner {
   }
 
   Error lacking(std::int64_t pages, const std::string& step) const {
-    return make_error(ErrorCode::kExhausted,
-                      "{} lacks {}: lower more layers, take fewer KV blocks or give more memory",
-                      step, format_bytes(pages * budget_.page_bytes));
+    return make_error(
+        ErrorCode::kExhausted,
+        "{} lacks {} on the way: lower more layers, take fewer KV blocks or give more "
+        "memory",
+        step, format_bytes(pages * budget_.page_bytes));
   }
 
   Form form_;
@@ -241,7 +243,7 @@ Result<Morph> plan_morph(const Form& from, const Form& to, const FormBounds& bou
     }
     planner.grow(std::span(lowering).subspan(i + 1));
   }
-  planner.grow({});
+  planner.grow(raising);
   for (const SwapPart& swap : raising) {
     if (Status done = planner.swap(swap); !done) {
       return done.error();
@@ -253,6 +255,18 @@ Result<Morph> plan_morph(const Form& from, const Form& to, const FormBounds& bou
     return done.error();
   }
   return Morph{.steps = planner.steps()};
+}
+
+Result<Morph> plan_with_or_without_tables(const Form& from, const Form& to,
+                                          const FormBounds& bounds, const MorphAim& aim) {
+  Result<Morph> morph = plan_morph(from, to, bounds, aim);
+  if (morph.ok() || to.tables == from.tables) {
+    return morph;
+  }
+  Form without = to;
+  without.tables = from.tables;
+  without.kv.blocks = std::min(to.kv.blocks, kv_blocks_beside(bounds, without));
+  return plan_morph(from, without, bounds, aim);
 }
 
 }  // namespace protean

@@ -21,6 +21,7 @@ inline constexpr int kSwapsAtOnce = 16;
 struct MorphAim {
   bool faster_steps = false;
   std::int64_t idle_blocks = 0;
+  bool lends_to_tables = false;  // blocks that are wanted, until the tables are swapped
 };
 
 // Pages that have to stay free so that any half of a layer can be filled at a precision of the
@@ -36,13 +37,17 @@ std::int64_t pages_to_prepare(const ModelSpec& spec, const Form& form, const Mor
 // Steps from one form to another, of which every prefix is legal, fits the budget and leaves its
 // reserve free, with the pages to prepare each step free when those before it are committed.
 // Lowering comes first and the KV cache grows as its pages come free, having lent some where the
-// aim says so; then it shrinks by what the next raised parts need. For the tables, which are large
-// and one piece, it lends what is lacking until they are swapped. A few large resizes rather than
+// aim says so; then it shrinks by what the next raised parts need. A few large resizes rather than
 // one for each half. Layers are taken in the bounds' order, the tables behind them, and raised ones
 // in its reverse.
 // kInvalidArgument: the forms differ in more than precisions and KV blocks. kExhausted: does not
 // fit; says by how many bytes.
 Result<Morph> plan_morph(const Form& from, const Form& to, const FormBounds& bounds,
                          const MorphAim& aim = {});
+
+// The same, but where only the variant of the tables has no room beside the old one, to that form
+// with the tables and the room that there are.
+Result<Morph> plan_with_or_without_tables(const Form& from, const Form& to,
+                                          const FormBounds& bounds, const MorphAim& aim);
 
 }  // namespace protean

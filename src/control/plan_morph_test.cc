@@ -44,9 +44,13 @@ void expect_sound(const Morph& morph, const Form& from, const Form& to, const Fo
     EXPECT_TRUE(legal.ok()) << legal.error().message;
     EXPECT_LE(form_pages(bounds.spec, form, budget.page_bytes) + budget.reserve, budget.pages);
     EXPECT_LE(form.kv.blocks, std::max(from.kv.blocks, to.kv.blocks));
-    if (!swaps_tables(morph)) {
-      EXPECT_GE(form.kv.blocks, std::min(from.kv.blocks - idle_blocks, to.kv.blocks));
+    std::int64_t lent = idle_blocks;
+    if (swaps_tables(morph)) {
+      const std::int64_t pages =
+          part_pages(bounds.spec, ModelPart::kTables, to.tables, budget.page_bytes);
+      lent += kv_blocks_in(bounds.spec, form.kv, pages, budget.page_bytes) + 1;
     }
+    EXPECT_GE(form.kv.blocks, std::min(from.kv.blocks, to.kv.blocks) - lent);
   }
   EXPECT_EQ(form, to);
 }
@@ -114,7 +118,7 @@ TEST_F(PlanMorph, SoAreThoseOfTheTablesWhereTheCacheHasPagesToLend) {
     };
     fit(from);
     fit(to);
-    const auto morph = plan_morph(from, to, bounds_);
+    const auto morph = plan_morph(from, to, bounds_, {.lends_to_tables = true});
     ASSERT_TRUE(morph.ok()) << morph.error().message << "\n"
                             << to_string(from) << "\n"
                             << to_string(to);
@@ -129,7 +133,9 @@ TEST_F(PlanMorph, SoAreThoseOfTheTablesWhereTheCacheHasPagesToLend) {
 TEST_F(PlanMorph, TheCacheLendsTheTablesItsPagesAndHasThemAgain) {
   Form lower = bounds_.full;
   lower.tables = Precision::kW8;
-  const auto morph = plan_morph(bounds_.full, lower, bounds_);
+  const MorphAim lends{.lends_to_tables = true};
+  EXPECT_FALSE(plan_morph(bounds_.full, lower, bounds_).ok());
+  const auto morph = plan_morph(bounds_.full, lower, bounds_, lends);
   ASSERT_TRUE(morph.ok()) << morph.error().message;
   ASSERT_EQ(morph->steps.size(), 3U);
   EXPECT_EQ(to_string(morph->steps[1]), "tables to w8");
@@ -137,10 +143,29 @@ TEST_F(PlanMorph, TheCacheLendsTheTablesItsPagesAndHasThemAgain) {
   bounds_ = bounds_for_test(16, 0.05);
   lower = bounds_.full;
   lower.tables = Precision::kW8;
-  const auto refused = plan_morph(bounds_.full, lower, bounds_);
+  const auto refused = plan_morph(bounds_.full, lower, bounds_, lends);
   ASSERT_FALSE(refused.ok());
   EXPECT_NE(refused.error().message.find("tables to w8 lacks"), std::string::npos)
       << refused.error().message;
+}
+
+// A form that an operator wished, with all pages in use: a policy's lowering takes nothing for
+// them.
+TEST_F(PlanMorph, WithoutRoomForTheTablesTheLayersGoAlone) {
+  Form from = form_path(bounds_, Precision::kW8).back();
+  from.tables = Precision::kBf16;
+  from.kv.blocks = kv_blocks_beside(bounds_, from);
+  const Form to = form_path(bounds_, Precision::kW4).back();
+  const MorphAim aim;
+  Form one = from;
+  one.tables = Precision::kW8;
+  EXPECT_FALSE(plan_morph(from, one, bounds_, aim).ok());
+  EXPECT_TRUE(plan_with_or_without_tables(from, one, bounds_, aim)->steps.empty());
+  const Morph morph = plan_with_or_without_tables(from, to, bounds_, aim).value();
+  const Form reached = after(from, morph);
+  EXPECT_EQ(reached.layer_precision, to.layer_precision);
+  expect_sound(morph, from, reached, bounds_);
+  EXPECT_EQ(reached.tables, Precision::kW8) << "layers at w4 make room";
 }
 
 // And the cache grows on the way, but never shrinks.

@@ -319,12 +319,16 @@ class QueueModel {
     const auto bytes = [&](const Form& form) {
       return weight_pages(bounds_.spec, form, bounds_.budget.page_bytes);
     };
-    const bool down = bytes(wanted->form) < bytes(heading_);
+    Result<Morph> morph = plan_with_or_without_tables(form_, wanted->form, bounds_, wanted->aim);
+    check(morph.ok(), morph.ok() ? "" : morph.error().message);
+    const Form heading = after(form_, *morph);
+    if (heading == heading_) {
+      return;
+    }
+    const bool down = bytes(heading) < bytes(heading_);
     played_.lowerings += down && !going_down_ ? 1 : 0;
     going_down_ = down;
-    heading_ = wanted->form;
-    Result<Morph> morph = plan_morph(form_, heading_, bounds_, wanted->aim);
-    check(morph.ok(), morph.ok() ? "" : morph.error().message);
+    heading_ = heading;
     steps_.assign(morph->steps.begin(), morph->steps.end());
     begun_ns_ = -1;
     const auto& path = policy_.path();

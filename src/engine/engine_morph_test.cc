@@ -359,5 +359,56 @@ TEST_F(EngineMorph, WithoutMorphsAWishIsAnsweredToo) {
   EXPECT_EQ(heard.form, nullptr);
 }
 
+// Tables of which a variant takes nearly all pages of the cache.
+struct LargeTables : EngineMorph {
+  LargeTables() : EngineMorph(morph_for_test(36, MorphMode::kOff, 2, 1000)) {}
+
+  void lend() {
+    const auto granted = wish({.tables = Precision::kW8});
+    ASSERT_TRUE(granted.ok()) << granted.error().message;
+    ASSERT_EQ(granted->steps.size(), 3U);
+    ready();  // the smaller cache
+    apply();
+    ASSERT_LT(device.form().kv.blocks, 7);
+    ASSERT_EQ(device.preparing.size(), 1U);
+  }
+  void expect_served(std::uint64_t id) {
+    send(Arrival{request(id, 40, 16)});  // 7 blocks
+    settle();
+    EXPECT_EQ(sink.all<Finished>().back().request, RequestId{id});
+    EXPECT_EQ(sink.all<Finished>().back().reason, FinishReason::kLength);
+  }
+};
+
+TEST_F(LargeTables, BorrowFromTheCacheAndNobodyIsRefusedMeanwhile) {
+  lend();
+  expect_served(1);
+  EXPECT_EQ(device.form().tables, Precision::kW8);
+  EXPECT_GT(device.form().kv.blocks, morph.start.kv.blocks);
+  EXPECT_EQ(sink.form->swaps_down_total, 1);
+  ASSERT_TRUE(wish({.tables = Precision::kBf16}).ok());
+  expect_served(2);
+  EXPECT_EQ(device.form(), morph.start);
+  EXPECT_EQ(sink.form->swaps_up_total, 1);
+}
+
+TEST_F(LargeTables, GiveBackWhatTheyBorrowedIfTheyFail) {
+  lend();
+  fail(0, "no value for these weights");
+  expect_served(1);
+  EXPECT_EQ(device.form(), morph.start) << "though no policy rules";
+  EXPECT_EQ(sink.form->failures_total, 1);
+}
+
+TEST_F(LargeTables, BorrowNothingThatARequestWasPromised) {
+  send(Arrival{request(1, 40, 16)});
+  EXPECT_NE(error({.tables = Precision::kW8}).find("until the tables are swapped it has"),
+            std::string::npos);
+  EXPECT_EQ(device.preparing.size(), 0U);
+  settle();
+  EXPECT_TRUE(wish({.tables = Precision::kW8}).ok());
+  EXPECT_NE(error({.tables = Precision::kW4}).find("served are bf16, w8"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace protean

@@ -59,6 +59,20 @@ void FormSteering::on(const MorphReady& ready) {
   if (run_.totals().failures > failures) {
     hold_back(kFailedNs << std::min(failed_in_a_row_++, kMostDoublings));
     pinned_ = false;  // what the operator wanted is not to be had
+    give_back_lent();
+  }
+}
+
+// After a failure, where no policy does.
+void FormSteering::give_back_lent() {
+  Form back = run_.committed();
+  if (policy_rules() || run_.wanted() != back || back.kv.blocks >= kv_before_wish_) {
+    return;
+  }
+  back.kv.blocks = kv_before_wish_;
+  if (Result<Morph> morph = plan_morph(run_.committed(), back, config_.bounds); morph.ok()) {
+    morph->reason = "the KV cache gets back what it lent";
+    run_.retarget(*morph, false, now_ns_);
   }
 }
 
@@ -141,13 +155,14 @@ void FormSteering::decide() {
   aim.idle_blocks = now_ns_ < not_before_.lending_ns
                         ? 0
                         : std::min(aim.idle_blocks, run_.committed().kv.blocks - promised);
-  Result<Morph> morph = plan_morph(run_.committed(), wanted->form, config_.bounds, aim);
+  Result<Morph> morph =
+      plan_with_or_without_tables(run_.committed(), wanted->form, config_.bounds, aim);
   if (!morph.ok()) {
     hold_back(kFailedNs << std::min(failed_in_a_row_++, kMostDoublings));
-    return;
+  } else if (after(run_.committed(), *morph) != run_.wanted()) {
+    morph->reason = wanted->reason;
+    run_.retarget(*morph, false, now_ns_);
   }
-  morph->reason = wanted->reason;
-  run_.retarget(*morph, false, now_ns_);
 }
 
 // A morph that was called off or failed may have ended with fewer blocks than there is room for.
@@ -181,12 +196,23 @@ Result<Morph> FormSteering::grant(const FormWish& wish) {
         "when it has ended",
         form->kv.blocks, needed);
   }
-  Result<Morph> morph = plan_morph(run_.committed(), *form, config_.bounds);
+  Result<Morph> morph =
+      plan_morph(run_.committed(), *form, config_.bounds, {.lends_to_tables = true});
   if (!morph.ok()) {
     return morph.error();
   }
+  for (const MorphStep& step : morph->steps) {
+    const auto* resize = std::get_if<ResizeKv>(&step);
+    if (resize != nullptr && resize->blocks < needed) {
+      return too_large(
+          "until the tables are swapped it has {} KV blocks, but a request that was accepted needs "
+          "{}: ask again when it has ended",
+          resize->blocks, needed);
+    }
+  }
   morph->reason = "an operator's wish";
   pinned_ = true;
+  kv_before_wish_ = run_.busy() ? kv_before_wish_ : run_.committed().kv.blocks;
   run_.retarget(*morph, true, now_ns_);
   promise_kv();
   return morph;
@@ -238,19 +264,13 @@ Result<Form> FormSteering::form_of(const FormWish& wish) const {
     form.layer_precision = wish.layers;
   }
   form.tables = wish.tables.value_or(form.tables);
-  const std::int64_t pages =
-      budget.pages - budget.reserve - weight_pages(spec, form, budget.page_bytes);
-  std::int64_t fitting = std::min(
-      pages <= 0 ? 0 : kv_blocks_in(spec, form.kv, pages, budget.page_bytes), largest_kv_blocks_);
-  if (config_.bounds.most_kv_blocks > 0) {
-    fitting = std::min(fitting, config_.bounds.most_kv_blocks);
-  }
+  const std::int64_t fitting = std::min(kv_blocks_beside(config_.bounds, form), largest_kv_blocks_);
   form.kv.blocks = wish.kv_blocks.value_or(fitting);
   if (wish.kv_blocks && *wish.kv_blocks <= 0) {
     return refused("{} KV blocks; it may have 1 to {}", *wish.kv_blocks, largest_kv_blocks_);
   }
   if (wish.kv_blocks && *wish.kv_blocks > largest_kv_blocks_) {
-    return too_large("{} KV blocks; with all layers at the fewest bits it may have 1 to {}",
+    return too_large("{} KV blocks; with the fewest bits all over it may have 1 to {}",
                      *wish.kv_blocks, largest_kv_blocks_);
   }
   const std::int64_t missing =
@@ -268,9 +288,13 @@ Result<Form> FormSteering::form_of(const FormWish& wish) const {
 // Nobody may be accepted who could then wait forever: what grows by the policy will grow when it is
 // needed, as far as the policy may go; what only an operator changes might not.
 void FormSteering::promise_kv() {
+  std::int64_t now = run_.committed().kv.blocks;
+  if (run_.busy()) {  // perhaps some are lent
+    now = std::max(now, kv_before_wish_);
+  }
   scheduler_.set_largest_kv(policy_rules()
                                 ? std::min(largest_kv_blocks_, policy_.path().back().kv.blocks)
-                                : std::min(run_.committed().kv.blocks, run_.wanted().kv.blocks));
+                                : std::min(now, run_.wanted().kv.blocks));
 }
 
 bool FormSteering::at_full_precision() const {

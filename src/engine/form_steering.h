@@ -71,6 +71,7 @@ class FormSteering {
   std::optional<Wanted> all_blocks() const;
   void hold_back(TimeNs for_ns) { not_before_.change_ns = now_ns_ + for_ns; }
   Status check_precisions(const FormWish& wish) const;
+  void give_back_lent();
   Result<Form> form_of(const FormWish& wish) const;
   Result<Morph> grant(const FormWish& wish);
   void promise_kv();
@@ -92,6 +93,7 @@ class FormSteering {
   } not_before_;
   TimeNs larger_kv_since_ns_ = -1;  // since then somebody waits for one, -1: nobody
   int failed_in_a_row_ = 0;
+  std::int64_t kv_before_wish_ = 0;  // of which its morph may lend some until it ends
   bool pinned_ = false;
   bool told_ = false;  // a status, at all
   bool told_pinned_ = false;

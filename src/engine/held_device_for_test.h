@@ -26,7 +26,7 @@ namespace protean {
 
 // Layers at bf16 or w4; a page is a block of 8 tokens.
 inline MorphConfig morph_for_test(std::int64_t kv_blocks, MorphMode mode = MorphMode::kOff,
-                                  int layers = 2) {
+                                  int layers = 2, int vocab = 100) {
   MorphConfig config;
   config.mode = mode;
   config.policy = options_for(mode);
@@ -35,7 +35,7 @@ inline MorphConfig morph_for_test(std::int64_t kv_blocks, MorphMode mode = Morph
   bounds.spec.layers = layers;
   bounds.spec.hidden = 64;
   bounds.spec.ffn = 128;
-  bounds.spec.vocab = 100;
+  bounds.spec.vocab = vocab;
   bounds.spec.attention = {.heads = 4, .kv_heads = 2, .head_dim = 16};
   bounds.ladder = {Precision::kBf16, Precision::kW4};
   bounds.full =

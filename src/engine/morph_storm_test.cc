@@ -34,6 +34,8 @@ struct StormCoverage {
   std::int64_t preemptions = 0;
   std::int64_t granted = 0;
   std::int64_t refused_wishes = 0;
+  std::int64_t tables_swapped = 0;
+  std::int64_t lent_to_tables = 0;
 };
 
 // Writes down all that an engine decides, and hands it on if there is somebody.
@@ -110,7 +112,8 @@ class Storm {
  private:
   static MorphConfig config(unsigned seed) {
     const MorphMode modes[] = {MorphMode::kOff, MorphMode::kBalanced, MorphMode::kPerformance};
-    MorphConfig config = morph_for_test(9 + seed % 5, modes[seed % 3]);
+    const int vocab = seed % 2 == 0 ? 100 : 300;  // tables that the cache has to lend pages
+    MorphConfig config = morph_for_test(9 + seed % 5, modes[seed % 3], 2, vocab);
     config.policy.entry_window_ns = 20 * kNsPerMs;
     config.policy.release_window_ns = 40 * kNsPerMs;
     config.policy.lowest = Precision::kW4;
@@ -211,6 +214,20 @@ class Storm {
     send(StepDone{std::move(result)});
   }
 
+  void count_tables(const Result<Morph>& granted) {
+    if (!granted.ok()) {
+      return;
+    }
+    const std::vector<MorphStep>& steps = granted->steps;
+    for (std::size_t i = 0; i < steps.size(); ++i) {
+      const auto* swap = std::get_if<SwapPart>(&steps[i]);
+      if (swap != nullptr && swap->part == ModelPart::kTables) {
+        ++coverage_.tables_swapped;
+        coverage_.lent_to_tables += i > 0 && std::holds_alternative<ResizeKv>(steps[i - 1]) ? 1 : 0;
+      }
+    }
+  }
+
   unsigned tag_of(const Form& form) {
     const auto tag = static_cast<unsigned>(tags_.size());
     return tags_.emplace(precision_key(form), tag).first->second;
@@ -302,6 +319,7 @@ class Storm {
     EXPECT_EQ(answers.size(), last_wish_);
     for (const WishAnswered& answered : answers) {
       ++(answered.morph.ok() ? coverage_.granted : coverage_.refused_wishes);
+      count_tables(answered.morph);
     }
     coverage_.preemptions += sink_.observation.preemptions_total;
   }
@@ -342,6 +360,8 @@ TEST(MorphStorm, PagesBlocksAndRequestsComeThroughIt) {
   EXPECT_GT(coverage.preemptions, 100);
   EXPECT_GT(coverage.granted, 500);
   EXPECT_GT(coverage.refused_wishes, 100);
+  EXPECT_GT(coverage.tables_swapped, 100);
+  EXPECT_GT(coverage.lent_to_tables, 30);
 }
 
 }  // namespace

@@ -110,7 +110,8 @@ void Forward::run_layers(const ForwardBatch& batch, LayerRange range) const {
 }
 
 void Forward::run_half(const ForwardBatch& batch, int layer, ModelPart half) const {
-  check(layer >= 0 && layer < parts_.weights->layer_count(), "the layer exists");
+  check(layer >= 0 && layer < parts_.weights->layer_count() && half != ModelPart::kTables,
+        "it is half of a layer that exists");
   if (half == ModelPart::kAttention) {
     attend(batch, layer);
   } else {

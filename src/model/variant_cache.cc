@@ -96,7 +96,7 @@ int open_shared(const fs::path& file) {
 }
 
 // Returns the bytes that are gone; none where the folder is in use or cannot be locked.
-std::int64_t remove_layers(const fs::path& folder) {
+std::int64_t remove_packed(const fs::path& folder) {
   const fs::path in_use = folder / kInUse;
   const FileDescriptor lock(::open(in_use.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
   if (!lock.valid() || ::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
@@ -159,7 +159,7 @@ CacheTrim trim_cache(const fs::path& directory, std::int64_t most_bytes) {
     if (trim.kept_bytes <= most_bytes) {
       break;
     }
-    const std::int64_t removed = folder.bytes == 0 ? 0 : remove_layers(folder.path);
+    const std::int64_t removed = folder.bytes == 0 ? 0 : remove_packed(folder.path);
     trim.models += removed > 0 ? 1 : 0;
     trim.removed_bytes += removed;
     trim.kept_bytes -= removed;

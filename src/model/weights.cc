@@ -80,6 +80,7 @@ void lay_out_mlp(LayerWeights& layer, const ModelSpec& spec, cpu::WeightFormat f
 
 std::int64_t lay_out_half(LayerWeights& layer, const ModelSpec& spec, ModelPart half,
                           Precision precision, std::byte* memory) {
+  check(half != ModelPart::kTables, "tables are no half of a layer");
   Carver carver(memory);
   const auto lay = half == ModelPart::kAttention ? lay_out_attention : lay_out_mlp;
   lay(layer, spec, weight_format(precision, spec.stored.group), carver);

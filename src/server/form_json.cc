@@ -89,12 +89,12 @@ std::optional<ApiError> read_field(const json::key_value_pair& field, int layers
     }
     wish.layers = std::get<std::vector<LayerPrecision>>(std::move(read));
   } else if (field.key() == "tables") {
-    const auto read = value.is_string() ? parse_precision(std::string_view(value.get_string()))
-                                        : parse_precision("");
-    if (!read.ok()) {
+    const std::string_view name = value.is_string() ? value.get_string() : std::string_view();
+    if (const auto read = parse_precision(name); read.ok()) {
+      wish.tables = *read;
+    } else {
       return no_wish(R"(tables have a precision, like "w8")", "tables");
     }
-    wish.tables = *read;
   } else if (field.key() == "kv_blocks") {
     if (!value.is_int64() || value.get_int64() < 1 || value.get_int64() >= kMostBlocks) {
       return no_wish("kv_blocks is a number of blocks, at least 1", "kv_blocks");

@@ -219,7 +219,8 @@ struct FormSeries {
 
   Counter& swaps(const char* direction) const {
     return make.counter("protean:precision_swaps_total",
-                        "Halves of layers that got another precision.", {{"direction", direction}});
+                        "Halves of layers, and tables, that got another precision.",
+                        {{"direction", direction}});
   }
 
   const Maker& make;
