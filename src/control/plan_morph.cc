@@ -16,6 +16,13 @@ constexpr std::int64_t kLeastGrowth = 8;  // what is less than this part of all 
 // make room for.
 constexpr int kSwapsBeforeBlocks = 3;
 
+// Of the variant that a swap replaces.
+std::int64_t pages_now(const ModelSpec& spec, const Form& form, SwapPart swap,
+                       std::int64_t page_bytes) {
+  swap.to = precision_of(form, swap.layer, swap.part);
+  return pages_to_prepare(spec, form, swap, page_bytes);
+}
+
 // Builds a morph step by step, keeping account of the pages.
 class Planner {
  public:
@@ -106,22 +113,18 @@ class Planner {
     std::int64_t given = 0;
     for (const SwapPart& swap : next) {
       pages = std::max(pages, pages_for(swap) - given);
-      given += pages_now(swap) - pages_to_prepare(spec_, form_, swap, budget_.page_bytes);
+      given += pages_now(spec_, form_, swap, budget_.page_bytes) -
+               pages_to_prepare(spec_, form_, swap, budget_.page_bytes);
     }
     return pages;
-  }
-
-  // Of the variant that a swap replaces.
-  std::int64_t pages_now(SwapPart swap) const {
-    swap.to = precision_of(form_, swap.layer, swap.part);
-    return pages_to_prepare(spec_, form_, swap, budget_.page_bytes);
   }
 
   // Before the step: for the new variant beside the old one, and so that the reserve is there
   // after.
   std::int64_t pages_for(const SwapPart& swap) const {
     const std::int64_t pages = pages_to_prepare(spec_, form_, swap, budget_.page_bytes);
-    return std::max(pages, pages - pages_now(swap) + budget_.reserve);
+    return std::max(pages,
+                    pages - pages_now(spec_, form_, swap, budget_.page_bytes) + budget_.reserve);
   }
 
   // To no less than in the end, or, where it may lend more, no less than is lacking.
@@ -225,10 +228,8 @@ Result<Morph> plan_morph(const Form& from, const Form& to, const FormBounds& bou
   }
   std::vector<SwapPart> lowering = swaps_between(from, to, order_of(bounds));
   const auto is_lowering = [&](const SwapPart& swap) {
-    SwapPart back = swap;
-    back.to = precision_of(from, swap.layer, swap.part);
     return pages_to_prepare(spec, from, swap, budget.page_bytes) <=
-           pages_to_prepare(spec, from, back, budget.page_bytes);
+           pages_now(spec, from, swap, budget.page_bytes);
   };
   const auto middle = std::stable_partition(lowering.begin(), lowering.end(), is_lowering);
   std::vector<SwapPart> raising(std::make_reverse_iterator(lowering.end()),
