@@ -23,7 +23,7 @@ test:    ## everything that must hold: unit tests, tests across modules, OpenAI'
 	@tools/install-deps build test
 	@cmake -S . -B $(BUILD) -G Ninja -DPROTEAN_TESTS=ON
 	@ninja -C $(BUILD)
-	@ctest --test-dir $(BUILD) --output-on-failure
+	@ctest --test-dir $(BUILD) -j "$$(nproc)" --output-on-failure
 	@$(MAKE) --no-print-directory e2e
 
 e2e: tests/e2e/node_modules/.package-lock.json

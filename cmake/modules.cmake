@@ -1,9 +1,16 @@
-# A module's files are compiled together, eight at a time, which takes a third of the time, most of
-# which headers take; -DCMAKE_UNITY_BUILD=OFF is for working on a few of them. These are compiled
-# alone: they name something as a neighbour does ("redefinition" means that another one does; better
-# rename it), or are read once for each instruction set themselves.
-set(CMAKE_UNITY_BUILD_BATCH_SIZE 8)
+# A module's files are compiled together, which takes less than a third of the time, most of which
+# headers take; -DCMAKE_UNITY_BUILD=OFF is for working on a few. These are compiled alone: they name
+# something as a neighbour does ("redefinition" means that another one does; better rename it), or
+# are read once for each instruction set themselves.
+set(CMAKE_UNITY_BUILD_BATCH_SIZE 24)
+set(PROTEAN_TEST_BATCH_SIZE 8)  # tests call their helpers alike
 string(JOIN "|" PROTEAN_ALONE "chat/text_methods" "device/cpu/[a-z0-9_]+" "worker/sampler_test")
+
+# Under sanitizers only these are optimised, for the rest waits for them, and compiles twice as fast
+# without. And these tests, which compute as much themselves.
+set(PROTEAN_COMPUTES base chat control cost device engine grammar model quality quant scheduler sim
+                     tokenizer worker)
+set(PROTEAN_TESTS_COMPUTE control device engine scheduler sim)
 
 # protean_module(NAME DEPS ...): a folder is a module. Every x.cc is library, every x_test.cc goes
 # into NAME_test, every x_fuzz.cc is a libFuzzer program of its own, main.cc is left to the caller.
@@ -24,6 +31,12 @@ function(protean_module name)
     add_library(${name} STATIC ${sources})
     target_include_directories(${name} PUBLIC ${PROJECT_SOURCE_DIR}/src)
     target_link_libraries(${name} PUBLIC ${ARG_DEPS})
+    if(PROTEAN_SANITIZE AND name IN_LIST PROTEAN_COMPUTES)
+      target_compile_options(${name} PRIVATE -O1)
+    endif()
+    if(PROTEAN_FUZZ AND fuzzers)
+      target_compile_options(${name} PRIVATE -fsanitize=fuzzer-no-link)
+    endif()
   else()
     add_library(${name} INTERFACE)
     target_include_directories(${name} INTERFACE ${PROJECT_SOURCE_DIR}/src)
@@ -32,7 +45,10 @@ function(protean_module name)
   if(PROTEAN_TESTS AND tests)
     add_executable(${name}_test ${tests})
     target_link_libraries(${name}_test PRIVATE ${name} ${ARG_TEST_DEPS} GTest::gtest_main)
-    target_compile_options(${name}_test PRIVATE -O1)  # what is tested is optimised; a test need not be
+    set_target_properties(${name}_test PROPERTIES UNITY_BUILD_BATCH_SIZE ${PROTEAN_TEST_BATCH_SIZE})
+    if(NOT PROTEAN_SANITIZE OR name IN_LIST PROTEAN_TESTS_COMPUTE)
+      target_compile_options(${name}_test PRIVATE -O1)  # what is tested is optimised; a test need not be
+    endif()
     protean_add_test(${name}_test)
   endif()
   if(PROTEAN_FUZZ)

@@ -254,7 +254,7 @@ void print_ceilings(const Ceilings& ceilings, int threads) {
       "like", "kernel", "shape", "dtype", "rows", "time us", "MB", "GFLOP", "% read", "% mult"));
 }
 
-void print_row(const KernelRow& row, const Ceilings& ceilings) {
+void print_kernel(const KernelRow& row, const Ceilings& ceilings) {
   print_text(
       fmt::format("{:5} {:17} {:>18} {:5} {:>5} {:>11.1f} {:>9.2f} {:>9.3f} {:>7.1f} {:>7.1f}\n",
                   row.like, row.kernel, row.shape, row.dtype, row.rows, row.time.us,
@@ -364,7 +364,7 @@ int run_bench_kernels(const KernelBenchOptions& options) {
   std::vector<KernelRow> measured;
   const Status done = measure_all(*bench, options, [&](KernelRow row) {
     if (!options.json) {
-      print_row(row, ceilings);
+      print_kernel(row, ceilings);
     }
     measured.push_back(std::move(row));
   });

@@ -12,7 +12,7 @@
 namespace protean {
 namespace {
 
-constexpr int kBlockTokens = 16;
+constexpr int kTokensPerBlock = 16;
 
 std::vector<float> noise(std::int64_t count) {
   std::minstd_rand random(7);
@@ -25,12 +25,12 @@ std::vector<float> noise(std::int64_t count) {
 class PagedKv {
  public:
   PagedKv(const AttentionCase& asked, std::span<std::byte> memory)
-      : asked_(asked), blocks_(ceil_div(asked.context, kBlockTokens)) {
+      : asked_(asked), blocks_(ceil_div(asked.context, kTokensPerBlock)) {
     layer_ = {.base = memory.data(),
               .element = asked.kv,
               .kv_heads = asked.heads.kv_heads,
               .head_dim = asked.heads.head_dim,
-              .block_tokens = kBlockTokens};
+              .block_tokens = kTokensPerBlock};
     slot_bytes_ = layer_.kv_heads * layer_.slot_bytes();
     layers_ = static_cast<int>(std::ssize(memory) / bytes_of_layer());
     layer_.block_stride_bytes = slot_bytes_ * layers_;

@@ -12,7 +12,7 @@ namespace {
 namespace json = boost::json;
 
 constexpr int kMaxRefs = 16;
-constexpr std::size_t kMaxDepth = 256;
+constexpr std::size_t kMaxArgumentDepth = 256;
 
 std::string_view view(const json::string& text) {
   return {text.data(), text.size()};
@@ -134,7 +134,7 @@ std::string typed_argument(std::string_view text, ValueKinds kinds) {
   const std::string_view bare = trimmed(text);
   json::error_code failed;
   const json::value value =
-      json::parse({bare.data(), bare.size()}, failed, {}, {.max_depth = kMaxDepth});
+      json::parse({bare.data(), bare.size()}, failed, {}, {.max_depth = kMaxArgumentDepth});
   if (!failed && (kind_of(value) & kinds) != 0) return std::string(bare);
   if ((kinds & kBooleanKind) != 0 && (bare == "True" || bare == "False")) {
     return bare == "True" ? "true" : "false";

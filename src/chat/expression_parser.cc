@@ -7,8 +7,8 @@
 namespace protean::jinja {
 namespace {
 
-constexpr int kMaxNesting = 64;  // brackets within brackets
-constexpr int kMaxDepth = 300;   // of the tree: a + b + c ... is a deep one
+constexpr int kMaxNesting = 64;     // brackets within brackets
+constexpr int kMaxExprDepth = 300;  // of the tree: a + b + c ... is a deep one
 
 std::vector<ExprPtr> list_of(ExprPtr a, ExprPtr b = nullptr) {
   std::vector<ExprPtr> parts;
@@ -67,7 +67,8 @@ ExprPtr ExpressionParser::settle(ExprPtr expr) {
     if (part != nullptr) deepest = std::max(deepest, part->depth);
   }
   expr->depth = deepest + 1;
-  if (expr->depth > kMaxDepth) tokens_.fail_here("the expression is too long or too deeply nested");
+  if (expr->depth > kMaxExprDepth)
+    tokens_.fail_here("the expression is too long or too deeply nested");
   return expr;
 }
 

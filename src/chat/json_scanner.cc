@@ -7,7 +7,7 @@
 namespace protean {
 namespace {
 
-constexpr std::size_t kMaxDepth = 512;  // deeper is no call a tool could want
+constexpr std::size_t kMaxCallDepth = 512;  // deeper is no call a tool could want
 
 bool is_digit(char c) {
   return c >= '0' && c <= '9';
@@ -91,7 +91,7 @@ ScanStep JsonScanner::begin_value(char c) {
 }
 
 ScanStep JsonScanner::open(char bracket, State inside) {
-  if (open_.size() == kMaxDepth) return ScanStep::kFail;
+  if (open_.size() == kMaxCallDepth) return ScanStep::kFail;
   open_ += bracket;
   return go(inside);
 }

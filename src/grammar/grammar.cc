@@ -16,7 +16,7 @@ namespace protean {
 namespace grammar {
 namespace {
 
-constexpr int kMaxDepth = 64;
+constexpr int kMaxNesting = 64;
 constexpr std::uint32_t kMaxEmptyRounds = 256;
 
 // May a text of this be empty? Rounds of such a thing cannot be told apart by their bytes.
@@ -56,9 +56,9 @@ class SourceCompiler {
 
  private:
   Status emit(const GrammarSource& source, StateId from, StateId to, int depth) {
-    if (depth > kMaxDepth) {
+    if (depth > kMaxNesting) {
       return make_error(ErrorCode::kExhausted, "a grammar is nested deeper than {} levels",
-                        kMaxDepth);
+                        kMaxNesting);
     }
     return std::visit([&](const auto& what) { return emit_one(what, from, to, depth); },
                       source.what);

@@ -13,7 +13,7 @@ namespace protean::grammar {
 
 namespace {
 
-constexpr int kMaxDepth = 200;
+constexpr int kMaxGroupDepth = 200;
 constexpr std::size_t kMaxPatternBytes = 64 * 1024;
 constexpr std::uint32_t kMaxRepeat = 100000;
 
@@ -36,7 +36,7 @@ class RegexParser {
  private:
   RegexNode alternatives(int depth) {
     RegexNode node{.kind = RegexNode::Kind::kAlternatives};
-    if (depth > kMaxDepth) {
+    if (depth > kMaxGroupDepth) {
       reader_.fail("groups are nested too deep");
       return node;
     }

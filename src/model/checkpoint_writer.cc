@@ -11,7 +11,7 @@
 namespace protean {
 namespace {
 
-constexpr std::int64_t kChunkElements = 8 << 20;
+constexpr std::int64_t kElementsAtOnce = 8 << 20;
 constexpr std::int64_t kGgufAlignment = 32;
 
 std::int64_t rows_of(const NeededTensor& need) {
@@ -28,7 +28,7 @@ using WriteBytes = std::function<Status(std::span<const std::byte>)>;
 Status stream_tensor(const Checkpoint& checkpoint, const NeededTensor& need, bool as_f32,
                      const WriteBytes& write) {
   const std::int64_t width = width_of(need);
-  const std::int64_t some = std::max<std::int64_t>(1, kChunkElements / width);
+  const std::int64_t some = std::max<std::int64_t>(1, kElementsAtOnce / width);
   std::vector<float> values;
   std::vector<std::uint16_t> halves;
   for (std::int64_t row = 0; row < rows_of(need); row += some) {

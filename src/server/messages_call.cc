@@ -9,36 +9,28 @@
 #include "server/messages_answer.h"
 #include "server/messages_input.h"
 #include "server/sampling_fields.h"
+#include "server/tool_fields.h"
+#include "server/unsupported_fields.h"
 
 namespace protean {
 namespace {
 
 namespace json = boost::json;
 
-constexpr std::size_t kMaxTools = 128;
 constexpr std::size_t kMaxStopSequences = 16;
 constexpr std::size_t kMaxStopBytes = 1024;
 
-struct Refused {
-  std::string_view field;
-  std::string_view why;
-};
 constexpr std::array kRefused{
-    Refused{"container", "there are no containers here"},
-    Refused{"mcp_servers", "this server connects to no others, run the tools yourself"},
-    Refused{"context_management", "nothing is cleared from the context here"},
-    Refused{"diagnostics", "there are no diagnostics of the cache"},
-    Refused{"inference_geo", "the server is where it is"},
-    Refused{"output_format", "use output_config.format"},
+    RefusedField{"container", "there are no containers here"},
+    RefusedField{"mcp_servers", "this server connects to no others, run the tools yourself"},
+    RefusedField{"context_management", "nothing is cleared from the context here"},
+    RefusedField{"diagnostics", "there are no diagnostics of the cache"},
+    RefusedField{"inference_geo", "the server is where it is"},
+    RefusedField{"output_format", "use output_config.format"},
 };
 
 void refuse_unsupported(FieldReader& fields) {
-  for (const Refused& row : kRefused) {
-    const json::value* value = fields.find(row.field);
-    if (value != nullptr && !(value->is_array() && value->get_array().empty())) {
-      fields.fail(row.field, fmt::format("{} is not supported: {}", row.field, row.why));
-    }
-  }
+  refuse_fields(fields, kRefused);
   if (const auto speed = fields.string("speed"); speed && *speed != "standard") {
     fields.fail("speed", "speed must be \"standard\": there is only one");
   }

@@ -19,7 +19,7 @@ std::string usage_of(const AnswerUsage& usage) {
 }
 
 // What an SDK knows of the reasons that exist.
-std::string_view error_code(const ApiError& error) {
+std::string_view code_of(const ApiError& error) {
   if (error.status == 429) {
     return "rate_limit_exceeded";
   }
@@ -86,10 +86,10 @@ class ResponsesWriter : public AnswerWriter {
   std::string error(const ApiError& error) override {
     const std::string message = json_text(error.message);
     std::string events =
-        event("error", fmt::format(R"("code":"{}","message":{},"param":{})", error_code(error),
+        event("error", fmt::format(R"("code":"{}","message":{},"param":{})", code_of(error),
                                    message, error.param.empty() ? "null" : json_text(error.param)));
     Progress failed{.status = "failed"};
-    failed.error = fmt::format(R"({{"code":"{}","message":{}}})", error_code(error), message);
+    failed.error = fmt::format(R"({{"code":"{}","message":{}}})", code_of(error), message);
     return events.append(event("response.failed", R"("response":)" + response_json(failed)));
   }
 

@@ -11,27 +11,24 @@
 #include "server/responses_answer.h"
 #include "server/responses_input.h"
 #include "server/sampling_fields.h"
+#include "server/tool_fields.h"
+#include "server/unsupported_fields.h"
 
 namespace protean {
 namespace {
 
 namespace json = boost::json;
 
-constexpr std::size_t kMaxTools = 128;
 constexpr std::size_t kMaxMetadata = 16;
 
-struct Refused {
-  std::string_view field;
-  std::string_view why;
-};
 constexpr std::array kRefused{
-    Refused{"previous_response_id",
-            "no response is stored here, send the whole conversation as input"},
-    Refused{"conversation", "no conversation is stored here, send all of it as input"},
-    Refused{"background", "nothing is stored for later here, use stream"},
-    Refused{"prompt", "no prompts are stored here, send the text as instructions and input"},
-    Refused{"context_management", "nothing is cleared from the context here"},
-    Refused{"moderation", "there is no moderation here"},
+    RefusedField{"previous_response_id",
+                 "no response is stored here, send the whole conversation as input"},
+    RefusedField{"conversation", "no conversation is stored here, send all of it as input"},
+    RefusedField{"background", "nothing is stored for later here, use stream"},
+    RefusedField{"prompt", "no prompts are stored here, send the text as instructions and input"},
+    RefusedField{"context_management", "nothing is cleared from the context here"},
+    RefusedField{"moderation", "there is no moderation here"},
 };
 
 // What may be asked to be included. All but the last belong to tools, inputs and items that do not
@@ -46,12 +43,7 @@ constexpr std::array<std::string_view, 8> kIncludable{"file_search_call.results"
                                                       "message.output_text.logprobs"};
 
 void refuse_unsupported(FieldReader& fields) {
-  for (const Refused& row : kRefused) {
-    const json::value* value = fields.find(row.field);
-    if (value != nullptr && *value != false && !(value->is_array() && value->get_array().empty())) {
-      fields.fail(row.field, fmt::format("{} is not supported: {}", row.field, row.why));
-    }
-  }
+  refuse_fields(fields, kRefused);
   if (const auto truncation = fields.string("truncation");
       truncation && *truncation != "disabled") {
     fields.fail("truncation", "truncation must be \"disabled\": no part of the input is left out");
@@ -114,7 +106,7 @@ void read_tools(FieldReader& fields, ToolFields& read) {
   }
 }
 
-void read_named_choice(const json::object& choice, FieldReader& fields, ToolFields& read) {
+void read_function_choice(const json::object& choice, FieldReader& fields, ToolFields& read) {
   FieldReader reader(choice, "tool_choice.");
   if (const std::string type = reader.required_string("type"); type != "function") {
     reader.fail("type",
@@ -135,7 +127,7 @@ void read_tool_choice(FieldReader& fields, ToolFields& read) {
     return;
   }
   if (const json::object* object = choice->if_object()) {
-    read_named_choice(*object, fields, read);
+    read_function_choice(*object, fields, read);
   } else if (*choice == "none") {
     read.choice = ToolChoice::kNone;
   } else if (*choice != "required") {

@@ -11,7 +11,6 @@ namespace {
 
 namespace json = boost::json;
 
-constexpr std::size_t kMaxTools = 128;
 constexpr std::size_t kMaxNameBytes = 64;
 
 void check_tool(const json::value& tool, const std::string& where, FieldReader& fields) {

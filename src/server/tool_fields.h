@@ -7,6 +7,8 @@
 
 namespace protean {
 
+inline constexpr std::size_t kMaxTools = 128;
+
 // tools, tool_choice and parallel_tool_calls of a body.
 ToolFields read_tools(FieldReader& fields);
 // Of tools that are already OpenAI's objects: names, types, schemas.

@@ -86,4 +86,13 @@ void refuse_unsupported(FieldReader& fields, bool chat) {
   }
 }
 
+void refuse_fields(FieldReader& fields, std::span<const RefusedField> refused) {
+  for (const auto& [field, why] : refused) {
+    const json::value* value = fields.find(field);
+    if (value != nullptr && *value != false && !is_neutral(*value, Neutral::kEmpty)) {
+      fields.fail(field, fmt::format("{} is not supported: {}", field, why));
+    }
+  }
+}
+
 }  // namespace protean

@@ -1,5 +1,8 @@
 #pragma once
 
+#include <span>
+#include <string_view>
+
 #include "server/field_reader.h"
 
 namespace protean {
@@ -7,5 +10,13 @@ namespace protean {
 // Refuses fields that ask for another answer than we would give, such as beam search. Their neutral
 // values pass, as clients send those by habit.
 void refuse_unsupported(FieldReader& fields, bool chat);
+
+struct RefusedField {
+  std::string_view field;
+  std::string_view why;
+};
+
+// Refuses those that are given as anything but null, false or something empty.
+void refuse_fields(FieldReader& fields, std::span<const RefusedField> refused);
 
 }  // namespace protean

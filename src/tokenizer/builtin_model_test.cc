@@ -64,7 +64,7 @@ TEST_F(BuiltinTokenizer, GivesBackEveryText) {
     if (!entry.is_regular_file()) {
       continue;
     }
-    const std::string text = read_test_data(entry.path());
+    const std::string text = read_test_data(entry.path()).substr(0, 64 << 10);
     EXPECT_TRUE(there_and_back(text) == text) << entry.path();
     ++files;
   }

@@ -20,7 +20,7 @@ describe('bench/elastic/run', { skip }, () => {
     '--data', data, ...args], { encoding: 'utf8', timeout: 600_000, env: { ...process.env, XDG_CACHE_HOME: join(out, 'cache') } });
 
   it('serves a piece of a trace with each system and says how they compare', () => {
-    const { status, stdout, stderr } = run('--traces', 'code', '--seconds', '3', '--saturated-s', '1', '--saturated-turns', '1', '--load', '4',
+    const { status, stdout, stderr } = run('--traces', 'code', '--seconds', '3', '--saturated-s', '1', '--saturated-turns', '1', '--load', '4', '--length-scale', '0.1',
       '--systems', 'bf16,w4,balanced', '--rates', '1', '--out', out);
     assert.equal(status, 0, stderr);
     const { code } = JSON.parse(stdout);

@@ -15,7 +15,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
-AT_ONCE = 10  # files of a group: enough to share headers, few enough for two cores to share the groups
+AT_ONCE = 24  # files of a group: enough to share headers, few enough for two cores to share the groups
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
