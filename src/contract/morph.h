@@ -109,8 +109,9 @@ struct FormStatus {
   Form form;    // reached, as the worker reported it
   Form wanted;  // equal when nothing is under way
   MorphMode mode = MorphMode::kOff;
-  std::vector<Precision> precisions;  // that layers may have, full precision first
-  bool pinned = false;                // by an operator's wish; the policy looks on
+  std::vector<Precision> precisions;         // that layers may have, full precision first
+  std::vector<Precision> tables_precisions;  // that the tables may have
+  bool pinned = false;                       // by an operator's wish; the policy looks on
   std::int64_t page_bytes = 0;
   std::int64_t pages = 0;
   std::int64_t pages_free = 0;

@@ -57,33 +57,32 @@ MorphPolicy::MorphPolicy(const PolicyOptions& options, const FormBounds& bounds)
       path_(form_path(bounds, options.lowest, options.lowest_share)),
       first_rung_end_(rung_end(path_)) {}
 
-// Where on the path a form is; beside it (an operator wished so), the first whose weights take no
-// more.
-std::size_t MorphPolicy::place_of(const Form& form) const {
+// Where on the path a form is; of one beside it, the first whose weights take no more.
+MorphPolicy::Place MorphPolicy::place_of(const Form& form) const {
   const auto same = std::find_if(path_.begin(), path_.end(), [&](const Form& on_path) {
     return equally_precise(on_path, form);
   });
   if (same != path_.end()) {
-    return static_cast<std::size_t>(same - path_.begin());
+    return {.at = static_cast<std::size_t>(same - path_.begin())};
   }
   const std::int64_t page_bytes = bounds_.budget.page_bytes;
   const std::int64_t pages = weight_pages(bounds_.spec, form, page_bytes);
   const auto smaller = std::find_if(path_.begin(), path_.end(), [&](const Form& on_path) {
     return weight_pages(bounds_.spec, on_path, page_bytes) <= pages;
   });
-  return static_cast<std::size_t>(smaller - path_.begin()) - (smaller == path_.end() ? 1 : 0);
+  const std::size_t last = path_.size() - 1;
+  return {.at = std::min(static_cast<std::size_t>(smaller - path_.begin()), last), .beside = true};
 }
 
 std::optional<Wanted> MorphPolicy::decide(const Signals& signals, const Form& current) const {
-  const std::size_t at = place_of(current);
+  const auto [at, beside] = place_of(current);
   if (options_.rule == MorphRule::kPaper) {
     return paper_rule(signals, at);
   }
   // What is already on its way is not asked for again; a shrinking cache may be called off.
   if (signals.now.kv_blocks >= current.kv.blocks) {
-    // From beside the path to it, and so a form that has not come all the way goes on.
-    const bool beside = at > 0 && !equally_precise(path_[at], current);
-    if (auto wanted = lower(signals, beside ? at - 1 : at)) {
+    // From beside the path to it.
+    if (auto wanted = lower(signals, beside && at > 0 ? at - 1 : at)) {
       return wanted;
     }
   }

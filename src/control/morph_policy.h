@@ -33,7 +33,12 @@ class MorphPolicy {
   const std::vector<Form>& path() const { return path_; }
 
  private:
-  std::size_t place_of(const Form& form) const;
+  struct Place {
+    std::size_t at = 0;
+    bool beside = false;  // an operator wished so, or it has not come all the way
+  };
+
+  Place place_of(const Form& form) const;
   std::optional<Wanted> lower(const Signals& signals, std::size_t at) const;
   MorphAim aim_of(const Signals& signals, bool queued) const;
   bool is_late(const Signals& signals) const;

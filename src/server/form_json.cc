@@ -142,19 +142,24 @@ json::object shown_form(const Form& form) {
           {"kv_blocks", form.kv.blocks}};
 }
 
+json::array shown_precisions(const std::vector<Precision>& precisions) {
+  json::array shown;
+  for (const Precision precision : precisions) {
+    shown.emplace_back(to_string(precision));
+  }
+  return shown;
+}
+
 json::object shown_status(const FormStatus& status) {
   json::object tokens;
   for (const TokensAt& at : status.output_tokens) {
     tokens[at.precision] = at.tokens;
   }
-  json::array precisions;
-  for (const Precision precision : status.precisions) {
-    precisions.emplace_back(to_string(precision));
-  }
   return {{"form", shown_form(status.form)},
           {"wanted", shown_form(status.wanted)},
           {"mode", to_string(status.mode)},
-          {"precisions", std::move(precisions)},
+          {"precisions", shown_precisions(status.precisions)},
+          {"tables_precisions", shown_precisions(status.tables_precisions)},
           {"pinned", status.pinned},
           {"pages",
            {{"bytes_each", status.page_bytes}, {"all", status.pages}, {"free", status.pages_free}}},

@@ -70,6 +70,7 @@ describe('a form that changes', () => {
     assert.equal(now.mode, 'off');
     assert.equal(now.precisions[0], 'bf16');  // what layers may have, from most bits to fewest
     assert.ok(now.precisions.length > 1, now.precisions);
+    assert.deepEqual(now.tables_precisions, ['bf16', 'w8']);  // what the tables may
     assert.ok(now.pages.free > 0 && now.pages.all > now.pages.free);
     const { usage } = await complete(server);
     assert.deepEqual(usage.output_tokens_by_precision, { 'bf16:16': 120 });
