@@ -109,6 +109,11 @@ ServedModel served_model(const ServeOptions& options, const ModelFiles& files,
                          const ReplicaOptions& replica, ToolFormat tool_format) {
   const Sizing& sizing = replica.sizing;
   const ModelSpec& spec = files.checkpoint->spec();
+  std::vector<Precision> layers, tables;  // that they may have
+  if (replica.morph) {
+    layers = replica.morph->bounds.ladder;
+    tables = tables_precisions(sizing.form.tables, layers);
+  }
   return {.names = options.served_names.empty() ? std::vector{files.name} : options.served_names,
           .tokenizer = files.tokenizer.get(),
           .chat_template = &files.chat_template,
@@ -122,15 +127,15 @@ ServedModel served_model(const ServeOptions& options, const ModelFiles& files,
               *files.tokenizer, spec.vocab, end_tokens(*files.tokenizer, files.generation)),
           .pooling = options.pooling == "last" ? Pooling::kLast : Pooling::kMean,
           .local_time = local_time,
-          .form = {
-              .form = sizing.form,
-              .wanted = sizing.form,
-              .mode = replica.morph ? replica.morph->mode : MorphMode::kOff,
-              .precisions = replica.morph ? replica.morph->bounds.ladder : std::vector<Precision>(),
-              .page_bytes = sizing.budget.page_bytes,
-              .pages = sizing.budget.pages,
-              .pages_free =
-                  sizing.budget.pages - form_pages(spec, sizing.form, sizing.budget.page_bytes)}};
+          .form = {.form = sizing.form,
+                   .wanted = sizing.form,
+                   .mode = replica.morph ? replica.morph->mode : MorphMode::kOff,
+                   .precisions = std::move(layers),
+                   .tables_precisions = std::move(tables),
+                   .page_bytes = sizing.budget.page_bytes,
+                   .pages = sizing.budget.pages,
+                   .pages_free = sizing.budget.pages -
+                                 form_pages(spec, sizing.form, sizing.budget.page_bytes)}};
 }
 
 void log_start(const ServeOptions& options, const ModelFiles& files, const Sizing& sizing) {

@@ -104,6 +104,17 @@ Precision tables_beside(Precision layers) {
   return Precision::kBf16;
 }
 
+std::vector<Precision> tables_precisions(Precision start, std::span<const Precision> layers) {
+  std::vector<Precision> all = {start};
+  for (const Precision precision : layers) {
+    const Precision beside = tables_beside(precision);
+    if (std::find(all.begin(), all.end(), beside) == all.end()) {
+      all.push_back(beside);
+    }
+  }
+  return all;
+}
+
 Form single_device_form(const ModelSpec& spec, Precision precision, DeviceId device, KvForm kv) {
   const auto layers = static_cast<std::size_t>(spec.layers);
   return single_device_form(spec, std::vector<LayerPrecision>(layers, {precision, precision}),

@@ -26,6 +26,9 @@ KvPrecision kv_precision_beside(Precision precision);
 // activations of 8 or 7 where theirs are.
 Precision tables_beside(Precision layers);
 
+// What tables that start at `start` may go to where layers have these precisions, each once.
+std::vector<Precision> tables_precisions(Precision start, std::span<const Precision> layers);
+
 enum class DeviceKind : std::uint8_t { kCpu, kCuda };
 
 // One memory budget and the compute beside it.

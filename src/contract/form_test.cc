@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <functional>
+#include <vector>
 
 #include "contract/morph.h"
 
@@ -52,6 +54,13 @@ TEST(Form, TablesHaveEightBitsBesideQuantisedLayers) {
   }
   EXPECT_EQ(tables_beside(Precision::kW8A8), Precision::kW8A8);
   EXPECT_EQ(tables_beside(Precision::kW4A8), Precision::kW8A8);
+}
+
+TEST(Form, TablesGoWhereTheirLayersGo) {
+  using enum Precision;
+  EXPECT_EQ(tables_precisions(kBf16, std::array{kBf16, kW8A7, kW4A8}),
+            (std::vector{kBf16, kW8A7, kW8A8}));
+  EXPECT_EQ(tables_precisions(kW8, std::array{kW8, kW4, kW3}), std::vector{kW8});
 }
 
 TEST(Form, HalvesMayBeginEachAtItsOwnPrecision) {

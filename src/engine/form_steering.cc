@@ -28,18 +28,6 @@ Error too_large(fmt::format_string<Args...> format, Args&&... args) {
                "this form cannot be had: " + fmt::format(format, std::forward<Args>(args)...)};
 }
 
-// What the tables may be asked for: what they started at and what goes with the layers' precisions.
-std::vector<Precision> tables_precisions(const MorphConfig& config) {
-  std::vector<Precision> served = {config.start.tables};
-  for (const Precision rung : config.bounds.ladder) {
-    const Precision beside = tables_beside(rung);
-    if (std::find(served.begin(), served.end(), beside) == served.end()) {
-      served.push_back(beside);
-    }
-  }
-  return served;
-}
-
 std::string names_of(const std::vector<Precision>& ladder) {
   std::string names;
   for (const Precision precision : ladder) {
@@ -250,7 +238,7 @@ Status FormSteering::check_precisions(const FormWish& wish) const {
       }
     }
   }
-  const std::vector<Precision> tables = tables_precisions(config_);
+  const std::vector<Precision> tables = tables_precisions(config_.start.tables, ladder);
   if (wish.tables && std::none_of(tables.begin(), tables.end(), [&](Precision served) {
         return stored_as(served) == stored_as(*wish.tables);
       })) {
@@ -346,7 +334,7 @@ std::shared_ptr<const FormStatus> FormSteering::status_if_changed() {
   status->wanted = run_.wanted();
   status->mode = config_.mode;
   status->precisions = config_.bounds.ladder;
-  status->tables_precisions = tables_precisions(config_);
+  status->tables_precisions = tables_precisions(config_.start.tables, config_.bounds.ladder);
   status->pinned = pinned_;
   status->page_bytes = config_.bounds.budget.page_bytes;
   status->pages = config_.bounds.budget.pages;

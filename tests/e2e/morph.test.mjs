@@ -70,7 +70,8 @@ describe('a form that changes', () => {
     assert.equal(now.mode, 'off');
     assert.equal(now.precisions[0], 'bf16');  // what layers may have, from most bits to fewest
     assert.ok(now.precisions.length > 1, now.precisions);
-    assert.deepEqual(now.tables_precisions, ['bf16', 'w8']);  // what the tables may
+    assert.equal(now.tables_precisions[0], 'bf16');  // what the tables may
+    assert.ok(now.tables_precisions.length > 1 && now.tables_precisions.slice(1).every((to) => to.startsWith('w8')), now.tables_precisions);
     assert.ok(now.pages.free > 0 && now.pages.all > now.pages.free);
     const { usage } = await complete(server);
     assert.deepEqual(usage.output_tokens_by_precision, { 'bf16:16': 120 });
