@@ -10,7 +10,7 @@ string(JOIN "|" PROTEAN_ALONE "chat/text_methods" "device/cpu/[a-z0-9_]+" "worke
 # without. And these tests, which compute as much themselves.
 set(PROTEAN_COMPUTES base chat control cost device engine grammar model quality quant scheduler sim
                      tokenizer worker)
-set(PROTEAN_TESTS_COMPUTE control device engine scheduler sim)
+set(PROTEAN_TESTS_COMPUTE chat control device engine scheduler sim tokenizer)
 
 # protean_module(NAME DEPS ...): a folder is a module. Every x.cc is library, every x_test.cc goes
 # into NAME_test, every x_fuzz.cc is a libFuzzer program of its own, main.cc is left to the caller.
