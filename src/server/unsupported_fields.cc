@@ -89,7 +89,7 @@ void refuse_unsupported(FieldReader& fields, bool chat) {
 void refuse_fields(FieldReader& fields, std::span<const RefusedField> refused) {
   for (const auto& [field, why] : refused) {
     const json::value* value = fields.find(field);
-    if (value != nullptr && *value != false && !is_neutral(*value, Neutral::kEmpty)) {
+    if (value != nullptr && *value != false && !(value->is_array() && value->get_array().empty())) {
       fields.fail(field, fmt::format("{} is not supported: {}", field, why));
     }
   }

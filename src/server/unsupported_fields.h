@@ -16,7 +16,7 @@ struct RefusedField {
   std::string_view why;
 };
 
-// Refuses those that are given as anything but null, false or something empty.
+// Refuses those that are given as anything but null, false or the empty list.
 void refuse_fields(FieldReader& fields, std::span<const RefusedField> refused);
 
 }  // namespace protean
