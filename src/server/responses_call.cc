@@ -25,7 +25,7 @@ constexpr std::array kRefused{
     RefusedField{"previous_response_id",
                  "no response is stored here, send the whole conversation as input"},
     RefusedField{"conversation", "no conversation is stored here, send all of it as input"},
-    RefusedField{"background", "nothing is stored for later here, use stream"},
+    RefusedField{"background", "nothing is stored for later here, use stream", true},
     RefusedField{"prompt", "no prompts are stored here, send the text as instructions and input"},
     RefusedField{"context_management", "nothing is cleared from the context here"},
     RefusedField{"moderation", "there is no moderation here"},

@@ -213,6 +213,8 @@ TEST(ResponsesCall, RefusesByPathWhatIsWrong) {
       {with(R"("previous_response_id":"resp_1")"), "previous_response_id", "whole conversation"},
       {with(R"("conversation":"conv_1")"), "conversation", "not supported"},
       {with(R"("background":true)"), "background", "not supported"},
+      {with(R"("prompt":"")"), "prompt", "not supported"},
+      {with(R"("moderation":false)"), "moderation", "not supported"},
       {with(R"("prompt":{"id":"p"})"), "prompt", "not supported"},
       {with(R"("truncation":"auto")"), "truncation", "\"disabled\""},
       {with(R"("include":["everything"])"), "include[0]", "\"everything\""},

@@ -87,9 +87,10 @@ void refuse_unsupported(FieldReader& fields, bool chat) {
 }
 
 void refuse_fields(FieldReader& fields, std::span<const RefusedField> refused) {
-  for (const auto& [field, why] : refused) {
+  for (const auto& [field, why, may_be_false] : refused) {
     const json::value* value = fields.find(field);
-    if (value != nullptr && *value != false && !(value->is_array() && value->get_array().empty())) {
+    if (value == nullptr || (may_be_false && *value == false)) continue;
+    if (!value->is_array() || !value->get_array().empty()) {
       fields.fail(field, fmt::format("{} is not supported: {}", field, why));
     }
   }
