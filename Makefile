@@ -45,7 +45,7 @@ check-tree:
 	@python3 -B tests/tidy/tidy.py
 
 check-code:
-	@cmake -S . -B $(BUILD)/lint -G Ninja -DCMAKE_UNITY_BUILD=OFF -DPROTEAN_TESTS=OFF >/dev/null
+	@CC=clang CXX=clang++ cmake -S . -B $(BUILD)/lint -G Ninja -DCMAKE_UNITY_BUILD=ON -DPROTEAN_TESTS=OFF >/dev/null
 	@python3 -B tests/tidy/lint.py $(BUILD)/lint
 
 format:    ## clang-format over the tree

@@ -7,6 +7,7 @@ import {
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, describe, it } from 'node:test';
+import { writeRandomModel } from './random_model.mjs';
 import { storm } from './storm.mjs';
 import { builtin, parseMetrics, program, Server, sleep } from './server.mjs';
 
@@ -14,8 +15,8 @@ const layers = 16;
 const prompt = 'The old man looked out over the sea and';
 const memory = '96MiB';  // of which the layers at bf16 take about 23
 
-async function startForm(cache, { as = program, budget = memory } = {}, ...flags) {
-  const server = await Server.startWith({ as, path: builtin, env: { XDG_CACHE_HOME: cache } },
+async function startForm(cache, { as = program, path = builtin, budget = memory } = {}, ...flags) {
+  const server = await Server.startWith({ as, path, env: { XDG_CACHE_HOME: cache } },
     '--admin-port', '0', '--device-memory', budget, '--max-num-batched-tokens', '512', ...flags);
   await server.logged(/operators' port: (\S+)/);
   server.admin = `http://${server.log.match(/operators' port: (\S+)/)[1]}`;
@@ -314,8 +315,9 @@ exec unshare -rm sh -c 'mount -t tmpfs -o size=2m none "$XDG_CACHE_HOME" && exec
   it('takes the weights of a precision from a copy that was quantised in another way', async () => {
     const text = join(cache, 'text.txt');
     writeFileSync(text, 'Once upon a time there was a man who went down to the sea to look for his boat. '.repeat(60));
+    const path = writeRandomModel(join(cache, 'random'));  // as AWQ takes its time
     const copy = join(cache, 'awq');
-    const made = spawnSync(program, ['quantize', builtin, '--to', 'w4', '--method', 'awq', '--calibrate', text,
+    const made = spawnSync(program, ['quantize', path, '--to', 'w4', '--method', 'awq', '--calibrate', text,
       '--samples', '2', '--sequence-length', '64', '-o', copy], { encoding: 'utf8' });
     assert.equal(made.status, 0, made.stderr);
     const scored = async (server) => (await (await fetch(`${server.url}/v1/completions`, {
@@ -323,7 +325,7 @@ exec unshare -rm sh -c 'mount -t tmpfs -o size=2m none "$XDG_CACHE_HOME" && exec
       body: JSON.stringify({ prompt, max_tokens: 0, echo: true, logprobs: 0 }),
     })).json()).choices[0].logprobs.token_logprobs.slice(1);
     const lowered = async (...flags) => {
-      const server = await startForm(cache, {}, '--dtype', 'w8', '--morph-precisions', 'w4', ...flags);
+      const server = await startForm(cache, { path }, '--dtype', 'w8', '--morph-precisions', 'w4', ...flags);
       await want(server, { layers: 'w4' });
       await settled(server);
       const scores = await scored(server);
@@ -340,7 +342,7 @@ exec unshare -rm sh -c 'mount -t tmpfs -o size=2m none "$XDG_CACHE_HOME" && exec
       [['--variant', `w4=${join(cache, 'none')}`], /none/],
       [['--variant', 'w4'], /PRECISION=MODEL/],
     ]) {
-      const { status, stderr } = spawnSync(program, ['serve', builtin, '--device-memory', memory, '--admin-port', '0',
+      const { status, stderr } = spawnSync(program, ['serve', path, '--device-memory', memory, '--admin-port', '0',
         '--morph-precisions', 'w4', ...flags], { encoding: 'utf8', timeout: 20_000 });
       assert.equal(status, 2, stderr);
       assert.match(stderr, words);

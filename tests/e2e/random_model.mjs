@@ -18,6 +18,12 @@ function randomNumbers(seed) {
   };
 }
 
+const number = new DataView(new ArrayBuffer(4));
+function bf16(value) {
+  number.setFloat32(0, value);
+  return number.getUint16(0);
+}
+
 function tensors() {
   const { hidden, ffn, layers, heads, kvHeads, headDim, vocab } = size;
   const all = { 'model.embed_tokens.weight': [vocab, hidden], 'lm_head.weight': [vocab, hidden], 'model.norm.weight': [hidden] };
@@ -50,9 +56,9 @@ export function writeRandomModel(folder, seed = 1) {
   const pieces = [];
   let offset = 0;
   for (const [name, shape] of Object.entries(tensors())) {
-    const values = new Float32Array(shape.reduce((a, b) => a * b));
-    for (let i = 0; i < values.length; ++i) values[i] = name.includes('norm') ? 1 : (random() - 0.5) * 0.5;
-    header[name] = { dtype: 'F32', shape, data_offsets: [offset, offset + values.byteLength] };
+    const values = new Uint16Array(shape.reduce((a, b) => a * b));
+    for (let i = 0; i < values.length; ++i) values[i] = bf16(name.includes('norm') ? 1 : (random() - 0.5) * 0.5);
+    header[name] = { dtype: 'BF16', shape, data_offsets: [offset, offset + values.byteLength] };
     pieces.push(Buffer.from(values.buffer));
     offset += values.byteLength;
   }

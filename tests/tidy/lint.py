@@ -1,9 +1,8 @@
 #!/usr/bin/env python3
 """clang-tidy over the library and the programs, BUILD/compile_commands.json in hand: lint.py BUILD
 
-Most of its time goes into headers, so files of a module are read together, as one source that
-includes them. Where two of them do not go together (they name different things alike), the group is
-halved until they do.
+Most of its time goes into headers, so it reads together what is compiled together: BUILD is a unity
+build, and a finding is in a file that another one includes.
 """
 
 import json
@@ -15,55 +14,32 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
-AT_ONCE = 24  # files of a group: enough to share headers, few enough for two cores to share the groups
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
-def read_groups(build):
-    """Sources of one folder with the same flags, in lists of at most AT_ONCE."""
-    folders = {}
+def read_sources(build):
+    """(path, flags) of each source of src/, or of several together."""
     for entry in json.loads((build / "compile_commands.json").read_text()):
         path = pathlib.Path(entry["file"])
-        if ROOT / "src" in path.parents and not re.search(r"_(test|fuzz)\.cc$", path.name):
+        if {ROOT / "src", build / "src"} & set(path.parents):
             words = shlex.split(entry["command"])
-            flags = tuple(word for word in words if re.match(r"-([DIWfm]|std|isystem)", word) or
-                          (word.startswith("/") and words[words.index(word) - 1] == "-isystem"))
-            folders.setdefault((path.parent, flags), []).append(path)
-    for (_, flags), paths in folders.items():
-        for begin in range(0, len(paths), AT_ONCE):
-            yield flags, sorted(paths)[begin:begin + AT_ONCE]
+            yield path, [word for word, before in zip(words[1:], words)
+                         if re.match(r"-([DIWfm]|std|isystem)", word) or before == "-isystem"]
 
 
-def run(*words):
-    done = subprocess.run(words, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
-    return done.returncode, done.stdout
-
-
-def lint(build, flags, paths):
-    """(passed, what clang-tidy said) of some files."""
-    source = paths[0]
-    if len(paths) > 1:
-        name = "-".join([paths[0].parent.name, paths[0].stem, str(len(paths))]) + ".cc"
-        source = build / "groups" / name
-        source.write_text("".join(f'#include "{path}"\n' for path in paths))
-    failed, said = run("clang-tidy", "--quiet", str(source), "--", *flags)
-    if failed and len(paths) > 1 and "[clang-diagnostic-error]" in said:
-        half = len(paths) // 2
-        first, second = lint(build, flags, paths[:half]), lint(build, flags, paths[half:])
-        return first[0] and second[0], first[1] + second[1]
-    return not failed, said if failed else ""
+def lint(path, flags):
+    """What clang-tidy found, or None."""
+    done = subprocess.run(["clang-tidy", "--quiet", str(path), "--", *flags], cwd=ROOT, text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+    return done.stdout if done.returncode else None
 
 
 def main():
-    build = pathlib.Path(sys.argv[1]).resolve()
-    (build / "groups").mkdir(exist_ok=True)
+    sources = sorted(read_sources(pathlib.Path(sys.argv[1]).resolve()))
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        results = list(pool.map(lambda group: lint(build, *group), read_groups(build)))
-    for passed, said in results:
-        if not passed:
-            print(said)
-    print(f"clang-tidy: {len(results)} groups of files, {sum(not passed for passed, _ in results)} with findings")
-    return any(not passed for passed, _ in results)
+        findings = [said for said in pool.map(lambda source: lint(*source), sources) if said]
+    print("\n".join([*findings, f"clang-tidy: {len(findings)} of {len(sources)} sources have findings"]))
+    return bool(findings) or not sources
 
 
 if __name__ == "__main__":
