@@ -116,6 +116,7 @@ Result<std::vector<PageRun>> PagePool::borrow(std::int64_t pages) {
       return a_fits != b_fits ? a_fits : a_fits ? a.second < b.second : a.second > b.second;
     };
     const auto best = std::min_element(free_.begin(), free_.end(), better);
+    check(best != free_.end(), "the free runs hold all pages that are free");
     const auto [first, count] = *best;
     const std::int64_t taken = std::min(count, missing);
     free_.erase(best);
