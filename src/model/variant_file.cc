@@ -26,7 +26,7 @@ namespace fs = std::filesystem;
 constexpr std::string_view kMagic = "PROTEANV";
 // To be raised whenever the header, the order of a part's pieces (weights.cc), a packed format
 // (device/cpu/packed_matrix.h) or the rounding of weights changes.
-constexpr std::uint32_t kVersion = 3;
+constexpr std::uint32_t kVersion = 4;
 // What L2 still holds when it is hashed, and no longer a piece of work than a short step bears.
 constexpr std::int64_t kChunkBytes = 256 * kKiB;
 constexpr std::string_view kUnfinished = ".unfinished-";

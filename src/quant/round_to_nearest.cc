@@ -5,17 +5,14 @@
 
 #include "base/check.h"
 #include "device/cpu/f16.h"
+#include "device/cpu/quantized_rows.h"
 
 namespace protean {
 namespace {
 
 // Upwards, so that rounding the scale never pushes the largest weight off the grid.
-float f16_not_below(float scale) {
-  std::uint16_t half = cpu::f16_from(std::min(scale, kLargestWeight));
-  if (cpu::float_from_f16(half) < scale && scale <= kLargestWeight) {
-    ++half;
-  }
-  return cpu::float_from_f16(half);
+float stored_scale(float scale) {
+  return cpu::float_from_f16(cpu::f16_not_below(scale));
 }
 
 }  // namespace
@@ -24,10 +21,10 @@ GroupGrid fit_grid(float low, float high, const QuantFormat& format) {
   const auto steps = static_cast<float>(format.codes() - 1);
   if (format.symmetric) {
     const float largest = std::max(std::fabs(low), std::fabs(high));
-    return {f16_not_below(2.0F * largest / steps), format.codes() / 2};
+    return {stored_scale(2.0F * largest / steps), format.codes() / 2};
   }
   const float below = std::min(low, 0.0F);
-  const float scale = f16_not_below((std::max(high, 0.0F) - below) / steps);
+  const float scale = stored_scale((std::max(high, 0.0F) - below) / steps);
   if (scale == 0.0F) {
     return {scale, format.codes() / 2};
   }
@@ -63,9 +60,20 @@ QuantizedMatrix round_to_nearest(std::span<const float> weights, std::int64_t in
       const auto group = weights.subspan(
           static_cast<std::size_t>(begin),
           static_cast<std::size_t>(std::min<std::int64_t>(format.group, inputs - first)));
-      const GroupGrid grid = fit_grid(group, format);
-      std::transform(group.begin(), group.end(), matrix.codes.begin() + begin,
-                     [&](float weight) { return nearest_code(weight, grid, format); });
+      const auto codes =
+          std::span(matrix.codes).subspan(static_cast<std::size_t>(begin), group.size());
+      GroupGrid grid = fit_grid(group, format);
+      const auto round = [&] {
+        std::transform(group.begin(), group.end(), codes.begin(),
+                       [&](float weight) { return nearest_code(weight, grid, format); });
+      };
+      round();
+      if (format.bits == 8 && format.symmetric) {
+        if (const int sum = cpu::largest_code_sum(codes); sum > cpu::kMostCodeSum) {
+          grid.scale = cpu::scale_for_code_sum(grid.scale, sum);
+          round();
+        }
+      }
       matrix.scales[at] = grid.scale;
       matrix.offsets[at] = grid.offset();
     }

@@ -37,7 +37,9 @@ constexpr float kLargestWeight = 65504.0F;
 bool can_quantize(std::span<const float> weights);
 
 // Row-major weights [rows][inputs], each to the nearest code of its group's grid: no error is
-// larger than half the group's scale. Pure; rows are independent of each other.
+// larger than half the group's scale, which of symmetric codes of 8 bits may be longer than it must
+// so that they add up to less (device/cpu/quantized_rows.h). Pure; rows are independent of each
+// other.
 QuantizedMatrix round_to_nearest(std::span<const float> weights, std::int64_t inputs,
                                  const QuantFormat& format);
 

@@ -37,4 +37,13 @@ inline std::uint16_t f16_from(float value) {
   return sign | static_cast<std::uint16_t>((rounded - (112U << 23)) >> 13);
 }
 
+// The nearest that is not smaller in magnitude, unless that were infinite.
+inline std::uint16_t f16_not_below(float value) {
+  const std::uint16_t nearest = f16_from(value);
+  const float magnitude = float_from_f16(nearest & 0x7FFFU);
+  const float wanted = std::bit_cast<float>(std::bit_cast<std::uint32_t>(value) & 0x7FFFFFFFU);
+  const auto half = static_cast<std::uint16_t>(nearest + (magnitude < wanted ? 1 : 0));
+  return static_cast<std::uint16_t>(half - ((half & 0x7FFFU) == 0x7C00U ? 1 : 0));
+}
+
 }  // namespace protean::cpu

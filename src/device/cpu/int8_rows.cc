@@ -104,15 +104,17 @@ HWY_INLINE std::int32_t quantize_group(const Int8Rows& all, const float* x, std:
   // What is smaller than this has no inverse that is finite.
   constexpr float kLeast = std::numeric_limits<float>::min() * 4;
   if (!(scale >= kLeast)) {  // or NaN, which the scale says
-    std::fill_n(words, padded / all.word_inputs(), 0U);
+    std::fill_n(words, padded / all.word_inputs(), all.middle() * kEachByte);
     return 0;
   }
+  // So large that the code stands in the lowest bits, as far above itself as it is stored.
+  const float whole = kNoFraction + static_cast<float>(all.middle());
   const auto inverse = hn::Set(floats, 1.0f / scale);
   auto total = hn::Zero(lanes);
   const auto each = [&](const auto& store) HWY_ATTR {
     for (std::int64_t i = 0; i < padded; i += kLanes) {
       const auto scaled = hn::Mul(hn::LoadU(floats, x + i), inverse);
-      const auto code = hn::BitCast(lanes, hn::Add(scaled, hn::Set(floats, kNoFraction)));
+      const auto code = hn::BitCast(lanes, hn::Add(scaled, hn::Set(floats, whole)));
       total = hn::Add(total, code);
       store(code, i);
     }
@@ -130,8 +132,8 @@ HWY_INLINE std::int32_t quantize_group(const Int8Rows& all, const float* x, std:
     pack_w8(codes, padded, words);
   }
   // Less what stands above the integers, of which each lane has had as many.
-  const auto above = hn::Set(lanes, static_cast<std::uint32_t>(padded / kLanes) *
-                                        std::bit_cast<std::uint32_t>(kNoFraction));
+  const auto above = hn::Set(
+      lanes, static_cast<std::uint32_t>(padded / kLanes) * std::bit_cast<std::uint32_t>(whole));
   return hn::GetLane(hn::SumOfLanes(Ints(), hn::BitCast(Ints(), hn::Sub(total, above))));
 }
 
@@ -147,7 +149,8 @@ inline void scatter_steps(const std::uint32_t* words, std::int64_t count, std::u
 
 // A block is a tile of the product.
 std::int64_t most_block_rows(const Int8Rows& rows) {
-  return rows.blocks.tiled ? kTileRows16 : most_integer_rows(rows.format.kind == WeightKind::kW4);
+  const bool two_words = rows.format.kind == WeightKind::kW4 || rows.middle() != 0;
+  return rows.blocks.tiled ? kTileRows16 : most_integer_rows(two_words);
 }
 
 // Some inputs of a row of a block, from a group's first one on.

@@ -14,6 +14,9 @@
 
 namespace protean::cpu {
 
+constexpr std::uint32_t kSevensMiddle = 64;
+constexpr std::uint32_t kEachByte = 0x01010101U;
+
 // Activations as integers of 8 bits, or of 7 in as many, for weights that are multiplied with such
 // (WeightFormat). In each row every group of inputs that shares a weight scale has one of its own,
 // s = max |x| / 127, of 7 bits 63, and x becomes the whole number nearest to x times the inverse of
@@ -33,9 +36,13 @@ struct Int8Rows {
 
   // Words as packed weights are had: of w4 four inputs of 8 bits, of each eight the even ones
   // before the odd ones; of w8 two of 16 bits, of each four the even ones before the odd ones, or,
-  // for dot instructions, for AMX and if they have 7 bits, four in order.
+  // for dot instructions, for AMX and if they have 7 bits, four in order; of 7 bits for vectors
+  // they are kSevensMiddle above themselves, without a sign.
   int word_inputs() const { return format.kind == WeightKind::kW4 || fours() ? 4 : 2; }
   bool fours() const { return unit != MatmulUnit::kVector || format.input_bits == 7; }
+  std::uint32_t middle() const {
+    return unit == MatmulUnit::kVector && format.input_bits == 7 ? kSevensMiddle : 0;
+  }
   int largest_code() const { return (1 << (format.input_bits - 1)) - 1; }
   std::int64_t row_words() const {
     constexpr std::int64_t kBlock = PackedMatrix::kInputBlock;

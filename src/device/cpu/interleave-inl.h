@@ -16,9 +16,9 @@ HWY_BEFORE_NAMESPACE();
 namespace protean::cpu::HWY_NAMESPACE {
 
 // The most rows of a tile of integers: their sums must leave registers for a broadcast input and a
-// line's words of two vectors of outputs, of which w4 has two each.
-constexpr int most_integer_rows(bool w4) {
-  return kLanes == 16 ? 12 : w4 ? 4 : 5;
+// line's words of two vectors of outputs, of which some formats have two each.
+constexpr int most_integer_rows(bool two_words) {
+  return kLanes == 16 ? 12 : two_words ? 4 : 5;
 }
 
 // The most rows of a tile of f32 or of pairs of bf16: accumulators must leave registers for weights

@@ -67,7 +67,6 @@ template <int R, int V, class Lines>
 HWY_INLINE void multiply_tile(const GroupRows& rows, const std::byte* const* lines,
                               const std::byte* const* scales, const TileSums& sums) {
   const Floats floats;
-  const Ints ints;
   IntVec tile[R][V];
   const std::byte* line[V];
   HWY_UNROLL(16)
@@ -76,13 +75,14 @@ HWY_INLINE void multiply_tile(const GroupRows& rows, const std::byte* const* lin
   }
   HWY_UNROLL(16)
   for (int r = 0; r < R; ++r) {
-    // Less what words hold above the codes.
-    const IntVec total = hn::Set(ints, rows.totals[r]);
-    const IntVec before = hn::Mul(total, hn::Set(ints, -Lines::kMiddle));
     HWY_UNROLL(16)
     for (int v = 0; v < V; ++v) {
-      tile[r][v] = before;
+      tile[r][v] = Lines::begin(line[v], rows.totals[r]);
     }
+  }
+  HWY_UNROLL(16)
+  for (int v = 0; v < V; ++v) {
+    line[v] += Lines::kBytesBefore;
   }
   const std::uint32_t* x = rows.x;
   for (std::int64_t i = 0; i < rows.inputs; i += Lines::kInputs) {
@@ -98,9 +98,9 @@ HWY_INLINE void multiply_tile(const GroupRows& rows, const std::byte* const* lin
     HWY_UNROLL(16)
     for (int r = 0; r < R; ++r) {
       WordVec input[2];
-      input[0] = hn::Set(Words(), x[r]);
+      input[0] = Lines::input(x[r]);
       if constexpr (Lines::kWords == 2) {
-        input[1] = hn::Set(Words(), x[R + r]);
+        input[1] = Lines::input(x[R + r]);
       }
       HWY_UNROLL(16)
       for (int v = 0; v < V; ++v) {

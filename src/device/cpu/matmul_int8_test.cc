@@ -68,9 +68,10 @@ class Int8Matmul : public EveryTarget {
       std::vector<std::uint8_t> codes(static_cast<std::size_t>(count * inputs));
       std::vector<float> scales(static_cast<std::size_t>(count * weights.groups()));
       std::vector<float> offsets(scales.size());
-      for (std::uint8_t& code : codes) {
-        code = static_cast<std::uint8_t>(random()() >> (32 - bits));
-        weights.codes.push_back(code - middle);
+      for (std::size_t i = 0; i < codes.size(); ++i) {
+        const int code = random_code(bits, static_cast<std::int64_t>(i) % inputs);
+        codes[i] = static_cast<std::uint8_t>(code + middle);
+        weights.codes.push_back(code);
       }
       for (std::size_t i = 0; i < scales.size(); ++i) {
         const int zero = format.symmetric ? middle : static_cast<int>(random()() % 8);
@@ -170,6 +171,16 @@ TEST_P(Int8Matmul, AgreesWithItsDefinition) {
   }
 }
 
+// The signed code of an input of a row that has as much of one sign as a format holds.
+int most_code(const WeightFormat& format, std::int64_t input, bool negative) {
+  const int largest = (1 << (format.bits() - 1)) - (negative ? 0 : 1);
+  int code = largest;
+  if (format.kind == WeightKind::kW8 && input % 8 >= 4) {  // to the largest two of four, the rest
+    code = input % 2 == 0 ? kMostCodeSum - 2 * largest : 0;
+  }
+  return negative ? -code : code;
+}
+
 // Largest codes and activations of both signs: no sum on the way may run over.
 TEST_P(Int8Matmul, HoldsTheLargestSums) {
   Team team(1);
@@ -178,11 +189,16 @@ TEST_P(Int8Matmul, HoldsTheLargestSums) {
     for (const bool negative : {false, true}) {
       const std::int64_t inputs = 256, outputs = 40;
       CodedWeights weights = random_weights(format, outputs, inputs);
-      const std::uint8_t code = negative ? 0 : static_cast<std::uint8_t>((1 << format.bits()) - 1);
-      const std::vector<std::uint8_t> codes(static_cast<std::size_t>(32 * inputs), code);
+      const int middle = 1 << (format.bits() - 1);
+      std::vector<std::uint8_t> codes(static_cast<std::size_t>(32 * inputs));
+      float sum = 0;
+      for (std::size_t i = 0; i < codes.size(); ++i) {
+        const int code = most_code(format, static_cast<std::int64_t>(i) % inputs, negative);
+        codes[i] = static_cast<std::uint8_t>(middle + code);
+        sum += i < static_cast<std::size_t>(inputs) ? static_cast<float>(code) : 0;
+      }
       const std::vector<float> scales(static_cast<std::size_t>(32 * weights.groups()), 1.0f);
-      const auto middle = static_cast<float>(1 << (format.bits() - 1));
-      const std::vector<float> offsets(scales.size(), -middle);
+      const std::vector<float> offsets(scales.size(), static_cast<float>(-middle));
       pack_panel(weights.packed, 0,
                  {.bits = format.bits(),
                   .group = format.group,
@@ -195,9 +211,7 @@ TEST_P(Int8Matmul, HoldsTheLargestSums) {
           const std::vector<float> x(static_cast<std::size_t>(m * inputs), sign * largest);
           const std::vector<float> out = product(team, x, weights.packed);
           for (std::int64_t r = 0; r < m; ++r) {
-            ASSERT_EQ(out[r * outputs], sign * largest * static_cast<float>(inputs) *
-                                            (static_cast<float>(code) - middle))
-                << name_of(format) << " rows " << m;
+            ASSERT_EQ(out[r * outputs], sign * largest * sum) << name_of(format) << " rows " << m;
           }
         }
       }

@@ -97,8 +97,9 @@ class Matmul : public EveryTarget {
     for (std::int64_t panel = 0; panel < packed.panels(); ++panel) {
       const auto count = static_cast<std::size_t>(
           std::min<std::int64_t>(PackedMatrix::kPanel, packed.outputs - panel * 32));
-      for (std::uint8_t& code : codes) {
-        code = static_cast<std::uint8_t>(random()() >> (32 - bits));
+      for (std::size_t i = 0; i < codes.size(); ++i) {
+        const std::int64_t input = static_cast<std::int64_t>(i) % packed.inputs;
+        codes[i] = static_cast<std::uint8_t>(random_code(bits, input) + (1 << (bits - 1)));
       }
       for (std::size_t i = 0; i < scales.size(); ++i) {
         // As quantisers have them: a scale that f16 holds and a whole zero point.

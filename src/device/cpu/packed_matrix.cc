@@ -38,6 +38,28 @@ std::uint32_t load_word(const std::byte* from) {
   return word;
 }
 
+// A group of one output as it is stored: codes below 2^bits, and what one step of them is.
+struct CodedGroup {
+  std::span<const std::uint8_t> codes;
+  float scale = 0;
+};
+
+// The same weights; `room` holds the codes where they are others.
+CodedGroup fit_code_sum(const CodedGroup& group, std::span<std::uint8_t> room) {
+  const int sum = largest_code_sum(group.codes);
+  if (sum <= kMostCodeSum) {
+    return group;
+  }
+  const float scale = scale_for_code_sum(group.scale, sum);
+  // Where no scale of f16 is large enough, weights become smaller.
+  const float shrink =
+      std::min(static_cast<float>(kMostCodeSum - 2) / static_cast<float>(sum), group.scale / scale);
+  std::transform(group.codes.begin(), group.codes.end(), room.begin(), [&](std::uint8_t code) {
+    return static_cast<std::uint8_t>(128 + std::lrint(static_cast<float>(code - 128) * shrink));
+  });
+  return {room.first(group.codes.size()), scale};
+}
+
 // Codes of one output, `count` <= 32 of them, as the signed fields that kernels read. Bits of
 // missing inputs are zero, which is the middle code.
 void store_codes(WeightKind kind, std::span<const std::uint8_t> codes, int output, std::byte* to) {
@@ -109,6 +131,26 @@ void read_row(const PackedMatrix& matrix, std::int64_t row, float* out) {
 
 }  // namespace
 
+int largest_code_sum(std::span<const std::uint8_t> codes) {
+  int largest = 0;
+  for (std::size_t eight = 0; eight < codes.size(); eight += 8) {
+    int above[2] = {}, below[2] = {};
+    for (std::size_t i = eight; i < std::min(eight + 8, codes.size()); ++i) {
+      const int code = codes[i] - 128;
+      above[i / 2 % 2] += std::max(code, 0);
+      below[i / 2 % 2] += std::max(-code, 0);
+    }
+    largest = std::max({largest, above[0], above[1], below[0], below[1]});
+  }
+  return largest;
+}
+
+float scale_for_code_sum(float scale, int sum) {
+  // Each of four codes may be rounded up by a half.
+  const float factor = static_cast<float>(sum) / (kMostCodeSum - 2);
+  return float_from_f16(f16_not_below(scale * factor));
+}
+
 int WeightFormat::bits() const {
   switch (kind) {
     case WeightKind::kF32:
@@ -178,13 +220,20 @@ void pack_panel(const PackedMatrix& matrix, std::int64_t panel, const QuantizedR
   const auto middle = static_cast<float>(1 << (rows.bits - 1));
   std::byte* group = matrix.data + panel * matrix.panel_bytes();
   std::memset(group, 0, static_cast<std::size_t>(matrix.panel_bytes()));
+  std::vector<std::uint8_t> room(static_cast<std::size_t>(rows.group));
   for (std::int64_t g = 0; g < rows.groups(); ++g, group += matrix.group_bytes()) {
     const std::int64_t first = g * rows.group;
     const std::int64_t count = std::min<std::int64_t>(rows.group, rows.inputs - first);
     for (std::int64_t row = 0; row < row_count; ++row) {
       const auto at = static_cast<std::size_t>(row * rows.groups() + g);
       const float middle_weight = rows.offsets[at] + middle * rows.scales[at];
-      store_half(group + row * 2, rows.scales[at]);
+      CodedGroup coded = {rows.codes.subspan(static_cast<std::size_t>(row * rows.inputs + first),
+                                             static_cast<std::size_t>(count)),
+                          rows.scales[at]};
+      if (format.kind == WeightKind::kW8) {
+        coded = fit_code_sum(coded, room);
+      }
+      store_half(group + row * 2, coded.scale);
       if (format.symmetric) {
         check(middle_weight == 0, "the middle code of symmetric rows is zero");
       } else {
@@ -192,10 +241,8 @@ void pack_panel(const PackedMatrix& matrix, std::int64_t panel, const QuantizedR
       }
       for (std::int64_t i = 0; i < count; i += kBlock) {
         const auto block = static_cast<std::size_t>(std::min<std::int64_t>(kBlock, count - i));
-        const auto codes =
-            rows.codes.subspan(static_cast<std::size_t>(row * rows.inputs + first + i), block);
-        store_codes(format.kind, codes, static_cast<int>(row),
-                    group + matrix.scale_bytes() + code_bytes(matrix, i));
+        store_codes(format.kind, coded.codes.subspan(static_cast<std::size_t>(i), block),
+                    static_cast<int>(row), group + matrix.scale_bytes() + code_bytes(matrix, i));
       }
     }
   }

@@ -48,7 +48,8 @@ struct WeightFormat {
 //     w8  [inputs / 4][32] words of 4 signed codes, the first input lowest
 //     w4  [inputs / 8][32] words of 8
 //     w3  [inputs / 32][3][32] words: 32 signed codes in 96 bits, the first input lowest
-// where a weight is scale * (code - 2^(bits-1)) + offset: offsets are of the middle code.
+// where a weight is scale * (code - 2^(bits-1)) + offset: offsets are of the middle code. Those
+// of w8 add up to no more than quantized_rows.h says.
 struct PackedMatrix {
   static constexpr int kPanel = 32;       // outputs
   static constexpr int kInputBlock = 32;  // inputs
@@ -73,6 +74,7 @@ struct PackedMatrix {
 void pack_panel(const PackedMatrix& matrix, std::int64_t panel, const float* rows, int row_count);
 
 // The same for quantised kinds, from at most 32 rows of the matrix's bits, group and symmetry.
+// Codes of w8 that add up to too much are rounded once more, to a longer step.
 void pack_panel(const PackedMatrix& matrix, std::int64_t panel, const QuantizedRows& rows);
 
 // out[i] = row ids[i] of the table, as f32. The output projection of a tied model is read this way.

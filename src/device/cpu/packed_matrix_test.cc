@@ -2,7 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
 #include <cstring>
+#include <random>
 #include <vector>
 
 #include "device/cpu/f16.h"
@@ -84,6 +88,68 @@ TEST(PackedMatrix, PutsCodesWhereTheFormatSays) {
   EXPECT_EQ(word(128), 0x00000098U);
   EXPECT_EQ(word(132), 0x000000ffU);
   EXPECT_EQ(word(256), 0U);
+}
+
+// The weights that a panel of w8 has of one row, and what codes of one sign among each four whose
+// products meet add up to at most.
+struct PackedW8 {
+  std::vector<float> weights;
+  float scale = 0;
+  int largest_sum = 0;
+};
+
+PackedW8 pack_w8(const std::vector<std::uint8_t>& codes, float scale) {
+  const auto inputs = static_cast<std::int64_t>(codes.size());
+  PackedMatrix matrix{.format = {.kind = WeightKind::kW8}, .outputs = 1, .inputs = inputs};
+  std::vector<std::byte> memory(static_cast<std::size_t>(matrix.bytes()));
+  matrix.data = memory.data();
+  const float scales[] = {scale}, offsets[] = {-128 * scale};
+  pack_panel(matrix, 0,
+             QuantizedRows{.inputs = inputs, .codes = codes, .scales = scales, .offsets = offsets});
+  PackedW8 packed;
+  packed.weights.resize(codes.size());
+  const TokenId first[] = {0};
+  gather_rows(matrix, first, packed.weights);
+  std::uint16_t half = 0;
+  std::memcpy(&half, memory.data(), 2);
+  packed.scale = float_from_f16(half);
+  std::vector<int> above(codes.size() / 8 * 2 + 2), below(above.size());
+  for (std::size_t i = 0; i < codes.size(); ++i) {
+    const auto code = static_cast<int>(std::lrint(packed.weights[i] / packed.scale));
+    (code > 0 ? above : below)[i / 8 * 2 + i / 2 % 2] += std::abs(code);
+  }
+  packed.largest_sum = std::max(*std::max_element(above.begin(), above.end()),
+                                *std::max_element(below.begin(), below.end()));
+  return packed;
+}
+
+TEST(PackedMatrix, BoundsWhatCodesOfW8AddUpTo) {
+  std::minstd_rand random;
+  int kept = 0;
+  for (int run = 0; run < 3000; ++run) {
+    std::vector<std::uint8_t> codes(1 + random() % 128);
+    const auto width = static_cast<int>(40 + random() % 90);
+    for (std::uint8_t& code : codes) {
+      const int value = static_cast<int>(random() % (2 * width)) - width;
+      code = static_cast<std::uint8_t>(128 + std::clamp(value, -128, 127));
+    }
+    // The smallest halves, those of real weights, and what no half that is larger can replace.
+    const float scale = float_from_f16(static_cast<std::uint16_t>(1 + random() % 0x7bff));
+    const PackedW8 packed = pack_w8(codes, scale);
+    ASSERT_LE(packed.largest_sum, kMostCodeSum);
+    ASSERT_GE(packed.scale, scale);
+    // Nothing else changes, and what does moves by half of a step, unless no step is long enough.
+    const float error = packed.scale == scale ? 0 : packed.scale / 2;
+    kept += packed.scale == scale ? 1 : 0;
+    for (std::size_t i = 0; i < codes.size() && scale < 32000; ++i) {
+      ASSERT_NEAR(packed.weights[i], scale * static_cast<float>(codes[i] - 128), error * 1.0001f);
+    }
+  }
+  EXPECT_GT(kept, 300);
+  EXPECT_LT(kept, 2700);
+  const PackedW8 all = pack_w8(std::vector<std::uint8_t>(128, 255), 0.5f);
+  EXPECT_EQ(all.largest_sum, 4 * 64);
+  EXPECT_NEAR(all.weights[0], 63.5f, 0.25f);
 }
 
 }  // namespace

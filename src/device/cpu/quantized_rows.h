@@ -21,4 +21,16 @@ struct QuantizedRows {
   std::int64_t groups() const { return (inputs + group - 1) / group; }
 };
 
+// Signed codes of w8, those about 128, are multiplied with what 7 bits hold, and their products
+// added in 16 bits, four at a time: of each eight inputs the first and third two, and the others
+// (word_lines-inl.h). So what those of one sign add up to is bounded: a sixth of the groups of the
+// built-in model would be beyond, by an eighth, and their scales are so much larger.
+constexpr int kMostCodeSum = 258;
+
+// The largest such sum in a group of one output.
+int largest_code_sum(std::span<const std::uint8_t> codes);
+
+// A group's scale, which f16 holds, that makes it small enough when its codes are rounded anew.
+float scale_for_code_sum(float scale, int sum);
+
 }  // namespace protean::cpu

@@ -8,6 +8,7 @@
 #define PROTEAN_DEVICE_CPU_WORD_LINES_INL_H_
 #endif
 
+#include "device/cpu/int8_rows.h"
 #include "device/cpu/weight_lines-inl.h"
 #include "hwy/highway.h"
 
@@ -23,12 +24,53 @@ HWY_INLINE void add_now(IntVec& sums, IntVec products) {
 #endif
 }
 
+// sums + a * b over the bytes of two words each, those of a without and those of b with a sign:
+// where the four products of every other two bytes fit 16 bits together, and those of two of them
+// on the way.
+HWY_INLINE void add_byte_eights(IntVec& sums, const WordVec* a, const WordVec* b) {
+#if HWY_TARGET == HWY_AVX2
+  const __m256i fours = _mm256_add_epi16(_mm256_maddubs_epi16(a[0].raw, b[0].raw),
+                                         _mm256_maddubs_epi16(a[1].raw, b[1].raw));
+  add_now(sums, IntVec{_mm256_madd_epi16(fours, _mm256_set1_epi16(1))});
+#elif HWY_TARGET == HWY_AVX3
+  const __m512i fours = _mm512_add_epi16(_mm512_maddubs_epi16(a[0].raw, b[0].raw),
+                                         _mm512_maddubs_epi16(a[1].raw, b[1].raw));
+  add_now(sums, IntVec{_mm512_madd_epi16(fours, _mm512_set1_epi16(1))});
+#else
+  add_byte_fours(sums, a[0], b[0]);
+  add_byte_fours(sums, a[1], b[1]);
+#endif
+}
+
+// The same of one word each, whose two products of neighbours fit 16 bits.
+HWY_INLINE void add_byte_pairs(IntVec& sums, WordVec a, WordVec b) {
+#if HWY_TARGET == HWY_AVX2
+  const __m256i pairs = _mm256_maddubs_epi16(a.raw, b.raw);
+  add_now(sums, IntVec{_mm256_madd_epi16(pairs, _mm256_set1_epi16(1))});
+#elif HWY_TARGET == HWY_AVX3
+  const __m512i pairs = _mm512_maddubs_epi16(a.raw, b.raw);
+  add_now(sums, IntVec{_mm512_madd_epi16(pairs, _mm512_set1_epi16(1))});
+#else
+  add_byte_fours(sums, a, b);
+#endif
+}
+
 // A reader of one format, as in weight_lines-inl.h: a line is kWords words of every output, each of
-// as many inputs as a word of activations has. `add` adds a line's products to sums.
-struct W8Words {
+// as many inputs as a word of activations has. `begin` is what sums of a group begin with, given
+// what its activations add up to and the first line's place, where something may stand before the
+// line; `input` is a word of activations in every lane; `add` adds a line's products to sums.
+template <int kMiddle>  // what words hold above the signed code
+struct SignedInputs {
+  static constexpr int kBytesBefore = 0;
+  static HWY_INLINE IntVec begin(const std::byte* /*from*/, std::int32_t total) {
+    return hn::Mul(hn::Set(Ints(), total), hn::Set(Ints(), -kMiddle));
+  }
+  static HWY_INLINE WordVec input(std::uint32_t word) { return hn::Set(Words(), word); }
+};
+
+struct W8Words : SignedInputs<0> {
   static constexpr int kInputs = 4, kBytes = 128, kOutputBytes = 4;
   static constexpr int kWords = 2, kWordInputs = 2;
-  static constexpr int kMiddle = 0;  // what words hold above the signed code
 
   template <int kWord>
   static HWY_INLINE WordVec word(const std::byte* from) {
@@ -67,10 +109,9 @@ struct W8Words {
 };
 
 // The same for the dot instruction.
-struct W8Dot {
+struct W8Dot : SignedInputs<128> {
   static constexpr int kInputs = 4, kBytes = 128, kOutputBytes = 4;
   static constexpr int kWords = 1, kWordInputs = 4;
-  static constexpr int kMiddle = 128;
 
   template <int kWord>
   static HWY_INLINE WordVec word(const std::byte* from) {
@@ -81,25 +122,21 @@ struct W8Dot {
   }
 };
 
-// Activations of 7 bits: a code above the lowest is at most 255, and two products fit 16 bits.
+// Activations of 7 bits, which come kSevensMiddle above themselves. Of few rows they are brought
+// back: a code above the lowest is at most 255, and two products fit 16 bits.
 struct W8Sevens : W8Dot {
+  static HWY_INLINE WordVec input(std::uint32_t word) {
+    static_assert(kSevensMiddle == 0x40);
+    return hn::Set(Words(), (word + 0x40404040U) ^ 0x80808080U);  // of each byte 0x40 less
+  }
   static HWY_INLINE void add(IntVec& sums, const WordVec* weights, const WordVec* x) {
-#if HWY_TARGET == HWY_AVX2
-    const __m256i pairs = _mm256_maddubs_epi16(weights[0].raw, x[0].raw);
-    add_now(sums, IntVec{_mm256_madd_epi16(pairs, _mm256_set1_epi16(1))});
-#elif HWY_TARGET == HWY_AVX3
-    const __m512i pairs = _mm512_maddubs_epi16(weights[0].raw, x[0].raw);
-    add_now(sums, IntVec{_mm512_madd_epi16(pairs, _mm512_set1_epi16(1))});
-#else
-    add_byte_fours(sums, weights[0], x[0]);
-#endif
+    add_byte_pairs(sums, weights[0], x[0]);
   }
 };
 
-struct W4Words {
+struct W4Words : SignedInputs<8> {
   static constexpr int kInputs = 8, kBytes = 128, kOutputBytes = 4;
   static constexpr int kWords = 2, kWordInputs = 4;
-  static constexpr int kMiddle = 8;
 
   template <int kWord>
   static HWY_INLINE WordVec word(const std::byte* from) {
@@ -110,18 +147,7 @@ struct W4Words {
 
   // Codes are at most 15 and activations 127: four products fit 16 bits.
   static HWY_INLINE void add(IntVec& sums, const WordVec* weights, const WordVec* x) {
-#if HWY_TARGET == HWY_AVX2
-    const __m256i pairs = _mm256_add_epi16(_mm256_maddubs_epi16(weights[0].raw, x[0].raw),
-                                           _mm256_maddubs_epi16(weights[1].raw, x[1].raw));
-    add_now(sums, IntVec{_mm256_madd_epi16(pairs, _mm256_set1_epi16(1))});
-#elif HWY_TARGET == HWY_AVX3
-    const __m512i pairs = _mm512_add_epi16(_mm512_maddubs_epi16(weights[0].raw, x[0].raw),
-                                           _mm512_maddubs_epi16(weights[1].raw, x[1].raw));
-    add_now(sums, IntVec{_mm512_madd_epi16(pairs, _mm512_set1_epi16(1))});
-#else
-    add_byte_fours(sums, weights[0], x[0]);
-    add_byte_fours(sums, weights[1], x[1]);
-#endif
+    add_byte_eights(sums, weights, x);
   }
 };
 
@@ -155,17 +181,41 @@ struct UnpackedWords<W8Words> : W8Words {
   }
 };
 
+// Of many rows they stay as they are, against signed codes, of which four products fit 16 bits
+// (quantized_rows.h). What is too much by then is the same for every row: it comes before the
+// words.
+template <>
+struct UnpackedWords<W8Sevens> {
+  static constexpr int kInputs = 8, kWords = 2;
+  static constexpr int kBytes = 2 * kPanel * 4, kBytesBefore = kPanel * 4;
+  static HWY_INLINE IntVec begin(const std::byte* from, std::int32_t /*total*/) {
+    return hn::BitCast(Ints(), load_words(from));
+  }
+  static HWY_INLINE WordVec input(std::uint32_t word) { return hn::Set(Words(), word); }
+  template <int kWord>
+  static HWY_INLINE WordVec word(const std::byte* from) {
+    return load_words(from + std::ptrdiff_t{kWord} * kPanel * 4);
+  }
+  static HWY_INLINE void add(IntVec& sums, const WordVec* weights, const WordVec* x) {
+    add_byte_eights(sums, x, weights);
+  }
+};
+
 constexpr std::int64_t kCacheLine = 64;
+HWY_INLINE void prefetch(const std::byte* codes, std::int64_t bytes) {
+  for (std::int64_t i = 0; i < bytes; i += kCacheLine) {
+    hwy::Prefetch(codes + i);
+  }
+}
+
+constexpr int kAhead = 4096;  // bytes
 
 // A panel's next `inputs`. Asks for what comes next, so that memory works on while these are
 // multiplied.
 template <class Lines>
 void unpack_words(const std::byte* from, std::int64_t inputs, std::uint32_t* to) {
-  constexpr int kAhead = 4096;
   for (std::int64_t i = 0; i < inputs; i += Lines::kInputs) {
-    for (int byte = 0; byte < Lines::kBytes; byte += kCacheLine) {
-      hwy::Prefetch(from + kAhead + byte);
-    }
+    prefetch(from + kAhead, Lines::kBytes);
     for (int v = 0; v < kPanelVecs; ++v) {
       const std::byte* const line = from + std::ptrdiff_t{v} * kLanes * Lines::kOutputBytes;
       hn::StoreU(Lines::template word<0>(line), Words(), to + v * kLanes);
@@ -177,6 +227,27 @@ void unpack_words(const std::byte* from, std::int64_t inputs, std::uint32_t* to)
     to += Lines::kWords * kPanel;
   }
 }
+template <>
+inline void unpack_words<W8Sevens>(const std::byte* from, std::int64_t inputs, std::uint32_t* to) {
+  const WordVec middle = hn::Set(Words(), kSevensMiddle * kEachByte);
+  IntVec above[kPanelVecs];
+  for (IntVec& sums : above) {
+    sums = hn::Zero(Ints());
+  }
+  std::uint32_t* word = to + kPanel;
+  for (std::int64_t i = 0; i < inputs; i += W8Sevens::kInputs, word += kPanel) {
+    prefetch(from + kAhead, W8Sevens::kBytes);
+    for (int v = 0; v < kPanelVecs; ++v) {
+      const WordVec codes = load_words(from + std::ptrdiff_t{v} * kLanes * 4);
+      add_byte_pairs(above[v], middle, codes);
+      hn::StoreU(codes, Words(), word + v * kLanes);
+    }
+    from += W8Sevens::kBytes;
+  }
+  for (int v = 0; v < kPanelVecs; ++v) {
+    hn::StoreU(hn::BitCast(Words(), hn::Neg(above[v])), Words(), to + v * kLanes);
+  }
+}
 
 // The next group's codes would come too late.
 constexpr std::int64_t kGroupsAhead = 2;
@@ -186,11 +257,6 @@ template <class Lines>
 constexpr std::int64_t prefetched_bytes(std::int64_t inputs, int blocks) {
   const std::int64_t lines = inputs / Lines::kInputs * Lines::kBytes / kCacheLine;
   return (lines + blocks - 1) / blocks * kCacheLine;
-}
-HWY_INLINE void prefetch(const std::byte* codes, std::int64_t bytes) {
-  for (std::int64_t i = 0; i < bytes; i += kCacheLine) {
-    hwy::Prefetch(codes + i);
-  }
 }
 
 }  // namespace protean::cpu::HWY_NAMESPACE
