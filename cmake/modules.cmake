@@ -12,6 +12,9 @@ set(PROTEAN_COMPUTES base chat control cost device engine grammar model quality 
                      tokenizer worker)
 set(PROTEAN_TESTS_COMPUTE chat control device engine scheduler sim tokenizer)
 
+# Elsewhere these have -O3, because of their loops.
+set(PROTEAN_LOOPS device model quality quant tokenizer worker)
+
 # protean_module(NAME DEPS ...): a folder is a module. Every x.cc is library, every x_test.cc goes
 # into NAME_test, every x_fuzz.cc is a libFuzzer program of its own, main.cc is left to the caller.
 # TEST_DEPS are for the test only.
@@ -33,6 +36,8 @@ function(protean_module name)
     target_link_libraries(${name} PUBLIC ${ARG_DEPS})
     if(PROTEAN_SANITIZE AND name IN_LIST PROTEAN_COMPUTES)
       target_compile_options(${name} PRIVATE -O1)
+    elseif(NOT PROTEAN_SANITIZE AND name IN_LIST PROTEAN_LOOPS)
+      target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O3>)
     endif()
     if(PROTEAN_FUZZ AND fuzzers)
       target_compile_options(${name} PRIVATE -fsanitize=fuzzer-no-link)

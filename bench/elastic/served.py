@@ -110,21 +110,23 @@ class Watch:
         self.server = server
         self.ended = threading.Event()
         self.thread = threading.Thread(target=self._watch)
-        self.began = time.monotonic()
         self.thread.start()
 
     def _watch(self):
         while not self.ended.wait(0.25):
             metrics = self.server.metrics()
             sample = {key: metrics.get(name, 0) for key, name in self.NAMES.items()}
-            sample["at_s"] = time.monotonic() - self.began
+            sample["at_s"] = time.monotonic()
             sample["layers"], sample["full_layers"] = by_precision(metrics, "protean:layers")
             sample["drawn"], sample["drawn_full"] = by_precision(metrics, "protean:generation_tokens_by_precision_total")
             self.samples.append(sample)
 
-    def stop(self):
+    def stop(self, clock_start_ns):
+        """What was seen since then, on its clock: the load takes a while to get ready."""
         self.ended.set()
         self.thread.join()
+        began_s = clock_start_ns / 1e9
+        return [{**sample, "at_s": sample["at_s"] - began_s} for sample in self.samples if sample["at_s"] >= began_s]
 
 
 def answers(path):

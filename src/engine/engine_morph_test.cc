@@ -66,6 +66,31 @@ TEST_F(EngineMorph, StepsAfterACommitAreOfTheNewFormAndReuseNothingOfTheOld) {
   EXPECT_EQ(sink.all<Finished>().back().usage.cached_tokens, 0);
 }
 
+// Of 10 ms for each token, so that one of 60 takes longer than is good beside a morph.
+TEST_F(EngineMorph, StepsAreShortWhileTheFormChanges) {
+  const auto step_tokens = [this] {
+    const auto tokens = static_cast<int>(next_plan().tokens.size());
+    now_ns += tokens * 10 * kNsPerMs;
+    end_step();
+    return tokens;
+  };
+  for (std::uint64_t id = 1; id <= 4; ++id) {  // of several sizes, so that a token's part is known
+    send(Arrival{request(id, static_cast<int>(10 * id), 2)});
+    while (!device.work.empty()) {
+      step_tokens();
+    }
+  }
+  send(Arrival{request(5, 60, 1)});
+  EXPECT_EQ(step_tokens(), 60);
+  ASSERT_TRUE(wish(layers(Precision::kW4, Precision::kBf16)).ok());
+  send(Arrival{request(6, 60, 1)});
+  EXPECT_NEAR(step_tokens(), 24, 3);
+  settle();
+  send(Arrival{request(7, 60, 1)});
+  EXPECT_EQ(step_tokens(), 60);
+  settle();
+}
+
 TEST_F(EngineMorph, UsageSaysWhereTokensWereDrawn) {
   send(Arrival{request(1, 4, 4)});
   end_step();

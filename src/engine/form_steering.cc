@@ -1,6 +1,7 @@
 #include "engine/form_steering.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "base/check.h"
@@ -14,6 +15,7 @@ constexpr TimeNs kTokensEveryNs = kNsPerS;
 constexpr TimeNs kCalledOffNs = kNsPerS;  // before the policy tries again
 constexpr TimeNs kFailedNs = kNsPerS;     // doubled for each failure in a row
 constexpr int kMostDoublings = 6;
+constexpr int kLeastPromptTokens = 16;  // fewer are multiplied hardly sooner
 
 template <class... Args>
 Error refused(fmt::format_string<Args...> format, Args&&... args) {
@@ -135,6 +137,17 @@ void FormSteering::observe(const Observation& observation, const WaitEstimate& w
     decide();
     advance();
   }
+  limit_prompts(observation, wait);
+}
+
+// Parts change between steps: long ones would make a morph long, and all wait for it.
+void FormSteering::limit_prompts(const Observation& observation, const WaitEstimate& wait) {
+  int most = std::numeric_limits<int>::max();
+  if (run_.busy()) {
+    const int others = static_cast<int>(observation.running);
+    most = std::max(kLeastPromptTokens, wait.tokens_within(config_.step_ns_beside_morph) - others);
+  }
+  scheduler_.limit_prompts(most);
 }
 
 void FormSteering::decide() {

@@ -67,6 +67,7 @@ class FormSteering {
   void advance(bool quiet);
   bool at_rest() const;
   bool at_full_precision() const;
+  void limit_prompts(const Observation& observation, const WaitEstimate& wait);
   void decide();
   std::optional<Wanted> all_blocks() const;
   void hold_back(TimeNs for_ns) { not_before_.change_ns = now_ns_ + for_ns; }

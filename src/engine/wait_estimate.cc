@@ -50,6 +50,12 @@ TimeNs WaitEstimate::token_ns() const {
   return std::llround(step_ns_ / max_step_tokens_ + token_ns_);
 }
 
+int WaitEstimate::tokens_within(TimeNs step_ns) const {
+  const double ns = std::max(static_cast<double>(step_ns), 2 * step_ns_) - step_ns_;
+  const double most = max_step_tokens_;
+  return token_ns_ * most <= ns ? max_step_tokens_ : static_cast<int>(ns / token_ns_);
+}
+
 TimeNs WaitEstimate::first_token_ns(const Backlog& before, std::int64_t tokens) const {
   const TimeNs computing = prefill_ns(before.tokens + tokens, before.decoding);
   if (before.without_place == 0 || before.running == 0) {

@@ -23,6 +23,9 @@ class WaitEstimate {
 
   TimeNs token_ns() const;  // of one of many: of a full step
 
+  // How many a step of this time takes, where that is twice its fixed part at least.
+  int tokens_within(TimeNs step_ns) const;
+
   // Of a newcomer with so many tokens to compute, behind this backlog.
   TimeNs first_token_ns(const Backlog& before, std::int64_t tokens) const;
 

@@ -27,6 +27,18 @@ TEST(WaitEstimate, LearnsFixedAndTokenTimeFromMixedSteps) {
   EXPECT_NEAR(static_cast<double>(estimate.token_ns()), 2e6 / 512 + 1e4, 0.5e3);
 }
 
+TEST(WaitEstimate, SaysHowManyTokensAStepOfATimeTakes) {
+  WaitEstimate estimate(512);
+  EXPECT_EQ(estimate.tokens_within(kNsPerMs), 512) << "nothing is known yet";
+  for (int i = 0; i < 200; ++i) {
+    const int tokens = 1 + i * 37 % 512;
+    estimate.step_done(tokens, 2 * kNsPerMs + tokens * kNsPerMs / 10);
+  }
+  EXPECT_NEAR(estimate.tokens_within(12 * kNsPerMs), 100, 3);
+  EXPECT_NEAR(estimate.tokens_within(kNsPerMs), 20, 2) << "half of a step's time is for tokens";
+  EXPECT_EQ(estimate.tokens_within(kNsPerS), 512);
+}
+
 // Steps of one size say how long such a step takes, and nothing of larger ones.
 TEST(WaitEstimate, IsAnOptimistAboutWhatItHasNotSeen) {
   WaitEstimate estimate(512);

@@ -139,10 +139,6 @@ Backlog Scheduler::backlog() const {
   return backlog_before(std::numeric_limits<int>::max(), std::numeric_limits<TimeNs>::max(), 0);
 }
 
-int Scheduler::budget_left(const StepPlan& plan) const {
-  return config_.max_num_batched_tokens - static_cast<int>(plan.tokens.size());
-}
-
 bool Scheduler::has_room(const StepPlan& plan) const {
   return budget_left(plan) > 0 && std::ssize(plan.slices) < config_.max_num_seqs;
 }
@@ -155,7 +151,10 @@ std::optional<StepPlan> Scheduler::next_step(TimeNs now_ns) {
   plan.slices.reserve(running_.size());
   plan.samples.reserve(running_.size());
   const std::int64_t preemptions_before = totals_.preemptions_total;
+  step_tokens_ = config_.max_num_batched_tokens;
   schedule_decodes(plan);
+  const int of_prompts = std::min(budget_left(plan), most_prompt_tokens_);
+  step_tokens_ = static_cast<int>(plan.tokens.size()) + of_prompts;
   schedule_prefills(plan);
   if (totals_.preemptions_total == preemptions_before || running_.empty()) {
     admit_waiting(plan);  // not while KV is short: it would only be preempted again

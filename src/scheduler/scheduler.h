@@ -1,7 +1,9 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -111,6 +113,9 @@ class Scheduler {
   // To be called once for each step, in order.
   StepOutcome complete(StepResult result);
 
+  // From the next step on, each takes at most so many tokens of prompts, one at least.
+  void limit_prompts(int tokens) { most_prompt_tokens_ = std::max(1, tokens); }
+
   // From the next step on, KV is computed at other precisions: blocks computed before are not
   // reused for what is computed after (invariant 5).
   void set_precision_tag(std::uint32_t tag) { precision_tag_ = tag; }
@@ -187,13 +192,16 @@ class Scheduler {
   void publish_blocks(Sequence& sequence);
   void release(BlockId block);
   void release_blocks(Sequence& sequence);
-  int budget_left(const StepPlan& plan) const;
+  int budget_left(const StepPlan& plan) const {
+    return step_tokens_ - static_cast<int>(plan.tokens.size());
+  }
   bool has_room(const StepPlan& plan) const;
 
   const SchedulerConfig config_;
   BlockPool pool_;
   PrefixCache cache_;
   std::uint32_t precision_tag_ = 0;
+  int most_prompt_tokens_ = std::numeric_limits<int>::max();
   std::unordered_map<RequestId, std::unique_ptr<Sequence>> sequences_;
   std::map<QueuePlace, Sequence*> waiting_;
   std::map<QueuePlace, Sequence*> running_;
@@ -207,6 +215,7 @@ class Scheduler {
   std::deque<InFlight> in_flight_;
   std::uint64_t last_arrival_ = 0;
   std::uint64_t last_step_ = 0;
+  int step_tokens_ = 0;  // that the step being planned may take
   bool last_step_full_ = false;
   double hit_share_ = 0;  // of recent prompts' tokens that were cached
   Observation totals_;    // the *_total fields only

@@ -33,6 +33,27 @@ TEST(Scheduler, CutsLongPromptsIntoChunksAndDecodesFirst) {
   EXPECT_FALSE(scheduler.demand().step_full);
 }
 
+TEST(Scheduler, LimitsWhatAStepTakesOfPrompts) {
+  Scheduler scheduler(config_of(16));
+  ASSERT_TRUE(scheduler.add(request(1, counting(2), 8)).ok());
+  complete(scheduler, *scheduler.next_step());
+  ASSERT_TRUE(scheduler.add(request(2, counting(12, 100), 1)).ok());
+  ASSERT_TRUE(scheduler.add(request(3, counting(12, 200), 1)).ok());
+  const auto tokens = [&] {
+    const auto plan = scheduler.next_step();
+    const auto count = plan->tokens.size();
+    complete(scheduler, *plan);
+    return count;
+  };
+  scheduler.limit_prompts(3);
+  EXPECT_EQ(tokens(), 1U + 3U) << "the answer goes on beside them";
+  EXPECT_TRUE(scheduler.demand().step_full);
+  scheduler.limit_prompts(0);
+  EXPECT_EQ(tokens(), 1U + 1U) << "they get on, too";
+  scheduler.limit_prompts(1000);
+  EXPECT_EQ(tokens(), 8U);
+}
+
 TEST(Scheduler, PreemptsTheYoungestAndResumesIt) {
   Scheduler scheduler(config_of(4));
   ASSERT_TRUE(scheduler.add(request(1, counting(7), 6)).ok());

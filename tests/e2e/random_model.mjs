@@ -5,7 +5,7 @@ import { copyFileSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { builtin } from './server.mjs';
 
-const size = { hidden: 64, ffn: 128, layers: 2, heads: 4, kvHeads: 2, headDim: 16, vocab: 4096 };
+const size = { hidden: 64, ffn: 128, heads: 4, kvHeads: 2, headDim: 16, vocab: 4096 };
 
 // mulberry32: the same numbers everywhere.
 function randomNumbers(seed) {
@@ -24,8 +24,8 @@ function bf16(value) {
   return number.getUint16(0);
 }
 
-function tensors() {
-  const { hidden, ffn, layers, heads, kvHeads, headDim, vocab } = size;
+function tensors(layers) {
+  const { hidden, ffn, heads, kvHeads, headDim, vocab } = size;
   const all = { 'model.embed_tokens.weight': [vocab, hidden], 'lm_head.weight': [vocab, hidden], 'model.norm.weight': [hidden] };
   for (let layer = 0; layer < layers; ++layer) {
     Object.assign(all, Object.fromEntries(Object.entries({
@@ -40,22 +40,22 @@ function tensors() {
 
 // Writes the checkpoint into a new folder, which it returns. Norms are 1; all else is uniform, such
 // that logits of different tokens are about 1 apart.
-export function writeRandomModel(folder, seed = 1) {
+export function writeRandomModel(folder, layers = 2) {
   mkdirSync(folder);
   for (const file of ['tokenizer.json', 'tokenizer_config.json', 'generation_config.json']) {
     copyFileSync(join(builtin, file), join(folder, file));
   }
   writeFileSync(join(folder, 'config.json'), JSON.stringify({
     ...JSON.parse(readFileSync(join(builtin, 'config.json'), 'utf8')),
-    hidden_size: size.hidden, intermediate_size: size.ffn, num_hidden_layers: size.layers, num_attention_heads: size.heads,
+    hidden_size: size.hidden, intermediate_size: size.ffn, num_hidden_layers: layers, num_attention_heads: size.heads,
     num_key_value_heads: size.kvHeads, head_dim: size.headDim, vocab_size: size.vocab, tie_word_embeddings: false,
     max_position_embeddings: 2048,
   }));
-  const random = randomNumbers(seed);
+  const random = randomNumbers(1);
   const header = {};
   const pieces = [];
   let offset = 0;
-  for (const [name, shape] of Object.entries(tensors())) {
+  for (const [name, shape] of Object.entries(tensors(layers))) {
     const values = new Uint16Array(shape.reduce((a, b) => a * b));
     for (let i = 0; i < values.length; ++i) values[i] = bf16(name.includes('norm') ? 1 : (random() - 0.5) * 0.5);
     header[name] = { dtype: 'BF16', shape, data_offsets: [offset, offset + values.byteLength] };
