@@ -12,7 +12,7 @@ set(PROTEAN_COMPUTES base chat control cost device engine grammar model quality 
                      tokenizer worker)
 set(PROTEAN_TESTS_COMPUTE chat control device engine scheduler sim tokenizer)
 
-# Elsewhere these have -O3, because of their loops.
+# In a release these have -O3, because of their loops, and all else -O2, which compiles sooner.
 set(PROTEAN_LOOPS device model quality quant tokenizer worker)
 
 # protean_module(NAME DEPS ...): a folder is a module. Every x.cc is library, every x_test.cc goes

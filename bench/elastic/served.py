@@ -122,11 +122,11 @@ class Watch:
             self.samples.append(sample)
 
     def stop(self, clock_start_ns):
-        """What was seen since then, on its clock: the load takes a while to get ready."""
+        """What was seen last before then, for the load takes a while to get ready, and since, on its clock."""
         self.ended.set()
         self.thread.join()
-        began_s = clock_start_ns / 1e9
-        return [{**sample, "at_s": sample["at_s"] - began_s} for sample in self.samples if sample["at_s"] >= began_s]
+        samples = [{**sample, "at_s": sample["at_s"] - clock_start_ns / 1e9} for sample in self.samples]
+        return [sample for sample, after in zip(samples, [*samples[1:], samples[-1]]) if after["at_s"] >= 0]
 
 
 def answers(path):

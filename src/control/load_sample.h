@@ -21,7 +21,7 @@ struct LoadSample {
   // What waiting sequences and the next decodes need and do not hold, whether or not it is free:
   // used + wanted is the demand.
   std::int64_t blocks_wanted = 0;
-  // The last step took as many tokens as one may: more blocks would not have made it larger.
+  // The last step took as many tokens as it might: more blocks would not have made it larger.
   bool step_full = false;
   // What all tokens computed so far would have taken in full steps of the first form.
   std::int64_t full_work_ns_total = 0;

@@ -144,8 +144,9 @@ void FormSteering::observe(const Observation& observation, const WaitEstimate& w
 void FormSteering::limit_prompts(const Observation& observation, const WaitEstimate& wait) {
   int most = std::numeric_limits<int>::max();
   if (run_.busy()) {
-    const int others = static_cast<int>(observation.running);
-    most = std::max(kLeastPromptTokens, wait.tokens_within(config_.step_ns_beside_morph) - others);
+    const int running = static_cast<int>(observation.running);
+    most = std::max(kLeastPromptTokens,
+                    wait.prompt_tokens_within(config_.step_ns_beside_morph, running));
   }
   scheduler_.limit_prompts(most);
 }

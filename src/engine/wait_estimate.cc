@@ -50,10 +50,14 @@ TimeNs WaitEstimate::token_ns() const {
   return std::llround(step_ns_ / max_step_tokens_ + token_ns_);
 }
 
-int WaitEstimate::tokens_within(TimeNs step_ns) const {
-  const double ns = std::max(static_cast<double>(step_ns), 2 * step_ns_) - step_ns_;
+int WaitEstimate::prompt_tokens_within(TimeNs step_ns, int decoding) const {
+  // Where nothing tells a token's part from a step's, all of it may be of tokens.
+  const bool told = token_ns_ > 0;
+  const double token_ns = told ? token_ns_ : least_token_ns_;
+  const double without_ns = (told ? step_ns_ : 0) + token_ns * decoding;
+  const double left_ns = std::max(static_cast<double>(step_ns) - without_ns, without_ns);
   const double most = max_step_tokens_;
-  return token_ns_ * most <= ns ? max_step_tokens_ : static_cast<int>(ns / token_ns_);
+  return token_ns * most <= left_ns ? max_step_tokens_ : static_cast<int>(left_ns / token_ns);
 }
 
 TimeNs WaitEstimate::first_token_ns(const Backlog& before, std::int64_t tokens) const {

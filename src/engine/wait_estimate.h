@@ -23,8 +23,9 @@ class WaitEstimate {
 
   TimeNs token_ns() const;  // of one of many: of a full step
 
-  // How many a step of this time takes, where that is twice its fixed part at least.
-  int tokens_within(TimeNs step_ns) const;
+  // How many prompt tokens a step takes in this time beside so many sequences that decode, or, if
+  // that is more, in as much time as it takes without any. Here a pessimist.
+  int prompt_tokens_within(TimeNs step_ns, int decoding) const;
 
   // Of a newcomer with so many tokens to compute, behind this backlog.
   TimeNs first_token_ns(const Backlog& before, std::int64_t tokens) const;

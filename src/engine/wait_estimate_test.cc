@@ -27,16 +27,22 @@ TEST(WaitEstimate, LearnsFixedAndTokenTimeFromMixedSteps) {
   EXPECT_NEAR(static_cast<double>(estimate.token_ns()), 2e6 / 512 + 1e4, 0.5e3);
 }
 
-TEST(WaitEstimate, SaysHowManyTokensAStepOfATimeTakes) {
+TEST(WaitEstimate, SaysHowManyPromptTokensAStepTakesInATime) {
   WaitEstimate estimate(512);
-  EXPECT_EQ(estimate.tokens_within(kNsPerMs), 512) << "nothing is known yet";
+  EXPECT_EQ(estimate.prompt_tokens_within(kNsPerMs, 0), 512) << "nothing is known yet";
+  for (int i = 0; i < 50; ++i) {
+    estimate.step_done(400, 42 * kNsPerMs);
+  }
+  EXPECT_NEAR(estimate.prompt_tokens_within(12 * kNsPerMs, 0), 114, 3) << "nothing else is known";
   for (int i = 0; i < 200; ++i) {
     const int tokens = 1 + i * 37 % 512;
     estimate.step_done(tokens, 2 * kNsPerMs + tokens * kNsPerMs / 10);
   }
-  EXPECT_NEAR(estimate.tokens_within(12 * kNsPerMs), 100, 3);
-  EXPECT_NEAR(estimate.tokens_within(kNsPerMs), 20, 2) << "half of a step's time is for tokens";
-  EXPECT_EQ(estimate.tokens_within(kNsPerS), 512);
+  EXPECT_NEAR(estimate.prompt_tokens_within(12 * kNsPerMs, 0), 100, 3);
+  EXPECT_NEAR(estimate.prompt_tokens_within(12 * kNsPerMs, 30), 70, 3);
+  EXPECT_NEAR(estimate.prompt_tokens_within(12 * kNsPerMs, 180), 200, 6) << "as long as decodes";
+  EXPECT_NEAR(estimate.prompt_tokens_within(kNsPerMs, 0), 20, 2);
+  EXPECT_EQ(estimate.prompt_tokens_within(kNsPerS, 0), 512);
 }
 
 // Steps of one size say how long such a step takes, and nothing of larger ones.

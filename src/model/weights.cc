@@ -137,7 +137,8 @@ void read_vector(const Checkpoint& checkpoint, TensorRole role, int layer, std::
   }
 }
 
-// Integers on file that the packed format can hold as they are: rounding them again would lose.
+// Integers on file that the packed format can hold as they are, but for w8 that adds up to too much
+// (device/cpu/quantized_rows.h): rounding them again would lose.
 bool holds(const cpu::WeightFormat& format, const std::optional<QuantFormat>& stored) {
   return stored && format.quantized() && stored->bits == format.bits() &&
          stored->group == format.group && (stored->symmetric || !format.symmetric);

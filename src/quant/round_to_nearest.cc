@@ -69,7 +69,7 @@ QuantizedMatrix round_to_nearest(std::span<const float> weights, std::int64_t in
       };
       round();
       if (format.bits == 8 && format.symmetric) {
-        if (const int sum = cpu::largest_code_sum(codes); sum > cpu::kMostCodeSum) {
+        for (int sum = 0; (sum = cpu::largest_code_sum(codes)) > cpu::kMostCodeSum;) {
           grid.scale = cpu::scale_for_code_sum(grid.scale, sum);
           round();
         }

@@ -102,6 +102,15 @@ TEST(RoundToNearest, RowsThatLeanToOneSideAndOutliersStayWithinTheBound) {
   }
 }
 
+// Whose codes were rounded down before and are rounded up after.
+TEST(RoundToNearest, BoundsWhatCodesAddUpToOfWeightsBetweenCodes) {
+  const std::vector<float> weights = {65.49F, 65.49F, 127.5F, 0, 65.49F, 64.49F, 0, 0};
+  const QuantizedMatrix matrix =
+      round_to_nearest(weights, 8, {.bits = 8, .group = 32, .symmetric = true});
+  EXPECT_LE(cpu::largest_code_sum(matrix.codes), cpu::kMostCodeSum);
+  expect_close(weights, matrix);
+}
+
 TEST(RoundToNearest, ZerosAreExactEverywhere) {
   for (const QuantFormat& format : every_format()) {
     std::vector<float> weights(2 * 128, 0.0F);

@@ -151,15 +151,15 @@ std::optional<StepPlan> Scheduler::next_step(TimeNs now_ns) {
   plan.slices.reserve(running_.size());
   plan.samples.reserve(running_.size());
   const std::int64_t preemptions_before = totals_.preemptions_total;
-  step_tokens_ = config_.max_num_batched_tokens;
+  budget_.tokens = config_.max_num_batched_tokens;
   schedule_decodes(plan);
-  const int of_prompts = std::min(budget_left(plan), most_prompt_tokens_);
-  step_tokens_ = static_cast<int>(plan.tokens.size()) + of_prompts;
+  const int of_prompts = std::min(budget_left(plan), budget_.of_prompts);
+  budget_.tokens = static_cast<int>(plan.tokens.size()) + of_prompts;
   schedule_prefills(plan);
   if (totals_.preemptions_total == preemptions_before || running_.empty()) {
     admit_waiting(plan);  // not while KV is short: it would only be preempted again
   }
-  last_step_full_ = budget_left(plan) <= 0;
+  budget_.used_up = budget_left(plan) <= 0;
   if (plan.slices.empty()) {
     return std::nullopt;
   }

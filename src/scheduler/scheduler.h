@@ -72,7 +72,7 @@ struct Demand {
   std::int64_t blocks_wanted = 0;  // that those waiting and the next decodes need and do not hold
   std::int64_t blocks_short = 0;   // of those, what is not free to be had
   TimeNs waiting_since_ns = -1;    // of the sequence waiting longest, -1 if none
-  // The last step took as many tokens as one may: more KV would not have made it larger.
+  // The last step took as many tokens as it might: more KV would not have made it larger.
   bool step_full = false;
 };
 
@@ -114,7 +114,7 @@ class Scheduler {
   StepOutcome complete(StepResult result);
 
   // From the next step on, each takes at most so many tokens of prompts, one at least.
-  void limit_prompts(int tokens) { most_prompt_tokens_ = std::max(1, tokens); }
+  void limit_prompts(int tokens) { budget_.of_prompts = std::max(1, tokens); }
 
   // From the next step on, KV is computed at other precisions: blocks computed before are not
   // reused for what is computed after (invariant 5).
@@ -193,7 +193,7 @@ class Scheduler {
   void release(BlockId block);
   void release_blocks(Sequence& sequence);
   int budget_left(const StepPlan& plan) const {
-    return step_tokens_ - static_cast<int>(plan.tokens.size());
+    return budget_.tokens - static_cast<int>(plan.tokens.size());
   }
   bool has_room(const StepPlan& plan) const;
 
@@ -201,7 +201,6 @@ class Scheduler {
   BlockPool pool_;
   PrefixCache cache_;
   std::uint32_t precision_tag_ = 0;
-  int most_prompt_tokens_ = std::numeric_limits<int>::max();
   std::unordered_map<RequestId, std::unique_ptr<Sequence>> sequences_;
   std::map<QueuePlace, Sequence*> waiting_;
   std::map<QueuePlace, Sequence*> running_;
@@ -215,8 +214,11 @@ class Scheduler {
   std::deque<InFlight> in_flight_;
   std::uint64_t last_arrival_ = 0;
   std::uint64_t last_step_ = 0;
-  int step_tokens_ = 0;  // that the step being planned may take
-  bool last_step_full_ = false;
+  struct Budget {
+    int of_prompts = std::numeric_limits<int>::max();  // at most, beside decodes
+    int tokens = 0;                                    // of the step that is planned
+    bool used_up = false;                              // by the last step
+  } budget_;
   double hit_share_ = 0;  // of recent prompts' tokens that were cached
   Observation totals_;    // the *_total fields only
 };

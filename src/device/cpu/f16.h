@@ -37,7 +37,7 @@ inline std::uint16_t f16_from(float value) {
   return sign | static_cast<std::uint16_t>((rounded - (112U << 23)) >> 13);
 }
 
-// The nearest that is not smaller in magnitude, unless that were infinite.
+// The nearest that is not smaller in magnitude, or the largest finite one.
 inline std::uint16_t f16_not_below(float value) {
   const std::uint16_t nearest = f16_from(value);
   const float magnitude = float_from_f16(nearest & 0x7FFFU);

@@ -14,8 +14,8 @@
 
 namespace protean::cpu {
 
-constexpr std::uint32_t kSevensMiddle = 64;
-constexpr std::uint32_t kEachByte = 0x01010101U;
+constexpr std::uint32_t kSevensMiddle = 64;       // what bytes of 7 bits stand above their integers
+constexpr std::uint32_t kEachByte = 0x01010101U;  // times a byte: a word of four
 
 // Activations as integers of 8 bits, or of 7 in as many, for weights that are multiplied with such
 // (WeightFormat). In each row every group of inputs that shares a weight scale has one of its own,

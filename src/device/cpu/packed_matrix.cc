@@ -47,7 +47,7 @@ struct CodedGroup {
 // The same weights; `room` holds the codes where they are others.
 CodedGroup fit_code_sum(const CodedGroup& group, std::span<std::uint8_t> room) {
   const int sum = largest_code_sum(group.codes);
-  if (sum <= kMostCodeSum) {
+  if (sum <= kMostCodeSum || !std::isfinite(group.scale)) {
     return group;
   }
   const float scale = scale_for_code_sum(group.scale, sum);

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <random>
 #include <vector>
 
@@ -88,6 +89,23 @@ TEST(PackedMatrix, PutsCodesWhereTheFormatSays) {
   EXPECT_EQ(word(128), 0x00000098U);
   EXPECT_EQ(word(132), 0x000000ffU);
   EXPECT_EQ(word(256), 0U);
+}
+
+TEST(F16, OfScalesIsNotBelowThem) {
+  std::minstd_rand random;
+  for (std::uint32_t half = 1; half < 0x7bff; ++half) {
+    const float at = float_from_f16(static_cast<std::uint16_t>(half));
+    const float next = float_from_f16(static_cast<std::uint16_t>(half + 1));
+    const float between = at + (next - at) * static_cast<float>(1 + random() % 1000) / 1001.0f;
+    ASSERT_EQ(f16_not_below(at), half);
+    ASSERT_EQ(f16_not_below(between), half + 1) << between;
+    ASSERT_EQ(f16_not_below(-between), 0x8000U | (half + 1)) << "away from zero";
+  }
+  EXPECT_EQ(f16_not_below(0.0f), 0);
+  EXPECT_EQ(float_from_f16(f16_not_below(1e-30f)), 0x1.0p-24f);
+  for (const float beyond : {65505.0f, 65530.0f, 1e30f, std::numeric_limits<float>::infinity()}) {
+    EXPECT_EQ(float_from_f16(f16_not_below(beyond)), 65504.0f);
+  }
 }
 
 // The weights that a panel of w8 has of one row, and what codes of one sign among each four whose

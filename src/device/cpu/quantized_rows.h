@@ -21,16 +21,17 @@ struct QuantizedRows {
   std::int64_t groups() const { return (inputs + group - 1) / group; }
 };
 
-// Signed codes of w8, those about 128, are multiplied with what 7 bits hold, and their products
-// added in 16 bits, four at a time: of each eight inputs the first and third two, and the others
-// (word_lines-inl.h). So what those of one sign add up to is bounded: a sixth of the groups of the
-// built-in model would be beyond, by an eighth, and their scales are so much larger.
+// Activations of 7 bits come as 1 to 127 (int8_rows.h), and their products with signed codes of w8
+// are added in 16 bits, four at a time: inputs 0, 1, 4 and 5 of each eight, and the others. So what
+// codes of one sign among four add up to is bounded. A sixth of the groups of the built-in model
+// would be beyond, by an eighth, and their scales are so much larger.
 constexpr int kMostCodeSum = 258;
+static_assert(kMostCodeSum * 127 <= 32767);
 
 // The largest such sum in a group of one output.
 int largest_code_sum(std::span<const std::uint8_t> codes);
 
-// A group's scale, which f16 holds, that makes it small enough when its codes are rounded anew.
+// A larger scale, which f16 holds, such that codes that stand for the same are small enough.
 float scale_for_code_sum(float scale, int sum);
 
 }  // namespace protean::cpu

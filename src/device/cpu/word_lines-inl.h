@@ -24,9 +24,8 @@ HWY_INLINE void add_now(IntVec& sums, IntVec products) {
 #endif
 }
 
-// sums + a * b over the bytes of two words each, those of a without and those of b with a sign:
-// where the four products of every other two bytes fit 16 bits together, and those of two of them
-// on the way.
+// sums + a * b over the bytes of two words, those of a without and those of b with a sign: the
+// products of bytes 0 and 1 of both words are added in 16 bits, and so are those of 2 and 3.
 HWY_INLINE void add_byte_eights(IntVec& sums, const WordVec* a, const WordVec* b) {
 #if HWY_TARGET == HWY_AVX2
   const __m256i fours = _mm256_add_epi16(_mm256_maddubs_epi16(a[0].raw, b[0].raw),
@@ -42,7 +41,7 @@ HWY_INLINE void add_byte_eights(IntVec& sums, const WordVec* a, const WordVec* b
 #endif
 }
 
-// The same of one word each, whose two products of neighbours fit 16 bits.
+// The same of one word, of which two products fit 16 bits.
 HWY_INLINE void add_byte_pairs(IntVec& sums, WordVec a, WordVec b) {
 #if HWY_TARGET == HWY_AVX2
   const __m256i pairs = _mm256_maddubs_epi16(a.raw, b.raw);
@@ -182,8 +181,8 @@ struct UnpackedWords<W8Words> : W8Words {
 };
 
 // Of many rows they stay as they are, against signed codes, of which four products fit 16 bits
-// (quantized_rows.h). What is too much by then is the same for every row: it comes before the
-// words.
+// (quantized_rows.h). Before the words comes what that is too much, negated: kSevensMiddle times
+// what the codes add up to.
 template <>
 struct UnpackedWords<W8Sevens> {
   static constexpr int kInputs = 8, kWords = 2;
