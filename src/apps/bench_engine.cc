@@ -7,19 +7,20 @@
 #include <string>
 #include <vector>
 
-#include "apps/cpu_share.h"
-#include "apps/engine_table.h"
-#include "apps/llama_bench.h"
-#include "apps/machine.h"
-#include "apps/machine_ceilings.h"
 #include "apps/options.h"
-#include "apps/step_rig.h"
-#include "apps/stopwatch.h"
-#include "apps/terminal.h"
 #include "base/log.h"
 #include "base/units.h"
 #include "device/cpu/memory.h"
 #include "device/cpu/team.h"
+#include "host/cpu_share.h"
+#include "host/machine.h"
+#include "measure/ceilings.h"
+#include "measure/engine_table.h"
+#include "measure/llama_bench.h"
+#include "measure/step_rig.h"
+#include "measure/stopwatch.h"
+#include "terminal/output.h"
+#include "terminal/progress.h"
 
 namespace protean {
 namespace {

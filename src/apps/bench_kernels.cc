@@ -13,19 +13,19 @@
 #include <string>
 #include <vector>
 
-#include "apps/cpu_share.h"
-#include "apps/machine.h"
-#include "apps/machine_ceilings.h"
 #include "apps/options.h"
-#include "apps/stopwatch.h"
-#include "apps/terminal.h"
-#include "apps/time_attention.h"
 #include "base/units.h"
 #include "device/cpu/elementwise.h"
 #include "device/cpu/matmul.h"
 #include "device/cpu/memory.h"
 #include "device/cpu/team.h"
+#include "host/cpu_share.h"
+#include "host/machine.h"
+#include "measure/ceilings.h"
+#include "measure/stopwatch.h"
+#include "measure/time_attention.h"
 #include "model/weights.h"
+#include "terminal/output.h"
 
 namespace protean {
 namespace {

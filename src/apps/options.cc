@@ -221,9 +221,4 @@ Result<std::vector<std::string>> with_config_file(const CLI::App& root,
   return arguments;
 }
 
-int exit_with(const Error& error) {
-  fmt::print(stderr, "protean: {}\n", error.message);
-  return error.code == ErrorCode::kInternal ? 1 : 2;
-}
-
 }  // namespace protean

@@ -7,20 +7,21 @@
 #include <string>
 #include <vector>
 
-#include "apps/calibration_text.h"
-#include "apps/cpu_share.h"
-#include "apps/keep_learnt.h"
-#include "apps/machine.h"
-#include "apps/model_files.h"
 #include "apps/options.h"
-#include "apps/profile_steps.h"
-#include "apps/profile_table.h"
-#include "apps/terminal.h"
 #include "apps/variant_sources.h"
+#include "host/cpu_share.h"
+#include "host/machine.h"
+#include "measure/calibration_text.h"
+#include "measure/keep_learnt.h"
+#include "measure/profile_table.h"
+#include "measure/step_profile.h"
 #include "model/swap_probe.h"
 #include "model/swap_profile.h"
 #include "model/variant_store.h"
 #include "quality/swap_order.h"
+#include "replica/model_files.h"
+#include "terminal/output.h"
+#include "terminal/progress.h"
 
 namespace protean {
 namespace {
