@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "apps/options.h"
-#include "apps/variant_sources.h"
 #include "base/log.h"
 #include "base/units.h"
 #include "control/form_path.h"
@@ -17,6 +16,7 @@
 #include "host/machine.h"
 #include "measure/integer_speed.h"
 #include "model/swap_profile.h"
+#include "replica/variant_sources.h"
 #include "terminal/progress.h"
 
 namespace protean {

@@ -163,6 +163,12 @@ void add_compute_options(CLI::App& app, ComputeOptions& options) {
       ->capture_default_str();
 }
 
+void add_variant_option(CLI::App& app, std::vector<std::string>& texts) {
+  app.add_option("--variant", texts,
+                 "PRECISION=MODEL: take a precision's weights from another model, such as one "
+                 "that protean quantize wrote; may be repeated");
+}
+
 CLI::Validator number_range(double least, double most) {
   const auto check_range = [least, most](const std::string& text) {
     double number = 0.0;

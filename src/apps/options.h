@@ -18,6 +18,9 @@ void add_compute_options(CLI::App& app, ComputeOptions& options);
 // same.
 void add_model_options(CLI::App& app, ModelOptions& options);
 
+// Adds --variant PRECISION=MODEL, whose texts variant_sources() reads.
+void add_variant_option(CLI::App& app, std::vector<std::string>& texts);
+
 // Gives every --flag of `app` the environment variable PROTEAN_FLAG.
 void name_environment(CLI::App& app);
 

@@ -1,4 +1,4 @@
-#include "apps/variant_sources.h"
+#include "replica/variant_sources.h"
 
 #include <cstddef>
 #include <utility>
@@ -6,12 +6,6 @@
 #include "model/checkpoint.h"
 
 namespace protean {
-
-void add_variant_option(CLI::App& app, std::vector<std::string>& texts) {
-  app.add_option("--variant", texts,
-                 "PRECISION=MODEL: take a precision's weights from another model, such as one "
-                 "that protean quantize wrote; may be repeated");
-}
 
 Result<std::map<Precision, VariantSource>> variant_sources(const std::vector<std::string>& texts) {
   std::map<Precision, VariantSource> sources;

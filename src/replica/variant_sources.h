@@ -1,6 +1,5 @@
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <map>
 #include <string>
 #include <vector>
@@ -11,8 +10,7 @@
 
 namespace protean {
 
-// --variant w4=DIR: where a precision's weights come from, if not from the model.
-void add_variant_option(CLI::App& app, std::vector<std::string>& texts);
+// Opens the models that texts like "w4=DIR" name: each holds a precision's weights.
 Result<std::map<Precision, VariantSource>> variant_sources(const std::vector<std::string>& texts);
 
 }  // namespace protean
