@@ -141,11 +141,11 @@ Error too_little_memory(const ModelOptions& options, const ModelSpec& spec,
                         std::int64_t least_kv) {
   const bool given = options.device_memory != "auto";
   const std::int64_t needed = fixed.weights + fixed.activations + least_kv;
-  std::string remedies = given ? fmt::format("give --device-memory {}", size_flag(needed))
+  std::string remedies = given ? fmt::format("use --device-memory {}", size_flag(needed))
                                : fmt::format("free {} of memory", size_flag(needed - device_bytes));
   if (const int tokens = tokens_within(options, spec, device_bytes - fixed.weights - least_kv);
       tokens > 0) {
-    remedies += fmt::format(", or --max-num-batched-tokens {}", tokens);
+    remedies += fmt::format(", {}--max-num-batched-tokens {}", given ? "" : "use ", tokens);
   }
   return make_error(ErrorCode::kExhausted,
                     "{}: weights ({}), activations ({}) and KV (at least {}) do not fit the {} "
@@ -279,12 +279,22 @@ Status fit_length(const ModelOptions& options, const ModelSpec& spec, std::int64
     return {};
   }
   if (*wanted > 0 || tokens < 2) {
-    const std::int64_t block_bytes = kv_block_bytes(spec, kv);
+    KvForm most = kv;
+    KvForm enough = kv;
+    most.blocks = most_blocks;
+    enough.blocks = needed;
+    const std::int64_t page_bytes = sizing.budget.page_bytes;
+    const std::int64_t missing =
+        (kv_pages(spec, enough, page_bytes) - kv_pages(spec, most, page_bytes)) * page_bytes;
+    const auto device = parse_bytes(options.device_memory);
     return make_error(ErrorCode::kExhausted,
                       "{} for KV hold {} tokens, fewer than --max-model-len {}: lower it, use "
-                      "--max-model-len auto, or give --kv-cache-memory {}",
-                      format_bytes(most_blocks * block_bytes), tokens, sizing.max_model_len,
-                      format_bytes(needed * block_bytes));
+                      "--max-model-len auto, or give {}",
+                      format_bytes(most_blocks * kv_block_bytes(spec, kv)), tokens,
+                      sizing.max_model_len,
+                      device.ok() && options.kv_cache_memory == "auto"
+                          ? "--device-memory " + size_flag(*device + missing)
+                          : "--kv-cache-memory " + size_flag(needed * kv_block_bytes(spec, kv)));
   }
   sizing.max_model_len = static_cast<int>(tokens);
   sizing.warnings.push_back(fmt::format(
