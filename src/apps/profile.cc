@@ -6,6 +6,7 @@
 #include "apps/options.h"
 #include "measure/layer_profile.h"
 #include "measure/step_profile.h"
+#include "replica/variant_sources.h"
 #include "terminal/output.h"
 
 namespace protean {
@@ -35,6 +36,9 @@ int run_profile(ProfileCommand& command) {
   command.steps.model = command.layers.model;
   command.steps.variant_cache = command.layers.cache;
   command.steps.compute = command.layers.compute;
+  if (const auto sources = variant_sources(command.layers.variants); !sources.ok()) {
+    return exit_with(sources.error());
+  }
   if (command.shows_steps) {
     return show_steps(command);
   }
