@@ -104,7 +104,7 @@ int run_inspect(const ModelOptions& options) {
 
 void add_inspect(CLI::App& root, int& exit_code) {
   CLI::App* app = root.add_subcommand(
-      "inspect", "say what a model is, what it needs, and the form it would start in");
+      "inspect", "Describe a model, what it needs, and the form that it would start in");
   auto options = std::make_shared<ModelOptions>();
   add_model_options(*app, *options);
   app->footer("Example: protean inspect MODEL");

@@ -318,19 +318,23 @@ int run_make_model(const MakeModelOptions& options) {
 
 void add_make_model(CLI::App& root, int& exit_code) {
   CLI::App* app = root.add_subcommand(
-      "make-model", "write a model of real sizes with random weights, to measure speed with");
+      "make-model", "Write a model of real sizes with random weights, to measure speed with");
   auto options = std::make_shared<MakeModelOptions>();
+  app->option_defaults()->group("Output");
   app->add_option("--like", options->like,
-                  "whose sizes: llama-3.2-1b, llama-3.1-8b, qwen2.5-0.5b or 150m")
+                  "Model whose sizes to take: llama-3.2-1b, llama-3.1-8b, qwen2.5-0.5b or 150m")
+      ->type_name("NAME")
       ->required();
-  app->add_option("--format", options->format, "hf (safetensors) or gguf, both in bf16")
-      ->check(CLI::IsMember({"hf", "gguf"}))
+  app->add_option("-o,--output", options->output, "Directory to write")
+      ->type_name("FOLDER")
+      ->required();
+  app->add_flag("--overwrite", options->overwrite, "Replace the model in that directory");
+  app->add_option("--format", options->format, "Write safetensors (hf) or GGUF, both in bf16")
+      ->check(one_of({"hf", "gguf"}))
       ->capture_default_str();
-  app->add_option("--seed", options->seed, "the same seed gives the same weights")
+  app->add_option("--seed", options->seed, "Seed: the same one gives the same weights")
       ->capture_default_str();
   add_compute_options(*app, options->compute);
-  app->add_option("-o,--output", options->output, "directory to write")->required();
-  app->add_flag("--overwrite", options->overwrite, "replace the model that is there");
   app->footer("Example: protean make-model --like 150m -o 150m");
   app->callback([options, &exit_code] { exit_code = run_make_model(*options); });
 }

@@ -85,6 +85,12 @@ Result<std::map<Precision, VariantSource>> lower_sources(const std::vector<std::
   return sources;
 }
 
+Result<QualityFloor> quality_floor(const MorphOptions& options) {
+  auto floor = parse_quality_floor(options.quality_floor);
+  return floor.ok() ? std::move(floor)
+                    : make_error(floor.error().code, "--quality-floor: {}", floor.error().message);
+}
+
 Result<std::int64_t> variant_cache_bytes(const std::string& text) {
   if (text == "none") {
     return std::numeric_limits<std::int64_t>::max();
@@ -151,9 +157,9 @@ Result<MorphConfig> morph_config(const MorphOptions& options, const ModelSpec& s
   if (!mode.ok()) {
     return mode.error();
   }
-  const auto floor = parse_quality_floor(options.quality_floor);
+  const auto floor = quality_floor(options);
   if (!floor.ok()) {
-    return make_error(floor.error().code, "--quality-floor: {}", floor.error().message);
+    return floor.error();
   }
   const Precision start = highest_precision(sizing.form);
   MorphConfig config;
@@ -184,46 +190,50 @@ Result<MorphConfig> morph_config(const MorphOptions& options, const ModelSpec& s
 }  // namespace
 
 void add_morph_options(CLI::App& app, MorphOptions& options) {
-  app.add_option(
-         "--morph", options.mode,
-         "change layers' and tables' precision and KV memory with the load: accuracy (late and "
-         "little), balanced, performance (early and far), or off: only when the admin "
-         "port asks")
-      ->check(CLI::IsMember({"off", "accuracy", "balanced", "performance"}))
+  app.option_defaults()->group("Morphing");
+  app.add_option("--morph", options.mode,
+                 "Change the precision of layers, embedding matrix and LM head, and with it the KV "
+                 "memory, as the load demands: accuracy late and little, performance early and "
+                 "far, balanced between them; off only when the admin port asks")
+      ->type_name("MODE")
+      ->check(one_of({"off", "accuracy", "balanced", "performance"}))
       ->capture_default_str();
   app.add_option("--morph-precisions", options.precisions,
-                 "what layers may be lowered to, like w8,w4,w3 or w8a8,w4a8; auto = whichever of "
-                 "w8a8,w4a8, w8a7,w4a8 and w8,w4 is fastest here; empty = the form never changes")
+                 "Precisions that layers may be lowered to, such as w8,w4,w3 or w8a8,w4a8. auto is "
+                 "the fastest pair on this processor; an empty value keeps the form as it is")
+      ->type_name("LIST")
       ->capture_default_str();
-  app.add_option(
-         "--quality-floor", options.quality_floor,
-         "how far the policy may go: 6bits (a mean of the layers' weights), 8layers (lowered at "
-         "most), or none")
+  app.add_option("--quality-floor", options.quality_floor,
+                 "Bound for the policy: 6bits is the least mean of the layers' weights, 8layers "
+                 "the most layers lowered; none is no bound")
+      ->type_name("FLOOR")
       ->capture_default_str();
-  app.add_option("--morph-rule", options.rule,
-                 "steady: by shares of windows, without oscillation; paper: thresholds and short "
-                 "persistence, as MorphServe has them")
-      ->check(CLI::IsMember({"steady", "paper"}))
-      ->capture_default_str();
-  app.add_option("--morph-forecast", options.forecast_s,
-                 "seconds to look ahead, to act before a queue forms; 0 = not at all")
-      ->check(number_range(0, 3600))
-      ->capture_default_str();
-  app.add_option(
-         "--slo-ttft-ms", options.slo_ttft_ms,
-         "what a first token may take: where layers of fewer bits are faster, a queue behind "
-         "which newcomers would wait a quarter of it lowers them to 8 bits, a longer one "
-         "further")
+  app.add_option("--slo-ttft-ms", options.slo_ttft_ms,
+                 "Milliseconds that a first token may take. If lower precisions compute faster "
+                 "here, a queue that would make new requests wait a quarter of this lowers layers "
+                 "to 8 bits, a longer one further")
+      ->type_name("MS")
       ->check(number_range(1, 3.6e6))
       ->capture_default_str();
-  app.add_flag("--morph-halves", options.halves, "lower attention and MLP of a layer one by one");
+  app.add_option("--morph-rule", options.rule,
+                 "steady decides by shares of time windows and does not oscillate; paper decides "
+                 "by MorphServe's thresholds")
+      ->check(one_of({"steady", "paper"}))
+      ->capture_default_str();
+  app.add_option("--morph-forecast", options.forecast_s,
+                 "Seconds to extrapolate the load, so as to act before a queue forms; 0 is not at "
+                 "all")
+      ->type_name("SECONDS")
+      ->check(number_range(0, 3600))
+      ->capture_default_str();
+  app.add_flag("--morph-halves", options.halves,
+               "Lower the attention and the MLP of a layer one by one");
   add_variant_option(app, options.variants);
-  app.add_option("--variant-cache", options.variant_cache,
-                 "folder that keeps packed layers; default: protean in $XDG_CACHE_HOME or "
-                 "~/.cache");
+  add_variant_cache_option(app, options.variant_cache);
   app.add_option("--variant-cache-size", options.variant_cache_size,
-                 "what that folder may take: to keep to it, layers of models that no process uses "
-                 "are removed, the longest unused first; none = no limit")
+                 "Bound for that folder: if it is exceeded, layers of models that no process uses "
+                 "are removed, least recently used first; none is no bound")
+      ->type_name("SIZE")
       ->capture_default_str();
 }
 
@@ -237,6 +247,18 @@ Result<ReplicaOptions> choose_replica(ModelOptions model, bool may_morph,
   auto lower = lower_precisions(options, *precision);
   if (!lower.ok()) {
     return lower.error();
+  }
+  const auto cache_bytes = variant_cache_bytes(options.variant_cache_size);
+  if (!cache_bytes.ok()) {
+    return cache_bytes.error();
+  }
+  const auto floor = quality_floor(options);
+  if (!floor.ok()) {
+    return floor.error();
+  }
+  const auto sources = lower_sources(options.variants, *lower);
+  if (!sources.ok()) {
+    return sources.error();
   }
   if (may_morph) {
     model.ladder = *lower;
@@ -254,14 +276,6 @@ Result<ReplicaOptions> choose_replica(ModelOptions model, bool may_morph,
   std::copy_if(kPrecisions.begin(), kPrecisions.end(), std::back_inserter(kept),
                [&](Precision at) { return layers_at(sizing->form, at) > 0; });
   kept.insert(kept.end(), lower->begin(), lower->end());
-  const auto cache_bytes = variant_cache_bytes(options.variant_cache_size);
-  if (!cache_bytes.ok()) {
-    return cache_bytes.error();
-  }
-  const auto sources = lower_sources(options.variants, *lower);
-  if (!sources.ok()) {
-    return sources.error();
-  }
   auto variants =
       VariantStore::open({files.checkpoint, model.model}, *sources,
                          {.directory = options.variant_cache,

@@ -131,40 +131,50 @@ int run_quantize(const QuantizeCommand& command) {
 }  // namespace
 
 void add_quantize(CLI::App& root, int& exit_code) {
-  CLI::App* app = root.add_subcommand("quantize", "write a smaller copy of a model");
+  CLI::App* app =
+      root.add_subcommand("quantize", "Write a copy of a model with fewer bits a weight");
   auto command = std::make_shared<QuantizeCommand>();
-  app->add_option("model", command->model.model,
+  app->add_option("MODEL", command->model.model,
                   "Hugging Face directory (config.json, *.safetensors, tokenizer)")
+      ->type_name("MODEL")
       ->required();
-  app->add_option("--to", command->to, "precision of the layers: w8, w4 or w3")
+  app->option_defaults()->group("Output");
+  app->add_option("-o,--output", command->output, "Directory to write")
+      ->type_name("FOLDER")
+      ->required();
+  app->add_flag("--overwrite", command->overwrite, "Replace the model in that directory");
+  app->option_defaults()->group("Quantisation");
+  app->add_option("--to", command->to, "Precision of the layers")
+      ->check(one_of({"w8", "w4", "w3"}))
       ->capture_default_str();
-  app->add_option(
-         "--method", command->method,
-         "rtn rounds each weight to nearest; awq and gptq lose less, by text, and awq+gptq, "
-         "which rounds as gptq does what awq has scaled, least")
-      ->check(CLI::IsMember({"rtn", "awq", "gptq", "awq+gptq"}))
+  app->add_option("--method", command->method,
+                  "rtn rounds each weight to the nearest value; gptq, awq and awq+gptq use "
+                  "calibration text, and awq loses least")
+      ->check(one_of({"rtn", "awq", "gptq", "awq+gptq"}))
       ->capture_default_str();
-  app->add_option("--group", command->group, "weights that share a scale: 32, 64 or 128")
+  app->add_option("--calibrate", command->calibrate,
+                  "Calibration text, like what the model will read. A .jsonl file holds one "
+                  "document a line, in \"text\"")
+      ->type_name("FILE")
+      ->check(existing_path());
+  app->add_option("--samples", command->samples, "Windows of the calibration text to use")
+      ->check(whole_number(1, 65536))
+      ->capture_default_str();
+  app->add_option("--sequence-length", command->sequence_length, "Tokens in a window")
+      ->check(whole_number(1, 32768))
+      ->capture_default_str();
+  app->add_option("--group", command->group, "Weights that share a scale")
+      ->check(one_of({"32", "64", "128"}))
       ->capture_default_str();
   app->add_flag("--symmetric", command->symmetric,
-                "no zero points: smaller, loses more; always so for w8");
-  app->add_option("--calibrate", command->calibrate,
-                  "text like what the model will read, for awq and gptq. A .jsonl file holds a "
-                  "document a line, in \"text\"");
-  app->add_option("--samples", command->samples, "windows of the text to calibrate by")
-      ->check(CLI::Range(1, 65536))
-      ->capture_default_str();
-  app->add_option("--sequence-length", command->sequence_length, "tokens of a window")
-      ->check(CLI::Range(1, 32768))
-      ->capture_default_str();
+                "Store no zero points, which is smaller and loses more; w8 never has any");
   app->add_flag("--activation-order", command->activation_order,
-                "gptq rounds the inputs that vary most first");
-  app->add_option("--damping", command->damping, "gptq: share of the mean added to the diagonal")
+                "Round the inputs that vary most first (gptq only)");
+  app->add_option("--damping", command->damping,
+                  "Share of the mean that is added to the Hessian's diagonal (gptq only)")
       ->check(number_range(1e-6, 10.0))
       ->capture_default_str();
   add_compute_options(*app, command->model.compute);
-  app->add_option("-o,--output", command->output, "directory to write")->required();
-  app->add_flag("--overwrite", command->overwrite, "replace the model that is there");
   app->footer(
       "Example: protean quantize MODEL --to w4 --method awq --calibrate book.txt -o MODEL-w4\n"
       "w4 with zero points is written as AWQ, all else as GPTQ; other programs read both.");

@@ -102,6 +102,7 @@ InterruptibleClient::InterruptibleClient()
     : watcher_({SIGINT, SIGTERM}, [this](int) {
         LocalClient* known = ready_;
         if (known == nullptr || !known->interrupt()) {
+          settings_.restore();
           std::_Exit(kExitInterrupted);
         }
       }) {}

@@ -13,6 +13,7 @@
 #include "replica/model_options.h"
 #include "replica/replica.h"
 #include "replica/sizing.h"
+#include "terminal/line_editor.h"
 
 namespace protean {
 
@@ -57,8 +58,8 @@ class LocalClient {
   std::atomic<std::uint64_t> running_ = 0;  // the request that interrupt() cancels, 0 = none
 };
 
-// A LocalClient for a terminal: Ctrl-C cancels the answer it is at, or ends the program when it is
-// at none. Construct it before other threads.
+// A LocalClient for a terminal: Ctrl-C cancels the running answer. If there is none, it restores
+// the terminal and ends the program. Construct it before other threads.
 class InterruptibleClient {
  public:
   InterruptibleClient();
@@ -69,7 +70,8 @@ class InterruptibleClient {
  private:
   std::unique_ptr<LocalClient> client_;
   std::atomic<LocalClient*> ready_ = nullptr;  // for the watcher's thread
-  SignalWatcher watcher_;                      // last: it ends before the client does
+  const TerminalSettings settings_;
+  SignalWatcher watcher_;  // last: it ends before the client does
 };
 
 }  // namespace protean

@@ -97,21 +97,72 @@ std::vector<LayerPrecision> layers_at_start(const ModelOptions& options, const M
   return std::vector<LayerPrecision>(static_cast<std::size_t>(spec.layers), {precision, precision});
 }
 
-// KV bytes to take: what was asked for, else all that a given device memory leaves, else enough for
-// every sequence at full length, at most half of what is free beside the weights.
+// Sizes given to flags name whole MiB: what a user can type, and never too little.
+std::string size_flag(std::int64_t bytes) {
+  return fmt::format("{}MiB", ceil_div(bytes, kMiB));
+}
+
+// What a device's memory holds beside the KV cache, and how much of it activations are.
+struct FixedMemory {
+  std::int64_t weights = 0;  // with the reserve for variants
+  std::int64_t activations = 0;
+};
+
+// KV that the shortest useful sequence takes: of the length that was asked for, else one block.
+std::int64_t least_kv_bytes(const ModelOptions& options, const ModelSpec& spec,
+                            const Sizing& sizing, std::int64_t page_bytes) {
+  KvForm kv = sizing.form.kv;
+  const bool any_length = options.max_model_len == "auto" || options.max_model_len == "-1";
+  kv.blocks = any_length ? 1 : ceil_div<std::int64_t>(sizing.max_model_len, kv.block_tokens);
+  return kv_pages(spec, kv, page_bytes) * page_bytes;
+}
+
+std::int64_t step_activation_bytes(const ModelSpec& spec, int tokens) {
+  return activation_bytes(spec, tokens, std::min(kLogitRows, tokens));
+}
+
+// The largest power of two for --max-num-batched-tokens with which activations take at most this;
+// 0 if none of at least 16 does.
+int tokens_within(const ModelOptions& options, const ModelSpec& spec, std::int64_t bytes) {
+  int tokens = 16;
+  while (tokens * 2 < options.max_num_batched_tokens &&
+         step_activation_bytes(spec, tokens * 2) <= bytes) {
+    tokens *= 2;
+  }
+  const bool fits =
+      tokens < options.max_num_batched_tokens && step_activation_bytes(spec, tokens) <= bytes;
+  return fits ? tokens : 0;
+}
+
+// Refuses a device whose memory does not hold even the least KV beside what is fixed, and names
+// what would help.
+Error too_little_memory(const ModelOptions& options, const ModelSpec& spec,
+                        const FixedMemory& fixed, std::int64_t device_bytes,
+                        std::int64_t least_kv) {
+  const bool given = options.device_memory != "auto";
+  const std::int64_t needed = fixed.weights + fixed.activations + least_kv;
+  std::string remedies = given ? fmt::format("use --device-memory {}", size_flag(needed))
+                               : fmt::format("free {} of memory", size_flag(needed - device_bytes));
+  if (const int tokens = tokens_within(options, spec, device_bytes - fixed.weights - least_kv);
+      tokens > 0) {
+    remedies += fmt::format(", {}--max-num-batched-tokens {}", given ? "" : "use ", tokens);
+  }
+  return make_error(ErrorCode::kExhausted,
+                    "{}: weights ({}), activations ({}) and KV (at least {}) do not fit the {} "
+                    "that {}: {}, a lower --dtype or a smaller model",
+                    options.model, format_bytes(fixed.weights), format_bytes(fixed.activations),
+                    format_bytes(least_kv), format_bytes(device_bytes),
+                    given ? "--device-memory allows" : "are free", remedies);
+}
+
+// Returns the KV bytes to take: what was asked for, otherwise enough for every sequence at full
+// length, but no more than a given --device-memory leaves, or half of what is free.
 Result<std::int64_t> kv_budget(const ModelOptions& options, const Asked& asked, std::int64_t room,
                                double full_bytes) {
-  if (room <= 0) {
-    return make_error(ErrorCode::kExhausted,
-                      "{}: its weights and activations alone need {} more than {}: use a smaller "
-                      "model, a lower --dtype, or {}",
-                      options.model, format_bytes(std::max<std::int64_t>(1, -room)),
-                      asked.device_bytes ? "--device-memory allows" : "is free",
-                      asked.device_bytes ? "more --device-memory" : "free memory");
-  }
   if (asked.kv_bytes && *asked.kv_bytes > room) {
     return make_error(ErrorCode::kExhausted,
-                      "--kv-cache-memory {}: {} are left beside the weights: ask for less",
+                      "--kv-cache-memory {}: only {} are left by weights and activations: ask for "
+                      "less",
                       options.kv_cache_memory, format_bytes(room));
   }
   if (asked.kv_bytes) {
@@ -172,10 +223,14 @@ Status size_memory(const ModelOptions& options, const ModelSpec& spec, const Mac
       options.max_num_seqs * static_cast<double>(block_bytes);
   const std::int64_t reserve = reserve_pages(spec, ladder_from(sizing.form, options), page_bytes);
   const std::int64_t weights = weight_pages(spec, sizing.form, page_bytes) + reserve;
-  const std::int64_t beside = activation_bytes(
-      spec, options.max_num_batched_tokens, std::min(kLogitRows, options.max_num_batched_tokens));
+  const FixedMemory fixed{weights * page_bytes,
+                          step_activation_bytes(spec, options.max_num_batched_tokens)};
   const std::int64_t device_bytes = asked->device_bytes.value_or(machine.free_memory_bytes);
-  const std::int64_t room = device_bytes - beside - weights * page_bytes;
+  const std::int64_t room = device_bytes - fixed.activations - fixed.weights;
+  const std::int64_t least_kv = least_kv_bytes(options, spec, sizing, page_bytes);
+  if (options.ladder.empty() ? room < least_kv : room <= 0) {
+    return too_little_memory(options, spec, fixed, device_bytes, least_kv);
+  }
   const auto budget = kv_budget(options, *asked, room, full_bytes);
   if (!budget.ok()) {
     return budget.error();
@@ -224,12 +279,22 @@ Status fit_length(const ModelOptions& options, const ModelSpec& spec, std::int64
     return {};
   }
   if (*wanted > 0 || tokens < 2) {
-    const std::int64_t block_bytes = kv_block_bytes(spec, kv);
+    KvForm most = kv;
+    KvForm enough = kv;
+    most.blocks = most_blocks;
+    enough.blocks = needed;
+    const std::int64_t page_bytes = sizing.budget.page_bytes;
+    const std::int64_t missing =
+        (kv_pages(spec, enough, page_bytes) - kv_pages(spec, most, page_bytes)) * page_bytes;
+    const auto device = parse_bytes(options.device_memory);
     return make_error(ErrorCode::kExhausted,
                       "{} for KV hold {} tokens, fewer than --max-model-len {}: lower it, use "
-                      "--max-model-len auto, or give --kv-cache-memory {}",
-                      format_bytes(most_blocks * block_bytes), tokens, sizing.max_model_len,
-                      format_bytes(needed * block_bytes));
+                      "--max-model-len auto, or give {}",
+                      format_bytes(most_blocks * kv_block_bytes(spec, kv)), tokens,
+                      sizing.max_model_len,
+                      device.ok() && options.kv_cache_memory == "auto"
+                          ? "--device-memory " + size_flag(*device + missing)
+                          : "--kv-cache-memory " + size_flag(needed * kv_block_bytes(spec, kv)));
   }
   sizing.max_model_len = static_cast<int>(tokens);
   sizing.warnings.push_back(fmt::format(

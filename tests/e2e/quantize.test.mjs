@@ -52,6 +52,8 @@ describe("protean quantize", { skip }, () => {
     const before = readdirSync(scratch).sort();
     for (const [args, words] of [
       [[model, "-o", join(scratch, "new")], /--calibrate FILE/],
+      [[model, "--calibrate", join(taken, "letter.txt"), "-o", join(scratch, "new")],
+        /letter\.txt holds \d+ tokens, too few to calibrate with: give at least 128/],
       [[model, "--to", "bf16", "--method", "rtn", "-o", join(scratch, "new")], /use w8, w4 or w3/],
       [[model, ...rounded, "--group", "48", "-o", join(scratch, "new")], /group of 48/],
       [[model, ...rounded, "-o", taken], /no model directory/],
