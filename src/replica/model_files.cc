@@ -116,7 +116,7 @@ Result<ModelFiles> open_model_files(const ModelOptions& options) {
   GenerationDefaults generation = (*checkpoint)->generation();
   add_stop(generation, texts->tokenizer->eos());
   if (!fs::is_directory(path)) {
-    // Older GGUF files do not say how a turn ends.
+    // Older GGUF files do not state the token that ends a turn.
     add_stop(generation, texts->tokenizer->find_special("<|eot_id|>"));
     add_stop(generation, texts->tokenizer->find_special("<|im_end|>"));
   }

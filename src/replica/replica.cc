@@ -65,7 +65,7 @@ Result<std::unique_ptr<Replica>> Replica::start(const ReplicaOptions& options,
           read_ahead_of(options.variants, order_of(bounds), bounds.ladder[1]);
     }
   }
-  // Tried here once to say so; who is refused a seat later goes on without a word.
+  // Tries a seat once to warn if it is refused; threads that are refused one later do not log.
   if (const Status taken = cpu::Seat(sizing.cpus.where.cpus, sizing.cpus.where.nodes).taken();
       !taken.ok()) {
     log::warning("{}: threads and memory are where it puts them", taken.error().message);

@@ -16,7 +16,7 @@
 namespace protean {
 namespace {
 
-// Rotary tables and attention are computed up to here; beyond it a typing error is likelier.
+// Longer contexts are refused as typing errors.
 constexpr int kLongestContext = 16 * 1024 * 1024;
 constexpr std::int64_t kMostBlocks = std::numeric_limits<BlockId>::max() - 1;
 
@@ -37,7 +37,7 @@ Result<KvPrecision> kv_precision(const std::string& dtype, Precision beside) {
                     dtype);
 }
 
-// 0 = auto.
+// Parses --max-model-len; 0 is auto.
 Result<int> wanted_length(const std::string& text) {
   if (text == "auto" || text == "-1") {
     return 0;
@@ -53,7 +53,7 @@ Result<int> wanted_length(const std::string& text) {
   return length;
 }
 
-// Bytes behind a flag; nothing for "auto".
+// Parses a flag's size; nothing for "auto".
 Result<std::optional<std::int64_t>> wanted_bytes(const char* flag, const std::string& text) {
   if (text == "auto") {
     return std::optional<std::int64_t>();
@@ -65,7 +65,7 @@ Result<std::optional<std::int64_t>> wanted_bytes(const char* flag, const std::st
   return std::optional(*bytes);
 }
 
-// The two flags about memory.
+// The values of --kv-cache-memory and --device-memory.
 struct Asked {
   std::optional<std::int64_t> kv_bytes;
   std::optional<std::int64_t> device_bytes;
@@ -87,8 +87,8 @@ Result<Asked> asked_memory(const ModelOptions& options, const Machine& machine) 
   return Asked{*kv, *device};
 }
 
-// What each layer starts at: all alike, or where `auto` finds halves that the checkpoint keeps
-// differently, each in what it is kept in.
+// Returns the precision of each layer at the start: `precision`, or with --dtype auto that of each
+// half in the checkpoint if they differ.
 std::vector<LayerPrecision> layers_at_start(const ModelOptions& options, const ModelSpec& spec,
                                             Precision precision) {
   if (options.dtype == "auto" && !spec.stored.layers.empty()) {
@@ -97,18 +97,18 @@ std::vector<LayerPrecision> layers_at_start(const ModelOptions& options, const M
   return std::vector<LayerPrecision>(static_cast<std::size_t>(spec.layers), {precision, precision});
 }
 
-// Sizes given to flags name whole MiB: what a user can type, and never too little.
+// Formats a size as a flag's value, rounded up to whole MiB.
 std::string size_flag(std::int64_t bytes) {
   return fmt::format("{}MiB", ceil_div(bytes, kMiB));
 }
 
-// What a device's memory holds beside the KV cache, and how much of it activations are.
+// Device memory that is not KV cache.
 struct FixedMemory {
-  std::int64_t weights = 0;  // with the reserve for variants
+  std::int64_t weights = 0;  // including the reserve for variants
   std::int64_t activations = 0;
 };
 
-// KV that the shortest useful sequence takes: of the length that was asked for, else one block.
+// Returns the KV bytes of one sequence of the length asked for; of one block if that is auto.
 std::int64_t least_kv_bytes(const ModelOptions& options, const ModelSpec& spec,
                             const Sizing& sizing, std::int64_t page_bytes) {
   KvForm kv = sizing.form.kv;
@@ -121,8 +121,8 @@ std::int64_t step_activation_bytes(const ModelSpec& spec, int tokens) {
   return activation_bytes(spec, tokens, std::min(kLogitRows, tokens));
 }
 
-// The largest power of two for --max-num-batched-tokens with which activations take at most this;
-// 0 if none of at least 16 does.
+// Returns the largest power of two for --max-num-batched-tokens with which activations take at most
+// `bytes`; 0 if none of at least 16 does.
 int tokens_within(const ModelOptions& options, const ModelSpec& spec, std::int64_t bytes) {
   int tokens = 16;
   while (tokens * 2 < options.max_num_batched_tokens &&
@@ -134,8 +134,8 @@ int tokens_within(const ModelOptions& options, const ModelSpec& spec, std::int64
   return fits ? tokens : 0;
 }
 
-// Refuses a device whose memory does not hold even the least KV beside what is fixed, and names
-// what would help.
+// Returns the error for a device that has no room for weights, activations and the least KV. It
+// names the remedies that work.
 Error too_little_memory(const ModelOptions& options, const ModelSpec& spec,
                         const FixedMemory& fixed, std::int64_t device_bytes,
                         std::int64_t least_kv) {
@@ -172,10 +172,10 @@ Result<std::int64_t> kv_budget(const ModelOptions& options, const Asked& asked, 
   return full_bytes < static_cast<double>(most) ? static_cast<std::int64_t>(full_bytes) : most;
 }
 
-// Precisions that a half may come to have: the highest first, the others as they come.
+// Returns the precisions that halves of layers may have: the highest first, the others unsorted.
 std::vector<Precision> ladder_from(const Form& start, const ModelOptions& options) {
   std::vector<Precision> ladder = {highest_precision(start)};
-  for (const Precision precision : kPrecisions) {  // that an operator may bring a half back to
+  for (const Precision precision : kPrecisions) {  // that an operator may restore a half to
     if (!options.ladder.empty() && precision != ladder.front() && layers_at(start, precision) > 0) {
       ladder.push_back(precision);
     }
@@ -184,7 +184,7 @@ std::vector<Precision> ladder_from(const Form& start, const ModelOptions& option
   return ladder;
 }
 
-// The form at start has room for so many KV blocks; lowered as far as it may be, for more.
+// Returns the KV blocks that fit if every layer is at its lowest precision.
 std::int64_t largest_kv_blocks(const Sizing& sizing, const ModelSpec& spec,
                                std::span<const Precision> ladder) {
   Form lowest = sizing.form;
@@ -208,7 +208,7 @@ std::int64_t largest_kv_blocks(const Sizing& sizing, const ModelSpec& spec,
                                   lowest.kv.blocks, kMostBlocks);
 }
 
-// Fills in the form, its pages and what follows from them.
+// Chooses the pages and KV blocks of `sizing`.
 Status size_memory(const ModelOptions& options, const ModelSpec& spec, const Machine& machine,
                    Sizing& sizing) {
   const auto asked = asked_memory(options, machine);
@@ -238,7 +238,7 @@ Status size_memory(const ModelOptions& options, const ModelSpec& spec, const Mac
   const std::int64_t pages = std::min(ceil_div(*budget, page_bytes), room / page_bytes);
   sizing.budget = {.page_bytes = page_bytes, .pages = weights + pages, .reserve = reserve};
   const std::int64_t fitting = kv_blocks_in(spec, kv, pages, page_bytes);
-  // A form that can change begins as the one it comes back to, with all blocks that fit.
+  // A form that can change starts with all blocks that fit, since it returns to this form.
   kv.blocks =
       std::min({options.ladder.empty() ? *budget / block_bytes : fitting, fitting, kMostBlocks});
   sizing.kv_bytes = kv.blocks * block_bytes;
@@ -248,7 +248,6 @@ Status size_memory(const ModelOptions& options, const ModelSpec& spec, const Mac
 
 }  // namespace
 
-// Layers' precision, under the names that people bring from elsewhere too.
 Result<Precision> dtype_precision(const std::string& dtype, const StoredWeights& stored) {
   if (dtype == "auto") {
     return stored.precision;

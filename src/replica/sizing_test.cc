@@ -68,7 +68,7 @@ TEST(Sizing, AutoTakesAtMostHalfOfTheFreeMemory) {
   const auto sizing = choose_sizing({}, spec, small);
   ASSERT_TRUE(sizing.ok()) << sizing.error().message;
   EXPECT_EQ(sizing->kv_bytes, kMiB / 2);
-  EXPECT_EQ(sizing->max_model_len, 512);  // lowered to what KV holds, and said so
+  EXPECT_EQ(sizing->max_model_len, 512);  // lowered to what KV holds, with a warning
   ASSERT_EQ(sizing->warnings.size(), 1U);
 }
 
@@ -91,7 +91,7 @@ TEST(Sizing, DeviceMemoryBoundsWeightsKvAndActivationsTogether) {
             std::string::npos);
 }
 
-// The word behind `flag` in a message; empty if the message does not name the flag.
+// Returns the word after `flag` in a message; empty if the message does not name the flag.
 std::string named_value(const std::string& message, const std::string& flag) {
   const std::size_t at = message.find(" " + flag + " ", message.find(" that "));
   const std::size_t value = at + flag.size() + 2;
@@ -195,7 +195,7 @@ TEST(Sizing, AQuantisedCheckpointStaysWhatItIsUnlessAsked) {
   EXPECT_GT(choose_sizing({}, spec, kMachine)->weight_bytes, coarse->weight_bytes) << "more scales";
 }
 
-// Values and ffn_down of every second layer have more bits.
+// The value projection and ffn_down of every second layer have more bits.
 ModelSpec spec_of_mixed_types() {
   ModelSpec spec = spec_of_1k_context();
   spec.stored = {.precision = Precision::kW8, .group = 32};
@@ -259,7 +259,7 @@ TEST(Sizing, AMixedStartLeavesRoomForWhatItsHalvesBecomeAndRaisesNone) {
                    budget.page_bytes));
 }
 
-// As Q4_K_M does, on file and in memory.
+// Q4_K_M files mix types like this.
 TEST(Sizing, AFileOfMixedTypesTakesTheBytesThatItsHalvesNeed) {
   ModelSpec written = spec_of_1k_context();
   written.layers = 8;
