@@ -39,7 +39,7 @@ Status write_text(const std::string& path, const std::string& text) {
   return {};
 }
 
-// One line that redraws itself on a terminal, a line every 10 s elsewhere.
+// Shows progress: on a terminal one line that redraws itself, otherwise a line every 10 s.
 std::function<void(const Progress&)> progress_printer(std::int64_t total) {
   struct Last {
     TimeNs elapsed_ns = 0;
@@ -81,7 +81,7 @@ Status write_results(const BenchOptions& options, const BenchPlan& plan, const R
   return {};
 }
 
-// Requests that were answered, to the end or not, in the order in which they ended.
+// Writes requests and their answers, finished or not, to a file, in the order in which they ended.
 Status save_answers(const std::string& path, GeneratorOptions& generator) {
   auto file = std::make_shared<std::ofstream>(path, std::ios::binary);
   if (!*file) {
@@ -100,7 +100,7 @@ int run_serve(BenchOptions& options) {
   if (!plan.ok()) {
     return exit_with(plan.error());
   }
-  // A socket for each stream.
+  // Each stream needs a socket.
   const int places = clip_connections(std::max(1, options.load.max_concurrency));
   if (options.load.max_concurrency > 0) {
     plan->generator.max_concurrency = places;

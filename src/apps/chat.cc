@@ -37,7 +37,7 @@ constexpr std::string_view kHelp =
     "Ctrl-C stops an answer. A line that ends with \\ goes on in the next one; lines between two\n"
     "lines of \"\"\" are one message. A message may begin with / if a space comes before it.\n";
 
-// The conversation so far, and how it becomes a request.
+// The conversation so far. Makes requests of it.
 class Conversation {
  public:
   Conversation(const LocalClient& client, const ChatOptions& options)
@@ -115,7 +115,7 @@ class Conversation {
   boost::json::array messages_;
 };
 
-// Answers the last message, streaming, or takes it back when it cannot be answered.
+// Answers the last message, streaming. If that fails, removes the message and prints why.
 void answer(LocalClient& client, Conversation& conversation) {
   auto request = conversation.next_request();
   if (!request.ok()) {
@@ -137,8 +137,8 @@ void answer(LocalClient& client, Conversation& conversation) {
   conversation.add("assistant", said);
 }
 
-// Lines that make up one message: joined where one ends with a backslash, or a block between two
-// lines of """. Nothing at the end of input.
+// Reads one message: a line, lines that end with a backslash and the next one, or lines between two
+// lines of """. Returns nothing at the end of input.
 std::optional<std::string> read_message(LineEditor& editor) {
   constexpr std::string_view kFence = "\"\"\"";
   auto line = editor.read("> ");
@@ -160,7 +160,7 @@ std::optional<std::string> read_message(LineEditor& editor) {
   return message;
 }
 
-// Runs "/name argument". False if the program is to end.
+// Runs a command such as "/system TEXT". Returns false if the program is to end.
 bool run_command(const std::string& line, Conversation& conversation) {
   const std::size_t space = line.find(' ');
   const std::string name = line.substr(0, space);

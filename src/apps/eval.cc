@@ -115,10 +115,10 @@ Result<ScoringOptions> scoring_options(const EvalOptions& options, int max_model
   return ScoringOptions{context, stride};
 }
 
-// What --against names: another precision of the same model, or another model.
+// Returns what --against names: another precision of the same model, or another model.
 ModelOptions reference_options(const EvalOptions& options) {
   ModelOptions reference = options.model;
-  reference.kv_cache_dtype = "auto";  // a reference loses nothing that was not asked for
+  reference.kv_cache_dtype = "auto";  // the reference keeps full precision unless asked
   if (parse_precision(options.against).ok() && !std::filesystem::exists(options.against)) {
     reference.dtype = options.against;
   } else {
@@ -173,7 +173,7 @@ Result<TextScore> evaluate_text(const EvalOptions& options) {
   return score_text(**model, reference.get(), *documents, *scoring, count_bar("scoring", "tokens"));
 }
 
-// The schedules to compare; the first is the baseline, as long and all at full precision.
+// Parses the schedules. The first result is the baseline, as long and all at full precision.
 Result<std::vector<PrecisionSchedule>> read_schedules(const EvalOptions& options) {
   std::vector<PrecisionSchedule> schedules;
   for (const std::string& text : options.schedules) {

@@ -68,7 +68,7 @@ int run_generate(const GenerateOptions& options) {
   }
   auto finished = client->run(*std::move(request), options.prompt.empty(), print_text);
   if (::isatty(STDOUT_FILENO) != 0) {
-    print_text("\n");  // for the shell's prompt; a pipe gets the continuation and nothing else
+    print_text("\n");  // a pipe gets the continuation alone
   }
   if (!finished.ok()) {
     return exit_with(finished.error());

@@ -55,7 +55,7 @@ void print_model(const ModelFiles& files) {
             files.chat.template_source.empty() ? "none: ChatML stands in" : "the model's own");
 }
 
-// "w8: 61.6 MiB a layer", "w8:8+w4:8: 36.3 MiB to 61.6 MiB a layer".
+// Returns a text such as "w8: 61.6 MiB a layer" or "w8:8+w4:8: 36.3 MiB to 61.6 MiB a layer".
 std::string layers_text(const ModelSpec& spec, const Form& form) {
   std::vector<std::int64_t> bytes;
   for (const LayerPrecision& layer : form.layer_precision) {

@@ -51,7 +51,7 @@ struct NamedModel {
   ModelSpec spec;
 };
 
-// The sizes of real models, so that what is measured on random weights is true of them.
+// Returns the sizes of real models: speed measured with random weights holds for them too.
 std::array<NamedModel, 4> known_models() {
   const ModelSpec llama_1b = {.architecture = "llama",
                               .layers = 16,
@@ -99,8 +99,8 @@ std::array<NamedModel, 4> known_models() {
            {"150m", small}}};
 }
 
-// A token per byte, two special ones, and words that no text is cut into, so that whatever a random
-// model draws can be read.
+// Returns a token for each byte, two special tokens, and words that no text is cut into: whatever a
+// random model draws can be decoded.
 std::vector<std::string> token_texts(int vocab) {
   std::vector<std::string> tokens;
   tokens.reserve(static_cast<std::size_t>(vocab));
@@ -115,7 +115,7 @@ std::vector<std::string> token_texts(int vocab) {
   return tokens;
 }
 
-// Some readers want at least one merge: a space and a "w".
+// Returns the one merge that some readers require: a space and a "w".
 std::string one_merge() {
   return to_byte_alphabet(" ") + " " + to_byte_alphabet("w");
 }
@@ -282,7 +282,7 @@ Status make_model(const MakeModelOptions& options) {
   ModelSpec& spec = model->spec;
   const ArchitectureRow& row = row_of(spec);
   if (options.format == "gguf") {
-    spec.rope.scaling = RopeScaling::kNone;  // long contexts of random weights mean nothing
+    spec.rope.scaling = RopeScaling::kNone;  // random weights need no long contexts
   }
   const RandomCheckpoint checkpoint(team, spec, options.seed);
   auto output = OutputDirectory::create(options.output, options.overwrite);

@@ -33,8 +33,8 @@ Result<MorphMode> parse_mode(const std::string& text) {
                     "--morph {}: use off, accuracy, balanced or performance", text);
 }
 
-// Of these units, what `protean profile` found at the fewest bits that it has looked at, or front
-// to back where there is nothing of use. What is stored alike loses much the same.
+// Returns the order that `protean profile` measured at the lowest precision it measured, or front
+// to back if there is none. Precisions that are stored alike lose much the same.
 std::vector<SwapUnit> profiled_order(const VariantStore& variants, std::span<const Precision> lower,
                                      bool halves) {
   std::vector<Precision> looked_at;
@@ -57,7 +57,7 @@ std::vector<SwapUnit> profiled_order(const VariantStore& variants, std::span<con
   if (!halves) {
     return swap_units(variants.spec().layers, false);
   }
-  // Nothing is known of halves, but perhaps of layers.
+  // Halves were not measured: the order of whole layers may be known.
   std::vector<SwapUnit> order;
   for (const SwapUnit& layer : profiled_order(variants, lower, false)) {
     for (const ModelPart half : halves_of(layer)) {
@@ -67,7 +67,7 @@ std::vector<SwapUnit> profiled_order(const VariantStore& variants, std::span<con
   return order;
 }
 
-// Copies of the model at precisions that layers may go to.
+// Opens the models of --variant. Fails if layers never have their precision.
 Result<std::map<Precision, VariantSource>> lower_sources(const std::vector<std::string>& texts,
                                                          const std::vector<Precision>& lower) {
   auto sources = variant_sources(texts);
@@ -106,7 +106,7 @@ std::string_view fastest_here() {
   return !integers_are_faster() ? "w8,w4" : eight_bits_are_fastest() ? "w8a8,w4a8" : "w8a7,w4a8";
 }
 
-// The precisions below `start` that layers may be lowered to, from most bits to fewest.
+// Returns the precisions below `start` that layers may be lowered to, from most bits to fewest.
 Result<std::vector<Precision>> lower_precisions(const MorphOptions& options, Precision start) {
   std::vector<Precision> lower;
   std::istringstream names(options.precisions == "auto" ? std::string(fastest_here())
@@ -136,15 +136,15 @@ Result<std::vector<Precision>> lower_precisions(const MorphOptions& options, Pre
   return lower;
 }
 
-// Whether layers that are lowered compute faster too, not only from fewer bytes.
+// Returns true if lowered layers also multiply faster, apart from reading fewer bytes.
 bool multiply_faster(const std::vector<Precision>& lower) {
   return !lower.empty() && std::all_of(lower.begin(), lower.end(), [](Precision precision) {
     return stored_as(precision) != precision;
   }) && integers_are_faster();
 }
 
-// Whether 4 bits multiply much faster than what is above them: not where 8 bits are as fast as any,
-// and by a sixth than activations of 7 bits.
+// Returns true if w4a8 multiplies much faster than the precision above it: not if 8-bit integers
+// are as fast as any, nor if w8a7 is above it, which is nearly as fast.
 bool fours_multiply_faster(const std::vector<Precision>& lower) {
   return !eight_bits_are_fastest() &&
          std::find(lower.begin(), lower.end(), Precision::kW8A7) == lower.end();
@@ -271,7 +271,7 @@ Result<ReplicaOptions> choose_replica(ModelOptions model, bool may_morph,
   if (!may_morph) {
     return replica;
   }
-  // Whoever only asks by hand can wait, and need not have the model on disk a second time.
+  // If only an operator changes the form, variants are not kept on disk: the operator can wait.
   std::vector<Precision> kept;
   std::copy_if(kPrecisions.begin(), kPrecisions.end(), std::back_inserter(kept),
                [&](Precision at) { return layers_at(sizing->form, at) > 0; });
@@ -291,7 +291,7 @@ Result<ReplicaOptions> choose_replica(ModelOptions model, bool may_morph,
     return config.error();
   }
   replica.morph = *std::move(config);
-  // No further than the policy goes by itself.
+  // The longest sequence must fit the lowest form that the policy reaches.
   const MorphConfig& morph = *replica.morph;
   if (morph.mode != MorphMode::kOff) {
     const Form lowest =

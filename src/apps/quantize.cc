@@ -58,7 +58,7 @@ Result<QuantizeOptions> quantize_options(const QuantizeCommand& command) {
                    : command.method == "awq+gptq" ? QuantMethod::kAwqGptq
                                                   : QuantMethod::kRoundToNearest;
   options.format.group = command.group;
-  // 255 steps are enough on either side of 0, and the fastest kernels have no zero points.
+  // 8 bits need no zero points, and the fastest kernels take none.
   options.format.symmetric = command.symmetric || options.format.bits == 8;
   options.gptq = {.damping = command.damping, .activation_order = command.activation_order};
   const Status valid = validate(options.format);

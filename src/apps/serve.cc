@@ -44,7 +44,7 @@ struct ServeOptions {
   std::string pooling = "mean";
 };
 
-// What CLI11 cannot check by itself.
+// Checks and converts the options that CLI11 cannot.
 Status complete(ServeOptions& options) {
   ServerOptions& server = options.server;
   server.drain_timeout_ms = options.shutdown_timeout_s * 1000;
@@ -97,7 +97,7 @@ Environment real_environment() {
           .random = [random] { return (*random)(); }};
 }
 
-// What was asked for, else what the chat template is written for.
+// Returns the format of --tool-call-parser; for auto, the format that the chat template uses.
 Result<ToolFormat> choose_tool_format(const ServeOptions& options, const ModelFiles& files) {
   if (options.tool_call_parser == "auto") {
     return detect_tool_format(files.chat.template_source);
@@ -159,7 +159,7 @@ int run_serve(ServeOptions& options) {
   if (!files.ok()) {
     return exit_with(files.error());
   }
-  // Nobody else could ask for another form.
+  // Only a policy or an operator changes the form.
   const bool may_morph = options.morph.mode != "off" || options.server.admin.port >= 0;
   const auto replica_options = choose_replica(options.model, may_morph, options.morph, *files);
   if (!replica_options.ok()) {
@@ -167,7 +167,7 @@ int run_serve(ServeOptions& options) {
   }
   const Sizing& sizing = replica_options->sizing;
   log_start(options, *files, sizing);
-  // The server bounds what is outstanding; the inbox has room for all of it.
+  // The inbox has room for all requests that the server lets in.
   options.server.heartbeat = {watchdog_interval_ms(), [] { notify_systemd("WATCHDOG=1"); }};
   Inbox inbox(static_cast<std::size_t>(options.server.service.max_outstanding));
   const auto tool_format = choose_tool_format(options, *files);
@@ -177,8 +177,8 @@ int run_serve(ServeOptions& options) {
   const ServedModel model = served_model(options, *files, *replica_options, *tool_format);
   Server server(options.server, model, {.model_name = model.names.front(), .version = kVersion},
                 real_environment(), inbox);
-  // Before any other thread. The first signal drains, a second one ends at once; while the model
-  // loads nothing has been accepted, and there is nothing to wait for.
+  // Constructed before any other thread. The first signal drains, a second one ends the program at
+  // once. While the model loads there are no requests to wait for.
   std::atomic<bool> loaded = false;
   auto background = std::make_unique<log::Background>();
   const SignalWatcher watcher({SIGINT, SIGTERM, SIGHUP}, [&](int signal) {
@@ -192,13 +192,13 @@ int run_serve(ServeOptions& options) {
     }
     if (!loaded) {
       log::info("stopped while loading");
-      background.reset();  // what it holds is written first
+      background.reset();  // writes its pending lines
       std::_Exit(0);
     }
     notify_systemd("STOPPING=1");
     server.stop();
   });
-  // Loading takes long and a taken port does not, so the port comes first.
+  // The port is opened before the model is loaded, so that a port in use is reported at once.
   if (Status listening = server.listen(); !listening.ok()) {
     return exit_with(listening.error());
   }

@@ -8,7 +8,7 @@
 namespace protean {
 namespace {
 
-// Fewer say nothing of which inputs of a layer are large.
+// Fewer tokens do not show which inputs of a layer are large.
 constexpr std::size_t kLeastTokens = 128;
 
 }  // namespace
@@ -25,7 +25,7 @@ Result<std::vector<std::vector<TokenId>>> read_windows(const std::string& path,
   for (const Document& document : *documents) {
     for (std::size_t at = 0; at < document.tokens.size(); at += length) {
       const std::size_t end = std::min(document.tokens.size(), at + length);
-      // The rest of a longer document would be read without the words before it.
+      // The remainder of a longer document is left out: it lacks the text before it.
       if (at == 0 || end - at == length) {
         windows.emplace_back(std::span(document.tokens).subspan(at, end - at));
       }

@@ -21,11 +21,11 @@ void fill_with_noise(std::span<std::byte> memory) {
 
 Ceilings measure_ceilings(cpu::Team& team, std::span<std::byte> memory, const Stopwatch& stopwatch,
                           int repeat) {
-  // Long enough for a core to slow down to what it can keep up; a round of tiles is a tenth of one
-  // of vectors.
+  // Runs are long enough for a core to reach the clock speed that it sustains. A round of tiles
+  // takes a tenth of a round of vectors.
   constexpr std::int64_t kVectorRounds = 20000, kTileRounds = 1000000;
   fill_with_noise(memory);
-  volatile std::uint64_t seen = 0;  // or nobody would have to read
+  volatile std::uint64_t seen = 0;  // keeps the compiler from removing the reads
   const double read_s = median_s(stopwatch, repeat, [&] { seen = cpu::read_memory(team, memory); });
   const cpu::MatmulUnit unit = cpu::best_unit();
   const std::int64_t rounds = cpu::has_tiles(unit) ? kTileRounds : kVectorRounds;

@@ -29,8 +29,7 @@ double value_of(const Similarity& similarity, Metric metric) {
   return metric == Metric::kCosine ? similarity.cosine : similarity.l2;
 }
 
-// One model under measurement. What a set of lowered units does is measured once, however many
-// orders and tables ask for it.
+// Measures one model. The effect of each set of lowered layers is measured once and remembered.
 class Profiler {
  public:
   Profiler(SwapProbe& probe, const Sequences& calibration)
@@ -62,7 +61,7 @@ class Profiler {
     });
   }
 
-  // The same text each time, so that sets are known again.
+  // `text` must be the same in each call, since results are remembered by set.
   PerplexityOf perplexity_of(const Sequences& text) {
     auto known = std::make_shared<std::map<std::vector<bool>, double>>();
     return [this, &text, known](const std::vector<bool>& lowered) {
@@ -95,7 +94,7 @@ std::vector<int> units_of(const std::vector<RankedUnit>& ranked) {
   return units;
 }
 
-// The paper's tables 3, 6, 7 and 8 in one: the order that is kept, and those it is compared with.
+// Returns the order that is saved and those that MorphServe's tables 3, 6, 7 and 8 compare it with.
 std::vector<NamedOrder> orders_to_compare(Profiler& profiler,
                                           const std::vector<RankedUnit>& ranked) {
   constexpr double kThird = 1.0 / 3.0;
@@ -186,7 +185,7 @@ std::int64_t tokens_of(const Sequences& sequences) {
 
 struct ProfileTexts {
   Sequences calibration;
-  Sequences other;  // empty where none was given
+  Sequences other;  // empty if not given
 };
 
 Result<ProfileTexts> read_texts(const LayerProfileOptions& options, const Tokenizer& tokenizer) {

@@ -12,21 +12,21 @@
 
 namespace protean {
 
-// The cost model of one model's steps on one machine, as it is kept beside the packed layers.
+// The cost model of one model's steps on one machine, which is saved next to the packed layers.
 struct MachineStepCost {
-  std::string cpu;  // that it was measured on
+  std::string cpu;  // it was measured on
   int threads = 0;
-  bool cpu_time = false;  // processor time was measured, not the wall's
+  bool cpu_time = false;  // of processor time, not wall time
   StepCost cost;
-  PredictionError error;  // on steps of 8 tokens or more that it was not fitted on
+  PredictionError error;  // on held-out steps of 8 tokens or more
 };
 
-// `directory` and `model` are VariantStore's.
+// Saves the cost model in `directory`, VariantStore::model_directory().
 Status save_step_cost(const std::filesystem::path& directory, const ModelIdentity& model,
                       const MachineStepCost& cost);
 
-// Measured on this CPU with so many threads: kNotFound where there is none, kCorrupt where it is
-// another model's or machine's, or cannot be.
+// Loads the cost model that was measured on this CPU with this many threads. Fails with kNotFound
+// if there is none, and with kCorrupt if it is another model's or machine's or makes no sense.
 struct StepCostKey {
   ModelIdentity model;
   std::string cpu;
@@ -35,7 +35,7 @@ struct StepCostKey {
 Result<MachineStepCost> load_step_cost(const std::filesystem::path& directory,
                                        const StepCostKey& key);
 
-// As it is kept, without whose it is.
+// Returns the cost model as JSON, without the model's identity.
 boost::json::object to_json(const MachineStepCost& kept);
 
 }  // namespace protean
