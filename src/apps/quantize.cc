@@ -1,4 +1,5 @@
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <vector>
@@ -8,10 +9,13 @@
 #include "host/cpu_share.h"
 #include "host/machine.h"
 #include "measure/calibration_text.h"
+#include "model/gguf.h"
 #include "model/quantized_model.h"
+#include "replica/gguf_vocabulary.h"
 #include "replica/model_files.h"
 #include "terminal/output.h"
 #include "terminal/progress.h"
+#include "tokenizer/vocabulary_files.h"
 
 namespace protean {
 namespace {
@@ -65,6 +69,38 @@ Result<QuantizeOptions> quantize_options(const QuantizeCommand& command) {
   return valid.ok() ? Result<QuantizeOptions>(options) : valid.error();
 }
 
+// Writes the tokenizer and chat template of a .gguf file as files of a Hugging Face directory.
+Status write_gguf_texts(const ModelFiles& files, const QuantizeJob& job) {
+  const auto gguf = GgufFile::open(job.source);
+  if (!gguf.ok()) {
+    return gguf.error();
+  }
+  const auto vocabulary = gguf_vocabulary(*gguf);
+  if (!vocabulary.ok()) {
+    return vocabulary.error();
+  }
+  const auto texts = vocabulary_files(*vocabulary, files.chat.template_source);
+  if (!texts.ok()) {
+    return texts.error();
+  }
+  for (const auto& [name, text] : *texts) {
+    const fs::path path = job.target / name;
+    std::ofstream file(path, std::ios::binary);
+    file << text;
+    file.close();
+    if (!file) {
+      return make_error(ErrorCode::kInternal, "{} cannot be written", path.string());
+    }
+  }
+  return {};
+}
+
+// Writes what a model needs besides config.json and its weights.
+Status write_companions(const ModelFiles& files, const QuantizeJob& job) {
+  return fs::is_directory(job.source) ? copy_companions(job.source, job.target)
+                                      : write_gguf_texts(files, job);
+}
+
 Status quantize(const QuantizeCommand& command) {
   const auto options = quantize_options(command);
   if (!options.ok()) {
@@ -77,11 +113,6 @@ Status quantize(const QuantizeCommand& command) {
         "--method {} needs text like what the model will read: give --calibrate FILE, "
         "or --method rtn",
         command.method);
-  }
-  if (!fs::is_directory(command.model.model) && fs::exists(command.model.model)) {
-    return make_error(ErrorCode::kUnsupported,
-                      "{} is no Hugging Face directory: only such models are quantised",
-                      command.model.model);
   }
   const auto files = open_model_files(command.model);
   if (!files.ok()) {
@@ -101,8 +132,8 @@ Status quantize(const QuantizeCommand& command) {
     return output.error();
   }
   job.target = output->path();
-  if (Status copied = copy_companions(job.source, job.target); !copied.ok()) {
-    return copied;
+  if (Status written = write_companions(*files, job); !written.ok()) {
+    return written;
   }
   const auto cpus = choose_cpus(this_machine(), command.model.compute);
   if (!cpus.ok()) {
@@ -134,8 +165,10 @@ void add_quantize(CLI::App& root, int& exit_code) {
   CLI::App* app =
       root.add_subcommand("quantize", "Write a copy of a model with fewer bits a weight");
   auto command = std::make_shared<QuantizeCommand>();
-  app->add_option("MODEL", command->model.model,
-                  "Hugging Face directory (config.json, *.safetensors, tokenizer)")
+  app->add_option(
+         "MODEL", command->model.model,
+         "Hugging Face directory (config.json, *.safetensors, tokenizer) or .gguf file, in bf16, "
+         "f16 or f32")
       ->type_name("MODEL")
       ->required();
   app->option_defaults()->group("Output");
@@ -177,7 +210,8 @@ void add_quantize(CLI::App& root, int& exit_code) {
   add_compute_options(*app, command->model.compute);
   app->footer(
       "Example: protean quantize MODEL --to w4 --method awq --calibrate book.txt -o MODEL-w4\n"
-      "w4 with zero points is written as AWQ, all else as GPTQ; other programs read both.");
+      "The copy is a Hugging Face directory. w4 with zero points is written as AWQ, all else as "
+      "GPTQ; other programs read both.");
   app->callback([command, &exit_code] { exit_code = run_quantize(*command); });
 }
 

@@ -36,6 +36,9 @@ struct ArchitectureRow {
 
 std::span<const ArchitectureRow> architectures();
 
+// Returns the row of a valid spec.
+const ArchitectureRow& architecture_of(const ModelSpec& spec);
+
 std::string tensor_name(const TensorNames& names, TensorRole role, int layer);
 
 // One tensor that a model cannot be without. columns is 0 for a vector of rows elements.
