@@ -106,8 +106,8 @@ void add_prompts(CLI::App& app, LoadOptions& load, PromptOptions& prompts) {
       ->type_name("FILE")
       ->check(existing_path());
   app.add_option("--token-ids", prompts.token_ids,
-                 "Make prompts of random token ids in this range, of exact length")
-      ->type_name("FIRST:LAST");
+                 "Make prompts of random token ids from FIRST:LAST, of exact length")
+      ->type_name("RANGE");
   app.add_option("--tokens-per-word", prompts.tokens_per_word,
                  "Tokens in a word (default measured with two short prompts)")
       ->check(number_range(1e-6, 1e6));
@@ -126,7 +126,7 @@ void add_output(CLI::App& app, OutputOptions& output) {
   app.option_defaults()->group("Limits of good answers");
   app.add_option("--goodput", output.goodput,
                  "Limits in ms that a good answer keeps, such as ttft:200 tpot:50 e2el:5000")
-      ->type_name("METRIC:MS");
+      ->type_name("LIMITS");
   app.add_option("--slo-ttft-ms", output.slo.ttft_ms, "Limit of the time to first token")
       ->type_name("MS")
       ->check(number_range(1e-3, 1e12));

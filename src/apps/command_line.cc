@@ -133,7 +133,7 @@ Status append_table(const toml::table& table, const CLI::App& root, const CLI::A
     std::replace(flag.begin(), flag.end(), '_', '-');
     if (value.is_table()) {
       const auto commands = root.get_subcommands({});
-      const auto names = names_of({commands.begin(), commands.end()});
+      const auto names = names_of(commands);
       if (std::find(names.begin(), names.end(), flag) == names.end()) {
         return make_error(ErrorCode::kInvalidArgument, "line {}: there is no command '{}': {}",
                           value.source().begin.line, key.str(),
@@ -212,7 +212,7 @@ std::string unknown_word(const CLI::App& app, const std::string& word) {
                        command);
   }
   return fmt::format("{} has no command '{}': {}", command, word,
-                     advice(nearest(word, names_of({commands.begin(), commands.end()})), command));
+                     advice(nearest(word, names_of(commands)), command));
 }
 
 // The first argument that no option took, flags before words; empty if there is none.

@@ -290,6 +290,7 @@ void add_eval(CLI::App& root, int& exit_code) {
   CLI::App* app = root.add_subcommand(
       "eval", "Measure how well a model predicts a text, or what a lower precision costs");
   auto options = std::make_shared<EvalOptions>();
+  options->schedules = {"bf16:128"};
   app->option_defaults()->group("Scoring");
   app->add_option("--text", options->text,
                   "Text to score by perplexity, nats per token and bits per byte. A .jsonl file "
@@ -324,7 +325,6 @@ void add_eval(CLI::App& root, int& exit_code) {
       ->capture_default_str();
   app->option_defaults()->group("Output");
   app->add_flag("--json", options->as_json, "Print one JSON object");
-  options->schedules = {"bf16:128"};
   add_model_options(*app, options->model);
   app->footer(
       "Example: protean eval MODEL --text book.txt --context 512\n"

@@ -28,8 +28,8 @@ class LineEditor {
 
  private:
   std::string prompt_;
-  history* history_ = nullptr;
-  editline* editor_ = nullptr;  // null if standard input is no terminal
+  struct history* history_ = nullptr;
+  struct editline* editor_ = nullptr;  // null if standard input is no terminal
 };
 
 // The terminal's settings as they were at construction. A program that ends in the middle of
