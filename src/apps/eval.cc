@@ -102,9 +102,8 @@ Result<ScoringOptions> scoring_options(const EvalOptions& options, int max_model
       options.context > 0 ? options.context : std::min(kDefaultContext, max_model_len);
   const int stride = options.stride > 0 ? options.stride : std::max(1, context / 2);
   if (context < 2 || context > max_model_len) {
-    return make_error(ErrorCode::kInvalidArgument,
-                      "--context {} does not go: this model reads 2 to {} tokens", context,
-                      max_model_len);
+    return make_error(ErrorCode::kInvalidArgument, "--context {}: this model reads 2 to {} tokens",
+                      context, max_model_len);
   }
   if (stride >= context) {
     return make_error(ErrorCode::kInvalidArgument,

@@ -110,7 +110,7 @@ Status quantize(const QuantizeCommand& command) {
   if (calibrated && command.calibrate.empty()) {
     return make_error(
         ErrorCode::kInvalidArgument,
-        "--method {} needs text like what the model will read: give --calibrate FILE, "
+        "--method {} needs calibration text, like what the model will read: give --calibrate FILE, "
         "or --method rtn",
         command.method);
   }

@@ -186,7 +186,7 @@ int run_serve(ServeOptions& options) {
       if (options.server.tls.enabled()) {
         server.reload_tls();
       } else {
-        log::info("SIGHUP: there is no TLS certificate to read anew");
+        log::info("SIGHUP: there is no TLS certificate to read again");
       }
       return;
     }

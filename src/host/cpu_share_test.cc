@@ -88,7 +88,7 @@ TEST(CpuShare, OfADeviceForEachNodeIsTheNode) {
 }
 
 // Checks that every CPU is in one share, and that no core is divided if there is one per device.
-TEST(CpuShare, IsNobodyElsesToo) {
+TEST(CpuShare, IsNotShared) {
   for (const int nodes : {1, 2, 4}) {
     for (const int threads_of_core : {1, 2, 4}) {
       const Machine machine = machine_of(nodes, 6, threads_of_core);

@@ -131,7 +131,7 @@ Result<Sequences> windows_of(const std::string& path, const Tokenizer& tokenizer
   }
   std::erase_if(*windows, [](const auto& window) { return window.size() < 2; });
   if (windows->empty()) {
-    return make_error(ErrorCode::kInvalidArgument, "{} holds no two tokens in a row", path);
+    return make_error(ErrorCode::kInvalidArgument, "{} holds no document of two tokens", path);
   }
   return windows;
 }
@@ -144,7 +144,7 @@ Status validate(const LayerProfileOptions& options, const ModelSpec& spec, Preci
   }
   if (options.windows.length > spec.max_context) {
     return make_error(ErrorCode::kInvalidArgument,
-                      "--sequence-length {} does not go: this model reads {} tokens",
+                      "--sequence-length {}: this model reads at most {} tokens",
                       options.windows.length, spec.max_context);
   }
   double sum = 0.0;

@@ -58,7 +58,7 @@ StepShape inner_chunks(int sequences, int tokens) {
           .sampled = false};
 }
 
-StepShape decode_beside(int sequences, int context, const SliceShape& chunk) {
+StepShape decode_with_chunk(int sequences, int context, const SliceShape& chunk) {
   StepShape shape = decode_shape(sequences, context);
   shape.slices.push_back(chunk);
   return shape;
@@ -89,7 +89,7 @@ std::vector<NamedShape> fitted_shapes(int longest) {
   }
   add("chunks", inner_chunks(4, 8));
   add("chunks", inner_chunks(8, longest / 64));
-  add("mixed", decode_beside(16, longest / 2, {.context = 0, .tokens = longest / 16}));
+  add("mixed", decode_with_chunk(16, longest / 2, {.context = 0, .tokens = longest / 16}));
   return shapes;
 }
 
@@ -108,9 +108,9 @@ std::vector<NamedShape> held_out_shapes(int longest) {
           {fmt::format("{} after {}", at(3), at(16)), inner_chunk(at(3), at(16))},
           {fmt::format("{} after {}", at(8), at(32)), inner_chunk(at(8), at(32))},
           {fmt::format("decode 8 + {}", at(6)),
-           decode_beside(8, at(16), {.context = 0, .tokens = at(6)})},
+           decode_with_chunk(8, at(16), {.context = 0, .tokens = at(6)})},
           {fmt::format("decode 24 + {} after {}", at(4), at(32)),
-           decode_beside(24, at(4), {.context = at(32), .tokens = at(4)})}};
+           decode_with_chunk(24, at(4), {.context = at(32), .tokens = at(4)})}};
 }
 
 Layers uniform(const ModelSpec& spec, Precision precision) {
@@ -355,7 +355,7 @@ std::string to_text(const MachineStepCost& kept) {
     }
   }
   return text + fmt::format(
-                    "beside them, us: {:.3f} a sequence, {:.6f} a token of KV read, {:.6f} a token "
+                    "others, us: {:.3f} a sequence, {:.6f} a token of KV read, {:.6f} a token "
                     "of context seen, {:.3f} for logits, {:.3f} a row of them\n"
                     "on {} held-out steps of {} tokens or more: mean error {:.1f} %, worst {:.1f} "
                     "%\n",

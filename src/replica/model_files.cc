@@ -105,7 +105,7 @@ Result<ModelFiles> open_model_files(const ModelOptions& options) {
   const int vocab = (*checkpoint)->spec().vocab;
   if (texts->tokenizer->vocab_size() > vocab) {
     return make_error(ErrorCode::kCorrupt,
-                      "{}: its tokenizer has {} tokens, but its embedding table has {} rows: the "
+                      "{}: its tokenizer has {} tokens, but its embedding matrix has {} rows: the "
                       "files do not belong together",
                       options.model, texts->tokenizer->vocab_size(), vocab);
   }
