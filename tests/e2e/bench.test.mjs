@@ -1,5 +1,5 @@
-// `protean bench` as its user meets it: against a server whose delays are known, against the real
-// one, and against what goes wrong.
+// `protean bench` against a server with known delays, against the real server, and with mistakes of
+// its user.
 
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
@@ -30,7 +30,7 @@ function start(...args) {
 }
 const bench = (...args) => start(...args).ended;
 
-// Answers with tokens at fixed times, remembers when it really wrote them, and what it was asked.
+// Answers with tokens at fixed times; records when it wrote them and the requests.
 class FixedDelayServer {
   requests = new Map();
 

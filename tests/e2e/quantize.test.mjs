@@ -1,5 +1,5 @@
-// Models that the command line makes: quantised ones still tell their stories, and what cannot be
-// done is said in a line, with nothing left behind.
+// Models that the command line writes: quantised ones still tell their stories; errors are one line and
+// leave no files.
 import assert from "node:assert/strict";
 import { spawnSync } from "node:child_process";
 import { existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
