@@ -33,10 +33,10 @@ Result<MorphMode> parse_mode(const std::string& text) {
                     "--morph {}: use off, accuracy, balanced or performance", text);
 }
 
-// Of these units, what `protean profile` found at the fewest bits that it has looked at, or front
+// Of these targets, what `protean profile` found at the fewest bits that it has looked at, or front
 // to back where there is nothing of use. What is stored alike loses much the same.
-std::vector<SwapUnit> profiled_order(const VariantStore& variants, std::span<const Precision> lower,
-                                     bool halves) {
+std::vector<SwapTarget> profiled_order(const VariantStore& variants,
+                                       std::span<const Precision> lower, bool halves) {
   std::vector<Precision> looked_at;
   for (std::size_t i = lower.size(); i-- > 0 && !variants.model_directory().empty();) {
     looked_at.push_back(lower[i]);
@@ -55,12 +55,12 @@ std::vector<SwapUnit> profiled_order(const VariantStore& variants, std::span<con
     }
   }
   if (!halves) {
-    return swap_units(variants.spec().layers, false);
+    return swap_targets(variants.spec().layers, false);
   }
   // Nothing is known of halves, but perhaps of layers.
-  std::vector<SwapUnit> order;
-  for (const SwapUnit& layer : profiled_order(variants, lower, false)) {
-    for (const ModelPart half : halves_of(layer)) {
+  std::vector<SwapTarget> order;
+  for (const SwapTarget& layer : profiled_order(variants, lower, false)) {
+    for (const Component half : halves_of(layer)) {
       order.push_back({layer.layer, half});
     }
   }
@@ -146,7 +146,7 @@ bool fours_multiply_faster(const std::vector<Precision>& lower) {
 
 Result<MorphConfig> morph_config(const MorphOptions& options, const ModelSpec& spec,
                                  const Sizing& sizing, const std::vector<Precision>& lower,
-                                 std::vector<SwapUnit> order) {
+                                 std::vector<SwapTarget> order) {
   const auto mode = parse_mode(options.mode);
   if (!mode.ok()) {
     return mode.error();
@@ -173,7 +173,7 @@ Result<MorphConfig> morph_config(const MorphOptions& options, const ModelSpec& s
                    .order = std::move(order),
                    .ladder = {start},
                    .floor = *floor,
-                   .tables_stay = config.policy.rule == MorphRule::kPaper};
+                   .embeddings_stay = config.policy.rule == MorphRule::kPaper};
   config.bounds.ladder.insert(config.bounds.ladder.end(), lower.begin(), lower.end());
   if (const Status legal = validate(config.bounds); !legal.ok()) {
     return legal.error();
@@ -186,7 +186,7 @@ Result<MorphConfig> morph_config(const MorphOptions& options, const ModelSpec& s
 void add_morph_options(CLI::App& app, MorphOptions& options) {
   app.add_option(
          "--morph", options.mode,
-         "change layers' and tables' precision and KV memory with the load: accuracy (late and "
+         "change layers' and embeddings' precision and KV memory with the load: accuracy (late and "
          "little), balanced, performance (early and far), or off: only when the admin "
          "port asks")
       ->check(CLI::IsMember({"off", "accuracy", "balanced", "performance"}))

@@ -21,7 +21,7 @@ void add_one(PrecisionLedger::Counts& counts, int label) {
 }  // namespace
 
 std::uint32_t PrecisionLedger::tag_of(const Form& form) {
-  std::string parts(1, static_cast<char>(form.tables));
+  std::string parts(1, static_cast<char>(form.embeddings));
   for (const LayerPrecision& layer : form.layer_precision) {
     parts.push_back(static_cast<char>(layer.attention));
     parts.push_back(static_cast<char>(layer.mlp));

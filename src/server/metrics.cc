@@ -219,7 +219,7 @@ struct FormSeries {
 
   Counter& swaps(const char* direction) const {
     return make.counter("protean:precision_swaps_total",
-                        "Halves of layers, and tables, that got another precision.",
+                        "Halves of layers, and embeddings, that got another precision.",
                         {{"direction", direction}});
   }
 
