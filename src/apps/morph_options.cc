@@ -40,7 +40,7 @@ std::vector<SwapTarget> profiled_order(const VariantStore& variants,
   std::vector<Precision> looked_at;
   for (std::size_t i = lower.size(); i-- > 0 && !variants.model_directory().empty();) {
     looked_at.push_back(lower[i]);
-    looked_at.push_back(stored_as(lower[i]));
+    looked_at.push_back(weight_only(lower[i]));
   }
   looked_at.erase(std::unique(looked_at.begin(), looked_at.end()), looked_at.end());
   for (const Precision precision : looked_at) {
@@ -76,7 +76,7 @@ Result<std::map<Precision, VariantSource>> lower_sources(const std::vector<std::
   }
   for (const auto& [precision, source] : *sources) {
     if (std::none_of(lower.begin(), lower.end(),
-                     [&, stored = precision](Precision to) { return stored_as(to) == stored; })) {
+                     [kept = precision.weights](Precision to) { return to.weights == kept; })) {
       return make_error(ErrorCode::kInvalidArgument,
                         "--variant {}={}: no layer ever goes to {}, see --morph-precisions",
                         to_string(precision), source.path.string(), to_string(precision));
@@ -115,13 +115,10 @@ Result<std::vector<Precision>> lower_precisions(const MorphOptions& options, Pre
       lower.push_back(*precision);
     }
   }
-  std::sort(lower.begin(), lower.end(), [](Precision a, Precision b) {
-    return std::pair(-weight_bits(a), a) < std::pair(-weight_bits(b), b);
-  });
+  std::sort(lower.begin(), lower.end());
   lower.erase(std::unique(lower.begin(), lower.end()), lower.end());
-  const auto alike = std::adjacent_find(lower.begin(), lower.end(), [](Precision a, Precision b) {
-    return stored_as(a) == stored_as(b);
-  });
+  const auto alike = std::adjacent_find(
+      lower.begin(), lower.end(), [](Precision a, Precision b) { return a.weights == b.weights; });
   if (alike != lower.end()) {
     return make_error(ErrorCode::kInvalidArgument,
                       "--morph-precisions {}: {} and {} are equally large, give one of them",
@@ -133,7 +130,7 @@ Result<std::vector<Precision>> lower_precisions(const MorphOptions& options, Pre
 // Whether layers that are lowered compute faster too, not only from fewer bytes.
 bool multiply_faster(const std::vector<Precision>& lower) {
   return !lower.empty() && std::all_of(lower.begin(), lower.end(), [](Precision precision) {
-    return stored_as(precision) != precision;
+    return precision.integer_activations();
   }) && integers_are_faster();
 }
 

@@ -168,7 +168,7 @@ Result<Sequences> windows_of(const std::string& path, const Tokenizer& tokenizer
 }
 
 Status validate(const ProfileCommand& command, const ModelSpec& spec, Precision precision) {
-  if (precision == Precision::kF32 || precision == Precision::kBf16) {
+  if (!precision.quantised()) {
     return make_error(ErrorCode::kInvalidArgument,
                       "--precision {} is full precision: use w8, w4, w3, w8a8, w8a7 or w4a8",
                       command.precision);

@@ -88,21 +88,7 @@ KvPrecision kv_precision_beside(Precision precision) {
 }
 
 Precision default_embeddings_precision(Precision layers) {
-  switch (layers) {
-    case Precision::kF32:
-    case Precision::kBf16:
-      return layers;
-    case Precision::kW8:
-    case Precision::kW4:
-    case Precision::kW3:
-      return Precision::kW8;
-    case Precision::kW8A8:
-    case Precision::kW4A8:
-      return Precision::kW8A8;
-    case Precision::kW8A7:
-      return Precision::kW8A7;
-  }
-  return Precision::kBf16;
+  return layers.quantised() ? Precision{WeightStorage::kW8, layers.activation_bits} : layers;
 }
 
 std::vector<Precision> embeddings_precisions(Precision start, std::span<const Precision> layers) {
@@ -195,8 +181,8 @@ std::string precision_label(const Form& form) {
       label += fmt::format("{}{}:{}", label.empty() ? "" : "+", to_string(precision), layers);
     }
   }
-  if (is_lower(stored_as(form.embeddings),
-               stored_as(default_embeddings_precision(highest_precision(form))))) {
+  if (weight_bits(form.embeddings) <
+      weight_bits(default_embeddings_precision(highest_precision(form)))) {
     label += fmt::format("+embeddings:{}", to_string(form.embeddings));
   }
   return label;

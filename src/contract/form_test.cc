@@ -109,13 +109,6 @@ TEST(Form, TwoStagesAreLegal) {
   EXPECT_NE(to_string(form).find("bf16:2,w4:1,bf16:1"), std::string::npos);
 }
 
-TEST(Precision, NamesRoundTrip) {
-  for (const auto precision : kPrecisions) {
-    EXPECT_EQ(*parse_precision(to_string(precision)), precision);
-  }
-  EXPECT_FALSE(parse_precision("int7").ok());
-}
-
 TEST(Form, TellsItsPrecisionsAsOneShortLabel) {
   Form form = single_device_form(small_spec(), Precision::kBf16, DeviceId{0}, {.blocks = 1});
   EXPECT_EQ(precision_label(form), "bf16:4");

@@ -130,7 +130,7 @@ std::string to_string(const QualityFloor& floor) {
 }
 
 bool is_below(Precision rung, Precision now) {
-  return weight_bits(rung) < weight_bits(now) || (stored_as(rung) == now && rung != now);
+  return weight_bits(rung) < weight_bits(now) || (weight_only(rung) == now && rung != now);
 }
 
 std::int64_t kv_blocks_beside(const FormBounds& bounds, const Form& form) {

@@ -10,30 +10,12 @@ namespace {
 constexpr std::int64_t kPadding = 32;            // of both sides of a matrix
 constexpr std::int64_t kVectorElementBytes = 4;  // norms and biases stay f32
 
-// Scale and offset of a group, f16 each.
-std::int64_t group_bytes(Precision precision) {
-  switch (precision) {
-    case Precision::kF32:
-    case Precision::kBf16:
-      return 0;
-    case Precision::kW8:
-    case Precision::kW8A8:
-    case Precision::kW8A7:
-      return 2;
-    case Precision::kW4:
-    case Precision::kW4A8:
-    case Precision::kW3:
-      return 4;
-  }
-  return 0;
-}
-
 std::int64_t matrix_bytes(std::int64_t outputs, std::int64_t inputs, const StoredWeights& as) {
   const std::int64_t rows = round_up(outputs, kPadding);
   const double bits =
       static_cast<double>(rows * round_up(inputs, kPadding)) * weight_bits(as.precision);
-  return static_cast<std::int64_t>(bits / 8.0) +
-         rows * ceil_div<std::int64_t>(inputs, as.group) * group_bytes(as.precision);
+  return static_cast<std::int64_t>(bits / 8.0) + rows * ceil_div<std::int64_t>(inputs, as.group) *
+                                                     traits_of(as.precision.weights).group_bytes;
 }
 
 // A step's rows as integers, 16 bits each at most, with a scale and a sum for a group of 32. Tiles
@@ -59,25 +41,6 @@ std::int64_t kv_row_bytes(std::int64_t head_dim, KvPrecision precision) {
 }
 
 }  // namespace
-
-double weight_bits(Precision precision) {
-  switch (precision) {
-    case Precision::kF32:
-      return 32;
-    case Precision::kBf16:
-      return 16;
-    case Precision::kW8:
-    case Precision::kW8A8:
-    case Precision::kW8A7:
-      return 8;
-    case Precision::kW4:
-    case Precision::kW4A8:
-      return 4;
-    case Precision::kW3:
-      return 3;
-  }
-  return 0;
-}
 
 std::int64_t component_bytes(const ModelSpec& spec, Component component, Precision precision) {
   if (component == Component::kEmbeddings) {

@@ -12,8 +12,6 @@ namespace protean {
 // outputs and inputs padded to multiples of 32, quantised ones with a scale for every 128 inputs of
 // an output, and below 8 bits an offset too.
 
-double weight_bits(Precision precision);  // payload of one weight
-
 std::int64_t component_bytes(const ModelSpec& spec, Component component, Precision precision);
 std::int64_t layer_bytes(const ModelSpec& spec, const LayerPrecision& precision);
 std::int64_t layer_bytes(const ModelSpec& spec, Precision precision);  // of both halves

@@ -10,15 +10,11 @@ namespace {
 
 constexpr std::int64_t kInputBlock = 32;  // of a packed matrix
 
-bool is_quantised(Precision precision) {
-  return precision != Precision::kF32 && precision != Precision::kBf16;
-}
-
 // Whether a shard has to begin with a group, so that stored integers are taken as they are.
 bool keeps_groups(const StoredWeights& stored) {
-  return is_quantised(stored.precision) ||
+  return stored.precision.quantised() ||
          std::any_of(stored.layers.begin(), stored.layers.end(),
-                     [](const LayerPrecision& layer) { return is_quantised(layer.mlp); });
+                     [](const LayerPrecision& layer) { return layer.mlp.quantised(); });
 }
 
 std::int64_t neurons_per_shard(const ModelSpec& spec, int shards) {

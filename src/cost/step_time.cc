@@ -14,7 +14,7 @@ LayerShares layer_shares(const ModelSpec& spec, const Form& form) {
                    static_cast<double>(form.layer_precision.size());
   for (const LayerPrecision& layer : form.layer_precision) {
     for (const Component half : kLayerHalves) {
-      shares[static_cast<std::size_t>(layer.of(half))] +=
+      shares[index_of(layer.of(half))] +=
           static_cast<double>(component_bytes(spec, half, Precision::kF32)) / all;
     }
   }

@@ -245,7 +245,7 @@ Status FormSteering::check_precisions(const FormWish& wish) const {
       // As large as one that the policy uses, and so kept and with room; or what it started at.
       const bool served = precision == config_.start.layer_precision[layer].of(half) ||
                           std::any_of(ladder.begin(), ladder.end(), [&](Precision rung) {
-                            return stored_as(rung) == stored_as(precision);
+                            return rung.weights == precision.weights;
                           });
       if (!served) {
         return refused("layer {} {} at {}, but served are {}", layer, to_string(half),
@@ -255,7 +255,7 @@ Status FormSteering::check_precisions(const FormWish& wish) const {
   }
   const std::vector<Precision> embeddings = embeddings_precisions(config_.start.embeddings, ladder);
   if (wish.embeddings && std::none_of(embeddings.begin(), embeddings.end(), [&](Precision served) {
-        return stored_as(served) == stored_as(*wish.embeddings);
+        return served.weights == wish.embeddings->weights;
       })) {
     return refused("embeddings at {}, but served are {}", to_string(*wish.embeddings),
                    names_of(embeddings));

@@ -34,8 +34,8 @@ constexpr std::string_view kUnfinished = ".unfinished-";
 // Where the header's fields lie.
 constexpr std::size_t kVersionAt = 8;
 constexpr std::size_t kLayerAt = 12;
-constexpr std::size_t kPartAt = 16;
-constexpr std::size_t kPrecisionAt = 20;
+constexpr std::size_t kComponentAt = 16;
+constexpr std::size_t kWeightsAt = 20;
 constexpr std::size_t kModelAt = 24;
 constexpr std::size_t kBodyBytesAt = 40;
 constexpr std::size_t kBodyChecksumAt = 48;
@@ -303,8 +303,8 @@ std::array<std::byte, VariantHeader::kBytes> VariantHeader::encode() const {
   std::memcpy(bytes.data(), kMagic.data(), kMagic.size());
   put(bytes, kVersionAt, kVersion, 4);
   put(bytes, kLayerAt, static_cast<std::uint64_t>(which.layer), 4);
-  put(bytes, kPartAt, static_cast<std::uint64_t>(which.component), 4);
-  put(bytes, kPrecisionAt, static_cast<std::uint64_t>(which.precision), 4);
+  put(bytes, kComponentAt, static_cast<std::uint64_t>(which.component), 4);
+  put(bytes, kWeightsAt, static_cast<std::uint64_t>(which.precision.weights), 4);
   std::copy(model.bytes.begin(), model.bytes.end(), bytes.begin() + kModelAt);
   put(bytes, kBodyBytesAt, static_cast<std::uint64_t>(body_bytes), 8);
   put(bytes, kBodyChecksumAt, body_checksum, 8);
@@ -332,14 +332,14 @@ Result<VariantHeader> VariantHeader::parse(std::span<const std::byte> bytes) {
     return refused("has a damaged header");
   }
   const std::uint64_t layer = get(bytes, kLayerAt, 4);
-  const std::uint64_t component = get(bytes, kPartAt, 4);
-  const std::uint64_t precision = get(bytes, kPrecisionAt, 4);
+  const std::uint64_t component = get(bytes, kComponentAt, 4);
+  const std::uint64_t weights = get(bytes, kWeightsAt, 4);
   const std::uint64_t body_bytes = get(bytes, kBodyBytesAt, 8);
   const std::uint64_t shard = get(bytes, kShardAt, 4);
   const std::uint64_t shards = get(bytes, kShardsAt, 4);
   const auto padding = bytes.subspan(kFieldsEnd, kChecksumAt - kFieldsEnd);
   if (layer > INT32_MAX || component > static_cast<std::uint64_t>(Component::kEmbeddings) ||
-      precision >= kPrecisions.size() ||
+      weights >= kWeightStorages.size() ||
       body_bytes > static_cast<std::uint64_t>(INT64_MAX - kBytes) || shards > INT32_MAX ||
       shard >= shards || std::any_of(padding.begin(), padding.end(), [](std::byte byte) {
         return byte != std::byte{0};
@@ -347,8 +347,8 @@ Result<VariantHeader> VariantHeader::parse(std::span<const std::byte> bytes) {
     return refused("has a header that says nothing sensible");
   }
   VariantHeader header{.which = {static_cast<int>(layer), static_cast<Component>(component),
-                                 static_cast<Precision>(precision), static_cast<int>(shard),
-                                 static_cast<int>(shards)},
+                                 weight_only(static_cast<WeightStorage>(weights)),
+                                 static_cast<int>(shard), static_cast<int>(shards)},
                        .body_bytes = static_cast<std::int64_t>(body_bytes),
                        .body_checksum = get(bytes, kBodyChecksumAt, 8)};
   std::copy_n(bytes.begin() + kModelAt, header.model.bytes.size(), header.model.bytes.begin());

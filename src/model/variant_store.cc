@@ -43,15 +43,15 @@ std::string file_name(const ComponentVariant& which) {
 std::vector<Precision> stored_once(const std::vector<Precision>& precisions) {
   std::vector<Precision> stored;
   for (const Precision precision : precisions) {
-    if (std::find(stored.begin(), stored.end(), stored_as(precision)) == stored.end()) {
-      stored.push_back(stored_as(precision));
+    if (std::find(stored.begin(), stored.end(), weight_only(precision)) == stored.end()) {
+      stored.push_back(weight_only(precision));
     }
   }
   return stored;
 }
 
 Precision stored_embeddings_precision(Precision layers) {
-  return stored_as(default_embeddings_precision(layers));
+  return weight_only(default_embeddings_precision(layers));
 }
 
 // So that two processes do not pack the same component at the same time. Held by a process, it goes
@@ -92,7 +92,7 @@ Result<std::unique_ptr<VariantStore>> VariantStore::open(
   }
   std::map<Precision, const VariantSource*> own;
   for (const auto& [precision, source] : sources) {
-    own[stored_as(precision)] = &source;
+    own[weight_only(precision)] = &source;
   }
   options.precisions = stored_once(options.precisions);
   auto store =
@@ -217,7 +217,7 @@ std::string VariantStore::remark_on(const ComponentVariant& which, const Status&
 Status VariantStore::read(const ComponentVariant& asked, std::span<std::byte> memory,
                           const Pace& pace, std::string* remark) {
   ComponentVariant which = asked;
-  which.precision = stored_as(asked.precision);
+  which.precision = weight_only(asked.precision);
   check(which.layer >= 0 && which.layer < spec_.layers && std::ssize(memory) == size(which),
         "memory is a component of the model");
   const fs::path path = file_of(which);
@@ -301,7 +301,7 @@ std::vector<ComponentVariant> VariantStore::kept_variants() const {
 
 bool VariantStore::read_ahead(std::span<const SwapTarget> targets, Precision precision,
                               std::size_t& next, const Pace& pace) const {
-  const std::vector<ComponentVariant> variants = variants_of(targets, stored_as(precision));
+  const std::vector<ComponentVariant> variants = variants_of(targets, weight_only(precision));
   while (next < variants.size() && read_through(file_of(variants[next]), pace)) {
     ++next;
   }
@@ -310,7 +310,7 @@ bool VariantStore::read_ahead(std::span<const SwapTarget> targets, Precision pre
 
 std::int64_t VariantStore::bytes_at(Precision precision) const {
   std::int64_t bytes = 0;
-  for (const ComponentVariant& which : variants_at(stored_as(precision))) {
+  for (const ComponentVariant& which : variants_at(weight_only(precision))) {
     bytes += size(which);
   }
   return bytes;

@@ -85,7 +85,7 @@ class VariantStore {
   const ModelIdentity& model() const { return model_; }
   const ModelIdentity& source_at(
       Precision precision) const {  // of the weights: the model's, or not
-    return sources_.at(stored_as(precision)).identity;
+    return sources_.at(weight_only(precision)).identity;
   }
   std::int64_t packed_on_demand() const { return packed_on_demand_; }  // because disk had them not
   std::int64_t damaged_found() const { return damaged_found_; }

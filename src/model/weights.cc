@@ -235,25 +235,21 @@ void check_aligned(const std::byte* memory) {
 
 // w8 is fine enough about zero; fewer bits need the offset that follows the weights.
 cpu::WeightFormat weight_format(Precision precision, int group) {
-  switch (precision) {
-    case Precision::kF32:
-      return {.kind = cpu::WeightKind::kF32};
-    case Precision::kBf16:
-      return {.kind = cpu::WeightKind::kBf16};
-    case Precision::kW8:
-      return {.kind = cpu::WeightKind::kW8, .group = group, .symmetric = true};
-    case Precision::kW4:
-      return {.kind = cpu::WeightKind::kW4, .group = group, .symmetric = false};
-    case Precision::kW3:
-      return {.kind = cpu::WeightKind::kW3, .group = group, .symmetric = false};
-    case Precision::kW8A8:
-      return {.kind = cpu::WeightKind::kW8, .group = group, .symmetric = true, .input_bits = 8};
-    case Precision::kW8A7:
-      return {.kind = cpu::WeightKind::kW8, .group = group, .symmetric = true, .input_bits = 7};
-    case Precision::kW4A8:
-      return {.kind = cpu::WeightKind::kW4, .group = group, .symmetric = false, .input_bits = 8};
+  constexpr std::array<cpu::WeightFormat, kWeightStorages.size()> kFormats = {{
+      {.kind = cpu::WeightKind::kF32},
+      {.kind = cpu::WeightKind::kBf16},
+      {.kind = cpu::WeightKind::kW8, .symmetric = true},
+      {.kind = cpu::WeightKind::kW4, .symmetric = false},
+      {.kind = cpu::WeightKind::kW3, .symmetric = false},
+  }};
+  cpu::WeightFormat format = kFormats[static_cast<std::size_t>(precision.weights)];
+  if (precision.quantised()) {
+    format.group = group;
   }
-  return {};
+  if (precision.integer_activations()) {
+    format.input_bits = precision.activation_bits;
+  }
+  return format;
 }
 
 Status pack_rows(const cpu::PackedMatrix& matrix, std::int64_t panel, std::span<const float> rows) {
