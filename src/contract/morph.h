@@ -48,6 +48,9 @@ using MorphStep = std::variant<SwapComponent, ResizeKv>;
 // "layer 3 mlp to w4", "embeddings to w8", "KV to 1024 blocks".
 std::string to_string(const MorphStep& step);
 
+// The KV blocks that the step resizes to; nothing for a step that leaves the KV cache alone.
+std::optional<std::int64_t> kv_blocks_of(const MorphStep& step);
+
 // The form after the step. The step must be about layers that the form has.
 Form after(Form form, const MorphStep& step);
 

@@ -216,13 +216,13 @@ Result<Morph> FormSteering::grant(const FormWish& wish) {
     return morph.error();
   }
   for (const MorphStep& step : morph->steps) {
-    const auto* resize = std::get_if<ResizeKv>(&step);
-    if (resize != nullptr && resize->blocks < needed) {
+    const auto blocks = kv_blocks_of(step);
+    if (blocks && *blocks < needed) {
       return too_large(
           "until the embeddings are swapped it has {} KV blocks, but a request that was accepted "
           "needs "
           "{}: ask again when it has ended",
-          resize->blocks, needed);
+          *blocks, needed);
     }
   }
   morph->reason = "an operator's wish";
