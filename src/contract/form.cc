@@ -94,9 +94,9 @@ Precision default_embeddings_precision(Precision layers) {
 std::vector<Precision> embeddings_precisions(Precision start, std::span<const Precision> layers) {
   std::vector<Precision> all = {start};
   for (const Precision precision : layers) {
-    const Precision beside = default_embeddings_precision(precision);
-    if (std::find(all.begin(), all.end(), beside) == all.end()) {
-      all.push_back(beside);
+    const Precision usual = default_embeddings_precision(precision);
+    if (std::find(all.begin(), all.end(), usual) == all.end()) {
+      all.push_back(usual);
     }
   }
   return all;

@@ -205,7 +205,7 @@ Result<Shards> open_indexed(const fs::path& index) {
     const std::string file(text == nullptr ? std::string_view() : std::string_view(*text));
     if (!file.ends_with(".safetensors") || file.find('/') != std::string::npos) {
       return make_error(ErrorCode::kCorrupt,
-                        "{} puts tensor {} into {}, which is no .safetensors file beside it: "
+                        "{} puts tensor {} into {}, which is no .safetensors file in its folder: "
                         "download it again",
                         shards.name, quote(member.key()), quote(file));
     }

@@ -106,7 +106,7 @@ TEST_F(VariantCacheTest, WhatAProcessUsesStaysWhateverItTakes) {
   ASSERT_EQ(::write(end[1], "e", 1), 1);
   EXPECT_TRUE(succeeded(child));
   ASSERT_TRUE(open_model("new two", 0)->pack_missing().ok());
-  EXPECT_EQ(packed_in(open_model("there")->model_directory()), 0U) << "nobody uses it any more";
+  EXPECT_EQ(packed_in(open_model("there")->model_directory()), 0U) << "no process uses it";
 }
 
 TEST_F(VariantCacheTest, OnlyWhatIsKnownIsRemoved) {

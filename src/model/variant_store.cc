@@ -291,7 +291,7 @@ std::vector<ComponentVariant> VariantStore::kept_variants() const {
   for (const Precision precision : options_.precisions) {
     for (const ComponentVariant& more : variants_at(precision)) {
       if (std::find(variants.begin(), variants.end(), more) ==
-          variants.end()) {  // embeddings beside several
+          variants.end()) {  // several precisions share embeddings
         variants.push_back(more);
       }
     }
@@ -328,7 +328,7 @@ void VariantStore::make_room() const {
   const CacheTrim trim = trim_cache(options_.directory, options_.most_bytes - wanted_bytes);
   const std::int64_t all_bytes = trim.kept_bytes + wanted_bytes;
   if (trim.models > 0) {
-    log::info("variant cache {}: removed the packed layers of {} models that nobody uses, {}",
+    log::info("variant cache {}: removed the packed weights of {} unused models, {}",
               options_.directory.string(), trim.models, format_bytes(trim.removed_bytes));
   }
   if (all_bytes > options_.most_bytes) {

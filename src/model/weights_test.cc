@@ -266,7 +266,7 @@ TEST(Weights, PackingIsPacedAndCanBeCalledOff) {
   EXPECT_EQ(calls, 2);
 }
 
-TEST(Weights, LayersInSomebodyElsesMemoryAreNotCounted) {
+TEST(Weights, LayersInBorrowedMemoryAreNotCounted) {
   const SyntheticCheckpoint checkpoint(odd_spec());
   const auto outer = load_embeddings(checkpoint, Precision::kBf16);
   ASSERT_TRUE(outer.ok());
