@@ -23,7 +23,8 @@ class Admin final : public HttpHandler {
 
   std::optional<HttpReply> refuse_early(const HttpCall& call) const override;
   Answer handle(const HttpCall& call) override;
-  void cancel(Generation&, ApiError) override {}
+  ErrorStyle error_style(const HttpCall&) const override { return ErrorStyle::kOpenAi; }
+  bool routine(const HttpCall&) const override { return true; }
   void count(const HttpCall& call, int status) override;
   bool draining() const override { return service_.draining(); }
 

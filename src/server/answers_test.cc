@@ -72,7 +72,7 @@ TEST_F(AnswersTest, FieldsReachTheEngine) {
 TEST_F(AnswersTest, HeadersSayWhenAnAnswerIsOfUse) {
   HttpCall call{.method = "POST", .target = "/v1/completions", .body = R"({"prompt":"a"})"};
   call.headers = {{"x-slo-ttft-ms", "250"}, {"x-request-timeout-ms", "1000"}};
-  const auto generation = std::get<std::shared_ptr<Generation>>(service.handle(call));
+  const auto generation = std::get<std::shared_ptr<GrowingAnswer>>(service.handle(call));
   const Request request = arrivals().at(0);
   EXPECT_EQ(request.deadlines.first_token_ns, now_ns + 250 * kNsPerMs);
   EXPECT_EQ(request.deadlines.finish_ns, now_ns + 1000 * kNsPerMs);
@@ -98,7 +98,7 @@ TEST_F(AnswersTest, ADeadlineMissedInTheQueueIsThatOfTheFirstToken) {
   for (const char* timeout : {"1000", "100"}) {
     HttpCall call{.method = "POST", .target = "/v1/completions", .body = R"({"prompt":"a"})"};
     call.headers = {{"x-slo-ttft-ms", "250"}, {"x-request-timeout-ms", timeout}};
-    const auto generation = std::get<std::shared_ptr<Generation>>(service.handle(call));
+    const auto generation = std::get<std::shared_ptr<GrowingAnswer>>(service.handle(call));
     const RequestId id = arrivals().at(0).id;
     deliver({Accepted{id}, finished(id, FinishReason::kTimeout, 0)});
     const HttpReply reply = error_reply(*generation->failure());
@@ -335,7 +335,7 @@ TEST_F(AnswersTest, LongInputsArePreparedAside) {
   pending->on_ready = [&] { ready = true; };
   run_next();
   EXPECT_TRUE(ready);
-  const auto generation = pending->generation;
+  const auto generation = pending->answer;
   ASSERT_NE(generation, nullptr) << "its body is read";
   EXPECT_EQ(load(), 1) << "what is being prepared counts";
   EXPECT_TRUE(arrivals().empty());
@@ -347,7 +347,7 @@ TEST_F(AnswersTest, LongInputsArePreparedAside) {
 
   const auto left = std::get<std::shared_ptr<PendingReply>>(ask("/v1/completions"));
   run_next();
-  other.cancel(*left->generation, {.status = kClientGone, .message = "gone"});
+  left->answer->abandon();
   run_next();
   EXPECT_TRUE(arrivals().empty()) << "nobody waits for it any more";
 

@@ -107,6 +107,17 @@ std::string error_json(const ApiError& error, ErrorStyle style, std::string_view
   return json::serialize(body);
 }
 
+HttpReply error_reply(const ApiError& error, ErrorStyle style, std::string_view request_id) {
+  HttpReply reply{.status = error.status, .body = error_json(error, style, request_id)};
+  if (error.status == 429 || error.status == 503) {
+    reply.headers.emplace_back("Retry-After", "1");
+  }
+  if (error.status == 401) {
+    reply.headers.emplace_back("WWW-Authenticate", "Bearer");
+  }
+  return reply;
+}
+
 std::string excerpt(std::string_view text) {
   constexpr std::size_t kLongest = 64;
   if (text.size() <= kLongest) {

@@ -6,6 +6,7 @@
 #include <variant>
 
 #include "base/result.h"
+#include "server/http_message.h"
 
 namespace protean {
 
@@ -27,6 +28,10 @@ using Checked = std::variant<T, ApiError>;
 enum class ErrorStyle : std::uint8_t { kOpenAi, kAnthropic };
 std::string error_json(const ApiError& error, ErrorStyle style = ErrorStyle::kOpenAi,
                        std::string_view request_id = {});
+
+// {"error":...} with its status, and Retry-After where trying again makes sense.
+HttpReply error_reply(const ApiError& error, ErrorStyle style = ErrorStyle::kOpenAi,
+                      std::string_view request_id = {});
 
 // What a client wrote, short enough to be repeated in a message: 64 bytes, no character cut in two.
 std::string excerpt(std::string_view text);

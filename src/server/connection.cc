@@ -7,8 +7,6 @@
 #include <utility>
 
 #include "base/log_output.h"
-#include "server/routes.h"
-#include "server/service.h"
 
 namespace protean {
 namespace {
@@ -174,7 +172,7 @@ asio::awaitable<void> Connection::read_body(RequestReader& reader, BodyShare& sh
 asio::awaitable<bool> Connection::refuse(const Exchange& exchange, const ApiError& error) {
   Exchange last = exchange;
   last.keep_alive = false;
-  HttpReply reply = error_reply(error, match_route(exchange.call.target).errors);
+  HttpReply reply = error_reply(error, setting_.handler.error_style(exchange.call));
   co_return co_await send(last, reply);
 }
 
@@ -192,7 +190,7 @@ asio::awaitable<bool> Connection::serve_call(const Exchange& exchange) {
   if (const auto* pending = std::get_if<std::shared_ptr<PendingReply>>(&answer)) {
     co_return co_await serve_pending(exchange, **pending);
   }
-  co_return co_await serve_generation(exchange, *std::get<std::shared_ptr<Generation>>(answer));
+  co_return co_await serve_growing(exchange, *std::get<std::shared_ptr<GrowingAnswer>>(answer));
 }
 
 asio::awaitable<bool> Connection::serve_pending(const Exchange& exchange, PendingReply& pending) {
@@ -204,11 +202,11 @@ asio::awaitable<bool> Connection::serve_pending(const Exchange& exchange, Pendin
   };
   const Guard guard{pending};
   pending.on_ready = [this] { wire_->wake(); };
-  while (!left() && !pending.reply && !pending.generation) {
+  while (!left() && !pending.reply && !pending.answer) {
     co_await wire_->wait(Wire::kNever);
   }
-  if (pending.generation) {  // of a client that left it is cancelled there
-    co_return co_await serve_generation(exchange, *pending.generation);
+  if (pending.answer) {  // of a client that left it is cancelled there
+    co_return co_await serve_growing(exchange, *pending.answer);
   }
   if (left()) {
     close();
@@ -242,43 +240,36 @@ bool Connection::left() const {
   return wire_->ended() || wire_->full();
 }
 
-asio::awaitable<bool> Connection::serve_generation(const Exchange& exchange,
-                                                   Generation& generation) {
+asio::awaitable<bool> Connection::serve_growing(const Exchange& exchange, GrowingAnswer& answer) {
   // Whatever way this ends, the engine shall not go on for nobody.
   struct Guard {
-    HttpHandler& handler;
-    Generation& generation;
+    GrowingAnswer& answer;
     ~Guard() {
-      generation.on_change = nullptr;
-      handler.cancel(generation, {.status = kClientGone, .message = "the client left"});
+      answer.on_change = nullptr;
+      answer.abandon();
     }
   };
-  const Guard guard{setting_.handler, generation};
-  generation.on_change = [this, &generation] { changed(generation); };
-  generation.record.origin = {.client = client_,
-                              .path = std::string(match_route(exchange.call.target).pattern),
-                              .traceparent = std::string(exchange.call.header("traceparent"))};
-  const auto pending = [&] {
-    return !generation.done() && !(generation.streaming() && generation.started());
-  };
+  const Guard guard{answer};
+  answer.on_change = [this, &answer] { changed(answer); };
+  const auto pending = [&] { return !answer.done() && !(answer.streaming() && answer.started()); };
   while (!left() && pending()) {
     co_await wire_->wait(Wire::kNever);
   }
   if (left()) {
     close();
-    answered(exchange, kClientGone, generation.started());
+    answered(exchange, kClientGone, answer.started());
     co_return false;
   }
-  if (generation.streaming() && generation.started()) {
-    co_return co_await send_events(exchange, generation);
+  if (answer.streaming() && answer.started()) {
+    co_return co_await send_events(exchange, answer);
   }
-  HttpReply reply = generation.failure() ? error_reply(*generation.failure(), generation.errors(),
-                                                       exchange.call.request_id)
-                                         : HttpReply{.body = generation.take_body()};
-  co_return co_await send(exchange, reply, generation.started());
+  HttpReply reply = answer.failure()
+                        ? error_reply(*answer.failure(), answer.errors(), exchange.call.request_id)
+                        : HttpReply{.body = answer.take_body()};
+  co_return co_await send(exchange, reply, answer.started());
 }
 
-asio::awaitable<bool> Connection::send_events(const Exchange& exchange, Generation& generation) {
+asio::awaitable<bool> Connection::send_events(const Exchange& exchange, GrowingAnswer& answer) {
   const bool keep_alive = exchange.keep_alive && exchange.http_1_1;
   answered(exchange, 200, true);
   const HttpReply head{.content_type = "text/event-stream; charset=utf-8",
@@ -287,17 +278,17 @@ asio::awaitable<bool> Connection::send_events(const Exchange& exchange, Generati
   bytes += exchange.http_1_1 ? "Transfer-Encoding: chunked\r\n\r\n" : "\r\n";
   bool open = co_await wire_->write(std::move(bytes));
   while (open && !left()) {
-    const std::string events = generation.take_events();
+    const std::string events = answer.take_events();
     if (!events.empty()) {
       open = co_await send_piece(exchange, events);
-    } else if (generation.done()) {
+    } else if (answer.done()) {
       break;
     } else {
       const int ping_ms = setting_.limits.sse_ping_ms;
       const auto until = ping_ms > 0 ? Wire::after(ping_ms) : Wire::kNever;
       const bool happened = co_await wire_->wait(until);
       if (!happened) {
-        const std::string ping = generation.keep_alive();
+        const std::string ping = answer.keep_alive();
         open = co_await send_piece(exchange, ping);
       }
     }
@@ -307,7 +298,7 @@ asio::awaitable<bool> Connection::send_events(const Exchange& exchange, Generati
   } else if (open && exchange.http_1_1) {
     open = co_await wire_->write("0\r\n\r\n");
   }
-  co_return open && !wire_->closed() && keep_alive && !generation.failure();
+  co_return open && !wire_->closed() && keep_alive && !answer.failure();
 }
 
 asio::awaitable<bool> Connection::send_piece(const Exchange& exchange, std::string_view events) {
@@ -339,10 +330,11 @@ void Connection::answered(const Exchange& exchange, int status, bool accepted) {
   if (accepted) {
     return;
   }
-  const RouteMatch match = match_route(exchange.call.target);
   const std::chrono::duration<double, std::milli> taken =
       std::chrono::steady_clock::now() - exchange.begun;
-  log::write(match.needs_key || status >= 400 ? log::Level::kInfo : log::Level::kDebug, "request",
+  log::write(!setting_.handler.routine(exchange.call) || status >= 400 ? log::Level::kInfo
+                                                                       : log::Level::kDebug,
+             "request",
              {{"id", exchange.call.request_id},
               {"method", excerpt(exchange.call.method)},
               {"path", excerpt(exchange.call.target)},
@@ -351,9 +343,9 @@ void Connection::answered(const Exchange& exchange, int status, bool accepted) {
               {"duration_ms", taken.count()}});
 }
 
-void Connection::changed(Generation& generation) {
-  if (static_cast<std::int64_t>(generation.unsent_bytes()) > setting_.limits.max_unsent_bytes) {
-    log::warning("{}: the client does not read its stream, which is cut", generation.identity().id);
+void Connection::changed(GrowingAnswer& answer) {
+  if (static_cast<std::int64_t>(answer.unsent_bytes()) > setting_.limits.max_unsent_bytes) {
+    log::warning("{}: the client does not read its stream, which is cut", answer.id());
     close();  // also ends the write that is stuck
   }
   wire_->wake();

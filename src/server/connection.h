@@ -9,12 +9,12 @@
 #include <optional>
 #include <string>
 
+#include "base/units.h"
 #include "server/body_budget.h"
 #include "server/cors.h"
 #include "server/http_handler.h"
 #include "server/http_limits.h"
 #include "server/request_reader.h"
-#include "server/served_model.h"
 #include "server/wire.h"
 
 namespace protean {
@@ -65,14 +65,14 @@ class Connection : public std::enable_shared_from_this<Connection> {
   boost::asio::awaitable<bool> send(const Exchange& exchange, HttpReply& reply,
                                     bool accepted = false);
   boost::asio::awaitable<bool> serve_pending(const Exchange& exchange, PendingReply& pending);
-  boost::asio::awaitable<bool> serve_generation(const Exchange& exchange, Generation& generation);
-  boost::asio::awaitable<bool> send_events(const Exchange& exchange, Generation& generation);
+  boost::asio::awaitable<bool> serve_growing(const Exchange& exchange, GrowingAnswer& answer);
+  boost::asio::awaitable<bool> send_events(const Exchange& exchange, GrowingAnswer& answer);
   boost::asio::awaitable<bool> send_piece(const Exchange& exchange, std::string_view events);
   static std::string head_of(const Exchange& exchange, const HttpReply& reply, bool keep_alive);
   Exchange exchange_of(const RequestReader& reader) const;
   bool left() const;
   void answered(const Exchange& exchange, int status, bool accepted);
-  void changed(Generation& generation);
+  void changed(GrowingAnswer& answer);
 
   const std::shared_ptr<Wire> wire_;
   const Setting setting_;

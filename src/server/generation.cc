@@ -226,6 +226,13 @@ void Generation::fail(ApiError error) {
   failure_ = std::move(error);
 }
 
+void Generation::abandon() {
+  fail({.status = kClientGone, .message = "the client left"});
+  if (on_abandoned) {
+    on_abandoned();
+  }
+}
+
 std::string Generation::take_events() {
   unsent_bytes_ = 0;
   return std::exchange(events_, {});

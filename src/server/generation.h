@@ -13,18 +13,16 @@
 #include "server/api_error.h"
 #include "server/choice_text.h"
 #include "server/generation_call.h"
+#include "server/growing_answer.h"
 #include "server/served_model.h"
 
 namespace protean {
-
-// The status, customary in logs, of a request whose client left before the answer.
-inline constexpr int kClientGone = 499;
 
 // What becomes of one request for text: takes the engine's outputs for its choices and has a
 // writer, which knows the client's dialect, make the response of them, as events when streaming,
 // else whole. A state machine without socket or thread: the service feeds it, a connection empties
 // it, both on the io thread. Until begin() it only waits: its prompt may still be being prepared.
-class Generation {
+class Generation final : public GrowingAnswer {
  public:
   // `nonce` makes ids of tool calls unique. The model's tokenizer outlives this.
   Generation(AnswerIdentity identity, const GenerationCall& call, const ServedModel& model,
@@ -44,23 +42,24 @@ class Generation {
   // Ends it all with an error, in the stream when that has begun.
   void fail(ApiError error);
 
-  // For the connection. Nothing may be sent before started(): a refusal still needs its status.
-  bool streaming() const { return streaming_; }
-  bool started() const { return started_; }
-  bool done() const { return done_; }
-  const std::optional<ApiError>& failure() const { return failure_; }
-  ErrorStyle errors() const { return writer_ == nullptr ? ErrorStyle::kOpenAi : writer_->errors(); }
-  // Of the answer's pieces, that wait for a client to read them. What is told once, such as a
-  // request that is repeated, is as long as it must be and does not count.
-  std::size_t unsent_bytes() const { return unsent_bytes_; }
-  std::string take_events();  // streaming: what is new
-  std::string take_body();    // not streaming, done and not failed
-  // What may be sent to a streaming client that has waited long, between events.
-  std::string keep_alive() const { return writer_->keep_alive(); }
-  std::function<void()> on_change;  // called when one of these may have changed
-  AnswerRecord record;              // kept by others, for logs and traces
+  // For the connection.
+  const std::string& id() const override { return identity_.id; }
+  bool streaming() const override { return streaming_; }
+  bool started() const override { return started_; }
+  bool done() const override { return done_; }
+  const std::optional<ApiError>& failure() const override { return failure_; }
+  ErrorStyle errors() const override {
+    return writer_ == nullptr ? ErrorStyle::kOpenAi : writer_->errors();
+  }
+  std::size_t unsent_bytes() const override { return unsent_bytes_; }
+  std::string take_events() override;
+  std::string take_body() override;
+  std::string keep_alive() const override { return writer_->keep_alive(); }
+  void abandon() override;
 
   // For the service.
+  std::function<void()> on_abandoned;
+  AnswerRecord record;  // for logs and traces
   const AnswerIdentity& identity() const { return identity_; }
   const std::vector<RequestId>& requests() const { return requests_; }
   bool wants_more(int choice) const;  // false: the engine need not go on with this choice

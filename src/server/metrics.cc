@@ -397,7 +397,7 @@ void Metrics::next_token(TimeNs waited_ns) {
   series_->request.itl_old.Observe(seconds(waited_ns));
 }
 
-void Metrics::finished(const RequestRecord& record) {
+void Metrics::finished(const EndedRequest& record) {
   RequestSeries& series = series_->request;
   const RequestTimes& times = record.times;
   series_->make

@@ -17,7 +17,7 @@ struct MetricsLabels {
 };
 
 // A request that has ended, as histograms see it.
-struct RequestRecord {
+struct EndedRequest {
   std::string_view reason;  // stop, length, abort or error
   RequestUsage usage;
   RequestTimes times;
@@ -36,7 +36,7 @@ class Metrics {
   void form(const FormStatus& status);
   void first_token(TimeNs waited_ns);
   void next_token(TimeNs waited_ns);
-  void finished(const RequestRecord& record);
+  void finished(const EndedRequest& record);
   void http(std::string_view method, std::string_view handler, int status);
 
   std::string text() const;  // Prometheus text format 0.0.4

@@ -43,8 +43,6 @@ std::int64_t most_text_bytes(const Tokenizer& tokenizer, int max_model_len);
 // The tokens that end an answer of their own accord.
 std::vector<TokenId> end_tokens(const Tokenizer& tokenizer, const GenerationDefaults& defaults);
 
-using RandomSource = std::function<std::uint64_t()>;
-
 // The engine's request for one choice of an answer, without an id, and what the answer's text needs
 // to know of it.
 struct PreparedChoice {

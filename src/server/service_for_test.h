@@ -62,7 +62,7 @@ struct ServiceTest : testing::Test {
       ADD_FAILURE() << reply->status << " " << reply->body;
       return nullptr;
     }
-    return std::get<std::shared_ptr<Generation>>(answer);
+    return std::static_pointer_cast<Generation>(std::get<std::shared_ptr<GrowingAnswer>>(answer));
   }
   HttpReply refused(const std::string& path, const std::string& body) {
     Service::Answer answer = post(path, body);
