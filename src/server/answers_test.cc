@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "server/service_for_test.h"
+#include "server/test_scenes/service_for_test.h"
 
 namespace protean {
 namespace {

@@ -3,8 +3,8 @@
 #include <string>
 #include <vector>
 
-#include "server/server_for_test.h"
-#include "server/sse_events_for_test.h"
+#include "server/test_scenes/server_for_test.h"
+#include "server/test_scenes/sse_events_for_test.h"
 
 namespace protean {
 namespace {

@@ -9,12 +9,12 @@
 #include <vector>
 
 #include "base/log.h"
-#include "server/admin.h"
+#include "http/body_budget.h"
+#include "http/cors.h"
+#include "http/listener.h"
 #include "server/background_work.h"
-#include "server/body_budget.h"
-#include "server/cors.h"
-#include "server/listener.h"
-#include "server/tracer.h"
+#include "server/operators/admin.h"
+#include "server/operators/tracer.h"
 
 namespace protean {
 namespace {

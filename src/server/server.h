@@ -7,13 +7,13 @@
 
 #include "base/bounded_queue.h"
 #include "base/result.h"
+#include "http/limits.h"
+#include "http/tls.h"
 #include "ports/event.h"
 #include "ports/token_sink.h"
-#include "server/http_limits.h"
-#include "server/metrics.h"
-#include "server/served_model.h"
+#include "server/answer/served_model.h"
+#include "server/operators/metrics.h"
 #include "server/service.h"
-#include "server/tls.h"
 
 namespace protean {
 

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "server/server_for_test.h"
+#include "server/test_scenes/server_for_test.h"
 
 namespace protean {
 namespace {

@@ -8,7 +8,7 @@
 #include <atomic>
 #include <thread>
 
-#include "server/server_for_test.h"
+#include "server/test_scenes/server_for_test.h"
 
 namespace protean {
 namespace {

@@ -14,7 +14,7 @@
 #include <fstream>
 #include <thread>
 
-#include "server/server_for_test.h"
+#include "server/test_scenes/server_for_test.h"
 
 namespace protean {
 namespace {

@@ -13,11 +13,11 @@
 
 #include "base/check.h"
 #include "base/log.h"
-#include "server/embedding_call.h"
-#include "server/form_json.h"
-#include "server/messages_call.h"
-#include "server/openai_answer.h"
-#include "server/responses_call.h"
+#include "server/anthropic/messages_call.h"
+#include "server/openai/embedding_call.h"
+#include "server/openai/openai_answer.h"
+#include "server/operators/form_json.h"
+#include "server/responses/responses_call.h"
 
 namespace protean {
 namespace {

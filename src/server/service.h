@@ -10,16 +10,16 @@
 
 #include "base/bounded_queue.h"
 #include "base/units.h"
+#include "http/api_keys.h"
+#include "http/handler.h"
 #include "ports/event.h"
 #include "ports/token_sink.h"
-#include "server/api_keys.h"
+#include "server/answer/generation.h"
+#include "server/answer/served_model.h"
 #include "server/background_work.h"
-#include "server/generation.h"
-#include "server/http_handler.h"
-#include "server/metrics.h"
+#include "server/openai/text_endpoints.h"
+#include "server/operators/metrics.h"
 #include "server/routes.h"
-#include "server/served_model.h"
-#include "server/text_endpoints.h"
 
 namespace protean {
 

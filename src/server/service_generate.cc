@@ -6,7 +6,7 @@
 #include <memory>
 #include <utility>
 
-#include "server/json_body.h"
+#include "server/call/json_body.h"
 #include "server/service.h"
 
 namespace protean {

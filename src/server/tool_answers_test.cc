@@ -1,6 +1,6 @@
 // What answers say of tool calls, streamed and not.
 
-#include "server/service_for_test.h"
+#include "server/test_scenes/service_for_test.h"
 
 namespace protean {
 namespace {

@@ -1,0 +1,87 @@
+#pragma once
+
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/ssl/context.hpp>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "base/units.h"
+#include "http/body_budget.h"
+#include "http/cors.h"
+#include "http/handler.h"
+#include "http/limits.h"
+#include "http/request_reader.h"
+#include "http/wire.h"
+
+namespace protean {
+
+// One client's connection: reads requests one after the other, asks the handler, writes the
+// replies. All of it on the io thread.
+class Connection : public std::enable_shared_from_this<Connection> {
+ public:
+  using TimePoint = std::chrono::steady_clock::time_point;
+
+  struct Setting {
+    HttpHandler& handler;
+    const HttpLimits& limits;
+    const RandomSource& random;
+    const Cors& cors;
+    BodyBudget& bodies;
+    std::function<void()> on_idle;  // a response has been sent
+  };
+  Connection(boost::asio::ip::tcp::socket socket, std::shared_ptr<boost::asio::ssl::context> tls,
+             const Setting& setting);
+
+  boost::asio::awaitable<void> run();  // keep a shared_ptr to this until it is done
+  void close() { wire_->close(); }
+  bool busy() const { return busy_; }            // from a whole request to its response's end
+  bool receiving() const { return receiving_; }  // a request's body
+  // Since when it has been kept for a next request; none while it is of any use.
+  std::optional<TimePoint> idle_since() const { return idle_since_; }
+  // Since when its client has been sending a request, or taking a reply that is no stream.
+  std::optional<TimePoint> slow_since() const { return slow_since_; }
+
+ private:
+  // The request being answered, as far as writing the response needs it.
+  struct Exchange {
+    HttpCall call;
+    HttpHeaders cors;
+    TimePoint begun;  // when its head had come
+    bool http_1_1 = true;
+    bool keep_alive = false;
+  };
+
+  boost::asio::awaitable<bool> await_request();
+  boost::asio::awaitable<bool> serve_request();
+  boost::asio::awaitable<void> read_head(RequestReader& reader);
+  boost::asio::awaitable<void> read_body(RequestReader& reader, BodyShare& share);
+  boost::asio::awaitable<bool> refuse(const Exchange& exchange, const ApiError& error);
+  boost::asio::awaitable<bool> serve_call(const Exchange& exchange);
+  // Empties the reply. `accepted`: the engine took the request.
+  boost::asio::awaitable<bool> send(const Exchange& exchange, HttpReply& reply,
+                                    bool accepted = false);
+  boost::asio::awaitable<bool> serve_pending(const Exchange& exchange, PendingReply& pending);
+  boost::asio::awaitable<bool> serve_growing(const Exchange& exchange, GrowingAnswer& answer);
+  boost::asio::awaitable<bool> send_events(const Exchange& exchange, GrowingAnswer& answer);
+  boost::asio::awaitable<bool> send_piece(const Exchange& exchange, std::string_view events);
+  static std::string head_of(const Exchange& exchange, const HttpReply& reply, bool keep_alive);
+  Exchange exchange_of(const RequestReader& reader) const;
+  bool left() const;
+  void answered(const Exchange& exchange, int status, bool accepted);
+  void changed(GrowingAnswer& answer);
+
+  const std::shared_ptr<Wire> wire_;
+  const Setting setting_;
+  const std::string client_;         // address and port
+  std::optional<ApiError> refusal_;  // why the request being read is not read on
+  std::optional<TimePoint> idle_since_;
+  std::optional<TimePoint> slow_since_;
+  bool busy_ = false;
+  bool receiving_ = false;
+};
+
+}  // namespace protean
