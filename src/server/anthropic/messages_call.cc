@@ -8,9 +8,9 @@
 #include "server/anthropic/messages_input.h"
 #include "server/call/answer_format.h"
 #include "server/call/flat_tools.h"
+#include "server/call/refused_fields.h"
 #include "server/call/sampling_fields.h"
 #include "server/call/tool_fields.h"
-#include "server/call/unsupported_fields.h"
 
 namespace protean {
 namespace {

@@ -137,7 +137,4 @@ struct GenerationCall {
   std::int64_t choices() const;
 };
 
-Checked<GenerationCall> parse_chat_call(boost::json::value body);
-Checked<GenerationCall> parse_completion_call(boost::json::value body);
-
 }  // namespace protean

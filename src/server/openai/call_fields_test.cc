@@ -5,10 +5,10 @@
 
 #include <boost/json/parse.hpp>
 
-#include "server/call/generation_call.h"
 #include "server/call/json_body.h"
 #include "server/call/tool_fields.h"
 #include "server/openai/embedding_call.h"
+#include "server/openai/openai_call.h"
 #include "server/openai/text_endpoints.h"
 
 namespace protean {

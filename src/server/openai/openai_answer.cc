@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "server/answer/token_report.h"
+#include "server/openai/openai_call.h"
 
 namespace protean {
 namespace {

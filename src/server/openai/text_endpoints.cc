@@ -9,6 +9,7 @@
 #include "server/answer/stream_text.h"
 #include "server/call/field_reader.h"
 #include "server/call/sampling_fields.h"
+#include "server/openai/openai_call.h"
 #include "tokenizer/utf8.h"
 
 namespace protean {

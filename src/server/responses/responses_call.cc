@@ -8,9 +8,9 @@
 
 #include "server/call/answer_format.h"
 #include "server/call/flat_tools.h"
+#include "server/call/refused_fields.h"
 #include "server/call/sampling_fields.h"
 #include "server/call/tool_fields.h"
-#include "server/call/unsupported_fields.h"
 #include "server/responses/responses_answer.h"
 #include "server/responses/responses_input.h"
 

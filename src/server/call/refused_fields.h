@@ -7,10 +7,6 @@
 
 namespace protean {
 
-// Refuses fields that ask for another answer than we would give, such as beam search. Their neutral
-// values pass, as clients send those by habit.
-void refuse_unsupported(FieldReader& fields, bool chat);
-
 struct RefusedField {
   std::string_view field;
   std::string_view why;

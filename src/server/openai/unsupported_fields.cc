@@ -1,4 +1,4 @@
-#include "server/call/unsupported_fields.h"
+#include "server/openai/unsupported_fields.h"
 
 #include <fmt/format.h>
 
@@ -83,16 +83,6 @@ void refuse_unsupported(FieldReader& fields, bool chat) {
     refuse_modalities(fields);
   } else {
     std::for_each(kUnsupportedInCompletions.begin(), kUnsupportedInCompletions.end(), refuse);
-  }
-}
-
-void refuse_fields(FieldReader& fields, std::span<const RefusedField> refused) {
-  for (const auto& [field, why, may_be_false] : refused) {
-    const json::value* value = fields.find(field);
-    if (value == nullptr || (may_be_false && *value == false)) continue;
-    if (!value->is_array() || !value->get_array().empty()) {
-      fields.fail(field, fmt::format("{} is not supported: {}", field, why));
-    }
   }
 }
 

@@ -1,4 +1,4 @@
-#include "server/call/generation_call.h"
+#include "server/openai/openai_call.h"
 
 #include <fmt/format.h>
 
@@ -7,8 +7,8 @@
 #include "server/call/answer_format.h"
 #include "server/call/sampling_fields.h"
 #include "server/call/tool_fields.h"
-#include "server/call/unsupported_fields.h"
 #include "server/openai/chat_input.h"
+#include "server/openai/unsupported_fields.h"
 
 namespace protean {
 namespace {
@@ -121,11 +121,6 @@ Checked<GenerationCall> parse_call(json::value body, bool chat) {
 }
 
 }  // namespace
-
-std::int64_t GenerationCall::choices() const {
-  const CompletionInput* completion = std::get_if<CompletionInput>(&input);
-  return n * (completion == nullptr ? 1 : std::ssize(completion->prompts));
-}
 
 Checked<GenerationCall> parse_chat_call(json::value body) {
   return parse_call(std::move(body), true);

@@ -1,4 +1,4 @@
-#include "server/call/generation_call.h"
+#include "server/openai/openai_call.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
