@@ -10,7 +10,6 @@
 #include "server/call/flat_tools.h"
 #include "server/call/refused_fields.h"
 #include "server/call/sampling_fields.h"
-#include "server/call/tool_fields.h"
 
 namespace protean {
 namespace {
@@ -19,6 +18,12 @@ namespace json = boost::json;
 
 constexpr std::size_t kMaxStopSequences = 16;
 constexpr std::size_t kMaxStopBytes = 1024;
+
+constexpr FlatToolStyle kToolStyle{.place = "tools.{}",
+                                   .type = "custom",
+                                   .type_is_implied = true,
+                                   .schema = "input_schema",
+                                   .schema_is_required = true};
 
 constexpr std::array kRefused{
     RefusedField{"container", "there are no containers here"},
@@ -68,39 +73,6 @@ void read_stop_sequences(FieldReader& fields, StopFields& stop) {
   }
 }
 
-void read_tools(FieldReader& fields, ToolFields& read) {
-  const json::array* tools = fields.array("tools");
-  if (tools == nullptr) {
-    return;
-  }
-  if (tools->size() > kMaxTools) {
-    return fields.fail("tools", fmt::format("tools has {} entries, at most {} are allowed",
-                                            tools->size(), kMaxTools));
-  }
-  for (std::size_t i = 0; i < tools->size() && !fields.failed(); ++i) {
-    const std::string where = fmt::format("tools.{}", i);
-    if (!(*tools)[i].is_object()) {
-      return fields.expect(where, "an object", (*tools)[i]);
-    }
-    FieldReader tool((*tools)[i].get_object(), where + ".");
-    const std::string type = tool.string("type").value_or("custom");
-    if (type != "custom") {
-      tool.fail("type", fmt::format("{}.type \"{}\" is not supported: only \"custom\" tools are, "
-                                    "which you run yourself",
-                                    where, excerpt(type)));
-    }
-    if (tool.boolean("defer_loading").value_or(false)) {
-      tool.fail("defer_loading",
-                where + ".defer_loading is not supported: there is no tool search");
-    }
-    if (tool.object("input_schema") == nullptr) {
-      tool.fail("input_schema", where + ".input_schema is required: a JSON schema");
-    }
-    add_flat_tool(tool, where, "input_schema", read);
-    fields.adopt(tool);
-  }
-}
-
 void read_tool_choice(FieldReader& fields, ToolFields& read) {
   const json::object* choice = fields.object("tool_choice");
   if (choice == nullptr) {
@@ -114,10 +86,7 @@ void read_tool_choice(FieldReader& fields, ToolFields& read) {
   } else if (type == "any") {
     read.choice = ToolChoice::kRequired;
   } else if (type == "tool") {
-    if (const std::string name = reader.required_string("name"); !choose_tool(name, read)) {
-      reader.fail("name",
-                  fmt::format("tool_choice.name \"{}\" is not among the tools", excerpt(name)));
-    }
+    read_chosen_tool(reader, read);
   } else if (type != "auto") {
     reader.fail("type", fmt::format("tool_choice.type must be \"auto\", \"any\", \"tool\" or "
                                     "\"none\", not \"{}\"",
@@ -197,7 +166,7 @@ Checked<GenerationCall> read_call(const json::value& body, bool generates) {
   }
   fields.object("metadata");
   refuse_unsupported(fields);
-  read_tools(fields, call.tools);
+  read_flat_tools(fields, kToolStyle, call.tools);
   read_tool_choice(fields, call.tools);
   read_output_config(fields, call, input);
   if (call.format && call.tools.choice == ToolChoice::kRequired) {

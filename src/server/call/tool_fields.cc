@@ -154,10 +154,17 @@ bool is_function_name(std::string_view text) {
          });
 }
 
-void check_tools(const json::array& tools, FieldReader& fields) {
+bool check_tool_count(const json::array& tools, FieldReader& fields) {
   if (tools.size() > kMaxTools) {
-    return fields.fail("tools", fmt::format("tools has {} entries, at most {} are allowed",
-                                            tools.size(), kMaxTools));
+    fields.fail("tools", fmt::format("tools has {} entries, at most {} are allowed", tools.size(),
+                                     kMaxTools));
+  }
+  return tools.size() <= kMaxTools;
+}
+
+void check_tools(const json::array& tools, FieldReader& fields) {
+  if (!check_tool_count(tools, fields)) {
+    return;
   }
   std::set<std::string> seen;
   for (std::size_t i = 0; i < tools.size() && !fields.failed(); ++i) {

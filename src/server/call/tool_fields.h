@@ -9,6 +9,9 @@ namespace protean {
 
 inline constexpr std::size_t kMaxTools = 128;
 
+// False, with a complaint, if there are more than kMaxTools.
+bool check_tool_count(const boost::json::array& tools, FieldReader& fields);
+
 // tools, tool_choice and parallel_tool_calls of a body.
 ToolFields read_tools(FieldReader& fields);
 // Of tools that are already OpenAI's objects: names, types, schemas.

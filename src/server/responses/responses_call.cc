@@ -10,7 +10,6 @@
 #include "server/call/flat_tools.h"
 #include "server/call/refused_fields.h"
 #include "server/call/sampling_fields.h"
-#include "server/call/tool_fields.h"
 #include "server/responses/responses_answer.h"
 #include "server/responses/responses_input.h"
 
@@ -20,6 +19,8 @@ namespace {
 namespace json = boost::json;
 
 constexpr std::size_t kMaxMetadata = 16;
+constexpr FlatToolStyle kToolStyle{
+    .place = "tools[{}]", .type = "function", .schema = "parameters"};
 
 constexpr std::array kRefused{
     RefusedField{"previous_response_id",
@@ -77,35 +78,6 @@ void read_include(FieldReader& fields, ReportFields& report) {
   }
 }
 
-void read_tools(FieldReader& fields, ToolFields& read) {
-  const json::array* tools = fields.array("tools");
-  if (tools == nullptr) {
-    return;
-  }
-  if (tools->size() > kMaxTools) {
-    return fields.fail("tools", fmt::format("tools has {} entries, at most {} are allowed",
-                                            tools->size(), kMaxTools));
-  }
-  for (std::size_t i = 0; i < tools->size() && !fields.failed(); ++i) {
-    const std::string where = fmt::format("tools[{}]", i);
-    if (!(*tools)[i].is_object()) {
-      return fields.expect(where, "an object", (*tools)[i]);
-    }
-    FieldReader tool((*tools)[i].get_object(), where + ".");
-    if (const std::string type = tool.required_string("type"); type != "function") {
-      tool.fail("type", fmt::format("{}.type \"{}\" is not supported: only \"function\" is, which "
-                                    "you run yourself",
-                                    where, excerpt(type)));
-    }
-    if (tool.boolean("defer_loading").value_or(false)) {
-      tool.fail("defer_loading",
-                where + ".defer_loading is not supported: there is no tool search");
-    }
-    add_flat_tool(tool, where, "parameters", read);
-    fields.adopt(tool);
-  }
-}
-
 void read_function_choice(const json::object& choice, FieldReader& fields, ToolFields& read) {
   FieldReader reader(choice, "tool_choice.");
   if (const std::string type = reader.required_string("type"); type != "function") {
@@ -113,10 +85,7 @@ void read_function_choice(const json::object& choice, FieldReader& fields, ToolF
                 fmt::format("tool_choice.type \"{}\" is not supported: only \"function\" is",
                             excerpt(type)));
   }
-  if (const std::string name = reader.required_string("name"); !choose_tool(name, read)) {
-    reader.fail("name",
-                fmt::format("tool_choice.name \"{}\" is not among the tools", excerpt(name)));
-  }
+  read_chosen_tool(reader, read);
   fields.adopt(reader);
 }
 
@@ -258,7 +227,7 @@ Checked<GenerationCall> read_call(const json::object& body) {
   check_metadata(fields);
   refuse_unsupported(fields);
   read_include(fields, call.report);
-  read_tools(fields, call.tools);
+  read_flat_tools(fields, kToolStyle, call.tools);
   read_tool_choice(fields, call.tools);
   read_text(fields, call);
   read_reasoning(fields, input);
