@@ -282,6 +282,33 @@ TEST_F(AnswersTest, Embeddings) {
   EXPECT_EQ(error_of(reply).at("param"), "dimensions");
 }
 
+TEST_F(AnswersTest, EmbeddingsThatAreNotFiniteFail) {
+  for (const float bad : {std::nanf(""), HUGE_VALF, -HUGE_VALF}) {
+    const auto generation = generate("/v1/embeddings", R"({"input":"a"})");
+    const RequestId id = arrivals().at(0).id;
+    Finished end = finished(id, FinishReason::kLength, 0);
+    end.embedding = {1, bad};
+    deliver({Accepted{id}, end});
+    ASSERT_TRUE(generation->failure());
+    EXPECT_EQ(generation->failure()->status, 500);
+    EXPECT_NE(generation->failure()->message.find("not finite"), std::string::npos);
+  }
+}
+
+TEST_F(AnswersTest, LogprobsThatAreNotFiniteAreTheLeastOne) {
+  const auto generation = generate("/v1/completions", R"({"prompt":"a","logprobs":1})");
+  const RequestId id = arrivals().at(0).id;
+  const float bad[] = {std::nanf(""), HUGE_VALF, -HUGE_VALF};
+  deliver({Accepted{id}});
+  for (const float logprob : bad) {
+    deliver({NewToken{id, 'a', TokenLogprobs{.logprob = logprob, .top = {{'a', logprob}}}}});
+  }
+  deliver({finished(id, FinishReason::kLength, 3)});
+  const json::value body = json::parse(generation->take_body());
+  EXPECT_EQ(body.at_pointer("/choices/0/logprobs/token_logprobs"),
+            (json::array{-9999, -9999, -9999}));
+}
+
 TEST_F(AnswersTest, TokensOfTextsAndBack) {
   const auto ask = [this](const char* path, const char* body) {
     return json::parse(std::get<HttpReply>(post(path, body)).body);

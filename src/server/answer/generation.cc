@@ -1,6 +1,7 @@
 #include "server/answer/generation.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "base/check.h"
@@ -168,6 +169,12 @@ void Generation::finished(int index, const Finished& finished) {
   }
   if (finished.reason == FinishReason::kCancelled && !ended) {
     return fail({.status = 503, .message = "the request was cancelled by the server"});
+  }
+  if (!std::all_of(finished.embedding.begin(), finished.embedding.end(),
+                   [](float value) { return std::isfinite(value); })) {
+    return fail({.status = 500,
+                 .message = "the embedding holds values that are not finite numbers: the model's "
+                            "weights may hold NaN or infinity"});
   }
   choice.end = end_of(choice, finished);
   choice.whole.embedding = finished.embedding;

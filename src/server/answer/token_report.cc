@@ -15,7 +15,8 @@ namespace {
 constexpr float kLeastLogprob = -9999.0F;
 
 std::string number(float logprob) {
-  return fmt::format("{}", std::isnan(logprob) ? kLeastLogprob : std::max(logprob, kLeastLogprob));
+  return fmt::format("{}",
+                     std::isfinite(logprob) ? std::max(logprob, kLeastLogprob) : kLeastLogprob);
 }
 
 std::span<const TokenLogprob> first(const TokenLogprobs& logprobs, int top) {
