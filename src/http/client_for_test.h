@@ -63,7 +63,12 @@ class Client {
     X509_free(certificate);
     return name;
   }
-  void stop_sending() { ::shutdown(socket_, SHUT_WR); }
+  void stop_sending() {
+    if (ssl_ != nullptr) {
+      SSL_shutdown(ssl_);
+    }
+    ::shutdown(socket_, SHUT_WR);
+  }
   void send(std::string_view bytes) {
     while (!bytes.empty()) {
       const ssize_t sent = ssl_ != nullptr
@@ -75,10 +80,12 @@ class Client {
       bytes.remove_prefix(static_cast<std::size_t>(sent));
     }
   }
-  void get(const std::string& path) { send("GET " + path + " HTTP/1.1\r\nHost: x\r\n\r\n"); }
+  void get(const std::string& path) {
+    send("GET " + path + " HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  }
   void post(const std::string& path, const std::string& body) {
-    send("POST " + path + " HTTP/1.1\r\nHost: x\r\nContent-Length: " + std::to_string(body.size()) +
-         "\r\n\r\n" + body);
+    send("POST " + path + " HTTP/1.1\r\nHost: localhost\r\nContent-Length: " +
+         std::to_string(body.size()) + "\r\n\r\n" + body);
   }
   Response read(bool head = false) {
     namespace http = boost::beast::http;

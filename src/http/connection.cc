@@ -15,6 +15,8 @@ namespace asio = boost::asio;
 namespace http = boost::beast::http;
 using asio::ip::tcp;
 
+constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
+
 bool is_request_id(std::string_view text) {
   const auto visible = [](char c) { return c > ' ' && c <= '~' && c != '"' && c != '\\'; };
   return !text.empty() && text.size() <= 128 && std::all_of(text.begin(), text.end(), visible);
@@ -45,8 +47,15 @@ Connection::Connection(tcp::socket socket, std::shared_ptr<asio::ssl::context> t
 
 asio::awaitable<void> Connection::run() {
   slow_since_ = std::chrono::steady_clock::now();
-  bool more = co_await wire_->open();
+  const Wire::Opened opened = co_await wire_->open();
   slow_since_.reset();
+  bool more = opened == Wire::Opened::kYes;
+  if (opened == Wire::Opened::kPlain) {
+    const Exchange nothing{.call = {}, .cors = {}, .begun = std::chrono::steady_clock::now()};
+    const ApiError plain{.message = "this port speaks HTTPS: use https:// instead of http://"};
+    co_await refuse(nothing, plain);
+    busy_ = false;
+  }
   while (more) {
     more = co_await await_request();
     if (more) {
@@ -100,6 +109,11 @@ asio::awaitable<bool> Connection::serve_request() {
   if (refusal_) {
     co_return co_await refuse(exchange, *refusal_);
   }
+  if (const auto refused = setting_.pages.refuse(exchange.call)) {
+    HttpReply reply = error_reply(*refused, setting_.handler.error_style(exchange.call));
+    exchange.keep_alive = exchange.keep_alive && reader.done();
+    co_return co_await send(exchange, reply);
+  }
   if (std::optional<HttpReply> reply = setting_.handler.refuse_early(exchange.call)) {
     setting_.cors.answer_preflight(exchange.call, *reply);
     exchange.keep_alive = exchange.keep_alive && reader.done();
@@ -142,7 +156,8 @@ asio::awaitable<void> Connection::read_head(RequestReader& reader) {
 
 asio::awaitable<void> Connection::read_body(RequestReader& reader, BodyShare& share) {
   if (reader.wants_continue() && wire_->input().empty()) {
-    co_await wire_->write("HTTP/1.1 100 Continue\r\n\r\n");
+    std::string interim(kContinue);
+    co_await wire_->write(std::move(interim));
   }
   const auto until = Wire::after(setting_.limits.body_timeout_ms);
   while (!wire_->closed()) {
@@ -203,7 +218,7 @@ asio::awaitable<bool> Connection::serve_pending(const Exchange& exchange, Pendin
   const Guard guard{pending};
   pending.on_ready = [this] { wire_->wake(); };
   while (!left() && !pending.reply && !pending.answer) {
-    co_await wire_->wait(Wire::kNever);
+    co_await await_change(exchange);
   }
   if (pending.answer) {  // of a client that left it is cancelled there
     co_return co_await serve_growing(exchange, *pending.answer);
@@ -214,6 +229,19 @@ asio::awaitable<bool> Connection::serve_pending(const Exchange& exchange, Pendin
     co_return false;
   }
   co_return co_await send(exchange, *pending.reply);
+}
+
+// Waits for anything to happen while no byte of a response has been sent. If the client has ended
+// its input, first sends it an interim response, which clients pass over: a client that still waits
+// for the answer takes it, and one that is gone is found out by the reset that comes back. HTTP/1.0
+// has no interim responses; there only the kernel's keep-alive tells.
+asio::awaitable<void> Connection::await_change(const Exchange& exchange) {
+  if (wire_->ended() && exchange.http_1_1 && !std::exchange(asked_after_, true)) {
+    std::string interim(kContinue);
+    co_await wire_->write(std::move(interim));
+  } else {
+    co_await wire_->wait(Wire::kNever);
+  }
 }
 
 asio::awaitable<bool> Connection::send(const Exchange& exchange, HttpReply& reply, bool accepted) {
@@ -234,10 +262,10 @@ asio::awaitable<bool> Connection::send(const Exchange& exchange, HttpReply& repl
   co_return sent&& keep_alive;
 }
 
-// Who does not wait for the answer has left, even with half the connection. So has, for us, who
-// sends so much behind the request that we could not notice.
+// A client that sends so much behind its request that we read no further is treated as gone, since
+// we could not notice if it were.
 bool Connection::left() const {
-  return wire_->ended() || wire_->full();
+  return wire_->closed() || wire_->full();
 }
 
 asio::awaitable<bool> Connection::serve_growing(const Exchange& exchange, GrowingAnswer& answer) {
@@ -253,7 +281,7 @@ asio::awaitable<bool> Connection::serve_growing(const Exchange& exchange, Growin
   answer.on_change = [this, &answer] { changed(answer); };
   const auto pending = [&] { return !answer.done() && !(answer.streaming() && answer.started()); };
   while (!left() && pending()) {
-    co_await wire_->wait(Wire::kNever);
+    co_await await_change(exchange);
   }
   if (left()) {
     close();
@@ -286,7 +314,12 @@ asio::awaitable<bool> Connection::send_events(const Exchange& exchange, GrowingA
     } else {
       const int ping_ms = setting_.limits.sse_ping_ms;
       const auto until = ping_ms > 0 ? Wire::after(ping_ms) : Wire::kNever;
-      const bool happened = co_await wire_->wait(until);
+      // A client that has ended its input is asked after once: a reset says that it is gone.
+      const bool ask = wire_->ended() && !std::exchange(asked_after_, true);
+      bool happened = false;
+      if (!ask) {
+        happened = co_await wire_->wait(until);
+      }
       if (!happened) {
         const std::string ping = answer.keep_alive();
         open = co_await send_piece(exchange, ping);

@@ -14,6 +14,7 @@
 #include "http/cors.h"
 #include "http/handler.h"
 #include "http/limits.h"
+#include "http/page_guard.h"
 #include "http/request_reader.h"
 #include "http/wire.h"
 
@@ -30,6 +31,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     const HttpLimits& limits;
     const RandomSource& random;
     const Cors& cors;
+    const PageGuard& pages;
     BodyBudget& bodies;
     std::function<void()> on_idle;  // a response has been sent
   };
@@ -65,6 +67,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   boost::asio::awaitable<bool> send(const Exchange& exchange, HttpReply& reply,
                                     bool accepted = false);
   boost::asio::awaitable<bool> serve_pending(const Exchange& exchange, PendingReply& pending);
+  boost::asio::awaitable<void> await_change(const Exchange& exchange);
   boost::asio::awaitable<bool> serve_growing(const Exchange& exchange, GrowingAnswer& answer);
   boost::asio::awaitable<bool> send_events(const Exchange& exchange, GrowingAnswer& answer);
   boost::asio::awaitable<bool> send_piece(const Exchange& exchange, std::string_view events);
@@ -82,6 +85,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::optional<TimePoint> slow_since_;
   bool busy_ = false;
   bool receiving_ = false;
+  bool asked_after_ = false;  // something was sent to find out whether the client is still there
 };
 
 }  // namespace protean

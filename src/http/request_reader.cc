@@ -18,6 +18,7 @@ namespace http = beast::http;
 using boost::system::error_code;
 
 constexpr int kMostEmptyLines = 8;
+constexpr char kTlsHandshake = 0x16;  // a TLS record's type
 
 std::string lower(std::string_view name) {
   std::string text(name);
@@ -59,6 +60,10 @@ std::size_t RequestReader::put_head(std::string_view bytes) {
     return skipped;
   }
   begun_ = true;
+  if (head.front() == kTlsHandshake) {
+    fail(400, "this port speaks HTTP without TLS: use http:// instead of https://");
+    return skipped;
+  }
   std::size_t end = 0;
   error_ = scan(head, end);
   if (error_ || end == 0) {

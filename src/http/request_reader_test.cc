@@ -37,12 +37,12 @@ std::vector<std::string> read_all(const std::string& stream, std::size_t piece) 
 }
 
 TEST(RequestReader, ReadsTheSameHoweverItIsCut) {
-  const std::string get = "\r\nGET /a HTTP/1.1\r\nHost: x\r\n\r\n";
-  const std::string post = "POST /b HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello";
+  const std::string get = "\r\nGET /a HTTP/1.1\r\nHost: localhost\r\n\r\n";
+  const std::string post = "POST /b HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\nhello";
   const std::string chunked =
-      "POST /c HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+      "POST /c HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
       "3;a=b\r\none\r\n2\r\n42\r\n0\r\nTrailer: t\r\n\r\n";
-  const std::string bad = "GET /d HTTP/1.1\r\nHost: x\r\n folded\r\n\r\n";
+  const std::string bad = "GET /d HTTP/1.1\r\nHost: localhost\r\n folded\r\n\r\n";
   const std::vector<std::string> expected{
       "GET /a ", "POST /b hello", "POST /c one42", "GET /a ",
       "400 a header line begins with a space: folded lines are obsolete"};
@@ -53,7 +53,7 @@ TEST(RequestReader, ReadsTheSameHoweverItIsCut) {
 
 // Eight empty lines before a request are forgiven, in one piece or in many.
 TEST(RequestReader, ForgivesAsManyEmptyLinesHoweverTheyCome) {
-  const std::string get = "GET /a HTTP/1.1\r\nHost: x\r\n\r\n";
+  const std::string get = "GET /a HTTP/1.1\r\nHost: localhost\r\n\r\n";
   for (const int lines : {8, 9, 24}) {
     std::string stream;
     for (int i = 0; i < lines; ++i) {
@@ -69,18 +69,18 @@ TEST(RequestReader, ForgivesAsManyEmptyLinesHoweverTheyCome) {
 }
 
 TEST(RequestReader, BoundsHeadersBodiesAndTheirFraming) {
-  const std::string chunked = "POST /c HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n";
+  const std::string chunked = "POST /c HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n";
   std::string wordy;
   for (int i = 0; i < 50; ++i) {
     wordy += "1;why=because\r\nx\r\n";
   }
   const std::pair<std::string, std::string> table[] = {
-      {"GET / HTTP/1.1\r\nHost: x\r\nX: " + std::string(300, 'x'), "431"},
+      {"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + std::string(300, 'x'), "431"},
       {chunked + wordy + "0\r\n\r\n", "413"},
       {chunked + "1;" + std::string(1000, 'x'), "431"},
       {chunked + "0\r\nX: " + std::string(1000, 'x'), "431"},
       {chunked + "70\r\n" + std::string(112, 'x') + "\r\n0\r\n\r\n", "413"},
-      {"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 101\r\n\r\n", "413"},
+      {"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 101\r\n\r\n", "413"},
   };
   for (const auto& [stream, status] : table) {
     for (const std::size_t piece : {1, 7, 4096}) {
@@ -93,7 +93,7 @@ TEST(RequestReader, BoundsHeadersBodiesAndTheirFraming) {
 
 TEST(RequestReader, KeepsAllHeadersByLowerCaseName) {
   RequestReader reader({});
-  reader.put("GET / HTTP/1.1\r\nHost: x\r\nX-One: 1\r\nx-one: 2\r\nTraceparent: t\r\n\r\n");
+  reader.put("GET / HTTP/1.1\r\nHost: localhost\r\nX-One: 1\r\nx-one: 2\r\nTraceparent: t\r\n\r\n");
   ASSERT_TRUE(reader.done());
   const HttpCall call = reader.call();
   EXPECT_EQ(call.header("x-one"), "1");

@@ -1,6 +1,8 @@
 #include "http/wire.h"
 
 #include <fmt/format.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <boost/asio/as_tuple.hpp>
@@ -25,6 +27,18 @@ constexpr std::size_t kReadSize = 8 * 1024;
 constexpr std::size_t kLeastReadAhead = 256 * 1024;
 constexpr int kGoodbyeMs = 2000;
 
+// Has the kernel ask after a silent client, so that one whose machine vanished is noticed.
+void keep_alive(tcp::socket& socket) {
+  error_code ignored;
+  socket.set_option(asio::socket_base::keep_alive(true), ignored);
+  const auto set = [&](int option, int value) {
+    ::setsockopt(socket.native_handle(), IPPROTO_TCP, option, &value, sizeof value);
+  };
+  set(TCP_KEEPIDLE, 30);  // seconds
+  set(TCP_KEEPINTVL, 10);
+  set(TCP_KEEPCNT, 3);
+}
+
 }  // namespace
 
 Wire::Wire(tcp::socket socket, std::shared_ptr<asio::ssl::context> tls, const HttpLimits& limits)
@@ -37,25 +51,48 @@ Wire::Wire(tcp::socket socket, std::shared_ptr<asio::ssl::context> tls, const Ht
       alarm_(socket_.get_executor()) {
   error_code ignored;
   socket_.set_option(tcp::no_delay(true), ignored);
+  keep_alive(socket_);
   if (context_ != nullptr) {
     tls_.emplace(socket_, *context_);
   }
 }
 
-asio::awaitable<bool> Wire::open() {
+asio::awaitable<Wire::Opened> Wire::open() {
+  Opened opened = Opened::kYes;
   if (tls_) {
     set_deadline(after(limits_.handshake_timeout_ms));
-    const auto [ec] = co_await tls_->async_handshake(asio::ssl::stream_base::server, kResume);
+    const bool plain = co_await speaks_plain_http();
+    if (plain) {
+      opened = Opened::kPlain;
+      tls_.reset();
+    } else {
+      const auto [ec] = co_await tls_->async_handshake(asio::ssl::stream_base::server, kResume);
+      if (ec) {
+        close();
+      }
+    }
     set_deadline(kNever);
-    if (ec || closed_) {
-      close();
-      co_return false;
+    if (closed_) {
+      co_return Opened::kNo;
     }
   }
   asio::co_spawn(
       socket_.get_executor(), [self = shared_from_this()] { return self->read_ahead(); },
       asio::detached);
-  co_return true;
+  co_return opened;
+}
+
+// Looks at the first byte and leaves it: a method begins with a capital letter, a TLS handshake
+// does not.
+asio::awaitable<bool> Wire::speaks_plain_http() {
+  const auto readable = tcp::socket::wait_read;
+  co_await socket_.async_wait(readable, kResume);
+  char first = 0;
+  error_code ec;
+  if (!closed_) {
+    socket_.receive(asio::buffer(&first, 1), tcp::socket::message_peek, ec);
+  }
+  co_return first >= 'A' && first <= 'Z';
 }
 
 std::string Wire::peer() const {
@@ -79,7 +116,8 @@ void Wire::consume(std::size_t size) {
   }
 }
 
-// Reads beside whatever is being written, and past its deadline: waiting long is fine here.
+// Reads concurrently with writes and without a deadline. After the end of input it waits for a
+// reset.
 asio::awaitable<void> Wire::read_ahead() {
   std::array<char, kReadSize> piece;
   error_code ec;
@@ -102,6 +140,11 @@ asio::awaitable<void> Wire::read_ahead() {
     ended_ = ended_ || ec;
     wake();
   }
+  if (ec == asio::error::eof || ec == asio::ssl::error::stream_truncated) {
+    const auto reset = tcp::socket::wait_error;
+    co_await socket_.async_wait(reset, kResume);
+  }
+  close();
 }
 
 asio::awaitable<bool> Wire::more_input(TimePoint until) {
@@ -148,7 +191,7 @@ asio::awaitable<void> Wire::finish() {
     consume(input_.size());
     co_await more_input(until);
   }
-  if (tls_ && !ended_) {
+  if (tls_ && !closed_) {
     set_deadline(after(kGoodbyeMs));
     co_await tls_->async_shutdown(kResume);
     set_deadline(kNever);

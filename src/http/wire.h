@@ -19,8 +19,11 @@
 namespace protean {
 
 // The bytes of one client, over TCP or over TLS on it. Reads ahead all the time, as far as there is
-// room, so that a client that leaves is noticed while its answer is computed. One coroutine uses
-// it; all on the io thread. Hold a shared_ptr while any of its coroutines runs.
+// room, so that a client that leaves is noticed while its answer is computed. TCP says the same of
+// a client that shuts down its sending side and of one that is gone: no more input comes. The
+// difference shows when something is sent, since the system of a client that is gone answers with a
+// reset; the wire is closed then. One coroutine uses it; all on the io thread. Hold a shared_ptr
+// while any of its coroutines runs.
 class Wire : public std::enable_shared_from_this<Wire> {
  public:
   using TimePoint = std::chrono::steady_clock::time_point;
@@ -30,16 +33,21 @@ class Wire : public std::enable_shared_from_this<Wire> {
   Wire(boost::asio::ip::tcp::socket socket, std::shared_ptr<boost::asio::ssl::context> tls,
        const HttpLimits& limits);
 
-  // Shakes hands where TLS wants it, then begins to read. False: there is nobody to serve.
-  boost::asio::awaitable<bool> open();
+  enum class Opened {
+    kYes,
+    kPlain,  // TLS was expected and the client does not speak it: the wire carries plain bytes
+    kNo      // the client left or the handshake failed
+  };
+  // Shakes hands if there is a TLS context, then begins to read.
+  boost::asio::awaitable<Opened> open();
 
   std::string peer() const;  // "127.0.0.1:50000", "[::1]:50000"
 
   // What has come and was not consumed. Valid until the next wait.
   std::string_view input() const;
   void consume(std::size_t size);
-  bool ended() const { return ended_; }  // no more input will come: the client left or half-closed
-  bool closed() const { return closed_; }
+  bool ended() const { return ended_; }    // no more input will come
+  bool closed() const { return closed_; }  // nothing can be sent either
   // No more is read until some is consumed: who leaves now is not noticed.
   bool full() const { return input_.size() >= read_ahead_; }
 
@@ -62,6 +70,7 @@ class Wire : public std::enable_shared_from_this<Wire> {
   }
 
  private:
+  boost::asio::awaitable<bool> speaks_plain_http();
   boost::asio::awaitable<void> read_ahead();
   void set_deadline(TimePoint deadline);
   void watch_deadline();

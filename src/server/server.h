@@ -35,6 +35,9 @@ struct ServerOptions {
   int port = 8000;  // 0: any free one, port() says which
   int drain_timeout_ms = 30'000;
   std::vector<std::string> allow_origins;  // of web pages; "*": all
+  // Host names that requests may ask for where no key is needed; "*": any. Addresses, localhost,
+  // `host` and this machine's own name always may.
+  std::vector<std::string> allowed_hosts;
   TlsOptions tls;                          // on both ports
   AdminOptions admin;
   std::string otlp_endpoint;  // of a collector of traces; empty: none are sent

@@ -1,7 +1,6 @@
 #include "server/operators/admin.h"
 
 #include <array>
-#include <boost/asio/ip/address.hpp>
 #include <boost/json/array.hpp>
 #include <boost/json/object.hpp>
 #include <boost/json/serialize.hpp>
@@ -45,13 +44,6 @@ bool allows(std::string_view list, std::string_view method) {
          std::string::npos;
 }
 
-std::string host_of(std::string_view header) {
-  if (header.starts_with('[')) {
-    return std::string(header.substr(1, header.find(']') - 1));
-  }
-  return std::string(header.substr(0, header.find(':')));
-}
-
 HttpReply level_reply() {
   return {.body = json::serialize(json::object{{"level", log::to_string(log::level())}})};
 }
@@ -77,23 +69,11 @@ HttpReply set_level(const std::string& body) {
 
 }  // namespace
 
-bool is_loopback(const std::string& host) {
-  boost::system::error_code ec;
-  const auto address = boost::asio::ip::make_address(host, ec);
-  return host == "localhost" || (!ec && address.is_loopback());
-}
-
 std::optional<HttpReply> Admin::refuse_early(const HttpCall& call) const {
   if (!setting_.keys.admit(call)) {
     return error_reply({.status = 401,
                         .message = "the admin key is missing or wrong: send it as Authorization: "
                                    "Bearer KEY"});
-  }
-  if (setting_.keys.empty() &&
-      (!call.header("origin").empty() || !is_loopback(host_of(call.header("host"))))) {
-    return error_reply({.status = 403,
-                        .message = "without --admin-key only programs of this machine may ask, by "
-                                   "its loopback address, and no web page"});
   }
   const Row* row = find_route(call.target);
   if (row == nullptr) {

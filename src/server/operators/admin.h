@@ -9,9 +9,9 @@
 
 namespace protean {
 
-// What an operator may ask, on a port of its own: health, metrics, the form and its morphs, another
-// form, the log level, and to drain. With a key, that opens it. Without one only this machine
-// reaches it, and no web page: a request that a browser sent for one is refused.
+// Answers what an operator may ask, on a port of its own: health, metrics, the form and its morphs,
+// another form, the log level, and to drain. With a key, only that opens it. Without one the port
+// is on a loopback address and a PageGuard stands before it.
 class Admin final : public HttpHandler {
  public:
   struct Setting {
@@ -35,8 +35,5 @@ class Admin final : public HttpHandler {
   Service& service_;
   const Setting setting_;
 };
-
-// An address that only this machine can reach.
-bool is_loopback(const std::string& host);
 
 }  // namespace protean
