@@ -18,7 +18,6 @@ namespace {
 namespace json = boost::json;
 
 constexpr std::size_t kMaxStopSequences = 16;
-constexpr std::size_t kMaxStopBytes = 1024;
 
 constexpr std::array kRefused{
     RefusedField{"container", "there are no containers here"},
