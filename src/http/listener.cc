@@ -1,10 +1,8 @@
 #include "http/listener.h"
 
 #include <algorithm>
-#include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/ip/v6_only.hpp>
-#include <boost/asio/use_awaitable.hpp>
 #include <chrono>
 #include <utility>
 #include <vector>
@@ -19,7 +17,6 @@ namespace asio = boost::asio;
 using asio::ip::tcp;
 using boost::system::error_code;
 
-constexpr auto kResume = asio::as_tuple(asio::use_awaitable);
 constexpr std::chrono::milliseconds kAcceptRetry{100};
 constexpr std::chrono::seconds kSlow{1};  // a client so long at one request or reply
 

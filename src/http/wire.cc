@@ -5,10 +5,8 @@
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
-#include <boost/asio/use_awaitable.hpp>
 #include <boost/asio/write.hpp>
 #include <tuple>
 #include <utility>
@@ -20,9 +18,6 @@ namespace asio = boost::asio;
 using asio::ip::tcp;
 using boost::system::error_code;
 
-// Failures are values here: a coroutine that throws is a bug. Arguments of what is awaited have
-// names: GCC 12 destroys some temporaries of an awaiting expression twice.
-constexpr auto kResume = asio::as_tuple(asio::use_awaitable);
 constexpr std::size_t kReadSize = 8 * 1024;
 constexpr std::size_t kLeastReadAhead = 256 * 1024;
 constexpr int kGoodbyeMs = 2000;

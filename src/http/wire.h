@@ -1,11 +1,13 @@
 #pragma once
 
 #include <array>
+#include <boost/asio/as_tuple.hpp>
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/ssl/context.hpp>
 #include <boost/asio/ssl/stream.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <boost/asio/use_awaitable.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <chrono>
 #include <cstddef>
@@ -17,6 +19,11 @@
 #include "http/limits.h"
 
 namespace protean {
+
+// Has an operation resume the coroutine that awaits it and give its error as a value: a coroutine
+// that throws is a bug. Arguments of what is awaited have names, since GCC 12 destroys some
+// temporaries of an awaiting expression twice.
+inline constexpr auto kResume = boost::asio::as_tuple(boost::asio::use_awaitable);
 
 // The bytes of one client, over TCP or over TLS on it. Reads ahead all the time, as far as there is
 // room, so that a client that leaves is noticed while its answer is computed. TCP says the same of

@@ -17,7 +17,6 @@ namespace {
 namespace json = boost::json;
 
 constexpr std::size_t kMaxStopSequences = 16;
-constexpr std::size_t kMaxStopBytes = 1024;
 
 constexpr FlatToolStyle kToolStyle{.place = "tools.{}",
                                    .type = "custom",

@@ -14,7 +14,7 @@ namespace {
 namespace json = boost::json;
 
 constexpr std::size_t kMaxChoices = 1024;
-constexpr std::size_t kMaxNameBytes = 64;
+constexpr std::size_t kMaxFormatNameBytes = 64;
 
 using Format = std::optional<AnswerFormat>;
 
@@ -87,9 +87,9 @@ Format read_response_format(FieldReader& fields) {
     inner.string("description");
     if (wrapper == nullptr || schema == nullptr) {
       inner.fail("schema", "response_format.json_schema.schema is required: a JSON schema");
-    } else if (name && (name->empty() || name->size() > kMaxNameBytes)) {
+    } else if (name && (name->empty() || name->size() > kMaxFormatNameBytes)) {
       inner.fail("name", fmt::format("response_format.json_schema.name must have 1 to {} bytes",
-                                     kMaxNameBytes));
+                                     kMaxFormatNameBytes));
     } else {
       read = read_schema(*schema, inner, "schema");
     }

@@ -13,7 +13,6 @@ namespace {
 namespace json = boost::json;
 
 constexpr std::size_t kMaxStopStrings = 16;
-constexpr std::size_t kMaxStopBytes = 1024;  // every choice has what became of these
 constexpr std::size_t kMaxTokenIds = 1024;
 constexpr std::size_t kMaxBiases = 4096;
 constexpr std::size_t kMaxBadWords = 64;

@@ -14,6 +14,7 @@ StreamFields read_stream(FieldReader& fields);
 UrgencyFields read_urgency(FieldReader& fields);
 
 inline constexpr int kMostTopLogprobs = 20;
+inline constexpr std::size_t kMaxStopBytes = 1024;  // of a stop string: each choice keeps its own
 // logprobs in chats is a boolean beside top_logprobs, in completions their number.
 ReportFields read_report(FieldReader& fields, bool chat);
 

@@ -15,23 +15,23 @@ namespace {
 
 namespace json = boost::json;
 
-struct Row {
+struct AdminRoute {
   std::string_view path;
   std::string_view allow;
 };
 
-constexpr std::array kRoutes{
-    Row{"/health", "GET, HEAD, OPTIONS"},
-    Row{"/metrics", "GET, HEAD, OPTIONS"},
-    Row{"/admin/form", "GET, HEAD, PUT, OPTIONS"},
-    Row{"/admin/morphs", "GET, HEAD, OPTIONS"},
-    Row{"/admin/drain", "POST, OPTIONS"},
-    Row{"/admin/log-level", "GET, HEAD, PUT, OPTIONS"},
+constexpr std::array kAdminRoutes{
+    AdminRoute{"/health", "GET, HEAD, OPTIONS"},
+    AdminRoute{"/metrics", "GET, HEAD, OPTIONS"},
+    AdminRoute{"/admin/form", "GET, HEAD, PUT, OPTIONS"},
+    AdminRoute{"/admin/morphs", "GET, HEAD, OPTIONS"},
+    AdminRoute{"/admin/drain", "POST, OPTIONS"},
+    AdminRoute{"/admin/log-level", "GET, HEAD, PUT, OPTIONS"},
 };
 
-const Row* find_route(std::string_view target) {
+const AdminRoute* find_route(std::string_view target) {
   const std::string_view path = target.substr(0, target.find('?'));
-  for (const Row& row : kRoutes) {
+  for (const AdminRoute& row : kAdminRoutes) {
     if (path == row.path) {
       return &row;
     }
@@ -75,7 +75,7 @@ std::optional<HttpReply> Admin::refuse_early(const HttpCall& call) const {
                         .message = "the admin key is missing or wrong: send it as Authorization: "
                                    "Bearer KEY"});
   }
-  const Row* row = find_route(call.target);
+  const AdminRoute* row = find_route(call.target);
   if (row == nullptr) {
     return error_reply({.status = 404, .message = "the admin port has nothing there"});
   }

@@ -8,7 +8,7 @@ namespace {
 
 namespace json = boost::json;
 
-std::string with(std::string_view fields) {
+std::string body_with(std::string_view fields) {
   return R"({"input":"Hello",)" + std::string(fields) + "}";
 }
 
@@ -50,7 +50,7 @@ void expect_refused(const Refusal& wanted) {
 }
 
 TEST(ResponsesCall, ReadsWhatIsAlikeInAllDialects) {
-  const GenerationCall call = read(with(R"("model":"tiny","temperature":0.5,"top_p":0.75,
+  const GenerationCall call = read(body_with(R"("model":"tiny","temperature":0.5,"top_p":0.75,
       "max_output_tokens":9,"stream":true,"store":true,"truncation":"disabled","background":false,
       "stream_options":{"include_obfuscation":false},"include":["reasoning.encrypted_content"],
       "metadata":{"k":"v"},"conversation":null,"user":"u","service_tier":"auto")"))
@@ -106,7 +106,7 @@ constexpr std::string_view kTools = R"("tools":[{"type":"function","name":"see",
 
 TEST(ResponsesCall, ReadsTools) {
   const auto tools = [](std::string_view choice) {
-    return read(with(std::string(kTools) + std::string(choice))).call.tools;
+    return read(body_with(std::string(kTools) + std::string(choice))).call.tools;
   };
   const ToolFields offered = tools("");
   expect_json(offered.tools, R"([{"type":"function","function":{"name":"see",
@@ -126,7 +126,7 @@ TEST(ResponsesCall, ReadsTools) {
 
 TEST(ResponsesCall, ReadsTheTextsForm) {
   const auto format = [](std::string_view text) {
-    return read(with(R"("text":)" + std::string(text))).call.format;
+    return read(body_with(R"("text":)" + std::string(text))).call.format;
   };
   EXPECT_FALSE(format(R"({"format":{"type":"text"},"verbosity":"medium"})"));
   EXPECT_TRUE(format(R"({"format":{"type":"json_object"}})"));
@@ -138,14 +138,15 @@ TEST(ResponsesCall, ReadsTheTextsForm) {
 }
 
 TEST(ResponsesCall, ReadsWhatIsToldOfTokens) {
-  EXPECT_TRUE(read(with(R"("include":["message.output_text.logprobs"])")).call.report.logprobs);
-  const ReportFields top = read(with(R"("top_logprobs":3)")).call.report;
+  EXPECT_TRUE(
+      read(body_with(R"("include":["message.output_text.logprobs"])")).call.report.logprobs);
+  const ReportFields top = read(body_with(R"("top_logprobs":3)")).call.report;
   EXPECT_TRUE(top.logprobs);
   EXPECT_EQ(top.top_logprobs, 3);
 }
 
 TEST(ResponsesCall, PassesEffortToTheTemplate) {
-  const DialectCall call = read(with(R"("reasoning":{"effort":"high","summary":"auto"})"));
+  const DialectCall call = read(body_with(R"("reasoning":{"effort":"high","summary":"auto"})"));
   EXPECT_EQ(chat(call).template_kwargs.at("reasoning_effort"), "high");
 }
 
@@ -162,7 +163,7 @@ TEST(ResponsesCall, IsRepeatedByTheResponse) {
       "service_tier":"default","store":false,"temperature":null,
       "text":{"format":{"type":"text"}},"tool_choice":"auto","tools":[],"top_logprobs":0,
       "top_p":null,"truncation":"disabled","user":null})");
-  const json::object full = response(with(
+  const json::object full = response(body_with(
       R"("instructions":"Be kind.","metadata":{"k":"v"},"temperature":0.5,"store":true,"tools":[{
       "type":"function","name":"go"}],"tool_choice":"required","text":{"verbosity":"medium"})"));
   EXPECT_EQ(full.at("instructions"), "Be kind.");
@@ -205,30 +206,31 @@ TEST(ResponsesCall, RefusesByPathWhatIsWrong) {
       {items(R"({"type":"function_call_output","call_id":"lost","output":"x"})"),
        "input[1].call_id", "\"lost\""},
       {items(R"({"type":"function_call_output","call_id":"lost"})"), "input[1].output", "required"},
-      {with(R"("max_output_tokens":0)"), "max_output_tokens", "at least 1"},
-      {with(R"("temperature":"hot")"), "temperature", "a string"},
-      {with(R"("stream":1)"), "stream", "true or false"},
-      {with(R"("store":"yes")"), "store", "true or false"},
-      {with(R"("metadata":{"a":1})"), "metadata.a", "1"},
-      {with(R"("previous_response_id":"resp_1")"), "previous_response_id", "whole conversation"},
-      {with(R"("conversation":"conv_1")"), "conversation", "not supported"},
-      {with(R"("background":true)"), "background", "not supported"},
-      {with(R"("prompt":"")"), "prompt", "not supported"},
-      {with(R"("moderation":false)"), "moderation", "not supported"},
-      {with(R"("prompt":{"id":"p"})"), "prompt", "not supported"},
-      {with(R"("truncation":"auto")"), "truncation", "\"disabled\""},
-      {with(R"("include":["everything"])"), "include[0]", "\"everything\""},
-      {with(R"("include":[[]])"), "include[0]", "an array"},
-      {with(R"("top_logprobs":21)"), "top_logprobs", "21"},
-      {with(R"("stream_options":{"include_obfuscation":true})"),
+      {body_with(R"("max_output_tokens":0)"), "max_output_tokens", "at least 1"},
+      {body_with(R"("temperature":"hot")"), "temperature", "a string"},
+      {body_with(R"("stream":1)"), "stream", "true or false"},
+      {body_with(R"("store":"yes")"), "store", "true or false"},
+      {body_with(R"("metadata":{"a":1})"), "metadata.a", "1"},
+      {body_with(R"("previous_response_id":"resp_1")"), "previous_response_id",
+       "whole conversation"},
+      {body_with(R"("conversation":"conv_1")"), "conversation", "not supported"},
+      {body_with(R"("background":true)"), "background", "not supported"},
+      {body_with(R"("prompt":"")"), "prompt", "not supported"},
+      {body_with(R"("moderation":false)"), "moderation", "not supported"},
+      {body_with(R"("prompt":{"id":"p"})"), "prompt", "not supported"},
+      {body_with(R"("truncation":"auto")"), "truncation", "\"disabled\""},
+      {body_with(R"("include":["everything"])"), "include[0]", "\"everything\""},
+      {body_with(R"("include":[[]])"), "include[0]", "an array"},
+      {body_with(R"("top_logprobs":21)"), "top_logprobs", "21"},
+      {body_with(R"("stream_options":{"include_obfuscation":true})"),
        "stream_options.include_obfuscation", "not supported"},
-      {with(R"("reasoning":"high")"), "reasoning", "a string"},
-      {with(R"("text":{"verbosity":"low"})"), "text.verbosity", "medium"},
-      {with(R"("text":{"format":"json"})"), "text.format", "a string"},
-      {with(R"("text":{"format":{"type":"xml"}})"), "text.format.type", "json_schema"},
-      {with(R"("text":{"format":{"type":"json_schema","schema":{}}})"), "text.format.name",
+      {body_with(R"("reasoning":"high")"), "reasoning", "a string"},
+      {body_with(R"("text":{"verbosity":"low"})"), "text.verbosity", "medium"},
+      {body_with(R"("text":{"format":"json"})"), "text.format", "a string"},
+      {body_with(R"("text":{"format":{"type":"xml"}})"), "text.format.type", "json_schema"},
+      {body_with(R"("text":{"format":{"type":"json_schema","schema":{}}})"), "text.format.name",
        "required"},
-      {with(R"("text":{"format":{"type":"json_schema","name":"n"}})"), "text.format.schema",
+      {body_with(R"("text":{"format":{"type":"json_schema","name":"n"}})"), "text.format.schema",
        "required"},
   };
   for (const Refusal& refusal : table) {
@@ -238,25 +240,25 @@ TEST(ResponsesCall, RefusesByPathWhatIsWrong) {
 
 TEST(ResponsesCall, RefusesByPathWhatIsWrongWithTools) {
   const auto choice = [](std::string_view text) {
-    return with(std::string(kTools) + R"(,"tool_choice":)" + std::string(text));
+    return body_with(std::string(kTools) + R"(,"tool_choice":)" + std::string(text));
   };
   const Refusal table[] = {
-      {with(R"("tools":"see")"), "tools", "a string"},
-      {with(R"("tools":[null])"), "tools[0]", "null"},
-      {with(R"("tools":[{"name":"see"}])"), "tools[0].type", "required"},
-      {with(R"("tools":[{"type":"web_search"}])"), "tools[0].type", "\"web_search\""},
-      {with(R"("tools":[{"type":"function"}])"), "tools[0].name", "required"},
-      {with(R"("tools":[{"type":"function","name":"a b"}])"), "tools[0].name", "a-z"},
-      {with(R"("tools":[{"type":"function","name":"a","parameters":[]}])"), "tools[0].parameters",
-       "an array"},
+      {body_with(R"("tools":"see")"), "tools", "a string"},
+      {body_with(R"("tools":[null])"), "tools[0]", "null"},
+      {body_with(R"("tools":[{"name":"see"}])"), "tools[0].type", "required"},
+      {body_with(R"("tools":[{"type":"web_search"}])"), "tools[0].type", "\"web_search\""},
+      {body_with(R"("tools":[{"type":"function"}])"), "tools[0].name", "required"},
+      {body_with(R"("tools":[{"type":"function","name":"a b"}])"), "tools[0].name", "a-z"},
+      {body_with(R"("tools":[{"type":"function","name":"a","parameters":[]}])"),
+       "tools[0].parameters", "an array"},
       {choice(R"("always")"), "tool_choice", "required"},
       {choice(R"({"type":"allowed_tools","mode":"auto","tools":[]})"), "tool_choice.type",
        "\"allowed_tools\""},
       {choice(R"({"type":"function"})"), "tool_choice.name", "required"},
       {choice(R"({"type":"function","name":"fly"})"), "tool_choice.name", "\"fly\""},
-      {with(R"("tool_choice":"required")"), "tool_choice", "no tools"},
-      {with(std::string(kTools) +
-            R"(,"tool_choice":"required","text":{"format":{"type":"json_object"}})"),
+      {body_with(R"("tool_choice":"required")"), "tool_choice", "no tools"},
+      {body_with(std::string(kTools) +
+                 R"(,"tool_choice":"required","text":{"format":{"type":"json_object"}})"),
        "text.format", "excludes"},
   };
   for (const Refusal& refusal : table) {
