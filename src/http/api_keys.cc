@@ -87,7 +87,7 @@ Result<std::vector<std::string>> collect_keys(std::vector<std::string> keys,
     keys.push_back(std::move(line));
     ++found;
   }
-  if (found == 0) {  // an open server is not what was asked for
+  if (found == 0) {  // a server without keys would be open to all
     return make_error(ErrorCode::kInvalidArgument, "{} holds no key: {}", path,
                       errno != 0 ? std::strerror(errno) : "write one per line");
   }

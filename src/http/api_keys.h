@@ -12,15 +12,16 @@ namespace protean {
 
 struct HttpCall;
 
-// The keys that open a port, as SHA-256 digests: the keys themselves are not kept. Whether a key
-// is right takes the same time whichever is wrong where.
+// The keys that a port accepts. Keeps SHA-256 digests, not the keys. Comparing a wrong key takes
+// the same time wherever it differs.
 class ApiKeys {
  public:
-  ApiKeys() = default;  // none: the port is open
+  ApiKeys() = default;  // no keys: every call is admitted
   explicit ApiKeys(std::span<const std::string> keys);
 
   bool empty() const { return digests_.empty(); }
-  // By "Authorization: Bearer KEY" or, as Anthropic's clients send it, "x-api-key: KEY".
+  // Accepts a key in "Authorization: Bearer KEY" or, as Anthropic's clients send it,
+  // "x-api-key: KEY".
   bool admit(const HttpCall& call) const;
 
  private:
@@ -29,8 +30,8 @@ class ApiKeys {
   std::vector<std::array<unsigned char, 32>> digests_;
 };
 
-// The given keys and those of the file, one per line; empty lines and lines that begin with # are
-// passed over. The path may be empty. An error never quotes a key.
+// Returns the given keys and those of the file at `path`, if `path` is not empty. The file has one
+// key per line; empty lines and lines that begin with # are ignored. Errors never quote a key.
 Result<std::vector<std::string>> collect_keys(std::vector<std::string> keys,
                                               const std::string& path);
 

@@ -4,7 +4,7 @@
 
 namespace protean {
 
-// What the bodies of all requests that are being received may take together. On the io thread.
+// Memory for the bodies of all requests that are being received. Belongs to the io thread.
 class BodyBudget {
  public:
   explicit BodyBudget(std::int64_t bytes) : free_(bytes) {}
@@ -14,7 +14,7 @@ class BodyBudget {
   std::int64_t free_;
 };
 
-// One request's part of it, given back at the end.
+// One request's share of a BodyBudget. The destructor returns it.
 class BodyShare {
  public:
   explicit BodyShare(BodyBudget& budget) : budget_(budget) {}
@@ -22,7 +22,7 @@ class BodyShare {
   BodyShare(const BodyShare&) = delete;
   BodyShare& operator=(const BodyShare&) = delete;
 
-  // False, and nothing is taken, when there is not so much.
+  // Makes the share `bytes` large. If the budget has less, changes nothing and returns false.
   bool grow_to(std::int64_t bytes) {
     if (bytes - bytes_ > budget_.free_) {
       return false;

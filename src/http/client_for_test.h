@@ -44,7 +44,7 @@ class Client {
 
   bool connected() const { return connected_; }
   void leave() {
-    SSL_free(std::exchange(ssl_, nullptr));  // without a goodbye
+    SSL_free(std::exchange(ssl_, nullptr));  // sends no close_notify
     if (socket_ >= 0) {
       ::close(std::exchange(socket_, -1));
     }
@@ -75,7 +75,7 @@ class Client {
                                ? SSL_write(ssl_, bytes.data(), static_cast<int>(bytes.size()))
                                : ::send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
       if (sent <= 0) {
-        return;  // the server may have hung up already, which the next read tells
+        return;  // the server may have hung up already; the next read reports it
       }
       bytes.remove_prefix(static_cast<std::size_t>(sent));
     }
@@ -97,7 +97,7 @@ class Client {
     EXPECT_FALSE(ec) << ec.message();
     return parser.release();
   }
-  // Whatever comes until the text has arrived or the server hangs up.
+  // Returns what arrives until it holds `wanted` or the server hangs up.
   std::string read_until(std::string_view wanted) {
     std::string text;
     char piece[4096];
@@ -109,14 +109,14 @@ class Client {
     return text;
   }
 
-  // A reset counts too: the server may not have read all we sent.
+  // Expects the end of the connection or a reset: the server may not have read all that was sent.
   void expect_hang_up() {
     char byte = 0;
     const ssize_t size = receive(&byte, 1);
     EXPECT_TRUE(size == 0 || (size < 0 && errno == ECONNRESET)) << size;
   }
 
-  // What Beast calls a SyncReadStream.
+  // Make the client a SyncReadStream, which Beast's http::read() wants.
   template <class Buffers>
   std::size_t read_some(const Buffers& buffers, boost::system::error_code& ec) {
     const boost::asio::mutable_buffer first = *boost::asio::buffer_sequence_begin(buffers);
@@ -139,7 +139,7 @@ class Client {
  private:
   void start_tls() {
     SSL_CTX* context = SSL_CTX_new(TLS_client_method());
-    ssl_ = SSL_new(context);  // which keeps the context
+    ssl_ = SSL_new(context);  // holds a reference to the context
     SSL_CTX_free(context);
     constexpr unsigned char kHttp[] = "\x08http/1.1";
     SSL_set_alpn_protos(ssl_, kHttp, sizeof kHttp - 1);

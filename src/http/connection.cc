@@ -71,7 +71,7 @@ asio::awaitable<void> Connection::run() {
   }
 }
 
-// Idle time is limited apart from the header's: a client may keep a connection for later.
+// The limit for an idle connection is longer than that for a header: clients keep connections open.
 asio::awaitable<bool> Connection::await_request() {
   if (!wire_->input().empty()) {
     co_return true;
@@ -183,7 +183,7 @@ asio::awaitable<void> Connection::read_body(RequestReader& reader, BodyShare& sh
   }
 }
 
-// After this nobody knows where a next request would begin.
+// Closes the connection after the reply, since it is unknown where the next request would begin.
 asio::awaitable<bool> Connection::refuse(const Exchange& exchange, const ApiError& error) {
   Exchange last = exchange;
   last.keep_alive = false;
@@ -193,7 +193,7 @@ asio::awaitable<bool> Connection::refuse(const Exchange& exchange, const ApiErro
 
 asio::awaitable<bool> Connection::serve_call(const Exchange& exchange) {
   busy_ = true;
-  // While the body came, much may have changed.
+  // The server may have begun to drain while the body arrived.
   std::optional<HttpReply> late = setting_.handler.refuse_early(exchange.call);
   if (late) {
     co_return co_await send(exchange, *late);
@@ -209,8 +209,8 @@ asio::awaitable<bool> Connection::serve_call(const Exchange& exchange) {
 }
 
 asio::awaitable<bool> Connection::serve_pending(const Exchange& exchange, PendingReply& pending) {
-  // A client that leaves takes back no change of form that it asked for; what only it would read
-  // is not begun.
+  // If the client leaves, a change of form that it asked for goes on; an answer that only it would
+  // read is not begun.
   struct Guard {
     PendingReply& pending;
     ~Guard() { pending.on_ready = nullptr; }
@@ -220,7 +220,7 @@ asio::awaitable<bool> Connection::serve_pending(const Exchange& exchange, Pendin
   while (!left() && !pending.reply && !pending.answer) {
     co_await await_change(exchange);
   }
-  if (pending.answer) {  // of a client that left it is cancelled there
+  if (pending.answer) {  // serve_growing() abandons it if the client has left
     co_return co_await serve_growing(exchange, *pending.answer);
   }
   if (left()) {
@@ -231,10 +231,9 @@ asio::awaitable<bool> Connection::serve_pending(const Exchange& exchange, Pendin
   co_return co_await send(exchange, *pending.reply);
 }
 
-// Waits for anything to happen while no byte of a response has been sent. If the client has ended
-// its input, first sends it an interim response, which clients pass over: a client that still waits
-// for the answer takes it, and one that is gone is found out by the reset that comes back. HTTP/1.0
-// has no interim responses; there only the kernel's keep-alive tells.
+// Waits for a change while no byte of the response has been sent. Once the client has ended its
+// input, first sends an interim response: clients skip it, and the system of a client that is gone
+// answers with a reset. HTTP/1.0 has no interim responses, so there only TCP keep-alive finds out.
 asio::awaitable<void> Connection::await_change(const Exchange& exchange) {
   if (wire_->ended() && exchange.http_1_1 && !std::exchange(asked_after_, true)) {
     std::string interim(kContinue);
@@ -262,14 +261,14 @@ asio::awaitable<bool> Connection::send(const Exchange& exchange, HttpReply& repl
   co_return sent&& keep_alive;
 }
 
-// A client that sends so much behind its request that we read no further is treated as gone, since
-// we could not notice if it were.
+// A client that fills the read-ahead buffer behind its request is treated as gone: nothing more is
+// read, so its leaving would not be noticed.
 bool Connection::left() const {
   return wire_->closed() || wire_->full();
 }
 
 asio::awaitable<bool> Connection::serve_growing(const Exchange& exchange, GrowingAnswer& answer) {
-  // Whatever way this ends, the engine shall not go on for nobody.
+  // However this coroutine ends, the engine stops computing an answer that is not read.
   struct Guard {
     GrowingAnswer& answer;
     ~Guard() {
@@ -314,7 +313,7 @@ asio::awaitable<bool> Connection::send_events(const Exchange& exchange, GrowingA
     } else {
       const int ping_ms = setting_.limits.sse_ping_ms;
       const auto until = ping_ms > 0 ? Wire::after(ping_ms) : Wire::kNever;
-      // A client that has ended its input is asked after once: a reset says that it is gone.
+      // Sends a ping as soon as the client ends its input: if it is gone, a reset comes back.
       const bool ask = wire_->ended() && !std::exchange(asked_after_, true);
       bool happened = false;
       if (!ask) {
@@ -340,7 +339,8 @@ asio::awaitable<bool> Connection::send_piece(const Exchange& exchange, std::stri
   co_return co_await wire_->write(std::move(bytes));
 }
 
-// Everything but what says where the body ends, and the empty line.
+// Returns the status line and the headers without Content-Length, Transfer-Encoding and the empty
+// line.
 std::string Connection::head_of(const Exchange& exchange, const HttpReply& reply, bool keep_alive) {
   std::string head = status_line(reply.status, exchange.http_1_1);
   append(head, "Server", "protean");
@@ -348,7 +348,7 @@ std::string Connection::head_of(const Exchange& exchange, const HttpReply& reply
     append(head, "Content-Type", reply.content_type);
   }
   append(head, "x-request-id", exchange.call.request_id);
-  append(head, "request-id", exchange.call.request_id);  // by which Anthropic's clients know it
+  append(head, "request-id", exchange.call.request_id);  // the name that Anthropic's clients read
   append(head, reply.headers);
   append(head, exchange.cors);
   if (keep_alive != exchange.http_1_1) {
@@ -357,7 +357,8 @@ std::string Connection::head_of(const Exchange& exchange, const HttpReply& reply
   return head;
 }
 
-// What the engine accepted has its line in the log when it ends there, which may be later.
+// Counts the response. Logs it unless the engine accepted the request, which is logged when it
+// ends.
 void Connection::answered(const Exchange& exchange, int status, bool accepted) {
   setting_.handler.count(exchange.call, status);
   if (accepted) {
@@ -379,7 +380,7 @@ void Connection::answered(const Exchange& exchange, int status, bool accepted) {
 void Connection::changed(GrowingAnswer& answer) {
   if (static_cast<std::int64_t>(answer.unsent_bytes()) > setting_.limits.max_unsent_bytes) {
     log::warning("{}: the client does not read its stream, which is cut", answer.id());
-    close();  // also ends the write that is stuck
+    close();  // also ends a write that is waiting
   }
   wire_->wake();
 }

@@ -20,8 +20,8 @@
 
 namespace protean {
 
-// One client's connection: reads requests one after the other, asks the handler, writes the
-// replies. All of it on the io thread.
+// One client's connection: reads requests one after the other, has the handler answer them and
+// writes the answers. Belongs to the io thread.
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
   using TimePoint = std::chrono::steady_clock::time_point;
@@ -33,26 +33,30 @@ class Connection : public std::enable_shared_from_this<Connection> {
     const Cors& cors;
     const PageGuard& pages;
     BodyBudget& bodies;
-    std::function<void()> on_idle;  // a response has been sent
+    std::function<void()> on_idle;  // called after each response
   };
   Connection(boost::asio::ip::tcp::socket socket, std::shared_ptr<boost::asio::ssl::context> tls,
              const Setting& setting);
 
-  boost::asio::awaitable<void> run();  // keep a shared_ptr to this until it is done
+  // Serves until the connection ends. The caller keeps a shared_ptr to this until then.
+  boost::asio::awaitable<void> run();
   void close() { wire_->close(); }
-  bool busy() const { return busy_; }            // from a whole request to its response's end
-  bool receiving() const { return receiving_; }  // a request's body
-  // Since when it has been kept for a next request; none while it is of any use.
+  // True from the end of a request to the end of its response.
+  bool busy() const { return busy_; }
+  // True while a request's body is being received.
+  bool receiving() const { return receiving_; }
+  // When the connection became idle; none while it serves a request.
   std::optional<TimePoint> idle_since() const { return idle_since_; }
-  // Since when its client has been sending a request, or taking a reply that is no stream.
+  // When the client began to send the present request or to take the present reply; none while a
+  // stream is sent.
   std::optional<TimePoint> slow_since() const { return slow_since_; }
 
  private:
-  // The request being answered, as far as writing the response needs it.
+  // What writing a response needs to know of its request.
   struct Exchange {
     HttpCall call;
     HttpHeaders cors;
-    TimePoint begun;  // when its head had come
+    TimePoint begun;  // when the head had arrived
     bool http_1_1 = true;
     bool keep_alive = false;
   };
@@ -63,7 +67,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   boost::asio::awaitable<void> read_body(RequestReader& reader, BodyShare& share);
   boost::asio::awaitable<bool> refuse(const Exchange& exchange, const ApiError& error);
   boost::asio::awaitable<bool> serve_call(const Exchange& exchange);
-  // Empties the reply. `accepted`: the engine took the request.
+  // Takes the reply's body. `accepted`: the engine took the request and logs it when it ends.
   boost::asio::awaitable<bool> send(const Exchange& exchange, HttpReply& reply,
                                     bool accepted = false);
   boost::asio::awaitable<bool> serve_pending(const Exchange& exchange, PendingReply& pending);
@@ -80,7 +84,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   const std::shared_ptr<Wire> wire_;
   const Setting setting_;
   const std::string client_;         // address and port
-  std::optional<ApiError> refusal_;  // why the request being read is not read on
+  std::optional<ApiError> refusal_;  // why the present request is not read further
   std::optional<TimePoint> idle_since_;
   std::optional<TimePoint> slow_since_;
   bool busy_ = false;

@@ -49,7 +49,7 @@ HttpHeaders Cors::headers(const HttpCall& call) const {
   if (origins_.empty()) {
     return {};
   }
-  HttpHeaders headers{{"Vary", "Origin"}};  // caches shall not mix up pages
+  HttpHeaders headers{{"Vary", "Origin"}};  // a cache must not give one page's answer to another
   const std::string_view origin = call.header("origin");
   if (!origin.empty() && admits(origin)) {
     headers.emplace_back("Access-Control-Allow-Origin", origin);
@@ -69,7 +69,7 @@ void Cors::answer_preflight(const HttpCall& call, HttpReply& reply) const {
       reply.headers.emplace_back("Access-Control-Allow-Methods", value);
     }
   }
-  // SDKs send many headers of their own, so what is asked for is allowed; none of them gives power.
+  // Allows every header that is asked for: SDKs send many of their own, and none has a privilege.
   const std::string_view asked = call.header("access-control-request-headers");
   if (!asked.empty() && asked.size() <= kLongestHeaderList) {
     reply.headers.emplace_back("Access-Control-Allow-Headers", asked);

@@ -9,18 +9,17 @@
 
 namespace protean {
 
-// Which web pages' scripts may read our answers (the Fetch standard's CORS protocol). None, unless
-// origins are allowed.
+// The web pages whose scripts may read answers (CORS, as in the Fetch standard). By default none.
 class Cors {
  public:
   Cors() = default;
-  // "https://chat.example.org", or "*" for every page.
+  // Allows origins such as "https://chat.example.org"; "*" allows all.
   static Result<Cors> allow(std::vector<std::string> origins);
 
   bool admits(std::string_view origin) const;
-  // What any response to this call says.
+  // Returns the headers that every response to this call carries.
   HttpHeaders headers(const HttpCall& call) const;
-  // Turns a reply to OPTIONS that names the methods in Allow into one to a preflight.
+  // If the call is a preflight, adds what it asks for to a reply to OPTIONS that has Allow.
   void answer_preflight(const HttpCall& call, HttpReply& reply) const;
 
  private:

@@ -9,12 +9,12 @@
 
 namespace protean {
 
-// The status, customary in logs, of a request whose client left before the answer.
+// The status that logs show for a request whose client left before its answer (nginx's 499).
 inline constexpr int kClientGone = 499;
 
-// An answer that is made while its client waits: server-sent events as they come when streaming,
-// else one body at the end. A connection empties it on the io thread. Nothing may be sent before
-// started(): a refusal still needs its status.
+// An answer that is made while its client waits: server-sent events if it is streamed, else one
+// body at the end. A connection takes from it on the io thread, and sends nothing before started(),
+// since a refusal still needs its status.
 class GrowingAnswer {
  public:
   virtual ~GrowingAnswer() = default;
@@ -24,22 +24,21 @@ class GrowingAnswer {
   virtual bool started() const = 0;
   virtual bool done() const = 0;
   virtual const std::optional<ApiError>& failure() const = 0;
-  // How the client expects errors to be written.
+  // The form in which the client reads errors.
   virtual ErrorStyle errors() const = 0;
-  // The size of the answer's pieces that wait to be taken. What is told once, such as a request
-  // that is repeated, is as long as it must be and does not count.
+  // Bytes of generated text that wait to be taken. Events that are sent once, such as a copy of the
+  // request, do not count.
   virtual std::size_t unsent_bytes() const = 0;
-  // Streaming: returns the events since the last call.
+  // Returns the events since the last call, if the answer is streamed.
   virtual std::string take_events() = 0;
-  // Not streaming: returns the body of an answer that is done and has not failed.
+  // Returns the body of an answer that is not streamed, is done and has not failed.
   virtual std::string take_body() = 0;
-  // Returns what may be sent to a streaming client that has waited long, between events.
+  // Returns what to send between events to a client that has waited long.
   virtual std::string keep_alive() const = 0;
-  // Ends the answer: its client has left, and nothing more will be taken. Does nothing if the
-  // answer is done.
+  // Ends the answer because its client has left. Does nothing if the answer is done.
   virtual void abandon() = 0;
 
-  std::function<void()> on_change;  // called when one of these may have changed
+  std::function<void()> on_change;  // called when the above may have changed
 };
 
 }  // namespace protean

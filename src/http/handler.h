@@ -11,15 +11,15 @@
 
 namespace protean {
 
-// What comes later, a reply or an answer that grows: one of them is set and on_ready called, on the
-// io thread.
+// A reply or an answer that comes later. On the io thread, one of the two is set and on_ready is
+// called.
 struct PendingReply {
   std::optional<HttpReply> reply;
   std::shared_ptr<GrowingAnswer> answer;
   std::function<void()> on_ready;
 };
 
-// What stands behind a listening port. All calls come from the io thread.
+// Answers the calls of a listening port. Called from the io thread only.
 class HttpHandler {
  public:
   using Answer =
@@ -27,17 +27,18 @@ class HttpHandler {
 
   virtual ~HttpHandler() = default;
 
-  // A reply to what needs no body to be judged: unknown path, wrong method or key, not ready.
+  // Returns a reply if the call can be refused without its body: unknown path, wrong method, wrong
+  // key, server not ready.
   virtual std::optional<HttpReply> refuse_early(const HttpCall& call) const = 0;
-  // The answer to a call that refuse_early let pass, or a reply or answer to wait for.
+  // Answers a call that refuse_early() let pass, at once or later.
   virtual Answer handle(const HttpCall& call) = 0;
-  // How the client of this call expects errors to be written.
+  // The form in which the client of this call reads errors.
   virtual ErrorStyle error_style(const HttpCall& call) const = 0;
-  // True for calls that come often and say little, such as health checks: logged at debug level.
+  // True for frequent calls such as health checks, which are logged at debug level.
   virtual bool routine(const HttpCall& call) const = 0;
-  // To be called once per response that was sent.
+  // Called once per response.
   virtual void count(const HttpCall& call, int status) = 0;
-  // From now on each answer is the last of its connection.
+  // True if connections are to be closed after their present answer.
   virtual bool draining() const = 0;
 };
 

@@ -18,7 +18,7 @@ using asio::ip::tcp;
 using boost::system::error_code;
 
 constexpr std::chrono::milliseconds kAcceptRetry{100};
-constexpr std::chrono::seconds kSlow{1};  // a client so long at one request or reply
+constexpr std::chrono::seconds kSlow{1};  // at one request or reply, before a client is replaced
 
 }  // namespace
 
@@ -26,7 +26,7 @@ Listener::Listener(asio::io_context& io, const Connection::Setting& setting)
     : io_(io), setting_(setting), acceptor_(io), room_(io) {}
 
 Status Listener::listen(const std::string& host, int port, const std::string& flag) {
-  if (host.empty()) {  // the resolver would take any address for it
+  if (host.empty()) {  // the resolver would take it for all addresses
     return make_error(ErrorCode::kInvalidArgument,
                       "the host to listen on is empty: give an address, such as 127.0.0.1 for this "
                       "machine only or 0.0.0.0 for all networks");
@@ -39,7 +39,8 @@ Status Listener::listen(const std::string& host, int port, const std::string& fl
                       ec.message());
   }
   Status opened;
-  for (const auto& entry : found) {  // "localhost" may have an address this machine lacks
+  for (const auto& entry :
+       found) {  // "localhost" may resolve to an address that this machine lacks
     opened = open(entry.endpoint(), flag);
     if (opened.ok()) {
       asio::co_spawn(io_, accept(), [](const std::exception_ptr& failure) {
@@ -86,7 +87,7 @@ bool Listener::full() const {
 }
 
 asio::awaitable<void> Listener::accept() {
-  bool failing = false;  // said once, not at every attempt
+  bool failing = false;  // so that only the first of many failures is logged
   while (acceptor_.is_open()) {
     if (full()) {
       co_await wait_for_room();
@@ -98,7 +99,7 @@ asio::awaitable<void> Listener::accept() {
       serve(std::move(socket));
     } else if (acceptor_.is_open() && ec != asio::error::connection_aborted) {
       if (!std::exchange(failing, true)) {
-        log::warning("cannot accept connections: {}", ec.message());  // out of file descriptors
+        log::warning("cannot accept connections: {}", ec.message());  // such as too many open files
       }
       evict();
       room_.expires_after(kAcceptRetry);
@@ -107,7 +108,7 @@ asio::awaitable<void> Listener::accept() {
   }
 }
 
-// Nobody is sent away before somebody else knocks.
+// Waits for a new connection before it closes an old one for it.
 asio::awaitable<void> Listener::wait_for_room() {
   const auto knock = tcp::acceptor::wait_read;
   co_await acceptor_.async_wait(knock, kResume);

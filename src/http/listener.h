@@ -15,23 +15,25 @@
 
 namespace protean {
 
-// One port and the connections that came through it, at most limits.max_connections: a newcomer
-// takes the place of the one that idles longest, else of the one that is longest, and over a
-// second, about sending a request or taking a reply; where all are being answered it waits in the
-// queue. On the io thread.
+// One port and its connections, at most limits.max_connections. Beyond that, a new connection
+// replaces the one that has been idle longest; if none is idle, the one that has taken longest, and
+// over a second, to send a request or take a reply; else it waits in the kernel's queue. Belongs to
+// the io thread.
 class Listener {
  public:
   Listener(boost::asio::io_context& io, const Connection::Setting& setting);
 
-  // Port 0: any free one. Errors name the flag that would have to change.
+  // Port 0 takes any free port. Errors name `flag`, which sets the port.
   Status listen(const std::string& host, int port, const std::string& flag);
   int port() const { return port_; }  // after listen()
-  // For connections that come from now on; null: plain.
+  // Applies to new connections; null serves them without TLS.
   void use_tls(std::shared_ptr<boost::asio::ssl::context> tls) { tls_ = std::move(tls); }
 
-  bool busy() const;  // any connection is
+  bool busy() const;  // true if any connection is busy
+  // Closes the connections that are receiving a body.
   void close_receiving();
-  void close();  // the port and all connections
+  // Closes the port and all connections.
+  void close();
 
  private:
   Status open(const boost::asio::ip::tcp::endpoint& endpoint, const std::string& flag);

@@ -9,18 +9,18 @@ namespace protean {
 
 using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
 
-// A request as the service sees it: what HTTP says, without HTTP's library.
+// An HTTP request, independent of the library that parsed it.
 struct HttpCall {
   std::string method;  // upper case
   std::string target;
   std::string authorization;
   std::string content_encoding;
-  std::string request_id;  // x-request-id, the client's or ours
+  std::string request_id;  // x-request-id of the client, or a random one
   std::string body;
-  HttpHeaders headers = {};  // all, names in lower case
-  std::string client = {};   // its address and port
+  HttpHeaders headers = {};  // names in lower case
+  std::string client = {};   // address and port
 
-  // The first of that name, in lower case; empty where there is none.
+  // Returns the first header of that name (in lower case); empty if there is none.
   std::string_view header(std::string_view name) const {
     for (const auto& [key, value] : headers) {
       if (key == name) {

@@ -23,7 +23,7 @@ bool is_address(std::string_view host) {
   return !ec;
 }
 
-// "https://chat.example.org:8000" is of "chat.example.org:8000".
+// Returns "chat.example.org:8000" of "https://chat.example.org:8000".
 std::string_view authority_of(std::string_view origin) {
   const std::size_t scheme = origin.find("://");
   return scheme == std::string_view::npos ? std::string_view() : origin.substr(scheme + 3);
@@ -59,7 +59,7 @@ std::optional<ApiError> PageGuard::refuse(const HttpCall& call) const {
     return std::nullopt;
   }
   const std::string_view host = call.header("host");
-  if (!host.empty() && !knows(host_of(host))) {  // HTTP/1.0 needs none; browsers send it
+  if (!host.empty() && !knows(host_of(host))) {  // browsers always send one, HTTP/1.0 need not
     return ApiError{.status = 403,
                     .message = fmt::format("\"{}\" is not a name of this server: ask for it by its "
                                            "address or as localhost, or start it with {}",

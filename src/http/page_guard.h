@@ -20,9 +20,9 @@ namespace protean {
 class PageGuard {
  public:
   struct Setting {
-    Cors origins;                    // whose pages may call
+    Cors origins;                    // of the pages that may call
     std::vector<std::string> names;  // of the server; "*": any
-    std::string remedy;              // which flags let more in, for messages
+    std::string remedy;              // the flags that admit more, for messages
   };
   PageGuard() = default;  // admits all: the port needs a key
   explicit PageGuard(Setting setting);
@@ -38,7 +38,7 @@ class PageGuard {
 // True for "localhost" and for addresses that only this machine can reach.
 bool is_loopback(const std::string& host);
 
-// The host of a Host header: without its port and without the brackets of an IPv6 address.
+// Returns the host of a Host header, without its port and the brackets of an IPv6 address.
 std::string_view host_of(std::string_view header);
 
 }  // namespace protean

@@ -33,9 +33,9 @@ std::string lower(std::string_view name) {
 RequestReader::RequestReader(const HttpLimits& limits)
     : max_header_bytes_(limits.max_header_bytes),
       max_body_bytes_(limits.max_body_bytes),
-      // A body in one-byte chunks that is a fifth as long as allowed passes.
+      // Lets a body pass that comes in one-byte chunks and is a fifth as long as allowed.
       line_room_(limits.max_body_bytes + limits.max_header_bytes) {
-  parser_.header_limit(std::numeric_limits<std::uint32_t>::max());  // scan() counts
+  parser_.header_limit(std::numeric_limits<std::uint32_t>::max());  // scan() checks the limit
   parser_.body_limit(boost::none);
 }
 
@@ -48,7 +48,7 @@ std::size_t RequestReader::put(std::string_view bytes) {
 }
 
 std::size_t RequestReader::put_head(std::string_view bytes) {
-  // An empty line before a request is forgiven (RFC 9112 section 2.2).
+  // Ignores empty lines before a request (RFC 9112 section 2.2).
   std::size_t skipped = 0;
   while (scanned_ == 0 && empty_lines_ < kMostEmptyLines &&
          bytes.substr(skipped).starts_with("\r\n")) {
@@ -83,7 +83,7 @@ std::size_t RequestReader::put_head(std::string_view bytes) {
   return skipped + end;
 }
 
-// Looks for the head's end and for lines that another reader might cut elsewhere.
+// Finds the end of the head. Refuses lines that another parser might split differently.
 std::optional<ApiError> RequestReader::scan(std::string_view bytes, std::size_t& end) {
   const auto most = static_cast<std::size_t>(max_header_bytes_);
   for (; scanned_ < bytes.size() && end == 0; ++scanned_) {
@@ -201,7 +201,7 @@ void RequestReader::read_line() {
   if (part_ == Part::kChunkSize) {
     read_chunk_size();
   } else if (part_ == Part::kTrailer) {
-    part_ = line_.empty() ? Part::kEnd : Part::kTrailer;  // nobody here wants trailers
+    part_ = line_.empty() ? Part::kEnd : Part::kTrailer;  // trailers are ignored
   } else if (line_.empty()) {
     part_ = Part::kChunkSize;
   } else {
@@ -209,7 +209,7 @@ void RequestReader::read_line() {
   }
 }
 
-// chunk-size [ ";" extensions ], RFC 9112 section 7.1.
+// Reads chunk-size [ ";" extensions ] (RFC 9112 section 7.1).
 void RequestReader::read_chunk_size() {
   std::uint64_t size = 0;
   const char* const begin = line_.data();

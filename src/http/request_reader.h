@@ -15,24 +15,25 @@
 
 namespace protean {
 
-// Takes one request off the bytes of a connection; no socket, no clock. What a request says about
-// its own framing must be beyond doubt: where a proxy in front of us might read it another way,
-// one request could hide in another. So both Content-Length and Transfer-Encoding, bare LF, folded
-// lines and the like are errors, after which the connection cannot be used any more.
+// Reads one request from the bytes of a connection; has no socket and no clock. Framing that a
+// proxy in front of the server might read differently is an error, since one request could then
+// hide in another: both Content-Length and Transfer-Encoding, bare LF, folded lines. After an error
+// the connection cannot be used any more.
 class RequestReader {
  public:
   explicit RequestReader(const HttpLimits& limits);
 
-  // Takes what it can and says how much that was. The rest is to be given again, with more behind
-  // it, unless the request is done by then.
+  // Consumes a prefix of `bytes` and returns its length. Unless the request is done, the caller
+  // gives the rest again with more bytes behind it.
   std::size_t put(std::string_view bytes);
 
   bool begun() const { return begun_; }
-  bool head_done() const { return head_done_; }  // the following are known from then on
+  bool head_done() const { return head_done_; }  // the accessors below are valid from then on
   bool done() const { return part_ == Part::kEnd; }
   const std::optional<ApiError>& error() const { return error_; }
 
-  HttpCall call() const;  // without its body and where it came from; made for a bad head too
+  // Returns the request without its body and client. Works for a head with errors too.
+  HttpCall call() const;
   bool http_1_1() const { return parser_.get().version() >= 11; }
   bool keep_alive() const { return parser_.get().keep_alive(); }
   bool wants_continue() const { return wants_continue_; }
@@ -40,7 +41,7 @@ class RequestReader {
   std::string take_body() { return std::move(body_); }
 
  private:
-  // What comes next. A chunk is a size line, its data and an empty line.
+  // What is read next. A chunk is a size line, data and an empty line.
   enum class Part { kHead, kBody, kChunkSize, kChunk, kChunkEnd, kTrailer, kEnd };
 
   std::size_t put_head(std::string_view bytes);
@@ -57,13 +58,13 @@ class RequestReader {
 
   const std::int64_t max_header_bytes_;
   const std::int64_t max_body_bytes_;
-  boost::beast::http::request_parser<boost::beast::http::empty_body> parser_;  // the head's
+  boost::beast::http::request_parser<boost::beast::http::empty_body> parser_;  // of the head
   Part part_ = Part::kHead;
-  std::size_t scanned_ = 0;     // bytes of the head that were looked at and are whole lines so far
-  int empty_lines_ = 0;         // before the request, that were forgiven
-  std::int64_t awaited_ = 0;    // bytes of the body or the chunk that are still to come
-  std::int64_t line_room_ = 0;  // for size lines' extensions and trailers together
-  std::string line_;            // a line of the body's framing, as far as it has come
+  std::size_t scanned_ = 0;     // bytes of the head that scan() has checked
+  int empty_lines_ = 0;         // ignored before the request
+  std::int64_t awaited_ = 0;    // bytes of the body or the chunk that have not arrived
+  std::int64_t line_room_ = 0;  // bytes left for chunk extensions and trailers together
+  std::string line_;            // the present line of the body's framing
   std::string body_;
   bool begun_ = false;
   bool head_done_ = false;

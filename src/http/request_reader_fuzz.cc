@@ -1,4 +1,4 @@
-// Bytes as a connection brings them. Cut differently, they must mean the same.
+// Feeds arbitrary bytes in pieces. The requests read must not depend on where the pieces are cut.
 
 #include "http/request_reader.h"
 

@@ -9,7 +9,7 @@
 namespace protean {
 namespace {
 
-// What a reader makes of a stream that comes in pieces of a size: methods, bodies, then the error.
+// Reads a stream in pieces of the given size. Returns methods and bodies, then the error.
 std::vector<std::string> read_all(const std::string& stream, std::size_t piece) {
   const HttpLimits limits{.max_header_bytes = 300, .max_body_bytes = 100};
   std::vector<std::string> seen;
@@ -51,7 +51,7 @@ TEST(RequestReader, ReadsTheSameHoweverItIsCut) {
   }
 }
 
-// Eight empty lines before a request are forgiven, in one piece or in many.
+// Up to eight empty lines before a request are ignored, in one piece or in many.
 TEST(RequestReader, ForgivesAsManyEmptyLinesHoweverTheyCome) {
   const std::string get = "GET /a HTTP/1.1\r\nHost: localhost\r\n\r\n";
   for (const int lines : {8, 9, 24}) {
@@ -69,7 +69,8 @@ TEST(RequestReader, ForgivesAsManyEmptyLinesHoweverTheyCome) {
 }
 
 TEST(RequestReader, BoundsHeadersBodiesAndTheirFraming) {
-  const std::string chunked = "POST /c HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n";
+  const std::string chunked =
+      "POST /c HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n";
   std::string wordy;
   for (int i = 0; i < 50; ++i) {
     wordy += "1;why=because\r\nx\r\n";

@@ -16,7 +16,7 @@ namespace ssl = boost::asio::ssl;
 
 constexpr std::string_view kHttp = "\x08http/1.1";
 
-// A client that offers no protocol that we speak is told so, rather than served in another.
+// Ends the handshake with an alert if the client offers protocols but not HTTP/1.1.
 constexpr auto kChooseProtocol = [](SSL*, const unsigned char** out, unsigned char* out_size,
                                     const unsigned char* in, unsigned int in_size, void*) {
   unsigned char* chosen = nullptr;
@@ -65,9 +65,9 @@ Result<std::shared_ptr<ssl::context>> load_tls(const TlsOptions& options) {
   SSL_CTX_set_min_proto_version(native, TLS1_2_VERSION);
   SSL_CTX_set_options(
       native, SSL_OP_NO_RENEGOTIATION | SSL_OP_CIPHER_SERVER_PREFERENCE | SSL_OP_NO_COMPRESSION);
-  SSL_CTX_set_mode(native, SSL_MODE_RELEASE_BUFFERS);  // an idle connection shall cost little
+  SSL_CTX_set_mode(native, SSL_MODE_RELEASE_BUFFERS);  // saves memory of idle connections
   SSL_CTX_set_alpn_select_cb(native, kChooseProtocol, nullptr);
-  // An encrypted key would make OpenSSL ask on the terminal.
+  // Fails on an encrypted key; OpenSSL's default asks on the terminal.
   SSL_CTX_set_default_passwd_cb(native, [](char*, int, int, void*) { return 0; });
   if (SSL_CTX_use_certificate_chain_file(native, options.certfile.c_str()) != 1) {
     return unusable("--ssl-certfile", options.certfile);

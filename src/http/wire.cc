@@ -22,7 +22,7 @@ constexpr std::size_t kReadSize = 8 * 1024;
 constexpr std::size_t kLeastReadAhead = 256 * 1024;
 constexpr int kGoodbyeMs = 2000;
 
-// Has the kernel ask after a silent client, so that one whose machine vanished is noticed.
+// Enables TCP keep-alive, which notices a client whose machine or network vanished.
 void keep_alive(tcp::socket& socket) {
   error_code ignored;
   socket.set_option(asio::socket_base::keep_alive(true), ignored);
@@ -77,8 +77,7 @@ asio::awaitable<Wire::Opened> Wire::open() {
   co_return opened;
 }
 
-// Looks at the first byte and leaves it: a method begins with a capital letter, a TLS handshake
-// does not.
+// Peeks at the first byte: an HTTP method begins with a capital letter, a TLS handshake does not.
 asio::awaitable<bool> Wire::speaks_plain_http() {
   const auto readable = tcp::socket::wait_read;
   co_await socket_.async_wait(readable, kResume);
@@ -111,8 +110,7 @@ void Wire::consume(std::size_t size) {
   }
 }
 
-// Reads concurrently with writes and without a deadline. After the end of input it waits for a
-// reset.
+// Reads concurrently with writes and without a deadline. After the end of input, waits for a reset.
 asio::awaitable<void> Wire::read_ahead() {
   std::array<char, kReadSize> piece;
   error_code ec;
@@ -204,7 +202,8 @@ void Wire::close() {
   }
 }
 
-// A deadline is set for each write, so moving it is cheap: the alarm looks again when it rings.
+// Moving the deadline is cheap, since each write does so: the alarm is set anew only if the
+// deadline is earlier, and checks the deadline when it expires.
 void Wire::set_deadline(TimePoint deadline) {
   deadline_ = deadline;
   if (deadline != kNever && (!alarm_set_ || deadline < alarm_.expiry())) {
