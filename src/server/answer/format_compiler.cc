@@ -31,7 +31,7 @@ FormatCompiler::Compiled FormatCompiler::find(const std::string& key) {
 void FormatCompiler::keep(const std::string& key, Compiled grammar) {
   const std::lock_guard lock(mutex_);
   if (by_key_.find(key) != by_key_.end()) {
-    return;  // two threads compiled it side by side
+    return;  // another thread compiled it concurrently
   }
   recent_.emplace_front(key, std::move(grammar));
   by_key_.emplace(recent_.front().first, recent_.begin());

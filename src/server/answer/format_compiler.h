@@ -16,21 +16,21 @@
 
 namespace protean {
 
-// Holds a model to the form its answer must have. Any thread may call it.
+// Makes the constraints that hold answers to a format. May be called from any thread.
 class FormatConstraints {
  public:
   virtual ~FormatConstraints() = default;
-  // A constraint for one choice. The complaint names the field, and the place in its schema.
+  // Makes the constraint for one choice. An error names the field and the place in its schema.
   virtual Checked<std::shared_ptr<TokenConstraint>> constrain(const AnswerFormat& format) = 0;
-  // Whether constrain() is quick: else it takes milliseconds.
+  // True if constrain() is quick because the format was compiled before.
   virtual bool knows(const AnswerFormat& format) const = 0;
 };
 
-// Compiles grammars for one model. Keeps what was compiled last, as clients send the same schema
-// with every request; forgets the least used beyond a bound. The tokenizer outlives it.
+// Compiles grammars for one model. Caches them, as clients send the same schema with every request,
+// and evicts the least recently used beyond a bound. The tokenizer outlives it.
 class FormatCompiler final : public FormatConstraints {
  public:
-  // vocab: of the model's logits. stop_ids: what may end an answer.
+  // `vocab` is the number of logits; `stop_ids` are the tokens that may end an answer.
   FormatCompiler(const Tokenizer& tokenizer, int vocab, std::vector<TokenId> stop_ids);
 
   Checked<std::shared_ptr<TokenConstraint>> constrain(const AnswerFormat& format) override;
@@ -46,7 +46,7 @@ class FormatCompiler final : public FormatConstraints {
   const bool can_end_;
   const GrammarTokens tokens_;
   mutable std::mutex mutex_;
-  std::list<Entry> recent_;  // the last used first
+  std::list<Entry> recent_;  // most recently used first
   std::unordered_map<std::string_view, std::list<Entry>::iterator> by_key_;
   std::size_t key_bytes_ = 0;
 };

@@ -14,7 +14,7 @@ struct Cut {
   std::optional<std::string> stop;
 };
 
-// What the matcher promises, the slow way: the stop string that ends first, the longest of those.
+// Finds the stop string that ends first, and of several the longest, by trying all.
 Cut naive(const std::string& text, const std::vector<std::string>& stops, bool keep) {
   for (std::size_t end = 1; end <= text.size(); ++end) {
     const std::string_view seen = std::string_view(text).substr(0, end);

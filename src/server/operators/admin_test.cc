@@ -1,4 +1,4 @@
-// The operators' port, beside the public one of the same server.
+// Tests the operators' port of a server that also has a public one.
 
 #include "server/operators/admin.h"
 

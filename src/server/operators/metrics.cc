@@ -27,7 +27,7 @@ using prometheus::Labels;
 using prometheus::Registry;
 using Buckets = Histogram::BucketBoundaries;
 
-// vLLM's buckets, so that its dashboards show the same quantiles.
+// The buckets are vLLM's, so that its dashboards show the same quantiles.
 const Buckets& ttft_buckets() {
   static const Buckets buckets{.001, .005, .01, .02, .04, .06, .08, .1, .25, .5,  .75,
                                1,    2.5,  5,   7.5, 10,  20,  40,  80, 160, 640, 2560};
@@ -62,7 +62,7 @@ double seconds(TimeNs ns) {
   return static_cast<double>(std::max<TimeNs>(ns, 0)) / static_cast<double>(kNsPerS);
 }
 
-// Makes series that all carry the model's labels.
+// Makes series that carry the model's labels.
 class Maker {
  public:
   Maker(Registry& registry, Labels labels) : registry_(registry), labels_(std::move(labels)) {}
@@ -90,7 +90,7 @@ class Maker {
   const Labels labels_;
 };
 
-// A total kept by the engine, shown as a counter: it is told the total, and only ever grows.
+// Shows a total that the engine keeps as a counter, which never decreases.
 class Mirror {
  public:
   explicit Mirror(Counter& counter) : counter_(counter) {}
@@ -193,7 +193,7 @@ struct RequestSeries {
   Histogram& params_n;
 };
 
-// The form, and how often it has changed.
+// The form and the morphs that changed it.
 struct FormSeries {
   FormSeries(const Maker& maker, Registry& registry, const std::string& program)
       : make(maker),
@@ -270,7 +270,7 @@ struct Metrics::Series {
     make.gauge("vllm:engine_sleep_state", "1 for the state the engine is in.",
                {{"sleep_state", "awake"}})
         .Set(1);
-    // Gateways read these of every server; what there is none of is always 0.
+    // Gateways read these from every server; here they are always 0.
     make.gauge("vllm:num_requests_swapped", "Requests swapped out: none, memory is not swapped.");
     make.gauge("vllm:cpu_cache_usage_perc", "Swap space in use: there is none.");
     make.counter("vllm:external_prefix_cache_queries_total",
@@ -294,7 +294,7 @@ struct Metrics::Series {
 Metrics::Metrics(const MetricsLabels& labels) : series_(std::make_unique<Series>(labels)) {}
 Metrics::~Metrics() = default;
 
-// Gateways read the number of blocks from a label; a resize makes it another series.
+// Gateways read the number of blocks from a label, so a resize replaces the series.
 void Metrics::show_cache_config(std::int64_t kv_blocks) {
   if (kv_blocks == series_->kv_blocks) {
     return;
@@ -337,7 +337,7 @@ void Metrics::engine(const Observation& seen) {
 
 namespace {
 
-// Layers of each precision, halves as .5; those of none are 0, so that a graph falls to it.
+// Sets the number of layers at each precision, 0 included, so that a graph falls to it.
 void show_layers(const Form& form, const Maker& make) {
   for (const Precision precision : kPrecisions) {
     make.gauge("protean:layers", "Layers of the form, by precision; halves count 0.5.",

@@ -13,7 +13,7 @@
 namespace protean {
 namespace {
 
-// Fields of /proc/self/stat behind the name, which may hold anything; the first is field 3.
+// Returns the fields of /proc/self/stat from field 3 on, which follow the program's name.
 std::vector<double> stat_fields() {
   std::ifstream file("/proc/self/stat");
   std::string text;

@@ -72,7 +72,7 @@ TEST(Spans, TellWaitingPrefillAndDecodeApart) {
     EXPECT_EQ(span.at("endTimeUnixNano"), table[i].second.second);
     EXPECT_EQ(span.at("parentSpanId"), spans.at_pointer("/0/spanId"));
   }
-  // Refused while it waited: it was never scheduled.
+  // A request that was refused in the queue was never scheduled.
   AnswerRecord refused{.received_ns = 100};
   add_choice(refused, "abort", {}, {.arrived_ns = 110, .finished_ns = 130});
   const auto only = boost::json::parse(fmt::format("[{}]", spans_json(refused, trace, 0, kCount)));
