@@ -238,7 +238,7 @@ void Server::Impl::reload_tls() {
   asio::post(io_, [this, fresh = *std::move(tls)] {
     public_.use_tls(fresh);
     operators_.use_tls(fresh);
-    log::info("TLS certificate and key read anew");
+    log::info("read the TLS certificate and key again");
   });
 }
 

@@ -51,8 +51,9 @@ ApiError error_of_current_exception() {
     return no_memory();
   } catch (const std::exception& thrown) {
     log::error("a request met a bug: {}", thrown.what());
-    return {.status = 500,
-            .message = "the server met a bug of its own in this request; its log says which"};
+    return {
+        .status = 500,
+        .message = "the request failed because of a bug in the server, which its log describes"};
   }
 }
 

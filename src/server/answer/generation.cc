@@ -158,13 +158,14 @@ void Generation::finished(int index, const Finished& finished) {
   }
   if (finished.reason == FinishReason::kTimeout && !ended) {
     if (asked_.slo_is_first && choice.output_tokens == 0) {
-      return refused(make_error(ErrorCode::kExhausted,
-                                "the first token could not come in time: others took longer than "
-                                "was foreseen"));
+      return refused(make_error(
+          ErrorCode::kExhausted,
+          "the first token's deadline has passed: earlier requests took longer than predicted"));
     }
-    return fail({.status = 504,
-                 .message = fmt::format("the request's time was over after {} tokens of the answer",
-                                        choice.output_tokens)});
+    return fail(
+        {.status = 504,
+         .message = fmt::format("the request's time limit passed after {} tokens of the answer",
+                                choice.output_tokens)});
   }
   if (finished.reason == FinishReason::kCancelled && !ended) {
     return fail({.status = 503, .message = "the request was cancelled by the server"});

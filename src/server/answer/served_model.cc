@@ -259,10 +259,10 @@ Checked<Shared> shared_of(const GenerationCall& call, const ServedModel& model) 
     return *refusal;
   }
   if (shared.format && model.formats == nullptr) {
-    return ApiError{.message = fmt::format("{} is not supported: this server makes no structured "
-                                           "output",
-                                           shared.format->field),
-                    .param = shared.format->field};
+    return ApiError{
+        .message = fmt::format("{} is not supported: this server has no structured output",
+                               shared.format->field),
+        .param = shared.format->field};
   }
   return shared;
 }

@@ -113,7 +113,7 @@ struct EngineSeries {
         kv_usage(make.gauge("vllm:kv_cache_usage_perc", "KV cache in use; 1 is full.")),
         kv_usage_old(
             make.gauge("vllm:gpu_cache_usage_perc", "KV cache in use; 1 is full. Former name.")),
-        kv_blocks(make.gauge("protean:kv_blocks_total", "KV blocks there are now.")),
+        kv_blocks(make.gauge("protean:kv_blocks_total", "KV blocks in the present form.")),
         kv_blocks_used(make.gauge("protean:kv_blocks_used", "KV blocks of live requests.")),
         preemptions(make.counter("vllm:num_preemptions_total", "Preemptions.")),
         prefix_queries(make.counter("vllm:prefix_cache_queries_total",
@@ -159,12 +159,13 @@ struct RequestSeries {
                             "Mean time per output token of a request.", token_time_buckets())),
         e2e(make.histogram("vllm:e2e_request_latency_seconds", "Time from request to last token.",
                            request_time_buckets())),
-        queue(make.histogram("vllm:request_queue_time_seconds", "Time spent waiting.",
+        queue(make.histogram("vllm:request_queue_time_seconds", "Time in the queue.",
                              request_time_buckets())),
-        inference(make.histogram("vllm:request_inference_time_seconds", "Time spent executing.",
+        inference(make.histogram("vllm:request_inference_time_seconds", "Time in execution.",
                                  request_time_buckets())),
         prefill(make.histogram("vllm:request_prefill_time_seconds",
-                               "Time from execution to first token.", request_time_buckets())),
+                               "Time from start of execution to first token.",
+                               request_time_buckets())),
         decode(make.histogram("vllm:request_decode_time_seconds", "Time from first to last token.",
                               request_time_buckets())),
         prompt_tokens(make.histogram("vllm:request_prompt_tokens", "Prompt tokens per request.",
@@ -172,7 +173,8 @@ struct RequestSeries {
         output_tokens(make.histogram("vllm:request_generation_tokens",
                                      "Generated tokens per request.", token_count_buckets())),
         max_output(make.histogram("vllm:request_max_num_generation_tokens",
-                                  "Most tokens a request could generate.", token_count_buckets())),
+                                  "Limit of generated tokens of a request.",
+                                  token_count_buckets())),
         params_max_tokens(make.histogram("vllm:request_params_max_tokens",
                                          "max_tokens per request.", token_count_buckets())),
         params_n(make.histogram("vllm:request_params_n", "n per request.", choice_buckets())) {}
@@ -205,22 +207,22 @@ struct FormSeries {
         pages(make.gauge("protean:pages_total", "Pages of device memory.")),
         pages_free(make.gauge("protean:pages_free", "Pages that neither weights nor KV use.")),
         page_bytes(make.gauge("protean:page_bytes", "Bytes of a page.")),
-        pinned(make.gauge("protean:form_pinned", "1: an operator chose the form.")),
+        pinned(make.gauge("protean:form_pinned", "1 if an operator chose the form.")),
         swaps_down(swaps("down")),
         swaps_up(swaps("up")),
         kv_resizes(make.counter("protean:kv_resizes_total", "Changes of the KV cache's size.")),
-        blocks_moved(
-            make.counter("protean:kv_blocks_moved_total", "KV blocks moved to shrink it.")),
+        blocks_moved(make.counter("protean:kv_blocks_moved_total",
+                                  "KV blocks moved to shrink the KV cache.")),
         failures(make.counter("protean:morph_failures_total", "Steps of morphs that failed.")),
-        remarks(
-            make.counter("protean:morph_remarks_total",
-                         "Steps of morphs that went well though something was amiss, as weights "
-                         "that the variant cache did not have.")) {}
+        remarks(make.counter("protean:morph_remarks_total",
+                             "Steps of morphs that succeeded with a remark, such as weights "
+                             "missing from the variant cache.")) {}
 
   Counter& swaps(const char* direction) const {
-    return make.counter("protean:precision_swaps_total",
-                        "Halves of layers, and tables, that got another precision.",
-                        {{"direction", direction}});
+    return make.counter(
+        "protean:precision_swaps_total",
+        "Changes of precision of layer halves and of the embedding matrix with the LM head.",
+        {{"direction", direction}});
   }
 
   const Maker& make;
@@ -264,19 +266,19 @@ struct Metrics::Series {
       make.counter("vllm:request_success_total", "Requests that ended, by reason.",
                    {{"finished_reason", reason}});
     }
-    make.gauge("vllm:lora_requests_info", "LoRA adapters in use: none, this server has no LoRA.",
+    make.gauge("vllm:lora_requests_info", "LoRA adapters in use; always none.",
                {{"max_lora", "0"}, {"running_lora_adapters", ""}, {"waiting_lora_adapters", ""}})
         .Set(0);
     make.gauge("vllm:engine_sleep_state", "1 for the state the engine is in.",
                {{"sleep_state", "awake"}})
         .Set(1);
     // Gateways read these from every server; here they are always 0.
-    make.gauge("vllm:num_requests_swapped", "Requests swapped out: none, memory is not swapped.");
-    make.gauge("vllm:cpu_cache_usage_perc", "Swap space in use: there is none.");
+    make.gauge("vllm:num_requests_swapped", "Requests swapped out; always 0.");
+    make.gauge("vllm:cpu_cache_usage_perc", "Swap space in use; always 0.");
     make.counter("vllm:external_prefix_cache_queries_total",
-                 "Prompt tokens looked up in another server's cache: none.");
+                 "Prompt tokens looked up in another server's cache; always 0.");
     make.counter("vllm:external_prefix_cache_hits_total",
-                 "Prompt tokens found in another server's cache: none.");
+                 "Prompt tokens found in another server's cache; always 0.");
     make.gauge("protean:build_info", "The program.", {{"version", labels.version}}).Set(1);
   }
 
@@ -435,7 +437,8 @@ void Metrics::http(std::string_view method, std::string_view handler, int status
 std::string Metrics::text() const {
   return prometheus::TextSerializer().Serialize(series_->registry.Collect()) +
          fmt::format(
-             "# HELP protean:log_lines_dropped_total Log lines that nobody read in time.\n"
+             "# HELP protean:log_lines_dropped_total Log lines dropped because the log was not "
+             "read in time.\n"
              "# TYPE protean:log_lines_dropped_total counter\n"
              "protean:log_lines_dropped_total {}\n",
              log::dropped_lines()) +

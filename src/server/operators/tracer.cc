@@ -129,11 +129,11 @@ struct Sender {
     }
     const bool failed = status < 200 || status > 299;
     if (failed && !failing) {
-      log::warning("the OTLP collector at {}:{} {}: spans are lost until it does", endpoint.host,
-                   endpoint.port,
+      log::warning("the OTLP collector at {}:{} {}: dropping spans until it accepts them",
+                   endpoint.host, endpoint.port,
                    status == 0 ? "does not answer" : fmt::format("answers {}", status));
     } else if (!failed && failing) {
-      log::info("the OTLP collector at {}:{} takes spans again", endpoint.host, endpoint.port);
+      log::info("the OTLP collector at {}:{} accepts spans again", endpoint.host, endpoint.port);
     }
     failing = failed;
   }
@@ -145,8 +145,8 @@ Result<OtlpEndpoint> parse_otlp_endpoint(const std::string& url) {
   const auto parsed = boost::urls::parse_uri(url);
   if (!parsed || parsed->scheme() != "http" || parsed->host().empty()) {
     return make_error(ErrorCode::kInvalidArgument,
-                      "--otlp-endpoint {} is no http:// address, like http://127.0.0.1:4318; a "
-                      "collector behind https is reached through one on this machine",
+                      "--otlp-endpoint {} is not an http:// address like http://127.0.0.1:4318: "
+                      "reach a collector behind https through one on this machine",
                       url);
   }
   const std::string path(parsed->encoded_path().data(), parsed->encoded_path().size());
