@@ -81,7 +81,7 @@ TEST_F(DialectsTest, CountsTokens) {
   EXPECT_EQ(response.body(), R"({"input_tokens":)" + std::to_string(kEcho.size()) + "}");
 }
 
-TEST_F(DialectsTest, ErrorsOfMessagesAreAnthropics) {
+TEST_F(DialectsTest, ErrorsOfMessagesHaveAnthropicsForm) {
   const std::vector<std::string> keys{"sesame"};
   options.service.keys = ApiKeys(keys);
   start();
@@ -134,7 +134,7 @@ TEST_F(DialectsTest, StreamsAResponse) {
 }
 
 // What is long and comes once is no sign of a client that does not read.
-TEST_F(DialectsTest, WhatIsRepeatedOnceMayBeLong) {
+TEST_F(DialectsTest, RepeatedRequestMayExceedTheUnsentLimit) {
   options.http.max_unsent_bytes = 4096;
   start();
   const std::string long_text(200'000, 'x');
@@ -152,7 +152,7 @@ TEST_F(DialectsTest, WhatIsRepeatedOnceMayBeLong) {
   EXPECT_EQ(body_of(tokens).at("count"), long_text.size());
 }
 
-TEST_F(DialectsTest, ModelsAreShownToBoth) {
+TEST_F(DialectsTest, ModelsHaveTheFieldsOfBothApis) {
   start();
   const json::value list = body_of(get("/v1/models"));
   EXPECT_EQ(list.at("has_more"), false);

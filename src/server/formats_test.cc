@@ -57,7 +57,7 @@ struct FormatsTest : ServiceTest {
   Service braceless{{.max_outstanding = 4}, braceless_model(), {}, environment(), inbox};
 };
 
-TEST_F(FormatsTest, WhatTheVocabularyCannotWriteIsRefusedByName) {
+TEST_F(FormatsTest, FormatsTheVocabularyCannotWriteAreRefused) {
   braceless.set_state(ServerState::kReady);
   const std::string schema = R"({"type":"object"})";
   const std::string function = R"({"name":"f","parameters":{"type":"object"}})";
@@ -98,7 +98,7 @@ TEST_F(FormatsTest, WhatTheVocabularyCannotWriteIsRefusedByName) {
   EXPECT_TRUE(arrivals().empty());
 }
 
-TEST_F(FormatsTest, OfWhatIsPartlyWritableThePartIs) {
+TEST_F(FormatsTest, FormatsArePrunedToWhatTheVocabularyCanWrite) {
   braceless.set_state(ServerState::kReady);
   EXPECT_EQ(complaint("/v1/completions", R"("guided_json":{"type":["integer","object"]})"),
             "accepted");

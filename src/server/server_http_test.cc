@@ -16,7 +16,7 @@ namespace http = boost::beast::http;
 
 struct ServerHttpTest : ServerTest {};
 
-TEST_F(ServerHttpTest, RefusesWhatIsTooLargeOrNoHttp) {
+TEST_F(ServerHttpTest, RefusesTooLargeAndMalformedRequests) {
   options.http.max_body_bytes = 1000;
   start();
   const std::string post = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n";
@@ -92,7 +92,7 @@ TEST_F(ServerHttpTest, ChunkedBodiesAreReadWithTrailersAndExtensions) {
   EXPECT_EQ(body_of(client.read()).at("status"), "ok");
 }
 
-TEST_F(ServerHttpTest, ContinuesOnlyForBodiesItWants) {
+TEST_F(ServerHttpTest, SendsContinueOnlyForBodiesItAccepts) {
   start();
   Client client(server->port());
   client.send(
@@ -129,7 +129,7 @@ TEST_F(ServerHttpTest, SlowHeadersBodiesAndIdleConnectionsAreCut) {
   }
 }
 
-TEST_F(ServerHttpTest, HalfClosedRequestsAreToldSo) {
+TEST_F(ServerHttpTest, RequestsCutByAHalfCloseGet400) {
   start();
   const std::string post =
       "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{";
@@ -195,7 +195,7 @@ TEST_F(ServerHttpTest, KeysOpenTheApiByEitherHeader) {
   EXPECT_EQ(get("/health").result_int(), 200U);
 }
 
-TEST_F(ServerHttpTest, TlsOnThePlainPortIsAnsweredInWords) {
+TEST_F(ServerHttpTest, TlsOnThePlainPortGetsAReadableError) {
   start();
   Client client(server->port());
   client.send(std::string("\x16\x03\x01\x00\xc8\x01\x00\x00\xc4\x03\x03", 11));
@@ -233,7 +233,7 @@ TEST_F(ServerHttpTest, WithoutKeysForeignPagesAndNamesAreRefused) {
   }
 }
 
-TEST_F(ServerHttpTest, WithKeysPagesAndNamesAreNotLookedAt) {
+TEST_F(ServerHttpTest, WithKeysPagesAndNamesAreNotChecked) {
   options.service.keys = ApiKeys(std::vector<std::string>{"key"});
   start();
   Client client(server->port());

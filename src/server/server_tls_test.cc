@@ -99,7 +99,7 @@ TEST_F(ServerTlsTest, SilentClientsAreCut) {
   EXPECT_EQ(get("/health").result_int(), 200U);
 }
 
-TEST_F(ServerTlsTest, PlainHttpIsAnsweredInWords) {
+TEST_F(ServerTlsTest, PlainHttpGetsAReadableError) {
   start();
   Client plain(server->port());
   plain.get("/health");
@@ -122,7 +122,7 @@ TEST_F(ServerTlsTest, ClientThatHalfClosesGetsItsAnswer) {
   client.expect_hang_up();  // with a close_notify: a cut is an error to OpenSSL
 }
 
-TEST_F(ServerTlsTest, ClosesWithAGoodbye) {
+TEST_F(ServerTlsTest, ClosesWithCloseNotify) {
   start();
   Client client(server->port(), true);
   client.send("GET /health HTTP/1.0\r\n\r\n");

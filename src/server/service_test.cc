@@ -42,7 +42,7 @@ TEST_F(ServiceTest, EmptyPromptIsBosOrRefused) {
   EXPECT_EQ(std::get<HttpReply>(answer).status, 400);
 }
 
-TEST_F(ServiceTest, TooLongSaysTheNumbers) {
+TEST_F(ServiceTest, TooLongPromptsNameTheNumbers) {
   const auto reply = refused("/v1/completions", R"({"prompt":"ab","max_tokens":98})");
   EXPECT_EQ(reply.status, 400);
   const json::object error = error_of(reply);
@@ -186,7 +186,7 @@ TEST_F(ServiceTest, RefusalOfOneChoiceRefusesAllAndKeepsItsStatus) {
   EXPECT_EQ(cancels(), std::vector<RequestId>{requests[0].id});
 }
 
-TEST_F(ServiceTest, FailureInAStreamIsAnEventAndNoDone) {
+TEST_F(ServiceTest, FailureInAStreamIsAnEventWithoutDone) {
   const auto generation = generate("/v1/completions", R"({"prompt":"a","stream":true})");
   const RequestId id = arrivals().at(0).id;
   deliver({Accepted{id}, NewToken{id, 'x'}});
@@ -212,7 +212,7 @@ TEST_F(ServiceTest, MoreThanTheLimitGets429UntilSomeEnd) {
   generate("/v1/completions", R"({"prompt":["d","e"]})");
 }
 
-TEST_F(ServiceTest, FullInboxTakesBackWhatItTook) {
+TEST_F(ServiceTest, FullInboxCancelsTheChoicesItTook) {
   for (int i = 0; i < 6; ++i) {
     inbox.push({0, Cancel{RequestId{99}}});
   }

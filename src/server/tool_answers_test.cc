@@ -86,7 +86,7 @@ TEST_F(ToolAnswersTest, ToolCallsAsDeltas) {
 }
 
 // A stop string, or the end of the model's patience, in the middle of a call.
-TEST_F(ToolAnswersTest, ACallThatIsCutOffIsNoReasonToEnd) {
+TEST_F(ToolAnswersTest, CallThatIsCutOffIsNotTheFinishReason) {
   const std::string_view calls = kCalls;
   for (const bool stops : {true, false}) {
     const auto generation = generate(
@@ -105,7 +105,7 @@ TEST_F(ToolAnswersTest, ACallThatIsCutOffIsNoReasonToEnd) {
   }
 }
 
-TEST_F(ToolAnswersTest, ToolsNeedAFormAndFormsAnEnd) {
+TEST_F(ToolAnswersTest, ToolsNeedAToolFormatAndFormatsAnEndToken) {
   ServedModel plain = model();
   plain.tool_format = ToolFormat::kNone;
   plain.formats = nullptr;

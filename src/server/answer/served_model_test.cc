@@ -107,7 +107,7 @@ TEST_F(ServedModelTest, TooManyPromptsAreRefusedBeforeAnyIsTokenised) {
   EXPECT_EQ(tokenizer.encoded, 0);
 }
 
-TEST_F(ServedModelTest, LackOfMemoryIsAnAnswer) {
+TEST_F(ServedModelTest, LackOfMemoryGets503) {
   tokenizer.no_memory = true;
   const HttpReply reply = post("/v1/completions", R"({"prompt":"a"})");
   EXPECT_EQ(reply.status, 503);
@@ -116,7 +116,7 @@ TEST_F(ServedModelTest, LackOfMemoryIsAnAnswer) {
   EXPECT_EQ(reply.headers[0].first, "Retry-After");
 }
 
-TEST_F(ServedModelTest, ABugCostsARequestAndNotTheServer) {
+TEST_F(ServedModelTest, BugFailsTheRequestAndNotTheServer) {
   tokenizer.has_bug = true;
   const HttpReply reply = post("/v1/completions", R"({"prompt":"a"})");
   EXPECT_EQ(reply.status, 500);

@@ -31,7 +31,7 @@ Cut naive(const std::string& text, const std::vector<std::string>& stops, bool k
   return {text, std::nullopt};
 }
 
-TEST(StopMatcher, AgreesWithNaiveSearchWhateverThePieces) {
+TEST(StopMatcher, AgreesWithNaiveSearchForAllPieces) {
   std::mt19937 random(7);
   const auto below = [&](std::size_t n) { return static_cast<std::size_t>(random() % n); };
   const auto word = [&](std::size_t longest) {
