@@ -1,4 +1,4 @@
-// What answers say of choices, tokens, the prompt and tool calls, streamed and not.
+// Tests what answers hold of choices, tokens and prompts, streamed and not.
 
 #include <cmath>
 
@@ -93,7 +93,7 @@ TEST_F(AnswersTest, HeadersSetDeadlines) {
   EXPECT_EQ(error_of(std::get<HttpReply>(twice)).at("param"), "x-request-timeout-ms");
 }
 
-// Accepted because it seemed possible, and then it was not.
+// The engine accepts a request and later finds that its deadline cannot be met.
 TEST_F(AnswersTest, DeadlineMissedInTheQueueIsTheFirstTokens) {
   for (const char* timeout : {"1000", "100"}) {
     HttpCall call{.method = "POST", .target = "/v1/completions", .body = R"({"prompt":"a"})"};
@@ -107,7 +107,7 @@ TEST_F(AnswersTest, DeadlineMissedInTheQueueIsTheFirstTokens) {
   }
 }
 
-// The engine takes the choices one by one.
+// The engine accepts the choices one by one.
 TEST_F(AnswersTest, RolesComeBeforeTextOfEarlyChoices) {
   const auto generation = generate(
       "/v1/chat/completions",
@@ -376,11 +376,11 @@ TEST_F(AnswersTest, LongInputsArePreparedInTheBackground) {
   run_next();
   left->answer->abandon();
   run_next();
-  EXPECT_TRUE(arrivals().empty()) << "nobody waits for it any more";
+  EXPECT_TRUE(arrivals().empty()) << "its client has left";
 
-  ask("/v1/completions");  // and its client leaves
+  ask("/v1/completions");  // its client leaves at once
   run_next();
-  EXPECT_TRUE(jobs.empty()) << "nobody waits for its preparation";
+  EXPECT_TRUE(jobs.empty()) << "its client has left before it was read";
 
   const auto tokens = std::get<std::shared_ptr<PendingReply>>(ask("/tokenize"));
   EXPECT_FALSE(tokens->reply);

@@ -1,4 +1,4 @@
-// What the server says to HTTP that is wrong, slow, too large or from elsewhere.
+// Tests the answers to HTTP that is malformed, slow, too large or from foreign pages.
 
 #include <gtest/gtest.h>
 
@@ -72,7 +72,7 @@ TEST_F(ServerHttpTest, RefusesTooLargeAndMalformedRequests) {
     SCOPED_TRACE(bytes.substr(0, 90));
     const Response response = client.read();
     expect_error(response, status);
-    // What was understood as a whole leaves the connection usable.
+    // The connection stays usable if the request could be read to its end.
     EXPECT_TRUE(status == 415 || response.keep_alive() == bytes.ends_with("{\"a"));
   }
   EXPECT_EQ(get("/health").result_int(), 200U);
@@ -155,7 +155,7 @@ TEST_F(ServerHttpTest, BodiesInFlightAreBoundedTogether) {
   auto first = std::make_unique<Client>(server->port());
   first->send(post + std::string(800, ' '));
   Response refused;
-  do {  // until the first one's bytes have come
+  do {  // until the server has received the first one's bytes
     Client second(server->port());
     second.send(post + std::string(800, ' '));
     second.stop_sending();

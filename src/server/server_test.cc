@@ -1,4 +1,4 @@
-// A real server on a loopback socket, with an engine that echoes prompts instead of a model.
+// Tests a real server on a loopback socket, with an engine that echoes prompts instead of a model.
 
 #include "server/server.h"
 
@@ -218,12 +218,13 @@ TEST_F(ServerTest, NewConnectionsReplaceTheLongestIdleOrWait) {
 
 TEST_F(ServerTest, NewConnectionsReplaceSlowSenders) {
   options.http.max_connections = 2;
-  options.http.header_timeout_ms = 60'000;  // longer than the newcomer waits
+  options.http.header_timeout_ms = 60'000;  // longer than the new connection waits
   start();
   Client body(server->port());
   body.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{");
   Client head(server->port());
-  // Its second request has begun when the first is answered, and that later than the body.
+  // When its first request is answered, its second has begun, later than the body of the other
+  // client.
   head.send("GET /health HTTP/1.1\r\nHost: localhost\r\n\r\nGET /health HTTP/1.1\r\nX-");
   EXPECT_EQ(head.read().result_int(), 200U);
   Client newcomer(server->port());

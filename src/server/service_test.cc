@@ -1,4 +1,4 @@
-// The service without sockets: what is asked, what reaches the engine, what is answered.
+// Tests the service without sockets: calls, requests to the engine, answers.
 
 #include "server/test_scenes/service_for_test.h"
 
@@ -182,7 +182,7 @@ TEST_F(ServiceTest, RefusalOfOneChoiceRefusesAllAndKeepsItsStatus) {
   ASSERT_TRUE(generation->failure());
   EXPECT_EQ(error_reply(*generation->failure()).status, 429);
   EXPECT_EQ(error_of(error_reply(*generation->failure())).at("code"), "queue_full")
-      << "no time was asked for that could not be kept";
+      << "the request set no deadline";
   EXPECT_EQ(cancels(), std::vector<RequestId>{requests[0].id});
 }
 
