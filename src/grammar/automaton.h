@@ -20,14 +20,12 @@ constexpr std::uint32_t kNoLimit = 0xffffffff;
 struct Loop {
   std::uint32_t least = 0;
   std::uint32_t most = kNoLimit;
-  friend bool operator==(const Loop&, const Loop&) = default;
 };
 
 struct ByteEdge {
   std::uint8_t first = 0;  // of the automaton's byte classes, once built
   std::uint8_t last = 0;
   StateId to = 0;
-  friend bool operator==(const ByteEdge&, const ByteEdge&) = default;
 };
 
 // What costs no byte.
@@ -42,7 +40,6 @@ struct Move {
   Kind kind = Kind::kGo;
   StateId to = 0;
   std::uint32_t argument = 0;
-  friend bool operator==(const Move&, const Move&) = default;
 };
 
 // A recursive transition network over bytes: a nondeterministic pushdown automaton whose final
@@ -60,8 +57,7 @@ struct Automaton {
   StateId start = 0;
 
   std::size_t states() const { return is_final.size(); }
-  std::uint64_t hash() const;
-  friend bool operator==(const Automaton&, const Automaton&) = default;
+  std::size_t bytes() const;  // that it takes in memory
 };
 
 // Grows an automaton. What would pass kMaxStates or kMaxEdges is dropped and told at build(), so

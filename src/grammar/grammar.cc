@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
-#include "grammar/compiled.h"
+#include "grammar/automaton.h"
 #include "grammar/language.h"
 #include "grammar/regex_parser.h"
 #include "grammar/schema_compiler.h"
@@ -184,23 +184,17 @@ class SourceCompiler {
 }  // namespace
 }  // namespace grammar
 
-Grammar::Grammar(std::unique_ptr<const Automaton> automaton) : automaton_(std::move(automaton)) {}
-
-Grammar::~Grammar() = default;
-
 Result<std::shared_ptr<const Grammar>> Grammar::compile(const GrammarSource& source) {
   Result<grammar::Automaton> built = grammar::SourceCompiler().compile(source);
   if (!built) {
     return built.error();
   }
-  auto automaton = std::make_shared<const grammar::Automaton>(std::move(*built));
-  const std::uint64_t hash = automaton->hash();
-  auto compiled = std::make_unique<const Automaton>(Automaton{std::move(automaton), hash});
-  return std::shared_ptr<const Grammar>(new Grammar(std::move(compiled)));
+  return std::shared_ptr<const Grammar>(
+      new Grammar(std::make_shared<const grammar::Automaton>(*std::move(built))));
 }
 
 bool Grammar::matches(std::string_view text) const {
-  grammar::StackSets stacks(*automaton_->automaton);
+  grammar::StackSets stacks(*automaton_);
   grammar::SetId set = stacks.start();
   for (const char byte : text) {
     set = stacks.step(set, static_cast<std::uint8_t>(byte));

@@ -7,6 +7,8 @@
 #include <unordered_set>
 #include <utility>
 
+#include "base/check.h"
+
 namespace protean::grammar {
 
 namespace {
@@ -23,10 +25,35 @@ bool none(TokenMask mask) {
 
 }  // namespace
 
-MaskCache::MaskCache(std::shared_ptr<const Automaton> automaton,
-                     std::shared_ptr<const TokenTable> tokens)
-    : automaton_(std::move(automaton)), tokens_(std::move(tokens)), stacks_(*automaton_) {
+MaskCache::MaskCache(std::string key, std::shared_ptr<const Automaton> automaton,
+                     std::shared_ptr<const TokenTable> tokens,
+                     std::shared_ptr<GrammarMemory> memory)
+    : key_(std::move(key)),
+      automaton_(std::move(automaton)),
+      tokens_(std::move(tokens)),
+      memory_(std::move(memory)),
+      grammar_bytes_(sizeof(MaskCache) + key_.capacity() + automaton_->bytes()),
+      stacks_(*automaton_) {
   path_.resize(tokens_->longest_bytes() + std::size_t{1});
+  memory_->add_grammar(grammar_bytes_);
+  account();
+}
+
+MaskCache::~MaskCache() {
+  memory_->resize_masks(bytes_, 0);
+  memory_->remove_grammar(grammar_bytes_);
+}
+
+std::uint64_t MaskCache::generation() {
+  if (full()) {
+    stacks_ = StackSets(*automaton_);
+    partials_ = {};
+    masks_ = {};
+    partial_bytes_ = 0;
+    ++generation_;
+    account();
+  }
+  return generation_;
 }
 
 SetId MaskCache::advance(SetId set, TokenId token) {
@@ -44,10 +71,18 @@ SetId MaskCache::advance(SetId set, TokenId token) {
 }
 
 bool MaskCache::full() const {
-  return stacks_.bytes() + partial_bytes_ + kMaskBytes > kMaxBytes;
+  return bytes_ > kMaxBytes || (memory_->exceeded() && bytes_ > memory_->fair_mask_bytes());
+}
+
+void MaskCache::account() {
+  const std::size_t bytes =
+      stacks_.bytes() + partial_bytes_ + masks_.size() * tokens_->mask_words() * 8;
+  memory_->resize_masks(bytes_, bytes);
+  bytes_ = bytes;
 }
 
 void MaskCache::mask(SetId set, TokenMask mask) {
+  check(mask.size() == tokens_->mask_words(), "a mask has the vocabulary's words");
   if (const auto it = masks_.find(set); it != masks_.end()) {
     std::copy(it->second.begin(), it->second.end(), mask.begin());
     return;
@@ -58,11 +93,11 @@ void MaskCache::mask(SetId set, TokenMask mask) {
   if (none(mask)) {
     set_bits(tokens_->stop_ids(), mask);
   }
-  if ((masks_.size() + 1) * mask.size_bytes() > kMaskBytes) {
+  if ((masks_.size() + 1) * mask.size_bytes() > kMaxMaskBytes) {
     masks_.clear();  // they come again cheaply, from the partials
   }
   masks_.emplace(set, std::vector<std::uint64_t>(mask.begin(), mask.end()));
-  bytes_ = stacks_.bytes() + partial_bytes_ + masks_.size() * mask.size_bytes();
+  account();
 }
 
 void MaskCache::fill(SetId set, TokenMask mask) {

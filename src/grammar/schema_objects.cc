@@ -126,7 +126,7 @@ Status SchemaRules::plan_others(const Facets& facets, const std::vector<Language
                       "names are not supported",
                       facets.place.pointer, kMostPatterns);
   }
-  const bool open = said || writing_.open_properties || !given;
+  const bool open = said || open_properties_ || !given;
   const std::vector<std::string> names = names_of(facets);
   for (std::uint32_t matched = 0; matched < (1U << patterns.size()); ++matched) {
     if (matched == 0 && !open) {

@@ -4,12 +4,12 @@
 
 namespace protean::grammar {
 
-SchemaRules::SchemaRules(AutomatonBuilder& builder, const SchemaDocument& document,
-                         SchemaWriting writing)
+SchemaRules::SchemaRules(AutomatonBuilder& builder, const SchemaDocument& document, JsonGaps gaps,
+                         bool open_properties)
     : builder_(&builder),
       document_(&document),
-      writing_(writing),
-      text_(builder, writing.any_whitespace) {}
+      open_properties_(open_properties),
+      text_(builder, std::move(gaps)) {}
 
 StateId SchemaRules::rule(const Conjunction& schemas) {
   const auto [it, fresh] = rules_.try_emplace(key_of(schemas), 0);

@@ -14,11 +14,6 @@
 
 namespace protean::grammar {
 
-struct SchemaWriting {
-  bool any_whitespace = true;
-  bool open_properties = false;
-};
-
 // Turns conjunctions of schemas into something to call, each once, so that recursion is a call of
 // what is there already. Work waits in a queue: a deep schema is no deep recursion here.
 class SchemaRules {
@@ -26,7 +21,8 @@ class SchemaRules {
   static constexpr std::size_t kMaxRules = 8000;
 
   // Refers to the builder and the document.
-  SchemaRules(AutomatonBuilder& builder, const SchemaDocument& document, SchemaWriting writing);
+  SchemaRules(AutomatonBuilder& builder, const SchemaDocument& document, JsonGaps gaps,
+              bool open_properties);
 
   // The state to call; its edges come with finish().
   StateId rule(const Conjunction& schemas);
@@ -85,7 +81,7 @@ class SchemaRules {
 
   AutomatonBuilder* builder_;
   const SchemaDocument* document_;
-  SchemaWriting writing_;
+  bool open_properties_;
   JsonText text_;
   std::unordered_map<std::string, StateId> rules_;
   std::deque<Waiting> waiting_;

@@ -215,7 +215,7 @@ SetId StackSets::resume(SetId below) {
 }
 
 std::size_t StackSets::bytes() const {
-  constexpr std::size_t kMapEntryBytes = 40;
+  constexpr std::size_t kMapEntryBytes = 64;
   return sets_.capacity() * sizeof(Set) + frames_.capacity() * sizeof(Frame) +
          rows_.capacity() * sizeof(SetId) +
          (interned_.size() + united_.size() + resumed_.size()) * kMapEntryBytes;

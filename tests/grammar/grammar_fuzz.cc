@@ -24,7 +24,8 @@ protean::GrammarSource source_of(std::uint8_t kind, std::string_view text) {
   boost::json::error_code error;
   boost::json::value schema = boost::json::parse({text.data(), text.size()}, error);
   return {protean::JsonSchema{.schema = std::move(schema),
-                              .any_whitespace = kind % 4 == 2,
+                              .whitespace = kind % 4 == 2 ? protean::JsonWhitespace{}
+                                                          : protean::kSpacedSeparators,
                               .open_properties = kind % 8 > 3}};
 }
 
@@ -37,7 +38,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     return 0;
   }
   const std::string_view text(reinterpret_cast<const char*>(data) + 8, size - 8);
-  const auto grammar = protean::Grammar::compile(source_of(data[0], text));
+  const protean::GrammarSource source = source_of(data[0], text);
+  const auto grammar = protean::Grammar::compile(source);
   if (!grammar) {
     protean::check(!grammar.error().message.empty(), "an error says what is wrong");
     return 0;
@@ -45,13 +47,15 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   static const protean::TokenList kTokenizer = protean::TokenList::json_pieces();
   const protean::TokenList& tokenizer = kTokenizer;
   const int vocab = tokenizer.vocab_size();
-  static const protean::GrammarTokens kTokens(kTokenizer, vocab, {kTokenizer.eos()});
-  const auto constraint = kTokens.constrain(*grammar);
+  static protean::GrammarTokens tokens(kTokenizer, vocab, {kTokenizer.eos()});
+  const auto constraint =
+      tokens.constrain(source, std::to_string(data[0] % 8) + std::string(text));
+  protean::check(constraint.ok(), "the vocabulary has all bytes");
   std::vector<TokenId> answer;
   std::string written;
   std::vector<std::uint64_t> mask(protean::token_mask_words(vocab));
   for (std::size_t n = 0; n < 48; ++n) {
-    constraint->allowed_after(answer, mask);
+    (*constraint)->allowed_after(answer, mask);
     std::vector<TokenId> allowed;
     for (TokenId id = 0; id < vocab; ++id) {
       if ((mask[static_cast<std::size_t>(id) / 64] >> (id % 64) & 1U) != 0) {
