@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "server/service_for_test.h"
+#include "server/test_scenes/service_for_test.h"
 
 namespace protean {
 namespace {
@@ -72,7 +72,7 @@ TEST_F(AnswersTest, FieldsReachTheEngine) {
 TEST_F(AnswersTest, HeadersSayWhenAnAnswerIsOfUse) {
   HttpCall call{.method = "POST", .target = "/v1/completions", .body = R"({"prompt":"a"})"};
   call.headers = {{"x-slo-ttft-ms", "250"}, {"x-request-timeout-ms", "1000"}};
-  const auto generation = std::get<std::shared_ptr<Generation>>(service.handle(call));
+  const auto generation = std::get<std::shared_ptr<GrowingAnswer>>(service.handle(call));
   const Request request = arrivals().at(0);
   EXPECT_EQ(request.deadlines.first_token_ns, now_ns + 250 * kNsPerMs);
   EXPECT_EQ(request.deadlines.finish_ns, now_ns + 1000 * kNsPerMs);
@@ -98,7 +98,7 @@ TEST_F(AnswersTest, ADeadlineMissedInTheQueueIsThatOfTheFirstToken) {
   for (const char* timeout : {"1000", "100"}) {
     HttpCall call{.method = "POST", .target = "/v1/completions", .body = R"({"prompt":"a"})"};
     call.headers = {{"x-slo-ttft-ms", "250"}, {"x-request-timeout-ms", timeout}};
-    const auto generation = std::get<std::shared_ptr<Generation>>(service.handle(call));
+    const auto generation = std::get<std::shared_ptr<GrowingAnswer>>(service.handle(call));
     const RequestId id = arrivals().at(0).id;
     deliver({Accepted{id}, finished(id, FinishReason::kTimeout, 0)});
     const HttpReply reply = error_reply(*generation->failure());
@@ -282,6 +282,33 @@ TEST_F(AnswersTest, Embeddings) {
   EXPECT_EQ(error_of(reply).at("param"), "dimensions");
 }
 
+TEST_F(AnswersTest, EmbeddingsThatAreNotFiniteFail) {
+  for (const float bad : {std::nanf(""), HUGE_VALF, -HUGE_VALF}) {
+    const auto generation = generate("/v1/embeddings", R"({"input":"a"})");
+    const RequestId id = arrivals().at(0).id;
+    Finished end = finished(id, FinishReason::kLength, 0);
+    end.embedding = {1, bad};
+    deliver({Accepted{id}, end});
+    ASSERT_TRUE(generation->failure());
+    EXPECT_EQ(generation->failure()->status, 500);
+    EXPECT_NE(generation->failure()->message.find("not finite"), std::string::npos);
+  }
+}
+
+TEST_F(AnswersTest, LogprobsThatAreNotFiniteAreTheLeastOne) {
+  const auto generation = generate("/v1/completions", R"({"prompt":"a","logprobs":1})");
+  const RequestId id = arrivals().at(0).id;
+  const float bad[] = {std::nanf(""), HUGE_VALF, -HUGE_VALF};
+  deliver({Accepted{id}});
+  for (const float logprob : bad) {
+    deliver({NewToken{id, 'a', TokenLogprobs{.logprob = logprob, .top = {{'a', logprob}}}}});
+  }
+  deliver({finished(id, FinishReason::kLength, 3)});
+  const json::value body = json::parse(generation->take_body());
+  EXPECT_EQ(body.at_pointer("/choices/0/logprobs/token_logprobs"),
+            (json::array{-9999, -9999, -9999}));
+}
+
 TEST_F(AnswersTest, TokensOfTextsAndBack) {
   const auto ask = [this](const char* path, const char* body) {
     return json::parse(std::get<HttpReply>(post(path, body)).body);
@@ -335,7 +362,7 @@ TEST_F(AnswersTest, LongInputsArePreparedAside) {
   pending->on_ready = [&] { ready = true; };
   run_next();
   EXPECT_TRUE(ready);
-  const auto generation = pending->generation;
+  const auto generation = pending->answer;
   ASSERT_NE(generation, nullptr) << "its body is read";
   EXPECT_EQ(load(), 1) << "what is being prepared counts";
   EXPECT_TRUE(arrivals().empty());
@@ -347,7 +374,7 @@ TEST_F(AnswersTest, LongInputsArePreparedAside) {
 
   const auto left = std::get<std::shared_ptr<PendingReply>>(ask("/v1/completions"));
   run_next();
-  other.cancel(*left->generation, {.status = kClientGone, .message = "gone"});
+  left->answer->abandon();
   run_next();
   EXPECT_TRUE(arrivals().empty()) << "nobody waits for it any more";
 

@@ -3,8 +3,8 @@
 #include <string>
 #include <vector>
 
-#include "server/server_for_test.h"
-#include "server/sse_events_for_test.h"
+#include "server/test_scenes/server_for_test.h"
+#include "server/test_scenes/sse_events_for_test.h"
 
 namespace protean {
 namespace {
@@ -87,7 +87,7 @@ TEST_F(DialectsTest, ErrorsOfMessagesAreAnthropics) {
   start();
   const auto ask = [&](const std::string& line, const std::string& key, const std::string& body) {
     Client client(server->port());
-    client.send(line + " HTTP/1.1\r\nHost: x\r\nx-api-key: " + key +
+    client.send(line + " HTTP/1.1\r\nHost: localhost\r\nx-api-key: " + key +
                 "\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body);
     return client.read();
   };

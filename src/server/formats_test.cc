@@ -1,7 +1,7 @@
 // Forms that answers must have, in every dialect: what the model's vocabulary cannot write is
 // refused, and the choices of one request do not disturb one another.
 
-#include "server/service_for_test.h"
+#include "server/test_scenes/service_for_test.h"
 
 namespace protean {
 namespace {

@@ -3,7 +3,7 @@
 #include <string>
 #include <string_view>
 
-#include "server/api_error.h"
+#include "http/api_error.h"
 
 namespace protean {
 

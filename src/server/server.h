@@ -7,13 +7,13 @@
 
 #include "base/bounded_queue.h"
 #include "base/result.h"
+#include "http/limits.h"
+#include "http/tls.h"
 #include "ports/event.h"
 #include "ports/token_sink.h"
-#include "server/http_limits.h"
-#include "server/metrics.h"
-#include "server/served_model.h"
+#include "server/answer/served_model.h"
+#include "server/operators/metrics.h"
 #include "server/service.h"
-#include "server/tls.h"
 
 namespace protean {
 
@@ -35,6 +35,9 @@ struct ServerOptions {
   int port = 8000;  // 0: any free one, port() says which
   int drain_timeout_ms = 30'000;
   std::vector<std::string> allow_origins;  // of web pages; "*": all
+  // Host names that requests may ask for where no key is needed; "*": any. Addresses, localhost,
+  // `host` and this machine's own name always may.
+  std::vector<std::string> allowed_hosts;
   TlsOptions tls;                          // on both ports
   AdminOptions admin;
   std::string otlp_endpoint;  // of a collector of traces; empty: none are sent

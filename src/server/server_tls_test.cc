@@ -14,7 +14,7 @@
 #include <fstream>
 #include <thread>
 
-#include "server/server_for_test.h"
+#include "server/test_scenes/server_for_test.h"
 
 namespace protean {
 namespace {
@@ -65,8 +65,8 @@ TEST_F(ServerTlsTest, AnswersStreamsAndPipelines) {
   Client client(server->port(), true);
   EXPECT_EQ(client.protocol(), "http/1.1");
   client.send(
-      "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 30\r\n\r\n"
-      "{\"prompt\":\"two\",\"stream\":true}GET /health HTTP/1.1\r\nHost: x\r\n\r\n");
+      "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 30\r\n\r\n"
+      "{\"prompt\":\"two\",\"stream\":true}GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n");
   EXPECT_TRUE(client.read().body().ends_with("data: [DONE]\n\n"));
   EXPECT_EQ(client.read().result_int(), 200U);
   client.post("/v1/completions",
@@ -91,15 +91,35 @@ TEST_F(ServerTlsTest, ClientsThatLeaveOrDoNotReadAreCancelled) {
   EXPECT_EQ(get("/health").result_int(), 200U);
 }
 
-TEST_F(ServerTlsTest, SilentAndPlainClientsAreCut) {
+TEST_F(ServerTlsTest, SilentClientsAreCut) {
   options.http.handshake_timeout_ms = 50;
   start();
   Client silent(server->port());
   silent.expect_hang_up();
+  EXPECT_EQ(get("/health").result_int(), 200U);
+}
+
+TEST_F(ServerTlsTest, PlainHttpIsAnsweredInWords) {
+  start();
   Client plain(server->port());
   plain.get("/health");
-  plain.read_until("\x01");  // an alert, perhaps, and the end
-  EXPECT_EQ(get("/health").result_int(), 200U);
+  const Response response = plain.read();
+  expect_error(response, 400);
+  EXPECT_NE(response.body().find("use https://"), std::string::npos) << response.body();
+  plain.expect_hang_up();
+}
+
+TEST_F(ServerTlsTest, ClientThatHalfClosesGetsItsAnswer) {
+  start();
+  engine->stall_after(1);
+  Client client(server->port(), true);
+  client.post("/v1/completions", R"({"prompt":"abc"})");
+  ASSERT_TRUE(engine->wait_for_arrivals(1));
+  client.stop_sending();
+  EXPECT_TRUE(client.read_until("\r\n\r\n").starts_with("HTTP/1.1 100 "));
+  engine->stall_after(100);
+  EXPECT_EQ(body_of(client.read()).at_pointer("/choices/0/text"), "abc");
+  client.expect_hang_up();  // with a close_notify: a cut is an error to OpenSSL
 }
 
 TEST_F(ServerTlsTest, ClosesWithAGoodbye) {

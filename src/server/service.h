@@ -10,16 +10,16 @@
 
 #include "base/bounded_queue.h"
 #include "base/units.h"
+#include "http/api_keys.h"
+#include "http/handler.h"
 #include "ports/event.h"
 #include "ports/token_sink.h"
-#include "server/api_keys.h"
+#include "server/answer/generation.h"
+#include "server/answer/served_model.h"
 #include "server/background_work.h"
-#include "server/generation.h"
-#include "server/http_handler.h"
-#include "server/metrics.h"
+#include "server/openai/text_endpoints.h"
+#include "server/operators/metrics.h"
 #include "server/routes.h"
-#include "server/served_model.h"
-#include "server/text_endpoints.h"
 
 namespace protean {
 
@@ -53,9 +53,10 @@ class Service final : public HttpHandler {
   Answer handle(const HttpCall& call) override;
   // From the engine. Calls on_change of every generation it concerns, at the end.
   void deliver(const OutputBatch& batch);
-  void cancel(Generation& generation, ApiError why) override;
   void cancel_all(const ApiError& why);
 
+  ErrorStyle error_style(const HttpCall& call) const override;
+  bool routine(const HttpCall& call) const override;
   void count(const HttpCall& call, int status) override;
   bool draining() const override { return state_ == ServerState::kDraining; }
   void set_state(ServerState state) { state_ = state; }
@@ -144,10 +145,6 @@ class Service final : public HttpHandler {
   std::unordered_map<std::uint64_t, std::shared_ptr<PendingReply>> wishes_;
   std::uint64_t last_wish_ = 0;
 };
-
-// {"error":...} with its status, and Retry-After where trying again makes sense.
-HttpReply error_reply(const ApiError& error, ErrorStyle style = ErrorStyle::kOpenAi,
-                      std::string_view request_id = {});
 
 // Within a catch block: what a client hears of what was thrown. But for want of memory it is our
 // bug, which shall cost that request a 500 and a line of the log, not everybody the server.

@@ -6,7 +6,7 @@
 #include <memory>
 #include <utility>
 
-#include "server/json_body.h"
+#include "server/call/json_body.h"
 #include "server/service.h"
 
 namespace protean {
@@ -95,7 +95,7 @@ void settle(PendingReply& pending, HttpHandler::Answer answer) {
   if (HttpReply* reply = std::get_if<HttpReply>(&answer)) {
     pending.reply = std::move(*reply);
   } else {
-    pending.generation = std::get<std::shared_ptr<Generation>>(std::move(answer));
+    pending.answer = std::get<std::shared_ptr<GrowingAnswer>>(std::move(answer));
   }
   if (pending.on_ready) {
     pending.on_ready();
@@ -170,6 +170,10 @@ Checked<std::shared_ptr<Generation>> Service::begin(const HttpCall& call,
   auto writer = dialect.make_writer(identity, *model_.tokenizer);
   auto generation = std::make_shared<Generation>(std::move(identity), dialect.call, model_,
                                                  std::move(writer), environment_.random());
+  generation->record.origin = {.client = call.client,
+                               .path = std::string(match_route(call.target).pattern),
+                               .traceparent = std::string(call.header("traceparent"))};
+  generation->on_abandoned = [this, abandoned = generation.get()] { cancel_unwanted(*abandoned); };
   const Deadlines deadlines = deadlines_of(dialect.call.urgency, received_ns);
   return start(std::move(generation), std::move(dialect.call), {received_ns, deadlines});
 }

@@ -1,6 +1,6 @@
 // The service without sockets: what is asked, what reaches the engine, what is answered.
 
-#include "server/service_for_test.h"
+#include "server/test_scenes/service_for_test.h"
 
 namespace protean {
 namespace {

@@ -1,6 +1,6 @@
 // What answers say of tool calls, streamed and not.
 
-#include "server/service_for_test.h"
+#include "server/test_scenes/service_for_test.h"
 
 namespace protean {
 namespace {
@@ -28,7 +28,7 @@ TEST_F(ToolAnswersTest, ToolCallsOfAWholeAnswer) {
     other.set_state(ServerState::kReady);
     const auto answer =
         other.handle({.method = "POST", .target = "/v1/chat/completions", .body = body});
-    const auto generation = std::get<std::shared_ptr<Generation>>(answer);
+    const auto generation = std::get<std::shared_ptr<GrowingAnswer>>(answer);
     const RequestId id = arrivals().at(0).id;
     other.deliver({1, {Accepted{id}}, {}});
     for (const char c : kCalls) {
