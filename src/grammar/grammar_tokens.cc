@@ -28,7 +28,8 @@ class GrammarConstraint : public TokenConstraint {
   void allowed_after(std::span<const TokenId> answer, TokenMask mask) override {
     caches_->make_room();
     const std::scoped_lock lock(cache_->mutex());
-    if (std::exchange(generation_, cache_->generation()) != generation_) {
+    if (const std::uint64_t generation = cache_->generation(); generation != generation_) {
+      generation_ = generation;
       seen_.clear();
       sets_.clear();
     }

@@ -32,7 +32,8 @@ namespace {
 Result<Language> whitespace_matching(const std::string& pattern) {
   const Result<Language> texts = parse_regex(pattern, RegexDialect::kPcre, RegexMatch::kWhole);
   if (!texts) {
-    return texts.error();
+    return make_error(texts.error().code, "the white space pattern \"{}\": {}", pattern,
+                      texts.error().message);
   }
   static const CharacterClass kWhitespace({{'\t', '\n'}, {'\r', '\r'}, {' ', ' '}});
   const Language any({{.edges = {{kWhitespace, 0}}, .final = true}});

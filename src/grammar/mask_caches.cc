@@ -3,13 +3,9 @@
 #include <iterator>
 #include <utility>
 
+#include "base/units.h"
+
 namespace protean::grammar {
-
-namespace {
-
-constexpr double kMiB = 1 << 20;
-
-}  // namespace
 
 bool MaskCaches::holds(const std::string& key) const {
   const std::scoped_lock lock(mutex_);
@@ -33,11 +29,12 @@ std::shared_ptr<MaskCache> MaskCaches::find(const std::string& key) {
 Result<std::shared_ptr<MaskCache>> MaskCaches::add(std::shared_ptr<MaskCache> cache) {
   const std::size_t most = memory_->most_grammar_bytes();
   if (cache->grammar_bytes() > most) {
-    return make_error(ErrorCode::kExhausted,
-                      "the grammar takes {:.1f} MiB, and grammars may take {:.1f} MiB; make it "
-                      "smaller or raise --grammar-memory",
-                      static_cast<double>(cache->grammar_bytes()) / kMiB,
-                      static_cast<double>(most) / kMiB);
+    return make_error(
+        ErrorCode::kExhausted,
+        "the grammar takes {}, and all grammars may take {}; make it smaller or raise "
+        "--grammar-memory",
+        format_bytes(static_cast<std::int64_t>(cache->grammar_bytes())),
+        format_bytes(static_cast<std::int64_t>(most)));
   }
   const std::scoped_lock lock(mutex_);
   if (std::shared_ptr<MaskCache> first = find_locked(cache->key())) {
@@ -46,9 +43,9 @@ Result<std::shared_ptr<MaskCache>> MaskCaches::add(std::shared_ptr<MaskCache> ca
   drop_unused([&] { return memory_->grammar_bytes() <= most && !memory_->exceeded(); });
   if (memory_->grammar_bytes() > most) {
     return make_error(ErrorCode::kUnavailable,
-                      "the different grammars of running requests take all of the {:.1f} MiB that "
-                      "grammars may take; try again later or raise --grammar-memory",
-                      static_cast<double>(most) / kMiB);
+                      "the grammars of running requests take all of the {} that grammars may take; "
+                      "try again later or raise --grammar-memory",
+                      format_bytes(static_cast<std::int64_t>(most)));
   }
   entries_.push_front(cache);
   by_key_.emplace(cache->key(), entries_.begin());

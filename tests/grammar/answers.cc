@@ -51,8 +51,7 @@ json::object answers_to(const JsonSchema& schema, int count, std::uint32_t seed,
   RandomModel model(model_parts.first, *automaton);
   json::array answers;
   for (int n = 0; n < count; ++n) {
-    const auto constraint =
-        model_parts.second.constrain({schema}, json::serialize(schema.schema));
+    const auto constraint = model_parts.second.constrain({schema}, json::serialize(schema.schema));
     if (!constraint) {
       return {{"error", constraint.error().message}};
     }

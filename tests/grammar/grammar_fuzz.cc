@@ -23,10 +23,10 @@ protean::GrammarSource source_of(std::uint8_t kind, std::string_view text) {
   }
   boost::json::error_code error;
   boost::json::value schema = boost::json::parse({text.data(), text.size()}, error);
-  return {protean::JsonSchema{.schema = std::move(schema),
-                              .whitespace = kind % 4 == 2 ? protean::JsonWhitespace{}
-                                                          : protean::kSpacedSeparators,
-                              .open_properties = kind % 8 > 3}};
+  return {protean::JsonSchema{
+      .schema = std::move(schema),
+      .whitespace = kind % 4 == 2 ? protean::JsonWhitespace{} : protean::kSpacedSeparators,
+      .open_properties = kind % 8 > 3}};
 }
 
 }  // namespace
@@ -48,8 +48,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const protean::TokenList& tokenizer = kTokenizer;
   const int vocab = tokenizer.vocab_size();
   static protean::GrammarTokens tokens(kTokenizer, vocab, {kTokenizer.eos()});
-  const auto constraint =
-      tokens.constrain(source, std::to_string(data[0] % 8) + std::string(text));
+  const auto constraint = tokens.constrain(source, std::to_string(data[0] % 8) + std::string(text));
   protean::check(constraint.ok(), "the vocabulary has all bytes");
   std::vector<TokenId> answer;
   std::string written;

@@ -63,10 +63,10 @@ Automaton automaton_of(const char* schema, const JsonWhitespace& whitespace = {}
 
 // A bit is set exactly where the token's bytes lead to some stack of the naive automaton.
 void compare_masks(const char* schema, const Tokenizer& tokenizer, std::uint32_t seed) {
-  const auto automaton = std::make_shared<const Automaton>(
-      automaton_of(schema, seed % 3 == 0   ? kFreeWhitespace
-                           : seed % 3 == 1 ? kSpacedSeparators
-                                           : JsonWhitespace{}));
+  const auto automaton =
+      std::make_shared<const Automaton>(automaton_of(schema, seed % 3 == 0   ? kFreeWhitespace
+                                                             : seed % 3 == 1 ? kSpacedSeparators
+                                                                             : JsonWhitespace{}));
   const auto table = std::make_shared<const grammar::TokenTable>(
       tokenizer, tokenizer.vocab_size() + 70, std::vector<TokenId>{tokenizer.eos()});
   grammar::MaskCache cache(schema, automaton, table,
@@ -142,7 +142,7 @@ std::shared_ptr<TokenConstraint> constrain(GrammarTokens& tokens, const char* sc
 
 // Patterns that take some hundred KiB of memory each.
 GrammarSource hard_pattern(int n) {
-  return {RegexPattern{"(?:[a-z]{1,20}\\d+[\\p{L}\\p{N}]*;?){1," + std::to_string(30 + n) + "}"}};
+  return {RegexPattern{"(?:[a-z]{1,20}\\d+;?){1," + std::to_string(30 + n) + "}"}};
 }
 
 TEST(GrammarMemory, GrammarsAreKeptWithinTheBudget) {

@@ -19,7 +19,7 @@ struct TextRules {
   std::int64_t min_tokens = 0;                 // no stop string is looked for before
   ToolFormat tool_format = ToolFormat::kNone;  // kNone: there are no calls to find
   std::vector<OfferedTool> tools;
-  bool parallel_calls = true;
+  bool several_calls = true;
 };
 TextRules text_rules(const GenerationCall& call, const ServedModel& model);
 
@@ -54,7 +54,7 @@ class ChoiceText {
   std::optional<ToolCallParser> parser_;
   const Ids ids_;
   const bool short_ids_;  // Mistral's templates take nine letters and digits only
-  const bool parallel_;
+  const bool several_;
   std::int64_t unstopped_;  // tokens left for which no stop string is looked for
   int calls_ = 0;
   bool one_call_done_ = false;

@@ -1,12 +1,7 @@
 #pragma once
 
 #include <cstddef>
-#include <list>
 #include <memory>
-#include <mutex>
-#include <string>
-#include <unordered_map>
-#include <utility>
 #include <vector>
 
 #include "contract/token_constraint.h"
@@ -16,39 +11,30 @@
 
 namespace protean {
 
-// Holds a model to the form its answer must have. Any thread may call it.
+// Makes constraints that hold an answer to its form. Any thread may call it.
 class FormatConstraints {
  public:
   virtual ~FormatConstraints() = default;
-  // A constraint for one choice. The complaint names the field, and the place in its schema.
+  // Returns a constraint for one choice. An error names the field, and the place in its schema.
   virtual Checked<std::shared_ptr<TokenConstraint>> constrain(const AnswerFormat& format) = 0;
-  // Whether constrain() is quick: else it takes milliseconds.
+  // Returns true if constrain() need not compile, which takes milliseconds.
   virtual bool knows(const AnswerFormat& format) const = 0;
 };
 
-// Compiles grammars for one model. Keeps what was compiled last, as clients send the same schema
-// with every request; forgets the least used beyond a bound. The tokenizer outlives it.
+// Compiles grammars for one model. Refers to the tokenizer.
 class FormatCompiler final : public FormatConstraints {
  public:
-  // vocab: of the model's logits. stop_ids: what may end an answer.
-  FormatCompiler(const Tokenizer& tokenizer, int vocab, std::vector<TokenId> stop_ids);
+  // `vocab` is the number of the model's logits; `stop_ids` are the tokens that may end an answer.
+  // Grammars and their masks take at most `grammar_bytes` of memory.
+  FormatCompiler(const Tokenizer& tokenizer, int vocab, std::vector<TokenId> stop_ids,
+                 std::size_t grammar_bytes = GrammarTokens::kDefaultBytes);
 
   Checked<std::shared_ptr<TokenConstraint>> constrain(const AnswerFormat& format) override;
   bool knows(const AnswerFormat& format) const override;
 
  private:
-  using Compiled = std::shared_ptr<const Grammar>;
-  using Entry = std::pair<std::string, Compiled>;
-
-  Compiled find(const std::string& key);
-  void keep(const std::string& key, Compiled grammar);
-
   const bool can_end_;
-  const GrammarTokens tokens_;
-  mutable std::mutex mutex_;
-  std::list<Entry> recent_;  // the last used first
-  std::unordered_map<std::string_view, std::list<Entry>::iterator> by_key_;
-  std::size_t key_bytes_ = 0;
+  GrammarTokens tokens_;
 };
 
 }  // namespace protean

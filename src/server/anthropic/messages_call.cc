@@ -28,8 +28,8 @@ constexpr std::array kRefused{
     RefusedField{"container", "there are no containers here"},
     RefusedField{"mcp_servers", "this server connects to no others, run the tools yourself"},
     RefusedField{"context_management", "nothing is cleared from the context here"},
-    RefusedField{"diagnostics", "there are no diagnostics of the cache"},
-    RefusedField{"inference_geo", "the server is where it is"},
+    RefusedField{"diagnostics", "the cache has no diagnostics"},
+    RefusedField{"inference_geo", "requests cannot choose where the server runs"},
     RefusedField{"output_format", "use output_config.format"},
 };
 

@@ -92,6 +92,8 @@ struct ToolFields {
   std::string only;      // with kRequired: the one function to call; empty: any
   bool parallel = true;  // several calls in one answer
 
+  // A named function is called once, as OpenAI and vLLM do.
+  bool several_calls() const { return parallel && only.empty(); }
   bool offered() const { return !tools.empty() && choice != ToolChoice::kNone; }
 };
 

@@ -155,8 +155,37 @@ TEST(CallFields, FormsOfAllDialectsAreOneForm) {
             "structured_outputs.regex");
   const auto compact =
       chat(R"("structured_outputs":{"json":{"type":"object"},"disable_any_whitespace":true})");
-  EXPECT_FALSE(std::get<JsonSchema>(compact.format->source.what).any_whitespace);
+  EXPECT_EQ(std::get<JsonSchema>(compact.format->source.what).whitespace.after_separator, " ");
   EXPECT_NE(compact.format->key, wanted);
+}
+
+TEST(CallFields, WhiteSpaceOfJsonIsAPattern) {
+  for (const char* fields :
+       {R"("guided_json":{"type":"object"},"guided_whitespace_pattern":"\n *")",
+        R"("response_format":{"type":"json_object"},"guided_whitespace_pattern":"\n *")",
+        R"("structured_outputs":{"json":{"type":"object"},"whitespace_pattern":"\n *"})",
+        R"("structured_outputs":{"json_object":true,"whitespace_pattern":"\n *"})"}) {
+    const auto call = chat(fields);
+    const JsonWhitespace& whitespace = std::get<JsonSchema>(call.format->source.what).whitespace;
+    EXPECT_EQ(whitespace.elsewhere, "\\n *") << fields;
+    EXPECT_EQ(whitespace.after_separator, "\\n *") << fields;
+    EXPECT_NE(call.format->key.find("\\n *"), std::string::npos) << fields;
+  }
+  const Row table[] = {
+      {R"("guided_whitespace_pattern":" ")", "guided_whitespace_pattern", "needs a JSON schema"},
+      {R"("guided_regex":"a","guided_whitespace_pattern":" ")", "guided_whitespace_pattern",
+       "needs a JSON schema"},
+      {R"("guided_json":{},"guided_whitespace_pattern":7)", "guided_whitespace_pattern",
+       "a string"},
+      {R"("structured_outputs":{"choice":["a"],"whitespace_pattern":" "})",
+       "structured_outputs.whitespace_pattern", "needs a JSON schema"},
+      {R"("structured_outputs":{"json":{},"whitespace_pattern":" ","disable_any_whitespace":true})",
+       "structured_outputs.whitespace_pattern", "exclude each other"},
+  };
+  for (const Row& row : table) {
+    expect(row, in_completion(row.fields));
+    expect(row, in_chat(row.fields));
+  }
 }
 
 constexpr const char* kTool = R"({"type":"function","function":{"name":"f"}})";
