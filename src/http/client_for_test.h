@@ -22,7 +22,7 @@ namespace protean {
 
 using Response = boost::beast::http::response<boost::beast::http::string_body>;
 
-// For tests only: a blocking HTTP client that fails rather than hangs.
+// A blocking HTTP client with timeouts, so that tests fail rather than hang.
 class Client {
  public:
   explicit Client(int port, bool tls = false) : socket_(::socket(AF_INET, SOCK_STREAM, 0)) {

@@ -379,7 +379,7 @@ void Connection::answered(const Exchange& exchange, int status, bool accepted) {
 
 void Connection::changed(GrowingAnswer& answer) {
   if (static_cast<std::int64_t>(answer.unsent_bytes()) > setting_.limits.max_unsent_bytes) {
-    log::warning("{}: the client does not read its stream, which is cut", answer.id());
+    log::warning("{}: the client does not read its stream: closing the connection", answer.id());
     close();  // also ends a write that is waiting
   }
   wire_->wake();

@@ -28,10 +28,11 @@ Result<Cors> Cors::allow(std::vector<std::string> origins) {
     } else if (is_origin(origin)) {
       cors.origins_.push_back(std::move(origin));
     } else {
-      return make_error(ErrorCode::kInvalidArgument,
-                        "--allow-origin {} is no origin: write scheme://host[:port] as a browser "
-                        "sends it, like https://chat.example.org, or *",
-                        origin);
+      return make_error(
+          ErrorCode::kInvalidArgument,
+          "--allow-origin {} is not an origin: write scheme://host[:port] as a browser "
+          "sends it, like https://chat.example.org, or *",
+          origin);
     }
   }
   return cors;

@@ -114,7 +114,7 @@ std::optional<ApiError> RequestReader::refuse_head() {
   const std::string_view length(message[http::field::content_length]);
   if (message.count(http::field::content_length) > 1 ||
       length.find_first_not_of("0123456789") != std::string_view::npos) {
-    return ApiError{.message = "a request has one Content-Length, of digits alone"};
+    return ApiError{.message = "Content-Length must be given once, in digits"};
   }
   if (first != last) {
     if (!http_1_1()) {
@@ -124,15 +124,15 @@ std::optional<ApiError> RequestReader::refuse_head() {
       return ApiError{.message = "Transfer-Encoding and Content-Length exclude each other"};
     }
     if (std::next(first) != last || !beast::iequals(first->value(), "chunked")) {
-      return ApiError{.status = 501, .message = "the only Transfer-Encoding here is chunked"};
+      return ApiError{.status = 501, .message = "the only Transfer-Encoding supported is chunked"};
     }
   }
   if (http_1_1() && message.count(http::field::host) != 1) {
-    return ApiError{.message = "an HTTP/1.1 request has one Host header"};
+    return ApiError{.message = "an HTTP/1.1 request must have exactly one Host header"};
   }
   if (const auto expect = message[http::field::expect]; !expect.empty() && http_1_1()) {
     if (!beast::iequals(expect, "100-continue")) {
-      return ApiError{.status = 417, .message = "the only Expect here is 100-continue"};
+      return ApiError{.status = 417, .message = "the only Expect supported is 100-continue"};
     }
     wants_continue_ = true;
   }
@@ -184,7 +184,7 @@ std::size_t RequestReader::take_line(std::string_view bytes) {
     fail(431,
          fmt::format("a chunk's extension or trailer is longer than {} bytes", max_header_bytes_));
   } else if (line_room_ < 0) {
-    fail(413, "the framing of the request's chunks is larger than a body may be");
+    fail(413, "the framing of the request's chunks exceeds the limit for a body");
   } else if (end != std::string_view::npos) {
     if (!line_.ends_with("\r\n") || line_.find('\r') != line_.size() - 2) {
       fail(400, "a line of the chunked body does not end in CR LF");

@@ -36,7 +36,7 @@ std::vector<std::string> read_all(const std::string& stream, std::size_t piece) 
   }
 }
 
-TEST(RequestReader, ReadsTheSameHoweverItIsCut) {
+TEST(RequestReader, DoesNotDependOnWhereInputIsCut) {
   const std::string get = "\r\nGET /a HTTP/1.1\r\nHost: localhost\r\n\r\n";
   const std::string post = "POST /b HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\nhello";
   const std::string chunked =
@@ -52,7 +52,7 @@ TEST(RequestReader, ReadsTheSameHoweverItIsCut) {
 }
 
 // Up to eight empty lines before a request are ignored, in one piece or in many.
-TEST(RequestReader, ForgivesAsManyEmptyLinesHoweverTheyCome) {
+TEST(RequestReader, IgnoresEightEmptyLinesBeforeARequest) {
   const std::string get = "GET /a HTTP/1.1\r\nHost: localhost\r\n\r\n";
   for (const int lines : {8, 9, 24}) {
     std::string stream;

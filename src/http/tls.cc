@@ -33,7 +33,7 @@ Error unusable(std::string_view flag, const std::string& path) {
   ERR_error_string_n(code, text.data(), text.size());
   ERR_clear_error();
   const char* reason = ERR_reason_error_string(code);
-  return make_error(ErrorCode::kInvalidArgument, "{} {} is no usable PEM file: {}", flag, path,
+  return make_error(ErrorCode::kInvalidArgument, "{} {} is not a usable PEM file: {}", flag, path,
                     reason != nullptr ? reason : text.data());
 }
 

@@ -24,12 +24,12 @@ namespace {
 namespace asio = boost::asio;
 using boost::system::error_code;
 
-constexpr std::chrono::seconds kLastWords{1};  // to write an error into a stream that is cut
+constexpr std::chrono::seconds kLastWords{1};  // for sending errors to streams before closing
 
-// Batches on their way from the engine's thread to the io thread.
+// Passes batches from the engine's thread to the io thread.
 class Mailbox {
  public:
-  // True when the reader has to be woken: it was empty.
+  // Returns true if the mailbox was empty, so that the reader must be woken.
   bool put(OutputBatch batch) {
     const std::lock_guard lock(mutex_);
     batches_.push_back(std::move(batch));
@@ -47,7 +47,7 @@ class Mailbox {
 
 }  // namespace
 
-// Everything but the mailbox and the port belongs to the io thread.
+// Everything except the mailbox and the ports' numbers belongs to the io thread.
 class Server::Impl {
  public:
   Impl(const ServerOptions& options, ServedModel model, MetricsLabels labels,
@@ -112,12 +112,12 @@ class Server::Impl {
   PageGuard operator_pages_;  // fixed by listen()
   BodyBudget bodies_;
   Admin admin_;
-  std::unique_ptr<Tracer> tracer_;  // null: no traces
+  std::unique_ptr<Tracer> tracer_;  // null: traces are not sent
   Listener public_;
   Listener operators_;
   asio::steady_timer drain_;  // the drain's deadline
   asio::steady_timer beat_;
-  // Ends before what its jobs use does.
+  // Declared last: destroyed before everything that its jobs use.
   BackgroundWork background_{
       [this](BackgroundWork::Done done) { asio::post(io_, std::move(done)); }};
 };
@@ -238,7 +238,7 @@ void Server::Impl::reload_tls() {
   asio::post(io_, [this, fresh = *std::move(tls)] {
     public_.use_tls(fresh);
     operators_.use_tls(fresh);
-    log::info("TLS certificate and key read anew");
+    log::info("read the TLS certificate and key again");
   });
 }
 

@@ -1,4 +1,4 @@
-// What the server says to HTTP that is wrong, slow, too large or from elsewhere.
+// Tests the answers to HTTP that is malformed, slow, too large or from foreign pages.
 
 #include <gtest/gtest.h>
 
@@ -16,7 +16,7 @@ namespace http = boost::beast::http;
 
 struct ServerHttpTest : ServerTest {};
 
-TEST_F(ServerHttpTest, RefusesWhatIsTooLargeOrNoHttp) {
+TEST_F(ServerHttpTest, RefusesTooLargeAndMalformedRequests) {
   options.http.max_body_bytes = 1000;
   start();
   const std::string post = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n";
@@ -72,7 +72,7 @@ TEST_F(ServerHttpTest, RefusesWhatIsTooLargeOrNoHttp) {
     SCOPED_TRACE(bytes.substr(0, 90));
     const Response response = client.read();
     expect_error(response, status);
-    // What was understood as a whole leaves the connection usable.
+    // The connection stays usable if the request could be read to its end.
     EXPECT_TRUE(status == 415 || response.keep_alive() == bytes.ends_with("{\"a"));
   }
   EXPECT_EQ(get("/health").result_int(), 200U);
@@ -92,7 +92,7 @@ TEST_F(ServerHttpTest, ChunkedBodiesAreReadWithTrailersAndExtensions) {
   EXPECT_EQ(body_of(client.read()).at("status"), "ok");
 }
 
-TEST_F(ServerHttpTest, ContinuesOnlyForBodiesItWants) {
+TEST_F(ServerHttpTest, SendsContinueOnlyForBodiesItAccepts) {
   start();
   Client client(server->port());
   client.send(
@@ -129,7 +129,7 @@ TEST_F(ServerHttpTest, SlowHeadersBodiesAndIdleConnectionsAreCut) {
   }
 }
 
-TEST_F(ServerHttpTest, HalfClosedRequestsAreToldSo) {
+TEST_F(ServerHttpTest, RequestsCutByAHalfCloseGet400) {
   start();
   const std::string post =
       "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{";
@@ -155,7 +155,7 @@ TEST_F(ServerHttpTest, BodiesInFlightAreBoundedTogether) {
   auto first = std::make_unique<Client>(server->port());
   first->send(post + std::string(800, ' '));
   Response refused;
-  do {  // until the first one's bytes have come
+  do {  // until the server has received the first one's bytes
     Client second(server->port());
     second.send(post + std::string(800, ' '));
     second.stop_sending();
@@ -195,7 +195,7 @@ TEST_F(ServerHttpTest, KeysOpenTheApiByEitherHeader) {
   EXPECT_EQ(get("/health").result_int(), 200U);
 }
 
-TEST_F(ServerHttpTest, TlsOnThePlainPortIsAnsweredInWords) {
+TEST_F(ServerHttpTest, TlsOnThePlainPortGetsAReadableError) {
   start();
   Client client(server->port());
   client.send(std::string("\x16\x03\x01\x00\xc8\x01\x00\x00\xc4\x03\x03", 11));
@@ -233,7 +233,7 @@ TEST_F(ServerHttpTest, WithoutKeysForeignPagesAndNamesAreRefused) {
   }
 }
 
-TEST_F(ServerHttpTest, WithKeysPagesAndNamesAreNotLookedAt) {
+TEST_F(ServerHttpTest, WithKeysPagesAndNamesAreNotChecked) {
   options.service.keys = ApiKeys(std::vector<std::string>{"key"});
   start();
   Client client(server->port());

@@ -1,4 +1,4 @@
-// A real server on a loopback socket, with an engine that echoes prompts instead of a model.
+// Tests a real server on a loopback socket, with an engine that echoes prompts instead of a model.
 
 #include "server/server.h"
 
@@ -167,7 +167,7 @@ TEST_F(ServerTest, RefusalsOfTheEngineKeepTheirStatus) {
   }
 }
 
-TEST_F(ServerTest, MoreThanItTakesGets429) {
+TEST_F(ServerTest, RequestsBeyondTheLimitGet429) {
   options.service.max_outstanding = 2;
   start();
   engine->stall_after(0);
@@ -194,7 +194,7 @@ TEST_F(ServerTest, ReaderThatDoesNotReadIsCutAndCancelled) {
   EXPECT_EQ(get("/health").result_int(), 200U);
 }
 
-TEST_F(ServerTest, NewcomersReplaceTheLongestIdleOrWait) {
+TEST_F(ServerTest, NewConnectionsReplaceTheLongestIdleOrWait) {
   options.http.max_connections = 2;
   start();
   engine->stall_after(1);
@@ -216,14 +216,15 @@ TEST_F(ServerTest, NewcomersReplaceTheLongestIdleOrWait) {
   EXPECT_NE(busy.read_until("[DONE]").find("[DONE]"), std::string::npos);
 }
 
-TEST_F(ServerTest, NewcomersReplaceWhoIsSlowToSendARequest) {
+TEST_F(ServerTest, NewConnectionsReplaceSlowSenders) {
   options.http.max_connections = 2;
-  options.http.header_timeout_ms = 60'000;  // longer than the newcomer waits
+  options.http.header_timeout_ms = 60'000;  // longer than the new connection waits
   start();
   Client body(server->port());
   body.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{");
   Client head(server->port());
-  // Its second request has begun when the first is answered, and that later than the body.
+  // When its first request is answered, its second has begun, later than the body of the other
+  // client.
   head.send("GET /health HTTP/1.1\r\nHost: localhost\r\n\r\nGET /health HTTP/1.1\r\nX-");
   EXPECT_EQ(head.read().result_int(), 200U);
   Client newcomer(server->port());
@@ -246,7 +247,7 @@ TEST_F(ServerTest, SilentStreamsGetPings) {
   EXPECT_NE(client.read_until("[DONE]").find(R"("text":"c")"), std::string::npos);
 }
 
-TEST_F(ServerTest, LeavingIsNoticedBehindAHeapOfPipelinedBytes) {
+TEST_F(ServerTest, LeavingIsNoticedBehindMorePipelinedBytesThanAreRead) {
   start();
   engine->stall_after(1);
   Client client(server->port());
@@ -356,7 +357,7 @@ TEST_F(ServerTest, EmptyHostIsRefused) {
   EXPECT_NE(listening.error().message.find("host"), std::string::npos);
 }
 
-TEST_F(ServerTest, TakenPortIsSaid) {
+TEST_F(ServerTest, TakenPortIsAnError) {
   start();
   ServerOptions same = options;
   same.port = server->port();

@@ -1,5 +1,4 @@
-// The same server behind TLS: one code path, so what depends on timing and on who leaves is asked
-// again, and what is TLS's own.
+// Tests the server with TLS: what depends on timing and on clients that leave, and TLS itself.
 
 #include <gtest/gtest.h>
 #include <openssl/evp.h>
@@ -19,7 +18,7 @@
 namespace protean {
 namespace {
 
-// A key and a certificate that it signs itself, as PEM files.
+// Writes a key and a self-signed certificate as PEM files.
 void write_certificate(const TlsOptions& files, const char* name) {
   EVP_PKEY* key = EVP_EC_gen("P-256");
   X509* certificate = X509_new();
@@ -99,7 +98,7 @@ TEST_F(ServerTlsTest, SilentClientsAreCut) {
   EXPECT_EQ(get("/health").result_int(), 200U);
 }
 
-TEST_F(ServerTlsTest, PlainHttpIsAnsweredInWords) {
+TEST_F(ServerTlsTest, PlainHttpGetsAReadableError) {
   start();
   Client plain(server->port());
   plain.get("/health");
@@ -119,15 +118,15 @@ TEST_F(ServerTlsTest, ClientThatHalfClosesGetsItsAnswer) {
   EXPECT_TRUE(client.read_until("\r\n\r\n").starts_with("HTTP/1.1 100 "));
   engine->stall_after(100);
   EXPECT_EQ(body_of(client.read()).at_pointer("/choices/0/text"), "abc");
-  client.expect_hang_up();  // with a close_notify: a cut is an error to OpenSSL
+  client.expect_hang_up();  // OpenSSL reports an end without close_notify as an error
 }
 
-TEST_F(ServerTlsTest, ClosesWithAGoodbye) {
+TEST_F(ServerTlsTest, ClosesWithCloseNotify) {
   start();
   Client client(server->port(), true);
   client.send("GET /health HTTP/1.0\r\n\r\n");
   EXPECT_EQ(client.read().result_int(), 200U);
-  client.expect_hang_up();  // a cut without close_notify is an error to OpenSSL
+  client.expect_hang_up();  // OpenSSL reports an end without close_notify as an error
 }
 
 TEST_F(ServerTlsTest, ReloadsItsCertificateAndKeepsTheOldOneIfThatFails) {
@@ -150,7 +149,7 @@ TEST_F(ServerTlsTest, ServesWhileItsFilesTakeLongToRead) {
   ASSERT_EQ(::mkfifo(options.tls.certfile.c_str(), 0600), 0);
   log::set_level(log::Level::kOff);
   std::thread reload([this] { server->reload_tls(); });
-  // Opens once the reload waits at the other end.
+  // Opening returns when the reload has opened the other end.
   std::ofstream nothing(options.tls.certfile);
   EXPECT_EQ(get("/health").result_int(), 200U);
   EXPECT_EQ(Client(server->port(), true).peer_name(), "first");

@@ -51,8 +51,9 @@ ApiError error_of_current_exception() {
     return no_memory();
   } catch (const std::exception& thrown) {
     log::error("a request met a bug: {}", thrown.what());
-    return {.status = 500,
-            .message = "the server met a bug of its own in this request; its log says which"};
+    return {
+        .status = 500,
+        .message = "the request failed because of a bug in the server, which its log describes"};
   }
 }
 
@@ -162,7 +163,7 @@ Service::Answer Service::answer(const HttpCall& call) {
 
 namespace {
 
-// What OpenAI's and Anthropic's clients each look for.
+// Returns a model's description with the fields that OpenAI's and Anthropic's clients read.
 json::object model_object(const std::string& name, const ServedModel& model, std::int64_t created) {
   return {{"id", name},
           {"type", "model"},
@@ -195,7 +196,7 @@ HttpReply Service::models_reply() const {
 
 HttpReply Service::model_reply(const std::string& id) const {
   if (std::find(model_.names.begin(), model_.names.end(), id) == model_.names.end()) {
-    return error_reply(unknown_model(printable(id)));  // a path need not be UTF-8
+    return error_reply(unknown_model(printable(id)));  // a path may not be UTF-8
   }
   return json_reply(model_object(id, model_, created_s_));
 }

@@ -186,7 +186,7 @@ describe('keys, TLS and operators', { skip }, () => {
     assert.equal((await ask({ 'x-api-key': 'secret-of-ann' }))[0], 200);
     assert.equal(await server.stop(), 0);
     assert.doesNotMatch(server.log, /secret-of/);
-    assert.match(server.log, /read anew/);
+    assert.match(server.log, /key again/);
   });
 
   for (const [name, flags, words] of [

@@ -7,7 +7,7 @@
 namespace protean {
 namespace {
 
-// Negative and zero times are of what never happened.
+// Returns the earlier time. Times that are not positive stand for what never happened.
 TimeNs earlier(TimeNs a, TimeNs b) {
   return a <= 0 || b <= 0 ? std::max(a, b) : std::min(a, b);
 }

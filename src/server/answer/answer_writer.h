@@ -20,7 +20,7 @@
 
 namespace protean {
 
-// What all of one answer repeats.
+// Fields that every event of an answer repeats.
 struct AnswerIdentity {
   std::string id;  // with the dialect's prefix: "chatcmpl-..."
   std::string model;
@@ -35,7 +35,7 @@ struct AnswerUsage {
   std::vector<TokensAt> output_at;            // known at the end
 };
 
-// Why a choice ended. stop_reason is the stop string or the client's own stop token, if it was one.
+// Why a choice ended. stop_reason holds the stop string or the client's stop token that ended it.
 enum class EndReason : std::uint8_t { kStop, kLength, kToolCalls };
 std::string_view to_string(EndReason reason);  // "stop", "length", "tool_calls"
 struct ChoiceEnd {
@@ -48,30 +48,30 @@ struct AnswerToken {
   std::optional<TokenLogprobs> logprobs;
 };
 
-// What is told of one choice's prompt.
+// What an answer repeats of one choice's prompt.
 struct AnswerPrompt {
   std::string echo;
-  std::vector<AnswerToken> tokens;  // where the call wants to know of tokens
+  std::vector<AnswerToken> tokens;  // if the call asks for tokens or logprobs
 };
 
-// What a step brought one choice. No parts: the step ended inside a character, or in text that may
-// yet be a stop string or a tool call.
+// What one step added to a choice. Without parts, the step ended inside a character, or in text
+// that may become a stop string or a tool call.
 struct AnswerPiece {
-  std::vector<ToolPiece> parts;     // in order; a CallBegin has its id by now
-  std::vector<AnswerToken> tokens;  // that were drawn, where the call wants to know of tokens
+  std::vector<ToolPiece> parts;     // in order; a CallBegin has its id
+  std::vector<AnswerToken> tokens;  // the sampled ones, if the call asks for tokens or logprobs
 };
 
-const std::string& text_of(const ToolPiece& part);  // empty of a CallBegin
+const std::string& text_of(const ToolPiece& part);  // empty for a CallBegin
 
-// One choice, finished.
+// A finished choice.
 struct AnswerChoice {
   AnswerPrompt prompt;
-  std::vector<AnswerPiece> pieces;  // in order, as few as say the same
-  std::vector<float> embedding;     // where that was asked for
+  std::vector<AnswerPiece> pieces;  // in order; adjacent texts are joined
+  std::vector<float> embedding;     // if the call asks for one
   ChoiceEnd end;
 };
 
-// The same for those who tell texts, calls and tokens apart and not their order.
+// The same as texts, calls and tokens, without the order among them.
 struct AnswerCall {
   std::string id;
   std::string name;
@@ -84,13 +84,14 @@ struct SortedAnswer {
 };
 SortedAnswer sorted(const AnswerChoice& choice);
 
-// Are they a JSON object? Not where the answer's end cut them off.
+// True if the arguments are a complete JSON object. The end of an answer may cut them off.
 bool is_whole(std::string_view arguments);
 
-// How one dialect of HTTP API writes one answer. Fed by a Generation, in the order begin, then of
-// each choice its prompt (where something is told of it), pieces and end, then end; or error after
-// begin; or whole alone. What the streaming ones return is sent at once: whole server-sent events,
-// or nothing. One per answer, so it may keep state.
+// Writes one answer in one dialect of the HTTP API. A Generation calls it in the order begin(); for
+// each choice prompt() (if the answer repeats something of it), piece() and end_choice(); end(). An
+// error() may follow begin() at any time. An answer that is not streamed calls whole() alone. The
+// other functions return whole server-sent events, or nothing. There is one writer for each answer,
+// so it may keep state.
 class AnswerWriter {
  public:
   virtual ~AnswerWriter() = default;
@@ -106,14 +107,14 @@ class AnswerWriter {
   virtual std::string error(const ApiError& error) = 0;
   virtual std::string keep_alive() const { return ": ping\n\n"; }
 
-  // Not streaming: the body with all choices, by index.
+  // Returns the body of an answer that is not streamed. Choices are in the order of their index.
   virtual std::string whole(std::span<const AnswerChoice> choices, const AnswerUsage& usage) = 0;
 
   virtual ErrorStyle errors() const { return ErrorStyle::kOpenAi; }
   virtual std::string_view call_id_prefix() const { return "call_"; }
 };
 
-// A body as its dialect understood it: what to generate, and who will write the answer. The
+// What a dialect read from a body: the call, and how to make the writer of its answer. The
 // tokenizer outlives the writer.
 struct DialectCall {
   GenerationCall call;

@@ -7,7 +7,8 @@
 namespace protean {
 namespace {
 
-// Markers that may be special tokens, which have no text of their own.
+// Returns the markers of a tool format that may be special tokens, whose text is not shown
+// otherwise.
 std::vector<std::string_view> marker_texts(ToolFormat format) {
   switch (format) {
     case ToolFormat::kHermes:
@@ -33,7 +34,7 @@ std::uint64_t scrambled(std::uint64_t x) {  // splitmix64
   return x ^ (x >> 31U);
 }
 
-// The text begins with the answer when nothing but BOS came before it.
+// True if the answer is the beginning of the text: its prompt is BOS alone.
 bool at_text_start(const Request& request, const Tokenizer& tokenizer) {
   return request.prompt.size() == 1 && request.prompt[0] == tokenizer.bos();
 }
@@ -83,7 +84,7 @@ ChoiceText::ChoiceText(const TextRules& rules, const Tokenizer& tokenizer,
       unstopped_(rules.min_tokens) {
   if (rules.tool_format != ToolFormat::kNone) {
     parser_.emplace(rules.tool_format, rules.tools);
-    parser_->push(choice.begun);  // a marker alone: nothing comes of it yet
+    parser_->push(choice.begun);  // a marker alone, which yields no pieces
   }
 }
 

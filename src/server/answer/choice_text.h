@@ -12,38 +12,38 @@
 
 namespace protean {
 
-// How an answer's tokens become its text and its tool calls; shared by all choices of the answer.
+// How tokens become text and tool calls. All choices of an answer share it.
 struct TextRules {
   StopMatcher stops;
   ShownTokens shown;
-  std::int64_t min_tokens = 0;                 // no stop string is looked for before
-  ToolFormat tool_format = ToolFormat::kNone;  // kNone: there are no calls to find
+  std::int64_t min_tokens = 0;                 // stop strings are ignored before
+  ToolFormat tool_format = ToolFormat::kNone;  // kNone: text is not searched for tool calls
   std::vector<OfferedTool> tools;
   bool several_calls = true;
 };
 TextRules text_rules(const GenerationCall& call, const ServedModel& model);
 
-// One choice's text as it grows: whole characters up to the first stop string, split into content
-// and tool calls. Ids of calls are made here, from `nonce`.
+// Turns the tokens of one choice into whole characters up to the first stop string, split into
+// content and tool calls. Makes ids of calls from `nonce`.
 class ChoiceText {
  public:
   struct Ids {
     std::string_view prefix;  // "call_"
-    std::uint64_t nonce = 0;  // another one for each choice
+    std::uint64_t nonce = 0;  // different for each choice
   };
   ChoiceText(const TextRules& rules, const Tokenizer& tokenizer, const PreparedChoice& choice,
              Ids ids);
 
-  // Appends what is now sure to `parts`, joined to what is there.
+  // Appends what has become certain to `parts`, joined to adjacent text there.
   void push(TokenId token, std::vector<ToolPiece>& parts);
-  // cut_off: there would have been more.
+  // Appends the rest. `cut_off`: the length limit ended the answer.
   void finish(std::vector<ToolPiece>& parts, bool cut_off);
 
-  bool ended() const { return text_.stopped_by() || one_call_done_; }  // nothing more will come
+  // True if no more text will come.
+  bool ended() const { return text_.stopped_by() || one_call_done_; }
   const std::optional<std::string>& stopped_by() const { return text_.stopped_by(); }
-  bool called() const {  // and every call is whole
-    return calls_ > 0 && (one_call_done_ || !parser_->in_call());
-  }
+  // True if there are calls and each is complete.
+  bool called() const { return calls_ > 0 && (one_call_done_ || !parser_->in_call()); }
 
  private:
   void take(const std::string& text, std::vector<ToolPiece>& parts);
@@ -53,9 +53,9 @@ class ChoiceText {
   StreamText text_;
   std::optional<ToolCallParser> parser_;
   const Ids ids_;
-  const bool short_ids_;  // Mistral's templates take nine letters and digits only
+  const bool short_ids_;  // of nine letters and digits, as Mistral's templates require
   const bool several_;
-  std::int64_t unstopped_;  // tokens left for which no stop string is looked for
+  std::int64_t unstopped_;  // tokens left during which stop strings are ignored
   int calls_ = 0;
   bool one_call_done_ = false;
 };

@@ -11,21 +11,21 @@
 
 namespace protean {
 
-// Makes constraints that hold an answer to its form. Any thread may call it.
+// Makes the constraints that hold answers to a format. May be called from any thread.
 class FormatConstraints {
  public:
   virtual ~FormatConstraints() = default;
-  // Returns a constraint for one choice. An error names the field, and the place in its schema.
+  // Makes the constraint for one choice. An error names the field and the place in its schema.
   virtual Checked<std::shared_ptr<TokenConstraint>> constrain(const AnswerFormat& format) = 0;
-  // Returns true if constrain() need not compile, which takes milliseconds.
+  // True if constrain() is quick because the format was compiled before.
   virtual bool knows(const AnswerFormat& format) const = 0;
 };
 
 // Compiles grammars for one model. Refers to the tokenizer.
 class FormatCompiler final : public FormatConstraints {
  public:
-  // `vocab` is the number of the model's logits; `stop_ids` are the tokens that may end an answer.
-  // Grammars and their masks take at most `grammar_bytes` of memory.
+  // `vocab` is the number of logits; `stop_ids` are the tokens that may end an answer. Grammars and
+  // their masks take at most `grammar_bytes` of memory.
   FormatCompiler(const Tokenizer& tokenizer, int vocab, std::vector<TokenId> stop_ids,
                  std::size_t grammar_bytes = GrammarTokens::kDefaultBytes);
 

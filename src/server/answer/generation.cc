@@ -9,7 +9,7 @@
 namespace protean {
 namespace {
 
-// The text that both are of, if what a piece ends with and another is go together.
+// Returns the text at the end of `piece` that `more` continues; null if it continues none.
 std::string* text_to_join(AnswerPiece& piece, const AnswerPiece& more) {
   if (piece.parts.empty() || more.parts.size() != 1) {
     return nullptr;
@@ -23,8 +23,7 @@ std::string* text_to_join(AnswerPiece& piece, const AnswerPiece& more) {
   return arguments == nullptr || !goes_on ? nullptr : &arguments->text;
 }
 
-// Adds a piece to those kept for an answer that is sent whole, as one with the last where it says
-// the same.
+// Adds a piece to those of an answer that is not streamed. Joins it to the last one if possible.
 void keep(AnswerPiece piece, std::vector<AnswerPiece>& pieces) {
   if (piece.parts.empty() && piece.tokens.empty()) {
     return;
@@ -33,7 +32,7 @@ void keep(AnswerPiece piece, std::vector<AnswerPiece>& pieces) {
     return pieces.push_back(std::move(piece));
   }
   AnswerPiece& last = pieces.back();
-  if (last.parts.empty()) {  // its tokens wait for a text
+  if (last.parts.empty()) {  // tokens whose text has not come yet
     last.parts = std::move(piece.parts);
   } else if (std::string* text = text_to_join(last, piece)) {
     *text += text_of(piece.parts.front());
@@ -89,7 +88,7 @@ void Generation::accepted() {
     return;
   }
   started_ = true;
-  if (streaming_) {  // the engine may have answered one choice before it accepted another
+  if (streaming_) {  // events of one choice may have come before another was accepted
     events_.insert(0, writer_->begin(usage()));
   }
 }
@@ -129,7 +128,7 @@ void Generation::token(int index, const NewToken& token) {
 ChoiceEnd Generation::end_of(Choice& choice, const Finished& finished) const {
   ChoiceEnd end;
   if (const auto& stop = choice.text.stopped_by()) {
-    end.stop_reason = *stop;  // the engine ran on a little, its end is not ours
+    end.stop_reason = *stop;  // the engine went on for some steps; its reason does not count
   } else if (finished.reason == FinishReason::kLength && !choice.text.ended()) {
     end.reason = EndReason::kLength;
   } else if (finished.reason == FinishReason::kStop) {
@@ -159,13 +158,14 @@ void Generation::finished(int index, const Finished& finished) {
   }
   if (finished.reason == FinishReason::kTimeout && !ended) {
     if (asked_.slo_is_first && choice.output_tokens == 0) {
-      return refused(make_error(ErrorCode::kExhausted,
-                                "the first token could not come in time: others took longer than "
-                                "was foreseen"));
+      return refused(make_error(
+          ErrorCode::kExhausted,
+          "the first token's deadline has passed: earlier requests took longer than predicted"));
     }
-    return fail({.status = 504,
-                 .message = fmt::format("the request's time was over after {} tokens of the answer",
-                                        choice.output_tokens)});
+    return fail(
+        {.status = 504,
+         .message = fmt::format("the request's time limit passed after {} tokens of the answer",
+                                choice.output_tokens)});
   }
   if (finished.reason == FinishReason::kCancelled && !ended) {
     return fail({.status = 503, .message = "the request was cancelled by the server"});
@@ -194,8 +194,8 @@ void Generation::flush() {
 }
 
 void Generation::flush(int index, Choice& choice) {
-  // A step without text, inside a character or a possible stop string, is an event all the same:
-  // clients measure the time between tokens by events.
+  // A step that ends inside a character or a possible stop string makes an event without text,
+  // since clients measure the time between tokens by events.
   const bool stepped = std::exchange(choice.stepped, false) || !choice.fresh.parts.empty();
   if (!choice.prompt_told && (stepped || choice.end)) {
     choice.prompt_told = true;

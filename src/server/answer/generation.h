@@ -18,28 +18,28 @@
 
 namespace protean {
 
-// What becomes of one request for text: takes the engine's outputs for its choices and has a
-// writer, which knows the client's dialect, make the response of them, as events when streaming,
-// else whole. A state machine without socket or thread: the service feeds it, a connection empties
-// it, both on the io thread. Until begin() it only waits: its prompt may still be being prepared.
+// The answer to one request for text or embeddings. Takes the engine's outputs for its choices and
+// has the writer of the client's dialect turn them into a response. A state machine without socket
+// or thread: the service feeds it and a connection takes from it, both on the io thread. Before
+// begin() it waits while its prompt is prepared.
 class Generation final : public GrowingAnswer {
  public:
-  // `nonce` makes ids of tool calls unique. The model's tokenizer outlives this.
+  // `nonce` makes ids of tool calls unique. The model's tokenizer outlives the generation.
   Generation(AnswerIdentity identity, const GenerationCall& call, const ServedModel& model,
              std::unique_ptr<AnswerWriter> writer, std::uint64_t nonce);
 
-  // The engine requests, with their ids, in the order of choices.
+  // Gives the engine requests, with their ids, in the order of choices.
   void begin(const std::vector<PreparedChoice>& prepared);
 
-  // From the engine, by choice (an index into the answer). What comes after the end is ignored.
+  // Outputs of the engine for a choice (an index into the answer). After the end they are ignored.
   void accepted();
   void refused(const Error& error);
   void scored(int index, const PromptScored& scored);
   void token(int index, const NewToken& token);
   void finished(int index, const Finished& finished);
-  // After a batch of the above: makes one event of each choice's new text.
+  // Called after a batch of the above: makes one event of each choice's new text.
   void flush();
-  // Ends it all with an error, in the stream when that has begun.
+  // Fails the answer: as an HTTP error, or as an SSE error event if streaming has begun.
   void fail(ApiError error);
 
   // For the connection.
@@ -58,34 +58,35 @@ class Generation final : public GrowingAnswer {
   void abandon() override;
 
   // For the service.
-  std::function<void()> on_abandoned;
-  AnswerRecord record;  // for logs and traces
+  std::function<void()> on_abandoned;  // called when the client has left
+  AnswerRecord record;                 // filled by the service
   const AnswerIdentity& identity() const { return identity_; }
   const std::vector<RequestId>& requests() const { return requests_; }
-  bool wants_more(int choice) const;  // false: the engine need not go on with this choice
+  // False if the engine need not go on with this choice.
+  bool wants_more(int choice) const;
   std::string_view finish_reason(int choice) const;
 
  private:
-  // What of the call matters here.
+  // What the answer depends on in the call.
   struct Asked {
     std::size_t choices_per_prompt = 1;
     bool has_slo = false;
-    bool slo_is_first = false;  // it is over before the time of the whole answer
-    bool tokens = false;        // what the answer's tokens are, or their logprobs
+    bool slo_is_first = false;  // the first token's deadline is no later than the answer's
+    bool tokens = false;        // token ids or logprobs of the answer
     bool prompt_tokens = false;
   };
   struct Choice {
     ChoiceText text;
     AnswerPrompt prompt;
-    int prompt_tokens = 0;  // 0 for all but the first choice of a prompt
+    int prompt_tokens = 0;  // counted for the first choice of a prompt only
     int output_tokens = 0;
     int cached_tokens = 0;
     std::vector<TokensAt> output_at;
     bool prompt_told = false;
-    bool stepped = false;  // got a token since the last flush
-    AnswerPiece fresh;     // since the last flush
+    bool stepped = false;  // a token came since the last flush
+    AnswerPiece fresh;     // what came since the last flush
     std::optional<ChoiceEnd> end;
-    AnswerChoice whole;  // when not streaming
+    AnswerChoice whole;  // if the answer is not streamed
   };
 
   Choice& at(int index) { return choices_.at(static_cast<std::size_t>(index)); }

@@ -14,8 +14,8 @@ namespace {
 
 constexpr int kDefaultCompletionTokens = 16;  // OpenAI's
 
-// A normalizer may make a text shorter before it is cut into tokens: the compatibility forms of
-// Unicode make one byte of four at most.
+// A normalizer may shorten a text before it is split into tokens: Unicode's compatibility forms
+// shorten it to a quarter at most.
 constexpr std::int64_t kNormalizerShrinks = 4;
 
 using Tokens = std::vector<TokenId>;
@@ -33,11 +33,11 @@ std::int64_t text_bytes(const boost::json::array& messages) {
   return bytes;
 }
 
-// Cuts what a template wrote after the last message's text, so that the answer goes on with it.
+// Cuts the template's text after the last message, so that the answer continues that message.
 Checked<std::string> cut_after_last_message(std::string text, const boost::json::array& messages) {
   std::string_view content = messages.back().at("content").get_string();
   std::size_t at = text.rfind(content);
-  if (at == std::string::npos) {  // templates like to trim
+  if (at == std::string::npos) {  // the template may have trimmed the message
     constexpr std::string_view kSpace = " \t\r\n";
     const std::size_t first = content.find_first_not_of(kSpace);
     const std::size_t last = content.find_last_not_of(kSpace);
@@ -110,7 +110,7 @@ ApiError too_long(std::int64_t prompt, std::int64_t wanted, int max_model_len,
       .code = "context_length_exceeded"};
 }
 
-// How many tokens the answer may have: what was asked, else what fits.
+// Returns the most tokens that the answer may have: as asked, else as many as fit.
 Checked<int> answer_length(std::int64_t prompt, const GenerationCall& call, int max_model_len) {
   const std::int64_t room = max_model_len - prompt;
   std::int64_t wanted = call.max_tokens.value_or(
@@ -156,7 +156,7 @@ LogprobsWanted logprobs_of(const GenerationCall& call) {
   return wanted;
 }
 
-// A word may begin a text or follow a space, and is cut into tokens otherwise then.
+// Adds a word's tokens as it begins a text and as it follows a space, which may differ.
 void add_bad_word(const std::string& word, const Tokenizer& tokenizer, TokenRules& rules) {
   const std::string bare = word.substr(std::min(word.find_first_not_of(' '), word.size()));
   for (const std::string& text : {word, bare, " " + bare}) {
@@ -192,15 +192,15 @@ Checked<std::shared_ptr<const TokenRules>> rules_of(const TokenFields& asked,
   return std::shared_ptr<const TokenRules>(std::move(rules));
 }
 
-// What a call's choices share.
+// What the choices of a call have in common.
 struct Shared {
   std::shared_ptr<const TokenRules> rules;
   std::optional<AnswerFormat> format;
   std::string begun;
-  Tokens begun_tokens;  // end the prompt
+  Tokens begun_tokens;  // the last tokens of the prompt
 };
 
-// -1 where the text is no special token: that of some added tokens is text like any other.
+// Returns the special token with that text, or -1. Added tokens that decode to text do not count.
 TokenId special_token(const std::string& text, const Tokenizer& tokenizer) {
   const TokenId id = text.empty() ? -1 : tokenizer.find_special(text);
   return id >= 0 && tokenizer.bytes(id).empty() ? id : -1;
@@ -221,7 +221,8 @@ std::optional<ApiError> plan_tools(const GenerationCall& call, const ServedModel
   const std::string opening = syntax.triggers.empty() ? std::string() : syntax.triggers[0];
   const TokenId marker = special_token(opening, *model.tokenizer);
   const bool forced = call.tools.choice == ToolChoice::kRequired;
-  // A grammar speaks of text, in which no special token ever is: forced, it goes to the prompt.
+  // A grammar describes text, which holds no special tokens. So a call can be forced only if its
+  // marker is put at the end of the prompt.
   if (marker >= 0 && (!forced || !syntax.begin.starts_with(opening))) {
     return std::nullopt;
   }
@@ -258,10 +259,10 @@ Checked<Shared> shared_of(const GenerationCall& call, const ServedModel& model) 
     return *refusal;
   }
   if (shared.format && model.formats == nullptr) {
-    return ApiError{.message = fmt::format("{} is not supported: this server makes no structured "
-                                           "output",
-                                           shared.format->field),
-                    .param = shared.format->field};
+    return ApiError{
+        .message = fmt::format("{} is not supported: this server has no structured output",
+                               shared.format->field),
+        .param = shared.format->field};
   }
   return shared;
 }
@@ -277,7 +278,7 @@ void truncate(Tokens& prompt, const GenerationCall& call, int max_model_len) {
   }
 }
 
-// All of the request but for its seed and constraint.
+// Makes the request without its seed and constraint.
 Checked<Request> make_request(Tokens prompt, const GenerationCall& call, const ServedModel& model,
                               const Shared& shared) {
   Request request;
@@ -319,7 +320,8 @@ class Preparation {
               std::uint64_t chance)
       : call_(call), model_(model), shared_(std::move(shared)), chance_(chance) {}
 
-  // The n choices of one prompt. A seed given is the first one's, those after it count up.
+  // Adds the n choices of one prompt. The call's seed is the first choice's; it counts up from
+  // there.
   std::optional<ApiError> add(Prompt prompt) {
     truncate(prompt.tokens, call_, model_.max_model_len);
     Checked<Request> made = make_request(std::move(prompt.tokens), call_, model_, shared_);
@@ -354,7 +356,7 @@ class Preparation {
     return std::nullopt;
   }
   std::uint64_t next_seed() {
-    constexpr std::uint64_t kGolden = 0x9E3779B97F4A7C15U;  // far apart, and never the same
+    constexpr std::uint64_t kGolden = 0x9E3779B97F4A7C15U;  // keeps successive seeds far apart
     return std::exchange(chance_, chance_ + kGolden);
   }
 
@@ -418,14 +420,14 @@ bool takes_long(const GenerationCall& call, const ServedModel& model) {
     return true;
   }
   Shared shared{.format = call.format, .begun = {}, .begun_tokens = {}};
-  plan_tools(call, model, shared);  // what is wrong is told by who prepares
+  plan_tools(call, model, shared);  // prepare() reports errors
   return shared.format && model.formats != nullptr && !model.formats->knows(*shared.format);
 }
 
 Checked<Tokens> chat_tokens(const GenerationCall& call, const ServedModel& model) {
   const ChatInput& input = std::get<ChatInput>(call.input);
   if (auto refusal = refuse_text(text_bytes(input.messages), call.names.input, model)) {
-    return *refusal;  // before the template multiplies it
+    return *refusal;  // before the template repeats it
   }
   const Checked<std::string> text = render(call, model);
   if (const ApiError* error = std::get_if<ApiError>(&text)) {
@@ -435,7 +437,7 @@ Checked<Tokens> chat_tokens(const GenerationCall& call, const ServedModel& model
   if (auto refusal = refuse_text(std::ssize(rendered), call.names.input, model)) {
     return *refusal;
   }
-  // The template has written the special tokens it wants.
+  // The template has added special tokens itself.
   return model.tokenizer->encode(rendered,
                                  {.add_special = call.prompt.add_special_tokens.value_or(false)});
 }

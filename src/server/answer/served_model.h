@@ -18,53 +18,53 @@
 
 namespace protean {
 
-// The model behind the API, as text goes in and out of it. Does not own what it points to; both
-// outlive the server.
+// The model as the API sees it. Does not own the tokenizer and chat template, which outlive the
+// server.
 struct ServedModel {
-  std::vector<std::string> names;  // at least one; the first is what answers call it by default
+  std::vector<std::string> names;  // at least one; the first is the default in answers
   const Tokenizer* tokenizer = nullptr;
   const ChatTemplate* chat_template = nullptr;
-  std::string bos_text;  // what a chat template may refer to
+  std::string bos_text;  // for chat templates
   std::string eos_text;
   GenerationDefaults defaults;
   int max_model_len = 0;
   int embedding_size = 0;
-  ToolFormat tool_format = ToolFormat::kNone;  // how it writes tool calls
+  ToolFormat tool_format = ToolFormat::kNone;  // how the model writes tool calls
   std::shared_ptr<FormatConstraints> formats;  // null: no structured output
   Pooling pooling = Pooling::kMean;            // of embeddings
-  std::function<std::tm()> local_time;  // what strftime_now() tells templates; empty: nothing
+  std::function<std::tm()> local_time;  // for strftime_now() in templates; empty: not available
   FormStatus form;                      // at start
-  std::int64_t max_text_bytes = 0;      // see most_text_bytes(); 0: any text is tokenised
+  std::int64_t max_text_bytes = 0;      // most_text_bytes(); 0: text of any length is tokenised
 };
 
-// No longer text can fit the model's context. Looks at the whole vocabulary: to be called once.
+// Returns the length of the longest text that may fit the model's context. Reads the whole
+// vocabulary, so it is called once.
 std::int64_t most_text_bytes(const Tokenizer& tokenizer, int max_model_len);
 
-// The tokens that end an answer of their own accord.
+// Returns the tokens that end an answer.
 std::vector<TokenId> end_tokens(const Tokenizer& tokenizer, const GenerationDefaults& defaults);
 
-// The engine's request for one choice of an answer, without an id, and what the answer's text needs
-// to know of it.
+// The engine's request for one choice of an answer, without an id, and what its text begins with.
 struct PreparedChoice {
   Request request;
-  std::string echo;   // the prompt's text, where the answer begins with it
-  std::string begun;  // text of the answer that is part of the prompt already: a tool call's begin
+  std::string echo;   // the prompt's text, if the answer repeats it
+  std::string begun;  // the beginning of a forced tool call, which is part of the prompt
 };
 
-// Applies the template, tokenises, compiles the answer's form and fills in the model's defaults.
-// What cannot fit by its bytes is refused before that. Any thread; a long prompt takes long.
-// `chance` is where seeds come from that the call does not give.
+// Applies the chat template, tokenises, compiles the answer's format and fills in the model's
+// defaults. Before that, refuses text that is too long to fit. May be called from any thread; a
+// long prompt takes long. Draws from `chance` the seeds that the call does not give.
 Checked<std::vector<PreparedChoice>> prepare(const GenerationCall& call, const ServedModel& model,
                                              std::uint64_t chance);
 
-// Whether prepare() would hold up the io thread: long text, or a form not seen before.
+// True if prepare() would block the io thread: a long text, or a format to be compiled.
 bool takes_long(const GenerationCall& call, const ServedModel& model);
 inline constexpr std::int64_t kLongTextBytes = 32 * 1024;
 std::int64_t input_bytes(const GenerationCall& call);  // of text
 
-// The prompt of a chat, with nothing truncated, as it goes to the model.
+// Returns the prompt of a chat, not truncated.
 Checked<std::vector<TokenId>> chat_tokens(const GenerationCall& call, const ServedModel& model);
-// Refuses what cannot fit by its bytes.
+// Refuses a text of so many bytes if it cannot fit the model's context.
 std::optional<ApiError> refuse_text(std::int64_t bytes, std::string_view param,
                                     const ServedModel& model);
 // Refuses ids beyond the vocabulary.

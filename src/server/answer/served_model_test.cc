@@ -1,4 +1,4 @@
-// What becomes of texts that are too long, and of calls that need more memory than there is.
+// Tests the refusal of texts that are too long, and of calls that need more memory than there is.
 
 #include "server/answer/served_model.h"
 
@@ -16,7 +16,7 @@ namespace {
 
 constexpr int kContext = 100;
 
-// Counts what it is asked to tokenise; can have a long word, be out of memory, and have a bug.
+// Counts calls of encode(). Can have a long token, run out of memory and throw.
 class WatchedTokenizer : public ByteTokenizer {
  public:
   std::vector<TokenId> encode(std::string_view text, const EncodeOptions& options) const override {
@@ -87,7 +87,7 @@ TEST_F(ServedModelTest, TextThatCannotFitIsRefusedWithoutTokenisingIt) {
       {"/v1/completions", "{\"prompt\":\"" + whole + "\"}"},
       {"/v1/chat/completions", R"({"messages":[{"role":"user","content":")" + half +
                                    R"("},{"role":"user","content":")" + half + "\"}]}"},
-      {"/v1/chat/completions",  // the template's own text is too much
+      {"/v1/chat/completions",  // the template's own text is too long
        R"({"messages":[{"role":"user","content":")" + text(4 * kContext - 1) + "\"}]}"},
   };
   for (const auto& [path, body] : table) {
@@ -99,7 +99,7 @@ TEST_F(ServedModelTest, TextThatCannotFitIsRefusedWithoutTokenisingIt) {
   }
   EXPECT_EQ(tokenizer.encoded, 0);
   EXPECT_EQ(post("/v1/completions", "{\"prompt\":\"" + text(4 * kContext) + "\"}").status, 400);
-  EXPECT_EQ(tokenizer.encoded, 1);  // that might have fitted, had a normalizer shortened it
+  EXPECT_EQ(tokenizer.encoded, 1);  // a normalizer might shorten this one
 }
 
 TEST_F(ServedModelTest, TooManyPromptsAreRefusedBeforeAnyIsTokenised) {
@@ -107,7 +107,7 @@ TEST_F(ServedModelTest, TooManyPromptsAreRefusedBeforeAnyIsTokenised) {
   EXPECT_EQ(tokenizer.encoded, 0);
 }
 
-TEST_F(ServedModelTest, LackOfMemoryIsAnAnswer) {
+TEST_F(ServedModelTest, LackOfMemoryGets503) {
   tokenizer.no_memory = true;
   const HttpReply reply = post("/v1/completions", R"({"prompt":"a"})");
   EXPECT_EQ(reply.status, 503);
@@ -116,7 +116,7 @@ TEST_F(ServedModelTest, LackOfMemoryIsAnAnswer) {
   EXPECT_EQ(reply.headers[0].first, "Retry-After");
 }
 
-TEST_F(ServedModelTest, ABugCostsARequestAndNotTheServer) {
+TEST_F(ServedModelTest, BugFailsTheRequestAndNotTheServer) {
   tokenizer.has_bug = true;
   const HttpReply reply = post("/v1/completions", R"({"prompt":"a"})");
   EXPECT_EQ(reply.status, 500);

@@ -14,7 +14,7 @@ struct Cut {
   std::optional<std::string> stop;
 };
 
-// What the matcher promises, the slow way: the stop string that ends first, the longest of those.
+// Finds the stop string that ends first, and of several the longest, by trying all.
 Cut naive(const std::string& text, const std::vector<std::string>& stops, bool keep) {
   for (std::size_t end = 1; end <= text.size(); ++end) {
     const std::string_view seen = std::string_view(text).substr(0, end);
@@ -31,7 +31,7 @@ Cut naive(const std::string& text, const std::vector<std::string>& stops, bool k
   return {text, std::nullopt};
 }
 
-TEST(StopMatcher, AgreesWithNaiveSearchWhateverThePieces) {
+TEST(StopMatcher, AgreesWithNaiveSearchForAllPieces) {
   std::mt19937 random(7);
   const auto below = [&](std::size_t n) { return static_cast<std::size_t>(random() % n); };
   const auto word = [&](std::size_t longest) {

@@ -122,7 +122,7 @@ std::string TokenReport::completion_logprobs(std::span<const AnswerToken> tokens
       continue;
     }
     logprobs.append(comma).append(number(token.logprobs->logprob));
-    std::vector<std::string> seen{name(token.token)};  // two tokens may have one name
+    std::vector<std::string> seen{name(token.token)};  // two tokens may have the same name
     std::string one = fmt::format("{}:{}", json_text(seen[0]), number(token.logprobs->logprob));
     for (const TokenLogprob& other : first(*token.logprobs, top)) {
       const std::string key = name(other.token);

@@ -77,7 +77,9 @@ std::optional<HttpReply> Admin::refuse_early(const HttpCall& call) const {
   }
   const AdminRoute* row = find_route(call.target);
   if (row == nullptr) {
-    return error_reply({.status = 404, .message = "the admin port has nothing there"});
+    return error_reply({.status = 404,
+                        .message = fmt::format("there is nothing at {} on the admin port",
+                                               printable(call.target))});
   }
   if (call.method == "OPTIONS") {
     return HttpReply{
@@ -119,7 +121,9 @@ void Admin::count(const HttpCall& call, int status) {
 
 HttpHandler::Answer Admin::want_form(const HttpCall& call) {
   if (service_.state() != ServerState::kReady) {
-    return error_reply({.status = 503, .message = "only a server that is ready changes its form"});
+    return error_reply(
+        {.status = 503,
+         .message = "the form cannot be changed while the server is loading or draining"});
   }
   const auto layers = static_cast<int>(service_.form().form.layer_precision.size());
   Checked<FormWish> wish = read_form_wish(call.body, layers);

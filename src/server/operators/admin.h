@@ -9,15 +9,15 @@
 
 namespace protean {
 
-// Answers what an operator may ask, on a port of its own: health, metrics, the form and its morphs,
-// another form, the log level, and to drain. With a key, only that opens it. Without one the port
-// is on a loopback address and a PageGuard stands before it.
+// Answers operators on a port of its own: health, metrics, the form and its morphs, a wish for
+// another form, the log level, drain. If the port has a key, every call needs it. Without a key the
+// port listens on a loopback address only and a PageGuard protects it.
 class Admin final : public HttpHandler {
  public:
   struct Setting {
     ApiKeys keys;
     std::string version;
-    std::function<void()> drain;  // from the io thread; returns at once
+    std::function<void()> drain;  // begins to drain and returns; called on the io thread
   };
   Admin(Service& service, Setting setting) : service_(service), setting_(std::move(setting)) {}
 

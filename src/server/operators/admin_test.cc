@@ -1,4 +1,4 @@
-// The operators' port, beside the public one of the same server.
+// Tests the operators' port of a server that also has a public one.
 
 #include "server/operators/admin.h"
 
@@ -50,7 +50,7 @@ TEST_F(AdminTest, ShowsTheFormAndHealthAndSetsTheLogLevel) {
   expect_error(ask("GET /v1/models"), 404);
 }
 
-TEST_F(AdminTest, AnotherFormIsAnsweredByItsMorphAndBecomesHistory) {
+TEST_F(AdminTest, WishIsAnsweredByItsMorphWhichBecomesHistory) {
   start();
   const std::string host = "Host: 127.0.0.1\r\n";
   const auto wish = [&](const char* body) { return ask("PUT /admin/form", host, body); };
@@ -90,7 +90,7 @@ TEST_F(AdminTest, AnotherFormIsAnsweredByItsMorphAndBecomesHistory) {
   expect_error(wish(R"({"kv_blocks": 1000000})"), 409);
 }
 
-TEST_F(AdminTest, AWishThatIsNoFormIsRefusedByWhatIsWrongWithIt) {
+TEST_F(AdminTest, MalformedWishesAreRefusedWithTheReason) {
   start();
   const std::pair<const char*, const char*> wrong[] = {
       {R"({"layers": "w5"})", "w5"},
@@ -115,7 +115,7 @@ TEST_F(AdminTest, AWishThatIsNoFormIsRefusedByWhatIsWrongWithIt) {
   }
 }
 
-TEST_F(AdminTest, NothingOfItIsOnThePublicPort) {
+TEST_F(AdminTest, ThePublicPortHasNoAdminPaths) {
   start();
   for (const char* path : {"/admin/form", "/admin/morphs", "/admin/drain", "/admin/log-level"}) {
     expect_error(get(path), 404);
@@ -141,7 +141,7 @@ TEST_F(AdminTest, AKeyOpensItAndThePublicKeyDoesNot) {
   EXPECT_EQ(ask("GET /admin/form", any + "Authorization: Bearer operator\r\n").result_int(), 200U);
 }
 
-TEST_F(AdminTest, DrainsAndAnswersBeforeItGoes) {
+TEST_F(AdminTest, AnswersADrainBeforeClosing) {
   start();
   engine->stall_after(1);
   Client streaming(server->port());
@@ -157,7 +157,7 @@ TEST_F(AdminTest, DrainsAndAnswersBeforeItGoes) {
   thread.join();
 }
 
-TEST_F(AdminTest, OpenToOtherMachinesWithoutAKeyIsRefused) {
+TEST_F(AdminTest, PublicAddressWithoutAKeyIsRefused) {
   options.admin.host = "0.0.0.0";
   server = std::make_unique<Server>(
       options,

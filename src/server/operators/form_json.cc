@@ -36,7 +36,7 @@ json::object shown_step(const MorphStep& step) {
       {"kind", "kv"}, {"text", to_string(step)}, {"kv_blocks", std::get<ResizeKv>(step).blocks}};
 }
 
-// "w4", or "bf16/w4" for attention and MLP.
+// Reads "w4", or "bf16/w4" for attention and MLP.
 Checked<LayerPrecision> read_layer(const json::value& value) {
   if (!value.is_string()) {
     return no_wish(R"(a layer is a precision, like "w4", or two, like "bf16/w4")", "layers");

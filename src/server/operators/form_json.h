@@ -11,20 +11,20 @@
 
 namespace protean {
 
-// A form and how it came about, as the admin port shows them.
+// A form, its state and a morph as the admin port shows them.
 boost::json::object shown_form(const Form& form);
 boost::json::object shown_status(const FormStatus& status);
 boost::json::object shown_morph(const Morph& morph);
 
-// The steps of `status.history`, oldest first. Times are Unix seconds; `now_ns` is this moment on
-// the clock of events.
+// Shows the steps of `status.history`, oldest first, with times in Unix seconds. `now_ns` is the
+// present time on the clock of events and `unix_time_s` the same on the calendar.
 boost::json::array shown_history(const FormStatus& status, TimeNs now_ns, double unix_time_s);
 
-// What an operator sent to PUT /admin/form, for a model of so many layers:
+// Reads the body of PUT /admin/form for a model of `layers` layers:
 //   {"layers": "w4"}                       all layers
-//   {"layers": ["bf16", "bf16/w4", ...]}   each layer; attention/MLP where they differ
-//   {"kv_blocks": 1024}                    fewer or more blocks
-//   {"release": true}                      alone: the policy decides again
+//   {"layers": ["bf16", "bf16/w4", ...]}   each layer; attention/MLP if they differ
+//   {"kv_blocks": 1024}                    the number of KV blocks
+//   {"release": true}                      alone: lets the policy decide again
 Checked<FormWish> read_form_wish(std::string_view body, int layers);
 
 }  // namespace protean

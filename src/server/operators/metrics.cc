@@ -27,7 +27,7 @@ using prometheus::Labels;
 using prometheus::Registry;
 using Buckets = Histogram::BucketBoundaries;
 
-// vLLM's buckets, so that its dashboards show the same quantiles.
+// The buckets are vLLM's, so that its dashboards show the same quantiles.
 const Buckets& ttft_buckets() {
   static const Buckets buckets{.001, .005, .01, .02, .04, .06, .08, .1, .25, .5,  .75,
                                1,    2.5,  5,   7.5, 10,  20,  40,  80, 160, 640, 2560};
@@ -62,7 +62,7 @@ double seconds(TimeNs ns) {
   return static_cast<double>(std::max<TimeNs>(ns, 0)) / static_cast<double>(kNsPerS);
 }
 
-// Makes series that all carry the model's labels.
+// Makes series that carry the model's labels.
 class Maker {
  public:
   Maker(Registry& registry, Labels labels) : registry_(registry), labels_(std::move(labels)) {}
@@ -90,7 +90,7 @@ class Maker {
   const Labels labels_;
 };
 
-// A total kept by the engine, shown as a counter: it is told the total, and only ever grows.
+// Shows a total that the engine keeps as a counter, which never decreases.
 class Mirror {
  public:
   explicit Mirror(Counter& counter) : counter_(counter) {}
@@ -113,7 +113,7 @@ struct EngineSeries {
         kv_usage(make.gauge("vllm:kv_cache_usage_perc", "KV cache in use; 1 is full.")),
         kv_usage_old(
             make.gauge("vllm:gpu_cache_usage_perc", "KV cache in use; 1 is full. Former name.")),
-        kv_blocks(make.gauge("protean:kv_blocks_total", "KV blocks there are now.")),
+        kv_blocks(make.gauge("protean:kv_blocks_total", "KV blocks in the present form.")),
         kv_blocks_used(make.gauge("protean:kv_blocks_used", "KV blocks of live requests.")),
         preemptions(make.counter("vllm:num_preemptions_total", "Preemptions.")),
         prefix_queries(make.counter("vllm:prefix_cache_queries_total",
@@ -159,12 +159,13 @@ struct RequestSeries {
                             "Mean time per output token of a request.", token_time_buckets())),
         e2e(make.histogram("vllm:e2e_request_latency_seconds", "Time from request to last token.",
                            request_time_buckets())),
-        queue(make.histogram("vllm:request_queue_time_seconds", "Time spent waiting.",
+        queue(make.histogram("vllm:request_queue_time_seconds", "Time in the queue.",
                              request_time_buckets())),
-        inference(make.histogram("vllm:request_inference_time_seconds", "Time spent executing.",
+        inference(make.histogram("vllm:request_inference_time_seconds", "Time in execution.",
                                  request_time_buckets())),
         prefill(make.histogram("vllm:request_prefill_time_seconds",
-                               "Time from execution to first token.", request_time_buckets())),
+                               "Time from start of execution to first token.",
+                               request_time_buckets())),
         decode(make.histogram("vllm:request_decode_time_seconds", "Time from first to last token.",
                               request_time_buckets())),
         prompt_tokens(make.histogram("vllm:request_prompt_tokens", "Prompt tokens per request.",
@@ -172,7 +173,8 @@ struct RequestSeries {
         output_tokens(make.histogram("vllm:request_generation_tokens",
                                      "Generated tokens per request.", token_count_buckets())),
         max_output(make.histogram("vllm:request_max_num_generation_tokens",
-                                  "Most tokens a request could generate.", token_count_buckets())),
+                                  "Limit of generated tokens of a request.",
+                                  token_count_buckets())),
         params_max_tokens(make.histogram("vllm:request_params_max_tokens",
                                          "max_tokens per request.", token_count_buckets())),
         params_n(make.histogram("vllm:request_params_n", "n per request.", choice_buckets())) {}
@@ -193,7 +195,7 @@ struct RequestSeries {
   Histogram& params_n;
 };
 
-// The form, and how often it has changed.
+// The form and the morphs that changed it.
 struct FormSeries {
   FormSeries(const Maker& maker, Registry& registry, const std::string& program)
       : make(maker),
@@ -205,22 +207,22 @@ struct FormSeries {
         pages(make.gauge("protean:pages_total", "Pages of device memory.")),
         pages_free(make.gauge("protean:pages_free", "Pages that neither weights nor KV use.")),
         page_bytes(make.gauge("protean:page_bytes", "Bytes of a page.")),
-        pinned(make.gauge("protean:form_pinned", "1: an operator chose the form.")),
+        pinned(make.gauge("protean:form_pinned", "1 if an operator chose the form.")),
         swaps_down(swaps("down")),
         swaps_up(swaps("up")),
         kv_resizes(make.counter("protean:kv_resizes_total", "Changes of the KV cache's size.")),
-        blocks_moved(
-            make.counter("protean:kv_blocks_moved_total", "KV blocks moved to shrink it.")),
+        blocks_moved(make.counter("protean:kv_blocks_moved_total",
+                                  "KV blocks moved to shrink the KV cache.")),
         failures(make.counter("protean:morph_failures_total", "Steps of morphs that failed.")),
-        remarks(
-            make.counter("protean:morph_remarks_total",
-                         "Steps of morphs that went well though something was amiss, as weights "
-                         "that the variant cache did not have.")) {}
+        remarks(make.counter("protean:morph_remarks_total",
+                             "Steps of morphs that succeeded with a remark, such as weights "
+                             "missing from the variant cache.")) {}
 
   Counter& swaps(const char* direction) const {
-    return make.counter("protean:precision_swaps_total",
-                        "Halves of layers, and tables, that got another precision.",
-                        {{"direction", direction}});
+    return make.counter(
+        "protean:precision_swaps_total",
+        "Changes of precision of layer halves and of the embedding matrix with the LM head.",
+        {{"direction", direction}});
   }
 
   const Maker& make;
@@ -264,19 +266,19 @@ struct Metrics::Series {
       make.counter("vllm:request_success_total", "Requests that ended, by reason.",
                    {{"finished_reason", reason}});
     }
-    make.gauge("vllm:lora_requests_info", "LoRA adapters in use: none, this server has no LoRA.",
+    make.gauge("vllm:lora_requests_info", "LoRA adapters in use; always none.",
                {{"max_lora", "0"}, {"running_lora_adapters", ""}, {"waiting_lora_adapters", ""}})
         .Set(0);
     make.gauge("vllm:engine_sleep_state", "1 for the state the engine is in.",
                {{"sleep_state", "awake"}})
         .Set(1);
-    // Gateways read these of every server; what there is none of is always 0.
-    make.gauge("vllm:num_requests_swapped", "Requests swapped out: none, memory is not swapped.");
-    make.gauge("vllm:cpu_cache_usage_perc", "Swap space in use: there is none.");
+    // Gateways read these from every server; here they are always 0.
+    make.gauge("vllm:num_requests_swapped", "Requests swapped out; always 0.");
+    make.gauge("vllm:cpu_cache_usage_perc", "Swap space in use; always 0.");
     make.counter("vllm:external_prefix_cache_queries_total",
-                 "Prompt tokens looked up in another server's cache: none.");
+                 "Prompt tokens looked up in another server's cache; always 0.");
     make.counter("vllm:external_prefix_cache_hits_total",
-                 "Prompt tokens found in another server's cache: none.");
+                 "Prompt tokens found in another server's cache; always 0.");
     make.gauge("protean:build_info", "The program.", {{"version", labels.version}}).Set(1);
   }
 
@@ -294,7 +296,7 @@ struct Metrics::Series {
 Metrics::Metrics(const MetricsLabels& labels) : series_(std::make_unique<Series>(labels)) {}
 Metrics::~Metrics() = default;
 
-// Gateways read the number of blocks from a label; a resize makes it another series.
+// Gateways read the number of blocks from a label, so a resize replaces the series.
 void Metrics::show_cache_config(std::int64_t kv_blocks) {
   if (kv_blocks == series_->kv_blocks) {
     return;
@@ -337,7 +339,7 @@ void Metrics::engine(const Observation& seen) {
 
 namespace {
 
-// Layers of each precision, halves as .5; those of none are 0, so that a graph falls to it.
+// Sets the number of layers at each precision, 0 included, so that a graph falls to it.
 void show_layers(const Form& form, const Maker& make) {
   for (const Precision precision : kPrecisions) {
     make.gauge("protean:layers", "Layers of the form, by precision; halves count 0.5.",
@@ -435,7 +437,8 @@ void Metrics::http(std::string_view method, std::string_view handler, int status
 std::string Metrics::text() const {
   return prometheus::TextSerializer().Serialize(series_->registry.Collect()) +
          fmt::format(
-             "# HELP protean:log_lines_dropped_total Log lines that nobody read in time.\n"
+             "# HELP protean:log_lines_dropped_total Log lines dropped because the log was not "
+             "read in time.\n"
              "# TYPE protean:log_lines_dropped_total counter\n"
              "protean:log_lines_dropped_total {}\n",
              log::dropped_lines()) +

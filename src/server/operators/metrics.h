@@ -10,23 +10,23 @@
 
 namespace protean {
 
-// What does not change while the server runs, as labels.
+// Labels that do not change while the server runs.
 struct MetricsLabels {
   std::string model_name;
   std::string version;
 };
 
-// A request that has ended, as histograms see it.
+// What histograms count of a request that has ended.
 struct EndedRequest {
   std::string_view reason;  // stop, length, abort or error
   RequestUsage usage;
   RequestTimes times;
-  TimeNs received_ns = 0;  // by the server, before tokenisation
+  TimeNs received_ns = 0;  // when the server received it, before tokenisation
   int max_tokens = 0;
 };
 
-// Everything under /metrics, under the names that dashboards, autoscalers and gateways written for
-// vLLM query. Any thread may read the text; the rest belongs to one thread.
+// The metrics under /metrics, with the names that dashboards, autoscalers and gateways for vLLM
+// query. text() may be called from any thread, everything else from one.
 class Metrics {
  public:
   explicit Metrics(const MetricsLabels& labels);

@@ -13,7 +13,7 @@
 namespace protean {
 namespace {
 
-// Fields of /proc/self/stat behind the name, which may hold anything; the first is field 3.
+// Returns the fields of /proc/self/stat from field 3 on, which follow the program's name.
 std::vector<double> stat_fields() {
   std::ifstream file("/proc/self/stat");
   std::string text;
@@ -61,16 +61,16 @@ std::string process_metrics() {
   const auto show = [&](const char* name, const char* type, const char* help, double value) {
     text += fmt::format("# HELP {} {}\n# TYPE {} {}\n{} {}\n", name, help, name, type, name, value);
   };
-  show("process_cpu_seconds_total", "counter", "CPU time of user and system.",
+  show("process_cpu_seconds_total", "counter", "User and system CPU time in seconds.",
        (fields[11] + fields[12]) / ticks_per_s);
   show("process_resident_memory_bytes", "gauge", "Resident memory.",
        fields[21] * static_cast<double>(::sysconf(_SC_PAGESIZE)));
   show("process_virtual_memory_bytes", "gauge", "Virtual memory.", fields[20]);
   show("process_threads", "gauge", "Threads.", fields[17]);
   show("process_open_fds", "gauge", "Open file descriptors.", open_files());
-  show("process_max_fds", "gauge", "Most file descriptors that may be open.",
+  show("process_max_fds", "gauge", "Limit of open file descriptors.",
        static_cast<double>(files.rlim_cur));
-  show("process_start_time_seconds", "gauge", "Start of the process, Unix time.",
+  show("process_start_time_seconds", "gauge", "Start time of the process in Unix seconds.",
        boot_time_s() + fields[19] / ticks_per_s);
   return text;
 }

@@ -4,8 +4,8 @@
 
 namespace protean {
 
-// This process's memory, CPU time and open files in Prometheus' text format, under the names that
-// every Prometheus client library uses. Reads /proc.
+// Returns this process's memory, CPU time and open files in Prometheus' text format, with the names
+// that Prometheus client libraries use. Reads /proc.
 std::string process_metrics();
 
 }  // namespace protean

@@ -23,7 +23,7 @@ namespace json = boost::json;
 using Random = std::function<std::uint64_t()>;
 
 constexpr std::size_t kMostSpansHeld = 4096;
-constexpr std::chrono::milliseconds kPace{500};  // so that a busy server sends batches
+constexpr std::chrono::milliseconds kPace{500};  // between batches
 constexpr std::chrono::seconds kPatience{3};
 constexpr int kSpanServer = 2;
 constexpr int kSpanInternal = 1;
@@ -59,7 +59,7 @@ json::object span(std::string_view name, const TraceContext& place, const std::s
           {"endTimeUnixNano", std::to_string(std::max(unix_ns.first, unix_ns.second))}};
 }
 
-// OpenTelemetry's semantic conventions for generative AI.
+// Names follow OpenTelemetry's semantic conventions for generative AI.
 json::array attributes(const AnswerRecord& record) {
   json::array reasons;
   for (std::string_view rest = record.finish_reasons; !rest.empty();) {
@@ -98,7 +98,7 @@ std::string envelope(const std::string& spans, const std::string& version) {
       json::serialize(resource), spans);
 }
 
-// The status of the collector's answer; 0 if there was none.
+// Posts a batch and returns the status of the collector's answer, or 0 without an answer.
 int post(const OtlpEndpoint& endpoint, const std::string& body) {
   boost::asio::ip::tcp::iostream stream;
   stream.expires_after(kPatience);
@@ -114,7 +114,7 @@ int post(const OtlpEndpoint& endpoint, const std::string& body) {
   return stream ? status : 0;
 }
 
-// Sends batches, and says once when that begins to fail and when it works again.
+// Sends batches. Logs when sending begins to fail and when it works again.
 struct Sender {
   OtlpEndpoint endpoint;
   std::string version;
@@ -129,11 +129,11 @@ struct Sender {
     }
     const bool failed = status < 200 || status > 299;
     if (failed && !failing) {
-      log::warning("the OTLP collector at {}:{} {}: spans are lost until it does", endpoint.host,
-                   endpoint.port,
+      log::warning("the OTLP collector at {}:{} {}: dropping spans until it accepts them",
+                   endpoint.host, endpoint.port,
                    status == 0 ? "does not answer" : fmt::format("answers {}", status));
     } else if (!failed && failing) {
-      log::info("the OTLP collector at {}:{} takes spans again", endpoint.host, endpoint.port);
+      log::info("the OTLP collector at {}:{} accepts spans again", endpoint.host, endpoint.port);
     }
     failing = failed;
   }
@@ -145,8 +145,8 @@ Result<OtlpEndpoint> parse_otlp_endpoint(const std::string& url) {
   const auto parsed = boost::urls::parse_uri(url);
   if (!parsed || parsed->scheme() != "http" || parsed->host().empty()) {
     return make_error(ErrorCode::kInvalidArgument,
-                      "--otlp-endpoint {} is no http:// address, like http://127.0.0.1:4318; a "
-                      "collector behind https is reached through one on this machine",
+                      "--otlp-endpoint {} is not an http:// address like http://127.0.0.1:4318: "
+                      "reach a collector behind https through one on this machine",
                       url);
   }
   const std::string path(parsed->encoded_path().data(), parsed->encoded_path().size());
@@ -156,7 +156,7 @@ Result<OtlpEndpoint> parse_otlp_endpoint(const std::string& url) {
                       .path = path.size() > 1 ? path : "/v1/traces"};
 }
 
-// version "-" trace-id "-" parent-id "-" flags; later versions may append more.
+// The format is version "-" trace-id "-" parent-id "-" flags; later versions may append fields.
 TraceContext trace_context(std::string_view text, const Random& random) {
   const bool shaped = text.size() >= 55 && text[2] == '-' && text[35] == '-' && text[52] == '-' &&
                       is_hex(text.substr(0, 2)) && text.substr(0, 2) != "ff" &&

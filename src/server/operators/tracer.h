@@ -11,46 +11,46 @@
 
 namespace protean {
 
-// Where an OTLP/HTTP collector takes traces.
+// The address of an OTLP/HTTP collector of traces.
 struct OtlpEndpoint {
   std::string host;
   std::string port;
   std::string path;
 };
-// "http://host:4318" means its /v1/traces; another path is taken as it is.
+// Parses a URL. One without a path, such as "http://host:4318", gets the path /v1/traces.
 Result<OtlpEndpoint> parse_otlp_endpoint(const std::string& url);
 
-// The identity of a trace as traceparent carries it (W3C Trace Context).
+// The identity of a trace in the header traceparent (W3C Trace Context).
 struct TraceContext {
   std::string trace_id;   // 32 hex digits
-  std::string parent_id;  // 16, or empty: this is the trace's first span
+  std::string parent_id;  // 16 hex digits; empty for the first span of a trace
   bool sampled = true;
 };
-// What is not well-formed is as good as absent: a new trace with the given random id.
+// Parses traceparent. If it is absent or malformed, begins a new trace with a random id.
 TraceContext trace_context(std::string_view text, const std::function<std::uint64_t()>& random);
 
-// Sends a span per answered request, with its waiting, prefill and decode beneath, to a collector:
-// OTLP in its JSON encoding, in batches, from a thread of its own. A collector that is slow or away
-// costs spans, which are counted, and nothing else.
+// Sends a span for each answered request, with child spans for queue, prefill and decode, to a
+// collector: OTLP in JSON, in batches, from a thread of its own. If the collector is slow or away,
+// spans are dropped and counted; requests are not affected.
 class Tracer {
  public:
   struct Setting {
     OtlpEndpoint endpoint;
     std::string version;
-    std::int64_t unix_offset_ns = 0;  // what to add to times of the engine's clock
+    std::int64_t unix_offset_ns = 0;  // Unix time less the engine's clock
     std::function<std::uint64_t()> random;
   };
   explicit Tracer(Setting setting);
 
-  void add(const AnswerRecord& record);  // from one thread
+  void add(const AnswerRecord& record);  // called from one thread
   std::uint64_t dropped() const { return spans_.dropped(); }
 
  private:
   const Setting setting_;
-  BackgroundQueue<std::string> spans_;  // each the JSON of an answer's spans
+  BackgroundQueue<std::string> spans_;  // JSON; an item holds the spans of one answer
 };
 
-// The JSON objects of an answer's spans, comma separated.
+// Returns the spans of an answer as JSON objects separated by commas.
 std::string spans_json(const AnswerRecord& record, const TraceContext& trace,
                        std::int64_t unix_offset_ns, const std::function<std::uint64_t()>& random);
 

@@ -14,7 +14,7 @@ namespace {
 constexpr std::string_view kParent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 const auto kCount = [n = std::uint64_t{0}]() mutable { return ++n; };
 
-TEST(TraceContext, ContinuesWhatIsWellFormedAndBeginsAnewElse) {
+TEST(TraceContext, ContinuesWellFormedTracesAndBeginsOthersAnew) {
   const TraceContext given = trace_context(kParent, kCount);
   EXPECT_EQ(given.trace_id, "0af7651916cd43dd8448eb211c80319c");
   EXPECT_EQ(given.parent_id, "b7ad6b7169203331");
@@ -50,7 +50,7 @@ TEST(OtlpEndpoint, IsAnHttpAddress) {
   }
 }
 
-TEST(Spans, TellWaitingPrefillAndDecodeApart) {
+TEST(Spans, CoverQueuePrefillAndDecode) {
   AnswerRecord record{.id = "cmpl-1", .model = "m", .received_ns = 100};
   add_choice(record, "stop", {.prompt_tokens = 3, .output_tokens = 2},
              {.arrived_ns = 110, .scheduled_ns = 150, .first_token_ns = 200, .finished_ns = 300});
@@ -72,7 +72,7 @@ TEST(Spans, TellWaitingPrefillAndDecodeApart) {
     EXPECT_EQ(span.at("endTimeUnixNano"), table[i].second.second);
     EXPECT_EQ(span.at("parentSpanId"), spans.at_pointer("/0/spanId"));
   }
-  // Refused while it waited: it was never scheduled.
+  // A request that was refused in the queue was never scheduled.
   AnswerRecord refused{.received_ns = 100};
   add_choice(refused, "abort", {}, {.arrived_ns = 110, .finished_ns = 130});
   const auto only = boost::json::parse(fmt::format("[{}]", spans_json(refused, trace, 0, kCount)));

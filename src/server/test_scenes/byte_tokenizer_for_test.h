@@ -7,7 +7,7 @@
 
 namespace protean {
 
-// For tests only: a byte is a token, 256 begins a text and 257 ends it.
+// A tokenizer whose tokens are bytes; 256 is BOS and 257 EOS.
 class ByteTokenizer : public Tokenizer {
  public:
   static constexpr TokenId kBos = 256;

@@ -20,8 +20,8 @@ inline TimeNs steady_ns() {
   return std::chrono::steady_clock::now().time_since_epoch().count();
 }
 
-// Answers each request with its prompt, a token per step, then ends it with "stop". Drives itself
-// as an engine does: a step ends by an event in the inbox. Its thread starts with it.
+// An engine that answers each request with its prompt, a token per step, then ends it with "stop".
+// As with a real engine, a step ends by an event in the inbox. The constructor starts its thread.
 class EchoEngine {
  public:
   EchoEngine(BoundedQueue<Event>& inbox, TokenSink& sink, Form form = {})
@@ -34,12 +34,12 @@ class EchoEngine {
     const std::lock_guard lock(mutex_);
     refusal_ = std::move(error);
   }
-  // Requests stop getting tokens after this many.
+  // Gives no request more than this many tokens.
   void stall_after(int tokens) {
     stall_after_ = tokens;
     inbox_.push({steady_ns(), StepDone{}});
   }
-  // Repeats the prompt for ever.
+  // Repeats the prompt without end.
   void never_end() { endless_ = true; }
   bool wait_for_cancels(std::size_t count) { return wait_for(cancels_, count); }
   bool wait_for_arrivals(std::size_t count) { return wait_for(arrivals_, count); }
@@ -85,7 +85,7 @@ class EchoEngine {
   void on(const Tick&, OutputBatch&) {}
   void on(const MorphReady&, OutputBatch&) {}
   void on(const MorphDone&, OutputBatch&) {}
-  // Claims to have done what is asked for, unless it is more blocks than anyone has.
+  // Reports every wish as done, unless it asks for more than 1000 blocks.
   void on(const WantForm& want, OutputBatch& batch) {
     if (want.wish.kv_blocks.value_or(0) > 1000) {
       batch.outputs.emplace_back(

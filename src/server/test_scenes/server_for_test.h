@@ -16,8 +16,7 @@
 
 namespace protean {
 
-// For tests only: a real server on a loopback socket, with an engine that echoes prompts instead
-// of a model.
+// A real server on a loopback socket, with an engine that echoes prompts instead of a model.
 struct ServerTest : testing::Test {
   ServerTest() { log::set_level(log::Level::kError); }
   ~ServerTest() override { finish(); }
@@ -43,7 +42,7 @@ struct ServerTest : testing::Test {
   void finish() {
     if (thread.joinable()) {
       server->stop();
-      server->stop();  // at once
+      server->stop();  // a second call does not wait for answers
       thread.join();
     }
     engine.reset();

@@ -13,7 +13,7 @@
 
 namespace protean {
 
-// A service without sockets or engine: tests see what reaches the engine and say what it answers.
+// A service without sockets and engine: tests read the engine's inbox and deliver its outputs.
 struct ServiceTest : testing::Test {
   ServiceTest() {
     log::set_level(log::Level::kWarning);
@@ -73,9 +73,9 @@ struct ServiceTest : testing::Test {
     }
     return *reply;
   }
-  // What went to the engine since the last call.
+  // Returns what was sent to the engine since the last call.
   std::vector<Event> sent() {
-    inbox.push({});  // so that there is something to pop
+    inbox.push({});  // pop_all() waits for an event
     std::vector<Event> events = inbox.pop_all();
     events.pop_back();
     return events;

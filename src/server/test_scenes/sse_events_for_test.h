@@ -10,8 +10,7 @@
 
 namespace protean {
 
-// For tests only: the data of named server-sent events, each of which must be of the type its name
-// says.
+// Returns the data of named server-sent events. Expects each event's "type" to equal its name.
 inline std::vector<boost::json::object> named_events(std::string_view stream) {
   std::vector<boost::json::object> events;
   while (!stream.empty()) {
@@ -39,7 +38,7 @@ inline std::vector<std::string> types_of(const std::vector<boost::json::object>&
   return types;
 }
 
-// Equal as JSON, whatever the order of keys.
+// Expects equal JSON; the order of keys does not matter.
 inline void expect_json(const boost::json::value& value, std::string_view expected) {
   EXPECT_EQ(value, boost::json::parse(boost::json::string_view(expected)))
       << boost::json::serialize(value);
