@@ -167,9 +167,9 @@ TEST(CallFields, WhiteSpaceOfJsonIsAPattern) {
         R"("structured_outputs":{"json_object":true,"whitespace_pattern":"\n *"})"}) {
     const auto call = chat(fields);
     const JsonWhitespace& whitespace = std::get<JsonSchema>(call.format->source.what).whitespace;
-    EXPECT_EQ(whitespace.elsewhere, "\\n *") << fields;
-    EXPECT_EQ(whitespace.after_separator, "\\n *") << fields;
-    EXPECT_NE(call.format->key.find("\\n *"), std::string::npos) << fields;
+    EXPECT_EQ(whitespace.elsewhere, "\n *") << fields;
+    EXPECT_EQ(whitespace.after_separator, "\n *") << fields;
+    EXPECT_NE(call.format->key.find("\n *"), std::string::npos) << fields;
   }
   const Row table[] = {
       {R"("guided_whitespace_pattern":" ")", "guided_whitespace_pattern", "needs a JSON schema"},
