@@ -61,7 +61,7 @@ void AutomatonBuilder::move(StateId from, Move move) {
   nodes_[from].moves.push_back(move);
 }
 
-// The automaton as it was built, each byte a class of its own.
+// Returns the automaton as it was built, with a class for each byte.
 Automaton AutomatonBuilder::flattened(StateId start) const {
   Automaton automaton;
   automaton.loops = loops_;
@@ -81,7 +81,7 @@ Automaton AutomatonBuilder::flattened(StateId start) const {
   return automaton;
 }
 
-// Bytes between two neighbouring bounds of edges go the same way everywhere.
+// Makes one class of all bytes between two neighbouring bounds of edges: no edge tells them apart.
 void AutomatonBuilder::assign_classes(Automaton& automaton) {
   std::array<bool, 257> begins{};
   for (const ByteEdge& edge : automaton.edges) {

@@ -14,16 +14,16 @@
 
 namespace protean {
 
-// What an answer must look like, as a value. A JSON schema is read as draft 2020-12 says; what it
-// can say and we do not enforce is refused by name and place when compiled, never ignored.
+// The form that an answer must have, as a value. JSON schemas follow draft 2020-12. A keyword that
+// we do not enforce is refused by name and place when the source is compiled, never ignored.
 struct GrammarSource;
 struct LiteralText {
   std::string text;
 };
-struct AnyText {                   // any UTF-8 text in which none of `until` occurs
+struct AnyText {                   // UTF-8 text in which none of `until` occurs
   std::vector<std::string> until;  // may be empty
 };
-struct RegexPattern {  // matches the whole; PCRE-like, without look-around and back-references
+struct RegexPattern {  // PCRE without look-around and back-references; matches the whole text
   std::string pattern;
 };
 // The white space between the tokens of JSON, as patterns. What a pattern matches besides spaces,
@@ -39,9 +39,9 @@ struct JsonSchema {
   JsonWhitespace whitespace;
   bool open_properties = false;  // the default of additionalProperties
 };
-// The members of an object, each between tags instead of within braces: `before_key`, its name,
-// `before_value`, its value, `after_value`; in the order of the schema. A value is JSON, but for
-// those of `texts`: strings, without quotes, in which `text_end` does not occur.
+// The members of an object in the order of the schema, each between tags: `before_key`, the name,
+// `before_value`, the value, `after_value`. Values are JSON. The values of the names in `texts` are
+// strings without quotes, in which `text_end` does not occur.
 struct TaggedArguments {
   JsonSchema object;
   std::string before_key;
@@ -59,7 +59,7 @@ struct Choice {
 struct Repeat {
   std::vector<GrammarSource> part;  // exactly one
   int least = 0;
-  int most = -1;  // -1: no bound
+  int most = -1;  // -1: unbounded
 };
 struct GrammarSource {
   std::variant<LiteralText, AnyText, RegexPattern, JsonSchema, TaggedArguments, Concatenation,

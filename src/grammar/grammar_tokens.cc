@@ -74,8 +74,8 @@ Error unwritable(std::string_view what_no_token_does) {
                     what_no_token_does);
 }
 
-// One of the bytes that no token holds and whose lack leaves nothing to be written: they are taken
-// away one more at a time, and it is the one too many.
+// Returns a byte that no token holds and without which no text can be written. Bisects the missing
+// bytes for the first one whose removal, after that of all before it, leaves no text.
 std::size_t missing_byte(const Automaton& automaton, const grammar::ByteSet& held) {
   std::vector<std::size_t> missing;
   for (std::size_t byte = 0; byte < held.size(); ++byte) {
@@ -90,7 +90,7 @@ std::size_t missing_byte(const Automaton& automaton, const grammar::ByteSet& hel
     }
     return grammar::trimmed(automaton, bytes).has_value();
   };
-  std::size_t enough = 0;  // can still be taken away
+  std::size_t enough = 0;  // so many bytes can be removed
   std::size_t too_many = missing.size();
   while (too_many - enough > 1) {
     const std::size_t middle = (enough + too_many) / 2;

@@ -18,7 +18,7 @@ std::string json_number_text(const boost::json::value& number) {
   if (number.is_uint64()) {
     return fmt::format("{}", number.get_uint64());
   }
-  constexpr double kWrittenOut = 1e21;  // JSON.stringify's bound
+  constexpr double kWrittenOut = 1e21;  // JSON.stringify uses an exponent from here on
   const double value = number.get_double();
   if (std::trunc(value) == value && std::abs(value) < kWrittenOut) {
     return fmt::format("{:.0f}", value == 0 ? 0.0 : value);
@@ -63,7 +63,7 @@ JsonText::JsonText(AutomatonBuilder& builder, JsonGaps gaps)
 
 void JsonText::whitespace(const Language& texts, std::optional<StateId>& called, StateId from,
                           StateId to) {
-  constexpr std::size_t kMostInline = 8;  // a call takes masks longer than a few more states
+  constexpr std::size_t kMostInline = 8;  // masks take longer over a call than over a few states
   if (texts.states().size() <= kMostInline) {
     texts.emit(*builder_, from, Spelling::kPlain, to);
     return;

@@ -12,7 +12,7 @@
 
 namespace protean::grammar {
 
-// A number as JSON.stringify and most others write it.
+// Returns a number as JSON.stringify writes it.
 std::string json_number_text(const boost::json::value& number);
 
 // A JsonWhitespace whose patterns are parsed.
@@ -37,8 +37,8 @@ class JsonText {
   void colon(StateId from, StateId to) { separator(from, ':', to); }
   void comma(StateId from, StateId to) { separator(from, ',', to); }
   void string(StateId from, std::uint32_t least, std::uint32_t most, StateId to);
-  // Numbers have at most 19 digits before the point, 16 after it, and an exponent below 290: all
-  // of them finite as double, none without an end.
+  // Numbers have at most 19 digits before the point, 16 after it and an exponent below 290, so that
+  // they are finite as doubles and come to an end.
   void integer(StateId from, StateId to);
   void number(StateId from, StateId to);
   void any_object(StateId from, StateId to);

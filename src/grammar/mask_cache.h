@@ -54,11 +54,11 @@ class MaskCache {
   void warm();
 
  private:
-  // The tokens that may follow some frames, and where in the trie those frames are done although
-  // the token is not.
+  // The tokens that may follow a set of top frames, and the nodes of the trie (escapes) at which
+  // those frames end before the token does.
   struct Partial {
-    std::vector<std::uint64_t> dense;  // or
-    std::vector<TokenId> sparse;
+    std::vector<std::uint64_t> dense;  // a mask, or empty
+    std::vector<TokenId> sparse;       // ids, if dense is empty
     std::vector<std::uint32_t> escapes;
     const TokenTrie* trie = nullptr;
     std::size_t bytes() const {
@@ -66,7 +66,7 @@ class MaskCache {
     }
   };
   struct Part {
-    SetId above = kNoStacks;  // frames with their callers left open
+    SetId above = kNoStacks;  // top frames over kBottomStacks
     SetId below = kNoStacks;
   };
 
@@ -93,7 +93,7 @@ class MaskCache {
   std::unordered_map<SetId, std::vector<std::uint64_t>> masks_;
   std::size_t partial_bytes_ = 0;
   std::atomic<std::size_t> bytes_ = 0;
-  std::size_t walked_ = 0;  // nodes of tries
+  std::size_t walked_ = 0;  // nodes of tries, in all
   bool warm_ = false;
   std::vector<SetId> path_;
 };

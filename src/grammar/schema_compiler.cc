@@ -6,7 +6,7 @@ namespace protean::grammar {
 
 namespace {
 
-// Calls `emit` with the rules of `schema`, then emits what the rules wait with.
+// Calls `emit` with the rules of `schema` and its root, then finishes the rules.
 template <class Emit>
 Status with_rules(AutomatonBuilder& builder, const JsonSchema& schema, Emit emit) {
   const Result<SchemaDocument> document = SchemaDocument::read(schema.schema);

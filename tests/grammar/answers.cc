@@ -1,8 +1,9 @@
-// grammar_answers write COUNT SEED [TOKENIZER] < schemas.json   a model that knows nothing answers
-// grammar_answers match < pairs.json                            which [schema, value] are taken
-//
-// schemas.json is a list of schemas. Prints a line of JSON for each: {"answers": [...]} or
-// {"error": "..."}. pairs.json is a list of [schema, text]; prints true, false or the error.
+// grammar_answers write COUNT SEED [TOKENIZER] < schemas.json
+//   Writes random answers. schemas.json is a list of schemas. Prints a line of JSON for each:
+//   {"answers": [...]} or {"error": "..."}.
+// grammar_answers match < pairs.json
+//   Matches texts. pairs.json is a list of [schema, text]. Prints true, false or the error for
+//   each.
 
 #include <fmt/format.h>
 

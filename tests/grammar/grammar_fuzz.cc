@@ -31,8 +31,8 @@ protean::GrammarSource source_of(std::uint8_t kind, std::string_view text) {
 
 }  // namespace
 
-// The first byte says what the rest is: a pattern, a text to stop at, or a schema. What compiles
-// must always leave a token to take, and a text that may end is one that matches.
+// The first byte says whether the rest is a pattern, a text to stop at or a schema. If it compiles,
+// some token must be allowed at each place, and a text that may end must match.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size < 9) {
     return 0;

@@ -61,7 +61,7 @@ Automaton automaton_of(const char* schema, const JsonWhitespace& whitespace = {}
   return std::move(*built);
 }
 
-// A bit is set exactly where the token's bytes lead to some stack of the naive automaton.
+// Expects a bit to be set exactly if the token's bytes lead to some stack of the naive automaton.
 void compare_masks(const char* schema, const Tokenizer& tokenizer, std::uint32_t seed) {
   const auto automaton =
       std::make_shared<const Automaton>(automaton_of(schema, seed % 3 == 0   ? kFreeWhitespace
@@ -287,7 +287,7 @@ TEST(GrammarMasks, AreAFunctionOfTheAnswer) {
                            "{\"ab\":\"x\"}", "no", "{\"ab"}) {
     EXPECT_EQ(mask_after(*used, text), mask_after(*constrain(tokens, schema), text)) << text;
   }
-  // Where nothing can follow, the answer may at least end.
+  // If nothing can follow, the answer may end.
   std::vector<std::uint64_t> only_end(token_mask_words(tokenizer.vocab_size()), 0);
   only_end[static_cast<std::size_t>(tokenizer.eos()) / 64] |= std::uint64_t{1}
                                                               << (tokenizer.eos() % 64);
@@ -305,7 +305,7 @@ TEST(GrammarMasks, AVocabularyThatLacksBytesEndsTheAnswer) {
   EXPECT_EQ(mask[0], std::uint64_t{1} << tokenizer.eos());
 }
 
-// The bytes of JSON but for some that no token holds.
+// Returns json_pieces() without the tokens that hold one of `bytes`.
 TokenList without(std::string_view bytes) {
   const TokenList all = TokenList::json_pieces();
   std::vector<std::string> tokens;
@@ -354,13 +354,12 @@ TEST(GrammarMasks, WhatCannotBeWrittenAtAllIsRefused) {
   EXPECT_EQ(complaint(without("\""), json(R"({"type":"object"})")), "") << "{} is an object";
   EXPECT_EQ(complaint(without("{"), {RegexPattern{"\\{|x"}}), "");
   EXPECT_EQ(complaint(without("{"), {RegexPattern{"\\{*"}}), "") << "it may be empty";
-  // A byte that is only found in a longer token.
+  // The byte occurs in a longer token only.
   EXPECT_NE(complaint(TokenList({"{a", "}"}), {LiteralText{"{}"}}).find("can be the first"),
             std::string::npos);
   EXPECT_EQ(complaint(TokenList({"{}"}), {LiteralText{"{}"}}), "");
 }
 
-// Many requests of few grammars from several threads get what one thread gets.
 TEST(GrammarMasks, AreTheSameFromManyThreads) {
   const TokenList tokenizer = TokenList::json_pieces();
   const auto write_all = [&](GrammarTokens& tokens, std::uint32_t seed) {
