@@ -124,7 +124,7 @@ void read_output_config(FieldReader& fields, GenerationCall& call, ChatInput& in
   fields.adopt(reader);
 }
 
-// An assistant's message at the end is the beginning of the answer.
+// Reads the messages. If the last one is the assistant's, the answer continues it.
 void read_messages(FieldReader& fields, ChatInput& input) {
   input.messages = read_messages_input(fields);
   if (fields.failed() || input.messages.back().at("role") != "assistant") {

@@ -18,7 +18,7 @@ constexpr std::size_t kMaxFormatNameBytes = 64;
 
 using Format = std::optional<AnswerFormat>;
 
-// A schema given as an object, true or false, or as text that holds one.
+// Reads a schema given as an object, as true or false, or as text that holds one of these.
 Format read_schema(const json::value& value, FieldReader& fields, std::string_view field) {
   if (const json::string* text = value.if_string()) {
     Checked<json::value> parsed = parse_json_body(*text);
@@ -131,7 +131,7 @@ void read_whitespace(FieldReader& fields, std::string_view pattern_field, bool s
   }
 }
 
-// vLLM's {"json": ...} or {"regex": ...} and so on.
+// Reads vLLM's structured_outputs: {"json": ...}, {"regex": ...} and so on.
 Format read_structured_outputs(FieldReader& fields) {
   const json::object* object = fields.object("structured_outputs");
   if (object == nullptr) {

@@ -39,7 +39,7 @@ void check_tool(const json::value& tool, const std::string& where, FieldReader& 
   fields.adopt(reader);
 }
 
-// {"type":"function","function":{"name":...}}
+// Reads {"type":"function","function":{"name":...}}.
 void read_named_choice(const json::object& choice, FieldReader& fields, ToolFields& read) {
   const json::value* type = choice.if_contains("type");
   const json::value* function = choice.if_contains("function");

@@ -1,4 +1,4 @@
-// What each field of a call may hold, and what a client is told otherwise.
+// The values that each field of a call may have, and the errors for others.
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ namespace {
 
 namespace json = boost::json;
 
-// Why a body is refused; the field's name, then what is wrong. Empty: it is not.
+// Returns the field and the message of a body's error, or an empty text if it is accepted.
 template <class Parse>
 std::string complaint(std::string_view body, Parse parse) {
   auto value = parse_json_body(body);
@@ -327,7 +327,7 @@ TEST(ToolGrammar, WritesCallsInTheModelsForm) {
   EXPECT_FALSE(tool_format_of(tools, syntax)) << "no tool is strict";
 }
 
-// What the grammar lets a model write, the parser reads as arguments that keep to the schema.
+// The parser must read each answer that the grammar allows, with arguments that satisfy the schema.
 TEST(ToolGrammar, WritesArgumentsBetweenTags) {
   const ToolFields tools = chat(R"("tools":[{"type":"function","function":{"name":"f","parameters":{
       "type":"object","required":["s","n"],"additionalProperties":false,"properties":{
@@ -339,7 +339,7 @@ TEST(ToolGrammar, WritesArgumentsBetweenTags) {
   struct Row {
     ToolFormat format;
     std::string text;
-    std::string arguments;  // empty: it must not be written
+    std::string arguments;  // empty: the grammar must not allow the answer
   };
   const std::string qwen = "<tool_call>\n<function=f>\n<parameter=s>\n{}\n</parameter>\n";
   const std::string qwen_end = "</function>\n</tool_call>";

@@ -21,7 +21,7 @@ Checked<GenerationCall> parse(std::string_view text, bool chat) {
   return chat ? parse_chat_call(std::move(value)) : parse_completion_call(std::move(value));
 }
 
-// A completion with these fields besides the prompt.
+// Returns a completion with a prompt and these fields.
 std::string with(std::string_view fields) {
   return fmt::format(R"({{"prompt":"x",{}}})", fields);
 }

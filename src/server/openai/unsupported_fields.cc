@@ -10,7 +10,7 @@ namespace {
 
 namespace json = boost::json;
 
-// The value of a field that is the same as not giving it.
+// Values of a field that mean the same as its absence.
 enum class Neutral { kNothing, kEmpty, kFalse };
 
 struct Unsupported {

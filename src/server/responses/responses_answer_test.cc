@@ -153,7 +153,7 @@ TEST_F(ResponsesAnswer, WritesAWholeResponse) {
       "arguments":"{\"at\":1}","status":"completed"}])");
 }
 
-// As the stream has them: words, a call, words.
+// The items are words, a call, words.
 TEST_F(ResponsesAnswer, KeepsTheOrderOfItems) {
   const AnswerChoice choice{
       .pieces = {{.parts = {ContentPiece{"Well."}}},

@@ -35,7 +35,7 @@ json::object response(const std::string& text) {
 struct Refusal {
   std::string body;
   std::string_view param;
-  std::string_view said;  // part of the message
+  std::string_view said;  // a part of the error's message
 };
 void expect_refused(const Refusal& wanted) {
   const Checked<DialectCall> read = read_responses_call(json::parse(wanted.body));
