@@ -240,7 +240,7 @@ TEST(JsonSchema, WritesTheWhitespaceOfAPattern) {
   EXPECT_TRUE(lines->matches("[\n  1\n,2\n]"));
   EXPECT_FALSE(lines->matches("[1]"));
   EXPECT_FALSE(lines->matches("[\n 1\n]"));
-  // A pattern may match more than JSON has.
+  // What is not white space of JSON is left out.
   const auto some = with_whitespace({R"(\s{0,2}|x)", R"(\s{0,2}|x)"});
   EXPECT_TRUE(some->matches("[ \t1\r\n]"));
   EXPECT_FALSE(some->matches("[\v1]"));
@@ -282,7 +282,7 @@ TEST(JsonSchema, RefusesByNameAndPlace) {
   expect_error(R"({"$ref":"http://x/y"})", ErrorCode::kUnsupported, "$ref");
 }
 
-TEST(JsonSchema, RefusesNonsense) {
+TEST(JsonSchema, RefusesMalformedSchemas) {
   constexpr auto kBad = ErrorCode::kInvalidArgument;
   expect_error("1", kBad, "#");
   expect_error(R"({"type":"strng"})", kBad, "#/type");
@@ -326,7 +326,7 @@ TEST(JsonSchema, HostileSchemasEndSoon) {
 }
 
 // Two alternatives that nest alike double the possible stacks with each level.
-TEST(JsonSchema, AmbiguousNestingStaysSmall) {
+TEST(JsonSchema, AmbiguousNestingTakesLittleMemory) {
   const auto grammar = try_compile(
       R"({"anyOf":[{"type":"null"},{"type":"array","items":{"$ref":"#"}},
                    {"type":"array","items":{"$ref":"#"},"maxItems":5}]})");

@@ -101,7 +101,7 @@ void compare_masks(const char* schema, const Tokenizer& tokenizer, std::uint32_t
   }
 }
 
-TEST(GrammarMasks, AreThoseOfTheNaiveAutomaton) {
+TEST(GrammarMasks, EqualThoseOfTheNaiveAutomaton) {
   const TokenList tokenizer = TokenList::json_pieces();
   for (const char* schema : schemas()) {
     for (std::uint32_t seed = 0; seed < 6; ++seed) {
@@ -110,7 +110,7 @@ TEST(GrammarMasks, AreThoseOfTheNaiveAutomaton) {
   }
 }
 
-TEST(GrammarMasks, WithTokensLongerThanBounds) {
+TEST(GrammarMasks, EqualThoseOfTheNaiveAutomatonForTokensLongerThanBounds) {
   std::vector<std::string> tokens;
   for (int length = 1; length < 60; ++length) {
     tokens.emplace_back(static_cast<std::size_t>(length), 'a');
@@ -178,7 +178,7 @@ TEST(GrammarMemory, TheLeastRecentlyUsedGrammarsAreDroppedBeyondTheBudget) {
   EXPECT_TRUE(tokens.holds(std::to_string(kPatterns - 1)));
 }
 
-TEST(GrammarMemory, GrammarsInUseAreNotDroppedAndNoOthersAreCompiled) {
+TEST(GrammarMemory, GrammarsInUseAreKeptAndOthersRefusedOnceMemoryIsFull) {
   const TokenList tokenizer = TokenList::json_pieces();
   GrammarTokens tokens(tokenizer, tokenizer.vocab_size(), {tokenizer.eos()}, std::size_t{4} << 20);
   std::vector<std::shared_ptr<TokenConstraint>> in_use;
@@ -196,7 +196,7 @@ TEST(GrammarMemory, GrammarsInUseAreNotDroppedAndNoOthersAreCompiled) {
     EXPECT_TRUE(tokens.holds(std::to_string(n))) << n;
   }
   in_use.clear();
-  EXPECT_TRUE(tokens.constrain(hard_pattern(-1), "-1").ok()) << "once they are no longer in use";
+  EXPECT_TRUE(tokens.constrain(hard_pattern(-1), "-1").ok()) << "the others are no longer in use";
 }
 
 TEST(GrammarMemory, AGrammarLargerThanTheBudgetIsRefused) {
@@ -209,8 +209,7 @@ TEST(GrammarMemory, AGrammarLargerThanTheBudgetIsRefused) {
   EXPECT_LT(tokens.bytes(), std::size_t{64} << 10);
 }
 
-// Masks that no longer fit are worked out again: answers are the same in little memory.
-TEST(GrammarMemory, MasksInUseStartAnewBeyondTheBudget) {
+TEST(GrammarMemory, MasksThatWereDroppedAreTheSameWhenWorkedOutAgain) {
   const TokenList tokenizer = TokenList::json_pieces();
   const auto write_all = [&](GrammarTokens& tokens) {
     std::vector<std::shared_ptr<TokenConstraint>> constraints;
@@ -269,7 +268,7 @@ TEST(GrammarMasks, RandomAnswersMatchTheirGrammar) {
   }
 }
 
-TEST(GrammarMasks, AreAFunctionOfTheAnswer) {
+TEST(GrammarMasks, DependOnTheAnswerOnly) {
   const TokenList tokenizer = TokenList::json_pieces();
   GrammarTokens tokens(tokenizer, tokenizer.vocab_size(), {tokenizer.eos()});
   const char* schema = schemas()[9];
@@ -295,8 +294,8 @@ TEST(GrammarMasks, AreAFunctionOfTheAnswer) {
   EXPECT_EQ(mask_after(*used, "{\"ab\":\"x\"}"), only_end);
 }
 
-TEST(GrammarMasks, AVocabularyThatLacksBytesEndsTheAnswer) {
-  const TokenList tokenizer({"{", "\"", "a", ":1}"});  // a brace only closes after a number
+TEST(GrammarMasks, EndTheAnswerIfTheVocabularyLacksTheNextByte) {
+  const TokenList tokenizer({"{", "\"", "a", ":1}"});  // no token is ":" alone
   GrammarTokens tokens(tokenizer, tokenizer.vocab_size(), {tokenizer.eos()});
   const auto constraint = constrain(
       tokens, R"({"type":"object","properties":{"a":{"type":"string"}},"required":["a"]})");
@@ -317,7 +316,7 @@ TokenList without(std::string_view bytes) {
   return TokenList(std::move(tokens));
 }
 
-TEST(GrammarMasks, WhatTheVocabularyLacksIsLeftOut) {
+TEST(GrammarMasks, LeaveOutWhatTheVocabularyCannotWrite) {
   const TokenList tokenizer = without("{\\e");
   GrammarTokens tokens(tokenizer, tokenizer.vocab_size(), {tokenizer.eos()});
   std::mt19937 random(11);
@@ -337,7 +336,7 @@ TEST(GrammarMasks, WhatTheVocabularyLacksIsLeftOut) {
   }
 }
 
-TEST(GrammarMasks, WhatCannotBeWrittenAtAllIsRefused) {
+TEST(GrammarMasks, AreRefusedIfTheVocabularyCanWriteNoText) {
   const auto complaint = [](const TokenList& tokenizer, GrammarSource source) {
     GrammarTokens tokens(tokenizer, tokenizer.vocab_size(), {tokenizer.eos()});
     EXPECT_TRUE(Grammar::compile(source).ok());

@@ -53,7 +53,7 @@ void expect_refused(const Refusal& wanted) {
   EXPECT_NE(error->message.find(wanted.said), std::string::npos) << error->message;
 }
 
-TEST(MessagesCall, ReadsWhatIsAlikeInAllDialects) {
+TEST(MessagesCall, ReadsTheFieldsOfAllDialects) {
   const GenerationCall call =
       read(message_with(R"("model":"tiny","temperature":0.5,"top_p":0.75,"top_k":9,"stream":true,
                    "stop_sequences":["END","\n\n"],"metadata":{"user_id":"u"},
@@ -179,7 +179,7 @@ TEST(MessagesCall, CountsWithoutMaxTokens) {
   expect_refused({R"({"messages":)" + std::string(kHello) + "}", "max_tokens", "required"});
 }
 
-TEST(MessagesCall, RefusesByPathWhatIsWrong) {
+TEST(MessagesCall, NamesThePathOfABadField) {
   const auto list = [](std::string_view item) {
     return body(R"("messages":[{"role":"user","content":"a"},)" + std::string(item) + "]");
   };
@@ -247,7 +247,7 @@ TEST(MessagesCall, RefusesByPathWhatIsWrong) {
   }
 }
 
-TEST(MessagesCall, RefusesByPathWhatIsWrongWithTools) {
+TEST(MessagesCall, NamesThePathOfABadTool) {
   const auto tool = [](std::string_view fields) {
     return message_with(R"("tools":[{)" + std::string(fields) + "}]");
   };

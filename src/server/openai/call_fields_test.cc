@@ -56,7 +56,7 @@ void expect(const Row& row, const std::string& said) {
   EXPECT_NE(said.find(row.says), std::string::npos) << row.fields << "\nsays: " << said;
 }
 
-TEST(CallFields, OfTokensAreCheckedInBothKinds) {
+TEST(CallFields, TokenRulesAreCheckedInBothKinds) {
   const Row table[] = {
       {R"("presence_penalty":2.1)", "presence_penalty", "at least -2 and at most 2"},
       {R"("frequency_penalty":"1")", "frequency_penalty", "not a string"},
@@ -101,7 +101,7 @@ TEST(CallFields, LogprobsAreANumberInCompletionsAndABooleanInChats) {
   EXPECT_EQ(in_chat(R"("logprobs":true,"top_logprobs":20)"), "");
 }
 
-TEST(CallFields, NoTokensAreAnAnswerOnlyWhenThePromptIsToldOf) {
+TEST(CallFields, MaxTokensMayBeZeroOnlyIfThePromptIsReported) {
   EXPECT_EQ(in_completion(R"("max_tokens":0,"echo":true)"), "");
   EXPECT_EQ(in_completion(R"("max_tokens":0,"prompt_logprobs":0)"), "");
   expect({"", "max_tokens", "at least 1"}, in_completion(R"("max_tokens":0)"));
@@ -381,7 +381,7 @@ TEST(ToolGrammar, WritesArgumentsBetweenTags) {
   }
 }
 
-TEST(ToolGrammar, RefusesByNameWhatCannotStandBetweenTags) {
+TEST(ToolGrammar, RefusesByNameSchemasThatCannotStandBetweenTags) {
   const auto complaint = [](const std::string& schema) {
     const ToolFields tools =
         chat(R"("tools":[{"type":"function","function":{"name":"f","parameters":)" + schema +

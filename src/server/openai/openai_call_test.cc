@@ -50,7 +50,7 @@ std::string nested(int depth) {
               std::string(static_cast<std::size_t>(depth), ']'));
 }
 
-TEST(JsonBody, RefusesWhatIsNoCleanJsonAndSaysWhere) {
+TEST(JsonBody, RefusesMalformedJsonAndSaysWhere) {
   const Bad table[] = {
       {"", "", "line 1, column 1"},
       {"{", "", "incomplete"},
@@ -143,7 +143,7 @@ TEST(GenerationCall, RefusesBadFieldsByName) {
   }
 }
 
-TEST(GenerationCall, RefusesWhatWouldChangeTheAnswer) {
+TEST(GenerationCall, RefusesUnsupportedFields) {
   const std::pair<const char*, const char*> fields[] = {
       {"use_beam_search", "true"},       {"best_of", "2"},
       {"grammar", R"("root ::= x")"},    {"guided_grammar", R"("root ::= x")"},

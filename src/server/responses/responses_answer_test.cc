@@ -183,7 +183,7 @@ TEST_F(ResponsesAnswer, ACallIsIncompleteOnlyIfItsArgumentsAre) {
   }
 }
 
-TEST_F(ResponsesAnswer, TellsOfTokensWithTheirText) {
+TEST_F(ResponsesAnswer, ReportsTokensWithTheirText) {
   writer = make_responses_writer(kIdentity, tokenizer,
                                  {.fields = R"("a":1)", .logprobs = true, .top_logprobs = 1});
   const auto token = [](char c, float logprob) {
