@@ -111,7 +111,7 @@ class GrammarTokens {
   // Fails as Grammar::compile() does, with kUnsupported if the vocabulary can write no text of the
   // grammar, and with kUnavailable if the grammars in use leave no memory for another one.
   Result<std::shared_ptr<TokenConstraint>> constrain(const GrammarSource& source,
-                                                     const std::string& key);
+                                                     const std::string& key) const;
   bool holds(const std::string& key) const;  // constrain() need not compile
   std::size_t bytes() const;                 // that grammars and masks take now
 

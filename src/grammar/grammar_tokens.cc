@@ -143,7 +143,7 @@ GrammarTokens::GrammarTokens(const Tokenizer& tokenizer, int vocab, std::vector<
 GrammarTokens::~GrammarTokens() = default;
 
 Result<std::shared_ptr<TokenConstraint>> GrammarTokens::constrain(const GrammarSource& source,
-                                                                  const std::string& key) {
+                                                                  const std::string& key) const {
   std::shared_ptr<MaskCache> cache = impl_->caches->find(key);
   if (cache == nullptr) {
     Result<std::shared_ptr<MaskCache>> made = impl_->compile(source, key);

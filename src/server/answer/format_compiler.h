@@ -34,7 +34,7 @@ class FormatCompiler final : public FormatConstraints {
 
  private:
   const bool can_end_;
-  GrammarTokens tokens_;
+  const GrammarTokens tokens_;
 };
 
 }  // namespace protean
