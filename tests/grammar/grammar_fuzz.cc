@@ -47,8 +47,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   static const protean::TokenList kTokenizer = protean::TokenList::json_pieces();
   const protean::TokenList& tokenizer = kTokenizer;
   const int vocab = tokenizer.vocab_size();
-  static protean::GrammarTokens tokens(kTokenizer, vocab, {kTokenizer.eos()});
-  const auto constraint = tokens.constrain(source, std::to_string(data[0] % 8) + std::string(text));
+  static const protean::GrammarTokens kTokens(kTokenizer, vocab, {kTokenizer.eos()});
+  const auto constraint =
+      kTokens.constrain(source, std::to_string(data[0] % 8) + std::string(text));
   protean::check(constraint.ok(), "the vocabulary has all bytes");
   std::vector<TokenId> answer;
   std::string written;
