@@ -35,12 +35,12 @@ Result<MorphMode> parse_mode(const std::string& text) {
 
 // Returns the order that `protean profile` measured at the lowest precision it measured, or front
 // to back if there is none. Precisions that are stored alike lose much the same.
-std::vector<SwapUnit> profiled_order(const VariantStore& variants, std::span<const Precision> lower,
-                                     bool halves) {
+std::vector<SwapTarget> profiled_order(const VariantStore& variants,
+                                       std::span<const Precision> lower, bool halves) {
   std::vector<Precision> looked_at;
   for (std::size_t i = lower.size(); i-- > 0 && !variants.model_directory().empty();) {
     looked_at.push_back(lower[i]);
-    looked_at.push_back(stored_as(lower[i]));
+    looked_at.push_back(weight_only(lower[i]));
   }
   looked_at.erase(std::unique(looked_at.begin(), looked_at.end()), looked_at.end());
   for (const Precision precision : looked_at) {
@@ -55,12 +55,12 @@ std::vector<SwapUnit> profiled_order(const VariantStore& variants, std::span<con
     }
   }
   if (!halves) {
-    return swap_units(variants.spec().layers, false);
+    return swap_targets(variants.spec().layers, false);
   }
   // Halves were not measured: the order of whole layers may be known.
-  std::vector<SwapUnit> order;
-  for (const SwapUnit& layer : profiled_order(variants, lower, false)) {
-    for (const ModelPart half : halves_of(layer)) {
+  std::vector<SwapTarget> order;
+  for (const SwapTarget& layer : profiled_order(variants, lower, false)) {
+    for (const Component half : halves_of(layer)) {
       order.push_back({layer.layer, half});
     }
   }
@@ -76,7 +76,7 @@ Result<std::map<Precision, VariantSource>> lower_sources(const std::vector<std::
   }
   for (const auto& [precision, source] : *sources) {
     if (std::none_of(lower.begin(), lower.end(),
-                     [&, stored = precision](Precision to) { return stored_as(to) == stored; })) {
+                     [kept = precision.weights](Precision to) { return to.weights == kept; })) {
       return make_error(ErrorCode::kInvalidArgument,
                         "--variant {}={}: no layer ever goes to {}, see --morph-precisions",
                         to_string(precision), source.path.string(), to_string(precision));
@@ -121,13 +121,10 @@ Result<std::vector<Precision>> lower_precisions(const MorphOptions& options, Pre
       lower.push_back(*precision);
     }
   }
-  std::sort(lower.begin(), lower.end(), [](Precision a, Precision b) {
-    return std::pair(-weight_bits(a), a) < std::pair(-weight_bits(b), b);
-  });
+  std::sort(lower.begin(), lower.end());
   lower.erase(std::unique(lower.begin(), lower.end()), lower.end());
-  const auto alike = std::adjacent_find(lower.begin(), lower.end(), [](Precision a, Precision b) {
-    return stored_as(a) == stored_as(b);
-  });
+  const auto alike = std::adjacent_find(
+      lower.begin(), lower.end(), [](Precision a, Precision b) { return a.weights == b.weights; });
   if (alike != lower.end()) {
     return make_error(ErrorCode::kInvalidArgument,
                       "--morph-precisions {}: {} and {} are equally large, give one of them",
@@ -139,7 +136,7 @@ Result<std::vector<Precision>> lower_precisions(const MorphOptions& options, Pre
 // Returns true if lowered layers also multiply faster, apart from reading fewer bytes.
 bool multiply_faster(const std::vector<Precision>& lower) {
   return !lower.empty() && std::all_of(lower.begin(), lower.end(), [](Precision precision) {
-    return stored_as(precision) != precision;
+    return precision.integer_activations();
   }) && integers_are_faster();
 }
 
@@ -152,7 +149,7 @@ bool fours_multiply_faster(const std::vector<Precision>& lower) {
 
 Result<MorphConfig> morph_config(const MorphOptions& options, const ModelSpec& spec,
                                  const Sizing& sizing, const std::vector<Precision>& lower,
-                                 std::vector<SwapUnit> order) {
+                                 std::vector<SwapTarget> order) {
   const auto mode = parse_mode(options.mode);
   if (!mode.ok()) {
     return mode.error();
@@ -179,7 +176,7 @@ Result<MorphConfig> morph_config(const MorphOptions& options, const ModelSpec& s
                    .order = std::move(order),
                    .ladder = {start},
                    .floor = *floor,
-                   .tables_stay = config.policy.rule == MorphRule::kPaper};
+                   .embeddings_stay = config.policy.rule == MorphRule::kPaper};
   config.bounds.ladder.insert(config.bounds.ladder.end(), lower.begin(), lower.end());
   if (const Status legal = validate(config.bounds); !legal.ok()) {
     return legal.error();

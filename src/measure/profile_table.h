@@ -8,15 +8,16 @@
 
 namespace protean {
 
-// Returns the perplexity with these units at fewer bits.
+// Returns the perplexity with these targets at fewer bits.
 using PerplexityOf = std::function<double(const std::vector<bool>& lowered)>;
 
 struct NamedOrder {
   std::string name;
-  std::vector<int> units;
+  std::vector<int> targets;
 };
 
-// Perplexities of orders with 1, 2, 4, ... and all units lowered (MorphServe's Tables 3, 6, 7, 8).
+// Perplexities of orders with 1, 2, 4, ... and all targets lowered (MorphServe's Tables 3, 6, 7,
+// 8).
 struct OrderTable {
   struct Row {
     std::string name;
@@ -31,22 +32,22 @@ struct OrderTable {
 OrderTable measure_orders(std::string text, const std::vector<NamedOrder>& orders,
                           const PerplexityOf& perplexity);
 
-// Shows if the cost of one more unit depends on how many are lowered already (Table 2).
+// Shows if the cost of one more target depends on how many are lowered already (Table 2).
 struct IndependenceTable {
   struct Row {
-    int unit = 0;
-    std::vector<double> perplexity;  // with the first of `first` and this unit lowered
+    int target = 0;
+    std::vector<double> perplexity;  // with the first of `first` and this target lowered
   };
-  std::vector<int> first;          // numbers of units lowered from the front
+  std::vector<int> first;          // numbers of targets lowered from the front
   std::vector<double> perplexity;  // with only these lowered
   std::vector<Row> rows;
 };
-IndependenceTable measure_independence(int units, const PerplexityOf& perplexity);
+IndependenceTable measure_independence(int targets, const PerplexityOf& perplexity);
 
 std::string to_text(const OrderTable& table);
-std::string to_text(const IndependenceTable& table, const std::vector<std::string>& unit_names);
+std::string to_text(const IndependenceTable& table, const std::vector<std::string>& target_names);
 boost::json::object to_json(const OrderTable& table);
 boost::json::object to_json(const IndependenceTable& table,
-                            const std::vector<std::string>& unit_names);
+                            const std::vector<std::string>& target_names);
 
 }  // namespace protean

@@ -12,21 +12,21 @@
 
 namespace protean {
 
-// The cost model of one model's steps on one machine, which is saved next to the packed layers.
+// The cost model of one model's steps on one machine, stored in the model's variant folder.
 struct MachineStepCost {
-  std::string cpu;  // it was measured on
+  std::string cpu;  // on which it was measured
   int threads = 0;
-  bool cpu_time = false;  // of processor time, not wall time
+  bool cpu_time = false;  // measured in processor time, not wall time
   StepCost cost;
   PredictionError error;  // on held-out steps of 8 tokens or more
 };
 
-// Saves the cost model in `directory`, VariantStore::model_directory().
+// Saves a cost model. `directory` and `model` are VariantStore's.
 Status save_step_cost(const std::filesystem::path& directory, const ModelIdentity& model,
                       const MachineStepCost& cost);
 
-// Loads the cost model that was measured on this CPU with this many threads. Fails with kNotFound
-// if there is none, and with kCorrupt if it is another model's or machine's or makes no sense.
+// The model and machine of a cost model. load_step_cost() fails with kNotFound if there is no file,
+// and with kCorrupt if the file is damaged or belongs to another model or machine.
 struct StepCostKey {
   ModelIdentity model;
   std::string cpu;
@@ -35,7 +35,7 @@ struct StepCostKey {
 Result<MachineStepCost> load_step_cost(const std::filesystem::path& directory,
                                        const StepCostKey& key);
 
-// Returns the cost model as JSON, without the model's identity.
+// Returns the stored JSON without the fields that name the model.
 boost::json::object to_json(const MachineStepCost& kept);
 
 }  // namespace protean

@@ -30,12 +30,12 @@ struct ReplicaOptions {
 };
 
 // Returns a function that reads parts of a model from the store. It returns the store's remark.
-ReadPart read_from(std::shared_ptr<VariantStore> variants);
+ReadComponent read_from(std::shared_ptr<VariantStore> variants);
 
 // Returns a function that reads ahead the variants that layers are lowered to first, in `order`. It
 // reads nothing if less than twice their size is free, so that it evicts no page in use.
 std::function<bool(const Pace& pace)> read_ahead_of(std::shared_ptr<const VariantStore> variants,
-                                                    std::vector<SwapUnit> order,
+                                                    std::vector<SwapTarget> order,
                                                     Precision precision);
 
 // One engine with its worker, on a thread of its own. Takes events from the inbox and calls the
