@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "base/check.h"
-#include "cost/memory.h"
 #include "device/cpu/bf16.h"
 #include "model/half_split_checkpoint.h"
 #include "model/hf_config_writer.h"
@@ -54,8 +53,7 @@ Status write_config(const QuantizeJob& job, const Checkpoint& checkpoint) {
   if (!config) {
     return config.error();
   }
-  if (config->contains("quantization_config") ||
-      weight_bits(checkpoint.spec().stored.precision) < 16) {
+  if (config->contains("quantization_config") || checkpoint.spec().stored.precision.quantised()) {
     return make_error(ErrorCode::kUnsupported,
                       "{} is quantised already: quantise the original model, or its errors add up",
                       job.source.string());
