@@ -9,6 +9,8 @@
 #include <sstream>
 #include <utility>
 
+#include "loadtest/trace_file.h"
+
 namespace protean::loadtest {
 namespace {
 

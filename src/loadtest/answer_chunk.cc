@@ -3,7 +3,7 @@
 #include <array>
 #include <boost/json.hpp>
 
-#include "loadtest/trace_text.h"
+#include "trace/text.h"
 
 namespace protean::loadtest {
 namespace {

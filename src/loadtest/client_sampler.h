@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "loadtest/random.h"
-#include "loadtest/trace.h"
+#include "trace/trace.h"
 
 namespace protean::loadtest {
 

@@ -9,7 +9,7 @@
 #include "loadtest/prompt.h"
 #include "loadtest/report_json.h"
 #include "loadtest/server_metrics.h"
-#include "loadtest/trace.h"
+#include "trace/trace.h"
 #include "loadtest/workload.h"
 
 namespace protean::loadtest {

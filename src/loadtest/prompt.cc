@@ -5,7 +5,7 @@
 #include <boost/json.hpp>
 #include <cmath>
 
-#include "loadtest/trace_text.h"
+#include "trace/text.h"
 
 namespace protean::loadtest {
 namespace {

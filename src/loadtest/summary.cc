@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "loadtest/trace_text.h"
+#include "trace/text.h"
 
 namespace protean::loadtest {
 namespace {

@@ -9,7 +9,7 @@
 #include "base/result.h"
 #include "loadtest/client_sampler.h"
 #include "loadtest/random.h"
-#include "loadtest/trace.h"
+#include "trace/trace.h"
 
 namespace protean::loadtest {
 

@@ -8,6 +8,7 @@
 #include "base/test_data.h"
 #include "loadtest/prompt.h"
 #include "loadtest/statistics.h"
+#include "loadtest/trace_file.h"
 
 namespace protean::loadtest {
 namespace {

@@ -4,14 +4,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <random>
-#include <sstream>
 
 #include "base/test_data.h"
 #include "control/scene_for_test.h"
 #include "cost/memory.h"
 #include "sim/simulation.h"
+#include "sim/traces_for_test.h"
 
 namespace protean {
 namespace {
@@ -60,8 +59,8 @@ struct Outcome {
 Outcome outcome(const SimulationReport& report) {
   Outcome found;
   std::vector<double> ttft_s;
-  for (const RequestRecord& record : report.finished) {
-    ttft_s.push_back(static_cast<double>(record.times.first_token_ns - record.times.arrived_ns) /
+  for (const FinishedRequest& request : report.finished) {
+    ttft_s.push_back(static_cast<double>(request.times.first_token_ns - request.times.arrived_ns) /
                      kNsPerS);
   }
   std::sort(ttft_s.begin(), ttft_s.end());
@@ -240,11 +239,8 @@ TEST(ElasticSimulation, ABurstOfPromptsIsSeenAtOnceAndForgottenSoon) {
 }
 
 std::vector<TraceRequest> piece_of(const std::string& file, TimeNs from_ns, double faster) {
-  std::ostringstream text;
-  text << std::ifstream(test_data(file)).rdbuf();
   std::vector<TraceRequest> piece;
-  const auto trace = parse_azure_trace(text.view());
-  for (TraceRequest request : trace.value()) {
+  for (TraceRequest request : trace_from(test_data(file))) {
     if (request.at_ns >= from_ns && request.at_ns < from_ns + 72 * kNsPerS) {
       request.at_ns = static_cast<TimeNs>(static_cast<double>(request.at_ns - from_ns) / faster);
       piece.push_back(request);
@@ -273,13 +269,10 @@ TEST(ElasticSimulation, PiecesOfRealTracesAreServedSooner) {
 TEST(ElasticSimulation, BurstsOfBurstGptAreServedSooner) {
   const auto path = test_data("traces/burstgpt/burstgpt_sample.csv");
   PROTEAN_REQUIRE_DATA(path);
-  std::ostringstream text;
-  text << std::ifstream(path).rdbuf();
-  const auto sample = parse_burstgpt_trace(text.view());
-  ASSERT_TRUE(sample.ok()) << sample.error().message;
-  ASSERT_GT(sample->size(), 40U);
+  const auto sample = trace_from(path);
+  ASSERT_GT(sample.size(), 40U);
   constexpr std::int64_t kFaster = 400;
-  auto trace = repeat_trace(*sample, 4 * sample->size());
+  auto trace = repeated(sample, 4 * sample.size());
   for (TraceRequest& request : trace) {
     request.at_ns /= kFaster;
   }

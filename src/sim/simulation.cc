@@ -23,6 +23,10 @@ constexpr std::uint64_t kSharedStream = 0;  // requests count from 1
 constexpr std::uint64_t kCancelStream = ~std::uint64_t{0};
 constexpr std::uint64_t kOutputStream = std::uint64_t{1} << 40;  // + request
 
+int tokens_within(std::int64_t tokens, int limit) {
+  return static_cast<int>(std::clamp<std::int64_t>(tokens, 1, limit));
+}
+
 // The world around one engine: a clock, a heap of what will happen, and the ends of requests.
 class World : public Executor, public TokenSink {
  public:
@@ -137,10 +141,10 @@ class World : public Executor, public TokenSink {
     const TraceRequest& traced = trace_[next_arrival_++];
     now_ns_ = traced.at_ns;
     const int limit = config_.engine.scheduler.max_model_len;
-    const int prompt = std::clamp(traced.prompt_tokens, 1, limit - 1);
+    const int prompt = tokens_within(traced.input_tokens, limit - 1);
     Request request;
     request.id = RequestId{next_arrival_};
-    request.max_tokens = std::clamp(traced.output_tokens, 1, limit - prompt);
+    request.max_tokens = tokens_within(traced.output_tokens, limit - prompt);
     if (config_.ttft_slo_ns >= 0) {
       request.deadlines.first_token_ns = now_ns_ + config_.ttft_slo_ns;
     }
@@ -182,12 +186,12 @@ std::string to_csv(const SimulationReport& report) {
   std::string csv =
       "request,reason,prompt_tokens,cached_tokens,output_tokens,preemptions,"
       "arrived_ns,scheduled_ns,first_token_ns,finished_ns\n";
-  for (const RequestRecord& record : report.finished) {
-    fmt::format_to(std::back_inserter(csv), "{},{},{},{},{},{},{},{},{},{}\n", record.request,
-                   static_cast<int>(record.reason), record.usage.prompt_tokens,
-                   record.usage.cached_tokens, record.usage.output_tokens, record.usage.preemptions,
-                   record.times.arrived_ns, record.times.scheduled_ns, record.times.first_token_ns,
-                   record.times.finished_ns);
+  for (const FinishedRequest& request : report.finished) {
+    fmt::format_to(std::back_inserter(csv), "{},{},{},{},{},{},{},{},{},{}\n", request.request,
+                   static_cast<int>(request.reason), request.usage.prompt_tokens,
+                   request.usage.cached_tokens, request.usage.output_tokens,
+                   request.usage.preemptions, request.times.arrived_ns, request.times.scheduled_ns,
+                   request.times.first_token_ns, request.times.finished_ns);
   }
   return csv;
 }

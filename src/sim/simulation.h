@@ -11,7 +11,7 @@
 #include "cost/step_time.h"
 #include "engine/engine.h"
 #include "sim/morph_model.h"
-#include "sim/trace.h"
+#include "trace/trace.h"
 
 namespace protean {
 
@@ -25,7 +25,7 @@ struct SimulationConfig {
   MorphCost morph_cost;           // where engine.morph is set
 };
 
-struct RequestRecord {
+struct FinishedRequest {
   std::uint64_t request = 0;  // index into the trace + 1
   FinishReason reason = FinishReason::kFailed;
   RequestUsage usage;
@@ -39,7 +39,7 @@ struct FormAt {
 };
 
 struct SimulationReport {
-  std::vector<RequestRecord> finished;  // in order of their end
+  std::vector<FinishedRequest> finished;  // in order of their end
   std::vector<FormAt> forms;
   std::int64_t refused = 0;
   Observation final;  // after the last event

@@ -21,11 +21,11 @@ Attainment attainment(const SimulationReport& report, std::size_t requests, Time
   Attainment found{.refused = report.refused};
   double in_time = 0;
   double begun = 0;
-  for (const RequestRecord& record : report.finished) {
-    const RequestTimes& times = record.times;
+  for (const FinishedRequest& request : report.finished) {
+    const RequestTimes& times = request.times;
     begun += times.first_token_ns >= 0 ? 1 : 0;
     in_time += times.first_token_ns >= 0 && times.first_token_ns - times.arrived_ns <= slo_ns;
-    found.timed_out += record.reason == FinishReason::kTimeout ? 1 : 0;
+    found.timed_out += request.reason == FinishReason::kTimeout ? 1 : 0;
   }
   found.in_time = in_time / static_cast<double>(requests);
   found.of_begun = in_time / begun;

@@ -5,9 +5,9 @@
 #include <string_view>
 
 #include "base/result.h"
-#include "loadtest/trace.h"
+#include "trace/trace.h"
 
-namespace protean::loadtest {
+namespace protean {
 
 Result<Trace> parse_azure(std::string_view csv, std::string_view name);
 Result<Trace> parse_burstgpt(std::string_view csv, std::string_view name);
@@ -18,4 +18,4 @@ Result<Trace> parse_burstgpt_aggregates(std::string_view text, std::string_view 
 // Windows are sampled whole, in memory: refuses one that states millions of requests.
 Status check_windows(const ClientProcess& client, std::string_view name);
 
-}  // namespace protean::loadtest
+}  // namespace protean

@@ -3,11 +3,11 @@
 #include <cmath>
 #include <string>
 
-#include "loadtest/trace.h"
-#include "loadtest/trace_rows.h"
-#include "loadtest/trace_text.h"
+#include "trace/formats.h"
+#include "trace/text.h"
+#include "trace/trace.h"
 
-namespace protean::loadtest {
+namespace protean {
 namespace {
 
 namespace json = boost::json;
@@ -201,4 +201,4 @@ Result<ClientProcess> parse_servegen_client(const ServeGenTexts& texts) {
   return client;
 }
 
-}  // namespace protean::loadtest
+}  // namespace protean

@@ -11,7 +11,7 @@
 #include "base/result.h"
 #include "base/units.h"
 
-namespace protean::loadtest {
+namespace protean {
 
 inline constexpr std::int64_t kMaxTraceTokens = 1 << 24;  // lengths beyond are a broken file
 inline constexpr double kMaxTraceSeconds = 1e9;           // 31 years
@@ -43,4 +43,4 @@ std::optional<double> parse_number(std::string_view text);
 std::optional<TimeNs> parse_timestamp(std::string_view text);
 TimeNs seconds_to_ns(double seconds);
 
-}  // namespace protean::loadtest
+}  // namespace protean

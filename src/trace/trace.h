@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -9,7 +8,7 @@
 #include "base/result.h"
 #include "base/units.h"
 
-namespace protean::loadtest {
+namespace protean {
 
 enum class TraceFormat {
   kAzure,               // CSV: TIMESTAMP,ContextTokens,GeneratedTokens (2023 and 2024)
@@ -70,11 +69,9 @@ bool has_lengths(const Trace& trace);
 
 inline constexpr std::int64_t kMooncakeBlockTokens = 512;
 
-// Reads a file, or a folder of ServeGen clients, and finds out its format. Errors name the file
-// and the line.
-Result<Trace> read_trace(const std::filesystem::path& path);
-
-// The same from text; `name` is for errors. Not for ServeGen, which is more than one file.
+// Parses the text of a trace file, whose format it finds out. `name` is for errors, which also name
+// the line. A ServeGen trace is a folder of files: parse_servegen_client() parses those of a
+// client.
 Result<Trace> parse_trace(std::string_view text, std::string_view name);
 
 // One ServeGen client from the texts of its two files.
@@ -87,4 +84,4 @@ struct ServeGenTexts {
 };
 Result<ClientProcess> parse_servegen_client(const ServeGenTexts& texts);
 
-}  // namespace protean::loadtest
+}  // namespace protean

@@ -2,10 +2,10 @@
 #include <optional>
 #include <string>
 
-#include "loadtest/trace_rows.h"
-#include "loadtest/trace_text.h"
+#include "trace/formats.h"
+#include "trace/text.h"
 
-namespace protean::loadtest {
+namespace protean {
 namespace {
 
 // Rows of a CSV with a header: where the columns of interest are, in the order asked for.
@@ -146,4 +146,4 @@ Result<Trace> parse_lengths(std::string_view csv, std::string_view name) {
   return trace;
 }
 
-}  // namespace protean::loadtest
+}  // namespace protean

@@ -3,10 +3,10 @@
 #include <optional>
 #include <string>
 
-#include "loadtest/trace_rows.h"
-#include "loadtest/trace_text.h"
+#include "trace/formats.h"
+#include "trace/text.h"
 
-namespace protean::loadtest {
+namespace protean {
 namespace {
 
 namespace json = boost::json;
@@ -193,4 +193,4 @@ Result<Trace> parse_burstgpt_aggregates(std::string_view text, std::string_view 
   return trace;
 }
 
-}  // namespace protean::loadtest
+}  // namespace protean

@@ -1,11 +1,11 @@
-#include "loadtest/trace_text.h"
+#include "trace/text.h"
 
 #include <algorithm>
 #include <charconv>
 #include <chrono>
 #include <cmath>
 
-namespace protean::loadtest {
+namespace protean {
 namespace {
 
 // An integer and the character after it off the front of `text`.
@@ -149,4 +149,4 @@ TimeNs seconds_to_ns(double seconds) {
   return static_cast<TimeNs>(std::llround(seconds * static_cast<double>(kNsPerS)));
 }
 
-}  // namespace protean::loadtest
+}  // namespace protean
