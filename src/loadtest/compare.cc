@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <unordered_map>
 
 #include "loadtest/summary.h"
 
@@ -72,6 +73,32 @@ std::string describe(char letter, const RecordedRun& run) {
                      completed, run.records.size(), format_number(run.duration_s));
 }
 
+// Requests that both runs sent, by index, and how many of them had other planned lengths.
+struct Lengths {
+  std::int64_t common = 0;
+  std::int64_t different = 0;
+};
+Lengths compare_lengths(const RecordedRun& a, const RecordedRun& b) {
+  std::unordered_map<std::int64_t, const RequestRecord*> by_index;
+  for (const RequestRecord& record : a.records) {
+    by_index.emplace(record.index, &record);
+  }
+  Lengths lengths;
+  for (const RequestRecord& record : b.records) {
+    const auto found = by_index.find(record.index);
+    if (found == by_index.end()) {
+      continue;
+    }
+    ++lengths.common;
+    lengths.different +=
+        found->second->planned_input_tokens != record.planned_input_tokens ||
+                found->second->planned_output_tokens != record.planned_output_tokens
+            ? 1
+            : 0;
+  }
+  return lengths;
+}
+
 }  // namespace
 
 std::vector<ComparedMeasure> compare_runs(const RecordedRun& a, const RecordedRun& b,
@@ -108,9 +135,32 @@ std::vector<ComparedMeasure> compare_runs(const RecordedRun& a, const RecordedRu
   return compared;
 }
 
+std::vector<std::string> load_differences(const RecordedRun& a, const RecordedRun& b) {
+  std::vector<std::string> differences;
+  const auto compare = [&](std::string_view name, const std::string& of_a,
+                           const std::string& of_b) {
+    if (of_a != of_b) {
+      differences.push_back(fmt::format("{}: A {}, B {}", name, of_a, of_b));
+    }
+  };
+  compare("endpoint", a.load.endpoint, b.load.endpoint);
+  compare("arrivals", a.load.arrivals, b.load.arrivals);
+  compare("prompts", a.load.prompts, b.load.prompts);
+  compare("seed", a.load.seed, b.load.seed);
+  if (const Lengths lengths = compare_lengths(a, b); lengths.different > 0) {
+    differences.push_back(fmt::format("lengths: {} of the {} requests that both runs sent",
+                                      lengths.different, lengths.common));
+  }
+  return differences;
+}
+
 std::string comparison_table(const RecordedRun& a, const RecordedRun& b,
                              const std::vector<ComparedMeasure>& measures) {
   std::string text = describe('A', a) + describe('B', b);
+  if (const auto differences = load_differences(a, b); !differences.empty()) {
+    text += fmt::format("\nThe loads differ: the ratios compare loads as well as servers.\n  {}\n",
+                        fmt::join(differences, "\n  "));
+  }
   text += fmt::format("\n  {:<16}{:>12}{:>12}{:>8}   {:<16}{}\n", "", "A", "B", "B/A",
                       "95 % interval", "");
   for (const ComparedMeasure& measure : measures) {

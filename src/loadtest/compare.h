@@ -25,6 +25,10 @@ struct ComparedMeasure {
 std::vector<ComparedMeasure> compare_runs(const RecordedRun& a, const RecordedRun& b,
                                           const BootstrapOptions& options);
 
+// Names what differs between the loads of two runs, a line each: how requests arrived, what they
+// asked for, and the planned lengths of requests with the same index.
+std::vector<std::string> load_differences(const RecordedRun& a, const RecordedRun& b);
+
 std::string comparison_table(const RecordedRun& a, const RecordedRun& b,
                              const std::vector<ComparedMeasure>& measures);
 

@@ -9,8 +9,8 @@
 #include "loadtest/prompt.h"
 #include "loadtest/report_json.h"
 #include "loadtest/server_metrics.h"
-#include "trace/trace.h"
 #include "loadtest/workload.h"
+#include "trace/trace.h"
 
 namespace protean::loadtest {
 namespace {

@@ -53,17 +53,6 @@ void for_each_run(const PlannedRequest& planned, std::int64_t total, double unit
 
 }  // namespace
 
-TokenCalibration calibrate(std::int64_t few_words, std::int64_t few_tokens, std::int64_t many_words,
-                           std::int64_t many_tokens) {
-  const double slope = static_cast<double>(many_tokens - few_tokens) /
-                       static_cast<double>(std::max<std::int64_t>(1, many_words - few_words));
-  if (!(slope > 0)) {
-    return {};
-  }
-  return {slope,
-          std::max(0.0, static_cast<double>(few_tokens) - slope * static_cast<double>(few_words))};
-}
-
 Result<TokenIdRange> parse_token_ids(std::string_view text) {
   const std::size_t colon = std::min(text.find(':'), text.size());
   const auto first = parse_number(text.substr(0, colon)).value_or(-1);

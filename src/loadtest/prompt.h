@@ -7,19 +7,10 @@
 #include <vector>
 
 #include "base/result.h"
+#include "loadtest/token_calibration.h"
 #include "loadtest/workload.h"
 
 namespace protean::loadtest {
-
-// How many tokens the server makes of words; found by asking it, because its tokenizer is not ours.
-struct TokenCalibration {
-  double tokens_per_word = 1;
-  double overhead_tokens = 0;  // chat template, BOS
-};
-
-// From two prompts of different length and what the server's usage said about them.
-TokenCalibration calibrate(std::int64_t few_words, std::int64_t few_tokens, std::int64_t many_words,
-                           std::int64_t many_tokens);
 
 struct TokenIdRange {
   std::int64_t first = 0;
@@ -57,6 +48,7 @@ class PromptWriter {
   std::string probe_words(std::int64_t count) const;
 
   bool writes_token_ids() const { return source_.token_ids.has_value(); }
+  bool has_dataset() const { return !source_.dataset.empty(); }
   // The dataset's line for this request; null without a dataset, and for a negative index, which
   // is that of a warm-up: it has words of its own.
   const DatasetPrompt* dataset_prompt(const PlannedRequest& planned) const;

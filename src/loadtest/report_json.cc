@@ -198,12 +198,15 @@ RequestRecord record_of(const json::object& object) {
       record.outcome = static_cast<Outcome>(i);
     }
   }
+  record.index = time_in(object, "index", 1);
   record.sent_ns = time_in(object, "sent_s", kNsPerS);
   record.end_ns = time_in(object, "end_s", kNsPerS);
   const TimeNs ttft_ns = time_in(object, "ttft_ms", kNsPerMs);
   const TimeNs last_ns = time_in(object, "last_token_ms", kNsPerMs);
   record.first_token_ns = ttft_ns < 0 ? -1 : record.sent_ns + ttft_ns;
   record.last_token_ns = last_ns < 0 ? -1 : record.sent_ns + last_ns;
+  record.planned_input_tokens = time_in(object, "planned_input_tokens", 1);
+  record.planned_output_tokens = time_in(object, "planned_output_tokens", 1);
   record.input_tokens = time_in(object, "input_tokens", 1);
   record.output_tokens = time_in(object, "output_tokens", 1);
   const json::value* gaps = object.if_contains("itl_ms");
@@ -218,6 +221,14 @@ RequestRecord record_of(const json::object& object) {
 std::string text_in(const json::object& object, std::string_view key) {
   const json::value* value = object.if_contains(key);
   return value != nullptr && value->is_string() ? std::string(value->get_string()) : "";
+}
+
+RecordedLoad load_of(const json::object& file) {
+  const json::value* seed = file.if_contains("seed");
+  return {.endpoint = text_in(file, "endpoint"),
+          .arrivals = text_in(file, "arrivals"),
+          .prompts = text_in(file, "prompts"),
+          .seed = seed != nullptr ? json::serialize(*seed) : ""};
 }
 
 }  // namespace
@@ -259,6 +270,7 @@ Result<RecordedRun> parse_recorded_run(std::string_view text, std::string_view n
   }
   RecordedRun run{.label = fmt::format("{} at {}, {}", text_in(*file, "model_id"),
                                        text_in(*file, "server"), text_in(*file, "date")),
+                  .load = load_of(*file),
                   .duration_s = number_in(*file, "duration")};
   for (const json::value& request : requests->get_array()) {
     if (!request.is_object()) {

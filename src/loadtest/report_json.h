@@ -16,9 +16,18 @@ struct JsonDetail {
 std::string json_of(const RunDescription& description, const Summary& summary, const RunResult& run,
                     const JsonDetail& detail);
 
+// What a run asked of its server, as its file describes it.
+struct RecordedLoad {
+  std::string endpoint;
+  std::string arrivals;
+  std::string prompts;
+  std::string seed;
+};
+
 // What a comparison needs of a file that json_of() wrote.
 struct RecordedRun {
   std::string label;  // model, server and when
+  RecordedLoad load;
   double duration_s = 0;
   std::vector<RequestRecord> records;
   bool has_itl = false;

@@ -178,6 +178,32 @@ TEST(Compare, SeesADifferenceAndOnlyThat) {
       << "same seed, same table";
 }
 
+TEST(Compare, SaysWhenTheLoadsDiffer) {
+  const RunResult run = made_run(20, 20, 1);
+  const auto read_back = [](const RunDescription& described, const RunResult& result) {
+    const Summary summary = summarise_run(result, {}, {50, 99});
+    return *parse_recorded_run(json_of(described, summary, result, {}), "f");
+  };
+  const RecordedRun a = read_back(description(), run);
+  EXPECT_EQ(load_differences(a, read_back(description(), made_run(10, 25, 2))),
+            std::vector<std::string>())
+      << "other results of the same load";
+  RunDescription other = description();
+  other.arrivals = "closed loop";
+  other.seed = 7;
+  RunResult longer = run;
+  longer.records[3].planned_output_tokens += 1;
+  const RecordedRun b = read_back(other, longer);
+  EXPECT_EQ(load_differences(a, b),
+            (std::vector<std::string>{"arrivals: A Poisson, B closed loop", "seed: A 0, B 7",
+                                      "lengths: 1 of the 20 requests that both runs sent"}));
+  const auto table = [&](const RecordedRun& compared) {
+    return comparison_table(a, compared, compare_runs(a, compared, {.rounds = 100}));
+  };
+  EXPECT_NE(table(b).find("The loads differ"), std::string::npos);
+  EXPECT_EQ(table(a).find("The loads differ"), std::string::npos);
+}
+
 TEST(Plot, TicksAreRound) {
   EXPECT_EQ(linear_ticks(0, 9.3, 5), (std::vector<double>{0, 2, 4, 6, 8, 10}));
   EXPECT_EQ(log_ticks(9, 210), (std::vector<double>{10, 20, 50, 100, 200}));

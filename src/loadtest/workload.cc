@@ -90,6 +90,24 @@ Workload::Workload(const WorkloadOptions& options, const Trace* trace)
   }
 }
 
+std::int64_t Workload::longest_input() const {
+  if (trace_ == nullptr || !has_lengths(*trace_)) {
+    return range_of(options_.input_tokens).high;
+  }
+  std::int64_t longest = 0;
+  for (const TraceRequest& request : trace_->requests) {
+    longest = std::max(longest, request.input_tokens);
+  }
+  for (const ClientProcess& client : trace_->clients) {
+    for (const LengthWindow& window : client.lengths) {
+      for (const std::int64_t length : window.input.lengths) {
+        longest = std::max(longest, length);
+      }
+    }
+  }
+  return scaled(longest, options_.max_input_tokens);
+}
+
 std::optional<PlannedRequest> Workload::next() {
   if (options_.num_prompts > 0 && index_ >= options_.num_prompts) {
     return std::nullopt;
@@ -162,14 +180,17 @@ void Workload::draw_arrival(PlannedRequest& planned) {
 
 void Workload::draw_lengths(PlannedRequest& planned) {
   const auto draw = [&](std::int64_t mean) {
-    const auto low = static_cast<std::int64_t>(
-        std::floor(static_cast<double>(mean) * (1 - options_.range_ratio)));
-    const auto high = static_cast<std::int64_t>(
-        std::ceil(static_cast<double>(mean) * (1 + options_.range_ratio)));
+    const auto [low, high] = range_of(mean);
     return std::max<std::int64_t>(1, lengths_.integer(low, high));
   };
   planned.input_tokens = draw(options_.input_tokens);
   planned.output_tokens = draw(options_.output_tokens);
+}
+
+Workload::LengthRange Workload::range_of(std::int64_t mean) const {
+  const auto tokens = static_cast<double>(mean);
+  return {static_cast<std::int64_t>(std::floor(tokens * (1 - options_.range_ratio))),
+          static_cast<std::int64_t>(std::ceil(tokens * (1 + options_.range_ratio)))};
 }
 
 void Workload::use(const TraceRequest& request, PlannedRequest& planned) const {

@@ -49,9 +49,16 @@ class Workload {
 
   std::optional<PlannedRequest> next();
   std::int64_t total() const { return total_; }  // requests to come at most; 0 = not known
+  // Returns an upper bound of the input tokens of every request to come.
+  std::int64_t longest_input() const;
 
  private:
   Workload(const WorkloadOptions& options, const Trace* trace);
+  struct LengthRange {
+    std::int64_t low = 0;
+    std::int64_t high = 0;
+  };
+  LengthRange range_of(std::int64_t mean) const;
   bool replays_arrivals() const { return !options_.request_rate.has_value(); }
   bool next_from_trace(PlannedRequest& planned);
   bool next_sampled(PlannedRequest& planned);

@@ -204,10 +204,51 @@ TEST(Prompt, UnsharedPromptsDiffer) {
 }
 
 TEST(Prompt, Calibrates) {
-  const TokenCalibration found = calibrate(8, 21, 128, 171);
+  const TokenCalibration found = calibrate({{{8, 21}, {128, 171}}});
   EXPECT_DOUBLE_EQ(found.tokens_per_word, 1.25);
   EXPECT_DOUBLE_EQ(found.overhead_tokens, 11);
-  EXPECT_DOUBLE_EQ(calibrate(8, 20, 128, 20).tokens_per_word, 1) << "a server that counts nothing";
+  EXPECT_DOUBLE_EQ(calibrate({{{4, 10}}}).tokens_per_word, 2.5);
+  EXPECT_DOUBLE_EQ(calibrate({{{8, 20}, {128, 20}}}).tokens_per_word, 1)
+      << "a server that counts nothing";
+}
+
+// Tokenizers of 1 and of 5 tokens a word, and a chat template that is most of the prompt.
+TEST(Prompt, ProbesAreNoLongerThanTheRunsPrompts) {
+  for (const auto& [per_word, overhead] : {std::pair{1, 1}, {5, 0}, {1, 40}}) {
+    for (const std::int64_t longest : {1, 8, 21, 64, 200, 1024}) {
+      std::vector<ProbePrompt> sent;
+      while (const std::int64_t words = next_probe_words(sent, longest)) {
+        ASSERT_LT(sent.size(), 2U);
+        sent.push_back({words, words * per_word + overhead});
+        EXPECT_TRUE(words == 1 || sent.back().tokens <= std::max(longest, words + overhead));
+      }
+      const TokenCalibration found = calibrate(sent);
+      if (sent.size() == 2) {
+        EXPECT_DOUBLE_EQ(found.tokens_per_word, per_word);
+        EXPECT_DOUBLE_EQ(found.overhead_tokens, overhead);
+      }
+      EXPECT_TRUE(longest < 1024 || sent.back().words == 128);
+    }
+  }
+}
+
+TEST(Workload, KnowsItsLongestPrompt) {
+  const auto longest = [](const WorkloadOptions& options, const Trace* trace) {
+    const std::int64_t found = Workload::create(options, trace)->longest_input();
+    std::int64_t planned = 0;
+    for (const PlannedRequest& request : all_of(options, trace)) {
+      planned = std::max(planned, request.input_tokens);
+    }
+    EXPECT_LE(planned, found);
+    return found;
+  };
+  EXPECT_EQ(longest({.request_rate = 1, .num_prompts = 50, .input_tokens = 100, .range_ratio = 0.5},
+                    nullptr),
+            150);
+  const auto trace = parse_trace("num_prefill_tokens,num_decode_tokens\n5,6\n900,6\n", "t");
+  EXPECT_EQ(longest({.request_rate = 1, .num_prompts = 9}, &*trace), 900);
+  EXPECT_EQ(longest({.request_rate = 1, .num_prompts = 9, .length_scale = 0.5}, &*trace), 450);
+  EXPECT_EQ(longest({.request_rate = 1, .num_prompts = 9, .max_input_tokens = 300}, &*trace), 300);
 }
 
 TEST(Prompt, ReadsDatasets) {

@@ -34,8 +34,9 @@ const bench = (...args) => start(...args).ended;
 class FixedDelayServer {
   requests = new Map();
 
-  static async start(ttftMs, tpotMs, tokens) {
+  static async start(ttftMs, tpotMs, tokens, contextTokens = Infinity) {
     const server = new FixedDelayServer();
+    server.contextTokens = contextTokens;
     server.http = http.createServer((request, response) => {
       let body = '';
       request.setEncoding('utf8').on('data', (text) => (body += text));
@@ -52,18 +53,22 @@ class FixedDelayServer {
   }
 
   async answer(response, seen, ttftMs, tpotMs, tokens) {
+    const words = (text) => (typeof text === 'string' ? text.split(' ').length : text.length);
+    const promptTokens = words(seen.body.prompt) * 2 + 1;
+    if (promptTokens > this.contextTokens) {
+      return response.writeHead(400).end('{"error": {"message": "the context is too short"}}');
+    }
     response.writeHead(200, { 'content-type': 'text/event-stream' });
     response.flushHeaders();
-    const words = (text) => (typeof text === 'string' ? text.split(' ').length : text.length);
     for (let i = 0; i < tokens; ++i) {
       await sleep(Math.max(0, seen.readMs + ttftMs + i * tpotMs - nowMs()));
       seen.writtenMs.push(nowMs());
       response.write(`data: ${JSON.stringify({ choices: [{ index: 0, text: ' a' }] })}\n\n`);
     }
-    const usage = { prompt_tokens: words(seen.body.prompt) * 2 + 1, completion_tokens: tokens };
+    const usage = { prompt_tokens: promptTokens, completion_tokens: tokens };
     response.write(`data: ${JSON.stringify({ choices: [{ index: 0, text: '', finish_reason: 'length' }] })}\n\n`);
     response.write(`data: ${JSON.stringify({ choices: [], usage })}\n\n`);
-    response.end('data: [DONE]\n\n');
+    return response.end('data: [DONE]\n\n');
   }
 
   stop() {
@@ -143,6 +148,21 @@ describe('bench serve against known delays', () => {
     assert.deepEqual([body.model, body.max_tokens, body.top_k, body.ignore_eos], ['m', 5, 4, true]);
     assert.equal(body.prompt.length, 12);
     assert.ok(body.prompt.every((id) => id >= 10 && id <= 19));
+  });
+
+  test('probes are no longer than the prompts of the run', async () => {
+    const small = await FixedDelayServer.start(1, 1, 3, 40);
+    const serve = (...args) => bench('serve', '--base-url', small.url, '--model', 'm', '--num-prompts', '3', '--quiet', ...args);
+    const probes = () => [...small.requests].filter(([id]) => id.startsWith('bench-probe')).map(([, { body }]) => body.prompt);
+    const words = await serve('--random-input-len', '31');
+    assert.equal(words.status, 0, words.stderr);
+    assert.ok(probes().length > 0 && probes().every((prompt) => prompt.split(' ').length <= 15));
+    assert.equal(small.requests.get('bench-2').body.prompt.split(' ').length, 15, 'the words were calibrated all the same');
+    small.requests.clear();
+    const ids = await serve('--token-ids', '10:19', '--random-input-len', '12');
+    assert.equal(ids.status, 0, ids.stderr);
+    assert.deepEqual(probes().map((prompt) => [Array.isArray(prompt), prompt.length <= 8]), [[true, true]]);
+    small.stop();
   });
 
   test('warm-ups come first, ask other things and count for nothing', async () => {
@@ -237,6 +257,7 @@ describe('bench serve against the real server', { skip }, () => {
 
     const { status, stdout } = await bench('compare', ...files);
     assert.equal(status, 0);
+    assert.match(stdout, /loads differ[^]*\n  seed: A 0, B 1\n/);
     assert.match(stdout, /TTFT P99 ms .* \d\.\d{3} - \d+\.\d{3}/);
     assert.equal((await bench('--compare', ...files)).stdout, stdout, 'both spellings, the same numbers');
   });
