@@ -8,7 +8,7 @@
 namespace protean {
 namespace {
 
-// Rows of a CSV with a header: where the columns of interest are, in the order asked for.
+// The places of named columns in the rows of a CSV with a header, in the order of `names`.
 class Columns {
  public:
   Columns(std::string_view header, std::initializer_list<std::string_view> names) {
@@ -20,7 +20,7 @@ class Columns {
     }
   }
 
-  // The wanted fields of a row, or what is wrong with it.
+  // Returns the named fields of a row. Fails if the row has not as many fields as the header.
   Result<std::vector<std::string_view>> of(std::string_view line, const TracePlace& place) const {
     const auto fields = split_csv(line);
     if (fields.size() != count_) {
@@ -38,7 +38,7 @@ class Columns {
   std::vector<std::size_t> places_;
 };
 
-// Calls `row` with the wanted fields of each row after the header.
+// Calls `row` with the fields of `columns` for each row after the header.
 using FieldReader =
     std::function<Status(const std::vector<std::string_view>& fields, const TracePlace& place)>;
 Status for_each_row(std::string_view csv, std::string_view name,
@@ -64,7 +64,7 @@ Result<TraceRequest> request_of(std::string_view input, std::string_view output,
   return TraceRequest{.input_tokens = *input_tokens, .output_tokens = *output_tokens};
 }
 
-// Requests that produced nothing failed in their time and say nothing about load.
+// Removes requests without tokens, which failed when the trace was recorded, and adds a note.
 void leave_out_failed(Trace& trace) {
   const auto before = trace.requests.size();
   std::erase_if(trace.requests, [](const TraceRequest& request) {

@@ -19,7 +19,7 @@ std::optional<double> number_of(const json::object& object, std::string_view key
   return value->to_number<double>();
 }
 
-// A number of tokens, time or id under `key`: whole, from 0 to `largest`.
+// Returns the whole number from 0 to `largest` under `key`.
 Result<std::int64_t> whole(const json::object& object, std::string_view key, double largest,
                            const TracePlace& place) {
   const auto value = number_of(object, key);
@@ -81,7 +81,7 @@ Result<TraceRequest> mooncake_request(std::string_view line, const TracePlace& p
                       .prefix_blocks = *std::move(blocks)};
 }
 
-// The line of byte `offset`.
+// Returns the number of the line that holds byte `offset`, from 1.
 std::int64_t line_at(std::string_view text, std::size_t offset) {
   return 1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(offset), '\n');
 }
@@ -93,7 +93,7 @@ Error aggregates_error(std::string_view name, std::string_view why) {
                     name, why);
 }
 
-// Mean tokens of a request over all days, to turn tokens a second into requests a second.
+// Returns the mean tokens of a request over all days. It turns tokens/s into requests/s.
 Result<double> tokens_per_request(const json::object& file, std::string_view name) {
   const json::value* daily = file.if_contains("daily");
   double requests = 0;

@@ -39,7 +39,7 @@ Result<RateWindow> rate_window(std::string_view line, const TracePlace& place) {
     return trace_error(place, "{} is no distribution known here: Gamma, Weibull",
                        quoted_for_error(fields[3]));
   }
-  // Shapes beyond would overflow a double when sampled.
+  // Samples of distributions with other shapes would overflow a double.
   if (!parameter || *parameter < 0.01 || *parameter > 1e6) {
     return trace_error(place, "{} is no shape of a distribution (0.01 to 1e6)",
                        quoted_for_error(fields[4]));
@@ -49,7 +49,7 @@ Result<RateWindow> rate_window(std::string_view line, const TracePlace& place) {
   return window;
 }
 
-// The last window is as long as the one before it.
+// Ends each window where the next one begins. The last one gets the duration of the one before it.
 void set_durations(std::vector<RateWindow>& windows) {
   for (std::size_t i = 0; i + 1 < windows.size(); ++i) {
     windows[i].duration_ns = windows[i + 1].at_ns - windows[i].at_ns;
@@ -58,7 +58,7 @@ void set_durations(std::vector<RateWindow>& windows) {
   windows[last].duration_ns = last > 0 ? windows[last - 1].duration_ns : 600 * kNsPerS;
 }
 
-// "{13: 0.49, 14: 0.47}", as Python prints a dict.
+// Parses "{13: 0.49, 14: 0.47}", which is how Python prints a dict.
 Result<LengthHistogram> histogram(std::string_view text, const TracePlace& place,
                                   std::string_view what) {
   const auto fail = [&](std::string_view part) {
@@ -118,7 +118,7 @@ Result<LengthWindow> length_window(std::string_view key, const json::value& valu
   return LengthWindow{seconds_to_ns(*at_s), *std::move(inputs), *std::move(outputs)};
 }
 
-// The line a key of the file stands on; keys are unique in it.
+// Returns the number of the line that holds `key`. Keys are unique in a file.
 std::int64_t line_of_key(std::string_view text, std::string_view key) {
   const std::size_t at = text.find(fmt::format("\"{}\"", key));
   const std::string_view before = text.substr(0, at == std::string_view::npos ? 0 : at);
@@ -141,7 +141,7 @@ Result<std::vector<LengthWindow>> length_windows(const ServeGenTexts& texts) {
       return window.error();
     }
     if (!window->input.lengths.empty() && !window->output.lengths.empty()) {
-      windows.push_back(*std::move(window));  // "{}": no request was seen in that time
+      windows.push_back(*std::move(window));  // "{}" means that no request came in this window
     }
   }
   if (windows.empty()) {

@@ -8,7 +8,7 @@
 namespace protean {
 namespace {
 
-// Sorts by time and makes the first request the start.
+// Sorts requests by time and subtracts the time of the first one from all.
 void normalise_times(Trace& trace) {
   std::vector<TraceRequest>& requests = trace.requests;
   const auto by_time = [](const TraceRequest& a, const TraceRequest& b) {
@@ -24,7 +24,7 @@ void normalise_times(Trace& trace) {
   }
 }
 
-// Whole tokens of text that tell a CSV header.
+// Returns true if a CSV header has all of `columns`.
 bool has_columns(std::string_view header, std::initializer_list<std::string_view> columns) {
   const auto fields = split_csv(header);
   return std::all_of(columns.begin(), columns.end(), [&](std::string_view column) {
