@@ -24,7 +24,7 @@ class Columns {
   Result<std::vector<std::string_view>> of(std::string_view line, const TracePlace& place) const {
     const auto fields = split_csv(line);
     if (fields.size() != count_) {
-      return trace_error(place, "{} fields, the header has {}", fields.size(), count_);
+      return trace_error(place, "the row has {} fields, the header {}", fields.size(), count_);
     }
     std::vector<std::string_view> wanted;
     for (const std::size_t column : places_) {
@@ -72,7 +72,7 @@ void leave_out_failed(Trace& trace) {
   });
   if (const auto failed = before - trace.requests.size(); failed > 0) {
     trace.notes.push_back(
-        fmt::format("{} rows with 0 tokens left out: requests that failed", failed));
+        fmt::format("left out {} rows with 0 tokens: requests that failed", failed));
   }
 }
 
@@ -85,7 +85,7 @@ Result<Trace> parse_azure(std::string_view csv, std::string_view name) {
       [&](const std::vector<std::string_view>& fields, const TracePlace& place) -> Status {
         const auto at_ns = parse_timestamp(fields[0]);
         if (!at_ns) {
-          return trace_error(place, "{} is no time like 2023-11-16 18:17:03.97996",
+          return trace_error(place, "{} is not a time like 2023-11-16 18:17:03.97996",
                              quoted_for_error(fields[0]));
         }
         auto request = request_of(fields[1], fields[2], place);
@@ -110,7 +110,7 @@ Result<Trace> parse_burstgpt(std::string_view csv, std::string_view name) {
       [&](const std::vector<std::string_view>& fields, const TracePlace& place) -> Status {
         const auto at_s = parse_number(fields[0]);
         if (!at_s || *at_s < 0 || *at_s > kMaxTraceSeconds) {
-          return trace_error(place, "{} is no time in seconds", quoted_for_error(fields[0]));
+          return trace_error(place, "{} is not a time in seconds", quoted_for_error(fields[0]));
         }
         auto request = request_of(fields[1], fields[2], place);
         if (!request.ok()) {

@@ -42,7 +42,8 @@ Result<std::vector<std::int64_t>> hash_ids(const json::object& object, std::int6
     return trace_error(place, "\"hash_ids\" must be a list of whole numbers");
   }
   if (static_cast<std::int64_t>(list->size()) > ceil_div(input_tokens, kMooncakeBlockTokens)) {
-    return trace_error(place, "{} hash_ids for {} input tokens: an id stands for {} tokens",
+    return trace_error(place,
+                       "{} hash_ids are too many for {} input tokens: each id stands for {} tokens",
                        list->size(), input_tokens, kMooncakeBlockTokens);
   }
   for (const json::value& id : *list) {
@@ -59,7 +60,7 @@ Result<TraceRequest> mooncake_request(std::string_view line, const TracePlace& p
   boost::system::error_code failed;
   const json::value value = json::parse({line.data(), line.size()}, failed);
   if (failed || !value.is_object()) {
-    return trace_error(place, "{} is no JSON object{}", quoted_for_error(line),
+    return trace_error(place, "{} is not a JSON object{}", quoted_for_error(line),
                        failed ? ": " + failed.message() : "");
   }
   const json::object& object = value.get_object();
@@ -111,7 +112,7 @@ Result<double> tokens_per_request(const json::object& file, std::string_view nam
     }
   }
   if (requests <= 0 || tokens <= 0) {
-    return aggregates_error(name, "\"daily\" must hold requests and tokens, to know their ratio");
+    return aggregates_error(name, "\"daily\" must have requests and tokens: their ratio is needed");
   }
   return tokens / requests;
 }
@@ -138,7 +139,7 @@ Result<Trace> parse_mooncake(std::string_view lines, std::string_view name) {
     return read.error();
   }
   if (empty > 0) {
-    trace.notes.push_back(fmt::format("{} requests with 0 tokens left out", empty));
+    trace.notes.push_back(fmt::format("left out {} requests with 0 tokens", empty));
   }
   return trace;
 }
@@ -148,12 +149,13 @@ Result<Trace> parse_burstgpt_aggregates(std::string_view text, std::string_view 
   boost::system::error_code failed;
   const std::size_t used = parser.write_some(text.data(), text.size(), failed);
   if (failed || !parser.done() || !trimmed(text.substr(used)).empty()) {
-    return trace_error({name, line_at(text, std::min(used, text.size()))}, "no JSON object: {}",
-                       failed ? failed.message() : "it ends too early, or goes on after its end");
+    return trace_error(
+        {name, line_at(text, std::min(used, text.size()))}, "not a JSON object: {}",
+        failed ? failed.message() : "the text ends too early, or continues after the object");
   }
   const json::value value = parser.release();
   if (!value.is_object()) {
-    return aggregates_error(name, "this is no object");
+    return aggregates_error(name, "the file is not an object");
   }
   const json::object& file = value.get_object();
   const json::value* minutes = file.if_contains("week1_min");

@@ -106,7 +106,7 @@ Result<std::int64_t> parse_tokens(std::string_view text, const TracePlace& place
   const auto value = parse_number(text);
   if (!value || *value < 0 || *value > static_cast<double>(kMaxTraceTokens) ||
       *value != std::floor(*value)) {
-    return trace_error(place, "{} is no number of tokens (a whole number from 0 to {})",
+    return trace_error(place, "{} is not a number of tokens: a whole number from 0 to {}",
                        quoted_for_error(text), kMaxTraceTokens);
   }
   return static_cast<std::int64_t>(*value);

@@ -15,7 +15,7 @@ void normalise_times(Trace& trace) {
     return a.at_ns < b.at_ns;
   };
   if (!std::is_sorted(requests.begin(), requests.end(), by_time)) {
-    trace.notes.emplace_back("the trace was not in order of time and has been sorted");
+    trace.notes.emplace_back("the trace was not sorted by time; it was sorted");
     std::stable_sort(requests.begin(), requests.end(), by_time);
   }
   const TimeNs first_ns = requests.empty() ? 0 : requests.front().at_ns;
@@ -59,7 +59,7 @@ Result<Trace> parse_known(std::string_view text, std::string_view name) {
   }
   return make_error(
       ErrorCode::kCorrupt,
-      "{}: line 1: {} is the beginning of no known trace. Known: Azure CSV "
+      "{}: line 1: {} is not the first line of a known trace format. Known: Azure CSV "
       "(TIMESTAMP,ContextTokens,"
       "GeneratedTokens), BurstGPT CSV (Timestamp,Model,Request tokens,Response tokens,...) and its "
       "aggregates (JSON with week1_min), Mooncake JSON lines (timestamp, input_length, "
@@ -102,7 +102,7 @@ Result<Trace> parse_trace(std::string_view text, std::string_view name) {
     return trace;
   }
   if (trace->requests.empty() && trace->clients.empty()) {
-    return make_error(ErrorCode::kCorrupt, "{}: there is no request in it", name);
+    return make_error(ErrorCode::kCorrupt, "{}: the trace has no requests", name);
   }
   normalise_times(*trace);
   return trace;

@@ -47,7 +47,7 @@ TEST(Trace, BurstGptLeavesOutFailedRequests) {
   ASSERT_EQ(trace.requests.size(), 2U);
   EXPECT_EQ(trace.requests[1].at_ns, 41'250 * kNsPerMs);
   ASSERT_EQ(trace.notes.size(), 1U);
-  EXPECT_NE(trace.notes[0].find("1 rows"), std::string::npos);
+  EXPECT_NE(trace.notes[0].find("left out 1 rows"), std::string::npos);
 }
 
 TEST(Trace, MooncakeKeepsHashIds) {
@@ -101,22 +101,22 @@ TEST(Trace, ErrorsNameFileAndLine) {
       "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n";
   const std::pair<std::string, std::string> cases[] = {
       {"", "file: the file is empty"},
-      {"a,b\n1,2\n", "file: line 1: 'a,b' is the beginning of no known trace"},
+      {"a,b\n1,2\n", "file: line 1: 'a,b' is not the first line of a known trace format"},
       {azure + "2023-11-16 18:17:03.97,1,2\n\nyesterday,1,2\n", "file: line 4: 'yesterday'"},
       {azure + "2023-13-16 18:17:03.97,1,2\n", "file: line 2: "},
-      {azure + "2023-11-16 18:17:03.97,1\n", "file: line 2: 2 fields, the header has 3"},
-      {azure + "2023-11-16 18:17:03.97,-1,5\n", "file: line 2: '-1' is no number of tokens"},
+      {azure + "2023-11-16 18:17:03.97,1\n", "file: line 2: the row has 2 fields, the header 3"},
+      {azure + "2023-11-16 18:17:03.97,-1,5\n", "file: line 2: '-1' is not a number of tokens"},
       {azure + "2023-11-16 18:17:03.97,1e300,5\n", "file: line 2: '1e300'"},
-      {azure, "file: there is no request in it"},
+      {azure, "file: the trace has no requests"},
       {azure + "9999-11-30 23:59:59.9,1,2\n", "file: line 2: '9999-11-30 23:59:59.9'"},
-      {burstgpt + "-5,GPT-4,4,1,5,API log\n", "file: line 2: '-5' is no time"},
-      {burstgpt + "99999999999,GPT-4,4,1,5,API log\n", "file: line 2: '99999999999' is no time"},
-      {burstgpt + "5,4,1,5\n", "file: line 2: 4 fields, the header has 6"},
+      {burstgpt + "-5,GPT-4,4,1,5,API log\n", "file: line 2: '-5' is not a time"},
+      {burstgpt + "99999999999,GPT-4,4,1,5,API log\n", "file: line 2: '99999999999' is not a time"},
+      {burstgpt + "5,4,1,5\n", "file: line 2: the row has 4 fields, the header 6"},
       {"{\"timestamp\": 1, \"input_length\": 5}\n", "file: line 1: \"output_length\""},
       {"{\"timestamp\": 1, \"input_length\": 5, \"output_length\": 5}\n{\"timestamp\n",
        "file: line 2: "},
       {"{\"timestamp\": 1, \"input_length\": 5, \"output_length\": 5, \"hash_ids\": [1, 2]}",
-       "file: line 1: 2 hash_ids for 5 input tokens"},
+       "file: line 1: 2 hash_ids are too many for 5 input tokens"},
       {"{\"week1_min\": 3}", "\"week1_min\" is missing"},
       {"{\n\"week1_min\": [\n", "file: line "},
       {"num_prefill_tokens,num_decode_tokens\n5,many\n", "file: line 2: 'many'"}};
@@ -136,10 +136,10 @@ TEST(Trace, ServeGenErrorsNameFileAndLine) {
   EXPECT_TRUE(error("0,1,1,Gamma,1,1\n", dataset).starts_with("D: line 3: "));
   EXPECT_TRUE(error("0,1,1,Gamma,1,1\n0,1,1,Gamma,1,1\n", good).starts_with("T: line 2: "));
   EXPECT_TRUE(error("0,1,1,Pareto,1,1\n", good).starts_with("T: line 1: 'Pareto'"));
-  EXPECT_TRUE(error("0,1,1,Weibull,0,1\n", good).starts_with("T: line 1: '0' is no shape"));
+  EXPECT_TRUE(error("0,1,1,Weibull,0,1\n", good).starts_with("T: line 1: '0' is not a shape"));
   EXPECT_TRUE(
       error("0,1e6,1,Gamma,1,1\n", good).starts_with("T: the window at 0 s states 600000000"));
-  EXPECT_TRUE(error("0,1,1\n", good).starts_with("T: line 1: 3 fields"));
+  EXPECT_TRUE(error("0,1,1\n", good).starts_with("T: line 1: the line has 3 fields"));
   EXPECT_TRUE(error("0,1,1,Gamma,1,1\n", R"({"0": {"input_tokens": "{}", "output_tokens": "{}"}})")
                   .starts_with("D: line 1: no window"));
   EXPECT_EQ(error("0,1,1,Gamma,1,1\n", good), "no error");
