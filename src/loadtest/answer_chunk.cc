@@ -64,7 +64,7 @@ std::string message_in(const json::object& object) {
   return {};
 }
 
-// Small chunks are parsed without a heap allocation.
+// Parses into `memory`, so that small chunks need no heap allocation.
 json::value parse(std::string_view text, json::monotonic_resource& memory,
                   boost::system::error_code& failed) {
   return json::parse({text.data(), text.size()}, failed, &memory);

@@ -39,7 +39,7 @@ void AnswerReader::closed(TimeNs now_ns) {
     return;
   }
   const Status ended = over_ ? Status() : response_.finish();
-  if (!ended.ok() && !done_event_) {  // after [DONE] nobody misses the rest
+  if (!ended.ok() && !done_event_) {  // [DONE] is the end of the answer, even if HTTP's is missing
     fail(Outcome::kBrokenStream, ended.error().message, now_ns);
     return;
   }
@@ -118,7 +118,7 @@ void AnswerReader::on_token_chunk() {
   record_.last_token_ns = now_ns_;
 }
 
-// The response is whole by HTTP's rules; is it an answer?
+// Ends the record of a complete HTTP response: as completed, or as the failure that it shows.
 void AnswerReader::conclude() {
   if (over_) {
     return;
@@ -144,7 +144,7 @@ void AnswerReader::conclude() {
     record_.input_tokens = record_.planned_input_tokens;
     record_.output_tokens = record_.chunks;
   }
-  // Tokens without text, as special ones are: all that is known is when their chunk came.
+  // Special tokens have no text. Only the time of the chunk that held them is known.
   if (record_.first_token_ns < 0 && record_.output_tokens > 0 && first_choice_ns_ >= 0) {
     record_.first_token_ns = first_choice_ns_;
     record_.last_token_ns = now_ns_;

@@ -10,7 +10,7 @@
 namespace protean::loadtest {
 namespace {
 
-// Short common words: most tokenizers have one token for each.
+// Short common words. Most tokenizers have one token for each.
 constexpr std::array<std::string_view, 128> kWords = {
     "the",   "and",   "that",  "have",   "with",   "this",   "from",  "they", "say",   "her",
     "she",   "will",  "one",   "all",    "would",  "there",  "their", "what", "out",   "about",
@@ -29,8 +29,8 @@ constexpr std::array<std::string_view, 128> kWords = {
 constexpr std::uint64_t kPromptStream = 4;
 constexpr std::uint64_t kBlockStream = 5;
 
-// A planned request cut into runs that are drawn from one stream each: its prefix blocks, and the
-// rest, which is its own. `unit` is how many words or ids a token stands for.
+// Divides a prompt of `total` words or ids into its prefix blocks and the rest, and calls
+// append(count, seed) for each: every block has a seed by its id, the rest one by the request.
 template <class Append>
 void for_each_run(const PlannedRequest& planned, std::int64_t total, double unit_per_token,
                   std::uint64_t seed, const Append& append) {
@@ -153,7 +153,7 @@ std::string PromptWriter::probe_words(std::int64_t count) const {
   return text;
 }
 
-// A text is read on from a random place; from the built-in list each word is drawn.
+// Appends words of the source's text from a random place on, or random words of the built-in list.
 void PromptWriter::append_words(std::int64_t count, std::uint64_t stream, std::string& text) const {
   Random random(stream);
   const bool built_in = words_.empty();

@@ -70,8 +70,8 @@ ResponseReader::~ResponseReader() = default;
 
 Status ResponseReader::feed(std::string_view bytes) {
   if (!pending_.empty()) {
-    // Fewer end nothing, and Beast takes it for granted that a last chunk which was cut comes with
-    // so many.
+    // Beast expects that the last chunk, if it was incomplete, is fed again with at least 5 bytes,
+    // and no response can end with fewer.
     constexpr std::size_t kLeastBytes = 5;
     pending_ += bytes;
     if (pending_.size() < kLeastBytes) {

@@ -27,7 +27,7 @@ Result<std::string> read_file(const fs::path& path) {
   return std::move(text).str();
 }
 
-// The clients of a folder, in the order of their names.
+// Reads the clients of a folder, ordered by name.
 Result<Trace> read_servegen(const fs::path& folder) {
   static constexpr std::string_view kTraceEnd = "-trace.csv";
   std::vector<std::string> names;

@@ -7,8 +7,8 @@
 
 namespace protean::loadtest {
 
-// Reads a trace from a file of any known format or from a folder of ServeGen clients, and finds
-// out its format. Errors name the file and the line.
+// Reads a trace file of any known format, or a folder of ServeGen clients. Errors name the file and
+// the line.
 Result<Trace> read_trace(const std::filesystem::path& path);
 
 }  // namespace protean::loadtest

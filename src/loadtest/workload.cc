@@ -136,7 +136,7 @@ std::optional<PlannedRequest> Workload::next() {
   return planned;
 }
 
-// Rows in their order; drawn arrivals begin again after the last row.
+// Plans the next request of the trace. If arrivals are drawn, the trace repeats after its end.
 bool Workload::next_from_trace(PlannedRequest& planned) {
   const auto& rows = trace_->requests;
   if (row_ == rows.size()) {
@@ -173,7 +173,7 @@ void Workload::draw_arrival(PlannedRequest& planned) {
   }
   planned.at_ns = static_cast<TimeNs>(elapsed_s_ * kNsPerS);
   const double mean_s = 1 / *options_.request_rate;
-  // Far out in time a schedule has no meaning, and no room in 64 bits.
+  // The limit keeps the time within 64 bits of nanoseconds.
   elapsed_s_ = std::min(
       elapsed_s_ + arrivals_.gamma(options_.burstiness) / options_.burstiness * mean_s, 1e9);
 }
