@@ -20,7 +20,7 @@ const char* text_chunk() {
   return "data: {\"choices\":[{\"text\":\"a\"}]}\n\n";
 }
 
-// Each piece comes one millisecond after the one before it.
+// Feeds the pieces of an answer one millisecond apart.
 RequestRecord read(const std::vector<std::string>& pieces) {
   RequestRecord record{.sent_ns = 0, .planned_input_tokens = 5};
   AnswerReader reader(record);

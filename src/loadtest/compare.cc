@@ -11,15 +11,15 @@
 namespace protean::loadtest {
 namespace {
 
-constexpr std::size_t kPieces = 20;  // of a run's time
+constexpr std::size_t kPieces = 20;  // a run's time is divided into as many
 
 struct NamedStatistic {
   std::string name;
   Statistic statistic;
 };
 
-// What happened each second in each piece of the run. Tokens are spread evenly over the time they
-// took; a request counts where it ended.
+// Rates per second in each piece of a run's time. The tokens of a request are spread evenly from
+// its first to its last; a request counts in the piece where it ended.
 struct Rates {
   std::vector<double> tokens;
   std::vector<double> requests;
@@ -73,7 +73,7 @@ std::string describe(char letter, const RecordedRun& run) {
                      completed, run.records.size(), format_number(run.duration_s));
 }
 
-// Requests that both runs sent, by index, and how many of them had other planned lengths.
+// How many requests, by index, both runs sent, and how many of these had different planned lengths.
 struct Lengths {
   std::int64_t common = 0;
   std::int64_t different = 0;

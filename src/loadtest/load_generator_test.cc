@@ -22,7 +22,7 @@ GeneratorOptions options_for(const std::string& url) {
   return options;
 }
 
-// `count` requests, `gap_ns` apart.
+// Returns `count` requests, due `gap_ns` apart.
 RequestSource requests(std::int64_t count, TimeNs gap_ns = 0) {
   return [count, gap_ns, sent = std::int64_t{0}]() mutable -> std::optional<ReadyRequest> {
     if (sent == count) {
@@ -41,7 +41,7 @@ RunResult run(const GeneratorOptions& options, RequestSource source) {
   return *std::move(result);
 }
 
-// One request to a server that answers so.
+// Sends one request to a server that gives `answer`.
 RequestRecord ask(const ScriptedAnswer& answer) {
   ScriptedServer server([&](const std::string&) { return answer; });
   GeneratorOptions options = options_for(server.url());
@@ -55,8 +55,9 @@ double median(std::vector<double> samples) {
   return summarise(std::move(samples), {50}).percentiles[0];
 }
 
-// Against the moments at which the server really wrote, on the same clock. A loaded machine delays
-// single streams, so medians are compared; bench/loadtest_bench has the tight limits.
+// Compares measured times with the times at which the server wrote, on the same clock. A busy
+// machine delays single streams: medians are compared, and bench/loadtest_bench has the tight
+// limits.
 TEST(LoadGenerator, TimesAHundredStreamsAsTheServerWroteThem) {
   static constexpr int kStreams = 100;
   static constexpr int kTokens = 20;
@@ -86,7 +87,6 @@ TEST(LoadGenerator, TimesAHundredStreamsAsTheServerWroteThem) {
         (kTokens - 1);
     tpot_error_ms.push_back(std::abs(tpot_ms(record) - tpot_truth_ms));
   }
-  // How true the times are is measured by bench/loadtest_bench; here a machine may be busy.
   EXPECT_LT(median(first_late_ms), 60) << "less than the delay itself";
   EXPECT_LT(median(tpot_error_ms), 10) << "half a token's delay";
   EXPECT_EQ(server.connections(), kStreams) << "connections are used again";
@@ -172,7 +172,7 @@ TEST(LoadGenerator, TellsErrorsApart) {
 TEST(LoadGenerator, TriesAgainWhereAnIdleConnectionWasClosed) {
   ScriptedServer server([](const std::string&) {
     ScriptedAnswer answer = fixed_delay_answer(0, 0, 2);
-    answer.close = true;  // without saying so
+    answer.close = true;  // without a Connection: close field
     return answer;
   });
   GeneratorOptions options = options_for(server.url());

@@ -1,4 +1,4 @@
-// Everything a load generator reads from others: traces, streams, answers, metrics, datasets.
+// Fuzzes the parsers of everything that a load generator reads: traces, streams, metrics, datasets.
 
 #include <cstdint>
 #include <string_view>
@@ -15,7 +15,7 @@
 namespace protean::loadtest {
 namespace {
 
-// Any pieces give the same record.
+// Checks that an answer gives the same record in one piece and in small ones.
 void fuzz_answer(std::string_view bytes, std::size_t piece) {
   RequestRecord whole;
   AnswerReader reader(whole);

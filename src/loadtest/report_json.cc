@@ -14,8 +14,8 @@ namespace json = boost::json;
 
 constexpr std::string_view kFormat = "protean-bench/1";
 
-// Writes one JSON object, a field after the other. Boost.JSON would print 12.5 as 1.25E1, and hold
-// every record of a long run a second time.
+// Appends one JSON object to a text, field by field. Boost.JSON would write 12.5 as 1.25E1 and keep
+// a second copy of every record in memory.
 class ObjectWriter {
  public:
   explicit ObjectWriter(std::string& text) : text_(text) { text_ += '{'; }
@@ -178,7 +178,7 @@ void write_record(const RequestRecord& record, bool with_itl, std::string& text)
   out.end();
 }
 
-// Numbers and texts of a record that was read; what is missing is -1 or empty.
+// Returns the number under `key`, or -1 if there is none.
 double number_in(const json::object& object, std::string_view key) {
   const json::value* value = object.if_contains(key);
   return value != nullptr && value->is_number() ? value->to_number<double>() : -1;
@@ -239,7 +239,7 @@ std::string json_of(const RunDescription& description, const Summary& summary, c
   ObjectWriter out(text);
   write_description(description, out);
   write_summary(description, summary, out);
-  out.integer("clock_start_ns", run.clock_start_ns);  // CLOCK_MONOTONIC at 0 s of the run
+  out.integer("clock_start_ns", run.clock_start_ns);
   write_samples(run.server, out.raw("server_metrics"));
   if (detail.requests) {
     out.raw("requests") += '[';

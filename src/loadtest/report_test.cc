@@ -13,7 +13,8 @@
 namespace protean::loadtest {
 namespace {
 
-// `count` answers of 11 tokens, 50 ms apart; TTFT around 100 ms, TPOT `tpot_ms`.
+// Returns a run of `count` answers, 50 ms apart: 11 tokens, TTFT about 100 ms, TPOT about
+// `tpot_ms`.
 RunResult made_run(int count, double tpot_ms, std::uint64_t seed) {
   RunResult run;
   Random random(seed);
@@ -72,7 +73,7 @@ TEST(Statistics, PercentilesAreNumpys) {
   EXPECT_EQ(summarise({}, {50}).count, 0);
 }
 
-// An interval of 95 % that covers the truth in far fewer or far more cases is none.
+// A 95 % interval must cover the true ratio in about 95 % of cases, not in far fewer or far more.
 TEST(Statistics, BootstrapCoversTheTruth) {
   Random random(5);
   int covered = 0;
@@ -210,7 +211,7 @@ TEST(Plot, TicksAreRound) {
   EXPECT_GE(log_ticks(3, 4).size(), 2U);
 }
 
-// A page of its own: nothing is loaded, and what servers say cannot become markup.
+// The page loads nothing, and texts from a server cannot become markup.
 TEST(ReportHtml, StandsAlone) {
   RunResult run = made_run(60, 20, 1);
   run.records.push_back(failure(Outcome::kErrorEvent));

@@ -7,8 +7,7 @@
 namespace protean::loadtest {
 namespace {
 
-// "name{labels} value [time]": the name and the value, if the line is a sample. A label's text may
-// hold braces and escaped quotes.
+// A line "name{labels} value [time]". A label's value may contain braces and escaped quotes.
 struct Sample {
   std::string_view name;
   double value = 0;

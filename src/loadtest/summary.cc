@@ -7,7 +7,7 @@
 namespace protean::loadtest {
 namespace {
 
-constexpr double kLateMs = 10;  // P99 of the lag that makes a schedule another one
+constexpr double kLateMs = 10;  // a larger P99 of the lag is worth a warning
 constexpr double kBusyShare = 0.9;
 
 bool within(double value_ms, double limit_ms) {

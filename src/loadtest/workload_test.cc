@@ -23,7 +23,7 @@ std::vector<PlannedRequest> all_of(const WorkloadOptions& options, const Trace* 
   return planned;
 }
 
-// Mean and variation of the gaps between arrivals, in seconds.
+// Returns the distribution of the gaps between arrivals, in seconds.
 Distribution gaps_of(const std::vector<PlannedRequest>& planned) {
   std::vector<double> gaps;
   for (std::size_t i = 1; i < planned.size(); ++i) {
@@ -58,7 +58,7 @@ TEST(Workload, ASeedIsASchedule) {
   other.seed = 10;
   const auto others = all_of(other);
   EXPECT_FALSE(std::equal(first.begin(), first.end(), others.begin(), others.end(), same));
-  // Another rate leaves the lengths alone.
+  // Another rate does not change the lengths.
   other = options;
   other.request_rate = 50;
   const auto faster = all_of(other);
@@ -102,7 +102,7 @@ TEST(Workload, ReplaysATraceScaled) {
   planned = all_of({.trace_start_ns = 2 * kNsPerS}, &*trace);
   ASSERT_EQ(planned.size(), 2U);
   EXPECT_EQ(planned[0].at_ns, 2 * kNsPerS);
-  // With a rate only the lengths are the trace's, and they begin again.
+  // With a request rate only lengths come from the trace, which repeats.
   planned = all_of({.request_rate = 10, .num_prompts = 7}, &*trace);
   ASSERT_EQ(planned.size(), 7U);
   EXPECT_EQ(planned[6].input_tokens, 1000);
@@ -212,7 +212,7 @@ TEST(Prompt, Calibrates) {
       << "a server that counts nothing";
 }
 
-// Tokenizers of 1 and of 5 tokens a word, and a chat template that is most of the prompt.
+// Tries tokenizers with 1 and 5 tokens a word, and a chat template longer than the prompt.
 TEST(Prompt, ProbesAreNoLongerThanTheRunsPrompts) {
   for (const auto& [per_word, overhead] : {std::pair{1, 1}, {5, 0}, {1, 40}}) {
     for (const std::int64_t longest : {1, 8, 21, 64, 200, 1024}) {
