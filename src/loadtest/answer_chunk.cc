@@ -79,7 +79,8 @@ Result<AnswerChunk> parse_answer_chunk(std::string_view data) {
   const json::value value = parse(data, memory, failed);
   const json::object* object = failed ? nullptr : value.if_object();
   if (object == nullptr) {
-    return make_error(ErrorCode::kCorrupt, "a chunk is no JSON object: {}", quoted_for_error(data));
+    return make_error(ErrorCode::kCorrupt, "a chunk is not a JSON object: {}",
+                      quoted_for_error(data));
   }
   AnswerChunk chunk;
   if (const json::value* error = object->if_contains("error"); error && !error->is_null()) {

@@ -35,7 +35,7 @@ bool AnswerReader::feed(std::string_view bytes, TimeNs now_ns) {
 void AnswerReader::closed(TimeNs now_ns) {
   now_ns_ = now_ns;
   if (!response_.started()) {
-    fail(Outcome::kConnectError, "the server closed without an answer", now_ns);
+    fail(Outcome::kConnectError, "the server closed the connection without an answer", now_ns);
     return;
   }
   const Status ended = over_ ? Status() : response_.finish();
@@ -65,7 +65,7 @@ void AnswerReader::on_body(std::string_view bytes) {
     return;
   }
   if (!events_.feed(bytes, [this](const SseEvent& event) { on_event(event); })) {
-    fail(Outcome::kBrokenStream, "an event of more than 16 MiB", now_ns_);
+    fail(Outcome::kBrokenStream, "an event is larger than 16 MiB", now_ns_);
   }
 }
 
@@ -129,8 +129,8 @@ void AnswerReader::conclude() {
   }
   if (response_.content_type() != "text/event-stream") {
     fail(Outcome::kNotAStream,
-         "the answer is " +
-             (response_.content_type().empty() ? "of no type" : response_.content_type()) +
+         "the content type is " +
+             (response_.content_type().empty() ? "missing" : response_.content_type()) +
              ", not text/event-stream",
          now_ns_);
     return;
@@ -150,7 +150,7 @@ void AnswerReader::conclude() {
     record_.last_token_ns = now_ns_;
   }
   if (record_.first_token_ns < 0) {
-    fail(Outcome::kEmptyAnswer, "a whole answer without a token", now_ns_);
+    fail(Outcome::kEmptyAnswer, "the answer is complete but has no token", now_ns_);
     return;
   }
   over_ = true;

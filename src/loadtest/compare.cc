@@ -60,7 +60,7 @@ ComparedMeasure compare_samples(const std::vector<double>& a, const std::vector<
 
 std::string verdict(const ComparedMeasure& measure) {
   if (!measure.significant) {
-    return "no difference shown";
+    return "no significant difference";
   }
   return (measure.ratio > 1) == measure.higher_is_better ? "B is better" : "B is worse";
 }
@@ -171,8 +171,9 @@ std::string comparison_table(const RecordedRun& a, const RecordedRun& b,
                         verdict(measure));
   }
   text +=
-      "\nIntervals are bootstrapped over requests (throughput: over pieces of time) of one run "
-      "each;\nthey do not know what differs between one run and the next.\n";
+      "\nIntervals are bootstrapped over the requests (throughputs: over pieces of time) of one "
+      "run "
+      "each.\nThey do not include differences between one run and the next.\n";
   return text;
 }
 

@@ -93,7 +93,7 @@ Outcome ask_over_tls(const std::string& name, const TlsOptions& tls, const std::
   return run.ok() ? run->records.at(0).outcome : Outcome::kInterrupted;
 }
 
-TEST(Connection, TrustsWhatItWasToldTo) {
+TEST(Connection, TrustsOnlyConfiguredCertificates) {
   const SelfSigned certificate("IP:127.0.0.1");
   const std::string pem = certificate.path();
   EXPECT_EQ(ask_over_tls("127.0.0.1", {.ca_file = pem}, pem), Outcome::kCompleted);
@@ -101,7 +101,7 @@ TEST(Connection, TrustsWhatItWasToldTo) {
   EXPECT_EQ(ask_over_tls("127.0.0.1", {.insecure = true}, pem), Outcome::kCompleted);
 }
 
-TEST(Connection, WantsACertificateOfThatName) {
+TEST(Connection, ChecksTheNameInTheCertificate) {
   const SelfSigned certificate("DNS:elsewhere.example");
   const std::string pem = certificate.path();
   EXPECT_EQ(ask_over_tls("localhost", {.ca_file = pem}, pem), Outcome::kTlsError);

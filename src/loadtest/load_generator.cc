@@ -158,7 +158,7 @@ Result<Connection::Endpoints> LoadGenerator::Impl::resolve(const ServerAddress& 
   error_code failed;
   Connection::Endpoints found = tcp::resolver(io_).resolve(server.host, server.port, failed);
   if (failed) {
-    return make_error(ErrorCode::kNotFound, "{}: {} cannot be found: {}", flag, server.host,
+    return make_error(ErrorCode::kNotFound, "{}: cannot resolve {}: {}", flag, server.host,
                       failed.message());
   }
   return found;
@@ -313,8 +313,10 @@ asio::awaitable<bool> LoadGenerator::Impl::attempt(const ReadyRequest& ready, An
   }
   busy_.erase(connection);
   if (deadline.expired()) {
-    reader.fail(Outcome::kTimeout,
-                fmt::format("not done after {} s", options_.timeout_ns / kNsPerS), now());
+    reader.fail(
+        Outcome::kTimeout,
+        fmt::format("no complete answer after {} s (--timeout)", options_.timeout_ns / kNsPerS),
+        now());
   } else if (stopped_) {
     reader.fail(Outcome::kInterrupted, "the run was interrupted", now());
   } else if (reused && !reader.over() && !reader.started()) {
@@ -376,7 +378,7 @@ asio::awaitable<void> LoadGenerator::Impl::poll_metrics() {
     const Result<std::string> text = co_await get_async(metrics_);
     const ServerMetrics metrics = text.ok() ? parse_server_metrics(*text) : ServerMetrics{};
     if (!has_any(metrics)) {
-      result_.metrics_note = text.ok() ? "they have no vllm:* names" : text.error().message;
+      result_.metrics_note = text.ok() ? "no metric is called vllm:*" : text.error().message;
       co_return;
     }
     result_.server.push_back({at_ns, metrics});
@@ -406,7 +408,7 @@ asio::awaitable<Result<std::string>> LoadGenerator::Impl::get_async(const Source
   }
   if (!read.ok() || response.status() != 200) {
     co_return make_error(ErrorCode::kUnavailable, "GET {}{}: {}", server.base_path, source.path,
-                         deadline.expired() ? "no answer in time"
+                         deadline.expired() ? "no answer within 5 s"
                          : !read.ok()       ? read.error().message
                                             : fmt::format("HTTP {}", response.status()));
   }

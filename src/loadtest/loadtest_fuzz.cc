@@ -29,7 +29,7 @@ void fuzz_answer(std::string_view bytes, std::size_t piece) {
   pieces.closed(1);
   check(whole.outcome == cut.outcome || whole.outcome == Outcome::kBrokenStream ||
             cut.outcome == Outcome::kBrokenStream,
-        "pieces change nothing");
+        "an answer in pieces is the same answer");
   check(whole.outcome != Outcome::kCompleted || whole.first_token_ns >= 0, "an answer has a token");
 }
 

@@ -74,7 +74,7 @@ Result<std::vector<DatasetPrompt>> parse_dataset(std::string_view lines, std::st
         const auto* object = value.if_object();
         const auto* prompt = object != nullptr ? object->if_contains("prompt") : nullptr;
         if (failed || prompt == nullptr || !prompt->is_string()) {
-          return trace_error(place, "{} is no JSON object with a text \"prompt\"",
+          return trace_error(place, "{} is not a JSON object with a string \"prompt\"",
                              quoted_for_error(line));
         }
         DatasetPrompt found{.prompt = std::string(prompt->get_string())};
@@ -92,7 +92,7 @@ Result<std::vector<DatasetPrompt>> parse_dataset(std::string_view lines, std::st
     return read.error();
   }
   if (prompts.empty()) {
-    return make_error(ErrorCode::kCorrupt, "{}: there is no prompt in it", name);
+    return make_error(ErrorCode::kCorrupt, "{}: the dataset has no prompts", name);
   }
   return prompts;
 }

@@ -259,14 +259,15 @@ Result<RecordedRun> parse_recorded_run(std::string_view text, std::string_view n
   const json::value value = json::parse({text.data(), text.size()}, failed);
   const json::object* file = failed ? nullptr : value.if_object();
   if (file == nullptr || text_in(*file, "format") != kFormat) {
-    return make_error(ErrorCode::kCorrupt, "{} is no result of protean bench serve --json{}", name,
-                      failed ? ": " + failed.message() : "");
+    return make_error(ErrorCode::kCorrupt, "{} is not a result of protean bench serve --json{}",
+                      name, failed ? ": " + failed.message() : "");
   }
   const json::value* requests = file->if_contains("requests");
   if (requests == nullptr || !requests->is_array() || requests->get_array().empty()) {
     return make_error(
         ErrorCode::kInvalidArgument,
-        "{} holds no records of requests to compare: it was written with --no-records", name);
+        "{} has no records of requests to compare; run protean bench serve without --no-records",
+        name);
   }
   RecordedRun run{.label = fmt::format("{} at {}, {}", text_in(*file, "model_id"),
                                        text_in(*file, "server"), text_in(*file, "date")),
@@ -274,7 +275,8 @@ Result<RecordedRun> parse_recorded_run(std::string_view text, std::string_view n
                   .duration_s = number_in(*file, "duration")};
   for (const json::value& request : requests->get_array()) {
     if (!request.is_object()) {
-      return make_error(ErrorCode::kCorrupt, "{}: a record of \"requests\" is no object", name);
+      return make_error(ErrorCode::kCorrupt, "{}: an element of \"requests\" is not an object",
+                        name);
     }
     run.records.push_back(record_of(request.get_object()));
     run.has_itl |= !run.records.back().itl_ms.empty();

@@ -58,7 +58,7 @@ RunDescription description() {
           .request_rate = 20};
 }
 
-TEST(Statistics, PercentilesAreNumpys) {
+TEST(Statistics, PercentilesEqualNumpys) {
   const std::vector<double> sorted = {1, 2, 3, 4};
   EXPECT_DOUBLE_EQ(percentile(sorted, 0), 1);
   EXPECT_DOUBLE_EQ(percentile(sorted, 50), 2.5);
@@ -110,7 +110,7 @@ TEST(Summary, CountsAndMeasures) {
   EXPECT_NEAR(summary.slo->goodput_requests_per_s, static_cast<double>(fast) / summary.duration_s,
               1e-9);
   EXPECT_DOUBLE_EQ(summary.lag_ms.mean, 100.0 / 102);
-  EXPECT_EQ(warnings_of(summary).size(), 1U) << "failures are worth a warning";
+  EXPECT_EQ(warnings_of(summary).size(), 1U) << "failures cause a warning";
   const std::string table = table_of(description(), summary);
   EXPECT_NE(table.find("http_status             1      503: <no>"), std::string::npos) << table;
 }
@@ -126,7 +126,7 @@ TEST(Summary, GoodputFlags) {
   }
 }
 
-TEST(ReportJson, IsReadBackAndHasVllmsNames) {
+TEST(ReportJson, HasVllmsNamesAndIsParsedBack) {
   RunResult run = made_run(50, 20, 1);
   run.records.push_back(failure(Outcome::kHttpStatus));
   run.server.push_back({kNsPerS, {.kv_use = 0.25, .running = 3}});
@@ -156,7 +156,7 @@ RecordedRun recorded(const RunResult& run) {
           .records = run.records};
 }
 
-TEST(Compare, SeesADifferenceAndOnlyThat) {
+TEST(Compare, FindsOnlyRealDifferences) {
   const RecordedRun a = recorded(made_run(200, 20, 1));
   const RecordedRun same = recorded(made_run(200, 20, 2));
   const RecordedRun slower = recorded(made_run(200, 22, 3));
@@ -176,10 +176,10 @@ TEST(Compare, SeesADifferenceAndOnlyThat) {
   const std::string table = comparison_table(a, slower, against_slower);
   EXPECT_NE(table.find("B is worse"), std::string::npos);
   EXPECT_EQ(comparison_table(a, slower, compare_runs(a, slower, {.rounds = 300})), table)
-      << "same seed, same table";
+      << "the same seed gives the same table";
 }
 
-TEST(Compare, SaysWhenTheLoadsDiffer) {
+TEST(Compare, ReportsDifferentLoads) {
   const RunResult run = made_run(20, 20, 1);
   const auto read_back = [](const RunDescription& described, const RunResult& result) {
     const Summary summary = summarise_run(result, {}, {50, 99});
@@ -188,7 +188,7 @@ TEST(Compare, SaysWhenTheLoadsDiffer) {
   const RecordedRun a = read_back(description(), run);
   EXPECT_EQ(load_differences(a, read_back(description(), made_run(10, 25, 2))),
             std::vector<std::string>())
-      << "other results of the same load";
+      << "the same load with other results";
   RunDescription other = description();
   other.arrivals = "closed loop";
   other.seed = 7;
@@ -212,7 +212,7 @@ TEST(Plot, TicksAreRound) {
 }
 
 // The page loads nothing, and texts from a server cannot become markup.
-TEST(ReportHtml, StandsAlone) {
+TEST(ReportHtml, LoadsNothingAndEscapesTexts) {
   RunResult run = made_run(60, 20, 1);
   run.records.push_back(failure(Outcome::kErrorEvent));
   for (int i = 0; i < 4; ++i) {

@@ -59,7 +59,7 @@ class ResponseReader::Parser : public http::basic_parser<false> {
 namespace {
 
 Error broken(const error_code& why) {
-  return make_error(ErrorCode::kCorrupt, "no valid HTTP response: {}", why.message());
+  return make_error(ErrorCode::kCorrupt, "invalid HTTP response: {}", why.message());
 }
 
 }  // namespace

@@ -69,7 +69,7 @@ TitledChart ttft_over_time(const RunResult& run, const Slo& slo) {
     }
     failed.points = thinned(std::move(failed.points));
     made.chart.series.push_back(std::move(failed));
-    made.caption = "Failed requests stand on the axis.";
+    made.caption = "Failed requests are on the axis.";
   }
   if (slo.ttft_ms > 0) {
     made.chart.limits.push_back({"SLO", slo.ttft_ms, false});
@@ -110,7 +110,7 @@ TitledChart distribution_chart(Measure measure, std::vector<double> samples, dou
   return {.title = fmt::format("{}: {}", name_of(measure),
                                measure == Measure::kTtft   ? "time to first token"
                                : measure == Measure::kTpot ? "time per output token after the first"
-                               : measure == Measure::kItl  ? "between two chunks of text"
+                               : measure == Measure::kItl  ? "time between two chunks of text"
                                                            : "whole answer"),
           .chart = std::move(chart)};
 }
@@ -177,7 +177,7 @@ TitledChart requests_over_time(const RunResult& run) {
     }
     if (!series.points.empty()) {
       made.chart.series.push_back(std::move(series));
-      made.caption = "Running and waiting are the server's, from /metrics.";
+      made.caption = "Running and waiting are from the server's /metrics.";
     }
   };
   add("running", &ServerMetrics::running);

@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 Result<std::string> read_file(const fs::path& path) {
   std::error_code failed;
   if (!fs::is_regular_file(path, failed)) {
-    return make_error(ErrorCode::kNotFound, "{} is no file that can be read", path.string());
+    return make_error(ErrorCode::kNotFound, "{} is not a readable file", path.string());
   }
   std::ifstream file(path, std::ios::binary);
   std::ostringstream text;
@@ -41,7 +41,7 @@ Result<Trace> read_servegen(const fs::path& folder) {
   std::sort(names.begin(), names.end());
   if (names.empty()) {
     return make_error(ErrorCode::kNotFound,
-                      "{}: a folder is read as ServeGen clients, and it holds no *-trace.csv",
+                      "{}: the folder has no *-trace.csv; a folder must be a ServeGen trace",
                       folder.string());
   }
   Trace trace{.format = TraceFormat::kServeGen};

@@ -16,7 +16,7 @@ Error wrong(std::string message) {
 
 Status check_options(const WorkloadOptions& options) {
   if (options.request_rate && !(*options.request_rate > 0)) {
-    return wrong("--request-rate must be above 0, or inf to send at once");
+    return wrong("--request-rate must be above 0, or inf to send all requests at once");
   }
   if (!(options.burstiness > 0)) {
     return wrong("--burstiness must be above 0: 1 is Poisson, less is burstier, more is steadier");
@@ -36,13 +36,13 @@ Status check_options(const WorkloadOptions& options) {
 
 Status check_trace(const WorkloadOptions& options, const Trace* trace) {
   if (!options.request_rate && (trace == nullptr || !has_arrivals(*trace))) {
-    return wrong(fmt::format(
-        "{}; say when to send with --request-rate R (inf: at once, as --max-concurrency allows)",
-        trace == nullptr ? "there is no trace to replay"
-                         : "the trace has lengths only, no arrival times"));
+    return wrong(
+        fmt::format("{}; set --request-rate (inf sends all at once, limited by --max-concurrency)",
+                    trace == nullptr ? "there are no arrival times without --trace"
+                                     : "the trace has no arrival times, only lengths"));
   }
   if (options.num_prompts == 0 && options.duration_ns == 0 && options.request_rate) {
-    return wrong("nothing ends the run: give --num-prompts or --duration");
+    return wrong("the run has no end: set --num-prompts or --duration");
   }
   if (trace != nullptr && !trace->requests.empty() && !options.request_rate &&
       trace->requests.back().at_ns < options.trace_start_ns) {

@@ -32,7 +32,7 @@ Distribution gaps_of(const std::vector<PlannedRequest>& planned) {
   return summarise(std::move(gaps), {});
 }
 
-TEST(Workload, GapsHaveTheRateAndBurstinessAskedFor) {
+TEST(Workload, GapsHaveTheRequestedRateAndBurstiness) {
   for (const double burstiness : {0.25, 1.0, 4.0}) {
     const auto planned =
         all_of({.request_rate = 50, .burstiness = burstiness, .num_prompts = 40000, .seed = 3});
@@ -44,7 +44,7 @@ TEST(Workload, GapsHaveTheRateAndBurstinessAskedFor) {
   }
 }
 
-TEST(Workload, ASeedIsASchedule) {
+TEST(Workload, TheSameSeedGivesTheSameSchedule) {
   const WorkloadOptions options{
       .request_rate = 5, .num_prompts = 100, .range_ratio = 0.5, .seed = 9};
   const auto same = [](const PlannedRequest& a, const PlannedRequest& b) {
@@ -96,7 +96,7 @@ TEST(Workload, ReplaysATraceScaled) {
   EXPECT_EQ(planned[1].at_ns, 2 * kNsPerS);
   EXPECT_EQ(planned[0].input_tokens, 100);
   EXPECT_EQ(planned[1].output_tokens, 15);
-  EXPECT_EQ(planned[2].input_tokens, 1) << "never less than one token";
+  EXPECT_EQ(planned[2].input_tokens, 1) << "a prompt has at least one token";
   EXPECT_EQ(all_of({.num_prompts = 2}, &*trace).size(), 2U);
   EXPECT_EQ(all_of({.duration_ns = 10 * kNsPerS}, &*trace).size(), 2U);
   planned = all_of({.trace_start_ns = 2 * kNsPerS}, &*trace);
@@ -108,7 +108,7 @@ TEST(Workload, ReplaysATraceScaled) {
   EXPECT_EQ(planned[6].input_tokens, 1000);
 }
 
-TEST(Workload, RefusesWhatHasNoEndOrNoBeginning) {
+TEST(Workload, RefusesRunsWithoutArrivalsOrEnd) {
   const auto lengths = parse_trace("num_prefill_tokens,num_decode_tokens\n5,6\n", "t");
   const auto refused = [](const WorkloadOptions& options, const Trace* trace) {
     const auto workload = Workload::create(options, trace);
@@ -181,7 +181,7 @@ TEST(Prompt, EqualHashIdsAreEqualText) {
   EXPECT_NE(tokens[0][shared + 1], tokens[1][shared + 1]);
   EXPECT_NE(tokens[0][0], tokens[2][0]);
   EXPECT_TRUE(std::equal(tokens[0].begin() + 52, tokens[0].end(), tokens[2].begin() + 52))
-      << "a block is itself wherever it stands";
+      << "the words of a block do not depend on its place";
   const auto common = static_cast<std::size_t>(
       std::mismatch(texts[0].begin(), texts[0].end(), texts[1].begin()).first - texts[0].begin());
   EXPECT_EQ(
@@ -209,7 +209,7 @@ TEST(Prompt, Calibrates) {
   EXPECT_DOUBLE_EQ(found.overhead_tokens, 11);
   EXPECT_DOUBLE_EQ(calibrate({{{4, 10}}}).tokens_per_word, 2.5);
   EXPECT_DOUBLE_EQ(calibrate({{{8, 20}, {128, 20}}}).tokens_per_word, 1)
-      << "a server that counts nothing";
+      << "usage of a server that does not count";
 }
 
 // Tries tokenizers with 1 and 5 tokens a word, and a chat template longer than the prompt.

@@ -127,22 +127,23 @@ TEST(ElasticSimulation, SquareWavesCauseAtMostOneCycleEach) {
     const Outcome of_paper = outcome(simulate(papers, trace));
     EXPECT_LE(found.lowerings, periods);
     EXPECT_LE(found.swaps, of_paper.swaps);
-    EXPECT_TRUE(found.back) << "full precision in the end";
+    EXPECT_TRUE(found.back) << "the last form has full precision";
     swaps += found.swaps;
     papers_swaps += of_paper.swaps;
   }
-  EXPECT_GT(swaps, 100) << "it does act";
+  EXPECT_GT(swaps, 100) << "precision does change";
   EXPECT_LT(3 * swaps, papers_swaps);
 }
 
-TEST(ElasticSimulation, ABurstIsServedSoonerAndOnlyItAtFewerBits) {
+TEST(ElasticSimulation, ABurstIsServedSoonerAndOnlyTheBurstAtLowerPrecision) {
   std::vector<TraceRequest> trace = square_wave(60, 24, 2);
   const SimulationConfig config = elastic_config(options_for(MorphMode::kBalanced));
   const SimulationReport report = simulate(config, trace);
   const Outcome off = outcome(simulate(fixed(config), trace));
   const Outcome found = outcome(report);
   EXPECT_GT(off.ttft_p95_s, 4 * found.ttft_p95_s);
-  EXPECT_GT(3 * found.most_blocks, 4 * config.engine.scheduler.kv_blocks) << "a third more";
+  EXPECT_GT(3 * found.most_blocks, 4 * config.engine.scheduler.kv_blocks)
+      << "the KV cache grew by a third";
   EXPECT_EQ(off.swaps, 0);
   const FormAt& first = report.forms.front();
   for (const FormAt& form : report.forms) {
@@ -207,7 +208,7 @@ TEST(ElasticSimulation, RandomLoadsAndFaultsEndWell) {
 
 // Where fewer bits compute twice as fast, a queue is seen by what newcomers would wait, before
 // anyone has, and is over when full precision would carry what comes.
-TEST(ElasticSimulation, ABurstOfPromptsIsSeenAtOnceAndForgottenSoon) {
+TEST(ElasticSimulation, ABurstOfPromptsLowersPrecisionAtOnceAndBriefly) {
   SimulationConfig config = elastic_config(
       where_fewer_bits_are_faster(options_for(MorphMode::kBalanced), 2 * kNsPerS, false), 0.8);
   for (const Precision precision : kPrecisions) {
@@ -283,7 +284,7 @@ TEST(ElasticSimulation, BurstsOfBurstGptAreServedSooner) {
   EXPECT_EQ(report.finished.size(), trace.size());
   EXPECT_GT(found.swaps, 0);
   EXPECT_LT(found.ttft_p95_s, off.ttft_p95_s);
-  EXPECT_LE(found.lowerings, 4) << "one for each time through";
+  EXPECT_LE(found.lowerings, 4) << "one for each repetition of the trace";
   EXPECT_TRUE(found.back);
 }
 

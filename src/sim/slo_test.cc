@@ -78,9 +78,10 @@ TEST(Slo, UnderOverloadDeadlinesBeatFirstComeFirstServed) {
       SCOPED_TRACE(scene);
       RecordProperty(fmt::format("scene_{}_{}_{}", blocks, seqs, static_cast<int>(per_s)), scene);
       EXPECT_EQ(hurried.finished.size() + static_cast<std::size_t>(hurried.refused), kRequests);
-      EXPECT_GT(slo.of_begun, 0.8) << "what is begun should be of use";
+      EXPECT_GT(slo.of_begun, 0.8) << "most requests that begin meet their deadline";
       if (fcfs.in_time > 0.95) {
-        EXPECT_GT(slo.in_time, fcfs.in_time - 0.01) << "nobody is refused without need";
+        EXPECT_GT(slo.in_time, fcfs.in_time - 0.01)
+            << "without overload hardly any request is refused";
       } else {
         EXPECT_GT(slo.in_time, 2 * fcfs.in_time);
         EXPECT_GT(slo.in_time, 0.15);
