@@ -1,4 +1,4 @@
-// Forms that change in the production engine, in virtual time.
+// Tests morphs of the production engine in virtual time.
 
 #include <gtest/gtest.h>
 
@@ -15,7 +15,7 @@
 namespace protean {
 namespace {
 
-// Steps wait for the layers' weights, which are read at 30 GB/s.
+// Returns the costs of steps that read the weights of all layers at 30 GB/s.
 StepCost cost_of_reading(const ModelSpec& spec) {
   StepCost cost{.fixed_us = 1000, .token_us = 50};
   for (const Precision precision : kPrecisions) {
@@ -48,12 +48,12 @@ SimulationConfig fixed(SimulationConfig config) {
 
 struct Outcome {
   double ttft_p95_s = 0;
-  int lowerings = 0;  // times that halves were lowered after none or after being raised
+  int lowerings = 0;  // how often lowering began, at first or after precision was raised
   std::int64_t swaps = 0;
   std::int64_t most_blocks = 0;
-  double full_share = 0;  // of output tokens
-  TimeNs back_ns = -1;    // when full precision was reached for the last time
-  bool back = true;
+  double full_share = 0;  // share of output tokens computed at full precision
+  TimeNs back_ns = -1;    // when full precision was last reached again
+  bool back = true;       // the last form has full precision
 };
 
 Outcome outcome(const SimulationReport& report) {
@@ -99,7 +99,7 @@ std::vector<TraceRequest> square_wave(double period_s, double high, int periods)
   std::mt19937 random(static_cast<unsigned>(period_s * high));
   const auto uniform = [&] { return (static_cast<double>(random()) + 0.5) / 4294967296.0; };
   std::vector<TraceRequest> trace;
-  constexpr double kMost = 100;  // thinned
+  constexpr double kMost = 100;  // rate of the Poisson process from which requests are drawn
   for (double at_s = 0; at_s < period_s * periods;) {
     at_s -= std::log(uniform()) / kMost;
     if (uniform() * kMost < (std::fmod(at_s, period_s) < period_s / 2 ? high : 2)) {
@@ -110,14 +110,14 @@ std::vector<TraceRequest> square_wave(double period_s, double high, int periods)
   return trace;
 }
 
-// The rule of the paper is asked of the same loads.
+// Compares with the paper's rule under the same loads.
 TEST(ElasticSimulation, SquareWavesCauseAtMostOneCycleEach) {
   const SimulationConfig own = elastic_config(options_for(MorphMode::kBalanced));
   SimulationConfig papers = own;
   papers.engine.morph->policy.rule = MorphRule::kPaper;
   std::int64_t swaps = 0;
   std::int64_t papers_swaps = 0;
-  // Control's own tests have each period with more loads.
+  // The tests of src/control try each period with more loads.
   for (const auto& [period_s, high] :
        {std::pair{1.0, 36.0}, {3.0, 24.0}, {8.0, 36.0}, {15.0, 24.0}, {30.0, 36.0}, {60.0, 24.0}}) {
     SCOPED_TRACE(fmt::format("period {} s, {} per s", period_s, high));
@@ -148,7 +148,7 @@ TEST(ElasticSimulation, ABurstIsServedSoonerAndOnlyTheBurstAtLowerPrecision) {
   const FormAt& first = report.forms.front();
   for (const FormAt& form : report.forms) {
     const double at_s = static_cast<double>(form.at_ns) / kNsPerS;
-    // The wave falls after 30 and 90 s.
+    // The high load ends after 30 and 90 s.
     if ((at_s > 40 && at_s < 60) || at_s > 100) {
       EXPECT_EQ(form.status->form.layer_precision, first.status->form.layer_precision) << at_s;
     }
@@ -168,8 +168,8 @@ TEST(ElasticSimulation, TheSameSeedHasTheSameBytes) {
   EXPECT_GT(first.forms.size(), 50U);
 }
 
-// Slow copies, failures, cancels, small caches, several steps in flight: every request ends, every
-// page is accounted for (MorphModel stops if not), and full precision comes back.
+// With slow copies, failures, cancels, small caches and several steps in flight, every request
+// ends, pages are conserved (MorphModel checks it), and the last form has full precision.
 TEST(ElasticSimulation, RandomLoadsAndFaultsEndWell) {
   std::int64_t swaps = 0;
   std::int64_t failures = 0;
@@ -206,8 +206,9 @@ TEST(ElasticSimulation, RandomLoadsAndFaultsEndWell) {
   EXPECT_GT(failures, 5);
 }
 
-// Where fewer bits compute twice as fast, a queue is seen by what newcomers would wait, before
-// anyone has, and is over when full precision would carry what comes.
+// If a lower precision computes twice as fast, the policy acts on the predicted queue time of new
+// requests, before any has waited so long, and raises precision when full precision can serve the
+// load.
 TEST(ElasticSimulation, ABurstOfPromptsLowersPrecisionAtOnceAndBriefly) {
   SimulationConfig config = elastic_config(
       where_fewer_bits_are_faster(options_for(MorphMode::kBalanced), 2 * kNsPerS, false), 0.8);
@@ -218,8 +219,8 @@ TEST(ElasticSimulation, ABurstOfPromptsLowersPrecisionAtOnceAndBriefly) {
   }
   config.engine.scheduler.max_num_batched_tokens = 128;
   constexpr int kBurstS = 20;
-  std::vector<TraceRequest> trace = {{0, 16, 5000}};  // so that something always runs
-  for (int at_s = 0; at_s < 60; ++at_s) {             // two fifths of what full precision carries
+  std::vector<TraceRequest> trace = {{0, 16, 5000}};  // one request runs all the time
+  for (int at_s = 0; at_s < 60; ++at_s) {             // 40 % of the load that bf16 can serve
     for (int i = 0; i < (at_s == kBurstS ? 8 : 1); ++i) {
       trace.push_back({at_s * kNsPerS, 380, 20});
     }
@@ -235,7 +236,7 @@ TEST(ElasticSimulation, ABurstOfPromptsLowersPrecisionAtOnceAndBriefly) {
   EXPECT_GT(seen->status->load.expected_wait_ns, 2 * kNsPerS);
   const Outcome found = outcome(report);
   EXPECT_EQ(found.lowerings, 1);
-  // 2 s to work it off, 5 s of quiet.
+  // The queue takes about 2 s to drain, and precision is raised after 5 s without load.
   EXPECT_LT(found.back_ns, (kBurstS + 10) * kNsPerS);
 }
 
@@ -250,7 +251,7 @@ std::vector<TraceRequest> piece_of(const std::string& file, TimeNs from_ns, doub
   return piece;
 }
 
-// 72 seconds of the Azure traces, hurried until full precision saturates.
+// Replays 72 seconds of the Azure traces, accelerated until full precision is saturated.
 TEST(ElasticSimulation, PiecesOfRealTracesAreServedSooner) {
   for (const char* name : {"conv", "code"}) {
     const std::string file = fmt::format("traces/azure2023/AzureLLMInferenceTrace_{}.csv", name);
@@ -266,7 +267,7 @@ TEST(ElasticSimulation, PiecesOfRealTracesAreServedSooner) {
   }
 }
 
-// Lengths and gaps of BurstGPT, minutes made milliseconds: bursts of dozens out of nothing.
+// Replays BurstGPT 400 times as fast: bursts of dozens of requests after idle times.
 TEST(ElasticSimulation, BurstsOfBurstGptAreServedSooner) {
   const auto path = test_data("traces/burstgpt/burstgpt_sample.csv");
   PROTEAN_REQUIRE_DATA(path);

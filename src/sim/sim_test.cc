@@ -39,7 +39,8 @@ TEST(Simulation, SharedPrefixesAreComputedOnce) {
   EXPECT_EQ(report.finished[1].usage.cached_tokens, 64);
 }
 
-// Random arrivals, lengths, cancels and pool sizes, many of them too small: all ends well.
+// Random arrivals, lengths, cancels and KV sizes, many of them too small: every request ends, and
+// no KV block stays in use.
 TEST(Simulation, RandomTracesLeakNothing) {
   for (unsigned seed = 0; seed < 9; ++seed) {
     std::mt19937 random(seed);
@@ -65,7 +66,7 @@ TEST(Simulation, RandomTracesLeakNothing) {
   }
 }
 
-// PROTEAN_SIM_REQUESTS sets a smaller number for instrumented builds.
+// PROTEAN_SIM_REQUESTS sets a smaller number of requests for instrumented builds.
 TEST(Simulation, TheAzureConversationTraceRunsTwiceWithIdenticalBytes) {
   const auto path = test_data("traces/azure2023/AzureLLMInferenceTrace_conv.csv");
   PROTEAN_REQUIRE_DATA(path);
