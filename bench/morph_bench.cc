@@ -1,6 +1,6 @@
-// What a morph costs the steps it happens beside: pages that change hands, and halves of a
-// 1B-shaped layer swapped without end while a batch decodes. Medians; the columns of one run are
-// what may be compared.
+// Measures what a morph costs: attaching and detaching pages, and the slowdown of decode steps
+// while MLPs of 1B-shaped layers are swapped all the time. Prints medians; compare only numbers of
+// one run.
 
 #include <fmt/format.h>
 
@@ -26,8 +26,8 @@ namespace {
 constexpr int kLayers = 2;
 constexpr int kBatch = 8;
 constexpr int kContext = 256;
-constexpr int kRounds = 6;  // alone and beside swaps in turn
-constexpr int kSteps = 25;  // of each in a round
+constexpr int kRounds = 6;  // in each, steps without and then with swaps
+constexpr int kSteps = 25;  // steps of each kind in a round
 constexpr int kBlockTokens = 16;
 
 using Clock = std::chrono::steady_clock;
@@ -80,7 +80,7 @@ ModelSpec spec_1b_shaped() {
   return spec;
 }
 
-// Packed weights in memory, as a variant cache in the page cache is.
+// Packed weights in memory, like a variant cache that is in the page cache.
 class PackedHalves {
  public:
   explicit PackedHalves(const ModelSpec& spec) : checkpoint_(spec) {}
@@ -99,7 +99,7 @@ class PackedHalves {
     return std::string();
   }
 
-  // Layers share their bytes: this is about time.
+  // Returns the same bytes for all layers, since only time is measured.
   const std::vector<std::byte>& packed_of(const PartVariant& which) {
     std::vector<std::byte>& packed = packed_[{which.part, which.precision}];
     if (packed.empty()) {
@@ -136,11 +136,11 @@ StepPlan decode_step() {
   return plan;
 }
 
-// A decoding worker, and swaps of its halves for themselves, so that every step computes the same;
-// each is prepared once the last one is done.
+// A worker that decodes while parts of its layers are swapped for equal ones, so that all steps
+// compute the same. Each swap is prepared when the previous one is done.
 class Bench {
  public:
-  // The share is of a core.
+  // `share` is the part of one core that swaps may use while steps run.
   Bench(const ModelSpec& spec, PackedHalves& packed, double share) {
     constexpr int kThreads = 2;
     const Form form = single_device_form(
@@ -163,7 +163,7 @@ class Bench {
          .done = [this](const MorphDone&) { swap_done(); }});
   }
 
-  // Adds step times while nothing else happens, or beside swaps.
+  // Runs steps, with or without swaps at the same time, and appends their times.
   void step(bool swapping, std::vector<double>& times) {
     swapping_ = swapping;
     if (swapping) {
