@@ -51,10 +51,10 @@ void measure_pages() {
     return 1000 * milliseconds_since(begin);
   };
   const auto attach = [&](std::int64_t pages) {
-    return timed([&] { check(range.attach(pages).ok(), "there are pages"); });
+    return timed([&] { check(range.attach(pages).ok(), "there are free pages"); });
   };
   const auto detach = [&](std::int64_t pages) { return timed([&] { range.detach(pages); }); };
-  fmt::print("pages of 2 MiB, us each\n  first attach (backed, made huge)  {:8.1f}\n",
+  fmt::print("us per page of 2 MiB\n  first attach (allocates a huge page)  {:8.1f}\n",
              attach(kPages) / kPages);
   for (const std::int64_t pages : {std::int64_t{1}, kPages}) {
     std::vector<double> attached;
@@ -63,8 +63,8 @@ void measure_pages() {
       detached.push_back(detach(pages) / static_cast<double>(pages));
       attached.push_back(attach(pages) / static_cast<double>(pages));
     }
-    fmt::print("  {:2} at once: attach {:6.2f}, detach {:6.2f}\n", pages, quantile(attached, 0.5),
-               quantile(detached, 0.5));
+    fmt::print("  {:2} pages at once: attach {:6.2f}, detach {:6.2f}\n", pages,
+               quantile(attached, 0.5), quantile(detached, 0.5));
   }
 }
 
@@ -93,7 +93,7 @@ class PackedHalves {
       const std::size_t count = std::min(kChunk, memory.size() - at);
       std::memcpy(memory.data() + at, packed.data() + at, count);
       if (!pace(static_cast<std::int64_t>(count))) {
-        return make_error(ErrorCode::kUnavailable, "called off");
+        return make_error(ErrorCode::kUnavailable, "aborted");
       }
     }
     return std::string();
@@ -208,9 +208,9 @@ void measure_swaps() {
   const ModelSpec spec = spec_1b_shaped();
   PackedHalves packed(spec);
   fmt::print(
-      "\n{} layers of 1B shape at bf16, a batch of {} decodes at {} tokens; the bf16 MLP half\n"
-      "({}) of one layer after the other is read from memory and swapped in\n"
-      "  share of a core   step ms alone   beside swaps   slower   P99 / alone   swap ms\n",
+      "\n{} layers of 1B shape at bf16; a batch of {} decodes at {} tokens while the bf16 MLP\n"
+      "({}) of one layer after the other is copied from memory and swapped in\n"
+      "  share of a core   step ms alone   during swaps   slower   P99 / alone   swap ms\n",
       kLayers, kBatch, kContext, format_bytes(part_size(spec, ModelPart::kMlp, Precision::kBf16)));
   for (const double share : {0.05, 0.1, 1.0}) {
     Bench bench(spec, packed, share);
