@@ -32,7 +32,7 @@ TEST(Region, MovesItsMemory) {
   std::byte* const data = first.data();
   Region second = std::move(first);
   EXPECT_EQ(second.data(), data);
-  EXPECT_EQ(first.data(), nullptr);  // NOLINT(bugprone-use-after-move): what is left is promised
+  EXPECT_EQ(first.data(), nullptr);  // NOLINT(bugprone-use-after-move): tests the moved-from state
   Region third = Region::map(kMiB).value();
   third = std::move(second);
   EXPECT_EQ(third.data(), data);

@@ -20,10 +20,11 @@ namespace {
 constexpr std::int64_t kSmallestPageBytes = 4 * kKiB;
 constexpr std::int64_t kHugePageBytes = 2 * kMiB;
 constexpr std::int64_t kLargestPageBytes = kGiB;
-// Mapped at once beside steps: a millisecond of page tables, or some of zeroing. Else as much as
-// there is, because each call that makes pages huge waits for all processors once.
+// Bytes mapped in one piece of background work: about a millisecond for page tables, or some
+// milliseconds of zeroing. Without `may_go_on` all bytes are one piece, because each call that
+// creates huge pages interrupts all processors.
 constexpr std::int64_t kPieceBytes = 8 * kMiB;
-constexpr int kCollapse = 25;  // MADV_COLLAPSE, which Debian 12's headers do not have yet
+constexpr int kCollapse = 25;  // MADV_COLLAPSE, which is not in the headers of Debian 12
 
 Error refused(std::int64_t bytes, std::string_view what, std::string_view advice) {
   const int reason = errno;
@@ -35,7 +36,7 @@ constexpr std::string_view kAdviceOnMaps =
     "ask for less, or raise the limits on address space (ulimit -v) and mappings "
     "(vm.max_map_count)";
 
-// What exists stays as it is.
+// Allocates the memory of a part of `file`. Existing contents do not change.
 bool allocate(int file, std::int64_t offset, std::int64_t bytes) {
   int outcome = 0;
   do {
@@ -77,7 +78,7 @@ Result<std::unique_ptr<PagePool>> PagePool::create(std::int64_t page_bytes, std:
     close(file);
     return error;
   }
-  (void)place_memory(file, pages * page_bytes, nodes);  // advice
+  (void)place_memory(file, pages * page_bytes, nodes);  // works without, if the system refuses
   return std::unique_ptr<PagePool>(new PagePool(file, page_bytes, pages));
 }
 
@@ -99,7 +100,7 @@ std::int64_t PagePool::free_pages() const {
   return free_pages_;
 }
 
-// The smallest run that is long enough, else the longest ones.
+// Takes the smallest run that is long enough; if there is none, the longest runs.
 Result<std::vector<PageRun>> PagePool::borrow(std::int64_t pages) {
   const std::lock_guard lock(mutex_);
   if (pages > free_pages_) {
@@ -160,7 +161,7 @@ Result<PageRange> PageRange::reserve(PagePool& pool, std::int64_t most_pages) {
     return make_error(ErrorCode::kInvalidArgument, "cannot reserve addresses for {} pages of {}",
                       most_pages, format_bytes(page_bytes));
   }
-  // Huge pages only form at their own alignment: take more and give the ends back.
+  // Huge pages need their own alignment: maps more than asked and unmaps both ends.
   const std::int64_t bytes = most_pages * page_bytes;
   const std::int64_t mapped = bytes + kHugePageBytes;
   void* address = mmap(nullptr, static_cast<std::size_t>(mapped), PROT_NONE,
@@ -211,8 +212,8 @@ PageRange& PageRange::operator=(PageRange&& other) noexcept {
   return *this;
 }
 
-// A huge page of which one small page exists is made whole at a tenth of what making it of 512
-// small ones costs. Advice: where this fails, small pages do.
+// Creating a huge page from one existing small page takes a tenth of the time that merging 512
+// small pages takes. If this fails, small pages are used.
 void PageRange::ask_for_huge_pages(const PageRun& run, std::int64_t place) const {
   for (std::int64_t page = run.first; page < run.first + run.count; ++page) {
     if (pool_->backed_[static_cast<std::size_t>(page)] == 0) {
@@ -228,8 +229,8 @@ void PageRange::ask_for_huge_pages(const PageRun& run, std::int64_t place) const
   }
 }
 
-// A page that has no memory yet gets it here, where a system that is short says so, and not in the
-// fault that touches it, which would end the process.
+// Allocates the memory of new pages now, so that a system without memory returns an error.
+// Otherwise the first access would end the process.
 Status PageRange::map(const PageRun& run, std::int64_t place) const {
   const std::int64_t page_bytes = pool_->page_bytes();
   const std::span<std::uint8_t> backed =
@@ -253,8 +254,9 @@ Status PageRange::map(const PageRun& run, std::int64_t place) const {
 
 void PageRange::unmap(std::int64_t from, std::int64_t count) const {
   const std::int64_t bytes = count * pool_->page_bytes();
-  // In place, so that nobody else's memory can come to lie here. Where the system has no mapping
-  // left for that, the pages only leave the page table: nobody touches these addresses anyway.
+  // Replaces the mapping in place, so that no other mapping can be placed here. If the system has
+  // no mapping left, the pages are only removed from the page table, which is safe because nothing
+  // accesses these addresses.
   if (mmap(address(from), static_cast<std::size_t>(bytes), PROT_NONE,
            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED) {
     (void)madvise(address(from), static_cast<std::size_t>(bytes), MADV_DONTNEED);

@@ -69,7 +69,7 @@ TEST(PageRange, MovesItsPages) {
   std::byte* const data = first.data();
   PageRange second = std::move(first);
   EXPECT_EQ(second.data(), data);
-  EXPECT_EQ(first.pages(), 0);  // NOLINT(bugprone-use-after-move): what is left is promised
+  EXPECT_EQ(first.pages(), 0);  // NOLINT(bugprone-use-after-move): tests the moved-from state
   PageRange third;
   third = std::move(second);
   third.data()[3 * 4 * kKiB - 1] = std::byte{1};
@@ -111,14 +111,14 @@ TEST(PageRange, WorkGivenUpChangesNothing) {
   EXPECT_TRUE(range.attach(39).ok());
 }
 
-// Long stretches stay long: a range that comes and goes leaves no crumbs for the next.
+// Long free runs stay long although ranges borrow and return pages.
 TEST(PageRange, PrefersPagesThatLieTogether) {
   const auto pool = pool_of(4 * kKiB, 100);
   PageRange small[3] = {range_of(*pool, 10), range_of(*pool, 10), range_of(*pool, 10)};
   for (PageRange& range : small) {
     ASSERT_TRUE(range.attach(10).ok());
   }
-  small[1].detach(10);  // a gap of 10 before the 70 at the end
+  small[1].detach(10);  // leaves a free run of 10 pages, besides the 70 at the end
   const auto mappings = [] {
     std::ifstream maps("/proc/self/maps");
     int count = 0;
@@ -182,7 +182,7 @@ TEST(PageRange, SaysThatAddressesAreShort) {
       << range.error().message;
 }
 
-// A limit on file size stands for a system without memory: both refuse where pages are backed.
+// A limit on file size stands in for a system without memory: both fail when pages are allocated.
 TEST(PagePool, SaysThatTheSystemIsShort) {
   rlimit before{};
   ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
@@ -233,8 +233,8 @@ TEST(PageRange, ResidentMemoryIsWhatIsBorrowed) {
   }
 }
 
-// What a range holds is a function of the range, the place and when it was attached, so that a page
-// that two ranges share, or that moved, shows.
+// Writes into each page a value made from the range, the place and the time of attaching, and finds
+// pages that two ranges share or that moved.
 class StormyRange {
  public:
   StormyRange(PagePool& pool, std::uint64_t name, std::int64_t most_pages)
@@ -271,7 +271,7 @@ class StormyRange {
   std::uint64_t value(std::int64_t page) const {
     return name_ * 0x9E3779B97F4A7C15U + static_cast<std::uint64_t>(page);
   }
-  // First and last word: a page that is mapped half wrong shows too.
+  // The first and the last word are checked, in case only a part of a page is mapped wrongly.
   std::byte* first(std::int64_t page) const { return range_.data() + page * page_bytes_; }
   std::byte* last(std::int64_t page) const { return first(page + 1) - sizeof(std::uint64_t); }
   void mark(std::int64_t page) const {
@@ -320,7 +320,7 @@ TEST(PagePool, PagesAreConservedInAStorm) {
           for (const StormyRange& range : ranges) {
             borrowed += range.pages();
           }
-          all.arrive_and_wait();  // nobody acts while the sum is taken
+          all.arrive_and_wait();  // the ranges rest while their pages are counted
         }
       });
     }

@@ -16,7 +16,7 @@ namespace protean::cpu {
 namespace {
 
 struct Policy {
-  long asked = -1;  // 0: the system said
+  long asked = -1;  // 0 if the system call succeeded
   int mode = -1;
   std::array<unsigned long, 16> nodes{};
 };
@@ -34,7 +34,7 @@ Policy policy_at(const std::byte* address) {
   return policy;
 }
 
-// Containers refuse to talk of it; then there is nothing to see.
+// Returns false if the system refuses memory policies, as some containers do.
 bool system_has_policies() {
   const std::vector<int> nodes = {0};
   return policy_of_thread().asked == 0 && Seat({}, nodes).taken().ok();
@@ -109,7 +109,8 @@ bool system_places_memory(std::span<const int> nodes) {
   return placed;
 }
 
-// Whoever touches them first: the policy is the memory's own, mapped here or there.
+// The policy belongs to the memory, so the thread and the mapping that touch it first do not
+// matter.
 TEST(PagePool, PagesComeFromItsNodes) {
   const std::vector<int> one = {0};
   if (!system_has_policies() || !system_places_memory(one)) {

@@ -34,7 +34,7 @@ TEST_P(Teams, CallEveryIndexOnce) {
   }
 }
 
-// Plain memory handed over between batches: what one batch wrote, the next may read.
+// A batch may read, without synchronisation, what the previous batch wrote.
 TEST_P(Teams, SeeWhatTheBatchBeforeWrote) {
   Team team(GetParam());
   constexpr std::int64_t kCells = 37;
@@ -50,8 +50,8 @@ TEST_P(Teams, SeeWhatTheBatchBeforeWrote) {
   EXPECT_EQ(cells, std::vector<std::int64_t>(kCells, kBatches));
 }
 
-// Batches of every size on each other's heels, each with a task that is gone right after it: a
-// thread that is late for one must leave the next one alone.
+// Batches of different sizes follow each other immediately, and each task is destroyed after its
+// batch: a thread that is late for one batch must not take an index of the next.
 TEST_P(Teams, KeepBatchesApart) {
   Team team(GetParam());
   std::atomic<std::int64_t> strays{0};
@@ -98,7 +98,7 @@ TEST_P(Teams, RunABatchInsideATask) {
   EXPECT_TRUE(same_thread);
 }
 
-// No thread may be given another one's number: kernels index per-thread memory with it.
+// Threads in one batch have different numbers: kernels use them to index memory of each thread.
 TEST_P(Teams, GiveAThreadANumberOfItsOwn) {
   Team team(GetParam());
   std::vector<std::set<std::thread::id>> ids(static_cast<std::size_t>(GetParam()));
@@ -119,7 +119,7 @@ TEST(Team, ComesAndGoesWithoutWork) {
   }
 }
 
-// The slow task holds one thread; the others must be able to finish the rest and wait for it.
+// While a slow task occupies one thread, the other threads finish the rest and then wait.
 TEST_P(Teams, WaitForTheSlowestTask) {
   Team team(GetParam());
   for (int batch = 0; batch < 5; ++batch) {
@@ -134,10 +134,10 @@ TEST_P(Teams, WaitForTheSlowestTask) {
   }
 }
 
-// CPUs that each thread of a team was allowed to run on when it had work, by thread.
+// Returns the CPUs that each thread of a team may run on while it works.
 std::vector<std::vector<int>> cpus_of(Team& team) {
   std::vector<std::vector<int>> cpus(static_cast<std::size_t>(team.threads()));
-  std::barrier all(team.threads());  // each thread takes one of the tasks
+  std::barrier all(team.threads());  // makes each thread take one task
   team.run(team.threads(), [&](std::int64_t, int thread) {
     cpus[static_cast<std::size_t>(thread)] = allowed_cpus();
     all.arrive_and_wait();
