@@ -20,7 +20,7 @@ Limit read_limit() {
   if (asked.empty() || asked == "amx") {
     return {.asked = asked};
   }
-  // Of Highway's bits those of better targets are lower.
+  // In Highway, better targets have lower bits.
   if (asked == "avx512") {
     return {.asked = asked, .amx = false};
   }
