@@ -123,7 +123,7 @@ void swiglu(Team& team, std::span<const float> gate, std::span<const float> up, 
 }
 
 void add(Team& team, std::span<const float> x, std::span<float> out) {
-  check(x.size() == out.size(), "what is added has the size of what it is added to");
+  check(x.size() == out.size(), "x and out have the same size");
   in_pieces(team, std::ssize(out), 1, [&](std::int64_t first, std::int64_t end) {
     for (auto i = static_cast<std::size_t>(first); i < static_cast<std::size_t>(end); ++i) {
       out[i] += x[i];

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "device/cpu/bf16.h"
-#include "device/cpu/every_target.h"
+#include "device/cpu/every_target_for_test.h"
 
 namespace protean::cpu {
 namespace {

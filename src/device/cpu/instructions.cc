@@ -41,10 +41,8 @@ const Limit kLimit = read_limit();
 
 Status instruction_limit() {
   if (!kLimit.known) {
-    return make_error(
-        ErrorCode::kInvalidArgument,
-        "PROTEAN_CPU={}: use amx, avx512, avx2 or portable, the most that may be used",
-        kLimit.asked);
+    return make_error(ErrorCode::kInvalidArgument,
+                      "PROTEAN_CPU={} is invalid: use amx, avx512, avx2 or portable", kLimit.asked);
   }
   return {};
 }

@@ -293,7 +293,8 @@ Int8Rows place_int8_rows(std::int64_t count, const PackedMatrix& weights,
                 .blocks = {.rows = count}};
   rows.blocks.tiled = has_tiles(rows.unit);
   rows.blocks.count = ceil_div(count, HWY_DYNAMIC_DISPATCH(most_block_rows)(rows));
-  check(std::ssize(memory) >= arranged_rows_bytes(count, rows.inputs), "rows fit their memory");
+  check(std::ssize(memory) >= arranged_rows_bytes(count, rows.inputs),
+        "the memory is large enough for the rows");
   rows.words = reinterpret_cast<std::uint32_t*>(memory.data());
   rows.scales = reinterpret_cast<float*>(rows.words + rows.blocks.stored_rows() * rows.row_words());
   rows.totals = reinterpret_cast<std::int32_t*>(rows.scales + count * rows.groups());

@@ -10,7 +10,7 @@
 
 #include "device/cpu/dot.h"
 #include "device/cpu/elementwise.h"
-#include "device/cpu/every_target.h"
+#include "device/cpu/every_target_for_test.h"
 #include "device/cpu/f16.h"
 #include "device/cpu/matmul.h"
 #include "device/cpu/memory.h"
@@ -177,15 +177,15 @@ TEST_P(Int8Matmul, AgreesWithItsDefinition) {
 int most_code(const WeightFormat& format, std::int64_t input, bool negative) {
   const int largest = (1 << (format.bits() - 1)) - (negative ? 0 : 1);
   int code = largest;
-  if (format.kind == WeightKind::kW8 &&
-      input % 8 >= 4) {  // two codes are largest, two are the rest
+  // Of four w8 codes two are the largest, one is the rest of the sum.
+  if (format.kind == WeightKind::kW8 && input % 8 >= 4) {
     code = input % 2 == 0 ? kMostCodeSum - 2 * largest : 0;
   }
   return negative ? -code : code;
 }
 
 // With the largest codes and activations of both signs, no intermediate sum overflows.
-TEST_P(Int8Matmul, HoldsTheLargestSums) {
+TEST_P(Int8Matmul, DoesNotOverflow) {
   Team team(1);
   for (const WeightFormat& format : every_format()) {
     const float largest = format.input_bits == 7 ? 63 : 127;
@@ -249,7 +249,7 @@ TEST_P(Int8Matmul, GivesARowTheSameBitsInAnyBatch) {
   }
 }
 
-TEST_P(Int8Matmul, NothingIsNothingAndWhatIsNotFiniteShows) {
+TEST_P(Int8Matmul, HandlesZeroTinyAndNonFiniteInputs) {
   Team team(1);
   for (const WeightFormat& format : every_format()) {
     const CodedWeights weights = random_weights(format, 33, 200);
@@ -291,7 +291,7 @@ TEST_P(Int8Matmul, TilesGiveTheSameBitsAsVectors) {
 
 // Rows normalised while they are read equal those of a separate pass. Tries incomplete runs,
 // several runs, and blocks of all sizes.
-TEST_P(Int8Matmul, MakesRowsAsItReadsThem) {
+TEST_P(Int8Matmul, NormsWhileReadingGiveTheSameRows) {
   Team team(2);
   for (const WeightFormat& format : every_format()) {
     for (const auto& [m, inputs] : {std::pair{1, 40}, {5, 1024}, {13, 1100}, {30, 2081}}) {
@@ -314,7 +314,7 @@ TEST_P(Int8Matmul, MakesRowsAsItReadsThem) {
 
 // SwiGLU between two products gives the same bits as separate passes. Tries incomplete parts, and
 // groups and blocks of all sizes.
-TEST_P(Int8Matmul, GatesPartsAsPassesDo) {
+TEST_P(Int8Matmul, GatedPartsEqualSeparatePasses) {
   const std::int64_t inputs = 70, outputs = 40;
   for (const WeightFormat& format : every_format()) {
     for (const auto& [m, ffn, threads] :
@@ -347,7 +347,7 @@ TEST_P(Int8Matmul, GatesPartsAsPassesDo) {
 }
 
 // matmul_gated() refuses few rows, too few parts for the threads, and rows in different blocks.
-TEST_P(Int8Matmul, GatesNothingWhereThatDoesNotPay) {
+TEST_P(Int8Matmul, RefusesToGateWhereItDoesNotPay) {
   const WeightFormat w8{.kind = WeightKind::kW8, .input_bits = 8};
   const CodedWeights wide = random_weights(w8, 1100, 70);
   const CodedWeights narrow = random_weights(w8, 200, 70);
@@ -366,7 +366,7 @@ TEST_P(Int8Matmul, GatesNothingWhereThatDoesNotPay) {
   EXPECT_FALSE(gates(31, wide, {.kind = WeightKind::kW8}));
 }
 
-TEST_P(Int8Matmul, SeveralAtOnceAreEachAlone) {
+TEST_P(Int8Matmul, SeveralProductsEqualSingleOnes) {
   Team team(2);
   const WeightFormat format{.kind = WeightKind::kW8, .symmetric = true, .input_bits = 8};
   for (const std::int64_t m : {1, 3, 300}) {

@@ -136,7 +136,7 @@ MatmulUnit unit_for(const WeightFormat& format, MatmulUnit wanted) {
 
 MatmulRows arrange_rows(Team& team, std::span<const float> x, const PackedMatrix& weights,
                         std::span<std::byte> memory, MatmulUnit unit) {
-  check(!weights.format.int8_inputs(), "weights that want integers get them");
+  check(!weights.format.int8_inputs(), "weights with int8_inputs() are multiplied with Int8Rows");
   const std::int64_t count = std::ssize(x) / weights.inputs;
   check(std::ssize(x) == count * weights.inputs, "x is not rows of the matrix's inputs");
   MatmulRows rows{.x = x.data(),
@@ -151,7 +151,8 @@ MatmulRows arrange_rows(Team& team, std::span<const float> x, const PackedMatrix
       (rows.unit == MatmulUnit::kDot && count <= kMaxSingleRows)) {
     return rows;
   }
-  check(std::ssize(memory) >= arranged_rows_bytes(count, rows.inputs), "rows fit their memory");
+  check(std::ssize(memory) >= arranged_rows_bytes(count, rows.inputs),
+        "the memory is large enough for the rows");
   auto* const words = reinterpret_cast<std::uint32_t*>(memory.data());
   rows.words = words;
   float* sums = nullptr;

@@ -23,7 +23,8 @@ std::byte* align_up(std::byte* address, std::int64_t alignment) {
 
 void unmap(std::byte* begin, std::byte* end) {
   if (begin != end) {
-    check(munmap(begin, static_cast<std::size_t>(end - begin)) == 0, "munmap of our own memory");
+    check(munmap(begin, static_cast<std::size_t>(end - begin)) == 0,
+          "munmap of memory that we mapped");
   }
 }
 
@@ -45,7 +46,7 @@ Result<Region> Region::map(std::int64_t bytes) {
   if (address == MAP_FAILED) {
     const int reason = errno;
     return make_error(ErrorCode::kExhausted,
-                      "the system refused {} of memory ({}): ask for less or free some",
+                      "the system refused {} of memory ({}): use less memory, or free some",
                       format_bytes(bytes), std::strerror(reason));
   }
   auto* begin = static_cast<std::byte*>(address);

@@ -39,13 +39,13 @@ TEST(Region, MovesItsMemory) {
   third.data()[0] = std::byte{1};
 }
 
-TEST(Region, OfNothingIsEmpty) {
+TEST(Region, OfZeroBytesIsEmpty) {
   const Region region = Region::map(0).value();
   EXPECT_EQ(region.data(), nullptr);
   EXPECT_EQ(region.bytes(), 0);
 }
 
-TEST(Region, SaysHowMuchWasRefused) {
+TEST(Region, ReportsTheRefusedSize) {
   const Result<Region> huge = Region::map(std::int64_t{1} << 60);
   ASSERT_FALSE(huge.ok());
   EXPECT_EQ(huge.error().code, ErrorCode::kExhausted);

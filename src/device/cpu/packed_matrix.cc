@@ -252,7 +252,7 @@ void gather_rows(const PackedMatrix& table, std::span<const TokenId> ids, std::s
   check(std::ssize(out) == std::ssize(ids) * table.inputs, "out is not a row for every id");
   float* to = out.data();
   for (const TokenId id : ids) {
-    check(id >= 0 && id < table.outputs, "a row that the table does not have");
+    check(id >= 0 && id < table.outputs, "the matrix has the row");
     read_row(table, id, to);
     to += table.inputs;
   }

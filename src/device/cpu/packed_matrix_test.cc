@@ -19,7 +19,7 @@ std::int64_t bytes_of(WeightFormat format, std::int64_t outputs, std::int64_t in
   return PackedMatrix{.format = format, .outputs = outputs, .inputs = inputs}.bytes();
 }
 
-TEST(PackedMatrix, TakesTheBytesThatItsFormatNeeds) {
+TEST(PackedMatrix, HasTheSizeOfItsFormat) {
   using Kind = WeightKind;
   const std::int64_t weights = 8192 * 2048;
   EXPECT_EQ(bytes_of({.kind = Kind::kF32}, 8192, 2048), weights * 4);
@@ -51,7 +51,7 @@ TEST(PackedMatrix, FillsTheLastPanelWithZeros) {
   }
 }
 
-TEST(PackedMatrix, PutsCodesWhereTheFormatSays) {
+TEST(PackedMatrix, StoresCodesInTheDocumentedLayout) {
   PackedMatrix matrix{.format = {.kind = WeightKind::kW4, .group = 32, .symmetric = false},
                       .outputs = 2,
                       .inputs = 10};
@@ -91,7 +91,7 @@ TEST(PackedMatrix, PutsCodesWhereTheFormatSays) {
   EXPECT_EQ(word(256), 0U);
 }
 
-TEST(F16, OfScalesIsNotBelowThem) {
+TEST(F16, RoundsScalesAwayFromZero) {
   std::minstd_rand random;
   for (std::uint32_t half = 1; half < 0x7bff; ++half) {
     const float at = float_from_f16(static_cast<std::uint16_t>(half));
@@ -140,7 +140,7 @@ PackedW8 pack_w8(const std::vector<std::uint8_t>& codes, float scale) {
   return packed;
 }
 
-TEST(PackedMatrix, BoundsWhatCodesOfW8AddUpTo) {
+TEST(PackedMatrix, LimitsSumsOfW8Codes) {
   std::minstd_rand random;
   int kept = 0;
   for (int run = 0; run < 3000; ++run) {

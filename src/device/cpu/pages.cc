@@ -33,7 +33,7 @@ Error refused(std::int64_t bytes, std::string_view what, std::string_view advice
 }
 
 constexpr std::string_view kAdviceOnMaps =
-    "ask for less, or raise the limits on address space (ulimit -v) and mappings "
+    "use less memory, or raise the limits on address space (ulimit -v) and mappings "
     "(vm.max_map_count)";
 
 // Allocates the memory of a part of `file`. Existing contents do not change.
@@ -57,14 +57,14 @@ Result<std::unique_ptr<PagePool>> PagePool::create(std::int64_t page_bytes, std:
   const bool power_of_two = page_bytes > 0 && (page_bytes & (page_bytes - 1)) == 0;
   if (!power_of_two || page_bytes < kSmallestPageBytes || page_bytes > kLargestPageBytes) {
     return make_error(ErrorCode::kInvalidArgument,
-                      "a page of {} bytes: a power of two from {} to {} is wanted", page_bytes,
-                      format_bytes(kSmallestPageBytes), format_bytes(kLargestPageBytes));
+                      "a page of {} bytes is invalid: it must be a power of two from {} to {}",
+                      page_bytes, format_bytes(kSmallestPageBytes),
+                      format_bytes(kLargestPageBytes));
   }
   if (pages < 1 || pages > std::numeric_limits<std::int64_t>::max() / page_bytes) {
-    return make_error(
-        ErrorCode::kInvalidArgument,
-        "{} pages of {} cannot be addressed: ask for at least 1, and fewer than 8 EiB", pages,
-        format_bytes(page_bytes));
+    return make_error(ErrorCode::kInvalidArgument,
+                      "{} pages of {} are invalid: there must be at least 1, and less than 8 EiB",
+                      pages, format_bytes(page_bytes));
   }
   const int file = memfd_create("protean-pages", MFD_CLOEXEC);
   if (file < 0) {
@@ -74,7 +74,7 @@ Result<std::unique_ptr<PagePool>> PagePool::create(std::int64_t page_bytes, std:
   }
   if (ftruncate(file, pages * page_bytes) != 0) {
     Error error = refused(pages * page_bytes, "of shared memory",
-                          "ask for less, or raise the limit on file size (ulimit -f)");
+                          "use less memory, or raise the limit on file size (ulimit -f)");
     close(file);
     return error;
   }
@@ -91,7 +91,7 @@ PagePool::PagePool(int file, std::int64_t page_bytes, std::int64_t pages)
       free_pages_(pages) {}
 
 PagePool::~PagePool() {
-  check(free_pages_ == pages_, "every page has come back before its pool goes");
+  check(free_pages_ == pages_, "all pages are free when their pool is destroyed");
   close(file_);
 }
 
@@ -105,8 +105,8 @@ Result<std::vector<PageRun>> PagePool::borrow(std::int64_t pages) {
   const std::lock_guard lock(mutex_);
   if (pages > free_pages_) {
     return make_error(ErrorCode::kExhausted,
-                      "{} pages of {} are wanted where {} of {} are free: shrink what holds them",
-                      pages, format_bytes(page_bytes_), free_pages_, pages_);
+                      "{} pages of {} are needed, but only {} of {} are free", pages,
+                      format_bytes(page_bytes_), free_pages_, pages_);
   }
   std::vector<PageRun> runs;
   std::int64_t missing = pages;
@@ -117,7 +117,7 @@ Result<std::vector<PageRun>> PagePool::borrow(std::int64_t pages) {
       return a_fits != b_fits ? a_fits : a_fits ? a.second < b.second : a.second > b.second;
     };
     const auto best = std::min_element(free_.begin(), free_.end(), better);
-    check(best != free_.end(), "the free runs hold all pages that are free");
+    check(best != free_.end(), "the free runs have all free pages");
     const auto [first, count] = *best;
     const std::int64_t taken = std::min(count, missing);
     free_.erase(best);
@@ -137,10 +137,10 @@ void PagePool::give_back(std::span<const PageRun> runs) {
     std::int64_t first = run.first;
     std::int64_t count = run.count;
     const auto after = free_.lower_bound(first);
-    check(after == free_.end() || after->first >= first + count, "a page comes back once");
+    check(after == free_.end() || after->first >= first + count, "a page is returned once");
     const auto before = after == free_.begin() ? free_.end() : std::prev(after);
     check(before == free_.end() || before->first + before->second <= first,
-          "a page comes back once");
+          "a page is returned once");
     if (after != free_.end() && after->first == first + count) {
       count += after->second;
       free_.erase(after);
@@ -178,12 +178,12 @@ Result<PageRange> PageRange::reserve(PagePool& pool, std::int64_t most_pages) {
   range.data_ = begin + before;
   range.most_pages_ = most_pages;
   if (before > 0) {
-    check(munmap(begin, static_cast<std::size_t>(before)) == 0, "munmap of our own memory");
+    check(munmap(begin, static_cast<std::size_t>(before)) == 0, "munmap of memory that we mapped");
   }
   const std::int64_t behind = mapped - before - bytes;
   if (behind > 0) {
     check(munmap(range.data_ + bytes, static_cast<std::size_t>(behind)) == 0,
-          "munmap of our own memory");
+          "munmap of memory that we mapped");
   }
   return range;
 }
@@ -191,7 +191,7 @@ Result<PageRange> PageRange::reserve(PagePool& pool, std::int64_t most_pages) {
 PageRange::~PageRange() {
   if (data_ != nullptr) {
     check(munmap(data_, static_cast<std::size_t>(most_pages_ * pool_->page_bytes())) == 0,
-          "munmap of our own memory");
+          "munmap of memory that we mapped");
     pool_->give_back(runs_);
   }
 }
@@ -242,7 +242,7 @@ Status PageRange::map(const PageRun& run, std::int64_t place) const {
   }
   if (fresh && !allocate(pool_->file_, run.first * page_bytes, run.count * page_bytes)) {
     return refused(run.count * page_bytes, "of shared memory",
-                   "give the process a larger limit on memory, or it a smaller budget");
+                   "raise the memory limit of the process, or lower --device-memory");
   }
   std::fill(backed.begin(), backed.end(), 1);
   if (!map_shared(address(place), run.count * page_bytes, pool_->file_, run.first * page_bytes,
@@ -264,7 +264,7 @@ void PageRange::unmap(std::int64_t from, std::int64_t count) const {
 }
 
 Status PageRange::attach(std::int64_t pages, const MayGoOn& may_go_on) {
-  check(pages >= 0 && pages_ + pages <= most_pages_, "a range has room for its pages");
+  check(pages >= 0 && pages_ + pages <= most_pages_, "the range has addresses for the pages");
   if (pages == 0) {
     return {};
   }
@@ -279,7 +279,7 @@ Status PageRange::attach(std::int64_t pages, const MayGoOn& may_go_on) {
   for (const PageRun& run : *borrowed) {
     for (std::int64_t from = 0; from < run.count && done.ok(); from += piece) {
       if (may_go_on && !may_go_on()) {
-        done = make_error(ErrorCode::kUnavailable, "given up before all pages were there");
+        done = make_error(ErrorCode::kUnavailable, "aborted before all pages were attached");
         break;
       }
       const PageRun part{run.first + from, std::min(piece, run.count - from)};
@@ -298,7 +298,7 @@ Status PageRange::attach(std::int64_t pages, const MayGoOn& may_go_on) {
 }
 
 void PageRange::detach(std::int64_t pages) {
-  check(pages >= 0 && pages <= pages_, "a range gives back what it has");
+  check(pages >= 0 && pages <= pages_, "the range has the pages");
   if (pages == 0) {
     return;
   }

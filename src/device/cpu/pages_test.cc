@@ -34,7 +34,7 @@ PageRange range_of(PagePool& pool, std::int64_t most_pages) {
   return std::move(*range);
 }
 
-TEST(PagePool, RefusesSizesThatNoPageHas) {
+TEST(PagePool, RefusesInvalidSizes) {
   for (const std::int64_t page_bytes :
        {std::int64_t{0}, std::int64_t{-4096}, 2 * kKiB, 3 * kMiB, 2 * kGiB, std::int64_t{5000}}) {
     EXPECT_EQ(PagePool::create(page_bytes, 4).error().code, ErrorCode::kInvalidArgument);
@@ -43,7 +43,7 @@ TEST(PagePool, RefusesSizesThatNoPageHas) {
   EXPECT_EQ(PagePool::create(2 * kMiB, INT64_MAX / kMiB).error().code, ErrorCode::kInvalidArgument);
 }
 
-TEST(PageRange, BorrowsAtItsEndAndGivesBackFromIt) {
+TEST(PageRange, AttachesAndDetachesAtItsEnd) {
   const auto pool = pool_of(64 * kKiB, 10);
   PageRange range = range_of(*pool, 8);
   EXPECT_EQ(reinterpret_cast<std::uintptr_t>(range.data()) % (2 * kMiB), 0U);
@@ -97,7 +97,7 @@ TEST(PageRange, ShortageChangesNothing) {
   EXPECT_TRUE(asker.attach(2).ok());
 }
 
-TEST(PageRange, WorkGivenUpChangesNothing) {
+TEST(PageRange, AbortedWorkChangesNothing) {
   const auto pool = pool_of(2 * kMiB, 40);
   PageRange range = range_of(*pool, 40);
   ASSERT_TRUE(range.attach(1).ok());
@@ -112,7 +112,7 @@ TEST(PageRange, WorkGivenUpChangesNothing) {
 }
 
 // Long free runs stay long although ranges borrow and return pages.
-TEST(PageRange, PrefersPagesThatLieTogether) {
+TEST(PageRange, PrefersConsecutivePages) {
   const auto pool = pool_of(4 * kKiB, 100);
   PageRange small[3] = {range_of(*pool, 10), range_of(*pool, 10), range_of(*pool, 10)};
   for (PageRange& range : small) {
@@ -138,7 +138,7 @@ TEST(PageRange, PrefersPagesThatLieTogether) {
   EXPECT_EQ(mappings(), before + 3);
 }
 
-TEST(PageRangeDeathTest, WhatIsNotBorrowedCannotBeTouched) {
+TEST(PageRangeDeathTest, AccessBeyondAttachedPagesFaults) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const auto pool = pool_of(4 * kKiB, 8);
   PageRange range = range_of(*pool, 8);
@@ -150,14 +150,14 @@ TEST(PageRangeDeathTest, WhatIsNotBorrowedCannotBeTouched) {
   EXPECT_DEATH(data[5 * 4 * kKiB] = std::byte{1}, "");
 }
 
-TEST(PageRangeDeathTest, MorePagesThanThereIsRoomForAreABug) {
+TEST(PageRangeDeathTest, AttachingBeyondTheRangeIsABug) {
   const auto pool = pool_of(4 * kKiB, 8);
   PageRange range = range_of(*pool, 2);
   EXPECT_DEATH((void)range.attach(3), "room");
   EXPECT_DEATH(range.detach(1), "gives back what it has");
 }
 
-TEST(PageRange, NothingElseIsMappedIntoIt) {
+TEST(PageRange, NoOtherMappingIsPlacedInside) {
   const auto pool = pool_of(2 * kMiB, 8);
   PageRange range = range_of(*pool, 8);
   ASSERT_TRUE(range.attach(8).ok());
@@ -173,7 +173,7 @@ TEST(PageRange, NothingElseIsMappedIntoIt) {
   }
 }
 
-TEST(PageRange, SaysThatAddressesAreShort) {
+TEST(PageRange, ReportsThatAddressesRanOut) {
   const auto pool = pool_of(2 * kMiB, 1);
   const Result<PageRange> range = PageRange::reserve(*pool, std::int64_t{1} << 38);
   ASSERT_FALSE(range.ok());
@@ -183,7 +183,7 @@ TEST(PageRange, SaysThatAddressesAreShort) {
 }
 
 // A limit on file size stands in for a system without memory: both fail when pages are allocated.
-TEST(PagePool, SaysThatTheSystemIsShort) {
+TEST(PagePool, ReportsThatTheSystemHasNoMemory) {
   rlimit before{};
   ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
   const auto ignored = std::signal(SIGXFSZ, SIG_IGN);
@@ -208,7 +208,7 @@ std::int64_t rss_shmem_bytes() {
   return -1;
 }
 
-TEST(PageRange, ResidentMemoryIsWhatIsBorrowed) {
+TEST(PageRange, ResidentMemoryIsThatOfBorrowedPages) {
   for (const std::int64_t page_bytes : {2 * kMiB, 64 * kKiB}) {
     const std::int64_t before = rss_shmem_bytes();
     ASSERT_GE(before, 0);

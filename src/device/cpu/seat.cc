@@ -91,8 +91,9 @@ void Seat::take_cpus(std::span<const int> cpus) {
   if (set_cpus(cpus)) {
     cpus_before_ = std::move(before);
   } else {
-    taken_ = make_error(ErrorCode::kUnavailable, "the system refused to set CPUs of a thread ({})",
-                        std::strerror(errno));
+    taken_ =
+        make_error(ErrorCode::kUnavailable, "the system refused to set the CPUs of a thread ({})",
+                   std::strerror(errno));
   }
 }
 
@@ -105,9 +106,9 @@ void Seat::take_nodes(std::span<const int> nodes) {
     policy_before_ = policy;
     nodes_before_ = std::move(before);
   } else if (taken_.ok()) {
-    taken_ =
-        make_error(ErrorCode::kUnavailable, "the system refused to set NUMA nodes of a thread ({})",
-                   std::strerror(errno));
+    taken_ = make_error(ErrorCode::kUnavailable,
+                        "the system refused to set the NUMA nodes of a thread ({})",
+                        std::strerror(errno));
   }
 }
 

@@ -40,7 +40,7 @@ bool system_has_policies() {
   return policy_of_thread().asked == 0 && Seat({}, nodes).taken().ok();
 }
 
-TEST(Seat, IsTakenAndGivenBack) {
+TEST(Seat, RestrictsAThreadAndRestoresIt) {
   const std::vector<int> before = allowed_cpus();
   ASSERT_FALSE(before.empty());
   {
@@ -51,7 +51,7 @@ TEST(Seat, IsTakenAndGivenBack) {
   EXPECT_EQ(allowed_cpus(), before);
 }
 
-TEST(Seat, IsOfOneThread) {
+TEST(Seat, AppliesToOneThread) {
   const std::vector<int> before = allowed_cpus();
   std::vector<int> of_other;
   std::thread other([&] {
@@ -63,14 +63,14 @@ TEST(Seat, IsOfOneThread) {
   EXPECT_EQ(allowed_cpus(), before);
 }
 
-TEST(Seat, NowhereChangesNothing) {
+TEST(Seat, EmptyListsChangeNothing) {
   const std::vector<int> before = allowed_cpus();
   const Seat seat({}, {});
   EXPECT_TRUE(seat.taken().ok());
   EXPECT_EQ(allowed_cpus(), before);
 }
 
-TEST(Seat, ThatIsNotThereIsRefusedAndTheThreadGoesOn) {
+TEST(Seat, InvalidCpusAreRefusedAndChangeNothing) {
   const std::vector<int> before = allowed_cpus();
   const std::vector<int> nowhere = {60000};
   {
@@ -86,7 +86,7 @@ TEST(Seat, ThatIsNotThereIsRefusedAndTheThreadGoesOn) {
   EXPECT_EQ(allowed_cpus(), before);
 }
 
-TEST(Seat, MemoryComesFromItsNodesUntilItGoes) {
+TEST(Seat, MemoryComesFromItsNodesUntilItIsDestroyed) {
   const Policy before = policy_of_thread();
   if (!system_has_policies()) {
     GTEST_SKIP() << "the system refuses memory policies";

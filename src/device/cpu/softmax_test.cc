@@ -8,7 +8,7 @@
 #include <numeric>
 #include <vector>
 
-#include "device/cpu/every_target.h"
+#include "device/cpu/every_target_for_test.h"
 
 namespace protean::cpu {
 namespace {
@@ -51,7 +51,7 @@ TEST_P(Softmax, AgreesWithDoublePrecision) {
   }
 }
 
-TEST_P(Softmax, WeighsWhatIsNoNumber) {
+TEST_P(Softmax, WeighsInfinitiesAndNans) {
   std::vector<float> logits(40, 0.0f);
   logits[1] = kNan;
   logits[2] = -kInf;

@@ -134,7 +134,7 @@ struct Team::State {
 
 Team::Team(int threads, Locality where)
     : state_(std::make_unique<State>(threads, std::move(where))) {
-  check(threads >= 1, "a team has at least its owner's thread");
+  check(threads >= 1, "a team has at least the owner's thread");
   check(!state_->where.pinned || std::ssize(state_->where.cpus) == threads,
         "a pinned team has a thread for each CPU");
   state_->threads.reserve(static_cast<std::size_t>(threads) - 1);

@@ -35,7 +35,7 @@ TEST_P(Teams, CallEveryIndexOnce) {
 }
 
 // A batch may read, without synchronisation, what the previous batch wrote.
-TEST_P(Teams, SeeWhatTheBatchBeforeWrote) {
+TEST_P(Teams, SeeWritesOfThePreviousBatch) {
   Team team(GetParam());
   constexpr std::int64_t kCells = 37;
   std::vector<std::int64_t> cells(kCells, 0);
@@ -99,7 +99,7 @@ TEST_P(Teams, RunABatchInsideATask) {
 }
 
 // Threads in one batch have different numbers: kernels use them to index memory of each thread.
-TEST_P(Teams, GiveAThreadANumberOfItsOwn) {
+TEST_P(Teams, GiveThreadsDifferentNumbers) {
   Team team(GetParam());
   std::vector<std::set<std::thread::id>> ids(static_cast<std::size_t>(GetParam()));
   for (int batch = 0; batch < 50; ++batch) {
@@ -113,7 +113,7 @@ TEST_P(Teams, GiveAThreadANumberOfItsOwn) {
   }
 }
 
-TEST(Team, ComesAndGoesWithoutWork) {
+TEST(Team, StartsAndStopsWithoutWork) {
   for (int i = 0; i < 50; ++i) {
     const Team team(3);
   }
@@ -145,12 +145,12 @@ std::vector<std::vector<int>> cpus_of(Team& team) {
   return cpus;
 }
 
-TEST(Team, ThatIsPinnedHasAThreadOnEachCpu) {
+TEST(Team, PinnedThreadsEachHaveACpu) {
   const std::vector<int> cpus = allowed_cpus();
   const auto count = static_cast<int>(std::min<std::size_t>(cpus.size(), 4));
   const std::vector<int> some(cpus.rbegin(), cpus.rbegin() + count);
   Team team(count, {.cpus = some, .pinned = true});
-  EXPECT_EQ(cpus_of(team)[0], cpus) << "the owner has not taken its seat";
+  EXPECT_EQ(cpus_of(team)[0], cpus) << "the owner is not seated";
   {
     const Seat seat = team.take_seat();
     std::vector<std::vector<int>> expected;
@@ -162,7 +162,7 @@ TEST(Team, ThatIsPinnedHasAThreadOnEachCpu) {
   EXPECT_EQ(allowed_cpus(), cpus);
 }
 
-TEST(Team, ThatIsNotPinnedLeavesItsThreadsTheChoice) {
+TEST(Team, UnpinnedThreadsMayRunOnAllCpus) {
   const std::vector<int> cpus = allowed_cpus();
   const std::vector<int> last = {cpus.back()};
   for (const std::vector<int>& some : {cpus, last}) {
@@ -179,7 +179,7 @@ TEST(TeamDeathTest, APinnedTeamHasAThreadForEachCpu) {
   EXPECT_DEATH(Team(1, {.cpus = {0, 1}, .pinned = true}), "a thread for each CPU");
 }
 
-TEST(Team, ThatMayNotHaveItsPlaceWorksWithoutIt) {
+TEST(Team, WorksIfItsPlaceIsRefused) {
   Team team(2, {.cpus = {60000, 60001}, .nodes = {1000}, .pinned = true});
   const Seat seat = team.take_seat();
   EXPECT_EQ(cpus_of(team), std::vector(2, allowed_cpus()));
