@@ -153,8 +153,8 @@ TEST(PageRangeDeathTest, AccessBeyondAttachedPagesFaults) {
 TEST(PageRangeDeathTest, AttachingBeyondTheRangeIsABug) {
   const auto pool = pool_of(4 * kKiB, 8);
   PageRange range = range_of(*pool, 2);
-  EXPECT_DEATH((void)range.attach(3), "room");
-  EXPECT_DEATH(range.detach(1), "gives back what it has");
+  EXPECT_DEATH((void)range.attach(3), "has addresses");
+  EXPECT_DEATH(range.detach(1), "has the pages");
 }
 
 TEST(PageRange, NoOtherMappingIsPlacedInside) {
