@@ -59,7 +59,7 @@ TEST(InputStatistics, DividedInputsHaveDividedStatistics) {
   }
   divided.divide(divisors);
   for (std::size_t i = 0; i < inputs.size(); ++i) {
-    inputs[i] /= divisors[i % 32];  // powers of two: still exact
+    inputs[i] /= divisors[i % 32];  // exact, because divisors are powers of two
   }
   const InputStatistics again = statistics_of(inputs, width);
   for (std::size_t i = 0; i < 32 * 32; ++i) {
@@ -78,8 +78,8 @@ TEST(OutputError, IsThatOfTheInputsThemselves) {
   EXPECT_NEAR(OutputError(team, statistics).of(errors), expected, 1e-4 * expected);
 }
 
-// The method as the paper derives it (Optimal Brain Surgeon, section 3.1), with none of what makes
-// it fast: after each input the inverse Hessian of those left is computed anew.
+// The method as derived in the paper (Optimal Brain Surgeon, section 3.1), without optimisations:
+// the inverse Hessian of the remaining inputs is computed anew after each input.
 std::vector<std::vector<double>> inverse(std::vector<std::vector<double>> a) {
   const std::size_t n = a.size();
   std::vector<std::vector<double>> out(n, std::vector<double>(n));
@@ -154,7 +154,7 @@ TEST(Gptq, FindsTheCodesOfItsDefinition) {
         other += std::abs(int{slow[i]} - int{fast.codes[row * 80 + i]});
       }
     }
-    // f32 may fall to the other side of a tie, and then what follows differs.
+    // f32 may round a tie differently, which changes all later codes of the row.
     EXPECT_LE(other, format.bits == 8 ? 24 : 6) << format.bits;
   }
 }
@@ -214,7 +214,7 @@ TEST(Gptq, ARowDoesNotDependOnOthers) {
   for (std::size_t i = 0; i < 160; ++i) {
     other += static_cast<int>(one.codes[i] != all.codes[160 * 4 + i]);
   }
-  EXPECT_LE(other, 8);  // sums may be formed in another order
+  EXPECT_LE(other, 8);  // the order of sums may differ
 }
 
 TEST(Gptq, StatisticsThatAreNotFiniteAreRefused) {

@@ -9,10 +9,11 @@
 namespace protean {
 namespace {
 
-constexpr std::int64_t kChunkRows = 512;  // per matmul: enough to outweigh reading the gram matrix
+constexpr std::int64_t kChunkRows =
+    512;  // rows of one matmul; enough to hide reading the Gram matrix
 constexpr std::size_t kAlignment = 64;
 
-// A matrix for kernels with the memory it is in, packed from row-major rows [outputs][inputs].
+// Packs row-major rows [outputs][inputs] into `memory`.
 cpu::PackedMatrix pack(std::span<const float> rows, std::int64_t inputs, cpu::Element element,
                        std::vector<float>& memory) {
   const bool f32 = element == cpu::Element::kF32;

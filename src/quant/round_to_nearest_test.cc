@@ -27,7 +27,7 @@ std::vector<QuantFormat> every_format() {
   return formats;
 }
 
-// Within half a scale, up to what f32 loses when it divides.
+// Checks that errors are at most half a scale, plus the rounding error of a division in f32.
 void expect_close(const std::vector<float>& weights, const QuantizedMatrix& matrix) {
   const std::vector<float> again = dequantized(matrix);
   for (std::size_t i = 0; i < weights.size(); ++i) {
@@ -41,7 +41,7 @@ void expect_close(const std::vector<float>& weights, const QuantizedMatrix& matr
   }
 }
 
-// At the finest scale.
+// Returns true if the codes of a group at the finest scale exceed the limit of code sums.
 bool adds_up_to_too_much(std::span<const float> group, const QuantFormat& format) {
   const GroupGrid grid = fit_grid(group, format);
   std::vector<std::uint8_t> codes;
@@ -51,8 +51,8 @@ bool adds_up_to_too_much(std::span<const float> group, const QuantFormat& format
   return format.bits == 8 && format.symmetric && cpu::largest_code_sum(codes) > cpu::kMostCodeSum;
 }
 
-// The scale a group needs: no coarser than its range says or, symmetric at 8 bits, than what its
-// codes may add up to, up to rounding to f16.
+// Checks that scales are not larger than the range of a group requires or, for symmetric 8 bits,
+// than the limit of code sums requires, apart from rounding to f16.
 void expect_fine(const std::vector<float>& weights, const QuantizedMatrix& matrix) {
   for (std::int64_t row = 0; row < matrix.rows; ++row) {
     for (std::int64_t g = 0; g < matrix.groups(); ++g) {
@@ -71,7 +71,7 @@ void expect_fine(const std::vector<float>& weights, const QuantizedMatrix& matri
                                         static_cast<std::size_t>(last - first));
         const int sum = cpu::largest_code_sum(codes);
         ASSERT_LE(sum, cpu::kMostCodeSum);
-        ASSERT_GT(sum, cpu::kMostCodeSum - 48);  // the smallest halves are far apart
+        ASSERT_GT(sum, cpu::kMostCodeSum - 48);  // steps between the smallest halves are large
       } else {
         ASSERT_LE(matrix.scales[at], finest * (1.0F + 0x1.0p-10F) + 0x1.0p-24F);
       }
@@ -113,7 +113,7 @@ TEST(RoundToNearest, RowsThatLeanToOneSideAndOutliersStayWithinTheBound) {
   }
 }
 
-// Whose codes were rounded down before and are rounded up after.
+// Weights whose codes are rounded down at first, and up with the larger scale.
 TEST(RoundToNearest, BoundsWhatCodesAddUpToOfWeightsBetweenCodes) {
   const std::vector<float> weights = {65.49F, 65.49F, 127.5F, 0, 65.49F, 64.49F, 0, 0};
   const QuantizedMatrix matrix =
