@@ -52,7 +52,7 @@ class Awq : public testing::Test {
   InputStatistics statistics_{kWidth};
 };
 
-TEST_F(Awq, ScalesOfSalientInputsLoseLessThanRounding) {
+TEST_F(Awq, ScalesOfSalientInputsReduceTheError) {
   const std::vector<float> ones(kWidth, 1.0F);
   for (const int bits : {3, 4}) {
     for (const bool symmetric : {false, true}) {
@@ -66,7 +66,7 @@ TEST_F(Awq, ScalesOfSalientInputsLoseLessThanRounding) {
   }
 }
 
-TEST_F(Awq, ClippingLosesLessAgain) {
+TEST_F(Awq, ClippingReducesTheErrorFurther) {
   const QuantFormat format{3, 64, false};
   const std::vector<float> scales = search(format);
   InputStatistics divided = statistics_;
@@ -77,7 +77,7 @@ TEST_F(Awq, ClippingLosesLessAgain) {
             0.95 * error_of(round_to_nearest(weights, kWidth, format), scales));
 }
 
-TEST_F(Awq, CodesLoseLessThanTheNearestOfTheirGrids) {
+TEST_F(Awq, CodesAreBetterThanTheNearestOnTheirGrids) {
   const std::vector<float> ones(kWidth, 1.0F);
   const QuantFormat format{4, 64, false};
   const QuantizedMatrix found = round_clipped(team_, weights_, statistics_, format);
@@ -90,7 +90,7 @@ TEST_F(Awq, CodesLoseLessThanTheNearestOfTheirGrids) {
   EXPECT_LT(error_of(found, ones), 0.5 * error_of(nearest, ones));
 }
 
-TEST_F(Awq, ClippingAgainstEqualInputsIsNoWorse) {
+TEST_F(Awq, ClippingWithEqualInputsIsNoWorse) {
   InputStatistics plain(kWidth);
   std::vector<float> units(static_cast<std::size_t>(kWidth * kWidth));
   for (std::size_t i = 0; i < kWidth; ++i) {

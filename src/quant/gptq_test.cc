@@ -21,7 +21,7 @@ InputStatistics statistics_of(const std::vector<float>& inputs, std::int64_t wid
   return statistics;
 }
 
-TEST(InputStatistics, AreTheSumsTheySay) {
+TEST(InputStatistics, AreTheDocumentedSums) {
   const std::int64_t width = 40;
   const std::vector<float> inputs = correlated_inputs(700, width, 2, 1);  // more than one chunk
   cpu::Team team(2);
@@ -68,7 +68,7 @@ TEST(InputStatistics, DividedInputsHaveDividedStatistics) {
   EXPECT_DOUBLE_EQ(divided.magnitudes()[7], again.magnitudes()[7]);
 }
 
-TEST(OutputError, IsThatOfTheInputsThemselves) {
+TEST(OutputError, EqualsTheErrorComputedFromInputs) {
   const std::int64_t width = 48;
   const std::vector<float> inputs = correlated_inputs(90, width, 1, 3);
   const InputStatistics statistics = statistics_of(inputs, width);
@@ -136,7 +136,7 @@ std::vector<std::uint8_t> slow_gptq(std::vector<double> row, const InputStatisti
   return codes;
 }
 
-TEST(Gptq, FindsTheCodesOfItsDefinition) {
+TEST(Gptq, EqualsItsDefinition) {
   const std::int64_t width = 80;
   const InputStatistics statistics = statistics_of(correlated_inputs(300, width, 2, 5), width);
   for (const QuantFormat& format :
@@ -159,7 +159,7 @@ TEST(Gptq, FindsTheCodesOfItsDefinition) {
   }
 }
 
-TEST(Gptq, LosesLessThanRoundingOnCorrelatedInputs) {
+TEST(Gptq, IsBetterThanRoundingOnCorrelatedInputs) {
   const std::int64_t width = 200;  // the last group is shorter, and there are two blocks
   const std::vector<float> all = correlated_inputs(1200, width, 3, 7);
   const std::vector<float> inputs(all.begin(), all.begin() + 600 * width);
@@ -202,7 +202,7 @@ TEST(Gptq, UncorrelatedInputsAreRoundedToNearest) {
   }
 }
 
-TEST(Gptq, ARowDoesNotDependOnOthers) {
+TEST(Gptq, RowsAreIndependent) {
   const std::int64_t width = 160;
   const InputStatistics statistics = statistics_of(correlated_inputs(300, width, 2, 10), width);
   const std::vector<float> weights = random_weights(6 * width, 11);
@@ -217,7 +217,7 @@ TEST(Gptq, ARowDoesNotDependOnOthers) {
   EXPECT_LE(other, 8);  // the order of sums may differ
 }
 
-TEST(Gptq, StatisticsThatAreNotFiniteAreRefused) {
+TEST(Gptq, NonFiniteStatisticsAreRefused) {
   InputStatistics statistics(32);
   std::vector<float> inputs(32, 1.0F);
   inputs[3] = std::numeric_limits<float>::infinity();

@@ -24,7 +24,7 @@ cpu::PackedMatrix pack(std::span<const float> rows, std::int64_t inputs, cpu::El
   memory.resize((bytes + kAlignment) / sizeof(float) + 1);
   void* aligned = memory.data();
   std::size_t space = memory.size() * sizeof(float);
-  check(std::align(kAlignment, bytes, aligned, space) != nullptr, "there is room to align");
+  check(std::align(kAlignment, bytes, aligned, space) != nullptr, "the memory can be aligned");
   packed.data = static_cast<std::byte*>(aligned);
   for (std::int64_t panel = 0; panel < packed.panels(); ++panel) {
     const std::int64_t first = panel * cpu::PackedMatrix::kPanel;

@@ -97,7 +97,7 @@ TEST(RoundToNearest, NoErrorIsLargerThanHalfTheScale) {
   }
 }
 
-TEST(RoundToNearest, RowsThatLeanToOneSideAndOutliersStayWithinTheBound) {
+TEST(RoundToNearest, OneSidedRowsAndOutliersStayWithinTheBound) {
   std::mt19937 random(8);
   std::uniform_real_distribution<float> positive(0.5F, 0.9F);
   for (const QuantFormat& format : every_format()) {
@@ -114,7 +114,7 @@ TEST(RoundToNearest, RowsThatLeanToOneSideAndOutliersStayWithinTheBound) {
 }
 
 // Weights whose codes are rounded down at first, and up with the larger scale.
-TEST(RoundToNearest, BoundsWhatCodesAddUpToOfWeightsBetweenCodes) {
+TEST(RoundToNearest, LimitsCodeSumsOfWeightsBetweenCodes) {
   const std::vector<float> weights = {65.49F, 65.49F, 127.5F, 0, 65.49F, 64.49F, 0, 0};
   const QuantizedMatrix matrix =
       round_to_nearest(weights, 8, {.bits = 8, .group = 32, .symmetric = true});
@@ -158,7 +158,7 @@ TEST(RoundToNearest, ConstantRowsKeepTheirValue) {
   }
 }
 
-TEST(RoundToNearest, AGroupKnowsNothingOfItsNeighbour) {
+TEST(RoundToNearest, GroupsAreIndependent) {
   std::vector<float> weights(256, 0.01F);
   weights[200] = 100.0F;
   const QuantizedMatrix matrix = round_to_nearest(weights, 256, {4, 128, false});
@@ -166,7 +166,7 @@ TEST(RoundToNearest, AGroupKnowsNothingOfItsNeighbour) {
   EXPECT_GT(matrix.scales[1], 6.0F);
 }
 
-TEST(RoundToNearest, SymmetricCodesLieAboutTheMiddle) {
+TEST(RoundToNearest, SymmetricCodesAreAroundTheMiddle) {
   for (const int bits : {8, 4, 3}) {
     const QuantizedMatrix matrix =
         round_to_nearest(std::vector<float>{0.0F, 1.0F, -1.0F}, 3, {bits, 32, true});
@@ -176,7 +176,7 @@ TEST(RoundToNearest, SymmetricCodesLieAboutTheMiddle) {
   }
 }
 
-TEST(RoundToNearest, WhatHasNoScaleInF16IsSaid) {
+TEST(RoundToNearest, WeightsWithoutAnF16ScaleAreReported) {
   EXPECT_TRUE(can_quantize(std::vector<float>{65504.0F, -65504.0F, 0.0F}));
   for (const float bad : {65505.0F, -1e30F, std::numeric_limits<float>::infinity(),
                           std::numeric_limits<float>::quiet_NaN()}) {
@@ -184,13 +184,13 @@ TEST(RoundToNearest, WhatHasNoScaleInF16IsSaid) {
   }
 }
 
-TEST(QuantFormat, OtherSizesAreRefused) {
+TEST(QuantFormat, UnsupportedSizesAreRefused) {
   EXPECT_TRUE(validate(QuantFormat{8, 32, true}).ok());
   EXPECT_FALSE(validate(QuantFormat{5, 32, true}).ok());
   EXPECT_FALSE(validate(QuantFormat{4, 16, true}).ok());
 }
 
-TEST(F16, EveryHalfComesBack) {
+TEST(F16, EveryHalfIsConvertedBackExactly) {
   for (std::uint32_t half = 0; half < 0x10000U; ++half) {
     const float value = cpu::float_from_f16(static_cast<std::uint16_t>(half));
     if (!std::isnan(value)) {
