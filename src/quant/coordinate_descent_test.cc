@@ -72,7 +72,7 @@ TEST_F(CoordinateDescent, CodesDoNotDependOnThreads) {
             descended(two, weights_, seen, format).codes);
 }
 
-TEST_F(CoordinateDescent, NonFiniteStatisticsChangeNothing) {
+TEST_F(CoordinateDescent, StatisticsWithoutInformationChangeNothing) {
   const QuantFormat format{4, 128, false};
   const std::vector<std::uint8_t> nearest = round_to_nearest(weights_, kBothHalves, format).codes;
   std::vector<float> inputs(kBothHalves);
