@@ -9,7 +9,7 @@
 
 namespace protean {
 
-// How a checkpoint stores a tensor's elements, as far as we read it.
+// The supported types of tensors in checkpoints.
 enum class TensorType : std::uint8_t {
   kF32,
   kF16,
@@ -24,7 +24,7 @@ enum class TensorType : std::uint8_t {
   kQ6_K,
 };
 
-// Elements are stored in blocks of bytes; a row is a whole number of blocks.
+// The blocks in which elements are stored. A row is a whole number of blocks.
 struct BlockFormat {
   std::string_view name;  // "Q4_K"
   std::int64_t elements = 1;
@@ -33,29 +33,31 @@ struct BlockFormat {
 
 const BlockFormat& block_format(TensorType type);
 
-// ggml's types by their number in GGUF files: all known ones have a format, of which we read some.
+// A type of ggml, with its number in GGUF files. Some known types cannot be read.
 struct GgmlType {
   std::uint32_t number = 0;
   BlockFormat format;
   std::optional<TensorType> readable;
 };
 
-const GgmlType* find_ggml_type(std::uint32_t number);  // nullptr if unknown
+const GgmlType* find_ggml_type(std::uint32_t number);  // null if unknown
 
-// count elements, a whole number of blocks, from bytes of any alignment. Little-endian machines.
+// Converts `count` elements, a whole number of blocks, to f32. `from` may have any alignment. Works
+// on little-endian machines only.
 void dequantize(TensorType type, const std::byte* from, std::int64_t count, float* out);
 
-// The format of a type whose integers kernels can take as they are; nothing for other types.
+// Returns the format of a type whose integers kernels can use without dequantising; nothing for
+// others.
 std::optional<QuantFormat> code_format(TensorType type);
 
-// Where a run of elements puts its codes, and its groups their scales and offsets.
+// The destination of the codes of elements and of the scales and offsets of their groups.
 struct CodeRun {
   std::uint8_t* codes = nullptr;
   float* scales = nullptr;
   float* offsets = nullptr;
 };
 
-// The integers of count elements, a whole number of blocks, of a type that has a code_format.
+// Reads the integers of `count` elements, a whole number of blocks, of a type with a code_format().
 void read_codes(TensorType type, const std::byte* from, std::int64_t count, CodeRun out);
 
 }  // namespace protean

@@ -1,4 +1,5 @@
-// Any bytes either are refused as a GGUF file or can be read in full: metadata, spec and weights.
+// Checks that any bytes are either refused or a GGUF file whose metadata, spec and weights can be
+// read.
 
 #include <cstdint>
 #include <vector>

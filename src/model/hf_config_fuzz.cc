@@ -1,4 +1,4 @@
-// Any JSON object either is refused as a config or gives a valid spec.
+// Checks that any JSON object is either refused or a config with a valid spec.
 
 #include <cstdint>
 

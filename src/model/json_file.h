@@ -9,8 +9,8 @@
 
 namespace protean {
 
-// A JSON text that must be one object. Nesting is bounded. Of two equal keys the last one counts,
-// unless they are refused. name is for messages.
+// Parses a JSON text that must be one object. Nesting is limited. If a key occurs twice, the last
+// value counts unless `keys` refuses it. `name` is for errors.
 enum class DuplicateKeys { kLastCounts, kRefuse };
 Result<boost::json::object> parse_json_object(
     std::string_view text, const std::string& name,

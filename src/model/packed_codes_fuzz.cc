@@ -1,5 +1,5 @@
-// Any bytes either are refused as the weights of a quantised model or can be read in full, whether
-// packed as AWQ or as GPTQ packs them, which the first byte says.
+// Checks that any bytes are either refused or the weights of a quantised model that can be read.
+// The first byte chooses the layout, AWQ or GPTQ.
 
 #include <algorithm>
 #include <cstdint>
@@ -11,7 +11,7 @@
 namespace protean {
 namespace {
 
-// One layer of the smallest sizes that all packings fit.
+// Returns a config with one layer of the smallest sizes that all layouts allow.
 HfConfig small_config(std::uint8_t choice) {
   HfConfig config;
   config.row = &architectures().front();
