@@ -9,9 +9,9 @@
 
 namespace protean {
 
-// Parses a JSON text that must be one object. Nesting is limited. If a key occurs twice, the last
-// value counts unless `keys` refuses it. `name` is for errors.
 enum class DuplicateKeys { kLastCounts, kRefuse };
+
+// Parses a JSON text that must be one object, with limited nesting. `name` is for errors.
 Result<boost::json::object> parse_json_object(
     std::string_view text, const std::string& name,
     DuplicateKeys duplicates = DuplicateKeys::kLastCounts);

@@ -13,12 +13,10 @@
 namespace protean {
 
 // The two layouts of packed matrices in Hugging Face checkpoints, in 32-bit words:
-//   kAwq   qweight [inputs][rows / 8] and qzeros [groups][rows / 8]: a word has the 4-bit codes of
-//   8
-//          rows in the order 0 2 4 6 1 3 5 7 ("GEMM" version)
+//   kAwq   qweight [inputs][rows / 8] and qzeros [groups][rows / 8]: a word has the 4-bit codes
+//          of 8 rows in the order 0 2 4 6 1 3 5 7 ("GEMM" version)
 //   kGptq  qweight [inputs * bits / 32][rows]: the codes of a row follow each other, lowest bits
-//   first,
-//          across words; qzeros [groups][rows * bits / 32] likewise along the rows
+//          first, across words; qzeros [groups][rows * bits / 32] likewise along the rows
 // Both have scales [groups][rows]. A weight is scale * (code - zero).
 enum class CodePacking : std::uint8_t { kAwq, kGptq };
 

@@ -48,8 +48,7 @@ struct WeightFormat {
 //   w8, w4, w3: for each group 32 scales, 32 offsets unless symmetric (both f16), then
 //     w8  [inputs / 4][32] words of 4 signed codes, the first input in the lowest bits
 //     w4  [inputs / 8][32] words of 8 signed codes
-//     w3  [inputs / 32][3][32] words: 32 signed codes in 96 bits, the first input in the lowest
-//     bits
+//     w3  [inputs / 32][3][32] words: 32 signed codes in 96 bits, the first input lowest
 // where a weight is scale * (code - 2^(bits-1)) + offset: the offset is the weight of the middle
 // code. The sums of w8 codes are limited as described in quantized_rows.h.
 struct PackedMatrix {
