@@ -13,7 +13,7 @@
 namespace protean {
 namespace {
 
-// The smallest model as a GGUF file, in pieces that a test can change before it is written.
+// The parts of a GGUF file with the smallest model, which a test can change before it writes them.
 struct Pieces {
   struct Tensor {
     std::vector<std::uint64_t> dimensions;
@@ -86,7 +86,7 @@ TEST(GgufCheckpoint, Defaults) {
             4);
 }
 
-// Numbers of ggml's types.
+// The numbers of types in ggml.
 constexpr std::uint32_t kF16 = 1, kQ4_0 = 2, kQ4_1 = 3, kQ5_0 = 6, kQ8_0 = 8;
 
 StoredWeights stored_as(const std::vector<std::uint32_t>& types) {
@@ -140,7 +140,7 @@ TEST(GgufCheckpoint, EachHalfIsKeptInTheBitsThatHoldItsMatrices) {
   EXPECT_EQ(beside_f16.precision, Precision::kBf16);
   EXPECT_EQ(beside_f16.layers[1], kFour);
   EXPECT_TRUE(stored(GgufType::kQ8_0, GgufType::kQ6_K).layers.empty()) << "8 bits hold both";
-  // One half of one layer.
+  // Changes the precision of one part of one layer.
   const std::vector<LayerPrecision> one = stored_as({kQ4_0, kQ4_0, kQ4_0, kQ4_0, kQ8_0}).layers;
   ASSERT_EQ(one.size(), 1U);
   EXPECT_EQ(one[0], (LayerPrecision{Precision::kW4, Precision::kW8}));

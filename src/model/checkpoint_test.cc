@@ -41,11 +41,11 @@ void expect_same(const ModelSpec& got, const ModelSpec& want) {
 struct Tensor {
   NeededTensor need;
   std::vector<float> read;
-  std::vector<float> written;  // as f32, in Hugging Face's order
+  std::vector<float> written;  // f32, in Hugging Face's order
   int rotated_heads = 0;
 };
 
-// Every tensor of a checkpoint beside what the seed says was written.
+// Returns every tensor of a checkpoint as read, and as written according to the seed.
 std::vector<Tensor> compare(const Checkpoint& checkpoint, const ModelSpec& spec) {
   const std::vector<WeightTensor> written = weight_tensors(spec);
   std::vector<Tensor> tensors;
@@ -62,7 +62,7 @@ std::vector<Tensor> compare(const Checkpoint& checkpoint, const ModelSpec& spec)
     tensor.read.resize(tensor.written.size());
     const std::int64_t rows = need.columns == 0 ? 1 : need.rows;
     checkpoint.read_rows(need.role, need.layer, 0, rows, tensor.read.data());
-    // A row from the middle is the same on its own.
+    // A single row is read alike.
     const auto row_length = tensor.read.size() / static_cast<std::size_t>(rows);
     std::vector<float> row(row_length);
     checkpoint.read_rows(need.role, need.layer, rows / 2, 1, row.data());
@@ -163,7 +163,7 @@ TEST_P(EveryArchitecture, OpensFromGguf) {
       EXPECT_EQ(tensor.read, tensor.written);
       continue;
     }
-    // Neighbours here are halves there.
+    // GGUF interleaves the two halves of a head.
     const std::int64_t half = spec.attention.head_dim / 2;
     const std::int64_t width = tensor.need.columns == 0 ? 1 : tensor.need.columns;
     for (std::int64_t row = 0; row < tensor.need.rows; ++row) {
@@ -200,7 +200,7 @@ TEST(Checkpoint, QuantisedGgufsOpenAndKeepTheirSize) {
     for (const float weight : down) {
       squares += double{weight} * weight;
     }
-    // 1.2 / sqrt(512) by design.
+    // Weights were made with the deviation 1.2 / sqrt(512).
     EXPECT_NEAR(std::sqrt(squares / static_cast<double>(down.size())), 0.053, 0.006) << name;
   }
 }
@@ -227,11 +227,12 @@ TEST(Checkpoint, TrainedSafetensors) {
     EXPECT_EQ(spec.attention.kv_heads, 4);
     EXPECT_EQ(spec.attention.head_dim, 16);
     EXPECT_EQ(spec.norm_eps, 1e-6F);
-    // One has only the output table, the other says it is not tied and has only the embedding.
+    // One file has only the LM head, the other has only the embedding matrix although its config
+    // says that it is not tied.
     EXPECT_TRUE(spec.tied_embeddings);
     EXPECT_EQ((*opened)->generation().stop_ids, std::vector<TokenId>{2});
   }
-  // Both are the same model: every f32 is exactly a bf16.
+  // Both are the same model, since every f32 weight is exact in bf16.
   const auto f32 = open_checkpoint(test_data("models/tinystories-656k"));
   const auto bf16 = open_checkpoint(test_data("models/tinystories-656k-bf16"));
   for (const NeededTensor& need : needed_tensors((*f32)->spec())) {
@@ -292,7 +293,7 @@ TEST(Checkpoint, ReleasedTensorsStopCountingAndCanBeReadAgain) {
   (*opened)->read_rows(TensorRole::kEmbedding, 0, 0, 8192, table.data());
   const std::int64_t before = mapped_file_kib();
   (*opened)->release(TensorRole::kEmbedding, 0);
-  EXPECT_LT(mapped_file_kib(), before - 14 * 1024);  // of 16 MiB
+  EXPECT_LT(mapped_file_kib(), before - 14 * 1024);  // 16 MiB were mapped
   (*opened)->read_rows(TensorRole::kEmbedding, 0, 0, 8192, again.data());
   EXPECT_EQ(table, again);
 }
@@ -316,7 +317,7 @@ TEST(Checkpoint, PathsThatAreNoModel) {
   EXPECT_NE(message_of("/dev/null").find("not a regular file"), std::string::npos);
 }
 
-// A good directory, what is done to it, and what must be said about it.
+// A way to damage a valid directory, and the expected error.
 struct Damage {
   const char* name;
   std::function<void(const fs::path&)> damage;
@@ -423,7 +424,7 @@ TEST(Checkpoint, ExtraTensorsAndOddlyNamedSingleFilesAreFine) {
   const TemporaryDirectory directory;
   const ModelSpec spec = architecture_specs().front().spec;
   write_hf_checkpoint(directory.path(), spec);
-  // lm_head.weight under another name: it becomes an extra tensor and the model a tied one.
+  // Renames lm_head.weight, which becomes an extra tensor, and the model becomes a tied one.
   replace("model.safetensors", "lm_head.weight", "rotary.invfreq")(directory.path());
   fs::rename(directory.path() / "model.safetensors", directory.path() / "weights.safetensors");
   const auto tied = open_checkpoint(directory.path());

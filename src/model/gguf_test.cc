@@ -23,7 +23,7 @@ std::string text(std::string_view value) {
   return raw<std::uint64_t>(value.size()) + std::string(value);
 }
 
-// Magic, version, counts; what follows is up to the test.
+// Returns the beginning of a file: magic, version and counts.
 std::string header(std::uint64_t tensors, std::uint64_t values, std::uint32_t version = 3) {
   return "GGUF" + raw(version) + raw(tensors) + raw(values);
 }
@@ -163,7 +163,7 @@ TEST(Gguf, ChangedBytesNeverCrash) {
 struct Lie {
   const char* name;
   std::function<std::string()> bytes;
-  const char* said;  // in the message
+  const char* said;  // part of the error
 };
 
 class LyingGguf : public testing::TestWithParam<Lie> {};

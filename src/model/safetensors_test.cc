@@ -76,7 +76,7 @@ struct Lie {
   const char* name;
   const char* header;
   std::size_t data_bytes;
-  const char* said;  // in the message
+  const char* said;  // part of the error
 };
 
 class LyingSafetensors : public testing::TestWithParam<Lie> {};
