@@ -103,7 +103,7 @@ StoredWeights stored_as(const std::vector<std::uint32_t>& types) {
       .stored;
 }
 
-TEST(GgufCheckpoint, LayersAreKeptInTheBitsThatHoldAllOfThem) {
+TEST(GgufCheckpoint, LayersAreKeptInTheLeastSufficientBits) {
   EXPECT_EQ(stored_as({kQ4_0}).precision, Precision::kW4);
   EXPECT_EQ(stored_as({kQ4_0, kQ4_1}).precision, Precision::kW4);
   EXPECT_EQ(stored_as({kQ8_0}).precision, Precision::kW8);
@@ -113,7 +113,7 @@ TEST(GgufCheckpoint, LayersAreKeptInTheBitsThatHoldAllOfThem) {
   EXPECT_EQ(stored_as({kF16}).group, 128);
 }
 
-TEST(GgufCheckpoint, EachHalfIsKeptInTheBitsThatHoldItsMatrices) {
+TEST(GgufCheckpoint, EachComponentIsKeptInTheLeastSufficientBits) {
   ModelSpec spec;
   spec.layers = 8;
   spec.hidden = 256;
@@ -146,7 +146,7 @@ TEST(GgufCheckpoint, EachHalfIsKeptInTheBitsThatHoldItsMatrices) {
   EXPECT_EQ(one[0], (LayerPrecision{Precision::kW4, Precision::kW8}));
 }
 
-TEST(GgufCheckpoint, BiasesAreThereWhenTheirTensorsAre) {
+TEST(GgufCheckpoint, BiasesExistIfTheirTensorsDo) {
   const ModelSpec spec = spec_after([](Pieces& p) {
     p.tensors["blk.0.attn_q.bias"] = {{32}};
     p.tensors["blk.0.attn_k.bias"] = {{16}};
@@ -178,7 +178,7 @@ TEST(GgufCheckpoint, RopeOfAllSpellings) {
   EXPECT_GT(divided.divisors.front(), 0.0F);
 }
 
-TEST(GgufCheckpoint, StopIdsAreThoseTheVocabularyHas) {
+TEST(GgufCheckpoint, StopIdsAreThoseOfTheVocabulary) {
   Pieces pieces;
   pieces.integers["tokenizer.ggml.eos_token_id"] = 2;
   pieces.integers["tokenizer.ggml.eot_token_id"] = 7;

@@ -205,7 +205,7 @@ TEST(Checkpoint, QuantisedGgufsOpenAndKeepTheirSize) {
   }
 }
 
-TEST(Checkpoint, EveryFiniteF16IsWrittenAsItIsRead) {
+TEST(Checkpoint, EveryFiniteF16IsReadBackExactly) {
   for (unsigned half = 0; half < 65536; ++half) {
     const auto bits = static_cast<std::uint16_t>(half);
     float value = 0.0F;
@@ -278,7 +278,7 @@ std::int64_t mapped_file_kib() {
   return -1;
 }
 
-TEST(Checkpoint, ReleasedTensorsStopCountingAndCanBeReadAgain) {
+TEST(Checkpoint, ReleasedTensorsUseNoMemoryAndCanBeReadAgain) {
   ModelSpec spec = architecture_specs().front().spec;
   spec.hidden = 512;
   spec.vocab = 8192;
@@ -298,7 +298,7 @@ TEST(Checkpoint, ReleasedTensorsStopCountingAndCanBeReadAgain) {
   EXPECT_EQ(table, again);
 }
 
-TEST(Checkpoint, PathsThatAreNoModel) {
+TEST(Checkpoint, PathsThatAreNotModelsAreRefused) {
   const TemporaryDirectory directory;
   const fs::path& path = directory.path();
   EXPECT_NE(message_of(path / "none").find("cannot be found"), std::string::npos);
@@ -420,7 +420,7 @@ INSTANTIATE_TEST_SUITE_P(
                "has no \"weight_map\"", 2}),
     [](const auto& damage) { return damage.param.name; });
 
-TEST(Checkpoint, ExtraTensorsAndOddlyNamedSingleFilesAreFine) {
+TEST(Checkpoint, ExtraTensorsAndOtherFileNamesAreAccepted) {
   const TemporaryDirectory directory;
   const ModelSpec spec = architecture_specs().front().spec;
   write_hf_checkpoint(directory.path(), spec);

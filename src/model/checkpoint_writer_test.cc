@@ -63,7 +63,7 @@ TEST(RandomCheckpoint, WeightsAreNormalAndOfTheRightSize) {
   EXPECT_NEAR(fourths / count / (variance * variance), 2.7, 0.02);  // uniform: 1.8, normal: 3
 }
 
-TEST(RandomCheckpoint, AWeightDependsOnItsPlaceAndTheSeedOnly) {
+TEST(RandomCheckpoint, AWeightDependsOnlyOnItsPlaceAndTheSeed) {
   cpu::Team one(1);
   cpu::Team two(2);
   const ModelSpec spec = tiny_spec();

@@ -108,7 +108,7 @@ Bytes random_blocks(TensorType type, int blocks, std::mt19937_64& random) {
 
 class QuantisedType : public testing::TestWithParam<TensorType> {};
 
-TEST_P(QuantisedType, EveryElementIsWhatTheFormatSays) {
+TEST_P(QuantisedType, EveryElementFollowsTheFormat) {
   constexpr int kBlocks = 200;
   const BlockFormat& format = block_format(GetParam());
   std::mt19937_64 random(7);
@@ -150,7 +150,7 @@ TEST_P(QuantisedType, UnalignedBytesAreRead) {
 // Types with a code_format().
 class CodeType : public testing::TestWithParam<TensorType> {};
 
-TEST_P(CodeType, CodesStandForTheSameElements) {
+TEST_P(CodeType, CodesGiveTheSameElements) {
   const std::optional<QuantFormat> code = code_format(GetParam());
   ASSERT_TRUE(code.has_value());
   constexpr std::int64_t kElements = 2048;

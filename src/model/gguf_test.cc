@@ -81,7 +81,7 @@ TEST(Gguf, ScalarsAndArraysByType) {
   EXPECT_TRUE(file->has("none"));
 }
 
-TEST(Gguf, AbsentKeysAreNothingAndWrongTypesAreErrors) {
+TEST(Gguf, AbsentKeysAreEmptyAndWrongTypesAreErrors) {
   const std::string bytes = small_file().file();
   const auto file = parse(bytes);
   ASSERT_TRUE(file.ok());

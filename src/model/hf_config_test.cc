@@ -292,7 +292,7 @@ INSTANTIATE_TEST_SUITE_P(
                       "1 entries for 6 layers"}),
     [](const auto& refusal) { return refusal.param.name; });
 
-TEST(HfConfig, StopIdsOfBothFilesAndGivenSamplingOnly) {
+TEST(HfConfig, StopIdsOfBothFilesAndOnlyGivenSampling) {
   Result<HfConfig> config = parse_config(R"({"eos_token_id": 2})");
   ASSERT_TRUE(config.ok());
   EXPECT_EQ(config->generation.stop_ids, std::vector<TokenId>{2});

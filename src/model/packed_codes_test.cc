@@ -52,7 +52,7 @@ struct Packing {
 
 class EveryPacking : public testing::TestWithParam<Packing> {};
 
-TEST_P(EveryPacking, ComesBackAsItWas) {
+TEST_P(EveryPacking, IsReadBackExactly) {
   const auto& [packing, format, rows, inputs] = GetParam();
   const QuantizedMatrix matrix = random_matrix(format, rows, inputs);
   const PackedBytes bytes = pack_codes(matrix, quantization(packing, format));
@@ -138,7 +138,7 @@ TEST(PackedCodes, ThreeBitCodesCrossWords) {
   EXPECT_EQ(bytes.codes[64], 0x00000001U);
 }
 
-TEST(PackedCodes, AGroupIndexSaysWhichScaleAnInputHas) {
+TEST(PackedCodes, AGroupIndexChoosesTheScaleOfAnInput) {
   const QuantFormat format{4, 32, false};
   const QuantizedMatrix matrix = random_matrix(format, 8, 64);
   const PackedBytes bytes = pack_codes(matrix, quantization(CodePacking::kGptq, format));

@@ -92,7 +92,7 @@ class QuantizedModel : public testing::Test {
   std::int64_t done_ = 0;
 };
 
-TEST_F(QuantizedModel, RoundedWeightsComeBackAsTheirCodes) {
+TEST_F(QuantizedModel, RoundedWeightsAreReadBackAsTheirCodes) {
   for (const QuantFormat& format : {QuantFormat{4, 32, false}, QuantFormat{8, 128, true},
                                     QuantFormat{3, 64, false}, QuantFormat{4, 64, true}}) {
     const TemporaryDirectory target;
@@ -137,7 +137,7 @@ TEST_F(QuantizedModel, RoundedWeightsComeBackAsTheirCodes) {
 
 // The codes of GPTQ differ from those that rounding its weights again would give.
 class StoredGroup : public QuantizedModel, public testing::WithParamInterface<int> {};
-TEST_P(StoredGroup, LayersOfItsPrecisionHoldItsIntegers) {
+TEST_P(StoredGroup, LayersOfItsPrecisionHaveItsIntegers) {
   const TemporaryDirectory target;
   ASSERT_TRUE(write(target, {.method = QuantMethod::kGptq, .format = {4, GetParam(), false}}).ok());
   const auto quantized = opened(target.path());
@@ -186,7 +186,7 @@ TEST_F(QuantizedModel, EveryMethodComputesNearlyTheSame) {
   }
 }
 
-TEST_F(QuantizedModel, CalibratedMethodsLoseLessThanRounding) {
+TEST_F(QuantizedModel, CalibratedMethodsAreBetterThanRounding) {
   const std::vector<float> want = outputs_of(team_, *checkpoint_);
   const auto error_of = [&](QuantMethod method) {
     const TemporaryDirectory target;
@@ -212,7 +212,7 @@ TEST_F(QuantizedModel, AQuantisedModelIsNotQuantisedAgain) {
   EXPECT_NE(written.error().message.find("is quantised already"), std::string::npos);
 }
 
-TEST_F(QuantizedModel, RowsThatFillNoWordsAreRefusedByName) {
+TEST_F(QuantizedModel, RowsThatDoNotFillWordsAreRefusedByName) {
   ModelSpec spec = small_spec();
   spec.ffn = 164;
   const TemporaryDirectory source;
@@ -282,7 +282,7 @@ TEST_F(QuantizedModel, AGroupIndexOutOfItsGroupsIsRefused) {
   }
 }
 
-TEST(Calibration, TakesTextThroughLayersAsServingDoes) {
+TEST(Calibration, ComputesTextLikeServing) {
   const TemporaryDirectory directory;
   write_hf_checkpoint(directory.path(), small_spec());
   const auto checkpoint = opened(directory.path());
@@ -324,7 +324,7 @@ TEST(Calibration, TakesTextThroughLayersAsServingDoes) {
   EXPECT_EQ(expected, got.end());
 }
 
-TEST(LayerTensors, KeepAWindowOnlyWhereTheLayerHasOne) {
+TEST(LayerTensors, KeepAWindowOnlyIfTheLayerHasOne) {
   const TemporaryDirectory directory;
   ModelSpec spec = small_spec();
   spec.attention.sliding_window = 8;

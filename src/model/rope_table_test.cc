@@ -78,7 +78,7 @@ TEST(RopeTable, LatePositionsKeepTheirPrecision) {
   EXPECT_EQ(table.bytes(), 2 * 4 * 100001 * 4);
 }
 
-TEST(RopeTable, PairingIsCarriedToTheKernel) {
+TEST(RopeTable, PairingIsPassedToTheKernel) {
   EXPECT_TRUE(RotaryTable({.pairing = RopePairing::kAdjacent}, 8, 1).view().adjacent);
 }
 
