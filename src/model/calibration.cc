@@ -44,7 +44,7 @@ LayerStatistics::LayerStatistics(const ModelSpec& spec) {
 
 Result<Calibration> Calibration::create(cpu::Team& team, const Checkpoint& checkpoint,
                                         std::vector<std::vector<TokenId>> sequences) {
-  check(!sequences.empty(), "there is text to calibrate by");
+  check(!sequences.empty(), "there is calibration text");
   Calibration calibration(team, checkpoint.spec());
   const auto hidden = static_cast<std::size_t>(checkpoint.spec().hidden);
   for (const std::vector<TokenId>& sequence : sequences) {

@@ -163,9 +163,10 @@ void read_attention(Metadata& metadata, const GgufFile& file, const Architecture
   attention.kv_heads = metadata.integer("attention.head_count_kv", attention.heads);
   const auto key_length = metadata.find_integer("attention.key_length");
   if (!key_length && (attention.heads == 0 || spec.hidden % attention.heads != 0)) {
-    metadata.fail(ErrorCode::kCorrupt,
-                  "embedding_length {} is no multiple of head_count {} and key_length is missing",
-                  spec.hidden, attention.heads);
+    metadata.fail(
+        ErrorCode::kCorrupt,
+        "embedding_length {} is not a multiple of head_count {} and key_length is missing",
+        spec.hidden, attention.heads);
     return;
   }
   attention.head_dim = key_length ? *key_length : spec.hidden / attention.heads;
@@ -200,7 +201,7 @@ Result<ModelSpec> read_spec(const GgufFile& file, const ArchitectureRow& row) {
       embedding->dimensions[1] > std::numeric_limits<int>::max()) {
     metadata.fail(
         ErrorCode::kNotFound,
-        "tensor token_embd.weight is missing or no table: this file holds no whole model");
+        "tensor token_embd.weight is missing or not a matrix: this file is not a complete model");
     return metadata.status().error();
   }
   spec.vocab = static_cast<int>(embedding->dimensions[1]);

@@ -228,7 +228,7 @@ INSTANTIATE_TEST_SUITE_P(
                 },
                 "is string, not an integer"},
         Refusal{"zero_heads", [](Pieces& p) { p.integers["llama.attention.head_count"] = 0; },
-                "no multiple of head_count 0"},
+                "not a multiple of head_count 0"},
         Refusal{"huge_heads",
                 [](Pieces& p) { p.integers["llama.attention.head_count"] = 0xFFFFFFFFU; },
                 "is 4294967295"},
@@ -269,7 +269,7 @@ INSTANTIATE_TEST_SUITE_P(
                 "token_embd.weight is missing"},
         Refusal{"flat_embedding",
                 [](Pieces& p) { p.tensors["token_embd.weight"].dimensions = {32}; },
-                "token_embd.weight is missing or no table"},
+                "token_embd.weight is missing or not a matrix"},
         Refusal{"narrow_embedding",
                 [](Pieces& p) {
                   p.tensors["token_embd.weight"].dimensions = {16, 40};

@@ -202,10 +202,11 @@ Result<Shards> open_indexed(const fs::path& index) {
     const boost::json::string* text = member.value().if_string();
     const std::string file(text == nullptr ? std::string_view() : std::string_view(*text));
     if (!file.ends_with(".safetensors") || file.find('/') != std::string::npos) {
-      return make_error(ErrorCode::kCorrupt,
-                        "{} puts tensor {} into {}, which is no .safetensors file beside it: "
-                        "download it again",
-                        shards.name, quote(member.key()), quote(file));
+      return make_error(
+          ErrorCode::kCorrupt,
+          "{} puts tensor {} into {}, which is not a .safetensors file in the same folder: "
+          "download it again",
+          shards.name, quote(member.key()), quote(file));
     }
     const auto [entry, is_new] = opened.emplace(file, shards.files.size());
     if (is_new) {

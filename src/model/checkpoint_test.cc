@@ -412,10 +412,10 @@ INSTANTIATE_TEST_SUITE_P(
                "00001-of-00002.safetensors: tensor model.norm.weight is missing", 2},
         Damage{"index_leads_elsewhere",
                replace(kIndex, "\"model.norm.weight\":\"", "\"model.norm.weight\":\"../"),
-               "no .safetensors file beside it", 2},
+               "not a .safetensors file in the same folder", 2},
         Damage{"index_names_numbers",
                [](const fs::path& p) { write_file(p / kIndex, R"({"weight_map":{"a":1}})"); },
-               "no .safetensors file beside it", 2},
+               "not a .safetensors file in the same folder", 2},
         Damage{"index_is_empty", [](const fs::path& p) { write_file(p / kIndex, "{}"); },
                "has no \"weight_map\"", 2}),
     [](const auto& damage) { return damage.param.name; });

@@ -245,7 +245,7 @@ INSTANTIATE_TEST_SUITE_P(
               const std::string value = text("k\n") + raw<std::uint32_t>(7) + std::string(1, '\1');
               return header(0, 2) + value + value;
             },
-            R"("k\x0a" is there twice)"},
+            R"("k\x0a" occurs twice)"},
         Lie{"alignment_0", [] { return with_alignment(0); }, "power of two"},
         Lie{"alignment_24", [] { return with_alignment(24); }, "power of two"},
         Lie{"alignment_text",
@@ -299,7 +299,7 @@ INSTANTIATE_TEST_SUITE_P(
               return padded(
                   header(2, 0) + tensor_info("t", {1}, 0, 0) + tensor_info("t", {1}, 0, 32), 64);
             },
-            "\"t\" is there twice"},
+            "\"t\" occurs twice"},
         Lie{"overlap",
             [] {
               return padded(

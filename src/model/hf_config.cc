@@ -224,10 +224,11 @@ void read_attention(ConfigFields& config, const ArchitectureRow& row, ModelSpec&
   } else if (attention.heads > 0 && spec.hidden % attention.heads == 0) {
     attention.head_dim = spec.hidden / attention.heads;
   } else {
-    config.fail(ErrorCode::kInvalidArgument,
-                "\"hidden_size\" {} is no multiple of \"num_attention_heads\" {} and \"head_dim\" "
-                "is missing",
-                spec.hidden, attention.heads);
+    config.fail(
+        ErrorCode::kInvalidArgument,
+        "\"hidden_size\" {} is not a multiple of \"num_attention_heads\" {} and \"head_dim\" "
+        "is missing",
+        spec.hidden, attention.heads);
   }
   attention.output_bias = row.bias_in_config && config.boolean("attention_bias", false);
   attention.qkv_bias = row.qkv_bias || attention.output_bias;

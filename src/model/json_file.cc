@@ -69,7 +69,7 @@ Result<json::object> parse_json_object(std::string_view text, const std::string&
   }
   if (duplicates == DuplicateKeys::kRefuse && count_keys(value) != count_colons(text)) {
     return make_error(ErrorCode::kCorrupt,
-                      "{}: a name is there twice in one object: convert the model again", name);
+                      "{}: a key occurs twice in one object: convert the model again", name);
   }
   return std::move(value.get_object());
 }

@@ -162,7 +162,7 @@ void dequantize(const PackedCodes& packed, std::int64_t row, std::int64_t count,
 PackedBytes pack_codes(const QuantizedMatrix& matrix, const WeightQuantization& how) {
   const auto shape = packed_shape(how, matrix.rows, matrix.inputs);
   check(shape.ok() && how.bits == matrix.format.bits && how.group == matrix.format.group,
-        "a matrix is packed as what it is");
+        "the format of the matrix is that of the packing");
   PackedBytes packed;
   packed.codes.resize(static_cast<std::size_t>(shape->code_rows * shape->code_columns));
   packed.zeros.resize(static_cast<std::size_t>(matrix.groups() * shape->zero_columns));

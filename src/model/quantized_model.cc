@@ -272,7 +272,7 @@ std::string unusual_packing(const ModelSpec& spec, const QuantFormat& format) {
   for (const NeededTensor& need : needed_tensors(spec)) {
     if (is_matrix(need.role) && need.columns % format.group != 0) {
       return fmt::format(
-          "rows of {} weights are no whole groups of {}: the last group is shorter, "
+          "rows of {} weights are not whole groups of {}: the last group is shorter, "
           "which other programs may not read",
           need.columns, format.group);
     }
