@@ -215,18 +215,18 @@ void measure_swaps() {
   for (const double share : {0.05, 0.1, 1.0}) {
     Bench bench(spec, packed, share);
     std::vector<double> quiet;
-    std::vector<double> beside;
+    std::vector<double> during;
     double swapping_ms = 0;
     for (int round = 0; round < kRounds; ++round) {
       bench.step(false, quiet);
       const Clock::time_point begin = Clock::now();
-      bench.step(true, beside);
+      bench.step(true, during);
       swapping_ms += milliseconds_since(begin);
     }
     const double alone = quantile(quiet, 0.5);
-    const double median = quantile(beside, 0.5);
+    const double median = quantile(during, 0.5);
     fmt::print("  {:15.2f} {:15.2f} {:14.2f} {:7.1f}% {:13.2f} {:9.1f}\n", share, alone, median,
-               100 * (median / alone - 1), quantile(beside, 0.99) / quantile(quiet, 0.99),
+               100 * (median / alone - 1), quantile(during, 0.99) / quantile(quiet, 0.99),
                swapping_ms / bench.swaps());
   }
 }

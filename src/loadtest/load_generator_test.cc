@@ -163,10 +163,10 @@ TEST(LoadGenerator, DistinguishesErrors) {
   {
     closed_port = ScriptedServer([](const std::string&) { return ScriptedAnswer{}; }).port();
   }
-  const RunResult nobody =
+  const RunResult unconnected =
       run(options_for(fmt::format("http://127.0.0.1:{}", closed_port)), requests(2));
-  ASSERT_EQ(nobody.records.size(), 2U);
-  EXPECT_EQ(nobody.records[1].outcome, Outcome::kConnectError);
+  ASSERT_EQ(unconnected.records.size(), 2U);
+  EXPECT_EQ(unconnected.records[1].outcome, Outcome::kConnectError);
 }
 
 TEST(LoadGenerator, ResendsIfAnIdleConnectionWasClosed) {
