@@ -44,7 +44,7 @@ LayerStatistics::LayerStatistics(const ModelSpec& spec) {
 
 Result<Calibration> Calibration::create(cpu::Team& team, const Checkpoint& checkpoint,
                                         std::vector<std::vector<TokenId>> sequences) {
-  check(!sequences.empty(), "there is calibration text");
+  check(!sequences.empty(), "there is text to calibrate by");
   Calibration calibration(team, checkpoint.spec());
   const auto hidden = static_cast<std::size_t>(checkpoint.spec().hidden);
   for (const std::vector<TokenId>& sequence : sequences) {
@@ -58,7 +58,7 @@ Result<Calibration> Calibration::create(cpu::Team& team, const Checkpoint& check
   }
   checkpoint.release(TensorRole::kEmbedding, 0);
   for (float& value : calibration.residual_) {
-    value = cpu::float_from(cpu::bf16_from(value));  // like the served embedding matrix
+    value = cpu::float_from(cpu::bf16_from(value));  // as the served table has it
   }
   calibration.rope_ =
       std::make_unique<RotaryTable>(checkpoint.spec().rope, checkpoint.spec().attention.head_dim,

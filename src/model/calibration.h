@@ -15,7 +15,7 @@
 
 namespace protean {
 
-// The statistics of the inputs of a layer's matrices, by LayerInput.
+// What the matrices of one layer read, by LayerInput.
 struct LayerStatistics {
   explicit LayerStatistics(const ModelSpec& spec);
 
@@ -24,23 +24,23 @@ struct LayerStatistics {
   std::vector<InputStatistics> inputs;
 };
 
-// Computes calibration text layer by layer, so that the weights of only one layer are in memory.
-// Keeps the residual stream of every token before the next layer. Not thread-safe; the team must
-// outlive it.
+// Text on its way through a model, a layer at a time, so that no more than one layer's weights are
+// in memory: keeps the residual stream of every token before the next layer. One thread; the team
+// is borrowed.
 class Calibration {
  public:
-  // There must be at least one sequence, none empty, and all tokens must be the model's.
+  // The text has at least one sequence; none is empty, and all tokens are the model's.
   static Result<Calibration> create(cpu::Team& team, const Checkpoint& checkpoint,
                                     std::vector<std::vector<TokenId>> sequences);
 
   std::int64_t tokens() const;
 
-  // Returns the statistics of the next layer if it has these tensors. Does not advance.
+  // What the next layer's matrices read if these are its tensors. The text stays where it is.
   Result<LayerStatistics> observe(const LayerTensors& layer);
-  // Computes the next layer with these tensors.
+  // Takes the text through the next layer.
   Status advance(const LayerTensors& layer);
 
-  // Returns the residual stream, [tokens][hidden], one sequence after another.
+  // [tokens][hidden], sequence after sequence.
   std::span<const float> residual() const { return residual_; }
 
  private:

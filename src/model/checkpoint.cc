@@ -9,7 +9,7 @@
 namespace protean {
 
 QuantizedMatrix Checkpoint::read_stored_rows(TensorRole, int, std::int64_t, std::int64_t) const {
-  check(false, "the matrix has a stored format");
+  check(false, "only a matrix with a stored format is read as integers");
   return {};
 }
 

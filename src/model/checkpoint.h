@@ -13,11 +13,11 @@
 
 namespace protean {
 
-// The role of a tensor in a model. Roles outside layers are used with layer 0.
+// What a tensor is for. Layer roles go with a layer index, the others with layer 0.
 enum class TensorRole : std::uint8_t {
   kEmbedding,  // [vocab][hidden]
   kFinalNorm,  // [hidden]
-  kOutput,     // [vocab][hidden]; absent if tied
+  kOutput,     // [vocab][hidden]; absent when tied
   kAttentionNorm,
   kQuery,  // [heads * head_dim][hidden]
   kKey,    // [kv_heads * head_dim][hidden]
@@ -35,9 +35,9 @@ enum class TensorRole : std::uint8_t {
   kDown,  // [hidden][ffn]
 };
 
-// A model on disk, memory-mapped, in any supported file format. open_checkpoint() has checked that
-// every tensor of the spec exists, is inside its file, and has a supported type and the right
-// shape, so that reading cannot fail. May be used by one thread at a time.
+// A checkpoint on disk, memory-mapped: spec and weights, whatever the file format. open_checkpoint
+// has verified that every tensor the spec needs is there, inside its file, of a type we read and of
+// the right shape, so reading cannot fail. One thread at a time.
 class Checkpoint {
  public:
   virtual ~Checkpoint() = default;
@@ -46,26 +46,26 @@ class Checkpoint {
   virtual const GenerationDefaults& generation() const = 0;
   virtual std::string description() const = 0;  // "safetensors, 2 files, bf16"
 
-  // Reads rows [row, row + count) as f32 into out [count][row length]. A vector is one row.
-  // Lossless for F32, F16 and BF16; quantised types are dequantised.
+  // Rows [row, row + count) as f32 into out [count][row length]; a vector is one row. Lossless for
+  // F32, F16 and BF16, dequantised for what is quantised.
   virtual void read_rows(TensorRole role, int layer, std::int64_t row, std::int64_t count,
                          float* out) const = 0;
 
-  // Returns the format of a matrix whose integers kernels can use without dequantising; nothing for
-  // all others, for the embedding matrix and for the LM head.
+  // The format of a matrix that is stored as integers which kernels can take as they are; nothing
+  // for any other, and for tensors around the layers.
   virtual std::optional<QuantFormat> stored_format(TensorRole, int /*layer*/) const {
     return std::nullopt;
   }
-  // Reads the integers of rows [row, row + count) of such a matrix. Scales may need more bits than
-  // f16 has (Q4_K), and offsets of formats that are not symmetric may be any number.
+  // Rows [row, row + count) of such a matrix, as its file has them and not by way of f32. Scales
+  // may need more bits than f16 has (Q4_K), and a format that is not symmetric any offsets.
   virtual QuantizedMatrix read_stored_rows(TensorRole role, int layer, std::int64_t row,
                                            std::int64_t count) const;
 
-  // Releases the memory of a tensor's file pages.
+  // The tensor's file pages are not needed any more: they stop counting as this process's memory.
   virtual void release(TensorRole role, int layer) const = 0;
 };
 
-// Opens a Hugging Face directory or a .gguf file. Errors name the file, the tensor and a remedy.
+// A Hugging Face directory or a .gguf file. Errors name file, tensor and remedy in one line.
 Result<std::unique_ptr<Checkpoint>> open_checkpoint(const std::filesystem::path& path);
 
 }  // namespace protean

@@ -9,8 +9,8 @@
 namespace protean {
 namespace {
 
-// Reads the metadata of a GGUF file below "<architecture>.". Keeps the first error and continues
-// with defaults.
+// Reads a GGUF file's metadata below "<architecture>." as the fields of a ModelSpec. Keeps the
+// first error and goes on with defaults.
 class Metadata {
  public:
   Metadata(const GgufFile& file, std::string_view prefix) : file_(file), prefix_(prefix) {}
@@ -107,7 +107,7 @@ void refuse_unknown_settings(Metadata& metadata, const GgufFile& file) {
   }
 }
 
-// Reads the divisors of rotated pairs, to which converters change Llama 3's scaling.
+// Converters fold Llama 3's scaling into one divisor per rotated pair.
 void read_divisors(Metadata& metadata, const GgufFile& file, int head_dim, RopeSpec& rope) {
   const GgufTensor* tensor = file.find_tensor("rope_freqs.weight");
   if (tensor == nullptr) {
@@ -139,12 +139,12 @@ void read_rope(Metadata& metadata, int head_dim, RopeSpec& rope) {
     metadata.fail(ErrorCode::kUnsupported, "rotating {} of {} elements of a head is not supported",
                   rotated, head_dim);
   }
-  // Files older than "rope.scaling.*" have one linear factor.
+  // Files from before "rope.scaling.*" have one linear factor.
   const bool old = metadata.has("rope.scale_linear");
   const std::string type = metadata.text("rope.scaling.type", old ? "linear" : "none");
   const double factor =
       metadata.number("rope.scaling.factor", metadata.number("rope.scale_linear", 1.0));
-  if (type == "linear" && factor != 0.0) {  // 0 means no scaling
+  if (type == "linear" && factor != 0.0) {  // 0 stands for none
     rope.scaling = RopeScaling::kLinear;
     rope.factor = factor;
   } else if (type != "none" && type != "linear" && factor != 1.0) {
@@ -163,10 +163,9 @@ void read_attention(Metadata& metadata, const GgufFile& file, const Architecture
   attention.kv_heads = metadata.integer("attention.head_count_kv", attention.heads);
   const auto key_length = metadata.find_integer("attention.key_length");
   if (!key_length && (attention.heads == 0 || spec.hidden % attention.heads != 0)) {
-    metadata.fail(
-        ErrorCode::kCorrupt,
-        "embedding_length {} is not a multiple of head_count {} and key_length is missing",
-        spec.hidden, attention.heads);
+    metadata.fail(ErrorCode::kCorrupt,
+                  "embedding_length {} is no multiple of head_count {} and key_length is missing",
+                  spec.hidden, attention.heads);
     return;
   }
   attention.head_dim = key_length ? *key_length : spec.hidden / attention.heads;
@@ -201,7 +200,7 @@ Result<ModelSpec> read_spec(const GgufFile& file, const ArchitectureRow& row) {
       embedding->dimensions[1] > std::numeric_limits<int>::max()) {
     metadata.fail(
         ErrorCode::kNotFound,
-        "tensor token_embd.weight is missing or not a matrix: this file is not a complete model");
+        "tensor token_embd.weight is missing or no table: this file holds no whole model");
     return metadata.status().error();
   }
   spec.vocab = static_cast<int>(embedding->dimensions[1]);
@@ -218,7 +217,7 @@ Result<ModelSpec> read_spec(const GgufFile& file, const ArchitectureRow& row) {
   return spec;
 }
 
-// Ignores -1, signed or unsigned, which converters write if there is no such token.
+// Converters write -1 or its unsigned twin where there is no such token.
 Result<std::vector<TokenId>> read_stop_ids(const GgufFile& file, int vocab) {
   std::vector<TokenId> stop_ids;
   for (const std::string_view which : {"eos", "eot", "eom"}) {

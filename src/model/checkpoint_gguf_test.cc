@@ -13,7 +13,7 @@
 namespace protean {
 namespace {
 
-// The parts of a GGUF file with the smallest model, which a test can change before it writes them.
+// The smallest model as a GGUF file, in pieces that a test can change before it is written.
 struct Pieces {
   struct Tensor {
     std::vector<std::uint64_t> dimensions;
@@ -86,7 +86,7 @@ TEST(GgufCheckpoint, Defaults) {
             4);
 }
 
-// The numbers of types in ggml.
+// Numbers of ggml's types.
 constexpr std::uint32_t kF16 = 1, kQ4_0 = 2, kQ4_1 = 3, kQ5_0 = 6, kQ8_0 = 8;
 
 StoredWeights stored_as(const std::vector<std::uint32_t>& types) {
@@ -103,7 +103,7 @@ StoredWeights stored_as(const std::vector<std::uint32_t>& types) {
       .stored;
 }
 
-TEST(GgufCheckpoint, LayersAreKeptInTheLeastSufficientBits) {
+TEST(GgufCheckpoint, LayersAreKeptInTheBitsThatHoldAllOfThem) {
   EXPECT_EQ(stored_as({kQ4_0}).precision, Precision::kW4);
   EXPECT_EQ(stored_as({kQ4_0, kQ4_1}).precision, Precision::kW4);
   EXPECT_EQ(stored_as({kQ8_0}).precision, Precision::kW8);
@@ -113,7 +113,7 @@ TEST(GgufCheckpoint, LayersAreKeptInTheLeastSufficientBits) {
   EXPECT_EQ(stored_as({kF16}).group, 128);
 }
 
-TEST(GgufCheckpoint, EachComponentIsKeptInTheLeastSufficientBits) {
+TEST(GgufCheckpoint, EachHalfIsKeptInTheBitsThatHoldItsMatrices) {
   ModelSpec spec;
   spec.layers = 8;
   spec.hidden = 256;
@@ -140,13 +140,13 @@ TEST(GgufCheckpoint, EachComponentIsKeptInTheLeastSufficientBits) {
   EXPECT_EQ(beside_f16.precision, Precision::kBf16);
   EXPECT_EQ(beside_f16.layers[1], kFour);
   EXPECT_TRUE(stored(GgufType::kQ8_0, GgufType::kQ6_K).layers.empty()) << "8 bits hold both";
-  // Changes the precision of one part of one layer.
+  // One half of one layer.
   const std::vector<LayerPrecision> one = stored_as({kQ4_0, kQ4_0, kQ4_0, kQ4_0, kQ8_0}).layers;
   ASSERT_EQ(one.size(), 1U);
   EXPECT_EQ(one[0], (LayerPrecision{Precision::kW4, Precision::kW8}));
 }
 
-TEST(GgufCheckpoint, BiasesExistIfTheirTensorsDo) {
+TEST(GgufCheckpoint, BiasesAreThereWhenTheirTensorsAre) {
   const ModelSpec spec = spec_after([](Pieces& p) {
     p.tensors["blk.0.attn_q.bias"] = {{32}};
     p.tensors["blk.0.attn_k.bias"] = {{16}};
@@ -178,7 +178,7 @@ TEST(GgufCheckpoint, RopeOfAllSpellings) {
   EXPECT_GT(divided.divisors.front(), 0.0F);
 }
 
-TEST(GgufCheckpoint, StopIdsAreThoseOfTheVocabulary) {
+TEST(GgufCheckpoint, StopIdsAreThoseTheVocabularyHas) {
   Pieces pieces;
   pieces.integers["tokenizer.ggml.eos_token_id"] = 2;
   pieces.integers["tokenizer.ggml.eot_token_id"] = 7;
@@ -228,7 +228,7 @@ INSTANTIATE_TEST_SUITE_P(
                 },
                 "is string, not an integer"},
         Refusal{"zero_heads", [](Pieces& p) { p.integers["llama.attention.head_count"] = 0; },
-                "not a multiple of head_count 0"},
+                "no multiple of head_count 0"},
         Refusal{"huge_heads",
                 [](Pieces& p) { p.integers["llama.attention.head_count"] = 0xFFFFFFFFU; },
                 "is 4294967295"},
@@ -269,7 +269,7 @@ INSTANTIATE_TEST_SUITE_P(
                 "token_embd.weight is missing"},
         Refusal{"flat_embedding",
                 [](Pieces& p) { p.tensors["token_embd.weight"].dimensions = {32}; },
-                "token_embd.weight is missing or not a matrix"},
+                "token_embd.weight is missing or no table"},
         Refusal{"narrow_embedding",
                 [](Pieces& p) {
                   p.tensors["token_embd.weight"].dimensions = {16, 40};

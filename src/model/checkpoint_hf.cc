@@ -16,11 +16,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The weight files of a directory, and the file of each tensor if there is an index.
+// A directory's weights: its files, and which of them an index says a tensor is in.
 struct Shards {
   std::vector<SafetensorsFile> files;
   std::map<std::string, std::size_t, std::less<>> file_of_tensor;  // empty without an index
-  std::string name;                                                // for errors
+  std::string name;                                                // for messages
 
   bool has(std::string_view tensor) const {
     return file_of_tensor.empty() ? files.front().find_tensor(tensor) != nullptr
@@ -59,10 +59,10 @@ Result<FoundTensor> Shards::find(const std::string& tensor) const {
                      &files[file].name()};
 }
 
-// A tensor of a packed matrix: the ending of its name, and its required type and shape.
+// The parts of a packed matrix by the ends of their names, and what each must be.
 struct PackedPart {
   std::string_view ending;
-  std::string_view type;  // empty: any float type
+  std::string_view type;  // empty: any float
   std::vector<std::int64_t> shape;
 };
 
@@ -85,7 +85,7 @@ Result<FoundTensor> find_part(const Shards& shards, const std::string& stem,
   return found;
 }
 
-// Returns GPTQ's g_idx, the group of each input; null if groups are consecutive inputs.
+// GPTQ's g_idx: which group each input is in. Nothing where groups are consecutive inputs anyway.
 Result<const std::byte*> find_group_index(const Shards& shards, const std::string& stem,
                                           const PackedCodes& packed) {
   if (packed.how.packing != CodePacking::kGptq || !shards.has(stem + ".g_idx")) {
@@ -110,7 +110,7 @@ Result<const std::byte*> find_group_index(const Shards& shards, const std::strin
   return in_order ? nullptr : found->bytes.data();
 }
 
-// Returns the packed matrix that replaces "NAME.weight" if there is a "NAME.qweight".
+// A matrix whose name ends in ".weight" is packed where there is a ".qweight" instead.
 Result<std::optional<PackedCodes>> find_packed(const Shards& shards, const WeightQuantization& how,
                                                const std::string& name, const NeededTensor& need) {
   const std::string stem = name.substr(0, name.rfind('.'));
@@ -184,7 +184,7 @@ Result<Shards> open_single(const fs::path& path) {
   return shards;
 }
 
-// Opens the files that an index names. They must be in the index's folder.
+// Shards lie beside their index; a name that leads elsewhere is not followed.
 Result<Shards> open_indexed(const fs::path& index) {
   const auto object = read_json_file(index);
   if (!object) {
@@ -202,11 +202,10 @@ Result<Shards> open_indexed(const fs::path& index) {
     const boost::json::string* text = member.value().if_string();
     const std::string file(text == nullptr ? std::string_view() : std::string_view(*text));
     if (!file.ends_with(".safetensors") || file.find('/') != std::string::npos) {
-      return make_error(
-          ErrorCode::kCorrupt,
-          "{} puts tensor {} into {}, which is not a .safetensors file in the same folder: "
-          "download it again",
-          shards.name, quote(member.key()), quote(file));
+      return make_error(ErrorCode::kCorrupt,
+                        "{} puts tensor {} into {}, which is no .safetensors file beside it: "
+                        "download it again",
+                        shards.name, quote(member.key()), quote(file));
     }
     const auto [entry, is_new] = opened.emplace(file, shards.files.size());
     if (is_new) {
@@ -235,14 +234,14 @@ Result<Shards> open_shards(const fs::path& directory) {
   return no_weights(directory);
 }
 
-// Makes a checkpoint from a config and weight files.
+// The checkpoint of a config and all its weights.
 Result<std::unique_ptr<Checkpoint>> assemble(HfConfig config, Shards shards) {
   CheckpointParts parts{.spec = std::move(config.spec), .generation = std::move(config.generation)};
   const TensorNames& names = *config.row->hf_tensors;
   const std::string embedding = tensor_name(names, TensorRole::kEmbedding, 0);
   const std::string output = tensor_name(names, TensorRole::kOutput, 0);
-  // Some configs of tied models say that they are not tied, but a model without an LM head must be.
-  // And programs that save only one of two equal tensors may save either.
+  // Some tied checkpoints say they are not, but without a second table there is nothing else. And
+  // savers that keep one of two equal tensors may keep either.
   const bool packed_output = shards.has(output.substr(0, output.rfind('.')) + ".qweight");
   parts.spec.tied_embeddings |= !shards.has(output) && !packed_output;
   const bool renamed = parts.spec.tied_embeddings && !shards.has(embedding);

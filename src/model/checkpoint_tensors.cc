@@ -39,7 +39,7 @@ Result<StoredTensor> accept(const NeededTensor& need, const std::string& name,
   const std::int64_t bytes = stored.rows * (stored.columns / format.elements) * format.bytes;
   check(stored.columns % format.elements == 0 &&
             static_cast<std::int64_t>(found.bytes.size()) == bytes,
-        "the file reader checked the size of the tensor");
+        "a file reader has checked a tensor's size");
   return stored;
 }
 
@@ -146,7 +146,7 @@ class FileCheckpoint final : public Checkpoint {
                                    std::int64_t count) const override {
     const StoredTensor& tensor = at(role, layer, row, count);
     const std::optional<QuantFormat> format = stored_format(role, layer);
-    check(format.has_value(), "the matrix has a stored format");
+    check(format.has_value(), "only a matrix with a stored format is read as integers");
     QuantizedMatrix matrix = QuantizedMatrix::sized(*format, count, tensor.columns);
     const CodeRun run{matrix.codes.data(), matrix.scales.data(), matrix.offsets.data()};
     if (tensor.packed) {

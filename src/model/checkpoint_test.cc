@@ -41,11 +41,11 @@ void expect_same(const ModelSpec& got, const ModelSpec& want) {
 struct Tensor {
   NeededTensor need;
   std::vector<float> read;
-  std::vector<float> written;  // f32, in Hugging Face's order
+  std::vector<float> written;  // as f32, in Hugging Face's order
   int rotated_heads = 0;
 };
 
-// Returns every tensor of a checkpoint as read, and as written according to the seed.
+// Every tensor of a checkpoint beside what the seed says was written.
 std::vector<Tensor> compare(const Checkpoint& checkpoint, const ModelSpec& spec) {
   const std::vector<WeightTensor> written = weight_tensors(spec);
   std::vector<Tensor> tensors;
@@ -62,7 +62,7 @@ std::vector<Tensor> compare(const Checkpoint& checkpoint, const ModelSpec& spec)
     tensor.read.resize(tensor.written.size());
     const std::int64_t rows = need.columns == 0 ? 1 : need.rows;
     checkpoint.read_rows(need.role, need.layer, 0, rows, tensor.read.data());
-    // A single row is read alike.
+    // A row from the middle is the same on its own.
     const auto row_length = tensor.read.size() / static_cast<std::size_t>(rows);
     std::vector<float> row(row_length);
     checkpoint.read_rows(need.role, need.layer, rows / 2, 1, row.data());
@@ -163,7 +163,7 @@ TEST_P(EveryArchitecture, OpensFromGguf) {
       EXPECT_EQ(tensor.read, tensor.written);
       continue;
     }
-    // GGUF interleaves the two halves of a head.
+    // Neighbours here are halves there.
     const std::int64_t half = spec.attention.head_dim / 2;
     const std::int64_t width = tensor.need.columns == 0 ? 1 : tensor.need.columns;
     for (std::int64_t row = 0; row < tensor.need.rows; ++row) {
@@ -200,12 +200,12 @@ TEST(Checkpoint, QuantisedGgufsOpenAndKeepTheirSize) {
     for (const float weight : down) {
       squares += double{weight} * weight;
     }
-    // Weights were made with the deviation 1.2 / sqrt(512).
+    // 1.2 / sqrt(512) by design.
     EXPECT_NEAR(std::sqrt(squares / static_cast<double>(down.size())), 0.053, 0.006) << name;
   }
 }
 
-TEST(Checkpoint, EveryFiniteF16IsReadBackExactly) {
+TEST(Checkpoint, EveryFiniteF16IsWrittenAsItIsRead) {
   for (unsigned half = 0; half < 65536; ++half) {
     const auto bits = static_cast<std::uint16_t>(half);
     float value = 0.0F;
@@ -227,12 +227,11 @@ TEST(Checkpoint, TrainedSafetensors) {
     EXPECT_EQ(spec.attention.kv_heads, 4);
     EXPECT_EQ(spec.attention.head_dim, 16);
     EXPECT_EQ(spec.norm_eps, 1e-6F);
-    // One file has only the LM head, the other has only the embedding matrix although its config
-    // says that it is not tied.
+    // One has only the output table, the other says it is not tied and has only the embedding.
     EXPECT_TRUE(spec.tied_embeddings);
     EXPECT_EQ((*opened)->generation().stop_ids, std::vector<TokenId>{2});
   }
-  // Both are the same model, since every f32 weight is exact in bf16.
+  // Both are the same model: every f32 is exactly a bf16.
   const auto f32 = open_checkpoint(test_data("models/tinystories-656k"));
   const auto bf16 = open_checkpoint(test_data("models/tinystories-656k-bf16"));
   for (const NeededTensor& need : needed_tensors((*f32)->spec())) {
@@ -278,7 +277,7 @@ std::int64_t mapped_file_kib() {
   return -1;
 }
 
-TEST(Checkpoint, ReleasedTensorsUseNoMemoryAndCanBeReadAgain) {
+TEST(Checkpoint, ReleasedTensorsStopCountingAndCanBeReadAgain) {
   ModelSpec spec = architecture_specs().front().spec;
   spec.hidden = 512;
   spec.vocab = 8192;
@@ -293,12 +292,12 @@ TEST(Checkpoint, ReleasedTensorsUseNoMemoryAndCanBeReadAgain) {
   (*opened)->read_rows(TensorRole::kEmbedding, 0, 0, 8192, table.data());
   const std::int64_t before = mapped_file_kib();
   (*opened)->release(TensorRole::kEmbedding, 0);
-  EXPECT_LT(mapped_file_kib(), before - 14 * 1024);  // 16 MiB were mapped
+  EXPECT_LT(mapped_file_kib(), before - 14 * 1024);  // of 16 MiB
   (*opened)->read_rows(TensorRole::kEmbedding, 0, 0, 8192, again.data());
   EXPECT_EQ(table, again);
 }
 
-TEST(Checkpoint, PathsThatAreNotModelsAreRefused) {
+TEST(Checkpoint, PathsThatAreNoModel) {
   const TemporaryDirectory directory;
   const fs::path& path = directory.path();
   EXPECT_NE(message_of(path / "none").find("cannot be found"), std::string::npos);
@@ -317,7 +316,7 @@ TEST(Checkpoint, PathsThatAreNotModelsAreRefused) {
   EXPECT_NE(message_of("/dev/null").find("not a regular file"), std::string::npos);
 }
 
-// A way to damage a valid directory, and the expected error.
+// A good directory, what is done to it, and what must be said about it.
 struct Damage {
   const char* name;
   std::function<void(const fs::path&)> damage;
@@ -412,19 +411,19 @@ INSTANTIATE_TEST_SUITE_P(
                "00001-of-00002.safetensors: tensor model.norm.weight is missing", 2},
         Damage{"index_leads_elsewhere",
                replace(kIndex, "\"model.norm.weight\":\"", "\"model.norm.weight\":\"../"),
-               "not a .safetensors file in the same folder", 2},
+               "no .safetensors file beside it", 2},
         Damage{"index_names_numbers",
                [](const fs::path& p) { write_file(p / kIndex, R"({"weight_map":{"a":1}})"); },
-               "not a .safetensors file in the same folder", 2},
+               "no .safetensors file beside it", 2},
         Damage{"index_is_empty", [](const fs::path& p) { write_file(p / kIndex, "{}"); },
                "has no \"weight_map\"", 2}),
     [](const auto& damage) { return damage.param.name; });
 
-TEST(Checkpoint, ExtraTensorsAndOtherFileNamesAreAccepted) {
+TEST(Checkpoint, ExtraTensorsAndOddlyNamedSingleFilesAreFine) {
   const TemporaryDirectory directory;
   const ModelSpec spec = architecture_specs().front().spec;
   write_hf_checkpoint(directory.path(), spec);
-  // Renames lm_head.weight, which becomes an extra tensor, and the model becomes a tied one.
+  // lm_head.weight under another name: it becomes an extra tensor and the model a tied one.
   replace("model.safetensors", "lm_head.weight", "rotary.invfreq")(directory.path());
   fs::rename(directory.path() / "model.safetensors", directory.path() / "weights.safetensors");
   const auto tied = open_checkpoint(directory.path());

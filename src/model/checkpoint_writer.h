@@ -13,14 +13,14 @@
 
 namespace protean {
 
-// Called after each chunk of a written file.
+// Weights in bf16, in chunks of bounded size; called after each: progress(done, total bytes).
 using WriteProgress = std::function<void(std::int64_t done_bytes, std::int64_t total_bytes)>;
 
-// Writes the weights of a model in bf16 to a .safetensors file, in chunks of bounded size.
+// The .safetensors file of a model.
 Status write_safetensors(const Checkpoint& checkpoint, const TensorNames& names,
                          const std::filesystem::path& path, const WriteProgress& progress);
 
-// Collects the key-value pairs of a GGUF file.
+// Key-value pairs of a GGUF file.
 class GgufMetadata {
  public:
   void add(std::string_view key, std::uint32_t value);
@@ -41,8 +41,8 @@ class GgufMetadata {
   std::string bytes_;
 };
 
-// Writes a GGUF file (version 3): matrices in bf16, norms and biases in f32, like llama.cpp.
-// `names` and the order of query and key rows must be GGUF's.
+// The GGUF file (version 3) of a model: matrices in bf16, norms and biases in f32, as llama.cpp has
+// them. `names` and the order of query and key rows are GGUF's already.
 Status write_gguf(const Checkpoint& checkpoint, const TensorNames& names,
                   const GgufMetadata& metadata, const std::filesystem::path& path,
                   const WriteProgress& progress);

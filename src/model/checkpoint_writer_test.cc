@@ -60,10 +60,10 @@ TEST(RandomCheckpoint, WeightsAreNormalAndOfTheRightSize) {
   const double variance = squares / count;
   EXPECT_NEAR(sum / count, 0.0, 5.0 * std::sqrt(variance / count));
   EXPECT_NEAR(variance * 512, 1.0, 0.01);
-  EXPECT_NEAR(fourths / count / (variance * variance), 2.7, 0.02);  // uniform: 1.8, normal: 3
+  EXPECT_NEAR(fourths / count / (variance * variance), 2.7, 0.02);  // 1.8 if uniform, 3 if normal
 }
 
-TEST(RandomCheckpoint, AWeightDependsOnlyOnItsPlaceAndTheSeed) {
+TEST(RandomCheckpoint, AWeightDependsOnItsPlaceAndTheSeedOnly) {
   cpu::Team one(1);
   cpu::Team two(2);
   const ModelSpec spec = tiny_spec();
@@ -131,7 +131,7 @@ TEST(CheckpointWriter, SafetensorsHoldTheModel) {
   cpu::Team team(1);
   ModelSpec spec = tiny_spec();
   const TemporaryDirectory directory;
-  write_hf_checkpoint(directory.path(), spec);  // only its config.json is used
+  write_hf_checkpoint(directory.path(), spec);  // for its config.json
   fs::remove(directory.path() / "model.safetensors");
   const RandomCheckpoint written(team, spec, 4);
   const Status status =

@@ -86,7 +86,7 @@ void read_bf16(const std::byte* from, std::int64_t count, float* out) {
   }
 }
 
-// A block is an f16 scale and 32 signed bytes.
+// f16 scale, 32 signed bytes.
 void read_q8_0(const std::byte* block, float* out) {
   const float scale = cpu::float_from_f16(load_u16(block));
   for (int i = 0; i < 32; ++i) {
@@ -94,8 +94,7 @@ void read_q8_0(const std::byte* block, float* out) {
   }
 }
 
-// A block is an f16 scale and 16 bytes, whose low nibbles are the first half. Values are nibbles
-// - 8.
+// f16 scale, 16 bytes: the low nibbles are the first half of the block. Nibbles are 8 too high.
 void read_q4_0(const std::byte* block, float* out) {
   const float scale = cpu::float_from_f16(load_u16(block));
   for (int i = 0; i < 16; ++i) {
@@ -105,7 +104,7 @@ void read_q4_0(const std::byte* block, float* out) {
   }
 }
 
-// A block is an f16 scale, an f16 minimum and 16 bytes of nibbles as in Q4_0.
+// f16 scale, f16 minimum, 16 bytes of nibbles as in Q4_0.
 void read_q4_1(const std::byte* block, float* out) {
   const float scale = cpu::float_from_f16(load_u16(block));
   const float minimum = cpu::float_from_f16(load_u16(block + 2));
@@ -116,7 +115,7 @@ void read_q4_1(const std::byte* block, float* out) {
   }
 }
 
-// Reads 32 codes of 5 bits: 4 bytes of fifth bits, then 16 bytes of nibbles as in Q4_0.
+// 32 fifth bits in 4 bytes, then 16 bytes of nibbles as in Q4_0.
 void read_fives(const std::byte* packed, float scale, float offset, float* out) {
   std::uint32_t fifths;
   std::memcpy(&fifths, packed, sizeof(fifths));
@@ -129,26 +128,25 @@ void read_fives(const std::byte* packed, float scale, float offset, float* out) 
   }
 }
 
-// A block is an f16 scale and 5-bit codes. Values are codes - 16.
+// f16 scale, then fives that are 16 too high.
 void read_q5_0(const std::byte* block, float* out) {
   const float scale = cpu::float_from_f16(load_u16(block));
   read_fives(block + 2, scale, -16.0F * scale, out);
 }
 
-// A block is an f16 scale, an f16 minimum and 5-bit codes.
+// f16 scale, f16 minimum, fives.
 void read_q5_1(const std::byte* block, float* out) {
   const float minimum = cpu::float_from_f16(load_u16(block + 2));
   read_fives(block + 4, cpu::float_from_f16(load_u16(block)), minimum, out);
 }
 
-// The scale and offset of a group of 32 elements: an element is scale * code + offset.
+// What the 32 elements of a group of Q4_K or Q5_K are made of: scale * code + offset.
 struct GroupScale {
   float scale = 0.0F;
   float offset = 0.0F;
 };
 
-// Reads an f16 scale of scales, an f16 scale of minima, and 8 pairs of 6-bit (scale, minimum) in 12
-// bytes.
+// f16 scale of scales, f16 scale of minima, 8 pairs of 6-bit (scale, minimum) in 12 bytes.
 GroupScale k_group_scale(const std::byte* block, int group) {
   const std::byte* packed = block + 4;
   unsigned scale = 0;
@@ -164,8 +162,7 @@ GroupScale k_group_scale(const std::byte* block, int group) {
           -(cpu::float_from_f16(load_u16(block + 2)) * static_cast<float>(minimum))};
 }
 
-// Returns a code of Q4_K. After 16 bytes of scales come 256 nibbles: in every 32 bytes, the low
-// nibbles are the first group and the high ones the second.
+// After 16 bytes of scales 256 nibbles: of every 32 bytes the low nibbles come first.
 unsigned q4_k_code(const std::byte* block, int group, int i) {
   return u8(block[16 + group / 2 * 32 + i]) >> (group % 2 * 4) & 15U;
 }
@@ -179,8 +176,7 @@ void read_q4_k(const std::byte* block, float* out) {
   }
 }
 
-// A block is like Q4_K, with 32 bytes of fifth bits between scales and nibbles, one bit for each
-// group.
+// As Q4_K, with 32 bytes between scales and nibbles that hold a fifth bit of every group.
 void read_q5_k(const std::byte* block, float* out) {
   for (int group = 0; group < 8; ++group) {
     const auto [scale, offset] = k_group_scale(block, group);
@@ -192,9 +188,9 @@ void read_q5_k(const std::byte* block, float* out) {
   }
 }
 
-// A block is 128 bytes of low nibbles, 64 bytes of high bit pairs, 16 signed scales and an f16
-// scale. Each half of the block is four runs of 32 elements: the low nibbles of 64 bytes, then
-// their high nibbles. Values are codes - 32.
+// 128 bytes of low nibbles, 64 bytes of high bit pairs, 16 signed scales, f16 scale. Each half of
+// the block is four runs of 32: low nibbles of 64 bytes, then their high nibbles. Values are 32
+// too high.
 void read_q6_k(const std::byte* block, float* out) {
   const std::byte* scales = block + 192;
   const float scale = cpu::float_from_f16(load_u16(block + 208));
@@ -232,7 +228,7 @@ void dequantize(TensorType type, const std::byte* from, std::int64_t count, floa
   const BlockFormat& format = block_format(type);
   check(count % format.elements == 0, "rows are whole blocks");
   if (count == 0) {
-    return;  // empty pieces have null pointers, which memcpy does not allow
+    return;  // memcpy may not be given the null pointers that empty pieces have
   }
   switch (type) {
     case TensorType::kF32:
@@ -277,7 +273,7 @@ void dequantize(TensorType type, const std::byte* from, std::int64_t count, floa
 
 namespace {
 
-// Reads the scale and offset of a group in all types that have a code_format().
+// What lies before a group's codes in every type that has a code_format.
 GroupScale group_scale(TensorType type, const std::byte* block, int group) {
   if (type == TensorType::kQ4_K) {
     return k_group_scale(block, group);
@@ -318,7 +314,7 @@ void read_codes(TensorType type, const std::byte* from, std::int64_t count, Code
       for (int i = 0; i < 32; ++i) {
         unsigned code = 0;
         if (type == TensorType::kQ8_0) {
-          code = u8(from[2 + i]) ^ 0x80U;  // adds 128 to a signed code
+          code = u8(from[2 + i]) ^ 0x80U;  // signed, moved up by 128
         } else if (type == TensorType::kQ4_0 || type == TensorType::kQ4_1) {
           const int scales = type == TensorType::kQ4_0 ? 2 : 4;
           code = u8(from[scales + i % 16]) >> (i / 16 * 4) & 15U;

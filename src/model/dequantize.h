@@ -9,7 +9,7 @@
 
 namespace protean {
 
-// The supported types of tensors in checkpoints.
+// How a checkpoint stores a tensor's elements, as far as we read it.
 enum class TensorType : std::uint8_t {
   kF32,
   kF16,
@@ -24,7 +24,7 @@ enum class TensorType : std::uint8_t {
   kQ6_K,
 };
 
-// The blocks in which elements are stored. A row is a whole number of blocks.
+// Elements are stored in blocks of bytes; a row is a whole number of blocks.
 struct BlockFormat {
   std::string_view name;  // "Q4_K"
   std::int64_t elements = 1;
@@ -33,31 +33,29 @@ struct BlockFormat {
 
 const BlockFormat& block_format(TensorType type);
 
-// A type of ggml, with its number in GGUF files. Some known types cannot be read.
+// ggml's types by their number in GGUF files: all known ones have a format, of which we read some.
 struct GgmlType {
   std::uint32_t number = 0;
   BlockFormat format;
   std::optional<TensorType> readable;
 };
 
-const GgmlType* find_ggml_type(std::uint32_t number);  // null if unknown
+const GgmlType* find_ggml_type(std::uint32_t number);  // nullptr if unknown
 
-// Converts `count` elements, a whole number of blocks, to f32. `from` may have any alignment. Works
-// on little-endian machines only.
+// count elements, a whole number of blocks, from bytes of any alignment. Little-endian machines.
 void dequantize(TensorType type, const std::byte* from, std::int64_t count, float* out);
 
-// Returns the format of a type whose integers kernels can use without dequantising; nothing for
-// others.
+// The format of a type whose integers kernels can take as they are; nothing for other types.
 std::optional<QuantFormat> code_format(TensorType type);
 
-// The destination of the codes of elements and of the scales and offsets of their groups.
+// Where a run of elements puts its codes, and its groups their scales and offsets.
 struct CodeRun {
   std::uint8_t* codes = nullptr;
   float* scales = nullptr;
   float* offsets = nullptr;
 };
 
-// Reads the integers of `count` elements, a whole number of blocks, of a type with a code_format().
+// The integers of count elements, a whole number of blocks, of a type that has a code_format.
 void read_codes(TensorType type, const std::byte* from, std::int64_t count, CodeRun out);
 
 }  // namespace protean

@@ -13,7 +13,7 @@ namespace {
 
 using Bytes = std::vector<std::uint8_t>;
 
-// Returns the value of an f16 by its definition.
+// The value of an f16 by its definition.
 double f16_value(unsigned half) {
   const int sign = (half & 0x8000U) != 0 ? -1 : 1;
   const int exponent = static_cast<int>(half >> 10 & 31U);
@@ -33,7 +33,7 @@ int signed_byte(int byte) {
   return byte < 128 ? byte : byte - 256;
 }
 
-// Returns element i of a block, computed independently of the loops under test.
+// Element i of one block, looked up on its own: slow, and built unlike the loops under test.
 double element(TensorType type, const std::uint8_t* block, int i) {
   switch (type) {
     case TensorType::kQ8_0:
@@ -95,7 +95,7 @@ Bytes random_blocks(TensorType type, int blocks, std::mt19937_64& random) {
   for (std::uint8_t& byte : bytes) {
     byte = static_cast<std::uint8_t>(random());
   }
-  // Clears the top bit of the exponents of scales, which must be finite.
+  // Scales must be finite: clear the exponent's top bit.
   for (std::size_t at = 0; at < bytes.size(); at += static_cast<std::size_t>(format.bytes)) {
     const int scale = type == TensorType::kQ6_K ? 208 : 0;
     bytes[at + static_cast<std::size_t>(scale) + 1] &= 0xBFU;
@@ -108,7 +108,7 @@ Bytes random_blocks(TensorType type, int blocks, std::mt19937_64& random) {
 
 class QuantisedType : public testing::TestWithParam<TensorType> {};
 
-TEST_P(QuantisedType, EveryElementFollowsTheFormat) {
+TEST_P(QuantisedType, EveryElementIsWhatTheFormatSays) {
   constexpr int kBlocks = 200;
   const BlockFormat& format = block_format(GetParam());
   std::mt19937_64 random(7);
@@ -121,8 +121,8 @@ TEST_P(QuantisedType, EveryElementFollowsTheFormat) {
     const std::uint8_t* block =
         bytes.data() + i / elements * static_cast<std::size_t>(format.bytes);
     const double want = element(GetParam(), block, static_cast<int>(i % elements));
-    // Types with minima add two rounded products of 6-bit scales and 5-bit codes. The others round
-    // once or twice.
+    // Those with minima add two rounded products, of at most 6-bit scales and 5-bit codes; the
+    // others round once or twice.
     const double largest =
         has_minimum(GetParam()) || GetParam() == TensorType::kQ5_0
             ? std::fabs(f16_at(block, 0)) * 63 * 31 +
@@ -147,10 +147,10 @@ TEST_P(QuantisedType, UnalignedBytesAreRead) {
   EXPECT_EQ(aligned, unaligned);
 }
 
-// Types with a code_format().
+// Types whose integers kernels take as they are.
 class CodeType : public testing::TestWithParam<TensorType> {};
 
-TEST_P(CodeType, CodesGiveTheSameElements) {
+TEST_P(CodeType, CodesStandForTheSameElements) {
   const std::optional<QuantFormat> code = code_format(GetParam());
   ASSERT_TRUE(code.has_value());
   constexpr std::int64_t kElements = 2048;

@@ -6,7 +6,7 @@
 
 namespace protean {
 
-// Owns a file descriptor, or -1.
+// Owns what open(2) gave, or -1.
 class FileDescriptor {
  public:
   explicit FileDescriptor(int file) : file_(file) {}

@@ -16,35 +16,35 @@
 
 namespace protean {
 
-// One tensor of a GGUF file. Dimensions are in GGUF's order, which begins with the row length.
+// One tensor of a GGUF file. Dimensions are in GGUF's order: the row length first.
 struct GgufTensor {
-  std::uint32_t type = 0;  // ggml's number, for find_ggml_type()
+  std::uint32_t type = 0;  // ggml's number; find_ggml_type() knows it
   std::vector<std::int64_t> dimensions;
-  std::span<const std::byte> bytes;  // part of the file; empty if the type is unknown
+  std::span<const std::byte> bytes;  // inside the file; empty if the type is unknown to us
 };
 
-// A memory-mapped GGUF file, version 2 or 3, with metadata and tensors. Opening checks all lengths,
-// counts, types, names and ranges. Immutable.
+// A GGUF file, version 2 or 3: metadata and tensors, memory-mapped and checked as a whole (every
+// length, count, type, name and range) before any of it is used. Immutable.
 class GgufFile {
  public:
   static Result<GgufFile> open(const std::filesystem::path& path);
-  // Parses bytes, which must outlive the file. `name` is for errors.
+  // Borrows bytes; name is for messages.
   static Result<GgufFile> parse(std::span<const std::byte> bytes, std::string name);
 
-  // Returns the value of a key, or nothing if there is none. Fails if the value has another type.
-  // Integers of any width are integers, and integers are numbers.
+  // What a key holds, nothing if the file does not have it, an error if it holds another type.
+  // Integers of any width count as integers, integers count as numbers.
   Result<std::optional<std::int64_t>> find_integer(std::string_view key) const;
   Result<std::optional<double>> find_number(std::string_view key) const;
   Result<std::optional<bool>> find_bool(std::string_view key) const;
   Result<std::optional<std::string>> find_string(std::string_view key) const;
 
-  // Return an array, empty if the file does not have the key.
+  // Arrays, empty if the file does not have the key.
   Result<std::vector<std::string>> strings(std::string_view key) const;
   Result<std::vector<float>> floats(std::string_view key) const;
   Result<std::vector<std::int64_t>> integers(std::string_view key) const;
 
   bool has(std::string_view key) const { return values_.contains(key); }
-  const GgufTensor* find_tensor(std::string_view name) const;  // null if there is none
+  const GgufTensor* find_tensor(std::string_view name) const;  // nullptr if not there
 
   const std::string& name() const { return name_; }
   int version() const { return version_; }
@@ -53,9 +53,9 @@ class GgufFile {
  private:
   friend class GgufParser;
 
-  // The place of a value in the file. Arrays are decoded when they are read.
+  // Where a value is; arrays are decoded when asked for.
   struct Value {
-    std::uint32_t type = 0;  // type of the value, or of the elements of an array
+    std::uint32_t type = 0;  // of the value, or of an array's elements
     bool is_array = false;
     std::uint64_t count = 1;
     std::size_t offset = 0;
@@ -64,7 +64,7 @@ class GgufFile {
   Error wrong_type(std::string_view key, const Value& value, std::string_view want) const;
   std::vector<std::string> strings_at(const Value& value) const;
 
-  MappedFile file_;  // empty if made by parse()
+  MappedFile file_;  // empty if the bytes are borrowed
   std::span<const std::byte> bytes_;
   std::string name_;
   int version_ = 0;

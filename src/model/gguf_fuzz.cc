@@ -1,5 +1,4 @@
-// Checks that any bytes are either refused or a GGUF file whose metadata, spec and weights can be
-// read.
+// Any bytes either are refused as a GGUF file or can be read in full: metadata, spec and weights.
 
 #include <cstdint>
 #include <vector>

@@ -14,7 +14,7 @@ namespace {
 constexpr std::uint64_t kLongestName = 65535;  // the format's limit for keys
 constexpr std::uint32_t kMostDimensions = 4;
 
-// Returns the bytes of a tensor, whose rows are whole blocks; nothing if the number overflows.
+// Rows are whole blocks, so a tensor's bytes follow from its dimensions. Nothing if they overflow.
 std::optional<std::uint64_t> tensor_bytes(const GgufTensor& tensor, const BlockFormat& format) {
   const std::int64_t columns = tensor.dimensions.empty() ? 1 : tensor.dimensions.front();
   if (columns % format.elements != 0) {
@@ -145,13 +145,13 @@ bool GgufParser::parse_value() {
     return false;
   }
   if (!file_.values_.emplace(key, value).second) {
-    return fail(ErrorCode::kCorrupt, "metadata {} occurs twice: convert the model again",
+    return fail(ErrorCode::kCorrupt, "metadata {} is there twice: convert the model again",
                 quote(key));
   }
   return true;
 }
 
-// Skips the elements of a value. A scalar is an array with one element.
+// A scalar is an array of one.
 bool GgufParser::skip_array(GgufFile::Value& value) {
   if (value.type != kGgufString) {
     const std::uint64_t bytes = gguf_type_bytes(value.type);
@@ -221,7 +221,7 @@ bool GgufParser::parse_tensor() {
   }
   const auto [entry, is_new] = file_.tensors_.emplace(std::move(name), std::move(tensor));
   if (!is_new) {
-    return fail(ErrorCode::kCorrupt, "tensor {} occurs twice: convert the model again",
+    return fail(ErrorCode::kCorrupt, "tensor {} is there twice: convert the model again",
                 quote(entry->first));
   }
   offsets_.emplace_back(&entry->first, offset);
@@ -244,10 +244,10 @@ bool GgufParser::place_tensors() {
     const GgmlType* type = find_ggml_type(tensor.type);
     const auto bytes = type == nullptr ? 0 : tensor_bytes(tensor, type->format);
     if (!bytes) {
-      return fail(ErrorCode::kCorrupt,
-                  "tensor {} has an impossible size, or rows that are not whole {} blocks: convert "
-                  "the model again",
-                  quote(*name), type->format.name);
+      return fail(
+          ErrorCode::kCorrupt,
+          "tensor {} has rows of no whole {} blocks or an impossible size: convert the model again",
+          quote(*name), type->format.name);
     }
     if (offset > left() || *bytes > left() - offset) {
       return fail(ErrorCode::kCorrupt,

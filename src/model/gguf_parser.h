@@ -13,8 +13,8 @@
 
 namespace protean {
 
-// Parses a file once, front to back. Every read is checked against the rest of the file. A failed
-// read sets error_ and makes all later reads fail.
+// Walks a file once, front to back. Every read is checked against what is left; a failed read
+// leaves its reason in error_ and makes all later ones fail.
 class GgufParser {
  public:
   GgufParser(std::span<const std::byte> bytes, GgufFile& file) : bytes_(bytes), file_(file) {}
@@ -51,8 +51,8 @@ class GgufParser {
   std::size_t at_ = 0;
   std::uint64_t values_ = 0;
   std::uint64_t tensors_ = 0;
-  std::uint64_t alignment_ = 32;                                       // the format's default
-  std::vector<std::pair<const std::string*, std::uint64_t>> offsets_;  // tensors, in file order
+  std::uint64_t alignment_ = 32;  // unless the metadata says otherwise
+  std::vector<std::pair<const std::string*, std::uint64_t>> offsets_;  // by tensor, in file order
   mutable std::optional<Error> error_;
 };
 

@@ -23,7 +23,7 @@ std::string text(std::string_view value) {
   return raw<std::uint64_t>(value.size()) + std::string(value);
 }
 
-// Returns the beginning of a file: magic, version and counts.
+// Magic, version, counts; what follows is up to the test.
 std::string header(std::uint64_t tensors, std::uint64_t values, std::uint32_t version = 3) {
   return "GGUF" + raw(version) + raw(tensors) + raw(values);
 }
@@ -81,7 +81,7 @@ TEST(Gguf, ScalarsAndArraysByType) {
   EXPECT_TRUE(file->has("none"));
 }
 
-TEST(Gguf, AbsentKeysAreEmptyAndWrongTypesAreErrors) {
+TEST(Gguf, AbsentKeysAreNothingAndWrongTypesAreErrors) {
   const std::string bytes = small_file().file();
   const auto file = parse(bytes);
   ASSERT_TRUE(file.ok());
@@ -163,7 +163,7 @@ TEST(Gguf, ChangedBytesNeverCrash) {
 struct Lie {
   const char* name;
   std::function<std::string()> bytes;
-  const char* said;  // part of the error
+  const char* said;  // in the message
 };
 
 class LyingGguf : public testing::TestWithParam<Lie> {};
@@ -245,7 +245,7 @@ INSTANTIATE_TEST_SUITE_P(
               const std::string value = text("k\n") + raw<std::uint32_t>(7) + std::string(1, '\1');
               return header(0, 2) + value + value;
             },
-            R"("k\x0a" occurs twice)"},
+            R"("k\x0a" is there twice)"},
         Lie{"alignment_0", [] { return with_alignment(0); }, "power of two"},
         Lie{"alignment_24", [] { return with_alignment(24); }, "power of two"},
         Lie{"alignment_text",
@@ -299,7 +299,7 @@ INSTANTIATE_TEST_SUITE_P(
               return padded(
                   header(2, 0) + tensor_info("t", {1}, 0, 0) + tensor_info("t", {1}, 0, 32), 64);
             },
-            "\"t\" occurs twice"},
+            "\"t\" is there twice"},
         Lie{"overlap",
             [] {
               return padded(

@@ -16,8 +16,8 @@ namespace json = boost::json;
 
 constexpr double kDefaultTheta = 10000.0;
 constexpr double kDefaultNormEps = 1e-6;
-constexpr std::int64_t kMostInputs = 1 << 24;  // limit of inputs that share a scale
-constexpr int kDefaultMaxWindowLayers = 28;    // Qwen2's default
+constexpr std::int64_t kMostInputs = 1 << 24;  // that share a scale
+constexpr int kDefaultMaxWindowLayers = 28;    // of Qwen2
 
 const ArchitectureRow* find_row(ConfigFields& config) {
   const std::vector<std::string> classes = config.texts("architectures");
@@ -57,7 +57,7 @@ void read_gptq(ConfigFields& fields, WeightQuantization& quantization) {
   }
 }
 
-// Reads the format of weights that are stored as packed integers.
+// Weights that are stored as packed integers.
 std::optional<WeightQuantization> read_quantization(ConfigFields& config, const std::string& file) {
   const json::object* object = config.object("quantization_config");
   if (object == nullptr) {
@@ -94,7 +94,7 @@ std::optional<WeightQuantization> read_quantization(ConfigFields& config, const 
   return quantization;
 }
 
-// Refuses settings that would change the answers if they were ignored.
+// What would change the answers if it were ignored.
 void refuse_unknown_settings(ConfigFields& config) {
   if (config.boolean("mlp_bias", false)) {
     config.fail(ErrorCode::kUnsupported,
@@ -148,7 +148,7 @@ void refuse_partial_rotation(ConfigFields& fields) {
   }
 }
 
-// Reads "rope_theta" and "rope_scaling" of old configs, or "rope_parameters" of new ones.
+// Old configs have "rope_theta" and "rope_scaling", new ones "rope_parameters" with both in it.
 void read_rope(ConfigFields& config, const std::string& file, RopeSpec& rope) {
   rope.theta = config.number("rope_theta", kDefaultTheta);
   refuse_partial_rotation(config);
@@ -170,8 +170,8 @@ void read_rope(ConfigFields& config, const std::string& file, RopeSpec& rope) {
   config.require(fields.status());
 }
 
-// Reads "layer_types", which replaces the window rule of the architecture. Supported are layers
-// with full attention followed by layers with a window.
+// "layer_types" spells out what the rule of the row would say; we can express layers with full
+// attention followed by windowed ones.
 void read_layer_types(ConfigFields& config, int layers, AttentionSpec& attention) {
   const std::vector<std::string> types = config.texts("layer_types");
   if (types.empty()) {
@@ -224,11 +224,10 @@ void read_attention(ConfigFields& config, const ArchitectureRow& row, ModelSpec&
   } else if (attention.heads > 0 && spec.hidden % attention.heads == 0) {
     attention.head_dim = spec.hidden / attention.heads;
   } else {
-    config.fail(
-        ErrorCode::kInvalidArgument,
-        "\"hidden_size\" {} is not a multiple of \"num_attention_heads\" {} and \"head_dim\" "
-        "is missing",
-        spec.hidden, attention.heads);
+    config.fail(ErrorCode::kInvalidArgument,
+                "\"hidden_size\" {} is no multiple of \"num_attention_heads\" {} and \"head_dim\" "
+                "is missing",
+                spec.hidden, attention.heads);
   }
   attention.output_bias = row.bias_in_config && config.boolean("attention_bias", false);
   attention.qkv_bias = row.qkv_bias || attention.output_bias;
@@ -246,7 +245,7 @@ void read_sizes(ConfigFields& config, const ArchitectureRow& row, ModelSpec& spe
   spec.tied_embeddings = config.boolean("tie_word_embeddings", false);
 }
 
-// Ignores ids that are no token's, such as -1 for "none".
+// Ids that no token has ("-1": none) can never come and are left out.
 void add_stop_ids(ConfigFields& config, int vocab, std::vector<TokenId>& stop_ids) {
   for (const std::int64_t id : config.integers("eos_token_id")) {
     const bool known = std::find(stop_ids.begin(), stop_ids.end(), id) != stop_ids.end();
@@ -294,8 +293,7 @@ Result<HfConfig> parse_hf_config(const json::object& object, const std::string& 
   return found;
 }
 
-// Takes the values that are given, whatever "do_sample" is: clients ask for greedy sampling
-// themselves.
+// Only what is given counts, whatever "do_sample" says: a client that wants greedy says so.
 Status parse_generation_config(const json::object& object, const std::string& name,
                                const ModelSpec& spec, GenerationDefaults& generation) {
   constexpr double kMostTemperature = 100.0;
@@ -305,7 +303,7 @@ Status parse_generation_config(const json::object& object, const std::string& na
   generation.top_p = read_range(config, "top_p", 0.0, 1.0);
   generation.min_p = read_range(config, "min_p", 0.0, 1.0);
   if (const std::optional<int> top_k = config.find_integer("top_k")) {
-    generation.top_k = std::max(*top_k, 0);  // -1 means all tokens, like 0
+    generation.top_k = std::max(*top_k, 0);  // -1 means all, as 0 does
   }
   return config.status();
 }

@@ -13,20 +13,19 @@
 
 namespace protean {
 
-// The description of a model from the JSON files of a Hugging Face directory.
+// What a Hugging Face directory's JSON files say about a model, before any weight is looked at.
 struct HfConfig {
   const ArchitectureRow* row = nullptr;
-  ModelSpec spec;  // validated
+  ModelSpec spec;  // valid
   GenerationDefaults generation;
-  std::optional<WeightQuantization>
-      quantization;  // the format of packed matrices, if there are any
+  std::optional<WeightQuantization> quantization;  // of matrices that are stored packed
 };
 
-// Reads config.json, and generation_config.json if there is one.
+// config.json, and generation_config.json where it is.
 Result<HfConfig> read_hf_config(const std::filesystem::path& directory);
 
-// Parse the JSON objects of these files. `name` is for errors. Fail for settings that would change
-// the model's answers and are not supported.
+// The same from JSON objects; names are for messages. Settings that would change the model's
+// answers and are not understood are refused by name.
 Result<HfConfig> parse_hf_config(const boost::json::object& object, const std::string& name);
 Status parse_generation_config(const boost::json::object& object, const std::string& name,
                                const ModelSpec& spec, GenerationDefaults& generation);

@@ -1,4 +1,4 @@
-// Checks that any JSON object is either refused or a config with a valid spec.
+// Any JSON object either is refused as a config or gives a valid spec.
 
 #include <cstdint>
 

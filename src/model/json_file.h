@@ -9,9 +9,9 @@
 
 namespace protean {
 
+// A JSON text that must be one object. Nesting is bounded. Of two equal keys the last one counts,
+// unless they are refused. name is for messages.
 enum class DuplicateKeys { kLastCounts, kRefuse };
-
-// Parses a JSON text that must be one object, with limited nesting. `name` is for errors.
 Result<boost::json::object> parse_json_object(
     std::string_view text, const std::string& name,
     DuplicateKeys duplicates = DuplicateKeys::kLastCounts);

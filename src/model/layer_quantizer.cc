@@ -41,7 +41,7 @@ void divide_rows(std::vector<float>& matrix, std::span<const float> scales) {
   }
 }
 
-// Searches the scales of AWQ and applies them to a layer.
+// Finds AWQ's scales and folds them into a layer.
 class LayerScaler {
  public:
   LayerScaler(cpu::Team& team, LayerTensors& layer, LayerStatistics& statistics,
@@ -72,7 +72,7 @@ std::vector<float> LayerScaler::search(std::span<const Role> readers,
   return search_scales(team_, matrices, statistics_.of(input_of(readers.front())), format_, shared);
 }
 
-// Multiplies the matrices that read an input, and adjusts the statistics of the divided input.
+// The matrices that read an input, and what is known of the input once it is divided.
 void LayerScaler::multiply(std::span<const Role> readers, std::span<const float> scales) {
   for (const Role reader : readers) {
     multiply_columns(layer_.tensor(reader), scales);
@@ -80,8 +80,7 @@ void LayerScaler::multiply(std::span<const Role> readers, std::span<const float>
   statistics_.of(input_of(readers.front())).divide(scales);
 }
 
-// Divides a norm and rounds it to bf16, as it is stored. The scales of the matrices include the
-// rounding.
+// The norm is rounded to bf16, as it will be stored, and the matrices get exactly what it lost.
 void LayerScaler::after_norm(Role norm, std::span<const Role> readers) {
   std::vector<float> scales = search(readers);
   std::vector<float>& weights = layer_.tensor(norm);
@@ -93,7 +92,7 @@ void LayerScaler::after_norm(Role norm, std::span<const Role> readers) {
   multiply(readers, scales);
 }
 
-// Divides value rows. All query heads of a group read the same value rows, so they share scales.
+// Value rows take the scales over; the query heads of a group read the same ones.
 void LayerScaler::after_values() {
   constexpr Role kReaders[] = {Role::kAttentionOutput};
   const AttentionSpec& attention = layer_.spec().attention;
@@ -132,7 +131,7 @@ void scale_layer(cpu::Team& team, LayerTensors& layer, LayerStatistics& statisti
   scaler.after_up();
 }
 
-// Quantises rows on all threads, in pieces that are large enough for matrix arithmetic.
+// Rows shared among the team, in pieces that matrix arithmetic still works well on.
 template <class QuantizeRows>
 QuantizedMatrix quantize_pieces(cpu::Team& team, std::span<const float> weights,
                                 std::int64_t inputs, const QuantFormat& format,

@@ -27,16 +27,17 @@ struct QuantizeOptions {
   GptqOptions gptq;
 };
 
-// The matrices of a layer, in the order of their use.
+// The matrices of a layer, in the order they are used.
 inline constexpr std::array kLayerMatrices = {
     TensorRole::kQuery, TensorRole::kKey, TensorRole::kValue, TensorRole::kAttentionOutput,
     TensorRole::kGate,  TensorRole::kUp,  TensorRole::kDown};
-using QuantizedLayer = std::array<QuantizedMatrix, kLayerMatrices.size()>;  // as kLayerMatrices
+using QuantizedLayer = std::array<QuantizedMatrix, kLayerMatrices.size()>;  // in that order
 
-// Quantises the matrices of a layer and changes `layer` to the weights of the quantised layer. With
-// AWQ its norms, value rows and up rows are divided by the scales of the matrices after them, and
-// norms are exact in bf16. `statistics` are those of the original layer and are modified; rounding
-// to nearest needs none. Fails if a weight is too large for any scale.
+// Quantises a layer's matrices. Afterwards `layer` is what the quantised layer computes with:
+// weights as their codes say and, for AWQ, norms, value rows and up rows divided by the scales
+// that the matrices after them were multiplied with. Norms are exact in bf16 then. The statistics
+// are of the layer as it was, and are used up; round to nearest needs none. Fails on weights that
+// no scale can hold.
 Result<QuantizedLayer> quantize_layer(cpu::Team& team, LayerTensors& layer,
                                       LayerStatistics* statistics, const QuantizeOptions& options);
 

@@ -11,18 +11,18 @@
 
 namespace protean {
 
-// The tensors of one layer as f32 in memory, which can be changed. It is a checkpoint with this
-// layer as layer 0, so that code that loads or writes layers accepts it.
+// One layer's tensors as f32 in memory, to be worked on. It reads as a checkpoint whose layer 0 it
+// is, so whatever loads or writes layers takes it.
 class LayerTensors final : public Checkpoint {
  public:
-  // Reads layer `layer` of the model and releases its file pages.
+  // Reads layer `layer` of the model and gives its file pages back.
   LayerTensors(const Checkpoint& checkpoint, int layer);
 
-  std::vector<float>& tensor(TensorRole role);  // empty if the model has none
+  std::vector<float>& tensor(TensorRole role);  // empty where the model has none
   const std::vector<float>& tensor(TensorRole role) const;
   std::int64_t width(TensorRole role) const { return widths_[static_cast<std::size_t>(role)]; }
 
-  // The spec of this layer alone: one layer, with a window only if this layer has one.
+  // Of the layer alone: one layer, and a window only if this layer has it.
   const ModelSpec& spec() const override { return spec_; }
   const GenerationDefaults& generation() const override { return generation_; }
   std::string description() const override { return "a layer"; }

@@ -8,8 +8,8 @@
 
 namespace protean {
 
-// A file mapped read-only. Its pages are loaded when they are accessed. If another process
-// truncates the file, an access to the missing pages ends this process.
+// A whole file, read-only, in the address space; the pages come in as they are touched. Somebody
+// who truncates the file meanwhile ends the process, as with every memory-mapped program.
 class MappedFile {
  public:
   static Result<MappedFile> open(const std::filesystem::path& path);
@@ -19,15 +19,15 @@ class MappedFile {
   MappedFile& operator=(MappedFile&& other) noexcept;
   ~MappedFile();
 
-  // The address does not change if the object is moved.
+  // Stays where it is when the object moves.
   std::span<const std::byte> bytes() const { return bytes_; }
 
  private:
   std::span<const std::byte> bytes_;
 };
 
-// Frees the memory of all pages that are entirely inside a piece of a MappedFile. A later access
-// reads the file again.
+// Gives back the memory of the pages that lie wholly inside a piece of a MappedFile. Reading it
+// again is allowed and reads the file again.
 void release_pages(std::span<const std::byte> piece);
 
 }  // namespace protean

@@ -11,7 +11,7 @@
 namespace protean {
 namespace {
 
-constexpr std::size_t kMostBytes = 64U << 20U;  // bytes of one write(2)
+constexpr std::size_t kMostBytes = 64U << 20U;  // in one write(2)
 
 }  // namespace
 

@@ -12,7 +12,7 @@ namespace protean {
 namespace {
 
 constexpr int kWordBits = 32;
-// The place of the nibble of each of 8 consecutive rows in a word.
+// Where in its word each of 8 consecutive rows has its nibble.
 constexpr std::array<int, 8> kAwqPlace = {0, 4, 1, 5, 2, 6, 3, 7};
 
 std::uint32_t word_at(const std::byte* words, std::int64_t index) {
@@ -21,7 +21,7 @@ std::uint32_t word_at(const std::byte* words, std::int64_t index) {
   return word;
 }
 
-// Returns `bits` bits, from `bit` on, of a sequence of words that are `stride` words apart.
+// `bits` bits from `bit` on of a run of words that are `stride` words apart.
 std::uint32_t bits_at(const std::byte* words, std::int64_t stride, std::int64_t bit, int bits) {
   const std::int64_t word = bit / kWordBits;
   const int shift = static_cast<int>(bit % kWordBits);
@@ -42,7 +42,7 @@ void put_bits(std::uint32_t* words, std::int64_t stride, std::int64_t bit, int b
   }
 }
 
-// Returns the code of a row in an AWQ sequence of words.
+// The code of a row in an AWQ run of `rows` / 8 words.
 std::uint32_t awq_at(const std::byte* words, std::int64_t first_word, std::int64_t row) {
   return word_at(words, first_word + row / 8) >>
              (4 * kAwqPlace[static_cast<std::size_t>(row % 8)]) &
@@ -68,7 +68,7 @@ std::uint32_t code_of(const PackedCodes& packed, std::int64_t input, std::int64_
   return bits_at(column, packed.rows, input * packed.how.bits, packed.how.bits);
 }
 
-// Reads the scales of rows [row, row + count) in a group.
+// Scales of rows [row, row + count) of a group.
 void read_scales(const PackedCodes& packed, std::int64_t group, std::int64_t row,
                  std::int64_t count, float* out) {
   const std::int64_t bytes = block_format(packed.scale_type).bytes;
@@ -162,7 +162,7 @@ void dequantize(const PackedCodes& packed, std::int64_t row, std::int64_t count,
 PackedBytes pack_codes(const QuantizedMatrix& matrix, const WeightQuantization& how) {
   const auto shape = packed_shape(how, matrix.rows, matrix.inputs);
   check(shape.ok() && how.bits == matrix.format.bits && how.group == matrix.format.group,
-        "the format of the matrix is that of the packing");
+        "a matrix is packed as what it is");
   PackedBytes packed;
   packed.codes.resize(static_cast<std::size_t>(shape->code_rows * shape->code_columns));
   packed.zeros.resize(static_cast<std::size_t>(matrix.groups() * shape->zero_columns));

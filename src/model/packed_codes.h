@@ -12,20 +12,20 @@
 
 namespace protean {
 
-// The two layouts of packed matrices in Hugging Face checkpoints, in 32-bit words:
-//   kAwq   qweight [inputs][rows / 8] and qzeros [groups][rows / 8]: a word has the 4-bit codes
-//          of 8 rows in the order 0 2 4 6 1 3 5 7 ("GEMM" version)
-//   kGptq  qweight [inputs * bits / 32][rows]: the codes of a row follow each other, lowest bits
+// The two ways Hugging Face checkpoints pack a matrix's integers into 32-bit words:
+//   kAwq   qweight [inputs][rows / 8] and qzeros [groups][rows / 8]: 4-bit codes of 8 rows a word,
+//          in the order 0 2 4 6 1 3 5 7 ("GEMM" version)
+//   kGptq  qweight [inputs * bits / 32][rows]: each row's codes one after the other, lowest bits
 //          first, across words; qzeros [groups][rows * bits / 32] likewise along the rows
-// Both have scales [groups][rows]. A weight is scale * (code - zero).
+// with scales [groups][rows] in both. A weight is scale * (code - zero).
 enum class CodePacking : std::uint8_t { kAwq, kGptq };
 
-// "quantization_config" of config.json.
+// config.json's "quantization_config".
 struct WeightQuantization {
   CodePacking packing = CodePacking::kGptq;
   int bits = 4;
   std::int64_t group = 128;     // 0: all inputs of a row share a scale
-  bool zeros_less_one = false;  // zero points are stored minus 1, as GPTQ does before version 2
+  bool zeros_less_one = false;  // GPTQ stores zero points less one, up to its second version
 
   std::int64_t group_of(std::int64_t inputs) const { return group == 0 ? inputs : group; }
   std::int64_t groups(std::int64_t inputs) const {
@@ -33,8 +33,8 @@ struct WeightQuantization {
   }
 };
 
-// The sizes, in 32-bit words, of a packed matrix. packed_shape() fails if the matrix cannot be
-// packed so.
+// 32-bit words of a packed matrix's parts; fails, saying which, where a matrix of these sizes
+// cannot be packed so.
 struct PackedShape {
   std::int64_t code_rows = 0;
   std::int64_t code_columns = 0;
@@ -43,7 +43,7 @@ struct PackedShape {
 Result<PackedShape> packed_shape(const WeightQuantization& how, std::int64_t rows,
                                  std::int64_t inputs);
 
-// A packed matrix in its file. Owns no memory. Data may have any alignment.
+// A packed matrix as it lies in its file. Borrows everything; data may have any alignment.
 struct PackedCodes {
   WeightQuantization how;
   std::int64_t rows = 0;
@@ -52,20 +52,20 @@ struct PackedCodes {
   const std::byte* zeros = nullptr;
   const std::byte* scales = nullptr;
   TensorType scale_type = TensorType::kF16;
-  // GPTQ's g_idx [inputs] as i32, each below groups(). Null if groups are consecutive inputs.
+  // GPTQ's g_idx [inputs] as i32, each below groups(); null when groups are consecutive inputs.
   const std::byte* group_index = nullptr;
 };
 
-// Returns the format of a matrix whose integers kernels can use without dequantising; nothing for
-// other bits, groups and orders. Reads all zero points, to recognise symmetric matrices.
+// The format of a matrix whose integers kernels can take as they are; nothing for other bits,
+// groups and orders. Reads all zero points to tell a symmetric one.
 std::optional<QuantFormat> code_format(const PackedCodes& packed);
 
-// Read rows [row, row + count): as integers, if there is a code_format(), or as f32.
+// Rows [row, row + count) as integers, where there is a code_format, and as f32.
 void read_codes(const PackedCodes& packed, std::int64_t row, std::int64_t count,
                 const CodeRun& out);
 void dequantize(const PackedCodes& packed, std::int64_t row, std::int64_t count, float* out);
 
-// The contents of the tensors of a packed matrix. Scales are f16.
+// What of a quantised matrix goes into the file: words, words and f16 scales, little-endian.
 struct PackedBytes {
   std::vector<std::uint32_t> codes;
   std::vector<std::uint32_t> zeros;

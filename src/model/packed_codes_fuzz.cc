@@ -1,5 +1,5 @@
-// Checks that any bytes are either refused or the weights of a quantised model that can be read.
-// The first byte chooses the layout, AWQ or GPTQ.
+// Any bytes either are refused as the weights of a quantised model or can be read in full, whether
+// packed as AWQ or as GPTQ packs them, which the first byte says.
 
 #include <algorithm>
 #include <cstdint>
@@ -11,7 +11,7 @@
 namespace protean {
 namespace {
 
-// Returns a config with one layer of the smallest sizes that all layouts allow.
+// One layer of the smallest sizes that all packings fit.
 HfConfig small_config(std::uint8_t choice) {
   HfConfig config;
   config.row = &architectures().front();

@@ -8,7 +8,7 @@
 namespace protean {
 namespace {
 
-// Returns a matrix whose groups have all kinds of scales and zero points.
+// Groups of every kind of scale and zero point there is.
 QuantizedMatrix random_matrix(const QuantFormat& format, std::int64_t rows, std::int64_t inputs) {
   std::mt19937 random(static_cast<unsigned>(format.bits * 1000 + rows));
   QuantizedMatrix matrix = QuantizedMatrix::sized(format, rows, inputs);
@@ -32,7 +32,7 @@ WeightQuantization quantization(CodePacking packing, const QuantFormat& format) 
           .zeros_less_one = packing == CodePacking::kGptq};
 }
 
-// Returns a view of `bytes`.
+// Borrows `bytes`.
 PackedCodes as_stored(const PackedBytes& bytes, const QuantizedMatrix& matrix,
                       CodePacking packing) {
   return {.how = quantization(packing, matrix.format),
@@ -52,7 +52,7 @@ struct Packing {
 
 class EveryPacking : public testing::TestWithParam<Packing> {};
 
-TEST_P(EveryPacking, IsReadBackExactly) {
+TEST_P(EveryPacking, ComesBackAsItWas) {
   const auto& [packing, format, rows, inputs] = GetParam();
   const QuantizedMatrix matrix = random_matrix(format, rows, inputs);
   const PackedBytes bytes = pack_codes(matrix, quantization(packing, format));
@@ -62,7 +62,7 @@ TEST_P(EveryPacking, IsReadBackExactly) {
   EXPECT_EQ(found->bits, format.bits);
   EXPECT_EQ(found->group, format.group);
   EXPECT_EQ(found->symmetric, format.symmetric);
-  // Reads pieces that begin at any row.
+  // In pieces that begin anywhere.
   for (const auto& [first, count] :
        {std::pair<std::int64_t, std::int64_t>{0, rows}, {5, 3}, {rows - 1, 1}, {7, 0}}) {
     QuantizedMatrix part = QuantizedMatrix::sized(format, count, inputs);
@@ -78,7 +78,7 @@ TEST_P(EveryPacking, IsReadBackExactly) {
     dequantize(stored, first, count, weights.data());
     dequantize_rows(matrix.view(), first, count, expected.data());
     for (std::size_t i = 0; i < weights.size(); ++i) {
-      // scale * (code - zero) rounds once, scale * code + offset twice.
+      // scale * (code - zero) is rounded once, scale * code + offset twice.
       ASSERT_NEAR(weights[i], expected[i], 1e-6) << i;
     }
   }
@@ -93,7 +93,7 @@ INSTANTIATE_TEST_SUITE_P(HuggingFace, EveryPacking,
                                          Packing{CodePacking::kGptq, {3, 32, false}, 32, 160},
                                          Packing{CodePacking::kGptq, {3, 128, true}, 64, 128}));
 
-// The expected words were worked out by hand from the definitions of the formats.
+// Words as the writers of these formats make them, worked out by hand.
 TEST(PackedCodes, AwqPutsEvenRowsIntoTheLowHalf) {
   QuantizedMatrix matrix = QuantizedMatrix::sized({4, 32, false}, 8, 32);
   for (std::size_t row = 0; row < 8; ++row) {
@@ -124,7 +124,7 @@ TEST(PackedCodes, GptqRunsAlongInputsAndStoresZerosLessOne) {
   const PackedBytes bytes = pack_codes(matrix, how);
   ASSERT_EQ(bytes.codes.size(), 4U * 8U);
   EXPECT_EQ(bytes.codes[1 * 8 + 3], 0x76543210U);
-  EXPECT_EQ(bytes.zeros, std::vector<std::uint32_t>{0x6543210FU});  // 0 minus 1 is 15
+  EXPECT_EQ(bytes.zeros, std::vector<std::uint32_t>{0x6543210FU});  // 0 less one is 15
 }
 
 TEST(PackedCodes, ThreeBitCodesCrossWords) {
@@ -138,7 +138,7 @@ TEST(PackedCodes, ThreeBitCodesCrossWords) {
   EXPECT_EQ(bytes.codes[64], 0x00000001U);
 }
 
-TEST(PackedCodes, AGroupIndexChoosesTheScaleOfAnInput) {
+TEST(PackedCodes, AGroupIndexSaysWhichScaleAnInputHas) {
   const QuantFormat format{4, 32, false};
   const QuantizedMatrix matrix = random_matrix(format, 8, 64);
   const PackedBytes bytes = pack_codes(matrix, quantization(CodePacking::kGptq, format));
@@ -163,7 +163,7 @@ TEST(PackedCodes, OtherBitsAndGroupsAreReadAsF32Only) {
   const QuantizedMatrix matrix = random_matrix({4, 128, false}, 8, 64);
   const PackedBytes bytes = pack_codes(matrix, quantization(CodePacking::kGptq, matrix.format));
   PackedCodes stored = as_stored(bytes, matrix, CodePacking::kGptq);
-  stored.how.group = 0;  // one scale for each row, like a group of all inputs
+  stored.how.group = 0;  // one scale for the row, which is what a longer group comes to here
   stored.inputs = 64;
   EXPECT_EQ(code_format(stored)->group, 64);
   std::vector<float> weights(8 * 64);

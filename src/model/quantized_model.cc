@@ -19,7 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 namespace json = boost::json;
 
-constexpr std::int64_t kChunkElements = 4 << 20;  // elements of an embedding matrix copied at once
+constexpr std::int64_t kChunkElements = 4 << 20;  // of a table, read and written at once
 
 json::object quantization_config(const QuantizeOptions& options) {
   const WeightQuantization how = packing_of(options.format);
@@ -68,8 +68,8 @@ bool exact_in_bf16(const Checkpoint& checkpoint, const NeededTensor& need) {
                      [](float value) { return cpu::float_from(cpu::bf16_from(value)) == value; });
 }
 
-// Writes the file: first the tensors outside the layers, then the vectors and matrices of each
-// layer.
+// Everything in the file, in the order in which it is written: what is around the layers, then each
+// layer's vectors and matrices.
 class ModelWriter {
  public:
   static Result<ModelWriter> create(const Checkpoint& checkpoint, const TensorNames& names,
@@ -86,7 +86,7 @@ class ModelWriter {
 
   SafetensorsWriter writer_;
   std::vector<NeededTensor> order_;
-  std::vector<std::string> types_;  // types of order_; empty for packed matrices
+  std::vector<std::string> types_;  // of order_; empty for packed matrices
   WeightQuantization how_;
 };
 
@@ -155,7 +155,7 @@ Status ModelWriter::write_floats(std::span<const float> values, const std::strin
   return writer_.write(std::as_bytes(std::span(halves)));
 }
 
-// needed_tensors() begins with the tensors outside the layers.
+// needed_tensors() names what is around the layers first.
 Status ModelWriter::write_outer(const Checkpoint& checkpoint) {
   for (std::size_t i = 0; i < order_.size(); ++i) {
     const NeededTensor& need = order_[i];
@@ -272,7 +272,7 @@ std::string unusual_packing(const ModelSpec& spec, const QuantFormat& format) {
   for (const NeededTensor& need : needed_tensors(spec)) {
     if (is_matrix(need.role) && need.columns % format.group != 0) {
       return fmt::format(
-          "rows of {} weights are not whole groups of {}: the last group is shorter, "
+          "rows of {} weights are no whole groups of {}: the last group is shorter, "
           "which other programs may not read",
           need.columns, format.group);
     }

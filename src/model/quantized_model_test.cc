@@ -18,8 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Returns a spec with grouped queries, biases, and a row length that is not a multiple of the
-// group.
+// Grouped queries, biases, and a row length that is no whole number of groups.
 ModelSpec small_spec() {
   ModelSpec spec;
   spec.architecture = "qwen2";
@@ -50,7 +49,7 @@ std::unique_ptr<Checkpoint> opened(const fs::path& path) {
   return checkpoint.ok() ? *std::move(checkpoint) : nullptr;
 }
 
-// Returns the residual stream of the text after all layers.
+// The residual stream of the text after all layers of a model.
 std::vector<float> outputs_of(cpu::Team& team, const Checkpoint& checkpoint) {
   auto calibration = Calibration::create(team, checkpoint, random_text(checkpoint.spec().vocab));
   EXPECT_TRUE(calibration.ok());
@@ -92,7 +91,7 @@ class QuantizedModel : public testing::Test {
   std::int64_t done_ = 0;
 };
 
-TEST_F(QuantizedModel, RoundedWeightsAreReadBackAsTheirCodes) {
+TEST_F(QuantizedModel, RoundedWeightsComeBackAsTheirCodes) {
   for (const QuantFormat& format : {QuantFormat{4, 32, false}, QuantFormat{8, 128, true},
                                     QuantFormat{3, 64, false}, QuantFormat{4, 64, true}}) {
     const TemporaryDirectory target;
@@ -135,9 +134,9 @@ TEST_F(QuantizedModel, RoundedWeightsAreReadBackAsTheirCodes) {
   }
 }
 
-// The codes of GPTQ differ from those that rounding its weights again would give.
+// What GPTQ chose is not what rounding its weights once more would choose.
 class StoredGroup : public QuantizedModel, public testing::WithParamInterface<int> {};
-TEST_P(StoredGroup, LayersOfItsPrecisionHaveItsIntegers) {
+TEST_P(StoredGroup, LayersOfItsPrecisionHoldItsIntegers) {
   const TemporaryDirectory target;
   ASSERT_TRUE(write(target, {.method = QuantMethod::kGptq, .format = {4, GetParam(), false}}).ok());
   const auto quantized = opened(target.path());
@@ -182,11 +181,11 @@ TEST_F(QuantizedModel, EveryMethodComputesNearlyTheSame) {
     std::vector<float> after(96);
     checkpoint_->read_rows(TensorRole::kMlpNorm, 0, 0, 1, before.data());
     quantized->read_rows(TensorRole::kMlpNorm, 0, 0, 1, after.data());
-    EXPECT_EQ(before != after, scales_inputs(method));
+    EXPECT_EQ(before != after, scales_inputs(method));  // its scales went somewhere
   }
 }
 
-TEST_F(QuantizedModel, CalibratedMethodsAreBetterThanRounding) {
+TEST_F(QuantizedModel, CalibratedMethodsLoseLessThanRounding) {
   const std::vector<float> want = outputs_of(team_, *checkpoint_);
   const auto error_of = [&](QuantMethod method) {
     const TemporaryDirectory target;
@@ -212,7 +211,7 @@ TEST_F(QuantizedModel, AQuantisedModelIsNotQuantisedAgain) {
   EXPECT_NE(written.error().message.find("is quantised already"), std::string::npos);
 }
 
-TEST_F(QuantizedModel, RowsThatDoNotFillWordsAreRefusedByName) {
+TEST_F(QuantizedModel, RowsThatFillNoWordsAreRefusedByName) {
   ModelSpec spec = small_spec();
   spec.ffn = 164;
   const TemporaryDirectory source;
@@ -227,7 +226,7 @@ TEST_F(QuantizedModel, RowsThatDoNotFillWordsAreRefusedByName) {
       << written.error().message;
 }
 
-// The parts of a file are checked against the config before any is read.
+// What a file says of its parts is checked against the config before any is read.
 TEST_F(QuantizedModel, DamagedFilesAreRefused) {
   const TemporaryDirectory target;
   ASSERT_TRUE(write(target, {.format = {4, 32, true}}).ok());  // GPTQ
@@ -264,8 +263,7 @@ TEST_F(QuantizedModel, AGroupIndexOutOfItsGroupsIsRefused) {
   const fs::path path = target.path() / "model.safetensors";
   std::ifstream file(path, std::ios::binary);
   std::string bytes{std::istreambuf_iterator<char>(file), {}};
-  // The file ends with the g_idx of the last matrix: 32 inputs of group 4, then the last input's
-  // group.
+  // The last part of the last matrix is its g_idx; the last input's group follows 32 of group 4.
   std::string last_group(32 * 4, '\0');
   for (std::size_t i = 0; i < last_group.size(); i += 4) {
     last_group[i] = 4;
@@ -282,7 +280,7 @@ TEST_F(QuantizedModel, AGroupIndexOutOfItsGroupsIsRefused) {
   }
 }
 
-TEST(Calibration, ComputesTextLikeServing) {
+TEST(Calibration, TakesTextThroughLayersAsServingDoes) {
   const TemporaryDirectory directory;
   write_hf_checkpoint(directory.path(), small_spec());
   const auto checkpoint = opened(directory.path());
@@ -324,7 +322,7 @@ TEST(Calibration, ComputesTextLikeServing) {
   EXPECT_EQ(expected, got.end());
 }
 
-TEST(LayerTensors, KeepAWindowOnlyIfTheLayerHasOne) {
+TEST(LayerTensors, KeepAWindowOnlyWhereTheLayerHasOne) {
   const TemporaryDirectory directory;
   ModelSpec spec = small_spec();
   spec.attention.sliding_window = 8;

@@ -8,8 +8,8 @@
 
 namespace protean {
 
-// Returns text of a file in quotes for a one-line error. Long text is cut, and everything but
-// printable ASCII is escaped, since the text need not be UTF-8.
+// Text out of a file, made fit for a one-line message: in quotes, not endless, and with everything
+// but printable ASCII escaped, as the text need not be UTF-8.
 inline std::string quote(std::string_view text) {
   constexpr std::size_t kLongest = 100;
   std::string quoted = "\"";

@@ -10,15 +10,14 @@
 namespace protean {
 namespace {
 
-constexpr std::int64_t kPiece = 1 << 16;  // weights of one task
+constexpr std::int64_t kPiece = 1 << 16;  // weights a thread makes at a time
 
 struct Spread {
   float mean = 0.0F;
   float deviation = 0.0F;
 };
 
-// Matrices that add to the residual stream are smaller in deeper models, like those of trained
-// models.
+// Matrices that add to the residual stream are smaller in deeper models, as trained ones are.
 Spread spread_of(TensorRole role, std::int64_t width, const ModelSpec& spec) {
   const float unit = 1.0F / std::sqrt(static_cast<float>(width));
   switch (role) {
@@ -45,8 +44,7 @@ Spread spread_of(TensorRole role, std::int64_t width, const ModelSpec& spec) {
   }
 }
 
-// Returns an approximately normal number: the sum of four uniform ones from a hash of the weight's
-// place.
+// The sum of four uniform numbers from a hash of the weight's place: normal enough.
 float normal_at(std::uint64_t place) {
   std::uint64_t hash = (place ^ place >> 30) * 0xBF58476D1CE4E5B9U;
   hash = (hash ^ hash >> 27) * 0x94D049BB133111EBU;

@@ -9,10 +9,9 @@
 
 namespace protean {
 
-// A model of any spec with random weights, which are computed when they are read. They are about
-// normal, and scaled so that activations keep their size over the layers and every layer influences
-// the logits. Weights depend only on the seed and their place. The team must outlive the
-// checkpoint.
+// A model of any spec with random weights, made as they are read: about normal, and sized so that
+// activations keep their size from layer to layer and every layer matters to the logits. The same
+// seed gives the same weights in any order of reading. The team is borrowed.
 class RandomCheckpoint final : public Checkpoint {
  public:
   RandomCheckpoint(cpu::Team& team, ModelSpec spec, std::uint64_t seed)

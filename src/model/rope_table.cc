@@ -8,8 +8,8 @@
 namespace protean {
 namespace {
 
-// Scaling of Llama 3.1: short wavelengths are kept, those longer than the original context are
-// divided by `factor`, and those between are interpolated.
+// Llama 3.1: waves that fit the original context often are kept, waves longer than it are slowed
+// down by `factor`, those between are mixed.
 double llama3_frequency(double frequency, const RopeSpec& spec) {
   const double turns = spec.original_context * frequency / (2.0 * std::numbers::pi);
   if (turns > spec.high_freq_factor) {

@@ -18,25 +18,26 @@ namespace protean {
 struct SafetensorsTensor {
   std::string type;  // "F32", "BF16", ...
   std::vector<std::int64_t> shape;
-  std::span<const std::byte> bytes;  // part of the file, of the size that type and shape state
+  std::span<const std::byte> bytes;  // inside the file, as long as type and shape say
 };
 
-// A memory-mapped .safetensors file. Opening checks the whole header as strictly as the format's
-// definition: ranges cover the data without holes or overlaps, and names are unique. Immutable.
+// A .safetensors file, memory-mapped: the header is checked as a whole before any tensor is used,
+// as strictly as the format's definition: ranges cover the data without holes or overlaps and no
+// name is there twice. Immutable.
 class SafetensorsFile {
  public:
   static Result<SafetensorsFile> open(const std::filesystem::path& path);
-  // Parses bytes, which must outlive the file. `name` is for errors.
+  // Borrows bytes; name is for messages.
   static Result<SafetensorsFile> parse(std::span<const std::byte> bytes, std::string name);
 
-  const SafetensorsTensor* find_tensor(std::string_view name) const;  // null if there is none
+  const SafetensorsTensor* find_tensor(std::string_view name) const;  // nullptr if not there
   const std::map<std::string, SafetensorsTensor, std::less<>>& tensors() const { return tensors_; }
   const std::string& name() const { return name_; }
 
  private:
   Status check_coverage(std::span<const std::byte> data) const;
 
-  MappedFile file_;  // empty if made by parse()
+  MappedFile file_;  // empty if the bytes are borrowed
   std::string name_;
   std::map<std::string, SafetensorsTensor, std::less<>> tensors_;
 };

@@ -1,4 +1,4 @@
-// Checks that any bytes are either refused or a safetensors file whose tensors can all be read.
+// Any bytes either are refused as a safetensors file or name tensors whose bytes can all be read.
 
 #include <cstdint>
 

@@ -38,7 +38,7 @@ TEST(Safetensors, NamesTypesShapesAndBytes) {
   EXPECT_EQ(file->find_tensor("c"), nullptr);
 }
 
-TEST(Safetensors, ScalarsEmptyTensorsAndUnknownTypesAreAccepted) {
+TEST(Safetensors, ScalarsEmptyTensorsAndTypesOfTheFutureAreFine) {
   const auto file = parse(file_of(
       R"({"s":{"dtype":"F64","shape":[],"data_offsets":[0,8]},
           "e":{"dtype":"F32","shape":[0,5],"data_offsets":[8,8]},
@@ -76,7 +76,7 @@ struct Lie {
   const char* name;
   const char* header;
   std::size_t data_bytes;
-  const char* said;  // part of the error
+  const char* said;  // in the message
 };
 
 class LyingSafetensors : public testing::TestWithParam<Lie> {};
@@ -150,7 +150,7 @@ INSTANTIATE_TEST_SUITE_P(
         Lie{"newline_in_a_name", R"({"a\nb":3})", 0, R"("a\x0ab")"}),
     [](const auto& lie) { return lie.param.name; });
 
-TEST(Safetensors, HeaderLengthsAreLimited) {
+TEST(Safetensors, HeaderLengthsAreBounded) {
   for (const std::uint64_t length :
        {std::uint64_t{1}, std::uint64_t{100'000'001}, ~std::uint64_t{0}, std::uint64_t{1} << 63}) {
     std::string bytes(reinterpret_cast<const char*>(&length), sizeof(length));
@@ -158,7 +158,7 @@ TEST(Safetensors, HeaderLengthsAreLimited) {
   }
 }
 
-TEST(Safetensors, LongNamesAreCutInErrors) {
+TEST(Safetensors, LongNamesOfAnyAlphabetAreCutInMessages) {
   const std::string name = std::string(99, 'x') + "\xC3\xA9" + std::string(10000, 'y');
   const auto file = parse(file_of("{\"" + name + "\":1}", 0));
   ASSERT_FALSE(file.ok());
@@ -166,7 +166,7 @@ TEST(Safetensors, LongNamesAreCutInErrors) {
       << file.error().message;
 }
 
-TEST(Safetensors, NestingIsLimited) {
+TEST(Safetensors, NestingIsBounded) {
   const std::string deep(100000, '[');
   EXPECT_FALSE(parse(file_of("{\"a\":" + deep, 0)).ok());
   EXPECT_FALSE(

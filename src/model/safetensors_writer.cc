@@ -38,7 +38,7 @@ Result<SafetensorsWriter> SafetensorsWriter::create(const std::filesystem::path&
                      {"shape", json::array(tensor.shape.begin(), tensor.shape.end())},
                      {"data_offsets", json::array{begin, end}}};
   }
-  check(header.size() == tensors.size() + 1, "planned tensors have different names");
+  check(header.size() == tensors.size() + 1, "planned tensors have names of their own");
   std::string text = json::serialize(header);
   text.resize((text.size() + kAlignment - 1) / kAlignment * kAlignment, ' ');
   const std::uint64_t length = text.size();
@@ -54,12 +54,12 @@ Result<SafetensorsWriter> SafetensorsWriter::create(const std::filesystem::path&
 
 Status SafetensorsWriter::write(std::span<const std::byte> bytes) {
   left_bytes_ -= std::ssize(bytes);
-  check(left_bytes_ >= 0, "no more bytes are written than planned");
+  check(left_bytes_ >= 0, "no more is written than was planned");
   return file_.write(bytes);
 }
 
 Status SafetensorsWriter::finish() {
-  check(left_bytes_ == 0, "all planned bytes were written");
+  check(left_bytes_ == 0, "everything planned has been written");
   return file_.finish();
 }
 

@@ -18,8 +18,7 @@ class Awq : public testing::Test {
  protected:
   Awq() { statistics_.add(team_, inputs_, cpu::Element::kBf16); }
 
-  // Returns the error of the outputs if the weights were scaled before they were quantised, and the
-  // inputs are divided by the scales.
+  // The outputs' error when weights times scales are quantised and inputs divided by the scales.
   double error_of(const QuantizedMatrix& matrix, const std::vector<float>& scales) const {
     std::vector<float> again(weights_.size());
     dequantize_rows(matrix.view(), 0, matrix.rows, again.data());
@@ -52,7 +51,7 @@ class Awq : public testing::Test {
   InputStatistics statistics_{kWidth};
 };
 
-TEST_F(Awq, ScalesOfSalientInputsReduceTheError) {
+TEST_F(Awq, ScalesOfSalientInputsLoseLessThanRounding) {
   const std::vector<float> ones(kWidth, 1.0F);
   for (const int bits : {3, 4}) {
     for (const bool symmetric : {false, true}) {
@@ -66,7 +65,7 @@ TEST_F(Awq, ScalesOfSalientInputsReduceTheError) {
   }
 }
 
-TEST_F(Awq, ClippingReducesTheErrorFurther) {
+TEST_F(Awq, ClippingLosesLessAgain) {
   const QuantFormat format{3, 64, false};
   const std::vector<float> scales = search(format);
   InputStatistics divided = statistics_;
@@ -77,7 +76,7 @@ TEST_F(Awq, ClippingReducesTheErrorFurther) {
             0.95 * error_of(round_to_nearest(weights, kWidth, format), scales));
 }
 
-TEST_F(Awq, CodesAreBetterThanTheNearestOnTheirGrids) {
+TEST_F(Awq, CodesLoseLessThanTheNearestOfTheirGrids) {
   const std::vector<float> ones(kWidth, 1.0F);
   const QuantFormat format{4, 64, false};
   const QuantizedMatrix found = round_clipped(team_, weights_, statistics_, format);
@@ -90,7 +89,7 @@ TEST_F(Awq, CodesAreBetterThanTheNearestOnTheirGrids) {
   EXPECT_LT(error_of(found, ones), 0.5 * error_of(nearest, ones));
 }
 
-TEST_F(Awq, ClippingWithEqualInputsIsNoWorse) {
+TEST_F(Awq, ClippingAgainstEqualInputsIsNoWorse) {
   InputStatistics plain(kWidth);
   std::vector<float> units(static_cast<std::size_t>(kWidth * kWidth));
   for (std::size_t i = 0; i < kWidth; ++i) {

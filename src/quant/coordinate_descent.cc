@@ -14,14 +14,13 @@ namespace {
 using RowMatrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 using Codes = Eigen::Matrix<std::uint8_t, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
-constexpr int kSweeps = 4;  // with 2 the error is 5 % larger, with 10 it is 3 % smaller
-constexpr float kDescentDamping = 0.01F;  // relative to the mean of the diagonal, as in GPTQ
+constexpr int kSweeps = 4;                // two lose 5 % more, ten 3 % less
+constexpr float kDescentDamping = 0.01F;  // of the mean of the diagonal, as GPTQ has it
 constexpr std::int64_t kRowsAtOnce = 128;
-constexpr std::int64_t kInputsAtOnce =
-    128;  // inputs moved before the gradient of others is updated
+constexpr std::int64_t kInputsAtOnce = 128;  // moved before the others hear of it
 
-// Returns the Gram matrix divided by the mean of its diagonal, so that no sum overflows. The
-// damping prevents large errors in directions that do not occur in the text.
+// In units of the mean of the diagonal, so that no sum overflows. A little on the diagonal keeps
+// large errors out of directions that the text happens to lack.
 RowMatrix damped_gram(const InputStatistics& inputs) {
   RowMatrix gram =
       Eigen::Map<const RowMatrix>(inputs.gram().data(), inputs.inputs(), inputs.inputs());
@@ -33,8 +32,7 @@ RowMatrix damped_gram(const InputStatistics& inputs) {
   return gram;
 }
 
-// Coordinate descent for some rows of a matrix, stored as [input][row] so that a step operates on
-// whole vectors.
+// Some rows of a matrix, as [input][row], so that a step is arithmetic on whole rows.
 class Descent {
  public:
   Descent(std::span<const float> weights, const RowMatrix& gram, std::int64_t first,
@@ -53,7 +51,7 @@ class Descent {
   std::int64_t rows_;
   std::vector<GroupGrid> grids_;  // [group][row]
   Codes codes_;
-  RowMatrix gradient_;  // half of the gradient of the error by the weights
+  RowMatrix gradient_;  // half that of what the outputs lose, by each weight
 };
 
 Descent::Descent(std::span<const float> weights, const RowMatrix& gram, std::int64_t first,
@@ -97,7 +95,7 @@ void Descent::move_inputs(std::int64_t first) {
   gradient_.noalias() += gram_.middleCols(first, count) * moved;
 }
 
-// Moves the codes of one input in all rows to the minimum of the error, a parabola in each weight.
+// All rows' codes of one input, to the least of the parabola that the loss is of each.
 void Descent::move_input(std::int64_t input, const float* gradient, float* moved) {
   const GroupGrid* grids = grids_.data() + input / matrix_.format.group * rows_;
   const float curvature = gram_(input, input);

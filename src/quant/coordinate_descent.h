@@ -8,12 +8,11 @@
 
 namespace protean {
 
-// Improves the codes of a matrix, without changing its grids, by cyclic coordinate descent
-// (QuantEase, Behdin et al. 2023): input by input, the code in each row becomes the one with the
-// smallest error of the outputs over the calibration text, given all other codes. Weights are
-// row-major [rows][inputs]. The result does not depend on the number of threads. Takes about 5 *
-// rows * inputs^2 multiply-adds and a copy of the Gram matrix. Does nothing if the statistics are
-// not finite.
+// Moves a matrix's codes, on the grids it has, to where its outputs lose less over all of the text
+// (cyclic coordinate descent, as QuantEase, Behdin et al. 2023): input after input, each row's code
+// becomes the one that makes best good for the errors of all others. Row-major weights
+// [rows][inputs]. The same bits for any number of threads. Some 5 rows inputs^2 multiply-adds, and
+// the Gram matrix once more in memory; statistics that are not finite leave the codes as they are.
 void descend(cpu::Team& team, std::span<const float> weights, const InputStatistics& inputs,
              QuantizedMatrix& matrix);
 

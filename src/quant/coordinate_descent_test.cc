@@ -12,8 +12,8 @@
 namespace protean {
 namespace {
 
-constexpr std::int64_t kBothHalves = 256;  // more inputs than are moved at once
-constexpr std::int64_t kManyRows = 150;    // more rows than one thread handles at once
+constexpr std::int64_t kBothHalves = 256;  // more than are moved at once
+constexpr std::int64_t kManyRows = 150;    // so are these
 
 class CoordinateDescent : public testing::Test {
  protected:
@@ -33,7 +33,7 @@ class CoordinateDescent : public testing::Test {
   std::vector<float> weights_ = random_weights(kManyRows * kBothHalves, 31);
 };
 
-TEST_F(CoordinateDescent, ReducesTheErrorOnUnseenTextWithTheSameGrids) {
+TEST_F(CoordinateDescent, LosesLessOfUnseenTextOnTheSameGrids) {
   const std::vector<float> inputs = correlated_inputs(1200, kBothHalves, 4, 32);
   const std::vector<float> unseen(inputs.begin() + 900 * kBothHalves, inputs.end());
   const InputStatistics seen = statistics_of(std::span(inputs).first(900 * kBothHalves));
@@ -50,7 +50,7 @@ TEST_F(CoordinateDescent, ReducesTheErrorOnUnseenTextWithTheSameGrids) {
   }
 }
 
-TEST_F(CoordinateDescent, InputsFarApartCompensateEachOther) {
+TEST_F(CoordinateDescent, InputsFarApartMakeGoodForEachOther) {
   std::vector<float> inputs = random_weights(600 * kBothHalves, 33);
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const bool second_half = i % kBothHalves >= kBothHalves / 2;
@@ -64,7 +64,7 @@ TEST_F(CoordinateDescent, InputsFarApartCompensateEachOther) {
             0.5 * output_error(weights_, dequantized(nearest), inputs, kBothHalves));
 }
 
-TEST_F(CoordinateDescent, CodesDoNotDependOnThreads) {
+TEST_F(CoordinateDescent, AnyNumberOfThreadsFindsTheSameCodes) {
   const InputStatistics seen = statistics_of(correlated_inputs(400, kBothHalves, 4, 34));
   cpu::Team two(2);
   const QuantFormat format{4, 64, false};
@@ -72,7 +72,7 @@ TEST_F(CoordinateDescent, CodesDoNotDependOnThreads) {
             descended(two, weights_, seen, format).codes);
 }
 
-TEST_F(CoordinateDescent, StatisticsWithoutInformationChangeNothing) {
+TEST_F(CoordinateDescent, TextThatSaysNothingLeavesTheNearest) {
   const QuantFormat format{4, 128, false};
   const std::vector<std::uint8_t> nearest = round_to_nearest(weights_, kBothHalves, format).codes;
   std::vector<float> inputs(kBothHalves);

@@ -11,15 +11,15 @@
 namespace protean {
 
 struct GptqOptions {
-  double damping = 0.01;  // relative to the mean of the Hessian's diagonal
-  // Rounds the inputs that vary most first, while most others are left to compensate. Groups do not
-  // change, so the result needs no index.
+  double damping = 0.01;  // of the mean of the Hessian's diagonal
+  // Inputs that vary most go first, while there are most others left to make good for them. The
+  // groups stay where they are, so what is written needs no index and reading costs nothing.
   bool activation_order = false;
 };
 
-// GPTQ (Frantar et al. 2023): inputs are rounded one after the other, and the error of each is
-// compensated by the weights that are not yet rounded. One object serves all matrices with the same
-// inputs. It is immutable, and rows are independent, so several threads may quantise.
+// GPTQ (Frantar et al. 2023): inputs are rounded one after the other, and those still to come take
+// over what each rounding did to the outputs. Factored once for all matrices that read the same
+// inputs. Immutable; rows are independent of each other, so threads may share the work.
 class Gptq {
  public:
   // Fails if the statistics are not finite.
@@ -40,7 +40,7 @@ class Gptq {
   std::int64_t inputs_ = 0;
   bool in_order_ = true;
   std::vector<std::int64_t> order_;  // the input that is rounded at each position
-  // Upper triangle U [inputs][inputs], row-major, with U^T U = (X^T X)^-1 in this order.
+  // Upper triangle U [inputs][inputs] with U^T U = (X^T X)^-1, in that order. Rows.
   std::vector<float> factor_;
 };
 

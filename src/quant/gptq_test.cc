@@ -21,7 +21,7 @@ InputStatistics statistics_of(const std::vector<float>& inputs, std::int64_t wid
   return statistics;
 }
 
-TEST(InputStatistics, AreTheDocumentedSums) {
+TEST(InputStatistics, AreTheSumsTheySay) {
   const std::int64_t width = 40;
   const std::vector<float> inputs = correlated_inputs(700, width, 2, 1);  // more than one chunk
   cpu::Team team(2);
@@ -59,7 +59,7 @@ TEST(InputStatistics, DividedInputsHaveDividedStatistics) {
   }
   divided.divide(divisors);
   for (std::size_t i = 0; i < inputs.size(); ++i) {
-    inputs[i] /= divisors[i % 32];  // exact, because divisors are powers of two
+    inputs[i] /= divisors[i % 32];  // powers of two: still exact
   }
   const InputStatistics again = statistics_of(inputs, width);
   for (std::size_t i = 0; i < 32 * 32; ++i) {
@@ -68,7 +68,7 @@ TEST(InputStatistics, DividedInputsHaveDividedStatistics) {
   EXPECT_DOUBLE_EQ(divided.magnitudes()[7], again.magnitudes()[7]);
 }
 
-TEST(OutputError, EqualsTheErrorComputedFromInputs) {
+TEST(OutputError, IsThatOfTheInputsThemselves) {
   const std::int64_t width = 48;
   const std::vector<float> inputs = correlated_inputs(90, width, 1, 3);
   const InputStatistics statistics = statistics_of(inputs, width);
@@ -78,8 +78,8 @@ TEST(OutputError, EqualsTheErrorComputedFromInputs) {
   EXPECT_NEAR(OutputError(team, statistics).of(errors), expected, 1e-4 * expected);
 }
 
-// The method as derived in the paper (Optimal Brain Surgeon, section 3.1), without optimisations:
-// the inverse Hessian of the remaining inputs is computed anew after each input.
+// The method as the paper derives it (Optimal Brain Surgeon, section 3.1), with none of what makes
+// it fast: after each input the inverse Hessian of those left is computed anew.
 std::vector<std::vector<double>> inverse(std::vector<std::vector<double>> a) {
   const std::size_t n = a.size();
   std::vector<std::vector<double>> out(n, std::vector<double>(n));
@@ -136,7 +136,7 @@ std::vector<std::uint8_t> slow_gptq(std::vector<double> row, const InputStatisti
   return codes;
 }
 
-TEST(Gptq, EqualsItsDefinition) {
+TEST(Gptq, FindsTheCodesOfItsDefinition) {
   const std::int64_t width = 80;
   const InputStatistics statistics = statistics_of(correlated_inputs(300, width, 2, 5), width);
   for (const QuantFormat& format :
@@ -154,12 +154,12 @@ TEST(Gptq, EqualsItsDefinition) {
         other += std::abs(int{slow[i]} - int{fast.codes[row * 80 + i]});
       }
     }
-    // f32 may round a tie differently, which changes all later codes of the row.
+    // f32 may fall to the other side of a tie, and then what follows differs.
     EXPECT_LE(other, format.bits == 8 ? 24 : 6) << format.bits;
   }
 }
 
-TEST(Gptq, IsBetterThanRoundingOnCorrelatedInputs) {
+TEST(Gptq, LosesLessThanRoundingOnCorrelatedInputs) {
   const std::int64_t width = 200;  // the last group is shorter, and there are two blocks
   const std::vector<float> all = correlated_inputs(1200, width, 3, 7);
   const std::vector<float> inputs(all.begin(), all.begin() + 600 * width);
@@ -202,7 +202,7 @@ TEST(Gptq, UncorrelatedInputsAreRoundedToNearest) {
   }
 }
 
-TEST(Gptq, RowsAreIndependent) {
+TEST(Gptq, ARowDoesNotDependOnOthers) {
   const std::int64_t width = 160;
   const InputStatistics statistics = statistics_of(correlated_inputs(300, width, 2, 10), width);
   const std::vector<float> weights = random_weights(6 * width, 11);
@@ -214,10 +214,10 @@ TEST(Gptq, RowsAreIndependent) {
   for (std::size_t i = 0; i < 160; ++i) {
     other += static_cast<int>(one.codes[i] != all.codes[160 * 4 + i]);
   }
-  EXPECT_LE(other, 8);  // the order of sums may differ
+  EXPECT_LE(other, 8);  // sums may be formed in another order
 }
 
-TEST(Gptq, NonFiniteStatisticsAreRefused) {
+TEST(Gptq, StatisticsThatAreNotFiniteAreRefused) {
   InputStatistics statistics(32);
   std::vector<float> inputs(32, 1.0F);
   inputs[3] = std::numeric_limits<float>::infinity();

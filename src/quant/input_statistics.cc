@@ -9,11 +9,10 @@
 namespace protean {
 namespace {
 
-constexpr std::int64_t kChunkRows =
-    512;  // rows of one matmul; enough to hide reading the Gram matrix
+constexpr std::int64_t kChunkRows = 512;  // per matmul: enough to outweigh reading the gram matrix
 constexpr std::size_t kAlignment = 64;
 
-// Packs row-major rows [outputs][inputs] into `memory`.
+// A matrix for kernels with the memory it is in, packed from row-major rows [outputs][inputs].
 cpu::PackedMatrix pack(std::span<const float> rows, std::int64_t inputs, cpu::Element element,
                        std::vector<float>& memory) {
   const bool f32 = element == cpu::Element::kF32;
@@ -24,7 +23,7 @@ cpu::PackedMatrix pack(std::span<const float> rows, std::int64_t inputs, cpu::El
   memory.resize((bytes + kAlignment) / sizeof(float) + 1);
   void* aligned = memory.data();
   std::size_t space = memory.size() * sizeof(float);
-  check(std::align(kAlignment, bytes, aligned, space) != nullptr, "the memory can be aligned");
+  check(std::align(kAlignment, bytes, aligned, space) != nullptr, "there is room to align");
   packed.data = static_cast<std::byte*>(aligned);
   for (std::int64_t panel = 0; panel < packed.panels(); ++panel) {
     const std::int64_t first = panel * cpu::PackedMatrix::kPanel;

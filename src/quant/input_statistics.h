@@ -9,17 +9,17 @@
 
 namespace protean {
 
-// Calibration statistics of a matrix's inputs x: the sums of |x| and of x x^T. An error d of a row
-// of weights causes the squared error d^T (sum x x^T) d of the outputs over the calibration text,
-// so the inputs themselves need not be stored. Takes inputs^2 floats.
+// What calibration learns of a matrix's inputs x: the sums of |x| and of x x^T. They say what any
+// error of the weights does to the outputs over all of the text (an error d of a row costs
+// d^T (sum x x^T) d), so the inputs themselves need not be kept. inputs^2 floats.
 class InputStatistics {
  public:
   explicit InputStatistics(std::int64_t inputs);
 
-  // Adds rows [n][inputs]. With kBf16 they must be exact in bf16; products are then exact too.
+  // Rows [n][inputs]. For kBf16 they must be exact in it; products are then exact too.
   void add(cpu::Team& team, std::span<const float> rows, cpu::Element element);
 
-  // Changes the statistics to those of inputs divided by divisors[i], none of which may be 0.
+  // As if every input i had been divided by divisors[i], none of which is 0.
   void divide(std::span<const float> divisors);
 
   std::int64_t inputs() const { return inputs_; }
@@ -34,8 +34,8 @@ class InputStatistics {
   std::vector<double> magnitudes_;
 };
 
-// Computes the squared error of outputs: the sum over rows d of errors [n][inputs] of d^T (sum x
-// x^T) d. Packs the Gram matrix once for many calls.
+// sum over rows d of errors [n][inputs] of d^T (sum x x^T) d: the squared error of the outputs.
+// The gram matrix is packed once, for many calls.
 class OutputError {
  public:
   OutputError(cpu::Team& team, const InputStatistics& inputs);

@@ -9,8 +9,8 @@
 
 namespace protean {
 
-// How a matrix is quantised. Symmetric codes are around 2^(bits-1). Other formats have an integer
-// zero point in each group, which suits weights that are mostly of one sign.
+// How a matrix becomes integers. Symmetric codes lie about 2^(bits-1); the others have a whole zero
+// point per group, so that weights which lean to one side lose less.
 struct QuantFormat {
   int bits = 4;     // 8, 4 or 3
   int group = 128;  // consecutive inputs that share a scale: 32, 64 or 128
@@ -19,12 +19,11 @@ struct QuantFormat {
   int codes() const { return 1 << bits; }
 };
 
-// Fails if the bits or the group are not supported.
+// Fails, saying what is possible, unless the sizes are among those above.
 Status validate(const QuantFormat& format);
 
-// A quantised matrix that owns its memory. Scales are exact in f16 and offsets are integer
-// multiples of them, so that kernels and file formats can store them as f16 and integers without
-// loss.
+// Rows of integers with the memory they are in. Scales are exact in f16 and offsets are whole
+// multiples of them, so kernels and file formats lose nothing by storing them as f16 and integers.
 struct QuantizedMatrix {
   QuantFormat format;
   std::int64_t rows = 0;
@@ -39,7 +38,7 @@ struct QuantizedMatrix {
   cpu::QuantizedRows view() const;
 };
 
-// Writes rows [row, row + count) as f32 to out [count][inputs].
+// What the codes stand for, as f32: rows [row, row + count) of the view into out [count][inputs].
 void dequantize_rows(const cpu::QuantizedRows& matrix, std::int64_t row, std::int64_t count,
                      float* out);
 

@@ -10,7 +10,7 @@
 namespace protean {
 namespace {
 
-// Rounds the scale up to f16, so that the largest weight stays on the grid.
+// Upwards, so that rounding the scale never pushes the largest weight off the grid.
 float stored_scale(float scale) {
   return cpu::float_from_f16(cpu::f16_not_below(scale));
 }

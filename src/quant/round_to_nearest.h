@@ -7,23 +7,22 @@
 
 namespace protean {
 
-// The scale and zero point of a group: code c means the weight scale * (c - zero).
+// One group's scale and zero point: a code c stands for scale * (c - zero).
 struct GroupGrid {
-  float scale = 0.0F;  // exact in f16; 0 only if all weights are 0
+  float scale = 0.0F;  // exact in f16; 0 only when every weight is 0
   int zero = 0;        // in [0, 2^bits)
 
   float offset() const { return -scale * static_cast<float>(zero); }
 };
 
-// Returns the finest grid that represents [low, high] and 0 with errors of at most half a scale.
-// The bounds must be finite.
+// The finest grid that holds [low, high] and 0 within half a scale. The bounds are finite.
 GroupGrid fit_grid(float low, float high, const QuantFormat& format);
 
-// Returns the grid for the smallest and largest weight of a group.
+// The grid of a group's smallest and largest weight.
 GroupGrid fit_grid(std::span<const float> weights, const QuantFormat& format);
 
-// Returns the code nearest to a weight, limited to the grid. Written so that compilers vectorise
-// it.
+// The code nearest to a weight; beyond the grid, its end. Plain comparisons and a truncation, which
+// compilers vectorise.
 inline std::uint8_t nearest_code(float weight, const GroupGrid& grid, const QuantFormat& format) {
   const float zero = static_cast<float>(grid.zero) + 0.5F;
   const float at = grid.scale == 0.0F ? zero : weight / grid.scale + zero;
@@ -32,14 +31,15 @@ inline std::uint8_t nearest_code(float weight, const GroupGrid& grid, const Quan
   return static_cast<std::uint8_t>(static_cast<int>(above > top ? top : above));
 }
 
-// The largest |weight| whose group has an f16 scale in every format. Callers must refuse larger
-// weights, infinities and NaNs.
+// Largest |weight| whose group has a scale in f16, whatever the format. Larger ones, infinities and
+// NaNs must be refused before they come here.
 constexpr float kLargestWeight = 65504.0F;
 bool can_quantize(std::span<const float> weights);
 
-// Rounds row-major weights [rows][inputs] to the nearest codes of their groups' grids, with errors
-// of at most half the scale. The scale of symmetric 8-bit groups may be larger than their range
-// needs, to limit sums of codes (device/cpu/quantized_rows.h). Rows are independent of each other.
+// Row-major weights [rows][inputs], each to the nearest code of its group's grid: no error is
+// larger than half the group's scale, which of symmetric codes of 8 bits may be longer than it must
+// so that they add up to less (device/cpu/quantized_rows.h). Pure; rows are independent of each
+// other.
 QuantizedMatrix round_to_nearest(std::span<const float> weights, std::int64_t inputs,
                                  const QuantFormat& format);
 

@@ -27,7 +27,7 @@ std::vector<QuantFormat> every_format() {
   return formats;
 }
 
-// Checks that errors are at most half a scale, plus the rounding error of a division in f32.
+// Within half a scale, up to what f32 loses when it divides.
 void expect_close(const std::vector<float>& weights, const QuantizedMatrix& matrix) {
   const std::vector<float> again = dequantized(matrix);
   for (std::size_t i = 0; i < weights.size(); ++i) {
@@ -41,7 +41,7 @@ void expect_close(const std::vector<float>& weights, const QuantizedMatrix& matr
   }
 }
 
-// Returns true if the codes of a group at the finest scale exceed the limit of code sums.
+// At the finest scale.
 bool adds_up_to_too_much(std::span<const float> group, const QuantFormat& format) {
   const GroupGrid grid = fit_grid(group, format);
   std::vector<std::uint8_t> codes;
@@ -51,8 +51,8 @@ bool adds_up_to_too_much(std::span<const float> group, const QuantFormat& format
   return format.bits == 8 && format.symmetric && cpu::largest_code_sum(codes) > cpu::kMostCodeSum;
 }
 
-// Checks that scales are not larger than the range of a group requires or, for symmetric 8 bits,
-// than the limit of code sums requires, apart from rounding to f16.
+// The scale a group needs: no coarser than its range says or, symmetric at 8 bits, than what its
+// codes may add up to, up to rounding to f16.
 void expect_fine(const std::vector<float>& weights, const QuantizedMatrix& matrix) {
   for (std::int64_t row = 0; row < matrix.rows; ++row) {
     for (std::int64_t g = 0; g < matrix.groups(); ++g) {
@@ -71,7 +71,7 @@ void expect_fine(const std::vector<float>& weights, const QuantizedMatrix& matri
                                         static_cast<std::size_t>(last - first));
         const int sum = cpu::largest_code_sum(codes);
         ASSERT_LE(sum, cpu::kMostCodeSum);
-        ASSERT_GT(sum, cpu::kMostCodeSum - 48);  // steps between the smallest halves are large
+        ASSERT_GT(sum, cpu::kMostCodeSum - 48);  // the smallest halves are far apart
       } else {
         ASSERT_LE(matrix.scales[at], finest * (1.0F + 0x1.0p-10F) + 0x1.0p-24F);
       }
@@ -97,7 +97,7 @@ TEST(RoundToNearest, NoErrorIsLargerThanHalfTheScale) {
   }
 }
 
-TEST(RoundToNearest, OneSidedRowsAndOutliersStayWithinTheBound) {
+TEST(RoundToNearest, RowsThatLeanToOneSideAndOutliersStayWithinTheBound) {
   std::mt19937 random(8);
   std::uniform_real_distribution<float> positive(0.5F, 0.9F);
   for (const QuantFormat& format : every_format()) {
@@ -113,8 +113,8 @@ TEST(RoundToNearest, OneSidedRowsAndOutliersStayWithinTheBound) {
   }
 }
 
-// Weights whose codes are rounded down at first, and up with the larger scale.
-TEST(RoundToNearest, LimitsCodeSumsOfWeightsBetweenCodes) {
+// Whose codes were rounded down before and are rounded up after.
+TEST(RoundToNearest, BoundsWhatCodesAddUpToOfWeightsBetweenCodes) {
   const std::vector<float> weights = {65.49F, 65.49F, 127.5F, 0, 65.49F, 64.49F, 0, 0};
   const QuantizedMatrix matrix =
       round_to_nearest(weights, 8, {.bits = 8, .group = 32, .symmetric = true});
@@ -158,7 +158,7 @@ TEST(RoundToNearest, ConstantRowsKeepTheirValue) {
   }
 }
 
-TEST(RoundToNearest, GroupsAreIndependent) {
+TEST(RoundToNearest, AGroupKnowsNothingOfItsNeighbour) {
   std::vector<float> weights(256, 0.01F);
   weights[200] = 100.0F;
   const QuantizedMatrix matrix = round_to_nearest(weights, 256, {4, 128, false});
@@ -166,7 +166,7 @@ TEST(RoundToNearest, GroupsAreIndependent) {
   EXPECT_GT(matrix.scales[1], 6.0F);
 }
 
-TEST(RoundToNearest, SymmetricCodesAreAroundTheMiddle) {
+TEST(RoundToNearest, SymmetricCodesLieAboutTheMiddle) {
   for (const int bits : {8, 4, 3}) {
     const QuantizedMatrix matrix =
         round_to_nearest(std::vector<float>{0.0F, 1.0F, -1.0F}, 3, {bits, 32, true});
@@ -176,7 +176,7 @@ TEST(RoundToNearest, SymmetricCodesAreAroundTheMiddle) {
   }
 }
 
-TEST(RoundToNearest, WeightsWithoutAnF16ScaleAreReported) {
+TEST(RoundToNearest, WhatHasNoScaleInF16IsSaid) {
   EXPECT_TRUE(can_quantize(std::vector<float>{65504.0F, -65504.0F, 0.0F}));
   for (const float bad : {65505.0F, -1e30F, std::numeric_limits<float>::infinity(),
                           std::numeric_limits<float>::quiet_NaN()}) {
@@ -184,13 +184,13 @@ TEST(RoundToNearest, WeightsWithoutAnF16ScaleAreReported) {
   }
 }
 
-TEST(QuantFormat, UnsupportedSizesAreRefused) {
+TEST(QuantFormat, OtherSizesAreRefused) {
   EXPECT_TRUE(validate(QuantFormat{8, 32, true}).ok());
   EXPECT_FALSE(validate(QuantFormat{5, 32, true}).ok());
   EXPECT_FALSE(validate(QuantFormat{4, 16, true}).ok());
 }
 
-TEST(F16, EveryHalfIsConvertedBackExactly) {
+TEST(F16, EveryHalfComesBack) {
   for (std::uint32_t half = 0; half < 0x10000U; ++half) {
     const float value = cpu::float_from_f16(static_cast<std::uint16_t>(half));
     if (!std::isnan(value)) {
