@@ -12,7 +12,7 @@ struct ServerMetrics {
   std::optional<double> kv_use;   // 0 to 1, the mean over engines
   std::optional<double> running;  // requests
   std::optional<double> waiting;
-  std::optional<double> ttft_sum_s;  // of the TTFT histogram, since the server started
+  std::optional<double> ttft_sum_s;  // sum of the TTFT histogram since the server started
   std::optional<double> ttft_count;
 };
 // Parses Prometheus's text format.

@@ -7,7 +7,7 @@ namespace {
 
 constexpr std::int64_t kFewWords = 8;
 constexpr std::int64_t kManyWords = 128;
-constexpr std::int64_t kTokensPerWord = 5;  // of a tokenizer of single characters
+constexpr std::int64_t kTokensPerWord = 5;  // for a tokenizer of single characters
 
 }  // namespace
 

@@ -27,7 +27,7 @@ static_assert(kTileRows <= kMaxVectorRows);
 // L1, and the inputs of all rows in L2.
 constexpr std::int64_t kChunk = 256;
 constexpr std::int64_t kSingleTileChunk = 1024;
-constexpr std::int64_t kFewRowsInputs = 16384;  // of all rows together
+constexpr std::int64_t kFewRowsInputs = 16384;  // the same for few rows, over all of them
 static_assert(kChunk * kMaxPartRows >= kSingleTileChunk * kMaxVectorRows &&
                   kChunk * kMaxPartRows >= kFewRowsInputs,
               "one buffer serves both");

@@ -28,7 +28,7 @@ struct GatedPart {
   std::int64_t stride = 0;
   std::int64_t first_row = 0;
   std::int64_t rows = 0;
-  std::int64_t first_input = 0;  // of the next product; the first of a group
+  std::int64_t first_input = 0;  // input of the next product that begins a group
   std::int64_t inputs = 0;
 };
 
