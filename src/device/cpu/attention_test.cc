@@ -13,7 +13,7 @@
 #include "device/cpu/bf16.h"
 #include "device/cpu/dot.h"
 #include "device/cpu/elementwise.h"
-#include "device/cpu/every_target.h"
+#include "device/cpu/every_target_for_test.h"
 #include "device/cpu/tiles.h"
 
 namespace protean::cpu {
