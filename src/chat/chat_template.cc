@@ -1,6 +1,8 @@
 #include "chat/chat_template.h"
 
+#include <algorithm>
 #include <boost/json/parse.hpp>
+#include <iterator>
 #include <utility>
 
 namespace protean {
@@ -52,13 +54,29 @@ json::array readable(json::array messages, bool as_parts) {
   return messages;
 }
 
-// A request may set any name except the messages and the tools.
+// Templates write control tokens with a role inside ("<|" + role + "|>"), so known roles count as
+// theirs. No other text that a client gives as a role does.
+bool is_known_role(std::string_view text) {
+  constexpr std::string_view kRoles[] = {"system", "developer", "user", "assistant", "tool"};
+  return std::find(std::begin(kRoles), std::end(kRoles), text) != std::end(kRoles);
+}
+
+bool is_own_text(std::span<const std::string_view> path, std::string_view text,
+                 const ChatContext& context) {
+  if (path.size() == 1 && path[0] == "bos_token") return text == context.bos_token;
+  if (path.size() == 1 && path[0] == "eos_token") return text == context.eos_token;
+  return path.size() == 2 && path[0] == "messages" && path[1] == "role" && is_known_role(text);
+}
+
+// A request may set any name except the messages and the tools. The context outlives the names.
 jinja::Names names_of(json::array messages, const ChatContext& context) {
-  jinja::Names names{.values = {{"bos_token", context.bos_token},
-                                {"eos_token", context.eos_token},
-                                {"add_generation_prompt", context.add_generation_prompt},
-                                {"documents", nullptr}},
-                     .now = context.now};
+  jinja::Names names{
+      .values = {{"bos_token", context.bos_token},
+                 {"eos_token", context.eos_token},
+                 {"add_generation_prompt", context.add_generation_prompt},
+                 {"documents", nullptr}},
+      .is_own = [&context](auto path, auto text) { return is_own_text(path, text, context); },
+      .now = context.now};
   for (const auto& [name, value] : context.template_kwargs) names.values[name] = value;
   names.values["tools"] = context.tools.empty() ? json::value() : json::value(context.tools);
   names.values["messages"] = std::move(messages);
@@ -66,8 +84,9 @@ jinja::Names names_of(json::array messages, const ChatContext& context) {
 }
 
 bool comes_out(const jinja::Template& compiled, json::array messages) {
-  const auto text = compiled.render(names_of(std::move(messages), {}), kTrialLimits);
-  return text.ok() && text->find(kTrialText) != std::string::npos;
+  const ChatContext context;
+  const auto text = compiled.render(names_of(std::move(messages), context), kTrialLimits);
+  return text.ok() && text->text.find(kTrialText) != std::string::npos;
 }
 
 // Some templates, of models that see, drop content that is plain text.
@@ -97,10 +116,11 @@ ChatTemplate ChatTemplate::chatml() {
   return std::move(parsed).value();
 }
 
-Result<std::string> ChatTemplate::render(const json::array& messages,
-                                         const ChatContext& context) const {
+Result<jinja::MarkedText> ChatTemplate::render(const json::array& messages,
+                                               const ChatContext& context) const {
   const bool as_parts = wants_parts_ && !context.content_as_is;
-  Result<std::string> text = compiled_.render(names_of(readable(messages, as_parts), context));
+  Result<jinja::MarkedText> text =
+      compiled_.render(names_of(readable(messages, as_parts), context));
   return text.ok() ? std::move(text) : of_template(text.error());
 }
 

@@ -40,7 +40,13 @@ class ChatTemplate {
   // that is text reaches a template that only reads parts as one part of type "text".
   // raise_exception() in a template is an error with its text. A template that needs more than
   // some seconds, 512 MiB or 16 MiB of output is an error (kExhausted).
-  Result<std::string> render(const boost::json::array& messages, const ChatContext& context) const;
+  //
+  // The result says which bytes the template wrote itself (jinja::Template::render): those, the
+  // texts of BOS and EOS, and the names of the known roles. Special tokens that are looked for in
+  // these ranges only (EncodeOptions::special_in) can never come from a message, a tool or a
+  // keyword argument, however the template trims, cuts, joins or quotes them.
+  Result<jinja::MarkedText> render(const boost::json::array& messages,
+                                   const ChatContext& context) const;
 
  private:
   explicit ChatTemplate(jinja::Template compiled);

@@ -20,14 +20,14 @@ std::string render(std::string_view source, std::string_view messages = kAsk,
                    const ChatContext& context = {}) {
   const Result<ChatTemplate> parsed = ChatTemplate::parse(source);
   if (!parsed.ok()) return "parse: " + parsed.error().message;
-  const Result<std::string> text = parsed->render(json::parse(messages).as_array(), context);
-  return text.ok() ? *text : "render: " + text.error().message;
+  const auto text = parsed->render(json::parse(messages).as_array(), context);
+  return text.ok() ? text->text : "render: " + text.error().message;
 }
 
 ErrorCode code_of(std::string_view source) {
   const Result<ChatTemplate> parsed = ChatTemplate::parse(source);
   if (!parsed.ok()) return parsed.error().code;
-  const Result<std::string> text = parsed->render({}, {});
+  const auto text = parsed->render({}, {});
   EXPECT_FALSE(text.ok()) << source;
   return text.ok() ? ErrorCode::kInternal : text.error().code;
 }
@@ -37,7 +37,7 @@ TEST(ChatTemplate, chatml_is_built_in) {
       {"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]},
       {"role":"assistant","content":null}])")
                             .as_array();
-  EXPECT_EQ(*ChatTemplate::chatml().render(messages, {}),
+  EXPECT_EQ(ChatTemplate::chatml().render(messages, {})->text,
             "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nab<|im_end|>\n"
             "<|im_start|>assistant\n<|im_end|>\n<|im_start|>assistant\n");
 }
@@ -50,7 +50,7 @@ TEST(ChatTemplate, text_reaches_a_template_of_parts) {
   const auto show = [&](std::string_view source, bool as_is = false) {
     const auto text =
         ChatTemplate::parse(source)->render(messages, ChatContext{.content_as_is = as_is});
-    return text.ok() ? *text : text.error().message;
+    return text.ok() ? text->text : text.error().message;
   };
   constexpr std::string_view kOnlyParts =
       "{% for m in messages if m.content %}{% for p in m.content %}"
@@ -144,7 +144,7 @@ TEST(ChatTemplate, long_messages_are_no_problem) {
           "{% for m in messages %}{{ '<' + m.role + '>' + m.content | trim }}{% endfor %}")
           ->render(messages, {});
   ASSERT_TRUE(text.ok()) << text.error().message;
-  EXPECT_EQ(text->size(), 40 * (turn.size() + 6));
+  EXPECT_EQ(text->text.size(), 40 * (turn.size() + 6));
 }
 
 TEST(ChatTemplate, arguments_of_tool_calls_are_objects) {
@@ -252,7 +252,7 @@ TEST(ChatFiles, real_models) {
   const auto parsed = ChatTemplate::parse(files->template_source);
   ASSERT_TRUE(parsed.ok()) << parsed.error().message;
   EXPECT_EQ(
-      *parsed->render(json::parse(kAsk).as_array(), {}),
+      parsed->render(json::parse(kAsk).as_array(), {})->text,
       "<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant."
       "<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n");
   const auto llama = read_chat_files(test_data("tokenizers/llama2"));

@@ -25,13 +25,13 @@ std::string_view sign_of(Operator op) {
 
 Value concatenate(Runtime& runtime, const Value& a, const Value& b) {
   const bool markup = a.is_markup() || b.is_markup();
-  std::string out;
+  MarkedText out;
   runtime.spend_steps((a.as_text().size() + b.as_text().size()) / 64);
   for (const Value* part : {&a, &b}) {
     if (markup && !part->is_markup()) {
-      write_escaped(part->as_text(), out);
+      write_escaped(part->as_text(), out.text);
     } else {
-      out += part->as_text();
+      runtime.append(out, *part);
     }
   }
   return runtime.text(std::move(out), markup);
@@ -53,7 +53,7 @@ Value repeat(Runtime& runtime, const Value& what, std::int64_t times) {
     std::string out;
     out.reserve(count * text.size());
     for (std::size_t i = 0; i < count; ++i) out += text;
-    return runtime.text(std::move(out), what.is_markup());
+    return runtime.text_from(what, std::move(out));
   }
   const Sequence& sequence = what.as_sequence();
   const std::size_t count = repeat_count(runtime, sequence.items.size() * sizeof(Value), times);

@@ -111,7 +111,7 @@ Value Interpreter::comparison(const Expr& expr, Scope& scope) {
 }
 
 Value Interpreter::concatenation(const Expr& expr, Scope& scope) {
-  std::string out;
+  MarkedText out;
   for (const ExprPtr& part : expr.parts) write_text(runtime_, evaluate(*part, scope), out);
   return runtime_.text(std::move(out));
 }

@@ -252,7 +252,7 @@ ExprPtr ExpressionParser::primary() {
   if (token.kind == TokenKind::kString) {
     ExprPtr result = make(ExprKind::kLiteral, token.line, {});
     while (tokens_.at(TokenKind::kString)) result->text += tokens_.next().text;
-    result->value = Value::text(result->text);
+    result->value = Value::template_text(result->text);
     return result;
   }
   if (token.kind == TokenKind::kInteger || token.kind == TokenKind::kFloat) {

@@ -271,6 +271,13 @@ void write_text(Runtime& runtime, const Value& value, std::string& out) {
   runtime.check_output(out.size());
 }
 
+void write_text(Runtime& runtime, const Value& value, MarkedText& out) {
+  if (!value.is_string()) return write_text(runtime, value, out.text);
+  runtime.spend_steps(value.as_text().size() / 64);
+  runtime.append(out, value);
+  runtime.check_output(out.text.size());
+}
+
 void write_repr(Runtime& runtime, const Value& value, std::string& out) {
   const Deeper deeper(runtime);
   runtime.spend_steps(1);
@@ -285,6 +292,10 @@ void write_repr(Runtime& runtime, const Value& value, std::string& out) {
     write_other(runtime, value, out);
   }
   runtime.check_output(out.size());
+}
+
+Value to_string(Runtime& runtime, const Value& value) {
+  return value.is_string() ? value : Value::text(text_of(runtime, value));
 }
 
 std::string_view text_of(Runtime& runtime, const Value& value) {

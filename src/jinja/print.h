@@ -12,8 +12,10 @@ namespace protean::jinja {
 
 std::string float_text(double number);
 void write_text(Runtime& runtime, const Value& value, std::string& out);
+void write_text(Runtime& runtime, const Value& value, MarkedText& out);
 void write_repr(Runtime& runtime, const Value& value, std::string& out);
-// str(value) as a view: without a copy where the value is text already.
+// str(value): without a copy where the value is text already.
+Value to_string(Runtime& runtime, const Value& value);
 std::string_view text_of(Runtime& runtime, const Value& value);
 void write_escaped(std::string_view text, std::string& out);  // &, <, >, ' and " for HTML
 

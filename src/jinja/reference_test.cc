@@ -61,9 +61,11 @@ std::tm parse_time(std::string_view iso) {
 Result<std::string> render_here(const json::object& one) {
   const Result<Template> parsed = Template::parse(one.at("template").as_string());
   if (!parsed.ok()) return parsed.error();
-  Names names{.values = one.at("context").as_object(), .now = {}};
+  Names names{.values = one.at("context").as_object(), .is_own = {}, .now = {}};
   if (const json::value* now = one.if_contains("now")) names.now = parse_time(now->as_string());
-  return parsed->render(names);
+  const Result<MarkedText> rendered = parsed->render(names);
+  if (!rendered.ok()) return rendered.error();
+  return rendered->text;
 }
 
 // Every case must give the same bytes here and there, or fail here and there.

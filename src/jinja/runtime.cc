@@ -36,6 +36,44 @@ Value Runtime::text(std::string text, bool markup) {
   return Value::text(texts_.emplace_back(std::move(text)), markup);
 }
 
+Value Runtime::text(MarkedText text, bool markup) {
+  const auto& ranges = text.from_template;
+  if (ranges.empty()) return this->text(std::move(text.text), markup);
+  const bool whole = ranges.front() == TextRange{0, text.text.size()};
+  if (!whole) spend_bytes(ranges.size() * sizeof(TextRange) + kObjectBytes);
+  const std::string_view kept = this->text(std::move(text.text)).as_text();
+  if (!whole) mixed_.emplace(kept.data(), std::move(text.from_template));
+  return Value::text(kept, markup, whole ? Origin::kTemplate : Origin::kMixed);
+}
+
+Value Runtime::text_from(const Value& from, std::string text) {
+  const bool own = from.origin() == Origin::kTemplate;
+  return Value::text(this->text(std::move(text)).as_text(), from.is_markup(),
+                     own ? Origin::kTemplate : Origin::kGiven);
+}
+
+void Runtime::append(MarkedText& out, const Value& text) {
+  const std::string_view bytes = text.as_text();
+  if (text.origin() == Origin::kTemplate) return out.append_from_template(bytes);
+  if (text.origin() == Origin::kGiven || bytes.empty()) {
+    out.text += bytes;
+    return;
+  }
+  const auto& [begin, ranges] = *std::prev(mixed_.upper_bound(bytes.data()));
+  const auto from = static_cast<std::size_t>(bytes.data() - begin), to = from + bytes.size();
+  auto range = std::upper_bound(ranges.begin(), ranges.end(), from,
+                                [](std::size_t at, const TextRange& r) { return at < r.end; });
+  std::size_t at = from;
+  for (; range != ranges.end() && range->begin < to; ++range) {
+    const std::size_t first = std::max(range->begin, from), last = std::min(range->end, to);
+    out.text += bytes.substr(at - from, first - at);
+    out.append_from_template(bytes.substr(first - from, last - first));
+    at = last;
+    spend_steps(1);
+  }
+  out.text += bytes.substr(at - from);
+}
+
 Value Runtime::sequence(Sequence::Kind kind, std::vector<Value> items) {
   spend_bytes(items.size() * sizeof(Value) + kObjectBytes);
   auto* made = make<Sequence>();

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <ctime>
 #include <deque>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -15,6 +16,7 @@
 
 #include "base/result.h"
 #include "jinja/limits.h"
+#include "jinja/marked_text.h"
 #include "jinja/value.h"
 
 namespace protean::jinja {
@@ -49,6 +51,11 @@ class Runtime {
   void check_output(std::size_t bytes) const;
 
   Value text(std::string text, bool markup = false);
+  Value text(MarkedText text, bool markup = false);
+  // Text made of `from` as a whole: the template's only if all of `from` is.
+  Value text_from(const Value& from, std::string text);
+  // Appends a text value, with its ranges.
+  void append(MarkedText& out, const Value& text);
   Value sequence(Sequence::Kind kind, std::vector<Value> items);
   Value list(std::vector<Value> items) { return sequence(Sequence::Kind::kList, std::move(items)); }
   Value tuple(std::vector<Value> items) {
@@ -79,6 +86,7 @@ class Runtime {
   std::size_t steps_ = 0;
   std::size_t bytes_ = 0;
   std::deque<std::string> texts_;
+  std::map<const char*, std::vector<TextRange>> mixed_;  // by where a mixed text of texts_ begins
   std::vector<std::unique_ptr<Object>> objects_;
 };
 

@@ -30,6 +30,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
                                                       {"bos_token", "<s>"},
                                                       {"eos_token", "</s>"},
                                                       {"add_generation_prompt", true}},
+                                           .is_own = {},
                                            .now = std::tm{.tm_mday = 1, .tm_year = 124}};
   const auto parsed = protean::jinja::Template::parse({reinterpret_cast<const char*>(data), size});
   if (parsed.ok()) static_cast<void>(parsed->render(names, kLimits));

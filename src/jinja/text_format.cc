@@ -25,19 +25,19 @@ struct Conversion {
 
 class PercentFormatter {
  public:
-  PercentFormatter(Runtime& runtime, std::string_view format, const Value& values)
-      : runtime_(runtime), format_(format), values_(values) {
+  PercentFormatter(Runtime& runtime, const Value& format, const Value& values)
+      : runtime_(runtime), whole_format_(format), format_(format.as_text()), values_(values) {
     is_tuple_ = values.is(Type::kSequence) && values.as_sequence().kind == Sequence::Kind::kTuple;
   }
 
-  std::string run() {
+  MarkedText run() {
     while (at_ < format_.size()) {
       const std::size_t percent = std::min(format_.find('%', at_), format_.size());
-      out_ += format_.substr(at_, percent - at_);
+      runtime_.append(out_, whole_format_.part(format_.substr(at_, percent - at_)));
       at_ = percent + 1;
       if (percent < format_.size()) convert();
       runtime_.spend_steps(1);
-      runtime_.check_output(out_.size());
+      runtime_.check_output(out_.text.size());
     }
     const bool takes_all = values_.is(Type::kDict) || values_.is_undefined() ||
                            (values_.is(Type::kSequence) && !is_tuple_);
@@ -123,7 +123,7 @@ class PercentFormatter {
 
   void convert() {
     if (peek() == '%') {
-      out_ += '%';
+      out_.text += '%';
       ++at_;
       return;
     }
@@ -131,7 +131,9 @@ class PercentFormatter {
     const Conversion c = read_conversion();
     constexpr std::string_view kFloats = "eEfFgG", kIntegers = "diuoxX";
     if (c.letter == '%') {
-      out_ += '%';
+      out_.text += '%';
+    } else if (c.letter == 's' && c.width == 0 && c.precision < 0) {
+      write_text(runtime_, next_value(), out_);
     } else if (c.letter == 's' || c.letter == 'r' || c.letter == 'c') {
       put(c, "", text_of_value(c, next_value()));
     } else if (kFloats.find(c.letter) != kFloats.npos) {
@@ -213,14 +215,16 @@ class PercentFormatter {
     const auto size = static_cast<std::int64_t>(count_characters(prefix) + count_characters(text));
     const auto missing = static_cast<std::size_t>(std::max<std::int64_t>(0, c.width - size));
     const bool zeros = c.zero && number && !c.left;
-    if (!zeros && !c.left) out_.append(missing, ' ');
-    out_ += prefix;
-    if (zeros) out_.append(missing, '0');
-    out_ += text;
-    if (c.left) out_.append(missing, ' ');
+    std::string& out = out_.text;
+    if (!zeros && !c.left) out.append(missing, ' ');
+    out += prefix;
+    if (zeros) out.append(missing, '0');
+    out += text;
+    if (c.left) out.append(missing, ' ');
   }
 
   Runtime& runtime_;
+  const Value& whole_format_;
   std::string_view format_;
   const Value& values_;
   bool is_tuple_ = false;
@@ -228,7 +232,7 @@ class PercentFormatter {
   Value key_value_;
   std::size_t at_ = 0;
   std::size_t next_ = 0;
-  std::string out_;
+  MarkedText out_;
 };
 
 // The value a field of a brace format names: "", "0" or "name".
@@ -252,21 +256,20 @@ Value field_value(Runtime& runtime, std::string_view field, Call& call, std::siz
 
 Value percent_format(Runtime& runtime, const Value& format, const Value& values) {
   if (format.is_markup()) refuse("% on safe text is not supported in chat templates");
-  return runtime.text(PercentFormatter(runtime, format.as_text(), values).run());
+  return runtime.text(PercentFormatter(runtime, format, values).run());
 }
 
 Value brace_format(Runtime& runtime, const Value& format, Call& call) {
   if (format.is_markup()) refuse("format() of safe text is not supported in chat templates");
   const std::string_view text = format.as_text();
-  std::string out;
+  MarkedText out;
   std::size_t automatic = 0;
   for (std::size_t at = 0; at < text.size(); ++at) {
     const char c = text[at];
-    if (c != '{' && c != '}') {
-      out += c;
-    } else if (at + 1 < text.size() && text[at + 1] == c) {
-      out += c;
-      ++at;
+    const bool doubled = at + 1 < text.size() && text[at + 1] == c;
+    if ((c != '{' && c != '}') || doubled) {
+      runtime.append(out, format.part(text.substr(at, 1)));
+      at += c == '{' || c == '}' ? 1 : 0;
     } else if (c == '}') {
       fail("single '}}' encountered in format string");
     } else {

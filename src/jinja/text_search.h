@@ -25,10 +25,11 @@ Parts split_space_right(std::string_view text, std::int64_t most);
 Parts split_lines(std::string_view text, bool keep_ends);
 
 struct Replacement {
-  std::string_view from, to;
+  std::string_view from;
+  Value to;           // text
   std::int64_t most;  // negative: all
 };
-std::string replace_text(Runtime& runtime, std::string_view text, const Replacement& change);
+MarkedText replace_text(Runtime& runtime, const Value& text, const Replacement& change);
 
 struct Sides {
   bool left, right;

@@ -4,6 +4,10 @@
 // text and objects belong to the template (literals), to the caller's JSON, or to the Runtime of
 // one render, and all of these outlive every Value of that render. Nothing is freed before the
 // render ends, so values may form cycles and nest deeply without harm.
+//
+// Text carries its origin: written by the template, given to it, or a mixture whose ranges the
+// Runtime knows. Text that a builtin makes counts as given unless the builtin says otherwise, so
+// that nothing given ever passes for the template's own.
 
 #include <cstdint>
 #include <map>
@@ -35,6 +39,8 @@ enum class Type : std::uint8_t {
   kCallable
 };
 
+enum class Origin : std::uint8_t { kGiven, kTemplate, kMixed };
+
 class Value {
  public:
   Value() : type_(Type::kUndefined), text_("") {}
@@ -61,12 +67,16 @@ class Value {
     return v;
   }
   // Markup is text that counts as safe HTML: adding plain text to it escapes that text.
-  static Value text(std::string_view t, bool markup = false) {
+  static Value text(std::string_view t, bool markup = false, Origin origin = Origin::kGiven) {
     Value v(Type::kString);
     v.text_ = t;
     v.markup_ = markup;
+    v.origin_ = origin;
     return v;
   }
+  static Value template_text(std::string_view t) { return text(t, false, Origin::kTemplate); }
+  // A piece of this text, markup and origin as they are. `t` is a view into as_text().
+  Value part(std::string_view t) const { return text(t, markup_, origin_); }
   Value(Sequence* s) : type_(Type::kSequence), sequence_(s) {}
   Value(Dict* d) : type_(Type::kDict), dict_(d) {}
   Value(Namespace* n) : type_(Type::kNamespace), namespace_(n) {}
@@ -87,6 +97,7 @@ class Value {
     return type_ == Type::kFloat ? number_ : static_cast<double>(integer_);
   }
   std::string_view as_text() const { return text_; }  // of an undefined value: its name
+  Origin origin() const { return origin_; }
   Sequence& as_sequence() const { return *sequence_; }
   Dict& as_dict() const { return *dict_; }
   Namespace& as_namespace() const { return *namespace_; }
@@ -97,6 +108,7 @@ class Value {
 
   Type type_;
   bool markup_ = false;
+  Origin origin_ = Origin::kGiven;
   union {
     std::int64_t integer_;
     double number_;

@@ -2,11 +2,13 @@
 
 #include <cstddef>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/ids.h"
+#include "base/text_range.h"
 #include "tokenizer/pair_table.h"
 
 namespace protean {
@@ -35,11 +37,16 @@ class TokenMatcher {
   void add(AddedToken token);
   bool empty() const { return tokens_.empty(); }
 
-  // The first match that begins at or after from; white space that a token strips is part of it.
-  std::optional<Match> find(std::string_view text, std::size_t from) const;
+  using Ranges = std::optional<std::span<const TextRange>>;  // none: all of the text
+
+  // The first match that begins at or after `from`. White space that a token strips is part of it.
+  // A special token matches only within one of the ranges.
+  std::optional<Match> find(std::string_view text, std::size_t from,
+                            const Ranges& special_in) const;
 
  private:
-  std::optional<Match> longest_at(std::string_view text, std::size_t at) const;
+  std::optional<Match> longest_at(std::string_view text, std::size_t at,
+                                  const Ranges& special_in) const;
   Match with_stripped_space(std::string_view text, std::size_t from, Match match) const;
 
   std::vector<AddedToken> tokens_;

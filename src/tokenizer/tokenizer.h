@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -9,12 +10,17 @@
 
 #include "base/ids.h"
 #include "base/result.h"
+#include "base/text_range.h"
 
 namespace protean {
 
 struct EncodeOptions {
   bool add_special = true;    // BOS/EOS where the tokenizer's files ask for them
   bool parse_special = true;  // "<|im_end|>" in the text becomes that special token
+  // With parse_special: a special token is found only where all of it lies within one of these
+  // ranges, which ascend and do not overlap. Without a value: anywhere. Added tokens that are not
+  // special are pieces of text, and found everywhere.
+  std::optional<std::span<const TextRange>> special_in = std::nullopt;
 };
 
 // Every character for itself, and nothing around the text.
