@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "base/result.h"
+#include "chat/message_form.h"
 #include "jinja/template.h"
 
 namespace protean {
@@ -23,7 +24,7 @@ struct ChatContext {
   // Local time, as std::localtime gives it, for strftime_now(). Without it a template sees no such
   // function, and those that ask whether it is defined fall back to a fixed date.
   std::optional<std::tm> now;
-  bool content_as_is = false;  // text stays text for a template that only reads parts, too
+  bool content_as_is = false;  // messages have the default MessageForm, whatever the template reads
 };
 
 // A compiled chat template (jinja::Template). Immutable: any thread may render, with 1 MiB of free
@@ -35,9 +36,7 @@ class ChatTemplate {
   // "<|im_start|>role\ncontent<|im_end|>\n": for models that bring no template.
   static ChatTemplate chatml();
 
-  // Messages as OpenAI's JSON objects. Arguments of earlier tool calls, which OpenAI sends as text,
-  // reach the template as the object they hold, which is what templates are written for. Content
-  // that is text reaches a template that only reads parts as one part of type "text".
+  // Renders messages that are OpenAI's JSON objects, in the MessageForm that the template reads.
   // raise_exception() in a template is an error with its text. A template that needs more than
   // some seconds, 512 MiB or 16 MiB of output is an error (kExhausted).
   //
@@ -51,7 +50,7 @@ class ChatTemplate {
  private:
   explicit ChatTemplate(jinja::Template compiled);
   jinja::Template compiled_;
-  bool wants_parts_;  // found by trial when parsed
+  MessageForm form_;  // found by trial when parsed
 };
 
 // What a model directory says about chatting: chat_template.jinja, else chat_template.json, else

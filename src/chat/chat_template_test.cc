@@ -65,6 +65,39 @@ TEST(ChatTemplate, text_reaches_a_template_of_parts) {
   EXPECT_EQ(show("no messages"), "no messages");
 }
 
+constexpr std::string_view kCallRound =
+    R"([{"role":"user","content":"Hi"},
+        {"role":"assistant","content":null,"tool_calls":[{"id":"abcdef123","type":"function",
+         "function":{"name":"f","arguments":"{\"a\": \"b\"}"}}]},
+        {"role":"tool","tool_call_id":"abcdef123","content":"r"}])";
+
+// Templates as models bring them: Qwen3 adds its content to other text, DeepSeek-V3 takes null
+// content for the sign of a call and adds its arguments to other text.
+TEST(ChatTemplate, calls_reach_a_template_in_the_form_it_reads) {
+  EXPECT_EQ(render("{% for m in messages %}{{ '<' + m.content }}{% for c in m.tool_calls or [] %}"
+                   "{{ c.function.arguments | tojson }}{% endfor %}{% endfor %}",
+                   kCallRound),
+            "<Hi<{\"a\": \"b\"}<r");
+  EXPECT_EQ(render("{% for m in messages %}{% if m.role == 'assistant' and m.content is none %}"
+                   "{{ '[' + m.tool_calls[0].function.arguments + ']' }}{% endif %}{% endfor %}",
+                   kCallRound),
+            "[{\"a\": \"b\"}]");
+  EXPECT_EQ(
+      render("{% for m in messages %}{{ m.content[0].text if m.role != 'assistant' else "
+             "m.content | length ~ m.tool_calls[0].function.arguments | tojson }}{% endfor %}",
+             kCallRound),
+      "Hi0{\"a\": \"b\"}r");
+}
+
+// The call's arguments are given as an object by some dialects.
+TEST(ChatTemplate, arguments_become_text_for_a_template_that_joins_text) {
+  EXPECT_EQ(render("{% for m in messages if m.tool_calls %}"
+                   "{{ '[' + m.tool_calls[0].function.arguments + ']' }}{% endfor %}",
+                   R"([{"role":"assistant","content":"","tool_calls":[
+                       {"function":{"name":"f","arguments":{"a":[1,"x"]}}}]}])"),
+            "[{\"a\":[1,\"x\"]}]");
+}
+
 TEST(ChatTemplate, errors_say_the_line) {
   EXPECT_EQ(render("a\n\n{% nope %}"), "parse: chat template line 3: unknown tag 'nope'");
   EXPECT_EQ(render("a\n{{ x.y }}"), "render: chat template line 2: 'x' is undefined");

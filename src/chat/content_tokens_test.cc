@@ -11,6 +11,7 @@
 
 #include "base/test_data.h"
 #include "chat/chat_template.h"
+#include "chat/tool_calls.h"
 #include "tokenizer/tokenizer.h"
 
 namespace protean {
@@ -137,6 +138,35 @@ class BuiltinChat : public testing::Test {
   std::unique_ptr<Tokenizer> tokenizer_;
   ChatFiles files_;
 };
+
+TEST_F(BuiltinChat, tools_are_shown_called_and_answered) {
+  ASSERT_EQ(detect_tool_format(files_.template_source), ToolFormat::kHermes);
+  const json::array tools = json::parse(R"([{"type":"function","function":{"name":"f",
+      "description":"Adds.","parameters":{"type":"object","properties":{}}}}])")
+                                .as_array();
+  const json::array messages = json::parse(R"([{"role":"system","content":"Be brief."},
+      {"role":"user","content":"Add."},
+      {"role":"assistant","content":null,"tool_calls":[{"id":"1","type":"function",
+       "function":{"name":"f","arguments":"{\"a\": 1}"}}]},
+      {"role":"tool","tool_call_id":"1","content":"2<|end|>"}])")
+                                   .as_array();
+  const auto text = render(messages, tools);
+  const std::size_t called = text.text.find("<|assistant|>"),
+                    answered = text.text.rfind("<|user|>");
+  EXPECT_LT(text.text.find("Be brief."), text.text.find("\"description\": \"Adds.\""));
+  ASSERT_LT(called, answered);
+  const std::size_t from = called + std::string_view("<|assistant|>").size();
+  ToolCallParser parser(ToolFormat::kHermes, {{.name = "f", .parameters = {}}});
+  const auto pieces = parser.push(text.text.substr(from, answered - from));
+  ASSERT_GE(pieces.size(), 2U);
+  EXPECT_EQ(std::get<CallBegin>(pieces[0]).name, "f");
+  EXPECT_EQ(std::get<ArgumentsPiece>(pieces[1]).text, "{\"a\": 1}");
+  EXPECT_TRUE(text.text.ends_with(
+      "<|user|><tool_response>\n2<|end|>\n</tool_response><|end|><|assistant|>"));
+  constexpr TokenId kBos = 0, kSystem = 2, kUser = 3, kAssistant = 4, kEnd = 5;
+  EXPECT_EQ(special(text, true), (std::vector<TokenId>{kBos, kSystem, kEnd, kUser, kEnd, kAssistant,
+                                                       kEnd, kUser, kEnd, kAssistant}));
+}
 
 TEST_F(BuiltinChat, special_tokens_in_content_are_text) {
   constexpr TokenId kBos = 0, kUser = 3, kAssistant = 4, kEnd = 5;

@@ -3,6 +3,7 @@
 import collections
 import heapq
 import json
+import pathlib
 
 import regex
 
@@ -12,13 +13,7 @@ SPECIAL = ("<|bos|>", "<|eos|>", "<|system|>", "<|user|>", "<|assistant|>", "<|e
 # Words with the space before them, numbers by three digits, punctuation with the line ends after it.
 WORDS = (r"'(?:s|t|re|ve|m|ll|d)| ?\p{L}+| ?\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
          r"|\s*[\r\n]+|\s+(?!\S)|\s+")
-CHAT_TEMPLATE = (
-    "{{ bos_token }}{% for message in messages %}"
-    "{% if message['role'] not in ['system', 'user', 'assistant'] %}"
-    "{{ raise_exception('roles are system, user and assistant') }}{% endif %}"
-    "{{ '<|' + message['role'] + '|>' + message['content'] + '<|end|>' }}"
-    "{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
-)
+CHAT_TEMPLATE = pathlib.Path(__file__).with_name("chat_template.jinja").read_text(encoding="utf-8")
 
 
 def byte_alphabet():
