@@ -1,4 +1,4 @@
-// Expressions.
+// The part of Interpreter that evaluates expressions.
 
 #include "jinja/filters.h"
 #include "jinja/interpreter.h"

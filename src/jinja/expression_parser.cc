@@ -7,8 +7,9 @@
 namespace protean::jinja {
 namespace {
 
-constexpr int kMaxNesting = 64;     // brackets within brackets
-constexpr int kMaxExprDepth = 300;  // of the tree: a + b + c ... is a deep one
+constexpr int kMaxNesting = 64;  // levels of brackets
+constexpr int kMaxExprDepth =
+    300;  // levels of the tree, to which a + b + c ... adds one for each +
 
 std::vector<ExprPtr> list_of(ExprPtr a, ExprPtr b = nullptr) {
   std::vector<ExprPtr> parts;
@@ -60,7 +61,7 @@ void check_target(const TokenStream& tokens, const Expr& target) {
 
 }  // namespace
 
-// Every node passes here once it is complete: a tree too deep to walk is never built.
+// Called for every node once it is complete, so that no tree is too deep to walk.
 ExprPtr ExpressionParser::settle(ExprPtr expr) {
   int deepest = depth_of(expr->arguments);
   for (const ExprPtr& part : expr->parts) {
@@ -113,7 +114,7 @@ ExprPtr ExpressionParser::tuple(const TupleRules& rules) {
 }
 
 ExprPtr ExpressionParser::target() {
-  // A name that is assigned is not read.
+  // Hides the open macros, since a name that is assigned is not read.
   const std::vector<MacroBody*> reading = std::exchange(open_macros, {});
   ExprPtr target = tuple({.simple = true});
   open_macros = reading;

@@ -8,7 +8,7 @@
 namespace protean::jinja {
 namespace {
 
-constexpr std::int64_t kMaxRange = 100'000;  // the sandbox's
+constexpr std::int64_t kMaxRange = 100'000;  // as in jinja2's sandbox
 
 class Global : public Callable {
  public:
@@ -24,7 +24,7 @@ class Global : public Callable {
   const NamedBuiltin& function_;
 };
 
-// Nothing the first time, the separator from then on.
+// Returns "" the first time and the separator from then on.
 class Joiner : public Callable {
  public:
   explicit Joiner(const Value& separator) : separator_(separator) {}
@@ -164,7 +164,7 @@ Value strftime_now(Runtime& runtime, const Value&, Call& call) {
     if (letter == '%') {
       out += '%';
     } else if (letter == 'z' || letter == 'Z') {
-      continue;  // the time is local and, as in Python, says of no zone
+      continue;  // as for Python's local time, which has no zone
     } else if (kDirectives.find(letter) == kDirectives.npos || letter == '\0') {
       refuse("the time format {}{} is not supported in chat templates", directive, letter);
     } else {

@@ -1,4 +1,4 @@
-// Statements.
+// The part of Interpreter that executes statements.
 
 #include "jinja/interpreter.h"
 
@@ -124,7 +124,7 @@ Interpreter::Flow Interpreter::loop_over(const LoopPlace& place, std::span<const
   }
   Loop& loop = *runtime_.make<Loop>(*this, place, items);
   Scope& scope = new_scope(&place.outer);
-  bool completed = false;  // one pass to its end; jinja2's else looks at this, not at the items
+  bool completed = false;  // a pass reached its end: jinja2 runs the else if none did
   for (std::size_t i = 0; i < items.size(); ++i) {
     scope.names.clear();
     scope.set("loop", Value(&loop));

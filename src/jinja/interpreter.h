@@ -11,17 +11,18 @@
 
 namespace protean::jinja {
 
-// Names set by a template in one block. Kept by the Runtime, since a macro may outlive the block.
+// Names that a template sets in one block. Owned by the Runtime, since a macro may outlive the
+// block.
 struct Scope : Object {
   explicit Scope(Scope* outer) : parent(outer) {}
   Scope* parent;
   std::vector<std::pair<std::string_view, Value>> names;
 
-  const Value* find(std::string_view name) const;  // here, not in the parents
+  const Value* find(std::string_view name) const;  // does not look in the parents
   void set(std::string_view name, const Value& value);
 };
 
-// Walks one template once. Syntax, context and Runtime outlive it.
+// Renders one template once. Syntax, context and Runtime must outlive it.
 class Interpreter {
  public:
   Interpreter(const Syntax& syntax, const Dict& context, Runtime& runtime)
@@ -29,7 +30,7 @@ class Interpreter {
 
   MarkedText render();
 
-  // For the callables that a template makes.
+  // For Macro and Loop.
   Value call_macro(const MacroBody& macro, Scope& closure, Call& call);
   struct LoopPlace {
     const Stmt& stmt;

@@ -10,11 +10,10 @@
 
 namespace protean::jinja {
 
-// Text with the ranges of it that the template wrote itself, as opposed to what it was given to
-// show.
+// Text with the ranges that the template wrote itself. The rest was given to the template.
 struct MarkedText {
   std::string text;
-  std::vector<TextRange> from_template;  // ascending, not empty, with a gap between any two
+  std::vector<TextRange> from_template;  // ascending and apart; none is empty
 
   // Keeps the first `bytes` bytes.
   void truncate(std::size_t bytes) {

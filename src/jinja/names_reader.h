@@ -9,7 +9,8 @@
 
 namespace protean::jinja {
 
-// Makes a template's values of its Names, which must outlive them: texts are views into the JSON.
+// Converts Names to a template's values. Texts are views into the JSON, so the Names must outlive
+// the values.
 class NamesReader {
  public:
   NamesReader(Runtime& runtime, const Names& names) : runtime_(runtime), names_(names) {}

@@ -34,7 +34,7 @@ std::partial_ordering order_numbers(const Value& a, const Value& b) {
   return not_a_number ? std::partial_ordering::unordered : compare_keys(a, b) <=> 0;
 }
 
-// Python's slice.indices(): where to start, where to stop and how to step, all within bounds.
+// Python's slice.indices(): a slice's bounds and step within a sequence.
 struct Steps {
   std::int64_t start, stop, step;
   std::size_t count() const {
@@ -126,7 +126,7 @@ Value indexed(Runtime& runtime, const Value& object, std::int64_t index) {
   return object.part(tail.substr(0, character_offset(tail, 1)));
 }
 
-// Python's own attribute of the object, or undefined.
+// Returns the attribute that the object has in Python, or undefined.
 Value own_attribute(Runtime& runtime, const Value& object, std::string_view name) {
   if (object.is(Type::kNamespace)) {
     const auto& attributes = object.as_namespace().attributes;

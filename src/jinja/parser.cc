@@ -10,7 +10,7 @@ namespace protean::jinja {
 namespace {
 
 constexpr std::size_t kMaxSourceBytes = 1 << 20;
-constexpr int kMaxBlocks = 40;  // within each other
+constexpr int kMaxBlocks = 40;  // levels of nested blocks
 
 using StmtPtr = std::unique_ptr<Stmt>;
 
@@ -23,7 +23,7 @@ class Parser {
  private:
   using Ends = std::vector<std::string_view>;
 
-  // Statements up to a tag that is one of `ends`, which becomes the current token.
+  // Parses statements up to a tag that is one of `ends`. Its name becomes the current token.
   Body body_until(const Ends& ends) {
     if (++blocks_ > kMaxBlocks) tokens_.fail_here("blocks are too deeply nested");
     Body body;
@@ -53,7 +53,7 @@ class Parser {
     return body;
   }
 
-  // From a tag's end to the tag that closes it, whose name is taken.
+  // Parses from a tag's end to the tag that closes it. Its name becomes the current token.
   Body block(const Ends& ends) {
     tokens_.skip_operator(":");
     tokens_.expect(TokenKind::kBlockEnd);
@@ -206,7 +206,7 @@ class Parser {
     tokens_.next();
   }
 
-  // The body of a macro: its own function, so break and continue do not reach out of it.
+  // Parses a macro's body. break and continue in it cannot refer to a loop around the macro.
   void macro_body(MacroBody& macro, std::string_view end) {
     expressions_.open_macros.push_back(&macro);
     const int loops = std::exchange(loops_, 0);

@@ -83,7 +83,7 @@ void write_dict(Runtime& runtime, const Dict& dict, std::string& out) {
   out += '}';
 }
 
-// Everything but text, where str() and repr() are the same.
+// Writes a value that is not text. Its str() and repr() are the same.
 void write_other(Runtime& runtime, const Value& value, std::string& out) {
   switch (value.type()) {
     case Type::kNone:
@@ -238,7 +238,7 @@ class JsonWriter {
 
 }  // namespace
 
-// repr(float): the shortest digits that read back, plain between 1e-4 and 1e16.
+// repr(float): the shortest digits that read back, without an exponent from 1e-4 to 1e16.
 std::string float_text(double number) {
   if (std::isnan(number)) return "nan";
   if (std::isinf(number)) return number > 0 ? "inf" : "-inf";

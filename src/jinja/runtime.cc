@@ -5,7 +5,7 @@
 namespace protean::jinja {
 namespace {
 
-constexpr std::size_t kObjectBytes = 32;  // what the allocator and the lists here add to an object
+constexpr std::size_t kObjectBytes = 32;  // overhead of an object in the allocator and our lists
 
 [[noreturn]] void exhausted(std::string_view what) {
   throw Failure{make_error(ErrorCode::kExhausted,

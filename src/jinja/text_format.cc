@@ -209,7 +209,7 @@ class PercentFormatter {
     put(c, prefix, digits, true);
   }
 
-  // The prefix (a sign, "0x") stays before zeros and behind spaces.
+  // Pads to the width: spaces go before the prefix (a sign, "0x"), zeros after it.
   void put(const Conversion& c, std::string_view prefix, std::string_view text,
            bool number = false) {
     const auto size = static_cast<std::int64_t>(count_characters(prefix) + count_characters(text));
@@ -235,7 +235,7 @@ class PercentFormatter {
   MarkedText out_;
 };
 
-// The value a field of a brace format names: "", "0" or "name".
+// Returns the value of a field of a brace format: "", "0" or "name".
 Value field_value(Runtime& runtime, std::string_view field, Call& call, std::size_t* automatic) {
   std::size_t index = 0;
   if (field.empty()) {

@@ -19,12 +19,12 @@ std::string_view text_argument(const Value& v) {
   return v.as_text();
 }
 
-// Searching backwards compares the whole part at every place in the worst case.
+// A backward search may compare the whole part at every place.
 void pay_for_search(Runtime& runtime, std::string_view text, std::string_view part, bool backward) {
   runtime.spend_steps(text.size() / 16 + (backward ? text.size() * part.size() / 1024 : 0));
 }
 
-// Safe text takes in other text only escaped.
+// Returns `part` as it is added to `self`: escaped if only `self` is markup.
 Value text_for(Runtime& runtime, const Value& self, const Value& part) {
   if (!self.is_markup() || part.is_markup()) {
     text_argument(part);
@@ -117,7 +117,7 @@ Value partition(Runtime& runtime, const Value& self, Call& call) {
                         self.part(text.substr(found + at.size()))});
 }
 
-// Where `part` is, in characters; -1 when it is not there.
+// Returns the index of the first argument in characters, or -1.
 template <bool kFromRight>
 std::int64_t position(Runtime& runtime, const Value& self, Call& call) {
   const std::string_view part = text_argument(call.required(0, ""));

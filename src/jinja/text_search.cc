@@ -22,7 +22,7 @@ std::size_t word_end(std::string_view text) {
   return at;
 }
 
-// What str.splitlines() takes for a line break.
+// Whether str.splitlines() breaks lines here.
 bool breaks_line(char32_t c) {
   return (c >= 0x0A && c <= 0x0D) || (c >= 0x1C && c <= 0x1E) || c == 0x85 || c == 0x2028 ||
          c == 0x2029;
@@ -91,7 +91,7 @@ Parts split_space(std::string_view text, std::int64_t most) {
 Parts split_space_right(std::string_view text, std::int64_t most) {
   Parts words = split_space(text, INT64_MAX);
   if (static_cast<std::int64_t>(words.size()) <= most || words.empty()) return words;
-  // All before the last `most` words stays together, the space in front included.
+  // The text before the last `most` words is one part, with the white space in front.
   const std::size_t together = words.size() - static_cast<std::size_t>(most);
   const std::string_view last = words[together - 1];
   Parts parts = {text.substr(0, static_cast<std::size_t>(last.data() + last.size() - text.data()))};
@@ -134,7 +134,7 @@ MarkedText replace_text(Runtime& runtime, const Value& value, const Replacement&
     put(change.to);
     from = at + change.from.size();
     if (!change.from.empty()) continue;
-    if (at == text.size()) return out;  // between all characters, and behind the last
+    if (at == text.size()) return out;  // an empty part is found between characters and at the end
     const std::size_t bytes = decode(text, at).bytes;
     put(value.part(text.substr(at, bytes)));
     from = at + bytes;
