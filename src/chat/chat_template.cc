@@ -19,7 +19,7 @@ constexpr std::string_view kChatml =
     "{%- endfor %}"
     "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}";
 
-// A trial that a template may not spend more than a moment on.
+// Bounds of a trial rendering.
 constexpr jinja::Limits kTrialLimits{
     .steps = 100'000, .value_bytes = 16 << 20, .output_bytes = 1 << 20};
 constexpr std::string_view kTrialText = "what a user says";
@@ -32,8 +32,8 @@ constexpr std::string_view kTrialCall =
          "function":{"name":"trial","arguments":"{\"trial_key\": \"trial value\"}"}}]},
         {"role":"tool","tool_call_id":"trial1234","name":"trial","content":"a result"}])";
 
-// Templates write control tokens with a role inside ("<|" + role + "|>"), so known roles count as
-// theirs. No other text that a client gives as a role does.
+// Templates write control tokens around a role ("<|" + role + "|>"), so the names of known roles
+// count as the template's own text. Any other role counts as given.
 bool is_known_role(std::string_view text) {
   constexpr std::string_view kRoles[] = {"system", "developer", "user", "assistant", "tool"};
   return std::find(std::begin(kRoles), std::end(kRoles), text) != std::end(kRoles);
@@ -46,7 +46,7 @@ bool is_own_text(std::span<const std::string_view> path, std::string_view text,
   return path.size() == 2 && path[0] == "messages" && path[1] == "role" && is_known_role(text);
 }
 
-// A request may set any name except the messages and the tools. The context outlives the names.
+// A request may set any name except messages and tools. `context` must outlive the names.
 jinja::Names names_of(json::array messages, const ChatContext& context) {
   jinja::Names names{
       .values = {{"bos_token", context.bos_token},
@@ -61,7 +61,7 @@ jinja::Names names_of(json::array messages, const ChatContext& context) {
   return names;
 }
 
-// What the template makes of the messages; nothing if it fails.
+// Renders within kTrialLimits. Returns nothing if that fails.
 std::optional<std::string> tried(const jinja::Template& compiled, json::array messages,
                                  json::array tools) {
   const ChatContext context{.tools = std::move(tools),
@@ -76,7 +76,8 @@ bool shows_text(const jinja::Template& compiled, const MessageForm& form) {
   return text && text->find(kTrialText) != std::string::npos;
 }
 
-// 2: a tool call comes out as JSON or between tags; 1: it is missing or quoted; 0: an error.
+// Returns 2 if a tool call is rendered as JSON or between tags, 1 if it is missing or quoted, 0 for
+// an error.
 int quality_of_calls(const jinja::Template& compiled, const MessageForm& form) {
   const auto text = tried(compiled, in_form(json::parse(kTrialCall).as_array(), form),
                           json::parse(kTrialTools).as_array());
@@ -85,9 +86,9 @@ int quality_of_calls(const jinja::Template& compiled, const MessageForm& form) {
   return has("trial value") && !has("'trial_key'") && !has("\\\"trial_key") ? 2 : 1;
 }
 
-// Finds by trial what a template reads. Some, of models that see, drop content that is plain text;
-// some fail on an assistant's null content, which clients send with tool calls; and some join the
-// arguments of a call to text. The earliest form that shows most wins.
+// Finds the form that a template reads by trial. Templates of vision models may drop content that
+// is plain text. Others fail on null content, which clients send with tool calls, or concatenate a
+// call's arguments with text. Of the forms that show most, the first wins.
 MessageForm find_form(const jinja::Template& compiled) {
   MessageForm best;
   best.text_as_parts = !shows_text(compiled, {}) && shows_text(compiled, {.text_as_parts = true});

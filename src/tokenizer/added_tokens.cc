@@ -10,7 +10,7 @@
 namespace protean {
 namespace {
 
-// The character that ends right before at; -1 for none or a broken one.
+// Returns the character that ends at `at`; its code point is -1 if there is none or it is broken.
 Utf8Step character_before(std::string_view text, std::size_t at) {
   for (std::size_t length = 1; length <= 4 && length <= at; ++length) {
     const Utf8Step step = utf8_step(text.substr(at - length, length));
@@ -74,7 +74,7 @@ std::optional<TokenMatcher::Match> TokenMatcher::find(std::string_view text, std
   return std::nullopt;
 }
 
-// The id of the match is still the index into tokens_.
+// Returns a match whose id is the index into tokens_.
 std::optional<TokenMatcher::Match> TokenMatcher::longest_at(std::string_view text, std::size_t at,
                                                             const Ranges& special_in) const {
   std::optional<Match> best;

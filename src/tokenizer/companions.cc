@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kEndNames[] = {"</s>", "<|endoftext|>", "<|end_of_text|>"};
 
-// A token's name: a string, or an object with its content.
+// Returns a token's text, which is a string or the "content" of an object.
 std::optional<std::string> token_name(const Fields& fields, std::string_view key) {
   const json::value* value = fields.find(key);
   if (value == nullptr) {

@@ -82,7 +82,7 @@ class PipelineTokenizer final : public Tokenizer {
     return matcher.empty() ? std::nullopt : matcher.find(text, from, special_in);
   }
 
-  // Text without the added tokens that are looked for as they are written.
+  // Encodes text in which the added tokens that match raw text have been found.
   void encode_raw(std::string_view raw, bool at_start, BpeEncoder& encoder,
                   std::vector<TokenId>& ids) const {
     if (raw.empty()) {
@@ -108,7 +108,7 @@ class PipelineTokenizer final : public Tokenizer {
   }
 
   Pipeline parts_;
-  TokenMatcher raw_;  // never special
+  TokenMatcher raw_;  // has no special tokens
   TokenMatcher raw_and_special_;
   TokenMatcher normalized_;                                   // never special
   std::unordered_map<std::string_view, TokenId> by_content_;  // views into parts_.added

@@ -5,7 +5,7 @@ namespace {
 
 struct Lead {
   int bytes;          // of the whole character; 0 for a byte that starts none
-  unsigned char low;  // range of the second byte: shuts out overlong forms and surrogates
+  unsigned char low;  // range of the second byte, which excludes overlong forms and surrogates
   unsigned char high;
 };
 
