@@ -33,7 +33,7 @@ class ChatTemplate {
  public:
   // Errors say what is wrong and in which line.
   static Result<ChatTemplate> parse(std::string_view source);
-  // "<|im_start|>role\ncontent<|im_end|>\n": for models that bring no template.
+  // Returns the ChatML template, for models without one: "<|im_start|>role\ncontent<|im_end|>\n".
   static ChatTemplate chatml();
 
   // Renders messages that are OpenAI's JSON objects, in the MessageForm that the template reads.

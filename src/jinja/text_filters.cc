@@ -107,11 +107,11 @@ Value safe(Runtime& runtime, const Value& self, Call&) {
 
 Value escape(Runtime& runtime, const Value& self, Call&) {
   if (self.is_markup()) return self;
+  const Value plain = to_string(runtime, self);
   std::string out;
-  const std::string_view text = text_of(runtime, self);
-  runtime.read(text);
-  write_escaped(text, out);
-  const Value text = runtime.text_from(to_string(runtime, self), std::move(out));
+  runtime.read(plain.as_text());
+  write_escaped(plain.as_text(), out);
+  const Value text = runtime.text_from(plain, std::move(out));
   return Value::text(text.as_text(), true, text.origin());
 }
 
