@@ -33,7 +33,7 @@ Result<json::object> read_object(const Path& path) {
     return make_error(ErrorCode::kCorrupt, "{} is not JSON: {}", path.string(), error.message());
   }
   if (!parsed.is_object()) {
-    return make_error(ErrorCode::kCorrupt, "{} holds no JSON object", path.string());
+    return make_error(ErrorCode::kCorrupt, "{} is not a JSON object", path.string());
   }
   return std::move(parsed.get_object());
 }

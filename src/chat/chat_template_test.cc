@@ -119,7 +119,7 @@ TEST(ChatTemplate, what_is_not_supported_is_refused_by_name) {
     EXPECT_EQ(code_of(source), ErrorCode::kUnsupported) << source;
   }
   EXPECT_EQ(render("{% include 'x' %}"),
-            "parse: chat template line 1: the tag 'include' is not supported in chat templates");
+            "parse: chat template line 1: the tag 'include' is not supported");
 }
 
 TEST(ChatTemplate, hostile_templates_run_out_of_budget) {

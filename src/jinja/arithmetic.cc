@@ -10,7 +10,7 @@ namespace protean::jinja {
 namespace {
 
 [[noreturn]] void too_large() {
-  refuse("an integer beyond 64 bits is not supported in chat templates");
+  refuse("an integer beyond 64 bits is not supported");
 }
 
 std::string_view sign_of(Operator op) {
@@ -136,7 +136,7 @@ Value integer_arithmetic(Operator op, std::int64_t a, std::int64_t b) {
 Value float_power(double a, double b) {
   if (a == 0 && b < 0) fail("0.0 cannot be raised to a negative power");
   if (a < 0 && std::isfinite(a) && std::isfinite(b) && b != std::floor(b)) {
-    refuse("a complex number is not supported in chat templates");
+    refuse("a complex number is not supported");
   }
   const double result = std::pow(a, b);
   if (std::isinf(result) && std::isfinite(a) && std::isfinite(b)) fail("Result too large");

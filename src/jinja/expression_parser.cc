@@ -375,7 +375,7 @@ Arguments ExpressionParser::call_arguments() {
       valid = valid && !has_star && arguments.named.empty();
       arguments.positional.push_back(expression());
     }
-    if (!valid) tokens_.fail_here("arguments in an order that a call does not allow");
+    if (!valid) tokens_.fail_here("arguments are repeated, or positional ones follow others");
     if (!tokens_.at_operator(")")) tokens_.expect_operator(",");
   }
   tokens_.next();

@@ -100,7 +100,7 @@ Value range(Runtime& runtime, const Value&, Call& call) {
   const std::int64_t first = start;
   while (step > 0 ? start < stop : start > stop) {
     if (static_cast<std::int64_t>(items.size()) >= kMaxRange) {
-      fail("a range of more than {} elements", kMaxRange);
+      fail("range() has more than {} elements", kMaxRange);
     }
     items.push_back(Value::integer(start));
     if (__builtin_add_overflow(start, step, &start)) break;
@@ -138,7 +138,7 @@ Value make_dict(Runtime& runtime, const Value&, Call& call) {
 Value make_namespace(Runtime& runtime, const Value&, Call& call) {
   auto* made = runtime.make<Namespace>();
   for (const auto& [name, value] : dict_pairs(runtime, call)) {
-    if (!name.is_string()) fail("a namespace needs names that are text");
+    if (!name.is_string()) fail("namespace() needs names that are text");
     runtime.spend_bytes(64);
     made->attributes.insert_or_assign(name.as_text(), value);
   }
@@ -166,7 +166,7 @@ Value strftime_now(Runtime& runtime, const Value&, Call& call) {
     } else if (letter == 'z' || letter == 'Z') {
       continue;  // as for Python's local time, which has no zone
     } else if (kDirectives.find(letter) == kDirectives.npos || letter == '\0') {
-      refuse("the time format {}{} is not supported in chat templates", directive, letter);
+      refuse("the time format {}{} is not supported", directive, letter);
     } else {
       char text[128];
       directive += letter;

@@ -304,7 +304,7 @@ class Lexer {
   void lex_string(char quote) {
     std::size_t end = at_ + 1;
     while (end < source_.size() && source_[end] != quote) end += source_[end] == '\\' ? 2 : 1;
-    if (end >= source_.size()) error("a string without its closing quote");
+    if (end >= source_.size()) error("a string has no closing quote");
     add(TokenKind::kString, unescape(source_.substr(at_ + 1, end - at_ - 1)));
     skip(end + 1 - at_);
   }
@@ -331,7 +331,7 @@ class Lexer {
         i += static_cast<std::size_t>(end - octal.data()) - 1;
         append_utf8(out, point);
       } else if (c == 'N') {
-        error("\\N{...} in a string is not supported in chat templates");
+        error("\\N{...} in a string is not supported");
       } else if (c != '\n') {  // a backslash before a line end joins the lines
         out += '\\';
         out += c;
@@ -344,9 +344,9 @@ class Lexer {
     std::uint32_t point = 0;
     const auto result = std::from_chars(hex.data(), hex.data() + hex.size(), point, 16);
     if (hex.size() != digits || result.ptr != hex.data() + digits || point > 0x10FFFF) {
-      error("a broken \\x, \\u or \\U in a string");
+      error("invalid \\x, \\u or \\U in a string");
     }
-    if (point >= 0xD800 && point <= 0xDFFF) error("half of a surrogate pair in a string");
+    if (point >= 0xD800 && point <= 0xDFFF) error("single surrogate in a string");
     append_utf8(out, point);
   }
 

@@ -117,7 +117,7 @@ Value bound_method(Runtime& runtime, const Value& object, std::string_view name)
   const auto& refused = methods.refused;
   const bool internal = name.starts_with("__") && name.ends_with("__") && !object.is(Type::kDict);
   if (internal || std::find(refused.begin(), refused.end(), name) != refused.end()) {
-    refuse("{}.{} is not supported in chat templates", type_name(object), name);
+    refuse("{}.{} is not supported", type_name(object), name);
   }
   return Value::undefined(name);
 }

@@ -18,7 +18,7 @@ std::int64_t truncated(double number) {
     fail("cannot convert float {} to integer", std::isnan(number) ? "NaN" : "infinity");
   }
   if (!(std::fabs(number) < kInt64Range)) {
-    refuse("an integer beyond 64 bits is not supported in chat templates");
+    refuse("an integer beyond 64 bits is not supported");
   }
   return static_cast<std::int64_t>(number);
 }
@@ -80,7 +80,7 @@ std::optional<std::int64_t> parse_int(std::string_view text, std::int64_t base) 
   const auto result = std::from_chars(signed_text.data(), end, number, static_cast<int>(base));
   if (result.ptr != end || result.ec == std::errc::invalid_argument) return std::nullopt;
   if (result.ec != std::errc()) {
-    refuse("an integer beyond 64 bits is not supported in chat templates");
+    refuse("an integer beyond 64 bits is not supported");
   }
   return number;
 }

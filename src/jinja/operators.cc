@@ -15,7 +15,7 @@ using Kind = Sequence::Kind;
 bool equal_sequences(Runtime& runtime, const Sequence& a, const Sequence& b) {
   if (&a == &b) return true;
   if (a.kind != b.kind || a.kind == Kind::kGenerator || a.kind == Kind::kValues) return false;
-  if (a.kind > Kind::kRange) refuse("comparing dict views is not supported in chat templates");
+  if (a.kind > Kind::kRange) refuse("comparing dict views is not supported");
   return std::equal(a.items.begin(), a.items.end(), b.items.begin(), b.items.end(),
                     [&](const Value& x, const Value& y) { return equal(runtime, x, y); });
 }

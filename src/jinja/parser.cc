@@ -105,9 +105,7 @@ class Parser {
     if (std::find(std::begin(kRefused), std::end(kRefused), name) == std::end(kRefused)) {
       throw Failure{make_error(ErrorCode::kInvalidArgument, "unknown tag '{}'", name), line};
     }
-    throw Failure{make_error(ErrorCode::kUnsupported,
-                             "the tag '{}' is not supported in chat templates", name),
-                  line};
+    throw Failure{make_error(ErrorCode::kUnsupported, "the tag '{}' is not supported", name), line};
   }
 
   void print_tag(Body& body, int line) {
@@ -198,7 +196,7 @@ class Parser {
       if (tokens_.skip_operator("=")) {
         parameter.otherwise = expressions_.expression();
       } else if (!macro.parameters.empty() && macro.parameters.back().otherwise != nullptr) {
-        tokens_.fail_here("a parameter without default after one with a default");
+        tokens_.fail_here("a parameter without a default follows one with a default");
       }
       macro.parameters.push_back(std::move(parameter));
       if (!tokens_.at_operator(")")) tokens_.expect_operator(",");
@@ -272,7 +270,7 @@ class Parser {
 }  // namespace
 
 Syntax parse_template(std::string_view source) {
-  if (source.size() > kMaxSourceBytes) fail("a chat template of more than 1 MiB");
+  if (source.size() > kMaxSourceBytes) fail("the template is longer than 1 MiB");
   Syntax parsed = Parser(source).run();
   check_names(parsed);
   return parsed;

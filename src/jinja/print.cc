@@ -103,7 +103,7 @@ void write_other(Runtime& runtime, const Value& value, std::string& out) {
     case Type::kDict:
       return write_dict(runtime, value.as_dict(), out);
     default:
-      refuse("a {} cannot be printed", type_name(value));
+      refuse("a value of type {} cannot be printed", type_name(value));
   }
 }
 

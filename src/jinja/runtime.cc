@@ -9,8 +9,7 @@ constexpr std::size_t kObjectBytes = 32;  // overhead of an object in the alloca
 
 [[noreturn]] void exhausted(std::string_view what) {
   throw Failure{make_error(ErrorCode::kExhausted,
-                           "{}; the template loops or grows without need, or the messages are far "
-                           "too long",
+                           "{}: the template repeats too much, or the messages are too long",
                            what)};
 }
 
@@ -117,7 +116,9 @@ Value Runtime::dict(std::vector<Pair> items) {
 
 Deeper::Deeper(Runtime& runtime) : runtime_(runtime) {
   if (runtime.depth_ >= runtime.limits_.depth) {
-    throw Failure{make_error(ErrorCode::kExhausted, "nested too deeply (a macro without an end?)")};
+    throw Failure{
+        make_error(ErrorCode::kExhausted,
+                   "evaluation is nested too deeply: a macro may call itself without end")};
   }
   ++runtime.depth_;
 }

@@ -116,8 +116,7 @@ Builtin find_filter(std::string_view name) {
 Error unknown_filter(std::string_view name) {
   constexpr std::string_view kRefused[] = {"pprint", "random", "striptags", "urlize"};
   if (std::find(std::begin(kRefused), std::end(kRefused), name) != std::end(kRefused)) {
-    return make_error(ErrorCode::kUnsupported, "the filter '{}' is not supported in chat templates",
-                      name);
+    return make_error(ErrorCode::kUnsupported, "the filter '{}' is not supported", name);
   }
   return make_error(ErrorCode::kInvalidArgument, "no filter named '{}'", name);
 }

@@ -68,7 +68,7 @@ class PercentFormatter {
     if (!values_.is(Type::kDict)) fail("format requires a mapping");
     const std::string_view key = format_.substr(at_ + 1, close - at_ - 1);
     const Value* found = values_.as_dict().find(key);
-    if (found == nullptr) fail("format key '{}' is not there", key);
+    if (found == nullptr) fail("the format needs the key '{}', which the mapping lacks", key);
     key_value_ = *found;
     at_ = close + 1;
   }
@@ -83,7 +83,7 @@ class PercentFormatter {
       number = number * 10 + (peek() - '0');
     }
     if (number > most || number < -most) {
-      refuse("a format width or precision above {} is not supported in chat templates", most);
+      refuse("a format width or precision above {} is not supported", most);
     }
     return number;
   }
@@ -141,7 +141,7 @@ class PercentFormatter {
     } else if (kIntegers.find(c.letter) != kIntegers.npos) {
       put_integer(c, next_value());
     } else {
-      refuse("the format conversion %{} is not supported in chat templates", c.letter);
+      refuse("the format conversion %{} is not supported", c.letter);
     }
   }
 
@@ -191,7 +191,7 @@ class PercentFormatter {
       fail("%{} format: a number is required, not {}", c.letter, type_name(value));
     }
     if (!value.is_integer() && !(std::fabs(value.as_number()) < 9e18)) {
-      refuse("an integer beyond 64 bits is not supported in chat templates");
+      refuse("an integer beyond 64 bits is not supported");
     }
     const std::int64_t number =
         value.is_integer() ? value.as_integer() : static_cast<std::int64_t>(value.as_number());
@@ -255,12 +255,12 @@ Value field_value(Runtime& runtime, std::string_view field, Call& call, std::siz
 }  // namespace
 
 Value percent_format(Runtime& runtime, const Value& format, const Value& values) {
-  if (format.is_markup()) refuse("% on safe text is not supported in chat templates");
+  if (format.is_markup()) refuse("% on safe text is not supported");
   return runtime.text(PercentFormatter(runtime, format, values).run());
 }
 
 Value brace_format(Runtime& runtime, const Value& format, Call& call) {
-  if (format.is_markup()) refuse("format() of safe text is not supported in chat templates");
+  if (format.is_markup()) refuse("format() of safe text is not supported");
   const std::string_view text = format.as_text();
   MarkedText out;
   std::size_t automatic = 0;
@@ -277,7 +277,7 @@ Value brace_format(Runtime& runtime, const Value& format, Call& call) {
       if (close == text.npos) fail("single '{{' encountered in format string");
       const std::string_view field = text.substr(at + 1, close - at - 1);
       if (field.find_first_of(":!{.[") != field.npos) {
-        refuse("the format field '{{{}}}' is not supported in chat templates", field);
+        refuse("the format field '{{{}}}' is not supported", field);
       }
       write_text(runtime, field_value(runtime, field, call, &automatic), out);
       at = close;

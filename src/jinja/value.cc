@@ -78,7 +78,7 @@ const Value* Dict::find(const Value& key) const {
 }
 
 Value Callable::attribute(Runtime&, std::string_view name) {
-  refuse("attribute '{}' of a {} is not supported in chat templates", name, kind());
+  refuse("attribute '{}' of a {} is not supported", name, kind());
 }
 
 const Value* Call::take(std::size_t index, std::string_view name) {

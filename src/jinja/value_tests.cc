@@ -97,7 +97,7 @@ Value same_as(Runtime&, const Value& self, Call& call) {
     case Type::kNamespace:
       return Value::boolean(&self.as_namespace() == &other.as_namespace());
     default:
-      refuse("sameas of {} values is not supported in chat templates", type_name(self));
+      refuse("sameas of {} values is not supported", type_name(self));
   }
 }
 
