@@ -69,7 +69,7 @@ Checked<jinja::MarkedText> render(const GenerationCall& call, const ServedModel&
   }
   Result<jinja::MarkedText> text = model.chat_template->render(input.messages, context);
   if (!text.ok()) {
-    return ApiError{.message = "the chat template refused the messages: " + text.error().message,
+    return ApiError{.message = "the messages cannot be rendered: " + text.error().message,
                     .param = std::string(call.names.input)};
   }
   if (input.continue_final_message) {
