@@ -71,8 +71,8 @@ constexpr std::string_view kCallRound =
          "function":{"name":"f","arguments":"{\"a\": \"b\"}"}}]},
         {"role":"tool","tool_call_id":"abcdef123","content":"r"}])";
 
-// Templates as models bring them: Qwen3 adds its content to other text, DeepSeek-V3 takes null
-// content for the sign of a call and adds its arguments to other text.
+// As in published templates: Qwen3 concatenates content with text. DeepSeek-V3 recognises a call by
+// null content and concatenates its arguments with text.
 TEST(ChatTemplate, calls_reach_a_template_in_the_form_it_reads) {
   EXPECT_EQ(render("{% for m in messages %}{{ '<' + m.content }}{% for c in m.tool_calls or [] %}"
                    "{{ c.function.arguments | tojson }}{% endfor %}{% endfor %}",
@@ -89,7 +89,7 @@ TEST(ChatTemplate, calls_reach_a_template_in_the_form_it_reads) {
       "Hi0{\"a\": \"b\"}r");
 }
 
-// The call's arguments are given as an object by some dialects.
+// Some API dialects give a call's arguments as an object.
 TEST(ChatTemplate, arguments_become_text_for_a_template_that_joins_text) {
   EXPECT_EQ(render("{% for m in messages if m.tool_calls %}"
                    "{{ '[' + m.tool_calls[0].function.arguments + ']' }}{% endfor %}",

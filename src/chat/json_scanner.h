@@ -62,7 +62,7 @@ class JsonScanner {
 
   State state_ = State::kValue;
   bool key_ = false;            // the string is a key
-  int digits_left_ = 0;         // of \uXXXX
+  int digits_left_ = 0;         // digits of \uXXXX to come
   const char* rest_ = nullptr;  // what is left of true, false or null
   std::string open_;            // open brackets, outermost first
 };

@@ -85,7 +85,7 @@ class TaggedCall {
   std::string read_;         // the tag or name being read, so far
   std::string_view wanted_;  // the tag that must follow
   std::string key_;
-  std::set<std::string> keys_;  // of the arguments so far, including key_
+  std::set<std::string> keys_;  // keys so far, including key_
   ValueKinds kinds_ = kAnyKind;
   std::string value_;          // the value, unless it is passed on as it comes
   std::string held_;           // a newline and a tag that may end the value

@@ -122,7 +122,7 @@ class ToolCallParser::Impl final : public CallSink {
   std::vector<std::string> names_;
   std::string_view marker_;  // empty if calls are only at the answer's start
   State state_ = State::kText;
-  std::size_t matched_ = 0;    // of the marker, the python tag or the end mark
+  std::size_t matched_ = 0;    // bytes of the marker, python tag or end mark
   std::string space_;          // white space that is dropped if a call follows
   std::string held_;           // bytes from the marker on that are in no piece yet
   std::size_t header_at_ = 0;  // in held_

@@ -87,7 +87,7 @@ class Runtime {
   std::size_t bytes_ = 0;
   std::deque<std::string> texts_;
   std::map<const char*, std::vector<TextRange>>
-      mixed_;  // of mixed texts, by their address in texts_
+      mixed_;  // for mixed texts, by their address in texts_
   std::vector<std::unique_ptr<Object>> objects_;
 };
 

@@ -12,7 +12,7 @@ namespace {
 
 namespace json = boost::json;
 
-// The text with «» around the ranges that the template wrote.
+// Returns the text with «» around the ranges that the template wrote.
 std::string shown(const MarkedText& marked) {
   std::string out;
   std::size_t at = 0;
@@ -89,7 +89,7 @@ TEST(TemplateMarks, transformed_text_is_marked_only_if_all_of_it_was) {
   EXPECT_EQ(marked("{{ {'a': x} | tojson }}{{ ['a', x] }}"), "{\"a\": \"<7>\"}['a', '<7>']");
 }
 
-// No builtin, nor any two in a row, gives a byte of a value for one that the template wrote.
+// No builtin, and no two in a row, marks a byte of a value as the template's.
 TEST(TemplateMarks, no_builtin_marks_a_given_byte) {
   std::vector<std::string> calls;
   for (const auto table :

@@ -131,7 +131,7 @@ struct Sequence : Object {
   Kind kind = Kind::kList;
   std::vector<Value> items;
   std::size_t consumed = 0;
-  std::int64_t start = 0, stop = 0, step = 1;  // of a range
+  std::int64_t start = 0, stop = 0, step = 1;  // for a range
   bool group = false;  // a tuple that groupby made, with the attributes grouper and list
 
   bool indexable() const { return kind <= Kind::kRange; }

@@ -55,7 +55,7 @@ class BpeEncoder {
     std::int32_t id;  // -1: a character that is in no token; kGone: merged into the symbol before
     std::int32_t previous;
     std::int32_t next;
-    std::uint32_t begin;  // of its text, unless a symbol was merged into it
+    std::uint32_t begin;  // place of its text, unless a symbol was merged into it
     std::uint32_t bytes;
   };
   struct Candidate {

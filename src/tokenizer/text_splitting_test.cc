@@ -133,7 +133,7 @@ TEST(Normalizer, StepsInOrder) {
   EXPECT_EQ(normalizer.apply("E\xCC\x81 A12"), "_\xC3\xA9__aN");
   EXPECT_EQ(normalizer.apply_inside("A"), "a");
   EXPECT_EQ(normalizer.apply(""), "");
-  // Broken bytes stay, and what is around them is still normalized.
+  // Broken bytes stay; the text around them is normalized.
   EXPECT_EQ(normalizer.apply("\xFF"
                              "E\xCC\x81\xE2\x96"),
             "_\xFF\xC3\xA9\xE2\x96");

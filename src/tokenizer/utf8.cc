@@ -4,7 +4,7 @@ namespace protean {
 namespace {
 
 struct Lead {
-  int bytes;          // of the whole character; 0 for a byte that starts none
+  int bytes;          // length of the character; 0 for a byte that starts none
   unsigned char low;  // range of the second byte, which excludes overlong forms and surrogates
   unsigned char high;
 };

@@ -13,7 +13,7 @@ struct Utf8Step {
   enum class Kind { kCharacter, kBroken, kUnfinished };
   Kind kind = Kind::kBroken;
   int bytes = 1;
-  std::int32_t code_point = -1;  // of a kCharacter
+  std::int32_t code_point = -1;  // set for kCharacter
 };
 
 // Returns kUnfinished if all of `text` is the beginning of one character. Precondition: not empty.

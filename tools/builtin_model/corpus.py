@@ -13,7 +13,7 @@ HELD_OUT_BOOKS = (
     "Jack_London--White_Fang.md",
     "Jane_Austen--Persuasion.md",
 )
-# The lower-cased excerpt beside it holds the same stories over again, the held-out ones among them.
+# The lower-cased excerpt in the same folder holds the same stories, including the held-out ones.
 TINYSTORIES = "tinystories_sample_2MiB.txt"
 STORY_END = "<|endoftext|>"
 HELD_OUT_STORIES = 0.05

@@ -8,7 +8,7 @@ import torch
 import corpus
 import tokenizer
 
-WINDOWS_AT_ONCE = 16  # that one process scores before it asks for more
+WINDOWS_AT_ONCE = 16  # windows that a process scores before it asks for more
 
 
 @torch.no_grad()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 
 QUERY_BLOCK = 256  # queries attend to keys in blocks of so many, so that half the scores are never made
-EMBED_LENGTH = 0.8  # of each token's vector at the start
+EMBED_LENGTH = 0.8  # length of each token's vector at the start
 LOGIT_ROWS = 512   # logits are made, scored and dropped so many positions at a time
 
 

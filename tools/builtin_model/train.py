@@ -54,7 +54,7 @@ def phase_at(made, step):
 
 
 class Progress:
-    """What a resumed run must know beside the weights and the moments."""
+    """State that a resumed run needs in addition to the weights and the moments."""
 
     def __init__(self):
         self.step, self.position, self.tokens, self.layers, self.moments_since = 0, 0, 0, 0, 0
@@ -196,7 +196,7 @@ class Run:
         """Yields (phase, loss) after each step; all workers walk through here side by side."""
         while True:
             phase = phase_at(self.phases, self.progress.step)
-            self.barrier.wait()  # whoever decides to stop has decided
+            self.barrier.wait()  # the decision to stop has been made
             if phase is None or self.stopping.value or self.progress.step == last_step:
                 return
             if phase.layers != self.progress.layers:
