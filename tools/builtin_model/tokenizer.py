@@ -46,7 +46,7 @@ class Merger:
         self.heap = [self._entry(pair) for pair in self.pairs]
         heapq.heapify(self.heap)
 
-    def _entry(self, pair):  # equal counts: the spelling decides, never the order of a set
+    def _entry(self, pair):  # if counts are equal, the spelling decides, not the order of a set
         return (-self.pairs[pair], self.spelling[pair[0]], self.spelling[pair[1]], pair)
 
     def best(self):
@@ -178,7 +178,7 @@ class Tokenizer:
 
     def _encode_word(self, word):
         ids = [self.byte_id[byte] for byte in word.encode()]
-        while len(ids) > 1:  # a merge's rank is its id: both grow together
+        while len(ids) > 1:  # a merge's rank is its id
             best = min((self.rank.get(pair, VOCABULARY), at) for at, pair in enumerate(zip(ids, ids[1:])))
             if best[0] == VOCABULARY:
                 break
