@@ -68,7 +68,7 @@ TEST(ChatTemplate, text_reaches_a_template_of_parts) {
 constexpr std::string_view kCallRound =
     R"([{"role":"user","content":"Hi"},
         {"role":"assistant","content":null,"tool_calls":[{"id":"abcdef123","type":"function",
-         "function":{"name":"f","arguments":"{\"a\": \"b\"}"}}]},
+         "function":{"name":"f","arguments":"{\"place\": \"Oslo 7\"}"}}]},
         {"role":"tool","tool_call_id":"abcdef123","content":"r"}])";
 
 // As in published templates: Qwen3 concatenates content with text. DeepSeek-V3 recognises a call by
@@ -77,16 +77,31 @@ TEST(ChatTemplate, calls_reach_a_template_in_the_form_it_reads) {
   EXPECT_EQ(render("{% for m in messages %}{{ '<' + m.content }}{% for c in m.tool_calls or [] %}"
                    "{{ c.function.arguments | tojson }}{% endfor %}{% endfor %}",
                    kCallRound),
-            "<Hi<{\"a\": \"b\"}<r");
+            "<Hi<{\"place\": \"Oslo 7\"}<r");
   EXPECT_EQ(render("{% for m in messages %}{% if m.role == 'assistant' and m.content is none %}"
                    "{{ '[' + m.tool_calls[0].function.arguments + ']' }}{% endif %}{% endfor %}",
                    kCallRound),
-            "[{\"a\": \"b\"}]");
+            "[{\"place\": \"Oslo 7\"}]");
   EXPECT_EQ(
       render("{% for m in messages %}{{ m.content[0].text if m.role != 'assistant' else "
              "m.content | length ~ m.tool_calls[0].function.arguments | tojson }}{% endfor %}",
              kCallRound),
-      "Hi0{\"a\": \"b\"}r");
+      "Hi0{\"place\": \"Oslo 7\"}r");
+}
+
+// A round as OpenAI's clients send it: null content, and arguments as text.
+TEST(ChatTemplate, every_family_with_tools_renders_a_round_of_calls) {
+  for (const char* family : {"channels", "command_r", "deepseek", "granite", "llama3.1", "macros",
+                             "mistral", "qwen3", "xml_tools"}) {
+    std::ifstream file("tests/jinja/templates/" + std::string(family) + ".jinja");
+    if (!file) GTEST_SKIP() << "run from the source folder";
+    const std::string source{std::istreambuf_iterator<char>(file), {}};
+    const std::string text = render(source, kCallRound);
+    EXPECT_FALSE(text.starts_with("render: ")) << family << "\n" << text;
+    EXPECT_NE(text.find("Oslo 7"), std::string::npos) << family << "\n" << text;
+    EXPECT_EQ(text.find("'place'"), std::string::npos) << family << "\n" << text;
+    EXPECT_EQ(text.find("\\\"place"), std::string::npos) << family << "\n" << text;
+  }
 }
 
 // Some API dialects give a call's arguments as an object.
