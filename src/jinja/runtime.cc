@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/check.h"
+
 namespace protean::jinja {
 namespace {
 
@@ -58,7 +60,9 @@ void Runtime::append(MarkedText& out, const Value& text) {
     out.text += bytes;
     return;
   }
-  const auto& [begin, ranges] = *std::prev(mixed_.upper_bound(bytes.data()));
+  const auto after = mixed_.upper_bound(bytes.data());
+  check(after != mixed_.begin(), "a piece of mixed text lies within one");
+  const auto& [begin, ranges] = *std::prev(after);
   const auto from = static_cast<std::size_t>(bytes.data() - begin), to = from + bytes.size();
   auto range = std::upper_bound(ranges.begin(), ranges.end(), from,
                                 [](std::size_t at, const TextRange& r) { return at < r.end; });
