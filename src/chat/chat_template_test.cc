@@ -91,12 +91,13 @@ TEST(ChatTemplate, calls_reach_a_template_in_the_form_it_reads) {
 
 // A round as OpenAI's clients send it: null content, and arguments as text.
 TEST(ChatTemplate, every_family_with_tools_renders_a_round_of_calls) {
+  const ChatContext context{.now = std::tm{.tm_mday = 9, .tm_year = 126}};
   for (const char* family : {"channels", "command_r", "deepseek", "granite", "llama3.1", "macros",
                              "mistral", "qwen3", "xml_tools"}) {
     std::ifstream file("tests/jinja/templates/" + std::string(family) + ".jinja");
     if (!file) GTEST_SKIP() << "run from the source folder";
     const std::string source{std::istreambuf_iterator<char>(file), {}};
-    const std::string text = render(source, kCallRound);
+    const std::string text = render(source, kCallRound, context);
     EXPECT_FALSE(text.starts_with("render: ")) << family << "\n" << text;
     EXPECT_NE(text.find("Oslo 7"), std::string::npos) << family << "\n" << text;
     EXPECT_EQ(text.find("'place'"), std::string::npos) << family << "\n" << text;
