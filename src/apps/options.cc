@@ -148,6 +148,12 @@ void add_model_options(CLI::App& app, ModelOptions& options) {
                "reuse the KV of equal prompt beginnings (default on)");
   app.add_option("--chat-template", options.chat_template,
                  "file with a Jinja chat template to use instead of the model's");
+  app.add_option("--special-tokens-in-content", options.special_tokens_in_content,
+                 "special tokens written out in a chat's messages, such as <|im_end|>: escape = "
+                 "they are plain text, and only the chat template sets special tokens; allow = "
+                 "they become special tokens")
+      ->check(CLI::IsMember({"escape", "allow"}))
+      ->capture_default_str();
   add_compute_options(app, options.compute);
 }
 

@@ -134,6 +134,7 @@ ServedModel served_model(const ServeOptions& options, const ModelFiles& files,
           .max_model_len = sizing.max_model_len,
           .embedding_size = spec.hidden,
           .tool_format = tool_format,
+          .special_tokens_in_content = options.model.special_tokens_in_content == "allow",
           .formats = std::make_shared<FormatCompiler>(
               *files.tokenizer, spec.vocab, end_tokens(*files.tokenizer, files.generation),
               options.grammar_bytes),
@@ -153,7 +154,7 @@ ServedModel served_model(const ServeOptions& options, const ModelFiles& files,
 void log_start(const ServeOptions& options, const ModelFiles& files, const Sizing& sizing) {
   log::info("protean {}: {} ({}), {}", kVersion, files.name, files.checkpoint->description(),
             to_string(sizing.form));
-  if (files.chat.template_source.empty() && options.model.chat_template.empty()) {
+  if (files.chat.template_source.empty()) {
     log::warning("{} has no chat template: chats use ChatML; give one with --chat-template",
                  files.name);
   }

@@ -20,14 +20,14 @@ std::string render(std::string_view source, std::string_view messages = kAsk,
                    const ChatContext& context = {}) {
   const Result<ChatTemplate> parsed = ChatTemplate::parse(source);
   if (!parsed.ok()) return "parse: " + parsed.error().message;
-  const Result<std::string> text = parsed->render(json::parse(messages).as_array(), context);
-  return text.ok() ? *text : "render: " + text.error().message;
+  const auto text = parsed->render(json::parse(messages).as_array(), context);
+  return text.ok() ? text->text : "render: " + text.error().message;
 }
 
 ErrorCode code_of(std::string_view source) {
   const Result<ChatTemplate> parsed = ChatTemplate::parse(source);
   if (!parsed.ok()) return parsed.error().code;
-  const Result<std::string> text = parsed->render({}, {});
+  const auto text = parsed->render({}, {});
   EXPECT_FALSE(text.ok()) << source;
   return text.ok() ? ErrorCode::kInternal : text.error().code;
 }
@@ -37,7 +37,7 @@ TEST(ChatTemplate, chatml_is_built_in) {
       {"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]},
       {"role":"assistant","content":null}])")
                             .as_array();
-  EXPECT_EQ(*ChatTemplate::chatml().render(messages, {}),
+  EXPECT_EQ(ChatTemplate::chatml().render(messages, {})->text,
             "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nab<|im_end|>\n"
             "<|im_start|>assistant\n<|im_end|>\n<|im_start|>assistant\n");
 }
@@ -50,7 +50,7 @@ TEST(ChatTemplate, text_reaches_a_template_of_parts) {
   const auto show = [&](std::string_view source, bool as_is = false) {
     const auto text =
         ChatTemplate::parse(source)->render(messages, ChatContext{.content_as_is = as_is});
-    return text.ok() ? *text : text.error().message;
+    return text.ok() ? text->text : text.error().message;
   };
   constexpr std::string_view kOnlyParts =
       "{% for m in messages if m.content %}{% for p in m.content %}"
@@ -63,6 +63,55 @@ TEST(ChatTemplate, text_reaches_a_template_of_parts) {
                  "{% elif m.content %}{{ m.content[0].text }}{% endif %}{% endfor %}"),
             "ab");
   EXPECT_EQ(show("no messages"), "no messages");
+}
+
+constexpr std::string_view kCallRound =
+    R"([{"role":"user","content":"Hi"},
+        {"role":"assistant","content":null,"tool_calls":[{"id":"abcdef123","type":"function",
+         "function":{"name":"f","arguments":"{\"place\": \"Oslo 7\"}"}}]},
+        {"role":"tool","tool_call_id":"abcdef123","content":"r"}])";
+
+// As in published templates: Qwen3 concatenates content with text. DeepSeek-V3 recognises a call by
+// null content and concatenates its arguments with text.
+TEST(ChatTemplate, calls_reach_a_template_in_the_form_it_reads) {
+  EXPECT_EQ(render("{% for m in messages %}{{ '<' + m.content }}{% for c in m.tool_calls or [] %}"
+                   "{{ c.function.arguments | tojson }}{% endfor %}{% endfor %}",
+                   kCallRound),
+            "<Hi<{\"place\": \"Oslo 7\"}<r");
+  EXPECT_EQ(render("{% for m in messages %}{% if m.role == 'assistant' and m.content is none %}"
+                   "{{ '[' + m.tool_calls[0].function.arguments + ']' }}{% endif %}{% endfor %}",
+                   kCallRound),
+            "[{\"place\": \"Oslo 7\"}]");
+  EXPECT_EQ(
+      render("{% for m in messages %}{{ m.content[0].text if m.role != 'assistant' else "
+             "m.content | length ~ m.tool_calls[0].function.arguments | tojson }}{% endfor %}",
+             kCallRound),
+      "Hi0{\"place\": \"Oslo 7\"}r");
+}
+
+// A round as OpenAI's clients send it: null content, and arguments as text.
+TEST(ChatTemplate, every_family_with_tools_renders_a_round_of_calls) {
+  const ChatContext context{.now = std::tm{.tm_mday = 9, .tm_year = 126}};
+  for (const char* family : {"channels", "command_r", "deepseek", "granite", "llama3.1", "macros",
+                             "mistral", "qwen3", "xml_tools"}) {
+    std::ifstream file("tests/jinja/templates/" + std::string(family) + ".jinja");
+    if (!file) GTEST_SKIP() << "run from the source folder";
+    const std::string source{std::istreambuf_iterator<char>(file), {}};
+    const std::string text = render(source, kCallRound, context);
+    EXPECT_FALSE(text.starts_with("render: ")) << family << "\n" << text;
+    EXPECT_NE(text.find("Oslo 7"), std::string::npos) << family << "\n" << text;
+    EXPECT_EQ(text.find("'place'"), std::string::npos) << family << "\n" << text;
+    EXPECT_EQ(text.find("\\\"place"), std::string::npos) << family << "\n" << text;
+  }
+}
+
+// Some API dialects give a call's arguments as an object.
+TEST(ChatTemplate, arguments_become_text_for_a_template_that_joins_text) {
+  EXPECT_EQ(render("{% for m in messages if m.tool_calls %}"
+                   "{{ '[' + m.tool_calls[0].function.arguments + ']' }}{% endfor %}",
+                   R"([{"role":"assistant","content":"","tool_calls":[
+                       {"function":{"name":"f","arguments":{"a":[1,"x"]}}}]}])"),
+            "[{\"a\":[1,\"x\"]}]");
 }
 
 TEST(ChatTemplate, errors_say_the_line) {
@@ -86,7 +135,7 @@ TEST(ChatTemplate, what_is_not_supported_is_refused_by_name) {
     EXPECT_EQ(code_of(source), ErrorCode::kUnsupported) << source;
   }
   EXPECT_EQ(render("{% include 'x' %}"),
-            "parse: chat template line 1: the tag 'include' is not supported in chat templates");
+            "parse: chat template line 1: the tag 'include' is not supported");
 }
 
 TEST(ChatTemplate, hostile_templates_run_out_of_budget) {
@@ -144,7 +193,7 @@ TEST(ChatTemplate, long_messages_are_no_problem) {
           "{% for m in messages %}{{ '<' + m.role + '>' + m.content | trim }}{% endfor %}")
           ->render(messages, {});
   ASSERT_TRUE(text.ok()) << text.error().message;
-  EXPECT_EQ(text->size(), 40 * (turn.size() + 6));
+  EXPECT_EQ(text->text.size(), 40 * (turn.size() + 6));
 }
 
 TEST(ChatTemplate, arguments_of_tool_calls_are_objects) {
@@ -252,7 +301,7 @@ TEST(ChatFiles, real_models) {
   const auto parsed = ChatTemplate::parse(files->template_source);
   ASSERT_TRUE(parsed.ok()) << parsed.error().message;
   EXPECT_EQ(
-      *parsed->render(json::parse(kAsk).as_array(), {}),
+      parsed->render(json::parse(kAsk).as_array(), {})->text,
       "<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant."
       "<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n");
   const auto llama = read_chat_files(test_data("tokenizers/llama2"));

@@ -12,7 +12,7 @@ namespace {
 using Ids = std::vector<TokenId>;
 using Type = Vocabulary::Type;
 
-// <unk> <s> </s> then pieces. Scores fall with the id unless a test says otherwise.
+// <unk> <s> </s>, then pieces. Scores fall with the id unless a test changes them.
 Vocabulary pieces(const std::vector<std::string>& texts) {
   Vocabulary vocabulary;
   vocabulary.kind = Vocabulary::Kind::kSentencePiece;

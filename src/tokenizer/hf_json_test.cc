@@ -102,7 +102,7 @@ TEST(HfJson, AddedTokensAndTemplate) {
   EXPECT_EQ(tokenizer->encode("a<s>b", kPlainText), (Ids{0, 5, 5, 5, 1}));
   EXPECT_EQ(tokenizer->bos(), 6);
   EXPECT_EQ(tokenizer->find_special("<t>"), 9);
-  EXPECT_EQ(tokenizer->find_special("ab"), 2);  // the model's own id counts
+  EXPECT_EQ(tokenizer->find_special("ab"), 2);  // the id in the model's vocabulary
   EXPECT_EQ(tokenizer->find_special("b"), -1);
   EXPECT_EQ(tokenizer->vocab_size(), 10);
   EXPECT_EQ(tokenizer->bytes(6), "");
@@ -229,7 +229,7 @@ TEST(HfJson, RefusesLyingAddedTokensAndTemplates) {
   EXPECT_EQ(complaint(file), "t.json: post_processor has no place for the text");
 }
 
-// Real files, cut off and with bytes changed: an error or a tokenizer, never a crash.
+// Truncated and changed real files must give an error or a tokenizer, never a crash.
 TEST(HfJson, DamagedRealFiles) {
   PROTEAN_REQUIRE_DATA(test_data("models/tinystories-656k"));
   const std::string whole = read_test_data(test_data("models/tinystories-656k/tokenizer.json"));

@@ -83,10 +83,10 @@ TEST_F(Load, BrokenFilesAreNamed) {
   EXPECT_EQ(complaint(), at("tokenizer_config.json") + ": 'bos_token' of the file is not a string");
   write("tokenizer_config.json", R"({"added_tokens_decoder":{"-1":{"content":"x"}}})");
   EXPECT_EQ(complaint(),
-            at("tokenizer_config.json") + ": added token '-1' has no good id or content");
+            at("tokenizer_config.json") + ": added token '-1' has no valid id or content");
   write("tokenizer_config.json", "{}");
   write("added_tokens.json", R"({"x":4000000000})");
-  EXPECT_EQ(complaint(), at("added_tokens.json") + ": added token 'x' has no good id");
+  EXPECT_EQ(complaint(), at("added_tokens.json") + ": added token 'x' has no valid id");
 }
 
 TEST_F(Load, ATiktokenFileThatIsNotLlama3) {
