@@ -99,6 +99,9 @@ struct Request {
   int priority = 0;                  // the lower, the earlier
   Deadlines deadlines;
   std::string cache_salt;  // prefix blocks are shared only between equal salts
+  // Requests with the same client share one client's part of a step, as the choices of one call do:
+  // the id of the first of them. 0: this request has no others.
+  RequestId client;
 };
 
 enum class FinishReason : std::uint8_t { kStop, kLength, kCancelled, kFailed, kTimeout };

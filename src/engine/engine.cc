@@ -88,8 +88,8 @@ void Engine::on(Arrival& arrival) {
     return;
   }
   if (hurries) {
-    const TimeNs wait_ns =
-        wait_.first_token_ns(scheduler_.backlog_before(priority, due_ns, tokens), tokens);
+    const TimeNs wait_ns = wait_.first_token_ns(
+        scheduler_.backlog_before(priority, scheduler_.due_ns(id), tokens), tokens);
     if (now_ns_ + wait_ns > live.deadlines.first_token_ns) {
       scheduler_.remove(id);
       batch_.outputs.emplace_back(
@@ -132,15 +132,14 @@ void Engine::on(StepDone& done) {
   const TimeNs began_ns = std::max(started_ns_.front(), last_done_ns_);
   started_ns_.pop_front();
   last_done_ns_ = now_ns_;
-  const std::optional<Error> failure = done.result.failure;
   StepOutcome outcome = scheduler_.complete(std::move(done.result));
   step_tokens_ = outcome.tokens;
   wait_.step_done(outcome.tokens, now_ns_ - began_ns);
   if (steering_) {
     steering_->computed(outcome.tokens, now_ns_ - began_ns);
   }
-  for (const RequestId request : outcome.failed) {
-    finish(request, {.reason = FinishReason::kFailed, .failure = failure->message});
+  for (RequestFailure& failed : outcome.failed) {
+    finish(failed.request, {.reason = FinishReason::kFailed, .failure = std::move(failed.why)});
   }
   for (Scored& scored : outcome.scored) {
     batch_.outputs.emplace_back(

@@ -301,6 +301,36 @@ TEST_F(EngineMorph, AWishThatGoesOnWhereTheLastWentKeepsWhatIsUnderWay) {
   EXPECT_EQ(device.form().layer_precision[0], (LayerPrecision{Precision::kW4, Precision::kW4}));
 }
 
+TEST_F(EngineMorph, ReleaseRestoresTheFormAsLoadedIfThereIsNoPolicy) {
+  ASSERT_TRUE(wish({.layers = {{Precision::kW4, Precision::kW4}, {}}, .kv_blocks = 4}).ok());
+  settle();
+  ASSERT_EQ(device.form().kv.blocks, 4);
+  const Result<Morph> released = wish({.release = true});
+  ASSERT_TRUE(released.ok());
+  EXPECT_FALSE(released->steps.empty());
+  EXPECT_FALSE(sink.form->pinned);
+  settle();
+  EXPECT_EQ(device.form(), morph.start);
+  EXPECT_EQ(sink.observation.kv_blocks, morph.start.kv.blocks);
+}
+
+TEST_F(EngineMorph, ARequestThatOnlyAnOperatorsFormRefusesMayComeAgain) {
+  ASSERT_TRUE(wish({.kv_blocks = 4}).ok());
+  settle();
+  send(Arrival{request(1, 40, 8)});  // 6 blocks
+  ASSERT_EQ(sink.all<Refused>().size(), 1U);
+  EXPECT_EQ(sink.all<Refused>()[0].error.code, ErrorCode::kUnavailable);
+  EXPECT_NE(sink.all<Refused>()[0].error.message.find("operator"), std::string::npos);
+  send(Arrival{request(2, 63, 30)});  // 12 blocks
+  ASSERT_EQ(sink.all<Refused>().size(), 2U);
+  EXPECT_EQ(sink.all<Refused>()[1].error.code, ErrorCode::kInvalidArgument);
+  ASSERT_TRUE(wish({.release = true}).ok());
+  settle();
+  send(Arrival{request(3, 40, 8)});
+  settle();
+  EXPECT_EQ(sink.all<Finished>().size(), 1U);
+}
+
 TEST_F(EngineMorph, WhatIsToldOfThePastIsToldOnceAndNeverChanges) {
   ASSERT_TRUE(wish(layers(Precision::kW4, Precision::kBf16)).ok());
   settle();
@@ -309,6 +339,7 @@ TEST_F(EngineMorph, WhatIsToldOfThePastIsToldOnceAndNeverChanges) {
   const MorphRecord* const first = early->front().get();
   ASSERT_TRUE(wish({.release = true}).ok());
   EXPECT_EQ(sink.form->history, early) << "a status without a new record copies none";
+  settle();
   for (int i = 0; i < 70; ++i) {
     ASSERT_TRUE(
         wish(layers(Precision::kBf16, i % 2 == 0 ? Precision::kW4 : Precision::kBf16)).ok());

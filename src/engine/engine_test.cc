@@ -137,6 +137,28 @@ TEST_F(EngineTest, FailedStepFailsItsRequestsAndServingGoesOn) {
   EXPECT_EQ(sink.all<Finished>()[1].reason, FinishReason::kLength);
 }
 
+TEST_F(EngineTest, ARequestThatFailsAloneLeavesTheOthersOfItsStep) {
+  send(Arrival{request(1, 9, 2)});
+  send(Arrival{request(2, 9, 2)});
+  end_step(7);
+  const StepPlan plan = executor.plans.front();
+  ASSERT_EQ(plan.slices.size(), 2U);
+  executor.plans.pop_front();
+  send(StepDone{{.id = plan.id,
+                 .sampled = std::vector<TokenId>(plan.samples.size(), 7),
+                 .failed = {{RequestId{2}, "not a number"}}}});
+  ASSERT_EQ(sink.all<Finished>().size(), 2U);
+  EXPECT_EQ(sink.all<Finished>()[0].request, RequestId{2});
+  EXPECT_EQ(sink.all<Finished>()[0].reason, FinishReason::kFailed);
+  EXPECT_EQ(sink.all<Finished>()[0].failure, "not a number");
+  EXPECT_EQ(sink.all<Finished>()[1].request, RequestId{1});
+  EXPECT_EQ(sink.all<Finished>()[1].reason, FinishReason::kLength);
+  EXPECT_TRUE(engine.idle());
+  send(Arrival{request(2, 9, 2)});
+  EXPECT_EQ(executor.plans.front().slices[0].first_position, 4)
+      << "the block that the step before had completed, and not the one of the failed step";
+}
+
 TEST_F(EngineTest, LogprobsGoWithTheirTokensAndAreDroppedWithAStop) {
   Request asks = request(1, 3, 9);
   asks.stop_ids = {50};

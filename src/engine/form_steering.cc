@@ -195,23 +195,27 @@ Result<Morph> FormSteering::grant(const FormWish& wish) {
       return refused(
           "to release it is a wish of its own: ask for layers, tables or KV blocks without it");
     }
+    if (config_.mode == MorphMode::kOff) {
+      return go_to(config_.start, "released by an operator: the form as it was loaded", false);
+    }
     pinned_ = false;
     promise_kv();
     return Morph{.steps = {}, .reason = "handed back to the policy"};
   }
   Result<Form> form = form_of(wish);
-  if (!form.ok()) {
-    return form.error();
-  }
+  return form.ok() ? go_to(*form, "an operator's wish", true) : form.error();
+}
+
+Result<Morph> FormSteering::go_to(const Form& form, const std::string& reason, bool pinned) {
   const std::int64_t needed = scheduler_.largest_need();
-  if (form->kv.blocks < needed) {
+  if (form.kv.blocks < needed) {
     return too_large(
         "it has {} KV blocks, but a request that was accepted needs {}: ask for as many, or again "
         "when it has ended",
-        form->kv.blocks, needed);
+        form.kv.blocks, needed);
   }
   Result<Morph> morph =
-      plan_morph(run_.committed(), *form, config_.bounds, {.lends_to_tables = true});
+      plan_morph(run_.committed(), form, config_.bounds, {.lends_to_tables = true});
   if (!morph.ok()) {
     return morph.error();
   }
@@ -224,8 +228,8 @@ Result<Morph> FormSteering::grant(const FormWish& wish) {
           resize->blocks, needed);
     }
   }
-  morph->reason = "an operator's wish";
-  pinned_ = true;
+  morph->reason = reason;
+  pinned_ = pinned;
   kv_before_wish_ = run_.busy() ? kv_before_wish_ : run_.committed().kv.blocks;
   run_.retarget(*morph, true, now_ns_);
   promise_kv();
@@ -300,9 +304,11 @@ void FormSteering::promise_kv() {
   if (run_.busy()) {  // perhaps some are lent
     now = std::max(now, kv_before_wish_);
   }
-  scheduler_.set_largest_kv(policy_rules()
-                                ? std::min(largest_kv_blocks_, policy_.path().back().kv.blocks)
-                                : std::min(now, run_.wanted().kv.blocks));
+  const std::int64_t released = config_.mode == MorphMode::kOff
+                                    ? config_.start.kv.blocks
+                                    : std::min(largest_kv_blocks_, policy_.path().back().kv.blocks);
+  scheduler_.set_largest_kv(policy_rules() ? released : std::min(now, run_.wanted().kv.blocks),
+                            released);
 }
 
 bool FormSteering::at_full_precision() const {

@@ -33,6 +33,7 @@ struct Coverage {
   std::int64_t reused_tokens = 0;
   std::int64_t preemptions = 0;
   std::int64_t failed_steps = 0;
+  std::int64_t failed_alone = 0;  // requests of steps that went well
   std::int64_t tag_changes = 0;
   std::int64_t steps_behind_others = 0;  // planned while another was in flight
   std::int64_t scored_tokens = 0;

@@ -83,7 +83,7 @@ struct StepOutcome {
   std::vector<Pooled> pooled;
   std::vector<Sampled> sampled;
   std::vector<RequestId> computed;  // whose prompt is done and who wants no more
-  std::vector<RequestId> failed;    // of a step that could not be executed
+  std::vector<RequestFailure> failed;
 };
 
 // Who runs in the next step. Sequences come and go by their place: priority, then due time, then
@@ -93,19 +93,25 @@ struct StepOutcome {
 // its blocks go back, it waits at its old place and recomputes later (what is still in the prefix
 // cache is not computed again). Nothing is ever aborted for want of KV (invariant 4): what only a
 // larger KV could hold is passed over until there is one.
-// Knows no device, no precision, no text. Single-threaded, reads no clock.
+// One client's sequences are due one after another: the second after twice the first one's time,
+// the third after three times that. While a step or the KV cache is full, all of them but the first
+// give up their room to a waiting sequence of another client that comes before them. Knows no
+// device, no precision, no text. Single-threaded, reads no clock.
 class Scheduler {
  public:
   explicit Scheduler(const SchedulerConfig& config);
 
-  // Refuses what could never run: too long for max_model_len or for the largest KV. Among equal
-  // priorities what is due earlier comes first.
+  // Refuses a request that could never run: too long for max_model_len or for the largest KV. Among
+  // equal priorities the one that is due earlier comes first.
   Status add(Request request, TimeNs due_ns = 0, TimeNs now_ns = 0);
 
   // Forgets a sequence wherever it is, and frees its blocks at once. A step that is computing it
   // may go on: steps execute in order, so whoever gets the blocks next writes after it. Usage is
   // what the sequence cost so far; nothing if it is not here.
   std::optional<RequestUsage> remove(RequestId request);
+
+  // When the sequence is due, after those of its client that came before it.
+  TimeNs due_ns(RequestId request) const { return sequences_.at(request)->place.due_ns; }
 
   // The next step, or nothing when no sequence can run now. A sequence is in one step at a time.
   std::optional<StepPlan> next_step(TimeNs now_ns = 0);
@@ -135,8 +141,13 @@ class Scheduler {
   void finish_shrink();
   void cancel_shrink();
 
-  // What KV may grow to from now on, at most. Sequences that are here may need more.
-  void set_largest_kv(std::int64_t blocks) { largest_kv_blocks_ = blocks; }
+  // Sets what KV may grow to from now on, and what it may grow to once an operator releases the
+  // form. Requests between the two are refused as kUnavailable. Sequences that are here may need
+  // more than either.
+  void set_largest_kv(std::int64_t now, std::int64_t released) {
+    largest_kv_blocks_ = now;
+    released_kv_blocks_ = released;
+  }
   std::int64_t largest_need() const;  // blocks of the longest sequence that is here, at its end
   Demand demand() const;              // O(1)
   // Nothing runs or can run, and those who wait need a larger KV.
@@ -170,6 +181,8 @@ class Scheduler {
   std::int64_t blocks_for(std::int64_t tokens) const;
   std::int64_t blocks_to_end(std::int64_t prompt, std::int64_t max_tokens) const;
   CacheScope scope_of(const Sequence& sequence) const;
+  Sequence* to_displace(const Sequence& waiting);
+  void displace_for_waiting();
   void schedule_decodes(StepPlan& plan);
   void schedule_prefills(StepPlan& plan);
   void admit_waiting(StepPlan& plan);
@@ -202,6 +215,7 @@ class Scheduler {
   PrefixCache cache_;
   std::uint32_t precision_tag_ = 0;
   std::unordered_map<RequestId, std::unique_ptr<Sequence>> sequences_;
+  std::unordered_map<RequestId, int> of_client_;  // sequences that are here, by Request::client
   std::map<QueuePlace, Sequence*> waiting_;
   std::map<QueuePlace, Sequence*> running_;
   std::set<std::pair<TimeNs, std::uint64_t>> waiting_since_;  // and arrivals
@@ -209,6 +223,7 @@ class Scheduler {
   std::int64_t decodes_short_ = 0;  // running ones whose next token needs a block
   std::int64_t too_large_by_ = 0;   // blocks that KV lacks for a single sequence
   std::int64_t largest_kv_blocks_;
+  std::int64_t released_kv_blocks_;
   std::uint64_t kv_changes_ = 0;
   TimeNs now_ns_ = 0;  // of the latest call that told
   std::deque<InFlight> in_flight_;

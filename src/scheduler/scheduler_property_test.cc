@@ -105,9 +105,11 @@ class Trial {
                   .prompt = count,
                   .draws = request.max_tokens > 0,
                   .wants_scores = request.logprobs.prompt,
-                  .pooling = request.pooling};
+                  .pooling = request.pooling,
+                  .client = request.client};
     const RequestId id = request.id;
     if (scheduler_.add(std::move(request), client.place.second).ok()) {
+      client.place.second = scheduler_.due_ns(id);
       clients_.emplace(id, std::move(client));
       alive_.insert(id);
     }
@@ -116,6 +118,7 @@ class Trial {
 
   void ask_for_more(Request& request) {
     request.priority = dice_.below(2);
+    request.client = RequestId{dice_.chance(50) ? 1U + static_cast<unsigned>(dice_.below(2)) : 0U};
     request.logprobs.prompt = dice_.chance(15);
     if (dice_.chance(15)) {
       request.pooling = dice_.chance(50) ? Pooling::kMean : Pooling::kLast;
@@ -230,8 +233,8 @@ class Trial {
     return shared - shared % config_.block_tokens;
   }
 
-  // Whoever is admitted has passed only those who wait for a prefix, and computes nothing that one
-  // before it is computing already.
+  // An admitted sequence has passed only those that wait for a prefix and those of clients with
+  // others that run, and computes nothing that one before it is computing already.
   void expect_in_order(RequestId admitted) {
     const Client& client = clients_.at(admitted);
     const bool undisturbed =
@@ -246,8 +249,10 @@ class Trial {
         ++coverage_.waits_for_larger_kv;
       } else if (before.next < 0) {
         const bool waits = std::any_of(alive_.begin(), alive_.end(), [&](RequestId owner) {
-          return clients_.at(owner).next >= 0 && comes_before(owner, other) &&
-                 shared_tokens(before, clients_.at(owner)) > 0;
+          const Client& running = clients_.at(owner);
+          return running.next >= 0 &&
+                 ((before.client.value != 0 && running.client == before.client) ||
+                  (comes_before(owner, other) && shared_tokens(before, running) > 0));
         });
         ASSERT_TRUE(waits) << admitted.value << " overtook " << other.value;
         ++coverage_.passed_over;
@@ -367,10 +372,14 @@ class Trial {
     if (step.failed) {
       result.failure = Error{ErrorCode::kInternal, "simulated"};
     }
+    if (!step.failed && dice_.chance(fail_percent_ / 2)) {
+      result.failed.push_back({step.plan.slices.front().request, "alone"});
+      ++coverage_.failed_alone;
+    }
     const StepOutcome outcome = scheduler_.complete(result);
-    EXPECT_TRUE(outcome.failed.empty() || step.failed);
-    for (const RequestId id : outcome.failed) {
-      end(id);
+    for (const RequestFailure& failure : outcome.failed) {
+      EXPECT_TRUE(step.failed || failure.why == "alone");
+      end(failure.request);
     }
     hear(outcome);
     for (const Sampled& sampled : outcome.sampled) {
@@ -432,6 +441,7 @@ TEST(SchedulerProperty, EverySequenceReadsItsOwnKv) {
   EXPECT_GT(coverage.reused_tokens, 1000);
   EXPECT_GT(coverage.preemptions, 1000);
   EXPECT_GT(coverage.failed_steps, 100);
+  EXPECT_GT(coverage.failed_alone, 100);
   EXPECT_GT(coverage.tag_changes, 100);
   EXPECT_GT(coverage.steps_behind_others, 1000);
   EXPECT_GT(coverage.scored_tokens, 1000);

@@ -43,6 +43,7 @@ struct Client {
   bool draws = true;
   bool wants_scores = false;
   Pooling pooling = Pooling::kNone;
+  RequestId client;
   int scored = 1;     // prompt tokens that executed steps have scored, and the first
   int delivered = 1;  // of those, the ones that completed steps have told
   int pooled = 0;     // leading rows in the sum so far

@@ -80,6 +80,71 @@ TEST(CpuWorker, RunsStepsInOrderOnItsOwnThreadAndReportsEachOnce) {
   EXPECT_NE(worker_thread, std::this_thread::get_id());
 }
 
+// A model whose rows overflow after token 9 and no other: only that token's embedding reaches the
+// first column, and the final norm scales it beyond what a float holds.
+class OverflowingCheckpoint : public SyntheticCheckpoint {
+ public:
+  using SyntheticCheckpoint::SyntheticCheckpoint;
+  void read_rows(TensorRole role, int layer, std::int64_t row, std::int64_t count,
+                 float* out) const override {
+    SyntheticCheckpoint::read_rows(role, layer, row, count, out);
+    const std::int64_t width = row_length(role);
+    for (std::int64_t i = 0; i < count; ++i) {
+      float* const first = out + i * width;
+      if (role == TensorRole::kEmbedding) {
+        *first = row + i == 9 ? 4.0F : 0.0F;
+      } else if (row + i == 0 && role == TensorRole::kFinalNorm) {
+        *first = 3e38F;
+      } else if (row + i == 0 &&
+                 (role == TensorRole::kAttentionOutput || role == TensorRole::kDown)) {
+        std::fill_n(first, width, 0.0F);
+      }
+    }
+  }
+};
+
+TEST(CpuWorker, RequestsWhoseLogitsAreNoNumbersFailAlone) {
+  ModelSpec spec = small_spec();
+  spec.tied_embeddings = false;
+  const OverflowingCheckpoint checkpoint(spec);
+  std::vector<StepResult> results;
+  auto worker = CpuWorker::create(small_options(spec), checkpoint, {},
+                                  [&](StepResult result) { results.push_back(std::move(result)); });
+  ASSERT_TRUE(worker.ok()) << worker.error().message;
+  StepPlan plan{.id = StepId{1}, .tokens = {1, 2, 1, 9, 2, 9, 1, 9}, .blocks = {0, 1, 2, 3}};
+  const auto slice = [&](std::uint64_t request, int sample) {
+    const int number = static_cast<int>(plan.slices.size());
+    plan.slices.push_back({.request = RequestId{request},
+                           .token_begin = 2 * number,
+                           .token_count = 2,
+                           .block_begin = number,
+                           .block_count = 1,
+                           .sample = sample});
+  };
+  slice(11, 0);
+  slice(12, 1);
+  slice(13, -1);
+  slice(14, -1);
+  plan.samples = {{.position = 2}, {.position = 2}};
+  plan.slices[2].score_count = 1;
+  plan.scores = {{.after = 5, .token = 3}};
+  plan.slices[3].pooling = Pooling::kMean;
+  (*worker)->start(plan);
+  plan.id = StepId{2};
+  plan.tokens = {1, 2, 1, 2, 2, 3, 1, 4};
+  (*worker)->start(plan);
+  worker->reset();
+  ASSERT_EQ(results.size(), 2U);
+  EXPECT_FALSE(results[0].failure);
+  std::vector<std::uint64_t> failed;
+  for (const RequestFailure& failure : results[0].failed) {
+    failed.push_back(failure.request.value);
+    EXPECT_NE(failure.why.find("NaN"), std::string::npos);
+  }
+  EXPECT_EQ(failed, (std::vector<std::uint64_t>{12, 13, 14}));
+  EXPECT_TRUE(results[1].failed.empty());
+}
+
 TEST(CpuWorker, StopsWithoutEverHavingWorked) {
   const SyntheticCheckpoint checkpoint(small_spec());
   auto worker =

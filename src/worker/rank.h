@@ -100,6 +100,8 @@ class Rank {
   void draw(const StepPlan& plan, const Forward& forward, const LogitsTap& tap, StepResult& result);
   void score(const StepPlan& plan, const Forward& forward, StepResult& result);
   std::vector<double> pool(const SequenceSlice& slice, const Forward& forward);
+  void mark_unusable(std::span<const float> logits, std::span<std::uint8_t> rows);
+  void fail_unusable(const StepPlan& plan, StepResult& result) const;
 
   const ModelSpec spec_;
   const int max_positions_;
@@ -113,8 +115,10 @@ class Rank {
   // The current step as the forward reads it; kept for its room.
   std::vector<int> positions_;
   std::vector<cpu::AttentionSlice> slices_;
-  std::vector<int> sampled_rows_;  // by sample
-  std::vector<int> scored_rows_;   // of one tile
+  std::vector<int> sampled_rows_;               // by sample
+  std::vector<int> scored_rows_;                // of one tile
+  std::vector<std::uint8_t> unusable_samples_;  // 1: the logits hold NaN or infinity
+  std::vector<std::uint8_t> unusable_scores_;
 };
 
 }  // namespace protean
