@@ -237,6 +237,11 @@ void add_security_options(CLI::App& app, ServeOptions& options) {
   app.add_option("--allow-origin", server.allow_origins,
                  "web page origin whose scripts may call this server, or *; may be given again")
       ->allow_extra_args(false);
+  app.add_option("--allowed-hosts", server.allowed_hosts,
+                 "host names that requests may ask for where no --api-key is set, or *; addresses, "
+                 "localhost and this machine's own name always may")
+      ->delimiter(',')
+      ->allow_extra_args(false);
 }
 
 void add_limit_options(CLI::App& app, ServeOptions& options) {

@@ -4,10 +4,10 @@
 #include <string_view>
 
 #include "base/check.h"
-#include "server/byte_tokenizer_for_test.h"
-#include "server/json_body.h"
-#include "server/messages_call.h"
-#include "server/responses_call.h"
+#include "server/anthropic/messages_call.h"
+#include "server/call/json_body.h"
+#include "server/responses/responses_call.h"
+#include "server/test_scenes/byte_tokenizer_for_test.h"
 
 namespace {
 

@@ -1,12 +1,12 @@
-// Forms that answers must have, in every dialect: what the model's vocabulary cannot write is
-// refused, and the choices of one request do not disturb one another.
+// Tests answer formats in every dialect: a format that the vocabulary cannot express is refused,
+// and the choices of one request have independent constraints.
 
-#include "server/service_for_test.h"
+#include "server/test_scenes/service_for_test.h"
 
 namespace protean {
 namespace {
 
-// No token of it holds a brace.
+// A tokenizer without tokens that hold a brace.
 class BracelessTokenizer : public ByteTokenizer {
  public:
   std::string_view bytes(TokenId id) const override {
@@ -57,7 +57,7 @@ struct FormatsTest : ServiceTest {
   Service braceless{{.max_outstanding = 4}, braceless_model(), {}, environment(), inbox};
 };
 
-TEST_F(FormatsTest, WhatTheVocabularyCannotWriteIsRefusedByName) {
+TEST_F(FormatsTest, FormatsTheVocabularyCannotWriteAreRefused) {
   braceless.set_state(ServerState::kReady);
   const std::string schema = R"({"type":"object"})";
   const std::string function = R"({"name":"f","parameters":{"type":"object"}})";
@@ -98,7 +98,7 @@ TEST_F(FormatsTest, WhatTheVocabularyCannotWriteIsRefusedByName) {
   EXPECT_TRUE(arrivals().empty());
 }
 
-TEST_F(FormatsTest, OfWhatIsPartlyWritableThePartIs) {
+TEST_F(FormatsTest, FormatsArePrunedToWhatTheVocabularyCanWrite) {
   braceless.set_state(ServerState::kReady);
   EXPECT_EQ(complaint("/v1/completions", R"("guided_json":{"type":["integer","object"]})"),
             "accepted");
@@ -108,7 +108,7 @@ TEST_F(FormatsTest, OfWhatIsPartlyWritableThePartIs) {
   EXPECT_TRUE(allows(request, "7", ByteTokenizer::kEos));
 }
 
-// The choices are asked in turns, as steps of a batch ask them, each at its own place.
+// Advances the choices in turns, as the steps of a batch do.
 TEST_F(FormatsTest, EachChoiceKeepsItsOwnPlaceInASchema) {
   generate("/v1/completions", R"({"prompt":"a","n":3,"guided_json":{"type":"object",
       "properties":{"a":{"type":"integer"},"b":{"enum":["x","y"]}},"required":["a","b"]}})");
