@@ -181,6 +181,7 @@ class Scheduler {
   std::int64_t blocks_for(std::int64_t tokens) const;
   std::int64_t blocks_to_end(std::int64_t prompt, std::int64_t max_tokens) const;
   CacheScope scope_of(const Sequence& sequence) const;
+  std::int64_t tokens_left_at(const QueuePlace& place) const;
   Sequence* to_displace(const Sequence& waiting);
   void displace_for_waiting();
   void schedule_decodes(StepPlan& plan);

@@ -61,20 +61,34 @@ Sequence* Scheduler::to_displace(const Sequence& waiting) {
   return nullptr;
 }
 
-// Admits waiting sequences that come before others of a client with several, as many as one step
-// can take, and preempts the latter as far as that needs.
+// Returns how many tokens of its prompt the next step can take of a sequence at this place.
+std::int64_t Scheduler::tokens_left_at(const QueuePlace& place) const {
+  std::int64_t decodes = 0;
+  std::int64_t prompts = 0;
+  for (const auto& [other_place, running] : running_) {
+    const int pending = running->scheduled ? 0 : running->pending();
+    decodes += pending == 1 ? 1 : 0;
+    prompts += pending > 1 && other_place < place ? pending : 0;
+  }
+  return std::min<std::int64_t>(config_.max_num_batched_tokens - decodes, budget_.of_prompts) -
+         prompts;
+}
+
+// Admits waiting sequences that come before others of a client with several, as far as the next
+// step can take them, and preempts the latter as far as that needs.
 void Scheduler::displace_for_waiting() {
   if (of_client_.empty()) {
     return;
   }
-  std::int64_t tokens = config_.max_num_batched_tokens;
   int passed_over = 0;
-  for (auto next = waiting_.begin();
-       next != waiting_.end() && tokens > 0 && passed_over < kPassedOver;) {
+  for (auto next = waiting_.begin(); next != waiting_.end() && passed_over < kPassedOver;) {
     Sequence& sequence = *next++->second;
     if (!fits_now(sequence) || to_displace(sequence) == nullptr || waits_for_prefix(sequence)) {
       ++passed_over;
       continue;
+    }
+    if (tokens_left_at(sequence.place) <= 0) {
+      return;
     }
     const auto enter = [&] {
       return std::ssize(running_) < config_.max_num_seqs && admit(sequence);
@@ -89,7 +103,6 @@ void Scheduler::displace_for_waiting() {
     }
     dequeue(sequence);
     running_.emplace(sequence.place, &sequence);
-    tokens -= sequence.pending();
   }
 }
 
