@@ -138,7 +138,7 @@ std::optional<StepPlan> Scheduler::next_step(TimeNs now_ns) {
   budget_.tokens = static_cast<int>(plan.tokens.size()) + of_prompts;
   schedule_prefills(plan);
   if (totals_.preemptions_total == preemptions_before || running_.empty()) {
-    admit_waiting(plan);  // not while KV is short: it would only be preempted again
+    admit_waiting(plan);  // not while KV is short: the newcomer would be preempted again
   }
   budget_.used_up = budget_left(plan) <= 0;
   if (plan.slices.empty()) {
@@ -151,7 +151,7 @@ std::optional<StepPlan> Scheduler::next_step(TimeNs now_ns) {
 }
 
 void Scheduler::schedule_decodes(StepPlan& plan) {
-  // In order, so that a preempted sequence always comes after the one it makes room for.
+  // In order, so that a preempted sequence comes after the one that gets its blocks.
   for (auto place = running_.begin(); place != running_.end() && has_room(plan);) {
     Sequence& sequence = *place->second;
     if (!sequence.scheduled && sequence.pending() == 1) {
@@ -162,7 +162,7 @@ void Scheduler::schedule_decodes(StepPlan& plan) {
       if (fits) {
         schedule(plan, sequence);
       }
-      place = running_.upper_bound(sequence.place);  // preemption may have erased our place
+      place = running_.upper_bound(sequence.place);  // preemption may have erased this place
     } else {
       ++place;
     }
@@ -180,10 +180,10 @@ void Scheduler::schedule_prefills(StepPlan& plan) {
   }
 }
 
-// Takes the blocks of all its tokens, cached ones first, or takes nothing.
+// Gives the sequence blocks for all its tokens, cached ones first, or gives it none.
 bool Scheduler::admit(Sequence& sequence) {
-  // A little is kept back for the sequences that run already, else the newcomer preempts at once;
-  // and what blocks that leave will move to.
+  // Some blocks stay free for the running sequences, else a decode would preempt at once, and for
+  // leaving blocks to move to.
   const std::int64_t reserve = running_.empty() ? 0 : pool_.limit() / 100 + pool_.leaving();
   const bool as_refused =
       pool_.free() <= sequence.refused_at_free && changes() == sequence.refused_at_changes;
@@ -226,7 +226,7 @@ bool Scheduler::admit(Sequence& sequence) {
   return true;
 }
 
-// Room for one more token.
+// Makes sure that the sequence has a block for its next token.
 bool Scheduler::grow(Sequence& sequence) {
   if (!lacks_block(sequence)) {
     return true;
@@ -261,7 +261,7 @@ StepOutcome Scheduler::complete(StepResult result) {
     const std::size_t pool = slice.pooling == Pooling::kNone ? pooled : pooled++;
     const auto found = sequences_.find(slice.request);
     if (found == sequences_.end()) {
-      continue;  // cancelled while it was computed
+      continue;  // removed while the step ran
     }
     Sequence& sequence = *found->second;
     sequence.scheduled = false;
@@ -319,7 +319,8 @@ void Scheduler::advance(Sequence& sequence, const SequenceSlice& slice, StepResu
   }
 }
 
-// Two sequences that computed the same prefix side by side end up sharing the blocks of the first.
+// Sequences that computed the same prefix in the same steps share the first one's blocks
+// afterwards.
 void Scheduler::publish_blocks(Sequence& sequence) {
   const auto block_tokens = static_cast<std::size_t>(config_.block_tokens);
   const std::size_t whole = static_cast<std::size_t>(sequence.computed) / block_tokens;

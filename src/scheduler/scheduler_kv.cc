@@ -1,4 +1,4 @@
-// The scheduler's KV cache: what is found in it, and how it changes size (MorphServe section 4.4).
+// How the scheduler finds cached blocks and changes the size of KV (MorphServe section 4.4).
 
 #include <algorithm>
 #include <cmath>
@@ -13,7 +13,7 @@ std::int64_t Scheduler::blocks_for(std::int64_t tokens) const {
   return ceil_div(tokens, std::int64_t{config_.block_tokens});
 }
 
-// What leaves is not reused, though it may be there still.
+// Returns cached blocks for the beginning of `tokens`. Leaving blocks are not reused.
 std::vector<BlockId> Scheduler::match(const CacheScope& scope,
                                       std::span<const TokenId> tokens) const {
   std::vector<BlockId> chain = cache_.match(scope, tokens);
@@ -30,8 +30,8 @@ void Scheduler::release(BlockId block) {
   }
 }
 
-// Last block first: the pool reuses the first released first, and a chain is worth more the more of
-// its beginning is left.
+// Releases the last block first: the pool allocates blocks in the order of release, and the
+// beginning of a chain is worth more than its end.
 void Scheduler::release_blocks(Sequence& sequence) {
   for (auto block = sequence.blocks.rbegin(); block != sequence.blocks.rend(); ++block) {
     release(*block);
@@ -53,7 +53,7 @@ void Scheduler::dequeue(Sequence& sequence) {
   waiting_blocks_ -= blocks_for(std::ssize(sequence.tokens));
 }
 
-// Gives up a running sequence's place and blocks.
+// Removes a sequence from the running ones and releases its blocks.
 void Scheduler::leave(Sequence& sequence) {
   decodes_short_ -= lacks_block(sequence) ? 1 : 0;
   release_blocks(sequence);
@@ -64,7 +64,7 @@ bool Scheduler::lacks_block(const Sequence& sequence) const {
   return std::ssize(sequence.blocks) < blocks_for(std::ssize(sequence.tokens));
 }
 
-// Whether the KV of now could hold it, if it were alone.
+// Returns true if the present KV could hold the sequence alone.
 bool Scheduler::fits_now(const Sequence& sequence) {
   const std::int64_t beyond = blocks_for(std::ssize(sequence.tokens)) - pool_.limit();
   too_large_by_ = std::max(too_large_by_, beyond);
@@ -97,7 +97,7 @@ std::vector<BlockMove> Scheduler::next_moves(std::int64_t limit) {
       if (!pool_.leaves(block)) {
         continue;
       }
-      if (pool_.references(block) == 0) {  // shared, and moved just now
+      if (pool_.references(block) == 0) {  // another sequence shares the block, and it has moved
         const auto moved = std::find_if(moves.begin(), moves.end(),
                                         [&](const BlockMove& move) { return move.from == block; });
         block = moved->to;
@@ -128,7 +128,7 @@ void Scheduler::cancel_shrink() {
   ++kv_changes_;
 }
 
-// The last token is drawn but never fed back, so it needs no KV.
+// The last token is never fed back, so it needs no KV.
 std::int64_t Scheduler::blocks_to_end(std::int64_t prompt, std::int64_t max_tokens) const {
   return blocks_for(std::max(prompt, prompt + max_tokens - 1));
 }

@@ -10,7 +10,7 @@
 namespace protean {
 namespace {
 
-// How many waiting sequences may be passed over in one step because they wait for a prefix.
+// Waiting sequences that a step may pass over because they wait for a prefix.
 constexpr int kPassedOver = 64;
 
 }  // namespace
@@ -112,7 +112,7 @@ void Scheduler::admit_waiting(StepPlan& plan) {
        next != waiting_.end() && has_room(plan) && std::ssize(running_) < config_.max_num_seqs;) {
     Sequence& sequence = *next->second;
     if (!fits_now(sequence)) {
-      ++next;  // nobody behind it should wait for a larger KV
+      ++next;  // the sequences behind it need not wait for a larger KV
       continue;
     }
     if (passed_over < kPassedOver && waits_for_prefix(sequence)) {
@@ -130,13 +130,14 @@ void Scheduler::admit_waiting(StepPlan& plan) {
   }
 }
 
-// Whether it is on the way to publishing its first `blocks` blocks.
+// Returns true if the sequence runs and will put its first `blocks` blocks into the prefix cache.
 bool Scheduler::will_publish(const Sequence& sequence, std::size_t blocks) const {
   return running_.contains(sequence.place) && sequence.cacheable &&
          sequence.precision_tag == precision_tag_ && sequence.cached < blocks;
 }
 
-// Only for one before it, so that however many come with the same prefix, nobody waits for long.
+// Returns true if an earlier running sequence computes a prefix that this one can reuse. Only
+// earlier ones count, so that a sequence never waits for one that came later.
 bool Scheduler::waits_for_prefix(Sequence& sequence) {
   if (sequence.held_until > 0) {
     const auto holder = sequences_.find(sequence.held_by);
@@ -169,13 +170,13 @@ bool Scheduler::waits_for_prefix(Sequence& sequence) {
   }
   CacheScope scope{.precision_tag = precision_tag_, .salt = sequence.asks.cache_salt};
   if (sequence.held_until > 0 && match(scope, reusable).size() >= sequence.held_until) {
-    sequence.held_until = 0;  // computed already, by another
+    sequence.held_until = 0;  // another sequence has computed it
   }
   return sequence.held_until > 0;
 }
 
-// False when the sequence itself had to go, or nobody can. One that KV cannot hold any more goes
-// first: nobody's leaving would help it.
+// Preempts for the decode of `sequence`. Returns false if the sequence itself was preempted or none
+// can be. A sequence that KV cannot hold even alone is preempted itself.
 bool Scheduler::make_room(Sequence& sequence) {
   if (!fits_now(sequence)) {
     preempt(sequence);
@@ -184,7 +185,7 @@ bool Scheduler::make_room(Sequence& sequence) {
   return preempt_last() && running_.contains(sequence.place);
 }
 
-// False when every running sequence is in a plan already.
+// Preempts the last running sequence that is in no plan. Returns false if there is none.
 bool Scheduler::preempt_last() {
   for (auto place = running_.rbegin(); place != running_.rend(); ++place) {
     if (!place->second->scheduled) {

@@ -1,4 +1,4 @@
-// Who comes first, who makes room, and who waits for a prefix that another is computing.
+// The order of sequences, preemption, and waiting for a prefix that another sequence computes.
 
 #include <gtest/gtest.h>
 
@@ -47,7 +47,7 @@ TEST(SchedulerOrder, TheLastInOrderMakesRoomAndComesBackToItsPlace) {
     complete(scheduler, plan);
     plan = scheduler.next_step().value();
   }
-  EXPECT_EQ(who(plan), Ids{2});  // came later, but is worth more
+  EXPECT_EQ(who(plan), Ids{2});  // came later, with a higher priority
   complete(scheduler, plan);
   ASSERT_TRUE(scheduler.add(urgent(request(3, counting(2, 200), 6), 6)).ok());
   scheduler.remove(RequestId{2});
@@ -72,7 +72,7 @@ TEST(SchedulerOrder, EqualPromptsAreComputedOnce) {
   }
 }
 
-TEST(SchedulerOrder, OthersPassThoseWhoWaitForAPrefix) {
+TEST(SchedulerOrder, SequencesThatWaitForAPrefixArePassedOver) {
   SchedulerConfig config = config_of(60);
   config.max_num_batched_tokens = 32;
   Scheduler scheduler(config);
@@ -80,12 +80,12 @@ TEST(SchedulerOrder, OthersPassThoseWhoWaitForAPrefix) {
   ASSERT_TRUE(scheduler.add(request(2, counting(10), 4)).ok());
   ASSERT_TRUE(scheduler.add(request(3, counting(6, 100), 4)).ok());
   Request salted = request(4, counting(10), 4);
-  salted.cache_salt = "mine";  // shares nothing with 1
+  salted.cache_salt = "mine";  // shares nothing with request 1
   ASSERT_TRUE(scheduler.add(std::move(salted)).ok());
   EXPECT_EQ(who(scheduler.next_step().value()), (Ids{1, 3, 4}));
 }
 
-TEST(SchedulerOrder, AWaitForAPrefixEndsWithTheOneWhoComputesIt) {
+TEST(SchedulerOrder, AWaitForAPrefixEndsWithTheSequenceThatComputesIt) {
   Scheduler scheduler(config_of(60));
   ASSERT_TRUE(scheduler.add(request(1, counting(30), 4)).ok());
   complete(scheduler, scheduler.next_step().value());  // 8 of 30 tokens
@@ -95,22 +95,22 @@ TEST(SchedulerOrder, AWaitForAPrefixEndsWithTheOneWhoComputesIt) {
   scheduler.remove(RequestId{1});
   const StepPlan plan = scheduler.next_step().value();
   EXPECT_EQ(who(plan), Ids{2});
-  EXPECT_EQ(plan.slices[0].first_position, 16);  // all that 1 got done
+  EXPECT_EQ(plan.slices[0].first_position, 16);  // the tokens that request 1 had computed
 }
 
-TEST(SchedulerOrder, NobodyWaitsForAPrefixThatIsOfNoUse) {
+TEST(SchedulerOrder, NoSequenceWaitsForAPrefixThatItCannotReuse) {
   SchedulerConfig config = config_of(60);
   config.max_num_batched_tokens = 64;
   Scheduler scheduler(config);
   ASSERT_TRUE(scheduler.add(request(1, counting(10), 4)).ok());
   Request scored = request(2, counting(10), 4);
-  scored.logprobs.prompt = true;  // computes it all anew anyway
+  scored.logprobs.prompt = true;  // is computed without the cache
   ASSERT_TRUE(scheduler.add(std::move(scored)).ok());
   ASSERT_TRUE(scheduler.add(request(3, counting(3), 4)).ok());  // shares less than a block
   EXPECT_EQ(who(scheduler.next_step().value()), (Ids{1, 2, 3}));
 }
 
-TEST(SchedulerOrder, NobodyWaitsForAPrefixOfAnotherPrecision) {
+TEST(SchedulerOrder, NoSequenceWaitsForAPrefixOfAnotherPrecision) {
   Scheduler scheduler(config_of(60));
   ASSERT_TRUE(scheduler.add(request(1, counting(14), 4)).ok());
   complete(scheduler, scheduler.next_step().value());
@@ -119,13 +119,13 @@ TEST(SchedulerOrder, NobodyWaitsForAPrefixOfAnotherPrecision) {
   EXPECT_EQ(who(scheduler.next_step().value()), (Ids{1, 2}));
 }
 
-TEST(SchedulerOrder, AnUrgentOneDoesNotWaitForTheSlow) {
+TEST(SchedulerOrder, AnUrgentSequenceDoesNotWaitForASlowOne) {
   Scheduler scheduler(config_of(60));
   ASSERT_TRUE(scheduler.add(request(1, counting(30), 4)).ok());
   complete(scheduler, scheduler.next_step().value());
   ASSERT_TRUE(scheduler.add(request(2, counting(3, 100), 4)).ok());
   ASSERT_TRUE(scheduler.add(urgent(request(3, counting(18), 4), -1)).ok());
-  complete(scheduler, scheduler.next_step().value());  // 1 takes all the budget
+  complete(scheduler, scheduler.next_step().value());  // request 1 uses the token budget
   complete(scheduler, scheduler.next_step().value());
   const StepPlan plan = scheduler.next_step().value();
   EXPECT_EQ(plan.slices.back().request, RequestId{3});
@@ -153,7 +153,7 @@ TEST(SchedulerOrder, OneClientsSequencesAreDueOneAfterAnother) {
   Request more = request(5, counting(2), 30);
   more.client = RequestId{1};
   ASSERT_TRUE(scheduler.add(std::move(more), 10).ok());
-  EXPECT_EQ(scheduler.due_ns(RequestId{5}), 20);  // one other is left
+  EXPECT_EQ(scheduler.due_ns(RequestId{5}), 20);  // one sequence of the client is left
 }
 
 TEST(SchedulerOrder, AClientWithManySequencesGivesUpAllPlacesButOne) {
@@ -172,7 +172,7 @@ TEST(SchedulerOrder, AClientWithManySequencesGivesUpAllPlacesButOne) {
     ASSERT_TRUE(scheduler.add(request(id, counting(2, first), 30), 16, 6).ok());
   }
   plan = scheduler.next_step().value();
-  EXPECT_EQ(who(plan), (Ids{1, 21, 22, 23}));  // 24 and 25 wait as behind any other client
+  EXPECT_EQ(who(plan), (Ids{1, 21, 22, 23}));  // 24 and 25 wait as they would for other clients
   complete(scheduler, plan);
   scheduler.remove(RequestId{21});
   EXPECT_EQ(who(scheduler.next_step().value()), (Ids{1, 22, 23, 24}));
@@ -204,7 +204,7 @@ TEST(SchedulerOrder, AClientWithOneSequenceKeepsItsPlace) {
   EXPECT_EQ(who(scheduler.next_step().value()), (Ids{1, 2}));
 }
 
-TEST(SchedulerOrder, BacklogCountsWhatComesBefore) {
+TEST(SchedulerOrder, BacklogCountsTheWorkThatComesBefore) {
   SchedulerConfig config = config_of(12);
   config.max_num_seqs = 2;
   config.prefix_caching = false;
@@ -212,7 +212,8 @@ TEST(SchedulerOrder, BacklogCountsWhatComesBefore) {
   Backlog backlog = scheduler.backlog_before(0, 0, 8);
   EXPECT_EQ(backlog.tokens + backlog.decoding + backlog.without_place, 0);
   ASSERT_TRUE(scheduler.add(request(1, counting(20), 4), 10).ok());
-  complete(scheduler, scheduler.next_step().value());  // 12 to go; 7 blocks are left
+  complete(scheduler,
+           scheduler.next_step().value());  // 12 tokens are left to compute, and 7 blocks are free
   ASSERT_TRUE(scheduler.add(request(2, counting(8, 100), 4), 20).ok());
   ASSERT_TRUE(scheduler.add(request(3, counting(8, 200), 4), 30).ok());
   backlog = scheduler.backlog_before(0, 15, 8);
@@ -224,11 +225,12 @@ TEST(SchedulerOrder, BacklogCountsWhatComesBefore) {
   backlog = scheduler.backlog_before(0, 25, 8);
   EXPECT_EQ(backlog.tokens, 20);
   EXPECT_EQ(backlog.without_place, 1);
-  backlog = scheduler.backlog_before(1, 15, 8);  // all others are more urgent
+  backlog = scheduler.backlog_before(1, 15, 8);  // all other requests come first
   EXPECT_EQ(backlog.tokens, 28);
   EXPECT_EQ(backlog.prompts, 3);
   EXPECT_EQ(backlog.without_place, 2);
-  EXPECT_EQ(scheduler.backlog_before(0, 15, 30).without_place, 1);  // 8 blocks, 7 are free
+  EXPECT_EQ(scheduler.backlog_before(0, 15, 30).without_place,
+            1);  // needs 8 blocks, and 7 are free
 }
 
 }  // namespace
