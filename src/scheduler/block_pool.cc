@@ -34,7 +34,7 @@ void BlockPool::acquire(BlockId block) {
 }
 
 void BlockPool::release(BlockId block) {
-  check(references_[index(block)] > 0, "released a block nobody holds");
+  check(references_[index(block)] > 0, "released a block without references");
   if (--references_[index(block)] > 0) {
     return;
   }

@@ -107,7 +107,7 @@ TEST(BlockPoolDeathTest, ABlockInUseCannotLeave) {
 
 TEST(BlockPoolDeathTest, ReleasingTwiceIsABug) {
   BlockPool pool(2);
-  EXPECT_DEATH(pool.release(0), "nobody holds");
+  EXPECT_DEATH(pool.release(0), "without references");
 }
 
 }  // namespace

@@ -111,7 +111,7 @@ class Scheduler {
   // sequence's usage so far; nothing if the request is unknown.
   std::optional<RequestUsage> remove(RequestId request);
 
-  // When the sequence is due, after those of its client that came before it.
+  // Returns the due time of a sequence, which is later if its client has others.
   TimeNs due_ns(RequestId request) const { return sequences_.at(request)->place.due_ns; }
 
   // Returns the next step, or nothing if no sequence can run now. A sequence is in one step at a
