@@ -13,7 +13,7 @@ import cpp_source  # noqa: E402
 
 LEVELS = {
     "base": 0,
-    "contract": 1, "device": 1, "tokenizer": 1, "http": 1,
+    "contract": 1, "device": 1, "tokenizer": 1, "jinja": 1, "http": 1,
     "cost": 2, "ports": 2, "quality": 2, "quant": 2, "chat": 2, "grammar": 2,
     "scheduler": 3, "control": 3, "model": 3,
     "engine": 4, "worker": 4, "server": 4, "loadtest": 4,
@@ -23,7 +23,7 @@ LEVELS = {
 }
 PURE = {"base", "contract", "cost", "ports", "quality", "scheduler", "control", "engine", "fleet", "sim"}
 METAL = {"device", "model", "quant", "worker"}
-EDGE = {"tokenizer", "http", "chat", "grammar", "server", "loadtest"}
+EDGE = {"tokenizer", "jinja", "http", "chat", "grammar", "server", "loadtest"}
 MEETING_POINTS = {"base", "contract", "cost", "ports"}  # all of PURE that METAL and EDGE may see
 
 # Threads, clocks, files, sockets: what a state machine over events must not reach for. The
