@@ -88,7 +88,7 @@ std::optional<RequestUsage> Scheduler::remove(RequestId request) {
   if (running_.contains(sequence.place)) {
     leave(sequence);
   } else {
-    dequeue(sequence);
+    waiting_.remove(sequence);
   }
   if (const auto client = of_client_.find(sequence.asks.client);
       client != of_client_.end() && --client->second == 0) {

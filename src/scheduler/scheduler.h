@@ -7,7 +7,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <span>
 #include <unordered_map>
 #include <utility>
@@ -22,6 +21,7 @@
 #include "scheduler/block_pool.h"
 #include "scheduler/prefix_cache.h"
 #include "scheduler/sequence.h"
+#include "scheduler/waiting_queue.h"
 
 namespace protean {
 
@@ -194,7 +194,6 @@ class Scheduler {
   bool lacks_block(const Sequence& sequence) const;
   std::uint64_t changes() const { return cache_.insertions() + kv_changes_; }
   void enqueue(Sequence& sequence);
-  void dequeue(Sequence& sequence);
   void leave(Sequence& sequence);
   bool will_publish(const Sequence& sequence, std::size_t blocks) const;
   bool admit(Sequence& sequence);
@@ -219,10 +218,8 @@ class Scheduler {
   std::uint32_t precision_tag_ = 0;
   std::unordered_map<RequestId, std::unique_ptr<Sequence>> sequences_;
   std::unordered_map<RequestId, int> of_client_;  // sequences that are here, by Request::client
-  std::map<QueuePlace, Sequence*> waiting_;
+  WaitingQueue waiting_;
   std::map<QueuePlace, Sequence*> running_;
-  std::set<std::pair<TimeNs, std::uint64_t>> waiting_since_;  // since when, and the arrival
-  std::int64_t waiting_blocks_ = 0;                           // that waiting sequences need
   std::int64_t decodes_short_ = 0;  // running sequences whose next token needs a new block
   std::int64_t too_large_by_ = 0;   // blocks that KV lacks for the largest sequence alone
   std::int64_t largest_kv_blocks_;

@@ -41,16 +41,7 @@ void Scheduler::release_blocks(Sequence& sequence) {
 }
 
 void Scheduler::enqueue(Sequence& sequence) {
-  sequence.waiting_since_ns = now_ns_;
-  waiting_.emplace(sequence.place, &sequence);
-  waiting_since_.emplace(now_ns_, sequence.place.arrival);
-  waiting_blocks_ += blocks_for(std::ssize(sequence.tokens));
-}
-
-void Scheduler::dequeue(Sequence& sequence) {
-  waiting_.erase(sequence.place);
-  waiting_since_.erase({sequence.waiting_since_ns, sequence.place.arrival});
-  waiting_blocks_ -= blocks_for(std::ssize(sequence.tokens));
+  waiting_.add(sequence, now_ns_, blocks_for(std::ssize(sequence.tokens)));
 }
 
 // Removes a sequence from the running ones and releases its blocks.
@@ -149,9 +140,9 @@ Demand Scheduler::demand() const {
     const auto places =
         static_cast<double>(config_.max_num_seqs) - static_cast<double>(running_.size());
     const double admissible = std::clamp(places / waiting, 0.0, 1.0);
-    waiting_need = (1.0 - hit_share_) * admissible * static_cast<double>(waiting_blocks_);
-    demand.waiting_since_ns = waiting_since_.begin()->first;
+    waiting_need = (1.0 - hit_share_) * admissible * static_cast<double>(waiting_.blocks());
   }
+  demand.waiting_since_ns = waiting_.since_ns();
   const std::int64_t available = pool_.free() - pool_.leaving();
   demand.blocks_wanted = static_cast<std::int64_t>(std::llround(waiting_need)) + decodes_short_;
   if (too_large_by_ > 0) {
@@ -168,7 +159,7 @@ bool Scheduler::waits_for_larger_kv() const {
 
 std::vector<RequestId> Scheduler::too_large() const {
   std::vector<RequestId> found;
-  for (const auto& [place, sequence] : waiting_) {
+  for (const auto& [place, sequence] : waiting_.places()) {
     if (blocks_for(std::ssize(sequence->tokens)) > pool_.limit()) {
       found.push_back(sequence->asks.id);
     }

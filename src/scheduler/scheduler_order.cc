@@ -31,7 +31,7 @@ Backlog Scheduler::backlog_before(int priority, TimeNs due_ns, std::int64_t toke
     blocks -= static_cast<double>(blocks_for(to_compute));
     backlog.without_place += --places < 0 || blocks < 0 ? 1 : 0;
   };
-  for (const auto& [place, sequence] : waiting_) {
+  for (const auto& [place, sequence] : waiting_.places()) {
     if (std::pair(place.priority, place.due_ns) >= std::pair(priority, due_ns)) {
       break;
     }
@@ -81,7 +81,8 @@ void Scheduler::displace_for_waiting() {
     return;
   }
   int passed_over = 0;
-  for (auto next = waiting_.begin(); next != waiting_.end() && passed_over < kPassedOver;) {
+  for (auto next = waiting_.places().begin();
+       next != waiting_.places().end() && passed_over < kPassedOver;) {
     Sequence& sequence = *next++->second;
     if (!fits_now(sequence) || to_displace(sequence) == nullptr || waits_for_prefix(sequence)) {
       ++passed_over;
@@ -101,15 +102,15 @@ void Scheduler::displace_for_waiting() {
     if (!entered) {
       return;
     }
-    dequeue(sequence);
+    waiting_.remove(sequence);
     running_.emplace(sequence.place, &sequence);
   }
 }
 
 void Scheduler::admit_waiting(StepPlan& plan) {
   int passed_over = 0;
-  for (auto next = waiting_.begin();
-       next != waiting_.end() && has_room(plan) && std::ssize(running_) < config_.max_num_seqs;) {
+  for (auto next = waiting_.places().begin(); next != waiting_.places().end() && has_room(plan) &&
+                                              std::ssize(running_) < config_.max_num_seqs;) {
     Sequence& sequence = *next->second;
     if (!fits_now(sequence)) {
       ++next;  // the sequences behind it need not wait for a larger KV
@@ -124,7 +125,7 @@ void Scheduler::admit_waiting(StepPlan& plan) {
       return;
     }
     ++next;
-    dequeue(sequence);
+    waiting_.remove(sequence);
     running_.emplace(sequence.place, &sequence);
     schedule(plan, sequence);
   }

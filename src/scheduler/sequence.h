@@ -42,7 +42,8 @@ struct Sequence {
   // not wait.
   RequestId held_by;
   std::size_t held_until = 0;
-  TimeNs waiting_since_ns = 0;
+  TimeNs waiting_since_ns = 0;      // kept by WaitingQueue
+  std::int64_t waiting_blocks = 0;  // too
   RequestUsage usage;
 
   int pending() const { return static_cast<int>(tokens.size()) - computed; }

@@ -224,7 +224,8 @@ void Generation::flush(int index, Choice& choice) {
   if (streaming_) {
     events_ += writer_->end_choice(index, *choice.end, usage_);
   }
-  if (++ended_ == choices_.size()) {
+  if (std::all_of(choices_.begin(), choices_.end(),
+                  [](const Choice& other) { return other.end_told; })) {
     finish_all();
   }
 }

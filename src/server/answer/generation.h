@@ -111,7 +111,6 @@ class Generation final : public GrowingAnswer {
   AnswerUsage usage_{.cached_tokens = 0};  // so far
   std::vector<RequestId> requests_;
   std::size_t accepted_ = 0;
-  std::size_t ended_ = 0;
   bool started_ = false;
   bool done_ = false;
   std::optional<ApiError> failure_;
