@@ -109,10 +109,10 @@ ServedModel served_model(const ServeOptions& options, const ModelFiles& files,
                          const ReplicaOptions& replica, ToolFormat tool_format) {
   const Sizing& sizing = replica.sizing;
   const ModelSpec& spec = files.checkpoint->spec();
-  std::vector<Precision> layers, tables;  // that they may have
+  std::vector<Precision> layers, embeddings;  // that they may have
   if (replica.morph) {
     layers = replica.morph->bounds.ladder;
-    tables = tables_precisions(sizing.form.tables, layers);
+    embeddings = embeddings_precisions(sizing.form.embeddings, layers);
   }
   return {.names = options.served_names.empty() ? std::vector{files.name} : options.served_names,
           .tokenizer = files.tokenizer.get(),
@@ -131,7 +131,7 @@ ServedModel served_model(const ServeOptions& options, const ModelFiles& files,
                    .wanted = sizing.form,
                    .mode = replica.morph ? replica.morph->mode : MorphMode::kOff,
                    .precisions = std::move(layers),
-                   .tables_precisions = std::move(tables),
+                   .embeddings_precisions = std::move(embeddings),
                    .page_bytes = sizing.budget.page_bytes,
                    .pages = sizing.budget.pages,
                    .pages_free = sizing.budget.pages -

@@ -22,12 +22,12 @@ std::string_view to_string(KvPrecision precision);
 // What a model computed at `precision` keeps unless told: keys and values that lose nothing more.
 KvPrecision kv_precision_beside(Precision precision);
 
-// The tables around layers that start at this precision: 8 bits where those have 8 or fewer, with
-// activations of 8 or 7 where theirs are.
-Precision tables_beside(Precision layers);
+// The embeddings around layers that start at this precision: 8 bits where those have 8 or fewer,
+// with activations of 8 or 7 where theirs are.
+Precision default_embeddings_precision(Precision layers);
 
-// What tables that start at `start` may go to where layers have these precisions, each once.
-std::vector<Precision> tables_precisions(Precision start, std::span<const Precision> layers);
+// What embeddings that start at `start` may go to where layers have these precisions, each once.
+std::vector<Precision> embeddings_precisions(Precision start, std::span<const Precision> layers);
 
 enum class DeviceKind : std::uint8_t { kCpu, kCuda };
 
@@ -60,12 +60,12 @@ struct Form {
   int tp_degree = 1;                            // devices per stage
   int largest_tp_degree = 1;                    // fixes head groups and reduction order for life
   std::vector<LayerPrecision> layer_precision;  // one per layer
-  Precision tables = Precision::kBf16;          // embeddings and output projection
+  Precision embeddings = Precision::kBf16;      // embeddings and output projection
   KvForm kv;
   friend bool operator==(const Form&, const Form&) = default;
 };
 
-// All layers at one precision on one device, or each at its own, and tables beside the highest.
+// All layers at one precision on one device, or each at its own, and embeddings beside the highest.
 Form single_device_form(const ModelSpec& spec, Precision precision, DeviceId device, KvForm kv);
 Form single_device_form(const ModelSpec& spec, std::vector<LayerPrecision> layers, DeviceId device,
                         KvForm kv);
@@ -76,18 +76,19 @@ Status validate(const Form& form, const ModelSpec& spec, std::span<const DeviceS
 // Of its halves.
 Precision highest_precision(const Form& form);
 
-// Of a part; the tables have no layer.
-Precision precision_of(const Form& form, int layer, ModelPart part);
-Precision& precision_of(Form& form, int layer, ModelPart part);
+// Of a component; the embeddings have no layer.
+Precision precision_of(const Form& form, int layer, Component component);
+Precision& precision_of(Form& form, int layer, Component component);
 
-// Whether all parts of the two are as precise, whatever else differs.
+// Whether all components of the two are as precise, whatever else differs.
 bool equally_precise(const Form& a, const Form& b);
 
 // How many of a form's layers are at this precision; a half is 0.5.
 double layers_at(const Form& form, Precision precision);
 
 // What precisions tokens of this form are computed at, halves as .5: "bf16:12.5+w4:3.5", and
-// "bf16:16+tables:w8" where the tables have fewer bits than tables_beside() such layers.
+// "bf16:16+embeddings:w8" where the embeddings have fewer bits than default_embeddings_precision()
+// such layers.
 std::string precision_label(const Form& form);
 
 struct TokensAt {
@@ -98,7 +99,7 @@ struct TokensAt {
 // Adds up, by precision.
 void add(std::vector<TokensAt>& sum, std::span<const TokensAt> more);
 
-// For people: "1 stage x TP 1, layers bf16:16, tables bf16, KV bf16 4096 blocks of 16 tokens".
+// For people: "1 stage x TP 1, layers bf16:16, embeddings bf16, KV bf16 4096 blocks of 16 tokens".
 std::string to_string(const Form& form);
 
 }  // namespace protean

@@ -16,24 +16,24 @@
 namespace protean {
 
 // What goes to fewer bits, and comes back, in one piece: a layer, or half of one.
-struct SwapUnit {
+struct SwapTarget {
   int layer = 0;
-  std::optional<ModelPart> half;
-  friend bool operator==(const SwapUnit&, const SwapUnit&) = default;
+  std::optional<Component> half;
+  friend bool operator==(const SwapTarget&, const SwapTarget&) = default;
 };
 
-std::span<const ModelPart> halves_of(const SwapUnit& unit);
+std::span<const Component> halves_of(const SwapTarget& target);
 
 // All of a model, in the order it runs them.
-std::vector<SwapUnit> swap_units(int layers, bool halves);
+std::vector<SwapTarget> swap_targets(int layers, bool halves);
 
-// Half a layer gets the weights of another precision (MorphServe section 4.3), or the tables do,
-// which the paper leaves as they are.
-struct SwapPart {
-  int layer = 0;  // of the tables too
-  ModelPart part = ModelPart::kAttention;
+// Half a layer gets the weights of another precision (MorphServe section 4.3), or the embeddings
+// do, which the paper leaves as they are.
+struct SwapComponent {
+  int layer = 0;  // of the embeddings too
+  Component component = Component::kAttention;
   Precision to = Precision::kBf16;
-  friend bool operator==(const SwapPart&, const SwapPart&) = default;
+  friend bool operator==(const SwapComponent&, const SwapComponent&) = default;
 };
 
 // The KV cache gets this many blocks: more, or fewer (MorphServe section 4.4).
@@ -43,9 +43,9 @@ struct ResizeKv {
 };
 
 // A small edit of a form, after which the form is legal and fits.
-using MorphStep = std::variant<SwapPart, ResizeKv>;
+using MorphStep = std::variant<SwapComponent, ResizeKv>;
 
-// "layer 3 mlp to w4", "tables to w8", "KV to 1024 blocks".
+// "layer 3 mlp to w4", "embeddings to w8", "KV to 1024 blocks".
 std::string to_string(const MorphStep& step);
 
 // The form after the step. The step must be about layers that the form has.
@@ -70,7 +70,7 @@ struct BlockMove {
 // What an operator asks of a form; what is absent stays as it is.
 struct FormWish {
   std::vector<LayerPrecision> layers;  // one per layer, or empty
-  std::optional<Precision> tables;
+  std::optional<Precision> embeddings;
   std::optional<std::int64_t> kv_blocks;  // absent: as many as then fit
   bool release = false;                   // hand the form back to the policy
 };
@@ -109,9 +109,9 @@ struct FormStatus {
   Form form;    // reached, as the worker reported it
   Form wanted;  // equal when nothing is under way
   MorphMode mode = MorphMode::kOff;
-  std::vector<Precision> precisions;         // that layers may have, full precision first
-  std::vector<Precision> tables_precisions;  // that the tables may have
-  bool pinned = false;                       // by an operator's wish; the policy looks on
+  std::vector<Precision> precisions;             // that layers may have, full precision first
+  std::vector<Precision> embeddings_precisions;  // that the embeddings may have
+  bool pinned = false;                           // by an operator's wish; the policy looks on
   std::int64_t page_bytes = 0;
   std::int64_t pages = 0;
   std::int64_t pages_free = 0;

@@ -129,11 +129,12 @@ class QueueModel {
   void advance_morph() {
     while (!steps_.empty()) {
       const MorphStep& step = steps_.front();
-      if (const auto* swap = std::get_if<SwapPart>(&step)) {
+      if (const auto* swap = std::get_if<SwapComponent>(&step)) {
         if (begun_ns_ < 0) {
           begun_ns_ = now_ns_;
         }
-        const double bytes = static_cast<double>(part_bytes(bounds_.spec, swap->part, swap->to));
+        const double bytes =
+            static_cast<double>(component_bytes(bounds_.spec, swap->component, swap->to));
         if (static_cast<double>(now_ns_ - begun_ns_) < bytes / machine_.copy_bytes_per_ns) {
           return;
         }
@@ -165,8 +166,8 @@ class QueueModel {
     weight_.bytes = 0;
     weight_.lost_bits = 0;
     for (const LayerPrecision& layer : form_.layer_precision) {
-      for (const ModelPart half : kLayerHalves) {
-        weight_.bytes += static_cast<double>(part_bytes(bounds_.spec, half, layer.of(half)));
+      for (const Component half : kLayerHalves) {
+        weight_.bytes += static_cast<double>(component_bytes(bounds_.spec, half, layer.of(half)));
         weight_.lost_bits += 16 - weight_bits(layer.of(half));
       }
     }
@@ -319,7 +320,8 @@ class QueueModel {
     const auto bytes = [&](const Form& form) {
       return weight_pages(bounds_.spec, form, bounds_.budget.page_bytes);
     };
-    Result<Morph> morph = plan_with_or_without_tables(form_, wanted->form, bounds_, wanted->aim);
+    Result<Morph> morph =
+        plan_with_or_without_embeddings(form_, wanted->form, bounds_, wanted->aim);
     check(morph.ok(), morph.ok() ? "" : morph.error().message);
     const Form heading = after(form_, *morph);
     if (heading == heading_) {

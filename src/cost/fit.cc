@@ -38,7 +38,7 @@ std::vector<Term> shared_terms() {
 }
 
 void add_layer_terms(Precision precision, double bend, double tile, std::vector<Term>& terms) {
-  const auto at = static_cast<std::size_t>(precision);
+  const auto at = index_of(precision);
   const auto share = [at](const TimedStep& step) { return step.layers[at]; };
   const auto name = [&](const char* what) {
     return fmt::format("{} at {}", what, to_string(precision));
@@ -67,7 +67,7 @@ void add_layer_terms(Precision precision, double bend, double tile, std::vector<
 std::vector<Term> terms_of(std::span<const TimedStep> steps, double bend, double tile) {
   std::vector<Term> terms;
   for (const Precision precision : kPrecisions) {
-    const auto at = static_cast<std::size_t>(precision);
+    const auto at = index_of(precision);
     if (std::any_of(steps.begin(), steps.end(),
                     [at](const TimedStep& step) { return step.layers[at] > 0; })) {
       add_layer_terms(precision, bend, tile, terms);

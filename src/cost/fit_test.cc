@@ -13,7 +13,7 @@ namespace {
 
 LayerShares all_at(Precision precision) {
   LayerShares shares{};
-  shares[static_cast<std::size_t>(precision)] = 1;
+  shares[index_of(precision)] = 1;
   return shares;
 }
 
@@ -124,8 +124,8 @@ TEST(FitStepCost, NoiseStaysNoise) {
   const auto fitted = fit_step_cost(steps);
   ASSERT_TRUE(fitted.ok()) << fitted.error().message;
   LayerShares mixed{};  // which it has never seen
-  mixed[static_cast<std::size_t>(Precision::kBf16)] = 0.25;
-  mixed[static_cast<std::size_t>(Precision::kW4)] = 0.75;
+  mixed[index_of(Precision::kBf16)] = 0.25;
+  mixed[index_of(Precision::kW4)] = 0.75;
   std::vector<TimedStep> held_out;
   for (const StepWork& work : {decode(12, 300), prefill(96, 200), decode(48, 100)}) {
     held_out.push_back({work, mixed, predict_us(truth, work, mixed)});

@@ -44,10 +44,8 @@ struct StepCost {
   double bend_tokens = 16;
   double tile_tokens = 12;
 
-  LayersCost& of(Precision precision) { return layers[static_cast<std::size_t>(precision)]; }
-  const LayersCost& of(Precision precision) const {
-    return layers[static_cast<std::size_t>(precision)];
-  }
+  LayersCost& of(Precision precision) { return layers.at(index_of(precision)); }
+  const LayersCost& of(Precision precision) const { return layers.at(index_of(precision)); }
 };
 
 // Layers that have no share cost nothing.

@@ -65,7 +65,7 @@ StepDemand demand_of(const StepWork& work, const ModelSpec& spec, const Form& fo
   for (const LayerPrecision& layer : form.layer_precision) {
     demand.weight_bytes += static_cast<double>(layer_bytes(spec, layer));
   }
-  const auto table = static_cast<double>(vocab_table_bytes(spec, form.tables));
+  const auto table = static_cast<double>(vocab_matrix_bytes(spec, form.embeddings));
   const auto tokens = static_cast<double>(work.tokens);
   const auto logit_rows = static_cast<double>(work.logit_rows);
   demand.weight_bytes += table / spec.vocab * tokens + (work.logit_rows > 0 ? table : 0);

@@ -131,8 +131,8 @@ void MorphRun::on(const MorphDone& done, TimeNs now_ns) {
   check(found != committed_steps_.end(), "each commit is done once");
   Step step = std::move(*found);
   committed_steps_.erase(found);
-  if (const auto* swap = std::get_if<SwapPart>(&step.record.step)) {
-    const Precision before = precision_of(reached_, swap->layer, swap->part);
+  if (const auto* swap = std::get_if<SwapComponent>(&step.record.step)) {
+    const Precision before = precision_of(reached_, swap->layer, swap->component);
     ++(is_lower(swap->to, before) ? totals_.swaps_down : totals_.swaps_up);
   } else {
     ++totals_.kv_resizes;

@@ -82,15 +82,15 @@ Precision precision_of(int bits) {
                     : Precision::kW3;
 }
 
-ModelPart half_of(TensorRole role) {
+Component half_of(TensorRole role) {
   const bool mlp =
       role == TensorRole::kGate || role == TensorRole::kUp || role == TensorRole::kDown;
-  return mlp ? ModelPart::kMlp : ModelPart::kAttention;
+  return mlp ? Component::kMlp : Component::kAttention;
 }
 
 StoredWeights stored_weights(const ModelSpec& spec, const TensorTable& table) {
   StoredWeights stored;
-  std::map<std::pair<int, ModelPart>, int> bits;
+  std::map<std::pair<int, Component>, int> bits;
   for (const NeededTensor& need : needed_tensors(spec)) {
     if (!is_layer_matrix(need)) {
       continue;

@@ -23,9 +23,9 @@ namespace protean {
 class Scratch {
  public:
   // At most max_rows tokens in a step and max_logit_rows rows in one project_logits, with these
-  // units of each layer.
+  // shards of each layer.
   static Result<Scratch> create(const ModelSpec& spec, int max_rows, int max_logit_rows,
-                                const TpUnits& units = {});
+                                const ShardRun& shards = {});
 
   std::int64_t bytes() const { return memory_.bytes(); }
   int max_rows() const { return max_rows_; }
@@ -47,7 +47,7 @@ class Scratch {
   std::span<float> gate_;
   std::span<float> up_;
   std::span<float> arranged_;  // what a matrix is multiplied with
-  std::span<float> partial_;   // [unit][rows][hidden], what each adds to the residual stream
+  std::span<float> partial_;   // [shard][rows][hidden], what each adds to the residual stream
   std::span<float> logits_;    // [logit rows][vocab]
 };
 
@@ -76,12 +76,12 @@ class InputObserver {
 };
 
 // Adds up, in place, what the devices of a stage each have of the same rows, in the tree of
-// cpu::sum_pieces over their units. Every device of the stage calls it, in the same order.
+// cpu::sum_pieces over their shards. Every device of the stage calls it, in the same order.
 using AllReduce = std::function<void(std::span<float> partial)>;
 
 // The decoder's forward pass: one sequence of operations for every architecture, which exists here
 // only as data (spec and weights). Borrows everything, keeps no state but the residual stream in
-// the scratch, so a pipeline stage is a call with its own range. A layer's units (cost/tp_units.h)
+// the scratch, so a pipeline stage is a call with its own range. A layer's shards (cost/shards.h)
 // are each computed alone and added up in a fixed tree, whether they are all here or each on a
 // device. So a row's logits are the same bits in any batch, chunking, thread count and TP degree.
 // Call in order: embed, run_layers, then normalise and project_logits as often as wanted.
@@ -92,16 +92,16 @@ class Forward {
     const ModelSpec* spec = nullptr;
     const ModelWeights* weights = nullptr;
     cpu::RopeTable rope;               // covers every position of the batch
-    std::span<const cpu::KvLayer> kv;  // one per layer, the heads of the units that are here
+    std::span<const cpu::KvLayer> kv;  // one per layer, the heads of the shards that are here
     Scratch* scratch = nullptr;
-    InputObserver* observer = nullptr;  // may be null; of layers that are one unit
-    AllReduce all_reduce;               // needed where other units are elsewhere
+    InputObserver* observer = nullptr;  // may be null; of layers that are one shard
+    AllReduce all_reduce;               // needed where other shards are elsewhere
   };
   explicit Forward(const Parts& parts);
 
   void embed(const ForwardBatch& batch) const;
   void run_layers(const ForwardBatch& batch, LayerRange range) const;
-  void run_half(const ForwardBatch& batch, int layer, ModelPart half) const;
+  void run_half(const ForwardBatch& batch, int layer, Component half) const;
 
   // The residual stream [rows][hidden] before the next layer, to be read or replaced by what
   // another forward pass left here.
@@ -115,7 +115,7 @@ class Forward {
   std::span<const float> project_logits(std::span<const int> rows) const;
 
  private:
-  const ModelSpec& unit() const { return parts_.weights->unit_spec; }
+  const ModelSpec& shard() const { return parts_.weights->shard_spec; }
   void attend(const ForwardBatch& batch, int layer) const;
   void feed_forward(const ForwardBatch& batch, int layer) const;
   void observe(int layer, LayerInput which, std::span<const float> rows) const;
@@ -130,7 +130,7 @@ class Forward {
   void rotate_heads(const ForwardBatch& batch, const LayerWeights& weights) const;
   void multiply_out(const Inputs& x, const cpu::PackedMatrix& matrix, std::span<const float> bias,
                     int index) const;
-  void add_units(std::int64_t rows) const;
+  void add_shards(std::int64_t rows) const;
 
   Parts parts_;
 };

@@ -30,8 +30,8 @@ struct QuantizeJob {
 };
 
 // Writes config.json and model.safetensors of the quantised model, layer by layer: in memory are
-// never more than one layer and the text's residual stream. Tables, norms and biases keep bf16, or
-// f32 where bf16 would lose any of them. Called after each layer: progress(done, layers).
+// never more than one layer and the text's residual stream. Embeddings, norms and biases keep bf16,
+// or f32 where bf16 would lose any of them. Called after each layer: progress(done, layers).
 Status write_quantized_model(cpu::Team& team, const QuantizeJob& job,
                              const std::function<void(std::int64_t, std::int64_t)>& progress);
 

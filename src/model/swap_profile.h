@@ -15,14 +15,14 @@
 namespace protean {
 
 // One model's swapping sequence at one precision (MorphServe appendix A), as it is kept beside its
-// variants: first the unit whose change costs least. Scores are by place in `order`.
+// variants: first the target whose change costs least. Scores are by place in `order`.
 struct SwapProfile {
   Precision precision = Precision::kW4;
   bool halves = false;
   std::string metric;               // "cosine" or "l2"
   std::array<double, 3> weights{};  // of LTS, LRS and MDS
   std::int64_t tokens = 0;          // measured with
-  std::vector<SwapUnit> order;
+  std::vector<SwapTarget> order;
   std::vector<double> importance;  // LIS, when it was chosen
   std::vector<double> transformation;
   std::vector<double> replacement;
@@ -42,7 +42,7 @@ Status save_swap_profile(const std::filesystem::path& directory, const SwapProfi
                          const SwapProfile& profile);
 
 // kNotFound where there is none; kCorrupt where it is another model's or no order of this one's
-// units.
+// targets.
 Result<SwapProfile> load_swap_profile(const std::filesystem::path& directory,
                                       const SwapProfileKey& key, const ModelSpec& spec);
 

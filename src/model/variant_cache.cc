@@ -20,7 +20,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kInUse = "in-use";
-constexpr std::string_view kPacked[] = {"layer-", "tables."};  // files' names begin so
+constexpr std::string_view kPacked[] = {"layer-", "embeddings.",
+                                        "tables."};  // before version 5, "tables."
 constexpr int kTries = 100;  // each after somebody removed the folder meanwhile
 
 struct ModelFolder {

@@ -16,7 +16,7 @@ namespace {
 // Models in one cache whose halves, all of them, take `model_bytes`.
 class VariantCacheTest : public VariantStoreTest {
  protected:
-  static constexpr std::size_t kFiles = 5;  // two halves of two layers, and the tables
+  static constexpr std::size_t kFiles = 5;  // two halves of two layers, and the embeddings
 
   std::unique_ptr<VariantStore> open_model(const std::string& name, double models_kept = 100) {
     const fs::path folder = models_.path() / name;
@@ -44,17 +44,18 @@ class VariantCacheTest : public VariantStoreTest {
     std::error_code gone;
     for (const auto& entry : fs::directory_iterator(folder, gone)) {
       const std::string file = entry.path().filename();
-      count += file.starts_with("layer-") || file.starts_with("tables.") ? 1 : 0;
+      count += file.starts_with("layer-") || file.starts_with("embeddings.") ? 1 : 0;
     }
     return count;
   }
   static double model_bytes() {
-    double bytes = static_cast<double>(VariantHeader::kBytes +
-                                       part_size(small_spec(), ModelPart::kTables, Precision::kW8));
-    for (const ModelPart half : kLayerHalves) {
+    double bytes =
+        static_cast<double>(VariantHeader::kBytes +
+                            component_size(small_spec(), Component::kEmbeddings, Precision::kW8));
+    for (const Component half : kLayerHalves) {
       bytes += static_cast<double>(
           small_spec().layers *
-          (VariantHeader::kBytes + part_size(small_spec(), half, Precision::kW8)));
+          (VariantHeader::kBytes + component_size(small_spec(), half, Precision::kW8)));
     }
     return bytes;
   }

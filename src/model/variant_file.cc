@@ -24,9 +24,9 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kMagic = "PROTEANV";
-// To be raised whenever the header, the order of a part's pieces (weights.cc), a packed format
+// To be raised whenever the header, the order of a component's pieces (weights.cc), a packed format
 // (device/cpu/packed_matrix.h) or the rounding of weights changes.
-constexpr std::uint32_t kVersion = 4;
+constexpr std::uint32_t kVersion = 5;
 // What L2 still holds when it is hashed, and no longer a piece of work than a short step bears.
 constexpr std::int64_t kChunkBytes = 256 * kKiB;
 constexpr std::string_view kUnfinished = ".unfinished-";
@@ -34,13 +34,13 @@ constexpr std::string_view kUnfinished = ".unfinished-";
 // Where the header's fields lie.
 constexpr std::size_t kVersionAt = 8;
 constexpr std::size_t kLayerAt = 12;
-constexpr std::size_t kPartAt = 16;
-constexpr std::size_t kPrecisionAt = 20;
+constexpr std::size_t kComponentAt = 16;
+constexpr std::size_t kWeightsAt = 20;
 constexpr std::size_t kModelAt = 24;
 constexpr std::size_t kBodyBytesAt = 40;
 constexpr std::size_t kBodyChecksumAt = 48;
-constexpr std::size_t kUnitAt = 56;
-constexpr std::size_t kUnitsAt = 60;
+constexpr std::size_t kShardAt = 56;
+constexpr std::size_t kShardsAt = 60;
 constexpr std::size_t kFieldsEnd = 64;
 constexpr std::size_t kChecksumAt = VariantHeader::kBytes - 8;
 
@@ -124,11 +124,11 @@ Error corrupt(const fs::path& path, std::string_view why) {
   return make_error(ErrorCode::kCorrupt, "{} {}", path.string(), why);
 }
 
-std::string describe(const PartVariant& which) {
-  const std::string unit =
-      which.units == 1 ? "" : fmt::format(", unit {} of {}", which.unit, which.units);
-  return fmt::format("{} at {}{}", part_name(which.layer, which.part), to_string(which.precision),
-                     unit);
+std::string describe(const ComponentVariant& which) {
+  const std::string shard =
+      which.shards == 1 ? "" : fmt::format(", shard {} of {}", which.shard, which.shards);
+  return fmt::format("{} at {}{}", component_name(which.layer, which.component),
+                     to_string(which.precision), shard);
 }
 
 // The file behind a header that says it is what is wanted.
@@ -138,7 +138,7 @@ struct OpenVariant {
 };
 
 Result<OpenVariant> open_variant(const fs::path& path, const ModelIdentity& model,
-                                 const PartVariant& which, std::int64_t body_bytes) {
+                                 const ComponentVariant& which, std::int64_t body_bytes) {
   FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!file.valid()) {
     const ErrorCode code = errno == ENOENT ? ErrorCode::kNotFound : ErrorCode::kInternal;
@@ -303,13 +303,13 @@ std::array<std::byte, VariantHeader::kBytes> VariantHeader::encode() const {
   std::memcpy(bytes.data(), kMagic.data(), kMagic.size());
   put(bytes, kVersionAt, kVersion, 4);
   put(bytes, kLayerAt, static_cast<std::uint64_t>(which.layer), 4);
-  put(bytes, kPartAt, static_cast<std::uint64_t>(which.part), 4);
-  put(bytes, kPrecisionAt, static_cast<std::uint64_t>(which.precision), 4);
+  put(bytes, kComponentAt, static_cast<std::uint64_t>(which.component), 4);
+  put(bytes, kWeightsAt, static_cast<std::uint64_t>(which.precision.weights), 4);
   std::copy(model.bytes.begin(), model.bytes.end(), bytes.begin() + kModelAt);
   put(bytes, kBodyBytesAt, static_cast<std::uint64_t>(body_bytes), 8);
   put(bytes, kBodyChecksumAt, body_checksum, 8);
-  put(bytes, kUnitAt, static_cast<std::uint64_t>(which.unit), 4);
-  put(bytes, kUnitsAt, static_cast<std::uint64_t>(which.units), 4);
+  put(bytes, kShardAt, static_cast<std::uint64_t>(which.shard), 4);
+  put(bytes, kShardsAt, static_cast<std::uint64_t>(which.shards), 4);
   put(bytes, kChecksumAt, hash_of(std::span(bytes).first(kChecksumAt)), 8);
   return bytes;
 }
@@ -332,25 +332,25 @@ Result<VariantHeader> VariantHeader::parse(std::span<const std::byte> bytes) {
     return refused("has a damaged header");
   }
   const std::uint64_t layer = get(bytes, kLayerAt, 4);
-  const std::uint64_t part = get(bytes, kPartAt, 4);
-  const std::uint64_t precision = get(bytes, kPrecisionAt, 4);
+  const std::uint64_t component = get(bytes, kComponentAt, 4);
+  const std::uint64_t weights = get(bytes, kWeightsAt, 4);
   const std::uint64_t body_bytes = get(bytes, kBodyBytesAt, 8);
-  const std::uint64_t unit = get(bytes, kUnitAt, 4);
-  const std::uint64_t units = get(bytes, kUnitsAt, 4);
+  const std::uint64_t shard = get(bytes, kShardAt, 4);
+  const std::uint64_t shards = get(bytes, kShardsAt, 4);
   const auto padding = bytes.subspan(kFieldsEnd, kChecksumAt - kFieldsEnd);
-  if (layer > INT32_MAX || part > static_cast<std::uint64_t>(ModelPart::kTables) ||
-      precision >= kPrecisions.size() ||
-      body_bytes > static_cast<std::uint64_t>(INT64_MAX - kBytes) || units > INT32_MAX ||
-      unit >= units || std::any_of(padding.begin(), padding.end(), [](std::byte byte) {
+  if (layer > INT32_MAX || component > static_cast<std::uint64_t>(Component::kEmbeddings) ||
+      weights >= kWeightStorages.size() ||
+      body_bytes > static_cast<std::uint64_t>(INT64_MAX - kBytes) || shards > INT32_MAX ||
+      shard >= shards || std::any_of(padding.begin(), padding.end(), [](std::byte byte) {
         return byte != std::byte{0};
       })) {
     return refused("has a header that says nothing sensible");
   }
-  VariantHeader header{
-      .which = {static_cast<int>(layer), static_cast<ModelPart>(part),
-                static_cast<Precision>(precision), static_cast<int>(unit), static_cast<int>(units)},
-      .body_bytes = static_cast<std::int64_t>(body_bytes),
-      .body_checksum = get(bytes, kBodyChecksumAt, 8)};
+  VariantHeader header{.which = {static_cast<int>(layer), static_cast<Component>(component),
+                                 weight_only(static_cast<WeightStorage>(weights)),
+                                 static_cast<int>(shard), static_cast<int>(shards)},
+                       .body_bytes = static_cast<std::int64_t>(body_bytes),
+                       .body_checksum = get(bytes, kBodyChecksumAt, 8)};
   std::copy_n(bytes.begin() + kModelAt, header.model.bytes.size(), header.model.bytes.begin());
   return header;
 }
@@ -374,8 +374,8 @@ Status write_whole(const fs::path& path, std::initializer_list<std::span<const s
   return {};
 }
 
-Status write_variant(const fs::path& path, const ModelIdentity& model, const PartVariant& which,
-                     std::span<const std::byte> body) {
+Status write_variant(const fs::path& path, const ModelIdentity& model,
+                     const ComponentVariant& which, std::span<const std::byte> body) {
   const VariantHeader header{.model = model,
                              .which = which,
                              .body_bytes = std::ssize(body),
@@ -384,7 +384,7 @@ Status write_variant(const fs::path& path, const ModelIdentity& model, const Par
   return write_whole(path, {bytes, body});
 }
 
-Status read_variant(const fs::path& path, const ModelIdentity& model, const PartVariant& which,
+Status read_variant(const fs::path& path, const ModelIdentity& model, const ComponentVariant& which,
                     std::span<std::byte> body, const Pace& pace) {
   const auto variant = open_variant(path, model, which, std::ssize(body));
   if (!variant) {
@@ -428,8 +428,8 @@ bool read_through(const fs::path& path, const Pace& pace) {
   return true;
 }
 
-Status check_variant(const fs::path& path, const ModelIdentity& model, const PartVariant& which,
-                     std::int64_t body_bytes) {
+Status check_variant(const fs::path& path, const ModelIdentity& model,
+                     const ComponentVariant& which, std::int64_t body_bytes) {
   const auto variant = open_variant(path, model, which, body_bytes);
   return variant.ok() ? Status() : variant.error();
 }

@@ -33,7 +33,7 @@ struct VariantHeader {
   static constexpr std::int64_t kBytes = 4096;
 
   ModelIdentity model;
-  PartVariant which;
+  ComponentVariant which;
   std::int64_t body_bytes = 0;
   std::uint64_t body_checksum = 0;  // the low half of a 128-bit XXH3
 
@@ -47,15 +47,15 @@ struct VariantHeader {
 Status write_whole(const std::filesystem::path& path,
                    std::initializer_list<std::span<const std::byte>> pieces);
 
-// The same with one part of a model behind its header.
+// The same with one component of a model behind its header.
 Status write_variant(const std::filesystem::path& path, const ModelIdentity& model,
-                     const PartVariant& which, std::span<const std::byte> body);
+                     const ComponentVariant& which, std::span<const std::byte> body);
 
 // Reads into the caller's memory, a chunk at a time with `pace` between, and verifies what arrived;
 // a file that shrinks meanwhile is an error like any other. kNotFound where there is none,
 // kCorrupt where it is not this variant of this model whole, kUnavailable when told to stop.
 Status read_variant(const std::filesystem::path& path, const ModelIdentity& model,
-                    const PartVariant& which, std::span<std::byte> body, const Pace& pace);
+                    const ComponentVariant& which, std::span<std::byte> body, const Pace& pace);
 
 // Reads a file through, paced, so that it is in the system's memory when it is wanted. False when
 // told to stop; what is not there or cannot be read is whoever wants it to say.
@@ -63,7 +63,7 @@ bool read_through(const std::filesystem::path& path, const Pace& pace);
 
 // Like read_variant, but looks only at the header and the file's length.
 Status check_variant(const std::filesystem::path& path, const ModelIdentity& model,
-                     const PartVariant& which, std::int64_t body_bytes);
+                     const ComponentVariant& which, std::int64_t body_bytes);
 
 // Removes what writers that died left unfinished in a folder.
 void remove_unfinished(const std::filesystem::path& folder);

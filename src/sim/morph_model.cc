@@ -29,8 +29,8 @@ MorphModel::Ready MorphModel::prepare(MorphId id, const MorphStep& step, TimeNs 
   random_ = random_ * 6364136223846793005ULL + 1442695040888963407ULL;
   const bool fails = static_cast<double>(random_ >> 11) * 0x1.0p-53 < cost_.failure_probability;
   double copying_us = cost_.page_us * static_cast<double>(pages);
-  if (const auto* swap = std::get_if<SwapPart>(&step)) {
-    copying_us = static_cast<double>(part_bytes(bounds.spec, swap->part, swap->to)) /
+  if (const auto* swap = std::get_if<SwapComponent>(&step)) {
+    copying_us = static_cast<double>(component_bytes(bounds.spec, swap->component, swap->to)) /
                  cost_.copy_bytes_per_us;
   }
   copier_free_ns_ =

@@ -49,10 +49,10 @@ ForwardCheck::Difference compare(const std::vector<float>& got, const std::vecto
 
 }  // namespace
 
-ForwardCheck::ForwardCheck(const Checkpoint& checkpoint, Precision precision, int units)
+ForwardCheck::ForwardCheck(const Checkpoint& checkpoint, Precision precision, int shards)
     : checkpoint_(checkpoint),
       precision_(precision),
-      units_(units),
+      shards_(shards),
       tolerance_(precision == Precision::kF32 ? Difference{1e-4, 1e-5}
                                               : Difference{2.5e-2, 2.5e-2}) {
   const int vocab = checkpoint.spec().vocab;
@@ -78,7 +78,7 @@ ServedModel ForwardCheck::serve(int threads) const {
            .threads = threads,
            .block_tokens = kBlockTokens,
            .blocks = kBlocks,
-           .units = units_}};
+           .shards = shards_}};
 }
 
 // Seed 0 gives blocks 0, 1, 2, ...; others a permutation.

@@ -19,7 +19,7 @@ class ForwardCheck {
     double typical = 0.0;  // root mean square, relative to that of the row
   };
 
-  ForwardCheck(const Checkpoint& checkpoint, Precision precision, int units = 1);
+  ForwardCheck(const Checkpoint& checkpoint, Precision precision, int shards = 1);
 
   void one_token_at_a_time();
   void chunked_prefill();
@@ -39,7 +39,7 @@ class ForwardCheck {
 
   const Checkpoint& checkpoint_;
   Precision precision_;
-  int units_;
+  int shards_;
   Difference tolerance_;
   std::vector<TokenId> long_, branch_, short_;  // branch_ begins like long_
   // By token sequence: the reference's rows before and after the output projection, and the logits

@@ -17,7 +17,7 @@ ServedModel::ServedModel(const Checkpoint& checkpoint, const Options& options)
   Form form = single_device_form(checkpoint.spec(), std::move(layers), DeviceId{0},
                                  {.block_tokens = options.block_tokens, .blocks = options.blocks});
   form.kv.precision = kv_precision_beside(highest_precision(form));
-  form.largest_tp_degree = options.units;
+  form.largest_tp_degree = options.shards;
   auto rank = Rank::create({.form = std::move(form),
                             .threads = options.threads,
                             .max_step_tokens = 512,

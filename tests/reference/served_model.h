@@ -36,7 +36,7 @@ class ServedModel {
     int threads = 1;
     int block_tokens = 16;
     int blocks = 64;
-    int units = 1;  // of each layer: the form's largest TP degree
+    int shards = 1;  // of each layer: the form's largest TP degree
   };
   ServedModel(const Checkpoint& checkpoint, const Options& options);
 

@@ -82,7 +82,7 @@ TEST_P(SyntheticForward, Bf16IsNearTheReference) {
 }
 
 // As AMOEBA's section 3.2 proves of padding: it changes nothing.
-TEST_P(SyntheticForward, F32InUnitsEqualsTheReference) {
+TEST_P(SyntheticForward, F32InShardsEqualsTheReference) {
   ModelSpec spec = plain_spec();
   GetParam().apply(spec);
   if (spec.attention.kv_heads % 2 != 0) {

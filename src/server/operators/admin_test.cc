@@ -81,11 +81,11 @@ TEST_F(AdminTest, WishIsAnsweredByItsMorphWhichBecomesHistory) {
         R"(by_precision_total{engine="0",model_name="echo",precision="bf16:1.5+w4:0.5"} 7)"}) {
     EXPECT_NE(metrics.find(line), std::string::npos) << line << "\n" << metrics;
   }
-  const auto tables = body_of(wish(R"({"tables": "w8"})"));
-  EXPECT_EQ(tables.at_pointer("/steps/0/kind"), "tables");
-  EXPECT_EQ(tables.at_pointer("/steps/0/text"), "tables to w8");
-  EXPECT_EQ(tables.at_pointer("/steps/0/to"), "w8");
-  EXPECT_EQ(body_of(ask("GET /admin/form")).at_pointer("/form/tables"), "w8");
+  const auto embeddings = body_of(wish(R"({"embeddings": "w8"})"));
+  EXPECT_EQ(embeddings.at_pointer("/steps/0/kind"), "embeddings");
+  EXPECT_EQ(embeddings.at_pointer("/steps/0/text"), "embeddings to w8");
+  EXPECT_EQ(embeddings.at_pointer("/steps/0/to"), "w8");
+  EXPECT_EQ(body_of(ask("GET /admin/form")).at_pointer("/form/embeddings"), "w8");
   EXPECT_EQ(wish(R"({"release": true})").result_int(), 202U);
   expect_error(wish(R"({"kv_blocks": 1000000})"), 409);
 }
@@ -97,9 +97,9 @@ TEST_F(AdminTest, MalformedWishesAreRefusedWithTheReason) {
       {R"({"layers": ["bf16"]})", "2 layers"},
       {R"({"layers": ["bf16", 4]})", "a layer is a precision"},
       {R"({"layers": ["bf16", "w4/"]})", "''"},
-      {R"({"tables": "w5"})", "tables have a precision"},
-      {R"({"tables": 8})", "tables have a precision"},
-      {R"({"release": true, "tables": "w8"})", "alone"},
+      {R"({"embeddings": "w5"})", "embeddings have a precision"},
+      {R"({"embeddings": 8})", "embeddings have a precision"},
+      {R"({"release": true, "embeddings": "w8"})", "alone"},
       {R"({"kv_blocks": 0})", "at least 1"},
       {R"({"kv_blocks": 1e3})", "at least 1"},
       {R"({"release": false})", "only be true"},

@@ -21,15 +21,15 @@ double seconds_of(TimeNs ns) {
 }
 
 json::object shown_step(const MorphStep& step) {
-  const auto* swap = std::get_if<SwapPart>(&step);
-  if (swap != nullptr && swap->part == ModelPart::kTables) {
-    return {{"kind", "tables"}, {"text", to_string(step)}, {"to", to_string(swap->to)}};
+  const auto* swap = std::get_if<SwapComponent>(&step);
+  if (swap != nullptr && swap->component == Component::kEmbeddings) {
+    return {{"kind", "embeddings"}, {"text", to_string(step)}, {"to", to_string(swap->to)}};
   }
   if (swap != nullptr) {
     return {{"kind", "swap"},
             {"text", to_string(step)},
             {"layer", swap->layer},
-            {"half", to_string(swap->part)},
+            {"half", to_string(swap->component)},
             {"to", to_string(swap->to)}};
   }
   return {
@@ -88,12 +88,12 @@ std::optional<ApiError> read_field(const json::key_value_pair& field, int layers
       return std::move(*error);
     }
     wish.layers = std::get<std::vector<LayerPrecision>>(std::move(read));
-  } else if (field.key() == "tables") {
+  } else if (field.key() == "embeddings") {
     const std::string_view name = value.is_string() ? value.get_string() : std::string_view();
     if (const auto read = parse_precision(name); read.ok()) {
-      wish.tables = *read;
+      wish.embeddings = *read;
     } else {
-      return no_wish(R"(tables have a precision, like "w8")", "tables");
+      return no_wish(R"(embeddings have a precision, like "w8")", "embeddings");
     }
   } else if (field.key() == "kv_blocks") {
     if (!value.is_int64() || value.get_int64() < 1 || value.get_int64() >= kMostBlocks) {
@@ -107,7 +107,7 @@ std::optional<ApiError> read_field(const json::key_value_pair& field, int layers
     wish.release = true;
   } else {
     return no_wish(
-        fmt::format("\"{}\" is not part of a form's wish: send layers, tables, kv_blocks "
+        fmt::format("\"{}\" is not part of a form's wish: send layers, embeddings, kv_blocks "
                     "or release",
                     excerpt(std::string(field.key()))),
         std::string(field.key()));
@@ -136,7 +136,7 @@ json::object shown_form(const Form& form) {
           {"tp_degree", form.tp_degree},
           {"stages", std::move(stages)},
           {"layer_precision", std::move(layers)},
-          {"tables", to_string(form.tables)},
+          {"embeddings", to_string(form.embeddings)},
           {"kv_precision", to_string(form.kv.precision)},
           {"kv_block_tokens", form.kv.block_tokens},
           {"kv_blocks", form.kv.blocks}};
@@ -159,7 +159,7 @@ json::object shown_status(const FormStatus& status) {
           {"wanted", shown_form(status.wanted)},
           {"mode", to_string(status.mode)},
           {"precisions", shown_precisions(status.precisions)},
-          {"tables_precisions", shown_precisions(status.tables_precisions)},
+          {"embeddings_precisions", shown_precisions(status.embeddings_precisions)},
           {"pinned", status.pinned},
           {"pages",
            {{"bytes_each", status.page_bytes}, {"all", status.pages}, {"free", status.pages_free}}},
@@ -226,7 +226,7 @@ Checked<FormWish> read_form_wish(std::string_view body, int layers) {
       return *std::move(error);
     }
   }
-  if (wish.release && (wish.kv_blocks || wish.tables || !wish.layers.empty())) {
+  if (wish.release && (wish.kv_blocks || wish.embeddings || !wish.layers.empty())) {
     return no_wish("release comes alone: what else is asked for would pin the form again",
                    "release");
   }

@@ -94,14 +94,14 @@ class EchoEngine {
     }
     Morph morph{.steps = {}, .reason = "asked for"};
     for (std::size_t layer = 0; layer < want.wish.layers.size(); ++layer) {
-      for (const ModelPart half : kLayerHalves) {
+      for (const Component half : kLayerHalves) {
         morph.steps.emplace_back(
-            SwapPart{static_cast<int>(layer), half, want.wish.layers[layer].of(half)});
+            SwapComponent{static_cast<int>(layer), half, want.wish.layers[layer].of(half)});
         form_ = after(form_, morph.steps.back());
       }
     }
-    if (want.wish.tables) {
-      morph.steps.emplace_back(SwapPart{0, ModelPart::kTables, *want.wish.tables});
+    if (want.wish.embeddings) {
+      morph.steps.emplace_back(SwapComponent{0, Component::kEmbeddings, *want.wish.embeddings});
       form_ = after(form_, morph.steps.back());
     }
     auto status = std::make_shared<FormStatus>(FormStatus{.form = form_, .wanted = form_});

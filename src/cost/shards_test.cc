@@ -1,4 +1,4 @@
-#include "cost/tp_units.h"
+#include "cost/shards.h"
 
 #include <gtest/gtest.h>
 
@@ -17,20 +17,20 @@ ModelSpec spec_of(int ffn, StoredWeights stored = {}) {
   return spec;
 }
 
-TEST(TpUnits, TogetherHaveEveryHeadAndNeuronOnce) {
+TEST(ShardRun, TogetherHaveEveryHeadAndNeuronOnce) {
   for (const int ffn : {1, 31, 64, 704, 1000, 4864, 8192, 11008, 14336}) {
     for (const StoredWeights& stored :
          {StoredWeights{}, StoredWeights{Precision::kW4, 128}, StoredWeights{Precision::kW8, 32}}) {
       const ModelSpec spec = spec_of(ffn, stored);
-      for (const int units : {1, 2, 4}) {
-        const ModelSpec unit = unit_spec(spec, units);
-        EXPECT_EQ(unit.attention.heads * units, spec.attention.heads);
-        EXPECT_EQ(unit.attention.kv_heads * units, spec.attention.kv_heads);
+      for (const int shards : {1, 2, 4}) {
+        const ModelSpec shard = shard_spec(spec, shards);
+        EXPECT_EQ(shard.attention.heads * shards, spec.attention.heads);
+        EXPECT_EQ(shard.attention.kv_heads * shards, spec.attention.kv_heads);
         std::int64_t next = 0;
-        for (int i = 0; i < units; ++i) {
-          const NeuronRange neurons = neurons_of(spec, i, units);
+        for (int i = 0; i < shards; ++i) {
+          const NeuronRange neurons = neurons_of(spec, i, shards);
           EXPECT_EQ(neurons.first, next);
-          EXPECT_LE(neurons.count, unit.ffn);
+          EXPECT_LE(neurons.count, shard.ffn);
           next += neurons.count;
         }
         EXPECT_EQ(next, ffn);
@@ -39,24 +39,24 @@ TEST(TpUnits, TogetherHaveEveryHeadAndNeuronOnce) {
   }
 }
 
-TEST(TpUnits, BeginWithAGroupWhereAnyLayerIsStoredInThem) {
+TEST(ShardRun, BeginWithAGroupWhereAnyLayerIsStoredInThem) {
   StoredWeights stored{.precision = Precision::kBf16, .group = 128};
   stored.layers = {{Precision::kBf16, Precision::kBf16}, {Precision::kBf16, Precision::kW4}};
-  EXPECT_EQ(unit_spec(spec_of(4864, stored), 4).ffn % 128, 0);
+  EXPECT_EQ(shard_spec(spec_of(4864, stored), 4).ffn % 128, 0);
 }
 
 // The paper counts 0 to 14 % of a model's weights (figure 10b).
-TEST(TpUnits, PaddingIsBoundedByAKernelBlockOrGroupOfEachUnit) {
+TEST(ShardRun, PaddingIsBoundedByAKernelBlockOrGroupOfEachShard) {
   for (const int ffn : {704, 4864, 8192, 8960, 11008, 14336, 18944}) {
-    for (const int units : {2, 4}) {
+    for (const int shards : {2, 4}) {
       const ModelSpec plain = spec_of(ffn);
-      EXPECT_LT(unit_spec(plain, units).ffn * units, ffn + units * 32);
+      EXPECT_LT(shard_spec(plain, shards).ffn * shards, ffn + shards * 32);
       const ModelSpec stored = spec_of(ffn, {Precision::kW4, 128});
-      EXPECT_LT(unit_spec(stored, units).ffn * units, ffn + units * 128);
-      EXPECT_EQ(unit_spec(stored, units).ffn % 128, 0);
+      EXPECT_LT(shard_spec(stored, shards).ffn * shards, ffn + shards * 128);
+      EXPECT_EQ(shard_spec(stored, shards).ffn % 128, 0);
       for (const Precision precision : {Precision::kBf16, Precision::kW4}) {
-        const auto bytes = static_cast<double>(units) *
-                           static_cast<double>(layer_bytes(unit_spec(plain, units), precision));
+        const auto bytes = static_cast<double>(shards) *
+                           static_cast<double>(layer_bytes(shard_spec(plain, shards), precision));
         EXPECT_LT(bytes, 1.14 * static_cast<double>(layer_bytes(plain, precision))) << ffn;
       }
     }

@@ -1,4 +1,4 @@
-#include "model/unit_checkpoint.h"
+#include "model/shard_checkpoint.h"
 
 #include <algorithm>
 #include <vector>
@@ -7,22 +7,22 @@
 
 namespace protean {
 
-UnitCheckpoint::UnitCheckpoint(const Checkpoint& model, int unit, int units)
-    : model_(model), unit_(unit), units_(units), spec_(unit_spec(model.spec(), units)) {
-  check(unit >= 0 && unit < units, "the unit exists");
+ShardCheckpoint::ShardCheckpoint(const Checkpoint& model, int shard, int shards)
+    : model_(model), shard_(shard), shards_(shards), spec_(shard_spec(model.spec(), shards)) {
+  check(shard >= 0 && shard < shards, "the shard exists");
 }
 
-UnitCheckpoint::Cut UnitCheckpoint::cut_heads(int model_heads, int unit_heads) const {
+ShardCheckpoint::Cut ShardCheckpoint::cut_heads(int model_heads, int shard_heads) const {
   const std::int64_t dim = spec_.attention.head_dim;
-  return {model_heads * dim, unit_ * unit_heads * dim, unit_heads * dim, unit_heads * dim};
+  return {model_heads * dim, shard_ * shard_heads * dim, shard_heads * dim, shard_heads * dim};
 }
 
-UnitCheckpoint::Cut UnitCheckpoint::cut_neurons() const {
-  const NeuronRange neurons = neurons_of(model_.spec(), unit_, units_);
+ShardCheckpoint::Cut ShardCheckpoint::cut_neurons() const {
+  const NeuronRange neurons = neurons_of(model_.spec(), shard_, shards_);
   return {model_.spec().ffn, neurons.first, neurons.count, spec_.ffn};
 }
 
-UnitCheckpoint::Cut UnitCheckpoint::rows_of(TensorRole role) const {
+ShardCheckpoint::Cut ShardCheckpoint::rows_of(TensorRole role) const {
   const AttentionSpec& model = model_.spec().attention;
   switch (role) {
     case TensorRole::kQuery:
@@ -41,7 +41,7 @@ UnitCheckpoint::Cut UnitCheckpoint::rows_of(TensorRole role) const {
   }
 }
 
-UnitCheckpoint::Cut UnitCheckpoint::columns_of(TensorRole role) const {
+ShardCheckpoint::Cut ShardCheckpoint::columns_of(TensorRole role) const {
   const AttentionSpec& model = model_.spec().attention;
   switch (role) {
     case TensorRole::kAttentionOutput:
@@ -56,17 +56,17 @@ UnitCheckpoint::Cut UnitCheckpoint::columns_of(TensorRole role) const {
     case TensorRole::kKeyNorm:
       return {model.head_dim, 0, model.head_dim, model.head_dim};
     case TensorRole::kAttentionOutputBias:
-      return {spec_.hidden, 0, unit_ == 0 ? spec_.hidden : 0, spec_.hidden};
+      return {spec_.hidden, 0, shard_ == 0 ? spec_.hidden : 0, spec_.hidden};
     default:
       return {spec_.hidden, 0, spec_.hidden, spec_.hidden};
   }
 }
 
-void UnitCheckpoint::read_rows(TensorRole role, int layer, std::int64_t row, std::int64_t count,
-                               float* out) const {
+void ShardCheckpoint::read_rows(TensorRole role, int layer, std::int64_t row, std::int64_t count,
+                                float* out) const {
   const Cut rows = rows_of(role);
   const Cut columns = columns_of(role);
-  check(row >= 0 && count >= 0 && row + count <= rows.size, "rows are inside the unit");
+  check(row >= 0 && count >= 0 && row + count <= rows.size, "rows are inside the shard");
   const std::int64_t real = std::clamp<std::int64_t>(rows.count - row, 0, count);
   std::fill_n(out, count * columns.size, 0.0F);
   if (real == 0) {
@@ -80,39 +80,39 @@ void UnitCheckpoint::read_rows(TensorRole role, int layer, std::int64_t row, std
   }
 }
 
-std::optional<QuantFormat> UnitCheckpoint::stored_format(TensorRole role, int layer) const {
+std::optional<QuantFormat> ShardCheckpoint::stored_format(TensorRole role, int layer) const {
   const std::optional<QuantFormat> format = model_.stored_format(role, layer);
-  // Of all units alike, so that they are all of one make.
+  // Of all shards alike, so that they are all of one make.
   return format && columns_of(role).size % format->group == 0 ? format : std::nullopt;
 }
 
-QuantizedMatrix UnitCheckpoint::read_stored_rows(TensorRole role, int layer, std::int64_t row,
-                                                 std::int64_t count) const {
+QuantizedMatrix ShardCheckpoint::read_stored_rows(TensorRole role, int layer, std::int64_t row,
+                                                  std::int64_t count) const {
   const Cut rows = rows_of(role);
   const Cut columns = columns_of(role);
-  check(row >= 0 && count >= 0 && row + count <= rows.size, "rows are inside the unit");
+  check(row >= 0 && count >= 0 && row + count <= rows.size, "rows are inside the shard");
   const std::optional<QuantFormat> format = stored_format(role, layer);
   check(format.has_value(), "stored rows are of what is stored so");
   // Padding is codes of zero with scales of zero.
-  QuantizedMatrix unit = QuantizedMatrix::sized(*format, count, columns.size);
+  QuantizedMatrix shard = QuantizedMatrix::sized(*format, count, columns.size);
   const std::int64_t real = std::clamp<std::int64_t>(rows.count - row, 0, count);
   if (real == 0) {
-    return unit;
+    return shard;
   }
   const QuantizedMatrix whole = model_.read_stored_rows(role, layer, rows.first + row, real);
   const std::int64_t first_group = columns.first / format->group;
-  const std::int64_t groups = std::min(unit.groups(), whole.groups() - first_group);
+  const std::int64_t groups = std::min(shard.groups(), whole.groups() - first_group);
   for (std::int64_t r = 0; r < real; ++r) {
     std::copy_n(whole.codes.begin() + r * whole.inputs + columns.first, columns.count,
-                unit.codes.begin() + r * unit.inputs);
+                shard.codes.begin() + r * shard.inputs);
     const auto copy_groups = [&](const std::vector<float>& from, std::vector<float>& to) {
       std::copy_n(from.begin() + r * whole.groups() + first_group,
-                  std::max<std::int64_t>(groups, 0), to.begin() + r * unit.groups());
+                  std::max<std::int64_t>(groups, 0), to.begin() + r * shard.groups());
     };
-    copy_groups(whole.scales, unit.scales);
-    copy_groups(whole.offsets, unit.offsets);
+    copy_groups(whole.scales, shard.scales);
+    copy_groups(whole.offsets, shard.offsets);
   }
-  return unit;
+  return shard;
 }
 
 }  // namespace protean

@@ -1,4 +1,4 @@
-#include "model/unit_checkpoint.h"
+#include "model/shard_checkpoint.h"
 
 #include <gtest/gtest.h>
 
@@ -71,7 +71,7 @@ double sum_of(const std::vector<float>& values) {
   return sum;
 }
 
-TEST(UnitCheckpoint, UnitsTogetherAreTheLayer) {
+TEST(ShardCheckpoint, ShardsTogetherAreTheLayer) {
   const SyntheticCheckpoint model(divisible_spec());
   for (const TensorRole role :
        {TensorRole::kQuery, TensorRole::kKey, TensorRole::kValue, TensorRole::kAttentionOutput,
@@ -79,28 +79,28 @@ TEST(UnitCheckpoint, UnitsTogetherAreTheLayer) {
         TensorRole::kKeyBias, TensorRole::kValueBias, TensorRole::kAttentionOutputBias}) {
     const double whole = sum_of(all_of(model, role));
     double together = 0;
-    for (int unit = 0; unit < 4; ++unit) {
-      together += sum_of(all_of(UnitCheckpoint(model, unit, 4), role));
+    for (int shard = 0; shard < 4; ++shard) {
+      together += sum_of(all_of(ShardCheckpoint(model, shard, 4), role));
     }
     EXPECT_NEAR(together, whole, 1e-6 * whole) << static_cast<int>(role);
   }
   for (const TensorRole role : {TensorRole::kAttentionNorm, TensorRole::kMlpNorm,
                                 TensorRole::kQueryNorm, TensorRole::kKeyNorm}) {
-    EXPECT_EQ(all_of(UnitCheckpoint(model, 3, 4), role), all_of(model, role));
+    EXPECT_EQ(all_of(ShardCheckpoint(model, 3, 4), role), all_of(model, role));
   }
 }
 
-TEST(UnitCheckpoint, CutsRowsOfWhatIsReadAndColumnsOfWhatIsWritten) {
+TEST(ShardCheckpoint, CutsRowsOfWhatIsReadAndColumnsOfWhatIsWritten) {
   const SyntheticCheckpoint model(divisible_spec());
-  const UnitCheckpoint unit(model, 2, 4);
-  EXPECT_EQ(unit.spec().ffn, 64);  // 40 of its own
+  const ShardCheckpoint shard(model, 2, 4);
+  EXPECT_EQ(shard.spec().ffn, 64);  // 40 of its own
   const std::vector<float> up = all_of(model, TensorRole::kUp);
-  const std::vector<float> its_up = all_of(unit, TensorRole::kUp);
-  // Units have 64 neurons: 128 to 159 are the third's.
+  const std::vector<float> its_up = all_of(shard, TensorRole::kUp);
+  // Shards have 64 neurons: 128 to 159 are the third's.
   EXPECT_TRUE(std::equal(its_up.begin(), its_up.begin() + 32 * 64, up.begin() + 128 * 64));
   EXPECT_TRUE(std::all_of(its_up.begin() + 32 * 64, its_up.end(), [](float x) { return x == 0; }));
   const std::vector<float> down = all_of(model, TensorRole::kDown);
-  const std::vector<float> its_down = all_of(unit, TensorRole::kDown);
+  const std::vector<float> its_down = all_of(shard, TensorRole::kDown);
   for (std::int64_t row = 0; row < 64; ++row) {
     for (std::int64_t i = 0; i < 64; ++i) {
       const float want = i < 32 ? down[static_cast<std::size_t>(row * 160 + 128 + i)] : 0.0F;
@@ -109,18 +109,18 @@ TEST(UnitCheckpoint, CutsRowsOfWhatIsReadAndColumnsOfWhatIsWritten) {
   }
 }
 
-TEST(UnitCheckpoint, KeepsStoredIntegersWhereUnitsBeginWithAGroup) {
+TEST(ShardCheckpoint, KeepsStoredIntegersWhereShardsBeginWithAGroup) {
   ModelSpec spec = divisible_spec();
   spec.stored = {Precision::kW4, 32};
   const StoredCheckpoint model(spec);
-  for (const int units : {2, 4}) {
-    for (int u = 0; u < units; ++u) {
-      const UnitCheckpoint unit(model, u, units);
+  for (const int shards : {2, 4}) {
+    for (int u = 0; u < shards; ++u) {
+      const ShardCheckpoint shard(model, u, shards);
       for (const TensorRole role : {TensorRole::kQuery, TensorRole::kGate, TensorRole::kDown,
                                     TensorRole::kAttentionOutput}) {
-        const Axis size = size_of(unit.spec(), role);
-        ASSERT_TRUE(unit.stored_format(role, 1)) << units;
-        const QuantizedMatrix stored = unit.read_stored_rows(role, 1, 0, size.rows);
+        const Axis size = size_of(shard.spec(), role);
+        ASSERT_TRUE(shard.stored_format(role, 1)) << shards;
+        const QuantizedMatrix stored = shard.read_stored_rows(role, 1, 0, size.rows);
         std::vector<float> got(static_cast<std::size_t>(size.rows * size.columns));
         dequantize_rows(stored.view(), 0, size.rows, got.data());
         // The same integers, cut afterwards.
@@ -140,10 +140,10 @@ TEST(UnitCheckpoint, KeepsStoredIntegersWhereUnitsBeginWithAGroup) {
       }
     }
   }
-  spec.attention.head_dim = 8;  // 16 inputs of a unit's attention output are half a group
+  spec.attention.head_dim = 8;  // 16 inputs of a shard's attention output are half a group
   const StoredCheckpoint narrow(spec);
-  EXPECT_FALSE(UnitCheckpoint(narrow, 0, 4).stored_format(TensorRole::kAttentionOutput, 0));
-  EXPECT_TRUE(UnitCheckpoint(narrow, 0, 4).stored_format(TensorRole::kQuery, 0));
+  EXPECT_FALSE(ShardCheckpoint(narrow, 0, 4).stored_format(TensorRole::kAttentionOutput, 0));
+  EXPECT_TRUE(ShardCheckpoint(narrow, 0, 4).stored_format(TensorRole::kQuery, 0));
 }
 
 }  // namespace
