@@ -26,8 +26,9 @@ KvPrecision kv_precision_beside(Precision precision);
 // with activations of 8 or 7 where theirs are.
 Precision default_embeddings_precision(Precision layers);
 
-// What embeddings that start at `start` may go to where layers have these precisions, each once.
-std::vector<Precision> embeddings_precisions(Precision start, std::span<const Precision> layers);
+// Returns the precisions that the embeddings may have, from the highest to the lowest: all that are
+// stored as they start, or as they would start at one of the ladder's precisions.
+std::vector<Precision> embeddings_precisions(Precision start, std::span<const Precision> ladder);
 
 enum class DeviceKind : std::uint8_t { kCpu, kCuda };
 
@@ -69,6 +70,10 @@ struct Form {
 Form single_device_form(const ModelSpec& spec, Precision precision, DeviceId device, KvForm kv);
 Form single_device_form(const ModelSpec& spec, std::vector<LayerPrecision> layers, DeviceId device,
                         KvForm kv);
+
+// Returns the precisions that layers may have, from the highest to the lowest: all that are stored
+// as one of the ladder's, and those that layers start at.
+std::vector<Precision> layer_precisions(const Form& start, std::span<const Precision> ladder);
 
 // Legal for this model on these devices? Memory is cost's question (cost/memory.h).
 Status validate(const Form& form, const ModelSpec& spec, std::span<const DeviceSpec> devices);

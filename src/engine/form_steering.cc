@@ -253,14 +253,13 @@ Status FormSteering::check_precisions(const FormWish& wish) const {
                           });
       if (!served) {
         return refused("layer {} {} at {}, but served are {}", layer, to_string(half),
-                       to_string(precision), names_of(ladder));
+                       to_string(precision), names_of(layer_precisions(config_.start, ladder)));
       }
     }
   }
   const std::vector<Precision> embeddings = embeddings_precisions(config_.start.embeddings, ladder);
-  if (wish.embeddings && std::none_of(embeddings.begin(), embeddings.end(), [&](Precision served) {
-        return served.weights == wish.embeddings->weights;
-      })) {
+  if (wish.embeddings &&
+      std::find(embeddings.begin(), embeddings.end(), *wish.embeddings) == embeddings.end()) {
     return refused("embeddings at {}, but served are {}", to_string(*wish.embeddings),
                    names_of(embeddings));
   }
@@ -355,7 +354,7 @@ std::shared_ptr<const FormStatus> FormSteering::status_if_changed() {
   status->form = run_.reached();
   status->wanted = run_.wanted();
   status->mode = config_.mode;
-  status->precisions = config_.bounds.ladder;
+  status->precisions = layer_precisions(config_.start, config_.bounds.ladder);
   status->embeddings_precisions =
       embeddings_precisions(config_.start.embeddings, config_.bounds.ladder);
   status->pinned = pinned_;
