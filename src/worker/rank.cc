@@ -1,27 +1,16 @@
 #include "worker/rank.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <utility>
 
 #include "base/check.h"
+#include "base/finite.h"
 #include "base/units.h"
 #include "worker/pooling.h"
 
 namespace protean {
 namespace {
-
-// Looks at bits, which compilers vectorise: an exponent of all ones is NaN or infinity.
-bool all_finite(std::span<const float> values) {
-  constexpr std::uint32_t kMagnitude = 0x7FFFFFFF;
-  constexpr std::uint32_t kInfinity = 0x7F800000;
-  std::uint32_t largest = 0;
-  for (const float value : values) {
-    largest = std::max(largest, std::bit_cast<std::uint32_t>(value) & kMagnitude);
-  }
-  return largest < kInfinity;
-}
 
 constexpr std::int64_t kCopiedAtOnceBytes = 64 * kKiB;  // of a block, by a thread
 
