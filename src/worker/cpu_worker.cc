@@ -19,8 +19,8 @@ MorphHandlers complete(MorphHandlers handlers) {
   return handlers;
 }
 
-// A budget that the system cannot give shows now and not in the first burst, and no swap has to
-// wait for fresh pages.
+// Touches all pages, so that a budget beyond the system's memory fails now rather than under load,
+// and no swap waits for the kernel to provide pages.
 Status back_all(cpu::PagePool& pool) {
   Result<cpu::PageRange> all = cpu::PageRange::reserve(pool, pool.pages());
   return all ? all->attach(pool.pages()) : all.error();
@@ -47,8 +47,8 @@ Result<std::unique_ptr<CpuWorker>> CpuWorker::create(const WorkerOptions& option
 Result<CpuWorker::Built> CpuWorker::build(const WorkerOptions& options,
                                           const Checkpoint& checkpoint,
                                           const LoadProgress& progress) {
-  // What is touched while loading lies near those who compute, whoever loads; threads that begin
-  // later have nothing of it.
+  // Places the memory touched while loading near the threads that compute. It applies to this
+  // thread until the end of the function.
   const cpu::Seat loading({}, options.where.nodes);
   Result<Pages> pages = make_pages(options, checkpoint.spec());
   if (!pages) {
@@ -105,7 +105,7 @@ CpuWorker::CpuWorker(Built built, StepDoneHandler done, MorphHandlers morph_hand
                 built.options.form.largest_tp_degree, std::move(built.options.read_component),
                 morph_handlers_}),
       resizer_({pages_.pool.get(), &beside_, pages_.kv.get(), morph_handlers_}),
-      entries_(1),  // start() is bounded by the engine's steps in flight, not by this
+      entries_(1),  // a least size; the engine bounds its steps in flight
       thread_([this] { run_entries(); }) {
   if (read_ahead_) {
     beside_.post([this] { read_ahead(); });
@@ -118,7 +118,7 @@ CpuWorker::~CpuWorker() {
   beside_.stop();
 }
 
-// What is to be done first is done before the rest of it.
+// Reads one piece and posts the rest, so that other tasks run between two pieces.
 void CpuWorker::read_ahead() {
   const bool more = read_ahead_([this](std::int64_t) { return beside_.has_time(); });
   if (more && beside_.may_go_on()) {

@@ -12,7 +12,7 @@
 namespace protean {
 namespace {
 
-constexpr std::int64_t kCopiedAtOnceBytes = 64 * kKiB;  // of a block, by a thread
+constexpr std::int64_t kCopiedAtOnceBytes = 64 * kKiB;  // piece of a block that a thread copies
 
 Status refuse_unsupported(const WorkerOptions& options, const ModelSpec& spec) {
   const Form& form = options.form;
@@ -35,7 +35,7 @@ Status refuse_unsupported(const WorkerOptions& options, const ModelSpec& spec) {
   return {};
 }
 
-// A device at TP 1 has all of a layer's shards.
+// A device at TP 1 holds all shards of a layer.
 ShardRun shards_of(const Form& form) {
   return {.count = form.largest_tp_degree, .of = form.largest_tp_degree};
 }
@@ -100,7 +100,7 @@ Result<std::unique_ptr<Rank>> Rank::create(const WorkerOptions& options,
   if (const Status supported = refuse_unsupported(options, spec); !supported) {
     return supported.error();
   }
-  // Memory is asked for before minutes are spent on reading.
+  // Memory is allocated before the weights are read, which takes long.
   if (pages.kv == nullptr) {
     Result<std::unique_ptr<KvStore>> kv = KvStore::create(spec, options.form.kv);
     if (!kv) {
@@ -235,7 +235,8 @@ void Rank::mark_unusable(std::span<const float> logits, std::span<std::uint8_t> 
   });
 }
 
-// Fails each request that has NaN or infinity where it wants a token, a likelihood or an embedding.
+// Fails each request with NaN or infinity where it wants a token, a log-probability or an
+// embedding.
 void Rank::fail_unusable(const StepPlan& plan, StepResult& result) const {
   std::size_t pooled = 0;
   for (const SequenceSlice& slice : plan.slices) {
@@ -284,7 +285,7 @@ void Rank::draw(const StepPlan& plan, const Forward& forward, const LogitsTap& t
   result.logprobs.resize(told);
 }
 
-// In tiles, as many rows as a draw takes: a prompt's logits at once could be gigabytes.
+// Scores kLogitRows rows at a time: the logits of a whole prompt could take gigabytes.
 void Rank::score(const StepPlan& plan, const Forward& forward, StepResult& result) {
   result.scored.resize(plan.scores.size());
   unusable_scores_.assign(plan.scores.size(), 0);
