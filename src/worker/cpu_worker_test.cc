@@ -36,7 +36,8 @@ WorkerOptions small_options(const ModelSpec& spec) {
           .max_positions = 128};
 }
 
-// One sequence's tokens [first, first + count) in blocks 0, 1, ..., sampled greedily at the end.
+// Plans tokens [first, first + count) of one sequence in blocks 0, 1, ..., with a greedy draw after
+// the last.
 StepPlan plan_of(std::uint64_t id, int first, std::vector<TokenId> tokens) {
   const int count = static_cast<int>(tokens.size());
   const int blocks = (first + count + 3) / 4;
@@ -70,7 +71,7 @@ TEST(CpuWorker, RunsStepsInOrderOnItsOwnThreadAndReportsEachOnce) {
   for (int i = 0; i < 20; ++i) {
     (*worker)->start(plan_of(static_cast<std::uint64_t>(i) + 2, 5 + i, {i}));
   }
-  worker->reset();  // finishes what was started
+  worker->reset();  // finishes the steps that were started
   ASSERT_EQ(results.size(), 21U);
   for (std::size_t i = 0; i < results.size(); ++i) {
     EXPECT_EQ(results[i].id.value, i + 1);
@@ -103,7 +104,7 @@ class OverflowingCheckpoint : public SyntheticCheckpoint {
   }
 };
 
-TEST(CpuWorker, RequestsWhoseLogitsAreNoNumbersFailAlone) {
+TEST(CpuWorker, RequestsWithNaNOrInfinityFailAlone) {
   ModelSpec spec = small_spec();
   spec.tied_embeddings = false;
   const OverflowingCheckpoint checkpoint(spec);
@@ -145,7 +146,7 @@ TEST(CpuWorker, RequestsWhoseLogitsAreNoNumbersFailAlone) {
   EXPECT_TRUE(results[1].failed.empty());
 }
 
-TEST(CpuWorker, StopsWithoutEverHavingWorked) {
+TEST(CpuWorker, StopsWithoutASingleStep) {
   const SyntheticCheckpoint checkpoint(small_spec());
   auto worker =
       CpuWorker::create(small_options(small_spec()), checkpoint, {}, [](const StepResult&) {});
@@ -172,7 +173,7 @@ TEST(CpuWorker, MemoryIsWhatTheCostModelSays) {
   EXPECT_LE(memory.scratch_bytes, activations + 10 * kPage);
 }
 
-TEST(CpuWorker, RefusesFormsItCannotRealise) {
+TEST(CpuWorker, RefusesFormsItDoesNotSupport) {
   const ModelSpec spec = small_spec();
   const SyntheticCheckpoint checkpoint(spec);
   const auto refused = [&](const std::function<void(WorkerOptions&)>& spoil) {
@@ -203,7 +204,7 @@ TEST(CpuWorker, RefusesFormsItCannotRealise) {
   EXPECT_NE(refused([](WorkerOptions& o) { o.max_positions = 0; }), "");
 }
 
-// The logits after the last of 23 tokens, computed in chunks that end at `ends`.
+// Returns the logits after 23 tokens, which are computed in chunks that end at `ends`.
 std::vector<float> logits_after(KvPrecision precision, const std::vector<int>& ends) {
   const ModelSpec spec = small_spec();
   WorkerOptions options = small_options(spec);
@@ -246,7 +247,7 @@ TEST(Rank, KvPrecisionIsItsOwnAndChunksDoNotMatter) {
   }
 }
 
-// More samples than are projected at once, so that the pieces must be put together right.
+// There are more samples than are projected at once.
 TEST(Rank, ManySamplesInOneStepEqualOneAtATime) {
   const ModelSpec spec = small_spec();
   const SyntheticCheckpoint checkpoint(spec);
@@ -264,7 +265,7 @@ TEST(Rank, ManySamplesInOneStepEqualOneAtATime) {
     alone.push_back((*rank)->run(single).sampled.at(0));
     together.tokens.push_back(i % 70);
     together.blocks.push_back(i);
-    // Samples in another order than their slices.
+    // The samples are in another order than their slices.
     together.slices.push_back({.token_begin = i,
                                .token_count = 1,
                                .block_begin = i,
@@ -277,7 +278,7 @@ TEST(Rank, ManySamplesInOneStepEqualOneAtATime) {
   EXPECT_EQ(sampled, alone);
 }
 
-// More scores than are projected at once, beside another sequence that draws.
+// There are more scores than are projected at once, and another sequence that draws.
 TEST(Rank, ManyScoresInOneStepEqualOneAtATime) {
   const SyntheticCheckpoint checkpoint(small_spec());
   auto rank = Rank::create(small_options(small_spec()), checkpoint);
@@ -322,7 +323,7 @@ TEST(Rank, ManyScoresInOneStepEqualOneAtATime) {
   EXPECT_EQ(result.logprobs[0].top.at(0).token, result.sampled.at(0));
 }
 
-// Penalised, constrained and banned rows beside plain ones: each draws what it draws alone.
+// Rows with penalties, constraints and bans draw in a batch with plain rows what they draw alone.
 TEST(Rank, LogprobsComeUpToTheLastSampleThatWantsThem) {
   const SyntheticCheckpoint checkpoint(small_spec());
   auto rank = Rank::create(small_options(small_spec()), checkpoint);
@@ -340,7 +341,7 @@ TEST(Rank, LogprobsComeUpToTheLastSampleThatWantsThem) {
   const StepResult result = (*rank)->run(plan);
   ASSERT_EQ(result.logprobs.size(), 3U);
   EXPECT_EQ(result.logprobs[2].rank, 1);
-  EXPECT_EQ(result.logprobs[0].rank, 0);  // not asked, not told
+  EXPECT_EQ(result.logprobs[0].rank, 0);  // was not asked for
 }
 
 TEST(RankDeathTest, MalformedPlansStopTheProgram) {
