@@ -146,7 +146,7 @@ void FormSteering::limit_prompts(const Observation& observation, const WaitEstim
   if (run_.busy()) {
     const int running = static_cast<int>(observation.running);
     most = std::max(kLeastPromptTokens,
-                    wait.prompt_tokens_within(config_.step_ns_beside_morph, running));
+                    wait.prompt_tokens_within(config_.step_ns_during_morph, running));
   }
   scheduler_.limit_prompts(most);
 }

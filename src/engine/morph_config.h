@@ -19,7 +19,7 @@ struct MorphConfig {
   int moves_per_step = 16;                    // of blocks, between two steps; and more where
   double moves_share = 0.03;                  // they take no more than this of a step's time
   TimeNs decide_every_ns = 20 * kNsPerMs;     // at most that often
-  TimeNs step_ns_beside_morph = kNsPerS / 4;  // steps take fewer tokens of prompts where it helps
+  TimeNs step_ns_during_morph = kNsPerS / 4;  // steps take fewer tokens of prompts where it helps
   TimeNs larger_kv_within_ns = 30 * kNsPerS;  // else what needs one fails: none is coming
 };
 

@@ -33,8 +33,8 @@ Result<std::unique_ptr<CpuWorker>> CpuWorker::create(const WorkerOptions& option
                                                      const LoadProgress& progress,
                                                      StepDoneHandler done,
                                                      MorphHandlers morph_handlers) {
-  check(done != nullptr, "someone listens to finished steps");
-  check(options.share_beside_steps > 0 && options.share_beside_steps <= 1,
+  check(done != nullptr, "a worker needs a handler of finished steps");
+  check(options.background_share > 0 && options.background_share <= 1,
         "a share of the threads is above 0 and at most 1");
   Result<Built> built = build(options, checkpoint, progress);
   if (!built) {
@@ -100,29 +100,29 @@ CpuWorker::CpuWorker(Built built, StepDoneHandler done, MorphHandlers morph_hand
       morph_handlers_(std::move(morph_handlers)),
       memory_(rank_->memory()),
       read_ahead_(std::move(built.options.read_ahead)),
-      beside_(std::min(1.0, built.options.share_beside_steps * built.options.threads)),
-      swapper_({pages_.pool.get(), &beside_, std::move(built.spec),
+      background_(std::min(1.0, built.options.background_share * built.options.threads)),
+      swapper_({pages_.pool.get(), &background_, std::move(built.spec),
                 built.options.form.largest_tp_degree, std::move(built.options.read_component),
                 morph_handlers_}),
-      resizer_({pages_.pool.get(), &beside_, pages_.kv.get(), morph_handlers_}),
+      resizer_({pages_.pool.get(), &background_, pages_.kv.get(), morph_handlers_}),
       entries_(1),  // a least size; the engine bounds its steps in flight
       thread_([this] { run_entries(); }) {
   if (read_ahead_) {
-    beside_.post([this] { read_ahead(); });
+    background_.post([this] { read_ahead(); });
   }
 }
 
 CpuWorker::~CpuWorker() {
   entries_.close();
   thread_.join();
-  beside_.stop();
+  background_.stop();
 }
 
 // Reads one piece and posts the rest, so that other tasks run between two pieces.
 void CpuWorker::read_ahead() {
-  const bool more = read_ahead_([this](std::int64_t) { return beside_.has_time(); });
-  if (more && beside_.may_go_on()) {
-    beside_.post([this] { read_ahead(); });
+  const bool more = read_ahead_([this](std::int64_t) { return background_.has_time(); });
+  if (more && background_.may_go_on()) {
+    background_.post([this] { read_ahead(); });
   }
 }
 
@@ -170,9 +170,9 @@ void CpuWorker::run_entries() {
 }
 
 void CpuWorker::run(const StepPlan& plan) {
-  beside_.step_begins();
+  background_.step_begins();
   StepResult result = rank_->run(plan);
-  beside_.step_ends();
+  background_.step_ends();
   done_(std::move(result));
 }
 

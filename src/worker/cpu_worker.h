@@ -84,7 +84,7 @@ class CpuWorker : public Executor {
   const MorphHandlers morph_handlers_;
   const WorkerMemory memory_;
   const std::function<bool(const Pace& pace)> read_ahead_;
-  PacedThread beside_;
+  PacedThread background_;
   LayerSwapper swapper_;
   KvResizer resizer_;
   BoundedQueue<Entry> entries_;

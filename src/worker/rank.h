@@ -48,7 +48,7 @@ struct WorkerOptions {
   std::function<bool(const Pace& pace)> read_ahead;
   // The share of the threads' time that copies may take while steps run, and by which steps may get
   // longer. Copies run on one thread, so they take at most one core.
-  double share_beside_steps = 0.075;
+  double background_share = 0.075;
 };
 
 // Bytes that a worker holds at its start. Without pages, memory is touched on first use.
