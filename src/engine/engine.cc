@@ -54,7 +54,7 @@ void Engine::handle(Event event) {
   if (steering_) {
     steering_->advance();
   }
-  start_steps();  // before the outputs go out: the executor should not wait for them
+  start_steps();  // before the outputs are sent, so that the executor does not wait for them
   batch_.at_ns = now_ns_;
   batch_.observation = scheduler_.observe();
   if (steering_) {
@@ -207,12 +207,14 @@ std::optional<TimeNs> Engine::next_deadline_ns() const {
   return next_ns;
 }
 
-// When prompts of so many tokens must begin, alone in their steps, to make their deadline.
+// Returns the latest time at which a prompt of so many tokens, alone in its steps, can begin and
+// meet its deadline.
 TimeNs Engine::latest_start_ns(const Deadlines& deadlines, std::int64_t tokens) const {
   return deadlines.first_token_ns - wait_.prefill_ns(tokens, 0);
 }
 
-// To the next time at which the request may have to be ended. What has begun may finish late.
+// Sets the request's timer to the next time at which it may have to end. A request that has begun
+// may miss the deadline of its first token.
 void Engine::set_timer(RequestId request, Live& live) {
   TimeNs next_ns = live.deadlines.finish_ns;
   if (live.deadlines.first_token_ns >= 0 && live.times.scheduled_ns < 0) {
