@@ -28,8 +28,7 @@ class PrecisionLedger {
   std::vector<TokensAt> totals() const { return named(totals_); }
 
  private:
-  std::unordered_map<std::string, std::uint32_t>
-      tags_;  // by the precisions of all components, as text
+  std::unordered_map<std::string, std::uint32_t> tags_;  // by a byte for each component's precision
   std::uint32_t next_tag_ = 0;
   std::vector<int> label_of_tag_;
   std::vector<std::string> labels_;

@@ -42,7 +42,7 @@ struct Aborted {
 using Moved = std::vector<BlockMove>;
 using Decision = std::variant<StepPlan, Prepared, Committed, Aborted, Moved>;
 
-// Writes down all that an engine asks of its executor, and hands it on to `next` if there is one.
+// Records an engine's calls of its executor, and passes them on to `next` if there is one.
 class RecordingExecutor : public Executor {
  public:
   explicit RecordingExecutor(Executor* next) : next_(next) {}
@@ -150,7 +150,7 @@ void expect_same(const Decision& a, const Decision& b) {
       a);
 }
 
-// All that requests can ask for, some of it of each.
+// Gives some requests a priority, penalties, logprobs, pooling or deadlines.
 void ask_for_more(Request& request, std::uint64_t id) {
   request.priority = static_cast<int>(id % 3);
   if (id % 4 == 0) {
@@ -163,7 +163,7 @@ void ask_for_more(Request& request, std::uint64_t id) {
     request.pooling = id % 2 == 0 ? Pooling::kMean : Pooling::kLast;
     request.max_tokens = 0;
   }
-  if (id % 6 == 0) {  // the test's clock counts events
+  if (id % 6 == 0) {  // in events, which the clock counts
     request.deadlines = {.first_token_ns = static_cast<TimeNs>(40 * id),
                          .finish_ns = static_cast<TimeNs>(60 * id)};
   }
@@ -271,7 +271,7 @@ struct Replay : testing::Test {
     RecordingExecutor executor(worker->get());
     Engine engine(config, executor, sink);
     std::vector<std::thread> clients = start_clients(inbox, wishes);
-    // A crowd at the door makes preemption certain, however fast steps are.
+    // Half of the requests are there before the first step, so that preemption is certain.
     const auto receive = [&] {
       for (Event& event : inbox.pop_all()) {
         events.push_back(std::move(event));
@@ -292,7 +292,7 @@ struct Replay : testing::Test {
     for (std::thread& client : clients) {
       client.join();
     }
-    worker->reset();  // what it still has to say comes too late to matter
+    worker->reset();  // later events do not matter
     decisions = std::move(executor.decisions);
   }
 
