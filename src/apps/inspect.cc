@@ -3,12 +3,13 @@
 #include <string>
 #include <vector>
 
-#include "apps/model_files.h"
 #include "apps/options.h"
-#include "apps/sizing.h"
-#include "apps/terminal.h"
 #include "base/units.h"
 #include "cost/memory.h"
+#include "host/machine.h"
+#include "replica/model_files.h"
+#include "replica/sizing.h"
+#include "terminal/output.h"
 
 namespace protean {
 namespace {

@@ -7,17 +7,17 @@
 #include <sstream>
 #include <utility>
 
-#include "apps/integer_speed.h"
-#include "apps/machine.h"
 #include "apps/options.h"
-#include "apps/terminal.h"
-#include "apps/variant_sources.h"
 #include "base/log.h"
 #include "base/units.h"
 #include "control/form_path.h"
 #include "control/policy_options.h"
 #include "cost/memory.h"
+#include "host/machine.h"
+#include "measure/integer_speed.h"
 #include "model/swap_profile.h"
+#include "replica/variant_sources.h"
+#include "terminal/progress.h"
 
 namespace protean {
 namespace {

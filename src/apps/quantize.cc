@@ -3,14 +3,15 @@
 #include <string>
 #include <vector>
 
-#include "apps/calibration_text.h"
-#include "apps/cpu_share.h"
-#include "apps/machine.h"
-#include "apps/model_files.h"
 #include "apps/options.h"
 #include "apps/output_directory.h"
-#include "apps/terminal.h"
+#include "host/cpu_share.h"
+#include "host/machine.h"
+#include "measure/calibration_text.h"
 #include "model/quantized_model.h"
+#include "replica/model_files.h"
+#include "terminal/output.h"
+#include "terminal/progress.h"
 
 namespace protean {
 namespace {

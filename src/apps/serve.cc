@@ -9,17 +9,17 @@
 #include <thread>
 #include <vector>
 
-#include "apps/descriptor_limit.h"
-#include "apps/machine.h"
-#include "apps/model_files.h"
 #include "apps/morph_options.h"
 #include "apps/options.h"
-#include "apps/replica.h"
-#include "apps/signal_watcher.h"
-#include "apps/sizing.h"
-#include "apps/systemd_notify.h"
 #include "apps/version.h"
 #include "base/log_output.h"
+#include "host/descriptor_limit.h"
+#include "host/machine.h"
+#include "host/signal_watcher.h"
+#include "host/systemd_notify.h"
+#include "replica/model_files.h"
+#include "replica/replica.h"
+#include "replica/sizing.h"
 #include "server/server.h"
 
 namespace protean {

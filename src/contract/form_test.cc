@@ -46,7 +46,7 @@ TEST(Form, KvHasAPrecisionOfItsOwn) {
   EXPECT_EQ(kv_precision_beside(Precision::kW4), KvPrecision::kBf16);
 }
 
-TEST(Form, EmbeddingsHaveEightBitsBesideQuantisedLayers) {
+TEST(Form, EmbeddingsHaveEightBitsWithQuantisedLayers) {
   EXPECT_EQ(good_form().embeddings, Precision::kBf16);
   EXPECT_EQ(default_embeddings_precision(Precision::kF32), Precision::kF32);
   for (const Precision layers : {Precision::kW8, Precision::kW4, Precision::kW3}) {
@@ -127,7 +127,7 @@ TEST(Form, TellsItsPrecisionsAsOneShortLabel) {
   EXPECT_EQ(precision_label(form), "bf16:4+embeddings:w8");
   Form low = single_device_form(small_spec(), Precision::kW4A8, DeviceId{0}, {.blocks = 1});
   low.embeddings = Precision::kW8A7;
-  EXPECT_EQ(precision_label(low), "w4a8:4") << "no fewer bits than such layers have beside them";
+  EXPECT_EQ(precision_label(low), "w4a8:4") << "no fewer bits than the default for such layers";
   low.embeddings = Precision::kBf16;
   EXPECT_EQ(precision_label(low), "w4a8:4");
   form.embeddings = Precision::kBf16;

@@ -9,15 +9,14 @@
 
 namespace protean {
 
-// What has a precision of its own, being complete in itself: half a layer, which is its attention
-// or its MLP with the norm before it, or the embeddings around the layers, which are embeddings and
-// output projection (one where they are tied) with the norm before that.
+// What has a precision of its own: the attention or the MLP of a layer, each with the norm before
+// it, or the embedding matrix and the LM head (one matrix if they are tied) with the final norm.
 enum class Component : std::uint8_t { kAttention, kMlp, kEmbeddings };
 inline constexpr std::array kLayerHalves = {Component::kAttention, Component::kMlp};
 
 std::string_view to_string(Component component);
 
-// "layer 3 mlp", "embeddings".
+// Returns "layer 3 mlp" or "embeddings".
 std::string component_name(int layer, Component component);
 
 struct LayerPrecision {
@@ -29,7 +28,7 @@ struct LayerPrecision {
   friend bool operator==(const LayerPrecision&, const LayerPrecision&) = default;
 };
 
-// "bf16", or "bf16/w4" where attention and MLP differ.
+// Returns "bf16", or "bf16/w4" if attention and MLP differ.
 std::string to_string(const LayerPrecision& layer);
 
 }  // namespace protean

@@ -1,6 +1,7 @@
 #include "contract/morph.h"
 
 #include "base/check.h"
+#include "base/overloaded.h"
 
 namespace protean {
 
@@ -24,21 +25,31 @@ std::vector<SwapTarget> swap_targets(int layers, bool halves) {
 }
 
 std::string to_string(const MorphStep& step) {
-  if (const auto* swap = std::get_if<SwapComponent>(&step)) {
-    return fmt::format("{} to {}", component_name(swap->layer, swap->component),
-                       to_string(swap->to));
-  }
-  return fmt::format("KV to {} blocks", std::get<ResizeKv>(step).blocks);
+  return std::visit(
+      Overloaded{
+          [](const SwapComponent& swap) {
+            return fmt::format("{} to {}", component_name(swap.layer, swap.component),
+                               to_string(swap.to));
+          },
+          [](const ResizeKv& resize) { return fmt::format("KV to {} blocks", resize.blocks); }},
+      step);
+}
+
+std::optional<std::int64_t> kv_blocks_of(const MorphStep& step) {
+  using Blocks = std::optional<std::int64_t>;
+  return std::visit(Overloaded{[](const SwapComponent&) -> Blocks { return std::nullopt; },
+                               [](const ResizeKv& resize) -> Blocks { return resize.blocks; }},
+                    step);
 }
 
 Form after(Form form, const MorphStep& step) {
-  if (const auto* swap = std::get_if<SwapComponent>(&step)) {
-    check(swap->layer >= 0 && swap->layer < std::ssize(form.layer_precision),
-          "a step is about a layer that the form has");
-    precision_of(form, swap->layer, swap->component) = swap->to;
-  } else {
-    form.kv.blocks = std::get<ResizeKv>(step).blocks;
-  }
+  std::visit(Overloaded{[&](const SwapComponent& swap) {
+                          check(swap.layer >= 0 && swap.layer < std::ssize(form.layer_precision),
+                                "a step is about a layer that the form has");
+                          precision_of(form, swap.layer, swap.component) = swap.to;
+                        },
+                        [&](const ResizeKv& resize) { form.kv.blocks = resize.blocks; }},
+             step);
   return form;
 }
 

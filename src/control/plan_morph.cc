@@ -4,6 +4,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/overloaded.h"
 #include "base/units.h"
 
 namespace protean {
@@ -197,11 +198,15 @@ std::int64_t reserve_pages(const ModelSpec& spec, std::span<const Precision> lad
 
 std::int64_t pages_to_prepare(const ModelSpec& spec, const Form& form, const MorphStep& step,
                               std::int64_t page_bytes) {
-  if (const auto* swap = std::get_if<SwapComponent>(&step)) {
-    return component_pages(spec, swap->component, swap->to, page_bytes, form.largest_tp_degree);
-  }
-  return std::max<std::int64_t>(
-      0, kv_pages(spec, after(form, step).kv, page_bytes) - kv_pages(spec, form.kv, page_bytes));
+  const auto for_swap = [&](const SwapComponent& swap) {
+    return component_pages(spec, swap.component, swap.to, page_bytes, form.largest_tp_degree);
+  };
+  const auto for_resize = [&](const ResizeKv&) {
+    const std::int64_t more =
+        kv_pages(spec, after(form, step).kv, page_bytes) - kv_pages(spec, form.kv, page_bytes);
+    return std::max<std::int64_t>(0, more);
+  };
+  return std::visit(Overloaded{for_swap, for_resize}, step);
 }
 
 Result<Morph> plan_morph(const Form& from, const Form& to, const FormBounds& bounds,

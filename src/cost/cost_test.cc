@@ -10,7 +10,7 @@
 namespace protean {
 namespace {
 
-// Llama-3.2-1B by its published sizes.
+// Returns the published sizes of Llama-3.2-1B.
 ModelSpec llama_1b() {
   ModelSpec spec;
   spec.layers = 16;
@@ -26,7 +26,7 @@ TEST(Memory, MatchesAKnownModel) {
   const ModelSpec spec = llama_1b();
   const std::int64_t total = spec.layers * layer_bytes(spec, Precision::kBf16) +
                              component_bytes(spec, Component::kEmbeddings, Precision::kBf16);
-  // 1,235,814,400 parameters; norms are kept in f32, so 2 more bytes for each of their elements.
+  // 1,235,814,400 parameters; norms are f32, so each of their elements has 2 more bytes.
   EXPECT_EQ(total, std::int64_t{1'235'814'400} * 2 + (2 * 16 + 1) * 2048 * 2);
   EXPECT_EQ(kv_token_bytes(spec, KvPrecision::kBf16), 32 * 1024);
   EXPECT_EQ(kv_token_bytes(spec, KvPrecision::kInt8), 16 * 1024 + 2 * 16 * 8 * 2);

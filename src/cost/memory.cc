@@ -18,15 +18,16 @@ std::int64_t matrix_bytes(std::int64_t outputs, std::int64_t inputs, const Store
                                                      traits_of(as.precision.weights).group_bytes;
 }
 
-// A step's rows as integers, 16 bits each at most, with a scale and a sum for a group of 32. Tiles
-// hold 16 rows.
+// Bytes of a step's rows as integers: at most 16 bits each, with a scale and a sum for each group
+// of
+// 32. Rows are padded to tiles of 16.
 std::int64_t int8_bytes(std::int64_t rows, std::int64_t inputs) {
   constexpr std::int64_t kTileRows = 16;
   return round_up(rows, kTileRows) * round_up(inputs, kPadding) * 2 +
          rows * ceil_div(inputs, kPadding) * 8;
 }
 
-// A key or value of one head.
+// Bytes of the key or the value of one head.
 std::int64_t kv_row_bytes(std::int64_t head_dim, KvPrecision precision) {
   constexpr std::int64_t kScaleBytes = 2;
   switch (precision) {
@@ -90,10 +91,9 @@ std::int64_t activation_bytes(const ModelSpec& spec, std::int64_t rows, std::int
   const AttentionSpec& attention = shard.attention;
   const std::int64_t q = std::int64_t{attention.heads} * attention.head_dim;
   const std::int64_t kv = std::int64_t{attention.kv_heads} * attention.head_dim;
-  // The residual stream, queries and attention's output, keys and values, gate and up.
+  // Buffers: residual stream, queries, attention output, keys and values, gate and up.
   const std::int64_t parts = shards.whole() ? 0 : shards.count;
-  // What weights with activations of 8 bits multiply: gate's and up's product takes the place of
-  // up.
+  // Integer activations: the product of gate and up reuses the buffer of up if it fits.
   const std::int64_t last = int8_bytes(rows, shard.ffn);
   const bool last_fits = last <= rows * shard.ffn * kVectorElementBytes;
   const std::int64_t int8 = std::max({int8_bytes(rows, std::max(std::int64_t{spec.hidden}, q)),

@@ -12,7 +12,7 @@ namespace {
 constexpr std::int64_t kLargestPage = 2 * kMiB;
 constexpr std::int64_t kSmallestPage = 4 * kKiB;
 constexpr std::int64_t kPagesOfAHalf = 8;  // at least, at bf16
-// Each matrix and vector of a component begins on a line.
+// Each matrix and vector of a component begins on a line of 64 bytes.
 constexpr std::int64_t kLine = 64;
 constexpr std::int64_t kTensorsOfAComponent = 12;
 

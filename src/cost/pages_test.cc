@@ -31,7 +31,7 @@ TEST(Pages, AreOf2MiBUnlessAModelIsSmall) {
   }
 }
 
-TEST(Pages, OfAFormAreThoseOfItsPartsAndItsKv) {
+TEST(Pages, OfAFormAreThoseOfItsComponentsAndItsKv) {
   const ModelSpec spec = spec_of(256, 704);
   const std::int64_t page_bytes = page_bytes_for(spec);
   Form form = single_device_form(spec, Precision::kBf16, DeviceId{0}, {.blocks = 10});

@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::int64_t kInputBlock = 32;  // of a packed matrix
 
-// Whether a shard has to begin with a group, so that stored integers are taken as they are.
+// True if each shard has to begin with a group, so that stored integers can be copied unchanged.
 bool keeps_groups(const StoredWeights& stored) {
   return stored.precision.quantised() ||
          std::any_of(stored.layers.begin(), stored.layers.end(),

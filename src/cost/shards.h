@@ -7,10 +7,10 @@
 
 namespace protean {
 
-// A layer is packed in shards, as many as the largest TP degree that its form may ever have: a
-// device at TP t holds `largest / t` whole ones, so a change of degree hands over shards and takes
-// none apart (AMOEBA section 3.2). A shard is complete in itself: its KV heads with the query heads
-// that read them, its neurons of the MLP, and the norms, which all shards have.
+// A layer is packed in as many shards as the largest TP degree that its form may ever have. A
+// device at TP t holds `largest / t` whole shards, so a change of degree moves shards and never
+// cuts one (AMOEBA section 3.2). A shard has KV heads with the query heads that read them, neurons
+// of the MLP, and a copy of the norms.
 
 // The shards [first, first + count) of `of`.
 struct ShardRun {
@@ -22,18 +22,18 @@ struct ShardRun {
   friend bool operator==(const ShardRun&, const ShardRun&) = default;
 };
 
-// How many a component is packed in, where halves are in `shards`: whoever has some of the layers'
-// has all of the embeddings.
+// Returns the number of shards that a component is packed in if halves of layers have `shards`. The
+// embedding matrix and LM head are one shard, which every device holds.
 constexpr int shards_of(Component component, int shards) {
   return component == Component::kEmbeddings ? 1 : shards;
 }
 
-// What one of `shards` is to the kernels: the model with a shard's heads and neurons. Neurons are
-// padded with zeros to as many in each shard, a multiple of what kernels and stored groups take at
-// once, so that all shards have one size. The whole model where there is one shard.
+// Returns the model as the kernels see one of `shards`: with a shard's heads and neurons. All
+// shards have the same number of neurons, a multiple of the kernels' block or of a stored group;
+// the last ones are padded with zeros. With one shard, returns the whole model.
 ModelSpec shard_spec(const ModelSpec& spec, int shards);
 
-// The neurons of the model that a shard holds; behind them its padding.
+// The neurons of the model that a shard holds, without its padding.
 struct NeuronRange {
   std::int64_t first = 0;
   std::int64_t count = 0;

@@ -8,7 +8,7 @@
 namespace protean {
 
 LayerShares layer_shares(const ModelSpec& spec, const Form& form) {
-  // Of weights, not of bytes: f32's sizes are proportional.
+  // Shares count weights, not bytes; sizes in f32 are proportional to weights.
   LayerShares shares{};
   const auto all = static_cast<double>(layer_bytes(spec, Precision::kF32)) *
                    static_cast<double>(form.layer_precision.size());

@@ -7,7 +7,7 @@
 namespace protean {
 namespace {
 
-// The i-th token of a slice sees first_position + i + 1 positions.
+// Sums first_position + i + 1, the positions that the i-th token of a slice sees.
 void add_attention(const SequenceSlice& slice, double share_of_layers, StepWork& work) {
   const double count = slice.token_count;
   const double before = slice.first_position;
@@ -15,11 +15,12 @@ void add_attention(const SequenceSlice& slice, double share_of_layers, StepWork&
   work.kv_tokens += share_of_layers * (before + count);
 }
 
-// And of those, a window's worth.
+// The same with each token seeing at most `window` positions.
 void add_windowed(const SequenceSlice& slice, int window, double share_of_layers, StepWork& work) {
   const double count = slice.token_count;
   const double before = slice.first_position;
-  const double growing = std::clamp(window - before, 0.0, count);  // tokens that see everything
+  const double growing =
+      std::clamp(window - before, 0.0, count);  // tokens before the window is full
   work.context_tokens += share_of_layers * (growing * before + growing * (growing + 1) / 2 +
                                             (count - growing) * window);
   work.kv_tokens += share_of_layers * std::min(before + count, window - 1 + count);

@@ -220,13 +220,13 @@ Result<Morph> FormSteering::go_to(const Form& form, const std::string& reason, b
     return morph.error();
   }
   for (const MorphStep& step : morph->steps) {
-    const auto* resize = std::get_if<ResizeKv>(&step);
-    if (resize != nullptr && resize->blocks < needed) {
+    const auto blocks = kv_blocks_of(step);
+    if (blocks && *blocks < needed) {
       return too_large(
           "until the embeddings are swapped it has {} KV blocks, but a request that was accepted "
           "needs "
           "{}: ask again when it has ended",
-          resize->blocks, needed);
+          *blocks, needed);
     }
   }
   morph->reason = reason;

@@ -47,7 +47,7 @@ std::vector<int> back_to_front(int targets) {
   return order;
 }
 
-// Not std::shuffle, whose result each library may choose.
+// Does not use std::shuffle, whose result differs between standard libraries.
 std::vector<int> random_order(int targets, std::uint64_t seed) {
   std::mt19937_64 random(seed);
   std::vector<int> order = front_to_back(targets);

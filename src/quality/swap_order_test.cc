@@ -17,7 +17,8 @@ std::vector<int> targets_of(const std::vector<RankedTarget>& ranked) {
 
 TEST(SwapOrder, TakesTheHighestScoreGivenThoseTakenBefore) {
   const std::vector<TargetSensitivity> targets(3);
-  // Alone 1 costs least; once 1 is lowered 0 costs more than 2, though alone it costs less.
+  // Target 1 alone costs least. Once it is lowered, 0 costs more than 2, though alone it costs
+  // less.
   const auto ranked = rank_by_importance(targets, {}, [](const std::vector<bool>& lowered) {
     return lowered[1] ? std::vector{0.2, 0.0, 0.6} : std::vector{0.8, 0.9, 0.7};
   });
@@ -37,7 +38,7 @@ TEST(SwapOrder, WeighsThreeSensitivities) {
             (std::vector{2, 1, 0}));
 }
 
-TEST(SwapOrder, OfEqualsTheFirst) {
+TEST(SwapOrder, TakesTheFirstOfEquals) {
   const std::vector<TargetSensitivity> targets(4);
   const auto ranked =
       rank_by_importance(targets, {}, [](const auto&) { return std::vector<double>(4, 1.0); });

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <deque>
-#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -21,6 +20,7 @@
 #include "scheduler/block_pool.h"
 #include "scheduler/prefix_cache.h"
 #include "scheduler/sequence.h"
+#include "scheduler/token_budget.h"
 #include "scheduler/waiting_queue.h"
 
 namespace protean {
@@ -122,7 +122,7 @@ class Scheduler {
   StepOutcome complete(StepResult result);
 
   // Limits the prompt tokens of each later step; the least limit is 1.
-  void limit_prompts(int tokens) { budget_.of_prompts = std::max(1, tokens); }
+  void limit_prompts(int tokens) { budget_.limit_prompts(tokens); }
 
   // Sets the precisions of later steps. Blocks of other precisions are not reused (invariant 5).
   void set_precision_tag(std::uint32_t tag) { precision_tag_ = tag; }
@@ -183,7 +183,7 @@ class Scheduler {
   std::int64_t blocks_for(std::int64_t tokens) const;
   std::int64_t blocks_to_end(std::int64_t prompt, std::int64_t max_tokens) const;
   CacheScope scope_of(const Sequence& sequence) const;
-  std::int64_t tokens_left_at(const QueuePlace& place) const;
+  int tokens_left_at(const QueuePlace& place) const;
   Sequence* to_displace(const Sequence& waiting);
   void displace_for_waiting();
   void schedule_decodes(StepPlan& plan);
@@ -207,9 +207,6 @@ class Scheduler {
   void publish_blocks(Sequence& sequence);
   void release(BlockId block);
   void release_blocks(Sequence& sequence);
-  int budget_left(const StepPlan& plan) const {
-    return budget_.tokens - static_cast<int>(plan.tokens.size());
-  }
   bool has_room(const StepPlan& plan) const;
 
   const SchedulerConfig config_;
@@ -229,11 +226,7 @@ class Scheduler {
   std::deque<InFlight> in_flight_;
   std::uint64_t last_arrival_ = 0;
   std::uint64_t last_step_ = 0;
-  struct Budget {
-    int of_prompts = std::numeric_limits<int>::max();  // prompt tokens of a step, at most
-    int tokens = 0;                                    // of the step that is being planned
-    bool used_up = false;                              // by the last step
-  } budget_;
+  TokenBudget budget_;
   double hit_share_ = 0;  // share of recent prompts' tokens that the prefix cache had
   Observation totals_;    // only the *_total fields
 };

@@ -62,16 +62,15 @@ Sequence* Scheduler::to_displace(const Sequence& waiting) {
 }
 
 // Returns how many tokens of its prompt the next step can take of a sequence at this place.
-std::int64_t Scheduler::tokens_left_at(const QueuePlace& place) const {
-  std::int64_t decodes = 0;
-  std::int64_t prompts = 0;
+int Scheduler::tokens_left_at(const QueuePlace& place) const {
+  int decodes = 0;
+  int prompts = 0;
   for (const auto& [other_place, running] : running_) {
     const int pending = running->scheduled ? 0 : running->pending();
     decodes += pending == 1 ? 1 : 0;
     prompts += pending > 1 && other_place < place ? pending : 0;
   }
-  return std::min<std::int64_t>(config_.max_num_batched_tokens - decodes, budget_.of_prompts) -
-         prompts;
+  return budget_.of_prompts(config_.max_num_batched_tokens - decodes) - prompts;
 }
 
 // Admits waiting sequences that come before others of a client with several, as far as the next

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/overloaded.h"
 #include "base/units.h"
 
 namespace protean {
@@ -136,11 +137,11 @@ void CpuWorker::prepare(MorphId id, const MorphStep& step) {
                                          "{}: this worker's memory is for life: start with a "
                                          "memory budget to let its form change",
                                          to_string(step))}});
-  } else if (const auto* swap = std::get_if<SwapComponent>(&step)) {
-    swapper_.prepare(id, *swap);
-  } else {
-    resizer_.prepare(id, std::get<ResizeKv>(step));
+    return;
   }
+  std::visit(Overloaded{[&](const SwapComponent& swap) { swapper_.prepare(id, swap); },
+                        [&](const ResizeKv& resize) { resizer_.prepare(id, resize); }},
+             step);
 }
 
 void CpuWorker::commit(MorphId id) {

@@ -12,10 +12,10 @@
 #include <utility>
 #include <vector>
 
-#include "apps/eval_documents.h"
-#include "apps/eval_generation.h"
-#include "apps/eval_scoring.h"
 #include "base/test_data.h"
+#include "measure/documents.h"
+#include "measure/schedule_score.h"
+#include "measure/text_score.h"
 #include "tests/reference/reference_model.h"
 
 namespace protean {

@@ -26,20 +26,23 @@ double seconds_of(TimeNs ns) {
   return static_cast<double>(ns) / static_cast<double>(kNsPerS);
 }
 
+json::object shown(const SwapComponent& swap) {
+  if (swap.component == Component::kEmbeddings) {
+    return {{"kind", "embeddings"}, {"text", to_string(swap)}, {"to", to_string(swap.to)}};
+  }
+  return {{"kind", "swap"},
+          {"text", to_string(swap)},
+          {"layer", swap.layer},
+          {"half", to_string(swap.component)},
+          {"to", to_string(swap.to)}};
+}
+
+json::object shown(const ResizeKv& resize) {
+  return {{"kind", "kv"}, {"text", to_string(resize)}, {"kv_blocks", resize.blocks}};
+}
+
 json::object shown_step(const MorphStep& step) {
-  const auto* swap = std::get_if<SwapComponent>(&step);
-  if (swap != nullptr && swap->component == Component::kEmbeddings) {
-    return {{"kind", "embeddings"}, {"text", to_string(step)}, {"to", to_string(swap->to)}};
-  }
-  if (swap != nullptr) {
-    return {{"kind", "swap"},
-            {"text", to_string(step)},
-            {"layer", swap->layer},
-            {"half", to_string(swap->component)},
-            {"to", to_string(swap->to)}};
-  }
-  return {
-      {"kind", "kv"}, {"text", to_string(step)}, {"kv_blocks", std::get<ResizeKv>(step).blocks}};
+  return std::visit([](const auto& what) { return shown(what); }, step);
 }
 
 // What a morph changes in all, in one line: "8 halves of layers to w4, KV to 812 blocks".
