@@ -158,7 +158,7 @@ class Bench {
          .pages = PageBudget{page_bytes, form_pages(spec, form, page_bytes) + reserve},
          .read_component = [&](const ComponentVariant& which, std::span<std::byte> memory,
                                const Pace& pace) { return packed.read(which, memory, pace); },
-         .share_beside_steps = share / kThreads},
+         .background_share = share / kThreads},
         SyntheticCheckpoint(spec), {}, [this](const StepResult&) { stepped_.release(); },
         {.ready = [this](const MorphReady& ready) { worker_->commit(ready.id); },
          .done = [this](const MorphDone&) { swap_done(); }});

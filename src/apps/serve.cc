@@ -122,8 +122,8 @@ ServedModel served_model(const ServeOptions& options, const ModelFiles& files,
   const ModelSpec& spec = files.checkpoint->spec();
   std::vector<Precision> layers, embeddings;  // that they may have
   if (replica.morph) {
-    layers = replica.morph->bounds.ladder;
-    embeddings = embeddings_precisions(sizing.form.embeddings, layers);
+    layers = layer_precisions(sizing.form, replica.morph->bounds.ladder);
+    embeddings = embeddings_precisions(sizing.form.embeddings, replica.morph->bounds.ladder);
   }
   return {.names = options.served_names.empty() ? std::vector{files.name} : options.served_names,
           .tokenizer = files.tokenizer.get(),

@@ -334,6 +334,7 @@ class Preparation {
       PreparedChoice choice{.request = std::get<Request>(made),
                             .echo = call_.prompt.echo ? prompt.text : std::string(),
                             .begun = shared_.begun};
+      choice.request.logprobs.prompt &= i == 0;  // all choices are told those of the first
       choice.request.sampling.seed =
           call_.sampling.seed ? *call_.sampling.seed + static_cast<std::uint64_t>(i) : next_seed();
       if (auto error = constrain(choice.request)) {
