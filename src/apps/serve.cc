@@ -151,7 +151,7 @@ ServedModel served_model(const ServeOptions& options, const ModelFiles& files,
                                  form_pages(spec, sizing.form, sizing.budget.page_bytes)}};
 }
 
-void log_start(const ServeOptions& options, const ModelFiles& files, const Sizing& sizing) {
+void log_start(const ModelFiles& files, const Sizing& sizing) {
   log::info("protean {}: {} ({}), {}", kVersion, files.name, files.checkpoint->description(),
             to_string(sizing.form));
   if (files.chat.template_source.empty()) {
@@ -179,7 +179,7 @@ int run_serve(ServeOptions& options) {
     return exit_with(replica_options.error());
   }
   const Sizing& sizing = replica_options->sizing;
-  log_start(options, *files, sizing);
+  log_start(*files, sizing);
   // The server bounds what is outstanding; the inbox has room for all of it.
   options.server.heartbeat = {watchdog_interval_ms(), [] { notify_systemd("WATCHDOG=1"); }};
   Inbox inbox(static_cast<std::size_t>(options.server.service.max_outstanding));

@@ -253,9 +253,9 @@ struct Replay : testing::Test {
     morph.start = bounds.full;
     config.scheduler.largest_kv_blocks = form_path(bounds, Precision::kW4).back().kv.blocks;
     options.pages = bounds.budget;
-    options.read_part = [this](const PartVariant& which, std::span<std::byte> memory,
-                               const Pace& pace) -> Result<std::string> {
-      const Status loaded = load_part(*checkpoint, which, memory.data(), pace);
+    options.read_component = [this](const ComponentVariant& which, std::span<std::byte> memory,
+                                    const Pace& pace) -> Result<std::string> {
+      const Status loaded = load_component(*checkpoint, which, memory.data(), pace);
       return loaded ? Result<std::string>(std::string()) : loaded.error();
     };
   }
