@@ -727,7 +727,7 @@ void attend_by_segments(Team& team, const AttentionCall& call,
   void* aligned = room.data();
   std::size_t bytes = room.size() * sizeof(float);
   check(std::align(64, static_cast<std::size_t>(floats) * sizeof(float), aligned, bytes) != nullptr,
-        "there is room to align");
+        "the memory can be aligned");
   auto* const records = static_cast<float*>(aligned);
   team.run(std::ssize(tasks), [&](std::int64_t index, int) {
     const SegmentTask& task = tasks[static_cast<std::size_t>(index)];

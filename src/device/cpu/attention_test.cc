@@ -374,7 +374,7 @@ void expect_row(const Config& config, const float* row, std::byte* slot, int ind
   }
 }
 
-TEST_P(Attention, StoresHeadsApart) {
+TEST_P(Attention, StoresEachHeadInItsSlot) {
   Team team(2);
   for (const Config& shape : kConfigs) {
     for (const Config& config : ways(shape)) {
@@ -419,7 +419,7 @@ TEST_P(Attention, DoesNotReadBehindTheWindow) {
 
 // A key or value that is not finite must not affect rows that do not see it, even if it is
 // multiplied together with a visible one.
-TEST_P(Attention, DoesNotTouchWhatMayNotBeSeen) {
+TEST_P(Attention, UnseenPositionsHaveNoEffect) {
   constexpr int kTokens = 90, kWindow = 6;
   constexpr std::int64_t kRow = 80;  // floats
   for (const Config& config : ways({.heads = 2, .head_dim = 40, .window = kWindow})) {
@@ -453,7 +453,7 @@ TEST_P(Attention, DoesNotTouchWhatMayNotBeSeen) {
 }
 
 // Tiles flush tiny sums to zeros with a sign.
-TEST_P(Attention, GivesNextToNothingTheSameBitsInAnyBatch) {
+TEST_P(Attention, TinySumsHaveTheSameBitsInAnyBatch) {
   constexpr int kTokens = 70;
   constexpr float kLeast = std::numeric_limits<float>::min();
   for (const Config& config : ways({.head_dim = 8})) {
@@ -473,7 +473,7 @@ TEST_P(Attention, GivesNextToNothingTheSameBitsInAnyBatch) {
 }
 
 // Stack memory is not cleared: data of earlier calls and unused depth must have no effect.
-TEST_P(Attention, DoesNotReadWhatIsLeftOfOtherCalls) {
+TEST_P(Attention, DoesNotReadDataOfEarlierCalls) {
   Team team(1);
   std::vector<Config> wide = ways({.head_dim = 512});
   std::vector<Config> narrow = ways({.head_dim = 40});
@@ -516,7 +516,7 @@ TEST_P(Attention, AmxAgreesWithItsEmulation) {
 }
 
 // A key or value that is not finite must give NaNs, not numbers.
-TEST_P(Attention, AnInfinityInAnInt8RowReadsAsNan) {
+TEST_P(Attention, AnInfinityInAnInt8RowGivesNans) {
   Team team(1);
   const Config config{.head_dim = 24, .element = KvElement::kInt8};
   std::vector<Sequence> sequences = {random_sequence(config, 3)};
@@ -529,7 +529,7 @@ TEST_P(Attention, AnInfinityInAnInt8RowReadsAsNan) {
   }
 }
 
-TEST_P(Attention, ANanInAKeyIsNotANumber) {
+TEST_P(Attention, ANanInAKeyGivesNans) {
   Team team(1);
   for (const Config& config : ways({.head_dim = 24})) {
     for (const int rows : {70, 2}) {
@@ -558,7 +558,7 @@ TEST_P(Attention, TinyInt8RowsAreZeros) {
             std::vector<float>(16, 0.0f));
 }
 
-TEST_P(Attention, HasNothingToDoForNoSlices) {
+TEST_P(Attention, AcceptsNoSlices) {
   Team team(2);
   const Config config;
   const Store store(config, 1);
