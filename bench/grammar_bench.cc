@@ -1,6 +1,5 @@
-// Measures constrained decoding without a model: compiling and preparing a schema, and masks that
-// are cold, prepared or cached. Times are the thread's CPU time. Needs the tokenizers of
-// PROTEAN_DATA.
+// Measures structured output without a model: compiling and preparing a schema, and masks that are
+// cold, prepared or cached. Times are the thread's CPU time. Needs the tokenizers of PROTEAN_DATA.
 
 #include <benchmark/benchmark.h>
 
