@@ -24,6 +24,7 @@ Result<std::int64_t> parse_bytes(std::string_view text);
 // the simulator. PURE code is handed times and never reads a clock.
 using TimeNs = std::int64_t;
 using Clock = std::function<TimeNs()>;
+using RandomSource = std::function<std::uint64_t()>;
 
 inline constexpr TimeNs kNsPerUs = 1'000;
 inline constexpr TimeNs kNsPerMs = 1'000'000;
