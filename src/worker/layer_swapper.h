@@ -42,7 +42,7 @@ class LayerSwapper {
     cpu::PageRange pages;
   };
 
-  explicit LayerSwapper(Parts components) : parts_(std::move(components)) {}
+  explicit LayerSwapper(Parts parts) : parts_(std::move(parts)) {}
 
   // Executor's prepare() and abort(), on any thread.
   void prepare(MorphId id, const SwapComponent& swap);
