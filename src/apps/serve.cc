@@ -40,9 +40,13 @@ struct ServeOptions {
   std::string log_format = "text";
   std::string max_body_size = "16MiB";
   std::string max_inflight_body_bytes = "256MiB";
+  std::string grammar_memory = "256MiB";
+  std::size_t grammar_bytes = 0;  // grammar_memory, once checked
   std::string tool_call_parser = "auto";
   std::string pooling = "mean";
 };
+
+constexpr std::int64_t kLeastGrammarBytes = std::int64_t{16} << 20;
 
 // What CLI11 cannot check by itself.
 Status complete(ServeOptions& options) {
@@ -80,6 +84,13 @@ Status complete(ServeOptions& options) {
                       "--max-inflight-body-bytes {}",
                       options.max_body_size, options.max_inflight_body_bytes);
   }
+  const auto grammars = parse_bytes(options.grammar_memory);
+  if (!grammars.ok() || *grammars < kLeastGrammarBytes) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "--grammar-memory {} must be a size of at least 16MiB",
+                      options.grammar_memory);
+  }
+  options.grammar_bytes = static_cast<std::size_t>(*grammars);
   server.http.max_body_bytes = *body;
   server.http.max_inflight_body_bytes = *bodies;
   return {};
@@ -124,7 +135,8 @@ ServedModel served_model(const ServeOptions& options, const ModelFiles& files,
           .embedding_size = spec.hidden,
           .tool_format = tool_format,
           .formats = std::make_shared<FormatCompiler>(
-              *files.tokenizer, spec.vocab, end_tokens(*files.tokenizer, files.generation)),
+              *files.tokenizer, spec.vocab, end_tokens(*files.tokenizer, files.generation),
+              options.grammar_bytes),
           .pooling = options.pooling == "last" ? Pooling::kLast : Pooling::kMean,
           .local_time = local_time,
           .form = {.form = sizing.form,
@@ -254,6 +266,11 @@ void add_limit_options(CLI::App& app, ServeOptions& options) {
       ->capture_default_str();
   app.add_option("--max-inflight-body-bytes", options.max_inflight_body_bytes,
                  "of all requests being received together; more are answered 503")
+      ->capture_default_str();
+  app.add_option("--grammar-memory", options.grammar_memory,
+                 "memory for compiled schemas and patterns of structured output and their token "
+                 "masks; the least recently used are dropped. It is host memory apart from "
+                 "--device-memory, so that no client's schemas take KV cache from others")
       ->capture_default_str();
   app.add_option("--sse-ping-interval", options.sse_ping_interval_s,
                  "seconds after which a silent stream gets a comment, so that proxies keep it; 0 = "

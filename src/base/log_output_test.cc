@@ -49,7 +49,7 @@ TEST_F(LogOutput, LevelsAreNamedAndObeyed) {
   EXPECT_FALSE(log::parse_level("loud").ok());
 }
 
-TEST_F(LogOutput, NobodyWaitsForAPipeThatIsNotRead) {
+TEST_F(LogOutput, LoggingDoesNotWaitForAPipeThatIsNotRead) {
   int ends[2];
   ASSERT_EQ(::pipe(ends), 0);
   const int saved = ::dup(STDERR_FILENO);

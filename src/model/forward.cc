@@ -32,8 +32,8 @@ std::int64_t arranged_floats(std::int64_t rows, std::int64_t inputs) {
   return ceil_div(cpu::arranged_rows_bytes(rows, inputs), std::int64_t{sizeof(float)});
 }
 
-// Of so many rows of the widest inputs that a layer's matrix has, or those of the output
-// projection. What the last of a layer reads goes to up's room, unless rows are tiny.
+// Returns the floats for the arranged inputs of a step's products. The input of `down` goes into
+// the buffer of `up` unless it does not fit there.
 std::int64_t arranged_floats(const ModelSpec& shard, int max_rows, int max_logit_rows) {
   const std::int64_t widest = std::max(std::int64_t{shard.hidden}, query_width(shard));
   const std::int64_t last = arranged_floats(max_rows, shard.ffn);
@@ -130,8 +130,8 @@ void Forward::observe(int layer, LayerInput which, std::span<const float> rows) 
   }
 }
 
-// What the last of a layer reads may be more than there is room for: then it goes where up's rows
-// were.
+// Arranges rows for a product. If the arranged buffer is too small (the input of `down`), uses the
+// buffer of `up`.
 Forward::Inputs Forward::inputs_for(const cpu::PackedMatrix& weights,
                                     const cpu::RowSource& rows) const {
   const Scratch& scratch = *parts_.scratch;
@@ -145,8 +145,8 @@ Forward::Inputs Forward::inputs_for(const cpu::PackedMatrix& weights,
   return cpu::arrange_rows(*parts_.team, rows.x, weights, memory);
 }
 
-// The residual stream under a norm. Integers are made of it as it is read, unless somebody wants to
-// see it.
+// Returns the normalised residual stream. With integer activations and no observer the norm is
+// applied while rows are quantised.
 cpu::RowSource Forward::normalised(std::int64_t rows, std::span<const float> norm,
                                    const cpu::WeightFormat& format) const {
   const auto residual = rows_of(parts_.scratch->residual_, rows, parts_.spec->hidden);
@@ -159,8 +159,8 @@ cpu::RowSource Forward::normalised(std::int64_t rows, std::span<const float> nor
   return {.x = normed};
 }
 
-// What down reads. Made of gate's and up's outputs as they come, unless somebody wants to see it or
-// it does not pay.
+// Returns the input of `down`. If there is no observer and it pays, SwiGLU and quantisation are
+// fused with the products of gate and up.
 Forward::Inputs Forward::gated(const cpu::RowSource& source, const LayerWeights& weights,
                                int layer) const {
   const Scratch& scratch = *parts_.scratch;
@@ -234,7 +234,7 @@ void Forward::project_heads(const cpu::RowSource& source, const LayerWeights& we
                 {.bias = bias_of(weights.value_bias)}}});
 }
 
-// Norms and rotation of queries and keys feed no matmul, so they stay f32.
+// Normalises and rotates queries and keys. They feed no matrix product, so they stay f32.
 void Forward::rotate_heads(const ForwardBatch& batch, const LayerWeights& weights) const {
   const auto q = rows_of(parts_.scratch->q_, batch.rows(), query_width(shard()));
   const auto k = rows_of(parts_.scratch->k_, batch.rows(), kv_width(shard()));
@@ -259,7 +259,8 @@ void Forward::feed_forward(const ForwardBatch& batch, int layer) const {
   add_shards(rows);
 }
 
-// What is one shard adds to the residual stream at once; of several the sum must be a tree's.
+// Multiplies the output matrix of a half. A single shard adds to the residual stream directly;
+// several write addends, which add_shards() sums in a fixed tree.
 void Forward::multiply_out(const Inputs& x, const cpu::PackedMatrix& matrix,
                            std::span<const float> bias, int index) const {
   const std::int64_t rows = std::visit([](const auto& of) { return of.blocks.rows; }, x);

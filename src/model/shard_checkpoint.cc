@@ -82,7 +82,7 @@ void ShardCheckpoint::read_rows(TensorRole role, int layer, std::int64_t row, st
 
 std::optional<QuantFormat> ShardCheckpoint::stored_format(TensorRole role, int layer) const {
   const std::optional<QuantFormat> format = model_.stored_format(role, layer);
-  // Of all shards alike, so that they are all of one make.
+  // The answer is the same for all shards, so that they have one format.
   return format && columns_of(role).size % format->group == 0 ? format : std::nullopt;
 }
 
@@ -93,7 +93,7 @@ QuantizedMatrix ShardCheckpoint::read_stored_rows(TensorRole role, int layer, st
   check(row >= 0 && count >= 0 && row + count <= rows.size, "rows are inside the shard");
   const std::optional<QuantFormat> format = stored_format(role, layer);
   check(format.has_value(), "stored rows are of what is stored so");
-  // Padding is codes of zero with scales of zero.
+  // Padding has codes and scales of zero.
   QuantizedMatrix shard = QuantizedMatrix::sized(*format, count, columns.size);
   const std::int64_t real = std::clamp<std::int64_t>(rows.count - row, 0, count);
   if (real == 0) {

@@ -9,11 +9,11 @@
 
 namespace protean {
 
-// One shard of a model's layers (cost/shards.h) as a checkpoint of its own, so that what loads
-// layers loads shards: its heads' rows of the projections and columns of attention's output, its
-// neurons' rows of gate and up and columns of down, with zeros for the padding; all of the norms.
-// An output bias is shard 0's, the others have zeros there, because shards are added up. Only
-// layers; borrows the model.
+// Presents one shard of a model's layers (cost/shards.h) as a checkpoint, so that functions that
+// load layers load shards. It has its heads' rows of the projections and columns of the attention
+// output, its neurons' rows of gate and up and columns of down, zeros for padding, and all norms.
+// Shards are added up, so only shard 0 has the output bias; the others have zeros. Has layers only.
+// Borrows the model.
 class ShardCheckpoint final : public Checkpoint {
  public:
   ShardCheckpoint(const Checkpoint& model, int shard, int shards);
@@ -23,15 +23,15 @@ class ShardCheckpoint final : public Checkpoint {
   std::string description() const override { return model_.description(); }
   void read_rows(TensorRole role, int layer, std::int64_t row, std::int64_t count,
                  float* out) const override;
-  // Nothing where shards do not begin with a group.
+  // Returns nothing if shards do not begin with a group.
   std::optional<QuantFormat> stored_format(TensorRole role, int layer) const override;
   QuantizedMatrix read_stored_rows(TensorRole role, int layer, std::int64_t row,
                                    std::int64_t count) const override;
   void release(TensorRole role, int layer) const override { model_.release(role, layer); }
 
  private:
-  // What a shard has of one dimension of a tensor: the model's [first, first + count), then zeros
-  // up to `size`.
+  // The range of a shard in one dimension of a tensor: the model's [first, first + count), then
+  // zeros up to `size`.
   struct Cut {
     std::int64_t model = 0;
     std::int64_t first = 0;

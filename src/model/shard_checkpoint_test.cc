@@ -24,7 +24,7 @@ ModelSpec divisible_spec() {
   return spec;
 }
 
-// Matrices of layers are integers, as a quantised checkpoint's.
+// A checkpoint whose layers' matrices are stored as integers.
 class StoredCheckpoint final : public SyntheticCheckpoint {
  public:
   using SyntheticCheckpoint::SyntheticCheckpoint;
@@ -93,10 +93,10 @@ TEST(ShardCheckpoint, ShardsTogetherAreTheLayer) {
 TEST(ShardCheckpoint, CutsRowsOfWhatIsReadAndColumnsOfWhatIsWritten) {
   const SyntheticCheckpoint model(divisible_spec());
   const ShardCheckpoint shard(model, 2, 4);
-  EXPECT_EQ(shard.spec().ffn, 64);  // 40 of its own
+  EXPECT_EQ(shard.spec().ffn, 64);  // 40 neurons and padding
   const std::vector<float> up = all_of(model, TensorRole::kUp);
   const std::vector<float> its_up = all_of(shard, TensorRole::kUp);
-  // Shards have 64 neurons: 128 to 159 are the third's.
+  // Shards have 64 neurons: the third has 128 to 159.
   EXPECT_TRUE(std::equal(its_up.begin(), its_up.begin() + 32 * 64, up.begin() + 128 * 64));
   EXPECT_TRUE(std::all_of(its_up.begin() + 32 * 64, its_up.end(), [](float x) { return x == 0; }));
   const std::vector<float> down = all_of(model, TensorRole::kDown);
@@ -123,7 +123,7 @@ TEST(ShardCheckpoint, KeepsStoredIntegersWhereShardsBeginWithAGroup) {
         const QuantizedMatrix stored = shard.read_stored_rows(role, 1, 0, size.rows);
         std::vector<float> got(static_cast<std::size_t>(size.rows * size.columns));
         dequantize_rows(stored.view(), 0, size.rows, got.data());
-        // The same integers, cut afterwards.
+        // Compares with the model's integers, cut afterwards.
         const QuantizedMatrix whole = model.read_stored_rows(role, 1, 0, size_of(spec, role).rows);
         const bool by_rows = role == TensorRole::kQuery || role == TensorRole::kGate;
         std::vector<float> want(static_cast<std::size_t>(whole.rows * whole.inputs));

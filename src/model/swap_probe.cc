@@ -14,8 +14,8 @@ namespace {
 constexpr int kLogitRows = 64;  // projected at once
 constexpr std::int64_t kGramRows = 256;
 
-// Of vectors a and b = a + d from their inner products. By d, because b is so like a that the
-// difference of two long sums would be noise.
+// Computes the similarity of a and b = a + d from inner products. Uses d, because b is so close to
+// a that the difference of two long sums would be noise.
 Similarity similarity(double aa, double ad, double dd) {
   const double bb = aa + 2.0 * ad + dd;
   if (aa <= 0.0 || bb <= 0.0) {
@@ -33,7 +33,7 @@ double dot(std::span<const float> a, std::span<const float> b) {
   return sum;
 }
 
-// A sum over tokens that becomes a mean.
+// Averages similarities over tokens.
 class SimilaritySum {
  public:
   void add(const Similarity& one) {
@@ -70,7 +70,7 @@ void add_rows(SimilaritySum& sum, std::span<const float> a, std::span<const floa
   }
 }
 
-// -log softmax(logits)[token]
+// Returns -log softmax(logits)[token].
 double surprise(std::span<const float> logits, TokenId token) {
   const float largest = *std::max_element(logits.begin(), logits.end());
   double sum = 0.0;
@@ -146,8 +146,8 @@ Status SwapProbe::load(const Checkpoint& checkpoint, const LoadComponent& load) 
   return {};
 }
 
-// Logits are W h, so their inner products are h' (W' W) h: a hidden x hidden matrix says all that
-// is asked of a vocabulary's worth of logits.
+// Logits are W h, so their inner products are h' (W' W) h: the hidden x hidden Gram matrix of the
+// LM head replaces rows of logits.
 void SwapProbe::pack_gram() {
   InputStatistics table(spec_.hidden);
   std::vector<TokenId> ids(kGramRows);

@@ -24,14 +24,14 @@ fs::path file_of(const fs::path& directory, const SwapProfileKey& key) {
                                  key.halves ? ".halves" : "");
 }
 
-// A member as text, or nothing.
+// Returns a member as text, or empty text.
 std::string_view text_of(const json::object& object, std::string_view name) {
   const json::value* value = object.if_contains(name);
   return value != nullptr && value->is_string() ? std::string_view(value->get_string())
                                                 : std::string_view();
 }
 
-// A finite number, or nothing. The parser gives whole numbers as integers.
+// Returns a finite number, or nothing. The parser gives whole numbers as integers.
 std::optional<double> number_of(const json::object& object, std::string_view name) {
   const json::value* value = object.if_contains(name);
   if (value == nullptr || !value->is_number()) {
@@ -52,7 +52,7 @@ json::object target_json(const SwapProfile& profile, std::size_t at) {
   return object;
 }
 
-// Nothing where it is no target with its scores.
+// Returns nothing if the value is not a target with its scores.
 std::optional<SwapTarget> read_target(const json::value& value, SwapProfile& profile) {
   const json::object* object = value.if_object();
   const json::value* layer = object == nullptr ? nullptr : object->if_contains("layer");

@@ -52,7 +52,7 @@ class SwapProfileTest : public testing::Test {
     return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
   }
 
-  // What becomes of the order when one piece of the file's text is another.
+  // Loads the order after replacing one piece of the file's text.
   Result<std::vector<SwapTarget>> order_with(const std::string& before, const std::string& after) {
     EXPECT_TRUE(save_swap_profile(directory_.path(), key_of(1, false), some_profile(false)).ok());
     std::string changed = text();

@@ -24,14 +24,14 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kMagic = "PROTEANV";
-// To be raised whenever the header, the order of a component's pieces (weights.cc), a packed format
-// (device/cpu/packed_matrix.h) or the rounding of weights changes.
+// Must be raised whenever the header, the order of a component's tensors (weights.cc), a packed
+// format (device/cpu/packed_matrix.h) or the rounding of weights changes.
 constexpr std::uint32_t kVersion = 5;
-// What L2 still holds when it is hashed, and no longer a piece of work than a short step bears.
+// A chunk is still in L2 when it is hashed, and is short enough not to delay a short step.
 constexpr std::int64_t kChunkBytes = 256 * kKiB;
 constexpr std::string_view kUnfinished = ".unfinished-";
 
-// Where the header's fields lie.
+// Offsets of the header's fields.
 constexpr std::size_t kVersionAt = 8;
 constexpr std::size_t kLayerAt = 12;
 constexpr std::size_t kComponentAt = 16;
@@ -62,7 +62,7 @@ std::uint64_t hash_of(std::span<const std::byte> bytes) {
   return XXH3_64bits(bytes.data(), bytes.size());
 }
 
-// XXH3 of what comes in pieces.
+// Computes the XXH3 of data that comes in pieces.
 class Hasher {
  public:
   Hasher() : state_(XXH3_createState()) {
@@ -88,7 +88,7 @@ std::uint64_t body_hash(std::span<const std::byte> body) {
   return hasher.digest().low64;
 }
 
-// How many bytes were there to read; fewer than asked for at the file's end.
+// Returns the number of bytes read, which is less than asked for at the end of the file.
 Result<std::int64_t> read_at(const FileDescriptor& file, std::span<std::byte> out,
                              std::int64_t offset) {
   std::int64_t done = 0;
@@ -131,7 +131,7 @@ std::string describe(const ComponentVariant& which) {
                      to_string(which.precision), shard);
 }
 
-// The file behind a header that says it is what is wanted.
+// Opens a file whose header must match the wanted variant.
 struct OpenVariant {
   FileDescriptor file;
   VariantHeader header;
@@ -170,7 +170,7 @@ Result<OpenVariant> open_variant(const fs::path& path, const ModelIdentity& mode
   return OpenVariant{std::move(file), *header};
 }
 
-// A file with a name of its own beside the one it will replace. Locked while its writer lives.
+// A temporary file in the folder of the file that it will replace. Locked while its writer lives.
 class UnfinishedFile {
  public:
   static Result<UnfinishedFile> create(const fs::path& path) {
@@ -180,8 +180,8 @@ class UnfinishedFile {
       if (!file.valid()) {
         return make_error(ErrorCode::kExhausted, "{}", std::strerror(errno));
       }
-      // Who clears up may have been faster with the lock, taken it for a dead writer's and removed
-      // it.
+      // remove_unfinished() may have locked the file first, taken it for a dead writer's and
+      // removed it.
       struct stat status {};
       (void)::flock(file.get(), LOCK_EX);
       if (::fstat(file.get(), &status) == 0 && status.st_nlink == 0) {
@@ -207,7 +207,7 @@ class UnfinishedFile {
       return make_error(ErrorCode::kExhausted, "{}", std::strerror(errno));
     }
     name_.clear();
-    // The name is only as lasting as its folder; where folders cannot be synced it is as usual.
+    // Syncs the folder, which stores the name. An error is ignored: some file systems cannot.
     const FileDescriptor folder(
         ::open(path.parent_path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (folder.valid()) {
@@ -224,7 +224,7 @@ class UnfinishedFile {
   std::string name_;
 };
 
-// The files that make a model what it is.
+// Returns the files that determine a model's weights.
 Result<std::vector<fs::path>> weight_files(const fs::path& model) {
   std::error_code error;
   if (!fs::is_directory(model, error)) {
@@ -260,7 +260,7 @@ Status add_file(Hasher& hasher, const fs::path& path) {
     return make_error(got.error().code, "cannot read {}: {}", path.string(), got.error().message);
   }
   hasher.add(fmt::format("{} {}", path.filename().string(), status.st_size));
-  // Small files are known by what they say; large ones by their time as well.
+  // Small files are identified by their content, large ones by their time too.
   if (status.st_size > kLookedAt) {
     hasher.add(fmt::format(" {}.{:09}", status.st_mtim.tv_sec, status.st_mtim.tv_nsec));
   }

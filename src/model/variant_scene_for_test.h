@@ -40,7 +40,7 @@ inline ModelSpec small_spec() {
   return spec;
 }
 
-// Other weights for each seed; counts what is read of it.
+// A checkpoint whose weights depend on the seed. Counts reads.
 class SeededCheckpoint : public SyntheticCheckpoint {
  public:
   explicit SeededCheckpoint(float seed, ModelSpec spec = small_spec())
@@ -68,7 +68,7 @@ inline std::vector<ComponentVariant> every_variant() {
       }
     }
   }
-  for (const Precision precision : {Precision::kBf16, Precision::kW8}) {  // beside those
+  for (const Precision precision : {Precision::kBf16, Precision::kW8}) {  // with such layers
     all.push_back({0, Component::kEmbeddings, precision});
   }
   return all;
@@ -115,7 +115,7 @@ class VariantStoreTest : public testing::Test {
            fmt::format("{}{}.{}", layer, to_string(which.component), to_string(which.precision));
   }
 
-  // What the store gives is what packing the checkpoint gives.
+  // Expects that the store reads the bytes that packing the checkpoint writes.
   void expect_right(VariantStore& store, const ComponentVariant& which,
                     const Checkpoint* from = nullptr) {
     const Memory got(store.size(which));
@@ -140,7 +140,7 @@ class VariantStoreTest : public testing::Test {
   std::shared_ptr<SeededCheckpoint> checkpoint_ = std::make_shared<SeededCheckpoint>(1.0F);
 };
 
-// In a process of its own; what it says is its exit code.
+// Runs `body` in a child process, whose exit code is 0 if `body` returns true.
 template <class Body>
 pid_t in_child(Body body) {
   const pid_t child = ::fork();

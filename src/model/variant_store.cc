@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Weights of both can stand for each other, layer by layer.
+// True if layers of the two models can replace each other.
 bool alike(const ModelSpec& a, const ModelSpec& b) {
   const AttentionSpec& x = a.attention;
   const AttentionSpec& y = b.attention;
@@ -54,8 +54,8 @@ Precision stored_embeddings_precision(Precision layers) {
   return weight_only(default_embeddings_precision(layers));
 }
 
-// So that two processes do not pack the same component at the same time. Held by a process, it goes
-// when the process does; where files cannot be locked both of them pack, and both end right.
+// Locks a folder, so that two processes do not pack the same component. The lock ends with the
+// process. If files cannot be locked, both processes pack, and both results are right.
 class FolderLock {
  public:
   explicit FolderLock(const fs::path& folder)
@@ -72,7 +72,7 @@ class FolderLock {
 }  // namespace
 
 fs::path default_variant_directory() {
-  // XDG's word: what is not absolute is to be ignored.
+  // XDG demands that a relative path is ignored.
   if (const char* cache = std::getenv("XDG_CACHE_HOME");
       cache != nullptr && fs::path(cache).is_absolute()) {
     return fs::path(cache) / "protean";
@@ -167,7 +167,7 @@ std::string VariantStore::why_not_kept() const {
   return why_not_kept_;
 }
 
-// Once is enough: nothing is tried again.
+// Records the first reason; the store does not try again.
 void VariantStore::keep_no_more(const std::string& why) {
   const std::lock_guard lock(keeping_);
   if (why_not_kept_.empty()) {
@@ -250,7 +250,7 @@ Status VariantStore::pack_one(const ComponentVariant& which, const Pace& pace) {
     return {};
   }
   const FolderLock lock(path.parent_path());
-  if (check_variant(path, identity, which, size(which))) {  // another process was faster
+  if (check_variant(path, identity, which, size(which))) {  // another process has packed it
     return {};
   }
   const Result<cpu::Region> memory = cpu::Region::map(size(which));
@@ -291,7 +291,7 @@ std::vector<ComponentVariant> VariantStore::kept_variants() const {
   for (const Precision precision : options_.precisions) {
     for (const ComponentVariant& more : variants_at(precision)) {
       if (std::find(variants.begin(), variants.end(), more) ==
-          variants.end()) {  // embeddings beside several
+          variants.end()) {  // several precisions share embeddings
         variants.push_back(more);
       }
     }
@@ -316,7 +316,7 @@ std::int64_t VariantStore::bytes_at(Precision precision) const {
   return bytes;
 }
 
-// For what is not there yet.
+// Makes room for the variants that are missing.
 void VariantStore::make_room() const {
   std::int64_t wanted_bytes = 0;
   for (const ComponentVariant& which : kept_variants()) {
@@ -328,7 +328,7 @@ void VariantStore::make_room() const {
   const CacheTrim trim = trim_cache(options_.directory, options_.most_bytes - wanted_bytes);
   const std::int64_t all_bytes = trim.kept_bytes + wanted_bytes;
   if (trim.models > 0) {
-    log::info("variant cache {}: removed the packed layers of {} models that nobody uses, {}",
+    log::info("variant cache {}: removed the packed weights of {} unused models, {}",
               options_.directory.string(), trim.models, format_bytes(trim.removed_bytes));
   }
   if (all_bytes > options_.most_bytes) {

@@ -61,8 +61,8 @@ TEST_F(VariantStoreTest, ADamagedByteAnywhereIsFoundAndMended) {
   expect_right(*open(), which);
   const fs::path path = file_of(which);
   const auto end = static_cast<std::int64_t>(fs::file_size(path));
-  // Magic, version, layer, half, precision, model, size, checksum, padding, header checksum; then
-  // the body's first, some and last byte.
+  // Offsets of magic, version, layer, component, weights, model, size, checksum, padding and header
+  // checksum, then of the first, some and the last byte of the body.
   for (const std::int64_t at : {0L, 8L, 12L, 16L, 20L, 24L, 39L, 40L, 47L, 48L, 55L, 56L, 2000L,
                                 4088L, 4095L, 4096L, 5000L, end / 2, end - 1}) {
     flip(path, at);
@@ -108,7 +108,7 @@ TEST_F(VariantStoreTest, AFileOfAnotherLengthIsFoundAndMended) {
     fs::resize_file(path, size);
     const auto store = open();
     if (size % 2 == 0) {
-      ASSERT_TRUE(store->pack_missing().ok());  // which sees it too
+      ASSERT_TRUE(store->pack_missing().ok());  // finds the damage too
       expect_right(*store, which);
     } else {
       expect_right(*store, which);
@@ -221,7 +221,7 @@ TEST_F(VariantStoreTest, ProcessesThatPackAtTheSameTimeAllEndRight) {
   for (int i = 0; i < 3; ++i) {
     children.push_back(in_child([&] { return open()->pack_missing().ok(); }));
   }
-  // One that packs on demand and pays no heed to anybody.
+  // Another process packs on demand, without a lock.
   children.push_back(in_child([&] {
     const auto store = open();
     return std::ranges::all_of(every_variant(), [&](const ComponentVariant& which) {
@@ -256,7 +256,7 @@ TEST_F(VariantStoreTest, AFullDiskCostsOnlyTime) {
            unfinished(store->model_directory()) == 0 && !testing::Test::HasFailure();
   };
   EXPECT_TRUE(succeeded(in_child(no_room)));
-  const auto store = open();  // there is room now
+  const auto store = open();  // the disk has room again
   ASSERT_TRUE(store->pack_missing().ok());
   expect_right(*store, {1, Component::kMlp, Precision::kBf16});
   EXPECT_EQ(store->packed_on_demand(), 0);
@@ -301,7 +301,8 @@ TEST_F(VariantStoreTest, ARemarkSaysWhyAHalfWasPackedOnDemand) {
   EXPECT_NE(remark_of(**nowhere).find("no folder for packed weights"), std::string::npos);
 }
 
-// Writers beside one that clears up all the time: nobody's file is taken for a dead writer's.
+// Writers run concurrently with a process that removes unfinished files; no file of a live writer
+// is removed.
 TEST_F(VariantStoreTest, AFileThatIsBeingWrittenIsNeverRemoved) {
   std::atomic<bool> over{false};
   std::thread remover([&] {
@@ -338,7 +339,7 @@ TEST_F(VariantStoreTest, APrecisionMayComeFromAnotherCheckpoint) {
   ModelSpec narrower = small_spec();
   narrower.ffn = 512;
   ModelSpec finer = small_spec();
-  finer.stored.group = 64;  // halves of other sizes
+  finer.stored.group = 64;  // gives halves other sizes
   for (const ModelSpec& spec : {narrower, finer}) {
     const auto refused = VariantStore::open(
         {checkpoint_, model_.path()},
@@ -362,7 +363,7 @@ TEST_F(VariantStoreTest, AModelIsKnownByItsFiles) {
   EXPECT_EQ(identity(copy.path()), before);
   std::ofstream(copy.path() / "config.json") << "won";
   EXPECT_NE(identity(copy.path()), before);
-  // Changed in place beyond what is looked at: by its time.
+  // A change in place behind the hashed beginning is noticed by the file's time.
   const fs::path large = model_.path() / "model-2.safetensors";
   std::ofstream(large) << std::string(3 << 20, 'a');
   const std::string with_large = identity(model_.path());

@@ -17,8 +17,8 @@ namespace {
 constexpr std::int64_t kLineBytes = 64;
 constexpr std::int64_t kReleaseEveryBytes = 32 * kMiB;  // of rows read as f32
 
-// Hands out aligned pieces of a region. Without a base it only adds up what will be needed, so one
-// layout function serves for both.
+// Hands out aligned pieces of a region. Without a base address it only counts bytes, so that one
+// layout function serves both purposes.
 class Carver {
  public:
   explicit Carver(std::byte* base = nullptr) : base_(base) {}
@@ -162,8 +162,8 @@ Status read_vector(const Checkpoint& checkpoint, TensorRole role, int layer, std
   return all_finite(out) ? Status() : Status(not_finite(place_of(role, layer)));
 }
 
-// Integers on file that the packed format can hold as they are, but for w8 that adds up to too much
-// (device/cpu/quantized_rows.h): rounding them again would lose.
+// True if the packed format can hold the file's integers, which loses less than rounding again.
+// pack_panel() rescales groups of w8 whose codes add up to too much (device/cpu/quantized_rows.h).
 bool holds(const cpu::WeightFormat& format, const std::optional<QuantFormat>& stored) {
   return stored && format.quantized() && stored->bits == format.bits() &&
          stored->group == format.group && (stored->symmetric || !format.symmetric);
@@ -214,7 +214,7 @@ std::int64_t layer_size(const ModelSpec& spec, const LayerPrecision& precision) 
          component_size(spec, Component::kMlp, precision.mlp);
 }
 
-// A component's tensors, those that the model has, and how far they reach.
+// The tensors of a component that the model has, and their bytes.
 struct LaidOut {
   std::vector<std::pair<TensorRole, std::span<float>>> vectors;
   std::vector<std::pair<TensorRole, cpu::PackedMatrix>> matrices;
@@ -264,7 +264,7 @@ void check_aligned(const std::byte* memory) {
 
 }  // namespace
 
-// w8 is fine enough about zero; fewer bits need the offset that follows the weights.
+// w8 is fine enough to be symmetric; fewer bits need an offset for each group.
 cpu::WeightFormat weight_format(Precision precision, int group) {
   constexpr std::array<cpu::WeightFormat, kWeightStorages.size()> kFormats = {{
       {.kind = cpu::WeightKind::kF32},
@@ -333,7 +333,7 @@ Status load_component(const Checkpoint& checkpoint, const ComponentVariant& whic
   check(which.layer >= 0 && which.layer < checkpoint.spec().layers, "the layer exists");
   check_aligned(memory);
   const LaidOut laid_out = lay_out(checkpoint.spec(), which.component, which.precision, memory);
-  // Between pieces nothing else is written.
+  // The gaps between tensors are not written by the loops below.
   std::memset(memory, 0, static_cast<std::size_t>(laid_out.bytes));
   for (const auto& [role, out] : laid_out.vectors) {
     if (Status read = read_vector(checkpoint, role, which.layer, out); !read) {

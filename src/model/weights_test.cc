@@ -26,7 +26,7 @@ ModelSpec odd_spec() {
   spec.layers = 3;
   spec.hidden = 40;
   spec.ffn = 52;
-  spec.vocab = 71;  // no whole number of panels
+  spec.vocab = 71;  // not a whole number of panels
   spec.max_context = 64;
   spec.attention = {.heads = 4,
                     .kv_heads = 2,
@@ -41,7 +41,7 @@ std::vector<LayerPrecision> all(Precision precision) {
   return std::vector<LayerPrecision>(3, {precision, precision});
 }
 
-// Notes which tensors were read and not given back.
+// Records which tensors were read and not released.
 class WatchedCheckpoint : public SyntheticCheckpoint {
  public:
   using SyntheticCheckpoint::SyntheticCheckpoint;
@@ -63,7 +63,7 @@ class WatchedCheckpoint : public SyntheticCheckpoint {
   mutable std::ptrdiff_t most_held_ = 0;
 };
 
-// What a matrix of this format must hold of a row, by the quantiser's own arithmetic.
+// Returns a row as a matrix of this format must store it, by the quantiser's own arithmetic.
 std::vector<float> rounded(std::vector<float> row, const cpu::WeightFormat& format) {
   if (!format.quantized()) {
     cpu::round_to(format.inputs(), row);
@@ -86,7 +86,7 @@ void expect_same(const Checkpoint& checkpoint, TensorRole role, int layer,
     const auto id = static_cast<TokenId>(r);
     cpu::gather_rows(matrix, std::span(&id, 1), stored);
     for (std::size_t c = 0; c < row.size(); ++c) {
-      // Offsets of the middle code round to f16 once more.
+      // Offsets of the middle code are rounded to f16 again.
       const float slack = matrix.format.quantized() ? 1e-3F * std::abs(want[c]) + 1e-4F : 0.0F;
       ASSERT_NEAR(stored[c], want[c], slack) << "row " << r << " column " << c;
     }
@@ -207,7 +207,7 @@ TEST(Weights, PiecesAreAlignedInTheirHalfAndDoNotOverlap) {
   }
 }
 
-// Planning counts pages before anything is laid out, and from cost's arithmetic.
+// The planner counts pages by cost's arithmetic before anything is laid out.
 TEST(Weights, PagesOfAHalfHoldIt) {
   ModelSpec bare = odd_spec();
   bare.attention.qkv_bias = bare.attention.output_bias = bare.attention.qk_norm = false;
@@ -266,7 +266,7 @@ TEST(Weights, PackingIsPacedAndCanBeCalledOff) {
   EXPECT_EQ(calls, 2);
 }
 
-TEST(Weights, LayersInSomebodyElsesMemoryAreNotCounted) {
+TEST(Weights, LayersInBorrowedMemoryAreNotCounted) {
   const SyntheticCheckpoint checkpoint(odd_spec());
   const auto outer = load_embeddings(checkpoint, Precision::kBf16);
   ASSERT_TRUE(outer.ok());
@@ -324,7 +324,7 @@ TEST(Weights, LayersAreQuantisedAndTheirEmbeddingsAreNot) {
   expect_same(checkpoint, TensorRole::kOutput, 0, weights->embeddings.output);
 }
 
-// Sizes are promised before anything is loaded (cost/memory.h), from the same arithmetic.
+// cost/memory.h predicts sizes before anything is loaded.
 TEST(Weights, TakeTheBytesThatCostPredicts) {
   ModelSpec spec = odd_spec();
   spec.hidden = 200;

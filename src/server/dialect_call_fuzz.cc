@@ -13,8 +13,8 @@ namespace {
 
 using namespace protean;
 
-// What is accepted has messages with a role each, and an answer to it is JSON, whatever of the body
-// it repeats. What is not is told why.
+// An accepted body has messages with roles, and its answer is valid JSON. A refused body gets an
+// error whose message is not empty.
 void try_dialect(const boost::json::value& body, ParseDialect parse) {
   const Checked<DialectCall> read = parse(body);
   if (const ApiError* error = std::get_if<ApiError>(&read)) {

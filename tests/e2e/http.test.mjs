@@ -199,6 +199,7 @@ describe('keys, TLS and operators', { skip }, () => {
     ['a collector behind https', ['--otlp-endpoint', 'https://a:4318'], /--otlp-endpoint/],
     ['a log level there is not', ['--log-level', 'loud'], /loud/],
     ['a body larger than all', ['--max-body-size', '2GiB'], /--max-inflight-body-bytes/],
+    ['too little memory for grammars', ['--grammar-memory', '1MiB'], /--grammar-memory 1MiB must be a size of at least 16MiB/],
   ]) {
     it(`${name} is refused at the start`, () => {
       const { status, stderr } = spawnSync(program, ['serve', model, '--port', '0', ...flags], { encoding: 'utf8', timeout: 20_000 });

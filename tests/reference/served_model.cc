@@ -81,7 +81,7 @@ ReadPrompt ServedModel::read(const std::vector<TokenId>& prompt,
   return read;
 }
 
-// The chunk twice, once for each way of pooling; the second computes the same KV again.
+// Runs the chunk twice, once for each pooling; the second run computes the same KV again.
 void ServedModel::read_chunk(const std::vector<TokenId>& prompt, int first, int count,
                              ReadPrompt& so_far) {
   const int end = first + count;

@@ -1,5 +1,5 @@
-// The swapping sequence of MorphServe's Algorithm 1, measured with the kernels and by sharing work,
-// against the same written down plainly in double precision with every model run from the start.
+// Compares the swapping order of MorphServe's Algorithm 1, measured with kernels that share work,
+// with a plain implementation in double precision that runs every model from the start.
 
 #include <gtest/gtest.h>
 
@@ -48,7 +48,7 @@ bool is_mlp(TensorRole role) {
   return role == TensorRole::kGate || role == TensorRole::kUp || role == TensorRole::kDown;
 }
 
-// What the model is once some targets are lowered: their matrices rounded, all else as it was.
+// The model with some targets lowered: their matrices are rounded.
 class LoweredCheckpoint : public SyntheticCheckpoint {
  public:
   LoweredCheckpoint(std::vector<bool> lowered, bool halves)
@@ -99,7 +99,7 @@ Similarity mean_similarity(const Rows& a, const Rows& b) {
   return {sum.cosine / count, sum.l2 / count};
 }
 
-// The plain way.
+// Computes similarities by their definition.
 class PlainProfile {
  public:
   explicit PlainProfile(bool halves) : halves_(halves) {}
@@ -134,7 +134,7 @@ class PlainProfile {
   }
 
  private:
-  // Before a target.
+  // Returns the residual stream before a target.
   Rows stream(const std::vector<bool>& lowered, int target) const {
     const LoweredCheckpoint checkpoint(lowered, halves_);
     const ReferenceModel model(checkpoint, false);
@@ -151,8 +151,8 @@ class PlainProfile {
   std::map<std::vector<bool>, Rows> logits_;
 };
 
-// What a change leaves, to a twentieth of the change: activations are rounded to bf16 before they
-// meet quantised weights, which is noise beside three bits.
+// Expects similarities equal up to a twentieth of the change. Activations are rounded to bf16
+// before they meet quantised weights, which is small noise next to 3-bit weights.
 void expect_near(const Similarity& got, const Similarity& want, const std::string& what) {
   EXPECT_NEAR(got.cosine, want.cosine, 0.05 * std::abs(1.0 - want.cosine) + 1e-6) << what;
   EXPECT_NEAR(got.l2, want.l2, 0.05 * std::abs(1.0 - want.l2) + 1e-5) << what;
@@ -190,7 +190,7 @@ TEST_P(SwapOrder, SensitivitiesAreThoseOfThePlainDefinition) {
       const TargetSimilarity want = plain.alone(target);
       expect_near(alone[u].transformation, want.transformation, what + " LTS");
       expect_near(alone[u].replacement, want.replacement, what + " LRS");
-      EXPECT_LT(want.replacement.cosine, 1.0 - 1e-5);  // or nothing is tested
+      EXPECT_LT(want.replacement.cosine, 1.0 - 1e-5);  // otherwise nothing is tested
       if (!lowered[u]) {
         expect_near(more[u], plain.one_more(lowered, target), what + " MDS");
       }

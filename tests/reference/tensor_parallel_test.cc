@@ -1,5 +1,5 @@
-// Tensor parallelism without devices: a thread stands for each, with its own shards of the weights,
-// its own heads of the KV cache and its own team. What TP 1 computes must come out to the last bit.
+// Tensor parallelism without devices: a thread stands for each device, with its own shards of the
+// weights, its own heads of the KV cache and its own team. The results must have the bits of TP 1.
 
 #include <gtest/gtest.h>
 
@@ -42,7 +42,7 @@ ModelSpec spec_with(int ffn, bool everything) {
   return spec;
 }
 
-// What devices share: each puts down its part, and all add up the same tree.
+// An all-reduce between threads: each contributes its rows, and all add up the same tree.
 class Meeting {
  public:
   explicit Meeting(int devices) : parts_(static_cast<std::size_t>(devices)), barrier_(devices) {}
@@ -73,7 +73,7 @@ struct Step {
   std::vector<TokenId> tokens;
 };
 
-// One device of a stage, with everything that it would own.
+// One device of a stage and everything that it owns.
 class Device {
  public:
   Device(const Checkpoint& checkpoint, Precision precision, ShardRun shards, int threads)
@@ -103,7 +103,7 @@ class Device {
     }
   }
 
-  // The logits of every row.
+  // Returns the logits of every row.
   std::vector<float> run(const std::vector<Step>& steps, const AllReduce& all_reduce) {
     std::vector<TokenId> tokens;
     std::vector<int> positions;
@@ -150,7 +150,7 @@ class Device {
   std::vector<cpu::KvLayer> kv_;
 };
 
-// Two prompts, one of them in two chunks, then both decode side by side.
+// Computes two prompts, one of them in two chunks, then decodes both.
 std::vector<std::vector<Step>> some_steps(int vocab) {
   std::mt19937 random(5);
   const auto draw = [&](int count) {
@@ -167,7 +167,7 @@ std::vector<std::vector<Step>> some_steps(int vocab) {
   return steps;
 }
 
-// Of every step, as one vector.
+// Returns the logits of every step as one vector.
 std::vector<float> run_on(const Checkpoint& checkpoint, Precision precision, int devices,
                           int shards, int threads) {
   Meeting meeting(devices);
@@ -213,7 +213,7 @@ TEST_P(TensorParallel, EveryDegreeHasTheSameBits) {
   }
 }
 
-// 104 neurons are 26 a shard of 4: padding everywhere.
+// 104 neurons are 26 for each of 4 shards, so every shard has padding.
 INSTANTIATE_TEST_SUITE_P(Precisions, TensorParallel,
                          testing::Combine(testing::ValuesIn(kPrecisions), testing::Values(128, 104),
                                           testing::Bool()),

@@ -65,7 +65,7 @@ TextRules text_rules(const GenerationCall& call, const ServedModel& model) {
   if (call.tools.offered()) {
     rules.tool_format = model.tool_format;
     rules.tools = offered_tools(call.tools.tools);
-    rules.parallel_calls = call.tools.parallel;
+    rules.several_calls = call.tools.several_calls();
     for (const std::string_view marker : marker_texts(model.tool_format)) {
       if (const TokenId id = model.tokenizer->find_special(marker); id >= 0) {
         rules.shown.some.push_back(id);
@@ -80,7 +80,7 @@ ChoiceText::ChoiceText(const TextRules& rules, const Tokenizer& tokenizer,
     : text_(tokenizer, rules.stops, rules.shown, at_text_start(choice.request, tokenizer)),
       ids_(ids),
       short_ids_(rules.tool_format == ToolFormat::kMistral),
-      parallel_(rules.parallel_calls),
+      several_(rules.several_calls),
       unstopped_(rules.min_tokens) {
   if (rules.tool_format != ToolFormat::kNone) {
     parser_.emplace(rules.tool_format, rules.tools);
@@ -119,7 +119,7 @@ void ChoiceText::take(const std::string& text, std::vector<ToolPiece>& parts) {
 void ChoiceText::take(std::vector<ToolPiece> found, std::vector<ToolPiece>& parts) {
   for (ToolPiece& piece : found) {
     if (CallBegin* begin = std::get_if<CallBegin>(&piece)) {
-      one_call_done_ = one_call_done_ || (begin->index > 0 && !parallel_);
+      one_call_done_ = one_call_done_ || (begin->index > 0 && !several_);
       if (!one_call_done_) {
         ++calls_;
         begin->id = begin->id.empty() ? new_id(begin->index) : begin->id;

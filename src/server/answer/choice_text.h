@@ -19,7 +19,7 @@ struct TextRules {
   std::int64_t min_tokens = 0;                 // stop strings are ignored before
   ToolFormat tool_format = ToolFormat::kNone;  // kNone: text is not searched for tool calls
   std::vector<OfferedTool> tools;
-  bool parallel_calls = true;
+  bool several_calls = true;
 };
 TextRules text_rules(const GenerationCall& call, const ServedModel& model);
 
@@ -54,7 +54,7 @@ class ChoiceText {
   std::optional<ToolCallParser> parser_;
   const Ids ids_;
   const bool short_ids_;  // of nine letters and digits, as Mistral's templates require
-  const bool parallel_;
+  const bool several_;
   std::int64_t unstopped_;  // tokens left during which stop strings are ignored
   int calls_ = 0;
   bool one_call_done_ = false;

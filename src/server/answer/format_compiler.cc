@@ -3,44 +3,13 @@
 #include <fmt/format.h>
 
 namespace protean {
-namespace {
 
-constexpr std::size_t kMostKept = 256;
-constexpr std::size_t kMostKeyBytes = 8U << 20;
-
-}  // namespace
-
-FormatCompiler::FormatCompiler(const Tokenizer& tokenizer, int vocab, std::vector<TokenId> stop_ids)
-    : can_end_(!stop_ids.empty()), tokens_(tokenizer, vocab, std::move(stop_ids)) {}
+FormatCompiler::FormatCompiler(const Tokenizer& tokenizer, int vocab, std::vector<TokenId> stop_ids,
+                               std::size_t grammar_bytes)
+    : can_end_(!stop_ids.empty()), tokens_(tokenizer, vocab, std::move(stop_ids), grammar_bytes) {}
 
 bool FormatCompiler::knows(const AnswerFormat& format) const {
-  const std::lock_guard lock(mutex_);
-  return by_key_.find(format.key) != by_key_.end();
-}
-
-FormatCompiler::Compiled FormatCompiler::find(const std::string& key) {
-  const std::lock_guard lock(mutex_);
-  const auto found = by_key_.find(key);
-  if (found == by_key_.end()) {
-    return nullptr;
-  }
-  recent_.splice(recent_.begin(), recent_, found->second);
-  return found->second->second;
-}
-
-void FormatCompiler::keep(const std::string& key, Compiled grammar) {
-  const std::lock_guard lock(mutex_);
-  if (by_key_.find(key) != by_key_.end()) {
-    return;  // another thread compiled it concurrently
-  }
-  recent_.emplace_front(key, std::move(grammar));
-  by_key_.emplace(recent_.front().first, recent_.begin());
-  key_bytes_ += key.size();
-  while (recent_.size() > 1 && (recent_.size() > kMostKept || key_bytes_ > kMostKeyBytes)) {
-    key_bytes_ -= recent_.back().first.size();
-    by_key_.erase(recent_.back().first);
-    recent_.pop_back();
-  }
+  return tokens_.holds(format.key);
 }
 
 Checked<std::shared_ptr<TokenConstraint>> FormatCompiler::constrain(const AnswerFormat& format) {
@@ -50,20 +19,14 @@ Checked<std::shared_ptr<TokenConstraint>> FormatCompiler::constrain(const Answer
                                            format.field),
                     .param = format.field};
   }
-  Compiled grammar = find(format.key);
-  if (grammar == nullptr) {
-    auto compiled = Grammar::compile(format.source);
-    if (compiled.ok()) {
-      compiled = tokens_.prepare(*std::move(compiled));
-    }
-    if (!compiled.ok()) {
-      return ApiError{.message = fmt::format("{}: {}", format.field, compiled.error().message),
-                      .param = format.field};
-    }
-    grammar = *std::move(compiled);
-    keep(format.key, grammar);
+  auto constraint = tokens_.constrain(format.source, format.key);
+  if (!constraint) {
+    const bool later = constraint.error().code == ErrorCode::kUnavailable;
+    return ApiError{.status = later ? 503 : 400,
+                    .message = fmt::format("{}: {}", format.field, constraint.error().message),
+                    .param = format.field};
   }
-  return tokens_.constrain(std::move(grammar));
+  return *std::move(constraint);
 }
 
 }  // namespace protean

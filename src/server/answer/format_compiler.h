@@ -1,12 +1,7 @@
 #pragma once
 
 #include <cstddef>
-#include <list>
 #include <memory>
-#include <mutex>
-#include <string>
-#include <unordered_map>
-#include <utility>
 #include <vector>
 
 #include "contract/token_constraint.h"
@@ -26,29 +21,20 @@ class FormatConstraints {
   virtual bool knows(const AnswerFormat& format) const = 0;
 };
 
-// Compiles grammars for one model. Caches them, as clients send the same schema with every request,
-// and evicts the least recently used beyond a bound. The tokenizer outlives it.
+// Compiles grammars for one model. Refers to the tokenizer.
 class FormatCompiler final : public FormatConstraints {
  public:
-  // `vocab` is the number of logits; `stop_ids` are the tokens that may end an answer.
-  FormatCompiler(const Tokenizer& tokenizer, int vocab, std::vector<TokenId> stop_ids);
+  // `vocab` is the number of logits; `stop_ids` are the tokens that may end an answer. Grammars and
+  // their masks take at most `grammar_bytes` of memory.
+  FormatCompiler(const Tokenizer& tokenizer, int vocab, std::vector<TokenId> stop_ids,
+                 std::size_t grammar_bytes = GrammarTokens::kDefaultBytes);
 
   Checked<std::shared_ptr<TokenConstraint>> constrain(const AnswerFormat& format) override;
   bool knows(const AnswerFormat& format) const override;
 
  private:
-  using Compiled = std::shared_ptr<const Grammar>;
-  using Entry = std::pair<std::string, Compiled>;
-
-  Compiled find(const std::string& key);
-  void keep(const std::string& key, Compiled grammar);
-
   const bool can_end_;
   const GrammarTokens tokens_;
-  mutable std::mutex mutex_;
-  std::list<Entry> recent_;  // most recently used first
-  std::unordered_map<std::string_view, std::list<Entry>::iterator> by_key_;
-  std::size_t key_bytes_ = 0;
 };
 
 }  // namespace protean

@@ -13,7 +13,7 @@ std::string event(std::string_view type, std::string_view fields) {
                      fields.empty() ? "" : ",", fields);
 }
 
-// Tokens found in the cache are not counted among input_tokens in this API.
+// In this API input_tokens does not include the tokens found in the cache.
 std::string token_counts(const AnswerUsage& usage) {
   const std::int64_t cached = usage.cached_tokens.value_or(0);
   return fmt::format(R"("input_tokens":{},"cache_creation_input_tokens":0,)"
@@ -33,8 +33,8 @@ std::string text_block(std::string_view text) {
   return fmt::format(R"({{"type":"text","text":{},"citations":null}})", json_text(text));
 }
 
-// Input is an object, which arguments cut off by max_tokens are not: these are kept as a text,
-// under the key by which Anthropic's documentation has clients wrap such input.
+// Returns the arguments as an object. If they were cut off by max_tokens and are none, the object
+// holds their text under the key that Anthropic's documentation gives for such input.
 std::string input_of(std::string_view arguments) {
   return is_whole(arguments) ? std::string(arguments)
                              : fmt::format(R"({{"INVALID_JSON":{}}})", json_text(arguments));
@@ -89,7 +89,7 @@ class MessagesWriter : public AnswerWriter {
     const AnswerChoice& choice = choices.front();
     end_ = choice.end;
     std::string content;
-    std::string text;  // of the block that goes on
+    std::string text;  // of the open block
     const CallBegin* call = nullptr;
     const auto close = [&] {
       const std::string block = call != nullptr ? call_block(*call, input_of(text))
@@ -166,7 +166,7 @@ class MessagesWriter : public AnswerWriter {
   const AnswerIdentity identity_;
   const std::int64_t max_tokens_;
   Open open_ = Open::kNone;
-  int index_ = 0;  // of the block that is open, or of the next
+  int index_ = 0;  // of the open block, or of the next one
   std::optional<ChoiceEnd> end_;
 };
 

@@ -28,8 +28,8 @@ constexpr std::array kRefused{
     RefusedField{"container", "there are no containers here"},
     RefusedField{"mcp_servers", "this server connects to no others, run the tools yourself"},
     RefusedField{"context_management", "nothing is cleared from the context here"},
-    RefusedField{"diagnostics", "there are no diagnostics of the cache"},
-    RefusedField{"inference_geo", "the server is where it is"},
+    RefusedField{"diagnostics", "the cache has no diagnostics"},
+    RefusedField{"inference_geo", "requests cannot choose where the server runs"},
     RefusedField{"output_format", "use output_config.format"},
 };
 
@@ -124,7 +124,7 @@ void read_output_config(FieldReader& fields, GenerationCall& call, ChatInput& in
   fields.adopt(reader);
 }
 
-// An assistant's message at the end is the beginning of the answer.
+// Reads the messages. If the last one is the assistant's, the answer continues it.
 void read_messages(FieldReader& fields, ChatInput& input) {
   input.messages = read_messages_input(fields);
   if (fields.failed() || input.messages.back().at("role") != "assistant") {

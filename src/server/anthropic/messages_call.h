@@ -7,11 +7,12 @@
 
 namespace protean {
 
-// The body of Anthropic's POST /v1/messages. Images, documents, server tools and thinking are
-// refused by name; hints to a cache, of which we need none, are passed over.
+// Reads the body of Anthropic's POST /v1/messages. Refuses images, documents, server tools and
+// thinking by name. Ignores cache_control, because prefixes are always cached.
 Checked<DialectCall> read_messages_call(boost::json::value body);
 
-// That of POST /v1/messages/count_tokens, which has no max_tokens: {"input_tokens":...}.
+// Reads the body of POST /v1/messages/count_tokens, which has no max_tokens. The answer is
+// {"input_tokens":...}.
 Checked<TextCall> read_messages_count(boost::json::value body);
 
 }  // namespace protean

@@ -12,7 +12,7 @@ namespace json = boost::json;
 
 constexpr std::string_view kHello = R"([{"role":"user","content":"Hello"}])";
 
-// A body with max_tokens and what else is given.
+// Returns a body with max_tokens and these fields.
 std::string body(std::string_view fields) {
   return R"({"max_tokens":8,)" + std::string(fields) + "}";
 }
@@ -38,7 +38,7 @@ json::array messages(const std::string& list) {
 struct Refusal {
   std::string body;
   std::string_view param;
-  std::string_view said;  // part of the message
+  std::string_view said;  // a part of the error's message
 };
 void expect_refused(const Refusal& wanted) {
   const Checked<DialectCall> read = read_messages_call(json::parse(wanted.body));
@@ -53,7 +53,7 @@ void expect_refused(const Refusal& wanted) {
   EXPECT_NE(error->message.find(wanted.said), std::string::npos) << error->message;
 }
 
-TEST(MessagesCall, ReadsWhatIsAlikeInAllDialects) {
+TEST(MessagesCall, ReadsTheFieldsOfAllDialects) {
   const GenerationCall call =
       read(message_with(R"("model":"tiny","temperature":0.5,"top_p":0.75,"top_k":9,"stream":true,
                    "stop_sequences":["END","\n\n"],"metadata":{"user_id":"u"},
@@ -102,7 +102,7 @@ TEST(MessagesCall, TurnsToolBlocksIntoCallsAndResults) {
           {"role":"tool","tool_call_id":"t1","content":"red\nround"},
           {"role":"tool","tool_call_id":"t2","content":"Error: no hand"},
           {"role":"user","content":"So?"}])");
-  // No text, and no content of the result.
+  // The assistant has no text, and the result no content.
   expect_json(messages(R"([{"role":"user","content":"Go"},
           {"role":"assistant","content":[{"type":"tool_use","id":"t","name":"go","input":{}}]},
           {"role":"user","content":[{"type":"tool_result","tool_use_id":"t"}]}])"),
@@ -179,7 +179,7 @@ TEST(MessagesCall, CountsWithoutMaxTokens) {
   expect_refused({R"({"messages":)" + std::string(kHello) + "}", "max_tokens", "required"});
 }
 
-TEST(MessagesCall, RefusesByPathWhatIsWrong) {
+TEST(MessagesCall, NamesThePathOfABadField) {
   const auto list = [](std::string_view item) {
     return body(R"("messages":[{"role":"user","content":"a"},)" + std::string(item) + "]");
   };
@@ -247,7 +247,7 @@ TEST(MessagesCall, RefusesByPathWhatIsWrong) {
   }
 }
 
-TEST(MessagesCall, RefusesByPathWhatIsWrongWithTools) {
+TEST(MessagesCall, NamesThePathOfABadTool) {
   const auto tool = [](std::string_view fields) {
     return message_with(R"("tools":[{)" + std::string(fields) + "}]");
   };

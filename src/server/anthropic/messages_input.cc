@@ -47,8 +47,8 @@ class MessagesReader {
                                               excerpt(type), supported));
   }
 
-  // Content in which nothing but text is understood. Hints to a cache, which works without them,
-  // and citations, which say where a text came from, do not change it.
+  // Reads content that may hold text only. Ignores cache_control and citations, which do not change
+  // the text.
   std::string text_of(const json::value& content, const std::string& where) {
     if (content.is_string()) {
       return std::string(std::string_view(content.get_string()));

@@ -6,9 +6,9 @@
 
 namespace protean {
 
-// The system and messages of a body of Anthropic's Messages API as OpenAI's chat messages. Turns of
-// one role that follow each other are one turn, as in that API; a tool result that is an error is
-// told so by a leading "Error: ". What is no text and no tool block is refused by name.
+// Reads system and messages of Anthropic's Messages API as OpenAI's chat messages. Consecutive
+// turns of one role become one turn, as in that API. A tool result that is an error begins with
+// "Error: ". Blocks other than text and tool blocks are refused by name.
 boost::json::array read_messages_input(FieldReader& fields);
 
 }  // namespace protean

@@ -18,7 +18,7 @@ constexpr std::size_t kMaxFormatNameBytes = 64;
 
 using Format = std::optional<AnswerFormat>;
 
-// A schema given as an object, true or false, or as text that holds one.
+// Reads a schema given as an object, as true or false, or as text that holds one of these.
 Format read_schema(const json::value& value, FieldReader& fields, std::string_view field) {
   if (const json::string* text = value.if_string()) {
     Checked<json::value> parsed = parse_json_body(*text);
@@ -105,14 +105,33 @@ Format read_response_format(FieldReader& fields) {
   return read;
 }
 
-void set_whitespace(AnswerFormat& format, bool any) {
-  if (JsonSchema* schema = std::get_if<JsonSchema>(&format.source.what); schema && !any) {
-    schema->any_whitespace = false;
-    format.key += " compact";
+// Reads the white space between the tokens of JSON that `format` is to have: a pattern, vLLM's
+// field `pattern_field`, or the usual separators if `spaced`.
+void read_whitespace(FieldReader& fields, std::string_view pattern_field, bool spaced,
+                     Format& format) {
+  const auto pattern = fields.string(pattern_field);
+  if (!pattern && !spaced) {
+    return;
+  }
+  JsonSchema* schema = format ? std::get_if<JsonSchema>(&format->source.what) : nullptr;
+  if (pattern && schema == nullptr) {
+    return fields.fail(pattern_field,
+                       fmt::format("{} needs a JSON schema: no other form has white space between "
+                                   "tokens of JSON",
+                                   pattern_field));
+  }
+  if (pattern && spaced) {
+    return fields.fail(pattern_field, fmt::format("{} and disable_any_whitespace exclude each "
+                                                  "other: both say what white space the JSON has",
+                                                  pattern_field));
+  }
+  if (schema != nullptr) {
+    schema->whitespace = pattern ? JsonWhitespace{*pattern, *pattern} : kSpacedSeparators;
+    format->key += " white space " + (pattern ? *pattern : "of separators");
   }
 }
 
-// vLLM's {"json": ...} or {"regex": ...} and so on.
+// Reads vLLM's structured_outputs: {"json": ...}, {"regex": ...} and so on.
 Format read_structured_outputs(FieldReader& fields) {
   const json::object* object = fields.object("structured_outputs");
   if (object == nullptr) {
@@ -120,7 +139,7 @@ Format read_structured_outputs(FieldReader& fields) {
   }
   FieldReader reader(*object, "structured_outputs.");
   std::vector<Format> found;
-  for (const char* name : {"grammar", "structural_tag", "whitespace_pattern"}) {
+  for (const char* name : {"grammar", "structural_tag"}) {
     if (reader.find(name) != nullptr) {
       reader.fail(name, fmt::format("structured_outputs.{} is not supported: use json, regex or "
                                     "choice",
@@ -139,19 +158,20 @@ Format read_structured_outputs(FieldReader& fields) {
   if (const json::value* choices = reader.find("choice")) {
     found.push_back(read_choices(*choices, reader, "choice"));
   }
-  const bool compact = reader.boolean("disable_any_whitespace").value_or(false);
+  Format format = found.empty() ? std::nullopt : std::move(found[0]);
+  read_whitespace(reader, "whitespace_pattern",
+                  reader.boolean("disable_any_whitespace").value_or(false), format);
   fields.adopt(reader);
   if (found.size() > 1) {
     fields.fail("structured_outputs",
-                "structured_outputs must have one of json, json_object, "
-                "regex and choice, not several");
+                "structured_outputs must have one of json, json_object, regex and choice, not "
+                "several");
   }
-  if (found.empty() || fields.failed()) {
+  if (!format || fields.failed()) {
     return std::nullopt;
   }
-  set_whitespace(*found[0], !compact);
-  found[0]->field = "structured_outputs." + found[0]->field;
-  return found[0];
+  format->field = "structured_outputs." + format->field;
+  return format;
 }
 
 }  // namespace
@@ -190,7 +210,9 @@ Format read_format(FieldReader& fields) {
                                             "answer has",
                                             found[0].field, found[1].field));
   }
-  return found.empty() || fields.failed() ? std::nullopt : Format(std::move(found[0]));
+  Format format = found.empty() ? std::nullopt : Format(std::move(found[0]));
+  read_whitespace(fields, "guided_whitespace_pattern", false, format);
+  return fields.failed() ? std::nullopt : std::move(format);
 }
 
 }  // namespace protean

@@ -21,7 +21,7 @@ void ChatTurns::add_text(std::string_view role, std::string_view text, bool join
     return;
   }
   json::value& content = messages_.back().get_object()["content"];
-  if (content.is_null()) {  // an assistant that has only called so far
+  if (content.is_null()) {  // the assistant's message has only calls so far
     content = text;
   } else {
     content.get_string().append("\n").append(text);

@@ -7,20 +7,20 @@
 
 namespace protean {
 
-// Makes OpenAI's chat messages, which chat templates understand, of dialects that write one turn as
-// several items or blocks: an assistant's texts and its calls become one message, and so do texts
-// of the system that follow each other.
+// Builds OpenAI's chat messages, which chat templates understand, for dialects that write one turn
+// as several items or blocks. Consecutive texts and calls of the assistant become one message, and
+// so do consecutive texts of the system.
 class ChatTurns {
  public:
-  enum class UserTurns { kKeep, kJoin };  // of texts of the user that follow each other
+  enum class UserTurns { kKeep, kJoin };  // what becomes of consecutive texts of the user
   explicit ChatTurns(UserTurns users) : users_(users) {}
 
   void system(std::string_view text) { add_text("system", text, true); }
   void user(std::string_view text) { add_text("user", text, users_ == UserTurns::kJoin); }
   void assistant(std::string_view text) { add_text("assistant", text, true); }
-  // By the assistant; arguments are JSON text.
+  // Adds a call by the assistant. The arguments are JSON text.
   void call(std::string_view id, std::string_view name, std::string_view arguments);
-  // What a call gave. False: there has been no call of that id, and nothing is added.
+  // Adds the result of a call. Returns false and adds nothing if there has been no call of that id.
   bool result(std::string_view call_id, std::string_view text);
 
   bool ends_with_assistant() const;

@@ -29,9 +29,9 @@ std::string describe(const json::value& value) {
 
 namespace {
 
-constexpr double kLargestReal = 9e15;  // beyond, a double does not tell integers apart
+constexpr double kLargestReal = 9e15;  // doubles up to here tell integers apart
 
-// Refused for its size or its writing, whatever the range.
+// Returns true if the number is too large, or written so that no range would accept it.
 bool too_large(const json::value& value) {
   return value.is_uint64() || (value.is_double() && !(std::abs(value.get_double()) < kLargestReal));
 }
@@ -98,7 +98,7 @@ std::optional<float> FieldReader::number(std::string_view name, const NumberRang
   const double number =
       value->is_number() ? value->to_number<double>() : std::numeric_limits<double>::quiet_NaN();
   const bool above = range.low_included ? number >= range.low : number > range.low;
-  if (!above || !(number <= range.high)) {  // also for NaN
+  if (!above || !(number <= range.high)) {  // true for NaN
     expect(name,
            fmt::format("a number {} {} and at most {}",
                        range.low_included ? "of at least" : "above", range.low, range.high),

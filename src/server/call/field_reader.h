@@ -19,26 +19,26 @@ struct NumberRange {
   bool low_included = true;
 };
 
-// Reads typed fields of a JSON object and keeps the first complaint, which names the field. A field
-// that is null counts as absent; unknown fields are nobody's business. Keeps a reference.
+// Reads typed fields of a JSON object and keeps the first error, which names the field. A field
+// that is null counts as absent. Unknown fields are ignored. Refers to the object.
 class FieldReader {
  public:
-  // `path` is put before field names in complaints: "stream_options.".
+  // `path` precedes field names in errors: "stream_options.".
   explicit FieldReader(const boost::json::object& object, std::string path = {});
 
-  const boost::json::value* find(std::string_view name) const;  // nullptr when absent or null
+  const boost::json::value* find(std::string_view name) const;  // nullptr if absent or null
   std::optional<bool> boolean(std::string_view name);
   std::optional<std::int64_t> integer(std::string_view name, std::int64_t low, std::int64_t high);
   std::optional<float> number(std::string_view name, const NumberRange& range);
   std::optional<std::string> string(std::string_view name);
-  std::string required_string(std::string_view name);  // empty after a complaint
+  std::string required_string(std::string_view name);  // empty after an error
   const boost::json::array* array(std::string_view name);
   const boost::json::object* object(std::string_view name);
 
-  // "NAME must be WANTED, not what it is".
+  // Fails with "NAME must be WANTED, not GIVEN".
   void expect(std::string_view name, std::string_view wanted, const boost::json::value& given);
   void fail(std::string_view name, std::string message);
-  // Takes over the complaint of a reader of an object inside this one.
+  // Takes over the error of a reader of an object inside this one.
   void adopt(const FieldReader& inner);
   bool failed() const { return error_.has_value(); }
   const std::optional<ApiError>& error() const { return error_; }
@@ -49,10 +49,10 @@ class FieldReader {
   std::optional<ApiError> error_;
 };
 
-// "a string", "-1", "an array": a value as a complaint shows it.
+// Returns a value as errors show it: "a string", "-1", "an array".
 std::string describe(const boost::json::value& value);
 
-// An integer written as 5 or 5.0, within the range.
+// Returns an integer, written as 5 or 5.0, if it is within the range.
 std::optional<std::int64_t> as_integer(const boost::json::value& value, std::int64_t low,
                                        std::int64_t high);
 

@@ -7,11 +7,11 @@
 
 namespace protean {
 
-// How a dialect writes its tools if it writes them flat:
-// {"name":...,"description":...,SCHEMA:{...}} rather than with an object of the function inside.
+// How a dialect writes flat tools, {"name":...,"description":...,SCHEMA:{...}}, which have no
+// object of the function inside.
 struct FlatToolStyle {
-  std::string_view place;  // of tool {} in the body, as messages name it: "tools[{}]"
-  std::string_view type;   // of the tools that are supported
+  std::string_view place;  // as errors name tool {}: "tools[{}]"
+  std::string_view type;   // the only one that is supported
   bool type_is_implied = false;
   std::string_view schema;  // the field that holds the JSON schema of the arguments
   bool schema_is_required = false;
@@ -20,7 +20,7 @@ struct FlatToolStyle {
 // Reads "tools" and adds each of them to `read` as OpenAI's function object.
 void read_flat_tools(FieldReader& fields, const FlatToolStyle& style, ToolFields& read);
 
-// Reads "name" of a tool choice, and has the model call that tool.
+// Reads "name" of a tool choice, and makes the model call that tool.
 void read_chosen_tool(FieldReader& choice, ToolFields& read);
 
 }  // namespace protean

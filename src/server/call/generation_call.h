@@ -16,21 +16,21 @@
 namespace protean {
 
 struct ChatInput {
-  boost::json::array messages;  // OpenAI's objects; content parts are joined to one text
+  boost::json::array messages;  // OpenAI's objects, content parts joined to one text
   boost::json::object template_kwargs;
   bool add_generation_prompt = true;
-  bool continue_final_message = false;  // the answer goes on with the last message's text
+  bool continue_final_message = false;  // the answer continues the last message's text
 };
 using TextOrTokens = std::variant<std::string, std::vector<TokenId>>;
 struct CompletionInput {
   std::vector<TextOrTokens> prompts;
 };
 
-// What of the prompt is computed.
+// How the prompt is computed.
 struct PromptFields {
   std::optional<bool> add_special_tokens;
-  std::optional<std::int64_t> truncate_to;  // its last tokens; -1: as many as the model takes
-  bool echo = false;                        // the answer begins with it
+  std::optional<std::int64_t> truncate_to;  // keeps the last tokens; -1: as many as fit
+  bool echo = false;                        // the answer begins with the prompt
 };
 
 // Absent fields take the model's defaults.
@@ -45,7 +45,7 @@ struct SamplingFields {
   std::optional<float> frequency_penalty;
 };
 
-// Rules for single tokens; ids are not yet known to exist.
+// Rules for single tokens. Their ids are not checked against the vocabulary yet.
 struct TokenFields {
   std::vector<TokenBias> bias;
   std::vector<TokenId> allowed;  // ascending
@@ -57,41 +57,43 @@ struct StopFields {
   std::vector<TokenId> token_ids;
   bool ignore_eos = false;
   bool keep_string = false;     // include_stop_str_in_output
-  std::int64_t min_tokens = 0;  // stop strings and tokens are not looked for before
+  std::int64_t min_tokens = 0;  // stop strings and tokens before are ignored
 };
 
 struct StreamFields {
   bool enabled = false;
-  bool usage = false;             // a last chunk with the token counts
-  bool continuous_usage = false;  // and every chunk with those so far
+  bool usage = false;             // a last chunk holds the token counts
+  bool continuous_usage = false;  // every chunk holds the token counts so far
 };
 
-// What the answer says of single tokens.
+// What the answer says about single tokens.
 struct ReportFields {
   bool logprobs = false;
   int top_logprobs = 0;
-  std::optional<int> prompt_logprobs;  // so many alternatives of each prompt token
+  std::optional<int> prompt_logprobs;  // alternatives of each prompt token
   bool token_ids = false;
-  bool tokens_as_ids = false;        // "token_id:5" where a token's text would be
+  bool tokens_as_ids = false;        // "token_id:5" in place of a token's text
   bool show_special_tokens = false;  // in the text
 
   bool of_tokens() const { return logprobs || token_ids; }
 };
 
-// The text must be of this form.
+// The form that the answer's text must have.
 struct AnswerFormat {
   GrammarSource source;
   std::string key;    // equal for equal sources
-  std::string field;  // of the body, for complaints
+  std::string field;  // of the body, for errors
 };
 
 enum class ToolChoice : std::uint8_t { kNone, kAuto, kRequired };
 struct ToolFields {
   boost::json::array tools;  // OpenAI's objects, checked
   ToolChoice choice = ToolChoice::kAuto;
-  std::string only;      // with kRequired: the one function to call; empty: any
-  bool parallel = true;  // several calls in one answer
+  std::string only;      // the function to call if kRequired; empty: any
+  bool parallel = true;  // parallel_tool_calls
 
+  // A named function is called once, as OpenAI and vLLM do.
+  bool several_calls() const { return parallel && only.empty(); }
   bool offered() const { return !tools.empty() && choice != ToolChoice::kNone; }
 };
 
@@ -102,19 +104,19 @@ struct UrgencyFields {
 };
 
 struct EmbeddingFields {
-  std::optional<std::int64_t> dimensions;  // no others than the model's are given
+  std::optional<std::int64_t> dimensions;  // must be the model's
 };
 
-// What a dialect calls its fields, for complaints that come once the body is read.
+// What a dialect calls its fields, for errors that are found after the body is read.
 struct FieldNames {
-  std::string_view input = "messages";  // of a chat
+  std::string_view input = "messages";  // the chat's messages
   std::string_view max_tokens = "max_tokens";
 };
 
-// A request for text or embeddings of any dialect, checked field by field but not yet against the
-// model. What would change the answer and is not implemented has been refused.
+// A request for text or embeddings in any dialect. Its fields are checked, but not against the
+// model. Fields that we do not support have been refused.
 struct GenerationCall {
-  std::string model;  // empty: whichever is served
+  std::string model;  // empty: the model that is served
   std::variant<ChatInput, CompletionInput> input;
   PromptFields prompt;
   SamplingFields sampling;
@@ -125,15 +127,16 @@ struct GenerationCall {
   std::optional<AnswerFormat> format;
   ToolFields tools;
   UrgencyFields urgency;
-  std::optional<EmbeddingFields> embedding;  // no text is asked for, but the prompts' embeddings
+  std::optional<EmbeddingFields> embedding;  // asks for the prompts' embeddings, not for text
   std::int64_t n = 1;                        // choices per prompt
   std::optional<std::int64_t> max_tokens;
-  bool cut_at_context = false;  // what of max_tokens does not fit there is not asked for
+  bool cut_at_context = false;  // max_tokens beyond the context is reduced, not refused
   std::string cache_salt;
   FieldNames names;
 
   bool chat() const { return std::holds_alternative<ChatInput>(input); }
-  // Of the answer: engine requests it takes. Choice i is of prompt i / n.
+  // Returns the number of choices in the answer, each an engine request. Choice i is for prompt i /
+  // n.
   std::int64_t choices() const;
 };
 

@@ -17,10 +17,10 @@ using json::error_code;
 using json::string_view;
 
 constexpr std::size_t kMaxDepth = 64;
-// A value takes 24 bytes where its text may take 2: this bounds what a small body can make of it.
+// Bounds the memory of a parsed body: a value takes 24 bytes, and its text may take 2.
 constexpr std::size_t kMaxValues = 4'000'000;
 
-// Builds the value and watches what it is built from. Called by the parser in document order.
+// Builds the value and checks its parts. The parser calls it in document order.
 class StrictHandler {
  public:
   static constexpr std::size_t max_object_size = json::object::max_size();
@@ -109,7 +109,7 @@ class StrictHandler {
   }
 
   json::value_stack stack_;
-  std::vector<std::set<std::string, std::less<>>> keys_;  // of the objects we are inside of
+  std::vector<std::set<std::string, std::less<>>> keys_;  // of the objects around this place
   std::string key_;
   std::string complaint_;
   std::size_t values_ = 0;
@@ -141,8 +141,8 @@ Checked<json::value> parse_json_body(std::string_view text) {
     const std::string& complaint = parser.handler().complaint();
     return at_position(text, consumed, complaint.empty() ? ec.message() : complaint);
   } catch (const std::bad_alloc&) {
-    throw;                           // the service knows what to say
-  } catch (const std::exception&) {  // lengths beyond what the library holds
+    throw;                           // the service answers for all requests
+  } catch (const std::exception&) {  // lengths beyond the library's limits
     return ApiError{.status = 413, .message = "the body is too large to be parsed"};
   }
 }

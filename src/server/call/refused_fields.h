@@ -10,10 +10,10 @@ namespace protean {
 struct RefusedField {
   std::string_view field;
   std::string_view why;
-  bool may_be_false = false;  // a flag, which clients set to false by habit
+  bool may_be_false = false;  // is a flag, which some clients always send
 };
 
-// Refuses those that are given as anything but null or the empty list.
+// Refuses each of these fields unless it is null or an empty list.
 void refuse_fields(FieldReader& fields, std::span<const RefusedField> refused);
 
 }  // namespace protean

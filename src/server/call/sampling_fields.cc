@@ -38,7 +38,7 @@ std::optional<std::uint64_t> read_seed(FieldReader& fields) {
   return std::nullopt;
 }
 
-// A list of non-empty strings, or one such string.
+// Reads a list of non-empty strings, or one such string.
 std::vector<std::string> read_strings(FieldReader& fields, std::string_view name,
                                       std::size_t most) {
   std::vector<std::string> read;
@@ -263,7 +263,7 @@ ReportFields read_report(FieldReader& fields, bool chat) {
       }
     }
   } else if (const json::value* count = fields.find("logprobs");
-             count != nullptr && *count != false) {  // what a chat's client may send by habit
+             count != nullptr && *count != false) {  // some chat clients always send false
     if (const auto top = fields.integer("logprobs", 0, kMostTopLogprobs)) {
       read.logprobs = true;
       read.top_logprobs = static_cast<int>(*top);

@@ -39,7 +39,7 @@ void check_tool(const json::value& tool, const std::string& where, FieldReader& 
   fields.adopt(reader);
 }
 
-// {"type":"function","function":{"name":...}}
+// Reads {"type":"function","function":{"name":...}}.
 void read_named_choice(const json::object& choice, FieldReader& fields, ToolFields& read) {
   const json::value* type = choice.if_contains("type");
   const json::value* function = choice.if_contains("function");
@@ -102,10 +102,10 @@ JsonSchema arguments_schema(const json::value& tool) {
   const json::value* parameters = function_of(tool).if_contains("parameters");
   if (parameters == nullptr || !parameters->is_object() || parameters->get_object().empty()) {
     return {.schema = json::object{{"type", "object"}},
-            .any_whitespace = false,
+            .whitespace = kSpacedSeparators,
             .open_properties = true};
   }
-  return {.schema = *parameters, .any_whitespace = false};
+  return {.schema = *parameters, .whitespace = kSpacedSeparators};
 }
 
 GrammarSource arguments_of(const json::value& tool, const ToolSyntax& syntax) {
@@ -220,7 +220,7 @@ std::optional<AnswerFormat> tool_format_of(const ToolFields& tools, const ToolSy
   const bool required = tools.choice == ToolChoice::kRequired;
   const GrammarSource call = one_call(tools, syntax);
   std::vector<GrammarSource> parts{literal(syntax.begin), call};
-  if (tools.parallel) {
+  if (tools.several_calls()) {
     parts.push_back({Repeat{.part = {sequence({literal(syntax.between), call})}}});
   }
   parts.push_back(literal(syntax.end));

@@ -1,4 +1,4 @@
-// What each field of a call may hold, and what a client is told otherwise.
+// The values that each field of a call may have, and the errors for others.
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ namespace {
 
 namespace json = boost::json;
 
-// Why a body is refused; the field's name, then what is wrong. Empty: it is not.
+// Returns the field and the message of a body's error, or an empty text if it is accepted.
 template <class Parse>
 std::string complaint(std::string_view body, Parse parse) {
   auto value = parse_json_body(body);
@@ -56,7 +56,7 @@ void expect(const Row& row, const std::string& said) {
   EXPECT_NE(said.find(row.says), std::string::npos) << row.fields << "\nsays: " << said;
 }
 
-TEST(CallFields, OfTokensAreCheckedInBothKinds) {
+TEST(CallFields, TokenRulesAreCheckedInBothKinds) {
   const Row table[] = {
       {R"("presence_penalty":2.1)", "presence_penalty", "at least -2 and at most 2"},
       {R"("frequency_penalty":"1")", "frequency_penalty", "not a string"},
@@ -101,7 +101,7 @@ TEST(CallFields, LogprobsAreANumberInCompletionsAndABooleanInChats) {
   EXPECT_EQ(in_chat(R"("logprobs":true,"top_logprobs":20)"), "");
 }
 
-TEST(CallFields, NoTokensAreAnAnswerOnlyWhenThePromptIsToldOf) {
+TEST(CallFields, MaxTokensMayBeZeroOnlyIfThePromptIsReported) {
   EXPECT_EQ(in_completion(R"("max_tokens":0,"echo":true)"), "");
   EXPECT_EQ(in_completion(R"("max_tokens":0,"prompt_logprobs":0)"), "");
   expect({"", "max_tokens", "at least 1"}, in_completion(R"("max_tokens":0)"));
@@ -155,8 +155,37 @@ TEST(CallFields, FormsOfAllDialectsAreOneForm) {
             "structured_outputs.regex");
   const auto compact =
       chat(R"("structured_outputs":{"json":{"type":"object"},"disable_any_whitespace":true})");
-  EXPECT_FALSE(std::get<JsonSchema>(compact.format->source.what).any_whitespace);
+  EXPECT_EQ(std::get<JsonSchema>(compact.format->source.what).whitespace.after_separator, " ");
   EXPECT_NE(compact.format->key, wanted);
+}
+
+TEST(CallFields, WhiteSpaceOfJsonIsAPattern) {
+  for (const char* fields :
+       {R"("guided_json":{"type":"object"},"guided_whitespace_pattern":"\n *")",
+        R"("response_format":{"type":"json_object"},"guided_whitespace_pattern":"\n *")",
+        R"("structured_outputs":{"json":{"type":"object"},"whitespace_pattern":"\n *"})",
+        R"("structured_outputs":{"json_object":true,"whitespace_pattern":"\n *"})"}) {
+    const auto call = chat(fields);
+    const JsonWhitespace& whitespace = std::get<JsonSchema>(call.format->source.what).whitespace;
+    EXPECT_EQ(whitespace.elsewhere, "\n *") << fields;
+    EXPECT_EQ(whitespace.after_separator, "\n *") << fields;
+    EXPECT_NE(call.format->key.find("\n *"), std::string::npos) << fields;
+  }
+  const Row table[] = {
+      {R"("guided_whitespace_pattern":" ")", "guided_whitespace_pattern", "needs a JSON schema"},
+      {R"("guided_regex":"a","guided_whitespace_pattern":" ")", "guided_whitespace_pattern",
+       "needs a JSON schema"},
+      {R"("guided_json":{},"guided_whitespace_pattern":7)", "guided_whitespace_pattern",
+       "a string"},
+      {R"("structured_outputs":{"choice":["a"],"whitespace_pattern":" "})",
+       "structured_outputs.whitespace_pattern", "needs a JSON schema"},
+      {R"("structured_outputs":{"json":{},"whitespace_pattern":" ","disable_any_whitespace":true})",
+       "structured_outputs.whitespace_pattern", "exclude each other"},
+  };
+  for (const Row& row : table) {
+    expect(row, in_completion(row.fields));
+    expect(row, in_chat(row.fields));
+  }
 }
 
 constexpr const char* kTool = R"({"type":"function","function":{"name":"f"}})";
@@ -298,7 +327,7 @@ TEST(ToolGrammar, WritesCallsInTheModelsForm) {
   EXPECT_FALSE(tool_format_of(tools, syntax)) << "no tool is strict";
 }
 
-// What the grammar lets a model write, the parser reads as arguments that keep to the schema.
+// The parser must read each answer that the grammar allows, with arguments that satisfy the schema.
 TEST(ToolGrammar, WritesArgumentsBetweenTags) {
   const ToolFields tools = chat(R"("tools":[{"type":"function","function":{"name":"f","parameters":{
       "type":"object","required":["s","n"],"additionalProperties":false,"properties":{
@@ -310,7 +339,7 @@ TEST(ToolGrammar, WritesArgumentsBetweenTags) {
   struct Row {
     ToolFormat format;
     std::string text;
-    std::string arguments;  // empty: it must not be written
+    std::string arguments;  // empty: the grammar must not allow the answer
   };
   const std::string qwen = "<tool_call>\n<function=f>\n<parameter=s>\n{}\n</parameter>\n";
   const std::string qwen_end = "</function>\n</tool_call>";
@@ -352,7 +381,7 @@ TEST(ToolGrammar, WritesArgumentsBetweenTags) {
   }
 }
 
-TEST(ToolGrammar, RefusesByNameWhatCannotStandBetweenTags) {
+TEST(ToolGrammar, RefusesByNameSchemasThatCannotStandBetweenTags) {
   const auto complaint = [](const std::string& schema) {
     const ToolFields tools =
         chat(R"("tools":[{"type":"function","function":{"name":"f","parameters":)" + schema +

@@ -13,7 +13,7 @@ namespace json = boost::json;
 constexpr std::array<std::string_view, 5> kRoles{"system", "developer", "user", "assistant",
                                                  "tool"};
 
-// Walks messages in order, as a tool's result is judged by the calls before it.
+// Reads messages in order, because a tool's result must answer a call before it.
 class MessageChecker {
  public:
   explicit MessageChecker(FieldReader& fields) : fields_(fields) {}
@@ -42,7 +42,7 @@ class MessageChecker {
     if (name == "developer") {
       *role = "system";
     }
-    check_content((*object)["content"], assistant);  // templates expect it, though it be null
+    check_content((*object)["content"], assistant);  // templates expect the key, even if null
   }
 
  private:
@@ -61,7 +61,7 @@ class MessageChecker {
     }
   }
 
-  // A part that is no text cannot be shown to the model.
+  // The model reads text only.
   void join_parts(const json::array& parts, json::value& content) {
     std::string joined;
     for (std::size_t i = 0; i < parts.size(); ++i) {
@@ -131,7 +131,7 @@ class MessageChecker {
 
   FieldReader& fields_;
   std::string where_;
-  std::set<std::string, std::less<>> called_;  // ids
+  std::set<std::string, std::less<>> called_;  // ids of calls so far
 };
 
 void read_template_variables(FieldReader& fields, ChatInput& read) {
@@ -139,7 +139,8 @@ void read_template_variables(FieldReader& fields, ChatInput& read) {
     read.template_kwargs = *kwargs;
   }
   if (const auto effort = fields.string("reasoning_effort")) {
-    read.template_kwargs.insert({{"reasoning_effort", *effort}});  // kwargs win
+    read.template_kwargs.insert(
+        {{"reasoning_effort", *effort}});  // chat_template_kwargs come first
   }
 }
 

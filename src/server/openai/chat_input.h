@@ -7,12 +7,13 @@
 
 namespace protean {
 
-// The messages of a chat and how they are shown to the model. Takes the messages out of `body`,
-// which `fields` reads. Roles are known ones, content is text, tool results answer a call.
+// Reads the messages of a chat and how they are shown to the model. Moves the messages out of
+// `body`, which `fields` reads. Roles must be known, content must be text, and tool results must
+// answer a call.
 ChatInput read_chat_input(FieldReader& fields, boost::json::object& body);
 
-// Checks OpenAI's message objects and brings them into the form templates are written for: content
-// parts joined, "developer" called "system".
+// Checks OpenAI's message objects and brings them into the form that chat templates expect: content
+// parts are joined, and "developer" becomes "system".
 void check_messages(boost::json::array& messages, FieldReader& fields);
 
 }  // namespace protean

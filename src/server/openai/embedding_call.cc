@@ -16,7 +16,7 @@ namespace {
 
 namespace json = boost::json;
 
-constexpr std::size_t kMaxInputs = 2048;  // OpenAI's
+constexpr std::size_t kMaxInputs = 2048;  // OpenAI's limit
 
 std::string base64(const std::vector<float>& values) {
   constexpr std::string_view kAlphabet =
@@ -62,7 +62,7 @@ std::vector<float> unit_length(std::vector<float> values) {
   return values;
 }
 
-// Embeddings are never streamed.
+// Writes embeddings, which are never streamed.
 class EmbeddingWriter : public AnswerWriter {
  public:
   EmbeddingWriter(std::string model, bool as_base64)

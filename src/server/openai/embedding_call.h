@@ -6,8 +6,8 @@
 
 namespace protean {
 
-// The body of POST /v1/embeddings: one vector per input, of unit length, as numbers or as base64
-// of little-endian 32-bit floats.
+// Reads the body of POST /v1/embeddings. The answer has a vector of unit length for each input, as
+// numbers or as base64 of little-endian 32-bit floats.
 Checked<DialectCall> read_embedding_call(boost::json::value body);
 
 }  // namespace protean

@@ -34,7 +34,7 @@ std::string call_fields(const AnswerCall& call) {
                      json_text(call.id), json_text(call.name), json_text(call.arguments));
 }
 
-// A delta's fields for one piece. SDKs join what has one index, so a call is one entry.
+// Returns a delta's fields for one piece. SDKs join entries by index, so a call is one entry.
 std::string delta_fields(const AnswerPiece& piece) {
   std::string content;
   std::vector<std::pair<int, AnswerCall>> calls;
@@ -85,7 +85,7 @@ struct OpenAiOptions {
   ReportFields report;
 };
 
-// Chunks are made by hand: there is one per token, and most of it never changes.
+// Formats chunks by hand, because there is one per token and most of it never changes.
 class OpenAiWriter : public AnswerWriter {
  public:
   OpenAiWriter(const AnswerIdentity& identity, const OpenAiOptions& options,
@@ -93,7 +93,7 @@ class OpenAiWriter : public AnswerWriter {
       : identity_(identity),
         options_(options),
         tokens_(tokenizer, options.report.tokens_as_ids),
-        // A SentencePiece text does not show the space it begins with.
+        // The text of a SentencePiece tokenizer does not show the space it begins with.
         offsets_(static_cast<std::size_t>(options.choices),
                  options.echo && tokenizer.strips_leading_space() ? -1 : 0),
         head_("data: " +
@@ -161,7 +161,7 @@ class OpenAiWriter : public AnswerWriter {
     }
     return text;
   }
-  // Of tokens that follow those of the choice told before.
+  // Returns the logprobs of tokens that follow those written before for the choice.
   std::string logprobs(int choice, std::span<const AnswerToken> tokens) {
     if (!options_.report.logprobs || tokens.empty()) {
       return "null";
@@ -219,8 +219,8 @@ class OpenAiWriter : public AnswerWriter {
   const AnswerIdentity identity_;
   const OpenAiOptions options_;
   const TokenReport tokens_;
-  std::vector<std::int64_t> offsets_;  // of each choice's next token in its text, in characters
-  const std::string head_;             // of an event, up to where choices begin
+  std::vector<std::int64_t> offsets_;  // characters before each choice's next token
+  const std::string head_;             // the beginning of an event, up to its choices
 };
 
 Checked<DialectCall> with_writer(Checked<GenerationCall> parsed, std::string_view id_prefix) {

@@ -8,11 +8,11 @@
 
 namespace protean {
 
-// The bodies of POST /v1/chat/completions and /v1/completions.
+// Makes a writer of the answers to POST /v1/chat/completions and /v1/completions.
 Checked<DialectCall> read_chat_call(boost::json::value body);
 Checked<DialectCall> read_completion_call(boost::json::value body);
 
-// {"prompt_tokens":...}: as OpenAI's answers of all kinds have it.
+// Returns {"prompt_tokens":...}, which all kinds of OpenAI's answers have.
 std::string usage_json(const AnswerUsage& usage);
 
 inline constexpr std::string_view kSseDone = "data: [DONE]\n\n";

@@ -39,7 +39,7 @@ void read_counts(FieldReader& fields, GenerationCall& call) {
                 "best_of is not supported: choosing among several answers is not "
                 "implemented, ask for all of them with n");
   }
-  // The prompt alone may be what is asked for.
+  // A completion may ask about the prompt alone.
   const bool prompt_told = call.prompt.echo || call.report.prompt_logprobs;
   const std::int64_t least = prompt_told && !call.chat() ? 0 : 1;
   const auto max_tokens = fields.integer("max_tokens", least, kNoLimit);
@@ -51,7 +51,7 @@ void read_counts(FieldReader& fields, GenerationCall& call) {
   }
 }
 
-// Two fields that each make sense, but not together.
+// Refuses fields that exclude each other.
 void refuse_conflicts(FieldReader& fields, const GenerationCall& call) {
   if (call.report.prompt_logprobs && call.stream.enabled) {
     fields.fail("prompt_logprobs", "prompt_logprobs is not available when stream is true");
@@ -59,7 +59,7 @@ void refuse_conflicts(FieldReader& fields, const GenerationCall& call) {
   if (fields.failed() || !(call.format || constrains(call.tools))) {
     return;
   }
-  // What remained of the vocabulary might be nothing at all.
+  // Together with a grammar, these fields might allow no token at all.
   if (call.stop.min_tokens > 0) {
     fields.fail("min_tokens", "min_tokens is not supported together with structured output");
   }
@@ -78,7 +78,7 @@ void refuse_conflicts(FieldReader& fields, const GenerationCall& call) {
   }
 }
 
-// What both kinds of completion have.
+// Reads the fields that both kinds of completion have.
 void read_common(FieldReader& fields, GenerationCall& call) {
   call.model = fields.string("model").value_or("");
   call.sampling = read_sampling(fields);

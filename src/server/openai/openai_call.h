@@ -6,7 +6,7 @@
 
 namespace protean {
 
-// Read the bodies of POST /v1/chat/completions and of POST /v1/completions.
+// Read the bodies of POST /v1/chat/completions and POST /v1/completions.
 Checked<GenerationCall> parse_chat_call(boost::json::value body);
 Checked<GenerationCall> parse_completion_call(boost::json::value body);
 

@@ -8,7 +8,7 @@
 #include "server/openai/openai_answer.h"
 #include "server/openai/text_endpoints.h"
 
-// Any body gives a call or a complaint: never a crash, and never an empty complaint.
+// Any body gives a call or an error whose message is not empty.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace protean;
   const std::string_view text(reinterpret_cast<const char*>(data), size);

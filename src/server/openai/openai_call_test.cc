@@ -21,7 +21,7 @@ Checked<GenerationCall> parse(std::string_view text, bool chat) {
   return chat ? parse_chat_call(std::move(value)) : parse_completion_call(std::move(value));
 }
 
-// A completion with these fields besides the prompt.
+// Returns a completion with a prompt and these fields.
 std::string with(std::string_view fields) {
   return fmt::format(R"({{"prompt":"x",{}}})", fields);
 }
@@ -50,7 +50,7 @@ std::string nested(int depth) {
               std::string(static_cast<std::size_t>(depth), ']'));
 }
 
-TEST(JsonBody, RefusesWhatIsNoCleanJsonAndSaysWhere) {
+TEST(JsonBody, RefusesMalformedJsonAndSaysWhere) {
   const Bad table[] = {
       {"", "", "line 1, column 1"},
       {"{", "", "incomplete"},
@@ -143,13 +143,10 @@ TEST(GenerationCall, RefusesBadFieldsByName) {
   }
 }
 
-TEST(GenerationCall, RefusesWhatWouldChangeTheAnswer) {
+TEST(GenerationCall, RefusesUnsupportedFields) {
   const std::pair<const char*, const char*> fields[] = {
-      {"use_beam_search", "true"},
-      {"best_of", "2"},
-      {"grammar", R"("root ::= x")"},
-      {"guided_grammar", R"("root ::= x")"},
-      {"guided_whitespace_pattern", R"(" ")"},
+      {"use_beam_search", "true"},       {"best_of", "2"},
+      {"grammar", R"("root ::= x")"},    {"guided_grammar", R"("root ::= x")"},
       {"logits_processors", R"(["x"])"},
   };
   for (const auto& [name, value] : fields) {

@@ -19,13 +19,13 @@ namespace json = boost::json;
 using Tokens = std::vector<TokenId>;
 
 struct TokenizeOptions {
-  std::string text;  // of a prompt or content
+  std::string text;  // the prompt or content
   EncodeOptions encode;
   bool strings = false;  // vLLM's return_token_strs
   bool pieces = false;   // llama-server's with_pieces
 };
 
-// A token's bytes as text, or as numbers where they are no text.
+// Returns a token's bytes as text, or as numbers if they are no UTF-8.
 json::value piece_of(const Tokenizer& tokenizer, TokenId token) {
   const std::string_view bytes =
       tokenizer.bytes(token).empty() ? tokenizer.token_text(token) : tokenizer.bytes(token);

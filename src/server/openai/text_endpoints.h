@@ -8,19 +8,19 @@
 
 namespace protean {
 
-// What a call asks for that needs no engine. `run` may take long and runs on any thread, with the
-// model it is given; it gives the body of the reply.
+// A call that needs no engine. `run` returns the body of the reply; it may take long and may run on
+// any thread.
 struct TextCall {
-  std::string model;  // empty: whichever is served
+  std::string model;  // empty: the model that is served
   std::function<Checked<std::string>(const ServedModel& model)> run;
 };
 
 using ParseText = Checked<TextCall> (*)(boost::json::value body);
 
-// POST /tokenize as vLLM has it (prompt or messages) and as llama-server has it (content). The
-// answer is that of both, but that with_pieces makes tokens objects.
+// Reads POST /tokenize as vLLM has it (prompt or messages) and as llama-server has it (content).
+// The answer has the fields of both; with_pieces makes tokens objects.
 Checked<TextCall> read_tokenize_call(boost::json::value body);
-// POST /detokenize of both. Special tokens are shown.
+// Reads POST /detokenize of both. Special tokens are shown.
 Checked<TextCall> read_detokenize_call(boost::json::value body);
 
 }  // namespace protean

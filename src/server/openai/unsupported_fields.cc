@@ -10,7 +10,7 @@ namespace {
 
 namespace json = boost::json;
 
-// The value of a field that is the same as not giving it.
+// Values of a field that mean the same as its absence.
 enum class Neutral { kNothing, kEmpty, kFalse };
 
 struct Unsupported {
@@ -22,7 +22,6 @@ struct Unsupported {
 constexpr std::array kUnsupported{
     Unsupported{"use_beam_search", Neutral::kFalse, "beam search"},
     Unsupported{"guided_grammar", Neutral::kNothing, "a grammar in EBNF"},
-    Unsupported{"guided_whitespace_pattern", Neutral::kNothing, "choosing white space"},
     Unsupported{"grammar", Neutral::kEmpty, "a grammar in GBNF"},
     Unsupported{"structural_tag", Neutral::kNothing, "structure between tags"},
     Unsupported{"logits_processors", Neutral::kEmpty, "code in requests"},

@@ -4,8 +4,8 @@
 
 namespace protean {
 
-// Refuses fields that ask for another answer than we would give, such as beam search. Their neutral
-// values pass, as clients send those by habit.
+// Refuses fields that we do not support and that would change the answer, such as beam search.
+// Accepts their neutral values, which some clients always send.
 void refuse_unsupported(FieldReader& fields, bool chat);
 
 }  // namespace protean

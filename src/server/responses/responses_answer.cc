@@ -18,7 +18,7 @@ std::string usage_of(const AnswerUsage& usage) {
                      usage.prompt_tokens + usage.output_tokens, by_precision(usage));
 }
 
-// What an SDK knows of the reasons that exist.
+// Returns the reason in the words that SDKs know.
 std::string_view code_of(const ApiError& error) {
   if (error.status == 429) {
     return "rate_limit_exceeded";
@@ -26,7 +26,7 @@ std::string_view code_of(const ApiError& error) {
   return error.status < 500 ? "invalid_prompt" : "server_error";
 }
 
-// How far a response has come, as its object says it.
+// The state of a response, as its object says it.
 struct Progress {
   std::string_view status;
   std::string error = "null";
@@ -72,7 +72,7 @@ class ResponsesWriter : public AnswerWriter {
     cut_ = end.reason == EndReason::kLength;
     std::string events;
     if (item_.kind == Kind::kNone && items_.empty()) {
-      events += open_message();  // an answer without a token is a text all the same
+      events += open_message();  // an answer without tokens is an empty message
     }
     const bool whole = item_.kind == Kind::kCall && is_whole(item_.text);
     return events.append(close_item(whole ? "completed" : status()));
@@ -93,7 +93,7 @@ class ResponsesWriter : public AnswerWriter {
     return events.append(event("response.failed", R"("response":)" + response_json(failed)));
   }
 
-  // The same as a stream, of which only the last object is wanted.
+  // Writes the answer as a stream does, and keeps the last object only.
   std::string whole(std::span<const AnswerChoice> choices, const AnswerUsage& usage) override {
     for (const AnswerPiece& kept : choices.front().pieces) {
       piece(0, kept, usage);
@@ -106,11 +106,11 @@ class ResponsesWriter : public AnswerWriter {
   enum class Kind { kNone, kMessage, kCall };
   struct Item {
     Kind kind = Kind::kNone;
-    std::string id;  // as JSON, and so are call_id and name
+    std::string id;  // id, call_id and name are JSON
     std::string call_id;
     std::string name;
-    std::string text;      // of a message, or arguments
-    std::string logprobs;  // of a message's tokens, as JSON without brackets
+    std::string text;      // of the message, or the arguments
+    std::string logprobs;  // of the message's tokens, as JSON without brackets
   };
 
   std::string_view status() const { return cut_ ? "incomplete" : "completed"; }
@@ -134,7 +134,7 @@ class ResponsesWriter : public AnswerWriter {
         progress.usage, echo_.fields);
   }
 
-  std::string place() const {  // of the open item, in events about it
+  std::string place() const {  // the open item's place, for events about it
     return fmt::format(R"("item_id":{},"output_index":{})", item_.id, items_.size());
   }
   std::string part_json(std::string_view text_json) const {
@@ -179,7 +179,7 @@ class ResponsesWriter : public AnswerWriter {
                              json_text(text), logprobs));
   }
   std::string open_call(const CallBegin& call) {
-    fresh_logprobs_.clear();  // are told of texts only
+    fresh_logprobs_.clear();  // calls have no logprobs
     item_ = {.kind = Kind::kCall,
              .id = item_id("fc_"),
              .call_id = json_text(call.id),
@@ -223,9 +223,9 @@ class ResponsesWriter : public AnswerWriter {
   const ResponsesEcho echo_;
   const std::string item_suffix_;
   int sequence_ = 0;
-  std::vector<std::string> items_;  // finished, as JSON
-  Item item_;                       // that is being written
-  std::string fresh_logprobs_;      // of tokens whose text has not come
+  std::vector<std::string> items_;  // finished items, as JSON
+  Item item_;                       // the open item
+  std::string fresh_logprobs_;      // of tokens whose text is not known yet
   bool cut_ = false;
 };
 

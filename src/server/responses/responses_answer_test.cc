@@ -153,7 +153,7 @@ TEST_F(ResponsesAnswer, WritesAWholeResponse) {
       "arguments":"{\"at\":1}","status":"completed"}])");
 }
 
-// As the stream has them: words, a call, words.
+// The items are words, a call, words.
 TEST_F(ResponsesAnswer, KeepsTheOrderOfItems) {
   const AnswerChoice choice{
       .pieces = {{.parts = {ContentPiece{"Well."}}},
@@ -183,7 +183,7 @@ TEST_F(ResponsesAnswer, ACallIsIncompleteOnlyIfItsArgumentsAre) {
   }
 }
 
-TEST_F(ResponsesAnswer, TellsOfTokensWithTheirText) {
+TEST_F(ResponsesAnswer, ReportsTokensWithTheirText) {
   writer = make_responses_writer(kIdentity, tokenizer,
                                  {.fields = R"("a":1)", .logprobs = true, .top_logprobs = 1});
   const auto token = [](char c, float logprob) {

@@ -32,8 +32,8 @@ constexpr std::array kRefused{
     RefusedField{"moderation", "there is no moderation here"},
 };
 
-// What may be asked to be included. All but the last belong to tools, inputs and items that do not
-// occur here, so that there is nothing to leave out.
+// The values of `include`. All but the last belong to tools, inputs and items that do not occur
+// here, so accepting them changes nothing.
 constexpr std::array<std::string_view, 8> kIncludable{"file_search_call.results",
                                                       "web_search_call.results",
                                                       "web_search_call.action.sources",
@@ -175,7 +175,7 @@ void check_metadata(FieldReader& fields) {
   fields.adopt(reader);
 }
 
-// Fields of the request as the response repeats them, with what holds for those left out.
+// Returns the fields of the request that the response repeats, with defaults for those left out.
 std::string echo_of(const json::object& body) {
   json::object echo{{"background", false},
                     {"instructions", nullptr},
@@ -205,7 +205,7 @@ std::string echo_of(const json::object& body) {
     text["format"] = {{"type", "text"}};
   }
   echo["service_tier"] = "default";
-  echo["store"] = false;  // whatever was asked
+  echo["store"] = false;  // even if true was asked
   std::string text = json::serialize(echo);
   return text.substr(1, text.size() - 2);
 }

@@ -6,8 +6,8 @@
 
 namespace protean {
 
-// The body of OpenAI's POST /v1/responses. Nothing is stored, so what refers to something stored is
-// refused by name, as are tools that are no functions.
+// Reads the body of OpenAI's POST /v1/responses. Nothing is stored, so fields that refer to stored
+// objects are refused by name, and so are tools other than functions.
 Checked<DialectCall> read_responses_call(boost::json::value body);
 
 }  // namespace protean

@@ -35,7 +35,7 @@ json::object response(const std::string& text) {
 struct Refusal {
   std::string body;
   std::string_view param;
-  std::string_view said;  // part of the message
+  std::string_view said;  // a part of the error's message
 };
 void expect_refused(const Refusal& wanted) {
   const Checked<DialectCall> read = read_responses_call(json::parse(wanted.body));
@@ -49,7 +49,7 @@ void expect_refused(const Refusal& wanted) {
   EXPECT_NE(error->message.find(wanted.said), std::string::npos) << error->message;
 }
 
-TEST(ResponsesCall, ReadsWhatIsAlikeInAllDialects) {
+TEST(ResponsesCall, ReadsTheFieldsOfAllDialects) {
   const GenerationCall call = read(body_with(R"("model":"tiny","temperature":0.5,"top_p":0.75,
       "max_output_tokens":9,"stream":true,"store":true,"truncation":"disabled","background":false,
       "stream_options":{"include_obfuscation":false},"include":["reasoning.encrypted_content"],
@@ -137,7 +137,7 @@ TEST(ResponsesCall, ReadsTheTextsForm) {
   EXPECT_EQ(std::get<JsonSchema>(schema->source.what).schema, json::parse(R"({"type":"integer"})"));
 }
 
-TEST(ResponsesCall, ReadsWhatIsToldOfTokens) {
+TEST(ResponsesCall, ReadsWhatIsReportedOfTokens) {
   EXPECT_TRUE(
       read(body_with(R"("include":["message.output_text.logprobs"])")).call.report.logprobs);
   const ReportFields top = read(body_with(R"("top_logprobs":3)")).call.report;
@@ -175,7 +175,7 @@ TEST(ResponsesCall, IsRepeatedByTheResponse) {
   expect_json(full.at("text"), R"({"verbosity":"medium","format":{"type":"text"}})");
 }
 
-TEST(ResponsesCall, RefusesByPathWhatIsWrong) {
+TEST(ResponsesCall, NamesThePathOfABadField) {
   const auto items = [](std::string_view item) {
     return R"({"input":[{"role":"user","content":"a"},)" + std::string(item) + "]}";
   };
@@ -238,7 +238,7 @@ TEST(ResponsesCall, RefusesByPathWhatIsWrong) {
   }
 }
 
-TEST(ResponsesCall, RefusesByPathWhatIsWrongWithTools) {
+TEST(ResponsesCall, NamesThePathOfABadTool) {
   const auto choice = [](std::string_view text) {
     return body_with(std::string(kTools) + R"(,"tool_choice":)" + std::string(text));
   };

@@ -6,9 +6,9 @@
 
 namespace protean {
 
-// The instructions and input of a body of OpenAI's Responses API as chat messages: text items, and
-// function calls with their outputs. A developer is the system, by which chat templates know it.
-// What else there is, images or items kept at a server, is refused by name.
+// Reads instructions and input of OpenAI's Responses API as chat messages: text items, and function
+// calls with their outputs. The role "developer" becomes "system", which chat templates know. Other
+// items, such as images and references to stored items, are refused by name.
 boost::json::array read_responses_input(FieldReader& fields);
 
 }  // namespace protean
