@@ -204,7 +204,7 @@ def main(root):
         "template": [template.encode() for template in TEMPLATES],
         "tool_calls": ANSWERS,
         "grammar": GRAMMARS,
-        "generation_call": [text(CHAT), text(COMPLETION)],
+        "openai_call": [text(CHAT), text(COMPLETION)],
         "loadtest": LOADTEST,
         "dialect_call": [text(MESSAGES), text(RESPONSES), text(FORMATTED)],
     }

@@ -39,20 +39,11 @@ Result<QuantizeOptions> quantize_options(const QuantizeCommand& command) {
   if (!precision.ok()) {
     return precision.error();
   }
-  switch (*precision) {
-    case Precision::kW8:
-      options.format.bits = 8;
-      break;
-    case Precision::kW4:
-      options.format.bits = 4;
-      break;
-    case Precision::kW3:
-      options.format.bits = 3;
-      break;
-    default:
-      return make_error(ErrorCode::kInvalidArgument, "--to {} is no quantisation: use w8, w4 or w3",
-                        command.to);
+  if (!precision->quantised() || precision->integer_activations()) {
+    return make_error(ErrorCode::kInvalidArgument, "--to {} is no quantisation: use w8, w4 or w3",
+                      command.to);
   }
+  options.format.bits = static_cast<int>(weight_bits(*precision));
   options.method = command.method == "awq"        ? QuantMethod::kAwq
                    : command.method == "gptq"     ? QuantMethod::kGptq
                    : command.method == "awq+gptq" ? QuantMethod::kAwqGptq

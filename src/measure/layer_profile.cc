@@ -29,23 +29,24 @@ double value_of(const Similarity& similarity, Metric metric) {
   return metric == Metric::kCosine ? similarity.cosine : similarity.l2;
 }
 
-// One model under measurement. What a set of lowered units does is measured once, however many
+// One model under measurement. What a set of lowered targets does is measured once, however many
 // orders and tables ask for it.
 class Profiler {
  public:
   Profiler(SwapProbe& probe, const Sequences& calibration)
       : probe_(probe), calibration_(calibration), alone_(probe.alone(calibration)) {}
 
-  std::vector<UnitSensitivity> alone(Metric metric) const {
-    std::vector<UnitSensitivity> units;
-    for (const UnitSimilarity& unit : alone_) {
-      units.push_back({value_of(unit.transformation, metric), value_of(unit.replacement, metric)});
+  std::vector<TargetSensitivity> alone(Metric metric) const {
+    std::vector<TargetSensitivity> targets;
+    for (const TargetSimilarity& target : alone_) {
+      targets.push_back(
+          {value_of(target.transformation, metric), value_of(target.replacement, metric)});
     }
-    return units;
+    return targets;
   }
 
-  std::vector<RankedUnit> rank(const ImportanceWeights& weights, Metric metric,
-                               const std::string& what) {
+  std::vector<RankedTarget> rank(const ImportanceWeights& weights, Metric metric,
+                                 const std::string& what) {
     const auto bar = count_bar(what, "steps");
     std::int64_t done = 0;
     return rank_by_importance(alone(metric), weights, [&](const std::vector<bool>& lowered) {
@@ -53,7 +54,7 @@ class Profiler {
       if (fresh) {
         found->second = probe_.one_more(calibration_, lowered);
       }
-      bar(++done, probe_.units());
+      bar(++done, probe_.targets());
       std::vector<double> values;
       for (const Similarity& similarity : found->second) {
         values.push_back(value_of(similarity, metric));
@@ -78,32 +79,32 @@ class Profiler {
  private:
   SwapProbe& probe_;
   const Sequences& calibration_;
-  std::vector<UnitSimilarity> alone_;
+  std::vector<TargetSimilarity> alone_;
   std::map<std::vector<bool>, std::vector<Similarity>> one_more_;
 };
 
-std::string name_of(const SwapUnit& unit) {
-  return unit.half ? fmt::format("layer {} {}", unit.layer, to_string(*unit.half))
-                   : fmt::format("layer {}", unit.layer);
+std::string name_of(const SwapTarget& target) {
+  return target.half ? fmt::format("layer {} {}", target.layer, to_string(*target.half))
+                     : fmt::format("layer {}", target.layer);
 }
 
-std::vector<int> units_of(const std::vector<RankedUnit>& ranked) {
-  std::vector<int> units;
-  for (const RankedUnit& unit : ranked) {
-    units.push_back(unit.unit);
+std::vector<int> targets_of(const std::vector<RankedTarget>& ranked) {
+  std::vector<int> targets;
+  for (const RankedTarget& target : ranked) {
+    targets.push_back(target.target);
   }
-  return units;
+  return targets;
 }
 
 // The paper's tables 3, 6, 7 and 8 in one: the order that is kept, and those it is compared with.
 std::vector<NamedOrder> orders_to_compare(Profiler& profiler,
-                                          const std::vector<RankedUnit>& ranked) {
+                                          const std::vector<RankedTarget>& ranked) {
   constexpr double kThird = 1.0 / 3.0;
   const auto order = [&](std::string name, const ImportanceWeights& weights, Metric metric) {
-    auto units = units_of(profiler.rank(weights, metric, "ranking again"));
-    return NamedOrder{std::move(name), std::move(units)};
+    auto targets = targets_of(profiler.rank(weights, metric, "ranking again"));
+    return NamedOrder{std::move(name), std::move(targets)};
   };
-  return {{"LIS, as kept", units_of(ranked)},
+  return {{"LIS, as kept", targets_of(ranked)},
           order("LIS, cosine, 1/4 1/4 1/2", {}, Metric::kCosine),
           order("LIS, cosine, 1/3 1/3 1/3", {kThird, kThird, kThird}, Metric::kCosine),
           order("LIS, L2, 1/4 1/4 1/2", {}, Metric::kL2),
@@ -111,7 +112,7 @@ std::vector<NamedOrder> orders_to_compare(Profiler& profiler,
 }
 
 LayerTables measure_tables(Profiler& profiler, const LayerProfileOptions& options,
-                           const std::vector<RankedUnit>& ranked, const Sequences& calibration,
+                           const std::vector<RankedTarget>& ranked, const Sequences& calibration,
                            const Sequences& other) {
   LayerTables tables;
   const auto orders = orders_to_compare(profiler, ranked);
@@ -138,7 +139,7 @@ Result<Sequences> windows_of(const std::string& path, const Tokenizer& tokenizer
 }
 
 Status validate(const LayerProfileOptions& options, const ModelSpec& spec, Precision precision) {
-  if (precision == Precision::kF32 || precision == Precision::kBf16) {
+  if (!precision.quantised()) {
     return make_error(ErrorCode::kInvalidArgument,
                       "--precision {} is full precision: use w8, w4, w3, w8a8, w8a7 or w4a8",
                       options.precision);
@@ -159,16 +160,16 @@ Status validate(const LayerProfileOptions& options, const ModelSpec& spec, Preci
 }
 
 SwapProfile profile_of(const LayerProfileOptions& options, Precision precision,
-                       const std::vector<RankedUnit>& ranked,
-                       const std::vector<UnitSensitivity>& alone, const ModelSpec& spec) {
+                       const std::vector<RankedTarget>& ranked,
+                       const std::vector<TargetSensitivity>& alone, const ModelSpec& spec) {
   SwapProfile profile{.precision = precision,
                       .halves = options.halves,
                       .metric = options.metric,
                       .weights = {options.weights[0], options.weights[1], options.weights[2]}};
-  const std::vector<SwapUnit> units = swap_units(spec.layers, options.halves);
-  for (const RankedUnit& one : ranked) {
-    const auto at = static_cast<std::size_t>(one.unit);
-    profile.order.push_back(units[at]);
+  const std::vector<SwapTarget> targets = swap_targets(spec.layers, options.halves);
+  for (const RankedTarget& one : ranked) {
+    const auto at = static_cast<std::size_t>(one.target);
+    profile.order.push_back(targets[at]);
     profile.importance.push_back(one.score);
     profile.transformation.push_back(alone[at].transformation);
     profile.replacement.push_back(alone[at].replacement);
@@ -221,7 +222,7 @@ std::string to_text(const LayerReport& report) {
     for (const OrderTable& table : report.tables->orders) {
       text += to_text(table);
     }
-    text += to_text(report.tables->independence, report.unit_names);
+    text += to_text(report.tables->independence, report.target_names);
   }
   return text + fmt::format("\n{} tokens, ranked in {:.1f} s; {}\n", profile.tokens, report.seconds,
                             report.kept);
@@ -231,14 +232,14 @@ json::object to_json(const LayerReport& report) {
   const SwapProfile& profile = report.profile;
   json::array order;
   for (std::size_t at = 0; at < profile.order.size(); ++at) {
-    json::object unit{{"layer", profile.order[at].layer}};
+    json::object target{{"layer", profile.order[at].layer}};
     if (profile.order[at].half) {
-      unit["half"] = to_string(*profile.order[at].half);
+      target["half"] = to_string(*profile.order[at].half);
     }
-    unit["lis"] = profile.importance[at];
-    unit["lts"] = profile.transformation[at];
-    unit["lrs"] = profile.replacement[at];
-    order.push_back(std::move(unit));
+    target["lis"] = profile.importance[at];
+    target["lts"] = profile.transformation[at];
+    target["lrs"] = profile.replacement[at];
+    order.push_back(std::move(target));
   }
   json::object object{{"precision", to_string(profile.precision)},
                       {"metric", profile.metric},
@@ -253,7 +254,7 @@ json::object to_json(const LayerReport& report) {
       tables.push_back(to_json(table));
     }
     object["tables"] = std::move(tables);
-    object["independence"] = to_json(report.tables->independence, report.unit_names);
+    object["independence"] = to_json(report.tables->independence, report.target_names);
   }
   return object;
 }
@@ -292,7 +293,7 @@ Result<LayerReport> profile_layers(const LayerProfileOptions& options) {
   const auto probe = SwapProbe::create(
       team, *checkpoint,
       {.low = *precision, .halves = options.halves, .longest = options.windows.length},
-      [&](const PartVariant& which, std::span<std::byte> memory) {
+      [&](const ComponentVariant& which, std::span<std::byte> memory) {
         return (*store)->read(which, memory);
       });
   if (!probe.ok()) {
@@ -312,8 +313,8 @@ Result<LayerReport> profile_layers(const LayerProfileOptions& options) {
                                 options.halves};
     return save_swap_profile(directory, key, report.profile);
   });
-  for (const SwapUnit& unit : swap_units(spec.layers, options.halves)) {
-    report.unit_names.push_back(name_of(unit));
+  for (const SwapTarget& target : swap_targets(spec.layers, options.halves)) {
+    report.target_names.push_back(name_of(target));
   }
   if (options.table) {
     report.tables = measure_tables(profiler, options, ranked, texts->calibration, texts->other);

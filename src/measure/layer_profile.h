@@ -37,7 +37,7 @@ struct LayerReport {
   SwapProfile profile;
   std::string kept;  // where, or why not
   double seconds = 0.0;
-  std::vector<std::string> unit_names;  // in the order they run
+  std::vector<std::string> target_names;  // in the order they run
   std::optional<LayerTables> tables;
 };
 

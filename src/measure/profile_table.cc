@@ -23,12 +23,12 @@ std::vector<double> at_levels(const std::vector<int>& order, const std::vector<i
   return found;
 }
 
-std::vector<double> mean_of_random(int units, const std::vector<int>& levels,
+std::vector<double> mean_of_random(int targets, const std::vector<int>& levels,
                                    const PerplexityOf& perplexity) {
   std::vector<double> sums(levels.size());
   for (int seed = 1; seed <= kRandomOrders; ++seed) {
     const auto one =
-        at_levels(random_order(units, static_cast<std::uint64_t>(seed)), levels, perplexity);
+        at_levels(random_order(targets, static_cast<std::uint64_t>(seed)), levels, perplexity);
     for (std::size_t i = 0; i < sums.size(); ++i) {
       sums[i] += one[i] / kRandomOrders;
     }
@@ -69,35 +69,35 @@ std::vector<double> effects(const IndependenceTable& table, const IndependenceTa
 
 OrderTable measure_orders(std::string text, const std::vector<NamedOrder>& orders,
                           const PerplexityOf& perplexity) {
-  const int units = static_cast<int>(orders.at(0).units.size());
+  const int targets = static_cast<int>(orders.at(0).targets.size());
   OrderTable table{.text = std::move(text),
-                   .unchanged = perplexity(std::vector<bool>(static_cast<std::size_t>(units))),
-                   .levels = table_levels(units)};
+                   .unchanged = perplexity(std::vector<bool>(static_cast<std::size_t>(targets))),
+                   .levels = table_levels(targets)};
   std::vector<NamedOrder> all = orders;
-  all.push_back({"front to back", front_to_back(units)});
-  all.push_back({"back to front", back_to_front(units)});
+  all.push_back({"front to back", front_to_back(targets)});
+  all.push_back({"back to front", back_to_front(targets)});
   for (const NamedOrder& order : all) {
-    table.rows.push_back({order.name, at_levels(order.units, table.levels, perplexity)});
+    table.rows.push_back({order.name, at_levels(order.targets, table.levels, perplexity)});
   }
   table.rows.push_back({fmt::format("random, mean of {}", kRandomOrders),
-                        mean_of_random(units, table.levels, perplexity)});
+                        mean_of_random(targets, table.levels, perplexity)});
   return table;
 }
 
-// As in the paper: units at 60 % and 75 % of the depth, after none, 1, 2, 4, ... from the front.
-IndependenceTable measure_independence(int units, const PerplexityOf& perplexity) {
+// As in the paper: targets at 60 % and 75 % of the depth, after none, 1, 2, 4, ... from the front.
+IndependenceTable measure_independence(int targets, const PerplexityOf& perplexity) {
   IndependenceTable table;
-  const std::vector<int> order = front_to_back(units);
-  const int earlier = units * 3 / 5;
+  const std::vector<int> order = front_to_back(targets);
+  const int earlier = targets * 3 / 5;
   for (int first = 0; first <= earlier; first = first == 0 ? 1 : 2 * first) {
     table.first.push_back(first);
     table.perplexity.push_back(perplexity(lowered_by(order, first)));
   }
-  for (const int unit : {earlier, units * 3 / 4}) {
-    IndependenceTable::Row row{.unit = unit};
+  for (const int target : {earlier, targets * 3 / 4}) {
+    IndependenceTable::Row row{.target = target};
     for (const int first : table.first) {
       std::vector<bool> lowered = lowered_by(order, first);
-      lowered[static_cast<std::size_t>(unit)] = true;
+      lowered[static_cast<std::size_t>(target)] = true;
       row.perplexity.push_back(perplexity(lowered));
     }
     table.rows.push_back(std::move(row));
@@ -115,11 +115,11 @@ std::string to_text(const OrderTable& table) {
   return text;
 }
 
-std::string to_text(const IndependenceTable& table, const std::vector<std::string>& unit_names) {
+std::string to_text(const IndependenceTable& table, const std::vector<std::string>& target_names) {
   std::string text = "\nperplexity of the calibration text, and what one more costs\n" +
                      heading("lowered from the front", table.first) + line("", table.perplexity);
   for (const IndependenceTable::Row& row : table.rows) {
-    const std::string& name = unit_names[static_cast<std::size_t>(row.unit)];
+    const std::string& name = target_names[static_cast<std::size_t>(row.target)];
     text += line("and " + name, row.perplexity) + line("  effect", effects(table, row));
   }
   return text;
@@ -136,10 +136,10 @@ json::object to_json(const OrderTable& table) {
           {"rows", std::move(rows)}};
 }
 
-json::object to_json(const IndependenceTable& table, const std::vector<std::string>& unit_names) {
+json::object to_json(const IndependenceTable& table, const std::vector<std::string>& target_names) {
   json::array rows;
   for (const IndependenceTable::Row& row : table.rows) {
-    rows.push_back(json::object{{"unit", unit_names[static_cast<std::size_t>(row.unit)]},
+    rows.push_back(json::object{{"target", target_names[static_cast<std::size_t>(row.target)]},
                                 {"perplexity", array_of(row.perplexity)},
                                 {"effect", array_of(effects(table, row))}});
   }

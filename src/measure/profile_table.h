@@ -8,15 +8,15 @@
 
 namespace protean {
 
-// Perplexity with these units at fewer bits.
+// Perplexity with these targets at fewer bits.
 using PerplexityOf = std::function<double(const std::vector<bool>& lowered)>;
 
 struct NamedOrder {
   std::string name;
-  std::vector<int> units;
+  std::vector<int> targets;
 };
 
-// What orders cost at 1, 2, 4, ... and all units (MorphServe's Tables 3, 6, 7 and 8).
+// What orders cost at 1, 2, 4, ... and all targets (MorphServe's Tables 3, 6, 7 and 8).
 struct OrderTable {
   struct Row {
     std::string name;
@@ -31,22 +31,22 @@ struct OrderTable {
 OrderTable measure_orders(std::string text, const std::vector<NamedOrder>& orders,
                           const PerplexityOf& perplexity);
 
-// Whether what one more unit costs depends on how many are lowered before it (Table 2).
+// Whether what one more target costs depends on how many are lowered before it (Table 2).
 struct IndependenceTable {
   struct Row {
-    int unit = 0;
-    std::vector<double> perplexity;  // with the first of `first` and this unit lowered
+    int target = 0;
+    std::vector<double> perplexity;  // with the first of `first` and this target lowered
   };
-  std::vector<int> first;          // so many units, from the front
+  std::vector<int> first;          // so many targets, from the front
   std::vector<double> perplexity;  // with just these lowered
   std::vector<Row> rows;
 };
-IndependenceTable measure_independence(int units, const PerplexityOf& perplexity);
+IndependenceTable measure_independence(int targets, const PerplexityOf& perplexity);
 
 std::string to_text(const OrderTable& table);
-std::string to_text(const IndependenceTable& table, const std::vector<std::string>& unit_names);
+std::string to_text(const IndependenceTable& table, const std::vector<std::string>& target_names);
 boost::json::object to_json(const OrderTable& table);
 boost::json::object to_json(const IndependenceTable& table,
-                            const std::vector<std::string>& unit_names);
+                            const std::vector<std::string>& target_names);
 
 }  // namespace protean

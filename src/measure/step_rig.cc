@@ -154,7 +154,7 @@ Status StepRig::start_worker() {
                                      .max_step_tokens = max_step_tokens_,
                                      .max_positions = max_positions_,
                                      .pages = budget_,
-                                     .read_part = read_from(variants_),
+                                     .read_component = read_from(variants_),
                                      .share_beside_steps = 1};
   auto worker =
       CpuWorker::create(worker_options, *checkpoint_, progress_bar("loading"),
@@ -185,7 +185,7 @@ Status StepRig::fill_kv() {
 }
 
 Status StepRig::become(Precision precision) {
-  if (tables_beside(precision) != form_.tables) {
+  if (default_embeddings_precision(precision) != form_.embeddings) {
     form_ = single_device_form(spec(), precision, DeviceId{0}, form_.kv);
     return start_worker();
   }
@@ -197,7 +197,7 @@ Status StepRig::become(std::span<const LayerPrecision> layers) {
   // What is lowered first makes room for what is raised.
   for (const bool lowered : {true, false}) {
     for (int layer = 0; layer < spec().layers; ++layer) {
-      for (const ModelPart half : kLayerHalves) {
+      for (const Component half : kLayerHalves) {
         const auto at = static_cast<std::size_t>(layer);
         const Precision now = form_.layer_precision[at].of(half);
         const Precision wanted = layers[at].of(half);
@@ -219,7 +219,7 @@ StepRig::MorphAnswer StepRig::wait_for_morph() {
   return std::move(answers.front());
 }
 
-Status StepRig::swap(const SwapPart& swap) {
+Status StepRig::swap(const SwapComponent& swap) {
   const MorphId id{++last_morph_};
   worker_->prepare(id, swap);
   const MorphAnswer answer = wait_for_morph();

@@ -57,11 +57,11 @@ class StepRig {
   const Form& form() const { return form_; }
   const VariantStore& variants() const { return *variants_; }
 
-  // One precision for each layer. The tables around them stay.
+  // One precision for each layer. The embeddings around them stay.
   Status become(std::span<const LayerPrecision> layers);
 
-  // What a server is that starts at this precision, its tables too: where they are others, with a
-  // worker of its own.
+  // What a server is that starts at this precision, its embeddings too: where they are others, with
+  // a worker of its own.
   Status become(Precision precision);
 
   // Of one step, from the plan's handing over to its result.
@@ -77,7 +77,7 @@ class StepRig {
   Result<PageBudget> choose_memory(const StepRigOptions& options);
   Status start_worker();
   Status fill_kv();
-  Status swap(const SwapPart& swap);
+  Status swap(const SwapComponent& swap);
   MorphAnswer wait_for_morph();
 
   const std::shared_ptr<Checkpoint> checkpoint_;

@@ -47,7 +47,7 @@ json::object write_fields(const T& from, Fields<T> fields) {
   return object;
 }
 
-// False where one is missing, or no time that anything can take.
+// Returns false if a field is missing, or is not a possible time.
 template <class T>
 bool read_fields(const json::object& object, Fields<T> fields, T& into) {
   for (const auto& [name, field] : fields) {

@@ -12,21 +12,21 @@
 
 namespace protean {
 
-// The cost model of one model's steps on one machine, as it is kept beside the packed layers.
+// The cost model of one model's steps on one machine, stored in the model's variant folder.
 struct MachineStepCost {
-  std::string cpu;  // that it was measured on
+  std::string cpu;  // on which it was measured
   int threads = 0;
-  bool cpu_time = false;  // processor time was measured, not the wall's
+  bool cpu_time = false;  // measured in processor time, not wall time
   StepCost cost;
-  PredictionError error;  // on steps of 8 tokens or more that it was not fitted on
+  PredictionError error;  // on held-out steps of 8 tokens or more
 };
 
-// `directory` and `model` are VariantStore's.
+// Saves a cost model. `directory` and `model` are VariantStore's.
 Status save_step_cost(const std::filesystem::path& directory, const ModelIdentity& model,
                       const MachineStepCost& cost);
 
-// Measured on this CPU with so many threads: kNotFound where there is none, kCorrupt where it is
-// another model's or machine's, or cannot be.
+// The model and machine of a cost model. load_step_cost() fails with kNotFound if there is no file,
+// and with kCorrupt if the file is damaged or belongs to another model or machine.
 struct StepCostKey {
   ModelIdentity model;
   std::string cpu;
@@ -35,7 +35,7 @@ struct StepCostKey {
 Result<MachineStepCost> load_step_cost(const std::filesystem::path& directory,
                                        const StepCostKey& key);
 
-// As it is kept, without whose it is.
+// Returns the stored JSON without the fields that name the model.
 boost::json::object to_json(const MachineStepCost& kept);
 
 }  // namespace protean

@@ -27,9 +27,9 @@ std::chrono::steady_clock::time_point steady_time(TimeNs at_ns) {
 
 }  // namespace
 
-ReadPart read_from(std::shared_ptr<VariantStore> variants) {
-  return [variants = std::move(variants)](const PartVariant& which, std::span<std::byte> memory,
-                                          const Pace& pace) {
+ReadComponent read_from(std::shared_ptr<VariantStore> variants) {
+  return [variants = std::move(variants)](const ComponentVariant& which,
+                                          std::span<std::byte> memory, const Pace& pace) {
     std::string remark;
     const Status read = variants->read(which, memory, pace, &remark);
     return read ? Result<std::string>(std::move(remark)) : read.error();
@@ -37,7 +37,7 @@ ReadPart read_from(std::shared_ptr<VariantStore> variants) {
 }
 
 std::function<bool(const Pace& pace)> read_ahead_of(std::shared_ptr<const VariantStore> variants,
-                                                    std::vector<SwapUnit> order,
+                                                    std::vector<SwapTarget> order,
                                                     Precision precision) {
   return [variants = std::move(variants), order = std::move(order), precision,
           next = std::size_t{0}](const Pace& pace) mutable {
@@ -58,7 +58,7 @@ Result<std::unique_ptr<Replica>> Replica::start(const ReplicaOptions& options,
                                .max_positions = sizing.max_model_len};
   if (options.morph) {
     worker_options.pages = sizing.budget;
-    worker_options.read_part = read_from(options.variants);
+    worker_options.read_component = read_from(options.variants);
     const FormBounds& bounds = options.morph->bounds;
     if (options.morph->mode != MorphMode::kOff && bounds.ladder.size() > 1) {
       worker_options.read_ahead =

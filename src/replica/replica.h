@@ -30,12 +30,12 @@ struct ReplicaOptions {
 };
 
 // How a worker gets parts of a model out of a store, and what the store had to remark.
-ReadPart read_from(std::shared_ptr<VariantStore> variants);
+ReadComponent read_from(std::shared_ptr<VariantStore> variants);
 
 // Reads what a worker will lower layers to first, in the order in which it will, if the memory that
 // is free has room for it twice: else it would only drive out what is in use.
 std::function<bool(const Pace& pace)> read_ahead_of(std::shared_ptr<const VariantStore> variants,
-                                                    std::vector<SwapUnit> order,
+                                                    std::vector<SwapTarget> order,
                                                     Precision precision);
 
 // One engine with its worker, running on a thread of its own: events in through the inbox, outputs

@@ -143,10 +143,10 @@ std::int64_t largest_kv_blocks(const Sizing& sizing, const ModelSpec& spec,
   const Precision last =
       *std::min_element(ladder.begin(), ladder.end(),
                         [](Precision a, Precision b) { return weight_bits(a) < weight_bits(b); });
-  const Precision tables = tables_beside(last);
-  lowest.tables = is_below(tables, lowest.tables) ? tables : lowest.tables;
+  const Precision embeddings = default_embeddings_precision(last);
+  lowest.embeddings = is_below(embeddings, lowest.embeddings) ? embeddings : lowest.embeddings;
   for (LayerPrecision& layer : lowest.layer_precision) {
-    for (const ModelPart half : kLayerHalves) {
+    for (const Component half : kLayerHalves) {
       layer.of(half) = is_below(last, layer.of(half)) ? last : layer.of(half);
     }
   }

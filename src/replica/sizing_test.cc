@@ -102,12 +102,13 @@ TEST(Sizing, LayersThatMayBeLoweredLeaveRoomForAVariantAndAllowLongerSequences) 
       {.device_memory = "13MiB", .ladder = {Precision::kW8, Precision::kW4}}, spec, kMachine);
   ASSERT_TRUE(fixed.ok() && sizing.ok());
   const PageBudget& budget = sizing->budget;
-  EXPECT_GE(budget.reserve, part_pages(spec, ModelPart::kMlp, Precision::kW8, budget.page_bytes));
+  EXPECT_GE(budget.reserve,
+            component_pages(spec, Component::kMlp, Precision::kW8, budget.page_bytes));
   EXPECT_LT(sizing->form.kv.blocks, fixed->form.kv.blocks);
   EXPECT_GT(sizing->largest_kv_blocks, fixed->form.kv.blocks);
   Form lowest = sizing->form;
   lowest.layer_precision.assign(4, {Precision::kW4, Precision::kW4});
-  lowest.tables = Precision::kW8;
+  lowest.embeddings = Precision::kW8;
   lowest.kv.blocks = sizing->largest_kv_blocks;
   EXPECT_LE(form_pages(spec, lowest, budget.page_bytes) + budget.reserve, budget.pages);
   for (const std::string kv : {"auto", "1MiB"}) {
@@ -147,10 +148,10 @@ TEST(Sizing, QuantisedLayersKeepTheirKeysAndValuesInBf16) {
               (std::vector<LayerPrecision>(4, {precision, precision})));
     EXPECT_EQ(sizing->form.kv.precision, KvPrecision::kBf16);
     EXPECT_EQ(sizing->kv_bytes, bf16->kv_bytes);
-    EXPECT_EQ(sizing->weight_bytes,
-              4 * layer_bytes(spec, precision) +
-                  part_bytes(spec, ModelPart::kTables, tables_beside(precision)));
-    EXPECT_EQ(sizing->form.tables, tables_beside(precision));
+    EXPECT_EQ(sizing->weight_bytes, 4 * layer_bytes(spec, precision) +
+                                        component_bytes(spec, Component::kEmbeddings,
+                                                        default_embeddings_precision(precision)));
+    EXPECT_EQ(sizing->form.embeddings, default_embeddings_precision(precision));
   }
 }
 
@@ -182,15 +183,16 @@ TEST(Sizing, EachHalfStartsAtWhatTheCheckpointKeepsItInUnlessAsked) {
   const auto sizing = choose_sizing({}, spec, kMachine);
   ASSERT_TRUE(sizing.ok()) << sizing.error().message;
   EXPECT_EQ(sizing->form.layer_precision, spec.stored.layers);
-  EXPECT_EQ(sizing->form.tables, Precision::kW8);
-  const auto halves = [&](ModelPart half, Precision precision, int count) {
-    return count * part_bytes(spec, half, precision);
+  EXPECT_EQ(sizing->form.embeddings, Precision::kW8);
+  const auto halves = [&](Component half, Precision precision, int count) {
+    return count * component_bytes(spec, half, precision);
   };
-  EXPECT_EQ(sizing->weight_bytes, halves(ModelPart::kAttention, Precision::kW8, 1) +
-                                      halves(ModelPart::kAttention, Precision::kW4, 3) +
-                                      halves(ModelPart::kMlp, Precision::kW8, 2) +
-                                      halves(ModelPart::kMlp, Precision::kW4, 2) +
-                                      part_bytes(spec, ModelPart::kTables, Precision::kW8));
+  EXPECT_EQ(sizing->weight_bytes,
+            halves(Component::kAttention, Precision::kW8, 1) +
+                halves(Component::kAttention, Precision::kW4, 3) +
+                halves(Component::kMlp, Precision::kW8, 2) +
+                halves(Component::kMlp, Precision::kW4, 2) +
+                component_bytes(spec, Component::kEmbeddings, Precision::kW8));
   for (const auto& [dtype, precision] : {std::pair{"w8", Precision::kW8},
                                          {"w4", Precision::kW4},
                                          {"w4a8", Precision::kW4A8},
@@ -199,9 +201,9 @@ TEST(Sizing, EachHalfStartsAtWhatTheCheckpointKeepsItInUnlessAsked) {
     ASSERT_TRUE(asked.ok()) << asked.error().message;
     EXPECT_EQ(asked->form.layer_precision,
               (std::vector<LayerPrecision>(4, {precision, precision})));
-    EXPECT_EQ(asked->weight_bytes,
-              4 * layer_bytes(spec, precision) +
-                  part_bytes(spec, ModelPart::kTables, tables_beside(precision)));
+    EXPECT_EQ(asked->weight_bytes, 4 * layer_bytes(spec, precision) +
+                                       component_bytes(spec, Component::kEmbeddings,
+                                                       default_embeddings_precision(precision)));
   }
 }
 
@@ -211,7 +213,7 @@ TEST(Sizing, AMixedStartLeavesRoomForWhatItsHalvesBecomeAndRaisesNone) {
       choose_sizing({.device_memory = "13MiB", .ladder = {Precision::kW3}}, spec, kMachine);
   ASSERT_TRUE(lowered.ok()) << lowered.error().message;
   EXPECT_GE(lowered->budget.reserve,
-            part_pages(spec, ModelPart::kMlp, Precision::kW4, lowered->budget.page_bytes))
+            component_pages(spec, Component::kMlp, Precision::kW4, lowered->budget.page_bytes))
       << "an operator may bring a half back to what it started at";
   std::replace(spec.stored.layers.begin(), spec.stored.layers.end(),
                LayerPrecision{Precision::kW8, Precision::kW8},
@@ -221,7 +223,7 @@ TEST(Sizing, AMixedStartLeavesRoomForWhatItsHalvesBecomeAndRaisesNone) {
   ASSERT_TRUE(sizing.ok()) << sizing.error().message;
   Form lowest = sizing->form;
   lowest.layer_precision[0] = {Precision::kW8, Precision::kW8};
-  lowest.tables = Precision::kW8;
+  lowest.embeddings = Precision::kW8;
   const PageBudget& budget = sizing->budget;
   EXPECT_EQ(
       sizing->largest_kv_blocks,
@@ -245,7 +247,7 @@ TEST(Sizing, AFileOfMixedTypesTakesTheBytesThatItsHalvesNeed) {
     const auto sizing = choose_sizing({.dtype = dtype}, (*checkpoint)->spec(), kMachine);
     EXPECT_TRUE(sizing.ok()) << sizing.error().message;
     const auto weights =
-        load_weights(**checkpoint, sizing->form.layer_precision, sizing->form.tables);
+        load_weights(**checkpoint, sizing->form.layer_precision, sizing->form.embeddings);
     EXPECT_TRUE(weights.ok()) << weights.error().message;
     const std::int64_t pieces = 8 * 9 + 3;  // each aligned to 64 bytes
     EXPECT_GE(weights->bytes(), sizing->weight_bytes) << dtype;

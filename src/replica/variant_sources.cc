@@ -24,11 +24,11 @@ Result<std::map<Precision, VariantSource>> variant_sources(const std::vector<std
     if (!checkpoint.ok()) {
       return checkpoint.error();
     }
-    if (!sources.emplace(stored_as(*precision), VariantSource{*std::move(checkpoint), path})
+    if (!sources.emplace(weight_only(*precision), VariantSource{*std::move(checkpoint), path})
              .second) {
       return make_error(ErrorCode::kInvalidArgument,
                         "--variant {}: {} has two sources, give one of them", text,
-                        to_string(stored_as(*precision)));
+                        to_string(weight_only(*precision)));
     }
   }
   return sources;

@@ -40,7 +40,7 @@ class TreeCase(unittest.TestCase):
 class ModuleGraph(TreeCase):
     def test_edges(self):
         allowed = [("contract", "base"), ("scheduler", "ports"), ("worker", "device"),
-                   ("worker", "cost"), ("server", "tokenizer"), ("sim", "engine"), ("apps", "server"),
+                   ("worker", "cost"), ("server", "http"), ("sim", "engine"), ("apps", "server"),
                    ("apps", "worker"), ("model", "device"), ("engine", "engine"),
                    ("replica", "worker"), ("replica", "chat"), ("measure", "replica"), ("host", "device")]
         for module, target in allowed:
