@@ -138,7 +138,7 @@ TEST(ChatTemplate, what_is_not_supported_is_refused_by_name) {
             "parse: chat template line 1: the tag 'include' is not supported");
 }
 
-TEST(ChatTemplate, hostile_templates_run_out_of_budget) {
+TEST(ChatTemplate, endless_templates_reach_a_limit) {
   for (
       const char* source :
       {"{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
@@ -184,7 +184,7 @@ TEST(ChatTemplate, deep_sources_are_refused) {
   }
 }
 
-TEST(ChatTemplate, long_messages_are_no_problem) {
+TEST(ChatTemplate, long_messages_are_rendered) {
   std::string turn(200'000, 'x');
   json::array messages;
   for (int i = 0; i < 40; ++i) messages.push_back({{"role", "user"}, {"content", turn}});
@@ -215,7 +215,7 @@ TEST(ChatTemplate, time_comes_from_the_caller) {
   EXPECT_EQ(render("{{ strftime_now('%A, %d %b %Y') }}", kAsk, context), "Tuesday, 09 Jul 2024");
 }
 
-TEST(ChatTemplate, kwargs_name_things_but_not_the_messages) {
+TEST(ChatTemplate, kwargs_set_names_except_messages_and_tools) {
   ChatContext context{.bos_token = "<s>", .eos_token = "</s>"};
   context.template_kwargs =
       json::parse(R"({"x":1,"bos_token":"B","messages":[],"tools":5})").as_object();
@@ -239,7 +239,7 @@ class ChatFilesTest : public testing::Test {
   std::filesystem::path directory_;
 };
 
-TEST_F(ChatFilesTest, nothing_there_is_no_template) {
+TEST_F(ChatFilesTest, missing_files_are_not_an_error) {
   const auto files = read_chat_files(directory_);
   ASSERT_TRUE(files.ok());
   EXPECT_EQ(files->template_source + files->bos_token + files->eos_token, "");
@@ -265,7 +265,7 @@ TEST_F(ChatFilesTest, special_tokens_map_fills_in) {
   EXPECT_EQ(files->eos_token, "<e>");
 }
 
-TEST_F(ChatFilesTest, a_list_gives_its_default) {
+TEST_F(ChatFilesTest, default_of_a_list_is_used) {
   write("tokenizer_config.json",
         R"({"chat_template":[{"name":"rag","template":"R"},{"name":"default","template":"D"}]})");
   EXPECT_EQ(read_chat_files(directory_)->template_source, "D");
@@ -275,7 +275,7 @@ TEST_F(ChatFilesTest, a_list_gives_its_default) {
   EXPECT_NE(files.error().message.find("it has: rag"), std::string::npos);
 }
 
-TEST_F(ChatFilesTest, files_of_their_own_win) {
+TEST_F(ChatFilesTest, template_files_take_precedence) {
   write("tokenizer_config.json", R"({"chat_template":"config"})");
   write("chat_template.json", R"({"chat_template":"json"})");
   EXPECT_EQ(read_chat_files(directory_)->template_source, "json");

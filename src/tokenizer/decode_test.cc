@@ -123,7 +123,7 @@ TEST(Decode, StreamEqualsWholeForRandomIds) {
   }
 }
 
-TEST(Decode, OnlyATextsStartLosesItsSpace) {
+TEST(Decode, OnlyTheStartOfATextLosesItsSpace) {
   PROTEAN_REQUIRE_DATA(test_data("tokenizers/llama2"));
   const auto tokenizer = load_tokenizer(test_data("tokenizers/llama2"));
   ASSERT_TRUE(tokenizer.ok()) << tokenizer.error().message;
@@ -197,7 +197,7 @@ TEST(Encode, SentencePieceFallsBackToBytes) {
   }
 }
 
-TEST(Encode, AMegabyteOfOneLetterIsNoTrouble) {
+TEST(Encode, EncodesAMegabyteOfOneLetter) {
   std::vector<const char*> names = {"tokenizers/llama2", "tokenizers/gpt2", "tokenizers/llama3"};
   for (const char* name : names) {
     PROTEAN_REQUIRE_DATA(test_data(name));

@@ -65,7 +65,7 @@ TEST(Regex, LiteralsAreLiteral) {
   }
 }
 
-TEST(Regex, RefusesWhatItWouldGetWrong) {
+TEST(Regex, RefusesPatternsThatPcre2ReadsDifferently) {
   EXPECT_FALSE(Regex::compile("(").ok());
   EXPECT_FALSE(Regex::compile(R"([\p{L}&&[^\p{Han}]])").ok());
   EXPECT_FALSE(Regex::compile(R"(\C)").ok());
