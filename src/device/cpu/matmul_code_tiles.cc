@@ -3,13 +3,13 @@
 #include "base/check.h"
 #include "base/units.h"
 #include "device/cpu/matmul_tiles.h"
-#include "device/cpu/tile_products.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "device/cpu/matmul_code_tiles.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 // Highway wants its own headers after foreach_target.h.
 #include "device/cpu/finish-inl.h"
+#include "device/cpu/tile_products-inl.h"
 #include "device/cpu/weight_lines-inl.h"
 #include "hwy/highway.h"
 

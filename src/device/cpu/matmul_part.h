@@ -16,6 +16,9 @@ struct MatmulOut {
   std::int64_t stride = 0;  // from row to row
   std::int64_t first_row = 0;
   std::int64_t first_panel = 0;
+  // Written past the caches; then nothing is added to what is there, and vectors of floats do not
+  // cross lines of a cache. A part ends with hwy::FlushStream.
+  bool streamed = false;
 
   float* at(std::int64_t row, std::int64_t panel) const {
     return first + (row - first_row) * stride + (panel - first_panel) * PackedMatrix::kPanel;
