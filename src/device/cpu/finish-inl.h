@@ -54,7 +54,7 @@ inline void finish_rows(const MatmulOperands& operands, const PanelRows& which, 
   const std::int64_t count = std::min(kPanel, outputs - which.panel * kPanel);
   const std::int64_t in_vectors = count / kLanes * kLanes;
   float* out = which.out(operands);
-  if (operands.out.streamed && bias == nullptr && count == kPanel) {
+  if (operands.out.streamed && count == kPanel) {
     for (int r = 0; r < which.rows; ++r, out += operands.out.stride, sums += row_stride) {
       HWY_UNROLL(4)
       for (std::int64_t i = 0; i < kPanel; i += kLanes) {

@@ -107,7 +107,8 @@ CutLimits limits_for(MatmulUnit unit) {
 bool is_streamed(const MatmulTarget& target, std::int64_t rows, MatmulUnit unit) {
   constexpr std::int64_t kLineFloats = 16;
   const auto& [weights, out, options] = target;
-  return has_tiles(unit) && !options.accumulate && rows >= kLeastStreamedRows &&
+  return has_tiles(unit) && !options.accumulate && options.bias == nullptr &&
+         rows >= kLeastStreamedRows &&
          std::ssize(out) * std::int64_t{sizeof(float)} >= kStreamedBytes &&
          weights->outputs % kLineFloats == 0 &&
          reinterpret_cast<std::uintptr_t>(out.data()) % (kLineFloats * sizeof(float)) == 0;
