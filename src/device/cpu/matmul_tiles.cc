@@ -10,6 +10,7 @@
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 // Highway wants its own headers after foreach_target.h.
 #include "device/cpu/finish-inl.h"
+#include "device/cpu/tile_part-inl.h"
 #include "device/cpu/tile_products-inl.h"
 #include "hwy/highway.h"
 
@@ -17,93 +18,20 @@ HWY_BEFORE_NAMESPACE();
 namespace protean::cpu::HWY_NAMESPACE {
 
 constexpr int kPanel = PackedMatrix::kPanel;
-constexpr std::int64_t kStepInputs = kTileInputs;
-constexpr std::int64_t kInputBytes = std::int64_t{kPanel} * 2;  // of a panel's weights
 
-// Inputs whose weights of a panel stay in L1 while all rows of the part are multiplied with them.
-constexpr std::int64_t kRunInputs = MatmulRows::kTileChunk;
-// The part's rows of a chunk of inputs stay in L2 while all panels are multiplied with them.
-constexpr std::int64_t kChunkBytes = std::int64_t{1} << 20;
-constexpr int kBlockRows = 2 * kTileRows16;
-// Weights are asked for so far ahead of the products, for each block of rows.
-constexpr std::int64_t kAheadBytes = 8192;
+// Steps whose weights of a panel stay in L1 while all rows of the part are multiplied with them.
+constexpr std::int64_t kRunSteps = MatmulRows::kTileChunk / kTileInputs;
 
 // What a part needs for as long as it runs; half a MiB of stack.
 struct TiledBuffers {
   alignas(64) float sums[kMaxTiledPanels * kMaxTiledRows * kPanel];  // [panel][row][32]
 };
 
-// Inputs [first, end) of a panel, at most kRunInputs.
+// Steps [first, end) of a panel, at most kRunSteps.
 struct TiledRun {
   int panel = 0;  // of the part
   std::int64_t first = 0;
   std::int64_t end = 0;
-};
-
-// The weights of a part in the order in which they are multiplied: the first chunk of inputs of all
-// panels, then the next chunk.
-struct PartWeights {
-  const std::byte* data = nullptr;  // of the first panel
-  std::int64_t panel_bytes = 0;
-  int panels = 0;
-  std::int64_t inputs = 0;
-  std::int64_t chunk = 0;  // inputs
-
-  const std::byte* at(int panel, std::int64_t input) const {
-    return data + panel * panel_bytes + input * kInputBytes;
-  }
-};
-
-// Asks for the weights of a part, into L2, `each` lines at a time.
-class WeightsAhead {
- public:
-  WeightsAhead(const PartWeights& weights, std::int64_t each, std::int64_t skipped_bytes)
-      : weights_(weights), each_(each) {
-    begin_piece();
-    const std::int64_t skipped = std::min(left_ - 1, skipped_bytes / kLine);
-    at_ += skipped * kLine;
-    left_ -= skipped;
-  }
-
-  HWY_INLINE void ask() {
-    const std::int64_t lines = std::min(each_, left_);
-    for (std::int64_t i = 0; i < lines; ++i, at_ += kLine) {
-      __builtin_prefetch(at_, 0, 2);  // to read it; 3 would be L1
-    }
-    left_ -= lines;
-    if (left_ == 0) {
-      next_piece();
-    }
-  }
-
- private:
-  static constexpr std::int64_t kLine = 64;
-
-  // A chunk of one panel.
-  void begin_piece() {
-    const std::int64_t count = std::min(weights_.chunk, weights_.inputs - input_);
-    at_ = weights_.at(panel_, input_);
-    left_ = count * kInputBytes / kLine;
-  }
-  HWY_NOINLINE void next_piece() {
-    if (++panel_ == weights_.panels) {
-      panel_ = 0;
-      input_ += weights_.chunk;
-    }
-    if (input_ < weights_.inputs) {
-      begin_piece();
-    } else {
-      each_ = 0;
-      left_ = 1;
-    }
-  }
-
-  const PartWeights weights_;
-  std::int64_t each_;
-  int panel_ = 0;
-  std::int64_t input_ = 0;
-  const std::byte* at_ = nullptr;
-  std::int64_t left_ = 0;  // lines of this piece
 };
 
 // Two tiles of rows, or one, times a panel.
@@ -128,15 +56,14 @@ class TiledPart {
         part_(part),
         tiles_(tiles),
         weights_(weights_of(operands, part)),
-        ahead_(weights_, ceil_div(kPanelStepBytes / 64, blocks()), blocks() * kAheadBytes) {}
+        ahead_(weights_, kPanelStepBytes, blocks()) {}
 
   void multiply() {
-    const auto [data, panel_bytes, panels, inputs, chunk] = weights_;
-    for (std::int64_t first = 0; first < inputs; first += chunk) {
-      const std::int64_t end = std::min(first + chunk, inputs);
-      for (int panel = 0; panel < panels; ++panel) {
-        for (std::int64_t from = first; from < end; from += kRunInputs) {
-          multiply_run({panel, from, std::min(from + kRunInputs, end)});
+    for (std::int64_t first = 0; first < weights_.groups; first += weights_.chunk) {
+      const std::int64_t end = weights_.end_of_chunk(first);
+      for (int panel = 0; panel < weights_.panels; ++panel) {
+        for (std::int64_t from = first; from < end; from += kRunSteps) {
+          multiply_run({panel, from, std::min(from + kRunSteps, end)});
         }
       }
     }
@@ -149,34 +76,35 @@ class TiledPart {
  private:
   static PartWeights weights_of(const MatmulOperands& operands, const MatmulPart& part) {
     const PackedMatrix& weights = *operands.weights;
-    const std::int64_t row_bytes = round_up<std::int64_t>(part.rows, kTileRows16) * 2;
     return {.data = weights.data + part.first_panel * weights.panel_bytes(),
             .panel_bytes = weights.panel_bytes(),
             .panels = part.panels,
-            .inputs = weights.padded_inputs(),
-            .chunk = std::max<std::int64_t>(1, kChunkBytes / row_bytes / kRunInputs) * kRunInputs};
+            .group_bytes = kPanelStepBytes,
+            .groups = weights.padded_inputs() / kTileInputs,
+            .chunk = chunk_groups(part.rows, kTileBytes, kRunSteps)};
   }
-  std::int64_t blocks() const { return ceil_div(part_.rows, kBlockRows); }
+  std::int64_t blocks() const { return ceil_div(part_.rows, kTileBlockRows); }
 
   // Each panel keeps its own only if the inputs are cut into chunks.
   float* sums(int panel, int row) {
-    const int at = weights_.chunk < weights_.inputs ? panel : panel % 2;
+    const int at = weights_.chunk < weights_.groups ? panel : panel % 2;
     return buffers_.sums + (std::ptrdiff_t{at} * kMaxTiledRows + row) * kPanel;
   }
 
   void multiply_run(const TiledRun& run) {
-    TileSteps from{.x = reinterpret_cast<const std::byte*>(x_.words) +
-                        x_.tile_offset(part_.first_row, run.first),
-                   .x_stride = x_.tile_stride(run.first),
-                   .weights = weights_.at(run.panel, run.first),
-                   .steps = (run.end - run.first) / kStepInputs};
+    const std::int64_t input = run.first * kTileInputs;
+    TileSteps from{
+        .x = reinterpret_cast<const std::byte*>(x_.words) + x_.tile_offset(part_.first_row, input),
+        .x_stride = x_.tile_stride(input),
+        .weights = weights_.at(run.panel, run.first),
+        .steps = run.end - run.first};
     // A single block's sums stay in tiles from run to run.
     const bool stays = blocks() == 1 && run.first % weights_.chunk != 0;
-    for (int row = 0; row < part_.rows; row += kBlockRows) {
-      const TiledBlock block{{part_.first_row + row, std::min(kBlockRows, part_.rows - row),
+    for (int row = 0; row < part_.rows; row += kTileBlockRows) {
+      const TiledBlock block{{part_.first_row + row, std::min(kTileBlockRows, part_.rows - row),
                               part_.first_panel + run.panel},
                              sums(run.panel, row),
-                             run.end == weights_.inputs};
+                             run.end == weights_.groups};
       block.two() ? multiply_block<true>(from, block, run.first > 0, stays)
                   : multiply_block<false>(from, block, run.first > 0, stays);
       from.x = static_cast<const std::byte*>(from.x) + 2 * from.x_stride;

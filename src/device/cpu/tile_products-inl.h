@@ -114,32 +114,6 @@ HWY_INLINE void multiply_steps(Tiles& tiles, TileSteps at, const Between& betwee
   }
 }
 
-// Memory that is asked for, into L2, a little in each of some calls: all at once it is more than a
-// core can wait for while it works on.
-class LinesAhead {
- public:
-  LinesAhead() = default;
-  LinesAhead(const std::byte* from, std::int64_t bytes, std::int64_t calls)
-      : at_(from),
-        left_(ceil_div(bytes, kLine)),
-        each_(ceil_div(left_, std::max<std::int64_t>(1, calls))) {}
-
-  HWY_INLINE void ask() {
-    const std::int64_t lines = std::min(each_, left_);
-    for (std::int64_t i = 0; i < lines; ++i, at_ += kLine) {
-      __builtin_prefetch(at_, 0, 2);  // to read it; 3 would be L1
-    }
-    left_ -= lines;
-  }
-
- private:
-  static constexpr std::int64_t kLine = 64;
-
-  const std::byte* at_ = nullptr;
-  std::int64_t left_ = 0;
-  std::int64_t each_ = 0;
-};
-
 // From rows of 32 columns.
 template <bool kTwo, class Tiles>
 void load_tiles(Tiles& tiles, const void* sums, std::int64_t row_bytes) {
