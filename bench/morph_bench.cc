@@ -85,7 +85,7 @@ class PackedHalves {
  public:
   explicit PackedHalves(const ModelSpec& spec) : checkpoint_(spec) {}
 
-  Result<std::string> read(const PartVariant& which, std::span<std::byte> memory,
+  Result<std::string> read(const ComponentVariant& which, std::span<std::byte> memory,
                            const Pace& pace) {
     constexpr std::size_t kChunk = 256 * kKiB;
     const std::vector<std::byte>& packed = packed_of(which);
@@ -100,12 +100,13 @@ class PackedHalves {
   }
 
   // Layers share their bytes: this is about time.
-  const std::vector<std::byte>& packed_of(const PartVariant& which) {
-    std::vector<std::byte>& packed = packed_[{which.part, which.precision}];
+  const std::vector<std::byte>& packed_of(const ComponentVariant& which) {
+    std::vector<std::byte>& packed = packed_[{which.component, which.precision}];
     if (packed.empty()) {
-      const std::int64_t size = part_size(checkpoint_.spec(), which.part, which.precision);
+      const std::int64_t size =
+          component_size(checkpoint_.spec(), which.component, which.precision);
       auto region = *cpu::Region::map(size);
-      check(load_part(checkpoint_, {0, which.part, which.precision}, region.data()).ok(),
+      check(load_component(checkpoint_, {0, which.component, which.precision}, region.data()).ok(),
             "synthetic weights can be packed");
       packed.assign(region.data(), region.data() + size);
     }
@@ -114,7 +115,7 @@ class PackedHalves {
 
  private:
   SyntheticCheckpoint checkpoint_;
-  std::map<std::pair<ModelPart, Precision>, std::vector<std::byte>> packed_;
+  std::map<std::pair<Component, Precision>, std::vector<std::byte>> packed_;
 };
 
 StepPlan decode_step() {
@@ -148,15 +149,15 @@ class Bench {
         {.block_tokens = kBlockTokens, .blocks = kBatch * kContext / kBlockTokens});
     const std::int64_t page_bytes = page_bytes_for(spec);
     const std::int64_t reserve =
-        2 * part_pages(spec, ModelPart::kMlp, Precision::kBf16, page_bytes);
+        2 * component_pages(spec, Component::kMlp, Precision::kBf16, page_bytes);
     worker_ = *CpuWorker::create(
         {.form = form,
          .threads = kThreads,
          .max_step_tokens = kBatch,
          .max_positions = 2 * kContext,
          .pages = PageBudget{page_bytes, form_pages(spec, form, page_bytes) + reserve},
-         .read_part = [&](const PartVariant& which, std::span<std::byte> memory,
-                          const Pace& pace) { return packed.read(which, memory, pace); },
+         .read_component = [&](const ComponentVariant& which, std::span<std::byte> memory,
+                               const Pace& pace) { return packed.read(which, memory, pace); },
          .share_beside_steps = share / kThreads},
         SyntheticCheckpoint(spec), {}, [this](const StepResult&) { stepped_.release(); },
         {.ready = [this](const MorphReady& ready) { worker_->commit(ready.id); },
@@ -187,7 +188,7 @@ class Bench {
   void swap_next() {
     ++swaps_;
     worker_->prepare(MorphId{static_cast<std::uint64_t>(swaps_)},
-                     SwapPart{swaps_ % kLayers, ModelPart::kMlp, Precision::kBf16});
+                     SwapComponent{swaps_ % kLayers, Component::kMlp, Precision::kBf16});
   }
   void swap_done() {
     if (swapping_) {
@@ -211,7 +212,8 @@ void measure_swaps() {
       "\n{} layers of 1B shape at bf16, a batch of {} decodes at {} tokens; the bf16 MLP half\n"
       "({}) of one layer after the other is read from memory and swapped in\n"
       "  share of a core   step ms alone   beside swaps   slower   P99 / alone   swap ms\n",
-      kLayers, kBatch, kContext, format_bytes(part_size(spec, ModelPart::kMlp, Precision::kBf16)));
+      kLayers, kBatch, kContext,
+      format_bytes(component_size(spec, Component::kMlp, Precision::kBf16)));
   for (const double share : {0.05, 0.1, 1.0}) {
     Bench bench(spec, packed, share);
     std::vector<double> quiet;

@@ -8,9 +8,10 @@
 #include <random>
 #include <string>
 
-#include "apps/local_client.h"
 #include "apps/options.h"
-#include "apps/terminal.h"
+#include "host/machine.h"
+#include "replica/local_client.h"
+#include "terminal/output.h"
 
 namespace protean {
 namespace {

@@ -7,12 +7,13 @@
 #include <string>
 #include <vector>
 
-#include "apps/eval_documents.h"
-#include "apps/eval_generation.h"
-#include "apps/eval_scoring.h"
-#include "apps/local_client.h"
 #include "apps/options.h"
-#include "apps/terminal.h"
+#include "measure/documents.h"
+#include "measure/schedule_score.h"
+#include "measure/text_score.h"
+#include "replica/local_client.h"
+#include "terminal/output.h"
+#include "terminal/progress.h"
 
 namespace protean {
 namespace {

@@ -3,12 +3,13 @@
 #include <string>
 #include <vector>
 
-#include "apps/model_files.h"
 #include "apps/options.h"
-#include "apps/sizing.h"
-#include "apps/terminal.h"
 #include "base/units.h"
 #include "cost/memory.h"
+#include "host/machine.h"
+#include "replica/model_files.h"
+#include "replica/sizing.h"
+#include "terminal/output.h"
 
 namespace protean {
 namespace {
@@ -70,10 +71,11 @@ std::string layers_text(const ModelSpec& spec, const Form& form) {
 }
 
 void print_sizing(const ModelSpec& spec, const Sizing& sizing) {
-  const Precision tables = sizing.form.tables;
+  const Precision embeddings = sizing.form.embeddings;
   print_row("weights", "{} in {}, {} for embeddings and output in {}",
             format_bytes(sizing.weight_bytes), layers_text(spec, sizing.form),
-            format_bytes(part_bytes(spec, ModelPart::kTables, tables)), to_string(tables));
+            format_bytes(component_bytes(spec, Component::kEmbeddings, embeddings)),
+            to_string(embeddings));
   print_row("KV", "{} a token, {} in all for {} tokens",
             format_bytes(kv_token_bytes(spec, sizing.form.kv.precision)),
             format_bytes(sizing.kv_bytes), sizing.form.kv.blocks * sizing.form.kv.block_tokens);

@@ -163,6 +163,12 @@ void add_compute_options(CLI::App& app, ComputeOptions& options) {
       ->capture_default_str();
 }
 
+void add_variant_option(CLI::App& app, std::vector<std::string>& texts) {
+  app.add_option("--variant", texts,
+                 "PRECISION=MODEL: take a precision's weights from another model, such as one "
+                 "that protean quantize wrote; may be repeated");
+}
+
 CLI::Validator number_range(double least, double most) {
   const auto check_range = [least, most](const std::string& text) {
     double number = 0.0;
@@ -219,11 +225,6 @@ Result<std::vector<std::string>> with_config_file(const CLI::App& root,
     return fail(fmt::format("line {}: {}", error.source().begin.line, error.description()));
   }
   return arguments;
-}
-
-int exit_with(const Error& error) {
-  fmt::print(stderr, "protean: {}\n", error.message);
-  return error.code == ErrorCode::kInternal ? 1 : 2;
 }
 
 }  // namespace protean

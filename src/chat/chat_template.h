@@ -4,18 +4,14 @@
 #include <boost/json/object.hpp>
 #include <ctime>
 #include <filesystem>
-#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 
 #include "base/result.h"
+#include "jinja/template.h"
 
 namespace protean {
-
-namespace jinja {
-struct Template;
-}
 
 // What a template may refer to besides the messages.
 struct ChatContext {
@@ -30,9 +26,8 @@ struct ChatContext {
   bool content_as_is = false;  // text stays text for a template that only reads parts, too
 };
 
-// A compiled chat template: Jinja2 as Hugging Face sets it up (sandboxed, immutable, trim_blocks,
-// lstrip_blocks, loop controls, its tojson). What it has no word for, such as include or integers
-// beyond 64 bits, is refused by name. Immutable: any thread may render, with 1 MiB of free stack.
+// A compiled chat template (jinja::Template). Immutable: any thread may render, with 1 MiB of free
+// stack.
 class ChatTemplate {
  public:
   // Errors say line and what is not understood.
@@ -48,8 +43,8 @@ class ChatTemplate {
   Result<std::string> render(const boost::json::array& messages, const ChatContext& context) const;
 
  private:
-  explicit ChatTemplate(std::shared_ptr<const jinja::Template> compiled);
-  std::shared_ptr<const jinja::Template> compiled_;
+  explicit ChatTemplate(jinja::Template compiled);
+  jinja::Template compiled_;
   bool wants_parts_;  // found by trial when parsed
 };
 

@@ -2,7 +2,7 @@
 
 #include <string_view>
 
-#include "chat/unicode.h"
+#include "jinja/unicode.h"
 
 namespace protean {
 namespace {

@@ -384,12 +384,12 @@ TEST_F(EngineMorph, WithoutMorphsAWishIsAnsweredToo) {
   EXPECT_EQ(heard.form, nullptr);
 }
 
-// Tables of which a variant takes nearly all pages of the cache.
-struct LargeTables : EngineMorph {
-  LargeTables() : EngineMorph(morph_for_test(36, MorphMode::kOff, 2, 1000)) {}
+// Embeddings of which a variant takes nearly all pages of the cache.
+struct LargeEmbeddings : EngineMorph {
+  LargeEmbeddings() : EngineMorph(morph_for_test(36, MorphMode::kOff, 2, 1000)) {}
 
   void lend() {
-    const auto granted = wish({.tables = Precision::kW8});
+    const auto granted = wish({.embeddings = Precision::kW8});
     ASSERT_TRUE(granted.ok()) << granted.error().message;
     ASSERT_EQ(granted->steps.size(), 3U);
     ready();  // the smaller cache
@@ -405,19 +405,19 @@ struct LargeTables : EngineMorph {
   }
 };
 
-TEST_F(LargeTables, BorrowFromTheCacheAndNobodyIsRefusedMeanwhile) {
+TEST_F(LargeEmbeddings, BorrowFromTheCacheAndNobodyIsRefusedMeanwhile) {
   lend();
   expect_served(1);
-  EXPECT_EQ(device.form().tables, Precision::kW8);
+  EXPECT_EQ(device.form().embeddings, Precision::kW8);
   EXPECT_GT(device.form().kv.blocks, morph.start.kv.blocks);
   EXPECT_EQ(sink.form->swaps_down_total, 1);
-  ASSERT_TRUE(wish({.tables = Precision::kBf16}).ok());
+  ASSERT_TRUE(wish({.embeddings = Precision::kBf16}).ok());
   expect_served(2);
   EXPECT_EQ(device.form(), morph.start);
   EXPECT_EQ(sink.form->swaps_up_total, 1);
 }
 
-TEST_F(LargeTables, GiveBackWhatTheyBorrowedIfTheyFail) {
+TEST_F(LargeEmbeddings, GiveBackWhatTheyBorrowedIfTheyFail) {
   lend();
   fail(0, "no value for these weights");
   expect_served(1);
@@ -425,14 +425,14 @@ TEST_F(LargeTables, GiveBackWhatTheyBorrowedIfTheyFail) {
   EXPECT_EQ(sink.form->failures_total, 1);
 }
 
-TEST_F(LargeTables, BorrowNothingThatARequestWasPromised) {
+TEST_F(LargeEmbeddings, BorrowNothingThatARequestWasPromised) {
   send(Arrival{request(1, 40, 16)});
-  EXPECT_NE(error({.tables = Precision::kW8}).find("until the tables are swapped it has"),
+  EXPECT_NE(error({.embeddings = Precision::kW8}).find("until the embeddings are swapped it has"),
             std::string::npos);
   EXPECT_EQ(device.preparing.size(), 0U);
   settle();
-  EXPECT_TRUE(wish({.tables = Precision::kW8}).ok());
-  EXPECT_NE(error({.tables = Precision::kW4}).find("served are bf16, w8"), std::string::npos);
+  EXPECT_TRUE(wish({.embeddings = Precision::kW8}).ok());
+  EXPECT_NE(error({.embeddings = Precision::kW4}).find("served are bf16, w8"), std::string::npos);
 }
 
 }  // namespace

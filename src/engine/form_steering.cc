@@ -170,7 +170,7 @@ void FormSteering::decide() {
                         ? 0
                         : std::min(aim.idle_blocks, run_.committed().kv.blocks - promised);
   Result<Morph> morph =
-      plan_with_or_without_tables(run_.committed(), wanted->form, config_.bounds, aim);
+      plan_with_or_without_embeddings(run_.committed(), wanted->form, config_.bounds, aim);
   if (!morph.ok()) {
     hold_back(kFailedNs << std::min(failed_in_a_row_++, kMostDoublings));
   } else if (after(run_.committed(), *morph) != run_.wanted()) {
@@ -191,9 +191,9 @@ WishAnswered FormSteering::on(const WantForm& want) {
 
 Result<Morph> FormSteering::grant(const FormWish& wish) {
   if (wish.release) {
-    if (!wish.layers.empty() || wish.tables || wish.kv_blocks) {
+    if (!wish.layers.empty() || wish.embeddings || wish.kv_blocks) {
       return refused(
-          "to release it is a wish of its own: ask for layers, tables or KV blocks without it");
+          "to release it is a wish of its own: ask for layers, embeddings or KV blocks without it");
     }
     pinned_ = false;
     promise_kv();
@@ -211,17 +211,18 @@ Result<Morph> FormSteering::grant(const FormWish& wish) {
         form->kv.blocks, needed);
   }
   Result<Morph> morph =
-      plan_morph(run_.committed(), *form, config_.bounds, {.lends_to_tables = true});
+      plan_morph(run_.committed(), *form, config_.bounds, {.lends_to_embeddings = true});
   if (!morph.ok()) {
     return morph.error();
   }
   for (const MorphStep& step : morph->steps) {
-    const auto* resize = std::get_if<ResizeKv>(&step);
-    if (resize != nullptr && resize->blocks < needed) {
+    const auto blocks = kv_blocks_of(step);
+    if (blocks && *blocks < needed) {
       return too_large(
-          "until the tables are swapped it has {} KV blocks, but a request that was accepted needs "
+          "until the embeddings are swapped it has {} KV blocks, but a request that was accepted "
+          "needs "
           "{}: ask again when it has ended",
-          resize->blocks, needed);
+          *blocks, needed);
     }
   }
   morph->reason = "an operator's wish";
@@ -239,12 +240,12 @@ Status FormSteering::check_precisions(const FormWish& wish) const {
     return refused("it names {} layers, the model has {}", wish.layers.size(), layers);
   }
   for (std::size_t layer = 0; layer < wish.layers.size(); ++layer) {
-    for (const ModelPart half : kLayerHalves) {
+    for (const Component half : kLayerHalves) {
       const Precision precision = wish.layers[layer].of(half);
       // As large as one that the policy uses, and so kept and with room; or what it started at.
       const bool served = precision == config_.start.layer_precision[layer].of(half) ||
                           std::any_of(ladder.begin(), ladder.end(), [&](Precision rung) {
-                            return stored_as(rung) == stored_as(precision);
+                            return rung.weights == precision.weights;
                           });
       if (!served) {
         return refused("layer {} {} at {}, but served are {}", layer, to_string(half),
@@ -252,11 +253,12 @@ Status FormSteering::check_precisions(const FormWish& wish) const {
       }
     }
   }
-  const std::vector<Precision> tables = tables_precisions(config_.start.tables, ladder);
-  if (wish.tables && std::none_of(tables.begin(), tables.end(), [&](Precision served) {
-        return stored_as(served) == stored_as(*wish.tables);
+  const std::vector<Precision> embeddings = embeddings_precisions(config_.start.embeddings, ladder);
+  if (wish.embeddings && std::none_of(embeddings.begin(), embeddings.end(), [&](Precision served) {
+        return served.weights == wish.embeddings->weights;
       })) {
-    return refused("tables at {}, but served are {}", to_string(*wish.tables), names_of(tables));
+    return refused("embeddings at {}, but served are {}", to_string(*wish.embeddings),
+                   names_of(embeddings));
   }
   return {};
 }
@@ -271,7 +273,7 @@ Result<Form> FormSteering::form_of(const FormWish& wish) const {
   if (!wish.layers.empty()) {
     form.layer_precision = wish.layers;
   }
-  form.tables = wish.tables.value_or(form.tables);
+  form.embeddings = wish.embeddings.value_or(form.embeddings);
   const std::int64_t fitting = std::min(kv_blocks_beside(config_.bounds, form), largest_kv_blocks_);
   form.kv.blocks = wish.kv_blocks.value_or(fitting);
   if (wish.kv_blocks && *wish.kv_blocks <= 0) {
@@ -348,7 +350,8 @@ std::shared_ptr<const FormStatus> FormSteering::status_if_changed() {
   status->wanted = run_.wanted();
   status->mode = config_.mode;
   status->precisions = config_.bounds.ladder;
-  status->tables_precisions = tables_precisions(config_.start.tables, config_.bounds.ladder);
+  status->embeddings_precisions =
+      embeddings_precisions(config_.start.embeddings, config_.bounds.ladder);
   status->pinned = pinned_;
   status->page_bytes = config_.bounds.budget.page_bytes;
   status->pages = config_.bounds.budget.pages;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/overloaded.h"
 #include "control/plan_morph.h"
 #include "cost/memory.h"
 #include "cost/pages.h"
@@ -131,12 +132,13 @@ void MorphRun::on(const MorphDone& done, TimeNs now_ns) {
   check(found != committed_steps_.end(), "each commit is done once");
   Step step = std::move(*found);
   committed_steps_.erase(found);
-  if (const auto* swap = std::get_if<SwapPart>(&step.record.step)) {
-    const Precision before = precision_of(reached_, swap->layer, swap->part);
-    ++(is_lower(swap->to, before) ? totals_.swaps_down : totals_.swaps_up);
-  } else {
-    ++totals_.kv_resizes;
-  }
+  std::visit(Overloaded{[this](const SwapComponent& swap) {
+                          const Precision before =
+                              precision_of(reached_, swap.layer, swap.component);
+                          ++(is_lower(swap.to, before) ? totals_.swaps_down : totals_.swaps_up);
+                        },
+                        [this](const ResizeKv&) { ++totals_.kv_resizes; }},
+             step.record.step);
   reached_ = after(std::move(reached_), step.record.step);
   pages_available_ += step.pages_given;
   pages_free_ = done.pages_free;
@@ -154,8 +156,7 @@ void MorphRun::advance(bool quiet, TimeNs now_ns) {
 }
 
 bool MorphRun::is_shrink(const Form& before, const MorphStep& step) const {
-  const auto* resize = std::get_if<ResizeKv>(&step);
-  return resize != nullptr && resize->blocks < before.kv.blocks;
+  return kv_blocks_of(step).value_or(before.kv.blocks) < before.kv.blocks;
 }
 
 // Each step needs its pages beside those of all that is not done yet. A smaller KV is made ready
@@ -184,20 +185,20 @@ void MorphRun::prepare_ahead(TimeNs now_ns) {
                (!left_by_growth || pages_of(step, before) <= *left_by_growth)) {
       prepare(step, before, now_ns);
       count(step);
-    } else if (std::holds_alternative<ResizeKv>(step.record.step) && !resize_before) {
+    } else if (kv_blocks_of(step.record.step) && !resize_before) {
       left_by_growth =
           budget.pages -
           form_pages(config_.bounds.spec, after(before, step.record.step), budget.page_bytes);
     } else {
       return;  // nothing else overtakes it and takes its pages
     }
-    resize_before = resize_before || std::holds_alternative<ResizeKv>(step.record.step);
+    resize_before = resize_before || kv_blocks_of(step.record.step);
     before = after(std::move(before), step.record.step);
   }
 }
 
 bool MorphRun::can_prepare(const Step& step, const Form& before, bool resize_before) const {
-  if (std::holds_alternative<ResizeKv>(step.record.step) && resize_before) {
+  if (kv_blocks_of(step.record.step) && resize_before) {
     return false;
   }
   // Whether there are pages for the first is for the executor to say, or it might wait for ever.
@@ -225,7 +226,7 @@ void MorphRun::prepare(Step& step, const Form& before, TimeNs now_ns) {
 void MorphRun::begin_shrink(Step& step, TimeNs now_ns) {
   step.record.asked_ns = now_ns;
   step.stage = Stage::kVacating;
-  scheduler_.begin_shrink(std::get<ResizeKv>(step.record.step).blocks);
+  scheduler_.begin_shrink(*kv_blocks_of(step.record.step));
 }
 
 void MorphRun::vacate(Step& step, bool quiet, TimeNs now_ns) {
@@ -253,9 +254,9 @@ bool MorphRun::commit_front(TimeNs now_ns) {
   }
   Step& step = steps_.front();
   const MorphId id{step.record.id};
-  if (const auto* resize = std::get_if<ResizeKv>(&step.record.step)) {
-    if (resize->blocks > committed_.kv.blocks) {
-      scheduler_.grow_kv(resize->blocks);
+  if (const auto blocks = kv_blocks_of(step.record.step)) {
+    if (*blocks > committed_.kv.blocks) {
+      scheduler_.grow_kv(*blocks);
     } else {
       scheduler_.finish_shrink();
     }

@@ -34,8 +34,8 @@ struct StormCoverage {
   std::int64_t preemptions = 0;
   std::int64_t granted = 0;
   std::int64_t refused_wishes = 0;
-  std::int64_t tables_swapped = 0;
-  std::int64_t lent_to_tables = 0;
+  std::int64_t embeddings_swapped = 0;
+  std::int64_t lent_to_embeddings = 0;
 };
 
 // Writes down all that an engine decides, and hands it on if there is somebody.
@@ -112,7 +112,7 @@ class Storm {
  private:
   static MorphConfig config(unsigned seed) {
     const MorphMode modes[] = {MorphMode::kOff, MorphMode::kBalanced, MorphMode::kPerformance};
-    const int vocab = seed % 2 == 0 ? 100 : 300;  // tables that the cache has to lend pages
+    const int vocab = seed % 2 == 0 ? 100 : 300;  // embeddings that the cache has to lend pages
     MorphConfig config = morph_for_test(9 + seed % 5, modes[seed % 3], 2, vocab);
     config.policy.entry_window_ns = 20 * kNsPerMs;
     config.policy.release_window_ns = 40 * kNsPerMs;
@@ -172,7 +172,7 @@ class Storm {
         wished.layers.push_back({any_precision(), any_precision()});
       }
       if (below(3) == 0) {
-        wished.tables = below(2) == 0 ? Precision::kBf16 : Precision::kW8;
+        wished.embeddings = below(2) == 0 ? Precision::kBf16 : Precision::kW8;
       }
       if (below(2) == 0) {
         wished.kv_blocks = 1 + below(30);
@@ -214,16 +214,17 @@ class Storm {
     send(StepDone{std::move(result)});
   }
 
-  void count_tables(const Result<Morph>& granted) {
+  void count_embeddings(const Result<Morph>& granted) {
     if (!granted.ok()) {
       return;
     }
     const std::vector<MorphStep>& steps = granted->steps;
     for (std::size_t i = 0; i < steps.size(); ++i) {
-      const auto* swap = std::get_if<SwapPart>(&steps[i]);
-      if (swap != nullptr && swap->part == ModelPart::kTables) {
-        ++coverage_.tables_swapped;
-        coverage_.lent_to_tables += i > 0 && std::holds_alternative<ResizeKv>(steps[i - 1]) ? 1 : 0;
+      const auto* swap = std::get_if<SwapComponent>(&steps[i]);
+      if (swap != nullptr && swap->component == Component::kEmbeddings) {
+        ++coverage_.embeddings_swapped;
+        coverage_.lent_to_embeddings +=
+            i > 0 && std::holds_alternative<ResizeKv>(steps[i - 1]) ? 1 : 0;
       }
     }
   }
@@ -234,7 +235,7 @@ class Storm {
   }
   static std::string precision_key(const Form& form) {
     return fmt::format("{} {} {}", to_string(form.layer_precision[0]),
-                       to_string(form.layer_precision[1]), to_string(form.tables));
+                       to_string(form.layer_precision[1]), to_string(form.embeddings));
   }
 
   void compute(Step& step, StepResult& result) {
@@ -319,7 +320,7 @@ class Storm {
     EXPECT_EQ(answers.size(), last_wish_);
     for (const WishAnswered& answered : answers) {
       ++(answered.morph.ok() ? coverage_.granted : coverage_.refused_wishes);
-      count_tables(answered.morph);
+      count_embeddings(answered.morph);
     }
     coverage_.preemptions += sink_.observation.preemptions_total;
   }
@@ -360,8 +361,8 @@ TEST(MorphStorm, PagesBlocksAndRequestsComeThroughIt) {
   EXPECT_GT(coverage.preemptions, 100);
   EXPECT_GT(coverage.granted, 500);
   EXPECT_GT(coverage.refused_wishes, 100);
-  EXPECT_GT(coverage.tables_swapped, 100);
-  EXPECT_GT(coverage.lent_to_tables, 30);
+  EXPECT_GT(coverage.embeddings_swapped, 100);
+  EXPECT_GT(coverage.lent_to_embeddings, 30);
 }
 
 }  // namespace

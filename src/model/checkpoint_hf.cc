@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A directory's weights: its files, and which of them an index says a tensor is in.
+// The weight files of a directory, and the file of each tensor according to the index.
 struct Shards {
   std::vector<SafetensorsFile> files;
   std::map<std::string, std::size_t, std::less<>> file_of_tensor;  // empty without an index
@@ -59,7 +59,7 @@ Result<FoundTensor> Shards::find(const std::string& tensor) const {
                      &files[file].name()};
 }
 
-// The parts of a packed matrix by the ends of their names, and what each must be.
+// A tensor of a packed matrix: the end of its name, and the type and shape that it must have.
 struct PackedPart {
   std::string_view ending;
   std::string_view type;  // empty: any float
@@ -85,7 +85,8 @@ Result<FoundTensor> find_part(const Shards& shards, const std::string& stem,
   return found;
 }
 
-// GPTQ's g_idx: which group each input is in. Nothing where groups are consecutive inputs anyway.
+// Finds GPTQ's g_idx, which names the group of each input. Returns null if groups are consecutive
+// inputs.
 Result<const std::byte*> find_group_index(const Shards& shards, const std::string& stem,
                                           const PackedCodes& packed) {
   if (packed.how.packing != CodePacking::kGptq || !shards.has(stem + ".g_idx")) {
@@ -110,7 +111,7 @@ Result<const std::byte*> find_group_index(const Shards& shards, const std::strin
   return in_order ? nullptr : found->bytes.data();
 }
 
-// A matrix whose name ends in ".weight" is packed where there is a ".qweight" instead.
+// Finds a packed matrix: the file has a ".qweight" in place of the ".weight".
 Result<std::optional<PackedCodes>> find_packed(const Shards& shards, const WeightQuantization& how,
                                                const std::string& name, const NeededTensor& need) {
   const std::string stem = name.substr(0, name.rfind('.'));
@@ -184,7 +185,8 @@ Result<Shards> open_single(const fs::path& path) {
   return shards;
 }
 
-// Shards lie beside their index; a name that leads elsewhere is not followed.
+// Opens the files that an index names. They must lie in the index's directory; a name that leads
+// elsewhere is refused.
 Result<Shards> open_indexed(const fs::path& index) {
   const auto object = read_json_file(index);
   if (!object) {
@@ -203,7 +205,7 @@ Result<Shards> open_indexed(const fs::path& index) {
     const std::string file(text == nullptr ? std::string_view() : std::string_view(*text));
     if (!file.ends_with(".safetensors") || file.find('/') != std::string::npos) {
       return make_error(ErrorCode::kCorrupt,
-                        "{} puts tensor {} into {}, which is no .safetensors file beside it: "
+                        "{} puts tensor {} into {}, which is no .safetensors file in its folder: "
                         "download it again",
                         shards.name, quote(member.key()), quote(file));
     }
@@ -234,14 +236,14 @@ Result<Shards> open_shards(const fs::path& directory) {
   return no_weights(directory);
 }
 
-// The checkpoint of a config and all its weights.
+// Makes a checkpoint of a config and its weight files.
 Result<std::unique_ptr<Checkpoint>> assemble(HfConfig config, Shards shards) {
   CheckpointParts parts{.spec = std::move(config.spec), .generation = std::move(config.generation)};
   const TensorNames& names = *config.row->hf_tensors;
   const std::string embedding = tensor_name(names, TensorRole::kEmbedding, 0);
   const std::string output = tensor_name(names, TensorRole::kOutput, 0);
-  // Some tied checkpoints say they are not, but without a second table there is nothing else. And
-  // savers that keep one of two equal tensors may keep either.
+  // Some tied checkpoints say that they are not tied; a missing LM head shows that they are. Of two
+  // equal tensors the file may hold either.
   const bool packed_output = shards.has(output.substr(0, output.rfind('.')) + ".qweight");
   parts.spec.tied_embeddings |= !shards.has(output) && !packed_output;
   const bool renamed = parts.spec.tied_embeddings && !shards.has(embedding);

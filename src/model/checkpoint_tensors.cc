@@ -43,7 +43,7 @@ Result<StoredTensor> accept(const NeededTensor& need, const std::string& name,
   return stored;
 }
 
-// "AWQ w4 g128", for people.
+// Returns "AWQ w4 g128", for people.
 std::string type_name(const PackedCodes& packed) {
   return fmt::format("{} w{} g{}", packed.how.packing == CodePacking::kAwq ? "AWQ" : "GPTQ",
                      packed.how.bits, packed.how.group_of(packed.inputs));
@@ -54,7 +54,7 @@ bool is_layer_matrix(const NeededTensor& need) {
          need.role != TensorRole::kOutput;
 }
 
-// The bits and the group of a matrix whose integers are taken as they are.
+// Returns the format of a matrix whose integers kernels can use unchanged.
 std::optional<QuantFormat> kept_format(const StoredTensor& tensor) {
   if (!tensor.packed) {
     return code_format(tensor.type);
@@ -66,7 +66,7 @@ std::optional<QuantFormat> kept_format(const StoredTensor& tensor) {
                                                                 : std::nullopt;
 }
 
-// Integers that must be rounded anew lose next to nothing at 8 bits.
+// Integers that must be rounded again lose next to nothing at 8 bits.
 int bits_to_keep(const StoredTensor& tensor) {
   constexpr int kFloat = 16;
   if (const auto kept = kept_format(tensor)) {
@@ -82,15 +82,15 @@ Precision precision_of(int bits) {
                     : Precision::kW3;
 }
 
-ModelPart half_of(TensorRole role) {
+Component half_of(TensorRole role) {
   const bool mlp =
       role == TensorRole::kGate || role == TensorRole::kUp || role == TensorRole::kDown;
-  return mlp ? ModelPart::kMlp : ModelPart::kAttention;
+  return mlp ? Component::kMlp : Component::kAttention;
 }
 
 StoredWeights stored_weights(const ModelSpec& spec, const TensorTable& table) {
   StoredWeights stored;
-  std::map<std::pair<int, ModelPart>, int> bits;
+  std::map<std::pair<int, Component>, int> bits;
   for (const NeededTensor& need : needed_tensors(spec)) {
     if (!is_layer_matrix(need)) {
       continue;

@@ -140,7 +140,7 @@ Backlog Scheduler::backlog() const {
 }
 
 bool Scheduler::has_room(const StepPlan& plan) const {
-  return budget_left(plan) > 0 && std::ssize(plan.slices) < config_.max_num_seqs;
+  return budget_.left() > 0 && std::ssize(plan.slices) < config_.max_num_seqs;
 }
 
 std::optional<StepPlan> Scheduler::next_step(TimeNs now_ns) {
@@ -151,15 +151,13 @@ std::optional<StepPlan> Scheduler::next_step(TimeNs now_ns) {
   plan.slices.reserve(running_.size());
   plan.samples.reserve(running_.size());
   const std::int64_t preemptions_before = totals_.preemptions_total;
-  budget_.tokens = config_.max_num_batched_tokens;
+  budget_.begin_step(config_.max_num_batched_tokens);
   schedule_decodes(plan);
-  const int of_prompts = std::min(budget_left(plan), budget_.of_prompts);
-  budget_.tokens = static_cast<int>(plan.tokens.size()) + of_prompts;
+  budget_.begin_prompts();
   schedule_prefills(plan);
   if (totals_.preemptions_total == preemptions_before || running_.empty()) {
     admit_waiting(plan);  // not while KV is short: it would only be preempted again
   }
-  budget_.used_up = budget_left(plan) <= 0;
   if (plan.slices.empty()) {
     return std::nullopt;
   }
@@ -358,8 +356,9 @@ void Scheduler::preempt(Sequence& sequence) {
 }
 
 void Scheduler::schedule(StepPlan& plan, Sequence& sequence) {
-  const int count = std::min(sequence.pending(), budget_left(plan));
+  const int count = std::min(sequence.pending(), budget_.left());
   append_slice(plan, sequence, count, static_cast<int>(blocks_for(sequence.computed + count)));
+  budget_.take(count);
   sequence.scheduled = true;
 }
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <deque>
-#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -22,6 +21,7 @@
 #include "scheduler/block_pool.h"
 #include "scheduler/prefix_cache.h"
 #include "scheduler/sequence.h"
+#include "scheduler/token_budget.h"
 
 namespace protean {
 
@@ -114,7 +114,7 @@ class Scheduler {
   StepOutcome complete(StepResult result);
 
   // From the next step on, each takes at most so many tokens of prompts, one at least.
-  void limit_prompts(int tokens) { budget_.of_prompts = std::max(1, tokens); }
+  void limit_prompts(int tokens) { budget_.limit_prompts(tokens); }
 
   // From the next step on, KV is computed at other precisions: blocks computed before are not
   // reused for what is computed after (invariant 5).
@@ -192,9 +192,6 @@ class Scheduler {
   void publish_blocks(Sequence& sequence);
   void release(BlockId block);
   void release_blocks(Sequence& sequence);
-  int budget_left(const StepPlan& plan) const {
-    return budget_.tokens - static_cast<int>(plan.tokens.size());
-  }
   bool has_room(const StepPlan& plan) const;
 
   const SchedulerConfig config_;
@@ -214,11 +211,7 @@ class Scheduler {
   std::deque<InFlight> in_flight_;
   std::uint64_t last_arrival_ = 0;
   std::uint64_t last_step_ = 0;
-  struct Budget {
-    int of_prompts = std::numeric_limits<int>::max();  // at most, beside decodes
-    int tokens = 0;                                    // of the step that is planned
-    bool used_up = false;                              // by the last step
-  } budget_;
+  TokenBudget budget_;
   double hit_share_ = 0;  // of recent prompts' tokens that were cached
   Observation totals_;    // the *_total fields only
 };

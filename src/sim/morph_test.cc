@@ -185,7 +185,7 @@ TEST(ElasticSimulation, RandomLoadsAndFaultsEndWell) {
     config.morph_cost.failure_probability = random() % 2 == 0 ? 0.1 : 0;
     config.engine.max_in_flight = 1 + static_cast<int>(random() % 3);
     FormBounds& bounds = config.engine.morph->bounds;
-    bounds.order = swap_units(bounds.spec.layers, random() % 2 == 0);
+    bounds.order = swap_targets(bounds.spec.layers, random() % 2 == 0);
     config.engine.morph->max_in_flight_swaps = 1 + static_cast<int>(random() % 3);
     std::vector<TraceRequest> trace(200);
     TimeNs at_ns = 0;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/overloaded.h"
 #include "base/units.h"
 
 namespace protean {
@@ -102,7 +103,7 @@ CpuWorker::CpuWorker(Built built, StepDoneHandler done, MorphHandlers morph_hand
       read_ahead_(std::move(built.options.read_ahead)),
       beside_(std::min(1.0, built.options.share_beside_steps * built.options.threads)),
       swapper_({pages_.pool.get(), &beside_, std::move(built.spec),
-                built.options.form.largest_tp_degree, std::move(built.options.read_part),
+                built.options.form.largest_tp_degree, std::move(built.options.read_component),
                 morph_handlers_}),
       resizer_({pages_.pool.get(), &beside_, pages_.kv.get(), morph_handlers_}),
       entries_(1),  // start() is bounded by the engine's steps in flight, not by this
@@ -136,11 +137,11 @@ void CpuWorker::prepare(MorphId id, const MorphStep& step) {
                                          "{}: this worker's memory is for life: start with a "
                                          "memory budget to let its form change",
                                          to_string(step))}});
-  } else if (const auto* swap = std::get_if<SwapPart>(&step)) {
-    swapper_.prepare(id, *swap);
-  } else {
-    resizer_.prepare(id, std::get<ResizeKv>(step));
+    return;
   }
+  std::visit(Overloaded{[&](const SwapComponent& swap) { swapper_.prepare(id, swap); },
+                        [&](const ResizeKv& resize) { resizer_.prepare(id, resize); }},
+             step);
 }
 
 void CpuWorker::commit(MorphId id) {
@@ -178,7 +179,7 @@ void CpuWorker::run(const StepPlan& plan) {
 
 void CpuWorker::run(MorphId commit) {
   if (std::optional<LayerSwapper::Filled> filled = swapper_.take(commit)) {
-    rank_->swap_part(filled->step, filled->pages);
+    rank_->swap_component(filled->step, filled->pages);
     swapper_.give_back(commit, std::move(filled->pages));
   } else {
     check(resizer_.commit(commit), "what is committed was prepared and not aborted");

@@ -95,7 +95,7 @@ TEST(CpuWorker, MemoryIsWhatTheCostModelSays) {
   auto worker = CpuWorker::create(options, checkpoint, {}, [](const StepResult&) {});
   ASSERT_TRUE(worker.ok());
   const WorkerMemory memory = (*worker)->memory();
-  const std::int64_t predicted = part_bytes(spec, ModelPart::kTables, Precision::kBf16) +
+  const std::int64_t predicted = component_bytes(spec, Component::kEmbeddings, Precision::kBf16) +
                                  spec.layers * layer_bytes(spec, Precision::kBf16);
   constexpr std::int64_t kPage = 4096;
   EXPECT_GE(memory.weight_bytes, predicted);

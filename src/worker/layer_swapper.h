@@ -22,30 +22,30 @@ struct MorphHandlers {
   std::function<void(MorphDone)> done;
 };
 
-// Fills pages with a part's other weights beside running steps, and gives back the pages of the
-// old ones (MorphServe section 4.3). Between the two, the thread that runs steps swaps pointers.
-// Several swaps may be under way; they are filled one after the other, in order. Borrows what it is
-// given; the thread must be stopped before this is destroyed.
+// Fills pages with a component's other weights beside running steps, and gives back the pages of
+// the old ones (MorphServe section 4.3). Between the two, the thread that runs steps swaps
+// pointers. Several swaps may be under way; they are filled one after the other, in order. Borrows
+// what it is given; the thread must be stopped before this is destroyed.
 class LayerSwapper {
  public:
   struct Parts {
     cpu::PagePool* pool = nullptr;
     PacedThread* thread = nullptr;
     ModelSpec spec;
-    int units = 1;  // of each half
-    ReadPart read;
+    int shards = 1;  // of each half
+    ReadComponent read;
     MorphHandlers handlers;
   };
-  // A part's new weights, ready to be used.
+  // A component's new weights, ready to be used.
   struct Filled {
-    SwapPart step;
+    SwapComponent step;
     cpu::PageRange pages;
   };
 
-  explicit LayerSwapper(Parts parts) : parts_(std::move(parts)) {}
+  explicit LayerSwapper(Parts components) : parts_(std::move(components)) {}
 
   // On any thread. Executor's prepare() and abort().
-  void prepare(MorphId id, const SwapPart& swap);
+  void prepare(MorphId id, const SwapComponent& swap);
   void abort(MorphId id);
 
   // On the thread that runs steps: what was prepared, if this is one of the swaps here; then the
@@ -55,7 +55,7 @@ class LayerSwapper {
 
  private:
   struct Swap {
-    SwapPart step;
+    SwapComponent step;
     std::atomic<bool> aborted{false};
     bool ready = false;
     cpu::PageRange pages;

@@ -73,16 +73,16 @@ class MorphScene {
   static constexpr std::int64_t kPageBytes = 4096;
 
   explicit MorphScene(std::int64_t kv_blocks = 40, std::int64_t spare_pages = 64,
-                      ReadPart read = {}, int units = 1,
+                      ReadComponent read = {}, int shards = 1,
                       std::function<bool(const Pace&)> read_ahead = {})
-      : form_(form_of(kv_blocks, units)),
+      : form_(form_of(kv_blocks, shards)),
         pages_(form_pages(checkpoint_.spec(), form_, kPageBytes) + spare_pages) {
     const WorkerOptions options{.form = form_,
                                 .threads = 2,
                                 .max_step_tokens = 100,
                                 .max_positions = 256,
                                 .pages = PageBudget{kPageBytes, pages_},
-                                .read_part = read ? std::move(read) : reader(),
+                                .read_component = read ? std::move(read) : reader(),
                                 .read_ahead = std::move(read_ahead)};
     auto worker = CpuWorker::create(
         options, checkpoint_, {}, [this](StepResult result) { ear.hear(std::move(result)); },
@@ -92,10 +92,10 @@ class MorphScene {
     worker_ = std::move(*worker);
   }
 
-  static Form form_of(std::int64_t kv_blocks, int units) {
+  static Form form_of(std::int64_t kv_blocks, int shards) {
     Form form = single_device_form(spec(), Precision::kBf16, DeviceId{0},
                                    {.block_tokens = 4, .blocks = kv_blocks});
-    form.largest_tp_degree = units;
+    form.largest_tp_degree = shards;
     return form;
   }
 
@@ -111,15 +111,15 @@ class MorphScene {
     return spec;
   }
 
-  ReadPart reader() const {
-    return [this](const PartVariant& which, std::span<std::byte> memory, const Pace& pace) {
+  ReadComponent reader() const {
+    return [this](const ComponentVariant& which, std::span<std::byte> memory, const Pace& pace) {
       return read_from(checkpoint_, which, memory, pace);
     };
   }
   // Without a remark.
-  static Result<std::string> read_from(const Checkpoint& checkpoint, const PartVariant& which,
+  static Result<std::string> read_from(const Checkpoint& checkpoint, const ComponentVariant& which,
                                        std::span<std::byte> memory, const Pace& pace) {
-    const Status loaded = load_part(checkpoint, which, memory.data(), pace);
+    const Status loaded = load_component(checkpoint, which, memory.data(), pace);
     return loaded ? Result<std::string>(std::string()) : loaded.error();
   }
 
@@ -151,7 +151,7 @@ class MorphScene {
   }
   // As the worker counts them, once an aborted copy that may still be under way is over.
   std::int64_t counted_free_pages() {
-    const std::uint64_t last = prepare(SwapPart{});
+    const std::uint64_t last = prepare(SwapComponent{});
     (void)ear.ready(last);
     worker_->abort(MorphId{last});
     const ResizeKv same{form_.kv.blocks};

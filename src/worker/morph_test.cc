@@ -14,8 +14,8 @@
 namespace protean {
 namespace {
 
-SwapPart swap_of(int layer, ModelPart half, Precision to) {
-  return {.layer = layer, .part = half, .to = to};
+SwapComponent swap_of(int layer, Component half, Precision to) {
+  return {.layer = layer, .component = half, .to = to};
 }
 
 // Blocks of an answer that keeps getting them anywhere, in a KV cache that grows and shrinks.
@@ -92,7 +92,7 @@ void go_down_and_up(MorphScene& scene) {
   for (const Precision low :
        {Precision::kW8, Precision::kW8A8, Precision::kW4, Precision::kW4A8, Precision::kW3}) {
     for (int layer = 0; layer < MorphScene::spec().layers; ++layer) {
-      for (const ModelPart half : kLayerHalves) {
+      for (const Component half : kLayerHalves) {
         scene.apply(swap_of(layer, half, low));
         EXPECT_FALSE(answer(scene, 20).same_as(before)) << to_string(scene.form());
         scene.apply(swap_of(layer, half, Precision::kBf16));
@@ -107,20 +107,20 @@ TEST(Morph, EveryHalfDownAndUpAgainGivesTheSameBits) {
   go_down_and_up(scene);
 }
 
-TEST(Morph, AHalfInUnitsGoesDownAndUpWhole) {
+TEST(Morph, AHalfInShardsGoesDownAndUpWhole) {
   MorphScene scene(40, 64, {}, 2);
   go_down_and_up(scene);
 }
 
-TEST(Morph, TablesGoDownAndUpAndTheirPagesWithThem) {
+TEST(Morph, EmbeddingsGoDownAndUpAndTheirPagesWithThem) {
   MorphScene scene;
   const GrowingAnswer before = answer(scene, 20);
   const std::int64_t pages = scene.free_pages();
   for (const Precision low : {Precision::kW8, Precision::kW8A8, Precision::kW8A7}) {
-    scene.apply(swap_of(0, ModelPart::kTables, low));
+    scene.apply(swap_of(0, Component::kEmbeddings, low));
     EXPECT_GT(scene.free_pages(), pages);
     EXPECT_FALSE(answer(scene, 20).same_as(before)) << to_string(scene.form());
-    scene.apply(swap_of(0, ModelPart::kTables, Precision::kBf16));
+    scene.apply(swap_of(0, Component::kEmbeddings, Precision::kBf16));
     EXPECT_TRUE(answer(scene, 20).same_as(before));
   }
 }
@@ -128,12 +128,12 @@ TEST(Morph, TablesGoDownAndUpAndTheirPagesWithThem) {
 TEST(Morph, AFormReachedIsTheFormStartedIn) {
   MorphScene scene;
   Form low = scene.form();
-  low.tables = Precision::kW8;
-  scene.apply(swap_of(0, ModelPart::kTables, low.tables));
+  low.embeddings = Precision::kW8;
+  scene.apply(swap_of(0, Component::kEmbeddings, low.embeddings));
   low.layer_precision[0] = {Precision::kW4, Precision::kBf16};
   low.layer_precision[2] = {Precision::kW8, Precision::kW3};
   for (int layer = 0; layer < MorphScene::spec().layers; ++layer) {
-    for (const ModelPart half : kLayerHalves) {
+    for (const Component half : kLayerHalves) {
       scene.apply(
           swap_of(layer, half, low.layer_precision[static_cast<std::size_t>(layer)].of(half)));
     }
@@ -157,11 +157,11 @@ TEST(Morph, AFormReachedIsTheFormStartedIn) {
 TEST(Morph, ACommitHappensBetweenTheStepsThatItWasAskedBetween) {
   MorphScene scene;
   const float bf16 = answer(scene, 1).logprobs.at(0);
-  const SwapPart down = swap_of(1, ModelPart::kMlp, Precision::kW3);
+  const SwapComponent down = swap_of(1, Component::kMlp, Precision::kW3);
   scene.apply(down);
   const float w3 = answer(scene, 1).logprobs.at(0);
   ASSERT_NE(bf16, w3);
-  const SwapPart up = swap_of(1, ModelPart::kMlp, Precision::kBf16);
+  const SwapComponent up = swap_of(1, Component::kMlp, Precision::kBf16);
   const std::uint64_t id = scene.prepare(up);
   ASSERT_FALSE(scene.ear.ready(id).failure);
   StepPlan plan{.id = StepId{1}, .tokens = {3, 1, 4, 1, 5, 9, 2, 6}, .blocks = {0, 1}};
@@ -180,8 +180,8 @@ TEST(Morph, ACommitHappensBetweenTheStepsThatItWasAskedBetween) {
 // A read that lasts until it is let go, asking after each of its many pieces.
 class StuckRead {
  public:
-  ReadPart over(const SyntheticCheckpoint& checkpoint) {
-    return [this, &checkpoint](const PartVariant& which, std::span<std::byte> memory,
+  ReadComponent over(const SyntheticCheckpoint& checkpoint) {
+    return [this, &checkpoint](const ComponentVariant& which, std::span<std::byte> memory,
                                const Pace& pace) {
       Result<std::string> read = MorphScene::read_from(checkpoint, which, memory, pace);
       while (read && stuck_) {
@@ -212,7 +212,7 @@ TEST(Morph, ASlowReadHoldsUpNeitherStepsNorTheKvCache) {
   MorphScene scene(40, 64, slow.over(checkpoint));
   const GrowingAnswer before = answer(scene, 30);
   slow.set(true);
-  const SwapPart down = swap_of(0, ModelPart::kMlp, Precision::kW4);
+  const SwapComponent down = swap_of(0, Component::kMlp, Precision::kW4);
   const std::uint64_t id = scene.prepare(down);
   slow.wait_until_stuck();
   EXPECT_TRUE(answer(scene, 30).same_as(before));
@@ -236,7 +236,7 @@ TEST(Morph, ReadingAheadMakesWayForWhatIsWantedNowAndEndsWithTheWorker) {
     return true;
   };
   MorphScene scene(40, 64, {}, 1, endless);
-  for (const ModelPart half : kLayerHalves) {
+  for (const Component half : kLayerHalves) {
     scene.apply(swap_of(1, half, Precision::kW4));
   }
   scene.stop();
@@ -248,8 +248,8 @@ TEST(Morph, StopsInTheMiddleOfACopy) {
   StuckRead slow;
   MorphScene scene(40, 64, slow.over(checkpoint));
   slow.set(true);
-  scene.prepare(swap_of(0, ModelPart::kMlp, Precision::kW4));
-  scene.prepare(swap_of(1, ModelPart::kMlp, Precision::kW4));
+  scene.prepare(swap_of(0, Component::kMlp, Precision::kW4));
+  scene.prepare(swap_of(1, Component::kMlp, Precision::kW4));
   scene.prepare(ResizeKv{50});
   slow.wait_until_stuck();
   scene.stop();
@@ -259,7 +259,7 @@ TEST(Morph, DamageIsReportedAndChangesNothing) {
   const SyntheticCheckpoint checkpoint(MorphScene::spec());
   std::atomic<bool> damaged{false};
   MorphScene scene(40, 64,
-                   [&](const PartVariant& which, std::span<std::byte> memory,
+                   [&](const ComponentVariant& which, std::span<std::byte> memory,
                        const Pace& pace) -> Result<std::string> {
                      if (damaged && which.layer == 1) {
                        std::fill(memory.begin(), memory.end(),
@@ -271,20 +271,20 @@ TEST(Morph, DamageIsReportedAndChangesNothing) {
   const GrowingAnswer before = answer(scene, 20);
   damaged = true;
   const MorphReady ready =
-      scene.ear.ready(scene.prepare(swap_of(1, ModelPart::kAttention, Precision::kW8)));
+      scene.ear.ready(scene.prepare(swap_of(1, Component::kAttention, Precision::kW8)));
   ASSERT_TRUE(ready.failure);
   EXPECT_EQ(ready.failure->code, ErrorCode::kCorrupt);
   EXPECT_EQ(ready.failure->message, "layer 1 attention to w8: the variant's checksum is wrong");
   EXPECT_TRUE(answer(scene, 20).same_as(before));
   EXPECT_EQ(scene.counted_free_pages(), scene.free_pages());
-  scene.apply(swap_of(0, ModelPart::kAttention, Precision::kW8));
+  scene.apply(swap_of(0, Component::kAttention, Precision::kW8));
   EXPECT_FALSE(answer(scene, 20).same_as(before));
 }
 
 TEST(Morph, WhatTheReaderRemarksIsHandedOn) {
   const SyntheticCheckpoint checkpoint(MorphScene::spec());
   MorphScene scene(
-      40, 64, [&](const PartVariant& which, std::span<std::byte> memory, const Pace& pace) {
+      40, 64, [&](const ComponentVariant& which, std::span<std::byte> memory, const Pace& pace) {
         Result<std::string> read = MorphScene::read_from(checkpoint, which, memory, pace);
         if (read && which.precision == Precision::kW8) {
           *read = "packed anew";
@@ -293,7 +293,7 @@ TEST(Morph, WhatTheReaderRemarksIsHandedOn) {
       });
   for (const auto& [to, remark] :
        {std::pair{Precision::kW8, "packed anew"}, {Precision::kW4, ""}}) {
-    const SwapPart swap = swap_of(1, ModelPart::kMlp, to);
+    const SwapComponent swap = swap_of(1, Component::kMlp, to);
     const std::uint64_t id = scene.prepare(swap);
     EXPECT_EQ(scene.ear.ready(id).remark, remark);
     scene.commit(id, swap);
@@ -308,9 +308,9 @@ TEST(Morph, DamageWhileLoadingIsAnErrorThatNamesTheHalf) {
   const WorkerOptions options{
       .form = form,
       .pages = PageBudget{4096, form_pages(checkpoint.spec(), form, 4096)},
-      .read_part = [&](const PartVariant& which, std::span<std::byte> memory,
-                       const Pace& pace) -> Result<std::string> {
-        if (which.layer == 2 && which.part == ModelPart::kMlp) {
+      .read_component = [&](const ComponentVariant& which, std::span<std::byte> memory,
+                            const Pace& pace) -> Result<std::string> {
+        if (which.layer == 2 && which.component == Component::kMlp) {
           return make_error(ErrorCode::kCorrupt, "neither file nor checkpoint has it");
         }
         return MorphScene::read_from(checkpoint, which, memory, pace);
@@ -325,9 +325,9 @@ TEST(Morph, ShortPagesAreReportedAndChangeNothing) {
   MorphScene scene(40, 2);
   const GrowingAnswer before = answer(scene, 20);
   for (const MorphStep& step :
-       {MorphStep(swap_of(1, ModelPart::kMlp, Precision::kBf16)), MorphStep(ResizeKv{400}),
+       {MorphStep(swap_of(1, Component::kMlp, Precision::kBf16)), MorphStep(ResizeKv{400}),
         MorphStep(ResizeKv{std::int64_t{1} << 40}), MorphStep(ResizeKv{0}),
-        MorphStep(swap_of(3, ModelPart::kMlp, Precision::kW4))}) {
+        MorphStep(swap_of(3, Component::kMlp, Precision::kW4))}) {
     const MorphReady ready = scene.ear.ready(scene.prepare(step));
     EXPECT_TRUE(ready.failure) << to_string(step);
   }
@@ -341,13 +341,13 @@ TEST(Morph, AbortGivesPagesBackAtAnyTime) {
   MorphScene scene(40, 64, slow.over(checkpoint));
   const GrowingAnswer before = answer(scene, 20);
   slow.set(true);
-  const std::uint64_t copying = scene.prepare(swap_of(0, ModelPart::kMlp, Precision::kW4));
-  const std::uint64_t queued = scene.prepare(swap_of(1, ModelPart::kMlp, Precision::kW4));
+  const std::uint64_t copying = scene.prepare(swap_of(0, Component::kMlp, Precision::kW4));
+  const std::uint64_t queued = scene.prepare(swap_of(1, Component::kMlp, Precision::kW4));
   slow.wait_until_stuck();
   scene.worker().abort(MorphId{queued});
   scene.worker().abort(MorphId{copying});
   slow.set(false);
-  const std::uint64_t swapped = scene.prepare(swap_of(2, ModelPart::kMlp, Precision::kW4));
+  const std::uint64_t swapped = scene.prepare(swap_of(2, Component::kMlp, Precision::kW4));
   EXPECT_FALSE(scene.ear.ready(swapped).failure);
   scene.worker().abort(MorphId{swapped});
   const std::uint64_t grown = scene.prepare(ResizeKv{60});
@@ -359,7 +359,7 @@ TEST(Morph, AbortGivesPagesBackAtAnyTime) {
   EXPECT_FALSE(scene.ear.ready(shrunk).failure);
   scene.worker().abort(MorphId{shrunk});
   scene.worker().abort(MorphId{shrunk});  // also of what is no longer there
-  scene.apply(swap_of(2, ModelPart::kAttention, Precision::kBf16));  // counts the free pages
+  scene.apply(swap_of(2, Component::kAttention, Precision::kBf16));  // counts the free pages
   EXPECT_FALSE(scene.ear.heard_of(queued));
   EXPECT_FALSE(scene.ear.heard_of(copying));
   EXPECT_FALSE(scene.ear.heard_of(behind));

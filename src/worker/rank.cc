@@ -33,8 +33,8 @@ Status refuse_unsupported(const WorkerOptions& options, const ModelSpec& spec) {
   return {};
 }
 
-// A device at TP 1 has all of a layer's units.
-TpUnits units_of(const Form& form) {
+// A device at TP 1 has all of a layer's shards.
+ShardRun shards_of(const Form& form) {
   return {.count = form.largest_tp_degree, .of = form.largest_tp_degree};
 }
 
@@ -42,33 +42,33 @@ Result<ModelWeights> load_on_pages(const WorkerOptions& options, const Checkpoin
                                    const LoadProgress& progress, cpu::PagePool& pool,
                                    LayerPages& layers) {
   const ModelSpec& spec = checkpoint.spec();
-  ReadPart read = options.read_part;
+  ReadComponent read = options.read_component;
   if (!read) {
-    read = [&](const PartVariant& which, std::span<std::byte> memory,
+    read = [&](const ComponentVariant& which, std::span<std::byte> memory,
                const Pace& pace) -> Result<std::string> {
-      const Status loaded = load_part(checkpoint, which, memory.data(), pace);
+      const Status loaded = load_component(checkpoint, which, memory.data(), pace);
       return loaded ? Result<std::string>(std::string()) : loaded.error();
     };
   }
-  const TpUnits units = units_of(options.form);
-  ModelWeights weights(spec, spec.layers, units);
+  const ShardRun shards = shards_of(options.form);
+  ModelWeights weights(spec, spec.layers, shards);
   const std::int64_t total_bytes =
       weight_pages(spec, options.form, pool.page_bytes()) * pool.page_bytes();
-  const auto load = [&](int layer, ModelPart part) -> Status {
-    const SwapPart swap{layer, part, precision_of(options.form, layer, part)};
-    Result<FilledPages> filled = fill_pages(pool, {spec, swap, units.of}, read);
+  const auto load = [&](int layer, Component component) -> Status {
+    const SwapComponent swap{layer, component, precision_of(options.form, layer, component)};
+    Result<FilledPages> filled = fill_pages(pool, {spec, swap, shards.of}, read);
     if (!filled) {
-      return make_error(filled.error().code, "{}: {}", part_name(layer, part),
+      return make_error(filled.error().code, "{}: {}", component_name(layer, component),
                         filled.error().message);
     }
     layers.swap(weights, swap, filled->pages);
     return {};
   };
-  if (const Status loaded = load(0, ModelPart::kTables); !loaded) {
+  if (const Status loaded = load(0, Component::kEmbeddings); !loaded) {
     return loaded.error();
   }
   for (int layer = 0; layer < spec.layers; ++layer) {
-    for (const ModelPart half : kLayerHalves) {
+    for (const Component half : kLayerHalves) {
       if (const Status loaded = load(layer, half); !loaded) {
         return loaded.error();
       }
@@ -106,16 +106,16 @@ Result<std::unique_ptr<Rank>> Rank::create(const WorkerOptions& options,
     }
     pages.kv = std::move(*kv);
   }
-  const TpUnits units = units_of(options.form);
+  const ShardRun shards = shards_of(options.form);
   Result<Scratch> scratch = Scratch::create(spec, options.max_step_tokens,
-                                            std::min(kLogitRows, options.max_step_tokens), units);
+                                            std::min(kLogitRows, options.max_step_tokens), shards);
   if (!scratch) {
     return scratch.error();
   }
   LayerPages layers(spec.layers);
   Result<ModelWeights> weights =
       pages.pool == nullptr ? load_weights(checkpoint, options.form.layer_precision,
-                                           options.form.tables, progress, units)
+                                           options.form.embeddings, progress, shards)
                             : load_on_pages(options, checkpoint, progress, *pages.pool, layers);
   if (!weights) {
     return weights.error();
@@ -277,7 +277,7 @@ std::vector<double> Rank::pool(const SequenceSlice& slice, const Forward& forwar
   return pooled;
 }
 
-void Rank::swap_part(const SwapPart& swap, cpu::PageRange& pages) {
+void Rank::swap_component(const SwapComponent& swap, cpu::PageRange& pages) {
   pages_.swap(weights_, swap, pages);
 }
 

@@ -42,7 +42,7 @@ struct WorkerOptions {
   std::optional<PageBudget> pages;
   // Where weights come from, from the start on; the checkpoint where there is none, and
   // then no part can change later.
-  ReadPart read_part;
+  ReadComponent read_component;
   // Called from the start on, beside steps and when nothing else is to be done there, until it says
   // that there is nothing more: reads what swaps will want first from a disk that may be cold.
   std::function<bool(const Pace& pace)> read_ahead;
@@ -86,7 +86,7 @@ class Rank {
   StepResult run(const StepPlan& plan, const LogitsTap& tap = {});
 
   // Between steps. The part gets these weights; its old pages are what `pages` then holds.
-  void swap_part(const SwapPart& swap, cpu::PageRange& pages);
+  void swap_component(const SwapComponent& swap, cpu::PageRange& pages);
   void move_blocks(std::span<const BlockMove> moves);
 
   WorkerMemory memory() const;

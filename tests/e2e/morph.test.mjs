@@ -71,8 +71,8 @@ describe('a form that changes', () => {
     assert.equal(now.mode, 'off');
     assert.equal(now.precisions[0], 'bf16');  // what layers may have, from most bits to fewest
     assert.ok(now.precisions.length > 1, now.precisions);
-    assert.equal(now.tables_precisions[0], 'bf16');  // what the tables may
-    assert.ok(now.tables_precisions.length > 1 && now.tables_precisions.slice(1).every((to) => to.startsWith('w8')), now.tables_precisions);
+    assert.equal(now.embeddings_precisions[0], 'bf16');  // what the embeddings may
+    assert.ok(now.embeddings_precisions.length > 1 && now.embeddings_precisions.slice(1).every((to) => to.startsWith('w8')), now.embeddings_precisions);
     assert.ok(now.pages.free > 0 && now.pages.all > now.pages.free);
     const { usage } = await complete(server);
     assert.deepEqual(usage.output_tokens_by_precision, { 'bf16:16': 120 });
@@ -285,7 +285,7 @@ exec unshare -rm sh -c 'mount -t tmpfs -o size=2m none "$XDG_CACHE_HOME" && exec
 
   it('lowers layers to weights that are multiplied with 8 bits, where that is what they may go to', async () => {
     const fixed = await startForm(cache, {}, '--dtype', 'w4a8');
-    const { tables: started } = (await form(fixed)).form;
+    const { embeddings: started } = (await form(fixed)).form;
     assert.equal(started, 'w8a8');
     assert.deepEqual((await complete(fixed)).usage.output_tokens_by_precision, { 'w4a8:16': 120 });
     assert.equal(await fixed.stop(), 0, fixed.log);
@@ -295,12 +295,12 @@ exec unshare -rm sh -c 'mount -t tmpfs -o size=2m none "$XDG_CACHE_HOME" && exec
       assert.equal((await want(server, { layers: 'w4' })).status, 202, 'it is stored alike');
       assert.deepEqual((await settled(server)).form.layer_precision, Array(layers).fill('w4'));
       await want(server, { layers: 'w4a8' });
-      const { layer_precision: lowerLayers, tables } = (await settled(server)).form;
+      const { layer_precision: lowerLayers, embeddings } = (await settled(server)).form;
       assert.deepEqual(lowerLayers, Array(layers).fill('w4a8'));
-      assert.equal(tables, 'bf16', 'which nobody asked to change');
-      assert.equal((await want(server, { tables: 'w4' })).status, 400);
-      assert.equal((await want(server, { tables: 'w8a8' })).status, 202);
-      assert.equal((await settled(server)).form.tables, started);
+      assert.equal(embeddings, 'bf16', 'which nobody asked to change');
+      assert.equal((await want(server, { embeddings: 'w4' })).status, 400);
+      assert.equal((await want(server, { embeddings: 'w8a8' })).status, 202);
+      assert.equal((await settled(server)).form.embeddings, started);
       const alone = await complete(server, { cache_salt: 'alone' });
       const answers = await Promise.all([complete(server), ...['One', 'Two', 'Three'].map((prompt) => complete(server, { prompt }))]);
       assert.equal(answers[0].text, alone.text, 'whatever runs beside it');

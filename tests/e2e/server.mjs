@@ -39,7 +39,8 @@ export class Server {
   // With other environment variables, another program or model.
   static async startWith({ env = {}, as = program, path = model }, ...flags) {
     const server = new Server();
-    server.process = spawn(as, ['serve', path, '--host', '127.0.0.1', '--port', '0', ...flags], {
+    const host = flags.includes('--host') ? [] : ['--host', '127.0.0.1'];
+    server.process = spawn(as, ['serve', path, ...host, '--port', '0', ...flags], {
       stdio: ['ignore', 'inherit', 'pipe'], env: { ...process.env, ...env },
     });
     server.ended = new Promise((settle) => {

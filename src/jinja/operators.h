@@ -1,0 +1,68 @@
+#pragma once
+
+// What Python's operators do to values, as jinja2's sandbox lets a template use them.
+
+#include <compare>
+#include <span>
+#include <string_view>
+
+#include "jinja/runtime.h"
+#include "jinja/value.h"
+
+namespace protean::jinja {
+
+enum class Operator : std::uint8_t {
+  kAdd,
+  kSubtract,
+  kMultiply,
+  kDivide,
+  kFloorDivide,
+  kModulo,
+  kPower,
+  kNegate,
+  kPlus,
+  kNot,
+  kEqual,
+  kNotEqual,
+  kLess,
+  kLessEqual,
+  kGreater,
+  kGreaterEqual,
+  kIn,
+  kNotIn
+};
+
+// Fails with the message an undefined value gives when it is used.
+[[noreturn]] void fail_undefined(const Value& value);
+
+bool truthy(const Value& value);
+bool equal(Runtime& runtime, const Value& a, const Value& b);
+// Fails for values that Python does not order.
+std::partial_ordering order(Runtime& runtime, const Value& a, const Value& b,
+                            std::string_view sign);
+bool contains(Runtime& runtime, const Value& container, const Value& item);
+bool compare(Runtime& runtime, Operator op, const Value& a, const Value& b);
+Value arithmetic(Runtime& runtime, Operator op, const Value& a, const Value& b);
+Value unary(Runtime& runtime, Operator op, const Value& value);
+
+// obj.name and obj[key] as jinja2 looks them up: the one first, then the other, then undefined.
+Value get_attribute(Runtime& runtime, const Value& object, std::string_view name);
+Value get_item(Runtime& runtime, const Value& object, const Value& key);
+// A bound that is none is absent.
+struct SliceBounds {
+  Value start, stop, step;
+};
+Value slice(Runtime& runtime, const Value& object, const SliceBounds& bounds);
+
+// What iterating gives, in order. A generator is used up by it.
+std::span<const Value> elements(Runtime& runtime, const Value& value);
+bool is_iterable(const Value& value);
+std::size_t length(Runtime& runtime, const Value& value);
+Value call_value(Runtime& runtime, const Value& callee, Call& arguments);
+
+// 64-bit results only: a template that needs more is refused rather than given a wrong number.
+std::int64_t checked_add(std::int64_t a, std::int64_t b);
+std::int64_t checked_multiply(std::int64_t a, std::int64_t b);
+std::int64_t to_index(const Value& value, std::string_view what);  // fails unless int or bool
+
+}  // namespace protean::jinja
