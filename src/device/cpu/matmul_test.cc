@@ -11,7 +11,7 @@
 
 #include "device/cpu/dot.h"
 #include "device/cpu/elementwise.h"
-#include "device/cpu/every_target.h"
+#include "device/cpu/every_target_for_test.h"
 #include "device/cpu/f16.h"
 #include "device/cpu/memory.h"
 #include "device/cpu/tiles.h"
