@@ -21,7 +21,7 @@
 #include "device/cpu/attention_part.h"
 #include "device/cpu/attention_tile-inl.h"
 #include "device/cpu/lanes-inl.h"
-#include "device/cpu/tile_products.h"
+#include "device/cpu/tile_products-inl.h"
 #include "device/cpu/tiles.h"
 #include "hwy/highway.h"
 

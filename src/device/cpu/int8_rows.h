@@ -46,7 +46,7 @@ struct Int8Rows {
   int largest_code() const { return (1 << (format.input_bits - 1)) - 1; }
   std::int64_t row_words() const {
     constexpr std::int64_t kBlock = PackedMatrix::kInputBlock;
-    return blocks.tiled ? steps() * kTileBytes / 4
+    return blocks.tiled ? stored_steps() * kTileBytes / 4
                         : (inputs + kBlock - 1) / kBlock * kBlock / word_inputs();
   }
   std::int64_t groups() const { return (inputs + format.group - 1) / format.group; }
@@ -63,6 +63,9 @@ struct Int8Rows {
     const std::int64_t inputs_of_step = std::min(format.group, kTileInt8s);
     return (inputs + inputs_of_step - 1) / inputs_of_step;
   }
+  // From a tile of rows to the next, where there is room for one more: tiles a power of two apart
+  // would fight for the same lines of L2.
+  std::int64_t stored_steps() const { return format.group < kTileInt8s ? steps() : steps() | 1; }
 };
 
 // Quantises rows [rows][weights.inputs], after the norm of `source` if there is one. `memory` has
