@@ -201,10 +201,10 @@ def main(root):
         "hf_config": [text(CONFIG), text({**CONFIG, "rope_scaling": ROPE})],
         "tokenizer_json": [text(TOKENIZER), text(BYTE_LEVEL)],
         "sentencepiece_model": [sentencepiece()],
-        "chat_template": [template.encode() for template in TEMPLATES],
+        "template": [template.encode() for template in TEMPLATES],
         "tool_calls": ANSWERS,
         "grammar": GRAMMARS,
-        "generation_call": [text(CHAT), text(COMPLETION)],
+        "openai_call": [text(CHAT), text(COMPLETION)],
         "loadtest": LOADTEST,
         "dialect_call": [text(MESSAGES), text(RESPONSES), text(FORMATTED)],
     }

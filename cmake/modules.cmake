@@ -4,13 +4,13 @@
 # are read once for each instruction set themselves.
 set(CMAKE_UNITY_BUILD_BATCH_SIZE 24)
 set(PROTEAN_TEST_BATCH_SIZE 8)  # tests call their helpers alike
-string(JOIN "|" PROTEAN_ALONE "chat/text_methods" "device/cpu/[a-z0-9_]+" "worker/sampler_test")
+string(JOIN "|" PROTEAN_ALONE "jinja/text_methods" "device/cpu/[a-z0-9_]+" "worker/sampler_test")
 
 # Under sanitizers only these are optimised, for the rest waits for them, and compiles twice as fast
 # without. And these tests, which compute as much themselves.
-set(PROTEAN_COMPUTES base chat control cost device engine grammar model quality quant scheduler sim
-                     tokenizer worker)
-set(PROTEAN_TESTS_COMPUTE chat control device engine scheduler sim tokenizer)
+set(PROTEAN_COMPUTES base chat control cost device engine grammar jinja model quality quant scheduler sim
+                     tokenizer trace worker)
+set(PROTEAN_TESTS_COMPUTE chat control device engine jinja scheduler sim tokenizer)
 
 # In a release these have -O3, because of their loops, and all else -O2, which compiles sooner.
 set(PROTEAN_LOOPS device model quality quant tokenizer worker)

@@ -13,13 +13,13 @@
 #include "apps/bench_kernels.h"
 #include "apps/bench_options.h"
 #include "apps/bench_plan.h"
-#include "apps/descriptor_limit.h"
 #include "apps/options.h"
-#include "apps/signal_watcher.h"
-#include "apps/terminal.h"
+#include "host/descriptor_limit.h"
+#include "host/signal_watcher.h"
 #include "loadtest/compare.h"
 #include "loadtest/report_html.h"
 #include "loadtest/report_json.h"
+#include "terminal/output.h"
 
 namespace protean {
 namespace loadtest {

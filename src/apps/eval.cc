@@ -1,18 +1,20 @@
 #include <algorithm>
 #include <boost/json/object.hpp>
-#include <boost/json/serialize.hpp>
 #include <filesystem>
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "apps/eval_documents.h"
-#include "apps/eval_generation.h"
-#include "apps/eval_scoring.h"
-#include "apps/local_client.h"
 #include "apps/options.h"
-#include "apps/terminal.h"
+#include "measure/documents.h"
+#include "measure/json_line.h"
+#include "measure/schedule_score.h"
+#include "measure/text_score.h"
+#include "replica/local_client.h"
+#include "terminal/output.h"
+#include "terminal/progress.h"
 
 namespace protean {
 namespace {
@@ -268,7 +270,7 @@ int run_eval(const EvalOptions& options) {
     }
   }
   if (options.as_json) {
-    print_text(json::serialize(report) + "\n");
+    print_text(json_line(std::move(report)));
   }
   return 0;
 }

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "apps/local_client.h"
 #include "apps/options.h"
-#include "apps/terminal.h"
+#include "replica/local_client.h"
+#include "terminal/output.h"
 
 namespace protean {
 namespace {

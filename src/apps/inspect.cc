@@ -3,12 +3,13 @@
 #include <string>
 #include <vector>
 
-#include "apps/model_files.h"
 #include "apps/options.h"
-#include "apps/sizing.h"
-#include "apps/terminal.h"
 #include "base/units.h"
 #include "cost/memory.h"
+#include "host/machine.h"
+#include "replica/model_files.h"
+#include "replica/sizing.h"
+#include "terminal/output.h"
 
 namespace protean {
 namespace {
@@ -39,7 +40,14 @@ std::string attention_text(const AttentionSpec& attention) {
   return text;
 }
 
-void print_model(const ModelFiles& files) {
+std::string template_text(const ModelOptions& options, const ModelFiles& files) {
+  if (!options.chat_template.empty()) {
+    return options.chat_template;
+  }
+  return files.chat.template_source.empty() ? "none: ChatML stands in" : "the model's own";
+}
+
+void print_model(const ModelOptions& options, const ModelFiles& files) {
   const ModelSpec& spec = files.checkpoint->spec();
   print_row("model", "{}", files.name);
   print_row("architecture", "{}: {} layers, hidden {}, FFN {}, vocabulary {}, {} embeddings",
@@ -50,8 +58,7 @@ void print_model(const ModelFiles& files) {
   print_row("context", "{} tokens", spec.max_context);
   print_row("files", "{}", files.checkpoint->description());
   print_row("tokenizer", "{}", files.tokenizer->description());
-  print_row("chat template", "{}",
-            files.chat.template_source.empty() ? "none: ChatML stands in" : "the model's own");
+  print_row("chat template", "{}", template_text(options, files));
 }
 
 // "w8: 61.6 MiB a layer", "w8:8+w4:8: 36.3 MiB to 61.6 MiB a layer".
@@ -70,10 +77,11 @@ std::string layers_text(const ModelSpec& spec, const Form& form) {
 }
 
 void print_sizing(const ModelSpec& spec, const Sizing& sizing) {
-  const Precision tables = sizing.form.tables;
+  const Precision embeddings = sizing.form.embeddings;
   print_row("weights", "{} in {}, {} for embeddings and output in {}",
             format_bytes(sizing.weight_bytes), layers_text(spec, sizing.form),
-            format_bytes(part_bytes(spec, ModelPart::kTables, tables)), to_string(tables));
+            format_bytes(component_bytes(spec, Component::kEmbeddings, embeddings)),
+            to_string(embeddings));
   print_row("KV", "{} a token, {} in all for {} tokens",
             format_bytes(kv_token_bytes(spec, sizing.form.kv.precision)),
             format_bytes(sizing.kv_bytes), sizing.form.kv.blocks * sizing.form.kv.block_tokens);
@@ -94,7 +102,7 @@ int run_inspect(const ModelOptions& options) {
   if (!sizing.ok()) {
     return exit_with(sizing.error());
   }
-  print_model(*files);
+  print_model(options, *files);
   print_sizing(files->checkpoint->spec(), *sizing);
   return 0;
 }

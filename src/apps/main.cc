@@ -4,9 +4,9 @@
 #include <vector>
 
 #include "apps/options.h"
-#include "apps/terminal.h"
 #include "apps/version.h"
 #include "device/cpu/instructions.h"
+#include "terminal/output.h"
 
 int main(int argc, char** argv) {
   protean::secure_standard_streams();

@@ -8,13 +8,14 @@
 #include <string>
 #include <vector>
 
-#include "apps/cpu_share.h"
-#include "apps/machine.h"
 #include "apps/options.h"
 #include "apps/output_directory.h"
-#include "apps/terminal.h"
+#include "host/cpu_share.h"
+#include "host/machine.h"
 #include "model/checkpoint_writer.h"
 #include "model/random_checkpoint.h"
+#include "terminal/output.h"
+#include "terminal/progress.h"
 #include "tokenizer/byte_alphabet.h"
 
 namespace protean {

@@ -7,17 +7,17 @@
 #include <sstream>
 #include <utility>
 
-#include "apps/integer_speed.h"
-#include "apps/machine.h"
 #include "apps/options.h"
-#include "apps/terminal.h"
-#include "apps/variant_sources.h"
 #include "base/log.h"
 #include "base/units.h"
 #include "control/form_path.h"
 #include "control/policy_options.h"
 #include "cost/memory.h"
+#include "host/machine.h"
+#include "measure/integer_speed.h"
 #include "model/swap_profile.h"
+#include "replica/variant_sources.h"
+#include "terminal/progress.h"
 
 namespace protean {
 namespace {
@@ -33,14 +33,14 @@ Result<MorphMode> parse_mode(const std::string& text) {
                     "--morph {}: use off, accuracy, balanced or performance", text);
 }
 
-// Of these units, what `protean profile` found at the fewest bits that it has looked at, or front
+// Of these targets, what `protean profile` found at the fewest bits that it has looked at, or front
 // to back where there is nothing of use. What is stored alike loses much the same.
-std::vector<SwapUnit> profiled_order(const VariantStore& variants, std::span<const Precision> lower,
-                                     bool halves) {
+std::vector<SwapTarget> profiled_order(const VariantStore& variants,
+                                       std::span<const Precision> lower, bool halves) {
   std::vector<Precision> looked_at;
   for (std::size_t i = lower.size(); i-- > 0 && !variants.model_directory().empty();) {
     looked_at.push_back(lower[i]);
-    looked_at.push_back(stored_as(lower[i]));
+    looked_at.push_back(weight_only(lower[i]));
   }
   looked_at.erase(std::unique(looked_at.begin(), looked_at.end()), looked_at.end());
   for (const Precision precision : looked_at) {
@@ -55,12 +55,12 @@ std::vector<SwapUnit> profiled_order(const VariantStore& variants, std::span<con
     }
   }
   if (!halves) {
-    return swap_units(variants.spec().layers, false);
+    return swap_targets(variants.spec().layers, false);
   }
   // Nothing is known of halves, but perhaps of layers.
-  std::vector<SwapUnit> order;
-  for (const SwapUnit& layer : profiled_order(variants, lower, false)) {
-    for (const ModelPart half : halves_of(layer)) {
+  std::vector<SwapTarget> order;
+  for (const SwapTarget& layer : profiled_order(variants, lower, false)) {
+    for (const Component half : halves_of(layer)) {
       order.push_back({layer.layer, half});
     }
   }
@@ -76,7 +76,7 @@ Result<std::map<Precision, VariantSource>> lower_sources(const std::vector<std::
   }
   for (const auto& [precision, source] : *sources) {
     if (std::none_of(lower.begin(), lower.end(),
-                     [&, stored = precision](Precision to) { return stored_as(to) == stored; })) {
+                     [kept = precision.weights](Precision to) { return to.weights == kept; })) {
       return make_error(ErrorCode::kInvalidArgument,
                         "--variant {}={}: no layer ever goes to {}, see --morph-precisions",
                         to_string(precision), source.path.string(), to_string(precision));
@@ -115,13 +115,10 @@ Result<std::vector<Precision>> lower_precisions(const MorphOptions& options, Pre
       lower.push_back(*precision);
     }
   }
-  std::sort(lower.begin(), lower.end(), [](Precision a, Precision b) {
-    return std::pair(-weight_bits(a), a) < std::pair(-weight_bits(b), b);
-  });
+  std::sort(lower.begin(), lower.end());
   lower.erase(std::unique(lower.begin(), lower.end()), lower.end());
-  const auto alike = std::adjacent_find(lower.begin(), lower.end(), [](Precision a, Precision b) {
-    return stored_as(a) == stored_as(b);
-  });
+  const auto alike = std::adjacent_find(
+      lower.begin(), lower.end(), [](Precision a, Precision b) { return a.weights == b.weights; });
   if (alike != lower.end()) {
     return make_error(ErrorCode::kInvalidArgument,
                       "--morph-precisions {}: {} and {} are equally large, give one of them",
@@ -133,7 +130,7 @@ Result<std::vector<Precision>> lower_precisions(const MorphOptions& options, Pre
 // Whether layers that are lowered compute faster too, not only from fewer bytes.
 bool multiply_faster(const std::vector<Precision>& lower) {
   return !lower.empty() && std::all_of(lower.begin(), lower.end(), [](Precision precision) {
-    return stored_as(precision) != precision;
+    return precision.integer_activations();
   }) && integers_are_faster();
 }
 
@@ -146,7 +143,7 @@ bool fours_multiply_faster(const std::vector<Precision>& lower) {
 
 Result<MorphConfig> morph_config(const MorphOptions& options, const ModelSpec& spec,
                                  const Sizing& sizing, const std::vector<Precision>& lower,
-                                 std::vector<SwapUnit> order) {
+                                 std::vector<SwapTarget> order) {
   const auto mode = parse_mode(options.mode);
   if (!mode.ok()) {
     return mode.error();
@@ -173,7 +170,7 @@ Result<MorphConfig> morph_config(const MorphOptions& options, const ModelSpec& s
                    .order = std::move(order),
                    .ladder = {start},
                    .floor = *floor,
-                   .tables_stay = config.policy.rule == MorphRule::kPaper};
+                   .embeddings_stay = config.policy.rule == MorphRule::kPaper};
   config.bounds.ladder.insert(config.bounds.ladder.end(), lower.begin(), lower.end());
   if (const Status legal = validate(config.bounds); !legal.ok()) {
     return legal.error();
@@ -186,7 +183,7 @@ Result<MorphConfig> morph_config(const MorphOptions& options, const ModelSpec& s
 void add_morph_options(CLI::App& app, MorphOptions& options) {
   app.add_option(
          "--morph", options.mode,
-         "change layers' and tables' precision and KV memory with the load: accuracy (late and "
+         "change layers' and embeddings' precision and KV memory with the load: accuracy (late and "
          "little), balanced, performance (early and far), or off: only when the admin "
          "port asks")
       ->check(CLI::IsMember({"off", "accuracy", "balanced", "performance"}))

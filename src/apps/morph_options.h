@@ -4,13 +4,13 @@
 #include <string>
 #include <vector>
 
-#include "apps/model_files.h"
-#include "apps/replica.h"
-#include "apps/sizing.h"
 #include "base/result.h"
 #include "contract/form.h"
 #include "contract/model_spec.h"
 #include "engine/morph_config.h"
+#include "replica/model_files.h"
+#include "replica/replica.h"
+#include "replica/sizing.h"
 
 namespace protean {
 

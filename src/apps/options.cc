@@ -148,6 +148,12 @@ void add_model_options(CLI::App& app, ModelOptions& options) {
                "reuse the KV of equal prompt beginnings (default on)");
   app.add_option("--chat-template", options.chat_template,
                  "file with a Jinja chat template to use instead of the model's");
+  app.add_option("--special-tokens-in-content", options.special_tokens_in_content,
+                 "special tokens written out in a chat's messages, such as <|im_end|>: escape = "
+                 "they are plain text, and only the chat template sets special tokens; allow = "
+                 "they become special tokens")
+      ->check(CLI::IsMember({"escape", "allow"}))
+      ->capture_default_str();
   add_compute_options(app, options.compute);
 }
 
@@ -161,6 +167,12 @@ void add_compute_options(CLI::App& app, ComputeOptions& options) {
                  "0 = one for each of these CPUs, as far as a container's quota goes")
       ->check(CLI::Range(0, 4096))
       ->capture_default_str();
+}
+
+void add_variant_option(CLI::App& app, std::vector<std::string>& texts) {
+  app.add_option("--variant", texts,
+                 "PRECISION=MODEL: take a precision's weights from another model, such as one "
+                 "that protean quantize wrote; may be repeated");
 }
 
 CLI::Validator number_range(double least, double most) {
@@ -219,11 +231,6 @@ Result<std::vector<std::string>> with_config_file(const CLI::App& root,
     return fail(fmt::format("line {}: {}", error.source().begin.line, error.description()));
   }
   return arguments;
-}
-
-int exit_with(const Error& error) {
-  fmt::print(stderr, "protean: {}\n", error.message);
-  return error.code == ErrorCode::kInternal ? 1 : 2;
 }
 
 }  // namespace protean

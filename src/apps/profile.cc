@@ -1,391 +1,57 @@
-#include <boost/json/array.hpp>
 #include <boost/json/object.hpp>
-#include <boost/json/serialize.hpp>
-#include <chrono>
-#include <cmath>
 #include <memory>
 #include <string>
-#include <vector>
+#include <utility>
 
-#include "apps/calibration_text.h"
-#include "apps/cpu_share.h"
-#include "apps/keep_learnt.h"
-#include "apps/machine.h"
-#include "apps/model_files.h"
 #include "apps/options.h"
-#include "apps/profile_steps.h"
-#include "apps/profile_table.h"
-#include "apps/terminal.h"
-#include "apps/variant_sources.h"
-#include "model/swap_probe.h"
-#include "model/swap_profile.h"
-#include "model/variant_store.h"
-#include "quality/swap_order.h"
+#include "measure/json_line.h"
+#include "measure/layer_profile.h"
+#include "measure/step_profile.h"
+#include "terminal/output.h"
 
 namespace protean {
 namespace {
 
 namespace json = boost::json;
 
-using Sequences = std::vector<std::vector<TokenId>>;
-
 struct ProfileCommand {
-  ModelOptions model;
-  std::string calibrate;
-  std::string text;
-  std::string precision = "w4";
-  std::vector<double> weights = {0.25, 0.25, 0.5};
-  std::string metric = "cosine";
-  WindowOptions windows = {.samples = 8, .length = 256};
-  std::string cache;
-  std::vector<std::string> variants;
-  bool halves = false;
-  bool table = false;
-  bool as_json = false;
+  LayerProfileOptions layers;
   StepProfileOptions steps;
   bool times_steps = false;
   bool shows_steps = false;
+  bool as_json = false;
 };
-
-enum class Metric { kCosine, kL2 };
-
-double value_of(const Similarity& similarity, Metric metric) {
-  return metric == Metric::kCosine ? similarity.cosine : similarity.l2;
-}
-
-// One model under measurement. What a set of lowered units does is measured once, however many
-// orders and tables ask for it.
-class Profiler {
- public:
-  Profiler(SwapProbe& probe, const Sequences& calibration)
-      : probe_(probe), calibration_(calibration), alone_(probe.alone(calibration)) {}
-
-  std::vector<UnitSensitivity> alone(Metric metric) const {
-    std::vector<UnitSensitivity> units;
-    for (const UnitSimilarity& unit : alone_) {
-      units.push_back({value_of(unit.transformation, metric), value_of(unit.replacement, metric)});
-    }
-    return units;
-  }
-
-  std::vector<RankedUnit> rank(const ImportanceWeights& weights, Metric metric,
-                               const std::string& what) {
-    const auto bar = count_bar(what, "steps");
-    std::int64_t done = 0;
-    return rank_by_importance(alone(metric), weights, [&](const std::vector<bool>& lowered) {
-      auto [found, fresh] = one_more_.try_emplace(lowered);
-      if (fresh) {
-        found->second = probe_.one_more(calibration_, lowered);
-      }
-      bar(++done, probe_.units());
-      std::vector<double> values;
-      for (const Similarity& similarity : found->second) {
-        values.push_back(value_of(similarity, metric));
-      }
-      return values;
-    });
-  }
-
-  // The same text each time, so that sets are known again.
-  PerplexityOf perplexity_of(const Sequences& text) {
-    auto known = std::make_shared<std::map<std::vector<bool>, double>>();
-    return [this, &text, known](const std::vector<bool>& lowered) {
-      auto [found, fresh] = known->try_emplace(lowered);
-      if (fresh) {
-        const TextNats score = probe_.score(text, lowered);
-        found->second = std::exp(score.nats / static_cast<double>(score.tokens));
-      }
-      return found->second;
-    };
-  }
-
- private:
-  SwapProbe& probe_;
-  const Sequences& calibration_;
-  std::vector<UnitSimilarity> alone_;
-  std::map<std::vector<bool>, std::vector<Similarity>> one_more_;
-};
-
-std::string name_of(const SwapUnit& unit) {
-  return unit.half ? fmt::format("layer {} {}", unit.layer, to_string(*unit.half))
-                   : fmt::format("layer {}", unit.layer);
-}
-
-std::vector<int> units_of(const std::vector<RankedUnit>& ranked) {
-  std::vector<int> units;
-  for (const RankedUnit& unit : ranked) {
-    units.push_back(unit.unit);
-  }
-  return units;
-}
-
-// The paper's tables 3, 6, 7 and 8 in one: the order that is kept, and those it is compared with.
-std::vector<NamedOrder> orders_to_compare(Profiler& profiler,
-                                          const std::vector<RankedUnit>& ranked) {
-  constexpr double kThird = 1.0 / 3.0;
-  const auto order = [&](std::string name, const ImportanceWeights& weights, Metric metric) {
-    auto units = units_of(profiler.rank(weights, metric, "ranking again"));
-    return NamedOrder{std::move(name), std::move(units)};
-  };
-  return {{"LIS, as kept", units_of(ranked)},
-          order("LIS, cosine, 1/4 1/4 1/2", {}, Metric::kCosine),
-          order("LIS, cosine, 1/3 1/3 1/3", {kThird, kThird, kThird}, Metric::kCosine),
-          order("LIS, L2, 1/4 1/4 1/2", {}, Metric::kL2),
-          order("MDS alone, cosine", {0, 0, 1}, Metric::kCosine)};
-}
-
-struct Tables {
-  std::vector<OrderTable> orders;
-  IndependenceTable independence;
-};
-
-Tables measure_tables(Profiler& profiler, const ProfileCommand& command,
-                      const std::vector<RankedUnit>& ranked, const Sequences& calibration,
-                      const Sequences& other) {
-  Tables tables;
-  const auto orders = orders_to_compare(profiler, ranked);
-  const PerplexityOf perplexity = profiler.perplexity_of(calibration);
-  tables.orders.push_back(measure_orders(command.calibrate, orders, perplexity));
-  tables.independence = measure_independence(static_cast<int>(ranked.size()), perplexity);
-  if (!other.empty()) {
-    tables.orders.push_back(measure_orders(command.text, orders, profiler.perplexity_of(other)));
-  }
-  return tables;
-}
-
-Result<Sequences> windows_of(const std::string& path, const Tokenizer& tokenizer,
-                             const WindowOptions& options) {
-  auto windows = read_windows(path, tokenizer, options);
-  if (!windows.ok()) {
-    return windows.error();
-  }
-  std::erase_if(*windows, [](const auto& window) { return window.size() < 2; });
-  if (windows->empty()) {
-    return make_error(ErrorCode::kInvalidArgument, "{} holds no two tokens in a row", path);
-  }
-  return windows;
-}
-
-Status validate(const ProfileCommand& command, const ModelSpec& spec, Precision precision) {
-  if (precision == Precision::kF32 || precision == Precision::kBf16) {
-    return make_error(ErrorCode::kInvalidArgument,
-                      "--precision {} is full precision: use w8, w4, w3, w8a8, w8a7 or w4a8",
-                      command.precision);
-  }
-  if (command.windows.length > spec.max_context) {
-    return make_error(ErrorCode::kInvalidArgument,
-                      "--sequence-length {} does not go: this model reads {} tokens",
-                      command.windows.length, spec.max_context);
-  }
-  double sum = 0.0;
-  for (const double weight : command.weights) {
-    sum += weight;
-  }
-  if (sum <= 0.0) {
-    return make_error(ErrorCode::kInvalidArgument, "--weights that are all 0 rank nothing");
-  }
-  return {};
-}
-
-SwapProfile profile_of(const ProfileCommand& command, Precision precision,
-                       const std::vector<RankedUnit>& ranked,
-                       const std::vector<UnitSensitivity>& alone, const ModelSpec& spec) {
-  SwapProfile profile{.precision = precision,
-                      .halves = command.halves,
-                      .metric = command.metric,
-                      .weights = {command.weights[0], command.weights[1], command.weights[2]}};
-  const std::vector<SwapUnit> units = swap_units(spec.layers, command.halves);
-  for (const RankedUnit& one : ranked) {
-    const auto at = static_cast<std::size_t>(one.unit);
-    profile.order.push_back(units[at]);
-    profile.importance.push_back(one.score);
-    profile.transformation.push_back(alone[at].transformation);
-    profile.replacement.push_back(alone[at].replacement);
-  }
-  return profile;
-}
-
-std::int64_t tokens_of(const Sequences& sequences) {
-  std::int64_t tokens = 0;
-  for (const auto& sequence : sequences) {
-    tokens += std::ssize(sequence);
-  }
-  return tokens;
-}
-
-struct Report {
-  SwapProfile profile;
-  std::string kept;  // where, or why not
-  double seconds = 0.0;
-  std::vector<std::string> unit_names;  // in the order they run
-  std::optional<Tables> tables;
-};
-
-void print_report(const Report& report) {
-  const SwapProfile& profile = report.profile;
-  std::string text =
-      fmt::format("{:<6}{:<20}{:>10}{:>10}{:>10}\n", "",
-                  "to " + std::string(to_string(profile.precision)), "LIS", "LTS", "LRS");
-  for (std::size_t at = 0; at < profile.order.size(); ++at) {
-    text +=
-        fmt::format("{:<6}{:<20}{:>10.6f}{:>10.6f}{:>10.6f}\n", at + 1, name_of(profile.order[at]),
-                    profile.importance[at], profile.transformation[at], profile.replacement[at]);
-  }
-  if (report.tables) {
-    for (const OrderTable& table : report.tables->orders) {
-      text += to_text(table);
-    }
-    text += to_text(report.tables->independence, report.unit_names);
-  }
-  print_text(text + fmt::format("\n{} tokens, ranked in {:.1f} s; {}\n", profile.tokens,
-                                report.seconds, report.kept));
-}
-
-json::object to_json(const Report& report) {
-  const SwapProfile& profile = report.profile;
-  json::array order;
-  for (std::size_t at = 0; at < profile.order.size(); ++at) {
-    json::object unit{{"layer", profile.order[at].layer}};
-    if (profile.order[at].half) {
-      unit["half"] = to_string(*profile.order[at].half);
-    }
-    unit["lis"] = profile.importance[at];
-    unit["lts"] = profile.transformation[at];
-    unit["lrs"] = profile.replacement[at];
-    order.push_back(std::move(unit));
-  }
-  json::object object{{"precision", to_string(profile.precision)},
-                      {"metric", profile.metric},
-                      {"weights", json::array(profile.weights.begin(), profile.weights.end())},
-                      {"tokens", profile.tokens},
-                      {"seconds", report.seconds},
-                      {"kept", report.kept},
-                      {"order", std::move(order)}};
-  if (report.tables) {
-    json::array tables;
-    for (const OrderTable& table : report.tables->orders) {
-      tables.push_back(to_json(table));
-    }
-    object["tables"] = std::move(tables);
-    object["independence"] = to_json(report.tables->independence, report.unit_names);
-  }
-  return object;
-}
-
-struct ProfileTexts {
-  Sequences calibration;
-  Sequences other;  // empty where none was given
-};
-
-Result<ProfileTexts> read_texts(const ProfileCommand& command, const Tokenizer& tokenizer) {
-  auto calibration = windows_of(command.calibrate, tokenizer, command.windows);
-  if (!calibration.ok()) {
-    return calibration.error();
-  }
-  ProfileTexts texts{.calibration = *std::move(calibration)};
-  if (!command.text.empty()) {
-    auto other = windows_of(command.text, tokenizer, command.windows);
-    if (!other.ok()) {
-      return other.error();
-    }
-    texts.other = *std::move(other);
-  }
-  return texts;
-}
-
-Result<Report> profile(const ProfileCommand& command) {
-  const auto precision = parse_precision(command.precision);
-  if (!precision.ok()) {
-    return precision.error();
-  }
-  auto files = open_model_files(command.model);
-  if (!files.ok()) {
-    return files.error();
-  }
-  const std::shared_ptr<const Checkpoint> checkpoint = std::move(files->checkpoint);
-  const ModelSpec& spec = checkpoint->spec();
-  if (const Status valid = validate(command, spec, *precision); !valid.ok()) {
-    return valid.error();
-  }
-  const auto texts = read_texts(command, *files->tokenizer);
-  const auto sources = variant_sources(command.variants);
-  if (!texts.ok() || !sources.ok()) {
-    return !texts.ok() ? texts.error() : sources.error();
-  }
-  const auto store =
-      VariantStore::open({checkpoint, command.model.model}, *sources, {.directory = command.cache});
-  if (!store.ok()) {
-    return store.error();
-  }
-  const auto cpus = choose_cpus(this_machine(), command.model.compute);
-  if (!cpus.ok()) {
-    return cpus.error();
-  }
-  cpu::Team team(cpus->threads, cpus->where);
-  const cpu::Seat seat = team.take_seat();
-  const auto start = std::chrono::steady_clock::now();
-  const auto probe = SwapProbe::create(
-      team, *checkpoint,
-      {.low = *precision, .halves = command.halves, .longest = command.windows.length},
-      [&](const PartVariant& which, std::span<std::byte> memory) {
-        return (*store)->read(which, memory);
-      });
-  if (!probe.ok()) {
-    return probe.error();
-  }
-  Profiler profiler(**probe, texts->calibration);
-  const Metric metric = command.metric == "l2" ? Metric::kL2 : Metric::kCosine;
-  const auto ranked = profiler.rank({command.weights[0], command.weights[1], command.weights[2]},
-                                    metric, "ranking");
-  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-  Report report{.profile = profile_of(command, *precision, ranked, profiler.alone(metric), spec),
-                .seconds = took.count()};
-  report.profile.tokens = tokens_of(texts->calibration);
-  report.kept = keep_learnt(**store, [&](const std::filesystem::path& directory) {
-    const SwapProfileKey key = {(*store)->model(), (*store)->source_at(*precision), *precision,
-                                command.halves};
-    return save_swap_profile(directory, key, report.profile);
-  });
-  for (const SwapUnit& unit : swap_units(spec.layers, command.halves)) {
-    report.unit_names.push_back(name_of(unit));
-  }
-  if (command.table) {
-    report.tables = measure_tables(profiler, command, ranked, texts->calibration, texts->other);
-  }
-  return report;
-}
 
 int show_steps(const ProfileCommand& command) {
   const auto kept = kept_steps(command.steps);
   if (!kept.ok()) {
     return exit_with(kept.error());
   }
-  print_text(command.as_json ? json::serialize(json::object{{"steps", kept->json}}) + "\n"
-                             : kept->text);
+  print_text(command.as_json ? json_line({{"steps", kept->json}}) : kept->text);
   return 0;
 }
 
 int run_profile(ProfileCommand& command) {
-  command.steps.model = command.model.model;
-  command.steps.variant_cache = command.cache;
-  command.steps.compute = command.model.compute;
+  command.steps.model = command.layers.model;
+  command.steps.variant_cache = command.layers.cache;
+  command.steps.compute = command.layers.compute;
   if (command.shows_steps) {
     return show_steps(command);
   }
-  if (command.calibrate.empty() && !command.times_steps) {
+  if (command.layers.calibrate.empty() && !command.times_steps) {
     return exit_with({ErrorCode::kInvalidArgument,
                       "there is nothing to learn: give --calibrate FILE to rank layers, --steps to "
                       "time steps, or both"});
   }
   json::object object;
-  if (!command.calibrate.empty()) {
-    const auto report = profile(command);
+  if (!command.layers.calibrate.empty()) {
+    const auto report = profile_layers(command.layers);
     if (!report.ok()) {
       return exit_with(report.error());
     }
     object = to_json(*report);
     if (!command.as_json) {
-      print_report(*report);
+      print_text(to_text(*report));
     }
   }
   if (command.times_steps) {
@@ -399,7 +65,7 @@ int run_profile(ProfileCommand& command) {
     }
   }
   if (command.as_json) {
-    print_text(json::serialize(object) + "\n");
+    print_text(json_line(std::move(object)));
   }
   return 0;
 }
@@ -429,38 +95,39 @@ void add_profile(CLI::App& root, int& exit_code) {
   CLI::App* app = root.add_subcommand(
       "profile", "learn what a model's layers lose at fewer bits, and what its steps take");
   auto command = std::make_shared<ProfileCommand>();
-  app->add_option("model", command->model.model, "Hugging Face directory or .gguf file")
+  app->add_option("model", command->layers.model, "Hugging Face directory or .gguf file")
       ->required();
-  app->add_option("--calibrate", command->calibrate,
+  app->add_option("--calibrate", command->layers.calibrate,
                   "text like what the model will read. A .jsonl file holds a document a line, in "
                   "\"text\"");
-  app->add_option("--precision", command->precision,
+  app->add_option("--precision", command->layers.precision,
                   "that layers go to: w8, w4, w3, w8a8, w8a7 or w4a8")
       ->capture_default_str();
-  app->add_option("--weights", command->weights,
+  app->add_option("--weights", command->layers.weights,
                   "of a layer's transformation of its input, its own change at fewer bits, and "
                   "the change of the model's output")
       ->delimiter(',')
       ->expected(3)
       ->check(number_range(0.0, 1e6))
       ->capture_default_str();
-  app->add_option("--metric", command->metric, "of change: cosine or l2")
+  app->add_option("--metric", command->layers.metric, "of change: cosine or l2")
       ->check(CLI::IsMember({"cosine", "l2"}))
       ->capture_default_str();
-  app->add_flag("--halves", command->halves, "rank attention and MLP of each layer apart");
-  app->add_flag("--table", command->table,
+  app->add_flag("--halves", command->layers.halves, "rank attention and MLP of each layer apart");
+  app->add_flag("--table", command->layers.table,
                 "also print perplexities by how many are lowered, for this order and others");
-  app->add_option("--text", command->text, "other text for the table");
-  app->add_option("--samples", command->windows.samples, "windows of each text to measure with")
+  app->add_option("--text", command->layers.text, "other text for the table");
+  app->add_option("--samples", command->layers.windows.samples,
+                  "windows of each text to measure with")
       ->check(CLI::Range(1, 65536))
       ->capture_default_str();
-  app->add_option("--sequence-length", command->windows.length, "tokens of a window")
+  app->add_option("--sequence-length", command->layers.windows.length, "tokens of a window")
       ->check(CLI::Range(2, 32768))
       ->capture_default_str();
-  add_variant_option(*app, command->variants);
-  app->add_option("--variant-cache", command->cache,
+  add_variant_option(*app, command->layers.variants);
+  app->add_option("--variant-cache", command->layers.cache,
                   "folder for packed weights and the order; default: ~/.cache/protean");
-  add_compute_options(*app, command->model.compute);
+  add_compute_options(*app, command->layers.compute);
   add_step_options(*app, *command);
   app->add_flag("--json", command->as_json, "print one JSON object");
   app->footer(

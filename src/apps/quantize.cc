@@ -3,14 +3,15 @@
 #include <string>
 #include <vector>
 
-#include "apps/calibration_text.h"
-#include "apps/cpu_share.h"
-#include "apps/machine.h"
-#include "apps/model_files.h"
 #include "apps/options.h"
 #include "apps/output_directory.h"
-#include "apps/terminal.h"
+#include "host/cpu_share.h"
+#include "host/machine.h"
+#include "measure/calibration_text.h"
 #include "model/quantized_model.h"
+#include "replica/model_files.h"
+#include "terminal/output.h"
+#include "terminal/progress.h"
 
 namespace protean {
 namespace {
@@ -38,20 +39,11 @@ Result<QuantizeOptions> quantize_options(const QuantizeCommand& command) {
   if (!precision.ok()) {
     return precision.error();
   }
-  switch (*precision) {
-    case Precision::kW8:
-      options.format.bits = 8;
-      break;
-    case Precision::kW4:
-      options.format.bits = 4;
-      break;
-    case Precision::kW3:
-      options.format.bits = 3;
-      break;
-    default:
-      return make_error(ErrorCode::kInvalidArgument, "--to {} is no quantisation: use w8, w4 or w3",
-                        command.to);
+  if (!precision->quantised() || precision->integer_activations()) {
+    return make_error(ErrorCode::kInvalidArgument, "--to {} is no quantisation: use w8, w4 or w3",
+                      command.to);
   }
+  options.format.bits = static_cast<int>(weight_bits(*precision));
   options.method = command.method == "awq"        ? QuantMethod::kAwq
                    : command.method == "gptq"     ? QuantMethod::kGptq
                    : command.method == "awq+gptq" ? QuantMethod::kAwqGptq

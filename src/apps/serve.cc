@@ -9,17 +9,17 @@
 #include <thread>
 #include <vector>
 
-#include "apps/descriptor_limit.h"
-#include "apps/machine.h"
-#include "apps/model_files.h"
 #include "apps/morph_options.h"
 #include "apps/options.h"
-#include "apps/replica.h"
-#include "apps/signal_watcher.h"
-#include "apps/sizing.h"
-#include "apps/systemd_notify.h"
 #include "apps/version.h"
 #include "base/log_output.h"
+#include "host/descriptor_limit.h"
+#include "host/machine.h"
+#include "host/signal_watcher.h"
+#include "host/systemd_notify.h"
+#include "replica/model_files.h"
+#include "replica/replica.h"
+#include "replica/sizing.h"
 #include "server/server.h"
 
 namespace protean {
@@ -40,9 +40,13 @@ struct ServeOptions {
   std::string log_format = "text";
   std::string max_body_size = "16MiB";
   std::string max_inflight_body_bytes = "256MiB";
+  std::string grammar_memory = "256MiB";
+  std::size_t grammar_bytes = 0;  // grammar_memory, once checked
   std::string tool_call_parser = "auto";
   std::string pooling = "mean";
 };
+
+constexpr std::int64_t kLeastGrammarBytes = std::int64_t{16} << 20;
 
 // What CLI11 cannot check by itself.
 Status complete(ServeOptions& options) {
@@ -80,6 +84,13 @@ Status complete(ServeOptions& options) {
                       "--max-inflight-body-bytes {}",
                       options.max_body_size, options.max_inflight_body_bytes);
   }
+  const auto grammars = parse_bytes(options.grammar_memory);
+  if (!grammars.ok() || *grammars < kLeastGrammarBytes) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "--grammar-memory {} must be a size of at least 16MiB",
+                      options.grammar_memory);
+  }
+  options.grammar_bytes = static_cast<std::size_t>(*grammars);
   server.http.max_body_bytes = *body;
   server.http.max_inflight_body_bytes = *bodies;
   return {};
@@ -109,10 +120,10 @@ ServedModel served_model(const ServeOptions& options, const ModelFiles& files,
                          const ReplicaOptions& replica, ToolFormat tool_format) {
   const Sizing& sizing = replica.sizing;
   const ModelSpec& spec = files.checkpoint->spec();
-  std::vector<Precision> layers, tables;  // that they may have
+  std::vector<Precision> layers, embeddings;  // that they may have
   if (replica.morph) {
-    layers = replica.morph->bounds.ladder;
-    tables = tables_precisions(sizing.form.tables, layers);
+    layers = layer_precisions(sizing.form, replica.morph->bounds.ladder);
+    embeddings = embeddings_precisions(sizing.form.embeddings, replica.morph->bounds.ladder);
   }
   return {.names = options.served_names.empty() ? std::vector{files.name} : options.served_names,
           .tokenizer = files.tokenizer.get(),
@@ -123,25 +134,27 @@ ServedModel served_model(const ServeOptions& options, const ModelFiles& files,
           .max_model_len = sizing.max_model_len,
           .embedding_size = spec.hidden,
           .tool_format = tool_format,
+          .special_tokens_in_content = options.model.special_tokens_in_content == "allow",
           .formats = std::make_shared<FormatCompiler>(
-              *files.tokenizer, spec.vocab, end_tokens(*files.tokenizer, files.generation)),
+              *files.tokenizer, spec.vocab, end_tokens(*files.tokenizer, files.generation),
+              options.grammar_bytes),
           .pooling = options.pooling == "last" ? Pooling::kLast : Pooling::kMean,
           .local_time = local_time,
           .form = {.form = sizing.form,
                    .wanted = sizing.form,
                    .mode = replica.morph ? replica.morph->mode : MorphMode::kOff,
                    .precisions = std::move(layers),
-                   .tables_precisions = std::move(tables),
+                   .embeddings_precisions = std::move(embeddings),
                    .page_bytes = sizing.budget.page_bytes,
                    .pages = sizing.budget.pages,
                    .pages_free = sizing.budget.pages -
                                  form_pages(spec, sizing.form, sizing.budget.page_bytes)}};
 }
 
-void log_start(const ServeOptions& options, const ModelFiles& files, const Sizing& sizing) {
+void log_start(const ModelFiles& files, const Sizing& sizing) {
   log::info("protean {}: {} ({}), {}", kVersion, files.name, files.checkpoint->description(),
             to_string(sizing.form));
-  if (files.chat.template_source.empty() && options.model.chat_template.empty()) {
+  if (files.chat.template_source.empty()) {
     log::warning("{} has no chat template: chats use ChatML; give one with --chat-template",
                  files.name);
   }
@@ -166,7 +179,7 @@ int run_serve(ServeOptions& options) {
     return exit_with(replica_options.error());
   }
   const Sizing& sizing = replica_options->sizing;
-  log_start(options, *files, sizing);
+  log_start(*files, sizing);
   // The server bounds what is outstanding; the inbox has room for all of it.
   options.server.heartbeat = {watchdog_interval_ms(), [] { notify_systemd("WATCHDOG=1"); }};
   Inbox inbox(static_cast<std::size_t>(options.server.service.max_outstanding));
@@ -237,6 +250,11 @@ void add_security_options(CLI::App& app, ServeOptions& options) {
   app.add_option("--allow-origin", server.allow_origins,
                  "web page origin whose scripts may call this server, or *; may be given again")
       ->allow_extra_args(false);
+  app.add_option("--allowed-hosts", server.allowed_hosts,
+                 "host names that requests may ask for where no --api-key is set, or *; addresses, "
+                 "localhost and this machine's own name always may")
+      ->delimiter(',')
+      ->allow_extra_args(false);
 }
 
 void add_limit_options(CLI::App& app, ServeOptions& options) {
@@ -249,6 +267,11 @@ void add_limit_options(CLI::App& app, ServeOptions& options) {
       ->capture_default_str();
   app.add_option("--max-inflight-body-bytes", options.max_inflight_body_bytes,
                  "of all requests being received together; more are answered 503")
+      ->capture_default_str();
+  app.add_option("--grammar-memory", options.grammar_memory,
+                 "memory for compiled schemas and patterns of structured output and their token "
+                 "masks; the least recently used are dropped. It is host memory apart from "
+                 "--device-memory, so that no client's schemas take KV cache from others")
       ->capture_default_str();
   app.add_option("--sse-ping-interval", options.sse_ping_interval_s,
                  "seconds after which a silent stream gets a comment, so that proxies keep it; 0 = "

@@ -15,9 +15,9 @@
 
 namespace protean {
 
-// Items for a thread that may be slow or stuck in what it writes to. put() never waits: what finds
-// no room is dropped and counted. The destructor lets the thread finish what is inside, for a
-// limited time, and leaves a stuck one behind; so `consume` must own what it uses.
+// Hands items to a thread of its own that may be slow or block for ever. put() never waits: if the
+// queue is full, the item is dropped and counted. The destructor gives the thread two seconds to
+// finish and then detaches it, so `consume` must own everything that it uses.
 template <class T>
 class BackgroundQueue {
  public:
@@ -25,7 +25,7 @@ class BackgroundQueue {
 
   BackgroundQueue(std::size_t capacity, Consume consume)
       : state_(std::make_shared<State>(capacity)) {
-    // Signals are for the threads that wait for them; this one may start before they are blocked.
+    // Blocks all signals in the new thread: other threads wait for them.
     sigset_t all;
     sigset_t before;
     sigfillset(&all);

@@ -12,9 +12,9 @@
 
 namespace protean {
 
-// Many producers, one consumer. The capacity bounds what the outside may add (try_push); what must
-// never be lost because it gives something back (a finished step, a cancel) goes in by push, whose
-// number is bounded by what was accepted before. Any thread may call anything.
+// A queue of many producers and one consumer. try_push() respects the capacity. push() ignores it:
+// it is for items that release something accepted earlier (a finished step, a cancel) and must not
+// be lost. Every function may be called from any thread.
 template <class T>
 class BoundedQueue {
  public:
@@ -22,7 +22,7 @@ class BoundedQueue {
     check(capacity > 0, "a queue needs room for one");
   }
 
-  // False when full or closed; the item is then untouched.
+  // Returns false and leaves the item untouched if the queue is full or closed.
   bool try_push(T&& item) {
     {
       const std::lock_guard lock(mutex_);
@@ -43,7 +43,8 @@ class BoundedQueue {
     ready_.notify_one();
   }
 
-  // Waits for at least one item and takes them all, oldest first. Empty means closed and drained.
+  // Waits for at least one item and takes all, oldest first. Returns none if the queue is closed
+  // and drained.
   std::vector<T> pop_all() {
     std::unique_lock lock(mutex_);
     ready_.wait(lock, [this] { return closed_ || !items_.empty(); });
@@ -56,13 +57,13 @@ class BoundedQueue {
     return taken;
   }
 
-  // False if by then nothing has come and the queue is open still.
+  // Waits until the queue has an item or is closed. Returns false if neither happens in time.
   bool wait_until(std::chrono::steady_clock::time_point until) {
     std::unique_lock lock(mutex_);
     return ready_.wait_until(lock, until, [this] { return closed_ || !items_.empty(); });
   }
 
-  // No more try_push; what is inside can still be taken.
+  // Makes try_push() fail from now on. Items in the queue can still be taken.
   void close() {
     {
       const std::lock_guard lock(mutex_);

@@ -15,12 +15,12 @@ struct Id {
 
 using RequestId = Id<struct RequestTag, std::uint64_t>;
 using StepId = Id<struct StepTag, std::uint64_t>;
-using MorphId = Id<struct MorphTag, std::uint64_t>;  // of one step of a morph
+using MorphId = Id<struct MorphTag, std::uint64_t>;  // names one step of a morph
 using DeviceId = Id<struct DeviceTag, std::int32_t>;
 
-// Arrays of these are the bulk of a StepPlan and go to kernels as they are: plain integers.
+// Plain integers, because kernels read arrays of them directly out of a StepPlan.
 using TokenId = std::int32_t;
-using BlockId = std::int32_t;  // logical: only the worker knows the memory behind it
+using BlockId = std::int32_t;  // logical: the worker maps it to memory
 
 }  // namespace protean
 

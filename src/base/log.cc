@@ -20,19 +20,18 @@ namespace {
 constexpr std::size_t kMostLinesHeld = 8192;
 constexpr std::array<std::string_view, 5> kNames = {"debug", "info", "warning", "error", "off"};
 
-// Standard output belongs to what the user asked for (a continuation, a table), so logs go to
-// standard error.
+// Logs go to standard error, because standard output carries the result that the user asked for.
 void write_out(std::string_view text) {
   while (!text.empty()) {
     const ssize_t size = ::write(STDERR_FILENO, text.data(), text.size());
     if (size < 0 && errno != EINTR) {
-      return;  // there is nobody left to tell
+      return;  // no place is left to report to
     }
     text.remove_prefix(size > 0 ? static_cast<std::size_t>(size) : 0);
   }
 }
 
-// Bytes of the UTF-8 character that begins the text; 0 if none does.
+// Returns the length in bytes of the UTF-8 character at the start of the text; 0 if there is none.
 std::size_t character(std::string_view text) {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
   const std::size_t size = byte(0) < 0x80   ? 1
@@ -49,7 +48,8 @@ std::size_t character(std::string_view text) {
   return size;
 }
 
-// One line stays one line, and JSON stays JSON, whatever a client or a file name brought in.
+// Escapes control characters and invalid UTF-8, so that text from clients and file names can
+// neither break a line nor the JSON.
 void append_escaped(std::string& out, std::string_view text, bool json) {
   while (!text.empty()) {
     const std::size_t size = character(text);
@@ -166,7 +166,7 @@ class Output {
  private:
   std::atomic<Level> level_ = Level::kInfo;
   std::atomic<bool> json_ = false;
-  mutable std::mutex mutex_;  // held for as long as putting a line into a queue takes
+  mutable std::mutex mutex_;  // held only while a line is put into the queue
   std::unique_ptr<BackgroundQueue<std::string>> queue_;
 };
 

@@ -1,6 +1,7 @@
 #pragma once
 
-// One line per thing an operator would want to know, on stderr. Thread-safe. Hot paths do not log.
+// Writes one line for each event that an operator wants to know of, to standard error. Thread-safe.
+// Hot paths do not log.
 
 #include <fmt/format.h>
 

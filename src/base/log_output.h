@@ -1,6 +1,6 @@
 #pragma once
 
-// How log lines look and who writes them; what is logged is log.h's.
+// The format of log lines and the thread that writes them. log.h has the functions that log.
 
 #include <cstdint>
 #include <initializer_list>
@@ -20,17 +20,18 @@ Level level();
 std::string_view to_string(Level level);
 Result<Level> parse_level(std::string_view name);
 
-// One line with values that programs read: text "message name=value ...", or members of the JSON
-// object beside time, level and message.
+// Logs a line with values for programs: "message name=value ..." in text, or members of the JSON
+// object after time, level and message.
 struct Field {
   std::string_view name;
   std::variant<std::string, std::int64_t, double> value;
 };
 void write(Level level, std::string_view message, std::initializer_list<Field> fields);
 
-// While it lives, lines are written by a thread of its own, so that nobody waits where standard
-// error is a pipe that is not read; lines beyond what it holds are dropped, counted and, once
-// somebody reads again, said. Without it each line is written by who logs it. At most one.
+// Writes log lines on a thread of its own while it lives, so that no caller waits if standard error
+// is a pipe that is not read. If its queue is full, lines are dropped; their number is logged when
+// the pipe is read again. Without this object the calling thread writes each line. At most one may
+// exist.
 class Background {
  public:
   Background();

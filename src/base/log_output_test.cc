@@ -10,7 +10,7 @@
 namespace protean {
 namespace {
 
-// What is written to standard error meanwhile.
+// Captures what is written to standard error while it lives.
 template <class Act>
 std::string written(Act act) {
   testing::internal::CaptureStderr();
@@ -49,7 +49,7 @@ TEST_F(LogOutput, LevelsAreNamedAndObeyed) {
   EXPECT_FALSE(log::parse_level("loud").ok());
 }
 
-TEST_F(LogOutput, NobodyWaitsForAPipeThatIsNotRead) {
+TEST_F(LogOutput, LoggingDoesNotWaitForAPipeThatIsNotRead) {
   int ends[2];
   ASSERT_EQ(::pipe(ends), 0);
   const int saved = ::dup(STDERR_FILENO);
@@ -63,7 +63,7 @@ TEST_F(LogOutput, NobodyWaitsForAPipeThatIsNotRead) {
       log::info("{}", line);
     }
     dropped = log::dropped_lines();
-    reader = std::thread([&] {  // reads at last, so that the rest can be flushed
+    reader = std::thread([&] {  // reads now, so that the rest can be flushed
       std::string bytes(1 << 16, ' ');
       while (::read(ends[0], bytes.data(), bytes.size()) > 0) {
       }

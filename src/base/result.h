@@ -15,16 +15,16 @@
 namespace protean {
 
 enum class ErrorCode {
-  kInvalidArgument,  // the caller asked for something that makes no sense: HTTP 400, exit code 2
-  kNotFound,         // a file, model or tensor that is not there
-  kUnsupported,      // understood, but Protean does not do it
-  kCorrupt,          // a file that contradicts itself
+  kInvalidArgument,  // the request makes no sense: HTTP 400, exit code 2
+  kNotFound,         // a file, model or tensor does not exist
+  kUnsupported,      // valid, but Protean does not support it
+  kCorrupt,          // a file contradicts itself
   kExhausted,        // a budget or queue is full
-  kUnavailable,      // not now: loading, draining
-  kInternal,         // the system failed underneath us (mmap, a worker)
+  kUnavailable,      // not now: loading or draining
+  kInternal,         // the system failed (mmap, a worker)
 };
 
-// One line for a person: what was wrong, where, and what to do.
+// `message` is one line for people: what was wrong, where, and what to do.
 struct Error {
   ErrorCode code = ErrorCode::kInternal;
   std::string message;
@@ -35,7 +35,7 @@ Error make_error(ErrorCode code, fmt::format_string<Args...> format, Args&&... a
   return Error{code, fmt::format(format, std::forward<Args>(args)...)};
 }
 
-// Holds a T or an Error. Reading the one that is not there is a bug and stops the program.
+// Holds a T or an Error. Reading the one that it does not hold stops the program.
 template <class T>
 class [[nodiscard]] Result {
  public:

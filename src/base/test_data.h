@@ -1,7 +1,7 @@
 #pragma once
 
-// For tests only: where small trained models, traces and tokenizers are kept. They are not part of
-// the repository; PROTEAN_DATA names the folder, else ../shared/data beside the checkout is tried.
+// Finds small trained models, traces and tokenizers for tests. They are not part of the repository:
+// PROTEAN_DATA names their folder; by default it is ../shared/data, seen from the checkout.
 
 #include <cstdlib>
 #include <filesystem>
@@ -24,7 +24,7 @@ inline std::string read_test_data(const std::filesystem::path& path) {
 
 }  // namespace protean
 
-// Inside a gtest TEST body: skips, saying which file is missing.
+// Skips the gtest TEST that it stands in and names the missing file.
 #define PROTEAN_REQUIRE_DATA(path)                                                      \
   if (!std::filesystem::exists(path)) {                                                 \
     GTEST_SKIP() << "needs " << (path) << "; set PROTEAN_DATA to the test data folder"; \

@@ -24,7 +24,7 @@ std::string format_bytes(std::int64_t bytes) {
 
 namespace {
 
-// The multiplier of "", "b", "k", "kib", "KB", ...; 0 when it is none of them.
+// Returns the multiplier of "", "b", "k", "kib", "KB", ...; 0 for any other text.
 double unit_factor(std::string_view unit) {
   static constexpr std::string_view kPrefixes = "kmgt";
   if (unit.empty() || unit == "b") {

@@ -13,16 +13,18 @@ inline constexpr std::int64_t kKiB = 1024;
 inline constexpr std::int64_t kMiB = 1024 * kKiB;
 inline constexpr std::int64_t kGiB = 1024 * kMiB;
 
-// "1.50 GiB", "12.0 KiB", "17 B".
+// Returns "1.50 GiB", "12.0 KiB" or "17 B".
 std::string format_bytes(std::int64_t bytes);
 
-// "4GiB", "512m", "1.5 GB", "1048576". K, M, G, T are powers of 1024 with or without the "i".
+// Reads "4GiB", "512m", "1.5 GB" or "1048576". K, M, G and T are powers of 1024, with or without
+// an "i".
 Result<std::int64_t> parse_bytes(std::string_view text);
 
-// Monotonic nanoseconds from an arbitrary start: steady clock in the server, event heap in the
-// simulator. PURE code is handed times, it never asks for one.
+// Monotonic nanoseconds from an arbitrary start: the steady clock in the server, the event heap in
+// the simulator. PURE code is handed times and never reads a clock.
 using TimeNs = std::int64_t;
 using Clock = std::function<TimeNs()>;
+using RandomSource = std::function<std::uint64_t()>;
 
 inline constexpr TimeNs kNsPerUs = 1'000;
 inline constexpr TimeNs kNsPerMs = 1'000'000;

@@ -1,11 +1,14 @@
 #include "chat/chat_template.h"
 
-#include "chat/ast.h"
-#include "chat/parser.h"
-#include "chat/render.h"
+#include <algorithm>
+#include <boost/json/parse.hpp>
+#include <iterator>
+#include <utility>
 
 namespace protean {
 namespace {
+
+namespace json = boost::json;
 
 constexpr std::string_view kChatml =
     "{%- for message in messages %}"
@@ -16,47 +19,106 @@ constexpr std::string_view kChatml =
     "{%- endfor %}"
     "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}";
 
-// A trial that a template may not spend more than a moment on.
+// Bounds of a trial rendering.
 constexpr jinja::Limits kTrialLimits{
     .steps = 100'000, .value_bytes = 16 << 20, .output_bytes = 1 << 20};
 constexpr std::string_view kTrialText = "what a user says";
+constexpr std::string_view kTrialTools =
+    R"([{"type":"function","function":{"name":"trial","description":"A trial.","parameters":
+        {"type":"object","properties":{"key":{"type":"string","description":"A key."}}}}}])";
+constexpr std::string_view kTrialCall =
+    R"([{"role":"user","content":"what a user says"},
+        {"role":"assistant","content":null,"tool_calls":[{"id":"trial1234","type":"function",
+         "function":{"name":"trial","arguments":"{\"trial_key\": \"trial value\"}"}}]},
+        {"role":"tool","tool_call_id":"trial1234","name":"trial","content":"a result"}])";
 
-bool comes_out(const jinja::Template& compiled, const boost::json::array& messages) {
-  const auto text = jinja::render_chat(compiled, messages, ChatContext{}, kTrialLimits);
-  return text.ok() && text->find(kTrialText) != std::string::npos;
+// Templates write control tokens around a role ("<|" + role + "|>"), so the names of known roles
+// count as the template's own text. Any other role counts as given.
+bool is_known_role(std::string_view text) {
+  constexpr std::string_view kRoles[] = {"system", "developer", "user", "assistant", "tool"};
+  return std::find(std::begin(kRoles), std::end(kRoles), text) != std::end(kRoles);
 }
 
-boost::json::array with_parts(boost::json::array messages) {
-  for (boost::json::value& message : messages) {
-    boost::json::object* object = message.if_object();
-    boost::json::value* content = object == nullptr ? nullptr : object->if_contains("content");
-    if (content == nullptr || !content->is_string()) continue;
-    *content = boost::json::array{{{"type", "text"}, {"text", std::move(*content)}}};
+bool is_own_text(std::span<const std::string_view> path, std::string_view text,
+                 const ChatContext& context) {
+  if (path.size() == 1 && path[0] == "bos_token") return text == context.bos_token;
+  if (path.size() == 1 && path[0] == "eos_token") return text == context.eos_token;
+  return path.size() == 2 && path[0] == "messages" && path[1] == "role" && is_known_role(text);
+}
+
+// A request may set any name except messages and tools. `context` must outlive the names.
+jinja::Names names_of(json::array messages, const ChatContext& context) {
+  jinja::Names names{
+      .values = {{"bos_token", context.bos_token},
+                 {"eos_token", context.eos_token},
+                 {"add_generation_prompt", context.add_generation_prompt},
+                 {"documents", nullptr}},
+      .is_own = [&context](auto path, auto text) { return is_own_text(path, text, context); },
+      .now = context.now};
+  for (const auto& [name, value] : context.template_kwargs) names.values[name] = value;
+  names.values["tools"] = context.tools.empty() ? json::value() : json::value(context.tools);
+  names.values["messages"] = std::move(messages);
+  return names;
+}
+
+// Renders within kTrialLimits. Returns nothing if that fails.
+std::optional<std::string> tried(const jinja::Template& compiled, json::array messages,
+                                 json::array tools) {
+  const ChatContext context{.tools = std::move(tools),
+                            .now = std::tm{.tm_mday = 1, .tm_year = 126}};
+  auto text = compiled.render(names_of(std::move(messages), context), kTrialLimits);
+  return text.ok() ? std::optional(std::move(text->text)) : std::nullopt;
+}
+
+bool shows_text(const jinja::Template& compiled, const MessageForm& form) {
+  const json::array ask{{{"role", "user"}, {"content", kTrialText}}};
+  const auto text = tried(compiled, in_form(ask, form), {});
+  return text && text->find(kTrialText) != std::string::npos;
+}
+
+// Returns 2 if a tool call is rendered as JSON or between tags, 1 if it is missing or quoted, 0 for
+// an error.
+int quality_of_calls(const jinja::Template& compiled, const MessageForm& form) {
+  const auto text = tried(compiled, in_form(json::parse(kTrialCall).as_array(), form),
+                          json::parse(kTrialTools).as_array());
+  if (!text) return 0;
+  const auto has = [&](std::string_view part) { return text->find(part) != std::string::npos; };
+  return has("trial value") && !has("'trial_key'") && !has("\\\"trial_key") ? 2 : 1;
+}
+
+// Finds the form that a template reads by trial. Templates of vision models may drop content that
+// is plain text. Others fail on null content, which clients send with tool calls, or concatenate a
+// call's arguments with text. Of the forms that show most, the first wins.
+MessageForm find_form(const jinja::Template& compiled) {
+  MessageForm best;
+  best.text_as_parts = !shows_text(compiled, {}) && shows_text(compiled, {.text_as_parts = true});
+  int quality = quality_of_calls(compiled, best);
+  for (const bool arguments_as_text : {false, true}) {
+    for (const bool null_as_empty : {false, true}) {
+      if (quality == 2) return best;
+      const MessageForm form{best.text_as_parts, null_as_empty, arguments_as_text};
+      if (const int shown = quality_of_calls(compiled, form); shown > quality) {
+        best = form;
+        quality = shown;
+      }
+    }
   }
-  return messages;
+  return best;
 }
 
-// Some templates, of models that see, drop content that is plain text.
-bool reads_only_parts(const jinja::Template& compiled) {
-  const boost::json::array text{{{"role", "user"}, {"content", kTrialText}}};
-  return !comes_out(compiled, text) && comes_out(compiled, with_parts(text));
+Error of_template(const Error& error) {
+  return {error.code, "chat template " + error.message};
 }
 
 }  // namespace
 
-ChatTemplate::ChatTemplate(std::shared_ptr<const jinja::Template> compiled)
-    : compiled_(std::move(compiled)), wants_parts_(reads_only_parts(*compiled_)) {}
+ChatTemplate::ChatTemplate(jinja::Template compiled)
+    : compiled_(std::move(compiled)), form_(find_form(compiled_)) {}
 
 Result<ChatTemplate> ChatTemplate::parse(std::string_view source) {
-  try {
-    auto compiled = std::make_shared<jinja::Template>(jinja::parse_template(source));
-    return ChatTemplate(std::move(compiled));
-  } catch (const jinja::Failure& failure) {
-    return make_error(failure.error.code, "chat template line {}: {}", failure.line,
-                      failure.error.message);
-  } catch (const std::exception& error) {
-    return make_error(ErrorCode::kInternal, "reading the chat template failed: {}", error.what());
-  }
+  Result<jinja::Template> compiled = jinja::Template::parse(source);
+  if (!compiled.ok()) return of_template(compiled.error());
+  return ChatTemplate(*std::move(compiled));
 }
 
 ChatTemplate ChatTemplate::chatml() {
@@ -65,12 +127,11 @@ ChatTemplate ChatTemplate::chatml() {
   return std::move(parsed).value();
 }
 
-Result<std::string> ChatTemplate::render(const boost::json::array& messages,
-                                         const ChatContext& context) const {
-  if (!wants_parts_ || context.content_as_is) {
-    return jinja::render_chat(*compiled_, messages, context, jinja::Limits{});
-  }
-  return jinja::render_chat(*compiled_, with_parts(messages), context, jinja::Limits{});
+Result<jinja::MarkedText> ChatTemplate::render(const json::array& messages,
+                                               const ChatContext& context) const {
+  const MessageForm form = context.content_as_is ? MessageForm{} : form_;
+  Result<jinja::MarkedText> text = compiled_.render(names_of(in_form(messages, form), context));
+  return text.ok() ? std::move(text) : of_template(text.error());
 }
 
 }  // namespace protean

@@ -2,12 +2,12 @@
 
 #include <string_view>
 
-#include "chat/unicode.h"
+#include "jinja/unicode.h"
 
 namespace protean {
 namespace {
 
-constexpr std::size_t kMaxCallDepth = 512;  // deeper is no call a tool could want
+constexpr std::size_t kMaxCallDepth = 512;  // no tool needs deeper arguments
 
 bool is_digit(char c) {
   return c >= '0' && c <= '9';

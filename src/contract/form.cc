@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <utility>
 
 namespace protean {
@@ -47,21 +48,22 @@ Status validate_stages(const Form& form, const ModelSpec& spec,
 
 }  // namespace
 
-std::string_view to_string(ModelPart part) {
-  switch (part) {
-    case ModelPart::kAttention:
+std::string_view to_string(Component component) {
+  switch (component) {
+    case Component::kAttention:
       return "attention";
-    case ModelPart::kMlp:
+    case Component::kMlp:
       return "mlp";
-    case ModelPart::kTables:
-      return "tables";
+    case Component::kEmbeddings:
+      return "embeddings";
   }
   return "?";
 }
 
-std::string part_name(int layer, ModelPart part) {
-  return part == ModelPart::kTables ? std::string(to_string(part))
-                                    : fmt::format("layer {} {}", layer, to_string(part));
+std::string component_name(int layer, Component component) {
+  return component == Component::kEmbeddings
+             ? std::string(to_string(component))
+             : fmt::format("layer {} {}", layer, to_string(component));
 }
 
 std::string to_string(const LayerPrecision& layer) {
@@ -86,33 +88,42 @@ KvPrecision kv_precision_beside(Precision precision) {
   return precision == Precision::kF32 ? KvPrecision::kF32 : KvPrecision::kBf16;
 }
 
-Precision tables_beside(Precision layers) {
-  switch (layers) {
-    case Precision::kF32:
-    case Precision::kBf16:
-      return layers;
-    case Precision::kW8:
-    case Precision::kW4:
-    case Precision::kW3:
-      return Precision::kW8;
-    case Precision::kW8A8:
-    case Precision::kW4A8:
-      return Precision::kW8A8;
-    case Precision::kW8A7:
-      return Precision::kW8A7;
-  }
-  return Precision::kBf16;
+Precision default_embeddings_precision(Precision layers) {
+  return layers.quantised() ? Precision{WeightStorage::kW8, layers.activation_bits} : layers;
 }
 
-std::vector<Precision> tables_precisions(Precision start, std::span<const Precision> layers) {
-  std::vector<Precision> all = {start};
-  for (const Precision precision : layers) {
-    const Precision beside = tables_beside(precision);
-    if (std::find(all.begin(), all.end(), beside) == all.end()) {
-      all.push_back(beside);
+namespace {
+
+// Returns all precisions with the weights of one of `kept`, from the highest to the lowest.
+std::vector<Precision> stored_like(std::span<const Precision> kept) {
+  std::vector<Precision> all;
+  std::copy_if(
+      kPrecisions.begin(), kPrecisions.end(), std::back_inserter(all), [kept](Precision precision) {
+        return std::any_of(kept.begin(), kept.end(),
+                           [precision](Precision one) { return one.weights == precision.weights; });
+      });
+  return all;
+}
+
+}  // namespace
+
+std::vector<Precision> layer_precisions(const Form& start, std::span<const Precision> ladder) {
+  std::vector<Precision> all = stored_like(ladder);
+  for (const LayerPrecision& layer : start.layer_precision) {
+    for (const Component half : kLayerHalves) {
+      all.push_back(layer.of(half));
     }
   }
+  std::sort(all.begin(), all.end());
+  all.erase(std::unique(all.begin(), all.end()), all.end());
   return all;
+}
+
+std::vector<Precision> embeddings_precisions(Precision start, std::span<const Precision> ladder) {
+  std::vector<Precision> kept = {start};
+  std::transform(ladder.begin(), ladder.end(), std::back_inserter(kept),
+                 default_embeddings_precision);
+  return stored_like(kept);
 }
 
 Form single_device_form(const ModelSpec& spec, Precision precision, DeviceId device, KvForm kv) {
@@ -126,7 +137,7 @@ Form single_device_form(const ModelSpec& spec, std::vector<LayerPrecision> layer
   Form form;
   form.stages = {Stage{.first_layer = 0, .layer_count = spec.layers, .devices = {device}}};
   form.layer_precision = std::move(layers);
-  form.tables = tables_beside(highest_precision(form));
+  form.embeddings = default_embeddings_precision(highest_precision(form));
   form.kv = kv;
   return form;
 }
@@ -161,26 +172,26 @@ Precision highest_precision(const Form& form) {
   return highest == kPrecisions.end() ? Precision::kBf16 : *highest;
 }
 
-Precision precision_of(const Form& form, int layer, ModelPart part) {
-  return part == ModelPart::kTables
-             ? form.tables
-             : form.layer_precision.at(static_cast<std::size_t>(layer)).of(part);
+Precision precision_of(const Form& form, int layer, Component component) {
+  return component == Component::kEmbeddings
+             ? form.embeddings
+             : form.layer_precision.at(static_cast<std::size_t>(layer)).of(component);
 }
 
-Precision& precision_of(Form& form, int layer, ModelPart part) {
-  return part == ModelPart::kTables
-             ? form.tables
-             : form.layer_precision.at(static_cast<std::size_t>(layer)).of(part);
+Precision& precision_of(Form& form, int layer, Component component) {
+  return component == Component::kEmbeddings
+             ? form.embeddings
+             : form.layer_precision.at(static_cast<std::size_t>(layer)).of(component);
 }
 
 bool equally_precise(const Form& a, const Form& b) {
-  return a.layer_precision == b.layer_precision && a.tables == b.tables;
+  return a.layer_precision == b.layer_precision && a.embeddings == b.embeddings;
 }
 
 double layers_at(const Form& form, Precision precision) {
   int halves = 0;
   for (const LayerPrecision& layer : form.layer_precision) {
-    for (const ModelPart half : kLayerHalves) {
+    for (const Component half : kLayerHalves) {
       halves += layer.of(half) == precision ? 1 : 0;
     }
   }
@@ -194,8 +205,9 @@ std::string precision_label(const Form& form) {
       label += fmt::format("{}{}:{}", label.empty() ? "" : "+", to_string(precision), layers);
     }
   }
-  if (is_lower(stored_as(form.tables), stored_as(tables_beside(highest_precision(form))))) {
-    label += fmt::format("+tables:{}", to_string(form.tables));
+  if (weight_bits(form.embeddings) <
+      weight_bits(default_embeddings_precision(highest_precision(form)))) {
+    label += fmt::format("+embeddings:{}", to_string(form.embeddings));
   }
   return label;
 }
@@ -225,9 +237,9 @@ std::string to_string(const Form& form) {
                           end - i);
     i = end;
   }
-  return fmt::format("{} stage{} x TP {}, layers {}, tables {}, KV {} {} blocks of {} tokens",
+  return fmt::format("{} stage{} x TP {}, layers {}, embeddings {}, KV {} {} blocks of {} tokens",
                      form.stages.size(), form.stages.size() == 1 ? "" : "s", form.tp_degree, layers,
-                     to_string(form.tables), to_string(form.kv.precision), form.kv.blocks,
+                     to_string(form.embeddings), to_string(form.kv.precision), form.kv.blocks,
                      form.kv.block_tokens);
 }
 

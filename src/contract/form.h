@@ -14,24 +14,26 @@
 
 namespace protean {
 
-// int8 has a scale for each token and head, of its key and of its value.
+// How keys and values are stored. kInt8 has a scale for the key and one for the value of each token
+// and head.
 enum class KvPrecision : std::uint8_t { kF32, kBf16, kInt8 };
 
 std::string_view to_string(KvPrecision precision);
 
-// What a model computed at `precision` keeps unless told: keys and values that lose nothing more.
+// The default precision of the KV cache for layers at `precision`.
 KvPrecision kv_precision_beside(Precision precision);
 
-// The tables around layers that start at this precision: 8 bits where those have 8 or fewer, with
-// activations of 8 or 7 where theirs are.
-Precision tables_beside(Precision layers);
+// The default precision of the embedding matrix and LM head for layers that start at `layers`: w8
+// with the layers' activation width if the layers are quantised, otherwise the layers' own.
+Precision default_embeddings_precision(Precision layers);
 
-// What tables that start at `start` may go to where layers have these precisions, each once.
-std::vector<Precision> tables_precisions(Precision start, std::span<const Precision> layers);
+// Returns the precisions that the embeddings may have, from the highest to the lowest: all that are
+// stored as they start, or as they would start at one of the ladder's precisions.
+std::vector<Precision> embeddings_precisions(Precision start, std::span<const Precision> ladder);
 
 enum class DeviceKind : std::uint8_t { kCpu, kCuda };
 
-// One memory budget and the compute beside it.
+// One memory budget and the compute that works on it.
 struct DeviceSpec {
   DeviceId id;
   DeviceKind kind = DeviceKind::kCpu;
@@ -39,7 +41,7 @@ struct DeviceSpec {
   int cores = 1;
 };
 
-// Consecutive layers on one device per tensor-parallel rank.
+// Consecutive layers, held by one device for each tensor-parallel rank.
 struct Stage {
   int first_layer = 0;
   int layer_count = 0;
@@ -60,34 +62,41 @@ struct Form {
   int tp_degree = 1;                            // devices per stage
   int largest_tp_degree = 1;                    // fixes head groups and reduction order for life
   std::vector<LayerPrecision> layer_precision;  // one per layer
-  Precision tables = Precision::kBf16;          // embeddings and output projection
+  Precision embeddings = Precision::kBf16;      // of embedding matrix and LM head
   KvForm kv;
   friend bool operator==(const Form&, const Form&) = default;
 };
 
-// All layers at one precision on one device, or each at its own, and tables beside the highest.
+// Returns a form of one device with all layers at one precision, or each at its own. The embeddings
+// have the default precision for the highest of them.
 Form single_device_form(const ModelSpec& spec, Precision precision, DeviceId device, KvForm kv);
 Form single_device_form(const ModelSpec& spec, std::vector<LayerPrecision> layers, DeviceId device,
                         KvForm kv);
 
-// Legal for this model on these devices? Memory is cost's question (cost/memory.h).
+// Returns the precisions that layers may have, from the highest to the lowest: all that are stored
+// as one of the ladder's, and those that layers start at.
+std::vector<Precision> layer_precisions(const Form& start, std::span<const Precision> ladder);
+
+// Fails if the form is not legal for this model on these devices. Does not check that it fits
+// memory (cost/memory.h).
 Status validate(const Form& form, const ModelSpec& spec, std::span<const DeviceSpec> devices);
 
-// Of its halves.
+// Returns the highest precision of any half of a layer.
 Precision highest_precision(const Form& form);
 
-// Of a part; the tables have no layer.
-Precision precision_of(const Form& form, int layer, ModelPart part);
-Precision& precision_of(Form& form, int layer, ModelPart part);
+// The precision of a component. `layer` is ignored for the embeddings.
+Precision precision_of(const Form& form, int layer, Component component);
+Precision& precision_of(Form& form, int layer, Component component);
 
-// Whether all parts of the two are as precise, whatever else differs.
+// True if every component has the same precision in both forms.
 bool equally_precise(const Form& a, const Form& b);
 
-// How many of a form's layers are at this precision; a half is 0.5.
+// Returns the number of layers at this precision; a half counts 0.5.
 double layers_at(const Form& form, Precision precision);
 
-// What precisions tokens of this form are computed at, halves as .5: "bf16:12.5+w4:3.5", and
-// "bf16:16+tables:w8" where the tables have fewer bits than tables_beside() such layers.
+// Names the precisions at which tokens of this form are computed: "bf16:12.5+w4:3.5", a half of a
+// layer counting 0.5. Embeddings with fewer bits than default_embeddings_precision() are named too:
+// "bf16:16+embeddings:w8".
 std::string precision_label(const Form& form);
 
 struct TokensAt {
@@ -95,10 +104,11 @@ struct TokensAt {
   std::int64_t tokens = 0;
 };
 
-// Adds up, by precision.
+// Adds `more` to `sum`, by precision.
 void add(std::vector<TokensAt>& sum, std::span<const TokensAt> more);
 
-// For people: "1 stage x TP 1, layers bf16:16, tables bf16, KV bf16 4096 blocks of 16 tokens".
+// Returns a text for people: "1 stage x TP 1, layers bf16:16, embeddings bf16, KV bf16 4096 blocks
+// of 16 tokens".
 std::string to_string(const Form& form);
 
 }  // namespace protean

@@ -32,35 +32,46 @@ Form good_form() {
 TEST(Form, SingleDeviceFormIsLegal) {
   EXPECT_TRUE(validate(good_form(), small_spec(), kDevices).ok());
   EXPECT_EQ(to_string(good_form()),
-            "1 stage x TP 1, layers bf16:4, tables bf16, KV bf16 8 blocks of 16 tokens");
+            "1 stage x TP 1, layers bf16:4, embeddings bf16, KV bf16 8 blocks of 16 tokens");
 }
 
 TEST(Form, KvHasAPrecisionOfItsOwn) {
   Form form = good_form();
   form.kv.precision = KvPrecision::kInt8;
   EXPECT_TRUE(validate(form, small_spec(), kDevices).ok());
-  EXPECT_NE(to_string(form).find("layers bf16:4, tables bf16, KV int8 8 blocks"),
+  EXPECT_NE(to_string(form).find("layers bf16:4, embeddings bf16, KV int8 8 blocks"),
             std::string::npos);
   EXPECT_EQ(kv_precision_beside(Precision::kF32), KvPrecision::kF32);
   EXPECT_EQ(kv_precision_beside(Precision::kBf16), KvPrecision::kBf16);
   EXPECT_EQ(kv_precision_beside(Precision::kW4), KvPrecision::kBf16);
 }
 
-TEST(Form, TablesHaveEightBitsBesideQuantisedLayers) {
-  EXPECT_EQ(good_form().tables, Precision::kBf16);
-  EXPECT_EQ(tables_beside(Precision::kF32), Precision::kF32);
+TEST(Form, EmbeddingsHaveEightBitsWithQuantisedLayers) {
+  EXPECT_EQ(good_form().embeddings, Precision::kBf16);
+  EXPECT_EQ(default_embeddings_precision(Precision::kF32), Precision::kF32);
   for (const Precision layers : {Precision::kW8, Precision::kW4, Precision::kW3}) {
-    EXPECT_EQ(tables_beside(layers), Precision::kW8);
+    EXPECT_EQ(default_embeddings_precision(layers), Precision::kW8);
   }
-  EXPECT_EQ(tables_beside(Precision::kW8A8), Precision::kW8A8);
-  EXPECT_EQ(tables_beside(Precision::kW4A8), Precision::kW8A8);
+  EXPECT_EQ(default_embeddings_precision(Precision::kW8A8), Precision::kW8A8);
+  EXPECT_EQ(default_embeddings_precision(Precision::kW4A8), Precision::kW8A8);
 }
 
-TEST(Form, TablesGoWhereTheirLayersGo) {
-  using enum Precision;
-  EXPECT_EQ(tables_precisions(kBf16, std::array{kBf16, kW8A7, kW4A8}),
-            (std::vector{kBf16, kW8A7, kW8A8}));
-  EXPECT_EQ(tables_precisions(kW8, std::array{kW8, kW4, kW3}), std::vector{kW8});
+TEST(Form, EmbeddingsGoWhereTheirLayersGo) {
+  EXPECT_EQ(embeddings_precisions(Precision::kBf16,
+                                  std::array{Precision::kBf16, Precision::kW8A7, Precision::kW4A8}),
+            (std::vector{Precision::kBf16, Precision::kW8, Precision::kW8A8, Precision::kW8A7}));
+  EXPECT_EQ(embeddings_precisions(Precision::kW8,
+                                  std::array{Precision::kW8, Precision::kW4, Precision::kW3}),
+            (std::vector{Precision::kW8, Precision::kW8A8, Precision::kW8A7}));
+}
+
+TEST(Form, LayersMayHaveAllThatIsStoredLikeTheLaddersAndWhatTheyStartAt) {
+  Form form = good_form();
+  EXPECT_EQ(layer_precisions(form, std::array{Precision::kBf16, Precision::kW4A8}),
+            (std::vector{Precision::kBf16, Precision::kW4, Precision::kW4A8}));
+  form.layer_precision.front().mlp = Precision::kW8A8;
+  EXPECT_EQ(layer_precisions(form, std::array{Precision::kBf16, Precision::kW3}),
+            (std::vector{Precision::kBf16, Precision::kW8A8, Precision::kW3}));
 }
 
 TEST(Form, HalvesMayBeginEachAtItsOwnPrecision) {
@@ -70,7 +81,7 @@ TEST(Form, HalvesMayBeginEachAtItsOwnPrecision) {
   EXPECT_TRUE(validate(form, small_spec(), kDevices).ok());
   EXPECT_EQ(form.layer_precision, layers);
   EXPECT_EQ(highest_precision(form), Precision::kBf16);
-  EXPECT_EQ(form.tables, Precision::kBf16);
+  EXPECT_EQ(form.embeddings, Precision::kBf16);
   EXPECT_EQ(precision_label(form), "bf16:0.5+w4:3.5");
 }
 
@@ -109,24 +120,17 @@ TEST(Form, TwoStagesAreLegal) {
   EXPECT_NE(to_string(form).find("bf16:2,w4:1,bf16:1"), std::string::npos);
 }
 
-TEST(Precision, NamesRoundTrip) {
-  for (const auto precision : kPrecisions) {
-    EXPECT_EQ(*parse_precision(to_string(precision)), precision);
-  }
-  EXPECT_FALSE(parse_precision("int7").ok());
-}
-
 TEST(Form, TellsItsPrecisionsAsOneShortLabel) {
   Form form = single_device_form(small_spec(), Precision::kBf16, DeviceId{0}, {.blocks = 1});
   EXPECT_EQ(precision_label(form), "bf16:4");
-  form.tables = Precision::kW8;
-  EXPECT_EQ(precision_label(form), "bf16:4+tables:w8");
+  form.embeddings = Precision::kW8;
+  EXPECT_EQ(precision_label(form), "bf16:4+embeddings:w8");
   Form low = single_device_form(small_spec(), Precision::kW4A8, DeviceId{0}, {.blocks = 1});
-  low.tables = Precision::kW8A7;
-  EXPECT_EQ(precision_label(low), "w4a8:4") << "no fewer bits than such layers have beside them";
-  low.tables = Precision::kBf16;
+  low.embeddings = Precision::kW8A7;
+  EXPECT_EQ(precision_label(low), "w4a8:4") << "no fewer bits than the default for such layers";
+  low.embeddings = Precision::kBf16;
   EXPECT_EQ(precision_label(low), "w4a8:4");
-  form.tables = Precision::kBf16;
+  form.embeddings = Precision::kBf16;
   form.layer_precision[1].mlp = Precision::kW4;
   form.layer_precision[3] = {Precision::kW8, Precision::kW4};
   EXPECT_EQ(precision_label(form), "bf16:2.5+w8:0.5+w4:1");
@@ -146,12 +150,12 @@ TEST(TokensAt, AddUpByPrecision) {
 
 TEST(MorphStep, EditsOneThingOfAForm) {
   const Form form = single_device_form(small_spec(), Precision::kBf16, DeviceId{0}, {.blocks = 9});
-  const Form lower = after(form, SwapPart{1, ModelPart::kMlp, Precision::kW8});
+  const Form lower = after(form, SwapComponent{1, Component::kMlp, Precision::kW8});
   EXPECT_EQ(lower.layer_precision[1], (LayerPrecision{Precision::kBf16, Precision::kW8}));
   EXPECT_EQ(lower.layer_precision[0], form.layer_precision[0]);
-  EXPECT_EQ(after(lower, SwapPart{1, ModelPart::kMlp, Precision::kBf16}), form);
+  EXPECT_EQ(after(lower, SwapComponent{1, Component::kMlp, Precision::kBf16}), form);
   EXPECT_EQ(after(form, ResizeKv{12}).kv.blocks, 12);
-  EXPECT_EQ(to_string(MorphStep{SwapPart{1, ModelPart::kMlp, Precision::kW8}}),
+  EXPECT_EQ(to_string(MorphStep{SwapComponent{1, Component::kMlp, Precision::kW8}}),
             "layer 1 mlp to w8");
 }
 

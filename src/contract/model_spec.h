@@ -9,8 +9,8 @@
 
 namespace protean {
 
-// Which two elements of a head rotate together. Safetensors keep (i, i + head_dim/2), GGUF files of
-// the llama family keep (2i, 2i + 1); the checkpoint's weights are ordered for one of them.
+// The two elements of a head that rotate together: (i, i + head_dim/2) in safetensors, (2i, 2i + 1)
+// in GGUF files of the llama family. A checkpoint's weights are ordered for one of them.
 enum class RopePairing { kHalfSplit, kAdjacent };
 enum class RopeScaling { kNone, kLinear, kLlama3 };
 
@@ -33,22 +33,22 @@ struct AttentionSpec {
   bool qkv_bias = false;
   bool output_bias = false;
   bool qk_norm = false;          // RMS norm of each q and k head before rope (Qwen3)
-  int sliding_window = 0;        // tokens a query sees, itself included; 0 = all
-  int first_windowed_layer = 0;  // layers before it see all (Qwen2's max_window_layers)
+  int sliding_window = 0;        // tokens that a query sees, itself included; 0 = all
+  int first_windowed_layer = 0;  // layers before it have no window (Qwen2's max_window_layers)
 };
 
-// How a checkpoint keeps the matrices of its layers.
+// How a checkpoint stores the matrices of its layers.
 struct StoredWeights {
-  // The lowest that loses nothing worth speaking of: where all are integers the least bits that
-  // hold them, else bf16.
+  // The lowest precision that loses next to nothing: if all matrices are integers, the fewest bits
+  // that hold them; otherwise bf16.
   Precision precision = Precision::kBf16;
   int group = 128;  // inputs that share a scale in any quantised precision: 32, 64 or 128
-  // The same of each half of each layer, where they differ; `precision` is their highest.
+  // The same for each half of each layer; empty if all are alike. `precision` is the highest.
   std::vector<LayerPrecision> layers;
 };
 
-// What a decoder-only model is, without its weights: architecture differences are this data, the
-// forward pass is one. Sizes are elements.
+// Describes a decoder-only model without its weights. One forward pass serves all architectures;
+// their differences are this data. Sizes are in elements.
 struct ModelSpec {
   std::string architecture;  // row name, e.g. "llama", "qwen3"
   int layers = 0;
@@ -57,7 +57,7 @@ struct ModelSpec {
   int vocab = 0;
   int max_context = 0;  // tokens the checkpoint was trained for
   float norm_eps = 1e-5F;
-  bool tied_embeddings = false;  // the output projection is the embedding table
+  bool tied_embeddings = false;  // the LM head is the embedding matrix
   AttentionSpec attention;
   RopeSpec rope;
   StoredWeights stored;

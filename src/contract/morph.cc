@@ -1,43 +1,55 @@
 #include "contract/morph.h"
 
 #include "base/check.h"
+#include "base/overloaded.h"
 
 namespace protean {
 
-std::span<const ModelPart> halves_of(const SwapUnit& unit) {
-  const std::span<const ModelPart> both(kLayerHalves);
-  return unit.half ? both.subspan(static_cast<std::size_t>(*unit.half), 1) : both;
+std::span<const Component> halves_of(const SwapTarget& target) {
+  const std::span<const Component> both(kLayerHalves);
+  return target.half ? both.subspan(static_cast<std::size_t>(*target.half), 1) : both;
 }
 
-std::vector<SwapUnit> swap_units(int layers, bool halves) {
-  std::vector<SwapUnit> units;
+std::vector<SwapTarget> swap_targets(int layers, bool halves) {
+  std::vector<SwapTarget> targets;
   for (int layer = 0; layer < layers; ++layer) {
     if (!halves) {
-      units.push_back({layer, std::nullopt});
+      targets.push_back({layer, std::nullopt});
       continue;
     }
-    for (const ModelPart half : kLayerHalves) {
-      units.push_back({layer, half});
+    for (const Component half : kLayerHalves) {
+      targets.push_back({layer, half});
     }
   }
-  return units;
+  return targets;
 }
 
 std::string to_string(const MorphStep& step) {
-  if (const auto* swap = std::get_if<SwapPart>(&step)) {
-    return fmt::format("{} to {}", part_name(swap->layer, swap->part), to_string(swap->to));
-  }
-  return fmt::format("KV to {} blocks", std::get<ResizeKv>(step).blocks);
+  return std::visit(
+      Overloaded{
+          [](const SwapComponent& swap) {
+            return fmt::format("{} to {}", component_name(swap.layer, swap.component),
+                               to_string(swap.to));
+          },
+          [](const ResizeKv& resize) { return fmt::format("KV to {} blocks", resize.blocks); }},
+      step);
+}
+
+std::optional<std::int64_t> kv_blocks_of(const MorphStep& step) {
+  using Blocks = std::optional<std::int64_t>;
+  return std::visit(Overloaded{[](const SwapComponent&) -> Blocks { return std::nullopt; },
+                               [](const ResizeKv& resize) -> Blocks { return resize.blocks; }},
+                    step);
 }
 
 Form after(Form form, const MorphStep& step) {
-  if (const auto* swap = std::get_if<SwapPart>(&step)) {
-    check(swap->layer >= 0 && swap->layer < std::ssize(form.layer_precision),
-          "a step is about a layer that the form has");
-    precision_of(form, swap->layer, swap->part) = swap->to;
-  } else {
-    form.kv.blocks = std::get<ResizeKv>(step).blocks;
-  }
+  std::visit(Overloaded{[&](const SwapComponent& swap) {
+                          check(swap.layer >= 0 && swap.layer < std::ssize(form.layer_precision),
+                                "a step is about a layer that the form has");
+                          precision_of(form, swap.layer, swap.component) = swap.to;
+                        },
+                        [&](const ResizeKv& resize) { form.kv.blocks = resize.blocks; }},
+             step);
   return form;
 }
 

@@ -15,114 +15,116 @@
 
 namespace protean {
 
-// What goes to fewer bits, and comes back, in one piece: a layer, or half of one.
-struct SwapUnit {
+// What a policy lowers and raises in one piece: a layer, or half of one.
+struct SwapTarget {
   int layer = 0;
-  std::optional<ModelPart> half;
-  friend bool operator==(const SwapUnit&, const SwapUnit&) = default;
+  std::optional<Component> half;
+  friend bool operator==(const SwapTarget&, const SwapTarget&) = default;
 };
 
-std::span<const ModelPart> halves_of(const SwapUnit& unit);
+std::span<const Component> halves_of(const SwapTarget& target);
 
-// All of a model, in the order it runs them.
-std::vector<SwapUnit> swap_units(int layers, bool halves);
+// Returns all targets of a model, in the order in which it runs them.
+std::vector<SwapTarget> swap_targets(int layers, bool halves);
 
-// Half a layer gets the weights of another precision (MorphServe section 4.3), or the tables do,
-// which the paper leaves as they are.
-struct SwapPart {
-  int layer = 0;  // of the tables too
-  ModelPart part = ModelPart::kAttention;
+// A component gets weights of another precision (MorphServe section 4.3; the paper never lowers the
+// embeddings).
+struct SwapComponent {
+  int layer = 0;  // ignored for the embeddings
+  Component component = Component::kAttention;
   Precision to = Precision::kBf16;
-  friend bool operator==(const SwapPart&, const SwapPart&) = default;
+  friend bool operator==(const SwapComponent&, const SwapComponent&) = default;
 };
 
-// The KV cache gets this many blocks: more, or fewer (MorphServe section 4.4).
+// The KV cache gets this many blocks, more or fewer than it has (MorphServe section 4.4).
 struct ResizeKv {
   std::int64_t blocks = 0;
   friend bool operator==(const ResizeKv&, const ResizeKv&) = default;
 };
 
 // A small edit of a form, after which the form is legal and fits.
-using MorphStep = std::variant<SwapPart, ResizeKv>;
+using MorphStep = std::variant<SwapComponent, ResizeKv>;
 
-// "layer 3 mlp to w4", "tables to w8", "KV to 1024 blocks".
+// Returns "layer 3 mlp to w4", "embeddings to w8" or "KV to 1024 blocks".
 std::string to_string(const MorphStep& step);
 
-// The form after the step. The step must be about layers that the form has.
+// The KV blocks that the step resizes to; nothing for a step that leaves the KV cache alone.
+std::optional<std::int64_t> kv_blocks_of(const MorphStep& step);
+
+// Returns the form after the step, whose layer the form must have.
 Form after(Form form, const MorphStep& step);
 
 // Steps from one form to another, in order.
 struct Morph {
   std::vector<MorphStep> steps;
-  std::string reason;  // for people: what was observed, or who asked
+  std::string reason;  // for people: what was observed, or that an operator asked
 };
 
-// The form after all of them.
+// Returns the form after all steps of the morph.
 Form after(Form form, const Morph& morph);
 
-// The content of `from` is wanted in `to`, which holds nothing of value.
+// Copies block `from` to block `to`, whose content is overwritten.
 struct BlockMove {
   BlockId from = 0;
   BlockId to = 0;
   friend bool operator==(const BlockMove&, const BlockMove&) = default;
 };
 
-// What an operator asks of a form; what is absent stays as it is.
+// The form that an operator asks for. Fields without a value keep what the form has.
 struct FormWish {
   std::vector<LayerPrecision> layers;  // one per layer, or empty
-  std::optional<Precision> tables;
-  std::optional<std::int64_t> kv_blocks;  // absent: as many as then fit
-  bool release = false;                   // hand the form back to the policy
+  std::optional<Precision> embeddings;
+  std::optional<std::int64_t> kv_blocks;  // no value: as many as fit
+  bool release = false;                   // gives the form back to the policy
 };
 
 enum class MorphMode : std::uint8_t { kOff, kAccuracy, kBalanced, kPerformance };
 
 std::string_view to_string(MorphMode mode);
 
-// One step as it went. Times are negative where it never got so far.
+// The record of one morph step. Times are negative if it never got so far.
 struct MorphRecord {
   std::uint64_t id = 0;
   MorphStep step;
   std::string reason;
   TimeNs asked_ns = -1;
-  TimeNs ready_ns = -1;  // all copying done beside running steps
+  TimeNs ready_ns = -1;  // prepared: all copying is done
   TimeNs done_ns = -1;
-  std::string failure;  // why it was given up, if it was
-  std::string remark;   // what was amiss though it was not, as weights that had to be packed anew
+  std::string failure;  // why it failed or was given up; empty: it was not
+  std::string remark;   // a problem that did not make it fail, such as weights packed anew
 };
 
-// The latest, oldest first. Whoever tells of them hands out this value, which nobody changes: a
-// later one holds the same records.
+// The latest morph steps, oldest first. Immutable: a later history shares its records.
 using MorphHistory = std::vector<std::shared_ptr<const MorphRecord>>;
 
-// What the policy sees of the load, and what clients wait for.
+// The load as the policy sees it, and the latencies that clients see.
 struct LoadSeen {
-  double pressed_share = 0;     // of the entry window: blocks short and somebody waiting long
-  double queued_share = 0;      // of it: a queue that alone is a reason
-  TimeNs expected_wait_ns = 0;  // of a prompt that came now, until it would begin
-  TimeNs ttft_p95_ns = 0;       // of the last 15 s; 0: none
+  double pressed_share = 0;     // of the entry window: blocks were short and a request waited long
+  double queued_share = 0;      // of the entry window: the queue alone was a reason to morph
+  TimeNs expected_wait_ns = 0;  // queue time of a prompt that arrived now
+  TimeNs ttft_p95_ns = 0;       // over the last 15 s; 0: no sample
   TimeNs tpot_p95_ns = 0;
 };
 
-// A replica's form and how it came about, for operators.
+// A replica's form and its recent morphs, for operators.
 struct FormStatus {
   Form form;    // reached, as the worker reported it
-  Form wanted;  // equal when nothing is under way
+  Form wanted;  // equal to `form` unless a morph is in flight
   MorphMode mode = MorphMode::kOff;
-  std::vector<Precision> precisions;         // that layers may have, full precision first
-  std::vector<Precision> tables_precisions;  // that the tables may have
-  bool pinned = false;                       // by an operator's wish; the policy looks on
+  std::vector<Precision> precisions;             // of layers, full precision first
+  std::vector<Precision> embeddings_precisions;  // of the embeddings
+  bool pinned = false;                           // by an operator: the policy does not morph
   std::int64_t page_bytes = 0;
   std::int64_t pages = 0;
   std::int64_t pages_free = 0;
-  std::int64_t swaps_down_total = 0;  // of parts, to fewer bits
+  std::int64_t swaps_down_total = 0;  // swaps of components to fewer bits
   std::int64_t swaps_up_total = 0;
   std::int64_t kv_resizes_total = 0;
   std::int64_t blocks_moved_total = 0;
   std::int64_t failures_total = 0;
-  std::int64_t remarks_total = 0;       // steps that came to be, but not as they should
+  std::int64_t remarks_total = 0;       // steps done with a remark
   std::vector<TokensAt> output_tokens;  // by precision, since the start
-  LoadSeen load;                        // at the last change, or a second before the last token
+  LoadSeen load;                        // when this status was made
   std::shared_ptr<const MorphHistory> history = std::make_shared<const MorphHistory>();
 };
 

@@ -1,41 +1,28 @@
 #include "contract/precision.h"
 
-#include <utility>
+#include <fmt/ranges.h>
 
 namespace protean {
 namespace {
 
-constexpr std::array<std::pair<Precision, std::string_view>, kPrecisions.size()> kPrecisionNames = {
-    {
-        {Precision::kF32, "f32"},
-        {Precision::kBf16, "bf16"},
-        {Precision::kW8, "w8"},
-        {Precision::kW4, "w4"},
-        {Precision::kW3, "w3"},
-        {Precision::kW8A8, "w8a8"},
-        {Precision::kW8A7, "w8a7"},
-        {Precision::kW4A8, "w4a8"},
-    }};
+// By index_of().
+constexpr std::array<std::string_view, kPrecisions.size()> kNames = {"f32",  "bf16", "w8",   "w8a8",
+                                                                     "w8a7", "w4",   "w4a8", "w3"};
 
 }  // namespace
 
 std::string_view to_string(Precision precision) {
-  for (const auto& [value, name] : kPrecisionNames) {
-    if (value == precision) {
-      return name;
-    }
-  }
-  return "?";
+  const std::size_t at = index_of(precision);
+  return at < kNames.size() ? kNames[at] : "?";
 }
 
 Result<Precision> parse_precision(std::string_view text) {
-  for (const auto& [value, name] : kPrecisionNames) {
-    if (name == text) {
-      return value;
-    }
+  const auto name = std::find(kNames.begin(), kNames.end(), text);
+  if (name == kNames.end()) {
+    return make_error(ErrorCode::kInvalidArgument, "'{}' is not a precision: use one of {}", text,
+                      fmt::join(kNames, ", "));
   }
-  return make_error(ErrorCode::kInvalidArgument,
-                    "'{}' is not a precision: use f32, bf16, w8, w4, w3, w8a8, w8a7 or w4a8", text);
+  return kPrecisions[static_cast<std::size_t>(name - kNames.begin())];
 }
 
 }  // namespace protean

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "base/ids.h"
@@ -11,22 +12,22 @@
 
 namespace protean {
 
-// One token to draw. The draw depends on seed, position and the sequence so far only, so batch,
+// A token to draw. The draw depends only on the seed, the position and the sequence so far: batch,
 // chunking and preemption cannot change it.
 struct SampleSpec {
   SamplingParams params;
   int position = 0;  // of the drawn token in its sequence
-  // The sequence so far, where params, rules or constraint need it: a range of StepPlan::history.
+  // The sequence so far, if params, rules or constraint need it: a range of StepPlan::history.
   int history_begin = 0;
   int history_count = 0;
-  int prompt_count = 0;  // of those, the first that are the prompt's
+  int prompt_count = 0;  // the first tokens of the range, which are the prompt
   std::shared_ptr<const TokenRules> rules;
   std::shared_ptr<TokenConstraint> constraint;
   std::vector<TokenId> banned;  // stop ids, while the answer is shorter than min_tokens
   int top_logprobs = -1;        // -1: no logprobs
 };
 
-// One token already known, whose likelihood is asked: the one after plan.tokens[after].
+// Asks for the likelihood of a known token: the one that follows plan.tokens[after].
 struct ScoreSpec {
   int after = 0;
   TokenId token = 0;
@@ -40,18 +41,18 @@ struct SequenceSlice {
   int first_position = 0;  // of tokens[token_begin] in the sequence
   int token_begin = 0;
   int token_count = 0;
-  int block_begin = 0;  // the sequence's block table up to its last token in this step
+  int block_begin = 0;  // the sequence's block table, up to its last token in this step
   int block_count = 0;
   int sample = -1;  // index into StepPlan::samples, -1 for a prompt's inner chunk
   int score_begin = 0;
-  int score_count = 0;  // of StepPlan::scores, in order of position
+  int score_count = 0;  // a range of StepPlan::scores, in order of position
   Pooling pooling = Pooling::kNone;
 };
 
 inline constexpr double kPooledQuantum = 0x1p-24;
 
-// One forward pass over a batch, as integers: no pointers, no text, no form. Whoever executes it
-// maps blocks to memory. Steps of a replica execute in the order of their ids.
+// One forward pass over a batch: integers without pointers, text or form. The executor maps blocks
+// to memory. Steps of a replica execute in the order of their ids.
 struct StepPlan {
   StepId id;
   std::vector<TokenId> tokens;
@@ -62,17 +63,24 @@ struct StepPlan {
   std::vector<TokenId> history;
 };
 
+// Why one request of a step cannot go on, though the others can.
+struct RequestFailure {
+  RequestId request;
+  std::string why;
+};
+
 struct StepResult {
   StepId id;
   std::vector<TokenId> sampled;  // one per StepPlan::samples, in order; empty on failure
-  // One per sample in order, as far as the last that wants any; empty when none does.
+  // One per sample in order, up to the last sample that wants logprobs; empty if none does.
   std::vector<TokenLogprobs> logprobs;
   std::vector<TokenLogprobs> scored;  // one per StepPlan::scores, in order
-  // One per slice with pooling, in order, each [hidden]. kLast: its last row. kMean: the sum over
-  // the slice's rows, each value first rounded to a multiple of kPooledQuantum: sums of those are
-  // exact, so that they do not depend on how a prompt was cut.
+  // One per slice with pooling, in order, each [hidden]. kLast: the slice's last row. kMean: the
+  // sum of its rows, each value first rounded to a multiple of kPooledQuantum. Sums of such values
+  // are exact, so they do not depend on how a prompt was cut into chunks.
   std::vector<std::vector<double>> pooled;
-  std::optional<Error> failure;  // the step's requests cannot go on
+  std::vector<RequestFailure> failed;  // their samples, scores and pooled rows mean nothing
+  std::optional<Error> failure;        // none of the step's requests can go on
 };
 
 }  // namespace protean

@@ -269,13 +269,13 @@ TEST_F(Decide, RisesThoughTheLoadDidNotFallWhereTheFirstFormWouldCarryIt) {
   EXPECT_NE(part->form, full_) << "sequences will keep their blocks for longer";
 }
 
-// As it is left where a way up was called off: the tables are raised first.
+// As it is left where a way up was called off: the embeddings are raised first.
 TEST_F(Decide, FromBesideThePathItGoesOnToTheNextFormThere) {
   const auto end = std::find_if(policy_.path().begin(), policy_.path().end(),
-                                [](const Form& form) { return form.tables == Precision::kW8; });
+                                [](const Form& form) { return form.embeddings == Precision::kW8; });
   ASSERT_NE(end, policy_.path().end());
   Form beside = *end;
-  beside.tables = Precision::kBf16;
+  beside.embeddings = Precision::kBf16;
   beside.kv.blocks = full_.kv.blocks;
   const auto lower = policy_.decide(signals_, beside);
   ASSERT_TRUE(lower);

@@ -16,8 +16,8 @@ namespace {
 double mean_bits(const ModelSpec& spec, const Form& form) {
   double weights = 0;
   double bits = 0;
-  for (const ModelPart half : kLayerHalves) {
-    const auto size = static_cast<double>(part_bytes(spec, half, Precision::kBf16));
+  for (const Component half : kLayerHalves) {
+    const auto size = static_cast<double>(component_bytes(spec, half, Precision::kBf16));
     for (const LayerPrecision& layer : form.layer_precision) {
       weights += size;
       bits += size * weight_bits(layer.of(half));
@@ -47,14 +47,14 @@ Form with_fitting_kv(const FormBounds& bounds, Form form) {
   return form;
 }
 
-// From `form` on with one unit more at a precision.
-std::vector<Form> rung_forms(const FormBounds& bounds, Form form, std::span<const SwapUnit> order,
+// From `form` on with one target more at a precision.
+std::vector<Form> rung_forms(const FormBounds& bounds, Form form, std::span<const SwapTarget> order,
                              Precision precision) {
   std::vector<Form> forms;
-  for (const SwapUnit& unit : order) {
+  for (const SwapTarget& target : order) {
     Form lower = form;
-    for (const ModelPart half : halves_of(unit)) {
-      Precision& now = precision_of(lower, unit.layer, half);
+    for (const Component half : halves_of(target)) {
+      Precision& now = precision_of(lower, target.layer, half);
       now = is_below(precision, now) ? precision : now;
     }
     if (!equally_precise(lower, form) && above(bounds, lower)) {
@@ -65,15 +65,15 @@ std::vector<Form> rung_forms(const FormBounds& bounds, Form form, std::span<cons
   return forms;
 }
 
-// Lowers the tables with the last of a rung's units, if no layer is above the rung then. They are
-// one piece, too large for the reserve: pages for their variant beside the old one come from what
-// layers free, so units whose pages are kept for that are lowered with the last one too. Nothing
-// where that were more than half of what the rung frees: KV would come too late.
-void lower_tables(const FormBounds& bounds, Precision rung, const Form& before,
-                  std::vector<Form>& forms) {
-  const Precision tables = tables_beside(rung);
-  if (bounds.tables_stay || forms.empty() ||
-      weight_bits(tables) >= weight_bits(forms.back().tables) ||
+// Lowers the embeddings with the last of a rung's targets, if no layer is above the rung then. They
+// are one piece, too large for the reserve: pages for their variant beside the old one come from
+// what layers free, so targets whose pages are kept for that are lowered with the last one too.
+// Nothing where that were more than half of what the rung frees: KV would come too late.
+void lower_embeddings(const FormBounds& bounds, Precision rung, const Form& before,
+                      std::vector<Form>& forms) {
+  const Precision embeddings = default_embeddings_precision(rung);
+  if (bounds.embeddings_stay || forms.empty() ||
+      weight_bits(embeddings) >= weight_bits(forms.back().embeddings) ||
       weight_bits(highest_precision(forms.back())) > weight_bits(rung)) {
     return;
   }
@@ -82,13 +82,13 @@ void lower_tables(const FormBounds& bounds, Precision rung, const Form& before,
   };
   Form last = forms.back();
   const std::int64_t beside =
-      part_pages(bounds.spec, ModelPart::kTables, tables, bounds.budget.page_bytes);
+      component_pages(bounds.spec, Component::kEmbeddings, embeddings, bounds.budget.page_bytes);
   const std::int64_t most = pages_of(last) + beside;
   if (2 * beside > pages_of(before) - pages_of(last)) {
     return;
   }
   std::erase_if(forms, [&](const Form& form) { return pages_of(form) < most; });
-  last.tables = tables;
+  last.embeddings = embeddings;
   forms.push_back(std::move(last));
 }
 
@@ -130,7 +130,7 @@ std::string to_string(const QualityFloor& floor) {
 }
 
 bool is_below(Precision rung, Precision now) {
-  return weight_bits(rung) < weight_bits(now) || (stored_as(rung) == now && rung != now);
+  return weight_bits(rung) < weight_bits(now) || (weight_only(rung) == now && rung != now);
 }
 
 std::int64_t kv_blocks_beside(const FormBounds& bounds, const Form& form) {
@@ -142,8 +142,8 @@ std::int64_t kv_blocks_beside(const FormBounds& bounds, const Form& form) {
   return bounds.most_kv_blocks > 0 ? std::min(blocks, bounds.most_kv_blocks) : blocks;
 }
 
-std::vector<SwapUnit> order_of(const FormBounds& bounds) {
-  return bounds.order.empty() ? swap_units(bounds.spec.layers, false) : bounds.order;
+std::vector<SwapTarget> order_of(const FormBounds& bounds) {
+  return bounds.order.empty() ? swap_targets(bounds.spec.layers, false) : bounds.order;
 }
 
 Status validate(const FormBounds& bounds) {
@@ -152,8 +152,8 @@ Status validate(const FormBounds& bounds) {
     return out_of_bounds(fmt::format("the form of quiet times has {} layers, the model {}", layers,
                                      bounds.spec.layers));
   }
-  const std::vector<SwapUnit> order = order_of(bounds);
-  const std::vector<SwapUnit> all = swap_units(layers, order.front().half.has_value());
+  const std::vector<SwapTarget> order = order_of(bounds);
+  const std::vector<SwapTarget> all = swap_targets(layers, order.front().half.has_value());
   if (order.size() != all.size() || !std::is_permutation(all.begin(), all.end(), order.begin())) {
     return out_of_bounds(
         fmt::format("the order has to name each of the layers 0 to {} once, or each of their "
@@ -196,13 +196,13 @@ std::vector<Form> form_path(const FormBounds& bounds, Precision lowest, double l
     if (weight_bits(precision) < weight_bits(lowest)) {
       break;
     }
-    std::vector<SwapUnit> order = order_of(bounds);
+    std::vector<SwapTarget> order = order_of(bounds);
     if (weight_bits(precision) == weight_bits(lowest)) {
       order.resize(static_cast<std::size_t>(
           std::llround(std::clamp(lowest_share, 0.0, 1.0) * static_cast<double>(order.size()))));
     }
     std::vector<Form> forms = rung_forms(bounds, path.back(), order, precision);
-    lower_tables(bounds, precision, path.back(), forms);
+    lower_embeddings(bounds, precision, path.back(), forms);
     for (Form& form : forms) {
       path.push_back(with_fitting_kv(bounds, std::move(form)));
     }

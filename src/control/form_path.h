@@ -14,7 +14,7 @@ namespace protean {
 
 // How far quality may go, whatever the load.
 struct QualityFloor {
-  double least_mean_bits = 0;    // of the weights of all layers; tables have 8 at least
+  double least_mean_bits = 0;    // of the weights of all layers; embeddings have 8 at least
   int most_lowered_layers = -1;  // with a half below full precision; -1: all
 };
 
@@ -27,11 +27,11 @@ struct FormBounds {
   ModelSpec spec;
   PageBudget budget;
   Form full;                      // of quiet times, no half above the first of the ladder
-  std::vector<SwapUnit> order;    // first lowered first; empty: layers front to back
+  std::vector<SwapTarget> order;  // first lowered first; empty: layers front to back
   std::vector<Precision> ladder;  // allowed precisions, full precision first, then fewer bits
   QualityFloor floor;
   std::int64_t most_kv_blocks = 0;  // 0: as many as fit
-  bool tables_stay = false;         // at what `full` has, as in MorphServe
+  bool embeddings_stay = false;     // at what `full` has, as in MorphServe
 };
 
 Status validate(const FormBounds& bounds);
@@ -41,13 +41,13 @@ Status validate(const FormBounds& bounds);
 bool is_below(Precision rung, Precision now);
 
 // That of the bounds, or the one that an empty one stands for.
-std::vector<SwapUnit> order_of(const FormBounds& bounds);
+std::vector<SwapTarget> order_of(const FormBounds& bounds);
 
 // As many KV blocks as fit beside a form's weights and the reserve; 0 where none do.
 std::int64_t kv_blocks_beside(const FormBounds& bounds, const Form& form);
 
 // The forms a policy goes through, from the one of quiet times: every layer in order one precision
-// lower and with the last ones the tables, then every layer in order the next, as far as the
+// lower and with the last ones the embeddings, then every layer in order the next, as far as the
 // floor allows, not below `lowest` and this share of the layers there. So the gentlest precision is
 // used up first. Halves that began lower wait until the others have come down to them. Each has as
 // many KV blocks as fit beside its weights and the reserve; from each to the next the cache need

@@ -12,7 +12,7 @@ namespace {
 int lowered(const FormBounds& bounds, const Form& form, Precision to) {
   int halves = 0;
   for (const LayerPrecision& layer : form.layer_precision) {
-    for (const ModelPart half : kLayerHalves) {
+    for (const Component half : kLayerHalves) {
       halves += layer.of(half) == to && to != bounds.ladder.front() ? 1 : 0;
     }
   }
@@ -34,7 +34,7 @@ TEST(FormPath, UsesUpTheGentlestPrecisionFirstInTheOrderOfLayers) {
     EXPECT_LE(form_pages(bounds.spec, path[i], bounds.budget.page_bytes) + bounds.budget.reserve,
               bounds.budget.pages);
   }
-  bounds.order = swap_units(4, true);
+  bounds.order = swap_targets(4, true);
   std::reverse(bounds.order.begin(), bounds.order.end());
   const std::vector<Form> halves = form_path(bounds, Precision::kW4);
   EXPECT_EQ(halves.size(), 17U);
@@ -42,29 +42,29 @@ TEST(FormPath, UsesUpTheGentlestPrecisionFirstInTheOrderOfLayers) {
 }
 
 // The last layers' pages are what their variant takes beside the old ones.
-TEST(FormPath, TheTablesGoWithTheLastLayersOfARung) {
+TEST(FormPath, TheEmbeddingsGoWithTheLastLayersOfARung) {
   FormBounds bounds = bounds_for_test(16);
   const std::vector<Form> path = form_path(bounds, Precision::kW4);
-  const auto lowered_tables = std::find_if(
-      path.begin(), path.end(), [](const Form& form) { return form.tables == Precision::kW8; });
-  const auto at = lowered_tables - path.begin();
-  EXPECT_EQ(lowered(bounds, *lowered_tables, Precision::kW8), 32);
+  const auto lowered_embeddings = std::find_if(
+      path.begin(), path.end(), [](const Form& form) { return form.embeddings == Precision::kW8; });
+  const auto at = lowered_embeddings - path.begin();
+  EXPECT_EQ(lowered(bounds, *lowered_embeddings, Precision::kW8), 32);
   EXPECT_LT(at, 14) << "several layers at once";
   EXPECT_GT(at, 10);
   EXPECT_EQ(std::ssize(path), at + 1 + 16) << "and each at w4";
-  EXPECT_EQ(path.back().tables, Precision::kW8);
+  EXPECT_EQ(path.back().embeddings, Precision::kW8);
   for (std::size_t i = 1; i < path.size(); ++i) {
     EXPECT_GT(path[i].kv.blocks, path[i - 1].kv.blocks);
   }
   bounds.floor = parse_quality_floor("15layers").value();
-  EXPECT_EQ(form_path(bounds, Precision::kW4).back().tables, Precision::kBf16);
+  EXPECT_EQ(form_path(bounds, Precision::kW4).back().embeddings, Precision::kBf16);
   bounds.floor = {};
-  EXPECT_EQ(form_path(bounds, Precision::kW8, 0.9).back().tables, Precision::kBf16);
+  EXPECT_EQ(form_path(bounds, Precision::kW8, 0.9).back().embeddings, Precision::kBf16);
   bounds.spec.vocab *= 4;
-  bounds.budget.pages +=
-      3 * part_pages(bounds.spec, ModelPart::kTables, Precision::kBf16, bounds.budget.page_bytes);
-  EXPECT_EQ(form_path(bounds, Precision::kW4).back().tables, Precision::kBf16)
-      << "layers free too little for tables so large";
+  bounds.budget.pages += 3 * component_pages(bounds.spec, Component::kEmbeddings, Precision::kBf16,
+                                             bounds.budget.page_bytes);
+  EXPECT_EQ(form_path(bounds, Precision::kW4).back().embeddings, Precision::kBf16)
+      << "layers free too little for embeddings so large";
 }
 
 TEST(FormPath, EndsAtTheLowestPrecisionAndItsShare) {
@@ -172,10 +172,10 @@ TEST(FormBounds, SayWhatIsWrong) {
   const FormBounds good = bounds_for_test(4);
   EXPECT_EQ(complaint(good), "");
   FormBounds bounds = good;
-  for (const auto& order : std::vector<std::vector<SwapUnit>>{
+  for (const auto& order : std::vector<std::vector<SwapTarget>>{
            {{0}, {1}, {2}, {2}},
            {{0}, {1}, {2}},
-           {{0}, {1}, {2}, {3, ModelPart::kMlp}},
+           {{0}, {1}, {2}, {3, Component::kMlp}},
        }) {
     bounds.order = order;
     EXPECT_NE(complaint(bounds).find("0 to 3 once"), std::string::npos) << complaint(bounds);

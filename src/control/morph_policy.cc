@@ -198,7 +198,7 @@ std::optional<Wanted> MorphPolicy::raise(const Signals& signals, std::size_t at)
   return Wanted{path_[to],
                 fmt::format("pressure is over, load {:.0f} % of then: {}", 100 * signals.load_share,
                             load_of(now)),
-                {.lends_to_tables = true}};
+                {.lends_to_embeddings = true}};
 }
 
 // One layer lower after so many pressed samples in a row, one higher after so many relaxed ones.

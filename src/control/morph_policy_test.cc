@@ -114,7 +114,8 @@ TEST_P(SquareWaves, CauseAtMostOneCycleEachFewerSwapsThanThePapersRuleAndAreSoon
     EXPECT_LE(own.lowerings, wave.periods());
     // At load that the paper's rule hardly sees, going all the way once is more.
     const bool all_the_way_once = options.shortest_step == 1 && own.lowerings == 1;
-    constexpr int kOneDeeper = 3;  // both rules now and then end so, a layer or with it the tables
+    constexpr int kOneDeeper =
+        3;  // both rules now and then end so, a layer or with it the embeddings
     EXPECT_TRUE(own.swaps <= papers.swaps + kOneDeeper || all_the_way_once)
         << own.swaps << " of " << papers.swaps;
     EXPECT_TRUE(own.lowered.empty() || own.lowered.back().until_ns >= 0) << "for ever";

@@ -4,6 +4,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/overloaded.h"
 #include "base/units.h"
 
 namespace protean {
@@ -17,9 +18,9 @@ constexpr std::int64_t kLeastGrowth = 8;  // what is less than this part of all 
 constexpr int kSwapsBeforeBlocks = 3;
 
 // Of the variant that a swap replaces.
-std::int64_t pages_now(const ModelSpec& spec, const Form& form, SwapPart swap,
+std::int64_t pages_now(const ModelSpec& spec, const Form& form, SwapComponent swap,
                        std::int64_t page_bytes) {
-  swap.to = precision_of(form, swap.layer, swap.part);
+  swap.to = precision_of(form, swap.layer, swap.component);
   return pages_to_prepare(spec, form, swap, page_bytes);
 }
 
@@ -33,10 +34,11 @@ class Planner {
                                       form_.kv.blocks / kLeastGrowth, 1});
   }
 
-  Status swap(const SwapPart& swap) {
+  Status swap(const SwapComponent& swap) {
     const std::int64_t needed = pages_for(swap);
     if (needed > free_) {
-      shrink_by_pages(needed - free_, aim_.lends_to_tables && swap.part == ModelPart::kTables);
+      shrink_by_pages(needed - free_,
+                      aim_.lends_to_embeddings && swap.component == Component::kEmbeddings);
     }
     if (needed > free_) {
       return lacking(needed - free_, to_string(swap));
@@ -46,7 +48,7 @@ class Planner {
   }
 
   // Idle blocks' pages to the first swaps, if at least one more can then be prepared at once.
-  void lend(std::span<const SwapPart> next) {
+  void lend(std::span<const SwapComponent> next) {
     const std::int64_t lacking = pages_of_next(next) - free_;
     if (aim_.idle_blocks <= 0 || lacking < budget_.reserve) {
       return;
@@ -64,7 +66,7 @@ class Planner {
   // As many blocks as the pages that are free allow, if that is worth a step. Those that the next
   // swaps take stay free, or each would wait for a step to give back what the one before it freed,
   // and those that will be lacking for a later one.
-  void grow(std::span<const SwapPart> next) {
+  void grow(std::span<const SwapComponent> next) {
     const std::int64_t pages =
         kv_pages(spec_, form_.kv, budget_.page_bytes) + free_ -
         std::max({pages_of_next(next), pages_in_turn(next), budget_.reserve});
@@ -96,22 +98,22 @@ class Planner {
 
  private:
   // That preparing those takes which are prepared at once.
-  std::int64_t pages_of_next(std::span<const SwapPart> next) const {
+  std::int64_t pages_of_next(std::span<const SwapComponent> next) const {
     const auto at_once =
         static_cast<std::size_t>(aim_.faster_steps ? kSwapsAtOnce : kSwapsBeforeBlocks);
     std::int64_t pages = 0;
-    for (const SwapPart& swap : next.first(std::min(next.size(), at_once))) {
+    for (const SwapComponent& swap : next.first(std::min(next.size(), at_once))) {
       pages += pages_to_prepare(spec_, form_, swap, budget_.page_bytes);
     }
     return pages;
   }
 
   // That have to be free so that all can be done one after the other. What leaves makes room for
-  // halves; the tables need more at once.
-  std::int64_t pages_in_turn(std::span<const SwapPart> next) const {
+  // halves; the embeddings need more at once.
+  std::int64_t pages_in_turn(std::span<const SwapComponent> next) const {
     std::int64_t pages = 0;
     std::int64_t given = 0;
-    for (const SwapPart& swap : next) {
+    for (const SwapComponent& swap : next) {
       pages = std::max(pages, pages_for(swap) - given);
       given += pages_now(spec_, form_, swap, budget_.page_bytes) -
                pages_to_prepare(spec_, form_, swap, budget_.page_bytes);
@@ -121,7 +123,7 @@ class Planner {
 
   // Before the step: for the new variant beside the old one, and so that the reserve is there
   // after.
-  std::int64_t pages_for(const SwapPart& swap) const {
+  std::int64_t pages_for(const SwapComponent& swap) const {
     const std::int64_t pages = pages_to_prepare(spec_, form_, swap, budget_.page_bytes);
     return std::max(pages,
                     pages - pages_now(spec_, form_, swap, budget_.page_bytes) + budget_.reserve);
@@ -163,32 +165,32 @@ class Planner {
   std::vector<MorphStep> steps_;
 };
 
-std::vector<SwapPart> swaps_between(const Form& from, const Form& to,
-                                    std::span<const SwapUnit> order) {
-  std::vector<SwapPart> swaps;
-  const auto add = [&](int layer, ModelPart part) {
-    const Precision wanted = precision_of(to, layer, part);
-    if (precision_of(from, layer, part) != wanted) {
-      swaps.push_back({.layer = layer, .part = part, .to = wanted});
+std::vector<SwapComponent> swaps_between(const Form& from, const Form& to,
+                                         std::span<const SwapTarget> order) {
+  std::vector<SwapComponent> swaps;
+  const auto add = [&](int layer, Component component) {
+    const Precision wanted = precision_of(to, layer, component);
+    if (precision_of(from, layer, component) != wanted) {
+      swaps.push_back({.layer = layer, .component = component, .to = wanted});
     }
   };
-  for (const SwapUnit& unit : order) {
-    for (const ModelPart half : halves_of(unit)) {
-      add(unit.layer, half);
+  for (const SwapTarget& target : order) {
+    for (const Component half : halves_of(target)) {
+      add(target.layer, half);
     }
   }
-  add(0, ModelPart::kTables);
+  add(0, Component::kEmbeddings);
   return swaps;
 }
 
 }  // namespace
 
 std::int64_t reserve_pages(const ModelSpec& spec, std::span<const Precision> ladder,
-                           std::int64_t page_bytes, int units) {
+                           std::int64_t page_bytes, int shards) {
   std::int64_t pages = 0;
   for (std::size_t i = 1; i < ladder.size(); ++i) {
-    for (const ModelPart half : kLayerHalves) {
-      pages = std::max(pages, part_pages(spec, half, ladder[i], page_bytes, units));
+    for (const Component half : kLayerHalves) {
+      pages = std::max(pages, component_pages(spec, half, ladder[i], page_bytes, shards));
     }
   }
   return pages;
@@ -196,11 +198,15 @@ std::int64_t reserve_pages(const ModelSpec& spec, std::span<const Precision> lad
 
 std::int64_t pages_to_prepare(const ModelSpec& spec, const Form& form, const MorphStep& step,
                               std::int64_t page_bytes) {
-  if (const auto* swap = std::get_if<SwapPart>(&step)) {
-    return part_pages(spec, swap->part, swap->to, page_bytes, form.largest_tp_degree);
-  }
-  return std::max<std::int64_t>(
-      0, kv_pages(spec, after(form, step).kv, page_bytes) - kv_pages(spec, form.kv, page_bytes));
+  const auto for_swap = [&](const SwapComponent& swap) {
+    return component_pages(spec, swap.component, swap.to, page_bytes, form.largest_tp_degree);
+  };
+  const auto for_resize = [&](const ResizeKv&) {
+    const std::int64_t more =
+        kv_pages(spec, after(form, step).kv, page_bytes) - kv_pages(spec, form.kv, page_bytes);
+    return std::max<std::int64_t>(0, more);
+  };
+  return std::visit(Overloaded{for_swap, for_resize}, step);
 }
 
 Result<Morph> plan_morph(const Form& from, const Form& to, const FormBounds& bounds,
@@ -210,7 +216,7 @@ Result<Morph> plan_morph(const Form& from, const Form& to, const FormBounds& bou
   const auto layers = static_cast<std::size_t>(spec.layers);
   Form only = to;
   only.layer_precision = from.layer_precision;
-  only.tables = from.tables;
+  only.embeddings = from.embeddings;
   only.kv.blocks = from.kv.blocks;
   if (only != from || from.layer_precision.size() != layers ||
       to.layer_precision.size() != layers || to.kv.blocks <= 0) {
@@ -226,14 +232,14 @@ Result<Morph> plan_morph(const Form& from, const Form& to, const FormBounds& bou
                       "'{}' lacks {}: lower more layers, take fewer KV blocks or give more memory",
                       to_string(to), format_bytes(missing * budget.page_bytes));
   }
-  std::vector<SwapPart> lowering = swaps_between(from, to, order_of(bounds));
-  const auto is_lowering = [&](const SwapPart& swap) {
+  std::vector<SwapComponent> lowering = swaps_between(from, to, order_of(bounds));
+  const auto is_lowering = [&](const SwapComponent& swap) {
     return pages_to_prepare(spec, from, swap, budget.page_bytes) <=
            pages_now(spec, from, swap, budget.page_bytes);
   };
   const auto middle = std::stable_partition(lowering.begin(), lowering.end(), is_lowering);
-  std::vector<SwapPart> raising(std::make_reverse_iterator(lowering.end()),
-                                std::make_reverse_iterator(middle));
+  std::vector<SwapComponent> raising(std::make_reverse_iterator(lowering.end()),
+                                     std::make_reverse_iterator(middle));
   lowering.erase(middle, lowering.end());
 
   Planner planner(from, to, bounds, aim);
@@ -245,7 +251,7 @@ Result<Morph> plan_morph(const Form& from, const Form& to, const FormBounds& bou
     planner.grow(std::span(lowering).subspan(i + 1));
   }
   planner.grow(raising);
-  for (const SwapPart& swap : raising) {
+  for (const SwapComponent& swap : raising) {
     if (Status done = planner.swap(swap); !done) {
       return done.error();
     }
@@ -258,14 +264,14 @@ Result<Morph> plan_morph(const Form& from, const Form& to, const FormBounds& bou
   return Morph{.steps = planner.steps()};
 }
 
-Result<Morph> plan_with_or_without_tables(const Form& from, const Form& to,
-                                          const FormBounds& bounds, const MorphAim& aim) {
+Result<Morph> plan_with_or_without_embeddings(const Form& from, const Form& to,
+                                              const FormBounds& bounds, const MorphAim& aim) {
   Result<Morph> morph = plan_morph(from, to, bounds, aim);
-  if (morph.ok() || to.tables == from.tables) {
+  if (morph.ok() || to.embeddings == from.embeddings) {
     return morph;
   }
   Form without = to;
-  without.tables = from.tables;
+  without.embeddings = from.embeddings;
   without.kv.blocks = std::min(to.kv.blocks, kv_blocks_beside(bounds, without));
   return plan_morph(from, without, bounds, aim);
 }

@@ -21,13 +21,13 @@ inline constexpr int kSwapsAtOnce = 16;
 struct MorphAim {
   bool faster_steps = false;
   std::int64_t idle_blocks = 0;
-  bool lends_to_tables = false;  // blocks that are wanted, until the tables are swapped
+  bool lends_to_embeddings = false;  // blocks that are wanted, until the embeddings are swapped
 };
 
 // Pages that have to stay free so that any half of a layer can be filled at a precision of the
 // ladder below its first while the old one still serves: what PageBudget::reserve should be.
 std::int64_t reserve_pages(const ModelSpec& spec, std::span<const Precision> ladder,
-                           std::int64_t page_bytes, int units = 1);
+                           std::int64_t page_bytes, int shards = 1);
 
 // Pages that preparing the step takes from the free ones before its commit gives any back. Steps of
 // a plan may be prepared while earlier ones are not committed yet if there are so many.
@@ -38,16 +38,15 @@ std::int64_t pages_to_prepare(const ModelSpec& spec, const Form& form, const Mor
 // reserve free, with the pages to prepare each step free when those before it are committed.
 // Lowering comes first and the KV cache grows as its pages come free, having lent some where the
 // aim says so; then it shrinks by what the next raised parts need. A few large resizes rather than
-// one for each half. Layers are taken in the bounds' order, the tables behind them, and raised ones
-// in its reverse.
-// kInvalidArgument: the forms differ in more than precisions and KV blocks. kExhausted: does not
-// fit; says by how many bytes.
+// one for each half. Layers are taken in the bounds' order, the embeddings behind them, and raised
+// ones in its reverse. kInvalidArgument: the forms differ in more than precisions and KV blocks.
+// kExhausted: does not fit; says by how many bytes.
 Result<Morph> plan_morph(const Form& from, const Form& to, const FormBounds& bounds,
                          const MorphAim& aim = {});
 
-// The same, but where only the variant of the tables has no room beside the old one, to that form
-// with the tables and the room that there are.
-Result<Morph> plan_with_or_without_tables(const Form& from, const Form& to,
-                                          const FormBounds& bounds, const MorphAim& aim);
+// The same, but where only the variant of the embeddings has no room beside the old one, to that
+// form with the embeddings and the room that there are.
+Result<Morph> plan_with_or_without_embeddings(const Form& from, const Form& to,
+                                              const FormBounds& bounds, const MorphAim& aim);
 
 }  // namespace protean

@@ -19,15 +19,15 @@ int resizes(const Morph& morph) {
                     [](const MorphStep& step) { return std::holds_alternative<ResizeKv>(step); }));
 }
 
-bool swaps_tables(const Morph& morph) {
+bool swaps_embeddings(const Morph& morph) {
   return std::any_of(morph.steps.begin(), morph.steps.end(), [](const MorphStep& step) {
-    const auto* swap = std::get_if<SwapPart>(&step);
-    return swap != nullptr && swap->part == ModelPart::kTables;
+    const auto* swap = std::get_if<SwapComponent>(&step);
+    return swap != nullptr && swap->component == Component::kEmbeddings;
   });
 }
 
 // Every prefix is legal, fits and keeps the reserve; every step finds the pages to prepare it; no
-// more blocks go meanwhile than may be lent, or the tables need.
+// more blocks go meanwhile than may be lent, or the embeddings need.
 void expect_sound(const Morph& morph, const Form& from, const Form& to, const FormBounds& bounds,
                   std::int64_t idle_blocks = 0) {
   const DeviceSpec device{.id = DeviceId{0}};
@@ -45,9 +45,9 @@ void expect_sound(const Morph& morph, const Form& from, const Form& to, const Fo
     EXPECT_LE(form_pages(bounds.spec, form, budget.page_bytes) + budget.reserve, budget.pages);
     EXPECT_LE(form.kv.blocks, std::max(from.kv.blocks, to.kv.blocks));
     std::int64_t lent = idle_blocks;
-    if (swaps_tables(morph)) {
+    if (swaps_embeddings(morph)) {
       const std::int64_t pages =
-          part_pages(bounds.spec, ModelPart::kTables, to.tables, budget.page_bytes);
+          component_pages(bounds.spec, Component::kEmbeddings, to.embeddings, budget.page_bytes);
       lent += kv_blocks_in(bounds.spec, form.kv, pages, budget.page_bytes) + 1;
     }
     EXPECT_GE(form.kv.blocks, std::min(from.kv.blocks, to.kv.blocks) - lent);
@@ -63,7 +63,7 @@ class PlanMorph : public ::testing::Test {
     const bool alike = random_() % 3 == 0;
     const Precision one = kAll[random_() % kAll.size()];
     for (LayerPrecision& layer : form.layer_precision) {
-      for (const ModelPart half : kLayerHalves) {
+      for (const Component half : kLayerHalves) {
         layer.of(half) = alike ? one : kAll[random_() % kAll.size()];
       }
     }
@@ -86,7 +86,7 @@ TEST_F(PlanMorph, EveryPrefixOfAnyMorphIsSound) {
                               0.01 + 0.1 * static_cast<double>(random_() % 9));
     const Form from = random_form();
     const Form to = random_form();
-    bounds_.order = swap_units(bounds_.spec.layers, random_() % 2 == 0);
+    bounds_.order = swap_targets(bounds_.spec.layers, random_() % 2 == 0);
     std::shuffle(bounds_.order.begin(), bounds_.order.end(), random_);
     const auto idle = static_cast<std::int64_t>(random_()) % from.kv.blocks;
     const MorphAim aims[] = {{}, {.faster_steps = true}, {true, idle}};
@@ -103,13 +103,13 @@ TEST_F(PlanMorph, EveryPrefixOfAnyMorphIsSound) {
   }
 }
 
-TEST_F(PlanMorph, SoAreThoseOfTheTablesWhereTheCacheHasPagesToLend) {
+TEST_F(PlanMorph, SoAreThoseOfTheEmbeddingsWhereTheCacheHasPagesToLend) {
   int swapped = 0;
   for (int i = 0; i < 200; ++i) {
     Form from = random_form();
     Form to = random_form();
-    from.tables = random_() % 2 == 0 ? Precision::kW8 : Precision::kBf16;
-    to.tables = random_() % 2 == 0 ? Precision::kW8 : Precision::kBf16;
+    from.embeddings = random_() % 2 == 0 ? Precision::kW8 : Precision::kBf16;
+    to.embeddings = random_() % 2 == 0 ? Precision::kW8 : Precision::kBf16;
     const auto fit = [&](Form& form) {
       const std::int64_t pages = bounds_.budget.pages - bounds_.budget.reserve -
                                  weight_pages(bounds_.spec, form, bounds_.budget.page_bytes);
@@ -118,65 +118,65 @@ TEST_F(PlanMorph, SoAreThoseOfTheTablesWhereTheCacheHasPagesToLend) {
     };
     fit(from);
     fit(to);
-    const auto morph = plan_morph(from, to, bounds_, {.lends_to_tables = true});
+    const auto morph = plan_morph(from, to, bounds_, {.lends_to_embeddings = true});
     ASSERT_TRUE(morph.ok()) << morph.error().message << "\n"
                             << to_string(from) << "\n"
                             << to_string(to);
     expect_sound(*morph, from, to, bounds_);
-    EXPECT_EQ(swaps_tables(*morph), from.tables != to.tables);
-    swapped += from.tables != to.tables ? 1 : 0;
+    EXPECT_EQ(swaps_embeddings(*morph), from.embeddings != to.embeddings);
+    swapped += from.embeddings != to.embeddings ? 1 : 0;
   }
   EXPECT_GT(swapped, 50);
 }
 
 // Alone, without layers that make room.
-TEST_F(PlanMorph, TheCacheLendsTheTablesItsPagesAndHasThemAgain) {
+TEST_F(PlanMorph, TheCacheLendsTheEmbeddingsItsPagesAndHasThemAgain) {
   Form lower = bounds_.full;
-  lower.tables = Precision::kW8;
-  const MorphAim lends{.lends_to_tables = true};
+  lower.embeddings = Precision::kW8;
+  const MorphAim lends{.lends_to_embeddings = true};
   EXPECT_FALSE(plan_morph(bounds_.full, lower, bounds_).ok());
   const auto morph = plan_morph(bounds_.full, lower, bounds_, lends);
   ASSERT_TRUE(morph.ok()) << morph.error().message;
   ASSERT_EQ(morph->steps.size(), 3U);
-  EXPECT_EQ(to_string(morph->steps[1]), "tables to w8");
+  EXPECT_EQ(to_string(morph->steps[1]), "embeddings to w8");
   expect_sound(*morph, bounds_.full, lower, bounds_);
   bounds_ = bounds_for_test(16, 0.05);
   lower = bounds_.full;
-  lower.tables = Precision::kW8;
+  lower.embeddings = Precision::kW8;
   const auto refused = plan_morph(bounds_.full, lower, bounds_, lends);
   ASSERT_FALSE(refused.ok());
-  EXPECT_NE(refused.error().message.find("tables to w8 lacks"), std::string::npos)
+  EXPECT_NE(refused.error().message.find("embeddings to w8 lacks"), std::string::npos)
       << refused.error().message;
 }
 
 // A form that an operator wished, with all pages in use: a policy's lowering takes nothing for
 // them.
-TEST_F(PlanMorph, WithoutRoomForTheTablesTheLayersGoAlone) {
+TEST_F(PlanMorph, WithoutRoomForTheEmbeddingsTheLayersGoAlone) {
   Form from = form_path(bounds_, Precision::kW8).back();
-  from.tables = Precision::kBf16;
+  from.embeddings = Precision::kBf16;
   from.kv.blocks = kv_blocks_beside(bounds_, from);
   const Form to = form_path(bounds_, Precision::kW4).back();
   const MorphAim aim;
   Form one = from;
-  one.tables = Precision::kW8;
+  one.embeddings = Precision::kW8;
   EXPECT_FALSE(plan_morph(from, one, bounds_, aim).ok());
-  EXPECT_TRUE(plan_with_or_without_tables(from, one, bounds_, aim)->steps.empty());
-  const Morph morph = plan_with_or_without_tables(from, to, bounds_, aim).value();
+  EXPECT_TRUE(plan_with_or_without_embeddings(from, one, bounds_, aim)->steps.empty());
+  const Morph morph = plan_with_or_without_embeddings(from, to, bounds_, aim).value();
   const Form reached = after(from, morph);
   EXPECT_EQ(reached.layer_precision, to.layer_precision);
   expect_sound(morph, from, reached, bounds_);
-  EXPECT_EQ(reached.tables, Precision::kW8) << "layers at w4 make room";
+  EXPECT_EQ(reached.embeddings, Precision::kW8) << "layers at w4 make room";
 }
 
 // And the cache grows on the way, but never shrinks.
-TEST_F(PlanMorph, LayersMakeRoomForTheTablesOfAPath) {
+TEST_F(PlanMorph, LayersMakeRoomForTheEmbeddingsOfAPath) {
   for (const auto& aim : {MorphAim{}, MorphAim{.faster_steps = true}}) {
     const std::vector<Form> path = form_path(bounds_, Precision::kW8);
-    ASSERT_EQ(path.back().tables, Precision::kW8);
+    ASSERT_EQ(path.back().embeddings, Precision::kW8);
     for (std::size_t i = 0; i + 1 < path.size(); ++i) {
       const auto morph = plan_morph(path[i], path.back(), bounds_, aim);
       ASSERT_TRUE(morph.ok()) << morph.error().message;
-      EXPECT_TRUE(swaps_tables(*morph));
+      EXPECT_TRUE(swaps_embeddings(*morph));
       std::int64_t blocks = path[i].kv.blocks;
       for (const MorphStep& step : morph->steps) {
         if (const auto* resize = std::get_if<ResizeKv>(&step)) {
@@ -211,13 +211,13 @@ TEST_F(PlanMorph, GrowthLeavesThePagesThatTheNextSwapsTake) {
     Form form = path.front();
     for (auto step = morph->steps.begin(); step != morph->steps.end(); ++step) {
       form = after(std::move(form), *step);
-      if (std::holds_alternative<SwapPart>(*step)) {
+      if (std::holds_alternative<SwapComponent>(*step)) {
         continue;
       }
       std::int64_t taken = 0;
       int found = 0;
       for (auto next = step + 1; next != morph->steps.end() && found < swaps; ++next) {
-        if (std::holds_alternative<SwapPart>(*next)) {
+        if (std::holds_alternative<SwapComponent>(*next)) {
           taken += pages_to_prepare(bounds_.spec, form, *next, bounds_.budget.page_bytes);
           ++found;
         }
@@ -251,7 +251,7 @@ TEST_F(PlanMorph, IdleBlocksLendTheirPagesToTheFirstSwaps) {
   std::int64_t pages = 0;
   Form form = wide.front();
   for (std::size_t i = 1; i <= kSwapsAtOnce; ++i) {
-    ASSERT_TRUE(std::holds_alternative<SwapPart>(morph.steps[i])) << "all of them at once";
+    ASSERT_TRUE(std::holds_alternative<SwapComponent>(morph.steps[i])) << "all of them at once";
     pages += pages_to_prepare(bounds_.spec, form, morph.steps[i], bounds_.budget.page_bytes);
   }
   form = after(std::move(form), morph.steps.front());
@@ -263,21 +263,22 @@ TEST_F(PlanMorph, IdleBlocksLendTheirPagesToTheFirstSwaps) {
 
 TEST_F(PlanMorph, LayersGoDownInTheirOrderAndUpInItsReverse) {
   for (const bool halves : {false, true}) {
-    std::vector<SwapUnit> order = swap_units(bounds_.spec.layers, halves);
+    std::vector<SwapTarget> order = swap_targets(bounds_.spec.layers, halves);
     std::shuffle(order.begin(), order.end(), random_);
     bounds_.order = order;
     const std::vector<Form> path = form_path(bounds_, Precision::kW8);
     const auto swapped = [&](const Form& from, const Form& to) {
-      std::vector<SwapUnit> found;
+      std::vector<SwapTarget> found;
       const auto morph = plan_morph(from, to, bounds_);
       for (const MorphStep& step : morph.value().steps) {
-        const auto* swap = std::get_if<SwapPart>(&step);
-        if (swap != nullptr && swap->part == ModelPart::kTables) {
+        const auto* swap = std::get_if<SwapComponent>(&step);
+        if (swap != nullptr && swap->component == Component::kEmbeddings) {
           EXPECT_EQ(found.size(), swap->to == Precision::kBf16 ? 0 : order.size());
         } else if (swap != nullptr) {
-          const SwapUnit unit = {swap->layer, halves ? std::optional(swap->part) : std::nullopt};
-          if (found.empty() || found.back() != unit) {
-            found.push_back(unit);
+          const SwapTarget target = {swap->layer,
+                                     halves ? std::optional(swap->component) : std::nullopt};
+          if (found.empty() || found.back() != target) {
+            found.push_back(target);
           }
         }
       }

@@ -122,23 +122,27 @@ class QueueModel {
   std::int64_t free() const { return std::min(form_.kv.blocks, limit()) - used_; }
   // A cache about to shrink gives out no block beyond its end.
   std::int64_t limit() const {
-    const auto* resize = steps_.empty() ? nullptr : std::get_if<ResizeKv>(&steps_.front());
-    return resize != nullptr ? std::min(resize->blocks, form_.kv.blocks) : form_.kv.blocks;
+    const auto resize = steps_.empty() ? std::nullopt : kv_blocks_of(steps_.front());
+    return std::min(resize.value_or(form_.kv.blocks), form_.kv.blocks);
   }
+
+  bool is_done(const SwapComponent& swap) {
+    if (begun_ns_ < 0) {
+      begun_ns_ = now_ns_;
+    }
+    const auto bytes = static_cast<double>(component_bytes(bounds_.spec, swap.component, swap.to));
+    if (static_cast<double>(now_ns_ - begun_ns_) < bytes / machine_.copy_bytes_per_ns) {
+      return false;
+    }
+    ++played_.swaps;
+    return true;
+  }
+  bool is_done(const ResizeKv& resize) const { return used_ <= resize.blocks; }
 
   void advance_morph() {
     while (!steps_.empty()) {
       const MorphStep& step = steps_.front();
-      if (const auto* swap = std::get_if<SwapPart>(&step)) {
-        if (begun_ns_ < 0) {
-          begun_ns_ = now_ns_;
-        }
-        const double bytes = static_cast<double>(part_bytes(bounds_.spec, swap->part, swap->to));
-        if (static_cast<double>(now_ns_ - begun_ns_) < bytes / machine_.copy_bytes_per_ns) {
-          return;
-        }
-        ++played_.swaps;
-      } else if (used_ > std::get<ResizeKv>(step).blocks) {
+      if (!std::visit([this](const auto& what) { return is_done(what); }, step)) {
         return;
       }
       begun_ns_ = -1;
@@ -165,8 +169,8 @@ class QueueModel {
     weight_.bytes = 0;
     weight_.lost_bits = 0;
     for (const LayerPrecision& layer : form_.layer_precision) {
-      for (const ModelPart half : kLayerHalves) {
-        weight_.bytes += static_cast<double>(part_bytes(bounds_.spec, half, layer.of(half)));
+      for (const Component half : kLayerHalves) {
+        weight_.bytes += static_cast<double>(component_bytes(bounds_.spec, half, layer.of(half)));
         weight_.lost_bits += 16 - weight_bits(layer.of(half));
       }
     }
@@ -319,7 +323,8 @@ class QueueModel {
     const auto bytes = [&](const Form& form) {
       return weight_pages(bounds_.spec, form, bounds_.budget.page_bytes);
     };
-    Result<Morph> morph = plan_with_or_without_tables(form_, wanted->form, bounds_, wanted->aim);
+    Result<Morph> morph =
+        plan_with_or_without_embeddings(form_, wanted->form, bounds_, wanted->aim);
     check(morph.ok(), morph.ok() ? "" : morph.error().message);
     const Form heading = after(form_, *morph);
     if (heading == heading_) {

@@ -32,11 +32,12 @@ inline FormBounds bounds_for_test(int layers = 16, double kv_share = 0.5) {
   PageBudget& budget = bounds.budget;
   budget.page_bytes = page_bytes_for(bounds.spec);
   budget.reserve = reserve_pages(bounds.spec, bounds.ladder, budget.page_bytes);
-  const std::int64_t tables =
-      part_pages(bounds.spec, ModelPart::kTables, bounds.full.tables, budget.page_bytes);
+  const std::int64_t embeddings = component_pages(bounds.spec, Component::kEmbeddings,
+                                                  bounds.full.embeddings, budget.page_bytes);
   const auto layers_pages =
-      static_cast<double>(weight_pages(bounds.spec, bounds.full, budget.page_bytes) - tables);
-  budget.pages = budget.reserve + tables + static_cast<std::int64_t>(layers_pages / (1 - kv_share));
+      static_cast<double>(weight_pages(bounds.spec, bounds.full, budget.page_bytes) - embeddings);
+  budget.pages =
+      budget.reserve + embeddings + static_cast<std::int64_t>(layers_pages / (1 - kv_share));
   bounds.full = form_path(bounds, Precision::kBf16).front();
   return bounds;
 }

@@ -10,7 +10,7 @@
 namespace protean {
 namespace {
 
-// Llama-3.2-1B by its published sizes.
+// Returns the published sizes of Llama-3.2-1B.
 ModelSpec llama_1b() {
   ModelSpec spec;
   spec.layers = 16;
@@ -25,8 +25,8 @@ ModelSpec llama_1b() {
 TEST(Memory, MatchesAKnownModel) {
   const ModelSpec spec = llama_1b();
   const std::int64_t total = spec.layers * layer_bytes(spec, Precision::kBf16) +
-                             part_bytes(spec, ModelPart::kTables, Precision::kBf16);
-  // 1,235,814,400 parameters; norms are kept in f32, so 2 more bytes for each of their elements.
+                             component_bytes(spec, Component::kEmbeddings, Precision::kBf16);
+  // 1,235,814,400 parameters; norms are f32, so each of their elements has 2 more bytes.
   EXPECT_EQ(total, std::int64_t{1'235'814'400} * 2 + (2 * 16 + 1) * 2048 * 2);
   EXPECT_EQ(kv_token_bytes(spec, KvPrecision::kBf16), 32 * 1024);
   EXPECT_EQ(kv_token_bytes(spec, KvPrecision::kInt8), 16 * 1024 + 2 * 16 * 8 * 2);
@@ -37,12 +37,14 @@ TEST(Memory, MatchesAKnownModel) {
 TEST(Memory, PadsOutputsToPanels) {
   ModelSpec spec = llama_1b();
   spec.vocab = 33;
-  EXPECT_EQ(part_bytes(spec, ModelPart::kTables, Precision::kBf16), 64 * 2048 * 2 + 2048 * 4);
+  EXPECT_EQ(component_bytes(spec, Component::kEmbeddings, Precision::kBf16),
+            64 * 2048 * 2 + 2048 * 4);
   spec.tied_embeddings = false;
-  EXPECT_EQ(part_bytes(spec, ModelPart::kTables, Precision::kBf16), 2 * 64 * 2048 * 2 + 2048 * 4);
+  EXPECT_EQ(component_bytes(spec, Component::kEmbeddings, Precision::kBf16),
+            2 * 64 * 2048 * 2 + 2048 * 4);
 }
 
-TEST(Memory, QuantisedLayersAndTablesCountTheirScales) {
+TEST(Memory, QuantisedLayersAndEmbeddingsCountTheirScales) {
   ModelSpec spec = llama_1b();
   spec.vocab = 33;
   const double weights = 60'817'408;  // of a layer's matrices
@@ -53,10 +55,10 @@ TEST(Memory, QuantisedLayersAndTablesCountTheirScales) {
   EXPECT_DOUBLE_EQ(of(Precision::kW8), 1 + 2.0 / 128);
   EXPECT_DOUBLE_EQ(of(Precision::kW4), 0.5 + 4.0 / 128);
   EXPECT_DOUBLE_EQ(of(Precision::kW3), 0.375 + 4.0 / 128);
-  EXPECT_EQ(part_bytes(spec, ModelPart::kTables, Precision::kW8),
+  EXPECT_EQ(component_bytes(spec, Component::kEmbeddings, Precision::kW8),
             64 * (2048 + 2048 / 128 * 2) + 2048 * 4);
   spec.stored.group = 32;
-  EXPECT_EQ(part_bytes(spec, ModelPart::kTables, Precision::kW8A8),
+  EXPECT_EQ(component_bytes(spec, Component::kEmbeddings, Precision::kW8A8),
             64 * (2048 + 2048 / 32 * 2) + 2048 * 4);
 }
 

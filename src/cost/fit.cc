@@ -12,12 +12,12 @@
 namespace protean {
 namespace {
 
-// Where layers' cost may bend, and the rows that a kernel's tile may have: this machine's are found
-// by trying all of them.
+// The places where the layers' cost may bend and the rows that a kernel's tile may have. The fit
+// tries all of them.
 constexpr std::array kBends = {2.0, 4.0, 8.0, 12.0, 16.0, 24.0, 32.0, 48.0, 64.0};
 constexpr std::array kTiles = {6.0, 12.0, 16.0, 32.0};
 
-// One coefficient of the model: where it is kept and what a step has of it.
+// One coefficient of the model: its place in StepCost, and the factor that a step multiplies it by.
 struct Term {
   std::string name;
   std::function<double&(StepCost&)> coefficient;
@@ -31,14 +31,14 @@ std::vector<Term> shared_terms() {
            [](const TimedStep& step) { return static_cast<double>(step.work.sequences); }},
           {"tokens of KV", [](StepCost& cost) -> double& { return cost.kv_token_us; },
            [](const TimedStep& step) { return step.work.kv_tokens; }},
-          {"the output projection", [](StepCost& cost) -> double& { return cost.logits_us; },
+          {"the LM head", [](StepCost& cost) -> double& { return cost.logits_us; },
            [](const TimedStep& step) { return step.work.logit_rows > 0 ? 1.0 : 0.0; }},
           {"rows of logits", [](StepCost& cost) -> double& { return cost.logit_row_us; },
            [](const TimedStep& step) { return static_cast<double>(step.work.logit_rows); }}};
 }
 
 void add_layer_terms(Precision precision, double bend, double tile, std::vector<Term>& terms) {
-  const auto at = static_cast<std::size_t>(precision);
+  const auto at = index_of(precision);
   const auto share = [at](const TimedStep& step) { return step.layers[at]; };
   const auto name = [&](const char* what) {
     return fmt::format("{} at {}", what, to_string(precision));
@@ -67,7 +67,7 @@ void add_layer_terms(Precision precision, double bend, double tile, std::vector<
 std::vector<Term> terms_of(std::span<const TimedStep> steps, double bend, double tile) {
   std::vector<Term> terms;
   for (const Precision precision : kPrecisions) {
-    const auto at = static_cast<std::size_t>(precision);
+    const auto at = index_of(precision);
     if (std::any_of(steps.begin(), steps.end(),
                     [at](const TimedStep& step) { return step.layers[at] > 0; })) {
       add_layer_terms(precision, bend, tile, terms);
@@ -79,7 +79,7 @@ std::vector<Term> terms_of(std::span<const TimedStep> steps, double bend, double
   return terms;
 }
 
-// Every row divided by its time: errors are relative, and the target is 1.
+// Divides every row by its time, so that errors are relative and the target is 1.
 LinearSystem system_of(std::span<const TimedStep> steps, const std::vector<Term>& terms) {
   LinearSystem system{.target = std::vector<double>(steps.size(), 1.0)};
   for (const Term& term : terms) {

@@ -7,21 +7,20 @@
 
 namespace protean {
 
-// A step that was timed, and the layers it ran through.
+// A step with its measured time and the precisions of the layers that it ran through.
 struct TimedStep {
   StepWork work;
   LayerShares layers{};
   double us = 0;
 };
 
-// The cost model that comes nearest to the steps: least squares of relative errors, over every
-// place where layers' cost may bend and every size that a kernel's tile may have. fixed_us and
-// token_us stay 0, because steps of one model cannot tell them from what its layers take. Fails
-// where the steps are too few or too much alike to tell two terms apart, and says which; precisions
-// that no step has are left out.
+// Fits the cost model to the steps: least squares of relative errors, for every place of the bend
+// and every tile size. fixed_us and token_us stay 0, because steps of one model cannot tell them
+// from the time of its layers. Leaves out precisions that no step has. If the steps are too few or
+// too much alike to determine a term, fails and names it.
 Result<StepCost> fit_step_cost(std::span<const TimedStep> steps);
 
-// Whether the model knows every precision that has a share.
+// True if the cost of every precision that has a share is known.
 bool covers(const StepCost& cost, const LayerShares& layers);
 
 struct PredictionError {
@@ -30,7 +29,7 @@ struct PredictionError {
   int steps = 0;
 };
 
-// Over steps of at least so many tokens.
+// Returns the error over steps of at least `least_tokens` tokens.
 PredictionError prediction_error(const StepCost& cost, std::span<const TimedStep> steps,
                                  int least_tokens = 1);
 

@@ -13,7 +13,7 @@ namespace {
 
 LayerShares all_at(Precision precision) {
   LayerShares shares{};
-  shares[static_cast<std::size_t>(precision)] = 1;
+  shares[index_of(precision)] = 1;
   return shares;
 }
 
@@ -25,7 +25,7 @@ StepWork prefill(int tokens, int before, bool sampled = true) {
   return work_of(plan);
 }
 
-// Several prompts' inner chunks, of which nobody asks a token.
+// Inner chunks of several prompts, which draw no token.
 StepWork chunks(int sequences, int tokens) {
   StepPlan plan;
   plan.tokens.assign(static_cast<std::size_t>(sequences * tokens), 0);
@@ -123,9 +123,9 @@ TEST(FitStepCost, NoiseStaysNoise) {
   }
   const auto fitted = fit_step_cost(steps);
   ASSERT_TRUE(fitted.ok()) << fitted.error().message;
-  LayerShares mixed{};  // which it has never seen
-  mixed[static_cast<std::size_t>(Precision::kBf16)] = 0.25;
-  mixed[static_cast<std::size_t>(Precision::kW4)] = 0.75;
+  LayerShares mixed{};  // not among the fitted steps
+  mixed[index_of(Precision::kBf16)] = 0.25;
+  mixed[index_of(Precision::kW4)] = 0.75;
   std::vector<TimedStep> held_out;
   for (const StepWork& work : {decode(12, 300), prefill(96, 200), decode(48, 100)}) {
     held_out.push_back({work, mixed, predict_us(truth, work, mixed)});
@@ -133,8 +133,8 @@ TEST(FitStepCost, NoiseStaysNoise) {
   EXPECT_LT(prediction_error(*fitted, held_out).worst, 0.03);
 }
 
-// What costs cannot be negative, so more of anything is never predicted to take less time, whatever
-// was measured.
+// Coefficients cannot be negative, so a step with more work is never predicted to take less time,
+// whatever was measured.
 TEST(FitStepCost, PredictionsRiseWithTokensContextAndSequences) {
   std::mt19937 random(3);
   std::lognormal_distribution<double> wild(0, 1);
@@ -180,7 +180,7 @@ TEST(FitStepCost, RefusesWhatSettlesNothing) {
   for (const TimedStep& step : good) {
     (step.work.logit_rows > 0 ? always_sampled : never_sampled).push_back(step);
   }
-  expect_refusal(always_sampled, "the output projection");
+  expect_refusal(always_sampled, "the LM head");
 
   for (const double us : {0.0, -1.0, std::nan(""), HUGE_VAL}) {
     std::vector<TimedStep> bad = good;

@@ -22,10 +22,11 @@ void subtract(Column& from, const Column& what, double times) {
   }
 }
 
-// Columns as Q R: modified Gram-Schmidt, twice, which is as good as Householder's for so few.
+// Factors columns into Q R by modified Gram-Schmidt, run twice, which for so few columns is as
+// exact as Householder's method.
 class Orthogonal {
  public:
-  // What is left of the column beside those added before, as a share of its length.
+  // Adds a column. Returns the share of its length that is orthogonal to the columns before it.
   double add(Column column) {
     const double length = std::sqrt(dot(column, column));
     Column row;
@@ -51,7 +52,7 @@ class Orthogonal {
     return left / length;
   }
 
-  // Weights of the columns that were added.
+  // Returns the weights of the columns in the order in which they were added.
   Column solve(const Column& target) const {
     Column rest = target;
     Column weights(directions_.size());
@@ -72,10 +73,10 @@ class Orthogonal {
   static constexpr double kDependent = 1e-9;
 
   std::vector<Column> directions_;
-  std::vector<Column> rows_;  // rows_[j]: of column j, its parts along directions 0 to j
+  std::vector<Column> rows_;  // rows_[j]: column j along directions 0 to j
 };
 
-// The least squares over some of the columns; 0 for the others.
+// Returns the least-squares weights of the chosen columns, and 0 for the others.
 Column solve_for(const LinearSystem& system, const std::vector<bool>& chosen) {
   Orthogonal orthogonal;
   std::vector<std::size_t> which;
@@ -93,7 +94,8 @@ Column solve_for(const LinearSystem& system, const std::vector<bool>& chosen) {
   return weights;
 }
 
-// Which column would reduce the error most if its weight grew from 0; nothing if none would.
+// Returns the column that would reduce the error most if its weight grew from 0; nothing if none
+// would.
 std::optional<std::size_t> most_wanted(const LinearSystem& system, const Column& weights,
                                        const std::vector<bool>& chosen) {
   constexpr double kGain = 1e-10;
@@ -130,7 +132,8 @@ std::vector<double> nonnegative_least_squares(const LinearSystem& system) {
   const std::size_t count = system.columns.size();
   Column weights(count);
   std::vector<bool> chosen(count);
-  // Each round ends with a smaller error, so none comes twice; the bound is for rounding.
+  // Each round ends with a smaller error, so no set of columns comes twice. The bound guards
+  // against rounding.
   for (std::size_t round = 0; round < 10 * count; ++round) {
     const auto next = most_wanted(system, weights, chosen);
     if (!next) {

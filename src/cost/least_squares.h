@@ -6,18 +6,18 @@
 
 namespace protean {
 
-// Columns of equal length, which are weighed and added up to come near `target`.
+// Columns of equal length, whose weighted sum approximates `target`.
 struct LinearSystem {
   std::vector<std::vector<double>> columns;
   std::vector<double> target;
 };
 
-// The first column that is zero or, but for rounding, a sum of multiples of those before it: what
-// it weighs no measurement can tell.
+// Returns the first column that is zero or, up to rounding, a linear combination of the columns
+// before it. The data cannot determine its weight.
 std::optional<std::size_t> dependent_column(const LinearSystem& system);
 
-// The weights >= 0 with the least sum of squared errors (Lawson and Hanson's active set; each
-// subproblem by orthogonalisation). Columns must be independent.
+// Returns the weights >= 0 with the least sum of squared errors (Lawson and Hanson's active set,
+// each subproblem by orthogonalisation). The columns must be independent.
 std::vector<double> nonnegative_least_squares(const LinearSystem& system);
 
 }  // namespace protean

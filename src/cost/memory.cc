@@ -10,41 +10,24 @@ namespace {
 constexpr std::int64_t kPadding = 32;            // of both sides of a matrix
 constexpr std::int64_t kVectorElementBytes = 4;  // norms and biases stay f32
 
-// Scale and offset of a group, f16 each.
-std::int64_t group_bytes(Precision precision) {
-  switch (precision) {
-    case Precision::kF32:
-    case Precision::kBf16:
-      return 0;
-    case Precision::kW8:
-    case Precision::kW8A8:
-    case Precision::kW8A7:
-      return 2;
-    case Precision::kW4:
-    case Precision::kW4A8:
-    case Precision::kW3:
-      return 4;
-  }
-  return 0;
-}
-
 std::int64_t matrix_bytes(std::int64_t outputs, std::int64_t inputs, const StoredWeights& as) {
   const std::int64_t rows = round_up(outputs, kPadding);
   const double bits =
       static_cast<double>(rows * round_up(inputs, kPadding)) * weight_bits(as.precision);
-  return static_cast<std::int64_t>(bits / 8.0) +
-         rows * ceil_div<std::int64_t>(inputs, as.group) * group_bytes(as.precision);
+  return static_cast<std::int64_t>(bits / 8.0) + rows * ceil_div<std::int64_t>(inputs, as.group) *
+                                                     traits_of(as.precision.weights).group_bytes;
 }
 
-// A step's rows as integers, 16 bits each at most, with a scale and a sum for a group of 32. Tiles
-// hold 16 rows.
+// Bytes of a step's rows as integers: at most 16 bits each, with a scale and a sum for each group
+// of
+// 32. Rows are padded to tiles of 16.
 std::int64_t int8_bytes(std::int64_t rows, std::int64_t inputs) {
   constexpr std::int64_t kTileRows = 16;
   return round_up(rows, kTileRows) * round_up(inputs, kPadding) * 2 +
          rows * ceil_div(inputs, kPadding) * 8;
 }
 
-// A key or value of one head.
+// Bytes of the key or the value of one head.
 std::int64_t kv_row_bytes(std::int64_t head_dim, KvPrecision precision) {
   constexpr std::int64_t kScaleBytes = 2;
   switch (precision) {
@@ -60,28 +43,9 @@ std::int64_t kv_row_bytes(std::int64_t head_dim, KvPrecision precision) {
 
 }  // namespace
 
-double weight_bits(Precision precision) {
-  switch (precision) {
-    case Precision::kF32:
-      return 32;
-    case Precision::kBf16:
-      return 16;
-    case Precision::kW8:
-    case Precision::kW8A8:
-    case Precision::kW8A7:
-      return 8;
-    case Precision::kW4:
-    case Precision::kW4A8:
-      return 4;
-    case Precision::kW3:
-      return 3;
-  }
-  return 0;
-}
-
-std::int64_t part_bytes(const ModelSpec& spec, ModelPart part, Precision precision) {
-  if (part == ModelPart::kTables) {
-    return (spec.tied_embeddings ? 1 : 2) * vocab_table_bytes(spec, precision) +
+std::int64_t component_bytes(const ModelSpec& spec, Component component, Precision precision) {
+  if (component == Component::kEmbeddings) {
+    return (spec.tied_embeddings ? 1 : 2) * vocab_matrix_bytes(spec, precision) +
            spec.hidden * kVectorElementBytes;
   }
   const StoredWeights as{precision, spec.stored.group};
@@ -89,7 +53,7 @@ std::int64_t part_bytes(const ModelSpec& spec, ModelPart part, Precision precisi
   const std::int64_t q = std::int64_t{attention.heads} * attention.head_dim;
   const std::int64_t kv = std::int64_t{attention.kv_heads} * attention.head_dim;
   std::int64_t vectors = spec.hidden;  // the norm
-  if (part == ModelPart::kMlp) {
+  if (component == Component::kMlp) {
     return 2 * matrix_bytes(spec.ffn, spec.hidden, as) + matrix_bytes(spec.hidden, spec.ffn, as) +
            vectors * kVectorElementBytes;
   }
@@ -101,20 +65,20 @@ std::int64_t part_bytes(const ModelSpec& spec, ModelPart part, Precision precisi
 }
 
 std::int64_t layer_bytes(const ModelSpec& spec, const LayerPrecision& precision) {
-  return part_bytes(spec, ModelPart::kAttention, precision.attention) +
-         part_bytes(spec, ModelPart::kMlp, precision.mlp);
+  return component_bytes(spec, Component::kAttention, precision.attention) +
+         component_bytes(spec, Component::kMlp, precision.mlp);
 }
 
 std::int64_t layer_bytes(const ModelSpec& spec, Precision precision) {
   return layer_bytes(spec, LayerPrecision{precision, precision});
 }
 
-std::int64_t vocab_table_bytes(const ModelSpec& spec, Precision tables) {
-  return matrix_bytes(spec.vocab, spec.hidden, {tables, spec.stored.group});
+std::int64_t vocab_matrix_bytes(const ModelSpec& spec, Precision embeddings) {
+  return matrix_bytes(spec.vocab, spec.hidden, {embeddings, spec.stored.group});
 }
 
 std::int64_t weight_bytes(const ModelSpec& spec, const Form& form) {
-  std::int64_t bytes = part_bytes(spec, ModelPart::kTables, form.tables);
+  std::int64_t bytes = component_bytes(spec, Component::kEmbeddings, form.embeddings);
   for (const LayerPrecision& layer : form.layer_precision) {
     bytes += layer_bytes(spec, layer);
   }
@@ -122,20 +86,19 @@ std::int64_t weight_bytes(const ModelSpec& spec, const Form& form) {
 }
 
 std::int64_t activation_bytes(const ModelSpec& spec, std::int64_t rows, std::int64_t logit_rows,
-                              const TpUnits& units) {
-  const ModelSpec unit = unit_spec(spec, units.of);
-  const AttentionSpec& attention = unit.attention;
+                              const ShardRun& shards) {
+  const ModelSpec shard = shard_spec(spec, shards.of);
+  const AttentionSpec& attention = shard.attention;
   const std::int64_t q = std::int64_t{attention.heads} * attention.head_dim;
   const std::int64_t kv = std::int64_t{attention.kv_heads} * attention.head_dim;
-  // The residual stream, queries and attention's output, keys and values, gate and up.
-  const std::int64_t parts = units.whole() ? 0 : units.count;
-  // What weights with activations of 8 bits multiply: gate's and up's product takes the place of
-  // up.
-  const std::int64_t last = int8_bytes(rows, unit.ffn);
-  const bool last_fits = last <= rows * unit.ffn * kVectorElementBytes;
+  // Buffers: residual stream, queries, attention output, keys and values, gate and up.
+  const std::int64_t parts = shards.whole() ? 0 : shards.count;
+  // Integer activations: the product of gate and up reuses the buffer of up if it fits.
+  const std::int64_t last = int8_bytes(rows, shard.ffn);
+  const bool last_fits = last <= rows * shard.ffn * kVectorElementBytes;
   const std::int64_t int8 = std::max({int8_bytes(rows, std::max(std::int64_t{spec.hidden}, q)),
                                       last_fits ? 0 : last, int8_bytes(logit_rows, spec.hidden)});
-  const std::int64_t row = (1 + parts) * spec.hidden + 2 * q + 2 * kv + 2 * std::int64_t{unit.ffn};
+  const std::int64_t row = (1 + parts) * spec.hidden + 2 * q + 2 * kv + 2 * std::int64_t{shard.ffn};
   const std::int64_t normed = std::max(rows, logit_rows) * spec.hidden;
   return (rows * row + normed + logit_rows * spec.vocab) * kVectorElementBytes + int8;
 }

@@ -4,31 +4,29 @@
 
 #include "contract/form.h"
 #include "contract/model_spec.h"
-#include "cost/tp_units.h"
+#include "cost/shards.h"
 
 namespace protean {
 
-// Bytes that a form needs, before anything is loaded. Matrices count as their kernels store them:
-// outputs and inputs padded to multiples of 32, quantised ones with a scale for every 128 inputs of
-// an output, and below 8 bits an offset too.
+// These functions predict the bytes that a form needs. Matrices count as kernels store them:
+// outputs and inputs padded to multiples of 32, and traits_of(storage).group_bytes for each group
+// of inputs of an output.
 
-double weight_bits(Precision precision);  // payload of one weight
-
-std::int64_t part_bytes(const ModelSpec& spec, ModelPart part, Precision precision);
+std::int64_t component_bytes(const ModelSpec& spec, Component component, Precision precision);
 std::int64_t layer_bytes(const ModelSpec& spec, const LayerPrecision& precision);
 std::int64_t layer_bytes(const ModelSpec& spec, Precision precision);  // of both halves
 
-// The embedding table or the output projection, at a form's `tables`.
-std::int64_t vocab_table_bytes(const ModelSpec& spec, Precision tables);
+// Bytes of the embedding matrix or the LM head at precision `embeddings`.
+std::int64_t vocab_matrix_bytes(const ModelSpec& spec, Precision embeddings);
 
-std::int64_t weight_bytes(const ModelSpec& spec, const Form& form);  // layers and what is around
+std::int64_t weight_bytes(const ModelSpec& spec, const Form& form);  // all components
 
-// What a step of at most so many rows computes in, and of at most so many of its rows logits; f32.
-// A device that holds units (cost/tp_units.h) has besides what each of them adds to the rows.
+// Bytes of f32 buffers for steps of at most `rows` rows, `logit_rows` of them with logits. A device
+// that holds several shards (cost/shards.h) has a buffer for the sum of each in addition.
 std::int64_t activation_bytes(const ModelSpec& spec, std::int64_t rows, std::int64_t logit_rows,
-                              const TpUnits& units = {});
+                              const ShardRun& shards = {});
 
-// All layers' keys and values of one token or block, with their scales.
+// Bytes of the keys and values of a token or a block in all layers, with their scales.
 std::int64_t kv_token_bytes(const ModelSpec& spec, KvPrecision precision);
 std::int64_t kv_block_bytes(const ModelSpec& spec, const KvForm& kv);
 

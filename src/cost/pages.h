@@ -7,30 +7,31 @@
 
 namespace protean {
 
-// What a device's memory is to a form: pages that halves of layers, the tables around the layers
-// and the KV cache borrow, each in whole pages of its own. Activations lie beside them for good.
+// A device's pages. Every component and the KV cache borrow whole pages of their own. Activation
+// buffers are not part of the budget.
 struct PageBudget {
   std::int64_t page_bytes = 0;
   std::int64_t pages = 0;
-  std::int64_t reserve =
-      0;  // of them, stay free: a half's variant is filled there while the old one serves
+  // Pages that stay free, to fill the next variant of a half while the old one serves.
+  std::int64_t reserve = 0;
 };
 
-// 2 MiB, or for small models a power of two that wastes little of a half's last page.
+// Returns 2 MiB, or for small models a smaller power of two, so that the last page of a half wastes
+// little.
 std::int64_t page_bytes_for(const ModelSpec& spec);
 
-// From the start of a part to the end of its last matrix or vector, each begun on a 64-byte line:
-// part_bytes() and what alignment adds. Of units_of() units (cost/tp_units.h), each on whole pages,
-// so that a device can give up some of them and the pages below.
-std::int64_t part_pages(const ModelSpec& spec, ModelPart part, Precision precision,
-                        std::int64_t page_bytes, int units = 1);
+// Pages of a component: component_bytes() and the alignment of its matrices and vectors to 64-byte
+// lines. Each of its shards_of() shards (cost/shards.h) has whole pages of its own, so that a
+// device can give up some shards and their pages.
+std::int64_t component_pages(const ModelSpec& spec, Component component, Precision precision,
+                             std::int64_t page_bytes, int shards = 1);
 std::int64_t kv_pages(const ModelSpec& spec, const KvForm& kv, std::int64_t page_bytes);
 
-// Of the tables and all units of halves that one device holds; and of them and its KV cache.
+// Pages of the weights that one device holds. form_pages() adds its KV cache.
 std::int64_t weight_pages(const ModelSpec& spec, const Form& form, std::int64_t page_bytes);
 std::int64_t form_pages(const ModelSpec& spec, const Form& form, std::int64_t page_bytes);
 
-// Blocks that fit so many pages.
+// Returns the number of blocks that fit into `pages` pages.
 std::int64_t kv_blocks_in(const ModelSpec& spec, const KvForm& kv, std::int64_t pages,
                           std::int64_t page_bytes);
 

@@ -31,7 +31,7 @@ TEST(Pages, AreOf2MiBUnlessAModelIsSmall) {
   }
 }
 
-TEST(Pages, OfAFormAreThoseOfItsPartsAndItsKv) {
+TEST(Pages, OfAFormAreThoseOfItsComponentsAndItsKv) {
   const ModelSpec spec = spec_of(256, 704);
   const std::int64_t page_bytes = page_bytes_for(spec);
   Form form = single_device_form(spec, Precision::kBf16, DeviceId{0}, {.blocks = 10});
@@ -39,25 +39,27 @@ TEST(Pages, OfAFormAreThoseOfItsPartsAndItsKv) {
   EXPECT_EQ(before, weight_pages(spec, form, page_bytes) + kv_pages(spec, form.kv, page_bytes));
   form.layer_precision[3].mlp = Precision::kW4;
   EXPECT_EQ(before - form_pages(spec, form, page_bytes),
-            part_pages(spec, ModelPart::kMlp, Precision::kBf16, page_bytes) -
-                part_pages(spec, ModelPart::kMlp, Precision::kW4, page_bytes));
-  const std::int64_t with_tables = weight_pages(spec, form, page_bytes);
-  form.tables = Precision::kW8;
-  EXPECT_EQ(with_tables - weight_pages(spec, form, page_bytes),
-            part_pages(spec, ModelPart::kTables, Precision::kBf16, page_bytes) -
-                part_pages(spec, ModelPart::kTables, Precision::kW8, page_bytes));
+            component_pages(spec, Component::kMlp, Precision::kBf16, page_bytes) -
+                component_pages(spec, Component::kMlp, Precision::kW4, page_bytes));
+  const std::int64_t with_embeddings = weight_pages(spec, form, page_bytes);
+  form.embeddings = Precision::kW8;
+  EXPECT_EQ(with_embeddings - weight_pages(spec, form, page_bytes),
+            component_pages(spec, Component::kEmbeddings, Precision::kBf16, page_bytes) -
+                component_pages(spec, Component::kEmbeddings, Precision::kW8, page_bytes));
 }
 
-TEST(Pages, OfTheTablesAreOnEveryDevice) {
+TEST(Pages, OfTheEmbeddingsAreOnEveryDevice) {
   const ModelSpec spec = spec_of(256, 704);
   const std::int64_t page_bytes = page_bytes_for(spec);
-  const std::int64_t tables = part_pages(spec, ModelPart::kTables, Precision::kBf16, page_bytes);
-  EXPECT_EQ(part_pages(spec, ModelPart::kTables, Precision::kBf16, page_bytes, 4), tables);
+  const std::int64_t embeddings =
+      component_pages(spec, Component::kEmbeddings, Precision::kBf16, page_bytes);
+  EXPECT_EQ(component_pages(spec, Component::kEmbeddings, Precision::kBf16, page_bytes, 4),
+            embeddings);
   Form form = single_device_form(spec, Precision::kBf16, DeviceId{0}, {.blocks = 10});
   form.largest_tp_degree = 4;
   const std::int64_t whole = weight_pages(spec, form, page_bytes);
   form.tp_degree = 4;
-  EXPECT_EQ(weight_pages(spec, form, page_bytes) - tables, (whole - tables) / 4);
+  EXPECT_EQ(weight_pages(spec, form, page_bytes) - embeddings, (whole - embeddings) / 4);
 }
 
 TEST(Pages, HoldAsManyBlocksAsTheyAreSaidTo) {

@@ -8,14 +8,14 @@
 namespace protean {
 
 LayerShares layer_shares(const ModelSpec& spec, const Form& form) {
-  // Of weights, not of bytes: f32's sizes are proportional.
+  // Shares count weights, not bytes; sizes in f32 are proportional to weights.
   LayerShares shares{};
   const auto all = static_cast<double>(layer_bytes(spec, Precision::kF32)) *
                    static_cast<double>(form.layer_precision.size());
   for (const LayerPrecision& layer : form.layer_precision) {
-    for (const ModelPart half : kLayerHalves) {
-      shares[static_cast<std::size_t>(layer.of(half))] +=
-          static_cast<double>(part_bytes(spec, half, Precision::kF32)) / all;
+    for (const Component half : kLayerHalves) {
+      shares[index_of(layer.of(half))] +=
+          static_cast<double>(component_bytes(spec, half, Precision::kF32)) / all;
     }
   }
   return shares;

@@ -7,7 +7,7 @@
 namespace protean {
 namespace {
 
-// The i-th token of a slice sees first_position + i + 1 positions.
+// Sums first_position + i + 1, the positions that the i-th token of a slice sees.
 void add_attention(const SequenceSlice& slice, double share_of_layers, StepWork& work) {
   const double count = slice.token_count;
   const double before = slice.first_position;
@@ -15,11 +15,12 @@ void add_attention(const SequenceSlice& slice, double share_of_layers, StepWork&
   work.kv_tokens += share_of_layers * (before + count);
 }
 
-// And of those, a window's worth.
+// The same with each token seeing at most `window` positions.
 void add_windowed(const SequenceSlice& slice, int window, double share_of_layers, StepWork& work) {
   const double count = slice.token_count;
   const double before = slice.first_position;
-  const double growing = std::clamp(window - before, 0.0, count);  // tokens that see everything
+  const double growing =
+      std::clamp(window - before, 0.0, count);  // tokens before the window is full
   work.context_tokens += share_of_layers * (growing * before + growing * (growing + 1) / 2 +
                                             (count - growing) * window);
   work.kv_tokens += share_of_layers * std::min(before + count, window - 1 + count);
@@ -65,7 +66,7 @@ StepDemand demand_of(const StepWork& work, const ModelSpec& spec, const Form& fo
   for (const LayerPrecision& layer : form.layer_precision) {
     demand.weight_bytes += static_cast<double>(layer_bytes(spec, layer));
   }
-  const auto table = static_cast<double>(vocab_table_bytes(spec, form.tables));
+  const auto table = static_cast<double>(vocab_matrix_bytes(spec, form.embeddings));
   const auto tokens = static_cast<double>(work.tokens);
   const auto logit_rows = static_cast<double>(work.logit_rows);
   demand.weight_bytes += table / spec.vocab * tokens + (work.logit_rows > 0 ? table : 0);

@@ -8,24 +8,24 @@
 
 namespace protean {
 
-// What a step has to do, counted from its plan. Attention's are means over layers, of which some
-// may see a window only.
+// The work of a step, counted from its plan. context_tokens and kv_tokens are means over layers,
+// because some layers may see only a window.
 struct StepWork {
   std::int64_t tokens = 0;
   std::int64_t sequences = 0;
   std::int64_t logit_rows = 0;
-  double context_tokens = 0;  // positions that rows look at, summed over rows
+  double context_tokens = 0;  // positions that rows attend to, summed over rows
   double kv_tokens = 0;       // positions whose keys and values are read, once for each sequence
 };
 
-StepWork work_of(const StepPlan& plan);  // of a model whose layers see everything
+StepWork work_of(const StepPlan& plan);  // of a model without windows
 StepWork work_of(const StepPlan& plan, const ModelSpec& spec);
 
-// The least that any machine must read and multiply for it.
+// The least that any machine must read and compute for a step.
 struct StepDemand {
-  double weight_bytes = 0;  // layers and the output projection, once; embeddings of the tokens
+  double weight_bytes = 0;  // layers and LM head once, the tokens' rows of the embedding matrix
   double kv_bytes = 0;
-  double operations = 0;  // a multiply-add is two
+  double operations = 0;  // a multiply-add counts two
 
   double bytes() const { return weight_bytes + kv_bytes; }
 };

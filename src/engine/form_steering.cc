@@ -146,7 +146,7 @@ void FormSteering::limit_prompts(const Observation& observation, const WaitEstim
   if (run_.busy()) {
     const int running = static_cast<int>(observation.running);
     most = std::max(kLeastPromptTokens,
-                    wait.prompt_tokens_within(config_.step_ns_beside_morph, running));
+                    wait.prompt_tokens_within(config_.step_ns_during_morph, running));
   }
   scheduler_.limit_prompts(most);
 }
@@ -170,7 +170,7 @@ void FormSteering::decide() {
                         ? 0
                         : std::min(aim.idle_blocks, run_.committed().kv.blocks - promised);
   Result<Morph> morph =
-      plan_with_or_without_tables(run_.committed(), wanted->form, config_.bounds, aim);
+      plan_with_or_without_embeddings(run_.committed(), wanted->form, config_.bounds, aim);
   if (!morph.ok()) {
     hold_back(kFailedNs << std::min(failed_in_a_row_++, kMostDoublings));
   } else if (after(run_.committed(), *morph) != run_.wanted()) {
@@ -191,41 +191,46 @@ WishAnswered FormSteering::on(const WantForm& want) {
 
 Result<Morph> FormSteering::grant(const FormWish& wish) {
   if (wish.release) {
-    if (!wish.layers.empty() || wish.tables || wish.kv_blocks) {
+    if (!wish.layers.empty() || wish.embeddings || wish.kv_blocks) {
       return refused(
-          "to release it is a wish of its own: ask for layers, tables or KV blocks without it");
+          "to release it is a wish of its own: ask for layers, embeddings or KV blocks without it");
+    }
+    if (config_.mode == MorphMode::kOff) {
+      return go_to(config_.start, "released by an operator: the form as it was loaded", false);
     }
     pinned_ = false;
     promise_kv();
     return Morph{.steps = {}, .reason = "handed back to the policy"};
   }
   Result<Form> form = form_of(wish);
-  if (!form.ok()) {
-    return form.error();
-  }
+  return form.ok() ? go_to(*form, "an operator's wish", true) : form.error();
+}
+
+Result<Morph> FormSteering::go_to(const Form& form, const std::string& reason, bool pinned) {
   const std::int64_t needed = scheduler_.largest_need();
-  if (form->kv.blocks < needed) {
+  if (form.kv.blocks < needed) {
     return too_large(
         "it has {} KV blocks, but a request that was accepted needs {}: ask for as many, or again "
         "when it has ended",
-        form->kv.blocks, needed);
+        form.kv.blocks, needed);
   }
   Result<Morph> morph =
-      plan_morph(run_.committed(), *form, config_.bounds, {.lends_to_tables = true});
+      plan_morph(run_.committed(), form, config_.bounds, {.lends_to_embeddings = true});
   if (!morph.ok()) {
     return morph.error();
   }
   for (const MorphStep& step : morph->steps) {
-    const auto* resize = std::get_if<ResizeKv>(&step);
-    if (resize != nullptr && resize->blocks < needed) {
+    const auto blocks = kv_blocks_of(step);
+    if (blocks && *blocks < needed) {
       return too_large(
-          "until the tables are swapped it has {} KV blocks, but a request that was accepted needs "
+          "until the embeddings are swapped it has {} KV blocks, but a request that was accepted "
+          "needs "
           "{}: ask again when it has ended",
-          resize->blocks, needed);
+          *blocks, needed);
     }
   }
-  morph->reason = "an operator's wish";
-  pinned_ = true;
+  morph->reason = reason;
+  pinned_ = pinned;
   kv_before_wish_ = run_.busy() ? kv_before_wish_ : run_.committed().kv.blocks;
   run_.retarget(*morph, true, now_ns_);
   promise_kv();
@@ -239,24 +244,24 @@ Status FormSteering::check_precisions(const FormWish& wish) const {
     return refused("it names {} layers, the model has {}", wish.layers.size(), layers);
   }
   for (std::size_t layer = 0; layer < wish.layers.size(); ++layer) {
-    for (const ModelPart half : kLayerHalves) {
+    for (const Component half : kLayerHalves) {
       const Precision precision = wish.layers[layer].of(half);
       // As large as one that the policy uses, and so kept and with room; or what it started at.
       const bool served = precision == config_.start.layer_precision[layer].of(half) ||
                           std::any_of(ladder.begin(), ladder.end(), [&](Precision rung) {
-                            return stored_as(rung) == stored_as(precision);
+                            return rung.weights == precision.weights;
                           });
       if (!served) {
         return refused("layer {} {} at {}, but served are {}", layer, to_string(half),
-                       to_string(precision), names_of(ladder));
+                       to_string(precision), names_of(layer_precisions(config_.start, ladder)));
       }
     }
   }
-  const std::vector<Precision> tables = tables_precisions(config_.start.tables, ladder);
-  if (wish.tables && std::none_of(tables.begin(), tables.end(), [&](Precision served) {
-        return stored_as(served) == stored_as(*wish.tables);
-      })) {
-    return refused("tables at {}, but served are {}", to_string(*wish.tables), names_of(tables));
+  const std::vector<Precision> embeddings = embeddings_precisions(config_.start.embeddings, ladder);
+  if (wish.embeddings &&
+      std::find(embeddings.begin(), embeddings.end(), *wish.embeddings) == embeddings.end()) {
+    return refused("embeddings at {}, but served are {}", to_string(*wish.embeddings),
+                   names_of(embeddings));
   }
   return {};
 }
@@ -271,7 +276,7 @@ Result<Form> FormSteering::form_of(const FormWish& wish) const {
   if (!wish.layers.empty()) {
     form.layer_precision = wish.layers;
   }
-  form.tables = wish.tables.value_or(form.tables);
+  form.embeddings = wish.embeddings.value_or(form.embeddings);
   const std::int64_t fitting = std::min(kv_blocks_beside(config_.bounds, form), largest_kv_blocks_);
   form.kv.blocks = wish.kv_blocks.value_or(fitting);
   if (wish.kv_blocks && *wish.kv_blocks <= 0) {
@@ -300,9 +305,11 @@ void FormSteering::promise_kv() {
   if (run_.busy()) {  // perhaps some are lent
     now = std::max(now, kv_before_wish_);
   }
-  scheduler_.set_largest_kv(policy_rules()
-                                ? std::min(largest_kv_blocks_, policy_.path().back().kv.blocks)
-                                : std::min(now, run_.wanted().kv.blocks));
+  const std::int64_t released = config_.mode == MorphMode::kOff
+                                    ? config_.start.kv.blocks
+                                    : std::min(largest_kv_blocks_, policy_.path().back().kv.blocks);
+  scheduler_.set_largest_kv(policy_rules() ? released : std::min(now, run_.wanted().kv.blocks),
+                            released);
 }
 
 bool FormSteering::at_full_precision() const {
@@ -347,8 +354,9 @@ std::shared_ptr<const FormStatus> FormSteering::status_if_changed() {
   status->form = run_.reached();
   status->wanted = run_.wanted();
   status->mode = config_.mode;
-  status->precisions = config_.bounds.ladder;
-  status->tables_precisions = tables_precisions(config_.start.tables, config_.bounds.ladder);
+  status->precisions = layer_precisions(config_.start, config_.bounds.ladder);
+  status->embeddings_precisions =
+      embeddings_precisions(config_.start.embeddings, config_.bounds.ladder);
   status->pinned = pinned_;
   status->page_bytes = config_.bounds.budget.page_bytes;
   status->pages = config_.bounds.budget.pages;

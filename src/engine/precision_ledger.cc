@@ -5,7 +5,8 @@
 namespace protean {
 namespace {
 
-// A tag is never given twice. What is forgotten only gets a new one, and its blocks are not found.
+// A tag is never given twice. A form that was forgotten gets a new tag, and its blocks are not
+// found.
 constexpr std::size_t kRememberedTags = 4096;
 
 void add_one(PrecisionLedger::Counts& counts, int label) {
@@ -21,10 +22,10 @@ void add_one(PrecisionLedger::Counts& counts, int label) {
 }  // namespace
 
 std::uint32_t PrecisionLedger::tag_of(const Form& form) {
-  std::string parts(1, static_cast<char>(form.tables));
+  std::string parts(1, static_cast<char>(index_of(form.embeddings)));
   for (const LayerPrecision& layer : form.layer_precision) {
-    parts.push_back(static_cast<char>(layer.attention));
-    parts.push_back(static_cast<char>(layer.mlp));
+    parts.push_back(static_cast<char>(index_of(layer.attention)));
+    parts.push_back(static_cast<char>(index_of(layer.mlp)));
   }
   if (const auto known = tags_.find(parts); known != tags_.end()) {
     return known->second;

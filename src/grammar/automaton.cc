@@ -8,44 +8,12 @@
 
 namespace protean::grammar {
 
-namespace {
-
-class Fnv {
- public:
-  void add(std::uint64_t value) {
-    hash_ ^= value;
-    hash_ *= 0x100000001b3ULL;
-    hash_ ^= hash_ >> 29;
-  }
-  std::uint64_t value() const { return hash_; }
-
- private:
-  std::uint64_t hash_ = 0xcbf29ce484222325ULL;
-};
-
-}  // namespace
-
-std::uint64_t Automaton::hash() const {
-  Fnv fnv;
-  fnv.add(start);
-  for (std::size_t s = 0; s < states(); ++s) {
-    fnv.add((std::uint64_t{edge_begin[s]} << 32) | move_begin[s]);
-    fnv.add((std::uint64_t{string_loop[s]} << 1) | is_final[s]);
-  }
-  for (const ByteEdge& edge : edges) {
-    fnv.add((std::uint64_t{edge.to} << 16) | (std::uint64_t{edge.first} << 8) | edge.last);
-  }
-  for (const Move& move : moves) {
-    fnv.add((std::uint64_t{move.to} << 32) | move.argument);
-    fnv.add(static_cast<std::uint64_t>(move.kind));
-  }
-  for (const Loop& loop : loops) {
-    fnv.add((std::uint64_t{loop.least} << 32) | loop.most);
-  }
-  for (const std::uint8_t class_id : class_of) {
-    fnv.add(class_id);
-  }
-  return fnv.value();
+std::size_t Automaton::bytes() const {
+  return sizeof(Automaton) +
+         (edge_begin.capacity() + move_begin.capacity() + string_loop.capacity()) *
+             sizeof(std::uint32_t) +
+         edges.capacity() * sizeof(ByteEdge) + moves.capacity() * sizeof(Move) +
+         loops.capacity() * sizeof(Loop) + is_final.capacity();
 }
 
 AutomatonBuilder::AutomatonBuilder() : nodes_(2) {}
@@ -93,7 +61,7 @@ void AutomatonBuilder::move(StateId from, Move move) {
   nodes_[from].moves.push_back(move);
 }
 
-// The automaton as it was built, each byte a class of its own.
+// Returns the automaton as it was built, with a class for each byte.
 Automaton AutomatonBuilder::flattened(StateId start) const {
   Automaton automaton;
   automaton.loops = loops_;
@@ -113,7 +81,7 @@ Automaton AutomatonBuilder::flattened(StateId start) const {
   return automaton;
 }
 
-// Bytes between two neighbouring bounds of edges go the same way everywhere.
+// Makes one class of all bytes between two neighbouring bounds of edges: no edge tells them apart.
 void AutomatonBuilder::assign_classes(Automaton& automaton) {
   std::array<bool, 257> begins{};
   for (const ByteEdge& edge : automaton.edges) {

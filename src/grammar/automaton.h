@@ -11,61 +11,57 @@ namespace protean::grammar {
 
 using StateId = std::uint32_t;
 
-constexpr StateId kEndState = 0;     // below the last frame: the text may end here
-constexpr StateId kBottomState = 1;  // below a frame whose callers are left open
+constexpr StateId kEndState = 0;     // lies below the last frame: the text may end here
+constexpr StateId kBottomState = 1;  // stands for the unknown callers of a frame
 constexpr std::uint32_t kNoLimit = 0xffffffff;
 
-// A repetition counted in its frame's one register. Bodies that count themselves are called, so
-// that each has a frame of its own.
+// A repetition that is counted in the one register of its frame. A body with a loop of its own is
+// called, so that it has a frame of its own.
 struct Loop {
   std::uint32_t least = 0;
   std::uint32_t most = kNoLimit;
-  friend bool operator==(const Loop&, const Loop&) = default;
 };
 
 struct ByteEdge {
-  std::uint8_t first = 0;  // of the automaton's byte classes, once built
+  std::uint8_t first = 0;  // first and last are byte classes once the automaton is built
   std::uint8_t last = 0;
   StateId to = 0;
-  friend bool operator==(const ByteEdge&, const ByteEdge&) = default;
 };
 
-// What costs no byte.
+// A transition that reads no byte.
 struct Move {
   enum class Kind : std::uint8_t {
     kGo,
-    kOpen,   // as kGo, but only while the stack is not too deep: what may nest without end
-    kCall,   // push `argument` as the state to return to
-    kCount,  // one more round of loop `argument`, if it may have one
-    kLeave,  // out of loop `argument`, if it had enough
+    kOpen,   // like kGo, but not beyond StackSets::kOpenDepth: bounds what may nest without end
+    kCall,   // pushes `argument` as the state to return to
+    kCount,  // begins another round of loop `argument` unless it had the most it may have
+    kLeave,  // leaves loop `argument` if it had the least it must have
   };
   Kind kind = Kind::kGo;
   StateId to = 0;
   std::uint32_t argument = 0;
-  friend bool operator==(const Move&, const Move&) = default;
 };
 
 // A recursive transition network over bytes: a nondeterministic pushdown automaton whose final
-// states pop. From each of its states the end can be reached. Immutable.
+// states pop a frame. The end can be reached from each state. Immutable.
 struct Automaton {
-  std::vector<std::uint32_t> edge_begin;  // of state s: [edge_begin[s], edge_begin[s + 1])
+  std::vector<std::uint32_t> edge_begin;  // state s has [edge_begin[s], edge_begin[s + 1])
   std::vector<std::uint32_t> move_begin;
   std::vector<ByteEdge> edges;
   std::vector<Move> moves;
   std::vector<std::uint8_t> is_final;
-  std::vector<std::uint32_t> string_loop;  // 1 + the loop whose any JSON character starts here
+  std::vector<std::uint32_t> string_loop;  // see begins_string_character(); 1 + loop, or 0
   std::vector<Loop> loops;
-  std::array<std::uint8_t, 256> class_of{};  // bytes no edge tells apart
+  std::array<std::uint8_t, 256> class_of{};  // bytes of one class are on the same edges
   std::uint32_t classes = 0;
   StateId start = 0;
 
   std::size_t states() const { return is_final.size(); }
-  std::uint64_t hash() const;
-  friend bool operator==(const Automaton&, const Automaton&) = default;
+  std::size_t bytes() const;  // that it takes in memory
 };
 
-// Grows an automaton. What would pass kMaxStates or kMaxEdges is dropped and told at build(), so
-// that builders need not look at each step; long loops ask exhausted().
+// Builds an automaton. States and edges beyond kMaxStates and kMaxEdges are dropped, and build()
+// then fails, so callers need not check each step. Long loops should ask exhausted().
 class AutomatonBuilder {
  public:
   static constexpr std::size_t kMaxStates = 400000;
@@ -89,15 +85,16 @@ class AutomatonBuilder {
     move(from, {Move::Kind::kLeave, to, loop});
   }
   void final(StateId state) { nodes_[state].is_final = true; }
+  // Says that any one character of a JSON string, counted by `loop`, may begin at `state`.
   void begins_string_character(StateId state, std::uint32_t loop) {
     nodes_[state].string_loop = loop + 1;
   }
 
   bool exhausted() const { return exhausted_; }
 
-  // kInvalidArgument when no text at all reaches the end, kExhausted when something was dropped.
-  // A loop with least > 0 must have one round spelt out before it: whether its body can be done
-  // is judged by that.
+  // Fails with kInvalidArgument if no text reaches the end, kExhausted if something was dropped.
+  // Before a loop with least > 0 one round must be emitted, which shows whether its body can be
+  // matched at all.
   Result<Automaton> build(StateId start) const;
 
  private:

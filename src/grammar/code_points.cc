@@ -15,7 +15,7 @@ namespace {
 constexpr CodePoint kFirstSurrogate = 0xd800;
 constexpr CodePoint kLastSurrogate = 0xdfff;
 
-// Sorted, merged, and without surrogates.
+// Returns the ranges sorted, merged and without surrogates.
 std::vector<CodePointRange> normalised(std::vector<CodePointRange> ranges) {
   std::vector<CodePointRange> parts;
   for (const CodePointRange& range : ranges) {
@@ -41,14 +41,14 @@ std::vector<CodePointRange> normalised(std::vector<CodePointRange> ranges) {
   return merged;
 }
 
-// UTF-8 of a range all of whose characters have the same length, from the byte at `index` on.
+// The UTF-8 of the first and last character of a range whose characters have the same length.
 struct Utf8Range {
   std::array<std::uint8_t, 4> low{};
   std::array<std::uint8_t, 4> high{};
   int length = 0;
 };
 
-// Chains that end in `to` are shared: what may follow a lead byte is mostly "any two more bytes".
+// Emits UTF-8. Chains of any continuation bytes that end in `to` are shared.
 class Utf8Emitter {
  public:
   Utf8Emitter(AutomatonBuilder& builder, StateId to) : builder_(&builder) { any_[0] = to; }
@@ -78,7 +78,7 @@ class Utf8Emitter {
     bytes[0] = static_cast<std::uint8_t>(kLead[length - 1] | character);
   }
 
-  // The state after which `more` continuation bytes lead to the target.
+  // Returns a state from which any `more` continuation bytes lead to the target.
   StateId any(int more) {
     if (more > 0 && any_[more] == 0) {
       any_[more] = builder_->state();
@@ -143,7 +143,7 @@ void hex_digit(AutomatonBuilder& builder, StateId from, StateId to) {
   builder.bytes(from, 'a', 'f', to);
 }
 
-// `digits` more hex digits to `to`.
+// Returns a state from which `digits` hex digits lead to `to`.
 StateId hex_chain(AutomatonBuilder& builder, int digits, StateId to) {
   for (; digits > 0; --digits) {
     const StateId from = builder.state();
@@ -153,7 +153,7 @@ StateId hex_chain(AutomatonBuilder& builder, int digits, StateId to) {
   return to;
 }
 
-// After "\u": any four digits that are no surrogate, or a pair of surrogates.
+// Emits what may follow "\u": four digits that are no surrogate, or a pair of surrogates.
 void emit_unicode_escape(AutomatonBuilder& builder, StateId from, StateId to) {
   const StateId three = hex_chain(builder, 3, to);
   const StateId two = hex_chain(builder, 2, to);

@@ -12,14 +12,14 @@ namespace protean::grammar {
 using CodePoint = std::int32_t;
 constexpr CodePoint kLastCodePoint = 0x10ffff;
 
-// Both ends are in it.
+// Includes both ends.
 struct CodePointRange {
   CodePoint first = 0;
   CodePoint last = 0;
   friend bool operator==(const CodePointRange&, const CodePointRange&) = default;
 };
 
-// A set of characters: sorted ranges that neither touch nor overlap. Surrogates are in none.
+// A set of characters: sorted ranges that neither touch nor overlap. No class holds surrogates.
 class CharacterClass {
  public:
   CharacterClass() = default;
@@ -39,23 +39,23 @@ class CharacterClass {
   std::vector<CodePointRange> ranges_;
 };
 
-// How characters are written: as they are, or between the quotes of a JSON string.
+// How characters are written: unchanged, or as within the quotes of a JSON string.
 enum class Spelling { kPlain, kJsonString };
 
-// What JSON.stringify makes of a character: as it is, \n and its like, or \u00xx.
+// Returns what JSON.stringify makes of a character: unchanged, as in \n, or as in \u001f.
 std::string json_spelling(CodePoint character);
 std::string json_quoted(std::string_view utf8);
 
-// The characters of valid UTF-8.
+// Returns the characters of valid UTF-8.
 std::vector<CodePoint> code_points(std::string_view utf8);
 
-// Edges for one character of the class from `from` to `to`. Within a JSON string a character has
-// its json_spelling only (hex digits in either case).
+// Emits edges from `from` to `to` for one character of the class. Within a JSON string a character
+// is written as json_spelling() does, with hex digits in either case.
 void emit_character(AutomatonBuilder& builder, StateId from, const CharacterClass& characters,
                     Spelling spelling, StateId to);
 
-// Edges for one character of a JSON string in any spelling: escapes of every kind, surrogates in
-// pairs only.
+// Emits edges for one character of a JSON string in any spelling, with escapes of every kind.
+// Surrogates are written in pairs only.
 void emit_any_json_character(AutomatonBuilder& builder, StateId from, StateId to);
 
 }  // namespace protean::grammar

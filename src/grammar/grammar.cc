@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
-#include "grammar/compiled.h"
+#include "grammar/automaton.h"
 #include "grammar/language.h"
 #include "grammar/regex_parser.h"
 #include "grammar/schema_compiler.h"
@@ -19,7 +19,7 @@ namespace {
 constexpr int kMaxNesting = 64;
 constexpr std::uint32_t kMaxEmptyRounds = 256;
 
-// May a text of this be empty? Rounds of such a thing cannot be told apart by their bytes.
+// Returns true if the empty text is of this form. Rounds of such a part cannot be counted by bytes.
 bool may_be_empty(const GrammarSource& source) {
   if (const auto* literal = std::get_if<LiteralText>(&source.what)) {
     return literal->text.empty();
@@ -121,7 +121,7 @@ class SourceCompiler {
       return make_error(ErrorCode::kInvalidArgument, "a choice has no options");
     }
     for (const GrammarSource& option : choice.options) {
-      // A beginning of its own: what an option repeats must not lead into another.
+      // Each option has a state of its own to begin at, so that no loop leads into another option.
       const StateId begin = builder_.state();
       builder_.go(from, begin);
       if (Status status = emit(option, begin, to, depth + 1); !status) {
@@ -156,13 +156,13 @@ class SourceCompiler {
     if (Status status = emit(repeat.part.front(), part, part_end, depth + 1); !status) {
       return status;
     }
-    if (least > 0) {  // one round spelt out, as AutomatonBuilder asks
+    if (least > 0) {  // AutomatonBuilder::build() needs one round before the loop
       const StateId after_first = builder_.state();
       builder_.call(from, part, after_first);
       from = after_first;
     }
     const std::uint32_t spelt = least > 0 ? 1 : 0;
-    // The count is the frame's: a repeat within another's part must not disturb it.
+    // The loop is called, because its count belongs to its frame and repeats may nest.
     const StateId rounds = builder_.state();
     const StateId again = builder_.state();
     const StateId round = builder_.state();
@@ -184,23 +184,17 @@ class SourceCompiler {
 }  // namespace
 }  // namespace grammar
 
-Grammar::Grammar(std::unique_ptr<const Automaton> automaton) : automaton_(std::move(automaton)) {}
-
-Grammar::~Grammar() = default;
-
 Result<std::shared_ptr<const Grammar>> Grammar::compile(const GrammarSource& source) {
   Result<grammar::Automaton> built = grammar::SourceCompiler().compile(source);
   if (!built) {
     return built.error();
   }
-  auto automaton = std::make_shared<const grammar::Automaton>(std::move(*built));
-  const std::uint64_t hash = automaton->hash();
-  auto compiled = std::make_unique<const Automaton>(Automaton{std::move(automaton), hash});
-  return std::shared_ptr<const Grammar>(new Grammar(std::move(compiled)));
+  return std::shared_ptr<const Grammar>(
+      new Grammar(std::make_shared<const grammar::Automaton>(*std::move(built))));
 }
 
 bool Grammar::matches(std::string_view text) const {
-  grammar::StackSets stacks(*automaton_->automaton);
+  grammar::StackSets stacks(*automaton_);
   grammar::SetId set = stacks.start();
   for (const char byte : text) {
     set = stacks.step(set, static_cast<std::uint8_t>(byte));

@@ -3,6 +3,8 @@
 #include <boost/json/value.hpp>
 #include <memory>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -12,26 +14,34 @@
 
 namespace protean {
 
-// What an answer must look like, as a value. A JSON schema is read as draft 2020-12 says; what it
-// can say and we do not enforce is refused by name and place when compiled, never ignored.
+// The form that an answer must have, as a value. JSON schemas follow draft 2020-12. A keyword that
+// we do not enforce is refused by name and place when the source is compiled, never ignored.
 struct GrammarSource;
 struct LiteralText {
   std::string text;
 };
-struct AnyText {                   // any UTF-8 text in which none of `until` occurs
+struct AnyText {                   // UTF-8 text in which none of `until` occurs
   std::vector<std::string> until;  // may be empty
 };
-struct RegexPattern {  // matches the whole; PCRE-like, without look-around and back-references
+struct RegexPattern {  // PCRE without look-around and back-references; matches the whole text
   std::string pattern;
 };
-struct JsonSchema {
-  boost::json::value schema;     // true: any JSON value
-  bool any_whitespace = true;    // false: only one space after ':' and ','
-  bool open_properties = false;  // additionalProperties where a schema does not say
+// The white space between the tokens of JSON, as patterns. What a pattern matches besides spaces,
+// tabs and line ends is not written.
+struct JsonWhitespace {
+  std::string after_separator = " ?";  // after ':' and ','
+  std::string elsewhere = " ?";        // before those, and next to brackets
 };
-// The members of an object, each between tags instead of within braces: `before_key`, its name,
-// `before_value`, its value, `after_value`; in the order of the schema. A value is JSON, but for
-// those of `texts`: strings, without quotes, in which `text_end` does not occur.
+// Writes one space after ':' and ',' and no other white space, as most training text has it.
+inline const JsonWhitespace kSpacedSeparators{" ", ""};
+struct JsonSchema {
+  boost::json::value schema;  // true: any JSON value
+  JsonWhitespace whitespace;
+  bool open_properties = false;  // the default of additionalProperties
+};
+// The members of an object in the order of the schema, each between tags: `before_key`, the name,
+// `before_value`, the value, `after_value`. Values are JSON. The values of the names in `texts` are
+// strings without quotes, in which `text_end` does not occur.
 struct TaggedArguments {
   JsonSchema object;
   std::string before_key;
@@ -49,7 +59,7 @@ struct Choice {
 struct Repeat {
   std::vector<GrammarSource> part;  // exactly one
   int least = 0;
-  int most = -1;  // -1: no bound
+  int most = -1;  // -1: unbounded
 };
 struct GrammarSource {
   std::variant<LiteralText, AnyText, RegexPattern, JsonSchema, TaggedArguments, Concatenation,
@@ -57,41 +67,53 @@ struct GrammarSource {
       what;
 };
 
-// A compiled source: a byte-level pushdown automaton. Immutable, any thread.
+namespace grammar {
+struct Automaton;
+}
+
+// A compiled source: a byte-level pushdown automaton. Immutable; any thread may use it.
 class Grammar {
  public:
-  // Errors: kInvalidArgument for what is malformed, kUnsupported for what we do not enforce (with
-  // the JSON pointer of the keyword), kExhausted for what grows beyond bounds.
+  // Fails with kInvalidArgument if the source is malformed, kUnsupported with the JSON pointer of a
+  // keyword that we do not enforce, and kExhausted if the automaton grows beyond its bounds.
   static Result<std::shared_ptr<const Grammar>> compile(const GrammarSource& source);
 
-  bool matches(std::string_view text) const;  // the whole of it
-  ~Grammar();
+  bool matches(std::string_view text) const;  // the whole text
+  const std::shared_ptr<const grammar::Automaton>& automaton() const { return automaton_; }
 
  private:
-  friend class GrammarTokens;
-  struct Automaton;
-  explicit Grammar(std::unique_ptr<const Automaton> automaton);
-  std::unique_ptr<const Automaton> automaton_;
+  explicit Grammar(std::shared_ptr<const grammar::Automaton> automaton)
+      : automaton_(std::move(automaton)) {}
+
+  std::shared_ptr<const grammar::Automaton> automaton_;
 };
 
-// A tokenizer's vocabulary arranged for masks, made once per model. Special tokens are never part
-// of text; `stop_ids` are what may come when the grammar is at an end. Immutable but for caches it
-// guards itself: any thread.
+// Compiles grammars for one vocabulary and keeps them and their masks within a memory budget, so
+// that a form which many requests ask for is compiled once. Any thread may use it.
 class GrammarTokens {
  public:
-  // vocab: of the model's logits, at least the tokenizer's.
-  GrammarTokens(const Tokenizer& tokenizer, int vocab, std::vector<TokenId> stop_ids);
+  static constexpr std::size_t kDefaultBytes = std::size_t{256} << 20;
+
+  // `vocab` is the number of the model's logits, at least the tokenizer's. The tokens `stop_ids`
+  // may come where a grammar can end; special tokens are never part of text. If grammars and masks
+  // take more than `most_bytes`, those that no constraint uses are dropped, the least recently used
+  // first. Then the largest masks in use are dropped; they are worked out again at the next step.
+  GrammarTokens(const Tokenizer& tokenizer, int vocab, std::vector<TokenId> stop_ids,
+                std::size_t most_bytes = kDefaultBytes);
   ~GrammarTokens();
 
-  // What to constrain() answers with, to be made once for a grammar: the part of it that this
-  // vocabulary can write, so that no answer is led to where its bytes are missing, mostly all of
-  // it. kUnsupported when nothing of it can be written. Bytes are looked at one by one: where some
-  // are only found in longer tokens, an answer may still come to an early end. Works out the masks
-  // that answers begin with, which takes up to tens of milliseconds.
-  Result<std::shared_ptr<const Grammar>> prepare(std::shared_ptr<const Grammar> grammar) const;
-
-  // Ready to guide one answer. Shares what was worked out for the same grammar before.
-  std::shared_ptr<TokenConstraint> constrain(std::shared_ptr<const Grammar> grammar) const;
+  // Returns a constraint for one answer. Equal keys stand for equal sources. If the grammar is not
+  // kept, compiles it and works out the masks that answers begin with, up to tens of milliseconds.
+  //
+  // The constraint leads to no byte that the vocabulary lacks. Bytes are judged one by one: if some
+  // occur in longer tokens only, an answer may still end early.
+  //
+  // Fails as Grammar::compile() does, with kUnsupported if the vocabulary can write no text of the
+  // grammar, and with kUnavailable if the grammars in use leave no memory for another one.
+  Result<std::shared_ptr<TokenConstraint>> constrain(const GrammarSource& source,
+                                                     const std::string& key) const;
+  bool holds(const std::string& key) const;  // constrain() need not compile
+  std::size_t bytes() const;                 // that grammars and masks take now
 
  private:
   struct Impl;

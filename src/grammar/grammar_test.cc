@@ -37,7 +37,7 @@ TEST(Grammar, PlainSources) {
   EXPECT_FALSE(any->matches("\xF4\x90\x80\x80"));
 }
 
-TEST(Grammar, AnyTextStopsBeforeItsEnd) {
+TEST(Grammar, AnyTextHoldsNoneOfItsEnds) {
   const auto text = compiled({AnyText{{"<tool_call>", "stop"}}});
   EXPECT_TRUE(text->matches("a < b <tool call> sto p"));
   EXPECT_TRUE(text->matches("<tool_call"));
@@ -104,7 +104,7 @@ TEST(Grammar, Regexes) {
   }
 }
 
-TEST(Grammar, RefusesWhatIsNotRegularByName) {
+TEST(Grammar, RefusesIrregularPatternsByName) {
   for (const char* pattern : {"(?=a)b", "(?!a)b", "(?<=a)b", "(?<!a)b", "(a)\\1", "\\bword",
                               "(?i)a", "(?>a)", "a++", "\\k<x>", "[[:alpha:]]", "(*FAIL)", "\\q"}) {
     EXPECT_EQ(regex_error(pattern), ErrorCode::kUnsupported) << pattern;

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <mutex>
+#include <optional>
+#include <utility>
 
-#include "base/check.h"
-#include "grammar/compiled.h"
 #include "grammar/grammar.h"
 #include "grammar/mask_caches.h"
 #include "grammar/trimmed.h"
@@ -13,34 +13,32 @@ namespace protean {
 
 namespace {
 
+using grammar::Automaton;
+using grammar::GrammarMemory;
 using grammar::MaskCache;
 using grammar::MaskCaches;
 using grammar::SetId;
+using grammar::TokenTable;
 
 class GrammarConstraint : public TokenConstraint {
  public:
-  GrammarConstraint(std::shared_ptr<MaskCaches> caches,
-                    std::shared_ptr<const grammar::Automaton> automaton, std::uint64_t hash)
-      : caches_(std::move(caches)),
-        automaton_(std::move(automaton)),
-        hash_(hash),
-        cache_(caches_->find(automaton_, hash_)) {}
+  GrammarConstraint(std::shared_ptr<MaskCaches> caches, std::shared_ptr<MaskCache> cache)
+      : caches_(std::move(caches)), cache_(std::move(cache)) {}
 
   void allowed_after(std::span<const TokenId> answer, TokenMask mask) override {
-    check(mask.size() == caches_->tokens().mask_words(), "a mask has the vocabulary's words");
-    std::unique_lock lock(cache_->mutex());
-    if (cache_->full()) {
-      lock.unlock();
-      cache_ = caches_->replace(automaton_, hash_, cache_.get());
+    caches_->make_room();
+    const std::scoped_lock lock(cache_->mutex());
+    if (const std::uint64_t generation = cache_->generation(); generation != generation_) {
+      generation_ = generation;
       seen_.clear();
       sets_.clear();
-      lock = std::unique_lock(cache_->mutex());
     }
     cache_->mask(after(answer), mask);
   }
 
  private:
-  // Goes on from what was seen before, as far as the answer is still the same.
+  // Returns the stacks after `answer`. Continues from the longest beginning that it has in common
+  // with the answer of the last call.
   SetId after(std::span<const TokenId> answer) {
     const auto same = static_cast<std::size_t>(
         std::mismatch(seen_.begin(), seen_.end(), answer.begin(), answer.end()).first -
@@ -56,11 +54,10 @@ class GrammarConstraint : public TokenConstraint {
   }
 
   std::shared_ptr<MaskCaches> caches_;
-  std::shared_ptr<const grammar::Automaton> automaton_;
-  std::uint64_t hash_;
   std::shared_ptr<MaskCache> cache_;
+  std::uint64_t generation_ = 0;
   std::vector<TokenId> seen_;
-  std::vector<SetId> sets_;  // after each of them
+  std::vector<SetId> sets_;  // the stacks after each token of seen_
 };
 
 std::string shown(std::size_t byte) {
@@ -77,9 +74,9 @@ Error unwritable(std::string_view what_no_token_does) {
                     what_no_token_does);
 }
 
-// One of the bytes that no token holds and whose lack leaves nothing to be written: they are taken
-// away one more at a time, and it is the one too many.
-std::size_t missing_byte(const grammar::Automaton& automaton, const grammar::ByteSet& held) {
+// Returns a byte that no token holds and without which no text can be written. Bisects the missing
+// bytes for the first one whose removal, after that of all before it, leaves no text.
+std::size_t missing_byte(const Automaton& automaton, const grammar::ByteSet& held) {
   std::vector<std::size_t> missing;
   for (std::size_t byte = 0; byte < held.size(); ++byte) {
     if (!held[byte]) {
@@ -93,7 +90,7 @@ std::size_t missing_byte(const grammar::Automaton& automaton, const grammar::Byt
     }
     return grammar::trimmed(automaton, bytes).has_value();
   };
-  std::size_t enough = 0;  // can still be taken away
+  std::size_t enough = 0;  // so many bytes can be removed
   std::size_t too_many = missing.size();
   while (too_many - enough > 1) {
     const std::size_t middle = (enough + too_many) / 2;
@@ -105,47 +102,70 @@ std::size_t missing_byte(const grammar::Automaton& automaton, const grammar::Byt
 }  // namespace
 
 struct GrammarTokens::Impl {
+  std::shared_ptr<const TokenTable> tokens;
+  std::shared_ptr<GrammarMemory> memory;
   std::shared_ptr<MaskCaches> caches;
+
+  Result<std::shared_ptr<MaskCache>> compile(const GrammarSource& source, std::string key) const;
 };
 
-GrammarTokens::GrammarTokens(const Tokenizer& tokenizer, int vocab, std::vector<TokenId> stop_ids)
+// Compiles the part of the grammar whose bytes the vocabulary has.
+Result<std::shared_ptr<MaskCache>> GrammarTokens::Impl::compile(const GrammarSource& source,
+                                                                std::string key) const {
+  const Result<std::shared_ptr<const Grammar>> grammar = Grammar::compile(source);
+  if (!grammar) {
+    return grammar.error();
+  }
+  std::shared_ptr<const Automaton> automaton = (*grammar)->automaton();
+  const bool has_all_bytes = tokens->single_bytes().all();
+  if (!has_all_bytes) {
+    std::optional<Automaton> part = trimmed(*automaton, tokens->bytes_held());
+    if (!part) {
+      return unwritable("holds " + shown(missing_byte(*automaton, tokens->bytes_held())));
+    }
+    automaton = std::make_shared<const Automaton>(*std::move(part));
+  }
+  auto cache = std::make_shared<MaskCache>(std::move(key), std::move(automaton), tokens, memory);
+  if (!has_all_bytes && cache->stuck_at_start()) {
+    return unwritable("can be the first");
+  }
+  return cache;
+}
+
+GrammarTokens::GrammarTokens(const Tokenizer& tokenizer, int vocab, std::vector<TokenId> stop_ids,
+                             std::size_t most_bytes)
     : impl_(std::make_unique<Impl>()) {
-  impl_->caches = std::make_shared<MaskCaches>(
-      std::make_shared<grammar::TokenTable>(tokenizer, vocab, std::move(stop_ids)));
+  impl_->tokens = std::make_shared<TokenTable>(tokenizer, vocab, std::move(stop_ids));
+  impl_->memory = std::make_shared<GrammarMemory>(most_bytes);
+  impl_->caches = std::make_shared<MaskCaches>(impl_->memory);
 }
 
 GrammarTokens::~GrammarTokens() = default;
 
-Result<std::shared_ptr<const Grammar>> GrammarTokens::prepare(
-    std::shared_ptr<const Grammar> grammar) const {
-  const grammar::TokenTable& tokens = impl_->caches->tokens();
-  const bool has_all_bytes = tokens.single_bytes().all();
-  if (!has_all_bytes) {
-    const grammar::Automaton& whole = *grammar->automaton_->automaton;
-    auto part = grammar::trimmed(whole, tokens.bytes_held());
-    if (!part) {
-      return unwritable("holds " + shown(missing_byte(whole, tokens.bytes_held())));
+Result<std::shared_ptr<TokenConstraint>> GrammarTokens::constrain(const GrammarSource& source,
+                                                                  const std::string& key) const {
+  std::shared_ptr<MaskCache> cache = impl_->caches->find(key);
+  if (cache == nullptr) {
+    Result<std::shared_ptr<MaskCache>> made = impl_->compile(source, key);
+    if (made) {
+      made = impl_->caches->add(*std::move(made));
     }
-    if (*part != whole) {
-      auto automaton = std::make_shared<const grammar::Automaton>(*std::move(part));
-      const std::uint64_t hash = automaton->hash();
-      grammar =
-          std::shared_ptr<const Grammar>(new Grammar(std::make_unique<const Grammar::Automaton>(
-              Grammar::Automaton{std::move(automaton), hash})));
+    if (!made) {
+      return made.error();
     }
+    cache = *std::move(made);
+    cache->warm();
   }
-  const auto cache = impl_->caches->find(grammar->automaton_->automaton, grammar->automaton_->hash);
-  if (!has_all_bytes && cache->stuck_at_start()) {
-    return unwritable("can be the first");
-  }
-  cache->warm();
-  return grammar;
+  return std::shared_ptr<TokenConstraint>(
+      std::make_shared<GrammarConstraint>(impl_->caches, std::move(cache)));
 }
 
-std::shared_ptr<TokenConstraint> GrammarTokens::constrain(
-    std::shared_ptr<const Grammar> grammar) const {
-  return std::make_shared<GrammarConstraint>(impl_->caches, grammar->automaton_->automaton,
-                                             grammar->automaton_->hash);
+bool GrammarTokens::holds(const std::string& key) const {
+  return impl_->caches->holds(key);
+}
+
+std::size_t GrammarTokens::bytes() const {
+  return impl_->memory->bytes();
 }
 
 }  // namespace protean

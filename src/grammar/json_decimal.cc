@@ -11,7 +11,7 @@ namespace protean::grammar {
 
 namespace {
 
-constexpr std::size_t kExactDigits = 15;      // any two texts of so many differ as doubles
+constexpr std::size_t kExactDigits = 15;      // different texts of so many are different doubles
 constexpr std::size_t kMostWholeDigits = 19;  // a 64-bit integer's
 
 bool any_digit_from(const std::string& digits, std::size_t from) {
@@ -22,14 +22,14 @@ char digit_at(const std::string& digits, std::size_t at) {
   return at < digits.size() ? digits[at] : '0';
 }
 
-// Numbers without a sign between two bounds, digit by digit. A state knows whether what was read
-// equals the beginning of a bound (it is tight); if not, that bound no longer matters.
+// Emits the unsigned numbers between two bounds, digit by digit. A bound is tight while the digits
+// read so far equal its beginning; once they differ, it no longer matters.
 class RangeEmitter {
  public:
   RangeEmitter(AutomatonBuilder& builder, const DecimalRange& range, StateId to)
       : builder_(&builder), range_(&range), to_(to) {}
 
-  // A multiple must still be one when read as a double.
+  // A multiple has few enough digits to be one when read as a double.
   void emit(StateId from) {
     const std::size_t unbounded = range_->multiple_of > 1 ? kExactDigits : kMostWholeDigits;
     const std::size_t fewest = range_->least ? range_->least->value.whole.size() : 1;
@@ -44,18 +44,18 @@ class RangeEmitter {
 
  private:
   struct At {
-    std::size_t digits = 0;  // before the point
-    std::size_t read = 0;    // of them, or after the point
+    std::size_t digits = 0;  // before the point, in all
+    std::size_t read = 0;    // before the point, or after it in a fraction
     bool tight_least = false;
     bool tight_most = false;
-    std::uint32_t rest = 0;  // of what was read, divided by multiple_of
+    std::uint32_t rest = 0;  // the number read so far, modulo multiple_of
     auto key(bool fraction) const {
       return std::tuple(fraction, digits, read, tight_least, tight_most, rest);
     }
   };
   using Key = std::tuple<bool, std::size_t, std::size_t, bool, bool, std::uint32_t>;
 
-  // The state, and whether it is new and needs its edges.
+  // Returns the state, and true if it is new and needs its edges.
   std::pair<StateId, bool> find(const At& at, bool fraction) {
     const auto [it, fresh] = known_.try_emplace(at.key(fraction), 0);
     if (fresh) {
@@ -64,7 +64,8 @@ class RangeEmitter {
     return {it->second, fresh && !builder_->exhausted()};
   }
 
-  // Once no bound is tight only what is left to read matters, if there is no fraction.
+  // Returns an equivalent place that more numbers share: if no bound is tight and there is no
+  // fraction, only the number of digits left to read matters.
   At simplest(At at) const {
     if (!at.tight_least && !at.tight_most && range_->fraction_digits == 0 && at.read > 0) {
       return {at.digits - at.read + 1, 1, false, false, at.rest};
@@ -117,7 +118,7 @@ class RangeEmitter {
     return state;
   }
 
-  // Fractions as long as doubles stay apart, or as the bounds need.
+  // Returns how many digits a fraction may have: as many as keep doubles apart or the bounds have.
   std::size_t budget(std::size_t whole_digits) const {
     std::size_t digits = whole_digits < kExactDigits ? kExactDigits - whole_digits : 0;
     for (const auto* bound : {&range_->least, &range_->most}) {
@@ -180,7 +181,7 @@ std::optional<DecimalBound> negated(const std::optional<DecimalBound>& bound) {
                : std::nullopt;
 }
 
-// The part above zero (zero itself only if allowed).
+// Returns the part of the range above zero, and zero itself if `with_zero`.
 std::optional<DecimalRange> unsigned_part(DecimalRange range, bool with_zero) {
   const DecimalBound zero{Decimal{}, with_zero};
   range.at_least(zero);
@@ -202,7 +203,7 @@ Decimal Decimal::of(const boost::json::value& number) {
     std::from_chars(text.data() + begin, text.data() + text.size(), exponent);
   }
   const std::size_t point = std::min(digits.find('.'), digits.size());
-  auto place = static_cast<int>(point) + exponent;  // of the point, among all digits
+  auto place = static_cast<int>(point) + exponent;  // digits before the point
   digits.erase(std::min(point, digits.size()), 1);
   if (place < 0) {
     std::string padded(static_cast<std::size_t>(-place), '0');

@@ -9,35 +9,36 @@
 
 namespace protean::grammar {
 
-// A number as the digits that JSON text has: exact, unlike a double.
+// A number by its decimal digits: exact, unlike a double.
 struct Decimal {
   bool negative = false;
-  std::string whole = "0";  // without leading zeros but for "0" itself
-  std::string fraction;     // without trailing zeros
+  std::string whole = "0";  // no leading zeros, except "0" itself
+  std::string fraction;     // no trailing zeros
 
-  static Decimal of(const boost::json::value& number);  // finite
+  static Decimal of(const boost::json::value& number);  // which is finite
   bool is_zero() const { return whole == "0" && fraction.empty(); }
   Decimal negated() const;
 };
 
-int compare(const Decimal& a, const Decimal& b);  // below, at or above zero
+int compare(const Decimal& a, const Decimal& b);  // negative, zero or positive, as strcmp()
 
 struct DecimalBound {
   Decimal value;
   bool inclusive = true;
 };
 
-// Which numbers, and how they may be written: never with an exponent; fractions have at most so
-// many digits that two different texts are two different doubles.
+// A set of numbers. They are written without an exponent, and fractions with so few digits that
+// different texts are different doubles.
 struct DecimalRange {
   std::optional<DecimalBound> least;
   std::optional<DecimalBound> most;
-  std::uint32_t multiple_of = 1;       // of whole numbers; more than 1 only with no fraction
+  std::uint32_t multiple_of = 1;       // more than 1 only if fraction_digits is 0
   std::uint32_t fraction_digits = 15;  // 0: whole numbers only
 
-  void at_least(DecimalBound bound);  // as well as what it says already
+  // Narrow the set.
+  void at_least(DecimalBound bound);
   void at_most(DecimalBound bound);
-  bool empty() const;  // surely
+  bool empty() const;  // false if that is not certain
   bool contains(const boost::json::value& number) const;
 };
 

@@ -9,11 +9,11 @@
 
 namespace protean::grammar {
 
-// The strings of a format: each is valid by the format's RFC, though the RFC may have more (URIs
-// have a host or an opaque part of plain characters, e-mail addresses no quotes).
+// Returns strings of a format. All are valid by the format's RFC, which may allow more: URIs have a
+// host or an opaque part of plain characters here, and e-mail addresses have no quotes.
 std::optional<Language> string_format(std::string_view name);
 
-// OpenAPI's int32, int64, float and double.
+// Returns the range of OpenAPI's int32, int64, float or double.
 std::optional<DecimalRange> number_format(std::string_view name);
 
 std::string known_formats();

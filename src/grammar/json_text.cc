@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "grammar/code_points.h"
+#include "grammar/regex_parser.h"
 
 namespace protean::grammar {
 
@@ -17,7 +18,7 @@ std::string json_number_text(const boost::json::value& number) {
   if (number.is_uint64()) {
     return fmt::format("{}", number.get_uint64());
   }
-  constexpr double kWrittenOut = 1e21;  // JSON.stringify's bound
+  constexpr double kWrittenOut = 1e21;  // JSON.stringify uses an exponent from here on
   const double value = number.get_double();
   if (std::trunc(value) == value && std::abs(value) < kWrittenOut) {
     return fmt::format("{:.0f}", value == 0 ? 0.0 : value);
@@ -25,71 +26,68 @@ std::string json_number_text(const boost::json::value& number) {
   return fmt::format("{}", value);
 }
 
-JsonText::JsonText(AutomatonBuilder& builder, bool any_whitespace)
-    : builder_(&builder), any_whitespace_(any_whitespace) {}
+namespace {
 
-StateId JsonText::whitespace() {
-  if (whitespace_) {
-    return *whitespace_;
+// Returns what `pattern` matches of the white space that JSON allows.
+Result<Language> whitespace_matching(const std::string& pattern) {
+  const Result<Language> texts = parse_regex(pattern, RegexDialect::kPcre, RegexMatch::kWhole);
+  if (!texts) {
+    return make_error(texts.error().code, "the white space pattern \"{}\": {}", pattern,
+                      texts.error().message);
   }
-  const StateId begin = builder_->state();
-  whitespace_ = begin;
-  builder_->final(begin);
-  const auto blank = [&](StateId from) {
-    const StateId to = builder_->state();
-    builder_->bytes(from, ' ', ' ', to);
-    builder_->bytes(from, '\t', '\t', to);
-    builder_->final(to);
-    return to;
-  };
-  blank(blank(begin));
-  const StateId after_line = builder_->state();
-  builder_->final(after_line);
-  const auto line_end = [&](StateId from) {
-    builder_->bytes(from, '\n', '\n', after_line);
-    const StateId carriage = builder_->state();
-    builder_->bytes(from, '\r', '\r', carriage);
-    builder_->bytes(carriage, '\n', '\n', after_line);
-  };
-  line_end(begin);
-  // The second line end has states of its own, or there would be as many as one likes.
-  const StateId after_two = builder_->state();
-  builder_->final(after_two);
-  builder_->bytes(after_line, '\n', '\n', after_two);
-  const StateId carriage = builder_->state();
-  builder_->bytes(after_line, '\r', '\r', carriage);
-  builder_->bytes(carriage, '\n', '\n', after_two);
-  StateId indent = builder_->state();
-  builder_->go(after_line, indent);
-  builder_->go(after_two, indent);
-  for (int i = 0; i < kMostIndent; ++i) {
-    indent = blank(indent);
+  static const CharacterClass kWhitespace({{'\t', '\n'}, {'\r', '\r'}, {' ', ' '}});
+  const Language any({{.edges = {{kWhitespace, 0}}, .final = true}});
+  Result<Language> kept = texts->intersect(any);
+  if (kept && kept->empty()) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "the white space pattern \"{}\" matches no text of spaces, tabs and line "
+                      "ends; use one such as \"[ \\n]?\"",
+                      pattern);
   }
-  return begin;
+  return kept;
+}
+
+}  // namespace
+
+Result<JsonGaps> JsonGaps::parse(const JsonWhitespace& whitespace) {
+  Result<Language> after_separator = whitespace_matching(whitespace.after_separator);
+  Result<Language> elsewhere = whitespace_matching(whitespace.elsewhere);
+  if (!after_separator || !elsewhere) {
+    return after_separator ? elsewhere.error() : after_separator.error();
+  }
+  return JsonGaps{*std::move(after_separator), *std::move(elsewhere)};
+}
+
+JsonText::JsonText(AutomatonBuilder& builder, JsonGaps gaps)
+    : builder_(&builder), gaps_(std::move(gaps)) {}
+
+void JsonText::whitespace(const Language& texts, std::optional<StateId>& called, StateId from,
+                          StateId to) {
+  constexpr std::size_t kMostInline = 8;  // masks take longer over a call than over a few states
+  if (texts.states().size() <= kMostInline) {
+    texts.emit(*builder_, from, Spelling::kPlain, to);
+    return;
+  }
+  if (!called) {
+    called = builder_->state();
+    const StateId end = builder_->state();
+    builder_->final(end);
+    texts.emit(*builder_, *called, Spelling::kPlain, end);
+  }
+  builder_->call(from, *called, to);
 }
 
 void JsonText::gap(StateId from, StateId to) {
-  if (any_whitespace_) {
-    builder_->call(from, whitespace(), to);
-  } else {
-    builder_->go(from, to);
-  }
+  whitespace(gaps_.elsewhere, elsewhere_, from, to);
 }
 
-void JsonText::colon(StateId from, StateId to) {
+void JsonText::separator(StateId from, char character, StateId to) {
   const StateId before = builder_->state();
   const StateId after = builder_->state();
   gap(from, before);
-  builder_->bytes(before, ':', ':', after);
-  any_whitespace_ ? gap(after, to) : builder_->bytes(after, ' ', ' ', to);
-}
-
-void JsonText::comma(StateId from, StateId to) {
-  const StateId before = builder_->state();
-  const StateId after = builder_->state();
-  gap(from, before);
-  builder_->bytes(before, ',', ',', after);
-  any_whitespace_ ? gap(after, to) : builder_->bytes(after, ' ', ' ', to);
+  const auto byte = static_cast<std::uint8_t>(character);
+  builder_->bytes(before, byte, byte, after);
+  whitespace(gaps_.after_separator, after_separator_, after, to);
 }
 
 void JsonText::string_body(StateId from, std::uint32_t least, std::uint32_t most, StateId to) {

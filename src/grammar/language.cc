@@ -15,7 +15,7 @@ Error too_large() {
                     Language::kMaxStates);
 }
 
-// The same way for every character between two neighbouring cuts.
+// Returns characters at which ways part: all between two neighbouring cuts are on the same edges.
 std::vector<CodePoint> cuts_of(const std::vector<Language::Edge>& edges) {
   std::vector<CodePoint> cuts{0};
   for (const Language::Edge& edge : edges) {
@@ -79,7 +79,7 @@ Language Language::containing(const std::vector<std::string>& texts) {
   }
   language.states_.push_back({{{CharacterClass::all(), before}}, {0}, false});
   language.states_.push_back({{{CharacterClass::all(), before + 1}}, {}, true});
-  State start;  // becomes state 0; what was there moves to the end
+  State start;  // becomes state 0; the former state 0 moves to the end
   start.jumps = {before, before + 2};
   language.states_.push_back(language.states_[0]);
   for (State& state : language.states_) {
@@ -130,7 +130,7 @@ bool Language::empty() const {
                       [](const State& state) { return state.final; });
 }
 
-// Without the states from which no end can be reached, nor edges to them.
+// Returns the language without the states from which no final state can be reached.
 Language Language::trimmed() const {
   std::vector<std::vector<std::uint32_t>> before(states_.size());
   std::vector<char> useful(states_.size(), 0);

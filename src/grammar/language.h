@@ -10,9 +10,8 @@
 
 namespace protean::grammar {
 
-// A regular language over characters, as a nondeterministic automaton whose start is state 0. What
-// patterns, formats, lengths and property names are until they become bytes; here they can be
-// intersected and complemented. A value.
+// A regular language over characters, as a nondeterministic automaton that starts in state 0.
+// Patterns, formats, lengths and property names are languages until they are emitted as bytes.
 class Language {
  public:
   static constexpr std::size_t kMaxStates = 20000;
@@ -23,28 +22,28 @@ class Language {
   };
   struct State {
     std::vector<Edge> edges;
-    std::vector<std::uint32_t> jumps;  // without a character
+    std::vector<std::uint32_t> jumps;  // read no character
     bool final = false;
   };
 
   Language() : states_(1) {}
   explicit Language(std::vector<State> states) : states_(std::move(states)) {}
-  // Any text of so many characters.
+  // Returns all texts of `least` to `most` characters.
   static Result<Language> any(std::uint32_t least, std::uint32_t most = kNoLimit);
   static Language literals(const std::vector<std::string>& texts);
-  // Any text in which one of these occurs.
+  // Returns all texts in which one of `texts` occurs.
   static Language containing(const std::vector<std::string>& texts);
 
   const std::vector<State>& states() const { return states_; }
-  bool empty() const;  // no text is in it
+  bool empty() const;  // has no text
   bool accepts(std::string_view utf8) const;
 
-  // kExhausted beyond kMaxStates.
+  // Fail with kExhausted beyond kMaxStates.
   Result<Language> intersect(const Language& other) const;
   Result<Language> complement() const;
 
-  // In a JSON string a rest that may be anything may have any escapes; the rest has json_spelling.
-  // Uses the frame's count then.
+  // Emits the texts. In a JSON string characters have their json_spelling(), except that a rest of
+  // the text which may be anything may have any escapes; such a rest uses the frame's count.
   void emit(AutomatonBuilder& builder, StateId from, Spelling spelling, StateId to) const;
 
  private:

@@ -7,6 +7,8 @@
 #include <unordered_set>
 #include <utility>
 
+#include "base/check.h"
+
 namespace protean::grammar {
 
 namespace {
@@ -23,10 +25,35 @@ bool none(TokenMask mask) {
 
 }  // namespace
 
-MaskCache::MaskCache(std::shared_ptr<const Automaton> automaton,
-                     std::shared_ptr<const TokenTable> tokens)
-    : automaton_(std::move(automaton)), tokens_(std::move(tokens)), stacks_(*automaton_) {
+MaskCache::MaskCache(std::string key, std::shared_ptr<const Automaton> automaton,
+                     std::shared_ptr<const TokenTable> tokens,
+                     std::shared_ptr<GrammarMemory> memory)
+    : key_(std::move(key)),
+      automaton_(std::move(automaton)),
+      tokens_(std::move(tokens)),
+      memory_(std::move(memory)),
+      grammar_bytes_(sizeof(MaskCache) + key_.capacity() + automaton_->bytes()),
+      stacks_(*automaton_) {
   path_.resize(tokens_->longest_bytes() + std::size_t{1});
+  memory_->add_grammar(grammar_bytes_);
+  account();
+}
+
+MaskCache::~MaskCache() {
+  memory_->resize_masks(bytes_, 0);
+  memory_->remove_grammar(grammar_bytes_);
+}
+
+std::uint64_t MaskCache::generation() {
+  if (full()) {
+    stacks_ = StackSets(*automaton_);
+    partials_ = {};
+    masks_ = {};
+    partial_bytes_ = 0;
+    ++generation_;
+    account();
+  }
+  return generation_;
 }
 
 SetId MaskCache::advance(SetId set, TokenId token) {
@@ -44,25 +71,33 @@ SetId MaskCache::advance(SetId set, TokenId token) {
 }
 
 bool MaskCache::full() const {
-  return stacks_.bytes() + partial_bytes_ + kMaskBytes > kMaxBytes;
+  return bytes_ > kMaxBytes || (memory_->exceeded() && bytes_ > memory_->fair_mask_bytes());
+}
+
+void MaskCache::account() {
+  const std::size_t bytes =
+      stacks_.bytes() + partial_bytes_ + masks_.size() * tokens_->mask_words() * 8;
+  memory_->resize_masks(bytes_, bytes);
+  bytes_ = bytes;
 }
 
 void MaskCache::mask(SetId set, TokenMask mask) {
+  check(mask.size() == tokens_->mask_words(), "a mask has the vocabulary's words");
   if (const auto it = masks_.find(set); it != masks_.end()) {
     std::copy(it->second.begin(), it->second.end(), mask.begin());
     return;
   }
   fill(set, mask);
-  // A vocabulary that lacks some bytes may have no token for what must come; better to end the
-  // answer than to leave the sampler nothing.
+  // A vocabulary that lacks some bytes may have no token for what must come. The answer then ends,
+  // because the sampler needs a token.
   if (none(mask)) {
     set_bits(tokens_->stop_ids(), mask);
   }
-  if ((masks_.size() + 1) * mask.size_bytes() > kMaskBytes) {
-    masks_.clear();  // they come again cheaply, from the partials
+  if ((masks_.size() + 1) * mask.size_bytes() > kMaxMaskBytes) {
+    masks_.clear();  // partials make them again at little cost
   }
   masks_.emplace(set, std::vector<std::uint64_t>(mask.begin(), mask.end()));
-  bytes_ = stacks_.bytes() + partial_bytes_ + masks_.size() * mask.size_bytes();
+  account();
 }
 
 void MaskCache::fill(SetId set, TokenMask mask) {
@@ -98,7 +133,7 @@ void MaskCache::warm() {
   std::vector<SetId> sets{stacks_.start()};
   std::unordered_set<SetId> seen{stacks_.start(), kNoStacks};
   for (std::size_t i = 0; i < sets.size(); ++i) {
-    const std::scoped_lock lock(mutex_);  // each time anew: others may be in a hurry
+    const std::scoped_lock lock(mutex_);  // released in each round, so that steps need not wait
     if ((i == 0 && std::exchange(warm_, true)) || walked_ > kMostNodes || full()) {
       return;
     }
@@ -112,7 +147,7 @@ void MaskCache::warm() {
   }
 }
 
-// Frames over the same callers go together; the inside of a JSON string has a way of its own.
+// Groups the top frames by the frames below them. Those inside a JSON string stay apart.
 std::vector<MaskCache::Part> MaskCache::parts_of(SetId set) {
   std::map<SetId, std::vector<Frame>> together;
   std::vector<std::pair<Frame, SetId>> strings;
@@ -136,7 +171,8 @@ std::vector<MaskCache::Part> MaskCache::parts_of(SetId set) {
   return parts;
 }
 
-// Counts far from both bounds of a string's length are all alike to a token.
+// Returns the frame over kBottomStacks, with a count that stands for all counts that are alike: no
+// token is long enough to tell apart counts that are far from both bounds of a string's length.
 SetId MaskCache::string_key(Frame frame) {
   const Loop& loop = automaton_->loops[automaton_->string_loop[frame.state] - 1];
   const std::uint32_t longest = tokens_->longest_bytes();
@@ -166,7 +202,7 @@ MaskCache::Partial MaskCache::work_out(SetId above) {
   made.trie = &tokens_->all();
   const Frame first = stacks_.frames(above).front();
   if (const std::uint32_t string = automaton_->string_loop[first.state]; string != 0) {
-    // The count is that of the character about to come.
+    // The count includes the character about to come.
     const std::uint32_t most = automaton_->loops[string - 1].most;
     tokens_->add_plain(most == kNoLimit ? kNoLimit : most - first.count + 1, made.dense);
     made.trie = &tokens_->not_plain();
@@ -197,7 +233,8 @@ MaskCache::Partial MaskCache::compressed(Partial partial) const {
   return partial;
 }
 
-// Calls on_node(node, stacks) for all nodes beneath `from` that `set`, which is there, can reach.
+// Calls on_node(node, stacks) for all nodes beneath `from` that can be reached if `set` are the
+// stacks at `from`.
 template <class OnNode>
 void MaskCache::walk(const TokenTrie& trie, std::uint32_t from, SetId set, OnNode on_node) {
   if (set == kNoStacks) {

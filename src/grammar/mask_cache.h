@@ -5,50 +5,60 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "contract/token_constraint.h"
 #include "grammar/automaton.h"
+#include "grammar/grammar_memory.h"
 #include "grammar/stack_sets.h"
 #include "grammar/token_table.h"
 
 namespace protean::grammar {
 
-// What was worked out for one grammar and one vocabulary, shared by the requests that have both.
-// A mask is the union over the top frames of a set of stacks: tokens that stay above the frames
-// below are the same wherever those frames occur and are kept by them alone; only tokens that
-// end a frame in their middle are looked at with the stack at hand. Whole masks are kept too.
-// Guarded by `mutex()`, which callers of start() to full() hold. Sets' numbers are good for the
-// cache's life; when full() a constraint changes to a new one.
+// The masks of one grammar over one vocabulary, shared by all requests that have both.
+//
+// A mask is the union over the top frames of a set of stacks. The tokens that stay above the frames
+// below depend on the top frames alone, so they are kept for each set of top frames (a Partial).
+// Only tokens that end a frame in their middle are looked up with the stack at hand. Whole masks
+// are kept as well.
 class MaskCache {
  public:
-  static constexpr std::size_t kMaxBytes = std::size_t{96} << 20;
-  static constexpr std::size_t kMaskBytes = std::size_t{16} << 20;  // of them, for whole masks
+  static constexpr std::size_t kMaxBytes = std::size_t{96} << 20;      // of stacks and masks
+  static constexpr std::size_t kMaxMaskBytes = std::size_t{16} << 20;  // of whole masks
 
-  MaskCache(std::shared_ptr<const Automaton> automaton, std::shared_ptr<const TokenTable> tokens);
+  MaskCache(std::string key, std::shared_ptr<const Automaton> automaton,
+            std::shared_ptr<const TokenTable> tokens, std::shared_ptr<GrammarMemory> memory);
+  ~MaskCache();
+  MaskCache(const MaskCache&) = delete;
+  MaskCache& operator=(const MaskCache&) = delete;
 
+  // Callers of the following functions hold the mutex.
   std::mutex& mutex() { return mutex_; }
+  // Drops what is kept if it takes too much memory, and counts that up. Numbers of sets are valid
+  // for one generation.
+  std::uint64_t generation();
   SetId start() const { return stacks_.start(); }
-  SetId advance(SetId set, TokenId token);  // kNoStacks if it may not follow
+  SetId advance(SetId set, TokenId token);  // kNoStacks if the token may not follow
   void mask(SetId set, TokenMask mask);
-  bool full() const;
 
-  // What it holds, about. Any thread, without the lock.
-  std::size_t bytes() const { return bytes_; }
-
-  // These lock. Is there neither a first token nor an end at once?
+  // The following functions lock the mutex themselves or need no lock.
+  const std::string& key() const { return key_; }
+  std::size_t grammar_bytes() const { return grammar_bytes_; }
+  std::size_t bytes() const { return bytes_; }  // of stacks and masks, about
+  // Returns true if an answer can neither end at once nor begin with any token.
   bool stuck_at_start();
-  // Works out what answers need at the places nearest to their start, in bytes, as far as a bound
-  // on the work lets it: else the step that first comes there would wait for it. Once.
+  // Works out the masks that are nearest to an answer's start, within a bound on the work, so that
+  // no step waits for them. Does so once.
   void warm();
 
  private:
-  // The tokens that may follow some frames, and where in the trie those frames are done although
-  // the token is not.
+  // The tokens that may follow a set of top frames, and the nodes of the trie (escapes) at which
+  // those frames end before the token does.
   struct Partial {
-    std::vector<std::uint64_t> dense;  // or
-    std::vector<TokenId> sparse;
+    std::vector<std::uint64_t> dense;  // a mask, or empty
+    std::vector<TokenId> sparse;       // ids, if dense is empty
     std::vector<std::uint32_t> escapes;
     const TokenTrie* trie = nullptr;
     std::size_t bytes() const {
@@ -56,10 +66,12 @@ class MaskCache {
     }
   };
   struct Part {
-    SetId above = kNoStacks;  // frames with their callers left open
+    SetId above = kNoStacks;  // top frames over kBottomStacks
     SetId below = kNoStacks;
   };
 
+  bool full() const;
+  void account();
   void fill(SetId set, TokenMask mask);
   std::vector<Part> parts_of(SetId set);
   SetId string_key(Frame frame);
@@ -70,14 +82,18 @@ class MaskCache {
   void walk(const TokenTrie& trie, std::uint32_t from, SetId set, OnNode on_node);
 
   std::mutex mutex_;
+  const std::string key_;
   std::shared_ptr<const Automaton> automaton_;
   std::shared_ptr<const TokenTable> tokens_;
+  std::shared_ptr<GrammarMemory> memory_;
+  const std::size_t grammar_bytes_;
+  std::uint64_t generation_ = 0;
   StackSets stacks_;
   std::unordered_map<SetId, Partial> partials_;
   std::unordered_map<SetId, std::vector<std::uint64_t>> masks_;
   std::size_t partial_bytes_ = 0;
   std::atomic<std::size_t> bytes_ = 0;
-  std::size_t walked_ = 0;  // nodes of tries
+  std::size_t walked_ = 0;  // nodes of tries, in all
   bool warm_ = false;
   std::vector<SetId> path_;
 };

@@ -1,45 +1,73 @@
 #include "grammar/mask_caches.h"
 
-#include <algorithm>
 #include <iterator>
+#include <utility>
+
+#include "base/units.h"
 
 namespace protean::grammar {
 
-std::shared_ptr<MaskCache> MaskCaches::find(const std::shared_ptr<const Automaton>& automaton,
-                                            std::uint64_t hash) {
+bool MaskCaches::holds(const std::string& key) const {
   const std::scoped_lock lock(mutex_);
-  const auto it = std::find_if(entries_.begin(), entries_.end(), [&](const Entry& entry) {
-    return entry.hash == hash && (entry.automaton == automaton || *entry.automaton == *automaton);
-  });
-  if (it == entries_.end()) {
-    entries_.push_front({hash, automaton, std::make_shared<MaskCache>(automaton, tokens_)});
-    forget_oldest();
-  } else {
-    entries_.splice(entries_.begin(), entries_, it);
-  }
-  return entries_.front().cache;
+  return by_key_.contains(key);
 }
 
-std::shared_ptr<MaskCache> MaskCaches::replace(const std::shared_ptr<const Automaton>& automaton,
-                                               std::uint64_t hash, const MaskCache* full) {
-  {
+std::shared_ptr<MaskCache> MaskCaches::find_locked(const std::string& key) {
+  const auto found = by_key_.find(key);
+  if (found == by_key_.end()) {
+    return nullptr;
+  }
+  entries_.splice(entries_.begin(), entries_, found->second);
+  return *found->second;
+}
+
+std::shared_ptr<MaskCache> MaskCaches::find(const std::string& key) {
+  const std::scoped_lock lock(mutex_);
+  return find_locked(key);
+}
+
+Result<std::shared_ptr<MaskCache>> MaskCaches::add(std::shared_ptr<MaskCache> cache) {
+  const std::size_t most = memory_->most_grammar_bytes();
+  if (cache->grammar_bytes() > most) {
+    return make_error(
+        ErrorCode::kExhausted,
+        "the grammar takes {}, and all grammars may take {}; make it smaller or raise "
+        "--grammar-memory",
+        format_bytes(static_cast<std::int64_t>(cache->grammar_bytes())),
+        format_bytes(static_cast<std::int64_t>(most)));
+  }
+  const std::scoped_lock lock(mutex_);
+  if (std::shared_ptr<MaskCache> first = find_locked(cache->key())) {
+    return first;
+  }
+  drop_unused([&] { return memory_->grammar_bytes() <= most && !memory_->exceeded(); });
+  if (memory_->grammar_bytes() > most) {
+    return make_error(ErrorCode::kUnavailable,
+                      "the grammars of running requests take all of the {} that grammars may take; "
+                      "try again later or raise --grammar-memory",
+                      format_bytes(static_cast<std::int64_t>(most)));
+  }
+  entries_.push_front(cache);
+  by_key_.emplace(cache->key(), entries_.begin());
+  return cache;
+}
+
+void MaskCaches::make_room() {
+  if (memory_->exceeded()) {
     const std::scoped_lock lock(mutex_);
-    entries_.remove_if([full](const Entry& entry) { return entry.cache.get() == full; });
+    drop_unused([&] { return !memory_->exceeded(); });
   }
-  return find(automaton, hash);
 }
 
-void MaskCaches::forget_oldest() {
-  std::size_t bytes = 0;
-  std::size_t kept = 0;
-  auto it = std::next(entries_.begin());
-  for (; it != entries_.end(); ++it) {
-    bytes += it->cache->bytes();
-    if (++kept == kMost || bytes > kMostBytes) {
-      break;
+template <class Enough>
+void MaskCaches::drop_unused(Enough enough) {
+  for (auto it = entries_.end(); it != entries_.begin() && !enough();) {
+    --it;
+    if (it->use_count() == 1) {
+      by_key_.erase((*it)->key());
+      it = entries_.erase(it);
     }
   }
-  entries_.erase(it, entries_.end());
 }
 
 }  // namespace protean::grammar

@@ -1,46 +1,44 @@
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
 #include <list>
 #include <memory>
 #include <mutex>
-#include <utility>
+#include <string>
+#include <string_view>
+#include <unordered_map>
 
+#include "base/result.h"
+#include "grammar/grammar_memory.h"
 #include "grammar/mask_cache.h"
 
 namespace protean::grammar {
 
-// The caches of one vocabulary's grammars that were used last: as many as memory allows, so that
-// what was worked out for a schema is still there when its turn comes again. Two grammars that are
-// the same automaton share one. Any thread.
+// The mask caches of one vocabulary's grammars by key. If the memory budget is exceeded, caches
+// that only this class refers to are dropped, the least recently used first. Any thread.
 class MaskCaches {
  public:
-  static constexpr std::size_t kMost = 256;
-  static constexpr std::size_t kMostBytes = std::size_t{512} << 20;  // of all but the last used
+  explicit MaskCaches(std::shared_ptr<GrammarMemory> memory) : memory_(std::move(memory)) {}
 
-  explicit MaskCaches(std::shared_ptr<const TokenTable> tokens) : tokens_(std::move(tokens)) {}
-
-  const TokenTable& tokens() const { return *tokens_; }
-
-  std::shared_ptr<MaskCache> find(const std::shared_ptr<const Automaton>& automaton,
-                                  std::uint64_t hash);
-  // A fresh cache in the place of one that is full.
-  std::shared_ptr<MaskCache> replace(const std::shared_ptr<const Automaton>& automaton,
-                                     std::uint64_t hash, const MaskCache* full);
+  bool holds(const std::string& key) const;
+  // Returns null if no cache has this key.
+  std::shared_ptr<MaskCache> find(const std::string& key);
+  // Returns the cache to use for its key: `cache`, or one that another thread added first. Fails
+  // with kExhausted if the grammar alone is too large, with kUnavailable if those in use are.
+  Result<std::shared_ptr<MaskCache>> add(std::shared_ptr<MaskCache> cache);
+  // Drops unused caches until the budget is kept or all are used.
+  void make_room();
 
  private:
-  struct Entry {
-    std::uint64_t hash = 0;
-    std::shared_ptr<const Automaton> automaton;
-    std::shared_ptr<MaskCache> cache;
-  };
+  using Entries = std::list<std::shared_ptr<MaskCache>>;
 
-  void forget_oldest();
+  std::shared_ptr<MaskCache> find_locked(const std::string& key);
+  template <class Enough>
+  void drop_unused(Enough enough);
 
-  std::shared_ptr<const TokenTable> tokens_;
-  std::mutex mutex_;
-  std::list<Entry> entries_;  // the last used first
+  const std::shared_ptr<GrammarMemory> memory_;
+  mutable std::mutex mutex_;
+  Entries entries_;  // the most recently used first
+  std::unordered_map<std::string_view, Entries::iterator> by_key_;
 };
 
 }  // namespace protean::grammar

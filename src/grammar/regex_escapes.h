@@ -11,8 +11,7 @@ namespace protean::grammar {
 
 CharacterClass line_ends(RegexDialect dialect);
 
-// A pattern read from the left, and the first error in it. After an error it only gives back
-// nothing.
+// Reads a pattern from the left and keeps the first error. Returns empty values after an error.
 class RegexReader {
  public:
   // The pattern is valid UTF-8 and outlives the reader.
@@ -23,7 +22,7 @@ class RegexReader {
   bool looking_at(char next) const { return !at_end() && pattern_[position_] == next; }
   bool accept(char next);
   bool accept(std::string_view next);
-  CodePoint character();                                    // any one
+  CodePoint character();                                    // any character
   std::optional<std::uint32_t> number(std::uint32_t most);  // none if there is no digit
   CharacterClass escape(bool in_brackets);                  // after '\'
   CharacterClass bracket_class();                           // after '['

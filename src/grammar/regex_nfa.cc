@@ -8,7 +8,7 @@ namespace {
 
 using NodeId = std::uint32_t;
 
-// Thompson's construction, anchors being jumps that are taken only at the text's begin or end.
+// Thompson's construction. Anchors are jumps that are taken only at the text's begin or end.
 struct Nfa {
   struct Jump {
     enum class Kind { kAlways, kTextBegin, kTextEnd };
@@ -29,7 +29,7 @@ struct Nfa {
     nodes[from].jumps.push_back({kind, to});
   }
 
-  // From `from`; gives back where it ends.
+  // Adds `part` from `from` on and returns the node at which it ends.
   NodeId add(const RegexNode& part, NodeId from) {
     if (full()) {
       return from;
@@ -100,7 +100,7 @@ struct Nfa {
   std::vector<Node> nodes;
 };
 
-// Where in the text a state is; `$` leads to the ones that can take no more.
+// The place in the text at which a node is. `$` leads to the phases that read nothing more.
 enum Phase : std::uint32_t { kAtBegin, kWithin, kAtEnd, kEmptyText, kPhases };
 
 Language with_phases(const Nfa& nfa, NodeId accept) {

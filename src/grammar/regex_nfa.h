@@ -8,17 +8,17 @@
 
 namespace protean::grammar {
 
-// A pattern's tree.
+// The syntax tree of a pattern.
 struct RegexNode {
   enum class Kind { kAlternatives, kSequence, kRepeat, kCharacter, kTextBegin, kTextEnd };
   Kind kind = Kind::kSequence;
   std::vector<RegexNode> parts;
-  Loop loop;                  // of a kRepeat
-  CharacterClass characters;  // of a kCharacter
+  Loop loop;                  // for kRepeat
+  CharacterClass characters;  // for kCharacter
 };
 
-// The texts matched, or (search) those with a match somewhere. kExhausted when that takes more
-// than Language::kMaxStates.
+// Returns the texts that the pattern matches, or if `search` those that hold a match. Fails with
+// kExhausted beyond Language::kMaxStates.
 Result<Language> regex_language(const RegexNode& node, bool search);
 
 }  // namespace protean::grammar

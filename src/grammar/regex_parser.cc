@@ -94,7 +94,7 @@ class RegexParser {
     return reader_.looking_at('{') ? braces() : std::nullopt;
   }
 
-  // {n}, {n,}, {n,m} or {,m}; what is none of them is an ordinary brace.
+  // Reads {n}, {n,}, {n,m} or {,m}. Any other brace is an ordinary character.
   std::optional<Loop> braces() {
     const std::size_t start = reader_.position();
     reader_.accept('{');

@@ -4,26 +4,38 @@
 
 namespace protean::grammar {
 
-Status emit_schema(AutomatonBuilder& builder, const JsonSchema& schema, StateId from, StateId to) {
+namespace {
+
+// Calls `emit` with the rules of `schema` and its root, then finishes the rules.
+template <class Emit>
+Status with_rules(AutomatonBuilder& builder, const JsonSchema& schema, Emit emit) {
   const Result<SchemaDocument> document = SchemaDocument::read(schema.schema);
   if (!document) {
     return document.error();
   }
-  SchemaRules rules(builder, *document, {schema.any_whitespace, schema.open_properties});
-  builder.call(from, rules.rule({{document->root()}}), to);
-  return rules.finish();
+  Result<JsonGaps> gaps = JsonGaps::parse(schema.whitespace);
+  if (!gaps) {
+    return gaps.error();
+  }
+  SchemaRules rules(builder, *document, *std::move(gaps), schema.open_properties);
+  const Status status = emit(rules, document->root());
+  return status ? rules.finish() : status;
+}
+
+}  // namespace
+
+Status emit_schema(AutomatonBuilder& builder, const JsonSchema& schema, StateId from, StateId to) {
+  return with_rules(builder, schema, [&](SchemaRules& rules, const SchemaPlace& root) -> Status {
+    builder.call(from, rules.rule({{root}}), to);
+    return {};
+  });
 }
 
 Status emit_tagged(AutomatonBuilder& builder, const TaggedArguments& arguments, StateId from,
                    StateId to) {
-  const Result<SchemaDocument> document = SchemaDocument::read(arguments.object.schema);
-  if (!document) {
-    return document.error();
-  }
-  SchemaRules rules(builder, *document,
-                    {arguments.object.any_whitespace, arguments.object.open_properties});
-  Status status = rules.emit_tagged(arguments, from, to);
-  return status ? rules.finish() : status;
+  return with_rules(builder, arguments.object, [&](SchemaRules& rules, const SchemaPlace&) {
+    return rules.emit_tagged(arguments, from, to);
+  });
 }
 
 }  // namespace protean::grammar

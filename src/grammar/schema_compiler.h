@@ -6,7 +6,7 @@
 
 namespace protean::grammar {
 
-// Edges from `from` to `to` for the JSON texts a schema allows, as far as its header says.
+// Emit edges from `from` to `to` for the texts of a source.
 Status emit_schema(AutomatonBuilder& builder, const JsonSchema& schema, StateId from, StateId to);
 Status emit_tagged(AutomatonBuilder& builder, const TaggedArguments& arguments, StateId from,
                    StateId to);

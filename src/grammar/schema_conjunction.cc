@@ -75,7 +75,7 @@ class Flattener {
     return {};
   }
 
-  // Is there more to it than what was taken apart?
+  // Returns true if the schema limits values apart from the keywords that parts() resolves.
   static bool limits(const SchemaItem& item) {
     const boost::json::object* object = item.place.object();
     if (object == nullptr) {
@@ -196,7 +196,7 @@ class Overlap {
                        [&](const std::string& name) { return !property(a, name); });
   }
 
-  // What must hold of a property, none if it must not be there.
+  // Returns the schemas that a property must satisfy, or none if it must be absent.
   static std::optional<Conjunction> property(const Facets& facets, const std::string& name) {
     Conjunction all;
     for (const PropertiesPart& part : facets.properties) {

@@ -11,7 +11,7 @@
 
 namespace protean::grammar {
 
-// A schema and where it is in its document ("#/properties/a"). The document owns it.
+// A schema and its JSON pointer in the document ("#/properties/a"). The document owns the schema.
 struct SchemaPlace {
   const boost::json::value* schema = nullptr;
   std::string pointer;
@@ -28,7 +28,7 @@ std::string_view text_of(const boost::json::string& string);
 Error unsupported_keyword(const SchemaPlace& place, std::string_view keyword);
 Error malformed_keyword(const SchemaPlace& place, std::string_view keyword, std::string_view what);
 
-// Finds what $ref names: places within the document only.
+// Resolves $ref to places within the document.
 class SchemaDocument {
  public:
   static constexpr int kMaxDepth = 200;

@@ -199,7 +199,7 @@ Status KeywordReader::read_length(const value& of, LengthRange& range) {
   if (decimal.negative || !decimal.fraction.empty()) {
     return bad("it is not a whole number of at least 0");
   }
-  constexpr std::uint32_t kLarge = 1U << 30;  // more than any answer has
+  constexpr std::uint32_t kLarge = 1U << 30;  // longer than any answer
   const std::uint32_t length =
       decimal.whole.size() > 9 ? kLarge : static_cast<std::uint32_t>(std::stoul(decimal.whole));
   if (keyword_.starts_with("min")) {

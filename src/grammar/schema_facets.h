@@ -13,7 +13,7 @@
 
 namespace protean::grammar {
 
-// What kinds of value; a number is an integer or one that is not.
+// Kinds of values. A number is an integer or a fraction.
 enum JsonType : std::uint32_t {
   kNull = 1,
   kBoolean = 2,
@@ -32,7 +32,7 @@ struct LengthRange {
   bool contains(std::size_t length) const { return length >= least && length <= most; }
 };
 
-// What one schema says of an object's properties; "additional" means what this one does not name.
+// What one schema says about an object's properties; `additional` is for those it does not name.
 struct PropertiesPart {
   std::vector<std::pair<std::string, SchemaPlace>> named;
   std::vector<std::pair<Language, SchemaPlace>> patterns;
@@ -45,16 +45,16 @@ struct ItemsPart {
   std::optional<SchemaPlace> rest;
 };
 
-// What several schemas say together of one value, anyOf and oneOf aside.
+// What the schemas of a conjunction say about one value, apart from anyOf and oneOf.
 struct Facets {
   std::uint32_t types = kAnyType;
-  std::uint32_t implied_types = 0;  // of keywords that speak of one type only
+  std::uint32_t implied_types = 0;  // types that keywords such as minLength are about
   bool types_stated = false;
   std::optional<std::vector<const boost::json::value*>> values;
   DecimalRange numbers;
   bool numbers_limited = false;
   LengthRange string_length;
-  std::vector<Language> string_languages;  // all of them hold
+  std::vector<Language> string_languages;  // a string is in all of them
   LengthRange array_length;
   std::vector<ItemsPart> items;
   bool unique_items = false;
@@ -64,21 +64,22 @@ struct Facets {
   std::vector<SchemaPlace> property_names;
   SchemaPlace place;  // the first of the schemas, for errors
 
-  // kUnsupported for a keyword that could not be kept, kInvalidArgument for one that is malformed.
+  // Fails with kUnsupported if we do not enforce a keyword, kInvalidArgument if it is malformed.
   Status add(const SchemaPlace& schema);
 
-  // The types to write. Where nothing is said, keywords of one type are taken to mean it.
+  // Returns the types to write. If no type is stated, these are the types that keywords are about.
   std::uint32_t written_types() const;
   bool requires_property(std::string_view name) const;
 };
 
-// Is it a keyword that limits nothing, or one that is dealt with before facets are read?
+// Return true for a keyword that limits nothing, and for one that conjunctions resolve.
 bool is_annotation(std::string_view keyword);
 bool is_applicator(std::string_view keyword);
 
 bool equal_json(const boost::json::value& a, const boost::json::value& b);
 
-// Does the value keep to the facets? None: it is an array or object and we cannot say.
+// Returns true if the value satisfies the facets, or none for arrays and objects if the facets
+// limit them.
 std::optional<bool> keeps_to(const boost::json::value& value, const Facets& facets);
 
 }  // namespace protean::grammar

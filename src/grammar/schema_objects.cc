@@ -13,7 +13,7 @@ bool has_false(const Conjunction& schemas) {
                      [](const SchemaItem& item) { return item.place.is_false(); });
 }
 
-// The names that schemas give, in their order, then those that are only required.
+// Returns the names under `properties` in their order, then those that are only required.
 std::vector<std::string> names_of(const Facets& facets) {
   std::vector<std::string> names;
   std::map<std::string_view, bool> seen;
@@ -33,7 +33,7 @@ std::vector<std::string> names_of(const Facets& facets) {
 
 }  // namespace
 
-// What propertyNames asks of names.
+// Returns the languages that propertyNames asks for.
 Result<std::vector<Language>> SchemaRules::allowed_names(const Facets& facets) const {
   std::vector<Language> allowed;
   for (const SchemaPlace& place : facets.property_names) {
@@ -106,7 +106,7 @@ Status SchemaRules::plan_named(const Facets& facets, const std::vector<Language>
   return {};
 }
 
-// Names that no schema gives fall into classes by the patterns they match.
+// Plans the properties that no schema names, in classes by the patterns that their names match.
 Status SchemaRules::plan_others(const Facets& facets, const std::vector<Language>& allowed,
                                 ObjectPlan& plan) {
   constexpr std::size_t kMostPatterns = 4;
@@ -126,7 +126,7 @@ Status SchemaRules::plan_others(const Facets& facets, const std::vector<Language
                       "names are not supported",
                       facets.place.pointer, kMostPatterns);
   }
-  const bool open = said || writing_.open_properties || !given;
+  const bool open = said || open_properties_ || !given;
   const std::vector<std::string> names = names_of(facets);
   for (std::uint32_t matched = 0; matched < (1U << patterns.size()); ++matched) {
     if (matched == 0 && !open) {
@@ -188,7 +188,8 @@ Result<SchemaRules::ObjectPlan> SchemaRules::plan_object(const Facets& facets) {
   if (plan.others.empty() && plan.size.most >= plan.named.size()) {
     plan.size.most = kNoLimit;
   }
-  // Other names may repeat, and one who reads the text sees them once: only the first counts.
+  // Other names may repeat, and a reader of the text keeps one member for each name, so only the
+  // first of them counts for certain.
   if (plan.size.least > plan.named.size() + 1 && !plan.others.empty()) {
     return make_error(ErrorCode::kUnsupported,
                       "schema at '{}/minProperties': more than one property beyond the named ones "
@@ -199,7 +200,8 @@ Result<SchemaRules::ObjectPlan> SchemaRules::plan_object(const Facets& facets) {
   return plan;
 }
 
-// A string of the language, to be called: its own loops count in a frame of their own.
+// Returns a state to call for a quoted string of the language. It is called because its loops need
+// a frame of their own.
 StateId SchemaRules::quoted(const Language& language) {
   const StateId begin = builder_->state();
   const StateId inside = builder_->state();
@@ -220,8 +222,8 @@ Status SchemaRules::emit_object(const Facets& facets, StateId from, StateId to) 
   return plan->possible ? emit_members(*plan, from, to) : Status();
 }
 
-// States (i, n): the next name is the i-th or a later one, n properties are written; n stops at
-// the last number that makes a difference.
+// Emits states (i, n): the next name is the i-th or a later one, and n properties are written. n
+// stops growing where larger numbers make no difference.
 Status SchemaRules::emit_members(const ObjectPlan& plan, StateId from, StateId to) {
   constexpr std::size_t kMostStates = 100000;
   const std::size_t names = plan.named.size();
@@ -232,7 +234,7 @@ Status SchemaRules::emit_members(const ObjectPlan& plan, StateId from, StateId t
     return make_error(ErrorCode::kExhausted,
                       "a schema counts up to {} of {} properties; that is too many", top, names);
   }
-  std::size_t last_required = 0;  // one behind it
+  std::size_t last_required = 0;  // one past its index
   for (std::size_t i = 0; i < names; ++i) {
     last_required = plan.named[i].required ? i + 1 : last_required;
   }
@@ -244,8 +246,8 @@ Status SchemaRules::emit_members(const ObjectPlan& plan, StateId from, StateId t
   builder_->bytes(from, '{', '{', open);
 
   const auto at = [top](std::size_t i, std::size_t n) { return i * (top + 1) + n; };
-  std::vector<StateId> after(at(names, top) + 1);   // what was written last was before the i-th
-  std::vector<StateId> before(at(names, top) + 1);  // a name must come, the i-th or a later one
+  std::vector<StateId> after(at(names, top) + 1);   // the object may end or go on
+  std::vector<StateId> before(at(names, top) + 1);  // a name must come
   std::generate(after.begin(), after.end(), [this] { return builder_->state(); });
   std::generate(before.begin(), before.end(), [this] { return builder_->state(); });
   text_.gap(open, after[at(0, 0)]);

@@ -4,12 +4,12 @@
 
 namespace protean::grammar {
 
-SchemaRules::SchemaRules(AutomatonBuilder& builder, const SchemaDocument& document,
-                         SchemaWriting writing)
+SchemaRules::SchemaRules(AutomatonBuilder& builder, const SchemaDocument& document, JsonGaps gaps,
+                         bool open_properties)
     : builder_(&builder),
       document_(&document),
-      writing_(writing),
-      text_(builder, writing.any_whitespace) {}
+      open_properties_(open_properties),
+      text_(builder, std::move(gaps)) {}
 
 StateId SchemaRules::rule(const Conjunction& schemas) {
   const auto [it, fresh] = rules_.try_emplace(key_of(schemas), 0);
@@ -85,7 +85,7 @@ Status SchemaRules::emit(const Waiting& rule) {
 }
 
 Status SchemaRules::check_apart(const Alternatives& found) const {
-  constexpr std::size_t kMostOneOf = 100;  // each is compared with each
+  constexpr std::size_t kMostOneOf = 100;  // they are compared in pairs
   if (found.keyword == "oneOf") {
     if (found.options.size() > kMostOneOf) {
       return make_error(ErrorCode::kExhausted,
@@ -120,7 +120,7 @@ Status SchemaRules::emit_alternatives(const Alternatives& found, StateId from) {
     if (!flat) {
       return flat.error();
     }
-    builder_->go(from, rule(*flat));  // which ends this one with itself
+    builder_->go(from, rule(*flat));  // a rule's final state ends this one as well
   }
   return {};
 }
@@ -130,8 +130,8 @@ Status SchemaRules::emit_values(const Facets& facets, StateId from, StateId to) 
     const std::optional<bool> kept = keeps_to(*value, facets);
     if (!kept) {
       return make_error(ErrorCode::kUnsupported,
-                        "schema at '{}': enum or const with an array or object beside keywords "
-                        "that limit arrays or objects is not supported",
+                        "schema at '{}': enum or const with an array or object together with "
+                        "keywords that limit arrays or objects is not supported",
                         facets.place.pointer);
     }
     if (*kept) {
@@ -199,7 +199,7 @@ void SchemaRules::close_array(StateId from, StateId to) {
 Status SchemaRules::emit_array(const Facets& facets, StateId from, StateId to) {
   constexpr std::uint32_t kMostSpelt = 4096;
   LengthRange length = facets.array_length;
-  std::size_t spelt = 1;  // places with a schema of their own, and one of those after
+  std::size_t spelt = 1;  // places with a schema of their own, and one for all that follow
   for (const ItemsPart& part : facets.items) {
     spelt = std::max(spelt, part.prefix.size() + 1);
   }

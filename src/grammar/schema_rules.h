@@ -14,23 +14,19 @@
 
 namespace protean::grammar {
 
-struct SchemaWriting {
-  bool any_whitespace = true;
-  bool open_properties = false;
-};
-
-// Turns conjunctions of schemas into something to call, each once, so that recursion is a call of
-// what is there already. Work waits in a queue: a deep schema is no deep recursion here.
+// Emits each conjunction of schemas once, as a rule to call, so that recursive schemas are
+// recursive calls. Rules wait in a queue, so that a deep schema needs no deep recursion here.
 class SchemaRules {
  public:
   static constexpr std::size_t kMaxRules = 8000;
 
   // Refers to the builder and the document.
-  SchemaRules(AutomatonBuilder& builder, const SchemaDocument& document, SchemaWriting writing);
+  SchemaRules(AutomatonBuilder& builder, const SchemaDocument& document, JsonGaps gaps,
+              bool open_properties);
 
-  // The state to call; its edges come with finish().
+  // Returns the state to call. finish() emits its edges.
   StateId rule(const Conjunction& schemas);
-  // The members of the object that the document is, between tags.
+  // Emits the members of the object that the document describes, between tags.
   Status emit_tagged(const TaggedArguments& tags, StateId from, StateId to);
   Status finish();
 
@@ -39,7 +35,7 @@ class SchemaRules {
     Conjunction schemas;
     StateId start = 0;
   };
-  // The properties that may come: the named ones in their order, then any others.
+  // The properties that may come: the named ones in their order, then others.
   struct Property {
     std::string name;
     StateId value = 0;
@@ -47,7 +43,7 @@ class SchemaRules {
     Conjunction schemas;
   };
   struct OtherProperties {
-    StateId name = 0;  // both to be called
+    StateId name = 0;  // name and value are rules to call
     StateId value = 0;
   };
   struct ObjectPlan {
@@ -59,10 +55,10 @@ class SchemaRules {
 
   Status emit(const Waiting& rule);
   Status emit_alternatives(const Alternatives& found, StateId from);
-  Status check_apart(const Alternatives& found) const;  // those of oneOf
+  Status check_apart(const Alternatives& found) const;  // fails if those of oneOf may overlap
   Status emit_member(const TaggedArguments& tags, const Property& property, StateId from,
                      StateId to);
-  // A string without its quotes, in which `end` does not occur.
+  // Emits a string without quotes, in which `end` does not occur.
   Status emit_plain(const Conjunction& schemas, const std::string& end,
                     std::pair<StateId, StateId> ends, int depth);
   Status emit_values(const Facets& facets, StateId from, StateId to);
@@ -85,7 +81,7 @@ class SchemaRules {
 
   AutomatonBuilder* builder_;
   const SchemaDocument* document_;
-  SchemaWriting writing_;
+  bool open_properties_;
   JsonText text_;
   std::unordered_map<std::string, StateId> rules_;
   std::deque<Waiting> waiting_;

@@ -1,4 +1,4 @@
-// The members of an object, each between tags of its own instead of within braces.
+// Emits the members of an object between tags instead of within braces.
 
 #include <algorithm>
 
@@ -8,7 +8,7 @@ namespace protean::grammar {
 
 namespace {
 
-constexpr int kMostAlternatives = 64;  // within one another
+constexpr int kMostAlternatives = 64;  // nested
 
 Error not_between_tags(const SchemaPlace& place, std::string_view keyword) {
   return make_error(ErrorCode::kUnsupported,
@@ -47,9 +47,9 @@ Status SchemaRules::emit_tagged(const TaggedArguments& tags, StateId from, State
                             plan->size.least > 0 ? "minProperties" : "maxProperties");
   }
   if (!plan->possible || (facets->types & kObject) == 0) {
-    return {};  // no text is
+    return {};  // no text matches
   }
-  // What may come besides the named ones need not.
+  // Properties that are not named are optional and are left out.
   for (const Property& property : plan->named) {
     const StateId next = builder_->state();
     if (Status status = emit_member(tags, property, from, next); !status) {

@@ -38,10 +38,10 @@ void expect_cases(const std::vector<Case>& cases, bool open = false) {
 TEST(JsonSchema, AnyValue) {
   expect_cases({
       {"true",
-       {"null", "-0.5e+10", R"({"a":[1,{"b":"\u00e9\n\ud83d\ude00"}], "" : {}})", "[ ]",
-        "[\n  1\n]", "\"\xC3\xA9\""},
+       {"null", "-0.5e+10", R"({"a":[1,{"b":"\u00e9\n\ud83d\ude00"}], "" : {}})", "[ ]", "[ 1 ]",
+        "\"\xC3\xA9\""},
        {"", "01", "1.", "[1,]", "{\"a\"}", R"("\ud83d")", R"("\ude00")", "\"\n\"", R"("\x")",
-        "\"\xC3\"", "nul", "1 ", " 1", "[\n\n\n1]", "1e999"}},
+        "\"\xC3\"", "nul", "1 ", " 1", "[\n1]", "1e999"}},
       {R"({"type":"object"})", {"{}", R"({"a":1})"}, {"[]", "1"}},
       {R"({"type":["boolean","null"]})", {"true", "null"}, {"0"}},
       {R"({"type":"integer"})", {"0", "-7", "1234567890"}, {"1.0", "1e3", "+1", "007"}},
@@ -206,13 +206,52 @@ TEST(JsonSchema, Recursion) {
   });
 }
 
-TEST(JsonSchema, WritesTightWithoutWhitespace) {
-  const auto grammar = Grammar::compile({JsonSchema{.schema = true, .any_whitespace = false}});
-  ASSERT_TRUE(grammar.ok());
-  EXPECT_TRUE((*grammar)->matches(R"({"a": [1, {}], "b": 2})"));
-  EXPECT_FALSE((*grammar)->matches(R"({"a":1})"));
-  EXPECT_FALSE((*grammar)->matches(R"({"a": 1,"b": 2})"));
-  EXPECT_FALSE((*grammar)->matches("[ 1]"));
+std::shared_ptr<const Grammar> with_whitespace(JsonWhitespace whitespace) {
+  const auto grammar = Grammar::compile({JsonSchema{
+      .schema = true,
+      .whitespace = std::move(whitespace),
+  }});
+  EXPECT_TRUE(grammar.ok()) << (grammar.ok() ? "" : grammar.error().message);
+  return *grammar;
+}
+
+TEST(JsonSchema, WritesAtMostOneSpaceBetweenTokensByDefault) {
+  const auto grammar = with_whitespace({});
+  for (const char* text : {R"({"a":[1,{}],"b":2})", R"({"a": [1, {}], "b": 2})",
+                           R"({ "a" : [ 1 , { } ] })", R"({"a": 1,"b": 2})"}) {
+    EXPECT_TRUE(grammar->matches(text)) << text;
+  }
+  for (const char* text :
+       {R"({  "a":1})", "[\n1]", "[1,\t2]", "[1,  2]", "[1\n]", R"({"a":  1})"}) {
+    EXPECT_FALSE(grammar->matches(text)) << text;
+  }
+}
+
+TEST(JsonSchema, WritesOneSpaceAfterSeparatorsOnly) {
+  const auto grammar = with_whitespace(kSpacedSeparators);
+  EXPECT_TRUE(grammar->matches(R"({"a": [1, {}], "b": 2})"));
+  EXPECT_FALSE(grammar->matches(R"({"a":1})"));
+  EXPECT_FALSE(grammar->matches(R"({"a": 1,"b": 2})"));
+  EXPECT_FALSE(grammar->matches("[ 1]"));
+}
+
+TEST(JsonSchema, WritesTheWhitespaceOfAPattern) {
+  const auto lines = with_whitespace({"", R"(\n(  ){0,3})"});
+  EXPECT_TRUE(lines->matches("[\n  1\n,2\n]"));
+  EXPECT_FALSE(lines->matches("[1]"));
+  EXPECT_FALSE(lines->matches("[\n 1\n]"));
+  // What is not white space of JSON is left out.
+  const auto some = with_whitespace({R"(\s{0,2}|x)", R"(\s{0,2}|x)"});
+  EXPECT_TRUE(some->matches("[ \t1\r\n]"));
+  EXPECT_FALSE(some->matches("[\v1]"));
+  EXPECT_FALSE(some->matches("[x1]"));
+  for (const char* pattern : {"x", "[", "(?=a)"}) {
+    const auto refused =
+        Grammar::compile({JsonSchema{.schema = true, .whitespace = {pattern, pattern}}});
+    ASSERT_FALSE(refused.ok()) << pattern;
+    EXPECT_NE(refused.error().message.find("the white space pattern"), std::string::npos)
+        << refused.error().message;
+  }
 }
 
 void expect_error(std::string_view schema, ErrorCode code, std::string_view says) {
@@ -243,7 +282,7 @@ TEST(JsonSchema, RefusesByNameAndPlace) {
   expect_error(R"({"$ref":"http://x/y"})", ErrorCode::kUnsupported, "$ref");
 }
 
-TEST(JsonSchema, RefusesNonsense) {
+TEST(JsonSchema, RefusesMalformedSchemas) {
   constexpr auto kBad = ErrorCode::kInvalidArgument;
   expect_error("1", kBad, "#");
   expect_error(R"({"type":"strng"})", kBad, "#/type");
@@ -287,7 +326,7 @@ TEST(JsonSchema, HostileSchemasEndSoon) {
 }
 
 // Two alternatives that nest alike double the possible stacks with each level.
-TEST(JsonSchema, AmbiguousNestingStaysSmall) {
+TEST(JsonSchema, AmbiguousNestingTakesLittleMemory) {
   const auto grammar = try_compile(
       R"({"anyOf":[{"type":"null"},{"type":"array","items":{"$ref":"#"}},
                    {"type":"array","items":{"$ref":"#"},"maxItems":5}]})");

@@ -63,7 +63,7 @@ SetId StackSets::intern(std::span<const Frame> frames) {
   return id;
 }
 
-// Recursion is as deep as the stacks: at most kMaxDepth.
+// Recurses as deep as the stacks are, at most kMaxDepth.
 SetId StackSets::unite(SetId a, SetId b) {
   if (a == b || b == kNoStacks) {
     return a;
@@ -156,7 +156,8 @@ void StackSets::expand(Frame frame) {
   }
 }
 
-// Everything reached without a byte from what was added; what it keeps can take a byte or end.
+// Returns the set of all frames that can be reached without a byte from those added, without frames
+// that can neither read a byte nor end.
 SetId StackSets::close() {
   while (!queue_.empty()) {
     const std::uint32_t index = queue_.back();
@@ -215,7 +216,7 @@ SetId StackSets::resume(SetId below) {
 }
 
 std::size_t StackSets::bytes() const {
-  constexpr std::size_t kMapEntryBytes = 40;
+  constexpr std::size_t kMapEntryBytes = 64;
   return sets_.capacity() * sizeof(Set) + frames_.capacity() * sizeof(Frame) +
          rows_.capacity() * sizeof(SetId) +
          (interned_.size() + united_.size() + resumed_.size()) * kMapEntryBytes;

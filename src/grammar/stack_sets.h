@@ -12,11 +12,11 @@ namespace protean::grammar {
 
 using SetId = std::uint32_t;
 
-constexpr SetId kNoStacks = 0;      // no way to go on
-constexpr SetId kEndStacks = 1;     // nothing is left to be matched
-constexpr SetId kBottomStacks = 2;  // the callers are left open
+constexpr SetId kNoStacks = 0;      // no text can follow
+constexpr SetId kEndStacks = 1;     // nothing is left to match
+constexpr SetId kBottomStacks = 2;  // stands for unknown callers
 
-// One state of the automaton, its loop's count, and all stacks that may lie under it.
+// A state of the automaton, its loop's count, and all stacks that may lie below it.
 struct Frame {
   StateId state = 0;
   std::uint32_t count = 0;
@@ -24,13 +24,13 @@ struct Frame {
   friend bool operator==(const Frame&, const Frame&) = default;
 };
 
-// All stacks an automaton can have after some bytes, as a number: equal sets have equal numbers.
-// A set is its top frames, each state and count once, and what is below them is a set again, so
-// that even exponentially many stacks take room linear in their depth. Steps are remembered: an
-// automaton made while it is used. Grows only; not guarded. Refers to the automaton.
+// Sets of the stacks that an automaton can have after some bytes. Equal sets have equal numbers. A
+// set holds its top frames, each state and count once; below each frame lies a set again, so that
+// exponentially many stacks take memory linear in their depth. Steps are kept: a deterministic
+// automaton is built while it is used. Only grows. Not thread-safe. Refers to the automaton.
 class StackSets {
  public:
-  // The deepest that kOpen goes, and what no call passes.
+  // Depths of the stack up to which kOpen and kCall are taken.
   static constexpr std::uint32_t kOpenDepth = 1000;
   static constexpr std::uint32_t kMaxDepth = 4000;
 
@@ -53,9 +53,9 @@ class StackSets {
   std::span<const Frame> frames(SetId set) const {
     return std::span(frames_).subspan(sets_[set].begin, sets_[set].size);
   }
-  // Those frames, whatever was below them.
+  // Returns the set of these frames over kBottomStacks.
   SetId above_bottom(std::span<const Frame> tops);
-  // The stacks after the frames above `below` were done.
+  // Returns the stacks once the frames above `below` have ended.
   SetId resume(SetId below);
 
   std::size_t bytes() const;
@@ -88,7 +88,7 @@ class StackSets {
   std::unordered_map<std::uint64_t, SetId> united_;
   std::unordered_map<SetId, SetId> resumed_;
   SetId start_ = kNoStacks;
-  // While closing: the frames found, where each state and count is among them, and those to do.
+  // During close(): the frames found, their index by state and count, and those to expand.
   std::vector<Frame> open_;
   std::unordered_map<std::uint64_t, std::uint32_t> open_index_;
   std::vector<std::uint32_t> queue_;

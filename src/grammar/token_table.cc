@@ -12,7 +12,8 @@ namespace {
 
 using Tokens = std::vector<std::pair<std::string_view, TokenId>>;
 
-// None if the bytes are anything but whole, unescaped characters of a JSON string.
+// Returns the number of characters, or none if the bytes are not whole unescaped characters of a
+// JSON string.
 std::optional<std::uint32_t> plain_characters(std::string_view bytes) {
   std::uint32_t characters = 0;
   while (!bytes.empty()) {
@@ -55,7 +56,7 @@ struct TokenTable::Parts {
 };
 
 TokenTable::Parts TokenTable::sort_tokens(const Tokenizer& tokenizer, int vocab) {
-  constexpr std::size_t kLongest = 4096;  // longer ones would never be wanted
+  constexpr std::size_t kLongest = 4096;  // longer tokens are never allowed
   Parts parts;
   parts.begin.push_back(0);
   for (TokenId id = 0; id < vocab; ++id) {

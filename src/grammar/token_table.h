@@ -12,8 +12,9 @@
 
 namespace protean::grammar {
 
-// A vocabulary arranged for walks, with what is worth knowing of it before any grammar: within a
-// JSON string most tokens may come, and those need no walk. Immutable, any thread.
+// A vocabulary arranged for walks. Tokens of whole characters that a JSON string holds unescaped
+// are called plain: their masks are made in advance, because within a string most tokens may come.
+// Immutable; any thread may use it.
 class TokenTable {
  public:
   TokenTable(const Tokenizer& tokenizer, int vocab, std::vector<TokenId> stop_ids);
@@ -24,15 +25,15 @@ class TokenTable {
   std::size_t mask_words() const { return token_mask_words(vocab_); }
   const std::vector<TokenId>& stop_ids() const { return stop_ids_; }
   bool is_stop(TokenId id) const;
-  std::string_view bytes(TokenId id) const;  // empty for a special token or none at all
+  std::string_view bytes(TokenId id) const;  // empty for special tokens and unknown ids
   const TokenTrie& all() const { return all_; }
-  // The tokens that are not made of whole characters which a JSON string has as they are.
+  // The tokens that are not plain.
   const TokenTrie& not_plain() const { return not_plain_; }
   std::uint32_t longest_bytes() const { return all_.deepest(); }
-  const ByteSet& bytes_held() const { return bytes_held_; }      // by any token
-  const ByteSet& single_bytes() const { return single_bytes_; }  // that are tokens of their own
+  const ByteSet& bytes_held() const { return bytes_held_; }      // bytes that occur in tokens
+  const ByteSet& single_bytes() const { return single_bytes_; }  // bytes that are tokens
 
-  // ORs into `mask` the plain tokens of at most so many characters.
+  // Adds to `mask` the plain tokens of at most so many characters.
   void add_plain(std::uint32_t most_characters, TokenMask mask) const;
 
  private:
@@ -42,7 +43,7 @@ class TokenTable {
     std::uint32_t characters = 0;
     TokenId id = 0;
   };
-  struct Parts;  // what the constructor sorts tokens into
+  struct Parts;  // the tokens as sort_tokens() sorts them
 
   static Parts sort_tokens(const Tokenizer& tokenizer, int vocab);
   TokenTable(Parts parts, int vocab, std::vector<TokenId> stop_ids);
@@ -55,8 +56,8 @@ class TokenTable {
   ByteSet single_bytes_;
   TokenTrie all_;
   TokenTrie not_plain_;
-  std::vector<Plain> plain_;                             // by characters
-  std::vector<std::vector<std::uint64_t>> plain_masks_;  // [n]: those of at most n characters
+  std::vector<Plain> plain_;                             // ascending by characters
+  std::vector<std::vector<std::uint64_t>> plain_masks_;  // [n]: of at most n characters
 };
 
 }  // namespace protean::grammar

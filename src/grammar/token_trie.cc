@@ -9,7 +9,7 @@ namespace protean::grammar {
 TokenTrie::TokenTrie(std::vector<std::pair<std::string_view, TokenId>> tokens) {
   std::sort(tokens.begin(), tokens.end());
   nodes_.push_back({});
-  std::vector<std::uint32_t> path{0};  // the nodes from the root to the last token's
+  std::vector<std::uint32_t> path{0};  // nodes from the root to the last token
   std::string_view last;
   const auto close_to = [&](std::size_t depth) {
     while (path.size() > depth + 1) {

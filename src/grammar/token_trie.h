@@ -10,14 +10,14 @@
 
 namespace protean::grammar {
 
-// Tokens by their bytes. Nodes lie in depth-first order, so that a walk is a loop and a subtree a
-// range: what lies beneath node n is (n, skip(n)). Node 0 is the empty text. Immutable.
+// Tokens by their bytes. Nodes lie in depth-first order, so that a walk is a loop and the nodes
+// beneath node n are those between n and its skip. Node 0 is the empty text. Immutable.
 class TokenTrie {
  public:
   struct Node {
-    std::uint32_t skip = 0;         // the first node that is not beneath this one
-    std::uint32_t token_begin = 0;  // its own tokens, up to the next node's
-    std::uint16_t depth = 0;        // bytes
+    std::uint32_t skip = 0;         // the next node that is not beneath this one
+    std::uint32_t token_begin = 0;  // the node's tokens end where the next node's begin
+    std::uint16_t depth = 0;        // in bytes
     std::uint8_t byte = 0;
   };
 
@@ -34,7 +34,7 @@ class TokenTrie {
   std::uint16_t deepest() const { return deepest_; }
 
  private:
-  std::vector<Node> nodes_;  // and one behind the last
+  std::vector<Node> nodes_;  // and one past the last
   std::vector<TokenId> tokens_;
   std::uint16_t deepest_ = 0;
 };

@@ -51,12 +51,12 @@ class Trimmer {
   Automaton made() const;
 
   const Automaton& automaton_;
-  std::array<bool, 256> written_{};  // classes of which there is a byte
-  std::vector<char> useful_;         // the end of its frame can be reached
+  std::array<bool, 256> written_{};  // classes that hold one of the bytes
+  std::vector<char> useful_;         // states from which the end of the frame can be reached
   std::vector<char> kept_;
 };
 
-// Backwards from the final states, a call being passable once its callee is known to finish.
+// Searches backwards from the final states. A call can be passed once its callee is known to end.
 void Trimmer::find_useful() {
   struct Call {
     StateId from;
@@ -65,7 +65,7 @@ void Trimmer::find_useful() {
   };
   const std::size_t states = automaton_.states();
   std::vector<std::vector<StateId>> before(states);
-  std::vector<std::vector<Call>> calls(states);  // by callee and by the state returned to
+  std::vector<std::vector<Call>> calls(states);  // by callee, and by the state returned to
   for (StateId s = 0; s < states; ++s) {
     for_each_way(
         s, [&](const ByteEdge& edge) { before[edge.to].push_back(s); },

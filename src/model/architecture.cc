@@ -5,7 +5,7 @@
 namespace protean {
 namespace {
 
-// In the order of TensorRole.
+// Each list is in the order of TensorRole.
 constexpr TensorNames kHuggingFaceTensors = {
     "model.embed_tokens.weight",
     "model.norm.weight",

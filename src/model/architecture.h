@@ -13,20 +13,20 @@ namespace protean {
 
 enum class WindowRule : std::uint8_t {
   kNever,
-  kWhenSet,      // "sliding_window" alone decides
-  kWhenEnabled,  // "use_sliding_window" too, and it starts at "max_window_layers"
+  kWhenSet,      // if "sliding_window" is set
+  kWhenEnabled,  // if "use_sliding_window" is set too, from layer "max_window_layers" on
 };
 
-// The name of every role's tensor in a file format; "{}" stands for the layer.
+// The names of a file format's tensors, by TensorRole; "{}" stands for the layer.
 using TensorNames = std::array<std::string_view, 18>;
 
-// What tells one model family from another; one forward pass serves them all.
+// The properties in which model families differ. One forward pass serves all families.
 struct ArchitectureRow {
   std::string_view name;        // as Hugging Face's model_type
   std::string_view hf_class;    // config.json's "architectures"
-  std::string_view gguf_name;   // general.architecture; empty if such files say another row's
-  bool qkv_bias = false;        // always
-  bool bias_in_config = false;  // "attention_bias": of queries, keys, values and output
+  std::string_view gguf_name;   // general.architecture; empty if such files name another row
+  bool qkv_bias = false;        // in every model of the family
+  bool bias_in_config = false;  // if "attention_bias": of queries, keys, values and output
   bool qk_norm = false;
   WindowRule window = WindowRule::kNever;
   RopePairing gguf_pairing = RopePairing::kHalfSplit;
@@ -38,7 +38,7 @@ std::span<const ArchitectureRow> architectures();
 
 std::string tensor_name(const TensorNames& names, TensorRole role, int layer);
 
-// One tensor that a model cannot be without. columns is 0 for a vector of rows elements.
+// A tensor that a model needs. A vector has `rows` elements and 0 columns.
 struct NeededTensor {
   TensorRole role = TensorRole::kEmbedding;
   int layer = 0;
@@ -46,7 +46,8 @@ struct NeededTensor {
   std::int64_t columns = 0;
 };
 
-// All tensors of a valid spec. No product of sizes overflows: validate() bounds them.
+// Returns all tensors of a valid spec. No product of sizes overflows, because validate() bounds
+// them.
 std::vector<NeededTensor> needed_tensors(const ModelSpec& spec);
 
 }  // namespace protean

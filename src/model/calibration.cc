@@ -58,7 +58,7 @@ Result<Calibration> Calibration::create(cpu::Team& team, const Checkpoint& check
   }
   checkpoint.release(TensorRole::kEmbedding, 0);
   for (float& value : calibration.residual_) {
-    value = cpu::float_from(cpu::bf16_from(value));  // as the served table has it
+    value = cpu::float_from(cpu::bf16_from(value));  // as the served embedding matrix stores it
   }
   calibration.rope_ =
       std::make_unique<RotaryTable>(checkpoint.spec().rope, checkpoint.spec().attention.head_dim,

@@ -15,7 +15,7 @@
 
 namespace protean {
 
-// What the matrices of one layer read, by LayerInput.
+// Statistics of what the matrices of one layer read, by LayerInput.
 struct LayerStatistics {
   explicit LayerStatistics(const ModelSpec& spec);
 
@@ -24,23 +24,24 @@ struct LayerStatistics {
   std::vector<InputStatistics> inputs;
 };
 
-// Text on its way through a model, a layer at a time, so that no more than one layer's weights are
-// in memory: keeps the residual stream of every token before the next layer. One thread; the team
-// is borrowed.
+// Runs a text through a model one layer at a time, so that memory holds no more than one layer's
+// weights. Keeps the residual stream of every token before the next layer. Used by one thread;
+// borrows the team.
 class Calibration {
  public:
-  // The text has at least one sequence; none is empty, and all tokens are the model's.
+  // Needs at least one sequence. No sequence is empty, and all tokens belong to the vocabulary.
   static Result<Calibration> create(cpu::Team& team, const Checkpoint& checkpoint,
                                     std::vector<std::vector<TokenId>> sequences);
 
   std::int64_t tokens() const;
 
-  // What the next layer's matrices read if these are its tensors. The text stays where it is.
+  // Returns statistics of what the next layer's matrices read if `layer` has its tensors. Does not
+  // advance.
   Result<LayerStatistics> observe(const LayerTensors& layer);
-  // Takes the text through the next layer.
+  // Runs the text through the next layer.
   Status advance(const LayerTensors& layer);
 
-  // [tokens][hidden], sequence after sequence.
+  // The residual stream: [tokens][hidden], sequence after sequence.
   std::span<const float> residual() const { return residual_; }
 
  private:

@@ -13,7 +13,8 @@
 
 namespace protean {
 
-// What a tensor is for. Layer roles go with a layer index, the others with layer 0.
+// The role of a tensor. Tensors of a layer are named with the layer's index, the others with layer
+// 0.
 enum class TensorRole : std::uint8_t {
   kEmbedding,  // [vocab][hidden]
   kFinalNorm,  // [hidden]
@@ -35,9 +36,9 @@ enum class TensorRole : std::uint8_t {
   kDown,  // [hidden][ffn]
 };
 
-// A checkpoint on disk, memory-mapped: spec and weights, whatever the file format. open_checkpoint
-// has verified that every tensor the spec needs is there, inside its file, of a type we read and of
-// the right shape, so reading cannot fail. One thread at a time.
+// A memory-mapped checkpoint: spec and weights, independent of the file format. Reading cannot
+// fail, because open_checkpoint() has verified that every tensor of the spec exists, lies inside
+// its file and has a supported type and the right shape. Used by one thread at a time.
 class Checkpoint {
  public:
   virtual ~Checkpoint() = default;
@@ -46,26 +47,26 @@ class Checkpoint {
   virtual const GenerationDefaults& generation() const = 0;
   virtual std::string description() const = 0;  // "safetensors, 2 files, bf16"
 
-  // Rows [row, row + count) as f32 into out [count][row length]; a vector is one row. Lossless for
-  // F32, F16 and BF16, dequantised for what is quantised.
+  // Reads rows [row, row + count) as f32 into out [count][row length]. A vector is one row. F32,
+  // F16 and BF16 are read without loss, quantised types are dequantised.
   virtual void read_rows(TensorRole role, int layer, std::int64_t row, std::int64_t count,
                          float* out) const = 0;
 
-  // The format of a matrix that is stored as integers which kernels can take as they are; nothing
-  // for any other, and for tensors around the layers.
+  // Returns the format of a layer's matrix that is stored as integers which kernels can use
+  // unchanged; nothing for other tensors.
   virtual std::optional<QuantFormat> stored_format(TensorRole, int /*layer*/) const {
     return std::nullopt;
   }
-  // Rows [row, row + count) of such a matrix, as its file has them and not by way of f32. Scales
-  // may need more bits than f16 has (Q4_K), and a format that is not symmetric any offsets.
+  // Reads rows [row, row + count) of such a matrix as integers, without converting to f32. Scales
+  // may need more bits than f16 has (Q4_K). If the format is not symmetric, offsets are arbitrary.
   virtual QuantizedMatrix read_stored_rows(TensorRole role, int layer, std::int64_t row,
                                            std::int64_t count) const;
 
-  // The tensor's file pages are not needed any more: they stop counting as this process's memory.
+  // Gives back the memory of the tensor's file pages. Reading the tensor again is allowed.
   virtual void release(TensorRole role, int layer) const = 0;
 };
 
-// A Hugging Face directory or a .gguf file. Errors name file, tensor and remedy in one line.
+// Opens a Hugging Face directory or a .gguf file. Errors name file, tensor and remedy in one line.
 Result<std::unique_ptr<Checkpoint>> open_checkpoint(const std::filesystem::path& path);
 
 }  // namespace protean

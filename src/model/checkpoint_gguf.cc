@@ -9,8 +9,8 @@
 namespace protean {
 namespace {
 
-// Reads a GGUF file's metadata below "<architecture>." as the fields of a ModelSpec. Keeps the
-// first error and goes on with defaults.
+// Reads a GGUF file's metadata below "<architecture>." as fields of a ModelSpec. Keeps the first
+// error and continues with defaults.
 class Metadata {
  public:
   Metadata(const GgufFile& file, std::string_view prefix) : file_(file), prefix_(prefix) {}
@@ -107,7 +107,7 @@ void refuse_unknown_settings(Metadata& metadata, const GgufFile& file) {
   }
 }
 
-// Converters fold Llama 3's scaling into one divisor per rotated pair.
+// Converters store Llama 3's scaling as one divisor for each rotated pair.
 void read_divisors(Metadata& metadata, const GgufFile& file, int head_dim, RopeSpec& rope) {
   const GgufTensor* tensor = file.find_tensor("rope_freqs.weight");
   if (tensor == nullptr) {
@@ -139,12 +139,12 @@ void read_rope(Metadata& metadata, int head_dim, RopeSpec& rope) {
     metadata.fail(ErrorCode::kUnsupported, "rotating {} of {} elements of a head is not supported",
                   rotated, head_dim);
   }
-  // Files from before "rope.scaling.*" have one linear factor.
+  // Files older than "rope.scaling.*" have one linear factor.
   const bool old = metadata.has("rope.scale_linear");
   const std::string type = metadata.text("rope.scaling.type", old ? "linear" : "none");
   const double factor =
       metadata.number("rope.scaling.factor", metadata.number("rope.scale_linear", 1.0));
-  if (type == "linear" && factor != 0.0) {  // 0 stands for none
+  if (type == "linear" && factor != 0.0) {  // 0 means no scaling
     rope.scaling = RopeScaling::kLinear;
     rope.factor = factor;
   } else if (type != "none" && type != "linear" && factor != 1.0) {
@@ -217,7 +217,7 @@ Result<ModelSpec> read_spec(const GgufFile& file, const ArchitectureRow& row) {
   return spec;
 }
 
-// Converters write -1 or its unsigned twin where there is no such token.
+// Converters write -1 or 2^32 - 1 if there is no such token.
 Result<std::vector<TokenId>> read_stop_ids(const GgufFile& file, int vocab) {
   std::vector<TokenId> stop_ids;
   for (const std::string_view which : {"eos", "eot", "eom"}) {
@@ -275,11 +275,11 @@ Result<std::unique_ptr<Checkpoint>> open_gguf_checkpoint(GgufFile file) {
   if (!table) {
     return table.error();
   }
-  CheckpointParts parts{.spec = std::move(*spec), .table = std::move(*table)};
-  parts.generation.stop_ids = std::move(*stop_ids);
-  parts.description = fmt::format("GGUF v{}, {}", file.version(), parts.table.types);
-  parts.gguf = std::move(file);
-  return make_checkpoint(std::move(parts));
+  CheckpointContents contents{.spec = std::move(*spec), .table = std::move(*table)};
+  contents.generation.stop_ids = std::move(*stop_ids);
+  contents.description = fmt::format("GGUF v{}, {}", file.version(), contents.table.types);
+  contents.gguf = std::move(file);
+  return make_checkpoint(std::move(contents));
 }
 
 }  // namespace protean

@@ -23,42 +23,43 @@
 
 namespace protean {
 
-// A tensor as its file describes it, its byte range already checked against the file.
+// A tensor as its file describes it. Its byte range has been checked against the file.
 struct FoundTensor {
   std::string type_name;
-  std::optional<TensorType> type;   // nothing if we cannot read it
+  std::optional<TensorType> type;   // nothing if the type is not supported
   std::vector<std::int64_t> shape;  // outermost dimension first
   std::span<const std::byte> bytes;
   const std::string* file = nullptr;  // for messages
 };
 
-// Every tensor a spec needs, by role and layer.
+// A tensor of a checkpoint, plain or packed.
 struct StoredTensor {
   TensorType type = TensorType::kF32;
-  std::int64_t rows = 0;  // 0: not there
+  std::int64_t rows = 0;  // 0: the model has no such tensor
   std::int64_t columns = 0;
   const std::byte* data = nullptr;
-  std::optional<PackedCodes> packed;  // instead of type and data
+  std::optional<PackedCodes> packed;  // replaces type and data
 };
 
 struct TensorTable {
   std::vector<StoredTensor> tensors;
-  std::string types;  // of the matrices, for people: "BF16", "Q4_K and Q6_K"
+  std::string types;  // of the matrices, for people: "BF16" or "Q4_K and Q6_K"
 
   static std::size_t slot(TensorRole role, int layer);
 };
 
 using FindTensor = std::function<Result<FoundTensor>(const std::string& name)>;
-// The matrix of these sizes as packed integers; nothing where it is stored as a plain tensor.
+// Returns the matrix of these sizes as packed integers; nothing if it is stored as a plain tensor.
 using FindPacked = std::function<Result<std::optional<PackedCodes>>(
     const std::string& name, std::int64_t rows, std::int64_t inputs)>;
 
-// Fails unless each needed tensor is there, readable and of the right shape.
+// Collects every tensor that the spec needs. Fails if one is missing, not readable or of another
+// shape.
 Result<TensorTable> collect_tensors(const ModelSpec& spec, const TensorNames& names,
                                     const FindTensor& find, const FindPacked& find_packed = {});
 
-// What a checkpoint file format reader hands over. files own the memory that tensors point into.
-struct CheckpointParts {
+// The result of reading a checkpoint's files. The files own the memory that the tensors point into.
+struct CheckpointContents {
   ModelSpec spec;
   GenerationDefaults generation;
   std::string description;
@@ -67,9 +68,9 @@ struct CheckpointParts {
   std::optional<GgufFile> gguf;
 };
 
-std::unique_ptr<Checkpoint> make_checkpoint(CheckpointParts parts);
+std::unique_ptr<Checkpoint> make_checkpoint(CheckpointContents contents);
 
-// The formats behind open_checkpoint().
+// Open the formats that open_checkpoint() supports.
 Result<std::unique_ptr<Checkpoint>> open_hf_checkpoint(const std::filesystem::path& directory);
 Result<std::unique_ptr<Checkpoint>> open_hf_checkpoint(HfConfig config, SafetensorsFile file);
 Result<std::unique_ptr<Checkpoint>> open_gguf_checkpoint(GgufFile file);

@@ -45,7 +45,7 @@ struct Tensor {
   int rotated_heads = 0;
 };
 
-// Every tensor of a checkpoint beside what the seed says was written.
+// Compares every tensor of a checkpoint with what was written for the seed.
 std::vector<Tensor> compare(const Checkpoint& checkpoint, const ModelSpec& spec) {
   const std::vector<WeightTensor> written = weight_tensors(spec);
   std::vector<Tensor> tensors;
@@ -411,10 +411,10 @@ INSTANTIATE_TEST_SUITE_P(
                "00001-of-00002.safetensors: tensor model.norm.weight is missing", 2},
         Damage{"index_leads_elsewhere",
                replace(kIndex, "\"model.norm.weight\":\"", "\"model.norm.weight\":\"../"),
-               "no .safetensors file beside it", 2},
+               "no .safetensors file in its folder", 2},
         Damage{"index_names_numbers",
                [](const fs::path& p) { write_file(p / kIndex, R"({"weight_map":{"a":1}})"); },
-               "no .safetensors file beside it", 2},
+               "no .safetensors file in its folder", 2},
         Damage{"index_is_empty", [](const fs::path& p) { write_file(p / kIndex, "{}"); },
                "has no \"weight_map\"", 2}),
     [](const auto& damage) { return damage.param.name; });

@@ -24,7 +24,7 @@ std::int64_t width_of(const NeededTensor& need) {
 
 using WriteBytes = std::function<Status(std::span<const std::byte>)>;
 
-// One tensor in pieces, as bf16 or f32.
+// Writes a tensor in chunks, as bf16 or f32.
 Status stream_tensor(const Checkpoint& checkpoint, const NeededTensor& need, bool as_f32,
                      const WriteBytes& write) {
   const std::int64_t width = width_of(need);
@@ -65,7 +65,7 @@ std::int64_t gguf_bytes(const NeededTensor& need) {
   return rows_of(need) * width_of(need) * (is_vector(need) ? 4 : 2);
 }
 
-// Everything before the data: magic, version, counts, metadata and where each tensor is.
+// Returns everything before the data: magic, version, counts, metadata and tensor infos.
 std::string gguf_head(const std::vector<NeededTensor>& tensors, const TensorNames& names,
                       const GgufMetadata& metadata) {
   constexpr std::uint32_t kVersion = 3;

@@ -13,14 +13,14 @@
 
 namespace protean {
 
-// Weights in bf16, in chunks of bounded size; called after each: progress(done, total bytes).
+// Called after each chunk of weights is written.
 using WriteProgress = std::function<void(std::int64_t done_bytes, std::int64_t total_bytes)>;
 
-// The .safetensors file of a model.
+// Writes a model as one .safetensors file in bf16, in chunks of bounded size.
 Status write_safetensors(const Checkpoint& checkpoint, const TensorNames& names,
                          const std::filesystem::path& path, const WriteProgress& progress);
 
-// Key-value pairs of a GGUF file.
+// Builds the key-value pairs of a GGUF file.
 class GgufMetadata {
  public:
   void add(std::string_view key, std::uint32_t value);
@@ -41,8 +41,8 @@ class GgufMetadata {
   std::string bytes_;
 };
 
-// The GGUF file (version 3) of a model: matrices in bf16, norms and biases in f32, as llama.cpp has
-// them. `names` and the order of query and key rows are GGUF's already.
+// Writes a model as a GGUF file (version 3) with matrices in bf16 and norms and biases in f32, like
+// llama.cpp. `names` and the order of query and key rows must already be GGUF's.
 Status write_gguf(const Checkpoint& checkpoint, const TensorNames& names,
                   const GgufMetadata& metadata, const std::filesystem::path& path,
                   const WriteProgress& progress);

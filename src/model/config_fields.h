@@ -12,15 +12,15 @@
 
 namespace protean {
 
-// Reads typed fields of a JSON object; null counts as absent. The first field that is wrong is
-// kept as error(), and reading goes on with defaults, so that callers check once at the end.
+// Reads typed fields of a JSON object; null counts as absent. Keeps the first error and continues
+// with defaults, so that callers check status() once at the end.
 class ConfigFields {
  public:
-  // Both outlive this. within is a prefix for messages about a nested object: "rope_scaling.".
+  // Borrows both arguments. `within` is the prefix of a nested object in messages: "rope_scaling.".
   ConfigFields(const boost::json::object& object, const std::string& file, std::string within = {});
 
   bool has(std::string_view key) const { return find(key) != nullptr; }
-  // Of 32 bits.
+  // Integers are refused beyond 32 bits.
   std::optional<int> find_integer(std::string_view key);
   int integer(std::string_view key, int otherwise) { return find_integer(key).value_or(otherwise); }
   int required_integer(std::string_view key);
@@ -31,11 +31,11 @@ class ConfigFields {
   double required_number(std::string_view key);
   bool boolean(std::string_view key, bool otherwise);
   std::string text(std::string_view key, std::string_view otherwise);
-  std::vector<std::string> texts(std::string_view key);      // a list of strings, else empty
-  std::vector<std::int64_t> integers(std::string_view key);  // a list, or one alone
+  std::vector<std::string> texts(std::string_view key);      // a list of strings; empty if absent
+  std::vector<std::int64_t> integers(std::string_view key);  // a list or a single integer
   const boost::json::object* object(std::string_view key);   // nullptr if absent
 
-  // Keeps the first error of all.
+  // Keeps the first error.
   template <class... Args>
   void fail(ErrorCode code, fmt::format_string<Args...> format, Args&&... args) {
     if (!error_) {

@@ -86,7 +86,7 @@ void read_bf16(const std::byte* from, std::int64_t count, float* out) {
   }
 }
 
-// f16 scale, 32 signed bytes.
+// Block: f16 scale, 32 signed bytes.
 void read_q8_0(const std::byte* block, float* out) {
   const float scale = cpu::float_from_f16(load_u16(block));
   for (int i = 0; i < 32; ++i) {
@@ -94,7 +94,8 @@ void read_q8_0(const std::byte* block, float* out) {
   }
 }
 
-// f16 scale, 16 bytes: the low nibbles are the first half of the block. Nibbles are 8 too high.
+// Block: f16 scale, 16 bytes. The low nibbles are the first half of the block. Nibbles are offset
+// by 8.
 void read_q4_0(const std::byte* block, float* out) {
   const float scale = cpu::float_from_f16(load_u16(block));
   for (int i = 0; i < 16; ++i) {
@@ -104,7 +105,7 @@ void read_q4_0(const std::byte* block, float* out) {
   }
 }
 
-// f16 scale, f16 minimum, 16 bytes of nibbles as in Q4_0.
+// Block: f16 scale, f16 minimum, 16 bytes of nibbles as in Q4_0.
 void read_q4_1(const std::byte* block, float* out) {
   const float scale = cpu::float_from_f16(load_u16(block));
   const float minimum = cpu::float_from_f16(load_u16(block + 2));
@@ -115,7 +116,7 @@ void read_q4_1(const std::byte* block, float* out) {
   }
 }
 
-// 32 fifth bits in 4 bytes, then 16 bytes of nibbles as in Q4_0.
+// Reads 5-bit values: 32 fifth bits in 4 bytes, then 16 bytes of nibbles as in Q4_0.
 void read_fives(const std::byte* packed, float scale, float offset, float* out) {
   std::uint32_t fifths;
   std::memcpy(&fifths, packed, sizeof(fifths));
@@ -128,25 +129,26 @@ void read_fives(const std::byte* packed, float scale, float offset, float* out) 
   }
 }
 
-// f16 scale, then fives that are 16 too high.
+// Block: f16 scale, then 5-bit values offset by 16.
 void read_q5_0(const std::byte* block, float* out) {
   const float scale = cpu::float_from_f16(load_u16(block));
   read_fives(block + 2, scale, -16.0F * scale, out);
 }
 
-// f16 scale, f16 minimum, fives.
+// Block: f16 scale, f16 minimum, 5-bit values.
 void read_q5_1(const std::byte* block, float* out) {
   const float minimum = cpu::float_from_f16(load_u16(block + 2));
   read_fives(block + 4, cpu::float_from_f16(load_u16(block)), minimum, out);
 }
 
-// What the 32 elements of a group of Q4_K or Q5_K are made of: scale * code + offset.
+// The scale and offset of a group of 32 elements of Q4_K or Q5_K: scale * code + offset.
 struct GroupScale {
   float scale = 0.0F;
   float offset = 0.0F;
 };
 
-// f16 scale of scales, f16 scale of minima, 8 pairs of 6-bit (scale, minimum) in 12 bytes.
+// Reads an f16 scale of scales, an f16 scale of minima and 8 pairs of 6-bit (scale, minimum) in 12
+// bytes.
 GroupScale k_group_scale(const std::byte* block, int group) {
   const std::byte* packed = block + 4;
   unsigned scale = 0;
@@ -162,7 +164,7 @@ GroupScale k_group_scale(const std::byte* block, int group) {
           -(cpu::float_from_f16(load_u16(block + 2)) * static_cast<float>(minimum))};
 }
 
-// After 16 bytes of scales 256 nibbles: of every 32 bytes the low nibbles come first.
+// Block: 16 bytes of scales, then 256 nibbles. Of every 32 bytes the low nibbles come first.
 unsigned q4_k_code(const std::byte* block, int group, int i) {
   return u8(block[16 + group / 2 * 32 + i]) >> (group % 2 * 4) & 15U;
 }
@@ -176,7 +178,7 @@ void read_q4_k(const std::byte* block, float* out) {
   }
 }
 
-// As Q4_K, with 32 bytes between scales and nibbles that hold a fifth bit of every group.
+// Block: like Q4_K, with 32 bytes between scales and nibbles that hold the fifth bits.
 void read_q5_k(const std::byte* block, float* out) {
   for (int group = 0; group < 8; ++group) {
     const auto [scale, offset] = k_group_scale(block, group);
@@ -188,9 +190,9 @@ void read_q5_k(const std::byte* block, float* out) {
   }
 }
 
-// 128 bytes of low nibbles, 64 bytes of high bit pairs, 16 signed scales, f16 scale. Each half of
-// the block is four runs of 32: low nibbles of 64 bytes, then their high nibbles. Values are 32
-// too high.
+// Block: 128 bytes of low nibbles, 64 bytes of high bit pairs, 16 signed scales, f16 scale. Each
+// half of the block is four runs of 32 elements: low nibbles of 64 bytes, then their high nibbles.
+// Values are offset by 32.
 void read_q6_k(const std::byte* block, float* out) {
   const std::byte* scales = block + 192;
   const float scale = cpu::float_from_f16(load_u16(block + 208));
@@ -228,7 +230,7 @@ void dequantize(TensorType type, const std::byte* from, std::int64_t count, floa
   const BlockFormat& format = block_format(type);
   check(count % format.elements == 0, "rows are whole blocks");
   if (count == 0) {
-    return;  // memcpy may not be given the null pointers that empty pieces have
+    return;  // empty spans have null pointers, which memcpy must not get
   }
   switch (type) {
     case TensorType::kF32:
@@ -273,7 +275,7 @@ void dequantize(TensorType type, const std::byte* from, std::int64_t count, floa
 
 namespace {
 
-// What lies before a group's codes in every type that has a code_format.
+// The bytes before a group's codes, in every type that has a code_format().
 GroupScale group_scale(TensorType type, const std::byte* block, int group) {
   if (type == TensorType::kQ4_K) {
     return k_group_scale(block, group);
@@ -314,7 +316,7 @@ void read_codes(TensorType type, const std::byte* from, std::int64_t count, Code
       for (int i = 0; i < 32; ++i) {
         unsigned code = 0;
         if (type == TensorType::kQ8_0) {
-          code = u8(from[2 + i]) ^ 0x80U;  // signed, moved up by 128
+          code = u8(from[2 + i]) ^ 0x80U;  // signed, offset by 128
         } else if (type == TensorType::kQ4_0 || type == TensorType::kQ4_1) {
           const int scales = type == TensorType::kQ4_0 ? 2 : 4;
           code = u8(from[scales + i % 16]) >> (i / 16 * 4) & 15U;

@@ -9,7 +9,7 @@
 
 namespace protean {
 
-// How a checkpoint stores a tensor's elements, as far as we read it.
+// The element types of checkpoints that we read.
 enum class TensorType : std::uint8_t {
   kF32,
   kF16,
@@ -33,7 +33,7 @@ struct BlockFormat {
 
 const BlockFormat& block_format(TensorType type);
 
-// ggml's types by their number in GGUF files: all known ones have a format, of which we read some.
+// A type of ggml by its number in GGUF files. All known types have a format, some are readable.
 struct GgmlType {
   std::uint32_t number = 0;
   BlockFormat format;
@@ -42,20 +42,21 @@ struct GgmlType {
 
 const GgmlType* find_ggml_type(std::uint32_t number);  // nullptr if unknown
 
-// count elements, a whole number of blocks, from bytes of any alignment. Little-endian machines.
+// Reads `count` elements, a whole number of blocks, from bytes of any alignment. Needs a
+// little-endian machine.
 void dequantize(TensorType type, const std::byte* from, std::int64_t count, float* out);
 
-// The format of a type whose integers kernels can take as they are; nothing for other types.
+// Returns the format of a type whose integers kernels can use unchanged; nothing for other types.
 std::optional<QuantFormat> code_format(TensorType type);
 
-// Where a run of elements puts its codes, and its groups their scales and offsets.
+// The output of read_codes(): a code for each element, a scale and an offset for each group.
 struct CodeRun {
   std::uint8_t* codes = nullptr;
   float* scales = nullptr;
   float* offsets = nullptr;
 };
 
-// The integers of count elements, a whole number of blocks, of a type that has a code_format.
+// Reads the integers of `count` elements, a whole number of blocks, of a type with a code_format().
 void read_codes(TensorType type, const std::byte* from, std::int64_t count, CodeRun out);
 
 }  // namespace protean

@@ -33,7 +33,7 @@ int signed_byte(int byte) {
   return byte < 128 ? byte : byte - 256;
 }
 
-// Element i of one block, looked up on its own: slow, and built unlike the loops under test.
+// Returns element i of one block by the format's definition, unlike the loops under test.
 double element(TensorType type, const std::uint8_t* block, int i) {
   switch (type) {
     case TensorType::kQ8_0:
@@ -95,7 +95,7 @@ Bytes random_blocks(TensorType type, int blocks, std::mt19937_64& random) {
   for (std::uint8_t& byte : bytes) {
     byte = static_cast<std::uint8_t>(random());
   }
-  // Scales must be finite: clear the exponent's top bit.
+  // Clears the top bit of the exponents, so that scales are finite.
   for (std::size_t at = 0; at < bytes.size(); at += static_cast<std::size_t>(format.bytes)) {
     const int scale = type == TensorType::kQ6_K ? 208 : 0;
     bytes[at + static_cast<std::size_t>(scale) + 1] &= 0xBFU;
@@ -121,7 +121,7 @@ TEST_P(QuantisedType, EveryElementIsWhatTheFormatSays) {
     const std::uint8_t* block =
         bytes.data() + i / elements * static_cast<std::size_t>(format.bytes);
     const double want = element(GetParam(), block, static_cast<int>(i % elements));
-    // Those with minima add two rounded products, of at most 6-bit scales and 5-bit codes; the
+    // Types with minima add two rounded products of at most 6-bit scales and 5-bit codes; the
     // others round once or twice.
     const double largest =
         has_minimum(GetParam()) || GetParam() == TensorType::kQ5_0
@@ -147,7 +147,7 @@ TEST_P(QuantisedType, UnalignedBytesAreRead) {
   EXPECT_EQ(aligned, unaligned);
 }
 
-// Types whose integers kernels take as they are.
+// Types whose integers kernels use unchanged.
 class CodeType : public testing::TestWithParam<TensorType> {};
 
 TEST_P(CodeType, CodesStandForTheSameElements) {

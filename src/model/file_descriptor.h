@@ -6,7 +6,7 @@
 
 namespace protean {
 
-// Owns what open(2) gave, or -1.
+// Owns a file descriptor of open(2), or holds -1.
 class FileDescriptor {
  public:
   explicit FileDescriptor(int file) : file_(file) {}

@@ -18,14 +18,14 @@
 
 namespace protean {
 
-// Activations of one step, sized once for the largest one so that a step allocates nothing. Memory
-// is touched only as far as steps use it. One forward at a time.
+// Buffers for the activations of a step, allocated once for the largest step. A step touches only
+// the memory that it uses. Serves one forward pass at a time.
 class Scratch {
  public:
-  // At most max_rows tokens in a step and max_logit_rows rows in one project_logits, with these
-  // units of each layer.
+  // Allows steps of `max_rows` tokens and `max_logit_rows` rows for project_logits(), with these
+  // shards of each layer.
   static Result<Scratch> create(const ModelSpec& spec, int max_rows, int max_logit_rows,
-                                const TpUnits& units = {});
+                                const ShardRun& shards = {});
 
   std::int64_t bytes() const { return memory_.bytes(); }
   int max_rows() const { return max_rows_; }
@@ -43,15 +43,15 @@ class Scratch {
   std::span<float> q_;
   std::span<float> k_;
   std::span<float> v_;
-  std::span<float> mixed_;  // attention's output, [rows][heads * head_dim]
+  std::span<float> mixed_;  // attention output, [rows][heads * head_dim]
   std::span<float> gate_;
   std::span<float> up_;
-  std::span<float> arranged_;  // what a matrix is multiplied with
-  std::span<float> partial_;   // [unit][rows][hidden], what each adds to the residual stream
+  std::span<float> arranged_;  // the input of a product, as kernels want it
+  std::span<float> partial_;   // [shard][rows][hidden], addends of the residual stream
   std::span<float> logits_;    // [logit rows][vocab]
 };
 
-// The tokens of one step. All spans have one entry per row but `slices`, which cover all rows.
+// The tokens of one step. `tokens` and `positions` have one entry per row; `slices` cover all rows.
 struct ForwardBatch {
   std::span<const TokenId> tokens;
   std::span<const int> positions;
@@ -65,26 +65,26 @@ struct LayerRange {
   int count = 0;
 };
 
-// What the matrices of a layer read: queries, keys and values share one input, gate and up another.
+// The inputs of a layer's matrices. Query, key and value share one, gate and up another.
 enum class LayerInput : std::uint8_t { kAttention, kAttentionOutput, kMlp, kDown };
 
-// Sees what each matrix is given, before it is multiplied: for calibration.
+// Sees the input of each matrix before the product. Calibration implements it.
 class InputObserver {
  public:
   virtual ~InputObserver() = default;
   virtual void on_input(int layer, LayerInput which, std::span<const float> rows) = 0;
 };
 
-// Adds up, in place, what the devices of a stage each have of the same rows, in the tree of
-// cpu::sum_pieces over their units. Every device of the stage calls it, in the same order.
+// Sums the partial rows of all devices of a stage in place, in the tree of cpu::sum_pieces over
+// their shards. Every device of the stage calls it, in the same order.
 using AllReduce = std::function<void(std::span<float> partial)>;
 
-// The decoder's forward pass: one sequence of operations for every architecture, which exists here
-// only as data (spec and weights). Borrows everything, keeps no state but the residual stream in
-// the scratch, so a pipeline stage is a call with its own range. A layer's units (cost/tp_units.h)
-// are each computed alone and added up in a fixed tree, whether they are all here or each on a
-// device. So a row's logits are the same bits in any batch, chunking, thread count and TP degree.
-// Call in order: embed, run_layers, then normalise and project_logits as often as wanted.
+// The forward pass of a decoder. One sequence of operations serves every architecture; spec and
+// weights are its data. Borrows everything and keeps no state except the residual stream in the
+// scratch, so a pipeline stage is a call with its own range of layers. Computes each shard of a
+// layer (cost/shards.h) alone and adds shards up in a fixed tree, on one device or on several. So a
+// row's logits have the same bits in any batch, chunking, thread count and TP degree. Call embed(),
+// then run_layers(), then normalise() and project_logits() any number of times.
 class Forward {
  public:
   struct Parts {
@@ -92,34 +92,34 @@ class Forward {
     const ModelSpec* spec = nullptr;
     const ModelWeights* weights = nullptr;
     cpu::RopeTable rope;               // covers every position of the batch
-    std::span<const cpu::KvLayer> kv;  // one per layer, the heads of the units that are here
+    std::span<const cpu::KvLayer> kv;  // one per layer, with the heads of this device's shards
     Scratch* scratch = nullptr;
-    InputObserver* observer = nullptr;  // may be null; of layers that are one unit
-    AllReduce all_reduce;               // needed where other units are elsewhere
+    InputObserver* observer = nullptr;  // may be null; needs layers of one shard
+    AllReduce all_reduce;               // needed if other devices hold shards
   };
   explicit Forward(const Parts& parts);
 
   void embed(const ForwardBatch& batch) const;
   void run_layers(const ForwardBatch& batch, LayerRange range) const;
-  void run_half(const ForwardBatch& batch, int layer, ModelPart half) const;
+  void run_half(const ForwardBatch& batch, int layer, Component half) const;
 
-  // The residual stream [rows][hidden] before the next layer, to be read or replaced by what
-  // another forward pass left here.
+  // Returns the residual stream [rows][hidden] before the next layer. Callers may read it or
+  // replace it by the output of another forward pass.
   std::span<float> residual(std::int64_t rows) const;
 
-  // The last layer's output, normalised and not rounded: [count][hidden] of the batch's rows from
-  // `first` on. Valid until the next call of this or project_logits.
+  // Returns the output of the last layer, normalised and not rounded: [count][hidden], the batch's
+  // rows from `first` on. Valid until the next call of normalise() or project_logits().
   std::span<const float> normalise(int first, int count) const;
 
-  // Logits [rows.size()][vocab] of these rows of the batch, valid until the next call.
+  // Returns the logits [rows.size()][vocab] of these rows of the batch, valid until the next call.
   std::span<const float> project_logits(std::span<const int> rows) const;
 
  private:
-  const ModelSpec& unit() const { return parts_.weights->unit_spec; }
+  const ModelSpec& shard() const { return parts_.weights->shard_spec; }
   void attend(const ForwardBatch& batch, int layer) const;
   void feed_forward(const ForwardBatch& batch, int layer) const;
   void observe(int layer, LayerInput which, std::span<const float> rows) const;
-  // Rows as these weights, and others of their format and inputs, want them.
+  // Rows arranged for weights of one format and number of inputs.
   using Inputs = std::variant<cpu::MatmulRows, cpu::Int8Rows>;
   Inputs inputs_for(const cpu::PackedMatrix& weights, const cpu::RowSource& rows) const;
   cpu::RowSource normalised(std::int64_t rows, std::span<const float> norm,
@@ -130,7 +130,7 @@ class Forward {
   void rotate_heads(const ForwardBatch& batch, const LayerWeights& weights) const;
   void multiply_out(const Inputs& x, const cpu::PackedMatrix& matrix, std::span<const float> bias,
                     int index) const;
-  void add_units(std::int64_t rows) const;
+  void add_shards(std::int64_t rows) const;
 
   Parts parts_;
 };

@@ -16,29 +16,29 @@
 
 namespace protean {
 
-// One tensor of a GGUF file. Dimensions are in GGUF's order: the row length first.
+// A tensor of a GGUF file. Dimensions are in GGUF's order, the row length first.
 struct GgufTensor {
-  std::uint32_t type = 0;  // ggml's number; find_ggml_type() knows it
+  std::uint32_t type = 0;  // ggml's number, see find_ggml_type()
   std::vector<std::int64_t> dimensions;
-  std::span<const std::byte> bytes;  // inside the file; empty if the type is unknown to us
+  std::span<const std::byte> bytes;  // inside the file; empty if the type is unknown
 };
 
-// A GGUF file, version 2 or 3: metadata and tensors, memory-mapped and checked as a whole (every
-// length, count, type, name and range) before any of it is used. Immutable.
+// A memory-mapped GGUF file of version 2 or 3. open() checks every length, count, type, name and
+// range before anything is used. Immutable.
 class GgufFile {
  public:
   static Result<GgufFile> open(const std::filesystem::path& path);
-  // Borrows bytes; name is for messages.
+  // Borrows `bytes`; `name` is for messages.
   static Result<GgufFile> parse(std::span<const std::byte> bytes, std::string name);
 
-  // What a key holds, nothing if the file does not have it, an error if it holds another type.
-  // Integers of any width count as integers, integers count as numbers.
+  // Return the value of a key, nothing if the file lacks the key, an error if the value has another
+  // type. Integers of any width count as integers; integers count as numbers.
   Result<std::optional<std::int64_t>> find_integer(std::string_view key) const;
   Result<std::optional<double>> find_number(std::string_view key) const;
   Result<std::optional<bool>> find_bool(std::string_view key) const;
   Result<std::optional<std::string>> find_string(std::string_view key) const;
 
-  // Arrays, empty if the file does not have the key.
+  // Return an array, empty if the file lacks the key.
   Result<std::vector<std::string>> strings(std::string_view key) const;
   Result<std::vector<float>> floats(std::string_view key) const;
   Result<std::vector<std::int64_t>> integers(std::string_view key) const;
@@ -53,7 +53,7 @@ class GgufFile {
  private:
   friend class GgufParser;
 
-  // Where a value is; arrays are decoded when asked for.
+  // The place of a value. Arrays are decoded when they are asked for.
   struct Value {
     std::uint32_t type = 0;  // of the value, or of an array's elements
     bool is_array = false;

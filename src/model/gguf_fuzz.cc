@@ -1,4 +1,4 @@
-// Any bytes either are refused as a GGUF file or can be read in full: metadata, spec and weights.
+// Any bytes are either refused as a GGUF file or can be read in full: metadata, spec and weights.
 
 #include <cstdint>
 #include <vector>

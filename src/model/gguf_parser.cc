@@ -14,7 +14,8 @@ namespace {
 constexpr std::uint64_t kLongestName = 65535;  // the format's limit for keys
 constexpr std::uint32_t kMostDimensions = 4;
 
-// Rows are whole blocks, so a tensor's bytes follow from its dimensions. Nothing if they overflow.
+// Returns the bytes of a tensor by its dimensions, whose rows are whole blocks; nothing if the
+// number overflows.
 std::optional<std::uint64_t> tensor_bytes(const GgufTensor& tensor, const BlockFormat& format) {
   const std::int64_t columns = tensor.dimensions.empty() ? 1 : tensor.dimensions.front();
   if (columns % format.elements != 0) {
@@ -151,7 +152,7 @@ bool GgufParser::parse_value() {
   return true;
 }
 
-// A scalar is an array of one.
+// Reads a value; a scalar is stored as an array of one.
 bool GgufParser::skip_array(GgufFile::Value& value) {
   if (value.type != kGgufString) {
     const std::uint64_t bytes = gguf_type_bytes(value.type);

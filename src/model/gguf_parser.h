@@ -13,8 +13,8 @@
 
 namespace protean {
 
-// Walks a file once, front to back. Every read is checked against what is left; a failed read
-// leaves its reason in error_ and makes all later ones fail.
+// Parses a file once, front to back. Checks every read against the bytes left. A failed read keeps
+// its reason in error_ and makes all later reads fail.
 class GgufParser {
  public:
   GgufParser(std::span<const std::byte> bytes, GgufFile& file) : bytes_(bytes), file_(file) {}

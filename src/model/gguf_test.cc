@@ -23,7 +23,7 @@ std::string text(std::string_view value) {
   return raw<std::uint64_t>(value.size()) + std::string(value);
 }
 
-// Magic, version, counts; what follows is up to the test.
+// Returns magic, version and counts. The test appends the rest.
 std::string header(std::uint64_t tensors, std::uint64_t values, std::uint32_t version = 3) {
   return "GGUF" + raw(version) + raw(tensors) + raw(values);
 }

@@ -8,7 +8,7 @@
 // What gguf_parser.cc and gguf.cc both know about metadata values. Not for others.
 namespace protean {
 
-// The numbers of value types in the file.
+// The value types by their numbers in the file.
 enum GgufValueType : std::uint32_t {
   kGgufU8 = 0,
   kGgufI8 = 1,
@@ -25,7 +25,7 @@ enum GgufValueType : std::uint32_t {
   kGgufF64 = 12,
 };
 
-// 0 for what has no fixed size.
+// Returns the bytes of a value; 0 for types without a fixed size.
 inline std::uint64_t gguf_type_bytes(std::uint32_t type) {
   static constexpr std::uint64_t kBytes[] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
   return type < std::size(kBytes) ? kBytes[type] : 0;

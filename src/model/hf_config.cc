@@ -57,7 +57,7 @@ void read_gptq(ConfigFields& fields, WeightQuantization& quantization) {
   }
 }
 
-// Weights that are stored as packed integers.
+// Reads how weights are packed as integers.
 std::optional<WeightQuantization> read_quantization(ConfigFields& config, const std::string& file) {
   const json::object* object = config.object("quantization_config");
   if (object == nullptr) {
@@ -94,7 +94,7 @@ std::optional<WeightQuantization> read_quantization(ConfigFields& config, const 
   return quantization;
 }
 
-// What would change the answers if it were ignored.
+// Refuses settings that would change the answers if they were ignored.
 void refuse_unknown_settings(ConfigFields& config) {
   if (config.boolean("mlp_bias", false)) {
     config.fail(ErrorCode::kUnsupported,
@@ -148,7 +148,7 @@ void refuse_partial_rotation(ConfigFields& fields) {
   }
 }
 
-// Old configs have "rope_theta" and "rope_scaling", new ones "rope_parameters" with both in it.
+// Old configs have "rope_theta" and "rope_scaling"; new ones have "rope_parameters" with both.
 void read_rope(ConfigFields& config, const std::string& file, RopeSpec& rope) {
   rope.theta = config.number("rope_theta", kDefaultTheta);
   refuse_partial_rotation(config);
@@ -170,8 +170,8 @@ void read_rope(ConfigFields& config, const std::string& file, RopeSpec& rope) {
   config.require(fields.status());
 }
 
-// "layer_types" spells out what the rule of the row would say; we can express layers with full
-// attention followed by windowed ones.
+// "layer_types" overrides the window rule of the architecture row. Supported are layers with full
+// attention followed by layers with a window.
 void read_layer_types(ConfigFields& config, int layers, AttentionSpec& attention) {
   const std::vector<std::string> types = config.texts("layer_types");
   if (types.empty()) {
@@ -245,7 +245,7 @@ void read_sizes(ConfigFields& config, const ArchitectureRow& row, ModelSpec& spe
   spec.tied_embeddings = config.boolean("tie_word_embeddings", false);
 }
 
-// Ids that no token has ("-1": none) can never come and are left out.
+// Leaves out ids that no token has, such as -1 for "none".
 void add_stop_ids(ConfigFields& config, int vocab, std::vector<TokenId>& stop_ids) {
   for (const std::int64_t id : config.integers("eos_token_id")) {
     const bool known = std::find(stop_ids.begin(), stop_ids.end(), id) != stop_ids.end();
@@ -293,7 +293,7 @@ Result<HfConfig> parse_hf_config(const json::object& object, const std::string& 
   return found;
 }
 
-// Only what is given counts, whatever "do_sample" says: a client that wants greedy says so.
+// Takes the values that are given and ignores "do_sample": clients ask for greedy decoding.
 Status parse_generation_config(const json::object& object, const std::string& name,
                                const ModelSpec& spec, GenerationDefaults& generation) {
   constexpr double kMostTemperature = 100.0;

@@ -13,19 +13,19 @@
 
 namespace protean {
 
-// What a Hugging Face directory's JSON files say about a model, before any weight is looked at.
+// The description of a model in a Hugging Face directory's JSON files.
 struct HfConfig {
   const ArchitectureRow* row = nullptr;
   ModelSpec spec;  // valid
   GenerationDefaults generation;
-  std::optional<WeightQuantization> quantization;  // of matrices that are stored packed
+  std::optional<WeightQuantization> quantization;  // of packed matrices
 };
 
-// config.json, and generation_config.json where it is.
+// Reads config.json, and generation_config.json if it exists.
 Result<HfConfig> read_hf_config(const std::filesystem::path& directory);
 
-// The same from JSON objects; names are for messages. Settings that would change the model's
-// answers and are not understood are refused by name.
+// Parse the same from JSON objects; `name` is for messages. A setting that changes the model's
+// answers and is not supported is refused by name.
 Result<HfConfig> parse_hf_config(const boost::json::object& object, const std::string& name);
 Status parse_generation_config(const boost::json::object& object, const std::string& name,
                                const ModelSpec& spec, GenerationDefaults& generation);

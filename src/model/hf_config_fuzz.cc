@@ -1,4 +1,4 @@
-// Any JSON object either is refused as a config or gives a valid spec.
+// Any JSON object is either refused as a config or gives a valid spec.
 
 #include <cstdint>
 

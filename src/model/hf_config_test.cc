@@ -18,7 +18,7 @@ json::object base_config() {
       .as_object();
 }
 
-// The base with other settings laid over it; "-" takes a setting away.
+// Returns the base config with changed settings; "-" removes one.
 json::object config_with(std::string_view changes) {
   json::object config = base_config();
   const json::value parsed = json::parse(changes);
@@ -104,14 +104,14 @@ TEST(HfConfig, ArchitectureRows) {
       spec_of(R"({"architectures": ["Qwen3ForCausalLM"], "attention_bias": false})");
   EXPECT_TRUE(qwen3.attention.qk_norm);
   EXPECT_FALSE(qwen3.attention.qkv_bias);
-  // Without classes the type decides.
+  // Without "architectures", "model_type" decides.
   EXPECT_EQ(spec_of(R"({"architectures": "-", "model_type": "mistral"})").architecture, "mistral");
   EXPECT_EQ(spec_of(R"({"architectures": null, "model_type": "qwen3"})").architecture, "qwen3");
 }
 
 TEST(HfConfig, SlidingWindows) {
   const auto attention = [](std::string_view changes) { return spec_of(changes).attention; };
-  EXPECT_EQ(attention(R"({"sliding_window": 32})").sliding_window, 0);  // Llama has none
+  EXPECT_EQ(attention(R"({"sliding_window": 32})").sliding_window, 0);  // Llama ignores it
   EXPECT_EQ(attention(R"({"architectures": ["MistralForCausalLM"], "sliding_window": 32})")
                 .sliding_window,
             32);
@@ -127,7 +127,7 @@ TEST(HfConfig, SlidingWindows) {
                     "use_sliding_window": true, "max_window_layers": 2})");
   EXPECT_EQ(partly.sliding_window, 32);
   EXPECT_EQ(partly.first_windowed_layer, 2);
-  // 28 layers, the default, see all.
+  // By default, 28 layers have no window.
   EXPECT_EQ(attention(R"({"architectures": ["Qwen2ForCausalLM"], "sliding_window": 32,
                           "use_sliding_window": true})")
                 .sliding_window,
@@ -178,7 +178,7 @@ TEST(HfConfig, RopeOfAllSpellings) {
   const RopeSpec plain = rope(R"({"rope_parameters": {"rope_type": "default", "rope_theta": 7}})");
   EXPECT_EQ(plain.scaling, RopeScaling::kNone);
   EXPECT_EQ(plain.theta, 7.0);
-  // A factor of 1 changes nothing, whatever the method.
+  // A factor of 1 changes nothing with any method.
   EXPECT_EQ(rope(R"({"rope_scaling": {"type": "yarn", "factor": 1.0}})").scaling,
             RopeScaling::kNone);
 }

@@ -30,7 +30,7 @@ std::size_t count_keys(const json::value& value) {
   return keys;
 }
 
-// In a valid JSON text a colon outside strings follows each key and nothing else.
+// Counts keys: in a valid JSON text a colon outside strings follows each key and nothing else.
 std::size_t count_colons(std::string_view text) {
   std::size_t colons = 0;
   bool in_string = false;
@@ -54,7 +54,7 @@ Result<json::object> parse_json_object(std::string_view text, const std::string&
   json::value value;
   try {
     value = json::parse(text, error);
-  } catch (const std::exception& thrown) {  // out of memory or a length over the library's limit
+  } catch (const std::exception& thrown) {  // out of memory, or a length above the library's limit
     return make_error(ErrorCode::kCorrupt, "{}: its JSON cannot be read: {}", name, thrown.what());
   }
   if (error) {

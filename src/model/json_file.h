@@ -9,8 +9,8 @@
 
 namespace protean {
 
-// A JSON text that must be one object. Nesting is bounded. Of two equal keys the last one counts,
-// unless they are refused. name is for messages.
+// Parses a JSON text that must be one object of bounded nesting. Of two equal keys the last counts,
+// unless `duplicates` refuses them. `name` is for messages.
 enum class DuplicateKeys { kLastCounts, kRefuse };
 Result<boost::json::object> parse_json_object(
     std::string_view text, const std::string& name,

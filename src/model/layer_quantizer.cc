@@ -41,7 +41,7 @@ void divide_rows(std::vector<float>& matrix, std::span<const float> scales) {
   }
 }
 
-// Finds AWQ's scales and folds them into a layer.
+// Finds AWQ's scales and applies them to a layer.
 class LayerScaler {
  public:
   LayerScaler(cpu::Team& team, LayerTensors& layer, LayerStatistics& statistics,
@@ -72,7 +72,7 @@ std::vector<float> LayerScaler::search(std::span<const Role> readers,
   return search_scales(team_, matrices, statistics_.of(input_of(readers.front())), format_, shared);
 }
 
-// The matrices that read an input, and what is known of the input once it is divided.
+// Searches scales for the matrices that read an input, and divides the input's statistics by them.
 void LayerScaler::multiply(std::span<const Role> readers, std::span<const float> scales) {
   for (const Role reader : readers) {
     multiply_columns(layer_.tensor(reader), scales);
@@ -80,7 +80,8 @@ void LayerScaler::multiply(std::span<const Role> readers, std::span<const float>
   statistics_.of(input_of(readers.front())).divide(scales);
 }
 
-// The norm is rounded to bf16, as it will be stored, and the matrices get exactly what it lost.
+// Divides the norm by the scales and rounds it to bf16, as it is stored. The matrices are
+// multiplied by exactly what the norm lost.
 void LayerScaler::after_norm(Role norm, std::span<const Role> readers) {
   std::vector<float> scales = search(readers);
   std::vector<float>& weights = layer_.tensor(norm);
@@ -92,7 +93,7 @@ void LayerScaler::after_norm(Role norm, std::span<const Role> readers) {
   multiply(readers, scales);
 }
 
-// Value rows take the scales over; the query heads of a group read the same ones.
+// Divides the value rows. Query heads of one group read the same value rows and share scales.
 void LayerScaler::after_values() {
   constexpr Role kReaders[] = {Role::kAttentionOutput};
   const AttentionSpec& attention = layer_.spec().attention;
@@ -131,7 +132,7 @@ void scale_layer(cpu::Team& team, LayerTensors& layer, LayerStatistics& statisti
   scaler.after_up();
 }
 
-// Rows shared among the team, in pieces that matrix arithmetic still works well on.
+// Quantises rows on all threads, in pieces large enough for efficient matrix arithmetic.
 template <class QuantizeRows>
 QuantizedMatrix quantize_pieces(cpu::Team& team, std::span<const float> weights,
                                 std::int64_t inputs, const QuantFormat& format,

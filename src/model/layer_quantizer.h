@@ -27,17 +27,17 @@ struct QuantizeOptions {
   GptqOptions gptq;
 };
 
-// The matrices of a layer, in the order they are used.
+// The matrices of a layer, in the order of use.
 inline constexpr std::array kLayerMatrices = {
     TensorRole::kQuery, TensorRole::kKey, TensorRole::kValue, TensorRole::kAttentionOutput,
     TensorRole::kGate,  TensorRole::kUp,  TensorRole::kDown};
-using QuantizedLayer = std::array<QuantizedMatrix, kLayerMatrices.size()>;  // in that order
+using QuantizedLayer = std::array<QuantizedMatrix, kLayerMatrices.size()>;  // in this order
 
-// Quantises a layer's matrices. Afterwards `layer` is what the quantised layer computes with:
-// weights as their codes say and, for AWQ, norms, value rows and up rows divided by the scales
-// that the matrices after them were multiplied with. Norms are exact in bf16 then. The statistics
-// are of the layer as it was, and are used up; round to nearest needs none. Fails on weights that
-// no scale can hold.
+// Quantises a layer's matrices. Afterwards `layer` holds what the quantised layer computes with:
+// the dequantised weights and, for AWQ, norms, value rows and up rows divided by the scales that
+// the following matrices were multiplied with; these norms are exact in bf16. `statistics` describe
+// the layer before the call and are consumed; round to nearest needs none. Fails on weights that no
+// scale can hold.
 Result<QuantizedLayer> quantize_layer(cpu::Team& team, LayerTensors& layer,
                                       LayerStatistics* statistics, const QuantizeOptions& options);
 

@@ -11,18 +11,18 @@
 
 namespace protean {
 
-// One layer's tensors as f32 in memory, to be worked on. It reads as a checkpoint whose layer 0 it
-// is, so whatever loads or writes layers takes it.
+// The tensors of one layer as f32 in memory, for modification. Reads as a checkpoint whose layer 0
+// is this layer, so that functions that load or write layers accept it.
 class LayerTensors final : public Checkpoint {
  public:
-  // Reads layer `layer` of the model and gives its file pages back.
+  // Reads layer `layer` of the model and releases its file pages.
   LayerTensors(const Checkpoint& checkpoint, int layer);
 
-  std::vector<float>& tensor(TensorRole role);  // empty where the model has none
+  std::vector<float>& tensor(TensorRole role);  // empty if the model has none
   const std::vector<float>& tensor(TensorRole role) const;
   std::int64_t width(TensorRole role) const { return widths_[static_cast<std::size_t>(role)]; }
 
-  // Of the layer alone: one layer, and a window only if this layer has it.
+  // Describes this layer alone: one layer, with a window only if this layer has one.
   const ModelSpec& spec() const override { return spec_; }
   const GenerationDefaults& generation() const override { return generation_; }
   std::string description() const override { return "a layer"; }

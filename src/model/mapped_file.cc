@@ -23,7 +23,7 @@ Error cannot(std::string_view what, const std::filesystem::path& path) {
 }  // namespace
 
 Result<MappedFile> MappedFile::open(const std::filesystem::path& path) {
-  // Non-blocking: opening a FIFO by mistake would wait for a writer for ever.
+  // O_NONBLOCK, because opening a FIFO by mistake would wait for a writer.
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) {
     return cannot("open", path);
@@ -42,7 +42,7 @@ Result<MappedFile> MappedFile::open(const std::filesystem::path& path) {
       failure = cannot("map", path);
     } else {
       file.bytes_ = {static_cast<const std::byte*>(memory), size};
-      // Weights are read once, front to back; a refused hint only costs speed.
+      // Weights are read once, front to back. If the hint is refused, only speed is lost.
       madvise(memory, size, MADV_SEQUENTIAL);
     }
   }

@@ -8,8 +8,8 @@
 
 namespace protean {
 
-// A whole file, read-only, in the address space; the pages come in as they are touched. Somebody
-// who truncates the file meanwhile ends the process, as with every memory-mapped program.
+// Maps a whole file read-only; pages are read when they are touched. If the file is truncated while
+// it is mapped, touching the lost pages ends the process.
 class MappedFile {
  public:
   static Result<MappedFile> open(const std::filesystem::path& path);
@@ -19,15 +19,15 @@ class MappedFile {
   MappedFile& operator=(MappedFile&& other) noexcept;
   ~MappedFile();
 
-  // Stays where it is when the object moves.
+  // The address does not change when the object is moved.
   std::span<const std::byte> bytes() const { return bytes_; }
 
  private:
   std::span<const std::byte> bytes_;
 };
 
-// Gives back the memory of the pages that lie wholly inside a piece of a MappedFile. Reading it
-// again is allowed and reads the file again.
+// Releases the memory of the pages that lie wholly inside a piece of a MappedFile. A later access
+// reads the file again.
 void release_pages(std::span<const std::byte> piece);
 
 }  // namespace protean

@@ -11,8 +11,8 @@
 
 namespace protean {
 
-// Keys and values of one sequence in one layer at a time, for text that is read layer by layer:
-// blocks in order, written anew by every layer before it reads them.
+// Keys and values of one sequence for one layer at a time, for text that is computed layer by
+// layer. Blocks are in order, and every layer overwrites them before it reads them.
 struct OneLayerKv {
   cpu::Region memory;
   cpu::KvLayer layer;

@@ -9,7 +9,7 @@
 
 namespace protean {
 
-// A new file, written front to back. Errors name it.
+// Writes a new file front to back. Errors name the file.
 class OutputFile {
  public:
   static Result<OutputFile> create(const std::filesystem::path& path);  // fails if it exists
@@ -18,7 +18,7 @@ class OutputFile {
   OutputFile& operator=(OutputFile&&) = delete;
 
   Status write(std::span<const std::byte> bytes);
-  Status finish();  // returns when everything is on disk
+  Status finish();  // returns once everything is on disk
 
  private:
   OutputFile(int file, std::string name);

@@ -12,7 +12,7 @@ namespace protean {
 namespace {
 
 constexpr int kWordBits = 32;
-// Where in its word each of 8 consecutive rows has its nibble.
+// The nibble of each of 8 consecutive rows in its word.
 constexpr std::array<int, 8> kAwqPlace = {0, 4, 1, 5, 2, 6, 3, 7};
 
 std::uint32_t word_at(const std::byte* words, std::int64_t index) {
@@ -21,7 +21,7 @@ std::uint32_t word_at(const std::byte* words, std::int64_t index) {
   return word;
 }
 
-// `bits` bits from `bit` on of a run of words that are `stride` words apart.
+// Returns `bits` bits, from bit `bit` on, of a run of words that lie `stride` words apart.
 std::uint32_t bits_at(const std::byte* words, std::int64_t stride, std::int64_t bit, int bits) {
   const std::int64_t word = bit / kWordBits;
   const int shift = static_cast<int>(bit % kWordBits);
@@ -42,7 +42,7 @@ void put_bits(std::uint32_t* words, std::int64_t stride, std::int64_t bit, int b
   }
 }
 
-// The code of a row in an AWQ run of `rows` / 8 words.
+// Returns the code of a row in an AWQ run of `rows` / 8 words.
 std::uint32_t awq_at(const std::byte* words, std::int64_t first_word, std::int64_t row) {
   return word_at(words, first_word + row / 8) >>
              (4 * kAwqPlace[static_cast<std::size_t>(row % 8)]) &
@@ -68,7 +68,7 @@ std::uint32_t code_of(const PackedCodes& packed, std::int64_t input, std::int64_
   return bits_at(column, packed.rows, input * packed.how.bits, packed.how.bits);
 }
 
-// Scales of rows [row, row + count) of a group.
+// Reads the scales of rows [row, row + count) of a group.
 void read_scales(const PackedCodes& packed, std::int64_t group, std::int64_t row,
                  std::int64_t count, float* out) {
   const std::int64_t bytes = block_format(packed.scale_type).bytes;

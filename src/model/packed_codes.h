@@ -25,7 +25,7 @@ struct WeightQuantization {
   CodePacking packing = CodePacking::kGptq;
   int bits = 4;
   std::int64_t group = 128;     // 0: all inputs of a row share a scale
-  bool zeros_less_one = false;  // GPTQ stores zero points less one, up to its second version
+  bool zeros_less_one = false;  // GPTQ before its second version stores zero points minus one
 
   std::int64_t group_of(std::int64_t inputs) const { return group == 0 ? inputs : group; }
   std::int64_t groups(std::int64_t inputs) const {
@@ -33,8 +33,8 @@ struct WeightQuantization {
   }
 };
 
-// 32-bit words of a packed matrix's parts; fails, saying which, where a matrix of these sizes
-// cannot be packed so.
+// The sizes of a packed matrix's tensors in 32-bit words. packed_shape() fails and names the tensor
+// if a matrix of these sizes cannot be packed.
 struct PackedShape {
   std::int64_t code_rows = 0;
   std::int64_t code_columns = 0;
@@ -43,7 +43,7 @@ struct PackedShape {
 Result<PackedShape> packed_shape(const WeightQuantization& how, std::int64_t rows,
                                  std::int64_t inputs);
 
-// A packed matrix as it lies in its file. Borrows everything; data may have any alignment.
+// A packed matrix as its file stores it. Borrows all data, which may have any alignment.
 struct PackedCodes {
   WeightQuantization how;
   std::int64_t rows = 0;
@@ -52,20 +52,20 @@ struct PackedCodes {
   const std::byte* zeros = nullptr;
   const std::byte* scales = nullptr;
   TensorType scale_type = TensorType::kF16;
-  // GPTQ's g_idx [inputs] as i32, each below groups(); null when groups are consecutive inputs.
+  // GPTQ's g_idx [inputs] as i32, each below groups(); null if groups are consecutive inputs.
   const std::byte* group_index = nullptr;
 };
 
-// The format of a matrix whose integers kernels can take as they are; nothing for other bits,
-// groups and orders. Reads all zero points to tell a symmetric one.
+// Returns the format of a matrix whose integers kernels can use unchanged; nothing for other bits,
+// groups and orders. Reads all zero points to see whether the matrix is symmetric.
 std::optional<QuantFormat> code_format(const PackedCodes& packed);
 
-// Rows [row, row + count) as integers, where there is a code_format, and as f32.
+// Read rows [row, row + count): as integers, if the matrix has a code_format(), or as f32.
 void read_codes(const PackedCodes& packed, std::int64_t row, std::int64_t count,
                 const CodeRun& out);
 void dequantize(const PackedCodes& packed, std::int64_t row, std::int64_t count, float* out);
 
-// What of a quantised matrix goes into the file: words, words and f16 scales, little-endian.
+// The tensors of a quantised matrix as a file stores them, with scales in f16, little-endian.
 struct PackedBytes {
   std::vector<std::uint32_t> codes;
   std::vector<std::uint32_t> zeros;

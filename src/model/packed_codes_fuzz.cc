@@ -1,5 +1,5 @@
-// Any bytes either are refused as the weights of a quantised model or can be read in full, whether
-// packed as AWQ or as GPTQ packs them, which the first byte says.
+// Any bytes are either refused as the weights of a quantised model or can be read in full. The
+// first byte chooses the packing, AWQ or GPTQ.
 
 #include <algorithm>
 #include <cstdint>
@@ -11,7 +11,7 @@
 namespace protean {
 namespace {
 
-// One layer of the smallest sizes that all packings fit.
+// Returns one layer of the smallest sizes that all packings allow.
 HfConfig small_config(std::uint8_t choice) {
   HfConfig config;
   config.row = &architectures().front();

@@ -8,7 +8,7 @@
 namespace protean {
 namespace {
 
-// Groups of every kind of scale and zero point there is.
+// Returns a matrix with groups of every kind of scale and zero point.
 QuantizedMatrix random_matrix(const QuantFormat& format, std::int64_t rows, std::int64_t inputs) {
   std::mt19937 random(static_cast<unsigned>(format.bits * 1000 + rows));
   QuantizedMatrix matrix = QuantizedMatrix::sized(format, rows, inputs);
@@ -62,7 +62,7 @@ TEST_P(EveryPacking, ComesBackAsItWas) {
   EXPECT_EQ(found->bits, format.bits);
   EXPECT_EQ(found->group, format.group);
   EXPECT_EQ(found->symmetric, format.symmetric);
-  // In pieces that begin anywhere.
+  // Reads pieces that begin at any row.
   for (const auto& [first, count] :
        {std::pair<std::int64_t, std::int64_t>{0, rows}, {5, 3}, {rows - 1, 1}, {7, 0}}) {
     QuantizedMatrix part = QuantizedMatrix::sized(format, count, inputs);
@@ -93,7 +93,7 @@ INSTANTIATE_TEST_SUITE_P(HuggingFace, EveryPacking,
                                          Packing{CodePacking::kGptq, {3, 32, false}, 32, 160},
                                          Packing{CodePacking::kGptq, {3, 128, true}, 64, 128}));
 
-// Words as the writers of these formats make them, worked out by hand.
+// Expected words follow the writers of these formats and are computed by hand.
 TEST(PackedCodes, AwqPutsEvenRowsIntoTheLowHalf) {
   QuantizedMatrix matrix = QuantizedMatrix::sized({4, 32, false}, 8, 32);
   for (std::size_t row = 0; row < 8; ++row) {
@@ -124,7 +124,7 @@ TEST(PackedCodes, GptqRunsAlongInputsAndStoresZerosLessOne) {
   const PackedBytes bytes = pack_codes(matrix, how);
   ASSERT_EQ(bytes.codes.size(), 4U * 8U);
   EXPECT_EQ(bytes.codes[1 * 8 + 3], 0x76543210U);
-  EXPECT_EQ(bytes.zeros, std::vector<std::uint32_t>{0x6543210FU});  // 0 less one is 15
+  EXPECT_EQ(bytes.zeros, std::vector<std::uint32_t>{0x6543210FU});  // 0 - 1 is 15 in 4 bits
 }
 
 TEST(PackedCodes, ThreeBitCodesCrossWords) {
@@ -163,7 +163,7 @@ TEST(PackedCodes, OtherBitsAndGroupsAreReadAsF32Only) {
   const QuantizedMatrix matrix = random_matrix({4, 128, false}, 8, 64);
   const PackedBytes bytes = pack_codes(matrix, quantization(CodePacking::kGptq, matrix.format));
   PackedCodes stored = as_stored(bytes, matrix, CodePacking::kGptq);
-  stored.how.group = 0;  // one scale for the row, which is what a longer group comes to here
+  stored.how.group = 0;  // one scale for the row, the same as a group longer than the row
   stored.inputs = 64;
   EXPECT_EQ(code_format(stored)->group, 64);
   std::vector<float> weights(8 * 64);

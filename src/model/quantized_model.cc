@@ -19,7 +19,8 @@ namespace {
 namespace fs = std::filesystem;
 namespace json = boost::json;
 
-constexpr std::int64_t kChunkElements = 4 << 20;  // of a table, read and written at once
+constexpr std::int64_t kChunkElements =
+    4 << 20;  // of a matrix outside the layers, read and written at once
 
 json::object quantization_config(const QuantizeOptions& options) {
   const WeightQuantization how = packing_of(options.format);
@@ -68,7 +69,7 @@ bool exact_in_bf16(const Checkpoint& checkpoint, const NeededTensor& need) {
                      [](float value) { return cpu::float_from(cpu::bf16_from(value)) == value; });
 }
 
-// Everything in the file, in the order in which it is written: what is around the layers, then each
+// Plans all tensors in the order in which they are written: those outside the layers, then each
 // layer's vectors and matrices.
 class ModelWriter {
  public:
@@ -155,7 +156,7 @@ Status ModelWriter::write_floats(std::span<const float> values, const std::strin
   return writer_.write(std::as_bytes(std::span(halves)));
 }
 
-// needed_tensors() names what is around the layers first.
+// needed_tensors() names the tensors outside the layers first.
 Status ModelWriter::write_outer(const Checkpoint& checkpoint) {
   for (std::size_t i = 0; i < order_.size(); ++i) {
     const NeededTensor& need = order_[i];

@@ -13,25 +13,25 @@
 
 namespace protean {
 
-// How matrices of this format are packed: AWQ's way where it can, which has zero points and 4 bits,
-// else GPTQ's.
+// Returns how matrices of this format are packed: like AWQ if they have 4 bits and zero points,
+// like GPTQ otherwise.
 WeightQuantization packing_of(const QuantFormat& format);
 
-// Where the packed matrices of a model would not be read by everybody, why: for people. Empty if
-// nothing is unusual.
+// Returns a text for people that says why some programs could not read the packed matrices; empty
+// if nothing is unusual.
 std::string unusual_packing(const ModelSpec& spec, const QuantFormat& format);
 
 struct QuantizeJob {
-  std::filesystem::path source;  // a Hugging Face directory; its checkpoint is opened
+  std::filesystem::path source;  // a Hugging Face directory
   std::filesystem::path target;  // a directory that exists and is empty
   QuantizeOptions options;
-  // Text to calibrate by; may be empty for round to nearest.
+  // The calibration text; may be empty for round to nearest.
   std::vector<std::vector<TokenId>> sequences;
 };
 
-// Writes config.json and model.safetensors of the quantised model, layer by layer: in memory are
-// never more than one layer and the text's residual stream. Tables, norms and biases keep bf16, or
-// f32 where bf16 would lose any of them. Called after each layer: progress(done, layers).
+// Writes config.json and model.safetensors of the quantised model. Works layer by layer: memory
+// holds one layer and the text's residual stream. The embedding matrix, LM head, norms and biases
+// stay bf16, or f32 if bf16 would lose bits. Calls progress(done, layers) after each layer.
 Status write_quantized_model(cpu::Team& team, const QuantizeJob& job,
                              const std::function<void(std::int64_t, std::int64_t)>& progress);
 

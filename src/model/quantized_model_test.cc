@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Grouped queries, biases, and a row length that is no whole number of groups.
+// Has grouped queries, biases, and a row length that is not a whole number of groups.
 ModelSpec small_spec() {
   ModelSpec spec;
   spec.architecture = "qwen2";
@@ -49,7 +49,7 @@ std::unique_ptr<Checkpoint> opened(const fs::path& path) {
   return checkpoint.ok() ? *std::move(checkpoint) : nullptr;
 }
 
-// The residual stream of the text after all layers of a model.
+// Returns the residual stream of the text after all layers of a model.
 std::vector<float> outputs_of(cpu::Team& team, const Checkpoint& checkpoint) {
   auto calibration = Calibration::create(team, checkpoint, random_text(checkpoint.spec().vocab));
   EXPECT_TRUE(calibration.ok());
@@ -134,7 +134,7 @@ TEST_F(QuantizedModel, RoundedWeightsComeBackAsTheirCodes) {
   }
 }
 
-// What GPTQ chose is not what rounding its weights once more would choose.
+// Codes that GPTQ chose differ from those of rounding its weights again.
 class StoredGroup : public QuantizedModel, public testing::WithParamInterface<int> {};
 TEST_P(StoredGroup, LayersOfItsPrecisionHoldItsIntegers) {
   const TemporaryDirectory target;
@@ -181,7 +181,7 @@ TEST_F(QuantizedModel, EveryMethodComputesNearlyTheSame) {
     std::vector<float> after(96);
     checkpoint_->read_rows(TensorRole::kMlpNorm, 0, 0, 1, before.data());
     quantized->read_rows(TensorRole::kMlpNorm, 0, 0, 1, after.data());
-    EXPECT_EQ(before != after, scales_inputs(method));  // its scales went somewhere
+    EXPECT_EQ(before != after, scales_inputs(method));  // its scales are in the norms
   }
 }
 
@@ -226,7 +226,7 @@ TEST_F(QuantizedModel, RowsThatFillNoWordsAreRefusedByName) {
       << written.error().message;
 }
 
-// What a file says of its parts is checked against the config before any is read.
+// Tensor descriptions in a file are checked against the config before data is read.
 TEST_F(QuantizedModel, DamagedFilesAreRefused) {
   const TemporaryDirectory target;
   ASSERT_TRUE(write(target, {.format = {4, 32, true}}).ok());  // GPTQ
@@ -263,7 +263,7 @@ TEST_F(QuantizedModel, AGroupIndexOutOfItsGroupsIsRefused) {
   const fs::path path = target.path() / "model.safetensors";
   std::ifstream file(path, std::ios::binary);
   std::string bytes{std::istreambuf_iterator<char>(file), {}};
-  // The last part of the last matrix is its g_idx; the last input's group follows 32 of group 4.
+  // The last tensor is the g_idx of the last matrix; 32 inputs of group 4 precede the last input.
   std::string last_group(32 * 4, '\0');
   for (std::size_t i = 0; i < last_group.size(); i += 4) {
     last_group[i] = 4;

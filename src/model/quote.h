@@ -8,8 +8,8 @@
 
 namespace protean {
 
-// Text out of a file, made fit for a one-line message: in quotes, not endless, and with everything
-// but printable ASCII escaped, as the text need not be UTF-8.
+// Quotes text from a file for a one-line message: shortened, and with everything except printable
+// ASCII escaped, because the text need not be UTF-8.
 inline std::string quote(std::string_view text) {
   constexpr std::size_t kLongest = 100;
   std::string quoted = "\"";

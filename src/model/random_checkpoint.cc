@@ -10,14 +10,14 @@
 namespace protean {
 namespace {
 
-constexpr std::int64_t kPiece = 1 << 16;  // weights a thread makes at a time
+constexpr std::int64_t kPiece = 1 << 16;  // weights that a thread computes at once
 
 struct Spread {
   float mean = 0.0F;
   float deviation = 0.0F;
 };
 
-// Matrices that add to the residual stream are smaller in deeper models, as trained ones are.
+// Matrices that add to the residual stream are smaller in deeper models, as in trained models.
 Spread spread_of(TensorRole role, std::int64_t width, const ModelSpec& spec) {
   const float unit = 1.0F / std::sqrt(static_cast<float>(width));
   switch (role) {
@@ -44,7 +44,8 @@ Spread spread_of(TensorRole role, std::int64_t width, const ModelSpec& spec) {
   }
 }
 
-// The sum of four uniform numbers from a hash of the weight's place: normal enough.
+// Returns the sum of four uniform numbers from a hash of the weight's place, which is nearly
+// normal.
 float normal_at(std::uint64_t place) {
   std::uint64_t hash = (place ^ place >> 30) * 0xBF58476D1CE4E5B9U;
   hash = (hash ^ hash >> 27) * 0x94D049BB133111EBU;

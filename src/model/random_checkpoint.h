@@ -9,9 +9,9 @@
 
 namespace protean {
 
-// A model of any spec with random weights, made as they are read: about normal, and sized so that
-// activations keep their size from layer to layer and every layer matters to the logits. The same
-// seed gives the same weights in any order of reading. The team is borrowed.
+// A model of any spec with random weights, which are computed when they are read. Weights are
+// nearly normal and scaled so that activations keep their size from layer to layer and every layer
+// affects the logits. A seed gives the same weights in any order of reading. Borrows the team.
 class RandomCheckpoint final : public Checkpoint {
  public:
   RandomCheckpoint(cpu::Team& team, ModelSpec spec, std::uint64_t seed)

@@ -8,8 +8,8 @@
 namespace protean {
 namespace {
 
-// Llama 3.1: waves that fit the original context often are kept, waves longer than it are slowed
-// down by `factor`, those between are mixed.
+// Scales as Llama 3.1: keeps short waves, which fit the original context often, divides the
+// frequency of waves longer than the context by `factor`, and interpolates between.
 double llama3_frequency(double frequency, const RopeSpec& spec) {
   const double turns = spec.original_context * frequency / (2.0 * std::numbers::pi);
   if (turns > spec.high_freq_factor) {

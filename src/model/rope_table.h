@@ -7,11 +7,12 @@
 
 namespace protean {
 
-// Angle per position of each rotated pair of a head, after the spec's scaling: head_dim / 2 values.
+// Returns the angle per position of each of the head_dim / 2 rotated pairs, after the spec's
+// scaling.
 std::vector<double> rope_frequencies(const RopeSpec& spec, int head_dim);
 
-// Owns the cosines and sines of positions [0, positions), computed in double and kept as f32: the
-// angle of a late position loses too much in f32. Immutable, so any thread may read it.
+// Owns the cosines and sines of positions [0, positions) as f32. Computes them in double, because
+// the angle of a late position loses too much in f32. Immutable.
 class RotaryTable {
  public:
   RotaryTable(const RopeSpec& spec, int head_dim, int positions);

@@ -26,7 +26,7 @@ TEST(RopeTable, LinearScalingStretchesEveryWave) {
   }
 }
 
-// The published Llama 3.1 settings; the rule restated in wavelengths, as its authors state it.
+// Uses the published Llama 3.1 settings; states the rule in wavelengths, like its authors.
 TEST(RopeTable, Llama3ScalingKeepsShortWavesAndStretchesLongOnes) {
   const RopeSpec spec{.theta = 500000.0, .scaling = RopeScaling::kLlama3, .factor = 8.0};
   const std::vector<double> plain = rope_frequencies({.theta = 500000.0}, 128);
@@ -60,7 +60,7 @@ TEST(RopeTable, DivisorsDivideTheFrequencies) {
   EXPECT_DOUBLE_EQ(divided[2], 0.00125);
 }
 
-// At position 100000 an angle kept in f32 would be off by up to 0.004.
+// At position 100000 an angle in f32 would be off by up to 0.004.
 TEST(RopeTable, LatePositionsKeepTheirPrecision) {
   const RotaryTable table({}, 8, 100001);
   const cpu::RopeTable view = table.view();

@@ -17,7 +17,7 @@ namespace json = boost::json;
 
 constexpr std::uint64_t kLongestHeader = 100'000'000;  // the format's limit
 
-// 0 for types that came after this program: their tensors can be there, but not be read.
+// Returns the bytes of an element; 0 for unknown types, whose tensors may exist but cannot be read.
 std::int64_t element_bytes(std::string_view type) {
   static constexpr std::pair<std::string_view, std::int64_t> kTypes[] = {
       {"F64", 8},     {"I64", 8},     {"U64", 8}, {"F32", 4},  {"I32", 4},

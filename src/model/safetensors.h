@@ -18,16 +18,15 @@ namespace protean {
 struct SafetensorsTensor {
   std::string type;  // "F32", "BF16", ...
   std::vector<std::int64_t> shape;
-  std::span<const std::byte> bytes;  // inside the file, as long as type and shape say
+  std::span<const std::byte> bytes;  // inside the file, with the length of type and shape
 };
 
-// A .safetensors file, memory-mapped: the header is checked as a whole before any tensor is used,
-// as strictly as the format's definition: ranges cover the data without holes or overlaps and no
-// name is there twice. Immutable.
+// A memory-mapped .safetensors file. open() checks the whole header as strictly as the format's
+// definition: ranges cover the data without holes or overlaps, and names are unique. Immutable.
 class SafetensorsFile {
  public:
   static Result<SafetensorsFile> open(const std::filesystem::path& path);
-  // Borrows bytes; name is for messages.
+  // Borrows `bytes`; `name` is for messages.
   static Result<SafetensorsFile> parse(std::span<const std::byte> bytes, std::string name);
 
   const SafetensorsTensor* find_tensor(std::string_view name) const;  // nullptr if not there

@@ -1,4 +1,4 @@
-// Any bytes either are refused as a safetensors file or name tensors whose bytes can all be read.
+// Any bytes are either refused as a safetensors file or name tensors whose bytes can all be read.
 
 #include <cstdint>
 

@@ -21,16 +21,16 @@ struct PlannedTensor {
   std::int64_t bytes() const;
 };
 
-// Writes a .safetensors file front to back in bounded memory: the header comes first, so all
-// tensors are planned before any is written. A file that was not finished is not one.
+// Writes a .safetensors file front to back in bounded memory. The header comes first, so all
+// tensors are planned before any is written. An unfinished file is not valid.
 class SafetensorsWriter {
  public:
   static Result<SafetensorsWriter> create(const std::filesystem::path& path,
                                           const std::vector<PlannedTensor>& tensors);
 
-  // The next bytes of the planned tensors, which follow each other without gaps.
+  // Writes the next bytes of the planned tensors, which follow each other without gaps.
   Status write(std::span<const std::byte> bytes);
-  // Everything planned has been written; returns when it is on disk.
+  // Ends the file, of which everything planned must be written. Returns once it is on disk.
   Status finish();
 
  private:

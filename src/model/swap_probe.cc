@@ -12,10 +12,10 @@ namespace protean {
 namespace {
 
 constexpr int kLogitRows = 64;  // projected at once
-constexpr std::int64_t kTableRows = 256;
+constexpr std::int64_t kGramRows = 256;
 
-// Of vectors a and b = a + d from their inner products. By d, because b is so like a that the
-// difference of two long sums would be noise.
+// Computes the similarity of a and b = a + d from inner products. Uses d, because b is so close to
+// a that the difference of two long sums would be noise.
 Similarity similarity(double aa, double ad, double dd) {
   const double bb = aa + 2.0 * ad + dd;
   if (aa <= 0.0 || bb <= 0.0) {
@@ -33,7 +33,7 @@ double dot(std::span<const float> a, std::span<const float> b) {
   return sum;
 }
 
-// A sum over tokens that becomes a mean.
+// Averages similarities over tokens.
 class SimilaritySum {
  public:
   void add(const Similarity& one) {
@@ -70,7 +70,7 @@ void add_rows(SimilaritySum& sum, std::span<const float> a, std::span<const floa
   }
 }
 
-// -log softmax(logits)[token]
+// Returns -log softmax(logits)[token].
 double surprise(std::span<const float> logits, TokenId token) {
   const float largest = *std::max_element(logits.begin(), logits.end());
   double sum = 0.0;
@@ -97,7 +97,7 @@ SwapProbe::SwapProbe(cpu::Team& team, const Checkpoint& checkpoint, const SwapPr
 
 Result<std::unique_ptr<SwapProbe>> SwapProbe::create(cpu::Team& team, const Checkpoint& checkpoint,
                                                      const SwapProbeOptions& options,
-                                                     const LoadPart& load) {
+                                                     const LoadComponent& load) {
   check(options.longest > 0, "a sequence has room");
   auto probe = std::unique_ptr<SwapProbe>(new SwapProbe(team, checkpoint, options));
   if (const Status loaded = probe->load(checkpoint, load); !loaded) {
@@ -116,19 +116,20 @@ Result<std::unique_ptr<SwapProbe>> SwapProbe::create(cpu::Team& team, const Chec
   return probe;
 }
 
-Status SwapProbe::load(const Checkpoint& checkpoint, const LoadPart& load) {
+Status SwapProbe::load(const Checkpoint& checkpoint, const LoadComponent& load) {
   const auto layers = static_cast<std::size_t>(spec_.layers);
-  Result<ModelWeights> outer = load_tables(checkpoint, tables_beside(options_.full));
+  Result<ModelWeights> outer =
+      load_embeddings(checkpoint, default_embeddings_precision(options_.full));
   if (!outer) {
     return outer.error();
   }
   weights_ = std::move(*outer);
   memory_.resize(layers);
   for (int layer = 0; layer < spec_.layers; ++layer) {
-    for (const ModelPart half : kLayerHalves) {
+    for (const Component half : kLayerHalves) {
       for (const bool low : {false, true}) {
         const Precision precision = low ? options_.low : options_.full;
-        Result<cpu::Region> region = cpu::Region::map(part_size(spec_, half, precision));
+        Result<cpu::Region> region = cpu::Region::map(component_size(spec_, half, precision));
         if (!region) {
           return region.error();
         }
@@ -141,23 +142,23 @@ Status SwapProbe::load(const Checkpoint& checkpoint, const LoadPart& load) {
       }
     }
   }
-  set_all(std::vector<bool>(static_cast<std::size_t>(units())));
+  set_all(std::vector<bool>(static_cast<std::size_t>(targets())));
   return {};
 }
 
-// Logits are W h, so their inner products are h' (W' W) h: a hidden x hidden matrix says all that
-// is asked of a vocabulary's worth of logits.
+// Logits are W h, so their inner products are h' (W' W) h: the hidden x hidden Gram matrix of the
+// LM head replaces rows of logits.
 void SwapProbe::pack_gram() {
   InputStatistics table(spec_.hidden);
-  std::vector<TokenId> ids(kTableRows);
-  std::vector<float> rows(static_cast<std::size_t>(kTableRows * spec_.hidden));
-  for (std::int64_t first = 0; first < spec_.vocab; first += kTableRows) {
-    const std::int64_t count = std::min(kTableRows, spec_.vocab - first);
+  std::vector<TokenId> ids(kGramRows);
+  std::vector<float> rows(static_cast<std::size_t>(kGramRows * spec_.hidden));
+  for (std::int64_t first = 0; first < spec_.vocab; first += kGramRows) {
+    const std::int64_t count = std::min(kGramRows, spec_.vocab - first);
     std::iota(ids.begin(), ids.end(), static_cast<TokenId>(first));
     const auto some = std::span(rows).first(static_cast<std::size_t>(count * spec_.hidden));
-    cpu::gather_rows(weights_.tables.output, std::span(ids).first(static_cast<std::size_t>(count)),
-                     some);
-    table.add(team_, some, weights_.tables.output.format.inputs());
+    cpu::gather_rows(weights_.embeddings.output,
+                     std::span(ids).first(static_cast<std::size_t>(count)), some);
+    table.add(team_, some, weights_.embeddings.output.format.inputs());
   }
   gram_ = {
       .format = {.kind = cpu::WeightKind::kF32}, .outputs = spec_.hidden, .inputs = spec_.hidden};
@@ -174,23 +175,23 @@ void SwapProbe::pack_gram() {
   }
 }
 
-std::span<const ModelPart> SwapProbe::halves_of(int unit) const {
-  return options_.halves ? std::span(kLayerHalves).subspan(static_cast<std::size_t>(unit % 2), 1)
-                         : std::span<const ModelPart>(kLayerHalves);
+std::span<const Component> SwapProbe::halves_of(int target) const {
+  return options_.halves ? std::span(kLayerHalves).subspan(static_cast<std::size_t>(target % 2), 1)
+                         : std::span<const Component>(kLayerHalves);
 }
 
-void SwapProbe::set(int unit, bool low) {
-  const auto layer = static_cast<std::size_t>(layer_of(unit));
-  for (const ModelPart half : halves_of(unit)) {
+void SwapProbe::set(int target, bool low) {
+  const auto layer = static_cast<std::size_t>(layer_of(target));
+  for (const Component half : halves_of(target)) {
     bind_half(weights_.layers[layer], spec_, half, low ? options_.low : options_.full,
               memory_[layer][static_cast<std::size_t>(half)][low ? 1 : 0].data());
   }
 }
 
 void SwapProbe::set_all(const std::vector<bool>& lowered) {
-  check(static_cast<int>(lowered.size()) == units(), "every unit is lowered or not");
-  for (int unit = 0; unit < units(); ++unit) {
-    set(unit, lowered[static_cast<std::size_t>(unit)]);
+  check(static_cast<int>(lowered.size()) == targets(), "every target is lowered or not");
+  for (int target = 0; target < targets(); ++target) {
+    set(target, lowered[static_cast<std::size_t>(target)]);
   }
 }
 
@@ -211,35 +212,35 @@ ForwardBatch SwapProbe::batch_of(const std::vector<TokenId>& sequence) {
           .slices = {&slice_, 1}};
 }
 
-void SwapProbe::run(const Forward& forward, const ForwardBatch& batch, int unit) const {
-  for (const ModelPart half : halves_of(unit)) {
-    forward.run_half(batch, layer_of(unit), half);
+void SwapProbe::run(const Forward& forward, const ForwardBatch& batch, int target) const {
+  for (const Component half : halves_of(target)) {
+    forward.run_half(batch, layer_of(target), half);
   }
 }
 
-std::vector<UnitSimilarity> SwapProbe::alone(Text text) {
-  set_all(std::vector<bool>(static_cast<std::size_t>(units())));
+std::vector<TargetSimilarity> SwapProbe::alone(Text text) {
+  set_all(std::vector<bool>(static_cast<std::size_t>(targets())));
   const Forward forward = this->forward();
-  std::vector<std::pair<SimilaritySum, SimilaritySum>> sums(static_cast<std::size_t>(units()));
+  std::vector<std::pair<SimilaritySum, SimilaritySum>> sums(static_cast<std::size_t>(targets()));
   for (const std::vector<TokenId>& sequence : text) {
     const ForwardBatch batch = batch_of(sequence);
     const std::span<float> residual = forward.residual(batch.rows());
     forward.embed(batch);
-    for (int unit = 0; unit < units(); ++unit) {
-      auto& [transformation, replacement] = sums[static_cast<std::size_t>(unit)];
+    for (int target = 0; target < targets(); ++target) {
+      auto& [transformation, replacement] = sums[static_cast<std::size_t>(target)];
       const std::vector<float> before(residual.begin(), residual.end());
-      run(forward, batch, unit);
+      run(forward, batch, target);
       const std::vector<float> after(residual.begin(), residual.end());
       add_rows(transformation, before, after, spec_.hidden);
-      set(unit, true);
+      set(target, true);
       std::copy(before.begin(), before.end(), residual.begin());
-      run(forward, batch, unit);
+      run(forward, batch, target);
       add_rows(replacement, after, residual, spec_.hidden);
-      set(unit, false);
+      set(target, false);
       std::copy(after.begin(), after.end(), residual.begin());
     }
   }
-  std::vector<UnitSimilarity> found;
+  std::vector<TargetSimilarity> found;
   for (const auto& [transformation, replacement] : sums) {
     found.push_back({transformation.mean(), replacement.mean()});
   }
@@ -251,16 +252,16 @@ std::vector<Similarity> SwapProbe::one_more(Text text, const std::vector<bool>& 
   const Forward forward = this->forward();
   const auto hidden = static_cast<std::size_t>(spec_.hidden);
   std::vector<SimilaritySum> sums(lowered.size());
-  std::vector<std::vector<float>> before(lowered.size());  // the residual stream, by unit
+  std::vector<std::vector<float>> before(lowered.size());  // the residual stream, by target
   std::vector<float> product;
   for (const std::vector<TokenId>& sequence : text) {
     const ForwardBatch batch = batch_of(sequence);
     const auto rows = static_cast<int>(batch.rows());
     const std::span<float> residual = forward.residual(batch.rows());
     forward.embed(batch);
-    for (int unit = 0; unit < units(); ++unit) {
-      before[static_cast<std::size_t>(unit)].assign(residual.begin(), residual.end());
-      run(forward, batch, unit);
+    for (int target = 0; target < targets(); ++target) {
+      before[static_cast<std::size_t>(target)].assign(residual.begin(), residual.end());
+      run(forward, batch, target);
     }
     const auto last = forward.normalise(0, rows);
     const std::vector<float> base(last.begin(), last.end());
@@ -271,17 +272,17 @@ std::vector<Similarity> SwapProbe::one_more(Text text, const std::vector<bool>& 
       squares.push_back(
           dot(std::span(base).subspan(at, hidden), std::span(product).subspan(at, hidden)));
     }
-    for (int unit = 0; unit < units(); ++unit) {
-      const auto u = static_cast<std::size_t>(unit);
+    for (int target = 0; target < targets(); ++target) {
+      const auto u = static_cast<std::size_t>(target);
       if (lowered[u]) {
         continue;
       }
-      set(unit, true);
+      set(target, true);
       std::copy(before[u].begin(), before[u].end(), residual.begin());
-      for (int next = unit; next < units(); ++next) {
+      for (int next = target; next < targets(); ++next) {
         run(forward, batch, next);
       }
-      set(unit, false);
+      set(target, false);
       const std::vector<float> d = difference(base, forward.normalise(0, rows));
       cpu::matmul(team_, d, gram_, product);
       for (std::size_t row = 0; row < squares.size(); ++row) {

@@ -17,15 +17,15 @@
 
 namespace protean {
 
-// How like two vectors are, averaged over tokens; 1 is the same.
+// The similarity of two vectors, averaged over tokens; 1 if they are equal.
 struct Similarity {
   double cosine = 1.0;
-  double l2 = 1.0;  // less the distance between them, relative to the first
+  double l2 = 1.0;  // 1 minus their distance relative to the first
 };
 
-// Of a unit at full precision, alone: its output to its input, and to its output at fewer bits
-// (MorphServe section 4.2: LTS and LRS).
-struct UnitSimilarity {
+// Similarities of one target's output at full precision: to its input (LTS), and to its output at
+// fewer bits (LRS; MorphServe section 4.2).
+struct TargetSimilarity {
   Similarity transformation;
   Similarity replacement;
 };
@@ -38,57 +38,59 @@ struct TextNats {
 struct SwapProbeOptions {
   Precision full = Precision::kBf16;
   Precision low = Precision::kW4;
-  bool halves = false;  // a unit is half a layer
+  bool halves = false;  // a target is half a layer
   int longest = 512;    // tokens of a sequence
 };
 
-// A model whose layers, or halves of layers, go to fewer bits and back at no cost, because both
-// variants of each are in memory: measures what that does to it. Units are numbered in the order
-// they run. Borrows team and checkpoint; one thread.
+// Measures the effect of layers, or halves of layers, at fewer bits. Keeps both variants of each in
+// memory, so lowering and raising cost nothing. Targets are numbered in the order in which they
+// run. Borrows team and checkpoint. Used by one thread.
 class SwapProbe {
  public:
   using Text = std::span<const std::vector<TokenId>>;  // sequences of 1 to `longest` tokens
-  // Fills a half's memory.
-  using LoadPart = std::function<Status(const PartVariant& which, std::span<std::byte> memory)>;
+  // Fills the memory of a half with its weights.
+  using LoadComponent =
+      std::function<Status(const ComponentVariant& which, std::span<std::byte> memory)>;
 
   static Result<std::unique_ptr<SwapProbe>> create(cpu::Team& team, const Checkpoint& checkpoint,
                                                    const SwapProbeOptions& options,
-                                                   const LoadPart& load);
+                                                   const LoadComponent& load);
 
-  int units() const { return options_.halves ? 2 * spec_.layers : spec_.layers; }
+  int targets() const { return options_.halves ? 2 * spec_.layers : spec_.layers; }
 
-  std::vector<UnitSimilarity> alone(Text text);
+  std::vector<TargetSimilarity> alone(Text text);
 
-  // How like the logits with these units lowered they are with one more lowered (MDS), by unit;
-  // nothing is measured of those lowered already. All candidates share one pass up to themselves.
+  // Returns for each target the similarity of the logits with `lowered` and with this target
+  // lowered too (MDS). Targets that are lowered already are not measured. All candidates share one
+  // pass up to their place in the model.
   std::vector<Similarity> one_more(Text text, const std::vector<bool>& lowered);
 
-  // How well the model with these units lowered foretells the text.
+  // Returns how well the model with these targets lowered predicts the text.
   TextNats score(Text text, const std::vector<bool>& lowered);
 
  private:
   SwapProbe(cpu::Team& team, const Checkpoint& checkpoint, const SwapProbeOptions& options);
-  Status load(const Checkpoint& checkpoint, const LoadPart& load);
+  Status load(const Checkpoint& checkpoint, const LoadComponent& load);
   void pack_gram();
-  void set(int unit, bool low);
+  void set(int target, bool low);
   void set_all(const std::vector<bool>& lowered);
-  std::span<const ModelPart> halves_of(int unit) const;
-  int layer_of(int unit) const { return options_.halves ? unit / 2 : unit; }
+  std::span<const Component> halves_of(int target) const;
+  int layer_of(int target) const { return options_.halves ? target / 2 : target; }
   ForwardBatch batch_of(const std::vector<TokenId>& sequence);
-  void run(const Forward& forward, const ForwardBatch& batch, int unit) const;
+  void run(const Forward& forward, const ForwardBatch& batch, int target) const;
   Forward forward() const;
 
   cpu::Team& team_;
   const ModelSpec spec_;
   const SwapProbeOptions options_;
   ModelWeights weights_;
-  // By layer and half: at full precision and at fewer bits.
+  // [layer][half][0: full precision, 1: fewer bits]
   std::vector<std::array<std::array<cpu::Region, 2>, 2>> memory_;
   std::vector<float> gram_memory_;
-  cpu::PackedMatrix gram_;  // of the output projection
+  cpu::PackedMatrix gram_;  // of the LM head
   RotaryTable rope_;
   OneLayerKv kv_;
-  std::vector<cpu::KvLayer> kv_layers_;  // all the same memory
+  std::vector<cpu::KvLayer> kv_layers_;  // all share the same memory
   std::vector<int> positions_;
   cpu::AttentionSlice slice_;
   std::unique_ptr<Scratch> scratch_;

@@ -16,7 +16,7 @@ namespace {
 namespace fs = std::filesystem;
 namespace json = boost::json;
 
-constexpr std::int64_t kFormat = 1;
+constexpr std::int64_t kProfileFormat = 1;
 
 fs::path file_of(const fs::path& directory, const SwapProfileKey& key) {
   return directory / fmt::format("swap-order.{}{}{}.json", to_string(key.precision),
@@ -24,14 +24,14 @@ fs::path file_of(const fs::path& directory, const SwapProfileKey& key) {
                                  key.halves ? ".halves" : "");
 }
 
-// A member as text, or nothing.
+// Returns a member as text, or empty text.
 std::string_view text_of(const json::object& object, std::string_view name) {
   const json::value* value = object.if_contains(name);
   return value != nullptr && value->is_string() ? std::string_view(value->get_string())
                                                 : std::string_view();
 }
 
-// A finite number, or nothing. The parser gives whole numbers as integers.
+// Returns a finite number, or nothing. The parser gives whole numbers as integers.
 std::optional<double> number_of(const json::object& object, std::string_view name) {
   const json::value* value = object.if_contains(name);
   if (value == nullptr || !value->is_number()) {
@@ -40,11 +40,11 @@ std::optional<double> number_of(const json::object& object, std::string_view nam
   return value->to_number<double>();
 }
 
-json::object unit_json(const SwapProfile& profile, std::size_t at) {
-  const SwapUnit& unit = profile.order[at];
-  json::object object{{"layer", unit.layer}};
-  if (unit.half) {
-    object["half"] = to_string(*unit.half);
+json::object target_json(const SwapProfile& profile, std::size_t at) {
+  const SwapTarget& target = profile.order[at];
+  json::object object{{"layer", target.layer}};
+  if (target.half) {
+    object["half"] = to_string(*target.half);
   }
   object["lis"] = profile.importance[at];
   object["lts"] = profile.transformation[at];
@@ -52,19 +52,19 @@ json::object unit_json(const SwapProfile& profile, std::size_t at) {
   return object;
 }
 
-// Nothing where it is no unit with its scores.
-std::optional<SwapUnit> read_unit(const json::value& value, SwapProfile& profile) {
+// Returns nothing if the value is not a target with its scores.
+std::optional<SwapTarget> read_target(const json::value& value, SwapProfile& profile) {
   const json::object* object = value.if_object();
   const json::value* layer = object == nullptr ? nullptr : object->if_contains("layer");
   if (layer == nullptr || !layer->is_int64() || layer->get_int64() < 0 ||
       layer->get_int64() > INT32_MAX) {
     return std::nullopt;
   }
-  SwapUnit unit{.layer = static_cast<int>(layer->get_int64())};
+  SwapTarget target{.layer = static_cast<int>(layer->get_int64())};
   const std::string_view name = text_of(*object, "half");
-  for (const ModelPart half : kLayerHalves) {
+  for (const Component half : kLayerHalves) {
     if (name == to_string(half)) {
-      unit.half = half;
+      target.half = half;
     }
   }
   const std::pair<const char*, std::vector<double>*> scores[] = {{"lis", &profile.importance},
@@ -77,23 +77,23 @@ std::optional<SwapUnit> read_unit(const json::value& value, SwapProfile& profile
     }
     out->push_back(*score);
   }
-  return unit;
+  return target;
 }
 
 bool read_order(const json::object& object, const ModelSpec& spec, SwapProfile& profile) {
   const json::value* order = object.if_contains("order");
-  const std::vector<SwapUnit> units = swap_units(spec.layers, profile.halves);
-  if (order == nullptr || !order->is_array() || order->get_array().size() != units.size()) {
+  const std::vector<SwapTarget> targets = swap_targets(spec.layers, profile.halves);
+  if (order == nullptr || !order->is_array() || order->get_array().size() != targets.size()) {
     return false;
   }
   for (const json::value& value : order->get_array()) {
-    const std::optional<SwapUnit> unit = read_unit(value, profile);
-    if (!unit) {
+    const std::optional<SwapTarget> target = read_target(value, profile);
+    if (!target) {
       return false;
     }
-    profile.order.push_back(*unit);
+    profile.order.push_back(*target);
   }
-  return std::is_permutation(units.begin(), units.end(), profile.order.begin());
+  return std::is_permutation(targets.begin(), targets.end(), profile.order.begin());
 }
 
 }  // namespace
@@ -104,16 +104,16 @@ Status save_swap_profile(const fs::path& directory, const SwapProfileKey& key,
             profile.importance.size() == profile.order.size() &&
             profile.transformation.size() == profile.order.size() &&
             profile.replacement.size() == profile.order.size(),
-        "the key is the profile's and every unit has its scores");
+        "the key is the profile's and every target has its scores");
   json::array order;
   for (std::size_t at = 0; at < profile.order.size(); ++at) {
-    order.push_back(unit_json(profile, at));
+    order.push_back(target_json(profile, at));
   }
   const json::object object{
-      {"format", kFormat},
+      {"format", kProfileFormat},
       {"model", key.model.hex()},
       {"precision", to_string(profile.precision)},
-      {"units", profile.halves ? "halves" : "layers"},
+      {"targets", profile.halves ? "halves" : "layers"},
       {"metric", profile.metric},
       {"weights", json::array(profile.weights.begin(), profile.weights.end())},
       {"tokens", profile.tokens},
@@ -138,7 +138,7 @@ Result<SwapProfile> load_swap_profile(const fs::path& directory, const SwapProfi
     return refused("cannot be read");
   }
   const json::value* format = object->if_contains("format");
-  if (format == nullptr || *format != kFormat) {
+  if (format == nullptr || *format != kProfileFormat) {
     return refused("is no swapping order that this version reads");
   }
   if (text_of(*object, "model") != key.model.hex()) {
@@ -146,7 +146,7 @@ Result<SwapProfile> load_swap_profile(const fs::path& directory, const SwapProfi
   }
   SwapProfile profile{.precision = key.precision, .halves = key.halves};
   if (text_of(*object, "precision") != to_string(key.precision) ||
-      text_of(*object, "units") != (key.halves ? "halves" : "layers") ||
+      text_of(*object, "targets") != (key.halves ? "halves" : "layers") ||
       !read_order(*object, spec, profile)) {
     return refused("is no order of this model's layers");
   }

@@ -14,22 +14,22 @@
 
 namespace protean {
 
-// One model's swapping sequence at one precision (MorphServe appendix A), as it is kept beside its
-// variants: first the unit whose change costs least. Scores are by place in `order`.
+// A model's swapping order at one precision (MorphServe appendix A), stored in its variant folder.
+// The target whose change costs least comes first. Scores are by place in `order`.
 struct SwapProfile {
   Precision precision = Precision::kW4;
   bool halves = false;
   std::string metric;               // "cosine" or "l2"
   std::array<double, 3> weights{};  // of LTS, LRS and MDS
-  std::int64_t tokens = 0;          // measured with
-  std::vector<SwapUnit> order;
-  std::vector<double> importance;  // LIS, when it was chosen
+  std::int64_t tokens = 0;          // of the calibration text
+  std::vector<SwapTarget> order;
+  std::vector<double> importance;  // LIS when it was chosen
   std::vector<double> transformation;
   std::vector<double> replacement;
 };
 
-// Which of a model's profiles. `source` is where the lowered weights came from: the model itself,
-// or a copy that was quantised in another way.
+// Names a profile. `source` is the origin of the lowered weights: the model itself, or a copy that
+// was quantised in another way.
 struct SwapProfileKey {
   ModelIdentity model;
   ModelIdentity source;
@@ -37,12 +37,13 @@ struct SwapProfileKey {
   bool halves = false;
 };
 
-// `directory` is VariantStore's model_directory. The key's precision and halves are the profile's.
+// Saves a profile. `directory` is VariantStore::model_directory(). The key must have the profile's
+// precision and halves.
 Status save_swap_profile(const std::filesystem::path& directory, const SwapProfileKey& key,
                          const SwapProfile& profile);
 
-// kNotFound where there is none; kCorrupt where it is another model's or no order of this one's
-// units.
+// Loads a profile. Fails with kNotFound if there is none, and with kCorrupt if the file belongs to
+// another model or does not order this model's targets.
 Result<SwapProfile> load_swap_profile(const std::filesystem::path& directory,
                                       const SwapProfileKey& key, const ModelSpec& spec);
 

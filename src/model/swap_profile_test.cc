@@ -33,7 +33,7 @@ SwapProfile some_profile(bool halves) {
                       .metric = "l2",
                       .weights = {0.5, 0.0, 1.0},
                       .tokens = 4096,
-                      .order = swap_units(three_layers().layers, halves)};
+                      .order = swap_targets(three_layers().layers, halves)};
   std::swap(profile.order[0], profile.order[2]);
   for (std::size_t i = 0; i < profile.order.size(); ++i) {
     profile.importance.push_back(1.0 - 0.125 * static_cast<double>(i));
@@ -52,8 +52,8 @@ class SwapProfileTest : public testing::Test {
     return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
   }
 
-  // What becomes of the order when one piece of the file's text is another.
-  Result<std::vector<SwapUnit>> order_with(const std::string& before, const std::string& after) {
+  // Loads the order after replacing one piece of the file's text.
+  Result<std::vector<SwapTarget>> order_with(const std::string& before, const std::string& after) {
     EXPECT_TRUE(save_swap_profile(directory_.path(), key_of(1, false), some_profile(false)).ok());
     std::string changed = text();
     const std::size_t at = changed.find(before);
@@ -61,7 +61,7 @@ class SwapProfileTest : public testing::Test {
     changed.replace(at, before.size(), after);
     std::ofstream(file()) << changed;
     const auto profile = load_swap_profile(directory_.path(), key_of(1, false), three_layers());
-    return profile ? Result<std::vector<SwapUnit>>(profile->order) : profile.error();
+    return profile ? Result<std::vector<SwapTarget>>(profile->order) : profile.error();
   }
 
   TemporaryDirectory directory_;
@@ -83,7 +83,7 @@ TEST_F(SwapProfileTest, WhatIsSavedIsLoaded) {
   }
 }
 
-TEST_F(SwapProfileTest, IsOfOnePrecisionItsUnitsAndWhereTheWeightsCameFrom) {
+TEST_F(SwapProfileTest, IsOfOnePrecisionItsTargetsAndWhereTheWeightsCameFrom) {
   ASSERT_TRUE(save_swap_profile(directory_.path(), key_of(1, false), some_profile(false)).ok());
   SwapProfileKey other_bits = key_of(1, false);
   other_bits.precision = Precision::kW8;
@@ -118,7 +118,7 @@ TEST_F(SwapProfileTest, WhatIsNoOrderOfTheLayersIsRefused) {
       {"\"layer\":2", "\"half\":2"},
       {"\"lis\":", "\"lies\":"},
       {"\"precision\":\"w4\"", "\"precision\":\"w3\""},
-      {"\"units\":\"layers\"", "\"units\":\"halves\""},
+      {"\"targets\":\"layers\"", "\"targets\":\"halves\""},
       {"\"format\":1", "\"format\":2"},
       {"\"order\":[",
        "\"order\":["

@@ -9,8 +9,8 @@
 
 namespace protean {
 
-// For tests and benchmarks: a model of any spec without a file. Every weight is a hash of where it
-// stands; matrices are scaled so that activations keep their size from layer to layer.
+// A model of any spec without a file, for tests and benchmarks. Every weight is a hash of its
+// place; matrices are scaled so that activations keep their size from layer to layer.
 class SyntheticCheckpoint : public Checkpoint {
  public:
   explicit SyntheticCheckpoint(ModelSpec spec) : spec_(std::move(spec)) {}

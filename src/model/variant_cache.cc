@@ -20,8 +20,9 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kInUse = "in-use";
-constexpr std::string_view kPacked[] = {"layer-", "tables."};  // files' names begin so
-constexpr int kTries = 100;  // each after somebody removed the folder meanwhile
+constexpr std::string_view kPacked[] = {"layer-", "embeddings.",
+                                        "tables."};  // "tables." until version 4
+constexpr int kTries = 100;  // each after another process removed the folder
 
 struct ModelFolder {
   fs::path path;
@@ -35,7 +36,8 @@ bool is_model(std::string_view name) {
          });
 }
 
-// What can no longer be looked at is gone already, or not ours.
+// Visits the files of packed weights in a folder. Skips files that cannot be examined: they are
+// gone or belong to another user.
 template <class Visit>
 void for_each_packed(const fs::path& folder, Visit visit) {
   std::error_code error;
@@ -89,13 +91,14 @@ bool holds_only(const fs::path& folder, std::string_view name) {
   return !error;
 }
 
-// To read where it cannot be written.
+// Opens a file for writing, or for reading if it cannot be written.
 int open_shared(const fs::path& file) {
   const int writable = ::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   return writable >= 0 || errno == ENOENT ? writable : ::open(file.c_str(), O_RDONLY | O_CLOEXEC);
 }
 
-// Returns the bytes that are gone; none where the folder is in use or cannot be locked.
+// Removes a folder's packed weights and returns their bytes; 0 if the folder is in use or cannot be
+// locked.
 std::int64_t remove_packed(const fs::path& folder) {
   const fs::path in_use = folder / kInUse;
   const FileDescriptor lock(::open(in_use.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
@@ -110,7 +113,8 @@ std::int64_t remove_packed(const fs::path& folder) {
     const std::int64_t bytes = bytes_of(file);
     removed += fs::remove(file, error) ? bytes : 0;
   }
-  // The folder too, if that was all. Whoever waits for the lock sees that its file has gone.
+  // Removes the folder too if it is empty. A process that waits for the lock then finds its file
+  // gone.
   fs::remove(folder / "lock", error);
   if (holds_only(folder, kInUse)) {
     fs::remove(in_use, error);
@@ -129,7 +133,7 @@ Result<CacheFolder> CacheFolder::open(const fs::path& directory, const std::stri
     fs::create_directories(path, error);
     FileDescriptor file(open_shared(in_use));
     if (!file.valid() && errno == ENOENT && !error) {
-      continue;  // removed meanwhile
+      continue;  // removed by another process
     }
     if (!file.valid()) {
       break;

@@ -10,12 +10,12 @@
 
 namespace protean {
 
-// The folder of one model in a cache of packed layers, and the word to all processes that it is in
-// use: while this lives, trim_cache() of none of them touches it.
+// The folder of one model in a cache of packed weights, marked as in use: while this object lives,
+// trim_cache() does not touch the folder in any process.
 class CacheFolder {
  public:
-  // Makes the folder if it is not there, and notes the time. One that can only be read is taken as
-  // it is. `name` is a ModelIdentity's hex().
+  // Creates the folder if it does not exist and records the time of use. A read-only folder is used
+  // without that. `name` is ModelIdentity::hex().
   static Result<CacheFolder> open(const std::filesystem::path& directory, const std::string& name);
 
   const std::filesystem::path& path() const { return path_; }
@@ -25,18 +25,18 @@ class CacheFolder {
       : path_(std::move(path)), in_use_(std::move(in_use)) {}
 
   std::filesystem::path path_;
-  FileDescriptor in_use_;  // a lock that many share
+  FileDescriptor in_use_;  // holds a shared lock
 };
 
 struct CacheTrim {
-  int models = 0;  // whose layers were removed
+  int models = 0;  // whose weights were removed
   std::int64_t removed_bytes = 0;
   std::int64_t kept_bytes = 0;
 };
 
-// Removes the packed layers of models that nobody uses, the longest unused first and each model's
-// whole, until what is left takes at most so many bytes or is in use. Touches only files that it
-// knows, in folders named as it names them: what else lies there, profiles too, stays.
+// Removes the packed weights of whole models that are not in use, the longest unused first, until
+// the rest takes at most `most_bytes` or is in use. Touches only files of packed weights in folders
+// of models; profiles and other files stay.
 CacheTrim trim_cache(const std::filesystem::path& directory, std::int64_t most_bytes);
 
 }  // namespace protean

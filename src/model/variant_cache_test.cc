@@ -13,10 +13,10 @@
 namespace protean {
 namespace {
 
-// Models in one cache whose halves, all of them, take `model_bytes`.
+// Several models in one cache, each of which takes `model_bytes`.
 class VariantCacheTest : public VariantStoreTest {
  protected:
-  static constexpr std::size_t kFiles = 5;  // two halves of two layers, and the tables
+  static constexpr std::size_t kFiles = 5;  // two halves of two layers, and the embeddings
 
   std::unique_ptr<VariantStore> open_model(const std::string& name, double models_kept = 100) {
     const fs::path folder = models_.path() / name;
@@ -30,7 +30,7 @@ class VariantCacheTest : public VariantStoreTest {
     EXPECT_TRUE(store.ok());
     return *std::move(store);
   }
-  // Packs a model and leaves it, as of some minutes ago.
+  // Packs a model and sets its time of use some minutes back.
   fs::path leave(const std::string& name, int minutes_ago) {
     const auto store = open_model(name);
     EXPECT_TRUE(store->pack_missing().ok());
@@ -44,17 +44,18 @@ class VariantCacheTest : public VariantStoreTest {
     std::error_code gone;
     for (const auto& entry : fs::directory_iterator(folder, gone)) {
       const std::string file = entry.path().filename();
-      count += file.starts_with("layer-") || file.starts_with("tables.") ? 1 : 0;
+      count += file.starts_with("layer-") || file.starts_with("embeddings.") ? 1 : 0;
     }
     return count;
   }
   static double model_bytes() {
-    double bytes = static_cast<double>(VariantHeader::kBytes +
-                                       part_size(small_spec(), ModelPart::kTables, Precision::kW8));
-    for (const ModelPart half : kLayerHalves) {
+    double bytes =
+        static_cast<double>(VariantHeader::kBytes +
+                            component_size(small_spec(), Component::kEmbeddings, Precision::kW8));
+    for (const Component half : kLayerHalves) {
       bytes += static_cast<double>(
           small_spec().layers *
-          (VariantHeader::kBytes + part_size(small_spec(), half, Precision::kW8)));
+          (VariantHeader::kBytes + component_size(small_spec(), half, Precision::kW8)));
     }
     return bytes;
   }
@@ -72,7 +73,7 @@ TEST_F(VariantCacheTest, TheLongestUnusedModelsMakeRoomForANewOne) {
   EXPECT_FALSE(fs::exists(older));
   EXPECT_EQ(packed_in(recent), kFiles);
   EXPECT_EQ(packed_in(store->model_directory()), kFiles);
-  // Being used is what counts.
+  // The time of use decides, not the time of packing.
   open_model("recent");
   const fs::path other = leave("other", 5);
   ASSERT_TRUE(open_model("third", 3)->pack_missing().ok());
@@ -93,7 +94,7 @@ TEST_F(VariantCacheTest, WhatAProcessUsesStaysWhateverItTakes) {
     return store->pack_missing().ok() && ::write(ready[1], "r", 1) == 1 &&
            ::read(end[0], &byte, 1) == 1;
   });
-  ::close(ready[1]);  // or who waits for a child that died waits for ever
+  ::close(ready[1]);  // otherwise the parent would wait for ever for a child that died
   char byte = 0;
   ASSERT_EQ(::read(ready[0], &byte, 1), 1);
   const fs::path unused = leave("unused", 1);
@@ -105,7 +106,7 @@ TEST_F(VariantCacheTest, WhatAProcessUsesStaysWhateverItTakes) {
   ASSERT_EQ(::write(end[1], "e", 1), 1);
   EXPECT_TRUE(succeeded(child));
   ASSERT_TRUE(open_model("new two", 0)->pack_missing().ok());
-  EXPECT_EQ(packed_in(open_model("there")->model_directory()), 0U) << "nobody uses it any more";
+  EXPECT_EQ(packed_in(open_model("there")->model_directory()), 0U) << "no process uses it";
 }
 
 TEST_F(VariantCacheTest, OnlyWhatIsKnownIsRemoved) {
@@ -127,7 +128,7 @@ TEST_F(VariantCacheTest, OnlyWhatIsKnownIsRemoved) {
   EXPECT_EQ(packed_in(elsewhere.path()), 1U);
 }
 
-// Opening and clearing up at the same time: whoever holds a folder has it.
+// Opens and trims concurrently. A folder that a process holds is not removed.
 TEST_F(VariantCacheTest, AFolderThatIsHeldIsThere) {
   std::atomic<bool> over{false};
   std::thread remover([&] {

@@ -24,23 +24,23 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kMagic = "PROTEANV";
-// To be raised whenever the header, the order of a part's pieces (weights.cc), a packed format
-// (device/cpu/packed_matrix.h) or the rounding of weights changes.
-constexpr std::uint32_t kVersion = 4;
-// What L2 still holds when it is hashed, and no longer a piece of work than a short step bears.
+// Must be raised whenever the header, the order of a component's tensors (weights.cc), a packed
+// format (device/cpu/packed_matrix.h) or the rounding of weights changes.
+constexpr std::uint32_t kVersion = 5;
+// A chunk is still in L2 when it is hashed, and is short enough not to delay a short step.
 constexpr std::int64_t kChunkBytes = 256 * kKiB;
 constexpr std::string_view kUnfinished = ".unfinished-";
 
-// Where the header's fields lie.
+// Offsets of the header's fields.
 constexpr std::size_t kVersionAt = 8;
 constexpr std::size_t kLayerAt = 12;
-constexpr std::size_t kPartAt = 16;
-constexpr std::size_t kPrecisionAt = 20;
+constexpr std::size_t kComponentAt = 16;
+constexpr std::size_t kWeightsAt = 20;
 constexpr std::size_t kModelAt = 24;
 constexpr std::size_t kBodyBytesAt = 40;
 constexpr std::size_t kBodyChecksumAt = 48;
-constexpr std::size_t kUnitAt = 56;
-constexpr std::size_t kUnitsAt = 60;
+constexpr std::size_t kShardAt = 56;
+constexpr std::size_t kShardsAt = 60;
 constexpr std::size_t kFieldsEnd = 64;
 constexpr std::size_t kChecksumAt = VariantHeader::kBytes - 8;
 
@@ -62,7 +62,7 @@ std::uint64_t hash_of(std::span<const std::byte> bytes) {
   return XXH3_64bits(bytes.data(), bytes.size());
 }
 
-// XXH3 of what comes in pieces.
+// Computes the XXH3 of data that comes in pieces.
 class Hasher {
  public:
   Hasher() : state_(XXH3_createState()) {
@@ -88,7 +88,7 @@ std::uint64_t body_hash(std::span<const std::byte> body) {
   return hasher.digest().low64;
 }
 
-// How many bytes were there to read; fewer than asked for at the file's end.
+// Returns the number of bytes read, which is less than asked for at the end of the file.
 Result<std::int64_t> read_at(const FileDescriptor& file, std::span<std::byte> out,
                              std::int64_t offset) {
   std::int64_t done = 0;
@@ -124,21 +124,21 @@ Error corrupt(const fs::path& path, std::string_view why) {
   return make_error(ErrorCode::kCorrupt, "{} {}", path.string(), why);
 }
 
-std::string describe(const PartVariant& which) {
-  const std::string unit =
-      which.units == 1 ? "" : fmt::format(", unit {} of {}", which.unit, which.units);
-  return fmt::format("{} at {}{}", part_name(which.layer, which.part), to_string(which.precision),
-                     unit);
+std::string describe(const ComponentVariant& which) {
+  const std::string shard =
+      which.shards == 1 ? "" : fmt::format(", shard {} of {}", which.shard, which.shards);
+  return fmt::format("{} at {}{}", component_name(which.layer, which.component),
+                     to_string(which.precision), shard);
 }
 
-// The file behind a header that says it is what is wanted.
+// Opens a file whose header must match the wanted variant.
 struct OpenVariant {
   FileDescriptor file;
   VariantHeader header;
 };
 
 Result<OpenVariant> open_variant(const fs::path& path, const ModelIdentity& model,
-                                 const PartVariant& which, std::int64_t body_bytes) {
+                                 const ComponentVariant& which, std::int64_t body_bytes) {
   FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!file.valid()) {
     const ErrorCode code = errno == ENOENT ? ErrorCode::kNotFound : ErrorCode::kInternal;
@@ -170,7 +170,7 @@ Result<OpenVariant> open_variant(const fs::path& path, const ModelIdentity& mode
   return OpenVariant{std::move(file), *header};
 }
 
-// A file with a name of its own beside the one it will replace. Locked while its writer lives.
+// A temporary file in the folder of the file that it will replace. Locked while its writer lives.
 class UnfinishedFile {
  public:
   static Result<UnfinishedFile> create(const fs::path& path) {
@@ -180,8 +180,8 @@ class UnfinishedFile {
       if (!file.valid()) {
         return make_error(ErrorCode::kExhausted, "{}", std::strerror(errno));
       }
-      // Who clears up may have been faster with the lock, taken it for a dead writer's and removed
-      // it.
+      // remove_unfinished() may have locked the file first, taken it for a dead writer's and
+      // removed it.
       struct stat status {};
       (void)::flock(file.get(), LOCK_EX);
       if (::fstat(file.get(), &status) == 0 && status.st_nlink == 0) {
@@ -207,7 +207,7 @@ class UnfinishedFile {
       return make_error(ErrorCode::kExhausted, "{}", std::strerror(errno));
     }
     name_.clear();
-    // The name is only as lasting as its folder; where folders cannot be synced it is as usual.
+    // Syncs the folder, which stores the name. An error is ignored: some file systems cannot.
     const FileDescriptor folder(
         ::open(path.parent_path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (folder.valid()) {
@@ -224,7 +224,7 @@ class UnfinishedFile {
   std::string name_;
 };
 
-// The files that make a model what it is.
+// Returns the files that determine a model's weights.
 Result<std::vector<fs::path>> weight_files(const fs::path& model) {
   std::error_code error;
   if (!fs::is_directory(model, error)) {
@@ -260,7 +260,7 @@ Status add_file(Hasher& hasher, const fs::path& path) {
     return make_error(got.error().code, "cannot read {}: {}", path.string(), got.error().message);
   }
   hasher.add(fmt::format("{} {}", path.filename().string(), status.st_size));
-  // Small files are known by what they say; large ones by their time as well.
+  // Small files are identified by their content, large ones by their time too.
   if (status.st_size > kLookedAt) {
     hasher.add(fmt::format(" {}.{:09}", status.st_mtim.tv_sec, status.st_mtim.tv_nsec));
   }
@@ -303,13 +303,13 @@ std::array<std::byte, VariantHeader::kBytes> VariantHeader::encode() const {
   std::memcpy(bytes.data(), kMagic.data(), kMagic.size());
   put(bytes, kVersionAt, kVersion, 4);
   put(bytes, kLayerAt, static_cast<std::uint64_t>(which.layer), 4);
-  put(bytes, kPartAt, static_cast<std::uint64_t>(which.part), 4);
-  put(bytes, kPrecisionAt, static_cast<std::uint64_t>(which.precision), 4);
+  put(bytes, kComponentAt, static_cast<std::uint64_t>(which.component), 4);
+  put(bytes, kWeightsAt, static_cast<std::uint64_t>(which.precision.weights), 4);
   std::copy(model.bytes.begin(), model.bytes.end(), bytes.begin() + kModelAt);
   put(bytes, kBodyBytesAt, static_cast<std::uint64_t>(body_bytes), 8);
   put(bytes, kBodyChecksumAt, body_checksum, 8);
-  put(bytes, kUnitAt, static_cast<std::uint64_t>(which.unit), 4);
-  put(bytes, kUnitsAt, static_cast<std::uint64_t>(which.units), 4);
+  put(bytes, kShardAt, static_cast<std::uint64_t>(which.shard), 4);
+  put(bytes, kShardsAt, static_cast<std::uint64_t>(which.shards), 4);
   put(bytes, kChecksumAt, hash_of(std::span(bytes).first(kChecksumAt)), 8);
   return bytes;
 }
@@ -332,25 +332,25 @@ Result<VariantHeader> VariantHeader::parse(std::span<const std::byte> bytes) {
     return refused("has a damaged header");
   }
   const std::uint64_t layer = get(bytes, kLayerAt, 4);
-  const std::uint64_t part = get(bytes, kPartAt, 4);
-  const std::uint64_t precision = get(bytes, kPrecisionAt, 4);
+  const std::uint64_t component = get(bytes, kComponentAt, 4);
+  const std::uint64_t weights = get(bytes, kWeightsAt, 4);
   const std::uint64_t body_bytes = get(bytes, kBodyBytesAt, 8);
-  const std::uint64_t unit = get(bytes, kUnitAt, 4);
-  const std::uint64_t units = get(bytes, kUnitsAt, 4);
+  const std::uint64_t shard = get(bytes, kShardAt, 4);
+  const std::uint64_t shards = get(bytes, kShardsAt, 4);
   const auto padding = bytes.subspan(kFieldsEnd, kChecksumAt - kFieldsEnd);
-  if (layer > INT32_MAX || part > static_cast<std::uint64_t>(ModelPart::kTables) ||
-      precision >= kPrecisions.size() ||
-      body_bytes > static_cast<std::uint64_t>(INT64_MAX - kBytes) || units > INT32_MAX ||
-      unit >= units || std::any_of(padding.begin(), padding.end(), [](std::byte byte) {
+  if (layer > INT32_MAX || component > static_cast<std::uint64_t>(Component::kEmbeddings) ||
+      weights >= kWeightStorages.size() ||
+      body_bytes > static_cast<std::uint64_t>(INT64_MAX - kBytes) || shards > INT32_MAX ||
+      shard >= shards || std::any_of(padding.begin(), padding.end(), [](std::byte byte) {
         return byte != std::byte{0};
       })) {
     return refused("has a header that says nothing sensible");
   }
-  VariantHeader header{
-      .which = {static_cast<int>(layer), static_cast<ModelPart>(part),
-                static_cast<Precision>(precision), static_cast<int>(unit), static_cast<int>(units)},
-      .body_bytes = static_cast<std::int64_t>(body_bytes),
-      .body_checksum = get(bytes, kBodyChecksumAt, 8)};
+  VariantHeader header{.which = {static_cast<int>(layer), static_cast<Component>(component),
+                                 weight_only(static_cast<WeightStorage>(weights)),
+                                 static_cast<int>(shard), static_cast<int>(shards)},
+                       .body_bytes = static_cast<std::int64_t>(body_bytes),
+                       .body_checksum = get(bytes, kBodyChecksumAt, 8)};
   std::copy_n(bytes.begin() + kModelAt, header.model.bytes.size(), header.model.bytes.begin());
   return header;
 }
@@ -374,8 +374,8 @@ Status write_whole(const fs::path& path, std::initializer_list<std::span<const s
   return {};
 }
 
-Status write_variant(const fs::path& path, const ModelIdentity& model, const PartVariant& which,
-                     std::span<const std::byte> body) {
+Status write_variant(const fs::path& path, const ModelIdentity& model,
+                     const ComponentVariant& which, std::span<const std::byte> body) {
   const VariantHeader header{.model = model,
                              .which = which,
                              .body_bytes = std::ssize(body),
@@ -384,7 +384,7 @@ Status write_variant(const fs::path& path, const ModelIdentity& model, const Par
   return write_whole(path, {bytes, body});
 }
 
-Status read_variant(const fs::path& path, const ModelIdentity& model, const PartVariant& which,
+Status read_variant(const fs::path& path, const ModelIdentity& model, const ComponentVariant& which,
                     std::span<std::byte> body, const Pace& pace) {
   const auto variant = open_variant(path, model, which, std::ssize(body));
   if (!variant) {
@@ -428,8 +428,8 @@ bool read_through(const fs::path& path, const Pace& pace) {
   return true;
 }
 
-Status check_variant(const fs::path& path, const ModelIdentity& model, const PartVariant& which,
-                     std::int64_t body_bytes) {
+Status check_variant(const fs::path& path, const ModelIdentity& model,
+                     const ComponentVariant& which, std::int64_t body_bytes) {
   const auto variant = open_variant(path, model, which, body_bytes);
   return variant.ok() ? Status() : variant.error();
 }

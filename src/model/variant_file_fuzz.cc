@@ -1,5 +1,5 @@
-// Any bytes either are refused or are, byte by byte, what the same header is written as. A checksum
-// guards the fields, so half of all inputs get the right one.
+// Any bytes are either refused or equal what encode() writes for the parsed header. A checksum
+// guards the fields, so half of all inputs are given the right one.
 
 #include <xxhash.h>
 

@@ -40,7 +40,7 @@ inline ModelSpec small_spec() {
   return spec;
 }
 
-// Other weights for each seed; counts what is read of it.
+// A checkpoint whose weights depend on the seed. Counts reads.
 class SeededCheckpoint : public SyntheticCheckpoint {
  public:
   explicit SeededCheckpoint(float seed, ModelSpec spec = small_spec())
@@ -59,17 +59,17 @@ class SeededCheckpoint : public SyntheticCheckpoint {
   float seed_;
 };
 
-inline std::vector<PartVariant> every_variant() {
-  std::vector<PartVariant> all;
+inline std::vector<ComponentVariant> every_variant() {
+  std::vector<ComponentVariant> all;
   for (const Precision precision : kKept) {
     for (int layer = 0; layer < small_spec().layers; ++layer) {
-      for (const ModelPart half : kLayerHalves) {
+      for (const Component half : kLayerHalves) {
         all.push_back({layer, half, precision});
       }
     }
   }
-  for (const Precision precision : {Precision::kBf16, Precision::kW8}) {  // beside those
-    all.push_back({0, ModelPart::kTables, precision});
+  for (const Precision precision : {Precision::kBf16, Precision::kW8}) {  // with such layers
+    all.push_back({0, Component::kEmbeddings, precision});
   }
   return all;
 }
@@ -108,21 +108,22 @@ class VariantStoreTest : public testing::Test {
     return *std::move(store);
   }
 
-  fs::path file_of(const PartVariant& which) {
+  fs::path file_of(const ComponentVariant& which) {
     const std::string layer =
-        which.part == ModelPart::kTables ? "" : fmt::format("layer-{:03}.", which.layer);
+        which.component == Component::kEmbeddings ? "" : fmt::format("layer-{:03}.", which.layer);
     return open()->model_directory() /
-           fmt::format("{}{}.{}", layer, to_string(which.part), to_string(which.precision));
+           fmt::format("{}{}.{}", layer, to_string(which.component), to_string(which.precision));
   }
 
-  // What the store gives is what packing the checkpoint gives.
-  void expect_right(VariantStore& store, const PartVariant& which,
+  // Expects that the store reads the bytes that packing the checkpoint writes.
+  void expect_right(VariantStore& store, const ComponentVariant& which,
                     const Checkpoint* from = nullptr) {
     const Memory got(store.size(which));
     const Memory want(store.size(which));
     const Status read = store.read(which, got.bytes());
     ASSERT_TRUE(read.ok()) << read.error().message;
-    ASSERT_TRUE(load_part(from == nullptr ? *checkpoint_ : *from, which, want.region.data()).ok());
+    ASSERT_TRUE(
+        load_component(from == nullptr ? *checkpoint_ : *from, which, want.region.data()).ok());
     EXPECT_TRUE(std::ranges::equal(got.bytes(), want.bytes()));
   }
 
@@ -139,7 +140,7 @@ class VariantStoreTest : public testing::Test {
   std::shared_ptr<SeededCheckpoint> checkpoint_ = std::make_shared<SeededCheckpoint>(1.0F);
 };
 
-// In a process of its own; what it says is its exit code.
+// Runs `body` in a child process, whose exit code is 0 if `body` returns true.
 template <class Body>
 pid_t in_child(Body body) {
   const pid_t child = ::fork();

@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Weights of both can stand for each other, layer by layer.
+// True if layers of the two models can replace each other.
 bool alike(const ModelSpec& a, const ModelSpec& b) {
   const AttentionSpec& x = a.attention;
   const AttentionSpec& y = b.attention;
@@ -31,30 +31,31 @@ bool alike(const ModelSpec& a, const ModelSpec& b) {
          x.output_bias == y.output_bias && x.qk_norm == y.qk_norm;
 }
 
-std::string file_name(const PartVariant& which) {
+std::string file_name(const ComponentVariant& which) {
   const std::string layer =
-      which.part == ModelPart::kTables ? "" : fmt::format("layer-{:03}.", which.layer);
-  const std::string part =
-      fmt::format("{}{}.{}", layer, to_string(which.part), to_string(which.precision));
-  return which.units == 1 ? part : fmt::format("{}.{}-of-{}", part, which.unit, which.units);
+      which.component == Component::kEmbeddings ? "" : fmt::format("layer-{:03}.", which.layer);
+  const std::string component =
+      fmt::format("{}{}.{}", layer, to_string(which.component), to_string(which.precision));
+  return which.shards == 1 ? component
+                           : fmt::format("{}.{}-of-{}", component, which.shard, which.shards);
 }
 
 std::vector<Precision> stored_once(const std::vector<Precision>& precisions) {
   std::vector<Precision> stored;
   for (const Precision precision : precisions) {
-    if (std::find(stored.begin(), stored.end(), stored_as(precision)) == stored.end()) {
-      stored.push_back(stored_as(precision));
+    if (std::find(stored.begin(), stored.end(), weight_only(precision)) == stored.end()) {
+      stored.push_back(weight_only(precision));
     }
   }
   return stored;
 }
 
-Precision tables_stored_beside(Precision layers) {
-  return stored_as(tables_beside(layers));
+Precision stored_embeddings_precision(Precision layers) {
+  return weight_only(default_embeddings_precision(layers));
 }
 
-// So that two processes do not pack the same part at the same time. Held by a process, it goes when
-// the process does; where files cannot be locked both of them pack, and both end right.
+// Locks a folder, so that two processes do not pack the same component. The lock ends with the
+// process. If files cannot be locked, both processes pack, and both results are right.
 class FolderLock {
  public:
   explicit FolderLock(const fs::path& folder)
@@ -71,7 +72,7 @@ class FolderLock {
 }  // namespace
 
 fs::path default_variant_directory() {
-  // XDG's word: what is not absolute is to be ignored.
+  // XDG demands that a relative path is ignored.
   if (const char* cache = std::getenv("XDG_CACHE_HOME");
       cache != nullptr && fs::path(cache).is_absolute()) {
     return fs::path(cache) / "protean";
@@ -91,7 +92,7 @@ Result<std::unique_ptr<VariantStore>> VariantStore::open(
   }
   std::map<Precision, const VariantSource*> own;
   for (const auto& [precision, source] : sources) {
-    own[stored_as(precision)] = &source;
+    own[weight_only(precision)] = &source;
   }
   options.precisions = stored_once(options.precisions);
   auto store =
@@ -166,7 +167,7 @@ std::string VariantStore::why_not_kept() const {
   return why_not_kept_;
 }
 
-// Once is enough: nothing is tried again.
+// Records the first reason; the store does not try again.
 void VariantStore::keep_no_more(const std::string& why) {
   const std::lock_guard lock(keeping_);
   if (why_not_kept_.empty()) {
@@ -175,24 +176,24 @@ void VariantStore::keep_no_more(const std::string& why) {
   }
 }
 
-bool VariantStore::is_kept(const PartVariant& which) const {
+bool VariantStore::is_kept(const ComponentVariant& which) const {
   return std::any_of(options_.precisions.begin(), options_.precisions.end(), [&](Precision kept) {
-    return (which.part == ModelPart::kTables ? tables_stored_beside(kept) : kept) ==
+    return (which.component == Component::kEmbeddings ? stored_embeddings_precision(kept) : kept) ==
            which.precision;
   });
 }
 
-fs::path VariantStore::file_of(const PartVariant& which) const {
+fs::path VariantStore::file_of(const ComponentVariant& which) const {
   const auto& folder = sources_.at(which.precision).folder;
   return folder == nullptr || !is_kept(which) ? fs::path() : folder->path() / file_name(which);
 }
 
-Status VariantStore::pack(const PartVariant& which, std::byte* memory, const Pace& pace) {
+Status VariantStore::pack(const ComponentVariant& which, std::byte* memory, const Pace& pace) {
   const std::lock_guard lock(packing_);
-  return load_part(*sources_.at(which.precision).checkpoint, which, memory, pace);
+  return load_component(*sources_.at(which.precision).checkpoint, which, memory, pace);
 }
 
-void VariantStore::keep(const PartVariant& which, std::span<const std::byte> body) {
+void VariantStore::keep(const ComponentVariant& which, std::span<const std::byte> body) {
   const fs::path path = file_of(which);
   if (path.empty() || !why_not_kept().empty()) {
     return;
@@ -203,7 +204,7 @@ void VariantStore::keep(const PartVariant& which, std::span<const std::byte> bod
   }
 }
 
-std::string VariantStore::remark_on(const PartVariant& which, const Status& read) const {
+std::string VariantStore::remark_on(const ComponentVariant& which, const Status& read) const {
   if (!is_kept(which)) {
     return {};
   }
@@ -213,12 +214,12 @@ std::string VariantStore::remark_on(const PartVariant& which, const Status& read
                      damaged || why.empty() ? read.error().message : why);
 }
 
-Status VariantStore::read(const PartVariant& asked, std::span<std::byte> memory, const Pace& pace,
-                          std::string* remark) {
-  PartVariant which = asked;
-  which.precision = stored_as(asked.precision);
+Status VariantStore::read(const ComponentVariant& asked, std::span<std::byte> memory,
+                          const Pace& pace, std::string* remark) {
+  ComponentVariant which = asked;
+  which.precision = weight_only(asked.precision);
   check(which.layer >= 0 && which.layer < spec_.layers && std::ssize(memory) == size(which),
-        "memory is a part of the model");
+        "memory is a component of the model");
   const fs::path path = file_of(which);
   Status got;
   if (!path.empty()) {
@@ -242,14 +243,14 @@ Status VariantStore::read(const PartVariant& asked, std::span<std::byte> memory,
   return {};
 }
 
-Status VariantStore::pack_one(const PartVariant& which, const Pace& pace) {
+Status VariantStore::pack_one(const ComponentVariant& which, const Pace& pace) {
   const fs::path path = file_of(which);
   const ModelIdentity& identity = sources_.at(which.precision).identity;
   if (check_variant(path, identity, which, size(which))) {
     return {};
   }
   const FolderLock lock(path.parent_path());
-  if (check_variant(path, identity, which, size(which))) {  // another process was faster
+  if (check_variant(path, identity, which, size(which))) {  // another process has packed it
     return {};
   }
   const Result<cpu::Region> memory = cpu::Region::map(size(which));
@@ -267,57 +268,58 @@ Status VariantStore::pack_one(const PartVariant& which, const Pace& pace) {
   return written;
 }
 
-std::vector<PartVariant> VariantStore::parts_of(std::span<const SwapUnit> units,
-                                                Precision precision) const {
-  std::vector<PartVariant> parts;
-  for (const SwapUnit& swapped : units) {
-    for (const ModelPart half : halves_of(swapped)) {
-      for (int unit = 0; unit < options_.units; ++unit) {
-        parts.push_back({swapped.layer, half, precision, unit, options_.units});
+std::vector<ComponentVariant> VariantStore::variants_of(std::span<const SwapTarget> targets,
+                                                        Precision precision) const {
+  std::vector<ComponentVariant> variants;
+  for (const SwapTarget& target : targets) {
+    for (const Component half : halves_of(target)) {
+      for (int shard = 0; shard < options_.shards; ++shard) {
+        variants.push_back({target.layer, half, precision, shard, options_.shards});
       }
     }
   }
-  parts.push_back({0, ModelPart::kTables, tables_stored_beside(precision)});
-  return parts;
+  variants.push_back({0, Component::kEmbeddings, stored_embeddings_precision(precision)});
+  return variants;
 }
 
-std::vector<PartVariant> VariantStore::parts_at(Precision precision) const {
-  return parts_of(swap_units(spec_.layers, false), precision);
+std::vector<ComponentVariant> VariantStore::variants_at(Precision precision) const {
+  return variants_of(swap_targets(spec_.layers, false), precision);
 }
 
-std::vector<PartVariant> VariantStore::kept_parts() const {
-  std::vector<PartVariant> parts;
+std::vector<ComponentVariant> VariantStore::kept_variants() const {
+  std::vector<ComponentVariant> variants;
   for (const Precision precision : options_.precisions) {
-    for (const PartVariant& more : parts_at(precision)) {
-      if (std::find(parts.begin(), parts.end(), more) == parts.end()) {  // tables beside several
-        parts.push_back(more);
+    for (const ComponentVariant& more : variants_at(precision)) {
+      if (std::find(variants.begin(), variants.end(), more) ==
+          variants.end()) {  // several precisions share embeddings
+        variants.push_back(more);
       }
     }
   }
-  return parts;
+  return variants;
 }
 
-bool VariantStore::read_ahead(std::span<const SwapUnit> units, Precision precision,
+bool VariantStore::read_ahead(std::span<const SwapTarget> targets, Precision precision,
                               std::size_t& next, const Pace& pace) const {
-  const std::vector<PartVariant> parts = parts_of(units, stored_as(precision));
-  while (next < parts.size() && read_through(file_of(parts[next]), pace)) {
+  const std::vector<ComponentVariant> variants = variants_of(targets, weight_only(precision));
+  while (next < variants.size() && read_through(file_of(variants[next]), pace)) {
     ++next;
   }
-  return next < parts.size();
+  return next < variants.size();
 }
 
 std::int64_t VariantStore::bytes_at(Precision precision) const {
   std::int64_t bytes = 0;
-  for (const PartVariant& which : parts_at(stored_as(precision))) {
+  for (const ComponentVariant& which : variants_at(weight_only(precision))) {
     bytes += size(which);
   }
   return bytes;
 }
 
-// For what is not there yet.
+// Makes room for the variants that are missing.
 void VariantStore::make_room() const {
   std::int64_t wanted_bytes = 0;
-  for (const PartVariant& which : kept_parts()) {
+  for (const ComponentVariant& which : kept_variants()) {
     const ModelIdentity& identity = sources_.at(which.precision).identity;
     if (!check_variant(file_of(which), identity, which, size(which))) {
       wanted_bytes += VariantHeader::kBytes + size(which);
@@ -326,7 +328,7 @@ void VariantStore::make_room() const {
   const CacheTrim trim = trim_cache(options_.directory, options_.most_bytes - wanted_bytes);
   const std::int64_t all_bytes = trim.kept_bytes + wanted_bytes;
   if (trim.models > 0) {
-    log::info("variant cache {}: removed the packed layers of {} models that nobody uses, {}",
+    log::info("variant cache {}: removed the packed weights of {} unused models, {}",
               options_.directory.string(), trim.models, format_bytes(trim.removed_bytes));
   }
   if (all_bytes > options_.most_bytes) {
@@ -337,15 +339,15 @@ void VariantStore::make_room() const {
 }
 
 Status VariantStore::pack_missing(const Progress& progress, const Pace& pace) {
-  const std::vector<PartVariant> wanted = kept_parts();
-  for (const PartVariant& which : wanted) {
+  const std::vector<ComponentVariant> wanted = kept_variants();
+  for (const ComponentVariant& which : wanted) {
     if (file_of(which).empty()) {
       return make_error(ErrorCode::kExhausted, "there is no folder to keep packed weights in");
     }
   }
   make_room();
   std::int64_t done = 0;
-  for (const PartVariant& which : wanted) {
+  for (const ComponentVariant& which : wanted) {
     if (Status packed = pack_one(which, pace); !packed) {
       return packed;
     }

@@ -29,19 +29,19 @@ TEST_F(VariantStoreTest, WhatIsPackedOnceIsReadWithoutTheCheckpoint) {
   checkpoint_->reads_ = 0;
   const auto store = open();
   ASSERT_TRUE(store->pack_missing().ok());
-  for (const PartVariant& which : every_variant()) {
+  for (const ComponentVariant& which : every_variant()) {
     ASSERT_TRUE(store->read(which, Memory(store->size(which)).bytes()).ok());
   }
   EXPECT_EQ(checkpoint_->reads_, 0);
   EXPECT_EQ(store->packed_on_demand(), 0);
-  for (const PartVariant& which : every_variant()) {
+  for (const ComponentVariant& which : every_variant()) {
     expect_right(*store, which);
   }
   EXPECT_EQ(unfinished(store->model_directory()), 0);
 }
 
 TEST_F(VariantStoreTest, AMissingHalfIsPackedOnDemandAndKept) {
-  const PartVariant which = {1, ModelPart::kAttention, Precision::kW4};
+  const ComponentVariant which = {1, Component::kAttention, Precision::kW4};
   const auto store = open();
   expect_right(*store, which);
   EXPECT_EQ(store->packed_on_demand(), 1);
@@ -52,17 +52,17 @@ TEST_F(VariantStoreTest, AMissingHalfIsPackedOnDemandAndKept) {
 
 TEST_F(VariantStoreTest, F32IsNeverKept) {
   const auto store = open();
-  expect_right(*store, {0, ModelPart::kAttention, Precision::kF32});
-  EXPECT_FALSE(fs::exists(file_of({0, ModelPart::kAttention, Precision::kF32})));
+  expect_right(*store, {0, Component::kAttention, Precision::kF32});
+  EXPECT_FALSE(fs::exists(file_of({0, Component::kAttention, Precision::kF32})));
 }
 
 TEST_F(VariantStoreTest, ADamagedByteAnywhereIsFoundAndMended) {
-  const PartVariant which = {0, ModelPart::kMlp, Precision::kW4};
+  const ComponentVariant which = {0, Component::kMlp, Precision::kW4};
   expect_right(*open(), which);
   const fs::path path = file_of(which);
   const auto end = static_cast<std::int64_t>(fs::file_size(path));
-  // Magic, version, layer, half, precision, model, size, checksum, padding, header checksum; then
-  // the body's first, some and last byte.
+  // Offsets of magic, version, layer, component, weights, model, size, checksum, padding and header
+  // checksum, then of the first, some and the last byte of the body.
   for (const std::int64_t at : {0L, 8L, 12L, 16L, 20L, 24L, 39L, 40L, 47L, 48L, 55L, 56L, 2000L,
                                 4088L, 4095L, 4096L, 5000L, end / 2, end - 1}) {
     flip(path, at);
@@ -75,8 +75,8 @@ TEST_F(VariantStoreTest, ADamagedByteAnywhereIsFoundAndMended) {
 }
 
 TEST_F(VariantStoreTest, WithActivationsOf8BitsTheFilesAreTheSame) {
-  const PartVariant w4 = {0, ModelPart::kMlp, Precision::kW4};
-  const PartVariant w4a8 = {0, ModelPart::kMlp, Precision::kW4A8};
+  const ComponentVariant w4 = {0, Component::kMlp, Precision::kW4};
+  const ComponentVariant w4a8 = {0, Component::kMlp, Precision::kW4A8};
   const auto first = open();
   expect_right(*first, w4a8);
   EXPECT_TRUE(fs::exists(file_of(w4)));
@@ -85,21 +85,21 @@ TEST_F(VariantStoreTest, WithActivationsOf8BitsTheFilesAreTheSame) {
   EXPECT_EQ(first->packed_on_demand(), 1);
 }
 
-TEST_F(VariantStoreTest, TablesAreKeptAsTheyAreBesideLayers) {
+TEST_F(VariantStoreTest, EmbeddingsAreKeptAsTheyAreBesideLayers) {
   auto store = VariantStore::open({checkpoint_, model_.path()}, {},
                                   {.directory = cache_.path(), .precisions = {Precision::kW4A8}});
   ASSERT_TRUE(store.ok());
   ASSERT_TRUE((*store)->pack_missing().ok());
-  EXPECT_TRUE(fs::exists(file_of({0, ModelPart::kTables, Precision::kW8})));
-  expect_right(**store, {0, ModelPart::kTables, Precision::kW8A8});
+  EXPECT_TRUE(fs::exists(file_of({0, Component::kEmbeddings, Precision::kW8})));
+  expect_right(**store, {0, Component::kEmbeddings, Precision::kW8A8});
   EXPECT_EQ((*store)->packed_on_demand(), 0);
-  expect_right(**store, {0, ModelPart::kTables, Precision::kBf16});
+  expect_right(**store, {0, Component::kEmbeddings, Precision::kBf16});
   EXPECT_EQ((*store)->packed_on_demand(), 1);
-  EXPECT_FALSE(fs::exists(file_of({0, ModelPart::kTables, Precision::kBf16})));
+  EXPECT_FALSE(fs::exists(file_of({0, Component::kEmbeddings, Precision::kBf16})));
 }
 
 TEST_F(VariantStoreTest, AFileOfAnotherLengthIsFoundAndMended) {
-  const PartVariant which = {1, ModelPart::kMlp, Precision::kBf16};
+  const ComponentVariant which = {1, Component::kMlp, Precision::kBf16};
   expect_right(*open(), which);
   const fs::path path = file_of(which);
   const std::uintmax_t whole = fs::file_size(path);
@@ -108,7 +108,7 @@ TEST_F(VariantStoreTest, AFileOfAnotherLengthIsFoundAndMended) {
     fs::resize_file(path, size);
     const auto store = open();
     if (size % 2 == 0) {
-      ASSERT_TRUE(store->pack_missing().ok());  // which sees it too
+      ASSERT_TRUE(store->pack_missing().ok());  // finds the damage too
       expect_right(*store, which);
     } else {
       expect_right(*store, which);
@@ -119,13 +119,13 @@ TEST_F(VariantStoreTest, AFileOfAnotherLengthIsFoundAndMended) {
 }
 
 TEST_F(VariantStoreTest, AFileThatShrinksWhileItIsReadIsNoDisaster) {
-  const PartVariant which = {0, ModelPart::kMlp, Precision::kBf16};
+  const ComponentVariant which = {0, Component::kMlp, Precision::kBf16};
   expect_right(*open(), which);
   const fs::path path = file_of(which);
   const auto store = open();
   const Memory got(store->size(which));
   const Memory want(store->size(which));
-  ASSERT_TRUE(load_part(*checkpoint_, which, want.region.data()).ok());
+  ASSERT_TRUE(load_component(*checkpoint_, which, want.region.data()).ok());
   int calls = 0;
   ASSERT_TRUE(store
                   ->read(which, got.bytes(),
@@ -141,11 +141,11 @@ TEST_F(VariantStoreTest, AFileThatShrinksWhileItIsReadIsNoDisaster) {
 }
 
 TEST_F(VariantStoreTest, AnotherModelsOrLayersFileIsNotTaken) {
-  const PartVariant which = {0, ModelPart::kAttention, Precision::kW8};
+  const ComponentVariant which = {0, Component::kAttention, Precision::kW8};
   expect_right(*open(), which);
   const fs::path path = file_of(which);
-  for (const PartVariant& other :
-       {PartVariant{1, which.part, which.precision}, PartVariant{0, which.part, Precision::kW3}}) {
+  for (const ComponentVariant& other : {ComponentVariant{1, which.component, which.precision},
+                                        ComponentVariant{0, which.component, Precision::kW3}}) {
     expect_right(*open(), other);
     fs::copy_file(file_of(other), path, fs::copy_options::overwrite_existing);
     const auto store = open();
@@ -160,7 +160,7 @@ TEST_F(VariantStoreTest, AnotherModelsOrLayersFileIsNotTaken) {
 }
 
 TEST_F(VariantStoreTest, ReadingIsPacedInChunksAndCanBeCalledOff) {
-  const PartVariant which = {0, ModelPart::kMlp, Precision::kBf16};
+  const ComponentVariant which = {0, Component::kMlp, Precision::kBf16};
   const auto store = open();
   expect_right(*store, which);
   std::vector<std::int64_t> chunks;
@@ -183,11 +183,11 @@ TEST_F(VariantStoreTest, ReadingIsPacedInChunksAndCanBeCalledOff) {
 TEST_F(VariantStoreTest, ReadsAheadInOrderWhereItWasStoppedAndWhatIsThere) {
   const auto store = open();
   ASSERT_TRUE(store->pack_missing().ok());
-  const auto bytes_of = [&](int layer, ModelPart half) {
+  const auto bytes_of = [&](int layer, Component half) {
     return static_cast<std::int64_t>(fs::file_size(file_of({layer, half, Precision::kW8})));
   };
-  fs::remove(file_of({0, ModelPart::kMlp, Precision::kW8}));
-  const std::vector<SwapUnit> order = {{1, ModelPart::kMlp}, {0}, {1, ModelPart::kAttention}};
+  fs::remove(file_of({0, Component::kMlp, Precision::kW8}));
+  const std::vector<SwapTarget> order = {{1, Component::kMlp}, {0}, {1, Component::kAttention}};
   std::size_t next = 0;
   const auto read_ahead = [&](const Pace& pace) {
     return store->read_ahead(order, Precision::kW8A8, next, pace);
@@ -195,7 +195,7 @@ TEST_F(VariantStoreTest, ReadsAheadInOrderWhereItWasStoppedAndWhatIsThere) {
   EXPECT_TRUE(read_ahead([](std::int64_t) { return false; }));
   EXPECT_EQ(next, 0U);
   std::int64_t read = 0;
-  const std::int64_t first = bytes_of(1, ModelPart::kMlp);
+  const std::int64_t first = bytes_of(1, Component::kMlp);
   EXPECT_TRUE(read_ahead([&](std::int64_t bytes) {
     read += bytes;
     return read <= first;
@@ -208,8 +208,9 @@ TEST_F(VariantStoreTest, ReadsAheadInOrderWhereItWasStoppedAndWhatIsThere) {
   };
   EXPECT_FALSE(read_ahead(count));
   EXPECT_EQ(next, 5U);
-  const std::int64_t rest = bytes_of(0, ModelPart::kAttention) +
-                            bytes_of(1, ModelPart::kAttention) + bytes_of(0, ModelPart::kTables);
+  const std::int64_t rest = bytes_of(0, Component::kAttention) +
+                            bytes_of(1, Component::kAttention) +
+                            bytes_of(0, Component::kEmbeddings);
   EXPECT_EQ(read, rest);
   EXPECT_FALSE(read_ahead(count));
   EXPECT_EQ(read, rest);
@@ -220,10 +221,10 @@ TEST_F(VariantStoreTest, ProcessesThatPackAtTheSameTimeAllEndRight) {
   for (int i = 0; i < 3; ++i) {
     children.push_back(in_child([&] { return open()->pack_missing().ok(); }));
   }
-  // One that packs on demand and pays no heed to anybody.
+  // Another process packs on demand, without a lock.
   children.push_back(in_child([&] {
     const auto store = open();
-    return std::ranges::all_of(every_variant(), [&](const PartVariant& which) {
+    return std::ranges::all_of(every_variant(), [&](const ComponentVariant& which) {
       return store->read(which, Memory(store->size(which)).bytes()).ok() &&
              store->damaged_found() == 0;
     });
@@ -232,7 +233,7 @@ TEST_F(VariantStoreTest, ProcessesThatPackAtTheSameTimeAllEndRight) {
     EXPECT_TRUE(succeeded(child));
   }
   const auto store = open();
-  for (const PartVariant& which : every_variant()) {
+  for (const ComponentVariant& which : every_variant()) {
     expect_right(*store, which);
   }
   EXPECT_EQ(store->packed_on_demand() + store->damaged_found(), 0);
@@ -248,16 +249,16 @@ TEST_F(VariantStoreTest, AFullDiskCostsOnlyTime) {
     }
     const auto store = open();
     const Status packed = store->pack_missing();
-    for (const PartVariant& which : every_variant()) {
+    for (const ComponentVariant& which : every_variant()) {
       expect_right(*store, which);
     }
     return !packed.ok() && packed.error().code == ErrorCode::kExhausted &&
            unfinished(store->model_directory()) == 0 && !testing::Test::HasFailure();
   };
   EXPECT_TRUE(succeeded(in_child(no_room)));
-  const auto store = open();  // there is room now
+  const auto store = open();  // the disk has room again
   ASSERT_TRUE(store->pack_missing().ok());
-  expect_right(*store, {1, ModelPart::kMlp, Precision::kBf16});
+  expect_right(*store, {1, Component::kMlp, Precision::kBf16});
   EXPECT_EQ(store->packed_on_demand(), 0);
 }
 
@@ -268,7 +269,7 @@ TEST_F(VariantStoreTest, WithoutAFolderWeightsArePackedOnDemand) {
   ASSERT_TRUE(store.ok());
   EXPECT_TRUE((*store)->model_directory().empty());
   EXPECT_FALSE((*store)->pack_missing().ok());
-  expect_right(**store, {0, ModelPart::kMlp, Precision::kW3});
+  expect_right(**store, {0, Component::kMlp, Precision::kW3});
 }
 
 TEST_F(VariantStoreTest, WhatAWriterThatDiedLeftIsRemoved) {
@@ -278,7 +279,7 @@ TEST_F(VariantStoreTest, WhatAWriterThatDiedLeftIsRemoved) {
 }
 
 TEST_F(VariantStoreTest, ARemarkSaysWhyAHalfWasPackedOnDemand) {
-  const PartVariant which = {0, ModelPart::kMlp, Precision::kW4};
+  const ComponentVariant which = {0, Component::kMlp, Precision::kW4};
   const auto remark_of = [&](VariantStore& store) {
     std::string remark;
     EXPECT_TRUE(store.read(which, Memory(store.size(which)).bytes(), {}, &remark).ok());
@@ -300,7 +301,8 @@ TEST_F(VariantStoreTest, ARemarkSaysWhyAHalfWasPackedOnDemand) {
   EXPECT_NE(remark_of(**nowhere).find("no folder for packed weights"), std::string::npos);
 }
 
-// Writers beside one that clears up all the time: nobody's file is taken for a dead writer's.
+// Writers run concurrently with a process that removes unfinished files; no file of a live writer
+// is removed.
 TEST_F(VariantStoreTest, AFileThatIsBeingWrittenIsNeverRemoved) {
   std::atomic<bool> over{false};
   std::thread remover([&] {
@@ -329,15 +331,15 @@ TEST_F(VariantStoreTest, APrecisionMayComeFromAnotherCheckpoint) {
                                     {{Precision::kW4, {other, quantised.path()}}},
                                     {.directory = cache_.path()});
     ASSERT_TRUE(store.ok());
-    expect_right(**store, {0, ModelPart::kMlp, Precision::kW4}, other.get());
-    expect_right(**store, {0, ModelPart::kMlp, Precision::kW8});
+    expect_right(**store, {0, Component::kMlp, Precision::kW4}, other.get());
+    expect_right(**store, {0, Component::kMlp, Precision::kW8});
     EXPECT_EQ((*store)->packed_on_demand(), round == 0 ? 2 : 0);
   }
-  expect_right(*open(), {0, ModelPart::kMlp, Precision::kW4});
+  expect_right(*open(), {0, Component::kMlp, Precision::kW4});
   ModelSpec narrower = small_spec();
   narrower.ffn = 512;
   ModelSpec finer = small_spec();
-  finer.stored.group = 64;  // halves of other sizes
+  finer.stored.group = 64;  // gives halves other sizes
   for (const ModelSpec& spec : {narrower, finer}) {
     const auto refused = VariantStore::open(
         {checkpoint_, model_.path()},
@@ -361,7 +363,7 @@ TEST_F(VariantStoreTest, AModelIsKnownByItsFiles) {
   EXPECT_EQ(identity(copy.path()), before);
   std::ofstream(copy.path() / "config.json") << "won";
   EXPECT_NE(identity(copy.path()), before);
-  // Changed in place beyond what is looked at: by its time.
+  // A change in place behind the hashed beginning is noticed by the file's time.
   const fs::path large = model_.path() / "model-2.safetensors";
   std::ofstream(large) << std::string(3 << 20, 'a');
   const std::string with_large = identity(model_.path());
@@ -375,7 +377,7 @@ TEST_F(VariantStoreTest, AModelIsKnownByItsFiles) {
 }
 
 TEST(VariantHeader, SaysWhatWasWrittenAndNothingElse) {
-  VariantHeader header{.which = {70, ModelPart::kMlp, Precision::kW3},
+  VariantHeader header{.which = {70, Component::kMlp, Precision::kW3},
                        .body_bytes = std::int64_t{5} << 32,
                        .body_checksum = 0x0123456789ABCDEF};
   header.model.bytes[3] = std::byte{7};
@@ -384,7 +386,7 @@ TEST(VariantHeader, SaysWhatWasWrittenAndNothingElse) {
   ASSERT_TRUE(parsed.ok());
   EXPECT_EQ(parsed->model, header.model);
   EXPECT_EQ(parsed->which.layer, 70);
-  EXPECT_EQ(parsed->which.part, ModelPart::kMlp);
+  EXPECT_EQ(parsed->which.component, Component::kMlp);
   EXPECT_EQ(parsed->which.precision, Precision::kW3);
   EXPECT_EQ(parsed->body_bytes, header.body_bytes);
   EXPECT_EQ(parsed->body_checksum, header.body_checksum);

@@ -6,8 +6,9 @@
 #include <string_view>
 #include <utility>
 
+#include "base/finite.h"
 #include "base/units.h"
-#include "model/unit_checkpoint.h"
+#include "model/shard_checkpoint.h"
 #include "quant/round_to_nearest.h"
 
 namespace protean {
@@ -16,8 +17,8 @@ namespace {
 constexpr std::int64_t kLineBytes = 64;
 constexpr std::int64_t kReleaseEveryBytes = 32 * kMiB;  // of rows read as f32
 
-// Hands out aligned pieces of a region. Without a base it only adds up what will be needed, so one
-// layout function serves for both.
+// Hands out aligned pieces of a region. Without a base address it only counts bytes, so that one
+// layout function serves both purposes.
 class Carver {
  public:
   explicit Carver(std::byte* base = nullptr) : base_(base) {}
@@ -78,67 +79,91 @@ void lay_out_mlp(LayerWeights& layer, const ModelSpec& spec, cpu::WeightFormat f
   layer.down = carver.matrix(format, spec.hidden, spec.ffn);
 }
 
-std::int64_t lay_out_half(LayerWeights& layer, const ModelSpec& spec, ModelPart half,
+std::int64_t lay_out_half(LayerWeights& layer, const ModelSpec& spec, Component half,
                           Precision precision, std::byte* memory) {
-  check(half != ModelPart::kTables, "tables are no half of a layer");
+  check(half != Component::kEmbeddings, "embeddings are no half of a layer");
   Carver carver(memory);
-  const auto lay = half == ModelPart::kAttention ? lay_out_attention : lay_out_mlp;
+  const auto lay = half == Component::kAttention ? lay_out_attention : lay_out_mlp;
   lay(layer, spec, weight_format(precision, spec.stored.group), carver);
   layer.precision.of(half) = precision;
   return carver.bytes();
 }
 
-std::int64_t lay_out_tables(TableWeights& tables, const ModelSpec& spec, Precision precision,
-                            std::byte* memory) {
+std::int64_t lay_out_embeddings(EmbeddingWeights& embeddings, const ModelSpec& spec,
+                                Precision precision, std::byte* memory) {
   Carver carver(memory);
   const cpu::WeightFormat format = weight_format(precision, spec.stored.group);
-  tables.embedding = carver.matrix(format, spec.vocab, spec.hidden);
-  tables.output =
-      spec.tied_embeddings ? tables.embedding : carver.matrix(format, spec.vocab, spec.hidden);
-  tables.final_norm = carver.vector(spec.hidden);
+  embeddings.embedding = carver.matrix(format, spec.vocab, spec.hidden);
+  embeddings.output =
+      spec.tied_embeddings ? embeddings.embedding : carver.matrix(format, spec.vocab, spec.hidden);
+  embeddings.final_norm = carver.vector(spec.hidden);
   return carver.bytes();
 }
 
 std::string_view name_of(TensorRole role) {
   switch (role) {
-    case TensorRole::kQuery:
-      return "query";
-    case TensorRole::kKey:
-      return "key";
-    case TensorRole::kValue:
-      return "value";
-    case TensorRole::kAttentionOutput:
-      return "attention output";
-    case TensorRole::kGate:
-      return "gate";
-    case TensorRole::kUp:
-      return "up";
-    case TensorRole::kDown:
-      return "down";
     case TensorRole::kEmbedding:
-      return "embedding";
+      return "embedding matrix";
+    case TensorRole::kFinalNorm:
+      return "final norm";
     case TensorRole::kOutput:
-      return "output";
-    default:
-      return "a vector";
+      return "LM head";
+    case TensorRole::kAttentionNorm:
+      return "attention norm";
+    case TensorRole::kQuery:
+      return "query projection";
+    case TensorRole::kKey:
+      return "key projection";
+    case TensorRole::kValue:
+      return "value projection";
+    case TensorRole::kAttentionOutput:
+      return "attention output projection";
+    case TensorRole::kQueryBias:
+      return "query bias";
+    case TensorRole::kKeyBias:
+      return "key bias";
+    case TensorRole::kValueBias:
+      return "value bias";
+    case TensorRole::kAttentionOutputBias:
+      return "attention output bias";
+    case TensorRole::kQueryNorm:
+      return "query norm";
+    case TensorRole::kKeyNorm:
+      return "key norm";
+    case TensorRole::kMlpNorm:
+      return "MLP norm";
+    case TensorRole::kGate:
+      return "gate projection";
+    case TensorRole::kUp:
+      return "up projection";
+    case TensorRole::kDown:
+      return "down projection";
   }
+  return "tensor";
 }
 
 std::string place_of(TensorRole role, int layer) {
-  const bool outer = role == TensorRole::kEmbedding || role == TensorRole::kOutput;
-  return fmt::format("{}{} {}", outer ? "" : fmt::format("layer {}, ", layer), name_of(role),
-                     role == TensorRole::kEmbedding ? "table" : "projection");
+  const bool outer = role == TensorRole::kEmbedding || role == TensorRole::kOutput ||
+                     role == TensorRole::kFinalNorm;
+  return outer ? std::string(name_of(role)) : fmt::format("layer {}, {}", layer, name_of(role));
 }
 
-void read_vector(const Checkpoint& checkpoint, TensorRole role, int layer, std::span<float> out) {
+Error not_finite(std::string_view place) {
+  return make_error(ErrorCode::kCorrupt,
+                    "{}: the checkpoint has NaN or infinity there: download or convert it again",
+                    place);
+}
+
+Status read_vector(const Checkpoint& checkpoint, TensorRole role, int layer, std::span<float> out) {
   if (!out.empty()) {
     checkpoint.read_rows(role, layer, 0, 1, out.data());
     checkpoint.release(role, layer);
   }
+  return all_finite(out) ? Status() : Status(not_finite(place_of(role, layer)));
 }
 
-// Integers on file that the packed format can hold as they are, but for w8 that adds up to too much
-// (device/cpu/quantized_rows.h): rounding them again would lose.
+// True if the packed format can hold the file's integers, which loses less than rounding again.
+// pack_panel() rescales groups of w8 whose codes add up to too much (device/cpu/quantized_rows.h).
 bool holds(const cpu::WeightFormat& format, const std::optional<QuantFormat>& stored) {
   return stored && format.quantized() && stored->bits == format.bits() &&
          stored->group == format.group && (stored->symmetric || !format.symmetric);
@@ -155,10 +180,16 @@ Status read_matrix(const Checkpoint& checkpoint, TensorRole role, int layer,
     const std::int64_t count = std::min(kPanel, matrix.outputs - first);
     if (as_stored) {
       const QuantizedMatrix stored = checkpoint.read_stored_rows(role, layer, first, count);
+      if (!all_finite(stored.scales) || !all_finite(stored.offsets)) {
+        return not_finite(fmt::format("{}, rows from {}", place_of(role, layer), first));
+      }
       cpu::pack_panel(matrix, panel, stored.view());
     } else {
       checkpoint.read_rows(role, layer, first, count, rows.data());
       const auto read = std::span(rows).first(static_cast<std::size_t>(count * matrix.inputs));
+      if (!all_finite(read)) {
+        return not_finite(fmt::format("{}, rows from {}", place_of(role, layer), first));
+      }
       if (const Status packed = pack_rows(matrix, panel, read); !packed) {
         return make_error(packed.error().code, "{}, rows from {}: {}", place_of(role, layer), first,
                           packed.error().message);
@@ -179,32 +210,33 @@ Status read_matrix(const Checkpoint& checkpoint, TensorRole role, int layer,
 }
 
 std::int64_t layer_size(const ModelSpec& spec, const LayerPrecision& precision) {
-  return part_size(spec, ModelPart::kAttention, precision.attention) +
-         part_size(spec, ModelPart::kMlp, precision.mlp);
+  return component_size(spec, Component::kAttention, precision.attention) +
+         component_size(spec, Component::kMlp, precision.mlp);
 }
 
-// A part's pieces, those that the model has, and how far they reach.
+// The tensors of a component that the model has, and their bytes.
 struct LaidOut {
   std::vector<std::pair<TensorRole, std::span<float>>> vectors;
   std::vector<std::pair<TensorRole, cpu::PackedMatrix>> matrices;
   std::int64_t bytes = 0;
 };
 
-LaidOut lay_out(const ModelSpec& spec, ModelPart part, Precision precision, std::byte* memory) {
-  if (part == ModelPart::kTables) {
-    TableWeights tables;
-    const std::int64_t bytes = lay_out_tables(tables, spec, precision, memory);
-    LaidOut out{{{TensorRole::kFinalNorm, tables.final_norm}},
-                {{TensorRole::kEmbedding, tables.embedding}},
+LaidOut lay_out(const ModelSpec& spec, Component component, Precision precision,
+                std::byte* memory) {
+  if (component == Component::kEmbeddings) {
+    EmbeddingWeights embeddings;
+    const std::int64_t bytes = lay_out_embeddings(embeddings, spec, precision, memory);
+    LaidOut out{{{TensorRole::kFinalNorm, embeddings.final_norm}},
+                {{TensorRole::kEmbedding, embeddings.embedding}},
                 bytes};
     if (!spec.tied_embeddings) {
-      out.matrices.emplace_back(TensorRole::kOutput, tables.output);
+      out.matrices.emplace_back(TensorRole::kOutput, embeddings.output);
     }
     return out;
   }
   LayerWeights layer;
-  const std::int64_t bytes = lay_out_half(layer, spec, part, precision, memory);
-  if (part == ModelPart::kMlp) {
+  const std::int64_t bytes = lay_out_half(layer, spec, component, precision, memory);
+  if (component == Component::kMlp) {
     return {{{TensorRole::kMlpNorm, layer.mlp_norm}},
             {{TensorRole::kGate, layer.gate},
              {TensorRole::kUp, layer.up},
@@ -227,32 +259,28 @@ LaidOut lay_out(const ModelSpec& spec, ModelPart part, Precision precision, std:
 
 void check_aligned(const std::byte* memory) {
   check(memory != nullptr && reinterpret_cast<std::uintptr_t>(memory) % kLineBytes == 0,
-        "a part lies in aligned memory");
+        "a component lies in aligned memory");
 }
 
 }  // namespace
 
-// w8 is fine enough about zero; fewer bits need the offset that follows the weights.
+// w8 is fine enough to be symmetric; fewer bits need an offset for each group.
 cpu::WeightFormat weight_format(Precision precision, int group) {
-  switch (precision) {
-    case Precision::kF32:
-      return {.kind = cpu::WeightKind::kF32};
-    case Precision::kBf16:
-      return {.kind = cpu::WeightKind::kBf16};
-    case Precision::kW8:
-      return {.kind = cpu::WeightKind::kW8, .group = group, .symmetric = true};
-    case Precision::kW4:
-      return {.kind = cpu::WeightKind::kW4, .group = group, .symmetric = false};
-    case Precision::kW3:
-      return {.kind = cpu::WeightKind::kW3, .group = group, .symmetric = false};
-    case Precision::kW8A8:
-      return {.kind = cpu::WeightKind::kW8, .group = group, .symmetric = true, .input_bits = 8};
-    case Precision::kW8A7:
-      return {.kind = cpu::WeightKind::kW8, .group = group, .symmetric = true, .input_bits = 7};
-    case Precision::kW4A8:
-      return {.kind = cpu::WeightKind::kW4, .group = group, .symmetric = false, .input_bits = 8};
+  constexpr std::array<cpu::WeightFormat, kWeightStorages.size()> kFormats = {{
+      {.kind = cpu::WeightKind::kF32},
+      {.kind = cpu::WeightKind::kBf16},
+      {.kind = cpu::WeightKind::kW8, .symmetric = true},
+      {.kind = cpu::WeightKind::kW4, .symmetric = false},
+      {.kind = cpu::WeightKind::kW3, .symmetric = false},
+  }};
+  cpu::WeightFormat format = kFormats[static_cast<std::size_t>(precision.weights)];
+  if (precision.quantised()) {
+    format.group = group;
   }
-  return {};
+  if (precision.integer_activations()) {
+    format.input_bits = precision.activation_bits;
+  }
+  return format;
 }
 
 Status pack_rows(const cpu::PackedMatrix& matrix, std::int64_t panel, std::span<const float> rows) {
@@ -263,8 +291,7 @@ Status pack_rows(const cpu::PackedMatrix& matrix, std::int64_t panel, std::span<
   }
   if (!can_quantize(rows)) {
     return make_error(ErrorCode::kUnsupported,
-                      "weights beyond {} or not finite, which no quantised precision can hold",
-                      kLargestWeight);
+                      "weights beyond {}, which no quantised precision can hold", kLargestWeight);
   }
   const QuantizedMatrix quantized = round_to_nearest(
       rows, matrix.inputs,
@@ -281,37 +308,39 @@ std::int64_t ModelWeights::bytes() const {
   return bytes;
 }
 
-std::int64_t part_size(const ModelSpec& spec, ModelPart part, Precision precision) {
-  return lay_out(spec, part, precision, nullptr).bytes;
+std::int64_t component_size(const ModelSpec& spec, Component component, Precision precision) {
+  return lay_out(spec, component, precision, nullptr).bytes;
 }
 
-void bind_half(LayerWeights& layer, const ModelSpec& spec, ModelPart half, Precision precision,
+void bind_half(LayerWeights& layer, const ModelSpec& spec, Component half, Precision precision,
                std::byte* memory) {
   check_aligned(memory);
   lay_out_half(layer, spec, half, precision, memory);
 }
 
-void bind_tables(TableWeights& tables, const ModelSpec& spec, Precision precision,
-                 std::byte* memory) {
+void bind_embeddings(EmbeddingWeights& embeddings, const ModelSpec& spec, Precision precision,
+                     std::byte* memory) {
   check_aligned(memory);
-  lay_out_tables(tables, spec, precision, memory);
+  lay_out_embeddings(embeddings, spec, precision, memory);
 }
 
-Status load_part(const Checkpoint& checkpoint, const PartVariant& which, std::byte* memory,
-                 const Pace& pace) {
-  if (which.units > 1) {
-    const UnitCheckpoint unit(checkpoint, which.unit, which.units);
-    return load_part(unit, {which.layer, which.part, which.precision}, memory, pace);
+Status load_component(const Checkpoint& checkpoint, const ComponentVariant& which,
+                      std::byte* memory, const Pace& pace) {
+  if (which.shards > 1) {
+    const ShardCheckpoint shard(checkpoint, which.shard, which.shards);
+    return load_component(shard, {which.layer, which.component, which.precision}, memory, pace);
   }
   check(which.layer >= 0 && which.layer < checkpoint.spec().layers, "the layer exists");
   check_aligned(memory);
-  const LaidOut part = lay_out(checkpoint.spec(), which.part, which.precision, memory);
-  // Between pieces nothing else is written.
-  std::memset(memory, 0, static_cast<std::size_t>(part.bytes));
-  for (const auto& [role, out] : part.vectors) {
-    read_vector(checkpoint, role, which.layer, out);
+  const LaidOut laid_out = lay_out(checkpoint.spec(), which.component, which.precision, memory);
+  // The gaps between tensors are not written by the loops below.
+  std::memset(memory, 0, static_cast<std::size_t>(laid_out.bytes));
+  for (const auto& [role, out] : laid_out.vectors) {
+    if (Status read = read_vector(checkpoint, role, which.layer, out); !read) {
+      return read;
+    }
   }
-  for (const auto& [role, matrix] : part.matrices) {
+  for (const auto& [role, matrix] : laid_out.matrices) {
     if (Status read = read_matrix(checkpoint, role, which.layer, matrix, pace); !read) {
       return read;
     }
@@ -319,38 +348,40 @@ Status load_part(const Checkpoint& checkpoint, const PartVariant& which, std::by
   return {};
 }
 
-Result<ModelWeights> load_tables(const Checkpoint& checkpoint, Precision precision,
-                                 const TpUnits& units) {
+Result<ModelWeights> load_embeddings(const Checkpoint& checkpoint, Precision precision,
+                                     const ShardRun& shards) {
   const ModelSpec& spec = checkpoint.spec();
-  ModelWeights weights(spec, spec.layers, units);
-  Result<cpu::Region> region = cpu::Region::map(part_size(spec, ModelPart::kTables, precision));
+  ModelWeights weights(spec, spec.layers, shards);
+  Result<cpu::Region> region =
+      cpu::Region::map(component_size(spec, Component::kEmbeddings, precision));
   if (!region) {
     return region.error();
   }
-  const PartVariant which{0, ModelPart::kTables, precision};
-  if (const Status loaded = load_part(checkpoint, which, region->data()); !loaded) {
+  const ComponentVariant which{0, Component::kEmbeddings, precision};
+  if (const Status loaded = load_component(checkpoint, which, region->data()); !loaded) {
     return loaded.error();
   }
-  bind_tables(weights.tables, spec, precision, region->data());
+  bind_embeddings(weights.embeddings, spec, precision, region->data());
   weights.memory.push_back(std::move(*region));
   return weights;
 }
 
 Status load_layer(ModelWeights& weights, const Checkpoint& checkpoint, int layer,
                   const LayerPrecision& precision) {
-  const TpUnits& units = weights.units;
-  const ModelSpec& spec = weights.unit_spec;
-  for (int unit = 0; unit < units.count; ++unit) {
-    for (const ModelPart half : kLayerHalves) {
-      const PartVariant which{layer, half, precision.of(half), units.first + unit, units.of};
-      Result<cpu::Region> region = cpu::Region::map(part_size(spec, half, which.precision));
+  const ShardRun& shards = weights.shards;
+  const ModelSpec& spec = weights.shard_spec;
+  for (int shard = 0; shard < shards.count; ++shard) {
+    for (const Component half : kLayerHalves) {
+      const ComponentVariant which{layer, half, precision.of(half), shards.first + shard,
+                                   shards.of};
+      Result<cpu::Region> region = cpu::Region::map(component_size(spec, half, which.precision));
       if (!region) {
         return region.error();
       }
-      if (Status loaded = load_part(checkpoint, which, region->data()); !loaded) {
+      if (Status loaded = load_component(checkpoint, which, region->data()); !loaded) {
         return loaded;
       }
-      bind_half(weights.unit(layer, unit), spec, half, which.precision, region->data());
+      bind_half(weights.shard(layer, shard), spec, half, which.precision, region->data());
       weights.memory.push_back(std::move(*region));
     }
   }
@@ -358,26 +389,27 @@ Status load_layer(ModelWeights& weights, const Checkpoint& checkpoint, int layer
 }
 
 Result<ModelWeights> load_weights(const Checkpoint& checkpoint,
-                                  std::span<const LayerPrecision> layer_precision, Precision tables,
-                                  const LoadProgress& progress, const TpUnits& units) {
+                                  std::span<const LayerPrecision> layer_precision,
+                                  Precision embeddings, const LoadProgress& progress,
+                                  const ShardRun& shards) {
   check(static_cast<int>(layer_precision.size()) == checkpoint.spec().layers,
         "one precision per layer");
-  Result<ModelWeights> weights = load_tables(checkpoint, tables, units);
+  Result<ModelWeights> weights = load_embeddings(checkpoint, embeddings, shards);
   if (!weights) {
     return weights;
   }
-  const ModelSpec& spec = weights->unit_spec;
+  const ModelSpec& spec = weights->shard_spec;
   std::int64_t done_bytes = weights->bytes();
   std::int64_t total_bytes = done_bytes;
   for (const LayerPrecision& precision : layer_precision) {
-    total_bytes += units.count * layer_size(spec, precision);
+    total_bytes += shards.count * layer_size(spec, precision);
   }
   for (int layer = 0; layer < spec.layers; ++layer) {
     const LayerPrecision& precision = layer_precision[static_cast<std::size_t>(layer)];
     if (const Status loaded = load_layer(*weights, checkpoint, layer, precision); !loaded) {
       return loaded.error();
     }
-    done_bytes += units.count * layer_size(spec, precision);
+    done_bytes += shards.count * layer_size(spec, precision);
     if (progress) {
       progress(done_bytes, total_bytes);
     }

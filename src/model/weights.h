@@ -7,26 +7,26 @@
 
 #include "base/result.h"
 #include "contract/form.h"
-#include "cost/tp_units.h"
+#include "cost/shards.h"
 #include "device/cpu/matmul.h"
 #include "device/cpu/memory.h"
 #include "model/checkpoint.h"
 
 namespace protean {
 
-// How a layer's matrices are stored at a precision; a quantised one shares scales among `group`
-// inputs (StoredWeights).
+// Returns the kernel format of matrices at a precision. A quantised one shares a scale among
+// `group` inputs (StoredWeights).
 cpu::WeightFormat weight_format(Precision precision, int group);
 
-// Packs whole rows, at most 32, as a panel, rounding to nearest where the format is quantised
-// (quant/round_to_nearest.h). Fails, leaving the panel as it was, where a weight has no quantised
-// value.
+// Packs at most 32 whole rows as a panel. Rounds to nearest if the format is quantised
+// (quant/round_to_nearest.h). If a weight has no quantised value, fails and leaves the panel
+// unchanged.
 Status pack_rows(const cpu::PackedMatrix& matrix, std::int64_t panel, std::span<const float> rows);
 
-// One layer's weights, or one unit's of it (cost/tp_units.h), packed for the kernels, norms and
-// biases (f32) included. Each half, attention or MLP with the norm before it, lies complete in one
-// contiguous piece of memory that somebody else owns, and can have a precision of its own. What the
-// model does not have is empty.
+// The weights of a layer or of one shard of it (cost/shards.h), packed for kernels, with norms and
+// biases in f32. Each half (attention or MLP, with the norm before it) has a precision of its own
+// and lies in one contiguous piece of memory, which is borrowed. Tensors that the model lacks are
+// empty.
 struct LayerWeights {
   LayerPrecision precision;
   cpu::PackedMatrix query;
@@ -46,89 +46,90 @@ struct LayerWeights {
   std::span<float> mlp_norm;
 };
 
-// What is around the layers, in one contiguous piece of memory that somebody else owns. `output` is
-// the same memory as `embedding` when they are tied.
-struct TableWeights {
+// The embedding matrix, LM head and final norm in one contiguous piece of memory, which is
+// borrowed. `output` and `embedding` share memory if they are tied.
+struct EmbeddingWeights {
   cpu::PackedMatrix embedding;
   cpu::PackedMatrix output;
   std::span<float> final_norm;
 };
 
-// Which packed weights: a part of a model at a precision, whole or one unit of it.
-struct PartVariant {
-  int layer = 0;  // of the tables too
-  ModelPart part = ModelPart::kAttention;
+// Names packed weights: a component of a model at a precision, whole or one shard of it.
+struct ComponentVariant {
+  int layer = 0;  // 0 for the embeddings
+  Component component = Component::kAttention;
   Precision precision = Precision::kBf16;
-  int unit = 0;
-  int units = 1;
-  friend bool operator==(const PartVariant&, const PartVariant&) = default;
+  int shard = 0;
+  int shards = 1;
+  friend bool operator==(const ComponentVariant&, const ComponentVariant&) = default;
 };
 
-// Bytes from the start of a part to the end of its last piece, each begun on a 64-byte line. Of a
-// unit's, where the spec is unit_spec()'s; so below.
-std::int64_t part_size(const ModelSpec& spec, ModelPart part, Precision precision);
+// Returns the bytes of a component, whose tensors each begin on a 64-byte line. For a shard, pass
+// the spec of shard_spec(), here and below.
+std::int64_t component_size(const ModelSpec& spec, Component component, Precision precision);
 
-// Point matrices and vectors into 64-byte-aligned memory of part_size().
-void bind_half(LayerWeights& layer, const ModelSpec& spec, ModelPart half, Precision precision,
+// Point matrices and vectors into 64-byte-aligned memory of component_size().
+void bind_half(LayerWeights& layer, const ModelSpec& spec, Component half, Precision precision,
                std::byte* memory);
-void bind_tables(TableWeights& tables, const ModelSpec& spec, Precision precision,
-                 std::byte* memory);
+void bind_embeddings(EmbeddingWeights& embeddings, const ModelSpec& spec, Precision precision,
+                     std::byte* memory);
 
-// Called between pieces of work on `bytes` more, on the thread that does it, which may sleep here
-// to let others have the memory bus. False: stop.
+// Called on the working thread before each next `bytes` of work. It may sleep there, to leave
+// memory bandwidth to other threads. Returns false to stop the work.
 using Pace = std::function<bool(std::int64_t bytes)>;
 
-// Writes every byte of 64-byte-aligned memory of part_size(), so that equal weights are equal
-// bytes. A checkpoint's own integers are packed as they are if they have the precision's bits and
-// group, and units begin with a group. Other weights are rounded to nearest
-// (quant/round_to_nearest.h). Fails where a weight has no quantised value, and (kUnavailable) when
-// told to stop. Reads panel by panel and gives file pages back on the way.
-Status load_part(const Checkpoint& checkpoint, const PartVariant& which, std::byte* memory,
-                 const Pace& pace = {});
+// Packs a component into 64-byte-aligned memory of component_size() and writes every byte, so that
+// equal weights give equal bytes. The checkpoint's own integers are packed unchanged if they have
+// the precision's bits and group and shards begin with a group; other weights are rounded to
+// nearest (quant/round_to_nearest.h). Reads panel by panel and releases file pages on the way.
+// Fails if a weight has no quantised value, and with kUnavailable if `pace` says stop.
+Status load_component(const Checkpoint& checkpoint, const ComponentVariant& which,
+                      std::byte* memory, const Pace& pace = {});
 
-// A model ready to run.
+// The weights of a model, or of a device's shards of it, ready to run.
 struct ModelWeights {
   ModelWeights() = default;
-  // With parts that are still to be bound to their owner's memory.
-  ModelWeights(const ModelSpec& spec, int layers, const TpUnits& units = {})
-      : units(units),
-        unit_spec(protean::unit_spec(spec, units.of)),
-        layers(static_cast<std::size_t>(layers) * static_cast<std::size_t>(units.count)) {}
+  // Makes weights whose components must still be bound to memory.
+  ModelWeights(const ModelSpec& spec, int layers, const ShardRun& shards = {})
+      : shards(shards),
+        shard_spec(protean::shard_spec(spec, shards.of)),
+        layers(static_cast<std::size_t>(layers) * static_cast<std::size_t>(shards.count)) {}
 
-  TableWeights tables;
-  TpUnits units;                     // of each layer, that are here
-  ModelSpec unit_spec;               // what each of them is to the kernels
-  std::vector<LayerWeights> layers;  // [layer][unit]
-  std::vector<cpu::Region> memory;   // of parts that nobody else owns
+  EmbeddingWeights embeddings;
+  ShardRun shards;                   // the shards of each layer that are here
+  ModelSpec shard_spec;              // a shard as kernels see it
+  std::vector<LayerWeights> layers;  // [layer][shard]
+  std::vector<cpu::Region> memory;   // of components owned here
 
-  int layer_count() const { return static_cast<int>(layers.size()) / units.count; }
+  int layer_count() const { return static_cast<int>(layers.size()) / shards.count; }
   std::span<const LayerWeights> layer(int layer) const {
-    const auto each = static_cast<std::size_t>(units.count);
+    const auto each = static_cast<std::size_t>(shards.count);
     return std::span(layers).subspan(static_cast<std::size_t>(layer) * each, each);
   }
-  LayerWeights& unit(int layer, int index) {  // the index-th of those that are here
-    return layers[static_cast<std::size_t>(layer) * static_cast<std::size_t>(units.count) +
+  LayerWeights& shard(int layer, int index) {  // the index-th shard that is here
+    return layers[static_cast<std::size_t>(layer) * static_cast<std::size_t>(shards.count) +
                   static_cast<std::size_t>(index)];
   }
-  std::int64_t bytes() const;  // owned here
+  std::int64_t bytes() const;  // of memory owned here
 };
 
-// Packed bytes that are ready, of those there will be. Called after each layer.
+// Called after each layer with the bytes packed so far.
 using LoadProgress = std::function<void(std::int64_t done_bytes, std::int64_t total_bytes)>;
 
-// With the tables in memory of their own, and layers that are still to be bound to theirs.
-Result<ModelWeights> load_tables(const Checkpoint& checkpoint, Precision precision,
-                                 const TpUnits& units = {});
+// Loads the embeddings into memory of their own. Layers must still be bound.
+Result<ModelWeights> load_embeddings(const Checkpoint& checkpoint, Precision precision,
+                                     const ShardRun& shards = {});
 
-// Binds a layer's units to memory of their own and loads them. Fails where memory is short or
-// load_part() does.
+// Binds a layer's shards to memory of their own and loads them. Fails if memory is short or
+// load_component() fails.
 Status load_layer(ModelWeights& weights, const Checkpoint& checkpoint, int layer,
                   const LayerPrecision& precision);
 
-// The whole model in memory of its own. The process never needs more than the packed weights and a
-// few MiB.
+// Loads the whole model into memory of its own. Needs the memory of the packed weights and a few
+// MiB.
 Result<ModelWeights> load_weights(const Checkpoint& checkpoint,
-                                  std::span<const LayerPrecision> layer_precision, Precision tables,
-                                  const LoadProgress& progress = {}, const TpUnits& units = {});
+                                  std::span<const LayerPrecision> layer_precision,
+                                  Precision embeddings, const LoadProgress& progress = {},
+                                  const ShardRun& shards = {});
 
 }  // namespace protean

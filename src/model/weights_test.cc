@@ -26,7 +26,7 @@ ModelSpec odd_spec() {
   spec.layers = 3;
   spec.hidden = 40;
   spec.ffn = 52;
-  spec.vocab = 71;  // no whole number of panels
+  spec.vocab = 71;  // not a whole number of panels
   spec.max_context = 64;
   spec.attention = {.heads = 4,
                     .kv_heads = 2,
@@ -41,7 +41,7 @@ std::vector<LayerPrecision> all(Precision precision) {
   return std::vector<LayerPrecision>(3, {precision, precision});
 }
 
-// Notes which tensors were read and not given back.
+// Records which tensors were read and not released.
 class WatchedCheckpoint : public SyntheticCheckpoint {
  public:
   using SyntheticCheckpoint::SyntheticCheckpoint;
@@ -63,7 +63,7 @@ class WatchedCheckpoint : public SyntheticCheckpoint {
   mutable std::ptrdiff_t most_held_ = 0;
 };
 
-// What a matrix of this format must hold of a row, by the quantiser's own arithmetic.
+// Returns a row as a matrix of this format must store it, by the quantiser's own arithmetic.
 std::vector<float> rounded(std::vector<float> row, const cpu::WeightFormat& format) {
   if (!format.quantized()) {
     cpu::round_to(format.inputs(), row);
@@ -86,7 +86,7 @@ void expect_same(const Checkpoint& checkpoint, TensorRole role, int layer,
     const auto id = static_cast<TokenId>(r);
     cpu::gather_rows(matrix, std::span(&id, 1), stored);
     for (std::size_t c = 0; c < row.size(); ++c) {
-      // Offsets of the middle code round to f16 once more.
+      // Offsets of the middle code are rounded to f16 again.
       const float slack = matrix.format.quantized() ? 1e-3F * std::abs(want[c]) + 1e-4F : 0.0F;
       ASSERT_NEAR(stored[c], want[c], slack) << "row " << r << " column " << c;
     }
@@ -130,32 +130,32 @@ TEST(Weights, EveryTensorIsWhereTheSpecSaysAtItsPrecision) {
     EXPECT_EQ(variant.precision, mixed[static_cast<std::size_t>(layer)]);
     expect_layer(checkpoint, layer, variant);
   }
-  EXPECT_EQ(weights->tables.embedding.format.kind, cpu::WeightKind::kBf16);
-  expect_same(checkpoint, TensorRole::kEmbedding, 0, weights->tables.embedding);
-  expect_same(checkpoint, TensorRole::kOutput, 0, weights->tables.output);
-  expect_same(checkpoint, TensorRole::kFinalNorm, 0, weights->tables.final_norm);
+  EXPECT_EQ(weights->embeddings.embedding.format.kind, cpu::WeightKind::kBf16);
+  expect_same(checkpoint, TensorRole::kEmbedding, 0, weights->embeddings.embedding);
+  expect_same(checkpoint, TensorRole::kOutput, 0, weights->embeddings.output);
+  expect_same(checkpoint, TensorRole::kFinalNorm, 0, weights->embeddings.final_norm);
 }
 
-TEST(Weights, TablesHaveAPrecisionOfTheirOwn) {
+TEST(Weights, EmbeddingsHaveAPrecisionOfTheirOwn) {
   const SyntheticCheckpoint checkpoint(odd_spec());
-  for (const Precision tables : {Precision::kF32, Precision::kW8, Precision::kW8A8}) {
-    const auto weights = load_weights(checkpoint, all(Precision::kBf16), tables);
+  for (const Precision embeddings : {Precision::kF32, Precision::kW8, Precision::kW8A8}) {
+    const auto weights = load_weights(checkpoint, all(Precision::kBf16), embeddings);
     ASSERT_TRUE(weights.ok());
-    EXPECT_EQ(weights->tables.embedding.format, weight_format(tables, 128));
-    expect_same(checkpoint, TensorRole::kEmbedding, 0, weights->tables.embedding);
-    expect_same(checkpoint, TensorRole::kOutput, 0, weights->tables.output);
+    EXPECT_EQ(weights->embeddings.embedding.format, weight_format(embeddings, 128));
+    expect_same(checkpoint, TensorRole::kEmbedding, 0, weights->embeddings.embedding);
+    expect_same(checkpoint, TensorRole::kOutput, 0, weights->embeddings.output);
   }
 }
 
-TEST(Weights, TiedTablesAreOnePieceOfMemoryAndReadOnce) {
+TEST(Weights, TiedEmbeddingsAreOnePieceOfMemoryAndReadOnce) {
   ModelSpec spec = odd_spec();
   spec.tied_embeddings = true;
   spec.attention.qkv_bias = spec.attention.output_bias = spec.attention.qk_norm = false;
   const WatchedCheckpoint checkpoint(spec);
-  const auto weights =
-      load_weights(checkpoint, all(Precision::kBf16), tables_beside(Precision::kBf16));
+  const auto weights = load_weights(checkpoint, all(Precision::kBf16),
+                                    default_embeddings_precision(Precision::kBf16));
   ASSERT_TRUE(weights.ok());
-  EXPECT_EQ(weights->tables.embedding.data, weights->tables.output.data);
+  EXPECT_EQ(weights->embeddings.embedding.data, weights->embeddings.output.data);
   EXPECT_FALSE(checkpoint.reads_.contains({TensorRole::kOutput, 0}));
   EXPECT_FALSE(checkpoint.reads_.contains({TensorRole::kQueryBias, 0}));
   EXPECT_TRUE(weights->layers[0].query_bias.empty());
@@ -164,8 +164,8 @@ TEST(Weights, TiedTablesAreOnePieceOfMemoryAndReadOnce) {
 
 using Piece = std::pair<const std::byte*, std::int64_t>;
 
-std::vector<Piece> pieces_of(const LayerWeights& layer, ModelPart half) {
-  const bool mlp = half == ModelPart::kMlp;
+std::vector<Piece> pieces_of(const LayerWeights& layer, Component half) {
+  const bool mlp = half == Component::kMlp;
   const std::vector<cpu::PackedMatrix> matrices =
       mlp ? std::vector{layer.gate, layer.up, layer.down}
           : std::vector{layer.query, layer.key, layer.value, layer.attention_output};
@@ -188,8 +188,8 @@ std::vector<Piece> pieces_of(const LayerWeights& layer, ModelPart half) {
 TEST(Weights, PiecesAreAlignedInTheirHalfAndDoNotOverlap) {
   const ModelSpec spec = odd_spec();
   for (const Precision precision : kPrecisions) {
-    for (const ModelPart half : kLayerHalves) {
-      const std::int64_t size = part_size(spec, half, precision);
+    for (const Component half : kLayerHalves) {
+      const std::int64_t size = component_size(spec, half, precision);
       const auto memory = cpu::Region::map(size);
       ASSERT_TRUE(memory.ok());
       LayerWeights layer;
@@ -207,7 +207,7 @@ TEST(Weights, PiecesAreAlignedInTheirHalfAndDoNotOverlap) {
   }
 }
 
-// Planning counts pages before anything is laid out, and from cost's arithmetic.
+// The planner counts pages by cost's arithmetic before anything is laid out.
 TEST(Weights, PagesOfAHalfHoldIt) {
   ModelSpec bare = odd_spec();
   bare.attention.qkv_bias = bare.attention.output_bias = bare.attention.qk_norm = false;
@@ -216,10 +216,10 @@ TEST(Weights, PagesOfAHalfHoldIt) {
   wide.ffn = 8192;
   for (const ModelSpec& spec : {odd_spec(), bare, wide}) {
     for (const Precision precision : kPrecisions) {
-      for (const ModelPart half : kLayerHalves) {
+      for (const Component half : kLayerHalves) {
         for (const std::int64_t page_bytes : {page_bytes_for(spec), 4 * kKiB, 2 * kMiB}) {
-          const std::int64_t pages = part_pages(spec, half, precision, page_bytes);
-          const std::int64_t size = part_size(spec, half, precision);
+          const std::int64_t pages = component_pages(spec, half, precision, page_bytes);
+          const std::int64_t size = component_size(spec, half, precision);
           EXPECT_GE(pages * page_bytes, size) << to_string(precision) << to_string(half);
           EXPECT_LE((pages - 2) * page_bytes, size) << to_string(precision) << to_string(half);
         }
@@ -230,14 +230,14 @@ TEST(Weights, PagesOfAHalfHoldIt) {
 
 TEST(Weights, AHalfIsTheSameBytesWhateverMemoryHeldBefore) {
   const WatchedCheckpoint checkpoint(odd_spec());
-  for (const ModelPart half : kLayerHalves) {
-    const std::int64_t size = part_size(checkpoint.spec(), half, Precision::kW4);
+  for (const Component half : kLayerHalves) {
+    const std::int64_t size = component_size(checkpoint.spec(), half, Precision::kW4);
     auto first = cpu::Region::map(size);
     auto second = cpu::Region::map(size);
     ASSERT_TRUE(first.ok() && second.ok());
     std::fill_n(first->data(), size, std::byte{0xA5});
-    ASSERT_TRUE(load_part(checkpoint, {2, half, Precision::kW4}, first->data()).ok());
-    ASSERT_TRUE(load_part(checkpoint, {2, half, Precision::kW4}, second->data()).ok());
+    ASSERT_TRUE(load_component(checkpoint, {2, half, Precision::kW4}, first->data()).ok());
+    ASSERT_TRUE(load_component(checkpoint, {2, half, Precision::kW4}, second->data()).ok());
     EXPECT_EQ(std::memcmp(first->data(), second->data(), static_cast<std::size_t>(size)), 0);
   }
   EXPECT_FALSE(checkpoint.reads_.contains({TensorRole::kEmbedding, 0}));
@@ -246,39 +246,41 @@ TEST(Weights, AHalfIsTheSameBytesWhateverMemoryHeldBefore) {
 
 TEST(Weights, PackingIsPacedAndCanBeCalledOff) {
   const SyntheticCheckpoint checkpoint(odd_spec());
-  const PartVariant which = {1, ModelPart::kMlp, Precision::kBf16};
-  const auto memory = cpu::Region::map(part_size(checkpoint.spec(), which.part, which.precision));
+  const ComponentVariant which = {1, Component::kMlp, Precision::kBf16};
+  const auto memory =
+      cpu::Region::map(component_size(checkpoint.spec(), which.component, which.precision));
   ASSERT_TRUE(memory.ok());
   std::int64_t paced_bytes = 0;
-  ASSERT_TRUE(load_part(checkpoint, which, memory->data(), [&](std::int64_t bytes) {
+  ASSERT_TRUE(load_component(checkpoint, which, memory->data(), [&](std::int64_t bytes) {
                 paced_bytes += bytes;
                 return true;
               }).ok());
   LayerWeights layer;
-  bind_half(layer, checkpoint.spec(), which.part, which.precision, memory->data());
+  bind_half(layer, checkpoint.spec(), which.component, which.precision, memory->data());
   EXPECT_EQ(paced_bytes, layer.gate.bytes() + layer.up.bytes() + layer.down.bytes());
   int calls = 0;
   const Status stopped =
-      load_part(checkpoint, which, memory->data(), [&](std::int64_t) { return ++calls < 2; });
+      load_component(checkpoint, which, memory->data(), [&](std::int64_t) { return ++calls < 2; });
   ASSERT_FALSE(stopped.ok());
   EXPECT_EQ(stopped.error().code, ErrorCode::kUnavailable);
   EXPECT_EQ(calls, 2);
 }
 
-TEST(Weights, LayersInSomebodyElsesMemoryAreNotCounted) {
+TEST(Weights, LayersInBorrowedMemoryAreNotCounted) {
   const SyntheticCheckpoint checkpoint(odd_spec());
-  const auto outer = load_tables(checkpoint, Precision::kBf16);
+  const auto outer = load_embeddings(checkpoint, Precision::kBf16);
   ASSERT_TRUE(outer.ok());
   EXPECT_EQ(outer->layers.size(), 3U);
   ASSERT_EQ(outer->memory.size(), 1U);
   EXPECT_EQ(outer->bytes(), outer->memory[0].bytes());
-  expect_same(checkpoint, TensorRole::kEmbedding, 0, outer->tables.embedding);
+  expect_same(checkpoint, TensorRole::kEmbedding, 0, outer->embeddings.embedding);
 }
 
 TEST(Weights, LoadingHoldsOneTensorOfThirtyTwoRowsAtATime) {
   const WatchedCheckpoint checkpoint(odd_spec());
-  ASSERT_TRUE(
-      load_weights(checkpoint, all(Precision::kBf16), tables_beside(Precision::kBf16)).ok());
+  ASSERT_TRUE(load_weights(checkpoint, all(Precision::kBf16),
+                           default_embeddings_precision(Precision::kBf16))
+                  .ok());
   EXPECT_EQ(checkpoint.most_held_, 1);
   EXPECT_EQ(checkpoint.most_rows_, 32);
   for (const auto& [tensor, held] : checkpoint.held_) {
@@ -290,12 +292,12 @@ TEST(Weights, ProgressCountsUpToTheWhole) {
   const SyntheticCheckpoint checkpoint(odd_spec());
   std::vector<std::int64_t> done;
   std::int64_t total = 0;
-  const auto weights =
-      load_weights(checkpoint, all(Precision::kBf16), tables_beside(Precision::kBf16),
-                   [&](std::int64_t done_bytes, std::int64_t total_bytes) {
-                     done.push_back(done_bytes);
-                     total = total_bytes;
-                   });
+  const auto weights = load_weights(checkpoint, all(Precision::kBf16),
+                                    default_embeddings_precision(Precision::kBf16),
+                                    [&](std::int64_t done_bytes, std::int64_t total_bytes) {
+                                      done.push_back(done_bytes);
+                                      total = total_bytes;
+                                    });
   ASSERT_TRUE(weights.ok());
   ASSERT_EQ(done.size(), 3U);
   EXPECT_TRUE(std::is_sorted(done.begin(), done.end()));
@@ -303,7 +305,7 @@ TEST(Weights, ProgressCountsUpToTheWhole) {
   EXPECT_GE(weights->bytes(), total);
 }
 
-TEST(Weights, LayersAreQuantisedAndTheirTablesAreNot) {
+TEST(Weights, LayersAreQuantisedAndTheirEmbeddingsAreNot) {
   ModelSpec spec = odd_spec();
   spec.hidden = 200;  // more than one group
   const SyntheticCheckpoint checkpoint(spec);
@@ -318,11 +320,11 @@ TEST(Weights, LayersAreQuantisedAndTheirTablesAreNot) {
     EXPECT_TRUE(variant.down.format.quantized());
     expect_layer(checkpoint, layer, variant);
   }
-  EXPECT_EQ(weights->tables.embedding.format.kind, cpu::WeightKind::kBf16);
-  expect_same(checkpoint, TensorRole::kOutput, 0, weights->tables.output);
+  EXPECT_EQ(weights->embeddings.embedding.format.kind, cpu::WeightKind::kBf16);
+  expect_same(checkpoint, TensorRole::kOutput, 0, weights->embeddings.output);
 }
 
-// Sizes are promised before anything is loaded (cost/memory.h), from the same arithmetic.
+// cost/memory.h predicts sizes before anything is loaded.
 TEST(Weights, TakeTheBytesThatCostPredicts) {
   ModelSpec spec = odd_spec();
   spec.hidden = 200;
@@ -330,40 +332,74 @@ TEST(Weights, TakeTheBytesThatCostPredicts) {
     spec.stored.group = group;
     const SyntheticCheckpoint checkpoint(spec);
     for (const Precision precision : kPrecisions) {
-      const auto weights = load_weights(checkpoint, all(precision), tables_beside(precision));
+      const auto weights =
+          load_weights(checkpoint, all(precision), default_embeddings_precision(precision));
       ASSERT_TRUE(weights.ok());
       const std::int64_t pieces = 3 * 15 + 3;  // each aligned to 64 bytes
-      const std::int64_t predicted = 3 * layer_bytes(spec, precision) +
-                                     part_bytes(spec, ModelPart::kTables, tables_beside(precision));
+      const std::int64_t predicted =
+          3 * layer_bytes(spec, precision) +
+          component_bytes(spec, Component::kEmbeddings, default_embeddings_precision(precision));
       EXPECT_GE(weights->bytes(), predicted) << to_string(precision) << " g" << group;
       EXPECT_LE(weights->bytes(), predicted + pieces * 64) << to_string(precision) << " g" << group;
     }
   }
 }
 
-// Everything of it but one weight can be quantised.
-class InfiniteCheckpoint : public SyntheticCheckpoint {
+// A checkpoint in which one value of a tensor is `value`.
+class DamagedCheckpoint : public SyntheticCheckpoint {
  public:
-  using SyntheticCheckpoint::SyntheticCheckpoint;
+  DamagedCheckpoint(TensorRole role, float value)
+      : SyntheticCheckpoint(odd_spec()), role_(role), value_(value) {}
 
   void read_rows(TensorRole role, int layer, std::int64_t row, std::int64_t count,
                  float* out) const override {
     SyntheticCheckpoint::read_rows(role, layer, row, count, out);
-    if (role == TensorRole::kUp && layer == 1 && row == 32) {
-      out[5] = std::numeric_limits<float>::infinity();
+    const bool outer = role == TensorRole::kEmbedding || role == TensorRole::kFinalNorm;
+    const bool vector = role == TensorRole::kFinalNorm || role == TensorRole::kKeyBias;
+    if (role == role_ && layer == (outer ? 0 : 1) && row == (vector ? 0 : 32)) {
+      out[5] = value_;
     }
   }
+
+ private:
+  const TensorRole role_;
+  const float value_;
 };
 
+std::string error_of_loading(const Checkpoint& checkpoint, Precision precision, ErrorCode code) {
+  const auto weights =
+      load_weights(checkpoint, all(precision), default_embeddings_precision(precision));
+  if (weights.ok()) {
+    return "";
+  }
+  EXPECT_EQ(weights.error().code, code);
+  return weights.error().message;
+}
+
 TEST(Weights, AWeightThatCannotBeQuantisedIsAnErrorThatSaysWhere) {
-  const InfiniteCheckpoint checkpoint(odd_spec());
-  EXPECT_TRUE(
-      load_weights(checkpoint, all(Precision::kBf16), tables_beside(Precision::kBf16)).ok());
-  const auto weights = load_weights(checkpoint, all(Precision::kW4), tables_beside(Precision::kW4));
-  ASSERT_FALSE(weights.ok());
-  EXPECT_EQ(weights.error().code, ErrorCode::kUnsupported);
-  EXPECT_NE(weights.error().message.find("layer 1, up projection, rows from 32"), std::string::npos)
-      << weights.error().message;
+  const DamagedCheckpoint checkpoint(TensorRole::kUp, 1e6F);
+  EXPECT_EQ(error_of_loading(checkpoint, Precision::kBf16, ErrorCode::kUnsupported), "");
+  const std::string error = error_of_loading(checkpoint, Precision::kW4, ErrorCode::kUnsupported);
+  EXPECT_NE(error.find("layer 1, up projection, rows from 32"), std::string::npos) << error;
+}
+
+TEST(Weights, NaNAndInfinityAreRefusedWithTheirTensor) {
+  const std::pair<TensorRole, const char*> tensors[] = {
+      {TensorRole::kUp, "layer 1, up projection, rows from 32: "},
+      {TensorRole::kKeyBias, "layer 1, key bias: "},
+      {TensorRole::kFinalNorm, "final norm: "},
+      {TensorRole::kEmbedding, "embedding matrix, rows from 32: "}};
+  for (const auto& [role, place] : tensors) {
+    for (const float value :
+         {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
+          -std::numeric_limits<float>::infinity()}) {
+      for (const Precision precision : {Precision::kBf16, Precision::kW8}) {
+        const std::string error =
+            error_of_loading(DamagedCheckpoint(role, value), precision, ErrorCode::kCorrupt);
+        EXPECT_EQ(error.find(place), 0U) << error;
+      }
+    }
+  }
 }
 
 }  // namespace

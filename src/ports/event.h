@@ -14,8 +14,8 @@
 
 namespace protean {
 
-// All that can happen to an engine. The server sends them through a queue, the simulator from a
-// heap; the engine cannot tell which.
+// Events are the only input of an engine. The server sends them through a queue, the simulator from
+// a heap.
 struct Arrival {
   Request request;
 };
@@ -25,23 +25,23 @@ struct Cancel {
 struct StepDone {
   StepResult result;
 };
-// Executor::prepare() is through.
+// Executor::prepare() has ended. On failure nothing has changed.
 struct MorphReady {
   MorphId id;
   std::optional<Error> failure;
-  std::string remark;  // for people: what was amiss though it went well
+  std::string remark;  // for people: a problem that did not make it fail
 };
-// Executor::commit() is through.
+// Executor::commit() has ended.
 struct MorphDone {
   MorphId id;
-  std::int64_t pages_free = 0;  // of the device, now
+  std::int64_t pages_free = 0;  // of the device, after the commit
 };
-// An operator asks for a form; answered by one WishAnswered.
+// An operator asks for a form. The engine answers with one WishAnswered.
 struct WantForm {
   std::uint64_t wish_id = 0;
   FormWish wish;
 };
-struct Tick {};  // time has passed: deadlines are looked at
+struct Tick {};  // time has passed: the engine checks deadlines
 
 struct Event {
   TimeNs at_ns = 0;

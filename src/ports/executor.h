@@ -8,26 +8,26 @@
 
 namespace protean {
 
-// Runs steps, in order, and reports each exactly once as a StepDone event. All calls return at
-// once. The worker is the real one, sim has a modelled one.
+// Runs steps in order and reports each exactly once as a StepDone event. All calls return at once.
+// `worker` implements it with real memory and kernels, `sim` with a model of them.
 //
-// A step of a morph is prepared beside running steps, then committed between two of them: steps
-// started before the commit run in the old form, steps started after it in the new one. prepare()
-// is answered by one MorphReady, with a failure if it cannot be, and then nothing has changed;
-// commit() of what is ready, by one MorphDone. Several may be under way.
+// A morph step is prepared in the background and committed between two steps: steps started before
+// the commit run in the old form, steps started after it in the new one. One MorphReady answers
+// prepare(), and one MorphDone answers commit(), which may only follow a MorphReady without a
+// failure. Several morph steps may be in flight.
 class Executor {
  public:
   virtual ~Executor() = default;
   virtual void start(StepPlan plan) = 0;
 
-  // Gets the memory for it and fills it. A larger KV cache is there once it is ready; its commit
-  // only makes it official. A smaller one has nothing to prepare.
+  // Takes the memory that the step needs and fills it. A larger KV cache has its blocks when it is
+  // ready, and commit() only publishes them. A smaller one has nothing to prepare.
   virtual void prepare(MorphId id, const MorphStep& step) = 0;
-  // No block that a commit takes away may be in a plan started later.
+  // Applies a step that is ready. Plans started later must not name a block that it takes away.
   virtual void commit(MorphId id) = 0;
-  // Gives up what is not committed; no event of it follows, though one may be on its way.
+  // Gives up a step that is not committed. An event of it may be on its way, none follows.
   virtual void abort(MorphId id) = 0;
-  // Copies blocks between two steps, so not many at a time.
+  // Copies blocks between two steps. The next step waits for it, so callers move few at a time.
   virtual void move_blocks(std::vector<BlockMove> moves) = 0;
 };
 

@@ -16,7 +16,8 @@
 
 namespace protean {
 
-// Every Arrival is answered by Accepted or Refused at once; every Accepted ends in one Finished.
+// The engine answers every Arrival at once with Accepted or Refused, and every Accepted is followed
+// by exactly one Finished.
 struct Accepted {
   RequestId request;
 };
@@ -24,43 +25,43 @@ struct Refused {
   RequestId request;
   Error error;
 };
-// Likelihoods of prompt tokens, in order of position, before the first NewToken. Several make up
-// the whole of a long prompt.
+// Likelihoods of consecutive prompt tokens. A long prompt has several, in order of position; all
+// come before the first NewToken.
 struct PromptScored {
   RequestId request;
-  int first_position = 1;  // of the token that logprobs[0] is about
+  int first_position = 1;  // position of the token of logprobs[0]
   std::vector<TokenLogprobs> logprobs;
 };
 struct NewToken {
   RequestId request;
   TokenId token = 0;
-  std::optional<TokenLogprobs> logprobs;  // where the request wants them
+  std::optional<TokenLogprobs> logprobs;  // if the request wants them
 };
 struct Finished {
   RequestId request;
   FinishReason reason = FinishReason::kStop;
-  TokenId stop_id = -1;  // the token that ended it, where one did
-  std::string failure;   // why, for kFailed
+  TokenId stop_id = -1;  // the token that ended the answer; -1: none did
+  std::string failure;   // the reason, for kFailed
   RequestUsage usage;
   RequestTimes times;
-  std::vector<float> embedding;  // [hidden], where the request asked for pooling
+  std::vector<float> embedding;  // [hidden], if the request asked for pooling
 };
-// What is going to be done for a WantForm, or why nothing is.
+// Answers a WantForm: the morph that begins now, or why none does.
 struct WishAnswered {
   std::uint64_t wish_id = 0;
   Result<Morph> morph;
 };
 using Output = std::variant<Accepted, Refused, PromptScored, NewToken, Finished, WishAnswered>;
 
-// What one event led to, in order.
+// The outputs of one event, in order.
 struct OutputBatch {
   TimeNs at_ns = 0;
   std::vector<Output> outputs;
   Observation observation;
-  std::shared_ptr<const FormStatus> form;  // where it has changed
+  std::shared_ptr<const FormStatus> form;  // null unless it has changed
 };
 
-// Where an engine's outputs go. Called on the engine's thread; must not block.
+// Receives an engine's outputs. Called on the engine's thread; must not block.
 class TokenSink {
  public:
   virtual ~TokenSink() = default;

@@ -21,7 +21,7 @@ double mean_square_of(std::span<const float> values) {
   return sum / static_cast<double>(values.size());
 }
 
-// Between two neighbours by how near each is.
+// Interpolates linearly between the two neighbouring values.
 double percentile_of(std::vector<float> values, double percent) {
   if (values.empty()) {
     return std::nan("");
@@ -42,7 +42,7 @@ void Divergence::add(std::span<const float> reference, std::span<const float> ro
   double kl = 0.0;
   for (std::size_t id = 0; id < row.size(); ++id) {
     const double p = std::exp(double{reference[id]});
-    if (p > 0.0) {  // what the reference rules out does not count, whatever the model thinks
+    if (p > 0.0) {  // a term with p = 0 is 0, whatever the model predicts
       kl += p * (double{reference[id]} - double{row[id]});
     }
   }

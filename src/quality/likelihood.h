@@ -4,7 +4,7 @@
 
 namespace protean {
 
-// How well a model foretells a text: sums over its scored tokens.
+// Measures how well a model predicts a text, by sums over its scored tokens.
 class Likelihood {
  public:
   void add(double logprob) {  // natural logarithm
@@ -12,11 +12,11 @@ class Likelihood {
     nats_ -= logprob;
     squares_ += logprob * logprob;
   }
-  void add_bytes(std::int64_t bytes) { bytes_ += bytes; }  // of the text that the tokens make up
+  void add_bytes(std::int64_t bytes) { bytes_ += bytes; }  // of the text of the tokens
 
   std::int64_t tokens() const { return tokens_; }
   std::int64_t bytes() const { return bytes_; }
-  // Of nothing, all of these are NaN.
+  // These are NaN if no token was added.
   double nats_per_token() const;
   double perplexity() const;
   double bits_per_byte() const;

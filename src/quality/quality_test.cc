@@ -13,7 +13,7 @@
 namespace protean {
 namespace {
 
-// Every token but the first is scored once, in order, with as much context as there can be.
+// Every token but the first is scored once, in order, with as much context as possible.
 TEST(Windows, ScoreEveryTokenOnceWithEnoughContext) {
   for (int tokens = 0; tokens < 60; ++tokens) {
     for (int context = 2; context < 20; ++context) {
@@ -25,7 +25,7 @@ TEST(Windows, ScoreEveryTokenOnceWithEnoughContext) {
           ASSERT_GT(window.end, window.first_scored);
           ASSERT_LE(window.end, tokens);
           ASSERT_LE(window.end - window.begin, context);
-          ASSERT_LT(window.begin, window.first_scored) << "nothing to foretell it from";
+          ASSERT_LT(window.begin, window.first_scored) << "no context to predict it from";
           if (window.begin > 0) {
             ASSERT_GE(window.first_scored - window.begin, context - stride);
           }
@@ -37,7 +37,7 @@ TEST(Windows, ScoreEveryTokenOnceWithEnoughContext) {
   }
 }
 
-TEST(Likelihood, IsWhatItsNamesSay) {
+TEST(Likelihood, MatchesValuesComputedByHand) {
   Likelihood likelihood;
   for (const double p : {0.5, 0.25, 0.125, 0.5}) {
     likelihood.add(std::log(p));
@@ -64,7 +64,7 @@ std::vector<float> log_row(std::vector<double> weights) {
   return row;
 }
 
-TEST(Divergence, OfAModelFromItselfIsNone) {
+TEST(Divergence, IsZeroBetweenEqualModels) {
   Divergence divergence;
   const auto row = log_row({1, 2, 3, 4});
   divergence.add(row, row, 2);
@@ -74,7 +74,7 @@ TEST(Divergence, OfAModelFromItselfIsNone) {
   EXPECT_EQ(divergence.log_perplexity_ratio(), 0.0);
 }
 
-TEST(Divergence, ByHand) {
+TEST(Divergence, MatchesValuesComputedByHand) {
   Divergence divergence;
   divergence.add(log_row({1, 1}), log_row({3, 1}), 1);  // 1/2, 1/2 against 3/4, 1/4
   divergence.add(log_row({1, 3}), log_row({1, 3}), 0);
@@ -89,13 +89,13 @@ TEST(Divergence, ByHand) {
   EXPECT_EQ(divergence.top1_agreement(), 1.0);  // ties go to the lowest id
 }
 
-TEST(Divergence, WhatTheReferenceRulesOutDoesNotCount) {
+TEST(Divergence, IgnoresTokensThatTheReferenceRulesOut) {
   Divergence divergence;
   divergence.add(log_row({1, 0}), log_row({1, 1}), 0);
   EXPECT_NEAR(divergence.kl_mean(), std::log(2.0), 1e-6);
 }
 
-// Against the definition, by trying all subsequences of a small candidate.
+// Compares with the definition by trying all subsequences of a small candidate.
 TEST(Overlap, RougeLIsTheLongestCommonSubsequence) {
   std::mt19937 random(1);
   const auto words = [&] {
@@ -130,11 +130,11 @@ TEST(Overlap, RougeLIsTheLongestCommonSubsequence) {
                                                    : 2.0 * static_cast<double>(longest) /
                                                          static_cast<double>(a.size() + b.size());
     EXPECT_DOUBLE_EQ(rouge_l(a, b), expected);
-    EXPECT_GE(token_f1(a, b), rouge_l(a, b) - 1e-12) << "order only takes away";
+    EXPECT_GE(token_f1(a, b), rouge_l(a, b) - 1e-12) << "ROUGE-L also demands the order";
   }
 }
 
-TEST(Overlap, WordsAndF1) {
+TEST(Overlap, SplitsWordsAndComputesF1) {
   EXPECT_EQ(words_of("The cat's  hat, 42!"),
             (std::vector<std::string>{"the", "cat", "s", "hat", "42"}));
   EXPECT_EQ(words_of("caf\xC3\xA9 au lait"),

@@ -9,8 +9,8 @@
 
 namespace protean {
 
-// How many tokens of an answer are made at which precision, one after the other: MorphServe's Table
-// 1 has "bf16:512,w4:1024,bf16:512".
+// The precisions at which the tokens of an answer are computed, one span after another, such as
+// "bf16:512,w4:1024,bf16:512" in Table 1 of MorphServe.
 struct PrecisionSpan {
   Precision precision = Precision::kBf16;
   int tokens = 0;  // at least one

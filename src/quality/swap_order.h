@@ -9,12 +9,13 @@
 
 namespace protean {
 
-// In which order layers, or halves of them, go to fewer bits. Units are numbered in the order that
-// the model runs them.
+// Orders in which layers, or halves of them, go to fewer bits. A target is a layer or a half;
+// targets are numbered in the order in which the model runs them.
 
-// MorphServe section 4.2, equations 2 and 3, each 1 where nothing is changed: how like its input a
-// unit's output is (LTS), and how like it the output at fewer bits (LRS).
-struct UnitSensitivity {
+// Similarities of MorphServe section 4.2, 1 for equal values: `transformation` is between a
+// target's input and output (LTS, equation 2), `replacement` between its outputs at full precision
+// and at fewer bits (LRS, equation 3).
+struct TargetSensitivity {
   double transformation = 1.0;
   double replacement = 1.0;
 };
@@ -26,29 +27,29 @@ struct ImportanceWeights {
   double degradation = 0.5;
 };
 
-struct RankedUnit {
-  int unit = 0;
-  double score = 0.0;  // LIS, when it was chosen
+struct RankedTarget {
+  int target = 0;
+  double score = 0.0;  // its LIS when it was chosen
 };
 
-// How like the model with these units lowered it is with one more lowered (MDS, equation 4), by
-// unit; entries of units that are lowered already mean nothing.
+// Returns for each target the similarity of the model with `lowered` and with this target lowered
+// too (MDS, equation 4). Entries of targets that are already lowered have no meaning.
 using DegradationOf = std::function<std::vector<double>(const std::vector<bool>& lowered)>;
 
-// Algorithm 1 of appendix A: time and again the unit with the highest LIS, given those before it.
-// Of equals the first.
-std::vector<RankedUnit> rank_by_importance(std::span<const UnitSensitivity> units,
-                                           const ImportanceWeights& weights,
-                                           const DegradationOf& degradation);
+// Ranks by algorithm 1 of appendix A: repeatedly takes the target with the highest LIS, given the
+// targets taken before it. Takes the first of equals.
+std::vector<RankedTarget> rank_by_importance(std::span<const TargetSensitivity> targets,
+                                             const ImportanceWeights& weights,
+                                             const DegradationOf& degradation);
 
-std::vector<int> front_to_back(int units);
-std::vector<int> back_to_front(int units);
-std::vector<int> random_order(int units, std::uint64_t seed);
+std::vector<int> front_to_back(int targets);
+std::vector<int> back_to_front(int targets);
+std::vector<int> random_order(int targets, std::uint64_t seed);
 
-// The first `count` of an order as a set.
+// Returns the first `count` targets of an order as a set.
 std::vector<bool> lowered_by(std::span<const int> order, int count);
 
-// 1, 2, 4, ... and all: how many units the paper's tables lower.
-std::vector<int> table_levels(int units);
+// Returns 1, 2, 4, ... and `targets`: the numbers of lowered targets in the paper's tables.
+std::vector<int> table_levels(int targets);
 
 }  // namespace protean

@@ -15,14 +15,14 @@ namespace {
 using RowMatrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
 constexpr int kExponentSteps = 20;
-// Rows are alike enough to judge a matrix by some of them; fewer where each costs much.
+// Rows are similar enough to judge a matrix by a sample, which is smaller if each row costs more.
 constexpr std::int64_t kLeastSearchRows = 128;
 constexpr std::int64_t kMostSearchRows = 512;
 constexpr std::int64_t kSearchProducts = std::int64_t{1} << 33;
 constexpr int kClipSteps = 10;
 constexpr float kClipStep = 0.05F;
 
-// Rows evenly over a matrix, and how many each stands for.
+// Samples rows evenly over a matrix; each sample stands for several rows.
 struct SampledRows {
   std::vector<float> weights;
   double weight = 1.0;
@@ -42,7 +42,7 @@ SampledRows sample_rows(std::span<const float> matrix, std::int64_t inputs) {
   return sampled;
 }
 
-// Mean over the inputs that share a scale, so that they get one.
+// Replaces values by the mean over the inputs that share a scale.
 void average_shared(std::span<const std::int32_t> shared, std::vector<double>& values) {
   if (shared.empty()) {
     return;
@@ -62,7 +62,7 @@ void average_shared(std::span<const std::int32_t> shared, std::vector<double>& v
   }
 }
 
-// Mean over all rows of |w| relative to the largest of its quantisation group, per input.
+// Returns for each input the mean over all rows of |w| relative to the largest of its group.
 std::vector<double> relative_magnitudes(std::span<const SampledRows> matrices, std::int64_t inputs,
                                         int group) {
   std::vector<double> sums(static_cast<std::size_t>(inputs));
@@ -83,7 +83,7 @@ std::vector<double> relative_magnitudes(std::span<const SampledRows> matrices, s
   return sums;
 }
 
-// The scales x^a / w^b, centred about 1 so that weights keep their size.
+// Returns the scales x^a / w^b, centred about 1 so that weights keep their magnitude.
 std::vector<float> scales_at(std::span<const double> x, std::span<const double> w, double a,
                              double b) {
   std::vector<double> logs(x.size());
@@ -93,7 +93,7 @@ std::vector<float> scales_at(std::span<const double> x, std::span<const double> 
   const auto [low, high] = std::minmax_element(logs.begin(), logs.end());
   const double middle = (*low + *high) / 2.0;
   std::vector<float> scales(x.size());
-  constexpr double kLargestLog = 7.0;  // beyond a factor of 1000 f16 scales would suffer
+  constexpr double kLargestLog = 7.0;  // a factor above 1000 would cost precision of f16 scales
   std::transform(logs.begin(), logs.end(), scales.begin(), [&](double log) {
     return static_cast<float>(std::exp(std::clamp(log - middle, -kLargestLog, kLargestLog)));
   });
@@ -119,8 +119,8 @@ double error_at(std::span<const SampledRows> matrices, std::span<const float> sc
   return error;
 }
 
-// One group of every row: which of the clipped grids loses least of what the group's inputs add to
-// the outputs.
+// Chooses for one group of every row the clipped grid with the least error in what the group's
+// inputs add to the outputs.
 void clip_group(std::span<const float> weights, const InputStatistics& inputs, std::int64_t group,
                 QuantizedMatrix& matrix) {
   const std::int64_t first = group * matrix.format.group;

@@ -18,7 +18,8 @@ class Awq : public testing::Test {
  protected:
   Awq() { statistics_.add(team_, inputs_, cpu::Element::kBf16); }
 
-  // The outputs' error when weights times scales are quantised and inputs divided by the scales.
+  // Returns the output error if weights times scales are quantised and inputs divided by the
+  // scales.
   double error_of(const QuantizedMatrix& matrix, const std::vector<float>& scales) const {
     std::vector<float> again(weights_.size());
     dequantize_rows(matrix.view(), 0, matrix.rows, again.data());

@@ -14,13 +14,13 @@ namespace {
 using RowMatrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 using Codes = Eigen::Matrix<std::uint8_t, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
-constexpr int kSweeps = 4;                // two lose 5 % more, ten 3 % less
-constexpr float kDescentDamping = 0.01F;  // of the mean of the diagonal, as GPTQ has it
+constexpr int kSweeps = 4;                // 2 sweeps lose 5 % more, 10 lose 3 % less
+constexpr float kDescentDamping = 0.01F;  // of the mean of the diagonal, as in GPTQ
 constexpr std::int64_t kRowsAtOnce = 128;
-constexpr std::int64_t kInputsAtOnce = 128;  // moved before the others hear of it
+constexpr std::int64_t kInputsAtOnce = 128;  // changed before the gradient of the others is updated
 
-// In units of the mean of the diagonal, so that no sum overflows. A little on the diagonal keeps
-// large errors out of directions that the text happens to lack.
+// Returns the Gram matrix relative to the mean of its diagonal, so that no sum overflows. Damping
+// on the diagonal limits errors in directions that the text does not contain.
 RowMatrix damped_gram(const InputStatistics& inputs) {
   RowMatrix gram =
       Eigen::Map<const RowMatrix>(inputs.gram().data(), inputs.inputs(), inputs.inputs());
@@ -32,7 +32,7 @@ RowMatrix damped_gram(const InputStatistics& inputs) {
   return gram;
 }
 
-// Some rows of a matrix, as [input][row], so that a step is arithmetic on whole rows.
+// Some rows of a matrix, stored as [input][row], so that a step is arithmetic on whole vectors.
 class Descent {
  public:
   Descent(std::span<const float> weights, const RowMatrix& gram, std::int64_t first,
@@ -51,7 +51,7 @@ class Descent {
   std::int64_t rows_;
   std::vector<GroupGrid> grids_;  // [group][row]
   Codes codes_;
-  RowMatrix gradient_;  // half that of what the outputs lose, by each weight
+  RowMatrix gradient_;  // half the gradient of the output error, by weight
 };
 
 Descent::Descent(std::span<const float> weights, const RowMatrix& gram, std::int64_t first,
@@ -95,7 +95,7 @@ void Descent::move_inputs(std::int64_t first) {
   gradient_.noalias() += gram_.middleCols(first, count) * moved;
 }
 
-// All rows' codes of one input, to the least of the parabola that the loss is of each.
+// Sets the codes of one input in all rows to the minimum of the parabola that is each row's loss.
 void Descent::move_input(std::int64_t input, const float* gradient, float* moved) {
   const GroupGrid* grids = grids_.data() + input / matrix_.format.group * rows_;
   const float curvature = gram_(input, input);

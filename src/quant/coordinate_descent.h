@@ -8,11 +8,12 @@
 
 namespace protean {
 
-// Moves a matrix's codes, on the grids it has, to where its outputs lose less over all of the text
-// (cyclic coordinate descent, as QuantEase, Behdin et al. 2023): input after input, each row's code
-// becomes the one that makes best good for the errors of all others. Row-major weights
-// [rows][inputs]. The same bits for any number of threads. Some 5 rows inputs^2 multiply-adds, and
-// the Gram matrix once more in memory; statistics that are not finite leave the codes as they are.
+// Lowers a matrix's output error over all of the text by changing its codes on the grids that it
+// has (cyclic coordinate descent as in QuantEase, Behdin et al. 2023). Sets the code of one input
+// after another in each row to the value that best compensates the errors of all others. `weights`
+// are row-major [rows][inputs]. The result has the same bits for any number of threads. Takes about
+// 5 * rows * inputs^2 multiply-adds and a copy of the Gram matrix. If the statistics are not
+// finite, leaves the codes unchanged.
 void descend(cpu::Team& team, std::span<const float> weights, const InputStatistics& inputs,
              QuantizedMatrix& matrix);
 

@@ -12,8 +12,8 @@
 namespace protean {
 namespace {
 
-constexpr std::int64_t kBothHalves = 256;  // more than are moved at once
-constexpr std::int64_t kManyRows = 150;    // so are these
+constexpr std::int64_t kBothHalves = 256;  // more inputs than one block
+constexpr std::int64_t kManyRows = 150;    // more rows than one block
 
 class CoordinateDescent : public testing::Test {
  protected:

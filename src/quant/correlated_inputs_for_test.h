@@ -9,8 +9,9 @@
 
 namespace protean {
 
-// Inputs as layers have them: a few directions carry most of them, so they are correlated, and
-// `salient` channels are far larger than the rest. Rows [rows][inputs], exact in bf16.
+// Returns inputs [rows][inputs] like those of layers: correlated, because a few directions carry
+// most of them, and with `salient` channels that are far larger than the rest. All are exact in
+// bf16.
 inline std::vector<float> correlated_inputs(std::int64_t rows, std::int64_t inputs, int salient,
                                             unsigned seed) {
   std::mt19937 random(seed);
@@ -50,7 +51,7 @@ inline std::vector<float> random_weights(std::int64_t count, unsigned seed) {
   return weights;
 }
 
-// sum over inputs x and rows of ((approximate - exact) x)^2, in double and the long way.
+// Returns the sum over inputs x and rows of ((approximate - exact) x)^2, in double.
 inline double output_error(const std::vector<float>& exact, const std::vector<float>& approximate,
                            const std::vector<float>& inputs, std::int64_t width) {
   double error = 0.0;

@@ -13,10 +13,10 @@ namespace {
 
 using RowMatrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
-constexpr std::int64_t kBlock = 128;  // inputs rounded before the rest hears of it; whole groups
+constexpr std::int64_t kBlock = 128;  // inputs rounded before the rest is updated; whole groups
 
-// The Hessian with its rows and columns taken last to first of `order`. Inputs that never were
-// other than 0 cannot do harm; they get a diagonal and are rounded on their own.
+// Returns the Hessian with rows and columns in reverse `order`. Inputs that are always 0 have no
+// effect; they get a diagonal entry, which makes them round independently.
 Eigen::MatrixXd reversed_hessian(const InputStatistics& inputs,
                                  const std::vector<std::int64_t>& order, double damping) {
   const std::int64_t n = inputs.inputs();
@@ -37,8 +37,8 @@ Eigen::MatrixXd reversed_hessian(const InputStatistics& inputs,
 
 }  // namespace
 
-// H = R R^T with R upper triangular gives H^-1 = U^T U with U = R^-1. Factoring H reversed yields R
-// reversed, so the inverse of H itself is never needed.
+// H = R R^T with R upper triangular gives H^-1 = U^T U with U = R^-1. Factoring the reversed H
+// yields the reversed R, so the inverse of H itself is never computed.
 Result<Gptq> Gptq::factor(const InputStatistics& inputs, const QuantFormat& format,
                           const GptqOptions& options) {
   const std::int64_t n = inputs.inputs();
@@ -70,16 +70,16 @@ Result<Gptq> Gptq::factor(const InputStatistics& inputs, const QuantFormat& form
   return gptq;
 }
 
-// The weights still to be rounded, [position][row], so that a step is arithmetic on whole rows.
+// The weights not yet rounded, [position][row], so that a step is arithmetic on whole vectors.
 struct Gptq::Work {
   QuantizedMatrix matrix;
   RowMatrix weights;
-  RowMatrix errors;              // of the current block, [position in it][row]
-  std::vector<GroupGrid> grids;  // of every row, for the group that was started last
+  RowMatrix errors;              // of the current block, [position in block][row]
+  std::vector<GroupGrid> grids;  // of every row, for the current group
   Eigen::Array<float, 1, Eigen::Dynamic> error;
 };
 
-// Grids of a group: from the weights as they are now, with what other inputs have put on them.
+// Fits a group's grids to its current weights, which include the compensation of earlier errors.
 void Gptq::start_group(Work& work, std::int64_t group) const {
   const std::int64_t first = group * format_.group;
   const std::int64_t count = std::min<std::int64_t>(format_.group, inputs_ - first);

@@ -12,21 +12,21 @@ namespace protean {
 
 struct GptqOptions {
   double damping = 0.01;  // of the mean of the Hessian's diagonal
-  // Inputs that vary most go first, while there are most others left to make good for them. The
-  // groups stay where they are, so what is written needs no index and reading costs nothing.
+  // Rounds the inputs that vary most first, while most others are left to compensate. Groups stay
+  // in place, so the file needs no group index.
   bool activation_order = false;
 };
 
-// GPTQ (Frantar et al. 2023): inputs are rounded one after the other, and those still to come take
-// over what each rounding did to the outputs. Factored once for all matrices that read the same
-// inputs. Immutable; rows are independent of each other, so threads may share the work.
+// GPTQ (Frantar et al. 2023): rounds one input after another, and changes the inputs not yet
+// rounded so that they compensate the error in the outputs. Factored once for all matrices that
+// read the same inputs. Immutable. Rows are independent, so threads may share the work.
 class Gptq {
  public:
   // Fails if the statistics are not finite.
   static Result<Gptq> factor(const InputStatistics& inputs, const QuantFormat& format,
                              const GptqOptions& options = {});
 
-  // Row-major weights [rows][inputs].
+  // Quantises row-major weights [rows][inputs].
   QuantizedMatrix quantize(std::span<const float> weights) const;
 
  private:
@@ -40,7 +40,7 @@ class Gptq {
   std::int64_t inputs_ = 0;
   bool in_order_ = true;
   std::vector<std::int64_t> order_;  // the input that is rounded at each position
-  // Upper triangle U [inputs][inputs] with U^T U = (X^T X)^-1, in that order. Rows.
+  // Upper triangle U [inputs][inputs], row-major, with U^T U = (X^T X)^-1 for inputs in `order_`.
   std::vector<float> factor_;
 };
 

@@ -59,7 +59,7 @@ TEST(InputStatistics, DividedInputsHaveDividedStatistics) {
   }
   divided.divide(divisors);
   for (std::size_t i = 0; i < inputs.size(); ++i) {
-    inputs[i] /= divisors[i % 32];  // powers of two: still exact
+    inputs[i] /= divisors[i % 32];  // powers of two keep values exact
   }
   const InputStatistics again = statistics_of(inputs, width);
   for (std::size_t i = 0; i < 32 * 32; ++i) {
@@ -78,8 +78,8 @@ TEST(OutputError, IsThatOfTheInputsThemselves) {
   EXPECT_NEAR(OutputError(team, statistics).of(errors), expected, 1e-4 * expected);
 }
 
-// The method as the paper derives it (Optimal Brain Surgeon, section 3.1), with none of what makes
-// it fast: after each input the inverse Hessian of those left is computed anew.
+// Computes the method as the paper derives it (Optimal Brain Surgeon, section 3.1), without what
+// makes it fast: recomputes the inverse Hessian of the remaining inputs after each input.
 std::vector<std::vector<double>> inverse(std::vector<std::vector<double>> a) {
   const std::size_t n = a.size();
   std::vector<std::vector<double>> out(n, std::vector<double>(n));
@@ -154,7 +154,7 @@ TEST(Gptq, FindsTheCodesOfItsDefinition) {
         other += std::abs(int{slow[i]} - int{fast.codes[row * 80 + i]});
       }
     }
-    // f32 may fall to the other side of a tie, and then what follows differs.
+    // f32 may round a tie to the other side, and then later codes differ.
     EXPECT_LE(other, format.bits == 8 ? 24 : 6) << format.bits;
   }
 }
@@ -186,7 +186,7 @@ TEST(Gptq, UncorrelatedInputsAreRoundedToNearest) {
   const std::int64_t width = 64;
   std::vector<float> inputs(static_cast<std::size_t>(width * width));
   for (std::size_t i = 0; i < 64; ++i) {
-    inputs[i * 64 + i] = i == 9 ? 0.0F : 1.0F + static_cast<float>(i % 4);  // input 9 is never used
+    inputs[i * 64 + i] = i == 9 ? 0.0F : 1.0F + static_cast<float>(i % 4);  // input 9 is always 0
   }
   const std::vector<float> weights = random_weights(4 * width, 9);
   const QuantFormat format{4, 32, false};
@@ -214,7 +214,7 @@ TEST(Gptq, ARowDoesNotDependOnOthers) {
   for (std::size_t i = 0; i < 160; ++i) {
     other += static_cast<int>(one.codes[i] != all.codes[160 * 4 + i]);
   }
-  EXPECT_LE(other, 8);  // sums may be formed in another order
+  EXPECT_LE(other, 8);  // the order of sums may differ
 }
 
 TEST(Gptq, StatisticsThatAreNotFiniteAreRefused) {

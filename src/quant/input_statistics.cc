@@ -9,10 +9,10 @@
 namespace protean {
 namespace {
 
-constexpr std::int64_t kChunkRows = 512;  // per matmul: enough to outweigh reading the gram matrix
+constexpr std::int64_t kChunkRows = 512;  // per product, enough to outweigh reading the Gram matrix
 constexpr std::size_t kAlignment = 64;
 
-// A matrix for kernels with the memory it is in, packed from row-major rows [outputs][inputs].
+// A matrix packed from row-major rows [outputs][inputs], with its memory.
 cpu::PackedMatrix pack(std::span<const float> rows, std::int64_t inputs, cpu::Element element,
                        std::vector<float>& memory) {
   const bool f32 = element == cpu::Element::kF32;

@@ -9,17 +9,18 @@
 
 namespace protean {
 
-// What calibration learns of a matrix's inputs x: the sums of |x| and of x x^T. They say what any
-// error of the weights does to the outputs over all of the text (an error d of a row costs
-// d^T (sum x x^T) d), so the inputs themselves need not be kept. inputs^2 floats.
+// Statistics of a matrix's inputs x over the calibration text: the sums of |x| and of x x^T. They
+// give the effect of any error of the weights on the outputs (an error d of a row costs d^T (sum x
+// x^T) d), so the inputs need not be kept. Takes inputs^2 floats.
 class InputStatistics {
  public:
   explicit InputStatistics(std::int64_t inputs);
 
-  // Rows [n][inputs]. For kBf16 they must be exact in it; products are then exact too.
+  // Adds rows [n][inputs]. For kBf16 they must be exact in bf16; products are then exact too.
   void add(cpu::Team& team, std::span<const float> rows, cpu::Element element);
 
-  // As if every input i had been divided by divisors[i], none of which is 0.
+  // Changes the statistics as if every input i had been divided by divisors[i], which must not be
+  // 0.
   void divide(std::span<const float> divisors);
 
   std::int64_t inputs() const { return inputs_; }
@@ -34,8 +35,8 @@ class InputStatistics {
   std::vector<double> magnitudes_;
 };
 
-// sum over rows d of errors [n][inputs] of d^T (sum x x^T) d: the squared error of the outputs.
-// The gram matrix is packed once, for many calls.
+// Computes the squared error of the outputs: the sum of d^T (sum x x^T) d over rows d of errors
+// [n][inputs]. Packs the Gram matrix once for many calls.
 class OutputError {
  public:
   OutputError(cpu::Team& team, const InputStatistics& inputs);

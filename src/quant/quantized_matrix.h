@@ -9,8 +9,8 @@
 
 namespace protean {
 
-// How a matrix becomes integers. Symmetric codes lie about 2^(bits-1); the others have a whole zero
-// point per group, so that weights which lean to one side lose less.
+// The format of a quantised matrix. Symmetric codes are centred at 2^(bits-1). Other formats have
+// an integer zero point for each group, which loses less if a group's weights are not centred at 0.
 struct QuantFormat {
   int bits = 4;     // 8, 4 or 3
   int group = 128;  // consecutive inputs that share a scale: 32, 64 or 128
@@ -19,11 +19,11 @@ struct QuantFormat {
   int codes() const { return 1 << bits; }
 };
 
-// Fails, saying what is possible, unless the sizes are among those above.
+// Fails and names the allowed values unless the fields have one of those above.
 Status validate(const QuantFormat& format);
 
-// Rows of integers with the memory they are in. Scales are exact in f16 and offsets are whole
-// multiples of them, so kernels and file formats lose nothing by storing them as f16 and integers.
+// A quantised matrix with its memory. Scales are exact in f16 and offsets are whole multiples of
+// them, so kernels and file formats store them as f16 and integers without loss.
 struct QuantizedMatrix {
   QuantFormat format;
   std::int64_t rows = 0;
@@ -38,7 +38,7 @@ struct QuantizedMatrix {
   cpu::QuantizedRows view() const;
 };
 
-// What the codes stand for, as f32: rows [row, row + count) of the view into out [count][inputs].
+// Dequantises rows [row, row + count) of the view into out [count][inputs].
 void dequantize_rows(const cpu::QuantizedRows& matrix, std::int64_t row, std::int64_t count,
                      float* out);
 

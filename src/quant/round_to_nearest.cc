@@ -10,7 +10,7 @@
 namespace protean {
 namespace {
 
-// Upwards, so that rounding the scale never pushes the largest weight off the grid.
+// Rounds the scale to f16 upwards, so that the largest weight stays on the grid.
 float stored_scale(float scale) {
   return cpu::float_from_f16(cpu::f16_not_below(scale));
 }

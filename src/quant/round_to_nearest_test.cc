@@ -27,7 +27,7 @@ std::vector<QuantFormat> every_format() {
   return formats;
 }
 
-// Within half a scale, up to what f32 loses when it divides.
+// True if the error is within half a scale, up to the rounding of f32 division.
 void expect_close(const std::vector<float>& weights, const QuantizedMatrix& matrix) {
   const std::vector<float> again = dequantized(matrix);
   for (std::size_t i = 0; i < weights.size(); ++i) {
@@ -41,7 +41,7 @@ void expect_close(const std::vector<float>& weights, const QuantizedMatrix& matr
   }
 }
 
-// At the finest scale.
+// True if the codes of a group at its finest scale add up to more than is allowed.
 bool adds_up_to_too_much(std::span<const float> group, const QuantFormat& format) {
   const GroupGrid grid = fit_grid(group, format);
   std::vector<std::uint8_t> codes;
@@ -51,8 +51,8 @@ bool adds_up_to_too_much(std::span<const float> group, const QuantFormat& format
   return format.bits == 8 && format.symmetric && cpu::largest_code_sum(codes) > cpu::kMostCodeSum;
 }
 
-// The scale a group needs: no coarser than its range says or, symmetric at 8 bits, than what its
-// codes may add up to, up to rounding to f16.
+// Expects the finest allowed scale up to rounding to f16: the one of the group's range or, for
+// symmetric 8 bits, the one that bounds the sums of codes.
 void expect_fine(const std::vector<float>& weights, const QuantizedMatrix& matrix) {
   for (std::int64_t row = 0; row < matrix.rows; ++row) {
     for (std::int64_t g = 0; g < matrix.groups(); ++g) {
@@ -71,7 +71,7 @@ void expect_fine(const std::vector<float>& weights, const QuantizedMatrix& matri
                                         static_cast<std::size_t>(last - first));
         const int sum = cpu::largest_code_sum(codes);
         ASSERT_LE(sum, cpu::kMostCodeSum);
-        ASSERT_GT(sum, cpu::kMostCodeSum - 48);  // the smallest halves are far apart
+        ASSERT_GT(sum, cpu::kMostCodeSum - 48);  // the smallest scales are far apart
       } else {
         ASSERT_LE(matrix.scales[at], finest * (1.0F + 0x1.0p-10F) + 0x1.0p-24F);
       }
@@ -113,7 +113,8 @@ TEST(RoundToNearest, RowsThatLeanToOneSideAndOutliersStayWithinTheBound) {
   }
 }
 
-// Whose codes were rounded down before and are rounded up after.
+// Codes of these weights round down at the finest scale and up at the larger scale that replaces
+// it.
 TEST(RoundToNearest, BoundsWhatCodesAddUpToOfWeightsBetweenCodes) {
   const std::vector<float> weights = {65.49F, 65.49F, 127.5F, 0, 65.49F, 64.49F, 0, 0};
   const QuantizedMatrix matrix =

@@ -1,8 +1,8 @@
-// What answers say of choices, tokens, the prompt and tool calls, streamed and not.
+// Tests what answers hold of choices, tokens and prompts, streamed and not.
 
 #include <cmath>
 
-#include "server/service_for_test.h"
+#include "server/test_scenes/service_for_test.h"
 
 namespace protean {
 namespace {
@@ -69,10 +69,10 @@ TEST_F(AnswersTest, FieldsReachTheEngine) {
   }
 }
 
-TEST_F(AnswersTest, HeadersSayWhenAnAnswerIsOfUse) {
+TEST_F(AnswersTest, HeadersSetDeadlines) {
   HttpCall call{.method = "POST", .target = "/v1/completions", .body = R"({"prompt":"a"})"};
   call.headers = {{"x-slo-ttft-ms", "250"}, {"x-request-timeout-ms", "1000"}};
-  const auto generation = std::get<std::shared_ptr<Generation>>(service.handle(call));
+  const auto generation = std::get<std::shared_ptr<GrowingAnswer>>(service.handle(call));
   const Request request = arrivals().at(0);
   EXPECT_EQ(request.deadlines.first_token_ns, now_ns + 250 * kNsPerMs);
   EXPECT_EQ(request.deadlines.finish_ns, now_ns + 1000 * kNsPerMs);
@@ -93,12 +93,12 @@ TEST_F(AnswersTest, HeadersSayWhenAnAnswerIsOfUse) {
   EXPECT_EQ(error_of(std::get<HttpReply>(twice)).at("param"), "x-request-timeout-ms");
 }
 
-// Accepted because it seemed possible, and then it was not.
-TEST_F(AnswersTest, ADeadlineMissedInTheQueueIsThatOfTheFirstToken) {
+// The engine accepts a request and later finds that its deadline cannot be met.
+TEST_F(AnswersTest, DeadlineMissedInTheQueueIsTheFirstTokens) {
   for (const char* timeout : {"1000", "100"}) {
     HttpCall call{.method = "POST", .target = "/v1/completions", .body = R"({"prompt":"a"})"};
     call.headers = {{"x-slo-ttft-ms", "250"}, {"x-request-timeout-ms", timeout}};
-    const auto generation = std::get<std::shared_ptr<Generation>>(service.handle(call));
+    const auto generation = std::get<std::shared_ptr<GrowingAnswer>>(service.handle(call));
     const RequestId id = arrivals().at(0).id;
     deliver({Accepted{id}, finished(id, FinishReason::kTimeout, 0)});
     const HttpReply reply = error_reply(*generation->failure());
@@ -107,8 +107,8 @@ TEST_F(AnswersTest, ADeadlineMissedInTheQueueIsThatOfTheFirstToken) {
   }
 }
 
-// The engine takes the choices one by one.
-TEST_F(AnswersTest, RolesComeFirstThoughOneChoiceIsAnsweredBeforeAnotherIsAccepted) {
+// The engine accepts the choices one by one.
+TEST_F(AnswersTest, RolesComeBeforeTextOfEarlyChoices) {
   const auto generation = generate(
       "/v1/chat/completions",
       R"({"messages":[{"role":"user","content":"x"}],"n":2,"stream":true,"max_tokens":1})");
@@ -127,7 +127,7 @@ TEST_F(AnswersTest, RolesComeFirstThoughOneChoiceIsAnsweredBeforeAnotherIsAccept
   EXPECT_EQ(events.at(2).at_pointer("/choices/0/delta/content"), "a");
 }
 
-TEST_F(AnswersTest, TimeIsUp) {
+TEST_F(AnswersTest, AnswersFailAtTheirTimeLimit) {
   for (const bool stream : {false, true}) {
     const auto generation = generate(
         "/v1/completions", fmt::format(R"({{"prompt":"a","timeout":1,"stream":{}}})", stream));
@@ -177,6 +177,50 @@ TEST_F(AnswersTest, EchoAndLogprobsOfACompletion) {
         << "JSON has no infinity";
     EXPECT_EQ(logprobs.at_pointer("/top_logprobs/2").as_object().size(), 2U);
     EXPECT_EQ(logprobs.at_pointer("/text_offset/2"), 1);
+  }
+}
+
+TEST_F(AnswersTest, ChoicesOfAPromptAreToldTheLikelihoodsThatTheFirstComputes) {
+  for (const bool stream : {false, true}) {
+    const auto generation = generate(
+        "/v1/completions",
+        fmt::format(R"({{"prompt":"ab","echo":true,"logprobs":0,"n":2,"stream":{}}})", stream));
+    const auto requests = arrivals();
+    ASSERT_EQ(requests.size(), 2U);
+    EXPECT_TRUE(requests[0].logprobs.prompt);
+    EXPECT_FALSE(requests[1].logprobs.prompt);
+    EXPECT_EQ(requests[0].client, requests[0].id);
+    EXPECT_EQ(requests[1].client, requests[0].id) << "the choices of one call are one client's";
+    const RequestId first = requests[0].id;
+    const RequestId second = requests[1].id;
+    const TokenLogprobs told{.logprob = -0.5F, .rank = 1};
+    deliver({Accepted{first}, Accepted{second}});
+    deliver({PromptScored{first, 1, {told}}, NewToken{second, 'x', told},
+             finished(second, FinishReason::kLength, 1)});
+    EXPECT_FALSE(generation->done());
+    EXPECT_EQ(generation->take_events(), "") << "half of the prompt is not scored yet";
+    deliver({PromptScored{first, 2, {told}}, NewToken{first, 'y', told},
+             finished(first, FinishReason::kLength, 1)});
+    ASSERT_TRUE(generation->done());
+    if (stream) {
+      int prompts = 0;
+      for (const json::value& event : events_of(generation->take_events())) {
+        const json::value* text =
+            event.is_object() ? event.as_object().if_contains("choices") : nullptr;
+        prompts += text != nullptr && text->at(0).at("text") == "ab" ? 1 : 0;
+      }
+      EXPECT_EQ(prompts, 2);
+      continue;
+    }
+    const json::value body = json::parse(generation->take_body());
+    for (const int choice : {0, 1}) {
+      const json::value& shown = body.at("choices").at(static_cast<std::size_t>(choice));
+      EXPECT_EQ(shown.at("text"), choice == 0 ? "aby" : "abx");
+      EXPECT_EQ(shown.at_pointer("/logprobs/token_logprobs"),
+                (json::array{nullptr, -0.5, -0.5, -0.5}));
+    }
+    EXPECT_EQ(body.at_pointer("/usage/prompt_tokens"), 3);
+    EXPECT_EQ(body.at_pointer("/usage/completion_tokens"), 2);
   }
 }
 
@@ -238,7 +282,7 @@ TEST_F(AnswersTest, ShowsSpecialTokensWhenAsked) {
   }
 }
 
-TEST_F(AnswersTest, FormsBecomeConstraintsAndBadOnesAreRefused) {
+TEST_F(AnswersTest, FormatsBecomeConstraintsAndBadOnesAreRefused) {
   generate("/v1/completions", R"({"prompt":"a","guided_choice":["yes","no"],"n":2})");
   const auto requests = arrivals();
   ASSERT_NE(requests.at(0).constraint, nullptr);
@@ -282,6 +326,33 @@ TEST_F(AnswersTest, Embeddings) {
   EXPECT_EQ(error_of(reply).at("param"), "dimensions");
 }
 
+TEST_F(AnswersTest, EmbeddingsThatAreNotFiniteFail) {
+  for (const float bad : {std::nanf(""), HUGE_VALF, -HUGE_VALF}) {
+    const auto generation = generate("/v1/embeddings", R"({"input":"a"})");
+    const RequestId id = arrivals().at(0).id;
+    Finished end = finished(id, FinishReason::kLength, 0);
+    end.embedding = {1, bad};
+    deliver({Accepted{id}, end});
+    ASSERT_TRUE(generation->failure());
+    EXPECT_EQ(generation->failure()->status, 500);
+    EXPECT_NE(generation->failure()->message.find("not finite"), std::string::npos);
+  }
+}
+
+TEST_F(AnswersTest, LogprobsThatAreNotFiniteAreWrittenAsTheLowest) {
+  const auto generation = generate("/v1/completions", R"({"prompt":"a","logprobs":1})");
+  const RequestId id = arrivals().at(0).id;
+  const float bad[] = {std::nanf(""), HUGE_VALF, -HUGE_VALF};
+  deliver({Accepted{id}});
+  for (const float logprob : bad) {
+    deliver({NewToken{id, 'a', TokenLogprobs{.logprob = logprob, .top = {{'a', logprob}}}}});
+  }
+  deliver({finished(id, FinishReason::kLength, 3)});
+  const json::value body = json::parse(generation->take_body());
+  EXPECT_EQ(body.at_pointer("/choices/0/logprobs/token_logprobs"),
+            (json::array{-9999, -9999, -9999}));
+}
+
 TEST_F(AnswersTest, TokensOfTextsAndBack) {
   const auto ask = [this](const char* path, const char* body) {
     return json::parse(std::get<HttpReply>(post(path, body)).body);
@@ -305,7 +376,7 @@ TEST_F(AnswersTest, TokensOfTextsAndBack) {
   EXPECT_EQ(refused("/tokenize", R"({"prompt":"a","model":"gpt"})").status, 404);
 }
 
-TEST_F(AnswersTest, LongInputsArePreparedAside) {
+TEST_F(AnswersTest, LongInputsArePreparedInTheBackground) {
   std::vector<BackgroundWork::Job> jobs;
   Environment aside = environment();
   aside.aside = [&](BackgroundWork::Job job) {
@@ -335,7 +406,7 @@ TEST_F(AnswersTest, LongInputsArePreparedAside) {
   pending->on_ready = [&] { ready = true; };
   run_next();
   EXPECT_TRUE(ready);
-  const auto generation = pending->generation;
+  const auto generation = pending->answer;
   ASSERT_NE(generation, nullptr) << "its body is read";
   EXPECT_EQ(load(), 1) << "what is being prepared counts";
   EXPECT_TRUE(arrivals().empty());
@@ -347,13 +418,13 @@ TEST_F(AnswersTest, LongInputsArePreparedAside) {
 
   const auto left = std::get<std::shared_ptr<PendingReply>>(ask("/v1/completions"));
   run_next();
-  other.cancel(*left->generation, {.status = kClientGone, .message = "gone"});
+  left->answer->abandon();
   run_next();
-  EXPECT_TRUE(arrivals().empty()) << "nobody waits for it any more";
+  EXPECT_TRUE(arrivals().empty()) << "its client has left";
 
-  ask("/v1/completions");  // and its client leaves
+  ask("/v1/completions");  // its client leaves at once
   run_next();
-  EXPECT_TRUE(jobs.empty()) << "nobody waits for its preparation";
+  EXPECT_TRUE(jobs.empty()) << "its client has left before it was read";
 
   const auto tokens = std::get<std::shared_ptr<PendingReply>>(ask("/tokenize"));
   EXPECT_FALSE(tokens->reply);
@@ -362,7 +433,7 @@ TEST_F(AnswersTest, LongInputsArePreparedAside) {
   EXPECT_EQ(json::parse(tokens->reply->body).at("count"), std::ssize(prompt) + 1);
 }
 
-TEST_F(AnswersTest, LongBodiesAreReadAside) {
+TEST_F(AnswersTest, LongBodiesAreReadInTheBackground) {
   std::vector<BackgroundWork::Job> jobs;
   bool room = true;
   Environment aside = environment();

@@ -8,19 +8,20 @@
 
 namespace protean {
 
-// One thread for what would hold up all clients if the io thread did it: cutting a book into
-// tokens, compiling a schema. Jobs run in order. The thread starts with the first job, so that it
-// inherits what the io thread set up.
+// One thread for jobs that would block all clients on the io thread, such as tokenising a book or
+// compiling a schema. Jobs run in order. The thread starts with the first job and inherits the CPU
+// affinity and signal mask of the io thread.
 class BackgroundWork {
  public:
   using Done = std::function<void()>;
   using Job = std::function<Done()>;
 
-  // post: takes what a job returns to the io thread; callable until this is destroyed.
+  // `post` runs on the io thread what a job returns. It stays callable until this is destroyed.
   explicit BackgroundWork(std::function<void(Done)> post);
-  ~BackgroundWork();  // waits for the job that runs; those after it are dropped
+  // Waits for the running job and drops those after it.
+  ~BackgroundWork();
 
-  // From one thread. False: too many wait already.
+  // Called from one thread. Returns false if too many jobs wait.
   bool try_run(Job job);
 
  private:

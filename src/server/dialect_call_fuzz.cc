@@ -4,17 +4,17 @@
 #include <string_view>
 
 #include "base/check.h"
-#include "server/byte_tokenizer_for_test.h"
-#include "server/json_body.h"
-#include "server/messages_call.h"
-#include "server/responses_call.h"
+#include "server/anthropic/messages_call.h"
+#include "server/call/json_body.h"
+#include "server/responses/responses_call.h"
+#include "server/test_scenes/byte_tokenizer_for_test.h"
 
 namespace {
 
 using namespace protean;
 
-// What is accepted has messages with a role each, and an answer to it is JSON, whatever of the body
-// it repeats. What is not is told why.
+// An accepted body has messages with roles, and its answer is valid JSON. A refused body gets an
+// error whose message is not empty.
 void try_dialect(const boost::json::value& body, ParseDialect parse) {
   const Checked<DialectCall> read = parse(body);
   if (const ApiError* error = std::get_if<ApiError>(&read)) {

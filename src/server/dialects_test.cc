@@ -1,10 +1,10 @@
-// The Messages and Responses APIs over HTTP, answered by an echo.
+// Tests the Messages and Responses APIs over HTTP with an engine that echoes prompts.
 
 #include <string>
 #include <vector>
 
-#include "server/server_for_test.h"
-#include "server/sse_events_for_test.h"
+#include "server/test_scenes/server_for_test.h"
+#include "server/test_scenes/sse_events_for_test.h"
 
 namespace protean {
 namespace {
@@ -14,14 +14,14 @@ namespace json = boost::json;
 constexpr std::string_view kEcho = "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n";
 
 struct DialectsTest : ServerTest {
-  // Events of a stream that ends with one of type `last`.
+  // Returns the events of a stream that ends with one of type `last`.
   std::vector<json::object> stream(const std::string& path, const std::string& body,
                                    const std::string& last) {
     Client client(server->port());
     client.post(path, body);
     const std::string text = client.read_until("\r\n0\r\n\r\n");
     EXPECT_NE(text.find("event: " + last), std::string::npos) << text;
-    std::string events;  // each chunk is a line of its size, whole lines, and an empty one
+    std::string events;  // a chunk is a line with its size, whole lines and an empty line
     for (std::size_t at = text.find("\r\n\r\n") + 4; at < text.size();) {
       const std::size_t size = std::stoul(text.substr(at), nullptr, 16);
       at = text.find("\r\n", at) + 2;
@@ -81,13 +81,13 @@ TEST_F(DialectsTest, CountsTokens) {
   EXPECT_EQ(response.body(), R"({"input_tokens":)" + std::to_string(kEcho.size()) + "}");
 }
 
-TEST_F(DialectsTest, ErrorsOfMessagesAreAnthropics) {
+TEST_F(DialectsTest, ErrorsOfMessagesHaveAnthropicsForm) {
   const std::vector<std::string> keys{"sesame"};
   options.service.keys = ApiKeys(keys);
   start();
   const auto ask = [&](const std::string& line, const std::string& key, const std::string& body) {
     Client client(server->port());
-    client.send(line + " HTTP/1.1\r\nHost: x\r\nx-api-key: " + key +
+    client.send(line + " HTTP/1.1\r\nHost: localhost\r\nx-api-key: " + key +
                 "\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body);
     return client.read();
   };
@@ -133,8 +133,8 @@ TEST_F(DialectsTest, StreamsAResponse) {
   EXPECT_EQ(events.back().at("response").at("usage").at("output_tokens"), 9);
 }
 
-// What is long and comes once is no sign of a client that does not read.
-TEST_F(DialectsTest, WhatIsRepeatedOnceMayBeLong) {
+// A long request that is repeated once does not count as text that the client fails to read.
+TEST_F(DialectsTest, RepeatedRequestMayExceedTheUnsentLimit) {
   options.http.max_unsent_bytes = 4096;
   start();
   const std::string long_text(200'000, 'x');
@@ -152,7 +152,7 @@ TEST_F(DialectsTest, WhatIsRepeatedOnceMayBeLong) {
   EXPECT_EQ(body_of(tokens).at("count"), long_text.size());
 }
 
-TEST_F(DialectsTest, ModelsAreShownToBoth) {
+TEST_F(DialectsTest, ModelsHaveTheFieldsOfBothApis) {
   start();
   const json::value list = body_of(get("/v1/models"));
   EXPECT_EQ(list.at("has_more"), false);

@@ -1,12 +1,12 @@
-// Forms that answers must have, in every dialect: what the model's vocabulary cannot write is
-// refused, and the choices of one request do not disturb one another.
+// Tests answer formats in every dialect: a format that the vocabulary cannot express is refused,
+// and the choices of one request have independent constraints.
 
-#include "server/service_for_test.h"
+#include "server/test_scenes/service_for_test.h"
 
 namespace protean {
 namespace {
 
-// No token of it holds a brace.
+// A tokenizer without tokens that hold a brace.
 class BracelessTokenizer : public ByteTokenizer {
  public:
   std::string_view bytes(TokenId id) const override {
@@ -57,7 +57,7 @@ struct FormatsTest : ServiceTest {
   Service braceless{{.max_outstanding = 4}, braceless_model(), {}, environment(), inbox};
 };
 
-TEST_F(FormatsTest, WhatTheVocabularyCannotWriteIsRefusedByName) {
+TEST_F(FormatsTest, FormatsTheVocabularyCannotWriteAreRefused) {
   braceless.set_state(ServerState::kReady);
   const std::string schema = R"({"type":"object"})";
   const std::string function = R"({"name":"f","parameters":{"type":"object"}})";
@@ -98,7 +98,7 @@ TEST_F(FormatsTest, WhatTheVocabularyCannotWriteIsRefusedByName) {
   EXPECT_TRUE(arrivals().empty());
 }
 
-TEST_F(FormatsTest, OfWhatIsPartlyWritableThePartIs) {
+TEST_F(FormatsTest, FormatsArePrunedToWhatTheVocabularyCanWrite) {
   braceless.set_state(ServerState::kReady);
   EXPECT_EQ(complaint("/v1/completions", R"("guided_json":{"type":["integer","object"]})"),
             "accepted");
@@ -108,7 +108,82 @@ TEST_F(FormatsTest, OfWhatIsPartlyWritableThePartIs) {
   EXPECT_TRUE(allows(request, "7", ByteTokenizer::kEos));
 }
 
-// The choices are asked in turns, as steps of a batch ask them, each at its own place.
+TEST_F(FormatsTest, JsonIsCompactUnlessAPatternAsksForWhiteSpace) {
+  generate("/v1/completions", R"({"prompt":"a","guided_json":{"type":"object"}})");
+  const Request compact = arrivals().at(0);
+  EXPECT_TRUE(allows(compact, "{", '"'));
+  EXPECT_TRUE(allows(compact, "{", ' '));
+  EXPECT_FALSE(allows(compact, "{ ", ' '));
+  EXPECT_FALSE(allows(compact, "{", '\n'));
+  EXPECT_FALSE(allows(compact, R"({"a":1,)", '\t'));
+  generate("/v1/completions", R"({"prompt":"a","guided_json":{"type":"object"},
+      "guided_whitespace_pattern":"(\n {2,4})?"})");
+  const Request indented = arrivals().at(0);
+  EXPECT_TRUE(allows(indented, "{", '\n'));
+  EXPECT_FALSE(allows(indented, "{", ' '));
+  EXPECT_FALSE(allows(indented, "{\n ", '"'));
+  EXPECT_TRUE(allows(indented, "{\n  ", '"'));
+}
+
+TEST_F(FormatsTest, ANamedFunctionIsCalledOnceInEveryDialect) {
+  const std::string call = "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>";
+  const std::string openai =
+      R"("messages":[{"role":"user","content":"a"}],"tools":[{"type":"function","function":
+         {"name":"f","parameters":{"type":"object"}}}],"tool_choice":)";
+  const std::string responses =
+      R"("input":"a","tools":[{"type":"function","name":"f","parameters":{"type":"object"}}],)"
+      R"("tool_choice":)";
+  const std::string messages =
+      R"("max_tokens":9,"messages":[{"role":"user","content":"a"}],)"
+      R"("tools":[{"name":"f","input_schema":{"type":"object"}}],"tool_choice":)";
+  struct Row {
+    const char* path;
+    std::string fields;
+    bool once;
+  };
+  const Row table[] = {
+      {"/v1/chat/completions", openai + R"({"type":"function","function":{"name":"f"}})", true},
+      {"/v1/chat/completions", openai + R"("required")", false},
+      {"/v1/responses", responses + R"({"type":"function","name":"f"})", true},
+      {"/v1/responses", responses + R"("required")", false},
+      {"/v1/messages", messages + R"({"type":"tool","name":"f"})", true},
+      {"/v1/messages", messages + R"({"type":"any"})", false},
+  };
+  ServedModel roomy = model();
+  roomy.max_model_len = 4000;
+  Service other({.max_outstanding = 8}, roomy, {}, environment(), inbox);
+  other.set_state(ServerState::kReady);
+  for (const Row& row : table) {
+    other.handle({.method = "POST", .target = row.path, .body = "{" + row.fields + "}"});
+    const auto requests = arrivals();
+    ASSERT_EQ(requests.size(), 1U) << row.path << row.fields;
+    const Request& request = requests[0];
+    EXPECT_TRUE(allows(request, call, ByteTokenizer::kEos)) << row.path << row.fields;
+    EXPECT_EQ(allows(request, call, '\n'), !row.once) << row.path << row.fields;
+  }
+}
+
+TEST_F(FormatsTest, OtherGrammarsThanThoseInUseGet503WhenMemoryIsShort) {
+  FormatCompiler compiler(tokenizer, tokenizer.vocab_size(), {ByteTokenizer::kEos},
+                          std::size_t{1} << 20);
+  std::vector<std::shared_ptr<TokenConstraint>> in_use;
+  std::optional<ApiError> refused;
+  for (int n = 1; n < 200 && !refused; ++n) {
+    const std::string pattern = "[a-z]{" + std::to_string(n * 10) + "}";
+    auto made = compiler.constrain({{RegexPattern{pattern}}, pattern, "guided_regex"});
+    if (const ApiError* error = std::get_if<ApiError>(&made)) {
+      refused = *error;
+    } else {
+      in_use.push_back(std::get<std::shared_ptr<TokenConstraint>>(made));
+    }
+  }
+  ASSERT_TRUE(refused);
+  EXPECT_EQ(refused->status, 503);
+  EXPECT_TRUE(refused->message.starts_with("guided_regex: ")) << refused->message;
+  EXPECT_NE(refused->message.find("--grammar-memory"), std::string::npos) << refused->message;
+}
+
+// Advances the choices in turns, as the steps of a batch do.
 TEST_F(FormatsTest, EachChoiceKeepsItsOwnPlaceInASchema) {
   generate("/v1/completions", R"({"prompt":"a","n":3,"guided_json":{"type":"object",
       "properties":{"a":{"type":"integer"},"b":{"enum":["x","y"]}},"required":["a","b"]}})");

@@ -54,7 +54,7 @@ RouteMatch match_route(std::string_view target) {
   if (target == "*") {
     return {.route = Route::kAny, .pattern = "*", .allow = "OPTIONS"};
   }
-  // Queries mean nothing here, and browsers write in them what a URI must not have.
+  // Queries have no meaning here, and browsers write characters in them that a URI must not have.
   target = target.substr(0, target.find('?'));
   const auto url = boost::urls::parse_uri_reference(boost::core::string_view(target));
   if (!url) {

@@ -3,7 +3,7 @@
 #include <string>
 #include <string_view>
 
-#include "server/api_error.h"
+#include "http/api_error.h"
 
 namespace protean {
 
@@ -29,16 +29,16 @@ enum class Route {
 
 struct RouteMatch {
   Route route = Route::kNone;
-  std::string_view pattern;   // "/v1/models/{id}": a label with few values
-  std::string_view allow;     // methods, comma separated
-  bool needs_key = false;     // the API key covers it
-  std::string argument = {};  // what stands for {id}, decoded
+  std::string_view pattern;   // such as "/v1/models/{id}", for metrics
+  std::string_view allow;     // methods, separated by ", "
+  bool needs_key = false;     // true if the API key is asked for
+  std::string argument = {};  // the value of {id}, decoded
   ErrorStyle errors = ErrorStyle::kOpenAi;
 
   bool allows(std::string_view method) const;
 };
 
-// What a request target means. Query strings are ignored, a trailing slash is forgiven.
+// Finds the route of a request target. Ignores the query string and trailing slashes.
 RouteMatch match_route(std::string_view target);
 
 }  // namespace protean

@@ -1,6 +1,7 @@
 #include "server/server.h"
 
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/host_name.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <chrono>
@@ -9,12 +10,13 @@
 #include <vector>
 
 #include "base/log.h"
-#include "server/admin.h"
+#include "http/body_budget.h"
+#include "http/cors.h"
+#include "http/listener.h"
+#include "http/page_guard.h"
 #include "server/background_work.h"
-#include "server/body_budget.h"
-#include "server/cors.h"
-#include "server/listener.h"
-#include "server/tracer.h"
+#include "server/operators/admin.h"
+#include "server/operators/tracer.h"
 
 namespace protean {
 namespace {
@@ -22,12 +24,12 @@ namespace {
 namespace asio = boost::asio;
 using boost::system::error_code;
 
-constexpr std::chrono::seconds kLastWords{1};  // to write an error into a stream that is cut
+constexpr std::chrono::seconds kLastWords{1};  // for sending errors to streams before closing
 
-// Batches on their way from the engine's thread to the io thread.
+// Passes batches from the engine's thread to the io thread.
 class Mailbox {
  public:
-  // True when the reader has to be woken: it was empty.
+  // Returns true if the mailbox was empty, so that the reader must be woken.
   bool put(OutputBatch batch) {
     const std::lock_guard lock(mutex_);
     batches_.push_back(std::move(batch));
@@ -45,7 +47,7 @@ class Mailbox {
 
 }  // namespace
 
-// Everything but the mailbox and the port belongs to the io thread.
+// Everything except the mailbox and the ports' numbers belongs to the io thread.
 class Server::Impl {
  public:
   Impl(const ServerOptions& options, ServedModel model, MetricsLabels labels,
@@ -63,12 +65,14 @@ class Server::Impl {
                       .limits = options_.http,
                       .random = random_,
                       .cors = cors_,
+                      .pages = pages_,
                       .bodies = bodies_,
                       .on_idle = [this] { close_when_drained(); }}),
         operators_(io_, {.handler = admin_,
                          .limits = options_.http,
                          .random = random_,
-                         .cors = no_pages_,
+                         .cors = no_origins_,
+                         .pages = operator_pages_,
                          .bodies = bodies_,
                          .on_idle = [this] { close_when_drained(); }}),
         drain_(io_),
@@ -84,6 +88,7 @@ class Server::Impl {
   void emit(OutputBatch batch);
 
  private:
+  Status listen_public();
   Status listen_admin();
   Status start_tracing();
   void beat();
@@ -101,16 +106,18 @@ class Server::Impl {
   Service service_;
   Mailbox mailbox_;
   asio::io_context io_{1};
-  Cors cors_;  // fixed by listen()
-  const Cors no_pages_;
+  Cors cors_;        // fixed by listen()
+  PageGuard pages_;  // fixed by listen()
+  const Cors no_origins_;
+  PageGuard operator_pages_;  // fixed by listen()
   BodyBudget bodies_;
   Admin admin_;
-  std::unique_ptr<Tracer> tracer_;  // null: no traces
+  std::unique_ptr<Tracer> tracer_;  // null: traces are not sent
   Listener public_;
   Listener operators_;
   asio::steady_timer drain_;  // the drain's deadline
   asio::steady_timer beat_;
-  // Ends before what its jobs use does.
+  // Declared last: destroyed before everything that its jobs use.
   BackgroundWork background_{
       [this](BackgroundWork::Done done) { asio::post(io_, std::move(done)); }};
 };
@@ -123,11 +130,6 @@ Environment Server::Impl::with_aside(Environment environment) {
 }
 
 Status Server::Impl::listen() {
-  auto cors = Cors::allow(options_.allow_origins);
-  if (!cors.ok()) {
-    return cors.error();
-  }
-  cors_ = *std::move(cors);
   if (options_.tls.enabled()) {
     const auto tls = load_tls(options_.tls);
     if (!tls.ok()) {
@@ -144,7 +146,34 @@ Status Server::Impl::listen() {
   if (options_.heartbeat.interval_ms > 0) {
     beat();
   }
-  return public_.listen(options_.host, options_.port, "--port");
+  return listen_public();
+}
+
+Status Server::Impl::listen_public() {
+  auto cors = Cors::allow(options_.allow_origins);
+  if (!cors.ok()) {
+    return cors.error();
+  }
+  cors_ = *std::move(cors);
+  if (options_.service.keys.empty()) {
+    std::vector<std::string> names = options_.allowed_hosts;
+    names.push_back(options_.host);
+    error_code ec;
+    names.push_back(asio::ip::host_name(ec));
+    pages_ = PageGuard({.origins = cors_,
+                        .names = std::move(names),
+                        .remedy = "--allow-origin, --allowed-hosts or an --api-key"});
+  }
+  if (Status listening = public_.listen(options_.host, options_.port, "--port"); !listening.ok()) {
+    return listening;
+  }
+  if (options_.service.keys.empty() && !is_loopback(options_.host)) {
+    log::warning(
+        "--host {} can be reached from other machines, and without an --api-key anyone there may "
+        "use this server",
+        options_.host);
+  }
+  return {};
 }
 
 Status Server::Impl::listen_admin() {
@@ -157,6 +186,9 @@ Status Server::Impl::listen_admin() {
                       "--admin-host {} can be reached from other machines: give an --admin-key, or "
                       "use 127.0.0.1",
                       admin.host);
+  }
+  if (admin.keys.empty()) {
+    operator_pages_ = PageGuard({.origins = {}, .names = {}, .remedy = "an --admin-key"});
   }
   return operators_.listen(admin.host, admin.port, "--admin-port");
 }
@@ -206,7 +238,7 @@ void Server::Impl::reload_tls() {
   asio::post(io_, [this, fresh = *std::move(tls)] {
     public_.use_tls(fresh);
     operators_.use_tls(fresh);
-    log::info("TLS certificate and key read anew");
+    log::info("read the TLS certificate and key again");
   });
 }
 

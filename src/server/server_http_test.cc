@@ -1,4 +1,4 @@
-// What the server says to HTTP that is wrong, slow, too large or from elsewhere.
+// Tests the answers to HTTP that is malformed, slow, too large or from foreign pages.
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "server/server_for_test.h"
+#include "server/test_scenes/server_for_test.h"
 
 namespace protean {
 namespace {
@@ -16,10 +16,10 @@ namespace http = boost::beast::http;
 
 struct ServerHttpTest : ServerTest {};
 
-TEST_F(ServerHttpTest, RefusesWhatIsTooLargeOrNoHttp) {
+TEST_F(ServerHttpTest, RefusesTooLargeAndMalformedRequests) {
   options.http.max_body_bytes = 1000;
   start();
-  const std::string post = "POST /v1/completions HTTP/1.1\r\nHost: x\r\n";
+  const std::string post = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n";
   std::string wordy_chunks;
   for (int i = 0; i < 300; ++i) {
     wordy_chunks += "1;because=" + std::string(100, 'x') + "\r\nx\r\n";
@@ -72,7 +72,7 @@ TEST_F(ServerHttpTest, RefusesWhatIsTooLargeOrNoHttp) {
     SCOPED_TRACE(bytes.substr(0, 90));
     const Response response = client.read();
     expect_error(response, status);
-    // What was understood as a whole leaves the connection usable.
+    // The connection stays usable if the request could be read to its end.
     EXPECT_TRUE(status == 415 || response.keep_alive() == bytes.ends_with("{\"a"));
   }
   EXPECT_EQ(get("/health").result_int(), 200U);
@@ -83,26 +83,27 @@ TEST_F(ServerHttpTest, ChunkedBodiesAreReadWithTrailersAndExtensions) {
   start();
   Client client(server->port());
   std::string bytes =
-      "POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: CHUNKED\r\n\r\n";
+      "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: CHUNKED\r\n\r\n";
   for (const char c : R"({"prompt":"a"})" + std::string(900, ' ')) {
     bytes += std::string("1;x=y\r\n") + c + "\r\n";
   }
-  client.send(bytes + "0\r\nTrailer: t\r\n\r\nGET /health HTTP/1.1\r\nHost: x\r\n\r\n");
+  client.send(bytes + "0\r\nTrailer: t\r\n\r\nGET /health HTTP/1.1\r\nHost: localhost\r\n\r\n");
   EXPECT_EQ(body_of(client.read()).at_pointer("/choices/0/text"), "a");
   EXPECT_EQ(body_of(client.read()).at("status"), "ok");
 }
 
-TEST_F(ServerHttpTest, ContinuesOnlyForBodiesItWants) {
+TEST_F(ServerHttpTest, SendsContinueOnlyForBodiesItAccepts) {
   start();
   Client client(server->port());
   client.send(
-      "POST /v1/completions HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: "
+      "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: "
       "14\r\n\r\n");
   EXPECT_TRUE(client.read_until("\r\n\r\n").starts_with("HTTP/1.1 100"));
   client.send(R"({"prompt":"a"})");
   EXPECT_EQ(client.read().result_int(), 200U);
   client.send(
-      "POST /v1/nothing HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 14\r\n\r\n");
+      "POST /v1/nothing HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: "
+      "14\r\n\r\n");
   EXPECT_EQ(client.read().result_int(), 404U);
 }
 
@@ -111,7 +112,8 @@ TEST_F(ServerHttpTest, SlowHeadersBodiesAndIdleConnectionsAreCut) {
   options.http.body_timeout_ms = 50;
   options.http.idle_timeout_ms = 50;
   start();
-  const std::string post = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{";
+  const std::string post =
+      "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{";
   for (const std::string& begin : {std::string("GET /hea"), post}) {
     Client client(server->port());
     client.send(begin);
@@ -127,9 +129,10 @@ TEST_F(ServerHttpTest, SlowHeadersBodiesAndIdleConnectionsAreCut) {
   }
 }
 
-TEST_F(ServerHttpTest, HalfClosedRequestsAreToldSo) {
+TEST_F(ServerHttpTest, RequestsCutByAHalfCloseGet400) {
   start();
-  const std::string post = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{";
+  const std::string post =
+      "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{";
   for (const std::string& begin : {std::string("GET /hea"), post}) {
     Client client(server->port());
     client.send(begin);
@@ -148,11 +151,11 @@ TEST_F(ServerHttpTest, BodiesInFlightAreBoundedTogether) {
   options.http.max_body_bytes = 1000;
   start();
   const std::string post =
-      "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 900\r\n\r\n";
+      "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 900\r\n\r\n";
   auto first = std::make_unique<Client>(server->port());
   first->send(post + std::string(800, ' '));
   Response refused;
-  do {  // until the first one's bytes have come
+  do {  // until the server has received the first one's bytes
     Client second(server->port());
     second.send(post + std::string(800, ' '));
     second.stop_sending();
@@ -174,7 +177,7 @@ TEST_F(ServerHttpTest, KeysOpenTheApiByEitherHeader) {
   start();
   const auto ask = [&](const std::string& headers) {
     Client client(server->port());
-    client.send("GET /v1/models HTTP/1.1\r\nHost: x\r\n" + headers + "\r\n");
+    client.send("GET /v1/models HTTP/1.1\r\nHost: localhost\r\n" + headers + "\r\n");
     return client.read();
   };
   for (const char* right : {"Authorization: Bearer first-key\r\n", "X-Api-Key: second-key\r\n",
@@ -192,12 +195,60 @@ TEST_F(ServerHttpTest, KeysOpenTheApiByEitherHeader) {
   EXPECT_EQ(get("/health").result_int(), 200U);
 }
 
+TEST_F(ServerHttpTest, TlsOnThePlainPortGetsAReadableError) {
+  start();
+  Client client(server->port());
+  client.send(std::string("\x16\x03\x01\x00\xc8\x01\x00\x00\xc4\x03\x03", 11));
+  const Response response = client.read();
+  expect_error(response, 400);
+  EXPECT_NE(response.body().find("use http://"), std::string::npos) << response.body();
+  client.expect_hang_up();
+}
+
+TEST_F(ServerHttpTest, WithoutKeysForeignPagesAndNamesAreRefused) {
+  options.allow_origins = {"https://a.example"};
+  options.allowed_hosts = {"llm.example"};
+  start();
+  const auto ask = [&](const std::string& headers) {
+    Client client(server->port());
+    client.send("GET /v1/models HTTP/1.1\r\n" + headers + "\r\n");
+    return client.read();
+  };
+  for (const char* fine :
+       {"Host: localhost:8000\r\n", "Host: 192.168.1.7:8000\r\n", "Host: [::1]:8000\r\n",
+        "Host: LLM.example:8000\r\n", "Host: localhost\r\nOrigin: https://a.example\r\n",
+        "Host: localhost:80\r\nOrigin: http://localhost:80\r\n"}) {
+    EXPECT_EQ(ask(fine).result_int(), 200U) << fine;
+  }
+  const std::pair<const char*, const char*> refused[] = {
+      {"Host: evil.example\r\n", "--allowed-hosts"},
+      {"Host: evil.example\r\nOrigin: http://evil.example\r\n", "--allowed-hosts"},
+      {"Host: localhost\r\nOrigin: https://b.example\r\n", "--allow-origin"},
+      {"Host: localhost:80\r\nOrigin: http://localhost:81\r\n", "--allow-origin"},
+      {"Host: localhost\r\nOrigin: null\r\n", "--allow-origin"}};
+  for (const auto& [headers, remedy] : refused) {
+    const Response response = ask(headers);
+    expect_error(response, 403);
+    EXPECT_NE(response.body().find(remedy), std::string::npos) << response.body();
+  }
+}
+
+TEST_F(ServerHttpTest, WithKeysPagesAndNamesAreNotChecked) {
+  options.service.keys = ApiKeys(std::vector<std::string>{"key"});
+  start();
+  Client client(server->port());
+  client.send(
+      "GET /v1/models HTTP/1.1\r\nHost: any.example\r\nOrigin: https://b.example\r\n"
+      "x-api-key: key\r\n\r\n");
+  EXPECT_EQ(client.read().result_int(), 200U);
+}
+
 TEST_F(ServerHttpTest, PagesOfAllowedOriginsMayReadAnswers) {
   options.allow_origins = {"https://a.example", "http://localhost:3000"};
   start();
   const auto ask = [&](const std::string& line, const std::string& headers) {
     Client client(server->port());
-    client.send(line + " HTTP/1.1\r\nHost: x\r\n" + headers + "\r\n");
+    client.send(line + " HTTP/1.1\r\nHost: localhost\r\n" + headers + "\r\n");
     return client.read();
   };
   const std::string preflight =

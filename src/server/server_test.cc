@@ -1,4 +1,4 @@
-// A real server on a loopback socket, with an engine that echoes prompts instead of a model.
+// Tests a real server on a loopback socket, with an engine that echoes prompts instead of a model.
 
 #include "server/server.h"
 
@@ -8,7 +8,7 @@
 #include <atomic>
 #include <thread>
 
-#include "server/server_for_test.h"
+#include "server/test_scenes/server_for_test.h"
 
 namespace protean {
 namespace {
@@ -38,7 +38,8 @@ TEST_F(ServerTest, RequestIdComesBackAndNamesTheAnswer) {
   Client client(server->port());
   const std::string body = R"({"messages":[{"role":"user","content":"x"}],"max_tokens":1})";
   client.send(
-      "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nX-Request-Id: mine-1\r\nContent-Length: " +
+      "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: "
+      "mine-1\r\nContent-Length: " +
       std::to_string(body.size()) + "\r\n\r\n" + body);
   const Response response = client.read();
   EXPECT_EQ(response["x-request-id"], "mine-1");
@@ -69,6 +70,49 @@ TEST_F(ServerTest, ClientThatLeavesCancelsItsRequest) {
   }
 }
 
+TEST_F(ServerTest, ClientThatHalfClosesGetsItsAnswer) {
+  start();
+  engine->stall_after(1);
+  Client whole(server->port());
+  whole.post("/v1/completions", R"({"prompt":"abc"})");
+  ASSERT_TRUE(engine->wait_for_arrivals(1));
+  whole.stop_sending();
+  EXPECT_TRUE(whole.read_until("\r\n\r\n").starts_with("HTTP/1.1 100 "));
+
+  Client streaming(server->port());
+  streaming.post("/v1/completions", R"({"prompt":"abc","stream":true})");
+  streaming.read_until(R"("text":"a")");
+  streaming.stop_sending();
+  streaming.read_until(": ping");
+
+  Client old(server->port());
+  old.send("POST /v1/completions HTTP/1.0\r\nContent-Length: 16\r\n\r\n{\"prompt\":\"abc\"}");
+  old.stop_sending();
+  ASSERT_TRUE(engine->wait_for_arrivals(3));
+
+  engine->stall_after(100);
+  EXPECT_EQ(body_of(whole.read()).at_pointer("/choices/0/text"), "abc");
+  EXPECT_NE(streaming.read_until("[DONE]").find(R"("text":"c")"), std::string::npos);
+  EXPECT_EQ(body_of(old.read()).at_pointer("/choices/0/text"), "abc");
+  whole.expect_hang_up();
+}
+
+TEST_F(ServerTest, ClientThatLeavesAfterItHalfClosedCancelsItsRequest) {
+  start();
+  engine->stall_after(1);
+  Client whole(server->port());
+  whole.post("/v1/completions", R"({"prompt":"abc"})");
+  Client streaming(server->port());
+  streaming.post("/v1/completions", R"({"prompt":"abc","stream":true})");
+  streaming.read_until(R"("text":"a")");
+  ASSERT_TRUE(engine->wait_for_arrivals(2));
+  for (Client* client : {&whole, &streaming}) {
+    client->stop_sending();
+    client->leave();
+  }
+  EXPECT_TRUE(engine->wait_for_cancels(2));
+}
+
 TEST_F(ServerTest, LeavingIsNoticedBehindAPipelinedRequestToo) {
   start();
   engine->stall_after(1);
@@ -84,11 +128,14 @@ TEST_F(ServerTest, PipelinedRequestsAreAnsweredInOrder) {
   start();
   Client client(server->port());
   client.send(
-      "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 16\r\n\r\n{\"prompt\":\"one\"}"
-      "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 30\r\n\r\n"
+      "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: "
+      "16\r\n\r\n{\"prompt\":\"one\"}"
+      "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 30\r\n\r\n"
       "{\"prompt\":\"two\",\"stream\":true}"
-      "GET /health HTTP/1.1\r\nHost: x\r\n\r\nHEAD /v1/models HTTP/1.1\r\nHost: x\r\n\r\n"
-      "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 16\r\n\r\n{\"prompt\":\"six\"}");
+      "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\nHEAD /v1/models HTTP/1.1\r\nHost: "
+      "localhost\r\n\r\n"
+      "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: "
+      "16\r\n\r\n{\"prompt\":\"six\"}");
   EXPECT_EQ(body_of(client.read()).at_pointer("/choices/0/text"), "one");
   EXPECT_NE(client.read().body().find(R"("text":"w")"), std::string::npos);
   EXPECT_EQ(client.read().result_int(), 200U);
@@ -120,7 +167,7 @@ TEST_F(ServerTest, RefusalsOfTheEngineKeepTheirStatus) {
   }
 }
 
-TEST_F(ServerTest, MoreThanItTakesGets429) {
+TEST_F(ServerTest, RequestsBeyondTheLimitGet429) {
   options.service.max_outstanding = 2;
   start();
   engine->stall_after(0);
@@ -147,7 +194,7 @@ TEST_F(ServerTest, ReaderThatDoesNotReadIsCutAndCancelled) {
   EXPECT_EQ(get("/health").result_int(), 200U);
 }
 
-TEST_F(ServerTest, NewcomersReplaceTheLongestIdleOrWait) {
+TEST_F(ServerTest, NewConnectionsReplaceTheLongestIdleOrWait) {
   options.http.max_connections = 2;
   start();
   engine->stall_after(1);
@@ -169,21 +216,22 @@ TEST_F(ServerTest, NewcomersReplaceTheLongestIdleOrWait) {
   EXPECT_NE(busy.read_until("[DONE]").find("[DONE]"), std::string::npos);
 }
 
-TEST_F(ServerTest, NewcomersReplaceWhoIsSlowToSendARequest) {
+TEST_F(ServerTest, NewConnectionsReplaceSlowSenders) {
   options.http.max_connections = 2;
-  options.http.header_timeout_ms = 60'000;  // longer than the newcomer waits
+  options.http.header_timeout_ms = 60'000;  // longer than the new connection waits
   start();
   Client body(server->port());
-  body.send("POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{");
+  body.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{");
   Client head(server->port());
-  // Its second request has begun when the first is answered, and that later than the body.
-  head.send("GET /health HTTP/1.1\r\nHost: x\r\n\r\nGET /health HTTP/1.1\r\nX-");
+  // When its first request is answered, its second has begun, later than the body of the other
+  // client.
+  head.send("GET /health HTTP/1.1\r\nHost: localhost\r\n\r\nGET /health HTTP/1.1\r\nX-");
   EXPECT_EQ(head.read().result_int(), 200U);
   Client newcomer(server->port());
   newcomer.get("/health");
   EXPECT_EQ(newcomer.read().result_int(), 200U);
   body.expect_hang_up();
-  head.send("y: 1\r\nHost: x\r\n\r\n");
+  head.send("y: 1\r\nHost: localhost\r\n\r\n");
   EXPECT_EQ(head.read().result_int(), 200U) << "there was room without it";
 }
 
@@ -199,14 +247,15 @@ TEST_F(ServerTest, SilentStreamsGetPings) {
   EXPECT_NE(client.read_until("[DONE]").find(R"("text":"c")"), std::string::npos);
 }
 
-TEST_F(ServerTest, LeavingIsNoticedBehindAHeapOfPipelinedBytes) {
+TEST_F(ServerTest, LeavingIsNoticedBehindMorePipelinedBytesThanAreRead) {
   start();
   engine->stall_after(1);
   Client client(server->port());
   client.post("/v1/completions", R"({"prompt":"abc"})");
   ASSERT_TRUE(engine->wait_for_arrivals(1));
-  client.send("POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n" +
-              std::string(2'000'000, 'x'));
+  client.send(
+      "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n" +
+      std::string(2'000'000, 'x'));
   client.leave();
   EXPECT_TRUE(engine->wait_for_cancels(1));
 }
@@ -271,7 +320,7 @@ TEST_F(ServerTest, HalfSentBodyIsClosedByTheDrain) {
   streaming.read_until(R"("text":"a")");
   Client half(server->port());
   half.send(
-      "POST /v1/completions HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\n"
+      "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\n"
       "Content-Length: 14\r\n\r\n{");
   EXPECT_TRUE(half.read_until("\r\n\r\n").starts_with("HTTP/1.1 100"));
   server->stop();
@@ -308,7 +357,7 @@ TEST_F(ServerTest, EmptyHostIsRefused) {
   EXPECT_NE(listening.error().message.find("host"), std::string::npos);
 }
 
-TEST_F(ServerTest, TakenPortIsSaid) {
+TEST_F(ServerTest, TakenPortIsAnError) {
   start();
   ServerOptions same = options;
   same.port = server->port();

@@ -1,5 +1,4 @@
-// The same server behind TLS: one code path, so what depends on timing and on who leaves is asked
-// again, and what is TLS's own.
+// Tests the server with TLS: what depends on timing and on clients that leave, and TLS itself.
 
 #include <gtest/gtest.h>
 #include <openssl/evp.h>
@@ -14,12 +13,12 @@
 #include <fstream>
 #include <thread>
 
-#include "server/server_for_test.h"
+#include "server/test_scenes/server_for_test.h"
 
 namespace protean {
 namespace {
 
-// A key and a certificate that it signs itself, as PEM files.
+// Writes a key and a self-signed certificate as PEM files.
 void write_certificate(const TlsOptions& files, const char* name) {
   EVP_PKEY* key = EVP_EC_gen("P-256");
   X509* certificate = X509_new();
@@ -65,8 +64,8 @@ TEST_F(ServerTlsTest, AnswersStreamsAndPipelines) {
   Client client(server->port(), true);
   EXPECT_EQ(client.protocol(), "http/1.1");
   client.send(
-      "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 30\r\n\r\n"
-      "{\"prompt\":\"two\",\"stream\":true}GET /health HTTP/1.1\r\nHost: x\r\n\r\n");
+      "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 30\r\n\r\n"
+      "{\"prompt\":\"two\",\"stream\":true}GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n");
   EXPECT_TRUE(client.read().body().ends_with("data: [DONE]\n\n"));
   EXPECT_EQ(client.read().result_int(), 200U);
   client.post("/v1/completions",
@@ -91,23 +90,43 @@ TEST_F(ServerTlsTest, ClientsThatLeaveOrDoNotReadAreCancelled) {
   EXPECT_EQ(get("/health").result_int(), 200U);
 }
 
-TEST_F(ServerTlsTest, SilentAndPlainClientsAreCut) {
+TEST_F(ServerTlsTest, SilentClientsAreCut) {
   options.http.handshake_timeout_ms = 50;
   start();
   Client silent(server->port());
   silent.expect_hang_up();
-  Client plain(server->port());
-  plain.get("/health");
-  plain.read_until("\x01");  // an alert, perhaps, and the end
   EXPECT_EQ(get("/health").result_int(), 200U);
 }
 
-TEST_F(ServerTlsTest, ClosesWithAGoodbye) {
+TEST_F(ServerTlsTest, PlainHttpGetsAReadableError) {
+  start();
+  Client plain(server->port());
+  plain.get("/health");
+  const Response response = plain.read();
+  expect_error(response, 400);
+  EXPECT_NE(response.body().find("use https://"), std::string::npos) << response.body();
+  plain.expect_hang_up();
+}
+
+TEST_F(ServerTlsTest, ClientThatHalfClosesGetsItsAnswer) {
+  start();
+  engine->stall_after(1);
+  Client client(server->port(), true);
+  client.post("/v1/completions", R"({"prompt":"abc"})");
+  ASSERT_TRUE(engine->wait_for_arrivals(1));
+  client.stop_sending();
+  EXPECT_TRUE(client.read_until("\r\n\r\n").starts_with("HTTP/1.1 100 "));
+  engine->stall_after(100);
+  EXPECT_EQ(body_of(client.read()).at_pointer("/choices/0/text"), "abc");
+  client.expect_hang_up();  // OpenSSL reports an end without close_notify as an error
+}
+
+TEST_F(ServerTlsTest, ClosesWithCloseNotify) {
   start();
   Client client(server->port(), true);
   client.send("GET /health HTTP/1.0\r\n\r\n");
   EXPECT_EQ(client.read().result_int(), 200U);
-  client.expect_hang_up();  // a cut without close_notify is an error to OpenSSL
+  client.expect_hang_up();  // OpenSSL reports an end without close_notify as an error
 }
 
 TEST_F(ServerTlsTest, ReloadsItsCertificateAndKeepsTheOldOneIfThatFails) {
@@ -130,7 +149,7 @@ TEST_F(ServerTlsTest, ServesWhileItsFilesTakeLongToRead) {
   ASSERT_EQ(::mkfifo(options.tls.certfile.c_str(), 0600), 0);
   log::set_level(log::Level::kOff);
   std::thread reload([this] { server->reload_tls(); });
-  // Opens once the reload waits at the other end.
+  // Opening returns when the reload has opened the other end.
   std::ofstream nothing(options.tls.certfile);
   EXPECT_EQ(get("/health").result_int(), 200U);
   EXPECT_EQ(Client(server->port(), true).peer_name(), "first");

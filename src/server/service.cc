@@ -13,11 +13,11 @@
 
 #include "base/check.h"
 #include "base/log.h"
-#include "server/embedding_call.h"
-#include "server/form_json.h"
-#include "server/messages_call.h"
-#include "server/openai_answer.h"
-#include "server/responses_call.h"
+#include "server/anthropic/messages_call.h"
+#include "server/openai/embedding_call.h"
+#include "server/openai/openai_answer.h"
+#include "server/operators/form_json.h"
+#include "server/responses/responses_call.h"
 
 namespace protean {
 namespace {
@@ -44,17 +44,6 @@ ApiError not_ready(ServerState state) {
 
 }  // namespace
 
-HttpReply error_reply(const ApiError& error, ErrorStyle style, std::string_view request_id) {
-  HttpReply reply{.status = error.status, .body = error_json(error, style, request_id)};
-  if (error.status == 429 || error.status == 503) {
-    reply.headers.emplace_back("Retry-After", "1");
-  }
-  if (error.status == 401) {
-    reply.headers.emplace_back("WWW-Authenticate", "Bearer");
-  }
-  return reply;
-}
-
 ApiError error_of_current_exception() {
   try {
     throw;
@@ -62,8 +51,9 @@ ApiError error_of_current_exception() {
     return no_memory();
   } catch (const std::exception& thrown) {
     log::error("a request met a bug: {}", thrown.what());
-    return {.status = 500,
-            .message = "the server met a bug of its own in this request; its log says which"};
+    return {
+        .status = 500,
+        .message = "the request failed because of a bug in the server, which its log describes"};
   }
 }
 
@@ -76,6 +66,7 @@ Service::Service(ServiceLimits limits, ServedModel model, MetricsLabels labels,
       created_s_(environment_.unix_time_s()),
       inbox_(inbox),
       metrics_(labels),
+      seen_{.kv_blocks = model_.form.form.kv.blocks},
       form_(std::make_shared<const FormStatus>(model_.form)) {
   metrics_.form(*form_);
   check(!model_.names.empty(), "a served model has a name");
@@ -173,7 +164,7 @@ Service::Answer Service::answer(const HttpCall& call) {
 
 namespace {
 
-// What OpenAI's and Anthropic's clients each look for.
+// Returns a model's description with the fields that OpenAI's and Anthropic's clients read.
 json::object model_object(const std::string& name, const ServedModel& model, std::int64_t created) {
   return {{"id", name},
           {"type", "model"},
@@ -206,7 +197,7 @@ HttpReply Service::models_reply() const {
 
 HttpReply Service::model_reply(const std::string& id) const {
   if (std::find(model_.names.begin(), model_.names.end(), id) == model_.names.end()) {
-    return error_reply(unknown_model(printable(id)));  // a path need not be UTF-8
+    return error_reply(unknown_model(printable(id)));  // a path may not be UTF-8
   }
   return json_reply(model_object(id, model_, created_s_));
 }
@@ -380,11 +371,6 @@ void Service::record(const Finished& finished, const Live& live) {
   }
 }
 
-void Service::cancel(Generation& generation, ApiError why) {
-  generation.fail(std::move(why));
-  cancel_unwanted(generation);
-}
-
 void Service::cancel_all(const ApiError& why) {
   std::vector<std::shared_ptr<Generation>> all;
   for (const auto& [id, live] : live_) {
@@ -394,7 +380,8 @@ void Service::cancel_all(const ApiError& why) {
     all.push_back(generation);
   }
   for (const auto& generation : all) {
-    cancel(*generation, why);
+    generation->fail(why);
+    cancel_unwanted(*generation);
     notify(*generation);
   }
 }
@@ -408,6 +395,14 @@ void Service::cancel_unwanted(const Generation& generation) {
       inbox_.push({environment_.clock(), Cancel{request}});
     }
   }
+}
+
+ErrorStyle Service::error_style(const HttpCall& call) const {
+  return match_route(call.target).errors;
+}
+
+bool Service::routine(const HttpCall& call) const {
+  return !match_route(call.target).needs_key;
 }
 
 void Service::count(const HttpCall& call, int status) {

@@ -10,52 +10,52 @@
 
 #include "base/bounded_queue.h"
 #include "base/units.h"
+#include "http/api_keys.h"
+#include "http/handler.h"
 #include "ports/event.h"
 #include "ports/token_sink.h"
-#include "server/api_keys.h"
+#include "server/answer/generation.h"
+#include "server/answer/served_model.h"
 #include "server/background_work.h"
-#include "server/generation.h"
-#include "server/http_handler.h"
-#include "server/metrics.h"
+#include "server/openai/text_endpoints.h"
+#include "server/operators/metrics.h"
 #include "server/routes.h"
-#include "server/served_model.h"
-#include "server/text_endpoints.h"
 
 namespace protean {
 
 struct ServiceLimits {
-  int max_outstanding = 1024;  // requests the engine has at once, running and waiting; more get 429
-  ApiKeys keys;                // none: /v1 is open
+  int max_outstanding = 1024;  // requests running and waiting at once; beyond, 429
+  ApiKeys keys;                // empty: /v1 needs no key
 };
 
-// Where time and chance come from.
+// The sources of time, randomness and background threads.
 struct Environment {
-  Clock clock;  // the time base of engine events
+  Clock clock;  // of engine events
   std::function<std::int64_t()> unix_time_s;
   RandomSource random;
-  // Runs a job on another thread, then what it returns on the io thread; false: too many wait.
-  // Empty: whoever has work does it at once.
+  // Runs a job on another thread, then what it returns on the io thread. Returns false if too many
+  // jobs wait. If empty, the service does long work itself.
   std::function<bool(BackgroundWork::Job)> aside;
 };
 
 enum class ServerState { kLoading, kReady, kDraining };
 
-// What the server answers, apart from how it comes over a wire: the OpenAI API on one side, the
-// engine's inbox and outputs on the other. Holds what is in flight. Single-threaded (the io
-// thread); the inbox outlives it.
+// Answers the calls of the public port: the HTTP API on one side, the engine's inbox and outputs on
+// the other. Holds the requests in flight. Belongs to the io thread; the inbox outlives it.
 class Service final : public HttpHandler {
  public:
   Service(ServiceLimits limits, ServedModel model, MetricsLabels labels, Environment environment,
           BoundedQueue<Event>& inbox);
 
   std::optional<HttpReply> refuse_early(const HttpCall& call) const override;
-  // A call that needs more memory than there is gets 503, and one that meets a bug of ours 500.
+  // Answers 503 if the call needs more memory than there is, and 500 if it meets a bug.
   Answer handle(const HttpCall& call) override;
-  // From the engine. Calls on_change of every generation it concerns, at the end.
+  // Takes the engine's outputs, then calls on_change of every generation that they concern.
   void deliver(const OutputBatch& batch);
-  void cancel(Generation& generation, ApiError why) override;
   void cancel_all(const ApiError& why);
 
+  ErrorStyle error_style(const HttpCall& call) const override;
+  bool routine(const HttpCall& call) const override;
   void count(const HttpCall& call, int status) override;
   bool draining() const override { return state_ == ServerState::kDraining; }
   void set_state(ServerState state) { state_ = state; }
@@ -63,17 +63,17 @@ class Service final : public HttpHandler {
   const Observation& last_seen() const { return seen_; }
   // Never null.
   const FormStatus& form() const { return *form_; }
-  // Asks the engine for a form; the reply says what will be done for it.
+  // Asks the engine for a form. The reply holds the morph to it.
   std::shared_ptr<PendingReply> ask_form(FormWish wish);
   TimeNs now_ns() const { return environment_.clock(); }
   std::int64_t unix_time_s() const { return environment_.unix_time_s(); }
   const std::string& model_name() const { return model_.names.front(); }
 
-  // Told of each accepted request that has ended, all its choices.
+  // Called for each accepted request when all its choices have ended.
   std::function<void(const AnswerRecord&)> on_answered = log_answer;
 
  private:
-  // One engine request: accepted or about to be.
+  // A request that was given to the engine and has not ended.
   struct Live {
     std::shared_ptr<Generation> generation;
     int choice = 0;
@@ -86,7 +86,7 @@ class Service final : public HttpHandler {
   using LiveMap = std::unordered_map<RequestId, Live>;
 
   Answer answer(const HttpCall& call);
-  // When a request came, and until when its answer is of use.
+  // When a request was received, and its deadlines.
   struct Timing {
     TimeNs received_ns = 0;
     Deadlines deadlines;
@@ -95,7 +95,7 @@ class Service final : public HttpHandler {
   HttpReply models_reply() const;
   HttpReply model_reply(const std::string& id) const;
   HttpReply health_reply() const;
-  // Gives the answer on the io thread, when what is slow has been done on another.
+  // Runs on the io thread after the slow work on another thread, and gives the answer.
   using Finish = std::function<Answer(const HttpCall& call)>;
   Answer answer_later(const HttpCall& call, std::function<Finish(const HttpCall& call)> slow);
   bool is_long(const HttpCall& call) const;
@@ -104,12 +104,12 @@ class Service final : public HttpHandler {
                                              TimeNs received_ns);
   Checked<std::shared_ptr<Generation>> start(std::shared_ptr<Generation> generation,
                                              GenerationCall call, Timing timing);
-  // Why not, if not; the generation then has failed.
+  // Returns an error if the generation could not be submitted, and has failed.
   std::optional<ApiError> submit(const std::shared_ptr<Generation>& generation,
                                  Checked<std::vector<PreparedChoice>> prepared,
                                  const Timing& timing);
   Answer convert(const HttpCall& call, ParseText parse);
-  HttpReply converted(const HttpCall& call, ParseText parse) const;  // any thread
+  HttpReply converted(const HttpCall& call, ParseText parse) const;  // runs on any thread
   static void notify(const Generation& generation);
   std::int64_t outstanding() const;
   Checked<std::string> served_name(const std::string& asked) const;
@@ -135,8 +135,8 @@ class Service final : public HttpHandler {
   Metrics metrics_;
   LiveMap live_;
   std::unordered_map<std::shared_ptr<Generation>, std::int64_t>
-      pending_;                                       // being prepared: choices
-  std::vector<std::shared_ptr<Generation>> touched_;  // by the batch being delivered
+      pending_;  // being prepared, with their number of choices
+  std::vector<std::shared_ptr<Generation>> touched_;  // by the batch that is being delivered
   std::uint64_t last_request_ = 0;
   ServerState state_ = ServerState::kLoading;
   Observation seen_;
@@ -145,12 +145,9 @@ class Service final : public HttpHandler {
   std::uint64_t last_wish_ = 0;
 };
 
-// {"error":...} with its status, and Retry-After where trying again makes sense.
-HttpReply error_reply(const ApiError& error, ErrorStyle style = ErrorStyle::kOpenAi,
-                      std::string_view request_id = {});
-
-// Within a catch block: what a client hears of what was thrown. But for want of memory it is our
-// bug, which shall cost that request a 500 and a line of the log, not everybody the server.
+// Returns the error that a client gets for the exception being handled: 503 for lack of memory. Any
+// other exception is a bug, which is logged and fails the request with 500 instead of ending the
+// server.
 ApiError error_of_current_exception();
 
 }  // namespace protean

@@ -1,4 +1,4 @@
-// The part of the service that takes calls and gives them to the engine.
+// The part of the service that reads calls and submits them to the engine.
 
 #include <algorithm>
 #include <charconv>
@@ -6,7 +6,7 @@
 #include <memory>
 #include <utility>
 
-#include "server/json_body.h"
+#include "server/call/json_body.h"
 #include "server/service.h"
 
 namespace protean {
@@ -14,7 +14,7 @@ namespace {
 
 namespace json = boost::json;
 
-// A header's time in milliseconds, if it is given.
+// Reads a header that holds milliseconds, if it is given.
 std::optional<ApiError> read_ms(const HttpCall& call, std::string_view name,
                                 std::optional<std::int64_t>& ms) {
   constexpr std::int64_t kLongestMs = std::int64_t{7} * 24 * 3600 * 1000;
@@ -57,7 +57,7 @@ Deadlines deadlines_of(const UrgencyFields& urgency, TimeNs received_ns) {
   return deadlines;
 }
 
-// What `make` gives, or why it threw: on a thread where nobody else would say so.
+// Returns what `make` returns, or an error for what it throws.
 template <class Make>
 auto catching(Make make) -> decltype(make()) {
   try {
@@ -67,7 +67,7 @@ auto catching(Make make) -> decltype(make()) {
   }
 }
 
-// What `parse` makes of a body. Any thread.
+// Parses a body as JSON, then with `parse`. May be called from any thread.
 template <class Call>
 Checked<Call> read_body(const std::string& text, Checked<Call> (*parse)(json::value body)) {
   return catching([&]() -> Checked<Call> {
@@ -95,7 +95,7 @@ void settle(PendingReply& pending, HttpHandler::Answer answer) {
   if (HttpReply* reply = std::get_if<HttpReply>(&answer)) {
     pending.reply = std::move(*reply);
   } else {
-    pending.generation = std::get<std::shared_ptr<Generation>>(std::move(answer));
+    pending.answer = std::get<std::shared_ptr<GrowingAnswer>>(std::move(answer));
   }
   if (pending.on_ready) {
     pending.on_ready();
@@ -104,7 +104,7 @@ void settle(PendingReply& pending, HttpHandler::Answer answer) {
 
 }  // namespace
 
-// A small body may hold a million values, and its reading must not hold up all others' streams.
+// True if the body is so long that reading it would delay the streams of other clients.
 bool Service::is_long(const HttpCall& call) const {
   return environment_.aside && std::ssize(call.body) > kLongTextBytes;
 }
@@ -121,7 +121,7 @@ Service::Answer Service::answer_later(const HttpCall& call,
         const Finish finish = slow(*copy);
         copy->body = {};
         return [copy, finish, waiting] {
-          if (const auto waits = waiting.lock()) {  // the client is still there
+          if (const auto waits = waiting.lock()) {  // the client has not left
             settle(*waits, finish(*copy));
           }
         };
@@ -160,7 +160,7 @@ Checked<std::shared_ptr<Generation>> Service::begin(const HttpCall& call,
   if (const ApiError* error = std::get_if<ApiError>(&name)) {
     return *error;
   }
-  if (auto refusal = refuse_count(dialect.call.choices())) {  // before the work of tokenising
+  if (auto refusal = refuse_count(dialect.call.choices())) {  // before tokenising
     return *refusal;
   }
   AnswerIdentity identity{.id = std::string(dialect.id_prefix) + call.request_id,
@@ -170,6 +170,10 @@ Checked<std::shared_ptr<Generation>> Service::begin(const HttpCall& call,
   auto writer = dialect.make_writer(identity, *model_.tokenizer);
   auto generation = std::make_shared<Generation>(std::move(identity), dialect.call, model_,
                                                  std::move(writer), environment_.random());
+  generation->record.origin = {.client = call.client,
+                               .path = std::string(match_route(call.target).pattern),
+                               .traceparent = std::string(call.header("traceparent"))};
+  generation->on_abandoned = [this, abandoned = generation.get()] { cancel_unwanted(*abandoned); };
   const Deadlines deadlines = deadlines_of(dialect.call.urgency, received_ns);
   return start(std::move(generation), std::move(dialect.call), {received_ns, deadlines});
 }
@@ -190,7 +194,7 @@ Checked<std::shared_ptr<Generation>> Service::start(std::shared_ptr<Generation> 
         catching([&] { return prepare(*shared, model_, chance); }));
     return [this, made, generation, timing] {
       pending_.erase(generation);
-      if (!generation->done()) {  // the client is still there
+      if (!generation->done()) {  // the client has not left
         submit(generation, std::move(*made), timing);
         notify(*generation);
       }
@@ -246,6 +250,7 @@ std::optional<ApiError> Service::submit(const std::shared_ptr<Generation>& gener
   auto& choices = std::get<std::vector<PreparedChoice>>(prepared);
   for (PreparedChoice& choice : choices) {
     choice.request.id = RequestId{++last_request_};
+    choice.request.client = choices.front().request.id;
     choice.request.deadlines = timing.deadlines;
   }
   generation->begin(choices);

@@ -1,6 +1,6 @@
-// The service without sockets: what is asked, what reaches the engine, what is answered.
+// Tests the service without sockets: calls, requests to the engine, answers.
 
-#include "server/service_for_test.h"
+#include "server/test_scenes/service_for_test.h"
 
 namespace protean {
 namespace {
@@ -42,7 +42,7 @@ TEST_F(ServiceTest, EmptyPromptIsBosOrRefused) {
   EXPECT_EQ(std::get<HttpReply>(answer).status, 400);
 }
 
-TEST_F(ServiceTest, TooLongSaysTheNumbers) {
+TEST_F(ServiceTest, TooLongPromptsNameTheNumbers) {
   const auto reply = refused("/v1/completions", R"({"prompt":"ab","max_tokens":98})");
   EXPECT_EQ(reply.status, 400);
   const json::object error = error_of(reply);
@@ -182,11 +182,11 @@ TEST_F(ServiceTest, RefusalOfOneChoiceRefusesAllAndKeepsItsStatus) {
   ASSERT_TRUE(generation->failure());
   EXPECT_EQ(error_reply(*generation->failure()).status, 429);
   EXPECT_EQ(error_of(error_reply(*generation->failure())).at("code"), "queue_full")
-      << "no time was asked for that could not be kept";
+      << "the request set no deadline";
   EXPECT_EQ(cancels(), std::vector<RequestId>{requests[0].id});
 }
 
-TEST_F(ServiceTest, FailureInAStreamIsAnEventAndNoDone) {
+TEST_F(ServiceTest, FailureInAStreamIsAnEventWithoutDone) {
   const auto generation = generate("/v1/completions", R"({"prompt":"a","stream":true})");
   const RequestId id = arrivals().at(0).id;
   deliver({Accepted{id}, NewToken{id, 'x'}});
@@ -212,7 +212,7 @@ TEST_F(ServiceTest, MoreThanTheLimitGets429UntilSomeEnd) {
   generate("/v1/completions", R"({"prompt":["d","e"]})");
 }
 
-TEST_F(ServiceTest, FullInboxTakesBackWhatItTook) {
+TEST_F(ServiceTest, FullInboxCancelsTheChoicesItTook) {
   for (int i = 0; i < 6; ++i) {
     inbox.push({0, Cancel{RequestId{99}}});
   }

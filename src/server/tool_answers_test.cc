@@ -1,6 +1,6 @@
-// What answers say of tool calls, streamed and not.
+// Tests tool calls in answers, streamed and not.
 
-#include "server/service_for_test.h"
+#include "server/test_scenes/service_for_test.h"
 
 namespace protean {
 namespace {
@@ -28,7 +28,7 @@ TEST_F(ToolAnswersTest, ToolCallsOfAWholeAnswer) {
     other.set_state(ServerState::kReady);
     const auto answer =
         other.handle({.method = "POST", .target = "/v1/chat/completions", .body = body});
-    const auto generation = std::get<std::shared_ptr<Generation>>(answer);
+    const auto generation = std::get<std::shared_ptr<GrowingAnswer>>(answer);
     const RequestId id = arrivals().at(0).id;
     other.deliver({1, {Accepted{id}}, {}});
     for (const char c : kCalls) {
@@ -85,8 +85,8 @@ TEST_F(ToolAnswersTest, ToolCallsAsDeltas) {
   EXPECT_EQ(events[events.size() - 2].at_pointer("/choices/0/finish_reason"), "tool_calls");
 }
 
-// A stop string, or the end of the model's patience, in the middle of a call.
-TEST_F(ToolAnswersTest, ACallThatIsCutOffIsNoReasonToEnd) {
+// A stop string or the length limit ends the answer in the middle of a call.
+TEST_F(ToolAnswersTest, CallThatIsCutOffIsNotTheFinishReason) {
   const std::string_view calls = kCalls;
   for (const bool stops : {true, false}) {
     const auto generation = generate(
@@ -105,7 +105,7 @@ TEST_F(ToolAnswersTest, ACallThatIsCutOffIsNoReasonToEnd) {
   }
 }
 
-TEST_F(ToolAnswersTest, ToolsNeedAFormAndFormsAnEnd) {
+TEST_F(ToolAnswersTest, ToolsNeedAToolFormatAndFormatsAnEndToken) {
   ServedModel plain = model();
   plain.tool_format = ToolFormat::kNone;
   plain.formats = nullptr;

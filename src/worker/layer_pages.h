@@ -17,44 +17,43 @@
 
 namespace protean {
 
-// Fills memory of part_size() with packed weights, of a whole part or of one unit, asking `pace`
-// between pieces of a millisecond or less. Called on a thread beside steps, by one at a time. What
-// comes back is for people: what was amiss though the weights are right, mostly nothing.
-using ReadPart = std::function<Result<std::string>(const PartVariant& which,
-                                                   std::span<std::byte> memory, const Pace& pace)>;
+// Fills memory of component_size() with packed weights, of a whole component or of one shard. Calls
+// `pace` between pieces of a millisecond or less. Runs on a background thread, one call at a time.
+// Returns a remark for operators about what went wrong without harm; usually empty.
+using ReadComponent = std::function<Result<std::string>(
+    const ComponentVariant& which, std::span<std::byte> memory, const Pace& pace)>;
 
 struct FilledPages {
   cpu::PageRange pages;
-  std::string remark;  // of the reader
+  std::string remark;  // of the ReadComponent
 };
 
-// A part of a model, and the units that halves of its layers are in.
-struct PartInUnits {
+// A component of a model, and the number of shards of each half of a layer.
+struct ShardedSwap {
   const ModelSpec& spec;
-  SwapPart part;
-  int units = 1;
+  SwapComponent component;
+  int shards = 1;
 };
 
-// Pages of their own, filled: each unit of the part begins on a page. A failure has given all pages
-// back.
-Result<FilledPages> fill_pages(cpu::PagePool& pool, const PartInUnits& what, const ReadPart& read,
-                               const cpu::MayGoOn& may_go_on = {});
+// Takes pages and fills them; each shard of the component begins on a page. A failure returns all
+// pages.
+Result<FilledPages> fill_pages(cpu::PagePool& pool, const ShardedSwap& what,
+                               const ReadComponent& read, const cpu::MayGoOn& may_go_on = {});
 
-// The pages below each part of a model.
+// The pages that hold each component of a model.
 class LayerPages {
  public:
   LayerPages() = default;
   explicit LayerPages(int layers) : halves_(static_cast<std::size_t>(layers)) {}
 
-  // Points the part's weights, all units of them, to these pages; the old ones are what `pages`
-  // then holds.
-  void swap(ModelWeights& weights, const SwapPart& part, cpu::PageRange& pages);
+  // Points all shards of the component's weights to `pages`, which then holds the old pages.
+  void swap(ModelWeights& weights, const SwapComponent& component, cpu::PageRange& pages);
 
   std::int64_t bytes() const;
 
  private:
   std::vector<std::array<cpu::PageRange, kLayerHalves.size()>> halves_;
-  cpu::PageRange tables_;
+  cpu::PageRange embeddings_;
 };
 
 }  // namespace protean

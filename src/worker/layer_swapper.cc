@@ -6,7 +6,7 @@
 
 namespace protean {
 
-void LayerSwapper::prepare(MorphId id, const SwapPart& swap) {
+void LayerSwapper::prepare(MorphId id, const SwapComponent& swap) {
   auto under_way = std::make_shared<Swap>();
   under_way->step = swap;
   {
@@ -25,7 +25,7 @@ Result<FilledPages> LayerSwapper::fill_pages_of(const Swap& swap) {
     return make_error(ErrorCode::kInvalidArgument, "the model has layers 0 to {}",
                       parts_.spec.layers - 1);
   }
-  return fill_pages(*parts_.pool, {parts_.spec, swap.step, parts_.units}, parts_.read,
+  return fill_pages(*parts_.pool, {parts_.spec, swap.step, parts_.shards}, parts_.read,
                     [&] { return !swap.aborted && parts_.thread->may_go_on() && !swap.aborted; });
 }
 
@@ -65,7 +65,7 @@ void LayerSwapper::abort(MorphId id) {
     swap->aborted = true;
     swaps_.erase(found);
   }
-  // Whoever asks must not wait for the pages to be unmapped.
+  // In the background, so that the caller does not wait for pages to be unmapped.
   parts_.thread->post_urgent([swap = std::move(swap)] { swap->pages = cpu::PageRange(); });
 }
 

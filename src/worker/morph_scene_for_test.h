@@ -18,7 +18,7 @@
 
 namespace protean {
 
-// What a worker says, to be waited for.
+// Collects a worker's events, and waits for them.
 class WorkerEar {
  public:
   void hear(StepResult result) {
@@ -67,22 +67,22 @@ class WorkerEar {
   std::map<std::uint64_t, MorphDone> done_;
 };
 
-// A small model on a worker with pages, and the form it has reached.
+// A small model on a worker with pages, and the form that it has reached.
 class MorphScene {
  public:
   static constexpr std::int64_t kPageBytes = 4096;
 
   explicit MorphScene(std::int64_t kv_blocks = 40, std::int64_t spare_pages = 64,
-                      ReadPart read = {}, int units = 1,
+                      ReadComponent read = {}, int shards = 1,
                       std::function<bool(const Pace&)> read_ahead = {})
-      : form_(form_of(kv_blocks, units)),
+      : form_(form_of(kv_blocks, shards)),
         pages_(form_pages(checkpoint_.spec(), form_, kPageBytes) + spare_pages) {
     const WorkerOptions options{.form = form_,
                                 .threads = 2,
                                 .max_step_tokens = 100,
                                 .max_positions = 256,
                                 .pages = PageBudget{kPageBytes, pages_},
-                                .read_part = read ? std::move(read) : reader(),
+                                .read_component = read ? std::move(read) : reader(),
                                 .read_ahead = std::move(read_ahead)};
     auto worker = CpuWorker::create(
         options, checkpoint_, {}, [this](StepResult result) { ear.hear(std::move(result)); },
@@ -92,10 +92,10 @@ class MorphScene {
     worker_ = std::move(*worker);
   }
 
-  static Form form_of(std::int64_t kv_blocks, int units) {
+  static Form form_of(std::int64_t kv_blocks, int shards) {
     Form form = single_device_form(spec(), Precision::kBf16, DeviceId{0},
                                    {.block_tokens = 4, .blocks = kv_blocks});
-    form.largest_tp_degree = units;
+    form.largest_tp_degree = shards;
     return form;
   }
 
@@ -111,15 +111,15 @@ class MorphScene {
     return spec;
   }
 
-  ReadPart reader() const {
-    return [this](const PartVariant& which, std::span<std::byte> memory, const Pace& pace) {
+  ReadComponent reader() const {
+    return [this](const ComponentVariant& which, std::span<std::byte> memory, const Pace& pace) {
       return read_from(checkpoint_, which, memory, pace);
     };
   }
-  // Without a remark.
-  static Result<std::string> read_from(const Checkpoint& checkpoint, const PartVariant& which,
+  // Reads a component and returns no remark.
+  static Result<std::string> read_from(const Checkpoint& checkpoint, const ComponentVariant& which,
                                        std::span<std::byte> memory, const Pace& pace) {
-    const Status loaded = load_part(checkpoint, which, memory.data(), pace);
+    const Status loaded = load_component(checkpoint, which, memory.data(), pace);
     return loaded ? Result<std::string>(std::string()) : loaded.error();
   }
 
@@ -145,13 +145,13 @@ class MorphScene {
     EXPECT_EQ(done.pages_free, free_pages());
   }
 
-  // Of the form reached, with nothing under way.
+  // The free pages of the form reached, if no step is in preparation.
   std::int64_t free_pages() const {
     return pages_ - form_pages(checkpoint_.spec(), form_, kPageBytes);
   }
-  // As the worker counts them, once an aborted copy that may still be under way is over.
+  // The free pages that the worker counts, after copies that were aborted have ended.
   std::int64_t counted_free_pages() {
-    const std::uint64_t last = prepare(SwapPart{});
+    const std::uint64_t last = prepare(SwapComponent{});
     (void)ear.ready(last);
     worker_->abort(MorphId{last});
     const ResizeKv same{form_.kv.blocks};
@@ -174,7 +174,8 @@ class MorphScene {
   std::unique_ptr<CpuWorker> worker_;
 };
 
-// One greedy answer as it grows. Its log-probabilities tell what its tokens may hide.
+// A greedy answer that grows step by step, with log-probabilities, since different logits may draw
+// the same tokens.
 class GrowingAnswer {
  public:
   explicit GrowingAnswer(std::vector<TokenId> prompt) : fed_(std::move(prompt)) {}
@@ -212,7 +213,7 @@ class GrowingAnswer {
   std::uint64_t step_ = 0;
 };
 
-// In blocks 0, 1, 2, ... of a worker that nothing disturbs, unless `between` does before each step.
+// Returns an answer of so many steps in blocks 0, 1, 2, ...; calls `between` before each step.
 inline GrowingAnswer answer(MorphScene& scene, int steps,
                             const std::function<void(int)>& between = {}) {
   GrowingAnswer grown({3, 1, 4, 1, 5, 9, 2, 6});

@@ -1,4 +1,4 @@
-// A worker whose form changes while it runs steps.
+// A worker's form changes while it runs steps.
 
 #include <gtest/gtest.h>
 
@@ -14,11 +14,11 @@
 namespace protean {
 namespace {
 
-SwapPart swap_of(int layer, ModelPart half, Precision to) {
-  return {.layer = layer, .part = half, .to = to};
+SwapComponent swap_of(int layer, Component half, Precision to) {
+  return {.layer = layer, .component = half, .to = to};
 }
 
-// Blocks of an answer that keeps getting them anywhere, in a KV cache that grows and shrinks.
+// The blocks of an answer, at random places of a KV cache that grows and shrinks.
 class RestlessBlocks {
  public:
   RestlessBlocks(MorphScene& scene, GrowingAnswer& answer) : scene_(scene), answer_(answer) {}
@@ -31,7 +31,7 @@ class RestlessBlocks {
     }
   }
 
-  // To a size that holds the answer still, a few blocks more at least.
+  // Resizes to a random size that holds the answer and a few blocks more.
   void resize() {
     const auto least = std::ssize(answer_.table) + 4;
     const std::int64_t blocks = least + static_cast<std::int64_t>(random_() % 60);
@@ -84,7 +84,7 @@ TEST(Morph, AnswersAreTheSameBitsWhileTheKvCacheGrowsMovesAndShrinks) {
     restless.step(scene);
   }
   EXPECT_TRUE(restless.same_as(expected));
-  EXPECT_GT(blocks.moved(), 10) << "or this says little";
+  EXPECT_GT(blocks.moved(), 10) << "else the test proves little";
 }
 
 void go_down_and_up(MorphScene& scene) {
@@ -92,7 +92,7 @@ void go_down_and_up(MorphScene& scene) {
   for (const Precision low :
        {Precision::kW8, Precision::kW8A8, Precision::kW4, Precision::kW4A8, Precision::kW3}) {
     for (int layer = 0; layer < MorphScene::spec().layers; ++layer) {
-      for (const ModelPart half : kLayerHalves) {
+      for (const Component half : kLayerHalves) {
         scene.apply(swap_of(layer, half, low));
         EXPECT_FALSE(answer(scene, 20).same_as(before)) << to_string(scene.form());
         scene.apply(swap_of(layer, half, Precision::kBf16));
@@ -107,20 +107,20 @@ TEST(Morph, EveryHalfDownAndUpAgainGivesTheSameBits) {
   go_down_and_up(scene);
 }
 
-TEST(Morph, AHalfInUnitsGoesDownAndUpWhole) {
+TEST(Morph, AHalfInShardsGoesDownAndUpWhole) {
   MorphScene scene(40, 64, {}, 2);
   go_down_and_up(scene);
 }
 
-TEST(Morph, TablesGoDownAndUpAndTheirPagesWithThem) {
+TEST(Morph, EmbeddingsGoDownAndUpAndTheirPagesWithThem) {
   MorphScene scene;
   const GrowingAnswer before = answer(scene, 20);
   const std::int64_t pages = scene.free_pages();
   for (const Precision low : {Precision::kW8, Precision::kW8A8, Precision::kW8A7}) {
-    scene.apply(swap_of(0, ModelPart::kTables, low));
+    scene.apply(swap_of(0, Component::kEmbeddings, low));
     EXPECT_GT(scene.free_pages(), pages);
     EXPECT_FALSE(answer(scene, 20).same_as(before)) << to_string(scene.form());
-    scene.apply(swap_of(0, ModelPart::kTables, Precision::kBf16));
+    scene.apply(swap_of(0, Component::kEmbeddings, Precision::kBf16));
     EXPECT_TRUE(answer(scene, 20).same_as(before));
   }
 }
@@ -128,12 +128,12 @@ TEST(Morph, TablesGoDownAndUpAndTheirPagesWithThem) {
 TEST(Morph, AFormReachedIsTheFormStartedIn) {
   MorphScene scene;
   Form low = scene.form();
-  low.tables = Precision::kW8;
-  scene.apply(swap_of(0, ModelPart::kTables, low.tables));
+  low.embeddings = Precision::kW8;
+  scene.apply(swap_of(0, Component::kEmbeddings, low.embeddings));
   low.layer_precision[0] = {Precision::kW4, Precision::kBf16};
   low.layer_precision[2] = {Precision::kW8, Precision::kW3};
   for (int layer = 0; layer < MorphScene::spec().layers; ++layer) {
-    for (const ModelPart half : kLayerHalves) {
+    for (const Component half : kLayerHalves) {
       scene.apply(
           swap_of(layer, half, low.layer_precision[static_cast<std::size_t>(layer)].of(half)));
     }
@@ -153,15 +153,16 @@ TEST(Morph, AFormReachedIsTheFormStartedIn) {
   EXPECT_EQ(result.logprobs.at(0).logprob, reached.logprobs.at(0));
 }
 
-// A step started before the commit is computed in the old form, one after it in the new one.
-TEST(Morph, ACommitHappensBetweenTheStepsThatItWasAskedBetween) {
+// A step started before the commit is computed in the old form; one started after it, in the new
+// one.
+TEST(Morph, ACommitHappensBetweenTheStepsAroundIt) {
   MorphScene scene;
   const float bf16 = answer(scene, 1).logprobs.at(0);
-  const SwapPart down = swap_of(1, ModelPart::kMlp, Precision::kW3);
+  const SwapComponent down = swap_of(1, Component::kMlp, Precision::kW3);
   scene.apply(down);
   const float w3 = answer(scene, 1).logprobs.at(0);
   ASSERT_NE(bf16, w3);
-  const SwapPart up = swap_of(1, ModelPart::kMlp, Precision::kBf16);
+  const SwapComponent up = swap_of(1, Component::kMlp, Precision::kBf16);
   const std::uint64_t id = scene.prepare(up);
   ASSERT_FALSE(scene.ear.ready(id).failure);
   StepPlan plan{.id = StepId{1}, .tokens = {3, 1, 4, 1, 5, 9, 2, 6}, .blocks = {0, 1}};
@@ -177,11 +178,11 @@ TEST(Morph, ACommitHappensBetweenTheStepsThatItWasAskedBetween) {
   scene.ear.done(id);
 }
 
-// A read that lasts until it is let go, asking after each of its many pieces.
+// A read that lasts until it is released and calls `pace` after each of its pieces.
 class StuckRead {
  public:
-  ReadPart over(const SyntheticCheckpoint& checkpoint) {
-    return [this, &checkpoint](const PartVariant& which, std::span<std::byte> memory,
+  ReadComponent over(const SyntheticCheckpoint& checkpoint) {
+    return [this, &checkpoint](const ComponentVariant& which, std::span<std::byte> memory,
                                const Pace& pace) {
       Result<std::string> read = MorphScene::read_from(checkpoint, which, memory, pace);
       while (read && stuck_) {
@@ -212,7 +213,7 @@ TEST(Morph, ASlowReadHoldsUpNeitherStepsNorTheKvCache) {
   MorphScene scene(40, 64, slow.over(checkpoint));
   const GrowingAnswer before = answer(scene, 30);
   slow.set(true);
-  const SwapPart down = swap_of(0, ModelPart::kMlp, Precision::kW4);
+  const SwapComponent down = swap_of(0, Component::kMlp, Precision::kW4);
   const std::uint64_t id = scene.prepare(down);
   slow.wait_until_stuck();
   EXPECT_TRUE(answer(scene, 30).same_as(before));
@@ -227,7 +228,7 @@ TEST(Morph, ASlowReadHoldsUpNeitherStepsNorTheKvCache) {
   EXPECT_FALSE(answer(scene, 30).same_as(before));
 }
 
-TEST(Morph, ReadingAheadMakesWayForWhatIsWantedNowAndEndsWithTheWorker) {
+TEST(Morph, ReadingAheadYieldsToSwapsAndEndsWithTheWorker) {
   std::atomic<int> begun = 0;
   const auto endless = [&](const Pace& pace) {
     ++begun;
@@ -236,11 +237,11 @@ TEST(Morph, ReadingAheadMakesWayForWhatIsWantedNowAndEndsWithTheWorker) {
     return true;
   };
   MorphScene scene(40, 64, {}, 1, endless);
-  for (const ModelPart half : kLayerHalves) {
+  for (const Component half : kLayerHalves) {
     scene.apply(swap_of(1, half, Precision::kW4));
   }
   scene.stop();
-  EXPECT_GE(begun, 2) << "the rest is read after what was wanted";
+  EXPECT_GE(begun, 2) << "the rest is read after the swap";
 }
 
 TEST(Morph, StopsInTheMiddleOfACopy) {
@@ -248,8 +249,8 @@ TEST(Morph, StopsInTheMiddleOfACopy) {
   StuckRead slow;
   MorphScene scene(40, 64, slow.over(checkpoint));
   slow.set(true);
-  scene.prepare(swap_of(0, ModelPart::kMlp, Precision::kW4));
-  scene.prepare(swap_of(1, ModelPart::kMlp, Precision::kW4));
+  scene.prepare(swap_of(0, Component::kMlp, Precision::kW4));
+  scene.prepare(swap_of(1, Component::kMlp, Precision::kW4));
   scene.prepare(ResizeKv{50});
   slow.wait_until_stuck();
   scene.stop();
@@ -259,11 +260,11 @@ TEST(Morph, DamageIsReportedAndChangesNothing) {
   const SyntheticCheckpoint checkpoint(MorphScene::spec());
   std::atomic<bool> damaged{false};
   MorphScene scene(40, 64,
-                   [&](const PartVariant& which, std::span<std::byte> memory,
+                   [&](const ComponentVariant& which, std::span<std::byte> memory,
                        const Pace& pace) -> Result<std::string> {
                      if (damaged && which.layer == 1) {
                        std::fill(memory.begin(), memory.end(),
-                                 std::byte{0x77});  // what was read of it
+                                 std::byte{0x77});  // the piece that was read
                        return make_error(ErrorCode::kCorrupt, "the variant's checksum is wrong");
                      }
                      return MorphScene::read_from(checkpoint, which, memory, pace);
@@ -271,20 +272,20 @@ TEST(Morph, DamageIsReportedAndChangesNothing) {
   const GrowingAnswer before = answer(scene, 20);
   damaged = true;
   const MorphReady ready =
-      scene.ear.ready(scene.prepare(swap_of(1, ModelPart::kAttention, Precision::kW8)));
+      scene.ear.ready(scene.prepare(swap_of(1, Component::kAttention, Precision::kW8)));
   ASSERT_TRUE(ready.failure);
   EXPECT_EQ(ready.failure->code, ErrorCode::kCorrupt);
   EXPECT_EQ(ready.failure->message, "layer 1 attention to w8: the variant's checksum is wrong");
   EXPECT_TRUE(answer(scene, 20).same_as(before));
   EXPECT_EQ(scene.counted_free_pages(), scene.free_pages());
-  scene.apply(swap_of(0, ModelPart::kAttention, Precision::kW8));
+  scene.apply(swap_of(0, Component::kAttention, Precision::kW8));
   EXPECT_FALSE(answer(scene, 20).same_as(before));
 }
 
-TEST(Morph, WhatTheReaderRemarksIsHandedOn) {
+TEST(Morph, TheReadersRemarkIsPassedOn) {
   const SyntheticCheckpoint checkpoint(MorphScene::spec());
   MorphScene scene(
-      40, 64, [&](const PartVariant& which, std::span<std::byte> memory, const Pace& pace) {
+      40, 64, [&](const ComponentVariant& which, std::span<std::byte> memory, const Pace& pace) {
         Result<std::string> read = MorphScene::read_from(checkpoint, which, memory, pace);
         if (read && which.precision == Precision::kW8) {
           *read = "packed anew";
@@ -293,14 +294,14 @@ TEST(Morph, WhatTheReaderRemarksIsHandedOn) {
       });
   for (const auto& [to, remark] :
        {std::pair{Precision::kW8, "packed anew"}, {Precision::kW4, ""}}) {
-    const SwapPart swap = swap_of(1, ModelPart::kMlp, to);
+    const SwapComponent swap = swap_of(1, Component::kMlp, to);
     const std::uint64_t id = scene.prepare(swap);
     EXPECT_EQ(scene.ear.ready(id).remark, remark);
     scene.commit(id, swap);
   }
 }
 
-// A worker that cannot read a half as it loads has no half to serve with.
+// A worker that cannot read a component while it loads is not created.
 TEST(Morph, DamageWhileLoadingIsAnErrorThatNamesTheHalf) {
   const SyntheticCheckpoint checkpoint(MorphScene::spec());
   const Form form = single_device_form(checkpoint.spec(), Precision::kBf16, DeviceId{0},
@@ -308,9 +309,9 @@ TEST(Morph, DamageWhileLoadingIsAnErrorThatNamesTheHalf) {
   const WorkerOptions options{
       .form = form,
       .pages = PageBudget{4096, form_pages(checkpoint.spec(), form, 4096)},
-      .read_part = [&](const PartVariant& which, std::span<std::byte> memory,
-                       const Pace& pace) -> Result<std::string> {
-        if (which.layer == 2 && which.part == ModelPart::kMlp) {
+      .read_component = [&](const ComponentVariant& which, std::span<std::byte> memory,
+                            const Pace& pace) -> Result<std::string> {
+        if (which.layer == 2 && which.component == Component::kMlp) {
           return make_error(ErrorCode::kCorrupt, "neither file nor checkpoint has it");
         }
         return MorphScene::read_from(checkpoint, which, memory, pace);
@@ -325,9 +326,9 @@ TEST(Morph, ShortPagesAreReportedAndChangeNothing) {
   MorphScene scene(40, 2);
   const GrowingAnswer before = answer(scene, 20);
   for (const MorphStep& step :
-       {MorphStep(swap_of(1, ModelPart::kMlp, Precision::kBf16)), MorphStep(ResizeKv{400}),
+       {MorphStep(swap_of(1, Component::kMlp, Precision::kBf16)), MorphStep(ResizeKv{400}),
         MorphStep(ResizeKv{std::int64_t{1} << 40}), MorphStep(ResizeKv{0}),
-        MorphStep(swap_of(3, ModelPart::kMlp, Precision::kW4))}) {
+        MorphStep(swap_of(3, Component::kMlp, Precision::kW4))}) {
     const MorphReady ready = scene.ear.ready(scene.prepare(step));
     EXPECT_TRUE(ready.failure) << to_string(step);
   }
@@ -341,13 +342,13 @@ TEST(Morph, AbortGivesPagesBackAtAnyTime) {
   MorphScene scene(40, 64, slow.over(checkpoint));
   const GrowingAnswer before = answer(scene, 20);
   slow.set(true);
-  const std::uint64_t copying = scene.prepare(swap_of(0, ModelPart::kMlp, Precision::kW4));
-  const std::uint64_t queued = scene.prepare(swap_of(1, ModelPart::kMlp, Precision::kW4));
+  const std::uint64_t copying = scene.prepare(swap_of(0, Component::kMlp, Precision::kW4));
+  const std::uint64_t queued = scene.prepare(swap_of(1, Component::kMlp, Precision::kW4));
   slow.wait_until_stuck();
   scene.worker().abort(MorphId{queued});
   scene.worker().abort(MorphId{copying});
   slow.set(false);
-  const std::uint64_t swapped = scene.prepare(swap_of(2, ModelPart::kMlp, Precision::kW4));
+  const std::uint64_t swapped = scene.prepare(swap_of(2, Component::kMlp, Precision::kW4));
   EXPECT_FALSE(scene.ear.ready(swapped).failure);
   scene.worker().abort(MorphId{swapped});
   const std::uint64_t grown = scene.prepare(ResizeKv{60});
@@ -358,8 +359,8 @@ TEST(Morph, AbortGivesPagesBackAtAnyTime) {
   const std::uint64_t shrunk = scene.prepare(ResizeKv{20});
   EXPECT_FALSE(scene.ear.ready(shrunk).failure);
   scene.worker().abort(MorphId{shrunk});
-  scene.worker().abort(MorphId{shrunk});  // also of what is no longer there
-  scene.apply(swap_of(2, ModelPart::kAttention, Precision::kBf16));  // counts the free pages
+  scene.worker().abort(MorphId{shrunk});  // an abort after the commit is ignored
+  scene.apply(swap_of(2, Component::kAttention, Precision::kBf16));  // counts the free pages
   EXPECT_FALSE(scene.ear.heard_of(queued));
   EXPECT_FALSE(scene.ear.heard_of(copying));
   EXPECT_FALSE(scene.ear.heard_of(behind));
@@ -396,8 +397,8 @@ TEST(Morph, AFormThatDoesNotFitItsPagesIsRefused) {
   EXPECT_TRUE(CpuWorker::create(options, checkpoint, {}, ignore).ok()) << "without any reserve";
 }
 
-// Random steps, several under way, some aborted, beside an answer that is never the wrong one: its
-// precision changes, so only that it goes on and that the pages add up is looked at.
+// Random morph steps, several at a time, some of them aborted, while an answer grows. Its precision
+// changes, so the test checks only that the answer continues and that pages are conserved.
 TEST(Morph, PagesAreConservedInAStorm) {
   constexpr int kRounds = 150;
   MorphScene scene(40, 12);

@@ -3,7 +3,7 @@
 namespace protean {
 namespace {
 
-constexpr int kVocab = 288;  // room for an embedded byte vocabulary
+constexpr int kVocab = 288;  // enough for an embedded byte vocabulary
 
 ModelSpec llama(const AttentionSpec& attention) {
   ModelSpec spec;

@@ -1,7 +1,7 @@
 #pragma once
 
-// For tests: tiny checkpoints with random weights, written to disk in the formats that users bring.
-// Only names and layouts of the formats are used here, no code of the reader under test.
+// Writes tiny checkpoints with random weights for tests, in the formats that users have. Uses only
+// names and layouts of the formats, no code of the reader under test.
 
 #include <cstdint>
 #include <filesystem>
@@ -14,7 +14,7 @@
 
 namespace protean {
 
-// A directory of its own that goes away with the object.
+// A temporary directory that is removed with the object.
 class TemporaryDirectory {
  public:
   TemporaryDirectory();
@@ -30,14 +30,14 @@ class TemporaryDirectory {
 
 struct NamedSpec {
   std::string name;  // a valid file name, for test parameters and folders
-  ModelSpec spec;    // as a Hugging Face directory says it: pairing is kHalfSplit
+  ModelSpec spec;    // for a Hugging Face directory: pairing is kHalfSplit
   friend std::ostream& operator<<(std::ostream& out, const NamedSpec& model) {
     return out << model.name;
   }
 };
 
-// Every architecture row and every feature of a ModelSpec at least once, a few thousand weights
-// each.
+// Returns specs of a few thousand weights that have every architecture row and every feature of a
+// ModelSpec at least once.
 std::vector<NamedSpec> architecture_specs();
 
 enum class SafetensorsType { kF32, kF16, kBf16 };
@@ -52,23 +52,24 @@ struct HfCheckpointOptions {
 struct GgufCheckpointOptions {
   std::uint64_t seed = 1;
   GgufType type = GgufType::kF32;
-  // What llama.cpp's mixes (Q4_K_M of Q4_K and Q6_K) give more bits: the values and ffn_down of the
-  // first and the last eighth of the layers and of each third between, and the output table.
+  // The type with more bits in llama.cpp's mixes (Q6_K in Q4_K_M): of values and ffn_down in the
+  // first and last eighth of the layers and every third layer between, and of the LM head.
   std::optional<GgufType> more;
-  // A SentencePiece vocabulary of spec.vocab pieces, at least 259: <unk>, <s>, </s>, the 256 bytes,
-  // then letters and words.
+  // Embeds a SentencePiece vocabulary of spec.vocab pieces, at least 259: <unk>, <s>, </s>, the 256
+  // bytes, then letters and words.
   bool vocabulary = false;
 };
 
-// config.json, generation_config.json and weights into an existing directory. Norms are about 1,
-// matrices scaled so that activations keep their size. Fails the calling test if it cannot write.
+// Writes config.json, generation_config.json and weights into an existing directory. Norms are
+// about 1; matrices are scaled so that activations keep their size. Fails the calling test on
+// errors.
 void write_hf_checkpoint(const std::filesystem::path& directory, const ModelSpec& spec,
                          const HfCheckpointOptions& options = {});
 
-// The same model as write_hf_checkpoint writes from the same seed, in GGUF's order of rows and at
-// another type: with kF32 on both sides the two files mean the same numbers. Quantised types are
-// random valid blocks of about the same size; tensors whose rows are no whole blocks stay f32, and
-// norms and biases always do. Llama 3 scaling becomes rope_freqs.weight, as converters do it.
+// Writes the model that write_hf_checkpoint() writes for the same seed, in GGUF's order of rows and
+// with another type. With kF32 in both, the files hold the same numbers. Quantised types are random
+// valid blocks of about the same size. Norms, biases and tensors whose rows are not whole blocks
+// stay f32. Llama 3 scaling becomes rope_freqs.weight, as converters write it.
 void write_gguf_checkpoint(const std::filesystem::path& file, const ModelSpec& spec,
                            const GgufCheckpointOptions& options = {});
 

@@ -17,8 +17,8 @@ namespace {
 
 constexpr std::uint32_t kF32Number = 0;
 
-// ggml's number, elements and bytes of a block, and where in it its f16 scales are. deviation is
-// that of a block of random bytes whose scale is 1.
+// A type of ggml: its number, the elements and bytes of a block, and the offsets of its f16 scales.
+// `deviation` is the standard deviation of a block of random bytes with scale 1.
 struct BlockLayout {
   std::uint32_t number = 0;
   std::int64_t elements = 1;
@@ -26,7 +26,7 @@ struct BlockLayout {
   int scale_at = -1;
   int minimum_at = -1;
   double deviation = 1.0;
-  double minimum_per_scale = 0.0;  // makes the mean about 0
+  double minimum_per_scale = 0.0;  // gives a mean of about 0
 };
 
 BlockLayout layout_of(GgufType type) {
@@ -56,8 +56,8 @@ BlockLayout layout_of(GgufType type) {
   return {};
 }
 
-// Row r of GGUF's llama models is the row of the Hugging Face model that rotates as it does there:
-// halves of a head become neighbours.
+// Returns the Hugging Face row of row r of a GGUF llama model: the pairs that rotate together are
+// halves of a head in one and neighbours in the other.
 std::vector<float> interleave_halves(const std::vector<float>& weights, int heads,
                                      std::int64_t columns) {
   const std::int64_t head_dim = static_cast<std::int64_t>(weights.size()) / columns / heads;
@@ -106,7 +106,7 @@ std::string random_blocks(const WeightTensor& tensor, const BlockLayout& layout,
   return data;
 }
 
-// How much each pair's frequency is divided by Llama 3's scaling.
+// Returns the divisors of the pairs' frequencies by Llama 3's scaling.
 std::vector<float> llama3_divisors(const RopeSpec& rope, int head_dim) {
   std::vector<float> divisors;
   for (int i = 0; i < head_dim; i += 2) {
@@ -175,7 +175,7 @@ void add_vocabulary(const ModelSpec& spec, GgufWriter& writer) {
   constexpr int kFirstByte = 3;
   constexpr int kFirstPiece = kFirstByte + 256;
   check(spec.vocab >= kFirstPiece, "an embedded vocabulary needs 259 pieces");
-  const std::string space = "\xE2\x96\x81";  // SentencePiece's mark for it
+  const std::string space = "\xE2\x96\x81";  // SentencePiece's mark for a space
   std::vector<std::string> tokens = {"<unk>", "<s>", "</s>"};
   std::vector<std::int32_t> types = {2, 3, 3};
   for (int byte = 0; byte < 256; ++byte) {
@@ -192,7 +192,7 @@ void add_vocabulary(const ModelSpec& spec, GgufWriter& writer) {
   }
   std::vector<float> scores(tokens.size(), 0.0F);
   for (std::size_t id = kFirstPiece; id < scores.size(); ++id) {
-    // Longer pieces merge last and win; SentencePiece scores are negative ranks.
+    // Longer pieces merge last; SentencePiece scores are negative ranks.
     scores[id] = -static_cast<float>(id - kFirstPiece);
   }
   writer.add("tokenizer.ggml.model", std::string_view("llama"));
@@ -208,7 +208,7 @@ void add_vocabulary(const ModelSpec& spec, GgufWriter& writer) {
 
 void write_gguf_checkpoint(const std::filesystem::path& path, const ModelSpec& spec,
                            const GgufCheckpointOptions& options) {
-  // Converters say "llama" for Mistral models too, and order rows for adjacent pairs then.
+  // Converters write "llama" for Mistral models too and then order rows for adjacent pairs.
   const bool llama = spec.architecture == "llama" || spec.architecture == "mistral";
   GgufWriter writer;
   add_metadata(spec, llama ? "llama" : spec.architecture, writer);

@@ -8,7 +8,7 @@
 
 namespace protean {
 
-// Builds a GGUF file in memory, whatever it is told: tests of broken files use it too.
+// Builds a GGUF file in memory without checks, because tests of broken files use it too.
 class GgufWriter {
  public:
   explicit GgufWriter(std::uint32_t version = 3, std::uint32_t alignment = 32)
@@ -21,14 +21,14 @@ class GgufWriter {
   void add(std::string_view key, const std::vector<std::string>& values);
   void add(std::string_view key, const std::vector<float>& values);
   void add(std::string_view key, const std::vector<std::int32_t>& values);
-  // Any value type and any bytes.
+  // Adds a value of any type and bytes.
   void scalar(std::string_view key, std::uint32_t type, const void* value, std::size_t bytes);
 
-  // Dimensions with the row length first; data is padded to the alignment.
+  // Adds a tensor, its row length first. Data is padded to the alignment.
   void add_tensor(std::string_view name, const std::vector<std::uint64_t>& dimensions,
                   std::uint32_t type, std::string_view data);
 
-  // Without padding after the last tensor, so that no byte of the file is superfluous.
+  // Returns the file without padding after the last tensor, so that every byte is needed.
   std::string file() const;
 
  private:

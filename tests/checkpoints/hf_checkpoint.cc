@@ -89,7 +89,7 @@ void append(const std::vector<float>& weights, SafetensorsType type, std::string
   }
 }
 
-// Part of the tensors as one file; notes in the index where they went.
+// One file with some of the tensors.
 struct Shard {
   std::string name;
   json::object header;
@@ -110,7 +110,7 @@ struct Shard {
 
   std::string file() const {
     std::string text = json::serialize(header);
-    text.resize((text.size() + 7) / 8 * 8, ' ');  // so that the data is aligned
+    text.resize((text.size() + 7) / 8 * 8, ' ');  // aligns the data
     const std::uint64_t length = text.size();
     std::string bytes(reinterpret_cast<const char*>(&length), sizeof(length));
     return bytes + text + data;

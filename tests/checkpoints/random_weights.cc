@@ -93,13 +93,13 @@ std::vector<float> random_weights(const WeightTensor& tensor, std::uint64_t seed
   std::mt19937_64 random(seed * 0x9E3779B97F4A7C15U + index);
   std::vector<float> weights(static_cast<std::size_t>(tensor.elements()));
   for (float& weight : weights) {
-    // The sum of four uniform numbers is normal enough, and the same with every standard library.
+    // The sum of four uniform numbers is nearly normal and equal in every standard library.
     const std::uint64_t bits = random();
     double sum = 0.0;
     for (int shift = 0; shift < 64; shift += 16) {
       sum += (static_cast<double>(bits >> shift & 0xFFFFU) + 0.5) * 0x1.0p-16 - 0.5;
     }
-    sum *= std::numbers::sqrt3;  // makes the deviation 1
+    sum *= std::numbers::sqrt3;  // scales the deviation to 1
     weight = static_cast<float>(tensor.mean + tensor.deviation * sum);
   }
   return weights;
@@ -120,7 +120,7 @@ std::uint16_t to_f16(float value) {
   std::frexp(magnitude, &exponent);               // magnitude < 2^exponent
   const int unit = std::max(exponent - 11, -24);  // of the last bit
   const auto steps = static_cast<unsigned>(std::nearbyint(std::ldexp(magnitude, -unit)));
-  // Steps that reach 2048 carry into the exponent, as the format is made for.
+  // Steps that reach 2048 carry into the exponent.
   const unsigned bits = steps + (static_cast<unsigned>(unit + 24) << 10U);
   return static_cast<std::uint16_t>(sign | std::min(bits, 0x7C00U));
 }

@@ -8,8 +8,8 @@
 
 namespace protean {
 
-// A tensor by the meaning both file formats share: HF and GGUF name it differently and GGUF may
-// order its rows differently, the numbers are the same for the same seed.
+// A tensor of both file formats. HF and GGUF name it differently, and GGUF may order its rows
+// differently; a seed gives both the same numbers.
 struct WeightTensor {
   std::string hf_name;
   std::string gguf_name;
@@ -24,7 +24,7 @@ struct WeightTensor {
 
 std::vector<WeightTensor> weight_tensors(const ModelSpec& spec);
 
-// The numbers of tensor number index in weight_tensors().
+// Returns the numbers of the tensor at `index` in weight_tensors().
 std::vector<float> random_weights(const WeightTensor& tensor, std::uint64_t seed,
                                   std::size_t index);
 

@@ -46,9 +46,9 @@ function answersIn(text) {
 }
 
 const post = (body, path = '/v1/chat/completions', headers = '') =>
-  Buffer.concat([Buffer.from(`POST ${path} HTTP/1.1\r\nHost: x\r\n${headers}Content-Length: ${Buffer.byteLength(body)}\r\n\r\n`), Buffer.from(body)]);
+  Buffer.concat([Buffer.from(`POST ${path} HTTP/1.1\r\nHost: localhost\r\n${headers}Content-Length: ${Buffer.byteLength(body)}\r\n\r\n`), Buffer.from(body)]);
 const chat = (fields) => post(JSON.stringify({ messages: [{ role: 'user', content: 'hi' }], max_tokens: 1, ...fields }));
-const begin = 'POST /v1/completions HTTP/1.1\r\nHost: x\r\n';
+const begin = 'POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n';
 const chunked = `${begin}Transfer-Encoding: chunked\r\n\r\n`;
 
 const attacks = [
@@ -68,8 +68,8 @@ const attacks = [
   ['an infinite number in a schema', post('{"prompt": "a", "guided_json": {"minLength": 1e400}}', '/v1/completions'), 400, 'invalid_request', /double/],
   ['a wrong type', chat({ stream: 'yes' }), 400, 'invalid_request', /stream/],
   ['an unknown model', chat({ model: 'gpt-9' }), 404, 'model_not_found', /gpt-9/],
-  ['an unknown path', 'GET /v2/nothing HTTP/1.1\r\nHost: x\r\n\r\n', 404, 'not_found', /v2/],
-  ['a wrong method', 'DELETE /v1/models HTTP/1.1\r\nHost: x\r\n\r\n', 405, 'method_not_allowed', /GET/],
+  ['an unknown path', 'GET /v2/nothing HTTP/1.1\r\nHost: localhost\r\n\r\n', 404, 'not_found', /v2/],
+  ['a wrong method', 'DELETE /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n', 405, 'method_not_allowed', /GET/],
   ['a compressed body', `${begin}Content-Encoding: gzip\r\nContent-Length: 2\r\n\r\n{}`, 415, 'unsupported_media_type', /gzip/],
   ['both lengths', `${begin}Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n`, 400, 'invalid_request', /exclude|Encoding/],
   ['both lengths, swapped', `${begin}Transfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n0\r\n\r\n`, 400, 'invalid_request', /exclude|Length/],
@@ -90,7 +90,10 @@ const attacks = [
   ['no Host', 'GET /health HTTP/1.1\r\n\r\n', 400, 'invalid_request', /Host/],
   ['two Hosts', 'GET /health HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n', 400, 'invalid_request', /Host/],
   ['an unknown expectation', `${begin}Expect: wonders\r\nContent-Length: 2\r\n\r\n{}`, 417, 'expectation_failed', /100-continue/],
-  ['no HTTP at all', '\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 hello\r\n\r\n', 400, 'invalid_request', /HTTP/],
+  ['TLS', '\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 hello\r\n\r\n', 400, 'invalid_request', /http:\/\//],
+  ['no HTTP at all', '\x01\x02 hello\r\n\r\n', 400, 'invalid_request', /HTTP/],
+  ['a foreign name', 'GET /health HTTP/1.1\r\nHost: evil.example\r\n\r\n', 403, 'forbidden', /--allowed-hosts/],
+  ['a foreign page', `${begin}Origin: https://evil.example\r\nContent-Length: 2\r\n\r\n{}`, 403, 'forbidden', /--allow-origin/],
   ['HTTP/2', 'PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n', 400, 'invalid_request', /HTTP/],
 ];
 
@@ -116,6 +119,8 @@ describe('bad input', { skip }, () => {
   it('sockets that are half closed, reset or silent', async () => {
     const half = await raw(server, 'GET /heal', { half: true });
     assert.equal(half[0].status, 400);
+    const asked = await raw(server, chat({ max_tokens: 50, ignore_eos: true }), { half: true, enough: 2 });
+    assert.equal(asked.at(-1).status, 200, 'half closed after the request');
     const reset = net.connect(Number(new URL(server.url).port), '127.0.0.1');
     await new Promise((settle) => reset.once('connect', settle));
     reset.write(chat({ max_tokens: 200, ignore_eos: true, stream: true }));
@@ -129,17 +134,17 @@ describe('bad input', { skip }, () => {
   });
 
   it('pipelined requests are answered in order', async () => {
-    const answers = await raw(server, Buffer.concat([chat({}), Buffer.from('GET /version HTTP/1.1\r\nHost: x\r\n\r\n'), chat({ model: 'gpt-9' })]), { enough: 3 });
+    const answers = await raw(server, Buffer.concat([chat({}), Buffer.from('GET /version HTTP/1.1\r\nHost: localhost\r\n\r\n'), chat({ model: 'gpt-9' })]), { enough: 3 });
     assert.deepEqual(answers.map((answer) => answer.status), [200, 200, 404]);
   });
 
   it('absolute targets, HEAD, OPTIONS and request ids', async () => {
-    const [absolute] = await raw(server, 'GET http://x/health HTTP/1.1\r\nHost: x\r\nX-Request-Id: mine\r\n\r\n');
+    const [absolute] = await raw(server, 'GET http://x/health HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: mine\r\n\r\n');
     assert.equal(absolute.status, 200);
     assert.match(absolute.head, /x-request-id: mine/i);
-    const [odd] = await raw(server, 'GET /health?a[b]={c}|%zz HTTP/1.1\r\nHost: x\r\n\r\n');
+    const [odd] = await raw(server, 'GET /health?a[b]={c}|%zz HTTP/1.1\r\nHost: localhost\r\n\r\n');
     assert.equal(odd.status, 200, 'a query means nothing, whatever is in it');
-    const [strange] = await raw(server, 'GET /health HTTP/1.1\r\nHost: x\r\nX-Request-Id: "quoted id"\r\n\r\n');
+    const [strange] = await raw(server, 'GET /health HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: "quoted id"\r\n\r\n');
     assert.match(strange.head, /x-request-id: [0-9a-f]{32}/i);
     const head = await fetch(`${server.url}/v1/models`, { method: 'HEAD' });
     assert.ok(Number(head.headers.get('content-length')) > 20);
@@ -174,11 +179,14 @@ describe('keys, TLS and operators', { skip }, () => {
     assert.equal((await ask({}))[0], 401);
     assert.equal((await ask({ 'x-api-key': 'secret-of-ann' }, { maxVersion: 'TLSv1.2' }))[1], 'TLSv1.2');
     await assert.rejects(ask({}, { minVersion: 'TLSv1', maxVersion: 'TLSv1.1', ciphers: 'DEFAULT@SECLEVEL=0' }));
+    const [plain] = await raw(server, 'GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n');
+    assert.equal(plain.status, 400);
+    assert.match(plain.body, /https:\/\//);
     server.process.kill('SIGHUP');
     assert.equal((await ask({ 'x-api-key': 'secret-of-ann' }))[0], 200);
     assert.equal(await server.stop(), 0);
     assert.doesNotMatch(server.log, /secret-of/);
-    assert.match(server.log, /read anew/);
+    assert.match(server.log, /key again/);
   });
 
   for (const [name, flags, words] of [
@@ -191,6 +199,7 @@ describe('keys, TLS and operators', { skip }, () => {
     ['a collector behind https', ['--otlp-endpoint', 'https://a:4318'], /--otlp-endpoint/],
     ['a log level there is not', ['--log-level', 'loud'], /loud/],
     ['a body larger than all', ['--max-body-size', '2GiB'], /--max-inflight-body-bytes/],
+    ['too little memory for grammars', ['--grammar-memory', '1MiB'], /--grammar-memory 1MiB must be a size of at least 16MiB/],
   ]) {
     it(`${name} is refused at the start`, () => {
       const { status, stderr } = spawnSync(program, ['serve', model, '--port', '0', ...flags], { encoding: 'utf8', timeout: 20_000 });
@@ -198,6 +207,15 @@ describe('keys, TLS and operators', { skip }, () => {
       assert.match(stderr, words);
     });
   }
+
+  it('warns of a public address without a key', async () => {
+    const warning = /without an --api-key/;
+    for (const [flags, warns] of [[['--host', '0.0.0.0'], true], [['--host', '0.0.0.0', '--api-key', 'k'], false], [[], false]]) {
+      const server = await Server.start(...flags);
+      assert.equal(await server.stop(), 0);
+      assert.equal(warning.test(server.log), warns, server.log);
+    }
+  });
 
   it('answers operators on their own port, and drains for them', async () => {
     const server = await Server.start('--admin-port', '0', '--log-format', 'json');

@@ -60,14 +60,14 @@ async function mischief(url, below) {
   const socket = net.connect({ host: '127.0.0.1', port: Number(new URL(url).port), allowHalfOpen: true });
   socket.on('error', () => {});
   const body = JSON.stringify({ ...someRequest(below), max_tokens: 400 });
-  const request = `POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: ${Buffer.byteLength(body)}\r\n\r\n${body}`;
+  const request = `POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: ${Buffer.byteLength(body)}\r\n\r\n${body}`;
   const kind = below(6);
   if (kind === 0) socket.write(Buffer.from(Array.from({ length: 1 + below(5000) }, () => below(256))));
   if (kind === 1) socket.write(request.slice(0, 1 + below(request.length - 1)));
   if (kind === 2) socket.pause().write(request);  // reads nothing
   if (kind === 3) socket.end(request);  // half closed
   if (kind === 4) socket.write(request + 'x'.repeat(below(600_000)));
-  if (kind === 5) socket.write('POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n');
+  if (kind === 5) socket.write('POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n');
   await sleep(20 + below(400));
   if (kind !== 3 && below(2) === 0) socket.resetAndDestroy();
   else socket.destroy();

@@ -1,4 +1,4 @@
-// What a user of OpenAI's SDK sees: it must not notice that this is another server.
+// OpenAI's API as its SDK sees it.
 
 import assert from 'node:assert/strict';
 import { after, before, describe, test } from 'node:test';

@@ -1,4 +1,4 @@
-// OpenAI's SDK over what a call can ask for besides text: choices, logprobs, biases, forms, tools,
+// Fields of OpenAI's API through its SDK: choices, logprobs, biases, structured output, tools,
 // embeddings, tokens.
 
 import assert from 'node:assert/strict';
@@ -29,7 +29,7 @@ describe('OpenAI SDK, all fields', () => {
   let client;
 
   before(async () => {
-    server = await Server.startBuiltin('--tool-call-parser', 'hermes');
+    server = await Server.startBuiltin();
     client = new OpenAI({ baseURL: `${server.url}/v1`, apiKey: 'none', maxRetries: 0 });
   });
   after(async () => {
@@ -118,7 +118,7 @@ describe('OpenAI SDK, all fields', () => {
     return JSON.parse(choice.message.content);
   };
 
-  test('answers of a given form', async () => {
+  test('structured output', async () => {
     const schema = weather.function.parameters;
     const response_format = { type: 'json_schema', json_schema: { name: 'w', strict: true, schema } };
     for (const seed of [1, 2, 3]) {

@@ -1,5 +1,5 @@
-// What a model that knows nothing writes under each schema of schemas/*.json, judged by ajv, through
-// the real server and without it; and that values ajv takes are taken here, too.
+// Random answers under each schema of schemas/*.json validate with ajv, through the real server and
+// without it, and values that ajv accepts are accepted by the grammar.
 
 import { deepEqual, equal, match, ok } from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
@@ -53,7 +53,7 @@ test('every answer to 200 schemas validates', { skip, timeout: 600_000 }, () => 
   ok(answers > 4000);
 });
 
-// Where all is slow, every n-th schema is enough: PROTEAN_SCHEMA_STRIDE.
+// PROTEAN_SCHEMA_STRIDE=n tests every n-th schema, for slow machines.
 const stride = Number(process.env.PROTEAN_SCHEMA_STRIDE ?? 1);
 
 describe('a server with random weights', { timeout: 600_000 }, () => {
@@ -64,7 +64,7 @@ describe('a server with random weights', { timeout: 600_000 }, () => {
   before(async () => {
     const path = writeRandomModel(join(scratch, 'random'));
     server = await Server.startWith({ path }, '--chat-template', chatml, '--max-num-seqs', '64', '--tool-call-parser', 'qwen3_coder');
-    // What it writes would hardly ever end: what closes is made likelier.
+    // A bias towards closing tokens, without which random answers would hardly ever end.
     bias = {};
     for (const [text, by] of [['"', 6], ['}', 3], [']', 3], [',', 2]]) {
       const { tokens } = await (await post('/tokenize', { content: text })).json();
@@ -128,7 +128,7 @@ describe('a server with random weights', { timeout: 600_000 }, () => {
     }
   });
 
-  test('a forced call whose arguments stand between tags keeps to their schema', async () => {
+  test('a named function is called once, and its arguments between tags satisfy the schema', async () => {
     const parameters = {
       type: 'object', required: ['city', 'days'], additionalProperties: false,
       properties: {
@@ -139,7 +139,7 @@ describe('a server with random weights', { timeout: 600_000 }, () => {
     const valid = validator(parameters);
     const tools = [{ type: 'function', function: { name: 'get_weather', parameters } }];
     const answers = await Promise.all(Array.from({ length: 12 }, (_, seed) =>
-      ask({ tools, tool_choice: 'required', parallel_tool_calls: false, seed })));
+      ask({ tools, tool_choice: { type: 'function', function: { name: 'get_weather' } }, seed })));
     const seen = new Set();
     for (const [{ message, finish_reason: reason }] of answers) {
       equal(reason, 'tool_calls', JSON.stringify(message));
@@ -172,7 +172,7 @@ test('a model without a token for "{" refuses what needs one', { skip: noModel, 
   equal(await server.stop(), 0, server.log);
 });
 
-// Values near a schema: those of other schemas' answers, and small changes of its own.
+// Returns a value with small changes, near the schema of the original.
 function changed(value, random) {
   if (Array.isArray(value)) {
     const list = value.map((item) => (random() < 0.3 ? changed(item, random) : item));
@@ -213,8 +213,8 @@ test('the grammar takes what ajv takes', { skip, timeout: 600_000 }, () => {
   ok(pairs.filter(({ valid }) => !valid).length > 2000);
 });
 
-// Where the grammar says less than the schema by design: the order of properties, a schema without
-// a type, which is read as the type its keywords are for, long numbers, and the narrower formats.
+// Returns false where the grammar accepts less than the schema by design: other orders of properties,
+// other types than a schema's keywords are about if it states none, long numbers, and formats.
 function withinLimits(value, schema) {
   const text = JSON.stringify(schema);
   if (/"(format|uniqueItems|minProperties)"/.test(text)) return false;
@@ -231,7 +231,8 @@ function typed(schema) {
   return Object.entries(schema).every(([key, part]) => key === 'const' || key === 'enum' || typed(part));
 }
 
-// Names in the order of some `properties` of the schema, those it does not have last.
+// Returns true if names are in the order of each `properties` and `required` of the schema, with other
+// names last.
 function ordered(value, schema, root) {
   const orders = [];
   const collect = (part) => {

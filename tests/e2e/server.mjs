@@ -13,7 +13,6 @@ export const modelName = 'tinystories-656k';
 
 // The model that ships with Protean has a token for every byte, which forms and tools need.
 export const builtin = resolve(root, 'models/builtin');
-const chatml = resolve(root, 'tests/e2e/chatml.jinja'); // knows all roles, as its own template does not
 
 // Why there is nothing to test here, or false.
 export const skip = existsSync(model) ? false : `needs ${model}; set PROTEAN_DATA to the test data folder`;
@@ -33,13 +32,14 @@ export class Server {
   }
 
   static async startBuiltin(...flags) {
-    return Server.startWith({ path: builtin }, '--chat-template', chatml, ...flags);
+    return Server.startWith({ path: builtin }, ...flags);
   }
 
   // With other environment variables, another program or model.
   static async startWith({ env = {}, as = program, path = model }, ...flags) {
     const server = new Server();
-    server.process = spawn(as, ['serve', path, '--host', '127.0.0.1', '--port', '0', ...flags], {
+    const host = flags.includes('--host') ? [] : ['--host', '127.0.0.1'];
+    server.process = spawn(as, ['serve', path, ...host, '--port', '0', ...flags], {
       stdio: ['ignore', 'inherit', 'pipe'], env: { ...process.env, ...env },
     });
     server.ended = new Promise((settle) => {

@@ -33,14 +33,14 @@ async function drive(server, until, below, count) {
 
 async function shape(server, until, below, layers, count) {
   const precisions = ['bf16', 'w8', 'w4'];
-  const tables = () => below(2) ? 'bf16' : 'w8';
+  const embeddings = () => below(2) ? 'bf16' : 'w8';
   while (Date.now() < until) {
     const kind = below(5);
     const one = () => precisions[below(3)];
     const wish = kind === 0 ? { layers: one() }
       : kind === 1 ? { kv_blocks: 80 + below(300) }
       : kind === 2 ? { layers: Array.from({ length: layers }, one) }
-      : kind === 3 ? { tables: tables() }
+      : kind === 3 ? { embeddings: embeddings() }
       : { layers: Array.from({ length: layers }, () => `${one()}/${one()}`), kv_blocks: 80 + below(200) };
     const response = await fetch(`${server.admin}/admin/form`, { method: 'PUT', body: JSON.stringify(wish) });
     const answer = await response.json();
@@ -59,7 +59,7 @@ export async function storm(server, { seconds, streams, seed, layers }) {
     ...Array.from({ length: streams }, (_, i) => drive(server, until, random(seed + i), count)),
     shape(server, until, random(seed + streams), layers, count),
   ]);
-  const released = await fetch(`${server.admin}/admin/form`, { method: 'PUT', body: JSON.stringify({ layers: 'bf16', tables: 'bf16' }) });
+  const released = await fetch(`${server.admin}/admin/form`, { method: 'PUT', body: JSON.stringify({ layers: 'bf16', embeddings: 'bf16' }) });
   assert.equal(released.status, 202);
   const idle = await server.idleMetrics();
   assert.equal(idle.get('vllm:num_requests_running'), 0);

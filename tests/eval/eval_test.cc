@@ -12,10 +12,10 @@
 #include <utility>
 #include <vector>
 
-#include "apps/eval_documents.h"
-#include "apps/eval_generation.h"
-#include "apps/eval_scoring.h"
 #include "base/test_data.h"
+#include "measure/documents.h"
+#include "measure/schedule_score.h"
+#include "measure/text_score.h"
 #include "tests/reference/reference_model.h"
 
 namespace protean {
@@ -43,7 +43,7 @@ class TextFile {
   std::filesystem::path path_;
 };
 
-// The first 40 stories of more than 200 characters, line breaks replaced by spaces.
+// Returns the first 40 stories of more than 200 characters, with line breaks replaced by spaces.
 std::string forty_stories(const std::filesystem::path& file) {
   std::ifstream in(file, std::ios::binary);
   const std::string text{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
@@ -65,7 +65,7 @@ std::string forty_stories(const std::filesystem::path& file) {
   return lines;
 }
 
-// The number that an independent program found for this model and these stories.
+// An independent program found this number for this model and these stories.
 TEST(Eval, TinyStoriesScoresAsIsKnown) {
   const auto model = test_data("models/tinystories-656k");
   const auto text = test_data("text/tinystories/tinystories_sample_2MiB.txt");
@@ -103,7 +103,7 @@ double reference_nats(const LocalClient& client, const std::vector<Document>& do
   return nats / static_cast<double>(count);
 }
 
-// The model that ships with Protean where there is one, else a small trained one.
+// Returns the model that ships with Protean if it exists, otherwise a small trained one.
 std::filesystem::path any_model() {
   const std::filesystem::path builtin = "models/builtin";
   return std::filesystem::exists(builtin / "config.json") ? builtin
@@ -124,7 +124,7 @@ TEST(Eval, AgreesWithAnIndependentEvaluationInDoublePrecision) {
     const auto client = open_model(path, dtype);
     const auto documents = read_documents(text.path(), "", *client->files().tokenizer);
     ASSERT_TRUE(documents.ok()) << documents.error().message;
-    // Windows as long as the documents: the reference too reads them from their beginnings.
+    // Windows are as long as the documents, because the reference reads them from their beginnings.
     const auto score = score_text(*client, nullptr, *documents, {128, 64}, no_progress);
     ASSERT_TRUE(score.ok()) << score.error().message;
     const double expected = reference_nats(*client, *documents);
@@ -141,7 +141,7 @@ TEST(Eval, AModelDivergesFromItselfNotAtAllAndFromAnotherPrecisionALittle) {
   const auto exact = open_model(path, "f32");
   const auto documents = read_documents(text.path(), "", *model->files().tokenizer);
   ASSERT_TRUE(documents.ok()) << documents.error().message;
-  // Windows shorter than the documents, so that rows of several are kept apart.
+  // Windows are shorter than the documents, so that rows of several windows must be kept apart.
   const auto none = score_text(*model, same.get(), *documents, {12, 5}, no_progress);
   ASSERT_TRUE(none.ok()) << none.error().message;
   EXPECT_EQ(none->divergence->kl_percentile(100), 0.0);
@@ -155,7 +155,7 @@ TEST(Eval, AModelDivergesFromItselfNotAtAllAndFromAnotherPrecisionALittle) {
   EXPECT_GT(little->divergence->top1_agreement(), 0.9);
 }
 
-// Fewer bits, further away; how far is the ruler's business, but no layout error stays in bounds.
+// Divergence grows with fewer bits. The bounds are wide, but a layout error would exceed them.
 TEST(Eval, AModelDivergesMoreTheFewerItsBits) {
   const auto path = any_model();
   PROTEAN_REQUIRE_DATA(path);
@@ -174,7 +174,7 @@ TEST(Eval, AModelDivergesMoreTheFewerItsBits) {
   }
 }
 
-// Spans of one precision, however they are cut, are one greedy continuation.
+// Spans of one precision give one greedy continuation, however they are cut.
 TEST(Eval, ASchedulesCutsDoNotShow) {
   const auto path = any_model();
   PROTEAN_REQUIRE_DATA(path);

@@ -1,8 +1,9 @@
-// grammar_answers write COUNT SEED [TOKENIZER] < schemas.json   a model that knows nothing answers
-// grammar_answers match < pairs.json                            which [schema, value] are taken
-//
-// schemas.json is a list of schemas. Prints a line of JSON for each: {"answers": [...]} or
-// {"error": "..."}. pairs.json is a list of [schema, text]; prints true, false or the error.
+// grammar_answers write COUNT SEED [TOKENIZER] < schemas.json
+//   Writes random answers. schemas.json is a list of schemas. Prints a line of JSON for each:
+//   {"answers": [...]} or {"error": "..."}.
+// grammar_answers match < pairs.json
+//   Matches texts. pairs.json is a list of [schema, text]. Prints true, false or the error for
+//   each.
 
 #include <fmt/format.h>
 
@@ -42,18 +43,20 @@ Result<grammar::Automaton> automaton_of(const JsonSchema& schema) {
 }
 
 json::object answers_to(const JsonSchema& schema, int count, std::uint32_t seed,
-                        const std::pair<const Tokenizer&, const GrammarTokens&>& model_parts) {
-  const auto compiled = Grammar::compile({schema});
+                        const std::pair<const Tokenizer&, GrammarTokens&>& model_parts) {
   const auto automaton = automaton_of(schema);
-  if (!compiled || !automaton) {
-    return {{"error", (compiled ? automaton.error() : compiled.error()).message}};
+  if (!automaton) {
+    return {{"error", automaton.error().message}};
   }
   std::mt19937 random(seed);
   RandomModel model(model_parts.first, *automaton);
   json::array answers;
   for (int n = 0; n < count; ++n) {
-    const auto constraint = model_parts.second.constrain(*compiled);
-    const auto answer = model.write(*constraint, random, n * 7 % 120, 4000);
+    const auto constraint = model_parts.second.constrain({schema}, json::serialize(schema.schema));
+    if (!constraint) {
+      return {{"error", constraint.error().message}};
+    }
+    const auto answer = model.write(**constraint, random, n * 7 % 120, 4000);
     if (!answer.broken.empty()) {
       return {{"error", answer.broken + " after " + answer.text}};
     }
@@ -76,7 +79,7 @@ int write(int argc, char** argv) {
     }
     tokenizer = std::move(*loaded);
   }
-  const GrammarTokens tokens(*tokenizer, tokenizer->vocab_size(), {tokenizer->eos()});
+  GrammarTokens tokens(*tokenizer, tokenizer->vocab_size(), {tokenizer->eos()});
   const json::value schemas = read_input();
   for (const json::value& schema : schemas.as_array()) {
     std::cout << json::serialize(answers_to({.schema = schema}, count, seed, {*tokenizer, tokens}))

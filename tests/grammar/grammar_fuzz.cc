@@ -23,21 +23,23 @@ protean::GrammarSource source_of(std::uint8_t kind, std::string_view text) {
   }
   boost::json::error_code error;
   boost::json::value schema = boost::json::parse({text.data(), text.size()}, error);
-  return {protean::JsonSchema{.schema = std::move(schema),
-                              .any_whitespace = kind % 4 == 2,
-                              .open_properties = kind % 8 > 3}};
+  return {protean::JsonSchema{
+      .schema = std::move(schema),
+      .whitespace = kind % 4 == 2 ? protean::JsonWhitespace{} : protean::kSpacedSeparators,
+      .open_properties = kind % 8 > 3}};
 }
 
 }  // namespace
 
-// The first byte says what the rest is: a pattern, a text to stop at, or a schema. What compiles
-// must always leave a token to take, and a text that may end is one that matches.
+// The first byte says whether the rest is a pattern, a text to stop at or a schema. If it compiles,
+// some token must be allowed at each place, and a text that may end must match.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size < 9) {
     return 0;
   }
   const std::string_view text(reinterpret_cast<const char*>(data) + 8, size - 8);
-  const auto grammar = protean::Grammar::compile(source_of(data[0], text));
+  const protean::GrammarSource source = source_of(data[0], text);
+  const auto grammar = protean::Grammar::compile(source);
   if (!grammar) {
     protean::check(!grammar.error().message.empty(), "an error says what is wrong");
     return 0;
@@ -46,12 +48,14 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const protean::TokenList& tokenizer = kTokenizer;
   const int vocab = tokenizer.vocab_size();
   static const protean::GrammarTokens kTokens(kTokenizer, vocab, {kTokenizer.eos()});
-  const auto constraint = kTokens.constrain(*grammar);
+  const auto constraint =
+      kTokens.constrain(source, std::to_string(data[0] % 8) + std::string(text));
+  protean::check(constraint.ok(), "the vocabulary has all bytes");
   std::vector<TokenId> answer;
   std::string written;
   std::vector<std::uint64_t> mask(protean::token_mask_words(vocab));
   for (std::size_t n = 0; n < 48; ++n) {
-    constraint->allowed_after(answer, mask);
+    (*constraint)->allowed_after(answer, mask);
     std::vector<TokenId> allowed;
     for (TokenId id = 0; id < vocab; ++id) {
       if ((mask[static_cast<std::size_t>(id) / 64] >> (id % 64) & 1U) != 0) {

@@ -6,9 +6,8 @@
 #include <random>
 #include <thread>
 
-#include "grammar/compiled.h"
 #include "grammar/grammar.h"
-#include "grammar/mask_caches.h"
+#include "grammar/mask_cache.h"
 #include "grammar/schema_compiler.h"
 #include "grammar/token_table.h"
 #include "tests/grammar/naive_automaton.h"
@@ -48,24 +47,30 @@ const std::vector<const char*>& schemas() {
   return kSchemas;
 }
 
-Automaton automaton_of(const char* schema, bool any_whitespace) {
+const JsonWhitespace kFreeWhitespace{"[ \\t]{0,2}|\\r?\\n *", "[ \\t]{0,2}|\\r?\\n *"};
+
+Automaton automaton_of(const char* schema, const JsonWhitespace& whitespace = {}) {
   grammar::AutomatonBuilder builder;
   const grammar::StateId begin = builder.state();
   const grammar::StateId end = builder.state();
   builder.final(end);
-  const JsonSchema source{.schema = boost::json::parse(schema), .any_whitespace = any_whitespace};
+  const JsonSchema source{.schema = boost::json::parse(schema), .whitespace = whitespace};
   EXPECT_TRUE(grammar::emit_schema(builder, source, begin, end).ok());
   auto built = builder.build(begin);
   EXPECT_TRUE(built.ok()) << schema;
   return std::move(*built);
 }
 
-// A bit is set exactly where the token's bytes lead to some stack of the naive automaton.
+// Expects a bit to be set exactly if the token's bytes lead to some stack of the naive automaton.
 void compare_masks(const char* schema, const Tokenizer& tokenizer, std::uint32_t seed) {
-  const auto automaton = std::make_shared<const Automaton>(automaton_of(schema, seed % 2 == 0));
+  const auto automaton =
+      std::make_shared<const Automaton>(automaton_of(schema, seed % 3 == 0   ? kFreeWhitespace
+                                                             : seed % 3 == 1 ? kSpacedSeparators
+                                                                             : JsonWhitespace{}));
   const auto table = std::make_shared<const grammar::TokenTable>(
       tokenizer, tokenizer.vocab_size() + 70, std::vector<TokenId>{tokenizer.eos()});
-  grammar::MaskCache cache(automaton, table);
+  grammar::MaskCache cache(schema, automaton, table,
+                           std::make_shared<grammar::GrammarMemory>(std::size_t{64} << 20));
   const NaiveAutomaton naive(*automaton);
   std::mt19937 random(seed);
   NaiveAutomaton::Stacks stacks = naive.start();
@@ -96,7 +101,7 @@ void compare_masks(const char* schema, const Tokenizer& tokenizer, std::uint32_t
   }
 }
 
-TEST(GrammarMasks, AreThoseOfTheNaiveAutomaton) {
+TEST(GrammarMasks, EqualThoseOfTheNaiveAutomaton) {
   const TokenList tokenizer = TokenList::json_pieces();
   for (const char* schema : schemas()) {
     for (std::uint32_t seed = 0; seed < 6; ++seed) {
@@ -105,7 +110,7 @@ TEST(GrammarMasks, AreThoseOfTheNaiveAutomaton) {
   }
 }
 
-TEST(GrammarMasks, WithTokensLongerThanBounds) {
+TEST(GrammarMasks, EqualThoseOfTheNaiveAutomatonForTokensLongerThanBounds) {
   std::vector<std::string> tokens;
   for (int length = 1; length < 60; ++length) {
     tokens.emplace_back(static_cast<std::size_t>(length), 'a');
@@ -124,58 +129,137 @@ TEST(GrammarMasks, WithTokensLongerThanBounds) {
   }
 }
 
-TEST(GrammarMasks, AreKeptWhileManyGrammarsTakeTurns) {
-  const TokenList tokenizer = TokenList::json_pieces();
-  grammar::MaskCaches caches(std::make_shared<const grammar::TokenTable>(
-      tokenizer, tokenizer.vocab_size(), std::vector<TokenId>{tokenizer.eos()}));
-  std::vector<std::shared_ptr<const Automaton>> automata;
-  std::vector<std::shared_ptr<grammar::MaskCache>> first;
-  for (std::size_t n = 0; n < 100; ++n) {
-    const std::string schema = R"({"type":"string","maxLength":)" + std::to_string(n) + "}";
-    automata.push_back(std::make_shared<const Automaton>(automaton_of(schema.c_str(), true)));
-    first.push_back(caches.find(automata[n], automata[n]->hash()));
-    first[n]->warm();
-    EXPECT_GT(first[n]->bytes(), 0U);
-  }
-  for (std::size_t n = 0; n < automata.size(); ++n) {
-    EXPECT_EQ(caches.find(automata[n], automata[n]->hash()), first[n]) << n;
-  }
-  EXPECT_NE(caches.replace(automata[5], automata[5]->hash(), first[5].get()), first[5]);
+GrammarSource json(const char* schema) {
+  return {JsonSchema{.schema = boost::json::parse(schema)}};
 }
 
-TEST(GrammarMasks, OfTheGrammarsUsedLongestAgoAreForgotten) {
+// Returns a constraint of `tokens` by the schema, whose text is the key.
+std::shared_ptr<TokenConstraint> constrain(GrammarTokens& tokens, const char* schema) {
+  auto constraint = tokens.constrain(json(schema), schema);
+  EXPECT_TRUE(constraint.ok()) << schema << ": " << constraint.error().message;
+  return *constraint;
+}
+
+// Patterns that take some hundred KiB of memory each.
+GrammarSource hard_pattern(int n) {
+  return {RegexPattern{"(?:[a-z]{1,20}\\d+;?){1," + std::to_string(30 + n) + "}"}};
+}
+
+TEST(GrammarMemory, GrammarsAreKeptWithinTheBudget) {
   const TokenList tokenizer = TokenList::json_pieces();
-  grammar::MaskCaches caches(std::make_shared<const grammar::TokenTable>(
-      tokenizer, tokenizer.vocab_size(), std::vector<TokenId>{tokenizer.eos()}));
-  std::vector<std::weak_ptr<grammar::MaskCache>> made;
-  for (std::size_t n = 0; n < 2 * grammar::MaskCaches::kMost; ++n) {
+  GrammarTokens tokens(tokenizer, tokenizer.vocab_size(), {tokenizer.eos()});
+  for (int n = 0; n < 100; ++n) {
     const std::string schema = R"({"type":"string","maxLength":)" + std::to_string(n) + "}";
-    const auto automaton = std::make_shared<const Automaton>(automaton_of(schema.c_str(), true));
-    made.push_back(caches.find(automaton, automaton->hash()));
+    ASSERT_TRUE(tokens.constrain(json(schema.c_str()), schema).ok());
   }
-  EXPECT_TRUE(made.front().expired());
-  EXPECT_FALSE(made.back().expired());
-  const auto kept =
-      std::count_if(made.begin(), made.end(), [](const auto& cache) { return !cache.expired(); });
-  EXPECT_EQ(kept, static_cast<std::ptrdiff_t>(grammar::MaskCaches::kMost));
+  for (int n = 0; n < 100; ++n) {
+    EXPECT_TRUE(tokens.holds(R"({"type":"string","maxLength":)" + std::to_string(n) + "}")) << n;
+  }
+}
+
+TEST(GrammarMemory, TheLeastRecentlyUsedGrammarsAreDroppedBeyondTheBudget) {
+  constexpr std::size_t kBudget = std::size_t{8} << 20;
+  const TokenList tokenizer = TokenList::json_pieces();
+  GrammarTokens tokens(tokenizer, tokenizer.vocab_size(), {tokenizer.eos()}, kBudget);
+  constexpr int kPatterns = 60;
+  std::size_t all_bytes = 0;
+  for (int n = 0; n < kPatterns; ++n) {
+    const std::size_t before = tokens.bytes();
+    ASSERT_TRUE(tokens.constrain(hard_pattern(n), std::to_string(n)).ok()) << n;
+    ASSERT_TRUE(tokens.constrain(hard_pattern(0), "0").ok());
+    all_bytes += tokens.bytes() > before ? tokens.bytes() - before : 0;
+    std::vector<std::uint64_t> mask(token_mask_words(tokenizer.vocab_size()));
+    (*tokens.constrain(hard_pattern(0), "0"))->allowed_after({}, mask);
+    EXPECT_LE(tokens.bytes(), kBudget) << n;
+  }
+  EXPECT_GT(all_bytes, kBudget) << "the patterns are too easy for this test";
+  EXPECT_TRUE(tokens.holds("0")) << "it is used all the time";
+  EXPECT_FALSE(tokens.holds("1"));
+  EXPECT_TRUE(tokens.holds(std::to_string(kPatterns - 1)));
+}
+
+TEST(GrammarMemory, GrammarsInUseAreKeptAndOthersRefusedOnceMemoryIsFull) {
+  const TokenList tokenizer = TokenList::json_pieces();
+  GrammarTokens tokens(tokenizer, tokenizer.vocab_size(), {tokenizer.eos()}, std::size_t{4} << 20);
+  std::vector<std::shared_ptr<TokenConstraint>> in_use;
+  for (int n = 0; n < 1000; ++n) {
+    auto constraint = tokens.constrain(hard_pattern(n), std::to_string(n));
+    if (!constraint) {
+      EXPECT_EQ(constraint.error().code, ErrorCode::kUnavailable) << constraint.error().message;
+      break;
+    }
+    in_use.push_back(*constraint);
+  }
+  ASSERT_LT(in_use.size(), 1000U);
+  ASSERT_GT(in_use.size(), 1U);
+  for (std::size_t n = 0; n < in_use.size(); ++n) {
+    EXPECT_TRUE(tokens.holds(std::to_string(n))) << n;
+  }
+  in_use.clear();
+  EXPECT_TRUE(tokens.constrain(hard_pattern(-1), "-1").ok()) << "the others are no longer in use";
+}
+
+TEST(GrammarMemory, AGrammarLargerThanTheBudgetIsRefused) {
+  const TokenList tokenizer = TokenList::json_pieces();
+  GrammarTokens tokens(tokenizer, tokenizer.vocab_size(), {tokenizer.eos()}, std::size_t{64} << 10);
+  const auto constraint = tokens.constrain(hard_pattern(0), "0");
+  ASSERT_FALSE(constraint.ok());
+  EXPECT_EQ(constraint.error().code, ErrorCode::kExhausted);
+  EXPECT_NE(constraint.error().message.find("--grammar-memory"), std::string::npos);
+  EXPECT_LT(tokens.bytes(), std::size_t{64} << 10);
+}
+
+TEST(GrammarMemory, MasksThatWereDroppedAreTheSameWhenWorkedOutAgain) {
+  const TokenList tokenizer = TokenList::json_pieces();
+  const auto write_all = [&](GrammarTokens& tokens) {
+    std::vector<std::shared_ptr<TokenConstraint>> constraints;
+    for (const char* schema : schemas()) {
+      constraints.push_back(constrain(tokens, schema));
+    }
+    std::vector<std::vector<TokenId>> answers(constraints.size());
+    std::vector<std::uint64_t> mask(token_mask_words(tokenizer.vocab_size()));
+    std::mt19937 random(3);
+    for (int n = 0; n < 60; ++n) {
+      for (std::size_t i = 0; i < answers.size(); ++i) {
+        constraints[i]->allowed_after(answers[i], mask);
+        std::vector<TokenId> allowed;
+        for (TokenId id = 0; id < tokenizer.eos(); ++id) {
+          if ((mask[static_cast<std::size_t>(id) / 64] >> (id % 64) & 1U) != 0) {
+            allowed.push_back(id);
+          }
+        }
+        if (!allowed.empty()) {
+          answers[i].push_back(allowed[random() % allowed.size()]);
+        }
+      }
+    }
+    return std::pair(answers, tokens.bytes());
+  };
+  GrammarTokens roomy(tokenizer, tokenizer.vocab_size(), {tokenizer.eos()});
+  const auto [expected, roomy_bytes] = write_all(roomy);
+  const std::size_t budget = roomy_bytes / 2;
+  GrammarTokens tight(tokenizer, tokenizer.vocab_size(), {tokenizer.eos()}, budget);
+  const auto [answers, tight_bytes] = write_all(tight);
+  EXPECT_EQ(answers, expected);
+  EXPECT_LT(tight_bytes, budget + budget / 4) << "of " << roomy_bytes;
 }
 
 std::shared_ptr<const Grammar> compiled(const char* schema) {
-  auto grammar = Grammar::compile({JsonSchema{.schema = boost::json::parse(schema)}});
+  auto grammar = Grammar::compile(json(schema));
   EXPECT_TRUE(grammar.ok()) << schema;
   return *grammar;
 }
 
 TEST(GrammarMasks, RandomAnswersMatchTheirGrammar) {
   const TokenList tokenizer = TokenList::json_pieces();
-  const GrammarTokens tokens(tokenizer, tokenizer.vocab_size(), {tokenizer.eos()});
+  GrammarTokens tokens(tokenizer, tokenizer.vocab_size(), {tokenizer.eos()});
   std::mt19937 random(7);
   for (const char* schema : schemas()) {
     const auto grammar = compiled(schema);
-    const Automaton automaton = automaton_of(schema, true);
+    const Automaton automaton = automaton_of(schema);
     RandomModel model(tokenizer, automaton);
     for (int n = 0; n < 20; ++n) {
-      const auto constraint = tokens.constrain(grammar);
+      const auto constraint = constrain(tokens, schema);
       const auto answer = model.write(*constraint, random, n * 4, 2000);
       EXPECT_EQ(answer.broken, "") << schema << ": " << answer.text;
       EXPECT_TRUE(answer.ended) << schema << ": " << answer.text;
@@ -184,10 +268,10 @@ TEST(GrammarMasks, RandomAnswersMatchTheirGrammar) {
   }
 }
 
-TEST(GrammarMasks, AreAFunctionOfTheAnswer) {
+TEST(GrammarMasks, DependOnTheAnswerOnly) {
   const TokenList tokenizer = TokenList::json_pieces();
-  const GrammarTokens tokens(tokenizer, tokenizer.vocab_size(), {tokenizer.eos()});
-  const auto grammar = compiled(schemas()[9]);
+  GrammarTokens tokens(tokenizer, tokenizer.vocab_size(), {tokenizer.eos()});
+  const char* schema = schemas()[9];
   const auto mask_after = [&](TokenConstraint& constraint, std::string_view text) {
     std::vector<TokenId> answer;
     for (const char byte : text) {
@@ -197,12 +281,12 @@ TEST(GrammarMasks, AreAFunctionOfTheAnswer) {
     constraint.allowed_after(answer, mask);
     return mask;
   };
-  const auto used = tokens.constrain(grammar);
+  const auto used = constrain(tokens, schema);
   for (const char* text : {"", "{\"a\":12", "{\"a\":1", "{\"ab\":\"x", "{\"a\":12,", "{",
                            "{\"ab\":\"x\"}", "no", "{\"ab"}) {
-    EXPECT_EQ(mask_after(*used, text), mask_after(*tokens.constrain(grammar), text)) << text;
+    EXPECT_EQ(mask_after(*used, text), mask_after(*constrain(tokens, schema), text)) << text;
   }
-  // Where nothing can follow, the answer may at least end.
+  // If nothing can follow, the answer may end.
   std::vector<std::uint64_t> only_end(token_mask_words(tokenizer.vocab_size()), 0);
   only_end[static_cast<std::size_t>(tokenizer.eos()) / 64] |= std::uint64_t{1}
                                                               << (tokenizer.eos() % 64);
@@ -210,17 +294,17 @@ TEST(GrammarMasks, AreAFunctionOfTheAnswer) {
   EXPECT_EQ(mask_after(*used, "{\"ab\":\"x\"}"), only_end);
 }
 
-TEST(GrammarMasks, AVocabularyThatLacksBytesEndsTheAnswer) {
-  const TokenList tokenizer({"{", "\"", "a"});
-  const GrammarTokens tokens(tokenizer, tokenizer.vocab_size(), {tokenizer.eos()});
-  const auto constraint =
-      tokens.constrain(compiled(R"({"type":"object","properties":{"a":{}},"required":["a"]})"));
+TEST(GrammarMasks, EndTheAnswerIfTheVocabularyLacksTheNextByte) {
+  const TokenList tokenizer({"{", "\"", "a", ":1}"});  // no token is ":" alone
+  GrammarTokens tokens(tokenizer, tokenizer.vocab_size(), {tokenizer.eos()});
+  const auto constraint = constrain(
+      tokens, R"({"type":"object","properties":{"a":{"type":"string"}},"required":["a"]})");
   std::vector<std::uint64_t> mask(1);
   constraint->allowed_after(std::vector<TokenId>{0, 1, 2, 1}, mask);
   EXPECT_EQ(mask[0], std::uint64_t{1} << tokenizer.eos());
 }
 
-// The bytes of JSON but for some that no token holds.
+// Returns json_pieces() without the tokens that hold one of `bytes`.
 TokenList without(std::string_view bytes) {
   const TokenList all = TokenList::json_pieces();
   std::vector<std::string> tokens;
@@ -232,21 +316,19 @@ TokenList without(std::string_view bytes) {
   return TokenList(std::move(tokens));
 }
 
-TEST(GrammarMasks, WhatTheVocabularyLacksIsLeftOut) {
+TEST(GrammarMasks, LeaveOutWhatTheVocabularyCannotWrite) {
   const TokenList tokenizer = without("{\\e");
-  const GrammarTokens tokens(tokenizer, tokenizer.vocab_size(), {tokenizer.eos()});
+  GrammarTokens tokens(tokenizer, tokenizer.vocab_size(), {tokenizer.eos()});
   std::mt19937 random(11);
   for (const char* schema :
        {R"({"anyOf":[{"type":"object"},{"type":"integer"},{"type":"array","items":true}]})",
         R"({"type":["boolean","null","string"],"maxLength":12})",
         R"({"enum":[true,{"a":1},"\\","xyz"]})", R"({"type":"array","items":{"type":"number"}})"}) {
     const auto grammar = compiled(schema);
-    const auto part = tokens.prepare(grammar);
-    ASSERT_TRUE(part.ok()) << schema << ": " << part.error().message;
-    const Automaton automaton = automaton_of(schema, true);
+    const Automaton automaton = automaton_of(schema);
     RandomModel model(tokenizer, automaton);
     for (int n = 0; n < 25; ++n) {
-      const auto answer = model.write(*tokens.constrain(*part), random, n * 2, 2000);
+      const auto answer = model.write(*constrain(tokens, schema), random, n * 2, 2000);
       EXPECT_EQ(answer.broken, "") << schema << ": " << answer.text;
       EXPECT_TRUE(answer.ended) << schema << ": " << answer.text;
       EXPECT_TRUE(grammar->matches(answer.text)) << schema << ": " << answer.text;
@@ -254,16 +336,12 @@ TEST(GrammarMasks, WhatTheVocabularyLacksIsLeftOut) {
   }
 }
 
-TEST(GrammarMasks, WhatCannotBeWrittenAtAllIsRefused) {
+TEST(GrammarMasks, AreRefusedIfTheVocabularyCanWriteNoText) {
   const auto complaint = [](const TokenList& tokenizer, GrammarSource source) {
-    const GrammarTokens tokens(tokenizer, tokenizer.vocab_size(), {tokenizer.eos()});
-    const auto grammar = Grammar::compile(source);
-    EXPECT_TRUE(grammar.ok());
-    const auto part = tokens.prepare(*grammar);
-    return part.ok() ? "" : part.error().message;
-  };
-  const auto json = [](const char* schema) {
-    return GrammarSource{JsonSchema{.schema = boost::json::parse(schema)}};
+    GrammarTokens tokens(tokenizer, tokenizer.vocab_size(), {tokenizer.eos()});
+    EXPECT_TRUE(Grammar::compile(source).ok());
+    const auto constraint = tokens.constrain(source, "");
+    return constraint.ok() ? "" : constraint.error().message;
   };
   EXPECT_NE(complaint(without("{"), json(R"({"type":"object"})")).find("holds \"{\";"),
             std::string::npos);
@@ -275,27 +353,25 @@ TEST(GrammarMasks, WhatCannotBeWrittenAtAllIsRefused) {
   EXPECT_EQ(complaint(without("\""), json(R"({"type":"object"})")), "") << "{} is an object";
   EXPECT_EQ(complaint(without("{"), {RegexPattern{"\\{|x"}}), "");
   EXPECT_EQ(complaint(without("{"), {RegexPattern{"\\{*"}}), "") << "it may be empty";
-  // A byte that is only found in a longer token.
+  // The byte occurs in a longer token only.
   EXPECT_NE(complaint(TokenList({"{a", "}"}), {LiteralText{"{}"}}).find("can be the first"),
             std::string::npos);
   EXPECT_EQ(complaint(TokenList({"{}"}), {LiteralText{"{}"}}), "");
 }
 
-// Many requests of few grammars from several threads get what one thread gets.
 TEST(GrammarMasks, AreTheSameFromManyThreads) {
   const TokenList tokenizer = TokenList::json_pieces();
-  const auto write_all = [&](const GrammarTokens& tokens, std::uint32_t seed) {
+  const auto write_all = [&](GrammarTokens& tokens, std::uint32_t seed) {
     std::string all;
     for (const char* schema : schemas()) {
-      const auto grammar = compiled(schema);
-      const Automaton automaton = automaton_of(schema, true);
+      const Automaton automaton = automaton_of(schema);
       RandomModel model(tokenizer, automaton);
       std::mt19937 random(seed);
-      all += model.write(*tokens.constrain(grammar), random, 30, 600).text + "\n";
+      all += model.write(*constrain(tokens, schema), random, 30, 600).text + "\n";
     }
     return all;
   };
-  const GrammarTokens shared(tokenizer, tokenizer.vocab_size(), {tokenizer.eos()});
+  GrammarTokens shared(tokenizer, tokenizer.vocab_size(), {tokenizer.eos()});
   std::vector<std::string> texts(4);
   std::vector<std::thread> threads;
   for (std::uint32_t t = 0; t < 4; ++t) {
@@ -305,7 +381,7 @@ TEST(GrammarMasks, AreTheSameFromManyThreads) {
     thread.join();
   }
   for (std::uint32_t t = 0; t < 4; ++t) {
-    const GrammarTokens alone(tokenizer, tokenizer.vocab_size(), {tokenizer.eos()});
+    GrammarTokens alone(tokenizer, tokenizer.vocab_size(), {tokenizer.eos()});
     EXPECT_EQ(texts[t], write_all(alone, t / 2));
   }
 }

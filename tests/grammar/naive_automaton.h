@@ -10,7 +10,7 @@
 
 namespace protean {
 
-// Runs an automaton as its definition reads: every stack by itself, nothing remembered.
+// Runs an automaton by its definition: keeps each stack by itself and caches nothing.
 class NaiveAutomaton {
  public:
   using Stack = std::vector<std::pair<grammar::StateId, std::uint32_t>>;  // the top is last

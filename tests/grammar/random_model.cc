@@ -69,7 +69,7 @@ std::vector<TokenId> RandomModel::allowed(std::span<const std::uint64_t> mask) c
   return tokens;
 }
 
-// Of two that come as near, the longer: it fulfils minimal lengths sooner.
+// Prefers the longer of two tokens that are as near: it reaches minimal lengths sooner.
 TokenId RandomModel::nearest(SetId now, const std::vector<TokenId>& tokens) {
   std::tuple<std::uint64_t, std::size_t, TokenId> best{kFar * 2, 0, tokens.front()};
   for (const TokenId token : tokens) {
@@ -82,8 +82,8 @@ TokenId RandomModel::nearest(SetId now, const std::vector<TokenId>& tokens) {
   return std::get<2>(best);
 }
 
-// The measure knows nothing of least numbers and may never leave an object to start the next item
-// that must come; now and then anything that closes is taken.
+// Now and then takes a closing bracket, because distance() ignores the least numbers of loops and
+// may never leave an object to begin the next item that must come.
 TokenId RandomModel::towards_end(SetId now, const std::vector<TokenId>& tokens,
                                  std::mt19937& random) {
   const auto closing = std::find_if(tokens.begin(), tokens.end(), [this](TokenId token) {

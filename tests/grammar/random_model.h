@@ -11,16 +11,16 @@
 
 namespace protean {
 
-// Writes answers by drawing any allowed token; after `patience` tokens it takes those that bring
-// the end nearer, as a trained model would rather do.
+// Writes answers by drawing allowed tokens at random. After `patience` tokens it takes tokens that
+// bring the end nearer, as a trained model would.
 class RandomModel {
  public:
   RandomModel(const Tokenizer& tokenizer, const grammar::Automaton& automaton);
 
   struct Answer {
     std::string text;
-    bool ended = false;  // by itself, within `most` tokens
-    std::string broken;  // empty, or what the mask did wrong
+    bool ended = false;  // within `most` tokens
+    std::string broken;  // empty, or the error in the mask
   };
   Answer write(TokenConstraint& constraint, std::mt19937& random, int patience, int most);
 
@@ -37,7 +37,7 @@ class RandomModel {
   const Tokenizer* tokenizer_;
   const grammar::Automaton* automaton_;
   grammar::StackSets stacks_;
-  std::vector<std::uint64_t> to_final_;  // bytes, at least, from a state to its frame's end
+  std::vector<std::uint64_t> to_final_;  // fewest bytes from a state to its frame's end
   std::unordered_map<grammar::SetId, std::uint64_t> distances_;
 };
 

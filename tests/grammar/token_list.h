@@ -8,14 +8,14 @@
 
 namespace protean {
 
-// A tokenizer that is only a list of what tokens stand for; the last one is empty: end of sequence.
+// A tokenizer that is a list of the tokens' bytes. The last token is empty: end of sequence.
 class TokenList : public Tokenizer {
  public:
   explicit TokenList(std::vector<std::string> tokens) : tokens_(std::move(tokens)) {
     tokens_.emplace_back();
   }
 
-  // All bytes, and pieces as they are frequent in JSON, some of them cut within a character.
+  // All bytes, and pieces that are frequent in JSON, some of them cut within a character.
   static TokenList json_pieces() {
     std::vector<std::string> tokens;
     for (int byte = 0; byte < 256; ++byte) {

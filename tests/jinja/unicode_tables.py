@@ -1,6 +1,5 @@
-"""Prints src/chat/unicode_classes.cc or src/chat/unicode_cases.cc (name which: classes or cases):
-Python's own view of Unicode, so that a template's str methods answer as they do under Python. Run
-it with the Python whose answers are wanted."""
+"""Prints src/jinja/unicode_classes.cc or src/jinja/unicode_cases.cc (argument: classes or cases) from
+Python's Unicode tables, so that a template's str methods behave as in that Python."""
 
 import sys
 import unicodedata
@@ -80,7 +79,7 @@ def main():
     print("// Written by tests/jinja/unicode_tables.py from Python " + sys.version.split()[0] +
           f", Unicode {unicodedata.unidata_version}.")
     print("// clang-format off")
-    print('#include "chat/unicode_tables.h"\n\n#include <array>\n')
+    print('#include "jinja/unicode_tables.h"\n\n#include <array>\n')
     print("namespace protean::jinja {\nnamespace {\n")
     names = print_classes() if sys.argv[1] == "classes" else print_cases()
     print("\n}  // namespace\n")

@@ -1,4 +1,4 @@
-// Every architecture row, from files in the formats that users bring, against the reference.
+// Compares every architecture row, read from files in users' formats, with the reference.
 
 #include <gtest/gtest.h>
 
@@ -83,13 +83,13 @@ TEST_P(Architectures, ServedAsTheReferenceSays) {
   }
 }
 
-// The reader and both forwards could share a wrong idea of a format's row order; the same model
-// from two formats could not.
+// Reader and both forward passes could agree on a wrong row order of one format. Two formats of the
+// same model reveal that.
 TEST_P(Architectures, BothFormatsAreTheSameModel) {
   const std::unique_ptr<Checkpoint> hf = open(formats()[0]);
   const std::unique_ptr<Checkpoint> gguf = open(formats()[2]);
   ASSERT_TRUE(hf != nullptr && gguf != nullptr);
-  // No longer than a window: the GGUF of some architectures cannot say that there is one.
+  // The text is not longer than a window, which GGUF cannot describe for some architectures.
   const int window = hf->spec().attention.sliding_window;
   std::vector<TokenId> tokens;
   for (int i = 0; i < (window > 0 ? window : 40); ++i) {

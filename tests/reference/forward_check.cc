@@ -38,7 +38,8 @@ ForwardCheck::Difference compare(const std::vector<float>& got, const std::vecto
   double squares = 0.0;
   for (std::size_t id = 0; id < want.size(); ++id) {
     const double error = std::abs(want[id] - double{got[id]});
-    difference.worst = error <= difference.worst ? difference.worst : error;  // NaN counts
+    difference.worst =
+        error <= difference.worst ? difference.worst : error;  // NaN becomes the worst
     squared_error += error * error;
     squares += want[id] * want[id];
   }
@@ -49,10 +50,10 @@ ForwardCheck::Difference compare(const std::vector<float>& got, const std::vecto
 
 }  // namespace
 
-ForwardCheck::ForwardCheck(const Checkpoint& checkpoint, Precision precision, int units)
+ForwardCheck::ForwardCheck(const Checkpoint& checkpoint, Precision precision, int shards)
     : checkpoint_(checkpoint),
       precision_(precision),
-      units_(units),
+      shards_(shards),
       tolerance_(precision == Precision::kF32 ? Difference{1e-4, 1e-5}
                                               : Difference{2.5e-2, 2.5e-2}) {
   const int vocab = checkpoint.spec().vocab;
@@ -78,10 +79,10 @@ ServedModel ForwardCheck::serve(int threads) const {
            .threads = threads,
            .block_tokens = kBlockTokens,
            .blocks = kBlocks,
-           .units = units_}};
+           .shards = shards_}};
 }
 
-// Seed 0 gives blocks 0, 1, 2, ...; others a permutation.
+// Returns blocks 0, 1, 2, ... for seed 0, and a permutation for other seeds.
 TestSequence ForwardCheck::sequence(const std::vector<TokenId>& tokens,
                                     std::uint32_t block_seed) const {
   TestSequence sequence{.tokens = tokens, .blocks = std::vector<BlockId>(kBlocks)};
@@ -117,7 +118,7 @@ void ForwardCheck::one_token_at_a_time() {
     plain.drawn = {static_cast<TokenId>(std::max_element(last.begin(), last.end()) - last.begin())};
     expect_right(plain, "one token at a time");
     for (const auto& row : reference_.at(*tokens)) {
-      EXPECT_GT(largest_of(row), 0.3);  // else the tolerance would say nothing
+      EXPECT_GT(largest_of(row), 0.3);  // otherwise the tolerance would be meaningless
     }
   }
 }
@@ -159,7 +160,8 @@ void ForwardCheck::shared_prefix_blocks() {
   TestSequence first = sequence(long_, 5);
   served.run(first, {40});
   TestSequence second = sequence(branch_, 5);
-  std::reverse(second.blocks.begin() + 2, second.blocks.end());  // own blocks after two shared ones
+  std::reverse(second.blocks.begin() + 2,
+               second.blocks.end());  // has own blocks after two shared blocks
   second.computed = kSharedTokens;
   served.step({{&second, 9}});
   served.run(second, {1});
@@ -172,7 +174,7 @@ void ForwardCheck::preempted_and_recomputed() {
   TestSequence victim = sequence(long_, 0);
   served.step({{&victim, 40}});
   served.step({{&victim, 1}});
-  TestSequence other = sequence(branch_, 0);  // the same blocks: the victim's KV is gone
+  TestSequence other = sequence(branch_, 0);  // overwrites the victim's blocks
   served.run(other, {52});
   victim.computed = 0;
   std::rotate(victim.blocks.begin(), victim.blocks.begin() + 4, victim.blocks.end());
@@ -186,7 +188,7 @@ void ForwardCheck::preempted_and_recomputed() {
   expect_right(small, "beside the preempted");
 }
 
-// Log-softmax of what the reference says; ranks and rows of what the served model itself says.
+// Log-probabilities are checked against the reference, ranks and rows against the served logits.
 void ForwardCheck::expect_scores(const std::vector<TokenId>& tokens,
                                  const std::vector<TokenLogprobs>& scored) const {
   ASSERT_EQ(scored.size(), tokens.size() - 1);
@@ -216,7 +218,7 @@ void ForwardCheck::expect_scores(const std::vector<TokenId>& tokens,
   }
 }
 
-// The same bits however the prompt is cut.
+// Expects the same bits for any way to cut the prompt.
 void ForwardCheck::scored_and_pooled() {
   for (const std::vector<TokenId>* tokens : {&long_, &short_}) {
     const ReadPrompt whole = serve(1).read(*tokens, {75});

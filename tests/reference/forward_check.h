@@ -9,17 +9,17 @@
 
 namespace protean {
 
-// Runs one checkpoint at one precision through everything a scheduler may do to a sequence, and
-// compares every logit with the reference (within a tolerance) and with the plainest way of serving
-// it, one token per step alone (bit for bit). Failures are gtest failures.
+// Runs a checkpoint at one precision through everything that a scheduler may do to a sequence.
+// Compares every logit with the reference within a tolerance, and with serving the sequence alone,
+// one token per step, bit for bit. Failures are gtest failures.
 class ForwardCheck {
  public:
   struct Difference {
-    double worst = 0.0;    // of one logit, relative to the row's largest where that is above 1
+    double worst = 0.0;    // of one logit, relative to max(1, the row's largest)
     double typical = 0.0;  // root mean square, relative to that of the row
   };
 
-  ForwardCheck(const Checkpoint& checkpoint, Precision precision, int units = 1);
+  ForwardCheck(const Checkpoint& checkpoint, Precision precision, int shards = 1);
 
   void one_token_at_a_time();
   void chunked_prefill();
@@ -39,11 +39,11 @@ class ForwardCheck {
 
   const Checkpoint& checkpoint_;
   Precision precision_;
-  int units_;
+  int shards_;
   Difference tolerance_;
   std::vector<TokenId> long_, branch_, short_;  // branch_ begins like long_
-  // By token sequence: the reference's rows before and after the output projection, and the logits
-  // of the plainest way of serving.
+  // By token sequence: the reference's rows before and after the LM head, and the logits of serving
+  // one token per step.
   std::map<std::vector<TokenId>, std::vector<std::vector<double>>> hidden_;
   std::map<std::vector<TokenId>, std::vector<std::vector<double>>> reference_;
   std::map<std::vector<TokenId>, std::map<int, std::vector<float>>> plain_;

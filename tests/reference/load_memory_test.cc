@@ -1,4 +1,4 @@
-// What a process needs while it loads a model, measured by the kernel in a child process.
+// Measures the peak memory of loading a model, as the kernel reports it for a child process.
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -32,7 +32,7 @@ std::int64_t status_bytes(const std::string& key) {
 }
 
 struct Measured {
-  std::int64_t peak_bytes = -1;  // above what the child began with
+  std::int64_t peak_bytes = -1;  // above the memory at the child's start
   std::int64_t weight_bytes = 0;
 };
 
@@ -54,8 +54,8 @@ Measured load(const std::filesystem::path& path, Precision precision) {
   return {status_bytes("VmHWM:") - before, (*rank)->memory().weight_bytes};
 }
 
-// The program's own pages are mapped as they are run, many megabytes of them under sanitizers: a
-// small model's loading has them there before anything is measured.
+// Loads a small model first, so that the program's own pages, many megabytes under sanitizers, are
+// mapped before anything is measured.
 Measured load_in_a_child(const std::filesystem::path& path, const std::filesystem::path& small,
                          Precision precision) {
   int ends[2] = {-1, -1};
@@ -98,7 +98,7 @@ TEST(LoadMemory, StaysWithinPackedWeightsAndOneLayer) {
     const Measured measured = load_in_a_child(directory.path(), small.path(), precision);
     ASSERT_GT(measured.peak_bytes, measured.weight_bytes / 2) << "the child could not load";
     ASSERT_GT(measured.weight_bytes, 50 * kMiB);
-    // Sanitizers keep some of what was freed, and a byte of their own for eight of ours.
+    // Sanitizers keep some freed memory, and a shadow byte for eight bytes.
     const bool sanitized = std::getenv("PROTEAN_SANITIZED") != nullptr;
     const std::int64_t slack = layer_bytes(spec, precision) +
                                (sanitized ? 12 * kMiB + measured.weight_bytes / 8 : 4 * kMiB);

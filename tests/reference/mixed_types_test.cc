@@ -1,5 +1,5 @@
-// A GGUF of mixed types, each half of a layer at the precision that holds it, against the double
-// precision forward of what the file means.
+// Compares a GGUF of mixed types, each half of a layer at the precision that holds it, with the
+// reference over the file's dequantised values.
 
 #include <gtest/gtest.h>
 
@@ -15,7 +15,7 @@
 namespace protean {
 namespace {
 
-// Rows of whole blocks of 256.
+// Has rows of whole blocks of 256.
 ModelSpec spec_of_whole_blocks() {
   ModelSpec spec;
   spec.architecture = "llama";
@@ -42,7 +42,7 @@ class MixedTypes : public testing::Test {
     reference_ = ReferenceModel(*checkpoint_, false).logits(tokens_);
   }
 
-  // Root mean square of all logits' errors, relative to that of the logits.
+  // Returns the root mean square of all logits' errors, relative to that of the logits.
   double error_at(const std::vector<LayerPrecision>& layers) const {
     ServedModel served(*checkpoint_, {.layers = layers});
     TestSequence sequence{.tokens = tokens_, .blocks = {0, 1}};

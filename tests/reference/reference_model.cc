@@ -104,7 +104,8 @@ ReferenceModel::Vector ReferenceModel::norm(const Vector& x, const Vector& weigh
   return y;
 }
 
-// Radians per position of a rotated pair; llama3 scaling stated in wavelengths, as published.
+// Returns the radians per position of a rotated pair. States llama3 scaling in wavelengths, as
+// published.
 double ReferenceModel::frequency(int pair) const {
   const RopeSpec& rope = spec_.rope;
   const double exponent = 2.0 * pair / spec_.attention.head_dim;
@@ -148,7 +149,7 @@ void ReferenceModel::rotate(Vector& heads, int position) const {
   }
 }
 
-// A projection into heads, each normed on its own where the model does that.
+// Projects into heads, and normalises each head if the model does.
 ReferenceModel::Vector ReferenceModel::project(const Matrix& matrix, const Vector& bias,
                                                const Vector& head_norm, const Vector& x) const {
   Vector y = apply(matrix, x, bias);

@@ -9,21 +9,21 @@
 
 namespace protean {
 
-// The decoder as its definition reads, in double precision and without a KV cache: the independent
-// answer that the served forward is compared with. Shares no code with it but Checkpoint.
+// Computes the decoder by its definition, in double precision and without a KV cache. The served
+// forward pass is compared with it; they share no code except Checkpoint.
 class ReferenceModel {
  public:
-  // Matrices are rounded to bf16 first when the served model keeps them so.
+  // Rounds matrices to bf16 first if the served model stores them so.
   ReferenceModel(const Checkpoint& checkpoint, bool bf16_matrices);
 
-  // The residual stream before each half of a layer and after the last: [halves +
-  // 1][tokens][hidden].
+  // Returns the residual stream before each half of a layer and after the last one,
+  // [halves + 1][tokens][hidden].
   std::vector<std::vector<std::vector<double>>> streams(std::span<const TokenId> tokens) const;
 
-  // What the last layer gives for each token, normalised: [tokens][hidden].
+  // Returns the normalised output of the last layer, [tokens][hidden].
   std::vector<std::vector<double>> hidden(std::span<const TokenId> tokens) const;
 
-  // Logits after each token: [tokens][vocab].
+  // Returns the logits after each token, [tokens][vocab].
   std::vector<std::vector<double>> logits(std::span<const TokenId> tokens) const;
 
  private:

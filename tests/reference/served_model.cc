@@ -17,7 +17,7 @@ ServedModel::ServedModel(const Checkpoint& checkpoint, const Options& options)
   Form form = single_device_form(checkpoint.spec(), std::move(layers), DeviceId{0},
                                  {.block_tokens = options.block_tokens, .blocks = options.blocks});
   form.kv.precision = kv_precision_beside(highest_precision(form));
-  form.largest_tp_degree = options.units;
+  form.largest_tp_degree = options.shards;
   auto rank = Rank::create({.form = std::move(form),
                             .threads = options.threads,
                             .max_step_tokens = 512,
@@ -81,7 +81,7 @@ ReadPrompt ServedModel::read(const std::vector<TokenId>& prompt,
   return read;
 }
 
-// The chunk twice, once for each way of pooling; the second computes the same KV again.
+// Runs the chunk twice, once for each pooling; the second run computes the same KV again.
 void ServedModel::read_chunk(const std::vector<TokenId>& prompt, int first, int count,
                              ReadPrompt& so_far) {
   const int end = first + count;

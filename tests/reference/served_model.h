@@ -11,7 +11,7 @@
 
 namespace protean {
 
-// A sequence as a test drives it: where its blocks are is the test's choice.
+// A sequence that a test drives. The test chooses its blocks.
 struct TestSequence {
   std::vector<TokenId> tokens;
   std::vector<BlockId> blocks;
@@ -20,33 +20,33 @@ struct TestSequence {
   std::vector<TokenId> drawn;                // greedy, one per chunk
 };
 
-// What a request learns of a prompt: the likelihood of each token but the first, and embeddings.
+// The likelihood of each prompt token but the first, and the embeddings of the prompt.
 struct ReadPrompt {
   std::vector<TokenLogprobs> scored;
   std::vector<double> row_sum;
   std::vector<double> last_row;
 };
 
-// The served model, step by step, with the logits of each chunk's last token.
+// Serves a model step by step and keeps the logits of each chunk's last token.
 class ServedModel {
  public:
   struct Options {
     Precision precision = Precision::kF32;
-    std::vector<LayerPrecision> layers = {};  // each at its own; empty: all at `precision`
+    std::vector<LayerPrecision> layers = {};  // by layer; empty: all at `precision`
     int threads = 1;
     int block_tokens = 16;
     int blocks = 64;
-    int units = 1;  // of each layer: the form's largest TP degree
+    int shards = 1;  // of each layer: the form's largest TP degree
   };
   ServedModel(const Checkpoint& checkpoint, const Options& options);
 
-  // One step over the next `count` tokens of each sequence.
+  // Runs one step over the next `count` tokens of each sequence.
   void step(const std::vector<std::pair<TestSequence*, int>>& chunks);
 
-  // All that is left of one sequence, in chunks of these sizes, the last one repeated.
+  // Runs the rest of one sequence in chunks of these sizes, repeating the last size.
   void run(TestSequence& sequence, const std::vector<int>& chunk_sizes);
 
-  // Scores and pools a prompt, in chunks of these sizes, the last one repeated.
+  // Scores and pools a prompt in chunks of these sizes, repeating the last size.
   ReadPrompt read(const std::vector<TokenId>& prompt, const std::vector<int>& chunk_sizes);
 
  private:

@@ -1,5 +1,5 @@
-// The swapping sequence of MorphServe's Algorithm 1, measured with the kernels and by sharing work,
-// against the same written down plainly in double precision with every model run from the start.
+// Compares the swapping order of MorphServe's Algorithm 1, measured with kernels that share work,
+// with a plain implementation in double precision that runs every model from the start.
 
 #include <gtest/gtest.h>
 
@@ -48,7 +48,7 @@ bool is_mlp(TensorRole role) {
   return role == TensorRole::kGate || role == TensorRole::kUp || role == TensorRole::kDown;
 }
 
-// What the model is once some units are lowered: their matrices rounded, all else as it was.
+// The model with some targets lowered: their matrices are rounded.
 class LoweredCheckpoint : public SyntheticCheckpoint {
  public:
   LoweredCheckpoint(std::vector<bool> lowered, bool halves)
@@ -60,8 +60,8 @@ class LoweredCheckpoint : public SyntheticCheckpoint {
     if (!is_attention(role) && !is_mlp(role)) {
       return;
     }
-    const int unit = halves_ ? 2 * layer + (is_mlp(role) ? 1 : 0) : layer;
-    if (lowered_[static_cast<std::size_t>(unit)]) {
+    const int target = halves_ ? 2 * layer + (is_mlp(role) ? 1 : 0) : layer;
+    if (lowered_[static_cast<std::size_t>(target)]) {
       const std::int64_t width = row_length(role);
       const std::span rows(out, static_cast<std::size_t>(count * width));
       const cpu::WeightFormat format = weight_format(kLow, StoredWeights().group);
@@ -99,12 +99,12 @@ Similarity mean_similarity(const Rows& a, const Rows& b) {
   return {sum.cosine / count, sum.l2 / count};
 }
 
-// The plain way.
+// Computes similarities by their definition.
 class PlainProfile {
  public:
   explicit PlainProfile(bool halves) : halves_(halves) {}
 
-  int units() const { return small_spec().layers * (halves_ ? 2 : 1); }
+  int targets() const { return small_spec().layers * (halves_ ? 2 : 1); }
 
   const Rows& logits(const std::vector<bool>& lowered) {
     Rows& rows = logits_[lowered];
@@ -119,29 +119,29 @@ class PlainProfile {
     return rows;
   }
 
-  UnitSimilarity alone(int unit) {
-    std::vector<bool> lowered(static_cast<std::size_t>(units()));
-    const Rows before = stream(lowered, unit);
-    const Rows after = stream(lowered, unit + 1);
-    lowered[static_cast<std::size_t>(unit)] = true;
-    return {mean_similarity(before, after), mean_similarity(after, stream(lowered, unit + 1))};
+  TargetSimilarity alone(int target) {
+    std::vector<bool> lowered(static_cast<std::size_t>(targets()));
+    const Rows before = stream(lowered, target);
+    const Rows after = stream(lowered, target + 1);
+    lowered[static_cast<std::size_t>(target)] = true;
+    return {mean_similarity(before, after), mean_similarity(after, stream(lowered, target + 1))};
   }
 
-  Similarity one_more(std::vector<bool> lowered, int unit) {
+  Similarity one_more(std::vector<bool> lowered, int target) {
     const Rows base = logits(lowered);
-    lowered[static_cast<std::size_t>(unit)] = true;
+    lowered[static_cast<std::size_t>(target)] = true;
     return mean_similarity(base, logits(lowered));
   }
 
  private:
-  // Before a unit.
-  Rows stream(const std::vector<bool>& lowered, int unit) const {
+  // Returns the residual stream before a target.
+  Rows stream(const std::vector<bool>& lowered, int target) const {
     const LoweredCheckpoint checkpoint(lowered, halves_);
     const ReferenceModel model(checkpoint, false);
     Rows rows;
     for (const auto& sequence : text()) {
       const Rows some =
-          model.streams(sequence)[static_cast<std::size_t>(halves_ ? unit : 2 * unit)];
+          model.streams(sequence)[static_cast<std::size_t>(halves_ ? target : 2 * target)];
       rows.insert(rows.end(), some.begin(), some.end());
     }
     return rows;
@@ -151,8 +151,8 @@ class PlainProfile {
   std::map<std::vector<bool>, Rows> logits_;
 };
 
-// What a change leaves, to a twentieth of the change: activations are rounded to bf16 before they
-// meet quantised weights, which is noise beside three bits.
+// Expects similarities equal up to a twentieth of the change. Activations are rounded to bf16
+// before they meet quantised weights, which is small noise next to 3-bit weights.
 void expect_near(const Similarity& got, const Similarity& want, const std::string& what) {
   EXPECT_NEAR(got.cosine, want.cosine, 0.05 * std::abs(1.0 - want.cosine) + 1e-6) << what;
   EXPECT_NEAR(got.l2, want.l2, 0.05 * std::abs(1.0 - want.l2) + 1e-5) << what;
@@ -164,8 +164,8 @@ class SwapOrder : public testing::TestWithParam<bool> {
     auto probe = SwapProbe::create(
         team_, checkpoint_,
         {.full = Precision::kF32, .low = kLow, .halves = GetParam(), .longest = 20},
-        [&](const PartVariant& which, std::span<std::byte> memory) {
-          return load_part(checkpoint_, which, memory.data());
+        [&](const ComponentVariant& which, std::span<std::byte> memory) {
+          return load_component(checkpoint_, which, memory.data());
         });
     EXPECT_TRUE(probe.ok());
     probe_ = *std::move(probe);
@@ -179,20 +179,20 @@ class SwapOrder : public testing::TestWithParam<bool> {
 TEST_P(SwapOrder, SensitivitiesAreThoseOfThePlainDefinition) {
   PlainProfile plain(GetParam());
   const Sequences sequences = text();
-  ASSERT_EQ(probe_->units(), plain.units());
+  ASSERT_EQ(probe_->targets(), plain.targets());
   const auto alone = probe_->alone(sequences);
-  std::vector<bool> lowered(static_cast<std::size_t>(plain.units()));
-  for (int round = 0; round < 2; ++round) {  // nothing lowered, then two units
+  std::vector<bool> lowered(static_cast<std::size_t>(plain.targets()));
+  for (int round = 0; round < 2; ++round) {  // nothing lowered, then two targets
     const auto more = probe_->one_more(sequences, lowered);
-    for (int unit = 0; unit < plain.units(); ++unit) {
-      const auto u = static_cast<std::size_t>(unit);
-      const std::string what = "unit " + std::to_string(unit);
-      const UnitSimilarity want = plain.alone(unit);
+    for (int target = 0; target < plain.targets(); ++target) {
+      const auto u = static_cast<std::size_t>(target);
+      const std::string what = "target " + std::to_string(target);
+      const TargetSimilarity want = plain.alone(target);
       expect_near(alone[u].transformation, want.transformation, what + " LTS");
       expect_near(alone[u].replacement, want.replacement, what + " LRS");
-      EXPECT_LT(want.replacement.cosine, 1.0 - 1e-5);  // or nothing is tested
+      EXPECT_LT(want.replacement.cosine, 1.0 - 1e-5);  // otherwise nothing is tested
       if (!lowered[u]) {
-        expect_near(more[u], plain.one_more(lowered, unit), what + " MDS");
+        expect_near(more[u], plain.one_more(lowered, target), what + " MDS");
       }
     }
     lowered[1] = lowered[3] = true;
@@ -203,15 +203,15 @@ TEST_P(SwapOrder, TheOrderIsThatOfThePlainAlgorithm) {
   PlainProfile plain(GetParam());
   const Sequences sequences = text();
   const auto order_by = [&](auto&& alone, auto&& one_more) {
-    std::vector<UnitSensitivity> units;
-    for (int unit = 0; unit < plain.units(); ++unit) {
-      const UnitSimilarity similarity = alone(unit);
-      units.push_back({similarity.transformation.cosine, similarity.replacement.cosine});
+    std::vector<TargetSensitivity> targets;
+    for (int target = 0; target < plain.targets(); ++target) {
+      const TargetSimilarity similarity = alone(target);
+      targets.push_back({similarity.transformation.cosine, similarity.replacement.cosine});
     }
-    return rank_by_importance(units, {}, one_more);
+    return rank_by_importance(targets, {}, one_more);
   };
   const auto measured = probe_->alone(sequences);
-  const auto got = order_by([&](int unit) { return measured[static_cast<std::size_t>(unit)]; },
+  const auto got = order_by([&](int target) { return measured[static_cast<std::size_t>(target)]; },
                             [&](const std::vector<bool>& lowered) {
                               std::vector<double> values;
                               for (const Similarity& one : probe_->one_more(sequences, lowered)) {
@@ -219,16 +219,16 @@ TEST_P(SwapOrder, TheOrderIsThatOfThePlainAlgorithm) {
                               }
                               return values;
                             });
-  const auto want = order_by([&](int unit) { return plain.alone(unit); },
+  const auto want = order_by([&](int target) { return plain.alone(target); },
                              [&](const std::vector<bool>& lowered) {
                                std::vector<double> values;
-                               for (int unit = 0; unit < plain.units(); ++unit) {
-                                 values.push_back(plain.one_more(lowered, unit).cosine);
+                               for (int target = 0; target < plain.targets(); ++target) {
+                                 values.push_back(plain.one_more(lowered, target).cosine);
                                }
                                return values;
                              });
   for (std::size_t i = 0; i < want.size(); ++i) {
-    EXPECT_EQ(got[i].unit, want[i].unit) << "place " << i;
+    EXPECT_EQ(got[i].target, want[i].target) << "place " << i;
     EXPECT_NEAR(got[i].score, want[i].score, 1e-3) << "place " << i;
   }
 }
@@ -236,7 +236,7 @@ TEST_P(SwapOrder, TheOrderIsThatOfThePlainAlgorithm) {
 TEST_P(SwapOrder, TextIsForetoldAsTheLoweredModelDoes) {
   PlainProfile plain(GetParam());
   const Sequences sequences = text();
-  std::vector<bool> lowered(static_cast<std::size_t>(plain.units()));
+  std::vector<bool> lowered(static_cast<std::size_t>(plain.targets()));
   for (int round = 0; round < 2; ++round) {
     const TextNats got = probe_->score(sequences, lowered);
     double want = 0.0;
@@ -259,7 +259,7 @@ TEST_P(SwapOrder, TextIsForetoldAsTheLoweredModelDoes) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Units, SwapOrder, testing::Bool(),
+INSTANTIATE_TEST_SUITE_P(Targets, SwapOrder, testing::Bool(),
                          [](const auto& halves) { return halves.param ? "Halves" : "Layers"; });
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Every feature a spec can have, alone and together, on weights that no file format has touched.
+// Tests every feature of a spec, alone and together, on weights without a file format.
 
 #include <gtest/gtest.h>
 
@@ -81,8 +81,8 @@ TEST_P(SyntheticForward, Bf16IsNearTheReference) {
   ForwardCheck(checkpoint, Precision::kBf16).everything();
 }
 
-// As AMOEBA's section 3.2 proves of padding: it changes nothing.
-TEST_P(SyntheticForward, F32InUnitsEqualsTheReference) {
+// Padding changes nothing (AMOEBA section 3.2).
+TEST_P(SyntheticForward, F32InShardsEqualsTheReference) {
   ModelSpec spec = plain_spec();
   GetParam().apply(spec);
   if (spec.attention.kv_heads % 2 != 0) {

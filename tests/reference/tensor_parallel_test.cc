@@ -1,5 +1,5 @@
-// Tensor parallelism without devices: a thread stands for each, with its own units of the weights,
-// its own heads of the KV cache and its own team. What TP 1 computes must come out to the last bit.
+// Tensor parallelism without devices: a thread stands for each device, with its own shards of the
+// weights, its own heads of the KV cache and its own team. The results must have the bits of TP 1.
 
 #include <gtest/gtest.h>
 
@@ -42,7 +42,7 @@ ModelSpec spec_with(int ffn, bool everything) {
   return spec;
 }
 
-// What devices share: each puts down its part, and all add up the same tree.
+// An all-reduce between threads: each contributes its rows, and all add up the same tree.
 class Meeting {
  public:
   explicit Meeting(int devices) : parts_(static_cast<std::size_t>(devices)), barrier_(devices) {}
@@ -73,24 +73,25 @@ struct Step {
   std::vector<TokenId> tokens;
 };
 
-// One device of a stage, with everything that it would own.
+// One device of a stage and everything that it owns.
 class Device {
  public:
-  Device(const Checkpoint& checkpoint, Precision precision, TpUnits units, int threads)
+  Device(const Checkpoint& checkpoint, Precision precision, ShardRun shards, int threads)
       : spec_(checkpoint.spec()),
         team_(threads),
         rope_(spec_.rope, spec_.attention.head_dim, spec_.max_context) {
     const std::vector<LayerPrecision> layers(static_cast<std::size_t>(spec_.layers),
                                              {precision, precision});
-    auto weights = load_weights(checkpoint, layers, tables_beside(precision), {}, units);
+    auto weights =
+        load_weights(checkpoint, layers, default_embeddings_precision(precision), {}, shards);
     check(weights.ok(), weights.ok() ? "" : weights.error().message);
     weights_ = std::move(*weights);
-    auto scratch = Scratch::create(spec_, kMaxRows, kMaxRows, units);
+    auto scratch = Scratch::create(spec_, kMaxRows, kMaxRows, shards);
     check(scratch.ok(), "the scratch is small");
     scratch_ = std::move(*scratch);
     cpu::KvLayer layer{
         .element = precision == Precision::kF32 ? cpu::KvElement::kF32 : cpu::KvElement::kBf16,
-        .kv_heads = spec_.attention.kv_heads / units.of * units.count,
+        .kv_heads = spec_.attention.kv_heads / shards.of * shards.count,
         .head_dim = spec_.attention.head_dim,
         .block_tokens = kTokensOfABlock};
     layer.block_stride_bytes = layer.kv_heads * layer.slot_bytes();
@@ -102,7 +103,7 @@ class Device {
     }
   }
 
-  // The logits of every row.
+  // Returns the logits of every row.
   std::vector<float> run(const std::vector<Step>& steps, const AllReduce& all_reduce) {
     std::vector<TokenId> tokens;
     std::vector<int> positions;
@@ -149,7 +150,7 @@ class Device {
   std::vector<cpu::KvLayer> kv_;
 };
 
-// Two prompts, one of them in two chunks, then both decode side by side.
+// Computes two prompts, one of them in two chunks, then decodes both.
 std::vector<std::vector<Step>> some_steps(int vocab) {
   std::mt19937 random(5);
   const auto draw = [&](int count) {
@@ -166,16 +167,16 @@ std::vector<std::vector<Step>> some_steps(int vocab) {
   return steps;
 }
 
-// Of every step, as one vector.
-std::vector<float> run_on(const Checkpoint& checkpoint, Precision precision, int devices, int units,
-                          int threads) {
+// Returns the logits of every step as one vector.
+std::vector<float> run_on(const Checkpoint& checkpoint, Precision precision, int devices,
+                          int shards, int threads) {
   Meeting meeting(devices);
   std::vector<std::vector<float>> logits(static_cast<std::size_t>(devices));
   std::vector<std::thread> running;
   for (int i = 0; i < devices; ++i) {
     running.emplace_back([&, i] {
-      const int each = units / devices;
-      Device device(checkpoint, precision, {i * each, each, units}, threads);
+      const int each = shards / devices;
+      Device device(checkpoint, precision, {i * each, each, shards}, threads);
       const AllReduce reduce = devices == 1 ? AllReduce() : meeting.seat(i);
       auto& all = logits[static_cast<std::size_t>(i)];
       for (const std::vector<Step>& step : some_steps(checkpoint.spec().vocab)) {
@@ -199,20 +200,20 @@ class TensorParallel : public testing::TestWithParam<std::tuple<Precision, int, 
 TEST_P(TensorParallel, EveryDegreeHasTheSameBits) {
   const auto [precision, ffn, everything] = GetParam();
   const SyntheticCheckpoint checkpoint(spec_with(ffn, everything));
-  for (const int units : {2, 4}) {
-    const std::vector<float> alone = run_on(checkpoint, precision, 1, units, 1);
-    for (int devices = 1; devices <= units; devices *= 2) {
+  for (const int shards : {2, 4}) {
+    const std::vector<float> alone = run_on(checkpoint, precision, 1, shards, 1);
+    for (int devices = 1; devices <= shards; devices *= 2) {
       for (const int threads : {1, 2}) {
-        const std::vector<float> got = run_on(checkpoint, precision, devices, units, threads);
+        const std::vector<float> got = run_on(checkpoint, precision, devices, shards, threads);
         ASSERT_EQ(got.size(), alone.size());
         EXPECT_EQ(std::memcmp(got.data(), alone.data(), got.size() * sizeof(float)), 0)
-            << devices << " devices of " << units << " units, " << threads << " threads each";
+            << devices << " devices of " << shards << " shards, " << threads << " threads each";
       }
     }
   }
 }
 
-// 104 neurons are 26 a unit of 4: padding everywhere.
+// 104 neurons are 26 for each of 4 shards, so every shard has padding.
 INSTANTIATE_TEST_SUITE_P(Precisions, TensorParallel,
                          testing::Combine(testing::ValuesIn(kPrecisions), testing::Values(128, 104),
                                           testing::Bool()),

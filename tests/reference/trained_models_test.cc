@@ -1,4 +1,4 @@
-// Small trained models: what they say is known, and every choice is the reference's too.
+// Small trained models: their answers are known, and every choice must be the reference's too.
 
 #include <gtest/gtest.h>
 
@@ -66,8 +66,8 @@ INSTANTIATE_TEST_SUITE_P(All, TrainedTinyStories,
                                   std::string(to_string(info.param.precision));
                          });
 
-// 200 tokens that the served model chose one by one; the reference sees them all at once and must
-// agree with every choice.
+// The served model chooses 200 tokens one by one. The reference sees all at once and must agree
+// with every choice.
 TEST(TrainedStories260K, EveryGreedyChoiceOfTheGgufIsTheReferences) {
   const auto path = test_data("models/stories260K/stories260Ktok512.gguf");
   PROTEAN_REQUIRE_DATA(path);

@@ -40,8 +40,9 @@ class TreeCase(unittest.TestCase):
 class ModuleGraph(TreeCase):
     def test_edges(self):
         allowed = [("contract", "base"), ("scheduler", "ports"), ("worker", "device"),
-                   ("worker", "cost"), ("server", "tokenizer"), ("sim", "engine"), ("apps", "server"),
-                   ("apps", "worker"), ("model", "device"), ("engine", "engine")]
+                   ("worker", "cost"), ("server", "http"), ("sim", "engine"), ("apps", "server"),
+                   ("apps", "worker"), ("model", "device"), ("engine", "engine"),
+                   ("replica", "worker"), ("replica", "chat"), ("measure", "replica"), ("host", "device")]
         for module, target in allowed:
             self.assert_clean(f"src/{module}/x.cc", f'#include "{target}/y.h"\n')
         forbidden = [("base", "contract"),  # up
@@ -50,7 +51,8 @@ class ModuleGraph(TreeCase):
                      ("worker", "contract2"),  # unknown
                      ("server", "engine"), ("worker", "scheduler"),  # past the meeting points
                      ("server", "worker"), ("worker", "tokenizer"), ("server", "model"),
-                     ("server", "apps")]
+                     ("server", "apps"), ("replica", "measure"), ("measure", "apps"), ("sim", "replica"),
+                     ("host", "terminal"), ("server", "host")]
         for module, target in forbidden:
             self.assert_breaks("graph", f"src/{module}/x.h",
                                f'#pragma once\n#include "{target}/y.h"\n')

@@ -1,0 +1,148 @@
+#include "host/cpu_share.h"
+
+#include <algorithm>
+#include <span>
+#include <tuple>
+
+#include "base/check.h"
+#include "host/topology.h"
+
+namespace protean {
+namespace {
+
+// The CPUs of --cpus, which must be among those that there are; by node, then core.
+Result<std::vector<CpuPlace>> wanted_cpus(const Topology& topology, const std::string& list) {
+  std::vector<CpuPlace> wanted = topology.cpus;
+  if (!list.empty()) {
+    const auto numbers = parse_cpu_list(list);
+    if (!numbers.ok()) {
+      return make_error(numbers.error().code, "--cpus: {}", numbers.error().message);
+    }
+    std::erase_if(wanted, [&](const CpuPlace& place) {
+      return !std::binary_search(numbers->begin(), numbers->end(), place.cpu);
+    });
+    if (wanted.size() != numbers->size()) {
+      std::vector<int> allowed;
+      for (const CpuPlace& place : topology.cpus) {
+        allowed.push_back(place.cpu);
+      }
+      return make_error(ErrorCode::kInvalidArgument,
+                        "--cpus {}: this process may use {} only: name some of these", list,
+                        format_cpu_list(std::move(allowed)));
+    }
+  }
+  std::sort(wanted.begin(), wanted.end(), [](const CpuPlace& a, const CpuPlace& b) {
+    return std::tie(a.node, a.core, a.cpu) < std::tie(b.node, b.core, b.cpu);
+  });
+  return wanted;
+}
+
+// Where each core begins in CPUs that are sorted by core, and where the last one ends.
+std::vector<std::size_t> core_bounds(std::span<const CpuPlace> cpus) {
+  std::vector<std::size_t> bounds;
+  for (std::size_t i = 0; i < cpus.size(); ++i) {
+    if (i == 0 || cpus[i].core != cpus[i - 1].core) {
+      bounds.push_back(i);
+    }
+  }
+  bounds.push_back(cpus.size());
+  return bounds;
+}
+
+// Where a device may begin: with a core, or with any CPU where cores are too few for that.
+std::vector<std::size_t> bounds_for(std::span<const CpuPlace> cpus, std::size_t devices) {
+  std::vector<std::size_t> bounds = core_bounds(cpus);
+  if (bounds.size() - 1 < devices) {
+    bounds.resize(cpus.size() + 1);
+    for (std::size_t i = 0; i < bounds.size(); ++i) {
+      bounds[i] = i;
+    }
+  }
+  return bounds;
+}
+
+cpu::Locality locality_of(std::span<const CpuPlace> cpus, std::span<const int> memory_nodes) {
+  struct Ranked {
+    int sibling = 0;
+    CpuPlace place;
+  };
+  std::vector<Ranked> ranked;
+  for (const CpuPlace& place : cpus) {
+    const bool same_core = !ranked.empty() && ranked.back().place.core == place.core;
+    ranked.push_back({same_core ? ranked.back().sibling + 1 : 0, place});
+  }
+  std::stable_sort(ranked.begin(), ranked.end(),
+                   [](const Ranked& a, const Ranked& b) { return a.sibling < b.sibling; });
+  cpu::Locality where;
+  for (const Ranked& one : ranked) {
+    where.cpus.push_back(one.place.cpu);
+    const auto has = [&](std::span<const int> nodes) {
+      return std::find(nodes.begin(), nodes.end(), one.place.node) != nodes.end();
+    };
+    // On a host of one node there is nothing to choose.
+    if (memory_nodes.size() > 1 && has(memory_nodes) && !has(where.nodes)) {
+      where.nodes.push_back(one.place.node);
+    }
+  }
+  return where;
+}
+
+}  // namespace
+
+Result<std::vector<CpuShare>> divide_cpus(const Machine& machine, const ComputeOptions& options,
+                                          int devices) {
+  check(devices >= 1, "there is a device to divide for");
+  const auto cpus = wanted_cpus(machine.topology, options.cpus);
+  if (!cpus.ok()) {
+    return cpus.error();
+  }
+  const auto count = static_cast<std::size_t>(devices);
+  if (count > cpus->size()) {
+    return make_error(ErrorCode::kExhausted,
+                      "{} devices cannot have a CPU each: there {} {}: use fewer devices, or more "
+                      "CPUs (--cpus)",
+                      devices, cpus->size() == 1 ? "is" : "are", cpus->size());
+  }
+  const std::vector<std::size_t> bounds = bounds_for(*cpus, count);
+  const std::size_t units = bounds.size() - 1;
+  const auto total = static_cast<int>(cpus->size());
+  const int busy = std::min(total, machine.cores);  // at once, as far as the quota goes
+  std::vector<CpuShare> shares;
+  for (std::size_t device = 0; device < count; ++device) {
+    const std::size_t begin = bounds[device * units / count];
+    const std::size_t end = bounds[(device + 1) * units / count];
+    const auto all = static_cast<int>(end - begin);
+    CpuShare share{
+        .threads = options.threads > 0 ? options.threads : std::max(1, all * busy / total),
+        .where = locality_of(std::span(*cpus).subspan(begin, end - begin),
+                             machine.topology.memory_nodes)};
+    // Measured on two cores, idle or shared, pinning gains nothing, and two processes that pin
+    // could sit on the same CPUs while others idle. So it is for those who name CPUs that are ours
+    // alone.
+    share.where.pinned = !options.cpus.empty() && share.threads == all;
+    shares.push_back(std::move(share));
+  }
+  return shares;
+}
+
+Result<CpuShare> choose_cpus(const Machine& machine, const ComputeOptions& options) {
+  auto shares = divide_cpus(machine, options, 1);
+  return shares.ok() ? Result<CpuShare>(std::move(shares->front())) : shares.error();
+}
+
+std::string to_string(const CpuShare& share) {
+  const std::size_t cpus = share.where.cpus.size();
+  std::string text =
+      fmt::format("{} thread{} on CPU{} {}", share.threads, share.threads == 1 ? "" : "s",
+                  cpus == 1 ? "" : "s", format_cpu_list(share.where.cpus));
+  if (share.where.pinned) {
+    text += ", pinned";
+  }
+  if (!share.where.nodes.empty()) {
+    text += fmt::format(", memory of node{} {}", share.where.nodes.size() == 1 ? "" : "s",
+                        format_cpu_list(share.where.nodes));
+  }
+  return text;
+}
+
+}  // namespace protean

@@ -1,0 +1,123 @@
+#include "host/machine.h"
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <limits>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/units.h"
+#include "device/cpu/seat.h"
+
+namespace protean {
+namespace {
+
+std::optional<std::int64_t> read_number(const std::string& path) {
+  std::int64_t value = 0;
+  if (std::ifstream file(path); file >> value) {
+    return value;
+  }
+  return std::nullopt;  // missing, or "max"
+}
+
+std::int64_t system_free_bytes() {
+  std::ifstream file("/proc/meminfo");
+  for (std::string key, unit; file >> key;) {
+    std::int64_t kib = 0;
+    if (key == "MemAvailable:" && file >> kib) {
+      return kib * kKiB;
+    }
+    std::getline(file, unit);
+  }
+  return 0;
+}
+
+// The folder of this process's own group, which systemd and containers put limits on.
+std::string cgroup_folder() {
+  std::ifstream file("/proc/self/cgroup");
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with("0::")) {
+      return "/sys/fs/cgroup" + line.substr(3);
+    }
+  }
+  return "/sys/fs/cgroup";
+}
+
+// Page cache counts as used, but goes when memory is wanted.
+std::int64_t reclaimable_bytes(const std::string& folder) {
+  std::ifstream file(folder + "/memory.stat");
+  std::int64_t sum = 0;
+  std::int64_t value = 0;
+  for (std::string key; file >> key >> value;) {
+    sum += key == "inactive_file" || key == "active_file" ? value : 0;
+  }
+  return sum;
+}
+
+std::int64_t container_free_bytes(const std::string& folder) {
+  const auto limit = read_number(folder + "/memory.max");
+  const auto used = read_number(folder + "/memory.current");
+  return limit && used ? std::max<std::int64_t>(0, *limit - *used + reclaimable_bytes(folder))
+                       : std::numeric_limits<std::int64_t>::max();
+}
+
+// "200000 100000": microseconds of CPU in each period.
+int container_cores(const std::string& folder) {
+  std::ifstream file(folder + "/cpu.max");
+  double quota = 0;
+  double period = 0;
+  return file >> quota >> period && period > 0
+             ? std::max(1, static_cast<int>(std::ceil(quota / period)))
+             : std::numeric_limits<int>::max();
+}
+
+// Limits of this group and, inside a container, of the root that it sees.
+std::vector<std::string> cgroup_folders() {
+  return {cgroup_folder(), "/sys/fs/cgroup"};
+}
+
+}  // namespace
+
+Machine this_machine() {
+  std::vector<int> cpus = cpu::allowed_cpus();
+  if (cpus.empty()) {
+    cpus = {0};
+  }
+  Machine machine{.topology = read_topology("/sys", cpus),
+                  .cores = static_cast<int>(cpus.size()),
+                  .free_memory_bytes = free_memory_bytes()};
+  for (const std::string& folder : cgroup_folders()) {
+    machine.cores = std::min(machine.cores, container_cores(folder));
+  }
+  return machine;
+}
+
+std::int64_t free_memory_bytes() {
+  std::int64_t bytes = system_free_bytes();
+  for (const std::string& folder : cgroup_folders()) {
+    bytes = std::min(bytes, container_free_bytes(folder));
+  }
+  return bytes;
+}
+
+std::string cpu_name() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    const std::size_t colon = line.find(": ");
+    if (line.starts_with("model name") && colon != std::string::npos) {
+      return line.substr(colon + 2);
+    }
+  }
+  return "unknown";
+}
+
+std::tm local_time() {
+  const std::time_t now = std::time(nullptr);
+  std::tm local{};
+  ::localtime_r(&now, &local);
+  return local;
+}
+
+}  // namespace protean

@@ -1,0 +1,79 @@
+#include "http/page_guard.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <boost/asio/ip/address.hpp>
+#include <utility>
+
+namespace protean {
+namespace {
+
+bool same_name(std::string_view a, std::string_view b) {
+  const auto lower = [](char c) {
+    return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  };
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [&](char x, char y) { return lower(x) == lower(y); });
+}
+
+bool is_address(std::string_view host) {
+  boost::system::error_code ec;
+  boost::asio::ip::make_address(host, ec);
+  return !ec;
+}
+
+// Returns "chat.example.org:8000" of "https://chat.example.org:8000".
+std::string_view authority_of(std::string_view origin) {
+  const std::size_t scheme = origin.find("://");
+  return scheme == std::string_view::npos ? std::string_view() : origin.substr(scheme + 3);
+}
+
+}  // namespace
+
+bool is_loopback(const std::string& host) {
+  boost::system::error_code ec;
+  const auto address = boost::asio::ip::make_address(host, ec);
+  return host == "localhost" || (!ec && address.is_loopback());
+}
+
+std::string_view host_of(std::string_view header) {
+  if (header.starts_with('[')) {
+    return header.substr(1, header.find(']') - 1);
+  }
+  return header.substr(0, header.find(':'));
+}
+
+PageGuard::PageGuard(Setting setting) : setting_(std::move(setting)) {}
+
+bool PageGuard::knows(std::string_view host) const {
+  const auto is_host = [&](const std::string& name) {
+    return name == "*" || same_name(name, host);
+  };
+  return same_name(host, "localhost") || is_address(host) ||
+         std::any_of(setting_->names.begin(), setting_->names.end(), is_host);
+}
+
+std::optional<ApiError> PageGuard::refuse(const HttpCall& call) const {
+  if (!setting_) {
+    return std::nullopt;
+  }
+  const std::string_view host = call.header("host");
+  if (!host.empty() && !knows(host_of(host))) {  // browsers always send one, HTTP/1.0 need not
+    return ApiError{.status = 403,
+                    .message = fmt::format("\"{}\" is not a name of this server: ask for it by its "
+                                           "address or as localhost, or start it with {}",
+                                           printable(host_of(host)), setting_->remedy)};
+  }
+  const std::string_view origin = call.header("origin");
+  if (!origin.empty() && !setting_->origins.admits(origin) &&
+      (host.empty() || !same_name(authority_of(origin), host))) {
+    return ApiError{.status = 403,
+                    .message = fmt::format("web pages of {} may not use this server: start it "
+                                           "with {}",
+                                           printable(origin), setting_->remedy)};
+  }
+  return std::nullopt;
+}
+
+}  // namespace protean

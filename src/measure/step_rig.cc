@@ -1,0 +1,275 @@
+#include "measure/step_rig.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/log.h"
+#include "base/units.h"
+#include "control/plan_morph.h"
+#include "cost/memory.h"
+#include "host/machine.h"
+#include "replica/replica.h"
+#include "terminal/progress.h"
+
+namespace protean {
+namespace {
+
+constexpr int kBlockTokens = 16;  // as a server has them
+
+int blocks_of(const SliceShape& slice) {
+  return ceil_div(slice.context + slice.tokens, kBlockTokens);
+}
+
+std::int64_t blocks_of(const StepShape& shape) {
+  std::int64_t blocks = 0;
+  for (const SliceShape& slice : shape.slices) {
+    blocks += blocks_of(slice);
+  }
+  return blocks;
+}
+
+int most_tokens(const StepRigOptions& options) {
+  int most = 1;
+  for (const StepShape& shape : options.shapes) {
+    most = std::max(most, shape.tokens());
+  }
+  return most;
+}
+
+int longest_sequence(const StepRigOptions& options) {
+  int longest = 1;
+  for (const StepShape& shape : options.shapes) {
+    longest = std::max(longest, shape.longest());
+  }
+  return longest;
+}
+
+// Most bits first.
+std::vector<Precision> ladder_of(std::vector<Precision> precisions) {
+  std::sort(precisions.begin(), precisions.end(),
+            [](Precision a, Precision b) { return weight_bits(a) > weight_bits(b); });
+  precisions.erase(std::unique(precisions.begin(), precisions.end()), precisions.end());
+  return precisions;
+}
+
+// What rounding took time for is kept; bf16 is packed as fast as a copy of it is read.
+std::vector<Precision> kept_precisions(std::vector<Precision> precisions) {
+  std::erase_if(precisions, [](Precision precision) { return weight_bits(precision) >= 16; });
+  return precisions;
+}
+
+}  // namespace
+
+int StepShape::tokens() const {
+  int sum = 0;
+  for (const SliceShape& slice : slices) {
+    sum += slice.tokens;
+  }
+  return sum;
+}
+
+int StepShape::longest() const {
+  int longest = 0;
+  for (const SliceShape& slice : slices) {
+    longest = std::max(longest, slice.context + slice.tokens);
+  }
+  return longest;
+}
+
+StepShape prefill_shape(int tokens, int context) {
+  return {.slices = {{.context = context, .tokens = tokens}}};
+}
+
+StepShape decode_shape(int sequences, int context) {
+  return {.slices = std::vector<SliceShape>(static_cast<std::size_t>(sequences),
+                                            {.context = context, .tokens = 1})};
+}
+
+Result<std::unique_ptr<StepRig>> StepRig::create(const StepRigOptions& options) {
+  auto checkpoint = open_checkpoint(options.model);
+  if (!checkpoint.ok()) {
+    return checkpoint.error();
+  }
+  const std::shared_ptr<Checkpoint> shared = *std::move(checkpoint);
+  auto variants = VariantStore::open(
+      {shared, options.model}, {},
+      {.directory = options.variant_cache, .precisions = kept_precisions(options.precisions)});
+  if (!variants.ok()) {
+    return variants.error();
+  }
+  std::unique_ptr<StepRig> rig(new StepRig(options, shared, *std::move(variants)));
+  const auto budget = rig->choose_memory(options);
+  if (!budget.ok()) {
+    return budget.error();
+  }
+  if (const Status packed =
+          rig->variants_->pack_missing(count_bar("packing", "parts of the model"));
+      !packed.ok()) {
+    log::warning("{}: layers are packed whenever they are needed, which takes longer",
+                 packed.error().message);
+  }
+  rig->budget_ = *budget;
+  if (Status started = rig->start_worker(); !started.ok()) {
+    return started.error();
+  }
+  return rig;
+}
+
+StepRig::StepRig(const StepRigOptions& options, std::shared_ptr<Checkpoint> checkpoint,
+                 std::shared_ptr<VariantStore> variants)
+    : checkpoint_(std::move(checkpoint)),
+      variants_(std::move(variants)),
+      cpus_(options.cpus),
+      stopwatch_(options.cpu_time, options.cpus.threads),
+      max_step_tokens_(most_tokens(options)),
+      max_positions_(longest_sequence(options)) {}
+
+Result<PageBudget> StepRig::choose_memory(const StepRigOptions& options) {
+  const std::vector<Precision> ladder = ladder_of(options.precisions);
+  KvForm kv{.precision = kv_precision_beside(ladder.front()), .block_tokens = kBlockTokens};
+  for (const StepShape& shape : options.shapes) {
+    kv.blocks = std::max(kv.blocks, blocks_of(shape));
+  }
+  form_ = single_device_form(spec(), ladder.front(), DeviceId{0}, kv);
+  PageBudget budget{.page_bytes = page_bytes_for(spec())};
+  budget.reserve = reserve_pages(spec(), ladder, budget.page_bytes);
+  budget.pages = form_pages(spec(), form_, budget.page_bytes) + budget.reserve;
+  const std::int64_t needed =
+      budget.pages * budget.page_bytes + activation_bytes(spec(), max_step_tokens_, kLogitRows);
+  const std::int64_t free = free_memory_bytes();
+  if (needed > free) {
+    return make_error(ErrorCode::kExhausted,
+                      "{}: timing it needs {} and {} are free: ask for fewer sequences, shorter "
+                      "prompts or lower precisions only",
+                      options.model.string(), format_bytes(needed), format_bytes(free));
+  }
+  return budget;
+}
+
+Status StepRig::start_worker() {
+  worker_.reset();
+  const WorkerOptions worker_options{.form = form_,
+                                     .threads = cpus_.threads,
+                                     .where = cpus_.where,
+                                     .max_step_tokens = max_step_tokens_,
+                                     .max_positions = max_positions_,
+                                     .pages = budget_,
+                                     .read_component = read_from(variants_),
+                                     .background_share = 1};
+  auto worker =
+      CpuWorker::create(worker_options, *checkpoint_, progress_bar("loading"),
+                        [this](StepResult result) { results_.push(std::move(result)); },
+                        {.ready = [this](MorphReady ready) { morphs_.push(std::move(ready)); },
+                         .done = [this](MorphDone done) { morphs_.push(done); }});
+  if (!worker.ok()) {
+    return worker.error();
+  }
+  worker_ = *std::move(worker);
+  return fill_kv();
+}
+
+// One computed sequence, copied all over: distinct memory, but not a word of zeros.
+Status StepRig::fill_kv() {
+  const int tokens = std::min({max_step_tokens_, max_positions_, 256});
+  const auto computed = time_s(prefill_shape(tokens));
+  if (!computed.ok()) {
+    return computed.error();
+  }
+  const std::int64_t full = std::max(1, tokens / kBlockTokens);
+  std::vector<BlockMove> moves;
+  for (std::int64_t block = full; block < form_.kv.blocks; ++block) {
+    moves.push_back({static_cast<BlockId>(block % full), static_cast<BlockId>(block)});
+  }
+  worker_->move_blocks(std::move(moves));
+  return {};
+}
+
+Status StepRig::become(Precision precision) {
+  if (default_embeddings_precision(precision) != form_.embeddings) {
+    form_ = single_device_form(spec(), precision, DeviceId{0}, form_.kv);
+    return start_worker();
+  }
+  const auto layers = static_cast<std::size_t>(spec().layers);
+  return become(std::vector<LayerPrecision>(layers, {precision, precision}));
+}
+
+Status StepRig::become(std::span<const LayerPrecision> layers) {
+  // What is lowered first makes room for what is raised.
+  for (const bool lowered : {true, false}) {
+    for (int layer = 0; layer < spec().layers; ++layer) {
+      for (const Component half : kLayerHalves) {
+        const auto at = static_cast<std::size_t>(layer);
+        const Precision now = form_.layer_precision[at].of(half);
+        const Precision wanted = layers[at].of(half);
+        if (now == wanted || (weight_bits(wanted) < weight_bits(now)) != lowered) {
+          continue;
+        }
+        if (Status swapped = swap({layer, half, wanted}); !swapped.ok()) {
+          return swapped;
+        }
+      }
+    }
+  }
+  return {};
+}
+
+StepRig::MorphAnswer StepRig::wait_for_morph() {
+  std::vector<MorphAnswer> answers = morphs_.pop_all();
+  check(answers.size() == 1, "one step of a morph is under way at a time");
+  return std::move(answers.front());
+}
+
+Status StepRig::swap(const SwapComponent& swap) {
+  const MorphId id{++last_morph_};
+  worker_->prepare(id, swap);
+  const MorphAnswer answer = wait_for_morph();
+  if (const auto& failure = std::get<MorphReady>(answer).failure; failure) {
+    return make_error(failure->code, "{}: {}", to_string(MorphStep(swap)), failure->message);
+  }
+  worker_->commit(id);
+  wait_for_morph();
+  form_ = after(std::move(form_), swap);
+  return {};
+}
+
+StepPlan StepRig::plan_of(const StepShape& shape) {
+  StepPlan plan{.id = StepId{++last_step_}};
+  for (const SliceShape& slice : shape.slices) {
+    SequenceSlice placed{.request = RequestId{plan.slices.size() + 1},
+                         .first_position = slice.context,
+                         .token_begin = static_cast<int>(plan.tokens.size()),
+                         .token_count = slice.tokens,
+                         .block_begin = static_cast<int>(plan.blocks.size()),
+                         .block_count = blocks_of(slice)};
+    for (int i = 0; i < slice.tokens; ++i) {
+      random_ = random_ * 1664525U + 1013904223U;
+      plan.tokens.push_back(
+          static_cast<TokenId>((random_ >> 8) % static_cast<std::uint32_t>(spec().vocab)));
+    }
+    for (int i = 0; i < placed.block_count; ++i) {
+      plan.blocks.push_back(static_cast<BlockId>(plan.blocks.size()));
+    }
+    if (shape.sampled) {
+      placed.sample = static_cast<int>(plan.samples.size());
+      plan.samples.push_back(
+          {.params = {.temperature = 0}, .position = slice.context + slice.tokens});
+    }
+    plan.slices.push_back(placed);
+  }
+  return plan;
+}
+
+Result<double> StepRig::time_s(const StepShape& shape) {
+  StepPlan plan = plan_of(shape);
+  std::vector<StepResult> results;
+  const double seconds = stopwatch_.time_s([&] {
+    worker_->start(std::move(plan));
+    results = results_.pop_all();
+  });
+  if (results.front().failure) {
+    return *results.front().failure;
+  }
+  return seconds;
+}
+
+}  // namespace protean

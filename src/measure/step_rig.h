@@ -1,0 +1,99 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/bounded_queue.h"
+#include "base/result.h"
+#include "contract/form.h"
+#include "contract/step.h"
+#include "host/cpu_share.h"
+#include "measure/stopwatch.h"
+#include "model/checkpoint.h"
+#include "model/variant_store.h"
+#include "worker/cpu_worker.h"
+
+namespace protean {
+
+// Tokens of one sequence in a step, and how many came before them.
+struct SliceShape {
+  int context = 0;
+  int tokens = 1;
+};
+
+// A step without its contents. Each sequence's last token is sampled, greedily, unless nobody asks.
+struct StepShape {
+  std::vector<SliceShape> slices;
+  bool sampled = true;
+
+  int tokens() const;
+  int longest() const;  // sequence after the step
+};
+
+StepShape prefill_shape(int tokens, int context = 0);
+StepShape decode_shape(int sequences, int context);
+
+struct StepRigOptions {
+  std::filesystem::path model;
+  std::filesystem::path variant_cache;  // empty: the usual one
+  std::vector<Precision> precisions;    // that layers are to have, in any order
+  std::vector<StepShape> shapes;        // that will be timed
+  CpuShare cpus;
+  bool cpu_time = false;
+};
+
+// The real worker, with as much memory as the steps to be timed need and no engine: its weights
+// change from one precision to the next as a server's do, its KV cache holds keys and values of
+// random tokens. Quantised layers come from the variant store, which packs first what it has not.
+class StepRig {
+ public:
+  static Result<std::unique_ptr<StepRig>> create(const StepRigOptions& options);
+
+  const ModelSpec& spec() const { return checkpoint_->spec(); }
+  const Form& form() const { return form_; }
+  const VariantStore& variants() const { return *variants_; }
+
+  // One precision for each layer. The embeddings around them stay.
+  Status become(std::span<const LayerPrecision> layers);
+
+  // What a server is that starts at this precision, its embeddings too: where they are others, with
+  // a worker of its own.
+  Status become(Precision precision);
+
+  // Of one step, from the plan's handing over to its result.
+  Result<double> time_s(const StepShape& shape);
+
+  StepPlan plan_of(const StepShape& shape);
+
+ private:
+  using MorphAnswer = std::variant<MorphReady, MorphDone>;
+
+  StepRig(const StepRigOptions& options, std::shared_ptr<Checkpoint> checkpoint,
+          std::shared_ptr<VariantStore> variants);
+  Result<PageBudget> choose_memory(const StepRigOptions& options);
+  Status start_worker();
+  Status fill_kv();
+  Status swap(const SwapComponent& swap);
+  MorphAnswer wait_for_morph();
+
+  const std::shared_ptr<Checkpoint> checkpoint_;
+  const std::shared_ptr<VariantStore> variants_;
+  const CpuShare cpus_;
+  const Stopwatch stopwatch_;
+  const int max_step_tokens_;
+  const int max_positions_;
+  Form form_;
+  PageBudget budget_;
+  std::uint32_t random_ = 1;
+  std::uint64_t last_step_ = 0;
+  std::uint64_t last_morph_ = 0;
+  BoundedQueue<StepResult> results_{1};
+  BoundedQueue<MorphAnswer> morphs_{1};
+  std::unique_ptr<CpuWorker> worker_;  // last: its threads push into the queues
+};
+
+}  // namespace protean

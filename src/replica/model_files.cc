@@ -1,0 +1,138 @@
+#include "replica/model_files.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <utility>
+
+#include "model/gguf.h"
+#include "replica/gguf_vocabulary.h"
+#include "replica/model_options.h"
+
+namespace protean {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Texts {
+  std::unique_ptr<Tokenizer> tokenizer;
+  ChatFiles chat;
+};
+
+Result<Texts> texts_of_gguf(const fs::path& path) {
+  const auto file = GgufFile::open(path);
+  if (!file.ok()) {
+    return file.error();
+  }
+  auto vocabulary = gguf_vocabulary(*file);
+  if (!vocabulary.ok()) {
+    return vocabulary.error();
+  }
+  auto tokenizer = make_tokenizer(*std::move(vocabulary));
+  if (!tokenizer.ok()) {
+    return make_error(tokenizer.error().code, "{}: {}", path.string(), tokenizer.error().message);
+  }
+  auto chat = gguf_chat_files(*file, **tokenizer);
+  if (!chat.ok()) {
+    return chat.error();
+  }
+  return Texts{*std::move(tokenizer), *std::move(chat)};
+}
+
+Result<Texts> texts_of_directory(const fs::path& path) {
+  auto tokenizer = load_tokenizer(path);
+  if (!tokenizer.ok()) {
+    return tokenizer.error();
+  }
+  auto chat = read_chat_files(path);
+  if (!chat.ok()) {
+    return chat.error();
+  }
+  return Texts{*std::move(tokenizer), *std::move(chat)};
+}
+
+Result<std::string> read_text(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  if (!file || !(text << file.rdbuf())) {
+    return make_error(ErrorCode::kNotFound, "--chat-template {}: cannot be read", path);
+  }
+  std::string source = std::move(text).str();
+  if (source.empty()) {
+    return make_error(ErrorCode::kInvalidArgument, "--chat-template {}: the file is empty", path);
+  }
+  return source;
+}
+
+Result<ChatTemplate> template_of(const ModelOptions& options, const std::string& source) {
+  if (source.empty()) {
+    return ChatTemplate::chatml();
+  }
+  auto parsed = ChatTemplate::parse(source);
+  if (parsed.ok()) {
+    return parsed;
+  }
+  if (!options.chat_template.empty()) {
+    return make_error(parsed.error().code, "--chat-template {}: {}", options.chat_template,
+                      parsed.error().message);
+  }
+  return make_error(parsed.error().code,
+                    "{}: cannot use its chat template: {}; replace it with --chat-template",
+                    options.model, parsed.error().message);
+}
+
+void add_stop(GenerationDefaults& generation, TokenId id) {
+  std::vector<TokenId>& stops = generation.stop_ids;
+  if (id >= 0 && std::find(stops.begin(), stops.end(), id) == stops.end()) {
+    stops.push_back(id);
+  }
+}
+
+}  // namespace
+
+Result<ModelFiles> open_model_files(const ModelOptions& options) {
+  const fs::path path(options.model);
+  auto checkpoint = open_checkpoint(path);
+  if (!checkpoint.ok()) {
+    return checkpoint.error();
+  }
+  auto texts = fs::is_directory(path) ? texts_of_directory(path) : texts_of_gguf(path);
+  if (!texts.ok()) {
+    return texts.error();
+  }
+  const int vocab = (*checkpoint)->spec().vocab;
+  if (texts->tokenizer->vocab_size() > vocab) {
+    return make_error(ErrorCode::kCorrupt,
+                      "{}: its tokenizer has {} tokens, but its embedding table has {} rows: the "
+                      "files do not belong together",
+                      options.model, texts->tokenizer->vocab_size(), vocab);
+  }
+  if (!options.chat_template.empty()) {
+    auto source = read_text(options.chat_template);
+    if (!source.ok()) {
+      return source.error();
+    }
+    texts->chat.template_source = *std::move(source);
+  }
+  auto chat_template = template_of(options, texts->chat.template_source);
+  if (!chat_template.ok()) {
+    return chat_template.error();
+  }
+  GenerationDefaults generation = (*checkpoint)->generation();
+  add_stop(generation, texts->tokenizer->eos());
+  if (!fs::is_directory(path)) {
+    // Older GGUF files do not say how a turn ends.
+    add_stop(generation, texts->tokenizer->find_special("<|eot_id|>"));
+    add_stop(generation, texts->tokenizer->find_special("<|im_end|>"));
+  }
+  const fs::path plain = fs::weakly_canonical(path);
+  return ModelFiles{.name = plain.extension() == ".gguf" ? plain.stem() : plain.filename(),
+                    .checkpoint = *std::move(checkpoint),
+                    .tokenizer = std::move(texts->tokenizer),
+                    .chat = std::move(texts->chat),
+                    .chat_template = *std::move(chat_template),
+                    .generation = std::move(generation)};
+}
+
+}  // namespace protean

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "base/result.h"
+#include "chat/chat_template.h"
+#include "model/checkpoint.h"
+#include "replica/model_options.h"
+#include "tokenizer/tokenizer.h"
+
+namespace protean {
+
+// Everything a model path holds, opened and checked; weights are still on disk.
+struct ModelFiles {
+  std::string name;  // the path's last component, without .gguf
+  std::shared_ptr<Checkpoint> checkpoint;
+  std::unique_ptr<Tokenizer> tokenizer;
+  ChatFiles chat;  // with the source of the template in use; empty when ChatML stands in
+  ChatTemplate chat_template;
+  GenerationDefaults generation;  // the checkpoint's; the tokenizer's EOS always stops
+};
+
+Result<ModelFiles> open_model_files(const ModelOptions& options);
+
+}  // namespace protean

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "contract/form.h"
+#include "host/cpu_share.h"
+#include "replica/model_options.h"
+
+namespace protean {
+
+// A model and how it is to be served, as a user states it.
+struct ModelOptions {
+  std::string model;
+  std::string dtype = "auto";
+  std::string max_model_len = "auto";
+  std::string kv_cache_dtype = "auto";
+  std::string kv_cache_memory = "auto";
+  std::string device_memory = "auto";  // of weights, KV and activations together
+  std::vector<Precision> ladder;       // precisions that layers may be lowered to; may be empty
+  std::string chat_template;
+  std::string special_tokens_in_content = "escape";  // or "allow"
+  ComputeOptions compute;
+  int block_size = 16;
+  int max_num_seqs = 256;
+  int max_num_batched_tokens = 2048;
+  bool prefix_caching = true;
+};
+
+}  // namespace protean

@@ -1,0 +1,292 @@
+#include "replica/sizing.h"
+
+#include <algorithm>
+#include <charconv>
+#include <limits>
+#include <optional>
+#include <span>
+
+#include "base/units.h"
+#include "control/form_path.h"
+#include "control/plan_morph.h"
+#include "cost/memory.h"
+#include "replica/model_options.h"
+#include "worker/rank.h"
+
+namespace protean {
+namespace {
+
+// Rotary tables and attention are computed up to here; beyond it a typing error is likelier.
+constexpr int kLongestContext = 16 * 1024 * 1024;
+constexpr std::int64_t kMostBlocks = std::numeric_limits<BlockId>::max() - 1;
+
+Result<KvPrecision> kv_precision(const std::string& dtype, Precision beside) {
+  if (dtype == "auto") {
+    return kv_precision_beside(beside);
+  }
+  if (dtype == "bf16" || dtype == "bfloat16") {
+    return KvPrecision::kBf16;
+  }
+  if (dtype == "f32" || dtype == "float32" || dtype == "float") {
+    return KvPrecision::kF32;
+  }
+  if (dtype == "int8") {
+    return KvPrecision::kInt8;
+  }
+  return make_error(ErrorCode::kInvalidArgument, "--kv-cache-dtype {}: use auto, bf16, f32 or int8",
+                    dtype);
+}
+
+// 0 = auto.
+Result<int> wanted_length(const std::string& text) {
+  if (text == "auto" || text == "-1") {
+    return 0;
+  }
+  int length = 0;
+  const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), length);
+  if (failed != std::errc() || end != text.data() + text.size() || length < 2 ||
+      length > kLongestContext) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "--max-model-len {}: use auto or a number of tokens from 2 to {}", text,
+                      kLongestContext);
+  }
+  return length;
+}
+
+// Bytes behind a flag; nothing for "auto".
+Result<std::optional<std::int64_t>> wanted_bytes(const char* flag, const std::string& text) {
+  if (text == "auto") {
+    return std::optional<std::int64_t>();
+  }
+  const auto bytes = parse_bytes(text);
+  if (!bytes.ok()) {
+    return make_error(bytes.error().code, "{}: {}", flag, bytes.error().message);
+  }
+  return std::optional(*bytes);
+}
+
+// The two flags about memory.
+struct Asked {
+  std::optional<std::int64_t> kv_bytes;
+  std::optional<std::int64_t> device_bytes;
+};
+
+Result<Asked> asked_memory(const ModelOptions& options, const Machine& machine) {
+  const auto kv = wanted_bytes("--kv-cache-memory", options.kv_cache_memory);
+  if (!kv.ok()) {
+    return kv.error();
+  }
+  const auto device = wanted_bytes("--device-memory", options.device_memory);
+  if (!device.ok()) {
+    return device.error();
+  }
+  if (*device && **device > machine.free_memory_bytes) {
+    return make_error(ErrorCode::kExhausted, "--device-memory {}: only {} are free: ask for less",
+                      options.device_memory, format_bytes(machine.free_memory_bytes));
+  }
+  return Asked{*kv, *device};
+}
+
+// What each layer starts at: all alike, or where `auto` finds halves that the checkpoint keeps
+// differently, each in what it is kept in.
+std::vector<LayerPrecision> layers_at_start(const ModelOptions& options, const ModelSpec& spec,
+                                            Precision precision) {
+  if (options.dtype == "auto" && !spec.stored.layers.empty()) {
+    return spec.stored.layers;
+  }
+  return std::vector<LayerPrecision>(static_cast<std::size_t>(spec.layers), {precision, precision});
+}
+
+// KV bytes to take: what was asked for, else all that a given device memory leaves, else enough for
+// every sequence at full length, at most half of what is free beside the weights.
+Result<std::int64_t> kv_budget(const ModelOptions& options, const Asked& asked, std::int64_t room,
+                               double full_bytes) {
+  if (room <= 0) {
+    return make_error(ErrorCode::kExhausted,
+                      "{}: its weights and activations alone need {} more than {}: use a smaller "
+                      "model, a lower --dtype, or {}",
+                      options.model, format_bytes(std::max<std::int64_t>(1, -room)),
+                      asked.device_bytes ? "--device-memory allows" : "is free",
+                      asked.device_bytes ? "more --device-memory" : "free memory");
+  }
+  if (asked.kv_bytes && *asked.kv_bytes > room) {
+    return make_error(ErrorCode::kExhausted,
+                      "--kv-cache-memory {}: {} are left beside the weights: ask for less",
+                      options.kv_cache_memory, format_bytes(room));
+  }
+  if (asked.kv_bytes) {
+    return *asked.kv_bytes;
+  }
+  const std::int64_t most = asked.device_bytes ? room : room / 2;
+  return full_bytes < static_cast<double>(most) ? static_cast<std::int64_t>(full_bytes) : most;
+}
+
+// Precisions that a half may come to have: the highest first, the others as they come.
+std::vector<Precision> ladder_from(const Form& start, const ModelOptions& options) {
+  std::vector<Precision> ladder = {highest_precision(start)};
+  for (const Precision precision : kPrecisions) {  // that an operator may bring a half back to
+    if (!options.ladder.empty() && precision != ladder.front() && layers_at(start, precision) > 0) {
+      ladder.push_back(precision);
+    }
+  }
+  ladder.insert(ladder.end(), options.ladder.begin(), options.ladder.end());
+  return ladder;
+}
+
+// The form at start has room for so many KV blocks; lowered as far as it may be, for more.
+std::int64_t largest_kv_blocks(const Sizing& sizing, const ModelSpec& spec,
+                               std::span<const Precision> ladder) {
+  Form lowest = sizing.form;
+  if (ladder.empty()) {
+    return lowest.kv.blocks;
+  }
+  const Precision last =
+      *std::min_element(ladder.begin(), ladder.end(),
+                        [](Precision a, Precision b) { return weight_bits(a) < weight_bits(b); });
+  const Precision embeddings = default_embeddings_precision(last);
+  lowest.embeddings = is_below(embeddings, lowest.embeddings) ? embeddings : lowest.embeddings;
+  for (LayerPrecision& layer : lowest.layer_precision) {
+    for (const Component half : kLayerHalves) {
+      layer.of(half) = is_below(last, layer.of(half)) ? last : layer.of(half);
+    }
+  }
+  const std::int64_t page_bytes = sizing.budget.page_bytes;
+  const std::int64_t pages =
+      sizing.budget.pages - sizing.budget.reserve - weight_pages(spec, lowest, page_bytes);
+  return std::clamp<std::int64_t>(kv_blocks_in(spec, lowest.kv, pages, page_bytes),
+                                  lowest.kv.blocks, kMostBlocks);
+}
+
+// Fills in the form, its pages and what follows from them.
+Status size_memory(const ModelOptions& options, const ModelSpec& spec, const Machine& machine,
+                   Sizing& sizing) {
+  const auto asked = asked_memory(options, machine);
+  if (!asked.ok()) {
+    return asked.error();
+  }
+  KvForm& kv = sizing.form.kv;
+  const std::int64_t page_bytes = page_bytes_for(spec);
+  const std::int64_t block_bytes = kv_block_bytes(spec, kv);
+  const double full_bytes =
+      static_cast<double>(ceil_div<std::int64_t>(sizing.max_model_len, kv.block_tokens)) *
+      options.max_num_seqs * static_cast<double>(block_bytes);
+  const std::int64_t reserve = reserve_pages(spec, ladder_from(sizing.form, options), page_bytes);
+  const std::int64_t weights = weight_pages(spec, sizing.form, page_bytes) + reserve;
+  const std::int64_t beside = activation_bytes(
+      spec, options.max_num_batched_tokens, std::min(kLogitRows, options.max_num_batched_tokens));
+  const std::int64_t device_bytes = asked->device_bytes.value_or(machine.free_memory_bytes);
+  const std::int64_t room = device_bytes - beside - weights * page_bytes;
+  const auto budget = kv_budget(options, *asked, room, full_bytes);
+  if (!budget.ok()) {
+    return budget.error();
+  }
+  const std::int64_t pages = std::min(ceil_div(*budget, page_bytes), room / page_bytes);
+  sizing.budget = {.page_bytes = page_bytes, .pages = weights + pages, .reserve = reserve};
+  const std::int64_t fitting = kv_blocks_in(spec, kv, pages, page_bytes);
+  // A form that can change begins as the one it comes back to, with all blocks that fit.
+  kv.blocks =
+      std::min({options.ladder.empty() ? *budget / block_bytes : fitting, fitting, kMostBlocks});
+  sizing.kv_bytes = kv.blocks * block_bytes;
+  sizing.largest_kv_blocks = largest_kv_blocks(sizing, spec, options.ladder);
+  return {};
+}
+
+}  // namespace
+
+// Layers' precision, under the names that people bring from elsewhere too.
+Result<Precision> dtype_precision(const std::string& dtype, const StoredWeights& stored) {
+  if (dtype == "auto") {
+    return stored.precision;
+  }
+  if (dtype == "bfloat16") {
+    return Precision::kBf16;
+  }
+  if (dtype == "float32" || dtype == "float") {
+    return Precision::kF32;
+  }
+  if (auto precision = parse_precision(dtype); precision.ok()) {
+    return precision;
+  }
+  return make_error(ErrorCode::kInvalidArgument,
+                    "--dtype {}: use auto, bf16, f32, w8, w4, w3, w8a8, w8a7 or w4a8", dtype);
+}
+
+Status fit_length(const ModelOptions& options, const ModelSpec& spec, std::int64_t most_blocks,
+                  Sizing& sizing) {
+  const auto wanted = wanted_length(options.max_model_len);
+  if (!wanted.ok()) {
+    return wanted.error();
+  }
+  const KvForm& kv = sizing.form.kv;
+  const std::int64_t needed = ceil_div<std::int64_t>(sizing.max_model_len, kv.block_tokens);
+  const std::int64_t tokens = most_blocks * kv.block_tokens;
+  if (most_blocks >= needed) {
+    return {};
+  }
+  if (*wanted > 0 || tokens < 2) {
+    const std::int64_t block_bytes = kv_block_bytes(spec, kv);
+    return make_error(ErrorCode::kExhausted,
+                      "{} for KV hold {} tokens, fewer than --max-model-len {}: lower it, use "
+                      "--max-model-len auto, or give --kv-cache-memory {}",
+                      format_bytes(most_blocks * block_bytes), tokens, sizing.max_model_len,
+                      format_bytes(needed * block_bytes));
+  }
+  sizing.max_model_len = static_cast<int>(tokens);
+  sizing.warnings.push_back(fmt::format(
+      "KV memory holds {} tokens: --max-model-len is lowered to it", sizing.max_model_len));
+  return {};
+}
+
+Result<Sizing> choose_sizing(const ModelOptions& options, const ModelSpec& spec,
+                             const Machine& machine) {
+  const auto precision = dtype_precision(options.dtype, spec.stored);
+  if (!precision.ok()) {
+    return precision.error();
+  }
+  const auto kept = kv_precision(options.kv_cache_dtype, *precision);
+  if (!kept.ok()) {
+    return kept.error();
+  }
+  const auto wanted = wanted_length(options.max_model_len);
+  if (!wanted.ok()) {
+    return wanted.error();
+  }
+  const auto cpus = choose_cpus(machine, options.compute);
+  if (!cpus.ok()) {
+    return cpus.error();
+  }
+  Sizing sizing;
+  sizing.max_model_len = *wanted > 0 ? *wanted : std::max(2, spec.max_context);
+  if (sizing.max_model_len > spec.max_context) {
+    sizing.warnings.push_back(
+        fmt::format("--max-model-len {} exceeds the {} tokens the checkpoint states: answers may "
+                    "degrade beyond "
+                    "them",
+                    sizing.max_model_len, spec.max_context));
+  }
+  sizing.device = {
+      .id = DeviceId{0}, .memory_bytes = machine.free_memory_bytes, .cores = cpus->threads};
+  sizing.cpus = *cpus;
+  if (!options.compute.cpus.empty() && !cpus->where.pinned) {
+    sizing.warnings.push_back(fmt::format(
+        "--cpus {}: {} of these CPUs may be busy at once (--threads, or the container's "
+        "quota), so threads are not pinned to them",
+        options.compute.cpus, cpus->threads));
+  }
+  sizing.form =
+      single_device_form(spec, layers_at_start(options, spec, *precision), sizing.device.id,
+                         {.precision = *kept, .block_tokens = options.block_size});
+  sizing.weight_bytes = weight_bytes(spec, sizing.form);
+  if (const Status sized = size_memory(options, spec, machine, sizing); !sized.ok()) {
+    return sized.error();
+  }
+  if (const Status fits = fit_length(options, spec, sizing.largest_kv_blocks, sizing); !fits.ok()) {
+    return fits.error();
+  }
+  if (Status legal = validate(sizing.form, spec, std::span(&sizing.device, 1)); !legal.ok()) {
+    return legal.error();
+  }
+  return sizing;
+}
+
+}  // namespace protean

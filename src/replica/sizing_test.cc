@@ -1,0 +1,283 @@
+#include "replica/sizing.h"
+#include "replica/model_options.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "base/units.h"
+#include "cost/memory.h"
+#include "model/weights.h"
+#include "tests/checkpoints/checkpoints.h"
+
+namespace protean {
+namespace {
+
+// 1 KiB of KV a token in bf16: 4 layers x 2 x 2 heads x 32 x 2 bytes.
+ModelSpec spec_of_1k_context() {
+  ModelSpec spec;
+  spec.architecture = "llama";
+  spec.layers = 4;
+  spec.hidden = 128;
+  spec.ffn = 256;
+  spec.vocab = 512;
+  spec.max_context = 1024;
+  spec.attention = {.heads = 4, .kv_heads = 2, .head_dim = 32};
+  return spec;
+}
+
+const Machine kMachine = {
+    .topology = {.cpus = {{.cpu = 0}, {.cpu = 1, .core = 1}, {.cpu = 2, .core = 2}}},
+    .cores = 3,
+    .free_memory_bytes = kGiB};
+
+TEST(Sizing, DefaultsHoldEverySequenceAtFullLength) {
+  const auto sizing = choose_sizing({.max_num_seqs = 10}, spec_of_1k_context(), kMachine);
+  ASSERT_TRUE(sizing.ok()) << sizing.error().message;
+  EXPECT_EQ(sizing->max_model_len, 1024);
+  EXPECT_EQ(sizing->form.kv.blocks, 10 * 1024 / 16);
+  EXPECT_EQ(sizing->kv_bytes, 10 * 1024 * kKiB);
+  EXPECT_EQ(sizing->device.cores, 3);
+  EXPECT_EQ(sizing->cpus.threads, 3);
+  EXPECT_EQ(sizing->cpus.where.cpus, (std::vector{0, 1, 2}));
+  EXPECT_TRUE(sizing->warnings.empty());
+}
+
+TEST(Sizing, KvHasADtypeOfItsOwn) {
+  const ModelSpec spec = spec_of_1k_context();
+  const auto token_bytes = [&](const ModelOptions& options) {
+    const auto sizing = choose_sizing(options, spec, kMachine);
+    return sizing.ok() ? sizing->kv_bytes / (sizing->form.kv.blocks * 16) : -1;
+  };
+  EXPECT_EQ(token_bytes({}), 1024);
+  EXPECT_EQ(token_bytes({.dtype = "f32"}), 2048);
+  EXPECT_EQ(token_bytes({.dtype = "f32", .kv_cache_dtype = "bf16"}), 1024);
+  EXPECT_EQ(token_bytes({.kv_cache_dtype = "int8"}), 512 + 4 * 2 * 2 * 2);
+  const auto refused = choose_sizing({.kv_cache_dtype = "fp8"}, spec, kMachine);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().message, "--kv-cache-dtype fp8: use auto, bf16, f32 or int8");
+}
+
+TEST(Sizing, AutoTakesAtMostHalfOfTheFreeMemory) {
+  Machine small = kMachine;
+  const ModelSpec spec = spec_of_1k_context();
+  const Form form = single_device_form(spec, Precision::kBf16, DeviceId{0}, {});
+  const std::int64_t page_bytes = page_bytes_for(spec);
+  small.free_memory_bytes =
+      weight_pages(spec, form, page_bytes) * page_bytes + activation_bytes(spec, 2048, 64) + kMiB;
+  const auto sizing = choose_sizing({}, spec, small);
+  ASSERT_TRUE(sizing.ok()) << sizing.error().message;
+  EXPECT_EQ(sizing->kv_bytes, kMiB / 2);
+  EXPECT_EQ(sizing->max_model_len, 512);  // lowered to what KV holds, and said so
+  ASSERT_EQ(sizing->warnings.size(), 1U);
+}
+
+TEST(Sizing, DeviceMemoryBoundsWeightsKvAndActivationsTogether) {
+  const ModelSpec spec = spec_of_1k_context();
+  const auto sizing = choose_sizing({.device_memory = "16MiB"}, spec, kMachine);
+  ASSERT_TRUE(sizing.ok()) << sizing.error().message;
+  const PageBudget& budget = sizing->budget;
+  const std::int64_t fixed = activation_bytes(spec, 2048, 64);
+  EXPECT_LE(budget.pages * budget.page_bytes + fixed, 16 * kMiB);
+  EXPECT_GT((budget.pages + 1) * budget.page_bytes + fixed, 16 * kMiB);
+  EXPECT_EQ(budget.reserve, 0);
+  const std::int64_t used = form_pages(spec, sizing->form, budget.page_bytes);
+  EXPECT_LE(used, budget.pages);
+  EXPECT_GT(used + 2, budget.pages) << "all the rest is KV";
+  EXPECT_EQ(sizing->largest_kv_blocks, sizing->form.kv.blocks);
+  EXPECT_NE(choose_sizing({.device_memory = "2GiB"}, spec, kMachine)
+                .error()
+                .message.find("--device-memory 2GiB: only 1.00 GiB are free"),
+            std::string::npos);
+  EXPECT_NE(choose_sizing({.device_memory = "4MiB"}, spec, kMachine)
+                .error()
+                .message.find("more --device-memory"),
+            std::string::npos);
+}
+
+TEST(Sizing, LayersThatMayBeLoweredLeaveRoomForAVariantAndAllowLongerSequences) {
+  const ModelSpec spec = spec_of_1k_context();
+  const auto fixed = choose_sizing({.device_memory = "13MiB"}, spec, kMachine);
+  const auto sizing = choose_sizing(
+      {.device_memory = "13MiB", .ladder = {Precision::kW8, Precision::kW4}}, spec, kMachine);
+  ASSERT_TRUE(fixed.ok() && sizing.ok());
+  const PageBudget& budget = sizing->budget;
+  EXPECT_GE(budget.reserve,
+            component_pages(spec, Component::kMlp, Precision::kW8, budget.page_bytes));
+  EXPECT_LT(sizing->form.kv.blocks, fixed->form.kv.blocks);
+  EXPECT_GT(sizing->largest_kv_blocks, fixed->form.kv.blocks);
+  Form lowest = sizing->form;
+  lowest.layer_precision.assign(4, {Precision::kW4, Precision::kW4});
+  lowest.embeddings = Precision::kW8;
+  lowest.kv.blocks = sizing->largest_kv_blocks;
+  EXPECT_LE(form_pages(spec, lowest, budget.page_bytes) + budget.reserve, budget.pages);
+  for (const std::string kv : {"auto", "1MiB"}) {
+    const auto begun =
+        choose_sizing({.kv_cache_memory = kv, .device_memory = "13MiB", .ladder = {Precision::kW8}},
+                      spec, kMachine);
+    ASSERT_TRUE(begun.ok()) << begun.error().message;
+    const std::int64_t page_bytes = begun->budget.page_bytes;
+    EXPECT_EQ(begun->form.kv.blocks, kv_blocks_in(spec, begun->form.kv,
+                                                  begun->budget.pages - begun->budget.reserve -
+                                                      weight_pages(spec, begun->form, page_bytes),
+                                                  page_bytes))
+        << kv << ": there is a form to come back to";
+  }
+}
+
+TEST(Sizing, ALongerContextThanTheCheckpointsIsAllowedWithAWarning) {
+  const auto sizing = choose_sizing({.max_model_len = "2048"}, spec_of_1k_context(), kMachine);
+  ASSERT_TRUE(sizing.ok()) << sizing.error().message;
+  EXPECT_EQ(sizing->max_model_len, 2048);
+  ASSERT_EQ(sizing->warnings.size(), 1U);
+  EXPECT_NE(sizing->warnings[0].find("1024"), std::string::npos);
+}
+
+TEST(Sizing, QuantisedLayersKeepTheirKeysAndValuesInBf16) {
+  const ModelSpec spec = spec_of_1k_context();
+  const auto bf16 = choose_sizing({.dtype = "bf16"}, spec, kMachine);
+  for (const auto& [dtype, precision] : {std::pair{"w8", Precision::kW8},
+                                         {"w4", Precision::kW4},
+                                         {"w3", Precision::kW3},
+                                         {"w8a8", Precision::kW8A8},
+                                         {"w8a7", Precision::kW8A7},
+                                         {"w4a8", Precision::kW4A8}}) {
+    const auto sizing = choose_sizing({.dtype = dtype}, spec, kMachine);
+    ASSERT_TRUE(sizing.ok()) << sizing.error().message;
+    EXPECT_EQ(sizing->form.layer_precision,
+              (std::vector<LayerPrecision>(4, {precision, precision})));
+    EXPECT_EQ(sizing->form.kv.precision, KvPrecision::kBf16);
+    EXPECT_EQ(sizing->kv_bytes, bf16->kv_bytes);
+    EXPECT_EQ(sizing->weight_bytes, 4 * layer_bytes(spec, precision) +
+                                        component_bytes(spec, Component::kEmbeddings,
+                                                        default_embeddings_precision(precision)));
+    EXPECT_EQ(sizing->form.embeddings, default_embeddings_precision(precision));
+  }
+}
+
+TEST(Sizing, AQuantisedCheckpointStaysWhatItIsUnlessAsked) {
+  ModelSpec spec = spec_of_1k_context();
+  spec.stored = {.precision = Precision::kW4, .group = 32};
+  const auto precision_at = [&](const ModelOptions& options) {
+    return choose_sizing(options, spec, kMachine)->form.layer_precision.front().mlp;
+  };
+  EXPECT_EQ(precision_at({}), Precision::kW4);
+  EXPECT_EQ(precision_at({.dtype = "bf16"}), Precision::kBf16);
+  const auto coarse = choose_sizing({.dtype = "w4"}, spec_of_1k_context(), kMachine);
+  EXPECT_GT(choose_sizing({}, spec, kMachine)->weight_bytes, coarse->weight_bytes) << "more scales";
+}
+
+// Values and ffn_down of every second layer have more bits.
+ModelSpec spec_of_mixed_types() {
+  ModelSpec spec = spec_of_1k_context();
+  spec.stored = {.precision = Precision::kW8, .group = 32};
+  spec.stored.layers = {{Precision::kW8, Precision::kW8},
+                        {Precision::kW4, Precision::kW4},
+                        {Precision::kW4, Precision::kW8},
+                        {Precision::kW4, Precision::kW4}};
+  return spec;
+}
+
+TEST(Sizing, EachHalfStartsAtWhatTheCheckpointKeepsItInUnlessAsked) {
+  const ModelSpec spec = spec_of_mixed_types();
+  const auto sizing = choose_sizing({}, spec, kMachine);
+  ASSERT_TRUE(sizing.ok()) << sizing.error().message;
+  EXPECT_EQ(sizing->form.layer_precision, spec.stored.layers);
+  EXPECT_EQ(sizing->form.embeddings, Precision::kW8);
+  const auto halves = [&](Component half, Precision precision, int count) {
+    return count * component_bytes(spec, half, precision);
+  };
+  EXPECT_EQ(sizing->weight_bytes,
+            halves(Component::kAttention, Precision::kW8, 1) +
+                halves(Component::kAttention, Precision::kW4, 3) +
+                halves(Component::kMlp, Precision::kW8, 2) +
+                halves(Component::kMlp, Precision::kW4, 2) +
+                component_bytes(spec, Component::kEmbeddings, Precision::kW8));
+  for (const auto& [dtype, precision] : {std::pair{"w8", Precision::kW8},
+                                         {"w4", Precision::kW4},
+                                         {"w4a8", Precision::kW4A8},
+                                         {"bf16", Precision::kBf16}}) {
+    const auto asked = choose_sizing({.dtype = dtype}, spec, kMachine);
+    ASSERT_TRUE(asked.ok()) << asked.error().message;
+    EXPECT_EQ(asked->form.layer_precision,
+              (std::vector<LayerPrecision>(4, {precision, precision})));
+    EXPECT_EQ(asked->weight_bytes, 4 * layer_bytes(spec, precision) +
+                                       component_bytes(spec, Component::kEmbeddings,
+                                                       default_embeddings_precision(precision)));
+  }
+}
+
+TEST(Sizing, AMixedStartLeavesRoomForWhatItsHalvesBecomeAndRaisesNone) {
+  ModelSpec spec = spec_of_mixed_types();
+  const auto lowered =
+      choose_sizing({.device_memory = "13MiB", .ladder = {Precision::kW3}}, spec, kMachine);
+  ASSERT_TRUE(lowered.ok()) << lowered.error().message;
+  EXPECT_GE(lowered->budget.reserve,
+            component_pages(spec, Component::kMlp, Precision::kW4, lowered->budget.page_bytes))
+      << "an operator may bring a half back to what it started at";
+  std::replace(spec.stored.layers.begin(), spec.stored.layers.end(),
+               LayerPrecision{Precision::kW8, Precision::kW8},
+               LayerPrecision{Precision::kBf16, Precision::kBf16});
+  const auto sizing =
+      choose_sizing({.device_memory = "13MiB", .ladder = {Precision::kW8}}, spec, kMachine);
+  ASSERT_TRUE(sizing.ok()) << sizing.error().message;
+  Form lowest = sizing->form;
+  lowest.layer_precision[0] = {Precision::kW8, Precision::kW8};
+  lowest.embeddings = Precision::kW8;
+  const PageBudget& budget = sizing->budget;
+  EXPECT_EQ(
+      sizing->largest_kv_blocks,
+      kv_blocks_in(spec, lowest.kv,
+                   budget.pages - budget.reserve - weight_pages(spec, lowest, budget.page_bytes),
+                   budget.page_bytes));
+}
+
+// As Q4_K_M does, on file and in memory.
+TEST(Sizing, AFileOfMixedTypesTakesTheBytesThatItsHalvesNeed) {
+  ModelSpec written = spec_of_1k_context();
+  written.layers = 8;
+  written.hidden = 256;  // rows of whole blocks
+  written.attention.heads = 8;
+  const TemporaryDirectory directory;
+  const auto path = directory.path() / "mixed.gguf";
+  write_gguf_checkpoint(path, written, {.type = GgufType::kQ4_K, .more = GgufType::kQ6_K});
+  const auto checkpoint = open_checkpoint(path);
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().message;
+  const auto bytes_at = [&](const std::string& dtype) -> std::int64_t {
+    const auto sizing = choose_sizing({.dtype = dtype}, (*checkpoint)->spec(), kMachine);
+    EXPECT_TRUE(sizing.ok()) << sizing.error().message;
+    const auto weights =
+        load_weights(**checkpoint, sizing->form.layer_precision, sizing->form.embeddings);
+    EXPECT_TRUE(weights.ok()) << weights.error().message;
+    const std::int64_t pieces = 8 * 9 + 3;  // each aligned to 64 bytes
+    EXPECT_GE(weights->bytes(), sizing->weight_bytes) << dtype;
+    EXPECT_LE(weights->bytes(), sizing->weight_bytes + pieces * 64) << dtype;
+    return weights->bytes();
+  };
+  const std::int64_t mixed = bytes_at("auto");
+  EXPECT_LT(mixed, bytes_at("w8"));
+  EXPECT_GT(mixed, bytes_at("w4"));
+}
+
+TEST(Sizing, WhatDoesNotFitIsRefusedWithARemedy) {
+  const ModelSpec spec = spec_of_1k_context();
+  const auto message = [&](const ModelOptions& options, const Machine& machine = kMachine) {
+    const auto sizing = choose_sizing(options, spec, machine);
+    return sizing.ok() ? std::string() : sizing.error().message;
+  };
+  EXPECT_NE(message({.max_model_len = "1024", .kv_cache_memory = "512KiB"})
+                .find("give --kv-cache-memory 1.00 MiB"),
+            std::string::npos);
+  EXPECT_NE(message({.kv_cache_memory = "2GiB"}).find("ask for less"), std::string::npos);
+  EXPECT_NE(message({.kv_cache_memory = "much"}).find("--kv-cache-memory"), std::string::npos);
+  EXPECT_NE(message({.dtype = "fp4"}).find("bf16, f32, w8, w4, w3, w8a8, w8a7 or w4a8"),
+            std::string::npos);
+  EXPECT_NE(message({.max_model_len = "1"}).find("--max-model-len 1"), std::string::npos);
+  EXPECT_NE(message({.max_model_len = "12k"}).find("--max-model-len 12k"), std::string::npos);
+  Machine full = kMachine;
+  full.free_memory_bytes = 1;
+  EXPECT_NE(message({}, full).find("smaller model"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace protean

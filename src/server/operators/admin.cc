@@ -1,0 +1,154 @@
+#include "server/operators/admin.h"
+
+#include <array>
+#include <boost/json/array.hpp>
+#include <boost/json/object.hpp>
+#include <boost/json/serialize.hpp>
+#include <utility>
+
+#include "base/log_output.h"
+#include "server/call/json_body.h"
+#include "server/operators/form_json.h"
+
+namespace protean {
+namespace {
+
+namespace json = boost::json;
+
+struct AdminRoute {
+  std::string_view path;
+  std::string_view allow;
+};
+
+constexpr std::array kAdminRoutes{
+    AdminRoute{"/health", "GET, HEAD, OPTIONS"},
+    AdminRoute{"/metrics", "GET, HEAD, OPTIONS"},
+    AdminRoute{"/admin/form", "GET, HEAD, PUT, OPTIONS"},
+    AdminRoute{"/admin/morphs", "GET, HEAD, OPTIONS"},
+    AdminRoute{"/admin/drain", "POST, OPTIONS"},
+    AdminRoute{"/admin/log-level", "GET, HEAD, PUT, OPTIONS"},
+};
+
+const AdminRoute* find_route(std::string_view target) {
+  const std::string_view path = target.substr(0, target.find('?'));
+  for (const AdminRoute& row : kAdminRoutes) {
+    if (path == row.path) {
+      return &row;
+    }
+  }
+  return nullptr;
+}
+
+bool allows(std::string_view list, std::string_view method) {
+  return (", " + std::string(list) + ",").find(", " + std::string(method) + ",") !=
+         std::string::npos;
+}
+
+HttpReply level_reply() {
+  return {.body = json::serialize(json::object{{"level", log::to_string(log::level())}})};
+}
+
+HttpReply set_level(const std::string& body) {
+  const Checked<json::value> parsed = parse_json_body(body);
+  if (const ApiError* error = std::get_if<ApiError>(&parsed)) {
+    return error_reply(*error);
+  }
+  const json::value& value = std::get<json::value>(parsed);
+  const json::value* name = value.is_object() ? value.as_object().if_contains("level") : nullptr;
+  if (name == nullptr || !name->is_string()) {
+    return error_reply(
+        {.message = R"(send {"level": "debug"} or another level)", .param = "level"});
+  }
+  const auto level = log::parse_level(std::string_view(name->get_string()));
+  if (!level.ok()) {
+    return error_reply({.message = level.error().message, .param = "level"});
+  }
+  log::set_level(*level);
+  return level_reply();
+}
+
+}  // namespace
+
+std::optional<HttpReply> Admin::refuse_early(const HttpCall& call) const {
+  if (!setting_.keys.admit(call)) {
+    return error_reply({.status = 401,
+                        .message = "the admin key is missing or wrong: send it as Authorization: "
+                                   "Bearer KEY"});
+  }
+  const AdminRoute* row = find_route(call.target);
+  if (row == nullptr) {
+    return error_reply({.status = 404,
+                        .message = fmt::format("there is nothing at {} on the admin port",
+                                               printable(call.target))});
+  }
+  if (call.method == "OPTIONS") {
+    return HttpReply{
+        .status = 204, .content_type = "", .headers = {{"Allow", std::string(row->allow)}}};
+  }
+  if (!allows(row->allow, call.method)) {
+    HttpReply reply = error_reply(
+        {.status = 405, .message = fmt::format("{} allows only {}", row->path, row->allow)});
+    reply.headers.emplace_back("Allow", row->allow);
+    return reply;
+  }
+  return std::nullopt;
+}
+
+HttpHandler::Answer Admin::handle(const HttpCall& call) {
+  const std::string_view path = find_route(call.target)->path;
+  if (path == "/admin/form") {
+    return call.method == "PUT" ? want_form(call) : form_reply();
+  }
+  if (path == "/admin/morphs") {
+    const json::array history = shown_history(service_.form(), service_.now_ns(),
+                                              static_cast<double>(service_.unix_time_s()));
+    return HttpReply{.body = json::serialize(json::object{{"morphs", history}})};
+  }
+  if (path == "/admin/log-level") {
+    return call.method == "PUT" ? set_level(call.body) : level_reply();
+  }
+  if (path == "/admin/drain") {
+    log::info("drained by the admin port");
+    setting_.drain();
+    return HttpReply{.status = 202, .body = R"({"status":"draining"})"};
+  }
+  return service_.handle(call);  // health and metrics are the same on both ports
+}
+
+void Admin::count(const HttpCall& call, int status) {
+  service_.count(call, status);
+}
+
+HttpHandler::Answer Admin::want_form(const HttpCall& call) {
+  if (service_.state() != ServerState::kReady) {
+    return error_reply(
+        {.status = 503,
+         .message = "the form cannot be changed while the server is loading or draining"});
+  }
+  const auto layers = static_cast<int>(service_.form().form.layer_precision.size());
+  Checked<FormWish> wish = read_form_wish(call.body, layers);
+  if (const ApiError* error = std::get_if<ApiError>(&wish)) {
+    return error_reply(*error);
+  }
+  return service_.ask_form(std::get<FormWish>(std::move(wish)));
+}
+
+HttpReply Admin::form_reply() const {
+  const Observation& seen = service_.last_seen();
+  constexpr std::array kStates{"loading", "ready", "draining"};
+  json::object shown{{"state", kStates.at(static_cast<std::size_t>(service_.state()))},
+                     {"model", service_.model_name()},
+                     {"version", setting_.version},
+                     {"now",
+                      {{"running", seen.running},
+                       {"waiting", seen.waiting},
+                       {"kv_blocks", seen.kv_blocks},
+                       {"kv_blocks_used", seen.kv_blocks_used},
+                       {"preemptions_total", seen.preemptions_total}}}};
+  for (const json::key_value_pair& field : shown_status(service_.form())) {
+    shown.emplace(field.key(), field.value());
+  }
+  return {.body = json::serialize(shown)};
+}
+
+}  // namespace protean

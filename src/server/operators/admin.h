@@ -1,0 +1,39 @@
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "http/api_keys.h"
+#include "http/handler.h"
+#include "server/service.h"
+
+namespace protean {
+
+// Answers operators on a port of its own: health, metrics, the form and its morphs, a wish for
+// another form, the log level, drain. If the port has a key, every call needs it. Without a key the
+// port listens on a loopback address only and a PageGuard protects it.
+class Admin final : public HttpHandler {
+ public:
+  struct Setting {
+    ApiKeys keys;
+    std::string version;
+    std::function<void()> drain;  // begins to drain and returns; called on the io thread
+  };
+  Admin(Service& service, Setting setting) : service_(service), setting_(std::move(setting)) {}
+
+  std::optional<HttpReply> refuse_early(const HttpCall& call) const override;
+  Answer handle(const HttpCall& call) override;
+  ErrorStyle error_style(const HttpCall&) const override { return ErrorStyle::kOpenAi; }
+  bool routine(const HttpCall&) const override { return true; }
+  void count(const HttpCall& call, int status) override;
+  bool draining() const override { return service_.draining(); }
+
+ private:
+  HttpReply form_reply() const;
+  Answer want_form(const HttpCall& call);
+
+  Service& service_;
+  const Setting setting_;
+};
+
+}  // namespace protean

@@ -1,0 +1,177 @@
+// Tests the operators' port of a server that also has a public one.
+
+#include "server/operators/admin.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/log_output.h"
+#include "server/test_scenes/server_for_test.h"
+
+namespace protean {
+namespace {
+
+struct AdminTest : ServerTest {
+  AdminTest() {
+    options.admin.port = 0;
+    form = {.stages = {{.layer_count = 2, .devices = {DeviceId{0}}}},
+            .layer_precision = {{Precision::kBf16, Precision::kBf16},
+                                {Precision::kF32, Precision::kF32}},
+            .kv = {.blocks = 7}};
+  }
+  Response ask(const std::string& line, const std::string& headers = "Host: 127.0.0.1\r\n",
+               const std::string& body = "") {
+    Client client(server->admin_port());
+    client.send(line + " HTTP/1.1\r\n" + headers +
+                "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body);
+    return client.read();
+  }
+};
+
+TEST_F(AdminTest, ShowsTheFormAndHealthAndSetsTheLogLevel) {
+  start();
+  const auto form = body_of(ask("GET /admin/form"));
+  EXPECT_EQ(form.at("state"), "ready");
+  EXPECT_EQ(form.at_pointer("/form/kv_blocks"), 7);
+  EXPECT_EQ(form.at_pointer("/now/kv_blocks"), 7) << "before the first step too";
+  EXPECT_EQ(form.at_pointer("/form/layer_precision/1"), "f32");
+  EXPECT_EQ(ask("GET /health").result_int(), 200U);
+  EXPECT_NE(ask("GET /metrics").body().find("vllm:num_requests_running"), std::string::npos);
+  const std::string host = "Host: localhost\r\n";
+  EXPECT_EQ(body_of(ask("PUT /admin/log-level", host, R"({"level":"off"})")).at("level"), "off");
+  EXPECT_EQ(log::level(), log::Level::kOff);
+  for (const char* bad : {R"({"level":"loud"})", R"({"level":3})", "[]", "{", ""}) {
+    expect_error(ask("PUT /admin/log-level", host, bad), 400);
+  }
+  EXPECT_EQ(body_of(ask("GET /admin/log-level")).at("level"), "off");
+  expect_error(ask("DELETE /admin/form"), 405);
+  expect_error(ask("GET /v1/models"), 404);
+}
+
+TEST_F(AdminTest, WishIsAnsweredByItsMorphWhichBecomesHistory) {
+  start();
+  const std::string host = "Host: 127.0.0.1\r\n";
+  const auto wish = [&](const char* body) { return ask("PUT /admin/form", host, body); };
+  const Response planned = wish(R"({"layers": ["bf16", "bf16/w4"]})");
+  EXPECT_EQ(planned.result_int(), 202U) << planned.body();
+  const auto morph = body_of(planned);
+  ASSERT_EQ(morph.at("steps").as_array().size(), 4U);
+  EXPECT_EQ(morph.as_object().begin()->key(), "summary");
+  EXPECT_EQ(morph.at("summary"), "3 halves of layers to bf16, 1 half of a layer to w4");
+  EXPECT_EQ(morph.at_pointer("/steps/3/layer"), 1);
+  EXPECT_EQ(morph.at_pointer("/steps/3/half"), "mlp");
+  EXPECT_EQ(morph.at_pointer("/steps/3/to"), "w4");
+  EXPECT_EQ(morph.at_pointer("/steps/3/text"), "layer 1 mlp to w4");
+
+  const auto shown = body_of(ask("GET /admin/form"));
+  EXPECT_EQ(shown.at_pointer("/form/layer_precision/1"), "bf16/w4");
+  EXPECT_EQ(shown.at_pointer("/pinned"), true);
+  EXPECT_EQ(shown.at_pointer("/totals/swaps_down"), 1);
+  const auto morphs = body_of(ask("GET /admin/morphs")).at("morphs");
+  ASSERT_EQ(morphs.as_array().size(), 1U);
+  EXPECT_EQ(morphs.at_pointer("/0/reason"), "asked for");
+  EXPECT_EQ(morphs.at_pointer("/0/ready_after_s"), 0.25);
+  EXPECT_EQ(morphs.at_pointer("/0/remark"), "packed anew");
+  EXPECT_TRUE(morphs.at_pointer("/0/done_after_s").is_null());
+  const std::string metrics = ask("GET /metrics").body();
+  for (const char* line :
+       {R"(protean:layers{engine="0",model_name="echo",precision="bf16"} 1.5)",
+        R"(protean:layers{engine="0",model_name="echo",precision="w4"} 0.5)",
+        R"(protean:precision_swaps_total{direction="down",engine="0",model_name="echo"} 1)",
+        R"(by_precision_total{engine="0",model_name="echo",precision="bf16:1.5+w4:0.5"} 7)"}) {
+    EXPECT_NE(metrics.find(line), std::string::npos) << line << "\n" << metrics;
+  }
+  const auto embeddings = body_of(wish(R"({"embeddings": "w8"})"));
+  EXPECT_EQ(embeddings.at_pointer("/steps/0/kind"), "embeddings");
+  EXPECT_EQ(embeddings.at_pointer("/steps/0/text"), "embeddings to w8");
+  EXPECT_EQ(embeddings.at_pointer("/steps/0/to"), "w8");
+  EXPECT_EQ(body_of(ask("GET /admin/form")).at_pointer("/form/embeddings"), "w8");
+  EXPECT_EQ(wish(R"({"release": true})").result_int(), 202U);
+  expect_error(wish(R"({"kv_blocks": 1000000})"), 409);
+}
+
+TEST_F(AdminTest, MalformedWishesAreRefusedWithTheReason) {
+  start();
+  const std::pair<const char*, const char*> wrong[] = {
+      {R"({"layers": "w5"})", "w5"},
+      {R"({"layers": ["bf16"]})", "2 layers"},
+      {R"({"layers": ["bf16", 4]})", "a layer is a precision"},
+      {R"({"layers": ["bf16", "w4/"]})", "''"},
+      {R"({"embeddings": "w5"})", "embeddings have a precision"},
+      {R"({"embeddings": 8})", "embeddings have a precision"},
+      {R"({"release": true, "embeddings": "w8"})", "alone"},
+      {R"({"kv_blocks": 0})", "at least 1"},
+      {R"({"kv_blocks": 1e3})", "at least 1"},
+      {R"({"release": false})", "only be true"},
+      {R"({"release": true, "kv_blocks": 3})", "alone"},
+      {R"({"speed": 3})", "speed"},
+      {"{}", "send what"},
+      {"[]", "send what"},
+  };
+  for (const auto& [body, says] : wrong) {
+    const Response refused = ask("PUT /admin/form", "Host: 127.0.0.1\r\n", body);
+    expect_error(refused, 400);
+    EXPECT_NE(refused.body().find(says), std::string::npos) << body << ": " << refused.body();
+  }
+}
+
+TEST_F(AdminTest, ThePublicPortHasNoAdminPaths) {
+  start();
+  for (const char* path : {"/admin/form", "/admin/morphs", "/admin/drain", "/admin/log-level"}) {
+    expect_error(get(path), 404);
+  }
+}
+
+TEST_F(AdminTest, WithoutAKeyNoWebPageAndNoOtherNameReachesIt) {
+  start();
+  expect_error(ask("POST /admin/drain", "Host: 127.0.0.1\r\nOrigin: http://evil.example\r\n"), 403);
+  expect_error(ask("GET /admin/form", "Host: evil.example:80\r\n"), 403);
+  EXPECT_EQ(ask("GET /admin/form", "Host: [::1]:80\r\n").result_int(), 200U);
+  EXPECT_EQ(get("/health").result_int(), 200U);
+}
+
+TEST_F(AdminTest, AKeyOpensItAndThePublicKeyDoesNot) {
+  options.admin.keys = ApiKeys(std::vector<std::string>{"operator"});
+  options.service.keys = ApiKeys(std::vector<std::string>{"client"});
+  start();
+  const std::string any = "Host: anything\r\n";
+  expect_error(ask("GET /admin/form", any), 401);
+  expect_error(ask("GET /health", any), 401);
+  expect_error(ask("GET /admin/form", any + "Authorization: Bearer client\r\n"), 401);
+  EXPECT_EQ(ask("GET /admin/form", any + "Authorization: Bearer operator\r\n").result_int(), 200U);
+}
+
+TEST_F(AdminTest, AnswersADrainBeforeClosing) {
+  start();
+  engine->stall_after(1);
+  Client streaming(server->port());
+  streaming.post("/v1/completions", R"({"prompt":"abc","stream":true})");
+  streaming.read_until(R"("text":"a")");
+  EXPECT_EQ(ask("POST /admin/drain").result_int(), 202U);
+  while (get("/health").result_int() == 200) {
+    std::this_thread::yield();
+  }
+  EXPECT_EQ(body_of(ask("GET /admin/form")).at("state"), "draining");
+  engine->stall_after(100);
+  EXPECT_NE(streaming.read_until("[DONE]").find("[DONE]"), std::string::npos);
+  thread.join();
+}
+
+TEST_F(AdminTest, PublicAddressWithoutAKeyIsRefused) {
+  options.admin.host = "0.0.0.0";
+  server = std::make_unique<Server>(
+      options,
+      ServedModel{.names = {"x"}, .tokenizer = &tokenizer, .chat_template = &chat_template},
+      MetricsLabels{},
+      Environment{.clock = steady_ns, .unix_time_s = [] { return std::int64_t{1}; }, .random = {}},
+      inbox);
+  const Status listening = server->listen();
+  ASSERT_FALSE(listening.ok());
+  EXPECT_NE(listening.error().message.find("--admin-key"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace protean

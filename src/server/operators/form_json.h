@@ -1,0 +1,31 @@
+#pragma once
+
+#include <boost/json/array.hpp>
+#include <boost/json/object.hpp>
+#include <boost/json/value.hpp>
+#include <string_view>
+
+#include "base/units.h"
+#include "contract/morph.h"
+#include "http/api_error.h"
+
+namespace protean {
+
+// A form, its state and a morph as the admin port shows them.
+boost::json::object shown_form(const Form& form);
+boost::json::object shown_status(const FormStatus& status);
+boost::json::object shown_morph(const Morph& morph);
+
+// Shows the steps of `status.history`, oldest first, with times in Unix seconds. `now_ns` is the
+// present time on the clock of events and `unix_time_s` the same on the calendar.
+boost::json::array shown_history(const FormStatus& status, TimeNs now_ns, double unix_time_s);
+
+// Reads the body of PUT /admin/form for a model of `layers` layers:
+//   {"layers": "w4"}                       all layers
+//   {"layers": ["bf16", "bf16/w4", ...]}   each layer; attention/MLP if they differ
+//   {"kv_blocks": 1024}                    the number of KV blocks
+//   {"release": true}                      alone: lets the policy decide again, or without one
+//                                          restores the form as it was loaded
+Checked<FormWish> read_form_wish(std::string_view body, int layers);
+
+}  // namespace protean

@@ -1,0 +1,448 @@
+#include "server/operators/metrics.h"
+
+#include <fmt/format.h>
+#include <prometheus/counter.h>
+#include <prometheus/family.h>
+#include <prometheus/gauge.h>
+#include <prometheus/histogram.h>
+#include <prometheus/registry.h>
+#include <prometheus/text_serializer.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "base/log_output.h"
+#include "server/operators/process_stats.h"
+
+namespace protean {
+namespace {
+
+using prometheus::Counter;
+using prometheus::Gauge;
+using prometheus::Histogram;
+using prometheus::Labels;
+using prometheus::Registry;
+using Buckets = Histogram::BucketBoundaries;
+
+// The buckets are vLLM's, so that its dashboards show the same quantiles.
+const Buckets& ttft_buckets() {
+  static const Buckets buckets{.001, .005, .01, .02, .04, .06, .08, .1, .25, .5,  .75,
+                               1,    2.5,  5,   7.5, 10,  20,  40,  80, 160, 640, 2560};
+  return buckets;
+}
+const Buckets& token_time_buckets() {
+  static const Buckets buckets{.01, .025, .05, .075, .1,  .15, .2, .3, .4, .5,
+                               .75, 1,    2.5, 5,    7.5, 10,  20, 40, 80};
+  return buckets;
+}
+const Buckets& request_time_buckets() {
+  static const Buckets buckets{.3, .5, .8, 1,  1.5, 2,   2.5, 5,   10,   15,  20,
+                               30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680};
+  return buckets;
+}
+const Buckets& token_count_buckets() {
+  static const Buckets buckets{1,     2,      5,      10,     20,     50,    100,
+                               200,   500,    1000,   2000,   5000,   10000, 20000,
+                               50000, 100000, 200000, 500000, 1000000};
+  return buckets;
+}
+const Buckets& step_token_buckets() {
+  static const Buckets buckets{1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384};
+  return buckets;
+}
+const Buckets& choice_buckets() {
+  static const Buckets buckets{1, 2, 5, 10, 20};
+  return buckets;
+}
+
+double seconds(TimeNs ns) {
+  return static_cast<double>(std::max<TimeNs>(ns, 0)) / static_cast<double>(kNsPerS);
+}
+
+// Makes series that carry the model's labels.
+class Maker {
+ public:
+  Maker(Registry& registry, Labels labels) : registry_(registry), labels_(std::move(labels)) {}
+
+  Gauge& gauge(const char* name, const char* help, const Labels& more = {}) const {
+    return prometheus::BuildGauge().Name(name).Help(help).Register(registry_).Add(with(more));
+  }
+  Counter& counter(const char* name, const char* help, const Labels& more = {}) const {
+    return prometheus::BuildCounter().Name(name).Help(help).Register(registry_).Add(with(more));
+  }
+  Histogram& histogram(const char* name, const char* help, const Buckets& buckets) const {
+    return prometheus::BuildHistogram().Name(name).Help(help).Register(registry_).Add(labels_,
+                                                                                      buckets);
+  }
+  const Labels& labels() const { return labels_; }
+
+ private:
+  Labels with(const Labels& more) const {
+    Labels all = labels_;
+    all.insert(more.begin(), more.end());
+    return all;
+  }
+
+  Registry& registry_;
+  const Labels labels_;
+};
+
+// Shows a total that the engine keeps as a counter, which never decreases.
+class Mirror {
+ public:
+  explicit Mirror(Counter& counter) : counter_(counter) {}
+  void set(std::int64_t total) {
+    if (total > last_) {
+      counter_.Increment(static_cast<double>(total - last_));
+      last_ = total;
+    }
+  }
+
+ private:
+  Counter& counter_;
+  std::int64_t last_ = 0;
+};
+
+struct EngineSeries {
+  explicit EngineSeries(const Maker& make)
+      : running(make.gauge("vllm:num_requests_running", "Requests in execution.")),
+        waiting(make.gauge("vllm:num_requests_waiting", "Requests waiting to be executed.")),
+        kv_usage(make.gauge("vllm:kv_cache_usage_perc", "KV cache in use; 1 is full.")),
+        kv_usage_old(
+            make.gauge("vllm:gpu_cache_usage_perc", "KV cache in use; 1 is full. Former name.")),
+        kv_blocks(make.gauge("protean:kv_blocks_total", "KV blocks in the present form.")),
+        kv_blocks_used(make.gauge("protean:kv_blocks_used", "KV blocks of live requests.")),
+        preemptions(make.counter("vllm:num_preemptions_total", "Preemptions.")),
+        prefix_queries(make.counter("vllm:prefix_cache_queries_total",
+                                    "Prompt tokens looked up in the prefix cache.")),
+        prefix_hits(make.counter("vllm:prefix_cache_hits_total",
+                                 "Prompt tokens found in the prefix cache.")),
+        prefix_queries_old(make.counter("vllm:gpu_prefix_cache_queries_total",
+                                        "Prompt tokens looked up. Former name.")),
+        prefix_hits_old(
+            make.counter("vllm:gpu_prefix_cache_hits_total", "Prompt tokens found. Former name.")),
+        prompt_tokens(make.counter("vllm:prompt_tokens_total", "Prompt tokens processed.")),
+        output_tokens(make.counter("vllm:generation_tokens_total", "Tokens generated.")),
+        steps(make.counter("protean:steps_total", "Forward passes.")),
+        step_tokens(make.histogram("vllm:iteration_tokens_total", "Tokens per forward pass.",
+                                   step_token_buckets())) {}
+
+  Gauge& running;
+  Gauge& waiting;
+  Gauge& kv_usage;
+  Gauge& kv_usage_old;
+  Gauge& kv_blocks;
+  Gauge& kv_blocks_used;
+  Mirror preemptions;
+  Mirror prefix_queries;
+  Mirror prefix_hits;
+  Mirror prefix_queries_old;
+  Mirror prefix_hits_old;
+  Mirror prompt_tokens;
+  Mirror output_tokens;
+  Mirror steps;
+  Histogram& step_tokens;
+};
+
+struct RequestSeries {
+  explicit RequestSeries(const Maker& make)
+      : ttft(make.histogram("vllm:time_to_first_token_seconds", "Time to first token.",
+                            ttft_buckets())),
+        itl(make.histogram("vllm:inter_token_latency_seconds", "Time between tokens.",
+                           token_time_buckets())),
+        itl_old(make.histogram("vllm:time_per_output_token_seconds",
+                               "Time between tokens. Former name.", token_time_buckets())),
+        tpot(make.histogram("vllm:request_time_per_output_token_seconds",
+                            "Mean time per output token of a request.", token_time_buckets())),
+        e2e(make.histogram("vllm:e2e_request_latency_seconds", "Time from request to last token.",
+                           request_time_buckets())),
+        queue(make.histogram("vllm:request_queue_time_seconds", "Time in the queue.",
+                             request_time_buckets())),
+        inference(make.histogram("vllm:request_inference_time_seconds", "Time in execution.",
+                                 request_time_buckets())),
+        prefill(make.histogram("vllm:request_prefill_time_seconds",
+                               "Time from start of execution to first token.",
+                               request_time_buckets())),
+        decode(make.histogram("vllm:request_decode_time_seconds", "Time from first to last token.",
+                              request_time_buckets())),
+        prompt_tokens(make.histogram("vllm:request_prompt_tokens", "Prompt tokens per request.",
+                                     token_count_buckets())),
+        output_tokens(make.histogram("vllm:request_generation_tokens",
+                                     "Generated tokens per request.", token_count_buckets())),
+        max_output(make.histogram("vllm:request_max_num_generation_tokens",
+                                  "Limit of generated tokens of a request.",
+                                  token_count_buckets())),
+        params_max_tokens(make.histogram("vllm:request_params_max_tokens",
+                                         "max_tokens per request.", token_count_buckets())),
+        params_n(make.histogram("vllm:request_params_n", "n per request.", choice_buckets())) {}
+
+  Histogram& ttft;
+  Histogram& itl;
+  Histogram& itl_old;
+  Histogram& tpot;
+  Histogram& e2e;
+  Histogram& queue;
+  Histogram& inference;
+  Histogram& prefill;
+  Histogram& decode;
+  Histogram& prompt_tokens;
+  Histogram& output_tokens;
+  Histogram& max_output;
+  Histogram& params_max_tokens;
+  Histogram& params_n;
+};
+
+// The form and the morphs that changed it.
+struct FormSeries {
+  FormSeries(const Maker& maker, Registry& registry, const std::string& program)
+      : make(maker),
+        version(program),
+        info(prometheus::BuildGauge()
+                 .Name("protean:form_info")
+                 .Help("The replica's form.")
+                 .Register(registry)),
+        pages(make.gauge("protean:pages_total", "Pages of device memory.")),
+        pages_free(make.gauge("protean:pages_free", "Pages that neither weights nor KV use.")),
+        page_bytes(make.gauge("protean:page_bytes", "Bytes of a page.")),
+        pinned(make.gauge("protean:form_pinned", "1 if an operator chose the form.")),
+        swaps_down(swaps("down")),
+        swaps_up(swaps("up")),
+        kv_resizes(make.counter("protean:kv_resizes_total", "Changes of the KV cache's size.")),
+        blocks_moved(make.counter("protean:kv_blocks_moved_total",
+                                  "KV blocks moved to shrink the KV cache.")),
+        failures(make.counter("protean:morph_failures_total", "Steps of morphs that failed.")),
+        remarks(make.counter("protean:morph_remarks_total",
+                             "Steps of morphs that succeeded with a remark, such as weights "
+                             "missing from the variant cache.")) {}
+
+  Counter& swaps(const char* direction) const {
+    return make.counter(
+        "protean:precision_swaps_total",
+        "Changes of precision of layer halves and of the embedding matrix with the LM head.",
+        {{"direction", direction}});
+  }
+
+  const Maker& make;
+  const std::string version;
+  prometheus::Family<Gauge>& info;
+  Gauge* info_now = nullptr;
+  std::string text;
+  int block_tokens = 0;
+  Gauge& pages;
+  Gauge& pages_free;
+  Gauge& page_bytes;
+  Gauge& pinned;
+  Mirror swaps_down;
+  Mirror swaps_up;
+  Mirror kv_resizes;
+  Mirror blocks_moved;
+  Mirror failures;
+  Mirror remarks;
+  std::map<std::string, Mirror> tokens;  // by precision
+};
+
+constexpr std::array kReasons{"stop", "length", "abort", "error"};
+
+}  // namespace
+
+struct Metrics::Series {
+  explicit Series(const MetricsLabels& labels)
+      : make(registry, {{"model_name", labels.model_name}, {"engine", "0"}}),
+        engine(make),
+        request(make),
+        http(prometheus::BuildCounter()
+                 .Name("http_requests_total")
+                 .Help("HTTP requests answered.")
+                 .Register(registry)),
+        cache_config(prometheus::BuildGauge()
+                         .Name("vllm:cache_config_info")
+                         .Help("The KV cache's configuration.")
+                         .Register(registry)),
+        form(make, registry, labels.version) {
+    for (const char* reason : kReasons) {
+      make.counter("vllm:request_success_total", "Requests that ended, by reason.",
+                   {{"finished_reason", reason}});
+    }
+    make.gauge("vllm:lora_requests_info", "LoRA adapters in use; always none.",
+               {{"max_lora", "0"}, {"running_lora_adapters", ""}, {"waiting_lora_adapters", ""}})
+        .Set(0);
+    make.gauge("vllm:engine_sleep_state", "1 for the state the engine is in.",
+               {{"sleep_state", "awake"}})
+        .Set(1);
+    // Gateways read these from every server; here they are always 0.
+    make.gauge("vllm:num_requests_swapped", "Requests swapped out; always 0.");
+    make.gauge("vllm:cpu_cache_usage_perc", "Swap space in use; always 0.");
+    make.counter("vllm:external_prefix_cache_queries_total",
+                 "Prompt tokens looked up in another server's cache; always 0.");
+    make.counter("vllm:external_prefix_cache_hits_total",
+                 "Prompt tokens found in another server's cache; always 0.");
+    make.gauge("protean:build_info", "The program.", {{"version", labels.version}}).Set(1);
+  }
+
+  Registry registry;
+  const Maker make;
+  EngineSeries engine;
+  RequestSeries request;
+  prometheus::Family<Counter>& http;
+  prometheus::Family<Gauge>& cache_config;
+  Gauge* cache_config_now = nullptr;
+  FormSeries form;
+  std::int64_t kv_blocks = -1;
+};
+
+Metrics::Metrics(const MetricsLabels& labels) : series_(std::make_unique<Series>(labels)) {}
+Metrics::~Metrics() = default;
+
+// Gateways read the number of blocks from a label, so a resize replaces the series.
+void Metrics::show_cache_config(std::int64_t kv_blocks) {
+  if (kv_blocks == series_->kv_blocks) {
+    return;
+  }
+  series_->kv_blocks = kv_blocks;
+  if (series_->cache_config_now != nullptr) {
+    series_->cache_config.Remove(series_->cache_config_now);
+  }
+  Labels labels = series_->make.labels();
+  labels["block_size"] = std::to_string(series_->form.block_tokens);
+  labels["num_gpu_blocks"] = std::to_string(kv_blocks);
+  series_->cache_config_now = &series_->cache_config.Add(labels);
+  series_->cache_config_now->Set(1);
+}
+
+void Metrics::engine(const Observation& seen) {
+  show_cache_config(seen.kv_blocks);
+  EngineSeries& series = series_->engine;
+  series.running.Set(seen.running);
+  series.waiting.Set(seen.waiting);
+  const double usage = seen.kv_blocks > 0 ? static_cast<double>(seen.kv_blocks_used) /
+                                                static_cast<double>(seen.kv_blocks)
+                                          : 0.0;
+  series.kv_usage.Set(usage);
+  series.kv_usage_old.Set(usage);
+  series.kv_blocks.Set(static_cast<double>(seen.kv_blocks));
+  series.kv_blocks_used.Set(static_cast<double>(seen.kv_blocks_used));
+  series.preemptions.set(seen.preemptions_total);
+  series.prefix_queries.set(seen.prefix_query_tokens_total);
+  series.prefix_hits.set(seen.prefix_hit_tokens_total);
+  series.prefix_queries_old.set(seen.prefix_query_tokens_total);
+  series.prefix_hits_old.set(seen.prefix_hit_tokens_total);
+  series.prompt_tokens.set(seen.prompt_tokens_total);
+  series.output_tokens.set(seen.output_tokens_total);
+  series.steps.set(seen.steps_total);
+  if (seen.step_tokens > 0) {
+    series.step_tokens.Observe(seen.step_tokens);
+  }
+}
+
+namespace {
+
+// Sets the number of layers at each precision, 0 included, so that a graph falls to it.
+void show_layers(const Form& form, const Maker& make) {
+  for (const Precision precision : kPrecisions) {
+    make.gauge("protean:layers", "Layers of the form, by precision; halves count 0.5.",
+               {{"precision", std::string(to_string(precision))}})
+        .Set(layers_at(form, precision));
+  }
+}
+
+}  // namespace
+
+void Metrics::form(const FormStatus& status) {
+  FormSeries& series = series_->form;
+  series.block_tokens = status.form.kv.block_tokens;
+  if (std::string text = to_string(status.form); text != series.text) {
+    if (series.info_now != nullptr) {
+      series.info.Remove(series.info_now);
+    }
+    Labels labels = series_->make.labels();
+    labels["form"] = text;
+    labels["version"] = series.version;
+    series.info_now = &series.info.Add(labels);
+    series.info_now->Set(1);
+    series.text = std::move(text);
+    show_layers(status.form, series_->make);
+  }
+  series.pages.Set(static_cast<double>(status.pages));
+  series.pages_free.Set(static_cast<double>(status.pages_free));
+  series.page_bytes.Set(static_cast<double>(status.page_bytes));
+  series.pinned.Set(status.pinned ? 1 : 0);
+  series.swaps_down.set(status.swaps_down_total);
+  series.swaps_up.set(status.swaps_up_total);
+  series.kv_resizes.set(status.kv_resizes_total);
+  series.blocks_moved.set(status.blocks_moved_total);
+  series.failures.set(status.failures_total);
+  series.remarks.set(status.remarks_total);
+  for (const TokensAt& at : status.output_tokens) {
+    const auto found = series.tokens.find(at.precision);
+    Mirror& tokens =
+        found != series.tokens.end()
+            ? found->second
+            : series.tokens
+                  .emplace(at.precision,
+                           series_->make.counter("protean:generation_tokens_by_precision_total",
+                                                 "Tokens generated, by the precision of layers.",
+                                                 {{"precision", at.precision}}))
+                  .first->second;
+    tokens.set(at.tokens);
+  }
+}
+
+void Metrics::first_token(TimeNs waited_ns) {
+  series_->request.ttft.Observe(seconds(waited_ns));
+}
+
+void Metrics::next_token(TimeNs waited_ns) {
+  series_->request.itl.Observe(seconds(waited_ns));
+  series_->request.itl_old.Observe(seconds(waited_ns));
+}
+
+void Metrics::finished(const EndedRequest& record) {
+  RequestSeries& series = series_->request;
+  const RequestTimes& times = record.times;
+  series_->make
+      .counter("vllm:request_success_total", "Requests that ended, by reason.",
+               {{"finished_reason", std::string(record.reason)}})
+      .Increment();
+  series.e2e.Observe(seconds(times.finished_ns - record.received_ns));
+  series.prompt_tokens.Observe(record.usage.prompt_tokens);
+  series.output_tokens.Observe(record.usage.output_tokens);
+  series.max_output.Observe(record.max_tokens);
+  series.params_max_tokens.Observe(record.max_tokens);
+  series.params_n.Observe(1);
+  if (times.scheduled_ns > 0) {
+    series.queue.Observe(seconds(times.scheduled_ns - times.arrived_ns));
+    series.inference.Observe(seconds(times.finished_ns - times.scheduled_ns));
+  }
+  if (times.first_token_ns > 0) {
+    const double decode_s = seconds(times.finished_ns - times.first_token_ns);
+    series.prefill.Observe(seconds(times.first_token_ns - times.scheduled_ns));
+    series.decode.Observe(decode_s);
+    if (record.usage.output_tokens > 1) {
+      series.tpot.Observe(decode_s / (record.usage.output_tokens - 1));
+    }
+  }
+}
+
+void Metrics::http(std::string_view method, std::string_view handler, int status) {
+  series_->http
+      .Add({{"method", std::string(method)},
+            {"handler", std::string(handler)},
+            {"status", std::to_string(status)}})
+      .Increment();
+}
+
+std::string Metrics::text() const {
+  return prometheus::TextSerializer().Serialize(series_->registry.Collect()) +
+         fmt::format(
+             "# HELP protean:log_lines_dropped_total Log lines dropped because the log was not "
+             "read in time.\n"
+             "# TYPE protean:log_lines_dropped_total counter\n"
+             "protean:log_lines_dropped_total {}\n",
+             log::dropped_lines()) +
+         process_metrics();
+}
+
+}  // namespace protean

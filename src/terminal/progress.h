@@ -1,0 +1,18 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+namespace protean {
+
+using CountProgress = std::function<void(std::int64_t done, std::int64_t total)>;
+
+// A bar on standard error that redraws itself, for a number of bytes. Draws nothing if standard
+// error is not a terminal.
+CountProgress progress_bar(std::string what);
+
+// The same for a number of `things`.
+CountProgress count_bar(std::string what, std::string things);
+
+}  // namespace protean
