@@ -1,4 +1,4 @@
-// What a step costs outside the executor: engine and scheduler over an executor that does nothing.
+// Measures what engine and scheduler cost in a step, with an executor that does nothing.
 
 #include <benchmark/benchmark.h>
 
@@ -27,7 +27,7 @@ class NullSink : public TokenSink {
   void emit(OutputBatch batch) override { benchmark::DoNotOptimize(batch.outputs.size()); }
 };
 
-// range(0) sequences decode side by side, each behind a prompt of range(1) tokens.
+// range(0) sequences decode together, each with a prompt of range(1) tokens.
 void decode_step(benchmark::State& state) {
   const auto batch = static_cast<int>(state.range(0));
   const auto prompt = static_cast<int>(state.range(1));

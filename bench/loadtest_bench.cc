@@ -1,5 +1,5 @@
-// How true the load generator's times are, and what it costs: a hundred streams of a server that
-// writes a token to each every 10 ms, 10,000 a second, against when that server really wrote them.
+// Measures the error of the load generator's times and its CPU time. A scripted server writes
+// 10,000 tokens/s to a hundred streams and records when it wrote them.
 
 #include <sys/resource.h>
 
@@ -43,20 +43,20 @@ int main() {
   });
   GeneratorOptions options;
   options.request.server = *parse_server_url(server.url());
-  check(set_endpoint(options.request, "completions").ok(), "an endpoint");
+  check(set_endpoint(options.request, "completions").ok(), "the endpoint is valid");
   int sent = 0;
   LoadGenerator generator(options, [&]() -> std::optional<ReadyRequest> {
     if (sent == kStreams) {
       return std::nullopt;
     }
-    // Spread over one gap, as streams of many users are.
+    // Streams start at different times within one gap between tokens, as those of many users do.
     const TimeNs at_ns = sent * 10 * kNsPerMs / kStreams;
     return ReadyRequest{{.index = sent++, .at_ns = at_ns}, R"({"prompt":"a"})"};
   });
   const double before_s = thread_cpu_s();
   const auto run = generator.run(nullptr);
   const double cpu_s = thread_cpu_s() - before_s;
-  check(run.ok(), "it runs");
+  check(run.ok(), "the run succeeds");
   const auto times = server.times();
   std::vector<double> ttft_ms_off;
   std::vector<double> tpot_ms_off;
@@ -72,9 +72,9 @@ int main() {
     chunks += static_cast<double>(record.chunks);
   }
   const double seconds = static_cast<double>(run->elapsed_ns) / kNsPerS;
-  std::printf("%d streams, %.0f tokens/s, generator's CPU %.1f %% of a core (%.1f us a token)\n",
+  std::printf("%d streams, %.0f tokens/s, CPU of the generator %.1f %% of a core (%.1f us/token)\n",
               kStreams, chunks / seconds, cpu_s / seconds * 100, cpu_s / chunks * 1e6);
-  const bool ttft = show("TTFT off by", std::move(ttft_ms_off));
-  const bool tpot = show("TPOT off by", std::move(tpot_ms_off));
+  const bool ttft = show("error of TTFT", std::move(ttft_ms_off));
+  const bool tpot = show("error of TPOT", std::move(tpot_ms_off));
   return ttft && tpot && cpu_s < seconds ? 0 : 1;
 }

@@ -1,6 +1,6 @@
-// What a morph costs the steps it happens beside: pages that change hands, and halves of a
-// 1B-shaped layer swapped without end while a batch decodes. Medians; the columns of one run are
-// what may be compared.
+// Measures what a morph costs: attaching and detaching pages, and the slowdown of decode steps
+// while MLPs of 1B-shaped layers are swapped all the time. Prints medians; compare only numbers of
+// one run.
 
 #include <fmt/format.h>
 
@@ -26,8 +26,8 @@ namespace {
 constexpr int kLayers = 2;
 constexpr int kBatch = 8;
 constexpr int kContext = 256;
-constexpr int kRounds = 6;  // alone and beside swaps in turn
-constexpr int kSteps = 25;  // of each in a round
+constexpr int kRounds = 6;  // in each, steps without and then with swaps
+constexpr int kSteps = 25;  // steps of each kind in a round
 constexpr int kBlockTokens = 16;
 
 using Clock = std::chrono::steady_clock;
@@ -51,10 +51,10 @@ void measure_pages() {
     return 1000 * milliseconds_since(begin);
   };
   const auto attach = [&](std::int64_t pages) {
-    return timed([&] { check(range.attach(pages).ok(), "there are pages"); });
+    return timed([&] { check(range.attach(pages).ok(), "there are free pages"); });
   };
   const auto detach = [&](std::int64_t pages) { return timed([&] { range.detach(pages); }); };
-  fmt::print("pages of 2 MiB, us each\n  first attach (backed, made huge)  {:8.1f}\n",
+  fmt::print("us per page of 2 MiB\n  first attach (allocates a huge page)  {:8.1f}\n",
              attach(kPages) / kPages);
   for (const std::int64_t pages : {std::int64_t{1}, kPages}) {
     std::vector<double> attached;
@@ -63,8 +63,8 @@ void measure_pages() {
       detached.push_back(detach(pages) / static_cast<double>(pages));
       attached.push_back(attach(pages) / static_cast<double>(pages));
     }
-    fmt::print("  {:2} at once: attach {:6.2f}, detach {:6.2f}\n", pages, quantile(attached, 0.5),
-               quantile(detached, 0.5));
+    fmt::print("  {:2} pages at once: attach {:6.2f}, detach {:6.2f}\n", pages,
+               quantile(attached, 0.5), quantile(detached, 0.5));
   }
 }
 
@@ -80,7 +80,7 @@ ModelSpec spec_1b_shaped() {
   return spec;
 }
 
-// Packed weights in memory, as a variant cache in the page cache is.
+// Packed weights in memory, like a variant cache that is in the page cache.
 class PackedHalves {
  public:
   explicit PackedHalves(const ModelSpec& spec) : checkpoint_(spec) {}
@@ -93,13 +93,13 @@ class PackedHalves {
       const std::size_t count = std::min(kChunk, memory.size() - at);
       std::memcpy(memory.data() + at, packed.data() + at, count);
       if (!pace(static_cast<std::int64_t>(count))) {
-        return make_error(ErrorCode::kUnavailable, "called off");
+        return make_error(ErrorCode::kUnavailable, "aborted");
       }
     }
     return std::string();
   }
 
-  // Layers share their bytes: this is about time.
+  // Returns the same bytes for all layers, since only time is measured.
   const std::vector<std::byte>& packed_of(const ComponentVariant& which) {
     std::vector<std::byte>& packed = packed_[{which.component, which.precision}];
     if (packed.empty()) {
@@ -137,11 +137,11 @@ StepPlan decode_step() {
   return plan;
 }
 
-// A decoding worker, and swaps of its halves for themselves, so that every step computes the same;
-// each is prepared once the last one is done.
+// A worker that decodes while parts of its layers are swapped for equal ones, so that all steps
+// compute the same. Each swap is prepared when the previous one is done.
 class Bench {
  public:
-  // The share is of a core.
+  // `share` is the part of one core that swaps may use while steps run.
   Bench(const ModelSpec& spec, PackedHalves& packed, double share) {
     constexpr int kThreads = 2;
     const Form form = single_device_form(
@@ -158,13 +158,13 @@ class Bench {
          .pages = PageBudget{page_bytes, form_pages(spec, form, page_bytes) + reserve},
          .read_component = [&](const ComponentVariant& which, std::span<std::byte> memory,
                                const Pace& pace) { return packed.read(which, memory, pace); },
-         .share_beside_steps = share / kThreads},
+         .background_share = share / kThreads},
         SyntheticCheckpoint(spec), {}, [this](const StepResult&) { stepped_.release(); },
         {.ready = [this](const MorphReady& ready) { worker_->commit(ready.id); },
          .done = [this](const MorphDone&) { swap_done(); }});
   }
 
-  // Adds step times while nothing else happens, or beside swaps.
+  // Runs steps, with or without swaps at the same time, and appends their times.
   void step(bool swapping, std::vector<double>& times) {
     swapping_ = swapping;
     if (swapping) {
@@ -209,26 +209,26 @@ void measure_swaps() {
   const ModelSpec spec = spec_1b_shaped();
   PackedHalves packed(spec);
   fmt::print(
-      "\n{} layers of 1B shape at bf16, a batch of {} decodes at {} tokens; the bf16 MLP half\n"
-      "({}) of one layer after the other is read from memory and swapped in\n"
-      "  share of a core   step ms alone   beside swaps   slower   P99 / alone   swap ms\n",
+      "\n{} layers of 1B shape at bf16; a batch of {} decodes at {} tokens while the bf16 MLP\n"
+      "({}) of one layer after the other is copied from memory and swapped in\n"
+      "  share of a core   step ms alone   during swaps   slower   P99 / alone   swap ms\n",
       kLayers, kBatch, kContext,
       format_bytes(component_size(spec, Component::kMlp, Precision::kBf16)));
   for (const double share : {0.05, 0.1, 1.0}) {
     Bench bench(spec, packed, share);
     std::vector<double> quiet;
-    std::vector<double> beside;
+    std::vector<double> during;
     double swapping_ms = 0;
     for (int round = 0; round < kRounds; ++round) {
       bench.step(false, quiet);
       const Clock::time_point begin = Clock::now();
-      bench.step(true, beside);
+      bench.step(true, during);
       swapping_ms += milliseconds_since(begin);
     }
     const double alone = quantile(quiet, 0.5);
-    const double median = quantile(beside, 0.5);
+    const double median = quantile(during, 0.5);
     fmt::print("  {:15.2f} {:15.2f} {:14.2f} {:7.1f}% {:13.2f} {:9.1f}\n", share, alone, median,
-               100 * (median / alone - 1), quantile(beside, 0.99) / quantile(quiet, 0.99),
+               100 * (median / alone - 1), quantile(during, 0.99) / quantile(quiet, 0.99),
                swapping_ms / bench.swaps());
   }
 }

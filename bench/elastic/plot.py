@@ -1,4 +1,4 @@
-"""Small SVG charts that read on light and dark pages."""
+"""Small SVG charts for light and dark pages."""
 
 import math
 from xml.sax.saxutils import escape

@@ -1,4 +1,4 @@
-"""What runs add up to: a line each, one JSON object, a page with tables and pictures."""
+"""Reports runs: one line for each, one JSON object, and a page with tables and charts."""
 
 import datetime
 import math
@@ -27,20 +27,20 @@ def ttft_p95_s(bench):
 
 
 def late_share(bench, slo_ttft_s):
-    """Of all requests; what failed is late too."""
+    """Returns the share of requests whose first token was late. Failed requests count as late."""
     done = [one for one in bench["requests"] if one["outcome"] == "completed"]
     late = sum(one["ttft_ms"] > 1000 * slo_ttft_s for one in done) + bench["failed"]
     return late / max(1, len(done) + bench["failed"])
 
 
 def restore_s(run, one):
-    """The longest that layers stayed lowered after what pressed was over: the burst, a wait of a quarter of what is late, or
-    more KV in use than full precision has. None: they were to the end."""
+    """Returns the longest time that layers stayed lowered after the last pressure, or None if they were lowered at the end.
+    Pressure is the burst, a request that waited more than a quarter of the SLO, or more KV in use than full precision has."""
     waits = [(record["sent_s"], record["sent_s"] + record["ttft_ms"] / 1000) for record in records(run)
              if record["ttft_ms"] / 1000 > one["slo_ttft_s"] / 4]
     full_blocks = run["watched"][0]["kv_blocks"]
     longest = 0
-    pressed_s = None  # when something last did, if layers are lowered since
+    pressed_s = None  # time of the last pressure while layers are lowered
     for sample in run["watched"]:
         at_s = sample["at_s"]
         if sample["full_layers"] < sample["layers"]:
@@ -54,7 +54,7 @@ def restore_s(run, one):
 
 
 def full_shares(run, one):
-    """Of the tokens drawn before the burst, in it, and from 10 s after it on: how many at full precision."""
+    """Yields the share of tokens at full precision before the burst, during it, and from 10 s after it."""
     begin, end = one["burst_s"]
     for since_s, until_s in ((0, begin), (begin, end), (end + 10, math.inf)):
         samples = [sample for sample in run["watched"] if since_s <= sample["at_s"] < until_s]
@@ -87,7 +87,7 @@ def numbers(run, one):
 
 
 def median_run(runs):
-    """The one whose P95 TTFT is in the middle, of two the slower."""
+    """Returns the run with the median P95 TTFT; of two runs the slower."""
     return sorted(runs, key=lambda run: ttft_p95_s(run["bench"]))[len(runs) // 2]
 
 
@@ -105,13 +105,13 @@ def ratio(a, b):
 
 
 def throughput_gain(ours, base):
-    """Of each turn; the median."""
+    """Returns the median over turns of the throughput ratio of each turn."""
     gains = [ours_now / base_now for ours_now, base_now in zip(ours["saturated"], base["saturated"]) if base_now]
     return statistics.median(gains) if gains else None
 
 
 def summary(found, lowest):
-    """Of balanced mode, by trace; null where a system that is needed was not run."""
+    """Returns the ratios of balanced mode for each trace; None for ratios to a system that was not run."""
     traces = {}
     for one in found:
         runs = {name: numbers(run, one) for name, run in one["runs"].items()}
@@ -137,32 +137,32 @@ def summary(found, lowest):
 
 
 def table(one):
-    rows = ["| system | TTFT P50 / P95 s | TPOT P50 / P99 ms | late | tokens/s: of answers / of all, saturated | KV blocks, peak | preemptions "
-            "| KL, nats/token | perplexity higher by | at full precision before, in, after the burst |",
-            "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"]
+    rows = ["| system | TTFT P50 / P95 s | TPOT P50 / P99 ms | late | output tokens/s | all tokens/s, saturated | peak KV blocks "
+            "| preemptions | KL, nats/token | perplexity increase | at full precision before / in / after the burst |",
+            "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"]
     for name, run in one["runs"].items():
         now = numbers(run, one)
         kl = "" if now["kl"] is None else f"{now['kl']:.4f} ± {now['kl_error']:.4f}"
         perplexity = "" if now["perplexity_increase"] is None else f"{now['perplexity_increase']:.2%}"
-        full = ", ".join(f"{share:.0%}" for share in now["full_shares"])
+        full = " / ".join(f"{share:.0%}" for share in now["full_shares"])
         rows.append(f"| {name} | {now['ttft_p50_s']:.2f} / {now['ttft_p95_s']:.2f} | {now['tpot_p50_ms']:.0f} / "
-                    f"{now['tpot_p99_ms']:.0f} | {now['violations']:.1%} | {now['tokens_per_s']:.0f} / {now['saturated']:.0f} | "
+                    f"{now['tpot_p99_ms']:.0f} | {now['violations']:.1%} | {now['tokens_per_s']:.0f} | {now['saturated']:.0f} | "
                     f"{now['kv_blocks_peak']:.0f} | {now['preemptions']:.0f} | {kl} | {perplexity} | {full} |")
     return "\n".join(rows)
 
 
 def timely_rates(one):
-    """A paragraph, where rates were tried."""
+    """Returns the lines of a paragraph about --rates; none if no rates were tried."""
     timely = {name: max((rate for rate, p95_s in run["rates"] if p95_s <= one["slo_ttft_s"]), default=0)
               for name, run in one["runs"].items() if run["rates"]}
     if not timely:
         return []
-    return ["The highest rate of Poisson arrivals at which P95 TTFT was not late, requests/s: "
+    return ["Highest rate of Poisson arrivals with a P95 TTFT within the SLO, requests/s: "
             + ", ".join(f"{name} {rate:.2f}" for name, rate in timely.items()) + ".", ""]
 
 
 def pictures(one, folder, options):
-    """The paper's Figures 4 to 7 of this run, as files; their names."""
+    """Draws Figures 4 to 7 of the MorphServe paper for this run. Returns the names of the files."""
     name = f"elastic-{one['trace']}"
     quality = {system: [(numbers(run, one)["kl"] or 0, numbers(run, one)["ttft_p95_s"])]
                for system, run in one["runs"].items()}
@@ -176,7 +176,7 @@ def pictures(one, folder, options):
         times = sorted(record["tpot_ms"] for record in records(run) if record.get("tpot_ms", -1) >= 0)
         tpot[system] = [(time, (i + 1) / len(times)) for i, time in enumerate(times)]
     drawn = {
-        "quality": plot.points(quality, "KL of what was served, nats/token", "TTFT P95, s"),
+        "quality": plot.points(quality, "KL of the served tokens, nats/token", "TTFT P95, s"),
         "kv": plot.lines(kv, "seconds", "KV blocks"),
         "tpot": plot.lines(tpot, "time per output token, ms", "share of requests"),
     }
@@ -194,11 +194,11 @@ def machine():
 
 
 def write(found, options, folder, command):
-    parts = ["# A form that follows the load, measured", "",
+    parts = ["# Morphing under bursts, measured", "",
              f"{machine()}, {datetime.date.today()}, `{shlex.join(['bench/elastic/run', *command[1:]])}`.",
-             f"All systems have {options.memory} for weights, KV cache and activations. KL is estimated on the very tokens "
-             "served: the mean of log(q/p) + p/q - 1, q being the form that drew them and p full precision; the perplexity of p "
-             "is higher than that of q by exp(mean of log(q/p)) - 1. After the burst is from 10 s on.", ""]
+             f"All systems have {options.memory} for weights, KV cache and activations. KL is estimated on the served tokens as "
+             "the mean of log(q/p) + p/q - 1, where q is the probability at the form that sampled a token and p the one at full "
+             "precision. The perplexity increase is exp(mean of log(q/p)) - 1. \"After the burst\" begins 10 s after its end.", ""]
     for one in found:
         parts += [f"## {one['trace']}", "", one["load"] + ".", "", table(one), "", *timely_rates(one)]
         parts += [f"![{name}]({name})" for name in pictures(one, folder, options)] + [""]

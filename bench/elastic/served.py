@@ -1,4 +1,4 @@
-"""The server under test, what it says of itself while it serves, and what its answers are worth."""
+"""Runs the server under test, samples its metrics, and scores its answers."""
 
 import json
 import math
@@ -68,7 +68,7 @@ class Server:
         self.change_layers(wish)
 
     def change_layers(self, wish):
-        """When it was asked for, and when the form was reached."""
+        """Asks for a form and waits for it. Returns when it was asked for and when it was reached."""
         began = time.monotonic()
         ask(self.admin + "/admin/form", {"layers": wish}, "PUT")
         while (now := self.form())["form"]["text"] != now["wanted"]["text"]:
@@ -76,11 +76,11 @@ class Server:
         return began, time.monotonic()
 
     def wait_for_full_precision(self):
-        """Of all layers, for 30 s at most."""
+        """Waits, for at most 30 s, until all layers have full precision."""
         began = time.monotonic()
         while time.monotonic() - began < 30 and set(self.form()["form"]["layer_precision"]) != {"bf16"}:
             time.sleep(0.25)
-        time.sleep(0.5)  # and whoever watches sees it
+        time.sleep(0.5)  # so that Watch samples the form
 
     def stop(self):
         if self.process.poll() is None:
@@ -92,14 +92,14 @@ class Server:
 
 
 def by_precision(metrics, name):
-    """All of it, and what is at full precision alone: labelled bf16, or bf16:LAYERS."""
+    """Returns a metric's sum over labels, and its part at full precision (labels bf16 and bf16:LAYERS)."""
     values = {labels: value for labels, value in metrics.items() if labels.startswith(name + "{")}
     return sum(values.values()), sum(value for labels, value in values.items()
                                      if re.search(r'precision="bf16(:\d+)?"', labels))
 
 
 class Watch:
-    """Reads what changes over a run, four times a second."""
+    """Samples the server's metrics four times a second."""
 
     NAMES = {"kv_blocks": "protean:kv_blocks_total", "kv_used": "protean:kv_blocks_used",
              "running": "vllm:num_requests_running", "waiting": "vllm:num_requests_waiting",
@@ -122,7 +122,7 @@ class Watch:
             self.samples.append(sample)
 
     def stop(self, clock_start_ns):
-        """What was seen last before then, for the load takes a while to get ready, and since, on its clock."""
+        """Stops sampling. Returns the samples on the clock of the load: the last one before its start, and all later ones."""
         self.ended.set()
         self.thread.join()
         samples = [{**sample, "at_s": sample["at_s"] - clock_start_ns / 1e9} for sample in self.samples]
@@ -130,7 +130,7 @@ class Watch:
 
 
 def answers(path):
-    """Prompt, answer's tokens and their log probabilities when drawn, of each whole answer."""
+    """Yields the prompt, output tokens and their log probabilities for each complete answer."""
     with open(path.with_suffix(".answers.jsonl"), encoding="utf-8") as lines:
         for text in lines:
             line = json.loads(text)
@@ -146,7 +146,7 @@ def answers(path):
 
 
 def full_logprobs(server, prompt, tokens):
-    """Of an answer's tokens, by the model at full precision."""
+    """Returns the log probabilities of an answer's tokens at full precision."""
     ids = prompt
     if isinstance(prompt, str):
         ids = json.loads(ask(server.url + "/tokenize", {"prompt": prompt}))["tokens"]
@@ -156,14 +156,14 @@ def full_logprobs(server, prompt, tokens):
 
 
 def score(server, path):
-    """Of all that was served: the KL divergence of what drew it from the full model, and how much higher the full model's
-    perplexity of it is than that of what drew it."""
+    """Scores all served tokens: the KL divergence of the form that sampled them from full precision, and the relative increase
+    of perplexity, from that of this form to that of full precision."""
     with ThreadPoolExecutor(8) as pool:
         scored = list(pool.map(lambda one: (one[2], full_logprobs(server, one[0], one[1])), list(answers(path))))
     gaps = [q - p for drawn, full in scored for q, p in zip(drawn, full)]
     if not gaps:
         return None
-    # Where q drew the tokens, p/q - 1 is 0 in the mean: added, it takes most of the noise away.
+    # The mean of p/q - 1 over tokens sampled from q is 0. Adding it to log(q/p) removes most of the noise.
     parts = [math.exp(-gap) - 1 + gap for gap in gaps]
     mean = sum(parts) / len(parts)
     variance = sum((part - mean) ** 2 for part in parts) / max(1, len(parts) - 1)

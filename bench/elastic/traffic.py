@@ -1,4 +1,4 @@
-"""Pieces of real traces, scaled to the machine."""
+"""Pieces of real traces, scaled to what the machine can serve."""
 
 import bisect
 import csv
@@ -14,15 +14,15 @@ import served
 FILES = {"conversation": "traces/azure2023/AzureLLMInferenceTrace_conv.csv",
          "code": "traces/azure2023/AzureLLMInferenceTrace_code.csv"}
 BOOKS = "text"
-LONGEST = 600, 300  # tokens of a prompt and of an answer
+LONGEST = 600, 300  # tokens of the longest prompt and of the longest answer
 SATURATING = 64  # streams
-# What the thirds of a piece bring, of what full precision serves at most: a burst is too much for it, and not for layers
-# that multiply small integers, which may serve half as much again.
+# The load of each third of a piece, relative to the capacity of full precision. The burst exceeds that capacity, but not
+# the one of layers that multiply integers, which is about 1.5 times as large.
 BURST = 0.4, 1.35, 0.4
 
 
 def read_trace(path):
-    """Seconds since the first request, context tokens, generated tokens."""
+    """Returns a list of (seconds since the first request, context tokens, generated tokens)."""
     rows = []
     with open(path, newline="", encoding="utf-8") as lines:
         for row in csv.DictReader(lines):
@@ -32,8 +32,9 @@ def read_trace(path):
 
 
 def burst(rows, seconds, loads, rate):
-    """The load and the beginning of the piece of so many seconds that looks most like a burst to what serves so many
-    tokens a second: the least squares of what its thirds bring beside BURST, as ratios."""
+    """Returns the load and the start of the piece whose thirds come nearest to BURST for a capacity of `rate` tokens/s: the
+    smallest sum of squared logarithms of the ratios. The piece is `seconds` long when it is played at `load` times the
+    speed of the trace."""
     arrivals = [at for at, _, _ in rows]
     tokens = list(itertools.accumulate((prompt + answer for _, prompt, answer in rows), initial=0))
     third = seconds / 3
@@ -63,20 +64,20 @@ def bench(options, server, path, arguments, timeout=900):
 def prompt_text(options):
     books = sorted(Path(options.data, BOOKS).rglob("*.txt"))
     if not books:
-        raise SystemExit(f"{options.data}/{BOOKS} has no text to make prompts of: give --data")
+        raise SystemExit(f"{options.data}/{BOOKS} has no *.txt for prompts: set --data")
     return books[0]
 
 
 def closed_loop(options, path, server, out, streams, seed=0):
-    """The trace's requests, so many of them at any time. Another seed makes other prompts of them."""
+    """Sends the trace's requests, `streams` at any time. Another seed gives other prompts."""
     return bench(options, server, out,
                  ["--trace", str(path), "--length-scale", f"{options.length_scale}", "--request-rate", "inf",
                   "--max-concurrency", f"{streams}", "--duration", f"{options.saturated_s:g}", "--seed", f"{seed}"])
 
 
 class Limits:
-    """What full precision can do at all with a trace's requests: tokens a second, and how soon the first one of a
-    prompt alone."""
+    """What full precision achieves with a trace's requests: tokens/s when saturated, and the TTFT of a prompt alone, from
+    which the SLO follows."""
 
     SLO_S = 2
     SLO_TIMES_ALONE = 5
@@ -89,7 +90,7 @@ class Limits:
                 alone = closed_loop(options, path, server, folder / "alone", 1)
                 self.slo_ttft_s = max(self.SLO_S, self.SLO_TIMES_ALONE * alone["p95_ttft_ms"] / 1000)
             self.saturated = closed_loop(options, path, server, folder / "limit", SATURATING)["total_token_throughput"]
-        self.rate = self.saturated  # what pieces are chosen for
+        self.rate = self.saturated  # the capacity for which pieces are chosen
 
 
 class Piece:
@@ -99,7 +100,7 @@ class Piece:
         self.limits = limits
         self.rate = limits.rate
         rows = [(at, *clipped(prompt, answer, options.length_scale)) for at, prompt, answer in read_trace(self.path)]
-        # A slower machine takes a shorter piece of the trace, stretched; a faster one a longer one, played faster.
+        # A slower machine gets a shorter piece of the trace at a lower speed, a faster one a longer piece at a higher speed.
         loads = [options.load] if options.load else [0.02 * 1.05**i for i in range(140)]
         self.load, self.start = burst(rows, options.seconds, loads, limits.rate)
         self.burst_s = options.seconds / 3, options.seconds * 2 / 3
@@ -108,21 +109,20 @@ class Piece:
         self.tokens_each = sum(sizes) / len(sizes)
 
     def describe(self):
-        return (f"{self.options.seconds:g} s from {self.start:g} s on, {self.load:.2f} times its rate, token counts x "
-                f"{self.options.length_scale:g}: as near as the trace has it to {BURST[1]:g} times {self.rate:.0f} tokens/s of "
-                f"prompts and answers between {BURST[0]:g} and {BURST[2]:g} times (full precision serves "
-                f"{self.limits.saturated:.0f}); late is a first token after {self.limits.slo_ttft_s:.1f} s; saturated is by "
-                f"{SATURATING} streams")
+        return (f"{self.options.seconds:g} s from {self.start:g} s on, at {self.load:.2f} times the trace's rate, token counts x "
+                f"{self.options.length_scale:g}. Its thirds come nearest to {BURST[0]:g}, {BURST[1]:g} and {BURST[2]:g} times "
+                f"{self.rate:.0f} tokens/s (full precision saturates at {self.limits.saturated:.0f}). A first token after "
+                f"{self.limits.slo_ttft_s:.1f} s is late. {SATURATING} streams saturate")
 
     def saturate(self, server, out):
-        """Tokens a second, prompts and answers, of a server that has been served as many already: what changes its form is
-        as low as it goes."""
+        """Returns the tokens/s, of prompts and answers, of a saturated server. Measures after a first saturated period, so
+        that a server that morphs has reached its lowest form."""
         for seed in (1, 2):
             result = closed_loop(self.options, self.path, server, out, SATURATING, seed)
         return result["total_token_throughput"]
 
     def at_rate(self, server, path, rate):
-        """The same requests at Poisson arrivals of so many a second, for a third of the time."""
+        """Sends the same requests with Poisson arrivals of `rate` requests/s for a third of the time."""
         return bench(self.options, server, path,
                      ["--trace", str(self.path), "--trace-start", f"{self.start}",
                       "--length-scale", f"{self.options.length_scale}", "--request-rate", f"{rate:g}",

@@ -9,10 +9,12 @@
 #include <sstream>
 #include <utility>
 
+#include "loadtest/trace_file.h"
+
 namespace protean::loadtest {
 namespace {
 
-constexpr std::int64_t kProbeWords[] = {8, 128};
+constexpr std::int64_t kShortPrompt = 1;  // tokens
 constexpr TimeNs kProbeTimeout = 120 * kNsPerS;
 constexpr std::int64_t kDefaultPrompts = 1000;
 constexpr int kWarmupConcurrency = 16;
@@ -147,34 +149,46 @@ Result<RunResult> run_before(const GeneratorOptions& options, RequestSource sour
   return run;
 }
 
-// Two short prompts, one after the other: does the server answer at all, and how many tokens is a
-// word to it? Adds what it found to `notes`.
-Status probe(GeneratorOptions options, PromptWriter& prompts, std::vector<std::string>& notes) {
+// Sends one request for a single token and waits for its answer.
+Result<RequestRecord> ask_once(const GeneratorOptions& options, const std::string& body) {
+  const auto once = [&, sent = 0]() mutable -> std::optional<ReadyRequest> {
+    return sent++ > 0 ? std::nullopt : std::optional(ReadyRequest{{}, body});
+  };
+  auto run = run_before(options, once, "a short prompt");
+  if (!run.ok()) {
+    return run.error();
+  }
+  return std::move(run->records.front());
+}
+
+// Checks with short prompts that the server answers, and measures how many tokens its tokenizer
+// makes of a word if the run's prompts are words. Adds what it could not measure to `notes`.
+Status probe(GeneratorOptions options, BenchPlan& plan, std::int64_t longest_tokens) {
   options.max_concurrency = 1;
   options.timeout_ns = std::min(options.timeout_ns, kProbeTimeout);
   options.metrics_interval_ns = 0;
   options.duration_ns = 0;
   options.request_id_prefix = "bench-probe";
-  const auto next = [&, sent = 0]() mutable -> std::optional<ReadyRequest> {
-    if (sent == 2) {
-      return std::nullopt;
+  if (plan.prompts->writes_token_ids()) {
+    const PlannedRequest planned{.index = -1, .input_tokens = next_probe_words({}, longest_tokens)};
+    const auto answer = ask_once(options, planned_body(options.request, *plan.prompts, planned));
+    return answer.ok() ? Status() : answer.error();
+  }
+  std::vector<ProbePrompt> sent;
+  while (const std::int64_t words = next_probe_words(sent, longest_tokens)) {
+    const std::string text = plan.prompts->probe_words(words);
+    const auto answer = ask_once(options, probe_body(options.request, text));
+    if (!answer.ok()) {
+      return answer.error();
     }
-    const std::string text = prompts.probe_words(kProbeWords[sent]);
-    return ReadyRequest{{.index = sent++}, probe_body(options.request, text)};
-  };
-  const auto run = run_before(options, next, "a short prompt");
-  if (!run.ok()) {
-    return run.error();
+    if (!answer->has_usage) {
+      plan.description.notes.emplace_back(
+          "the server sends no usage: a word of a prompt counts as a token");
+      return {};
+    }
+    sent.push_back({words, answer->input_tokens});
   }
-  const RequestRecord& few = run->records.front();
-  const RequestRecord& many = run->records.back();
-  if (!few.has_usage || !many.has_usage) {
-    notes.emplace_back("the server sends no usage: a word of a prompt counts as a token");
-    return {};
-  }
-  const TokenCalibration found =
-      calibrate(kProbeWords[0], few.input_tokens, kProbeWords[1], many.input_tokens);
-  prompts.set_calibration(found);
+  plan.prompts->set_calibration(calibrate(sent));
   return {};
 }
 
@@ -213,6 +227,13 @@ Status warm_up(const BenchOptions& options, BenchPlan& plan) {
   return {};
 }
 
+// Tokens that a probe prompt may have: as many as the longest prompt of the run. Prompts of a
+// dataset are sent as they are; only warm-ups are then written from words.
+std::int64_t longest_probe(const BenchOptions& options, const BenchPlan& plan) {
+  const bool measures = !plan.prompts->has_dataset() || options.load.num_warmups > 0;
+  return measures ? plan.workload->longest_input() : kShortPrompt;
+}
+
 std::string arrivals_text(const BenchOptions& options, const Trace* trace) {
   const LoadOptions& load = options.load;
   std::string text;
@@ -233,6 +254,15 @@ std::string arrivals_text(const BenchOptions& options, const Trace* trace) {
   if (load.max_concurrency > 0) {
     text += fmt::format(", at most {} at a time", load.max_concurrency);
   }
+  if (load.trace_start_s > 0) {
+    text += fmt::format(", from {:g} s of the trace on", load.trace_start_s);
+  }
+  if (load.workload.num_prompts > 0) {
+    text += fmt::format(", {} requests", load.workload.num_prompts);
+  }
+  if (load.duration_s > 0) {
+    text += fmt::format(", for {:g} s", load.duration_s);
+  }
   return trace == nullptr ? text : text + fmt::format(" ({})", to_string(trace->format));
 }
 
@@ -247,6 +277,12 @@ std::string prompts_text(const BenchOptions& options, const Trace* trace) {
     text += fmt::format(", lengths of {}", prompts.trace);
     if (workload.length_scale != 1) {
       text += fmt::format(" x {:g}", workload.length_scale);
+    }
+    if (workload.max_input_tokens > 0) {
+      text += fmt::format(", at most {} tokens in", workload.max_input_tokens);
+    }
+    if (workload.max_output_tokens > 0) {
+      text += fmt::format(", at most {} tokens out", workload.max_output_tokens);
     }
   } else {
     text += fmt::format(", {} tokens in, {} out", workload.input_tokens, workload.output_tokens);
@@ -333,7 +369,7 @@ Status meet_server(const BenchOptions& options, BenchPlan& plan) {
   }
   if (options.prompts.tokens_per_word > 0) {
     plan.prompts->set_calibration({options.prompts.tokens_per_word, 0});
-  } else if (Status met = probe(plan.generator, *plan.prompts, run.notes); !met.ok()) {
+  } else if (Status met = probe(plan.generator, plan, longest_probe(options, plan)); !met.ok()) {
     return met.error();
   }
   if (options.load.num_warmups > 0) {

@@ -8,8 +8,8 @@
 #include "loadtest/load_generator.h"
 #include "loadtest/prompt.h"
 #include "loadtest/report_text.h"
-#include "loadtest/trace.h"
 #include "loadtest/workload.h"
+#include "trace/trace.h"
 
 namespace protean::loadtest {
 

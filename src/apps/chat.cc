@@ -89,7 +89,11 @@ class Conversation {
     }
     const GenerationDefaults& defaults = files.generation;
     Request request;
-    request.prompt = files.tokenizer->encode(*text, {.add_special = false});
+    EncodeOptions encoding{.add_special = false};
+    if (options_.model.special_tokens_in_content == "escape") {
+      encoding.special_in = text->from_template;
+    }
+    request.prompt = files.tokenizer->encode(text->text, encoding);
     const int room = client_.max_model_len() - static_cast<int>(request.prompt.size());
     if (room < 1 || request.prompt.empty()) {
       return make_error(ErrorCode::kInvalidArgument,

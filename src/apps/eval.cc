@@ -1,14 +1,15 @@
 #include <algorithm>
 #include <boost/json/object.hpp>
-#include <boost/json/serialize.hpp>
 #include <filesystem>
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "apps/options.h"
 #include "measure/documents.h"
+#include "measure/json_line.h"
 #include "measure/schedule_score.h"
 #include "measure/text_score.h"
 #include "replica/local_client.h"
@@ -278,7 +279,7 @@ int run_eval(const EvalOptions& options) {
     }
   }
   if (options.as_json) {
-    print_text(json::serialize(report) + "\n");
+    print_text(json_line(std::move(report)));
   }
   return 0;
 }

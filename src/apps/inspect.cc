@@ -40,7 +40,14 @@ std::string attention_text(const AttentionSpec& attention) {
   return text;
 }
 
-void print_model(const ModelFiles& files) {
+std::string template_text(const ModelOptions& options, const ModelFiles& files) {
+  if (!options.chat_template.empty()) {
+    return options.chat_template;
+  }
+  return files.chat.template_source.empty() ? "none: ChatML stands in" : "the model's own";
+}
+
+void print_model(const ModelOptions& options, const ModelFiles& files) {
   const ModelSpec& spec = files.checkpoint->spec();
   print_row("model", "{}", files.name);
   print_row("architecture", "{}: {} layers, hidden {}, FFN {}, vocabulary {}, {} embeddings",
@@ -51,8 +58,7 @@ void print_model(const ModelFiles& files) {
   print_row("context", "{} tokens", spec.max_context);
   print_row("files", "{}", files.checkpoint->description());
   print_row("tokenizer", "{}", files.tokenizer->description());
-  print_row("chat template", "{}",
-            files.chat.template_source.empty() ? "none: ChatML stands in" : "the model's own");
+  print_row("chat template", "{}", template_text(options, files));
 }
 
 // Returns a text such as "w8: 61.6 MiB a layer" or "w8:8+w4:8: 36.3 MiB to 61.6 MiB a layer".
@@ -96,7 +102,7 @@ int run_inspect(const ModelOptions& options) {
   if (!sizing.ok()) {
     return exit_with(sizing.error());
   }
-  print_model(*files);
+  print_model(options, *files);
   print_sizing(files->checkpoint->spec(), *sizing);
   return 0;
 }

@@ -88,6 +88,13 @@ void add_precision_options(CLI::App& app, ModelOptions& options) {
                  "Use the Jinja chat template in this file instead of the model's own")
       ->type_name("FILE")
       ->check(existing_path());
+  app.add_option(
+         "--special-tokens-in-content", options.special_tokens_in_content,
+         "Special tokens written out in a chat's messages, such as <|im_end|>: escape reads "
+         "them as plain text, so that only the chat template sets special tokens; allow "
+         "reads them as special tokens")
+      ->check(one_of({"escape", "allow"}))
+      ->capture_default_str();
 }
 
 void add_memory_options(CLI::App& app, ModelOptions& options) {

@@ -1,9 +1,10 @@
 #include <boost/json/object.hpp>
-#include <boost/json/serialize.hpp>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "apps/options.h"
+#include "measure/json_line.h"
 #include "measure/layer_profile.h"
 #include "measure/step_profile.h"
 #include "replica/variant_sources.h"
@@ -27,8 +28,7 @@ int show_steps(const ProfileCommand& command) {
   if (!kept.ok()) {
     return exit_with(kept.error());
   }
-  print_text(command.as_json ? json::serialize(json::object{{"steps", kept->json}}) + "\n"
-                             : kept->text);
+  print_text(command.as_json ? json_line({{"steps", kept->json}}) : kept->text);
   return 0;
 }
 
@@ -69,7 +69,7 @@ int run_profile(ProfileCommand& command) {
     }
   }
   if (command.as_json) {
-    print_text(json::serialize(object) + "\n");
+    print_text(json_line(std::move(object)));
   }
   return 0;
 }

@@ -122,8 +122,8 @@ ServedModel served_model(const ServeOptions& options, const ModelFiles& files,
   const ModelSpec& spec = files.checkpoint->spec();
   std::vector<Precision> layers, embeddings;  // that they may have
   if (replica.morph) {
-    layers = replica.morph->bounds.ladder;
-    embeddings = embeddings_precisions(sizing.form.embeddings, layers);
+    layers = layer_precisions(sizing.form, replica.morph->bounds.ladder);
+    embeddings = embeddings_precisions(sizing.form.embeddings, replica.morph->bounds.ladder);
   }
   return {.names = options.served_names.empty() ? std::vector{files.name} : options.served_names,
           .tokenizer = files.tokenizer.get(),
@@ -134,6 +134,7 @@ ServedModel served_model(const ServeOptions& options, const ModelFiles& files,
           .max_model_len = sizing.max_model_len,
           .embedding_size = spec.hidden,
           .tool_format = tool_format,
+          .special_tokens_in_content = options.model.special_tokens_in_content == "allow",
           .formats = std::make_shared<FormatCompiler>(
               *files.tokenizer, spec.vocab, end_tokens(*files.tokenizer, files.generation),
               options.grammar_bytes),
@@ -150,10 +151,10 @@ ServedModel served_model(const ServeOptions& options, const ModelFiles& files,
                                  form_pages(spec, sizing.form, sizing.budget.page_bytes)}};
 }
 
-void log_start(const ServeOptions& options, const ModelFiles& files, const Sizing& sizing) {
+void log_start(const ModelFiles& files, const Sizing& sizing) {
   log::info("protean {}: {} ({}), {}", kVersion, files.name, files.checkpoint->description(),
             to_string(sizing.form));
-  if (files.chat.template_source.empty() && options.model.chat_template.empty()) {
+  if (files.chat.template_source.empty()) {
     log::warning("{} has no chat template: chats use ChatML; give one with --chat-template",
                  files.name);
   }
@@ -178,7 +179,7 @@ int run_serve(ServeOptions& options) {
     return exit_with(replica_options.error());
   }
   const Sizing& sizing = replica_options->sizing;
-  log_start(options, *files, sizing);
+  log_start(*files, sizing);
   // The inbox has room for all requests that the server lets in.
   options.server.heartbeat = {watchdog_interval_ms(), [] { notify_systemd("WATCHDOG=1"); }};
   Inbox inbox(static_cast<std::size_t>(options.server.service.max_outstanding));

@@ -10,7 +10,7 @@ namespace protean {
 // A tool that a model may call.
 struct OfferedTool {
   std::string name;
-  boost::json::object parameters;  // JSON schema of its arguments; empty: anything
+  boost::json::object parameters;  // JSON schema of its arguments; empty allows any
 };
 
 // The kinds of JSON value that a schema allows, as bits.
@@ -24,15 +24,15 @@ inline constexpr ValueKinds kArrayKind = 32;
 inline constexpr ValueKinds kObjectKind = 64;
 inline constexpr ValueKinds kAnyKind = 127;
 
-// What the argument of this name may be, by type, enum, const, anyOf, oneOf, allOf and $ref within
-// the schema. What does not show there may be anything: no schema is an error here.
+// Returns the kinds that a schema allows for an argument. Reads type, enum, const, anyOf, oneOf,
+// allOf and $ref within the schema, and allows all kinds where these say nothing. Never fails.
 ValueKinds argument_kinds(const boost::json::object& parameters, std::string_view name);
 
-// The JSON value that is meant by an argument written without JSON's quotes: the value that the
-// text is, if its kind is allowed, else the text. Takes Python's True, False and None.
+// Returns the JSON of an argument that a model wrote without quotes: `text` as a JSON value if its
+// kind is allowed, else as a string. Accepts Python's True, False and None.
 std::string typed_argument(std::string_view text, ValueKinds kinds);
 
-// As it stands within a JSON string.
+// Append or return text as it is written in a JSON string.
 void append_escaped(char c, std::string& out);
 std::string json_quoted(std::string_view text);
 

@@ -18,11 +18,11 @@ Result<std::string> read_text(const Path& path) {
 }
 
 bool is_there(const Path& path) {
-  std::error_code ignored;  // what cannot be looked at is not there
+  std::error_code ignored;  // a file that cannot be examined counts as missing
   return std::filesystem::is_regular_file(path, ignored);
 }
 
-// An empty object when there is no such file.
+// Returns an empty object if there is no such file.
 Result<json::object> read_object(const Path& path) {
   if (!is_there(path)) return json::object();
   Result<std::string> text = read_text(path);
@@ -33,7 +33,7 @@ Result<json::object> read_object(const Path& path) {
     return make_error(ErrorCode::kCorrupt, "{} is not JSON: {}", path.string(), error.message());
   }
   if (!parsed.is_object()) {
-    return make_error(ErrorCode::kCorrupt, "{} holds no JSON object", path.string());
+    return make_error(ErrorCode::kCorrupt, "{} is not a JSON object", path.string());
   }
   return std::move(parsed.get_object());
 }
@@ -43,14 +43,14 @@ std::string text_at(const json::object& object, std::string_view key) {
   return found != nullptr && found->is_string() ? std::string(found->get_string()) : std::string();
 }
 
-// A special token is its text, or an object that describes it.
+// Returns a special token, which is either its text or an object that has it as "content".
 std::string token_at(const json::object& object, std::string_view key) {
   const json::value* found = object.if_contains(key);
   if (found != nullptr && found->is_object()) return text_at(found->get_object(), "content");
   return text_at(object, key);
 }
 
-// chat_template: a text, or a list of {name, template}. Empty when there is none.
+// Returns chat_template, which is text or a list of {name, template}. Empty if there is none.
 Result<std::string> template_in(const json::object& object, const Path& path) {
   const json::value* found = object.if_contains("chat_template");
   if (found == nullptr || found->is_null()) return std::string();

@@ -1,6 +1,8 @@
 #include "chat/chat_template.h"
 
+#include <algorithm>
 #include <boost/json/parse.hpp>
+#include <iterator>
 #include <utility>
 
 namespace protean {
@@ -17,63 +19,91 @@ constexpr std::string_view kChatml =
     "{%- endfor %}"
     "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}";
 
-// A trial that a template may not spend more than a moment on.
+// Bounds of a trial rendering.
 constexpr jinja::Limits kTrialLimits{
     .steps = 100'000, .value_bytes = 16 << 20, .output_bytes = 1 << 20};
 constexpr std::string_view kTrialText = "what a user says";
+constexpr std::string_view kTrialTools =
+    R"([{"type":"function","function":{"name":"trial","description":"A trial.","parameters":
+        {"type":"object","properties":{"key":{"type":"string","description":"A key."}}}}}])";
+constexpr std::string_view kTrialCall =
+    R"([{"role":"user","content":"what a user says"},
+        {"role":"assistant","content":null,"tool_calls":[{"id":"trial1234","type":"function",
+         "function":{"name":"trial","arguments":"{\"trial_key\": \"trial value\"}"}}]},
+        {"role":"tool","tool_call_id":"trial1234","name":"trial","content":"a result"}])";
 
-void put_call_arguments_as_object(json::value& call) {
-  json::object* object = call.if_object();
-  json::value* function = object == nullptr ? nullptr : object->if_contains("function");
-  json::object* members = function == nullptr ? nullptr : function->if_object();
-  json::value* arguments = members == nullptr ? nullptr : members->if_contains("arguments");
-  if (arguments == nullptr || !arguments->is_string()) return;
-  json::error_code error;
-  json::value parsed = json::parse(arguments->get_string(), error);
-  if (!error && parsed.is_object()) *arguments = std::move(parsed);
+// Templates write control tokens around a role ("<|" + role + "|>"), so the names of known roles
+// count as the template's own text. Any other role counts as given.
+bool is_known_role(std::string_view text) {
+  constexpr std::string_view kRoles[] = {"system", "developer", "user", "assistant", "tool"};
+  return std::find(std::begin(kRoles), std::end(kRoles), text) != std::end(kRoles);
 }
 
-void put_text_as_part(json::object& message) {
-  json::value* content = message.if_contains("content");
-  if (content == nullptr || !content->is_string()) return;
-  *content = json::array{{{"type", "text"}, {"text", std::move(*content)}}};
+bool is_own_text(std::span<const std::string_view> path, std::string_view text,
+                 const ChatContext& context) {
+  if (path.size() == 1 && path[0] == "bos_token") return text == context.bos_token;
+  if (path.size() == 1 && path[0] == "eos_token") return text == context.eos_token;
+  return path.size() == 2 && path[0] == "messages" && path[1] == "role" && is_known_role(text);
 }
 
-// The messages as a template reads them.
-json::array readable(json::array messages, bool as_parts) {
-  for (json::value& message : messages) {
-    json::object* object = message.if_object();
-    if (object == nullptr) continue;
-    if (as_parts) put_text_as_part(*object);
-    json::value* calls = object->if_contains("tool_calls");
-    if (calls == nullptr || !calls->is_array()) continue;
-    for (json::value& call : calls->get_array()) put_call_arguments_as_object(call);
-  }
-  return messages;
-}
-
-// A request may set any name except the messages and the tools.
+// A request may set any name except messages and tools. `context` must outlive the names.
 jinja::Names names_of(json::array messages, const ChatContext& context) {
-  jinja::Names names{.values = {{"bos_token", context.bos_token},
-                                {"eos_token", context.eos_token},
-                                {"add_generation_prompt", context.add_generation_prompt},
-                                {"documents", nullptr}},
-                     .now = context.now};
+  jinja::Names names{
+      .values = {{"bos_token", context.bos_token},
+                 {"eos_token", context.eos_token},
+                 {"add_generation_prompt", context.add_generation_prompt},
+                 {"documents", nullptr}},
+      .is_own = [&context](auto path, auto text) { return is_own_text(path, text, context); },
+      .now = context.now};
   for (const auto& [name, value] : context.template_kwargs) names.values[name] = value;
   names.values["tools"] = context.tools.empty() ? json::value() : json::value(context.tools);
   names.values["messages"] = std::move(messages);
   return names;
 }
 
-bool comes_out(const jinja::Template& compiled, json::array messages) {
-  const auto text = compiled.render(names_of(std::move(messages), {}), kTrialLimits);
-  return text.ok() && text->find(kTrialText) != std::string::npos;
+// Renders within kTrialLimits. Returns nothing if that fails.
+std::optional<std::string> tried(const jinja::Template& compiled, json::array messages,
+                                 json::array tools) {
+  const ChatContext context{.tools = std::move(tools),
+                            .now = std::tm{.tm_mday = 1, .tm_year = 126}};
+  auto text = compiled.render(names_of(std::move(messages), context), kTrialLimits);
+  return text.ok() ? std::optional(std::move(text->text)) : std::nullopt;
 }
 
-// Some templates, of models that see, drop content that is plain text.
-bool reads_only_parts(const jinja::Template& compiled) {
-  const json::array text{{{"role", "user"}, {"content", kTrialText}}};
-  return !comes_out(compiled, text) && comes_out(compiled, readable(text, true));
+bool shows_text(const jinja::Template& compiled, const MessageForm& form) {
+  const json::array ask{{{"role", "user"}, {"content", kTrialText}}};
+  const auto text = tried(compiled, in_form(ask, form), {});
+  return text && text->find(kTrialText) != std::string::npos;
+}
+
+// Returns 2 if a tool call is rendered as JSON or between tags, 1 if it is missing or quoted, 0 for
+// an error.
+int quality_of_calls(const jinja::Template& compiled, const MessageForm& form) {
+  const auto text = tried(compiled, in_form(json::parse(kTrialCall).as_array(), form),
+                          json::parse(kTrialTools).as_array());
+  if (!text) return 0;
+  const auto has = [&](std::string_view part) { return text->find(part) != std::string::npos; };
+  return has("trial value") && !has("'trial_key'") && !has("\\\"trial_key") ? 2 : 1;
+}
+
+// Finds the form that a template reads by trial. Templates of vision models may drop content that
+// is plain text. Others fail on null content, which clients send with tool calls, or concatenate a
+// call's arguments with text. Of the forms that show most, the first wins.
+MessageForm find_form(const jinja::Template& compiled) {
+  MessageForm best;
+  best.text_as_parts = !shows_text(compiled, {}) && shows_text(compiled, {.text_as_parts = true});
+  int quality = quality_of_calls(compiled, best);
+  for (const bool arguments_as_text : {false, true}) {
+    for (const bool null_as_empty : {false, true}) {
+      if (quality == 2) return best;
+      const MessageForm form{best.text_as_parts, null_as_empty, arguments_as_text};
+      if (const int shown = quality_of_calls(compiled, form); shown > quality) {
+        best = form;
+        quality = shown;
+      }
+    }
+  }
+  return best;
 }
 
 Error of_template(const Error& error) {
@@ -83,7 +113,7 @@ Error of_template(const Error& error) {
 }  // namespace
 
 ChatTemplate::ChatTemplate(jinja::Template compiled)
-    : compiled_(std::move(compiled)), wants_parts_(reads_only_parts(compiled_)) {}
+    : compiled_(std::move(compiled)), form_(find_form(compiled_)) {}
 
 Result<ChatTemplate> ChatTemplate::parse(std::string_view source) {
   Result<jinja::Template> compiled = jinja::Template::parse(source);
@@ -97,10 +127,10 @@ ChatTemplate ChatTemplate::chatml() {
   return std::move(parsed).value();
 }
 
-Result<std::string> ChatTemplate::render(const json::array& messages,
-                                         const ChatContext& context) const {
-  const bool as_parts = wants_parts_ && !context.content_as_is;
-  Result<std::string> text = compiled_.render(names_of(readable(messages, as_parts), context));
+Result<jinja::MarkedText> ChatTemplate::render(const json::array& messages,
+                                               const ChatContext& context) const {
+  const MessageForm form = context.content_as_is ? MessageForm{} : form_;
+  Result<jinja::MarkedText> text = compiled_.render(names_of(in_form(messages, form), context));
   return text.ok() ? std::move(text) : of_template(text.error());
 }
 

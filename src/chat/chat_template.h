@@ -9,51 +9,56 @@
 #include <string_view>
 
 #include "base/result.h"
+#include "chat/message_form.h"
 #include "jinja/template.h"
 
 namespace protean {
 
-// What a template may refer to besides the messages.
+// What a template may refer to in addition to the messages.
 struct ChatContext {
   std::string bos_token;
   std::string eos_token;
   bool add_generation_prompt = true;
-  boost::json::array tools;             // OpenAI tool objects; empty = none
-  boost::json::object template_kwargs;  // chat_template_kwargs of the request, passed as they are
-  // Local time, as std::localtime gives it, for strftime_now(). Without it a template sees no such
-  // function, and those that ask whether it is defined fall back to a fixed date.
+  boost::json::array tools;             // OpenAI's tool objects
+  boost::json::object template_kwargs;  // chat_template_kwargs of the request
+  // Local time, as std::localtime() returns it, for strftime_now(). Without it the function is not
+  // defined, and most templates fall back to a fixed date.
   std::optional<std::tm> now;
-  bool content_as_is = false;  // text stays text for a template that only reads parts, too
+  bool content_as_is = false;  // messages have the default MessageForm, whatever the template reads
 };
 
 // A compiled chat template (jinja::Template). Immutable: any thread may render, with 1 MiB of free
 // stack.
 class ChatTemplate {
  public:
-  // Errors say line and what is not understood.
+  // Errors say what is wrong and in which line.
   static Result<ChatTemplate> parse(std::string_view source);
-  // "<|im_start|>role\ncontent<|im_end|>\n": for models that bring no template.
+  // Returns the ChatML template, for models without one: "<|im_start|>role\ncontent<|im_end|>\n".
   static ChatTemplate chatml();
 
-  // Messages as OpenAI's JSON objects. Arguments of earlier tool calls, which OpenAI sends as text,
-  // reach the template as the object they hold, which is what templates are written for. Content
-  // that is text reaches a template that only reads parts as one part of type "text".
-  // raise_exception() in a template is an error with its text. A template that needs more than
-  // some seconds, 512 MiB or 16 MiB of output is an error (kExhausted).
-  Result<std::string> render(const boost::json::array& messages, const ChatContext& context) const;
+  // Renders messages that are OpenAI's JSON objects, in the MessageForm that the template reads.
+  // Fails with the template's text if it calls raise_exception(), and with kExhausted beyond
+  // jinja::Limits.
+  //
+  // The result has the ranges that the template wrote (jinja::Template::render), including the
+  // texts of BOS and EOS and the names of known roles. If special tokens are looked for in these
+  // ranges only (EncodeOptions::special_in), no message, tool or keyword argument can produce one,
+  // however the template trims, cuts, joins or quotes it.
+  Result<jinja::MarkedText> render(const boost::json::array& messages,
+                                   const ChatContext& context) const;
 
  private:
   explicit ChatTemplate(jinja::Template compiled);
   jinja::Template compiled_;
-  bool wants_parts_;  // found by trial when parsed
+  MessageForm form_;  // found by trial when parsed
 };
 
-// What a model directory says about chatting: chat_template.jinja, else chat_template.json, else
-// tokenizer_config.json's chat_template (a string, or a list of which "default" is taken); bos and
-// eos text from tokenizer_config.json or special_tokens_map.json. A file that is not there is no
+// The chat settings of a model directory. The template is in chat_template.jinja, else in
+// chat_template.json, else in tokenizer_config.json (a string, or a list with an entry "default").
+// BOS and EOS are in tokenizer_config.json or special_tokens_map.json. Missing files are not an
 // error.
 struct ChatFiles {
-  std::string template_source;  // empty when the model has none
+  std::string template_source;  // empty if the model has none
   std::string bos_token;
   std::string eos_token;
 };

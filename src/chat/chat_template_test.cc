@@ -20,14 +20,14 @@ std::string render(std::string_view source, std::string_view messages = kAsk,
                    const ChatContext& context = {}) {
   const Result<ChatTemplate> parsed = ChatTemplate::parse(source);
   if (!parsed.ok()) return "parse: " + parsed.error().message;
-  const Result<std::string> text = parsed->render(json::parse(messages).as_array(), context);
-  return text.ok() ? *text : "render: " + text.error().message;
+  const auto text = parsed->render(json::parse(messages).as_array(), context);
+  return text.ok() ? text->text : "render: " + text.error().message;
 }
 
 ErrorCode code_of(std::string_view source) {
   const Result<ChatTemplate> parsed = ChatTemplate::parse(source);
   if (!parsed.ok()) return parsed.error().code;
-  const Result<std::string> text = parsed->render({}, {});
+  const auto text = parsed->render({}, {});
   EXPECT_FALSE(text.ok()) << source;
   return text.ok() ? ErrorCode::kInternal : text.error().code;
 }
@@ -37,7 +37,7 @@ TEST(ChatTemplate, chatml_is_built_in) {
       {"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]},
       {"role":"assistant","content":null}])")
                             .as_array();
-  EXPECT_EQ(*ChatTemplate::chatml().render(messages, {}),
+  EXPECT_EQ(ChatTemplate::chatml().render(messages, {})->text,
             "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nab<|im_end|>\n"
             "<|im_start|>assistant\n<|im_end|>\n<|im_start|>assistant\n");
 }
@@ -50,7 +50,7 @@ TEST(ChatTemplate, text_reaches_a_template_of_parts) {
   const auto show = [&](std::string_view source, bool as_is = false) {
     const auto text =
         ChatTemplate::parse(source)->render(messages, ChatContext{.content_as_is = as_is});
-    return text.ok() ? *text : text.error().message;
+    return text.ok() ? text->text : text.error().message;
   };
   constexpr std::string_view kOnlyParts =
       "{% for m in messages if m.content %}{% for p in m.content %}"
@@ -63,6 +63,55 @@ TEST(ChatTemplate, text_reaches_a_template_of_parts) {
                  "{% elif m.content %}{{ m.content[0].text }}{% endif %}{% endfor %}"),
             "ab");
   EXPECT_EQ(show("no messages"), "no messages");
+}
+
+constexpr std::string_view kCallRound =
+    R"([{"role":"user","content":"Hi"},
+        {"role":"assistant","content":null,"tool_calls":[{"id":"abcdef123","type":"function",
+         "function":{"name":"f","arguments":"{\"place\": \"Oslo 7\"}"}}]},
+        {"role":"tool","tool_call_id":"abcdef123","content":"r"}])";
+
+// As in published templates: Qwen3 concatenates content with text. DeepSeek-V3 recognises a call by
+// null content and concatenates its arguments with text.
+TEST(ChatTemplate, calls_reach_a_template_in_the_form_it_reads) {
+  EXPECT_EQ(render("{% for m in messages %}{{ '<' + m.content }}{% for c in m.tool_calls or [] %}"
+                   "{{ c.function.arguments | tojson }}{% endfor %}{% endfor %}",
+                   kCallRound),
+            "<Hi<{\"place\": \"Oslo 7\"}<r");
+  EXPECT_EQ(render("{% for m in messages %}{% if m.role == 'assistant' and m.content is none %}"
+                   "{{ '[' + m.tool_calls[0].function.arguments + ']' }}{% endif %}{% endfor %}",
+                   kCallRound),
+            "[{\"place\": \"Oslo 7\"}]");
+  EXPECT_EQ(
+      render("{% for m in messages %}{{ m.content[0].text if m.role != 'assistant' else "
+             "m.content | length ~ m.tool_calls[0].function.arguments | tojson }}{% endfor %}",
+             kCallRound),
+      "Hi0{\"place\": \"Oslo 7\"}r");
+}
+
+// A round as OpenAI's clients send it: null content, and arguments as text.
+TEST(ChatTemplate, every_family_with_tools_renders_a_round_of_calls) {
+  const ChatContext context{.now = std::tm{.tm_mday = 9, .tm_year = 126}};
+  for (const char* family : {"channels", "command_r", "deepseek", "granite", "llama3.1", "macros",
+                             "mistral", "qwen3", "xml_tools"}) {
+    std::ifstream file("tests/jinja/templates/" + std::string(family) + ".jinja");
+    if (!file) GTEST_SKIP() << "run from the source folder";
+    const std::string source{std::istreambuf_iterator<char>(file), {}};
+    const std::string text = render(source, kCallRound, context);
+    EXPECT_FALSE(text.starts_with("render: ")) << family << "\n" << text;
+    EXPECT_NE(text.find("Oslo 7"), std::string::npos) << family << "\n" << text;
+    EXPECT_EQ(text.find("'place'"), std::string::npos) << family << "\n" << text;
+    EXPECT_EQ(text.find("\\\"place"), std::string::npos) << family << "\n" << text;
+  }
+}
+
+// Some API dialects give a call's arguments as an object.
+TEST(ChatTemplate, arguments_become_text_for_a_template_that_joins_text) {
+  EXPECT_EQ(render("{% for m in messages if m.tool_calls %}"
+                   "{{ '[' + m.tool_calls[0].function.arguments + ']' }}{% endfor %}",
+                   R"([{"role":"assistant","content":"","tool_calls":[
+                       {"function":{"name":"f","arguments":{"a":[1,"x"]}}}]}])"),
+            "[{\"a\":[1,\"x\"]}]");
 }
 
 TEST(ChatTemplate, errors_say_the_line) {
@@ -86,10 +135,10 @@ TEST(ChatTemplate, what_is_not_supported_is_refused_by_name) {
     EXPECT_EQ(code_of(source), ErrorCode::kUnsupported) << source;
   }
   EXPECT_EQ(render("{% include 'x' %}"),
-            "parse: chat template line 1: the tag 'include' is not supported in chat templates");
+            "parse: chat template line 1: the tag 'include' is not supported");
 }
 
-TEST(ChatTemplate, hostile_templates_run_out_of_budget) {
+TEST(ChatTemplate, endless_templates_reach_a_limit) {
   for (
       const char* source :
       {"{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
@@ -135,7 +184,7 @@ TEST(ChatTemplate, deep_sources_are_refused) {
   }
 }
 
-TEST(ChatTemplate, long_messages_are_no_problem) {
+TEST(ChatTemplate, long_messages_are_rendered) {
   std::string turn(200'000, 'x');
   json::array messages;
   for (int i = 0; i < 40; ++i) messages.push_back({{"role", "user"}, {"content", turn}});
@@ -144,7 +193,7 @@ TEST(ChatTemplate, long_messages_are_no_problem) {
           "{% for m in messages %}{{ '<' + m.role + '>' + m.content | trim }}{% endfor %}")
           ->render(messages, {});
   ASSERT_TRUE(text.ok()) << text.error().message;
-  EXPECT_EQ(text->size(), 40 * (turn.size() + 6));
+  EXPECT_EQ(text->text.size(), 40 * (turn.size() + 6));
 }
 
 TEST(ChatTemplate, arguments_of_tool_calls_are_objects) {
@@ -166,7 +215,7 @@ TEST(ChatTemplate, time_comes_from_the_caller) {
   EXPECT_EQ(render("{{ strftime_now('%A, %d %b %Y') }}", kAsk, context), "Tuesday, 09 Jul 2024");
 }
 
-TEST(ChatTemplate, kwargs_name_things_but_not_the_messages) {
+TEST(ChatTemplate, kwargs_set_names_except_messages_and_tools) {
   ChatContext context{.bos_token = "<s>", .eos_token = "</s>"};
   context.template_kwargs =
       json::parse(R"({"x":1,"bos_token":"B","messages":[],"tools":5})").as_object();
@@ -190,7 +239,7 @@ class ChatFilesTest : public testing::Test {
   std::filesystem::path directory_;
 };
 
-TEST_F(ChatFilesTest, nothing_there_is_no_template) {
+TEST_F(ChatFilesTest, missing_files_are_not_an_error) {
   const auto files = read_chat_files(directory_);
   ASSERT_TRUE(files.ok());
   EXPECT_EQ(files->template_source + files->bos_token + files->eos_token, "");
@@ -216,7 +265,7 @@ TEST_F(ChatFilesTest, special_tokens_map_fills_in) {
   EXPECT_EQ(files->eos_token, "<e>");
 }
 
-TEST_F(ChatFilesTest, a_list_gives_its_default) {
+TEST_F(ChatFilesTest, default_of_a_list_is_used) {
   write("tokenizer_config.json",
         R"({"chat_template":[{"name":"rag","template":"R"},{"name":"default","template":"D"}]})");
   EXPECT_EQ(read_chat_files(directory_)->template_source, "D");
@@ -226,7 +275,7 @@ TEST_F(ChatFilesTest, a_list_gives_its_default) {
   EXPECT_NE(files.error().message.find("it has: rag"), std::string::npos);
 }
 
-TEST_F(ChatFilesTest, files_of_their_own_win) {
+TEST_F(ChatFilesTest, template_files_take_precedence) {
   write("tokenizer_config.json", R"({"chat_template":"config"})");
   write("chat_template.json", R"({"chat_template":"json"})");
   EXPECT_EQ(read_chat_files(directory_)->template_source, "json");
@@ -252,7 +301,7 @@ TEST(ChatFiles, real_models) {
   const auto parsed = ChatTemplate::parse(files->template_source);
   ASSERT_TRUE(parsed.ok()) << parsed.error().message;
   EXPECT_EQ(
-      *parsed->render(json::parse(kAsk).as_array(), {}),
+      parsed->render(json::parse(kAsk).as_array(), {})->text,
       "<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant."
       "<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n");
   const auto llama = read_chat_files(test_data("tokenizers/llama2"));

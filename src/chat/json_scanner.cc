@@ -7,7 +7,7 @@
 namespace protean {
 namespace {
 
-constexpr std::size_t kMaxCallDepth = 512;  // deeper is no call a tool could want
+constexpr std::size_t kMaxCallDepth = 512;  // no tool needs deeper arguments
 
 bool is_digit(char c) {
   return c >= '0' && c <= '9';

@@ -5,12 +5,12 @@
 
 namespace protean {
 
-// What a byte meant to a reader of bytes.
+// The result of reading one byte.
 enum class ScanStep : std::uint8_t {
-  kMore,        // taken; the value goes on
-  kDone,        // taken; the value ends with it
-  kDoneBefore,  // not taken: the value, a number, ended before it
-  kFail,        // not taken: no such JSON
+  kMore,        // read; the value continues
+  kDone,        // read; the value ends with this byte
+  kDoneBefore,  // not read: the value, a number, ended before this byte
+  kFail,        // not read: this is not JSON
 };
 
 inline bool is_json_space(char c) {
@@ -22,7 +22,7 @@ inline bool is_json_space(char c) {
 class JsonScanner {
  public:
   ScanStep step(char c);
-  // Inside a string and not behind a backslash.
+  // True inside a string, except after a backslash.
   bool in_string() const { return state_ == State::kString; }
 
  private:
@@ -61,17 +61,17 @@ class JsonScanner {
   }
 
   State state_ = State::kValue;
-  bool key_ = false;            // the string is a member's name
-  int digits_left_ = 0;         // of \uXXXX
-  const char* rest_ = nullptr;  // of true, false or null
-  std::string open_;            // brackets, outermost first
+  bool key_ = false;            // the string is a key
+  int digits_left_ = 0;         // digits of \uXXXX to come
+  const char* rest_ = nullptr;  // what is left of true, false or null
+  std::string open_;            // open brackets, outermost first
 };
 
-// Takes the text between a JSON string's quotes and gives what it means, a character at a time.
+// Decodes the text between a JSON string's quotes, a byte at a time.
 class JsonStringDecoder {
  public:
-  // Appends what is complete to `out`; kDone at the closing quote. Escaped half surrogates and
-  // unknown escapes fail; control characters that should be escaped are taken as they are.
+  // Appends complete characters to `out`. Returns kDone at the closing quote, and kFail for unknown
+  // escapes and single surrogates. Accepts control characters that JSON wants escaped.
   ScanStep step(char c, std::string& out);
 
  private:
@@ -82,7 +82,7 @@ class JsonStringDecoder {
   State state_ = State::kPlain;
   int digits_left_ = 0;
   std::uint32_t unit_ = 0;
-  std::uint32_t high_ = 0;  // a first surrogate, waiting for its second
+  std::uint32_t high_ = 0;  // the first half of a surrogate pair, or 0
 };
 
 }  // namespace protean

@@ -117,10 +117,10 @@ ScanStep CallObject::value(char c, CallSink& sink) {
   return step == ScanStep::kDone ? go(State::kNext) : ScanStep::kMore;
 }
 
-// The scanner has seen `c` already: the value is sound so far.
+// Reads one byte of a string value, which the scanner has already checked.
 ScanStep CallObject::text_value(char c, CallSink& sink) {
   if (text_.empty()) {
-    text_ = c;  // its quote
+    text_ = c;  // its opening quote
     return c == '"' ? ScanStep::kMore : ScanStep::kFail;
   }
   const ScanStep step = decoder_.step(c, text_);

@@ -9,7 +9,7 @@
 
 namespace protean {
 
-// Where a call goes that is being read. What is reported stands; it cannot be taken back.
+// Receives a tool call while it is read. What was reported cannot be taken back.
 class CallSink {
  public:
   virtual ~CallSink() = default;
@@ -17,12 +17,12 @@ class CallSink {
   virtual void arguments(std::string_view text) = 0;
 };
 
-// A call's arguments, a byte at a time: a JSON object, or a JSON string that holds one. A raw
-// control character inside one of their strings, which models write and JSON forbids, is escaped;
-// every other byte stays as it is.
+// Reads a call's arguments a byte at a time: a JSON object, or a JSON string that holds one.
+// Escapes raw control characters inside strings, which models write and JSON forbids, and keeps
+// every other byte.
 class ArgumentsReader {
  public:
-  // Appends to `out`, the first time with the object's first brace.
+  // Appends the object's text to `out`, from its first brace on.
   ScanStep step(char c, std::string& out);
 
  private:
@@ -36,10 +36,9 @@ class ArgumentsReader {
   std::string decoded_;
 };
 
-// One call written as an object, from its first brace: {"name": ..., "arguments" or "parameters":
-// ..., "id": ..., "type": ...} in any order. A name that is not in `names`, a member of another
-// name, one that comes twice or a missing one make it no call. Once begun, members of other names,
-// and an id, are passed over.
+// Reads one call written as an object: {"name": ..., "arguments" or "parameters": ..., "id": ...,
+// "type": ...} in any order. It is not a call if the name is not in `names`, or if a member is
+// unknown, repeated or missing. Once the call has begun, ids and unknown members are skipped.
 class CallObject {
  public:
   // `names` outlives the object.
@@ -77,8 +76,8 @@ class CallObject {
   std::string id_;
   std::optional<std::string> name_;
   bool has_arguments_ = false;
-  std::string early_arguments_;  // that came before the name
-  std::string text_;             // of the string value being read
+  std::string early_arguments_;  // arguments that came before the name
+  std::string text_;             // the string value being read
   JsonStringDecoder decoder_;
   JsonScanner skipped_;
   ArgumentsReader arguments_;

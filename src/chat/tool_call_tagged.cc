@@ -122,7 +122,7 @@ ScanStep TaggedCall::begin_value(CallSink& sink) {
   return go(State::kValue);
 }
 
-// The tag has its first byte once only, so no other match can begin inside one.
+// The tag's first byte occurs in it once only, so no other match can begin inside a partial one.
 ScanStep TaggedCall::value(char c, CallSink& sink) {
   const bool newline = c == '\n' && tags_->values_on_lines;
   if (std::exchange(value_begins_, false) && newline) return ScanStep::kMore;

@@ -11,16 +11,16 @@
 
 namespace protean {
 
-// The tags around a call's parts.
+// The tags around the parts of a call.
 struct CallTags {
-  std::string_view name_begin;  // may be empty: the name comes first
+  std::string_view name_begin;  // empty if the name comes first
   std::string_view key_begin;
   std::string_view key_end;
-  std::string_view value_begin;  // empty: key_end is that too
+  std::string_view value_begin;  // empty if key_end also begins the value
   std::string_view value_end;
   std::string_view end;
   char name_end = '\n';
-  bool values_on_lines = false;  // a newline behind the first tag and before the last is no part
+  bool values_on_lines = false;  // newlines next to a value's tags do not belong to it
 };
 
 // <function=NAME> <parameter=KEY> VALUE </parameter> ... </function>
@@ -40,18 +40,18 @@ inline constexpr CallTags kGlmTags{.name_begin = "",
                                    .value_end = "</arg_value>",
                                    .end = "</tool_call>"};
 
-// One call written between tags, a byte at a time, from behind its opening mark up to tags.end.
-// Arguments become one JSON object: text is sent on as it comes where the tool's schema says that
-// the argument is text; else it waits for its end to show what it is. A name that is not offered,
-// a key that comes twice, and anything but white space between arguments make it no call, or end
-// it.
+// Reads one call written between tags a byte at a time, from behind its opening mark up to
+// tags.end. Arguments become one JSON object. An argument that is text by the tool's schema is
+// passed on as it comes; any other waits for its end, which shows its kind. It is not a call, or
+// ends there, if the tool is not offered, a key is repeated, or anything but white space is between
+// arguments.
 class TaggedCall {
  public:
   // Both outlive the call.
   TaggedCall(const CallTags& tags, const std::vector<OfferedTool>& tools);
 
   ScanStep step(char c, CallSink& sink);
-  // The answer ends here: tells what is held of a value.
+  // Ends the answer: reports the value that is held back.
   void finish(CallSink& sink);
 
  private:
@@ -60,7 +60,7 @@ class TaggedCall {
     kName,
     kBetween,  // before a key or the end, or in the tag of either
     kKey,
-    kTag,  // in wanted_
+    kTag,  // inside wanted_
     kValue,
   };
 
@@ -72,7 +72,7 @@ class TaggedCall {
   ScanStep value(char c, CallSink& sink);
   void keep(std::string_view text, CallSink& sink);
   void end_value(CallSink& sink);
-  std::string member() const;  // what comes before the value of key_
+  std::string member() const;  // the JSON text before the value of key_
   ScanStep go(State state) {
     state_ = state;
     return ScanStep::kMore;
@@ -82,15 +82,15 @@ class TaggedCall {
   const std::vector<OfferedTool>* tools_;
   State state_ = State::kOpening;
   const OfferedTool* tool_ = nullptr;
-  std::string read_;         // of the tag or name being read
-  std::string_view wanted_;  // the tag to come
+  std::string read_;         // the tag or name being read, so far
+  std::string_view wanted_;  // the tag that must follow
   std::string key_;
-  std::set<std::string> keys_;  // of the arguments so far, key_ too
+  std::set<std::string> keys_;  // keys so far, including key_
   ValueKinds kinds_ = kAnyKind;
-  std::string value_;          // where it is not sent on as it comes
+  std::string value_;          // the value, unless it is passed on as it comes
   std::string held_;           // a newline and a tag that may end the value
-  std::size_t matched_ = 0;    // of that tag
-  bool value_begins_ = false;  // no byte of it has come
+  std::size_t matched_ = 0;    // bytes of that tag
+  bool value_begins_ = false;  // no byte of the value has been read
 };
 
 }  // namespace protean

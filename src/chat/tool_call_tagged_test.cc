@@ -1,4 +1,4 @@
-// Calls whose arguments stand between tags.
+// Tests calls whose arguments are between tags.
 
 #include <fmt/format.h>
 
@@ -39,7 +39,7 @@ TEST(ToolCalls, glm_calls) {
             "«f {\"s\": \"\"}»");
 }
 
-// What stands between tags is the value that the tool's schema allows, else text.
+// Text between tags becomes a value that the tool's schema allows, else a string.
 TEST(ToolCalls, arguments_between_tags_have_the_types_of_their_schema) {
   const auto argument = [](std::string_view key, std::string_view value) {
     const std::string text = fmt::format(

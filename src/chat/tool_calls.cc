@@ -17,8 +17,7 @@ constexpr std::string_view kMistralOpen = "[TOOL_CALLS]";
 constexpr std::string_view kMistralArgs = "[ARGS]";
 constexpr std::string_view kMistralCallId = "[CALL_ID]";
 
-// A call whose name comes after its arguments is held back until then. 1 MiB is beyond any sane
-// call; text longer than that is content.
+// A call whose name comes after its arguments is held back until the name. Longer text is content.
 constexpr std::size_t kMaxHeldBytes = 1 << 20;
 constexpr std::size_t kMaxHeaderBytes = 512;
 constexpr std::size_t kMaxSpaceBytes = 4096;
@@ -29,8 +28,8 @@ std::string_view trim(std::string_view text) {
   return text;
 }
 
-// Mistral's name[CALL_ID]id[ARGS], of which all but the name may be missing: special tokens are
-// often not written out.
+// Mistral's name[CALL_ID]id[ARGS]. All but the name may be missing, since special tokens are often
+// not written out.
 struct Header {
   std::string_view name;
   std::string_view id;
@@ -46,7 +45,7 @@ std::optional<Header> parse_header(std::string_view text) {
   return brackets ? std::nullopt : std::optional(header);
 }
 
-// May `text` still become such a header?
+// Whether `text` may be the beginning of such a header.
 bool may_become_header(std::string_view text) {
   const char last = text.back();
   if (static_cast<unsigned char>(last) < 0x20 || text.size() > kMaxHeaderBytes) return false;
@@ -86,7 +85,7 @@ class ToolCallParser::Impl final : public CallSink {
 
  private:
   enum class State : std::uint8_t {
-    kText,    // looking for the marker, of which matched_ bytes are held
+    kText,    // looking for the marker; matched_ bytes of it are held
     kOpened,  // before a call's first byte
     kTag,     // Llama's python tag
     kHeader,  // Mistral's name, id and tags before the arguments
@@ -121,13 +120,13 @@ class ToolCallParser::Impl final : public CallSink {
   ToolFormat format_;
   std::vector<OfferedTool> tools_;
   std::vector<std::string> names_;
-  std::string_view marker_;  // empty: calls stand only at the answer's start
+  std::string_view marker_;  // empty if calls are only at the answer's start
   State state_ = State::kText;
-  std::size_t matched_ = 0;    // of the marker, the python tag or the end mark
+  std::size_t matched_ = 0;    // bytes of the marker, python tag or end mark
   std::string space_;          // white space that is dropped if a call follows
-  std::string held_;           // bytes that no piece stands for yet, from the marker on
+  std::string held_;           // bytes from the marker on that are in no piece yet
   std::size_t header_at_ = 0;  // in held_
-  bool content_seen_ = false;  // since the last call, and not of white space alone
+  bool content_seen_ = false;  // since the last call, other than white space
   int calls_ = 0;
   bool in_call_ = false;
   std::optional<CallObject> object_;
@@ -145,8 +144,8 @@ void ToolCallParser::Impl::content(std::string_view text) {
 }
 
 void ToolCallParser::Impl::begin(std::string_view id, std::string_view name) {
-  // A template writes one newline between an answer's words and its call; white space alone, as
-  // between two calls, is the format's too.
+  // Templates write one newline between content and a call. It belongs to the format, as does white
+  // space between two calls.
   space_.clear();
   held_.clear();
   content_seen_ = false;
@@ -189,7 +188,7 @@ void ToolCallParser::Impl::text(char c) {
     return;
   }
   if (matched_ > 0 && c != marker_[matched_]) {
-    // Neither marker holds its first byte twice, so no other match can begin inside this one.
+    // A marker's first byte occurs in it once only, so no other match can begin inside this one.
     flush_space();
     content(held_);
     held_.clear();
@@ -216,7 +215,7 @@ void ToolCallParser::Impl::step(char c) {
   if (!frame(c) || held_.size() > kMaxHeldBytes) fail(c);
 }
 
-// One byte, the last of held_, between a call's first and last; false where it cannot be there.
+// Reads one byte inside a call, the last of held_. Returns false if the format forbids it there.
 bool ToolCallParser::Impl::frame(char c) {
   switch (state_) {
     case State::kOpened:
@@ -342,8 +341,8 @@ void ToolCallParser::Impl::end_frame() {
   state_ = State::kText;
 }
 
-// What is held is no call, or no more of one. It is content and not searched again, but for a
-// marker that its last bytes may begin, so that any text takes linear time.
+// Turns the held bytes, which are not a call, into content. Only their end is searched again, for
+// the beginning of a marker, so that any text takes linear time.
 void ToolCallParser::Impl::fail(char c) {
   held_.pop_back();
   const std::string held = std::exchange(held_, {});

@@ -10,8 +10,7 @@
 
 namespace protean {
 
-// Content and calls in order, written so that a test can state them: content as it is, a call as
-// «name#id arguments».
+// Writes content and calls in order: content as it is, a call as «name#id arguments».
 class Outcome {
  public:
   void add(const std::vector<ToolPiece>& pieces) {

@@ -1,4 +1,4 @@
-// Any bytes as an answer: cut into pieces or not, it must come out the same.
+// Parses any bytes as an answer. The result must not depend on how they are cut.
 
 #include <algorithm>
 #include <cstdint>
@@ -28,7 +28,7 @@ struct Outcome {
 
 }  // namespace
 
-// The first byte chooses the format and how many of the next are lengths of pieces.
+// The first byte chooses the format and how many of the following bytes are lengths of pieces.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size == 0) return 0;
   const auto format = static_cast<protean::ToolFormat>(data[0] % 6);

@@ -161,7 +161,8 @@ TEST(ToolCalls, nothing_is_a_call_without_tools_or_format) {
   EXPECT_EQ(outcome.text(), text);
 }
 
-// What max_tokens or a stop string cuts off behind or within a call is no text of the answer's.
+// An answer that max_tokens or a stop string cut off after or inside a call has no trailing
+// content.
 TEST(ToolCalls, marks_cut_off_behind_a_call_are_no_content) {
   const auto cut = [](ToolFormat format, std::string_view text) {
     ToolCallParser parser(format, offered());
@@ -197,7 +198,7 @@ TEST(ToolCalls, arguments_stream_as_they_come) {
   EXPECT_EQ(std::get<ArgumentsPiece>(more[0]).text, "\": 1");
 }
 
-// Every text that a grammar built from the syntax allows must be read as the calls it means.
+// A text that follows the syntax must be parsed into the same calls.
 TEST(ToolCalls, syntax_reads_back) {
   for (const ToolFormat format : {ToolFormat::kHermes, ToolFormat::kLlama3, ToolFormat::kMistral}) {
     const ToolSyntax syntax = tool_syntax(format);
@@ -240,8 +241,8 @@ TEST(ToolCalls, formats_of_templates) {
   EXPECT_EQ(detect_tool_format("<|start_header_id|>{{ message.content }}"), ToolFormat::kNone);
 }
 
-// Random texts of the pieces that matter: however they are cut, they come out the same; and each
-// numbered mark, which the vocabulary puts only where nothing is dropped, comes out exactly once.
+// Random texts of meaningful pieces. The result must not depend on how a text is cut, and each
+// numbered mark, which occurs only where nothing is dropped, must come out exactly once.
 class RandomTexts : public testing::TestWithParam<ToolFormat> {
  protected:
   static bool tagged() {
@@ -370,7 +371,7 @@ INSTANTIATE_TEST_SUITE_P(Formats, RandomTexts,
                                          ToolFormat::kGlm),
                          [](const auto& info) { return std::string(to_string(info.param)); });
 
-// Text that opens a false call at every byte it can must not be read again from each.
+// Text with a false call at every possible byte must take linear time.
 TEST(ToolCalls, long_false_calls_are_held_only_so_far) {
   std::string text = "<tool_call>{\"arguments\": {\"a\": \"";
   while (text.size() < (3u << 20)) text += "<tool_call>{\\\"arguments\\\":";

@@ -35,8 +35,8 @@ Result<ToolFormat> parse_tool_format(std::string_view text) {
     if (known.name == text) return known.format;
   }
   return make_error(ErrorCode::kInvalidArgument,
-                    "unknown tool call format '{}'; there are hermes, llama3_json, mistral, "
-                    "qwen3_coder, glm45 and none",
+                    "unknown tool call format '{}': use hermes, llama3_json, mistral, "
+                    "qwen3_coder, glm45 or none",
                     text);
 }
 

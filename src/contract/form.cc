@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <utility>
 
 namespace protean {
@@ -91,15 +92,38 @@ Precision default_embeddings_precision(Precision layers) {
   return layers.quantised() ? Precision{WeightStorage::kW8, layers.activation_bits} : layers;
 }
 
-std::vector<Precision> embeddings_precisions(Precision start, std::span<const Precision> layers) {
-  std::vector<Precision> all = {start};
-  for (const Precision precision : layers) {
-    const Precision usual = default_embeddings_precision(precision);
-    if (std::find(all.begin(), all.end(), usual) == all.end()) {
-      all.push_back(usual);
+namespace {
+
+// Returns all precisions with the weights of one of `kept`, from the highest to the lowest.
+std::vector<Precision> stored_like(std::span<const Precision> kept) {
+  std::vector<Precision> all;
+  std::copy_if(
+      kPrecisions.begin(), kPrecisions.end(), std::back_inserter(all), [kept](Precision precision) {
+        return std::any_of(kept.begin(), kept.end(),
+                           [precision](Precision one) { return one.weights == precision.weights; });
+      });
+  return all;
+}
+
+}  // namespace
+
+std::vector<Precision> layer_precisions(const Form& start, std::span<const Precision> ladder) {
+  std::vector<Precision> all = stored_like(ladder);
+  for (const LayerPrecision& layer : start.layer_precision) {
+    for (const Component half : kLayerHalves) {
+      all.push_back(layer.of(half));
     }
   }
+  std::sort(all.begin(), all.end());
+  all.erase(std::unique(all.begin(), all.end()), all.end());
   return all;
+}
+
+std::vector<Precision> embeddings_precisions(Precision start, std::span<const Precision> ladder) {
+  std::vector<Precision> kept = {start};
+  std::transform(ladder.begin(), ladder.end(), std::back_inserter(kept),
+                 default_embeddings_precision);
+  return stored_like(kept);
 }
 
 Form single_device_form(const ModelSpec& spec, Precision precision, DeviceId device, KvForm kv) {

@@ -27,9 +27,9 @@ KvPrecision kv_precision_beside(Precision precision);
 // with the layers' activation width if the layers are quantised, otherwise the layers' own.
 Precision default_embeddings_precision(Precision layers);
 
-// The precisions that embeddings which start at `start` may have while layers have any of `layers`,
-// each once.
-std::vector<Precision> embeddings_precisions(Precision start, std::span<const Precision> layers);
+// Returns the precisions that the embeddings may have, from the highest to the lowest: all that are
+// stored as they start, or as they would start at one of the ladder's precisions.
+std::vector<Precision> embeddings_precisions(Precision start, std::span<const Precision> ladder);
 
 enum class DeviceKind : std::uint8_t { kCpu, kCuda };
 
@@ -72,6 +72,10 @@ struct Form {
 Form single_device_form(const ModelSpec& spec, Precision precision, DeviceId device, KvForm kv);
 Form single_device_form(const ModelSpec& spec, std::vector<LayerPrecision> layers, DeviceId device,
                         KvForm kv);
+
+// Returns the precisions that layers may have, from the highest to the lowest: all that are stored
+// as one of the ladder's, and those that layers start at.
+std::vector<Precision> layer_precisions(const Form& start, std::span<const Precision> ladder);
 
 // Fails if the form is not legal for this model on these devices. Does not check that it fits
 // memory (cost/memory.h).

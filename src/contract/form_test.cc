@@ -57,10 +57,21 @@ TEST(Form, EmbeddingsHaveEightBitsWithQuantisedLayers) {
 }
 
 TEST(Form, EmbeddingsGoWhereTheirLayersGo) {
-  using enum Precision;
-  EXPECT_EQ(embeddings_precisions(kBf16, std::array{kBf16, kW8A7, kW4A8}),
-            (std::vector{kBf16, kW8A7, kW8A8}));
-  EXPECT_EQ(embeddings_precisions(kW8, std::array{kW8, kW4, kW3}), std::vector{kW8});
+  EXPECT_EQ(embeddings_precisions(Precision::kBf16,
+                                  std::array{Precision::kBf16, Precision::kW8A7, Precision::kW4A8}),
+            (std::vector{Precision::kBf16, Precision::kW8, Precision::kW8A8, Precision::kW8A7}));
+  EXPECT_EQ(embeddings_precisions(Precision::kW8,
+                                  std::array{Precision::kW8, Precision::kW4, Precision::kW3}),
+            (std::vector{Precision::kW8, Precision::kW8A8, Precision::kW8A7}));
+}
+
+TEST(Form, LayersMayHaveAllThatIsStoredLikeTheLaddersAndWhatTheyStartAt) {
+  Form form = good_form();
+  EXPECT_EQ(layer_precisions(form, std::array{Precision::kBf16, Precision::kW4A8}),
+            (std::vector{Precision::kBf16, Precision::kW4, Precision::kW4A8}));
+  form.layer_precision.front().mlp = Precision::kW8A8;
+  EXPECT_EQ(layer_precisions(form, std::array{Precision::kBf16, Precision::kW3}),
+            (std::vector{Precision::kBf16, Precision::kW8A8, Precision::kW3}));
 }
 
 TEST(Form, HalvesMayBeginEachAtItsOwnPrecision) {

@@ -100,6 +100,9 @@ struct Request {
   int priority = 0;                  // lower runs earlier
   Deadlines deadlines;
   std::string cache_salt;  // requests share prefix blocks only if their salts are equal
+  // Requests with the same client share one client's part of a step, as the choices of one call do:
+  // the id of the first of them. 0: this request has no others.
+  RequestId client;
 };
 
 enum class FinishReason : std::uint8_t { kStop, kLength, kCancelled, kFailed, kTimeout };

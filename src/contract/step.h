@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "base/ids.h"
@@ -62,6 +63,12 @@ struct StepPlan {
   std::vector<TokenId> history;
 };
 
+// Why one request of a step cannot go on, though the others can.
+struct RequestFailure {
+  RequestId request;
+  std::string why;
+};
+
 struct StepResult {
   StepId id;
   std::vector<TokenId> sampled;  // one per StepPlan::samples, in order; empty on failure
@@ -72,7 +79,8 @@ struct StepResult {
   // sum of its rows, each value first rounded to a multiple of kPooledQuantum. Sums of such values
   // are exact, so they do not depend on how a prompt was cut into chunks.
   std::vector<std::vector<double>> pooled;
-  std::optional<Error> failure;  // the step's requests cannot go on
+  std::vector<RequestFailure> failed;  // their samples, scores and pooled rows mean nothing
+  std::optional<Error> failure;        // none of the step's requests can go on
 };
 
 }  // namespace protean

@@ -1,4 +1,4 @@
-// Deadlines: what is cut, what is refused, who is queued before whom.
+// Deadlines: requests that are cut or refused, and the order of the queue.
 
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@
 namespace protean {
 namespace {
 
-// An engine whose steps take a fixed time and a time per token, driven to any point of time.
+// An engine whose steps take a constant and a time for each token, in simulated time.
 class TimedEngine : public Executor, public TokenSink {
  public:
   explicit TimedEngine(const EngineConfig& config) : engine(config, *this, *this) {}
@@ -37,7 +37,7 @@ class TimedEngine : public Executor, public TokenSink {
     observation = batch.observation;
   }
 
-  // Lets steps end and ticks come until then.
+  // Handles ends of steps and ticks up to this time.
   void run_until(TimeNs until_ns) {
     for (;;) {
       const auto tick_ns = engine.next_deadline_ns();
@@ -96,7 +96,7 @@ EngineConfig small_config() {
                         .max_model_len = 400}};
 }
 
-// Some work, after which the engine knows how fast it is.
+// Runs requests from which the engine learns how long steps take.
 void warm_up(TimedEngine& timed) {
   for (std::uint64_t id = 900; id < 920; ++id) {
     timed.arrive(id, 10 + static_cast<int>(id % 7) * 8, 4);
@@ -114,14 +114,14 @@ TEST(Deadlines, AnAnswerIsCutWhenItsTimeIsOver) {
   ASSERT_TRUE(timed.ends.contains(1));
   const Finished& end = timed.ends.at(1);
   EXPECT_EQ(end.reason, FinishReason::kTimeout);
-  EXPECT_EQ(end.usage.output_tokens, 17);  // 20 ms, then 11 ms each
+  EXPECT_EQ(end.usage.output_tokens, 17);  // 20 ms for the first, then 11 ms each
   EXPECT_EQ(end.times.finished_ns, 200 * kNsPerMs);
   EXPECT_EQ(timed.observation.kv_blocks_used, 0);
   EXPECT_EQ(timed.engine.next_deadline_ns(), std::nullopt);
   EXPECT_EQ(timed.ticks, 1);
 }
 
-TEST(Deadlines, TheWaitingAreCutAsWell) {
+TEST(Deadlines, WaitingRequestsAreCutToo) {
   EngineConfig config = small_config();
   config.scheduler.max_num_seqs = 1;
   TimedEngine timed(config);
@@ -148,13 +148,13 @@ TEST(Deadlines, AnAnswerThatEndsInTimeLeavesNoTimerBehind) {
   EXPECT_TRUE(timed.engine.idle());
 }
 
-TEST(Deadlines, HopelessRequestsAreRefusedAtTheDoor) {
+TEST(Deadlines, RequestsThatCannotMakeTheirDeadlineAreRefusedAtOnce) {
   TimedEngine timed(small_config());
-  timed.arrive(1, 100, 2, {.first_token_ns = 1});  // nobody knows yet: an optimist accepts
+  timed.arrive(1, 100, 2, {.first_token_ns = 1});  // accepted: no step was observed yet
   EXPECT_TRUE(timed.refusals.empty());
   timed.run_until(kNsPerS);
   warm_up(timed);
-  // 300 tokens are five steps of 10 ms and 300 of 1 ms.
+  // 300 tokens take five steps: 5 x 10 ms and 300 x 1 ms.
   timed.arrive(2, 300, 2, {.first_token_ns = timed.now_ns + 300 * kNsPerMs});
   ASSERT_TRUE(timed.refusals.contains(2));
   EXPECT_EQ(timed.refusals.at(2).code, ErrorCode::kExhausted);
@@ -164,7 +164,8 @@ TEST(Deadlines, HopelessRequestsAreRefusedAtTheDoor) {
   EXPECT_TRUE(timed.engine.idle());
   timed.arrive(3, 300, 2, {.first_token_ns = timed.now_ns + 400 * kNsPerMs});
   EXPECT_FALSE(timed.refusals.contains(3));
-  // Behind 3 there is no hope for what would have been easy alone, unless it comes before it.
+  // Behind request 3, a request that could make its deadline alone cannot, unless it is due
+  // earlier.
   timed.arrive(4, 60, 2, {.first_token_ns = timed.now_ns + 390 * kNsPerMs});
   EXPECT_TRUE(timed.refusals.contains(4));
   timed.run_until(timed.now_ns + kNsPerS);
@@ -174,19 +175,19 @@ TEST(Deadlines, HopelessRequestsAreRefusedAtTheDoor) {
             400 * kNsPerMs);
 }
 
-TEST(Deadlines, WhatIsTooLongIsStillABadRequestNotALateOne) {
+TEST(Deadlines, ARequestThatIsTooLongIsABadRequestAndNotALateOne) {
   TimedEngine timed(small_config());
   warm_up(timed);
   timed.arrive(1, 500, 2, {.first_token_ns = timed.now_ns + 1});
   EXPECT_EQ(timed.refusals.at(1).code, ErrorCode::kInvalidArgument);
 }
 
-TEST(Deadlines, WhoBecomesHopelessWhileWaitingEndsAtOnce) {
+TEST(Deadlines, AWaitingRequestEndsOnceItCannotMakeItsDeadline) {
   EngineConfig config = small_config();
   config.scheduler.max_num_seqs = 1;
   TimedEngine timed(config);
   warm_up(timed);
-  timed.arrive(1, 10, 100);  // keeps the only place for more than a second: more than usual
+  timed.arrive(1, 10, 100);  // runs for more than a second, longer than the answers before
   const TimeNs begin_ns = timed.now_ns;
   timed.arrive(2, 60, 2, {.first_token_ns = begin_ns + 500 * kNsPerMs});
   ASSERT_FALSE(timed.refusals.contains(2));
@@ -194,18 +195,18 @@ TEST(Deadlines, WhoBecomesHopelessWhileWaitingEndsAtOnce) {
   ASSERT_TRUE(timed.ends.contains(2));
   EXPECT_EQ(timed.ends.at(2).reason, FinishReason::kTimeout);
   EXPECT_LT(timed.ends.at(2).times.scheduled_ns, 0);
-  // Its 60 tokens would have taken 70 ms.
+  // Its 60 tokens would take 70 ms.
   EXPECT_NEAR(static_cast<double>(timed.ends.at(2).times.finished_ns - begin_ns), 430e6, 5e6);
 }
 
-// What it would take is asked again when its time has come: here its prompt is cached by then.
-TEST(Deadlines, WhatBecameFasterMeanwhileIsNotGivenUp) {
+// The time that a prompt needs is estimated again before it is given up: here it is cached by then.
+TEST(Deadlines, ARequestThatNeedsLessTimeByNowIsKept) {
   EngineConfig config = small_config();
   config.scheduler.max_num_seqs = 1;
   TimedEngine timed(config);
   warm_up(timed);
   const TimeNs begin_ns = timed.now_ns;
-  timed.arrive(1, 200, 30);  // to be done in some 570 ms
+  timed.arrive(1, 200, 30);                                                   // takes about 570 ms
   timed.arrive(1001, 200, 2, {.first_token_ns = begin_ns + 700 * kNsPerMs});  // the same prompt
   timed.run_until(begin_ns + kNsPerS);
   ASSERT_TRUE(timed.ends.contains(1001));
@@ -214,7 +215,7 @@ TEST(Deadlines, WhatBecameFasterMeanwhileIsNotGivenUp) {
   EXPECT_GT(timed.ticks, 0);
 }
 
-TEST(Deadlines, TheOneWithLessSlackComesFirst) {
+TEST(Deadlines, TheRequestWithLessSlackComesFirst) {
   EngineConfig config = small_config();
   config.scheduler.max_num_seqs = 1;
   TimedEngine timed(config);
@@ -224,7 +225,7 @@ TEST(Deadlines, TheOneWithLessSlackComesFirst) {
   timed.arrive(2, 10, 2);
   timed.arrive(3, 10, 2, {.first_token_ns = now + 4 * kNsPerS});
   timed.arrive(4, 10, 2, {.first_token_ns = now + 3 * kNsPerS});
-  timed.arrive(5, 60, 2, {.first_token_ns = now + 3 * kNsPerS + kNsPerMs});  // 50 ms more to do
+  timed.arrive(5, 60, 2, {.first_token_ns = now + 3 * kNsPerS + kNsPerMs});  // needs 50 ms more
   timed.run_until(now + kNsPerS);
   std::vector<std::pair<TimeNs, std::uint64_t>> order;
   for (const auto& [id, end] : timed.ends) {
@@ -238,8 +239,8 @@ TEST(Deadlines, TheOneWithLessSlackComesFirst) {
   EXPECT_EQ(order[4].second, 2U);
 }
 
-// However many urgent ones arrive, one that set no deadline has its turn.
-TEST(Deadlines, NobodyStarves) {
+// A request without a deadline gets its turn, however many urgent ones arrive.
+TEST(Deadlines, NoRequestStarves) {
   EngineConfig config = small_config();
   config.scheduler.max_num_seqs = 1;
   TimedEngine timed(config);
@@ -248,10 +249,12 @@ TEST(Deadlines, NobodyStarves) {
   const TimeNs patience_ns = config.default_first_token_ns;
   for (std::uint64_t id = 10; timed.now_ns < 2 * patience_ns; ++id) {
     timed.arrive(id, 10, 2, {.first_token_ns = timed.now_ns + 500 * kNsPerMs});
-    timed.run_until(timed.now_ns + 25 * kNsPerMs);  // each takes 31 ms: more than can be served
+    timed.run_until(timed.now_ns +
+                    25 * kNsPerMs);  // each takes 31 ms, more than the engine can serve
   }
   ASSERT_TRUE(timed.ends.contains(2));
-  EXPECT_GT(timed.ends.at(2).times.scheduled_ns, patience_ns / 2) << "nobody was before it";
+  EXPECT_GT(timed.ends.at(2).times.scheduled_ns, patience_ns / 2)
+      << "urgent requests came before it";
   EXPECT_LT(timed.ends.at(2).times.scheduled_ns, patience_ns + kNsPerS);
 }
 

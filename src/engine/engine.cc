@@ -54,7 +54,7 @@ void Engine::handle(Event event) {
   if (steering_) {
     steering_->advance();
   }
-  start_steps();  // before the outputs go out: the executor should not wait for them
+  start_steps();  // before the outputs are sent, so that the executor does not wait for them
   batch_.at_ns = now_ns_;
   batch_.observation = scheduler_.observe();
   if (steering_) {
@@ -88,8 +88,8 @@ void Engine::on(Arrival& arrival) {
     return;
   }
   if (hurries) {
-    const TimeNs wait_ns =
-        wait_.first_token_ns(scheduler_.backlog_before(priority, due_ns, tokens), tokens);
+    const TimeNs wait_ns = wait_.first_token_ns(
+        scheduler_.backlog_before(priority, scheduler_.due_ns(id), tokens), tokens);
     if (now_ns_ + wait_ns > live.deadlines.first_token_ns) {
       scheduler_.remove(id);
       batch_.outputs.emplace_back(
@@ -132,15 +132,14 @@ void Engine::on(StepDone& done) {
   const TimeNs began_ns = std::max(started_ns_.front(), last_done_ns_);
   started_ns_.pop_front();
   last_done_ns_ = now_ns_;
-  const std::optional<Error> failure = done.result.failure;
   StepOutcome outcome = scheduler_.complete(std::move(done.result));
   step_tokens_ = outcome.tokens;
   wait_.step_done(outcome.tokens, now_ns_ - began_ns);
   if (steering_) {
     steering_->computed(outcome.tokens, now_ns_ - began_ns);
   }
-  for (const RequestId request : outcome.failed) {
-    finish(request, {.reason = FinishReason::kFailed, .failure = failure->message});
+  for (RequestFailure& failed : outcome.failed) {
+    finish(failed.request, {.reason = FinishReason::kFailed, .failure = std::move(failed.why)});
   }
   for (Scored& scored : outcome.scored) {
     batch_.outputs.emplace_back(
@@ -208,12 +207,14 @@ std::optional<TimeNs> Engine::next_deadline_ns() const {
   return next_ns;
 }
 
-// When prompts of so many tokens must begin, alone in their steps, to make their deadline.
+// Returns the latest time at which a prompt of so many tokens, alone in its steps, can begin and
+// meet its deadline.
 TimeNs Engine::latest_start_ns(const Deadlines& deadlines, std::int64_t tokens) const {
   return deadlines.first_token_ns - wait_.prefill_ns(tokens, 0);
 }
 
-// To the next time at which the request may have to be ended. What has begun may finish late.
+// Sets the request's timer to the next time at which it may have to end. A request that has begun
+// may miss the deadline of its first token.
 void Engine::set_timer(RequestId request, Live& live) {
   TimeNs next_ns = live.deadlines.finish_ns;
   if (live.deadlines.first_token_ns >= 0 && live.times.scheduled_ns < 0) {

@@ -24,37 +24,37 @@ namespace protean {
 
 struct EngineConfig {
   SchedulerConfig scheduler;
-  int max_in_flight = 1;  // steps started and not yet done; pipeline stages need one each
-  // What a request that sets no deadline is queued by. Those due earlier come before it, however
-  // many arrive, but only so long: nobody of its priority waits forever.
+  int max_in_flight = 1;  // steps started and not done; each pipeline stage needs one
+  // The time within which a request without a deadline is due. Requests that are due earlier come
+  // before it, so that no request waits forever behind others of its priority.
   TimeNs default_first_token_ns = 10 * kNsPerS;
-  std::optional<MorphConfig> morph;  // nothing: the form stays
+  std::optional<MorphConfig> morph;  // without it, the form never changes
 };
 
-// The state machine of one replica: an event in, steps and outputs out. Decides when an answer ends
-// (stop token, max_tokens, deadline, cancel, failure); when what runs is the scheduler's matter. A
-// request whose first token is predicted to miss its deadline is refused (kExhausted) when it
-// comes, and ended by kTimeout as soon as it could not make it even if it began at once. Has no
-// thread, clock or queue of its own, so server and simulator drive the same code. Single-threaded;
-// executor and sink outlive it.
+// The state machine of one replica: takes events and produces steps and outputs. Decides when an
+// answer ends (stop token, max_tokens, deadline, cancel, failure); the scheduler decides which
+// sequences run. A request is refused (kExhausted) if its first token is predicted to miss its
+// deadline, and ended by kTimeout once it would miss the deadline even if it began at once. Has no
+// thread, clock or queue, so that server and simulator drive the same code. Single-threaded;
+// executor and sink must outlive it.
 class Engine {
  public:
   Engine(const EngineConfig& config, Executor& executor, TokenSink& sink);
 
-  // Every Arrival is answered at once by Accepted or Refused, and every Accepted later by exactly
-  // one Finished (invariant 7). Cancels of unknown or ended requests are ignored: they cross with
-  // the end on the way.
+  // Handles an event. Every Arrival is answered at once by Accepted or Refused, and every Accepted
+  // later by exactly one Finished (invariant 7). Cancels of unknown or ended requests are ignored,
+  // since a Cancel may be on its way when the request ends.
   void handle(Event event);
 
-  // When there is something to do even if nothing happens, as for a policy that looks at the load:
-  // a Tick should be sent then.
+  // Returns the time at which a Tick should be sent if no other event comes before; nothing if none
+  // is needed.
   std::optional<TimeNs> next_deadline_ns() const;
 
   bool idle() const { return live_.empty() && started_ns_.empty(); }
   Observation observe() const { return scheduler_.observe(); }
 
  private:
-  // What is needed to know when an accepted request ends.
+  // An accepted request that has not ended.
   struct Live {
     std::vector<TokenId> stop_ids;
     int tokens_left = 0;
@@ -65,7 +65,7 @@ class Engine {
     RequestTimes times;
     TimeNs last_token_ns = -1;
     PrecisionLedger::Counts drawn_at;
-    std::vector<double> pooled;  // so far
+    std::vector<double> pooled;  // the sum so far
   };
 
   static std::vector<float> embedding_of(const Live& live);
@@ -93,12 +93,12 @@ class Engine {
   TokenSink& sink_;
   std::unordered_map<RequestId, Live> live_;
   std::set<std::pair<TimeNs, RequestId>> timers_;
-  std::unique_ptr<FormSteering> steering_;  // null: the form stays
+  std::unique_ptr<FormSteering> steering_;  // null: the form never changes
   WaitEstimate wait_;
   std::deque<TimeNs> started_ns_;  // of the steps in flight
   TimeNs last_done_ns_ = 0;
   TimeNs now_ns_ = 0;  // of the event being handled
-  OutputBatch batch_;  // what that event led to so far
+  OutputBatch batch_;  // the outputs of that event so far
   int step_tokens_ = 0;
 };
 

@@ -7,7 +7,7 @@
 #include "engine/engine.h"
 #include "engine/morph_scene_for_test.h"
 
-// One morph at a time through an engine whose device answers when the test says so.
+// Morphs of an engine whose device answers when the test lets it.
 
 namespace protean {
 namespace {
@@ -18,11 +18,11 @@ TEST_F(EngineMorph, PreparesAheadAndCommitsInOrderWhateverIsReadyFirst) {
   const auto granted = wish(layers(Precision::kW4, Precision::kBf16));
   ASSERT_TRUE(granted.ok()) << granted.error().message;
   const auto steps = granted->steps.size();
-  EXPECT_GE(steps, 3U);  // two halves, and KV in what they free
+  EXPECT_GE(steps, 3U);  // two halves, and KV in the pages that they free
   EXPECT_EQ(sink.form->wanted.layer_precision[0].mlp, Precision::kW4);
   EXPECT_TRUE(sink.form->pinned);
   const Log ahead = {"prepare layer 0 attention to w4", "prepare layer 0 mlp to w4"};
-  if (device.log.size() == 1) {  // as far as pages allow
+  if (device.log.size() == 1) {  // if pages allow no more
     EXPECT_EQ(device.log, (Log{ahead[0]}));
     ready();
   } else {
@@ -66,7 +66,7 @@ TEST_F(EngineMorph, StepsAfterACommitAreOfTheNewFormAndReuseNothingOfTheOld) {
   EXPECT_EQ(sink.all<Finished>().back().usage.cached_tokens, 0);
 }
 
-// Of 10 ms for each token, so that one of 60 takes longer than is good beside a morph.
+// Steps take 10 ms for each token, so that one of 60 tokens is too long during a morph.
 TEST_F(EngineMorph, StepsAreShortWhileTheFormChanges) {
   const auto step_tokens = [this] {
     const auto tokens = static_cast<int>(next_plan().tokens.size());
@@ -74,7 +74,7 @@ TEST_F(EngineMorph, StepsAreShortWhileTheFormChanges) {
     end_step();
     return tokens;
   };
-  for (std::uint64_t id = 1; id <= 4; ++id) {  // of several sizes, so that a token's part is known
+  for (std::uint64_t id = 1; id <= 4; ++id) {  // of several sizes, so that a token's time is known
     send(Arrival{request(id, static_cast<int>(10 * id), 2)});
     while (!device.work.empty()) {
       step_tokens();
@@ -97,7 +97,7 @@ TEST_F(EngineMorph, UsageSaysWhereTokensWereDrawn) {
   ASSERT_TRUE(
       wish({.layers = {{Precision::kW4, Precision::kBf16}, {Precision::kBf16, Precision::kBf16}}})
           .ok());
-  ready();  // while the second step runs: it is of the old form
+  ready();  // while the second step runs, which is of the old form
   while (!device.work.empty()) {
     end_step();
   }
@@ -115,7 +115,7 @@ TEST_F(EngineMorph, UsageSaysWhereTokensWereDrawn) {
   EXPECT_EQ(sink.form->output_tokens[0].tokens + sink.form->output_tokens[1].tokens, 4);
 }
 
-TEST_F(EngineMorph, BlocksArePublishedWhenTheyAreThere) {
+TEST_F(EngineMorph, BlocksArePublishedWhenTheirMemoryIsThere) {
   ASSERT_TRUE(wish(layers(Precision::kW4, Precision::kW4)).ok());
   for (int i = 0;
        i < 20 && !std::any_of(device.log.begin(), device.log.end(),
@@ -143,7 +143,7 @@ TEST_F(EngineMorphOfManyLayers, SwapsOvertakeALargerKvThatWaitsForPagesAndLeaveI
   ASSERT_TRUE(granted.ok()) << granted.error().message;
   int overtaken = 0;
   for (int i = 0; i < 1000 && device.form() != sink.form->wanted; ++i) {
-    ready(device.preparing.size() - 1);  // the last first, so that much is committed at once
+    ready(device.preparing.size() - 1);  // the last step first, so that many are committed at once
     if (device.preparing.empty()) {
       apply();
     }
@@ -182,7 +182,7 @@ TEST_F(EngineMorph, AShrinkMovesLiveBlocksUnderDecodesAndEnds) {
   EXPECT_LT(steps, 60);
   EXPECT_GT(large, 20);
   EXPECT_GT(sink.form->blocks_moved_total, 0);
-  EXPECT_GT(sink.observation.preemptions_total, 0) << "a wish insists";
+  EXPECT_GT(sink.observation.preemptions_total, 0) << "a wish preempts";
   settle();
   EXPECT_EQ(sink.all<Finished>().size(), 6U);
   for (const Finished& finished : sink.all<Finished>()) {
@@ -202,7 +202,7 @@ struct EngineMorphFewMoves : EngineMorph {
   EngineMorphFewMoves() : EngineMorph(few_moves()) {}
 };
 
-TEST_F(EngineMorphFewMoves, BetweenTwoStepsOnlyFewBlocksMove) {
+TEST_F(EngineMorphFewMoves, FewBlocksMoveBetweenTwoSteps) {
   ASSERT_TRUE(wish(layers(Precision::kW4, Precision::kW4)).ok());
   settle();
   for (std::uint64_t id = 1; id <= 6; ++id) {
@@ -210,7 +210,7 @@ TEST_F(EngineMorphFewMoves, BetweenTwoStepsOnlyFewBlocksMove) {
   }
   end_step();
   ASSERT_TRUE(wish({.kv_blocks = 20}).ok());
-  send(Tick{});  // events without a step move no more
+  send(Tick{});  // without a step, an event moves no more blocks
   settle();
   int since_step = 0;
   int all = 0;
@@ -226,8 +226,8 @@ TEST_F(EngineMorphFewMoves, BetweenTwoStepsOnlyFewBlocksMove) {
   EXPECT_EQ(device.form().kv.blocks, 20);
 }
 
-// At 4 bytes a ns, in this share of a step of 80 ms: 16 blocks of 4 KiB.
-TEST_F(EngineMorphFewMoves, WhereStepsTakeLongMoreMoveBetweenTwo) {
+// At 4 bytes per ns, this share of a step of 80 ms moves 16 blocks of 4 KiB.
+TEST_F(EngineMorphFewMoves, LongStepsLetMoreBlocksMove) {
   ASSERT_TRUE(wish(layers(Precision::kW4, Precision::kW4)).ok());
   settle();
   for (std::uint64_t id = 1; id <= 6; ++id) {
@@ -266,7 +266,7 @@ TEST_F(EngineMorph, AFailureStopsAtALegalFormAndServingGoesOn) {
   EXPECT_EQ(sink.all<Finished>().at(0).reason, FinishReason::kLength);
 }
 
-TEST_F(EngineMorph, WhatWasAmissIsToldThoughItWentWell) {
+TEST_F(EngineMorph, ARemarkOfAStepThatSucceededIsReported) {
   ASSERT_TRUE(wish(layers(Precision::kW4, Precision::kBf16)).ok());
   MorphReady amiss = device.ready(0);
   amiss.remark = "packed anew";
@@ -278,12 +278,12 @@ TEST_F(EngineMorph, WhatWasAmissIsToldThoughItWentWell) {
   EXPECT_EQ(sink.form->history->back()->remark, "");
 }
 
-TEST_F(EngineMorph, ANewWishAbortsWhatIsNotCommittedAndLateAnswersChangeNothing) {
+TEST_F(EngineMorph, ANewWishAbortsUncommittedStepsAndLateAnswersChangeNothing) {
   ASSERT_TRUE(wish(layers(Precision::kW4, Precision::kBf16)).ok());
   ASSERT_FALSE(device.preparing.empty());
   ASSERT_TRUE(wish(layers(Precision::kBf16, Precision::kW4)).ok());
   EXPECT_LT(place("abort layer 0 attention to w4"), place("prepare layer 1 attention to w4"));
-  ready();  // of the one given up
+  ready();  // the answer for the aborted step
   settle();
   EXPECT_EQ(device.form().layer_precision[0], (LayerPrecision{}));
   EXPECT_EQ(device.form().layer_precision[1], (LayerPrecision{Precision::kW4, Precision::kW4}));
@@ -292,7 +292,7 @@ TEST_F(EngineMorph, ANewWishAbortsWhatIsNotCommittedAndLateAnswersChangeNothing)
   EXPECT_EQ(std::count(device.log.begin(), device.log.end(), "commit layer 0 attention to w4"), 0);
 }
 
-TEST_F(EngineMorph, AWishThatGoesOnWhereTheLastWentKeepsWhatIsUnderWay) {
+TEST_F(EngineMorph, AWishThatContinuesTheLastKeepsStepsInPreparation) {
   ASSERT_TRUE(wish({.layers = {{Precision::kW4, Precision::kBf16}, {}}, .kv_blocks = 10}).ok());
   ASSERT_TRUE(wish({.layers = {{Precision::kW4, Precision::kW4}, {}}, .kv_blocks = 10}).ok());
   EXPECT_EQ(std::count(device.log.begin(), device.log.end(), "prepare layer 0 attention to w4"), 1);
@@ -301,7 +301,37 @@ TEST_F(EngineMorph, AWishThatGoesOnWhereTheLastWentKeepsWhatIsUnderWay) {
   EXPECT_EQ(device.form().layer_precision[0], (LayerPrecision{Precision::kW4, Precision::kW4}));
 }
 
-TEST_F(EngineMorph, WhatIsToldOfThePastIsToldOnceAndNeverChanges) {
+TEST_F(EngineMorph, ReleaseRestoresTheFormAsLoadedIfThereIsNoPolicy) {
+  ASSERT_TRUE(wish({.layers = {{Precision::kW4, Precision::kW4}, {}}, .kv_blocks = 4}).ok());
+  settle();
+  ASSERT_EQ(device.form().kv.blocks, 4);
+  const Result<Morph> released = wish({.release = true});
+  ASSERT_TRUE(released.ok());
+  EXPECT_FALSE(released->steps.empty());
+  EXPECT_FALSE(sink.form->pinned);
+  settle();
+  EXPECT_EQ(device.form(), morph.start);
+  EXPECT_EQ(sink.observation.kv_blocks, morph.start.kv.blocks);
+}
+
+TEST_F(EngineMorph, ARequestThatOnlyAnOperatorsFormRefusesMayComeAgain) {
+  ASSERT_TRUE(wish({.kv_blocks = 4}).ok());
+  settle();
+  send(Arrival{request(1, 40, 8)});  // 6 blocks
+  ASSERT_EQ(sink.all<Refused>().size(), 1U);
+  EXPECT_EQ(sink.all<Refused>()[0].error.code, ErrorCode::kUnavailable);
+  EXPECT_NE(sink.all<Refused>()[0].error.message.find("operator"), std::string::npos);
+  send(Arrival{request(2, 63, 30)});  // 12 blocks
+  ASSERT_EQ(sink.all<Refused>().size(), 2U);
+  EXPECT_EQ(sink.all<Refused>()[1].error.code, ErrorCode::kInvalidArgument);
+  ASSERT_TRUE(wish({.release = true}).ok());
+  settle();
+  send(Arrival{request(3, 40, 8)});
+  settle();
+  EXPECT_EQ(sink.all<Finished>().size(), 1U);
+}
+
+TEST_F(EngineMorph, HistoryIsSharedAndNeverChanges) {
   ASSERT_TRUE(wish(layers(Precision::kW4, Precision::kBf16)).ok());
   settle();
   const std::shared_ptr<const MorphHistory> early = sink.form->history;
@@ -309,6 +339,7 @@ TEST_F(EngineMorph, WhatIsToldOfThePastIsToldOnceAndNeverChanges) {
   const MorphRecord* const first = early->front().get();
   ASSERT_TRUE(wish({.release = true}).ok());
   EXPECT_EQ(sink.form->history, early) << "a status without a new record copies none";
+  settle();
   for (int i = 0; i < 70; ++i) {
     ASSERT_TRUE(
         wish(layers(Precision::kBf16, i % 2 == 0 ? Precision::kW4 : Precision::kBf16)).ok());
@@ -326,7 +357,7 @@ TEST_F(EngineMorph, WhatIsToldOfThePastIsToldOnceAndNeverChanges) {
   }
 }
 
-TEST_F(EngineMorph, WishesThatCannotBeGrantedSayWhy) {
+TEST_F(EngineMorph, WishesThatCannotBeGrantedAreRefusedWithTheReason) {
   EXPECT_NE(error({.layers = {{}, {}, {}}}).find("names 3 layers, the model has 2"),
             std::string::npos);
   EXPECT_NE(error(layers(Precision::kBf16, Precision::kW8)).find("layer 1 attention at w8"),
@@ -337,14 +368,14 @@ TEST_F(EngineMorph, WishesThatCannotBeGrantedSayWhy) {
   EXPECT_NE(error({.kv_blocks = std::int64_t{1} << 60}).find("1 to"), std::string::npos);
   EXPECT_NE(error({.layers = {{}, {}}, .release = true}).find("wish of its own"),
             std::string::npos);
-  send(Arrival{request(1, 20, 30)});  // 7 blocks at its end
+  send(Arrival{request(1, 20, 30)});  // needs 7 blocks at its end
   EXPECT_NE(error({.kv_blocks = 5}).find("needs 7"), std::string::npos);
   EXPECT_FALSE(sink.form->pinned);
   EXPECT_TRUE(std::none_of(device.log.begin(), device.log.end(),
                            [](const auto& line) { return line != "step"; }));
   EXPECT_EQ(error({.kv_blocks = 7}), "granted");
   send(Arrival{request(2, 30, 30)});  // 8 blocks
-  EXPECT_EQ(sink.all<Refused>().size(), 1U) << "nobody is promised what is going";
+  EXPECT_EQ(sink.all<Refused>().size(), 1U) << "blocks that are leaving are promised to no request";
   settle();
 }
 
@@ -384,7 +415,7 @@ TEST_F(EngineMorph, WithoutMorphsAWishIsAnsweredToo) {
   EXPECT_EQ(heard.form, nullptr);
 }
 
-// Embeddings of which a variant takes nearly all pages of the cache.
+// An embedding matrix and LM head whose variant takes nearly all pages of the KV cache.
 struct LargeEmbeddings : EngineMorph {
   LargeEmbeddings() : EngineMorph(morph_for_test(36, MorphMode::kOff, 2, 1000)) {}
 
@@ -392,7 +423,7 @@ struct LargeEmbeddings : EngineMorph {
     const auto granted = wish({.embeddings = Precision::kW8});
     ASSERT_TRUE(granted.ok()) << granted.error().message;
     ASSERT_EQ(granted->steps.size(), 3U);
-    ready();  // the smaller cache
+    ready();  // the smaller KV cache
     apply();
     ASSERT_LT(device.form().kv.blocks, 7);
     ASSERT_EQ(device.preparing.size(), 1U);
@@ -405,7 +436,7 @@ struct LargeEmbeddings : EngineMorph {
   }
 };
 
-TEST_F(LargeEmbeddings, BorrowFromTheCacheAndNobodyIsRefusedMeanwhile) {
+TEST_F(LargeEmbeddings, BorrowFromTheCacheAndNoRequestIsRefusedMeanwhile) {
   lend();
   expect_served(1);
   EXPECT_EQ(device.form().embeddings, Precision::kW8);
@@ -421,7 +452,7 @@ TEST_F(LargeEmbeddings, GiveBackWhatTheyBorrowedIfTheyFail) {
   lend();
   fail(0, "no value for these weights");
   expect_served(1);
-  EXPECT_EQ(device.form(), morph.start) << "though no policy rules";
+  EXPECT_EQ(device.form(), morph.start) << "without a policy too";
   EXPECT_EQ(sink.form->failures_total, 1);
 }
 

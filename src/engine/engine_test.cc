@@ -12,7 +12,7 @@
 namespace protean {
 namespace {
 
-// Runs nothing: keeps plans until the test says they are done.
+// Keeps plans until the test completes them.
 class HeldExecutor : public Executor {
  public:
   void prepare(MorphId, const MorphStep&) override {}
@@ -98,14 +98,14 @@ TEST_F(EngineTest, CancelFreesBlocksWithinTheSameEvent) {
   EXPECT_EQ(sink.observation.kv_blocks_used, 0);
   ASSERT_EQ(sink.all<Finished>().size(), 1U);
   EXPECT_EQ(sink.all<Finished>()[0].reason, FinishReason::kCancelled);
-  end_step(1);  // the step it was in ends later and changes nothing
+  end_step(1);  // its step ends later and changes nothing
   send(Cancel{RequestId{1}});
   EXPECT_EQ(sink.all<Finished>().size(), 1U);
   EXPECT_TRUE(sink.all<NewToken>().empty());
   EXPECT_TRUE(engine.idle());
 }
 
-TEST_F(EngineTest, RefusesWhatCanNeverFit) {
+TEST_F(EngineTest, RefusesRequestsThatCanNeverFit) {
   send(Arrival{request(1, 40, 9)});  // 49 tokens > max_model_len
   ASSERT_EQ(sink.all<Refused>().size(), 1U);
   EXPECT_EQ(sink.all<Refused>()[0].error.code, ErrorCode::kInvalidArgument);
@@ -114,7 +114,7 @@ TEST_F(EngineTest, RefusesWhatCanNeverFit) {
   EngineConfig small = config();
   small.scheduler.kv_blocks = 4;
   Engine engine_of_16_tokens(small, executor, sink);
-  engine_of_16_tokens.handle({1, Arrival{request(2, 10, 7)}});  // 16 computed tokens: fits
+  engine_of_16_tokens.handle({1, Arrival{request(2, 10, 7)}});  // fits: 16 tokens are computed
   engine_of_16_tokens.handle({1, Arrival{request(3, 10, 8)}});
   ASSERT_EQ(sink.all<Refused>().size(), 2U);
   EXPECT_EQ(sink.all<Refused>()[1].request, RequestId{3});
@@ -122,7 +122,7 @@ TEST_F(EngineTest, RefusesWhatCanNeverFit) {
 
 TEST_F(EngineTest, FailedStepFailsItsRequestsAndServingGoesOn) {
   send(Arrival{request(1, 3, 4)});
-  send(Arrival{request(2, 3, 4)});  // arrives during the first step: not part of it
+  send(Arrival{request(2, 3, 4)});  // arrives during the first step and is not part of it
   const StepPlan plan = executor.plans.front();
   executor.plans.pop_front();
   send(StepDone{{.id = plan.id, .failure = Error{ErrorCode::kInternal, "device lost"}}});
@@ -135,6 +135,28 @@ TEST_F(EngineTest, FailedStepFailsItsRequestsAndServingGoesOn) {
   }
   ASSERT_EQ(sink.all<Finished>().size(), 2U);
   EXPECT_EQ(sink.all<Finished>()[1].reason, FinishReason::kLength);
+}
+
+TEST_F(EngineTest, ARequestThatFailsAloneLeavesTheOthersOfItsStep) {
+  send(Arrival{request(1, 9, 2)});
+  send(Arrival{request(2, 9, 2)});
+  end_step(7);
+  const StepPlan plan = executor.plans.front();
+  ASSERT_EQ(plan.slices.size(), 2U);
+  executor.plans.pop_front();
+  send(StepDone{{.id = plan.id,
+                 .sampled = std::vector<TokenId>(plan.samples.size(), 7),
+                 .failed = {{RequestId{2}, "not a number"}}}});
+  ASSERT_EQ(sink.all<Finished>().size(), 2U);
+  EXPECT_EQ(sink.all<Finished>()[0].request, RequestId{2});
+  EXPECT_EQ(sink.all<Finished>()[0].reason, FinishReason::kFailed);
+  EXPECT_EQ(sink.all<Finished>()[0].failure, "not a number");
+  EXPECT_EQ(sink.all<Finished>()[1].request, RequestId{1});
+  EXPECT_EQ(sink.all<Finished>()[1].reason, FinishReason::kLength);
+  EXPECT_TRUE(engine.idle());
+  send(Arrival{request(2, 9, 2)});
+  EXPECT_EQ(executor.plans.front().slices[0].first_position, 0)
+      << "blocks that a failed request computed are not reused";
 }
 
 TEST_F(EngineTest, LogprobsGoWithTheirTokensAndAreDroppedWithAStop) {
@@ -209,11 +231,11 @@ TEST_F(EngineTest, AnEmbeddingIsTheMeanOfAllRowsOrTheLast) {
   EXPECT_EQ(finished[1].embedding, (std::vector<float>{5.0F, 6.0F}));
 }
 
-// Random arrivals, cancels, failures, deadlines and depths; a model of what every request must come
-// to.
+// Random arrivals, cancels, failures, deadlines and numbers of steps in flight, with a model of how
+// each request must end.
 class EngineStorm : public testing::TestWithParam<int> {};
 
-// Some ask for more than tokens, some are in a hurry.
+// Some requests ask for logprobs or embeddings, and some have deadlines.
 void ask_for_more(Request& asks, std::mt19937& random, TimeNs now_ns) {
   const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
   asks.priority = below(2);
@@ -246,7 +268,7 @@ StepResult result_of(const StepPlan& plan, std::mt19937& random) {
   return result;
 }
 
-// What a sink must have heard of each accepted request by its end.
+// Checks the outputs of each accepted request up to its end.
 void expect_whole(const RecordingSink& sink, const std::map<std::uint64_t, Request>& asked) {
   std::map<std::uint64_t, int> scored, tokens;
   for (const Output& output : sink.outputs) {
@@ -300,7 +322,7 @@ TEST_P(EngineStorm, EveryAcceptedRequestEndsOnceAndNoBlockLeaks) {
       Request asks = EngineTest::request(++last_id, 1 + below(40), 1 + below(12));
       const bool shares = below(2) == 0;
       for (int t = 0; shares && t < std::ssize(asks.prompt); ++t) {
-        asks.prompt[static_cast<std::size_t>(t)] = t;  // shares a prefix with others
+        asks.prompt[static_cast<std::size_t>(t)] = t;  // a prefix that requests share
       }
       asks.stop_ids = {29};
       ask_for_more(asks, random, now_ns);

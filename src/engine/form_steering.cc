@@ -146,7 +146,7 @@ void FormSteering::limit_prompts(const Observation& observation, const WaitEstim
   if (run_.busy()) {
     const int running = static_cast<int>(observation.running);
     most = std::max(kLeastPromptTokens,
-                    wait.prompt_tokens_within(config_.step_ns_beside_morph, running));
+                    wait.prompt_tokens_within(config_.step_ns_during_morph, running));
   }
   scheduler_.limit_prompts(most);
 }
@@ -195,23 +195,27 @@ Result<Morph> FormSteering::grant(const FormWish& wish) {
       return refused(
           "to release it is a wish of its own: ask for layers, embeddings or KV blocks without it");
     }
+    if (config_.mode == MorphMode::kOff) {
+      return go_to(config_.start, "released by an operator: the form as it was loaded", false);
+    }
     pinned_ = false;
     promise_kv();
     return Morph{.steps = {}, .reason = "handed back to the policy"};
   }
   Result<Form> form = form_of(wish);
-  if (!form.ok()) {
-    return form.error();
-  }
+  return form.ok() ? go_to(*form, "an operator's wish", true) : form.error();
+}
+
+Result<Morph> FormSteering::go_to(const Form& form, const std::string& reason, bool pinned) {
   const std::int64_t needed = scheduler_.largest_need();
-  if (form->kv.blocks < needed) {
+  if (form.kv.blocks < needed) {
     return too_large(
         "it has {} KV blocks, but a request that was accepted needs {}: ask for as many, or again "
         "when it has ended",
-        form->kv.blocks, needed);
+        form.kv.blocks, needed);
   }
   Result<Morph> morph =
-      plan_morph(run_.committed(), *form, config_.bounds, {.lends_to_embeddings = true});
+      plan_morph(run_.committed(), form, config_.bounds, {.lends_to_embeddings = true});
   if (!morph.ok()) {
     return morph.error();
   }
@@ -225,8 +229,8 @@ Result<Morph> FormSteering::grant(const FormWish& wish) {
           *blocks, needed);
     }
   }
-  morph->reason = "an operator's wish";
-  pinned_ = true;
+  morph->reason = reason;
+  pinned_ = pinned;
   kv_before_wish_ = run_.busy() ? kv_before_wish_ : run_.committed().kv.blocks;
   run_.retarget(*morph, true, now_ns_);
   promise_kv();
@@ -249,14 +253,13 @@ Status FormSteering::check_precisions(const FormWish& wish) const {
                           });
       if (!served) {
         return refused("layer {} {} at {}, but served are {}", layer, to_string(half),
-                       to_string(precision), names_of(ladder));
+                       to_string(precision), names_of(layer_precisions(config_.start, ladder)));
       }
     }
   }
   const std::vector<Precision> embeddings = embeddings_precisions(config_.start.embeddings, ladder);
-  if (wish.embeddings && std::none_of(embeddings.begin(), embeddings.end(), [&](Precision served) {
-        return served.weights == wish.embeddings->weights;
-      })) {
+  if (wish.embeddings &&
+      std::find(embeddings.begin(), embeddings.end(), *wish.embeddings) == embeddings.end()) {
     return refused("embeddings at {}, but served are {}", to_string(*wish.embeddings),
                    names_of(embeddings));
   }
@@ -302,9 +305,11 @@ void FormSteering::promise_kv() {
   if (run_.busy()) {  // perhaps some are lent
     now = std::max(now, kv_before_wish_);
   }
-  scheduler_.set_largest_kv(policy_rules()
-                                ? std::min(largest_kv_blocks_, policy_.path().back().kv.blocks)
-                                : std::min(now, run_.wanted().kv.blocks));
+  const std::int64_t released = config_.mode == MorphMode::kOff
+                                    ? config_.start.kv.blocks
+                                    : std::min(largest_kv_blocks_, policy_.path().back().kv.blocks);
+  scheduler_.set_largest_kv(policy_rules() ? released : std::min(now, run_.wanted().kv.blocks),
+                            released);
 }
 
 bool FormSteering::at_full_precision() const {
@@ -349,7 +354,7 @@ std::shared_ptr<const FormStatus> FormSteering::status_if_changed() {
   status->form = run_.reached();
   status->wanted = run_.wanted();
   status->mode = config_.mode;
-  status->precisions = config_.bounds.ladder;
+  status->precisions = layer_precisions(config_.start, config_.bounds.ladder);
   status->embeddings_precisions =
       embeddings_precisions(config_.start.embeddings, config_.bounds.ladder);
   status->pinned = pinned_;

@@ -75,6 +75,7 @@ class FormSteering {
   void give_back_lent();
   Result<Form> form_of(const FormWish& wish) const;
   Result<Morph> grant(const FormWish& wish);
+  Result<Morph> go_to(const Form& form, const std::string& reason, bool pinned);
   void promise_kv();
 
   const MorphConfig config_;

@@ -19,12 +19,12 @@
 #include "ports/executor.h"
 #include "ports/token_sink.h"
 
-// A device for tests of morphs: does nothing by itself, keeps account of its pages and of the order
-// of all it is asked for.
+// A device for tests of morphs. It works only when the test lets it, counts its pages and logs the
+// order of all calls.
 
 namespace protean {
 
-// Layers at bf16 or w4; a page is a block of 8 tokens.
+// Layers may be bf16 or w4; a page holds a block of 8 tokens.
 inline MorphConfig morph_for_test(std::int64_t kv_blocks, MorphMode mode = MorphMode::kOff,
                                   int layers = 2, int vocab = 100) {
   MorphConfig config;
@@ -99,7 +99,7 @@ class HeldDevice : public Executor {
     work.emplace_back(std::move(moves));
   }
 
-  // The answer to the n-th prepare that has none; it may come late or fail.
+  // Answers the n-th prepare() that has no answer yet; the step may have been aborted.
   MorphReady ready(std::size_t n, std::optional<Error> failure = std::nullopt) {
     const MorphId id = preparing.at(n);
     preparing.erase(preparing.begin() + static_cast<std::ptrdiff_t>(n));
@@ -114,7 +114,7 @@ class HeldDevice : public Executor {
     return {id, std::move(failure)};
   }
 
-  // The next commit or moves, if a step does not come first.
+  // Applies the next commit or move; the next work must not be a step.
   std::optional<MorphDone> apply_next() {
     const auto work_now = std::move(work.front());
     work.pop_front();
@@ -140,7 +140,7 @@ class HeldDevice : public Executor {
   }
 
   std::vector<std::string> log;
-  std::vector<MorphId> preparing;  // to be answered, aborted ones too
+  std::vector<MorphId> preparing;  // without an answer, aborted ones too
   std::deque<std::variant<StepPlan, MorphId, std::vector<BlockMove>>> work;
   std::function<void(const std::vector<BlockMove>&)> on_moves = [](const auto&) {};
   std::function<void(const Form&)> on_form = [](const Form&) {};
@@ -153,8 +153,8 @@ class HeldDevice : public Executor {
   };
 
   const FormBounds bounds_;
-  Form form_;             // of the work done
-  Form planned_ = form_;  // of the work asked for
+  Form form_;             // after the work done
+  Form planned_ = form_;  // after the work asked for
   std::int64_t blocks_planned_ = form_.kv.blocks;
   std::int64_t used_;
   std::map<MorphId, Prepared> prepared_;

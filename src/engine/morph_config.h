@@ -9,18 +9,18 @@
 
 namespace protean {
 
-// How a replica's form may change. kOff: only by an operator's wish.
+// How a replica's form may change. With kOff, only an operator's wish changes it.
 struct MorphConfig {
   MorphMode mode = MorphMode::kBalanced;
   PolicyOptions policy;
-  FormBounds bounds;                          // legal (validate)
-  Form start;                                 // as loaded
-  int max_in_flight_swaps = kSwapsAtOnce;     // as far as there are pages for them
-  int moves_per_step = 16;                    // of blocks, between two steps; and more where
-  double moves_share = 0.03;                  // they take no more than this of a step's time
-  TimeNs decide_every_ns = 20 * kNsPerMs;     // at most that often
-  TimeNs step_ns_beside_morph = kNsPerS / 4;  // steps take fewer tokens of prompts where it helps
-  TimeNs larger_kv_within_ns = 30 * kNsPerS;  // else what needs one fails: none is coming
+  FormBounds bounds;                          // legal, see validate()
+  Form start;                                 // the form as loaded
+  int max_in_flight_swaps = kSwapsAtOnce;     // fewer if pages are short
+  int moves_per_step = 16;                    // blocks moved between two steps; more if
+  double moves_share = 0.03;                  // they take at most this share of a step's time
+  TimeNs decide_every_ns = 20 * kNsPerMs;     // the least time between two decisions
+  TimeNs step_ns_during_morph = kNsPerS / 4;  // wanted; steps take fewer prompt tokens for it
+  TimeNs larger_kv_within_ns = 30 * kNsPerS;  // then requests that need a larger KV fail
 };
 
 }  // namespace protean

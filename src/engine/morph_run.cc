@@ -17,7 +17,7 @@ namespace protean {
 namespace {
 
 constexpr std::ptrdiff_t kHistory = 256;
-constexpr double kMoveBytesPerNs = 4;  // of any memory, with cores that have other work too
+constexpr double kMoveBytesPerNs = 4;  // a low estimate for any machine
 
 }  // namespace
 
@@ -74,7 +74,7 @@ void MorphRun::call_off(const std::string& why, TimeNs now_ns) {
   drop_from(0, "called off: " + why, now_ns);
 }
 
-// The last first, so that each is given up on the form it was prepared for.
+// Drops the last step first, so that each is aborted at the form it was prepared for.
 void MorphRun::drop_from(std::size_t first, const std::string& why, TimeNs now_ns) {
   while (steps_.size() > first) {
     Step& step = steps_.back();
@@ -82,7 +82,7 @@ void MorphRun::drop_from(std::size_t first, const std::string& why, TimeNs now_n
       executor_.abort(MorphId{step.record.id});
       pages_available_ += step.pages_taken;
     }
-    // Once it is ready, a larger KV is there, but it was not published: only a shrink shows here.
+    // The scheduler does not know of a larger KV before its commit, so only a shrink is cancelled.
     if (steps_.size() == 1 && scheduler_.shrinking()) {
       scheduler_.cancel_shrink();
     }
@@ -101,7 +101,7 @@ void MorphRun::on(const MorphReady& ready, TimeNs now_ns) {
     return step.record.id == ready.id.value && step.stage == Stage::kPreparing;
   });
   if (found == steps_.end()) {
-    return;  // given up while the event was on its way
+    return;  // the step was dropped while the event was on its way
   }
   if (!ready.failure) {
     found->record.ready_ns = now_ns;
@@ -159,15 +159,16 @@ bool MorphRun::is_shrink(const Form& before, const MorphStep& step) const {
   return kv_blocks_of(step).value_or(before.kv.blocks) < before.kv.blocks;
 }
 
-// Each step needs its pages beside those of all that is not done yet. A smaller KV is made ready
-// when its turn comes, and what comes after it need not wait for it. A larger one waits until those
-// before it have given back theirs; meanwhile swaps take what it will leave free.
+// Prepares steps in order, as far as pages allow. A step's pages come in addition to those of all
+// steps that are not done. A shrink of KV is prepared when it is first, and later steps need not
+// wait for it. A growth waits until the steps before it have returned their pages; meanwhile, swaps
+// use the pages that it will leave free.
 void MorphRun::prepare_ahead(TimeNs now_ns) {
   const PageBudget& budget = config_.bounds.budget;
   Form before = committed_;
   int under_way = 0;
   bool resize_before = false;
-  std::optional<std::int64_t> left_by_growth;  // that is waited for
+  std::optional<std::int64_t> left_by_growth;  // pages that a waiting growth leaves free
   const auto count = [&](const Step& step) {
     ++under_way;
     left_by_growth = left_by_growth ? *left_by_growth - step.pages_taken : left_by_growth;
@@ -190,7 +191,7 @@ void MorphRun::prepare_ahead(TimeNs now_ns) {
           budget.pages -
           form_pages(config_.bounds.spec, after(before, step.record.step), budget.page_bytes);
     } else {
-      return;  // nothing else overtakes it and takes its pages
+      return;  // no later step may take its pages
     }
     resize_before = resize_before || kv_blocks_of(step.record.step);
     before = after(std::move(before), step.record.step);
@@ -201,7 +202,8 @@ bool MorphRun::can_prepare(const Step& step, const Form& before, bool resize_bef
   if (kv_blocks_of(step.record.step) && resize_before) {
     return false;
   }
-  // Whether there are pages for the first is for the executor to say, or it might wait for ever.
+  // The first step is always tried, so that the executor reports missing pages rather than the
+  // morph waiting forever.
   const bool alone = &step == &steps_.front() && committed_steps_.empty();
   return alone || pages_of(step, before) <= pages_available_;
 }

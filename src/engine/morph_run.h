@@ -17,13 +17,13 @@
 
 namespace protean {
 
-// Takes a replica through a morph: has steps prepared ahead as far as pages allow, commits them in
-// order, gives the scheduler the blocks that came and takes from it those that go, live ones moved
-// a few at a time. Whatever fails or is superseded ends at a legal form, the one committed so far
-// (invariant 3). Decides nothing. Single-threaded; executor, scheduler and ledger outlive it.
+// Takes a replica through a morph. Has steps prepared ahead as far as pages allow, commits them in
+// order, and gives the scheduler new blocks and takes old ones from it, after live content has
+// moved. A morph that fails or is superseded ends at the form committed so far, which is legal
+// (invariant 3). Decides nothing. Single-threaded; executor, scheduler and ledger must outlive it.
 class MorphRun {
  public:
-  // What operators are told of it.
+  // Counts for operators.
   struct Totals {
     std::int64_t swaps_down = 0;
     std::int64_t swaps_up = 0;
@@ -36,10 +36,11 @@ class MorphRun {
   MorphRun(const MorphConfig& config, Executor& executor, Scheduler& scheduler,
            PrecisionLedger& ledger);
 
-  // From committed(), in place of what is not committed yet; steps that both begin with go on.
-  // `insists`: sequences are preempted if blocks cannot leave otherwise.
+  // Replaces the steps that are not committed by those of `morph`, which begins at committed().
+  // Steps that both begin with continue. With `insists`, sequences are preempted if blocks cannot
+  // leave otherwise.
   void retarget(const Morph& morph, bool insists, TimeNs now_ns);
-  // Ends where it is.
+  // Drops the steps that are not committed.
   void call_off(const std::string& why, TimeNs now_ns);
 
   void on(const MorphReady& ready, TimeNs now_ns);
@@ -47,28 +48,28 @@ class MorphRun {
   void step_started() { moves_left_ = moves_per_step_; }
   void step_took(TimeNs took_ns);
 
-  // All that can be done now, before the next step is planned. `quiet`: no step is in flight.
+  // Does all that can be done before the next step is planned. `quiet`: no step is in flight.
   void advance(bool quiet, TimeNs now_ns);
 
   bool busy() const { return !steps_.empty() || !committed_steps_.empty(); }
   bool shrinking() const { return scheduler_.shrinking(); }
   bool insists() const { return insists_; }
-  const Form& reached() const { return reached_; }      // as the executor reported
+  const Form& reached() const { return reached_; }      // reported by the executor
   const Form& committed() const { return committed_; }  // of steps planned from now on
   Form wanted() const;
   std::int64_t pages_free() const { return pages_free_; }
   const Totals& totals() const { return totals_; }
   const std::shared_ptr<const MorphHistory>& history() const { return history_; }
   TimeNs last_commit_ns() const { return last_commit_ns_; }
-  std::uint64_t changes() const { return changes_; }  // more: something told above is different
+  std::uint64_t changes() const { return changes_; }  // grows if any of the above changes
 
  private:
   enum class Stage { kWaiting, kVacating, kPreparing, kReady };
   struct Step {
     MorphRecord record;
     Stage stage = Stage::kWaiting;
-    std::int64_t pages_taken = 0;  // by preparing it
-    std::int64_t pages_given = 0;  // once it is done
+    std::int64_t pages_taken = 0;  // when it is prepared
+    std::int64_t pages_given = 0;  // when it is done
   };
 
   bool is_shrink(const Form& before, const MorphStep& step) const;
@@ -86,13 +87,13 @@ class MorphRun {
   Executor& executor_;
   Scheduler& scheduler_;
   PrecisionLedger& ledger_;
-  std::deque<Step> steps_;            // not committed
-  std::deque<Step> committed_steps_;  // and not done
+  std::deque<Step> steps_;            // not committed yet
+  std::deque<Step> committed_steps_;  // not done yet
   bool insists_ = false;
   Form reached_;
   Form committed_;
-  std::int64_t pages_free_ = 0;       // as the executor reported
-  std::int64_t pages_available_ = 0;  // for what is prepared next
+  std::int64_t pages_free_ = 0;       // reported by the executor
+  std::int64_t pages_available_ = 0;  // for the steps prepared next
   std::int64_t moves_per_step_;
   std::int64_t moves_left_;
   std::uint64_t last_id_ = 0;

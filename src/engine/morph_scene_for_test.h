@@ -11,7 +11,7 @@
 #include "engine/held_device_for_test.h"
 #include "engine/recording_sink_for_test.h"
 
-// An engine whose device answers when the test says so.
+// An engine whose device answers when the test lets it.
 
 namespace protean {
 
@@ -46,7 +46,7 @@ struct EngineMorph : testing::Test {
   void fail(std::size_t n, const std::string& why) {
     send(device.ready(n, Error{ErrorCode::kInternal, why}));
   }
-  // Commits and moves before the next step.
+  // Applies commits and moves up to the next step.
   void apply() {
     while (!device.work.empty() && !std::holds_alternative<StepPlan>(device.work.front())) {
       if (const auto done = device.apply_next()) {
@@ -65,7 +65,7 @@ struct EngineMorph : testing::Test {
     device.work.pop_front();
     send(StepDone{{.id = plan.id, .sampled = std::vector<TokenId>(plan.samples.size(), token)}});
   }
-  // Everything that can happen without a failure, until nothing more does.
+  // Lets the device answer everything, until nothing is left to do.
   void settle() {
     for (int i = 0; i < 10'000 && !(device.preparing.empty() && device.work.empty()); ++i) {
       if (!device.preparing.empty()) {

@@ -16,11 +16,11 @@
 #include "engine/recording_sink_for_test.h"
 #include "scheduler/simulated_kv.h"
 
-// Random forms under random load, against KV that knows what it holds and a device that counts its
-// pages. Checked all the time: pages are conserved and the budget is kept (invariant 1), every form
-// on the way is legal and fits (3), nothing is lost for want of KV (4), no prefix of another
-// precision is reused (5), everything accepted ends once (7); and afterwards that the same events
-// give the same decisions (6).
+// Random forms under random load, with a simulated KV that records its content and a device that
+// counts its pages. Checks at all times that pages are conserved and within the budget (invariant
+// 1), every form on the way is legal and fits (3), no request is lost because KV is full (4), no
+// prefix of another precision is reused (5) and every accepted request ends once (7); and
+// afterwards that the same events give the same decisions (6).
 
 namespace protean {
 namespace {
@@ -38,7 +38,7 @@ struct StormCoverage {
   std::int64_t lent_to_embeddings = 0;
 };
 
-// Writes down all that an engine decides, and hands it on if there is somebody.
+// Logs an engine's decisions, and passes them on if there is a next executor.
 class Decisions : public Executor {
  public:
   explicit Decisions(Executor* next) : next_(next) {}
@@ -112,14 +112,15 @@ class Storm {
  private:
   static MorphConfig config(unsigned seed) {
     const MorphMode modes[] = {MorphMode::kOff, MorphMode::kBalanced, MorphMode::kPerformance};
-    const int vocab = seed % 2 == 0 ? 100 : 300;  // embeddings that the cache has to lend pages
+    const int vocab =
+        seed % 2 == 0 ? 100 : 300;  // an embedding matrix that needs pages of the KV cache
     MorphConfig config = morph_for_test(9 + seed % 5, modes[seed % 3], 2, vocab);
     config.policy.entry_window_ns = 20 * kNsPerMs;
     config.policy.release_window_ns = 40 * kNsPerMs;
     config.policy.lowest = Precision::kW4;
     config.max_in_flight_swaps = 1 + static_cast<int>(seed % 8);
     config.moves_per_step = 1 + static_cast<int>(seed % 5);
-    config.bounds.budget.pages += seed % 40;  // now and then room to prepare far ahead
+    config.bounds.budget.pages += seed % 40;  // sometimes room to prepare far ahead
     return config;
   }
   static EngineConfig with_depth(const MorphConfig& morph, unsigned depth) {
@@ -182,7 +183,7 @@ class Storm {
   }
   Precision any_precision() { return below(2) == 0 ? Precision::kBf16 : Precision::kW4; }
 
-  // Ready, or failed, now and then after it was given up.
+  // Answers a prepare() with success or failure, sometimes after its abort.
   void answer() {
     if (device_.preparing.empty()) {
       return;
@@ -255,7 +256,7 @@ class Storm {
     }
   }
 
-  // With nothing going wrong any more, everything ends, morphs too.
+  // Without further failures, all requests and morphs end.
   void drain() {
     draining_ = true;
     send(WantForm{++last_wish_, {.release = true}});
@@ -266,7 +267,7 @@ class Storm {
         if (engine_.idle() && (!deadline_ns || quiet_ticks_++ > 2000)) {
           break;
         }
-        ASSERT_TRUE(deadline_ns.has_value()) << "requests wait and nobody will wake the engine";
+        ASSERT_TRUE(deadline_ns.has_value()) << "requests wait and no tick is due";
         now_ns_ = std::max(now_ns_, *deadline_ns);
         send(Tick{});
       }
@@ -279,7 +280,7 @@ class Storm {
     expect_replayed();
   }
 
-  // The same events, the same decisions (invariant 6).
+  // Checks that the same events give the same decisions (invariant 6).
   void expect_replayed() {
     Decisions again(nullptr);
     RecordingSink heard;

@@ -5,7 +5,8 @@
 namespace protean {
 namespace {
 
-// A tag is never given twice. What is forgotten only gets a new one, and its blocks are not found.
+// A tag is never given twice. A form that was forgotten gets a new tag, and its blocks are not
+// found.
 constexpr std::size_t kRememberedTags = 4096;
 
 void add_one(PrecisionLedger::Counts& counts, int label) {

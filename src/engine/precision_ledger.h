@@ -10,17 +10,17 @@
 
 namespace protean {
 
-// Numbers for what forms compute at: a tag names a map of layer precisions (equal maps, equal tags,
-// so that the prefix cache finds its blocks again when a form comes back), a label what people read
-// of it. Counts output tokens by label. The first form's tag is 0. Single-threaded.
+// Numbers the precisions of forms. Forms of equal precisions have equal tags, so that the prefix
+// cache finds blocks of a form that comes back; a label is what operators read of them. Counts
+// output tokens by label. The first form's tag is 0. Single-threaded.
 class PrecisionLedger {
  public:
-  // Of one request's output tokens; few labels each.
+  // One request's output tokens by label; few labels each.
   using Counts = std::vector<std::pair<int, std::int64_t>>;
 
   std::uint32_t tag_of(const Form& form);
 
-  // A token was drawn by a step of this tag.
+  // Counts a token that was drawn by a step with this tag.
   void count(std::uint32_t tag, Counts& counts);
   std::int64_t tokens() const { return tokens_; }
 
@@ -28,7 +28,7 @@ class PrecisionLedger {
   std::vector<TokensAt> totals() const { return named(totals_); }
 
  private:
-  std::unordered_map<std::string, std::uint32_t> tags_;  // by a byte for each part's precision
+  std::unordered_map<std::string, std::uint32_t> tags_;  // by a byte for each component's precision
   std::uint32_t next_tag_ = 0;
   std::vector<int> label_of_tag_;
   std::vector<std::string> labels_;

@@ -11,7 +11,7 @@
 
 namespace protean {
 
-// For tests only: keeps all outputs, and the latest of what comes with them.
+// Keeps all outputs, and the latest observation and form.
 class RecordingSink : public TokenSink {
  public:
   void emit(OutputBatch batch) override {

@@ -6,9 +6,9 @@
 namespace protean {
 namespace {
 
-constexpr double kStepMemory = 0.98;    // some 50 steps count
-constexpr double kAnswerMemory = 0.95;  // some 20 answers
-constexpr double kLeastGrowth = 1.01;   // so that a lucky step is forgotten, too
+constexpr double kStepMemory = 0.98;    // about 50 steps count
+constexpr double kAnswerMemory = 0.95;  // about 20 answers count
+constexpr double kLeastGrowth = 1.01;   // per step, so that an exceptionally fast step is forgotten
 
 }  // namespace
 
@@ -24,7 +24,7 @@ void WaitEstimate::step_done(int tokens, TimeNs took_ns) {
   tokens_squared_ = tokens_squared_ * kStepMemory + x * x;
   tokens_took_ = tokens_took_ * kStepMemory + x * y;
   least_token_ns_ = weight_ == 1 ? y / x : std::min(least_token_ns_ * kLeastGrowth, y / x);
-  // Steps that are all alike say nothing of a token's part: then it stays 0 rather than any number.
+  // Steps of one size do not tell a token's time from the constant: it is then taken as 0.
   const double spread = weight_ * tokens_squared_ - tokens_ * tokens_;
   const double slope = spread > 1e-6 * tokens_ * tokens_
                            ? (weight_ * tokens_took_ - tokens_ * took_ns_) / spread
@@ -51,7 +51,7 @@ TimeNs WaitEstimate::token_ns() const {
 }
 
 int WaitEstimate::prompt_tokens_within(TimeNs step_ns, int decoding) const {
-  // Where nothing tells a token's part from a step's, all of it may be of tokens.
+  // If a token's time is not known, all of a step's time may be that of its tokens.
   const bool told = token_ns_ > 0;
   const double token_ns = told ? token_ns_ : least_token_ns_;
   const double without_ns = (told ? step_ns_ : 0) + token_ns * decoding;
@@ -65,7 +65,7 @@ TimeNs WaitEstimate::first_token_ns(const Backlog& before, std::int64_t tokens) 
   if (before.without_place == 0 || before.running == 0) {
     return computing;
   }
-  const double leaving_ns = residence_ns_ / before.running;  // one place gets free in this time
+  const double leaving_ns = residence_ns_ / before.running;  // time until one sequence ends
   const TimeNs placed_ns = std::llround(leaving_ns * before.without_place);
   return std::max(computing, placed_ns + prefill_ns(tokens, before.decoding));
 }

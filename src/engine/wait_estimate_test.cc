@@ -7,7 +7,7 @@
 namespace protean {
 namespace {
 
-TEST(WaitEstimate, KnowsNothingAtFirstAndRefusesNobody) {
+TEST(WaitEstimate, PredictsNothingAtFirstSoThatNoRequestIsRefused) {
   const WaitEstimate estimate(512);
   EXPECT_EQ(estimate.prefill_ns(100000, 10), 0);
   EXPECT_EQ(estimate.first_token_ns({.tokens = 5000, .running = 3, .without_place = 2}, 9), 0);
@@ -21,13 +21,13 @@ TEST(WaitEstimate, LearnsFixedAndTokenTimeFromMixedSteps) {
     const double noise = 0.95 + 0.001 * static_cast<double>(random() % 100);
     estimate.step_done(tokens, static_cast<TimeNs>((2e6 + 1e4 * tokens) * noise));
   }
-  // 1024 tokens are two steps; with 12 beside them in each, three.
+  // 1024 tokens take two steps; with 12 decodes in each, three.
   EXPECT_NEAR(static_cast<double>(estimate.prefill_ns(1024, 0)), 14.24e6, 0.5e6);
   EXPECT_NEAR(static_cast<double>(estimate.prefill_ns(1024, 12)), 16.6e6, 0.6e6);
   EXPECT_NEAR(static_cast<double>(estimate.token_ns()), 2e6 / 512 + 1e4, 0.5e3);
 }
 
-TEST(WaitEstimate, SaysHowManyPromptTokensAStepTakesInATime) {
+TEST(WaitEstimate, TellsHowManyPromptTokensAStepTakesInATime) {
   WaitEstimate estimate(512);
   EXPECT_EQ(estimate.prompt_tokens_within(kNsPerMs, 0), 512) << "nothing is known yet";
   for (int i = 0; i < 50; ++i) {
@@ -40,13 +40,14 @@ TEST(WaitEstimate, SaysHowManyPromptTokensAStepTakesInATime) {
   }
   EXPECT_NEAR(estimate.prompt_tokens_within(12 * kNsPerMs, 0), 100, 3);
   EXPECT_NEAR(estimate.prompt_tokens_within(12 * kNsPerMs, 30), 70, 3);
-  EXPECT_NEAR(estimate.prompt_tokens_within(12 * kNsPerMs, 180), 200, 6) << "as long as decodes";
+  EXPECT_NEAR(estimate.prompt_tokens_within(12 * kNsPerMs, 180), 200, 6)
+      << "as long as the decodes";
   EXPECT_NEAR(estimate.prompt_tokens_within(kNsPerMs, 0), 20, 2);
   EXPECT_EQ(estimate.prompt_tokens_within(kNsPerS, 0), 512);
 }
 
-// Steps of one size say how long such a step takes, and nothing of larger ones.
-TEST(WaitEstimate, IsAnOptimistAboutWhatItHasNotSeen) {
+// Steps of one size tell the time of such a step, and nothing about larger ones.
+TEST(WaitEstimate, Predicts0ForWhatItHasNotObserved) {
   WaitEstimate estimate(512);
   for (int i = 0; i < 50; ++i) {
     estimate.step_done(8, 3 * kNsPerMs);
@@ -55,14 +56,14 @@ TEST(WaitEstimate, IsAnOptimistAboutWhatItHasNotSeen) {
   EXPECT_NEAR(static_cast<double>(estimate.prefill_ns(513, 0)), 6e6, 2e4);
 }
 
-TEST(WaitEstimate, NeverTakesATokenForMoreThanAWholeStepOfIt) {
+TEST(WaitEstimate, ATokenNeverTakesMoreThanItsShareOfAStep) {
   WaitEstimate estimate(512);
   for (int i = 0; i < 30; ++i) {  // noise that looks like a steep slope
     estimate.step_done(100, 1 * kNsPerMs);
     estimate.step_done(101, 2 * kNsPerMs);
   }
   EXPECT_LE(estimate.prefill_ns(512, 0), 512 * kNsPerMs / 100 + kNsPerMs);
-  for (int i = 0; i < 30; ++i) {  // and like a falling one
+  for (int i = 0; i < 30; ++i) {  // noise that looks like a falling slope
     estimate.step_done(100, 2 * kNsPerMs);
     estimate.step_done(101, 1 * kNsPerMs);
   }
@@ -80,7 +81,7 @@ TEST(WaitEstimate, FollowsAMachineThatSlowsDown) {
   }
 }
 
-TEST(WaitEstimate, ThoseWithoutAPlaceWaitForPlaces) {
+TEST(WaitEstimate, SequencesWithoutAPlaceWaitForPlaces) {
   WaitEstimate estimate(100);
   for (int i = 0; i < 100; ++i) {
     estimate.step_done(1 + i % 100, 1000 + 100 * (1 + i % 100));
@@ -88,7 +89,7 @@ TEST(WaitEstimate, ThoseWithoutAPlaceWaitForPlaces) {
   for (int i = 0; i < 100; ++i) {
     estimate.answer_done(8 * kNsPerS);
   }
-  // Of 16 running ones one leaves every half second.
+  // One of 16 running sequences ends every half second.
   const TimeNs wait_ns =
       estimate.first_token_ns({.tokens = 50, .running = 16, .without_place = 3}, 10);
   EXPECT_NEAR(static_cast<double>(wait_ns), 1.5e9, 1e6);

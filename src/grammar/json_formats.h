@@ -9,9 +9,8 @@
 
 namespace protean::grammar {
 
-// Returns strings of a format. All are valid by the format's RFC, but not all that the RFC allows
-// are among them: URIs have a host or an opaque part of plain characters, e-mail addresses have no
-// quotes.
+// Returns strings of a format. All are valid by the format's RFC, which may allow more: URIs have a
+// host or an opaque part of plain characters here, and e-mail addresses have no quotes.
 std::optional<Language> string_format(std::string_view name);
 
 // Returns the range of OpenAPI's int32, int64, float or double.

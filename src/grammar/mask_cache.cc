@@ -147,8 +147,7 @@ void MaskCache::warm() {
   }
 }
 
-// Groups the top frames by the frames below them. Frames inside a JSON string are parts of their
-// own.
+// Groups the top frames by the frames below them. Those inside a JSON string stay apart.
 std::vector<MaskCache::Part> MaskCache::parts_of(SetId set) {
   std::map<SetId, std::vector<Frame>> together;
   std::vector<std::pair<Frame, SetId>> strings;

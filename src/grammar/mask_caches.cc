@@ -53,8 +53,10 @@ Result<std::shared_ptr<MaskCache>> MaskCaches::add(std::shared_ptr<MaskCache> ca
 }
 
 void MaskCaches::make_room() {
-  const std::scoped_lock lock(mutex_);
-  drop_unused([&] { return !memory_->exceeded(); });
+  if (memory_->exceeded()) {
+    const std::scoped_lock lock(mutex_);
+    drop_unused([&] { return !memory_->exceeded(); });
+  }
 }
 
 template <class Enough>

@@ -11,8 +11,7 @@ namespace protean::grammar {
 
 CharacterClass line_ends(RegexDialect dialect);
 
-// Reads a pattern from the left and keeps the first error in it. After an error it returns empty
-// values.
+// Reads a pattern from the left and keeps the first error. Returns empty values after an error.
 class RegexReader {
  public:
   // The pattern is valid UTF-8 and outlives the reader.

@@ -18,8 +18,7 @@ enum class RegexMatch {
 
 // Returns the texts that a pattern matches. Fails with kUnsupported for look-around,
 // back-references, flags, atomic groups, word boundaries and recursion, which it names, and with
-// kInvalidArgument if the pattern is malformed. Lazy quantifiers match the same texts as greedy
-// ones.
+// kInvalidArgument if the pattern is malformed. Lazy quantifiers count as greedy ones.
 Result<Language> parse_regex(std::string_view pattern, RegexDialect dialect, RegexMatch match);
 
 }  // namespace protean::grammar

@@ -64,8 +64,7 @@ struct Facets {
   std::vector<SchemaPlace> property_names;
   SchemaPlace place;  // the first of the schemas, for errors
 
-  // Fails with kUnsupported for a keyword that we do not enforce, kInvalidArgument for a malformed
-  // one.
+  // Fails with kUnsupported if we do not enforce a keyword, kInvalidArgument if it is malformed.
   Status add(const SchemaPlace& schema);
 
   // Returns the types to write. If no type is stated, these are the types that keywords are about.

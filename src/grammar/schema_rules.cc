@@ -130,8 +130,8 @@ Status SchemaRules::emit_values(const Facets& facets, StateId from, StateId to) 
     const std::optional<bool> kept = keeps_to(*value, facets);
     if (!kept) {
       return make_error(ErrorCode::kUnsupported,
-                        "schema at '{}': enum or const with an array or object beside keywords "
-                        "that limit arrays or objects is not supported",
+                        "schema at '{}': enum or const with an array or object together with "
+                        "keywords that limit arrays or objects is not supported",
                         facets.place.pointer);
     }
     if (*kept) {

@@ -10,7 +10,7 @@ namespace protean::jinja {
 namespace {
 
 [[noreturn]] void too_large() {
-  refuse("an integer beyond 64 bits is not supported in chat templates");
+  refuse("an integer beyond 64 bits is not supported");
 }
 
 std::string_view sign_of(Operator op) {
@@ -25,13 +25,13 @@ std::string_view sign_of(Operator op) {
 
 Value concatenate(Runtime& runtime, const Value& a, const Value& b) {
   const bool markup = a.is_markup() || b.is_markup();
-  std::string out;
+  MarkedText out;
   runtime.spend_steps((a.as_text().size() + b.as_text().size()) / 64);
   for (const Value* part : {&a, &b}) {
     if (markup && !part->is_markup()) {
-      write_escaped(part->as_text(), out);
+      write_escaped(part->as_text(), out.text);
     } else {
-      out += part->as_text();
+      runtime.append(out, *part);
     }
   }
   return runtime.text(std::move(out), markup);
@@ -53,7 +53,7 @@ Value repeat(Runtime& runtime, const Value& what, std::int64_t times) {
     std::string out;
     out.reserve(count * text.size());
     for (std::size_t i = 0; i < count; ++i) out += text;
-    return runtime.text(std::move(out), what.is_markup());
+    return runtime.text_from(what, std::move(out));
   }
   const Sequence& sequence = what.as_sequence();
   const std::size_t count = repeat_count(runtime, sequence.items.size() * sizeof(Value), times);
@@ -136,7 +136,7 @@ Value integer_arithmetic(Operator op, std::int64_t a, std::int64_t b) {
 Value float_power(double a, double b) {
   if (a == 0 && b < 0) fail("0.0 cannot be raised to a negative power");
   if (a < 0 && std::isfinite(a) && std::isfinite(b) && b != std::floor(b)) {
-    refuse("a complex number is not supported in chat templates");
+    refuse("a complex number is not supported");
   }
   const double result = std::pow(a, b);
   if (std::isinf(result) && std::isfinite(a) && std::isfinite(b)) fail("Result too large");

@@ -46,13 +46,13 @@ enum class ExprKind : std::uint8_t {
 struct Expr {
   ExprKind kind;
   int line = 0;
-  int depth = 1;  // of the tree below and with this
+  int depth = 1;  // levels of the tree whose root this is
   std::string text;
   Value value;
   std::vector<ExprPtr> parts;
   std::vector<Operator> operators;
   Arguments arguments;
-  Builtin builtin = nullptr;  // of a filter or test
+  Builtin builtin = nullptr;  // the filter or test; null if there is none of that name
 };
 
 struct Stmt;
@@ -60,15 +60,15 @@ using Body = std::vector<std::unique_ptr<Stmt>>;
 
 struct Parameter {
   std::string name;
-  ExprPtr otherwise;  // null: none
+  ExprPtr otherwise;  // the default; null if there is none
 };
 
-// A macro, or the body of a call or generation block, which its callee calls as caller().
+// A macro, or the body of a call block, which the callee calls as caller().
 struct MacroBody {
   std::string name;
   std::vector<Parameter> parameters;
   Body body;
-  // The names it refers to decide, as in jinja2, what it may be called with.
+  // As in jinja2, a macro accepts these arguments only if its body refers to their names.
   bool uses_caller = false, uses_varargs = false, uses_kwargs = false;
 };
 
@@ -82,7 +82,7 @@ enum class StmtKind : std::uint8_t {
   kWith,         // assignments, body
   kMacro,        // macro
   kCallBlock,    // value is the call; macro is the caller
-  kGeneration,   // body: what the assistant said; prints it
+  kGeneration,   // body, which is printed: what the assistant said
   kFilterBlock,  // body through the filters in value
   kBreak,
   kContinue,

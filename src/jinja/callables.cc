@@ -32,7 +32,7 @@ Value Macro::attribute(Runtime& runtime, std::string_view name) {
 }
 
 Value Loop::call(Runtime& runtime, Call& arguments) {
-  if (!place_.stmt.recursive) fail("a loop is called that is not marked 'recursive'");
+  if (!place_.stmt.recursive) fail("loop() is called, but the loop is not marked 'recursive'");
   const Value items = arguments.required(0, "");
   arguments.finish("loop");
   return runtime.text(interpreter_.render_again(place_, items));

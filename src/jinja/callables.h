@@ -23,7 +23,7 @@ class Macro : public Callable {
   Scope& closure_;
 };
 
-// The `loop` of one for statement; also callable, when that is recursive.
+// The variable `loop` of one for statement. Callable if the statement is recursive.
 class Loop : public Callable {
  public:
   Loop(Interpreter& interpreter, const Interpreter::LoopPlace& place, std::span<const Value> items)
@@ -44,7 +44,7 @@ class Loop : public Callable {
   const std::span<const Value> items_;
   std::size_t index_ = 0;
   bool has_last_ = false;
-  std::vector<Value> last_;  // what changed() was given before
+  std::vector<Value> last_;  // arguments of the latest changed()
 };
 
 }  // namespace protean::jinja

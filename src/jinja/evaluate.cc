@@ -1,4 +1,4 @@
-// Expressions.
+// The part of Interpreter that evaluates expressions.
 
 #include "jinja/filters.h"
 #include "jinja/interpreter.h"
@@ -111,7 +111,7 @@ Value Interpreter::comparison(const Expr& expr, Scope& scope) {
 }
 
 Value Interpreter::concatenation(const Expr& expr, Scope& scope) {
-  std::string out;
+  MarkedText out;
   for (const ExprPtr& part : expr.parts) write_text(runtime_, evaluate(*part, scope), out);
   return runtime_.text(std::move(out));
 }
@@ -140,7 +140,7 @@ Call Interpreter::evaluate_arguments(const Arguments& arguments, Scope& scope) {
     if (!name.is_string() || name.as_text().empty()) fail("names of arguments must be text");
     runtime_.spend_steps(1 + arguments.named.size());
     for (const auto& given : arguments.named) {
-      if (given.first == name.as_text()) fail("two values for the argument '{}'", given.first);
+      if (given.first == name.as_text()) fail("the argument '{}' has two values", given.first);
     }
     call.named.emplace_back(name.as_text(), value);
   }

@@ -7,8 +7,9 @@
 namespace protean::jinja {
 namespace {
 
-constexpr int kMaxNesting = 64;     // brackets within brackets
-constexpr int kMaxExprDepth = 300;  // of the tree: a + b + c ... is a deep one
+constexpr int kMaxNesting = 64;  // levels of brackets
+constexpr int kMaxExprDepth =
+    300;  // levels of the tree, to which a + b + c ... adds one for each +
 
 std::vector<ExprPtr> list_of(ExprPtr a, ExprPtr b = nullptr) {
   std::vector<ExprPtr> parts;
@@ -60,7 +61,7 @@ void check_target(const TokenStream& tokens, const Expr& target) {
 
 }  // namespace
 
-// Every node passes here once it is complete: a tree too deep to walk is never built.
+// Called for every node once it is complete, so that no tree is too deep to walk.
 ExprPtr ExpressionParser::settle(ExprPtr expr) {
   int deepest = depth_of(expr->arguments);
   for (const ExprPtr& part : expr->parts) {
@@ -113,7 +114,7 @@ ExprPtr ExpressionParser::tuple(const TupleRules& rules) {
 }
 
 ExprPtr ExpressionParser::target() {
-  // A name that is assigned is not read.
+  // Hides the open macros, since a name that is assigned is not read.
   const std::vector<MacroBody*> reading = std::exchange(open_macros, {});
   ExprPtr target = tuple({.simple = true});
   open_macros = reading;
@@ -252,7 +253,7 @@ ExprPtr ExpressionParser::primary() {
   if (token.kind == TokenKind::kString) {
     ExprPtr result = make(ExprKind::kLiteral, token.line, {});
     while (tokens_.at(TokenKind::kString)) result->text += tokens_.next().text;
-    result->value = Value::text(result->text);
+    result->value = Value::template_text(result->text);
     return result;
   }
   if (token.kind == TokenKind::kInteger || token.kind == TokenKind::kFloat) {
@@ -374,7 +375,7 @@ Arguments ExpressionParser::call_arguments() {
       valid = valid && !has_star && arguments.named.empty();
       arguments.positional.push_back(expression());
     }
-    if (!valid) tokens_.fail_here("arguments in an order that a call does not allow");
+    if (!valid) tokens_.fail_here("arguments are repeated, or positional ones follow others");
     if (!tokens_.at_operator(")")) tokens_.expect_operator(",");
   }
   tokens_.next();

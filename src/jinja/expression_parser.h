@@ -8,15 +8,15 @@
 
 namespace protean::jinja {
 
-// jinja2's expression grammar, precedences and oddities included (** groups to the left, a filter
-// binds tighter than any operator but looser than a unary minus).
+// Parses expressions with jinja2's grammar and precedences: ** groups to the left, and a filter
+// binds tighter than any operator except a unary minus.
 class ExpressionParser {
  public:
   explicit ExpressionParser(TokenStream& tokens) : tokens_(tokens) {}
 
   ExprPtr expression();
-  // Without parentheses a comma makes a tuple. `simple` allows names only, for targets; a
-  // conditional is not allowed in `for x in ...`.
+  // A comma makes a tuple even without parentheses. `simple` allows names only, for targets;
+  // `conditional` is off in `for x in ...`.
   struct TupleRules {
     bool simple = false;
     bool conditional = true;
@@ -24,10 +24,10 @@ class ExpressionParser {
   };
   ExprPtr tuple(const TupleRules& rules);
   ExprPtr target();
-  ExprPtr block_filters(bool start_inline);  // null without any
+  ExprPtr block_filters(bool start_inline);  // null if there are none
   Arguments call_arguments();
 
-  // Every name that is read is told to the macros being parsed.
+  // The macros around the current token, which note every name that is read.
   std::vector<MacroBody*> open_macros;
 
  private:

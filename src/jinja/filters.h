@@ -1,6 +1,7 @@
 #pragma once
 
-// jinja2's filters, tests and global functions by name; nullptr when there is none of that name.
+// jinja2's filters, tests and global functions by name. The find functions return nullptr for an
+// unknown name.
 
 #include <string_view>
 
@@ -10,9 +11,9 @@
 namespace protean::jinja {
 
 Builtin find_filter(std::string_view name);
-Error unknown_filter(std::string_view name);  // why find_filter gave none
-Builtin find_test(std::string_view name);     // gives a bool
-// A global as a value; undefined when there is none. strftime_now is there only with a clock.
+Error unknown_filter(std::string_view name);  // for a name that find_filter() does not know
+Builtin find_test(std::string_view name);     // a test returns a bool
+// Returns a global function, or undefined. strftime_now exists only if the Runtime has a time.
 Value find_global(Runtime& runtime, std::string_view name);
 
 std::span<const NamedBuiltin> text_filters();
@@ -21,11 +22,11 @@ std::span<const NamedBuiltin> sequence_filters();
 std::span<const NamedBuiltin> selection_filters();
 std::span<const NamedBuiltin> web_filters();
 
-// The value at a path like "function.name" or 0 inside an item, as attribute= names it;
-// `otherwise`, unless none, stands in for what is not there.
+// Returns the value at a path such as "function.name" or 0 in `item`, as attribute= names it.
+// Returns `otherwise`, unless that is none, if the path does not exist.
 Value at_path(Runtime& runtime, Value item, const Value& path,
               const Value& otherwise = Value::none());
-// Text in lower case unless case matters; what sorting and grouping compare.
+// Returns what sorting and grouping compare: text in lower case unless case_sensitive.
 Value comparison_key(Runtime& runtime, const Value& value, bool case_sensitive);
 
 }  // namespace protean::jinja

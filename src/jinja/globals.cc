@@ -8,7 +8,7 @@
 namespace protean::jinja {
 namespace {
 
-constexpr std::int64_t kMaxRange = 100'000;  // the sandbox's
+constexpr std::int64_t kMaxRange = 100'000;  // as in jinja2's sandbox
 
 class Global : public Callable {
  public:
@@ -24,7 +24,7 @@ class Global : public Callable {
   const NamedBuiltin& function_;
 };
 
-// Nothing the first time, the separator from then on.
+// Returns "" the first time and the separator from then on.
 class Joiner : public Callable {
  public:
   explicit Joiner(const Value& separator) : separator_(separator) {}
@@ -100,7 +100,7 @@ Value range(Runtime& runtime, const Value&, Call& call) {
   const std::int64_t first = start;
   while (step > 0 ? start < stop : start > stop) {
     if (static_cast<std::int64_t>(items.size()) >= kMaxRange) {
-      fail("a range of more than {} elements", kMaxRange);
+      fail("range() has more than {} elements", kMaxRange);
     }
     items.push_back(Value::integer(start));
     if (__builtin_add_overflow(start, step, &start)) break;
@@ -138,7 +138,7 @@ Value make_dict(Runtime& runtime, const Value&, Call& call) {
 Value make_namespace(Runtime& runtime, const Value&, Call& call) {
   auto* made = runtime.make<Namespace>();
   for (const auto& [name, value] : dict_pairs(runtime, call)) {
-    if (!name.is_string()) fail("a namespace needs names that are text");
+    if (!name.is_string()) fail("namespace() needs names that are text");
     runtime.spend_bytes(64);
     made->attributes.insert_or_assign(name.as_text(), value);
   }
@@ -164,9 +164,9 @@ Value strftime_now(Runtime& runtime, const Value&, Call& call) {
     if (letter == '%') {
       out += '%';
     } else if (letter == 'z' || letter == 'Z') {
-      continue;  // the time is local and, as in Python, says of no zone
+      continue;  // as for Python's local time, which has no zone
     } else if (kDirectives.find(letter) == kDirectives.npos || letter == '\0') {
-      refuse("the time format {}{} is not supported in chat templates", directive, letter);
+      refuse("the time format {}{} is not supported", directive, letter);
     } else {
       char text[128];
       directive += letter;

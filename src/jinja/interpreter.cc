@@ -1,4 +1,4 @@
-// Statements.
+// The part of Interpreter that executes statements.
 
 #include "jinja/interpreter.h"
 
@@ -27,8 +27,8 @@ void Scope::set(std::string_view name, const Value& value) {
   names.emplace_back(name, value);
 }
 
-std::string Interpreter::render() {
-  std::string out;
+MarkedText Interpreter::render() {
+  MarkedText out;
   execute(syntax_.body, new_scope(nullptr), out);
   return out;
 }
@@ -37,20 +37,20 @@ Scope& Interpreter::new_scope(Scope* parent) {
   return *runtime_.make<Scope>(parent);
 }
 
-Interpreter::Flow Interpreter::execute(const Body& body, Scope& scope, std::string& out) {
+Interpreter::Flow Interpreter::execute(const Body& body, Scope& scope, MarkedText& out) {
   for (const auto& stmt : body) {
     if (const Flow flow = execute(*stmt, scope, out); flow != Flow::kOn) return flow;
   }
   return Flow::kOn;
 }
 
-Interpreter::Flow Interpreter::execute(const Stmt& stmt, Scope& scope, std::string& out) {
+Interpreter::Flow Interpreter::execute(const Stmt& stmt, Scope& scope, MarkedText& out) {
   const Deeper deeper(runtime_);
   runtime_.spend_steps(1);
   runtime_.set_line(stmt.line);
   switch (stmt.kind) {
     case StmtKind::kText:
-      print(Value::text(stmt.text), out);
+      print(Value::template_text(stmt.text), out);
       return Flow::kOn;
     case StmtKind::kPrint:
       print(evaluate(*stmt.value, scope), out);
@@ -84,11 +84,11 @@ Interpreter::Flow Interpreter::execute(const Stmt& stmt, Scope& scope, std::stri
   return Flow::kOn;
 }
 
-void Interpreter::print(const Value& value, std::string& out) {
+void Interpreter::print(const Value& value, MarkedText& out) {
   write_text(runtime_, value, out);
 }
 
-Interpreter::Flow Interpreter::choose_branch(const Stmt& stmt, Scope& scope, std::string& out) {
+Interpreter::Flow Interpreter::choose_branch(const Stmt& stmt, Scope& scope, MarkedText& out) {
   for (const Branch& branch : stmt.branches) {
     if (truthy(evaluate(*branch.condition, scope))) return execute(branch.body, scope, out);
   }
@@ -105,26 +105,26 @@ std::vector<Value> Interpreter::matching(const LoopPlace& place, std::span<const
   return matches;
 }
 
-Interpreter::Flow Interpreter::loop(const Stmt& stmt, Scope& scope, std::string& out) {
+Interpreter::Flow Interpreter::loop(const Stmt& stmt, Scope& scope, MarkedText& out) {
   const Value items = evaluate(*stmt.value, scope);
   return loop_over({stmt, scope, 0}, elements(runtime_, items), out);
 }
 
-std::string Interpreter::render_again(const LoopPlace& place, const Value& items) {
-  std::string out;
+MarkedText Interpreter::render_again(const LoopPlace& place, const Value& items) {
+  MarkedText out;
   loop_over({place.stmt, place.outer, place.depth + 1}, elements(runtime_, items), out);
   return out;
 }
 
 Interpreter::Flow Interpreter::loop_over(const LoopPlace& place, std::span<const Value> items,
-                                         std::string& out) {
+                                         MarkedText& out) {
   const Stmt& stmt = place.stmt;
   if (stmt.condition != nullptr) {
     items = runtime_.list(matching(place, items)).as_sequence().items;
   }
   Loop& loop = *runtime_.make<Loop>(*this, place, items);
   Scope& scope = new_scope(&place.outer);
-  bool completed = false;  // one pass to its end; jinja2's else looks at this, not at the items
+  bool completed = false;  // a pass reached its end: jinja2 runs the else if none did
   for (std::size_t i = 0; i < items.size(); ++i) {
     scope.names.clear();
     scope.set("loop", Value(&loop));
@@ -139,7 +139,7 @@ Interpreter::Flow Interpreter::loop_over(const LoopPlace& place, std::span<const
 }
 
 Interpreter::Flow Interpreter::set_block(const Stmt& stmt, Scope& scope) {
-  std::string text;
+  MarkedText text;
   Scope& inner = new_scope(&scope);
   const Flow flow = execute(stmt.body, inner, text);
   if (flow != Flow::kOn) return flow;
@@ -149,8 +149,8 @@ Interpreter::Flow Interpreter::set_block(const Stmt& stmt, Scope& scope) {
   return flow;
 }
 
-Interpreter::Flow Interpreter::filter_block(const Stmt& stmt, Scope& scope, std::string& out) {
-  std::string text;
+Interpreter::Flow Interpreter::filter_block(const Stmt& stmt, Scope& scope, MarkedText& out) {
+  MarkedText text;
   Scope& inner = new_scope(&scope);
   const Flow flow = execute(stmt.body, inner, text);
   if (flow != Flow::kOn) return flow;
@@ -159,7 +159,7 @@ Interpreter::Flow Interpreter::filter_block(const Stmt& stmt, Scope& scope, std:
   return flow;
 }
 
-Interpreter::Flow Interpreter::with_block(const Stmt& stmt, Scope& scope, std::string& out) {
+Interpreter::Flow Interpreter::with_block(const Stmt& stmt, Scope& scope, MarkedText& out) {
   Scope& inner = new_scope(&scope);
   for (const auto& [target, value] : stmt.assignments) {
     assign(*target, evaluate(*value, scope), inner);
@@ -167,7 +167,7 @@ Interpreter::Flow Interpreter::with_block(const Stmt& stmt, Scope& scope, std::s
   return execute(stmt.body, inner, out);
 }
 
-void Interpreter::call_block(const Stmt& stmt, Scope& scope, std::string& out) {
+void Interpreter::call_block(const Stmt& stmt, Scope& scope, MarkedText& out) {
   const Value caller = runtime_.make<Macro>(*this, stmt.macro, scope);
   print(called(*stmt.value, scope, &caller), out);
 }
@@ -227,7 +227,7 @@ Value Interpreter::call_macro(const MacroBody& macro, Scope& closure, Call& call
     if (given[i] || parameters[i].otherwise == nullptr) continue;
     scope.set(parameters[i].name, evaluate(*parameters[i].otherwise, scope));
   }
-  std::string out;
+  MarkedText out;
   execute(macro.body, scope, out);
   return runtime_.text(std::move(out));
 }

@@ -11,32 +11,33 @@
 
 namespace protean::jinja {
 
-// Names set by a template in one block. Kept by the Runtime, since a macro may outlive the block.
+// Names that a template sets in one block. Owned by the Runtime, since a macro may outlive the
+// block.
 struct Scope : Object {
   explicit Scope(Scope* outer) : parent(outer) {}
   Scope* parent;
   std::vector<std::pair<std::string_view, Value>> names;
 
-  const Value* find(std::string_view name) const;  // here, not in the parents
+  const Value* find(std::string_view name) const;  // does not look in the parents
   void set(std::string_view name, const Value& value);
 };
 
-// Walks one template once. Syntax, context and Runtime outlive it.
+// Renders one template once. Syntax, context and Runtime must outlive it.
 class Interpreter {
  public:
   Interpreter(const Syntax& syntax, const Dict& context, Runtime& runtime)
       : syntax_(syntax), context_(context), runtime_(runtime) {}
 
-  std::string render();
+  MarkedText render();
 
-  // For the callables that a template makes.
+  // For Macro and Loop.
   Value call_macro(const MacroBody& macro, Scope& closure, Call& call);
   struct LoopPlace {
     const Stmt& stmt;
     Scope& outer;
     int depth;
   };
-  std::string render_again(const LoopPlace& place, const Value& items);
+  MarkedText render_again(const LoopPlace& place, const Value& items);
 
  private:
   enum class Flow : std::uint8_t { kOn, kBreak, kContinue };
@@ -54,17 +55,17 @@ class Interpreter {
   std::vector<Value> evaluate_all(const std::vector<ExprPtr>& exprs, Scope& scope);
   Call evaluate_arguments(const Arguments& arguments, Scope& scope);
 
-  Flow execute(const Body& body, Scope& scope, std::string& out);
-  Flow execute(const Stmt& stmt, Scope& scope, std::string& out);
-  Flow choose_branch(const Stmt& stmt, Scope& scope, std::string& out);
-  Flow loop(const Stmt& stmt, Scope& scope, std::string& out);
-  Flow loop_over(const LoopPlace& place, std::span<const Value> items, std::string& out);
+  Flow execute(const Body& body, Scope& scope, MarkedText& out);
+  Flow execute(const Stmt& stmt, Scope& scope, MarkedText& out);
+  Flow choose_branch(const Stmt& stmt, Scope& scope, MarkedText& out);
+  Flow loop(const Stmt& stmt, Scope& scope, MarkedText& out);
+  Flow loop_over(const LoopPlace& place, std::span<const Value> items, MarkedText& out);
   Flow set_block(const Stmt& stmt, Scope& scope);
-  Flow filter_block(const Stmt& stmt, Scope& scope, std::string& out);
-  Flow with_block(const Stmt& stmt, Scope& scope, std::string& out);
-  void call_block(const Stmt& stmt, Scope& scope, std::string& out);
+  Flow filter_block(const Stmt& stmt, Scope& scope, MarkedText& out);
+  Flow with_block(const Stmt& stmt, Scope& scope, MarkedText& out);
+  void call_block(const Stmt& stmt, Scope& scope, MarkedText& out);
   void assign(const Expr& target, const Value& value, Scope& scope);
-  void print(const Value& value, std::string& out);
+  void print(const Value& value, MarkedText& out);
   std::vector<Value> matching(const LoopPlace& place, std::span<const Value> items);
   Scope& new_scope(Scope* parent);
 

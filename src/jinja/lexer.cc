@@ -9,7 +9,7 @@
 namespace protean::jinja {
 namespace {
 
-// Line ends become \n, and one at the very end goes.
+// Turns line ends into \n and removes one at the very end.
 std::string normalize(std::string_view source) {
   std::string out;
   out.reserve(source.size());
@@ -47,7 +47,7 @@ class Lexer {
     throw Failure{Error{ErrorCode::kInvalidArgument, std::move(message)}, line()};
   }
 
-  // Positions only grow, so counting goes on where it stopped.
+  // Counts lines from where the last call stopped, since positions only grow.
   int line() {
     line_ += static_cast<int>(std::count(source_.begin() + static_cast<std::ptrdiff_t>(counted_),
                                          source_.begin() + static_cast<std::ptrdiff_t>(at_), '\n'));
@@ -65,7 +65,7 @@ class Lexer {
   }
   void skip_space() { skip(rest().size() - strip_left(rest()).size()); }
 
-  // Text up to the next tag, then the tag's beginning.
+  // Reads text up to the next tag, then the beginning of the tag.
   void lex_root() {
     std::size_t tag = at_;
     do {
@@ -94,7 +94,7 @@ class Lexer {
            (source_[at + 1] == '%' || source_[at + 1] == '{' || source_[at + 1] == '#');
   }
 
-  // What stands before a tag at `end`; `strippable` tags take the indentation before them away.
+  // Adds the text before a tag at `end`, without the indentation before a `strippable` tag.
   void add_data(std::size_t end, char sign, bool strippable) {
     std::string_view text = std::string_view(source_).substr(at_, end - at_);
     if (sign == '-') {
@@ -109,7 +109,7 @@ class Lexer {
     if (!text.empty()) add(TokenKind::kData, std::string(text));
   }
 
-  // The end of a tag: "%}", after "-" with all white space behind it, else with one line end.
+  // Skips the end of a tag, with all white space after "-%}" and one line end after "%}".
   bool skip_end(std::string_view end, bool trims_newline) {
     const bool minus = starts("-") && rest().substr(1).starts_with(end);
     const bool plus = trims_newline && starts("+") && rest().substr(1).starts_with(end);
@@ -131,7 +131,7 @@ class Lexer {
     skip_end("#}", true);
   }
 
-  // True when the cursor stands before "word %}" with white space between; moves behind the word.
+  // If "word %}" follows, moves `at` behind the word and returns true.
   bool skip_word(std::string_view word, std::size_t begin_bytes, std::size_t* at) const {
     std::string_view tail = std::string_view(source_).substr(*at + begin_bytes);
     tail = strip_left(tail);
@@ -143,7 +143,7 @@ class Lexer {
     return true;
   }
 
-  // Between {% raw %} and {% endraw %} all is text.
+  // Reads everything between {% raw %} and {% endraw %} as text.
   bool lex_raw(bool has_sign) {
     std::size_t at = at_;
     if (!skip_word("raw", has_sign ? 3 : 2, &at) || source_[at] == '+') return false;
@@ -164,7 +164,7 @@ class Lexer {
   }
 
   void lex_inside(bool block) {
-    std::string open;  // brackets to be closed: only outside of them can the tag end
+    std::string open;  // closing brackets to come; a tag ends only outside of brackets
     for (;;) {
       skip_space();
       if (at_ >= source_.size()) error("unexpected end of template inside a tag");
@@ -223,7 +223,7 @@ class Lexer {
     skip(1);
   }
 
-  // Digits, one underscore allowed between two of them.
+  // Returns the end of a run of digits, in which single underscores may stand between digits.
   std::size_t digits_end(std::size_t at, int base = 10) const {
     const auto is_digit_here = [&](std::size_t i) {
       if (i >= source_.size()) return false;
@@ -246,7 +246,7 @@ class Lexer {
     return text;
   }
 
-  // The end of a float that starts here, or at_ when there is none.
+  // Returns the end of the float that begins here, or at_ if there is none.
   std::size_t float_end() const {
     if (at_ > 0 && source_[at_ - 1] == '.') return at_;
     const auto is_digit_at = [&](std::size_t i) {
@@ -281,7 +281,7 @@ class Lexer {
     }
     std::size_t from = base == 10 ? at_ : at_ + 2;
     std::size_t end = digits_end(from, base);
-    if (base != 10 && end == from) {  // "0x" alone is a 0 and a name
+    if (base != 10 && end == from) {  // "0x" alone is 0 and a name
       base = 10;
       from = at_;
       end = at_ + 1;
@@ -304,7 +304,7 @@ class Lexer {
   void lex_string(char quote) {
     std::size_t end = at_ + 1;
     while (end < source_.size() && source_[end] != quote) end += source_[end] == '\\' ? 2 : 1;
-    if (end >= source_.size()) error("a string without its closing quote");
+    if (end >= source_.size()) error("a string has no closing quote");
     add(TokenKind::kString, unescape(source_.substr(at_ + 1, end - at_ - 1)));
     skip(end + 1 - at_);
   }
@@ -316,7 +316,7 @@ class Lexer {
         out += text[i];
         continue;
       }
-      const char c = text[++i];  // the quote is not escaped, so something follows
+      const char c = text[++i];  // a character follows, since the closing quote is not escaped
       constexpr std::string_view kNames = "abfnrtv\\'\"", kStandFor = "\a\b\f\n\r\t\v\\'\"";
       if (const std::size_t named = kNames.find(c); named != kNames.npos) {
         out += kStandFor[named];
@@ -331,8 +331,8 @@ class Lexer {
         i += static_cast<std::size_t>(end - octal.data()) - 1;
         append_utf8(out, point);
       } else if (c == 'N') {
-        error("\\N{...} in a string is not supported in chat templates");
-      } else if (c != '\n') {  // before a line end the backslash joins two lines
+        error("\\N{...} in a string is not supported");
+      } else if (c != '\n') {  // a backslash before a line end joins the lines
         out += '\\';
         out += c;
       }
@@ -344,9 +344,9 @@ class Lexer {
     std::uint32_t point = 0;
     const auto result = std::from_chars(hex.data(), hex.data() + hex.size(), point, 16);
     if (hex.size() != digits || result.ptr != hex.data() + digits || point > 0x10FFFF) {
-      error("a broken \\x, \\u or \\U in a string");
+      error("invalid \\x, \\u or \\U in a string");
     }
-    if (point >= 0xD800 && point <= 0xDFFF) error("half of a surrogate pair in a string");
+    if (point >= 0xD800 && point <= 0xDFFF) error("single surrogate in a string");
     append_utf8(out, point);
   }
 

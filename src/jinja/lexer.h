@@ -9,7 +9,7 @@
 namespace protean::jinja {
 
 enum class TokenKind : std::uint8_t {
-  kData,  // text outside of tags, white-space control applied
+  kData,  // text outside of tags, after white-space control
   kBlockBegin,
   kBlockEnd,
   kVariableBegin,
@@ -25,14 +25,14 @@ enum class TokenKind : std::uint8_t {
 struct Token {
   TokenKind kind;
   int line;
-  std::string text;  // of a string: what it stands for
+  std::string text;  // a string's value, without quotes and escapes
   Value number = Value::none();
 
   bool is(TokenKind k, std::string_view t) const { return kind == k && text == t; }
 };
 
-// Cuts a template into tokens as jinja2 does with trim_blocks and lstrip_blocks on and
-// keep_trailing_newline off. Throws Failure. The last token is kEnd.
+// Returns the tokens of a template as jinja2 cuts it with trim_blocks and lstrip_blocks on and
+// keep_trailing_newline off. The last one is kEnd. Throws Failure.
 std::vector<Token> tokenize(std::string_view source);
 
 }  // namespace protean::jinja

@@ -54,9 +54,10 @@ Value dict_items(Runtime& runtime, const Value& self, Call&) {
   return runtime.sequence(Kind::kItems, std::move(items));
 }
 
+// copy(): the object itself, since templates cannot change it.
 Value same(Runtime&, const Value& self, Call&) {
   return self;
-}  // nothing can change the copy
+}
 
 Value sequence_count(Runtime& runtime, const Value& self, Call& call) {
   const Value wanted = call.required(0, "");
@@ -83,8 +84,8 @@ constexpr std::array<NamedBuiltin, 3> kListMethods = {
     {{"copy", same}, {"count", sequence_count}, {"index", sequence_index}}};
 constexpr std::array<NamedBuiltin, 2> kTupleMethods = {
     {{"count", sequence_count}, {"index", sequence_index}}};
-// What Python has besides: methods that change the object, which no template may, and str methods
-// that no chat template needs.
+// Methods that Python has in addition. They change the object, which the sandbox forbids, or no
+// chat template needs them.
 constexpr std::array<std::string_view, 6> kRefusedOfDict = {"clear",   "fromkeys",   "pop",
                                                             "popitem", "setdefault", "update"};
 constexpr std::array<std::string_view, 8> kRefusedOfList = {"append", "clear",  "extend",  "insert",
@@ -116,7 +117,7 @@ Value bound_method(Runtime& runtime, const Value& object, std::string_view name)
   const auto& refused = methods.refused;
   const bool internal = name.starts_with("__") && name.ends_with("__") && !object.is(Type::kDict);
   if (internal || std::find(refused.begin(), refused.end(), name) != refused.end()) {
-    refuse("{}.{} is not supported in chat templates", type_name(object), name);
+    refuse("{}.{} is not supported", type_name(object), name);
   }
   return Value::undefined(name);
 }

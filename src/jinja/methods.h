@@ -9,8 +9,8 @@
 
 namespace protean::jinja {
 
-// The method as a callable, or undefined when Python has none of that name. One that Python has but
-// that changes the object, or that Protean does not offer, is refused by name.
+// Returns the method as a callable, or undefined if Python has no such method. Refuses methods that
+// change the object and those that are not implemented.
 Value bound_method(Runtime& runtime, const Value& object, std::string_view name);
 
 std::span<const NamedBuiltin> text_methods();

@@ -4,8 +4,8 @@
 
 namespace protean::jinja {
 
-// Fails for a filter or test that there is none of, but where jinja2 waits until it is used: in the
-// branches of an if, outside of what has names of its own in there (a loop's body, a macro's).
+// Throws Failure for an unknown filter or test. As in jinja2, names in the branches of an if are
+// checked only when they are used, unless they are in a loop or macro inside the branch.
 void check_names(const Syntax& parsed);
 
 }  // namespace protean::jinja

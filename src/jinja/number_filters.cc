@@ -18,13 +18,13 @@ std::int64_t truncated(double number) {
     fail("cannot convert float {} to integer", std::isnan(number) ? "NaN" : "infinity");
   }
   if (!(std::fabs(number) < kInt64Range)) {
-    refuse("an integer beyond 64 bits is not supported in chat templates");
+    refuse("an integer beyond 64 bits is not supported");
   }
   return static_cast<std::int64_t>(number);
 }
 
-// The digits of a number as Python reads it: white space around it and single underscores between
-// digits go. Nothing when an underscore stands elsewhere.
+// Removes white space around a number and single underscores between its digits, as Python does.
+// Returns nothing if an underscore is elsewhere.
 std::optional<std::string> plain_digits(std::string_view text) {
   text = strip_right(strip_left(text));
   std::string out;
@@ -59,7 +59,7 @@ std::optional<double> parse_float(std::string_view text) {
   return number;
 }
 
-// int(text, base); base 0 goes by the prefix.
+// int(text, base). Base 0 follows the prefix.
 std::optional<std::int64_t> parse_int(std::string_view text, std::int64_t base) {
   std::optional<std::string> digits = plain_digits(text);
   if (!digits) return std::nullopt;
@@ -80,7 +80,7 @@ std::optional<std::int64_t> parse_int(std::string_view text, std::int64_t base) 
   const auto result = std::from_chars(signed_text.data(), end, number, static_cast<int>(base));
   if (result.ptr != end || result.ec == std::errc::invalid_argument) return std::nullopt;
   if (result.ec != std::errc()) {
-    refuse("an integer beyond 64 bits is not supported in chat templates");
+    refuse("an integer beyond 64 bits is not supported");
   }
   return number;
 }
@@ -109,8 +109,8 @@ Value to_float(Runtime& runtime, const Value& self, Call& call) {
   return number ? Value::number(*number) : otherwise;
 }
 
-// The nearest multiple of 10^-digits, ties to even, decided on the exact binary value as Python
-// does.
+// Returns the nearest multiple of 10^-digits. As in Python, the exact binary value decides, and
+// ties go to even.
 double round_float(double number, std::int64_t digits) {
   if (!std::isfinite(number) || digits > 323) return number;
   if (digits < -308) return std::copysign(0.0, number);

@@ -15,7 +15,7 @@ using Kind = Sequence::Kind;
 bool equal_sequences(Runtime& runtime, const Sequence& a, const Sequence& b) {
   if (&a == &b) return true;
   if (a.kind != b.kind || a.kind == Kind::kGenerator || a.kind == Kind::kValues) return false;
-  if (a.kind > Kind::kRange) refuse("comparing dict views is not supported in chat templates");
+  if (a.kind > Kind::kRange) refuse("comparing dict views is not supported");
   return std::equal(a.items.begin(), a.items.end(), b.items.begin(), b.items.end(),
                     [&](const Value& x, const Value& y) { return equal(runtime, x, y); });
 }
@@ -34,7 +34,7 @@ std::partial_ordering order_numbers(const Value& a, const Value& b) {
   return not_a_number ? std::partial_ordering::unordered : compare_keys(a, b) <=> 0;
 }
 
-// Python's slice.indices(): where to start, where to stop and how to step, all within bounds.
+// Python's slice.indices(): a slice's bounds and step within a sequence.
 struct Steps {
   std::int64_t start, stop, step;
   std::size_t count() const {
@@ -80,7 +80,7 @@ Value slice_text(Runtime& runtime, const Value& value, const SliceBounds& bounds
     const std::size_t from = one_byte_each ? first : character_offset(text, first);
     const std::string_view tail = text.substr(from);
     const std::size_t bytes = one_byte_each ? count : character_offset(tail, count);
-    return Value::text(tail.substr(0, bytes), value.is_markup());
+    return value.part(tail.substr(0, bytes));
   }
   std::vector<std::string_view> characters;
   characters.reserve(size);
@@ -91,7 +91,7 @@ Value slice_text(Runtime& runtime, const Value& value, const SliceBounds& bounds
     const auto at = steps.start + static_cast<std::int64_t>(i) * steps.step;
     out += characters[static_cast<std::size_t>(at)];
   }
-  return runtime.text(std::move(out), value.is_markup());
+  return runtime.text_from(value, std::move(out));
 }
 
 Value slice_sequence(Runtime& runtime, const Sequence& from, const SliceBounds& bounds) {
@@ -123,10 +123,10 @@ Value indexed(Runtime& runtime, const Value& object, std::int64_t index) {
   const auto at = static_cast<std::size_t>(index);
   if (!is_text) return object.as_sequence().items[at];
   const std::string_view tail = object.as_text().substr(character_offset(object.as_text(), at));
-  return Value::text(tail.substr(0, character_offset(tail, 1)), object.is_markup());
+  return object.part(tail.substr(0, character_offset(tail, 1)));
 }
 
-// Python's own attribute of the object, or undefined.
+// Returns the attribute that the object has in Python, or undefined.
 Value own_attribute(Runtime& runtime, const Value& object, std::string_view name) {
   if (object.is(Type::kNamespace)) {
     const auto& attributes = object.as_namespace().attributes;
@@ -314,7 +314,7 @@ std::span<const Value> elements(Runtime& runtime, const Value& value) {
   } else {
     runtime.spend_bytes(value.as_text().size() * sizeof(Value));
     for_each_character(value.as_text(),
-                       [&](std::string_view c) { items.push_back(Value::text(c)); });
+                       [&](std::string_view c) { items.push_back(value.part(c)); });
   }
   return runtime.list(std::move(items)).as_sequence().items;
 }

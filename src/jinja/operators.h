@@ -1,6 +1,6 @@
 #pragma once
 
-// What Python's operators do to values, as jinja2's sandbox lets a template use them.
+// Python's operators on values, within the limits of jinja2's sandbox.
 
 #include <compare>
 #include <span>
@@ -32,12 +32,12 @@ enum class Operator : std::uint8_t {
   kNotIn
 };
 
-// Fails with the message an undefined value gives when it is used.
+// Throws the Failure for using an undefined value.
 [[noreturn]] void fail_undefined(const Value& value);
 
 bool truthy(const Value& value);
 bool equal(Runtime& runtime, const Value& a, const Value& b);
-// Fails for values that Python does not order.
+// Throws Failure if Python does not order the two types.
 std::partial_ordering order(Runtime& runtime, const Value& a, const Value& b,
                             std::string_view sign);
 bool contains(Runtime& runtime, const Value& container, const Value& item);
@@ -45,24 +45,25 @@ bool compare(Runtime& runtime, Operator op, const Value& a, const Value& b);
 Value arithmetic(Runtime& runtime, Operator op, const Value& a, const Value& b);
 Value unary(Runtime& runtime, Operator op, const Value& value);
 
-// obj.name and obj[key] as jinja2 looks them up: the one first, then the other, then undefined.
+// obj.name and obj[key]. As in jinja2, each falls back to the other, then to undefined.
 Value get_attribute(Runtime& runtime, const Value& object, std::string_view name);
 Value get_item(Runtime& runtime, const Value& object, const Value& key);
-// A bound that is none is absent.
+// A bound that is none is missing.
 struct SliceBounds {
   Value start, stop, step;
 };
 Value slice(Runtime& runtime, const Value& object, const SliceBounds& bounds);
 
-// What iterating gives, in order. A generator is used up by it.
+// Returns what iteration yields, in order. Consumes a generator.
 std::span<const Value> elements(Runtime& runtime, const Value& value);
 bool is_iterable(const Value& value);
 std::size_t length(Runtime& runtime, const Value& value);
 Value call_value(Runtime& runtime, const Value& callee, Call& arguments);
 
-// 64-bit results only: a template that needs more is refused rather than given a wrong number.
+// Throw Failure if the result does not fit 64 bits.
 std::int64_t checked_add(std::int64_t a, std::int64_t b);
 std::int64_t checked_multiply(std::int64_t a, std::int64_t b);
-std::int64_t to_index(const Value& value, std::string_view what);  // fails unless int or bool
+std::int64_t to_index(const Value& value,
+                      std::string_view what);  // throws Failure unless int or bool
 
 }  // namespace protean::jinja

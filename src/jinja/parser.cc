@@ -10,7 +10,7 @@ namespace protean::jinja {
 namespace {
 
 constexpr std::size_t kMaxSourceBytes = 1 << 20;
-constexpr int kMaxBlocks = 40;  // within each other
+constexpr int kMaxBlocks = 40;  // levels of nested blocks
 
 using StmtPtr = std::unique_ptr<Stmt>;
 
@@ -23,7 +23,7 @@ class Parser {
  private:
   using Ends = std::vector<std::string_view>;
 
-  // Statements up to a tag that is one of `ends`, which becomes the current token.
+  // Parses statements up to a tag that is one of `ends`. Its name becomes the current token.
   Body body_until(const Ends& ends) {
     if (++blocks_ > kMaxBlocks) tokens_.fail_here("blocks are too deeply nested");
     Body body;
@@ -53,7 +53,7 @@ class Parser {
     return body;
   }
 
-  // From a tag's end to the tag that closes it, whose name is taken.
+  // Parses from a tag's end to the tag that closes it. Its name becomes the current token.
   Body block(const Ends& ends) {
     tokens_.skip_operator(":");
     tokens_.expect(TokenKind::kBlockEnd);
@@ -105,9 +105,7 @@ class Parser {
     if (std::find(std::begin(kRefused), std::end(kRefused), name) == std::end(kRefused)) {
       throw Failure{make_error(ErrorCode::kInvalidArgument, "unknown tag '{}'", name), line};
     }
-    throw Failure{make_error(ErrorCode::kUnsupported,
-                             "the tag '{}' is not supported in chat templates", name),
-                  line};
+    throw Failure{make_error(ErrorCode::kUnsupported, "the tag '{}' is not supported", name), line};
   }
 
   void print_tag(Body& body, int line) {
@@ -198,7 +196,7 @@ class Parser {
       if (tokens_.skip_operator("=")) {
         parameter.otherwise = expressions_.expression();
       } else if (!macro.parameters.empty() && macro.parameters.back().otherwise != nullptr) {
-        tokens_.fail_here("a parameter without default after one with a default");
+        tokens_.fail_here("a parameter without a default follows one with a default");
       }
       macro.parameters.push_back(std::move(parameter));
       if (!tokens_.at_operator(")")) tokens_.expect_operator(",");
@@ -206,7 +204,7 @@ class Parser {
     tokens_.next();
   }
 
-  // The body of a macro: its own function, so break and continue do not reach out of it.
+  // Parses a macro's body. break and continue in it cannot refer to a loop around the macro.
   void macro_body(MacroBody& macro, std::string_view end) {
     expressions_.open_macros.push_back(&macro);
     const int loops = std::exchange(loops_, 0);
@@ -272,7 +270,7 @@ class Parser {
 }  // namespace
 
 Syntax parse_template(std::string_view source) {
-  if (source.size() > kMaxSourceBytes) fail("a chat template of more than 1 MiB");
+  if (source.size() > kMaxSourceBytes) fail("the template is longer than 1 MiB");
   Syntax parsed = Parser(source).run();
   check_names(parsed);
   return parsed;

@@ -6,7 +6,7 @@
 
 namespace protean::jinja {
 
-// Throws Failure with the line for what is not Jinja or not supported.
+// Throws Failure, with the line, for text that is not Jinja and for tags that are not implemented.
 Syntax parse_template(std::string_view source);
 
 }  // namespace protean::jinja

@@ -83,7 +83,7 @@ void write_dict(Runtime& runtime, const Dict& dict, std::string& out) {
   out += '}';
 }
 
-// Everything but text, where str() and repr() are the same.
+// Writes a value that is not text. Its str() and repr() are the same.
 void write_other(Runtime& runtime, const Value& value, std::string& out) {
   switch (value.type()) {
     case Type::kNone:
@@ -103,7 +103,7 @@ void write_other(Runtime& runtime, const Value& value, std::string& out) {
     case Type::kDict:
       return write_dict(runtime, value.as_dict(), out);
     default:
-      refuse("a {} cannot be printed", type_name(value));
+      refuse("a value of type {} cannot be printed", type_name(value));
   }
 }
 
@@ -238,7 +238,7 @@ class JsonWriter {
 
 }  // namespace
 
-// repr(float): the shortest digits that read back, plain between 1e-4 and 1e16.
+// repr(float): the shortest digits that read back, without an exponent from 1e-4 to 1e16.
 std::string float_text(double number) {
   if (std::isnan(number)) return "nan";
   if (std::isinf(number)) return number > 0 ? "inf" : "-inf";
@@ -271,6 +271,13 @@ void write_text(Runtime& runtime, const Value& value, std::string& out) {
   runtime.check_output(out.size());
 }
 
+void write_text(Runtime& runtime, const Value& value, MarkedText& out) {
+  if (!value.is_string()) return write_text(runtime, value, out.text);
+  runtime.spend_steps(value.as_text().size() / 64);
+  runtime.append(out, value);
+  runtime.check_output(out.text.size());
+}
+
 void write_repr(Runtime& runtime, const Value& value, std::string& out) {
   const Deeper deeper(runtime);
   runtime.spend_steps(1);
@@ -285,6 +292,10 @@ void write_repr(Runtime& runtime, const Value& value, std::string& out) {
     write_other(runtime, value, out);
   }
   runtime.check_output(out.size());
+}
+
+Value to_string(Runtime& runtime, const Value& value) {
+  return value.is_string() ? value : Value::text(text_of(runtime, value));
 }
 
 std::string_view text_of(Runtime& runtime, const Value& value) {

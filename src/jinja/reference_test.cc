@@ -1,4 +1,4 @@
-// Rendering compared byte for byte with Python's jinja2, through tests/jinja/reference.py.
+// Compares renderings byte for byte with Python's jinja2, through tests/jinja/reference.py.
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -31,7 +31,7 @@ std::string read_text(const Path& path) {
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
-// The results of Python for the cases, in order; nothing without jinja2.
+// Returns Python's results for the cases, in order, or nothing without jinja2.
 std::optional<json::array> ask_python(const json::array& cases) {
   const std::string name = testing::UnitTest::GetInstance()->current_test_info()->name();
   const Path file = Path(testing::TempDir()) / ("jinja_cases_" + name + ".json");
@@ -61,12 +61,14 @@ std::tm parse_time(std::string_view iso) {
 Result<std::string> render_here(const json::object& one) {
   const Result<Template> parsed = Template::parse(one.at("template").as_string());
   if (!parsed.ok()) return parsed.error();
-  Names names{.values = one.at("context").as_object(), .now = {}};
+  Names names{.values = one.at("context").as_object(), .is_own = {}, .now = {}};
   if (const json::value* now = one.if_contains("now")) names.now = parse_time(now->as_string());
-  return parsed->render(names);
+  const Result<MarkedText> rendered = parsed->render(names);
+  if (!rendered.ok()) return rendered.error();
+  return rendered->text;
 }
 
-// Every case must give the same bytes here and there, or fail here and there.
+// Expects every case to give the same bytes here and in Python, or to fail in both.
 void compare(const json::array& cases, bool must_fail) {
   const auto expected = ask_python(cases);
   if (!expected) GTEST_SKIP() << "needs /usr/bin/python3 with jinja2 (Debian: python3-jinja2)";

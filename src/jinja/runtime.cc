@@ -2,15 +2,16 @@
 
 #include <algorithm>
 
+#include "base/check.h"
+
 namespace protean::jinja {
 namespace {
 
-constexpr std::size_t kObjectBytes = 32;  // what the allocator and the lists here add to an object
+constexpr std::size_t kObjectBytes = 32;  // overhead of an object in the allocator and our lists
 
 [[noreturn]] void exhausted(std::string_view what) {
   throw Failure{make_error(ErrorCode::kExhausted,
-                           "{}; the template loops or grows without need, or the messages are far "
-                           "too long",
+                           "{}: the template repeats too much, or the messages are too long",
                            what)};
 }
 
@@ -34,6 +35,46 @@ void Runtime::check_output(std::size_t bytes) const {
 Value Runtime::text(std::string text, bool markup) {
   spend_bytes(text.size() + kObjectBytes);
   return Value::text(texts_.emplace_back(std::move(text)), markup);
+}
+
+Value Runtime::text(MarkedText text, bool markup) {
+  const auto& ranges = text.from_template;
+  if (ranges.empty()) return this->text(std::move(text.text), markup);
+  const bool whole = ranges.front() == TextRange{0, text.text.size()};
+  if (!whole) spend_bytes(ranges.size() * sizeof(TextRange) + kObjectBytes);
+  const std::string_view kept = this->text(std::move(text.text)).as_text();
+  if (!whole) mixed_.emplace(kept.data(), std::move(text.from_template));
+  return Value::text(kept, markup, whole ? Origin::kTemplate : Origin::kMixed);
+}
+
+Value Runtime::text_from(const Value& from, std::string text) {
+  const bool own = from.origin() == Origin::kTemplate;
+  return Value::text(this->text(std::move(text)).as_text(), from.is_markup(),
+                     own ? Origin::kTemplate : Origin::kGiven);
+}
+
+void Runtime::append(MarkedText& out, const Value& text) {
+  const std::string_view bytes = text.as_text();
+  if (text.origin() == Origin::kTemplate) return out.append_from_template(bytes);
+  if (text.origin() == Origin::kGiven || bytes.empty()) {
+    out.text += bytes;
+    return;
+  }
+  const auto after = mixed_.upper_bound(bytes.data());
+  check(after != mixed_.begin(), "a piece of mixed text lies within one");
+  const auto& [begin, ranges] = *std::prev(after);
+  const auto from = static_cast<std::size_t>(bytes.data() - begin), to = from + bytes.size();
+  auto range = std::upper_bound(ranges.begin(), ranges.end(), from,
+                                [](std::size_t at, const TextRange& r) { return at < r.end; });
+  std::size_t at = from;
+  for (; range != ranges.end() && range->begin < to; ++range) {
+    const std::size_t first = std::max(range->begin, from), last = std::min(range->end, to);
+    out.text += bytes.substr(at - from, first - at);
+    out.append_from_template(bytes.substr(first - from, last - first));
+    at = last;
+    spend_steps(1);
+  }
+  out.text += bytes.substr(at - from);
 }
 
 Value Runtime::sequence(Sequence::Kind kind, std::vector<Value> items) {
@@ -79,7 +120,9 @@ Value Runtime::dict(std::vector<Pair> items) {
 
 Deeper::Deeper(Runtime& runtime) : runtime_(runtime) {
   if (runtime.depth_ >= runtime.limits_.depth) {
-    throw Failure{make_error(ErrorCode::kExhausted, "nested too deeply (a macro without an end?)")};
+    throw Failure{
+        make_error(ErrorCode::kExhausted,
+                   "evaluation is nested too deeply: a macro may call itself without end")};
   }
   ++runtime.depth_;
 }

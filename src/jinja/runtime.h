@@ -1,12 +1,13 @@
 #pragma once
 
-// What one render owns and may spend. Not thread-safe: one Runtime per render, on its thread.
+// The values that one rendering makes, and its limits. Not thread-safe: each rendering has its own.
 
 #include <fmt/format.h>
 
 #include <cstddef>
 #include <ctime>
 #include <deque>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -15,15 +16,16 @@
 
 #include "base/result.h"
 #include "jinja/limits.h"
+#include "jinja/marked_text.h"
 #include "jinja/value.h"
 
 namespace protean::jinja {
 
-// How an error travels inside this module: parsing and rendering are recursive, and every level
-// would only pass it on. Template turns it into a Result; it never leaves the module.
+// The exception for errors inside this module, where parsing and rendering are recursive. Template
+// turns it into a Result, so it never leaves the module.
 struct Failure {
   Error error;
-  int line = 0;  // 0: the Runtime's line
+  int line = 0;  // 0: the line is Runtime::line()
 };
 
 template <class... Args>
@@ -37,24 +39,29 @@ template <class... Args>
 
 class Runtime {
  public:
-  // `now` may be null: then there is no strftime_now. It must outlive the Runtime.
+  // Without `now` there is no strftime_now(). `now` must outlive the Runtime.
   Runtime(const Limits& limits, const std::tm* now) : limits_(limits), now_(now) {}
   Runtime(const Runtime&) = delete;
   Runtime& operator=(const Runtime&) = delete;
 
-  // Each throws when that is more than the render may spend. Call before doing the work.
+  // Each throws Failure (kExhausted) beyond the limit. Called before the work is done.
   void spend_steps(std::size_t steps);
   void spend_bytes(std::size_t bytes);
   void read(std::string_view text) { spend_steps(text.size() / 16); }
   void check_output(std::size_t bytes) const;
 
   Value text(std::string text, bool markup = false);
+  Value text(MarkedText text, bool markup = false);
+  // Text that was made from all of `from`. Its origin is the template only if that of `from` is.
+  Value text_from(const Value& from, std::string text);
+  // Appends a text value with the ranges that the template wrote.
+  void append(MarkedText& out, const Value& text);
   Value sequence(Sequence::Kind kind, std::vector<Value> items);
   Value list(std::vector<Value> items) { return sequence(Sequence::Kind::kList, std::move(items)); }
   Value tuple(std::vector<Value> items) {
     return sequence(Sequence::Kind::kTuple, std::move(items));
   }
-  // Of equal keys the last value wins, at the first one's place.
+  // If keys are equal, the dict has the last value at the place of the first.
   Value dict(std::vector<Pair> items);
   template <class T, class... Args>
   T* make(Args&&... args) {
@@ -79,10 +86,12 @@ class Runtime {
   std::size_t steps_ = 0;
   std::size_t bytes_ = 0;
   std::deque<std::string> texts_;
+  std::map<const char*, std::vector<TextRange>>
+      mixed_;  // for mixed texts, by their address in texts_
   std::vector<std::unique_ptr<Object>> objects_;
 };
 
-// Held by everything that recurses while rendering.
+// Counts one level of recursion while it exists. Throws Failure beyond Limits::depth.
 class Deeper {
  public:
   explicit Deeper(Runtime& runtime);

@@ -1,4 +1,4 @@
-// Filters that call other filters and tests, and those about values as such.
+// Filters that call other filters and tests, default and attr.
 
 #include <algorithm>
 #include <array>
@@ -10,7 +10,7 @@
 namespace protean::jinja {
 namespace {
 
-// What is left of a call behind its first `skipped` positions, for the filter or test it names.
+// Returns the arguments behind the first `skipped` ones, for the filter or test that is called.
 Call inner_call(Call& call, std::size_t skipped) {
   Call inner;
   const auto rest = call.rest(skipped);
@@ -28,7 +28,7 @@ Value apply(Runtime& runtime, Builtin builtin, const Value& item, const Call& pr
   return result;
 }
 
-// jinja2 looks at nothing in what counts as false, so that none and false are as good as [].
+// As in jinja2, none and false have no elements.
 std::span<const Value> elements_if_any(Runtime& runtime, const Value& value) {
   return truthy(value) ? elements(runtime, value) : std::span<const Value>();
 }
@@ -53,7 +53,7 @@ Value map(Runtime& runtime, const Value& self, Call& call) {
   return runtime.sequence(Sequence::Kind::kGenerator, std::move(mapped));
 }
 
-// select, reject, selectattr and rejectattr: items (or a part of them) that pass a test or not.
+// select, reject, selectattr and rejectattr: the items that pass a test, or those that fail it.
 template <bool kKeep, bool kByAttribute>
 Value choose(Runtime& runtime, const Value& self, Call& call) {
   Value path = Value::none();
@@ -83,7 +83,7 @@ Value otherwise(Runtime&, const Value& self, Call& call) {
 
 Value attribute(Runtime& runtime, const Value& self, Call& call) {
   const std::string_view name = text_of(runtime, call.required(0, "name"));
-  // Unlike obj.name it never looks at the keys of a mapping.
+  // Unlike obj.name, attr() never looks up a key.
   if (self.is(Type::kDict) && self.as_dict().find(name) != nullptr) return Value::undefined(name);
   return get_attribute(runtime, self, name);
 }
@@ -116,8 +116,7 @@ Builtin find_filter(std::string_view name) {
 Error unknown_filter(std::string_view name) {
   constexpr std::string_view kRefused[] = {"pprint", "random", "striptags", "urlize"};
   if (std::find(std::begin(kRefused), std::end(kRefused), name) != std::end(kRefused)) {
-    return make_error(ErrorCode::kUnsupported, "the filter '{}' is not supported in chat templates",
-                      name);
+    return make_error(ErrorCode::kUnsupported, "the filter '{}' is not supported", name);
   }
   return make_error(ErrorCode::kInvalidArgument, "no filter named '{}'", name);
 }

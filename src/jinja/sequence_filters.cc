@@ -45,12 +45,12 @@ Value reverse(Runtime& runtime, const Value& self, Call&) {
     return slice(runtime, self, {Value::none(), Value::none(), Value::integer(-1)});
   }
   const auto items = elements(runtime, self);
-  // reversed() gives an iterator; only where Python has to copy first does the filter give a list.
+  // As in jinja2, the result is a list for a generator and an iterator otherwise.
   const bool copies = self.is(Type::kSequence) && self.as_sequence().kind == Kind::kGenerator;
   return runtime.sequence(copies ? Kind::kList : Kind::kGenerator, {items.rbegin(), items.rend()});
 }
 
-// "items" of a mapping; nothing of an undefined value.
+// The filter "items": pairs of a mapping, none for an undefined value.
 Value items(Runtime& runtime, const Value& self, Call&) {
   std::vector<Value> pairs;
   if (self.is(Type::kDict)) {
@@ -64,7 +64,7 @@ Value items(Runtime& runtime, const Value& self, Call&) {
 }
 
 struct Keyed {
-  std::vector<Value> keys;  // compared one after the other
+  std::vector<Value> keys;  // compared in this order
   Value item;
 };
 
@@ -76,7 +76,7 @@ bool comes_before(Runtime& runtime, const std::vector<Value>& a, const std::vect
 }
 
 Value sorted(Runtime& runtime, std::vector<Keyed> keyed, bool descending) {
-  // Python keeps equal items in their order also when it sorts downwards.
+  // As in Python, equal items keep their order in both directions.
   std::stable_sort(keyed.begin(), keyed.end(), [&](const Keyed& a, const Keyed& b) {
     return descending ? comes_before(runtime, b.keys, a.keys)
                       : comes_before(runtime, a.keys, b.keys);
@@ -139,7 +139,7 @@ Value unique(Runtime& runtime, const Value& self, Call& call) {
   return runtime.sequence(Kind::kGenerator, std::move(kept));
 }
 
-// Runs of equal keys once sorted, each a tuple of its key, as its first item has it, and its items.
+// Returns a tuple for each key, in order: the key of its first item, and its items.
 Value groupby(Runtime& runtime, const Value& self, Call& call) {
   const Value path = call.required(0, "attribute");
   const Value otherwise = call.optional(1, "default", Value::none());

@@ -2,7 +2,7 @@
 
 #include "jinja/ast.h"
 #include "jinja/interpreter.h"
-#include "jinja/json_values.h"
+#include "jinja/names_reader.h"
 #include "jinja/parser.h"
 
 namespace protean::jinja {
@@ -24,14 +24,11 @@ Result<Template> Template::parse(std::string_view source) {
   }
 }
 
-Result<std::string> Template::render(const Names& names, const Limits& limits) const {
+Result<MarkedText> Template::render(const Names& names, const Limits& limits) const {
   Runtime runtime(limits, names.now ? &*names.now : nullptr);
   try {
-    std::vector<Pair> values;
-    for (const auto& [name, value] : names.values) {
-      values.emplace_back(Value::text({name.data(), name.size()}), from_json(runtime, value));
-    }
-    return Interpreter(*syntax_, runtime.dict(std::move(values)).as_dict(), runtime).render();
+    const Value values = NamesReader(runtime, names).read();
+    return Interpreter(*syntax_, values.as_dict(), runtime).render();
   } catch (const Failure& failure) {
     return at_line(failure, failure.line != 0 ? failure.line : runtime.line());
   } catch (const std::exception& error) {

@@ -1,4 +1,4 @@
-// Any bytes as a template, rendered with a fixed conversation: no crash, no hang, no leak.
+// Renders any bytes as a template with a fixed conversation.
 
 #include <boost/json/parse.hpp>
 #include <cstdint>
@@ -17,7 +17,7 @@ constexpr std::string_view kTools =
     R"([{"type":"function","function":{"name":"f","description":"d","parameters":{"type":"object",
         "properties":{"a":{"type":"array","items":{"type":"string"}}},"required":["a"]}}}])";
 
-// Small, so that a loop ends soon: the fuzzer looks for what the limits do not catch.
+// Small, so that loops end soon: the fuzzer looks for errors that limits do not catch.
 constexpr protean::jinja::Limits kLimits{
     .steps = 20'000, .value_bytes = 4 << 20, .output_bytes = 1 << 16};
 
@@ -30,6 +30,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
                                                       {"bos_token", "<s>"},
                                                       {"eos_token", "</s>"},
                                                       {"add_generation_prompt", true}},
+                                           .is_own = {},
                                            .now = std::tm{.tm_mday = 1, .tm_year = 124}};
   const auto parsed = protean::jinja::Template::parse({reinterpret_cast<const char*>(data), size});
   if (parsed.ok()) static_cast<void>(parsed->render(names, kLimits));

@@ -14,22 +14,22 @@ template <std::string (*kChange)(std::string_view)>
 Value change_case(Runtime& runtime, const Value& self, Call&) {
   const std::string_view text = text_of(runtime, self);
   runtime.spend_steps(text.size() / 4);
-  return runtime.text(kChange(text), self.is_markup());
+  return runtime.text_from(self, kChange(text));
 }
 
 Value trim(Runtime& runtime, const Value& self, Call& call) {
   const Value set = call.optional(0, "chars", Value::none());
-  const std::string_view text = text_of(runtime, self);
-  runtime.read(text);
-  return Value::text(strip_text(runtime, text, set, {true, true}), self.is_markup());
+  const Value text = to_string(runtime, self);
+  runtime.read(text.as_text());
+  return text.part(strip_text(runtime, text.as_text(), set, {true, true}));
 }
 
 Value replace(Runtime& runtime, const Value& self, Call& call) {
   const std::string_view from = text_of(runtime, call.required(0, "old"));
-  const std::string_view to = text_of(runtime, call.required(1, "new"));
+  const Value to = to_string(runtime, call.required(1, "new"));
   const Value count = call.optional(2, "count", Value::none());
   const std::int64_t most = count.is_none() ? -1 : to_index(count, "count must be an integer");
-  return runtime.text(replace_text(runtime, text_of(runtime, self), {from, to, most}));
+  return runtime.text(replace_text(runtime, to_string(runtime, self), {from, to, most}));
 }
 
 Value title(Runtime& runtime, const Value& self, Call&) {
@@ -54,7 +54,7 @@ Value title(Runtime& runtime, const Value& self, Call&) {
     out += character;
   });
   finish_word();
-  return runtime.text(std::move(out));
+  return runtime.text_from(to_string(runtime, self), std::move(out));
 }
 
 Value indent(Runtime& runtime, const Value& self, Call& call) {
@@ -66,50 +66,53 @@ Value indent(Runtime& runtime, const Value& self, Call& call) {
   const Value space =
       width.is_string() ? width : arithmetic(runtime, Operator::kMultiply, Value::text(" "), width);
   runtime.read(self.as_text());
-  std::string text(self.as_text());
-  text += '\n';
-  std::string out;
+  std::vector<std::string_view> lines = split_lines(self.as_text(), false);
+  const bool ends_line = lines.empty() || lines.back().end() != self.as_text().end();
+  if (ends_line && !self.as_text().ends_with('\r')) lines.push_back({});  // as in jinja2
+  MarkedText out;
   bool starts = true;
-  for (const std::string_view line : split_lines(text, false)) {
-    if (!starts) out += '\n';
-    if (starts ? first : blank || !line.empty()) out += space.as_text();
-    out += line;
+  for (const std::string_view line : lines) {
+    if (!starts) out.text += '\n';
+    if (starts ? first : blank || !line.empty()) out.text += space.as_text();
+    runtime.append(out, self.part(line));
     starts = false;
     runtime.spend_steps(1 + space.as_text().size() / 64);
-    runtime.check_output(out.size());
+    runtime.check_output(out.text.size());
   }
   return runtime.text(std::move(out), self.is_markup());
 }
 
 Value join(Runtime& runtime, const Value& self, Call& call) {
-  const std::string_view separator = text_of(runtime, call.optional(0, "d", Value::text("")));
+  const Value separator = to_string(runtime, call.optional(0, "d", Value::text("")));
   const Value path = call.optional(1, "attribute", Value::none());
-  std::string out;
+  MarkedText out;
   bool first = true;
   for (const Value& item : elements(runtime, self)) {
-    if (!first) out += separator;
+    if (!first) runtime.append(out, separator);
     first = false;
-    runtime.spend_steps(1 + separator.size() / 64);
+    runtime.spend_steps(1 + separator.as_text().size() / 64);
     write_text(runtime, at_path(runtime, item, path), out);
   }
   return runtime.text(std::move(out));
 }
 
-Value to_string(Runtime& runtime, const Value& self, Call&) {
-  return self.is_string() ? self : Value::text(text_of(runtime, self));
+Value string(Runtime& runtime, const Value& self, Call&) {
+  return to_string(runtime, self);
 }
 
 Value safe(Runtime& runtime, const Value& self, Call&) {
-  return Value::text(text_of(runtime, self), true);
+  const Value text = to_string(runtime, self);
+  return Value::text(text.as_text(), true, text.origin());
 }
 
 Value escape(Runtime& runtime, const Value& self, Call&) {
   if (self.is_markup()) return self;
+  const Value plain = to_string(runtime, self);
   std::string out;
-  const std::string_view text = text_of(runtime, self);
-  runtime.read(text);
-  write_escaped(text, out);
-  return runtime.text(std::move(out), true);
+  runtime.read(plain.as_text());
+  write_escaped(plain.as_text(), out);
+  const Value text = runtime.text_from(plain, std::move(out));
+  return Value::text(text.as_text(), true, text.origin());
 }
 
 Value tojson(Runtime& runtime, const Value& self, Call& call) {
@@ -155,7 +158,7 @@ Value wordcount(Runtime& runtime, const Value& self, Call&) {
 
 Value center(Runtime& runtime, const Value& self, Call& call) {
   const Value width = call.optional(0, "width", Value::integer(80));
-  const Value text = Value::text(text_of(runtime, self), self.is_markup());
+  const Value text = to_string(runtime, self);
   return pad(runtime, text, " ", {to_index(width, "width must be an integer"), 0.5});
 }
 
@@ -169,7 +172,7 @@ Value format(Runtime& runtime, const Value& self, Call& call) {
   if (!given.empty() && !named.empty()) fail("format takes positions or names, not both");
   const Value values =
       named.empty() ? runtime.tuple({given.begin(), given.end()}) : runtime.dict(std::move(named));
-  return percent_format(runtime, to_string(runtime, self, call), values);
+  return percent_format(runtime, to_string(runtime, self), values);
 }
 
 Value truncate(Runtime& runtime, const Value& self, Call& call) {
@@ -189,7 +192,7 @@ Value truncate(Runtime& runtime, const Value& self, Call& call) {
   const auto kept = character_offset(self.as_text(), static_cast<std::size_t>(length - end_size));
   std::string_view head = self.as_text().substr(0, kept);
   if (!kill_words) head = head.substr(0, head.rfind(' '));
-  return arithmetic(runtime, Operator::kAdd, Value::text(head, self.is_markup()), end);
+  return arithmetic(runtime, Operator::kAdd, self.part(head), end);
 }
 
 constexpr std::array<NamedBuiltin, 17> kTextFilters = {{
@@ -203,7 +206,7 @@ constexpr std::array<NamedBuiltin, 17> kTextFilters = {{
     {"lower", change_case<to_lower>},
     {"replace", replace},
     {"safe", safe},
-    {"string", to_string},
+    {"string", string},
     {"title", title},
     {"tojson", tojson},
     {"trim", trim},

@@ -25,19 +25,19 @@ struct Conversion {
 
 class PercentFormatter {
  public:
-  PercentFormatter(Runtime& runtime, std::string_view format, const Value& values)
-      : runtime_(runtime), format_(format), values_(values) {
+  PercentFormatter(Runtime& runtime, const Value& format, const Value& values)
+      : runtime_(runtime), whole_format_(format), format_(format.as_text()), values_(values) {
     is_tuple_ = values.is(Type::kSequence) && values.as_sequence().kind == Sequence::Kind::kTuple;
   }
 
-  std::string run() {
+  MarkedText run() {
     while (at_ < format_.size()) {
       const std::size_t percent = std::min(format_.find('%', at_), format_.size());
-      out_ += format_.substr(at_, percent - at_);
+      runtime_.append(out_, whole_format_.part(format_.substr(at_, percent - at_)));
       at_ = percent + 1;
       if (percent < format_.size()) convert();
       runtime_.spend_steps(1);
-      runtime_.check_output(out_.size());
+      runtime_.check_output(out_.text.size());
     }
     const bool takes_all = values_.is(Type::kDict) || values_.is_undefined() ||
                            (values_.is(Type::kSequence) && !is_tuple_);
@@ -68,7 +68,7 @@ class PercentFormatter {
     if (!values_.is(Type::kDict)) fail("format requires a mapping");
     const std::string_view key = format_.substr(at_ + 1, close - at_ - 1);
     const Value* found = values_.as_dict().find(key);
-    if (found == nullptr) fail("format key '{}' is not there", key);
+    if (found == nullptr) fail("the format needs the key '{}', which the mapping lacks", key);
     key_value_ = *found;
     at_ = close + 1;
   }
@@ -83,7 +83,7 @@ class PercentFormatter {
       number = number * 10 + (peek() - '0');
     }
     if (number > most || number < -most) {
-      refuse("a format width or precision above {} is not supported in chat templates", most);
+      refuse("a format width or precision above {} is not supported", most);
     }
     return number;
   }
@@ -123,7 +123,7 @@ class PercentFormatter {
 
   void convert() {
     if (peek() == '%') {
-      out_ += '%';
+      out_.text += '%';
       ++at_;
       return;
     }
@@ -131,7 +131,9 @@ class PercentFormatter {
     const Conversion c = read_conversion();
     constexpr std::string_view kFloats = "eEfFgG", kIntegers = "diuoxX";
     if (c.letter == '%') {
-      out_ += '%';
+      out_.text += '%';
+    } else if (c.letter == 's' && c.width == 0 && c.precision < 0) {
+      write_text(runtime_, next_value(), out_);
     } else if (c.letter == 's' || c.letter == 'r' || c.letter == 'c') {
       put(c, "", text_of_value(c, next_value()));
     } else if (kFloats.find(c.letter) != kFloats.npos) {
@@ -139,7 +141,7 @@ class PercentFormatter {
     } else if (kIntegers.find(c.letter) != kIntegers.npos) {
       put_integer(c, next_value());
     } else {
-      refuse("the format conversion %{} is not supported in chat templates", c.letter);
+      refuse("the format conversion %{} is not supported", c.letter);
     }
   }
 
@@ -189,7 +191,7 @@ class PercentFormatter {
       fail("%{} format: a number is required, not {}", c.letter, type_name(value));
     }
     if (!value.is_integer() && !(std::fabs(value.as_number()) < 9e18)) {
-      refuse("an integer beyond 64 bits is not supported in chat templates");
+      refuse("an integer beyond 64 bits is not supported");
     }
     const std::int64_t number =
         value.is_integer() ? value.as_integer() : static_cast<std::int64_t>(value.as_number());
@@ -207,20 +209,22 @@ class PercentFormatter {
     put(c, prefix, digits, true);
   }
 
-  // The prefix (a sign, "0x") stays before zeros and behind spaces.
+  // Pads to the width: spaces go before the prefix (a sign, "0x"), zeros after it.
   void put(const Conversion& c, std::string_view prefix, std::string_view text,
            bool number = false) {
     const auto size = static_cast<std::int64_t>(count_characters(prefix) + count_characters(text));
     const auto missing = static_cast<std::size_t>(std::max<std::int64_t>(0, c.width - size));
     const bool zeros = c.zero && number && !c.left;
-    if (!zeros && !c.left) out_.append(missing, ' ');
-    out_ += prefix;
-    if (zeros) out_.append(missing, '0');
-    out_ += text;
-    if (c.left) out_.append(missing, ' ');
+    std::string& out = out_.text;
+    if (!zeros && !c.left) out.append(missing, ' ');
+    out += prefix;
+    if (zeros) out.append(missing, '0');
+    out += text;
+    if (c.left) out.append(missing, ' ');
   }
 
   Runtime& runtime_;
+  const Value& whole_format_;
   std::string_view format_;
   const Value& values_;
   bool is_tuple_ = false;
@@ -228,10 +232,10 @@ class PercentFormatter {
   Value key_value_;
   std::size_t at_ = 0;
   std::size_t next_ = 0;
-  std::string out_;
+  MarkedText out_;
 };
 
-// The value a field of a brace format names: "", "0" or "name".
+// Returns the value of a field of a brace format: "", "0" or "name".
 Value field_value(Runtime& runtime, std::string_view field, Call& call, std::size_t* automatic) {
   std::size_t index = 0;
   if (field.empty()) {
@@ -251,22 +255,21 @@ Value field_value(Runtime& runtime, std::string_view field, Call& call, std::siz
 }  // namespace
 
 Value percent_format(Runtime& runtime, const Value& format, const Value& values) {
-  if (format.is_markup()) refuse("% on safe text is not supported in chat templates");
-  return runtime.text(PercentFormatter(runtime, format.as_text(), values).run());
+  if (format.is_markup()) refuse("% on safe text is not supported");
+  return runtime.text(PercentFormatter(runtime, format, values).run());
 }
 
 Value brace_format(Runtime& runtime, const Value& format, Call& call) {
-  if (format.is_markup()) refuse("format() of safe text is not supported in chat templates");
+  if (format.is_markup()) refuse("format() of safe text is not supported");
   const std::string_view text = format.as_text();
-  std::string out;
+  MarkedText out;
   std::size_t automatic = 0;
   for (std::size_t at = 0; at < text.size(); ++at) {
     const char c = text[at];
-    if (c != '{' && c != '}') {
-      out += c;
-    } else if (at + 1 < text.size() && text[at + 1] == c) {
-      out += c;
-      ++at;
+    const bool doubled = at + 1 < text.size() && text[at + 1] == c;
+    if ((c != '{' && c != '}') || doubled) {
+      runtime.append(out, format.part(text.substr(at, 1)));
+      at += c == '{' || c == '}' ? 1 : 0;
     } else if (c == '}') {
       fail("single '}}' encountered in format string");
     } else {
@@ -274,7 +277,7 @@ Value brace_format(Runtime& runtime, const Value& format, Call& call) {
       if (close == text.npos) fail("single '{{' encountered in format string");
       const std::string_view field = text.substr(at + 1, close - at - 1);
       if (field.find_first_of(":!{.[") != field.npos) {
-        refuse("the format field '{{{}}}' is not supported in chat templates", field);
+        refuse("the format field '{{{}}}' is not supported", field);
       }
       write_text(runtime, field_value(runtime, field, call, &automatic), out);
       at = close;

@@ -19,34 +19,33 @@ std::string_view text_argument(const Value& v) {
   return v.as_text();
 }
 
-// Searching backwards compares the whole part at every place in the worst case.
+// A backward search may compare the whole part at every place.
 void pay_for_search(Runtime& runtime, std::string_view text, std::string_view part, bool backward) {
   runtime.spend_steps(text.size() / 16 + (backward ? text.size() * part.size() / 1024 : 0));
 }
 
-Value same_kind(const Value& self, std::string_view part) {
-  return Value::text(part, self.is_markup());
-}
-
-// Safe text takes in other text only escaped.
-std::string_view text_for(Runtime& runtime, const Value& self, const Value& part) {
-  if (!self.is_markup() || part.is_markup()) return text_argument(part);
+// Returns `part` as it is added to `self`: escaped if only `self` is markup.
+Value text_for(Runtime& runtime, const Value& self, const Value& part) {
+  if (!self.is_markup() || part.is_markup()) {
+    text_argument(part);
+    return part;
+  }
   std::string out;
   write_escaped(text_of(runtime, part), out);
-  return runtime.text(std::move(out)).as_text();
+  return runtime.text(std::move(out));
 }
 
 template <std::string (*kChange)(std::string_view)>
 Value change_case(Runtime& runtime, const Value& self, Call&) {
   runtime.spend_steps(self.as_text().size() / 4);
-  return runtime.text(kChange(self.as_text()), self.is_markup());
+  return runtime.text_from(self, kChange(self.as_text()));
 }
 
 template <bool kLeft, bool kRight>
 Value strip(Runtime& runtime, const Value& self, Call& call) {
   const Value set = call.optional(0, "", Value::none());
   runtime.read(self.as_text());
-  return same_kind(self, strip_text(runtime, self.as_text(), set, {kLeft, kRight}));
+  return self.part(strip_text(runtime, self.as_text(), set, {kLeft, kRight}));
 }
 
 // str.startswith(prefix or tuple of prefixes, start, end).
@@ -72,7 +71,7 @@ Value remove_affix(Runtime&, const Value& self, Call& call) {
   const std::string_view affix = text_argument(call.required(0, ""));
   if (kStart && text.starts_with(affix)) text.remove_prefix(affix.size());
   if (!kStart && text.ends_with(affix)) text.remove_suffix(affix.size());
-  return same_kind(self, text);
+  return self.part(text);
 }
 
 template <bool kFromRight>
@@ -92,7 +91,7 @@ Value split(Runtime& runtime, const Value& self, Call& call) {
     parts = kFromRight ? split_right(self.as_text(), at, most) : split_at(self.as_text(), at, most);
   }
   std::vector<Value> values;
-  for (const std::string_view part : parts) values.push_back(same_kind(self, part));
+  for (const std::string_view part : parts) values.push_back(self.part(part));
   return runtime.list(std::move(values));
 }
 
@@ -100,7 +99,7 @@ Value splitlines(Runtime& runtime, const Value& self, Call& call) {
   const bool keep = truthy(call.optional(0, "keepends", Value::boolean(false)));
   runtime.read(self.as_text());
   std::vector<Value> lines;
-  for (const auto line : split_lines(self.as_text(), keep)) lines.push_back(same_kind(self, line));
+  for (const auto line : split_lines(self.as_text(), keep)) lines.push_back(self.part(line));
   return runtime.list(std::move(lines));
 }
 
@@ -111,15 +110,14 @@ Value partition(Runtime& runtime, const Value& self, Call& call) {
   pay_for_search(runtime, text, at, kFromRight);
   const std::size_t found = kFromRight ? find_last(text, at) : find_text(text, at, 0);
   if (found == text.npos) {
-    const Value empty = same_kind(self, "");
+    const Value empty = self.part("");
     return kFromRight ? runtime.tuple({empty, empty, self}) : runtime.tuple({self, empty, empty});
   }
-  return runtime.tuple({same_kind(self, text.substr(0, found)),
-                        same_kind(self, text.substr(found, at.size())),
-                        same_kind(self, text.substr(found + at.size()))});
+  return runtime.tuple({self.part(text.substr(0, found)), self.part(text.substr(found, at.size())),
+                        self.part(text.substr(found + at.size()))});
 }
 
-// Where `part` is, in characters; -1 when it is not there.
+// Returns the index of the first argument in characters, or -1.
 template <bool kFromRight>
 std::int64_t position(Runtime& runtime, const Value& self, Call& call) {
   const std::string_view part = text_argument(call.required(0, ""));
@@ -162,21 +160,21 @@ Value count(Runtime& runtime, const Value& self, Call& call) {
 }
 
 Value replace(Runtime& runtime, const Value& self, Call& call) {
-  const std::string_view from = text_for(runtime, self, call.required(0, ""));
-  const std::string_view to = text_for(runtime, self, call.required(1, ""));
+  const std::string_view from = text_for(runtime, self, call.required(0, "")).as_text();
+  const Value to = text_for(runtime, self, call.required(1, ""));
   const std::int64_t most = to_index(call.optional(2, "", Value::integer(-1)), kIndexWhat);
-  return runtime.text(replace_text(runtime, self.as_text(), {from, to, most}), self.is_markup());
+  return runtime.text(replace_text(runtime, self, {from, to, most}), self.is_markup());
 }
 
 Value join(Runtime& runtime, const Value& self, Call& call) {
-  std::string out;
+  MarkedText out;
   bool first = true;
   for (const Value& item : elements(runtime, call.required(0, ""))) {
-    if (!first) out += self.as_text();
+    if (!first) runtime.append(out, self);
     first = false;
-    out += text_for(runtime, self, item);
+    runtime.append(out, text_for(runtime, self, item));
     runtime.spend_steps(1 + (item.as_text().size() + self.as_text().size()) / 64);
-    runtime.check_output(out.size());
+    runtime.check_output(out.text.size());
   }
   return runtime.text(std::move(out), self.is_markup());
 }

@@ -22,7 +22,7 @@ std::size_t word_end(std::string_view text) {
   return at;
 }
 
-// What str.splitlines() takes for a line break.
+// Whether str.splitlines() breaks lines here.
 bool breaks_line(char32_t c) {
   return (c >= 0x0A && c <= 0x0D) || (c >= 0x1C && c <= 0x1E) || c == 0x85 || c == 0x2028 ||
          c == 0x2029;
@@ -91,7 +91,7 @@ Parts split_space(std::string_view text, std::int64_t most) {
 Parts split_space_right(std::string_view text, std::int64_t most) {
   Parts words = split_space(text, INT64_MAX);
   if (static_cast<std::int64_t>(words.size()) <= most || words.empty()) return words;
-  // All before the last `most` words stays together, the space in front included.
+  // The text before the last `most` words is one part, with the white space in front.
   const std::size_t together = words.size() - static_cast<std::size_t>(most);
   const std::string_view last = words[together - 1];
   Parts parts = {text.substr(0, static_cast<std::size_t>(last.data() + last.size() - text.data()))};
@@ -116,29 +116,30 @@ Parts split_lines(std::string_view text, bool keep_ends) {
   return lines;
 }
 
-std::string replace_text(Runtime& runtime, std::string_view text, const Replacement& change) {
+MarkedText replace_text(Runtime& runtime, const Value& value, const Replacement& change) {
+  const std::string_view text = value.as_text();
   runtime.read(text);
-  std::string out;
+  MarkedText out;
   std::size_t from = 0;
-  const auto put = [&](std::string_view part) {
-    out += part;
-    runtime.check_output(out.size());
+  const auto put = [&](const Value& part) {
+    runtime.append(out, part);
+    runtime.check_output(out.text.size());
   };
   std::int64_t left = change.most < 0 ? INT64_MAX : change.most;
   for (; left > 0; --left) {
-    runtime.spend_steps(1 + change.to.size() / 64);
+    runtime.spend_steps(1 + change.to.as_text().size() / 64);
     const std::size_t at = find_text(text, change.from, from);
     if (at == kNone) break;
-    put(text.substr(from, at - from));
+    put(value.part(text.substr(from, at - from)));
     put(change.to);
     from = at + change.from.size();
     if (!change.from.empty()) continue;
-    if (at == text.size()) return out;  // between all characters, and behind the last
+    if (at == text.size()) return out;  // an empty part is found between characters and at the end
     const std::size_t bytes = decode(text, at).bytes;
-    put(text.substr(at, bytes));
+    put(value.part(text.substr(at, bytes)));
     from = at + bytes;
   }
-  put(text.substr(from));
+  put(value.part(text.substr(from)));
   return out;
 }
 
@@ -163,10 +164,10 @@ Value pad(Runtime& runtime, const Value& text, std::string_view fill, Padding pa
   runtime.spend_steps(static_cast<std::size_t>(missing));
   std::int64_t left = padding.left_share == 0 ? 0 : missing;
   if (padding.left_share == 0.5) left = missing / 2 + (missing & padding.width & 1);
-  std::string out;
-  for (std::int64_t i = 0; i < left; ++i) out += fill;
-  out += text.as_text();
-  for (std::int64_t i = left; i < missing; ++i) out += fill;
+  MarkedText out;
+  for (std::int64_t i = 0; i < left; ++i) out.text += fill;
+  runtime.append(out, text);
+  for (std::int64_t i = left; i < missing; ++i) out.text += fill;
   return runtime.text(std::move(out), text.is_markup());
 }
 

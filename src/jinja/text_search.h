@@ -1,7 +1,7 @@
 #pragma once
 
-// Finding, cutting and padding text, shared by str methods and filters. Searching from the left is
-// linear in the text whatever is searched for; from the right the caller pays for the worst case.
+// Finding, cutting and padding text, for str methods and filters. A search from the left takes time
+// linear in the text. A search from the right may compare the whole part at every place.
 
 #include <cstdint>
 #include <string>
@@ -17,7 +17,7 @@ std::size_t find_text(std::string_view text, std::string_view part, std::size_t 
 std::size_t find_last(std::string_view text, std::string_view part);
 
 using Parts = std::vector<std::string_view>;
-// At most `most` cuts, counted from the left or from the right; at white space, runs count once.
+// Cut at most `most` times, from the left or from the right. A run of white space is one separator.
 Parts split_at(std::string_view text, std::string_view separator, std::int64_t most);
 Parts split_right(std::string_view text, std::string_view separator, std::int64_t most);
 Parts split_space(std::string_view text, std::int64_t most);
@@ -25,15 +25,16 @@ Parts split_space_right(std::string_view text, std::int64_t most);
 Parts split_lines(std::string_view text, bool keep_ends);
 
 struct Replacement {
-  std::string_view from, to;
+  std::string_view from;
+  Value to;           // text
   std::int64_t most;  // negative: all
 };
-std::string replace_text(Runtime& runtime, std::string_view text, const Replacement& change);
+MarkedText replace_text(Runtime& runtime, const Value& text, const Replacement& change);
 
 struct Sides {
   bool left, right;
 };
-// `set` is none for white space, or the text whose characters go.
+// Removes white space if `set` is none, else the characters of `set`.
 std::string_view strip_text(Runtime& runtime, std::string_view text, const Value& set, Sides sides);
 
 struct Padding {

@@ -9,10 +9,10 @@ namespace {
 
 std::string_view describe(TokenKind kind) {
   constexpr std::string_view kNames[] = {"text",
-                                         "a tag's begin",
-                                         "a tag's end",
-                                         "a print's begin",
-                                         "a print's end",
+                                         "'{%'",
+                                         "'%}'",
+                                         "'{{'",
+                                         "'}}'",
                                          "a name",
                                          "a string",
                                          "an integer",

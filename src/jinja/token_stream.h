@@ -7,7 +7,7 @@
 
 namespace protean::jinja {
 
-// The cursor of the parser. Past the end it stays on the kEnd token.
+// The parser's cursor. It never moves beyond the kEnd token.
 class TokenStream {
  public:
   explicit TokenStream(std::vector<Token> tokens) : tokens_(std::move(tokens)) {}
@@ -23,7 +23,7 @@ class TokenStream {
   void expect_operator(std::string_view text);
   void expect_name(std::string_view text);
 
-  // Failures at the current token's line.
+  // Throw Failure with the current token's line.
   [[noreturn]] void unexpected(std::string_view wanted) const;
   [[noreturn]] void fail_here(std::string_view message) const;
 

@@ -40,8 +40,8 @@ void append_upper(std::string& out, char32_t point) {
   }
 }
 
-// The four letter pairs that Unicode keeps as one character in three cases, and Georgian, which
-// has capitals but starts no word with one.
+// Returns the title case that differs from upper case: that of the four digraphs with three cases,
+// and of Georgian, whose title case is lower case.
 std::optional<char32_t> special_title(char32_t point) {
   if (point >= 0x1C4 && point <= 0x1CC) return 0x1C5 + (point - 0x1C4) / 3 * 3;
   if (point >= 0x1F1 && point <= 0x1F3) return 0x1F2;
@@ -65,13 +65,13 @@ bool is_cased(char32_t point) {
   return is_upper(point) || is_lower(point);
 }
 
-// A capital sigma at the end of a word has its own small letter.
+// Whether a capital sigma is the last letter of a word, where its lower case differs.
 bool ends_word(std::string_view text, std::size_t at, std::size_t bytes, bool after_cased) {
   const std::size_t next = at + bytes;
   return after_cased && (next >= text.size() || !is_cased(decode(text, next).value));
 }
 
-// Lower case of text[from..], given whether a cased letter stands before it.
+// Appends text[from..] in lower case. `after_cased`: a cased letter precedes it.
 void append_lower(std::string& out, std::string_view text, std::size_t from, bool after_cased) {
   for (std::size_t at = from; at < text.size();) {
     const CodePoint c = decode(text, at);

@@ -1,7 +1,7 @@
 #pragma once
 
-// Text as Python sees it, a row of code points, kept as UTF-8. A byte that is no UTF-8 counts as
-// one character and is passed on as it is.
+// Python's view of text, a sequence of code points, on UTF-8. A byte that is not UTF-8 is one
+// character and stays as it is.
 
 #include <cstddef>
 #include <string>
@@ -19,7 +19,7 @@ CodePoint decode(std::string_view text, std::size_t at);
 void append_utf8(std::string& out, char32_t point);
 
 std::size_t count_characters(std::string_view text);
-// Where character `index` starts; text.size() when there are not so many.
+// Returns where character `index` begins, or text.size() if there are fewer characters.
 std::size_t character_offset(std::string_view text, std::size_t index);
 // Calls visit(std::string_view character) from first to last.
 template <class Visit>
@@ -31,7 +31,7 @@ void for_each_character(std::string_view text, Visit&& visit) {
   }
 }
 
-bool is_space(char32_t point);  // str.isspace(), which is also \s and what strip() removes
+bool is_space(char32_t point);  // str.isspace(), \s, and what strip() removes
 bool is_printable(char32_t point);
 bool is_alphabetic(char32_t point);
 bool is_digit(char32_t point);
@@ -42,8 +42,8 @@ bool is_lower(char32_t point);
 
 std::string to_upper(std::string_view text);
 std::string to_lower(std::string_view text);
-std::string capitalize(std::string_view text);  // the first character up, the others down
-std::string title_case(std::string_view text);  // str.title(): a letter after a non-letter goes up
+std::string capitalize(std::string_view text);  // str.capitalize()
+std::string title_case(std::string_view text);  // str.title()
 
 std::string_view strip_left(std::string_view text);
 std::string_view strip_right(std::string_view text);

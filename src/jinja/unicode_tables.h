@@ -12,7 +12,7 @@ struct CodeRange {
   char32_t last;
 };
 
-// Every step-th character from first to last changes by delta.
+// Adding delta changes the case of every step-th character from first to last.
 struct CaseRange {
   char32_t first;
   char32_t last;
@@ -20,7 +20,7 @@ struct CaseRange {
   int delta;
 };
 
-// One character that becomes several; the rest is 0.
+// One character whose upper case is several; unused places are 0.
 struct LongCase {
   char32_t from;
   std::array<char32_t, 3> to;

@@ -26,7 +26,7 @@ int compare_numbers(const Value& a, const Value& b) {
     return sign(a.as_integer() < b.as_integer(), a.as_integer() > b.as_integer());
   }
   if (a.is_integer() || b.is_integer()) {
-    const auto exact = [](const Value& v) {  // 64 bits of mantissa hold every int64
+    const auto exact = [](const Value& v) {  // a mantissa of 64 bits holds every int64
       return v.is_integer() ? static_cast<long double>(v.as_integer())
                             : static_cast<long double>(v.as_number());
     };
@@ -78,7 +78,7 @@ const Value* Dict::find(const Value& key) const {
 }
 
 Value Callable::attribute(Runtime&, std::string_view name) {
-  refuse("attribute '{}' of a {} is not supported in chat templates", name, kind());
+  refuse("attribute '{}' of a {} is not supported", name, kind());
 }
 
 const Value* Call::take(std::size_t index, std::string_view name) {
@@ -86,7 +86,7 @@ const Value* Call::take(std::size_t index, std::string_view name) {
     taken_ = std::max(taken_, index + 1);
     return &positional[index];
   }
-  // What is taken keeps its place and loses its name, so that the pointer stays good.
+  // An argument that was taken stays in place without its name, so that pointers remain valid.
   for (auto& [given, value] : named) {
     if (!name.empty() && given == name) {
       given = {};

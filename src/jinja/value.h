@@ -1,9 +1,13 @@
 #pragma once
 
-// A template's values: Python's, as far as a template can tell. A Value is a small copyable handle;
-// text and objects belong to the template (literals), to the caller's JSON, or to the Runtime of
-// one render, and all of these outlive every Value of that render. Nothing is freed before the
-// render ends, so values may form cycles and nest deeply without harm.
+// A template's values, which behave as Python's. A Value is a small copyable handle: text and
+// objects belong to the template (literals), to the caller's JSON or to the Runtime, which all
+// outlive every Value of a rendering. Nothing is freed before the rendering ends, so values may
+// form cycles.
+//
+// Text has an origin: written by the template, given to it, or mixed, with ranges that the Runtime
+// keeps. New text counts as given unless its maker says otherwise, so a builtin that ignores
+// origins cannot pass off given text as the template's.
 
 #include <cstdint>
 #include <map>
@@ -35,10 +39,12 @@ enum class Type : std::uint8_t {
   kCallable
 };
 
+enum class Origin : std::uint8_t { kGiven, kTemplate, kMixed };
+
 class Value {
  public:
   Value() : type_(Type::kUndefined), text_("") {}
-  // The name is for the message when it is used after all.
+  // `name` is for the error message if the value is used.
   static Value undefined(std::string_view name) {
     Value v;
     v.text_ = name;
@@ -60,13 +66,17 @@ class Value {
     v.number_ = d;
     return v;
   }
-  // Markup is text that counts as safe HTML: adding plain text to it escapes that text.
-  static Value text(std::string_view t, bool markup = false) {
+  // Markup is text that counts as safe HTML: plain text that is added to it is escaped.
+  static Value text(std::string_view t, bool markup = false, Origin origin = Origin::kGiven) {
     Value v(Type::kString);
     v.text_ = t;
     v.markup_ = markup;
+    v.origin_ = origin;
     return v;
   }
+  static Value template_text(std::string_view t) { return text(t, false, Origin::kTemplate); }
+  // Returns a piece of this text, with the same markup and origin. `t` is a view into as_text().
+  Value part(std::string_view t) const { return text(t, markup_, origin_); }
   Value(Sequence* s) : type_(Type::kSequence), sequence_(s) {}
   Value(Dict* d) : type_(Type::kDict), dict_(d) {}
   Value(Namespace* n) : type_(Type::kNamespace), namespace_(n) {}
@@ -81,12 +91,13 @@ class Value {
   bool is_integer() const { return type_ == Type::kInt || type_ == Type::kBool; }  // as in Python
   bool is_number() const { return is_integer() || type_ == Type::kFloat; }
 
-  // Each is for its own type only; as_integer also for booleans, as_number for every number.
+  // Each requires its own type. as_integer() also takes booleans, as_number() any number.
   std::int64_t as_integer() const { return integer_; }
   double as_number() const {
     return type_ == Type::kFloat ? number_ : static_cast<double>(integer_);
   }
-  std::string_view as_text() const { return text_; }  // of an undefined value: its name
+  std::string_view as_text() const { return text_; }  // the name of an undefined value
+  Origin origin() const { return origin_; }
   Sequence& as_sequence() const { return *sequence_; }
   Dict& as_dict() const { return *dict_; }
   Namespace& as_namespace() const { return *namespace_; }
@@ -97,6 +108,7 @@ class Value {
 
   Type type_;
   bool markup_ = false;
+  Origin origin_ = Origin::kGiven;
   union {
     std::int64_t integer_;
     double number_;
@@ -112,31 +124,31 @@ struct Object {
   virtual ~Object() = default;
 };
 
-// Python's ordered containers, all computed when they are made. Those from kGenerator on can be
-// walked once only: `consumed` elements are gone.
+// Python's ordered containers. All elements are computed when the sequence is made. A generator can
+// be iterated only once: its first `consumed` elements are gone.
 struct Sequence : Object {
   enum class Kind : std::uint8_t { kList, kTuple, kRange, kKeys, kValues, kItems, kGenerator };
   Kind kind = Kind::kList;
   std::vector<Value> items;
   std::size_t consumed = 0;
-  std::int64_t start = 0, stop = 0, step = 1;  // of a range
-  bool group = false;  // a tuple of groupby, whose parts have names: grouper and list
+  std::int64_t start = 0, stop = 0, step = 1;  // for a range
+  bool group = false;  // a tuple that groupby made, with the attributes grouper and list
 
   bool indexable() const { return kind <= Kind::kRange; }
 };
 
 using Pair = std::pair<Value, Value>;
 
-// Insertion-ordered and never changed once made: a sandboxed template has no way to.
+// Keeps insertion order. Immutable, since a sandboxed template cannot change a dict.
 struct Dict : Object {
   std::vector<Pair> items;
   std::vector<std::uint32_t> by_key;  // positions in items, sorted by key
 
-  const Value* find(const Value& key) const;  // nullptr also for a key that cannot be one
+  const Value* find(const Value& key) const;  // nullptr if missing or not hashable
   const Value* find(std::string_view key) const { return find(Value::text(key)); }
 };
 
-// The one thing a template can change after making it.
+// The only object that a template can change.
 struct Namespace : Object {
   std::map<std::string_view, Value> attributes;
 };
@@ -145,17 +157,17 @@ class Callable : public Object {
  public:
   virtual Value call(Runtime& runtime, Call& arguments) = 0;
   virtual Value attribute(Runtime& runtime, std::string_view name);
-  virtual std::string_view kind() const = 0;  // for messages: "macro"
+  virtual std::string_view kind() const = 0;  // for error messages: "macro"
 };
 
-// Arguments of one call. A callee takes what it knows by position or name; finish() then refuses
-// what is left, so that no argument is ever ignored.
+// The arguments of one call. A callee takes the arguments it knows by position or name. finish()
+// then throws Failure if any is left, so that no argument is silently ignored.
 class Call {
  public:
   std::vector<Value> positional;
   std::vector<std::pair<std::string_view, Value>> named;
 
-  // An empty name: by position only.
+  // An empty name means by position only.
   const Value* take(std::size_t index, std::string_view name);
   Value required(std::size_t index, std::string_view name);
   Value optional(std::size_t index, std::string_view name, Value otherwise);
@@ -166,7 +178,7 @@ class Call {
   std::size_t taken_ = 0;
 };
 
-// A filter, test, method or global function; `self` is what stands left of it.
+// A filter, test, method or global function. `self` is the value to its left.
 using Builtin = Value (*)(Runtime& runtime, const Value& self, Call& arguments);
 
 struct NamedBuiltin {
@@ -175,12 +187,12 @@ struct NamedBuiltin {
 };
 Builtin find_builtin(std::span<const NamedBuiltin> table, std::string_view name);
 
-// "str", "int", "list": the name Python's messages use.
+// Returns Python's name of the type: "str", "int", "list".
 std::string_view type_name(const Value& value);
 
-// A total order over values that can be dict keys (1, 1.0 and True are the same key). False when
-// one of them cannot.
+// Whether Python can hash the value.
 bool can_be_key(const Value& value);
+// A total order of dict keys, in which 1, 1.0 and True are equal.
 int compare_keys(const Value& a, const Value& b);
 
 }  // namespace protean::jinja

@@ -80,7 +80,8 @@ Value is_case(Runtime& runtime, const Value& self, Call&) {
   return Value::boolean(has_only_case(text, kUpper));
 }
 
-// Python's "is": the same object. Small values have no identity that a template could rely on.
+// Python's "is": the same object. Refuses numbers and text, whose identity in Python is not
+// defined.
 Value same_as(Runtime&, const Value& self, Call& call) {
   const Value other = call.required(0, "other");
   if (self.type() != other.type()) return Value::boolean(false);
@@ -96,7 +97,7 @@ Value same_as(Runtime&, const Value& self, Call& call) {
     case Type::kNamespace:
       return Value::boolean(&self.as_namespace() == &other.as_namespace());
     default:
-      refuse("sameas of {} values is not supported in chat templates", type_name(self));
+      refuse("sameas of {} values is not supported", type_name(self));
   }
 }
 

@@ -1,4 +1,4 @@
-// Filters that jinja2 has for web pages and mail.
+// jinja2's filters for web pages and mail.
 
 #include <algorithm>
 #include <array>
@@ -21,7 +21,7 @@ Value force_escape(Runtime& runtime, const Value& self, Call&) {
   return runtime.text(std::move(out), true);
 }
 
-// Percent-encoding; in a query, '/' too, and a space as '+'.
+// Percent-encodes a value. In a query '/' is encoded too, and a space becomes '+'.
 void write_quoted(Runtime& runtime, const Value& value, bool query, std::string& out) {
   constexpr std::string_view kHex = "0123456789ABCDEF";
   const std::string_view text = text_of(runtime, value);

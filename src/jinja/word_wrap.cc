@@ -14,7 +14,7 @@ struct Character {
 };
 using Text = std::span<const Character>;
 
-bool is_break(char32_t c) {  // what Python's textwrap takes as white space
+bool is_break(char32_t c) {  // white space for Python's textwrap
   return (c >= '\t' && c <= '\r') || c == ' ';
 }
 bool is_word_or_mark(char32_t c) {
@@ -25,7 +25,7 @@ bool is_letter(char32_t c) {
   return is_word(c) && !is_digit(c);
 }
 
-// Finds where a line may break: runs of white space, words, parts of hyphenated words, dashes.
+// Cuts text where a line may break: into white space, words, parts of hyphenated words and dashes.
 class Chunks {
  public:
   Chunks(Text text, bool hyphens) : text_(text), hyphens_(hyphens) {}
@@ -50,7 +50,7 @@ class Chunks {
     return at;
   }
 
-  // The end of two hyphens or more between words, else `at`.
+  // Returns the end of a dash of two or more hyphens between words, or `at`.
   std::size_t dash_end(std::size_t at) const {
     if (at == 0 || !mark(at - 1) || !hyphen(at) || !hyphen(at + 1)) return at;
     std::size_t end = at;
@@ -58,7 +58,8 @@ class Chunks {
     return end < text_.size() && is_word(text_[end].point) ? end : at;
   }
 
-  // Behind two letters, or a letter, a hyphen and a letter; before two letters or the like.
+  // Whether a line may break after the hyphen at `at`, as in textwrap: with two letters, or a
+  // letter, a hyphen and a letter, on both sides.
   bool breaks_behind_hyphen(std::size_t at) const {
     if (!hyphen(at)) return false;
     const bool two = at >= 2 && letter(at - 1) && letter(at - 2);
@@ -90,7 +91,7 @@ bool is_blank(Text chunk) {
                      [](const Character& c) { return is_space(c.point); });
 }
 
-// How much of a chunk that is longer than a line goes into the `space` left of this one.
+// Returns how much of a chunk that is longer than a line fits into `space`.
 std::size_t long_part(Text chunk, std::size_t space, bool hyphens) {
   if (!hyphens || chunk.size() <= space) return std::min(space, chunk.size());
   for (std::size_t at = space; at-- > 1;) {

@@ -13,8 +13,8 @@ struct Wrapping {
   bool break_on_hyphens = true;
 };
 
-// Python's textwrap.wrap of one paragraph: its lines, without the white space they are broken at.
-// Linear in the text. Precondition: width > 0.
+// Python's textwrap.wrap() of one paragraph: its lines, without the white space at which they
+// break. Takes time linear in the text. Precondition: width > 0.
 std::vector<std::string> wrap_line(std::string_view text, const Wrapping& style);
 
 }  // namespace protean::jinja

@@ -3,7 +3,7 @@
 #include <array>
 #include <boost/json.hpp>
 
-#include "loadtest/trace_text.h"
+#include "trace/text.h"
 
 namespace protean::loadtest {
 namespace {
@@ -64,7 +64,7 @@ std::string message_in(const json::object& object) {
   return {};
 }
 
-// Small chunks are parsed without a heap allocation.
+// Parses into `memory`, so that small chunks need no heap allocation.
 json::value parse(std::string_view text, json::monotonic_resource& memory,
                   boost::system::error_code& failed) {
   return json::parse({text.data(), text.size()}, failed, &memory);
@@ -79,7 +79,8 @@ Result<AnswerChunk> parse_answer_chunk(std::string_view data) {
   const json::value value = parse(data, memory, failed);
   const json::object* object = failed ? nullptr : value.if_object();
   if (object == nullptr) {
-    return make_error(ErrorCode::kCorrupt, "a chunk is no JSON object: {}", quoted_for_error(data));
+    return make_error(ErrorCode::kCorrupt, "a chunk is not a JSON object: {}",
+                      quoted_for_error(data));
   }
   AnswerChunk chunk;
   if (const json::value* error = object->if_contains("error"); error && !error->is_null()) {

@@ -35,11 +35,11 @@ bool AnswerReader::feed(std::string_view bytes, TimeNs now_ns) {
 void AnswerReader::closed(TimeNs now_ns) {
   now_ns_ = now_ns;
   if (!response_.started()) {
-    fail(Outcome::kConnectError, "the server closed without an answer", now_ns);
+    fail(Outcome::kConnectError, "the server closed the connection without an answer", now_ns);
     return;
   }
   const Status ended = over_ ? Status() : response_.finish();
-  if (!ended.ok() && !done_event_) {  // after [DONE] nobody misses the rest
+  if (!ended.ok() && !done_event_) {  // [DONE] is the end of the answer, even if HTTP's is missing
     fail(Outcome::kBrokenStream, ended.error().message, now_ns);
     return;
   }
@@ -65,7 +65,7 @@ void AnswerReader::on_body(std::string_view bytes) {
     return;
   }
   if (!events_.feed(bytes, [this](const SseEvent& event) { on_event(event); })) {
-    fail(Outcome::kBrokenStream, "an event of more than 16 MiB", now_ns_);
+    fail(Outcome::kBrokenStream, "an event is larger than 16 MiB", now_ns_);
   }
 }
 
@@ -118,7 +118,7 @@ void AnswerReader::on_token_chunk() {
   record_.last_token_ns = now_ns_;
 }
 
-// The response is whole by HTTP's rules; is it an answer?
+// Ends the record of a complete HTTP response: as completed, or as the failure that it shows.
 void AnswerReader::conclude() {
   if (over_) {
     return;
@@ -129,8 +129,8 @@ void AnswerReader::conclude() {
   }
   if (response_.content_type() != "text/event-stream") {
     fail(Outcome::kNotAStream,
-         "the answer is " +
-             (response_.content_type().empty() ? "of no type" : response_.content_type()) +
+         "the content type is " +
+             (response_.content_type().empty() ? "missing" : response_.content_type()) +
              ", not text/event-stream",
          now_ns_);
     return;
@@ -144,13 +144,13 @@ void AnswerReader::conclude() {
     record_.input_tokens = record_.planned_input_tokens;
     record_.output_tokens = record_.chunks;
   }
-  // Tokens without text, as special ones are: all that is known is when their chunk came.
+  // Special tokens have no text. Only the time of the chunk that held them is known.
   if (record_.first_token_ns < 0 && record_.output_tokens > 0 && first_choice_ns_ >= 0) {
     record_.first_token_ns = first_choice_ns_;
     record_.last_token_ns = now_ns_;
   }
   if (record_.first_token_ns < 0) {
-    fail(Outcome::kEmptyAnswer, "a whole answer without a token", now_ns_);
+    fail(Outcome::kEmptyAnswer, "the answer is complete but has no token", now_ns_);
     return;
   }
   over_ = true;

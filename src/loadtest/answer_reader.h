@@ -9,18 +9,18 @@
 
 namespace protean::loadtest {
 
-// Turns the bytes of one streamed answer, and when they came, into a RequestRecord. Knows no
-// socket: tests feed it what no server would send.
+// Turns the bytes of one streamed answer and the times they arrived into a RequestRecord. Does no
+// I/O, so that tests can feed it any bytes.
 class AnswerReader {
  public:
-  // The transcript, if any, gets the stream's JSON chunks as they came, with commas between.
+  // Appends the JSON chunks of the stream, separated by commas, to `transcript` unless it is null.
   explicit AnswerReader(RequestRecord& record, std::string* transcript = nullptr);
 
-  // Bytes that were there at `now_ns`. False once the answer is over, well or not.
+  // Reads bytes that arrived at `now_ns`. Returns false once the answer has ended or failed.
   bool feed(std::string_view bytes, TimeNs now_ns);
-  // The peer closed the connection.
+  // Ends the answer because the peer closed the connection.
   void closed(TimeNs now_ns);
-  // Ends it for another reason, unless it has ended.
+  // Fails the answer for another reason, unless it has ended.
   void fail(Outcome outcome, std::string why, TimeNs now_ns);
 
   bool over() const { return over_; }
@@ -39,8 +39,8 @@ class AnswerReader {
   SseParser events_;
   std::string error_body_;
   TimeNs now_ns_ = 0;
-  TimeNs first_choice_ns_ = -1;  // stands in for the first token of an answer without any text
-  bool done_event_ = false;      // [DONE]
+  TimeNs first_choice_ns_ = -1;  // taken as the first token's time if the answer has no text
+  bool done_event_ = false;      // [DONE] was received
   bool over_ = false;
 };
 

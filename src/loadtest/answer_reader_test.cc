@@ -20,7 +20,7 @@ const char* text_chunk() {
   return "data: {\"choices\":[{\"text\":\"a\"}]}\n\n";
 }
 
-// Each piece comes one millisecond after the one before it.
+// Feeds the pieces of an answer one millisecond apart.
 RequestRecord read(const std::vector<std::string>& pieces) {
   RequestRecord record{.sent_ns = 0, .planned_input_tokens = 5};
   AnswerReader reader(record);
@@ -47,7 +47,7 @@ TEST(AnswerReader, TimesAChatAndPrefersUsage) {
             "\"prompt_tokens_details\":{\"cached_tokens\":8}}}\n\n",
             "data: [DONE]\n\n"});
   EXPECT_EQ(record.outcome, Outcome::kCompleted) << record.error;
-  EXPECT_DOUBLE_EQ(ttft_ms(record), 3) << "a role is no token, reasoning is";
+  EXPECT_DOUBLE_EQ(ttft_ms(record), 3) << "the role is not a token, reasoning is";
   EXPECT_DOUBLE_EQ(tpot_ms(record), 2.0 / 3) << "4 tokens in 2 chunks, 2 ms apart";
   EXPECT_EQ(record.itl_ms, std::vector<float>{2});
   EXPECT_DOUBLE_EQ(e2e_ms(record), 8);
@@ -61,7 +61,7 @@ TEST(AnswerReader, CountsChunksWithoutUsage) {
       read({chunked(std::string(text_chunk()) + text_chunk() + text_chunk() + "data: [DONE]\n\n")});
   EXPECT_EQ(record.outcome, Outcome::kCompleted);
   EXPECT_EQ(record.output_tokens, 3);
-  EXPECT_EQ(record.input_tokens, 5) << "as planned";
+  EXPECT_EQ(record.input_tokens, 5) << "the planned length";
   EXPECT_FALSE(record.has_usage);
 }
 
@@ -74,7 +74,7 @@ TEST(AnswerReader, TokensWithoutTextHaveATime) {
   EXPECT_EQ(record.output_tokens, 1);
 }
 
-TEST(AnswerReader, AnyPiecesGiveTheSameAnswer) {
+TEST(AnswerReader, AnswersDoNotDependOnPieces) {
   const std::string bytes = chunked(std::string(text_chunk()) + ": ping\n\n" + text_chunk() +
                                     "data: {\"choices\":[],\"usage\":{\"completion_tokens\":7}}\n\n"
                                     "data: [DONE]\n\n");
@@ -92,7 +92,7 @@ TEST(AnswerReader, AnyPiecesGiveTheSameAnswer) {
   }
 }
 
-TEST(AnswerReader, ABodyOfNoChunksMayComeByteByByte) {
+TEST(AnswerReader, AnEmptyChunkedBodyMayArriveByteByByte) {
   std::vector<std::string> pieces;
   for (const char byte : std::string("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
                                      "Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n")) {
@@ -101,7 +101,7 @@ TEST(AnswerReader, ABodyOfNoChunksMayComeByteByByte) {
   EXPECT_NE(read(pieces).error.find("ended without [DONE]"), std::string::npos);
 }
 
-TEST(AnswerReader, EveryCutIsSeen) {
+TEST(AnswerReader, EveryIncompleteAnswerIsBroken) {
   const std::string bytes = chunked(std::string(text_chunk()) + text_chunk());
   for (std::size_t size = 0; size <= bytes.size(); ++size) {
     const Outcome outcome = read({bytes.substr(0, size)}).outcome;

@@ -11,7 +11,7 @@ double draw_gap(const RateWindow& window, Random& random) {
                                           : random.weibull(window.shape_parameter);
 }
 
-// Lengths in force at a time: of the last window that began before it.
+// Returns the last length window that begins at or before `at_ns`, else the first one.
 const LengthWindow* lengths_at(const ClientProcess& process, TimeNs at_ns) {
   const LengthWindow* found = process.lengths.empty() ? nullptr : &process.lengths.front();
   for (const LengthWindow& window : process.lengths) {
@@ -32,7 +32,7 @@ ClientSampler::ClientSampler(const std::vector<ClientProcess>& clients, TimeNs s
   }
 }
 
-// Draws windows until one has arrivals; false at the end of the trace.
+// Draws windows until one has arrivals. Returns false at the end of the trace.
 bool ClientSampler::refill(Client& client) {
   const std::vector<RateWindow>& windows = client.process->rates;
   while (client.arrivals.empty() && client.window < windows.size()) {
@@ -49,7 +49,7 @@ bool ClientSampler::refill(Client& client) {
       sum += draw_gap(window, client.random);
       end = sum;
     }
-    // The gap after the last arrival reaches the window's end, so it too takes part.
+    // One gap more than arrivals is drawn: the last one reaches from the last arrival to the end.
     for (std::size_t i = count; i > 0 && sum > 0; --i) {
       const TimeNs at_ns =
           window.at_ns +

@@ -5,21 +5,21 @@
 #include <vector>
 
 #include "loadtest/random.h"
-#include "loadtest/trace.h"
+#include "trace/trace.h"
 
 namespace protean::loadtest {
 
 struct SampledRequest {
   TimeNs at_ns = 0;
-  const LengthWindow* lengths = nullptr;  // null: the trace does not tell
+  const LengthWindow* lengths = nullptr;  // null if the trace states no lengths
 };
 
-// Draws the requests of many client processes, in order of time, a window at a time: a window gets
-// the number of requests its rate says, and between them gaps of its distribution, stretched to
-// fill it. (Fitted scales of heavy-tailed gaps miss the rate they were fitted to by far.)
+// Draws the requests of many clients in order of time, one window at a time. A window gets as many
+// requests as its rate states, with gaps drawn from its distribution and scaled to fill the window.
+// The scales that traces state are not used: with heavy-tailed gaps they miss the rate by far.
 class ClientSampler {
  public:
-  // `clients` must outlive the sampler. Windows before `start_ns` are passed over.
+  // `clients` must outlive the sampler. Requests before `start_ns` are skipped.
   ClientSampler(const std::vector<ClientProcess>& clients, TimeNs start_ns, std::uint64_t seed);
 
   std::optional<SampledRequest> next();
@@ -28,8 +28,8 @@ class ClientSampler {
   struct Client {
     const ClientProcess* process;
     Random random;
-    std::size_t window = 0;        // the next to draw
-    std::vector<TimeNs> arrivals;  // of the window before it, the last one first
+    std::size_t window = 0;        // index of the next window to draw
+    std::vector<TimeNs> arrivals;  // rest of the drawn window, latest first
   };
   bool refill(Client& client);
 

@@ -4,21 +4,22 @@
 
 #include <algorithm>
 #include <cmath>
+#include <unordered_map>
 
 #include "loadtest/summary.h"
 
 namespace protean::loadtest {
 namespace {
 
-constexpr std::size_t kPieces = 20;  // of a run's time
+constexpr std::size_t kPieces = 20;  // a run's time is divided into as many
 
 struct NamedStatistic {
   std::string name;
   Statistic statistic;
 };
 
-// What happened each second in each piece of the run. Tokens are spread evenly over the time they
-// took; a request counts where it ended.
+// Rates per second in each piece of a run's time. The tokens of a request are spread evenly from
+// its first to its last; a request counts in the piece where it ended.
 struct Rates {
   std::vector<double> tokens;
   std::vector<double> requests;
@@ -59,7 +60,7 @@ ComparedMeasure compare_samples(const std::vector<double>& a, const std::vector<
 
 std::string verdict(const ComparedMeasure& measure) {
   if (!measure.significant) {
-    return "no difference shown";
+    return "no significant difference";
   }
   return (measure.ratio > 1) == measure.higher_is_better ? "B is better" : "B is worse";
 }
@@ -70,6 +71,32 @@ std::string describe(char letter, const RecordedRun& run) {
       [](const RequestRecord& record) { return record.outcome == Outcome::kCompleted; });
   return fmt::format("{}  {}\n   {} of {} requests completed in {} s\n", letter, run.label,
                      completed, run.records.size(), format_number(run.duration_s));
+}
+
+// How many requests, by index, both runs sent, and how many of these had different planned lengths.
+struct Lengths {
+  std::int64_t common = 0;
+  std::int64_t different = 0;
+};
+Lengths compare_lengths(const RecordedRun& a, const RecordedRun& b) {
+  std::unordered_map<std::int64_t, const RequestRecord*> by_index;
+  for (const RequestRecord& record : a.records) {
+    by_index.emplace(record.index, &record);
+  }
+  Lengths lengths;
+  for (const RequestRecord& record : b.records) {
+    const auto found = by_index.find(record.index);
+    if (found == by_index.end()) {
+      continue;
+    }
+    ++lengths.common;
+    lengths.different +=
+        found->second->planned_input_tokens != record.planned_input_tokens ||
+                found->second->planned_output_tokens != record.planned_output_tokens
+            ? 1
+            : 0;
+  }
+  return lengths;
 }
 
 }  // namespace
@@ -108,9 +135,32 @@ std::vector<ComparedMeasure> compare_runs(const RecordedRun& a, const RecordedRu
   return compared;
 }
 
+std::vector<std::string> load_differences(const RecordedRun& a, const RecordedRun& b) {
+  std::vector<std::string> differences;
+  const auto compare = [&](std::string_view name, const std::string& of_a,
+                           const std::string& of_b) {
+    if (of_a != of_b) {
+      differences.push_back(fmt::format("{}: A {}, B {}", name, of_a, of_b));
+    }
+  };
+  compare("endpoint", a.load.endpoint, b.load.endpoint);
+  compare("arrivals", a.load.arrivals, b.load.arrivals);
+  compare("prompts", a.load.prompts, b.load.prompts);
+  compare("seed", a.load.seed, b.load.seed);
+  if (const Lengths lengths = compare_lengths(a, b); lengths.different > 0) {
+    differences.push_back(fmt::format("lengths: {} of the {} requests that both runs sent",
+                                      lengths.different, lengths.common));
+  }
+  return differences;
+}
+
 std::string comparison_table(const RecordedRun& a, const RecordedRun& b,
                              const std::vector<ComparedMeasure>& measures) {
   std::string text = describe('A', a) + describe('B', b);
+  if (const auto differences = load_differences(a, b); !differences.empty()) {
+    text += fmt::format("\nThe loads differ: the ratios compare loads as well as servers.\n  {}\n",
+                        fmt::join(differences, "\n  "));
+  }
   text += fmt::format("\n  {:<16}{:>12}{:>12}{:>8}   {:<16}{}\n", "", "A", "B", "B/A",
                       "95 % interval", "");
   for (const ComparedMeasure& measure : measures) {
@@ -121,8 +171,9 @@ std::string comparison_table(const RecordedRun& a, const RecordedRun& b,
                         verdict(measure));
   }
   text +=
-      "\nIntervals are bootstrapped over requests (throughput: over pieces of time) of one run "
-      "each;\nthey do not know what differs between one run and the next.\n";
+      "\nIntervals are bootstrapped over the requests (throughputs: over pieces of time) of one "
+      "run "
+      "each.\nThey do not include differences between one run and the next.\n";
   return text;
 }
 

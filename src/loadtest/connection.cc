@@ -51,7 +51,7 @@ asio::awaitable<std::optional<Connection::Failure>> Connection::handshake(const 
   secure_.emplace(plain_, *tls_);
   error_code failed;
   asio::ip::make_address(host, failed);
-  if (failed) {  // a name, not an address: say which of its names we want
+  if (failed) {  // `host` is a name, not an address
     SSL_set_tlsext_host_name(secure_->native_handle(), host.c_str());
   }
   secure_->set_verify_callback(ssl::host_name_verification(host), failed);

@@ -17,17 +17,17 @@
 
 namespace protean::loadtest {
 
-// Operations return their error beside their result.
+// Makes asynchronous operations return a tuple of their error and result instead of throwing.
 inline constexpr auto kResume = boost::asio::as_tuple(boost::asio::use_awaitable);
 
 struct TlsOptions {
-  std::string ca_file;    // empty: what the system trusts
-  bool insecure = false;  // takes any certificate
+  std::string ca_file;    // empty: the system's certificates
+  bool insecure = false;  // accepts any certificate
 };
 Result<boost::asio::ssl::context> make_tls_context(const TlsOptions& options);
 
-// One TCP or TLS connection to the server. All of it belongs to the thread of its io_context.
-// Every operation ends early, with an error, when close() is called.
+// One TCP or TLS connection to the server, used only on the thread of its io_context. close() ends
+// every pending operation with an error.
 class Connection {
  public:
   using Endpoints = boost::asio::ip::tcp::resolver::results_type;
@@ -36,13 +36,13 @@ class Connection {
     std::string why;
   };
 
-  // `tls` is null for plain HTTP and outlives the connection.
+  // `tls` is null for plain HTTP, and must outlive the connection.
   Connection(boost::asio::io_context& io, boost::asio::ssl::context* tls);
 
   boost::asio::awaitable<std::optional<Failure>> open(const Endpoints& endpoints,
                                                       const std::string& host);
   boost::asio::awaitable<boost::system::error_code> write(std::string_view bytes);
-  // The bytes that came, in a buffer that the next read uses again.
+  // Bytes that were received. The next read overwrites them.
   struct Read {
     boost::system::error_code failed;
     std::string_view bytes;

@@ -20,7 +20,7 @@ namespace {
 
 namespace asio = boost::asio;
 
-// A key and a certificate for `name`, signed by itself, in one PEM file while it lives.
+// Holds a PEM file with a key and a self-signed certificate for `name`; deletes it when destroyed.
 class SelfSigned {
  public:
   explicit SelfSigned(const std::string& name)
@@ -57,7 +57,7 @@ class SelfSigned {
   std::filesystem::path path_;
 };
 
-// One request over TLS to a server with a certificate for `name`.
+// Sends one request over TLS to a server called `name` that has the certificate `pem`.
 Outcome ask_over_tls(const std::string& name, const TlsOptions& tls, const std::string& pem) {
   asio::io_context io;
   asio::ip::tcp::acceptor acceptor(io, {asio::ip::address_v4::loopback(), 0});
@@ -93,7 +93,7 @@ Outcome ask_over_tls(const std::string& name, const TlsOptions& tls, const std::
   return run.ok() ? run->records.at(0).outcome : Outcome::kInterrupted;
 }
 
-TEST(Connection, TrustsWhatItWasToldTo) {
+TEST(Connection, TrustsOnlyConfiguredCertificates) {
   const SelfSigned certificate("IP:127.0.0.1");
   const std::string pem = certificate.path();
   EXPECT_EQ(ask_over_tls("127.0.0.1", {.ca_file = pem}, pem), Outcome::kCompleted);
@@ -101,7 +101,7 @@ TEST(Connection, TrustsWhatItWasToldTo) {
   EXPECT_EQ(ask_over_tls("127.0.0.1", {.insecure = true}, pem), Outcome::kCompleted);
 }
 
-TEST(Connection, WantsACertificateOfThatName) {
+TEST(Connection, ChecksTheNameInTheCertificate) {
   const SelfSigned certificate("DNS:elsewhere.example");
   const std::string pem = certificate.path();
   EXPECT_EQ(ask_over_tls("localhost", {.ca_file = pem}, pem), Outcome::kTlsError);

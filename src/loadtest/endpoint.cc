@@ -5,7 +5,7 @@
 #include <boost/url/parse.hpp>
 #include <boost/url/url_view.hpp>
 
-#include "loadtest/trace_text.h"
+#include "trace/text.h"
 
 namespace protean::loadtest {
 namespace {
@@ -61,19 +61,19 @@ json::object body_object(const RequestTemplate& request, json::value prompt,
 Result<ServerAddress> parse_server_url(std::string_view text, std::string_view flag) {
   const auto wrong = [&](std::string_view why) {
     return make_error(ErrorCode::kInvalidArgument,
-                      "{} {}: {}; it must be like http://127.0.0.1:8000", flag,
+                      "{} {}: {}; expected a URL like http://127.0.0.1:8000", flag,
                       quoted_for_error(text), why);
   };
   const auto parsed = boost::urls::parse_uri({text.data(), text.size()});
   if (!parsed) {
-    return wrong("this is no URL");
+    return wrong("not a URL");
   }
   const boost::urls::url_view& url = *parsed;
   if (url.scheme() != "http" && url.scheme() != "https") {
     return wrong("the scheme is neither http nor https");
   }
   if (url.host().empty() || url.has_userinfo() || url.has_query() || url.has_fragment()) {
-    return wrong("only scheme, host, port and path belong here");
+    return wrong("a user, query or fragment is not allowed");
   }
   ServerAddress address{.tls = url.scheme() == "https"};
   const auto host = url.host_address();
@@ -114,7 +114,7 @@ Status set_endpoint(RequestTemplate& request, std::string_view endpoint) {
 Status set_api_key(RequestTemplate& request, std::string_view key) {
   if (has_control(key)) {
     return make_error(ErrorCode::kInvalidArgument,
-                      "--api-key holds a line break or another control character");
+                      "--api-key contains a line break or another control character");
   }
   request.api_key = key;
   return {};
@@ -137,7 +137,7 @@ Status set_extra_body(RequestTemplate& request, std::string_view text) {
   boost::system::error_code failed;
   const json::value value = json::parse({text.data(), text.size()}, failed);
   if (failed || !value.is_object()) {
-    return make_error(ErrorCode::kInvalidArgument, "--extra-body {} is no JSON object",
+    return make_error(ErrorCode::kInvalidArgument, "--extra-body {} is not a JSON object",
                       quoted_for_error(text));
   }
   request.extra_body = text;

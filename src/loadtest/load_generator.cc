@@ -35,13 +35,14 @@ double cpu_seconds() {
   return in_s(usage.ru_utime) + in_s(usage.ru_stime);
 }
 
-// Closes a connection when time is up, unless it is destroyed before.
+// Closes a connection after a time, unless the deadline is destroyed before.
 class Deadline {
  public:
   Deadline(asio::io_context& io, std::chrono::nanoseconds after,
            const std::shared_ptr<Connection>& connection)
       : timer_(io, after), expired_(std::make_shared<bool>(false)) {
-    // Shared, because an expiry that is on its way comes even after the timer is gone.
+    // The flag is shared because an expiry that is already queued runs after the timer is
+    // destroyed.
     timer_.async_wait([expired = expired_, connection](error_code cancelled) {
       if (!cancelled) {
         *expired = true;
@@ -71,15 +72,15 @@ class LoadGenerator::Impl {
   using ConnectionPtr = std::shared_ptr<Connection>;
   struct Timers {
     explicit Timers(asio::io_context& io) : due(io), place(io), poll(io), progress(io) {}
-    asio::steady_timer due;    // of the next request
-    asio::steady_timer place;  // cancelled when a request ends
+    asio::steady_timer due;    // waits until the next request is due
+    asio::steady_timer place;  // waits below --max-concurrency; cancelled when a request ends
     asio::steady_timer poll;
     asio::steady_timer progress;
   };
 
   Status prepare();
   TimeNs now() const;
-  // Whom to ask for what besides answers.
+  // A page to GET: the server's metrics, or its list of models.
   struct Source {
     RequestTemplate request;
     std::string path;
@@ -93,7 +94,8 @@ class LoadGenerator::Impl {
   asio::awaitable<TimeNs> wait_for_place(TimeNs due_ns);
   asio::awaitable<void> request(ReadyRequest ready, TimeNs due_ns);
   asio::awaitable<void> exchange(const ReadyRequest& ready, RequestRecord& record);
-  // False when a connection that had been idle turned out to be closed: worth another try.
+  // Sends the request and reads its answer. Returns false if the server had closed the idle
+  // connection meanwhile, so that the request should be sent again.
   asio::awaitable<bool> attempt(const ReadyRequest& ready, AnswerReader& reader,
                                 RequestRecord& record, ConnectionPtr idle);
   asio::awaitable<void> receive(Connection& connection, AnswerReader& reader);
@@ -111,14 +113,14 @@ class LoadGenerator::Impl {
   Source metrics_;
   Timers timers_;
   std::chrono::steady_clock::time_point start_;
-  std::deque<RequestRecord> records_;  // stays put while it grows
+  std::deque<RequestRecord> records_;  // a deque, since references to records must stay valid
   std::vector<ConnectionPtr> idle_;
   std::unordered_set<ConnectionPtr> busy_;
   std::unordered_set<const RequestRecord*> running_;
   RunResult result_;
   Progress progress_;
   std::int64_t ended_chunks_ = 0;
-  std::deque<TimeNs> free_since_ns_;  // each place of --max-concurrency, from when it is free
+  std::deque<TimeNs> free_since_ns_;  // when each free place of --max-concurrency became free
   bool stopped_ = false;
   bool all_sent_ = false;
   bool finished_ = false;
@@ -127,7 +129,7 @@ class LoadGenerator::Impl {
 Status LoadGenerator::Impl::prepare() {
   const ServerAddress& server = options_.request.server;
   metrics_ = {.request = options_.request, .path = "/metrics", .endpoints = {}};
-  if (options_.metrics_server) {  // which gets no key that is another's
+  if (options_.metrics_server) {  // another server must not get the key and headers
     metrics_.request = {.server = *options_.metrics_server, .path = {}, .model = {}};
     metrics_.path = options_.metrics_server->base_path.empty() ? "/metrics" : "";
   }
@@ -156,7 +158,7 @@ Result<Connection::Endpoints> LoadGenerator::Impl::resolve(const ServerAddress& 
   error_code failed;
   Connection::Endpoints found = tcp::resolver(io_).resolve(server.host, server.port, failed);
   if (failed) {
-    return make_error(ErrorCode::kNotFound, "{}: {} cannot be found: {}", flag, server.host,
+    return make_error(ErrorCode::kNotFound, "{}: cannot resolve {}: {}", flag, server.host,
                       failed.message());
   }
   return found;
@@ -228,14 +230,15 @@ asio::awaitable<void> LoadGenerator::Impl::send_all() {
     ++progress_.sent;
     ++progress_.in_flight;
     asio::co_spawn(io_, request(*std::move(ready), free_ns), asio::detached);
-    // What is running must not wait for a long row of requests that are all due.
+    // Lets running requests proceed when many requests are due at once.
     co_await asio::post(executor, asio::use_awaitable);
   }
   all_sent_ = true;
   finish_if_idle();
 }
 
-// When the request could be sent: at its time, or when a place became free.
+// Waits until fewer requests run than --max-concurrency. Returns when the request could first have
+// been sent: at `due_ns`, or when its place became free if that was later.
 asio::awaitable<TimeNs> LoadGenerator::Impl::wait_for_place(TimeNs due_ns) {
   while (options_.max_concurrency > 0 && progress_.in_flight >= options_.max_concurrency &&
          !sending_ended()) {
@@ -302,7 +305,7 @@ asio::awaitable<bool> LoadGenerator::Impl::attempt(const ReadyRequest& ready, An
     const std::string id = fmt::format("{}-{}", options_.request_id_prefix, ready.planned.index);
     const std::string message = post_request(options_.request, ready.body, id);
     const error_code unsent = co_await connection->write(message);
-    // Even then there may be an answer to read: a server may refuse before it has read it all.
+    // Reads even if writing failed: a server may refuse a request before it has read all of it.
     co_await receive(*connection, reader);
     if (unsent && !reader.started()) {
       failure = Connection::Failure{Outcome::kConnectError, unsent.message()};
@@ -310,8 +313,10 @@ asio::awaitable<bool> LoadGenerator::Impl::attempt(const ReadyRequest& ready, An
   }
   busy_.erase(connection);
   if (deadline.expired()) {
-    reader.fail(Outcome::kTimeout,
-                fmt::format("not done after {} s", options_.timeout_ns / kNsPerS), now());
+    reader.fail(
+        Outcome::kTimeout,
+        fmt::format("no complete answer after {} s (--timeout)", options_.timeout_ns / kNsPerS),
+        now());
   } else if (stopped_) {
     reader.fail(Outcome::kInterrupted, "the run was interrupted", now());
   } else if (reused && !reader.over() && !reader.started()) {
@@ -332,7 +337,7 @@ asio::awaitable<void> LoadGenerator::Impl::receive(Connection& connection, Answe
   while (true) {
     const Connection::Read read = co_await connection.read_some();
     const TimeNs at_ns = now();
-    // Behind everything else that is readable now: time is taken first, then parsed.
+    // Parses only after all other connections that are readable now have taken their times.
     co_await asio::post(executor, asio::use_awaitable);
     if (read.failed || !reader.feed(read.bytes, at_ns)) {
       co_return;
@@ -373,7 +378,7 @@ asio::awaitable<void> LoadGenerator::Impl::poll_metrics() {
     const Result<std::string> text = co_await get_async(metrics_);
     const ServerMetrics metrics = text.ok() ? parse_server_metrics(*text) : ServerMetrics{};
     if (!has_any(metrics)) {
-      result_.metrics_note = text.ok() ? "they have no vllm:* names" : text.error().message;
+      result_.metrics_note = text.ok() ? "no metric is called vllm:*" : text.error().message;
       co_return;
     }
     result_.server.push_back({at_ns, metrics});
@@ -403,7 +408,7 @@ asio::awaitable<Result<std::string>> LoadGenerator::Impl::get_async(const Source
   }
   if (!read.ok() || response.status() != 200) {
     co_return make_error(ErrorCode::kUnavailable, "GET {}{}: {}", server.base_path, source.path,
-                         deadline.expired() ? "no answer in time"
+                         deadline.expired() ? "no answer within 5 s"
                          : !read.ok()       ? read.error().message
                                             : fmt::format("HTTP {}", response.status()));
   }

@@ -22,7 +22,7 @@ GeneratorOptions options_for(const std::string& url) {
   return options;
 }
 
-// `count` requests, `gap_ns` apart.
+// Returns `count` requests, due `gap_ns` apart.
 RequestSource requests(std::int64_t count, TimeNs gap_ns = 0) {
   return [count, gap_ns, sent = std::int64_t{0}]() mutable -> std::optional<ReadyRequest> {
     if (sent == count) {
@@ -41,7 +41,7 @@ RunResult run(const GeneratorOptions& options, RequestSource source) {
   return *std::move(result);
 }
 
-// One request to a server that answers so.
+// Sends one request to a server that gives `answer`.
 RequestRecord ask(const ScriptedAnswer& answer) {
   ScriptedServer server([&](const std::string&) { return answer; });
   GeneratorOptions options = options_for(server.url());
@@ -55,9 +55,10 @@ double median(std::vector<double> samples) {
   return summarise(std::move(samples), {50}).percentiles[0];
 }
 
-// Against the moments at which the server really wrote, on the same clock. A loaded machine delays
-// single streams, so medians are compared; bench/loadtest_bench has the tight limits.
-TEST(LoadGenerator, TimesAHundredStreamsAsTheServerWroteThem) {
+// Compares measured times with the times at which the server wrote, on the same clock. A busy
+// machine delays single streams: medians are compared, and bench/loadtest_bench has the tight
+// limits.
+TEST(LoadGenerator, TimesOfAHundredStreamsEqualTheServers) {
   static constexpr int kStreams = 100;
   static constexpr int kTokens = 20;
   ScriptedServer server(
@@ -79,17 +80,16 @@ TEST(LoadGenerator, TimesAHundredStreamsAsTheServerWroteThem) {
     EXPECT_GE(e2e_ms(record), 60 + 19 * 20);
     const auto& truth = times.at("bench-" + std::to_string(record.index));
     const auto late_ns = result.clock_start_ns + record.first_token_ns - truth.written_ns.front();
-    ASSERT_GE(late_ns, 0) << "a token cannot come before it was written";
+    ASSERT_GE(late_ns, 0) << "a token cannot arrive before it was written";
     first_late_ms.push_back(static_cast<double>(late_ns) / kNsPerMs);
     const double tpot_truth_ms =
         static_cast<double>(truth.written_ns.back() - truth.written_ns.front()) / kNsPerMs /
         (kTokens - 1);
     tpot_error_ms.push_back(std::abs(tpot_ms(record) - tpot_truth_ms));
   }
-  // How true the times are is measured by bench/loadtest_bench; here a machine may be busy.
   EXPECT_LT(median(first_late_ms), 60) << "less than the delay itself";
-  EXPECT_LT(median(tpot_error_ms), 10) << "half a token's delay";
-  EXPECT_EQ(server.connections(), kStreams) << "connections are used again";
+  EXPECT_LT(median(tpot_error_ms), 10) << "half of the time between tokens";
+  EXPECT_EQ(server.connections(), kStreams) << "connections are reused";
 }
 
 TEST(LoadGenerator, SendsWhenDue) {
@@ -102,10 +102,10 @@ TEST(LoadGenerator, SendsWhenDue) {
     EXPECT_GE(record.sent_ns, record.due_ns);
     lags.push_back(lag_ms(record));
   }
-  EXPECT_LT(median(lags), 50) << "not all at once, and not one after the other";
+  EXPECT_LT(median(lags), 50) << "neither all at once nor one after the other";
 }
 
-TEST(LoadGenerator, KeepsToTheConcurrencyItWasGiven) {
+TEST(LoadGenerator, RespectsMaxConcurrency) {
   ScriptedServer server(
       [](const std::string&) { return fixed_delay_answer(5 * kNsPerMs, kNsPerMs, 3); });
   GeneratorOptions options = options_for(server.url());
@@ -123,7 +123,7 @@ TEST(LoadGenerator, KeepsToTheConcurrencyItWasGiven) {
   EXPECT_EQ(server.connections(), 3);
 }
 
-TEST(LoadGenerator, TellsErrorsApart) {
+TEST(LoadGenerator, DistinguishesErrors) {
   const auto whole = [](const std::string& bytes) { return ScriptedAnswer{{{0, bytes}}, true}; };
   const auto events = [&](const std::string& text) {
     return whole(stream_head() + http_chunk(text) + "0\r\n\r\n");
@@ -134,7 +134,7 @@ TEST(LoadGenerator, TellsErrorsApart) {
       ask(whole("HTTP/1.1 429 Too Many Requests\r\nContent-Length: 36\r\n\r\n"
                 R"({"error":{"message":"queue is full"}})"
                 "\n"));
-  EXPECT_EQ(refused.outcome, Outcome::kBrokenStream) << "a byte more than Content-Length";
+  EXPECT_EQ(refused.outcome, Outcome::kBrokenStream) << "one byte more than Content-Length";
   const RequestRecord busy =
       ask(whole("HTTP/1.1 429 Too Many Requests\r\nContent-Length: 37\r\n\r\n"
                 R"({"error":{"message":"queue is full"}})"));
@@ -163,16 +163,16 @@ TEST(LoadGenerator, TellsErrorsApart) {
   {
     closed_port = ScriptedServer([](const std::string&) { return ScriptedAnswer{}; }).port();
   }
-  const RunResult nobody =
+  const RunResult unconnected =
       run(options_for(fmt::format("http://127.0.0.1:{}", closed_port)), requests(2));
-  ASSERT_EQ(nobody.records.size(), 2U);
-  EXPECT_EQ(nobody.records[1].outcome, Outcome::kConnectError);
+  ASSERT_EQ(unconnected.records.size(), 2U);
+  EXPECT_EQ(unconnected.records[1].outcome, Outcome::kConnectError);
 }
 
-TEST(LoadGenerator, TriesAgainWhereAnIdleConnectionWasClosed) {
+TEST(LoadGenerator, ResendsIfAnIdleConnectionWasClosed) {
   ScriptedServer server([](const std::string&) {
     ScriptedAnswer answer = fixed_delay_answer(0, 0, 2);
-    answer.close = true;  // without saying so
+    answer.close = true;  // without a Connection: close field
     return answer;
   });
   GeneratorOptions options = options_for(server.url());
@@ -183,7 +183,7 @@ TEST(LoadGenerator, TriesAgainWhereAnIdleConnectionWasClosed) {
   }
 }
 
-TEST(LoadGenerator, StopCutsWhatRuns) {
+TEST(LoadGenerator, StopInterruptsRunningRequests) {
   ScriptedServer server(
       [](const std::string&) { return fixed_delay_answer(0, 100 * kNsPerMs, 1000); });
   LoadGenerator generator(options_for(server.url()), requests(1000, 10 * kNsPerMs));
@@ -202,7 +202,7 @@ TEST(LoadGenerator, StopCutsWhatRuns) {
   }
 }
 
-TEST(LoadGenerator, ReadsWhatTheServerSaysOfItself) {
+TEST(LoadGenerator, ReadsServerMetrics) {
   ScriptedServer server([](const std::string& request) {
     if (request.starts_with("GET /metrics ")) {
       const std::string text = "vllm:num_requests_waiting{model_name=\"m\"} 3\n";

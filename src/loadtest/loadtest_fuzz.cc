@@ -1,4 +1,4 @@
-// Everything a load generator reads from others: traces, streams, answers, metrics, datasets.
+// Fuzzes the parsers of everything that a load generator reads: traces, streams, metrics, datasets.
 
 #include <cstdint>
 #include <string_view>
@@ -9,13 +9,13 @@
 #include "loadtest/prompt.h"
 #include "loadtest/report_json.h"
 #include "loadtest/server_metrics.h"
-#include "loadtest/trace.h"
 #include "loadtest/workload.h"
+#include "trace/trace.h"
 
 namespace protean::loadtest {
 namespace {
 
-// Any pieces give the same record.
+// Checks that an answer gives the same record in one piece and in small ones.
 void fuzz_answer(std::string_view bytes, std::size_t piece) {
   RequestRecord whole;
   AnswerReader reader(whole);
@@ -29,7 +29,7 @@ void fuzz_answer(std::string_view bytes, std::size_t piece) {
   pieces.closed(1);
   check(whole.outcome == cut.outcome || whole.outcome == Outcome::kBrokenStream ||
             cut.outcome == Outcome::kBrokenStream,
-        "pieces change nothing");
+        "an answer in pieces is the same answer");
   check(whole.outcome != Outcome::kCompleted || whole.first_token_ns >= 0, "an answer has a token");
 }
 

@@ -24,11 +24,10 @@ std::string tick_text(double value) {
   return size >= 1e4 ? fmt::format("{:g}k", value / 1e3) : fmt::format("{:g}", value);
 }
 
-// Where values go on the paper.
+// Maps the values of an axis to positions from 0 to 1.
 class Scale {
  public:
   Scale(double low, double high, bool log) : low_(low), high_(high), log_(log) {}
-  // From 0 to 1.
   double operator()(double value) const {
     return log_ ? std::log(std::max(value, low_) / low_) / std::log(high_ / low_)
                 : (value - low_) / (high_ - low_);
@@ -128,7 +127,7 @@ std::string marks(const Series& series, const std::string& colour, const Frame& 
   std::string text;
   auto out = std::back_inserter(text);
   if (series.style == SeriesStyle::kDots) {
-    // One path of dots that have no length, with round ends: a tenth of what circles take.
+    // One path of lines without length but with round ends takes a tenth of the bytes of circles.
     fmt::format_to(out, R"(<path class="dots {}" d=")", colour);
     for (const Point& point : series.points) {
       fmt::format_to(out, "M{:.1f} {:.1f}h0", frame.px(point.x), frame.py(point.y));
@@ -212,7 +211,7 @@ std::vector<double> linear_ticks(double low, double high, int count) {
   const double first = std::ceil(low / step - 1e-9);
   const double last = std::ceil(high / step - 1e-9);
   for (double i = first; i <= last; ++i) {
-    ticks.push_back(i == 0 ? 0 : i * step);  // no -0
+    ticks.push_back(i == 0 ? 0 : i * step);  // never -0
   }
   return ticks;
 }
@@ -231,7 +230,7 @@ std::vector<double> log_ticks(double low, double high) {
       }
     }
   }
-  if (every.size() < 2) {  // within one step: round values say more
+  if (every.size() < 2) {  // the range is too narrow for logarithmic steps
     every = linear_ticks(low, high, 4);
     std::erase_if(every, [&](double tick) { return tick < low || tick > high; });
   }

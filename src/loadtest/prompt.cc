@@ -5,12 +5,12 @@
 #include <boost/json.hpp>
 #include <cmath>
 
-#include "loadtest/trace_text.h"
+#include "trace/text.h"
 
 namespace protean::loadtest {
 namespace {
 
-// Short common words: most tokenizers have one token for each.
+// Short common words. Most tokenizers have one token for each.
 constexpr std::array<std::string_view, 128> kWords = {
     "the",   "and",   "that",  "have",   "with",   "this",   "from",  "they", "say",   "her",
     "she",   "will",  "one",   "all",    "would",  "there",  "their", "what", "out",   "about",
@@ -29,8 +29,8 @@ constexpr std::array<std::string_view, 128> kWords = {
 constexpr std::uint64_t kPromptStream = 4;
 constexpr std::uint64_t kBlockStream = 5;
 
-// A planned request cut into runs that are drawn from one stream each: its prefix blocks, and the
-// rest, which is its own. `unit` is how many words or ids a token stands for.
+// Divides a prompt of `total` words or ids into its prefix blocks and the rest, and calls
+// append(count, seed) for each: every block has a seed by its id, the rest one by the request.
 template <class Append>
 void for_each_run(const PlannedRequest& planned, std::int64_t total, double unit_per_token,
                   std::uint64_t seed, const Append& append) {
@@ -53,17 +53,6 @@ void for_each_run(const PlannedRequest& planned, std::int64_t total, double unit
 
 }  // namespace
 
-TokenCalibration calibrate(std::int64_t few_words, std::int64_t few_tokens, std::int64_t many_words,
-                           std::int64_t many_tokens) {
-  const double slope = static_cast<double>(many_tokens - few_tokens) /
-                       static_cast<double>(std::max<std::int64_t>(1, many_words - few_words));
-  if (!(slope > 0)) {
-    return {};
-  }
-  return {slope,
-          std::max(0.0, static_cast<double>(few_tokens) - slope * static_cast<double>(few_words))};
-}
-
 Result<TokenIdRange> parse_token_ids(std::string_view text) {
   const std::size_t colon = std::min(text.find(':'), text.size());
   const auto first = parse_number(text.substr(0, colon)).value_or(-1);
@@ -85,7 +74,7 @@ Result<std::vector<DatasetPrompt>> parse_dataset(std::string_view lines, std::st
         const auto* object = value.if_object();
         const auto* prompt = object != nullptr ? object->if_contains("prompt") : nullptr;
         if (failed || prompt == nullptr || !prompt->is_string()) {
-          return trace_error(place, "{} is no JSON object with a text \"prompt\"",
+          return trace_error(place, "{} is not a JSON object with a string \"prompt\"",
                              quoted_for_error(line));
         }
         DatasetPrompt found{.prompt = std::string(prompt->get_string())};
@@ -103,7 +92,7 @@ Result<std::vector<DatasetPrompt>> parse_dataset(std::string_view lines, std::st
     return read.error();
   }
   if (prompts.empty()) {
-    return make_error(ErrorCode::kCorrupt, "{}: there is no prompt in it", name);
+    return make_error(ErrorCode::kCorrupt, "{}: the dataset has no prompts", name);
   }
   return prompts;
 }
@@ -164,7 +153,7 @@ std::string PromptWriter::probe_words(std::int64_t count) const {
   return text;
 }
 
-// A text is read on from a random place; from the built-in list each word is drawn.
+// Appends words of the source's text from a random place on, or random words of the built-in list.
 void PromptWriter::append_words(std::int64_t count, std::uint64_t stream, std::string& text) const {
   Random random(stream);
   const bool built_in = words_.empty();

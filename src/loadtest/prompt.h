@@ -7,19 +7,10 @@
 #include <vector>
 
 #include "base/result.h"
+#include "loadtest/token_calibration.h"
 #include "loadtest/workload.h"
 
 namespace protean::loadtest {
-
-// How many tokens the server makes of words; found by asking it, because its tokenizer is not ours.
-struct TokenCalibration {
-  double tokens_per_word = 1;
-  double overhead_tokens = 0;  // chat template, BOS
-};
-
-// From two prompts of different length and what the server's usage said about them.
-TokenCalibration calibrate(std::int64_t few_words, std::int64_t few_tokens, std::int64_t many_words,
-                           std::int64_t many_tokens);
 
 struct TokenIdRange {
   std::int64_t first = 0;
@@ -29,36 +20,37 @@ Result<TokenIdRange> parse_token_ids(std::string_view text);  // "300:2000"
 
 struct DatasetPrompt {
   std::string prompt;
-  std::int64_t output_tokens = 0;  // 0: not stated
+  std::int64_t output_tokens = 0;  // 0 if not stated
 };
-// JSON lines: {"prompt": "...", "output_tokens": 20}, the second of them optional.
+// Parses JSON lines of {"prompt": "...", "output_tokens": 20}; output_tokens is optional.
 Result<std::vector<DatasetPrompt>> parse_dataset(std::string_view lines, std::string_view name);
 
-// Where the words of prompts come from.
+// The source of prompts: words of a text, whole prompts, or random token ids.
 struct PromptSource {
-  std::string text;                       // of --prompt-file; empty: common words at random
-  std::vector<DatasetPrompt> dataset;     // whole prompts, in their order; lengths are theirs
-  std::optional<TokenIdRange> token_ids;  // prompts are ids instead of text: their length is exact
+  std::string text;                       // --prompt-file; if empty, random common words are used
+  std::vector<DatasetPrompt> dataset;     // whole prompts, used in this order
+  std::optional<TokenIdRange> token_ids;  // if set, prompts are token ids, so their length is exact
 };
 
-// The prompt of a planned request. Equal requests have equal prompts; prefix blocks of equal ids
-// have equal words, whatever request they are in; all others differ.
+// Writes the prompts of planned requests. Equal requests get equal prompts, and prefix blocks with
+// equal ids get equal words in all requests. All other words are drawn anew.
 class PromptWriter {
  public:
   PromptWriter(PromptSource source, std::uint64_t seed);
-  PromptWriter(const PromptWriter&) = delete;  // it holds views into its own text
+  PromptWriter(const PromptWriter&) = delete;  // words_ points into source_
   PromptWriter& operator=(const PromptWriter&) = delete;
 
   void set_calibration(const TokenCalibration& calibration) { calibration_ = calibration; }
 
   std::string text(const PlannedRequest& planned) const;
   std::vector<std::int64_t> token_ids(const PlannedRequest& planned) const;
-  // Words of the source in its order, to calibrate with: of the built-in ones 128 are all.
+  // Returns the first `count` words of the source, for a probe. The built-in list has 128 words.
   std::string probe_words(std::int64_t count) const;
 
   bool writes_token_ids() const { return source_.token_ids.has_value(); }
-  // The dataset's line for this request; null without a dataset, and for a negative index, which
-  // is that of a warm-up: it has words of its own.
+  bool has_dataset() const { return !source_.dataset.empty(); }
+  // Returns the dataset's prompt for this request. Null without a dataset and for a warm-up request
+  // (with a negative index), whose prompt must not be one of the run's.
   const DatasetPrompt* dataset_prompt(const PlannedRequest& planned) const;
 
  private:
@@ -66,7 +58,8 @@ class PromptWriter {
 
   PromptSource source_;
   std::uint64_t seed_;
-  std::vector<std::string_view> words_;  // into source_.text; empty: the built-in list
+  std::vector<std::string_view>
+      words_;  // words of source_.text; if empty, the built-in list is used
   TokenCalibration calibration_;
 };
 

@@ -47,7 +47,7 @@ double Random::uniform() {
 }
 
 std::int64_t Random::integer(std::int64_t low, std::int64_t high) {
-  check(low <= high, "a range from low to high");
+  check(low <= high, "low is not above high");
   const double width = static_cast<double>(high - low) + 1;
   return low + static_cast<std::int64_t>(uniform() * width);
 }
@@ -62,7 +62,7 @@ double Random::exponential() {
 }
 
 double Random::gamma(double shape) {
-  check(shape > 0, "a gamma distribution has a positive shape");
+  check(shape > 0, "the shape is positive");
   if (shape < 1) {
     const double larger = gamma(shape + 1);
     return larger * std::pow(1 - uniform(), 1 / shape);
@@ -83,7 +83,7 @@ double Random::gamma(double shape) {
 }
 
 double Random::weibull(double shape) {
-  check(shape > 0, "a Weibull distribution has a positive shape");
+  check(shape > 0, "the shape is positive");
   return std::pow(exponential(), 1 / shape);
 }
 

@@ -5,11 +5,11 @@
 
 namespace protean::loadtest {
 
-// Mixes two numbers into one that looks unrelated to both: seeds of independent streams.
+// Returns a seed made from two numbers. Seeds that differ in either give independent streams.
 std::uint64_t mix_seeds(std::uint64_t a, std::uint64_t b);
 
-// xoshiro256++ with distributions of its own, because those of the standard library differ between
-// implementations and a seed has to give the same schedule everywhere.
+// xoshiro256++ with its own distributions: those of the standard library differ between
+// implementations, and a seed must give the same schedule everywhere.
 class Random {
  public:
   explicit Random(std::uint64_t seed);

@@ -53,7 +53,7 @@ std::string tiles(const Summary& summary) {
     }
   }
   if (summary.slo) {
-    text += tile(fmt::format("{:.1f} %", summary.slo->all * 100), "of requests met the SLO");
+    text += tile(fmt::format("{:.1f} %", summary.slo->all * 100), "of requests within the SLO");
     text += tile(format_number(summary.slo->goodput_requests_per_s), "goodput, requests/s");
   }
   return text + "</div>\n";

@@ -6,8 +6,7 @@
 
 namespace protean::loadtest {
 
-// The whole report as one page that loads nothing: text, tables and SVG charts, for light and dark
-// screens.
+// Returns the report as one page with text, tables and SVG charts that loads nothing else.
 std::string html_of(const RunDescription& description, const Summary& summary,
                     const RunResult& run);
 

@@ -14,8 +14,8 @@ namespace json = boost::json;
 
 constexpr std::string_view kFormat = "protean-bench/1";
 
-// Writes one JSON object, a field after the other. Boost.JSON would print 12.5 as 1.25E1, and hold
-// every record of a long run a second time.
+// Appends one JSON object to a text, field by field. Boost.JSON would write 12.5 as 1.25E1 and keep
+// a second copy of every record in memory.
 class ObjectWriter {
  public:
   explicit ObjectWriter(std::string& text) : text_(text) { text_ += '{'; }
@@ -178,7 +178,7 @@ void write_record(const RequestRecord& record, bool with_itl, std::string& text)
   out.end();
 }
 
-// Numbers and texts of a record that was read; what is missing is -1 or empty.
+// Returns the number under `key`, or -1 if there is none.
 double number_in(const json::object& object, std::string_view key) {
   const json::value* value = object.if_contains(key);
   return value != nullptr && value->is_number() ? value->to_number<double>() : -1;
@@ -198,12 +198,15 @@ RequestRecord record_of(const json::object& object) {
       record.outcome = static_cast<Outcome>(i);
     }
   }
+  record.index = time_in(object, "index", 1);
   record.sent_ns = time_in(object, "sent_s", kNsPerS);
   record.end_ns = time_in(object, "end_s", kNsPerS);
   const TimeNs ttft_ns = time_in(object, "ttft_ms", kNsPerMs);
   const TimeNs last_ns = time_in(object, "last_token_ms", kNsPerMs);
   record.first_token_ns = ttft_ns < 0 ? -1 : record.sent_ns + ttft_ns;
   record.last_token_ns = last_ns < 0 ? -1 : record.sent_ns + last_ns;
+  record.planned_input_tokens = time_in(object, "planned_input_tokens", 1);
+  record.planned_output_tokens = time_in(object, "planned_output_tokens", 1);
   record.input_tokens = time_in(object, "input_tokens", 1);
   record.output_tokens = time_in(object, "output_tokens", 1);
   const json::value* gaps = object.if_contains("itl_ms");
@@ -220,6 +223,14 @@ std::string text_in(const json::object& object, std::string_view key) {
   return value != nullptr && value->is_string() ? std::string(value->get_string()) : "";
 }
 
+RecordedLoad load_of(const json::object& file) {
+  const json::value* seed = file.if_contains("seed");
+  return {.endpoint = text_in(file, "endpoint"),
+          .arrivals = text_in(file, "arrivals"),
+          .prompts = text_in(file, "prompts"),
+          .seed = seed != nullptr ? json::serialize(*seed) : ""};
+}
+
 }  // namespace
 
 std::string json_of(const RunDescription& description, const Summary& summary, const RunResult& run,
@@ -228,7 +239,7 @@ std::string json_of(const RunDescription& description, const Summary& summary, c
   ObjectWriter out(text);
   write_description(description, out);
   write_summary(description, summary, out);
-  out.integer("clock_start_ns", run.clock_start_ns);  // CLOCK_MONOTONIC at 0 s of the run
+  out.integer("clock_start_ns", run.clock_start_ns);
   write_samples(run.server, out.raw("server_metrics"));
   if (detail.requests) {
     out.raw("requests") += '[';
@@ -248,21 +259,24 @@ Result<RecordedRun> parse_recorded_run(std::string_view text, std::string_view n
   const json::value value = json::parse({text.data(), text.size()}, failed);
   const json::object* file = failed ? nullptr : value.if_object();
   if (file == nullptr || text_in(*file, "format") != kFormat) {
-    return make_error(ErrorCode::kCorrupt, "{} is no result of protean bench serve --json{}", name,
-                      failed ? ": " + failed.message() : "");
+    return make_error(ErrorCode::kCorrupt, "{} is not a result of protean bench serve --json{}",
+                      name, failed ? ": " + failed.message() : "");
   }
   const json::value* requests = file->if_contains("requests");
   if (requests == nullptr || !requests->is_array() || requests->get_array().empty()) {
     return make_error(
         ErrorCode::kInvalidArgument,
-        "{} holds no records of requests to compare: it was written with --no-records", name);
+        "{} has no records of requests to compare; run protean bench serve without --no-records",
+        name);
   }
   RecordedRun run{.label = fmt::format("{} at {}, {}", text_in(*file, "model_id"),
                                        text_in(*file, "server"), text_in(*file, "date")),
+                  .load = load_of(*file),
                   .duration_s = number_in(*file, "duration")};
   for (const json::value& request : requests->get_array()) {
     if (!request.is_object()) {
-      return make_error(ErrorCode::kCorrupt, "{}: a record of \"requests\" is no object", name);
+      return make_error(ErrorCode::kCorrupt, "{}: an element of \"requests\" is not an object",
+                        name);
     }
     run.records.push_back(record_of(request.get_object()));
     run.has_itl |= !run.records.back().itl_ms.empty();

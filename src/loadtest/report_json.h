@@ -9,16 +9,26 @@
 namespace protean::loadtest {
 
 struct JsonDetail {
-  bool requests = true;  // a record of each request; `protean bench compare` needs them
-  bool itl = false;      // and each of its gaps
+  bool requests = true;  // records of requests, which `protean bench compare` needs
+  bool itl = false;      // every inter-token latency of these records
 };
-// The summary under the names that `vllm bench serve` gives it, at the top level.
+// Returns one JSON object. Its summary has the names and the place that `vllm bench serve` gives
+// it.
 std::string json_of(const RunDescription& description, const Summary& summary, const RunResult& run,
                     const JsonDetail& detail);
 
-// What a comparison needs of a file that json_of() wrote.
+// The load of a recorded run, in the words of its file.
+struct RecordedLoad {
+  std::string endpoint;
+  std::string arrivals;
+  std::string prompts;
+  std::string seed;
+};
+
+// The part of a file written by json_of() that a comparison needs.
 struct RecordedRun {
-  std::string label;  // model, server and when
+  std::string label;  // model, server and date
+  RecordedLoad load;
   double duration_s = 0;
   std::vector<RequestRecord> records;
   bool has_itl = false;

@@ -13,7 +13,8 @@
 namespace protean::loadtest {
 namespace {
 
-// `count` answers of 11 tokens, 50 ms apart; TTFT around 100 ms, TPOT `tpot_ms`.
+// Returns a run of `count` answers, 50 ms apart: 11 tokens, TTFT about 100 ms, TPOT about
+// `tpot_ms`.
 RunResult made_run(int count, double tpot_ms, std::uint64_t seed) {
   RunResult run;
   Random random(seed);
@@ -57,7 +58,7 @@ RunDescription description() {
           .request_rate = 20};
 }
 
-TEST(Statistics, PercentilesAreNumpys) {
+TEST(Statistics, PercentilesEqualNumpys) {
   const std::vector<double> sorted = {1, 2, 3, 4};
   EXPECT_DOUBLE_EQ(percentile(sorted, 0), 1);
   EXPECT_DOUBLE_EQ(percentile(sorted, 50), 2.5);
@@ -72,7 +73,7 @@ TEST(Statistics, PercentilesAreNumpys) {
   EXPECT_EQ(summarise({}, {50}).count, 0);
 }
 
-// An interval of 95 % that covers the truth in far fewer or far more cases is none.
+// A 95 % interval must cover the true ratio in about 95 % of cases, not in far fewer or far more.
 TEST(Statistics, BootstrapCoversTheTruth) {
   Random random(5);
   int covered = 0;
@@ -109,7 +110,7 @@ TEST(Summary, CountsAndMeasures) {
   EXPECT_NEAR(summary.slo->goodput_requests_per_s, static_cast<double>(fast) / summary.duration_s,
               1e-9);
   EXPECT_DOUBLE_EQ(summary.lag_ms.mean, 100.0 / 102);
-  EXPECT_EQ(warnings_of(summary).size(), 1U) << "failures are worth a warning";
+  EXPECT_EQ(warnings_of(summary).size(), 1U) << "failures cause a warning";
   const std::string table = table_of(description(), summary);
   EXPECT_NE(table.find("http_status             1      503: <no>"), std::string::npos) << table;
 }
@@ -125,7 +126,7 @@ TEST(Summary, GoodputFlags) {
   }
 }
 
-TEST(ReportJson, IsReadBackAndHasVllmsNames) {
+TEST(ReportJson, HasVllmsNamesAndIsParsedBack) {
   RunResult run = made_run(50, 20, 1);
   run.records.push_back(failure(Outcome::kHttpStatus));
   run.server.push_back({kNsPerS, {.kv_use = 0.25, .running = 3}});
@@ -155,7 +156,7 @@ RecordedRun recorded(const RunResult& run) {
           .records = run.records};
 }
 
-TEST(Compare, SeesADifferenceAndOnlyThat) {
+TEST(Compare, FindsOnlyRealDifferences) {
   const RecordedRun a = recorded(made_run(200, 20, 1));
   const RecordedRun same = recorded(made_run(200, 20, 2));
   const RecordedRun slower = recorded(made_run(200, 22, 3));
@@ -175,7 +176,33 @@ TEST(Compare, SeesADifferenceAndOnlyThat) {
   const std::string table = comparison_table(a, slower, against_slower);
   EXPECT_NE(table.find("B is worse"), std::string::npos);
   EXPECT_EQ(comparison_table(a, slower, compare_runs(a, slower, {.rounds = 300})), table)
-      << "same seed, same table";
+      << "the same seed gives the same table";
+}
+
+TEST(Compare, ReportsDifferentLoads) {
+  const RunResult run = made_run(20, 20, 1);
+  const auto read_back = [](const RunDescription& described, const RunResult& result) {
+    const Summary summary = summarise_run(result, {}, {50, 99});
+    return *parse_recorded_run(json_of(described, summary, result, {}), "f");
+  };
+  const RecordedRun a = read_back(description(), run);
+  EXPECT_EQ(load_differences(a, read_back(description(), made_run(10, 25, 2))),
+            std::vector<std::string>())
+      << "the same load with other results";
+  RunDescription other = description();
+  other.arrivals = "closed loop";
+  other.seed = 7;
+  RunResult longer = run;
+  longer.records[3].planned_output_tokens += 1;
+  const RecordedRun b = read_back(other, longer);
+  EXPECT_EQ(load_differences(a, b),
+            (std::vector<std::string>{"arrivals: A Poisson, B closed loop", "seed: A 0, B 7",
+                                      "lengths: 1 of the 20 requests that both runs sent"}));
+  const auto table = [&](const RecordedRun& compared) {
+    return comparison_table(a, compared, compare_runs(a, compared, {.rounds = 100}));
+  };
+  EXPECT_NE(table(b).find("The loads differ"), std::string::npos);
+  EXPECT_EQ(table(a).find("The loads differ"), std::string::npos);
 }
 
 TEST(Plot, TicksAreRound) {
@@ -184,8 +211,8 @@ TEST(Plot, TicksAreRound) {
   EXPECT_GE(log_ticks(3, 4).size(), 2U);
 }
 
-// A page of its own: nothing is loaded, and what servers say cannot become markup.
-TEST(ReportHtml, StandsAlone) {
+// The page loads nothing, and texts from a server cannot become markup.
+TEST(ReportHtml, LoadsNothingAndEscapesTexts) {
   RunResult run = made_run(60, 20, 1);
   run.records.push_back(failure(Outcome::kErrorEvent));
   for (int i = 0; i < 4; ++i) {

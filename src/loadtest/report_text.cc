@@ -73,7 +73,7 @@ std::string slo_part(const Slo& slo, const SloAttainment& met) {
   one("TTFT", slo.ttft_ms, met.ttft);
   one("TPOT", slo.tpot_ms, met.tpot);
   one("E2E", slo.e2e_ms, met.e2e);
-  text += row("all of them", fmt::format("{:.1f} % of requests", met.all * 100));
+  text += row("all limits", fmt::format("{:.1f} % of requests", met.all * 100));
   text += row("goodput", fmt::format("{} requests/s", format_number(met.goodput_requests_per_s)));
   return text;
 }

@@ -7,7 +7,7 @@
 
 namespace protean::loadtest {
 
-// What a run was, for people and for files: in the order it is shown.
+// Describes a run, for the readers of its results.
 struct RunDescription {
   std::string server;
   std::string endpoint;
@@ -17,7 +17,7 @@ struct RunDescription {
   std::string date;      // ISO 8601, UTC
   std::uint64_t seed = 0;
   int max_concurrency = 0;
-  double request_rate = 0;  // 0: of a trace; infinite: at once
+  double request_rate = 0;  // 0 if arrivals are a trace's; infinite if all are due at once
   double burstiness = 1;
   Slo slo;
   std::vector<std::string> notes;
@@ -25,7 +25,7 @@ struct RunDescription {
 
 std::string table_of(const RunDescription& run, const Summary& summary);
 
-// "12.3", "0.045", "1234": four digits that mean something.
+// Returns `value` with about four significant digits: "12.35", "0.0450", "1234".
 std::string format_number(double value);
 
 }  // namespace protean::loadtest

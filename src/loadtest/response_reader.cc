@@ -59,7 +59,7 @@ class ResponseReader::Parser : public http::basic_parser<false> {
 namespace {
 
 Error broken(const error_code& why) {
-  return make_error(ErrorCode::kCorrupt, "no valid HTTP response: {}", why.message());
+  return make_error(ErrorCode::kCorrupt, "invalid HTTP response: {}", why.message());
 }
 
 }  // namespace
@@ -70,8 +70,8 @@ ResponseReader::~ResponseReader() = default;
 
 Status ResponseReader::feed(std::string_view bytes) {
   if (!pending_.empty()) {
-    // Fewer end nothing, and Beast takes it for granted that a last chunk which was cut comes with
-    // so many.
+    // Beast expects that the last chunk, if it was incomplete, is fed again with at least 5 bytes,
+    // and no response can end with fewer.
     constexpr std::size_t kLeastBytes = 5;
     pending_ += bytes;
     if (pending_.size() < kLeastBytes) {

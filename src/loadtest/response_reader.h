@@ -10,8 +10,8 @@
 
 namespace protean::loadtest {
 
-// An HTTP/1.1 response from bytes that arrive in any pieces. Knows no socket, so that the time of a
-// byte can be taken before anything is done with it.
+// Parses an HTTP/1.1 response from bytes that arrive in any pieces. Does no I/O, so that its caller
+// can take the time of bytes before they are parsed.
 class ResponseReader {
  public:
   using BodySink = std::function<void(std::string_view bytes)>;
@@ -21,20 +21,21 @@ class ResponseReader {
   ResponseReader& operator=(const ResponseReader&) = delete;
 
   Status feed(std::string_view bytes);
-  // The peer closed. An answer that has no length ends so; any other is cut.
+  // Ends the response because the peer closed the connection. Fails if the response is incomplete;
+  // a response without a stated length is complete.
   Status finish();
 
-  bool started() const;  // a byte of it has been read
+  bool started() const;  // at least one byte was fed
   bool has_header() const;
   bool done() const;
   int status() const;
-  bool keep_alive() const;                  // the connection may be used again, once done
+  bool keep_alive() const;                  // the connection can be used again after done()
   const std::string& content_type() const;  // lower case, without parameters
 
  private:
   class Parser;
   std::unique_ptr<Parser> parser_;
-  std::string pending_;  // what the parser wants more of before it takes it
+  std::string pending_;  // bytes that the parser cannot consume before more arrive
 };
 
 }  // namespace protean::loadtest

@@ -15,13 +15,13 @@ constexpr std::size_t kMostDots = 4000;
 constexpr std::size_t kCurvePoints = 240;
 constexpr double kTimeBins = 60;
 
-// A round width, so that a bin is something one can say: 0.1, 0.2, 0.5, 1 s.
+// Returns a round width of the bins of time: 0.1, 0.2, 0.5, 1 s and so on.
 double bin_width_s(double duration_s) {
   const std::vector<double> ticks = linear_ticks(0, std::max(duration_s, 0.5), kTimeBins);
   return std::max(0.1, ticks[1] - ticks[0]);
 }
 
-// All of a short run; of a long one evenly chosen ones and the highest.
+// Returns all points of a short run; of a long one the highest and a regular selection of the rest.
 std::vector<Point> thinned(std::vector<Point> points) {
   if (points.size() <= kMostDots) {
     return points;
@@ -69,7 +69,7 @@ TitledChart ttft_over_time(const RunResult& run, const Slo& slo) {
     }
     failed.points = thinned(std::move(failed.points));
     made.chart.series.push_back(std::move(failed));
-    made.caption = "Failed requests stand on the axis.";
+    made.caption = "Failed requests are on the axis.";
   }
   if (slo.ttft_ms > 0) {
     made.chart.limits.push_back({"SLO", slo.ttft_ms, false});
@@ -82,12 +82,12 @@ TitledChart distribution_chart(Measure measure, std::vector<double> samples, dou
   Chart chart{.x_label = fmt::format("{} (ms)", name_of(measure)),
               .y_label = measure == Measure::kItl ? "% of gaps" : "% of requests",
               .y_max = 100};
-  // Gaps of 0 are tokens that came together; a log axis has no place for them.
+  // Tokens that arrived together have gaps of 0, which a log axis cannot show.
   const double low = std::max(percentile(samples, 5), samples.back() * 1e-4);
   chart.log_x = low > 0 && samples.back() > 15 * low;
   Series curve{.name = std::string(name_of(measure))};
   for (std::size_t i = 0; i <= kCurvePoints; ++i) {
-    // Closer together towards the end, where the tail is.
+    // Points are denser at high percentiles, to show the tail.
     const double part = static_cast<double>(i) / kCurvePoints;
     const double percent = 100 * (1 - (1 - part) * (1 - part));
     const double value = percentile(samples, percent);
@@ -110,7 +110,7 @@ TitledChart distribution_chart(Measure measure, std::vector<double> samples, dou
   return {.title = fmt::format("{}: {}", name_of(measure),
                                measure == Measure::kTtft   ? "time to first token"
                                : measure == Measure::kTpot ? "time per output token after the first"
-                               : measure == Measure::kItl  ? "between two chunks of text"
+                               : measure == Measure::kItl  ? "time between two chunks of text"
                                                            : "whole answer"),
           .chart = std::move(chart)};
 }
@@ -123,7 +123,7 @@ TitledChart tokens_over_time(const RunResult& run) {
     if (record.first_token_ns < 0 || record.chunks == 0) {
       continue;
     }
-    // A chunk may carry several tokens; the server's count is spread over the chunks.
+    // A chunk may hold several tokens: the server's count is divided evenly among the chunks.
     const double per_chunk =
         record.outcome == Outcome::kCompleted
             ? static_cast<double>(record.output_tokens) / static_cast<double>(record.chunks)
@@ -177,7 +177,7 @@ TitledChart requests_over_time(const RunResult& run) {
     }
     if (!series.points.empty()) {
       made.chart.series.push_back(std::move(series));
-      made.caption = "Running and waiting are the server's, from /metrics.";
+      made.caption = "Running and waiting are from the server's /metrics.";
     }
   };
   add("running", &ServerMetrics::running);

@@ -15,7 +15,7 @@ struct TitledChart {
   Chart chart;
 };
 
-// What there is to draw of a run; charts without data are left out.
+// Returns the charts of a run. Charts without data are left out.
 std::vector<TitledChart> charts_of(const RunResult& run, const Slo& slo);
 
 }  // namespace protean::loadtest

@@ -1,7 +1,6 @@
 #pragma once
 
-// For tests and benchmarks: an HTTP server that answers with given bytes at given times, and
-// remembers when it wrote them.
+// An HTTP server that answers with given bytes at given times and records when it wrote them.
 
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
@@ -28,12 +27,12 @@
 namespace protean::loadtest {
 
 struct ScriptedPiece {
-  TimeNs at_ns = 0;  // after the request has been read
+  TimeNs at_ns = 0;  // since the request was read
   std::string bytes;
 };
 struct ScriptedAnswer {
   std::vector<ScriptedPiece> pieces;
-  bool close = false;  // the connection, after the last piece
+  bool close = false;  // closes the connection after the last piece
 };
 using Script = std::function<ScriptedAnswer(const std::string& request)>;
 
@@ -55,7 +54,7 @@ inline std::string final_events(int tokens) {
       "data: [DONE]\n\n",
       tokens);
 }
-// The first token after `ttft_ns`, the others `tpot_ns` apart, the end with the last one.
+// Answers with the first token after `ttft_ns` and the others `tpot_ns` apart.
 inline ScriptedAnswer fixed_delay_answer(TimeNs ttft_ns, TimeNs tpot_ns, int tokens) {
   ScriptedAnswer answer;
   for (int i = 0; i < tokens; ++i) {
@@ -66,7 +65,7 @@ inline ScriptedAnswer fixed_delay_answer(TimeNs ttft_ns, TimeNs tpot_ns, int tok
   return answer;
 }
 
-// Serves on a thread of its own while it lives.
+// Serves on its own thread until it is destroyed.
 class ScriptedServer {
  public:
   explicit ScriptedServer(Script script)
@@ -89,7 +88,8 @@ class ScriptedServer {
     const std::lock_guard lock(mutex_);
     return connections_;
   }
-  // When a request was read and its pieces written, on the steady clock, by its X-Request-Id.
+  // When a request was read and its pieces were written, on the steady clock. times() returns them
+  // by X-Request-Id.
   struct Times {
     TimeNs read_ns = 0;
     std::vector<TimeNs> written_ns;
@@ -166,7 +166,7 @@ class ScriptedServer {
         timer.expires_at(read + std::chrono::nanoseconds(piece.at_ns));
         co_await timer.async_wait(kResume);
       }
-      note_write(times);  // before it, so that whoever has read the bytes finds their time
+      note_write(times);  // before the write, so that a client that has the bytes finds their time
       const auto bytes = boost::asio::buffer(piece.bytes);
       const auto [failed, count] = co_await boost::asio::async_write(socket, bytes, kResume);
       if (failed) {

@@ -2,13 +2,12 @@
 
 #include <algorithm>
 
-#include "loadtest/trace_text.h"
+#include "trace/text.h"
 
 namespace protean::loadtest {
 namespace {
 
-// "name{labels} value [time]": the name and the value, if the line is a sample. A label's text may
-// hold braces and escaped quotes.
+// A line "name{labels} value [time]". A label's value may contain braces and escaped quotes.
 struct Sample {
   std::string_view name;
   double value = 0;

@@ -21,7 +21,7 @@ Events parse(const std::vector<std::string>& pieces) {
   return events;
 }
 
-TEST(SseParser, ReadsWhatTheStandardShows) {
+TEST(SseParser, ParsesExamplesOfTheStandard) {
   EXPECT_EQ(parse({"data: one\n\ndata:two\n\n"}), (Events{{"message", "one"}, {"message", "two"}}));
   EXPECT_EQ(parse({"data: YHOO\ndata: +2\ndata: 10\n\n"}), (Events{{"message", "YHOO\n+2\n10"}}));
   EXPECT_EQ(parse({": ping\n\nevent: add\nid: 7\nretry: 5\ndata:  x\n\n"}),
@@ -35,7 +35,7 @@ TEST(SseParser, ReadsWhatTheStandardShows) {
   EXPECT_EQ(parse({"data: never ended"}), Events{});
 }
 
-TEST(SseParser, AnyPiecesGiveTheSameEvents) {
+TEST(SseParser, EventsDoNotDependOnPieces) {
   static constexpr std::string_view kAlphabet[] = {
       "data", ":", " ", "\n", "\r", "\r\n", "\n\n", "event", "x", "data: ", "\xef\xbb\xbf", "id"};
   Random random(7);
@@ -55,10 +55,10 @@ TEST(SseParser, AnyPiecesGiveTheSameEvents) {
     seen += whole.size();
     ASSERT_EQ(parse(pieces), whole) << stream;
   }
-  EXPECT_GT(seen, 500U) << "random streams hold events";
+  EXPECT_GT(seen, 500U) << "random streams contain events";
 }
 
-TEST(SseParser, BoundsAnEvent) {
+TEST(SseParser, LimitsTheSizeOfAnEvent) {
   SseParser parser(100);
   int events = 0;
   const auto count = [&](const SseEvent&) { ++events; };

@@ -20,7 +20,8 @@ void resample(const std::vector<double>& from, Random& random, std::vector<doubl
 }  // namespace
 
 double percentile(const std::vector<double>& sorted, double percent) {
-  check(!sorted.empty() && percent >= 0 && percent <= 100, "a percentile of something, 0 to 100");
+  check(!sorted.empty() && percent >= 0 && percent <= 100,
+        "there are samples, and the percentile is from 0 to 100");
   const double place = percent / 100 * static_cast<double>(sorted.size() - 1);
   const auto below = static_cast<std::size_t>(place);
   const std::size_t above = std::min(below + 1, sorted.size() - 1);
@@ -50,7 +51,7 @@ Distribution summarise(std::vector<double> samples, const std::vector<double>& p
 
 Interval bootstrap_ratio(const std::vector<double>& a, const std::vector<double>& b,
                          const Statistic& statistic, const BootstrapOptions& options) {
-  check(!a.empty() && !b.empty() && options.rounds > 0, "samples to draw from");
+  check(!a.empty() && !b.empty() && options.rounds > 0, "there are samples and rounds");
   Random random(options.seed);
   std::vector<double> ratios;
   std::vector<double> drawn;

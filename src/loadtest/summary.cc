@@ -2,12 +2,12 @@
 
 #include <algorithm>
 
-#include "loadtest/trace_text.h"
+#include "trace/text.h"
 
 namespace protean::loadtest {
 namespace {
 
-constexpr double kLateMs = 10;  // P99 of the lag that makes a schedule another one
+constexpr double kLateMs = 10;  // a larger P99 of the lag is worth a warning
 constexpr double kBusyShare = 0.9;
 
 bool within(double value_ms, double limit_ms) {
@@ -157,26 +157,26 @@ std::string token_count_source(const Summary& summary) {
     return "counted by the server (usage)";
   }
   if (summary.answers_with_usage == 0) {
-    return "chunks with text, because the server sends no usage; input as planned";
+    return "chunks with text, since the server reports no usage; input as planned";
   }
-  return fmt::format("by the server's usage in {} answers, chunks with text in {}",
+  return fmt::format("counted by the server in {} answers, chunks with text in {}",
                      summary.answers_with_usage, summary.completed - summary.answers_with_usage);
 }
 
 std::vector<std::string> warnings_of(const Summary& summary) {
   std::vector<std::string> warnings;
   if (summary.failed > 0) {
-    warnings.push_back(fmt::format("{} of {} requests failed; latencies are of those that did not",
-                                   summary.failed, summary.failed + summary.completed));
+    warnings.push_back(
+        fmt::format("{} of {} requests failed; latencies are of completed requests only",
+                    summary.failed, summary.failed + summary.completed));
   }
   const double late_ms =
       summary.lag_ms.percentiles.empty() ? 0 : summary.lag_ms.percentiles.front();
   if (late_ms > kLateMs || summary.cpu_share > kBusyShare) {
-    warnings.push_back(
-        fmt::format("the generator was late (P99 {:.1f} ms; it used {:.0f} % of a core): itself or "
-                    "its machine was "
-                    "at its limit, and the numbers say less about the server",
-                    late_ms, summary.cpu_share * 100));
+    warnings.push_back(fmt::format(
+        "the generator sent requests late (P99 {:.1f} ms, at {:.0f} % of a core): it or its "
+        "machine was overloaded, so the results are not the server's alone",
+        late_ms, summary.cpu_share * 100));
   }
   return warnings;
 }

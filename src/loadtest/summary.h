@@ -17,14 +17,14 @@ namespace protean::loadtest {
 enum class Measure { kTtft, kTpot, kItl, kE2e };
 inline constexpr std::array<Measure, 4> kMeasures = {Measure::kTtft, Measure::kTpot, Measure::kItl,
                                                      Measure::kE2e};
-std::string_view key_of(Measure measure);   // ttft, tpot, itl, e2el: as vLLM names them in files
-std::string_view name_of(Measure measure);  // for people
+std::string_view key_of(Measure measure);   // for files, with vLLM's names: ttft, tpot, itl, e2el
+std::string_view name_of(Measure measure);  // for readers: TTFT, TPOT, ITL, E2E
 
-// All samples of a measure, of completed requests. ITL has one for each gap, the others one for
-// each request; requests of one token have no TPOT.
+// Returns the samples of a measure from completed requests: for ITL one for each gap, else one for
+// each request. Requests with one output token have no TPOT.
 std::vector<double> samples_of(Measure measure, const std::vector<RequestRecord>& records);
 
-// Limits in milliseconds; 0 = none. A request meets them when it completed within all of them.
+// Limits; 0 means none. A request meets them if it completed within all of them.
 struct Slo {
   double ttft_ms = 0;
   double tpot_ms = 0;
@@ -33,7 +33,8 @@ struct Slo {
 bool has_any(const Slo& slo);
 Status set_goodput(Slo& slo, std::string_view text);  // "ttft:200", "tpot:50", "e2el:5000"
 
-struct SloAttainment {  // share of the requests that completed or failed, 0 to 1
+// Shares, from 0 to 1, of the requests that completed or failed.
+struct SloAttainment {
   double ttft = 0;
   double tpot = 0;
   double e2e = 0;
@@ -46,23 +47,23 @@ struct Summary {
   std::int64_t failed = 0;
   std::int64_t interrupted = 0;
   std::array<std::int64_t, kOutcomes> outcomes{};
-  std::array<std::string, kOutcomes> examples;  // of an error of each kind
+  std::array<std::string, kOutcomes> examples;  // the first error message of each outcome
   double duration_s = 0;
   std::int64_t input_tokens = 0;
   std::int64_t output_tokens = 0;
   std::int64_t cached_tokens = 0;
-  std::int64_t answers_with_usage = 0;  // whose tokens are the server's count, not ours of chunks
+  std::int64_t answers_with_usage = 0;  // answers whose tokens the server counted
   std::vector<double> percents;
   std::array<Distribution, 4> measures;  // in the order of kMeasures, in ms
-  Distribution lag_ms;                   // how late the generator sent
+  Distribution lag_ms;                   // how late requests were sent
   std::optional<SloAttainment> slo;
-  double cpu_share = 0;                       // of one core, of the generator
-  std::optional<double> server_mean_ttft_ms;  // by its own histogram, over the run
+  double cpu_share = 0;                       // CPU time of the generator, as a share of one core
+  std::optional<double> server_mean_ttft_ms;  // mean of the server's histogram over the run
 };
 double per_second(std::int64_t count, const Summary& summary);
-// Where an answer's tokens were counted, in words.
+// Says for readers whether the server or the generator counted the tokens.
 std::string token_count_source(const Summary& summary);
-// What makes the numbers doubtful, in words: a late generator, failures.
+// Returns sentences about what makes the results unreliable: failures, a late generator.
 std::vector<std::string> warnings_of(const Summary& summary);
 
 Summary summarise_run(const RunResult& run, const Slo& slo, const std::vector<double>& percents);

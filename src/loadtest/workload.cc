@@ -16,7 +16,7 @@ Error wrong(std::string message) {
 
 Status check_options(const WorkloadOptions& options) {
   if (options.request_rate && !(*options.request_rate > 0)) {
-    return wrong("--request-rate must be above 0, or inf to send at once");
+    return wrong("--request-rate must be above 0, or inf to send all requests at once");
   }
   if (!(options.burstiness > 0)) {
     return wrong("--burstiness must be above 0: 1 is Poisson, less is burstier, more is steadier");
@@ -36,13 +36,13 @@ Status check_options(const WorkloadOptions& options) {
 
 Status check_trace(const WorkloadOptions& options, const Trace* trace) {
   if (!options.request_rate && (trace == nullptr || !has_arrivals(*trace))) {
-    return wrong(fmt::format(
-        "{}; say when to send with --request-rate R (inf: at once, as --max-concurrency allows)",
-        trace == nullptr ? "there is no trace to replay"
-                         : "the trace has lengths only, no arrival times"));
+    return wrong(
+        fmt::format("{}; set --request-rate (inf sends all at once, limited by --max-concurrency)",
+                    trace == nullptr ? "there are no arrival times without --trace"
+                                     : "the trace has no arrival times, only lengths"));
   }
   if (options.num_prompts == 0 && options.duration_ns == 0 && options.request_rate) {
-    return wrong("nothing ends the run: give --num-prompts or --duration");
+    return wrong("the run has no end: set --num-prompts or --duration");
   }
   if (trace != nullptr && !trace->requests.empty() && !options.request_rate &&
       trace->requests.back().at_ns < options.trace_start_ns) {
@@ -90,6 +90,24 @@ Workload::Workload(const WorkloadOptions& options, const Trace* trace)
   }
 }
 
+std::int64_t Workload::longest_input() const {
+  if (trace_ == nullptr || !has_lengths(*trace_)) {
+    return range_of(options_.input_tokens).high;
+  }
+  std::int64_t longest = 0;
+  for (const TraceRequest& request : trace_->requests) {
+    longest = std::max(longest, request.input_tokens);
+  }
+  for (const ClientProcess& client : trace_->clients) {
+    for (const LengthWindow& window : client.lengths) {
+      for (const std::int64_t length : window.input.lengths) {
+        longest = std::max(longest, length);
+      }
+    }
+  }
+  return scaled(longest, options_.max_input_tokens);
+}
+
 std::optional<PlannedRequest> Workload::next() {
   if (options_.num_prompts > 0 && index_ >= options_.num_prompts) {
     return std::nullopt;
@@ -118,7 +136,7 @@ std::optional<PlannedRequest> Workload::next() {
   return planned;
 }
 
-// Rows in their order; drawn arrivals begin again after the last row.
+// Plans the next request of the trace. If arrivals are drawn, the trace repeats after its end.
 bool Workload::next_from_trace(PlannedRequest& planned) {
   const auto& rows = trace_->requests;
   if (row_ == rows.size()) {
@@ -155,21 +173,24 @@ void Workload::draw_arrival(PlannedRequest& planned) {
   }
   planned.at_ns = static_cast<TimeNs>(elapsed_s_ * kNsPerS);
   const double mean_s = 1 / *options_.request_rate;
-  // Far out in time a schedule has no meaning, and no room in 64 bits.
+  // The limit keeps the time within 64 bits of nanoseconds.
   elapsed_s_ = std::min(
       elapsed_s_ + arrivals_.gamma(options_.burstiness) / options_.burstiness * mean_s, 1e9);
 }
 
 void Workload::draw_lengths(PlannedRequest& planned) {
   const auto draw = [&](std::int64_t mean) {
-    const auto low = static_cast<std::int64_t>(
-        std::floor(static_cast<double>(mean) * (1 - options_.range_ratio)));
-    const auto high = static_cast<std::int64_t>(
-        std::ceil(static_cast<double>(mean) * (1 + options_.range_ratio)));
+    const auto [low, high] = range_of(mean);
     return std::max<std::int64_t>(1, lengths_.integer(low, high));
   };
   planned.input_tokens = draw(options_.input_tokens);
   planned.output_tokens = draw(options_.output_tokens);
+}
+
+Workload::LengthRange Workload::range_of(std::int64_t mean) const {
+  const auto tokens = static_cast<double>(mean);
+  return {static_cast<std::int64_t>(std::floor(tokens * (1 - options_.range_ratio))),
+          static_cast<std::int64_t>(std::ceil(tokens * (1 + options_.range_ratio)))};
 }
 
 void Workload::use(const TraceRequest& request, PlannedRequest& planned) const {

@@ -8,6 +8,7 @@
 #include "base/test_data.h"
 #include "loadtest/prompt.h"
 #include "loadtest/statistics.h"
+#include "loadtest/trace_file.h"
 
 namespace protean::loadtest {
 namespace {
@@ -22,7 +23,7 @@ std::vector<PlannedRequest> all_of(const WorkloadOptions& options, const Trace* 
   return planned;
 }
 
-// Mean and variation of the gaps between arrivals, in seconds.
+// Returns the distribution of the gaps between arrivals, in seconds.
 Distribution gaps_of(const std::vector<PlannedRequest>& planned) {
   std::vector<double> gaps;
   for (std::size_t i = 1; i < planned.size(); ++i) {
@@ -31,7 +32,7 @@ Distribution gaps_of(const std::vector<PlannedRequest>& planned) {
   return summarise(std::move(gaps), {});
 }
 
-TEST(Workload, GapsHaveTheRateAndBurstinessAskedFor) {
+TEST(Workload, GapsHaveTheRequestedRateAndBurstiness) {
   for (const double burstiness : {0.25, 1.0, 4.0}) {
     const auto planned =
         all_of({.request_rate = 50, .burstiness = burstiness, .num_prompts = 40000, .seed = 3});
@@ -43,7 +44,7 @@ TEST(Workload, GapsHaveTheRateAndBurstinessAskedFor) {
   }
 }
 
-TEST(Workload, ASeedIsASchedule) {
+TEST(Workload, TheSameSeedGivesTheSameSchedule) {
   const WorkloadOptions options{
       .request_rate = 5, .num_prompts = 100, .range_ratio = 0.5, .seed = 9};
   const auto same = [](const PlannedRequest& a, const PlannedRequest& b) {
@@ -57,7 +58,7 @@ TEST(Workload, ASeedIsASchedule) {
   other.seed = 10;
   const auto others = all_of(other);
   EXPECT_FALSE(std::equal(first.begin(), first.end(), others.begin(), others.end(), same));
-  // Another rate leaves the lengths alone.
+  // Another rate does not change the lengths.
   other = options;
   other.request_rate = 50;
   const auto faster = all_of(other);
@@ -95,19 +96,19 @@ TEST(Workload, ReplaysATraceScaled) {
   EXPECT_EQ(planned[1].at_ns, 2 * kNsPerS);
   EXPECT_EQ(planned[0].input_tokens, 100);
   EXPECT_EQ(planned[1].output_tokens, 15);
-  EXPECT_EQ(planned[2].input_tokens, 1) << "never less than one token";
+  EXPECT_EQ(planned[2].input_tokens, 1) << "a prompt has at least one token";
   EXPECT_EQ(all_of({.num_prompts = 2}, &*trace).size(), 2U);
   EXPECT_EQ(all_of({.duration_ns = 10 * kNsPerS}, &*trace).size(), 2U);
   planned = all_of({.trace_start_ns = 2 * kNsPerS}, &*trace);
   ASSERT_EQ(planned.size(), 2U);
   EXPECT_EQ(planned[0].at_ns, 2 * kNsPerS);
-  // With a rate only the lengths are the trace's, and they begin again.
+  // With a request rate only lengths come from the trace, which repeats.
   planned = all_of({.request_rate = 10, .num_prompts = 7}, &*trace);
   ASSERT_EQ(planned.size(), 7U);
   EXPECT_EQ(planned[6].input_tokens, 1000);
 }
 
-TEST(Workload, RefusesWhatHasNoEndOrNoBeginning) {
+TEST(Workload, RefusesRunsWithoutArrivalsOrEnd) {
   const auto lengths = parse_trace("num_prefill_tokens,num_decode_tokens\n5,6\n", "t");
   const auto refused = [](const WorkloadOptions& options, const Trace* trace) {
     const auto workload = Workload::create(options, trace);
@@ -180,7 +181,7 @@ TEST(Prompt, EqualHashIdsAreEqualText) {
   EXPECT_NE(tokens[0][shared + 1], tokens[1][shared + 1]);
   EXPECT_NE(tokens[0][0], tokens[2][0]);
   EXPECT_TRUE(std::equal(tokens[0].begin() + 52, tokens[0].end(), tokens[2].begin() + 52))
-      << "a block is itself wherever it stands";
+      << "the words of a block do not depend on its place";
   const auto common = static_cast<std::size_t>(
       std::mismatch(texts[0].begin(), texts[0].end(), texts[1].begin()).first - texts[0].begin());
   EXPECT_EQ(
@@ -203,10 +204,51 @@ TEST(Prompt, UnsharedPromptsDiffer) {
 }
 
 TEST(Prompt, Calibrates) {
-  const TokenCalibration found = calibrate(8, 21, 128, 171);
+  const TokenCalibration found = calibrate({{{8, 21}, {128, 171}}});
   EXPECT_DOUBLE_EQ(found.tokens_per_word, 1.25);
   EXPECT_DOUBLE_EQ(found.overhead_tokens, 11);
-  EXPECT_DOUBLE_EQ(calibrate(8, 20, 128, 20).tokens_per_word, 1) << "a server that counts nothing";
+  EXPECT_DOUBLE_EQ(calibrate({{{4, 10}}}).tokens_per_word, 2.5);
+  EXPECT_DOUBLE_EQ(calibrate({{{8, 20}, {128, 20}}}).tokens_per_word, 1)
+      << "usage of a server that does not count";
+}
+
+// Tries tokenizers with 1 and 5 tokens a word, and a chat template longer than the prompt.
+TEST(Prompt, ProbesAreNoLongerThanTheRunsPrompts) {
+  for (const auto& [per_word, overhead] : {std::pair{1, 1}, {5, 0}, {1, 40}}) {
+    for (const std::int64_t longest : {1, 8, 21, 64, 200, 1024}) {
+      std::vector<ProbePrompt> sent;
+      while (const std::int64_t words = next_probe_words(sent, longest)) {
+        ASSERT_LT(sent.size(), 2U);
+        sent.push_back({words, words * per_word + overhead});
+        EXPECT_TRUE(words == 1 || sent.back().tokens <= std::max(longest, words + overhead));
+      }
+      const TokenCalibration found = calibrate(sent);
+      if (sent.size() == 2) {
+        EXPECT_DOUBLE_EQ(found.tokens_per_word, per_word);
+        EXPECT_DOUBLE_EQ(found.overhead_tokens, overhead);
+      }
+      EXPECT_TRUE(longest < 1024 || sent.back().words == 128);
+    }
+  }
+}
+
+TEST(Workload, KnowsItsLongestPrompt) {
+  const auto longest = [](const WorkloadOptions& options, const Trace* trace) {
+    const std::int64_t found = Workload::create(options, trace)->longest_input();
+    std::int64_t planned = 0;
+    for (const PlannedRequest& request : all_of(options, trace)) {
+      planned = std::max(planned, request.input_tokens);
+    }
+    EXPECT_LE(planned, found);
+    return found;
+  };
+  EXPECT_EQ(longest({.request_rate = 1, .num_prompts = 50, .input_tokens = 100, .range_ratio = 0.5},
+                    nullptr),
+            150);
+  const auto trace = parse_trace("num_prefill_tokens,num_decode_tokens\n5,6\n900,6\n", "t");
+  EXPECT_EQ(longest({.request_rate = 1, .num_prompts = 9}, &*trace), 900);
+  EXPECT_EQ(longest({.request_rate = 1, .num_prompts = 9, .length_scale = 0.5}, &*trace), 450);
+  EXPECT_EQ(longest({.request_rate = 1, .num_prompts = 9, .max_input_tokens = 300}, &*trace), 300);
 }
 
 TEST(Prompt, ReadsDatasets) {

@@ -21,25 +21,38 @@ void fill_with_noise(std::span<std::byte> memory) {
 
 Ceilings measure_ceilings(cpu::Team& team, std::span<std::byte> memory, const Stopwatch& stopwatch,
                           int repeat) {
-  // Runs are long enough for a core to reach the clock speed that it sustains. A round of tiles
-  // takes a tenth of a round of vectors.
-  constexpr std::int64_t kVectorRounds = 20000, kTileRounds = 1000000;
+  // Runs are long enough for a core to reach the clock speed that it sustains.
+  constexpr std::int64_t kVectorRounds = 20000, kTileRounds = 125000;
   fill_with_noise(memory);
   volatile std::uint64_t seen = 0;  // keeps the compiler from removing the reads
   const double read_s = median_s(stopwatch, repeat, [&] { seen = cpu::read_memory(team, memory); });
-  const cpu::MatmulUnit unit = cpu::best_unit();
-  const std::int64_t rounds = cpu::has_tiles(unit) ? kTileRounds : kVectorRounds;
-  const auto operations_per_s = [&](bool amx_int8) {
+  const auto per_s = [&](const auto& multiply) {
     double operations = 0;
     const double multiply_s = median_s(stopwatch, repeat, [&] {
-      const auto work = cpu::multiply_in_cache(team, unit, rounds, amx_int8);
+      const cpu::MultiplyWork work = multiply();
       operations = work.operations;
       seen = static_cast<std::uint64_t>(work.checksum != 0);
     });
     return operations / multiply_s;
   };
-  return {static_cast<double>(memory.size()) / read_s, operations_per_s(false),
-          unit == cpu::MatmulUnit::kAmx ? operations_per_s(true) : 0};
+  Ceilings ceilings{.read_bytes_per_s = static_cast<double>(memory.size()) / read_s};
+  const cpu::MatmulUnit unit = cpu::best_unit();
+  if (!cpu::has_tiles(unit)) {
+    ceilings.operations_per_s =
+        per_s([&] { return cpu::multiply_near(team, unit, kVectorRounds); });
+    return ceilings;
+  }
+  const auto tiles_per_s = [&](cpu::OperandsIn operands) {
+    return per_s([&] { return cpu::multiply_near(team, unit, kTileRounds, operands); });
+  };
+  const auto int8_per_s = [&](cpu::OperandsIn operands) {
+    return per_s([&] { return cpu::multiply_int8_near(team, kTileRounds, operands); });
+  };
+  ceilings.operations_per_s = tiles_per_s(cpu::OperandsIn::kCache);
+  ceilings.int8_operations_per_s = int8_per_s(cpu::OperandsIn::kCache);
+  ceilings.tile_operations_per_s = tiles_per_s(cpu::OperandsIn::kTiles);
+  ceilings.tile_int8_operations_per_s = int8_per_s(cpu::OperandsIn::kTiles);
+  return ceilings;
 }
 
 std::string_view multiplier_name() {

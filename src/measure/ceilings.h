@@ -12,8 +12,11 @@ namespace protean {
 // The most that this machine can read and multiply (device/cpu/ceilings.h).
 struct Ceilings {
   double read_bytes_per_s = 0;
-  double operations_per_s = 0;       // a multiply-add counts as two
+  double operations_per_s = 0;       // a multiply-add counts as two; operands come from L1
   double int8_operations_per_s = 0;  // of AMX; 0 without AMX
+  // The same of AMX with operands that stay in tiles, which no product can reach.
+  double tile_operations_per_s = 0;
+  double tile_int8_operations_per_s = 0;
 };
 
 // Measures the ceilings as medians of `repeat` runs. Overwrites `memory`, which should be much

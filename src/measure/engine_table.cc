@@ -5,9 +5,10 @@
 #include <algorithm>
 #include <boost/json/array.hpp>
 #include <boost/json/object.hpp>
-#include <boost/json/serialize.hpp>
+#include <utility>
 
 #include "base/check.h"
+#include "measure/json_line.h"
 
 namespace protean {
 namespace {
@@ -99,15 +100,15 @@ std::string to_json(const EngineTable& table) {
   for (const EngineRow& row : table.rows) {
     rows.push_back(json_of(row, table.ceilings));
   }
-  const json::object object{{"format", "protean-engine/1"},
-                            {"model", table.model},
-                            {"threads", table.threads},
-                            {"time", table.cpu_time ? "processor" : "wall"},
-                            {"unit", multiplier_name()},
-                            {"read_bytes_per_s", table.ceilings.read_bytes_per_s},
-                            {"flops_per_s", table.ceilings.operations_per_s},
-                            {"rows", std::move(rows)}};
-  return json::serialize(object) + "\n";
+  json::object object{{"format", "protean-engine/1"},
+                      {"model", table.model},
+                      {"threads", table.threads},
+                      {"time", table.cpu_time ? "processor" : "wall"},
+                      {"unit", multiplier_name()},
+                      {"read_bytes_per_s", table.ceilings.read_bytes_per_s},
+                      {"flops_per_s", table.ceilings.operations_per_s},
+                      {"rows", std::move(rows)}};
+  return json_line(std::move(object));
 }
 
 }  // namespace protean

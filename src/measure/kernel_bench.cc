@@ -87,12 +87,17 @@ class Bench {
     pack(packed, copies);
     std::vector<float> x = noise(rows * matrix.inputs);
     cpu::round_to(packed.format.inputs(), x);
-    std::vector<float> out(static_cast<std::size_t>(rows * matrix.outputs));
-    const auto room = cpu::Region::map(cpu::arranged_rows_bytes(rows, matrix.inputs));
+    // Like activations of a model, out begins a cache line.
+    const std::int64_t arranged_bytes =
+        round_up<std::int64_t>(cpu::arranged_rows_bytes(rows, matrix.inputs), 64);
+    const std::int64_t out_floats = rows * matrix.outputs;
+    const auto room = cpu::Region::map(arranged_bytes + out_floats * std::int64_t{sizeof(float)});
     if (!room.ok()) {
       return room.error();
     }
-    const std::span arranged(room->data(), static_cast<std::size_t>(room->bytes()));
+    const std::span arranged(room->data(), static_cast<std::size_t>(arranged_bytes));
+    const std::span out(reinterpret_cast<float*>(room->data() + arranged_bytes),
+                        static_cast<std::size_t>(out_floats));
     // Small matrices are timed several at a time: one takes too little for the clock.
     constexpr std::int64_t kLeastWork = std::int64_t{1} << 26;
     const std::int64_t work = rows * matrix.outputs * matrix.inputs;

@@ -11,7 +11,10 @@ std::string heading(const Ceilings& ceilings, int threads) {
       threads, threads == 1 ? "" : "s", multiplier_name(), ceilings.read_bytes_per_s * 1e-9,
       ceilings.operations_per_s * 1e-9,
       ceilings.int8_operations_per_s > 0
-          ? fmt::format(", int8 {:.0f} GOP/s", ceilings.int8_operations_per_s * 1e-9)
+          ? fmt::format(", int8 {:.0f} GOP/s (operands in tiles only: {:.0f} and {:.0f})",
+                        ceilings.int8_operations_per_s * 1e-9,
+                        ceilings.tile_operations_per_s * 1e-9,
+                        ceilings.tile_int8_operations_per_s * 1e-9)
           : "",
       "like", "kernel", "shape", "dtype", "rows", "time us", "MB", "GFLOP", "% read", "% mult");
 }

@@ -155,7 +155,7 @@ Status StepRig::start_worker() {
                                      .max_positions = max_positions_,
                                      .pages = budget_,
                                      .read_component = read_from(variants_),
-                                     .share_beside_steps = 1};
+                                     .background_share = 1};
   auto worker =
       CpuWorker::create(worker_options, *checkpoint_, progress_bar("loading"),
                         [this](StepResult result) { results_.push(std::move(result)); },

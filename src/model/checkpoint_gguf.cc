@@ -275,11 +275,11 @@ Result<std::unique_ptr<Checkpoint>> open_gguf_checkpoint(GgufFile file) {
   if (!table) {
     return table.error();
   }
-  CheckpointParts parts{.spec = std::move(*spec), .table = std::move(*table)};
-  parts.generation.stop_ids = std::move(*stop_ids);
-  parts.description = fmt::format("GGUF v{}, {}", file.version(), parts.table.types);
-  parts.gguf = std::move(file);
-  return make_checkpoint(std::move(parts));
+  CheckpointContents contents{.spec = std::move(*spec), .table = std::move(*table)};
+  contents.generation.stop_ids = std::move(*stop_ids);
+  contents.description = fmt::format("GGUF v{}, {}", file.version(), contents.table.types);
+  contents.gguf = std::move(file);
+  return make_checkpoint(std::move(contents));
 }
 
 }  // namespace protean

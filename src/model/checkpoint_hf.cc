@@ -17,7 +17,7 @@ namespace {
 namespace fs = std::filesystem;
 
 // The weight files of a directory, and the file of each tensor according to the index.
-struct Shards {
+struct WeightFiles {
   std::vector<SafetensorsFile> files;
   std::map<std::string, std::size_t, std::less<>> file_of_tensor;  // empty without an index
   std::string name;                                                // for messages
@@ -38,7 +38,7 @@ std::optional<TensorType> readable_type(std::string_view type) {
   return std::nullopt;
 }
 
-Result<FoundTensor> Shards::find(const std::string& tensor) const {
+Result<FoundTensor> WeightFiles::find(const std::string& tensor) const {
   std::size_t file = 0;
   if (!file_of_tensor.empty()) {
     const auto found = file_of_tensor.find(tensor);
@@ -60,39 +60,39 @@ Result<FoundTensor> Shards::find(const std::string& tensor) const {
 }
 
 // A tensor of a packed matrix: the end of its name, and the type and shape that it must have.
-struct PackedPart {
+struct PackedTensor {
   std::string_view ending;
   std::string_view type;  // empty: any float
   std::vector<std::int64_t> shape;
 };
 
-Result<FoundTensor> find_part(const Shards& shards, const std::string& stem,
-                              const PackedPart& part) {
-  const std::string name = fmt::format("{}.{}", stem, part.ending);
-  Result<FoundTensor> found = shards.find(name);
+Result<FoundTensor> find_packed_tensor(const WeightFiles& weights, const std::string& stem,
+                                       const PackedTensor& tensor) {
+  const std::string name = fmt::format("{}.{}", stem, tensor.ending);
+  Result<FoundTensor> found = weights.find(name);
   if (!found) {
     return found;
   }
   const bool right_type =
-      part.type.empty() ? found->type.has_value() : found->type_name == part.type;
-  if (!right_type || found->shape != part.shape) {
+      tensor.type.empty() ? found->type.has_value() : found->type_name == tensor.type;
+  if (!right_type || found->shape != tensor.shape) {
     return make_error(ErrorCode::kCorrupt,
                       "{}: tensor {} is {} of shape [{}] where the config needs {} of [{}]: config "
                       "and weights are not of the same model",
                       *found->file, name, found->type_name, fmt::join(found->shape, ", "),
-                      part.type.empty() ? "F16" : part.type, fmt::join(part.shape, ", "));
+                      tensor.type.empty() ? "F16" : tensor.type, fmt::join(tensor.shape, ", "));
   }
   return found;
 }
 
 // Finds GPTQ's g_idx, which names the group of each input. Returns null if groups are consecutive
 // inputs.
-Result<const std::byte*> find_group_index(const Shards& shards, const std::string& stem,
+Result<const std::byte*> find_group_index(const WeightFiles& weights, const std::string& stem,
                                           const PackedCodes& packed) {
-  if (packed.how.packing != CodePacking::kGptq || !shards.has(stem + ".g_idx")) {
+  if (packed.how.packing != CodePacking::kGptq || !weights.has(stem + ".g_idx")) {
     return nullptr;
   }
-  const auto found = find_part(shards, stem, {"g_idx", "I32", {packed.inputs}});
+  const auto found = find_packed_tensor(weights, stem, {"g_idx", "I32", {packed.inputs}});
   if (!found) {
     return found.error();
   }
@@ -112,33 +112,35 @@ Result<const std::byte*> find_group_index(const Shards& shards, const std::strin
 }
 
 // Finds a packed matrix: the file has a ".qweight" in place of the ".weight".
-Result<std::optional<PackedCodes>> find_packed(const Shards& shards, const WeightQuantization& how,
+Result<std::optional<PackedCodes>> find_packed(const WeightFiles& weights,
+                                               const WeightQuantization& how,
                                                const std::string& name, const NeededTensor& need) {
   const std::string stem = name.substr(0, name.rfind('.'));
-  if (!shards.has(stem + ".qweight")) {
+  if (!weights.has(stem + ".qweight")) {
     return std::optional<PackedCodes>();
   }
   const auto shape = packed_shape(how, need.rows, need.columns);
   if (!shape) {
-    return make_error(shape.error().code, "{}: tensor {}.qweight: {}", shards.name, stem,
+    return make_error(shape.error().code, "{}: tensor {}.qweight: {}", weights.name, stem,
                       shape.error().message);
   }
   PackedCodes packed{.how = how, .rows = need.rows, .inputs = need.columns};
   const std::int64_t groups = how.groups(need.columns);
-  const auto codes =
-      find_part(shards, stem, {"qweight", "I32", {shape->code_rows, shape->code_columns}});
-  const auto zeros = find_part(shards, stem, {"qzeros", "I32", {groups, shape->zero_columns}});
-  const auto scales = find_part(shards, stem, {"scales", "", {groups, need.rows}});
-  for (const auto* part : {&codes, &zeros, &scales}) {
-    if (!*part) {
-      return part->error();
+  const auto codes = find_packed_tensor(
+      weights, stem, {"qweight", "I32", {shape->code_rows, shape->code_columns}});
+  const auto zeros =
+      find_packed_tensor(weights, stem, {"qzeros", "I32", {groups, shape->zero_columns}});
+  const auto scales = find_packed_tensor(weights, stem, {"scales", "", {groups, need.rows}});
+  for (const auto* tensor : {&codes, &zeros, &scales}) {
+    if (!*tensor) {
+      return tensor->error();
     }
   }
   packed.codes = codes->bytes.data();
   packed.zeros = zeros->bytes.data();
   packed.scales = scales->bytes.data();
   packed.scale_type = *scales->type;
-  const auto index = find_group_index(shards, stem, packed);
+  const auto index = find_group_index(weights, stem, packed);
   if (!index) {
     return index.error();
   }
@@ -174,30 +176,30 @@ Error no_weights(const fs::path& directory) {
                     directory.string());
 }
 
-Result<Shards> open_single(const fs::path& path) {
+Result<WeightFiles> open_single(const fs::path& path) {
   Result<SafetensorsFile> file = SafetensorsFile::open(path);
   if (!file) {
     return file.error();
   }
-  Shards shards;
-  shards.name = path.string();
-  shards.files.push_back(std::move(*file));
-  return shards;
+  WeightFiles weights;
+  weights.name = path.string();
+  weights.files.push_back(std::move(*file));
+  return weights;
 }
 
 // Opens the files that an index names. They must lie in the index's directory; a name that leads
 // elsewhere is refused.
-Result<Shards> open_indexed(const fs::path& index) {
+Result<WeightFiles> open_indexed(const fs::path& index) {
   const auto object = read_json_file(index);
   if (!object) {
     return object.error();
   }
-  Shards shards;
-  shards.name = index.string();
+  WeightFiles weights;
+  weights.name = index.string();
   const boost::json::value* map = object->if_contains("weight_map");
   if (map == nullptr || !map->is_object() || map->get_object().empty()) {
     return make_error(ErrorCode::kCorrupt, "{} has no \"weight_map\": download it again",
-                      shards.name);
+                      weights.name);
   }
   std::map<std::string, std::size_t, std::less<>> opened;
   for (const auto& member : map->get_object()) {
@@ -207,22 +209,22 @@ Result<Shards> open_indexed(const fs::path& index) {
       return make_error(ErrorCode::kCorrupt,
                         "{} puts tensor {} into {}, which is no .safetensors file in its folder: "
                         "download it again",
-                        shards.name, quote(member.key()), quote(file));
+                        weights.name, quote(member.key()), quote(file));
     }
-    const auto [entry, is_new] = opened.emplace(file, shards.files.size());
+    const auto [entry, is_new] = opened.emplace(file, weights.files.size());
     if (is_new) {
-      Result<SafetensorsFile> shard = SafetensorsFile::open(index.parent_path() / file);
-      if (!shard) {
-        return shard.error();
+      Result<SafetensorsFile> weight_file = SafetensorsFile::open(index.parent_path() / file);
+      if (!weight_file) {
+        return weight_file.error();
       }
-      shards.files.push_back(std::move(*shard));
+      weights.files.push_back(std::move(*weight_file));
     }
-    shards.file_of_tensor.emplace(std::string(member.key()), entry->second);
+    weights.file_of_tensor.emplace(std::string(member.key()), entry->second);
   }
-  return shards;
+  return weights;
 }
 
-Result<Shards> open_shards(const fs::path& directory) {
+Result<WeightFiles> open_weight_files(const fs::path& directory) {
   std::error_code ignored;
   if (fs::exists(directory / "model.safetensors", ignored)) {
     return open_single(directory / "model.safetensors");
@@ -237,34 +239,36 @@ Result<Shards> open_shards(const fs::path& directory) {
 }
 
 // Makes a checkpoint of a config and its weight files.
-Result<std::unique_ptr<Checkpoint>> assemble(HfConfig config, Shards shards) {
-  CheckpointParts parts{.spec = std::move(config.spec), .generation = std::move(config.generation)};
+Result<std::unique_ptr<Checkpoint>> assemble(HfConfig config, WeightFiles weights) {
+  CheckpointContents contents{.spec = std::move(config.spec),
+                              .generation = std::move(config.generation)};
   const TensorNames& names = *config.row->hf_tensors;
   const std::string embedding = tensor_name(names, TensorRole::kEmbedding, 0);
   const std::string output = tensor_name(names, TensorRole::kOutput, 0);
   // Some tied checkpoints say that they are not tied; a missing LM head shows that they are. Of two
   // equal tensors the file may hold either.
-  const bool packed_output = shards.has(output.substr(0, output.rfind('.')) + ".qweight");
-  parts.spec.tied_embeddings |= !shards.has(output) && !packed_output;
-  const bool renamed = parts.spec.tied_embeddings && !shards.has(embedding);
+  const bool packed_output = weights.has(output.substr(0, output.rfind('.')) + ".qweight");
+  contents.spec.tied_embeddings |= !weights.has(output) && !packed_output;
+  const bool renamed = contents.spec.tied_embeddings && !weights.has(embedding);
   FindPacked packed;
   if (config.quantization) {
     packed = [&](const std::string& name, std::int64_t rows, std::int64_t inputs) {
-      return find_packed(shards, *config.quantization, name, {.rows = rows, .columns = inputs});
+      return find_packed(weights, *config.quantization, name, {.rows = rows, .columns = inputs});
     };
   }
   const auto find = [&](const std::string& name) {
-    return shards.find(renamed && name == embedding && shards.has(output) ? output : name);
+    return weights.find(renamed && name == embedding && weights.has(output) ? output : name);
   };
-  auto table = collect_tensors(parts.spec, names, find, packed);
+  auto table = collect_tensors(contents.spec, names, find, packed);
   if (!table) {
     return table.error();
   }
-  parts.table = std::move(*table);
-  parts.safetensors = std::move(shards.files);
-  parts.description = fmt::format("safetensors, {} file{}, {}", parts.safetensors.size(),
-                                  parts.safetensors.size() == 1 ? "" : "s", parts.table.types);
-  return make_checkpoint(std::move(parts));
+  contents.table = std::move(*table);
+  contents.safetensors = std::move(weights.files);
+  contents.description =
+      fmt::format("safetensors, {} file{}, {}", contents.safetensors.size(),
+                  contents.safetensors.size() == 1 ? "" : "s", contents.table.types);
+  return make_checkpoint(std::move(contents));
 }
 
 }  // namespace
@@ -282,17 +286,17 @@ Result<std::unique_ptr<Checkpoint>> open_hf_checkpoint(const fs::path& directory
   if (!config) {
     return config.error();
   }
-  Result<Shards> shards = open_shards(directory);
-  if (!shards) {
-    return shards.error();
+  Result<WeightFiles> weights = open_weight_files(directory);
+  if (!weights) {
+    return weights.error();
   }
-  return assemble(std::move(*config), std::move(*shards));
+  return assemble(std::move(*config), std::move(*weights));
 }
 
 Result<std::unique_ptr<Checkpoint>> open_hf_checkpoint(HfConfig config, SafetensorsFile file) {
-  Shards shards{.name = file.name()};
-  shards.files.push_back(std::move(file));
-  return assemble(std::move(config), std::move(shards));
+  WeightFiles weights{.name = file.name()};
+  weights.files.push_back(std::move(file));
+  return assemble(std::move(config), std::move(weights));
 }
 
 }  // namespace protean

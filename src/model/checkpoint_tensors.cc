@@ -119,11 +119,11 @@ StoredWeights stored_weights(const ModelSpec& spec, const TensorTable& table) {
 
 class FileCheckpoint final : public Checkpoint {
  public:
-  explicit FileCheckpoint(CheckpointParts parts) : parts_(std::move(parts)) {}
+  explicit FileCheckpoint(CheckpointContents contents) : contents_(std::move(contents)) {}
 
-  const ModelSpec& spec() const override { return parts_.spec; }
-  const GenerationDefaults& generation() const override { return parts_.generation; }
-  std::string description() const override { return parts_.description; }
+  const ModelSpec& spec() const override { return contents_.spec; }
+  const GenerationDefaults& generation() const override { return contents_.generation; }
+  std::string description() const override { return contents_.description; }
 
   void read_rows(TensorRole role, int layer, std::int64_t row, std::int64_t count,
                  float* out) const override {
@@ -176,14 +176,15 @@ class FileCheckpoint final : public Checkpoint {
 
   const StoredTensor& at(TensorRole role, int layer, std::int64_t row, std::int64_t count) const {
     const std::size_t slot = TensorTable::slot(role, layer);
-    check(layer >= 0 && slot < parts_.table.tensors.size() && parts_.table.tensors[slot].rows > 0,
+    check(layer >= 0 && slot < contents_.table.tensors.size() &&
+              contents_.table.tensors[slot].rows > 0,
           "the model has this tensor");
-    const StoredTensor& tensor = parts_.table.tensors[slot];
+    const StoredTensor& tensor = contents_.table.tensors[slot];
     check(row >= 0 && count >= 0 && row <= tensor.rows - count, "rows are inside the tensor");
     return tensor;
   }
 
-  CheckpointParts parts_;
+  CheckpointContents contents_;
 };
 
 }  // namespace
@@ -233,9 +234,9 @@ Result<TensorTable> collect_tensors(const ModelSpec& spec, const TensorNames& na
   return table;
 }
 
-std::unique_ptr<Checkpoint> make_checkpoint(CheckpointParts parts) {
-  parts.spec.stored = stored_weights(parts.spec, parts.table);
-  return std::make_unique<FileCheckpoint>(std::move(parts));
+std::unique_ptr<Checkpoint> make_checkpoint(CheckpointContents contents) {
+  contents.spec.stored = stored_weights(contents.spec, contents.table);
+  return std::make_unique<FileCheckpoint>(std::move(contents));
 }
 
 }  // namespace protean

@@ -59,7 +59,7 @@ Result<TensorTable> collect_tensors(const ModelSpec& spec, const TensorNames& na
                                     const FindTensor& find, const FindPacked& find_packed = {});
 
 // The result of reading a checkpoint's files. The files own the memory that the tensors point into.
-struct CheckpointParts {
+struct CheckpointContents {
   ModelSpec spec;
   GenerationDefaults generation;
   std::string description;
@@ -68,7 +68,7 @@ struct CheckpointParts {
   std::optional<GgufFile> gguf;
 };
 
-std::unique_ptr<Checkpoint> make_checkpoint(CheckpointParts parts);
+std::unique_ptr<Checkpoint> make_checkpoint(CheckpointContents contents);
 
 // Open the formats that open_checkpoint() supports.
 Result<std::unique_ptr<Checkpoint>> open_hf_checkpoint(const std::filesystem::path& directory);

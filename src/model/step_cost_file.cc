@@ -16,7 +16,7 @@ namespace {
 namespace fs = std::filesystem;
 namespace json = boost::json;
 
-constexpr std::int64_t kFormat = 1;
+constexpr std::int64_t kStepCostFormat = 1;
 
 template <class T>
 using Fields = std::span<const std::pair<const char*, double T::*>>;
@@ -129,7 +129,7 @@ json::object to_json(const MachineStepCost& kept) {
 Status save_step_cost(const fs::path& directory, const ModelIdentity& model,
                       const MachineStepCost& cost) {
   json::object object = to_json(cost);
-  object["format"] = kFormat;
+  object["format"] = kStepCostFormat;
   object["model"] = model.hex();
   const std::string text = json::serialize(object) + "\n";
   return write_whole(file_of(directory, cost.threads), {std::as_bytes(std::span(text))});
@@ -152,7 +152,7 @@ Result<MachineStepCost> load_step_cost(const fs::path& directory, const StepCost
     return refused("cannot be read");
   }
   const json::value* format = object->if_contains("format");
-  if (format == nullptr || *format != kFormat) {
+  if (format == nullptr || *format != kStepCostFormat) {
     return refused("is no cost model that this version reads");
   }
   const json::value* threads = object->if_contains("threads");

@@ -16,7 +16,7 @@ namespace {
 namespace fs = std::filesystem;
 namespace json = boost::json;
 
-constexpr std::int64_t kFormat = 1;
+constexpr std::int64_t kProfileFormat = 1;
 
 fs::path file_of(const fs::path& directory, const SwapProfileKey& key) {
   return directory / fmt::format("swap-order.{}{}{}.json", to_string(key.precision),
@@ -110,7 +110,7 @@ Status save_swap_profile(const fs::path& directory, const SwapProfileKey& key,
     order.push_back(target_json(profile, at));
   }
   const json::object object{
-      {"format", kFormat},
+      {"format", kProfileFormat},
       {"model", key.model.hex()},
       {"precision", to_string(profile.precision)},
       {"targets", profile.halves ? "halves" : "layers"},
@@ -138,7 +138,7 @@ Result<SwapProfile> load_swap_profile(const fs::path& directory, const SwapProfi
     return refused("cannot be read");
   }
   const json::value* format = object->if_contains("format");
-  if (format == nullptr || *format != kFormat) {
+  if (format == nullptr || *format != kProfileFormat) {
     return refused("is no swapping order that this version reads");
   }
   if (text_of(*object, "model") != key.model.hex()) {

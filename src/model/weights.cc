@@ -6,6 +6,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/finite.h"
 #include "base/units.h"
 #include "model/shard_checkpoint.h"
 #include "quant/round_to_nearest.h"
@@ -101,40 +102,64 @@ std::int64_t lay_out_embeddings(EmbeddingWeights& embeddings, const ModelSpec& s
 
 std::string_view name_of(TensorRole role) {
   switch (role) {
-    case TensorRole::kQuery:
-      return "query";
-    case TensorRole::kKey:
-      return "key";
-    case TensorRole::kValue:
-      return "value";
-    case TensorRole::kAttentionOutput:
-      return "attention output";
-    case TensorRole::kGate:
-      return "gate";
-    case TensorRole::kUp:
-      return "up";
-    case TensorRole::kDown:
-      return "down";
     case TensorRole::kEmbedding:
-      return "embedding";
+      return "embedding matrix";
+    case TensorRole::kFinalNorm:
+      return "final norm";
     case TensorRole::kOutput:
-      return "output";
-    default:
-      return "a vector";
+      return "LM head";
+    case TensorRole::kAttentionNorm:
+      return "attention norm";
+    case TensorRole::kQuery:
+      return "query projection";
+    case TensorRole::kKey:
+      return "key projection";
+    case TensorRole::kValue:
+      return "value projection";
+    case TensorRole::kAttentionOutput:
+      return "attention output projection";
+    case TensorRole::kQueryBias:
+      return "query bias";
+    case TensorRole::kKeyBias:
+      return "key bias";
+    case TensorRole::kValueBias:
+      return "value bias";
+    case TensorRole::kAttentionOutputBias:
+      return "attention output bias";
+    case TensorRole::kQueryNorm:
+      return "query norm";
+    case TensorRole::kKeyNorm:
+      return "key norm";
+    case TensorRole::kMlpNorm:
+      return "MLP norm";
+    case TensorRole::kGate:
+      return "gate projection";
+    case TensorRole::kUp:
+      return "up projection";
+    case TensorRole::kDown:
+      return "down projection";
   }
+  return "tensor";
 }
 
 std::string place_of(TensorRole role, int layer) {
-  const bool outer = role == TensorRole::kEmbedding || role == TensorRole::kOutput;
-  return fmt::format("{}{} {}", outer ? "" : fmt::format("layer {}, ", layer), name_of(role),
-                     role == TensorRole::kEmbedding ? "table" : "projection");
+  const bool outer = role == TensorRole::kEmbedding || role == TensorRole::kOutput ||
+                     role == TensorRole::kFinalNorm;
+  return outer ? std::string(name_of(role)) : fmt::format("layer {}, {}", layer, name_of(role));
 }
 
-void read_vector(const Checkpoint& checkpoint, TensorRole role, int layer, std::span<float> out) {
+Error not_finite(std::string_view place) {
+  return make_error(ErrorCode::kCorrupt,
+                    "{}: the checkpoint has NaN or infinity there: download or convert it again",
+                    place);
+}
+
+Status read_vector(const Checkpoint& checkpoint, TensorRole role, int layer, std::span<float> out) {
   if (!out.empty()) {
     checkpoint.read_rows(role, layer, 0, 1, out.data());
     checkpoint.release(role, layer);
   }
+  return all_finite(out) ? Status() : Status(not_finite(place_of(role, layer)));
 }
 
 // True if the packed format can hold the file's integers, which loses less than rounding again.
@@ -155,10 +180,16 @@ Status read_matrix(const Checkpoint& checkpoint, TensorRole role, int layer,
     const std::int64_t count = std::min(kPanel, matrix.outputs - first);
     if (as_stored) {
       const QuantizedMatrix stored = checkpoint.read_stored_rows(role, layer, first, count);
+      if (!all_finite(stored.scales) || !all_finite(stored.offsets)) {
+        return not_finite(fmt::format("{}, rows from {}", place_of(role, layer), first));
+      }
       cpu::pack_panel(matrix, panel, stored.view());
     } else {
       checkpoint.read_rows(role, layer, first, count, rows.data());
       const auto read = std::span(rows).first(static_cast<std::size_t>(count * matrix.inputs));
+      if (!all_finite(read)) {
+        return not_finite(fmt::format("{}, rows from {}", place_of(role, layer), first));
+      }
       if (const Status packed = pack_rows(matrix, panel, read); !packed) {
         return make_error(packed.error().code, "{}, rows from {}: {}", place_of(role, layer), first,
                           packed.error().message);
@@ -260,8 +291,7 @@ Status pack_rows(const cpu::PackedMatrix& matrix, std::int64_t panel, std::span<
   }
   if (!can_quantize(rows)) {
     return make_error(ErrorCode::kUnsupported,
-                      "weights beyond {} or not finite, which no quantised precision can hold",
-                      kLargestWeight);
+                      "weights beyond {}, which no quantised precision can hold", kLargestWeight);
   }
   const QuantizedMatrix quantized = round_to_nearest(
       rows, matrix.inputs,
@@ -306,7 +336,9 @@ Status load_component(const Checkpoint& checkpoint, const ComponentVariant& whic
   // The gaps between tensors are not written by the loops below.
   std::memset(memory, 0, static_cast<std::size_t>(laid_out.bytes));
   for (const auto& [role, out] : laid_out.vectors) {
-    read_vector(checkpoint, role, which.layer, out);
+    if (Status read = read_vector(checkpoint, role, which.layer, out); !read) {
+      return read;
+    }
   }
   for (const auto& [role, matrix] : laid_out.matrices) {
     if (Status read = read_matrix(checkpoint, role, which.layer, matrix, pace); !read) {

@@ -345,31 +345,61 @@ TEST(Weights, TakeTheBytesThatCostPredicts) {
   }
 }
 
-// A checkpoint in which one weight cannot be quantised.
-class InfiniteCheckpoint : public SyntheticCheckpoint {
+// A checkpoint in which one value of a tensor is `value`.
+class DamagedCheckpoint : public SyntheticCheckpoint {
  public:
-  using SyntheticCheckpoint::SyntheticCheckpoint;
+  DamagedCheckpoint(TensorRole role, float value)
+      : SyntheticCheckpoint(odd_spec()), role_(role), value_(value) {}
 
   void read_rows(TensorRole role, int layer, std::int64_t row, std::int64_t count,
                  float* out) const override {
     SyntheticCheckpoint::read_rows(role, layer, row, count, out);
-    if (role == TensorRole::kUp && layer == 1 && row == 32) {
-      out[5] = std::numeric_limits<float>::infinity();
+    const bool outer = role == TensorRole::kEmbedding || role == TensorRole::kFinalNorm;
+    const bool vector = role == TensorRole::kFinalNorm || role == TensorRole::kKeyBias;
+    if (role == role_ && layer == (outer ? 0 : 1) && row == (vector ? 0 : 32)) {
+      out[5] = value_;
     }
   }
+
+ private:
+  const TensorRole role_;
+  const float value_;
 };
 
-TEST(Weights, AWeightThatCannotBeQuantisedIsAnErrorThatSaysWhere) {
-  const InfiniteCheckpoint checkpoint(odd_spec());
-  EXPECT_TRUE(load_weights(checkpoint, all(Precision::kBf16),
-                           default_embeddings_precision(Precision::kBf16))
-                  .ok());
+std::string error_of_loading(const Checkpoint& checkpoint, Precision precision, ErrorCode code) {
   const auto weights =
-      load_weights(checkpoint, all(Precision::kW4), default_embeddings_precision(Precision::kW4));
-  ASSERT_FALSE(weights.ok());
-  EXPECT_EQ(weights.error().code, ErrorCode::kUnsupported);
-  EXPECT_NE(weights.error().message.find("layer 1, up projection, rows from 32"), std::string::npos)
-      << weights.error().message;
+      load_weights(checkpoint, all(precision), default_embeddings_precision(precision));
+  if (weights.ok()) {
+    return "";
+  }
+  EXPECT_EQ(weights.error().code, code);
+  return weights.error().message;
+}
+
+TEST(Weights, AWeightThatCannotBeQuantisedIsAnErrorThatSaysWhere) {
+  const DamagedCheckpoint checkpoint(TensorRole::kUp, 1e6F);
+  EXPECT_EQ(error_of_loading(checkpoint, Precision::kBf16, ErrorCode::kUnsupported), "");
+  const std::string error = error_of_loading(checkpoint, Precision::kW4, ErrorCode::kUnsupported);
+  EXPECT_NE(error.find("layer 1, up projection, rows from 32"), std::string::npos) << error;
+}
+
+TEST(Weights, NaNAndInfinityAreRefusedWithTheirTensor) {
+  const std::pair<TensorRole, const char*> tensors[] = {
+      {TensorRole::kUp, "layer 1, up projection, rows from 32: "},
+      {TensorRole::kKeyBias, "layer 1, key bias: "},
+      {TensorRole::kFinalNorm, "final norm: "},
+      {TensorRole::kEmbedding, "embedding matrix, rows from 32: "}};
+  for (const auto& [role, place] : tensors) {
+    for (const float value :
+         {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
+          -std::numeric_limits<float>::infinity()}) {
+      for (const Precision precision : {Precision::kBf16, Precision::kW8}) {
+        const std::string error =
+            error_of_loading(DamagedCheckpoint(role, value), precision, ErrorCode::kCorrupt);
+        EXPECT_EQ(error.find(place), 0U) << error;
+      }
+    }
+  }
 }
 
 }  // namespace

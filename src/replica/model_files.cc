@@ -58,29 +58,28 @@ Result<std::string> read_text(const std::string& path) {
   if (!file || !(text << file.rdbuf())) {
     return make_error(ErrorCode::kNotFound, "--chat-template {}: cannot be read", path);
   }
-  return std::move(text).str();
+  std::string source = std::move(text).str();
+  if (source.empty()) {
+    return make_error(ErrorCode::kInvalidArgument, "--chat-template {}: the file is empty", path);
+  }
+  return source;
 }
 
 Result<ChatTemplate> template_of(const ModelOptions& options, const std::string& source) {
-  if (options.chat_template.empty() && source.empty()) {
+  if (source.empty()) {
     return ChatTemplate::chatml();
   }
-  if (options.chat_template.empty()) {
-    auto parsed = ChatTemplate::parse(source);
-    return parsed.ok() ? std::move(parsed)
-                       : make_error(parsed.error().code,
-                                    "{}: its chat template is not understood: {}; give another "
-                                    "with --chat-template",
-                                    options.model, parsed.error().message);
+  auto parsed = ChatTemplate::parse(source);
+  if (parsed.ok()) {
+    return parsed;
   }
-  const auto text = read_text(options.chat_template);
-  if (!text.ok()) {
-    return text.error();
+  if (!options.chat_template.empty()) {
+    return make_error(parsed.error().code, "--chat-template {}: {}", options.chat_template,
+                      parsed.error().message);
   }
-  auto parsed = ChatTemplate::parse(*text);
-  return parsed.ok() ? std::move(parsed)
-                     : make_error(parsed.error().code, "--chat-template {}: {}",
-                                  options.chat_template, parsed.error().message);
+  return make_error(parsed.error().code,
+                    "{}: cannot use its chat template: {}; replace it with --chat-template",
+                    options.model, parsed.error().message);
 }
 
 void add_stop(GenerationDefaults& generation, TokenId id) {
@@ -108,6 +107,13 @@ Result<ModelFiles> open_model_files(const ModelOptions& options) {
                       "{}: its tokenizer has {} tokens, but its embedding matrix has {} rows: the "
                       "files do not belong together",
                       options.model, texts->tokenizer->vocab_size(), vocab);
+  }
+  if (!options.chat_template.empty()) {
+    auto source = read_text(options.chat_template);
+    if (!source.ok()) {
+      return source.error();
+    }
+    texts->chat.template_source = *std::move(source);
   }
   auto chat_template = template_of(options, texts->chat.template_source);
   if (!chat_template.ok()) {

@@ -16,7 +16,7 @@ struct ModelFiles {
   std::string name;  // the path's last component, without .gguf
   std::shared_ptr<Checkpoint> checkpoint;
   std::unique_ptr<Tokenizer> tokenizer;
-  ChatFiles chat;  // template_source is empty when ChatML stands in
+  ChatFiles chat;  // with the source of the template in use; empty when ChatML stands in
   ChatTemplate chat_template;
   GenerationDefaults generation;  // of the checkpoint; the tokenizer's EOS is added to its stops
 };

@@ -19,6 +19,7 @@ struct ModelOptions {
   std::string device_memory = "auto";  // of weights, KV and activations together
   std::vector<Precision> ladder;       // precisions that layers may be lowered to; may be empty
   std::string chat_template;
+  std::string special_tokens_in_content = "escape";  // or "allow"
   ComputeOptions compute;
   int block_size = 16;
   int max_num_seqs = 256;

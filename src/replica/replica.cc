@@ -101,6 +101,7 @@ Replica::~Replica() {
 }
 
 void Replica::run() {
+  engine_.handle({steady_now_ns(), Tick{}});  // tells the sink how the replica begins
   while (true) {
     const auto deadline_ns = engine_.next_deadline_ns();
     if (deadline_ns && !inbox_.wait_until(steady_time(*deadline_ns))) {

@@ -34,7 +34,7 @@ void BlockPool::acquire(BlockId block) {
 }
 
 void BlockPool::release(BlockId block) {
-  check(references_[index(block)] > 0, "released a block nobody holds");
+  check(references_[index(block)] > 0, "released a block without references");
   if (--references_[index(block)] > 0) {
     return;
   }
@@ -107,7 +107,7 @@ void BlockPool::insert_after(BlockId previous, BlockId block) {
   ++free_;
 }
 
-// Those of [begin, end) that nobody holds will be allocated next, the first of them first.
+// Makes the free blocks of [begin, end) the next to be allocated, in ascending order.
 void BlockPool::offer_first(BlockId begin, BlockId end) {
   for (BlockId block = end; block-- > begin;) {
     if (references_[index(block)] == 0) {

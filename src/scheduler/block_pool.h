@@ -8,36 +8,38 @@
 
 namespace protean {
 
-// Counts references to logical KV blocks; holds no memory. A block with no reference is free to be
-// allocated, but keeps its content until then: free blocks leave in the order they were released,
-// so what the prefix cache remembers goes least recently used first. The number of blocks changes
-// at its end: new ones are taken before those that may be remembered, and a shrink takes away the
-// free ones at once, the others as they are released or vacated. Single-threaded.
+// Counts references to logical KV blocks; holds no memory. A block without references is free. It
+// keeps its content until it is allocated again, and free blocks are allocated in the order of
+// their release, so that the prefix cache loses the least recently used content first. The pool
+// grows and shrinks at its end. New blocks are allocated before any that may still hold cached
+// content. A shrink removes free blocks at once, and the others when they are released or vacated.
+// Single-threaded.
 class BlockPool {
  public:
   explicit BlockPool(std::int64_t blocks);
-  void reserve(std::int64_t blocks);  // so that growing to so many copies nothing
+  void reserve(std::int64_t blocks);  // growing up to this many blocks then copies nothing
 
   std::int64_t total() const { return static_cast<std::int64_t>(references_.size()); }
-  std::int64_t free() const { return free_; }  // can be allocated now
-  std::int64_t used() const { return used_; }  // referenced
+  std::int64_t free() const { return free_; }  // blocks that can be allocated now
+  std::int64_t used() const { return used_; }  // blocks with references
   int references(BlockId block) const { return references_[index(block)]; }
 
-  // The longest-free block with one reference, or nothing when all are referenced.
+  // Returns the block that has been free longest, with one reference; nothing if none is free.
   std::optional<BlockId> allocate();
-  void acquire(BlockId block);  // one more reference; revives a free block
-  void release(BlockId block);  // one fewer; the last makes it the youngest free block
+  void acquire(BlockId block);  // adds a reference, to a free block too
+  void release(BlockId block);  // without references, the block is allocated after all free ones
 
   void grow(std::int64_t blocks);
 
-  // Blocks from limit() on leave. Until finish or cancel, total() counts them still.
+  // Starts to remove the blocks from limit() on. total() counts them until finish_shrink().
   void begin_shrink(std::int64_t blocks);
-  std::int64_t limit() const { return limit_; }  // total(), unless it shrinks
+  std::int64_t limit() const { return limit_; }  // total() if the pool does not shrink
   bool leaves(BlockId block) const { return block >= limit_; }
-  std::int64_t leaving() const { return leaving_; }  // of those that leave, the referenced ones
-  // Hands all references to a leaving block on to a free one, or returns nothing if there is none.
+  std::int64_t leaving() const { return leaving_; }  // referenced blocks from limit() on
+  // Moves all references to a leaving block to a free one and returns that; nothing if none is
+  // free.
   std::optional<BlockId> vacate(BlockId block);
-  void finish_shrink();  // none may be leaving() any more
+  void finish_shrink();  // requires leaving() == 0
   void cancel_shrink();
 
  private:
@@ -54,7 +56,7 @@ class BlockPool {
   void offer_first(BlockId begin, BlockId end);
 
   std::vector<int> references_;
-  std::vector<Links> links_;  // free blocks form a ring through the sentinel, which comes first
+  std::vector<Links> links_;  // of block i at i + 1: free blocks form a ring through the sentinel
   std::int64_t limit_ = 0;
   std::int64_t free_ = 0;
   std::int64_t used_ = 0;

@@ -16,7 +16,7 @@ TEST(BlockPool, FreeBlocksLeaveInTheOrderTheyWereReleased) {
   EXPECT_EQ(pool.allocate(), std::nullopt);
   pool.release(1);
   pool.release(0);
-  pool.acquire(1);  // revived
+  pool.acquire(1);  // a free block
   EXPECT_EQ(pool.free(), 1);
   EXPECT_EQ(pool.allocate(), 0);
   EXPECT_EQ(pool.allocate(), std::nullopt);
@@ -45,7 +45,7 @@ TEST(BlockPool, CountsAgreeWithANaiveModel) {
   }
 }
 
-TEST(BlockPool, NewBlocksAreTakenBeforeWhatMayBeRemembered) {
+TEST(BlockPool, NewBlocksAreAllocatedBeforeCachedOnes) {
   BlockPool pool(2);
   EXPECT_EQ(pool.allocate(), 0);
   pool.release(0);
@@ -58,7 +58,7 @@ TEST(BlockPool, NewBlocksAreTakenBeforeWhatMayBeRemembered) {
   EXPECT_EQ(pool.allocate(), 0);
 }
 
-TEST(BlockPool, AShrinkTakesFreeBlocksAtOnceAndTheOthersAsTheyAreGivenUp) {
+TEST(BlockPool, AShrinkRemovesFreeBlocksAtOnceAndOthersWhenReleased) {
   BlockPool pool(5);
   for (BlockId block = 0; block < 4; ++block) {
     EXPECT_EQ(pool.allocate(), block);
@@ -66,11 +66,11 @@ TEST(BlockPool, AShrinkTakesFreeBlocksAtOnceAndTheOthersAsTheyAreGivenUp) {
   pool.acquire(3);
   pool.release(0);
   pool.begin_shrink(2);
-  EXPECT_EQ(pool.total(), 5);  // still there
-  EXPECT_EQ(pool.free(), 1);   // 0; 4 has left
+  EXPECT_EQ(pool.total(), 5);  // blocks 3 and 4 count until the end
+  EXPECT_EQ(pool.free(), 1);   // block 0
   EXPECT_EQ(pool.leaving(), 2);
   EXPECT_EQ(pool.used(), 3);
-  EXPECT_EQ(pool.vacate(3), 0);  // with both references
+  EXPECT_EQ(pool.vacate(3), 0);  // both references move
   EXPECT_EQ(pool.references(0), 2);
   EXPECT_EQ(pool.references(3), 0);
   EXPECT_EQ(pool.vacate(2), std::nullopt);
@@ -82,7 +82,7 @@ TEST(BlockPool, AShrinkTakesFreeBlocksAtOnceAndTheOthersAsTheyAreGivenUp) {
   EXPECT_EQ(pool.used(), 2);
 }
 
-TEST(BlockPool, AShrinkCalledOffGivesBackWhatIsFree) {
+TEST(BlockPool, ACancelledShrinkMakesBlocksFreeAgain) {
   BlockPool pool(4);
   EXPECT_EQ(pool.allocate(), 0);
   EXPECT_EQ(pool.allocate(), 1);
@@ -107,7 +107,7 @@ TEST(BlockPoolDeathTest, ABlockInUseCannotLeave) {
 
 TEST(BlockPoolDeathTest, ReleasingTwiceIsABug) {
   BlockPool pool(2);
-  EXPECT_DEATH(pool.release(0), "nobody holds");
+  EXPECT_DEATH(pool.release(0), "without references");
 }
 
 }  // namespace

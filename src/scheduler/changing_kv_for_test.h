@@ -12,7 +12,7 @@
 #include "scheduler/scheduler.h"
 #include "scheduler/simulated_kv.h"
 
-// For the property test: KV that grows and shrinks at random, as steps of a morph would have it.
+// KV that grows and shrinks at random, as in a morph, for the property test.
 
 namespace protean {
 
@@ -28,26 +28,27 @@ class Dice {
   std::mt19937 random_;
 };
 
-// How often the interesting things happened, so that the test notices if it stops provoking them.
+// Counts of what the test must provoke.
 struct Coverage {
   std::int64_t reused_tokens = 0;
   std::int64_t preemptions = 0;
   std::int64_t failed_steps = 0;
+  std::int64_t failed_alone = 0;  // requests that failed in a step that did not
   std::int64_t tag_changes = 0;
-  std::int64_t steps_behind_others = 0;  // planned while another was in flight
+  std::int64_t steps_behind_others = 0;  // planned while another step was in flight
   std::int64_t scored_tokens = 0;
-  std::int64_t pooled_again = 0;  // sums begun anew
-  std::int64_t passed_over = 0;   // waited for a prefix while others were admitted
+  std::int64_t pooled_again = 0;  // sums that began again
+  std::int64_t passed_over = 0;   // waited while later sequences were admitted
   std::int64_t shared_prompts = 0;
   std::int64_t grows = 0;
-  std::int64_t shrinks = 0;  // finished
+  std::int64_t shrinks = 0;  // finished shrinks
   std::int64_t cancelled_shrinks = 0;
   std::int64_t moved_blocks = 0;
   std::int64_t waits_for_larger_kv = 0;
 };
 
-// Tells the scheduler at once and the simulated KV in its turn: after the steps planned so far,
-// before those to come.
+// Changes the scheduler's KV at once, and the simulated KV after the steps planned so far and
+// before later ones.
 class ChangingKv {
  public:
   using Steps = std::deque<Step>;
@@ -61,7 +62,7 @@ class ChangingKv {
 
   SimulatedKv& content() { return content_; }
   std::int64_t blocks() const { return blocks_; }
-  std::int64_t limit() const { return limit_; }  // below it they stay
+  std::int64_t limit() const { return limit_; }  // blocks below it stay
 
   void change(Dice& dice, Steps& steps, Coverage& coverage) {
     if (scheduler_.shrink_ready()) {
@@ -81,7 +82,7 @@ class ChangingKv {
     }
   }
 
-  // There before it is published.
+  // The simulated blocks are there before the scheduler learns of them.
   void grow_to(std::int64_t blocks, Steps& steps) {
     if (scheduler_.shrinking()) {
       scheduler_.cancel_shrink();

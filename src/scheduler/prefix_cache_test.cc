@@ -27,7 +27,7 @@ TEST(PrefixCache, FindsTheLongestChain) {
   EXPECT_TRUE(cache.match({}, Tokens{1}).empty());
 }
 
-TEST(PrefixCache, TwinsGiveTheOlderBlock) {
+TEST(PrefixCache, EqualContentGivesTheOlderBlock) {
   PrefixCache cache(8, 2);
   EXPECT_EQ(cache.insert({}, -1, 5, kFirst), 5);
   EXPECT_EQ(cache.insert({}, -1, 2, kFirst), 5);
@@ -48,18 +48,18 @@ TEST(PrefixCache, AChildOfAReallocatedParentIsNotFound) {
   EXPECT_EQ(cache.insert({}, -1, 5, kFirst), 5);
   EXPECT_EQ(cache.insert({}, 5, 6, kSecond), 6);
   cache.forget(5);
-  // The same block now begins another prompt, then the old chain is computed again elsewhere.
+  // Block 1 now begins another prompt, and the old chain is computed again in other blocks.
   EXPECT_EQ(cache.insert({}, -1, 5, Tokens{7, 7}), 5);
   EXPECT_EQ(cache.match({}, Tokens{7, 7, 3, 4}), std::vector<BlockId>{5});
   EXPECT_EQ(cache.insert({}, -1, 1, kFirst), 1);
   EXPECT_EQ(cache.match({}, Tokens{1, 2, 3, 4}), std::vector<BlockId>{1});
-  EXPECT_EQ(cache.insert({}, 1, 2, kSecond), 2);  // takes the orphan's place
+  EXPECT_EQ(cache.insert({}, 1, 2, kSecond), 2);  // replaces the orphan
   EXPECT_EQ(cache.match({}, Tokens{1, 2, 3, 4}), (std::vector<BlockId>{1, 2}));
-  cache.forget(6);  // forgetting the orphan must not take the new entry with it
+  cache.forget(6);  // the orphan's block; the new entry stays
   EXPECT_EQ(cache.match({}, Tokens{1, 2, 3, 4}), (std::vector<BlockId>{1, 2}));
 }
 
-TEST(PrefixCache, ChainsGoOnThroughABlockThatMoved) {
+TEST(PrefixCache, ChainsThroughAMovedBlockStayIntact) {
   PrefixCache cache(8, 2);
   EXPECT_EQ(cache.insert({}, -1, 5, kFirst), 5);
   EXPECT_EQ(cache.insert({}, 5, 6, kSecond), 6);
@@ -67,8 +67,8 @@ TEST(PrefixCache, ChainsGoOnThroughABlockThatMoved) {
   EXPECT_EQ(cache.match({}, Tokens{1, 2, 3, 4}), (std::vector<BlockId>{1, 6}));
   cache.move(6, 2);
   EXPECT_EQ(cache.match({}, Tokens{1, 2, 3, 4}), (std::vector<BlockId>{1, 2}));
-  EXPECT_EQ(cache.insert({}, 2, 3, kFirst), 3);    // goes on behind it
-  EXPECT_EQ(cache.insert({}, -1, 5, kSecond), 5);  // and the old one holds other things
+  EXPECT_EQ(cache.insert({}, 2, 3, kFirst), 3);    // the chain continues after block 2
+  EXPECT_EQ(cache.insert({}, -1, 5, kSecond), 5);  // block 1's successor
   EXPECT_EQ(cache.match({}, Tokens{1, 2, 3, 4, 1, 2}), (std::vector<BlockId>{1, 2, 3}));
   EXPECT_EQ(cache.match({}, kSecond), std::vector<BlockId>{5});
   cache.forget(1);
@@ -77,16 +77,16 @@ TEST(PrefixCache, ChainsGoOnThroughABlockThatMoved) {
 
 constexpr std::uint64_t kAllCollide = 0;
 
-TEST(PrefixCache, EqualHashesOfOtherTokensAreNoHit) {
+TEST(PrefixCache, AnEqualHashOfOtherTokensIsNoHit) {
   PrefixCache cache(8, 2, kAllCollide);
   EXPECT_EQ(cache.insert({}, -1, 5, kFirst), 5);
   EXPECT_TRUE(cache.match({}, kSecond).empty());
-  EXPECT_TRUE(cache.match({}, Tokens{1, 3}).empty());  // the last token alone differs
+  EXPECT_TRUE(cache.match({}, Tokens{1, 3}).empty());  // only the last token differs
   EXPECT_EQ(cache.insert({}, -1, 6, kSecond), -1);
   EXPECT_EQ(cache.match({}, kFirst), std::vector<BlockId>{5});
 }
 
-TEST(PrefixCache, EqualHashesOfOtherScopesAreNoHit) {
+TEST(PrefixCache, AnEqualHashOfAnotherScopeIsNoHit) {
   PrefixCache cache(8, 2, kAllCollide);
   EXPECT_EQ(cache.insert({.precision_tag = 1, .salt = "a"}, -1, 5, kFirst), 5);
   EXPECT_TRUE(cache.match({.precision_tag = 1, .salt = "b"}, kFirst).empty());
@@ -95,24 +95,24 @@ TEST(PrefixCache, EqualHashesOfOtherScopesAreNoHit) {
   EXPECT_EQ(cache.insert({.precision_tag = 2, .salt = "a"}, -1, 6, kFirst), -1);
 }
 
-TEST(PrefixCache, EqualHashesAfterAnotherParentAreNoHit) {
+TEST(PrefixCache, AnEqualHashAfterAnotherParentIsNoHit) {
   PrefixCache cache(8, 2, kAllCollide);
   EXPECT_EQ(cache.insert({}, -1, 5, kFirst), 5);
   EXPECT_EQ(cache.match({}, Tokens{1, 2, 1, 2}), std::vector<BlockId>{5});
   EXPECT_EQ(cache.insert({}, 5, 6, kFirst), -1);
 }
 
-// What a block holds, spelled out: precision tag, salt, and all tokens from the prompt's first.
+// The content of a block: precision tag, salt, and all tokens from the first of the prompt.
 using Content = std::tuple<std::uint32_t, std::string, Tokens>;
 
-// A cache without hashes, driven by random prompts together with the real one. All it learns from
-// the real one is which chains a collision kept out.
+// A cache without hashes that gets the same random prompts as the real one. It learns from the real
+// one only which chains a collision kept out.
 class Comparison {
  public:
   explicit Comparison(std::uint64_t hash_mask)
       : may_refuse_(hash_mask != ~std::uint64_t{0}), cache_(kBlocks, kBlockTokens, hash_mask) {}
 
-  // Looks a random prompt up, then computes all of it, found or not.
+  // Looks up a random prompt, then inserts all of its blocks.
   void step() {
     if (below(4) == 0) {
       move_any();
@@ -152,7 +152,7 @@ class Comparison {
 
   std::uint32_t below(std::uint32_t limit) { return static_cast<std::uint32_t>(random_() % limit); }
 
-  // The next block after `chain`. False if the chain ends here.
+  // Inserts the block after `chain`. Returns false if the chain cannot be continued.
   bool insert(const CacheScope& scope, const Tokens& tokens, std::vector<BlockId>& chain,
               const std::vector<BlockId>& referenced) {
     const BlockId block = reallocate(chain, referenced);
@@ -166,12 +166,12 @@ class Comparison {
       ++refusals;
       return false;
     }
-    EXPECT_EQ(holder, known->second);  // a twin's block if one was there
+    EXPECT_EQ(holder, known->second);  // the older block if the content was cached
     chain.push_back(holder);
     return holder == known->second;
   }
 
-  // What a block holds goes on in one that holds nothing, as when KV shrinks.
+  // Moves a block's content to a free block, as a shrinking KV cache does.
   void move_any() {
     const BlockId to = reallocate({}, {});
     const auto from = static_cast<BlockId>(below(kBlocks));
@@ -183,7 +183,7 @@ class Comparison {
     }
   }
 
-  // Takes any block not in use from whatever holds it, and with it all that is reached through it.
+  // Reallocates a random block: its content and all chains through it are lost.
   BlockId reallocate(const std::vector<BlockId>& chain, const std::vector<BlockId>& referenced) {
     BlockId block = -1;
     do {

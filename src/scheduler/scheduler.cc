@@ -12,8 +12,6 @@ namespace protean {
 
 namespace {
 
-// How many waiting sequences may be passed over in one step because they wait for a prefix.
-constexpr int kPassedOver = 64;
 constexpr double kRecentPrompts = 32;
 
 }  // namespace
@@ -22,7 +20,8 @@ Scheduler::Scheduler(const SchedulerConfig& config)
     : config_(config),
       pool_(config.kv_blocks),
       cache_(config.kv_blocks, config.block_tokens),
-      largest_kv_blocks_(std::max(config.kv_blocks, config.largest_kv_blocks)) {
+      largest_kv_blocks_(std::max(config.kv_blocks, config.largest_kv_blocks)),
+      released_kv_blocks_(largest_kv_blocks_) {
   check(config.block_tokens > 0 && config.max_num_seqs > 0 && config.max_num_batched_tokens > 0 &&
             config.max_model_len > 1,
         "scheduler limits must be positive");
@@ -48,6 +47,13 @@ Status Scheduler::add(Request request, TimeNs due_ns, TimeNs now_ns) {
                       length, prompt, request.max_tokens, config_.max_model_len);
   }
   const std::int64_t blocks = blocks_to_end(prompt, request.max_tokens);
+  if (blocks > largest_kv_blocks_ && blocks <= released_kv_blocks_) {
+    return make_error(ErrorCode::kUnavailable,
+                      "the request needs {} KV blocks ({} tokens), but the form that an operator "
+                      "asked for has {}: shorten it, or retry when the operator has released the "
+                      "form or given it more KV blocks",
+                      blocks, length, largest_kv_blocks_);
+  }
   if (blocks > largest_kv_blocks_) {
     return make_error(ErrorCode::kInvalidArgument,
                       "the request needs {} KV blocks ({} tokens), but the whole KV cache has {}: "
@@ -59,7 +65,11 @@ Status Scheduler::add(Request request, TimeNs due_ns, TimeNs now_ns) {
   const RequestId id = request.id;
   sequence->tokens = std::move(request.prompt);
   sequence->asks = std::move(request);
-  sequence->place = {sequence->asks.priority, due_ns, ++last_arrival_};
+  if (sequence->asks.client.value != 0) {
+    sequence->behind = of_client_[sequence->asks.client]++;
+  }
+  sequence->place = {sequence->asks.priority, now_ns + (due_ns - now_ns) * (1 + sequence->behind),
+                     ++last_arrival_};
   sequence->prompt_tokens = static_cast<int>(prompt);
   sequence->usage.prompt_tokens = static_cast<int>(prompt);
   enqueue(*sequence);
@@ -78,7 +88,11 @@ std::optional<RequestUsage> Scheduler::remove(RequestId request) {
   if (running_.contains(sequence.place)) {
     leave(sequence);
   } else {
-    dequeue(sequence);
+    waiting_.remove(sequence);
+  }
+  if (const auto client = of_client_.find(sequence.asks.client);
+      client != of_client_.end() && --client->second == 0) {
+    of_client_.erase(client);
   }
   sequences_.erase(found);
   return usage;
@@ -105,40 +119,6 @@ std::int64_t Scheduler::tokens_to_compute(RequestId request) const {
                   sequence.tokens, sequence.reusable());
 }
 
-Backlog Scheduler::backlog_before(int priority, TimeNs due_ns, std::int64_t tokens) const {
-  Backlog backlog{.running = static_cast<int>(running_.size())};
-  std::int64_t prompts = 0;
-  for (const auto& [place, sequence] : running_) {
-    const int pending = sequence->pending();
-    backlog.decoding += pending <= 1 ? 1 : 0;
-    backlog.prompts += pending <= 1 ? 0 : 1;
-    backlog.tokens += pending <= 1 ? 0 : pending;
-  }
-  const double missing = 1.0 - hit_share_;
-  std::int64_t places = config_.max_num_seqs - std::ssize(running_);
-  double blocks = static_cast<double>(pool_.free());
-  const auto take_place = [&](std::int64_t to_compute) {
-    blocks -= static_cast<double>(blocks_for(to_compute));
-    backlog.without_place += --places < 0 || blocks < 0 ? 1 : 0;
-  };
-  for (const auto& [place, sequence] : waiting_) {
-    if (std::pair(place.priority, place.due_ns) >= std::pair(priority, due_ns)) {
-      break;
-    }
-    const auto expected = std::llround(missing * sequence->pending());
-    prompts += expected;
-    ++backlog.prompts;
-    take_place(expected);
-  }
-  take_place(tokens);
-  backlog.tokens += prompts;
-  return backlog;
-}
-
-Backlog Scheduler::backlog() const {
-  return backlog_before(std::numeric_limits<int>::max(), std::numeric_limits<TimeNs>::max(), 0);
-}
-
 bool Scheduler::has_room(const StepPlan& plan) const {
   return budget_.left() > 0 && std::ssize(plan.slices) < config_.max_num_seqs;
 }
@@ -150,13 +130,14 @@ std::optional<StepPlan> Scheduler::next_step(TimeNs now_ns) {
   plan.tokens.reserve(static_cast<std::size_t>(config_.max_num_seqs));
   plan.slices.reserve(running_.size());
   plan.samples.reserve(running_.size());
+  displace_for_waiting();
   const std::int64_t preemptions_before = totals_.preemptions_total;
   budget_.begin_step(config_.max_num_batched_tokens);
   schedule_decodes(plan);
   budget_.begin_prompts();
   schedule_prefills(plan);
   if (totals_.preemptions_total == preemptions_before || running_.empty()) {
-    admit_waiting(plan);  // not while KV is short: it would only be preempted again
+    admit_waiting(plan);  // not while KV is short: the newcomer would be preempted again
   }
   if (plan.slices.empty()) {
     return std::nullopt;
@@ -168,7 +149,7 @@ std::optional<StepPlan> Scheduler::next_step(TimeNs now_ns) {
 }
 
 void Scheduler::schedule_decodes(StepPlan& plan) {
-  // In order, so that a preempted sequence always comes after the one it makes room for.
+  // In order, so that a preempted sequence comes after the one that gets its blocks.
   for (auto place = running_.begin(); place != running_.end() && has_room(plan);) {
     Sequence& sequence = *place->second;
     if (!sequence.scheduled && sequence.pending() == 1) {
@@ -179,7 +160,7 @@ void Scheduler::schedule_decodes(StepPlan& plan) {
       if (fits) {
         schedule(plan, sequence);
       }
-      place = running_.upper_bound(sequence.place);  // preemption may have erased our place
+      place = running_.upper_bound(sequence.place);  // preemption may have erased this place
     } else {
       ++place;
     }
@@ -197,78 +178,10 @@ void Scheduler::schedule_prefills(StepPlan& plan) {
   }
 }
 
-void Scheduler::admit_waiting(StepPlan& plan) {
-  int passed_over = 0;
-  for (auto next = waiting_.begin();
-       next != waiting_.end() && has_room(plan) && std::ssize(running_) < config_.max_num_seqs;) {
-    Sequence& sequence = *next->second;
-    if (!fits_now(sequence)) {
-      ++next;  // nobody behind it should wait for a larger KV
-      continue;
-    }
-    if (passed_over < kPassedOver && waits_for_prefix(sequence)) {
-      ++passed_over;
-      ++next;
-      continue;
-    }
-    if (passed_over == kPassedOver || !admit(sequence)) {
-      return;
-    }
-    ++next;
-    dequeue(sequence);
-    running_.emplace(sequence.place, &sequence);
-    schedule(plan, sequence);
-  }
-}
-
-// Whether it is on the way to publishing its first `blocks` blocks.
-bool Scheduler::will_publish(const Sequence& sequence, std::size_t blocks) const {
-  return running_.contains(sequence.place) && sequence.cacheable &&
-         sequence.precision_tag == precision_tag_ && sequence.cached < blocks;
-}
-
-// Only for one before it, so that however many come with the same prefix, nobody waits for long.
-bool Scheduler::waits_for_prefix(Sequence& sequence) {
-  if (sequence.held_until > 0) {
-    const auto holder = sequences_.find(sequence.held_by);
-    if (holder != sequences_.end() && will_publish(*holder->second, sequence.held_until)) {
-      return true;
-    }
-    sequence.held_until = 0;
-  }
-  const auto reusable =
-      std::span(sequence.tokens).first(static_cast<std::size_t>(sequence.reusable()));
-  const auto block_tokens = static_cast<std::size_t>(config_.block_tokens);
-  if (!config_.prefix_caching || reusable.size() < block_tokens) {
-    return false;
-  }
-  for (const auto& [place, running] : running_) {
-    if (place > sequence.place) {
-      break;
-    }
-    const bool writing = running->cached < running->tokens.size() / block_tokens;
-    if (!writing || running->asks.cache_salt != sequence.asks.cache_salt) {
-      continue;
-    }
-    const auto differs = std::mismatch(reusable.begin(), reusable.end(), running->tokens.begin(),
-                                       running->tokens.end());
-    const auto shared = static_cast<std::size_t>(differs.first - reusable.begin()) / block_tokens;
-    if (shared > sequence.held_until && will_publish(*running, shared)) {
-      sequence.held_by = running->asks.id;
-      sequence.held_until = shared;
-    }
-  }
-  CacheScope scope{.precision_tag = precision_tag_, .salt = sequence.asks.cache_salt};
-  if (sequence.held_until > 0 && match(scope, reusable).size() >= sequence.held_until) {
-    sequence.held_until = 0;  // computed already, by another
-  }
-  return sequence.held_until > 0;
-}
-
-// Takes the blocks of all its tokens, cached ones first, or takes nothing.
+// Gives the sequence blocks for all its tokens, cached ones first, or gives it none.
 bool Scheduler::admit(Sequence& sequence) {
-  // A little is kept back for the sequences that run already, else the newcomer preempts at once;
-  // and what blocks that leave will move to.
+  // Some blocks stay free for the running sequences, else a decode would preempt at once, and for
+  // leaving blocks to move to.
   const std::int64_t reserve = running_.empty() ? 0 : pool_.limit() / 100 + pool_.leaving();
   const bool as_refused =
       pool_.free() <= sequence.refused_at_free && changes() == sequence.refused_at_changes;
@@ -311,7 +224,7 @@ bool Scheduler::admit(Sequence& sequence) {
   return true;
 }
 
-// Room for one more token.
+// Makes sure that the sequence has a block for its next token.
 bool Scheduler::grow(Sequence& sequence) {
   if (!lacks_block(sequence)) {
     return true;
@@ -324,35 +237,6 @@ bool Scheduler::grow(Sequence& sequence) {
   sequence.blocks.push_back(*block);
   --decodes_short_;
   return true;
-}
-
-// False when the sequence itself had to go, or nobody can. One that KV cannot hold any more goes
-// first: nobody's leaving would help it.
-bool Scheduler::make_room(Sequence& sequence) {
-  if (!fits_now(sequence)) {
-    preempt(sequence);
-    return false;
-  }
-  return preempt_last() && running_.contains(sequence.place);
-}
-
-// False when every running sequence is in a plan already.
-bool Scheduler::preempt_last() {
-  for (auto place = running_.rbegin(); place != running_.rend(); ++place) {
-    if (!place->second->scheduled) {
-      preempt(*place->second);
-      return true;
-    }
-  }
-  return false;
-}
-
-void Scheduler::preempt(Sequence& sequence) {
-  leave(sequence);
-  sequence.computed = 0;
-  ++sequence.usage.preemptions;
-  ++totals_.preemptions_total;
-  enqueue(sequence);
 }
 
 void Scheduler::schedule(StepPlan& plan, Sequence& sequence) {
@@ -376,12 +260,16 @@ StepOutcome Scheduler::complete(StepResult result) {
     const std::size_t pool = slice.pooling == Pooling::kNone ? pooled : pooled++;
     const auto found = sequences_.find(slice.request);
     if (found == sequences_.end()) {
-      continue;  // cancelled while it was computed
+      continue;  // removed while the step ran
     }
     Sequence& sequence = *found->second;
     sequence.scheduled = false;
-    if (result.failure) {
-      outcome.failed.push_back(slice.request);
+    const auto failed = std::find_if(
+        result.failed.begin(), result.failed.end(),
+        [&](const RequestFailure& failure) { return failure.request == slice.request; });
+    if (result.failure || failed != result.failed.end()) {
+      outcome.failed.push_back(
+          {slice.request, result.failure ? result.failure->message : std::move(failed->why)});
       continue;
     }
     if (slice.pooling != Pooling::kNone) {
@@ -430,7 +318,8 @@ void Scheduler::advance(Sequence& sequence, const SequenceSlice& slice, StepResu
   }
 }
 
-// Two sequences that computed the same prefix side by side end up sharing the blocks of the first.
+// Sequences that computed the same prefix in the same steps share the first one's blocks
+// afterwards.
 void Scheduler::publish_blocks(Sequence& sequence) {
   const auto block_tokens = static_cast<std::size_t>(config_.block_tokens);
   const std::size_t whole = static_cast<std::size_t>(sequence.computed) / block_tokens;

@@ -6,7 +6,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <span>
 #include <unordered_map>
 #include <utility>
@@ -22,15 +21,16 @@
 #include "scheduler/prefix_cache.h"
 #include "scheduler/sequence.h"
 #include "scheduler/token_budget.h"
+#include "scheduler/waiting_queue.h"
 
 namespace protean {
 
 struct SchedulerConfig {
   std::int64_t kv_blocks = 0;
-  std::int64_t largest_kv_blocks = 0;  // that KV may ever grow to, where that is more
+  std::int64_t largest_kv_blocks = 0;  // the KV cache may grow to this, if it is more
   int block_tokens = 16;
   int max_num_seqs = 256;             // sequences in one step
-  int max_num_batched_tokens = 2048;  // token budget of one step; long prompts are cut into chunks
+  int max_num_batched_tokens = 2048;  // tokens in one step; long prompts are cut into chunks
   int max_model_len = 0;              // prompt + output tokens of one request
   bool prefix_caching = true;
 };
@@ -38,119 +38,132 @@ struct SchedulerConfig {
 struct Sampled {
   RequestId request;
   TokenId token = 0;
-  std::uint32_t precision_tag = 0;        // of the step that drew it
-  std::optional<TokenLogprobs> logprobs;  // where the request wants them
+  std::uint32_t precision_tag = 0;        // of the step that drew the token
+  std::optional<TokenLogprobs> logprobs;  // if the request wants them
 };
 
-// Likelihoods of prompt tokens from first_position on.
+// Log-probabilities of prompt tokens from first_position on.
 struct Scored {
   RequestId request;
   int first_position = 0;
   std::vector<TokenLogprobs> logprobs;
 };
 
-// What StepResult::pooled says of one sequence. A slice that begins at position 0 begins anew: the
-// sequence was preempted within its prompt.
+// One sequence's row of StepResult::pooled. A row with first_position 0 replaces the sum so far:
+// the sequence was preempted within its prompt.
 struct Pooled {
   RequestId request;
   int first_position = 0;
   std::vector<double> row;
 };
 
-// What is to be done before a request that comes now.
+// The work that comes before a request that arrives now.
 struct Backlog {
-  std::int64_t tokens = 0;  // of prompts to compute, less what the prefix cache usually has of them
-  int prompts = 0;          // that these are of
-  int decoding = 0;
+  std::int64_t tokens = 0;  // of prompts, less the share that the prefix cache recently had
+  int prompts = 0;          // with such tokens
+  int decoding = 0;         // sequences past their prompts
   int running = 0;
   int without_place =
-      0;  // waiting sequences, it included, that find no room in a step or in KV now
+      0;  // waiting sequences, the new one included, without room in a step or in KV now
 };
 
-// What the sequences that are here want of KV now.
+// The KV blocks that sequences need now.
 struct Demand {
-  std::int64_t blocks_wanted = 0;  // that those waiting and the next decodes need and do not hold
-  std::int64_t blocks_short = 0;   // of those, what is not free to be had
-  TimeNs waiting_since_ns = -1;    // of the sequence waiting longest, -1 if none
-  // The last step took as many tokens as it might: more KV would not have made it larger.
-  bool step_full = false;
+  std::int64_t blocks_wanted = 0;  // needed by waiting sequences and next decodes, and not held
+  std::int64_t blocks_short = 0;   // blocks_wanted less the free blocks
+  TimeNs waiting_since_ns = -1;    // of the sequence that waits longest; -1: none waits
+  bool step_full = false;  // the last step's token budget was used up: more KV would not add to it
 };
 
-// What became of a step.
+// The result of a step, by request.
 struct StepOutcome {
   int tokens = 0;
   std::vector<Scored> scored;
   std::vector<Pooled> pooled;
   std::vector<Sampled> sampled;
-  std::vector<RequestId> computed;  // whose prompt is done and who wants no more
-  std::vector<RequestId> failed;    // of a step that could not be executed
+  std::vector<RequestId> computed;  // requests that end with their prompt, which is computed
+  std::vector<RequestFailure> failed;
 };
 
-// Who runs in the next step. Sequences come and go by their place: priority, then due time, then
-// arrival; running ones decode first, then prompts get what is left of the token budget, in chunks.
-// A prompt takes all its blocks when it is admitted, and waits while a sequence before it is still
-// computing a prefix that both share. When a decode finds no block, the last sequence is preempted:
-// its blocks go back, it waits at its old place and recomputes later (what is still in the prefix
-// cache is not computed again). Nothing is ever aborted for want of KV (invariant 4): what only a
-// larger KV could hold is passed over until there is one.
-// Knows no device, no precision, no text. Single-threaded, reads no clock.
+// Plans the next step. Sequences are ordered by their place: priority, then due time, then arrival.
+// Running sequences decode first; prompts get the rest of the token budget, in chunks. A prompt
+// gets all its blocks when it is admitted, and waits while an earlier sequence computes a prefix
+// that both share. If a decode finds no free block, the last sequence is preempted: it gives its
+// blocks back, waits at its old place and is recomputed later, as far as the prefix cache has lost
+// it. No request is aborted because KV is full (invariant 4): a sequence that only a larger KV
+// could hold is passed over until KV is larger.
+//
+// One client's sequences are due one after another: the second after twice the first one's time,
+// the third after three times that. While a step or KV is full, all of them but the first give up
+// their room to a waiting sequence of another client that comes before them.
+//
+// Knows no device, precision or text. Single-threaded; reads no clock.
 class Scheduler {
  public:
   explicit Scheduler(const SchedulerConfig& config);
 
-  // Refuses what could never run: too long for max_model_len or for the largest KV. Among equal
-  // priorities what is due earlier comes first.
+  // Refuses a request that could never run: too long for max_model_len or for the largest KV. Among
+  // equal priorities the one that is due earlier comes first.
   Status add(Request request, TimeNs due_ns = 0, TimeNs now_ns = 0);
 
-  // Forgets a sequence wherever it is, and frees its blocks at once. A step that is computing it
-  // may go on: steps execute in order, so whoever gets the blocks next writes after it. Usage is
-  // what the sequence cost so far; nothing if it is not here.
+  // Removes a sequence in any state and frees its blocks at once. A step that computes it may still
+  // run: steps execute in order, so the next user of the blocks writes after it. Returns the
+  // sequence's usage so far; nothing if the request is unknown.
   std::optional<RequestUsage> remove(RequestId request);
 
-  // The next step, or nothing when no sequence can run now. A sequence is in one step at a time.
+  // Returns the due time of a sequence, which is later if its client has others.
+  TimeNs due_ns(RequestId request) const { return sequences_.at(request)->place.due_ns; }
+
+  // Returns the next step, or nothing if no sequence can run now. A sequence is in one step at a
+  // time.
   std::optional<StepPlan> next_step(TimeNs now_ns = 0);
 
-  // To be called once for each step, in order.
+  // Must be called once for each step, in the order of next_step().
   StepOutcome complete(StepResult result);
 
-  // From the next step on, each takes at most so many tokens of prompts, one at least.
+  // Limits the prompt tokens of each later step; the least limit is 1.
   void limit_prompts(int tokens) { budget_.limit_prompts(tokens); }
 
-  // From the next step on, KV is computed at other precisions: blocks computed before are not
-  // reused for what is computed after (invariant 5).
+  // Sets the precisions of later steps. Blocks of other precisions are not reused (invariant 5).
   void set_precision_tag(std::uint32_t tag) { precision_tag_ = tag; }
 
-  // The KV cache changes size at its end; a larger one is there when this is called. A shrink is
-  // over once finished or cancelled, and only then may the next change begin.
+  // The KV cache changes size at its end. Before grow_kv(), the new blocks must be there. After
+  // begin_shrink(), the next change may begin only when the shrink is finished or cancelled.
   void grow_kv(std::int64_t blocks);
-  // Blocks from this on are neither handed out nor reused any more.
+  // From now on, blocks from `blocks` on are neither allocated nor reused.
   void begin_shrink(std::int64_t blocks);
-  // Up to so many blocks in use that leave, with the free ones that take their content and their
-  // place in every table as of now: to be copied after the steps planned so far, before any other.
+  // Moves up to `limit` leaving blocks to free ones, in every block table. Their content must be
+  // copied after the steps planned so far and before any later step.
   std::vector<BlockMove> next_moves(std::int64_t limit);
-  // Gives up the last sequence's blocks for those that leave, if they cannot move otherwise.
+  // Preempts the last sequence if leaving blocks find no free block to move to.
   bool preempt_for_shrink();
   bool shrinking() const { return pool_.limit() < pool_.total(); }
   bool shrink_ready() const { return shrinking() && pool_.leaving() == 0; }
   void finish_shrink();
   void cancel_shrink();
 
-  // What KV may grow to from now on, at most. Sequences that are here may need more.
-  void set_largest_kv(std::int64_t blocks) { largest_kv_blocks_ = blocks; }
-  std::int64_t largest_need() const;  // blocks of the longest sequence that is here, at its end
+  // Sets what KV may grow to from now on, and what it may grow to once an operator releases the
+  // form. Requests between the two are refused as kUnavailable. Sequences that are here may need
+  // more than either.
+  void set_largest_kv(std::int64_t now, std::int64_t released) {
+    largest_kv_blocks_ = now;
+    released_kv_blocks_ = released;
+  }
+  std::int64_t largest_need() const;  // blocks of the longest sequence here when it ends
   Demand demand() const;              // O(1)
-  // Nothing runs or can run, and those who wait need a larger KV.
+  // Returns true if no sequence runs and all that wait need a larger KV.
   bool waits_for_larger_kv() const;
-  std::vector<RequestId> too_large() const;                 // those who wait for that
-  bool has_too_large() const { return too_large_by_ > 0; }  // of late, O(1)
+  std::vector<RequestId> too_large() const;  // waiting requests that need a larger KV
+  bool has_too_large() const { return too_large_by_ > 0; }  // the last next_step() met one; O(1)
 
-  // How many tokens of a prompt the prefix cache does not have now.
+  // Returns the number of prompt tokens that the prefix cache does not have now.
   std::int64_t tokens_to_compute(const Request& request) const;
   std::int64_t tokens_to_compute(RequestId request) const;
 
-  // Of a request that is due then and has so many tokens to compute, whether it is here yet or not.
+  // Returns the work before a request with this place and so many tokens to compute, which need not
+  // be here yet.
   Backlog backlog_before(int priority, TimeNs due_ns, std::int64_t tokens) const;
-  Backlog backlog() const;  // before whoever comes last in order
+  Backlog backlog() const;  // before a request that comes last
 
   bool idle() const { return sequences_.empty(); }
   Observation observe() const;
@@ -170,6 +183,9 @@ class Scheduler {
   std::int64_t blocks_for(std::int64_t tokens) const;
   std::int64_t blocks_to_end(std::int64_t prompt, std::int64_t max_tokens) const;
   CacheScope scope_of(const Sequence& sequence) const;
+  int tokens_left_at(const QueuePlace& place) const;
+  Sequence* to_displace(const Sequence& waiting);
+  void displace_for_waiting();
   void schedule_decodes(StepPlan& plan);
   void schedule_prefills(StepPlan& plan);
   void admit_waiting(StepPlan& plan);
@@ -178,7 +194,6 @@ class Scheduler {
   bool lacks_block(const Sequence& sequence) const;
   std::uint64_t changes() const { return cache_.insertions() + kv_changes_; }
   void enqueue(Sequence& sequence);
-  void dequeue(Sequence& sequence);
   void leave(Sequence& sequence);
   bool will_publish(const Sequence& sequence, std::size_t blocks) const;
   bool admit(Sequence& sequence);
@@ -199,21 +214,21 @@ class Scheduler {
   PrefixCache cache_;
   std::uint32_t precision_tag_ = 0;
   std::unordered_map<RequestId, std::unique_ptr<Sequence>> sequences_;
-  std::map<QueuePlace, Sequence*> waiting_;
+  std::unordered_map<RequestId, int> of_client_;  // sequences that are here, by Request::client
+  WaitingQueue waiting_;
   std::map<QueuePlace, Sequence*> running_;
-  std::set<std::pair<TimeNs, std::uint64_t>> waiting_since_;  // and arrivals
-  std::int64_t waiting_blocks_ = 0;                           // that those waiting need
-  std::int64_t decodes_short_ = 0;  // running ones whose next token needs a block
-  std::int64_t too_large_by_ = 0;   // blocks that KV lacks for a single sequence
+  std::int64_t decodes_short_ = 0;  // running sequences whose next token needs a new block
+  std::int64_t too_large_by_ = 0;   // blocks that KV lacks for the largest sequence alone
   std::int64_t largest_kv_blocks_;
+  std::int64_t released_kv_blocks_;
   std::uint64_t kv_changes_ = 0;
-  TimeNs now_ns_ = 0;  // of the latest call that told
+  TimeNs now_ns_ = 0;  // of the latest call that passed a time
   std::deque<InFlight> in_flight_;
   std::uint64_t last_arrival_ = 0;
   std::uint64_t last_step_ = 0;
   TokenBudget budget_;
-  double hit_share_ = 0;  // of recent prompts' tokens that were cached
-  Observation totals_;    // the *_total fields only
+  double hit_share_ = 0;  // share of recent prompts' tokens that the prefix cache had
+  Observation totals_;    // only the *_total fields
 };
 
 }  // namespace protean

@@ -1,5 +1,5 @@
-// What requests ask for beyond tokens: how the scheduler puts it into plans and takes it out of
-// results.
+// Logprobs, penalties, scores and pooling: how the scheduler puts them into plans and reads them
+// from results.
 
 #include <gtest/gtest.h>
 
@@ -16,7 +16,7 @@ class NoConstraint : public TokenConstraint {
   void allowed_after(std::span<const TokenId>, TokenMask) override {}
 };
 
-TEST(SchedulerAsks, HistoryGoesOnlyWithThoseWhoNeedIt) {
+TEST(SchedulerAsks, OnlySamplesThatNeedHistoryHaveIt) {
   Scheduler scheduler(config_of(20));
   Request plain = request(1, counting(2), 9);
   plain.rules = std::make_shared<const TokenRules>(TokenRules{.bias = {{1, 2.0F}}});
@@ -111,8 +111,8 @@ TEST(SchedulerAsks, APromptIsScoredOnceEvenIfItIsCached) {
   EXPECT_EQ(scheduler.remove(RequestId{2})->cached_tokens, 0);
 }
 
-// 2 is preempted within its prompt, for the decode of 1; what it had scored by then it may take
-// from the cache.
+// Request 2 is preempted within its prompt for the decode of request 1. It may reuse cached blocks
+// of the tokens that it had scored.
 TEST(SchedulerAsks, PreemptionWithinAPromptScoresNothingTwice) {
   SchedulerConfig config = config_of(7);
   config.max_num_batched_tokens = 5;
@@ -146,7 +146,7 @@ TEST(SchedulerAsks, PreemptionWithinAPromptScoresNothingTwice) {
 
 TEST(SchedulerAsks, APromptAloneEndsWithoutADraw) {
   Scheduler scheduler(config_of(16));
-  ASSERT_TRUE(scheduler.add(request(1, counting(64), 0)).ok());  // the whole context, all blocks
+  ASSERT_TRUE(scheduler.add(request(1, counting(64), 0)).ok());  // fills the context and all blocks
   for (int step = 0; step < 8; ++step) {
     const StepPlan plan = scheduler.next_step().value();
     EXPECT_TRUE(plan.samples.empty());
@@ -158,13 +158,13 @@ TEST(SchedulerAsks, APromptAloneEndsWithoutADraw) {
   EXPECT_FALSE(scheduler.add(request(2, counting(65), 0)).ok());
   Scheduler small(config_of(4));
   EXPECT_TRUE(small.add(request(1, counting(16), 0)).ok());
-  EXPECT_FALSE(small.add(request(2, counting(17), 0)).ok());  // the last token has KV, too
+  EXPECT_FALSE(small.add(request(2, counting(17), 0)).ok());  // its last token needs KV too
 }
 
 TEST(SchedulerAsks, PoolsEveryRowOrTheLastOne) {
   for (const Pooling pooling : {Pooling::kMean, Pooling::kLast}) {
     Scheduler scheduler(config_of(20));
-    for (const std::uint64_t id : {1U, 2U}) {  // the second finds the first one's blocks
+    for (const std::uint64_t id : {1U, 2U}) {  // request 2 finds request 1's blocks
       Request asks = request(id, counting(19), 0);
       asks.pooling = pooling;
       ASSERT_TRUE(scheduler.add(std::move(asks)).ok());
@@ -184,7 +184,7 @@ TEST(SchedulerAsks, PoolsEveryRowOrTheLastOne) {
   }
 }
 
-TEST(SchedulerAsks, ResultsOfTheCancelledAreNotTakenForTheNext) {
+TEST(SchedulerAsks, ACancelledRequestsResultsAreSkipped) {
   Scheduler scheduler(config_of(20));
   for (const std::uint64_t id : {1U, 2U}) {
     Request asks = request(id, counting(4, static_cast<TokenId>(id) * 10), 0);

@@ -1,4 +1,4 @@
-// The scheduler's KV cache: what is found in it, and how it changes size (MorphServe section 4.4).
+// How the scheduler finds cached blocks and changes the size of KV (MorphServe section 4.4).
 
 #include <algorithm>
 #include <cmath>
@@ -13,7 +13,7 @@ std::int64_t Scheduler::blocks_for(std::int64_t tokens) const {
   return ceil_div(tokens, std::int64_t{config_.block_tokens});
 }
 
-// What leaves is not reused, though it may be there still.
+// Returns cached blocks for the beginning of `tokens`. Leaving blocks are not reused.
 std::vector<BlockId> Scheduler::match(const CacheScope& scope,
                                       std::span<const TokenId> tokens) const {
   std::vector<BlockId> chain = cache_.match(scope, tokens);
@@ -30,8 +30,8 @@ void Scheduler::release(BlockId block) {
   }
 }
 
-// Last block first: the pool reuses the first released first, and a chain is worth more the more of
-// its beginning is left.
+// Releases the last block first: the pool allocates blocks in the order of release, and the
+// beginning of a chain is worth more than its end.
 void Scheduler::release_blocks(Sequence& sequence) {
   for (auto block = sequence.blocks.rbegin(); block != sequence.blocks.rend(); ++block) {
     release(*block);
@@ -41,19 +41,10 @@ void Scheduler::release_blocks(Sequence& sequence) {
 }
 
 void Scheduler::enqueue(Sequence& sequence) {
-  sequence.waiting_since_ns = now_ns_;
-  waiting_.emplace(sequence.place, &sequence);
-  waiting_since_.emplace(now_ns_, sequence.place.arrival);
-  waiting_blocks_ += blocks_for(std::ssize(sequence.tokens));
+  waiting_.add(sequence, now_ns_, blocks_for(std::ssize(sequence.tokens)));
 }
 
-void Scheduler::dequeue(Sequence& sequence) {
-  waiting_.erase(sequence.place);
-  waiting_since_.erase({sequence.waiting_since_ns, sequence.place.arrival});
-  waiting_blocks_ -= blocks_for(std::ssize(sequence.tokens));
-}
-
-// Gives up a running sequence's place and blocks.
+// Removes a sequence from the running ones and releases its blocks.
 void Scheduler::leave(Sequence& sequence) {
   decodes_short_ -= lacks_block(sequence) ? 1 : 0;
   release_blocks(sequence);
@@ -64,7 +55,7 @@ bool Scheduler::lacks_block(const Sequence& sequence) const {
   return std::ssize(sequence.blocks) < blocks_for(std::ssize(sequence.tokens));
 }
 
-// Whether the KV of now could hold it, if it were alone.
+// Returns true if the present KV could hold the sequence alone.
 bool Scheduler::fits_now(const Sequence& sequence) {
   const std::int64_t beyond = blocks_for(std::ssize(sequence.tokens)) - pool_.limit();
   too_large_by_ = std::max(too_large_by_, beyond);
@@ -97,7 +88,7 @@ std::vector<BlockMove> Scheduler::next_moves(std::int64_t limit) {
       if (!pool_.leaves(block)) {
         continue;
       }
-      if (pool_.references(block) == 0) {  // shared, and moved just now
+      if (pool_.references(block) == 0) {  // another sequence shares the block, and it has moved
         const auto moved = std::find_if(moves.begin(), moves.end(),
                                         [&](const BlockMove& move) { return move.from == block; });
         block = moved->to;
@@ -128,7 +119,7 @@ void Scheduler::cancel_shrink() {
   ++kv_changes_;
 }
 
-// The last token is drawn but never fed back, so it needs no KV.
+// The last token is never fed back, so it needs no KV.
 std::int64_t Scheduler::blocks_to_end(std::int64_t prompt, std::int64_t max_tokens) const {
   return blocks_for(std::max(prompt, prompt + max_tokens - 1));
 }
@@ -149,9 +140,9 @@ Demand Scheduler::demand() const {
     const auto places =
         static_cast<double>(config_.max_num_seqs) - static_cast<double>(running_.size());
     const double admissible = std::clamp(places / waiting, 0.0, 1.0);
-    waiting_need = (1.0 - hit_share_) * admissible * static_cast<double>(waiting_blocks_);
-    demand.waiting_since_ns = waiting_since_.begin()->first;
+    waiting_need = (1.0 - hit_share_) * admissible * static_cast<double>(waiting_.blocks());
   }
+  demand.waiting_since_ns = waiting_.since_ns();
   const std::int64_t available = pool_.free() - pool_.leaving();
   demand.blocks_wanted = static_cast<std::int64_t>(std::llround(waiting_need)) + decodes_short_;
   if (too_large_by_ > 0) {
@@ -168,7 +159,7 @@ bool Scheduler::waits_for_larger_kv() const {
 
 std::vector<RequestId> Scheduler::too_large() const {
   std::vector<RequestId> found;
-  for (const auto& [place, sequence] : waiting_) {
+  for (const auto& [place, sequence] : waiting_.places()) {
     if (blocks_for(std::ssize(sequence->tokens)) > pool_.limit()) {
       found.push_back(sequence->asks.id);
     }

@@ -6,7 +6,7 @@
 #include "scheduler/scheduler.h"
 #include "scheduler/test_scene.h"
 
-// KV that changes size under sequences: what moves, what waits, what is told of it.
+// KV that changes size while sequences use it.
 
 namespace protean {
 namespace {
@@ -28,14 +28,14 @@ StepPlan started(Scheduler& scheduler, std::uint64_t id, int prompt, int max_tok
   return plan;
 }
 
-// Blocks of 4 tokens, 8 of them: request 2 holds 3 and 4 and wants a third, all others are free.
+// A KV of 8 blocks of 4 tokens: request 2 holds blocks 3 and 4 and needs a third; the rest is free.
 void scene_of_moves(Scheduler& scheduler) {
-  started(scheduler, 1, 8, 8);  // 0 and 1, then 2
+  started(scheduler, 1, 8, 8);  // blocks 0 and 1, then 2
   started(scheduler, 2, 8, 20);
   scheduler.remove(RequestId{1});
 }
 
-TEST(SchedulerKv, LiveBlocksMoveAndTheirSequenceGoesOnWithThem) {
+TEST(SchedulerKv, ASequenceContinuesWithItsMovedBlocks) {
   Scheduler scheduler(roomy(8));
   scene_of_moves(scheduler);
   scheduler.begin_shrink(3);
@@ -52,17 +52,17 @@ TEST(SchedulerKv, LiveBlocksMoveAndTheirSequenceGoesOnWithThem) {
   EXPECT_EQ(scheduler.observe().kv_blocks_used, 3);
 }
 
-TEST(SchedulerKv, WhatLeavesIsNotReused) {
+TEST(SchedulerKv, LeavingBlocksAreNotReused) {
   for (const bool leaves : {false, true}) {
     Scheduler scheduler(config_of(10));
-    const StepPlan first = started(scheduler, 1, 8, 8);  // its first block is 0, its second 1
+    const StepPlan first = started(scheduler, 1, 8, 8);  // its blocks are 0 and 1
     ASSERT_EQ(first.blocks, (std::vector<BlockId>{0, 1}));
     if (leaves) {
       scheduler.begin_shrink(1);
       scheduler.next_moves(0);
     }
     Request twin = request(2, counting(8, 100), 1);
-    EXPECT_EQ(scheduler.tokens_to_compute(twin), 4);  // the last block is computed anyway
+    EXPECT_EQ(scheduler.tokens_to_compute(twin), 4);  // the last block is always computed
     twin.prompt.push_back(7);
     EXPECT_EQ(scheduler.tokens_to_compute(twin), leaves ? 5 : 1);
   }
@@ -74,25 +74,25 @@ TEST(SchedulerKv, NewcomersLeaveRoomForBlocksThatMove) {
   scheduler.begin_shrink(4);
   ASSERT_TRUE(scheduler.add(request(3, counting(8, 300), 1)).ok());
   const StepPlan plan = scheduler.next_step().value();
-  EXPECT_EQ(who(plan), Ids{2});  // it takes one of three free blocks, and 4 moves to another
+  EXPECT_EQ(who(plan), Ids{2});  // takes one of three free blocks; block 4 moves to another
   complete(scheduler, plan);
   scheduler.cancel_shrink();
   EXPECT_EQ(who(scheduler.next_step().value()), Ids({2, 3}));
 }
 
-TEST(SchedulerKv, WhatNeedsALargerKvWaitsForItAndHoldsUpNobody) {
+TEST(SchedulerKv, ASequenceThatNeedsALargerKvWaitsAndDelaysNoOther) {
   SchedulerConfig config = config_of(3);
   config.largest_kv_blocks = 6;
   config.max_num_batched_tokens = 64;
   Scheduler scheduler(config);
-  EXPECT_FALSE(scheduler.add(request(1, counting(20), 6)).ok());  // 7 blocks at its end
+  EXPECT_FALSE(scheduler.add(request(1, counting(20), 6)).ok());  // needs 7 blocks at its end
   ASSERT_TRUE(scheduler.add(request(2, counting(20), 5), 0, 70).ok());
   ASSERT_TRUE(scheduler.add(request(3, counting(4, 50), 3), 0, 80).ok());
   const auto plan = scheduler.next_step(90);
   ASSERT_TRUE(plan.has_value());
   EXPECT_EQ(who(*plan), Ids{3});
   EXPECT_EQ(scheduler.demand().waiting_since_ns, 70);
-  EXPECT_EQ(scheduler.demand().blocks_short, 3);  // needs 5, 2 are free
+  EXPECT_EQ(scheduler.demand().blocks_short, 3);  // request 3 needs 5, and 2 are free
   EXPECT_FALSE(scheduler.waits_for_larger_kv());
   complete(scheduler, *plan);
   scheduler.remove(RequestId{3});
@@ -109,14 +109,15 @@ TEST(SchedulerKv, WhatNeedsALargerKvWaitsForItAndHoldsUpNobody) {
   EXPECT_EQ(scheduler.demand().waiting_since_ns, -1);
 }
 
-TEST(SchedulerKv, ADecodeThatOutgrowsKvWaitsRatherThanDriveOthersOut) {
+TEST(SchedulerKv, ADecodeThatOutgrowsKvWaitsAndPreemptsNoOther) {
   SchedulerConfig config = roomy(6);
   config.largest_kv_blocks = 8;
   Scheduler scheduler(config);
   started(scheduler, 1, 11, 20);
   started(scheduler, 2, 1, 20);
   scheduler.begin_shrink(3);
-  const StepPlan plan = scheduler.next_step().value();  // 1 has 13 tokens, 3 blocks hold 12
+  const StepPlan plan =
+      scheduler.next_step().value();  // request 1 has 13 tokens, and 3 blocks hold 12
   EXPECT_EQ(who(plan), Ids{2});
   EXPECT_EQ(scheduler.observe().preemptions_total, 1);
   EXPECT_EQ(scheduler.too_large(), std::vector<RequestId>{RequestId{1}});
@@ -126,7 +127,7 @@ TEST(SchedulerKv, ADecodeThatOutgrowsKvWaitsRatherThanDriveOthersOut) {
   EXPECT_EQ(who(scheduler.next_step().value()), Ids({2, 1}));
 }
 
-TEST(SchedulerKv, WantedBlocksAreThoseOfTheWaitingAndOfTheNextDecodes) {
+TEST(SchedulerKv, WantedBlocksAreThoseOfWaitingSequencesAndNextDecodes) {
   SchedulerConfig config = config_of(6);
   config.max_num_batched_tokens = 64;
   Scheduler scheduler(config);
@@ -139,7 +140,7 @@ TEST(SchedulerKv, WantedBlocksAreThoseOfTheWaitingAndOfTheNextDecodes) {
   EXPECT_EQ(scheduler.demand().blocks_wanted, 3);
   EXPECT_EQ(scheduler.demand().blocks_short, 1);
   complete(scheduler, *plan);
-  EXPECT_EQ(scheduler.demand().blocks_wanted, 4);  // 1's next token begins a block
+  EXPECT_EQ(scheduler.demand().blocks_wanted, 4);  // request 1's next token begins a block
   EXPECT_EQ(scheduler.demand().blocks_short, 2);
   scheduler.remove(RequestId{1});
   scheduler.remove(RequestId{2});

@@ -14,13 +14,13 @@
 #include "scheduler/scheduler.h"
 #include "scheduler/simulated_kv.h"
 
-// Random traffic against the scheduler, with KV simulated so exactly that any cell read with the
-// wrong content shows, wherever the mistake was made: in block tables, reuse, order or release.
+// Random traffic against the scheduler. The simulated KV detects every read of a wrong cell,
+// whether block tables, reuse, order or release caused it.
 
 namespace protean {
 namespace {
 
-// One seed: a random configuration and random events. Steps are planned ahead of execution and
+// A random configuration and random events, from one seed. Steps are planned ahead of execution and
 // completed late, but execute and complete in order, as on a device queue.
 class Trial {
  public:
@@ -89,7 +89,8 @@ class Trial {
     request.id = RequestId{++last_request_};
     const int longest = config_.max_model_len - 1;
     const int count = 1 + dice_.below(dice_.chance(50) ? std::min(longest, 8) : longest);
-    const auto topic = static_cast<std::uint64_t>(dice_.below(3));  // prompts of one begin alike
+    const auto topic =
+        static_cast<std::uint64_t>(dice_.below(3));  // prompts of a topic begin alike
     for (int i = 0; i < count; ++i) {
       request.prompt.push_back(dice_.chance(8) ? dice_.below(vocabulary_)
                                                : word(mix(topic, static_cast<std::uint64_t>(i))));
@@ -105,9 +106,11 @@ class Trial {
                   .prompt = count,
                   .draws = request.max_tokens > 0,
                   .wants_scores = request.logprobs.prompt,
-                  .pooling = request.pooling};
+                  .pooling = request.pooling,
+                  .client = request.client};
     const RequestId id = request.id;
     if (scheduler_.add(std::move(request), client.place.second).ok()) {
+      client.place.second = scheduler_.due_ns(id);
       clients_.emplace(id, std::move(client));
       alive_.insert(id);
     }
@@ -116,6 +119,7 @@ class Trial {
 
   void ask_for_more(Request& request) {
     request.priority = dice_.below(2);
+    request.client = RequestId{dice_.chance(50) ? 1U + static_cast<unsigned>(dice_.below(2)) : 0U};
     request.logprobs.prompt = dice_.chance(15);
     if (dice_.chance(15)) {
       request.pooling = dice_.chance(50) ? Pooling::kMean : Pooling::kLast;
@@ -163,7 +167,7 @@ class Trial {
     }
   }
 
-  // Within the limits, and no sequence in two steps at a time.
+  // Checks that the plan is within the limits and that no sequence is in two steps at a time.
   void expect_fair(const StepPlan& plan) {
     EXPECT_FALSE(plan.slices.empty());
     EXPECT_LE(std::ssize(plan.slices), config_.max_num_seqs);
@@ -180,7 +184,8 @@ class Trial {
     }
   }
 
-  // A block that a step writes is in no other block table of the step: kernels run side by side.
+  // Checks that a block that a step writes is in no other block table of the step: slices are
+  // computed concurrently.
   void expect_writers_alone(const StepPlan& plan) {
     std::map<BlockId, int> users;
     for (const BlockId block : plan.blocks) {
@@ -196,7 +201,7 @@ class Trial {
     }
   }
 
-  // Returns who was placed by this plan.
+  // Records each slice and returns the requests that this plan admits.
   std::set<RequestId> follow(const StepPlan& plan) {
     std::set<RequestId> placed;
     for (const SequenceSlice& slice : plan.slices) {
@@ -219,7 +224,7 @@ class Trial {
     return ceil_div(std::ssize(client.tokens), std::int64_t{config_.block_tokens});
   }
 
-  // Whole blocks that both begin with, and that `user` may take from the cache.
+  // Returns the tokens in whole blocks that both begin with and that `user` may reuse.
   int shared_tokens(const Client& user, const Client& owner) const {
     if (user.salt != owner.salt || !user.reuses() || !config_.prefix_caching) {
       return 0;
@@ -230,8 +235,8 @@ class Trial {
     return shared - shared % config_.block_tokens;
   }
 
-  // Whoever is admitted has passed only those who wait for a prefix, and computes nothing that one
-  // before it is computing already.
+  // Checks that an admitted sequence has overtaken only sequences that wait for a prefix or whose
+  // client has others that run, and that it computes no prefix that an earlier one computes.
   void expect_in_order(RequestId admitted) {
     const Client& client = clients_.at(admitted);
     const bool undisturbed =
@@ -246,8 +251,10 @@ class Trial {
         ++coverage_.waits_for_larger_kv;
       } else if (before.next < 0) {
         const bool waits = std::any_of(alive_.begin(), alive_.end(), [&](RequestId owner) {
-          return clients_.at(owner).next >= 0 && comes_before(owner, other) &&
-                 shared_tokens(before, clients_.at(owner)) > 0;
+          const Client& running = clients_.at(owner);
+          return running.next >= 0 &&
+                 ((before.client.value != 0 && running.client == before.client) ||
+                  (comes_before(owner, other) && shared_tokens(before, running) > 0));
         });
         ASSERT_TRUE(waits) << admitted.value << " overtook " << other.value;
         ++coverage_.passed_over;
@@ -279,7 +286,7 @@ class Trial {
     kv_.after(step);
   }
 
-  // A failed step writes nothing at all.
+  // Executes a step that does not fail; a failed step writes nothing.
   void compute(Step& step) {
     step.sampled.resize(step.plan.samples.size());
     for (const SequenceSlice& slice : step.plan.slices) {
@@ -296,8 +303,8 @@ class Trial {
     }
   }
 
-  // Each prompt token but the first once, in order, whatever is preempted; each score says whose it
-  // is and of which position.
+  // Checks that each prompt token but the first is scored once and in order, in spite of
+  // preemption. A score's logprob is its request and its rank its position.
   void score(Step& step, const SequenceSlice& slice, Client& client) {
     ASSERT_TRUE(client.wants_scores || slice.score_count == 0);
     for (int i = 0; i < slice.score_count; ++i) {
@@ -367,10 +374,14 @@ class Trial {
     if (step.failed) {
       result.failure = Error{ErrorCode::kInternal, "simulated"};
     }
+    if (!step.failed && dice_.chance(fail_percent_ / 2)) {
+      result.failed.push_back({step.plan.slices.front().request, "alone"});
+      ++coverage_.failed_alone;
+    }
     const StepOutcome outcome = scheduler_.complete(result);
-    EXPECT_TRUE(outcome.failed.empty() || step.failed);
-    for (const RequestId id : outcome.failed) {
-      end(id);
+    for (const RequestFailure& failure : outcome.failed) {
+      EXPECT_TRUE(step.failed || failure.why == "alone");
+      end(failure.request);
     }
     hear(outcome);
     for (const Sampled& sampled : outcome.sampled) {
@@ -384,8 +395,8 @@ class Trial {
     plan_ahead();
   }
 
-  // Everything ends in a bounded number of steps and gives all blocks back, if KV may be as large
-  // as what was promised.
+  // Checks that all requests end in a bounded number of steps and release all blocks once KV is as
+  // large as it may get.
   void drain() {
     fail_percent_ = 0;
     kv_.grow_to(config_.largest_kv_blocks, in_flight_);
@@ -414,7 +425,7 @@ class Trial {
   ChangingKv kv_;
   Clients clients_;
   std::set<RequestId> alive_;
-  std::map<RequestId, int> first_positions_;  // of their last slices
+  std::map<RequestId, int> first_positions_;  // of the last slices
   std::deque<Step> in_flight_;
   std::uint64_t last_request_ = 0;
   unsigned tag_ = 0;
@@ -432,6 +443,7 @@ TEST(SchedulerProperty, EverySequenceReadsItsOwnKv) {
   EXPECT_GT(coverage.reused_tokens, 1000);
   EXPECT_GT(coverage.preemptions, 1000);
   EXPECT_GT(coverage.failed_steps, 100);
+  EXPECT_GT(coverage.failed_alone, 100);
   EXPECT_GT(coverage.tag_changes, 100);
   EXPECT_GT(coverage.steps_behind_others, 1000);
   EXPECT_GT(coverage.scored_tokens, 1000);

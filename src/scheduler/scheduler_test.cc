@@ -33,7 +33,7 @@ TEST(Scheduler, CutsLongPromptsIntoChunksAndDecodesFirst) {
   EXPECT_FALSE(scheduler.demand().step_full);
 }
 
-TEST(Scheduler, LimitsWhatAStepTakesOfPrompts) {
+TEST(Scheduler, LimitsThePromptTokensOfAStep) {
   Scheduler scheduler(config_of(16));
   ASSERT_TRUE(scheduler.add(request(1, counting(2), 8)).ok());
   complete(scheduler, *scheduler.next_step());
@@ -46,10 +46,10 @@ TEST(Scheduler, LimitsWhatAStepTakesOfPrompts) {
     return count;
   };
   scheduler.limit_prompts(3);
-  EXPECT_EQ(tokens(), 1U + 3U) << "the answer goes on beside them";
+  EXPECT_EQ(tokens(), 1U + 3U) << "the answer continues";
   EXPECT_TRUE(scheduler.demand().step_full);
   scheduler.limit_prompts(0);
-  EXPECT_EQ(tokens(), 1U + 1U) << "they get on, too";
+  EXPECT_EQ(tokens(), 1U + 1U) << "prompts still advance";
   scheduler.limit_prompts(1000);
   EXPECT_EQ(tokens(), 8U);
 }
@@ -58,13 +58,13 @@ TEST(Scheduler, PreemptsTheYoungestAndResumesIt) {
   Scheduler scheduler(config_of(4));
   ASSERT_TRUE(scheduler.add(request(1, counting(7), 6)).ok());
   ASSERT_TRUE(scheduler.add(request(2, counting(4, 50), 6)).ok());
-  StepPlan plan = scheduler.next_step().value();  // blocks: 2 + 1
+  StepPlan plan = scheduler.next_step().value();  // request 1 has 2 blocks, request 2 has 1
   EXPECT_EQ(plan.slices.size(), 2U);
   for (int step = 0; step < 3 && plan.slices.size() == 2; ++step) {
     complete(scheduler, plan);
     plan = scheduler.next_step().value();
   }
-  // 1 needed its third block and 2 its second, one was left: the older has it.
+  // Request 1 needed its third block and request 2 its second. One was free: the older got it.
   EXPECT_EQ(who(plan), std::vector<std::uint64_t>{1});
   EXPECT_EQ(scheduler.observe().preemptions_total, 1);
   EXPECT_EQ(scheduler.observe().waiting, 1);
@@ -72,7 +72,7 @@ TEST(Scheduler, PreemptsTheYoungestAndResumesIt) {
   EXPECT_EQ(scheduler.remove(RequestId{1})->preemptions, 0);
   plan = scheduler.next_step().value();
   EXPECT_EQ(who(plan), std::vector<std::uint64_t>{2});
-  // Its first block is still cached; the rest, output so far included, is computed again.
+  // Its first block is still cached; the rest is computed again, with the output so far.
   EXPECT_EQ(plan.slices[0].first_position, 4);
   EXPECT_EQ(plan.tokens, (std::vector<TokenId>{99}));
   EXPECT_EQ(scheduler.remove(RequestId{2})->preemptions, 1);
@@ -86,13 +86,13 @@ TEST(Scheduler, ReusesAPrefixAndNeverTheWholePrompt) {
   scheduler.remove(RequestId{1});
   ASSERT_TRUE(scheduler.add(request(2, counting(8), 2)).ok());
   const StepPlan plan = scheduler.next_step().value();
-  EXPECT_EQ(plan.slices[0].first_position, 4);  // not 8: the last token's logits are wanted
+  EXPECT_EQ(plan.slices[0].first_position, 4);  // not 8: the last token is computed for its logits
   EXPECT_EQ(plan.slices[0].token_count, 4);
   EXPECT_EQ(scheduler.observe().prefix_hit_tokens_total, 4);
   EXPECT_EQ(scheduler.remove(RequestId{2})->cached_tokens, 4);
 }
 
-TEST(Scheduler, SequencesComputedSideBySideShareTheirPrefix) {
+TEST(Scheduler, SequencesComputedConcurrentlyShareTheirPrefix) {
   Scheduler scheduler(config_of(20));
   ASSERT_TRUE(scheduler.add(request(1, counting(4), 4)).ok());
   ASSERT_TRUE(scheduler.add(request(2, counting(4), 4)).ok());
@@ -108,7 +108,7 @@ TEST(Scheduler, BlocksOfAnotherPrecisionAreNotReused) {
   ASSERT_TRUE(scheduler.add(request(1, counting(12), 8)).ok());
   complete(scheduler, scheduler.next_step().value());  // 8 tokens at tag 0
   scheduler.set_precision_tag(1);
-  complete(scheduler, scheduler.next_step().value());  // the rest at tag 1, after tag 0's blocks
+  complete(scheduler, scheduler.next_step().value());  // the rest at tag 1, after blocks of tag 0
   ASSERT_TRUE(scheduler.add(request(2, counting(12), 8)).ok());
   StepPlan plan = scheduler.next_step().value();
   EXPECT_EQ(plan.slices.back().first_position, 0);
@@ -148,7 +148,8 @@ TEST(Scheduler, TheHeadOfTheQueueIsNotOvertaken) {
   Scheduler scheduler(config_of(6));
   ASSERT_TRUE(scheduler.add(request(1, counting(12), 4)).ok());
   complete(scheduler, scheduler.next_step().value());
-  ASSERT_TRUE(scheduler.add(request(2, counting(16, 100), 4)).ok());  // needs 4, 3 are free
+  ASSERT_TRUE(
+      scheduler.add(request(2, counting(16, 100), 4)).ok());  // needs 4 blocks, and 3 are free
   ASSERT_TRUE(scheduler.add(request(3, counting(2, 200), 4)).ok());
   EXPECT_EQ(who(scheduler.next_step().value()), std::vector<std::uint64_t>{1});
   scheduler.remove(RequestId{1});
@@ -160,7 +161,7 @@ TEST(Scheduler, ABlockIsReusableOnlyOnceItsLastTokenIsComputed) {
   config.max_num_batched_tokens = 7;
   Scheduler scheduler(config);
   ASSERT_TRUE(scheduler.add(request(1, counting(12), 4)).ok());
-  complete(scheduler, scheduler.next_step().value());  // seven tokens: one short of two blocks
+  complete(scheduler, scheduler.next_step().value());  // 7 tokens: one less than two blocks hold
   scheduler.remove(RequestId{1});
   ASSERT_TRUE(scheduler.add(request(2, counting(12), 4)).ok());
   EXPECT_EQ(scheduler.next_step()->slices[0].first_position, 4);
@@ -186,26 +187,26 @@ TEST(Scheduler, TheBeginningOfAPromptStaysCachedLongerThanItsEnd) {
   ASSERT_TRUE(scheduler.add(request(1, counting(16), 1)).ok());
   complete(scheduler, scheduler.next_step().value());
   complete(scheduler, scheduler.next_step().value());
-  scheduler.remove(RequestId{1});  // four cached blocks, all free
+  scheduler.remove(RequestId{1});  // leaves four cached blocks, all free
   ASSERT_TRUE(scheduler.add(request(2, counting(7, 100), 1)).ok());
   complete(scheduler, scheduler.next_step().value());
-  scheduler.remove(RequestId{2});  // took two of them
+  scheduler.remove(RequestId{2});  // used two of them
   ASSERT_TRUE(scheduler.add(request(3, counting(16), 1)).ok());
   EXPECT_EQ(scheduler.next_step()->slices[0].first_position, 8);
 }
 
-TEST(Scheduler, ATwinIsAdmittedAsSoonAsItCanShareEnough) {
+TEST(Scheduler, AnEqualPromptIsAdmittedAsSoonAsItCanShareEnough) {
   Scheduler scheduler(config_of(6));
-  // Five blocks each: side by side they fit only if they share the first four.
+  // Each needs five blocks: both fit at once only if they share the first four.
   ASSERT_TRUE(scheduler.add(request(1, counting(18), 2)).ok());
   ASSERT_TRUE(scheduler.add(request(2, counting(18), 2)).ok());
   const StepPlan first = scheduler.next_step().value();
-  EXPECT_FALSE(scheduler.next_step().has_value());  // the second is refused: one block is free
+  EXPECT_FALSE(scheduler.next_step().has_value());  // one block is free, too few for the second
   complete(scheduler, first);
   const StepPlan second = scheduler.next_step().value();
   EXPECT_FALSE(scheduler.next_step().has_value());
   complete(scheduler, second);
-  const StepPlan third = scheduler.next_step().value();  // ends the first's prompt
+  const StepPlan third = scheduler.next_step().value();  // ends the first one's prompt
   EXPECT_EQ(who(third), (std::vector<std::uint64_t>{1, 2}));
   EXPECT_EQ(third.slices[1].first_position, 16);
   EXPECT_EQ(scheduler.observe().kv_blocks_used, 6);

@@ -13,7 +13,8 @@
 
 #include "scheduler/scheduler.h"
 
-// For the property test: requests as their senders know them, and KV that knows what it holds.
+// The property test's view of requests, as their clients know them, and a KV cache that records
+// what each cell was computed from.
 
 namespace protean {
 
@@ -31,28 +32,29 @@ inline std::uint64_t chain_next(std::uint64_t chain, TokenId token) {
   return mix(chain, static_cast<std::uint64_t>(token) + 1);
 }
 
-// A request as its sender knows it. It stays known after it ended: steps in flight still name it.
+// A request as its client knows it. It is kept after its end, since steps in flight still name it.
 struct Client {
   std::vector<TokenId> tokens;  // prompt, then output
   std::string salt;
-  std::uint64_t taste = 0;  // decides what is drawn; few differ, so that outputs repeat as well
+  std::uint64_t taste = 0;  // decides what is drawn; few values, so that outputs repeat
   int left = 0;             // tokens still to draw
-  int next = -1;  // where its next slice begins if it keeps its KV; -1 before it first runs
+  int next = -1;  // first position of its next slice if it keeps its KV; -1 before it first runs
   std::pair<int, TimeNs> place;  // priority and due time; the id breaks ties
   int prompt = 0;
   bool draws = true;
   bool wants_scores = false;
   Pooling pooling = Pooling::kNone;
-  int scored = 1;     // prompt tokens that executed steps have scored, and the first
-  int delivered = 1;  // of those, the ones that completed steps have told
-  int pooled = 0;     // leading rows in the sum so far
+  RequestId client;
+  int scored = 1;     // prompt tokens scored by executed steps, counting the first token
+  int delivered = 1;  // prompt tokens scored by completed steps, counting the first token
+  int pooled = 0;     // leading rows of the sum so far
 
   bool reuses() const { return !wants_scores && pooling != Pooling::kMean; }
 };
 
 using Clients = std::map<RequestId, Client>;
 
-// What happens to KV itself between two steps.
+// A change of KV between two steps.
 struct Resize {
   std::int64_t blocks = 0;
 };
@@ -66,20 +68,19 @@ struct Step {
   bool failed = false;
   std::vector<TokenId> sampled;
   std::vector<TokenLogprobs> scored;
-  std::vector<KvEdit> edits;  // after it
+  std::vector<KvEdit> edits;  // made after the step
 };
 
-// KV whose cells hold a hash of everything they depend on: salt, all tokens up to theirs and,
-// apart, the precision tags of all steps that went into them. Writing continues the chain from
-// whatever the previous cell really holds, so a wrong prefix stays wrong in all that is computed
-// after it.
+// KV whose cells hold a hash of what they depend on, the salt and all tokens up to their own, and
+// the precision tags of all steps that computed them. A write continues the hash of the previous
+// cell, so that a wrong prefix makes all later cells wrong.
 class SimulatedKv {
  public:
   explicit SimulatedKv(const SchedulerConfig& config) : block_tokens_(config.block_tokens) {
     resize(config.kv_blocks);
   }
 
-  // What is taken away and comes back is worth nothing.
+  // Removed blocks lose their content.
   void resize(std::int64_t blocks) {
     cells_.resize(static_cast<std::size_t>(blocks * block_tokens_));
   }
@@ -111,7 +112,7 @@ class SimulatedKv {
  private:
   struct Cell {
     std::uint64_t chain = 0;
-    unsigned tags = 0;  // bit per precision tag
+    unsigned tags = 0;  // a bit for each precision tag
   };
 
   Cell& cell(const StepPlan& plan, const SequenceSlice& slice, int position) {
@@ -125,7 +126,7 @@ class SimulatedKv {
                      static_cast<std::size_t>(index));
   }
 
-  // What a newcomer finds in the prefix cache was computed at the precisions of now alone.
+  // Checks that reused KV was computed at the step's precisions alone.
   void expect_reused_at(const Step& step, const SequenceSlice& slice) {
     for (int position = 0; position < slice.first_position; ++position) {
       ASSERT_EQ(cell(step.plan, slice, position).tags, 1U << step.tag)

@@ -7,7 +7,7 @@
 
 #include "scheduler/scheduler.h"
 
-// Small requests and schedulers as the tests of this folder like them.
+// Small requests and schedulers that the tests of this folder share.
 
 namespace protean {
 
@@ -41,8 +41,8 @@ inline std::vector<std::uint64_t> who(const StepPlan& plan) {
   return ids;
 }
 
-// Completes a step in which every sequence draws `token`. Every score's logprob is minus its token,
-// every pooled row its slice's first position.
+// Completes a step in which every sequence draws `token`. The logprob of a score is minus its
+// token; a pooled row is its slice's first position.
 inline StepOutcome complete(Scheduler& scheduler, const StepPlan& plan, TokenId token = 99) {
   StepResult result{.id = plan.id,
                     .sampled = std::vector<TokenId>(plan.samples.size(), token),

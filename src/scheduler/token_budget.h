@@ -14,6 +14,8 @@ class TokenBudget {
 
   void begin_step(int tokens) { left_ = tokens; }
   void begin_prompts() { left_ = std::min(left_, prompt_limit_); }
+  // Returns how many of `tokens` a step's prompts may take.
+  int of_prompts(int tokens) const { return std::min(tokens, prompt_limit_); }
   void take(int tokens) { left_ -= tokens; }
 
   int left() const { return left_; }

@@ -180,6 +180,50 @@ TEST_F(AnswersTest, EchoAndLogprobsOfACompletion) {
   }
 }
 
+TEST_F(AnswersTest, ChoicesOfAPromptAreToldTheLikelihoodsThatTheFirstComputes) {
+  for (const bool stream : {false, true}) {
+    const auto generation = generate(
+        "/v1/completions",
+        fmt::format(R"({{"prompt":"ab","echo":true,"logprobs":0,"n":2,"stream":{}}})", stream));
+    const auto requests = arrivals();
+    ASSERT_EQ(requests.size(), 2U);
+    EXPECT_TRUE(requests[0].logprobs.prompt);
+    EXPECT_FALSE(requests[1].logprobs.prompt);
+    EXPECT_EQ(requests[0].client, requests[0].id);
+    EXPECT_EQ(requests[1].client, requests[0].id) << "the choices of one call are one client's";
+    const RequestId first = requests[0].id;
+    const RequestId second = requests[1].id;
+    const TokenLogprobs told{.logprob = -0.5F, .rank = 1};
+    deliver({Accepted{first}, Accepted{second}});
+    deliver({PromptScored{first, 1, {told}}, NewToken{second, 'x', told},
+             finished(second, FinishReason::kLength, 1)});
+    EXPECT_FALSE(generation->done());
+    EXPECT_EQ(generation->take_events(), "") << "half of the prompt is not scored yet";
+    deliver({PromptScored{first, 2, {told}}, NewToken{first, 'y', told},
+             finished(first, FinishReason::kLength, 1)});
+    ASSERT_TRUE(generation->done());
+    if (stream) {
+      int prompts = 0;
+      for (const json::value& event : events_of(generation->take_events())) {
+        const json::value* text =
+            event.is_object() ? event.as_object().if_contains("choices") : nullptr;
+        prompts += text != nullptr && text->at(0).at("text") == "ab" ? 1 : 0;
+      }
+      EXPECT_EQ(prompts, 2);
+      continue;
+    }
+    const json::value body = json::parse(generation->take_body());
+    for (const int choice : {0, 1}) {
+      const json::value& shown = body.at("choices").at(static_cast<std::size_t>(choice));
+      EXPECT_EQ(shown.at("text"), choice == 0 ? "aby" : "abx");
+      EXPECT_EQ(shown.at_pointer("/logprobs/token_logprobs"),
+                (json::array{nullptr, -0.5, -0.5, -0.5}));
+    }
+    EXPECT_EQ(body.at_pointer("/usage/prompt_tokens"), 3);
+    EXPECT_EQ(body.at_pointer("/usage/completion_tokens"), 2);
+  }
+}
+
 TEST_F(AnswersTest, PromptAloneIsAnAnswer) {
   const auto generation =
       generate("/v1/completions", R"({"prompt":[97,98],"echo":true,"max_tokens":0})");

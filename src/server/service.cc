@@ -66,6 +66,7 @@ Service::Service(ServiceLimits limits, ServedModel model, MetricsLabels labels,
       created_s_(environment_.unix_time_s()),
       inbox_(inbox),
       metrics_(labels),
+      seen_{.kv_blocks = model_.form.form.kv.blocks},
       form_(std::make_shared<const FormStatus>(model_.form)) {
   metrics_.form(*form_);
   check(!model_.names.empty(), "a served model has a name");

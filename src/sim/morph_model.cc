@@ -26,7 +26,7 @@ std::int64_t MorphModel::free_pages() const {
 MorphModel::Ready MorphModel::prepare(MorphId id, const MorphStep& step, TimeNs now_ns) {
   const FormBounds& bounds = config_.bounds;
   const std::int64_t pages = pages_to_prepare(bounds.spec, form_, step, bounds.budget.page_bytes);
-  check(pages <= free_pages(), "what is prepared finds its pages");
+  check(pages <= free_pages(), "there are free pages for a prepared step");
   random_ = random_ * 6364136223846793005ULL + 1442695040888963407ULL;
   const bool fails = static_cast<double>(random_ >> 11) * 0x1.0p-53 < cost_.failure_probability;
   const auto copy_us = [&](const SwapComponent& swap) {
@@ -41,7 +41,7 @@ MorphModel::Ready MorphModel::prepare(MorphId id, const MorphStep& step, TimeNs 
       std::max(copier_free_ns_, now_ns) + std::llround(copying_us * static_cast<double>(kNsPerUs));
   Ready ready{.at_ns = copier_free_ns_, .event = {.id = id}};
   if (fails) {
-    ready.event.failure = make_error(ErrorCode::kCorrupt, "the variant is damaged, as simulated");
+    ready.event.failure = make_error(ErrorCode::kCorrupt, "simulated damage of the variant");
   } else {
     prepared_[id] = {.step = step, .pages = pages};
   }
@@ -50,7 +50,7 @@ MorphModel::Ready MorphModel::prepare(MorphId id, const MorphStep& step, TimeNs 
 
 MorphDone MorphModel::commit(MorphId id) {
   const auto found = prepared_.find(id);
-  check(found != prepared_.end(), "what is committed was prepared");
+  check(found != prepared_.end(), "a step is prepared before its commit");
   form_ = after(std::move(form_), found->second.step);
   prepared_.erase(found);
   check(free_pages() >= 0, "a form fits its device");

@@ -12,16 +12,16 @@
 
 namespace protean {
 
-// What changing form costs the modelled machine; what precision does to steps is StepCost's.
+// What a morph costs on the simulated machine. StepCost holds how precision changes steps.
 struct MorphCost {
-  double copy_bytes_per_us = 1000;  // of variants and moved blocks; what running steps leave over
-  double page_us = 2;               // to attach a page to the KV cache
-  double failure_probability = 0;   // that what is prepared fails
+  double copy_bytes_per_us = 1000;  // bandwidth left by running steps, for variants and KV blocks
+  double page_us = 2;               // time to attach one page to the KV cache
+  double failure_probability = 0;   // share of preparations that fail
 };
 
-// The worker's part of a morph without its memory: what is prepared is copied one after the other
-// beside running steps and takes its pages from the free ones, a commit gives back what it
-// replaces. Stops the program where a page would be used twice (invariant 1).
+// Models the worker's part of a morph. Prepared steps are copied one after the other while steps
+// run, into free pages; a commit frees the pages that it replaces. Stops the program if pages are
+// used that are not free (invariant 1).
 class MorphModel {
  public:
   MorphModel(const MorphConfig& config, const MorphCost& cost, std::uint64_t seed);
@@ -33,7 +33,7 @@ class MorphModel {
   Ready prepare(MorphId id, const MorphStep& step, TimeNs now_ns);
   MorphDone commit(MorphId id);
   void abort(MorphId id);
-  // False for what was aborted while its event was on the way.
+  // Returns false once if `id` was aborted while its event was pending.
   bool is_wanted(MorphId id) { return aborted_.erase(id) == 0; }
 
   TimeNs moving_ns(std::size_t blocks) const;

@@ -1,22 +1,21 @@
-// Forms that change in the production engine, in virtual time.
+// Tests morphs of the production engine in virtual time.
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <random>
-#include <sstream>
 
 #include "base/test_data.h"
 #include "control/scene_for_test.h"
 #include "cost/memory.h"
 #include "sim/simulation.h"
+#include "sim/traces_for_test.h"
 
 namespace protean {
 namespace {
 
-// Steps wait for the layers' weights, which are read at 30 GB/s.
+// Returns the costs of steps that read the weights of all layers at 30 GB/s.
 StepCost cost_of_reading(const ModelSpec& spec) {
   StepCost cost{.fixed_us = 1000, .token_us = 50};
   for (const Precision precision : kPrecisions) {
@@ -49,19 +48,19 @@ SimulationConfig fixed(SimulationConfig config) {
 
 struct Outcome {
   double ttft_p95_s = 0;
-  int lowerings = 0;  // times that halves were lowered after none or after being raised
+  int lowerings = 0;  // how often lowering began, at first or after precision was raised
   std::int64_t swaps = 0;
   std::int64_t most_blocks = 0;
-  double full_share = 0;  // of output tokens
-  TimeNs back_ns = -1;    // when full precision was reached for the last time
-  bool back = true;
+  double full_share = 0;  // share of output tokens computed at full precision
+  TimeNs back_ns = -1;    // when full precision was last reached again
+  bool back = true;       // the last form has full precision
 };
 
 Outcome outcome(const SimulationReport& report) {
   Outcome found;
   std::vector<double> ttft_s;
-  for (const RequestRecord& record : report.finished) {
-    ttft_s.push_back(static_cast<double>(record.times.first_token_ns - record.times.arrived_ns) /
+  for (const FinishedRequest& request : report.finished) {
+    ttft_s.push_back(static_cast<double>(request.times.first_token_ns - request.times.arrived_ns) /
                      kNsPerS);
   }
   std::sort(ttft_s.begin(), ttft_s.end());
@@ -100,7 +99,7 @@ std::vector<TraceRequest> square_wave(double period_s, double high, int periods)
   std::mt19937 random(static_cast<unsigned>(period_s * high));
   const auto uniform = [&] { return (static_cast<double>(random()) + 0.5) / 4294967296.0; };
   std::vector<TraceRequest> trace;
-  constexpr double kMost = 100;  // thinned
+  constexpr double kMost = 100;  // rate of the Poisson process from which requests are drawn
   for (double at_s = 0; at_s < period_s * periods;) {
     at_s -= std::log(uniform()) / kMost;
     if (uniform() * kMost < (std::fmod(at_s, period_s) < period_s / 2 ? high : 2)) {
@@ -111,14 +110,14 @@ std::vector<TraceRequest> square_wave(double period_s, double high, int periods)
   return trace;
 }
 
-// The rule of the paper is asked of the same loads.
+// Compares with the paper's rule under the same loads.
 TEST(ElasticSimulation, SquareWavesCauseAtMostOneCycleEach) {
   const SimulationConfig own = elastic_config(options_for(MorphMode::kBalanced));
   SimulationConfig papers = own;
   papers.engine.morph->policy.rule = MorphRule::kPaper;
   std::int64_t swaps = 0;
   std::int64_t papers_swaps = 0;
-  // Control's own tests have each period with more loads.
+  // The tests of src/control try each period with more loads.
   for (const auto& [period_s, high] :
        {std::pair{1.0, 36.0}, {3.0, 24.0}, {8.0, 36.0}, {15.0, 24.0}, {30.0, 36.0}, {60.0, 24.0}}) {
     SCOPED_TRACE(fmt::format("period {} s, {} per s", period_s, high));
@@ -128,27 +127,28 @@ TEST(ElasticSimulation, SquareWavesCauseAtMostOneCycleEach) {
     const Outcome of_paper = outcome(simulate(papers, trace));
     EXPECT_LE(found.lowerings, periods);
     EXPECT_LE(found.swaps, of_paper.swaps);
-    EXPECT_TRUE(found.back) << "full precision in the end";
+    EXPECT_TRUE(found.back) << "the last form has full precision";
     swaps += found.swaps;
     papers_swaps += of_paper.swaps;
   }
-  EXPECT_GT(swaps, 100) << "it does act";
+  EXPECT_GT(swaps, 100) << "precision does change";
   EXPECT_LT(3 * swaps, papers_swaps);
 }
 
-TEST(ElasticSimulation, ABurstIsServedSoonerAndOnlyItAtFewerBits) {
+TEST(ElasticSimulation, ABurstIsServedSoonerAndOnlyTheBurstAtLowerPrecision) {
   std::vector<TraceRequest> trace = square_wave(60, 24, 2);
   const SimulationConfig config = elastic_config(options_for(MorphMode::kBalanced));
   const SimulationReport report = simulate(config, trace);
   const Outcome off = outcome(simulate(fixed(config), trace));
   const Outcome found = outcome(report);
   EXPECT_GT(off.ttft_p95_s, 4 * found.ttft_p95_s);
-  EXPECT_GT(3 * found.most_blocks, 4 * config.engine.scheduler.kv_blocks) << "a third more";
+  EXPECT_GT(3 * found.most_blocks, 4 * config.engine.scheduler.kv_blocks)
+      << "the KV cache grew by a third";
   EXPECT_EQ(off.swaps, 0);
   const FormAt& first = report.forms.front();
   for (const FormAt& form : report.forms) {
     const double at_s = static_cast<double>(form.at_ns) / kNsPerS;
-    // The wave falls after 30 and 90 s.
+    // The high load ends after 30 and 90 s.
     if ((at_s > 40 && at_s < 60) || at_s > 100) {
       EXPECT_EQ(form.status->form.layer_precision, first.status->form.layer_precision) << at_s;
     }
@@ -168,8 +168,8 @@ TEST(ElasticSimulation, TheSameSeedHasTheSameBytes) {
   EXPECT_GT(first.forms.size(), 50U);
 }
 
-// Slow copies, failures, cancels, small caches, several steps in flight: every request ends, every
-// page is accounted for (MorphModel stops if not), and full precision comes back.
+// With slow copies, failures, cancels, small caches and several steps in flight, every request
+// ends, pages are conserved (MorphModel checks it), and the last form has full precision.
 TEST(ElasticSimulation, RandomLoadsAndFaultsEndWell) {
   std::int64_t swaps = 0;
   std::int64_t failures = 0;
@@ -206,9 +206,10 @@ TEST(ElasticSimulation, RandomLoadsAndFaultsEndWell) {
   EXPECT_GT(failures, 5);
 }
 
-// Where fewer bits compute twice as fast, a queue is seen by what newcomers would wait, before
-// anyone has, and is over when full precision would carry what comes.
-TEST(ElasticSimulation, ABurstOfPromptsIsSeenAtOnceAndForgottenSoon) {
+// If a lower precision computes twice as fast, the policy acts on the predicted queue time of new
+// requests, before any has waited so long, and raises precision when full precision can serve the
+// load.
+TEST(ElasticSimulation, ABurstOfPromptsLowersPrecisionAtOnceAndBriefly) {
   SimulationConfig config = elastic_config(
       where_fewer_bits_are_faster(options_for(MorphMode::kBalanced), 2 * kNsPerS, false), 0.8);
   for (const Precision precision : kPrecisions) {
@@ -218,8 +219,8 @@ TEST(ElasticSimulation, ABurstOfPromptsIsSeenAtOnceAndForgottenSoon) {
   }
   config.engine.scheduler.max_num_batched_tokens = 128;
   constexpr int kBurstS = 20;
-  std::vector<TraceRequest> trace = {{0, 16, 5000}};  // so that something always runs
-  for (int at_s = 0; at_s < 60; ++at_s) {             // two fifths of what full precision carries
+  std::vector<TraceRequest> trace = {{0, 16, 5000}};  // one request runs all the time
+  for (int at_s = 0; at_s < 60; ++at_s) {             // 40 % of the load that bf16 can serve
     for (int i = 0; i < (at_s == kBurstS ? 8 : 1); ++i) {
       trace.push_back({at_s * kNsPerS, 380, 20});
     }
@@ -235,16 +236,13 @@ TEST(ElasticSimulation, ABurstOfPromptsIsSeenAtOnceAndForgottenSoon) {
   EXPECT_GT(seen->status->load.expected_wait_ns, 2 * kNsPerS);
   const Outcome found = outcome(report);
   EXPECT_EQ(found.lowerings, 1);
-  // 2 s to work it off, 5 s of quiet.
+  // The queue takes about 2 s to drain, and precision is raised after 5 s without load.
   EXPECT_LT(found.back_ns, (kBurstS + 10) * kNsPerS);
 }
 
 std::vector<TraceRequest> piece_of(const std::string& file, TimeNs from_ns, double faster) {
-  std::ostringstream text;
-  text << std::ifstream(test_data(file)).rdbuf();
   std::vector<TraceRequest> piece;
-  const auto trace = parse_azure_trace(text.view());
-  for (TraceRequest request : trace.value()) {
+  for (TraceRequest request : trace_from(test_data(file))) {
     if (request.at_ns >= from_ns && request.at_ns < from_ns + 72 * kNsPerS) {
       request.at_ns = static_cast<TimeNs>(static_cast<double>(request.at_ns - from_ns) / faster);
       piece.push_back(request);
@@ -253,7 +251,7 @@ std::vector<TraceRequest> piece_of(const std::string& file, TimeNs from_ns, doub
   return piece;
 }
 
-// 72 seconds of the Azure traces, hurried until full precision saturates.
+// Replays 72 seconds of the Azure traces, accelerated until full precision is saturated.
 TEST(ElasticSimulation, PiecesOfRealTracesAreServedSooner) {
   for (const char* name : {"conv", "code"}) {
     const std::string file = fmt::format("traces/azure2023/AzureLLMInferenceTrace_{}.csv", name);
@@ -269,17 +267,14 @@ TEST(ElasticSimulation, PiecesOfRealTracesAreServedSooner) {
   }
 }
 
-// Lengths and gaps of BurstGPT, minutes made milliseconds: bursts of dozens out of nothing.
+// Replays BurstGPT 400 times as fast: bursts of dozens of requests after idle times.
 TEST(ElasticSimulation, BurstsOfBurstGptAreServedSooner) {
   const auto path = test_data("traces/burstgpt/burstgpt_sample.csv");
   PROTEAN_REQUIRE_DATA(path);
-  std::ostringstream text;
-  text << std::ifstream(path).rdbuf();
-  const auto sample = parse_burstgpt_trace(text.view());
-  ASSERT_TRUE(sample.ok()) << sample.error().message;
-  ASSERT_GT(sample->size(), 40U);
+  const auto sample = trace_from(path);
+  ASSERT_GT(sample.size(), 40U);
   constexpr std::int64_t kFaster = 400;
-  auto trace = repeat_trace(*sample, 4 * sample->size());
+  auto trace = repeated(sample, 4 * sample.size());
   for (TraceRequest& request : trace) {
     request.at_ns /= kFaster;
   }
@@ -290,7 +285,7 @@ TEST(ElasticSimulation, BurstsOfBurstGptAreServedSooner) {
   EXPECT_EQ(report.finished.size(), trace.size());
   EXPECT_GT(found.swaps, 0);
   EXPECT_LT(found.ttft_p95_s, off.ttft_p95_s);
-  EXPECT_LE(found.lowerings, 4) << "one for each time through";
+  EXPECT_LE(found.lowerings, 4) << "one for each repetition of the trace";
   EXPECT_TRUE(found.back);
 }
 

@@ -1,13 +1,11 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
-#include <fstream>
 #include <random>
-#include <sstream>
 
 #include "base/test_data.h"
 #include "sim/simulation.h"
-#include "sim/trace.h"
+#include "sim/traces_for_test.h"
 
 namespace protean {
 namespace {
@@ -21,57 +19,15 @@ SimulationConfig small_config() {
           .step_cost = {.fixed_us = 1000, .token_us = 10}};
 }
 
-TEST(Trace, ReadsAzureLines) {
-  const auto trace = parse_azure_trace(
-      "TIMESTAMP,ContextTokens,GeneratedTokens\r\n"
-      "2023-11-30 23:59:59.9000000,374,44\r\n"
-      "2023-12-01 00:00:00.1500000,396,109");
-  ASSERT_TRUE(trace.ok()) << trace.error().message;
-  ASSERT_EQ(trace->size(), 2U);
-  EXPECT_EQ((*trace)[1].at_ns, 250 * kNsPerMs);
-  EXPECT_EQ((*trace)[1].prompt_tokens, 396);
-  EXPECT_EQ((*trace)[1].output_tokens, 109);
-  const auto repeated = repeat_trace(*trace, 5);
-  EXPECT_EQ(repeated[4].at_ns, 500 * kNsPerMs);
-  EXPECT_EQ(repeated[4].prompt_tokens, 374);
-}
-
-TEST(Trace, ReadsBurstGptLines) {
-  const auto trace = parse_burstgpt_trace(
-      "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
-      "5,ChatGPT,472,18,490,Conversation log\n"
-      "45,GPT-4,1087,0,1087,API log\n"
-      "118,GPT-4,417,276,693,Conversation log\n");
-  ASSERT_TRUE(trace.ok()) << trace.error().message;
-  ASSERT_EQ(trace->size(), 2U) << "one got no answer";
-  EXPECT_EQ((*trace)[0].at_ns, 0);
-  EXPECT_EQ((*trace)[1].at_ns, 113 * kNsPerS);
-  EXPECT_EQ((*trace)[1].prompt_tokens, 417);
-  EXPECT_EQ((*trace)[1].output_tokens, 276);
-  for (const char* wrong : {"", "header\n", "h\n5,ChatGPT", "h\n5,ChatGPT,4,-1,3,x",
-                            "h\n-5,ChatGPT,4,1,5,x", "h\n5,4,1,5", "h\n99999999999,m,4,1,5,x"}) {
-    EXPECT_FALSE(parse_burstgpt_trace(wrong).ok()) << wrong;
-  }
-}
-
-TEST(Trace, RefusesWhatIsNotATrace) {
-  for (const char* wrong :
-       {"", "header\n", "h\nx,1,2", "h\n2023-11-30 23:59:59.9,374", "h\n2023-11-30 23:59:59.9,-1,2",
-        "h\n2023-13-30 23:59:59.9,1,2", "h\n9999-11-30 23:59:59.9,1,2",
-        "h\n2023-11-30 23:59:59.9,1,99999999999"}) {
-    EXPECT_FALSE(parse_azure_trace(wrong).ok()) << wrong;
-  }
-}
-
 TEST(Simulation, TimesFollowTheCostModel) {
   const std::vector<TraceRequest> trace = {{0, 100, 3}};
   const SimulationReport report = simulate(small_config(), trace);
   ASSERT_EQ(report.finished.size(), 1U);
-  const RequestRecord& record = report.finished[0];
-  EXPECT_EQ(record.reason, FinishReason::kLength);
+  const FinishedRequest& finished = report.finished[0];
+  EXPECT_EQ(finished.reason, FinishReason::kLength);
   // Two chunks (64 and 36 tokens), then two decodes.
-  EXPECT_EQ(record.times.first_token_ns, (2 * 1000 + 100 * 10) * kNsPerUs);
-  EXPECT_EQ(record.times.finished_ns, (4 * 1000 + 102 * 10) * kNsPerUs);
+  EXPECT_EQ(finished.times.first_token_ns, (2 * 1000 + 100 * 10) * kNsPerUs);
+  EXPECT_EQ(finished.times.finished_ns, (4 * 1000 + 102 * 10) * kNsPerUs);
 }
 
 TEST(Simulation, SharedPrefixesAreComputedOnce) {
@@ -83,7 +39,8 @@ TEST(Simulation, SharedPrefixesAreComputedOnce) {
   EXPECT_EQ(report.finished[1].usage.cached_tokens, 64);
 }
 
-// Random arrivals, lengths, cancels and pool sizes, many of them too small: all ends well.
+// Random arrivals, lengths, cancels and KV sizes, many of them too small: every request ends, and
+// no KV block stays in use.
 TEST(Simulation, RandomTracesLeakNothing) {
   for (unsigned seed = 0; seed < 9; ++seed) {
     std::mt19937 random(seed);
@@ -91,7 +48,8 @@ TEST(Simulation, RandomTracesLeakNothing) {
     TimeNs at_ns = 0;
     for (TraceRequest& request : trace) {
       at_ns += random() % (20 * kNsPerMs);
-      request = {at_ns, static_cast<int>(random() % 400), static_cast<int>(random() % 80)};
+      request = {at_ns, static_cast<std::int64_t>(random() % 400),
+                 static_cast<std::int64_t>(random() % 80)};
     }
     SimulationConfig config = small_config();
     config.seed = seed;
@@ -108,17 +66,14 @@ TEST(Simulation, RandomTracesLeakNothing) {
   }
 }
 
-// PROTEAN_SIM_REQUESTS sets a smaller number for instrumented builds.
+// PROTEAN_SIM_REQUESTS sets a smaller number of requests for instrumented builds.
 TEST(Simulation, TheAzureConversationTraceRunsTwiceWithIdenticalBytes) {
   const auto path = test_data("traces/azure2023/AzureLLMInferenceTrace_conv.csv");
   PROTEAN_REQUIRE_DATA(path);
-  std::ostringstream text;
-  text << std::ifstream(path).rdbuf();
-  const auto trace = parse_azure_trace(text.view());
-  ASSERT_TRUE(trace.ok()) << trace.error().message;
-  EXPECT_EQ(trace->size(), 19366U);
+  const auto trace = trace_from(path);
+  EXPECT_EQ(trace.size(), 19366U);
   const char* wanted = std::getenv("PROTEAN_SIM_REQUESTS");
-  const auto requests = repeat_trace(*trace, wanted != nullptr ? std::stoul(wanted) : 100'000);
+  const auto requests = repeated(trace, wanted != nullptr ? std::stoul(wanted) : 100'000);
   const SimulationConfig config{
       .engine = {.scheduler = {.kv_blocks = 2000,
                                .block_tokens = 16,

@@ -10,7 +10,7 @@
 namespace protean {
 namespace {
 
-// SplitMix64: the n-th number of a stream, wherever it is asked for.
+// Returns the n-th number of a random stream (SplitMix64).
 std::uint64_t random_at(std::uint64_t seed, std::uint64_t stream, std::uint64_t n) {
   std::uint64_t z = seed + 0x9E3779B97F4A7C15ULL * (stream * 0x2545F4914F6CDD1DULL + n + 1);
   z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ULL;
@@ -19,11 +19,15 @@ std::uint64_t random_at(std::uint64_t seed, std::uint64_t stream, std::uint64_t 
 }
 
 constexpr std::uint64_t kVocab = 32000;
-constexpr std::uint64_t kSharedStream = 0;  // requests count from 1
+constexpr std::uint64_t kSharedStream = 0;  // the streams of prompts are request ids, from 1
 constexpr std::uint64_t kCancelStream = ~std::uint64_t{0};
-constexpr std::uint64_t kOutputStream = std::uint64_t{1} << 40;  // + request
+constexpr std::uint64_t kOutputStream = std::uint64_t{1} << 40;  // plus the request id
 
-// The world around one engine: a clock, a heap of what will happen, and the ends of requests.
+int tokens_within(std::int64_t tokens, int limit) {
+  return static_cast<int>(std::clamp<std::int64_t>(tokens, 1, limit));
+}
+
+// The world around one engine: a clock, a heap of future events, and the report.
 class World : public Executor, public TokenSink {
  public:
   World(const SimulationConfig& config, std::span<const TraceRequest> trace)
@@ -79,7 +83,7 @@ class World : public Executor, public TokenSink {
             token(kOutputStream + slice.request.value, plan.samples[index].position);
       }
     }
-    // Steps execute one after the other, however many are started.
+    // Started steps execute one after the other.
     executor_free_ns_ =
         std::max(executor_free_ns_, now_ns_) + std::llround(step_us(plan) * kNsPerUs);
     push(executor_free_ns_, StepDone{std::move(result)});
@@ -102,7 +106,7 @@ class World : public Executor, public TokenSink {
  private:
   struct Scheduled {
     Event event;
-    std::uint64_t order;  // among events of the same time: first pushed, first handled
+    std::uint64_t order;  // events of the same time are handled in the order they were pushed
     bool operator<(const Scheduled& other) const {
       return std::pair(event.at_ns, order) > std::pair(other.event.at_ns, other.order);
     }
@@ -137,10 +141,10 @@ class World : public Executor, public TokenSink {
     const TraceRequest& traced = trace_[next_arrival_++];
     now_ns_ = traced.at_ns;
     const int limit = config_.engine.scheduler.max_model_len;
-    const int prompt = std::clamp(traced.prompt_tokens, 1, limit - 1);
+    const int prompt = tokens_within(traced.input_tokens, limit - 1);
     Request request;
     request.id = RequestId{next_arrival_};
-    request.max_tokens = std::clamp(traced.output_tokens, 1, limit - prompt);
+    request.max_tokens = tokens_within(traced.output_tokens, limit - prompt);
     if (config_.ttft_slo_ns >= 0) {
       request.deadlines.first_token_ns = now_ns_ + config_.ttft_slo_ns;
     }
@@ -182,12 +186,12 @@ std::string to_csv(const SimulationReport& report) {
   std::string csv =
       "request,reason,prompt_tokens,cached_tokens,output_tokens,preemptions,"
       "arrived_ns,scheduled_ns,first_token_ns,finished_ns\n";
-  for (const RequestRecord& record : report.finished) {
-    fmt::format_to(std::back_inserter(csv), "{},{},{},{},{},{},{},{},{},{}\n", record.request,
-                   static_cast<int>(record.reason), record.usage.prompt_tokens,
-                   record.usage.cached_tokens, record.usage.output_tokens, record.usage.preemptions,
-                   record.times.arrived_ns, record.times.scheduled_ns, record.times.first_token_ns,
-                   record.times.finished_ns);
+  for (const FinishedRequest& request : report.finished) {
+    fmt::format_to(std::back_inserter(csv), "{},{},{},{},{},{},{},{},{},{}\n", request.request,
+                   static_cast<int>(request.reason), request.usage.prompt_tokens,
+                   request.usage.cached_tokens, request.usage.output_tokens,
+                   request.usage.preemptions, request.times.arrived_ns, request.times.scheduled_ns,
+                   request.times.first_token_ns, request.times.finished_ns);
   }
   return csv;
 }

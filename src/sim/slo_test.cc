@@ -1,4 +1,4 @@
-// What deadlines are for: under more load than can be served, more first tokens come in time.
+// Tests that under overload, deadlines make more first tokens arrive in time.
 
 #include <gtest/gtest.h>
 
@@ -11,8 +11,8 @@ namespace protean {
 namespace {
 
 struct Attainment {
-  double in_time = 0;  // share of all requests whose first token came within the objective
-  double of_begun = 0;
+  double in_time = 0;   // share of all requests whose first token met the objective
+  double of_begun = 0;  // the same share of requests that got a first token
   std::int64_t refused = 0;
   std::int64_t timed_out = 0;
 };
@@ -21,18 +21,18 @@ Attainment attainment(const SimulationReport& report, std::size_t requests, Time
   Attainment found{.refused = report.refused};
   double in_time = 0;
   double begun = 0;
-  for (const RequestRecord& record : report.finished) {
-    const RequestTimes& times = record.times;
+  for (const FinishedRequest& request : report.finished) {
+    const RequestTimes& times = request.times;
     begun += times.first_token_ns >= 0 ? 1 : 0;
     in_time += times.first_token_ns >= 0 && times.first_token_ns - times.arrived_ns <= slo_ns;
-    found.timed_out += record.reason == FinishReason::kTimeout ? 1 : 0;
+    found.timed_out += request.reason == FinishReason::kTimeout ? 1 : 0;
   }
   found.in_time = in_time / static_cast<double>(requests);
   found.of_begun = in_time / begun;
   return found;
 }
 
-// Poisson arrivals at so many per second, lengths as in a chat.
+// Returns a trace with Poisson arrivals and the lengths of a chat.
 std::vector<TraceRequest> poisson_trace(double per_s, std::size_t count, unsigned seed) {
   std::mt19937 random(seed);
   std::exponential_distribution<double> gap_s(per_s);
@@ -57,8 +57,8 @@ SimulationConfig chat_server(std::int64_t kv_blocks, int max_num_seqs) {
           .step_cost = {.fixed_us = 20000, .token_us = 100, .context_token_us = 0.01}};
 }
 
-// Bound by compute, by KV and by places in a step; half of what can be served, twice and five
-// times.
+// Servers limited by compute, by KV and by places in a step, at about 0.5, 2 and 5 times the load
+// that they can serve.
 TEST(Slo, UnderOverloadDeadlinesBeatFirstComeFirstServed) {
   constexpr TimeNs kSlo = 2 * kNsPerS;
   constexpr std::size_t kRequests = 1500;
@@ -78,9 +78,10 @@ TEST(Slo, UnderOverloadDeadlinesBeatFirstComeFirstServed) {
       SCOPED_TRACE(scene);
       RecordProperty(fmt::format("scene_{}_{}_{}", blocks, seqs, static_cast<int>(per_s)), scene);
       EXPECT_EQ(hurried.finished.size() + static_cast<std::size_t>(hurried.refused), kRequests);
-      EXPECT_GT(slo.of_begun, 0.8) << "what is begun should be of use";
+      EXPECT_GT(slo.of_begun, 0.8) << "most requests that begin meet their deadline";
       if (fcfs.in_time > 0.95) {
-        EXPECT_GT(slo.in_time, fcfs.in_time - 0.01) << "nobody is refused without need";
+        EXPECT_GT(slo.in_time, fcfs.in_time - 0.01)
+            << "without overload hardly any request is refused";
       } else {
         EXPECT_GT(slo.in_time, 2 * fcfs.in_time);
         EXPECT_GT(slo.in_time, 0.15);

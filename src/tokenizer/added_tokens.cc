@@ -2,6 +2,7 @@
 
 #include <unicode/uchar.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "tokenizer/utf8.h"
@@ -9,7 +10,7 @@
 namespace protean {
 namespace {
 
-// The character that ends right before at; -1 for none or a broken one.
+// Returns the character that ends at `at`; its code point is -1 if there is none or it is broken.
 Utf8Step character_before(std::string_view text, std::size_t at) {
   for (std::size_t length = 1; length <= 4 && length <= at; ++length) {
     const Utf8Step step = utf8_step(text.substr(at - length, length));
@@ -29,6 +30,13 @@ bool is_word(std::int32_t c) {
 }
 bool is_space(std::int32_t c) {
   return c >= 0 && u_isUWhiteSpace(c);
+}
+
+bool lies_within(std::span<const TextRange> ranges, std::size_t begin, std::size_t end) {
+  const auto after =
+      std::upper_bound(ranges.begin(), ranges.end(), begin,
+                       [](std::size_t at, const TextRange& range) { return at < range.begin; });
+  return after != ranges.begin() && end <= std::prev(after)->end;
 }
 
 }  // namespace
@@ -51,13 +59,13 @@ void TokenMatcher::add(AddedToken token) {
   tokens_.push_back(std::move(token));
 }
 
-std::optional<TokenMatcher::Match> TokenMatcher::find(std::string_view text,
-                                                      std::size_t from) const {
+std::optional<TokenMatcher::Match> TokenMatcher::find(std::string_view text, std::size_t from,
+                                                      const Ranges& special_in) const {
   for (std::size_t at = from; at < text.size(); ++at) {
     if (!starts_[static_cast<unsigned char>(text[at])]) {
       continue;
     }
-    if (std::optional<Match> match = longest_at(text, at)) {
+    if (std::optional<Match> match = longest_at(text, at, special_in)) {
       Match found = with_stripped_space(text, from, *match);
       found.id = tokens_[found.id].id;
       return found;
@@ -66,9 +74,9 @@ std::optional<TokenMatcher::Match> TokenMatcher::find(std::string_view text,
   return std::nullopt;
 }
 
-// The id of the match is still the index into tokens_.
-std::optional<TokenMatcher::Match> TokenMatcher::longest_at(std::string_view text,
-                                                            std::size_t at) const {
+// Returns a match whose id is the index into tokens_.
+std::optional<TokenMatcher::Match> TokenMatcher::longest_at(std::string_view text, std::size_t at,
+                                                            const Ranges& special_in) const {
   std::optional<Match> best;
   int node = 0;
   for (std::size_t end = at; end < text.size();) {
@@ -85,7 +93,9 @@ std::optional<TokenMatcher::Match> TokenMatcher::longest_at(std::string_view tex
     const bool inside_word =
         tokens_[index].single_word && (is_word(character_before(text, at).code_point) ||
                                        is_word(character_at(text, end).code_point));
-    if (!inside_word) {
+    const bool allowed =
+        !tokens_[index].special || !special_in || lies_within(*special_in, at, end);
+    if (!inside_word && allowed) {
       best = Match{at, end, index};
     }
   }

@@ -102,7 +102,7 @@ void BpeEncoder::merge(const Candidate& candidate) {
   Symbol& left = symbols_[candidate.left];
   if (left.id != candidate.left_id || left.next == kNone ||
       symbols_[left.next].id != candidate.right_id) {
-    return;  // one of the two was merged with something else meanwhile
+    return;  // one of the two has been merged with another symbol
   }
   Symbol& right = symbols_[left.next];
   left.id = candidate.result;
@@ -124,8 +124,8 @@ void BpeEncoder::emit(const Symbol& symbol, std::string_view piece) {
   emit_token(symbol.id, piece.substr(symbol.begin, symbol.bytes));
 }
 
-// An unused token goes back to the two it was made from (SentencePiece's resegmentation). The depth
-// is bounded: a part is shorter than the whole.
+// Splits an unused token into the two that it was made from (SentencePiece's resegmentation). The
+// recursion ends, since a part is shorter than the whole.
 void BpeEncoder::emit_token(std::int32_t id, std::string_view text) {
   if (id < 0) {
     emit_without_token(text);

@@ -15,34 +15,34 @@
 
 namespace protean {
 
-// What merging needs to know. Three kinds of vocabulary become this one table: listed merges
-// (GPT-2, tokenizer.json), scores (SentencePiece) and ranks of whole tokens (tiktoken); of the
-// pairs present, the lowest rank merges first, and the leftmost of equals.
+// The data for merging. Represents three kinds of vocabulary: listed merges (GPT-2,
+// tokenizer.json), scores (SentencePiece) and ranks of whole tokens (tiktoken). The pair with the
+// lowest rank merges first, and of equal ones the leftmost.
 struct BpeModel {
-  bool byte_symbols = true;  // merging starts from bytes, else from characters
-  // A byte's own token, -1 if none: the starting symbols, or what a character without a token
-  // falls back to (all its bytes must have one).
+  bool byte_symbols = true;  // merging starts from bytes; if false, from characters
+  // The token of each byte, or -1. Merging starts from these, or a character without a token falls
+  // back to them if all its bytes have one.
   std::array<TokenId, 256> byte_tokens;
-  // (code point, 0) -> symbol. Symbols from vocabulary_size up are characters that occur inside
-  // tokens but are none themselves; orphans[symbol - vocabulary_size] is their text.
+  // (code point, 0) -> symbol. Symbols from vocabulary_size on are characters that occur inside
+  // tokens but are not tokens. orphans[symbol - vocabulary_size] is their text.
   PairTable characters;
   std::vector<std::string> orphans;
   std::int32_t vocabulary_size = 0;
   PairTable merges;  // (left, right) -> (rank, merged symbol)
-  // (last character, first character) of every mergeable pair. No merge ever crosses a place where
-  // this has no entry, so long text is cut there, exactly. Characters only.
+  // (last character, first character) of every pair that can merge. Long text is cut where this has
+  // no entry, since no merge crosses such a place. For characters only.
   PairTable joinable;
-  TokenId unknown = -1;  // -1: what has no token is left out
+  TokenId unknown = -1;  // -1: text without a token is left out
   bool fuse_unknown = true;
-  // A piece that is a token as a whole is not built from merges (Llama 3).
+  // Pieces that become one token without merging (Llama 3).
   std::unordered_map<std::string, TokenId> whole_pieces;
-  std::unordered_set<TokenId> unused;  // may be merged through, never emitted
+  std::unordered_set<TokenId> unused;  // used by merges, never emitted
 
   BpeModel() { byte_tokens.fill(-1); }
 };
 
-// Encodes pieces one after the other, appending to one list. Holds scratch memory, so one per
-// thread; model and out must outlive it. O(n log n) in a piece's length.
+// Encodes pieces and appends their ids to one list. Owns scratch memory, so each thread needs its
+// own. `model` and `out` must outlive it. Takes O(n log n) in a piece's length.
 class BpeEncoder {
  public:
   BpeEncoder(const BpeModel& model, std::vector<TokenId>& out) : model_(&model), out_(&out) {}
@@ -52,10 +52,10 @@ class BpeEncoder {
 
  private:
   struct Symbol {
-    std::int32_t id;  // -1: a character that is in no token; kGone: merged into the one before
+    std::int32_t id;  // -1: a character that is in no token; kGone: merged into the symbol before
     std::int32_t previous;
     std::int32_t next;
-    std::uint32_t begin;  // of its text, as long as nothing was merged into it
+    std::uint32_t begin;  // place of its text, unless a symbol was merged into it
     std::uint32_t bytes;
   };
   struct Candidate {
@@ -64,7 +64,8 @@ class BpeEncoder {
     std::int32_t left_id;
     std::int32_t right_id;
     std::int32_t result;
-    bool operator<(const Candidate& other) const {  // std::push_heap keeps the largest on top
+    bool operator<(
+        const Candidate& other) const {  // for std::push_heap(), which keeps the largest on top
       return rank != other.rank ? rank > other.rank : left > other.left;
     }
   };
@@ -83,7 +84,8 @@ class BpeEncoder {
   std::vector<TokenId>* out_;
   std::vector<Symbol> symbols_;
   std::vector<Candidate> heap_;
-  std::unordered_map<TokenId, std::pair<TokenId, TokenId>> made_from_;  // of unused tokens
+  std::unordered_map<TokenId, std::pair<TokenId, TokenId>>
+      made_from_;  // the parts of unused tokens
   bool after_unknown_ = false;
 };
 

@@ -8,10 +8,11 @@
 namespace protean {
 namespace {
 
-// Far above any real vocabulary's, and it keeps a hostile file from costing its size squared.
+// Longer than any real token. Bounds the time for a hostile file, which is quadratic in this
+// length.
 constexpr std::size_t kLongestRanked = 4096;
 
-// The code point of a text that is one whole character, else -1.
+// Returns the code point of a text that is one whole character, else -1.
 std::int32_t single_character(std::string_view text) {
   if (text.empty()) {
     return -1;
@@ -43,7 +44,7 @@ void add_joinable(std::string_view left, std::string_view right, BpeModel& model
   }
 }
 
-// The symbol of a part of a token; a character that is no token gets one of its own.
+// Returns the symbol of a part of a token. A character that is not a token gets a new symbol.
 class Parts {
  public:
   Parts(std::span<const RankedToken> ranked, BpeModel& model) : model_(&model) {

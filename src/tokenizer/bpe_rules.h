@@ -15,11 +15,11 @@ namespace protean {
 
 using TokenIndex = std::unordered_map<std::string_view, TokenId>;
 
-// Characters that are tokens, so that merging can start from them. For models of characters.
+// Adds the characters that are tokens, from which merging starts. For models of characters.
 void add_characters(const TokenIndex& tokens, BpeModel& model);
 
-// Merges as a file lists them: the place in the list is the rank. Corrupt when one names a token
-// that is not there.
+// Adds merges as a file lists them: the place in the list is the rank. Fails with kCorrupt if a
+// merge names an unknown token.
 Status add_listed_merges(std::span<const std::pair<std::string_view, std::string_view>> merges,
                          const TokenIndex& tokens, BpeModel& model);
 
@@ -29,9 +29,9 @@ struct RankedToken {
   std::uint32_t rank;
 };
 
-// Every way in which two tokens make up a third, with the third's rank: what SentencePiece (by
-// score) and tiktoken (by rank) look up piece by piece while merging. Equal ranks stay equal, so
-// that the leftmost pair wins. Precondition: model.vocabulary_size is set.
+// Adds every pair of tokens that makes up a third, with the third's rank. SentencePiece (by score)
+// and tiktoken (by rank) look up these pairs while merging. Equal ranks stay equal, so that the
+// leftmost pair wins. Precondition: model.vocabulary_size is set.
 Status add_ranked_merges(std::span<const RankedToken> ranked, BpeModel& model);
 
 }  // namespace protean

@@ -1,4 +1,4 @@
-// The tokenizer of models/builtin: trained by tools/builtin_model, read by this module.
+// Tests the tokenizer of models/builtin, which tools/builtin_model trained.
 
 #include <gtest/gtest.h>
 
@@ -84,7 +84,7 @@ TEST_F(BuiltinTokenizer, GivesBackArbitraryBytes) {
     const std::string one(1, static_cast<char>(byte));
     EXPECT_EQ(there_and_back(one), one) << byte;
   }
-  const std::string names = "<|bos|><|user|>a<|end|>";  // text, not tokens, unless asked for
+  const std::string names = "<|bos|><|user|>a<|end|>";  // plain text by default
   EXPECT_EQ(there_and_back(names), names);
 }
 

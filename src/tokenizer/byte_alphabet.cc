@@ -56,7 +56,7 @@ std::optional<std::string> from_byte_alphabet(std::string_view text) {
 }
 
 std::optional<int> byte_of_token(std::string_view text) {
-  unsigned byte = 0;  // unsigned: a sign is no digit
+  unsigned byte = 0;  // unsigned, so that a sign is not accepted
   if (text.size() != 6 || !text.starts_with("<0x") || text[5] != '>') {
     return std::nullopt;
   }

@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kEndNames[] = {"</s>", "<|endoftext|>", "<|end_of_text|>"};
 
-// A token's name: a string, or an object with its content.
+// Returns a token's text, which is a string or the "content" of an object.
 std::optional<std::string> token_name(const Fields& fields, std::string_view key) {
   const json::value* value = fields.find(key);
   if (value == nullptr) {
@@ -57,7 +57,7 @@ void read_added_decoder(const Fields& config, Companions& out) {
         Fields::of(member.value(), "added token " + std::string(key), config.complaint());
     const std::string_view content = token.required_text("content");
     if (error != std::errc() || end != key.data() + key.size() || !good_id(id) || content.empty()) {
-      config.complaint().add(ErrorCode::kCorrupt, "added token '{}' has no good id or content",
+      config.complaint().add(ErrorCode::kCorrupt, "added token '{}' has no valid id or content",
                              key);
       return;
     }
@@ -87,7 +87,7 @@ void read_added_tokens(const Fields& table, Companions& out) {
     const std::string content(member.key().data(), member.key().size());
     const std::int64_t* id = member.value().if_int64();
     if (id == nullptr || !good_id(*id) || content.empty()) {
-      table.complaint().add(ErrorCode::kCorrupt, "added token '{}' has no good id", content);
+      table.complaint().add(ErrorCode::kCorrupt, "added token '{}' has no valid id", content);
       return;
     }
     const bool known = std::any_of(out.added.begin(), out.added.end(), [&](const AddedToken& a) {

@@ -12,8 +12,8 @@
 
 namespace protean {
 
-// What the small files beside a vocabulary say: tokenizer_config.json, special_tokens_map.json and
-// added_tokens.json, the earlier ones first. All of them may be missing.
+// The settings in the small files next to a vocabulary: tokenizer_config.json,
+// special_tokens_map.json and added_tokens.json. Earlier files take precedence. All may be missing.
 struct Companions {
   std::optional<std::string> bos;
   std::optional<std::string> eos;
@@ -25,9 +25,9 @@ struct Companions {
 
 Result<Companions> read_companions(const std::filesystem::path& directory);
 
-// For files that have no added tokens and no BOS of their own.
+// For vocabulary files without added tokens and BOS.
 Status apply_companions(const Companions& companions, Vocabulary& vocabulary);
-// For a tokenizer.json: it rules, the companions fill in what it leaves open.
+// For a tokenizer.json, which takes precedence. The companions add what it does not state.
 void apply_companions(const Companions& companions, bool has_frame, Pipeline& pipeline);
 
 Result<std::string> read_file(const std::filesystem::path& path);

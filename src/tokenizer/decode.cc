@@ -6,7 +6,7 @@ namespace {
 
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
 
-// Moves what is settled from the front of pending to out; an unfinished character stays.
+// Moves complete characters from the front of `pending` to `out`.
 void settle(std::string& pending, std::string& out) {
   const std::string_view bytes = pending;
   std::size_t at = 0;

@@ -123,13 +123,13 @@ TEST(Decode, StreamEqualsWholeForRandomIds) {
   }
 }
 
-TEST(Decode, OnlyATextsStartLosesItsSpace) {
+TEST(Decode, OnlyTheStartOfATextLosesItsSpace) {
   PROTEAN_REQUIRE_DATA(test_data("tokenizers/llama2"));
   const auto tokenizer = load_tokenizer(test_data("tokenizers/llama2"));
   ASSERT_TRUE(tokenizer.ok()) << tokenizer.error().message;
   StreamDecoder start(**tokenizer, true);
   StreamDecoder middle(**tokenizer, false);
-  EXPECT_EQ(start.push(1), "");  // BOS has no text, so the start is still to come
+  EXPECT_EQ(start.push(1), "");  // BOS has no text, so the text has not begun
   EXPECT_EQ(start.push(6324), "Hi");
   EXPECT_EQ(start.push(6324), " Hi");
   EXPECT_EQ(middle.push(6324), " Hi");
@@ -153,7 +153,7 @@ std::string random_utf8(std::mt19937& random) {
   return text;
 }
 
-// What comes out of encoding has every byte that went in, be it text or not.
+// Encoding keeps every byte, even of invalid text.
 void expect_round_trip(const Tokenizer& tokenizer) {
   std::mt19937 random(3);
   for (int round = 0; round < 1000; ++round) {
@@ -187,7 +187,7 @@ TEST(Encode, SentencePieceFallsBackToBytes) {
   ASSERT_TRUE(tokenizer.ok()) << tokenizer.error().message;
   std::mt19937 random(4);
   for (int round = 0; round < 500; ++round) {
-    // U+2581 itself is the one character that SentencePiece cannot give back.
+    // U+2581 is the only character that SentencePiece cannot restore.
     const std::string text = random_bytes(random);
     std::string joined;
     for (const TokenId id : (*tokenizer)->encode(text, {false, false})) {
@@ -197,7 +197,7 @@ TEST(Encode, SentencePieceFallsBackToBytes) {
   }
 }
 
-TEST(Encode, AMegabyteOfOneLetterIsNoTrouble) {
+TEST(Encode, EncodesAMegabyteOfOneLetter) {
   std::vector<const char*> names = {"tokenizers/llama2", "tokenizers/gpt2", "tokenizers/llama3"};
   for (const char* name : names) {
     PROTEAN_REQUIRE_DATA(test_data(name));

@@ -55,7 +55,8 @@ bool is_special(Type type) {
   return type == Type::kControl || type == Type::kUnknown;
 }
 
-// The tokens that can come out of merging, by their text. Corrupt when a text is there twice.
+// Returns the tokens that merging can produce, by their text. Fails with kCorrupt if two have the
+// same.
 Result<TokenIndex> index_tokens(const Vocabulary& vocabulary) {
   TokenIndex index;
   for (std::size_t id = 0; id < vocabulary.tokens.size(); ++id) {
@@ -91,7 +92,7 @@ Status add_merges(const Vocabulary& vocabulary, const TokenIndex& index, BpeMode
   std::vector<std::pair<std::string_view, std::string_view>> merges;
   merges.reserve(vocabulary.merges.size());
   for (const std::string_view merge : vocabulary.merges) {
-    // The alphabet has no space, so the only one is the separator.
+    // The alphabet has no space, so a space is the separator.
     const std::size_t space = merge.find(' ');
     if (space == std::string_view::npos || merge.find(' ', space + 1) != std::string_view::npos) {
       return make_error(ErrorCode::kCorrupt,
@@ -191,7 +192,7 @@ Status add_sentencepiece_token(const Vocabulary& vocabulary, TokenId id, Pipelin
   return {};
 }
 
-// The score as a rank: equal for equal scores, lower for higher ones.
+// Turns scores into ranks: equal for equal scores, lower for higher ones.
 Result<std::vector<RankedToken>> ranked_by_score(const Vocabulary& vocabulary) {
   std::vector<RankedToken> ranked;
   for (std::size_t id = 0; id < vocabulary.tokens.size(); ++id) {
@@ -213,7 +214,7 @@ Result<std::vector<RankedToken>> ranked_by_score(const Vocabulary& vocabulary) {
   return ranked;
 }
 
-// Behind a text the library takes U+2581 for the space it stands for; in front it does not.
+// The library removes U+2581 like a space at a text's end, but not at its beginning.
 void add_space_squeezing(Normalizer& normalizer) {
   const std::pair<const char*, const char*> rules[] = {{R"(\A +|[ \x{2581}]+\z)", ""},
                                                        {" {2,}", " "}};
@@ -252,7 +253,7 @@ Result<Pipeline> sentencepiece_pipeline(const Vocabulary& vocabulary, bool squee
   return pipeline;
 }
 
-// Without types, a SentencePiece vocabulary still shows which tokens are bytes and which control.
+// Derives the types of byte and control tokens from their texts, for a vocabulary without types.
 void fill_in_types(Vocabulary& vocabulary) {
   if (!vocabulary.types.empty()) {
     return;

@@ -7,8 +7,8 @@
 
 namespace protean {
 
-// make_tokenizer() for a vocabulary whose normalizer also squeezes runs of spaces into one and
-// drops them at both ends (SentencePiece's remove_extra_whitespaces, which GGUF has no word for).
+// make_tokenizer() for a vocabulary whose normalizer replaces runs of spaces by one and removes
+// spaces at both ends (SentencePiece's remove_extra_whitespaces, which GGUF cannot express).
 Result<std::unique_ptr<Tokenizer>> make_squeezing_tokenizer(Vocabulary vocabulary);
 
 }  // namespace protean

@@ -12,7 +12,7 @@ namespace {
 using Ids = std::vector<TokenId>;
 using Type = Vocabulary::Type;
 
-// <unk> <s> </s> then pieces. Scores fall with the id unless a test says otherwise.
+// <unk> <s> </s>, then pieces. Scores fall with the id unless a test changes them.
 Vocabulary pieces(const std::vector<std::string>& texts) {
   Vocabulary vocabulary;
   vocabulary.kind = Vocabulary::Kind::kSentencePiece;
@@ -63,7 +63,7 @@ TEST(SentencePiece, TheBestScoreMergesFirstThenTheLeftmost) {
   EXPECT_EQ(encode(pieces({"a", "aa"}), "aaaaa"), (Ids{4, 4, 3}));
 }
 
-TEST(SentencePiece, AMergeMayGoThroughACharacterThatIsNoToken) {
+TEST(SentencePiece, MergesCharactersThatAreNotTokens) {
   // "b" alone is unknown, but "ab" is a piece.
   EXPECT_EQ(encode(pieces({"a", "ab"}), "abab"), (Ids{4, 4}));
   EXPECT_EQ(encode(pieces({"a", "ab"}), "abba"), (Ids{4, 0, 3}));
@@ -79,14 +79,14 @@ TEST(SentencePiece, ControlTokensAreNotMadeFromText) {
   EXPECT_EQ(encode(vocabulary, "<s>", {.add_special = false}), (Ids{1}));
 }
 
-TEST(SentencePiece, UnusedTokensAreTakenApartAgain) {
+TEST(SentencePiece, UnusedTokensAreSplit) {
   Vocabulary vocabulary = pieces({"a", "b", "c", "ab", "abc"});
   vocabulary.types[6] = Type::kUnused;
   EXPECT_EQ(encode(vocabulary, "ab"), (Ids{3, 4}));
   EXPECT_EQ(encode(vocabulary, "abc"), (Ids{7}));
 }
 
-TEST(SentencePiece, UserDefinedTokensComeWhole) {
+TEST(SentencePiece, UserDefinedTokensAreNotSplit) {
   Vocabulary vocabulary =
       pieces({"a", "b", "ab", "ba", "\xE2\x96\x81", "\xE2\x96\x81\xE2\x96\x81"});
   vocabulary.types[8] = Type::kUserDefined;
@@ -95,7 +95,7 @@ TEST(SentencePiece, UserDefinedTokensComeWhole) {
   EXPECT_EQ(encode(vocabulary, "a  a"), (Ids{3, 8, 3}));
 }
 
-TEST(SentencePiece, SpaceInFrontAndBosOnlyWhenAsked) {
+TEST(SentencePiece, AddsSpaceAndBosOnRequest) {
   Vocabulary vocabulary = pieces({"a", "\xE2\x96\x81",
                                   "\xE2\x96\x81"
                                   "a"});
@@ -107,7 +107,7 @@ TEST(SentencePiece, SpaceInFrontAndBosOnlyWhenAsked) {
   EXPECT_EQ(encode(vocabulary, "", {}), (Ids{1, 2}));
 }
 
-TEST(SentencePiece, RefusesWhatContradictsItself) {
+TEST(SentencePiece, RefusesInconsistentVocabularies) {
   Vocabulary vocabulary = pieces({"a"});
   vocabulary.scores.pop_back();
   EXPECT_EQ(complaint(vocabulary), "3 token scores for 4 tokens");
@@ -135,7 +135,7 @@ TEST(ByteLevel, MergesByRank) {
   EXPECT_EQ(encode(vocabulary, "ababa"), (Ids{0, 1, 0, 1, 0}));
 }
 
-TEST(ByteLevel, RefusesWhatContradictsItself) {
+TEST(ByteLevel, RefusesInconsistentVocabularies) {
   Vocabulary vocabulary = gpt2_like();
   vocabulary.merges.push_back("b b");
   EXPECT_EQ(complaint(vocabulary), "merge 2 joins 'b' and 'b', but 'bb' is not in the vocabulary");
@@ -158,7 +158,7 @@ TEST(ByteLevel, RefusesWhatContradictsItself) {
   EXPECT_NE(complaint(Vocabulary{}).find("a vocabulary of 0 tokens"), std::string::npos);
 }
 
-TEST(ByteLevel, HolesAreHarmless) {
+TEST(ByteLevel, AcceptsMissingIds) {
   Vocabulary vocabulary = gpt2_like();
   vocabulary.tokens.resize(8);
   const auto tokenizer = make_tokenizer(vocabulary);

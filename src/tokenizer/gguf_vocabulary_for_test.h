@@ -1,7 +1,7 @@
 #pragma once
 
-// For tests only: just enough of GGUF to take a vocabulary out of a well-formed file, since the
-// real reader is in a module that tokenizer must not know.
+// For tests only: reads the vocabulary of a well-formed GGUF file. The real reader is in a module
+// that tokenizer must not include.
 
 #include <algorithm>
 #include <cstdint>

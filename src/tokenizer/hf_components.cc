@@ -51,8 +51,8 @@ std::optional<Regex> read_regex(const Fields& part) {
                  part);
 }
 
-// Real components write a space as three bytes. A file that makes texts very much longer would let
-// anyone who sends a prompt exhaust our memory.
+// Real components write a space as three bytes. Without a bound, a hostile file could make a prompt
+// use up the memory.
 constexpr double kLargestGrowth = 64;
 
 void check_growth(double growth, std::string_view where, Complaint& complaint) {
@@ -153,7 +153,7 @@ void add_metaspace(const Fields& part, PreTokenizer& out) {
   using Prepend = PreTokenizer::Metaspace::Prepend;
   PreTokenizer::Metaspace step;
   step.replacement = part.text("replacement", "\xE2\x96\x81");
-  const bool prefix = part.boolean("add_prefix_space", true);  // before prepend_scheme existed
+  const bool prefix = part.boolean("add_prefix_space", true);  // older files have no prepend_scheme
   const std::string_view scheme = part.text("prepend_scheme", prefix ? "always" : "never");
   if (scheme == "first") {
     step.prepend = Prepend::kFirst;
@@ -176,7 +176,7 @@ void add_metaspace(const Fields& part, PreTokenizer& out) {
   }
 }
 
-// Types that are a fixed pattern. False if type is none of them.
+// Adds a type that is a fixed pattern. Returns false for other types.
 bool add_fixed(std::string_view type, const Fields& part, PreTokenizer& out) {
   using Behavior = PreTokenizer::Behavior;
   const auto add = [&](const char* pattern, Behavior behavior, bool invert) {
@@ -231,7 +231,7 @@ void add_pre_tokenizer(const json::value& value, HfPreTokenizer& out, Complaint&
 // Decoders -----------------------------------------------------------------------------------
 
 void add_replacement(std::string_view from, std::string_view to, HfDecoder& out) {
-  if (!from.empty()) {  // the file was complained about then
+  if (!from.empty()) {  // if empty, the file was complained about
     out.replacements.add(Normalizer::Replace{std::string(from), std::string(to)});
   }
 }
@@ -248,7 +248,7 @@ void add_decoder(const json::value& value, HfDecoder& out, Complaint& complaint)
   } else if (type == "ByteFallback") {
     out.byte_fallback = true;
   } else if (type == "Fuse") {
-    return;  // joins tokens, which decoding does anyway
+    return;  // joins tokens, as decoding always does
   } else if (type == "Replace") {
     const Pattern pattern = read_pattern(part);
     if (pattern.is_regex) {
@@ -367,7 +367,7 @@ std::optional<HfFrame> read_post_processor(const json::value* value, Complaint& 
     }
     return frame;
   }
-  if (type != "ByteLevel") {  // which only moves offsets
+  if (type != "ByteLevel") {  // ByteLevel only moves offsets
     unsupported(part, type);
   }
   return std::nullopt;

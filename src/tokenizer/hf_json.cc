@@ -17,13 +17,13 @@ namespace {
 
 namespace json = boost::json;
 
-// Real vocabularies have few holes; a lying id must not make us allocate for millions.
+// Real vocabularies have few holes. A wrong id must not make us allocate millions of tokens.
 std::int64_t largest_id(std::size_t tokens) {
   return std::min<std::int64_t>(kLargestVocabulary - 1,
                                 2 * static_cast<std::int64_t>(tokens) + 65536);
 }
 
-// One tokenizer.json on its way to a Pipeline.
+// Turns one tokenizer.json into a Pipeline.
 class Reader {
  public:
   Reader(const Fields& root, Complaint& complaint) : root_(root), complaint_(complaint) {}
@@ -63,7 +63,7 @@ class Reader {
   Fields root_;
   Complaint& complaint_;
   Pipeline pipeline_;
-  std::vector<std::string> texts_;  // of the model's own vocabulary
+  std::vector<std::string> texts_;  // tokens of the model's vocabulary
   TokenIndex index_;                // views into texts_
   std::vector<std::pair<std::string_view, std::string_view>> merges_;
   bool byte_level_ = false;
@@ -79,7 +79,7 @@ void Reader::read_model() {
     return;
   }
   const Fields model = Fields::of(*value, "model", complaint_);
-  // Files of old have no type; their model is BPE.
+  // Old files have no type; their model is BPE.
   if (const std::string_view type = model.text("type", "BPE"); type != "BPE") {
     complaint_.add(ErrorCode::kUnsupported, "model '{}' is not supported (only BPE is)", type);
     return;
@@ -119,7 +119,7 @@ void Reader::read_model() {
   }
 }
 
-// "a b", or ["a", "b"] since tokens may contain spaces.
+// A merge is "a b", or ["a", "b"] since tokens may contain spaces.
 void Reader::read_merges(const Fields& model) {
   const auto view = [](const json::string& text) { return std::string_view(text); };
   for (const json::value& merge : model.array("merges")) {
@@ -166,7 +166,7 @@ void Reader::read_added_tokens() {
 }
 
 void Reader::add_token(AddedToken token) {
-  // A token of the model keeps the id that the model gives it.
+  // A token that is in the model's vocabulary keeps its id there.
   if (const auto known = index_.find(token.content); known != index_.end()) {
     token.id = known->second;
   }

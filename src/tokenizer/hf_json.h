@@ -12,12 +12,12 @@
 
 namespace protean {
 
-// A whole tokenizer.json in memory. name stands in messages.
+// Reads a whole tokenizer.json from memory. `name` is for error messages.
 Result<std::unique_ptr<Tokenizer>> parse_tokenizer_json(std::string_view text, std::string name,
                                                         const Companions& companions);
 
-// {"token": id, ...} as a list by id; ids that are missing are empty. Complains about ids that
-// occur twice, are negative, or lie far beyond the number of tokens.
+// Returns the tokens of {"token": id, ...} by id; missing ids are empty. Complains about ids that
+// occur twice, are negative, or are far beyond the number of tokens.
 std::vector<std::string> read_token_ids(const Fields& vocabulary);
 
 }  // namespace protean

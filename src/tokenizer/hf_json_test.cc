@@ -102,7 +102,7 @@ TEST(HfJson, AddedTokensAndTemplate) {
   EXPECT_EQ(tokenizer->encode("a<s>b", kPlainText), (Ids{0, 5, 5, 5, 1}));
   EXPECT_EQ(tokenizer->bos(), 6);
   EXPECT_EQ(tokenizer->find_special("<t>"), 9);
-  EXPECT_EQ(tokenizer->find_special("ab"), 2);  // the model's own id counts
+  EXPECT_EQ(tokenizer->find_special("ab"), 2);  // the id in the model's vocabulary
   EXPECT_EQ(tokenizer->find_special("b"), -1);
   EXPECT_EQ(tokenizer->vocab_size(), 10);
   EXPECT_EQ(tokenizer->bytes(6), "");
@@ -182,7 +182,7 @@ TEST(HfJson, RefusesUnknownComponentsByName) {
             "t.json: decoder 'ByteLevel' witho");
 }
 
-TEST(HfJson, RefusesLies) {
+TEST(HfJson, RefusesInconsistentFiles) {
   const auto model = [](std::string text) {
     File file;
     file.model = std::move(text);
@@ -211,7 +211,7 @@ TEST(HfJson, RefusesLies) {
   EXPECT_NE(complaint(std::string(1000, '[')).find("not JSON near byte"), std::string::npos);
 }
 
-TEST(HfJson, RefusesLyingAddedTokensAndTemplates) {
+TEST(HfJson, RefusesInconsistentAddedTokensAndTemplates) {
   File file;
   file.added = R"([{"id":0,"content":"zz"}])";
   EXPECT_EQ(complaint(file), "t.json: added token 'zz' has id 0, which is 'a'");
@@ -229,8 +229,8 @@ TEST(HfJson, RefusesLyingAddedTokensAndTemplates) {
   EXPECT_EQ(complaint(file), "t.json: post_processor has no place for the text");
 }
 
-// Real files, cut off and with bytes changed: an error or a tokenizer, never a crash.
-TEST(HfJson, DamagedRealFiles) {
+// Truncated and changed real files must give an error or a tokenizer, never a crash.
+TEST(HfJson, DamagedFilesDoNotCrash) {
   PROTEAN_REQUIRE_DATA(test_data("models/tinystories-656k"));
   const std::string whole = read_test_data(test_data("models/tinystories-656k/tokenizer.json"));
   std::mt19937 random(5);
@@ -247,7 +247,7 @@ TEST(HfJson, DamagedRealFiles) {
   }
 }
 
-TEST(SentencePieceModel, DamagedRealFiles) {
+TEST(SentencePieceModel, DamagedFilesDoNotCrash) {
   PROTEAN_REQUIRE_DATA(test_data("models/stories260K"));
   const std::string whole = read_test_data(test_data("models/stories260K/tok512.model"));
   ASSERT_TRUE(read_sentencepiece_model(whole).ok());

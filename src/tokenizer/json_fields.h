@@ -11,8 +11,8 @@
 
 namespace protean {
 
-// The first thing found wrong with a file. Reading goes on with defaults after it, and the one who
-// started the reading asks at the end: a file format with forty optional fields stays readable.
+// Collects the first error of a file. Readers continue with defaults after an error, and the caller
+// checks once at the end.
 class Complaint {
  public:
   explicit Complaint(std::string file) : file_(std::move(file)) {}
@@ -34,23 +34,23 @@ class Complaint {
   std::optional<Error> first_;
 };
 
-// A JSON object whose members have known types. A missing member and null are the same; a member of
-// another type is a complaint. Holds pointers only.
+// Reads members of a JSON object by type. null counts as missing. A member of another type adds an
+// error to the Complaint. Does not own what it refers to.
 class Fields {
  public:
   Fields(const boost::json::object& object, std::string where, Complaint& complaint)
       : object_(&object), where_(std::move(where)), complaint_(&complaint) {}
-  // An empty object, with a complaint, where value is something else.
+  // If `value` is not an object, complains and returns an empty one.
   static Fields of(const boost::json::value& value, std::string where, Complaint& complaint);
 
   const boost::json::value* find(std::string_view key) const;
   bool boolean(std::string_view key, bool fallback) const;
   std::int64_t integer(std::string_view key, std::int64_t fallback) const;
   std::string_view text(std::string_view key, std::string_view fallback) const;
-  // These two complain about a missing member as well.
+  // These two also complain about a missing member.
   std::string_view required_text(std::string_view key) const;
   std::int64_t required_integer(std::string_view key) const;
-  const boost::json::array& array(std::string_view key) const;  // empty where missing
+  const boost::json::array& array(std::string_view key) const;  // empty if missing
 
   const boost::json::object& object() const { return *object_; }
   const std::string& where() const { return where_; }
@@ -64,7 +64,7 @@ class Fields {
   Complaint* complaint_;
 };
 
-// Not JSON, too deep, or not an object: an error without the file's name.
+// Fails, without the file's name, for text that is not JSON, nested too deeply or not an object.
 Result<boost::json::value> parse_json_object(std::string_view text);
 
 }  // namespace protean

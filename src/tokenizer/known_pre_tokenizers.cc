@@ -7,7 +7,7 @@
 namespace protean {
 namespace {
 
-using Patterns = std::array<std::string_view, 4>;  // applied one inside the other; empty: no more
+using Patterns = std::array<std::string_view, 4>;  // applied one after the other; empty: none
 
 struct Family {
   std::span<const std::string_view> names;
@@ -26,7 +26,7 @@ constexpr std::string_view kLlama3 =
 constexpr std::string_view kQwen2 = R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N})"
                                     R"(| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
-// Words split where lower case meets upper case.
+// Splits words between lower and upper case.
 constexpr std::string_view kGpt4o =
     R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+)"
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)?)"

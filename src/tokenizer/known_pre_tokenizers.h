@@ -9,10 +9,11 @@
 
 namespace protean {
 
-// GPT-2's way to cut text into words; also what tokenizer.json's ByteLevel means by use_regex.
+// GPT-2's pattern for words, which tokenizer.json's ByteLevel applies with use_regex.
 extern const std::string_view kGpt2Words;
 
-// What a name in GGUF's tokenizer.ggml.pre stands for. Byte-level vocabularies only.
+// The pre-tokenizer that a name in GGUF's tokenizer.ggml.pre stands for. For byte-level
+// vocabularies only.
 struct KnownPreTokenizer {
   PreTokenizer pre_tokenizer;
   Normalizer normalizer;

@@ -56,8 +56,8 @@ Loaded load_model(const fs::path& path, const Companions& companions) {
   return tokenizer ? std::move(tokenizer) : Loaded(about(path, tokenizer.error()));
 }
 
-// These files say nothing about how text is cut: the class of the tokenizer does, or else the size
-// of the vocabulary, since each of these was published with one of its own.
+// These files do not say how text is cut. The tokenizer's class decides, or else the size of the
+// vocabulary, which differs between the published ones.
 Result<std::string> pre_tokenizer_of(const Companions& companions, std::size_t tokens) {
   constexpr std::pair<const char*, const char*> kClasses[] = {
       {"Qwen2Tokenizer", "qwen2"}, {"GPT2Tokenizer", "gpt-2"}, {"CodeGenTokenizer", "gpt-2"}};

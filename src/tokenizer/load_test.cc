@@ -42,7 +42,7 @@ class Load : public testing::Test {
   fs::path directory_;
 };
 
-TEST_F(Load, NothingThere) {
+TEST_F(Load, MissingFilesAreNamed) {
   EXPECT_EQ(complaint("absent"), at("absent") + ": no such file or directory");
   EXPECT_NE(complaint().find("no tokenizer.json, tokenizer.model"), std::string::npos);
 }
@@ -66,7 +66,7 @@ TEST_F(Load, VocabularyAndMergesWithCompanions) {
   }
 }
 
-TEST_F(Load, VocabularyThatDoesNotSayHowToCut) {
+TEST_F(Load, VocabularyWithoutAPreTokenizer) {
   write("vocab.json", R"({"a":0})");
   write("merges.txt", "");
   EXPECT_NE(complaint().find("cannot tell how text is cut"), std::string::npos);
@@ -83,10 +83,10 @@ TEST_F(Load, BrokenFilesAreNamed) {
   EXPECT_EQ(complaint(), at("tokenizer_config.json") + ": 'bos_token' of the file is not a string");
   write("tokenizer_config.json", R"({"added_tokens_decoder":{"-1":{"content":"x"}}})");
   EXPECT_EQ(complaint(),
-            at("tokenizer_config.json") + ": added token '-1' has no good id or content");
+            at("tokenizer_config.json") + ": added token '-1' has no valid id or content");
   write("tokenizer_config.json", "{}");
   write("added_tokens.json", R"({"x":4000000000})");
-  EXPECT_EQ(complaint(), at("added_tokens.json") + ": added token 'x' has no good id");
+  EXPECT_EQ(complaint(), at("added_tokens.json") + ": added token 'x' has no valid id");
 }
 
 TEST_F(Load, ATiktokenFileThatIsNotLlama3) {
@@ -98,7 +98,7 @@ TEST_F(Load, ATiktokenFileThatIsNotLlama3) {
   EXPECT_EQ(complaint(), at("tokenizer.model") + ": line 2 is not a base64 token and the rank 1");
 }
 
-TEST_F(Load, ASentencePieceFileThatIsNone) {
+TEST_F(Load, AFileThatIsNotSentencePiece) {
   write("tokenizer.model", "\x0A\x05hello");
   EXPECT_EQ(complaint().find(at("tokenizer.model") + ": not a SentencePiece model"), 0u);
   // A unigram model: one piece "a", and trainer settings with model type 1.
@@ -109,7 +109,7 @@ TEST_F(Load, ASentencePieceFileThatIsNone) {
             at("tokenizer.model") + ": SentencePiece model type 'unigram' (only BPE is)");
 }
 
-TEST_F(Load, JsonRulesOverCompanions) {
+TEST_F(Load, JsonTakesPrecedenceOverCompanions) {
   write("tokenizer.json", R"({"model":{"type":"BPE","vocab":{"a":0,"<s>":1},"merges":[]}})");
   write("tokenizer_config.json", R"({"bos_token":"<s>","add_bos_token":true})");
   EXPECT_EQ(load()->encode("a", {}), (Ids{1, 0}));

@@ -46,11 +46,11 @@ void append_unicode(Normalizer::Unicode form, std::string_view valid, std::strin
   } else {
     icu_normalizer(form)->normalizeUTF8(0, source, sink, nullptr, status);
   }
-  // Only memory can fail here; text as it was is better than none.
+  // Fails only for lack of memory; then the text stays as it is.
   out += U_SUCCESS(status) ? std::string_view(result) : valid;
 }
 
-// ICU replaces broken bytes; ours pass through.
+// Keeps broken bytes, which ICU would replace.
 std::string unicode(Normalizer::Unicode form, std::string_view text) {
   std::string out;
   while (!text.empty()) {
@@ -108,7 +108,7 @@ double Normalizer::growth() const {
     if (const auto* fixed = std::get_if<Replace>(&step)) {
       growth *= std::max(1.0, static_cast<double>(fixed->to.size()) / fixed->from.size());
     } else if (const auto* matches = std::get_if<ReplaceMatches>(&step)) {
-      growth *= 1.0 + matches->to.size();  // between any two bytes there may be an empty match
+      growth *= 1.0 + matches->to.size();  // an empty match is possible between any two bytes
     }
   }
   return growth;

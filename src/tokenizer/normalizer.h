@@ -10,8 +10,8 @@
 
 namespace protean {
 
-// What happens to text before it is cut into pieces: the operations of a tokenizer.json normalizer,
-// in order. Bytes that are not UTF-8 pass through untouched.
+// Changes text before it is cut into pieces: the operations of a tokenizer.json normalizer, in
+// order. Keeps bytes that are not UTF-8.
 class Normalizer {
  public:
   enum class Unicode { kNfc, kNfd, kNfkc, kNfkd, kLowercase };
@@ -31,10 +31,10 @@ class Normalizer {
   void add(Step step) { steps_.push_back(std::move(step)); }
 
   std::string apply(std::string_view text) const;
-  // The same without Prepend: how the content of an added token looks inside a normalized text.
+  // The same without Prepend: the form that an added token has inside a normalized text.
   std::string apply_inside(std::string_view text) const;
   bool empty() const { return steps_.empty(); }
-  // At most this many times longer, in bytes, do the replacements make a text.
+  // Returns a bound of how many times longer, in bytes, the replacements make a text.
   double growth() const;
 
  private:

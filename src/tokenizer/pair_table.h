@@ -6,8 +6,8 @@
 
 namespace protean {
 
-// Open-addressed map from two integers to a rank and a result. Encoding is almost nothing but
-// lookups here, so an entry is 16 bytes in one flat array. Read-only use is thread-safe.
+// An open-addressed map from two integers to a rank and a result. Encoding consists mostly of these
+// lookups, so entries of 16 bytes are in one flat array. Read-only use is thread-safe.
 class PairTable {
  public:
   struct Entry {
@@ -16,7 +16,7 @@ class PairTable {
     std::int32_t result = -1;
   };
 
-  // Keeps what is there when the pair is known already. The pair (-1, -1) is reserved.
+  // Does nothing if the pair is present. The pair (-1, -1) is reserved.
   void insert(std::int32_t first, std::int32_t second, std::uint32_t rank, std::int32_t result) {
     if ((used_ + 1) * 2 > slots_.size()) {
       grow();

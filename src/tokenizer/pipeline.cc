@@ -43,7 +43,7 @@ class PipelineTokenizer final : public Tokenizer {
     BpeEncoder encoder(parts_.model, ids);
     const TokenMatcher& matcher = options.parse_special ? raw_and_special_ : raw_;
     std::size_t from = 0;
-    while (const auto match = next_match(matcher, text, from)) {
+    while (const auto match = next_match(matcher, text, from, options.special_in)) {
       encode_raw(text.substr(from, match->begin - from), from == 0, encoder, ids);
       ids.push_back(match->id);
       from = match->end;
@@ -77,11 +77,12 @@ class PipelineTokenizer final : public Tokenizer {
   bool known(TokenId id) const { return id >= 0 && id < vocab_size(); }
 
   static std::optional<TokenMatcher::Match> next_match(const TokenMatcher& matcher,
-                                                       std::string_view text, std::size_t from) {
-    return matcher.empty() ? std::nullopt : matcher.find(text, from);
+                                                       std::string_view text, std::size_t from,
+                                                       const TokenMatcher::Ranges& special_in) {
+    return matcher.empty() ? std::nullopt : matcher.find(text, from, special_in);
   }
 
-  // Text without the added tokens that are looked for as they are written.
+  // Encodes text in which the added tokens that match raw text have been found.
   void encode_raw(std::string_view raw, bool at_start, BpeEncoder& encoder,
                   std::vector<TokenId>& ids) const {
     if (raw.empty()) {
@@ -91,7 +92,7 @@ class PipelineTokenizer final : public Tokenizer {
         parts_.normalizer.empty() ? std::string() : parts_.normalizer.apply(raw);
     const std::string_view text = parts_.normalizer.empty() ? raw : normalized;
     std::size_t from = 0;
-    while (const auto match = next_match(normalized_, text, from)) {
+    while (const auto match = next_match(normalized_, text, from, {})) {
       encode_pieces(text.substr(from, match->begin - from), at_start && from == 0, encoder);
       ids.push_back(match->id);
       from = match->end;
@@ -107,7 +108,7 @@ class PipelineTokenizer final : public Tokenizer {
   }
 
   Pipeline parts_;
-  TokenMatcher raw_;  // never special
+  TokenMatcher raw_;  // has no special tokens
   TokenMatcher raw_and_special_;
   TokenMatcher normalized_;                                   // never special
   std::unordered_map<std::string_view, TokenId> by_content_;  // views into parts_.added

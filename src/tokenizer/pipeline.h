@@ -14,15 +14,14 @@
 
 namespace protean {
 
-inline constexpr TokenId kLargestVocabulary = 1 << 22;  // far above any real one
+inline constexpr TokenId kLargestVocabulary = 1 << 22;  // far more than any real one
 
-// Everything a tokenizer does, as data; each file format is a way to fill this in. Text goes
-// through it top down: added tokens are taken out, the rest is normalized, cut into pieces and
-// merged.
+// A tokenizer as data, which each file format fills in. Encoding takes out the added tokens, then
+// normalizes the rest, cuts it into pieces and merges these.
 struct Pipeline {
   struct Token {
     std::string text;   // as the vocabulary writes it
-    std::string bytes;  // what it stands for; nothing for a special token
+    std::string bytes;  // the bytes it stands for; none for a special token
   };
 
   std::string description;  // without the number of tokens
@@ -31,14 +30,14 @@ struct Pipeline {
   Normalizer normalizer;
   PreTokenizer pre_tokenizer;
   BpeModel model;
-  std::vector<TokenId> prefix;  // of a text, with add_special
+  std::vector<TokenId> prefix;  // before a text, with add_special
   std::vector<TokenId> suffix;
   TokenId bos = -1;
   TokenId eos = -1;
   bool strips_leading_space = false;
 };
 
-// Precondition: every id in pipeline is a token of it.
+// Precondition: every id in `pipeline` is one of its tokens.
 std::unique_ptr<Tokenizer> make_pipeline_tokenizer(Pipeline pipeline);
 
 }  // namespace protean

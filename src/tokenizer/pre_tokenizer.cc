@@ -15,7 +15,7 @@ struct Part {
   bool is_match;
 };
 
-// The matches and what lies between them, in order, without gaps.
+// Returns the matches and the text between them, in order, without gaps.
 void cut(const PreTokenizer::Split& step, Piece piece, std::vector<Regex::Match>& matches,
          std::vector<Part>& parts) {
   matches.clear();
@@ -34,7 +34,7 @@ void cut(const PreTokenizer::Split& step, Piece piece, std::vector<Regex::Match>
   }
 }
 
-// Joins neighbours as the behaviour asks. Works in place: joined[0..n) is the result.
+// Joins neighbours according to the behaviour, in place: joined[0..n) is the result.
 void join(Behavior behavior, std::vector<Part>& parts) {
   if (behavior == Behavior::kIsolated) {
     return;

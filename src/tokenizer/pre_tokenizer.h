@@ -12,34 +12,34 @@
 namespace protean {
 
 // Cuts text into the pieces inside which tokens are merged: the operations of a tokenizer.json
-// pre_tokenizer, each applied to every piece the ones before it left. Text stays plain bytes; that
-// byte-level BPE writes bytes in an alphabet of its own is the vocabulary's affair (byte_alphabet).
+// pre_tokenizer, each applied to every piece of the one before. Text stays plain bytes; only
+// vocabularies use the byte alphabet (byte_alphabet.h).
 class PreTokenizer {
  public:
-  // What becomes of a match; the text between matches is always a piece.
+  // What happens to a match. The text between matches is always a piece.
   enum class Behavior { kIsolated, kRemoved, kContiguous, kMergedWithPrevious, kMergedWithNext };
 
   struct Split {
     Regex pattern;
     Behavior behavior = Behavior::kIsolated;
-    bool invert = false;  // the text between matches plays the match
+    bool invert = false;  // matches are the text between the pattern's matches
   };
-  struct PrefixSpace {};  // a space before a piece that has none
+  struct PrefixSpace {};  // adds a space before a piece that has none
   struct Metaspace {
     enum class Prepend { kNever, kFirst, kAlways };
-    std::string replacement;  // for a space
+    std::string replacement;  // replaces a space
     Prepend prepend = Prepend::kAlways;
   };
   using Step = std::variant<Split, PrefixSpace, Metaspace>;
 
   void add(Step step) { steps_.push_back(std::move(step)); }
 
-  // Owns the pieces that an operation had to change; the views in pieces point into text or here.
+  // The pieces, as views into the text or into `changed` pieces that are owned here.
   struct Pieces {
     std::vector<std::string_view> pieces;
     std::deque<std::string> changed;
   };
-  // at_start: text begins where the whole input begins.
+  // `at_start`: the text is at the beginning of the whole input.
   Pieces split(std::string_view text, bool at_start) const;
 
  private:

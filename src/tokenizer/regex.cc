@@ -45,7 +45,7 @@ Result<Regex> Regex::compile(std::string_view pattern) {
   }
   int code = 0;
   PCRE2_SIZE at = 0;
-  // Oniguruma, whose patterns these are, anchors ^ and $ at every line.
+  // Oniguruma, for which these patterns are written, anchors ^ and $ at every line.
   constexpr std::uint32_t kOptions =
       PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C;
   pcre2_code* compiled = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
@@ -54,7 +54,7 @@ Result<Regex> Regex::compile(std::string_view pattern) {
     return make_error(ErrorCode::kUnsupported, "pattern '{}' does not compile at byte {}: {}",
                       pattern, at, message_of(code));
   }
-  // Where there is no JIT, matching falls back to the interpreter by itself.
+  // Without a JIT, matching falls back to the interpreter.
   pcre2_jit_compile(compiled, PCRE2_JIT_COMPLETE);
   Compiled state{std::unique_ptr<pcre2_code, Free>(compiled),
                  std::unique_ptr<pcre2_match_context, Free>(pcre2_match_context_create(nullptr))};
@@ -114,7 +114,7 @@ void Regex::find_in_valid(std::string_view text, std::size_t offset,
     if (begin < from || end < begin) {
       return;
     }
-    // As everywhere, an empty match right behind the one before it does not count.
+    // An empty match directly after the previous match does not count, as in other engines.
     if (end > begin || !any || begin > last_end) {
       matches.push_back({offset + begin, offset + end});
       any = true;

@@ -10,8 +10,8 @@
 
 namespace protean {
 
-// A compiled pattern of the kind that tokenizer files hold (Oniguruma or Rust syntax as far as it
-// means the same to PCRE2). Immutable and cheap to copy; any thread may use it.
+// A compiled pattern of a tokenizer file: Oniguruma or Rust syntax, where PCRE2 gives it the same
+// meaning. Immutable and cheap to copy; any thread may use it.
 class Regex {
  public:
   struct Match {
@@ -20,12 +20,12 @@ class Regex {
   };
 
   static Result<Regex> compile(std::string_view pattern);
-  // The pattern that matches just this text.
+  // Returns the pattern that matches exactly this text.
   static Result<Regex> literal(std::string_view text);
 
-  // Appends the matches in text from left to right; they do not overlap and may be empty. Bytes
-  // that are not UTF-8 match nothing and end the context on both sides. A pattern that runs into
-  // the match limit finds nothing more, so that a hostile one cannot hold a thread for long.
+  // Appends the matches in `text` from left to right. They do not overlap and may be empty. Bytes
+  // that are not UTF-8 match nothing and end the context on both sides. A pattern that reaches the
+  // match limit finds nothing more, so that a hostile one cannot occupy a thread.
   void find_all(std::string_view text, std::vector<Match>& matches) const;
 
  private:

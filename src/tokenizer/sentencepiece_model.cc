@@ -8,7 +8,7 @@
 namespace protean {
 namespace {
 
-// One field of a protocol buffer message. Which of the values counts is the wire type's affair.
+// One field of a protocol buffer message. The wire type says which of the values is set.
 struct Field {
   std::uint32_t number = 0;
   std::uint64_t integer = 0;
@@ -16,13 +16,13 @@ struct Field {
   float real = 0;
 };
 
-// Walks the fields of one message. The library that writes this format keeps what we need to know
-// (the model type, the normalizer) behind a header that Debian does not ship.
+// Reads the fields of one message. The library for this format declares the model type and the
+// normalizer in a header that Debian does not ship.
 class Message {
  public:
   explicit Message(std::string_view bytes) : rest_(bytes) {}
 
-  // False at the end, and where the message is broken: then broken() is true.
+  // Returns false at the end and for a broken message; then broken() is true.
   bool next(Field& field) {
     if (rest_.empty() || broken_) {
       return false;

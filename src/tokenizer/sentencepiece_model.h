@@ -14,8 +14,8 @@ struct SentencePieceModel {
   bool squeezes_spaces = false;
 };
 
-// Reads the bytes of a SentencePiece tokenizer.model (its sentencepiece_model.proto). Only models
-// of type BPE: the format holds others, which are refused by name. Messages name no file.
+// Reads a SentencePiece tokenizer.model (sentencepiece_model.proto). Models of another type than
+// BPE are refused by name. Error messages do not name the file.
 Result<SentencePieceModel> read_sentencepiece_model(std::string_view bytes);
 
 }  // namespace protean

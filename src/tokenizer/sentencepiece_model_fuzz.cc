@@ -5,7 +5,8 @@
 
 #include "tokenizer/sentencepiece_model.h"
 
-// Any bytes as a SentencePiece tokenizer.model. What loads must encode and decode.
+// Loads any bytes as a SentencePiece tokenizer.model. A tokenizer that loads must encode and
+// decode.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   auto model = protean::read_sentencepiece_model({reinterpret_cast<const char*>(data), size});
   if (!model) {

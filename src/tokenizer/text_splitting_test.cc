@@ -65,7 +65,7 @@ TEST(Regex, LiteralsAreLiteral) {
   }
 }
 
-TEST(Regex, RefusesWhatItWouldGetWrong) {
+TEST(Regex, RefusesPatternsThatPcre2ReadsDifferently) {
   EXPECT_FALSE(Regex::compile("(").ok());
   EXPECT_FALSE(Regex::compile(R"([\p{L}&&[^\p{Han}]])").ok());
   EXPECT_FALSE(Regex::compile(R"(\C)").ok());
@@ -133,7 +133,7 @@ TEST(Normalizer, StepsInOrder) {
   EXPECT_EQ(normalizer.apply("E\xCC\x81 A12"), "_\xC3\xA9__aN");
   EXPECT_EQ(normalizer.apply_inside("A"), "a");
   EXPECT_EQ(normalizer.apply(""), "");
-  // Broken bytes stay, and what is around them is still normalized.
+  // Broken bytes stay; the text around them is normalized.
   EXPECT_EQ(normalizer.apply("\xFF"
                              "E\xCC\x81\xE2\x96"),
             "_\xFF\xC3\xA9\xE2\x96");
@@ -159,10 +159,11 @@ struct Found {
   friend bool operator==(const Found&, const Found&) = default;
 };
 
-std::vector<Found> matches(const TokenMatcher& matcher, std::string_view text) {
+std::vector<Found> matches(const TokenMatcher& matcher, std::string_view text,
+                           const TokenMatcher::Ranges& special_in = {}) {
   std::vector<Found> out;
   for (std::size_t from = 0;;) {
-    const auto match = matcher.find(text, from);
+    const auto match = matcher.find(text, from, special_in);
     if (!match) {
       return out;
     }
@@ -179,6 +180,21 @@ TEST(TokenMatcher, LeftmostLongest) {
   EXPECT_EQ(matches(matcher, "x<a>b<a<"), (std::vector<Found>{{1, 6, 3}}));
   EXPECT_EQ(matches(matcher, "<a><<a"), (std::vector<Found>{{0, 3, 2}, {4, 6, 1}}));
   EXPECT_EQ(matches(matcher, "<"), std::vector<Found>{});
+}
+
+TEST(TokenMatcher, SpecialTokensLieWithinTheRangesGiven) {
+  TokenMatcher matcher;
+  matcher.add({.content = "<a", .id = 1, .special = true});
+  matcher.add({.content = "<a>", .id = 2, .special = true});
+  matcher.add({.content = "<b>", .id = 3});
+  const std::string_view text = "<a><b><a><a>";
+  const auto within = [&](std::vector<TextRange> ranges) { return matches(matcher, text, ranges); };
+  EXPECT_EQ(within({}), (std::vector<Found>{{3, 6, 3}}));
+  EXPECT_EQ(within({{0, 3}}), (std::vector<Found>{{0, 3, 2}, {3, 6, 3}}));
+  EXPECT_EQ(within({{0, 2}}), (std::vector<Found>{{0, 2, 1}, {3, 6, 3}})) << "the longest inside";
+  EXPECT_EQ(within({{1, 3}, {6, 8}, {8, 12}}),
+            (std::vector<Found>{{3, 6, 3}, {6, 8, 1}, {9, 12, 2}}))
+      << "no token crosses ranges";
 }
 
 TEST(TokenMatcher, StripsAndWordEdges) {

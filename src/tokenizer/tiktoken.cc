@@ -46,7 +46,7 @@ std::optional<std::string> from_base64(std::string_view text) {
   return bytes;
 }
 
-// The names of Llama 3.1 and later; the first Llama 3 had other reserved ones in their places.
+// The names of Llama 3.1 and later. The first Llama 3 has other reserved names in these places.
 std::vector<std::string> llama3_special_tokens() {
   std::vector<std::string> names = {"<|begin_of_text|>",
                                     "<|end_of_text|>",

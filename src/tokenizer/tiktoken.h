@@ -8,11 +8,11 @@
 
 namespace protean {
 
-// Meta ships Llama 3's vocabulary as lines of "base64 rank", also under the name tokenizer.model.
+// Recognises Llama 3's vocabulary: lines of "base64 rank", also in a file named tokenizer.model.
 bool looks_like_tiktoken(std::string_view bytes);
 
-// Llama 3's special tokens are in none of its files: they are known, and follow the ranks. Files
-// with another number of ranks are of other models and are refused.
+// Reads such a file. Llama 3's special tokens are not in its files; they follow the ranks. A file
+// with another number of ranks belongs to another model and is refused.
 Result<std::unique_ptr<Tokenizer>> read_llama3_tiktoken(std::string_view bytes);
 
 }  // namespace protean

@@ -6,7 +6,8 @@
 #include "tokenizer/hf_json.h"
 #include "tokenizer/utf8.h"
 
-// Any bytes as a tokenizer.json. What loads must encode, and decode to valid UTF-8.
+// Loads any bytes as a tokenizer.json. A tokenizer that loads must encode, and decode to valid
+// UTF-8.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string_view json(reinterpret_cast<const char*>(data), size);
   const auto tokenizer = protean::parse_tokenizer_json(json, "fuzz", {});

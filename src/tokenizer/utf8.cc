@@ -4,8 +4,8 @@ namespace protean {
 namespace {
 
 struct Lead {
-  int bytes;          // of the whole character; 0 for a byte that starts none
-  unsigned char low;  // range of the second byte: shuts out overlong forms and surrogates
+  int bytes;          // length of the character; 0 for a byte that starts none
+  unsigned char low;  // range of the second byte, which excludes overlong forms and surrogates
   unsigned char high;
 };
 

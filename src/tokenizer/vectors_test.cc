@@ -1,4 +1,4 @@
-// Ids that other implementations produced for the same texts, on real vocabularies.
+// Compares with the ids that other implementations produced, on real vocabularies.
 
 #include <gtest/gtest.h>
 #include <sentencepiece_processor.h>
@@ -109,7 +109,7 @@ TEST(Vectors, Llama3FromPairAndFromTiktoken) {
   EXPECT_EQ(tiktoken->encode("Hello", {}), (Ids{128000, 9906}));
 }
 
-// A tokenizer.json as it is published for Llama 3 and Qwen2, from their vocabulary and merges.
+// Writes the published tokenizer.json of Llama 3 and Qwen2 from their vocabulary and merges.
 std::string published_json(const std::filesystem::path& vocabulary,
                            const std::filesystem::path& merges, const std::string& settings) {
   std::istringstream lines(read_test_data(merges));
@@ -161,7 +161,7 @@ TEST(Vectors, Qwen2FromPair) {
   EXPECT_EQ(tokenizer->bos(), -1);
   EXPECT_EQ(tokenizer->eos(), 151645);
   EXPECT_EQ(tokenizer->encode("<|im_start|>user\n", {}), (Ids{151644, 872, 198}));
-  // A token that is added but not special is itself whatever the caller says, and has its text.
+  // An added token that is not special is always found and has its text.
   EXPECT_EQ(tokenizer->encode("<tool_call>", kPlainText), (Ids{151657}));
   EXPECT_EQ(tokenizer->bytes(151657), "<tool_call>");
   EXPECT_EQ(tokenizer->bytes(151644), "");
@@ -211,7 +211,7 @@ TEST(Vectors, SmolLmAndTinyModelsLoad) {
   EXPECT_EQ(tiny->eos(), 2);
 }
 
-// The library that wrote the format, on text of every kind, including what its model squeezes.
+// Compares with the SentencePiece library on text of every kind, including runs of spaces.
 void expect_as_sentencepiece(const std::filesystem::path& model) {
   sentencepiece::SentencePieceProcessor oracle;
   ASSERT_TRUE(oracle.Load(model.string()).ok());
@@ -262,7 +262,7 @@ TEST(Vectors, StoriesFromModelAndGguf) {
   EXPECT_EQ(model->bos(), 1);
 }
 
-// Two ways to say the same vocabulary, on much real text.
+// Compares two representations of the same vocabulary on real text.
 TEST(Vectors, ScoresAndMergesAgreeOnProse) {
   PROTEAN_REQUIRE_DATA(test_data("text/books/Jane_Austen--Emma.md"));
   PROTEAN_REQUIRE_DATA(test_data("tokenizers/llama3"));

@@ -9,7 +9,7 @@ namespace {
 constexpr std::size_t kLanes = 16;
 constexpr std::size_t kBlock = 1024;
 
-// In lanes, which compilers make vectors of. NaN compares false with everything, so it never wins.
+// Works in lanes, which compilers vectorise. NaN compares false with everything, so it never wins.
 float largest_of(std::span<const float> logits) {
   float lanes[kLanes];
   std::fill_n(lanes, kLanes, kNeverLogit);
@@ -47,7 +47,7 @@ Candidate most_likely(std::span<const float> logits) {
   return {best, static_cast<TokenId>(at - logits.begin())};
 }
 
-// In one pass: what is behind the k best so far is dropped whenever the room of 2 k is full.
+// Takes one pass: whenever 2 k candidates are kept, all but the k best are dropped.
 void select_top_k(std::span<const float> logits, std::size_t k, std::vector<Candidate>& kept) {
   const auto cut = [&] {
     std::nth_element(kept.begin(), kept.begin() + static_cast<std::ptrdiff_t>(k - 1), kept.end(),

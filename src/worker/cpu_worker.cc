@@ -20,8 +20,8 @@ MorphHandlers complete(MorphHandlers handlers) {
   return handlers;
 }
 
-// A budget that the system cannot give shows now and not in the first burst, and no swap has to
-// wait for fresh pages.
+// Touches all pages, so that a budget beyond the system's memory fails now rather than under load,
+// and no swap waits for the kernel to provide pages.
 Status back_all(cpu::PagePool& pool) {
   Result<cpu::PageRange> all = cpu::PageRange::reserve(pool, pool.pages());
   return all ? all->attach(pool.pages()) : all.error();
@@ -34,8 +34,8 @@ Result<std::unique_ptr<CpuWorker>> CpuWorker::create(const WorkerOptions& option
                                                      const LoadProgress& progress,
                                                      StepDoneHandler done,
                                                      MorphHandlers morph_handlers) {
-  check(done != nullptr, "someone listens to finished steps");
-  check(options.share_beside_steps > 0 && options.share_beside_steps <= 1,
+  check(done != nullptr, "a worker needs a handler of finished steps");
+  check(options.background_share > 0 && options.background_share <= 1,
         "a share of the threads is above 0 and at most 1");
   Result<Built> built = build(options, checkpoint, progress);
   if (!built) {
@@ -48,8 +48,8 @@ Result<std::unique_ptr<CpuWorker>> CpuWorker::create(const WorkerOptions& option
 Result<CpuWorker::Built> CpuWorker::build(const WorkerOptions& options,
                                           const Checkpoint& checkpoint,
                                           const LoadProgress& progress) {
-  // What is touched while loading lies near those who compute, whoever loads; threads that begin
-  // later have nothing of it.
+  // Places the memory touched while loading near the threads that compute. It applies to this
+  // thread until the end of the function.
   const cpu::Seat loading({}, options.where.nodes);
   Result<Pages> pages = make_pages(options, checkpoint.spec());
   if (!pages) {
@@ -101,29 +101,29 @@ CpuWorker::CpuWorker(Built built, StepDoneHandler done, MorphHandlers morph_hand
       morph_handlers_(std::move(morph_handlers)),
       memory_(rank_->memory()),
       read_ahead_(std::move(built.options.read_ahead)),
-      beside_(std::min(1.0, built.options.share_beside_steps * built.options.threads)),
-      swapper_({pages_.pool.get(), &beside_, std::move(built.spec),
+      background_(std::min(1.0, built.options.background_share * built.options.threads)),
+      swapper_({pages_.pool.get(), &background_, std::move(built.spec),
                 built.options.form.largest_tp_degree, std::move(built.options.read_component),
                 morph_handlers_}),
-      resizer_({pages_.pool.get(), &beside_, pages_.kv.get(), morph_handlers_}),
-      entries_(1),  // start() is bounded by the engine's steps in flight, not by this
+      resizer_({pages_.pool.get(), &background_, pages_.kv.get(), morph_handlers_}),
+      entries_(1),  // a least size; the engine bounds its steps in flight
       thread_([this] { run_entries(); }) {
   if (read_ahead_) {
-    beside_.post([this] { read_ahead(); });
+    background_.post([this] { read_ahead(); });
   }
 }
 
 CpuWorker::~CpuWorker() {
   entries_.close();
   thread_.join();
-  beside_.stop();
+  background_.stop();
 }
 
-// What is to be done first is done before the rest of it.
+// Reads one piece and posts the rest, so that other tasks run between two pieces.
 void CpuWorker::read_ahead() {
-  const bool more = read_ahead_([this](std::int64_t) { return beside_.has_time(); });
-  if (more && beside_.may_go_on()) {
-    beside_.post([this] { read_ahead(); });
+  const bool more = read_ahead_([this](std::int64_t) { return background_.has_time(); });
+  if (more && background_.may_go_on()) {
+    background_.post([this] { read_ahead(); });
   }
 }
 
@@ -171,9 +171,9 @@ void CpuWorker::run_entries() {
 }
 
 void CpuWorker::run(const StepPlan& plan) {
-  beside_.step_begins();
+  background_.step_begins();
   StepResult result = rank_->run(plan);
-  beside_.step_ends();
+  background_.step_ends();
   done_(std::move(result));
 }
 

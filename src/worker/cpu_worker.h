@@ -19,23 +19,24 @@
 
 namespace protean {
 
-// The Executor of a replica on one CPU device: a rank and the thread that runs its steps in order;
-// with pages, also a thread beside it, which prepares what is committed between two steps.
+// The Executor of a replica on one CPU device: a rank and the thread that runs its steps in order.
+// With pages, a second thread prepares morph steps in the background; they are committed between
+// two steps.
 class CpuWorker : public Executor {
  public:
-  // Called once per step, in order, on the worker's thread; must not destroy the worker.
+  // Called once for each step, in order, on the worker's thread; must not destroy the worker.
   using StepDoneHandler = std::function<void(StepResult)>;
 
-  // Loads the model, reporting progress on the caller's thread. The checkpoint is not needed after.
-  // Without pages no morph can be prepared, and without handlers nobody hears of one.
+  // Loads the model, and reports progress on the caller's thread. The checkpoint need not outlive
+  // the call. Without pages, no morph step can be prepared.
   static Result<std::unique_ptr<CpuWorker>> create(const WorkerOptions& options,
                                                    const Checkpoint& checkpoint,
                                                    const LoadProgress& progress,
                                                    StepDoneHandler done,
                                                    MorphHandlers morph_handlers = {});
 
-  // Finishes the steps and commits already started, reports them and stops; what is being prepared
-  // is given up.
+  // Finishes and reports the steps and commits already started, and stops. Morph steps in
+  // preparation are abandoned.
   ~CpuWorker() override;
   CpuWorker(const CpuWorker&) = delete;
   CpuWorker& operator=(const CpuWorker&) = delete;
@@ -56,7 +57,7 @@ class CpuWorker : public Executor {
   struct Refuse {
     MorphReady answer;
   };
-  // What happens in order on the worker's thread.
+  // The worker's thread takes these in order.
   using Entry = std::variant<StepPlan, MorphId, std::vector<BlockMove>, Refuse>;
 
   struct Built {
@@ -77,17 +78,17 @@ class CpuWorker : public Executor {
   void run(const std::vector<BlockMove>& moves);
   void run(const Refuse& refuse);
 
-  const Pages pages_;                 // under all that follows
+  const Pages pages_;                 // outlives all that follows
   const std::unique_ptr<Rank> rank_;  // used by the worker's thread only
   const StepDoneHandler done_;
   const MorphHandlers morph_handlers_;
   const WorkerMemory memory_;
   const std::function<bool(const Pace& pace)> read_ahead_;
-  PacedThread beside_;
+  PacedThread background_;
   LayerSwapper swapper_;
   KvResizer resizer_;
   BoundedQueue<Entry> entries_;
-  std::thread thread_;  // last, so that all it uses is there
+  std::thread thread_;  // last: it uses the members above
 };
 
 }  // namespace protean

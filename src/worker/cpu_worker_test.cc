@@ -36,7 +36,8 @@ WorkerOptions small_options(const ModelSpec& spec) {
           .max_positions = 128};
 }
 
-// One sequence's tokens [first, first + count) in blocks 0, 1, ..., sampled greedily at the end.
+// Plans tokens [first, first + count) of one sequence in blocks 0, 1, ..., with a greedy draw after
+// the last.
 StepPlan plan_of(std::uint64_t id, int first, std::vector<TokenId> tokens) {
   const int count = static_cast<int>(tokens.size());
   const int blocks = (first + count + 3) / 4;
@@ -70,7 +71,7 @@ TEST(CpuWorker, RunsStepsInOrderOnItsOwnThreadAndReportsEachOnce) {
   for (int i = 0; i < 20; ++i) {
     (*worker)->start(plan_of(static_cast<std::uint64_t>(i) + 2, 5 + i, {i}));
   }
-  worker->reset();  // finishes what was started
+  worker->reset();  // finishes the steps that were started
   ASSERT_EQ(results.size(), 21U);
   for (std::size_t i = 0; i < results.size(); ++i) {
     EXPECT_EQ(results[i].id.value, i + 1);
@@ -80,7 +81,72 @@ TEST(CpuWorker, RunsStepsInOrderOnItsOwnThreadAndReportsEachOnce) {
   EXPECT_NE(worker_thread, std::this_thread::get_id());
 }
 
-TEST(CpuWorker, StopsWithoutEverHavingWorked) {
+// A model whose rows overflow after token 9 and no other: only that token's embedding reaches the
+// first column, and the final norm scales it beyond what a float holds.
+class OverflowingCheckpoint : public SyntheticCheckpoint {
+ public:
+  using SyntheticCheckpoint::SyntheticCheckpoint;
+  void read_rows(TensorRole role, int layer, std::int64_t row, std::int64_t count,
+                 float* out) const override {
+    SyntheticCheckpoint::read_rows(role, layer, row, count, out);
+    const std::int64_t width = row_length(role);
+    for (std::int64_t i = 0; i < count; ++i) {
+      float* const first = out + i * width;
+      if (role == TensorRole::kEmbedding) {
+        *first = row + i == 9 ? 4.0F : 0.0F;
+      } else if (row + i == 0 && role == TensorRole::kFinalNorm) {
+        *first = 3e38F;
+      } else if (row + i == 0 &&
+                 (role == TensorRole::kAttentionOutput || role == TensorRole::kDown)) {
+        std::fill_n(first, width, 0.0F);
+      }
+    }
+  }
+};
+
+TEST(CpuWorker, RequestsWithNaNOrInfinityFailAlone) {
+  ModelSpec spec = small_spec();
+  spec.tied_embeddings = false;
+  const OverflowingCheckpoint checkpoint(spec);
+  std::vector<StepResult> results;
+  auto worker = CpuWorker::create(small_options(spec), checkpoint, {},
+                                  [&](StepResult result) { results.push_back(std::move(result)); });
+  ASSERT_TRUE(worker.ok()) << worker.error().message;
+  StepPlan plan{.id = StepId{1}, .tokens = {1, 2, 1, 9, 2, 9, 1, 9}, .blocks = {0, 1, 2, 3}};
+  const auto slice = [&](std::uint64_t request, int sample) {
+    const int number = static_cast<int>(plan.slices.size());
+    plan.slices.push_back({.request = RequestId{request},
+                           .token_begin = 2 * number,
+                           .token_count = 2,
+                           .block_begin = number,
+                           .block_count = 1,
+                           .sample = sample});
+  };
+  slice(11, 0);
+  slice(12, 1);
+  slice(13, -1);
+  slice(14, -1);
+  plan.samples = {{.position = 2}, {.position = 2}};
+  plan.slices[2].score_count = 1;
+  plan.scores = {{.after = 5, .token = 3}};
+  plan.slices[3].pooling = Pooling::kMean;
+  (*worker)->start(plan);
+  plan.id = StepId{2};
+  plan.tokens = {1, 2, 1, 2, 2, 3, 1, 4};
+  (*worker)->start(plan);
+  worker->reset();
+  ASSERT_EQ(results.size(), 2U);
+  EXPECT_FALSE(results[0].failure);
+  std::vector<std::uint64_t> failed;
+  for (const RequestFailure& failure : results[0].failed) {
+    failed.push_back(failure.request.value);
+    EXPECT_NE(failure.why.find("NaN"), std::string::npos);
+  }
+  EXPECT_EQ(failed, (std::vector<std::uint64_t>{12, 13, 14}));
+  EXPECT_TRUE(results[1].failed.empty());
+}
+
+TEST(CpuWorker, StopsWithoutASingleStep) {
   const SyntheticCheckpoint checkpoint(small_spec());
   auto worker =
       CpuWorker::create(small_options(small_spec()), checkpoint, {}, [](const StepResult&) {});
@@ -107,7 +173,7 @@ TEST(CpuWorker, MemoryIsWhatTheCostModelSays) {
   EXPECT_LE(memory.scratch_bytes, activations + 10 * kPage);
 }
 
-TEST(CpuWorker, RefusesFormsItCannotRealise) {
+TEST(CpuWorker, RefusesFormsItDoesNotSupport) {
   const ModelSpec spec = small_spec();
   const SyntheticCheckpoint checkpoint(spec);
   const auto refused = [&](const std::function<void(WorkerOptions&)>& spoil) {
@@ -138,7 +204,7 @@ TEST(CpuWorker, RefusesFormsItCannotRealise) {
   EXPECT_NE(refused([](WorkerOptions& o) { o.max_positions = 0; }), "");
 }
 
-// The logits after the last of 23 tokens, computed in chunks that end at `ends`.
+// Returns the logits after 23 tokens, which are computed in chunks that end at `ends`.
 std::vector<float> logits_after(KvPrecision precision, const std::vector<int>& ends) {
   const ModelSpec spec = small_spec();
   WorkerOptions options = small_options(spec);
@@ -181,7 +247,7 @@ TEST(Rank, KvPrecisionIsItsOwnAndChunksDoNotMatter) {
   }
 }
 
-// More samples than are projected at once, so that the pieces must be put together right.
+// There are more samples than are projected at once.
 TEST(Rank, ManySamplesInOneStepEqualOneAtATime) {
   const ModelSpec spec = small_spec();
   const SyntheticCheckpoint checkpoint(spec);
@@ -199,7 +265,7 @@ TEST(Rank, ManySamplesInOneStepEqualOneAtATime) {
     alone.push_back((*rank)->run(single).sampled.at(0));
     together.tokens.push_back(i % 70);
     together.blocks.push_back(i);
-    // Samples in another order than their slices.
+    // The samples are in another order than their slices.
     together.slices.push_back({.token_begin = i,
                                .token_count = 1,
                                .block_begin = i,
@@ -212,7 +278,7 @@ TEST(Rank, ManySamplesInOneStepEqualOneAtATime) {
   EXPECT_EQ(sampled, alone);
 }
 
-// More scores than are projected at once, beside another sequence that draws.
+// There are more scores than are projected at once, and another sequence that draws.
 TEST(Rank, ManyScoresInOneStepEqualOneAtATime) {
   const SyntheticCheckpoint checkpoint(small_spec());
   auto rank = Rank::create(small_options(small_spec()), checkpoint);
@@ -257,7 +323,7 @@ TEST(Rank, ManyScoresInOneStepEqualOneAtATime) {
   EXPECT_EQ(result.logprobs[0].top.at(0).token, result.sampled.at(0));
 }
 
-// Penalised, constrained and banned rows beside plain ones: each draws what it draws alone.
+// Rows with penalties, constraints and bans draw in a batch with plain rows what they draw alone.
 TEST(Rank, LogprobsComeUpToTheLastSampleThatWantsThem) {
   const SyntheticCheckpoint checkpoint(small_spec());
   auto rank = Rank::create(small_options(small_spec()), checkpoint);
@@ -275,7 +341,7 @@ TEST(Rank, LogprobsComeUpToTheLastSampleThatWantsThem) {
   const StepResult result = (*rank)->run(plan);
   ASSERT_EQ(result.logprobs.size(), 3U);
   EXPECT_EQ(result.logprobs[2].rank, 1);
-  EXPECT_EQ(result.logprobs[0].rank, 0);  // not asked, not told
+  EXPECT_EQ(result.logprobs[0].rank, 0);  // was not asked for
 }
 
 TEST(RankDeathTest, MalformedPlansStopTheProgram) {

@@ -42,8 +42,8 @@ Status KvResizer::grow(const Resize& resize) {
                          [&] { return !resize.aborted && parts_.thread->may_go_on(); });
 }
 
-// A fill that was just aborted may hold its pages until the task it is in has ended. Tried again as
-// everything here is done, urgently: what is urgent comes into the middle of no other of its kind.
+// Tries again to get pages: a fill that was just aborted may hold its pages until its task ends.
+// The retry is posted as urgent, like all tasks here, so that it never runs within another resize.
 bool KvResizer::put_off(const Error& why) {
   if (why.code != ErrorCode::kExhausted || open_->put_off || open_->aborted) {
     return false;
@@ -65,7 +65,7 @@ void KvResizer::begin_next() {
     open_->blocks_before = parts_.kv->blocks();
     const Status grown = grow(*open_);
     if (grown) {
-      open_->ready = true;  // whoever aborts or commits it ends it
+      open_->ready = true;  // abort or commit ends it
       if (!open_->aborted) {
         parts_.handlers.ready({.id = open_->id, .failure = std::nullopt});
       }
@@ -84,7 +84,7 @@ void KvResizer::begin_next() {
   }
 }
 
-// On the paced thread.
+// Runs on the paced thread.
 void KvResizer::end(const Resize& resize) {
   if (open_.get() == &resize) {
     parts_.kv->shrink();

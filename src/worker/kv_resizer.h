@@ -14,10 +14,10 @@
 
 namespace protean {
 
-// Makes the KV cache larger beside running steps, and takes back the pages of a smaller one
-// (MorphServe section 4.4). New blocks are there once the resize is ready; the leaving ones are
-// gone with its commit. Resizes are prepared in order, each when the one before it is committed or
-// aborted. Borrows what it is given; the thread must be stopped before this is destroyed.
+// Grows the KV cache in the background while steps run, and returns the pages of a smaller one
+// (MorphServe section 4.4). New blocks exist once the resize is ready; removed ones are gone with
+// its commit. Resizes are prepared in order, each after the one before it is committed or aborted.
+// Does not own what it is given; the thread must be stopped before this is destroyed.
 class KvResizer {
  public:
   struct Parts {
@@ -28,11 +28,11 @@ class KvResizer {
   };
   explicit KvResizer(Parts parts) : parts_(std::move(parts)) {}
 
-  // On any thread. Executor's prepare() and abort(): an aborted resize's blocks are in no plan.
+  // Executor's prepare() and abort(), on any thread. No plan may use blocks of an aborted resize.
   void prepare(MorphId id, const ResizeKv& resize);
   void abort(MorphId id);
 
-  // On the thread that runs steps. False if the step is none of the resizes here.
+  // Commits a resize, on the thread that runs steps. Returns false if there is none with this id.
   bool commit(MorphId id);
 
  private:
@@ -54,9 +54,9 @@ class KvResizer {
   const Parts parts_;
   std::mutex mutex_;
   std::unordered_map<MorphId, std::shared_ptr<Resize>> resizes_;  // neither committed nor aborted
-  // Touched by the paced thread only.
+  // Used by the paced thread only.
   std::deque<std::shared_ptr<Resize>> waiting_;
-  std::shared_ptr<Resize> open_;  // begun, not ended
+  std::shared_ptr<Resize> open_;  // begun, and neither committed nor aborted
 };
 
 }  // namespace protean

@@ -22,16 +22,16 @@ ModelSpec tiny_spec() {
   return spec;
 }
 
-// Runs what was posted before, on both queues.
+// Waits until all tasks posted so far have run, on both queues.
 void drain(PacedThread& thread) {
   std::promise<void> done;
   thread.post([&] { done.set_value(); });
   done.get_future().wait();
 }
 
-// A resize that found no pages is tried again behind whoever held them; then it rests between its
-// pieces for what steps are owed, and there it may be called off.
-TEST(KvResizer, IsCalledOffInTheMiddleOfItsSecondTry) {
+// A resize that finds no pages tries again after the task that holds them. It then rests between
+// its pieces, and may be aborted there.
+TEST(KvResizer, CanBeAbortedDuringItsSecondTry) {
   const KvForm form{.block_tokens = 16, .blocks = kBlocks};
   auto pool = cpu::PagePool::create(kPageBytes, 64);
   ASSERT_TRUE(pool.ok());
@@ -41,7 +41,7 @@ TEST(KvResizer, IsCalledOffInTheMiddleOfItsSecondTry) {
   auto hog = cpu::PageRange::reserve(**pool, free_pages);
   ASSERT_TRUE(hog.ok() && hog->attach(free_pages).ok());
 
-  PacedThread thread(1e-9);  // rests from what it does until the steps end
+  PacedThread thread(1e-9);  // after a piece of work, rests until the steps end
   bool answered = false;
   KvResizer resizer({.pool = pool->get(),
                      .thread = &thread,
@@ -59,12 +59,12 @@ TEST(KvResizer, IsCalledOffInTheMiddleOfItsSecondTry) {
     released = true;
   });
   resizer.prepare(MorphId{1}, {.blocks = 2 * kBlocks});
-  thread.post_urgent([&] { holds = false; });  // behind the first try
+  thread.post_urgent([&] { holds = false; });  // runs after the first try
   while (!released || (*pool)->free_pages() == free_pages) {
     std::this_thread::yield();
   }
   resizer.abort(MorphId{1});
-  // Nothing that is urgent may come into the middle of this; where it does, it does so by now.
+  // If an urgent task could run within the resize, it would have by now.
   std::promise<void> came_between;
   thread.post_urgent([&] { came_between.set_value(); });
   EXPECT_EQ(came_between.get_future().wait_for(std::chrono::milliseconds(50)),

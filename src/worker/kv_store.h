@@ -16,20 +16,20 @@
 
 namespace protean {
 
-// The KV memory of one device, and the only place that knows where a block id lives. Block-major:
-// [block][layer][slot of a KV head], so that a block is one piece (what a capacity change moves)
-// and a run of heads within a layer, scales included, is one piece (what a TP change moves; AMOEBA
-// section 3.1; cpu::KvLayer). Contents belong to the steps that write them.
+// The KV memory of one device; maps block ids to memory. The layout is [block][layer][slot of a KV
+// head], so that a block is contiguous (a capacity change moves blocks) and so is a run of heads
+// within a layer, scales included (a TP change moves those; AMOEBA section 3.1; cpu::KvLayer). The
+// content belongs to the steps that write it.
 //
-// On pages the number of blocks can change beside steps (MorphServe section 4.4): addresses are
-// reserved for all that the pool could ever hold, so a block never moves by itself and the kernels
-// see no difference. grow() and shrink() are for one thread; blocks() may be read by any.
+// On pages, the number of blocks can change while steps run (MorphServe section 4.4). Addresses are
+// reserved for all blocks that the pool could hold, so that a block's address never changes. One
+// thread may call grow() and shrink(); any thread may call blocks().
 class KvStore {
  public:
-  // In memory of its own, touched as steps write to it; its size is for life. Both refuse sizes
-  // that do not fit an address space.
+  // Uses memory of its own, of fixed size, which is touched when steps write to it. Both functions
+  // refuse sizes that do not fit an address space.
   static Result<std::unique_ptr<KvStore>> create(const ModelSpec& spec, const KvForm& form);
-  // On pages of the pool, which outlives it.
+  // Uses pages of the pool, which must outlive the store.
   static Result<std::unique_ptr<KvStore>> create(const ModelSpec& spec, const KvForm& form,
                                                  cpu::PagePool& pool);
 
@@ -39,16 +39,16 @@ class KvStore {
   std::int64_t block_bytes() const { return layers_.front().block_stride_bytes; }
   std::int64_t bytes() const { return memory_.bytes() + range_.bytes(); }
 
-  // Blocks at the end, published once their memory is there. A failure changes nothing
+  // Adds blocks at the end and publishes them once their memory is there. A failure changes nothing
   // (cpu::PageRange::attach).
   Status grow(std::int64_t blocks, const cpu::MayGoOn& may_go_on = {});
 
-  // From now on there are only so many. Their memory stays until shrink().
+  // Sets a smaller number of blocks. The memory of the others stays until shrink().
   void limit(std::int64_t blocks);
-  // Gives back the pages that no published block needs.
+  // Returns the pages that no published block needs to the pool.
   void shrink();
 
-  // Copies a block's part `part` of `parts`, about equal ones.
+  // Copies the piece `part` of a block that is cut into `parts` about equal pieces.
   void copy(const BlockMove& move, std::int64_t part, std::int64_t parts) const;
 
  private:

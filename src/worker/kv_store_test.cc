@@ -22,7 +22,7 @@ ModelSpec spec_of(int layers, int kv_heads, int head_dim) {
   return spec;
 }
 
-// Every slot's [first, last) byte, addressed as the kernels do.
+// Returns the bytes [first, last) of every slot, addressed as the kernels address them.
 TEST(KvStore, SlotsOfAllBlocksAndLayersTileTheMemory) {
   struct Case {
     int layers, kv_heads, head_dim, block_tokens;
@@ -52,7 +52,7 @@ TEST(KvStore, SlotsOfAllBlocksAndLayersTileTheMemory) {
     }
     std::sort(slots.begin(), slots.end());
     for (std::size_t i = 1; i < slots.size(); ++i) {
-      ASSERT_EQ(slots[i].first, slots[i - 1].second);  // neither overlap nor waste
+      ASSERT_EQ(slots[i].first, slots[i - 1].second);  // no overlap and no gap
     }
     EXPECT_EQ(slots.back().second - slots.front().first, 9 * store->block_bytes());
     EXPECT_LE(9 * store->block_bytes(), store->bytes());
@@ -68,7 +68,7 @@ TEST(KvStore, RefusesWhatItCannotHold) {
   }
 }
 
-// 4 KiB pages and blocks of 1.5 KiB, so that blocks lie across pages.
+// Pages of 4 KiB and blocks of 1.5 KiB, so that some blocks lie on two pages.
 struct PagedScene {
   ModelSpec spec = spec_of(3, 2, 16);
   KvForm form{.precision = KvPrecision::kBf16, .block_tokens = 4, .blocks = 10};

@@ -12,7 +12,7 @@ Result<FilledPages> fill_pages(cpu::PagePool& pool, const ShardedSwap& what,
                                const ReadComponent& read, const cpu::MayGoOn& may_go_on) {
   const auto& [layer, component, to] = what.component;
   const int shards = shards_of(component, what.shards);
-  // As many as whoever plans morphs counts.
+  // The same number as pages_to_prepare() counts.
   const std::int64_t pages =
       component_pages(what.spec, component, to, pool.page_bytes(), what.shards);
   const std::int64_t shard_bytes = pages / shards * pool.page_bytes();

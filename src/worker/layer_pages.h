@@ -17,38 +17,36 @@
 
 namespace protean {
 
-// Fills memory of component_size() with packed weights, of a whole component or of one shard,
-// asking `pace` between pieces of a millisecond or less. Called on a thread beside steps, by one at
-// a time. What comes back is for people: what was amiss though the weights are right, mostly
-// nothing.
+// Fills memory of component_size() with packed weights, of a whole component or of one shard. Calls
+// `pace` between pieces of a millisecond or less. Runs on a background thread, one call at a time.
+// Returns a remark for operators about what went wrong without harm; usually empty.
 using ReadComponent = std::function<Result<std::string>(
     const ComponentVariant& which, std::span<std::byte> memory, const Pace& pace)>;
 
 struct FilledPages {
   cpu::PageRange pages;
-  std::string remark;  // of the reader
+  std::string remark;  // of the ReadComponent
 };
 
-// A component of a model, and the shards that halves of its layers are in.
+// A component of a model, and the number of shards of each half of a layer.
 struct ShardedSwap {
   const ModelSpec& spec;
   SwapComponent component;
   int shards = 1;
 };
 
-// Pages of their own, filled: each shard of the component begins on a page. A failure has given all
-// pages back.
+// Takes pages and fills them; each shard of the component begins on a page. A failure returns all
+// pages.
 Result<FilledPages> fill_pages(cpu::PagePool& pool, const ShardedSwap& what,
                                const ReadComponent& read, const cpu::MayGoOn& may_go_on = {});
 
-// The pages below each component of a model.
+// The pages that hold each component of a model.
 class LayerPages {
  public:
   LayerPages() = default;
   explicit LayerPages(int layers) : halves_(static_cast<std::size_t>(layers)) {}
 
-  // Points the component's weights, all shards of them, to these pages; the old ones are what
-  // `pages` then holds.
+  // Points all shards of the component's weights to `pages`, which then holds the old pages.
   void swap(ModelWeights& weights, const SwapComponent& component, cpu::PageRange& pages);
 
   std::int64_t bytes() const;

@@ -65,7 +65,7 @@ void LayerSwapper::abort(MorphId id) {
     swap->aborted = true;
     swaps_.erase(found);
   }
-  // Whoever asks must not wait for the pages to be unmapped.
+  // In the background, so that the caller does not wait for pages to be unmapped.
   parts_.thread->post_urgent([swap = std::move(swap)] { swap->pages = cpu::PageRange(); });
 }
 

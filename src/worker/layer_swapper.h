@@ -22,10 +22,10 @@ struct MorphHandlers {
   std::function<void(MorphDone)> done;
 };
 
-// Fills pages with a component's other weights beside running steps, and gives back the pages of
-// the old ones (MorphServe section 4.3). Between the two, the thread that runs steps swaps
-// pointers. Several swaps may be under way; they are filled one after the other, in order. Borrows
-// what it is given; the thread must be stopped before this is destroyed.
+// Fills pages with a component's weights at another precision in the background, and returns the
+// pages of the old ones after the swap (MorphServe section 4.3). The thread that runs steps swaps
+// pointers in between. Several swaps may be under way; they are filled in order. Does not own what
+// it is given; the thread must be stopped before this is destroyed.
 class LayerSwapper {
  public:
   struct Parts {
@@ -36,20 +36,20 @@ class LayerSwapper {
     ReadComponent read;
     MorphHandlers handlers;
   };
-  // A component's new weights, ready to be used.
+  // A component's new weights, filled and not yet in use.
   struct Filled {
     SwapComponent step;
     cpu::PageRange pages;
   };
 
-  explicit LayerSwapper(Parts components) : parts_(std::move(components)) {}
+  explicit LayerSwapper(Parts parts) : parts_(std::move(parts)) {}
 
-  // On any thread. Executor's prepare() and abort().
+  // Executor's prepare() and abort(), on any thread.
   void prepare(MorphId id, const SwapComponent& swap);
   void abort(MorphId id);
 
-  // On the thread that runs steps: what was prepared, if this is one of the swaps here; then the
-  // pages it replaced, whose return is the end of the swap.
+  // On the thread that runs steps: take() returns the prepared weights, or nothing if there is no
+  // swap with this id. give_back() then gets the replaced pages and ends the swap.
   std::optional<Filled> take(MorphId id);
   void give_back(MorphId id, cpu::PageRange pages);
 

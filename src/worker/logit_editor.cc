@@ -10,7 +10,8 @@ namespace protean {
 namespace {
 
 constexpr std::size_t kWordBits = 64;
-constexpr std::uint32_t kRepeated = std::uint32_t{1} << 31;  // in counts: penalised already
+constexpr std::uint32_t kRepeated = std::uint32_t{1}
+                                    << 31;  // bit of a count: the repetition penalty is applied
 
 }  // namespace
 
@@ -63,8 +64,8 @@ void LogitEditor::exclude(TokenId token) {
   }
 }
 
-// Repetition as CTRL has it (Keskar et al. 2019, section 4.1), for negative logits as
-// transformers made it: multiplied, so that they shrink too.
+// Repetition penalty of CTRL (Keskar et al. 2019, section 4.1). Negative logits are multiplied, as
+// in transformers, so that they shrink too.
 void LogitEditor::penalise() {
   const SamplingParams& params = spec_->params;
   if (!params.penalises()) {
@@ -121,7 +122,7 @@ void LogitEditor::exclude_all_but_allowed() {
   }
 }
 
-// The last token of a run is excluded where the answer ends with all the others.
+// Excludes the last token of a run of bad words if the answer ends with the others.
 void LogitEditor::exclude_bad_words() {
   if (spec_->rules == nullptr) {
     return;

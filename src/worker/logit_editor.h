@@ -9,7 +9,7 @@
 
 namespace protean {
 
-// Logits to draw from: of tokens[i], or of token i where `tokens` is empty.
+// Logits to draw from: logits[i] belongs to tokens[i], or to token i if `tokens` is empty.
 struct EditedRow {
   std::span<const float> logits;
   std::span<const TokenId> tokens;  // ascending
@@ -19,33 +19,32 @@ struct EditedRow {
   }
 };
 
-// What a request's penalties, rules and constraint make of a row of logits, in this order:
-// repetition, presence and frequency penalty; bias; then what may not be drawn goes: set to minus
-// infinity by rules, left out by a constraint, so that a row of few allowed tokens is a short one.
-// Bans give way where nothing else is left: the caller asks again with fewer of them. Owns the room
-// of one thread.
+// Applies a request's penalties, rules and constraint to a row of logits, in this order:
+// repetition, presence and frequency penalty; bias; exclusions. Rules exclude a token by minus
+// infinity; a constraint leaves it out, so that a row of few allowed tokens is short. If nothing is
+// left, the caller asks again with fewer exclusions. Owns the buffers of one thread.
 class LogitEditor {
  public:
-  // Which exclusions hold. Without a constraint, kFirm is the list of allowed tokens.
+  // The exclusions that hold. Without a constraint, kFirm is the list of allowed tokens.
   enum class Exclude : std::uint8_t {
-    kAll,   // the constraint, allowed, bad words, and stop ids before min_tokens
-    kMost,  // not the stop ids: an answer that must end ends
+    kAll,   // constraint, allowed tokens, bad words, and stop ids before min_tokens
+    kMost,  // all but the stop ids, so that an answer can end
     kFirm,  // the constraint alone
   };
 
   explicit LogitEditor(int vocab);
 
-  // Whether a row of `spec` is drawn from edited logits.
+  // Returns true if `spec` needs edited logits.
   static bool edits(const SampleSpec& spec);
 
-  // Begins a row: `sequence` is the sequence so far, its first spec.prompt_count the prompt.
+  // Begins a row. The first spec.prompt_count tokens of `sequence` are the prompt.
   void begin(const SampleSpec& spec, std::span<const TokenId> sequence);
 
-  // The edited row, valid until the next call. `logits` must not be this editor's.
+  // Returns the edited row, which is valid until the next call. `logits` must not be this editor's.
   EditedRow edit(std::span<const float> logits, Exclude exclude);
 
-  // The token that is drawn where even kFirm leaves no number to draw by: the lowest that the
-  // constraint, or else the list of allowed tokens, names.
+  // Returns the token to draw if even kFirm leaves only NaN: the lowest one that the constraint, or
+  // else the list of allowed tokens, allows.
   TokenId last_resort() const;
 
  private:
@@ -64,10 +63,10 @@ class LogitEditor {
   std::span<const TokenId> sequence_;
   std::vector<float> row_;
   std::vector<float> kept_;            // logits of the allowed tokens
-  std::vector<std::uint32_t> counts_;  // of each token in the answer; all 0 between uses
+  std::vector<std::uint32_t> counts_;  // of each token of the answer; all 0 between uses
   std::vector<std::uint64_t> mask_;
   std::vector<float> gathered_;  // logits of the tokens that the mask allows
-  std::vector<TokenId> tokens_;  // and those
+  std::vector<TokenId> tokens_;  // the tokens of gathered_
 };
 
 }  // namespace protean

@@ -9,8 +9,8 @@
 namespace protean {
 namespace {
 
-// Log-softmax of one row. Logits equal to the largest are handled apart because infinity minus
-// itself is not a number.
+// Log-softmax of one row. Logits equal to the largest are handled apart, since infinity minus
+// infinity is NaN.
 class LogSoftmax {
  public:
   explicit LogSoftmax(std::span<const float> logits) : top_(most_likely(logits).logit) {

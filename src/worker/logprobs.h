@@ -9,9 +9,9 @@
 
 namespace protean {
 
-// How likely a row of raw logits holds `token` to be, beside the `top` likeliest and, if asked, all
-// of the row. Sums in double (cpu::SoftmaxWeights). Logits that are not a number have no share.
-// `room` is the caller's, to be used again.
+// Returns the log-probability of `token` in a row of raw logits, those of the `top` most likely
+// tokens and, if asked, those of the whole row. Sums in double (cpu::SoftmaxWeights). NaN has no
+// share. `room` is a buffer that the caller keeps.
 struct LogprobsAsked {
   TokenId token = 0;
   int top = 0;

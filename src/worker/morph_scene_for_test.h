@@ -18,7 +18,7 @@
 
 namespace protean {
 
-// What a worker says, to be waited for.
+// Collects a worker's events, and waits for them.
 class WorkerEar {
  public:
   void hear(StepResult result) {
@@ -67,7 +67,7 @@ class WorkerEar {
   std::map<std::uint64_t, MorphDone> done_;
 };
 
-// A small model on a worker with pages, and the form it has reached.
+// A small model on a worker with pages, and the form that it has reached.
 class MorphScene {
  public:
   static constexpr std::int64_t kPageBytes = 4096;
@@ -116,7 +116,7 @@ class MorphScene {
       return read_from(checkpoint_, which, memory, pace);
     };
   }
-  // Without a remark.
+  // Reads a component and returns no remark.
   static Result<std::string> read_from(const Checkpoint& checkpoint, const ComponentVariant& which,
                                        std::span<std::byte> memory, const Pace& pace) {
     const Status loaded = load_component(checkpoint, which, memory.data(), pace);
@@ -145,11 +145,11 @@ class MorphScene {
     EXPECT_EQ(done.pages_free, free_pages());
   }
 
-  // Of the form reached, with nothing under way.
+  // The free pages of the form reached, if no step is in preparation.
   std::int64_t free_pages() const {
     return pages_ - form_pages(checkpoint_.spec(), form_, kPageBytes);
   }
-  // As the worker counts them, once an aborted copy that may still be under way is over.
+  // The free pages that the worker counts, after copies that were aborted have ended.
   std::int64_t counted_free_pages() {
     const std::uint64_t last = prepare(SwapComponent{});
     (void)ear.ready(last);
@@ -174,7 +174,8 @@ class MorphScene {
   std::unique_ptr<CpuWorker> worker_;
 };
 
-// One greedy answer as it grows. Its log-probabilities tell what its tokens may hide.
+// A greedy answer that grows step by step, with log-probabilities, since different logits may draw
+// the same tokens.
 class GrowingAnswer {
  public:
   explicit GrowingAnswer(std::vector<TokenId> prompt) : fed_(std::move(prompt)) {}
@@ -212,7 +213,7 @@ class GrowingAnswer {
   std::uint64_t step_ = 0;
 };
 
-// In blocks 0, 1, 2, ... of a worker that nothing disturbs, unless `between` does before each step.
+// Returns an answer of so many steps in blocks 0, 1, 2, ...; calls `between` before each step.
 inline GrowingAnswer answer(MorphScene& scene, int steps,
                             const std::function<void(int)>& between = {}) {
   GrowingAnswer grown({3, 1, 4, 1, 5, 9, 2, 6});

@@ -1,4 +1,4 @@
-// A worker whose form changes while it runs steps.
+// A worker's form changes while it runs steps.
 
 #include <gtest/gtest.h>
 
@@ -18,7 +18,7 @@ SwapComponent swap_of(int layer, Component half, Precision to) {
   return {.layer = layer, .component = half, .to = to};
 }
 
-// Blocks of an answer that keeps getting them anywhere, in a KV cache that grows and shrinks.
+// The blocks of an answer, at random places of a KV cache that grows and shrinks.
 class RestlessBlocks {
  public:
   RestlessBlocks(MorphScene& scene, GrowingAnswer& answer) : scene_(scene), answer_(answer) {}
@@ -31,7 +31,7 @@ class RestlessBlocks {
     }
   }
 
-  // To a size that holds the answer still, a few blocks more at least.
+  // Resizes to a random size that holds the answer and a few blocks more.
   void resize() {
     const auto least = std::ssize(answer_.table) + 4;
     const std::int64_t blocks = least + static_cast<std::int64_t>(random_() % 60);
@@ -84,7 +84,7 @@ TEST(Morph, AnswersAreTheSameBitsWhileTheKvCacheGrowsMovesAndShrinks) {
     restless.step(scene);
   }
   EXPECT_TRUE(restless.same_as(expected));
-  EXPECT_GT(blocks.moved(), 10) << "or this says little";
+  EXPECT_GT(blocks.moved(), 10) << "else the test proves little";
 }
 
 void go_down_and_up(MorphScene& scene) {
@@ -153,8 +153,9 @@ TEST(Morph, AFormReachedIsTheFormStartedIn) {
   EXPECT_EQ(result.logprobs.at(0).logprob, reached.logprobs.at(0));
 }
 
-// A step started before the commit is computed in the old form, one after it in the new one.
-TEST(Morph, ACommitHappensBetweenTheStepsThatItWasAskedBetween) {
+// A step started before the commit is computed in the old form; one started after it, in the new
+// one.
+TEST(Morph, ACommitHappensBetweenTheStepsAroundIt) {
   MorphScene scene;
   const float bf16 = answer(scene, 1).logprobs.at(0);
   const SwapComponent down = swap_of(1, Component::kMlp, Precision::kW3);
@@ -177,7 +178,7 @@ TEST(Morph, ACommitHappensBetweenTheStepsThatItWasAskedBetween) {
   scene.ear.done(id);
 }
 
-// A read that lasts until it is let go, asking after each of its many pieces.
+// A read that lasts until it is released and calls `pace` after each of its pieces.
 class StuckRead {
  public:
   ReadComponent over(const SyntheticCheckpoint& checkpoint) {
@@ -227,7 +228,7 @@ TEST(Morph, ASlowReadHoldsUpNeitherStepsNorTheKvCache) {
   EXPECT_FALSE(answer(scene, 30).same_as(before));
 }
 
-TEST(Morph, ReadingAheadMakesWayForWhatIsWantedNowAndEndsWithTheWorker) {
+TEST(Morph, ReadingAheadYieldsToSwapsAndEndsWithTheWorker) {
   std::atomic<int> begun = 0;
   const auto endless = [&](const Pace& pace) {
     ++begun;
@@ -240,7 +241,7 @@ TEST(Morph, ReadingAheadMakesWayForWhatIsWantedNowAndEndsWithTheWorker) {
     scene.apply(swap_of(1, half, Precision::kW4));
   }
   scene.stop();
-  EXPECT_GE(begun, 2) << "the rest is read after what was wanted";
+  EXPECT_GE(begun, 2) << "the rest is read after the swap";
 }
 
 TEST(Morph, StopsInTheMiddleOfACopy) {
@@ -263,7 +264,7 @@ TEST(Morph, DamageIsReportedAndChangesNothing) {
                        const Pace& pace) -> Result<std::string> {
                      if (damaged && which.layer == 1) {
                        std::fill(memory.begin(), memory.end(),
-                                 std::byte{0x77});  // what was read of it
+                                 std::byte{0x77});  // the piece that was read
                        return make_error(ErrorCode::kCorrupt, "the variant's checksum is wrong");
                      }
                      return MorphScene::read_from(checkpoint, which, memory, pace);
@@ -281,7 +282,7 @@ TEST(Morph, DamageIsReportedAndChangesNothing) {
   EXPECT_FALSE(answer(scene, 20).same_as(before));
 }
 
-TEST(Morph, WhatTheReaderRemarksIsHandedOn) {
+TEST(Morph, TheReadersRemarkIsPassedOn) {
   const SyntheticCheckpoint checkpoint(MorphScene::spec());
   MorphScene scene(
       40, 64, [&](const ComponentVariant& which, std::span<std::byte> memory, const Pace& pace) {
@@ -300,7 +301,7 @@ TEST(Morph, WhatTheReaderRemarksIsHandedOn) {
   }
 }
 
-// A worker that cannot read a half as it loads has no half to serve with.
+// A worker that cannot read a component while it loads is not created.
 TEST(Morph, DamageWhileLoadingIsAnErrorThatNamesTheHalf) {
   const SyntheticCheckpoint checkpoint(MorphScene::spec());
   const Form form = single_device_form(checkpoint.spec(), Precision::kBf16, DeviceId{0},
@@ -358,7 +359,7 @@ TEST(Morph, AbortGivesPagesBackAtAnyTime) {
   const std::uint64_t shrunk = scene.prepare(ResizeKv{20});
   EXPECT_FALSE(scene.ear.ready(shrunk).failure);
   scene.worker().abort(MorphId{shrunk});
-  scene.worker().abort(MorphId{shrunk});  // also of what is no longer there
+  scene.worker().abort(MorphId{shrunk});  // an abort after the commit is ignored
   scene.apply(swap_of(2, Component::kAttention, Precision::kBf16));  // counts the free pages
   EXPECT_FALSE(scene.ear.heard_of(queued));
   EXPECT_FALSE(scene.ear.heard_of(copying));
@@ -396,8 +397,8 @@ TEST(Morph, AFormThatDoesNotFitItsPagesIsRefused) {
   EXPECT_TRUE(CpuWorker::create(options, checkpoint, {}, ignore).ok()) << "without any reserve";
 }
 
-// Random steps, several under way, some aborted, beside an answer that is never the wrong one: its
-// precision changes, so only that it goes on and that the pages add up is looked at.
+// Random morph steps, several at a time, some of them aborted, while an answer grows. Its precision
+// changes, so the test checks only that the answer continues and that pages are conserved.
 TEST(Morph, PagesAreConservedInAStorm) {
   constexpr int kRounds = 150;
   MorphScene scene(40, 12);

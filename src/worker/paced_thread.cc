@@ -12,10 +12,10 @@
 namespace protean {
 namespace {
 
-// From the end of one step to the start of the next, when steps follow each other.
+// The longest gap between two steps that counts as steps following each other.
 constexpr std::int64_t kGapNs = 5 * kNsPerMs;
-constexpr std::int64_t kLongestSleepNs = kNsPerMs;         // to see soon that steps have ended
-constexpr std::int64_t kShortestSleepNs = 200 * kNsPerUs;  // a timer is no finer
+constexpr std::int64_t kLongestSleepNs = kNsPerMs;  // so that the end of steps is noticed soon
+constexpr std::int64_t kShortestSleepNs = 200 * kNsPerUs;  // timers are not finer
 
 std::int64_t nanoseconds(clockid_t clock) {
   timespec time{};
@@ -86,7 +86,7 @@ bool PacedThread::has_time() {
   return goes_on && tasks_.empty();
 }
 
-// Processor time is what the steps lose; waiting for a disk costs them nothing.
+// Counts processor time, which steps lose; waiting for a disk costs them nothing.
 void PacedThread::rest() {
   const std::int64_t now_ns = nanoseconds(CLOCK_THREAD_CPUTIME_ID);
   owed_ns_ +=
@@ -106,7 +106,7 @@ void PacedThread::rest() {
     changed_.wait_for(lock, std::chrono::nanoseconds(std::min(owed_ns_, kLongestSleepNs)));
     owed_ns_ = std::max<std::int64_t>(0, owed_ns_ - (nanoseconds(CLOCK_MONOTONIC) - begin_ns));
   }
-  // Resting costs a little too, and where it costs more than its share it would never end.
+  // Rests cost processor time too; if they cost more than the share, they would never end.
   worked_ns_ = nanoseconds(CLOCK_THREAD_CPUTIME_ID);
 }
 
@@ -125,7 +125,7 @@ void PacedThread::run_urgent() {
   in_urgent_ = false;
 }
 
-// False once there is nothing left to run.
+// Waits for a task. Returns false if the thread stops and none is left.
 bool PacedThread::run_one() {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return stopping_ || !urgent_.empty() || !tasks_.empty(); });

@@ -10,7 +10,7 @@
 namespace protean {
 namespace {
 
-// Works for so long by the thread's own clock, whoever else wants the processor.
+// Uses this much processor time, however much other threads use.
 void burn(std::chrono::nanoseconds time) {
   const auto used = [] {
     timespec now{};
@@ -23,7 +23,7 @@ void burn(std::chrono::nanoseconds time) {
 
 TEST(PacedThread, RunsTasksInOrderAndUrgentOnesBetweenPieces) {
   PacedThread thread(0.5);
-  std::string order;  // touched by the thread only, until it has stopped
+  std::string order;  // used by the thread only, until it has stopped
   std::promise<void> begun;
   std::promise<void> go_on;
   thread.post([&] {
@@ -37,7 +37,7 @@ TEST(PacedThread, RunsTasksInOrderAndUrgentOnesBetweenPieces) {
   thread.post([&] { order += "c"; });
   thread.post_urgent([&] {
     order += "1";
-    EXPECT_TRUE(thread.may_go_on()) << "what is urgent is not interrupted by what is urgent";
+    EXPECT_TRUE(thread.may_go_on()) << "urgent tasks do not interrupt each other";
     order += "2";
   });
   thread.post_urgent([&] { order += "3"; });
@@ -49,7 +49,7 @@ TEST(PacedThread, RunsTasksInOrderAndUrgentOnesBetweenPieces) {
   EXPECT_EQ(order, "a123bc");
 }
 
-TEST(PacedThread, WhatCanWaitHasTimeWhileNobodyElseWaits) {
+TEST(PacedThread, ATaskThatCanWaitHasTimeWhileNoOtherWaits) {
   PacedThread thread(0.5);
   std::promise<void> begun;
   std::promise<void> go_on;
@@ -85,7 +85,7 @@ TEST(PacedThread, TakesNoMoreThanItsShareWhileStepsRun) {
   EXPECT_GE(std::chrono::steady_clock::now() - begin, 49 * kWork);
 }
 
-// Were it to rest, it would for an hour.
+// A rest would take an hour.
 TEST(PacedThread, RestsOnlyWhileStepsRun) {
   PacedThread thread(1e-6);
   const auto work = [&](std::promise<void>& done) {
@@ -105,7 +105,7 @@ TEST(PacedThread, RestsOnlyWhileStepsRun) {
   second.get_future().wait();
 }
 
-TEST(PacedThread, StopEndsRestsAndRunsWhatIsLeft) {
+TEST(PacedThread, StopEndsRestsAndRunsTheRemainingTasks) {
   PacedThread thread(1e-6);
   thread.step_begins();
   std::promise<void> begun;

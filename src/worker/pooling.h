@@ -6,8 +6,8 @@
 
 namespace protean {
 
-// Adds up rows [n][sums.size()], each value rounded to a multiple of kPooledQuantum first. Sums of
-// those are exact while they stay below 2^29, hence the same in whatever order and pieces.
+// Adds rows [n][sums.size()] to `sums`, after rounding each value to a multiple of kPooledQuantum.
+// Such sums are exact below 2^29, and so the same in any order and any pieces.
 void add_rows(cpu::Team& team, std::span<const float> rows, std::span<double> sums);
 
 }  // namespace protean

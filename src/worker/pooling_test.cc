@@ -11,7 +11,7 @@
 namespace protean {
 namespace {
 
-// Values so far apart that plain sums of doubles would depend on their order.
+// Values of such different sizes that plain sums of doubles would depend on their order.
 TEST(Pooling, SumsAreTheSameInAnyPieces) {
   constexpr std::size_t kWidth = 300;
   constexpr std::size_t kRows = 200;

@@ -1,16 +1,18 @@
 #include "worker/rank.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "base/check.h"
+#include "base/finite.h"
 #include "base/units.h"
 #include "worker/pooling.h"
 
 namespace protean {
 namespace {
 
-constexpr std::int64_t kCopiedAtOnceBytes = 64 * kKiB;  // of a block, by a thread
+constexpr std::int64_t kCopiedAtOnceBytes = 64 * kKiB;  // piece of a block that a thread copies
 
 Status refuse_unsupported(const WorkerOptions& options, const ModelSpec& spec) {
   const Form& form = options.form;
@@ -33,7 +35,7 @@ Status refuse_unsupported(const WorkerOptions& options, const ModelSpec& spec) {
   return {};
 }
 
-// A device at TP 1 has all of a layer's shards.
+// A device at TP 1 holds all shards of a layer.
 ShardRun shards_of(const Form& form) {
   return {.count = form.largest_tp_degree, .of = form.largest_tp_degree};
 }
@@ -98,7 +100,7 @@ Result<std::unique_ptr<Rank>> Rank::create(const WorkerOptions& options,
   if (const Status supported = refuse_unsupported(options, spec); !supported) {
     return supported.error();
   }
-  // Memory is asked for before minutes are spent on reading.
+  // Memory is allocated before the weights are read, which takes long.
   if (pages.kv == nullptr) {
     Result<std::unique_ptr<KvStore>> kv = KvStore::create(spec, options.form.kv);
     if (!kv) {
@@ -221,12 +223,47 @@ StepResult Rank::run(const StepPlan& plan, const LogitsTap& tap) {
   }
   score(plan, forward, result);
   draw(plan, forward, tap, result);
+  fail_unusable(plan, result);
   return result;
+}
+
+void Rank::mark_unusable(std::span<const float> logits, std::span<std::uint8_t> rows) {
+  const std::size_t width = logits.size() / rows.size();
+  team_.run(std::ssize(rows), [&](std::int64_t i, int) {
+    const auto row = static_cast<std::size_t>(i);
+    rows[row] = all_finite(logits.subspan(row * width, width)) ? 0 : 1;
+  });
+}
+
+// Fails each request with NaN or infinity where it wants a token, a log-probability or an
+// embedding.
+void Rank::fail_unusable(const StepPlan& plan, StepResult& result) const {
+  std::size_t pooled = 0;
+  for (const SequenceSlice& slice : plan.slices) {
+    bool unusable =
+        slice.sample >= 0 && unusable_samples_[static_cast<std::size_t>(slice.sample)] != 0;
+    const auto scores = std::span(unusable_scores_)
+                            .subspan(static_cast<std::size_t>(slice.score_begin),
+                                     static_cast<std::size_t>(slice.score_count));
+    unusable = unusable || std::find(scores.begin(), scores.end(), 1) != scores.end();
+    if (slice.pooling != Pooling::kNone) {
+      const std::vector<double>& row = result.pooled[pooled++];
+      unusable = unusable || !std::all_of(row.begin(), row.end(),
+                                          [](double value) { return std::isfinite(value); });
+    }
+    if (unusable) {
+      result.failed.push_back(
+          {slice.request,
+           "the model computed NaN or infinity: its weights are damaged, or too "
+           "large for their precision"});
+    }
+  }
 }
 
 void Rank::draw(const StepPlan& plan, const Forward& forward, const LogitsTap& tap,
                 StepResult& result) {
   result.sampled.resize(plan.samples.size());
+  unusable_samples_.assign(plan.samples.size(), 0);
   std::size_t told = 0;
   for (std::size_t i = 0; i < plan.samples.size(); ++i) {
     told = plan.samples[i].top_logprobs >= 0 ? i + 1 : told;
@@ -239,6 +276,7 @@ void Rank::draw(const StepPlan& plan, const Forward& forward, const LogitsTap& t
     if (tap) {
       tap(static_cast<int>(first), logits);
     }
+    mark_unusable(logits, std::span(unusable_samples_).subspan(first, count));
     const std::span<TokenLogprobs> logprobs = result.logprobs;
     sampler_.sample(team_, {logits, std::span(plan.samples).subspan(first, count), plan.history},
                     std::span(result.sampled).subspan(first, count),
@@ -247,9 +285,10 @@ void Rank::draw(const StepPlan& plan, const Forward& forward, const LogitsTap& t
   result.logprobs.resize(told);
 }
 
-// In tiles, as many rows as a draw takes: a prompt's logits at once could be gigabytes.
+// Scores kLogitRows rows at a time: the logits of a whole prompt could take gigabytes.
 void Rank::score(const StepPlan& plan, const Forward& forward, StepResult& result) {
   result.scored.resize(plan.scores.size());
+  unusable_scores_.assign(plan.scores.size(), 0);
   const auto most = static_cast<std::size_t>(scratch_.max_logit_rows());
   for (std::size_t first = 0; first < plan.scores.size(); first += most) {
     const std::size_t count = std::min(most, plan.scores.size() - first);
@@ -258,8 +297,9 @@ void Rank::score(const StepPlan& plan, const Forward& forward, StepResult& resul
     for (const ScoreSpec& spec : specs) {
       scored_rows_.push_back(spec.after);
     }
-    sampler_.score(team_, forward.project_logits(scored_rows_), specs,
-                   std::span(result.scored).subspan(first, count));
+    const auto logits = forward.project_logits(scored_rows_);
+    mark_unusable(logits, std::span(unusable_scores_).subspan(first, count));
+    sampler_.score(team_, logits, specs, std::span(result.scored).subspan(first, count));
   }
 }
 

@@ -26,66 +26,65 @@
 
 namespace protean {
 
-// Logits are projected and drawn this many rows at a time, which bounds their memory: a weight
-// panel is read once for all of them, and more would gain nothing.
+// Logits are projected and drawn this many rows at a time, which bounds their memory. A weight
+// panel is read once for all of these rows; more rows would gain nothing.
 inline constexpr int kLogitRows = 64;
 
-// What a worker is to be. The limits are promises about the plans it will get.
+// A worker's form, threads, memory and limits. Plans must stay within the limits.
 struct WorkerOptions {
   Form form;
   int threads = 1;
-  cpu::Locality where;  // of the device: its threads and its memory
+  cpu::Locality where;  // CPUs and NUMA nodes of the device
   int max_step_tokens = 2048;
   int max_positions = 4096;  // tokens of the longest sequence
 
-  // With pages the form can change while steps run. Without, its memory is for life.
+  // With pages, the form can change while steps run. Without, memory is fixed.
   std::optional<PageBudget> pages;
-  // Where weights come from, from the start on; the checkpoint where there is none, and
-  // then no part can change later.
+  // Reads weights, at the start and for swaps. Without it, the checkpoint is read at the start and
+  // no component can change.
   ReadComponent read_component;
-  // Called from the start on, beside steps and when nothing else is to be done there, until it says
-  // that there is nothing more: reads what swaps will want first from a disk that may be cold.
+  // Reads the weights of the first swaps into the page cache, in the background and when no other
+  // task waits. It is called again until it returns false.
   std::function<bool(const Pace& pace)> read_ahead;
-  // Of what the threads could compute, for copies while steps run: by so much steps may get longer.
-  // Copies have one thread, so never more than a core.
-  double share_beside_steps = 0.075;
+  // The share of the threads' time that copies may take while steps run, and by which steps may get
+  // longer. Copies run on one thread, so they take at most one core.
+  double background_share = 0.075;
 };
 
-// Bytes held as the worker begins. Without pages, memory is touched on first use.
+// Bytes that a worker holds at its start. Without pages, memory is touched on first use.
 struct WorkerMemory {
   std::int64_t weight_bytes = 0;
   std::int64_t kv_bytes = 0;
   std::int64_t scratch_bytes = 0;  // activations, logits and rope table
 };
 
-// Pages for a rank's weights, and a KV cache on them that somebody else may resize. Both empty, or
-// neither.
+// Pages for a rank's weights, and a KV cache on pages, which its owner may resize. Either both are
+// set or neither is.
 struct RankPages {
   cpu::PagePool* pool = nullptr;
   std::shared_ptr<KvStore> kv;
 };
 
-// Sees the logits [n][vocab] of samples [first_sample, first_sample + n) before they are drawn.
+// Called with the logits [n][vocab] of samples [first_sample, first_sample + n) before the draw.
 using LogitsTap = std::function<void(int first_sample, std::span<const float> logits)>;
 
-// One device's part of a replica: weights, KV, threads, and what a step does with them. Without a
-// thread of its own: run() computes on the caller's, one call at a time, and best on one that has
-// taken its seat.
+// One device of a replica: its weights, KV and threads, and how it computes a step. run() uses the
+// caller's thread too, one call at a time, and that thread should hold take_seat().
 class Rank {
  public:
-  // Loads the weights. Refuses forms it cannot realise.
+  // Loads the weights. Refuses forms that it does not support.
   static Result<std::unique_ptr<Rank>> create(const WorkerOptions& options,
                                               const Checkpoint& checkpoint,
                                               const LoadProgress& progress = {},
                                               RankPages pages = {});
 
-  // The calling thread's place beside the device's others, for as long as it runs steps.
+  // Binds the calling thread to the device's CPUs and memory while the result lives.
   cpu::Seat take_seat() const { return team_.take_seat(); }
 
-  // The plan must be well formed and within the limits; anything else is a bug and stops.
+  // Computes a step. Stops the program if the plan is malformed or beyond the limits.
   StepResult run(const StepPlan& plan, const LogitsTap& tap = {});
 
-  // Between steps. The part gets these weights; its old pages are what `pages` then holds.
+  // Between steps: gives the component the weights on `pages`, which then holds the old pages.
   void swap_component(const SwapComponent& swap, cpu::PageRange& pages);
   void move_blocks(std::span<const BlockMove> moves);
 
@@ -100,21 +99,25 @@ class Rank {
   void draw(const StepPlan& plan, const Forward& forward, const LogitsTap& tap, StepResult& result);
   void score(const StepPlan& plan, const Forward& forward, StepResult& result);
   std::vector<double> pool(const SequenceSlice& slice, const Forward& forward);
+  void mark_unusable(std::span<const float> logits, std::span<std::uint8_t> rows);
+  void fail_unusable(const StepPlan& plan, StepResult& result) const;
 
   const ModelSpec spec_;
   const int max_positions_;
   ModelWeights weights_;
-  LayerPages pages_;  // of the weights, if they lie on pages
+  LayerPages pages_;  // of the weights, if they are on pages
   const std::shared_ptr<KvStore> kv_;
   Scratch scratch_;
   RotaryTable rope_;
   cpu::Team team_;
   Sampler sampler_;
-  // The current step as the forward reads it; kept for its room.
+  // The current step as Forward reads it; members, so that their memory is reused.
   std::vector<int> positions_;
   std::vector<cpu::AttentionSlice> slices_;
-  std::vector<int> sampled_rows_;  // by sample
-  std::vector<int> scored_rows_;   // of one tile
+  std::vector<int> sampled_rows_;               // by sample
+  std::vector<int> scored_rows_;                // of one tile
+  std::vector<std::uint8_t> unusable_samples_;  // 1: the logits hold NaN or infinity
+  std::vector<std::uint8_t> unusable_scores_;
 };
 
 }  // namespace protean

@@ -14,10 +14,10 @@
 namespace protean {
 namespace {
 
-constexpr std::size_t kFirstSorted = 64;  // most draws end within so few candidates
+constexpr std::size_t kFirstSorted = 64;  // most draws need no more candidates
 
-// Probability of a logit relative to the most likely one. Equal logits are handled apart because
-// infinity minus itself is not a number.
+// The probability of a logit relative to the largest. Equal logits are handled apart, since
+// infinity minus infinity is NaN.
 class Weight {
  public:
   Weight(float top_logit, float temperature)
@@ -28,7 +28,7 @@ class Weight {
       return 1.0F;
     }
     const float weight = std::exp((logit - top_) * inverse_temperature_);
-    return weight > 0.0F ? weight : 0.0F;  // also for NaN
+    return weight > 0.0F ? weight : 0.0F;  // 0 for NaN too
   }
 
  private:
@@ -36,7 +36,7 @@ class Weight {
   float inverse_temperature_;
 };
 
-// The candidates in likelihood order, sorted only as far as asked.
+// Candidates in the order of likelihood, sorted only as far as they are read.
 class SortedPrefix {
  public:
   explicit SortedPrefix(std::vector<Candidate>& all) : all_(all) {}
@@ -60,14 +60,15 @@ class SortedPrefix {
   std::size_t sorted_ = 0;
 };
 
-// Without top_k and top_p nothing needs an order: the sums of blocks tell in which one the draw
-// ends, and only that one is looked at token by token.
+// Draws without top_k and top_p, which needs no order: the sums of blocks tell in which block the
+// draw ends, and only that block is read token by token.
 TokenId draw_unsorted(std::span<const float> logits, const cpu::SoftmaxWeights& softmax,
                       double uniform, std::vector<double>& sums) {
   sums.resize(cpu::softmax_blocks(logits.size()));
   softmax.sum(logits, sums);
   const double target = uniform * std::accumulate(sums.begin(), sums.end(), 0.0);
-  double before = 0.0;  // of the block in which the draw ends, the last that is not empty at worst
+  double before =
+      0.0;  // sum before the block in which the draw ends, or the last that is not empty
   std::size_t block = 0;
   double sum = 0.0;
   for (std::size_t i = 0; i < sums.size() && sum <= target; ++i) {
@@ -91,11 +92,11 @@ TokenId draw_unsorted(std::span<const float> logits, const cpu::SoftmaxWeights& 
   return last;
 }
 
-// Leaves out only what top_p cannot keep: all weights below (1 - top_p) / vocab of the total add up
-// to less than the mass that top_p drops.
+// Keeps every token that top_p could keep: the weights below (1 - top_p) / vocab of the total add
+// up to less than the mass that top_p drops.
 void select_top_p(std::span<const float> logits, const cpu::SoftmaxWeights& softmax,
                   double dropped_mass, std::vector<Candidate>& kept) {
-  constexpr double kSlack = 1e-3;  // well above what rounds differently
+  constexpr double kSlack = 1e-3;  // well above rounding errors
   const auto least =
       static_cast<float>(std::log(dropped_mass / static_cast<double>(logits.size())) - kSlack);
   kept.clear();
@@ -107,7 +108,7 @@ void select_top_p(std::span<const float> logits, const cpu::SoftmaxWeights& soft
   }
 }
 
-// top_k, top_p and min_p each keep a prefix of the likelihood order; the shortest one remains.
+// Draws from the shortest of the prefixes of the order that top_k, top_p and min_p keep.
 TokenId draw_sorted(std::vector<Candidate>& candidates, double mass, const Weight& weight,
                     float min_p, double uniform) {
   SortedPrefix sorted(candidates);
@@ -129,7 +130,7 @@ TokenId draw_sorted(std::vector<Candidate>& candidates, double mass, const Weigh
       return candidates[i].id;
     }
   }
-  return candidates[kept - 1].id;  // the most likely one always stays
+  return candidates[kept - 1].id;  // the most likely token is always kept
 }
 
 // `best` is the row's most likely token.
@@ -150,7 +151,8 @@ TokenId draw(std::span<const float> logits, const SampleSpec& spec, const Candid
                          {.top = best.logit, .scale = 1.0F / params.temperature, .least = min_p},
                          uniform, room.block_sums);
   }
-  double mass = std::numeric_limits<double>::infinity();  // of what top_k left, to be reached
+  double mass =
+      std::numeric_limits<double>::infinity();  // of the kept tokens that a draw must reach
   if (filter_k) {
     select_top_k(logits, static_cast<std::size_t>(params.top_k), candidates);
   }

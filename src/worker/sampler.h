@@ -18,32 +18,32 @@ struct SampleRows {
   std::span<const TokenId> history;
 };
 
-// What a draw writes down, kept for its memory.
+// Buffers of a draw, kept so that their memory is reused.
 struct DrawRoom {
   std::vector<Candidate> candidates;
   std::vector<double> block_sums;
 };
 
-// Draws tokens from logits: edited by penalties, rules and constraint (LogitEditor), then filtered
-// in the order temperature, top_k, top_p, min_p; among equal logits the lower id comes first. A
-// draw is a function of the row's logits, its spec and its history alone: neither the batch nor the
-// thread count can change it. Logits that are not a number are never drawn, unless a row has
-// nothing else: then it is token 0, or LogitEditor's last resort. One caller at a time.
+// Draws tokens from logits. Penalties, rules and constraint edit the logits first (LogitEditor);
+// then temperature, top_k, top_p and min_p apply in this order. Among equal logits, the lower id
+// comes first. A draw depends on the row's logits, spec and history alone, not on the batch or the
+// number of threads. NaN is never drawn; a row of NaN alone gives token 0 or LogitEditor's last
+// resort. One caller at a time.
 class Sampler {
  public:
   Sampler(int vocab, int threads);
 
-  // tokens[i] from row i, and logprobs[i] of its raw logits where spec i wants them; `logprobs` may
-  // be empty where none does. Rows are drawn in parallel.
+  // Draws tokens[i] from row i, and sets logprobs[i] from the raw logits if spec i wants them.
+  // `logprobs` may be empty if no spec does. Rows are drawn in parallel.
   void sample(cpu::Team& team, const SampleRows& rows, std::span<TokenId> tokens,
               std::span<TokenLogprobs> logprobs);
 
-  // scored[i] from row i of logits [specs.size()][vocab].
+  // Sets scored[i] from row i of logits [specs.size()][vocab].
   void score(cpu::Team& team, std::span<const float> logits, std::span<const ScoreSpec> specs,
              std::span<TokenLogprobs> scored);
 
  private:
-  // One thread's, filled on first use.
+  // Buffers of one thread, filled on first use.
   struct Room {
     DrawRoom draw;
     LogitEditor editor;

@@ -1,5 +1,5 @@
-// Penalties, rules, constraints and logprobs against what their definitions say, in double
-// precision and without regard for time.
+// Checks penalties, rules, constraints and logprobs against a slow implementation of their
+// definitions in double precision.
 
 #include <gtest/gtest.h>
 
@@ -20,7 +20,7 @@ namespace {
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-// Allows what a function of the answer says, and counts how often it was asked.
+// Allows the tokens that a function of the answer returns, and counts its calls.
 class FunctionConstraint : public TokenConstraint {
  public:
   using Allowed = std::function<bool(std::span<const TokenId> answer, TokenId token)>;
@@ -37,7 +37,8 @@ class FunctionConstraint : public TokenConstraint {
       }
     }
     if (vocab_ % 64 != 0) {
-      mask.back() |= ~std::uint64_t{0} << (vocab_ % 64);  // bits of no token mean nothing
+      mask.back() |= ~std::uint64_t{0}
+                     << (vocab_ % 64);  // bits beyond the vocabulary have no meaning
     }
   }
 
@@ -48,7 +49,7 @@ class FunctionConstraint : public TokenConstraint {
   Allowed allowed_;
 };
 
-// One draw and all it depends on.
+// A draw and everything that it depends on.
 struct Scene {
   std::vector<float> logits;
   SampleSpec spec;
@@ -109,8 +110,8 @@ bool completes_bad_word(const Scene& scene, TokenId token) {
                      });
 }
 
-// All that may be drawn, with the logits that decide it. What gives way first: bans of stop ids,
-// then rules (for a constraint) or bad words (without).
+// Returns all tokens that may be drawn, with their edited logits. If none is left, bans of stop ids
+// are dropped first, then the rules (with a constraint) or the bad words (without).
 std::map<TokenId, double> naive_choice(const Scene& scene, const FunctionConstraint::Allowed& may) {
   const std::vector<double> row = naive_penalties(scene);
   const TokenRules* rules = scene.spec.rules.get();
@@ -234,7 +235,7 @@ TEST(SamplerRules, GreedyTakesTheBestOfWhatIsLeft) {
   EXPECT_GT(relaxed, 100);
 }
 
-// Exceeded once in 30,000 times (Wilson and Hilferty's approximation).
+// A value that chi-square exceeds once in 30,000 times (Wilson and Hilferty's approximation).
 double unlikely_chi_square(double freedom) {
   const double variance = 2.0 / (9.0 * freedom);
   return freedom * std::pow(1.0 - variance + 4.0 * std::sqrt(variance), 3.0);
@@ -269,7 +270,7 @@ TEST(SamplerRules, DrawsFollowTheEditedDistribution) {
     }
     double chi_square = 0.0;
     double freedom = -1.0;
-    double rare = 0.0;  // tokens too unlikely for the test are one class
+    double rare = 0.0;  // the tokens too unlikely for the test, as one class
     int rare_count = 0;
     for (const auto& [token, logit] : choice) {
       const double expected = kDraws * std::exp(logit / 1.3) / total;
@@ -298,7 +299,7 @@ TEST(SamplerRules, PenaltiesCountPromptAndAnswerApart) {
   scene.spec.prompt_count = 2;
   attach_history(scene);
   EXPECT_EQ(draw(scene).token, 0);
-  scene.spec.params.presence_penalty = 10.0F;  // of the answer's token 1 only
+  scene.spec.params.presence_penalty = 10.0F;  // applies to token 1 of the answer
   EXPECT_EQ(draw(scene).token, 0);
   scene.spec.prompt_count = 0;
   EXPECT_EQ(draw(scene).token, 2);
@@ -313,7 +314,7 @@ TEST(SamplerRules, PenaltiesCountPromptAndAnswerApart) {
   EXPECT_EQ(draw(scene).token, 2);
 }
 
-TEST(SamplerRules, WhatGivesWayAndWhatDoesNot) {
+TEST(SamplerRules, BansAreDroppedInOrderAndAConstraintNever) {
   Scene scene{.logits = {3.0F, 2.0F, 1.0F, 0.0F}, .spec = {}, .history = {}};
   scene.spec.params.temperature = 0.0F;
   scene.spec.banned = {0};
@@ -321,12 +322,12 @@ TEST(SamplerRules, WhatGivesWayAndWhatDoesNot) {
   TokenRules rules{.bias = {{0, -100.0F}, {1, -100.0F}}};
   scene.spec.rules = std::make_shared<const TokenRules>(rules);
   EXPECT_EQ(draw(scene).token, 2);
-  rules.allowed = {0, 1};  // a bias is only a bias, a ban is firm while another is left
+  rules.allowed = {0, 1};  // a bias does not overrule a ban while another token is left
   scene.spec.rules = std::make_shared<const TokenRules>(rules);
   EXPECT_EQ(draw(scene).token, 1);
   rules.allowed = {0};
   scene.spec.rules = std::make_shared<const TokenRules>(rules);
-  EXPECT_EQ(draw(scene).token, 0) << "the ban of a stop id gives way first";
+  EXPECT_EQ(draw(scene).token, 0) << "the ban of a stop id is dropped first";
   rules.bad_words = {{0}};
   scene.spec.rules = std::make_shared<const TokenRules>(rules);
   EXPECT_EQ(draw(scene).token, 0) << "then bad words";
@@ -337,11 +338,11 @@ TEST(SamplerRules, WhatGivesWayAndWhatDoesNot) {
   for (TokenId one = 0; one < 4; ++one) {
     scene.spec.constraint = only(one);
     scene.spec.banned = {one};
-    EXPECT_EQ(draw(scene).token, one) << "a constraint never gives way";
+    EXPECT_EQ(draw(scene).token, one) << "a constraint is never dropped";
     EXPECT_EQ(std::static_pointer_cast<FunctionConstraint>(scene.spec.constraint)->asked, 1);
   }
   scene.logits = {kNan, kNan, -kInf, kNan};
-  EXPECT_EQ(draw(scene).token, 3) << "not even where the model says nothing";
+  EXPECT_EQ(draw(scene).token, 3) << "not even if all logits are NaN";
   scene.spec.constraint = nullptr;
   rules = {.allowed = {2, 3}};
   scene.spec.rules = std::make_shared<const TokenRules>(rules);
@@ -365,7 +366,7 @@ TEST(SamplerRules, LogprobsAreTheModelsOwn) {
     attach_history(scene);
     scene.spec.params.temperature = seed % 2 == 0 ? 0.0F : 0.7F;
     scene.spec.top_logprobs = random.below(25);
-    if (seed % 3 == 0) {  // ties, and what is not a number
+    if (seed % 3 == 0) {  // ties and NaN
       for (float& logit : scene.logits) {
         logit = random.below(20) == 0 ? kNan : std::round(logit);
       }
@@ -419,7 +420,7 @@ TEST(SamplerRules, ScoresTellWholeRows) {
   EXPECT_NEAR(scored[0].row[0], -log_sum, 1e-6);
   EXPECT_EQ(scored[0].row[1], scored[0].logprob);
   EXPECT_TRUE(scored[1].row.empty());
-  EXPECT_EQ(scored[1].logprob, -kInf);  // one infinite logit has all there is
+  EXPECT_EQ(scored[1].logprob, -kInf);  // an infinite logit takes all probability
   EXPECT_EQ(scored[1].rank, 3);
 }
 

@@ -32,7 +32,7 @@ TokenId sample_one(const std::vector<float>& logits, const SamplingParams& param
   return token;
 }
 
-// Draws positions [0, count) of the same row.
+// Draws the tokens at positions [0, count) from the same row.
 std::vector<TokenId> sample_many(const std::vector<float>& logits, const SamplingParams& params,
                                  int count) {
   cpu::Team team(1);
@@ -51,7 +51,7 @@ struct Kept {
   double probability;
 };
 
-// The filters as their definitions say, one after another over a fully sorted distribution.
+// Applies the filters one after another to a fully sorted distribution.
 std::vector<Kept> naive_filter(const std::vector<float>& logits, const SamplingParams& params) {
   std::vector<Kept> kept;
   for (std::size_t id = 0; id < logits.size(); ++id) {
@@ -130,7 +130,7 @@ TEST(Sampler, GreedyTiesTakeTheLowestIdOfAnyLongRow) {
   for (const int vocab : {1, 2, 15, 16, 17, 40, 1023, 1024, 1025, 2048, 5000}) {
     for (int repeat = 0; repeat < 40; ++repeat) {
       std::vector<float> logits(static_cast<std::size_t>(vocab));
-      const unsigned rare = 1 + random() % 3000;  // how seldom a logit is the largest
+      const unsigned rare = 1 + random() % 3000;  // a logit is the largest once in so many
       for (float& logit : logits) {
         logit = random() % rare == 0 ? 3.0F : random() % 7 == 0 ? kNan : 1.0F;
       }
@@ -205,8 +205,8 @@ TEST(Sampler, DrawsFollowTheDistribution) {
   }
 }
 
-// Same uniform number, same order of candidates: the token must be the naive one, except where the
-// number falls within rounding of a boundary.
+// With the same uniform number and order of candidates, the token must be the naive one, unless the
+// number is within rounding of a boundary.
 TEST(Sampler, FastFiltersEqualTheNaiveOnes) {
   int compared = 0;
   for (const double spread : {0.0, 0.3, 2.0, 6.0}) {
@@ -239,21 +239,21 @@ TEST(Sampler, FastFiltersEqualTheNaiveOnes) {
   EXPECT_GT(compared, 2000);
 }
 
-// Without filters the token is the one in which the weights, summed up by id, pass the number
-// drawn.
+// Without filters, the token is the one at which the sum of weights, in the order of ids, passes
+// the random number.
 TEST(Sampler, UnfilteredDrawsOfLongRowsEqualTheNaiveOnes) {
   int compared = 0;
   for (const int vocab : {1, 1023, 1024, 1025, 5000}) {
     for (const double spread : {0.0, 2.0, 8.0}) {
       std::vector<float> logits = random_logits(vocab, spread, 12);
       for (std::size_t id = 1; id < logits.size(); ++id) {
-        // Nothing can be drawn from a block within and from the last one.
+        // No token can be drawn from one inner block and from the last one.
         const bool never = (id >= 1024 && id < 2048) || id >= 4096;
         logits[id] = never ? (id % 2 == 0 ? kNan : -kInf) : logits[id];
       }
       const SamplingParams params{.temperature = 1.3F, .seed = 7};
       const float top = *std::max_element(logits.begin(), logits.begin() + std::min(vocab, 1024));
-      std::vector<double> sums;  // up to and with each id
+      std::vector<double> sums;  // of the weights up to each id, inclusive
       for (const float logit : logits) {
         const double weight =
             std::isfinite(logit) ? std::exp((double{logit} - top) / double{params.temperature}) : 0;

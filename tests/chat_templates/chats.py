@@ -124,7 +124,7 @@ def context(messages, **more):
 
 
 def contexts():
-    """(label, names) for each: every chat with and without tools and generation prompt, some with options."""
+    """Returns (label, names) of every chat with and without tools and generation prompt, some with options."""
     made = []
     for chat, messages in CHATS.items():
         for tools_name, tools in TOOLS.items():

@@ -31,7 +31,7 @@ RAISED = "TemplateError: "
 
 
 def gguf_templates(path):
-    """tokenizer.chat_template* of a GGUF file's metadata."""
+    """Yields tokenizer.chat_template* of a GGUF file's metadata."""
     sizes = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
     with open(path, "rb") as file:
         def number(form):
@@ -57,7 +57,7 @@ def gguf_templates(path):
 
 
 def file_templates(path):
-    """(name, source) of every template in a file."""
+    """Yields (name, source) of every template in a file."""
     if path.suffix == ".jinja":
         yield path.name, path.read_text(encoding="utf-8")
     elif path.suffix == ".gguf":
@@ -80,7 +80,7 @@ def templates(paths):
 
 
 def with_call_objects(context):
-    """Arguments that a client sends as text, as the object that templates are written for."""
+    """Turns arguments that a client sends as text into objects, which templates expect."""
     context = copy.deepcopy(context)
     for message in context["messages"]:
         for call in message.get("tool_calls") or []:

@@ -34,7 +34,7 @@ json::object render(const ChatTemplate& compiled, const json::object& names, con
     if (name != "messages" && name != "tools") context.template_kwargs[name] = value;
   }
   const auto text = compiled.render(names.at("messages").as_array(), context);
-  return text.ok() ? json::object{{"text", *text}} : error_result(text.error());
+  return text.ok() ? json::object{{"text", text->text}} : error_result(text.error());
 }
 
 json::array render_all(const json::value& cases) {

@@ -24,7 +24,7 @@ describe('Messages API', () => {
   let client;
 
   before(async () => {
-    server = await Server.startBuiltin('--api-key', 'sesame', '--tool-call-parser', 'hermes');
+    server = await Server.startBuiltin('--api-key', 'sesame');
     client = new Anthropic({ baseURL: server.url, apiKey: 'sesame', maxRetries: 0 });
   });
   after(async () => {

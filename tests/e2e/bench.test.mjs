@@ -1,5 +1,4 @@
-// `protean bench` against a server with known delays, against the real server, and with mistakes of
-// its user.
+// Tests `protean bench` against a server with known delays, against the real server, and with errors.
 
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
@@ -30,12 +29,13 @@ function start(...args) {
 }
 const bench = (...args) => start(...args).ended;
 
-// Answers with tokens at fixed times; records when it wrote them and the requests.
+// Answers with tokens at fixed times. Records requests and when it wrote the tokens.
 class FixedDelayServer {
   requests = new Map();
 
-  static async start(ttftMs, tpotMs, tokens) {
+  static async start(ttftMs, tpotMs, tokens, contextTokens = Infinity) {
     const server = new FixedDelayServer();
+    server.contextTokens = contextTokens;
     server.http = http.createServer((request, response) => {
       let body = '';
       request.setEncoding('utf8').on('data', (text) => (body += text));
@@ -52,18 +52,22 @@ class FixedDelayServer {
   }
 
   async answer(response, seen, ttftMs, tpotMs, tokens) {
+    const words = (text) => (typeof text === 'string' ? text.split(' ').length : text.length);
+    const promptTokens = words(seen.body.prompt) * 2 + 1;
+    if (promptTokens > this.contextTokens) {
+      return response.writeHead(400).end('{"error": {"message": "the context is too short"}}');
+    }
     response.writeHead(200, { 'content-type': 'text/event-stream' });
     response.flushHeaders();
-    const words = (text) => (typeof text === 'string' ? text.split(' ').length : text.length);
     for (let i = 0; i < tokens; ++i) {
       await sleep(Math.max(0, seen.readMs + ttftMs + i * tpotMs - nowMs()));
       seen.writtenMs.push(nowMs());
       response.write(`data: ${JSON.stringify({ choices: [{ index: 0, text: ' a' }] })}\n\n`);
     }
-    const usage = { prompt_tokens: words(seen.body.prompt) * 2 + 1, completion_tokens: tokens };
+    const usage = { prompt_tokens: promptTokens, completion_tokens: tokens };
     response.write(`data: ${JSON.stringify({ choices: [{ index: 0, text: '', finish_reason: 'length' }] })}\n\n`);
     response.write(`data: ${JSON.stringify({ choices: [], usage })}\n\n`);
-    response.end('data: [DONE]\n\n');
+    return response.end('data: [DONE]\n\n');
   }
 
   stop() {
@@ -77,7 +81,7 @@ describe('bench serve against known delays', () => {
   before(async () => { server = await FixedDelayServer.start(100, 20, 30); });
   after(() => server.stop());
 
-  test('100 streams: TTFT and TPOT are what the server did', async () => {
+  test('TTFT and TPOT of 100 streams equal the server\'s', async () => {
     const file = join(scratch, 'fixed.json');
     const { status, stderr } = await bench('serve', '--base-url', server.url, '--model', 'm', '--json', file,
       '--num-prompts', '200', '--max-concurrency', '100', '--random-input-len', '21', '--random-output-len', '30');
@@ -88,7 +92,7 @@ describe('bench serve against known delays', () => {
     assert.equal(result.total_input_tokens, 200 * 21, 'the words of a prompt were calibrated');
     const errors = { ttft: [], tpot: [] };
     for (const request of result.requests) {
-      // From when the client says it sent to when this server wrote: both read the same clock.
+      // The client's and the server's times are on the same clock.
       const { writtenMs } = server.requests.get(`bench-${request.index}`);
       const sentMs = result.clock_start_ns / 1e6 + request.sent_s * 1000;
       errors.ttft.push(Math.abs(request.ttft_ms - (writtenMs[0] - sentMs)));
@@ -97,12 +101,12 @@ describe('bench serve against known delays', () => {
     const [ttft, tpot] = [median(errors.ttft), median(errors.tpot)];
     console.log(`bench: median error of TTFT ${ttft.toFixed(2)} ms, of TPOT ${tpot.toFixed(3)} ms; ` +
       `own CPU ${(result.generator.cpu_share * 100).toFixed(1)} % of a core`);
-    // The server is JavaScript on the same, perhaps busy, machine; bench/loadtest_bench is stricter.
+    // This server is JavaScript on a machine that may be busy; bench/loadtest_bench has tight limits.
     assert.ok(ttft < 15, `TTFT is ${ttft} ms off`);
     assert.ok(tpot < 1, `TPOT is ${tpot} ms off`);
   });
 
-  test('the same seed asks the same, another asks other things', async () => {
+  test('the same seed gives the same requests, another seed others', async () => {
     const prompts = async (seed) => {
       server.requests.clear();
       const { status, stderr } = await bench('serve', '--base-url', server.url, '--model', 'm', '--request-rate', '50',
@@ -131,7 +135,7 @@ describe('bench serve against known delays', () => {
     assert.equal(result.failed, 0);
   });
 
-  test('keys, headers and bodies arrive as asked for', async () => {
+  test('keys, headers and bodies are sent as configured', async () => {
     server.requests.clear();
     const { status, stderr } = await bench('serve', '--base-url', server.url, '--model', 'm', '--api-key', 'secret',
       '--num-prompts', '2', '--header', 'X-Tenant=a', '--extra-body', '{"top_k": 4}', '--ignore-eos',
@@ -145,7 +149,22 @@ describe('bench serve against known delays', () => {
     assert.ok(body.prompt.every((id) => id >= 10 && id <= 19));
   });
 
-  test('warm-ups come first, ask other things and count for nothing', async () => {
+  test('probes are no longer than the prompts of the run', async () => {
+    const small = await FixedDelayServer.start(1, 1, 3, 40);
+    const serve = (...args) => bench('serve', '--base-url', small.url, '--model', 'm', '--num-prompts', '3', '--quiet', ...args);
+    const probes = () => [...small.requests].filter(([id]) => id.startsWith('bench-probe')).map(([, { body }]) => body.prompt);
+    const words = await serve('--random-input-len', '31');
+    assert.equal(words.status, 0, words.stderr);
+    assert.ok(probes().length > 0 && probes().every((prompt) => prompt.split(' ').length <= 15));
+    assert.equal(small.requests.get('bench-2').body.prompt.split(' ').length, 15, 'the words were calibrated all the same');
+    small.requests.clear();
+    const ids = await serve('--token-ids', '10:19', '--random-input-len', '12');
+    assert.equal(ids.status, 0, ids.stderr);
+    assert.deepEqual(probes().map((prompt) => [Array.isArray(prompt), prompt.length <= 8]), [[true, true]]);
+    small.stop();
+  });
+
+  test('warm-ups come first, have other prompts and are not measured', async () => {
     server.requests.clear();
     const file = join(scratch, 'warm.json');
     const { status, stdout, stderr } = await bench('serve', '--base-url', server.url, '--model', 'm', '--num-prompts', '4',
@@ -157,10 +176,10 @@ describe('bench serve against known delays', () => {
     assert.deepEqual(ids.slice(0, 3).sort(), [0, 1, 2].map((i) => `bench-warmup-${i}`));
     const bodies = [...server.requests.values()].map(({ body }) => body);
     assert.ok(bodies.every((body) => body.max_tokens === 7 && body.prompt.split(' ').length === 30));
-    assert.equal(new Set(bodies.map((body) => body.prompt)).size, 7, 'no prompt comes twice');
+    assert.equal(new Set(bodies.map((body) => body.prompt)).size, 7, 'all prompts differ');
   });
 
-  test('metrics may be elsewhere, where the key is not sent', async () => {
+  test('metrics may be on another server, which does not get the key', async () => {
     const asked = [];
     const metrics = http.createServer((request, response) => {
       asked.push([request.url, request.headers.authorization]);
@@ -181,7 +200,7 @@ describe('bench serve against known delays', () => {
     metrics.close();
   });
 
-  test('a table of a TOML file holds its flags, which the command line overrules', async () => {
+  test('a TOML file sets flags, and the command line overrides them', async () => {
     server.requests.clear();
     const file = join(scratch, 'bench.toml');
     writeFileSync(file, `[bench.serve]\nbase_url = "${server.url}"\nmodel = "of-the-file"\nnum_prompts = 3\n` +
@@ -206,7 +225,7 @@ describe('bench serve against known delays', () => {
       assert.equal(status, 0, stderr);
       assert.match(stdout, /Mooncake/);
       const texts = [0, 1, 2, 3].map((i) => server.requests.get(`bench-${i}`).body.prompt.split(' '));
-      for (const text of texts) assert.deepEqual(text.slice(0, 2), texts[0].slice(0, 2), 'all begin with block 0');
+      for (const text of texts) assert.deepEqual(text.slice(0, 2), texts[0].slice(0, 2), 'all prompts begin with block 0');
       assert.notDeepEqual(texts[0].slice(0, 12), texts[1].slice(0, 12));
     });
 });
@@ -231,14 +250,15 @@ describe('bench serve against the real server', { skip }, () => {
     assert.equal(result.completed, 40);
     assert.equal(result.total_output_tokens, 40 * 96);
     assert.ok(Math.abs(result.total_input_tokens / 40 - 60) < 9, `${result.total_input_tokens / 40} tokens a prompt`);
-    assert.ok(result.server_metrics.some((sample) => sample.running > 0 && sample.kv_use > 0), 'it was seen at work');
+    assert.ok(result.server_metrics.some((sample) => sample.running > 0 && sample.kv_use > 0), 'metrics show running requests');
     assert.ok(result.server_mean_ttft_ms > 0);
     assert.match(readFileSync(page, 'utf8'), /KV cache in use[\s\S]*<svg/);
 
     const { status, stdout } = await bench('compare', ...files);
     assert.equal(status, 0);
+    assert.match(stdout, /loads differ[^]*\n  seed: A 0, B 1\n/);
     assert.match(stdout, /TTFT P99 ms .* \d\.\d{3} - \d+\.\d{3}/);
-    assert.equal((await bench('--compare', ...files)).stdout, stdout, 'both spellings, the same numbers');
+    assert.equal((await bench('--compare', ...files)).stdout, stdout, 'both spellings print the same');
   });
 
   test('chats', async () => {
@@ -248,7 +268,7 @@ describe('bench serve against the real server', { skip }, () => {
   });
 });
 
-test('what a user can get wrong: one line, exit code 2', async () => {
+test('errors of users: one line, exit code 2', async () => {
   const bad = join(scratch, 'bad.csv');
   writeFileSync(bad, 'TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.97,12,x\n');
   for (const [args, words] of [

@@ -73,7 +73,7 @@ describe('protean bench engine', () => {
     }
     const { status, stderr } = benchWith({ PROTEAN_CPU: 'abacus' }, '--json');
     assert.equal(status, 2);
-    assert.match(stderr, /PROTEAN_CPU=abacus: use amx, avx512, avx2 or portable/);
+    assert.match(stderr, /PROTEAN_CPU=abacus is invalid: use amx, avx512, avx2 or portable/);
   });
 
   it('has a row for every phase, batch and precision, whose numbers agree', () => {

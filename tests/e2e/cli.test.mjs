@@ -6,6 +6,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before, describe, it } from "node:test";
 import { fileURLToPath } from "node:url";
+import { writeRandomModel } from "./random_model.mjs";
 
 const root = fileURLToPath(new URL("../..", import.meta.url));
 const protean = process.env.PROTEAN ?? join(root, "build/protean");
@@ -191,5 +192,33 @@ describe("what a user can get wrong", { skip }, () => {
       assert.equal(status, 2, `${args.join(" ").slice(0, 80)}: ${stderr}`);
       assert.match(stderr, words);
     }
+  });
+});
+
+describe("weights and logits that are not finite", () => {
+  let folder;
+  before(() => { folder = mkdtempSync(join(tmpdir(), "protean-finite-")); });
+  after(() => rmSync(folder, { recursive: true }));
+
+  it("are refused with their tensor while the checkpoint is read", () => {
+    const model = writeRandomModel(join(folder, "nan"), 2,
+      (name, i) => (name === "model.layers.1.mlp.up_proj.weight" && i === 5 ? NaN : undefined));
+    const { status, stdout, stderr } = run("generate", model, "--max-tokens", "3", ...greedy);
+    assert.notEqual(status, 0);
+    assert.equal(stdout, "");
+    assert.match(stderr, /layer 1, up projection, rows from 0: .*NaN or infinity/);
+  });
+
+  it("fail the requests of a model that overflows, and no report holds them", () => {
+    const model = writeRandomModel(join(folder, "overflow"), 2, (name) => (name === "model.norm.weight" ? 3e38 : undefined));
+    const generated = run("generate", model, "--max-tokens", "3", "--temperature", "0", "--prompt", "Once upon");
+    assert.notEqual(generated.status, 0);
+    assert.match(generated.stderr, /the model computed NaN or infinity/);
+    const text = join(folder, "text.txt");
+    writeFileSync(text, "Once upon a time there was a lion.");
+    const scored = run("eval", model, "--text", text, "--json");
+    assert.notEqual(scored.status, 0);
+    assert.match(scored.stderr, /the model computed NaN or infinity/);
+    assert.doesNotMatch(scored.stdout, /Infinity|NaN/);
   });
 });

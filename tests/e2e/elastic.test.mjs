@@ -1,5 +1,5 @@
-// The experiment of bench/elastic from end to end, as short as it can be: what it prints and writes, not
-// what it finds.
+// Runs the experiment of bench/elastic as short as it can be. Tests what it prints and writes, not what it
+// measures.
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
 import { existsSync, mkdtempSync, readFileSync, readdirSync, rmSync } from 'node:fs';
@@ -10,7 +10,7 @@ import { builtin, data, program, root } from './server.mjs';
 
 const traces = resolve(data, 'traces/azure2023');
 const skip = !existsSync(traces) ? `needs ${traces}; set PROTEAN_DATA to the test data folder`
-  : process.env.LOAD_MEMORY === 'any' ? 'an instrumented server takes many minutes for it' : false;
+  : process.env.LOAD_MEMORY === 'any' ? 'takes many minutes with an instrumented server' : false;
 
 describe('bench/elastic/run', { skip }, () => {
   let out;
@@ -19,7 +19,7 @@ describe('bench/elastic/run', { skip }, () => {
   const run = (...args) => spawnSync(resolve(root, 'bench/elastic/run'), ['--protean', program, '--model', builtin,
     '--data', data, ...args], { encoding: 'utf8', timeout: 600_000, env: { ...process.env, XDG_CACHE_HOME: join(out, 'cache') } });
 
-  it('serves a piece of a trace with each system and says how they compare', () => {
+  it('runs each system on a piece of a trace and compares them', () => {
     const { status, stdout, stderr } = run('--traces', 'code', '--seconds', '3', '--saturated-s', '1', '--saturated-turns', '1', '--load', '4', '--length-scale', '0.1',
       '--systems', 'bf16,w4,balanced', '--rates', '1', '--out', out);
     assert.equal(status, 0, stderr);
@@ -38,9 +38,9 @@ describe('bench/elastic/run', { skip }, () => {
       ['kv', 'quality', 'rates', 'tpot'].map((name) => `elastic-code-${name}.svg`));
   });
 
-  it('says what is wrong with what was asked', () => {
-    for (const [flag, value, why] of [['--rounds', '0', /--rounds, --tries and --saturated-turns: at least one/],
-      ['--traces', 'code,chat', /--traces: no chat: there are conversation, code/], ['--load', '-1', /--load/],
+  it('refuses invalid options', () => {
+    for (const [flag, value, why] of [['--rounds', '0', /--rounds, --tries and --saturated-turns must be at least 1/],
+      ['--traces', 'code,chat', /--traces: unknown chat; choose from conversation, code/], ['--load', '-1', /--load/],
       ['--rates', '1,x', /--rates/], ['--seconds', '0', /--seconds/]]) {
       const { status, stderr } = run(flag, value);
       assert.equal(status, 2, stderr);
@@ -48,6 +48,6 @@ describe('bench/elastic/run', { skip }, () => {
     }
     const { status, stderr } = run('--systems', 'bf16,w5');
     assert.equal(status, 1, stderr);
-    assert.match(stderr, /--systems: no w5: there are bf16, /);
+    assert.match(stderr, /--systems: unknown w5; choose from bf16, /);
   });
 });

@@ -74,6 +74,7 @@ describe('a form that changes', () => {
     assert.equal(now.embeddings_precisions[0], 'bf16');  // what the embeddings may
     assert.ok(now.embeddings_precisions.length > 1 && now.embeddings_precisions.slice(1).every((to) => to.startsWith('w8')), now.embeddings_precisions);
     assert.ok(now.pages.free > 0 && now.pages.all > now.pages.free);
+    assert.equal(now.now.kv_blocks, now.form.kv_blocks, 'before the first step too');
     const { usage } = await complete(server);
     assert.deepEqual(usage.output_tokens_by_precision, { 'bf16:16': 120 });
     await want(server, { layers: 'bf16' });  // nothing to do, but told anew
@@ -97,6 +98,31 @@ describe('a form that changes', () => {
     const back = await settled(server);
     assert.deepEqual(back.form, full.form);
     assert.equal((await complete(server)).text, quiet.text);
+  });
+
+  it('accepts every precision that it lists and no other', async () => {
+    const { precisions, embeddings_precisions: embeddings } = await form(server);
+    for (const precision of ['f32', 'bf16', 'w8', 'w8a8', 'w8a7', 'w4', 'w4a8', 'w3']) {
+      assert.equal((await want(server, { layers: precision })).status, precisions.includes(precision) ? 202 : 400, precision);
+      assert.equal((await want(server, { embeddings: precision })).status, embeddings.includes(precision) ? 202 : 400, precision);
+    }
+    await want(server, { release: true });
+    assert.deepEqual((await settled(server)).form.layer_precision, Array(layers).fill('bf16'));
+  });
+
+  it('answers 503 if only an operator\'s form is too small, and a release restores the form as loaded', async () => {
+    const { form: loaded } = await form(server);
+    assert.equal((await want(server, { kv_blocks: 8 })).summary, 'KV to 8 blocks');
+    await settled(server);
+    const long = { prompt, max_tokens: 200, temperature: 0, ignore_eos: true };
+    const refused = await fetch(`${server.url}/v1/completions`, {
+      method: 'POST', headers: { 'content-type': 'application/json' }, body: JSON.stringify(long) });
+    assert.equal(refused.status, 503);
+    assert.ok(refused.headers.has('retry-after'));
+    assert.match((await refused.json()).error.message, /needs \d+ KV blocks .* operator/);
+    assert.equal((await want(server, { release: true })).summary, `KV to ${loaded.kv_blocks} blocks`);
+    assert.deepEqual((await settled(server)).form, loaded);
+    assert.equal((await complete(server, long)).usage.completion_tokens, 200);
   });
 
   it('changes half a layer alone', async () => {

@@ -29,7 +29,7 @@ describe('OpenAI SDK, all fields', () => {
   let client;
 
   before(async () => {
-    server = await Server.startBuiltin('--tool-call-parser', 'hermes');
+    server = await Server.startBuiltin();
     client = new OpenAI({ baseURL: `${server.url}/v1`, apiKey: 'none', maxRetries: 0 });
   });
   after(async () => {

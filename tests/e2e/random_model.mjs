@@ -39,8 +39,9 @@ function tensors(layers) {
 }
 
 // Writes the checkpoint into a new folder, which it returns. Norms are 1; all else is uniform, such
-// that logits of different tokens are about 1 apart.
-export function writeRandomModel(folder, layers = 2) {
+// that logits of different tokens are about 1 apart. `change(name, i)` may give another value for
+// element i of a tensor.
+export function writeRandomModel(folder, layers = 2, change = () => undefined) {
   mkdirSync(folder);
   for (const file of ['tokenizer.json', 'tokenizer_config.json', 'generation_config.json']) {
     copyFileSync(join(builtin, file), join(folder, file));
@@ -57,7 +58,7 @@ export function writeRandomModel(folder, layers = 2) {
   let offset = 0;
   for (const [name, shape] of Object.entries(tensors(layers))) {
     const values = new Uint16Array(shape.reduce((a, b) => a * b));
-    for (let i = 0; i < values.length; ++i) values[i] = bf16(name.includes('norm') ? 1 : (random() - 0.5) * 0.5);
+    for (let i = 0; i < values.length; ++i) values[i] = bf16(change(name, i) ?? (name.includes('norm') ? 1 : (random() - 0.5) * 0.5));
     header[name] = { dtype: 'BF16', shape, data_offsets: [offset, offset + values.byteLength] };
     pieces.push(Buffer.from(values.buffer));
     offset += values.byteLength;

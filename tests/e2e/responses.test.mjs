@@ -26,7 +26,7 @@ describe('Responses API', () => {
   let client;
 
   before(async () => {
-    server = await Server.startBuiltin('--api-key', 'sesame', '--tool-call-parser', 'hermes');
+    server = await Server.startBuiltin('--api-key', 'sesame');
     client = new OpenAI({ baseURL: `${server.url}/v1`, apiKey: 'sesame', maxRetries: 0 });
   });
   after(async () => {

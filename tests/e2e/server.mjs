@@ -13,7 +13,6 @@ export const modelName = 'tinystories-656k';
 
 // The model that ships with Protean has a token for every byte, which forms and tools need.
 export const builtin = resolve(root, 'models/builtin');
-const chatml = resolve(root, 'tests/e2e/chatml.jinja'); // knows all roles, as its own template does not
 
 // Why there is nothing to test here, or false.
 export const skip = existsSync(model) ? false : `needs ${model}; set PROTEAN_DATA to the test data folder`;
@@ -33,7 +32,7 @@ export class Server {
   }
 
   static async startBuiltin(...flags) {
-    return Server.startWith({ path: builtin }, '--chat-template', chatml, ...flags);
+    return Server.startWith({ path: builtin }, ...flags);
   }
 
   // With other environment variables, another program or model.

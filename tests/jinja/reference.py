@@ -68,9 +68,9 @@ def render_contexts(source, contexts, now=None):
                 raise failure
             # A copy: the filter indent adds a newline to a list in place.
             text = compiled.render(**copy.deepcopy(context))
-            text.encode()  # half a surrogate pair is no text
+            text.encode()  # fails for a single surrogate
             results.append({"text": text})
-        except Exception as error:  # whatever the template raises is the result
+        except Exception as error:  # an exception is the template's result
             results.append({"error": f"{type(error).__name__}: {error}"})
     return results
 

@@ -1,6 +1,5 @@
-"""Prints src/jinja/unicode_classes.cc or src/jinja/unicode_cases.cc (name which: classes or cases):
-Python's own view of Unicode, so that a template's str methods answer as they do under Python. Run
-it with the Python whose answers are wanted."""
+"""Prints src/jinja/unicode_classes.cc or src/jinja/unicode_cases.cc (argument: classes or cases) from
+Python's Unicode tables, so that a template's str methods behave as in that Python."""
 
 import sys
 import unicodedata

@@ -13,7 +13,7 @@ import cpp_source  # noqa: E402
 
 LEVELS = {
     "base": 0,
-    "contract": 1, "device": 1, "tokenizer": 1, "jinja": 1, "http": 1, "terminal": 1,
+    "contract": 1, "trace": 1, "device": 1, "tokenizer": 1, "jinja": 1, "http": 1, "terminal": 1,
     "cost": 2, "ports": 2, "quality": 2, "quant": 2, "chat": 2, "grammar": 2, "host": 2,
     "scheduler": 3, "control": 3, "model": 3,
     "engine": 4, "worker": 4, "server": 4, "loadtest": 4,
@@ -22,11 +22,11 @@ LEVELS = {
     "measure": 7,
     "apps": 8,
 }
-PURE = {"base", "contract", "cost", "ports", "quality", "scheduler", "control", "engine", "fleet", "sim"}
+PURE = {"base", "contract", "trace", "cost", "ports", "quality", "scheduler", "control", "engine", "fleet", "sim"}
 METAL = {"device", "host", "model", "quant", "worker"}
 EDGE = {"tokenizer", "jinja", "http", "chat", "grammar", "terminal", "server", "loadtest"}
 COMPOSITION = {"replica", "measure", "apps"}  # put PURE, METAL and EDGE together
-MEETING_POINTS = {"base", "contract", "cost", "ports"}  # all of PURE that METAL and EDGE may see
+MEETING_POINTS = {"base", "contract", "cost", "ports", "trace"}  # all of PURE that METAL and EDGE may see
 
 # Threads, clocks, files, sockets: what a state machine over events must not reach for. The
 # calendar of <chrono> is arithmetic and harmless; its clocks are not.

@@ -22,11 +22,11 @@ import train  # noqa: E402
 
 HERE = pathlib.Path(__file__).resolve().parent
 SHIPPED = HERE.parents[1] / "models/builtin"
-FOLLOWS = 0.05  # nats: how far the mean loss of the first steps may lie from the card's
+FOLLOWS = 0.05  # nats: largest difference of the first steps' mean loss from the card's
 
 
 def choose_arithmetic(wanted, device):
-    """float32 or bf16, whichever multiplies faster here: bf16 with AMX or on a GPU, else float32."""
+    """Measures whether float32 or bf16 multiplies faster on this machine."""
     if wanted != "auto":
         return model.Arithmetic(wanted == "bf16")
     speed = {}

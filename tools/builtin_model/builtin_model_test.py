@@ -43,7 +43,7 @@ def random_weights(config, seed):
 
 
 def plain_loss(config, weights, tokens, targets):
-    """The same decoder as textbooks write it, in double precision."""
+    """The same decoder in its textbook form, in double precision."""
     def norm(x, gain):
         return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + config.norm_eps) * gain
 
@@ -71,7 +71,7 @@ def plain_loss(config, weights, tokens, targets):
 
 @contextlib.contextmanager
 def work_folder():
-    """Tokens that a bigram predicts: 0..127 around and around, with jumps."""
+    """Tokens that a bigram predicts: 0..127 in a cycle, with jumps."""
     with tempfile.TemporaryDirectory() as name:
         folder, rng = pathlib.Path(name), numpy.random.RandomState(5)
         ids = numpy.cumsum(rng.choice([1, 2, 7], size=40 * data.BLOCK)) % TINY.vocabulary

@@ -1,4 +1,4 @@
-"""The model card: what was trained how, the loss curve as a picture, and what the model writes."""
+"""Writes the model card: the training, the loss curve as a picture, and samples."""
 
 import json
 import pathlib
@@ -21,7 +21,7 @@ WIDTH, HEIGHT, LEFT, TOP, RIGHT, BOTTOM = 760, 380, 56, 24, 56, 44
 
 
 def read_log(path):
-    """One entry for each step; a step that a resumed run took again counts as last written."""
+    """Returns one entry for each step: the last one, if a resumed run repeated the step."""
     entries = {}
     for line in path.read_text(encoding="utf-8").splitlines():
         entry = json.loads(line)
@@ -30,7 +30,7 @@ def read_log(path):
 
 
 def loss_csv(log):
-    """Every step of the first 200, then the mean of every ten."""
+    """Returns each of the first 200 steps, then the mean of every ten."""
     lines = ["step,tokens,layers,window,loss,held_out_bits_per_byte"]
     group = []
     for entry in log:
@@ -45,13 +45,13 @@ def loss_csv(log):
 
 
 def totals(csv_path):
-    """Steps and tokens behind a shipped model, by its loss.csv."""
+    """Returns the steps and tokens that a model was trained for, according to its loss.csv."""
     last = csv_path.read_text(encoding="utf-8").splitlines()[-1].split(",")
     return {"steps": int(last[0]), "tokens": int(last[1])}
 
 
 def differences(log, csv, steps):
-    """|loss - the card's loss| for each of the first steps that both have."""
+    """Returns |loss - the card's loss| for each of the first steps that both have."""
     theirs = {}
     for line in csv.splitlines()[1:]:
         fields = line.split(",")
@@ -123,7 +123,7 @@ def continuations(decoder, encoder, count=80):
 
 
 def phases_table(log):
-    """One row for each stretch of steps with the same layers, window and batch."""
+    """Returns a row for each run of steps with the same layers, window and batch."""
     rows, begun = [], 0
     for i, entry in enumerate(log):
         following = log[i + 1] if i + 1 < len(log) else None

@@ -6,19 +6,19 @@ import random
 import re
 from dataclasses import dataclass
 
-# Three authors, three kinds of English; none has another edition among the training books
-# (near_duplicates says so).
+# Three authors with different English. No training book is another edition of one of these
+# (near_duplicates).
 HELD_OUT_BOOKS = (
     "H_G_Wells--The_Time_Machine.md",
     "Jack_London--White_Fang.md",
     "Jane_Austen--Persuasion.md",
 )
-# The lower-cased excerpt beside it holds the same stories over again, the held-out ones among them.
+# The lower-cased excerpt in the same folder holds the same stories, including the held-out ones.
 TINYSTORIES = "tinystories_sample_2MiB.txt"
 STORY_END = "<|endoftext|>"
 HELD_OUT_STORIES = 0.05
 
-SHINGLE_WORDS = 13  # so many words in a row are the same only where the text is
+SHINGLE_WORDS = 13  # runs of this many equal words occur only in the same text
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def held_out_books(folder):
 
 
 def digest(documents):
-    """What the documents are, in one short word: names and bytes."""
+    """Returns a fingerprint of the documents' names and contents."""
     total = hashlib.sha256()
     for document in documents:
         total.update(document.name.encode() + b"\0" + document.text.encode() + b"\0")
@@ -67,7 +67,7 @@ def shingles(text):
 
 
 def near_duplicates(folder):
-    """For each held-out book: the training document that shares most of it, and what share."""
+    """Returns, for each held-out book, the training document that shares most of it, and the share."""
     held_out = [(book.name, shingles(book.text)) for book in held_out_books(folder)]
     most = {name: (0.0, "") for name, _ in held_out}
     for document in training(folder):
@@ -90,7 +90,7 @@ def title_and_author(book):
 
 
 def _openings(paragraphs, words):
-    """As many paragraphs as hold that many words."""
+    """Returns the first paragraphs that have `words` words together, and their number."""
     taken, count = [], 0
     for paragraph in paragraphs:
         taken.append(paragraph)
@@ -172,7 +172,7 @@ def _tale(story, rng):
 
 
 def dialogues(documents, characters, seed):
-    """Dialogues cut from the training documents, until they hold that many characters."""
+    """Returns dialogues cut from the training documents, with that many characters together."""
     rng = random.Random(seed)
     long = [d for d in documents if d.name.endswith(".md")]
     short = [d for d in documents if not d.name.endswith(".md")]

@@ -9,11 +9,11 @@ import corpus
 import embedding
 import tokenizer
 
-BLOCK = 1024  # tokens that are drawn at once; shorter windows cut a block in equal parts
+BLOCK = 1024  # tokens that are drawn together; shorter windows are equal parts of a block
 
 
 def prepare(text, work, seed, dialogue_share, hidden):
-    """Writes the tokenizer, the tokens (16-bit ids), a first embedding and what they are into work."""
+    """Writes the tokenizer, the tokens (16-bit ids), a first embedding and their description into `work`."""
     work.mkdir(parents=True, exist_ok=True)
     documents = corpus.training(text)
     trained = tokenizer.train(document.text for document in documents)
@@ -41,7 +41,7 @@ def prepare(text, work, seed, dialogue_share, hidden):
 
 
 class Reader:
-    """Every block of the text once, in an order that the seed and the epoch decide, then again in another."""
+    """Reads every block of the text once an epoch, in an order that the seed and the epoch decide."""
 
     def __init__(self, path, seed):
         self.ids = numpy.fromfile(path, dtype="<u2").astype(numpy.int64)
@@ -75,7 +75,7 @@ class Reader:
 
 
 def with_bos(targets):
-    """What the model reads to predict the targets."""
+    """Returns the tokens from which the model predicts the targets."""
     inputs = torch.full_like(targets, tokenizer.BOS)
     inputs[:, 1:] = targets[:, :-1]
     return inputs

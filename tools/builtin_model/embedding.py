@@ -1,4 +1,4 @@
-"""A first embedding from the whole text at once: tokens that keep the same company begin close together.
+"""A first embedding from the whole text at once: tokens with similar neighbours begin close together.
 
 It is the leading part of the matrix of positive pointwise mutual information (Levy and Goldberg, 2014), which costs
 a minute and saves the first hundred thousand tokens of training.
@@ -35,5 +35,5 @@ def _leading(symmetric, hidden, rng):
     rows = (basis @ vectors[:, largest]) * numpy.sqrt(numpy.abs(values[largest]))
     rows -= rows.mean(0)
     rows /= numpy.maximum(numpy.linalg.norm(rows, axis=1, keepdims=True), 1e-3)
-    turned, _ = numpy.linalg.qr(rng.randn(hidden, hidden))  # no direction is more than another to begin with
+    turned, _ = numpy.linalg.qr(rng.randn(hidden, hidden))  # no direction stands out at first
     return (rows @ turned).astype(numpy.float32)

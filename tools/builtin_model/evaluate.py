@@ -1,4 +1,4 @@
-"""What a model directory is worth: bits per byte of held-out text, and what it writes."""
+"""Evaluates a model directory: bits per byte of held-out text, and samples."""
 
 import math
 import multiprocessing
@@ -8,7 +8,7 @@ import torch
 import corpus
 import tokenizer
 
-WINDOWS_AT_ONCE = 16  # that one process scores before it asks for more
+WINDOWS_AT_ONCE = 16  # windows that a process scores before it asks for more
 
 
 @torch.no_grad()
@@ -58,7 +58,7 @@ def score_all(decoder, texts, context, stride):
 
 
 def _give(decoder):
-    _score_piece.decoder = decoder  # a forked process keeps it; it need not be copied
+    _score_piece.decoder = decoder  # forked processes inherit it without a copy
 
 
 def _score_piece(piece):
@@ -93,7 +93,7 @@ def _draw(logits, temperature, top_p, generator):
 
 
 def write_on(decoder, ids, count, temperature=0.0, seed=0):
-    """Up to count further ids after ids, greedily or at a temperature with top-p 0.95."""
+    """Returns up to `count` ids after `ids`, greedily or at a temperature with top-p 0.95."""
     generator = torch.Generator().manual_seed(seed)
     ids, given = list(ids), len(ids)
     while len(ids) - given < count and len(ids) < decoder.config.context:

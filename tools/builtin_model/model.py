@@ -1,13 +1,13 @@
-"""A Llama decoder over one flat buffer of parameters, with gradients that stay out of memory's way."""
+"""A Llama decoder over one flat buffer of parameters, with gradients that need little memory traffic."""
 
 import math
 from dataclasses import dataclass
 
 import torch
 
-QUERY_BLOCK = 256  # queries attend to keys in blocks of so many, so that half the scores are never made
-EMBED_LENGTH = 0.8  # of each token's vector at the start
-LOGIT_ROWS = 512   # logits are made, scored and dropped so many positions at a time
+QUERY_BLOCK = 256  # queries attend in blocks of this size, so that half of the scores are never computed
+EMBED_LENGTH = 0.8  # length of each token's vector at the start
+LOGIT_ROWS = 512   # logits are computed, scored and dropped for this many positions at a time
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Config:
 
     @property
     def qkv_rows(self):
-        """Rows of query, key and value weights; they lie one after the other and act as one matrix."""
+        """Rows of query, key and value weights, which are adjacent and form one matrix."""
         return (self.hidden, self.kv_heads * self.head_dim, self.kv_heads * self.head_dim)
 
 
@@ -70,11 +70,11 @@ def initialise(weights, config, generator):
 
 def grow(weights, layers, wanted):
     """Makes `wanted` layers of `layers`: behind each come copies whose output projections are zero, so that the
-    function is the same and every new layer learns from where its neighbour stands."""
+    function is the same and every new layer continues from its neighbour's weights."""
     copies = wanted // layers
     if copies * layers != wanted:
         raise ValueError(f"{layers} layers cannot become {wanted}: not a multiple")
-    for target in range(wanted - 1, -1, -1):  # from the end: sources lie at or before their copies
+    for target in range(wanted - 1, -1, -1):  # from the end, since sources are at or before their copies
         for part in ("norm1", "qkv", "o", "norm2", "gate_up", "down"):
             weights[f"{target}.{part}"].copy_(weights[f"{target // copies}.{part}"].clone())
     for target in range(wanted):
@@ -84,7 +84,7 @@ def grow(weights, layers, wanted):
 
 
 class Arithmetic:
-    """Where and in which precision matrices are multiplied; everything else is float32."""
+    """The device and precision for matrix products; everything else is float32."""
 
     def __init__(self, bf16):
         self.bf16 = bf16

@@ -15,7 +15,7 @@ NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 
 @dataclass(frozen=True)
 class Part:
-    """One piece of the flat buffer that is updated at once."""
+    """One piece of the flat buffer that is updated as a whole."""
     start: int
     shape: tuple
     layer: int  # -1: outside the layers
@@ -34,7 +34,7 @@ class Part:
 
 
 def parts(config, layout):
-    """Fused matrices are taken apart again: queries, keys and values each have their own update."""
+    """Splits fused matrices: queries, keys and values each have their own update."""
     found, at = [], 0
     for name, shape in layout:
         layer = int(name.split(".")[0]) if "." in name else -1
@@ -47,7 +47,7 @@ def parts(config, layout):
 
 
 def shares(all_parts, workers):
-    """Which worker updates what: the costliest first, each to the one with least to do."""
+    """Assigns updates to workers: the costliest first, each to the worker with least work."""
     owned, load = [[] for _ in range(workers)], [0] * workers
     for part in sorted(all_parts, key=lambda p: (-p.cost, p.start)):
         least = load.index(min(load))

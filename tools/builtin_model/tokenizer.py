@@ -3,6 +3,7 @@
 import collections
 import heapq
 import json
+import pathlib
 
 import regex
 
@@ -12,13 +13,7 @@ SPECIAL = ("<|bos|>", "<|eos|>", "<|system|>", "<|user|>", "<|assistant|>", "<|e
 # Words with the space before them, numbers by three digits, punctuation with the line ends after it.
 WORDS = (r"'(?:s|t|re|ve|m|ll|d)| ?\p{L}+| ?\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
          r"|\s*[\r\n]+|\s+(?!\S)|\s+")
-CHAT_TEMPLATE = (
-    "{{ bos_token }}{% for message in messages %}"
-    "{% if message['role'] not in ['system', 'user', 'assistant'] %}"
-    "{{ raise_exception('roles are system, user and assistant') }}{% endif %}"
-    "{{ '<|' + message['role'] + '|>' + message['content'] + '<|end|>' }}"
-    "{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
-)
+CHAT_TEMPLATE = pathlib.Path(__file__).with_name("chat_template.jinja").read_text(encoding="utf-8")
 
 
 def byte_alphabet():
@@ -51,7 +46,7 @@ class Merger:
         self.heap = [self._entry(pair) for pair in self.pairs]
         heapq.heapify(self.heap)
 
-    def _entry(self, pair):  # equal counts: the spelling decides, never the order of a set
+    def _entry(self, pair):  # if counts are equal, the spelling decides, not the order of a set
         return (-self.pairs[pair], self.spelling[pair[0]], self.spelling[pair[1]], pair)
 
     def best(self):
@@ -183,7 +178,7 @@ class Tokenizer:
 
     def _encode_word(self, word):
         ids = [self.byte_id[byte] for byte in word.encode()]
-        while len(ids) > 1:  # a merge's rank is its id: both grow together
+        while len(ids) > 1:  # a merge's rank is its id
             best = min((self.rank.get(pair, VOCABULARY), at) for at, pair in enumerate(zip(ids, ids[1:])))
             if best[0] == VOCABULARY:
                 break

@@ -15,8 +15,8 @@ import data
 import model
 import optimizer
 
-BARRIER_S = 1800  # a worker that waits longer has lost its fellows
-MICRO_BATCH = 1024  # tokens of one forward and backward pass on a CPU: what caches hold
+BARRIER_S = 1800  # a longer wait means that another worker has died
+MICRO_BATCH = 1024  # tokens of one forward and backward pass on a CPU, which fit the caches
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def phase_at(made, step):
 
 
 class Progress:
-    """What a resumed run must know beside the weights and the moments."""
+    """State that a resumed run needs in addition to the weights and the moments."""
 
     def __init__(self):
         self.step, self.position, self.tokens, self.layers, self.moments_since = 0, 0, 0, 0, 0
@@ -84,7 +84,7 @@ class Shared:
 
 
 def save(path, shared, progress, recipe):
-    """Whole or not at all: a reader never sees half a checkpoint."""
+    """Writes a checkpoint atomically: a reader never sees half of one."""
     half = path.with_suffix(".half")
     torch.save({"weights": shared.weights.cpu(), "first": shared.first.cpu(), "second": shared.second.cpu(),
                 "progress": vars(progress), "recipe": recipe}, half)
@@ -152,7 +152,7 @@ class Run:
         self.progress = Progress()
 
     def begin(self, weights=None):
-        """From the checkpoint if there is one, else from the weights given, else from nothing."""
+        """Starts from the checkpoint if there is one, else from the given weights, else from new ones."""
         checkpoint = self.work / "checkpoint.pt"
         if checkpoint.exists():
             load(checkpoint, self.shared, self.progress)
@@ -193,10 +193,10 @@ class Run:
             pass
 
     def _steps(self, worker, last_step):
-        """Yields (phase, loss) after each step; all workers walk through here side by side."""
+        """Yields (phase, loss) after each step. All workers run this concurrently."""
         while True:
             phase = phase_at(self.phases, self.progress.step)
-            self.barrier.wait()  # whoever decides to stop has decided
+            self.barrier.wait()  # the decision to stop has been made
             if phase is None or self.stopping.value or self.progress.step == last_step:
                 return
             if phase.layers != self.progress.layers:
@@ -212,7 +212,7 @@ class Run:
             yield phase, loss
 
     def _grow(self, rank, layers):
-        """Old moments do not fit the new layers."""
+        """Resets the moments, which do not fit the new layers."""
         if rank == 0:
             model.grow(model.views(self.shared.weights, self.config), self.progress.layers, layers)
             self.shared.first.zero_()

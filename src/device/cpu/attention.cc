@@ -25,7 +25,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace protean::cpu::HWY_NAMESPACE {
 
-// Plain C++ has no word of two numbers, and it is no faster way to run anything.
+// Returns false for the plain C++ target, which has no vectors of pairs.
 bool has_pairs() {
   return HWY_TARGET != HWY_SCALAR;
 }
@@ -36,33 +36,33 @@ static_assert(kMaxVectorQueries % kMostRows == 0 && kSegment % kTile == 0 &&
 struct Dims {
   int head_dim = 0;
   int width = 0;   // head_dim rounded up to whole units
-  int record = 0;  // floats
+  int record = 0;  // floats of a record
 };
 
-// What a part keeps from tile to tile.
+// The state of a part's queries, which is kept from tile to tile.
 struct Queries {
-  alignas(64) float q[kQueryFloats];               // rows of width; in pairs half of it is used
-  alignas(64) float segment[kQueryFloats];         // records: of the segment so far
-  alignas(64) float merged[kQueryFloats];          // records: of all segments before
-  alignas(64) float weights[kMaxQueries * kTile];  // scores first, then e^(score - maximum)
-  float rescale[kMaxQueries];                      // of what was summed before this tile
+  alignas(64) float q[kQueryFloats];               // rows of width, half of it used by pairs
+  alignas(64) float segment[kQueryFloats];         // records of the current segment
+  alignas(64) float merged[kQueryFloats];          // records of all earlier segments
+  alignas(64) float weights[kMaxQueries * kTile];  // first scores, then e^(score - maximum)
+  float rescale[kMaxQueries];                      // factors of the sums before this tile
   PositionRange visible[kMaxQueries];
-  // The same, cut to the tile (with AMX to the segment), counted from its begin.
+  // The visible positions within the tile (with AMX the segment), relative to its begin.
   PositionRange in_tile[kMaxQueries];
 };
 
 struct Tile {
   alignas(64) float keys[kMaxHeadDim * kTile];    // [head_dim][kTile]
   alignas(64) float values[kTile * kMaxHeadDim];  // [kTile][width], in the order of Unit
-  alignas(64) float key_scales[kTile];            // of kInt8 only
+  alignas(64) float key_scales[kTile];            // only for kInt8
   alignas(64) float value_scales[kTile];
 };
 
-// Where the keys and values of a tile lie.
+// The addresses of the keys and values of a tile.
 struct TileRows {
   const std::byte* keys[kTile];
   const std::byte* values[kTile];
-  const std::byte* key_scales_at[kTile];  // of kInt8 only
+  const std::byte* key_scales_at[kTile];  // only for kInt8
   const std::byte* value_scales_at[kTile];
 };
 
@@ -72,8 +72,8 @@ inline float read_scale(const std::byte* from) {
   return float_from(bits);
 }
 
-// Finds the rows of the tile that begins at `base`, as far as some query of the part sees it. The
-// other entries repeat one of them: they are asked for, or read and not used.
+// Finds the rows of the tile at `base` that any query of the part sees. The other entries repeat
+// one of them, since they are prefetched, or read and not used.
 void find_rows(const AttentionCall& call, const AttentionPart& part, int base, TileRows& rows) {
   const KvLayer& layer = call.layer;
   const PositionRange see = part.visible(call).within({base, base + kTile});
@@ -109,7 +109,7 @@ void find_rows(const AttentionCall& call, const AttentionPart& part, int base, T
   }
 }
 
-// Calls with the type that the store's elements have.
+// Calls `call` with a value of the type of the store's elements.
 template <class Call>
 void with_stored(const AttentionCall& of, const Call& call) {
 #if HWY_TARGET != HWY_SCALAR
@@ -127,16 +127,17 @@ void with_stored(const AttentionCall& of, const Call& call) {
   }
 }
 
-// One query's scores of a tile.
+// The scores of one query in a tile.
 struct TileScores {
-  float* weights = nullptr;      // scores, which become weights
-  const Tile* scales = nullptr;  // none: all 1
-  float scale = 0;               // of the softmax
+  float* weights = nullptr;      // scores, which weigh() replaces by weights
+  const Tile* scales = nullptr;  // if null, all scales are 1
+  float scale = 0;               // scale of the softmax
   PositionRange see;             // within the tile
 };
 
-// Turns one query's scores into weights under the new maximum, and tells what rescales what was
-// summed before. Positions it does not see weigh exactly nothing, whatever their score was.
+// Replaces the scores of one query by weights relative to the new maximum. Returns the factor for
+// earlier sums. Positions that the query does not see get a weight of exactly 0, whatever their
+// score.
 HWY_NOINLINE float weigh(const TileScores& tile, float* record) {
   const Floats floats;
   const PositionRange see = tile.see;
@@ -176,8 +177,9 @@ HWY_NOINLINE float weigh(const TileScores& tile, float* record) {
   return rescale;
 }
 
-// A query's weights in pairs in place of its scores, and their sum added to `total`: of the rounded
-// ones, so that what they weigh adds up to one. kWhole: it sees all of the tile.
+// Replaces the scores of one query by weights in pairs, and adds their sum to `total`. The sum is
+// that of rounded weights, so that they add up to one. kWhole means that the query sees the whole
+// tile.
 template <bool kWhole>
 HWY_INLINE void weigh_as_pairs(PositionRange see, float scale, float maximum, float* weights,
                                float* total) {
@@ -201,13 +203,13 @@ HWY_INLINE void weigh_as_pairs(PositionRange see, float scale, float maximum, fl
   hn::Store(sum, floats, total);
 }
 
-// weigh for pairs: all queries at once, so that one's chain of operations hides another's.
+// weigh() for pairs. Computes each stage for all queries, so that their independent chains overlap.
 HWY_NOINLINE void weigh_pairs(PositionRange which, int record_floats, float scale,
                               Queries& queries) {
   const Floats floats;
   constexpr float kNone = -std::numeric_limits<float>::infinity();
   constexpr PositionRange kAll{0, kTile};
-  alignas(64) float below[(kMaxQueries + 15) / 16 * 16];  // what was the maximum, less what now is
+  alignas(64) float below[(kMaxQueries + 15) / 16 * 16];  // old maximum - new maximum
   for (int i = which.begin; i < which.end; ++i) {
     const PositionRange see = queries.in_tile[i];
     const float* const scores = queries.weights + i * kTile;
@@ -239,7 +241,7 @@ HWY_NOINLINE void weigh_pairs(PositionRange which, int record_floats, float scal
   }
 }
 
-// record = record and `more` as if they had been summed up together; the maximum is there already.
+// Merges the record `more` into `record`, whose maximum is already that of both.
 HWY_NOINLINE void merge(const float* more, float by_ours, float by_theirs, int floats_each,
                         float* record) {
   const Floats floats;
@@ -255,7 +257,7 @@ HWY_NOINLINE void merge(const float* more, float by_ours, float by_theirs, int f
   }
 }
 
-// What a tile's work reads beside the queries. `next` is asked for meanwhile.
+// The input of a tile's work besides the queries. `next` is prefetched.
 struct TileWork {
   const AttentionCall* call = nullptr;
   const AttentionPart* part = nullptr;
@@ -264,14 +266,14 @@ struct TileWork {
   const TileRows* next = nullptr;
 
   bool few() const { return part->queries <= kFewQueries; }
-  // Of the tile, seen by some query of the part.
+  // Returns the positions of the tile that any query of the part sees.
   PositionRange seen() const {
     const PositionRange see = part->visible(*call).within({base, base + kTile});
     return {see.begin - base, see.end - base};
   }
 };
 
-// Few queries are computed as 1, 2, 3, 4 or 8 of them.
+// Kernels for few queries exist for 1, 2, 3, 4 and 8 rows.
 inline int rows_at_least(int count) {
   return count > 4 ? 8 : count;
 }
@@ -323,7 +325,7 @@ void score_tile(const TileWork& work, const Dims& dims, PositionRange which, Til
                    count, kTile);
 }
 
-// sums += weights * values. Queries that see the same positions go together.
+// Adds weights * values to the sums. Queries that see the same positions are computed together.
 template <class Stored>
 void mix_tile(const TileWork& work, const Dims& dims, PositionRange which, Tile& tile,
               Queries& queries) {
@@ -356,7 +358,7 @@ void mix_tile(const TileWork& work, const Dims& dims, PositionRange which, Tile&
       i = same;
       continue;
     }
-    // More than there are only behind the last one, where nobody's sums are.
+    // More rows than queries are computed only after the last query, where no other sums are.
     const int count = same == work.part->queries ? rows_at_least(same - i) : rows_at_most(same - i);
     with_rows(count, [&](auto rows) {
       mix_rows<decltype(rows)::value, Stored>(product, work.rows->values + from * kEach,
@@ -366,7 +368,8 @@ void mix_tile(const TileWork& work, const Dims& dims, PositionRange which, Tile&
   }
 }
 
-// Queries that see some of the positions: neighbours, because both ends of what they see ascend.
+// Returns the queries that see any of the positions. They are consecutive, as both ends of what
+// queries see ascend.
 PositionRange queries_that_see(const AttentionPart& part, const Queries& queries,
                                PositionRange positions) {
   PositionRange which{0, part.queries};
@@ -419,7 +422,7 @@ template <class Done>
 HWY_NOINLINE void attend_by_vectors(const AttentionCall& call, const AttentionPart& part,
                                     PositionRange segments, Queries& queries, const Done& done) {
   Tile tile;
-  TileRows rows[2];  // of this tile and of the next, in turns
+  TileRows rows[2];  // rows of this tile and of the next, in turns
   int turn = 0;
   const PositionRange positions =
       part.visible(call).within({segments.begin * kSegment, segments.end * kSegment});
@@ -448,7 +451,7 @@ HWY_NOINLINE void attend_by_vectors(const AttentionCall& call, const AttentionPa
 }
 
 #if HWY_TARGET != HWY_SCALAR
-// Of the queries that see some of a segment, which is packed.
+// Computes the records of the queries that see some of a packed segment.
 template <class Tiles>
 void attend_segment(Tiles& tiles, const AttentionCall& call, PositionRange which,
                     SegmentTiles& segment, Queries& queries) {
@@ -467,15 +470,15 @@ void attend_segment(Tiles& tiles, const AttentionCall& call, PositionRange which
   }
 }
 
-// Packs whole tiles: where nobody sees they hold a neighbour's position once more, which weighs
-// nothing.
+// Computes segments with AMX. Packs whole tiles: positions that no query sees repeat another
+// position and get a weight of 0.
 template <class Tiles, class Done>
 HWY_NOINLINE void attend_by_tiles(const AttentionCall& call, const AttentionPart& part,
                                   PositionRange segments, Queries& queries, const Done& done) {
   const TiledDims dims(call.layer.head_dim);
   SegmentTiles segment;
   clear_key_padding(dims, segment);
-  TileRows rows[2];  // of this tile and of the next, in turns
+  TileRows rows[2];  // rows of this tile and of the next, in turns
   int turn = 0;
   const PositionRange positions =
       part.visible(call).within({segments.begin * kSegment, segments.end * kSegment});
@@ -509,8 +512,8 @@ HWY_NOINLINE void attend_by_tiles(const AttentionCall& call, const AttentionPart
 }
 #endif
 
-// Calls done(segment, which queries see some of it) after each segment, when queries.segment holds
-// the records of those.
+// Computes segments. After each it calls done(segment, queries that see some of it);
+// queries.segment then has the records of these queries.
 template <class Done>
 void attend_segments(const AttentionCall& call, const AttentionPart& part, PositionRange segments,
                      Queries& queries, const Done& done) {
@@ -528,9 +531,8 @@ void attend_segments(const AttentionCall& call, const AttentionPart& part, Posit
   attend_by_vectors(call, part, segments, queries, done);
 }
 
-// Adds what a segment says of the queries to what the segments before it said. What both are
-// multiplied by is found for all queries at once, so that one's chain of operations hides
-// another's.
+// Merges the records of a segment with those of earlier segments. Computes the factors of all
+// queries first, so that their independent chains overlap.
 void merge_segment(const AttentionCall& call, int segment, PositionRange which,
                    const float* records, Queries& queries) {
   const Floats floats;
@@ -577,17 +579,17 @@ void begin_queries(const AttentionCall& call, const AttentionPart& part, Queries
     }
     queries.visible[i] = part.visible(call, i);
   }
-  if (call.tiled()) {  // what fills the last tile of rows
+  if (call.tiled()) {  // clears the unused rows of the last tile
     std::fill(queries.q + part.queries * width,
               queries.q + round_up(part.queries, kTileRows16) * width, 0.0f);
   } else if (part.queries <=
-             kFewQueries) {  // what is computed in place of queries where there are fewer
+             kFewQueries) {  // clears the rows that are computed beyond the last query
     std::fill(queries.rescale + part.queries, queries.rescale + kFewQueries, 0.0f);
     std::fill(queries.q + part.queries * width, queries.q + kFewQueries * width, 0.0f);
   }
 }
 
-// out = sums / total, back in plain order.
+// Writes out = sums / total, in plain order.
 template <class Stored>
 void end_queries(const AttentionCall& call, const AttentionPart& part, const Queries& queries) {
   const Floats floats;
@@ -599,8 +601,8 @@ void end_queries(const AttentionCall& call, const AttentionPart& part, const Que
     for (int from = 0; from < head_dim; from += kUnit) {
       Unit unit = load_unit(record + kRecordSums + from);
       if (call.tiled()) {
-        // Tiles flush what is next to nothing to a zero of its sign, which is lost if a position
-        // that is not seen adds nothing to it, and that hangs on the neighbours.
+        // Tiles flush tiny sums to a zero with their sign. Adding an unseen position makes the zero
+        // positive, which would depend on other queries; adding 0 makes it positive always.
         unit = {hn::Add(unit.a, hn::Zero(floats)), hn::Add(unit.b, hn::Zero(floats))};
       }
       unit = {hn::Div(unit.a, total), hn::Div(unit.b, total)};
@@ -630,7 +632,7 @@ void attend(const AttentionCall& call, const AttentionPart& part) {
   end_part(call, part, queries);
 }
 
-// One segment of a part alone, to records[queries][record].
+// Computes one segment of a part to records[queries][record].
 void attend_apart(const AttentionCall& call, const AttentionPart& part, int segment,
                   float* records) {
   Queries queries;
@@ -641,7 +643,7 @@ void attend_apart(const AttentionCall& call, const AttentionPart& part, int segm
   });
 }
 
-// What attend does with the records of all segments of a part, [segment][queries][record].
+// Merges the records of all segments of a part, [segment][queries][record], like attend() does.
 void merge_apart(const AttentionCall& call, const AttentionPart& part, const float* records) {
   Queries queries;
   for (int i = 0; i < part.queries; ++i) {
@@ -675,8 +677,7 @@ MatmulUnit unit_for(KvElement element, MatmulUnit wanted) {
   return wanted == MatmulUnit::kBest ? best_unit() : wanted;
 }
 
-// In the order in which they are to be begun: long ones first, so that what is handed out last is
-// short.
+// Returns the parts of slices. Long ones come first, so that the last tasks are short.
 std::vector<AttentionPart> parts_of(const AttentionCall& call,
                                     std::span<const AttentionSlice> slices) {
   std::vector<const AttentionSlice*> order(slices.size());
@@ -689,7 +690,7 @@ std::vector<AttentionPart> parts_of(const AttentionCall& call,
   std::vector<AttentionPart> parts;
   for (const AttentionSlice* slice : order) {
     const int queries = slice->rows * call.group();
-    for (int end = queries; end > 0; end -= most) {  // late rows see most
+    for (int end = queries; end > 0; end -= most) {  // later rows see more
       const int first = std::max(0, end - most);
       for (int head = 0; head < call.layer.kv_heads; ++head) {
         parts.push_back({slice, head, first, end - first});
@@ -699,15 +700,15 @@ std::vector<AttentionPart> parts_of(const AttentionCall& call,
   return parts;
 }
 
-// One segment of a part, computed on its own.
+// One segment of a part, computed as a task.
 struct SegmentTask {
   const AttentionPart* part = nullptr;
   int segment = 0;
   std::int64_t records_at = 0;
 };
 
-// For few parts and more threads: their segments side by side. Records of all of them are kept
-// until they are merged, in the order in which one thread would have merged them.
+// Computes the segments of parts as separate tasks, if there are few parts for the threads. Keeps
+// all records and merges them in the order in which one thread would have.
 void attend_by_segments(Team& team, const AttentionCall& call,
                         const std::vector<AttentionPart>& parts) {
   std::vector<SegmentTask> tasks;
@@ -726,7 +727,7 @@ void attend_by_segments(Team& team, const AttentionCall& call,
   void* aligned = room.data();
   std::size_t bytes = room.size() * sizeof(float);
   check(std::align(64, static_cast<std::size_t>(floats) * sizeof(float), aligned, bytes) != nullptr,
-        "there is room to align");
+        "the memory can be aligned");
   auto* const records = static_cast<float*>(aligned);
   team.run(std::ssize(tasks), [&](std::int64_t index, int) {
     const SegmentTask& task = tasks[static_cast<std::size_t>(index)];
@@ -743,7 +744,7 @@ void attend_by_segments(Team& team, const AttentionCall& call,
 
 void attention(Team& team, const KvLayer& layer, std::span<const AttentionSlice> slices,
                const AttentionOptions& options, const AttentionRows& rows) {
-  constexpr int kPartsPerThread = 4;  // enough to even out
+  constexpr int kPartsPerThread = 4;  // enough to balance the threads
   check_layer(layer);
   check(options.heads > 0 && options.heads % layer.kv_heads == 0,
         "query heads are not a multiple of KV heads");

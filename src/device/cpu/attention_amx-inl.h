@@ -1,8 +1,8 @@
-// What attention does with a segment of one KV head by AMX tiles (tiles.h), over a bf16 cache: for
-// at most 32 queries at a time the scores of all its positions, weights under their maximum, and
-// the values' sums. So a tile of keys or values is loaded for two tiles of queries, and nothing is
-// rescaled within a segment: what vectors have to do for each score takes longer than the tiles.
-// Compiled once per instruction set.
+// Attention over a segment of one KV head with AMX tiles (tiles.h) and a bf16 cache: for at most 32
+// queries at a time it computes the scores of all positions, the weights relative to their maximum,
+// and the sums of values. So a tile of keys or values is loaded once for two tiles of queries, and
+// nothing is rescaled within a segment: the vector work for each score takes longer than the tiles.
+// Compiled once for each instruction set.
 
 #if defined(PROTEAN_DEVICE_CPU_ATTENTION_AMX_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef PROTEAN_DEVICE_CPU_ATTENTION_AMX_INL_H_
@@ -21,7 +21,7 @@
 #include "device/cpu/attention_part.h"
 #include "device/cpu/attention_tile-inl.h"
 #include "device/cpu/lanes-inl.h"
-#include "device/cpu/tile_products.h"
+#include "device/cpu/tile_products-inl.h"
 #include "device/cpu/tiles.h"
 #include "hwy/highway.h"
 
@@ -29,36 +29,35 @@ HWY_BEFORE_NAMESPACE();
 namespace protean::cpu::HWY_NAMESPACE {
 #if HWY_TARGET != HWY_SCALAR
 
-// Positions that one product of tiles adds up, at multiples of it; and columns of two tiles of
-// sums.
+// Positions of one product of tiles, which begin at multiples of this; also the columns of two
+// tiles of sums.
 constexpr int kStep = kTileInputs;
 constexpr int kBlockRows = 2 * kTileRows16;
-// From one query's scores to the next's: a power of two would put them into few sets of a cache.
+// The distance between the scores of two queries. A power of two would use few sets of the cache.
 constexpr int kScoreStride = kSegment + 16;
 
 struct SegmentTiles {
   alignas(64) float keys[kMaxHeadDim / 2 * kSegment];  // [64 positions][depth / 2][64]
-  // [256 / 2][width]; of the last row some columns beyond it are multiplied too, for nobody.
+  // [256 / 2][width]. Some columns beyond the last row are multiplied too, and not used.
   alignas(64) float values[kSegment / 2 * kMaxHeadDim + kStep];
-  alignas(
-      64) float scores[kBlockRows * kScoreStride];  // then weights, in pairs from each row's begin
+  alignas(64) float scores[kBlockRows * kScoreStride];  // replaced by weights in pairs
 };
 
 struct TiledDims {
   int head_dim = 0;
   int depth = 0;   // head_dim rounded up to whole steps; floats from one query to the next
-  int width = 0;   // of packed values
-  int record = 0;  // floats
+  int width = 0;   // floats of a row of packed values
+  int record = 0;  // floats of a record
 
   explicit TiledDims(int dim)
       : head_dim(dim),
         depth(round_up(dim, kTileInputs)),
         width(round_up(dim, kUnit)),
         record(record_floats(dim)) {}
-  int key_floats() const { return depth / 2 * kTile; }  // of 64 positions
+  int key_floats() const { return depth / 2 * kTile; }  // floats of 64 positions
 };
 
-// Depth beyond head_dim, which pack_keys does not write.
+// Clears the depth beyond head_dim, which pack_keys() does not write.
 inline void clear_key_padding(const TiledDims& dims, SegmentTiles& segment) {
   for (int tile = 0; tile < kSegment / kTile; ++tile) {
     float* const keys = segment.keys + tile * dims.key_floats();
@@ -66,16 +65,16 @@ inline void clear_key_padding(const TiledDims& dims, SegmentTiles& segment) {
   }
 }
 
-// Queries that go through a segment together. Rows of tiles beside theirs are multiplied too, for
-// nobody.
+// Queries whose scores in a segment are computed together. Unused rows of their tiles are
+// multiplied too.
 struct QueryBlock {
   TiledDims dims;
   const float* q = nullptr;            // [row][depth] in pairs
-  const PositionRange* see = nullptr;  // [row]: of the segment; both ends ascend
+  const PositionRange* see = nullptr;  // [row], within the segment; both ends ascend
   float* records = nullptr;            // [row]
-  PositionRange rows;                  // that see something
+  PositionRange rows;                  // rows that see any position
 
-  // That hold all that some row sees.
+  // Returns the steps that have all positions that any row sees.
   PositionRange steps() const {
     return {see[rows.begin].begin / kStep, ceil_div(see[rows.end - 1].end, kStep)};
   }
@@ -83,7 +82,8 @@ struct QueryBlock {
   bool two_tiles() const { return rows.end > kTileRows16; }
 };
 
-// c[16 or 32][32] = a[16 or 32][steps * 32] * b[steps * 16][32], rows of a and b in pairs of bf16.
+// The product c[16 or 32][32] = a[16 or 32][steps * 32] * b[steps * 16][32], where rows of a and b
+// are pairs of bf16.
 struct TileProduct {
   const float* a = nullptr;
   int a_stride = 0;  // floats
@@ -155,7 +155,8 @@ HWY_INLINE float highest_score(const float* scores, PositionRange see) {
   return hn::GetLane(hn::MaxOfLanes(floats, high));
 }
 
-// 2^x to 1.2e-4 relative, of which bf16 keeps 4e-3; exact for whole x. NaN stays NaN.
+// Returns 2^x to a relative error of 1.2e-4, which is enough for bf16 (4e-3). Exact for integers. A
+// NaN stays a NaN.
 HWY_INLINE Vec bf16_exp2(Vec x) {
 #if HWY_TARGET == HWY_AVX3
   const Floats floats;
@@ -173,8 +174,8 @@ HWY_INLINE Vec bf16_exp2(Vec x) {
 #endif
 }
 
-// A query's weights in pairs in place of its scores, nothing where it does not see, and their sum.
-// kWhole: it sees all positions of its block.
+// Replaces the scores of a query by weights in pairs, 0 for positions that it does not see, and
+// writes their sum. kWhole means that it sees all positions of its block.
 template <bool kWhole>
 HWY_INLINE void weigh_row(PositionRange positions, PositionRange see, float scale, float* scores,
                           float* record) {
@@ -194,7 +195,7 @@ HWY_INLINE void weigh_row(PositionRange positions, PositionRange see, float scal
   hn::Store(sum, floats, record);
 }
 
-// All maxima first, so that one's chain of operations hides another's.
+// Weighs all rows of a block. Computes all maxima first, so that independent chains overlap.
 HWY_NOINLINE inline void weigh_block(const QueryBlock& block, float scale, SegmentTiles& segment) {
   const PositionRange positions = block.positions();
   for (int i = block.rows.begin; i < block.rows.end; ++i) {
@@ -213,7 +214,7 @@ HWY_NOINLINE inline void weigh_block(const QueryBlock& block, float scale, Segme
   }
 }
 
-// Pairs of positions.
+// Returns true if all values of these pairs of positions are finite.
 inline bool finite_values(PositionRange pairs, const TiledDims& dims, const float* values) {
   const Words words;
   const hn::Repartition<std::uint16_t, Words> halves;
@@ -226,8 +227,8 @@ inline bool finite_values(PositionRange pairs, const TiledDims& dims, const floa
   return hn::AllFalse(halves, hn::Eq(highest, no_number));
 }
 
-// Whether what some row of the block does not see is numbers, which count for nothing once they are
-// multiplied by zero.
+// Returns true if all positions that some row of the block does not see are finite, so that a
+// weight of 0 removes them.
 inline bool unseen_is_finite(const QueryBlock& block, const SegmentTiles& segment) {
   const PositionRange all = block.positions();
   PositionRange by_every_row{block.see[block.rows.end - 1].begin, block.see[block.rows.begin].end};
@@ -239,7 +240,7 @@ inline bool unseen_is_finite(const QueryBlock& block, const SegmentTiles& segmen
          finite_values({by_every_row.end / 2, all.end / 2}, block.dims, segment.values);
 }
 
-// 32 columns of values, with zeros where a query does not see.
+// Copies 32 columns of values, with zeros for positions that a query does not see.
 inline void copy_seen(const QueryBlock& block, PositionRange see, const float* values, float* to) {
   const PositionRange positions = block.positions();
   for (int at = positions.begin; at < positions.end; at += 2, to += kStep) {
@@ -256,7 +257,8 @@ inline void copy_seen(const QueryBlock& block, PositionRange see, const float* v
   }
 }
 
-// mix_block for queries that see the same, one run of them after another.
+// mix_block() for blocks with values that are not finite: handles queries that see the same
+// positions together.
 template <class Tiles>
 HWY_NOINLINE void mix_apart(Tiles& tiles, const QueryBlock& block, const SegmentTiles& segment) {
   alignas(64) float values[kSegment / 2 * kStep];
@@ -302,7 +304,7 @@ void mix_block(Tiles& tiles, const QueryBlock& block, const SegmentTiles& segmen
   }
 }
 
-// Leaves the records of the block's rows as the segment alone makes them.
+// Computes the records of the block's rows over this segment.
 template <class Tiles>
 void attend_block(Tiles& tiles, const QueryBlock& block, SegmentTiles& segment) {
   score_block(tiles, block, segment);

@@ -9,15 +9,15 @@
 namespace protean::cpu {
 
 constexpr int kMaxHeadDim = 512;
-// Queries that read the keys and values of a head together, as many as fit a second-level cache
-// beside them: whole tiles of AMX, or whole blocks of vectors of any instruction set.
+// The most queries that share reading the keys and values of a head, so that all fit in L2: whole
+// tiles of AMX, or whole blocks of vectors of all instruction sets.
 constexpr int kMaxQueries = 128;
 constexpr int kMaxVectorQueries = 120;
-// Positions summed up on their own before they are merged; segments begin at multiples of it.
+// Positions that are summed before they are merged. Segments begin at multiples of this.
 constexpr int kSegment = 256;
 
-// What is known of a query after some positions: e^score summed up by lane, the maximum of the
-// scores, and values summed up by e^(score - maximum). Floats in this order.
+// The record of a query over some positions, as floats: the sums of e^(score - maximum) by lane,
+// the maximum of the scores, and the sums of values weighted by e^(score - maximum).
 constexpr int kRecordMaximum = 16;
 constexpr int kRecordSums = 32;
 constexpr int record_floats(int head_dim) {
@@ -28,7 +28,7 @@ static_assert(kQueryFloats >= kTileRows16 * record_floats(kMaxHeadDim));
 
 struct AttentionCall {
   KvLayer layer;
-  AttentionOptions options;  // whose unit is one that this call has
+  AttentionOptions options;  // the unit is not kBest
   const float* q = nullptr;
   float* out = nullptr;
 
@@ -36,7 +36,7 @@ struct AttentionCall {
   bool tiled() const {
     return options.unit == MatmulUnit::kAmx || options.unit == MatmulUnit::kEmulatedAmx;
   }
-  // Queries and weights are pairs of bf16.
+  // Returns true if queries and weights are pairs of bf16.
   bool paired() const { return tiled() || options.unit == MatmulUnit::kDot; }
   int max_queries() const {
     const int fit = kQueryFloats / record();
@@ -57,8 +57,8 @@ struct PositionRange {
   bool empty() const { return begin >= end; }
 };
 
-// The queries of one KV head in a slice are numbered row by row, the head's group within a row.
-// A part is `queries` of them, from `first_query` on.
+// Some queries of one KV head in a slice. Queries are numbered by row, and within a row by the
+// query heads of the KV head.
 struct AttentionPart {
   const AttentionSlice* slice = nullptr;
   int kv_head = 0;
@@ -68,7 +68,7 @@ struct AttentionPart {
   int row(const AttentionCall& call, int query) const {
     return (first_query + query) / call.group();
   }
-  // Of q and out.
+  // Returns the offset of a query in q and out.
   std::int64_t offset(const AttentionCall& call, int query) const {
     const std::int64_t head = kv_head * call.group() + (first_query + query) % call.group();
     const std::int64_t batch_row = std::int64_t{slice->first_row} + row(call, query);
@@ -79,7 +79,7 @@ struct AttentionPart {
     const int window = call.options.window;
     return {window > 0 ? std::max(0, position - window + 1) : 0, position + 1};
   }
-  // Of all its queries; both ends ascend with the query.
+  // Returns the positions that any query sees. Both ends ascend with the query.
   PositionRange visible(const AttentionCall& call) const {
     return {visible(call, 0).begin, visible(call, queries - 1).end};
   }

@@ -13,7 +13,7 @@
 #include "device/cpu/bf16.h"
 #include "device/cpu/dot.h"
 #include "device/cpu/elementwise.h"
-#include "device/cpu/every_target.h"
+#include "device/cpu/every_target_for_test.h"
 #include "device/cpu/tiles.h"
 
 namespace protean::cpu {
@@ -31,7 +31,7 @@ struct Config {
   bool in_pairs() const { return unit != MatmulUnit::kVector; }
 };
 
-// A config for each way of storing and multiplying keys and values.
+// Returns a config for each way of storing and multiplying keys and values.
 std::vector<Config> every_way(Config config) {
   std::vector<Config> ways;
   for (const KvElement element : {KvElement::kF32, KvElement::kBf16, KvElement::kInt8}) {
@@ -46,8 +46,8 @@ std::vector<Config> every_way(Config config) {
   return ways;
 }
 
-// A paged store whose every byte is 0xff at first: a NaN in floats and in scales, so whatever is
-// read before it was written shows.
+// A paged store that is filled with 0xff, a NaN in floats and scales, so that reading before
+// writing is detected.
 struct Store {
   Store(const Config& config, int blocks)
       : memory(static_cast<std::size_t>(blocks * stride(config)), std::byte{0xff}) {
@@ -58,7 +58,7 @@ struct Store {
              .head_dim = config.head_dim,
              .block_tokens = config.block_tokens};
   }
-  // Some bytes between blocks belong to other layers.
+  // Leaves some bytes between blocks, which belong to other layers.
   static std::int64_t stride(const Config& config) {
     const KvLayer like{.element = config.element,
                        .head_dim = config.head_dim,
@@ -69,14 +69,14 @@ struct Store {
   KvLayer layer;
 };
 
-// One sequence's inputs: rows by position.
+// The inputs of one sequence: rows by position.
 struct Sequence {
   int tokens = 0;
   std::vector<float> q, k, v;
   std::vector<BlockId> blocks;
 };
 
-// Which tokens of a sequence a call computes.
+// The tokens of a sequence that a call computes.
 struct Piece {
   const Sequence* sequence = nullptr;
   int first = 0;
@@ -93,7 +93,7 @@ class Attention : public EveryTarget {
             {}};
   }
 
-  // Pairs are spelled out too where vectors have no instructions for them.
+  // Includes pairs on targets without instructions for them.
   static std::vector<Config> ways(const Config& shape) {
     std::vector<Config> ways = every_way(shape);
     const bool rounds = GetParam() != HWY_AVX3 || bf16_dot_pays() || amx_available();
@@ -103,7 +103,7 @@ class Attention : public EveryTarget {
     return ways;
   }
 
-  // Gives out blocks in no order.
+  // Assigns blocks in random order.
   int place(const Config& config, std::vector<Sequence>& sequences) {
     int blocks = 3;
     for (const Sequence& sequence : sequences) {
@@ -123,7 +123,7 @@ class Attention : public EveryTarget {
   }
 };
 
-// Stores and attends to all pieces in one call each; out per piece, one after another.
+// Stores all pieces in one call and attends in another. Returns the outputs of the pieces in order.
 std::vector<float> compute(Team& team, const Config& config, const KvLayer& layer,
                            const std::vector<Piece>& pieces) {
   std::vector<AttentionSlice> slices;
@@ -152,7 +152,7 @@ std::vector<float> compute(Team& team, const Config& config, const KvLayer& laye
   return out;
 }
 
-// The scale of a row at kInt8, as bf16 bits: rounded up.
+// Returns the bf16 bits of the scale of a kInt8 row, rounded up.
 std::uint16_t scale_bits(const float* row, int count) {
   float largest = 0;
   for (int i = 0; i < count; ++i) {
@@ -166,7 +166,7 @@ int steps(const float* row, int i, std::uint16_t scale) {
   return static_cast<int>(std::nearbyint(row[i] * (1.0f / float_from(scale))));
 }
 
-// A row of a head as the store keeps it.
+// Returns a row of a head with the rounding of the store.
 std::vector<double> stored(const Config& config, const float* row) {
   std::vector<double> values(row, row + config.head_dim);
   if (config.element == KvElement::kBf16) {
@@ -183,10 +183,10 @@ std::vector<double> stored(const Config& config, const float* row) {
 
 struct Expected {
   double value = 0;
-  double error = 0;  // that rounding may make
+  double error = 0;  // allowed for rounding
 };
 
-// One head of one token, in double precision and without tiles.
+// Computes one head of one token in double precision without tiles.
 std::vector<Expected> reference(const Config& config, const Sequence& sequence, int position,
                                 int head) {
   const int d = config.head_dim;
@@ -206,7 +206,7 @@ std::vector<Expected> reference(const Config& config, const Sequence& sequence, 
   }
   const double high = *std::max_element(scores.begin(), scores.end());
   double total = 0;
-  // Of pairs, each weight and so their sum is wrong by up to 2^-9 of itself.
+  // With pairs, each weight and so their sum has a relative error of up to 2^-9.
   const double rounding = config.in_pairs() ? std::ldexp(1.0, -8) : 0.0;
   std::vector<Expected> out(static_cast<std::size_t>(d));
   for (int t = first; t <= position; ++t) {
@@ -258,7 +258,7 @@ TEST_P(Attention, AgreesWithDoublePrecision) {
         for (int position = 0; position < sequence.tokens; ++position) {
           for (int head = 0; head < config.heads; ++head, at += config.head_dim) {
             if ((position * 31 + head) % 5 != 0) {
-              continue;  // a sample is enough
+              continue;  // checks a sample only
             }
             const std::vector<Expected> expected = reference(config, sequence, position, head);
             for (int i = 0; i < config.head_dim; ++i) {
@@ -289,10 +289,10 @@ TEST_P(Attention, SurvivesLargeScores) {
   }
 }
 
-constexpr int kLong = 290;  // reaches into a second segment
+constexpr int kLong = 290;  // positions in two segments
 
-// A sequence computed at once against: token by token over a store that is still empty ahead, in
-// chunks, beside other sequences, by more threads, and in blocks of other sizes.
+// Compares a sequence computed at once with the same sequence token by token, in chunks, together
+// with other sequences, with more threads, and with other block sizes.
 TEST_P(Attention, GivesARowTheSameBitsInAnyBatch) {
   for (const Config& shape : kConfigs) {
     for (const Config& config : ways(shape)) {
@@ -353,7 +353,7 @@ TEST_P(Attention, RoundsItsOutput) {
   EXPECT_EQ(out, expected);
 }
 
-// Writes what a slot's row [K, V][token] must be.
+// Writes the expected contents of a row of a slot.
 void expect_row(const Config& config, const float* row, std::byte* slot, int index) {
   const int d = config.head_dim;
   if (config.element == KvElement::kF32) {
@@ -374,7 +374,7 @@ void expect_row(const Config& config, const float* row, std::byte* slot, int ind
   }
 }
 
-TEST_P(Attention, StoresHeadsApart) {
+TEST_P(Attention, StoresEachHeadInItsSlot) {
   Team team(2);
   for (const Config& shape : kConfigs) {
     for (const Config& config : ways(shape)) {
@@ -402,7 +402,7 @@ TEST_P(Attention, StoresHeadsApart) {
   }
 }
 
-// Blocks that the window has left behind may be anybody's by now, and their ids anything.
+// Blocks before the window may belong to other sequences, and their ids may be invalid.
 TEST_P(Attention, DoesNotReadBehindTheWindow) {
   Team team(1);
   const Config config{.head_dim = 16, .window = 20, .block_tokens = 8};
@@ -417,9 +417,9 @@ TEST_P(Attention, DoesNotReadBehindTheWindow) {
   EXPECT_TRUE(std::equal(last.begin(), last.end(), whole.end() - 16));
 }
 
-// A key or value that is not finite must not touch rows before it, nor those whose window has left
-// it behind, even if a visible one is multiplied together with it.
-TEST_P(Attention, DoesNotTouchWhatMayNotBeSeen) {
+// A key or value that is not finite must not affect rows that do not see it, even if it is
+// multiplied together with a visible one.
+TEST_P(Attention, UnseenPositionsHaveNoEffect) {
   constexpr int kTokens = 90, kWindow = 6;
   constexpr std::int64_t kRow = 80;  // floats
   for (const Config& config : ways({.heads = 2, .head_dim = 40, .window = kWindow})) {
@@ -452,8 +452,8 @@ TEST_P(Attention, DoesNotTouchWhatMayNotBeSeen) {
   }
 }
 
-// A tile's sums that are next to nothing become zeros with a sign.
-TEST_P(Attention, GivesNextToNothingTheSameBitsInAnyBatch) {
+// Tiles flush tiny sums to zeros with a sign.
+TEST_P(Attention, TinySumsHaveTheSameBitsInAnyBatch) {
   constexpr int kTokens = 70;
   constexpr float kLeast = std::numeric_limits<float>::min();
   for (const Config& config : ways({.head_dim = 8})) {
@@ -472,8 +472,8 @@ TEST_P(Attention, GivesNextToNothingTheSameBitsInAnyBatch) {
   }
 }
 
-// Room on the stack is not cleared: neither calls before nor depth that is not used may show.
-TEST_P(Attention, DoesNotReadWhatIsLeftOfOtherCalls) {
+// Stack memory is not cleared: data of earlier calls and unused depth must have no effect.
+TEST_P(Attention, DoesNotReadDataOfEarlierCalls) {
   Team team(1);
   std::vector<Config> wide = ways({.head_dim = 512});
   std::vector<Config> narrow = ways({.head_dim = 40});
@@ -495,7 +495,7 @@ TEST_P(Attention, AmxAgreesWithItsEmulation) {
   if (!amx_promised()) {
     GTEST_SKIP() << "this processor has no AMX";
   }
-  // What one of the weights can change by that is rounded to bf16 the other way.
+  // The change if one weight is rounded to bf16 in the other direction.
   constexpr float kTolerance = 0x1p-7f;
   Team team(2);
   for (Config config : kConfigs) {
@@ -515,8 +515,8 @@ TEST_P(Attention, AmxAgreesWithItsEmulation) {
   }
 }
 
-// A key or value that is not finite must show, not be taken for a number.
-TEST_P(Attention, AnInfinityInAnInt8RowReadsAsNan) {
+// A key or value that is not finite must give NaNs, not numbers.
+TEST_P(Attention, AnInfinityInAnInt8RowGivesNans) {
   Team team(1);
   const Config config{.head_dim = 24, .element = KvElement::kInt8};
   std::vector<Sequence> sequences = {random_sequence(config, 3)};
@@ -529,7 +529,7 @@ TEST_P(Attention, AnInfinityInAnInt8RowReadsAsNan) {
   }
 }
 
-TEST_P(Attention, ANanInAKeyIsNotANumber) {
+TEST_P(Attention, ANanInAKeyGivesNans) {
   Team team(1);
   for (const Config& config : ways({.head_dim = 24})) {
     for (const int rows : {70, 2}) {
@@ -546,7 +546,7 @@ TEST_P(Attention, ANanInAKeyIsNotANumber) {
   }
 }
 
-// What is next to nothing has no scale whose inverse is a number.
+// Tiny rows have no scale with a finite inverse.
 TEST_P(Attention, TinyInt8RowsAreZeros) {
   Team team(1);
   const Config config{.head_dim = 8, .element = KvElement::kInt8};
@@ -558,7 +558,7 @@ TEST_P(Attention, TinyInt8RowsAreZeros) {
             std::vector<float>(16, 0.0f));
 }
 
-TEST_P(Attention, HasNothingToDoForNoSlices) {
+TEST_P(Attention, AcceptsNoSlices) {
   Team team(2);
   const Config config;
   const Store store(config, 1);

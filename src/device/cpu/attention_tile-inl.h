@@ -1,9 +1,9 @@
-// What attention does with 64 positions of one KV head: brings keys and values into the layout of a
-// small matrix product, and that product. Compiled once per instruction set.
+// Attention over 64 positions of one KV head: packs keys and values for a small matrix product, and
+// computes it. Compiled once for each instruction set.
 //
-// Rows of the store are multiplied element by element in f32, or in pairs: two bf16 in the 32 bits
-// of a float, by one instruction. Pairs of keys are neighbours in head_dim, pairs of values are
-// those of positions 2i and 2i + 1: packed, they are what AMX's tiles want (attention_amx-inl.h).
+// Rows of the store are multiplied as single f32, or in pairs: two bf16 in the 32 bits of a float,
+// with one instruction. Pairs of keys are adjacent in head_dim, pairs of values are those of
+// positions 2i and 2i + 1. Packed pairs have the layout of AMX tiles (attention_amx-inl.h).
 
 #if defined(PROTEAN_DEVICE_CPU_ATTENTION_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef PROTEAN_DEVICE_CPU_ATTENTION_TILE_INL_H_
@@ -27,11 +27,11 @@
 HWY_BEFORE_NAMESPACE();
 namespace protean::cpu::HWY_NAMESPACE {
 
-// Positions between two corrections of the running maximum; tiles begin at multiples of it.
+// Positions between two updates of the running maximum. Tiles begin at multiples of this.
 constexpr int kTile = 64;
 static_assert(kTile % kUnit == 0);
 
-// Which lanes of the vector at `at` are seen.
+// Returns the lanes of the vector at `at` that are within `see`.
 HWY_INLINE hn::Mask<Floats> seen_lanes(PositionRange see, int at) {
   const auto first = [&](int count) HWY_ATTR {
     return hn::FirstN(Floats(), static_cast<std::size_t>(std::max(count, 0)));
@@ -39,17 +39,17 @@ HWY_INLINE hn::Mask<Floats> seen_lanes(PositionRange see, int at) {
   return hn::AndNot(first(see.begin - at), first(see.end - at));
 }
 
-// A stored bf16 that is multiplied with its neighbour.
+// A stored bf16 that is multiplied in pairs.
 struct Bf16Pair {
   std::uint16_t bits = 0;
 };
 template <class Stored>
 constexpr bool kPaired = std::is_same_v<Stored, Bf16Pair>;
-// Positions that one multiply-add of weights and values covers.
+// The positions of one multiply-add of weights and values.
 template <class Stored>
 constexpr int kPositions = kPaired<Stored> ? 2 : 1;
 
-// Consecutive floats, rounded to nearest.
+// Rounds consecutive floats to pairs of bf16.
 HWY_INLINE Vec nearest_pairs(Unit unit) {
 #if HWY_TARGET == HWY_AVX3
   Vec pairs;
@@ -75,7 +75,7 @@ HWY_INLINE void multiply_add(Vec& sums, Vec factor, Vec elements) {
   }
 }
 
-// Which elements of a pair count: the other one may be anything.
+// Which elements of a pair are used. The other may be any bits.
 enum class Counts { kAll, kFirst, kSecond };
 template <Counts kCounts>
 HWY_INLINE Vec counting(Vec elements) {
@@ -87,8 +87,9 @@ HWY_INLINE Vec counting(Vec elements) {
   }
 }
 
-// c[rows][columns] = c * rescale + a[rows][depth] * b[depth][columns]. Each element is one chain of
-// multiply-adds in ascending order of depth, so its bits depend on its own row and column only.
+// The product c[rows][columns] = c * rescale + a[rows][depth] * b[depth][columns]. Each element is
+// one chain of multiply-adds in ascending order of depth, so its bits depend only on its row and
+// column.
 struct Product {
   const float* a = nullptr;
   int a_stride = 0;
@@ -97,13 +98,14 @@ struct Product {
   int depth = 0;
   float* c = nullptr;
   int c_stride = 0;
-  const float* rescale = nullptr;  // one per row; none: c begins at zero
-  // Of the first pair of b only the second counts, of the last one only the first.
+  const float* rescale = nullptr;  // one for each row; if null, c begins at zero
+  // If begins_odd, only the second element of the first pair of b is used; if ends_odd, only the
+  // first element of the last pair.
   bool begins_odd = false;
   bool ends_odd = false;
 };
 
-// The depth of a product: all pairs count but perhaps half the first and half the last.
+// The steps of a product: whole pairs, and perhaps half a pair at the begin and the end.
 struct Steps {
   bool begins_odd = false;
   bool ends_odd = false;
@@ -118,11 +120,11 @@ HWY_INLINE Steps steps_of(const Product& product) {
   return {product.begins_odd, product.ends_odd, product.depth - halves};
 }
 
-// Registers for sums, less what the operands of a multiply-add need; and the most rows of a block.
+// Registers for sums, which leave some for operands, and the most rows of a block.
 constexpr int kSumRegisters = kLanes == 16 ? 24 : 12;
 constexpr int kMostRows = kSumRegisters / 2;
 
-// Vectors in a row of a block of R rows: a power of two.
+// Returns the vectors in each row of a block, a power of two.
 constexpr int block_columns(int rows) {
   int columns = 2;
   while (columns < 8 && 2 * columns * rows <= kSumRegisters) {
@@ -192,7 +194,8 @@ HWY_NOINLINE void multiply_block(const Product& product, int row, int column) {
   }
 }
 
-// R rows in blocks of U vectors, what is left in narrower ones. columns are whole units.
+// Multiplies R rows in blocks of U vectors, and the rest in narrower blocks. `columns` are whole
+// units.
 template <int R, class Stored, int U = block_columns(R)>
 void multiply_rows(const Product& product, int row, int column, int columns) {
   for (; column + U * kLanes <= columns; column += U * kLanes) {
@@ -217,8 +220,8 @@ void multiply(const Product& product, int rows, int columns) {
   next(multiply_rows<1, Stored>, 1);
 }
 
-// Asks for a row of the store before it is needed: blocks lie where they lie, so the hardware
-// cannot guess the next one.
+// Prefetches a row of the store. Blocks have any order in memory, so the hardware cannot predict
+// the next.
 HWY_INLINE void prefetch_row(const std::byte* row, std::int64_t bytes) {
   constexpr int kCacheLine = 64;
   for (std::int64_t i = 0; i < bytes; i += kCacheLine) {
@@ -226,8 +229,8 @@ HWY_INLINE void prefetch_row(const std::byte* row, std::int64_t bytes) {
   }
 }
 
-// The same for the rows that are read next, one after another as far as `bytes` of each of those
-// that are read now have been. `asked` were asked for before; tells how many are now.
+// Prefetches the rows that are read next, in proportion to the `bytes` that were read of each
+// current row. `asked` rows were prefetched before; returns how many are now.
 HWY_INLINE int prefetch_rows(const std::byte* const* next, int rows, int row_bytes, int bytes,
                              int asked) {
   for (; asked < rows && asked * row_bytes < bytes * rows; ++asked) {
@@ -236,11 +239,11 @@ HWY_INLINE int prefetch_rows(const std::byte* const* next, int rows, int row_byt
   return asked;
 }
 
-// Four bytes of a row hold this many elements, or one pair.
+// The elements, or pairs, in four bytes of a row.
 template <class Stored>
 constexpr int kPerWord = kPaired<Stored> ? 1 : 4 / static_cast<int>(sizeof(Stored));
 
-// Element `which` of each word as f32, or the pair.
+// Returns element `which` of each word as f32, or the pair.
 template <class Stored>
 HWY_INLINE Vec element_of(hn::Vec<Words> words, int which) {
   const Floats floats;
@@ -257,14 +260,14 @@ HWY_INLINE Vec element_of(hn::Vec<Words> words, int which) {
 }
 
 #if HWY_TARGET != HWY_SCALAR
-// 16 bytes at `offset` of every fourth row: one row in each 128-bit block.
+// Loads 16 bytes at `offset` of every fourth row, one row into each 128-bit block.
 template <class D>
 HWY_INLINE hn::Vec<D> load_blocks(D words, const std::byte* const* rows, int offset) {
   if constexpr (hn::MaxLanes(D{}) == 4) {
     return hn::LoadU(words, reinterpret_cast<const std::uint32_t*>(rows[0] + offset));
 #if HWY_TARGET == HWY_AVX3
   } else if constexpr (hn::MaxLanes(D{}) == 16) {
-    // Blended as they are loaded, which leaves the units that shuffle to what follows.
+    // Masked broadcasts leave the shuffle units free for the following instructions.
     const auto load = [&](int row) HWY_ATTR {
       return _mm_loadu_si128(reinterpret_cast<const __m128i*>(rows[row] + offset));
     };
@@ -281,7 +284,8 @@ HWY_INLINE hn::Vec<D> load_blocks(D words, const std::byte* const* rows, int off
   }
 }
 
-// The four words at `offset` of kLanes rows, word by word.
+// Loads the four words at `offset` of kLanes rows and transposes them: to[i] has word i of all
+// rows.
 HWY_INLINE void load_words(const std::byte* const* rows, int offset, hn::Vec<Words> (&to)[4]) {
   const Words words;
   const hn::Repartition<std::uint64_t, Words> pairs;
@@ -300,7 +304,8 @@ HWY_INLINE void load_words(const std::byte* const* rows, int offset, hn::Vec<Wor
 }
 #endif
 
-// Keys of a tile to columns: to[head_dim][kTile]. Meanwhile asks for `next`, which is read after.
+// Transposes the keys of a tile to to[head_dim][kTile]. Prefetches `next`, the rows that are read
+// next.
 template <class Stored>
 HWY_NOINLINE void pack_keys(const std::byte* const* rows, const std::byte* const* next,
                             int head_dim, float* to) {
@@ -324,7 +329,7 @@ HWY_NOINLINE void pack_keys(const std::byte* const* rows, const std::byte* const
     for (int offset = 0; offset < row_bytes; offset += kBlockBytes) {
       hn::Vec<Words> words[4];
       load_words(rows + key, offset, words);
-      // Of int8 rows the last block may reach beyond, into what follows in the slot.
+      // The last block of an int8 row may reach into the data after it in the slot.
       const int end = std::min(row_bytes - offset, kBlockBytes) / 4;
       HWY_UNROLL(4)
       for (int word = 0; word < 4; ++word) {
@@ -341,8 +346,8 @@ HWY_NOINLINE void pack_keys(const std::byte* const* rows, const std::byte* const
 #endif
 }
 
-// kUnit elements of the values at rows[0], or the first `count` and zeros; in pairs those of
-// rows[1] with them.
+// Loads kUnit elements of the values at rows[0], or the first `count` and zeros. Pairs also have
+// those of rows[1].
 template <class Stored, bool kWhole>
 HWY_INLINE Unit load_values(const std::byte* const* rows, int from, int count) {
   if constexpr (kPaired<Stored>) {
@@ -366,8 +371,8 @@ HWY_INLINE Unit load_values(const std::byte* const* rows, int from, int count) {
   }
 }
 
-// Values to rows in the order of Unit: to[count][width], width = head_dim rounded up to whole units
-// and filled with zeros; in pairs two rows to one. Meanwhile asks for `next`.
+// Packs values to to[count][width] in the order of Unit, where width is head_dim rounded up to
+// whole units and padded with zeros. Pairs put two rows into one. Prefetches `next`.
 template <class Stored>
 HWY_NOINLINE void pack_values(const std::byte* const* rows, const std::byte* const* next, int count,
                               int head_dim, float* to) {
@@ -388,7 +393,7 @@ HWY_NOINLINE void pack_values(const std::byte* const* rows, const std::byte* con
   }
 }
 
-// Queries that are few enough to read keys and values straight from the store, each element once.
+// Up to this many queries read keys and values straight from the store, each element once.
 constexpr int kFewQueries = 8;
 
 struct FewQueries {
@@ -410,14 +415,14 @@ inline float to_float(std::int8_t value) {
 }
 #endif
 
-// Vectors of keys that R queries are multiplied with at once, so that the chains hide the latency
-// of a multiply-add.
+// Returns the vectors of keys that are multiplied at once, so that independent chains hide the
+// latency of multiply-adds.
 constexpr int key_vectors(int rows) {
   return kLanes == 16 && rows <= 4 ? 2 : 1;
 }
 
-// What multiply makes of q and packed keys, for key_vectors(R) vectors of keys from `key` on and R
-// queries. Meanwhile asks for `next`.
+// Computes the scores of R queries with key_vectors(R) vectors of keys from `key` on, with the bits
+// that multiply() gives for packed keys. Prefetches `next`.
 template <int R, class Stored>
 HWY_NOINLINE void score_keys(const FewQueries& few, const std::byte* const* rows,
                              const std::byte* const* next, int key) {
@@ -484,7 +489,7 @@ HWY_NOINLINE void score_keys(const FewQueries& few, const std::byte* const* rows
   }
 }
 
-// One step in depth over some units of the rows.
+// One step of the depth for some units of the rows.
 struct MixStep {
   int k = 0;
   int from = 0;
@@ -517,8 +522,8 @@ HWY_INLINE void mix_step(const Product& product, const std::byte* const* rows,
   }
 }
 
-// What multiply makes of weights and packed values, for U units of the row from `from` on, of which
-// `elements` exist. product.b is not used.
+// Adds weighted values to U units of the sums from `from` on, of which `elements` exist, with the
+// bits that multiply() gives for packed values. product.b is not used.
 template <int R, int U, bool kWhole, class Stored>
 HWY_NOINLINE void mix_units(const Product& product, const std::byte* const* rows,
                             const std::byte* const* next, int from, int elements) {

@@ -5,8 +5,9 @@
 
 namespace protean::cpu {
 
-// The upper half of an f32. To nearest, ties to even; beyond the largest finite value becomes
-// infinity; a NaN stays a NaN (made quiet, so that dropping its low bits cannot make an infinity).
+// Rounds to bf16, the upper half of an f32: to nearest, ties to even. Values beyond the largest
+// finite one become infinity. A NaN stays one: it is made quiet, as its upper half alone could be
+// infinity.
 inline std::uint16_t bf16_from(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   if ((bits & 0x7fffffffU) > 0x7f800000U) {

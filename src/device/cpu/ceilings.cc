@@ -2,13 +2,12 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstring>
+#include <memory>
 #include <mutex>
 #include <vector>
 
 #include "base/check.h"
 #include "device/cpu/bf16.h"
-#include "device/cpu/tile_products.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "device/cpu/ceilings.cc"
@@ -16,6 +15,7 @@
 // Highway wants its own headers after foreach_target.h.
 #include "device/cpu/dot-inl.h"
 #include "device/cpu/lanes-inl.h"
+#include "device/cpu/tile_products-inl.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -83,6 +83,57 @@ MultiplyWork multiply_pairs(const float* values, std::int64_t rounds) {
   return multiply_lanes<true>(values, rounds);
 }
 
+constexpr std::int64_t kTileSteps = 8;
+constexpr std::int64_t kTileWords = 2 * kTileSteps * kTileMemory / 4;  // of two tiles of rows
+
+// Two by two tiles of sums, as a matmul has them, over `words` of rows and as many of weights.
+template <TileElement kElement, class Tiles>
+MultiplyWork multiply_tiles_near(Tiles& tiles, const std::uint32_t* words, std::int64_t rounds,
+                                 OperandsIn operands) {
+  alignas(64) float sums[16 * 16];  // or integers: their bits will do
+  TileSteps from{.x = words,
+                 .x_stride = kTileSteps * kTileMemory,
+                 .weights = words + kTileWords,
+                 .steps = kTileSteps};
+  zero_sums(tiles);
+  multiply_steps<true, kElement>(tiles, from, [] {});  // fills the other tiles too
+  for (std::int64_t round = 0; round < rounds; ++round) {
+    if (operands == OperandsIn::kCache) {
+      multiply_steps<true, kElement>(tiles, from, [] {});
+      continue;
+    }
+    for (std::int64_t step = 0; step < kTileSteps; ++step) {
+      add_product<kElement, 0, 4, 6>(tiles);
+      add_product<kElement, 1, 4, 7>(tiles);
+      add_product<kElement, 2, 5, 6>(tiles);
+      add_product<kElement, 3, 5, 7>(tiles);
+    }
+  }
+  tiles.template store<0>(sums, kTileBytes);
+  constexpr int kInputs = kElement == TileElement::kBf16 ? kTileInputs : kTileInt8s;
+  return {4.0 * kTileSteps * 2 * 16 * 16 * kInputs * static_cast<double>(rounds), sums[0]};
+}
+
+MultiplyWork multiply_tiles(const std::uint32_t* words, std::int64_t rounds, OperandsIn operands) {
+  MultiplyWork work;
+  with_tiles(false, [&](auto& tiles) {
+    work = multiply_tiles_near<TileElement::kBf16>(tiles, words, rounds, operands);
+  });
+  return work;
+}
+MultiplyWork multiply_int8_tiles(const std::uint32_t* words, std::int64_t rounds,
+                                 OperandsIn operands) {
+  MultiplyWork work;
+  with_tiles(false, [&](auto& tiles) {
+    work = multiply_tiles_near<TileElement::kInt8>(tiles, words, rounds, operands);
+  });
+  return work;
+}
+
+std::int64_t tile_words() {
+  return 2 * kTileWords;
+}
+
 }  // namespace protean::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -93,12 +144,13 @@ namespace {
 HWY_EXPORT(sum_words);
 HWY_EXPORT(multiply_singles);
 HWY_EXPORT(multiply_pairs);
-
-constexpr std::int64_t kValues = 2048;
+HWY_EXPORT(multiply_tiles);
+HWY_EXPORT(multiply_int8_tiles);
+HWY_EXPORT(tile_words);
 
 // Uniform in [-1, 1), the same at every call.
-std::vector<float> random_values() {
-  std::vector<float> values(kValues);
+std::vector<float> random_values(std::int64_t count) {
+  std::vector<float> values(static_cast<std::size_t>(count));
   std::uint32_t state = 1;
   for (float& value : values) {
     state = state * 1664525U + 1013904223U;
@@ -107,50 +159,40 @@ std::vector<float> random_values() {
   return values;
 }
 
-// Two by two tiles of sums, as the matmul has them, over operands of 4 KiB.
-template <TileElement kElement, class Tiles>
-MultiplyWork multiply_tiles_in_cache(Tiles tiles, const std::vector<float>& values,
-                                     std::int64_t rounds) {
-  alignas(64) std::uint16_t operands[kValues];
-  alignas(64) float sums[16 * 16];  // or integers: their bits will do
-  std::transform(values.begin(), values.end(), operands, bf16_from);
-  tiles.configure();
-  zero_sums(tiles);
-  for (std::int64_t round = 0; round < rounds; ++round) {
-    tiles.template load<4>(operands, kTileBytes);
-    tiles.template load<5>(operands + 512, kTileBytes);
-    tiles.template load<6>(operands + 1024, kTileBytes);
-    tiles.template load<7>(operands + 1536, kTileBytes);
-    add_product<kElement, 0, 4, 6>(tiles);
-    add_product<kElement, 1, 4, 7>(tiles);
-    add_product<kElement, 2, 5, 6>(tiles);
-    add_product<kElement, 3, 5, 7>(tiles);
-  }
-  tiles.template store<0>(sums, kTileBytes);
-  tiles.release();
-  constexpr int kInputs = kElement == TileElement::kBf16 ? kTileInputs : kTileInt8s;
-  return {4.0 * 2 * 16 * 16 * kInputs * static_cast<double>(rounds), sums[0]};
-}
-
-MultiplyWork multiply_with(MatmulUnit unit, bool amx_int8, const std::vector<float>& values,
-                           std::int64_t rounds) {
-#if HWY_ARCH_X86_64
-  if (unit == MatmulUnit::kAmx) {
-    return amx_int8 ? multiply_tiles_in_cache<TileElement::kInt8>(AmxTiles(), values, rounds)
-                    : multiply_tiles_in_cache<TileElement::kBf16>(AmxTiles(), values, rounds);
-  }
-#endif
-  check(!amx_int8, "AMX is a feature of x86");
-  if (unit == MatmulUnit::kDot) {
-    std::vector<std::uint16_t> pairs(values.size() * 2);
-    for (std::size_t i = 0; i < pairs.size(); ++i) {
-      pairs[i] = bf16_from(values[i % values.size()]);
+// Pairs of bf16, at the begin of a cache line.
+class RandomPairs {
+ public:
+  explicit RandomPairs(std::int64_t words) : memory_(static_cast<std::size_t>(words) + kLine) {
+    const std::vector<float> values = random_values(2 * words);
+    void* at = memory_.data();
+    std::size_t bytes = memory_.size() * 4;
+    words_ =
+        static_cast<std::uint32_t*>(std::align(64, static_cast<std::size_t>(words) * 4, at, bytes));
+    for (std::int64_t i = 0; i < words; ++i) {
+      const auto pair = static_cast<std::size_t>(2 * i);
+      words_[i] = bf16_from(values[pair]) | std::uint32_t{bf16_from(values[pair + 1])} << 16;
     }
-    std::vector<float> words(values.size());
-    std::memcpy(words.data(), pairs.data(), words.size() * sizeof(float));
-    return HWY_DYNAMIC_DISPATCH(multiply_pairs)(words.data(), rounds);
   }
-  return HWY_DYNAMIC_DISPATCH(multiply_singles)(values.data(), rounds);
+  const std::uint32_t* words() const { return words_; }
+
+ private:
+  static constexpr std::size_t kLine = 16;
+
+  std::vector<std::uint32_t> memory_;
+  std::uint32_t* words_ = nullptr;
+};
+
+template <class Work>
+MultiplyWork on_every_thread(Team& team, const Work& work) {
+  MultiplyWork all;
+  std::mutex mutex;
+  team.run(team.threads(), [&](std::int64_t, int) {
+    const MultiplyWork done = work();
+    const std::lock_guard lock(mutex);
+    all.operations += done.operations;
+    all.checksum += done.checksum;
+  });
+  return all;
 }
 
 }  // namespace
@@ -169,17 +211,29 @@ std::uint64_t read_memory(Team& team, std::span<const std::byte> memory) {
   return total;
 }
 
-MultiplyWork multiply_in_cache(Team& team, MatmulUnit unit, std::int64_t rounds, bool amx_int8) {
-  const std::vector<float> values = random_values();
-  MultiplyWork all;
-  std::mutex mutex;
-  team.run(team.threads(), [&](std::int64_t, int) {
-    const MultiplyWork done = multiply_with(unit, amx_int8, values, rounds);
-    const std::lock_guard lock(mutex);
-    all.operations += done.operations;
-    all.checksum += done.checksum;
+MultiplyWork multiply_near(Team& team, MatmulUnit unit, std::int64_t rounds, OperandsIn operands) {
+  constexpr std::int64_t kValues = 2048;
+  check(unit == MatmulUnit::kAmx || operands == OperandsIn::kCache, "only AMX has tiles");
+  const RandomPairs pairs(unit == MatmulUnit::kAmx ? HWY_DYNAMIC_DISPATCH(tile_words)() : kValues);
+  const std::vector<float> values = random_values(kValues);
+  return on_every_thread(team, [&] {
+    switch (unit) {
+      case MatmulUnit::kAmx:
+        return HWY_DYNAMIC_DISPATCH(multiply_tiles)(pairs.words(), rounds, operands);
+      case MatmulUnit::kDot:
+        return HWY_DYNAMIC_DISPATCH(multiply_pairs)(reinterpret_cast<const float*>(pairs.words()),
+                                                    rounds);
+      default:
+        return HWY_DYNAMIC_DISPATCH(multiply_singles)(values.data(), rounds);
+    }
   });
-  return all;
+}
+
+MultiplyWork multiply_int8_near(Team& team, std::int64_t rounds, OperandsIn operands) {
+  const RandomPairs pairs(HWY_DYNAMIC_DISPATCH(tile_words)());
+  return on_every_thread(team, [&] {
+    return HWY_DYNAMIC_DISPATCH(multiply_int8_tiles)(pairs.words(), rounds, operands);
+  });
 }
 
 }  // namespace protean::cpu

@@ -15,13 +15,20 @@ namespace protean::cpu {
 // Reads all of `memory` once, with the whole team. Returns a checksum, so that it really does.
 std::uint64_t read_memory(Team& team, std::span<const std::byte> memory);
 
-// Multiply-adds on operands that never leave L1, `rounds` times on every thread of the team: bf16
-// with AMX or dot instructions, f32 with vectors; integers of 8 bits with AMX, if asked for.
+// Where the operands of multiply-adds lie: in L1, as those of a product do, or, of AMX, in tiles
+// alone, which no product reaches.
+enum class OperandsIn : std::uint8_t { kCache, kTiles };
+
 struct MultiplyWork {
   double operations = 0;  // a multiply-add is two
   float checksum = 0;
 };
-MultiplyWork multiply_in_cache(Team& team, MatmulUnit unit, std::int64_t rounds,
-                               bool amx_int8 = false);
+
+// Multiply-adds, `rounds` times on every thread of the team: bf16 with AMX or dot instructions, f32
+// with vectors. The second multiplies integers of 8 bits with AMX.
+MultiplyWork multiply_near(Team& team, MatmulUnit unit, std::int64_t rounds,
+                           OperandsIn operands = OperandsIn::kCache);
+MultiplyWork multiply_int8_near(Team& team, std::int64_t rounds,
+                                OperandsIn operands = OperandsIn::kCache);
 
 }  // namespace protean::cpu

@@ -1,5 +1,4 @@
-// Products of several small numbers of a word, added to one sum (dot.h), compiled once per
-// instruction set.
+// Dot products of the small numbers in words (dot.h). Compiled once for each instruction set.
 
 #if defined(PROTEAN_DEVICE_CPU_DOT_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef PROTEAN_DEVICE_CPU_DOT_INL_H_
@@ -17,11 +16,12 @@ namespace protean::cpu::HWY_NAMESPACE {
 using WordVec = hn::Vec<Words>;
 using IntVec = hn::Vec<Ints>;
 
-// sums + a * b over two bf16: the odd products first, each addition fused. That is what VDPBF16PS
-// does; it takes denormals for zeros.
+// Adds the products of two bf16 in each lane to `sums`: first the odd product, then the even one,
+// each with a fused multiply-add. This is the definition of VDPBF16PS, which also takes denormals
+// as zeros.
 HWY_INLINE void add_bf16_pairs(Vec& sums, WordVec a, WordVec b) {
 #if HWY_TARGET == HWY_AVX3
-  auto raw = sums.raw;  // an array's element that is an operand itself may stay in memory
+  auto raw = sums.raw;  // an array element as the operand itself could stay in memory
   asm("vdpbf16ps %2, %1, %0" : "+v"(raw) : "v"(a.raw), "v"(b.raw));
   sums.raw = raw;
 #else
@@ -30,7 +30,7 @@ HWY_INLINE void add_bf16_pairs(Vec& sums, WordVec a, WordVec b) {
 #endif
 }
 
-// Byte or half `kPlace` of every word, with its sign or without.
+// signed_field() and unsigned_field() return byte or half `kPlace` of every word.
 template <int kBits, int kPlace>
 HWY_INLINE IntVec signed_field(WordVec words) {
   const auto high = hn::BitCast(Ints(), hn::ShiftLeft<32 - kBits*(kPlace + 1)>(words));
@@ -43,10 +43,11 @@ HWY_INLINE IntVec unsigned_field(WordVec words) {
   return hn::BitCast(Ints(), field);
 }
 
-// sums + a * b over four bytes, those of a without and those of b with a sign.
+// Adds the products of four bytes in each lane to `sums`. The bytes of `a` are unsigned, those of
+// `b` signed.
 HWY_INLINE void add_byte_fours(IntVec& sums, WordVec a, WordVec b) {
 #if HWY_TARGET == HWY_AVX3
-  auto raw = sums.raw;  // as above
+  auto raw = sums.raw;  // as in add_bf16_pairs()
   asm("vpdpbusd %2, %1, %0" : "+v"(raw) : "v"(a.raw), "v"(b.raw));
   sums.raw = raw;
 #else

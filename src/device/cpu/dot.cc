@@ -37,7 +37,7 @@ Processor ask_processor() {
 #if HWY_ARCH_X86_64
   constexpr unsigned kVnni = 1U << 11;     // leaf 7, ECX
   constexpr unsigned kBf16 = 1U << 5;      // leaf 7.1, EAX
-  constexpr unsigned kAuth = 0x68747541U;  // of "AuthenticAMD", leaf 0, EBX
+  constexpr unsigned kAuth = 0x68747541U;  // "Auth" of "AuthenticAMD", leaf 0, EBX
   unsigned a = 0, b = 0, c = 0, d = 0;
   if (__get_cpuid(0, &a, &b, &c, &d) != 0) {
     has.amd = b == kAuth;

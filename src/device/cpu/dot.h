@@ -2,14 +2,14 @@
 
 namespace protean::cpu {
 
-// AVX-512's instructions that multiply several small numbers of a lane and add them to one sum:
-// does the processor have them, and do kernels run with AVX-512 at all, which a test may forbid.
+// The dot instructions of AVX-512, which multiply several small numbers of a lane and add them to
+// one sum. Both functions return false if AVX-512 is disabled (instructions.h).
 
-// VPDPBUSD: four bytes at once, four times as many products as f32 has.
+// Returns true if the processor has VPDPBUSD: four products of bytes in a lane.
 bool byte_dot_available();
 
-// VDPBF16PS: two bf16 at once, and twice as fast as f32. On Intel's cores it is half as fast as
-// f32: there the answer is no.
+// Returns true if VDPBF16PS, two products of bf16 in a lane, is twice as fast as f32. On cores of
+// Intel it is half as fast, so this returns false.
 bool bf16_dot_pays();
 
 }  // namespace protean::cpu

@@ -1,5 +1,5 @@
-// RMS norm and SwiGLU of a piece of a row, for passes of their own and for kernels that make rows
-// as they read them. Compiled once per instruction set.
+// RMS norm and SwiGLU of a part of a row, for separate passes and for kernels that compute rows
+// while they read them. Compiled once for each instruction set.
 
 #if defined(PROTEAN_DEVICE_CPU_ELEMENTWISE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef PROTEAN_DEVICE_CPU_ELEMENTWISE_INL_H_
@@ -20,12 +20,12 @@
 HWY_BEFORE_NAMESPACE();
 namespace protean::cpu::HWY_NAMESPACE {
 
-using Lane = hn::CappedTag<float, 1>;  // what is left of a row, by the same arithmetic
+using Lane = hn::CappedTag<float, 1>;  // for the rest of a row, with the same arithmetic
 
-// What all of a row is multiplied with: 1 / sqrt(mean(x^2) + eps).
+// Returns the factor of a row, 1 / sqrt(mean(x^2) + eps).
 inline float norm_scale(const float* x, std::size_t count, float eps) {
   const Floats floats;
-  constexpr std::size_t kSums = 4;  // as many chains as hide an addition's latency
+  constexpr std::size_t kSums = 4;  // this many independent sums hide the latency of additions
   Vec sums[kSums] = {hn::Zero(floats), hn::Zero(floats), hn::Zero(floats), hn::Zero(floats)};
   std::size_t i = 0;
   for (; i + kSums * kLanes <= count; i += kSums * kLanes) {
@@ -60,18 +60,19 @@ inline void norm_run(const float* x, std::span<const float> weight, float scale,
   run(Lane{}, run(Floats{}, 0));
 }
 
-// g / (1 + e^-g) to 6e-7 relative; below about -87 it is less than 1e-38 times g, or 0.
+// Returns g / (1 + e^-g) to a relative error of 6e-7. For g below about -87 the result is less than
+// 1e-38 * |g|, or 0.
 HWY_INLINE Vec silu(Vec g) {
   const Floats floats;
   const Ints ints;
   const Vec limit = hn::Set(floats, 88.0f);
   const Vec x = hn::Max(hn::Neg(limit), hn::Min(limit, hn::Neg(g)));
-  // x = n ln 2 + r as in exp (lanes-inl.h).
+  // x = n ln 2 + r, as in exp() (lanes-inl.h).
   const Vec whole = hn::MulAdd(x, hn::Set(floats, kLog2E), hn::Set(floats, kNoFraction));
   const Vec n = hn::Sub(whole, hn::Set(floats, kNoFraction));
   Vec r = hn::NegMulAdd(n, hn::Set(floats, 0.693359375f), x);
   r = hn::NegMulAdd(n, hn::Set(floats, -2.12194440e-4f), r);
-  // 1 + r + r^2 times a polynomial whose largest error is nearly least.
+  // 1 + r + r^2 times a nearly minimax polynomial.
   Vec sum = hn::Set(floats, 0.00139262504f);
   sum = hn::MulAdd(sum, r, hn::Set(floats, 0.00836323295f));
   sum = hn::MulAdd(sum, r, hn::Set(floats, 0.0416665524f));
@@ -81,7 +82,7 @@ HWY_INLINE Vec silu(Vec g) {
   sum = hn::MulAdd(sum, r, hn::Set(floats, 1.0f));
   const auto power = hn::Add(hn::ShiftLeft<23>(hn::BitCast(ints, whole)), hn::Set(ints, 127 << 23));
   const Vec divisor = hn::MulAdd(sum, hn::BitCast(floats, power), hn::Set(floats, 1.0f));
-  // One step of Newton's, which takes a fifth of the time that a division takes.
+  // One Newton step takes a fifth of the time of a division.
   const Vec rough = hn::ApproximateReciprocal(divisor);
   const Vec off = hn::NegMulAdd(divisor, rough, hn::Set(floats, 1.0f));
   return hn::Mul(g, hn::MulAdd(rough, off, rough));

@@ -37,7 +37,7 @@ void swiglu_part(const float* gate, const float* up, std::size_t count, Element 
   swiglu_run(gate, up, count, element, out);
 }
 
-// One head. cosines and sines stand at the row's position.
+// Rotates one head. `cosines` and `sines` are those of the row's position.
 void rotate_head(float* x, const float* cosines, const float* sines, int half, bool adjacent) {
   const auto count = static_cast<std::size_t>(half);
   const auto run = [&](auto d, std::size_t from) HWY_ATTR {
@@ -78,7 +78,7 @@ HWY_EXPORT(norm_row);
 HWY_EXPORT(swiglu_part);
 HWY_EXPORT(rotate_head);
 
-// Floats that one task works on: some microseconds, well above the price of handing it out.
+// Floats of one task: some microseconds of work, much more than the cost of starting a task.
 constexpr std::int64_t kTaskFloats = 16 * 1024;
 
 // Calls work(first, end) over [0, count) in pieces of about kTaskFloats.
@@ -123,7 +123,7 @@ void swiglu(Team& team, std::span<const float> gate, std::span<const float> up, 
 }
 
 void add(Team& team, std::span<const float> x, std::span<float> out) {
-  check(x.size() == out.size(), "what is added has the size of what it is added to");
+  check(x.size() == out.size(), "x and out have the same size");
   in_pieces(team, std::ssize(out), 1, [&](std::int64_t first, std::int64_t end) {
     for (auto i = static_cast<std::size_t>(first); i < static_cast<std::size_t>(end); ++i) {
       out[i] += x[i];

@@ -9,27 +9,29 @@
 
 namespace protean::cpu {
 
-// Rounds every value to the nearest bf16 (ties to even), in place; `element` kF32 leaves x alone.
+// Rounds every value to the nearest bf16 (ties to even), in place. Does nothing if `element` is
+// kF32.
 void round_to(Element element, std::span<float> x);
 
-// out[row] = x[row] / sqrt(mean(x[row]^2) + eps) * weight, rows of weight.size(), then rounded to
-// `element`. out may be x.
+// Computes out[row] = x[row] / sqrt(mean(x[row]^2) + eps) * weight for rows of weight.size(),
+// rounded to `element`. `out` may be `x`.
 void rms_norm(Team& team, std::span<const float> x, const RmsNorm& norm, Element element,
               std::span<float> out);
 
-// out = silu(gate) * up, rounded to `element`. out may be gate.
+// Computes out = silu(gate) * up, rounded to `element`. `out` may be `gate`.
 void swiglu(Team& team, std::span<const float> gate, std::span<const float> up, Element element,
             std::span<float> out);
 
-// Adds up `count` pieces of equal length, a power of two, that lie one behind the other: each odd
-// one to its neighbour before it, then each odd of those sums, and so on. The first piece is then
-// the sum. A fixed tree, so that whoever holds a run of 2, 4, ... pieces can add up its own.
+// Adds `count` consecutive pieces of equal length into the first one. `count` is a power of two.
+// The order is a fixed tree: each odd piece is added to the one before it, then each odd sum to the
+// one before it, and so on. So a device that holds an aligned run of 2, 4, ... pieces can add its
+// own first.
 void sum_pieces(Team& team, std::span<float> pieces, int count);
 
-// out += x
+// Computes out += x.
 void add(Team& team, std::span<const float> x, std::span<float> out);
 
-// Cosines and sines of rotary embedding, [positions][head_dim / 2] each.
+// Cosines and sines of rotary embeddings, [positions][head_dim / 2] each.
 struct RopeTable {
   std::span<const float> cosines;
   std::span<const float> sines;
@@ -37,8 +39,8 @@ struct RopeTable {
   bool adjacent = false;  // pairs (2i, 2i+1) instead of (i, i + half)
 };
 
-// Rotates every head of every row of x [rows][heads * head_dim] in place; row r stands at
-// positions[r].
+// Rotates every head of every row of x, [rows][heads * head_dim], in place. The position of row r
+// is positions[r].
 void rope(Team& team, std::span<float> x, int heads, std::span<const int> positions,
           const RopeTable& table);
 

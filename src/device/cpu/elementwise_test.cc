@@ -9,14 +9,14 @@
 #include <vector>
 
 #include "device/cpu/bf16.h"
-#include "device/cpu/every_target.h"
+#include "device/cpu/every_target_for_test.h"
 
 namespace protean::cpu {
 namespace {
 
 class Elementwise : public EveryTarget {};
 
-// Nearest bf16, ties to the even one, by comparing distances instead of by arithmetic on bits.
+// Returns the nearest bf16, ties to even, by comparing distances instead of arithmetic on bits.
 float nearest_bf16(float value) {
   if (std::isnan(value) || std::isinf(value)) {
     return value;
@@ -24,7 +24,7 @@ float nearest_bf16(float value) {
   const auto down_bits = std::bit_cast<std::uint32_t>(value) & 0xffff0000U;
   const auto down = std::bit_cast<float>(down_bits);
   const auto up = std::bit_cast<float>(down_bits + 0x10000U);
-  // Beyond the largest bf16 lies 2^128 for the purpose of rounding.
+  // For rounding, the value after the largest bf16 is 2^128.
   const double up_value = std::isinf(up) ? std::copysign(std::ldexp(1.0, 128), value) : up;
   const double to_down = std::abs(double{value} - down);
   const double to_up = std::abs(up_value - value);
@@ -41,7 +41,7 @@ TEST_P(Elementwise, RoundsToTheNearestBf16) {
       values.push_back(std::bit_cast<float>((upper << 16) | lower));
     }
   }
-  values.push_back(1.00001f);  // an odd count, so that the end of a row is covered too
+  values.push_back(1.00001f);  // makes the count odd, to test the end of a row
   std::vector<float> rounded = values;
   round_to(Element::kBf16, rounded);
   for (std::size_t i = 0; i < values.size(); ++i) {
@@ -79,7 +79,7 @@ TEST_P(Elementwise, NormalisesRows) {
         ASSERT_NEAR(out[r * width + i], expected, std::abs(expected) * 2e-6);
       }
     }
-    // The same rounded, in place, and one row at a time.
+    // Tests rounding, in place, and one row at a time.
     std::vector<float> in_place = x;
     rms_norm(team, in_place, {weight, 1e-5f}, Element::kBf16, in_place);
     round_to(Element::kBf16, out);
@@ -115,7 +115,7 @@ TEST_P(Elementwise, AppliesSwiglu) {
       ASSERT_NEAR(out[i], expected, std::abs(expected) * 6e-7 + 1e-35) << gate[i];
     }
   }
-  // An element has the same bits wherever it stands, whichever lane that is.
+  // The bits of an element do not depend on its place, that is on its lane.
   for (const std::size_t first : {1, 3, 20, 39000}) {
     const std::size_t count = 39 + first % 7;
     std::vector<float> part(count);

@@ -5,8 +5,8 @@
 
 namespace protean::cpu {
 
-// IEEE half precision. Without branches, so that it vectorises, and without subnormal f32 on the
-// way, which a thread may be set to flush.
+// Converts from IEEE half precision. Has no branches, so that it vectorises, and computes no
+// subnormal f32, which the thread may flush to zero.
 inline float float_from_f16(std::uint16_t half) {
   const std::uint32_t magnitude = (half & 0x7FFFU) << 13;
   const std::uint32_t normal = magnitude + (112U << 23);
@@ -18,7 +18,8 @@ inline float float_from_f16(std::uint16_t half) {
   return std::bit_cast<float>(bits | (half & 0x8000U) << 16);
 }
 
-// To nearest, ties to even; beyond the largest finite half becomes infinity, a NaN stays one.
+// Rounds to nearest, ties to even. Values beyond the largest finite half become infinity; a NaN
+// stays a NaN.
 inline std::uint16_t f16_from(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   const auto sign = static_cast<std::uint16_t>(bits >> 16 & 0x8000U);
@@ -26,7 +27,7 @@ inline std::uint16_t f16_from(float value) {
   if (magnitude > 0x7F800000U) {
     return sign | 0x7E00U;
   }
-  if (magnitude >= 0x477FF000U) {  // 65520: halfway between 65504 and what would come next
+  if (magnitude >= 0x477FF000U) {  // 65520, halfway between 65504 and the next step
     return sign | 0x7C00U;
   }
   if (magnitude < 0x38800000U) {  // subnormal: the addition rounds to multiples of 2^-24
@@ -37,7 +38,7 @@ inline std::uint16_t f16_from(float value) {
   return sign | static_cast<std::uint16_t>((rounded - (112U << 23)) >> 13);
 }
 
-// The nearest that is not smaller in magnitude, or the largest finite one.
+// Rounds away from zero, but at most to the largest finite half.
 inline std::uint16_t f16_not_below(float value) {
   const std::uint16_t nearest = f16_from(value);
   const float magnitude = float_from_f16(nearest & 0x7FFFU);

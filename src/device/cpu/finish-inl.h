@@ -27,9 +27,12 @@ struct PanelRows {
   float* out(const MatmulOperands& operands) const { return operands.out.at(first_row, panel); }
 };
 
-// Asks for the output that finish_rows is to write: rows lie far apart, and waiting for each line
-// in turn takes longer than a tile.
+// Asks for the output that finish_rows is to write, unless it is streamed: rows lie far apart, and
+// waiting for each line in turn takes longer than a tile.
 inline void expect_rows(const MatmulOperands& operands, const PanelRows& which) {
+  if (operands.out.streamed) {
+    return;
+  }
   constexpr int kLineFloats = 16;
   const float* out = which.out(operands);
   for (int r = 0; r < which.rows; ++r, out += operands.out.stride) {
@@ -51,6 +54,15 @@ inline void finish_rows(const MatmulOperands& operands, const PanelRows& which, 
   const std::int64_t count = std::min(kPanel, outputs - which.panel * kPanel);
   const std::int64_t in_vectors = count / kLanes * kLanes;
   float* out = which.out(operands);
+  if (operands.out.streamed && count == kPanel) {
+    for (int r = 0; r < which.rows; ++r, out += operands.out.stride, sums += row_stride) {
+      HWY_UNROLL(4)
+      for (std::int64_t i = 0; i < kPanel; i += kLanes) {
+        hn::Stream(hn::LoadU(floats, sums + i), floats, out + i);
+      }
+    }
+    return;
+  }
   for (int r = 0; r < which.rows; ++r, out += operands.out.stride, sums += row_stride) {
     for (std::int64_t i = 0; i < in_vectors; i += kLanes) {
       Vec sum = hn::LoadU(floats, sums + i);

@@ -20,7 +20,7 @@ Limit read_limit() {
   if (asked.empty() || asked == "amx") {
     return {.asked = asked};
   }
-  // Of Highway's bits those of better targets are lower.
+  // In Highway, better targets have lower bits.
   if (asked == "avx512") {
     return {.asked = asked, .amx = false};
   }
@@ -41,10 +41,8 @@ const Limit kLimit = read_limit();
 
 Status instruction_limit() {
   if (!kLimit.known) {
-    return make_error(
-        ErrorCode::kInvalidArgument,
-        "PROTEAN_CPU={}: use amx, avx512, avx2 or portable, the most that may be used",
-        kLimit.asked);
+    return make_error(ErrorCode::kInvalidArgument,
+                      "PROTEAN_CPU={} is invalid: use amx, avx512, avx2 or portable", kLimit.asked);
   }
   return {};
 }

@@ -4,14 +4,14 @@
 
 namespace protean::cpu {
 
-// Kernels use the best instructions that the processor has, unless PROTEAN_CPU in the environment
-// says which at most: amx, avx512, avx2 or portable. It is read once, before main, so that whatever
-// runs kernels heeds it: to compare, to test, and where a processor promises what it cannot do.
+// Kernels use the best instructions of the processor. The environment variable PROTEAN_CPU limits
+// them to amx, avx512, avx2 or portable: for comparisons and tests, and for processors that report
+// instructions they cannot execute. It is read once, before main.
 
-// kInvalidArgument: PROTEAN_CPU is something else; then nothing is forbidden.
+// Fails with kInvalidArgument if PROTEAN_CPU has another value, which limits nothing.
 Status instruction_limit();
 
-// Whether AMX may be used if it is there.
+// Returns true if PROTEAN_CPU allows AMX.
 bool may_use_amx();
 
 }  // namespace protean::cpu

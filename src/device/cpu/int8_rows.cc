@@ -22,22 +22,22 @@
 
 namespace protean::cpu {
 
-// Where the results of the rows of a block go.
+// The destination of the rows of a block.
 struct BlockTo {
   std::uint32_t* words = nullptr;
-  float* scales = nullptr;  // of the first group, as totals
+  float* scales = nullptr;  // the first group's, like totals
   std::int32_t* totals = nullptr;
 };
 
-// Some inputs of the rows of a block, and what they are made of: x as it is or under a norm, or,
-// where there is an `up`, silu(x) * up.
+// Some inputs of the rows of a block. Their values are x, or x after the norm if there is one, or
+// silu(x) * up if `up` is set.
 struct BlockPart {
   const float* x = nullptr;   // the first of these inputs in the first row
-  const float* up = nullptr;  // the same
+  const float* up = nullptr;  // likewise
   std::int64_t stride = 0;    // from row to row
-  RmsNorm norm = {};          // then all of a row's inputs are wanted
+  RmsNorm norm = {};          // needs all inputs of a row
   std::int64_t rows = 0;
-  std::int64_t begin = 0;  // of a run
+  std::int64_t begin = 0;  // first input; begins a run
   std::int64_t end = 0;
 
   bool made() const { return up != nullptr || !norm.weight.empty(); }
@@ -50,12 +50,13 @@ HWY_BEFORE_NAMESPACE();
 namespace protean::cpu::HWY_NAMESPACE {
 
 constexpr std::int64_t kMostGroup = 128;
-// Of a row at a time: what a block has of its rows then stays in L1.
+// Inputs of a row that are quantised at once, so that those of all rows of a block stay in L1.
 constexpr std::int64_t kRunInputs = 1024;
 static_assert(kRunInputs % kMostGroup == 0);
 
-// 0 for a group without weight, NaN where something is not finite: as whole numbers, magnitudes are
-// in their own order, and what is not finite is above all others.
+// Returns the scale of a group: 0 if all inputs are 0, NaN if one is not finite. Compares
+// magnitudes as integers, which have the same order, with infinities and NaNs above all finite
+// values.
 HWY_INLINE float group_scale(const float* x, std::int64_t padded, int largest_code) {
   const Floats floats;
   const Words words;
@@ -71,7 +72,7 @@ HWY_INLINE float group_scale(const float* x, std::int64_t padded, int largest_co
                           : std::numeric_limits<float>::quiet_NaN();
 }
 
-// Of each four inputs the even ones, then the odd ones: the lower 16 bits of each.
+// Packs the lower 16 bits of each code; of each four inputs first the even ones, then the odd ones.
 inline void pack_w8(const std::uint32_t* codes, std::int64_t padded, std::uint32_t* words) {
   for (std::int64_t i = 0; i < padded; i += 2) {
     const std::uint32_t* const from = codes + i - i % 4 / 2;
@@ -79,9 +80,9 @@ inline void pack_w8(const std::uint32_t* codes, std::int64_t padded, std::uint32
   }
 }
 
-// Of each eight bytes the even ones, then the odd ones.
+// Reorders each eight bytes: first the even ones, then the odd ones.
 inline void part_w4(std::int64_t padded, std::uint32_t* words) {
-  const hn::CappedTag<std::uint64_t, 4> eights;  // groups are of 32 at least
+  const hn::CappedTag<std::uint64_t, 4> eights;  // a group has at least 32 inputs
   auto* const of = reinterpret_cast<std::uint64_t*>(words);
   for (std::int64_t i = 0; i < padded / 8; i += static_cast<std::int64_t>(hn::Lanes(eights))) {
     auto eight = hn::LoadU(eights, of + i);
@@ -95,19 +96,19 @@ inline void part_w4(std::int64_t padded, std::uint32_t* words) {
   }
 }
 
-// The integers of one group, which is padded with zeros, as words, and what they add up to.
+// Writes the words of one group, which is padded with zeros. Returns the sum of its integers.
 HWY_INLINE std::int32_t quantize_group(const Int8Rows& all, const float* x, std::int64_t padded,
                                        float scale, std::uint32_t* words) {
   const Floats floats;
   const Words lanes;
   const hn::Rebind<std::uint8_t, Floats> bytes;
-  // What is smaller than this has no inverse that is finite.
+  // A smaller scale has no finite inverse.
   constexpr float kLeast = std::numeric_limits<float>::min() * 4;
-  if (!(scale >= kLeast)) {  // or NaN, which the scale says
+  if (!(scale >= kLeast)) {  // also if the scale is NaN
     std::fill_n(words, padded / all.word_inputs(), all.middle() * kEachByte);
     return 0;
   }
-  // So large that the code stands in the lowest bits, as far above itself as it is stored.
+  // Adding this leaves the code, plus the middle, in the lowest bits.
   const float whole = kNoFraction + static_cast<float>(all.middle());
   const auto inverse = hn::Set(floats, 1.0f / scale);
   auto total = hn::Zero(lanes);
@@ -131,7 +132,7 @@ HWY_INLINE std::int32_t quantize_group(const Int8Rows& all, const float* x, std:
     each([&](auto code, std::int64_t i) HWY_ATTR { hn::StoreU(code, lanes, codes + i); });
     pack_w8(codes, padded, words);
   }
-  // Less what stands above the integers, of which each lane has had as many.
+  // Subtracts the constants that were added to the integers, the same number of times in each lane.
   const auto above = hn::Set(
       lanes, static_cast<std::uint32_t>(padded / kLanes) * std::bit_cast<std::uint32_t>(whole));
   return hn::GetLane(hn::SumOfLanes(Ints(), hn::BitCast(Ints(), hn::Sub(total, above))));
@@ -139,7 +140,7 @@ HWY_INLINE std::int32_t quantize_group(const Int8Rows& all, const float* x, std:
 
 constexpr std::int64_t kStepWords = kTileBytes / 4;
 
-// A row of a tile in every step of a group.
+// Distributes the words of a row over the steps of a group, each of which has its own tile.
 inline void scatter_steps(const std::uint32_t* words, std::int64_t count, std::uint32_t* to) {
   for (std::int64_t i = 0; i < count; i += kStepWords, to += kTileRows16 * kStepWords) {
     const std::int64_t part = std::min(kStepWords, count - i);
@@ -147,21 +148,22 @@ inline void scatter_steps(const std::uint32_t* words, std::int64_t count, std::u
   }
 }
 
-// A block is a tile of the product.
+// Returns the most rows of a block, which is a tile of the product.
 std::int64_t most_block_rows(const Int8Rows& rows) {
   const bool two_words = rows.format.kind == WeightKind::kW4 || rows.middle() != 0;
   return rows.blocks.tiled ? kTileRows16 : most_integer_rows(two_words);
 }
 
-// Some inputs of a row of a block, from a group's first one on.
+// Some inputs of one row of a block, beginning with the first input of a group.
 struct RowRun {
   std::int64_t row = 0;
   std::int64_t begin = 0;
   std::int64_t count = 0;
-  float norm_scale = 0;  // where there is a norm
+  float norm_scale = 0;  // used only with a norm
 };
 
-// Where they lie, or where they were made: then padded with zeros to whole blocks of the matrix.
+// Returns the values of a run, padded with zeros to whole blocks of the matrix: in place if
+// possible, else computed in `room`.
 HWY_INLINE const float* make_run(const BlockPart& part, const RowRun& run, float* room) {
   const std::int64_t at = run.row * part.stride + run.begin - part.begin;
   const float* const x = part.x + at;
@@ -182,7 +184,8 @@ HWY_INLINE const float* make_run(const BlockPart& part, const RowRun& run, float
   return room;
 }
 
-// A row's scales and sums, and its words one after another, or, for tiles, where they belong.
+// Writes the scales, sums and words of a run. Words are consecutive for vectors and distributed
+// over steps for tiles.
 inline void quantize_run(const Int8Rows& all, const float* x, const RowRun& run,
                          const BlockTo& to) {
   const std::int64_t end = (run.begin + run.count + all.format.group - 1) / all.format.group;
@@ -205,7 +208,7 @@ inline void quantize_run(const Int8Rows& all, const float* x, const RowRun& run,
   }
 }
 
-// What the last rows of a tile lack.
+// Fills the unused rows of the last tile with zeros.
 void clear_steps(const Int8Rows& all, const BlockPart& part, std::uint32_t* words) {
   const std::int64_t inputs_of_step = std::min(all.format.group, kTileInt8s);
   for (std::int64_t at = part.begin; at < part.end; at += inputs_of_step) {
@@ -214,9 +217,9 @@ void clear_steps(const Int8Rows& all, const BlockPart& part, std::uint32_t* word
   }
 }
 
-// A run of each row, then the next one: what is made or read of them is read while it is near.
+// Quantises one run of each row, then the next run, so that the data in use stay in the cache.
 void quantize_block(const Int8Rows& all, const BlockPart& part, const BlockTo& to) {
-  // Between two rows a line more, or by a power of two they would fight for the same lines.
+  // One more cache line between rows keeps them from competing for the same lines.
   constexpr std::int64_t kStride = kRunInputs / 2 + 16;
   alignas(64) float room[kRunInputs];
   alignas(64) std::uint32_t words[most_integer_rows(false) * kStride];
@@ -259,7 +262,8 @@ HWY_EXPORT(most_block_rows);
 HWY_EXPORT(run_inputs);
 HWY_EXPORT(quantize_block);
 
-// From so many rows on AMX is worth its tiles of 16: vectors no longer keep up with memory.
+// From this many rows on, AMX is faster although its tiles have 16 rows: vectors are slower than
+// memory.
 constexpr std::int64_t kLeastTiledRows = 8;
 
 MatmulUnit unit_for(std::int64_t rows, MatmulUnit wanted) {
@@ -289,7 +293,8 @@ Int8Rows place_int8_rows(std::int64_t count, const PackedMatrix& weights,
                 .blocks = {.rows = count}};
   rows.blocks.tiled = has_tiles(rows.unit);
   rows.blocks.count = ceil_div(count, HWY_DYNAMIC_DISPATCH(most_block_rows)(rows));
-  check(std::ssize(memory) >= arranged_rows_bytes(count, rows.inputs), "rows fit their memory");
+  check(std::ssize(memory) >= arranged_rows_bytes(count, rows.inputs),
+        "the memory is large enough for the rows");
   rows.words = reinterpret_cast<std::uint32_t*>(memory.data());
   rows.scales = reinterpret_cast<float*>(rows.words + rows.blocks.stored_rows() * rows.row_words());
   rows.totals = reinterpret_cast<std::int32_t*>(rows.scales + count * rows.groups());
@@ -303,7 +308,8 @@ Int8Rows quantize_rows(Team& team, const RowSource& source, const PackedMatrix& 
   check(!source.made() || std::ssize(source.norm.weight) == weights.inputs,
         "a norm has a weight for each input");
   const Int8Rows rows = place_int8_rows(count, weights, memory, unit);
-  // Runs side by side, for blocks are few; under a norm each would have to look at all of a row.
+  // Blocks are few, so their runs are tasks too. With a norm a block is one task, since each run
+  // would need the whole row.
   const std::int64_t inputs = source.made() ? rows.inputs : HWY_DYNAMIC_DISPATCH(run_inputs)();
   const std::int64_t runs = ceil_div(rows.inputs, inputs);
   arrange_blocks(team, rows.blocks, rows.inputs, runs, [&](std::int64_t block, std::int64_t run) {

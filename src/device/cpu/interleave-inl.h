@@ -1,4 +1,4 @@
-// How rows are laid out for the tiles of a matmul, compiled once per instruction set.
+// The layout of rows for the vector tiles of a matmul. Compiled once for each instruction set.
 
 #if defined(PROTEAN_DEVICE_CPU_INTERLEAVE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef PROTEAN_DEVICE_CPU_INTERLEAVE_INL_H_
@@ -15,18 +15,19 @@
 HWY_BEFORE_NAMESPACE();
 namespace protean::cpu::HWY_NAMESPACE {
 
-// The most rows of a tile of integers: their sums must leave registers for a broadcast input and a
-// line's words of two vectors of outputs, of which some formats have two each.
+// Returns the most rows of a tile of integers. Their sums must leave registers for a broadcast
+// input and for the words of a line for two vectors of outputs; `two_words` formats have two of
+// each.
 constexpr int most_integer_rows(bool two_words) {
   return kLanes == 16 ? 12 : two_words ? 4 : 5;
 }
 
-// The most rows of a tile of f32 or of pairs of bf16: accumulators must leave registers for weights
-// and a broadcast input.
+// The most rows of a tile of f32 or pairs of bf16. Sums must leave registers for weights and a
+// broadcast input.
 constexpr int kFloatTileRows = kLanes == 16 ? 12 : 6;
 
-// [rows][inputs] of f32 or words -> [inputs][rows], so that a tile reads one stream: rows far apart
-// in memory by a power of two would fight for the same lines of the cache.
+// Transposes [rows][inputs] of f32 or words to [inputs][rows], so that a tile reads one stream.
+// Rows that are a power of two apart would compete for the same cache lines.
 template <class T>
 void interleave_rows(const T* x, std::int64_t row_stride, int rows, std::int64_t inputs, T* out) {
   int r = 0;

@@ -9,8 +9,8 @@
 
 namespace protean::cpu {
 
-// What keys and values are stored as. kInt8 has a bf16 scale for each token and head, of its key
-// and of its value: the least that keeps the largest of the row within 127 steps.
+// How keys and values are stored. kInt8 has a bf16 scale for the key and one for the value of each
+// token and head: the smallest with which the largest value of the row is at most 127 steps.
 enum class KvElement : std::uint8_t { kF32, kBf16, kInt8 };
 
 constexpr std::int64_t kv_element_bytes(KvElement element) {
@@ -20,10 +20,10 @@ constexpr std::int64_t kv_scale_bytes(KvElement element) {
   return element == KvElement::kInt8 ? 2 : 0;
 }
 
-// One layer of a paged KV store. A block of `block_tokens` tokens holds, per layer, one slot per
-// KV head: [K, V][token][head_dim], then [K, V][token] scales where the element has them (AMOEBA
-// section 3.1, header-centric), so that any run of heads is one contiguous piece. Block b of this
-// layer starts at base + b * block_stride_bytes.
+// One layer of a paged KV store. A block of `block_tokens` tokens has, in each layer, one slot for
+// each KV head: [K, V][token][head_dim], then [K, V][token] scales if the element has any. This is
+// the header-centric layout of AMOEBA (section 3.1): any run of heads is contiguous. Block b of the
+// layer begins at base + b * block_stride_bytes.
 struct KvLayer {
   std::byte* base = nullptr;
   std::int64_t block_stride_bytes = 0;
@@ -38,11 +38,11 @@ struct KvLayer {
   }
 };
 
-// Where one token of a block keeps its key and value of a head.
+// The addresses of the key and the value of one token and head.
 struct KvRow {
   std::byte* key = nullptr;
   std::byte* value = nullptr;
-  std::byte* key_scale = nullptr;  // scales exist only where the element has them
+  std::byte* key_scale = nullptr;  // valid only if the element has scales
   std::byte* value_scale = nullptr;
 };
 inline KvRow kv_row(const KvLayer& layer, BlockId block, int kv_head, int token) {
@@ -55,8 +55,9 @@ inline KvRow kv_row(const KvLayer& layer, BlockId block, int kv_head, int token)
   return {key, key + half_bytes, key_scale, key_scale + layer.block_tokens * scale_bytes};
 }
 
-// Consecutive tokens of one sequence within the batch: rows [first_row, first_row + rows) stand at
-// positions first_position, first_position + 1, ...; blocks is the sequence's whole block table.
+// Consecutive tokens of one sequence in a batch. Rows [first_row, first_row + rows) have the
+// positions first_position, first_position + 1, ... `blocks` is the whole block table of the
+// sequence.
 struct AttentionSlice {
   int first_row = 0;
   int rows = 0;
@@ -64,12 +65,13 @@ struct AttentionSlice {
   std::span<const BlockId> blocks;
 };
 
-// Stops where a layer or a slice of a batch of `rows` cannot be: bugs of the caller's.
+// check_layer() and check_slices() stop the program if a layer, or a slice of a batch of `rows`, is
+// invalid.
 void check_layer(const KvLayer& layer);
 void check_slices(const KvLayer& layer, std::span<const AttentionSlice> slices, std::int64_t rows);
 
-// Stores k and v ([rows][kv_heads * head_dim], f32) at their positions, rounded to nearest. A row
-// at kInt8 that holds an infinity or a NaN reads as NaNs.
+// Stores k and v ([rows][kv_heads * head_dim], f32) at their positions, rounded to nearest. A kInt8
+// row with an infinity or a NaN is read back as NaNs.
 void store_kv(Team& team, const KvLayer& layer, std::span<const AttentionSlice> slices,
               std::span<const float> k, std::span<const float> v);
 

@@ -1,4 +1,5 @@
-// What every vectorised kernel needs of a bf16 or f32 row, compiled once per instruction set.
+// Vectors of bf16, f32 and int8 rows, and elementary functions, for all vectorised kernels.
+// Compiled once for each instruction set.
 
 #if defined(PROTEAN_DEVICE_CPU_LANES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef PROTEAN_DEVICE_CPU_LANES_INL_H_
@@ -18,7 +19,7 @@ namespace protean::cpu::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// The kernels count on tiles of at most 16 lanes.
+// Kernels assume at most 16 lanes.
 using Floats = hn::CappedTag<float, 16>;
 using Words = hn::RebindToUnsigned<Floats>;
 using Ints = hn::RebindToSigned<Floats>;
@@ -27,14 +28,14 @@ constexpr int kLanes = static_cast<int>(hn::MaxLanes(Floats{}));
 constexpr int kUnit = 2 * kLanes;
 
 constexpr float kLog2E = 1.44269504f;
-// Added to so large a number, one below 2^22 loses its fraction: the lowest bits of the sum are the
-// nearest whole number, ties to even, and the sum less this is that number.
+// Adding this to a float below 2^22 rounds it: the lowest bits of the sum are the nearest integer,
+// ties to even, and subtracting the constant gives that integer as a float.
 constexpr float kNoFraction = 12582912.0f;
 
-// kUnit consecutive elements of a row. A 32-bit load of bf16 brings two elements per lane and one
-// operation each makes them f32, so for bf16 `a` holds the even elements and `b` the odd ones; for
-// f32 and int8 `a` holds the first kLanes and `b` the rest. Sums stay in this order until they are
-// stored.
+// kUnit consecutive elements of a row. A 32-bit load of bf16 gives two elements in each lane, and
+// one operation for each makes them f32: so for bf16, `a` has the even elements and `b` the odd
+// ones. For f32 and int8, `a` has the first kLanes elements and `b` the rest. Sums keep this order
+// until they are stored.
 struct Unit {
   Vec a;
   Vec b;
@@ -55,8 +56,8 @@ HWY_INLINE Unit load_unit(const std::uint16_t* from) {
   return widen(hn::LoadU(Words{}, reinterpret_cast<const std::uint32_t*>(from)));
 }
 
-// The first `count` elements, the rest zero; touches no memory beyond them. count is a multiple of
-// 8 and less than kUnit, so where kUnit is 8 there is nothing to load.
+// Loads the first `count` elements and fills the rest with zeros. Reads no memory beyond them.
+// `count` is a multiple of 8 and less than kUnit, so it is 0 if kUnit is 8.
 HWY_INLINE Unit load_part(const float* from, int count) {
   const Floats floats;
   if (count < kLanes) {
@@ -85,7 +86,8 @@ HWY_INLINE Unit load_part(const std::int8_t* from, int count) {
   return load_unit(padded);
 }
 
-// Between memory in plain order and a unit in the order that `Stored` rows are read in.
+// load_sums() and store_sums() convert between plain order in memory and the order of a unit of
+// `Stored` elements.
 template <class Stored>
 HWY_INLINE Unit load_sums(const float* from) {
   if constexpr (sizeof(Stored) == 2) {
@@ -108,7 +110,7 @@ HWY_INLINE void store_sums(Unit unit, float* to) {
   }
 }
 
-// A row's sum over a group's inputs, in an order that depends on nothing else.
+// Returns the sum of a row's inputs, in an order that depends only on their number.
 inline float sum_inputs(const float* x, std::int64_t inputs) {
   const Floats floats;
   Vec sum = hn::Zero(floats);
@@ -123,7 +125,7 @@ inline float sum_inputs(const float* x, std::int64_t inputs) {
   return total;
 }
 
-// bf16_from (bf16.h) in every lane, still in the upper half of 32 bits.
+// Rounds every lane like bf16_from() (bf16.h). The result is in the upper half of 32 bits.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V round_bf16(D floats, V value) {
   const hn::RebindToUnsigned<D> words;
@@ -136,7 +138,8 @@ HWY_INLINE V round_bf16(D floats, V value) {
   return hn::BitCast(floats, hn::And(chosen, hn::Set(words, 0xffff0000U)));
 }
 
-// e^x to about 1e-7 relative over [-87, 88]; 0 below, e^88 above. NaN stays NaN.
+// Returns e^x to a relative error of about 1e-7 for x in [-87, 88]; 0 for smaller and e^88 for
+// larger x. A NaN stays a NaN.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V exp(D floats, V x) {
   const hn::RebindToSigned<D> ints;
@@ -147,8 +150,9 @@ HWY_INLINE V exp(D floats, V x) {
   const auto input = x;
   x = hn::IfThenElse(hn::Or(underflows, is_nan), lowest,
                      hn::IfThenElse(hn::Gt(x, highest), highest, x));
-  // x = n ln 2 + r, |r| <= ln 2 / 2, with ln 2 in two parts, the first of them short enough for
-  // n times it to be exact; then the series of e^r, whose next term is below 6e-9.
+  // x = n ln 2 + r with |r| <= ln 2 / 2. ln 2 is split into two parts, of which the first is short
+  // enough that its product with n is exact. Then follows the series of e^r; its next term is below
+  // 6e-9.
   const auto n = hn::Round(hn::Mul(x, hn::Set(floats, kLog2E)));
   auto r = hn::NegMulAdd(n, hn::Set(floats, 0.693359375f), x);
   r = hn::NegMulAdd(n, hn::Set(floats, -2.12194440e-4f), r);
@@ -165,11 +169,11 @@ HWY_INLINE V exp(D floats, V x) {
   return hn::IfThenElse(is_nan, input, result);
 }
 
-// 2^x for x up to 100, to 3e-6 relative: enough for what is then rounded to bf16. Below -126 it is
-// 2^-126 or less. NaN stays NaN.
+// Returns 2^x for x up to 100, to a relative error of 3e-6, for results that are rounded to bf16.
+// For x below -126 the result is at most 2^-126. A NaN stays a NaN.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V rough_exp2(D floats, V x) {
-  // x = n + r, |r| <= 1/2, n whole.
+  // x = n + r with an integer n and |r| <= 1/2.
 #if HWY_TARGET == HWY_AVX3
   static_assert(hn::MaxLanes(D{}) == 16);
   const V r{_mm512_reduce_ps(x.raw, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
@@ -181,7 +185,7 @@ HWY_INLINE V rough_exp2(D floats, V x) {
   const auto whole = hn::Add(x, hn::Set(floats, kNoFraction));
   const auto r = hn::Sub(x, hn::Sub(whole, hn::Set(floats, kNoFraction)));
 #endif
-  // The polynomial whose largest relative error is least.
+  // The minimax polynomial for the relative error.
   auto sum = hn::Set(floats, 0.00957010201f);
   sum = hn::MulAdd(sum, r, hn::Set(floats, 0.0559178603f));
   sum = hn::MulAdd(sum, r, hn::Set(floats, 0.240247448f));

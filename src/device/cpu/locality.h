@@ -4,13 +4,13 @@
 
 namespace protean::cpu {
 
-// Where a device is on its host: the CPUs that compute, as the system numbers them, in the order in
-// which threads take them, and the NUMA nodes that its memory comes from. Empty: wherever the
-// system likes, which on a host of one node is right for memory.
+// The CPUs and the NUMA nodes of the host that a device uses. Numbers are the system's. Threads
+// take CPUs in this order. If a list is empty, the system chooses.
 struct Locality {
   std::vector<int> cpus;
   std::vector<int> nodes;
-  bool pinned = false;  // each thread stays on one of the CPUs; else any may run on all of them
+  bool pinned =
+      false;  // each thread stays on one of `cpus`; else all threads may run on all of them
 };
 
 }  // namespace protean::cpu

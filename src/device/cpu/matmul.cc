@@ -13,6 +13,7 @@
 #include "device/cpu/matmul_tiles.h"
 #include "device/cpu/matmul_vectors.h"
 #include "device/cpu/tiles.h"
+#include "hwy/cache_control.h"
 
 namespace protean::cpu {
 namespace {
@@ -26,6 +27,11 @@ constexpr std::int64_t kPartsPerThread = 4;
 constexpr std::int64_t kLeastGatedRows = 8;
 // With fewer, the slowest thread costs more than what is gained by parts that have to be large.
 constexpr std::int64_t kLeastPartsPerThread = 2;
+
+// Rows of this many bytes do not stay in a cache until they are read; to read each line before it
+// is written and to keep it costs tiles more than to write it to memory.
+constexpr std::int64_t kStreamedBytes = std::int64_t{2} << 20;
+constexpr std::int64_t kLeastStreamedRows = 64;
 
 // How a product is cut into parts; what is computed does not depend on it.
 struct Cut {
@@ -66,6 +72,9 @@ void multiply_part(const MatmulOperands& operands, const MatmulPart& part, Matmu
   } else {
     multiply_vectors(operands, part);
   }
+  if (operands.out.streamed) {
+    hwy::FlushStream();
+  }
 }
 
 // A product and how it is cut.
@@ -93,6 +102,16 @@ MatmulPart part_at(const Cut& parts, const RowBlocks& blocks, std::int64_t panel
 
 CutLimits limits_for(MatmulUnit unit) {
   return has_tiles(unit) ? CutLimits{kMaxTiledRows, kMaxTiledPanels, 2 * kTileRows16} : CutLimits();
+}
+
+bool is_streamed(const MatmulTarget& target, std::int64_t rows, MatmulUnit unit) {
+  constexpr std::int64_t kLineFloats = 16;
+  const auto& [weights, out, options] = target;
+  return has_tiles(unit) && !options.accumulate && options.bias == nullptr &&
+         rows >= kLeastStreamedRows &&
+         std::ssize(out) * std::int64_t{sizeof(float)} >= kStreamedBytes &&
+         weights->outputs % kLineFloats == 0 &&
+         reinterpret_cast<std::uintptr_t>(out.data()) % (kLineFloats * sizeof(float)) == 0;
 }
 
 template <class Rows>
@@ -132,9 +151,13 @@ void multiply_all(Team& team, const Rows& x, std::span<const MatmulTarget> targe
   const bool serial = work < kSerialWork;
   std::vector<CutProduct> products;
   std::int64_t tasks = 0;
-  for (const auto& [weights, out, options] : targets) {
+  for (const MatmulTarget& target : targets) {
+    const auto& [weights, out, options] = target;
     CutProduct& product = products.emplace_back();
-    product.operands = operands_of(x, *weights, {out.data(), weights->outputs});
+    product.operands = operands_of(x, *weights,
+                                   {.first = out.data(),
+                                    .stride = weights->outputs,
+                                    .streamed = is_streamed(target, m, x.unit)});
     product.operands.options = options;
     product.parts = cut(m, weights->panels(), serial ? 1 : team.threads(), limits_for(x.unit));
     tasks += product.tasks();
@@ -163,7 +186,7 @@ void gate_part(const Rows& x, const GatedMatrices& matrices, const MatmulPart& p
                const Rows& to) {
   PartOutputs gate, up;
   const auto multiply = [&](const PackedMatrix& weights, PartOutputs& out) {
-    const MatmulOut first{out.floats, part.columns(), part.first_row, part.first_panel};
+    const MatmulOut first{out.floats, part.columns(), part.first_row, part.first_panel, false};
     multiply_part(operands_of(x, weights, first), part, x.unit);
   };
   multiply(*matrices.gate, gate);

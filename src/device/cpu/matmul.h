@@ -13,7 +13,7 @@
 
 namespace protean::cpu {
 
-// What kBest stands for on this machine, of bf16.
+// Returns the unit that kBest means for bf16 on this machine.
 MatmulUnit best_unit();
 
 struct MatmulOptions {
@@ -21,51 +21,54 @@ struct MatmulOptions {
   bool accumulate = false;
 };
 
-// One of the products that several matrices have with the same rows.
+// One of several products with the same rows.
 struct MatmulTarget {
   const PackedMatrix* weights = nullptr;
   std::span<float> out;
   MatmulOptions options;
 };
 
-// out[m][outputs] = x[m][inputs] * W^T (+ bias) (+ out, when accumulate). A row of out is the same
-// bits whatever m, the thread count and the row's place in the batch. Which unit multiplies was
-// chosen when the rows were arranged.
+// Computes out[m][outputs] = x[m][inputs] * W^T, plus bias if set, plus out if `accumulate`. The
+// bits of a row of out do not depend on m, the thread count or the row's place in the batch. The
+// unit was chosen when the rows were arranged.
 //
-// With vectors products with bf16 weights and with codes are exact, sums are f32 and denormals
-// count as zeros: each element is one chain of multiply-adds from zero over pairs of inputs in
-// ascending order, of a pair the odd one first (as dot instructions do it: the same bits), plus
-// bias, plus out. Over quantised weights such a chain runs over each group's codes, and the element
-// is the chain of scale * (the group's chain), then offset * (the group's inputs). With AMX a chain
-// is the sum over every 32 inputs of what TDPBF16PS defines, and the rest is the same.
+// With vectors, products are exact for bf16 weights and for codes, sums are f32, and denormals
+// count as zeros. Each element is one chain of multiply-adds, from zero, over pairs of inputs in
+// ascending order; in a pair the odd input is first, as in dot instructions, which give the same
+// bits. Then bias and out are added. With quantised weights there is one such chain over the codes
+// of each group, and the element is a chain over groups of scale * (chain of the group), then
+// offset * (sum of the group's inputs). With AMX a chain adds the sums of 32 inputs each that
+// TDPBF16PS defines; the rest is equal.
 void matmul(Team& team, const MatmulRows& x, const PackedMatrix& weights, std::span<float> out,
             const MatmulOptions& options = {});
 
-// The same for rows that nobody has arranged, by the best unit; it takes memory to arrange them.
+// Arranges the rows x[m][inputs] for the best unit, in memory that it allocates, and multiplies.
 void matmul(Team& team, std::span<const float> x, const PackedMatrix& weights, std::span<float> out,
             const MatmulOptions& options = {});
 
-// The same for weights with int8_inputs(). A group's codes times its integers are added exactly,
-// and an element is the chain of scale * the row's scale * that sum, then offset * the row's scale
-// * the sum of its integers: one definition and the same bits for all units.
+// Multiplies integers, for weights with int8_inputs(). The products of a group's codes and integers
+// are added exactly. An element is a chain over groups of scale * the row's scale * that sum, then
+// offset * the row's scale * the sum of the integers. All units give the same bits.
 void matmul(Team& team, const Int8Rows& x, const PackedMatrix& weights, std::span<float> out,
             const MatmulOptions& options = {});
 
-// Several at once, of the same bits: threads do not wait for each other between them.
+// Computes several products with the same bits as single ones. Threads do not wait between
+// products.
 void matmul(Team& team, const MatmulRows& x, std::span<const MatmulTarget> targets);
 void matmul(Team& team, const Int8Rows& x, std::span<const MatmulTarget> targets);
 
-// A layer's matrices between which SwiGLU stands.
+// The matrices of a layer's MLP.
 struct GatedMatrices {
   const PackedMatrix* gate = nullptr;
   const PackedMatrix* up = nullptr;
-  const PackedMatrix* down = nullptr;  // what is made is for it
+  const PackedMatrix* down = nullptr;
 };
 
-// silu(x * gate) * (x * up), as the rows that `down` wants, of the bits that passes of their own
-// make: whoever has multiplied some columns makes rows of them while they are near. Memory is as
-// for quantize_rows and apart from x's. Nothing is done, and returned, where that does not go (rows
-// of the two kinds differ in their blocks) or does not pay (rows are few, or parts too few).
+// Computes silu(x * gate) * (x * up) as quantised rows for `down`, with the same bits as separate
+// passes. A thread quantises the columns that it has just multiplied, while they are in its cache.
+// `memory` is as for quantize_rows() and does not overlap x. Returns nothing, without computing
+// anything, if this is impossible (the two kinds of rows have different blocks) or slower (there
+// are few rows, or too few parts).
 std::optional<Int8Rows> matmul_gated(Team& team, const Int8Rows& x, const GatedMatrices& matrices,
                                      std::span<std::byte> memory);
 

@@ -20,10 +20,10 @@
 HWY_BEFORE_NAMESPACE();
 namespace protean::cpu::HWY_NAMESPACE {
 
-// Words of a row's inputs that are multiplied before the next panel: those of all rows stay in L2.
+// Words of a row that are multiplied with one panel before the next: those of all rows stay in L2.
 constexpr std::int64_t kStepWords = 256;
 constexpr std::int64_t kMostGroup = 128;
-// Of one or two rows, which read codes straight from the panel.
+// The same for one or two rows, which read codes straight from the panel.
 constexpr std::int64_t kDirectWords = kStepWords * kMaxPartRows / 2;
 
 template <class Lines>
@@ -35,16 +35,16 @@ constexpr int tile_vecs(int rows) {
   return rows == 1 ? 8 : rows == 2 ? 4 : 2;
 }
 
-// Rows, of which a tile takes some, over one group of inputs.
+// The rows of a tile over one group of inputs.
 struct GroupRows {
-  const std::uint32_t* x = nullptr;  // [word][rows of the tile]
-  const float* scales = nullptr;     // of the first row of the tile, as totals
+  const std::uint32_t* x = nullptr;  // [word][row]
+  const float* scales = nullptr;     // begins with the first row, like totals
   const std::int32_t* totals = nullptr;
   std::int64_t inputs = 0;  // whole blocks
-  bool offsets = false;     // the weights have them
+  bool offsets = false;     // the weights have offsets
 };
 
-// Sums of a tile: of the groups before, once there are any.
+// The sums of a tile. load() returns zeros until the first group has been added (`begun`).
 struct TileSums {
   float* first = nullptr;
   std::int64_t stride = 0;  // from row to row
@@ -53,7 +53,7 @@ struct TileSums {
   float* at(int row, int vec) const { return first + row * stride + vec * kLanes; }
   HWY_INLINE Vec load(const float* from) const {
 #if HWY_TARGET == HWY_SCALAR
-    return begun ? hn::LoadU(Floats(), from) : hn::Zero(Floats());  // a masked load reads all
+    return begun ? hn::LoadU(Floats(), from) : hn::Zero(Floats());  // a masked load would read all
 #else
     const auto there = hn::FirstN(Floats(), begun ? kLanes : 0);
     return hn::MaskedLoad(there, Floats(), from);
@@ -61,8 +61,8 @@ struct TileSums {
   }
 };
 
-// R rows times V vectors of outputs over one group: the integers are exact, so their order does not
-// matter. Then they are scaled once, and join the sums.
+// Multiplies R rows with V vectors of outputs over one group. Integer sums are exact in any order.
+// They are then scaled once and added to the sums.
 template <int R, int V, class Lines>
 HWY_INLINE void multiply_tile(const GroupRows& rows, const std::byte* const* lines,
                               const std::byte* const* scales, const TileSums& sums) {
@@ -109,7 +109,7 @@ HWY_INLINE void multiply_tile(const GroupRows& rows, const std::byte* const* lin
     }
     x += R * Lines::kWords;
   }
-  // Read before any sum is stored, which compilers take for something that may change them.
+  // Loads scales before it stores sums: compilers assume that a store may change the scales.
   Vec weight_scales[V];
   HWY_UNROLL(16)
   for (int v = 0; v < V; ++v) {
@@ -140,20 +140,20 @@ HWY_INLINE void multiply_tile(const GroupRows& rows, const std::byte* const* lin
   }
 }
 
-// What a part needs for as long as it runs; a quarter of a MiB of stack.
+// Buffers of a part: a quarter of a MiB of stack.
 struct Int8Buffers {
   alignas(64) float sums[kMaxPartRows * kMaxPartPanels * kPanel];
   alignas(64) std::uint32_t lines[kMostGroup / 2 * kPanel];
 };
 
-// Blocks of a part, all of one size.
+// Consecutive blocks of a part with the same number of rows.
 struct BlockRun {
   int begin = 0;
   int end = 0;
 };
 
-// Rows of a part, which are whole blocks, and where they stand among the groups: looked up for each
-// tile, so divided once.
+// The rows of a part, which are whole blocks. Keeps the addresses of each block, since they are
+// needed for each tile.
 class PartRows {
  public:
   PartRows(const Int8Rows& x, const MatmulPart& part, bool offsets)
@@ -178,7 +178,7 @@ class PartRows {
   int blocks() const { return blocks_; }
   BlockRun large_blocks() const { return {0, large_}; }
   BlockRun small_blocks() const { return {large_, blocks_}; }
-  // Of the first row, counted from the part's.
+  // Returns the first row of a block, counted from the first row of the part.
   int begin(int block) const { return blocks_of_[block].begin; }
   int size(int block) const { return blocks_of_[block].rows; }
   std::int64_t groups() const { return groups_; }
@@ -200,7 +200,7 @@ class PartRows {
     const std::int32_t* totals;
   };
   std::int64_t groups_;
-  std::int64_t rows_;  // of all parts: from one group's scales to the next one's
+  std::int64_t rows_;  // rows of all parts, the stride from one group's scales to the next
   std::int64_t group_words_;
   std::int64_t group_;
   std::int64_t inputs_;
@@ -210,7 +210,7 @@ class PartRows {
   Block blocks_of_[kMaxPartRows];
 };
 
-// A vector of outputs of a part: its scales and codes in the first group.
+// The scales and codes of a vector of outputs in its first group.
 struct VecLines {
   const std::byte* scales = nullptr;
   const std::byte* codes = nullptr;
@@ -225,7 +225,7 @@ VecLines lines_of(const PackedMatrix& weights, std::int64_t first_panel, int vec
           panel + weights.scale_bytes() + std::ptrdiff_t{output} * Lines::kOutputBytes};
 }
 
-// Few rows: each code is read once, panels in the order of memory.
+// Multiplies few rows. Each code is read once, panels in memory order.
 template <int R, class Lines>
 void multiply_direct(const MatmulOperands& operands, const MatmulPart& part, const PartRows& rows,
                      Int8Buffers& buffers) {
@@ -264,23 +264,24 @@ void multiply_direct(const MatmulOperands& operands, const MatmulPart& part, con
   }
 }
 
-// How many rows read codes: dot instructions leave room to make words of them for each tile, which
-// costs less than to store them.
+// For many rows, dot instructions unpack codes again for each tile, which costs less than storing
+// the unpacked words. Other units read words that were unpacked once.
 template <class Lines>
 constexpr bool kInPlace = std::is_same_v<Lines, W8Dot> || std::is_same_v<Lines, W4Dot>;
 template <class Lines>
 using ManyLines = std::conditional_t<kInPlace<Lines>, Lines, UnpackedWords<Lines>>;
 
-// One panel's group.
+// One group of a panel.
 struct PanelGroup {
   const std::byte* scales = nullptr;
-  const std::byte* lines = nullptr;  // as ManyLines has them
+  const std::byte* lines = nullptr;  // read by ManyLines
   float* sums = nullptr;             // [rows of the part][32]
-  const std::byte* next = nullptr;   // codes that are soon wanted
-  std::int64_t share = 0;            // bytes of them, for each block
+  const std::byte* next = nullptr;   // codes to prefetch
+  std::int64_t share = 0;            // bytes of them that each block prefetches
 };
 
-// Blocks of R rows each. All in one function: a tile takes not much longer than calls.
+// Multiplies blocks of R rows each. One function handles all of them, because a tile takes little
+// longer than a call.
 template <int R, class Lines>
 HWY_NOINLINE void multiply_blocks(const PartRows& rows, const BlockRun& run, std::int64_t group,
                                   const PanelGroup& panel) {
@@ -316,14 +317,14 @@ void multiply_run(const PartRows& rows, const BlockRun& run, std::int64_t group,
   }
 }
 
-// Many rows: unless it can stay as it is, a panel's group becomes words once for all. Sums leave as
-// soon as they are whole, from L1.
+// Multiplies many rows. Unless codes are read in place, each group of a panel is unpacked once for
+// all rows. Sums are stored as soon as they are complete, while they are in L1.
 template <class Lines>
 void multiply_many(const MatmulOperands& operands, const MatmulPart& part, const PartRows& rows,
                    Int8Buffers& buffers) {
   const PackedMatrix& weights = *operands.weights;
   const std::int64_t group_words = weights.format.group / Lines::kWordInputs;
-  // As many groups as leave the rows' words in L2: a panel is read from memory in one go.
+  // As many groups of a panel as keep the rows' words in L2, to read long runs of memory.
   const std::int64_t step_groups = std::max<std::int64_t>(
       1, std::min(kMaxPartRows * kStepWords / part.rows, 4 * kStepWords) / group_words);
   const std::int64_t share =

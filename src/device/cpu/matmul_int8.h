@@ -4,7 +4,7 @@
 
 namespace protean::cpu {
 
-// A part of a product with integers (operands.int8 is set), by vectors.
+// Computes a part of a product of integers with vectors. operands.int8 is set.
 void multiply_int8(const MatmulOperands& operands, const MatmulPart& part);
 
 }  // namespace protean::cpu

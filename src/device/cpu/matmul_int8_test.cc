@@ -10,7 +10,7 @@
 
 #include "device/cpu/dot.h"
 #include "device/cpu/elementwise.h"
-#include "device/cpu/every_target.h"
+#include "device/cpu/every_target_for_test.h"
 #include "device/cpu/f16.h"
 #include "device/cpu/matmul.h"
 #include "device/cpu/memory.h"
@@ -19,13 +19,13 @@
 namespace protean::cpu {
 namespace {
 
-// A matrix of random codes, and what they are.
+// A matrix of random codes, with the codes, scales and offsets that it was made from.
 struct CodedWeights {
   Region memory;
   PackedMatrix packed;
-  std::vector<int> codes;      // [outputs][inputs], about the middle
+  std::vector<int> codes;      // [outputs][inputs], signed
   std::vector<float> scales;   // [outputs][groups]
-  std::vector<float> offsets;  // the same, of the middle code
+  std::vector<float> offsets;  // [outputs][groups], weights of the middle code
 
   std::int64_t groups() const {
     return (packed.inputs + packed.format.group - 1) / packed.format.group;
@@ -101,7 +101,8 @@ class Int8Matmul : public EveryTarget {
     return out;
   }
 
-  // The same bits with dot instructions and by tiles, also where these are spelled out.
+  // Returns a product, and checks that vectors, dot instructions and tiles, emulated ones too, give
+  // the same bits.
   std::vector<float> product(Team& team, std::span<const float> x, const PackedMatrix& weights,
                              const MatmulOptions& options = {}) {
     std::vector<float> out = product(team, {.x = x}, weights, options, MatmulUnit::kVector);
@@ -124,7 +125,7 @@ class Int8Matmul : public EveryTarget {
   }
 };
 
-// The definition in int8_rows.h, and that in matmul.h in double precision.
+// Compares with the definitions in int8_rows.h and matmul.h, computed in double precision.
 TEST_P(Int8Matmul, AgreesWithItsDefinition) {
   struct Size {
     std::int64_t m, inputs, outputs;
@@ -171,18 +172,20 @@ TEST_P(Int8Matmul, AgreesWithItsDefinition) {
   }
 }
 
-// The signed code of an input of a row that has as much of one sign as a format holds.
+// Returns the signed code of an input in a row with the largest sums of one sign that a format
+// allows.
 int most_code(const WeightFormat& format, std::int64_t input, bool negative) {
   const int largest = (1 << (format.bits() - 1)) - (negative ? 0 : 1);
   int code = largest;
-  if (format.kind == WeightKind::kW8 && input % 8 >= 4) {  // to the largest two of four, the rest
+  // Of four w8 codes two are the largest, one is the rest of the sum.
+  if (format.kind == WeightKind::kW8 && input % 8 >= 4) {
     code = input % 2 == 0 ? kMostCodeSum - 2 * largest : 0;
   }
   return negative ? -code : code;
 }
 
-// Largest codes and activations of both signs: no sum on the way may run over.
-TEST_P(Int8Matmul, HoldsTheLargestSums) {
+// With the largest codes and activations of both signs, no intermediate sum overflows.
+TEST_P(Int8Matmul, DoesNotOverflow) {
   Team team(1);
   for (const WeightFormat& format : every_format()) {
     const float largest = format.input_bits == 7 ? 63 : 127;
@@ -220,7 +223,7 @@ TEST_P(Int8Matmul, HoldsTheLargestSums) {
 }
 
 TEST_P(Int8Matmul, GivesARowTheSameBitsInAnyBatch) {
-  constexpr std::int64_t kRows = 280;  // more than one part holds
+  constexpr std::int64_t kRows = 280;  // more than the rows of one part
   for (const WeightFormat& format : every_format()) {
     for (const auto& [inputs, outputs] : {std::pair{300, 100}, {1100, 64}, {33, 31}}) {
       const CodedWeights weights = random_weights(format, outputs, inputs);
@@ -246,7 +249,7 @@ TEST_P(Int8Matmul, GivesARowTheSameBitsInAnyBatch) {
   }
 }
 
-TEST_P(Int8Matmul, NothingIsNothingAndWhatIsNotFiniteShows) {
+TEST_P(Int8Matmul, HandlesZeroTinyAndNonFiniteInputs) {
   Team team(1);
   for (const WeightFormat& format : every_format()) {
     const CodedWeights weights = random_weights(format, 33, 200);
@@ -258,7 +261,7 @@ TEST_P(Int8Matmul, NothingIsNothingAndWhatIsNotFiniteShows) {
       EXPECT_EQ(out[o], 0.0f);
       EXPECT_TRUE(std::isnan(out[33 + o]) && std::isnan(out[66 + o])) << name_of(format);
     }
-    // So small that its scale has no inverse: lost, and not infinite.
+    // Inputs so small that their scale has no inverse become 0, not infinite.
     std::fill(x.begin(), x.end(), std::numeric_limits<float>::denorm_min());
     for (const float value : product(team, x, weights.packed)) {
       EXPECT_TRUE(std::isfinite(value));
@@ -266,8 +269,8 @@ TEST_P(Int8Matmul, NothingIsNothingAndWhatIsNotFiniteShows) {
   }
 }
 
-// Every number of rows up to more than a pass of tiles has, chunks and parts that are left over, on
-// outputs that are there already.
+// Tries all numbers of rows up to more than a pass of tiles has, incomplete chunks and parts, and
+// accumulation.
 TEST_P(Int8Matmul, TilesGiveTheSameBitsAsVectors) {
   for (const WeightFormat& format : every_format()) {
     for (const auto& [inputs, outputs, most] :
@@ -286,9 +289,9 @@ TEST_P(Int8Matmul, TilesGiveTheSameBitsAsVectors) {
   }
 }
 
-// Rows that are normalised as they are read are those that a pass of its own makes: runs that are
-// left over, several runs, and blocks of every size.
-TEST_P(Int8Matmul, MakesRowsAsItReadsThem) {
+// Rows normalised while they are read equal those of a separate pass. Tries incomplete runs,
+// several runs, and blocks of all sizes.
+TEST_P(Int8Matmul, NormsWhileReadingGiveTheSameRows) {
   Team team(2);
   for (const WeightFormat& format : every_format()) {
     for (const auto& [m, inputs] : {std::pair{1, 40}, {5, 1024}, {13, 1100}, {30, 2081}}) {
@@ -309,9 +312,9 @@ TEST_P(Int8Matmul, MakesRowsAsItReadsThem) {
   }
 }
 
-// What SwiGLU makes between two products is what passes of its own make, to the bit: row parts and
-// parts that are left over, groups and blocks of every size.
-TEST_P(Int8Matmul, GatesPartsAsPassesDo) {
+// SwiGLU between two products gives the same bits as separate passes. Tries incomplete parts, and
+// groups and blocks of all sizes.
+TEST_P(Int8Matmul, GatedPartsEqualSeparatePasses) {
   const std::int64_t inputs = 70, outputs = 40;
   for (const WeightFormat& format : every_format()) {
     for (const auto& [m, ffn, threads] :
@@ -343,8 +346,8 @@ TEST_P(Int8Matmul, GatesPartsAsPassesDo) {
   }
 }
 
-// Not of few rows, not by parts that are too few for the threads, not for rows in other blocks.
-TEST_P(Int8Matmul, GatesNothingWhereThatDoesNotPay) {
+// matmul_gated() refuses few rows, too few parts for the threads, and rows in different blocks.
+TEST_P(Int8Matmul, RefusesToGateWhereItDoesNotPay) {
   const WeightFormat w8{.kind = WeightKind::kW8, .input_bits = 8};
   const CodedWeights wide = random_weights(w8, 1100, 70);
   const CodedWeights narrow = random_weights(w8, 200, 70);
@@ -363,7 +366,7 @@ TEST_P(Int8Matmul, GatesNothingWhereThatDoesNotPay) {
   EXPECT_FALSE(gates(31, wide, {.kind = WeightKind::kW8}));
 }
 
-TEST_P(Int8Matmul, SeveralAtOnceAreEachAlone) {
+TEST_P(Int8Matmul, SeveralProductsEqualSingleOnes) {
   Team team(2);
   const WeightFormat format{.kind = WeightKind::kW8, .symmetric = true, .input_bits = 8};
   for (const std::int64_t m : {1, 3, 300}) {

@@ -16,6 +16,9 @@ struct MatmulOut {
   std::int64_t stride = 0;  // from row to row
   std::int64_t first_row = 0;
   std::int64_t first_panel = 0;
+  // Written past the caches; then nothing is added to the product or to what is there, and each
+  // panel of a row is whole cache lines. A part ends with hwy::FlushStream.
+  bool streamed = false;
 
   float* at(std::int64_t row, std::int64_t panel) const {
     return first + (row - first_row) * stride + (panel - first_panel) * PackedMatrix::kPanel;

@@ -21,7 +21,8 @@ namespace protean::cpu::HWY_NAMESPACE {
 constexpr std::int64_t kInputBlock = PackedMatrix::kInputBlock;
 static_assert(kInputBlock == kTileInputs, "rows end with the last step of tiles");
 
-// Inputs of a row, which bf16 holds, two to a word; padded with zeros to a whole block of inputs.
+// Packs inputs of a row, which are bf16 values, in pairs, padded with zeros to whole blocks of
+// inputs.
 inline void pair_inputs(const float* x, std::int64_t count, std::uint32_t* words) {
   alignas(64) float rest[kInputBlock];
   for (std::int64_t i = 0; i < count; i += kInputBlock, words += kInputBlock / 2) {
@@ -39,10 +40,10 @@ inline void pair_inputs(const float* x, std::int64_t count, std::uint32_t* words
   }
 }
 
-// A block [word][row]. Some words of all rows at a time, which stay in L1.
+// Writes a block as [word][row]. Handles some words of all rows at a time, which stay in L1.
 inline void arrange_block(const MatmulRows& all, std::int64_t first, int rows,
                           std::uint32_t* block) {
-  // Between two rows a line more, or by a power of two they would fight for the same lines.
+  // One more cache line between rows keeps them from competing for the same lines.
   constexpr std::int64_t kInputs = 256, kStride = kInputs / 2 + 16;
   alignas(64) std::uint32_t words[kFloatTileRows * kStride];
   for (std::int64_t begin = 0; begin < all.inputs; begin += kInputs) {
@@ -55,7 +56,7 @@ inline void arrange_block(const MatmulRows& all, std::int64_t first, int rows,
   }
 }
 
-// A tile in each step. What is beyond the rows becomes zeros.
+// Writes a block as one tile for each step. Unused rows become zeros.
 inline void arrange_tiles(const MatmulRows& all, std::int64_t first, int rows, std::uint32_t* to) {
   const Words words;
   const hn::Rebind<std::uint16_t, Words> halves;
@@ -117,12 +118,13 @@ namespace {
 HWY_EXPORT(arrange);
 HWY_EXPORT(float_tile_rows);
 
-// So few wait for memory: to make pairs of their weights would cost more than it saves.
+// With so few rows memory is the limit, and making pairs of the weights would cost more than it
+// saves.
 constexpr std::int64_t kMaxSingleRows = 2;
 
-// AMX serves every number of rows, one too: its sums are in another order than the vectors', and a
-// row's bits must not depend on the rows beside it. Nothing is lost by that, for what few rows wait
-// for is memory.
+// AMX multiplies any number of rows, even one: its sums have another order than those of vectors,
+// and the bits of a row must not depend on the batch. That costs nothing, as few rows wait for
+// memory.
 MatmulUnit unit_for(const WeightFormat& format, MatmulUnit wanted) {
   if (format.kind == WeightKind::kF32) {
     return MatmulUnit::kVector;
@@ -134,7 +136,7 @@ MatmulUnit unit_for(const WeightFormat& format, MatmulUnit wanted) {
 
 MatmulRows arrange_rows(Team& team, std::span<const float> x, const PackedMatrix& weights,
                         std::span<std::byte> memory, MatmulUnit unit) {
-  check(!weights.format.int8_inputs(), "weights that want integers get them");
+  check(!weights.format.int8_inputs(), "weights with int8_inputs() are multiplied with Int8Rows");
   const std::int64_t count = std::ssize(x) / weights.inputs;
   check(std::ssize(x) == count * weights.inputs, "x is not rows of the matrix's inputs");
   MatmulRows rows{.x = x.data(),
@@ -149,7 +151,8 @@ MatmulRows arrange_rows(Team& team, std::span<const float> x, const PackedMatrix
       (rows.unit == MatmulUnit::kDot && count <= kMaxSingleRows)) {
     return rows;
   }
-  check(std::ssize(memory) >= arranged_rows_bytes(count, rows.inputs), "rows fit their memory");
+  check(std::ssize(memory) >= arranged_rows_bytes(count, rows.inputs),
+        "the memory is large enough for the rows");
   auto* const words = reinterpret_cast<std::uint32_t*>(memory.data());
   rows.words = words;
   float* sums = nullptr;

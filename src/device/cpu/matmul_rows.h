@@ -13,19 +13,19 @@
 
 namespace protean::cpu {
 
-// Activations for weights without int8_inputs(): laid out once, for a product's parts and all
-// matrices that read them. A view: the memory is the caller's.
+// Activations for weights without int8_inputs(), arranged once for all parts and all matrices that
+// are multiplied with them. Does not own its memory.
 struct MatmulRows {
   const float* x = nullptr;  // [rows][inputs]
   std::int64_t inputs = 0;
   MatmulUnit unit = MatmulUnit::kVector;  // not kBest
   RowBlocks blocks;
-  // Two bf16 in each, [stored_rows()][row_words()] in all, padded with zeros. For vectors
-  // [word][row] in each block. For AMX [tile of rows][step][row][64 bytes] in each chunk of inputs:
-  // what is multiplied together then lies together, where tiles a power of two apart would fight
-  // for the same lines of L2. Null where x itself is read.
+  // stored_rows() * row_words() words of two bf16, padded with zeros. Each block is [word][row] for
+  // vectors. For AMX each chunk of inputs is [tile of rows][step][row][64 bytes]: tiles that are
+  // used together are adjacent, since tiles a power of two apart would compete for the same lines
+  // of L2. Null if the kernels read x itself.
   const std::uint32_t* words = nullptr;
-  // For AMX over weights with offsets: sums of `group` inputs each, [groups][rows].
+  // Sums of the inputs of each group, [groups][rows]. Only for AMX and weights with offsets.
   const float* group_sums = nullptr;
   int group = 0;
 
@@ -35,8 +35,9 @@ struct MatmulRows {
   }
 
   static constexpr std::int64_t kTileChunk = 512;  // inputs
-  // For AMX, in bytes: where a row's tile has the step with this input, and from there to the same
-  // of the next tile. The next steps of its chunk follow.
+  // For AMX. tile_offset() returns the byte offset of the step that has `input` in the tile that
+  // has `row`; the next steps of its chunk follow. tile_stride() returns the bytes from there to
+  // the same step of the next tile.
   std::int64_t tile_offset(std::int64_t row, std::int64_t input) const {
     const std::int64_t first = input / kTileChunk * kTileChunk;
     return first * blocks.stored_rows() * 2 + row / kTileRows16 * tile_stride(input) +
@@ -48,9 +49,9 @@ struct MatmulRows {
   }
 };
 
-// Rows [rows][weights.inputs], which must already be rounded to bf16 (round_to) unless the weights
-// are f32, for these weights and others of their kind and inputs. The memory is of at least
-// arranged_rows_bytes; products are faster where it begins a cache line.
+// Arranges rows [rows][weights.inputs] for these weights and others of the same kind and inputs.
+// Unless the weights are f32, the rows must be rounded to bf16 (round_to). `memory` has at least
+// arranged_rows_bytes(); products are faster if it begins at a cache line.
 MatmulRows arrange_rows(Team& team, std::span<const float> x, const PackedMatrix& weights,
                         std::span<std::byte> memory, MatmulUnit unit = MatmulUnit::kBest);
 

@@ -11,7 +11,7 @@
 
 #include "device/cpu/dot.h"
 #include "device/cpu/elementwise.h"
-#include "device/cpu/every_target.h"
+#include "device/cpu/every_target_for_test.h"
 #include "device/cpu/f16.h"
 #include "device/cpu/memory.h"
 #include "device/cpu/tiles.h"
@@ -452,6 +452,44 @@ TEST_P(TiledMatmul, GivesARowTheSameBitsInAnyBatch) {
               << name_of(format) << " m " << m << " inputs " << inputs;
         }
       }
+    }
+  }
+}
+
+// A part of 256 rows keeps sums of each of its panels from one chunk of inputs to the next.
+TEST_P(TiledMatmul, CutsInputsIntoChunks) {
+  constexpr std::int64_t kRows = 256, kInputs = 2100, kOutputs = 288;
+  const Weights weights = random_weights(kBf16, kOutputs, kInputs);
+  const std::vector<float> x = random_rows(Element::kBf16, kRows * kInputs);
+  for (const MatmulUnit unit : units()) {
+    const std::vector<float> all = product(x, weights, 1, unit);
+    for (const std::int64_t row : {0, 101, 255}) {
+      const auto alone = product(std::span(x).subspan(row * kInputs, kInputs), weights, 1, unit);
+      ASSERT_EQ(std::memcmp(alone.data(), all.data() + row * kOutputs, kOutputs * sizeof(float)), 0)
+          << "row " << row;
+    }
+  }
+}
+
+// An output of 2 MiB is written past the caches if it begins a cache line.
+TEST_P(TiledMatmul, StreamsLargeOutputs) {
+  constexpr std::int64_t kRows = 70, kInputs = 32, kOutputs = 8192;
+  Team team(2);
+  for (const WeightFormat& format : {kBf16, WeightFormat{.kind = WeightKind::kW8, .group = 32}}) {
+    const Weights weights = random_weights(format, kOutputs, kInputs);
+    const std::vector<float> x = random_rows(Element::kBf16, kRows * kInputs);
+    const std::vector<float> bias = random_floats(kOutputs);
+    const Arranged rows(team, x, weights.packed, MatmulUnit::kEmulatedAmx);
+    const Region memory =
+        Region::map((2 * kRows * kOutputs + 1) * std::int64_t{sizeof(float)}).value();
+    auto* const begin = reinterpret_cast<float*>(memory.data());
+    constexpr auto kCount = static_cast<std::size_t>(kRows * kOutputs);
+    for (const float* add : {static_cast<const float*>(nullptr), bias.data()}) {
+      const std::span streamed(begin, kCount), plain(begin + kCount + 1, kCount);
+      matmul(team, rows.rows, weights.packed, streamed, {.bias = add});
+      matmul(team, rows.rows, weights.packed, plain, {.bias = add});
+      EXPECT_EQ(std::memcmp(streamed.data(), plain.data(), kCount * sizeof(float)), 0)
+          << name_of(format);
     }
   }
 }

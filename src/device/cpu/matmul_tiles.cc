@@ -4,13 +4,14 @@
 
 #include "base/check.h"
 #include "base/units.h"
-#include "device/cpu/tile_products.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "device/cpu/matmul_tiles.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 // Highway wants its own headers after foreach_target.h.
 #include "device/cpu/finish-inl.h"
+#include "device/cpu/tile_part-inl.h"
+#include "device/cpu/tile_products-inl.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -18,26 +19,32 @@ namespace protean::cpu::HWY_NAMESPACE {
 
 constexpr int kPanel = PackedMatrix::kPanel;
 
-// Inputs multiplied before the next panel: a panel's part of them stays in L1, that of 256 rows in
-// L2. Of few rows more inputs fit, and long runs of a panel stream better; each run is still
-// multiplied kTiledChunk by kTiledChunk.
-constexpr std::int64_t kTiledChunk = MatmulRows::kTileChunk;
-constexpr std::int64_t kFewRowsChunk = 4096;
-constexpr int kBlockRows = 2 * kTileRows16;
-constexpr int kFewRows = kBlockRows;
-// Few rows take weights nearly as fast as memory brings them, one line after another.
-constexpr std::int64_t kFewRowsAheadBytes = 8192;
+// Steps whose weights of a panel stay in L1 while all rows of the part are multiplied with them.
+constexpr std::int64_t kRunSteps = MatmulRows::kTileChunk / kTileInputs;
 
 // What a part needs for as long as it runs; half a MiB of stack.
 struct TiledBuffers {
   alignas(64) float sums[kMaxTiledPanels * kMaxTiledRows * kPanel];  // [panel][row][32]
 };
 
-// Inputs [first, end) of a panel, at most kTiledChunk.
+// Steps [first, end) of a panel, at most kRunSteps.
 struct TiledRun {
   int panel = 0;  // of the part
   std::int64_t first = 0;
   std::int64_t end = 0;
+};
+
+// Two tiles of rows, or one, times a panel.
+struct TiledBlock {
+  PanelRows out;
+  float* sums = nullptr;  // [rows][32]; null: there is no such block
+  bool last = false;      // the run that was added is the last one
+
+  bool two() const { return out.rows > kTileRows16; }
+  template <int kTile>
+  float* tile() const {
+    return sums + kTile / 2 * kTileRows16 * kPanel + kTile % 2 * kTileRows16;
+  }
 };
 
 template <class Tiles>
@@ -48,90 +55,138 @@ class TiledPart {
         x_(*operands.x),
         part_(part),
         tiles_(tiles),
-        inputs_(operands.weights->padded_inputs()),
-        panel_bytes_(operands.weights->panel_bytes()) {}
+        weights_(weights_of(operands, part)),
+        ahead_(weights_, kPanelStepBytes, blocks()) {}
 
   void multiply() {
-    const std::int64_t chunk = part_.rows <= kFewRows ? kFewRowsChunk : kTiledChunk;
-    for (std::int64_t first = 0; first < inputs_; first += chunk) {
-      const std::int64_t end = std::min(first + chunk, inputs_);
-      for (int panel = 0; panel < part_.panels; ++panel) {
-        for (std::int64_t from = first; from < end; from += kTiledChunk) {
-          multiply_run({panel, from, std::min(from + kTiledChunk, end)});
+    for (std::int64_t first = 0; first < weights_.groups; first += weights_.chunk) {
+      const std::int64_t end = weights_.end_of_chunk(first);
+      for (int panel = 0; panel < weights_.panels; ++panel) {
+        for (std::int64_t from = first; from < end; from += kRunSteps) {
+          multiply_run({panel, from, std::min(from + kRunSteps, end)});
         }
       }
     }
+    store_rest<0>();
+    finish(to_finish_.out.rows);
+    to_finish_ = in_tiles_;
+    finish(to_finish_.out.rows);
   }
 
  private:
-  const std::byte* weights(int panel, std::int64_t input) const {
-    return operands_.weights->data + (part_.first_panel + panel) * panel_bytes_ +
-           input * kInputBytes;
+  static PartWeights weights_of(const MatmulOperands& operands, const MatmulPart& part) {
+    const PackedMatrix& weights = *operands.weights;
+    return {.data = weights.data + part.first_panel * weights.panel_bytes(),
+            .panel_bytes = weights.panel_bytes(),
+            .panels = part.panels,
+            .group_bytes = kPanelStepBytes,
+            .groups = weights.padded_inputs() / kTileInputs,
+            .chunk = chunk_groups(part.rows, kTileBytes, kRunSteps)};
   }
+  std::int64_t blocks() const { return ceil_div(part_.rows, kTileBlockRows); }
 
-  // What is read next, while all rows are multiplied with a run.
-  LinesAhead lines_after(const TiledRun& run) const {
-    const std::int64_t steps = (run.end - run.first) / kStepInputs;
-    const std::int64_t bytes = (run.end - run.first) * kInputBytes;
-    if (part_.rows <= kFewRows) {
-      return {weights(run.panel, run.first) + kFewRowsAheadBytes, bytes, steps};
-    }
-    const std::int64_t calls = steps * ceil_div(part_.rows, kBlockRows);
-    if (run.panel + 1 < part_.panels) {
-      return {weights(run.panel + 1, run.first), bytes, calls};
-    }
-    const std::int64_t end = std::min(run.end + kTiledChunk, inputs_);
-    return {weights(0, run.end), (end - run.end) * kInputBytes, calls};
+  // Each panel keeps its own only if the inputs are cut into chunks.
+  float* sums(int panel, int row) {
+    const int at = weights_.chunk < weights_.groups ? panel : panel % 2;
+    return buffers_.sums + (std::ptrdiff_t{at} * kMaxTiledRows + row) * kPanel;
   }
 
   void multiply_run(const TiledRun& run) {
-    LinesAhead ahead = lines_after(run);
-    TileSteps from{.x = reinterpret_cast<const std::byte*>(x_.words) +
-                        x_.tile_offset(part_.first_row, run.first),
-                   .x_stride = x_.tile_stride(run.first),
-                   .weights = weights(run.panel, run.first),
-                   .steps = (run.end - run.first) / kStepInputs};
-    for (int row = 0; row < part_.rows; row += kBlockRows) {
-      const PanelRows out{part_.first_row + row, std::min(kBlockRows, part_.rows - row),
-                          part_.first_panel + run.panel};
-      float* const sums =
-          buffers_.sums + (std::ptrdiff_t{run.panel} * kMaxTiledRows + row) * kPanel;
-      const bool last = run.end == inputs_;
-      if (last) {
-        expect_rows(operands_, out);
-      }
-      if (out.rows > kTileRows16) {
-        multiply_block<true>(from, run.first > 0, sums, ahead);
-      } else {
-        multiply_block<false>(from, run.first > 0, sums, ahead);
-      }
-      if (last) {
-        finish_rows(operands_, out, sums, kPanel);  // from L1
-      }
+    const std::int64_t input = run.first * kTileInputs;
+    TileSteps from{
+        .x = reinterpret_cast<const std::byte*>(x_.words) + x_.tile_offset(part_.first_row, input),
+        .x_stride = x_.tile_stride(input),
+        .weights = weights_.at(run.panel, run.first),
+        .steps = run.end - run.first};
+    // A single block's sums stay in tiles from run to run.
+    const bool stays = blocks() == 1 && run.first % weights_.chunk != 0;
+    for (int row = 0; row < part_.rows; row += kTileBlockRows) {
+      const TiledBlock block{{part_.first_row + row, std::min(kTileBlockRows, part_.rows - row),
+                              part_.first_panel + run.panel},
+                             sums(run.panel, row),
+                             run.end == weights_.groups};
+      block.two() ? multiply_block<true>(from, block, run.first > 0, stays)
+                  : multiply_block<false>(from, block, run.first > 0, stays);
       from.x = static_cast<const std::byte*>(from.x) + 2 * from.x_stride;
     }
   }
 
-  // One or two tiles of rows times a panel, two tiles of outputs; added to what there is.
+  // Adds a run to the sums of a block, while the block before is finished.
   template <bool kTwo>
-  void multiply_block(const TileSteps& from, bool continues, float* sums, LinesAhead& ahead) {
-    if (continues) {
-      load_tiles<kTwo>(tiles_, sums, kPanelRowBytes);
-    } else {
-      zero_sums(tiles_);
+  void multiply_block(TileSteps from, const TiledBlock& block, bool continues, bool stays) {
+    if (block.last) {
+      expect_rows(operands_, block.out);
     }
-    multiply_steps<kTwo, TileElement::kBf16>(tiles_, from, [&] { ahead.ask(); });
-    store_tiles<kTwo>(tiles_, sums, kPanelRowBytes);
+    if (!stays) {
+      begin_block<kTwo>(from, block, continues);
+      from.advance();
+      if (in_tiles_.last) {
+        to_finish_ = in_tiles_;
+      }
+    }
+    in_tiles_ = block;
+    const int rows =
+        ceil_div(to_finish_.out.rows, static_cast<int>(std::max<std::int64_t>(1, from.steps)));
+    multiply_steps<kTwo, TileElement::kBf16>(tiles_, from, [&]() HWY_ATTR {
+      ahead_.ask();
+      if (to_finish_.out.rows > 0) {
+        finish(rows);
+      }
+    });
+    finish(to_finish_.out.rows);
   }
 
-  static constexpr std::int64_t kStepInputs = kTileInputs;
-  static constexpr std::int64_t kInputBytes = std::int64_t{kPanel} * 2;
+  // The first step. Just before a tile of sums is needed, those of the block before are stored and
+  // those of this one loaded: the other tiles are multiplied meanwhile.
+  template <bool kTwo>
+  void begin_block(const TileSteps& from, const TiledBlock& block, bool continues) {
+    multiply_step<kTwo, TileElement::kBf16>(tiles_, from, [&](auto tile) HWY_ATTR {
+      constexpr int kTile = decltype(tile)::value;
+      store<kTile>();
+      if (continues) {
+        tiles_.template load<kTile>(block.tile<kTile>(), kPanelRowBytes);
+      } else {
+        tiles_.template zero<kTile>();
+      }
+    });
+    if constexpr (!kTwo) {
+      store_rest<2>();
+    }
+    ahead_.ask();
+  }
+
+  template <int kTile>
+  HWY_INLINE void store() {
+    if (in_tiles_.sums != nullptr && (kTile < 2 || in_tiles_.two())) {
+      tiles_.template store<kTile>(in_tiles_.tile<kTile>(), kPanelRowBytes);
+    }
+  }
+  template <int kTile>
+  void store_rest() {
+    store<kTile>();
+    if constexpr (kTile < 3) {
+      store_rest<kTile + 1>();
+    }
+  }
+
+  // Some rows of what is stored.
+  HWY_NOINLINE void finish(int rows) {
+    TiledBlock& block = to_finish_;
+    rows = std::min(rows, block.out.rows);
+    finish_rows(operands_, {block.out.first_row, rows, block.out.panel}, block.sums, kPanel);
+    block.out.first_row += rows;
+    block.out.rows -= rows;
+    block.sums += std::ptrdiff_t{rows} * kPanel;
+  }
 
   const MatmulOperands& operands_;
   const MatmulRows& x_;
   const MatmulPart& part_;
   Tiles& tiles_;
-  const std::int64_t inputs_, panel_bytes_;  // of the weights
+  const PartWeights weights_;
+  WeightsAhead ahead_;
+  TiledBlock in_tiles_;
+  TiledBlock to_finish_;
   TiledBuffers buffers_;
 };
 

@@ -4,9 +4,8 @@
 
 namespace protean::cpu {
 
-// What multiplies: vectors (f32 or whole numbers), AVX-512's dot instructions (dot.h) or AMX
-// (tiles.h). The best there is unless a test or a benchmark wants another; what is asked for must
-// be there.
+// What multiplies: vectors (f32 or integers), the dot instructions of AVX-512 (dot.h) or AMX
+// (tiles.h). Tests and benchmarks may choose a unit other than kBest; it must be available.
 enum class MatmulUnit : std::uint8_t { kBest, kVector, kDot, kAmx, kEmulatedAmx };
 
 constexpr bool has_tiles(MatmulUnit unit) {

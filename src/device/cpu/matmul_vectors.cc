@@ -23,19 +23,20 @@ namespace protean::cpu::HWY_NAMESPACE {
 
 constexpr int kTileRows = kFloatTileRows;
 static_assert(kTileRows <= kMaxVectorRows);
-// Inputs multiplied before the next tile of rows: their weights stay in L1 for all of them, as f32,
-// and the rows' inputs in L2.
+// Inputs that are multiplied with one tile of rows before the next: their weights, as f32, stay in
+// L1, and the inputs of all rows in L2.
 constexpr std::int64_t kChunk = 256;
 constexpr std::int64_t kSingleTileChunk = 1024;
-constexpr std::int64_t kFewRowsInputs = 16384;  // of all rows
+constexpr std::int64_t kFewRowsInputs = 16384;  // the same for few rows, over all of them
 static_assert(kChunk * kMaxPartRows >= kSingleTileChunk * kMaxVectorRows &&
                   kChunk * kMaxPartRows >= kFewRowsInputs,
               "one buffer serves both");
-// Up to so many rows read codes straight from the panel; for more, unpacking them first costs less.
+// Up to this many rows read codes straight from the panel. For more it is faster to unpack them
+// first.
 constexpr int kMaxCodeRows = 2;
 
-// How many vectors of outputs a tile spans: few rows need many, or each sum's latency would set the
-// pace.
+// Returns the vectors of outputs in a tile. Few rows need many, or the latency of sums is the
+// limit.
 constexpr int tile_vecs(int rows) {
   if (kLanes == 16) {
     return rows <= 2 ? 8 : rows <= 6 ? 4 : 2;
@@ -43,19 +44,20 @@ constexpr int tile_vecs(int rows) {
   return rows == 1 ? 8 : rows <= 3 ? 4 : 2;
 }
 
-// What a tile multiplies: inputs of R rows as Math has them, interleaved [step][R], whole blocks of
-// them and at most one group, and what it adds to. x_sums are the rows' sums over the group.
+// The operands of a tile: the inputs of R rows, interleaved as [step][R], in whole blocks and
+// within one group, and the sums to which products are added. x_sums are the sums of the rows'
+// inputs.
 template <class Math>
 struct TileTask {
   const typename Math::X* x = nullptr;
-  const float* x_sums = nullptr;  // only where weights have offsets
+  const float* x_sums = nullptr;  // only if weights have offsets
   std::int64_t inputs = 0;
   float* sums = nullptr;
   std::int64_t row_stride = 0;
 };
 
-// Asks for the line that is needed kAhead bytes later. A short run of lines in each of several
-// panels is too little for the hardware to notice in time.
+// Prefetches the line kAhead bytes later. The hardware prefetcher does not recognise short runs of
+// lines in several panels in time.
 HWY_INLINE void prefetch_line(const std::byte* line) {
   constexpr std::size_t kAhead = 8192;
   hwy::Prefetch(line + kAhead);
@@ -87,7 +89,7 @@ HWY_INLINE void multiply_steps(const typename Math::X* x, const std::byte* const
   (multiply_step<Math, R, V, Lines, Math::in_turn(j)>(x, lines, table, tile), ...);
 }
 
-// R rows times V vectors of outputs. With kScaled the sums over codes are scaled once here.
+// Multiplies R rows with V vectors of outputs. If kScaled, scales the sums over codes at the end.
 template <class Math, int R, int V, class Lines, bool kScaled>
 HWY_NOINLINE void multiply_tile(const TileTask<Math>& task, const std::byte* const* lines,
                                 const std::byte* const* scales) {
@@ -135,23 +137,23 @@ HWY_NOINLINE void multiply_tile(const TileTask<Math>& task, const std::byte* con
   }
 }
 
-// A chunk of inputs as the kernels read it. Without scales a chunk is one group.
+// A chunk of inputs of a matrix. Without scales it is one group.
 struct Chunk {
   std::int64_t inputs = 0;  // whole blocks
   std::int64_t group_inputs = 0;
   std::int64_t group_bytes = 0;
   std::int64_t scale_bytes = 0;
   std::int64_t panel_bytes = 0;
-  const std::byte* panels = nullptr;  // the chunk's first group in the part's first panel
+  const std::byte* panels = nullptr;  // first group of the chunk in the first panel of the part
 };
 
-// Some rows of a part over one chunk of inputs, straight from the panels.
+// Some rows of a part and one chunk of inputs, read straight from the panels.
 template <class Math>
 struct Strip {
   const typename Math::X* x = nullptr;  // interleaved
   const float* x_sums = nullptr;        // [groups][rows]; null without offsets
   const Chunk* chunk = nullptr;
-  int vecs = 0;  // of outputs
+  int vecs = 0;  // vectors of outputs
   float* sums = nullptr;
 };
 
@@ -192,7 +194,7 @@ void multiply_strip(const Strip<Math>& strip) {
   }
 }
 
-// Some rows of a part times one panel of one group that was unpacked to `lines`.
+// Some rows of a part and one group of one panel, unpacked to `lines`.
 template <class Math>
 struct Block {
   TileTask<Math> task;
@@ -216,7 +218,7 @@ void multiply_block(const Block<Math>& block) {
   }
 }
 
-// What a part needs for as long as it runs; half a MiB of stack. Pairs were arranged before.
+// Buffers of a part: half a MiB of stack. Pairs are already arranged and need no `x`.
 template <class Math>
 struct PartBuffers {
   alignas(64) float sums[kMaxPartRows * kMaxPartPanels * kPanel];
@@ -225,7 +227,7 @@ struct PartBuffers {
   alignas(64) typename Math::X lines[kChunk * kPanel / Math::kInputs];
 };
 
-// A part's rows cut into tiles, which are the blocks that they stand in.
+// Divides the rows of a part into tiles, which are blocks of rows.
 class PartTiles {
  public:
   PartTiles(const RowBlocks& blocks, const MatmulPart& part) {
@@ -246,7 +248,7 @@ class PartTiles {
   int begins_[kMaxPartRows + 1];
 };
 
-// A part's inputs from one on, each tile's interleaved [step][row].
+// The inputs of a part from `first` on. Those of each tile are interleaved as [step][row].
 template <class Math>
 struct TileInputs {
   const typename Math::X* x = nullptr;
@@ -260,10 +262,10 @@ struct TileInputs {
 
 struct InputRange {
   std::int64_t first = 0;
-  std::int64_t end = 0;  // of whole blocks
+  std::int64_t end = 0;  // ends a whole block
 };
 
-// Inputs of rows that stand one after another, interleaved in `to` by tiles and padded with zeros.
+// Interleaves the inputs of row-major rows into `to`, tile by tile, padded with zeros.
 inline TileInputs<Singles> interleave(const MatmulOperands& operands, const MatmulPart& part,
                                       const PartTiles& tiles, const InputRange& range, float* to) {
   const std::int64_t stride = operands.x->inputs;
@@ -291,7 +293,7 @@ TileInputs<Math> inputs_of(const MatmulOperands& operands, const MatmulPart& par
   }
 }
 
-// Sums of rows over groups of inputs: [groups][rows].
+// Computes the sums of each group of inputs, [groups][rows].
 inline void sum_groups(const MatmulOperands& operands, const MatmulPart& part,
                        const InputRange& range, float* sums) {
   const std::int64_t inputs = operands.x->inputs;
@@ -320,7 +322,7 @@ void multiply_block_rows(int rows, const Block<Math>& block,
   kByRows[rows - 1](block);
 }
 
-// Panels in chunks, all inputs of a group before the next.
+// Returns the chunk of `inputs` inputs that begins at `first`.
 inline Chunk chunk_at(const PackedMatrix& weights, std::int64_t first_panel, std::int64_t first,
                       std::int64_t inputs) {
   const std::int64_t input_bytes = std::int64_t{kPanel} * weights.format.bits() / 8;
@@ -343,12 +345,12 @@ inline bool has_offsets(const WeightFormat& format) {
   return format.quantized() && !format.symmetric;
 }
 
-// Inputs of a panel that are read before the next panel's: long runs stream better.
+// Returns the inputs of a panel that are read before the next panel: long runs stream faster.
 constexpr std::int64_t few_rows_chunk(int rows) {
   return std::max(kSingleTileChunk, kFewRowsInputs / rows / kChunk * kChunk);
 }
 
-// Few rows, one tile: each weight is read once, in the order of memory.
+// Multiplies few rows, which are one tile. Each weight is read once, in memory order.
 template <class Math, class Lines, bool kScaled, int kMaxRows>
 void multiply_few(const MatmulOperands& operands, const MatmulPart& part,
                   PartBuffers<Math>& buffers) {
@@ -379,18 +381,18 @@ void multiply_few(const MatmulOperands& operands, const MatmulPart& part,
   }
 }
 
-// One run of a panel times all rows: what is unpacked at once and stays in L1 meanwhile.
+// A run of a panel, which is unpacked at once and stays in L1 while all rows are multiplied.
 template <class Math>
 struct PanelRun {
   const std::byte* packed = nullptr;
   std::int64_t scale_bytes = 0;
-  std::int64_t first = 0;                // input
+  std::int64_t first = 0;                // first input
   std::int64_t inputs = 0;               // whole blocks
   const float* x_sums = nullptr;         // [rows of the part]; null without offsets
   typename Math::X* unpacked = nullptr;  // [steps][32]
 };
 
-// Where the rows of a part leave when a panel's last run is done.
+// Where finished rows of a part are stored after a panel's last run.
 struct PanelOut {
   const MatmulOperands* operands = nullptr;
   std::int64_t first_row = 0;
@@ -403,7 +405,7 @@ void multiply_run(const PanelRun<Math>& run, const PartTiles& tiles, const TileI
   Block<Math> block{.task = {.inputs = run.inputs, .row_stride = kPanel},
                     .lines = run.packed,
                     .scales = run.packed};
-  // Lines that need no unpacking are asked for ahead by the first tile.
+  // If lines need no unpacking, the first tile prefetches them.
   using Unpacked = typename Math::Unpacked;
   constexpr bool kInPlace = std::is_base_of_v<Lines, Unpacked>;
   if constexpr (!kInPlace) {
@@ -432,8 +434,8 @@ void multiply_run(const PanelRun<Math>& run, const PartTiles& tiles, const TileI
   }
 }
 
-// Many rows: a panel's run is unpacked once for all of them. Sums leave as soon as they are whole,
-// from L1.
+// Multiplies many rows. Each run of a panel is unpacked once for all rows. Sums are stored as soon
+// as they are complete, while they are in L1.
 template <class Math, class Lines, bool kScaled>
 void multiply_many(const MatmulOperands& operands, const MatmulPart& part,
                    PartBuffers<Math>& buffers) {
@@ -442,7 +444,8 @@ void multiply_many(const MatmulOperands& operands, const MatmulPart& part,
   const std::int64_t padded = weights.padded_inputs();
   const bool offsets = has_offsets(weights.format);
   const std::int64_t run_inputs = kScaled ? weights.format.group : kChunk;
-  // As much of a panel as the rows' inputs have room for: it is read from memory in one go.
+  // As many inputs of a panel as the buffer for the rows' inputs allows, to read long runs of
+  // memory.
   const std::int64_t step = std::clamp(kMaxPartRows / part.rows * kChunk, kChunk, kSingleTileChunk);
   for (std::int64_t first = 0; first < padded; first += step) {
     const InputRange range{first, std::min(first + step, padded)};
@@ -468,7 +471,7 @@ void multiply_many(const MatmulOperands& operands, const MatmulPart& part,
 
 template <class Math, class Lines, bool kScaled>
 void multiply_part(const MatmulOperands& operands, const MatmulPart& part) {
-  // f32 needs no unpacking, and is for tests of the others.
+  // f32 needs no unpacking. It is for tests of the other formats.
   constexpr bool kF32 = std::is_same_v<Lines, F32Lines>;
   constexpr int kFewRows = kF32 ? 1 : kScaled ? kMaxCodeRows : kTileRows;
   PartBuffers<Math> buffers;
@@ -514,7 +517,7 @@ HWY_AFTER_NAMESPACE();
 namespace protean::cpu {
 namespace {
 
-// Takes denormals for zeros, as dot instructions and AMX do, while it lives.
+// Makes the thread take denormals as zeros, like dot instructions and AMX, until it is destroyed.
 class FlushDenormals {
  public:
 #if HWY_ARCH_X86_64

@@ -4,10 +4,11 @@
 
 namespace protean::cpu {
 
-// The most rows that one tile of any instruction set has.
+// The most rows of a tile, over all instruction sets.
 constexpr int kMaxVectorRows = 12;
 
-// A part by multiply-adds of f32, or with VDPBF16PS (dot.h) where rows are pairs: the same bits.
+// Computes a part with f32 multiply-adds, or with VDPBF16PS (dot.h) if the rows are pairs of bf16.
+// The bits are the same.
 void multiply_vectors(const MatmulOperands& operands, const MatmulPart& part);
 
 }  // namespace protean::cpu

@@ -23,7 +23,8 @@ std::byte* align_up(std::byte* address, std::int64_t alignment) {
 
 void unmap(std::byte* begin, std::byte* end) {
   if (begin != end) {
-    check(munmap(begin, static_cast<std::size_t>(end - begin)) == 0, "munmap of our own memory");
+    check(munmap(begin, static_cast<std::size_t>(end - begin)) == 0,
+          "munmap of memory that we mapped");
   }
 }
 
@@ -37,7 +38,7 @@ Result<Region> Region::map(std::int64_t bytes) {
   if (bytes == 0) {
     return region;
   }
-  // Huge pages only form at their own alignment: map more than asked and give the ends back.
+  // Huge pages need their own alignment: maps more than asked and unmaps both ends.
   const std::int64_t slack = bytes >= kHugePageBytes ? kHugePageBytes : 0;
   const std::int64_t mapped = round_up(bytes, kPageBytes) + slack;
   void* address = mmap(nullptr, static_cast<std::size_t>(mapped), PROT_READ | PROT_WRITE,
@@ -45,7 +46,7 @@ Result<Region> Region::map(std::int64_t bytes) {
   if (address == MAP_FAILED) {
     const int reason = errno;
     return make_error(ErrorCode::kExhausted,
-                      "the system refused {} of memory ({}): ask for less or free some",
+                      "the system refused {} of memory ({}): use less memory, or free some",
                       format_bytes(bytes), std::strerror(reason));
   }
   auto* begin = static_cast<std::byte*>(address);
@@ -53,7 +54,7 @@ Result<Region> Region::map(std::int64_t bytes) {
   region.bytes_ = bytes;
   unmap(begin, region.data_);
   unmap(region.data_ + (mapped - slack), begin + mapped);
-  // Advice: a kernel without huge pages refuses it and everything still works.
+  // A kernel without huge pages refuses, which is harmless.
   (void)madvise(region.data_, static_cast<std::size_t>(mapped - slack), MADV_HUGEPAGE);
   return region;
 }

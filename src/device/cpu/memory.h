@@ -8,8 +8,8 @@
 
 namespace protean::cpu {
 
-// An anonymous, page-aligned, zeroed region of memory, returned to the system on destruction.
-// Pages are touched on first use.
+// An anonymous, page-aligned, zeroed region of memory, unmapped on destruction. The system
+// allocates its pages on first use.
 class Region {
  public:
   Region() = default;

@@ -32,20 +32,20 @@ TEST(Region, MovesItsMemory) {
   std::byte* const data = first.data();
   Region second = std::move(first);
   EXPECT_EQ(second.data(), data);
-  EXPECT_EQ(first.data(), nullptr);  // NOLINT(bugprone-use-after-move): what is left is promised
+  EXPECT_EQ(first.data(), nullptr);  // NOLINT(bugprone-use-after-move): tests the moved-from state
   Region third = Region::map(kMiB).value();
   third = std::move(second);
   EXPECT_EQ(third.data(), data);
   third.data()[0] = std::byte{1};
 }
 
-TEST(Region, OfNothingIsEmpty) {
+TEST(Region, OfZeroBytesIsEmpty) {
   const Region region = Region::map(0).value();
   EXPECT_EQ(region.data(), nullptr);
   EXPECT_EQ(region.bytes(), 0);
 }
 
-TEST(Region, SaysHowMuchWasRefused) {
+TEST(Region, ReportsTheRefusedSize) {
   const Result<Region> huge = Region::map(std::int64_t{1} << 60);
   ASSERT_FALSE(huge.ok());
   EXPECT_EQ(huge.error().code, ErrorCode::kExhausted);

@@ -38,20 +38,21 @@ std::uint32_t load_word(const std::byte* from) {
   return word;
 }
 
-// A group of one output as it is stored: codes below 2^bits, and what one step of them is.
+// A group of one output: codes below 2^bits, and the scale of one step.
 struct CodedGroup {
   std::span<const std::uint8_t> codes;
   float scale = 0;
 };
 
-// The same weights; `room` holds the codes where they are others.
+// Returns a group with nearly the same weights whose code sums are within the limit. Uses `room`
+// for changed codes.
 CodedGroup fit_code_sum(const CodedGroup& group, std::span<std::uint8_t> room) {
   const int sum = largest_code_sum(group.codes);
   if (sum <= kMostCodeSum || !std::isfinite(group.scale)) {
     return group;
   }
   const float scale = scale_for_code_sum(group.scale, sum);
-  // Where no scale of f16 is large enough, weights become smaller.
+  // If no f16 scale is large enough, the weights become smaller.
   const float shrink =
       std::min(static_cast<float>(kMostCodeSum - 2) / static_cast<float>(sum), group.scale / scale);
   std::transform(group.codes.begin(), group.codes.end(), room.begin(), [&](std::uint8_t code) {
@@ -60,8 +61,8 @@ CodedGroup fit_code_sum(const CodedGroup& group, std::span<std::uint8_t> room) {
   return {room.first(group.codes.size()), scale};
 }
 
-// Codes of one output, `count` <= 32 of them, as the signed fields that kernels read. Bits of
-// missing inputs are zero, which is the middle code.
+// Stores at most 32 codes of one output as signed fields. The fields of missing inputs are zero,
+// which is the middle code.
 void store_codes(WeightKind kind, std::span<const std::uint8_t> codes, int output, std::byte* to) {
   const int bits = WeightFormat{.kind = kind}.bits();
   const auto middle = static_cast<std::uint8_t>(1U << (bits - 1));
@@ -78,7 +79,7 @@ void store_codes(WeightKind kind, std::span<const std::uint8_t> codes, int outpu
   }
 }
 
-// The signed code of one input of the block of 32 at `from`.
+// Returns the signed code of one input of the block of 32 inputs at `from`.
 int load_code(WeightKind kind, const std::byte* from, int input, int output) {
   const int bits = WeightFormat{.kind = kind}.bits();
   const int first = input * bits / 32;
@@ -91,7 +92,6 @@ int load_code(WeightKind kind, const std::byte* from, int input, int output) {
   return field >= 1 << (bits - 1) ? field - (1 << bits) : field;
 }
 
-// The row's weights, one after the other.
 void read_quantized_row(const PackedMatrix& matrix, std::int64_t row, float* out) {
   const WeightFormat& format = matrix.format;
   const std::byte* group = matrix.data + row / kPanel * matrix.panel_bytes();
@@ -146,7 +146,7 @@ int largest_code_sum(std::span<const std::uint8_t> codes) {
 }
 
 float scale_for_code_sum(float scale, int sum) {
-  // Each of four codes may be rounded up by a half.
+  // 2 is the margin for rounding: each of four codes may be rounded up by 0.5.
   const float factor = static_cast<float>(sum) / (kMostCodeSum - 2);
   return float_from_f16(f16_not_below(scale * factor));
 }
@@ -181,7 +181,7 @@ std::int64_t PackedMatrix::panel_bytes() const {
 }
 
 void pack_panel(const PackedMatrix& matrix, std::int64_t panel, const float* rows, int row_count) {
-  // A cache line of each row at a time: the rows are far apart, the lines of the panel are not.
+  // Reads one cache line of each row in turns, since rows are far apart in memory.
   constexpr std::int64_t kRun = 16;
   check(!matrix.format.quantized(), "quantised matrices are packed from quantised rows");
   check(row_count >= 0 && row_count <= kPanel, "a panel has at most 32 rows");
@@ -252,7 +252,7 @@ void gather_rows(const PackedMatrix& table, std::span<const TokenId> ids, std::s
   check(std::ssize(out) == std::ssize(ids) * table.inputs, "out is not a row for every id");
   float* to = out.data();
   for (const TokenId id : ids) {
-    check(id >= 0 && id < table.outputs, "a row that the table does not have");
+    check(id >= 0 && id < table.outputs, "the matrix has the row");
     read_row(table, id, to);
     to += table.inputs;
   }

@@ -9,7 +9,7 @@
 
 namespace protean::cpu {
 
-// What activations and KV are stored as.
+// How activations are rounded.
 enum class Element : std::uint8_t { kF32, kBf16 };
 
 constexpr int element_bytes(Element element) {
@@ -18,14 +18,14 @@ constexpr int element_bytes(Element element) {
 
 enum class WeightKind : std::uint8_t { kF32, kBf16, kW8, kW4, kW3 };
 
-// How a weight matrix is stored. Quantised kinds share a scale, and unless symmetric an offset,
-// among `group` consecutive inputs of an output.
+// How a weight matrix is stored. In quantised kinds, `group` consecutive inputs of an output share
+// a scale and, unless symmetric, an offset.
 struct WeightFormat {
   WeightKind kind = WeightKind::kBf16;
   int group = 128;        // 32, 64 or 128; quantised kinds only
   bool symmetric = true;  // no offsets are stored; quantised kinds only
-  // Of activations: bf16 or f32, or integers (int8_rows.h) of 8 bits for w8 and w4, or of 7 for w8.
-  // What is stored is the same.
+  // Width of the activations: 16 means bf16 or f32; 8 (w8 and w4) and 7 (w8) mean integers
+  // (int8_rows.h). The stored bytes do not depend on it.
   int input_bits = 16;
 
   bool operator==(const WeightFormat&) const = default;
@@ -33,23 +33,24 @@ struct WeightFormat {
   bool quantized() const { return kind != WeightKind::kF32 && kind != WeightKind::kBf16; }
   bool int8_inputs() const { return input_bits < 16; }
   int bits() const;
-  // To which activations must be rounded before they meet these weights; of f32 they make integers.
+  // The rounding of activations before they are multiplied with these weights. Integers are made
+  // from f32.
   Element inputs() const {
     return kind == WeightKind::kF32 || int8_inputs() ? Element::kF32 : Element::kBf16;
   }
 };
 
-// A weight matrix of `outputs` rows by `inputs` columns (y = W x), stored for the kernels that read
-// it, the same bytes for all of them: panels of 32 outputs, both dimensions padded with zeros to
-// whole multiples of 32. Does not own its memory. A panel is
+// A weight matrix of `outputs` rows by `inputs` columns (y = W x), in one layout for all kernels:
+// panels of 32 outputs, with both dimensions padded with zeros to multiples of 32. Does not own its
+// memory. A panel is
 //   f32   [inputs][32]
-//   bf16  [inputs / 2][32][2], which is how AMX wants its tiles
-//   w8, w4, w3: per group 32 scales, 32 offsets unless symmetric (both f16), then
-//     w8  [inputs / 4][32] words of 4 signed codes, the first input lowest
-//     w4  [inputs / 8][32] words of 8
+//   bf16  [inputs / 2][32][2], which is the layout of AMX tiles
+//   w8, w4, w3: for each group 32 scales, 32 offsets unless symmetric (both f16), then
+//     w8  [inputs / 4][32] words of 4 signed codes, the first input in the lowest bits
+//     w4  [inputs / 8][32] words of 8 signed codes
 //     w3  [inputs / 32][3][32] words: 32 signed codes in 96 bits, the first input lowest
-// where a weight is scale * (code - 2^(bits-1)) + offset: offsets are of the middle code. Those
-// of w8 add up to no more than quantized_rows.h says.
+// where a weight is scale * (code - 2^(bits-1)) + offset: the offset is the weight of the middle
+// code. The sums of w8 codes are limited as described in quantized_rows.h.
 struct PackedMatrix {
   static constexpr int kPanel = 32;       // outputs
   static constexpr int kInputBlock = 32;  // inputs
@@ -63,21 +64,21 @@ struct PackedMatrix {
   std::int64_t padded_inputs() const {
     return (inputs + kInputBlock - 1) / kInputBlock * kInputBlock;
   }
-  std::int64_t scale_bytes() const;  // of one panel's group: its scales and offsets
-  std::int64_t group_bytes() const;  // the same and its codes
+  std::int64_t scale_bytes() const;  // scales and offsets of one group of a panel
+  std::int64_t group_bytes() const;  // scales, offsets and codes of one group of a panel
   std::int64_t panel_bytes() const;
   std::int64_t bytes() const { return panels() * panel_bytes(); }
 };
 
-// Writes one panel from row-major f32 rows [row_count <= 32][inputs], rounding to nearest even; the
-// rest of the panel becomes zeros. For f32 and bf16.
+// Writes one panel of an f32 or bf16 matrix from row-major rows [row_count <= 32][inputs], rounded
+// to nearest even. Fills the rest of the panel with zeros.
 void pack_panel(const PackedMatrix& matrix, std::int64_t panel, const float* rows, int row_count);
 
-// The same for quantised kinds, from at most 32 rows of the matrix's bits, group and symmetry.
-// Codes of w8 that add up to too much are rounded once more, to a longer step.
+// Writes one panel of a quantised matrix from at most 32 rows with the matrix's bits, group and
+// symmetry. Groups of w8 codes whose sums exceed the limit are rounded again with a larger scale.
 void pack_panel(const PackedMatrix& matrix, std::int64_t panel, const QuantizedRows& rows);
 
-// out[i] = row ids[i] of the table, as f32. The output projection of a tied model is read this way.
+// Computes out[i] = row ids[i] of the embedding matrix, as f32. A tied model reads its LM head so.
 void gather_rows(const PackedMatrix& table, std::span<const TokenId> ids, std::span<float> out);
 
 }  // namespace protean::cpu

@@ -19,7 +19,7 @@ std::int64_t bytes_of(WeightFormat format, std::int64_t outputs, std::int64_t in
   return PackedMatrix{.format = format, .outputs = outputs, .inputs = inputs}.bytes();
 }
 
-TEST(PackedMatrix, TakesTheBytesThatItsFormatNeeds) {
+TEST(PackedMatrix, HasTheSizeOfItsFormat) {
   using Kind = WeightKind;
   const std::int64_t weights = 8192 * 2048;
   EXPECT_EQ(bytes_of({.kind = Kind::kF32}, 8192, 2048), weights * 4);
@@ -43,15 +43,15 @@ TEST(PackedMatrix, FillsTheLastPanelWithZeros) {
   const float row[] = {1.0f, 2.0f, 3.0f};
   pack_panel(matrix, 1, row, 1);
   constexpr std::size_t kPanelElements = 32 * 32;
-  EXPECT_EQ(memory[kPanelElements - 1], 0xffff);  // another panel's
+  EXPECT_EQ(memory[kPanelElements - 1], 0xffff);  // belongs to another panel
   for (std::size_t i = 0; i < kPanelElements; ++i) {
-    // Pairs of inputs side by side: 1 and 2, then 3 and nothing 32 pairs later.
+    // Pairs of inputs are adjacent: 1 and 2; 32 pairs later 3 and a missing input.
     const std::uint16_t want = i == 0 ? 0x3f80 : i == 1 ? 0x4000 : i == 64 ? 0x4040 : 0;
     EXPECT_EQ(memory[kPanelElements + i], want) << i;
   }
 }
 
-TEST(PackedMatrix, PutsCodesWhereTheFormatSays) {
+TEST(PackedMatrix, StoresCodesInTheDocumentedLayout) {
   PackedMatrix matrix{.format = {.kind = WeightKind::kW4, .group = 32, .symmetric = false},
                       .outputs = 2,
                       .inputs = 10};
@@ -91,7 +91,7 @@ TEST(PackedMatrix, PutsCodesWhereTheFormatSays) {
   EXPECT_EQ(word(256), 0U);
 }
 
-TEST(F16, OfScalesIsNotBelowThem) {
+TEST(F16, RoundsScalesAwayFromZero) {
   std::minstd_rand random;
   for (std::uint32_t half = 1; half < 0x7bff; ++half) {
     const float at = float_from_f16(static_cast<std::uint16_t>(half));
@@ -108,8 +108,7 @@ TEST(F16, OfScalesIsNotBelowThem) {
   }
 }
 
-// The weights that a panel of w8 has of one row, and what codes of one sign among each four whose
-// products meet add up to at most.
+// The weights of one row of a w8 panel, and the largest sum of codes of one sign among four.
 struct PackedW8 {
   std::vector<float> weights;
   float scale = 0;
@@ -141,7 +140,7 @@ PackedW8 pack_w8(const std::vector<std::uint8_t>& codes, float scale) {
   return packed;
 }
 
-TEST(PackedMatrix, BoundsWhatCodesOfW8AddUpTo) {
+TEST(PackedMatrix, LimitsSumsOfW8Codes) {
   std::minstd_rand random;
   int kept = 0;
   for (int run = 0; run < 3000; ++run) {
@@ -151,12 +150,14 @@ TEST(PackedMatrix, BoundsWhatCodesOfW8AddUpTo) {
       const int value = static_cast<int>(random() % (2 * width)) - width;
       code = static_cast<std::uint8_t>(128 + std::clamp(value, -128, 127));
     }
-    // The smallest halves, those of real weights, and what no half that is larger can replace.
+    // Tries the smallest halves, those of real weights, and the largest, which cannot become
+    // larger.
     const float scale = float_from_f16(static_cast<std::uint16_t>(1 + random() % 0x7bff));
     const PackedW8 packed = pack_w8(codes, scale);
     ASSERT_LE(packed.largest_sum, kMostCodeSum);
     ASSERT_GE(packed.scale, scale);
-    // Nothing else changes, and what does moves by half of a step, unless no step is long enough.
+    // Only the scale may change, and a weight by at most half a step, unless no scale is large
+    // enough.
     const float error = packed.scale == scale ? 0 : packed.scale / 2;
     kept += packed.scale == scale ? 1 : 0;
     for (std::size_t i = 0; i < codes.size() && scale < 32000; ++i) {

@@ -20,10 +20,11 @@ namespace {
 constexpr std::int64_t kSmallestPageBytes = 4 * kKiB;
 constexpr std::int64_t kHugePageBytes = 2 * kMiB;
 constexpr std::int64_t kLargestPageBytes = kGiB;
-// Mapped at once beside steps: a millisecond of page tables, or some of zeroing. Else as much as
-// there is, because each call that makes pages huge waits for all processors once.
+// Bytes mapped in one piece of background work: about a millisecond for page tables, or some
+// milliseconds of zeroing. Without `may_go_on` all bytes are one piece, because each call that
+// creates huge pages interrupts all processors.
 constexpr std::int64_t kPieceBytes = 8 * kMiB;
-constexpr int kCollapse = 25;  // MADV_COLLAPSE, which Debian 12's headers do not have yet
+constexpr int kCollapse = 25;  // MADV_COLLAPSE, which is not in the headers of Debian 12
 
 Error refused(std::int64_t bytes, std::string_view what, std::string_view advice) {
   const int reason = errno;
@@ -32,10 +33,10 @@ Error refused(std::int64_t bytes, std::string_view what, std::string_view advice
 }
 
 constexpr std::string_view kAdviceOnMaps =
-    "ask for less, or raise the limits on address space (ulimit -v) and mappings "
+    "use less memory, or raise the limits on address space (ulimit -v) and mappings "
     "(vm.max_map_count)";
 
-// What exists stays as it is.
+// Allocates the memory of a part of `file`. Existing contents do not change.
 bool allocate(int file, std::int64_t offset, std::int64_t bytes) {
   int outcome = 0;
   do {
@@ -56,14 +57,14 @@ Result<std::unique_ptr<PagePool>> PagePool::create(std::int64_t page_bytes, std:
   const bool power_of_two = page_bytes > 0 && (page_bytes & (page_bytes - 1)) == 0;
   if (!power_of_two || page_bytes < kSmallestPageBytes || page_bytes > kLargestPageBytes) {
     return make_error(ErrorCode::kInvalidArgument,
-                      "a page of {} bytes: a power of two from {} to {} is wanted", page_bytes,
-                      format_bytes(kSmallestPageBytes), format_bytes(kLargestPageBytes));
+                      "a page of {} bytes is invalid: it must be a power of two from {} to {}",
+                      page_bytes, format_bytes(kSmallestPageBytes),
+                      format_bytes(kLargestPageBytes));
   }
   if (pages < 1 || pages > std::numeric_limits<std::int64_t>::max() / page_bytes) {
-    return make_error(
-        ErrorCode::kInvalidArgument,
-        "{} pages of {} cannot be addressed: ask for at least 1, and fewer than 8 EiB", pages,
-        format_bytes(page_bytes));
+    return make_error(ErrorCode::kInvalidArgument,
+                      "{} pages of {} are invalid: there must be at least 1, and less than 8 EiB",
+                      pages, format_bytes(page_bytes));
   }
   const int file = memfd_create("protean-pages", MFD_CLOEXEC);
   if (file < 0) {
@@ -73,11 +74,11 @@ Result<std::unique_ptr<PagePool>> PagePool::create(std::int64_t page_bytes, std:
   }
   if (ftruncate(file, pages * page_bytes) != 0) {
     Error error = refused(pages * page_bytes, "of shared memory",
-                          "ask for less, or raise the limit on file size (ulimit -f)");
+                          "use less memory, or raise the limit on file size (ulimit -f)");
     close(file);
     return error;
   }
-  (void)place_memory(file, pages * page_bytes, nodes);  // advice
+  (void)place_memory(file, pages * page_bytes, nodes);  // works without, if the system refuses
   return std::unique_ptr<PagePool>(new PagePool(file, page_bytes, pages));
 }
 
@@ -90,7 +91,7 @@ PagePool::PagePool(int file, std::int64_t page_bytes, std::int64_t pages)
       free_pages_(pages) {}
 
 PagePool::~PagePool() {
-  check(free_pages_ == pages_, "every page has come back before its pool goes");
+  check(free_pages_ == pages_, "all pages are free when their pool is destroyed");
   close(file_);
 }
 
@@ -99,13 +100,13 @@ std::int64_t PagePool::free_pages() const {
   return free_pages_;
 }
 
-// The smallest run that is long enough, else the longest ones.
+// Takes the smallest run that is long enough; if there is none, the longest runs.
 Result<std::vector<PageRun>> PagePool::borrow(std::int64_t pages) {
   const std::lock_guard lock(mutex_);
   if (pages > free_pages_) {
     return make_error(ErrorCode::kExhausted,
-                      "{} pages of {} are wanted where {} of {} are free: shrink what holds them",
-                      pages, format_bytes(page_bytes_), free_pages_, pages_);
+                      "{} pages of {} are needed, but only {} of {} are free", pages,
+                      format_bytes(page_bytes_), free_pages_, pages_);
   }
   std::vector<PageRun> runs;
   std::int64_t missing = pages;
@@ -116,7 +117,7 @@ Result<std::vector<PageRun>> PagePool::borrow(std::int64_t pages) {
       return a_fits != b_fits ? a_fits : a_fits ? a.second < b.second : a.second > b.second;
     };
     const auto best = std::min_element(free_.begin(), free_.end(), better);
-    check(best != free_.end(), "the free runs hold all pages that are free");
+    check(best != free_.end(), "the free runs have all free pages");
     const auto [first, count] = *best;
     const std::int64_t taken = std::min(count, missing);
     free_.erase(best);
@@ -136,10 +137,10 @@ void PagePool::give_back(std::span<const PageRun> runs) {
     std::int64_t first = run.first;
     std::int64_t count = run.count;
     const auto after = free_.lower_bound(first);
-    check(after == free_.end() || after->first >= first + count, "a page comes back once");
+    check(after == free_.end() || after->first >= first + count, "a page is returned once");
     const auto before = after == free_.begin() ? free_.end() : std::prev(after);
     check(before == free_.end() || before->first + before->second <= first,
-          "a page comes back once");
+          "a page is returned once");
     if (after != free_.end() && after->first == first + count) {
       count += after->second;
       free_.erase(after);
@@ -160,7 +161,7 @@ Result<PageRange> PageRange::reserve(PagePool& pool, std::int64_t most_pages) {
     return make_error(ErrorCode::kInvalidArgument, "cannot reserve addresses for {} pages of {}",
                       most_pages, format_bytes(page_bytes));
   }
-  // Huge pages only form at their own alignment: take more and give the ends back.
+  // Huge pages need their own alignment: maps more than asked and unmaps both ends.
   const std::int64_t bytes = most_pages * page_bytes;
   const std::int64_t mapped = bytes + kHugePageBytes;
   void* address = mmap(nullptr, static_cast<std::size_t>(mapped), PROT_NONE,
@@ -177,12 +178,12 @@ Result<PageRange> PageRange::reserve(PagePool& pool, std::int64_t most_pages) {
   range.data_ = begin + before;
   range.most_pages_ = most_pages;
   if (before > 0) {
-    check(munmap(begin, static_cast<std::size_t>(before)) == 0, "munmap of our own memory");
+    check(munmap(begin, static_cast<std::size_t>(before)) == 0, "munmap of memory that we mapped");
   }
   const std::int64_t behind = mapped - before - bytes;
   if (behind > 0) {
     check(munmap(range.data_ + bytes, static_cast<std::size_t>(behind)) == 0,
-          "munmap of our own memory");
+          "munmap of memory that we mapped");
   }
   return range;
 }
@@ -190,7 +191,7 @@ Result<PageRange> PageRange::reserve(PagePool& pool, std::int64_t most_pages) {
 PageRange::~PageRange() {
   if (data_ != nullptr) {
     check(munmap(data_, static_cast<std::size_t>(most_pages_ * pool_->page_bytes())) == 0,
-          "munmap of our own memory");
+          "munmap of memory that we mapped");
     pool_->give_back(runs_);
   }
 }
@@ -211,8 +212,8 @@ PageRange& PageRange::operator=(PageRange&& other) noexcept {
   return *this;
 }
 
-// A huge page of which one small page exists is made whole at a tenth of what making it of 512
-// small ones costs. Advice: where this fails, small pages do.
+// Creating a huge page from one existing small page takes a tenth of the time that merging 512
+// small pages takes. If this fails, small pages are used.
 void PageRange::ask_for_huge_pages(const PageRun& run, std::int64_t place) const {
   for (std::int64_t page = run.first; page < run.first + run.count; ++page) {
     if (pool_->backed_[static_cast<std::size_t>(page)] == 0) {
@@ -228,8 +229,8 @@ void PageRange::ask_for_huge_pages(const PageRun& run, std::int64_t place) const
   }
 }
 
-// A page that has no memory yet gets it here, where a system that is short says so, and not in the
-// fault that touches it, which would end the process.
+// Allocates the memory of new pages now, so that a system without memory returns an error.
+// Otherwise the first access would end the process.
 Status PageRange::map(const PageRun& run, std::int64_t place) const {
   const std::int64_t page_bytes = pool_->page_bytes();
   const std::span<std::uint8_t> backed =
@@ -241,7 +242,7 @@ Status PageRange::map(const PageRun& run, std::int64_t place) const {
   }
   if (fresh && !allocate(pool_->file_, run.first * page_bytes, run.count * page_bytes)) {
     return refused(run.count * page_bytes, "of shared memory",
-                   "give the process a larger limit on memory, or it a smaller budget");
+                   "raise the memory limit of the process, or lower --device-memory");
   }
   std::fill(backed.begin(), backed.end(), 1);
   if (!map_shared(address(place), run.count * page_bytes, pool_->file_, run.first * page_bytes,
@@ -253,8 +254,9 @@ Status PageRange::map(const PageRun& run, std::int64_t place) const {
 
 void PageRange::unmap(std::int64_t from, std::int64_t count) const {
   const std::int64_t bytes = count * pool_->page_bytes();
-  // In place, so that nobody else's memory can come to lie here. Where the system has no mapping
-  // left for that, the pages only leave the page table: nobody touches these addresses anyway.
+  // Replaces the mapping in place, so that no other mapping can be placed here. If the system has
+  // no mapping left, the pages are only removed from the page table, which is safe because nothing
+  // accesses these addresses.
   if (mmap(address(from), static_cast<std::size_t>(bytes), PROT_NONE,
            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED) {
     (void)madvise(address(from), static_cast<std::size_t>(bytes), MADV_DONTNEED);
@@ -262,7 +264,7 @@ void PageRange::unmap(std::int64_t from, std::int64_t count) const {
 }
 
 Status PageRange::attach(std::int64_t pages, const MayGoOn& may_go_on) {
-  check(pages >= 0 && pages_ + pages <= most_pages_, "a range has room for its pages");
+  check(pages >= 0 && pages_ + pages <= most_pages_, "the range has addresses for the pages");
   if (pages == 0) {
     return {};
   }
@@ -277,7 +279,7 @@ Status PageRange::attach(std::int64_t pages, const MayGoOn& may_go_on) {
   for (const PageRun& run : *borrowed) {
     for (std::int64_t from = 0; from < run.count && done.ok(); from += piece) {
       if (may_go_on && !may_go_on()) {
-        done = make_error(ErrorCode::kUnavailable, "given up before all pages were there");
+        done = make_error(ErrorCode::kUnavailable, "aborted before all pages were attached");
         break;
       }
       const PageRun part{run.first + from, std::min(piece, run.count - from)};
@@ -296,7 +298,7 @@ Status PageRange::attach(std::int64_t pages, const MayGoOn& may_go_on) {
 }
 
 void PageRange::detach(std::int64_t pages) {
-  check(pages >= 0 && pages <= pages_, "a range gives back what it has");
+  check(pages >= 0 && pages <= pages_, "the range has the pages");
   if (pages == 0) {
     return;
   }

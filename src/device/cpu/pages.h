@@ -13,20 +13,19 @@
 
 namespace protean::cpu {
 
-// Neighbouring pages of a pool.
+// Consecutive pages of a pool.
 struct PageRun {
   std::int64_t first = 0;
   std::int64_t count = 0;
 };
 
-// A device's physical memory: a fixed number of pages which ranges borrow, so that sum over ranges
-// + free is always the budget. A page is backed from its first loan on and keeps what was written
-// to it when it changes hands. Any thread may borrow; the lock is held for bookkeeping only. It
-// must outlive its ranges.
+// A device's physical memory: a fixed number of pages, each of which is free or borrowed by one
+// range. A page gets memory when it is first borrowed and keeps its contents when it is returned
+// and borrowed again. Any thread may borrow. The pool must outlive its ranges.
 class PagePool {
  public:
-  // page_bytes is a power of two from 4 KiB on; from 2 MiB on, pages become huge ones where the
-  // system lets them. Memory comes from these NUMA nodes where there is a choice and a list.
+  // `page_bytes` is a power of two, at least 4 KiB. Pages of at least 2 MiB become huge pages if
+  // the system allows it. Memory comes from `nodes` unless they are empty or the system refuses.
   static Result<std::unique_ptr<PagePool>> create(std::int64_t page_bytes, std::int64_t pages,
                                                   std::span<const int> nodes = {});
   ~PagePool();
@@ -41,26 +40,26 @@ class PagePool {
   friend class PageRange;
   PagePool(int file, std::int64_t page_bytes, std::int64_t pages);
 
-  // As few runs as there can be; an error and nothing borrowed where pages are short.
+  // Borrows pages in few runs. If not enough are free, fails and borrows none.
   Result<std::vector<PageRun>> borrow(std::int64_t pages);
   void give_back(std::span<const PageRun> runs);
 
-  const int file_;  // a memfd; page i lies at i * page_bytes
+  const int file_;  // a memfd; page i begins at i * page_bytes
   const std::int64_t page_bytes_;
   const std::int64_t pages_;
-  std::vector<std::uint8_t> backed_;           // by page; a borrowed one's is the borrower's
-  mutable std::mutex mutex_;                   // of what follows
-  std::map<std::int64_t, std::int64_t> free_;  // runs: first page, count; none touch each other
+  std::vector<std::uint8_t> backed_;           // page has memory; a borrowed page's is its range's
+  mutable std::mutex mutex_;                   // guards the members below
+  std::map<std::int64_t, std::int64_t> free_;  // first page -> count of each run; runs never adjoin
   std::int64_t free_pages_ = 0;
 };
 
-// Asked between pieces of some milliseconds of work beside running steps: waits as long as it
-// likes; false gives the work up.
+// Called between pieces of background work of a few milliseconds each. May block to throttle the
+// work. Returns false to abort it.
 using MayGoOn = std::function<bool()>;
 
-// Consecutive addresses, begun on 2 MiB, of which the front is borrowed pages and the rest cannot
-// be touched. No other mapping can come to lie inside. Used by one thread at a time; whoever reads
-// or writes the memory meanwhile stays below what is attached.
+// A reserved range of addresses, aligned to 2 MiB. Its front is mapped to borrowed pages; an access
+// to the rest is a fault. No other mapping can be placed inside. Functions may be called by one
+// thread at a time; other threads may access the attached pages meanwhile.
 class PageRange {
  public:
   PageRange() = default;
@@ -69,17 +68,17 @@ class PageRange {
   PageRange(PageRange&& other) noexcept;
   PageRange& operator=(PageRange&& other) noexcept;
 
-  std::byte* data() const { return data_; }  // stays for life
+  std::byte* data() const { return data_; }  // never changes
   std::int64_t pages() const { return pages_; }
   std::int64_t bytes() const { return pages_ == 0 ? 0 : pages_ * pool_->page_bytes(); }
   std::int64_t most_pages() const { return most_pages_; }
 
-  // Pages at the end, mapped and backed, with what their last borrower left in them. A failure
-  // changes nothing: kExhausted where the pool or the system is short, kUnavailable where
-  // `may_go_on` said no.
+  // Borrows pages and maps them at the end. They contain whatever their last range wrote. A failure
+  // changes nothing: kExhausted if the pool or the system has too little memory, kUnavailable if
+  // `may_go_on` returned false.
   Status attach(std::int64_t pages, const MayGoOn& may_go_on = {});
 
-  // Gives the last pages back.
+  // Unmaps the last pages and returns them to the pool.
   void detach(std::int64_t pages);
 
  private:
@@ -92,7 +91,7 @@ class PageRange {
   std::byte* data_ = nullptr;
   std::int64_t most_pages_ = 0;
   std::int64_t pages_ = 0;
-  std::vector<PageRun> runs_;  // in the order of their addresses
+  std::vector<PageRun> runs_;  // ordered by address
 };
 
 }  // namespace protean::cpu

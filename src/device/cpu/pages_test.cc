@@ -34,7 +34,7 @@ PageRange range_of(PagePool& pool, std::int64_t most_pages) {
   return std::move(*range);
 }
 
-TEST(PagePool, RefusesSizesThatNoPageHas) {
+TEST(PagePool, RefusesInvalidSizes) {
   for (const std::int64_t page_bytes :
        {std::int64_t{0}, std::int64_t{-4096}, 2 * kKiB, 3 * kMiB, 2 * kGiB, std::int64_t{5000}}) {
     EXPECT_EQ(PagePool::create(page_bytes, 4).error().code, ErrorCode::kInvalidArgument);
@@ -43,7 +43,7 @@ TEST(PagePool, RefusesSizesThatNoPageHas) {
   EXPECT_EQ(PagePool::create(2 * kMiB, INT64_MAX / kMiB).error().code, ErrorCode::kInvalidArgument);
 }
 
-TEST(PageRange, BorrowsAtItsEndAndGivesBackFromIt) {
+TEST(PageRange, AttachesAndDetachesAtItsEnd) {
   const auto pool = pool_of(64 * kKiB, 10);
   PageRange range = range_of(*pool, 8);
   EXPECT_EQ(reinterpret_cast<std::uintptr_t>(range.data()) % (2 * kMiB), 0U);
@@ -69,7 +69,7 @@ TEST(PageRange, MovesItsPages) {
   std::byte* const data = first.data();
   PageRange second = std::move(first);
   EXPECT_EQ(second.data(), data);
-  EXPECT_EQ(first.pages(), 0);  // NOLINT(bugprone-use-after-move): what is left is promised
+  EXPECT_EQ(first.pages(), 0);  // NOLINT(bugprone-use-after-move): tests the moved-from state
   PageRange third;
   third = std::move(second);
   third.data()[3 * 4 * kKiB - 1] = std::byte{1};
@@ -97,7 +97,7 @@ TEST(PageRange, ShortageChangesNothing) {
   EXPECT_TRUE(asker.attach(2).ok());
 }
 
-TEST(PageRange, WorkGivenUpChangesNothing) {
+TEST(PageRange, AbortedWorkChangesNothing) {
   const auto pool = pool_of(2 * kMiB, 40);
   PageRange range = range_of(*pool, 40);
   ASSERT_TRUE(range.attach(1).ok());
@@ -111,14 +111,14 @@ TEST(PageRange, WorkGivenUpChangesNothing) {
   EXPECT_TRUE(range.attach(39).ok());
 }
 
-// Long stretches stay long: a range that comes and goes leaves no crumbs for the next.
-TEST(PageRange, PrefersPagesThatLieTogether) {
+// Long free runs stay long although ranges borrow and return pages.
+TEST(PageRange, PrefersConsecutivePages) {
   const auto pool = pool_of(4 * kKiB, 100);
   PageRange small[3] = {range_of(*pool, 10), range_of(*pool, 10), range_of(*pool, 10)};
   for (PageRange& range : small) {
     ASSERT_TRUE(range.attach(10).ok());
   }
-  small[1].detach(10);  // a gap of 10 before the 70 at the end
+  small[1].detach(10);  // leaves a free run of 10 pages, besides the 70 at the end
   const auto mappings = [] {
     std::ifstream maps("/proc/self/maps");
     int count = 0;
@@ -138,7 +138,7 @@ TEST(PageRange, PrefersPagesThatLieTogether) {
   EXPECT_EQ(mappings(), before + 3);
 }
 
-TEST(PageRangeDeathTest, WhatIsNotBorrowedCannotBeTouched) {
+TEST(PageRangeDeathTest, AccessBeyondAttachedPagesFaults) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const auto pool = pool_of(4 * kKiB, 8);
   PageRange range = range_of(*pool, 8);
@@ -150,14 +150,14 @@ TEST(PageRangeDeathTest, WhatIsNotBorrowedCannotBeTouched) {
   EXPECT_DEATH(data[5 * 4 * kKiB] = std::byte{1}, "");
 }
 
-TEST(PageRangeDeathTest, MorePagesThanThereIsRoomForAreABug) {
+TEST(PageRangeDeathTest, AttachingBeyondTheRangeIsABug) {
   const auto pool = pool_of(4 * kKiB, 8);
   PageRange range = range_of(*pool, 2);
-  EXPECT_DEATH((void)range.attach(3), "room");
-  EXPECT_DEATH(range.detach(1), "gives back what it has");
+  EXPECT_DEATH((void)range.attach(3), "has addresses");
+  EXPECT_DEATH(range.detach(1), "has the pages");
 }
 
-TEST(PageRange, NothingElseIsMappedIntoIt) {
+TEST(PageRange, NoOtherMappingIsPlacedInside) {
   const auto pool = pool_of(2 * kMiB, 8);
   PageRange range = range_of(*pool, 8);
   ASSERT_TRUE(range.attach(8).ok());
@@ -173,7 +173,7 @@ TEST(PageRange, NothingElseIsMappedIntoIt) {
   }
 }
 
-TEST(PageRange, SaysThatAddressesAreShort) {
+TEST(PageRange, ReportsThatAddressesRanOut) {
   const auto pool = pool_of(2 * kMiB, 1);
   const Result<PageRange> range = PageRange::reserve(*pool, std::int64_t{1} << 38);
   ASSERT_FALSE(range.ok());
@@ -182,8 +182,8 @@ TEST(PageRange, SaysThatAddressesAreShort) {
       << range.error().message;
 }
 
-// A limit on file size stands for a system without memory: both refuse where pages are backed.
-TEST(PagePool, SaysThatTheSystemIsShort) {
+// A limit on file size stands in for a system without memory: both fail when pages are allocated.
+TEST(PagePool, ReportsThatTheSystemHasNoMemory) {
   rlimit before{};
   ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
   const auto ignored = std::signal(SIGXFSZ, SIG_IGN);
@@ -208,7 +208,7 @@ std::int64_t rss_shmem_bytes() {
   return -1;
 }
 
-TEST(PageRange, ResidentMemoryIsWhatIsBorrowed) {
+TEST(PageRange, ResidentMemoryIsThatOfBorrowedPages) {
   for (const std::int64_t page_bytes : {2 * kMiB, 64 * kKiB}) {
     const std::int64_t before = rss_shmem_bytes();
     ASSERT_GE(before, 0);
@@ -233,8 +233,8 @@ TEST(PageRange, ResidentMemoryIsWhatIsBorrowed) {
   }
 }
 
-// What a range holds is a function of the range, the place and when it was attached, so that a page
-// that two ranges share, or that moved, shows.
+// Writes into each page a value made from the range, the place and the time of attaching, and finds
+// pages that two ranges share or that moved.
 class StormyRange {
  public:
   StormyRange(PagePool& pool, std::uint64_t name, std::int64_t most_pages)
@@ -271,7 +271,7 @@ class StormyRange {
   std::uint64_t value(std::int64_t page) const {
     return name_ * 0x9E3779B97F4A7C15U + static_cast<std::uint64_t>(page);
   }
-  // First and last word: a page that is mapped half wrong shows too.
+  // The first and the last word are checked, in case only a part of a page is mapped wrongly.
   std::byte* first(std::int64_t page) const { return range_.data() + page * page_bytes_; }
   std::byte* last(std::int64_t page) const { return first(page + 1) - sizeof(std::uint64_t); }
   void mark(std::int64_t page) const {
@@ -320,7 +320,7 @@ TEST(PagePool, PagesAreConservedInAStorm) {
           for (const StormyRange& range : ranges) {
             borrowed += range.pages();
           }
-          all.arrive_and_wait();  // nobody acts while the sum is taken
+          all.arrive_and_wait();  // the ranges rest while their pages are counted
         }
       });
     }

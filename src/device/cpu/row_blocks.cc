@@ -6,12 +6,12 @@
 namespace protean::cpu {
 namespace {
 
-// Below this many elements, waking a thread costs more than it saves.
+// With fewer elements, waking a thread costs more than it saves.
 constexpr std::int64_t kSerialElements = 1 << 14;
 
 }  // namespace
 
-// Two bytes for an input, as bf16 or an integer of 16 bits, and a scale and a sum for a group.
+// An input takes at most 2 bytes, as bf16 or as a 16-bit integer. A group has a scale and a sum.
 std::int64_t arranged_rows_bytes(std::int64_t rows, std::int64_t inputs) {
   constexpr std::int64_t kLeastGroup = 32;
   const std::int64_t padded = round_up<std::int64_t>(inputs, PackedMatrix::kInputBlock);

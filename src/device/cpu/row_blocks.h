@@ -9,9 +9,9 @@
 
 namespace protean::cpu {
 
-// Rows of activations in blocks, as a tile of a product reads them: of 16 rows for AMX, where the
-// last may be missing; for vectors of nearly the same number, the first ones having a row more than
-// the others if any have.
+// Divides rows of activations into blocks, one for each tile of a product. Blocks for AMX have 16
+// rows, of which the last block may use fewer. Blocks for vectors differ by at most one row, and
+// the larger ones come first.
 struct RowBlocks {
   std::int64_t rows = 0;
   std::int64_t count = 0;
@@ -24,18 +24,18 @@ struct RowBlocks {
     return tiled ? std::min(rows, block * kTileRows16)
                  : rows / count * block + std::min(block, rows % count);
   }
-  // The one that this row is in.
+  // Returns the block of a row.
   std::int64_t at(std::int64_t row) const {
     const std::int64_t least = rows / count;
     return tiled ? row / kTileRows16 : std::max(row / (least + 1), (row - rows % count) / least);
   }
 };
 
-// What rows of so many inputs take at most, arranged for any weights and any unit.
+// Returns the bytes that suffice to arrange rows for any weights and any unit.
 std::int64_t arranged_rows_bytes(std::int64_t rows, std::int64_t inputs);
 
-// Calls arrange for each of so many parts of each block of rows of so many inputs, on all threads
-// where that pays.
+// Calls arrange(block, part) for each part of each block; on all threads unless there is little
+// work.
 void arrange_blocks(Team& team, const RowBlocks& blocks, std::int64_t inputs, std::int64_t parts,
                     const std::function<void(std::int64_t block, std::int64_t part)>& arrange);
 

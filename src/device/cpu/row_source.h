@@ -12,24 +12,23 @@ struct RmsNorm {
   float eps = 0;
 };
 
-// Rows that a product is to have, as they are or still to be normalised: what is read once is made
-// while it is read.
+// The rows of a product. If there is a norm, it is applied while the rows are read.
 struct RowSource {
   std::span<const float> x;  // [rows][inputs]
-  RmsNorm norm = {};         // with a weight: of x, as rms_norm does it to f32
+  RmsNorm norm = {};         // applied to x like rms_norm() with kF32, unless its weight is empty
 
   bool made() const { return !norm.weight.empty(); }
 };
 
-// Two products of the same rows, of which silu(gate) * up, as swiglu does it, is to be multiplied
-// next: some columns of some rows, whole blocks of them.
+// Some rows and columns of the gate and up products, from which silu(gate) * up is computed like
+// swiglu() does. Rows are whole blocks of the next product.
 struct GatedPart {
   const float* gate = nullptr;  // [rows][stride]
   const float* up = nullptr;    // the same
   std::int64_t stride = 0;
   std::int64_t first_row = 0;
   std::int64_t rows = 0;
-  std::int64_t first_input = 0;  // of the next product: a group's first one
+  std::int64_t first_input = 0;  // input of the next product that begins a group
   std::int64_t inputs = 0;
 };
 

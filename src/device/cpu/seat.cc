@@ -19,8 +19,8 @@ namespace {
 using Mask = std::vector<unsigned long>;
 
 constexpr int kWordBits = CHAR_BIT * sizeof(unsigned long);
-constexpr int kMostCpus = 1 << 16;  // eight times what Linux can be built for
-constexpr int kMostNodes = 1024;    // what Linux can be built for
+constexpr int kMostCpus = 1 << 16;  // eight times the limit of Linux
+constexpr int kMostNodes = 1024;    // the limit of Linux
 constexpr std::int64_t kTurnBytes = 2 * kMiB;
 
 Mask mask_of(std::span<const int> numbers, int bits) {
@@ -39,7 +39,7 @@ bool set_cpus(std::span<const int> cpus) {
                            reinterpret_cast<const cpu_set_t*>(mask.data())) == 0;
 }
 
-// The system takes the count of bits for one more than it reads.
+// The system reads one bit less than the count it is given.
 bool set_policy(int policy, const Mask& nodes) {
   const bool any = std::any_of(nodes.begin(), nodes.end(), [](unsigned long w) { return w != 0; });
   return syscall(SYS_set_mempolicy, policy, any ? nodes.data() : nullptr,
@@ -52,7 +52,7 @@ bool bind_piece(int file, std::int64_t offset, std::int64_t bytes, int node) {
   if (view == MAP_FAILED) {
     return false;
   }
-  // The policy is the file's from here on, not the mapping's.
+  // The policy belongs to the file and outlives this mapping.
   const Mask mask = mask_of(std::span(&node, 1), kMostNodes);
   const bool bound =
       syscall(SYS_mbind, view, length, MPOL_PREFERRED, mask.data(), kMostNodes + 1, 0) == 0;
@@ -91,8 +91,9 @@ void Seat::take_cpus(std::span<const int> cpus) {
   if (set_cpus(cpus)) {
     cpus_before_ = std::move(before);
   } else {
-    taken_ = make_error(ErrorCode::kUnavailable, "the system refused to set CPUs of a thread ({})",
-                        std::strerror(errno));
+    taken_ =
+        make_error(ErrorCode::kUnavailable, "the system refused to set the CPUs of a thread ({})",
+                   std::strerror(errno));
   }
 }
 
@@ -105,13 +106,13 @@ void Seat::take_nodes(std::span<const int> nodes) {
     policy_before_ = policy;
     nodes_before_ = std::move(before);
   } else if (taken_.ok()) {
-    taken_ =
-        make_error(ErrorCode::kUnavailable, "the system refused to set NUMA nodes of a thread ({})",
-                   std::strerror(errno));
+    taken_ = make_error(ErrorCode::kUnavailable,
+                        "the system refused to set the NUMA nodes of a thread ({})",
+                        std::strerror(errno));
   }
 }
 
-// What was allowed before may have shrunk since; then the system's own answer has to do.
+// Restoring fails if the allowed CPUs have shrunk meanwhile. The system then chooses CPUs itself.
 Seat::~Seat() {
   if (!cpus_before_.empty()) {
     (void)set_cpus(cpus_before_);
@@ -121,7 +122,8 @@ Seat::~Seat() {
   }
 }
 
-// An interleaving policy would count small pages, and huge ones would all begin on the same node.
+// MPOL_INTERLEAVE is not used: it counts small pages, so that all huge pages would get the same
+// node.
 bool place_memory(int file, std::int64_t bytes, std::span<const int> nodes) {
   if (nodes.empty()) {
     return true;

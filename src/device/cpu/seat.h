@@ -8,13 +8,14 @@
 
 namespace protean::cpu {
 
-// CPUs that the calling thread may run on, ascending. Empty where the system does not say.
+// Returns the CPUs that the calling thread may run on, ascending; none if the system does not say.
 std::vector<int> allowed_cpus();
 
-// While it lives, the thread that made it, and that destroys it, runs on these CPUs only, and
-// memory that it touches first comes from these nodes: from the one as long as that has any, from
-// several in turns. Empty: as before. Threads that it starts meanwhile inherit both. A system may
-// refuse, as containers do: then the thread goes on as before.
+// Restricts the calling thread to CPUs and NUMA nodes until the seat is destroyed, by the same
+// thread. Memory that the thread touches first comes from the nodes: from a single node while it
+// has memory left, from several nodes in turns. An empty list changes nothing. Threads started
+// meanwhile inherit both. If the system refuses, as some containers do, nothing changes and taken()
+// has the error.
 class Seat {
  public:
   Seat(std::span<const int> cpus, std::span<const int> nodes);
@@ -22,20 +23,20 @@ class Seat {
   Seat(const Seat&) = delete;
   Seat& operator=(const Seat&) = delete;
 
-  const Status& taken() const { return taken_; }  // what was refused, if anything
+  const Status& taken() const { return taken_; }
 
  private:
   void take_cpus(std::span<const int> cpus);
   void take_nodes(std::span<const int> nodes);
 
   Status taken_;
-  std::vector<int> cpus_before_;  // empty: not changed
-  int policy_before_ = -1;        // likewise
+  std::vector<int> cpus_before_;  // empty if not changed
+  int policy_before_ = -1;        // -1 if not changed
   std::vector<unsigned long> nodes_before_;
 };
 
-// Memory of a memfd that has none yet comes from these nodes, whoever touches it: pieces of 2 MiB
-// in turns where they are several. Advice: false where the system refuses.
+// Makes the unallocated memory of a memfd come from `nodes`, whichever thread touches it; from
+// several nodes in turns of 2 MiB. Returns false if the system refuses, which is harmless.
 bool place_memory(int file, std::int64_t bytes, std::span<const int> nodes);
 
 }  // namespace protean::cpu

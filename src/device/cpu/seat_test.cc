@@ -16,7 +16,7 @@ namespace protean::cpu {
 namespace {
 
 struct Policy {
-  long asked = -1;  // 0: the system said
+  long asked = -1;  // 0 if the system call succeeded
   int mode = -1;
   std::array<unsigned long, 16> nodes{};
 };
@@ -34,13 +34,13 @@ Policy policy_at(const std::byte* address) {
   return policy;
 }
 
-// Containers refuse to talk of it; then there is nothing to see.
+// Returns false if the system refuses memory policies, as some containers do.
 bool system_has_policies() {
   const std::vector<int> nodes = {0};
   return policy_of_thread().asked == 0 && Seat({}, nodes).taken().ok();
 }
 
-TEST(Seat, IsTakenAndGivenBack) {
+TEST(Seat, RestrictsAThreadAndRestoresIt) {
   const std::vector<int> before = allowed_cpus();
   ASSERT_FALSE(before.empty());
   {
@@ -51,7 +51,7 @@ TEST(Seat, IsTakenAndGivenBack) {
   EXPECT_EQ(allowed_cpus(), before);
 }
 
-TEST(Seat, IsOfOneThread) {
+TEST(Seat, AppliesToOneThread) {
   const std::vector<int> before = allowed_cpus();
   std::vector<int> of_other;
   std::thread other([&] {
@@ -63,14 +63,14 @@ TEST(Seat, IsOfOneThread) {
   EXPECT_EQ(allowed_cpus(), before);
 }
 
-TEST(Seat, NowhereChangesNothing) {
+TEST(Seat, EmptyListsChangeNothing) {
   const std::vector<int> before = allowed_cpus();
   const Seat seat({}, {});
   EXPECT_TRUE(seat.taken().ok());
   EXPECT_EQ(allowed_cpus(), before);
 }
 
-TEST(Seat, ThatIsNotThereIsRefusedAndTheThreadGoesOn) {
+TEST(Seat, InvalidCpusAreRefusedAndChangeNothing) {
   const std::vector<int> before = allowed_cpus();
   const std::vector<int> nowhere = {60000};
   {
@@ -86,7 +86,7 @@ TEST(Seat, ThatIsNotThereIsRefusedAndTheThreadGoesOn) {
   EXPECT_EQ(allowed_cpus(), before);
 }
 
-TEST(Seat, MemoryComesFromItsNodesUntilItGoes) {
+TEST(Seat, MemoryComesFromItsNodesUntilItIsDestroyed) {
   const Policy before = policy_of_thread();
   if (!system_has_policies()) {
     GTEST_SKIP() << "the system refuses memory policies";
@@ -109,7 +109,8 @@ bool system_places_memory(std::span<const int> nodes) {
   return placed;
 }
 
-// Whoever touches them first: the policy is the memory's own, mapped here or there.
+// The policy belongs to the memory, so the thread and the mapping that touch it first do not
+// matter.
 TEST(PagePool, PagesComeFromItsNodes) {
   const std::vector<int> one = {0};
   if (!system_has_policies() || !system_places_memory(one)) {

@@ -14,13 +14,13 @@
 HWY_BEFORE_NAMESPACE();
 namespace protean::cpu::HWY_NAMESPACE {
 
-using Lane = hn::CappedTag<float, 1>;  // what is left of a row, by the same arithmetic
+using Lane = hn::CappedTag<float, 1>;  // for the rest of a row, with the same arithmetic
 
 template <class D>
 HWY_INLINE hn::Vec<D> weights_of(D floats, hn::Vec<D> logits, const SoftmaxWeights& softmax) {
   const auto top = hn::Set(floats, softmax.top);
   const auto below = hn::Mul(hn::Sub(logits, top), hn::Set(floats, softmax.scale));
-  // Infinity minus itself is not a number.
+  // An infinite logit minus itself would be a NaN.
   const auto weights =
       hn::IfThenElse(hn::Eq(logits, top), hn::Set(floats, 1.0f), exp(floats, below));
   return hn::IfThenElseZero(hn::Ge(weights, hn::Set(floats, softmax.least)), weights);

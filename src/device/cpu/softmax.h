@@ -5,21 +5,23 @@
 
 namespace protean::cpu {
 
-// e^((logit - top) * scale), to about 1e-7 relative: 1 where logit is top, infinite ones included,
-// and 0 for what is below `least` or not a number. top is no less than any logit.
+// The softmax weight of a logit, e^((logit - top) * scale), to a relative error of about 1e-7. It
+// is 1 for a logit equal to `top`, even if infinite, and 0 if it is below `least` or the logit is a
+// NaN. No logit may be above `top`.
 struct SoftmaxWeights {
   float top = 0;
   float scale = 1;
   float least = 0;
 
-  // As many weights as logits.
+  // weights.size() == logits.size()
   void compute(std::span<const float> logits, std::span<float> weights) const;
 
-  // sums[i] = the weights of logits [i * kSumBlock, (i + 1) * kSumBlock), in double and in an order
-  // that depends on the instruction set alone; there are softmax_blocks(logits.size()) of them.
+  // Computes sums[i] = the sum of the weights of logits [i * kSumBlock, (i + 1) * kSumBlock), in
+  // double and in an order that depends only on the instruction set. There are
+  // softmax_blocks(logits.size()) sums.
   void sum(std::span<const float> logits, std::span<double> sums) const;
 
-  // Of all logits: the sums of sum() one after another.
+  // Returns the sum over all logits: the results of sum() added in order.
   double total(std::span<const float> logits) const;
 };
 inline constexpr std::size_t kSumBlock = 1024;

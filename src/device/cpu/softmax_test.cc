@@ -8,7 +8,7 @@
 #include <numeric>
 #include <vector>
 
-#include "device/cpu/every_target.h"
+#include "device/cpu/every_target_for_test.h"
 
 namespace protean::cpu {
 namespace {
@@ -35,7 +35,7 @@ TEST_P(Softmax, AgreesWithDoublePrecision) {
         for (std::size_t i = 0; i < logits.size(); ++i) {
           const double exact = std::exp((double{logits[i]} - softmax.top) * scale);
           if (std::abs(exact - least) > 1e-5 * exact && exact > 1e-36) {
-            // The error of the exponent itself, |x| * 2^-24, is the caller's f32 subtraction.
+            // The exponent has an error of |x| * 2^-24 from its subtraction in f32.
             ASSERT_NEAR(weights[i], exact >= least ? exact : 0.0,
                         exact * (2e-7 + 1.2e-7 * std::abs(std::log(exact))))
                 << i << " of " << size;
@@ -51,7 +51,7 @@ TEST_P(Softmax, AgreesWithDoublePrecision) {
   }
 }
 
-TEST_P(Softmax, WeighsWhatIsNoNumber) {
+TEST_P(Softmax, WeighsInfinitiesAndNans) {
   std::vector<float> logits(40, 0.0f);
   logits[1] = kNan;
   logits[2] = -kInf;

@@ -33,22 +33,22 @@ void store_bf16(const float* from, int count, std::byte* to) {
   }
 }
 
-// The largest magnitude, or infinity where some value is not finite.
+// Returns the largest magnitude, or infinity if a value is not finite.
 float largest_magnitude(const float* from, int count) {
   const Eight floats;
   const auto infinity = hn::Set(floats, std::numeric_limits<float>::infinity());
   auto largest = hn::Zero(floats);
   for (int i = 0; i < count; i += static_cast<int>(hn::Lanes(floats))) {
     const auto magnitude = hn::Abs(hn::LoadU(floats, from + i));
-    const auto finite = hn::Lt(magnitude, infinity);  // not of a NaN
+    const auto finite = hn::Lt(magnitude, infinity);  // false for a NaN
     largest = hn::Max(largest, hn::IfThenElse(finite, magnitude, infinity));
   }
   return hn::GetLane(hn::MaxOfLanes(floats, largest));
 }
 
-// The scale is rounded up, so that no value needs more than 127 steps of it.
+// Stores a row as int8. The scale is rounded up, so that no value exceeds 127 steps.
 void store_int8(const float* from, int count, std::byte* to, std::byte* scale_to) {
-  constexpr float kNothing = 1e-30f;  // below it a row is zeros: its scale's inverse would overflow
+  constexpr float kNothing = 1e-30f;  // smaller rows become zeros; the inverse scale would overflow
   const Eight floats;
   const hn::RebindToSigned<Eight> ints;
   const hn::Rebind<std::int8_t, Eight> bytes;
@@ -75,7 +75,7 @@ void store_int8(const float* from, int count, std::byte* to, std::byte* scale_to
   }
 }
 
-// Keeps one row of a head.
+// Stores one row of a head.
 void store_row(const KvLayer& layer, const float* from, std::byte* to, std::byte* scale_to) {
   switch (layer.element) {
     case KvElement::kF32:

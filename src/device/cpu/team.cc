@@ -14,8 +14,8 @@
 namespace protean::cpu {
 namespace {
 
-// Some tens of microseconds: longer than the gap between two kernels of a step, short enough that a
-// waiting thread does not take a shared core from somebody with work.
+// About 10 to 50 us: longer than the gap between two kernels of a step, but short enough not to
+// take a shared core from a thread that has work.
 constexpr int kSpins = 1000;
 constexpr std::uint64_t kLeftBits = 32;
 constexpr std::uint64_t kLeftMask = (std::uint64_t{1} << kLeftBits) - 1;
@@ -24,14 +24,15 @@ using Task = std::function<void(std::int64_t, int)>;
 
 }  // namespace
 
-// A batch is claimed through one word: its generation above, how many indices are left below. An
-// index is taken by compare-and-swap on the whole word, so a thread that wakes up late can take
-// nothing of a newer batch by mistake. `task` and `tasks` are written between batches and read only
-// by a thread that has taken an index, without which the batch cannot end.
+// Threads claim the indices of a batch through one word, `ticket`: its upper half is the batch's
+// generation, its lower half the number of indices left. A thread takes an index by
+// compare-and-swap on the whole word, so a thread that wakes up late cannot take an index of a
+// newer batch. `task` and `tasks` are written between batches, and read only by threads that hold
+// an index, which the end of the batch waits for.
 struct Team::State {
   State(int team_threads, Locality team_place) : size(team_threads), where(std::move(team_place)) {}
 
-  const int size;  // in threads, the owner's included
+  const int size;  // number of threads, including the owner
   const Locality where;
   alignas(64) std::atomic<std::uint64_t> ticket{0};
   const Task* task = nullptr;
@@ -40,7 +41,7 @@ struct Team::State {
   alignas(64) std::atomic<int> sleepers{0};
   std::atomic<bool> owner_sleeps{false};
   std::atomic<bool> stopping{false};
-  bool owner_works = false;  // touched by the owner only
+  bool owner_works = false;  // used by the owner only
   std::mutex mutex;
   std::condition_variable work_ready;
   std::condition_variable work_done;
@@ -48,7 +49,7 @@ struct Team::State {
 
   std::uint64_t generation() const { return ticket.load() >> kLeftBits; }
 
-  // Works until the batch has no index left to take.
+  // Runs tasks until all indices of the batch are taken.
   void claim(std::uint64_t batch, int thread) noexcept {
     std::uint64_t seen = ticket.load();
     while (seen >> kLeftBits == batch && (seen & kLeftMask) != 0) {
@@ -57,7 +58,7 @@ struct Team::State {
       }
       const std::int64_t count = tasks;
       (*task)(count - static_cast<std::int64_t>(seen & kLeftMask), thread);
-      // From the addition on, the owner may return and open another batch.
+      // After the addition the owner may return and open another batch.
       if (done.fetch_add(1) + 1 == count && owner_sleeps.load()) {
         { const std::lock_guard lock(mutex); }
         work_done.notify_one();
@@ -66,7 +67,7 @@ struct Team::State {
     }
   }
 
-  // False when the team is being taken down.
+  // Returns false if the team is being destroyed.
   bool wait_for_batch_after(std::uint64_t seen) {
     const auto ready = [&] { return generation() != seen || stopping.load(); };
     for (int spin = 0; spin < kSpins && !ready(); ++spin) {
@@ -74,7 +75,8 @@ struct Team::State {
     }
     if (!ready()) {
       std::unique_lock lock(mutex);
-      sleepers.fetch_add(1);  // before the last look, so that the owner sees one of the two
+      sleepers.fetch_add(
+          1);  // before wait() checks ready(): the owner or this thread sees the other
       work_ready.wait(lock, ready);
       sleepers.fetch_sub(1);
     }
@@ -119,7 +121,7 @@ struct Team::State {
     }
   }
 
-  // The calling thread's number when it is inside a task of this team, else -1.
+  // Returns the number of the calling thread if it is inside a task of this team, else -1.
   int working_thread() const {
     for (std::size_t i = 0; i < threads.size(); ++i) {
       if (threads[i].get_id() == std::this_thread::get_id()) {
@@ -132,7 +134,7 @@ struct Team::State {
 
 Team::Team(int threads, Locality where)
     : state_(std::make_unique<State>(threads, std::move(where))) {
-  check(threads >= 1, "a team has at least its owner's thread");
+  check(threads >= 1, "a team has at least the owner's thread");
   check(!state_->where.pinned || std::ssize(state_->where.cpus) == threads,
         "a pinned team has a thread for each CPU");
   state_->threads.reserve(static_cast<std::size_t>(threads) - 1);

@@ -9,21 +9,21 @@
 
 namespace protean::cpu {
 
-// One device's threads. They sleep when idle. run() is called by one thread at a time, the owner's,
-// which works too; it returns when every task is done. Called inside a task, it runs its tasks on
-// the thread that calls. Tasks do not throw, and what they compute must not depend on their thread.
-// Its threads are where it is told; a pinned one has a thread for each of its CPUs.
+// The threads of one device. They sleep when idle. One thread, the owner, calls run(), takes part
+// in the work, and gets control back when all tasks are done. A call inside a task runs its tasks
+// on the calling thread. Tasks must not throw, and their results must not depend on the thread.
 class Team {
  public:
-  explicit Team(int threads, Locality where = {});  // >= 1, the caller included
+  // `threads` includes the owner's. If `where` is pinned, it must have as many CPUs as threads.
+  explicit Team(int threads, Locality where = {});
   ~Team();
   Team(const Team&) = delete;
   Team& operator=(const Team&) = delete;
 
   int threads() const;
 
-  // On the owner's thread, which is not among those that the team starts: its place, for as long as
-  // it computes.
+  // Places the calling thread, which must be the owner's, like the threads that the team starts,
+  // until the seat is destroyed.
   Seat take_seat() const;
 
   // Calls task(i, thread) once for each i in [0, tasks), thread in [0, threads()).

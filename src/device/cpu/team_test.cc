@@ -34,8 +34,8 @@ TEST_P(Teams, CallEveryIndexOnce) {
   }
 }
 
-// Plain memory handed over between batches: what one batch wrote, the next may read.
-TEST_P(Teams, SeeWhatTheBatchBeforeWrote) {
+// A batch may read, without synchronisation, what the previous batch wrote.
+TEST_P(Teams, SeeWritesOfThePreviousBatch) {
   Team team(GetParam());
   constexpr std::int64_t kCells = 37;
   std::vector<std::int64_t> cells(kCells, 0);
@@ -50,8 +50,8 @@ TEST_P(Teams, SeeWhatTheBatchBeforeWrote) {
   EXPECT_EQ(cells, std::vector<std::int64_t>(kCells, kBatches));
 }
 
-// Batches of every size on each other's heels, each with a task that is gone right after it: a
-// thread that is late for one must leave the next one alone.
+// Batches of different sizes follow each other immediately, and each task is destroyed after its
+// batch: a thread that is late for one batch must not take an index of the next.
 TEST_P(Teams, KeepBatchesApart) {
   Team team(GetParam());
   std::atomic<std::int64_t> strays{0};
@@ -98,8 +98,8 @@ TEST_P(Teams, RunABatchInsideATask) {
   EXPECT_TRUE(same_thread);
 }
 
-// No thread may be given another one's number: kernels index per-thread memory with it.
-TEST_P(Teams, GiveAThreadANumberOfItsOwn) {
+// Threads in one batch have different numbers: kernels use them to index memory of each thread.
+TEST_P(Teams, GiveThreadsDifferentNumbers) {
   Team team(GetParam());
   std::vector<std::set<std::thread::id>> ids(static_cast<std::size_t>(GetParam()));
   for (int batch = 0; batch < 50; ++batch) {
@@ -113,13 +113,13 @@ TEST_P(Teams, GiveAThreadANumberOfItsOwn) {
   }
 }
 
-TEST(Team, ComesAndGoesWithoutWork) {
+TEST(Team, StartsAndStopsWithoutWork) {
   for (int i = 0; i < 50; ++i) {
     const Team team(3);
   }
 }
 
-// The slow task holds one thread; the others must be able to finish the rest and wait for it.
+// While a slow task occupies one thread, the other threads finish the rest and then wait.
 TEST_P(Teams, WaitForTheSlowestTask) {
   Team team(GetParam());
   for (int batch = 0; batch < 5; ++batch) {
@@ -134,10 +134,10 @@ TEST_P(Teams, WaitForTheSlowestTask) {
   }
 }
 
-// CPUs that each thread of a team was allowed to run on when it had work, by thread.
+// Returns the CPUs that each thread of a team may run on while it works.
 std::vector<std::vector<int>> cpus_of(Team& team) {
   std::vector<std::vector<int>> cpus(static_cast<std::size_t>(team.threads()));
-  std::barrier all(team.threads());  // each thread takes one of the tasks
+  std::barrier all(team.threads());  // makes each thread take one task
   team.run(team.threads(), [&](std::int64_t, int thread) {
     cpus[static_cast<std::size_t>(thread)] = allowed_cpus();
     all.arrive_and_wait();
@@ -145,12 +145,12 @@ std::vector<std::vector<int>> cpus_of(Team& team) {
   return cpus;
 }
 
-TEST(Team, ThatIsPinnedHasAThreadOnEachCpu) {
+TEST(Team, PinnedThreadsEachHaveACpu) {
   const std::vector<int> cpus = allowed_cpus();
   const auto count = static_cast<int>(std::min<std::size_t>(cpus.size(), 4));
   const std::vector<int> some(cpus.rbegin(), cpus.rbegin() + count);
   Team team(count, {.cpus = some, .pinned = true});
-  EXPECT_EQ(cpus_of(team)[0], cpus) << "the owner has not taken its seat";
+  EXPECT_EQ(cpus_of(team)[0], cpus) << "the owner is not seated";
   {
     const Seat seat = team.take_seat();
     std::vector<std::vector<int>> expected;
@@ -162,7 +162,7 @@ TEST(Team, ThatIsPinnedHasAThreadOnEachCpu) {
   EXPECT_EQ(allowed_cpus(), cpus);
 }
 
-TEST(Team, ThatIsNotPinnedLeavesItsThreadsTheChoice) {
+TEST(Team, UnpinnedThreadsMayRunOnAllCpus) {
   const std::vector<int> cpus = allowed_cpus();
   const std::vector<int> last = {cpus.back()};
   for (const std::vector<int>& some : {cpus, last}) {
@@ -179,7 +179,7 @@ TEST(TeamDeathTest, APinnedTeamHasAThreadForEachCpu) {
   EXPECT_DEATH(Team(1, {.cpus = {0, 1}, .pinned = true}), "a thread for each CPU");
 }
 
-TEST(Team, ThatMayNotHaveItsPlaceWorksWithoutIt) {
+TEST(Team, WorksIfItsPlaceIsRefused) {
   Team team(2, {.cpus = {60000, 60001}, .nodes = {1000}, .pinned = true});
   const Seat seat = team.take_seat();
   EXPECT_EQ(cpus_of(team), std::vector(2, allowed_cpus()));

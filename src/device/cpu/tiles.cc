@@ -16,7 +16,7 @@
 namespace protean::cpu {
 namespace {
 
-// Denormals count as zeros, of operands and of results.
+// Returns 0 for denormals. Both operands and results are flushed.
 float flushed(float value) {
   return std::abs(value) < std::numeric_limits<float>::min() ? std::copysign(0.0f, value) : value;
 }
@@ -24,12 +24,12 @@ float flushed(float value) {
 constexpr int kColumns = kTileBytes / 4;
 constexpr int kPairs = kTileInputs / 2;
 
-// A row of A or of B: 16 pairs, or one for each of 16 columns.
+// A row of A or B: 16 pairs of inputs, or one pair for each of 16 columns.
 struct PairRow {
   float first[16];
   float second[16];
-  // A product of two such numbers is exact in f32: multiplied and then added is as good as fused,
-  // and many times as fast where that is a function of the library's.
+  // True if products of these numbers are exact in f32. Then a multiplication and an addition give
+  // the same bits as a fused operation, and are much faster if that is a library function.
   bool moderate = true;
 
   void load(const std::byte* from) {
@@ -73,16 +73,16 @@ bool processor_has_amx() {
 }
 
 bool ask_for_tiles() {
-  constexpr unsigned kTileState = 3U << 17;                    // configuration and data, in XCR0
-  constexpr long kRequestPermission = 0x1023, kTileData = 18;  // of arch_prctl
+  constexpr unsigned kTileState = 3U << 17;                    // XCR0: configuration and data
+  constexpr long kRequestPermission = 0x1023, kTileData = 18;  // for arch_prctl
   std::uint32_t low = 0, high = 0;
   asm volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
   return (low & kTileState) == kTileState &&
          syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 }
 
-// C of one product of bf16 and of one of their bytes. The bf16 are small integers, whose sums are
-// exact: a processor that adds in another order than the manual multiplies well too.
+// Returns the sums of one product of bf16 and of one of bytes. The bf16 are small integers, whose
+// sums are exact, so that a processor which adds in another order than the manual gives the same.
 template <class Tiles>
 std::array<std::uint32_t, 512> sample_products(Tiles tiles) {
   alignas(64) std::uint16_t left[16 * 32];
@@ -105,7 +105,8 @@ std::array<std::uint32_t, 512> sample_products(Tiles tiles) {
   return sums;
 }
 
-// Virtual machines and emulators promise what they do not keep; a wrong sum would be silent.
+// Returns true if products are correct. Some virtual machines and emulators report AMX but compute
+// wrong sums.
 bool tiles_multiply_well() {
   return sample_products(AmxTiles()) == sample_products(EmulatedTiles());
 }
@@ -145,8 +146,8 @@ void EmulatedTiles::store_tile(const Tile& tile, void* to, std::int64_t row_byte
   }
 }
 
-// The even and the odd inputs of a tile are summed apart, then together, then to C: so Intel's
-// manual defines TDPBF16PS. Every addition rounds to nearest even.
+// Follows the definition of TDPBF16PS in Intel's manual: adds even and odd inputs separately, then
+// both sums, then C. Every addition rounds to nearest even.
 void EmulatedTiles::multiply_tiles(Tile& c, const Tile& a, const Tile& b) {
   PairRow right[kPairs];
   for (int pair = 0; pair < kPairs; ++pair) {
@@ -171,7 +172,7 @@ void EmulatedTiles::multiply_tiles(Tile& c, const Tile& a, const Tile& b) {
   }
 }
 
-// Four products of bytes are added to each sum, modulo 2^32.
+// Adds four products of bytes to each sum, modulo 2^32.
 void EmulatedTiles::multiply_int8_tiles(Tile& c, const Tile& a, const Tile& b) {
   constexpr int kColumns = kTileBytes / 4;
   for (int row = 0; row < kTileRows16; ++row) {

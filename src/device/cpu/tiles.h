@@ -15,6 +15,8 @@ constexpr int kTileBytes = 64;   // of a row
 constexpr int kTileInputs = 32;  // bf16 in a row of A, pairs of inputs in the rows of B
 constexpr int kTileInt8s = 64;   // in a row of A, fours of inputs in the rows of B
 
+enum class TileElement : std::uint8_t { kBf16, kInt8 };
+
 // Whether the processor, the system and PROTEAN_CPU let this process use AMX with bf16 and int8.
 // The first call asks the system for the tiles' state; all threads may use them after it.
 bool amx_promised();
@@ -35,6 +37,10 @@ class EmulatedTiles {
   template <int kTile>
   void load(const void* from, std::int64_t row_bytes) {
     load_tile(tiles_[kTile], from, row_bytes);
+  }
+  template <int kTile>
+  void load_once(const void* from, std::int64_t row_bytes) {
+    load<kTile>(from, row_bytes);
   }
   template <int kTile>
   void store(void* to, std::int64_t row_bytes) const {
@@ -93,6 +99,14 @@ class AmxTiles {
   template <int kTile>
   void load(const void* from, std::int64_t row_bytes) {
     asm volatile("tileloadd (%0,%1,1), %%tmm%c2"
+                 :
+                 : "r"(from), "r"(row_bytes), "i"(kTile)
+                 : "memory");
+  }
+  // For what is not read again soon: it takes little of L1.
+  template <int kTile>
+  void load_once(const void* from, std::int64_t row_bytes) {
+    asm volatile("tileloaddt1 (%0,%1,1), %%tmm%c2"
                  :
                  : "r"(from), "r"(row_bytes), "i"(kTile)
                  : "memory");

@@ -11,7 +11,7 @@
 namespace protean::cpu {
 namespace {
 
-// Row 0 of A times column 0 of B, where both are as given and else zero, added to c.
+// Returns c plus the product of row 0 of A and column 0 of B. All other elements are zero.
 template <class Tiles>
 float dot(Tiles tiles, const std::vector<float>& a, const std::vector<float>& b, float c) {
   alignas(64) std::uint16_t left[16 * 32] = {};
@@ -34,11 +34,11 @@ float dot(Tiles tiles, const std::vector<float>& a, const std::vector<float>& b,
   return sums[0];
 }
 
-// What has the same bits in any order.
+// Checks sums that have the same bits in any order of additions.
 template <class Tiles>
 void expect_exact_sums(const Tiles& tiles) {
   EXPECT_EQ(dot(tiles, {1, 2, 3}, {4, 5, 6}, 0.5f), 32.5f);
-  // Denormals are zeros, coming and going.
+  // Denormal operands and results are zeros.
   EXPECT_EQ(dot(tiles, {0x1p-130f}, {0x1p100f}, 0), 0.0f);
   EXPECT_EQ(dot(tiles, {0x1p-70f}, {0x1p-60f}, 0), 0.0f);
   EXPECT_EQ(dot(tiles, {0}, {0}, 0x1p-130f), 0.0f);
@@ -47,15 +47,15 @@ void expect_exact_sums(const Tiles& tiles) {
 TEST(Tiles, EmulationDoesWhatTheManualSays) {
   const EmulatedTiles tiles{};
   expect_exact_sums(tiles);
-  // Even inputs, odd inputs, then both, then C: in any other order the small one would survive.
+  // Even inputs, odd inputs, both, then C. In any other order the result would differ.
   EXPECT_EQ(dot(tiles, {1, 0x1p24f, 0, -0x1p24f}, {1, 1, 1, 1}, 0), 1.0f);
   EXPECT_EQ(dot(tiles, {0x1p24f, 0, 1, 0, -0x1p24f}, {1, 1, 1, 1, 1}, 0), 0.0f);
   EXPECT_EQ(dot(tiles, {0x1p24f, -0x1p24f}, {1, 1}, 1), 1.0f);
   EXPECT_EQ(dot(tiles, {0x1p24f}, {1}, 1), 0x1p24f);
-  EXPECT_EQ(dot(tiles, {0x1p24f}, {1}, 3), 0x1p24f + 4);  // a tie, to even
+  EXPECT_EQ(dot(tiles, {0x1p24f}, {1}, 3), 0x1p24f + 4);  // a tie rounds to even
 }
 
-// Within what roundings in another order can change, of any size of numbers.
+// Compares numbers of all sizes, within the rounding errors of another order of additions.
 TEST(Tiles, TheProcessorAgreesWithTheEmulation) {
 #if HWY_ARCH_X86_64
   if (amx_promised()) {
@@ -79,12 +79,12 @@ TEST(Tiles, TheProcessorAgreesWithTheEmulation) {
   GTEST_SKIP() << "this processor has no AMX";
 }
 
-// Where what adds up is wrong, the program goes without and nothing else would show it.
+// If products were wrong, the program would silently not use AMX.
 TEST(Tiles, AProcessorThatPromisesAmxHasIt) {
   EXPECT_EQ(amx_available(), amx_promised());
 }
 
-// Bytes of both signs, -128 among them, on sums that are there already, against a plain loop.
+// Compares products of bytes of both signs, including -128, on existing sums, with a plain loop.
 template <class Tiles>
 void expect_integer_arithmetic(Tiles tiles) {
   alignas(64) std::int8_t left[16 * 64];
@@ -128,7 +128,7 @@ TEST(Tiles, TheProcessorMultipliesIntegers) {
   GTEST_SKIP() << "this processor has no AMX";
 }
 
-// Tile by tile and row by row where they were put, whatever the distance between rows.
+// Tiles are loaded and stored correctly for all distances between rows.
 TEST(Tiles, AreLoadedAndStoredRowByRow) {
   std::vector<std::uint8_t> from(16 * 100), to(16 * 80, 0xee);
   for (std::size_t i = 0; i < from.size(); ++i) {

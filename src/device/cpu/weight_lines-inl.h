@@ -1,4 +1,5 @@
-// How the formats of a packed matrix become vectors of f32, compiled once per instruction set.
+// Unpacks the formats of a packed matrix to vectors of f32 or pairs of bf16. Compiled once for each
+// instruction set.
 
 #if defined(PROTEAN_DEVICE_CPU_WEIGHT_LINES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef PROTEAN_DEVICE_CPU_WEIGHT_LINES_INL_H_
@@ -24,13 +25,13 @@ namespace protean::cpu::HWY_NAMESPACE {
 constexpr int kPanel = PackedMatrix::kPanel;
 constexpr int kPanelVecs = kPanel / kLanes;
 
-// The signed field of kBits at kBit of every word; what stands above it does not matter. Looked up
-// where a table of 16 floats is one register, else sign-extended.
+// Returns the signed field of kBits at kBit of every word, as f32; higher bits are ignored. Uses a
+// table if 16 floats fit one register, else extends the sign.
 template <int kBits, int kBit>
 HWY_INLINE Vec field_value(WordVec words, [[maybe_unused]] Vec table) {
 #if HWY_TARGET == HWY_AVX3
   if constexpr (kBits <= 4) {
-    // The index is the lowest four bits: of a field of three, the table repeats itself.
+    // The index is the lowest four bits. The table of a 3-bit field is repeated for the fourth bit.
     const hn::Indices512<float> indices{hn::ShiftRight<kBit>(words).raw};
     return hn::TableLookupLanes(table, indices);
   }
@@ -52,9 +53,10 @@ HWY_INLINE WordVec load_words(const std::byte* from) {
   return hn::LoadU(Words(), reinterpret_cast<const std::uint32_t*>(from));
 }
 
-// A reader of one format: `kInputs` inputs stand in `kBytes` of a panel, of which those of a vector
-// of outputs begin at output * kOutputBytes. value<j>() is the j-th input's weights, or codes where
-// the format has scales; pair_of<Lines, j>() the j-th two of them as bf16, which is exact.
+// Readers of formats. A line of kInputs inputs takes kBytes of a panel, and the part of an output
+// begins at output * kOutputBytes. value<j>() returns the weights of input j, or its codes if the
+// format has scales. pair_of<Lines, j>() returns those of inputs 2j and 2j + 1 as bf16, which is
+// exact.
 struct F32Lines {
   static constexpr bool kPrefetched = true;
   static constexpr int kInputs = 2, kBytes = 256, kOutputBytes = 4;
@@ -65,7 +67,7 @@ struct F32Lines {
   }
 };
 
-// What unpack_lines leaves in L1 of single inputs.
+// Reads the single inputs that unpack_lines() has written.
 struct UnpackedLines : F32Lines {
   static constexpr bool kPrefetched = false;
 };
@@ -119,7 +121,7 @@ struct W3Lines {
   }
 };
 
-// What unpack_lines leaves in L1 of pairs.
+// Reads the pairs that unpack_lines() has written.
 struct UnpackedPairs : Bf16Lines {
   static constexpr bool kPrefetched = false;
 };
@@ -128,7 +130,7 @@ template <class Lines>
 HWY_INLINE WordVec pair_table() {
 #if HWY_TARGET == HWY_AVX3
   if constexpr (std::is_same_v<Lines, W4Lines>) {
-    // Sixteen bf16, twice: of an index the lowest five bits count, of a code four.
+    // Sixteen bf16, twice, because an index has five bits and a code only four.
     alignas(64) static constexpr std::uint16_t kSigned4[16] = {
         0,      0x3f80, 0x4000, 0x4040, 0x4080, 0x40a0, 0x40c0, 0x40e0,
         0xc100, 0xc0e0, 0xc0c0, 0xc0a0, 0xc080, 0xc040, 0xc000, 0xbf80};
@@ -148,7 +150,7 @@ HWY_INLINE WordVec pair_of(const std::byte* from, WordVec table) {
   } else {
 #if HWY_TARGET == HWY_AVX3
     if constexpr (std::is_same_v<Lines, W4Lines>) {
-      // Both codes are looked up at once, where each stands lowest in its half.
+      // Looks up both codes at once. Each is in the lowest bits of its half.
       const WordVec codes = load_words(from);
       const WordVec even = hn::ShiftRight<8 * j>(codes);
       constexpr int kUp = 12 - 8 * j;
@@ -171,15 +173,15 @@ HWY_INLINE WordVec pair_of(const std::byte* from, WordVec table) {
   }
 }
 
-// Scales or offsets of a vector of outputs.
+// Loads the scales or offsets of a vector of outputs.
 HWY_INLINE Vec load_scales(const std::byte* halves) {
   const Floats floats;
   const hn::Rebind<hwy::float16_t, Floats> small;
   return hn::PromoteTo(floats, hn::LoadU(small, reinterpret_cast<const hwy::float16_t*>(halves)));
 }
 
-// How weights meet inputs: one f32 at a time, or two bf16 in a word. The sums are the same bits, a
-// chain of fused multiply-adds with the odd input of each two first.
+// Two ways to multiply weights with inputs: single f32, or pairs of bf16 in a word. Both give the
+// same bits: a chain of fused multiply-adds with the odd input of each pair first.
 struct Singles {
   using X = float;
   using Table = Vec;
@@ -227,8 +229,8 @@ HWY_INLINE void store_weights(const std::byte* line, typename Math::Table table,
   (hn::StoreU(Math::template weights<Lines, j>(line, table), d, to + j * kPanel), ...);
 }
 
-// A panel's next `inputs` as [inputs / Math::kInputs][32]. Asks for what comes next, unless
-// somebody else does, so that memory works on while these are multiplied.
+// Unpacks the next `inputs` of a panel to [inputs / Math::kInputs][32]. If kAsks, prefetches the
+// lines after them, so that they are loaded while these are multiplied.
 template <class Math, class Lines, bool kAsks = true>
 void unpack_lines(const std::byte* from, std::int64_t inputs, typename Math::X* to) {
   constexpr int kAhead = 4096, kCacheLine = 64;

@@ -1,5 +1,5 @@
-// How codes of a packed matrix become words of small integers that are multiplied with such words
-// of activations (int8_rows.h), compiled once per instruction set.
+// Unpacks the codes of a packed matrix to words of small integers, which are multiplied with words
+// of activations (int8_rows.h). Compiled once for each instruction set.
 
 #if defined(PROTEAN_DEVICE_CPU_WORD_LINES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef PROTEAN_DEVICE_CPU_WORD_LINES_INL_H_
@@ -15,8 +15,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace protean::cpu::HWY_NAMESPACE {
 
-// Adds to sums at once: compilers put off additions of integers to the end of a tile's step, and
-// run out of registers.
+// Adds `products` to `sums` at once. Compilers would delay integer additions to the end of a tile's
+// step and run out of registers.
 HWY_INLINE void add_now(IntVec& sums, IntVec products) {
   sums = hn::Add(sums, products);
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
@@ -24,8 +24,9 @@ HWY_INLINE void add_now(IntVec& sums, IntVec products) {
 #endif
 }
 
-// sums + a * b over the bytes of two words, those of a without and those of b with a sign: the
-// products of bytes 0 and 1 of both words are added in 16 bits, and so are those of 2 and 3.
+// Adds the products of the bytes of two words to `sums`. The bytes of `a` are unsigned, those of
+// `b` signed. The four products of bytes 0 and 1 are added in 16 bits, and so are those of bytes 2
+// and 3.
 HWY_INLINE void add_byte_eights(IntVec& sums, const WordVec* a, const WordVec* b) {
 #if HWY_TARGET == HWY_AVX2
   const __m256i fours = _mm256_add_epi16(_mm256_maddubs_epi16(a[0].raw, b[0].raw),
@@ -41,7 +42,7 @@ HWY_INLINE void add_byte_eights(IntVec& sums, const WordVec* a, const WordVec* b
 #endif
 }
 
-// The same of one word, of which two products fit 16 bits.
+// Adds the products of the bytes of one word to `sums`. Two products are added in 16 bits.
 HWY_INLINE void add_byte_pairs(IntVec& sums, WordVec a, WordVec b) {
 #if HWY_TARGET == HWY_AVX2
   const __m256i pairs = _mm256_maddubs_epi16(a.raw, b.raw);
@@ -54,11 +55,11 @@ HWY_INLINE void add_byte_pairs(IntVec& sums, WordVec a, WordVec b) {
 #endif
 }
 
-// A reader of one format, as in weight_lines-inl.h: a line is kWords words of every output, each of
-// as many inputs as a word of activations has. `begin` is what sums of a group begin with, given
-// what its activations add up to and the first line's place, where something may stand before the
-// line; `input` is a word of activations in every lane; `add` adds a line's products to sums.
-template <int kMiddle>  // what words hold above the signed code
+// Readers of formats, as in weight_lines-inl.h. A line has kWords words of every output; each has
+// as many inputs as a word of activations. begin() returns the initial sums of a group, from the
+// sum of its activations and the kBytesBefore bytes before its first line. input() broadcasts a
+// word of activations. add() adds the products of a line to sums.
+template <int kMiddle>  // words hold the signed code plus kMiddle
 struct SignedInputs {
   static constexpr int kBytesBefore = 0;
   static HWY_INLINE IntVec begin(const std::byte* /*from*/, std::int32_t total) {
@@ -90,8 +91,8 @@ struct W8Words : SignedInputs<0> {
     add_word(sums, weights[1], x[1]);
   }
 
-  // Written out, because compilers add a move to every other of these, and there is no room for it:
-  // the two instructions alone fill what a core can issue.
+  // Assembly, because compilers insert a move in every second pair of these instructions, which
+  // alone use all issue slots of a core.
   static HWY_INLINE void add_word(IntVec& sums, WordVec weights, WordVec x) {
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
     IntVec products;
@@ -107,7 +108,7 @@ struct W8Words : SignedInputs<0> {
   }
 };
 
-// The same for the dot instruction.
+// Reads w8 for the dot instruction.
 struct W8Dot : SignedInputs<128> {
   static constexpr int kInputs = 4, kBytes = 128, kOutputBytes = 4;
   static constexpr int kWords = 1, kWordInputs = 4;
@@ -121,12 +122,13 @@ struct W8Dot : SignedInputs<128> {
   }
 };
 
-// Activations of 7 bits, which come kSevensMiddle above themselves. Of few rows they are brought
-// back: a code above the lowest is at most 255, and two products fit 16 bits.
+// Reads w8 for 7-bit activations, which are stored with kSevensMiddle added, and few rows.
+// Subtracts the middle again and makes codes unsigned: they are at most 255, and two products fit
+// in 16 bits.
 struct W8Sevens : W8Dot {
   static HWY_INLINE WordVec input(std::uint32_t word) {
     static_assert(kSevensMiddle == 0x40);
-    return hn::Set(Words(), (word + 0x40404040U) ^ 0x80808080U);  // of each byte 0x40 less
+    return hn::Set(Words(), (word + 0x40404040U) ^ 0x80808080U);  // subtracts 0x40 from each byte
   }
   static HWY_INLINE void add(IntVec& sums, const WordVec* weights, const WordVec* x) {
     add_byte_pairs(sums, weights[0], x[0]);
@@ -144,7 +146,7 @@ struct W4Words : SignedInputs<8> {
     return hn::And(kWord == 0 ? codes : hn::ShiftRight<4>(codes), hn::Set(words, 0x0f0f0f0fU));
   }
 
-  // Codes are at most 15 and activations 127: four products fit 16 bits.
+  // Codes are at most 15 and activations at most 127, so four products fit in 16 bits.
   static HWY_INLINE void add(IntVec& sums, const WordVec* weights, const WordVec* x) {
     add_byte_eights(sums, weights, x);
   }
@@ -157,7 +159,7 @@ struct W4Dot : W4Words {
   }
 };
 
-// What unpack_words leaves in L1: each word of a line on its own.
+// Reads the words that unpack_words() has written.
 template <class Lines>
 struct UnpackedWords : Lines {
   static constexpr int kBytes = Lines::kWords * kPanel * 4, kOutputBytes = 4;
@@ -166,7 +168,7 @@ struct UnpackedWords : Lines {
     return load_words(from + std::ptrdiff_t{kWord} * kPanel * 4);
   }
 };
-// Here one is multiplied before the next, for registers.
+// Reads one word at a time, to use fewer registers.
 template <>
 struct UnpackedWords<W8Words> : W8Words {
   static constexpr int kInputs = 2, kWords = 1;
@@ -180,9 +182,9 @@ struct UnpackedWords<W8Words> : W8Words {
   }
 };
 
-// Of many rows they stay as they are, against signed codes, of which four products fit 16 bits
-// (quantized_rows.h). Before the words comes what that is too much, negated: kSevensMiddle times
-// what the codes add up to.
+// For many rows, activations stay unsigned and codes signed; the limit on code sums
+// (quantized_rows.h) makes four products fit in 16 bits. Before the words stands the correction for
+// the added middle: -kSevensMiddle times the sum of the codes.
 template <>
 struct UnpackedWords<W8Sevens> {
   static constexpr int kInputs = 8, kWords = 2;
@@ -209,8 +211,8 @@ HWY_INLINE void prefetch(const std::byte* codes, std::int64_t bytes) {
 
 constexpr int kAhead = 4096;  // bytes
 
-// A panel's next `inputs`. Asks for what comes next, so that memory works on while these are
-// multiplied.
+// Unpacks the next `inputs` of a panel. Prefetches the codes after them, so that they are loaded
+// while these are multiplied.
 template <class Lines>
 void unpack_words(const std::byte* from, std::int64_t inputs, std::uint32_t* to) {
   for (std::int64_t i = 0; i < inputs; i += Lines::kInputs) {
@@ -248,10 +250,11 @@ inline void unpack_words<W8Sevens>(const std::byte* from, std::int64_t inputs, s
   }
 }
 
-// The next group's codes would come too late.
+// Groups between the one that is prefetched and the one that is multiplied. With 1, codes would
+// arrive too late.
 constexpr std::int64_t kGroupsAhead = 2;
-// The share that each of some blocks of rows has in asking for a group's codes: all at once they
-// are more than a core can wait for while it works on.
+// Returns the bytes of a group's codes that each block of rows prefetches: the codes of a whole
+// group are more than a core can have outstanding at once.
 template <class Lines>
 constexpr std::int64_t prefetched_bytes(std::int64_t inputs, int blocks) {
   const std::int64_t lines = inputs / Lines::kInputs * Lines::kBytes / kCacheLine;

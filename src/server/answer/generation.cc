@@ -70,14 +70,17 @@ void Generation::begin(const std::vector<PreparedChoice>& prepared) {
     const Request& request = prepared[i].request;
     const ChoiceText::Ids ids{.prefix = writer_->call_id_prefix(),
                               .nonce = nonce_ + i * kCallsPerChoice};
-    Choice choice{.text = ChoiceText(rules_, tokenizer_, prepared[i], ids),
-                  .prompt = {.echo = prepared[i].echo, .tokens = {}}};
-    choice.prompt_tokens =
-        i % asked_.choices_per_prompt == 0 ? static_cast<int>(request.prompt.size()) : 0;
-    for (std::size_t at = 0; asked_.prompt_tokens && at < request.prompt.size(); ++at) {
-      choice.prompt.tokens.push_back({.token = request.prompt[at]});
+    if (is_first(i)) {
+      Prompt& prompt = prompts_.emplace_back();
+      prompt.told.echo = prepared[i].echo;
+      for (std::size_t at = 0; asked_.prompt_tokens && at < request.prompt.size(); ++at) {
+        prompt.told.tokens.push_back({.token = request.prompt[at]});
+      }
+      prompt.unscored = request.logprobs.prompt ? request.prompt.size() - 1 : 0;
+      usage_.prompt_tokens += std::ssize(request.prompt);
     }
-    choice.prompt_told = choice.prompt.echo.empty() && !asked_.prompt_tokens;
+    Choice choice{.text = ChoiceText(rules_, tokenizer_, prepared[i], ids)};
+    choice.prompt_told = prepared[i].echo.empty() && !asked_.prompt_tokens;
     requests_.push_back(request.id);
     choices_.push_back(std::move(choice));
   }
@@ -89,7 +92,7 @@ void Generation::accepted() {
   }
   started_ = true;
   if (streaming_) {  // events of one choice may have come before another was accepted
-    events_.insert(0, writer_->begin(usage()));
+    events_.insert(0, writer_->begin(usage_));
   }
 }
 
@@ -103,13 +106,14 @@ void Generation::refused(const Error& error) {
 }
 
 void Generation::scored(int index, const PromptScored& scored) {
-  Choice& choice = at(index);
+  Prompt& prompt = prompt_of(static_cast<std::size_t>(index));
   for (std::size_t i = 0; i < scored.logprobs.size(); ++i) {
     const std::size_t position = static_cast<std::size_t>(scored.first_position) + i;
-    if (position < choice.prompt.tokens.size()) {
-      choice.prompt.tokens[position].logprobs = scored.logprobs[i];
+    if (position < prompt.told.tokens.size()) {
+      prompt.told.tokens[position].logprobs = scored.logprobs[i];
     }
   }
+  prompt.unscored -= std::min(prompt.unscored, scored.logprobs.size());
 }
 
 void Generation::token(int index, const NewToken& token) {
@@ -118,6 +122,7 @@ void Generation::token(int index, const NewToken& token) {
     return;
   }
   ++choice.output_tokens;
+  ++usage_.output_tokens;
   choice.stepped = true;
   choice.text.push(token.token, choice.fresh.parts);
   if (asked_.tokens) {
@@ -125,13 +130,14 @@ void Generation::token(int index, const NewToken& token) {
   }
 }
 
-ChoiceEnd Generation::end_of(Choice& choice, const Finished& finished) const {
+ChoiceEnd Generation::end_of(Choice& choice, const Finished& finished) {
   ChoiceEnd end;
   if (const auto& stop = choice.text.stopped_by()) {
     end.stop_reason = *stop;  // the engine went on for some steps; its reason does not count
   } else if (finished.reason == FinishReason::kLength && !choice.text.ended()) {
     end.reason = EndReason::kLength;
   } else if (finished.reason == FinishReason::kStop) {
+    usage_.output_tokens += finished.usage.output_tokens - choice.output_tokens;
     choice.output_tokens = finished.usage.output_tokens;  // the stop token counts
     if (std::find(client_stop_ids_.begin(), client_stop_ids_.end(), finished.stop_id) !=
         client_stop_ids_.end()) {
@@ -149,8 +155,10 @@ void Generation::finished(int index, const Finished& finished) {
   if (done_ || choice.end) {
     return;
   }
-  choice.cached_tokens = choice.prompt_tokens > 0 ? finished.usage.cached_tokens : 0;
-  choice.output_at = finished.usage.output_at;
+  if (is_first(static_cast<std::size_t>(index))) {
+    *usage_.cached_tokens += finished.usage.cached_tokens;
+  }
+  add(usage_.output_at, finished.usage.output_at);
   choice.text.finish(choice.fresh.parts, finished.reason == FinishReason::kLength);
   const bool ended = choice.text.ended();
   if (finished.reason == FinishReason::kFailed && !ended) {
@@ -179,12 +187,6 @@ void Generation::finished(int index, const Finished& finished) {
   choice.end = end_of(choice, finished);
   choice.whole.embedding = finished.embedding;
   flush(index, choice);
-  if (streaming_) {
-    events_ += writer_->end_choice(index, *choice.end, usage());
-  }
-  if (++ended_ == choices_.size()) {
-    finish_all();
-  }
 }
 
 void Generation::flush() {
@@ -193,32 +195,45 @@ void Generation::flush() {
   }
 }
 
+// Tells nothing of a choice until the likelihoods of its prompt are all there: another choice may
+// have found the prompt in the cache while the first still computes them.
 void Generation::flush(int index, Choice& choice) {
+  const auto number = static_cast<std::size_t>(index);
+  const Prompt& prompt = prompt_of(number);
+  if (prompt.unscored > 0 && !is_first(number)) {
+    return;
+  }
   // A step that ends inside a character or a possible stop string makes an event without text,
   // since clients measure the time between tokens by events.
   const bool stepped = std::exchange(choice.stepped, false) || !choice.fresh.parts.empty();
-  if (!choice.prompt_told && (stepped || choice.end)) {
+  if (streaming_ && !choice.prompt_told && (stepped || choice.end)) {
     choice.prompt_told = true;
-    if (streaming_) {
-      events_ += writer_->prompt(index, std::exchange(choice.prompt, {}), usage());
-    } else {
-      choice.whole.prompt = std::move(choice.prompt);
-    }
+    events_ += writer_->prompt(index, prompt.told, usage_);
   }
   AnswerPiece piece = std::exchange(choice.fresh, {});
   if (!streaming_) {
     keep(std::move(piece), choice.whole.pieces);
   } else if (stepped) {
-    const std::string events = writer_->piece(index, piece, usage());
+    const std::string events = writer_->piece(index, piece, usage_);
     unsent_bytes_ += events.size();
     events_ += events;
+  }
+  if (!choice.end || std::exchange(choice.end_told, true)) {
+    return;
+  }
+  if (streaming_) {
+    events_ += writer_->end_choice(index, *choice.end, usage_);
+  }
+  if (std::all_of(choices_.begin(), choices_.end(),
+                  [](const Choice& other) { return other.end_told; })) {
+    finish_all();
   }
 }
 
 void Generation::finish_all() {
   done_ = true;
   if (streaming_) {
-    events_ += writer_->end(usage());
+    events_ += writer_->end(usage_);
   }
 }
 
@@ -251,11 +266,13 @@ std::string Generation::take_body() {
     return take_events();
   }
   std::vector<AnswerChoice> finished;
-  for (Choice& choice : choices_) {
-    choice.whole.end = *choice.end;
-    finished.push_back(std::move(choice.whole));
+  for (std::size_t i = 0; i < choices_.size(); ++i) {
+    AnswerChoice& whole = choices_[i].whole;
+    whole.prompt = prompt_of(i).told;
+    whole.end = *choices_[i].end;
+    finished.push_back(std::move(whole));
   }
-  return writer_->whole(finished, usage());
+  return writer_->whole(finished, usage_);
 }
 
 bool Generation::wants_more(int choice) const {
@@ -268,17 +285,6 @@ std::string_view Generation::finish_reason(int choice) const {
     return to_string(end->reason);
   }
   return failure_ && failure_->status != kClientGone ? "error" : "abort";
-}
-
-AnswerUsage Generation::usage() const {
-  AnswerUsage sum{.cached_tokens = 0};
-  for (const Choice& choice : choices_) {
-    sum.prompt_tokens += choice.prompt_tokens;
-    sum.output_tokens += choice.output_tokens;
-    *sum.cached_tokens += choice.cached_tokens;
-    add(sum.output_at, choice.output_at);
-  }
-  return sum;
 }
 
 }  // namespace protean

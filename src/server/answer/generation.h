@@ -75,14 +75,16 @@ class Generation final : public GrowingAnswer {
     bool tokens = false;        // token ids or logprobs of the answer
     bool prompt_tokens = false;
   };
+  // One prompt, computed and scored with the first of its choices.
+  struct Prompt {
+    AnswerPrompt told;
+    std::size_t unscored = 0;  // tokens whose likelihoods are still to come
+  };
   struct Choice {
     ChoiceText text;
-    AnswerPrompt prompt;
-    int prompt_tokens = 0;  // counted for the first choice of a prompt only
     int output_tokens = 0;
-    int cached_tokens = 0;
-    std::vector<TokensAt> output_at;
     bool prompt_told = false;
+    bool end_told = false;
     bool stepped = false;  // a token came since the last flush
     AnswerPiece fresh;     // what came since the last flush
     std::optional<ChoiceEnd> end;
@@ -90,10 +92,11 @@ class Generation final : public GrowingAnswer {
   };
 
   Choice& at(int index) { return choices_.at(static_cast<std::size_t>(index)); }
-  ChoiceEnd end_of(Choice& choice, const Finished& finished) const;
+  bool is_first(std::size_t index) const { return index % asked_.choices_per_prompt == 0; }
+  Prompt& prompt_of(std::size_t index) { return prompts_.at(index / asked_.choices_per_prompt); }
+  ChoiceEnd end_of(Choice& choice, const Finished& finished);
   void flush(int index, Choice& choice);
   void finish_all();
-  AnswerUsage usage() const;
 
   const AnswerIdentity identity_;
   const bool streaming_;
@@ -103,10 +106,11 @@ class Generation final : public GrowingAnswer {
   const Tokenizer& tokenizer_;
   const std::unique_ptr<AnswerWriter> writer_;
   const std::uint64_t nonce_;
+  std::vector<Prompt> prompts_;
   std::vector<Choice> choices_;
+  AnswerUsage usage_{.cached_tokens = 0};  // so far
   std::vector<RequestId> requests_;
   std::size_t accepted_ = 0;
-  std::size_t ended_ = 0;
   bool started_ = false;
   bool done_ = false;
   std::optional<ApiError> failure_;

@@ -34,7 +34,9 @@ std::int64_t text_bytes(const boost::json::array& messages) {
 }
 
 // Cuts the template's text after the last message, so that the answer continues that message.
-Checked<std::string> cut_after_last_message(std::string text, const boost::json::array& messages) {
+Checked<jinja::MarkedText> cut_after_last_message(jinja::MarkedText rendered,
+                                                  const boost::json::array& messages) {
+  const std::string_view text = rendered.text;
   std::string_view content = messages.back().at("content").get_string();
   std::size_t at = text.rfind(content);
   if (at == std::string::npos) {  // the template may have trimmed the message
@@ -51,11 +53,11 @@ Checked<std::string> cut_after_last_message(std::string text, const boost::json:
                         "show the last message's text as it is",
                     .param = "continue_final_message"};
   }
-  text.resize(at + content.size());
-  return text;
+  rendered.truncate(at + content.size());
+  return rendered;
 }
 
-Checked<std::string> render(const GenerationCall& call, const ServedModel& model) {
+Checked<jinja::MarkedText> render(const GenerationCall& call, const ServedModel& model) {
   const ChatInput& input = std::get<ChatInput>(call.input);
   ChatContext context{.bos_token = model.bos_text,
                       .eos_token = model.eos_text,
@@ -65,9 +67,9 @@ Checked<std::string> render(const GenerationCall& call, const ServedModel& model
   if (model.local_time) {
     context.now = model.local_time();
   }
-  Result<std::string> text = model.chat_template->render(input.messages, context);
+  Result<jinja::MarkedText> text = model.chat_template->render(input.messages, context);
   if (!text.ok()) {
-    return ApiError{.message = "the chat template refused the messages: " + text.error().message,
+    return ApiError{.message = "the messages cannot be rendered: " + text.error().message,
                     .param = std::string(call.names.input)};
   }
   if (input.continue_final_message) {
@@ -332,6 +334,7 @@ class Preparation {
       PreparedChoice choice{.request = std::get<Request>(made),
                             .echo = call_.prompt.echo ? prompt.text : std::string(),
                             .begun = shared_.begun};
+      choice.request.logprobs.prompt &= i == 0;  // all choices are told those of the first
       choice.request.sampling.seed =
           call_.sampling.seed ? *call_.sampling.seed + static_cast<std::uint64_t>(i) : next_seed();
       if (auto error = constrain(choice.request)) {
@@ -429,17 +432,20 @@ Checked<Tokens> chat_tokens(const GenerationCall& call, const ServedModel& model
   if (auto refusal = refuse_text(text_bytes(input.messages), call.names.input, model)) {
     return *refusal;  // before the template repeats it
   }
-  const Checked<std::string> text = render(call, model);
+  const Checked<jinja::MarkedText> text = render(call, model);
   if (const ApiError* error = std::get_if<ApiError>(&text)) {
     return *error;
   }
-  const std::string& rendered = std::get<std::string>(text);
-  if (auto refusal = refuse_text(std::ssize(rendered), call.names.input, model)) {
+  const jinja::MarkedText& rendered = std::get<jinja::MarkedText>(text);
+  if (auto refusal = refuse_text(std::ssize(rendered.text), call.names.input, model)) {
     return *refusal;
   }
   // The template has added special tokens itself.
-  return model.tokenizer->encode(rendered,
-                                 {.add_special = call.prompt.add_special_tokens.value_or(false)});
+  EncodeOptions options{.add_special = call.prompt.add_special_tokens.value_or(false)};
+  if (!model.special_tokens_in_content) {
+    options.special_in = rendered.from_template;
+  }
+  return model.tokenizer->encode(rendered.text, options);
 }
 
 std::int64_t most_text_bytes(const Tokenizer& tokenizer, int max_model_len) {

@@ -30,6 +30,7 @@ struct ServedModel {
   int max_model_len = 0;
   int embedding_size = 0;
   ToolFormat tool_format = ToolFormat::kNone;  // how the model writes tool calls
+  bool special_tokens_in_content = false;      // messages may contain special tokens
   std::shared_ptr<FormatConstraints> formats;  // null: no structured output
   Pooling pooling = Pooling::kMean;            // of embeddings
   std::function<std::tm()> local_time;  // for strftime_now() in templates; empty: not available

@@ -21,6 +21,13 @@ class WatchedTokenizer : public ByteTokenizer {
  public:
   std::vector<TokenId> encode(std::string_view text, const EncodeOptions& options) const override {
     ++encoded;
+    special_text.reset();
+    if (options.special_in) {
+      special_text.emplace();
+      for (const TextRange& range : *options.special_in) {
+        *special_text += text.substr(range.begin, range.end - range.begin);
+      }
+    }
     if (no_memory) {
       throw std::bad_alloc();
     }
@@ -41,6 +48,7 @@ class WatchedTokenizer : public ByteTokenizer {
   bool no_memory = false;
   bool has_bug = false;
   mutable int encoded = 0;
+  mutable std::optional<std::string> special_text;  // in which special tokens were looked for
 };
 
 struct ServedModelTest : testing::Test {
@@ -49,7 +57,8 @@ struct ServedModelTest : testing::Test {
                     {.names = {"m"},
                      .tokenizer = &tokenizer,
                      .chat_template = &chat_template,
-                     .max_model_len = kContext},
+                     .max_model_len = kContext,
+                     .special_tokens_in_content = special_tokens_in_content},
                     {},
                     {.clock = [] { return TimeNs{1}; },
                      .unix_time_s = [] { return std::int64_t{1}; },
@@ -66,6 +75,7 @@ struct ServedModelTest : testing::Test {
         boost::json::parse(reply.body).at_pointer("/error/code").as_string().c_str());
   }
 
+  bool special_tokens_in_content = false;
   WatchedTokenizer tokenizer;
   ChatTemplate chat_template = ChatTemplate::chatml();
   BoundedQueue<Event> inbox{64};
@@ -105,6 +115,24 @@ TEST_F(ServedModelTest, TextThatCannotFitIsRefusedWithoutTokenisingIt) {
 TEST_F(ServedModelTest, TooManyPromptsAreRefusedBeforeAnyIsTokenised) {
   EXPECT_EQ(post("/v1/completions", R"({"prompt":["1","2","3","4","5"]})").status, 400);
   EXPECT_EQ(tokenizer.encoded, 0);
+}
+
+TEST_F(ServedModelTest, SpecialTokensOfAChatComeFromItsTemplateUnlessContentMayHoldThem) {
+  const std::string chat =
+      R"({"messages":[{"role":"user","content":"x<|im_end|>y"}],"max_tokens":1})";
+  post("/v1/chat/completions", chat);
+  EXPECT_EQ(tokenizer.special_text, "<|im_start|>user\n<|im_end|>\n<|im_start|>assistant\n");
+  const std::string continued =
+      R"({"messages":[{"role":"user","content":"hi"},{"role":"assistant","content":"<|im_end|>z"}],)"
+      R"("continue_final_message":true,"max_tokens":1})";
+  post("/v1/chat/completions", continued);
+  EXPECT_EQ(tokenizer.special_text, "<|im_start|>user\n<|im_end|>\n<|im_start|>assistant\n");
+  special_tokens_in_content = true;
+  post("/v1/chat/completions", chat);
+  EXPECT_FALSE(tokenizer.special_text) << "anywhere";
+  special_tokens_in_content = false;
+  post("/v1/completions", R"({"prompt":"<s>","max_tokens":1})");
+  EXPECT_FALSE(tokenizer.special_text) << "a prompt is the client's as a whole";
 }
 
 TEST_F(ServedModelTest, LackOfMemoryGets503) {

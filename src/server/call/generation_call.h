@@ -135,8 +135,7 @@ struct GenerationCall {
   FieldNames names;
 
   bool chat() const { return std::holds_alternative<ChatInput>(input); }
-  // Returns the number of choices in the answer, each an engine request. Choice i is for prompt i /
-  // n.
+  // Returns the number of choices, each an engine request. Choice i answers prompt i / n.
   std::int64_t choices() const;
 };
 

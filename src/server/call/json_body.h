@@ -8,8 +8,7 @@
 namespace protean {
 
 // Parses a request body. Refuses keys given twice, because readers differ in which one they use,
-// numbers that no double holds, nesting beyond 64 levels, and too many values. Errors say line and
-// column.
+// numbers that no double holds, nesting beyond 64 levels, and too many values. Errors say where.
 Checked<boost::json::value> parse_json_body(std::string_view text);
 
 }  // namespace protean

@@ -5,8 +5,7 @@
 
 namespace protean {
 
-// Read parts of a body that all dialects or OpenAI's two kinds of completion share. Errors stay in
-// `fields`.
+// Read parts of a body that several dialects or kinds of call share. Errors stay in `fields`.
 SamplingFields read_sampling(FieldReader& fields);
 TokenFields read_token_rules(FieldReader& fields);  // logit_bias, allowed_token_ids, bad_words
 StopFields read_stop(FieldReader& fields);
@@ -16,8 +15,7 @@ UrgencyFields read_urgency(FieldReader& fields);
 
 inline constexpr int kMostTopLogprobs = 20;
 inline constexpr std::size_t kMaxStopBytes = 1024;  // of a stop string
-// In chats logprobs is a boolean and top_logprobs the number; in completions logprobs is the
-// number.
+// The number of logprobs is top_logprobs in chats and logprobs in completions.
 ReportFields read_report(FieldReader& fields, bool chat);
 
 // Reads a string, an array of strings, an array of token ids, or an array of such arrays.

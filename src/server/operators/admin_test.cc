@@ -36,6 +36,7 @@ TEST_F(AdminTest, ShowsTheFormAndHealthAndSetsTheLogLevel) {
   const auto form = body_of(ask("GET /admin/form"));
   EXPECT_EQ(form.at("state"), "ready");
   EXPECT_EQ(form.at_pointer("/form/kv_blocks"), 7);
+  EXPECT_EQ(form.at_pointer("/now/kv_blocks"), 7) << "before the first step too";
   EXPECT_EQ(form.at_pointer("/form/layer_precision/1"), "f32");
   EXPECT_EQ(ask("GET /health").result_int(), 200U);
   EXPECT_NE(ask("GET /metrics").body().find("vllm:num_requests_running"), std::string::npos);
@@ -58,6 +59,8 @@ TEST_F(AdminTest, WishIsAnsweredByItsMorphWhichBecomesHistory) {
   EXPECT_EQ(planned.result_int(), 202U) << planned.body();
   const auto morph = body_of(planned);
   ASSERT_EQ(morph.at("steps").as_array().size(), 4U);
+  EXPECT_EQ(morph.as_object().begin()->key(), "summary");
+  EXPECT_EQ(morph.at("summary"), "3 halves of layers to bf16, 1 half of a layer to w4");
   EXPECT_EQ(morph.at_pointer("/steps/3/layer"), 1);
   EXPECT_EQ(morph.at_pointer("/steps/3/half"), "mlp");
   EXPECT_EQ(morph.at_pointer("/steps/3/to"), "w4");

@@ -1,7 +1,13 @@
 #include "server/operators/form_json.h"
 
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <optional>
 #include <string>
 #include <utility>
+#include <variant>
+#include <vector>
 
 #include "server/call/json_body.h"
 
@@ -38,6 +44,44 @@ json::object shown(const ResizeKv& resize) {
 json::object shown_step(const MorphStep& step) {
   return std::visit([](const auto& what) { return shown(what); }, step);
 }
+
+// What a morph changes in all, in one line: "8 halves of layers to w4, KV to 812 blocks".
+struct MorphSummary {
+  std::vector<std::pair<Precision, int>> halves;
+  std::optional<Precision> embeddings;
+  std::optional<std::int64_t> kv_blocks;  // of the last resize
+
+  void operator()(const SwapComponent& swap) {
+    if (swap.component == Component::kEmbeddings) {
+      embeddings = swap.to;
+      return;
+    }
+    const auto found = std::find_if(halves.begin(), halves.end(),
+                                    [&](const auto& count) { return count.first == swap.to; });
+    if (found == halves.end()) {
+      halves.emplace_back(swap.to, 1);
+    } else {
+      ++found->second;
+    }
+  }
+  void operator()(const ResizeKv& resize) { kv_blocks = resize.blocks; }
+
+  std::string text() const {
+    std::vector<std::string> changes;
+    for (const auto& [precision, count] : halves) {
+      changes.push_back(fmt::format("{} {} to {}", count,
+                                    count == 1 ? "half of a layer" : "halves of layers",
+                                    to_string(precision)));
+    }
+    if (embeddings) {
+      changes.push_back(fmt::format("embeddings to {}", to_string(*embeddings)));
+    }
+    if (kv_blocks) {
+      changes.push_back(fmt::format("KV to {} blocks", *kv_blocks));
+    }
+    return changes.empty() ? "nothing to change" : fmt::format("{}", fmt::join(changes, ", "));
+  }
+};
 
 // Reads "w4", or "bf16/w4" for attention and MLP.
 Checked<LayerPrecision> read_layer(const json::value& value) {
@@ -183,11 +227,13 @@ json::object shown_status(const FormStatus& status) {
 }
 
 json::object shown_morph(const Morph& morph) {
+  MorphSummary summary;
   json::array steps;
   for (const MorphStep& step : morph.steps) {
+    std::visit(summary, step);
     steps.push_back(shown_step(step));
   }
-  return {{"reason", morph.reason}, {"steps", std::move(steps)}};
+  return {{"summary", summary.text()}, {"reason", morph.reason}, {"steps", std::move(steps)}};
 }
 
 json::array shown_history(const FormStatus& status, TimeNs now_ns, double unix_time_s) {

@@ -24,7 +24,8 @@ boost::json::array shown_history(const FormStatus& status, TimeNs now_ns, double
 //   {"layers": "w4"}                       all layers
 //   {"layers": ["bf16", "bf16/w4", ...]}   each layer; attention/MLP if they differ
 //   {"kv_blocks": 1024}                    the number of KV blocks
-//   {"release": true}                      alone: lets the policy decide again
+//   {"release": true}                      alone: lets the policy decide again, or without one
+//                                          restores the form as it was loaded
 Checked<FormWish> read_form_wish(std::string_view body, int layers);
 
 }  // namespace protean

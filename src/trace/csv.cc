@@ -2,13 +2,13 @@
 #include <optional>
 #include <string>
 
-#include "loadtest/trace_rows.h"
-#include "loadtest/trace_text.h"
+#include "trace/formats.h"
+#include "trace/text.h"
 
-namespace protean::loadtest {
+namespace protean {
 namespace {
 
-// Rows of a CSV with a header: where the columns of interest are, in the order asked for.
+// The places of named columns in the rows of a CSV with a header, in the order of `names`.
 class Columns {
  public:
   Columns(std::string_view header, std::initializer_list<std::string_view> names) {
@@ -20,11 +20,11 @@ class Columns {
     }
   }
 
-  // The wanted fields of a row, or what is wrong with it.
+  // Returns the named fields of a row. Fails if the row has not as many fields as the header.
   Result<std::vector<std::string_view>> of(std::string_view line, const TracePlace& place) const {
     const auto fields = split_csv(line);
     if (fields.size() != count_) {
-      return trace_error(place, "{} fields, the header has {}", fields.size(), count_);
+      return trace_error(place, "the row has {} fields, the header {}", fields.size(), count_);
     }
     std::vector<std::string_view> wanted;
     for (const std::size_t column : places_) {
@@ -38,7 +38,7 @@ class Columns {
   std::vector<std::size_t> places_;
 };
 
-// Calls `row` with the wanted fields of each row after the header.
+// Calls `row` with the fields of `columns` for each row after the header.
 using FieldReader =
     std::function<Status(const std::vector<std::string_view>& fields, const TracePlace& place)>;
 Status for_each_row(std::string_view csv, std::string_view name,
@@ -64,7 +64,7 @@ Result<TraceRequest> request_of(std::string_view input, std::string_view output,
   return TraceRequest{.input_tokens = *input_tokens, .output_tokens = *output_tokens};
 }
 
-// Requests that produced nothing failed in their time and say nothing about load.
+// Removes requests without tokens, which failed when the trace was recorded, and adds a note.
 void leave_out_failed(Trace& trace) {
   const auto before = trace.requests.size();
   std::erase_if(trace.requests, [](const TraceRequest& request) {
@@ -72,7 +72,7 @@ void leave_out_failed(Trace& trace) {
   });
   if (const auto failed = before - trace.requests.size(); failed > 0) {
     trace.notes.push_back(
-        fmt::format("{} rows with 0 tokens left out: requests that failed", failed));
+        fmt::format("left out {} rows with 0 tokens: requests that failed", failed));
   }
 }
 
@@ -85,7 +85,7 @@ Result<Trace> parse_azure(std::string_view csv, std::string_view name) {
       [&](const std::vector<std::string_view>& fields, const TracePlace& place) -> Status {
         const auto at_ns = parse_timestamp(fields[0]);
         if (!at_ns) {
-          return trace_error(place, "{} is no time like 2023-11-16 18:17:03.97996",
+          return trace_error(place, "{} is not a time like 2023-11-16 18:17:03.97996",
                              quoted_for_error(fields[0]));
         }
         auto request = request_of(fields[1], fields[2], place);
@@ -110,7 +110,7 @@ Result<Trace> parse_burstgpt(std::string_view csv, std::string_view name) {
       [&](const std::vector<std::string_view>& fields, const TracePlace& place) -> Status {
         const auto at_s = parse_number(fields[0]);
         if (!at_s || *at_s < 0 || *at_s > kMaxTraceSeconds) {
-          return trace_error(place, "{} is no time in seconds", quoted_for_error(fields[0]));
+          return trace_error(place, "{} is not a time in seconds", quoted_for_error(fields[0]));
         }
         auto request = request_of(fields[1], fields[2], place);
         if (!request.ok()) {
@@ -146,4 +146,4 @@ Result<Trace> parse_lengths(std::string_view csv, std::string_view name) {
   return trace;
 }
 
-}  // namespace protean::loadtest
+}  // namespace protean

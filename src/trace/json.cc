@@ -3,10 +3,10 @@
 #include <optional>
 #include <string>
 
-#include "loadtest/trace_rows.h"
-#include "loadtest/trace_text.h"
+#include "trace/formats.h"
+#include "trace/text.h"
 
-namespace protean::loadtest {
+namespace protean {
 namespace {
 
 namespace json = boost::json;
@@ -19,7 +19,7 @@ std::optional<double> number_of(const json::object& object, std::string_view key
   return value->to_number<double>();
 }
 
-// A number of tokens, time or id under `key`: whole, from 0 to `largest`.
+// Returns the whole number from 0 to `largest` under `key`.
 Result<std::int64_t> whole(const json::object& object, std::string_view key, double largest,
                            const TracePlace& place) {
   const auto value = number_of(object, key);
@@ -42,7 +42,8 @@ Result<std::vector<std::int64_t>> hash_ids(const json::object& object, std::int6
     return trace_error(place, "\"hash_ids\" must be a list of whole numbers");
   }
   if (static_cast<std::int64_t>(list->size()) > ceil_div(input_tokens, kMooncakeBlockTokens)) {
-    return trace_error(place, "{} hash_ids for {} input tokens: an id stands for {} tokens",
+    return trace_error(place,
+                       "{} hash_ids are too many for {} input tokens: each id stands for {} tokens",
                        list->size(), input_tokens, kMooncakeBlockTokens);
   }
   for (const json::value& id : *list) {
@@ -59,7 +60,7 @@ Result<TraceRequest> mooncake_request(std::string_view line, const TracePlace& p
   boost::system::error_code failed;
   const json::value value = json::parse({line.data(), line.size()}, failed);
   if (failed || !value.is_object()) {
-    return trace_error(place, "{} is no JSON object{}", quoted_for_error(line),
+    return trace_error(place, "{} is not a JSON object{}", quoted_for_error(line),
                        failed ? ": " + failed.message() : "");
   }
   const json::object& object = value.get_object();
@@ -81,7 +82,7 @@ Result<TraceRequest> mooncake_request(std::string_view line, const TracePlace& p
                       .prefix_blocks = *std::move(blocks)};
 }
 
-// The line of byte `offset`.
+// Returns the number of the line that holds byte `offset`, from 1.
 std::int64_t line_at(std::string_view text, std::size_t offset) {
   return 1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(offset), '\n');
 }
@@ -93,7 +94,7 @@ Error aggregates_error(std::string_view name, std::string_view why) {
                     name, why);
 }
 
-// Mean tokens of a request over all days, to turn tokens a second into requests a second.
+// Returns the mean tokens of a request over all days. It turns tokens/s into requests/s.
 Result<double> tokens_per_request(const json::object& file, std::string_view name) {
   const json::value* daily = file.if_contains("daily");
   double requests = 0;
@@ -111,7 +112,7 @@ Result<double> tokens_per_request(const json::object& file, std::string_view nam
     }
   }
   if (requests <= 0 || tokens <= 0) {
-    return aggregates_error(name, "\"daily\" must hold requests and tokens, to know their ratio");
+    return aggregates_error(name, "\"daily\" must have requests and tokens: their ratio is needed");
   }
   return tokens / requests;
 }
@@ -138,7 +139,7 @@ Result<Trace> parse_mooncake(std::string_view lines, std::string_view name) {
     return read.error();
   }
   if (empty > 0) {
-    trace.notes.push_back(fmt::format("{} requests with 0 tokens left out", empty));
+    trace.notes.push_back(fmt::format("left out {} requests with 0 tokens", empty));
   }
   return trace;
 }
@@ -148,12 +149,13 @@ Result<Trace> parse_burstgpt_aggregates(std::string_view text, std::string_view 
   boost::system::error_code failed;
   const std::size_t used = parser.write_some(text.data(), text.size(), failed);
   if (failed || !parser.done() || !trimmed(text.substr(used)).empty()) {
-    return trace_error({name, line_at(text, std::min(used, text.size()))}, "no JSON object: {}",
-                       failed ? failed.message() : "it ends too early, or goes on after its end");
+    return trace_error(
+        {name, line_at(text, std::min(used, text.size()))}, "not a JSON object: {}",
+        failed ? failed.message() : "the text ends too early, or continues after the object");
   }
   const json::value value = parser.release();
   if (!value.is_object()) {
-    return aggregates_error(name, "this is no object");
+    return aggregates_error(name, "the file is not an object");
   }
   const json::object& file = value.get_object();
   const json::value* minutes = file.if_contains("week1_min");
@@ -193,4 +195,4 @@ Result<Trace> parse_burstgpt_aggregates(std::string_view text, std::string_view 
   return trace;
 }
 
-}  // namespace protean::loadtest
+}  // namespace protean

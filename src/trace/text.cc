@@ -1,14 +1,14 @@
-#include "loadtest/trace_text.h"
+#include "trace/text.h"
 
 #include <algorithm>
 #include <charconv>
 #include <chrono>
 #include <cmath>
 
-namespace protean::loadtest {
+namespace protean {
 namespace {
 
-// An integer and the character after it off the front of `text`.
+// Removes an integer and the character after it from the front of `text`.
 std::optional<std::int64_t> take(std::string_view& text, char terminator) {
   std::int64_t value = 0;
   const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -20,7 +20,7 @@ std::optional<std::int64_t> take(std::string_view& text, char terminator) {
   return value;
 }
 
-// Seconds with an optional fraction off the front, as nanoseconds.
+// Removes seconds with an optional fraction from the front of `text`; returns them in nanoseconds.
 std::optional<TimeNs> take_seconds(std::string_view& text) {
   std::size_t length = 0;
   while (length < text.size() &&
@@ -35,7 +35,7 @@ std::optional<TimeNs> take_seconds(std::string_view& text) {
   return seconds_to_ns(*seconds);
 }
 
-// Nothing, "Z", or "+00:00" as an offset to subtract.
+// Returns the offset from UTC that `text` states: empty, "Z" or like "+00:00".
 std::optional<TimeNs> zone_offset(std::string_view text) {
   if (text.empty() || text == "Z") {
     return 0;
@@ -106,7 +106,7 @@ Result<std::int64_t> parse_tokens(std::string_view text, const TracePlace& place
   const auto value = parse_number(text);
   if (!value || *value < 0 || *value > static_cast<double>(kMaxTraceTokens) ||
       *value != std::floor(*value)) {
-    return trace_error(place, "{} is no number of tokens (a whole number from 0 to {})",
+    return trace_error(place, "{} is not a number of tokens: a whole number from 0 to {}",
                        quoted_for_error(text), kMaxTraceTokens);
   }
   return static_cast<std::int64_t>(*value);
@@ -137,7 +137,7 @@ std::optional<TimeNs> parse_timestamp(std::string_view text) {
   const auto date = std::chrono::year_month_day(std::chrono::year(static_cast<int>(*year)),
                                                 std::chrono::month(static_cast<unsigned>(*month)),
                                                 std::chrono::day(static_cast<unsigned>(*day)));
-  // Years that nanoseconds in 64 bits can hold.
+  // 64 bits hold the nanoseconds of these years only.
   if (!second_ns || !offset_ns || !date.ok() || *year < 1700 || *year > 2250) {
     return std::nullopt;
   }
@@ -149,4 +149,4 @@ TimeNs seconds_to_ns(double seconds) {
   return static_cast<TimeNs>(std::llround(seconds * static_cast<double>(kNsPerS)));
 }
 
-}  // namespace protean::loadtest
+}  // namespace protean

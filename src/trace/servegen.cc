@@ -3,11 +3,11 @@
 #include <cmath>
 #include <string>
 
-#include "loadtest/trace.h"
-#include "loadtest/trace_rows.h"
-#include "loadtest/trace_text.h"
+#include "trace/formats.h"
+#include "trace/text.h"
+#include "trace/trace.h"
 
-namespace protean::loadtest {
+namespace protean {
 namespace {
 
 namespace json = boost::json;
@@ -17,18 +17,20 @@ constexpr double kMaxRate = 1e6;  // requests a second of one client
 Result<RateWindow> rate_window(std::string_view line, const TracePlace& place) {
   const auto fields = split_csv(line);
   if (fields.size() != 6) {
-    return trace_error(place,
-                       "{} fields; a window has 6: start s, requests/s, CV, shape, two "
-                       "parameters",
-                       fields.size());
+    return trace_error(
+        place,
+        "the line has {} fields, a window has 6: start s, requests/s, CV, shape, two "
+        "parameters",
+        fields.size());
   }
   const auto at_s = parse_number(fields[0]);
   const auto rate = parse_number(fields[1]);
   if (!at_s || *at_s < 0 || *at_s > kMaxTraceSeconds) {
-    return trace_error(place, "{} is no time in seconds", quoted_for_error(fields[0]));
+    return trace_error(place, "{} is not a time in seconds", quoted_for_error(fields[0]));
   }
   if (!rate || *rate < 0 || *rate > kMaxRate) {
-    return trace_error(place, "{} is no rate in requests/s", quoted_for_error(fields[1]));
+    return trace_error(place, "{} is not a rate in requests/s (0 to 1e6)",
+                       quoted_for_error(fields[1]));
   }
   RateWindow window{.at_ns = seconds_to_ns(*at_s), .requests_per_s = *rate};
   if (*rate == 0) {
@@ -36,12 +38,12 @@ Result<RateWindow> rate_window(std::string_view line, const TracePlace& place) {
   }
   const auto parameter = parse_number(fields[4]);
   if (fields[3] != "Gamma" && fields[3] != "Weibull") {
-    return trace_error(place, "{} is no distribution known here: Gamma, Weibull",
+    return trace_error(place, "{} is not a supported distribution (Gamma, Weibull)",
                        quoted_for_error(fields[3]));
   }
-  // Shapes beyond would overflow a double when sampled.
+  // Samples of distributions with other shapes would overflow a double.
   if (!parameter || *parameter < 0.01 || *parameter > 1e6) {
-    return trace_error(place, "{} is no shape of a distribution (0.01 to 1e6)",
+    return trace_error(place, "{} is not a shape parameter (0.01 to 1e6)",
                        quoted_for_error(fields[4]));
   }
   window.shape = fields[3] == "Gamma" ? GapShape::kGamma : GapShape::kWeibull;
@@ -49,7 +51,7 @@ Result<RateWindow> rate_window(std::string_view line, const TracePlace& place) {
   return window;
 }
 
-// The last window is as long as the one before it.
+// Ends each window where the next one begins. The last one gets the duration of the one before it.
 void set_durations(std::vector<RateWindow>& windows) {
   for (std::size_t i = 0; i + 1 < windows.size(); ++i) {
     windows[i].duration_ns = windows[i + 1].at_ns - windows[i].at_ns;
@@ -58,11 +60,12 @@ void set_durations(std::vector<RateWindow>& windows) {
   windows[last].duration_ns = last > 0 ? windows[last - 1].duration_ns : 600 * kNsPerS;
 }
 
-// "{13: 0.49, 14: 0.47}", as Python prints a dict.
+// Parses "{13: 0.49, 14: 0.47}", which is how Python prints a dict.
 Result<LengthHistogram> histogram(std::string_view text, const TracePlace& place,
                                   std::string_view what) {
   const auto fail = [&](std::string_view part) {
-    return trace_error(place, "{}: {} is no {{length: share, ...}}", what, quoted_for_error(part));
+    return trace_error(place, "{}: {} is not of the form {{length: share, ...}}", what,
+                       quoted_for_error(part));
   };
   std::string_view rest = trimmed(text);
   if (rest.size() < 2 || rest.front() != '{' || rest.back() != '}') {
@@ -107,7 +110,8 @@ Result<LengthWindow> length_window(std::string_view key, const json::value& valu
   if (!at_s || *at_s < 0 || *at_s > kMaxTraceSeconds || !input || !output || !input->is_string() ||
       !output->is_string()) {
     return trace_error(file,
-                       "{} must be a time in seconds with texts input_tokens and output_tokens",
+                       "{}: a key must be a time in seconds, its value an object with texts "
+                       "input_tokens and output_tokens",
                        quoted_for_error(key));
   }
   auto inputs = histogram(input->get_string(), file, fmt::format("input_tokens of {}", key));
@@ -118,7 +122,7 @@ Result<LengthWindow> length_window(std::string_view key, const json::value& valu
   return LengthWindow{seconds_to_ns(*at_s), *std::move(inputs), *std::move(outputs)};
 }
 
-// The line a key of the file stands on; keys are unique in it.
+// Returns the number of the line that holds `key`. Keys are unique in a file.
 std::int64_t line_of_key(std::string_view text, std::string_view key) {
   const std::size_t at = text.find(fmt::format("\"{}\"", key));
   const std::string_view before = text.substr(0, at == std::string_view::npos ? 0 : at);
@@ -129,8 +133,9 @@ Result<std::vector<LengthWindow>> length_windows(const ServeGenTexts& texts) {
   boost::system::error_code failed;
   const json::value file = json::parse(texts.dataset, failed);
   if (failed || !file.is_object() || file.get_object().empty()) {
-    return make_error(ErrorCode::kCorrupt, "{}: line 1: must be a JSON object of windows{}",
-                      texts.dataset_name, failed ? ": " + failed.message() : "");
+    return make_error(ErrorCode::kCorrupt,
+                      "{}: line 1: the file must be a JSON object of windows{}", texts.dataset_name,
+                      failed ? ": " + failed.message() : "");
   }
   std::vector<LengthWindow> windows;
   for (const auto& [key, value] : file.get_object()) {
@@ -141,7 +146,7 @@ Result<std::vector<LengthWindow>> length_windows(const ServeGenTexts& texts) {
       return window.error();
     }
     if (!window->input.lengths.empty() && !window->output.lengths.empty()) {
-      windows.push_back(*std::move(window));  // "{}": no request was seen in that time
+      windows.push_back(*std::move(window));  // "{}" means that no request came in this window
     }
   }
   if (windows.empty()) {
@@ -178,7 +183,7 @@ Result<ClientProcess> parse_servegen_client(const ServeGenTexts& texts) {
           return window.error();
         }
         if (!client.rates.empty() && window->at_ns <= client.rates.back().at_ns) {
-          return trace_error(place, "windows must be in order of time");
+          return trace_error(place, "windows must be sorted by time");
         }
         client.rates.push_back(*window);
         return {};
@@ -201,4 +206,4 @@ Result<ClientProcess> parse_servegen_client(const ServeGenTexts& texts) {
   return client;
 }
 
-}  // namespace protean::loadtest
+}  // namespace protean

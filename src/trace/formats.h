@@ -1,13 +1,14 @@
 #pragma once
 
-// One parser for each trace format. Times are as in the file; parse_trace() moves them to zero.
+// One parser for each trace format. Times are those of the file; parse_trace() makes the first one
+// zero. `name` is the file's name in errors.
 
 #include <string_view>
 
 #include "base/result.h"
-#include "loadtest/trace.h"
+#include "trace/trace.h"
 
-namespace protean::loadtest {
+namespace protean {
 
 Result<Trace> parse_azure(std::string_view csv, std::string_view name);
 Result<Trace> parse_burstgpt(std::string_view csv, std::string_view name);
@@ -15,7 +16,7 @@ Result<Trace> parse_lengths(std::string_view csv, std::string_view name);
 Result<Trace> parse_mooncake(std::string_view lines, std::string_view name);
 Result<Trace> parse_burstgpt_aggregates(std::string_view text, std::string_view name);
 
-// Windows are sampled whole, in memory: refuses one that states millions of requests.
+// Fails if a window states millions of requests: a window is sampled whole, in memory.
 Status check_windows(const ClientProcess& client, std::string_view name);
 
-}  // namespace protean::loadtest
+}  // namespace protean

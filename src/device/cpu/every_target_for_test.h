@@ -1,7 +1,5 @@
 #pragma once
 
-// For tests only: runs a kernel test once per instruction set that this machine can execute.
-
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -13,6 +11,7 @@
 
 namespace protean::cpu {
 
+// Runs each test once for every instruction set that this machine can execute.
 class EveryTarget : public testing::TestWithParam<std::int64_t> {
  protected:
   void SetUp() override {
@@ -33,8 +32,8 @@ class EveryTarget : public testing::TestWithParam<std::int64_t> {
     return values;
   }
 
-  // A signed code of this many bits that is packed as it is: of those of w8 whose sum is bounded
-  // (quantized_rows.h) one in four may be as large as any.
+  // Returns a random signed code. For w8 only one in four codes is large, so that pack_panel()
+  // keeps all codes (the sums of codes are limited, see quantized_rows.h).
   int random_code(int bits, std::int64_t input) {
     const int code = static_cast<int>(random_() >> (32 - bits)) - (1 << (bits - 1));
     return bits == 8 && input % 8 != 0 && input % 8 != 3 ? code / 3 : code;

@@ -1,26 +1,33 @@
-#pragma once
+// Products of tiles as all kernels use them: one tile of rows or two times two tiles of columns, a
+// panel of a matmul. Tiles 0 to 3 are sums, 4 and 5 rows, 6 and 7 columns. Compiled once per
+// instruction set, because a function can be inlined only into callers compiled for its own.
+
+#if defined(PROTEAN_DEVICE_CPU_TILE_PRODUCTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef PROTEAN_DEVICE_CPU_TILE_PRODUCTS_INL_H_
+#undef PROTEAN_DEVICE_CPU_TILE_PRODUCTS_INL_H_
+#else
+#define PROTEAN_DEVICE_CPU_TILE_PRODUCTS_INL_H_
+#endif
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "base/check.h"
 #include "base/units.h"
 #include "device/cpu/packed_matrix.h"
 #include "device/cpu/tiles.h"
+#include "hwy/highway.h"
 
-namespace protean::cpu {
-
-// Products of tiles as all kernels have them: one tile of rows or two times two tiles of columns, a
-// panel of a matmul. Tiles 0 to 3 are sums, 4 and 5 rows, 6 and 7 columns.
+HWY_BEFORE_NAMESPACE();
+namespace protean::cpu::HWY_NAMESPACE {
 
 constexpr std::int64_t kTileMemory = std::int64_t{kTileRows16} * kTileBytes;
 // From a row of the weights' tiles to the next: two or four inputs of a panel's outputs.
 constexpr std::int64_t kPanelRowBytes = std::int64_t{PackedMatrix::kPanel} * 4;
 // Of a panel, what one tile of rows meets.
 constexpr std::int64_t kPanelStepBytes = kTileRows16 * kPanelRowBytes;
-
-enum class TileElement : std::uint8_t { kBf16, kInt8 };
 
 // Steps of 64 bytes of every row, as matmuls lay them out unless told: a step's tile whole, one
 // step after another.
@@ -33,7 +40,11 @@ struct TileSteps {
   std::int64_t x_step_bytes = kTileMemory;
   std::int64_t weight_row_bytes = kPanelRowBytes;
 
-  std::int64_t weight_step_bytes() const { return kTileRows16 * weight_row_bytes; }
+  void advance() {
+    x = static_cast<const std::byte*>(x) + x_step_bytes;
+    weights = static_cast<const std::byte*>(weights) + kTileRows16 * weight_row_bytes;
+    --steps;
+  }
 };
 
 // A task of tiles: the processor's, or emulated ones.
@@ -71,55 +82,37 @@ void zero_sums(Tiles& tiles) {
   tiles.template zero<3>();
 }
 
-// Adds all steps to the sums. Calls `between` after each: instructions of another kind overlap with
-// tiles only if they stand close to them.
-template <bool kTwo, TileElement kElement, class Tiles, class Between>
-void multiply_steps(Tiles& tiles, const TileSteps& from, const Between& between) {
-  const auto* x = static_cast<const std::byte*>(from.x);
-  const auto* weights = static_cast<const std::byte*>(from.weights);
-  const TileSteps at = from;  // a copy that nothing else changes
-  for (std::int64_t left = from.steps; left > 0; --left) {
-    tiles.template load<6>(weights, at.weight_row_bytes);
-    tiles.template load<4>(x, at.x_row_bytes);
-    add_product<kElement, 0, 4, 6>(tiles);
-    tiles.template load<7>(weights + kTileBytes, at.weight_row_bytes);
-    add_product<kElement, 1, 4, 7>(tiles);
-    if constexpr (kTwo) {
-      tiles.template load<5>(x + at.x_stride, at.x_row_bytes);
-      add_product<kElement, 2, 5, 6>(tiles);
-      add_product<kElement, 3, 5, 7>(tiles);
-    }
-    between();
-    x += at.x_step_bytes;
-    weights += at.weight_step_bytes();
+// One step. `before` is called with the number of each tile of sums just before the first product
+// that is added to it.
+template <bool kTwo, TileElement kElement, class Tiles, class Before>
+HWY_INLINE void multiply_step(Tiles& tiles, const TileSteps& at, const Before& before) {
+  const auto* const x = static_cast<const std::byte*>(at.x);
+  const auto* const weights = static_cast<const std::byte*>(at.weights);
+  tiles.template load<6>(weights, at.weight_row_bytes);
+  tiles.template load_once<4>(x, at.x_row_bytes);
+  before(std::integral_constant<int, 0>());
+  add_product<kElement, 0, 4, 6>(tiles);
+  tiles.template load<7>(weights + kTileBytes, at.weight_row_bytes);
+  before(std::integral_constant<int, 1>());
+  add_product<kElement, 1, 4, 7>(tiles);
+  if constexpr (kTwo) {
+    tiles.template load_once<5>(x + at.x_stride, at.x_row_bytes);
+    before(std::integral_constant<int, 2>());
+    add_product<kElement, 2, 5, 6>(tiles);
+    before(std::integral_constant<int, 3>());
+    add_product<kElement, 3, 5, 7>(tiles);
   }
 }
 
-// Memory that is asked for, into L2, a little in each of some calls: all at once it is more than a
-// core can wait for while it works on.
-class LinesAhead {
- public:
-  LinesAhead() = default;
-  LinesAhead(const std::byte* from, std::int64_t bytes, std::int64_t calls)
-      : at_(from),
-        left_(ceil_div(bytes, kLine)),
-        each_(ceil_div(left_, std::max<std::int64_t>(1, calls))) {}
-
-  void ask() {
-    const std::int64_t lines = std::min(each_, left_);
-    for (std::int64_t i = 0; i < lines; ++i, at_ += kLine) {
-      __builtin_prefetch(at_, 0, 2);  // to read it; 3 would be L1
-    }
-    left_ -= lines;
+// Adds all steps to the sums. Calls `between` after each: instructions of another kind overlap with
+// tiles only if they stand close to them.
+template <bool kTwo, TileElement kElement, class Tiles, class Between>
+HWY_INLINE void multiply_steps(Tiles& tiles, TileSteps at, const Between& between) {
+  for (; at.steps > 0; at.advance()) {
+    multiply_step<kTwo, kElement>(tiles, at, [](auto /*tile*/) HWY_ATTR {});
+    between();
   }
-
- private:
-  static constexpr std::int64_t kLine = 64;
-
-  const std::byte* at_ = nullptr;
-  std::int64_t left_ = 0;
-  std::int64_t each_ = 0;
-};
+}
 
 // From rows of 32 columns.
 template <bool kTwo, class Tiles>
@@ -145,4 +138,7 @@ void store_tiles(const Tiles& tiles, void* sums, std::int64_t row_bytes) {
   }
 }
 
-}  // namespace protean::cpu
+}  // namespace protean::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif

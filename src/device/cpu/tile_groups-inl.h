@@ -1,0 +1,233 @@
+// A part of a product over codes by tiles: what of it does not depend on whether codes are
+// multiplied as bf16 or as integers. Compiled once per instruction set.
+//
+// Sums of a group are scaled and added to those of the groups before by vectors, while tiles
+// multiply the next groups: a few rows before every other product, so that neither kind of
+// instruction waits for the other.
+
+#if defined(PROTEAN_DEVICE_CPU_TILE_GROUPS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef PROTEAN_DEVICE_CPU_TILE_GROUPS_INL_H_
+#undef PROTEAN_DEVICE_CPU_TILE_GROUPS_INL_H_
+#else
+#define PROTEAN_DEVICE_CPU_TILE_GROUPS_INL_H_
+#endif
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "base/units.h"
+#include "device/cpu/finish-inl.h"
+#include "device/cpu/matmul_tiles.h"
+#include "device/cpu/tile_part-inl.h"
+#include "device/cpu/tile_products-inl.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace protean::cpu::HWY_NAMESPACE {
+
+// Groups that are scaled together: one of 128 inputs, two of 64 or four of 32.
+constexpr std::int64_t kRunInputs = 128;
+constexpr int kRunGroups = 4;
+// Bytes of a panel's weights that stay in L1 while all rows of a part are multiplied with them.
+constexpr std::int64_t kPieceBytes = 16384;
+constexpr int kScaledRows = 8;  // at a time
+constexpr std::int64_t kRunFloats = std::int64_t{kTileBlockRows} * PackedMatrix::kPanel;
+
+// A row block's sums over some groups of a panel, and what they are added to.
+struct GroupRun {
+  PanelRows out;
+  std::int64_t group = 0;  // the first
+  int groups = 0;
+  bool first = false;  // of the inputs: there is nothing to add to
+  bool last = false;
+  const std::byte* weights = nullptr;  // the first group's
+  float* products = nullptr;           // [groups][32][32], or integers
+  float* sums = nullptr;               // [32][32]
+};
+
+struct GroupedBuffers {
+  alignas(64) float sums[kMaxTiledPanels * kMaxTiledRows * PackedMatrix::kPanel];
+  alignas(64) std::byte weights[kPieceBytes];              // unpacked
+  alignas(64) float products[3][kRunGroups * kRunFloats];  // or integers; of three runs
+};
+
+// What differs is the Kernel's:
+//   kElement
+//   void unpack(data of the first group, first group, end group, room): kPanelStepBytes a step
+//   const void* weights(data of a group, group, what unpack made of it)
+//   TileSteps rows(first row, group): without weights
+//   void scale(run, begin row, end row)
+template <class Kernel, class Tiles>
+class GroupedPart {
+ public:
+  GroupedPart(Kernel& kernel, const MatmulOperands& operands, const MatmulPart& part, Tiles& tiles)
+      : kernel_(kernel),
+        operands_(operands),
+        part_(part),
+        tiles_(tiles),
+        weights_(weights_of(operands, part)),
+        run_groups_(static_cast<int>(kRunInputs / operands.weights->format.group)),
+        steps_(ceil_div<std::int64_t>(operands.weights->format.group, kStepInputs)),
+        last_steps_(ceil_div(operands.weights->padded_inputs() -
+                                 (weights_.groups - 1) * operands.weights->format.group,
+                             kStepInputs)),
+        piece_groups_(kPieceBytes / kPanelStepBytes / steps_),
+        ahead_(weights_, weights_.group_bytes / steps_, ceil_div(part.rows, kTileBlockRows)) {}
+
+  void multiply() {
+    for (std::int64_t first = 0; first < weights_.groups; first += weights_.chunk) {
+      const std::int64_t end = weights_.end_of_chunk(first);
+      for (int panel = 0; panel < weights_.panels; ++panel) {
+        for (std::int64_t group = first; group < end; group += piece_groups_) {
+          multiply_piece(panel, group, std::min(group + piece_groups_, end));
+        }
+      }
+    }
+    store<0>();
+    store<1>();
+    store<2>();
+    store<3>();
+    scale_next();
+    scale_some(ready_->out.rows);
+  }
+
+ private:
+  static constexpr std::int64_t kStepInputs =
+      Kernel::kElement == TileElement::kBf16 ? kTileInputs : kTileInt8s;
+
+  static PartWeights weights_of(const MatmulOperands& operands, const MatmulPart& part) {
+    const PackedMatrix& weights = *operands.weights;
+    const int group = weights.format.group;
+    return {
+        .data = weights.data + part.first_panel * weights.panel_bytes(),
+        .panel_bytes = weights.panel_bytes(),
+        .panels = part.panels,
+        .group_bytes = weights.group_bytes(),
+        .groups = ceil_div(weights.inputs, std::int64_t{group}),
+        .chunk = chunk_groups(part.rows, ceil_div<std::int64_t>(group, kStepInputs) * kTileBytes,
+                              MatmulRows::kTileChunk / group)};
+  }
+  void multiply_piece(int panel, std::int64_t group, std::int64_t end) {
+    kernel_.unpack(weights_.at(panel, group), group, end, buffers_.weights);
+    const int kept = weights_.chunk < weights_.groups ? panel : panel % 2;
+    for (int row = 0; row < part_.rows; row += kTileBlockRows) {
+      const PanelRows out{part_.first_row + row, std::min(kTileBlockRows, part_.rows - row),
+                          part_.first_panel + panel};
+      float* const sums =
+          buffers_.sums + (std::ptrdiff_t{kept} * kMaxTiledRows + row) * PackedMatrix::kPanel;
+      for (std::int64_t first = group; first < end; first += run_groups_) {
+        next_ = next_ == &runs_[2] ? &runs_[0] : next_ + 1;
+        GroupRun& run = *next_;
+        run.out = out;
+        run.group = first;
+        run.groups = static_cast<int>(std::min<std::int64_t>(run_groups_, end - first));
+        run.first = first == 0;
+        run.last = first + run.groups == weights_.groups;
+        run.weights = weights_.at(panel, first);
+        run.products = buffers_.products[next_ - runs_];
+        run.sums = sums;
+        const std::byte* const unpacked =
+            buffers_.weights + (first - group) * steps_ * kPanelStepBytes;
+        out.rows > kTileRows16 ? multiply_run<true>(run, unpacked)
+                               : multiply_run<false>(run, unpacked);
+      }
+    }
+  }
+
+  template <bool kTwo>
+  void multiply_run(const GroupRun& run, const std::byte* unpacked) {
+    if (run.last) {
+      expect_rows(operands_, run.out);
+    }
+    for (int g = 0; g < run.groups; ++g) {
+      TileSteps at = kernel_.rows(run.out.first_row, run.group + g);
+      at.weights = kernel_.weights(run.weights + g * weights_.group_bytes, run.group + g,
+                                   unpacked + g * steps_ * kPanelStepBytes);
+      at.steps = run.group + g + 1 == weights_.groups ? last_steps_ : steps_;
+      multiply_step<kTwo, Kernel::kElement>(tiles_, at, [&](auto tile) HWY_ATTR {
+        constexpr int kTile = decltype(tile)::value;
+        store<kTile>();
+        tiles_.template zero<kTile>();
+        scale_before<kTile>();
+      });
+      if (!kTwo && in_tiles_->out.rows > kTileRows16) {
+        store<2>();
+        store<3>();
+      }
+      ahead_.ask();
+      at.advance();
+      if (g == 0) {
+        scale_next();
+        in_tiles_ = &run;
+      }
+      stored_to_ = run.products + g * kRunFloats;
+      for (; at.steps > 0; at.advance()) {
+        multiply_step<kTwo, Kernel::kElement>(
+            tiles_, at, [&](auto tile) HWY_ATTR { scale_before<decltype(tile)::value>(); });
+        ahead_.ask();
+      }
+    }
+  }
+
+  template <int kTile>
+  HWY_INLINE void store() {
+    if (stored_to_ != nullptr && (kTile < 2 || in_tiles_->out.rows > kTileRows16)) {
+      tiles_.template store<kTile>(
+          stored_to_ + (kTile / 2 * kTileRows16) * PackedMatrix::kPanel + kTile % 2 * kTileRows16,
+          kPanelRowBytes);
+    }
+  }
+
+  // All products of the run before are stored now.
+  void scale_next() {
+    scale_some(ready_->out.rows - scaled_);
+    ready_ = in_tiles_;
+    scaled_ = 0;
+  }
+  // A quarter of the rows for each 32 KiB of products of bf16, and as many for half of integers,
+  // which take half the time.
+  template <int kTile>
+  HWY_INLINE void scale_before() {
+    if constexpr (kTile == 0 || (Kernel::kElement == TileElement::kInt8 && kTile == 2)) {
+      scale_some(kScaledRows);
+    }
+  }
+  HWY_INLINE void scale_some(int rows) {
+    if (scaled_ < ready_->out.rows) {
+      scale_rows(std::min(rows, ready_->out.rows - scaled_));
+    }
+  }
+  HWY_NOINLINE void scale_rows(int rows) {
+    const GroupRun& run = *ready_;
+    kernel_.scale(run, scaled_, scaled_ + rows);
+    if (run.last) {
+      finish_rows(operands_, {run.out.first_row + scaled_, rows, run.out.panel},
+                  run.sums + std::ptrdiff_t{scaled_} * PackedMatrix::kPanel, PackedMatrix::kPanel);
+    }
+    scaled_ += rows;
+  }
+
+  Kernel& kernel_;
+  const MatmulOperands& operands_;
+  const MatmulPart& part_;
+  Tiles& tiles_;
+  const PartWeights weights_;
+  const int run_groups_;
+  const std::int64_t steps_, last_steps_;  // of a whole group and of the last one
+  const std::int64_t piece_groups_;
+  WeightsAhead ahead_;
+  // One is multiplied, one waits in tiles or has just been stored, one is scaled.
+  GroupRun runs_[3];
+  GroupRun* next_ = runs_;
+  const GroupRun* in_tiles_ = runs_;  // whose last group is in tiles
+  float* stored_to_ = nullptr;        // where these go
+  const GroupRun* ready_ = runs_;     // the one that is scaled
+  int scaled_ = 0;                    // rows of it
+  GroupedBuffers buffers_;
+};
+
+}  // namespace protean::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif

@@ -1,0 +1,51 @@
+#include "replica/model_files.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "chat/tool_calls.h"
+
+namespace protean {
+namespace {
+
+namespace fs = std::filesystem;
+
+class ModelFilesTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!fs::exists("models/builtin/config.json")) GTEST_SKIP() << "run from the source folder";
+    options_.model = "models/builtin";
+    options_.chat_template = fs::path(testing::TempDir()) / "model_files_test.jinja";
+  }
+  void TearDown() override { fs::remove(options_.chat_template); }
+  void write(std::string_view text) { std::ofstream(options_.chat_template) << text; }
+  ModelOptions options_;
+};
+
+TEST_F(ModelFilesTest, ATemplateGivenReplacesTheModelsAlsoWhereToolFormatsAreLookedFor) {
+  write("{{ '[TOOL_CALLS]' if tools }}");
+  const auto files = open_model_files(options_);
+  ASSERT_TRUE(files.ok()) << files.error().message;
+  EXPECT_EQ(detect_tool_format(files->chat.template_source), ToolFormat::kMistral);
+  write("{{ messages[0].content }}");
+  EXPECT_EQ(detect_tool_format(open_model_files(options_)->chat.template_source),
+            ToolFormat::kNone);
+}
+
+TEST_F(ModelFilesTest, ATemplateGivenThatCannotBeUsedIsAnError) {
+  const auto message = [&] {
+    const auto files = open_model_files(options_);
+    return files.ok() ? std::string() : files.error().message;
+  };
+  EXPECT_EQ(message(), "--chat-template " + options_.chat_template + ": cannot be read");
+  write("");
+  EXPECT_EQ(message(), "--chat-template " + options_.chat_template + ": the file is empty");
+  write("{% if %}");
+  EXPECT_TRUE(message().starts_with("--chat-template " + options_.chat_template + ": "))
+      << message();
+}
+
+}  // namespace
+}  // namespace protean

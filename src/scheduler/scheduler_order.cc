@@ -1,0 +1,207 @@
+// Which sequences come first, which give up their room, and which wait for a prefix.
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "scheduler/scheduler.h"
+
+namespace protean {
+namespace {
+
+// Waiting sequences that a step may pass over because they wait for a prefix.
+constexpr int kPassedOver = 64;
+
+}  // namespace
+
+Backlog Scheduler::backlog_before(int priority, TimeNs due_ns, std::int64_t tokens) const {
+  Backlog backlog{.running = static_cast<int>(running_.size())};
+  std::int64_t prompts = 0;
+  for (const auto& [place, sequence] : running_) {
+    const int pending = sequence->pending();
+    backlog.decoding += pending <= 1 ? 1 : 0;
+    backlog.prompts += pending <= 1 ? 0 : 1;
+    backlog.tokens += pending <= 1 ? 0 : pending;
+  }
+  const double missing = 1.0 - hit_share_;
+  std::int64_t places = config_.max_num_seqs - std::ssize(running_);
+  double blocks = static_cast<double>(pool_.free());
+  const auto take_place = [&](std::int64_t to_compute) {
+    blocks -= static_cast<double>(blocks_for(to_compute));
+    backlog.without_place += --places < 0 || blocks < 0 ? 1 : 0;
+  };
+  for (const auto& [place, sequence] : waiting_.places()) {
+    if (std::pair(place.priority, place.due_ns) >= std::pair(priority, due_ns)) {
+      break;
+    }
+    const auto expected = std::llround(missing * sequence->pending());
+    prompts += expected;
+    ++backlog.prompts;
+    take_place(expected);
+  }
+  take_place(tokens);
+  backlog.tokens += prompts;
+  return backlog;
+}
+
+Backlog Scheduler::backlog() const {
+  return backlog_before(std::numeric_limits<int>::max(), std::numeric_limits<TimeNs>::max(), 0);
+}
+
+// The last running sequence that must give up its room to `waiting`, if there is one.
+Sequence* Scheduler::to_displace(const Sequence& waiting) {
+  for (auto last = running_.rbegin(); last != running_.rend() && last->first > waiting.place;
+       ++last) {
+    Sequence& running = *last->second;
+    if (running.behind > 0 && !running.scheduled && running.asks.client != waiting.asks.client) {
+      return &running;
+    }
+  }
+  return nullptr;
+}
+
+// Returns how many tokens of its prompt the next step can take of a sequence at this place.
+int Scheduler::tokens_left_at(const QueuePlace& place) const {
+  int decodes = 0;
+  int prompts = 0;
+  for (const auto& [other_place, running] : running_) {
+    const int pending = running->scheduled ? 0 : running->pending();
+    decodes += pending == 1 ? 1 : 0;
+    prompts += pending > 1 && other_place < place ? pending : 0;
+  }
+  return budget_.of_prompts(config_.max_num_batched_tokens - decodes) - prompts;
+}
+
+// Admits waiting sequences that come before others of a client with several, as far as the next
+// step can take them, and preempts the latter as far as that needs.
+void Scheduler::displace_for_waiting() {
+  if (of_client_.empty()) {
+    return;
+  }
+  int passed_over = 0;
+  for (auto next = waiting_.places().begin();
+       next != waiting_.places().end() && passed_over < kPassedOver;) {
+    Sequence& sequence = *next++->second;
+    if (!fits_now(sequence) || to_displace(sequence) == nullptr || waits_for_prefix(sequence)) {
+      ++passed_over;
+      continue;
+    }
+    if (tokens_left_at(sequence.place) <= 0) {
+      return;
+    }
+    const auto enter = [&] {
+      return std::ssize(running_) < config_.max_num_seqs && admit(sequence);
+    };
+    bool entered = enter();
+    for (Sequence* other = nullptr; !entered && (other = to_displace(sequence)) != nullptr;) {
+      preempt(*other);
+      entered = enter();
+    }
+    if (!entered) {
+      return;
+    }
+    waiting_.remove(sequence);
+    running_.emplace(sequence.place, &sequence);
+  }
+}
+
+void Scheduler::admit_waiting(StepPlan& plan) {
+  int passed_over = 0;
+  for (auto next = waiting_.places().begin(); next != waiting_.places().end() && has_room(plan) &&
+                                              std::ssize(running_) < config_.max_num_seqs;) {
+    Sequence& sequence = *next->second;
+    if (!fits_now(sequence)) {
+      ++next;  // the sequences behind it need not wait for a larger KV
+      continue;
+    }
+    if (passed_over < kPassedOver && waits_for_prefix(sequence)) {
+      ++passed_over;
+      ++next;
+      continue;
+    }
+    if (passed_over == kPassedOver || !admit(sequence)) {
+      return;
+    }
+    ++next;
+    waiting_.remove(sequence);
+    running_.emplace(sequence.place, &sequence);
+    schedule(plan, sequence);
+  }
+}
+
+// Returns true if the sequence runs and will put its first `blocks` blocks into the prefix cache.
+bool Scheduler::will_publish(const Sequence& sequence, std::size_t blocks) const {
+  return running_.contains(sequence.place) && sequence.cacheable &&
+         sequence.precision_tag == precision_tag_ && sequence.cached < blocks;
+}
+
+// Returns true if an earlier running sequence computes a prefix that this one can reuse. Only
+// earlier ones count, so that a sequence never waits for one that came later.
+bool Scheduler::waits_for_prefix(Sequence& sequence) {
+  if (sequence.held_until > 0) {
+    const auto holder = sequences_.find(sequence.held_by);
+    if (holder != sequences_.end() && will_publish(*holder->second, sequence.held_until)) {
+      return true;
+    }
+    sequence.held_until = 0;
+  }
+  const auto reusable =
+      std::span(sequence.tokens).first(static_cast<std::size_t>(sequence.reusable()));
+  const auto block_tokens = static_cast<std::size_t>(config_.block_tokens);
+  if (!config_.prefix_caching || reusable.size() < block_tokens) {
+    return false;
+  }
+  for (const auto& [place, running] : running_) {
+    if (place > sequence.place) {
+      break;
+    }
+    const bool writing = running->cached < running->tokens.size() / block_tokens;
+    if (!writing || running->asks.cache_salt != sequence.asks.cache_salt) {
+      continue;
+    }
+    const auto differs = std::mismatch(reusable.begin(), reusable.end(), running->tokens.begin(),
+                                       running->tokens.end());
+    const auto shared = static_cast<std::size_t>(differs.first - reusable.begin()) / block_tokens;
+    if (shared > sequence.held_until && will_publish(*running, shared)) {
+      sequence.held_by = running->asks.id;
+      sequence.held_until = shared;
+    }
+  }
+  CacheScope scope{.precision_tag = precision_tag_, .salt = sequence.asks.cache_salt};
+  if (sequence.held_until > 0 && match(scope, reusable).size() >= sequence.held_until) {
+    sequence.held_until = 0;  // another sequence has computed it
+  }
+  return sequence.held_until > 0;
+}
+
+// Preempts for the decode of `sequence`. Returns false if the sequence itself was preempted or none
+// can be. A sequence that KV cannot hold even alone is preempted itself.
+bool Scheduler::make_room(Sequence& sequence) {
+  if (!fits_now(sequence)) {
+    preempt(sequence);
+    return false;
+  }
+  return preempt_last() && running_.contains(sequence.place);
+}
+
+// Preempts the last running sequence that is in no plan. Returns false if there is none.
+bool Scheduler::preempt_last() {
+  for (auto place = running_.rbegin(); place != running_.rend(); ++place) {
+    if (!place->second->scheduled) {
+      preempt(*place->second);
+      return true;
+    }
+  }
+  return false;
+}
+
+void Scheduler::preempt(Sequence& sequence) {
+  leave(sequence);
+  sequence.computed = 0;
+  ++sequence.usage.preemptions;
+  ++totals_.preemptions_total;
+  enqueue(sequence);
+}
+
+}  // namespace protean
