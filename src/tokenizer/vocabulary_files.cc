@@ -31,7 +31,7 @@ class Message {
     varint(number << 3 | 5);
     const auto bits = std::bit_cast<std::uint32_t>(value);
     for (int shift = 0; shift < 32; shift += 8) {
-      bytes_ += static_cast<char>(bits >> shift & 0xFF);
+      bytes_ += static_cast<char>((bits >> shift) & 0xFF);
     }
   }
   const std::string& bytes() const { return bytes_; }
@@ -39,7 +39,7 @@ class Message {
  private:
   void varint(std::uint64_t value) {
     for (; value >= 0x80; value >>= 7) {
-      bytes_ += static_cast<char>(value & 0x7F | 0x80);
+      bytes_ += static_cast<char>((value & 0x7F) | 0x80);
     }
     bytes_ += static_cast<char>(value);
   }
