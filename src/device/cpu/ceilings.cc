@@ -85,7 +85,7 @@ MultiplyWork multiply_pairs(const float* values, std::int64_t rounds) {
 }
 
 constexpr std::int64_t kTileSteps = 8;
-constexpr std::int64_t kTileWords = 2 * kTileSteps * kTileMemory / 4;  // of two tiles of rows
+constexpr std::int64_t kTileWords = 2 * kTileSteps * kTileMemory / 4;  // words of two tiles of rows
 
 // Computes two by two tiles of sums, like a matmul, over `words` of rows and as many of weights.
 template <TileElement kElement, class Tiles>
