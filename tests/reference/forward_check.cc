@@ -185,7 +185,7 @@ void ForwardCheck::preempted_and_recomputed() {
   served.run(victim, {31, 1});
   expect_right(victim, "preempted");
   expect_right(other, "preempting");
-  expect_right(small, "beside the preempted");
+  expect_right(small, "next to a preempted sequence");
 }
 
 // Log-probabilities are checked against the reference, ranks and rows against the served logits.

@@ -466,9 +466,10 @@ TEST_P(Attention, TinySumsHaveTheSameBitsInAnyBatch) {
     std::vector<Sequence> sequences = {sequence};
     const Store store(config, place(config, sequences));
     compute(team, config, store.layer, {{&sequences[0], 0, kTokens}});
-    const std::vector<float> beside = compute(team, config, store.layer, {{&sequences[0], 60, 10}});
+    const std::vector<float> together =
+        compute(team, config, store.layer, {{&sequences[0], 60, 10}});
     const std::vector<float> alone = compute(team, config, store.layer, {{&sequences[0], 60, 1}});
-    EXPECT_EQ(std::memcmp(alone.data(), beside.data(), 8 * sizeof(float)), 0);
+    EXPECT_EQ(std::memcmp(alone.data(), together.data(), 8 * sizeof(float)), 0);
   }
 }
 

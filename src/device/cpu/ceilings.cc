@@ -21,7 +21,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace protean::cpu::HWY_NAMESPACE {
 
-// Four streams at once: one alone leaves some of a core's bandwidth unused.
+// Sums four streams at once, since one stream does not use the whole bandwidth of a core.
 std::uint64_t sum_words(const std::uint64_t* from, std::int64_t count) {
   const hn::ScalableTag<std::uint64_t> words;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(words));
@@ -44,14 +44,15 @@ std::uint64_t sum_words(const std::uint64_t* from, std::int64_t count) {
 constexpr int kSums = kLanes == 16 ? 24 : 12;
 constexpr int kSteps = 64;
 
-// kSums independent chains over vectors that lie in L1; with kDot over pairs of bf16.
+// Runs kSums independent chains of multiply-adds over vectors in L1; with kDot over pairs of bf16.
 template <bool kDot>
 MultiplyWork multiply_lanes(const float* values, std::int64_t rounds) {
   const Floats floats;
   Vec sums[kSums];
   HWY_UNROLL(24)
   for (int i = 0; i < kSums; ++i) {
-    sums[i] = hn::Set(floats, static_cast<float>(i));  // or they would be one and the same
+    sums[i] =
+        hn::Set(floats, static_cast<float>(i));  // different, so that compilers keep all chains
   }
   for (std::int64_t round = 0; round < rounds; ++round) {
     for (int step = 0; step < kSteps; ++step) {
@@ -84,9 +85,9 @@ MultiplyWork multiply_pairs(const float* values, std::int64_t rounds) {
 }
 
 constexpr std::int64_t kTileSteps = 8;
-constexpr std::int64_t kTileWords = 2 * kTileSteps * kTileMemory / 4;  // of two tiles of rows
+constexpr std::int64_t kTileWords = 2 * kTileSteps * kTileMemory / 4;  // words of two tiles of rows
 
-// Two by two tiles of sums, as a matmul has them, over `words` of rows and as many of weights.
+// Computes two by two tiles of sums, like a matmul, over `words` of rows and as many of weights.
 template <TileElement kElement, class Tiles>
 MultiplyWork multiply_tiles_near(Tiles& tiles, const std::uint32_t* words, std::int64_t rounds,
                                  OperandsIn operands) {
@@ -148,7 +149,7 @@ HWY_EXPORT(multiply_tiles);
 HWY_EXPORT(multiply_int8_tiles);
 HWY_EXPORT(tile_words);
 
-// Uniform in [-1, 1), the same at every call.
+// Returns numbers uniform in [-1, 1), the same at every call.
 std::vector<float> random_values(std::int64_t count) {
   std::vector<float> values(static_cast<std::size_t>(count));
   std::uint32_t state = 1;
@@ -159,7 +160,7 @@ std::vector<float> random_values(std::int64_t count) {
   return values;
 }
 
-// Pairs of bf16, at the begin of a cache line.
+// Random pairs of bf16 that begin at a cache line.
 class RandomPairs {
  public:
   explicit RandomPairs(std::int64_t words) : memory_(static_cast<std::size_t>(words) + kLine) {

@@ -9,23 +9,24 @@
 
 namespace protean::cpu {
 
-// The two limits of this machine that kernels are measured against, as work to be timed. Both work
-// on random data: on zeros a processor runs up to a third faster, and no model is made of zeros.
+// Work that shows the two limits of this machine against which kernels are measured. Uses random
+// data, because a processor may be up to a third faster with zeros.
 
-// Reads all of `memory` once, with the whole team. Returns a checksum, so that it really does.
+// Reads all of `memory` once on all threads. Returns a checksum, so that reads are not optimised
+// away.
 std::uint64_t read_memory(Team& team, std::span<const std::byte> memory);
 
-// Where the operands of multiply-adds lie: in L1, as those of a product do, or, of AMX, in tiles
-// alone, which no product reaches.
+// Where the operands of multiply-adds are: in L1, like those of a product, or (AMX only) in tiles,
+// a limit that no product reaches.
 enum class OperandsIn : std::uint8_t { kCache, kTiles };
 
 struct MultiplyWork {
-  double operations = 0;  // a multiply-add is two
+  double operations = 0;  // a multiply-add counts as two
   float checksum = 0;
 };
 
-// Multiply-adds, `rounds` times on every thread of the team: bf16 with AMX or dot instructions, f32
-// with vectors. The second multiplies integers of 8 bits with AMX.
+// Run `rounds` rounds of multiply-adds on every thread: multiply_near() with bf16 for AMX and dot
+// instructions and f32 for vectors, the other with 8-bit integers and AMX.
 MultiplyWork multiply_near(Team& team, MatmulUnit unit, std::int64_t rounds,
                            OperandsIn operands = OperandsIn::kCache);
 MultiplyWork multiply_int8_near(Team& team, std::int64_t rounds,

@@ -1,4 +1,4 @@
-// How sums of a product become its output, compiled once per instruction set.
+// Writes the sums of a product to its output. Compiled once for each instruction set.
 
 #if defined(PROTEAN_DEVICE_CPU_FINISH_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef PROTEAN_DEVICE_CPU_FINISH_INL_H_
@@ -18,7 +18,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace protean::cpu::HWY_NAMESPACE {
 
-// Outputs of one panel, of some rows of the batch.
+// The outputs of one panel for some rows of the batch.
 struct PanelRows {
   std::int64_t first_row = 0;
   int rows = 0;
@@ -27,8 +27,8 @@ struct PanelRows {
   float* out(const MatmulOperands& operands) const { return operands.out.at(first_row, panel); }
 };
 
-// Asks for the output that finish_rows is to write, unless it is streamed: rows lie far apart, and
-// waiting for each line in turn takes longer than a tile.
+// Prefetches the output that finish_rows() will write, unless it is streamed. Rows are far apart,
+// and waiting for one line after another takes longer than a tile.
 inline void expect_rows(const MatmulOperands& operands, const PanelRows& which) {
   if (operands.out.streamed) {
     return;
@@ -43,7 +43,7 @@ inline void expect_rows(const MatmulOperands& operands, const PanelRows& which) 
   }
 }
 
-// Adds what does not come from the product in an order that is always the same.
+// Writes rows of a panel. Adds bias and previous output in a fixed order.
 inline void finish_rows(const MatmulOperands& operands, const PanelRows& which, const float* sums,
                         std::int64_t row_stride) {
   const Floats floats;
@@ -76,7 +76,7 @@ inline void finish_rows(const MatmulOperands& operands, const PanelRows& which, 
   }
 }
 
-// All of a part, whose sums are [rows][columns].
+// Writes a whole part, whose sums are [rows][columns].
 inline void finish_part(const MatmulOperands& operands, const MatmulPart& part, const float* sums) {
   for (int r = 0; r < part.rows; ++r) {
     for (int panel = 0; panel < part.panels; ++panel) {

@@ -18,34 +18,35 @@
 namespace protean::cpu {
 namespace {
 
-// Below this many multiply-adds, waking a thread costs more than it saves.
+// With fewer multiply-adds, waking a thread costs more than it saves.
 constexpr std::int64_t kSerialWork = 1 << 16;
-// Parts per thread when there is work for that many: the slowest thread then waits for a quarter.
+// Parts per thread, if there is enough work. The other threads then wait at most for a quarter of
+// the slowest one's work.
 constexpr std::int64_t kPartsPerThread = 4;
-// Fewer wait for weights, which come quicker if each matrix is read in longer pieces, and what is
-// made of their products is little.
+// With fewer rows, reading weights is the limit, which is faster if each matrix is read in longer
+// pieces, and gating is little work.
 constexpr std::int64_t kLeastGatedRows = 8;
-// With fewer, the slowest thread costs more than what is gained by parts that have to be large.
+// With fewer parts per thread, waiting for the slowest thread costs more than gated parts save.
 constexpr std::int64_t kLeastPartsPerThread = 2;
 
-// Rows of this many bytes do not stay in a cache until they are read; to read each line before it
-// is written and to keep it costs tiles more than to write it to memory.
+// An output of this size does not stay in a cache until it is read. For tiles, writing it past the
+// caches is then faster.
 constexpr std::int64_t kStreamedBytes = std::int64_t{2} << 20;
 constexpr std::int64_t kLeastStreamedRows = 64;
 
-// How a product is cut into parts; what is computed does not depend on it.
+// How a product is cut into parts. The results do not depend on it.
 struct Cut {
   std::int64_t row_parts = 1;
   std::int64_t panels_per_part = 1;
   std::int64_t panel_parts = 1;
 };
 
-// What a kernel takes at most, and how many rows it needs at least to be worth a part of its own.
+// The largest part of a kernel, and the rows of a tile, which a part should at least have.
 struct CutLimits {
   std::int64_t rows = kMaxPartRows;
   std::int64_t panels = kMaxPartPanels;
   std::int64_t tile_rows = kMaxVectorRows;
-  std::int64_t least_panels = 1;  // that stay together; the most are a multiple of it
+  std::int64_t least_panels = 1;  // panels of a part are a multiple of this, which divides `panels`
 };
 
 Cut cut(std::int64_t m, std::int64_t panels, int threads, const CutLimits& limits) {
@@ -77,7 +78,7 @@ void multiply_part(const MatmulOperands& operands, const MatmulPart& part, Matmu
   }
 }
 
-// A product and how it is cut.
+// A product and its cut.
 struct CutProduct {
   MatmulOperands operands;
   Cut parts;
@@ -90,7 +91,7 @@ MatmulPart part_at(const Cut& parts, const RowBlocks& blocks, std::int64_t panel
   const auto begin_of = [&](std::int64_t row_part) {
     return blocks.begin(blocks.count * row_part / parts.row_parts);
   };
-  // Neighbouring tasks share their weights.
+  // Consecutive tasks use the same weights.
   const std::int64_t row_part = index % parts.row_parts;
   const std::int64_t first_row = begin_of(row_part);
   const std::int64_t end_row = begin_of(row_part + 1);
@@ -125,7 +126,7 @@ MatmulOperands operands_of(const Rows& x, const PackedMatrix& weights, const Mat
   return operands;
 }
 
-// Calls task for each, on all threads unless there is little to do.
+// Calls task(i) for all tasks, on all threads unless `serial`.
 template <class Task>
 void run_tasks(Team& team, std::int64_t tasks, bool serial, const Task& task) {
   if (!serial) {
@@ -173,7 +174,7 @@ void multiply_all(Team& team, const Rows& x, std::span<const MatmulTarget> targe
   });
 }
 
-// What a part has of one matrix's outputs while it works on another's.
+// The outputs of one matrix for a part.
 struct PartOutputs {
   static constexpr int kMost =
       std::max(kMaxPartRows * kMaxPartPanels, kMaxTiledRows* kMaxTiledPanels) / 2 *
@@ -202,7 +203,7 @@ void gate_part(const Rows& x, const GatedMatrices& matrices, const MatmulPart& p
             to);
 }
 
-// False where it does not pay.
+// Returns false, without computing anything, if gating in parts is impossible or slower.
 template <class Rows>
 bool gate_all(Team& team, const Rows& x, const GatedMatrices& matrices, const Rows& to) {
   const PackedMatrix& gate = *matrices.gate;

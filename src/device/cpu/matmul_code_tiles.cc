@@ -15,9 +15,9 @@
 HWY_BEFORE_NAMESPACE();
 namespace protean::cpu::HWY_NAMESPACE {
 
-// Codes become bf16, which is exact and takes a few operations where weights would take ten times
-// as many, and the sums of each group are scaled: tile_groups-inl.h. For each element these are the
-// operations of matmul_vectors.cc in their order.
+// Multiplies codes as bf16, which is exact and takes a tenth of the operations that converting
+// weights would take, and scales the sums of each group (tile_groups-inl.h). The operations for
+// each element are those of matmul_vectors.cc in the same order.
 class CodeKernel {
  public:
   static constexpr TileElement kElement = TileElement::kBf16;

@@ -177,7 +177,7 @@ TEST_P(Int8Matmul, AgreesWithItsDefinition) {
 int most_code(const WeightFormat& format, std::int64_t input, bool negative) {
   const int largest = (1 << (format.bits() - 1)) - (negative ? 0 : 1);
   int code = largest;
-  // Of four w8 codes two are the largest, one is the rest of the sum.
+  // Two of four w8 codes are the largest, one is the rest of the sum.
   if (format.kind == WeightKind::kW8 && input % 8 >= 4) {
     code = input % 2 == 0 ? kMostCodeSum - 2 * largest : 0;
   }

@@ -15,7 +15,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace protean::cpu::HWY_NAMESPACE {
 
-// Readers of codes as signed bytes, four inputs in a word.
+// Read codes as signed bytes, four inputs in a word.
 struct W8Bytes : W8Dot {
   template <int kWord>
   static HWY_INLINE WordVec word(const std::byte* from) {
@@ -25,15 +25,17 @@ struct W8Bytes : W8Dot {
 struct W4Bytes : W4Words {
   template <int kWord>
   static HWY_INLINE WordVec word(const std::byte* from) {
-    // Less the middle; so that no byte borrows from the next one, 128 more and, by Xor, less again.
+    // Subtracts the middle: adds 128 minus the middle, so that no byte borrows from the next, and
+    // then removes the 128 with Xor.
     const Words words;
     const auto raised = hn::Add(W4Words::word<kWord>(from), hn::Set(words, 0x78787878U));
     return hn::Xor(raised, hn::Set(words, 0x80808080U));
   }
 };
 
-// Codes stay whole numbers and the sums of each group, which are exact, are scaled
-// (tile_groups-inl.h). For each element these are the operations of matmul_int8.cc in their order.
+// Multiplies codes as integers and scales the sums of each group, which are exact
+// (tile_groups-inl.h). The operations for each element are those of matmul_int8.cc in the same
+// order.
 class Int8Kernel {
  public:
   static constexpr TileElement kElement = TileElement::kInt8;
@@ -57,7 +59,7 @@ class Int8Kernel {
       } else {
         unpack_words<W4Bytes>(from + scale_bytes_, inputs, words);
       }
-      // Rows have zeros there.
+      // Clears the inputs beyond the group, where rows have zeros.
       std::fill(room + inputs * kPanel, room + round_up<std::int64_t>(inputs, kTileInt8s) * kPanel,
                 std::byte{0});
     }
@@ -77,7 +79,7 @@ class Int8Kernel {
   }
 
  private:
-  // True if tiles can be loaded from the codes themselves: they do not reach beyond the group.
+  // Returns true if tiles can be loaded from the codes directly, without reaching beyond the group.
   bool in_place(std::int64_t group) const {
     return weights_.format.kind == WeightKind::kW8 && x_.group_inputs(group) % kTileInt8s == 0;
   }
@@ -101,7 +103,7 @@ class Int8Kernel {
 
   const Int8Rows& x_;
   const PackedMatrix& weights_;
-  const std::int64_t scale_bytes_, group_bytes_;  // weights_'s
+  const std::int64_t scale_bytes_, group_bytes_;
   const std::int64_t group_steps_;
 };
 
@@ -113,7 +115,7 @@ HWY_INLINE void Int8Kernel::scale_groups(const GroupRun& run, int begin, int end
   const std::int64_t rows = x_.blocks.rows;
   const std::int64_t first = run.group * rows + run.out.first_row;
   const auto* const products = reinterpret_cast<const std::int32_t*>(run.products);
-  alignas(64) float totals[kGroups][kTileBlockRows + kLanes];  // times the row's scale
+  alignas(64) float totals[kGroups][kTileBlockRows + kLanes];  // totals times the row's scale
   if constexpr (kOffsets) {
     for (int g = 0; g < kGroups; ++g) {
       for (int r = begin; r < end; r += kLanes) {

@@ -6,18 +6,18 @@
 
 namespace protean::cpu {
 
-// A part that vectors multiply.
+// Limits of a part for vectors.
 constexpr int kMaxPartRows = 240;
 constexpr int kMaxPartPanels = 8;
 
-// Where a product goes: floats of its elements, row by row, from one of them on.
+// The destination of a product, row-major, beginning at one of its rows and panels.
 struct MatmulOut {
   float* first = nullptr;
-  std::int64_t stride = 0;  // from row to row
+  std::int64_t stride = 0;  // floats from row to row
   std::int64_t first_row = 0;
   std::int64_t first_panel = 0;
-  // Written past the caches; then nothing is added to the product or to what is there, and each
-  // panel of a row is whole cache lines. A part ends with hwy::FlushStream.
+  // Written past the caches. Then there is no bias and no accumulation, and each panel of a row is
+  // whole cache lines. A part ends with hwy::FlushStream().
   bool streamed = false;
 
   float* at(std::int64_t row, std::int64_t panel) const {
@@ -26,15 +26,15 @@ struct MatmulOut {
 };
 
 struct MatmulOperands {
-  const MatmulRows* x = nullptr;  // one of the two, as the weights want it
+  const MatmulRows* x = nullptr;  // either x or int8 is set, depending on the weights
   const Int8Rows* int8 = nullptr;
   const PackedMatrix* weights = nullptr;
   MatmulOut out;
   MatmulOptions options;
 };
 
-// Rows [first_row, first_row + rows), which are whole blocks, times panels [first_panel,
-// first_panel + panels): one task.
+// One task: rows [first_row, first_row + rows), which are whole blocks, times panels [first_panel,
+// first_panel + panels).
 struct MatmulPart {
   std::int64_t first_row = 0;
   int rows = 0;

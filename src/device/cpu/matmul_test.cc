@@ -38,17 +38,18 @@ std::string name_of(const WeightFormat& format) {
          (format.symmetric ? ", symmetric" : "");
 }
 
-// A matrix packed, and in the row-major form of the weights that kernels must see.
+// A packed matrix, and its weights in row-major form.
 struct Weights {
   std::vector<float> rows;
-  // Of quantised ones: [outputs][inputs] and, with the offsets of middle codes, [outputs][groups].
+  // For quantised matrices: codes [outputs][inputs], scales and offsets of middle codes
+  // [outputs][groups].
   std::vector<float> codes, scales, offsets;
   Region memory;
   PackedMatrix packed;
-  float largest = 0;  // of rows, if quantised
+  float largest = 0;  // largest of `rows`, if quantised
 };
 
-// Rows arranged for a unit, and their memory.
+// Rows arranged for a unit, with their memory.
 struct Arranged {
   Arranged(Team& team, std::span<const float> x, const PackedMatrix& weights, MatmulUnit unit)
       : memory(static_cast<std::size_t>(
@@ -102,7 +103,7 @@ class Matmul : public EveryTarget {
         codes[i] = static_cast<std::uint8_t>(random_code(bits, input) + (1 << (bits - 1)));
       }
       for (std::size_t i = 0; i < scales.size(); ++i) {
-        // As quantisers have them: a scale that f16 holds and a whole zero point.
+        // Like those of quantisers: a scale that is exact in f16, and an integer zero point.
         const int zero =
             packed.format.symmetric ? 1 << (bits - 1) : static_cast<int>(random()() % 8);
         scales[i] = float_from_f16(f16_from(scale(random())));
@@ -138,12 +139,12 @@ struct Size {
   std::int64_t m, inputs, outputs;
 };
 
-// An element of the product of rows, in double precision.
+// An element of a product, in double precision.
 struct Element64 {
   double value = 0;
-  double size = 0;  // of its terms
+  double size = 0;  // sum of the magnitudes of its terms
 
-  // What sums of f32 may be off by.
+  // Returns the allowed error of f32 sums.
   double error(std::int64_t inputs) const { return size * 6e-8 * (4 + std::sqrt(inputs)); }
 };
 
@@ -156,7 +157,7 @@ Element64 element64(std::span<const float> x, const Weights& weights, std::int64
   for (std::int64_t i = 0; i < inputs; ++i) {
     const double input = x[row * inputs + i];
     element.value += input * w[i];
-    // With offsets a small weight is the difference of two large ones.
+    // With offsets, a small weight is the difference of two large numbers.
     element.size += std::abs(input) *
                     (format.quantized() && !format.symmetric ? weights.largest : std::abs(w[i]));
   }
@@ -174,9 +175,9 @@ TEST_P(Matmul, AgreesWithDoublePrecision) {
       const std::vector<float> x = random_rows(format.inputs(), m * inputs);
       const std::vector<float> bias = random_floats(outputs);
       const std::vector<float> before = random_floats(m * outputs);
-      for (const bool more : {false, true}) {  // than the product
+      for (const bool more : {false, true}) {  // with bias and accumulation
         std::vector<float> out = before;
-        out.push_back(12345.0f);  // must not be touched
+        out.push_back(12345.0f);  // must not change
         matmul(team, Arranged(team, x, weights.packed, MatmulUnit::kVector).rows, weights.packed,
                std::span(out).first(out.size() - 1),
                {.bias = more ? bias.data() : nullptr, .accumulate = more});
@@ -198,7 +199,7 @@ TEST_P(Matmul, AgreesWithDoublePrecision) {
   }
 }
 
-// bf16 products are exact, so the definition in the header can be followed step by step.
+// Products of bf16 are exact, so that the definition in the header can be followed step by step.
 TEST_P(Matmul, IsOneChainOfAdditionsInOrder) {
   Team team(2);
   const std::int64_t m = 14, inputs = 777, outputs = 45;
@@ -224,10 +225,10 @@ TEST_P(Matmul, IsOneChainOfAdditionsInOrder) {
 }
 
 TEST_P(Matmul, GivesARowTheSameBitsInAnyBatch) {
-  constexpr std::int64_t kRows = 280;  // more than one part holds
+  constexpr std::int64_t kRows = 280;  // more than the rows of one part
   for (const WeightFormat& format : every_format()) {
     if (format.quantized() && format.symmetric != (format.group == 64)) {
-      continue;  // every kind, group and symmetry, but not each with each
+      continue;  // tries every kind, group and symmetry, but not all combinations
     }
     for (const auto& [inputs, outputs] : {std::pair{300, 100}, {1100, 64}, {33, 31}}) {
       const Weights weights = random_weights(format, outputs, inputs);
@@ -266,7 +267,7 @@ TEST_P(Matmul, GivesARowTheSameBitsInAnyBatch) {
   }
 }
 
-// Also where there is no such instruction and it is spelled out.
+// Also on targets without the instruction, which compute the same with others.
 TEST_P(Matmul, HasTheSameBitsWithDotInstructions) {
   if (GetParam() == HWY_AVX3 && !bf16_dot_pays()) {
     GTEST_SKIP() << "this processor has no VDPBF16PS, or a slow one";
@@ -277,7 +278,7 @@ TEST_P(Matmul, HasTheSameBitsWithDotInstructions) {
     for (const auto& [m, inputs, outputs] : sizes) {
       const Weights weights = random_weights(format, outputs, inputs);
       std::vector<float> x = random_rows(format.inputs(), m * inputs);
-      // Every third row's products are tiny: denormals, and what cancels to them.
+      // The products of every third row are denormal, or cancel to denormals.
       for (std::int64_t i = 0; i < std::ssize(x); ++i) {
         x[i] *= std::ldexp(1.0f, i / inputs % 3 == 1 ? -118 - static_cast<int>(i % 16) : 0);
       }
@@ -317,10 +318,10 @@ TEST_P(Matmul, HasNothingToDoForNoRows) {
   matmul(team, std::span<const float>(), weights.packed, {});
 }
 
-// The same matrices by tiles: emulated everywhere, and by AMX where there is one.
+// Tests tiles with the same matrices: emulated ones, and AMX if available.
 class TiledMatmul : public Matmul {
  protected:
-  // The definition: TDPBF16PS by TDPBF16PS, over weights or over a group's codes.
+  // Follows the definition: one TDPBF16PS after another, over weights or the codes of a group.
   static float tile_chain(std::span<const float> x, std::span<const float> weights) {
     float sum = 0;
     for (std::size_t first = 0; first < x.size(); first += kTileInputs) {
@@ -333,7 +334,7 @@ class TiledMatmul : public Matmul {
     return sum;
   }
 
-  // Portable vectors, in either form, multiply and then add.
+  // Plain C++ vectors multiply and then add.
   static float add_product(float a, float b, float sum) {
     const bool fused = GetParam() != HWY_SCALAR && GetParam() != HWY_EMU128;
     return fused ? std::fma(a, b, sum) : a * b + sum;
@@ -402,7 +403,8 @@ TEST_P(TiledMatmul, IsWhatTheInstructionIsDefinedToDo) {
       const Weights weights = random_weights(format, outputs, inputs);
       std::vector<float> x = random_rows(Element::kBf16, m * inputs);
       if (format.quantized() && !format.symmetric) {
-        // Few digits: how a group's inputs are added up is left open, so their sum must be exact.
+        // Numbers of few digits: the order in which inputs of a group are added is not defined, so
+        // their sum must be exact.
         std::transform(x.begin(), x.end(), x.begin(),
                        [](float value) { return std::nearbyint(value * 16) / 16; });
       }
@@ -412,7 +414,7 @@ TEST_P(TiledMatmul, IsWhatTheInstructionIsDefinedToDo) {
   }
 }
 
-// As closely as vectors do: codes are multiplied as they are, not weights rounded to bf16.
+// Is as exact as vectors, since codes are multiplied, not weights rounded to bf16.
 TEST_P(TiledMatmul, AgreesWithDoublePrecision) {
   for (const WeightFormat& format : tiled_formats()) {
     for (const auto& [m, inputs, outputs] :
@@ -430,7 +432,7 @@ TEST_P(TiledMatmul, AgreesWithDoublePrecision) {
 }
 
 TEST_P(TiledMatmul, GivesARowTheSameBitsInAnyBatch) {
-  constexpr std::int64_t kRows = 300;  // more than one part holds
+  constexpr std::int64_t kRows = 300;  // more than the rows of one part
   const WeightFormat formats[] = {kBf16,
                                   {.kind = WeightKind::kW8, .group = 128},
                                   {.kind = WeightKind::kW4, .group = 64, .symmetric = false},
@@ -456,7 +458,7 @@ TEST_P(TiledMatmul, GivesARowTheSameBitsInAnyBatch) {
   }
 }
 
-// A part of 256 rows keeps sums of each of its panels from one chunk of inputs to the next.
+// A part of 256 rows keeps the sums of all its panels from one chunk of inputs to the next.
 TEST_P(TiledMatmul, CutsInputsIntoChunks) {
   constexpr std::int64_t kRows = 256, kInputs = 2100, kOutputs = 288;
   const Weights weights = random_weights(kBf16, kOutputs, kInputs);
@@ -471,7 +473,7 @@ TEST_P(TiledMatmul, CutsInputsIntoChunks) {
   }
 }
 
-// An output of 2 MiB is written past the caches if it begins a cache line.
+// An output of 2 MiB is written past the caches if it begins at a cache line.
 TEST_P(TiledMatmul, StreamsLargeOutputs) {
   constexpr std::int64_t kRows = 70, kInputs = 32, kOutputs = 8192;
   Team team(2);
@@ -503,7 +505,7 @@ TEST_P(TiledMatmul, AmxAgreesWithItsEmulation) {
          {Size{1, 1, 1}, {3, 33, 40}, {1, 4200, 64}, {70, 1100, 200}}) {
       const Weights weights = random_weights(format, outputs, inputs);
       const std::vector<float> x = random_rows(Element::kBf16, m * inputs);
-      // Each may add the products of an instruction in an order of its own.
+      // The processor may add the products of an instruction in another order.
       const std::vector<float> out = product(x, weights, 2, MatmulUnit::kAmx);
       const std::vector<float> emulated = product(x, weights, 2);
       for (std::int64_t i = 0; i < m * outputs; ++i) {

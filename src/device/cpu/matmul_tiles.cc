@@ -22,23 +22,23 @@ constexpr int kPanel = PackedMatrix::kPanel;
 // Steps whose weights of a panel stay in L1 while all rows of the part are multiplied with them.
 constexpr std::int64_t kRunSteps = MatmulRows::kTileChunk / kTileInputs;
 
-// What a part needs for as long as it runs; half a MiB of stack.
+// Buffers of a part: half a MiB of stack.
 struct TiledBuffers {
   alignas(64) float sums[kMaxTiledPanels * kMaxTiledRows * kPanel];  // [panel][row][32]
 };
 
-// Steps [first, end) of a panel, at most kRunSteps.
+// Steps [first, end) of a panel; at most kRunSteps.
 struct TiledRun {
-  int panel = 0;  // of the part
+  int panel = 0;  // counted from the first panel of the part
   std::int64_t first = 0;
   std::int64_t end = 0;
 };
 
-// Two tiles of rows, or one, times a panel.
+// One or two tiles of rows and a panel.
 struct TiledBlock {
   PanelRows out;
-  float* sums = nullptr;  // [rows][32]; null: there is no such block
-  bool last = false;      // the run that was added is the last one
+  float* sums = nullptr;  // [rows][32]; null if there is no block
+  bool last = false;      // no run follows for this panel
 
   bool two() const { return out.rows > kTileRows16; }
   template <int kTile>
@@ -85,7 +85,8 @@ class TiledPart {
   }
   std::int64_t blocks() const { return ceil_div(part_.rows, kTileBlockRows); }
 
-  // Each panel keeps its own only if the inputs are cut into chunks.
+  // Returns the sums of a panel and row. Panels have their own sums only if inputs are cut into
+  // chunks.
   float* sums(int panel, int row) {
     const int at = weights_.chunk < weights_.groups ? panel : panel % 2;
     return buffers_.sums + (std::ptrdiff_t{at} * kMaxTiledRows + row) * kPanel;
@@ -98,7 +99,7 @@ class TiledPart {
         .x_stride = x_.tile_stride(input),
         .weights = weights_.at(run.panel, run.first),
         .steps = run.end - run.first};
-    // A single block's sums stay in tiles from run to run.
+    // The sums of a single block stay in tiles from run to run.
     const bool stays = blocks() == 1 && run.first % weights_.chunk != 0;
     for (int row = 0; row < part_.rows; row += kTileBlockRows) {
       const TiledBlock block{{part_.first_row + row, std::min(kTileBlockRows, part_.rows - row),
@@ -111,7 +112,7 @@ class TiledPart {
     }
   }
 
-  // Adds a run to the sums of a block, while the block before is finished.
+  // Adds a run to the sums of a block, while vectors finish the previous block.
   template <bool kTwo>
   void multiply_block(TileSteps from, const TiledBlock& block, bool continues, bool stays) {
     if (block.last) {
@@ -136,8 +137,8 @@ class TiledPart {
     finish(to_finish_.out.rows);
   }
 
-  // The first step. Just before a tile of sums is needed, those of the block before are stored and
-  // those of this one loaded: the other tiles are multiplied meanwhile.
+  // Multiplies the first step. Stores each tile of the previous block's sums and loads this block's
+  // just before it is needed, so that this overlaps with products of the other tiles.
   template <bool kTwo>
   void begin_block(const TileSteps& from, const TiledBlock& block, bool continues) {
     multiply_step<kTwo, TileElement::kBf16>(tiles_, from, [&](auto tile) HWY_ATTR {
@@ -169,7 +170,7 @@ class TiledPart {
     }
   }
 
-  // Some rows of what is stored.
+  // Finishes some rows of the block that is stored.
   HWY_NOINLINE void finish(int rows) {
     TiledBlock& block = to_finish_;
     rows = std::min(rows, block.out.rows);

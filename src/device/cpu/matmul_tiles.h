@@ -6,7 +6,7 @@
 
 namespace protean::cpu {
 
-// What a part may hold, so that its inputs, sums and unpacked weights stay in L2.
+// Limits of a part, so that its inputs, sums and unpacked weights stay in L2.
 constexpr int kMaxTiledRows = 256;
 constexpr int kMaxTiledPanels = 16;
 
@@ -15,13 +15,13 @@ inline void check_tiled(const MatmulPart& part) {
   check(part.first_row % kTileRows16 == 0, "a part begins with a row tile");
 }
 
-// One part of a product by AMX tiles, or by their emulation. Weights are bf16.
+// Computes a part of a product with bf16 weights, with AMX tiles or their emulation.
 void multiply_tiled(const MatmulOperands& operands, const MatmulPart& part, bool emulated);
 
-// The same over codes, whose rows have group_sums if there are offsets.
+// Computes a part over codes. The rows have group_sums if the weights have offsets.
 void multiply_codes_tiled(const MatmulOperands& operands, const MatmulPart& part, bool emulated);
 
-// The same with integers, which quantize_rows arranged for tiles.
+// Computes a part with integer activations, which quantize_rows() arranged for tiles.
 void multiply_int8_tiled(const MatmulOperands& operands, const MatmulPart& part, bool emulated);
 
 }  // namespace protean::cpu

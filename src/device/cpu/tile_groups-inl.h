@@ -1,9 +1,9 @@
-// A part of a product over codes by tiles: what of it does not depend on whether codes are
-// multiplied as bf16 or as integers. Compiled once per instruction set.
+// A part of a product over codes with tiles, independent of whether codes are multiplied as bf16 or
+// as integers. Compiled once for each instruction set.
 //
-// Sums of a group are scaled and added to those of the groups before by vectors, while tiles
-// multiply the next groups: a few rows before every other product, so that neither kind of
-// instruction waits for the other.
+// Vectors scale the sums of a group and add them to those of earlier groups while tiles multiply
+// the next groups: some rows before every second product, so that neither kind of instruction
+// waits.
 
 #if defined(PROTEAN_DEVICE_CPU_TILE_GROUPS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef PROTEAN_DEVICE_CPU_TILE_GROUPS_INL_H_
@@ -31,31 +31,31 @@ constexpr std::int64_t kRunInputs = 128;
 constexpr int kRunGroups = 4;
 // Bytes of a panel's weights that stay in L1 while all rows of a part are multiplied with them.
 constexpr std::int64_t kPieceBytes = 16384;
-constexpr int kScaledRows = 8;  // at a time
+constexpr int kScaledRows = 8;  // rows scaled at a time
 constexpr std::int64_t kRunFloats = std::int64_t{kTileBlockRows} * PackedMatrix::kPanel;
 
-// A row block's sums over some groups of a panel, and what they are added to.
+// The products of a row block with some groups of a panel, and the sums to which they are added.
 struct GroupRun {
   PanelRows out;
-  std::int64_t group = 0;  // the first
+  std::int64_t group = 0;  // first group
   int groups = 0;
-  bool first = false;  // of the inputs: there is nothing to add to
+  bool first = false;  // begins with the first input, so that `sums` have no value yet
   bool last = false;
-  const std::byte* weights = nullptr;  // the first group's
-  float* products = nullptr;           // [groups][32][32], or integers
+  const std::byte* weights = nullptr;  // weights of the first group
+  float* products = nullptr;           // [groups][32][32] floats or integers
   float* sums = nullptr;               // [32][32]
 };
 
 struct GroupedBuffers {
   alignas(64) float sums[kMaxTiledPanels * kMaxTiledRows * PackedMatrix::kPanel];
   alignas(64) std::byte weights[kPieceBytes];              // unpacked
-  alignas(64) float products[3][kRunGroups * kRunFloats];  // or integers; of three runs
+  alignas(64) float products[3][kRunGroups * kRunFloats];  // three runs; floats or integers
 };
 
-// What differs is the Kernel's:
+// Multiplies a part. The Kernel has:
 //   kElement
-//   void unpack(data of the first group, first group, end group, room): kPanelStepBytes a step
-//   const void* weights(data of a group, group, what unpack made of it)
+//   void unpack(data of first group, first group, end group, room): kPanelStepBytes for each step
+//   const void* weights(data of group, group, its unpacked weights)
 //   TileSteps rows(first row, group): without weights
 //   void scale(run, begin row, end row)
 template <class Kernel, class Tiles>
@@ -179,14 +179,14 @@ class GroupedPart {
     }
   }
 
-  // All products of the run before are stored now.
+  // Finishes scaling a run, and begins with the next one, whose products are now stored.
   void scale_next() {
     scale_some(ready_->out.rows - scaled_);
     ready_ = in_tiles_;
     scaled_ = 0;
   }
-  // A quarter of the rows for each 32 KiB of products of bf16, and as many for half of integers,
-  // which take half the time.
+  // Scales some rows before a product: twice as often for integers, whose products take half the
+  // time.
   template <int kTile>
   HWY_INLINE void scale_before() {
     if constexpr (kTile == 0 || (Kernel::kElement == TileElement::kInt8 && kTile == 2)) {
@@ -214,16 +214,16 @@ class GroupedPart {
   Tiles& tiles_;
   const PartWeights weights_;
   const int run_groups_;
-  const std::int64_t steps_, last_steps_;  // of a whole group and of the last one
+  const std::int64_t steps_, last_steps_;  // steps of a whole group and of the last one
   const std::int64_t piece_groups_;
   WeightsAhead ahead_;
-  // One is multiplied, one waits in tiles or has just been stored, one is scaled.
+  // One run is multiplied, one is in tiles or was just stored, and one is scaled.
   GroupRun runs_[3];
   GroupRun* next_ = runs_;
-  const GroupRun* in_tiles_ = runs_;  // whose last group is in tiles
-  float* stored_to_ = nullptr;        // where these go
-  const GroupRun* ready_ = runs_;     // the one that is scaled
-  int scaled_ = 0;                    // rows of it
+  const GroupRun* in_tiles_ = runs_;  // the run whose last group is in tiles
+  float* stored_to_ = nullptr;        // destination of the products in tiles
+  const GroupRun* ready_ = runs_;     // the run that is scaled
+  int scaled_ = 0;                    // scaled rows of this run
   GroupedBuffers buffers_;
 };
 

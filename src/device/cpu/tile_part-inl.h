@@ -1,4 +1,5 @@
-// How a part of a product by tiles walks through its weights, compiled once per instruction set.
+// The order in which a part of a product with tiles reads its weights. Compiled once for each
+// instruction set.
 
 #if defined(PROTEAN_DEVICE_CPU_TILE_PART_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef PROTEAN_DEVICE_CPU_TILE_PART_INL_H_
@@ -22,11 +23,11 @@ namespace protean::cpu::HWY_NAMESPACE {
 
 constexpr int kTileBlockRows = 2 * kTileRows16;
 
-// The weights of a part in the order in which they are multiplied: the first chunk of inputs of all
-// panels, then the next chunk. A panel is groups of inputs: those that share scales, or of bf16
+// The weights of a part in the order of multiplication: the first chunk of inputs of all panels,
+// then the next chunk. A panel consists of groups of inputs: those that share scales, or for bf16
 // those of one step.
 struct PartWeights {
-  const std::byte* data = nullptr;  // of the first panel
+  const std::byte* data = nullptr;  // data of the first panel
   std::int64_t panel_bytes = 0;
   int panels = 0;
   std::int64_t group_bytes = 0;
@@ -39,22 +40,22 @@ struct PartWeights {
   std::int64_t end_of_chunk(std::int64_t group) const { return std::min(group + chunk, groups); }
 };
 
-// As many of a row's groups as leave the part's rows of a chunk in L2 while all panels are
-// multiplied with them, in multiples of `least`.
+// Returns the groups of a chunk, a multiple of `least`: as many as keep the part's rows of a chunk
+// in L2 while all panels are multiplied with them.
 inline std::int64_t chunk_groups(int rows, std::int64_t group_row_bytes, std::int64_t least) {
   constexpr std::int64_t kChunkBytes = std::int64_t{1} << 18;
   const std::int64_t bytes = round_up<std::int64_t>(rows, kTileRows16) * group_row_bytes * least;
   return std::max<std::int64_t>(1, kChunkBytes / bytes) * least;
 }
 
-// Asks for the weights of a part ahead of their products, into L2, a little at each step: all at
-// once they are more than a core can wait for while it works on.
+// Prefetches the weights of a part into L2, some lines at each step, because a core cannot have all
+// of them outstanding at once.
 class WeightsAhead {
  public:
-  // Of `step_bytes` a share at each step, when each is multiplied with so many blocks of rows.
+  // Each of the `blocks` blocks of rows prefetches its share of `step_bytes` at each step.
   WeightsAhead(const PartWeights& weights, std::int64_t step_bytes, std::int64_t blocks)
       : weights_(weights), each_(ceil_div(step_bytes / kLine, blocks)) {
-    constexpr std::int64_t kAheadBytes = 8192;  // for each block
+    constexpr std::int64_t kAheadBytes = 8192;  // distance for each block
     begin_piece();
     const std::int64_t skipped = std::min(left_ - 1, blocks * kAheadBytes / kLine);
     at_ += skipped * kLine;
@@ -64,7 +65,7 @@ class WeightsAhead {
   HWY_INLINE void ask() {
     const std::int64_t lines = std::min(each_, left_);
     for (std::int64_t i = 0; i < lines; ++i, at_ += kLine) {
-      __builtin_prefetch(at_, 0, 2);  // to read it; 3 would be L1
+      __builtin_prefetch(at_, 0, 2);  // for reading, into L2; 3 would be L1
     }
     left_ -= lines;
     if (left_ == 0) {
@@ -75,7 +76,7 @@ class WeightsAhead {
  private:
   static constexpr std::int64_t kLine = 64;
 
-  // A chunk of one panel.
+  // Begins a piece, which is a chunk of one panel.
   void begin_piece() {
     at_ = weights_.at(panel_, group_);
     left_ = ceil_div((weights_.end_of_chunk(group_) - group_) * weights_.group_bytes, kLine);

@@ -1,6 +1,6 @@
-// Products of tiles as all kernels use them: one tile of rows or two times two tiles of columns, a
-// panel of a matmul. Tiles 0 to 3 are sums, 4 and 5 rows, 6 and 7 columns. Compiled once per
-// instruction set, because a function can be inlined only into callers compiled for its own.
+// Products of tiles for all kernels: one or two tiles of rows times two tiles of columns, which are
+// a panel of a matmul. Tiles 0 to 3 hold sums, 4 and 5 rows, 6 and 7 columns. Compiled once for
+// each instruction set, because functions are only inlined into callers compiled for the same one.
 
 #if defined(PROTEAN_DEVICE_CPU_TILE_PRODUCTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef PROTEAN_DEVICE_CPU_TILE_PRODUCTS_INL_H_
@@ -24,19 +24,20 @@ HWY_BEFORE_NAMESPACE();
 namespace protean::cpu::HWY_NAMESPACE {
 
 constexpr std::int64_t kTileMemory = std::int64_t{kTileRows16} * kTileBytes;
-// From a row of the weights' tiles to the next: two or four inputs of a panel's outputs.
+// The distance between rows of a weight tile, each of which has two or four inputs of a panel's
+// outputs.
 constexpr std::int64_t kPanelRowBytes = std::int64_t{PackedMatrix::kPanel} * 4;
-// Of a panel, what one tile of rows meets.
+// The bytes of a panel that are multiplied with one tile of rows.
 constexpr std::int64_t kPanelStepBytes = kTileRows16 * kPanelRowBytes;
 
-// Steps of 64 bytes of every row, as matmuls lay them out unless told: a step's tile whole, one
-// step after another.
+// Steps of 64 bytes of every row. The defaults are the layout of matmuls, in which the tile of a
+// step is contiguous and steps follow each other.
 struct TileSteps {
-  const void* x = nullptr;        // the first row tile
-  std::int64_t x_stride = 0;      // bytes to the second
+  const void* x = nullptr;        // first row tile
+  std::int64_t x_stride = 0;      // bytes to the second row tile
   const void* weights = nullptr;  // [16][32] words in each step
   std::int64_t steps = 0;
-  std::int64_t x_row_bytes = kTileBytes;  // from a row to the next
+  std::int64_t x_row_bytes = kTileBytes;  // distance between rows
   std::int64_t x_step_bytes = kTileMemory;
   std::int64_t weight_row_bytes = kPanelRowBytes;
 
@@ -47,7 +48,7 @@ struct TileSteps {
   }
 };
 
-// A task of tiles: the processor's, or emulated ones.
+// Runs a task with the tiles of the processor or with emulated ones.
 template <class Task>
 void with_tiles(bool emulated, const Task& task) {
   const auto run = [&](auto tiles) {
@@ -82,8 +83,7 @@ void zero_sums(Tiles& tiles) {
   tiles.template zero<3>();
 }
 
-// One step. `before` is called with the number of each tile of sums just before the first product
-// that is added to it.
+// Multiplies one step. Calls before(number) for each tile of sums just before its first product.
 template <bool kTwo, TileElement kElement, class Tiles, class Before>
 HWY_INLINE void multiply_step(Tiles& tiles, const TileSteps& at, const Before& before) {
   const auto* const x = static_cast<const std::byte*>(at.x);
@@ -104,8 +104,8 @@ HWY_INLINE void multiply_step(Tiles& tiles, const TileSteps& at, const Before& b
   }
 }
 
-// Adds all steps to the sums. Calls `between` after each: instructions of another kind overlap with
-// tiles only if they stand close to them.
+// Adds all steps to the sums. Calls `between` after each: other instructions overlap with tiles
+// only if they are close to them.
 template <bool kTwo, TileElement kElement, class Tiles, class Between>
 HWY_INLINE void multiply_steps(Tiles& tiles, TileSteps at, const Between& between) {
   for (; at.steps > 0; at.advance()) {
@@ -114,7 +114,7 @@ HWY_INLINE void multiply_steps(Tiles& tiles, TileSteps at, const Between& betwee
   }
 }
 
-// From rows of 32 columns.
+// Loads sums from rows of 32 columns.
 template <bool kTwo, class Tiles>
 void load_tiles(Tiles& tiles, const void* sums, std::int64_t row_bytes) {
   const auto* const from = static_cast<const std::byte*>(sums);
@@ -126,7 +126,7 @@ void load_tiles(Tiles& tiles, const void* sums, std::int64_t row_bytes) {
   }
 }
 
-// To rows of 32 columns.
+// Stores sums to rows of 32 columns.
 template <bool kTwo, class Tiles>
 void store_tiles(const Tiles& tiles, void* sums, std::int64_t row_bytes) {
   auto* const to = static_cast<std::byte*>(sums);

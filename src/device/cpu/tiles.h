@@ -8,21 +8,23 @@
 
 namespace protean::cpu {
 
-// The eight AMX tiles of a thread, each of 16 rows of 64 bytes, under two policies with the same
-// operations: the processor's, and one that does what Intel's manual says, for tests anywhere.
+// The eight AMX tiles of a thread, each with 16 rows of 64 bytes. Two classes have the same
+// operations: AmxTiles uses the processor, EmulatedTiles follows Intel's manual, for tests on any
+// processor.
 constexpr int kTileRows16 = 16;
-constexpr int kTileBytes = 64;   // of a row
-constexpr int kTileInputs = 32;  // bf16 in a row of A, pairs of inputs in the rows of B
-constexpr int kTileInt8s = 64;   // in a row of A, fours of inputs in the rows of B
+constexpr int kTileBytes = 64;   // bytes of a row
+constexpr int kTileInputs = 32;  // bf16 in a row of A; rows of B have pairs of inputs
+constexpr int kTileInt8s = 64;   // bytes in a row of A; rows of B have four inputs of each output
 
 enum class TileElement : std::uint8_t { kBf16, kInt8 };
 
-// Whether the processor, the system and PROTEAN_CPU let this process use AMX with bf16 and int8.
-// The first call asks the system for the tiles' state; all threads may use them after it.
+// Returns true if the processor, the system and PROTEAN_CPU allow AMX with bf16 and int8. The first
+// call requests the tile state from the system, for all threads.
 bool amx_promised();
 
-// The same, and products of small integers, which have the same bits in any order, come out right.
-// In which order an instruction adds is the processor's matter, as long as it is always the same.
+// Returns true if AMX is allowed and products of small integers are correct, which are exact in any
+// order of additions. A processor may add in another order than the manual if it is always the
+// same.
 bool amx_available();
 
 class EmulatedTiles {
@@ -46,12 +48,12 @@ class EmulatedTiles {
   void store(void* to, std::int64_t row_bytes) const {
     store_tile(tiles_[kTile], to, row_bytes);
   }
-  // C += A B over 32 inputs: TDPBF16PS.
+  // Computes C += A B over 32 inputs, like TDPBF16PS.
   template <int kC, int kA, int kB>
   void multiply() {
     multiply_tiles(tiles_[kC], tiles_[kA], tiles_[kB]);
   }
-  // C += A B over 64 inputs, all of them signed, C in 32 bits: TDPBSSD.
+  // Computes C += A B over 64 signed bytes with 32-bit sums, like TDPBSSD.
   template <int kC, int kA, int kB>
   void multiply_int8() {
     multiply_int8_tiles(tiles_[kC], tiles_[kA], tiles_[kB]);
@@ -68,14 +70,14 @@ class EmulatedTiles {
 };
 
 #if HWY_ARCH_X86_64
-// By inline assembly, so that the code around it needs no compiler flags. configure() before the
-// first operation of a task and release() after its last: a thread that holds tiles makes every
-// context switch dearer.
+// The tiles of the processor. Uses inline assembly, so that the code around it needs no compiler
+// flags. Call configure() before the first operation of a task and release() after the last, since
+// tiles in use make context switches slower.
 class AmxTiles {
  public:
   void configure() {
-    // The whole configuration is an operand: GCC 12's intrinsic names only its first bytes, and the
-    // stores to the others get lost.
+    // The whole configuration is an operand. The intrinsic of GCC 12 names only its first bytes, so
+    // that the compiler removes the stores to the others.
     struct alignas(64) Configuration {
       std::uint8_t palette = 1;
       std::uint8_t start_row = 0;
@@ -103,7 +105,7 @@ class AmxTiles {
                  : "r"(from), "r"(row_bytes), "i"(kTile)
                  : "memory");
   }
-  // For what is not read again soon: it takes little of L1.
+  // Loads data that are not read again soon, so that they use little of L1.
   template <int kTile>
   void load_once(const void* from, std::int64_t row_bytes) {
     asm volatile("tileloaddt1 (%0,%1,1), %%tmm%c2"
