@@ -57,7 +57,7 @@ std::string choices_of(const CLI::Option& option) {
 }
 
 std::string placeholder_of(const CLI::Option& option) {
-  if (option.get_type_size() == 0) {
+  if (option.get_type_size() == 0 || option.get_type_name().empty()) {
     return "";
   }
   if (std::string choices = choices_of(option); !choices.empty()) {

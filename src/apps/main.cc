@@ -26,7 +26,8 @@ int main(int argc, char** argv) {
       "Start with: protean serve MODEL\n"
       "protean COMMAND --help lists the flags of a command.");
   root.formatter(std::make_shared<protean::HelpFormatter>());
-  root.set_version_flag("--version", std::string("protean ") + protean::kVersion);
+  root.set_version_flag("--version", std::string("protean ") + protean::kVersion,
+                        "Print the version");
   root.require_subcommand(1);
   int exit_code = 0;
   protean::add_serve(root, exit_code);

@@ -202,7 +202,8 @@ void add_quantize(CLI::App& root, int& exit_code) {
   app->footer(
       "Example: protean quantize MODEL --to w4 --method awq --calibrate book.txt -o MODEL-w4\n"
       "The copy is a Hugging Face directory. w4 with zero points is written as AWQ, all else as "
-      "GPTQ; other programs read both.");
+      "GPTQ,\n"
+      "which other programs read too.");
   app->callback([command, &exit_code] { exit_code = run_quantize(*command); });
 }
 
