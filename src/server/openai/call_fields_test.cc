@@ -319,10 +319,13 @@ TEST(ToolGrammar, WritesCallsInTheModelsForm) {
   EXPECT_FALSE(matches("<>"));
   EXPECT_FALSE(matches(R"(<N:h A:{};>)"));
   tools.only = "g";
-  EXPECT_TRUE(matches(R"(<N:g A:{};,N:g A:{};>)"));
+  EXPECT_TRUE(matches(R"(<N:g A:{};>)"));
+  EXPECT_FALSE(matches(R"(<N:g A:{};,N:g A:{};>)")) << "a named function is called once";
   EXPECT_FALSE(matches(R"(<N:f A:{};>)"));
+  tools.only = "";
   tools.parallel = false;
-  EXPECT_FALSE(matches(R"(<N:g A:{};,N:g A:{};>)"));
+  EXPECT_TRUE(matches(R"(<N:f A:{};>)"));
+  EXPECT_FALSE(matches(R"(<N:f A:{};,N:g A:{};>)"));
   tools.choice = ToolChoice::kAuto;
   EXPECT_FALSE(tool_format_of(tools, syntax)) << "no tool is strict";
 }
