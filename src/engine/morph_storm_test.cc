@@ -14,7 +14,7 @@
 #include "engine/engine.h"
 #include "engine/held_device_for_test.h"
 #include "engine/recording_sink_for_test.h"
-#include "scheduler/simulated_kv.h"
+#include "scheduler/simulated_kv_for_test.h"
 
 // Random forms under random load, with a simulated KV that records its content and a device that
 // counts its pages. Checks at all times that pages are conserved and within the budget (invariant

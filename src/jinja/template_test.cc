@@ -134,7 +134,7 @@ TEST(TemplateMarks, no_builtin_marks_a_given_byte) {
       expect_no_given_byte_marked(first, second, rendered);
     }
   }
-  EXPECT_GT(rendered, 2000);
+  EXPECT_GT(rendered, 1000);
 }
 
 TEST(MarkedText, is_cut_with_its_ranges) {

@@ -145,10 +145,12 @@ std::vector<std::int64_t> PromptWriter::token_ids(const PlannedRequest& planned)
 }
 
 std::string PromptWriter::probe_words(std::int64_t count) const {
+  // The built-in list begins with its most common words, which have the fewest tokens.
+  constexpr std::size_t kStride = 45;
   std::string text;
   for (std::size_t i = 0; i < static_cast<std::size_t>(count); ++i) {
     text += i == 0 ? "" : " ";
-    text += words_.empty() ? kWords[i % kWords.size()] : words_[i % words_.size()];
+    text += words_.empty() ? kWords[i * kStride % kWords.size()] : words_[i % words_.size()];
   }
   return text;
 }

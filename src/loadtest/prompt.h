@@ -44,7 +44,8 @@ class PromptWriter {
 
   std::string text(const PlannedRequest& planned) const;
   std::vector<std::int64_t> token_ids(const PlannedRequest& planned) const;
-  // Returns the first `count` words of the source, for a probe. The built-in list has 128 words.
+  // Returns `count` words for a probe: the first ones of the source's text, or words spread over
+  // the built-in list, all of which are in 128 words.
   std::string probe_words(std::int64_t count) const;
 
   bool writes_token_ids() const { return source_.token_ids.has_value(); }

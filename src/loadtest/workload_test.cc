@@ -232,6 +232,17 @@ TEST(Prompt, ProbesAreNoLongerThanTheRunsPrompts) {
   }
 }
 
+// Few words have to be about as long as prompts, which are drawn from all words.
+TEST(Prompt, ProbesAreTypical) {
+  const PromptWriter words({}, 1);
+  const auto mean_length = [&](std::int64_t count) {
+    return static_cast<double>(words.probe_words(count).size() + 1) / static_cast<double>(count);
+  };
+  for (const std::int64_t count : {8, 16, 32, 64}) {
+    EXPECT_NEAR(mean_length(count), mean_length(128), 0.25) << count;
+  }
+}
+
 TEST(Workload, KnowsItsLongestPrompt) {
   const auto longest = [](const WorkloadOptions& options, const Trace* trace) {
     const std::int64_t found = Workload::create(options, trace)->longest_input();

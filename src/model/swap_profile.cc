@@ -4,6 +4,7 @@
 #include <boost/json/array.hpp>
 #include <boost/json/object.hpp>
 #include <boost/json/serialize.hpp>
+#include <cmath>
 #include <string_view>
 #include <utility>
 
@@ -105,6 +106,15 @@ Status save_swap_profile(const fs::path& directory, const SwapProfileKey& key,
             profile.transformation.size() == profile.order.size() &&
             profile.replacement.size() == profile.order.size(),
         "the key is the profile's and every target has its scores");
+  for (const std::vector<double>* scores :
+       {&profile.importance, &profile.transformation, &profile.replacement}) {
+    if (!std::all_of(scores->begin(), scores->end(),
+                     [](double score) { return std::isfinite(score); })) {
+      return make_error(ErrorCode::kCorrupt,
+                        "a score of the profile is not a finite number: the model computes NaN or "
+                        "infinity on the calibration text");
+    }
+  }
   json::array order;
   for (std::size_t at = 0; at < profile.order.size(); ++at) {
     order.push_back(target_json(profile, at));

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <string>
@@ -66,6 +68,17 @@ class SwapProfileTest : public testing::Test {
 
   TemporaryDirectory directory_;
 };
+
+TEST_F(SwapProfileTest, AScoreThatIsNotFiniteIsNotSaved) {
+  for (const double score : {std::nan(""), HUGE_VAL}) {
+    SwapProfile profile = some_profile(false);
+    profile.replacement[1] = score;
+    const Status saved = save_swap_profile(directory_.path(), key_of(1, false), profile);
+    ASSERT_FALSE(saved.ok());
+    EXPECT_EQ(saved.error().code, ErrorCode::kCorrupt);
+    EXPECT_FALSE(std::filesystem::exists(file()));
+  }
+}
 
 TEST_F(SwapProfileTest, WhatIsSavedIsLoaded) {
   for (const bool halves : {false, true}) {

@@ -55,7 +55,10 @@ Result<Texts> texts_of_directory(const fs::path& path) {
 Result<std::string> read_text(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   std::ostringstream text;
-  if (!file || !(text << file.rdbuf())) {
+  if (file) {
+    text << file.rdbuf();  // fails, without being bad, on an empty file
+  }
+  if (!file || text.bad()) {
     return make_error(ErrorCode::kNotFound, "--chat-template {}: cannot be read", path);
   }
   std::string source = std::move(text).str();

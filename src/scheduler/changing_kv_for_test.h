@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "scheduler/scheduler.h"
-#include "scheduler/simulated_kv.h"
+#include "scheduler/simulated_kv_for_test.h"
 
 // KV that grows and shrinks at random, as in a morph, for the property test.
 

@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "scheduler/scheduler.h"
-#include "scheduler/test_scene.h"
+#include "scheduler/scheduler_scene_for_test.h"
 
 namespace protean {
 namespace {

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "scheduler/scheduler.h"
-#include "scheduler/test_scene.h"
+#include "scheduler/scheduler_scene_for_test.h"
 
 // KV that changes size while sequences use it.
 

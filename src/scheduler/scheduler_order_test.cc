@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "scheduler/scheduler.h"
-#include "scheduler/test_scene.h"
+#include "scheduler/scheduler_scene_for_test.h"
 
 namespace protean {
 namespace {

@@ -12,7 +12,7 @@
 #include "base/units.h"
 #include "scheduler/changing_kv_for_test.h"
 #include "scheduler/scheduler.h"
-#include "scheduler/simulated_kv.h"
+#include "scheduler/simulated_kv_for_test.h"
 
 // Random traffic against the scheduler. The simulated KV detects every read of a wrong cell,
 // whether block tables, reuse, order or release caused it.
