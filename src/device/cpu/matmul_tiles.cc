@@ -21,6 +21,8 @@ constexpr int kPanel = PackedMatrix::kPanel;
 
 // Steps whose weights of a panel stay in L1 while all rows of the part are multiplied with them.
 constexpr std::int64_t kRunSteps = MatmulRows::kTileChunk / kTileInputs;
+// Distance of prefetches for each block of rows.
+constexpr std::int64_t kWeightsAheadBytes = 8192;
 
 // Buffers of a part: half a MiB of stack.
 struct TiledBuffers {
@@ -56,7 +58,7 @@ class TiledPart {
         part_(part),
         tiles_(tiles),
         weights_(weights_of(operands, part)),
-        ahead_(weights_, kPanelStepBytes, blocks()) {}
+        ahead_(weights_, kPanelStepBytes, blocks(), kWeightsAheadBytes) {}
 
   void multiply() {
     for (std::int64_t first = 0; first < weights_.groups; first += weights_.chunk) {

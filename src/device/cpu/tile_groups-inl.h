@@ -31,6 +31,8 @@ constexpr std::int64_t kRunInputs = 128;
 constexpr int kRunGroups = 4;
 // Bytes of a panel's weights that stay in L1 while all rows of a part are multiplied with them.
 constexpr std::int64_t kPieceBytes = 16384;
+// The distance of prefetches is at least a piece, because codes are unpacked a piece at a time.
+constexpr std::int64_t kCodesAheadBytes = 16384;
 constexpr int kScaledRows = 8;  // rows scaled at a time
 constexpr std::int64_t kRunFloats = std::int64_t{kTileBlockRows} * PackedMatrix::kPanel;
 
@@ -73,7 +75,8 @@ class GroupedPart {
                                  (weights_.groups - 1) * operands.weights->format.group,
                              kStepInputs)),
         piece_groups_(kPieceBytes / kPanelStepBytes / steps_),
-        ahead_(weights_, weights_.group_bytes / steps_, ceil_div(part.rows, kTileBlockRows)) {}
+        ahead_(weights_, weights_.group_bytes / steps_, ceil_div(part.rows, kTileBlockRows),
+               kCodesAheadBytes) {}
 
   void multiply() {
     for (std::int64_t first = 0; first < weights_.groups; first += weights_.chunk) {

@@ -52,12 +52,13 @@ inline std::int64_t chunk_groups(int rows, std::int64_t group_row_bytes, std::in
 // of them outstanding at once.
 class WeightsAhead {
  public:
-  // Each of the `blocks` blocks of rows prefetches its share of `step_bytes` at each step.
-  WeightsAhead(const PartWeights& weights, std::int64_t step_bytes, std::int64_t blocks)
+  // Each of the `blocks` blocks of rows prefetches its share of `step_bytes` at each step, and adds
+  // `ahead_bytes` to the distance between the prefetches and the products.
+  WeightsAhead(const PartWeights& weights, std::int64_t step_bytes, std::int64_t blocks,
+               std::int64_t ahead_bytes)
       : weights_(weights), each_(ceil_div(step_bytes / kLine, blocks)) {
-    constexpr std::int64_t kAheadBytes = 8192;  // distance for each block
     begin_piece();
-    const std::int64_t skipped = std::min(left_ - 1, blocks * kAheadBytes / kLine);
+    const std::int64_t skipped = std::min(left_ - 1, blocks * ahead_bytes / kLine);
     at_ += skipped * kLine;
     left_ -= skipped;
   }
