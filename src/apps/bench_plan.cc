@@ -170,13 +170,14 @@ Status probe(GeneratorOptions options, BenchPlan& plan, std::int64_t longest_tok
   options.duration_ns = 0;
   options.request_id_prefix = "bench-probe";
   if (plan.prompts->writes_token_ids()) {
-    const PlannedRequest planned{.index = -1, .input_tokens = next_probe_words({}, longest_tokens)};
+    const PlannedRequest planned{.index = -1, .input_tokens = next_probe({}, longest_tokens).count};
     const auto answer = ask_once(options, planned_body(options.request, *plan.prompts, planned));
     return answer.ok() ? Status() : answer.error();
   }
   std::vector<ProbePrompt> sent;
-  while (const std::int64_t words = next_probe_words(sent, longest_tokens)) {
-    const std::string text = plan.prompts->probe_words(words);
+  for (ProbeWords words = next_probe(sent, longest_tokens); words.count > 0;
+       words = next_probe(sent, longest_tokens)) {
+    const std::string text = plan.prompts->probe_text(words);
     const auto answer = ask_once(options, probe_body(options.request, text));
     if (!answer.ok()) {
       return answer.error();

@@ -120,8 +120,9 @@ ServedModel served_model(const ServeOptions& options, const ModelFiles& files,
                          const ReplicaOptions& replica, ToolFormat tool_format) {
   const Sizing& sizing = replica.sizing;
   const ModelSpec& spec = files.checkpoint->spec();
-  std::vector<Precision> layers, embeddings;  // that they may have
+  std::vector<Precision> ladder, layers, embeddings;
   if (replica.morph) {
+    ladder = replica.morph->bounds.ladder;
     layers = layer_precisions(sizing.form, replica.morph->bounds.ladder);
     embeddings = embeddings_precisions(sizing.form.embeddings, replica.morph->bounds.ladder);
   }
@@ -143,6 +144,7 @@ ServedModel served_model(const ServeOptions& options, const ModelFiles& files,
           .form = {.form = sizing.form,
                    .wanted = sizing.form,
                    .mode = replica.morph ? replica.morph->mode : MorphMode::kOff,
+                   .ladder = std::move(ladder),
                    .precisions = std::move(layers),
                    .embeddings_precisions = std::move(embeddings),
                    .page_bytes = sizing.budget.page_bytes,

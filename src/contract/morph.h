@@ -111,8 +111,9 @@ struct FormStatus {
   Form form;    // reached, as the worker reported it
   Form wanted;  // equal to `form` unless a morph is in flight
   MorphMode mode = MorphMode::kOff;
-  std::vector<Precision> precisions;             // of layers, full precision first
-  std::vector<Precision> embeddings_precisions;  // of the embeddings
+  std::vector<Precision> ladder;      // to which the policy takes layers, full precision first
+  std::vector<Precision> precisions;  // that a layer may have
+  std::vector<Precision> embeddings_precisions;  // that the embeddings may have
   bool pinned = false;                           // by an operator: the policy does not morph
   std::int64_t page_bytes = 0;
   std::int64_t pages = 0;

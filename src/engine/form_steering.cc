@@ -354,6 +354,7 @@ std::shared_ptr<const FormStatus> FormSteering::status_if_changed() {
   status->form = run_.reached();
   status->wanted = run_.wanted();
   status->mode = config_.mode;
+  status->ladder = config_.bounds.ladder;
   status->precisions = layer_precisions(config_.start, config_.bounds.ladder);
   status->embeddings_precisions =
       embeddings_precisions(config_.start.embeddings, config_.bounds.ladder);

@@ -144,13 +144,16 @@ std::vector<std::int64_t> PromptWriter::token_ids(const PlannedRequest& planned)
   return ids;
 }
 
-std::string PromptWriter::probe_words(std::int64_t count) const {
+std::string PromptWriter::probe_text(const ProbeWords& words) const {
   // The built-in list begins with its most common words, which have the fewest tokens.
   constexpr std::size_t kStride = 45;
   std::string text;
-  for (std::size_t i = 0; i < static_cast<std::size_t>(count); ++i) {
-    text += i == 0 ? "" : " ";
-    text += words_.empty() ? kWords[i * kStride % kWords.size()] : words_[i % words_.size()];
+  for (int time = 0; time < words.times; ++time) {
+    for (std::int64_t word = words.first; word < words.first + words.count; ++word) {
+      const auto i = static_cast<std::size_t>(word);
+      text += text.empty() ? "" : " ";
+      text += words_.empty() ? kWords[i * kStride % kWords.size()] : words_[i % words_.size()];
+    }
   }
   return text;
 }

@@ -44,9 +44,9 @@ class PromptWriter {
 
   std::string text(const PlannedRequest& planned) const;
   std::vector<std::int64_t> token_ids(const PlannedRequest& planned) const;
-  // Returns `count` words for a probe: the first ones of the source's text, or words spread over
-  // the built-in list, all of which are in 128 words.
-  std::string probe_words(std::int64_t count) const;
+  // Returns the text of a probe. Probe words are those of the source's text in their order, or the
+  // built-in list's, spread so that 128 words are typical of it.
+  std::string probe_text(const ProbeWords& words) const;
 
   bool writes_token_ids() const { return source_.token_ids.has_value(); }
   bool has_dataset() const { return !source_.dataset.empty(); }

@@ -11,18 +11,25 @@ struct TokenCalibration {
   double overhead_tokens = 0;  // for the chat template and BOS
 };
 
-// A prompt that was sent to measure, and the tokens that the server's usage reported for it.
+// A prompt that measures: `count` consecutive probe words from the `first` on, `times` times.
+struct ProbeWords {
+  std::int64_t first = 0;
+  std::int64_t count = 0;
+  int times = 1;
+};
+
+// A probe that was sent, and the tokens that the server's usage reported for it.
 struct ProbePrompt {
-  std::int64_t words = 0;
+  ProbeWords words;
   std::int64_t tokens = 0;
 };
 
-// Returns the number of words of the next probe prompt, or 0 if `sent` suffices. No probe is much
-// longer than `longest_tokens`, the longest prompt of the run: a server with a short context would
-// refuse it.
-std::int64_t next_probe_words(std::span<const ProbePrompt> sent, std::int64_t longest_tokens);
+// Returns the next probe, or one without words if `sent` suffices. The first two have the same
+// words, once and twice, which tells overhead from words. Up to four others have new words, until
+// 128 were seen. No probe is much longer than `longest_tokens`, the longest prompt of the run: a
+// server with a short context would refuse it.
+ProbeWords next_probe(std::span<const ProbePrompt> sent, std::int64_t longest_tokens);
 
-// Returns the line through the shortest and the longest probe, which are the first and the last.
 TokenCalibration calibrate(std::span<const ProbePrompt> sent);
 
 }  // namespace protean::loadtest

@@ -204,11 +204,19 @@ TEST(Prompt, UnsharedPromptsDiffer) {
 }
 
 TEST(Prompt, Calibrates) {
-  const TokenCalibration found = calibrate({{{8, 21}, {128, 171}}});
-  EXPECT_DOUBLE_EQ(found.tokens_per_word, 1.25);
+  const ProbePrompt once{{.count = 8}, 21};
+  const ProbePrompt twice{{.count = 8, .times = 2}, 31};
+  TokenCalibration found = calibrate({{once, twice}});
   EXPECT_DOUBLE_EQ(found.overhead_tokens, 11);
-  EXPECT_DOUBLE_EQ(calibrate({{{4, 10}}}).tokens_per_word, 2.5);
-  EXPECT_DOUBLE_EQ(calibrate({{{8, 20}, {128, 20}}}).tokens_per_word, 1)
+  EXPECT_DOUBLE_EQ(found.tokens_per_word, 1.25);
+  found = calibrate({{once, twice, ProbePrompt{{.first = 8, .count = 76}, 201}}});
+  EXPECT_DOUBLE_EQ(found.overhead_tokens, 11);
+  EXPECT_DOUBLE_EQ(found.tokens_per_word, 2.2);
+  EXPECT_DOUBLE_EQ(calibrate({{ProbePrompt{{.count = 4}, 10}}}).tokens_per_word, 2.5);
+  EXPECT_DOUBLE_EQ(
+      calibrate({{ProbePrompt{{.count = 8}, 20}, ProbePrompt{{.count = 8, .times = 2}, 20}}})
+          .tokens_per_word,
+      1)
       << "usage of a server that does not count";
 }
 
@@ -217,30 +225,36 @@ TEST(Prompt, ProbesAreNoLongerThanTheRunsPrompts) {
   for (const auto& [per_word, overhead] : {std::pair{1, 1}, {5, 0}, {1, 40}}) {
     for (const std::int64_t longest : {1, 8, 21, 64, 200, 1024}) {
       std::vector<ProbePrompt> sent;
-      while (const std::int64_t words = next_probe_words(sent, longest)) {
-        ASSERT_LT(sent.size(), 2U);
-        sent.push_back({words, words * per_word + overhead});
-        EXPECT_TRUE(words == 1 || sent.back().tokens <= std::max(longest, words + overhead));
+      std::int64_t seen = 0;
+      for (ProbeWords words = next_probe(sent, longest); words.count > 0;
+           words = next_probe(sent, longest)) {
+        ASSERT_LT(sent.size(), 6U);
+        EXPECT_EQ(words.first, words.times == 2 ? 0 : seen);
+        seen = words.first + words.count;
+        sent.push_back({words, words.count * words.times * per_word + overhead});
+        EXPECT_LE(sent.back().tokens, std::max<std::int64_t>(longest, 2 * per_word) + overhead);
       }
       const TokenCalibration found = calibrate(sent);
-      if (sent.size() == 2) {
-        EXPECT_DOUBLE_EQ(found.tokens_per_word, per_word);
-        EXPECT_DOUBLE_EQ(found.overhead_tokens, overhead);
-      }
-      EXPECT_TRUE(longest < 1024 || sent.back().words == 128);
+      EXPECT_DOUBLE_EQ(found.tokens_per_word, per_word);
+      EXPECT_DOUBLE_EQ(found.overhead_tokens, overhead);
+      EXPECT_TRUE(longest < 200 || seen == 128) << longest;
     }
   }
 }
 
-// Few words have to be about as long as prompts, which are drawn from all words.
+// Prompts are drawn from all words, so 128 of them have to be about as long as those are.
 TEST(Prompt, ProbesAreTypical) {
   const PromptWriter words({}, 1);
   const auto mean_length = [&](std::int64_t count) {
-    return static_cast<double>(words.probe_words(count).size() + 1) / static_cast<double>(count);
+    return static_cast<double>(words.probe_text({.count = count}).size() + 1) /
+           static_cast<double>(count);
   };
   for (const std::int64_t count : {8, 16, 32, 64}) {
     EXPECT_NEAR(mean_length(count), mean_length(128), 0.25) << count;
   }
+  EXPECT_EQ(words.probe_text({.first = 1, .count = 2, .times = 2}),
+            words.probe_text({.first = 1, .count = 2}) + " " +
+                words.probe_text({.first = 1, .count = 2}));
 }
 
 TEST(Workload, KnowsItsLongestPrompt) {

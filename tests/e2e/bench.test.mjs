@@ -122,9 +122,10 @@ describe('bench serve against known delays', () => {
 
   test('Ctrl-C ends the run early and still reports', async () => {
     const file = join(scratch, 'cut.json');
+    server.requests.clear();
     const { child, ended } = start('serve', '--base-url', server.url, '--model', 'm', '--request-rate', '20',
       '--num-prompts', '1000', '--random-input-len', '20', '--json', file);
-    await sleep(4000);
+    while (!server.requests.has('bench-60') && child.exitCode === null) await sleep(20);
     child.kill('SIGINT');
     const { status, stdout } = await ended;
     assert.equal(status, 130);

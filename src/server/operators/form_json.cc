@@ -205,6 +205,7 @@ json::object shown_status(const FormStatus& status) {
   return {{"form", shown_form(status.form)},
           {"wanted", shown_form(status.wanted)},
           {"mode", to_string(status.mode)},
+          {"ladder", shown_precisions(status.ladder)},
           {"precisions", shown_precisions(status.precisions)},
           {"embeddings_precisions", shown_precisions(status.embeddings_precisions)},
           {"pinned", status.pinned},
