@@ -190,6 +190,7 @@ void add_bench(CLI::App& root, int& exit_code) {
   CLI::App* bench =
       root.add_subcommand("bench", "Measure a server under load, a model's steps, or kernels");
   bench->require_subcommand(1);
+  bench->footer("protean bench COMMAND --help lists the flags of a command.");
   CLI::App* serve = bench->add_subcommand(
       "serve", "Send requests to any OpenAI-compatible server and time its answers");
   auto options = std::make_shared<loadtest::BenchOptions>();

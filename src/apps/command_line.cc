@@ -181,21 +181,23 @@ std::size_t distance(std::string_view a, std::string_view b) {
   return edits[a.size()][b.size()];
 }
 
-// The command that was chosen, however deep.
-const CLI::App& chosen_command(const CLI::App& root) {
-  const auto chosen = root.get_subcommands();
-  return chosen.empty() ? root : chosen_command(*chosen.front());
-}
-
 std::string command_name(const CLI::App& app) {
   const std::string name = full_name(app);
   return name.empty() ? "protean" : "protean " + name;
+}
+
+bool takes_model(const CLI::App& app) {
+  return app.get_option_no_throw("MODEL") != nullptr;
 }
 
 std::string unknown_flag(const CLI::App& root, const CLI::App& app, const std::string& word) {
   const std::string name = word.substr(word.find_first_not_of('-'));
   const std::string flag = name.substr(0, name.find('='));
   const std::string command = command_name(app);
+  if ((flag == "model" || flag == "m") && takes_model(app)) {
+    return fmt::format("{} has no flag {}: the model is an argument, as in {} MODEL", command,
+                       word.substr(0, word.find('=')), command);
+  }
   if (const std::string owners = owners_of(flag, root, app); !owners.empty()) {
     return fmt::format("{} has no flag --{}: it is a flag of {}", command, flag, owners);
   }
@@ -215,12 +217,18 @@ std::string unknown_word(const CLI::App& app, const std::string& word) {
                      advice(nearest(word, names_of(commands)), command));
 }
 
-// The first argument that no option took, flags before words; empty if there is none.
+// Returns the outermost command with arguments that it did not take, otherwise the chosen command.
+const CLI::App& failed_command(const CLI::App& app) {
+  const auto chosen = app.get_subcommands();
+  return chosen.empty() || !app.remaining().empty() ? app : failed_command(*chosen.front());
+}
+
+// Returns the first argument that no option took, flags before words; empty if there is none.
 std::string offending_word(const CLI::App& app) {
   const std::vector<std::string> left = app.remaining();
   const auto is_flag = [](const std::string& word) { return word.size() > 1 && word[0] == '-'; };
   const auto flag = std::find_if(left.begin(), left.end(), is_flag);
-  const bool words_first = !app.get_subcommands({}).empty();
+  const bool words_first = !app.get_subcommands({}).empty() && app.get_subcommands().empty();
   return left.empty() ? "" : words_first || flag == left.end() ? left.front() : *flag;
 }
 
@@ -320,7 +328,7 @@ std::string nearest(std::string_view word, std::span<const std::string> names) {
 }
 
 std::string explain(const CLI::App& root, const CLI::ParseError& error) {
-  const CLI::App& app = chosen_command(root);
+  const CLI::App& app = failed_command(root);
   const std::string command = command_name(app);
   const std::string word = offending_word(app);
   std::string text = error.what();
