@@ -39,7 +39,7 @@ Status write_text(const std::string& path, const std::string& text) {
   return {};
 }
 
-// One line that redraws itself on a terminal, a line every 10 s elsewhere.
+// Shows progress: on a terminal one line that redraws itself, otherwise a line every 10 s.
 std::function<void(const Progress&)> progress_printer(std::int64_t total) {
   struct Last {
     TimeNs elapsed_ns = 0;
@@ -81,7 +81,7 @@ Status write_results(const BenchOptions& options, const BenchPlan& plan, const R
   return {};
 }
 
-// Requests that were answered, to the end or not, in the order in which they ended.
+// Writes requests and their answers, finished or not, to a file, in the order in which they ended.
 Status save_answers(const std::string& path, GeneratorOptions& generator) {
   auto file = std::make_shared<std::ofstream>(path, std::ios::binary);
   if (!*file) {
@@ -100,7 +100,7 @@ int run_serve(BenchOptions& options) {
   if (!plan.ok()) {
     return exit_with(plan.error());
   }
-  // A socket for each stream.
+  // Each stream needs a socket.
   const int places = clip_connections(std::max(1, options.load.max_concurrency));
   if (options.load.max_concurrency > 0) {
     plan->generator.max_concurrency = places;
@@ -168,12 +168,19 @@ int run_compare(const CompareOptions& options) {
 }
 
 void add_compare_options(CLI::App& app, CompareOptions& options) {
-  app.add_option("a", options.a, "result of protean bench serve --json")->required();
-  app.add_option("b", options.b, "another")->required();
-  app.add_option("--rounds", options.bootstrap.rounds, "of the bootstrap")
-      ->check(CLI::Range(100, 1000000))
+  app.add_option("RUN-A", options.a, "Result of protean bench serve --json")
+      ->type_name("RUN-A")
+      ->check(existing_path())
+      ->required();
+  app.add_option("RUN-B", options.b, "Another, which is compared with the first")
+      ->type_name("RUN-B")
+      ->check(existing_path())
+      ->required();
+  app.option_defaults()->group("Statistics");
+  app.add_option("--rounds", options.bootstrap.rounds, "Rounds of the bootstrap")
+      ->check(whole_number(100, 1000000))
       ->capture_default_str();
-  app.add_option("--seed", options.bootstrap.seed)->capture_default_str();
+  app.add_option("--seed", options.bootstrap.seed, "Seed of the bootstrap")->capture_default_str();
 }
 
 }  // namespace
@@ -181,10 +188,10 @@ void add_compare_options(CLI::App& app, CompareOptions& options) {
 
 void add_bench(CLI::App& root, int& exit_code) {
   CLI::App* bench =
-      root.add_subcommand("bench", "measure a server under load, a model's steps, or kernels");
+      root.add_subcommand("bench", "Measure a server under load, a model's steps, or kernels");
   bench->require_subcommand(1);
   CLI::App* serve = bench->add_subcommand(
-      "serve", "send requests to any OpenAI-compatible server and time its answers");
+      "serve", "Send requests to any OpenAI-compatible server and time its answers");
   auto options = std::make_shared<loadtest::BenchOptions>();
   loadtest::add_bench_options(*serve, *options);
   serve->footer(
@@ -192,12 +199,12 @@ void add_bench(CLI::App& root, int& exit_code) {
       "--num-prompts 200 \\\n"
       "  --random-input-len 256 --random-output-len 64 --goodput ttft:500 tpot:50 --json run.json");
   serve->callback([options, &exit_code] { exit_code = loadtest::run_serve(*options); });
-  name_environment(*serve);
   CLI::App* compare =
-      bench->add_subcommand("compare", "ratios of two results, and which of them mean something")
+      bench->add_subcommand("compare", "Compare two results, and tell differences from noise")
           ->alias("--compare");
   auto compared = std::make_shared<loadtest::CompareOptions>();
   loadtest::add_compare_options(*compare, *compared);
+  compare->footer("Example: protean bench compare before.json after.json");
   compare->callback([compared, &exit_code] { exit_code = loadtest::run_compare(*compared); });
   add_bench_kernels(*bench, exit_code);
   add_bench_engine(*bench, exit_code);

@@ -19,28 +19,34 @@ int run_bench_engine(const EngineBenchOptions& options) {
 }
 
 void add_measuring_options(CLI::App& engine, EngineBenchOptions& options) {
-  add_compute_options(engine, options.compute);
-  engine.add_option("--repeat", options.repeat, "times are medians of so many steps")
-      ->check(CLI::Range(1, 1000))
+  engine.option_defaults()->group("Measuring");
+  engine.add_option("--repeat", options.repeat, "Runs of each step; its time is their median")
+      ->check(whole_number(1, 1000))
       ->capture_default_str();
   engine
       .add_option("--memory", options.memory_mib,
                   "MiB to measure the read ceiling with, well above the caches")
-      ->check(CLI::Range(16, 1 << 20))
+      ->check(whole_number(16, 1 << 20))
       ->capture_default_str();
-  engine.add_option("--variant-cache", options.variant_cache,
-                    "folder that keeps packed layers; default: protean in $XDG_CACHE_HOME or "
-                    "~/.cache");
   engine.add_flag("--cpu-time", options.cpu_time,
-                  "time by the processor time used, for machines that have other work");
-  engine.add_flag("--json", options.json, "one JSON object instead of the table");
+                  "Measure processor time, for machines that have other work");
+  add_variant_cache_option(engine, options.variant_cache);
+  engine.add_flag("--json", options.json, "Print one JSON object instead of the table");
+  add_compute_options(engine, options.compute);
 }
 
 void add_peer_options(CLI::App& engine, LlamaBenchOptions& options) {
-  CLI::Option* program = engine.add_option("--llama-bench", options.program,
-                                           "this program does the same sizes, in alternating runs");
+  engine.option_defaults()->group("Comparison");
+  CLI::Option* program = engine
+                             .add_option("--llama-bench", options.program,
+                                         "llama.cpp's llama-bench, which computes the same sizes "
+                                         "in alternating runs")
+                             ->type_name("PROGRAM");
   CLI::Option* gguf =
-      engine.add_option("--gguf", options.model, "the model for it, in a precision of its own");
+      engine
+          .add_option("--gguf", options.model, "Model for llama-bench, at a precision of its own")
+          ->type_name("FILE")
+          ->check(existing_path());
   program->needs(gguf);
   gguf->needs(program);
 }
@@ -49,22 +55,36 @@ void add_peer_options(CLI::App& engine, LlamaBenchOptions& options) {
 
 void add_bench_engine(CLI::App& bench, int& exit_code) {
   CLI::App* engine = bench.add_subcommand(
-      "engine", "time one model's steps, at each precision, beside the ceilings of this machine");
+      "engine", "Time one model's steps at each precision, next to this machine's ceilings");
   auto options = std::make_shared<EngineBenchOptions>();
-  engine->add_option("model", options->model, "Hugging Face directory or .gguf file")->required();
-  engine->add_option("--precisions", options->precisions, "of the layers' weights")
+  engine->add_option("MODEL", options->model, "Hugging Face directory or .gguf file")
+      ->type_name("MODEL")
+      ->required();
+  engine->option_defaults()->group("Steps");
+  engine->add_option("--precisions", options->precisions, "Precisions of the layers")
+      ->type_name("LIST")
       ->delimiter(',')
+      ->allow_extra_args(false)
+      ->check(one_of({"bf16", "w8", "w8a8", "w8a7", "w4", "w4a8", "w3"}))
       ->capture_default_str();
-  engine->add_option("--prefill", options->prompts, "tokens of prompts, each computed in one step")
+  engine
+      ->add_option("--prefill", options->prompts,
+                   "Lengths of prompts in tokens, each computed in one step")
+      ->type_name("LIST")
       ->delimiter(',')
-      ->check(CLI::Range(1, 1 << 16))
+      ->allow_extra_args(false)
+      ->check(whole_number(1, 1 << 16))
       ->capture_default_str();
-  engine->add_option("--batches", options->batches, "sequences that decode together")
+  engine->add_option("--batches", options->batches, "Numbers of sequences that decode together")
+      ->type_name("LIST")
       ->delimiter(',')
-      ->check(CLI::Range(1, 4096))
+      ->allow_extra_args(false)
+      ->check(whole_number(1, 4096))
       ->capture_default_str();
-  engine->add_option("--context", options->context, "tokens before the one that is decoded")
-      ->check(CLI::Range(0, 1 << 20))
+  engine
+      ->add_option("--context", options->context,
+                   "Tokens in each of these sequences before the one that is decoded")
+      ->check(whole_number(0, 1 << 20))
       ->capture_default_str();
   add_measuring_options(*engine, *options);
   add_peer_options(*engine, options->peer);

@@ -4,7 +4,7 @@
 
 namespace protean {
 
-// `protean bench engine`: how near one model's steps are to what this machine can do, without HTTP.
+// Adds `protean bench engine`, which compares one model's steps with this machine's ceilings.
 void add_bench_engine(CLI::App& bench, int& exit_code);
 
 }  // namespace protean

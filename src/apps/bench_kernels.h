@@ -4,7 +4,7 @@
 
 namespace protean {
 
-// `protean bench kernels`: how near the matmul kernels are to what this machine can do.
+// Adds `protean bench kernels`, which compares the kernels with this machine's ceilings.
 void add_bench_kernels(CLI::App& bench, int& exit_code);
 
 }  // namespace protean

@@ -10,8 +10,8 @@
 
 namespace protean::loadtest {
 
-// What `protean bench serve` was asked for. Flags have the names of `vllm bench serve` where they
-// mean the same.
+// The flags of `protean bench serve`. One that means what a flag of `vllm bench serve` means has
+// its name.
 struct TargetOptions {
   std::string base_url = "http://127.0.0.1:8000";
   std::string endpoint = "completions";

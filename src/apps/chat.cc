@@ -1,16 +1,20 @@
-#include <unistd.h>
-
 #include <algorithm>
 #include <boost/json/array.hpp>
 #include <boost/json/object.hpp>
-#include <iostream>
+#include <boost/json/serialize.hpp>
+#include <filesystem>
+#include <fstream>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
+#include <vector>
 
+#include "apps/command_line.h"
 #include "apps/options.h"
 #include "host/machine.h"
 #include "replica/local_client.h"
+#include "terminal/line_editor.h"
 #include "terminal/output.h"
 
 namespace protean {
@@ -25,21 +29,48 @@ struct ChatOptions {
 };
 
 constexpr std::string_view kHelp =
-    "/reset forgets the conversation, /exit or Ctrl-D ends it, Ctrl-C stops an answer.\n";
+    "/help           list these commands\n"
+    "/reset          forget the conversation\n"
+    "/system TEXT    set the system message and forget the conversation; without TEXT: show it\n"
+    "/save FILE      write the conversation to a new file, as JSON\n"
+    "/exit           end the program, as Ctrl-D does\n"
+    "Ctrl-C stops an answer. A line that ends with \\ goes on in the next one; lines between two\n"
+    "lines of \"\"\" are one message. A message may begin with / if a space comes before it.\n";
 
-// The conversation so far, and how it becomes a request.
+// The conversation so far. Makes requests of it.
 class Conversation {
  public:
   Conversation(const LocalClient& client, const ChatOptions& options)
-      : client_(client), options_(options) {
+      : client_(client), options_(options), system_(options.system) {
+    reset();
+  }
+
+  const std::string& system() const { return system_; }
+  void set_system(std::string text) {
+    system_ = std::move(text);
     reset();
   }
 
   void reset() {
     messages_.clear();
-    if (!options_.system.empty()) {
-      add("system", options_.system);
+    if (!system_.empty()) {
+      add("system", system_);
     }
+  }
+
+  // Fails if there is such a file already.
+  Status save(const std::string& path) const {
+    std::error_code unknown;
+    if (std::filesystem::exists(path, unknown)) {
+      return make_error(ErrorCode::kInvalidArgument, "/save {}: the file exists: name another",
+                        path);
+    }
+    std::ofstream file(path, std::ios::binary);
+    file << boost::json::serialize(boost::json::object{{"messages", messages_}}) << "\n";
+    file.close();
+    return file ? Status()
+                : make_error(ErrorCode::kInvalidArgument, "/save {}: the file cannot be written",
+                             path);
   }
 
   void add(std::string_view role, std::string_view content) {
@@ -84,10 +115,11 @@ class Conversation {
  private:
   const LocalClient& client_;
   const ChatOptions& options_;
+  std::string system_;
   boost::json::array messages_;
 };
 
-// Answers the last message, streaming, or takes it back when it cannot be answered.
+// Answers the last message, streaming. If that fails, removes the message and prints why.
 void answer(LocalClient& client, Conversation& conversation) {
   auto request = conversation.next_request();
   if (!request.ok()) {
@@ -109,27 +141,79 @@ void answer(LocalClient& client, Conversation& conversation) {
   conversation.add("assistant", said);
 }
 
+// Reads one message: a line, lines that end with a backslash and the next one, or lines between two
+// lines of """. Returns nothing at the end of input.
+std::optional<std::string> read_message(LineEditor& editor) {
+  constexpr std::string_view kFence = "\"\"\"";
+  auto line = editor.read("> ");
+  if (!line) {
+    return line;
+  }
+  const bool block = *line == kFence;
+  std::string message = block ? "" : *std::move(line);
+  while (block || message.ends_with('\\')) {
+    auto next = editor.read("... ");
+    if (!next || (block && *next == kFence)) {
+      break;
+    }
+    if (!block) {
+      message.pop_back();
+    }
+    message += (message.empty() ? "" : "\n") + *next;
+  }
+  return message;
+}
+
+// Runs a command such as "/system TEXT". Returns false if the program is to end.
+bool run_command(const std::string& line, Conversation& conversation) {
+  const std::size_t space = line.find(' ');
+  const std::string name = line.substr(0, space);
+  const std::string argument = space == line.npos ? "" : line.substr(space + 1);
+  if (name == "/exit" || name == "/quit") {
+    return false;
+  }
+  if (name == "/reset") {
+    conversation.reset();
+  } else if (name == "/help") {
+    print_text(kHelp);
+  } else if (name == "/system" && argument.empty()) {
+    print_text(
+        (conversation.system().empty() ? "there is no system message" : conversation.system()) +
+        "\n");
+  } else if (name == "/system") {
+    conversation.set_system(argument);
+  } else if (name == "/save" && argument.empty()) {
+    exit_with({ErrorCode::kInvalidArgument, "/save needs the name of a file"});
+  } else if (name == "/save") {
+    const Status saved = conversation.save(argument);
+    saved.ok() ? print_text("saved in " + argument + "\n") : void(exit_with(saved.error()));
+  } else {
+    static const std::vector<std::string> kNames = {"/help", "/reset", "/system", "/save", "/exit"};
+    const std::string near = nearest(name, kNames);
+    exit_with({ErrorCode::kInvalidArgument,
+               fmt::format("there is no command {}: {}", name,
+                           near.empty() ? "/help lists them" : "did you mean " + near + "?")});
+  }
+  return true;
+}
+
 int run_chat(const ChatOptions& options) {
   InterruptibleClient client;
   if (Status opened = client.open(options.model); !opened.ok()) {
     return exit_with(opened.error());
   }
   Conversation conversation(*client, options);
-  const bool terminal = ::isatty(STDIN_FILENO) != 0;
-  if (terminal) {
-    print_text(kHelp);
+  LineEditor editor;
+  if (editor.is_terminal()) {
+    print_text("/help lists the commands, Ctrl-D ends the program.\n");
   }
-  std::string line;
-  while (print_text(terminal ? "> " : ""), std::getline(std::cin, line)) {
-    if (line == "/exit") {
-      break;
-    }
-    if (line == "/reset") {
-      conversation.reset();
-    } else if (line == "/help") {
-      print_text(kHelp);
-    } else if (!line.empty()) {
-      conversation.add("user", line);
+  while (const auto message = read_message(editor)) {
+    if (message->starts_with('/')) {
+      if (!run_command(*message, conversation)) {
+        break;
+      }
+    } else if (!message->empty()) {
+      conversation.add("user", *message);
       answer(*client, conversation);
     }
   }
@@ -139,17 +223,22 @@ int run_chat(const ChatOptions& options) {
 }  // namespace
 
 void add_chat(CLI::App& root, int& exit_code) {
-  CLI::App* app = root.add_subcommand("chat", "talk with a model in this terminal");
+  CLI::App* app = root.add_subcommand("chat", "Talk with a model in this terminal");
   auto options = std::make_shared<ChatOptions>();
   options->seed = std::random_device{}();
-  add_model_options(*app, options->model);
-  app->add_option("--system", options->system, "system message the conversation begins with");
-  app->add_option("--max-tokens", options->max_tokens, "longest answer")
-      ->check(CLI::Range(1, kMostTokens))
+  app->option_defaults()->group("Conversation");
+  app->add_option("--system", options->system, "System message that the conversation begins with")
+      ->type_name("TEXT");
+  app->add_option("--max-tokens", options->max_tokens, "Longest answer, in tokens")
+      ->check(whole_number(1, kMostTokens))
       ->capture_default_str();
-  app->add_option("--temperature", options->temperature, "0 = greedy; default: the model's, or 0.7")
+  app->add_option("--temperature", options->temperature,
+                  "Spread of the draw: 0 takes the likeliest token (default the model's own, "
+                  "otherwise 0.7)")
       ->check(number_range(0.0, 100.0));
-  app->add_option("--seed", options->seed, "same seed, same conversation; default: random");
+  app->add_option("--seed", options->seed,
+                  "Seed of the draw: the same seed gives the same conversation (default random)");
+  add_model_options(*app, options->model);
   app->footer("Example: protean chat MODEL --system \"You answer in one sentence.\"");
   app->callback([options, &exit_code] { exit_code = run_chat(*options); });
 }

@@ -103,9 +103,8 @@ Result<ScoringOptions> scoring_options(const EvalOptions& options, int max_model
       options.context > 0 ? options.context : std::min(kDefaultContext, max_model_len);
   const int stride = options.stride > 0 ? options.stride : std::max(1, context / 2);
   if (context < 2 || context > max_model_len) {
-    return make_error(ErrorCode::kInvalidArgument,
-                      "--context {} does not go: this model reads 2 to {} tokens", context,
-                      max_model_len);
+    return make_error(ErrorCode::kInvalidArgument, "--context {}: this model reads 2 to {} tokens",
+                      context, max_model_len);
   }
   if (stride >= context) {
     return make_error(ErrorCode::kInvalidArgument,
@@ -116,10 +115,10 @@ Result<ScoringOptions> scoring_options(const EvalOptions& options, int max_model
   return ScoringOptions{context, stride};
 }
 
-// What --against names: another precision of the same model, or another model.
+// Returns what --against names: another precision of the same model, or another model.
 ModelOptions reference_options(const EvalOptions& options) {
   ModelOptions reference = options.model;
-  reference.kv_cache_dtype = "auto";  // a reference loses nothing that was not asked for
+  reference.kv_cache_dtype = "auto";  // the reference keeps full precision unless asked
   if (parse_precision(options.against).ok() && !std::filesystem::exists(options.against)) {
     reference.dtype = options.against;
   } else {
@@ -174,14 +173,15 @@ Result<TextScore> evaluate_text(const EvalOptions& options) {
   return score_text(**model, reference.get(), *documents, *scoring, count_bar("scoring", "tokens"));
 }
 
-Result<std::vector<ScheduleScore>> evaluate_generation(const EvalOptions& options) {
+// Parses the schedules. The first result is the baseline, as long and all at full precision.
+Result<std::vector<PrecisionSchedule>> read_schedules(const EvalOptions& options) {
   std::vector<PrecisionSchedule> schedules;
   for (const std::string& text : options.schedules) {
     auto schedule = parse_schedule(text);
     if (!schedule.ok()) {
       return schedule.error();
     }
-    if (schedules.empty()) {  // the baseline: as long, all at full precision
+    if (schedules.empty()) {
       int tokens = 0;
       for (const PrecisionSpan& span : *schedule) {
         tokens += span.tokens;
@@ -191,6 +191,11 @@ Result<std::vector<ScheduleScore>> evaluate_generation(const EvalOptions& option
     }
     schedules.push_back(*std::move(schedule));
   }
+  return schedules;
+}
+
+Result<std::vector<ScheduleScore>> evaluate_generation(
+    const EvalOptions& options, const std::vector<PrecisionSchedule>& schedules) {
   const auto prompts = read_prompts(options.prompts);
   if (!prompts.ok()) {
     return prompts.error();
@@ -248,6 +253,10 @@ int run_eval(const EvalOptions& options) {
     return exit_with({ErrorCode::kInvalidArgument,
                       "there is nothing to evaluate: give --text FILE, --generate FILE or both"});
   }
+  const auto schedules = read_schedules(options);
+  if (!schedules.ok()) {
+    return exit_with(schedules.error());
+  }
   json::object report;
   if (!options.text.empty()) {
     const auto score = evaluate_text(options);
@@ -260,7 +269,7 @@ int run_eval(const EvalOptions& options) {
     }
   }
   if (!options.prompts.empty()) {
-    const auto scores = evaluate_generation(options);
+    const auto scores = evaluate_generation(options, *schedules);
     if (!scores.ok()) {
       return exit_with(scores.error());
     }
@@ -278,33 +287,45 @@ int run_eval(const EvalOptions& options) {
 }  // namespace
 
 void add_eval(CLI::App& root, int& exit_code) {
-  CLI::App* app =
-      root.add_subcommand("eval", "measure what a model, or a precision of it, is worth");
+  CLI::App* app = root.add_subcommand(
+      "eval", "Measure how well a model predicts a text, or what a lower precision costs");
   auto options = std::make_shared<EvalOptions>();
-  add_model_options(*app, options->model);
-  app->add_option("--text", options->text,
-                  "text to score: perplexity, nats per token, bits per byte. A .jsonl file holds a "
-                  "document a line, in \"text\"");
-  app->add_option("--split", options->split,
-                  "text that stands between documents of the file; default: it is one document");
-  app->add_option("--context", options->context,
-                  "tokens read at once; default: the model's, at most 1024")
-      ->check(CLI::Range(1, kMostTokens));
-  app->add_option("--stride", options->stride,
-                  "new tokens scored at once, the rest is context; default: half the context")
-      ->check(CLI::Range(1, kMostTokens));
-  app->add_option("--against", options->against,
-                  "reference to compare each prediction with: another model, or another precision "
-                  "of this one");
-  app->add_option("--generate", options->prompts,
-                  "prompts to continue greedily, a line each, or .jsonl with \"prompt\" and "
-                  "\"reference\"");
-  app->add_option("--schedule", options->schedules,
-                  "precisions of a continuation, such as bf16:512,w4:1024,bf16:512; may be "
-                  "repeated")
-      ->capture_default_str();
-  app->add_flag("--json", options->as_json, "print one JSON object");
   options->schedules = {"bf16:128"};
+  app->option_defaults()->group("Scoring");
+  app->add_option("--text", options->text,
+                  "Text to score by perplexity, nats per token and bits per byte. A .jsonl file "
+                  "holds one document a line, in \"text\"")
+      ->type_name("FILE")
+      ->check(existing_path());
+  app->add_option("--split", options->split,
+                  "Text that separates documents in the file; without it the file is one document")
+      ->type_name("TEXT");
+  app->add_option("--context", options->context,
+                  "Tokens that the model reads at once (default the model's, at most 1024)")
+      ->check(whole_number(1, kMostTokens));
+  app->add_option("--stride", options->stride,
+                  "Tokens of them that are scored; the others only give context (default half of "
+                  "--context)")
+      ->check(whole_number(1, kMostTokens));
+  app->add_option("--against", options->against,
+                  "Compare each prediction with those of another model, or of another precision of "
+                  "this one")
+      ->type_name("MODEL|PRECISION");
+  app->option_defaults()->group("Generation");
+  app->add_option("--generate", options->prompts,
+                  "Prompts to continue greedily, one a line, or a .jsonl file with \"prompt\" and "
+                  "\"reference\"")
+      ->type_name("FILE")
+      ->check(existing_path());
+  app->add_option("--schedule", options->schedules,
+                  "Precisions of a continuation and for how many tokens each, such as "
+                  "bf16:512,w4:1024,bf16:512. May be repeated")
+      ->type_name("SCHEDULE")
+      ->allow_extra_args(false)
+      ->capture_default_str();
+  app->option_defaults()->group("Output");
+  app->add_flag("--json", options->as_json, "Print one JSON object");
+  add_model_options(*app, options->model);
   app->footer(
       "Example: protean eval MODEL --text book.txt --context 512\n"
       "What a lower precision costs: protean eval MODEL --dtype w4 --text book.txt --against bf16");

@@ -68,7 +68,7 @@ int run_generate(const GenerateOptions& options) {
   }
   auto finished = client->run(*std::move(request), options.prompt.empty(), print_text);
   if (::isatty(STDOUT_FILENO) != 0) {
-    print_text("\n");  // for the shell's prompt; a pipe gets the continuation and nothing else
+    print_text("\n");  // a pipe gets the continuation alone
   }
   if (!finished.ok()) {
     return exit_with(finished.error());
@@ -82,25 +82,32 @@ int run_generate(const GenerateOptions& options) {
 }  // namespace
 
 void add_generate(CLI::App& root, int& exit_code) {
-  CLI::App* app = root.add_subcommand("generate", "continue a prompt and print the continuation");
+  CLI::App* app = root.add_subcommand("generate", "Continue a prompt and print the continuation");
   auto options = std::make_shared<GenerateOptions>();
   options->seed = std::random_device{}();
-  add_model_options(*app, options->model);
-  app->add_option("--prompt", options->prompt, "text to continue; empty starts from BOS");
-  app->add_option("--max-tokens", options->max_tokens, "longest continuation")
-      ->check(CLI::Range(1, kMostTokens))
+  app->option_defaults()->group("Text");
+  app->add_option("--prompt", options->prompt,
+                  "Text to continue; an empty one starts from the beginning-of-sequence token")
+      ->type_name("TEXT");
+  app->add_option("--max-tokens", options->max_tokens, "Longest continuation, in tokens")
+      ->check(whole_number(1, kMostTokens))
       ->capture_default_str();
   app->add_option("--temperature", options->temperature,
-                  "0 = greedy; default: the model's own, else 1")
+                  "Spread of the draw: 0 takes the likeliest token (default the model's own, "
+                  "otherwise 1)")
       ->check(number_range(0.0, 100.0));
-  app->add_option("--top-p", options->top_p, "keep the likeliest tokens up to this probability")
+  app->add_option("--top-p", options->top_p,
+                  "Draw from the likeliest tokens that together have this probability")
       ->check(number_range(0.0, 1.0));
-  app->add_option("--top-k", options->top_k, "keep so many likeliest tokens; 0 = all")
-      ->check(CLI::Range(0, kMostTokens));
-  app->add_option("--min-p", options->min_p, "drop tokens this much less likely than the first")
+  app->add_option("--top-k", options->top_k, "Draw from this many likeliest tokens; 0 is all")
+      ->check(whole_number(0, kMostTokens));
+  app->add_option("--min-p", options->min_p,
+                  "Draw from tokens at least this share as likely as the likeliest")
       ->check(number_range(0.0, 1.0));
-  app->add_option("--seed", options->seed, "same seed, same text; default: random");
-  app->add_flag("--ignore-eos", options->ignore_eos, "go on past the end-of-sequence token");
+  app->add_option("--seed", options->seed,
+                  "Seed of the draw: the same seed gives the same text (default random)");
+  app->add_flag("--ignore-eos", options->ignore_eos, "Go on past the end-of-sequence token");
+  add_model_options(*app, options->model);
   app->footer("Example: protean generate MODEL --prompt \"Once upon a time\" --max-tokens 100");
   app->callback([options, &exit_code] { exit_code = run_generate(*options); });
 }

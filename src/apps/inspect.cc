@@ -61,7 +61,7 @@ void print_model(const ModelOptions& options, const ModelFiles& files) {
   print_row("chat template", "{}", template_text(options, files));
 }
 
-// "w8: 61.6 MiB a layer", "w8:8+w4:8: 36.3 MiB to 61.6 MiB a layer".
+// Returns a text such as "w8: 61.6 MiB a layer" or "w8:8+w4:8: 36.3 MiB to 61.6 MiB a layer".
 std::string layers_text(const ModelSpec& spec, const Form& form) {
   std::vector<std::int64_t> bytes;
   for (const LayerPrecision& layer : form.layer_precision) {
@@ -111,7 +111,7 @@ int run_inspect(const ModelOptions& options) {
 
 void add_inspect(CLI::App& root, int& exit_code) {
   CLI::App* app = root.add_subcommand(
-      "inspect", "say what a model is, what it needs, and the form it would start in");
+      "inspect", "Describe a model, what it needs, and the form that it would start in");
   auto options = std::make_shared<ModelOptions>();
   add_model_options(*app, *options);
   app->footer("Example: protean inspect MODEL");

@@ -1,8 +1,15 @@
+#include <fmt/format.h>
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cstdio>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "apps/command_line.h"
+#include "apps/help.h"
 #include "apps/options.h"
 #include "apps/version.h"
 #include "device/cpu/instructions.h"
@@ -13,11 +20,14 @@ int main(int argc, char** argv) {
   if (const protean::Status known = protean::cpu::instruction_limit(); !known.ok()) {
     return protean::exit_with(known.error());
   }
-  CLI::App root(
-      "Protean serves open-weight language models and changes its form while it runs.\n"
-      "Start with: protean serve MODEL",
-      "protean");
-  root.set_version_flag("--version", std::string("protean ") + protean::kVersion);
+  CLI::App root("Serves open-weight language models and changes its form while it runs.",
+                "protean");
+  root.footer(
+      "Start with: protean serve MODEL\n"
+      "protean COMMAND --help lists the flags of a command.");
+  root.formatter(std::make_shared<protean::HelpFormatter>());
+  root.set_version_flag("--version", std::string("protean ") + protean::kVersion,
+                        "Print the version");
   root.require_subcommand(1);
   int exit_code = 0;
   protean::add_serve(root, exit_code);
@@ -29,8 +39,13 @@ int main(int argc, char** argv) {
   protean::add_profile(root, exit_code);
   protean::add_make_model(root, exit_code);
   protean::add_bench(root, exit_code);
-  for (CLI::App* subcommand : root.get_subcommands({})) {
-    protean::name_environment(*subcommand);
+  protean::name_environment(root);
+  std::vector<std::string> environment;
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    environment.emplace_back(*variable);
+  }
+  for (const std::string& line : protean::unknown_variables(root, environment)) {
+    fmt::print(stderr, "protean: {}\n", line);
   }
   auto arguments = protean::with_config_file(root, std::vector<std::string>(argv + 1, argv + argc));
   if (!arguments.ok()) {
@@ -40,7 +55,11 @@ int main(int argc, char** argv) {
   try {
     root.parse(*arguments);
   } catch (const CLI::ParseError& error) {
-    return root.exit(error) == 0 ? 0 : 2;
+    if (error.get_exit_code() == 0) {
+      return root.exit(error);  // prints help or the version
+    }
+    return protean::exit_with(
+        {protean::ErrorCode::kInvalidArgument, protean::explain(root, error)});
   }
   return exit_code;
 }

@@ -13,6 +13,7 @@
 #include "host/cpu_share.h"
 #include "host/machine.h"
 #include "model/checkpoint_writer.h"
+#include "model/hf_config_writer.h"
 #include "model/random_checkpoint.h"
 #include "terminal/output.h"
 #include "terminal/progress.h"
@@ -51,7 +52,7 @@ struct NamedModel {
   ModelSpec spec;
 };
 
-// The sizes of real models, so that what is measured on random weights is true of them.
+// Returns the sizes of real models: speed measured with random weights holds for them too.
 std::array<NamedModel, 4> known_models() {
   const ModelSpec llama_1b = {.architecture = "llama",
                               .layers = 16,
@@ -99,8 +100,8 @@ std::array<NamedModel, 4> known_models() {
            {"150m", small}}};
 }
 
-// A token per byte, two special ones, and words that no text is cut into, so that whatever a random
-// model draws can be read.
+// Returns a token for each byte, two special tokens, and words that no text is cut into: whatever a
+// random model draws can be decoded.
 std::vector<std::string> token_texts(int vocab) {
   std::vector<std::string> tokens;
   tokens.reserve(static_cast<std::size_t>(vocab));
@@ -115,7 +116,7 @@ std::vector<std::string> token_texts(int vocab) {
   return tokens;
 }
 
-// Some readers want at least one merge: a space and a "w".
+// Returns the one merge that some readers require: a space and a "w".
 std::string one_merge() {
   return to_byte_alphabet(" ") + " " + to_byte_alphabet("w");
 }
@@ -153,35 +154,6 @@ std::string tokenizer_json(const std::vector<std::string>& tokens) {
                                           {"merges", json::array{one_merge()}}}}});
 }
 
-json::object config_of(const ModelSpec& spec, const ArchitectureRow& row) {
-  json::object config{{"architectures", json::array{row.hf_class}},
-                      {"model_type", spec.architecture},
-                      {"hidden_act", "silu"},
-                      {"vocab_size", spec.vocab},
-                      {"hidden_size", spec.hidden},
-                      {"intermediate_size", spec.ffn},
-                      {"num_hidden_layers", spec.layers},
-                      {"num_attention_heads", spec.attention.heads},
-                      {"num_key_value_heads", spec.attention.kv_heads},
-                      {"head_dim", spec.attention.head_dim},
-                      {"max_position_embeddings", spec.max_context},
-                      {"rms_norm_eps", static_cast<double>(spec.norm_eps)},
-                      {"rope_theta", spec.rope.theta},
-                      {"tie_word_embeddings", spec.tied_embeddings},
-                      {"bos_token_id", kBegin},
-                      {"eos_token_id", kEnd},
-                      {"torch_dtype", "bfloat16"}};
-  if (spec.rope.scaling == RopeScaling::kLlama3) {
-    config["rope_scaling"] =
-        json::object{{"rope_type", "llama3"},
-                     {"factor", spec.rope.factor},
-                     {"low_freq_factor", spec.rope.low_freq_factor},
-                     {"high_freq_factor", spec.rope.high_freq_factor},
-                     {"original_max_position_embeddings", spec.rope.original_context}};
-  }
-  return config;
-}
-
 Status write_text(const fs::path& path, const std::string& text) {
   std::ofstream file(path, std::ios::binary);
   file << text << "\n";
@@ -192,6 +164,11 @@ Status write_text(const fs::path& path, const std::string& text) {
 Status write_hf(const Checkpoint& checkpoint, const ArchitectureRow& row,
                 const fs::path& directory) {
   const ModelSpec& spec = checkpoint.spec();
+  auto config = hf_config_of(spec, {.stop_ids = {kEnd}});
+  if (!config.ok()) {
+    return config.error();
+  }
+  (*config)["bos_token_id"] = kBegin;
   const std::vector<std::string> tokens = token_texts(spec.vocab);
   const json::object tokenizer_config{{"tokenizer_class", "PreTrainedTokenizerFast"},
                                       {"bos_token", tokens[kBegin]},
@@ -199,7 +176,7 @@ Status write_hf(const Checkpoint& checkpoint, const ArchitectureRow& row,
                                       {"add_bos_token", false},
                                       {"clean_up_tokenization_spaces", false}};
   const std::pair<const char*, std::string> texts[] = {
-      {"config.json", json::serialize(config_of(spec, row))},
+      {"config.json", json::serialize(*config)},
       {"tokenizer.json", tokenizer_json(tokens)},
       {"tokenizer_config.json", json::serialize(tokenizer_config)}};
   for (const auto& [name, text] : texts) {
@@ -262,12 +239,6 @@ Result<NamedModel> find_model(const std::string& name) {
                     name, known);
 }
 
-const ArchitectureRow& row_of(const ModelSpec& spec) {
-  const auto rows = architectures();
-  return *std::find_if(rows.begin(), rows.end(),
-                       [&](const ArchitectureRow& row) { return row.name == spec.architecture; });
-}
-
 Status make_model(const MakeModelOptions& options) {
   Result<NamedModel> model = find_model(options.like);
   if (!model.ok()) {
@@ -280,9 +251,9 @@ Status make_model(const MakeModelOptions& options) {
   cpu::Team team(cpus->threads, cpus->where);
   const cpu::Seat seat = team.take_seat();
   ModelSpec& spec = model->spec;
-  const ArchitectureRow& row = row_of(spec);
+  const ArchitectureRow& row = architecture_of(spec);
   if (options.format == "gguf") {
-    spec.rope.scaling = RopeScaling::kNone;  // long contexts of random weights mean nothing
+    spec.rope.scaling = RopeScaling::kNone;  // random weights need no long contexts
   }
   const RandomCheckpoint checkpoint(team, spec, options.seed);
   auto output = OutputDirectory::create(options.output, options.overwrite);
@@ -318,19 +289,23 @@ int run_make_model(const MakeModelOptions& options) {
 
 void add_make_model(CLI::App& root, int& exit_code) {
   CLI::App* app = root.add_subcommand(
-      "make-model", "write a model of real sizes with random weights, to measure speed with");
+      "make-model", "Write a model of real sizes with random weights, to measure speed with");
   auto options = std::make_shared<MakeModelOptions>();
+  app->option_defaults()->group("Output");
   app->add_option("--like", options->like,
-                  "whose sizes: llama-3.2-1b, llama-3.1-8b, qwen2.5-0.5b or 150m")
+                  "Model whose sizes to take: llama-3.2-1b, llama-3.1-8b, qwen2.5-0.5b or 150m")
+      ->type_name("NAME")
       ->required();
-  app->add_option("--format", options->format, "hf (safetensors) or gguf, both in bf16")
-      ->check(CLI::IsMember({"hf", "gguf"}))
+  app->add_option("-o,--output", options->output, "Directory to write")
+      ->type_name("FOLDER")
+      ->required();
+  app->add_flag("--overwrite", options->overwrite, "Replace the model in that directory");
+  app->add_option("--format", options->format, "Write safetensors (hf) or GGUF, both in bf16")
+      ->check(one_of({"hf", "gguf"}))
       ->capture_default_str();
-  app->add_option("--seed", options->seed, "the same seed gives the same weights")
+  app->add_option("--seed", options->seed, "Seed: the same one gives the same weights")
       ->capture_default_str();
   add_compute_options(*app, options->compute);
-  app->add_option("-o,--output", options->output, "directory to write")->required();
-  app->add_flag("--overwrite", options->overwrite, "replace the model that is there");
   app->footer("Example: protean make-model --like 150m -o 150m");
   app->callback([options, &exit_code] { exit_code = run_make_model(*options); });
 }

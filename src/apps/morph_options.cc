@@ -33,8 +33,8 @@ Result<MorphMode> parse_mode(const std::string& text) {
                     "--morph {}: use off, accuracy, balanced or performance", text);
 }
 
-// Of these targets, what `protean profile` found at the fewest bits that it has looked at, or front
-// to back where there is nothing of use. What is stored alike loses much the same.
+// Returns the order that `protean profile` measured at the lowest precision it measured, or front
+// to back if there is none. Precisions that are stored alike lose much the same.
 std::vector<SwapTarget> profiled_order(const VariantStore& variants,
                                        std::span<const Precision> lower, bool halves) {
   std::vector<Precision> looked_at;
@@ -57,7 +57,7 @@ std::vector<SwapTarget> profiled_order(const VariantStore& variants,
   if (!halves) {
     return swap_targets(variants.spec().layers, false);
   }
-  // Nothing is known of halves, but perhaps of layers.
+  // Halves were not measured: the order of whole layers may be known.
   std::vector<SwapTarget> order;
   for (const SwapTarget& layer : profiled_order(variants, lower, false)) {
     for (const Component half : halves_of(layer)) {
@@ -67,7 +67,7 @@ std::vector<SwapTarget> profiled_order(const VariantStore& variants,
   return order;
 }
 
-// Copies of the model at precisions that layers may go to.
+// Opens the models of --variant. Fails if layers never have their precision.
 Result<std::map<Precision, VariantSource>> lower_sources(const std::vector<std::string>& texts,
                                                          const std::vector<Precision>& lower) {
   auto sources = variant_sources(texts);
@@ -85,6 +85,12 @@ Result<std::map<Precision, VariantSource>> lower_sources(const std::vector<std::
   return sources;
 }
 
+Result<QualityFloor> quality_floor(const MorphOptions& options) {
+  auto floor = parse_quality_floor(options.quality_floor);
+  return floor.ok() ? std::move(floor)
+                    : make_error(floor.error().code, "--quality-floor: {}", floor.error().message);
+}
+
 Result<std::int64_t> variant_cache_bytes(const std::string& text) {
   if (text == "none") {
     return std::numeric_limits<std::int64_t>::max();
@@ -100,7 +106,7 @@ std::string_view fastest_here() {
   return !integers_are_faster() ? "w8,w4" : eight_bits_are_fastest() ? "w8a8,w4a8" : "w8a7,w4a8";
 }
 
-// The precisions below `start` that layers may be lowered to, from most bits to fewest.
+// Returns the precisions below `start` that layers may be lowered to, from most bits to fewest.
 Result<std::vector<Precision>> lower_precisions(const MorphOptions& options, Precision start) {
   std::vector<Precision> lower;
   std::istringstream names(options.precisions == "auto" ? std::string(fastest_here())
@@ -127,15 +133,15 @@ Result<std::vector<Precision>> lower_precisions(const MorphOptions& options, Pre
   return lower;
 }
 
-// Whether layers that are lowered compute faster too, not only from fewer bytes.
+// Returns true if lowered layers also multiply faster, apart from reading fewer bytes.
 bool multiply_faster(const std::vector<Precision>& lower) {
   return !lower.empty() && std::all_of(lower.begin(), lower.end(), [](Precision precision) {
     return precision.integer_activations();
   }) && integers_are_faster();
 }
 
-// Whether 4 bits multiply much faster than what is above them: not where 8 bits are as fast as any,
-// and by a sixth than activations of 7 bits.
+// Returns true if w4a8 multiplies much faster than the precision above it: not if 8-bit integers
+// are as fast as any, nor if w8a7 is above it, which is nearly as fast.
 bool fours_multiply_faster(const std::vector<Precision>& lower) {
   return !eight_bits_are_fastest() &&
          std::find(lower.begin(), lower.end(), Precision::kW8A7) == lower.end();
@@ -148,9 +154,9 @@ Result<MorphConfig> morph_config(const MorphOptions& options, const ModelSpec& s
   if (!mode.ok()) {
     return mode.error();
   }
-  const auto floor = parse_quality_floor(options.quality_floor);
+  const auto floor = quality_floor(options);
   if (!floor.ok()) {
-    return make_error(floor.error().code, "--quality-floor: {}", floor.error().message);
+    return floor.error();
   }
   const Precision start = highest_precision(sizing.form);
   MorphConfig config;
@@ -181,46 +187,50 @@ Result<MorphConfig> morph_config(const MorphOptions& options, const ModelSpec& s
 }  // namespace
 
 void add_morph_options(CLI::App& app, MorphOptions& options) {
-  app.add_option(
-         "--morph", options.mode,
-         "change layers' and embeddings' precision and KV memory with the load: accuracy (late and "
-         "little), balanced, performance (early and far), or off: only when the admin "
-         "port asks")
-      ->check(CLI::IsMember({"off", "accuracy", "balanced", "performance"}))
+  app.option_defaults()->group("Morphing");
+  app.add_option("--morph", options.mode,
+                 "Change the precision of layers, embedding matrix and LM head, and with it the KV "
+                 "memory, as the load demands: accuracy late and little, performance early and "
+                 "far, balanced between them; off only when the admin port asks")
+      ->type_name("MODE")
+      ->check(one_of({"off", "accuracy", "balanced", "performance"}))
       ->capture_default_str();
   app.add_option("--morph-precisions", options.precisions,
-                 "what layers may be lowered to, like w8,w4,w3 or w8a8,w4a8; auto = whichever of "
-                 "w8a8,w4a8, w8a7,w4a8 and w8,w4 is fastest here; empty = the form never changes")
+                 "Precisions that layers may be lowered to, such as w8,w4,w3 or w8a8,w4a8. auto is "
+                 "the fastest pair on this processor; an empty value keeps the form as it is")
+      ->type_name("LIST")
       ->capture_default_str();
-  app.add_option(
-         "--quality-floor", options.quality_floor,
-         "how far the policy may go: 6bits (a mean of the layers' weights), 8layers (lowered at "
-         "most), or none")
+  app.add_option("--quality-floor", options.quality_floor,
+                 "Bound for the policy: 6bits is the least mean of the layers' weights, 8layers "
+                 "the most layers lowered; none is no bound")
+      ->type_name("FLOOR")
       ->capture_default_str();
-  app.add_option("--morph-rule", options.rule,
-                 "steady: by shares of windows, without oscillation; paper: thresholds and short "
-                 "persistence, as MorphServe has them")
-      ->check(CLI::IsMember({"steady", "paper"}))
-      ->capture_default_str();
-  app.add_option("--morph-forecast", options.forecast_s,
-                 "seconds to look ahead, to act before a queue forms; 0 = not at all")
-      ->check(number_range(0, 3600))
-      ->capture_default_str();
-  app.add_option(
-         "--slo-ttft-ms", options.slo_ttft_ms,
-         "what a first token may take: where layers of fewer bits are faster, a queue behind "
-         "which newcomers would wait a quarter of it lowers them to 8 bits, a longer one "
-         "further")
+  app.add_option("--slo-ttft-ms", options.slo_ttft_ms,
+                 "Milliseconds that a first token may take. If lower precisions compute faster "
+                 "here, a queue that would make new requests wait a quarter of this lowers layers "
+                 "to 8 bits, a longer one further")
+      ->type_name("MS")
       ->check(number_range(1, 3.6e6))
       ->capture_default_str();
-  app.add_flag("--morph-halves", options.halves, "lower attention and MLP of a layer one by one");
+  app.add_option("--morph-rule", options.rule,
+                 "steady decides by shares of time windows and does not oscillate; paper decides "
+                 "by MorphServe's thresholds")
+      ->check(one_of({"steady", "paper"}))
+      ->capture_default_str();
+  app.add_option("--morph-forecast", options.forecast_s,
+                 "Seconds to extrapolate the load, so as to act before a queue forms; 0 is not at "
+                 "all")
+      ->type_name("SECONDS")
+      ->check(number_range(0, 3600))
+      ->capture_default_str();
+  app.add_flag("--morph-halves", options.halves,
+               "Lower the attention and the MLP of a layer one by one");
   add_variant_option(app, options.variants);
-  app.add_option("--variant-cache", options.variant_cache,
-                 "folder that keeps packed layers; default: protean in $XDG_CACHE_HOME or "
-                 "~/.cache");
+  add_variant_cache_option(app, options.variant_cache);
   app.add_option("--variant-cache-size", options.variant_cache_size,
-                 "what that folder may take: to keep to it, layers of models that no process uses "
-                 "are removed, the longest unused first; none = no limit")
+                 "Bound for that folder: if it is exceeded, layers of models that no process uses "
+                 "are removed, least recently used first; none is no bound")
+      ->type_name("SIZE")
       ->capture_default_str();
 }
 
@@ -235,6 +245,18 @@ Result<ReplicaOptions> choose_replica(ModelOptions model, bool may_morph,
   if (!lower.ok()) {
     return lower.error();
   }
+  const auto cache_bytes = variant_cache_bytes(options.variant_cache_size);
+  if (!cache_bytes.ok()) {
+    return cache_bytes.error();
+  }
+  const auto floor = quality_floor(options);
+  if (!floor.ok()) {
+    return floor.error();
+  }
+  const auto sources = lower_sources(options.variants, *lower);
+  if (!sources.ok()) {
+    return sources.error();
+  }
   if (may_morph) {
     model.ladder = *lower;
   }
@@ -246,19 +268,11 @@ Result<ReplicaOptions> choose_replica(ModelOptions model, bool may_morph,
   if (!may_morph) {
     return replica;
   }
-  // Whoever only asks by hand can wait, and need not have the model on disk a second time.
+  // If only an operator changes the form, variants are not kept on disk: the operator can wait.
   std::vector<Precision> kept;
   std::copy_if(kPrecisions.begin(), kPrecisions.end(), std::back_inserter(kept),
                [&](Precision at) { return layers_at(sizing->form, at) > 0; });
   kept.insert(kept.end(), lower->begin(), lower->end());
-  const auto cache_bytes = variant_cache_bytes(options.variant_cache_size);
-  if (!cache_bytes.ok()) {
-    return cache_bytes.error();
-  }
-  const auto sources = lower_sources(options.variants, *lower);
-  if (!sources.ok()) {
-    return sources.error();
-  }
   auto variants =
       VariantStore::open({files.checkpoint, model.model}, *sources,
                          {.directory = options.variant_cache,
@@ -274,7 +288,7 @@ Result<ReplicaOptions> choose_replica(ModelOptions model, bool may_morph,
     return config.error();
   }
   replica.morph = *std::move(config);
-  // No further than the policy goes by itself.
+  // The longest sequence must fit the lowest form that the policy reaches.
   const MorphConfig& morph = *replica.morph;
   if (morph.mode != MorphMode::kOff) {
     const Form lowest =

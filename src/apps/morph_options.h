@@ -14,7 +14,7 @@
 
 namespace protean {
 
-// What a server's form may become while it serves.
+// How the form of a server may change while it serves.
 struct MorphOptions {
   std::string mode = "off";
   std::string rule = "steady";
@@ -29,11 +29,12 @@ struct MorphOptions {
 };
 void add_morph_options(CLI::App& app, MorphOptions& options);
 
-// What serves the model: its size and, if its form may change, how, and where variants come from.
+// Chooses the size of the replica and, if its form may change, the policy, its bounds and the
+// variants.
 Result<ReplicaOptions> choose_replica(ModelOptions model, bool may_morph,
                                       const MorphOptions& options, const ModelFiles& files);
 
-// What a policy may ask for at any moment is packed before serving; a warning where that fails.
+// Packs all variants that the policy may ask for. Logs a warning if that fails.
 void pack_variants(const ReplicaOptions& replica);
 
 }  // namespace protean

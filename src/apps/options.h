@@ -1,6 +1,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -11,26 +12,28 @@
 
 namespace protean {
 
-// What every subcommand that computes accepts.
+// Adds the flags of every subcommand that computes.
 void add_compute_options(CLI::App& app, ComputeOptions& options);
 
-// What every subcommand that loads a model accepts. Flags have vLLM's names where they mean the
-// same.
+// Adds the flags of every subcommand that loads a model. A flag that means what one of vLLM's means
+// has its name.
 void add_model_options(CLI::App& app, ModelOptions& options);
 
 // Adds --variant PRECISION=MODEL, whose texts variant_sources() reads.
 void add_variant_option(CLI::App& app, std::vector<std::string>& texts);
 
-// Gives every --flag of `app` the environment variable PROTEAN_FLAG.
-void name_environment(CLI::App& app);
+// Adds --variant-cache FOLDER.
+void add_variant_cache_option(CLI::App& app, std::string& folder);
 
-// The command line with what --config FILE (or PROTEAN_CONFIG) says added to it. The file is TOML,
-// its keys are flags without the dashes, at the top or in a table named like the subcommand. What
-// the command line or the environment says wins.
-Result<std::vector<std::string>> with_config_file(const CLI::App& root,
-                                                  std::vector<std::string> arguments);
+// Validators, whose ranges and words --help and errors show.
+CLI::Validator whole_number(std::int64_t least, std::int64_t most);
+CLI::Validator number_range(double least, double most);  // refuses NaN
+CLI::Validator one_of(std::vector<std::string> words);
+CLI::Validator existing_path();
 
-// Subcommands: each adds itself to the root, and leaves its exit code in `exit_code` when chosen.
+inline constexpr int kMostTokens = 1 << 24;  // of anything a flag counts in tokens
+
+// Each adds one subcommand to the root. If it is chosen, parsing runs it and sets `exit_code`.
 void add_serve(CLI::App& root, int& exit_code);
 void add_generate(CLI::App& root, int& exit_code);
 void add_chat(CLI::App& root, int& exit_code);
@@ -40,9 +43,6 @@ void add_quantize(CLI::App& root, int& exit_code);
 void add_profile(CLI::App& root, int& exit_code);
 void add_make_model(CLI::App& root, int& exit_code);
 
-// A number from least to most; unlike CLI11's own Range it refuses NaN.
-CLI::Validator number_range(double least, double most);
-inline constexpr int kMostTokens = 1 << 24;  // of anything a flag counts in tokens
 void add_bench(CLI::App& root, int& exit_code);
 
 }  // namespace protean

@@ -58,7 +58,7 @@ Result<OutputDirectory> OutputDirectory::create(const fs::path& target, bool ove
   OutputDirectory directory;
   directory.target_ = fs::absolute(target).lexically_normal();
   if (!directory.target_.has_filename()) {
-    directory.target_ = directory.target_.parent_path();  // "model/" names what "model" does
+    directory.target_ = directory.target_.parent_path();  // "model/" is the same as "model"
   }
   if (const Status free = check_target(directory.target_, overwrite); !free) {
     return free.error();

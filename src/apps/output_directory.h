@@ -6,12 +6,11 @@
 
 namespace protean {
 
-// A model directory that appears whole or not at all: files are written beside it and take its name
-// at the end. What is left unfinished goes away with the object.
+// A model directory that appears whole or not at all: files are written to a temporary directory
+// next to it, which finish() renames. Without finish(), the destructor deletes it.
 class OutputDirectory {
  public:
-  // Fails where there is something already, unless it is an empty directory or may be overwritten;
-  // and never overwrites what is no model.
+  // Fails if `target` exists, unless it is an empty directory, or a model and `overwrite` is set.
   static Result<OutputDirectory> create(const std::filesystem::path& target, bool overwrite);
   ~OutputDirectory();
   OutputDirectory(OutputDirectory&& other) noexcept;
@@ -27,7 +26,8 @@ class OutputDirectory {
   std::filesystem::path unfinished_;  // empty once finished
 };
 
-// Copies what stands beside a model's weights: tokenizer, templates, licence; not config.json.
+// Copies the files of a model that are not weights, such as tokenizer, chat template and licence,
+// except config.json.
 Status copy_companions(const std::filesystem::path& from, const std::filesystem::path& to);
 
 }  // namespace protean

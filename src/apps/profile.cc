@@ -7,6 +7,7 @@
 #include "measure/json_line.h"
 #include "measure/layer_profile.h"
 #include "measure/step_profile.h"
+#include "replica/variant_sources.h"
 #include "terminal/output.h"
 
 namespace protean {
@@ -35,6 +36,9 @@ int run_profile(ProfileCommand& command) {
   command.steps.model = command.layers.model;
   command.steps.variant_cache = command.layers.cache;
   command.steps.compute = command.layers.compute;
+  if (const auto sources = variant_sources(command.layers.variants); !sources.ok()) {
+    return exit_with(sources.error());
+  }
   if (command.shows_steps) {
     return show_steps(command);
   }
@@ -70,69 +74,85 @@ int run_profile(ProfileCommand& command) {
   return 0;
 }
 
-void add_step_options(CLI::App& app, ProfileCommand& command) {
-  app.add_flag("--steps", command.times_steps,
-               "time steps of the model on this machine and fit the cost model to them");
-  app.add_flag("--show-steps", command.shows_steps,
-               "print the cost model that was kept, and measure nothing");
-  app.add_option("--step-precisions", command.steps.precisions, "of the layers in timed steps")
+void add_layer_options(CLI::App& app, LayerProfileOptions& options) {
+  app.option_defaults()->group("Ranking of layers");
+  app.add_option("--calibrate", options.calibrate,
+                 "Rank the layers with this text, which should be like what the model will read. A "
+                 ".jsonl file holds one document a line, in \"text\"")
+      ->type_name("FILE")
+      ->check(existing_path());
+  app.add_option("--precision", options.precision, "Precision that layers are lowered to")
+      ->type_name("PRECISION")
+      ->check(one_of({"w8", "w8a8", "w8a7", "w4", "w4a8", "w3"}))
+      ->capture_default_str();
+  app.add_flag("--halves", options.halves, "Rank the attention and the MLP of a layer separately");
+  app.add_option("--metric", options.metric, "Measure of change")
+      ->check(one_of({"cosine", "l2"}))
+      ->capture_default_str();
+  app.add_option("--weights", options.weights,
+                 "Weights of a layer's three measures: how it transforms its input, how it changes "
+                 "at fewer bits, and how the model's output changes")
+      ->type_name("A,B,C")
       ->delimiter(',')
+      ->expected(3)
+      ->check(number_range(0.0, 1e6))
+      ->capture_default_str();
+  app.add_option("--samples", options.windows.samples, "Windows of each text to use")
+      ->check(whole_number(1, 65536))
+      ->capture_default_str();
+  app.add_option("--sequence-length", options.windows.length, "Tokens in a window")
+      ->check(whole_number(2, 32768))
+      ->capture_default_str();
+  app.add_flag("--table", options.table,
+               "Also print perplexities by how many layers are lowered, in this and other orders");
+  app.add_option("--text", options.text, "Second text for that table")
+      ->type_name("FILE")
+      ->check(existing_path());
+  add_variant_option(app, options.variants);
+}
+
+void add_step_options(CLI::App& app, ProfileCommand& command) {
+  app.option_defaults()->group("Timing of steps");
+  app.add_flag("--steps", command.times_steps,
+               "Time steps of the model on this machine and fit the cost model to them");
+  app.add_flag("--show-steps", command.shows_steps,
+               "Print the cost model that was kept, and measure nothing");
+  app.add_option("--step-precisions", command.steps.precisions,
+                 "Precisions of the layers in timed steps")
+      ->type_name("LIST")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->check(one_of({"bf16", "w8", "w8a8", "w8a7", "w4", "w4a8", "w3"}))
       ->capture_default_str();
   app.add_option("--longest-step", command.steps.longest,
-                 "tokens of the longest prompt and context of a timed step")
-      ->check(CLI::Range(128, 65536))
+                 "Tokens of the longest prompt and context in a timed step")
+      ->check(whole_number(128, 65536))
       ->capture_default_str();
-  app.add_option("--step-repeat", command.steps.repeat, "times that each step is timed at least")
-      ->check(CLI::Range(1, 1000))
+  app.add_option("--step-repeat", command.steps.repeat, "Times that each step is timed at least")
+      ->check(whole_number(1, 1000))
       ->capture_default_str();
   app.add_flag("--cpu-time", command.steps.cpu_time,
-               "time steps by the processor time used, for machines that have other work");
+               "Measure processor time, for machines that have other work");
 }
 
 }  // namespace
 
 void add_profile(CLI::App& root, int& exit_code) {
   CLI::App* app = root.add_subcommand(
-      "profile", "learn what a model's layers lose at fewer bits, and what its steps take");
+      "profile", "Measure what a model's layers lose at fewer bits, and how long its steps take");
   auto command = std::make_shared<ProfileCommand>();
-  app->add_option("model", command->layers.model, "Hugging Face directory or .gguf file")
+  app->add_option("MODEL", command->layers.model, "Hugging Face directory or .gguf file")
+      ->type_name("MODEL")
       ->required();
-  app->add_option("--calibrate", command->layers.calibrate,
-                  "text like what the model will read. A .jsonl file holds a document a line, in "
-                  "\"text\"");
-  app->add_option("--precision", command->layers.precision,
-                  "that layers go to: w8, w4, w3, w8a8, w8a7 or w4a8")
-      ->capture_default_str();
-  app->add_option("--weights", command->layers.weights,
-                  "of a layer's transformation of its input, its own change at fewer bits, and "
-                  "the change of the model's output")
-      ->delimiter(',')
-      ->expected(3)
-      ->check(number_range(0.0, 1e6))
-      ->capture_default_str();
-  app->add_option("--metric", command->layers.metric, "of change: cosine or l2")
-      ->check(CLI::IsMember({"cosine", "l2"}))
-      ->capture_default_str();
-  app->add_flag("--halves", command->layers.halves, "rank attention and MLP of each layer apart");
-  app->add_flag("--table", command->layers.table,
-                "also print perplexities by how many are lowered, for this order and others");
-  app->add_option("--text", command->layers.text, "other text for the table");
-  app->add_option("--samples", command->layers.windows.samples,
-                  "windows of each text to measure with")
-      ->check(CLI::Range(1, 65536))
-      ->capture_default_str();
-  app->add_option("--sequence-length", command->layers.windows.length, "tokens of a window")
-      ->check(CLI::Range(2, 32768))
-      ->capture_default_str();
-  add_variant_option(*app, command->layers.variants);
-  app->add_option("--variant-cache", command->layers.cache,
-                  "folder for packed weights and the order; default: ~/.cache/protean");
-  add_compute_options(*app, command->layers.compute);
+  add_layer_options(*app, command->layers);
   add_step_options(*app, *command);
-  app->add_flag("--json", command->as_json, "print one JSON object");
+  app->option_defaults()->group("Output");
+  add_variant_cache_option(*app, command->layers.cache);
+  app->add_flag("--json", command->as_json, "Print one JSON object");
+  add_compute_options(*app, command->layers.compute);
   app->footer(
       "Example: protean profile MODEL --calibrate book.txt --table --text other.txt --steps\n"
-      "Serving takes layers to fewer bits in this order, and front to back without one.");
+      "A server lowers layers in the order that was measured; without one, front to back.");
   app->callback([command, &exit_code] { exit_code = run_profile(*command); });
 }
 

@@ -1,4 +1,5 @@
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <vector>
@@ -8,10 +9,13 @@
 #include "host/cpu_share.h"
 #include "host/machine.h"
 #include "measure/calibration_text.h"
+#include "model/gguf.h"
 #include "model/quantized_model.h"
+#include "replica/gguf_vocabulary.h"
 #include "replica/model_files.h"
 #include "terminal/output.h"
 #include "terminal/progress.h"
+#include "tokenizer/vocabulary_files.h"
 
 namespace protean {
 namespace {
@@ -49,11 +53,43 @@ Result<QuantizeOptions> quantize_options(const QuantizeCommand& command) {
                    : command.method == "awq+gptq" ? QuantMethod::kAwqGptq
                                                   : QuantMethod::kRoundToNearest;
   options.format.group = command.group;
-  // 255 steps are enough on either side of 0, and the fastest kernels have no zero points.
+  // 8 bits need no zero points, and the fastest kernels take none.
   options.format.symmetric = command.symmetric || options.format.bits == 8;
   options.gptq = {.damping = command.damping, .activation_order = command.activation_order};
   const Status valid = validate(options.format);
   return valid.ok() ? Result<QuantizeOptions>(options) : valid.error();
+}
+
+// Writes the tokenizer and chat template of a .gguf file as files of a Hugging Face directory.
+Status write_gguf_texts(const ModelFiles& files, const QuantizeJob& job) {
+  const auto gguf = GgufFile::open(job.source);
+  if (!gguf.ok()) {
+    return gguf.error();
+  }
+  const auto vocabulary = gguf_vocabulary(*gguf);
+  if (!vocabulary.ok()) {
+    return vocabulary.error();
+  }
+  const auto texts = vocabulary_files(*vocabulary, files.chat.template_source);
+  if (!texts.ok()) {
+    return texts.error();
+  }
+  for (const auto& [name, text] : *texts) {
+    const fs::path path = job.target / name;
+    std::ofstream file(path, std::ios::binary);
+    file << text;
+    file.close();
+    if (!file) {
+      return make_error(ErrorCode::kInternal, "{} cannot be written", path.string());
+    }
+  }
+  return {};
+}
+
+// Writes what a model needs besides config.json and its weights.
+Status write_companions(const ModelFiles& files, const QuantizeJob& job) {
+  return fs::is_directory(job.source) ? copy_companions(job.source, job.target)
+                                      : write_gguf_texts(files, job);
 }
 
 Status quantize(const QuantizeCommand& command) {
@@ -65,14 +101,9 @@ Status quantize(const QuantizeCommand& command) {
   if (calibrated && command.calibrate.empty()) {
     return make_error(
         ErrorCode::kInvalidArgument,
-        "--method {} needs text like what the model will read: give --calibrate FILE, "
+        "--method {} needs calibration text, like what the model will read: give --calibrate FILE, "
         "or --method rtn",
         command.method);
-  }
-  if (!fs::is_directory(command.model.model) && fs::exists(command.model.model)) {
-    return make_error(ErrorCode::kUnsupported,
-                      "{} is no Hugging Face directory: only such models are quantised",
-                      command.model.model);
   }
   const auto files = open_model_files(command.model);
   if (!files.ok()) {
@@ -92,8 +123,8 @@ Status quantize(const QuantizeCommand& command) {
     return output.error();
   }
   job.target = output->path();
-  if (Status copied = copy_companions(job.source, job.target); !copied.ok()) {
-    return copied;
+  if (Status written = write_companions(*files, job); !written.ok()) {
+    return written;
   }
   const auto cpus = choose_cpus(this_machine(), command.model.compute);
   if (!cpus.ok()) {
@@ -122,43 +153,57 @@ int run_quantize(const QuantizeCommand& command) {
 }  // namespace
 
 void add_quantize(CLI::App& root, int& exit_code) {
-  CLI::App* app = root.add_subcommand("quantize", "write a smaller copy of a model");
+  CLI::App* app =
+      root.add_subcommand("quantize", "Write a copy of a model with fewer bits a weight");
   auto command = std::make_shared<QuantizeCommand>();
-  app->add_option("model", command->model.model,
-                  "Hugging Face directory (config.json, *.safetensors, tokenizer)")
-      ->required();
-  app->add_option("--to", command->to, "precision of the layers: w8, w4 or w3")
-      ->capture_default_str();
   app->add_option(
-         "--method", command->method,
-         "rtn rounds each weight to nearest; awq and gptq lose less, by text, and awq+gptq, "
-         "which rounds as gptq does what awq has scaled, least")
-      ->check(CLI::IsMember({"rtn", "awq", "gptq", "awq+gptq"}))
+         "MODEL", command->model.model,
+         "Hugging Face directory (config.json, *.safetensors, tokenizer) or .gguf file, in bf16, "
+         "f16 or f32")
+      ->type_name("MODEL")
+      ->required();
+  app->option_defaults()->group("Output");
+  app->add_option("-o,--output", command->output, "Directory to write")
+      ->type_name("FOLDER")
+      ->required();
+  app->add_flag("--overwrite", command->overwrite, "Replace the model in that directory");
+  app->option_defaults()->group("Quantisation");
+  app->add_option("--to", command->to, "Precision of the layers")
+      ->check(one_of({"w8", "w4", "w3"}))
       ->capture_default_str();
-  app->add_option("--group", command->group, "weights that share a scale: 32, 64 or 128")
+  app->add_option("--method", command->method,
+                  "rtn rounds each weight to the nearest value; gptq, awq and awq+gptq use "
+                  "calibration text, and awq loses least")
+      ->check(one_of({"rtn", "awq", "gptq", "awq+gptq"}))
+      ->capture_default_str();
+  app->add_option("--calibrate", command->calibrate,
+                  "Calibration text, like what the model will read. A .jsonl file holds one "
+                  "document a line, in \"text\"")
+      ->type_name("FILE")
+      ->check(existing_path());
+  app->add_option("--samples", command->samples, "Windows of the calibration text to use")
+      ->check(whole_number(1, 65536))
+      ->capture_default_str();
+  app->add_option("--sequence-length", command->sequence_length, "Tokens in a window")
+      ->check(whole_number(1, 32768))
+      ->capture_default_str();
+  app->add_option("--group", command->group, "Weights that share a scale")
+      ->check(one_of({"32", "64", "128"}))
       ->capture_default_str();
   app->add_flag("--symmetric", command->symmetric,
-                "no zero points: smaller, loses more; always so for w8");
-  app->add_option("--calibrate", command->calibrate,
-                  "text like what the model will read, for awq and gptq. A .jsonl file holds a "
-                  "document a line, in \"text\"");
-  app->add_option("--samples", command->samples, "windows of the text to calibrate by")
-      ->check(CLI::Range(1, 65536))
-      ->capture_default_str();
-  app->add_option("--sequence-length", command->sequence_length, "tokens of a window")
-      ->check(CLI::Range(1, 32768))
-      ->capture_default_str();
+                "Store no zero points, which is smaller and loses more; w8 never has any");
   app->add_flag("--activation-order", command->activation_order,
-                "gptq rounds the inputs that vary most first");
-  app->add_option("--damping", command->damping, "gptq: share of the mean added to the diagonal")
+                "Round the inputs that vary most first (gptq only)");
+  app->add_option("--damping", command->damping,
+                  "Share of the mean that is added to the Hessian's diagonal (gptq only)")
       ->check(number_range(1e-6, 10.0))
       ->capture_default_str();
   add_compute_options(*app, command->model.compute);
-  app->add_option("-o,--output", command->output, "directory to write")->required();
-  app->add_flag("--overwrite", command->overwrite, "replace the model that is there");
   app->footer(
       "Example: protean quantize MODEL --to w4 --method awq --calibrate book.txt -o MODEL-w4\n"
-      "w4 with zero points is written as AWQ, all else as GPTQ; other programs read both.");
+      "The copy is a Hugging Face directory. w4 with zero points is written as AWQ, all else as "
+      "GPTQ,\n"
+      "which other programs read too.");
   app->callback([command, &exit_code] { exit_code = run_quantize(*command); });
 }
 

@@ -48,7 +48,7 @@ struct ServeOptions {
 
 constexpr std::int64_t kLeastGrammarBytes = std::int64_t{16} << 20;
 
-// What CLI11 cannot check by itself.
+// Checks and converts the options that CLI11 cannot.
 Status complete(ServeOptions& options) {
   ServerOptions& server = options.server;
   server.drain_timeout_ms = options.shutdown_timeout_s * 1000;
@@ -108,7 +108,7 @@ Environment real_environment() {
           .random = [random] { return (*random)(); }};
 }
 
-// What was asked for, else what the chat template is written for.
+// Returns the format of --tool-call-parser; for auto, the format that the chat template uses.
 Result<ToolFormat> choose_tool_format(const ServeOptions& options, const ModelFiles& files) {
   if (options.tool_call_parser == "auto") {
     return detect_tool_format(files.chat.template_source);
@@ -174,7 +174,7 @@ int run_serve(ServeOptions& options) {
   if (!files.ok()) {
     return exit_with(files.error());
   }
-  // Nobody else could ask for another form.
+  // Only a policy or an operator changes the form.
   const bool may_morph = options.morph.mode != "off" || options.server.admin.port >= 0;
   const auto replica_options = choose_replica(options.model, may_morph, options.morph, *files);
   if (!replica_options.ok()) {
@@ -182,7 +182,7 @@ int run_serve(ServeOptions& options) {
   }
   const Sizing& sizing = replica_options->sizing;
   log_start(*files, sizing);
-  // The server bounds what is outstanding; the inbox has room for all of it.
+  // The inbox has room for all requests that the server lets in.
   options.server.heartbeat = {watchdog_interval_ms(), [] { notify_systemd("WATCHDOG=1"); }};
   Inbox inbox(static_cast<std::size_t>(options.server.service.max_outstanding));
   const auto tool_format = choose_tool_format(options, *files);
@@ -192,8 +192,8 @@ int run_serve(ServeOptions& options) {
   const ServedModel model = served_model(options, *files, *replica_options, *tool_format);
   Server server(options.server, model, {.model_name = model.names.front(), .version = kVersion},
                 real_environment(), inbox);
-  // Before any other thread. The first signal drains, a second one ends at once; while the model
-  // loads nothing has been accepted, and there is nothing to wait for.
+  // Constructed before any other thread. The first signal drains, a second one ends the program at
+  // once. While the model loads there are no requests to wait for.
   std::atomic<bool> loaded = false;
   auto background = std::make_unique<log::Background>();
   const SignalWatcher watcher({SIGINT, SIGTERM, SIGHUP}, [&](int signal) {
@@ -201,19 +201,19 @@ int run_serve(ServeOptions& options) {
       if (options.server.tls.enabled()) {
         server.reload_tls();
       } else {
-        log::info("SIGHUP: there is no TLS certificate to read anew");
+        log::info("SIGHUP: there is no TLS certificate to read again");
       }
       return;
     }
     if (!loaded) {
       log::info("stopped while loading");
-      background.reset();  // what it holds is written first
+      background.reset();  // writes its pending lines
       std::_Exit(0);
     }
     notify_systemd("STOPPING=1");
     server.stop();
   });
-  // Loading takes long and a taken port does not, so the port comes first.
+  // The port is opened before the model is loaded, so that a port in use is reported at once.
   if (Status listening = server.listen(); !listening.ok()) {
     return exit_with(listening.error());
   }
@@ -240,64 +240,117 @@ int run_serve(ServeOptions& options) {
 
 namespace {
 
-void add_security_options(CLI::App& app, ServeOptions& options) {
+void add_network_options(CLI::App& app, ServeOptions& options) {
   ServerOptions& server = options.server;
-  app.add_option("--api-key", options.api_keys, "key that clients must send; may be given again")
+  app.option_defaults()->group("Network");
+  app.add_option("--host", server.host, "Listen on this address")
+      ->type_name("ADDRESS")
+      ->capture_default_str();
+  app.add_option("--port", server.port, "Listen on this port; 0 is any free one")
+      ->check(whole_number(0, 65535))
+      ->capture_default_str();
+  app.add_option("--served-model-name", options.served_names,
+                 "Name by which clients may call the model (default the path's last part). May be "
+                 "repeated")
+      ->type_name("NAME");
+  app.add_option("--ssl-certfile", server.tls.certfile,
+                 "PEM file with the certificate and its chain: serve https. SIGHUP reads it again")
+      ->type_name("FILE")
+      ->check(existing_path());
+  app.add_option("--ssl-keyfile", server.tls.keyfile, "PEM file with the certificate's key")
+      ->type_name("FILE")
+      ->check(existing_path());
+  app.add_option("--max-connections", server.http.max_connections,
+                 "Most open connections; if there are more, a new one replaces the one that has "
+                 "been idle longest, otherwise the slowest")
+      ->check(whole_number(1, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--max-body-size", options.max_body_size, "Longest request body, such as 16MiB")
+      ->type_name("SIZE")
+      ->capture_default_str();
+  app.add_option("--max-inflight-body-bytes", options.max_inflight_body_bytes,
+                 "Bound for all request bodies being received together; what exceeds it is "
+                 "answered 503")
+      ->type_name("SIZE")
+      ->capture_default_str();
+  app.add_option("--sse-ping-interval", options.sse_ping_interval_s,
+                 "Seconds after which a silent stream gets a comment, so that proxies keep it "
+                 "open; 0 is never")
+      ->check(whole_number(0, 86400))
+      ->capture_default_str();
+}
+
+void add_access_options(CLI::App& app, ServeOptions& options) {
+  ServerOptions& server = options.server;
+  app.option_defaults()->group("Access");
+  app.add_option("--api-key", options.api_keys, "Key that clients must send. May be repeated")
+      ->type_name("KEY")
       ->allow_extra_args(false);
   app.add_option("--api-key-file", options.api_key_file,
-                 "file with such keys, one per line, which no process list shows");
-  app.add_option("--ssl-certfile", server.tls.certfile,
-                 "PEM file with the certificate and its chain: serve https; SIGHUP reads it anew");
-  app.add_option("--ssl-keyfile", server.tls.keyfile, "PEM file with the certificate's key");
+                 "File with such keys, one a line; unlike --api-key it keeps them out of process "
+                 "lists")
+      ->type_name("FILE")
+      ->check(existing_path());
   app.add_option("--allow-origin", server.allow_origins,
-                 "web page origin whose scripts may call this server, or *; may be given again")
+                 "Origin of web pages whose scripts may call this server, or *. May be repeated")
+      ->type_name("ORIGIN")
       ->allow_extra_args(false);
   app.add_option("--allowed-hosts", server.allowed_hosts,
-                 "host names that requests may ask for where no --api-key is set, or *; addresses, "
-                 "localhost and this machine's own name always may")
+                 "Host names that requests may ask for if there is no --api-key, or *; addresses, "
+                 "localhost and this machine's own name are always allowed")
+      ->type_name("LIST")
       ->delimiter(',')
       ->allow_extra_args(false);
 }
 
-void add_limit_options(CLI::App& app, ServeOptions& options) {
-  HttpLimits& http = options.server.http;
-  app.add_option("--max-connections", http.max_connections,
-                 "open connections; a newcomer replaces the longest idle or else the slowest one")
-      ->check(CLI::Range(1, 1 << 20))
+void add_answer_options(CLI::App& app, ServeOptions& options) {
+  app.option_defaults()->group("Answers");
+  app.add_option("--tool-call-parser", options.tool_call_parser,
+                 "Format in which the model writes tool calls; auto follows its chat template")
+      ->type_name("FORMAT")
+      ->check(one_of({"auto", "hermes", "llama3_json", "mistral", "qwen3_coder", "glm45", "none"}))
       ->capture_default_str();
-  app.add_option("--max-body-size", options.max_body_size, "longest request, like 16MiB")
-      ->capture_default_str();
-  app.add_option("--max-inflight-body-bytes", options.max_inflight_body_bytes,
-                 "of all requests being received together; more are answered 503")
+  app.add_option("--pooling", options.pooling,
+                 "Make an embedding from the mean of all tokens or from the last one")
+      ->check(one_of({"mean", "last"}))
       ->capture_default_str();
   app.add_option("--grammar-memory", options.grammar_memory,
-                 "memory for compiled schemas and patterns of structured output and their token "
-                 "masks; the least recently used are dropped. It is host memory apart from "
-                 "--device-memory, so that no client's schemas take KV cache from others")
-      ->capture_default_str();
-  app.add_option("--sse-ping-interval", options.sse_ping_interval_s,
-                 "seconds after which a silent stream gets a comment, so that proxies keep it; 0 = "
-                 "never")
-      ->check(CLI::Range(0, 86400))
+                 "Bound for the compiled schemas and patterns of structured output and their token "
+                 "masks, in addition to --device-memory; the least recently used are dropped")
+      ->type_name("SIZE")
       ->capture_default_str();
 }
 
 void add_operation_options(CLI::App& app, ServeOptions& options) {
   ServerOptions& server = options.server;
-  app.add_option("--admin-port", server.admin.port,
-                 "port for operators: form, drain, log level, health, metrics; 0 = any free one; "
-                 "default: none")
-      ->check(CLI::Range(0, 65535));
-  app.add_option("--admin-host", server.admin.host, "address of that port")->capture_default_str();
-  app.add_option("--admin-key", options.admin_key,
-                 "key for that port; without one it must be a loopback address");
-  app.add_option("--otlp-endpoint", server.otlp_endpoint,
-                 "OpenTelemetry collector that gets a trace per request, like "
-                 "http://127.0.0.1:4318");
-  app.add_option("--log-level", options.log_level, "debug, info, warning, error or off")
+  app.option_defaults()->group("Operation");
+  app.add_option("--max-num-queued-reqs", options.max_queued,
+                 "Most requests that wait in addition to --max-num-seqs; more are answered 429")
+      ->check(whole_number(0, 1 << 20))
       ->capture_default_str();
-  app.add_option("--log-format", options.log_format, "text or json")
-      ->check(CLI::IsMember({"text", "json"}))
+  app.add_option("--shutdown-timeout", options.shutdown_timeout_s,
+                 "Seconds that running answers get after SIGTERM")
+      ->check(whole_number(0, 86400))
+      ->capture_default_str();
+  app.add_option("--admin-port", server.admin.port,
+                 "Port for operators (form, drain, log level, health, metrics); 0 is any free one "
+                 "(default none)")
+      ->check(whole_number(0, 65535));
+  app.add_option("--admin-host", server.admin.host, "Address of the operators' port")
+      ->type_name("ADDRESS")
+      ->capture_default_str();
+  app.add_option("--admin-key", options.admin_key,
+                 "Key for the operators' port; without one it must listen on a loopback address")
+      ->type_name("KEY");
+  app.add_option("--otlp-endpoint", server.otlp_endpoint,
+                 "OpenTelemetry collector that gets a trace of each request, such as "
+                 "http://127.0.0.1:4318")
+      ->type_name("URL");
+  app.add_option("--log-level", options.log_level, "Least severe messages to log")
+      ->check(one_of({"debug", "info", "warning", "error", "off"}))
+      ->capture_default_str();
+  app.add_option("--log-format", options.log_format, "Write log lines as text or as JSON")
+      ->check(one_of({"text", "json"}))
       ->capture_default_str();
 }
 
@@ -305,36 +358,13 @@ void add_operation_options(CLI::App& app, ServeOptions& options) {
 
 void add_serve(CLI::App& root, int& exit_code) {
   CLI::App* app =
-      root.add_subcommand("serve", "serve a model over the OpenAI API until SIGTERM or Ctrl-C");
+      root.add_subcommand("serve", "Serve a model over the OpenAI API until SIGTERM or Ctrl-C");
   auto options = std::make_shared<ServeOptions>();
+  add_network_options(*app, *options);
+  add_access_options(*app, *options);
   add_model_options(*app, options->model);
   add_morph_options(*app, options->morph);
-  ServerOptions& server = options->server;
-  app->add_option("--host", server.host, "address to listen on")->capture_default_str();
-  app->add_option("--port", server.port, "0 = any free port")
-      ->check(CLI::Range(0, 65535))
-      ->capture_default_str();
-  app->add_option("--served-model-name", options->served_names,
-                  "names clients may call the model by; default: the path's last part");
-  add_security_options(*app, *options);
-  app->add_option("--tool-call-parser", options->tool_call_parser,
-                  "how the model writes tool calls; auto: as its chat template says")
-      ->check(CLI::IsMember(
-          {"auto", "hermes", "llama3_json", "mistral", "qwen3_coder", "glm45", "none"}))
-      ->capture_default_str();
-  app->add_option("--pooling", options->pooling,
-                  "what an embedding is made of: the mean of all tokens, or the last one")
-      ->check(CLI::IsMember({"mean", "last"}))
-      ->capture_default_str();
-  app->add_option("--max-num-queued-reqs", options->max_queued,
-                  "requests that may wait beyond --max-num-seqs; more are answered 429")
-      ->check(CLI::Range(0, 1 << 20))
-      ->capture_default_str();
-  app->add_option("--shutdown-timeout", options->shutdown_timeout_s,
-                  "seconds that running answers get after SIGTERM")
-      ->check(CLI::Range(0, 86400))
-      ->capture_default_str();
-  add_limit_options(*app, *options);
+  add_answer_options(*app, *options);
   add_operation_options(*app, *options);
   app->footer(
       "Example: protean serve MODEL --port 8000\n"

@@ -10,7 +10,7 @@
 namespace protean {
 namespace {
 
-// The CPUs of --cpus, which must be among those that there are; by node, then core.
+// Returns the CPUs of --cpus, by node and core. Fails if this process may not use one of them.
 Result<std::vector<CpuPlace>> wanted_cpus(const Topology& topology, const std::string& list) {
   std::vector<CpuPlace> wanted = topology.cpus;
   if (!list.empty()) {
@@ -37,7 +37,7 @@ Result<std::vector<CpuPlace>> wanted_cpus(const Topology& topology, const std::s
   return wanted;
 }
 
-// Where each core begins in CPUs that are sorted by core, and where the last one ends.
+// Returns the index at which each core begins in CPUs sorted by core, and the end of the last.
 std::vector<std::size_t> core_bounds(std::span<const CpuPlace> cpus) {
   std::vector<std::size_t> bounds;
   for (std::size_t i = 0; i < cpus.size(); ++i) {
@@ -49,7 +49,8 @@ std::vector<std::size_t> core_bounds(std::span<const CpuPlace> cpus) {
   return bounds;
 }
 
-// Where a device may begin: with a core, or with any CPU where cores are too few for that.
+// Returns the indices at which a device may begin: at cores, or at any CPU if there are fewer cores
+// than devices.
 std::vector<std::size_t> bounds_for(std::span<const CpuPlace> cpus, std::size_t devices) {
   std::vector<std::size_t> bounds = core_bounds(cpus);
   if (bounds.size() - 1 < devices) {
@@ -79,7 +80,7 @@ cpu::Locality locality_of(std::span<const CpuPlace> cpus, std::span<const int> m
     const auto has = [&](std::span<const int> nodes) {
       return std::find(nodes.begin(), nodes.end(), one.place.node) != nodes.end();
     };
-    // On a host of one node there is nothing to choose.
+    // Memory is bound to nodes only if there are several.
     if (memory_nodes.size() > 1 && has(memory_nodes) && !has(where.nodes)) {
       where.nodes.push_back(one.place.node);
     }
@@ -106,7 +107,7 @@ Result<std::vector<CpuShare>> divide_cpus(const Machine& machine, const ComputeO
   const std::vector<std::size_t> bounds = bounds_for(*cpus, count);
   const std::size_t units = bounds.size() - 1;
   const auto total = static_cast<int>(cpus->size());
-  const int busy = std::min(total, machine.cores);  // at once, as far as the quota goes
+  const int busy = std::min(total, machine.cores);  // limited by the quota
   std::vector<CpuShare> shares;
   for (std::size_t device = 0; device < count; ++device) {
     const std::size_t begin = bounds[device * units / count];
@@ -116,9 +117,8 @@ Result<std::vector<CpuShare>> divide_cpus(const Machine& machine, const ComputeO
         .threads = options.threads > 0 ? options.threads : std::max(1, all * busy / total),
         .where = locality_of(std::span(*cpus).subspan(begin, end - begin),
                              machine.topology.memory_nodes)};
-    // Measured on two cores, idle or shared, pinning gains nothing, and two processes that pin
-    // could sit on the same CPUs while others idle. So it is for those who name CPUs that are ours
-    // alone.
+    // Threads are pinned only to CPUs that a user names: pinning gained nothing on two cores, and
+    // two processes that pin could share a CPU while others are idle.
     share.where.pinned = !options.cpus.empty() && share.threads == all;
     shares.push_back(std::move(share));
   }

@@ -11,27 +11,27 @@ namespace protean {
 
 // The CPUs and threads that a user asks for.
 struct ComputeOptions {
-  std::string cpus;  // like 0-7,16; empty = all that this process may use
-  int threads = 0;   // 0 = one for each of them
+  std::string cpus;  // such as 0-7,16; empty: all that this process may use
+  int threads = 0;   // 0: one for each of these CPUs
 };
 
-// What one device gets of a host: as many threads, on these CPUs.
+// The part of the host that one device computes on.
 struct CpuShare {
   int threads = 1;
   cpu::Locality where;
 };
 
-// "2 threads on CPUs 0-1, pinned"
+// Returns a text such as "2 threads on CPUs 0-1, pinned".
 std::string to_string(const CpuShare& share);
 
-// Shares of so many devices, no CPU in two of them: in runs of whole cores as long as there is one
-// for each, the CPUs of one node before those of the next, within a device one of each core before
-// their siblings. Threads are pinned where --cpus names a CPU for each. An error where a device
-// would get none.
+// Divides the CPUs among `devices`; no CPU is in two shares. Shares are runs of whole cores if
+// there is a core for each device, NUMA node after node. A share lists one CPU of each core first,
+// then their siblings. Threads are pinned if --cpus names a CPU for each of them. Fails if there
+// are fewer CPUs than devices.
 Result<std::vector<CpuShare>> divide_cpus(const Machine& machine, const ComputeOptions& options,
                                           int devices);
 
-// All of it for one.
+// Returns the share of a single device.
 Result<CpuShare> choose_cpus(const Machine& machine, const ComputeOptions& options);
 
 }  // namespace protean

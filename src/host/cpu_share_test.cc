@@ -10,7 +10,7 @@
 namespace protean {
 namespace {
 
-// Numbered as most servers do: first a thread of each core, node by node, then their siblings.
+// Numbers CPUs as most servers do: one thread of each core, node by node, then their siblings.
 Machine machine_of(int nodes, int cores_of_node, int threads_of_core) {
   Machine machine;
   const int cores = nodes * cores_of_node;
@@ -25,7 +25,7 @@ Machine machine_of(int nodes, int cores_of_node, int threads_of_core) {
   return machine;
 }
 
-// What is left to a process by taskset, a cpuset or a smaller machine.
+// Returns the machine as a process sees it that taskset or a cpuset restricts to these CPUs.
 Machine only(Machine machine, const std::vector<int>& cpus) {
   std::erase_if(machine.topology.cpus, [&](const CpuPlace& place) {
     return std::find(cpus.begin(), cpus.end(), place.cpu) == cpus.end();
@@ -68,7 +68,7 @@ TEST(CpuShare, TakesCoresBeforeSiblingsAndNodeAfterNode) {
   EXPECT_EQ(share->where.cpus, (Cpus{0, 1, 2, 3, 4, 5, 6, 7}));
   EXPECT_EQ(share->where.nodes, (std::vector{0, 1}));
   EXPECT_EQ(to_string(*share), "8 threads on CPUs 0-7, memory of nodes 0-1");
-  // Siblings side by side, as other machines number them.
+  // Some machines number the siblings of a core one after the other.
   Machine paired;
   for (int cpu = 0; cpu < 6; ++cpu) {
     paired.topology.cpus.push_back({.cpu = cpu, .core = cpu / 2 * 2});
@@ -87,8 +87,8 @@ TEST(CpuShare, OfADeviceForEachNodeIsTheNode) {
   EXPECT_EQ(shares->at(1).threads, 8);
 }
 
-// Nothing twice, nothing left over, no core in two devices while there is one for each.
-TEST(CpuShare, IsNobodyElsesToo) {
+// Checks that every CPU is in one share, and that no core is divided if there is one per device.
+TEST(CpuShare, IsNotShared) {
   for (const int nodes : {1, 2, 4}) {
     for (const int threads_of_core : {1, 2, 4}) {
       const Machine machine = machine_of(nodes, 6, threads_of_core);
@@ -143,7 +143,7 @@ TEST(CpuShare, OfNodesWithoutMemoryComesFromWhereverThereIsSome) {
 
 TEST(CpuShare, QuotaLimitsThreadsNotCpus) {
   Machine machine = machine_of(1, 8, 1);
-  machine.cores = 3;  // 2.5 CPUs' time, say
+  machine.cores = 3;  // a quota of 2.5 CPUs
   const auto share = choose_cpus(machine, {});
   ASSERT_TRUE(share.ok());
   EXPECT_EQ(share->threads, 3);

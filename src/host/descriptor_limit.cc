@@ -10,7 +10,7 @@
 namespace protean {
 namespace {
 
-constexpr std::int64_t kReserved = 64;  // the model's files, logs, epoll and the like
+constexpr std::int64_t kReserved = 64;  // for model files, logs, epoll
 
 }  // namespace
 

@@ -2,8 +2,8 @@
 
 namespace protean {
 
-// Raises this process's limit of open files to what the system lets it have, and says how many of
-// the wanted connections fit. Warns where that is fewer.
+// Raises this process's limit of open files to the hard limit and returns how many of the wanted
+// connections fit. Logs a warning if fewer do.
 int clip_connections(int wanted);
 
 }  // namespace protean

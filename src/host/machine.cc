@@ -19,7 +19,7 @@ std::optional<std::int64_t> read_number(const std::string& path) {
   if (std::ifstream file(path); file >> value) {
     return value;
   }
-  return std::nullopt;  // missing, or "max"
+  return std::nullopt;  // the file is missing or holds "max"
 }
 
 std::int64_t system_free_bytes() {
@@ -34,7 +34,7 @@ std::int64_t system_free_bytes() {
   return 0;
 }
 
-// The folder of this process's own group, which systemd and containers put limits on.
+// Returns the folder of this process's cgroup, which systemd and containers limit.
 std::string cgroup_folder() {
   std::ifstream file("/proc/self/cgroup");
   for (std::string line; std::getline(file, line);) {
@@ -45,7 +45,7 @@ std::string cgroup_folder() {
   return "/sys/fs/cgroup";
 }
 
-// Page cache counts as used, but goes when memory is wanted.
+// Returns the page cache, which counts as used but is reclaimed on demand.
 std::int64_t reclaimable_bytes(const std::string& folder) {
   std::ifstream file(folder + "/memory.stat");
   std::int64_t sum = 0;
@@ -63,7 +63,7 @@ std::int64_t container_free_bytes(const std::string& folder) {
                        : std::numeric_limits<std::int64_t>::max();
 }
 
-// "200000 100000": microseconds of CPU in each period.
+// Reads cpu.max, such as "200000 100000": microseconds of CPU time, and of the period.
 int container_cores(const std::string& folder) {
   std::ifstream file(folder + "/cpu.max");
   double quota = 0;
@@ -73,7 +73,7 @@ int container_cores(const std::string& folder) {
              : std::numeric_limits<int>::max();
 }
 
-// Limits of this group and, inside a container, of the root that it sees.
+// Returns the folders with limits: the process's cgroup, and the root that a container sees.
 std::vector<std::string> cgroup_folders() {
   return {cgroup_folder(), "/sys/fs/cgroup"};
 }

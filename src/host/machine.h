@@ -8,18 +8,18 @@
 
 namespace protean {
 
-// What this process may use, container limits included.
+// What this process may use, within the limits of its container.
 struct Machine {
   Topology topology;
-  int cores = 1;  // CPUs that may be busy at once: a container's quota can be less than it sees
+  int cores = 1;  // CPUs that may be busy at once; a quota can allow fewer than it shows
   std::int64_t free_memory_bytes = 0;
 };
 Machine this_machine();
 
-// Cheap enough to be asked again and again.
+// Returns the memory that is free now, page cache included. Cheap.
 std::int64_t free_memory_bytes();
 
-// The model name of the processor, as the system calls it.
+// Returns the processor's model name, "unknown" if the system does not tell.
 std::string cpu_name();
 
 std::tm local_time();

@@ -8,8 +8,8 @@
 
 namespace protean {
 
-// Turns signals into calls, on a thread of its own, while it lives. Construct it before other
-// threads: they inherit that these signals are not for them.
+// Calls a function on a thread of its own whenever one of the signals arrives. Construct it before
+// other threads, which inherit that these signals are blocked.
 class SignalWatcher {
  public:
   SignalWatcher(std::initializer_list<int> signals, std::function<void(int signal)> on_signal);

@@ -22,11 +22,11 @@ void notify_systemd(std::string_view state) {
   const std::size_t size = std::strlen(path);
   std::memcpy(address.sun_path, path, size);
   if (path[0] == '@') {
-    address.sun_path[0] = '\0';  // an abstract name
+    address.sun_path[0] = '\0';  // an abstract socket name
   }
   const int socket = ::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   if (socket >= 0) {
-    // Nobody to tell is no reason to stop.
+    // A state that does not reach systemd is no reason to stop.
     [[maybe_unused]] const ssize_t sent =
         ::sendto(socket, state.data(), state.size(), MSG_NOSIGNAL,
                  reinterpret_cast<const sockaddr*>(&address),

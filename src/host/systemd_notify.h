@@ -4,12 +4,12 @@
 
 namespace protean {
 
-// Tells systemd, where it started us with Type=notify, what we are at (sd_notify(3)): "READY=1".
-// Does nothing elsewhere.
+// Sends a state such as "READY=1" to systemd (sd_notify(3)). Does nothing if systemd did not start
+// this process with Type=notify.
 void notify_systemd(std::string_view state);
 
-// How often a WATCHDOG=1 keeps systemd from restarting us: half of what it allows; 0: it does not
-// watch.
+// Returns the interval at which to send WATCHDOG=1, half of what systemd allows; 0 if its watchdog
+// is off.
 int watchdog_interval_ms();
 
 }  // namespace protean

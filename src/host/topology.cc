@@ -23,7 +23,7 @@ std::optional<int> parse_cpu(std::string_view text) {
   return whole && cpu >= 0 && cpu <= kHighestCpu ? std::optional(cpu) : std::nullopt;
 }
 
-// First and last of "4" or "0-3".
+// Returns the first and the last number of "4" or "0-3".
 std::optional<std::pair<int, int>> parse_run(std::string_view text) {
   const std::size_t dash = text.find('-');
   const auto first = parse_cpu(text.substr(0, dash));
@@ -31,7 +31,7 @@ std::optional<std::pair<int, int>> parse_run(std::string_view text) {
   return first && last && *first <= *last ? std::optional(std::pair(*first, *last)) : std::nullopt;
 }
 
-// Empty where there is no such file, or nothing that is a list in it.
+// Returns the CPUs in the file; empty if it does not exist or holds no list.
 std::vector<int> read_list(const fs::path& path) {
   std::ifstream file(path);
   std::string line;

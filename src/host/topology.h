@@ -10,7 +10,7 @@
 
 namespace protean {
 
-// A CPU as the system numbers them, and what it shares with others.
+// A CPU by the system's number, its core and its NUMA node.
 struct CpuPlace {
   int cpu = 0;
   int core = 0;  // the lowest CPU on the same core
@@ -19,13 +19,14 @@ struct CpuPlace {
 
 struct Topology {
   std::vector<CpuPlace> cpus;     // ascending, each once
-  std::vector<int> memory_nodes;  // NUMA nodes with memory, of the whole machine; empty: not known
+  std::vector<int> memory_nodes;  // all NUMA nodes with memory; empty if not known
 };
 
-// What `sys`, as /sys, says of these CPUs. Where it is silent, each is a core of its own on node 0.
+// Reads the topology of these CPUs from `sys`, usually /sys. A CPU that it does not describe is a
+// core of its own on node 0.
 Topology read_topology(const std::filesystem::path& sys, std::span<const int> cpus);
 
-// "0-3,8": ascending, each once.
+// Parses a list such as "0-3,8". The result is ascending and has no duplicates.
 Result<std::vector<int>> parse_cpu_list(std::string_view text);
 std::string format_cpu_list(std::vector<int> cpus);
 

@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A tree like /sys, gone with the test.
+// A temporary tree like /sys.
 class FakeSys {
  public:
   FakeSys() { fs::create_directories(root_); }
@@ -67,7 +67,7 @@ TEST(Topology, HasCoresAndNodesOfTheCpusThatMayBeUsed) {
   EXPECT_EQ(topology.memory_nodes, (std::vector{0, 1}));
 }
 
-// Nodes without CPUs have an empty list; numbers have holes.
+// A node without CPUs has an empty list, and node numbers may have gaps.
 TEST(Topology, HasHolesAndNodesOfMemoryAlone) {
   const FakeSys sys;
   sys.siblings(8, "8-9");

@@ -6,6 +6,12 @@
 #include "measure/documents.h"
 
 namespace protean {
+namespace {
+
+// Fewer tokens do not show which inputs of a layer are large.
+constexpr std::size_t kLeastTokens = 128;
+
+}  // namespace
 
 Result<std::vector<std::vector<TokenId>>> read_windows(const std::string& path,
                                                        const Tokenizer& tokenizer,
@@ -19,14 +25,21 @@ Result<std::vector<std::vector<TokenId>>> read_windows(const std::string& path,
   for (const Document& document : *documents) {
     for (std::size_t at = 0; at < document.tokens.size(); at += length) {
       const std::size_t end = std::min(document.tokens.size(), at + length);
-      // The rest of a longer document would be read without the words before it.
+      // The remainder of a longer document is left out: it lacks the text before it.
       if (at == 0 || end - at == length) {
         windows.emplace_back(std::span(document.tokens).subspan(at, end - at));
       }
     }
   }
-  if (windows.empty()) {
-    return make_error(ErrorCode::kInvalidArgument, "{} holds no text to calibrate by", path);
+  std::size_t tokens = 0;
+  for (const std::span<const TokenId> window : windows) {
+    tokens += window.size();
+  }
+  if (tokens < kLeastTokens) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "{} holds {} tokens, too few to calibrate with: give at least {}, better "
+                      "{} windows of {} (--samples, --sequence-length)",
+                      path, tokens, kLeastTokens, options.samples, options.length);
   }
   const std::size_t count = std::min(windows.size(), static_cast<std::size_t>(options.samples));
   std::vector<std::vector<TokenId>> sequences;

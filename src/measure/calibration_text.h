@@ -10,12 +10,12 @@
 namespace protean {
 
 struct WindowOptions {
-  int samples = 128;  // windows, if there are so many
-  int length = 512;   // tokens of a window
+  int samples = 128;  // at most this many windows
+  int length = 512;   // tokens in a window
 };
 
-// Windows of equal length, evenly over all of a text; a document shorter than that is one too. A
-// .jsonl file holds a document a line.
+// Reads windows of equal length, spread evenly over a text; a shorter document is one window. A
+// .jsonl file holds one document a line. Fails if there are too few tokens to calibrate with.
 Result<std::vector<std::vector<TokenId>>> read_windows(const std::string& path,
                                                        const Tokenizer& tokenizer,
                                                        const WindowOptions& options);

@@ -21,10 +21,10 @@ void fill_with_noise(std::span<std::byte> memory) {
 
 Ceilings measure_ceilings(cpu::Team& team, std::span<std::byte> memory, const Stopwatch& stopwatch,
                           int repeat) {
-  // Long enough for a core to slow down to what it can keep up.
+  // Runs are long enough for a core to reach the clock speed that it sustains.
   constexpr std::int64_t kVectorRounds = 20000, kTileRounds = 125000;
   fill_with_noise(memory);
-  volatile std::uint64_t seen = 0;  // or nobody would have to read
+  volatile std::uint64_t seen = 0;  // keeps the compiler from removing the reads
   const double read_s = median_s(stopwatch, repeat, [&] { seen = cpu::read_memory(team, memory); });
   const auto per_s = [&](const auto& multiply) {
     double operations = 0;

@@ -9,21 +9,22 @@
 
 namespace protean {
 
-// What this machine can do at best while nothing else is asked of it (device/cpu/ceilings.h).
+// The most that this machine can read and multiply (device/cpu/ceilings.h).
 struct Ceilings {
   double read_bytes_per_s = 0;
-  double operations_per_s = 0;       // a multiply-add is two; operands come from L1
-  double int8_operations_per_s = 0;  // of AMX; 0 where there is none
+  double operations_per_s = 0;       // a multiply-add counts as two; operands come from L1
+  double int8_operations_per_s = 0;  // of AMX; 0 without AMX
   // The same of AMX with operands that stay in tiles, which no product can reach.
   double tile_operations_per_s = 0;
   double tile_int8_operations_per_s = 0;
 };
 
-// Medians of so many runs. Fills the memory, which should be well above the caches, with noise.
+// Measures the ceilings as medians of `repeat` runs. Overwrites `memory`, which should be much
+// larger than the caches.
 Ceilings measure_ceilings(cpu::Team& team, std::span<std::byte> memory, const Stopwatch& stopwatch,
                           int repeat);
 
-// What the multiply ceiling is of.
+// Returns the name of what multiplies, such as "AMX bf16".
 std::string_view multiplier_name();
 
 }  // namespace protean

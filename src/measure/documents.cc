@@ -36,7 +36,7 @@ bool is_jsonl(const std::string& path) {
   return path.ends_with(".jsonl");
 }
 
-// A member that must be a string; nothing where it is missing and may be.
+// Returns a member that must be a string; empty if it is missing and not required.
 Result<std::string> member(const json::object& object, const char* name, bool required) {
   const json::value* value = object.if_contains(name);
   if (value == nullptr && !required) {

@@ -9,21 +9,21 @@
 
 namespace protean {
 
-// A text to be scored by itself.
+// A text that is scored independently of others.
 struct Document {
   std::string text;
-  std::vector<TokenId> tokens;    // with BOS where the tokenizer has one
-  std::int64_t scored_bytes = 0;  // of the text, less the first token's where that is not scored
+  std::vector<TokenId> tokens;    // with BOS if the tokenizer has one
+  std::int64_t scored_bytes = 0;  // of the text, without those of a first token that is not scored
 };
 
-// A .jsonl file holds a document per line, in its "text"; another file is one document, or several
-// where `separator` (not empty) stands between them. Documents of fewer than two tokens, which
-// have nothing to score, are left out.
+// Reads documents. A .jsonl file holds one a line, in "text"; any other file is one document, or
+// several with `separator` between them if that is not empty. Documents of fewer than two tokens
+// are left out: there is nothing to score.
 Result<std::vector<Document>> read_documents(const std::string& path, const std::string& separator,
                                              const Tokenizer& tokenizer);
 
-// What to continue, and how the true text went on, where that is known: a line each of a .jsonl
-// file ("prompt", "reference"), or a line each of another file (no reference).
+// A prompt to continue and the true continuation, empty if not known. A .jsonl file holds one a
+// line ("prompt", "reference"); in any other file each line is a prompt.
 struct Continuation {
   std::string prompt;
   std::string reference;

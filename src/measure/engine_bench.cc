@@ -21,14 +21,14 @@
 namespace protean {
 namespace {
 
-// A line of the table before it is measured.
+// A row of the table before it is measured.
 struct Case {
   std::string phase;
   int batch = 0;
   StepShape shape;
 };
 
-// What the model's context allows: longer prompts become the longest there can be.
+// Returns the cases within the model's context. Longer prompts are shortened to it, with a warning.
 Result<std::vector<Case>> cases_of(const EngineBenchOptions& options, const ModelSpec& spec) {
   if (options.context >= spec.max_context) {
     return make_error(ErrorCode::kInvalidArgument,
@@ -81,8 +81,8 @@ Result<Ceilings> ceilings_of(const EngineBenchOptions& options, const CpuShare& 
                           Stopwatch(options.cpu_time, cpus.threads), options.repeat);
 }
 
-// Measures all lines of the table, each `repeat` times. Lines take turns, so that what else the
-// machine does for a while does not meet one of them alone.
+// Measures all rows of the table, each `repeat` times. Rows take turns, so that a temporary load on
+// the machine does not affect one of them alone.
 class EngineBench {
  public:
   EngineBench(const EngineBenchOptions& options, StepRig& rig, std::vector<Case> cases,
@@ -103,7 +103,7 @@ class EngineBench {
     }
   }
 
-  // With a peer, every turn of ours is followed by one of its.
+  // If there is a peer, it runs after each turn.
   Result<std::vector<EngineRow>> measure(const LlamaBench* peer) {
     const int turns = peer != nullptr ? options_.repeat : 1;
     for (int turn = 0; turn < turns; ++turn) {
@@ -127,7 +127,7 @@ class EngineBench {
     if (Status changed = rig_.become(precision); !changed.ok()) {
       return changed;
     }
-    for (int round = -1; round < repeat; ++round) {  // the first is not counted
+    for (int round = -1; round < repeat; ++round) {  // the first round warms up
       for (std::size_t i = 0; i < cases_.size(); ++i) {
         EngineRow& row = rows_[which * cases_.size() + i];
         const auto seconds = rig_.time_s(cases_[i].shape);
@@ -146,7 +146,7 @@ class EngineBench {
     return {};
   }
 
-  // What it can do too: one prompt, or one sequence that decodes.
+  // The peer can only compute one prompt, or decode one sequence.
   Status measure_peer(const LlamaBench& peer) {
     for (std::size_t i = 0; i < cases_.size(); ++i) {
       const Case& one = cases_[i];

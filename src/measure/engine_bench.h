@@ -15,7 +15,7 @@ struct EngineBenchOptions {
   std::vector<std::string> precisions = {"bf16", "w8", "w8a8", "w8a7", "w4", "w4a8", "w3"};
   std::vector<int> prompts = {512, 2048};
   std::vector<int> batches = {1, 4, 16, 64};
-  int context = 128;  // of each sequence that decodes
+  int context = 128;  // tokens of each sequence that decodes
   ComputeOptions compute;
   int repeat = 5;
   int memory_mib = 512;
@@ -25,7 +25,7 @@ struct EngineBenchOptions {
   bool json = false;
 };
 
-// Times one model's steps at each precision, and measures this machine's ceilings first.
+// Measures this machine's ceilings, then times one model's steps at each precision.
 Result<EngineTable> measure_engine(const EngineBenchOptions& options);
 
 }  // namespace protean

@@ -10,7 +10,7 @@
 
 namespace protean {
 
-// Times of one kind of run.
+// Times of repeated runs.
 struct Sample {
   std::vector<double> times_s;
 
@@ -18,16 +18,16 @@ struct Sample {
   double spread() const;  // (slowest - fastest) / median
 };
 
-// What another program does with as many tokens, by its own clock, in alternating runs.
+// Times of another program for the same tokens, by its own clock, in alternating runs.
 struct PeerSample {
   Sample sample;
-  std::string model;  // as it calls it
+  std::string model;  // by the program's name for it
 };
 
-// One line of the end-to-end table.
+// One row of the table of steps.
 struct EngineRow {
   std::string phase;  // prefill or decode
-  int batch = 0;      // rows of the step: a prompt's tokens, or sequences that get one token each
+  int batch = 0;      // rows of the step: tokens of a prompt, or sequences that decode
   Precision precision = Precision::kBf16;
   int context = 0;  // tokens of each sequence before the step
   Sample sample;
@@ -35,7 +35,7 @@ struct EngineRow {
   std::optional<PeerSample> peer;
 
   double tokens_per_s() const { return batch / sample.median_s(); }
-  // Of what the binding ceiling allows. Above 1 where weights stay in the caches.
+  // Returns the share of the binding ceiling; above 1 if weights stay in the caches.
   double ceiling_fraction(const Ceilings& ceilings) const;
   bool is_read_bound(const Ceilings& ceilings) const;
 };

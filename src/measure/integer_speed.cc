@@ -19,10 +19,10 @@
 namespace protean {
 namespace {
 
-// A prompt's rows times as many outputs as share activations in small models.
+// Rows of a prompt, and as many outputs as share activations in small models.
 constexpr std::int64_t kRows = 256, kInputs = 1024, kOutputs = 2048;
 
-// A panel of random weights, again and again.
+// Fills every panel of `weights` with the same random values. Returns their memory.
 Result<cpu::Region> random_weights(cpu::PackedMatrix& weights, std::span<const float> values) {
   auto memory = cpu::Region::map(weights.bytes());
   if (!memory.ok()) {
@@ -39,7 +39,7 @@ Result<cpu::Region> random_weights(cpu::PackedMatrix& weights, std::span<const f
   return memory;
 }
 
-// The fastest product of some, on one thread, activations rounded for each.
+// Returns the time of the fastest of some products on one thread, rounding of activations included.
 double product_s(const cpu::WeightFormat& format) {
   constexpr int kRepeats = 4;
   std::minstd_rand random(7);

@@ -9,8 +9,8 @@
 
 namespace protean {
 
-// Writes what was learnt of a model beside its packed layers and says where, or why not: what
-// cannot be kept is still printed.
+// Calls `save` with the folder of the model's packed layers. Returns where the result is kept, or
+// why it could not be; that is not an error, since the result is printed too.
 std::string keep_learnt(const VariantStore& store,
                         const std::function<Status(const std::filesystem::path& directory)>& save);
 

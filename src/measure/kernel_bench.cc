@@ -27,7 +27,7 @@
 namespace protean {
 namespace {
 
-// Sizes of a model.
+// The sizes of a model.
 struct Like {
   std::string name;
   std::int64_t hidden = 0;
@@ -53,8 +53,8 @@ std::vector<MatrixCase> matrices_of(const Like& model) {
           {"down", model.hidden, model.ffn}};
 }
 
-// Times work and keeps the memory it runs over: as large as asked for, so that no weight is still
-// in a cache when its turn comes again, and random.
+// Times kernels over random data in memory that is much larger than the caches, so that no weight
+// is in a cache when it is read again.
 class Bench {
  public:
   static Result<Bench> create(const KernelBenchOptions& options, const CpuShare& cpus) {
@@ -65,7 +65,7 @@ class Bench {
     return Bench(options, cpus, std::move(*region));
   }
 
-  // Of the thread that measures, among the others.
+  // Pins the calling thread like the others of the team.
   cpu::Seat take_seat() const { return team_->take_seat(); }
 
   Ceilings measure_ceilings() {
@@ -98,7 +98,7 @@ class Bench {
     const std::span arranged(room->data(), static_cast<std::size_t>(arranged_bytes));
     const std::span out(reinterpret_cast<float*>(room->data() + arranged_bytes),
                         static_cast<std::size_t>(out_floats));
-    // Small matrices are timed several at once, or the clock would be timed.
+    // Small matrices are timed several at a time: one takes too little for the clock.
     constexpr std::int64_t kLeastWork = std::int64_t{1} << 26;
     const std::int64_t work = rows * matrix.outputs * matrix.inputs;
     const std::int64_t calls = std::clamp<std::int64_t>(kLeastWork / work, 1, copies);
@@ -192,7 +192,7 @@ class Bench {
     return values;
   }
 
-  // A panel of random weights, at every panel of every copy.
+  // Fills every panel of every copy with the same random values.
   void pack(cpu::PackedMatrix& packed, std::int64_t copies) {
     packed.data = region_.data();
     const std::vector<float> values = noise(32 * packed.inputs);
@@ -229,7 +229,8 @@ Status measure_matmuls(Bench& bench, const KernelBenchOptions& options, const Li
   return {};
 }
 
-// A decode step of one long sequence and of many shorter ones, a chunk of a long prompt.
+// Times attention in decode steps of one long and many shorter sequences and in a chunk of a
+// prompt.
 Status measure_attention(Bench& bench, const KernelBenchOptions& options, const Like& model,
                          const TellRow& tell) {
   constexpr int kSequences = 16;

@@ -9,13 +9,13 @@
 
 namespace protean {
 
-// One line of the table of kernels.
+// One row of the table of kernels.
 struct KernelRow {
   std::string like;
   std::string kernel;
   std::string shape;
   std::string dtype;
-  std::int64_t rows = 0;  // of activations, of each sequence
+  std::int64_t rows = 0;  // rows of activations of each sequence
   KernelTime time;
   bool integers = false;
 
@@ -35,7 +35,7 @@ struct KernelTable {
   std::vector<KernelRow> rows;
 };
 
-// The lines above the rows.
+// Returns the lines above the rows.
 std::string heading(const Ceilings& ceilings, int threads);
 std::string to_text(const KernelRow& row, const Ceilings& ceilings);
 std::string to_json(const KernelTable& table);

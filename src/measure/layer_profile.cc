@@ -29,8 +29,7 @@ double value_of(const Similarity& similarity, Metric metric) {
   return metric == Metric::kCosine ? similarity.cosine : similarity.l2;
 }
 
-// One model under measurement. What a set of lowered targets does is measured once, however many
-// orders and tables ask for it.
+// Measures one model. The effect of each set of lowered layers is measured once and remembered.
 class Profiler {
  public:
   Profiler(SwapProbe& probe, const Sequences& calibration)
@@ -63,7 +62,7 @@ class Profiler {
     });
   }
 
-  // The same text each time, so that sets are known again.
+  // `text` must be the same in each call, since results are remembered by set.
   PerplexityOf perplexity_of(const Sequences& text) {
     auto known = std::make_shared<std::map<std::vector<bool>, double>>();
     return [this, &text, known](const std::vector<bool>& lowered) {
@@ -96,7 +95,7 @@ std::vector<int> targets_of(const std::vector<RankedTarget>& ranked) {
   return targets;
 }
 
-// The paper's tables 3, 6, 7 and 8 in one: the order that is kept, and those it is compared with.
+// Returns the order that is saved and those that MorphServe's tables 3, 6, 7 and 8 compare it with.
 std::vector<NamedOrder> orders_to_compare(Profiler& profiler,
                                           const std::vector<RankedTarget>& ranked) {
   constexpr double kThird = 1.0 / 3.0;
@@ -133,7 +132,7 @@ Result<Sequences> windows_of(const std::string& path, const Tokenizer& tokenizer
   }
   std::erase_if(*windows, [](const auto& window) { return window.size() < 2; });
   if (windows->empty()) {
-    return make_error(ErrorCode::kInvalidArgument, "{} holds no two tokens in a row", path);
+    return make_error(ErrorCode::kInvalidArgument, "{} holds no document of two tokens", path);
   }
   return windows;
 }
@@ -146,7 +145,7 @@ Status validate(const LayerProfileOptions& options, const ModelSpec& spec, Preci
   }
   if (options.windows.length > spec.max_context) {
     return make_error(ErrorCode::kInvalidArgument,
-                      "--sequence-length {} does not go: this model reads {} tokens",
+                      "--sequence-length {}: this model reads at most {} tokens",
                       options.windows.length, spec.max_context);
   }
   double sum = 0.0;
@@ -187,7 +186,7 @@ std::int64_t tokens_of(const Sequences& sequences) {
 
 struct ProfileTexts {
   Sequences calibration;
-  Sequences other;  // empty where none was given
+  Sequences other;  // empty if not given
 };
 
 Result<ProfileTexts> read_texts(const LayerProfileOptions& options, const Tokenizer& tokenizer) {

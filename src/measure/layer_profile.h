@@ -35,13 +35,13 @@ struct LayerTables {
 
 struct LayerReport {
   SwapProfile profile;
-  std::string kept;  // where, or why not
+  std::string kept;  // where it is kept, or why not
   double seconds = 0.0;
-  std::vector<std::string> target_names;  // in the order they run
+  std::vector<std::string> target_names;  // in the order of the layers
   std::optional<LayerTables> tables;
 };
 
-// Ranks the layers of a model by what they lose at fewer bits, and keeps the order.
+// Ranks the layers of a model by what they lose at fewer bits, and saves the order.
 Result<LayerReport> profile_layers(const LayerProfileOptions& options);
 
 std::string to_text(const LayerReport& report);

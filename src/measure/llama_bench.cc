@@ -40,7 +40,7 @@ std::string read_all(int from) {
   }
 }
 
-// Its standard output is ours to read; what it says on standard error the user sees.
+// Runs a program and reads its standard output. Its standard error is ours.
 Result<FinishedRun> run_program(std::vector<std::string> arguments) {
   std::vector<char*> pointers;
   for (std::string& argument : arguments) {
@@ -72,7 +72,7 @@ Result<FinishedRun> run_program(std::vector<std::string> arguments) {
   return finished;
 }
 
-// A member of the test, or null.
+// Returns a member of the test, or null.
 const json::value* member(const json::object& test, std::string_view name) {
   return test.if_contains(name);
 }

@@ -10,23 +10,23 @@
 namespace protean {
 
 struct LlamaBenchOptions {
-  std::string program;  // empty: no peer
+  std::string program;  // empty: none
   std::string model;    // .gguf
 };
 
-// One run of llama.cpp's llama-bench, which times a prompt or a sequence that decodes.
+// The result of one run of llama.cpp's llama-bench.
 struct LlamaBenchRun {
-  std::string model;  // as it calls it
+  std::string model;  // by llama-bench's name for it
   double tokens_per_s = 0;
 };
 
-// What `llama-bench -o json` prints for one test.
+// Parses what `llama-bench -o json` prints for one test.
 Result<LlamaBenchRun> parse_llama_bench(std::string_view text);
 
-// Runs the program and waits for it.
+// Runs llama-bench and waits for it.
 class LlamaBench {
  public:
-  // Nothing where no program is named.
+  // Returns nothing if no program is named. Fails if the model does not exist.
   static Result<std::optional<LlamaBench>> create(const LlamaBenchOptions& options, int threads);
 
   Result<LlamaBenchRun> prefill(int tokens) const;

@@ -84,7 +84,8 @@ OrderTable measure_orders(std::string text, const std::vector<NamedOrder>& order
   return table;
 }
 
-// As in the paper: targets at 60 % and 75 % of the depth, after none, 1, 2, 4, ... from the front.
+// Measures targets at 60 % and 75 % of the depth, after none, 1, 2, 4, ... from the front, as the
+// paper does.
 IndependenceTable measure_independence(int targets, const PerplexityOf& perplexity) {
   IndependenceTable table;
   const std::vector<int> order = front_to_back(targets);

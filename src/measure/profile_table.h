@@ -8,7 +8,7 @@
 
 namespace protean {
 
-// Perplexity with these targets at fewer bits.
+// Returns the perplexity with these targets at fewer bits.
 using PerplexityOf = std::function<double(const std::vector<bool>& lowered)>;
 
 struct NamedOrder {
@@ -16,7 +16,8 @@ struct NamedOrder {
   std::vector<int> targets;
 };
 
-// What orders cost at 1, 2, 4, ... and all targets (MorphServe's Tables 3, 6, 7 and 8).
+// Perplexities of orders with 1, 2, 4, ... and all targets lowered (MorphServe's Tables 3, 6, 7,
+// 8).
 struct OrderTable {
   struct Row {
     std::string name;
@@ -27,18 +28,18 @@ struct OrderTable {
   std::vector<int> levels;
   std::vector<Row> rows;
 };
-// The orders, front to back, back to front, and the mean of five random ones.
+// Measures the orders, front to back, back to front, and the mean of five random orders.
 OrderTable measure_orders(std::string text, const std::vector<NamedOrder>& orders,
                           const PerplexityOf& perplexity);
 
-// Whether what one more target costs depends on how many are lowered before it (Table 2).
+// Shows if the cost of one more target depends on how many are lowered already (Table 2).
 struct IndependenceTable {
   struct Row {
     int target = 0;
     std::vector<double> perplexity;  // with the first of `first` and this target lowered
   };
-  std::vector<int> first;          // so many targets, from the front
-  std::vector<double> perplexity;  // with just these lowered
+  std::vector<int> first;          // numbers of targets lowered from the front
+  std::vector<double> perplexity;  // with only these lowered
   std::vector<Row> rows;
 };
 IndependenceTable measure_independence(int targets, const PerplexityOf& perplexity);

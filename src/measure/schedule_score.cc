@@ -8,7 +8,7 @@
 namespace protean {
 namespace {
 
-// One prompt's answer as far as it has come.
+// The tokens of one prompt's answer so far.
 struct Answer {
   std::vector<TokenId> prompt;
   std::vector<TokenId> tokens;

@@ -19,9 +19,9 @@ namespace {
 
 namespace json = boost::json;
 
-constexpr int kLeastTokens = 8;  // of steps that the error is stated for
+constexpr int kLeastTokens = 8;  // of the steps whose error is reported
 
-// A step that the cost model was not fitted on.
+// A step that the cost model was not fitted to.
 struct CheckedStep {
   std::string name;
   std::string layers;  // precision_label()
@@ -32,10 +32,10 @@ struct CheckedStep {
 struct StepProfile {
   MachineStepCost cost;
   int fitted_steps = 0;
-  PredictionError fitted;  // on those
+  PredictionError fitted;  // error on these
   std::vector<CheckedStep> held_out;
   double seconds = 0;
-  std::string kept;  // where, or why not
+  std::string kept;  // where it is saved, or why not
 };
 
 struct NamedShape {
@@ -58,14 +58,14 @@ StepShape inner_chunks(int sequences, int tokens) {
           .sampled = false};
 }
 
-StepShape decode_beside(int sequences, int context, const SliceShape& chunk) {
+StepShape decode_with_chunk(int sequences, int context, const SliceShape& chunk) {
   StepShape shape = decode_shape(sequences, context);
   shape.slices.push_back(chunk);
   return shape;
 }
 
-// Shapes spread over what steps can differ in, so that each term of the model is told apart: rows
-// from few to many, contexts short and long, tokens asked for or not, one sequence or several.
+// Returns shapes that differ in everything that a term of the cost model depends on: rows,
+// contexts, sequences, and if logits are needed.
 std::vector<NamedShape> fitted_shapes(int longest) {
   std::vector<NamedShape> shapes;
   const auto add = [&](std::string name, StepShape shape) {
@@ -89,11 +89,11 @@ std::vector<NamedShape> fitted_shapes(int longest) {
   }
   add("chunks", inner_chunks(4, 8));
   add("chunks", inner_chunks(8, longest / 64));
-  add("mixed", decode_beside(16, longest / 2, {.context = 0, .tokens = longest / 16}));
+  add("mixed", decode_with_chunk(16, longest / 2, {.context = 0, .tokens = longest / 16}));
   return shapes;
 }
 
-// Between and beside those, none the same.
+// Returns shapes between and beyond the fitted ones.
 std::vector<NamedShape> held_out_shapes(int longest) {
   const auto at = [longest](int of_64) { return longest * of_64 / 64; };
   return {{"decode 3", decode_shape(3, at(2))},
@@ -108,16 +108,16 @@ std::vector<NamedShape> held_out_shapes(int longest) {
           {fmt::format("{} after {}", at(3), at(16)), inner_chunk(at(3), at(16))},
           {fmt::format("{} after {}", at(8), at(32)), inner_chunk(at(8), at(32))},
           {fmt::format("decode 8 + {}", at(6)),
-           decode_beside(8, at(16), {.context = 0, .tokens = at(6)})},
+           decode_with_chunk(8, at(16), {.context = 0, .tokens = at(6)})},
           {fmt::format("decode 24 + {} after {}", at(4), at(32)),
-           decode_beside(24, at(4), {.context = at(32), .tokens = at(4)})}};
+           decode_with_chunk(24, at(4), {.context = at(32), .tokens = at(4)})}};
 }
 
 Layers uniform(const ModelSpec& spec, Precision precision) {
   return Layers(static_cast<std::size_t>(spec.layers), {precision, precision});
 }
 
-// Whole layers and halves of both.
+// Mixes whole layers and halves at both precisions.
 Layers mixed(const ModelSpec& spec, Precision high, Precision low) {
   Layers layers;
   for (int layer = 0; layer < spec.layers; ++layer) {
@@ -126,8 +126,8 @@ Layers mixed(const ModelSpec& spec, Precision high, Precision low) {
   return layers;
 }
 
-// Others only ever slow a step down, so the fastest run says most of the machine. Under a load that
-// kept both cores busy, models fitted to minima erred half as much as those of medians.
+// Other load only slows steps down, so the fastest run describes the machine best. With both cores
+// busy, models fitted to minima had half the error of models fitted to medians.
 double fastest(const std::vector<double>& times) {
   return *std::min_element(times.begin(), times.end());
 }
@@ -138,8 +138,8 @@ struct Measurements {
   std::vector<CheckedStep> checked;  // one for each of held_out
 };
 
-// Times every shape at every form. Rounds go through all of them, so that what else the machine
-// does for a while does not meet one of them alone.
+// Times every shape at every form. Rounds go through all of them, so that a temporary load on the
+// machine does not affect one of them alone.
 class StepProfiler {
  public:
   StepProfiler(StepRig& rig, std::vector<NamedShape> shapes, std::vector<Layers> forms, int repeat)
@@ -149,7 +149,7 @@ class StepProfiler {
         repeat_(repeat),
         times_s_(shapes_.size() * forms_.size()) {}
 
-  // The last form is only for holding out.
+  // Steps of the last form are all held out.
   Result<Measurements> measure() {
     const auto bar = count_bar("measuring", "rounds of steps");
     const std::int64_t total = std::int64_t{repeat_} * std::ssize(forms_);
@@ -174,7 +174,7 @@ class StepProfiler {
       return warm.error();
     }
     for (std::size_t i = 0; i < shapes_.size(); ++i) {
-      // Short steps several times, or the scheduler of the system would be timed.
+      // Short steps run several times, so that one preemption by the system does not decide.
       constexpr double kLeastS = 4e-3;
       double sum_s = 0;
       for (int run = 0; run < 8 && (run == 0 || sum_s < kLeastS); ++run) {
@@ -248,7 +248,7 @@ Result<std::unique_ptr<StepRig>> make_rig(const StepProfileOptions& options, con
   return StepRig::create(rig);
 }
 
-// A power of two, which the shapes divide.
+// Returns a power of two, since shapes are fractions of it.
 Result<int> longest_of(const StepProfileOptions& options) {
   const auto checkpoint = open_checkpoint(options.model);
   if (!checkpoint.ok()) {
@@ -355,7 +355,7 @@ std::string to_text(const MachineStepCost& kept) {
     }
   }
   return text + fmt::format(
-                    "beside them, us: {:.3f} a sequence, {:.6f} a token of KV read, {:.6f} a token "
+                    "others, us: {:.3f} a sequence, {:.6f} a token of KV read, {:.6f} a token "
                     "of context seen, {:.3f} for logits, {:.3f} a row of them\n"
                     "on {} held-out steps of {} tokens or more: mean error {:.1f} %, worst {:.1f} "
                     "%\n",

@@ -13,23 +13,23 @@ struct StepProfileOptions {
   std::string model;
   std::string variant_cache;
   std::vector<std::string> precisions = {"bf16", "w8", "w4"};
-  int longest = 1024;  // tokens of a prompt, and of a context
+  int longest = 1024;  // tokens of the longest prompt and context
   ComputeOptions compute;
   int repeat = 5;
   bool cpu_time = false;
 };
 
-// For people, and as one JSON object.
+// The same result as text and as a JSON object.
 struct StepReport {
   std::string text;
   boost::json::object json;
 };
 
-// Times steps of the real worker at each precision, fits the cost model to them and keeps it, and
-// compares its predictions with other steps, some through layers of mixed precisions.
+// Times steps of the real worker at each precision, fits the cost model to them and saves it.
+// Compares its predictions with other steps, some of them with layers of mixed precisions.
 Result<StepReport> profile_steps(const StepProfileOptions& options);
 
-// What an earlier call kept.
+// Returns the cost model that an earlier call saved.
 Result<StepReport> kept_steps(const StepProfileOptions& options);
 
 }  // namespace protean

@@ -14,7 +14,7 @@
 namespace protean {
 namespace {
 
-constexpr int kBlockTokens = 16;  // as a server has them
+constexpr int kBlockTokens = 16;  // the default of a server
 
 int blocks_of(const SliceShape& slice) {
   return ceil_div(slice.context + slice.tokens, kBlockTokens);
@@ -44,7 +44,7 @@ int longest_sequence(const StepRigOptions& options) {
   return longest;
 }
 
-// Most bits first.
+// Returns the precisions without duplicates, most bits first.
 std::vector<Precision> ladder_of(std::vector<Precision> precisions) {
   std::sort(precisions.begin(), precisions.end(),
             [](Precision a, Precision b) { return weight_bits(a) > weight_bits(b); });
@@ -52,7 +52,7 @@ std::vector<Precision> ladder_of(std::vector<Precision> precisions) {
   return precisions;
 }
 
-// What rounding took time for is kept; bf16 is packed as fast as a copy of it is read.
+// Returns the precisions worth keeping on disk: bf16 is packed as fast as a copy is read.
 std::vector<Precision> kept_precisions(std::vector<Precision> precisions) {
   std::erase_if(precisions, [](Precision precision) { return weight_bits(precision) >= 16; });
   return precisions;
@@ -168,7 +168,7 @@ Status StepRig::start_worker() {
   return fill_kv();
 }
 
-// One computed sequence, copied all over: distinct memory, but not a word of zeros.
+// Computes one sequence and copies its blocks to all others, so that no block is zeros.
 Status StepRig::fill_kv() {
   const int tokens = std::min({max_step_tokens_, max_positions_, 256});
   const auto computed = time_s(prefill_shape(tokens));
@@ -194,7 +194,7 @@ Status StepRig::become(Precision precision) {
 }
 
 Status StepRig::become(std::span<const LayerPrecision> layers) {
-  // What is lowered first makes room for what is raised.
+  // Lowering comes first and makes room for raising.
   for (const bool lowered : {true, false}) {
     for (int layer = 0; layer < spec().layers; ++layer) {
       for (const Component half : kLayerHalves) {

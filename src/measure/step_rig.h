@@ -19,19 +19,19 @@
 
 namespace protean {
 
-// Tokens of one sequence in a step, and how many came before them.
+// Tokens of one sequence in a step, after `context` earlier ones.
 struct SliceShape {
   int context = 0;
   int tokens = 1;
 };
 
-// A step without its contents. Each sequence's last token is sampled, greedily, unless nobody asks.
+// The sizes of a step. If `sampled`, each sequence draws a token greedily.
 struct StepShape {
   std::vector<SliceShape> slices;
   bool sampled = true;
 
   int tokens() const;
-  int longest() const;  // sequence after the step
+  int longest() const;  // the longest sequence after the step
 };
 
 StepShape prefill_shape(int tokens, int context = 0);
@@ -39,16 +39,16 @@ StepShape decode_shape(int sequences, int context);
 
 struct StepRigOptions {
   std::filesystem::path model;
-  std::filesystem::path variant_cache;  // empty: the usual one
-  std::vector<Precision> precisions;    // that layers are to have, in any order
+  std::filesystem::path variant_cache;  // empty: the default folder
+  std::vector<Precision> precisions;    // that layers will have, in any order
   std::vector<StepShape> shapes;        // that will be timed
   CpuShare cpus;
   bool cpu_time = false;
 };
 
-// The real worker, with as much memory as the steps to be timed need and no engine: its weights
-// change from one precision to the next as a server's do, its KV cache holds keys and values of
-// random tokens. Quantised layers come from the variant store, which packs first what it has not.
+// The real worker without an engine, with as much memory as the steps to be timed need. Its weights
+// change precision as a server's do, and its KV cache holds keys and values of random tokens.
+// Quantised layers come from the variant store, which packs those that are missing first.
 class StepRig {
  public:
   static Result<std::unique_ptr<StepRig>> create(const StepRigOptions& options);
@@ -64,7 +64,7 @@ class StepRig {
   // a worker of its own.
   Status become(Precision precision);
 
-  // Of one step, from the plan's handing over to its result.
+  // Returns the time of one step, from the start of its plan to its result.
   Result<double> time_s(const StepShape& shape);
 
   StepPlan plan_of(const StepShape& shape);
@@ -93,7 +93,7 @@ class StepRig {
   std::uint64_t last_morph_ = 0;
   BoundedQueue<StepResult> results_{1};
   BoundedQueue<MorphAnswer> morphs_{1};
-  std::unique_ptr<CpuWorker> worker_;  // last: its threads push into the queues
+  std::unique_ptr<CpuWorker> worker_;  // last member: its threads push into the queues
 };
 
 }  // namespace protean

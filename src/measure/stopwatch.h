@@ -4,8 +4,8 @@
 
 namespace protean {
 
-// Seconds that work takes: by the wall, or the processor time of this process divided by the
-// threads that do it, for machines that have other work.
+// Measures seconds: wall time, or for machines with other load this process's processor time
+// divided by its threads.
 class Stopwatch {
  public:
   Stopwatch(bool cpu_time, int threads) : cpu_time_(cpu_time), threads_(threads) {}
@@ -18,7 +18,7 @@ class Stopwatch {
   int threads_;
 };
 
-// Of so many runs, after one that nobody times, in which pages, caches and clock speed settle.
+// Returns the median of `repeat` runs, after one that is not timed and warms up caches and clock.
 double median_s(const Stopwatch& stopwatch, int repeat, const std::function<void()>& work);
 
 }  // namespace protean

@@ -7,9 +7,10 @@
 namespace protean {
 namespace {
 
-constexpr std::int64_t kMostRowBytes = 256 * kMiB;  // of a reference's rows, kept to compare with
+constexpr std::int64_t kMostRowBytes =
+    256 * kMiB;  // of the reference's rows that are kept for comparison
 
-// By window, the position of a scored token and what the model made of it.
+// By window: positions of scored tokens and their probabilities.
 using OnScore = std::function<void(const Window&, int position, const TokenLogprobs&)>;
 
 Request scoring_request(const Document& document, const Window& window, bool whole_rows) {

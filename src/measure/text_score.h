@@ -14,7 +14,7 @@
 
 namespace protean {
 
-// How documents are read: in windows of `context` tokens that score `stride` new ones each.
+// Documents are read in windows of `context` tokens, each of which scores `stride` new tokens.
 struct ScoringOptions {
   int context = 0;
   int stride = 0;
@@ -22,13 +22,13 @@ struct ScoringOptions {
 
 struct TextScore {
   Likelihood likelihood;
-  // Against a reference model:
+  // If there is a reference model:
   std::optional<Likelihood> reference;
   std::optional<Divergence> divergence;
 };
 
-// Scores all documents with `model`, batched through its engine; and with `reference` too, where
-// that is not null, comparing the two row by row. Both must share the vocabulary.
+// Scores all documents with `model`, batched through its engine. If `reference` is not null, also
+// compares the two models' predictions, token by token; they must share a vocabulary.
 Result<TextScore> score_text(LocalClient& model, LocalClient* reference,
                              std::span<const Document> documents, const ScoringOptions& options,
                              const CountProgress& progress);

@@ -48,7 +48,7 @@ class PagedKv {
     return layer;
   }
 
-  // The last `rows` positions of every sequence.
+  // Returns the last `rows` positions of every sequence.
   std::vector<cpu::AttentionSlice> slices(int rows) const {
     std::vector<cpu::AttentionSlice> slices;
     for (int i = 0; i < asked_.sequences; ++i) {
@@ -79,7 +79,7 @@ class PagedKv {
   std::vector<BlockId> ids_;
 };
 
-// Every row looks at its own position and all before it.
+// Returns the pairs of query and key: each row attends to its own position and all before.
 double pairs_of(const AttentionCase& asked) {
   const double first = asked.context - asked.rows + 1;
   return asked.sequences * asked.rows * (first + asked.context) / 2;
@@ -100,7 +100,7 @@ Result<KernelTime> time_attention(const AttentionCase& asked, cpu::Team& team,
   const std::vector<float> q =
       noise(std::int64_t{asked.sequences} * asked.rows * asked.heads.heads * asked.heads.head_dim);
   std::vector<float> out(q.size());
-  // Short ones are timed several at once, or the clock would be timed.
+  // Short runs are timed over several layers: one takes too little for the clock.
   const int layers = asked.rows == 1 ? kv.layers() : 2;
   const double seconds = median_s([&] {
     for (int i = 0; i < layers; ++i) {

@@ -16,7 +16,7 @@ struct AttentionHeads {
   int head_dim = 0;
 };
 
-// One step's attention in one layer: the last `rows` positions of each sequence look back.
+// The attention of one step in one layer, for the last `rows` positions of each sequence.
 struct AttentionCase {
   AttentionHeads heads;
   cpu::KvElement kv = cpu::KvElement::kBf16;
@@ -25,7 +25,7 @@ struct AttentionCase {
   int rows = 1;
 };
 
-// What a kernel took, and what it cannot do without.
+// The time of a kernel, and the least that it must read and compute.
 struct KernelTime {
   double us = 0;
   double bytes = 0;       // to be read
@@ -34,9 +34,9 @@ struct KernelTime {
 
 using MedianOf = std::function<double(const std::function<void()>& work)>;  // seconds
 
-// Over a paged KV in `memory`, of as many layers as it has room for, so that none is in a cache
-// when its turn comes again; blocks lie in random order. kInvalidArgument: there is no room for
-// two.
+// Times attention over a paged KV cache in `memory`, with blocks in random order. It has as many
+// layers as fit, so that none is in a cache when it is read again. Fails with kInvalidArgument if
+// fewer than two fit.
 Result<KernelTime> time_attention(const AttentionCase& asked, cpu::Team& team,
                                   std::span<std::byte> memory, const MedianOf& median_s);
 

@@ -2,6 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <iterator>
+
+#include "base/check.h"
+
 namespace protean {
 namespace {
 
@@ -71,6 +76,14 @@ constexpr ArchitectureRow kRows[] = {
 
 std::span<const ArchitectureRow> architectures() {
   return kRows;
+}
+
+const ArchitectureRow& architecture_of(const ModelSpec& spec) {
+  const auto* row = std::find_if(std::begin(kRows), std::end(kRows), [&](const auto& known) {
+    return known.name == spec.architecture;
+  });
+  check(row != std::end(kRows), "a valid spec has a known architecture");
+  return *row;
 }
 
 std::string tensor_name(const TensorNames& names, TensorRole role, int layer) {

@@ -36,6 +36,9 @@ struct ArchitectureRow {
 
 std::span<const ArchitectureRow> architectures();
 
+// Returns the row of a valid spec.
+const ArchitectureRow& architecture_of(const ModelSpec& spec);
+
 std::string tensor_name(const TensorNames& names, TensorRole role, int layer);
 
 // A tensor that a model needs. A vector has `rows` elements and 0 columns.

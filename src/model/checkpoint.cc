@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "model/checkpoint_tensors.h"
+#include "model/llama2c.h"
 
 namespace protean {
 
@@ -28,6 +29,12 @@ Result<std::unique_ptr<Checkpoint>> open_checkpoint(const std::filesystem::path&
   if (extension == ".safetensors" || extension == ".json") {
     return make_error(ErrorCode::kInvalidArgument,
                       "{} is one file of a model: give the directory it is in", path.string());
+  }
+  if (const auto llama2c = describe_llama2c(path)) {
+    return make_error(ErrorCode::kUnsupported,
+                      "{} is a {}, a format that is not read: convert it to GGUF, as llama.cpp's "
+                      "llama-convert-llama2c-to-ggml does",
+                      path.string(), *llama2c);
   }
   if (extension == ".bin" || extension == ".pt" || extension == ".pth" || extension == ".ckpt") {
     return make_error(ErrorCode::kUnsupported,

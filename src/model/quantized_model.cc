@@ -9,7 +9,8 @@
 
 #include "base/check.h"
 #include "device/cpu/bf16.h"
-#include "model/hf_config.h"
+#include "model/half_split_checkpoint.h"
+#include "model/hf_config_writer.h"
 #include "model/json_file.h"
 #include "model/safetensors_writer.h"
 
@@ -40,12 +41,19 @@ json::object quantization_config(const QuantizeOptions& options) {
           {"checkpoint_format", "gptq"}};
 }
 
-Status write_config(const QuantizeJob& job) {
-  Result<json::object> config = read_json_file(job.source / "config.json");
+bool is_gguf(const QuantizeJob& job) {
+  std::error_code unknown;
+  return !fs::is_directory(job.source, unknown);
+}
+
+Status write_config(const QuantizeJob& job, const Checkpoint& checkpoint) {
+  Result<json::object> config = is_gguf(job)
+                                    ? hf_config_of(checkpoint.spec(), checkpoint.generation())
+                                    : read_json_file(job.source / "config.json");
   if (!config) {
     return config.error();
   }
-  if (config->contains("quantization_config")) {
+  if (config->contains("quantization_config") || checkpoint.spec().stored.precision.quantised()) {
     return make_error(ErrorCode::kUnsupported,
                       "{} is quantised already: quantise the original model, or its errors add up",
                       job.source.string());
@@ -283,25 +291,23 @@ std::string unusual_packing(const ModelSpec& spec, const QuantFormat& format) {
 
 Status write_quantized_model(cpu::Team& team, const QuantizeJob& job,
                              const std::function<void(std::int64_t, std::int64_t)>& progress) {
-  const auto checkpoint = open_checkpoint(job.source);
-  if (!checkpoint) {
-    return checkpoint.error();
+  auto opened = open_checkpoint(job.source);
+  if (!opened) {
+    return opened.error();
   }
-  const auto config = read_hf_config(job.source);
-  if (!config) {
-    return config.error();
-  }
-  if (Status written = write_config(job); !written) {
+  const std::unique_ptr<Checkpoint> checkpoint = in_half_split_order(*std::move(opened));
+  if (Status written = write_config(job, *checkpoint); !written) {
     return written;
   }
-  auto writer = ModelWriter::create(**checkpoint, *config->row->hf_tensors, job);
+  auto writer =
+      ModelWriter::create(*checkpoint, *architecture_of(checkpoint->spec()).hf_tensors, job);
   if (!writer) {
     return writer.error();
   }
-  if (Status written = writer->write_outer(**checkpoint); !written) {
+  if (Status written = writer->write_outer(*checkpoint); !written) {
     return written;
   }
-  return write_layers(team, job, **checkpoint, *writer, progress);
+  return write_layers(team, job, *checkpoint, *writer, progress);
 }
 
 }  // namespace protean

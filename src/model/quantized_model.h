@@ -22,7 +22,7 @@ WeightQuantization packing_of(const QuantFormat& format);
 std::string unusual_packing(const ModelSpec& spec, const QuantFormat& format);
 
 struct QuantizeJob {
-  std::filesystem::path source;  // a Hugging Face directory
+  std::filesystem::path source;  // a Hugging Face directory or a .gguf file
   std::filesystem::path target;  // a directory that exists and is empty
   QuantizeOptions options;
   // The calibration text; may be empty for round to nearest.

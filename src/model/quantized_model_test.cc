@@ -9,6 +9,7 @@
 #include <random>
 
 #include "device/cpu/bf16.h"
+#include "model/rope_table.h"
 #include "model/weights.h"
 #include "quant/round_to_nearest.h"
 #include "tests/checkpoints/checkpoints.h"
@@ -209,6 +210,55 @@ TEST_F(QuantizedModel, AQuantisedModelIsNotQuantisedAgain) {
       [](std::int64_t, std::int64_t) {});
   ASSERT_FALSE(written.ok());
   EXPECT_NE(written.error().message.find("is quantised already"), std::string::npos);
+}
+
+// Heads of a GGUF file of the llama family rotate other pairs; those of a directory do not.
+TEST_F(QuantizedModel, AGgufFileGivesTheCopyThatItsDirectoryGives) {
+  const QuantizeOptions options{.format = {8, 32, true}};
+  int compared = 0;
+  for (NamedSpec model : architecture_specs()) {
+    model.spec.ffn = 128;
+    model.spec.hidden = 128;
+    model.spec.attention.head_dim = 128 / model.spec.attention.heads;
+    if (model.spec.attention.head_dim % 8 != 0) {
+      continue;
+    }
+    const TemporaryDirectory directory;
+    write_hf_checkpoint(directory.path(), model.spec, {.type = SafetensorsType::kF32});
+    const TemporaryDirectory folder;
+    const fs::path gguf = folder.path() / "model.gguf";
+    write_gguf_checkpoint(gguf, model.spec, {.type = GgufType::kF32});
+    std::vector<std::unique_ptr<Checkpoint>> copies;
+    for (const fs::path& source : {fs::path(directory.path()), gguf}) {
+      const TemporaryDirectory target;
+      const Status written = write_quantized_model(
+          team_, {.source = source, .target = target.path(), .options = options},
+          [](std::int64_t, std::int64_t) {});
+      ASSERT_TRUE(written.ok()) << model.name << ": " << written.error().message;
+      copies.push_back(opened(target.path()));
+      ASSERT_NE(copies.back(), nullptr);
+    }
+    const std::vector<double> want =
+        rope_frequencies(copies[0]->spec().rope, model.spec.attention.head_dim);
+    const std::vector<double> got =
+        rope_frequencies(copies[1]->spec().rope, model.spec.attention.head_dim);
+    for (std::size_t i = 0; i < want.size(); ++i) {
+      EXPECT_NEAR(got[i], want[i], 1e-4 * want[i]) << model.name;
+    }
+    for (const NeededTensor& need : needed_tensors(copies[0]->spec())) {
+      const std::int64_t rows = need.columns == 0 ? 1 : need.rows;
+      const std::int64_t width = need.columns == 0 ? need.rows : need.columns;
+      std::vector<float> a(static_cast<std::size_t>(rows * width));
+      std::vector<float> b(a.size());
+      copies[0]->read_rows(need.role, need.layer, 0, rows, a.data());
+      copies[1]->read_rows(need.role, need.layer, 0, rows, b.data());
+      ASSERT_EQ(a, b) << model.name << ", "
+                      << tensor_name(*architecture_of(model.spec).hf_tensors, need.role,
+                                     need.layer);
+    }
+    ++compared;
+  }
+  EXPECT_GT(compared, 2);
 }
 
 TEST_F(QuantizedModel, RowsThatFillNoWordsAreRefusedByName) {

@@ -6,7 +6,7 @@
 namespace protean {
 namespace {
 
-// Reads keys one after another and keeps the first error, so that each read is one line.
+// Reads keys one after another and keeps the first error.
 class MetadataReader {
  public:
   explicit MetadataReader(const GgufFile& file) : file_(file) {}
@@ -17,7 +17,7 @@ class MetadataReader {
     return take(file_.find_bool(key)).value_or(otherwise);
   }
 
-  // -1 if the file has none.
+  // Returns a token id; -1 if the file has none.
   TokenId token(const char* key, std::size_t vocab) {
     const auto id = take(file_.find_integer(key));
     if (!error_ && id && (*id < 0 || *id >= static_cast<std::int64_t>(vocab))) {
@@ -77,7 +77,7 @@ Result<Vocabulary> gguf_vocabulary(const GgufFile& file) {
   vocabulary.bos = reader.token("tokenizer.ggml.bos_token_id", size);
   vocabulary.eos = reader.token("tokenizer.ggml.eos_token_id", size);
   vocabulary.unknown = reader.token("tokenizer.ggml.unknown_token_id", size);
-  // Files that do not say it were made for readers that know these begin with BOS.
+  // Files without the key were made for readers that add BOS to these vocabularies.
   const bool usually_bos = sentencepiece || vocabulary.pre_tokenizer == "llama-bpe" ||
                            vocabulary.pre_tokenizer == "tekken";
   vocabulary.add_bos = reader.boolean("tokenizer.ggml.add_bos_token", usually_bos);

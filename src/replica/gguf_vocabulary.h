@@ -7,11 +7,11 @@
 
 namespace protean {
 
-// tokenizer.ggml.* metadata as a format-free vocabulary. Here because the tokenizer may not know
-// model files, nor the model text.
+// Converts tokenizer.ggml.* metadata to a vocabulary. The tokenizer module knows no model files,
+// and the model module no text.
 Result<Vocabulary> gguf_vocabulary(const GgufFile& file);
 
-// tokenizer.chat_template and the texts of BOS and EOS.
+// Reads tokenizer.chat_template and the texts of BOS and EOS.
 Result<ChatFiles> gguf_chat_files(const GgufFile& file, const Tokenizer& tokenizer);
 
 }  // namespace protean

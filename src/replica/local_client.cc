@@ -10,7 +10,7 @@
 
 namespace protean {
 
-// Batches wait here for the one who asked.
+// Holds batches until take() is called.
 class LocalClient::Outputs : public TokenSink {
  public:
   void emit(OutputBatch batch) override { queue_.push(std::move(batch)); }
@@ -72,7 +72,7 @@ std::vector<OutputBatch> LocalClient::take() {
 Result<Finished> LocalClient::run(Request request, bool at_text_start,
                                   const std::function<void(std::string_view)>& on_text) {
   const RequestId id = submit(std::move(request));
-  running_ = id.value;  // not before its arrival is sent: a cancel must not overtake it
+  running_ = id.value;  // after the arrival is sent: a cancel must not overtake it
   auto finished = take_answer(at_text_start, on_text);
   running_ = 0;
   return finished;
@@ -102,6 +102,7 @@ InterruptibleClient::InterruptibleClient()
     : watcher_({SIGINT, SIGTERM}, [this](int) {
         LocalClient* known = ready_;
         if (known == nullptr || !known->interrupt()) {
+          settings_.restore();
           std::_Exit(kExitInterrupted);
         }
       }) {}

@@ -13,15 +13,15 @@
 #include "replica/model_options.h"
 #include "replica/replica.h"
 #include "replica/sizing.h"
+#include "terminal/line_editor.h"
 
 namespace protean {
 
-// Requests to keep going at once, where many are to be asked.
+// Requests to keep outstanding when there are many to send.
 inline constexpr std::size_t kMostOutstanding = 16;
 
-// A model in this process: what the subcommands without a socket stand on. run() asks one request
-// and streams its text as it is decoded; submit() and take() keep many going. One thread, but for
-// interrupt().
+// A model served in this process, without a socket. run() sends one request and streams its text as
+// it is decoded; submit() and take() serve many. One thread, except for interrupt().
 class LocalClient {
  public:
   static Result<std::unique_ptr<LocalClient>> open(const ModelOptions& options);
@@ -30,16 +30,16 @@ class LocalClient {
   const ModelFiles& files() const { return files_; }
   int max_model_len() const { return sizing_.max_model_len; }
 
-  // Runs to the end; the request's id is set here.
+  // Runs the request to its end. Sets its id.
   Result<Finished> run(Request request, bool at_text_start,
                        const std::function<void(std::string_view)>& on_text);
 
-  // Sends a request, whose id is set here, and returns it. Each ends in a Refused or Finished.
+  // Sends a request and returns the id that it gets. Each request ends in a Refused or Finished.
   RequestId submit(Request request);
-  // Waits for what comes next.
+  // Waits for the next outputs.
   std::vector<OutputBatch> take();
 
-  // Cancels what run() is at, from any thread. False if it is at nothing.
+  // Cancels the request of run(), from any thread. Returns false if there is none.
   bool interrupt();
 
  private:
@@ -54,11 +54,11 @@ class LocalClient {
   std::unique_ptr<Outputs> outputs_;
   std::unique_ptr<Replica> replica_;
   std::uint64_t last_request_ = 0;
-  std::atomic<std::uint64_t> running_ = 0;  // the request that interrupt() cancels, 0 = none
+  std::atomic<std::uint64_t> running_ = 0;  // request that interrupt() cancels; 0: none
 };
 
-// A LocalClient for a terminal: Ctrl-C cancels the answer it is at, or ends the program when it is
-// at none. Construct it before other threads.
+// A LocalClient for a terminal: Ctrl-C cancels the running answer. If there is none, it restores
+// the terminal and ends the program. Construct it before other threads.
 class InterruptibleClient {
  public:
   InterruptibleClient();
@@ -69,7 +69,8 @@ class InterruptibleClient {
  private:
   std::unique_ptr<LocalClient> client_;
   std::atomic<LocalClient*> ready_ = nullptr;  // for the watcher's thread
-  SignalWatcher watcher_;                      // last: it ends before the client does
+  const TerminalSettings settings_;
+  SignalWatcher watcher_;  // last member: its thread uses the others
 };
 
 }  // namespace protean

@@ -107,7 +107,7 @@ Result<ModelFiles> open_model_files(const ModelOptions& options) {
   const int vocab = (*checkpoint)->spec().vocab;
   if (texts->tokenizer->vocab_size() > vocab) {
     return make_error(ErrorCode::kCorrupt,
-                      "{}: its tokenizer has {} tokens, but its embedding table has {} rows: the "
+                      "{}: its tokenizer has {} tokens, but its embedding matrix has {} rows: the "
                       "files do not belong together",
                       options.model, texts->tokenizer->vocab_size(), vocab);
   }
@@ -125,7 +125,7 @@ Result<ModelFiles> open_model_files(const ModelOptions& options) {
   GenerationDefaults generation = (*checkpoint)->generation();
   add_stop(generation, texts->tokenizer->eos());
   if (!fs::is_directory(path)) {
-    // Older GGUF files do not say how a turn ends.
+    // Older GGUF files do not state the token that ends a turn.
     add_stop(generation, texts->tokenizer->find_special("<|eot_id|>"));
     add_stop(generation, texts->tokenizer->find_special("<|im_end|>"));
   }

@@ -11,14 +11,14 @@
 
 namespace protean {
 
-// Everything a model path holds, opened and checked; weights are still on disk.
+// The files of a model, opened and checked. Weights are still on disk.
 struct ModelFiles {
   std::string name;  // the path's last component, without .gguf
   std::shared_ptr<Checkpoint> checkpoint;
   std::unique_ptr<Tokenizer> tokenizer;
   ChatFiles chat;  // with the source of the template in use; empty when ChatML stands in
   ChatTemplate chat_template;
-  GenerationDefaults generation;  // the checkpoint's; the tokenizer's EOS always stops
+  GenerationDefaults generation;  // of the checkpoint; the tokenizer's EOS is added to its stops
 };
 
 Result<ModelFiles> open_model_files(const ModelOptions& options);

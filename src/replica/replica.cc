@@ -65,10 +65,10 @@ Result<std::unique_ptr<Replica>> Replica::start(const ReplicaOptions& options,
           read_ahead_of(options.variants, order_of(bounds), bounds.ladder[1]);
     }
   }
-  // Tried here once to say so; who is refused a seat later goes on without a word.
+  // Tries a seat once to warn if it is refused; threads that are refused one later do not log.
   if (const Status taken = cpu::Seat(sizing.cpus.where.cpus, sizing.cpus.where.nodes).taken();
       !taken.ok()) {
-    log::warning("{}: threads and memory are where it puts them", taken.error().message);
+    log::warning("{}: the system places threads and memory", taken.error().message);
   }
   const auto tell = [&inbox](auto what) { inbox.push({steady_now_ns(), std::move(what)}); };
   auto worker = CpuWorker::create(worker_options, checkpoint, progress_bar("loading"),

@@ -21,26 +21,25 @@ namespace protean {
 
 using Inbox = BoundedQueue<Event>;
 
-// What a replica is made of, beyond its model.
+// How to build a replica of a model.
 struct ReplicaOptions {
   ModelOptions model;
   Sizing sizing;
-  std::optional<MorphConfig> morph;        // nothing: the form stays
-  std::shared_ptr<VariantStore> variants;  // where weights then come from
+  std::optional<MorphConfig> morph;        // nothing: the form never changes
+  std::shared_ptr<VariantStore> variants;  // source of weights if the form may change
 };
 
-// How a worker gets parts of a model out of a store, and what the store had to remark.
+// Returns a function that reads parts of a model from the store. It returns the store's remark.
 ReadComponent read_from(std::shared_ptr<VariantStore> variants);
 
-// Reads what a worker will lower layers to first, in the order in which it will, if the memory that
-// is free has room for it twice: else it would only drive out what is in use.
+// Returns a function that reads ahead the variants that layers are lowered to first, in `order`. It
+// reads nothing if less than twice their size is free, so that it evicts no page in use.
 std::function<bool(const Pace& pace)> read_ahead_of(std::shared_ptr<const VariantStore> variants,
                                                     std::vector<SwapTarget> order,
                                                     Precision precision);
 
-// One engine with its worker, running on a thread of its own: events in through the inbox, outputs
-// out through the sink, which is called on that thread. Inbox and sink outlive it. The destructor
-// waits for the step being computed.
+// One engine with its worker, on a thread of its own. Takes events from the inbox and calls the
+// sink on that thread. Inbox and sink must outlive it. The destructor waits for the running step.
 class Replica {
  public:
   static Result<std::unique_ptr<Replica>> start(const ReplicaOptions& options,
@@ -59,7 +58,7 @@ class Replica {
   std::thread thread_;
 };
 
-// Nanoseconds of the steady clock, the time base of all events.
+// Returns the steady clock in nanoseconds, the time base of all events.
 TimeNs steady_now_ns();
 
 }  // namespace protean

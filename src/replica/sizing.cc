@@ -16,7 +16,7 @@
 namespace protean {
 namespace {
 
-// Rotary tables and attention are computed up to here; beyond it a typing error is likelier.
+// Longer contexts are refused as typing errors.
 constexpr int kLongestContext = 16 * 1024 * 1024;
 constexpr std::int64_t kMostBlocks = std::numeric_limits<BlockId>::max() - 1;
 
@@ -37,7 +37,7 @@ Result<KvPrecision> kv_precision(const std::string& dtype, Precision beside) {
                     dtype);
 }
 
-// 0 = auto.
+// Parses --max-model-len; 0 is auto.
 Result<int> wanted_length(const std::string& text) {
   if (text == "auto" || text == "-1") {
     return 0;
@@ -53,7 +53,7 @@ Result<int> wanted_length(const std::string& text) {
   return length;
 }
 
-// Bytes behind a flag; nothing for "auto".
+// Parses a flag's size; nothing for "auto".
 Result<std::optional<std::int64_t>> wanted_bytes(const char* flag, const std::string& text) {
   if (text == "auto") {
     return std::optional<std::int64_t>();
@@ -65,7 +65,7 @@ Result<std::optional<std::int64_t>> wanted_bytes(const char* flag, const std::st
   return std::optional(*bytes);
 }
 
-// The two flags about memory.
+// The values of --kv-cache-memory and --device-memory.
 struct Asked {
   std::optional<std::int64_t> kv_bytes;
   std::optional<std::int64_t> device_bytes;
@@ -87,8 +87,8 @@ Result<Asked> asked_memory(const ModelOptions& options, const Machine& machine) 
   return Asked{*kv, *device};
 }
 
-// What each layer starts at: all alike, or where `auto` finds halves that the checkpoint keeps
-// differently, each in what it is kept in.
+// Returns the precision of each layer at the start: `precision`, or with --dtype auto that of each
+// half in the checkpoint if they differ.
 std::vector<LayerPrecision> layers_at_start(const ModelOptions& options, const ModelSpec& spec,
                                             Precision precision) {
   if (options.dtype == "auto" && !spec.stored.layers.empty()) {
@@ -97,21 +97,72 @@ std::vector<LayerPrecision> layers_at_start(const ModelOptions& options, const M
   return std::vector<LayerPrecision>(static_cast<std::size_t>(spec.layers), {precision, precision});
 }
 
-// KV bytes to take: what was asked for, else all that a given device memory leaves, else enough for
-// every sequence at full length, at most half of what is free beside the weights.
+// Formats a size as a flag's value, rounded up to whole MiB.
+std::string size_flag(std::int64_t bytes) {
+  return fmt::format("{}MiB", ceil_div(bytes, kMiB));
+}
+
+// Device memory that is not KV cache.
+struct FixedMemory {
+  std::int64_t weights = 0;  // including the reserve for variants
+  std::int64_t activations = 0;
+};
+
+// Returns the KV bytes of one sequence of the length asked for; of one block if that is auto.
+std::int64_t least_kv_bytes(const ModelOptions& options, const ModelSpec& spec,
+                            const Sizing& sizing, std::int64_t page_bytes) {
+  KvForm kv = sizing.form.kv;
+  const bool any_length = options.max_model_len == "auto" || options.max_model_len == "-1";
+  kv.blocks = any_length ? 1 : ceil_div<std::int64_t>(sizing.max_model_len, kv.block_tokens);
+  return kv_pages(spec, kv, page_bytes) * page_bytes;
+}
+
+std::int64_t step_activation_bytes(const ModelSpec& spec, int tokens) {
+  return activation_bytes(spec, tokens, std::min(kLogitRows, tokens));
+}
+
+// Returns the largest power of two for --max-num-batched-tokens with which activations take at most
+// `bytes`; 0 if none of at least 16 does.
+int tokens_within(const ModelOptions& options, const ModelSpec& spec, std::int64_t bytes) {
+  int tokens = 16;
+  while (tokens * 2 < options.max_num_batched_tokens &&
+         step_activation_bytes(spec, tokens * 2) <= bytes) {
+    tokens *= 2;
+  }
+  const bool fits =
+      tokens < options.max_num_batched_tokens && step_activation_bytes(spec, tokens) <= bytes;
+  return fits ? tokens : 0;
+}
+
+// Returns the error for a device that has no room for weights, activations and the least KV. It
+// names the remedies that work.
+Error too_little_memory(const ModelOptions& options, const ModelSpec& spec,
+                        const FixedMemory& fixed, std::int64_t device_bytes,
+                        std::int64_t least_kv) {
+  const bool given = options.device_memory != "auto";
+  const std::int64_t needed = fixed.weights + fixed.activations + least_kv;
+  std::string remedies = given ? fmt::format("use --device-memory {}", size_flag(needed))
+                               : fmt::format("free {} of memory", size_flag(needed - device_bytes));
+  if (const int tokens = tokens_within(options, spec, device_bytes - fixed.weights - least_kv);
+      tokens > 0) {
+    remedies += fmt::format(", {}--max-num-batched-tokens {}", given ? "" : "use ", tokens);
+  }
+  return make_error(ErrorCode::kExhausted,
+                    "{}: weights ({}), activations ({}) and KV (at least {}) do not fit the {} "
+                    "that {}: {}, a lower --dtype or a smaller model",
+                    options.model, format_bytes(fixed.weights), format_bytes(fixed.activations),
+                    format_bytes(least_kv), format_bytes(device_bytes),
+                    given ? "--device-memory allows" : "are free", remedies);
+}
+
+// Returns the KV bytes to take: what was asked for, otherwise enough for every sequence at full
+// length, but no more than a given --device-memory leaves, or half of what is free.
 Result<std::int64_t> kv_budget(const ModelOptions& options, const Asked& asked, std::int64_t room,
                                double full_bytes) {
-  if (room <= 0) {
-    return make_error(ErrorCode::kExhausted,
-                      "{}: its weights and activations alone need {} more than {}: use a smaller "
-                      "model, a lower --dtype, or {}",
-                      options.model, format_bytes(std::max<std::int64_t>(1, -room)),
-                      asked.device_bytes ? "--device-memory allows" : "is free",
-                      asked.device_bytes ? "more --device-memory" : "free memory");
-  }
   if (asked.kv_bytes && *asked.kv_bytes > room) {
     return make_error(ErrorCode::kExhausted,
-                      "--kv-cache-memory {}: {} are left beside the weights: ask for less",
+                      "--kv-cache-memory {}: only {} are left by weights and activations: ask for "
+                      "less",
                       options.kv_cache_memory, format_bytes(room));
   }
   if (asked.kv_bytes) {
@@ -121,10 +172,10 @@ Result<std::int64_t> kv_budget(const ModelOptions& options, const Asked& asked, 
   return full_bytes < static_cast<double>(most) ? static_cast<std::int64_t>(full_bytes) : most;
 }
 
-// Precisions that a half may come to have: the highest first, the others as they come.
+// Returns the precisions that halves of layers may have: the highest first, the others unsorted.
 std::vector<Precision> ladder_from(const Form& start, const ModelOptions& options) {
   std::vector<Precision> ladder = {highest_precision(start)};
-  for (const Precision precision : kPrecisions) {  // that an operator may bring a half back to
+  for (const Precision precision : kPrecisions) {  // that an operator may restore a half to
     if (!options.ladder.empty() && precision != ladder.front() && layers_at(start, precision) > 0) {
       ladder.push_back(precision);
     }
@@ -133,7 +184,7 @@ std::vector<Precision> ladder_from(const Form& start, const ModelOptions& option
   return ladder;
 }
 
-// The form at start has room for so many KV blocks; lowered as far as it may be, for more.
+// Returns the KV blocks that fit if every layer is at its lowest precision.
 std::int64_t largest_kv_blocks(const Sizing& sizing, const ModelSpec& spec,
                                std::span<const Precision> ladder) {
   Form lowest = sizing.form;
@@ -157,7 +208,7 @@ std::int64_t largest_kv_blocks(const Sizing& sizing, const ModelSpec& spec,
                                   lowest.kv.blocks, kMostBlocks);
 }
 
-// Fills in the form, its pages and what follows from them.
+// Chooses the pages and KV blocks of `sizing`.
 Status size_memory(const ModelOptions& options, const ModelSpec& spec, const Machine& machine,
                    Sizing& sizing) {
   const auto asked = asked_memory(options, machine);
@@ -172,10 +223,14 @@ Status size_memory(const ModelOptions& options, const ModelSpec& spec, const Mac
       options.max_num_seqs * static_cast<double>(block_bytes);
   const std::int64_t reserve = reserve_pages(spec, ladder_from(sizing.form, options), page_bytes);
   const std::int64_t weights = weight_pages(spec, sizing.form, page_bytes) + reserve;
-  const std::int64_t beside = activation_bytes(
-      spec, options.max_num_batched_tokens, std::min(kLogitRows, options.max_num_batched_tokens));
+  const FixedMemory fixed{weights * page_bytes,
+                          step_activation_bytes(spec, options.max_num_batched_tokens)};
   const std::int64_t device_bytes = asked->device_bytes.value_or(machine.free_memory_bytes);
-  const std::int64_t room = device_bytes - beside - weights * page_bytes;
+  const std::int64_t room = device_bytes - fixed.activations - fixed.weights;
+  const std::int64_t least_kv = least_kv_bytes(options, spec, sizing, page_bytes);
+  if (options.ladder.empty() ? room < least_kv : room <= 0) {
+    return too_little_memory(options, spec, fixed, device_bytes, least_kv);
+  }
   const auto budget = kv_budget(options, *asked, room, full_bytes);
   if (!budget.ok()) {
     return budget.error();
@@ -183,7 +238,7 @@ Status size_memory(const ModelOptions& options, const ModelSpec& spec, const Mac
   const std::int64_t pages = std::min(ceil_div(*budget, page_bytes), room / page_bytes);
   sizing.budget = {.page_bytes = page_bytes, .pages = weights + pages, .reserve = reserve};
   const std::int64_t fitting = kv_blocks_in(spec, kv, pages, page_bytes);
-  // A form that can change begins as the one it comes back to, with all blocks that fit.
+  // A form that can change starts with all blocks that fit, since it returns to this form.
   kv.blocks =
       std::min({options.ladder.empty() ? *budget / block_bytes : fitting, fitting, kMostBlocks});
   sizing.kv_bytes = kv.blocks * block_bytes;
@@ -193,7 +248,6 @@ Status size_memory(const ModelOptions& options, const ModelSpec& spec, const Mac
 
 }  // namespace
 
-// Layers' precision, under the names that people bring from elsewhere too.
 Result<Precision> dtype_precision(const std::string& dtype, const StoredWeights& stored) {
   if (dtype == "auto") {
     return stored.precision;
@@ -224,12 +278,22 @@ Status fit_length(const ModelOptions& options, const ModelSpec& spec, std::int64
     return {};
   }
   if (*wanted > 0 || tokens < 2) {
-    const std::int64_t block_bytes = kv_block_bytes(spec, kv);
+    KvForm most = kv;
+    KvForm enough = kv;
+    most.blocks = most_blocks;
+    enough.blocks = needed;
+    const std::int64_t page_bytes = sizing.budget.page_bytes;
+    const std::int64_t missing =
+        (kv_pages(spec, enough, page_bytes) - kv_pages(spec, most, page_bytes)) * page_bytes;
+    const auto device = parse_bytes(options.device_memory);
     return make_error(ErrorCode::kExhausted,
                       "{} for KV hold {} tokens, fewer than --max-model-len {}: lower it, use "
-                      "--max-model-len auto, or give --kv-cache-memory {}",
-                      format_bytes(most_blocks * block_bytes), tokens, sizing.max_model_len,
-                      format_bytes(needed * block_bytes));
+                      "--max-model-len auto, or give {}",
+                      format_bytes(most_blocks * kv_block_bytes(spec, kv)), tokens,
+                      sizing.max_model_len,
+                      device.ok() && options.kv_cache_memory == "auto"
+                          ? "--device-memory " + size_flag(*device + missing)
+                          : "--kv-cache-memory " + size_flag(needed * kv_block_bytes(spec, kv)));
   }
   sizing.max_model_len = static_cast<int>(tokens);
   sizing.warnings.push_back(fmt::format(

@@ -14,28 +14,29 @@
 
 namespace protean {
 
-// The form a model starts in, and what follows from it.
+// The form that a model starts in, and the memory it needs.
 struct Sizing {
   DeviceSpec device;
-  CpuShare cpus;  // of the device
+  CpuShare cpus;  // that the device computes on
   Form form;
-  PageBudget budget;                   // of layers and KV
-  std::int64_t largest_kv_blocks = 0;  // where all layers are at the lowest precision they may have
+  PageBudget budget;                   // for weights and KV
+  std::int64_t largest_kv_blocks = 0;  // if all layers are at their lowest precision
   int max_model_len = 0;
   std::int64_t weight_bytes = 0;
   std::int64_t kv_bytes = 0;
   std::vector<std::string> warnings;
 };
 
-// What --dtype names; "auto" is the highest that the checkpoint keeps a half of a layer in.
+// Returns the precision that --dtype names; for "auto" the highest in which the checkpoint stores a
+// half of a layer.
 Result<Precision> dtype_precision(const std::string& dtype, const StoredWeights& stored);
 
-// Turns what the user said, or left to us, into numbers that fit this machine.
+// Chooses the form and its memory from the options and what this machine has free.
 Result<Sizing> choose_sizing(const ModelOptions& options, const ModelSpec& spec,
                              const Machine& machine);
 
-// The longest sequence must fit the KV cache as large as it may become: what the user left to us is
-// shortened to that, with a warning, what was asked for is an error.
+// Makes the longest sequence fit a KV cache of `most_blocks`. If --max-model-len is auto, shortens
+// it with a warning; otherwise fails.
 Status fit_length(const ModelOptions& options, const ModelSpec& spec, std::int64_t most_blocks,
                   Sizing& sizing);
 

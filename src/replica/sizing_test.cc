@@ -1,5 +1,4 @@
 #include "replica/sizing.h"
-#include "replica/model_options.h"
 
 #include <gtest/gtest.h>
 
@@ -8,6 +7,7 @@
 #include "base/units.h"
 #include "cost/memory.h"
 #include "model/weights.h"
+#include "replica/model_options.h"
 #include "tests/checkpoints/checkpoints.h"
 
 namespace protean {
@@ -68,7 +68,7 @@ TEST(Sizing, AutoTakesAtMostHalfOfTheFreeMemory) {
   const auto sizing = choose_sizing({}, spec, small);
   ASSERT_TRUE(sizing.ok()) << sizing.error().message;
   EXPECT_EQ(sizing->kv_bytes, kMiB / 2);
-  EXPECT_EQ(sizing->max_model_len, 512);  // lowered to what KV holds, and said so
+  EXPECT_EQ(sizing->max_model_len, 512);  // lowered to what KV holds, with a warning
   ASSERT_EQ(sizing->warnings.size(), 1U);
 }
 
@@ -89,10 +89,39 @@ TEST(Sizing, DeviceMemoryBoundsWeightsKvAndActivationsTogether) {
                 .error()
                 .message.find("--device-memory 2GiB: only 1.00 GiB are free"),
             std::string::npos);
-  EXPECT_NE(choose_sizing({.device_memory = "4MiB"}, spec, kMachine)
-                .error()
-                .message.find("more --device-memory"),
-            std::string::npos);
+}
+
+// Returns the word after `flag` in a message; empty if the message does not name the flag.
+std::string named_value(const std::string& message, const std::string& flag) {
+  const std::size_t at = message.find(" " + flag + " ", message.find(" that "));
+  const std::size_t value = at + flag.size() + 2;
+  return at == message.npos ? "" : message.substr(value, message.find(',', value) - value);
+}
+
+TEST(Sizing, EachRemedyForTooLittleDeviceMemoryWorks) {
+  const ModelSpec spec = spec_of_1k_context();
+  int fewer_tokens = 0;
+  for (int mib = 1; mib < 16; ++mib) {
+    ModelOptions options{.max_model_len = "1024", .device_memory = fmt::format("{}MiB", mib)};
+    const auto refused = choose_sizing(options, spec, kMachine);
+    if (refused.ok()) {
+      continue;
+    }
+    const std::string& message = refused.error().message;
+    const std::string memory = named_value(message, "use --device-memory");
+    ASSERT_NE(memory, "") << message;
+    ModelOptions larger = options;
+    larger.device_memory = memory;
+    EXPECT_TRUE(choose_sizing(larger, spec, kMachine).ok()) << message;
+    const std::string tokens = named_value(message, "--max-num-batched-tokens");
+    if (!tokens.empty()) {
+      options.max_num_batched_tokens = std::stoi(tokens);
+      const auto sizing = choose_sizing(options, spec, kMachine);
+      EXPECT_TRUE(sizing.ok()) << message << "; then: " << sizing.error().message;
+      ++fewer_tokens;
+    }
+  }
+  EXPECT_GT(fewer_tokens, 0);
 }
 
 TEST(Sizing, LayersThatMayBeLoweredLeaveRoomForAVariantAndAllowLongerSequences) {
@@ -167,7 +196,7 @@ TEST(Sizing, AQuantisedCheckpointStaysWhatItIsUnlessAsked) {
   EXPECT_GT(choose_sizing({}, spec, kMachine)->weight_bytes, coarse->weight_bytes) << "more scales";
 }
 
-// Values and ffn_down of every second layer have more bits.
+// The value projection and ffn_down of every second layer have more bits.
 ModelSpec spec_of_mixed_types() {
   ModelSpec spec = spec_of_1k_context();
   spec.stored = {.precision = Precision::kW8, .group = 32};
@@ -232,7 +261,7 @@ TEST(Sizing, AMixedStartLeavesRoomForWhatItsHalvesBecomeAndRaisesNone) {
                    budget.page_bytes));
 }
 
-// As Q4_K_M does, on file and in memory.
+// Q4_K_M files mix types like this.
 TEST(Sizing, AFileOfMixedTypesTakesTheBytesThatItsHalvesNeed) {
   ModelSpec written = spec_of_1k_context();
   written.layers = 8;
@@ -266,7 +295,7 @@ TEST(Sizing, WhatDoesNotFitIsRefusedWithARemedy) {
     return sizing.ok() ? std::string() : sizing.error().message;
   };
   EXPECT_NE(message({.max_model_len = "1024", .kv_cache_memory = "512KiB"})
-                .find("give --kv-cache-memory 1.00 MiB"),
+                .find("give --kv-cache-memory 1MiB"),
             std::string::npos);
   EXPECT_NE(message({.kv_cache_memory = "2GiB"}).find("ask for less"), std::string::npos);
   EXPECT_NE(message({.kv_cache_memory = "much"}).find("--kv-cache-memory"), std::string::npos);

@@ -20,7 +20,7 @@ void print_text(std::string_view text) {
 
 void secure_standard_streams() {
   for (int fd = ::open("/dev/null", O_RDWR); fd >= 0 && fd <= STDERR_FILENO;) {
-    fd = ::open("/dev/null", O_RDWR);  // the lowest free one, until that is past the three
+    fd = ::open("/dev/null", O_RDWR);  // open() takes the lowest free number
   }
   std::signal(SIGPIPE, SIG_IGN);
 }

@@ -86,10 +86,24 @@ const Family* find_family(std::string_view name) {
 
 const std::string_view kGpt2Words = kGpt2;
 
-Result<KnownPreTokenizer> known_pre_tokenizer(std::string_view name) {
+Result<PreTokenizerPatterns> known_patterns(std::string_view name) {
   const Family* family = find_family(name);
   if (family == nullptr) {
     return make_error(ErrorCode::kUnsupported, "pre-tokenizer '{}' is not supported", name);
+  }
+  PreTokenizerPatterns known{.nfc = family->nfc, .whole_pieces_first = family->whole_pieces_first};
+  for (const std::string_view pattern : family->patterns) {
+    if (!pattern.empty()) {
+      known.patterns.push_back(pattern);
+    }
+  }
+  return known;
+}
+
+Result<KnownPreTokenizer> known_pre_tokenizer(std::string_view name) {
+  const auto family = known_patterns(name);
+  if (!family.ok()) {
+    return family.error();
   }
   KnownPreTokenizer known;
   known.whole_pieces_first = family->whole_pieces_first;
@@ -97,9 +111,6 @@ Result<KnownPreTokenizer> known_pre_tokenizer(std::string_view name) {
     known.normalizer.add(Normalizer::Unicode::kNfc);
   }
   for (const std::string_view pattern : family->patterns) {
-    if (pattern.empty()) {
-      break;
-    }
     Result<Regex> regex = Regex::compile(pattern);
     if (!regex) {
       return regex.error();

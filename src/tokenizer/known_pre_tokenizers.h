@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string_view>
+#include <vector>
 
 #include "base/result.h"
 #include "tokenizer/normalizer.h"
@@ -20,5 +21,14 @@ struct KnownPreTokenizer {
 };
 
 Result<KnownPreTokenizer> known_pre_tokenizer(std::string_view name);
+
+// The same as text: regular expressions that cut one after the other.
+struct PreTokenizerPatterns {
+  std::vector<std::string_view> patterns;
+  bool nfc = false;  // text is normalised first
+  bool whole_pieces_first = false;
+};
+
+Result<PreTokenizerPatterns> known_patterns(std::string_view name);
 
 }  // namespace protean

@@ -1,5 +1,5 @@
-// `protean bench engine`: its table is complete and adds up, whatever this machine's speed; what it
-// cannot do is said in a line.
+// `protean bench engine` and `bench kernels`: their tables are complete and add up, whatever this
+// machine's speed; errors are one line.
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
 import { chmodSync, mkdtempSync, readFileSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
@@ -23,7 +23,7 @@ const bench = (...args) => benchWith({}, ...args);
 const near = (a, b, what, rounding = 0) =>
   assert.ok(Math.abs(a - b) <= 1e-6 * Math.abs(b) + rounding, `${what}: ${a} is not ${b}`);
 
-// A program that answers like llama-bench and remembers what it was asked.
+// A program that answers like llama-bench and records its arguments.
 function fakePeer(name, answer) {
   const path = join(scratch, name);
   writeFileSync(path, `#!/bin/sh\necho "$@" >> ${path}.asked\n${answer}\n`);
@@ -150,9 +150,9 @@ describe('protean bench engine', () => {
       assert.equal(status === 0, false);
       assert.match(stderr, pattern);
     };
-    refuses(/--precisions w5: use bf16, w8, w4, w3, w8a8, w8a7 or w4a8/, '--precisions', 'w5');
+    refuses(/--precisions: 'w5' is none of bf16, w8, w8a8, w8a7, w4, w4a8, w3/, '--precisions', 'w5');
     refuses(/--context 4000 leaves no room to decode: this model reads 2048/, '--context', '4000');
-    refuses(/--gguf .*: there is no such file/, '--llama-bench', 'x', '--gguf', join(scratch, 'none.gguf'));
+    refuses(/--gguf: '.*none\.gguf' does not exist/, '--llama-bench', 'x', '--gguf', join(scratch, 'none.gguf'));
     refuses(/cannot be run: No such file/, '--prefill', '8', '--batches', '1', '--precisions', 'bf16',
       '--llama-bench', join(scratch, 'none'), '--gguf', gguf());
     refuses(/printed no list of one test/, '--prefill', '8', '--batches', '1', '--precisions', 'bf16',

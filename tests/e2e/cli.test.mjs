@@ -1,6 +1,6 @@
 // The command line as a user meets it: exact texts of trained models, and one-line errors.
 import assert from "node:assert/strict";
-import { spawnSync } from "node:child_process";
+import { spawn, spawnSync } from "node:child_process";
 import { cpSync, existsSync, mkdtempSync, readFileSync, rmSync, truncateSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -70,6 +70,68 @@ describe("protean chat and inspect", { skip }, () => {
     assert.ok(stdout.split("\n").filter((line) => line.length > 5).length >= 2, stdout);
   });
 
+  // Talks through a pipe, with Protean's own model.
+  const chat = (...lines) => spawnSync(protean,
+    ["chat", join(root, "models/builtin"), "--max-tokens", "8", "--temperature", "0"],
+    { encoding: "utf8", input: lines.map((line) => `${line}\n`).join("") });
+
+  it("knows its commands, and refuses others", () => {
+    const saved = join(mkdtempSync(join(tmpdir(), "protean-chat-")), "talk.json");
+    const { status, stdout, stderr } = chat("/help", "/rest", "/xyzzy", "/save", "Hello", "/system You are a cat.",
+      "/system", "Hello,\\", "you", '"""', "one", "two", '"""', `/save ${saved}`, `/save ${saved}`, "/exit", "never read");
+    assert.equal(status, 0);
+    for (const command of ["/help", "/reset", "/system", "/save", "/exit"]) assert.ok(stdout.includes(`${command} `));
+    assert.match(stderr, /no command \/rest: did you mean \/reset\?/);
+    assert.match(stderr, /no command \/xyzzy: \/help lists them/);
+    assert.match(stderr, /\/save needs the name of a file/);
+    assert.match(stdout, /You are a cat\./);
+    assert.match(stderr, /the file exists/);
+    const { messages } = JSON.parse(readFileSync(saved, "utf8"));
+    assert.deepEqual(messages.map(({ role }) => role), ["system", "user", "assistant", "user", "assistant"]);
+    assert.deepEqual(messages.filter(({ role }) => role === "user").map(({ content }) => content),
+      ["Hello,\nyou", "one\ntwo"]);
+  });
+
+  it("edits lines on a terminal and brings back earlier ones", async () => {
+    const command = `${protean} chat ${join(root, "models/builtin")} --max-tokens 4 --temperature 0`;
+    const child = spawn("script", ["-qec", command, "/dev/null"], { stdio: ["pipe", "pipe", "inherit"] });
+    let shown = "";
+    child.stdout.setEncoding("utf8").on("data", (text) => { shown += text; });
+    const ended = new Promise((settle) => child.once("close", settle));
+    const prompts = () => shown.split("> ").length - 1;
+    const after = async (count) => { while (prompts() < count) await new Promise((go) => setTimeout(go, 20)); };
+    await after(1);
+    child.stdin.write("/system A\x7fBC\n");  // Backspace takes the A back
+    await after(2);
+    child.stdin.write("/system\n");
+    await after(3);
+    child.stdin.write("\x1b[A\x1b[A!\n");  // the line before the last one, and one more letter
+    await after(4);
+    child.stdin.write("/system\n");
+    await after(5);
+    child.stdin.write("\x04");
+    assert.equal(await ended, 0);
+    assert.match(shown, /\nBC\r?\n/);
+    assert.match(shown, /\nBC!\r?\n/);
+  });
+
+  it("ends generated text with a newline on a terminal, and only there", () => {
+    const args = ["generate", join(root, "models/builtin"), "--prompt", "Hello", "--max-tokens", "4", "--temperature", "0"];
+    const piped = run(...args).stdout;
+    assert.doesNotMatch(piped, /\n$/);
+    const { stdout } = spawnSync("script", ["-qec", [protean, ...args].join(" "), "/dev/null"], { encoding: "utf8" });
+    assert.match(stdout, /\r?\n$/);
+  });
+
+  it("recognises a llama2.c checkpoint", () => {
+    for (const name of ["stories260K.bin", "stories260K-q80.bin"]) {
+      const { status, stderr } = run("inspect", join(models, "stories260K", name));
+      assert.equal(status, 2);
+      assert.match(stderr, /is a llama2\.c checkpoint \(5 layers, hidden 64, 8 heads, vocabulary 512, context 512 tokens\)/);
+      assert.match(stderr, /convert it to GGUF/);
+    }
+  });
+
   it("says what a model is", () => {
     const { status, stdout } = run("inspect", join(models, "tinystories-656k"));
     assert.equal(status, 0);
@@ -118,14 +180,10 @@ describe("what a user can get wrong", { skip }, () => {
 
   it("a wrong flag, value, file or port", () => {
     const model = join(models, "tinystories-656k");
-    const file = join(scratch, "protean.toml");
-    writeFileSync(file, "port = 0\nmax_sequences = 3\n");
     for (const [args, words] of [
       [["serve", join(scratch, "nothing")], /nothing cannot be found/],
-      [["serve", model, "--port", "99999"], /port/],
       [["serve", model, "--max-model-len", "many"], /--max-model-len many/],
       [["serve", model, "--kv-cache-memory", "1KiB", "--max-model-len", "512"], /--kv-cache-memory/],
-      [["serve", model, "--config", file], /line 2: 'max-sequences' is no flag/],
       [["serve", model, "--host", "256.1.1.1"], /256\.1\.1\.1/],
       [["generate", model, "--dtype", "fp4"], /fp4/],
       [["generate", model, "--prompt", "word ".repeat(2000)], /tokens/],

@@ -1,4 +1,4 @@
-// Where threads run: those that compute on the CPUs of --cpus, whatever works beside them anywhere.
+// Threads that compute run on the CPUs of --cpus; other threads run anywhere.
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
 import { readdirSync, readFileSync } from 'node:fs';
@@ -10,7 +10,7 @@ const all = allowedIn('/proc/self');
 const [first] = all.split(/[-,]/);
 const inspect = (...flags) => spawnSync(program, ['inspect', model, ...flags], { encoding: 'utf8' });
 
-// What each thread of a server is allowed, once `done` likes it or a while is over.
+// Returns the CPUs that each thread of a server may use, as soon as `done` accepts them or time is up.
 async function allowedOf(server, done) {
   const tasks = `/proc/${server.process.pid}/task`;
   for (let i = 0; ; ++i) {

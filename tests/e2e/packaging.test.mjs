@@ -1,4 +1,4 @@
-// What an installation consists of: the Debian package, the systemd notifications, the dashboard.
+// The parts of an installation: the Debian package, the systemd notifications, the dashboard.
 import assert from 'node:assert/strict';
 import { spawn, spawnSync } from 'node:child_process';
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
@@ -33,7 +33,7 @@ it('every metric that the dashboard asks for exists', { skip }, async () => {
   }
 });
 
-// A socket as systemd gives one to services of Type=notify; what came, line by line.
+// Opens a socket like the one that systemd gives to services of Type=notify and collects what it gets.
 async function notifySocket(path) {
   const reader = spawn('python3', ['-u', '-c',
     'import socket,sys\ns=socket.socket(socket.AF_UNIX,socket.SOCK_DGRAM);s.bind(sys.argv[1])\nprint("bound")\nwhile True: print(s.recv(4096).decode())', path]);

@@ -1,5 +1,5 @@
-// The order in which a model's layers go to fewer bits: measured, kept beside the packed weights, and
-// told in a table; what cannot be done is said in a line.
+// The order in which a model's layers are lowered: it is measured, saved next to the packed weights
+// and printed as a table; errors are one line.
 import assert from "node:assert/strict";
 import { spawnSync } from "node:child_process";
 import { existsSync, mkdtempSync, readFileSync, readdirSync, rmSync, writeFileSync } from "node:fs";
@@ -65,13 +65,13 @@ describe("protean profile", { skip }, () => {
   it("says in a line what cannot be done", () => {
     const tooLong = long("--sequence-length", "32768");
     assert.equal(tooLong.status, 2, tooLong.stderr);
-    assert.match(tooLong.stderr, /--sequence-length 32768 does not go: this model reads \d+ tokens/);
+    assert.match(tooLong.stderr, /--sequence-length 32768: this model reads at most \d+ tokens/);
     for (const [args, words] of [
-      [["--precision", "bf16"], /full precision/],
-      [["--precision", "w5"], /'w5' is not a precision/],
+      [["--precision", "bf16"], /'bf16' is none of w8, /],
+      [["--precision", "w5"], /'w5' is none of w8, /],
       [["--weights", "0,0,0"], /all 0/],
       [["--variant", "w4"], /--variant w4 is not PRECISION=MODEL/],
-      [["--text", join(scratch, "missing")], /cannot read/],
+      [["--text", join(scratch, "missing")], /--text: .*missing' does not exist/],
     ]) {
       const { status, stdout, stderr } = profile("--table", ...args);
       assert.equal(status, 2, stderr);

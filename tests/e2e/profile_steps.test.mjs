@@ -1,5 +1,5 @@
-// The cost model of a model's steps: measured, kept with the machine it is true of, read back, and
-// refused where it is not what it says.
+// The cost model of a model's steps: it is measured, saved with the machine that it holds for, and read
+// back, but refused if it belongs to another model or machine.
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
 import { mkdtempSync, readFileSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
@@ -107,7 +107,7 @@ describe('protean profile --steps', () => {
 
   it('says what it cannot do', () => {
     assert.match(profile().stderr, /give --calibrate FILE to rank layers, --steps to time steps, or both/);
-    assert.match(profile('--steps', '--step-precisions', 'w5').stderr, /--step-precisions w5: use bf16, w8, w4, w3, w8a8, w8a7 or w4a8/);
+    assert.match(profile('--steps', '--step-precisions', 'w5').stderr, /--step-precisions: 'w5' is none of bf16, w8, w8a8, w8a7, w4, w4a8, w3/);
     assert.match(profile('--steps', '--step-precisions', 'w4,w4').stderr, /each once/);
   });
 });

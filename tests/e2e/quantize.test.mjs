@@ -1,5 +1,5 @@
-// Models that the command line makes: quantised ones still tell their stories, and what cannot be
-// done is said in a line, with nothing left behind.
+// Models that the command line writes: quantised ones still tell their stories; errors are one line and
+// leave no files.
 import assert from "node:assert/strict";
 import { spawnSync } from "node:child_process";
 import { existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
@@ -43,6 +43,15 @@ describe("protean quantize", { skip }, () => {
     });
   }
 
+  it("reads GGUF, tokenizer and all", () => {
+    const output = join(scratch, "from-gguf");
+    const gguf = join(data, "models/stories260K/stories260Ktok512.gguf");
+    const made = run("quantize", gguf, "--to", "w8", "--method", "rtn", "--group", "32", "-o", output);
+    assert.equal(made.status, 0, made.stderr);
+    const tell = (path) => run("generate", path, "--prompt", "Once upon", "--temperature", "0", "--max-tokens", "12").stdout;
+    assert.equal(tell(output), tell(gguf));
+  });
+
   it("says in a line what cannot be done, and leaves nothing behind", () => {
     const taken = join(scratch, "taken");
     mkdirSync(taken);
@@ -52,13 +61,13 @@ describe("protean quantize", { skip }, () => {
     const before = readdirSync(scratch).sort();
     for (const [args, words] of [
       [[model, "-o", join(scratch, "new")], /--calibrate FILE/],
-      [[model, "--to", "bf16", "--method", "rtn", "-o", join(scratch, "new")], /use w8, w4 or w3/],
-      [[model, ...rounded, "--group", "48", "-o", join(scratch, "new")], /group of 48/],
+      [[model, "--calibrate", join(taken, "letter.txt"), "-o", join(scratch, "new")],
+        /letter\.txt holds \d+ tokens, too few to calibrate with: give at least 128/],
+      [[model, "--to", "bf16", "--method", "rtn", "-o", join(scratch, "new")], /--to: 'bf16' is none of w8, w4, w3/],
+      [[model, ...rounded, "--group", "48", "-o", join(scratch, "new")], /--group: '48' is none of 32, 64, 128/],
       [[model, ...rounded, "-o", taken], /no model directory/],
       [[model, ...rounded, "-o", join(scratch, "once")], /--overwrite/],
       [[join(scratch, "once"), ...rounded, "-o", join(scratch, "new")], /quantised already/],
-      [[join(data, "models/stories260K/stories260Ktok512.gguf"), ...rounded, "-o", join(scratch, "new")],
-        /no Hugging Face directory/],
       [[model, "--calibrate", join(scratch, "none.txt"), "-o", join(scratch, "new")], /none\.txt/],
     ]) {
       const { status, stderr } = run("quantize", ...args);

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+
+namespace protean {
+
+// The command line with what --config FILE (or PROTEAN_CONFIG) says added to it. The file is TOML,
+// its keys are flags without the dashes, at the top or in a table named like the subcommand. The
+// command line and the environment override the file.
+Result<std::vector<std::string>> with_config_file(const CLI::App& root,
+                                                  std::vector<std::string> arguments);
+
+// Gives every --flag of `app` and its subcommands the environment variable PROTEAN_FLAG, and
+// documents --config.
+void name_environment(CLI::App& app);
+
+// One line for each variable of `environment` ("NAME=VALUE") that begins with PROTEAN_ and that no
+// command reads.
+std::vector<std::string> unknown_variables(const CLI::App& root,
+                                           std::span<const std::string> environment);
+
+// Explains in one line what is wrong with the command line: the offending word, and the nearest
+// command or flag.
+std::string explain(const CLI::App& root, const CLI::ParseError& error);
+
+// The name that `word` is most likely a misspelling of; empty if none is near.
+std::string nearest(std::string_view word, std::span<const std::string> names);
+
+}  // namespace protean
