@@ -16,7 +16,7 @@ namespace json = boost::json;
 using Type = Vocabulary::Type;
 
 // Writes one protocol buffer message.
-class Message {
+class MessageWriter {
  public:
   void integer(std::uint32_t number, std::uint64_t value) {
     varint(number << 3);
@@ -50,9 +50,9 @@ class Message {
 // Field numbers are those of sentencepiece_model.proto. -1 is written as protocol buffers do.
 std::string sentencepiece_model(const Vocabulary& vocabulary) {
   constexpr std::uint64_t kBpe = 2;
-  Message model;
+  MessageWriter model;
   for (std::size_t id = 0; id < vocabulary.tokens.size(); ++id) {
-    Message piece;
+    MessageWriter piece;
     piece.text(1, vocabulary.tokens[id]);
     piece.real(2, vocabulary.scores[id]);
     piece.integer(3, static_cast<std::uint64_t>(vocabulary.types[id]));
@@ -61,13 +61,13 @@ std::string sentencepiece_model(const Vocabulary& vocabulary) {
   const auto id = [](TokenId token) {
     return static_cast<std::uint64_t>(static_cast<std::int64_t>(token));
   };
-  Message trainer;
+  MessageWriter trainer;
   trainer.integer(3, kBpe);
   trainer.integer(40, id(vocabulary.unknown));
   trainer.integer(41, id(vocabulary.bos));
   trainer.integer(42, id(vocabulary.eos));
   model.text(2, trainer.bytes());
-  Message normalizer;
+  MessageWriter normalizer;
   normalizer.text(1, "identity");
   normalizer.integer(3, vocabulary.add_space_prefix ? 1 : 0);
   normalizer.integer(4, 0);  // white space is kept as it is
