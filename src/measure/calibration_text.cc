@@ -9,7 +9,7 @@ namespace protean {
 namespace {
 
 // Fewer tokens do not show which inputs of a layer are large.
-constexpr std::size_t kLeastTokens = 128;
+constexpr std::size_t kLeastCalibrationTokens = 128;
 
 }  // namespace
 
@@ -35,11 +35,11 @@ Result<std::vector<std::vector<TokenId>>> read_windows(const std::string& path,
   for (const std::span<const TokenId> window : windows) {
     tokens += window.size();
   }
-  if (tokens < kLeastTokens) {
+  if (tokens < kLeastCalibrationTokens) {
     return make_error(ErrorCode::kInvalidArgument,
                       "{} holds {} tokens, too few to calibrate with: give at least {}, better "
                       "{} windows of {} (--samples, --sequence-length)",
-                      path, tokens, kLeastTokens, options.samples, options.length);
+                      path, tokens, kLeastCalibrationTokens, options.samples, options.length);
   }
   const std::size_t count = std::min(windows.size(), static_cast<std::size_t>(options.samples));
   std::vector<std::vector<TokenId>> sequences;

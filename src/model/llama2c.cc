@@ -13,7 +13,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::uint32_t kMagic = 0x616B3432;  // of versions 1 and 2
+constexpr std::uint32_t kLlama2cMagic = 0x616B3432;  // of versions 1 and 2
 constexpr std::int64_t kMostOfAnything = 1 << 24;
 
 // Seven numbers at the start of the file, or behind magic and version.
@@ -59,7 +59,7 @@ std::optional<std::string> describe_llama2c(const fs::path& path) {
   if (!file.read(reinterpret_cast<char*>(words.data()), sizeof(words))) {
     return std::nullopt;
   }
-  const bool has_magic = static_cast<std::uint32_t>(words[0]) == kMagic;
+  const bool has_magic = static_cast<std::uint32_t>(words[0]) == kLlama2cMagic;
   const std::size_t at = has_magic ? 2 : 0;
   const Header header{words[at],     words[at + 1], words[at + 2], words[at + 3],
                       words[at + 4], words[at + 5], words[at + 6]};
