@@ -19,7 +19,7 @@ namespace {
 
 namespace json = boost::json;
 
-constexpr int kLeastTokens = 8;  // of the steps whose error is reported
+constexpr int kLeastReportedTokens = 8;  // of the steps whose error is reported
 
 // A step that the cost model was not fitted to.
 struct CheckedStep {
@@ -301,15 +301,16 @@ Result<StepProfile> measure(const StepProfileOptions& options) {
   if (!cost.ok()) {
     return cost.error();
   }
-  StepProfile profile{.cost = {.cpu = cpu_name(),
-                               .threads = cpus->threads,
-                               .cpu_time = options.cpu_time,
-                               .cost = *cost,
-                               .error = prediction_error(*cost, measured->held_out, kLeastTokens)},
-                      .fitted_steps = static_cast<int>(measured->fitted.size()),
-                      .fitted = prediction_error(*cost, measured->fitted),
-                      .held_out = measured->checked,
-                      .seconds = wall.now_s() - start_s};
+  StepProfile profile{
+      .cost = {.cpu = cpu_name(),
+               .threads = cpus->threads,
+               .cpu_time = options.cpu_time,
+               .cost = *cost,
+               .error = prediction_error(*cost, measured->held_out, kLeastReportedTokens)},
+      .fitted_steps = static_cast<int>(measured->fitted.size()),
+      .fitted = prediction_error(*cost, measured->fitted),
+      .held_out = measured->checked,
+      .seconds = wall.now_s() - start_s};
   for (std::size_t i = 0; i < profile.held_out.size(); ++i) {
     const TimedStep& step = measured->held_out[i];
     profile.held_out[i].predicted_us = predict_us(*cost, step.work, step.layers);
@@ -360,8 +361,8 @@ std::string to_text(const MachineStepCost& kept) {
                     "on {} held-out steps of {} tokens or more: mean error {:.1f} %, worst {:.1f} "
                     "%\n",
                     cost.sequence_us, cost.kv_token_us, cost.context_token_us, cost.logits_us,
-                    cost.logit_row_us, kept.error.steps, kLeastTokens, kept.error.mean * 100,
-                    kept.error.worst * 100);
+                    cost.logit_row_us, kept.error.steps, kLeastReportedTokens,
+                    kept.error.mean * 100, kept.error.worst * 100);
 }
 
 std::string to_text(const StepProfile& profile) {
