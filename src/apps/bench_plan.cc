@@ -73,7 +73,7 @@ Result<GeneratorOptions> generator_options(const BenchOptions& options) {
   return made;
 }
 
-// The first model the server lists.
+// Returns the first model that the server lists.
 Result<std::string> ask_for_model(const GeneratorOptions& options) {
   const auto listed = LoadGenerator::get(options, "/v1/models");
   if (!listed.ok()) {
@@ -128,8 +128,8 @@ Result<PromptSource> prompt_source(const PromptOptions& options, Dialect dialect
   return source;
 }
 
-// A run before the run, of requests that all must be answered; an answer whose only token has no
-// text is one here.
+// Sends requests before the run, all of which must be answered. An answer whose only token has no
+// text counts as one.
 Result<RunResult> run_before(const GeneratorOptions& options, RequestSource source,
                              std::string_view what) {
   LoadGenerator generator(options, std::move(source));
@@ -193,8 +193,8 @@ Status probe(GeneratorOptions options, BenchPlan& plan, std::int64_t longest_tok
   return {};
 }
 
-// Requests of the run's lengths but not of its prompts, which would be found in a prefix cache
-// later. As many at a time as the run allows.
+// Sends requests of the run's lengths with other prompts, so that a prefix cache holds none of the
+// run's. Sends as many at a time as the run allows.
 Status warm_up(const BenchOptions& options, BenchPlan& plan) {
   WorkloadOptions lengths = options.load.workload;
   lengths.num_prompts = options.load.num_warmups;

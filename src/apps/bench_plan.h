@@ -13,7 +13,7 @@
 
 namespace protean::loadtest {
 
-// What a run is made of, once everything a user can get wrong has been looked at.
+// The parts of a run, made from options that were checked.
 struct BenchPlan {
   GeneratorOptions generator;
   std::unique_ptr<Trace> trace;
@@ -22,15 +22,16 @@ struct BenchPlan {
   RunDescription description;
 };
 
-// Speaks with nobody yet.
+// Makes the plan from the options. Sends nothing.
 Result<BenchPlan> make_plan(BenchOptions& options);
 
-// The part that speaks with the server before the run: its model, and how many tokens a word is.
+// Asks the server for its model and measures how many tokens a word has.
 Status meet_server(const BenchOptions& options, BenchPlan& plan);
 
+// Returns the next request of the plan; nothing at its end.
 std::optional<ReadyRequest> next_ready(BenchPlan& plan);
 
-// A whole file, or why not.
+// Reads a whole file.
 Result<std::string> read_text(const std::string& path);
 
 }  // namespace protean::loadtest

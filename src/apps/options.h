@@ -31,7 +31,7 @@ CLI::Validator number_range(double least, double most);  // refuses NaN
 CLI::Validator one_of(std::vector<std::string> words);
 CLI::Validator existing_path();
 
-inline constexpr int kMostTokens = 1 << 24;  // of anything a flag counts in tokens
+inline constexpr int kMostTokens = 1 << 24;  // bound of every flag that counts tokens
 
 // Each adds one subcommand to the root. If it is chosen, parsing runs it and sets `exit_code`.
 void add_serve(CLI::App& root, int& exit_code);

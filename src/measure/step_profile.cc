@@ -19,7 +19,7 @@ namespace {
 
 namespace json = boost::json;
 
-constexpr int kLeastReportedTokens = 8;  // of the steps whose error is reported
+constexpr int kLeastReportedTokens = 8;  // tokens of the shortest step whose error is reported
 
 // A step that the cost model was not fitted to.
 struct CheckedStep {

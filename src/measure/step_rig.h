@@ -40,8 +40,8 @@ StepShape decode_shape(int sequences, int context);
 struct StepRigOptions {
   std::filesystem::path model;
   std::filesystem::path variant_cache;  // empty: the default folder
-  std::vector<Precision> precisions;    // that layers will have, in any order
-  std::vector<StepShape> shapes;        // that will be timed
+  std::vector<Precision> precisions;    // precisions that layers will have, in any order
+  std::vector<StepShape> shapes;        // shapes that will be timed
   CpuShare cpus;
   bool cpu_time = false;
 };

@@ -72,9 +72,9 @@ class PagedKv {
 
  private:
   AttentionCase asked_;
-  int blocks_;  // of a sequence
+  int blocks_;  // blocks of a sequence
   int layers_ = 0;
-  std::int64_t slot_bytes_ = 0;  // of a block, in one layer
+  std::int64_t slot_bytes_ = 0;  // bytes of a block in one layer
   cpu::KvLayer layer_;
   std::vector<BlockId> ids_;
 };

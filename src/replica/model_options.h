@@ -16,7 +16,7 @@ struct ModelOptions {
   std::string max_model_len = "auto";
   std::string kv_cache_dtype = "auto";
   std::string kv_cache_memory = "auto";
-  std::string device_memory = "auto";  // of weights, KV and activations together
+  std::string device_memory = "auto";  // bound for weights, KV and activations together
   std::vector<Precision> ladder;       // precisions that layers may be lowered to; may be empty
   std::string chat_template;
   std::string special_tokens_in_content = "escape";  // or "allow"

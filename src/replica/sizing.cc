@@ -20,9 +20,9 @@ namespace {
 constexpr int kLongestContext = 16 * 1024 * 1024;
 constexpr std::int64_t kMostBlocks = std::numeric_limits<BlockId>::max() - 1;
 
-Result<KvPrecision> kv_precision(const std::string& dtype, Precision beside) {
+Result<KvPrecision> kv_precision(const std::string& dtype, Precision weights) {
   if (dtype == "auto") {
-    return kv_precision_beside(beside);
+    return kv_precision_beside(weights);
   }
   if (dtype == "bf16" || dtype == "bfloat16") {
     return KvPrecision::kBf16;

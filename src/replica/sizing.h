@@ -17,7 +17,7 @@ namespace protean {
 // The form that a model starts in, and the memory it needs.
 struct Sizing {
   DeviceSpec device;
-  CpuShare cpus;  // that the device computes on
+  CpuShare cpus;  // CPUs that the device computes on
   Form form;
   PageBudget budget;                   // for weights and KV
   std::int64_t largest_kv_blocks = 0;  // if all layers are at their lowest precision

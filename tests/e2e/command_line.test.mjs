@@ -1,5 +1,5 @@
-// What is wrong with a command line, a configuration file or the environment is said in one line
-// that names the offending word and what was probably meant.
+// Errors in a command line, a configuration file or the environment are one line with the offending
+// word and the nearest command or flag.
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
