@@ -297,7 +297,8 @@ void name_environment(CLI::App& app) {
 
 std::vector<std::string> unknown_variables(const CLI::App& root,
                                            std::span<const std::string> environment) {
-  std::vector<std::string> known = {"PROTEAN_CONFIG", "PROTEAN_CPU"};
+  std::vector<std::string> known = {"PROTEAN_CONFIG", "PROTEAN_CPU",
+                                    "PROTEAN_DATA"};  // the last is for tests
   for (const CLI::App* command : commands_of(root)) {
     for (const std::string& flag : flags_of(*command)) {
       known.push_back(environment_name(flag));
