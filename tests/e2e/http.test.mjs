@@ -252,7 +252,7 @@ describe('what operators see', { skip }, () => {
     assert.equal(lines[1].status, 404);
   });
 
-  it('serves on while nobody reads its log', async () => {
+  it('serves on while its log is not read', async () => {
     const server = await Server.start('--log-level', 'debug');
     server.process.stderr.pause();
     const agent = new http.Agent({ keepAlive: true });

@@ -1,8 +1,8 @@
 // Many impatient clients for a while: LOAD_SECONDS=60 LOAD_STREAMS=256 LOAD_SEED=1 node load.mjs
 //
-// Beside them others send garbage, stall, read nothing and reset. Every request of the former must
-// end, none with an error; at rest nothing may be left running, waiting or holding KV, no file may
-// be left open, and the server's memory must not have grown since it was warm.
+// Other clients send garbage, stall, read nothing and reset at the same time. Every well-formed request
+// must end without an error. At rest nothing may be running, waiting or holding KV, no file may be
+// open, and the server's memory must not have grown since it was warm.
 
 import assert from 'node:assert/strict';
 import http from 'node:http';
@@ -54,7 +54,7 @@ function someRequest(below) {
   };
 }
 
-// Somebody who is up to no good, on a socket of its own for a moment.
+// Disturbs the server for a moment on a socket of its own.
 async function mischief(url, below) {
   // Half open, for Node never closes a socket that is reset while it shuts down, and then cannot exit.
   const socket = net.connect({ host: '127.0.0.1', port: Number(new URL(url).port), allowHalfOpen: true });

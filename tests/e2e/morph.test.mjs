@@ -177,9 +177,9 @@ describe('a form that changes', () => {
     assert.equal(large.status, 409);
     assert.match(large.error.message, /1 to \d+/);
     const { form: { kv_blocks: blocks } } = await form(server);
-    const beside = await want(server, { layers: 'bf16', kv_blocks: blocks + 50 });
-    assert.equal(beside.status, 409);
-    assert.match(beside.error.message, /lacks .*[KM]iB/);
+    const refused = await want(server, { layers: 'bf16', kv_blocks: blocks + 50 });
+    assert.equal(refused.status, 409);
+    assert.match(refused.error.message, /lacks .*[KM]iB/);
     assert.equal((await want(server, { layers: 'w5' })).status, 400);
     assert.equal((await want(server, { layers: 'f32' })).status, 400);
     assert.equal((await want(server, {})).status, 400);
@@ -323,13 +323,13 @@ exec unshare -rm sh -c 'mount -t tmpfs -o size=2m none "$XDG_CACHE_HOME" && exec
       await want(server, { layers: 'w4a8' });
       const { layer_precision: lowerLayers, embeddings } = (await settled(server)).form;
       assert.deepEqual(lowerLayers, Array(layers).fill('w4a8'));
-      assert.equal(embeddings, 'bf16', 'which nobody asked to change');
+      assert.equal(embeddings, 'bf16', 'unchanged: no request named it');
       assert.equal((await want(server, { embeddings: 'w4' })).status, 400);
       assert.equal((await want(server, { embeddings: 'w8a8' })).status, 202);
       assert.equal((await settled(server)).form.embeddings, started);
       const alone = await complete(server, { cache_salt: 'alone' });
       const answers = await Promise.all([complete(server), ...['One', 'Two', 'Three'].map((prompt) => complete(server, { prompt }))]);
-      assert.equal(answers[0].text, alone.text, 'whatever runs beside it');
+      assert.equal(answers[0].text, alone.text, 'the same with and without other answers');
       const metrics = parseMetrics(await (await fetch(`${server.url}/metrics`)).text());
       const [lowered] = [...metrics].find(([name]) => /^protean:layers\{.*precision="w4a8"/.test(name)).slice(1);
       assert.equal(lowered, layers);

@@ -183,7 +183,7 @@ describe('OpenAI SDK', { skip }, () => {
     const metrics = await server.idleMetrics();
     assert.ok(isIdle(metrics), [...metrics].filter(([name]) => /num_requests|kv_blocks/.test(name)).join('\n'));
     for (let i = 0; i < 100 && (await count()) === before; ++i) await sleep(20);
-    assert.ok((await count()) > before, 'a request that nobody reads was computed to its end');
+    assert.ok((await count()) > before, 'a request without a reader was computed to its end');
   });
 
   test('reports its health and its work', async () => {

@@ -242,6 +242,12 @@ class Shape(TreeCase):
             with self.subTest(text):
                 self.assert_clean("src/base/x.cc", text + "\n")
 
+    def test_comments_are_sentences(self):
+        self.assert_breaks("prose", "src/base/x.cc", "// Waits for whoever asked.\n")
+        self.assert_breaks("prose", "src/base/x.cc", "// Of the weights that one device holds.\n")
+        self.assert_breaks("prose", "src/base/x.cc", "int x();  // That many bytes.\n")
+        self.assert_clean("src/base/x.cc", "// Counts the weights, all of them, so\n// That is how it is.\n")
+
     def test_todo_names_its_issue(self):
         self.assert_breaks("todo", "src/base/x.cc", "// TODO: later\n")
         self.assert_clean("src/base/x.cc", "// TODO(#12): later\n")
