@@ -40,8 +40,8 @@ void add_load(CLI::App& app, LoadOptions& load) {
       ->type_name("SECONDS")
       ->check(number_range(1e-3, 1e9));
   app.add_option("--request-rate,--rate", load.request_rate,
-                 "Requests a second; inf sends all at once (default as --trace has them, otherwise "
-                 "inf)");
+                 "Requests a second; inf sends all at once (default the arrivals of --trace, or "
+                 "inf without one)");
   app.add_option("--burstiness", workload.burstiness,
                  "Shape of the gamma distribution of gaps: 1 is Poisson, less is burstier, more "
                  "steadier")
@@ -98,7 +98,7 @@ void add_prompts(CLI::App& app, LoadOptions& load, PromptOptions& prompts) {
   app.add_option("--random-range-ratio", workload.range_ratio,
                  "Draw lengths uniformly from n (1 - r) to n (1 + r)")
       ->capture_default_str();
-  app.add_option("--prompt-file", prompts.prompt_file, "Text of whose words prompts are made")
+  app.add_option("--prompt-file", prompts.prompt_file, "Text file; prompts are made of its words")
       ->type_name("FILE")
       ->check(existing_path());
   app.add_option("--dataset-path", prompts.dataset,

@@ -304,8 +304,8 @@ void add_eval(CLI::App& root, int& exit_code) {
                   "Tokens that the model reads at once (default the model's, at most 1024)")
       ->check(whole_number(1, kMostTokens));
   app->add_option("--stride", options->stride,
-                  "Tokens of them that are scored; the others only give context (default half of "
-                  "--context)")
+                  "Tokens scored in each window of --context tokens; the rest of the window is "
+                  "context only (default half of --context)")
       ->check(whole_number(1, kMostTokens));
   app->add_option("--against", options->against,
                   "Compare each prediction with those of another model, or of another precision of "

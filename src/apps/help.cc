@@ -38,7 +38,8 @@ std::string entry(const std::string& left, const std::string& description) {
   return text + wrap(description, kColumn) + "\n";
 }
 
-// What validators say of a value: "{off,balanced}" or "0 to 65535"; empty if anything goes.
+// Returns the values that validators allow, such as "{off,balanced}" or "0 to 65535"; empty if
+// there is no validator.
 std::string values_of(const CLI::Option& option) {
   const std::string type = option.get_type_name();
   const std::size_t colon = type.find(':');

@@ -189,9 +189,9 @@ Result<MorphConfig> morph_config(const MorphOptions& options, const ModelSpec& s
 void add_morph_options(CLI::App& app, MorphOptions& options) {
   app.option_defaults()->group("Morphing");
   app.add_option("--morph", options.mode,
-                 "Change the precision of layers, embedding matrix and LM head, and with it the KV "
-                 "memory, as the load demands: accuracy late and little, performance early and "
-                 "far, balanced between them; off only when the admin port asks")
+                 "Lower the precision of layers, embedding matrix and LM head under load, and give "
+                 "the memory to KV. accuracy: late, to 8 bits. performance: early, to the lowest "
+                 "of --morph-precisions. balanced: in between. off: only if the admin port asks")
       ->type_name("MODE")
       ->check(one_of({"off", "accuracy", "balanced", "performance"}))
       ->capture_default_str();
@@ -201,25 +201,25 @@ void add_morph_options(CLI::App& app, MorphOptions& options) {
       ->type_name("LIST")
       ->capture_default_str();
   app.add_option("--quality-floor", options.quality_floor,
-                 "Bound for the policy: 6bits is the least mean of the layers' weights, 8layers "
-                 "the most layers lowered; none is no bound")
+                 "Limit of what the policy lowers: 8layers is at most 8 layers, 6bits a mean of at "
+                 "least 6 bits per weight; none is no limit")
       ->type_name("FLOOR")
       ->capture_default_str();
   app.add_option("--slo-ttft-ms", options.slo_ttft_ms,
-                 "Milliseconds that a first token may take. If lower precisions compute faster "
-                 "here, a queue that would make new requests wait a quarter of this lowers layers "
-                 "to 8 bits, a longer one further")
+                 "Target time to first token, in milliseconds. If lower precisions compute faster "
+                 "here, an expected queue time of a quarter of it lowers layers to 8 bits; a "
+                 "longer one lowers them further")
       ->type_name("MS")
       ->check(number_range(1, 3.6e6))
       ->capture_default_str();
   app.add_option("--morph-rule", options.rule,
-                 "steady decides by shares of time windows and does not oscillate; paper decides "
-                 "by MorphServe's thresholds")
+                 "steady lowers layers if the load was high for most of a time window; paper uses "
+                 "MorphServe's thresholds")
       ->check(one_of({"steady", "paper"}))
       ->capture_default_str();
   app.add_option("--morph-forecast", options.forecast_s,
-                 "Seconds to extrapolate the load, so as to act before a queue forms; 0 is not at "
-                 "all")
+                 "Extrapolate the load this many seconds ahead, to act before a queue forms; 0 "
+                 "turns it off")
       ->type_name("SECONDS")
       ->check(number_range(0, 3600))
       ->capture_default_str();

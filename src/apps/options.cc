@@ -51,9 +51,9 @@ CLI::Validator existing_path() {
 
 void add_compute_options(CLI::App& app, ComputeOptions& options) {
   app.add_option("--cpus", options.cpus,
-                 "Compute on these CPUs, such as 0-7,16, which nothing else should use: each gets "
-                 "a pinned thread, unless --threads or a container's quota leaves fewer. If not "
-                 "given, threads may run on all CPUs that this process may use")
+                 "CPUs to compute on, such as 0-7,16. Each gets a pinned thread, so leave them to "
+                 "this process; --threads or a container's quota may lower the number (default "
+                 "all CPUs that this process may use, threads not pinned)")
       ->type_name("LIST")
       ->group("Processors");
   app.add_option("--threads", options.threads,

@@ -90,8 +90,9 @@ void add_layer_options(CLI::App& app, LayerProfileOptions& options) {
       ->check(one_of({"cosine", "l2"}))
       ->capture_default_str();
   app.add_option("--weights", options.weights,
-                 "Weights of a layer's three measures: how it transforms its input, how it changes "
-                 "at fewer bits, and how the model's output changes")
+                 "Weights of the three terms of the layer importance score: how little the layer "
+                 "transforms its input, how little its output changes at fewer bits, and how "
+                 "little the model's output does")
       ->type_name("A,B,C")
       ->delimiter(',')
       ->expected(3)

@@ -357,8 +357,8 @@ void add_operation_options(CLI::App& app, ServeOptions& options) {
 }  // namespace
 
 void add_serve(CLI::App& root, int& exit_code) {
-  CLI::App* app =
-      root.add_subcommand("serve", "Serve a model over the OpenAI API until SIGTERM or Ctrl-C");
+  CLI::App* app = root.add_subcommand(
+      "serve", "Serve a model over the OpenAI and Anthropic APIs until SIGTERM or Ctrl-C");
   auto options = std::make_shared<ServeOptions>();
   add_network_options(*app, *options);
   add_access_options(*app, *options);

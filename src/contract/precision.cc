@@ -5,7 +5,7 @@
 namespace protean {
 namespace {
 
-// By index_of().
+// Names of the precisions, indexed by index_of().
 constexpr std::array<std::string_view, kPrecisions.size()> kNames = {"f32",  "bf16", "w8",   "w8a8",
                                                                      "w8a7", "w4",   "w4a8", "w3"};
 

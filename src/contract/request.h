@@ -100,8 +100,8 @@ struct Request {
   int priority = 0;                  // lower runs earlier
   Deadlines deadlines;
   std::string cache_salt;  // requests share prefix blocks only if their salts are equal
-  // Requests with the same client share one client's part of a step, as the choices of one call do:
-  // the id of the first of them. 0: this request has no others.
+  // The id of the client's first request. Requests of equal `client`, such as the choices of one
+  // call, share one client's part of a step. 0: the request has a client of its own.
   RequestId client;
 };
 

@@ -240,7 +240,8 @@ void Engine::expire() {
   }
   for (const RequestId request : steering_ ? steering_->given_up() : std::vector<RequestId>{}) {
     finish(request, {.reason = FinishReason::kFailed,
-                     .failure = "it needs a larger KV cache, and none could be had in time"});
+                     .failure = "the request needs a larger KV cache than there was in time: "
+                                "shorten it or send it again later"});
   }
 }
 

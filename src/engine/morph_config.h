@@ -13,14 +13,18 @@ namespace protean {
 struct MorphConfig {
   MorphMode mode = MorphMode::kBalanced;
   PolicyOptions policy;
-  FormBounds bounds;                          // legal, see validate()
-  Form start;                                 // the form as loaded
-  int max_in_flight_swaps = kSwapsAtOnce;     // fewer if pages are short
-  int moves_per_step = 16;                    // blocks moved between two steps; more if
-  double moves_share = 0.03;                  // they take at most this share of a step's time
-  TimeNs decide_every_ns = 20 * kNsPerMs;     // the least time between two decisions
-  TimeNs step_ns_during_morph = kNsPerS / 4;  // wanted; steps take fewer prompt tokens for it
-  TimeNs larger_kv_within_ns = 30 * kNsPerS;  // then requests that need a larger KV fail
+  FormBounds bounds;                       // legal, see validate()
+  Form start;                              // the form as loaded
+  int max_in_flight_swaps = kSwapsAtOnce;  // fewer if pages are short
+  // Blocks moved between two steps: at least moves_per_step, and more while they take at most
+  // moves_share of a step's time.
+  int moves_per_step = 16;
+  double moves_share = 0.03;
+  TimeNs decide_every_ns = 20 * kNsPerMs;  // the least time between two decisions
+  // The longest step wanted while a morph runs; prompt tokens are limited to keep it.
+  TimeNs step_ns_during_morph = kNsPerS / 4;
+  // Requests that need a larger KV cache fail if no step of a morph commits for this long.
+  TimeNs larger_kv_within_ns = 30 * kNsPerS;
 };
 
 }  // namespace protean

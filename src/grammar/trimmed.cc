@@ -65,7 +65,7 @@ void Trimmer::find_useful() {
   };
   const std::size_t states = automaton_.states();
   std::vector<std::vector<StateId>> before(states);
-  std::vector<std::vector<Call>> calls(states);  // by callee, and by the state returned to
+  std::vector<std::vector<Call>> calls(states);  // indexed by callee, then by return state
   for (StateId s = 0; s < states; ++s) {
     for_each_way(
         s, [&](const ByteEdge& edge) { before[edge.to].push_back(s); },

@@ -30,7 +30,7 @@ class Interpreter {
 
   MarkedText render();
 
-  // For Macro and Loop.
+  // The functions below are called by Macro and Loop only.
   Value call_macro(const MacroBody& macro, Scope& closure, Call& call);
   struct LoopPlace {
     const Stmt& stmt;

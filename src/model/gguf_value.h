@@ -5,7 +5,7 @@
 #include <cstring>
 #include <iterator>
 
-// What gguf_parser.cc and gguf.cc both know about metadata values. Not for others.
+// Metadata values, shared by gguf_parser.cc and gguf.cc. Other files use gguf.h.
 namespace protean {
 
 // The value types by their numbers in the file.

@@ -52,8 +52,8 @@ struct Sequence {
   int reusable() const;
 };
 
-// Returns how many of the first `tokens` tokens may come from the prefix cache: those whose rows
-// are not asked for. The last token is always computed, for its logits.
+// Returns how many of the first `tokens` tokens may come from the prefix cache. Tokens whose
+// logprobs are asked for must be computed, and so must the last token, for its logits.
 int reusable_tokens(const Request& asks, int tokens, int unscored_from);
 
 // Appends to the plan the sequence's next `count` tokens, its first `block_count` blocks, and what

@@ -11,9 +11,10 @@
 namespace protean {
 
 // A thread for background tasks. While steps run, it uses at most a share of a core: after each
-// piece of work it rests in proportion to the processor time that the piece took. A low priority
-// would not do: where each core runs a thread of the step, it gets all or nothing. Tasks run one at
-// a time, urgent ones first, also between two pieces of a task that is not urgent.
+// piece of work it rests in proportion to the processor time that the piece took. A low
+// scheduling priority is not enough: if every core runs a thread of the step, the task gets a whole
+// core or nothing. Tasks run one at a time, urgent ones first, also between two pieces of a task
+// that is not urgent.
 class PacedThread {
  public:
   using Task = std::function<void()>;
