@@ -84,7 +84,7 @@ std::string_view to_string(KvPrecision precision) {
   return "?";
 }
 
-KvPrecision kv_precision_beside(Precision precision) {
+KvPrecision default_kv_precision(Precision precision) {
   return precision == Precision::kF32 ? KvPrecision::kF32 : KvPrecision::kBf16;
 }
 

@@ -21,7 +21,7 @@ enum class KvPrecision : std::uint8_t { kF32, kBf16, kInt8 };
 std::string_view to_string(KvPrecision precision);
 
 // The default precision of the KV cache for layers at `precision`.
-KvPrecision kv_precision_beside(Precision precision);
+KvPrecision default_kv_precision(Precision precision);
 
 // The default precision of the embedding matrix and LM head for layers that start at `layers`: w8
 // with the layers' activation width if the layers are quantised, otherwise the layers' own.

@@ -41,9 +41,9 @@ TEST(Form, KvHasAPrecisionOfItsOwn) {
   EXPECT_TRUE(validate(form, small_spec(), kDevices).ok());
   EXPECT_NE(to_string(form).find("layers bf16:4, embeddings bf16, KV int8 8 blocks"),
             std::string::npos);
-  EXPECT_EQ(kv_precision_beside(Precision::kF32), KvPrecision::kF32);
-  EXPECT_EQ(kv_precision_beside(Precision::kBf16), KvPrecision::kBf16);
-  EXPECT_EQ(kv_precision_beside(Precision::kW4), KvPrecision::kBf16);
+  EXPECT_EQ(default_kv_precision(Precision::kF32), KvPrecision::kF32);
+  EXPECT_EQ(default_kv_precision(Precision::kBf16), KvPrecision::kBf16);
+  EXPECT_EQ(default_kv_precision(Precision::kW4), KvPrecision::kBf16);
 }
 
 TEST(Form, EmbeddingsHaveEightBitsWithQuantisedLayers) {

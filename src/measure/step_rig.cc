@@ -126,7 +126,7 @@ StepRig::StepRig(const StepRigOptions& options, std::shared_ptr<Checkpoint> chec
 
 Result<PageBudget> StepRig::choose_memory(const StepRigOptions& options) {
   const std::vector<Precision> ladder = ladder_of(options.precisions);
-  KvForm kv{.precision = kv_precision_beside(ladder.front()), .block_tokens = kBlockTokens};
+  KvForm kv{.precision = default_kv_precision(ladder.front()), .block_tokens = kBlockTokens};
   for (const StepShape& shape : options.shapes) {
     kv.blocks = std::max(kv.blocks, blocks_of(shape));
   }

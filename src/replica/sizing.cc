@@ -22,7 +22,7 @@ constexpr std::int64_t kMostBlocks = std::numeric_limits<BlockId>::max() - 1;
 
 Result<KvPrecision> kv_precision(const std::string& dtype, Precision weights) {
   if (dtype == "auto") {
-    return kv_precision_beside(weights);
+    return default_kv_precision(weights);
   }
   if (dtype == "bf16" || dtype == "bfloat16") {
     return KvPrecision::kBf16;
