@@ -141,25 +141,46 @@ void answer(LocalClient& client, Conversation& conversation) {
   conversation.add("assistant", said);
 }
 
+struct Message {
+  std::string text;
+  bool is_command = false;
+};
+
+// Reads the lines of a message up to a line of """. Returns nothing if the input ends before it.
+std::optional<Message> read_block(LineEditor& editor, std::string_view fence) {
+  std::string text;
+  for (bool first = true;; first = false) {
+    const auto line = editor.read("... ");
+    if (!line) {
+      return std::nullopt;
+    }
+    if (*line == fence) {
+      return Message{std::move(text)};
+    }
+    text += (first ? "" : "\n") + *line;
+  }
+}
+
 // Reads one message: a line, lines that end with a backslash and the next one, or lines between two
 // lines of """. Returns nothing at the end of input.
-std::optional<std::string> read_message(LineEditor& editor) {
+std::optional<Message> read_message(LineEditor& editor) {
   constexpr std::string_view kFence = "\"\"\"";
   auto line = editor.read("> ");
   if (!line) {
-    return line;
+    return std::nullopt;
   }
-  const bool block = *line == kFence;
-  std::string message = block ? "" : *std::move(line);
-  while (block || message.ends_with('\\')) {
-    auto next = editor.read("... ");
-    if (!next || (block && *next == kFence)) {
+  if (*line == kFence) {
+    return read_block(editor, kFence);
+  }
+  Message message{*std::move(line), false};
+  message.is_command = message.text.starts_with('/');
+  while (message.text.ends_with('\\')) {
+    const auto next = editor.read("... ");
+    if (!next) {
       break;
     }
-    if (!block) {
-      message.pop_back();
-    }
-    message += (message.empty() ? "" : "\n") + *next;
+    message.text.back() = '\n';
+    message.text += *next;
   }
   return message;
 }
@@ -208,12 +229,12 @@ int run_chat(const ChatOptions& options) {
     print_text("/help lists the commands, Ctrl-D ends the program.\n");
   }
   while (const auto message = read_message(editor)) {
-    if (message->starts_with('/')) {
-      if (!run_command(*message, conversation)) {
+    if (message->is_command) {
+      if (!run_command(message->text, conversation)) {
         break;
       }
-    } else if (!message->empty()) {
-      conversation.add("user", *message);
+    } else if (!message->text.empty()) {
+      conversation.add("user", message->text);
       answer(*client, conversation);
     }
   }

@@ -217,16 +217,26 @@ std::string unknown_word(const CLI::App& app, const std::string& word) {
                      advice(nearest(word, names_of(commands)), command));
 }
 
+const CLI::App& chosen_command(const CLI::App& app) {
+  const auto chosen = app.get_subcommands();
+  return chosen.empty() ? app : chosen_command(*chosen.front());
+}
+
 // Returns the outermost command with arguments that it did not take, otherwise the chosen command.
 const CLI::App& failed_command(const CLI::App& app) {
   const auto chosen = app.get_subcommands();
   return chosen.empty() || !app.remaining().empty() ? app : failed_command(*chosen.front());
 }
 
+// True for "-p" and "--port", not for "-" and "--".
+bool is_flag(const std::string& word) {
+  return word.starts_with('-') && word.find_first_not_of('-') != std::string::npos;
+}
+
 // Returns the first argument that no option took, flags before words; empty if there is none.
 std::string offending_word(const CLI::App& app) {
-  const std::vector<std::string> left = app.remaining();
-  const auto is_flag = [](const std::string& word) { return word.size() > 1 && word[0] == '-'; };
+  std::vector<std::string> left = app.remaining();
+  left.erase(std::remove(left.begin(), left.end(), "--"), left.end());  // CLI11's mark of words
   const auto flag = std::find_if(left.begin(), left.end(), is_flag);
   const bool words_first = !app.get_subcommands({}).empty() && app.get_subcommands().empty();
   return left.empty() ? "" : words_first || flag == left.end() ? left.front() : *flag;
@@ -300,8 +310,8 @@ std::vector<std::string> unknown_variables(const CLI::App& root,
   std::vector<std::string> known = {"PROTEAN_CONFIG", "PROTEAN_CPU",
                                     "PROTEAN_DATA"};  // the last is for tests
   for (const CLI::App* command : commands_of(root)) {
-    for (const std::string& flag : flags_of(*command)) {
-      known.push_back(environment_name(flag));
+    for (const CLI::Option* option : command->get_options()) {
+      known.push_back(option->get_envname());
     }
   }
   std::vector<std::string> lines;
@@ -333,10 +343,10 @@ std::string explain(const CLI::App& root, const CLI::ParseError& error) {
   const std::string command = command_name(app);
   const std::string word = offending_word(app);
   std::string text = error.what();
-  if (!word.empty() && word[0] == '-') {
+  if (is_flag(word)) {
     text = unknown_flag(root, app, word);
   } else if (!word.empty()) {
-    text = unknown_word(app, word);
+    text = unknown_word(chosen_command(app), word);
   } else if (!app.get_subcommands({}).empty()) {
     text = fmt::format("{} needs a command: see {} --help", command, command);
   } else if (dynamic_cast<const CLI::RequiredError*>(&error) != nullptr) {

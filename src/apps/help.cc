@@ -113,7 +113,9 @@ std::string options_text(const CLI::App& app) {
                          option->get_description() + limits_of(*option));
       }
     }
-    text += entries.empty() || group.empty() ? "" : "\n" + group + ":\n" + entries;
+    if (!entries.empty() && !group.empty()) {
+      text.append("\n").append(group).append(":\n").append(entries);
+    }
   }
   return text;
 }

@@ -246,14 +246,12 @@ Status FormSteering::check_precisions(const FormWish& wish) const {
   for (std::size_t layer = 0; layer < wish.layers.size(); ++layer) {
     for (const Component half : kLayerHalves) {
       const Precision precision = wish.layers[layer].of(half);
-      // As large as one that the policy uses, and so kept and with room; or what it started at.
-      const bool served = precision == config_.start.layer_precision[layer].of(half) ||
-                          std::any_of(ladder.begin(), ladder.end(), [&](Precision rung) {
-                            return rung.weights == precision.weights;
-                          });
-      if (!served) {
+      const Precision start = config_.start.layer_precision[layer].of(half);
+      const std::vector<Precision> served =
+          layer_precisions({.layer_precision = {{start, start}}}, ladder);
+      if (std::find(served.begin(), served.end(), precision) == served.end()) {
         return refused("layer {} {} at {}, but served are {}", layer, to_string(half),
-                       to_string(precision), names_of(layer_precisions(config_.start, ladder)));
+                       to_string(precision), names_of(served));
       }
     }
   }

@@ -47,10 +47,16 @@ std::string_view host_of(std::string_view header) {
 PageGuard::PageGuard(Setting setting) : setting_(std::move(setting)) {}
 
 bool PageGuard::knows(std::string_view host) const {
+  if (host.ends_with('.')) {  // the root of the name's domain, which may be left out
+    host.remove_suffix(1);
+  }
   const auto is_host = [&](const std::string& name) {
     return name == "*" || same_name(name, host);
   };
+  constexpr std::string_view kBelowLocalhost = ".localhost";  // browsers never look these up
   return same_name(host, "localhost") || is_address(host) ||
+         (host.size() > kBelowLocalhost.size() &&
+          same_name(host.substr(host.size() - kBelowLocalhost.size()), kBelowLocalhost)) ||
          std::any_of(setting_->names.begin(), setting_->names.end(), is_host);
 }
 

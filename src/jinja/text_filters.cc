@@ -68,7 +68,7 @@ Value indent(Runtime& runtime, const Value& self, Call& call) {
   runtime.read(self.as_text());
   std::vector<std::string_view> lines = split_lines(self.as_text(), false);
   const bool ends_line = lines.empty() || lines.back().end() != self.as_text().end();
-  if (ends_line && !self.as_text().ends_with('\r')) lines.push_back({});  // as in jinja2
+  if (ends_line && !self.as_text().ends_with('\r')) lines.emplace_back();  // as in jinja2
   MarkedText out;
   bool starts = true;
   for (const std::string_view line : lines) {

@@ -29,7 +29,7 @@ struct Replacement {
   Value to;           // text
   std::int64_t most;  // negative: all
 };
-MarkedText replace_text(Runtime& runtime, const Value& text, const Replacement& change);
+MarkedText replace_text(Runtime& runtime, const Value& value, const Replacement& change);
 
 struct Sides {
   bool left, right;

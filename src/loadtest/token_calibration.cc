@@ -27,9 +27,9 @@ ProbeWords next_probe(std::span<const ProbePrompt> sent, std::int64_t longest_to
   const TokenCalibration found = calibrate(sent);
   const double fitting =
       (static_cast<double>(longest_tokens) - found.overhead_tokens) / found.tokens_per_word;
-  return {.first = seen,
-          .count = std::clamp(static_cast<std::int64_t>(fitting), sent.front().words.count,
-                              kEnoughWords - seen)};
+  const std::int64_t most = kEnoughWords - seen;
+  const std::int64_t least = std::min(sent.front().words.count, most);
+  return {.first = seen, .count = std::clamp(static_cast<std::int64_t>(fitting), least, most)};
 }
 
 TokenCalibration calibrate(std::span<const ProbePrompt> sent) {

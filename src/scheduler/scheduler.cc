@@ -85,6 +85,9 @@ std::optional<RequestUsage> Scheduler::remove(RequestId request) {
   }
   Sequence& sequence = *found->second;
   const RequestUsage usage = sequence.usage;
+  if (sequence.failed) {
+    forget_blocks(sequence);
+  }
   if (running_.contains(sequence.place)) {
     leave(sequence);
   } else {
@@ -270,6 +273,7 @@ StepOutcome Scheduler::complete(StepResult result) {
     if (result.failure || failed != result.failed.end()) {
       outcome.failed.push_back(
           {slice.request, result.failure ? result.failure->message : std::move(failed->why)});
+      sequence.failed = true;
       continue;
     }
     if (slice.pooling != Pooling::kNone) {
@@ -315,6 +319,16 @@ void Scheduler::advance(Sequence& sequence, const SequenceSlice& slice, StepResu
     }
   } else if (sequence.ends_with_prompt() && sequence.pending() == 0) {
     outcome.computed.push_back(slice.request);
+  }
+}
+
+// Takes the blocks that only this sequence uses out of the prefix cache. After a failure its keys
+// and values may be no numbers, also those of earlier steps, which drew nothing and did not fail.
+void Scheduler::forget_blocks(const Sequence& sequence) {
+  for (std::size_t i = 0; i < std::min(sequence.cached, sequence.blocks.size()); ++i) {
+    if (pool_.references(sequence.blocks[i]) == 1) {
+      cache_.forget(sequence.blocks[i]);
+    }
   }
 }
 

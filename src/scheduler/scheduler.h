@@ -205,6 +205,7 @@ class Scheduler {
   void advance(Sequence& sequence, const SequenceSlice& slice, StepResult& result,
                StepOutcome& outcome);
   void publish_blocks(Sequence& sequence);
+  void forget_blocks(const Sequence& sequence);
   void release(BlockId block);
   void release_blocks(Sequence& sequence);
   bool has_room(const StepPlan& plan) const;

@@ -120,6 +120,22 @@ TEST(Scheduler, BlocksOfAnotherPrecisionAreNotReused) {
   EXPECT_EQ(plan.slices.back().first_position, 8);  // the third block was computed at tag 1
 }
 
+TEST(Scheduler, NoPromptReusesTheBlocksOfASequenceThatFailed) {
+  Scheduler scheduler(config_of(16));
+  ASSERT_TRUE(scheduler.add(request(1, counting(12), 2)).ok());
+  complete(scheduler, scheduler.next_step().value());
+  const StepPlan last = scheduler.next_step().value();
+  ASSERT_EQ(last.slices.front().first_position, 8);
+  StepResult result{.id = last.id,
+                    .sampled = std::vector<TokenId>(last.samples.size()),
+                    .logprobs = std::vector<TokenLogprobs>(last.samples.size())};
+  result.failed.push_back({RequestId{1}, "its logits are no numbers"});
+  ASSERT_EQ(scheduler.complete(std::move(result)).failed.size(), 1U);
+  scheduler.remove(RequestId{1});
+  ASSERT_TRUE(scheduler.add(request(2, counting(12), 2)).ok());
+  EXPECT_EQ(scheduler.next_step()->slices.front().first_position, 0);
+}
+
 TEST(Scheduler, SaltSeparatesPrefixes) {
   Scheduler scheduler(config_of(20));
   for (const auto& [id, salt] : {std::pair{1, "a"}, {2, "b"}, {3, "a"}}) {

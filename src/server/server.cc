@@ -156,10 +156,15 @@ Status Server::Impl::listen_public() {
   }
   cors_ = *std::move(cors);
   if (options_.service.keys.empty()) {
-    std::vector<std::string> names = options_.allowed_hosts;
+    std::vector<std::string> names;
+    for (const std::string& name : options_.allowed_hosts) {
+      names.emplace_back(host_of(name));
+    }
     names.push_back(options_.host);
     error_code ec;
-    names.push_back(asio::ip::host_name(ec));
+    const std::string own = asio::ip::host_name(ec);
+    names.push_back(own);
+    names.push_back(own + ".local");  // as multicast DNS has it
     pages_ = PageGuard({.origins = cors_,
                         .names = std::move(names),
                         .remedy = "--allow-origin, --allowed-hosts or an --api-key"});
