@@ -74,7 +74,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     case 4: {
       const std::size_t half = text.find('\0');
       const std::string_view rest = half == std::string_view::npos ? "" : text.substr(half + 1);
-      (void)parse_servegen_client(
+      (void)protean::parse_servegen_client(
           {"c", "t", std::string(text.substr(0, half)), "d", std::string(rest)});
       break;
     }
