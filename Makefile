@@ -4,7 +4,7 @@ DATA := $(or $(PROTEAN_DATA),../shared/data)
 MODEL ?= $(firstword $(wildcard models/builtin $(DATA)/models/tinystories-656k))
 SOURCES = $(shell find src tests bench -name '*.h' -o -name '*.cc')
 
-.PHONY: help deps build serve test e2e load deb check check-format check-tree check-code format clean
+.PHONY: help deps build serve test e2e load deb check check-format check-tree check-code check-alone format clean
 
 help:     ## this list
 	@sed -n 's/^\([a-z0-9]*\):.*## */  make \1\t/p' Makefile | expand -t 16
@@ -47,6 +47,9 @@ check-tree:
 check-code:
 	@CC=clang CXX=clang++ cmake -S . -B $(BUILD)/lint -G Ninja -DCMAKE_UNITY_BUILD=ON -DPROTEAN_TESTS=OFF >/dev/null
 	@python3 -B tests/tidy/lint.py $(BUILD)/lint
+
+check-alone:
+	@python3 -B tests/tidy/alone.py
 
 format:    ## clang-format over the tree
 	@clang-format -i $(SOURCES)
