@@ -1,8 +1,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <boost/json/parse.hpp>
 #include <memory>
+#include <mutex>
 #include <random>
 #include <thread>
 
@@ -126,6 +128,59 @@ TEST(GrammarMasks, EqualThoseOfTheNaiveAutomatonForTokensLongerThanBounds) {
     for (std::uint32_t seed = 0; seed < 4; ++seed) {
       compare_masks(schema, tokenizer, seed);
     }
+  }
+}
+
+// Expects the masks of the sets that single bytes lead to, the nearest to the start first, to equal
+// those of a cache that was never reset. Token 0 to 255 are the bytes.
+void expect_masks_of_a_new_cache(grammar::MaskCache& cache, grammar::MaskCache& fresh,
+                                 std::size_t words) {
+  std::vector<std::uint64_t> mask(words);
+  std::vector<std::uint64_t> expected(words);
+  std::vector<std::pair<grammar::SetId, grammar::SetId>> sets{{cache.start(), fresh.start()}};
+  for (std::size_t i = 0; i < sets.size(); ++i) {
+    cache.mask(sets[i].first, mask);
+    fresh.mask(sets[i].second, expected);
+    ASSERT_EQ(mask, expected) << cache.key() << ": set " << sets[i].first;
+    for (TokenId byte = 0; byte < 256 && sets.size() < 256; ++byte) {
+      const std::pair next(cache.advance(sets[i].first, byte), fresh.advance(sets[i].second, byte));
+      ASSERT_EQ(next.first == grammar::kNoStacks, next.second == grammar::kNoStacks);
+      if (next.first != grammar::kNoStacks && std::ranges::find(sets, next) == sets.end()) {
+        sets.push_back(next);
+      }
+    }
+  }
+}
+
+TEST(GrammarMasks, AreRightIfTheCacheIsResetWhileItWarms) {
+  constexpr std::size_t kBudget = std::size_t{64} << 20;
+  const TokenList tokenizer = TokenList::json_pieces();
+  const auto table = std::make_shared<const grammar::TokenTable>(
+      tokenizer, tokenizer.vocab_size(), std::vector<TokenId>{tokenizer.eos()});
+  for (const char* schema : schemas()) {
+    const auto automaton = std::make_shared<const Automaton>(automaton_of(schema));
+    const auto memory = std::make_shared<grammar::GrammarMemory>(kBudget);
+    grammar::MaskCache cache(schema, automaton, table, memory);
+    std::atomic<bool> warmed = false;
+    std::atomic<std::uint64_t> resets = 0;
+    std::thread resetting([&] {
+      while (!warmed) {
+        // A thread that waits in lock() would rarely get the mutex between two rounds of warm().
+        if (const std::unique_lock lock(cache.mutex(), std::try_to_lock); lock.owns_lock()) {
+          memory->add_grammar(kBudget);  // exceeds the budget, so that generation() resets
+          resets = cache.generation();
+          memory->remove_grammar(kBudget);
+        }
+      }
+    });
+    while (resets == 0) {
+      std::this_thread::yield();
+    }
+    cache.warm();
+    warmed = true;
+    resetting.join();
+    grammar::MaskCache fresh(schema, automaton, table, memory);
+    expect_masks_of_a_new_cache(cache, fresh, table->mask_words());
   }
 }
 
