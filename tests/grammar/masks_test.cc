@@ -10,6 +10,7 @@
 
 #include "grammar/grammar.h"
 #include "grammar/mask_cache.h"
+#include "grammar/mask_caches.h"
 #include "grammar/schema_compiler.h"
 #include "grammar/token_table.h"
 #include "tests/grammar/naive_automaton.h"
@@ -262,6 +263,44 @@ TEST(GrammarMemory, AGrammarLargerThanTheBudgetIsRefused) {
   EXPECT_EQ(constraint.error().code, ErrorCode::kExhausted);
   EXPECT_NE(constraint.error().message.find("--grammar-memory"), std::string::npos);
   EXPECT_LT(tokens.bytes(), std::size_t{64} << 10);
+}
+
+TEST(GrammarMemory, GrammarsAreRefusedIfTheirMasksWouldBeWorkedOutInEveryStep) {
+  constexpr int kVocab = 150'000;
+  const TokenList tokenizer = TokenList::json_pieces();
+  const auto table = std::make_shared<const grammar::TokenTable>(
+      tokenizer, kVocab, std::vector<TokenId>{tokenizer.eos()});
+  const auto memory = std::make_shared<grammar::GrammarMemory>(
+      std::size_t{16} << 20, grammar::MaskCache::least_bytes(*table));
+  grammar::MaskCaches caches(memory);
+  const auto automaton = std::make_shared<const Automaton>(automaton_of("true"));
+  std::vector<std::shared_ptr<grammar::MaskCache>> in_use;
+  for (int n = 0; n < 256; ++n) {
+    const auto added = caches.add(
+        std::make_shared<grammar::MaskCache>(std::to_string(n), automaton, table, memory));
+    if (!added) {
+      EXPECT_EQ(added.error().code, ErrorCode::kUnavailable);
+      EXPECT_NE(added.error().message.find("--grammar-memory"), std::string::npos);
+      break;
+    }
+    in_use.push_back(*added);
+  }
+  EXPECT_GT(in_use.size(), 40U);
+  std::vector<std::uint64_t> mask(table->mask_words());
+  memory->resize_masks(0, std::size_t{16} << 20);  // keeps the budget exceeded
+  for (const auto& cache : in_use) {
+    const std::scoped_lock lock(cache->mutex());
+    for (int step = 0; step < 10; ++step) {
+      for (const char byte : {'[', '1', '"'}) {
+        cache->mask(cache->advance(cache->start(), static_cast<std::uint8_t>(byte)), mask);
+        ASSERT_EQ(cache->generation(), 0U) << cache->key() << " of " << in_use.size();
+      }
+    }
+  }
+  memory->resize_masks(std::size_t{16} << 20, 0);
+  in_use.clear();
+  EXPECT_TRUE(
+      caches.add(std::make_shared<grammar::MaskCache>("later", automaton, table, memory)).ok());
 }
 
 TEST(GrammarMemory, MasksThatWereDroppedAreTheSameWhenWorkedOutAgain) {
