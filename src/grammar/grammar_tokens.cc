@@ -136,7 +136,8 @@ GrammarTokens::GrammarTokens(const Tokenizer& tokenizer, int vocab, std::vector<
                              std::size_t most_bytes)
     : impl_(std::make_unique<Impl>()) {
   impl_->tokens = std::make_shared<TokenTable>(tokenizer, vocab, std::move(stop_ids));
-  impl_->memory = std::make_shared<GrammarMemory>(most_bytes);
+  impl_->memory =
+      std::make_shared<GrammarMemory>(most_bytes, MaskCache::least_bytes(*impl_->tokens));
   impl_->caches = std::make_shared<MaskCaches>(impl_->memory);
 }
 

@@ -130,11 +130,21 @@ void MaskCache::warm() {
   constexpr std::size_t kMostNodes = 2'000'000;  // about 20 ms
   constexpr std::size_t kMostSets = 256;
   std::vector<std::uint64_t> words(tokens_->mask_words());
-  std::vector<SetId> sets{stacks_.start()};
-  std::unordered_set<SetId> seen{stacks_.start(), kNoStacks};
-  for (std::size_t i = 0; i < sets.size(); ++i) {
+  std::vector<SetId> sets;
+  std::unordered_set<SetId> seen{kNoStacks};
+  std::uint64_t begun = 0;
+  for (std::size_t i = 0; i == 0 || i < sets.size(); ++i) {
     const std::scoped_lock lock(mutex_);  // released in each round, so that steps need not wait
-    if ((i == 0 && std::exchange(warm_, true)) || walked_ > kMostNodes || full()) {
+    if (i == 0) {
+      if (std::exchange(warm_, true)) {
+        return;
+      }
+      begun = generation_;
+      sets.push_back(stacks_.start());
+      seen.insert(stacks_.start());
+    }
+    // A reset by another thread makes the numbers in `sets` invalid.
+    if (generation_ != begun || walked_ > kMostNodes || full()) {
       return;
     }
     mask(sets[i], words);

@@ -27,6 +27,9 @@ class MaskCache {
  public:
   static constexpr std::size_t kMaxBytes = std::size_t{96} << 20;      // of stacks and masks
   static constexpr std::size_t kMaxMaskBytes = std::size_t{16} << 20;  // of whole masks
+  // Returns the bytes that a grammar needs to keep what one step works out: a whole mask, the
+  // partial masks it consists of, and stacks. With less, masks are worked out in every step.
+  static std::size_t least_bytes(const TokenTable& tokens) { return tokens.mask_words() * 8 * 8; }
 
   MaskCache(std::string key, std::shared_ptr<const Automaton> automaton,
             std::shared_ptr<const TokenTable> tokens, std::shared_ptr<GrammarMemory> memory);

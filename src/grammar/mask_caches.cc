@@ -40,12 +40,18 @@ Result<std::shared_ptr<MaskCache>> MaskCaches::add(std::shared_ptr<MaskCache> ca
   if (std::shared_ptr<MaskCache> first = find_locked(cache->key())) {
     return first;
   }
-  drop_unused([&] { return memory_->grammar_bytes() <= most && !memory_->exceeded(); });
+  drop_unused([&] { return memory_->fits_grammars() && !memory_->exceeded(); });
   if (memory_->grammar_bytes() > most) {
     return make_error(ErrorCode::kUnavailable,
                       "the grammars of running requests take all of the {} that grammars may take; "
                       "try again later or raise --grammar-memory",
                       format_bytes(static_cast<std::int64_t>(most)));
+  }
+  if (!memory_->fits_grammars()) {
+    return make_error(
+        ErrorCode::kUnavailable,
+        "the grammars of running requests leave too little memory for the token masks "
+        "of another one; try again later or raise --grammar-memory");
   }
   entries_.push_front(cache);
   by_key_.emplace(cache->key(), entries_.begin());

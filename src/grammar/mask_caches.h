@@ -23,7 +23,8 @@ class MaskCaches {
   // Returns null if no cache has this key.
   std::shared_ptr<MaskCache> find(const std::string& key);
   // Returns the cache to use for its key: `cache`, or one that another thread added first. Fails
-  // with kExhausted if the grammar alone is too large, with kUnavailable if those in use are.
+  // with kExhausted if the grammar alone is too large, with kUnavailable if those in use are
+  // or would leave each other too few masks.
   Result<std::shared_ptr<MaskCache>> add(std::shared_ptr<MaskCache> cache);
   // Drops unused caches until the budget is kept or all are used.
   void make_room();

@@ -1,13 +1,16 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <boost/json/parse.hpp>
 #include <memory>
+#include <mutex>
 #include <random>
 #include <thread>
 
 #include "grammar/grammar.h"
 #include "grammar/mask_cache.h"
+#include "grammar/mask_caches.h"
 #include "grammar/schema_compiler.h"
 #include "grammar/token_table.h"
 #include "tests/grammar/naive_automaton.h"
@@ -129,6 +132,59 @@ TEST(GrammarMasks, EqualThoseOfTheNaiveAutomatonForTokensLongerThanBounds) {
   }
 }
 
+// Expects the masks of the sets that single bytes lead to, the nearest to the start first, to equal
+// those of a cache that was never reset. Token 0 to 255 are the bytes.
+void expect_masks_of_a_new_cache(grammar::MaskCache& cache, grammar::MaskCache& fresh,
+                                 std::size_t words) {
+  std::vector<std::uint64_t> mask(words);
+  std::vector<std::uint64_t> expected(words);
+  std::vector<std::pair<grammar::SetId, grammar::SetId>> sets{{cache.start(), fresh.start()}};
+  for (std::size_t i = 0; i < sets.size(); ++i) {
+    cache.mask(sets[i].first, mask);
+    fresh.mask(sets[i].second, expected);
+    ASSERT_EQ(mask, expected) << cache.key() << ": set " << sets[i].first;
+    for (TokenId byte = 0; byte < 256 && sets.size() < 256; ++byte) {
+      const std::pair next(cache.advance(sets[i].first, byte), fresh.advance(sets[i].second, byte));
+      ASSERT_EQ(next.first == grammar::kNoStacks, next.second == grammar::kNoStacks);
+      if (next.first != grammar::kNoStacks && std::ranges::find(sets, next) == sets.end()) {
+        sets.push_back(next);
+      }
+    }
+  }
+}
+
+TEST(GrammarMasks, AreRightIfTheCacheIsResetWhileItWarms) {
+  constexpr std::size_t kBudget = std::size_t{64} << 20;
+  const TokenList tokenizer = TokenList::json_pieces();
+  const auto table = std::make_shared<const grammar::TokenTable>(
+      tokenizer, tokenizer.vocab_size(), std::vector<TokenId>{tokenizer.eos()});
+  for (const char* schema : schemas()) {
+    const auto automaton = std::make_shared<const Automaton>(automaton_of(schema));
+    const auto memory = std::make_shared<grammar::GrammarMemory>(kBudget);
+    grammar::MaskCache cache(schema, automaton, table, memory);
+    std::atomic<bool> warmed = false;
+    std::atomic<std::uint64_t> resets = 0;
+    std::thread resetting([&] {
+      while (!warmed) {
+        // A thread that waits in lock() would rarely get the mutex between two rounds of warm().
+        if (const std::unique_lock lock(cache.mutex(), std::try_to_lock); lock.owns_lock()) {
+          memory->add_grammar(kBudget);  // exceeds the budget, so that generation() resets
+          resets = cache.generation();
+          memory->remove_grammar(kBudget);
+        }
+      }
+    });
+    while (resets == 0) {
+      std::this_thread::yield();
+    }
+    cache.warm();
+    warmed = true;
+    resetting.join();
+    grammar::MaskCache fresh(schema, automaton, table, memory);
+    expect_masks_of_a_new_cache(cache, fresh, table->mask_words());
+  }
+}
+
 GrammarSource json(const char* schema) {
   return {JsonSchema{.schema = boost::json::parse(schema)}};
 }
@@ -207,6 +263,44 @@ TEST(GrammarMemory, AGrammarLargerThanTheBudgetIsRefused) {
   EXPECT_EQ(constraint.error().code, ErrorCode::kExhausted);
   EXPECT_NE(constraint.error().message.find("--grammar-memory"), std::string::npos);
   EXPECT_LT(tokens.bytes(), std::size_t{64} << 10);
+}
+
+TEST(GrammarMemory, GrammarsAreRefusedIfTheirMasksWouldBeWorkedOutInEveryStep) {
+  constexpr int kVocab = 150'000;
+  const TokenList tokenizer = TokenList::json_pieces();
+  const auto table = std::make_shared<const grammar::TokenTable>(
+      tokenizer, kVocab, std::vector<TokenId>{tokenizer.eos()});
+  const auto memory = std::make_shared<grammar::GrammarMemory>(
+      std::size_t{16} << 20, grammar::MaskCache::least_bytes(*table));
+  grammar::MaskCaches caches(memory);
+  const auto automaton = std::make_shared<const Automaton>(automaton_of("true"));
+  std::vector<std::shared_ptr<grammar::MaskCache>> in_use;
+  for (int n = 0; n < 256; ++n) {
+    const auto added = caches.add(
+        std::make_shared<grammar::MaskCache>(std::to_string(n), automaton, table, memory));
+    if (!added) {
+      EXPECT_EQ(added.error().code, ErrorCode::kUnavailable);
+      EXPECT_NE(added.error().message.find("--grammar-memory"), std::string::npos);
+      break;
+    }
+    in_use.push_back(*added);
+  }
+  EXPECT_GT(in_use.size(), 40U);
+  std::vector<std::uint64_t> mask(table->mask_words());
+  memory->resize_masks(0, std::size_t{16} << 20);  // keeps the budget exceeded
+  for (const auto& cache : in_use) {
+    const std::scoped_lock lock(cache->mutex());
+    for (int step = 0; step < 10; ++step) {
+      for (const char byte : {'[', '1', '"'}) {
+        cache->mask(cache->advance(cache->start(), static_cast<std::uint8_t>(byte)), mask);
+        ASSERT_EQ(cache->generation(), 0U) << cache->key() << " of " << in_use.size();
+      }
+    }
+  }
+  memory->resize_masks(std::size_t{16} << 20, 0);
+  in_use.clear();
+  EXPECT_TRUE(
+      caches.add(std::make_shared<grammar::MaskCache>("later", automaton, table, memory)).ok());
 }
 
 TEST(GrammarMemory, MasksThatWereDroppedAreTheSameWhenWorkedOutAgain) {

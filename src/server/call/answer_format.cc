@@ -127,7 +127,9 @@ void read_whitespace(FieldReader& fields, std::string_view pattern_field, bool s
   }
   if (schema != nullptr) {
     schema->whitespace = pattern ? JsonWhitespace{*pattern, *pattern} : kSpacedSeparators;
-    format->key += " white space " + (pattern ? *pattern : "of separators");
+    // With its length, no pattern can look like another part of the key.
+    format->key += pattern ? fmt::format(" white space {}:{}", pattern->size(), *pattern)
+                           : " spaced separators";
   }
 }
 

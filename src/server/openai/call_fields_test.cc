@@ -171,6 +171,14 @@ TEST(CallFields, WhiteSpaceOfJsonIsAPattern) {
     EXPECT_EQ(whitespace.after_separator, "\n *") << fields;
     EXPECT_NE(call.format->key.find("\n *"), std::string::npos) << fields;
   }
+  const auto key = [](const char* fields) { return chat(fields).format->key; };
+  EXPECT_NE(key(R"("structured_outputs":{"json":{"type":"object"},"disable_any_whitespace":true})"),
+            key(R"("structured_outputs":{"json":{"type":"object"},
+             "whitespace_pattern":"of separators"})"));
+  EXPECT_NE(key(R"("structured_outputs":{"json":{"type":"object"},"whitespace_pattern":"a"},
+                   "guided_whitespace_pattern":"b")"),
+            key(R"("guided_json":{"type":"object"},
+                   "guided_whitespace_pattern":"a white space b")"));
   const Row table[] = {
       {R"("guided_whitespace_pattern":" ")", "guided_whitespace_pattern", "needs a JSON schema"},
       {R"("guided_regex":"a","guided_whitespace_pattern":" ")", "guided_whitespace_pattern",
