@@ -1,6 +1,7 @@
 #include "tokenizer/vocabulary_files.h"
 
 #include <gtest/gtest.h>
+#include <sentencepiece_processor.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -51,12 +52,13 @@ void expect_same(const Vocabulary& vocabulary, const std::vector<std::string>& t
   }
 }
 
-TEST(VocabularyFiles, SentencePieceReadsBackTheSame) {
+// Returns a SentencePiece vocabulary, with a token for each byte if `bytes`.
+Vocabulary sentencepiece_vocabulary(bool bytes) {
   Vocabulary vocabulary;
   vocabulary.kind = Vocabulary::Kind::kSentencePiece;
   vocabulary.tokens = {"<unk>", "<s>", "</s>"};
   vocabulary.types = {Type::kUnknown, Type::kControl, Type::kControl};
-  for (int byte = 0; byte < 256; ++byte) {
+  for (int byte = 0; bytes && byte < 256; ++byte) {
     vocabulary.tokens.push_back(fmt::format("<0x{:02X}>", byte));
     vocabulary.types.push_back(Type::kByte);
   }
@@ -73,6 +75,41 @@ TEST(VocabularyFiles, SentencePieceReadsBackTheSame) {
   vocabulary.bos = 1;
   vocabulary.eos = 2;
   vocabulary.add_bos = true;
+  return vocabulary;
+}
+
+// Expects that the SentencePiece library loads the vocabulary's tokenizer.model and encodes a text
+// as we do, also a character that is not a token.
+void expect_library_agrees(const Vocabulary& vocabulary) {
+  const auto tokenizer = make_tokenizer(vocabulary);
+  const auto files = vocabulary_files(vocabulary, "");
+  ASSERT_TRUE(tokenizer.ok());
+  ASSERT_TRUE(files.ok());
+  sentencepiece::SentencePieceProcessor library;
+  const auto loaded = library.LoadFromSerializedProto(files->at("tokenizer.model"));
+  ASSERT_TRUE(loaded.ok()) << loaded.ToString();
+  EXPECT_EQ(library.GetPieceSize(), (*tokenizer)->vocab_size());
+  const std::string text = "ab a\xC3\xA9";
+  const std::vector<int> ids = library.EncodeAsIds(text);
+  EXPECT_EQ((*tokenizer)->encode(text, kPlainText), std::vector<TokenId>(ids.begin(), ids.end()));
+}
+
+TEST(VocabularyFiles, SentencePieceLibraryFallsBackToBytes) {
+  const Vocabulary vocabulary = sentencepiece_vocabulary(true);
+  expect_library_agrees(vocabulary);
+  const auto tokenizer = make_tokenizer(vocabulary);
+  ASSERT_TRUE(tokenizer.ok());
+  const std::vector<TokenId> ids = (*tokenizer)->encode("\xC3\xA9", kPlainText);
+  EXPECT_EQ(std::vector<TokenId>(ids.end() - 2, ids.end()),
+            (std::vector<TokenId>{3 + 0xC3, 3 + 0xA9}));
+}
+
+TEST(VocabularyFiles, SentencePieceLibraryReadsVocabularyWithoutBytes) {
+  expect_library_agrees(sentencepiece_vocabulary(false));
+}
+
+TEST(VocabularyFiles, SentencePieceReadsBackTheSame) {
+  Vocabulary vocabulary = sentencepiece_vocabulary(true);
   for (const bool space : {true, false}) {
     vocabulary.add_space_prefix = space;
     expect_same(vocabulary, {"", "ab ab", "  a<s>b", "\xC3\xA9\n"});
