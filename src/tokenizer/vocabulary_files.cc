@@ -133,8 +133,10 @@ Result<std::string> tokenizer_json(const Vocabulary& vocabulary) {
   for (std::size_t id = 0; id < vocabulary.tokens.size(); ++id) {
     const std::string& text = vocabulary.tokens[id];
     const Type type = vocabulary.types[id];
+    // Added tokens are in the model too: the Hugging Face library ignores the id of an added token
+    // that the model lacks, and numbers such tokens from the model's size on.
+    tokens[text] = id;
     if (type == Type::kNormal || type == Type::kByte) {
-      tokens[text] = id;
       continue;
     }
     added.push_back(json::object{{"id", id},

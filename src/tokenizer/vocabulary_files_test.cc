@@ -4,6 +4,7 @@
 #include <sentencepiece_processor.h>
 #include <unistd.h>
 
+#include <boost/json.hpp>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -116,19 +117,52 @@ TEST(VocabularyFiles, SentencePieceReadsBackTheSame) {
   }
 }
 
+// Returns a byte-level vocabulary whose special tokens are the first ids or the last ones.
+Vocabulary byte_level_vocabulary(const char* pre, bool specials_first) {
+  Vocabulary vocabulary;
+  vocabulary.tokens = {"a", "b", "ab", "abab", "\xC4\xA0", "1"};
+  vocabulary.types.assign(vocabulary.tokens.size(), Type::kNormal);
+  const std::size_t at = specials_first ? 0 : vocabulary.tokens.size();
+  vocabulary.tokens.insert(vocabulary.tokens.begin() + at, {"<|end|>", "<|pad|>", "<tool>"});
+  vocabulary.types.insert(vocabulary.types.begin() + at,
+                          {Type::kControl, Type::kControl, Type::kUserDefined});
+  vocabulary.merges = {"a b", "ab ab"};
+  vocabulary.pre_tokenizer = pre;
+  vocabulary.bos = static_cast<TokenId>(at);
+  vocabulary.eos = static_cast<TokenId>(at);
+  vocabulary.add_bos = true;
+  return vocabulary;
+}
+
 TEST(VocabularyFiles, ByteLevelBpeReadsBackTheSame) {
   for (const char* pre : {"gpt-2", "llama-bpe", "qwen2"}) {
-    Vocabulary vocabulary;
-    vocabulary.tokens = {"a", "b", "ab", "abab", "\xC4\xA0", "1", "<|end|>", "<tool>"};
-    vocabulary.types.assign(vocabulary.tokens.size(), Type::kNormal);
-    vocabulary.types[6] = Type::kControl;
-    vocabulary.types[7] = Type::kUserDefined;
-    vocabulary.merges = {"a b", "ab ab"};
-    vocabulary.pre_tokenizer = pre;
-    vocabulary.bos = 6;
-    vocabulary.eos = 6;
-    vocabulary.add_bos = true;
-    expect_same(vocabulary, {"", "abab ab1", "a<|end|>b<tool>"});
+    for (const bool specials_first : {false, true}) {
+      expect_same(byte_level_vocabulary(pre, specials_first),
+                  {"", "abab ab1", "a<|end|>b<tool>", "<|pad|>", "ab<|pad|>"});
+    }
+  }
+}
+
+// The Hugging Face library ignores the id of an added token that the model lacks, and numbers such
+// tokens from the model's size on.
+TEST(VocabularyFiles, ModelHasTheAddedTokens) {
+  for (const bool specials_first : {false, true}) {
+    const Vocabulary vocabulary = byte_level_vocabulary("gpt-2", specials_first);
+    const auto files = vocabulary_files(vocabulary, "");
+    ASSERT_TRUE(files.ok());
+    const boost::json::value root = boost::json::parse(files->at("tokenizer.json"));
+    const boost::json::object& ids = root.at("model").at("vocab").as_object();
+    EXPECT_EQ(ids.size(), vocabulary.tokens.size());
+    for (std::size_t id = 0; id < vocabulary.tokens.size(); ++id) {
+      const boost::json::value* written = ids.if_contains(vocabulary.tokens[id]);
+      ASSERT_TRUE(written) << vocabulary.tokens[id];
+      EXPECT_EQ(written->to_number<std::size_t>(), id) << vocabulary.tokens[id];
+    }
+    const boost::json::array& added = root.at("added_tokens").as_array();
+    EXPECT_EQ(added.size(), 3u);
+    for (const boost::json::value& token : added) {
+      EXPECT_EQ(token.at("id"), ids.at(token.at("content").as_string())) << token;
+    }
   }
 }
 
