@@ -1,5 +1,6 @@
 #include "tokenizer/vocabulary_files.h"
 
+#include <algorithm>
 #include <bit>
 #include <boost/json/array.hpp>
 #include <boost/json/object.hpp>
@@ -63,6 +64,11 @@ std::string sentencepiece_model(const Vocabulary& vocabulary) {
   };
   MessageWriter trainer;
   trainer.integer(3, kBpe);
+  trainer.integer(4, vocabulary.tokens.size());
+  // The SentencePiece library refuses byte tokens in a model that does not set byte_fallback.
+  const auto& types = vocabulary.types;
+  const bool byte_fallback = std::find(types.begin(), types.end(), Type::kByte) != types.end();
+  trainer.integer(35, byte_fallback ? 1 : 0);
   trainer.integer(40, id(vocabulary.unknown));
   trainer.integer(41, id(vocabulary.bos));
   trainer.integer(42, id(vocabulary.eos));
@@ -127,8 +133,10 @@ Result<std::string> tokenizer_json(const Vocabulary& vocabulary) {
   for (std::size_t id = 0; id < vocabulary.tokens.size(); ++id) {
     const std::string& text = vocabulary.tokens[id];
     const Type type = vocabulary.types[id];
+    // Added tokens are in the model too: the Hugging Face library ignores the id of an added token
+    // that the model lacks, and numbers such tokens from the model's size on.
+    tokens[text] = id;
     if (type == Type::kNormal || type == Type::kByte) {
-      tokens[text] = id;
       continue;
     }
     added.push_back(json::object{{"id", id},
