@@ -3,9 +3,8 @@
 #include <string>
 #include <vector>
 
-#include "contract/form.h"
+#include "contract/precision.h"
 #include "host/cpu_share.h"
-#include "replica/model_options.h"
 
 namespace protean {
 

@@ -16,7 +16,7 @@ ServedModel::ServedModel(const Checkpoint& checkpoint, const Options& options)
   }
   Form form = single_device_form(checkpoint.spec(), std::move(layers), DeviceId{0},
                                  {.block_tokens = options.block_tokens, .blocks = options.blocks});
-  form.kv.precision = kv_precision_beside(highest_precision(form));
+  form.kv.precision = default_kv_precision(highest_precision(form));
   form.largest_tp_degree = options.shards;
   auto rank = Rank::create({.form = std::move(form),
                             .threads = options.threads,
