@@ -28,7 +28,7 @@ THIRD_PARTY = {
     r"(fmt|spdlog)/": ["fmt/format.h"],
 }
 FLAGS = ["-std=c++20", "-Wall", "-Wextra", "-Werror", "-Wno-missing-field-initializers", "-Wno-unused-function",
-         "-Wno-unused-const-variable", "-Wno-pragma-once-outside-header", "-Isrc", "-I.",
+         "-Wno-unused-const-variable", "-Wno-pragma-once-outside-header", "-Isrc", "-I.", "-isystem", "/usr/include/eigen3",
          "-DBOOST_ASIO_SEPARATE_COMPILATION", "-DBOOST_BEAST_SEPARATE_COMPILATION", "-DBOOST_ASIO_NO_DEPRECATED",
          "-DBOOST_ASIO_NO_TS_EXECUTORS", "-DPROTEAN_VERSION=\"alone\""]
 INCLUDE = re.compile(r'^#include ([<"])([^>"]+)[>"]', re.MULTILINE)
