@@ -100,8 +100,8 @@ std::array<NamedModel, 4> known_models() {
            {"150m", small}}};
 }
 
-// Returns a token for each byte, two special tokens, and words that no text is cut into: whatever a
-// random model draws can be decoded.
+// Returns a token for each byte, two special tokens, and words that no text is cut into, so that
+// every token that a random model draws can be decoded.
 std::vector<std::string> token_texts(int vocab) {
   std::vector<std::string> tokens;
   tokens.reserve(static_cast<std::size_t>(vocab));

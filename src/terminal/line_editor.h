@@ -12,7 +12,7 @@ struct history;
 namespace protean {
 
 // Reads lines from standard input. On a terminal a line can be edited, and Up and Down bring back
-// the lines of this session; otherwise lines are read as they come. One thread.
+// earlier lines; otherwise lines are read as they come. One thread.
 class LineEditor {
  public:
   LineEditor();

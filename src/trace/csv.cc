@@ -76,74 +76,78 @@ void leave_out_failed(Trace& trace) {
   }
 }
 
+// Returns the request of a row, whose fields are in the order of the columns.
+using RequestReader = std::function<Result<TraceRequest>(
+    const std::vector<std::string_view>& fields, const TracePlace& place)>;
+
+Result<Trace> parse_rows(std::string_view csv, std::string_view name, TraceFormat format,
+                         std::initializer_list<std::string_view> columns,
+                         const RequestReader& read_request) {
+  Trace trace{.format = format};
+  const Status read = for_each_row(
+      csv, name, columns,
+      [&](const std::vector<std::string_view>& fields, const TracePlace& place) -> Status {
+        auto request = read_request(fields, place);
+        if (!request.ok()) {
+          return request.error();
+        }
+        trace.requests.push_back(*std::move(request));
+        return {};
+      });
+  if (!read.ok()) {
+    return read.error();
+  }
+  leave_out_failed(trace);
+  return trace;
+}
+
+Result<TraceRequest> azure_request(const std::vector<std::string_view>& fields,
+                                   const TracePlace& place) {
+  const auto at_ns = parse_timestamp(fields[0]);
+  if (!at_ns) {
+    return trace_error(place, "{} is not a time like 2023-11-16 18:17:03.97996",
+                       quoted_for_error(fields[0]));
+  }
+  auto request = request_of(fields[1], fields[2], place);
+  if (request.ok()) {
+    request->at_ns = *at_ns;
+  }
+  return request;
+}
+
+Result<TraceRequest> burstgpt_request(const std::vector<std::string_view>& fields,
+                                      const TracePlace& place) {
+  const auto at_s = parse_number(fields[0]);
+  if (!at_s || *at_s < 0 || *at_s > kMaxTraceSeconds) {
+    return trace_error(place, "{} is not a time in seconds", quoted_for_error(fields[0]));
+  }
+  auto request = request_of(fields[1], fields[2], place);
+  if (request.ok()) {
+    request->at_ns = seconds_to_ns(*at_s);
+  }
+  return request;
+}
+
+Result<TraceRequest> lengths_request(const std::vector<std::string_view>& fields,
+                                     const TracePlace& place) {
+  return request_of(fields[0], fields[1], place);
+}
+
 }  // namespace
 
 Result<Trace> parse_azure(std::string_view csv, std::string_view name) {
-  Trace trace{.format = TraceFormat::kAzure};
-  const Status read = for_each_row(
-      csv, name, {"TIMESTAMP", "ContextTokens", "GeneratedTokens"},
-      [&](const std::vector<std::string_view>& fields, const TracePlace& place) -> Status {
-        const auto at_ns = parse_timestamp(fields[0]);
-        if (!at_ns) {
-          return trace_error(place, "{} is not a time like 2023-11-16 18:17:03.97996",
-                             quoted_for_error(fields[0]));
-        }
-        auto request = request_of(fields[1], fields[2], place);
-        if (!request.ok()) {
-          return request.error();
-        }
-        request->at_ns = *at_ns;
-        trace.requests.push_back(*std::move(request));
-        return {};
-      });
-  if (!read.ok()) {
-    return read.error();
-  }
-  leave_out_failed(trace);
-  return trace;
+  return parse_rows(csv, name, TraceFormat::kAzure,
+                    {"TIMESTAMP", "ContextTokens", "GeneratedTokens"}, azure_request);
 }
 
 Result<Trace> parse_burstgpt(std::string_view csv, std::string_view name) {
-  Trace trace{.format = TraceFormat::kBurstGpt};
-  const Status read = for_each_row(
-      csv, name, {"Timestamp", "Request tokens", "Response tokens"},
-      [&](const std::vector<std::string_view>& fields, const TracePlace& place) -> Status {
-        const auto at_s = parse_number(fields[0]);
-        if (!at_s || *at_s < 0 || *at_s > kMaxTraceSeconds) {
-          return trace_error(place, "{} is not a time in seconds", quoted_for_error(fields[0]));
-        }
-        auto request = request_of(fields[1], fields[2], place);
-        if (!request.ok()) {
-          return request.error();
-        }
-        request->at_ns = seconds_to_ns(*at_s);
-        trace.requests.push_back(*std::move(request));
-        return {};
-      });
-  if (!read.ok()) {
-    return read.error();
-  }
-  leave_out_failed(trace);
-  return trace;
+  return parse_rows(csv, name, TraceFormat::kBurstGpt,
+                    {"Timestamp", "Request tokens", "Response tokens"}, burstgpt_request);
 }
 
 Result<Trace> parse_lengths(std::string_view csv, std::string_view name) {
-  Trace trace{.format = TraceFormat::kLengths};
-  const Status read = for_each_row(
-      csv, name, {"num_prefill_tokens", "num_decode_tokens"},
-      [&](const std::vector<std::string_view>& fields, const TracePlace& place) -> Status {
-        auto request = request_of(fields[0], fields[1], place);
-        if (!request.ok()) {
-          return request.error();
-        }
-        trace.requests.push_back(*std::move(request));
-        return {};
-      });
-  if (!read.ok()) {
-    return read.error();
-  }
-  leave_out_failed(trace);
-  return trace;
+  return parse_rows(csv, name, TraceFormat::kLengths, {"num_prefill_tokens", "num_decode_tokens"},
+                    lengths_request);
 }
 
 }  // namespace protean
