@@ -48,9 +48,10 @@ class CodeKernel {
                  x_.tile_offset(first_row, group * group_),
             .x_stride = x_.tile_stride(group * group_)};
   }
-  void scale(const GroupRun& run, int begin, int end) const {
-    weights_.format.symmetric ? scale_rows<false>(run, begin, end)
-                              : scale_rows<true>(run, begin, end);
+  template <int kGroups>
+  HWY_INLINE void scale(const GroupRun& run, int begin, int end) const {
+    weights_.format.symmetric ? scale_groups<kGroups, false>(run, begin, end)
+                              : scale_groups<kGroups, true>(run, begin, end);
   }
 
  private:
@@ -63,20 +64,6 @@ class CodeKernel {
     }
   }
 
-  template <bool kOffsets>
-  HWY_INLINE void scale_rows(const GroupRun& run, int begin, int end) const {
-    static_assert(kRunGroups == 4);
-    switch (run.groups) {
-      case 1:
-        return scale_groups<1, kOffsets>(run, begin, end);
-      case 2:
-        return scale_groups<2, kOffsets>(run, begin, end);
-      case 3:
-        return scale_groups<3, kOffsets>(run, begin, end);
-      default:
-        return scale_groups<4, kOffsets>(run, begin, end);
-    }
-  }
   template <int kGroups, bool kOffsets>
   HWY_INLINE void scale_groups(const GroupRun& run, int begin, int end) const;
 

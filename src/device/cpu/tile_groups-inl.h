@@ -59,7 +59,7 @@ struct GroupedBuffers {
 //   void unpack(data of first group, first group, end group, room): kPanelStepBytes for each step
 //   const void* weights(data of group, group, its unpacked weights)
 //   TileSteps rows(first row, group): without weights
-//   void scale(run, begin row, end row)
+//   void scale<groups>(run, begin row, end row)
 template <class Kernel, class Tiles>
 class GroupedPart {
  public:
@@ -203,12 +203,26 @@ class GroupedPart {
   }
   HWY_NOINLINE void scale_rows(int rows) {
     const GroupRun& run = *ready_;
-    kernel_.scale(run, scaled_, scaled_ + rows);
+    scale_groups(run, scaled_, scaled_ + rows);
     if (run.last) {
       finish_rows(operands_, {run.out.first_row + scaled_, rows, run.out.panel},
                   run.sums + std::ptrdiff_t{scaled_} * PackedMatrix::kPanel, PackedMatrix::kPanel);
     }
     scaled_ += rows;
+  }
+
+  HWY_INLINE void scale_groups(const GroupRun& run, int begin, int end) {
+    static_assert(kRunGroups == 4);
+    switch (run.groups) {
+      case 1:
+        return kernel_.template scale<1>(run, begin, end);
+      case 2:
+        return kernel_.template scale<2>(run, begin, end);
+      case 3:
+        return kernel_.template scale<3>(run, begin, end);
+      default:
+        return kernel_.template scale<4>(run, begin, end);
+    }
   }
 
   Kernel& kernel_;
