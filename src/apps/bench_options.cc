@@ -29,7 +29,7 @@ void add_target(CLI::App& app, TargetOptions& target) {
   app.add_flag("--insecure", target.tls.insecure, "Accept any certificate");
 }
 
-void add_load(CLI::App& app, LoadOptions& load) {
+void add_arrivals(CLI::App& app, LoadOptions& load) {
   WorkloadOptions& workload = load.workload;
   app.option_defaults()->group("Load");
   app.add_option("--num-prompts,--limit", workload.num_prompts,
@@ -50,6 +50,11 @@ void add_load(CLI::App& app, LoadOptions& load) {
                  "Most requests at a time; with --request-rate inf a closed loop; 0 is no bound")
       ->check(whole_number(0, 1 << 20))
       ->capture_default_str();
+  app.add_option("--seed", workload.seed, "Seed of arrivals, lengths and prompts")
+      ->capture_default_str();
+}
+
+void add_sending(CLI::App& app, LoadOptions& load) {
   app.add_option("--num-warmups", load.num_warmups,
                  "Requests of the same lengths, with other prompts, to send first and not count")
       ->check(whole_number(0, 1 << 20))
@@ -57,8 +62,6 @@ void add_load(CLI::App& app, LoadOptions& load) {
   app.add_option("--timeout", load.timeout_s, "Seconds after which a request has failed")
       ->type_name("SECONDS")
       ->check(number_range(1e-3, 1e9))
-      ->capture_default_str();
-  app.add_option("--seed", workload.seed, "Seed of arrivals, lengths and prompts")
       ->capture_default_str();
 }
 
@@ -86,7 +89,7 @@ void add_trace(CLI::App& app, LoadOptions& load, PromptOptions& prompts) {
       ->check(whole_number(1, kMostTokens));
 }
 
-void add_prompts(CLI::App& app, LoadOptions& load, PromptOptions& prompts) {
+void add_lengths(CLI::App& app, LoadOptions& load) {
   WorkloadOptions& workload = load.workload;
   app.option_defaults()->group("Prompts and answers");
   app.add_option("--random-input-len", workload.input_tokens,
@@ -98,6 +101,9 @@ void add_prompts(CLI::App& app, LoadOptions& load, PromptOptions& prompts) {
   app.add_option("--random-range-ratio", workload.range_ratio,
                  "Draw lengths uniformly from n (1 - r) to n (1 + r)")
       ->capture_default_str();
+}
+
+void add_prompts(CLI::App& app, PromptOptions& prompts) {
   app.add_option("--prompt-file", prompts.prompt_file, "Text file; prompts are made of its words")
       ->type_name("FILE")
       ->check(existing_path());
@@ -124,9 +130,7 @@ void add_body(CLI::App& app, TargetOptions& target) {
 
 void add_output(CLI::App& app, OutputOptions& output) {
   app.option_defaults()->group("Limits of good answers");
-  app.add_option("--goodput", output.goodput,
-                 "Limits in ms that a good answer keeps, such as ttft:200 tpot:50 e2el:5000")
-      ->type_name("LIMITS");
+  add_goodput_option(app, output);
   app.add_option("--slo-ttft-ms", output.slo.ttft_ms, "Limit of the time to first token")
       ->type_name("MS")
       ->check(number_range(1e-3, 1e12));
@@ -168,12 +172,25 @@ void add_monitoring(CLI::App& app, TargetOptions& target, OutputOptions& output)
 
 }  // namespace
 
+void add_arrival_options(CLI::App& app, BenchOptions& options) {
+  add_arrivals(app, options.load);
+  add_trace(app, options.load, options.prompts);
+  add_lengths(app, options.load);
+}
+
+void add_goodput_option(CLI::App& app, OutputOptions& output) {
+  app.add_option("--goodput", output.goodput,
+                 "Limits in ms that a good answer keeps, such as ttft:200 tpot:50 e2el:5000")
+      ->type_name("LIMITS");
+}
+
 void add_bench_options(CLI::App& app, BenchOptions& options) {
   add_target(app, options.target);
-  add_load(app, options.load);
-  add_trace(app, options.load, options.prompts);
-  add_prompts(app, options.load, options.prompts);
+  add_arrival_options(app, options);
+  add_prompts(app, options.prompts);
   add_body(app, options.target);
+  app.option_defaults()->group("Load");
+  add_sending(app, options.load);
   add_output(app, options.output);
   add_monitoring(app, options.target, options.output);
 }

@@ -65,4 +65,9 @@ struct BenchOptions {
 
 void add_bench_options(CLI::App& app, BenchOptions& options);
 
+// Adds the flags that say which requests arrive when, and which answers are good: those that a
+// simulation understands too.
+void add_arrival_options(CLI::App& app, BenchOptions& options);
+void add_goodput_option(CLI::App& app, OutputOptions& output);
+
 }  // namespace protean::loadtest

@@ -331,7 +331,7 @@ Result<std::string> read_text(const std::string& path) {
   return std::move(text).str();
 }
 
-Result<BenchPlan> make_plan(BenchOptions& options) {
+Result<BenchPlan> plan_arrivals(BenchOptions& options) {
   BenchPlan plan;
   options.load.workload.duration_ns = to_ns(options.load.duration_s);
   options.load.workload.trace_start_ns = to_ns(options.load.trace_start_s);
@@ -340,19 +340,38 @@ Result<BenchPlan> make_plan(BenchOptions& options) {
       return set.error();
     }
   }
+  if (Status planned = plan_workload(options, plan); !planned.ok()) {
+    return planned.error();
+  }
+  RunDescription& run = plan.description;
+  if (plan.trace) {
+    run.notes = plan.trace->notes;
+  }
+  run.arrivals = arrivals_text(options, plan.trace.get());
+  run.prompts = prompts_text(options, plan.trace.get());
+  run.seed = options.load.workload.seed;
+  run.max_concurrency = options.load.max_concurrency;
+  run.request_rate = options.load.workload.request_rate.value_or(0);
+  run.burstiness = options.load.workload.burstiness;
+  run.slo = options.output.slo;
+  return plan;
+}
+
+Result<BenchPlan> make_plan(BenchOptions& options) {
+  auto plan = plan_arrivals(options);
+  if (!plan.ok()) {
+    return plan;
+  }
   auto generator = generator_options(options);
   if (!generator.ok()) {
     return generator.error();
   }
-  plan.generator = *std::move(generator);
-  auto source = prompt_source(options.prompts, plan.generator.request.dialect);
+  plan->generator = *std::move(generator);
+  auto source = prompt_source(options.prompts, plan->generator.request.dialect);
   if (!source.ok()) {
     return source.error();
   }
-  plan.prompts = std::make_unique<PromptWriter>(*std::move(source), options.load.workload.seed);
-  if (Status planned = plan_workload(options, plan); !planned.ok()) {
-    return planned.error();
-  }
+  plan->prompts = std::make_unique<PromptWriter>(*std::move(source), options.load.workload.seed);
   return plan;
 }
 
@@ -364,9 +383,6 @@ Status meet_server(const BenchOptions& options, BenchPlan& plan) {
       return model.error();
     }
     plan.generator.request.model = *std::move(model);
-  }
-  if (plan.trace) {
-    run.notes = plan.trace->notes;
   }
   if (options.prompts.tokens_per_word > 0) {
     plan.prompts->set_calibration({options.prompts.tokens_per_word, 0});
@@ -381,14 +397,7 @@ Status meet_server(const BenchOptions& options, BenchPlan& plan) {
   run.server = options.target.base_url;
   run.endpoint = plan.generator.request.path;
   run.model = plan.generator.request.model;
-  run.arrivals = arrivals_text(options, plan.trace.get());
-  run.prompts = prompts_text(options, plan.trace.get());
   run.date = utc_now();
-  run.seed = options.load.workload.seed;
-  run.max_concurrency = options.load.max_concurrency;
-  run.request_rate = options.load.workload.request_rate.value_or(0);
-  run.burstiness = options.load.workload.burstiness;
-  run.slo = options.output.slo;
   return {};
 }
 

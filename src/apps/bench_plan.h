@@ -22,6 +22,9 @@ struct BenchPlan {
   RunDescription description;
 };
 
+// Makes the part of the plan that says which requests arrive when, and describes it.
+Result<BenchPlan> plan_arrivals(BenchOptions& options);
+
 // Makes the plan from the options. Sends nothing.
 Result<BenchPlan> make_plan(BenchOptions& options);
 

@@ -4,11 +4,15 @@
 #include <vector>
 
 #include "apps/options.h"
+#include "apps/version.h"
 #include "base/units.h"
 #include "cost/memory.h"
+#include "cost/step_shape.h"
 #include "host/machine.h"
 #include "replica/model_files.h"
+#include "replica/replica.h"
 #include "replica/sizing.h"
+#include "replica/step_costs.h"
 #include "terminal/output.h"
 
 namespace protean {
@@ -93,6 +97,27 @@ void print_sizing(const ModelSpec& spec, const Sizing& sizing) {
   }
 }
 
+// Prints what steps cost, if a server or `protean profile` has measured it.
+void print_steps(const ModelOptions& options, const ModelSpec& spec, const Sizing& sizing) {
+  const auto kept = kept_step_cost({.model = options.model, .version = kVersion}, spec,
+                                   fingerprint_options({.model = options, .sizing = sizing}));
+  if (!kept.ok()) {
+    print_row("steps", "not measured yet: a server does that at its first start");
+    return;
+  }
+  const auto ms = [&](const StepShape& shape) {
+    const StepPlan plan = plan_of(shape, spec.vocab, sizing.form.kv.block_tokens);
+    return predict_us(kept->cost, work_of(plan, spec), sizing.step_precision) / 1000;
+  };
+  constexpr int kTokens = 256;
+  print_row("steps",
+            "{:.1f} ms for a prompt of {} tokens, then {:.2f} ms a token; {:.2f} ms for a "
+            "token of each of 32 sequences (by {})",
+            ms(prefill_shape(kTokens)), kTokens, ms(decode_shape(1, kTokens)),
+            ms(decode_shape(32, kTokens)),
+            kept->origin == StepCostOrigin::kFingerprint ? "a fingerprint" : "profile --steps");
+}
+
 int run_inspect(const ModelOptions& options) {
   const auto files = open_model_files(options);
   if (!files.ok()) {
@@ -104,6 +129,7 @@ int run_inspect(const ModelOptions& options) {
   }
   print_model(options, *files);
   print_sizing(files->checkpoint->spec(), *sizing);
+  print_steps(options, files->checkpoint->spec(), *sizing);
   return 0;
 }
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "apps/options.h"
+#include "apps/version.h"
 #include "measure/json_line.h"
 #include "measure/layer_profile.h"
 #include "measure/step_profile.h"
@@ -19,6 +20,7 @@ struct ProfileCommand {
   LayerProfileOptions layers;
   StepProfileOptions steps;
   bool times_steps = false;
+  bool makes_fingerprint = false;
   bool shows_steps = false;
   bool as_json = false;
 };
@@ -33,8 +35,9 @@ int show_steps(const ProfileCommand& command) {
 }
 
 int run_profile(ProfileCommand& command) {
-  command.steps.model = command.layers.model;
-  command.steps.variant_cache = command.layers.cache;
+  command.steps.source = {
+      .model = command.layers.model, .directory = command.layers.cache, .version = kVersion};
+  command.steps.fingerprint = command.makes_fingerprint;
   command.steps.compute = command.layers.compute;
   if (const auto sources = variant_sources(command.layers.variants); !sources.ok()) {
     return exit_with(sources.error());
@@ -42,10 +45,10 @@ int run_profile(ProfileCommand& command) {
   if (command.shows_steps) {
     return show_steps(command);
   }
-  if (command.layers.calibrate.empty() && !command.times_steps) {
+  if (command.layers.calibrate.empty() && !command.times_steps && !command.makes_fingerprint) {
     return exit_with({ErrorCode::kInvalidArgument,
                       "there is nothing to learn: give --calibrate FILE to rank layers, --steps to "
-                      "time steps, or both"});
+                      "time steps, or --fingerprint to time the first two layers"});
   }
   json::object object;
   if (!command.layers.calibrate.empty()) {
@@ -58,12 +61,13 @@ int run_profile(ProfileCommand& command) {
       print_text(to_text(*report));
     }
   }
-  if (command.times_steps) {
-    const auto steps = profile_steps(command.steps);
+  if (command.times_steps || command.makes_fingerprint) {
+    const auto steps =
+        command.times_steps ? profile_steps(command.steps) : profile_fingerprint(command.steps);
     if (!steps.ok()) {
       return exit_with(steps.error());
     }
-    object["steps"] = steps->json;
+    object[command.times_steps ? "steps" : "fingerprint"] = steps->json;
     if (!command.as_json) {
       print_text(steps->text);
     }
@@ -116,6 +120,9 @@ void add_step_options(CLI::App& app, ProfileCommand& command) {
   app.option_defaults()->group("Timing of steps");
   app.add_flag("--steps", command.times_steps,
                "Time steps of the model on this machine and fit the cost model to them");
+  app.add_flag("--fingerprint", command.makes_fingerprint,
+               "Estimate them from the first two layers instead, in about 3 seconds, as a server "
+               "does that finds no cost model; with --steps also compare the two");
   app.add_flag("--show-steps", command.shows_steps,
                "Print the cost model that was kept, and measure nothing");
   app.add_option("--step-precisions", command.steps.precisions,

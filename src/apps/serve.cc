@@ -20,6 +20,7 @@
 #include "replica/model_files.h"
 #include "replica/replica.h"
 #include "replica/sizing.h"
+#include "replica/step_costs.h"
 #include "server/server.h"
 
 namespace protean {
@@ -166,6 +167,14 @@ void log_start(const ModelFiles& files, const Sizing& sizing) {
   }
 }
 
+// Learns what steps cost, and packs the weights that the policy may ask for.
+void prepare(const ServeOptions& options, const ModelFiles& files, ReplicaOptions& replica) {
+  replica.step_cost = known_step_cost(
+      {.model = options.model.model, .directory = options.morph.variant_cache, .version = kVersion},
+      *files.checkpoint, fingerprint_options(replica));
+  pack_variants(replica);
+}
+
 int run_serve(ServeOptions& options) {
   if (Status complete_options = complete(options); !complete_options.ok()) {
     return exit_with(complete_options.error());
@@ -176,7 +185,7 @@ int run_serve(ServeOptions& options) {
   }
   // Only a policy or an operator changes the form.
   const bool may_morph = options.morph.mode != "off" || options.server.admin.port >= 0;
-  const auto replica_options = choose_replica(options.model, may_morph, options.morph, *files);
+  auto replica_options = choose_replica(options.model, may_morph, options.morph, *files);
   if (!replica_options.ok()) {
     return exit_with(replica_options.error());
   }
@@ -218,7 +227,7 @@ int run_serve(ServeOptions& options) {
     return exit_with(listening.error());
   }
   std::thread io([&server] { server.run(); });
-  pack_variants(*replica_options);
+  prepare(options, *files, *replica_options);
   auto replica = Replica::start(*replica_options, *files->checkpoint, inbox, server);
   if (replica.ok()) {
     loaded = true;

@@ -7,17 +7,23 @@
 
 namespace protean {
 
-// A step with its measured time and the precisions of the layers that it ran through.
+// A step with its measured time and the precisions of the layers that it ran through. For a step
+// through some of the model's layers only (in_layers()), counts and shares are those of that part.
 struct TimedStep {
   StepWork work;
   StepPrecision precision;
   double us = 0;
 };
 
+// Returns the work and the precision, with layers, positions and KV counted for `layers` of the
+// `of` layers of the model.
+TimedStep in_layers(TimedStep step, int layers, int of);
+
 // Fits the cost model to the steps: least squares of relative errors, for every place of the bend
-// and every tile size of each precision. fixed_us and token_us stay 0, because steps of one model
-// cannot tell them from the time of its layers. Leaves out precisions that no step has. If the
-// steps are too few or too much alike to determine a term, fails and names it.
+// and every tile size of each precision. Leaves out precisions that no step has. fixed_us and
+// token_us are the time outside of the layers: steps through different numbers of layers tell it
+// (iServe section 5.3, equations 2 and 3), and without such steps both stay 0. If the steps are too
+// few or too much alike to determine a term, fails and names it.
 Result<StepCost> fit_step_cost(std::span<const TimedStep> steps);
 
 // True if the cost of every precision that has a share, and of the LM head's, is known.

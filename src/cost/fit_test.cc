@@ -118,6 +118,29 @@ TEST(FitStepCost, FindsTheCoefficientsThatTimesCameFrom) {
   }
 }
 
+// A model of 16 layers, known from its first layer alone and its first two.
+TEST(FitStepCost, TellsLayersFromTheRestByStepsThroughFewOfThem) {
+  std::mt19937 random(5);
+  for (int round = 0; round < 3; ++round) {
+    StepCost truth = random_cost(random);
+    truth.fixed_us = 300 * round;
+    truth.token_us = 2 * (2 - round);
+    std::vector<TimedStep> fingerprints;
+    for (const TimedStep& step : timed(truth)) {
+      for (const int layers : {1, 2}) {
+        TimedStep part = in_layers(step, layers, 16);
+        part.us = predict_us(truth, part.work, part.precision);
+        fingerprints.push_back(part);
+      }
+    }
+    const auto fitted = fit_step_cost(fingerprints);
+    ASSERT_TRUE(fitted.ok()) << fitted.error().message;
+    EXPECT_NEAR(fitted->fixed_us, truth.fixed_us, 1e-4 * truth.fixed_us + 1e-3);
+    EXPECT_NEAR(fitted->token_us, truth.token_us, 1e-4 * truth.token_us + 1e-3);
+    EXPECT_LT(prediction_error(*fitted, timed(truth)).worst, 1e-5) << "of the whole model";
+  }
+}
+
 TEST(FitStepCost, NoiseStaysNoise) {
   std::mt19937 random(2);
   std::uniform_real_distribution<double> noise(0.97, 1.03);
@@ -194,7 +217,7 @@ TEST(FitStepCost, RefusesWhatSettlesNothing) {
   }
   std::vector<TimedStep> half = good;
   half[3].precision.layers = {};
-  expect_refusal(half, "go through all layers");
+  expect_refusal(half, "go through layers");
 }
 
 TEST(NonnegativeLeastSquares, LeavesOutWhatWouldBeNegative) {

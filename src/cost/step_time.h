@@ -57,6 +57,7 @@ struct StepCost {
   double context_token_us = 0;
   double sequence_us = 0;
   double kv_token_us = 0;
+  double copy_bytes_per_us = 0;  // of weights that a morph reads, by one thread; 0: not known
   std::array<LayersCost, kPrecisions.size()> layers{};
   std::array<LogitsCost, kPrecisions.size()> logits{};
 

@@ -31,6 +31,7 @@ struct EngineConfig {
   TimeNs default_first_token_ns = 10 * kNsPerS;
   std::optional<MorphConfig> morph;  // without it, the form never changes
   StepCost step_cost;                // of this model on this machine; all 0: not known
+  StepPrecision step_precision;      // of the form, if it never changes
 };
 
 // The state machine of one replica: takes events and produces steps and outputs. Decides when an

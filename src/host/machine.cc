@@ -1,5 +1,7 @@
 #include "host/machine.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cmath>
 #include <fstream>
@@ -100,6 +102,15 @@ std::int64_t free_memory_bytes() {
     bytes = std::min(bytes, container_free_bytes(folder));
   }
   return bytes;
+}
+
+std::int64_t last_level_cache_bytes() {
+  for (const int level : {_SC_LEVEL4_CACHE_SIZE, _SC_LEVEL3_CACHE_SIZE, _SC_LEVEL2_CACHE_SIZE}) {
+    if (const long bytes = ::sysconf(level); bytes > 0) {
+      return bytes;
+    }
+  }
+  return 32 * kMiB;
 }
 
 std::string cpu_name() {

@@ -19,6 +19,9 @@ Machine this_machine();
 // Returns the memory that is free now, page cache included. Cheap.
 std::int64_t free_memory_bytes();
 
+// Returns the size of the last cache before memory; 32 MiB if the system does not tell.
+std::int64_t last_level_cache_bytes();
+
 // Returns the processor's model name, "unknown" if the system does not tell.
 std::string cpu_name();
 

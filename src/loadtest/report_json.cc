@@ -239,6 +239,9 @@ std::string json_of(const RunDescription& description, const Summary& summary, c
   ObjectWriter out(text);
   write_description(description, out);
   write_summary(description, summary, out);
+  if (!detail.form.empty()) {
+    out.raw("form") += detail.form;
+  }
   out.integer("clock_start_ns", run.clock_start_ns);
   write_samples(run.server, out.raw("server_metrics"));
   if (detail.requests) {

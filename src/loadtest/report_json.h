@@ -11,6 +11,7 @@ namespace protean::loadtest {
 struct JsonDetail {
   bool requests = true;  // records of requests, which `protean bench compare` needs
   bool itl = false;      // every inter-token latency of these records
+  std::string form;      // of a simulation: JSON of what became of the server's form
 };
 // Returns one JSON object. Its summary has the names and the place that `vllm bench serve` gives
 // it.

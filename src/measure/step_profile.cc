@@ -3,15 +3,17 @@
 #include <algorithm>
 #include <boost/json/array.hpp>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "cost/step_work.h"
 #include "host/cpu_share.h"
 #include "host/machine.h"
-#include "measure/keep_learnt.h"
+#include "measure/fingerprint_check.h"
+#include "measure/profiled_shapes.h"
 #include "measure/step_rig.h"
 #include "measure/stopwatch.h"
-#include "model/step_cost_file.h"
+#include "model/profile_database.h"
 #include "terminal/progress.h"
 
 namespace protean {
@@ -34,14 +36,10 @@ struct StepProfile {
   int fitted_steps = 0;
   PredictionError fitted;  // error on these
   std::vector<CheckedStep> held_out;
-  double seconds = 0;
-  std::string kept;  // where it is saved, or why not
-};
-
-struct NamedShape {
-  std::string name;
-  StepShape shape;
-  bool fitted = false;
+  double seconds = 0;       // of timing steps
+  double load_seconds = 0;  // of packing and loading the model before
+  std::string kept;         // where it is saved, or why not
+  std::optional<FingerprintCheck> fingerprint;
 };
 
 // The precisions of a form that is timed.
@@ -49,73 +47,6 @@ struct TimedForm {
   std::vector<LayerPrecision> layers;
   Precision embeddings = Precision::kBf16;
 };
-
-StepShape inner_chunk(int tokens, int context) {
-  StepShape shape = prefill_shape(tokens, context);
-  shape.sampled = false;
-  return shape;
-}
-
-StepShape inner_chunks(int sequences, int tokens) {
-  return {.slices = std::vector<SliceShape>(static_cast<std::size_t>(sequences),
-                                            {.context = 0, .tokens = tokens}),
-          .sampled = false};
-}
-
-StepShape decode_with_chunk(int sequences, int context, const SliceShape& chunk) {
-  StepShape shape = decode_shape(sequences, context);
-  shape.slices.push_back(chunk);
-  return shape;
-}
-
-// Returns shapes that differ in everything that a term of the cost model depends on: rows,
-// contexts, sequences, and if logits are needed.
-std::vector<NamedShape> fitted_shapes(int longest) {
-  std::vector<NamedShape> shapes;
-  const auto add = [&](std::string name, StepShape shape) {
-    shapes.push_back({std::move(name), std::move(shape), true});
-  };
-  for (const int sequences : {1, 2, 4, 6, 8, 12, 16, 20, 32, 40, 64}) {
-    add("decode", decode_shape(sequences, longest / 32));
-  }
-  for (const int sequences : {1, 4, 8, 32}) {
-    add("decode", decode_shape(sequences, longest / 2));
-  }
-  add("decode", decode_shape(16, longest - 1));
-  for (int tokens = longest; tokens >= 8; tokens /= 2) {
-    add("prompt", prefill_shape(tokens));
-  }
-  for (const int tokens : {20, 36}) {
-    add("prompt", prefill_shape(tokens));
-  }
-  for (const int tokens : {longest / 64, longest / 16, longest / 4}) {
-    add("chunk", inner_chunk(tokens, longest - longest / 4));
-  }
-  add("chunks", inner_chunks(4, 8));
-  add("chunks", inner_chunks(8, longest / 64));
-  add("mixed", decode_with_chunk(16, longest / 2, {.context = 0, .tokens = longest / 16}));
-  return shapes;
-}
-
-// Returns shapes between and beyond the fitted ones.
-std::vector<NamedShape> held_out_shapes(int longest) {
-  const auto at = [longest](int of_64) { return longest * of_64 / 64; };
-  return {{"decode 3", decode_shape(3, at(2))},
-          {"decode 10", decode_shape(10, at(16))},
-          {"decode 14", decode_shape(14, at(2))},
-          {"decode 24", decode_shape(24, at(3))},
-          {"decode 48", decode_shape(48, at(24))},
-          {fmt::format("prompt {}", at(6)), prefill_shape(at(6))},
-          {fmt::format("prompt {}", at(12)), prefill_shape(at(12))},
-          {fmt::format("prompt {}", at(24)), prefill_shape(at(24))},
-          {fmt::format("prompt {}", at(48)), prefill_shape(at(48))},
-          {fmt::format("{} after {}", at(3), at(16)), inner_chunk(at(3), at(16))},
-          {fmt::format("{} after {}", at(8), at(32)), inner_chunk(at(8), at(32))},
-          {fmt::format("decode 8 + {}", at(6)),
-           decode_with_chunk(8, at(16), {.context = 0, .tokens = at(6)})},
-          {fmt::format("decode 24 + {} after {}", at(4), at(32)),
-           decode_with_chunk(24, at(4), {.context = at(32), .tokens = at(4)})}};
-}
 
 TimedForm uniform(const ModelSpec& spec, Precision precision) {
   return {{static_cast<std::size_t>(spec.layers), {precision, precision}},
@@ -244,8 +175,8 @@ Result<std::vector<Precision>> parse_precisions(const std::vector<std::string>& 
 Result<std::unique_ptr<StepRig>> make_rig(const StepProfileOptions& options, const CpuShare& cpus,
                                           const std::vector<Precision>& precisions,
                                           const std::vector<NamedShape>& shapes) {
-  StepRigOptions rig{.model = options.model,
-                     .variant_cache = options.variant_cache,
+  StepRigOptions rig{.model = options.source.model,
+                     .variant_cache = options.source.directory,
                      .precisions = precisions,
                      .cpus = cpus,
                      .cpu_time = options.cpu_time};
@@ -257,7 +188,7 @@ Result<std::unique_ptr<StepRig>> make_rig(const StepProfileOptions& options, con
 
 // Returns a power of two, since shapes are fractions of it.
 Result<int> longest_of(const StepProfileOptions& options) {
-  const auto checkpoint = open_checkpoint(options.model);
+  const auto checkpoint = open_checkpoint(options.source.model);
   if (!checkpoint.ok()) {
     return checkpoint.error();
   }
@@ -274,21 +205,79 @@ Result<int> longest_of(const StepProfileOptions& options) {
   return longest;
 }
 
-Result<StepProfile> measure(const StepProfileOptions& options) {
+// Returns what a fingerprint of these options needs to know.
+Result<FingerprintOptions> fingerprint_options(const StepProfileOptions& options) {
+  auto precisions = parse_precisions(options.precisions);
+  const auto cpus = choose_cpus(this_machine(), options.compute);
+  if (!precisions.ok() || !cpus.ok()) {
+    return precisions.ok() ? cpus.error() : precisions.error();
+  }
+  std::sort(precisions->begin(), precisions->end());
+  return FingerprintOptions{.layers = *precisions,
+                            .kv = {.precision = default_kv_precision(precisions->front())},
+                            .cpus = *cpus,
+                            .max_model_len = options.longest};
+}
+
+struct LearntFingerprint {
+  Fingerprint found;
+  std::string kept;
+};
+
+Result<LearntFingerprint> learn_fingerprint(const StepProfileOptions& options) {
+  const auto wanted = fingerprint_options(options);
+  if (!wanted.ok()) {
+    return wanted.error();
+  }
+  const auto checkpoint = open_checkpoint(options.source.model);
+  if (!checkpoint.ok()) {
+    return checkpoint.error();
+  }
+  std::string remark;
+  auto found = learn_step_cost(options.source, **checkpoint, *wanted, &remark);
+  if (!found.ok()) {
+    return found.error();
+  }
+  return LearntFingerprint{*std::move(found),
+                           remark.empty() ? "kept in " + profile_directory(options.source).string()
+                                          : "not kept: " + remark};
+}
+
+// Saves the cost model of the whole model. Returns where, or why it could not be; that is not an
+// error, since the result is printed too.
+std::string keep(const StepProfileOptions& options, const ModelSpec& spec,
+                 const MachineStepCost& cost) {
+  const auto saved = [&]() -> Status {
+    const auto wanted = fingerprint_options(options);
+    if (!wanted.ok()) {
+      return wanted.error();
+    }
+    const auto key = step_cost_key(options.source, spec, *wanted);
+    if (!key.ok()) {
+      return key.error();
+    }
+    const auto database = ProfileDatabase::open(profile_directory(options.source));
+    return database.ok() ? (*database)->save(*key, cost) : Status(database.error());
+  }();
+  return saved.ok() ? "kept in " + profile_directory(options.source).string()
+                    : "not kept: " + saved.error().message;
+}
+
+// Times the whole model and fits the cost model to it.
+Result<StepProfile> measure_whole(const StepProfileOptions& options, const CpuShare& cpus,
+                                  const std::optional<LearntFingerprint>& fingerprint) {
   const auto precisions = parse_precisions(options.precisions);
   const auto longest = longest_of(options);
-  const auto cpus = choose_cpus(this_machine(), options.compute);
   if (!precisions.ok() || !longest.ok()) {
     return precisions.ok() ? longest.error() : precisions.error();
-  }
-  if (!cpus.ok()) {
-    return cpus.error();
   }
   std::vector<NamedShape> shapes = fitted_shapes(*longest);
   for (NamedShape& shape : held_out_shapes(*longest)) {
     shapes.push_back(std::move(shape));
   }
-  const auto rig = make_rig(options, *cpus, *precisions, shapes);
+  const Stopwatch wall(false, 1);
+  const double load_s = wall.now_s();
+  const auto rig = make_rig(options, cpus, *precisions, shapes);
   if (!rig.ok()) {
     return rig.error();
   }
@@ -297,7 +286,6 @@ Result<StepProfile> measure(const StepProfileOptions& options) {
     forms.push_back(uniform((*rig)->spec(), precision));
   }
   forms.push_back(mixed((*rig)->spec(), precisions->front(), precisions->back()));
-  const Stopwatch wall(false, 1);
   const double start_s = wall.now_s();
   const auto measured =
       StepProfiler(**rig, std::move(shapes), std::move(forms), options.repeat).measure();
@@ -309,42 +297,56 @@ Result<StepProfile> measure(const StepProfileOptions& options) {
     return cost.error();
   }
   StepProfile profile{
-      .cost = {.cpu = cpu_name(),
-               .threads = cpus->threads,
+      .cost = {.cpu = processor_name(),
+               .threads = cpus.threads,
                .cpu_time = options.cpu_time,
                .cost = *cost,
                .error = prediction_error(*cost, measured->held_out, kLeastReportedTokens)},
       .fitted_steps = static_cast<int>(measured->fitted.size()),
       .fitted = prediction_error(*cost, measured->fitted),
       .held_out = measured->checked,
-      .seconds = wall.now_s() - start_s};
+      .seconds = wall.now_s() - start_s,
+      .load_seconds = start_s - load_s};
   for (std::size_t i = 0; i < profile.held_out.size(); ++i) {
     const TimedStep& step = measured->held_out[i];
     profile.held_out[i].predicted_us = predict_us(*cost, step.work, step.precision);
   }
-  const VariantStore& variants = (*rig)->variants();
-  profile.kept = keep_learnt(variants, [&](const std::filesystem::path& directory) {
-    return save_step_cost(directory, variants.model(), profile.cost);
-  });
+  if (fingerprint) {
+    std::vector<TimedStep> steps = measured->fitted;
+    steps.insert(steps.end(), measured->held_out.begin(), measured->held_out.end());
+    profile.fingerprint = check_fingerprint(fingerprint->found, steps);
+  }
+  profile.kept = keep(options, (*rig)->spec(), profile.cost);
   return profile;
 }
 
-Result<MachineStepCost> load(const StepProfileOptions& options) {
+Result<StepProfile> measure(const StepProfileOptions& options) {
   const auto cpus = choose_cpus(this_machine(), options.compute);
   if (!cpus.ok()) {
     return cpus.error();
   }
-  auto checkpoint = open_checkpoint(options.model);
+  std::optional<LearntFingerprint> fingerprint;
+  if (options.fingerprint) {
+    auto learnt = learn_fingerprint(options);
+    if (!learnt.ok()) {
+      return learnt.error();
+    }
+    fingerprint = *std::move(learnt);
+  }
+  return measure_whole(options, *cpus, fingerprint);
+}
+
+Result<MachineStepCost> load(const StepProfileOptions& options) {
+  auto wanted = fingerprint_options(options);
+  if (!wanted.ok()) {
+    return wanted.error();
+  }
+  const auto checkpoint = open_checkpoint(options.source.model);
   if (!checkpoint.ok()) {
     return checkpoint.error();
   }
-  const auto variants = VariantStore::open({*std::move(checkpoint), options.model}, {},
-                                           {.directory = options.variant_cache, .precisions = {}});
-  if (!variants.ok()) {
-    return variants.error();
-  }
-  return load_step_cost((*variants)->model_directory(),
-                        {(*variants)->model(), cpu_name(), cpus->threads});
+  wanted->layers.clear();  // whatever was measured
+  return kept_step_cost(options.source, (*checkpoint)->spec(), *wanted);
 }
 
 std::string to_text(const MachineStepCost& kept) {
@@ -371,13 +373,18 @@ std::string to_text(const MachineStepCost& kept) {
           fmt::format("{:<10}{:>12.2f}{:>26.3f}\n", to_string(precision), of.step_us, of.row_us);
     }
   }
+  text += fmt::format(
+      "others, us: {:.3f} a step, {:.3f} a token, {:.3f} a sequence, {:.6f} a token of KV read, "
+      "{:.6f} a token of context seen\n",
+      cost.fixed_us, cost.token_us, cost.sequence_us, cost.kv_token_us, cost.context_token_us);
+  if (kept.origin == StepCostOrigin::kFingerprint) {
+    return text + "learned from a fingerprint\n";
+  }
   return text + fmt::format(
-                    "others, us: {:.3f} a sequence, {:.6f} a token of KV read, {:.6f} a token "
-                    "of context seen\n"
                     "on {} held-out steps of {} tokens or more: mean error {:.1f} %, worst {:.1f} "
                     "%\n",
-                    cost.sequence_us, cost.kv_token_us, cost.context_token_us, kept.error.steps,
-                    kLeastReportedTokens, kept.error.mean * 100, kept.error.worst * 100);
+                    kept.error.steps, kLeastReportedTokens, kept.error.mean * 100,
+                    kept.error.worst * 100);
 }
 
 std::string to_text(const StepProfile& profile) {
@@ -388,10 +395,13 @@ std::string to_text(const StepProfile& profile) {
                         step.measured_us, step.predicted_us,
                         100 * (step.predicted_us / step.measured_us - 1));
   }
-  return text + "\n" + to_text(profile.cost) +
-         fmt::format("fitted on {} others (mean error {:.1f} %) in {:.1f} s; {}\n",
-                     profile.fitted_steps, profile.fitted.mean * 100, profile.seconds,
-                     profile.kept);
+  text += "\n" + to_text(profile.cost) +
+          fmt::format(
+              "fitted on {} others (mean error {:.1f} %) in {:.1f} s after {:.1f} s of "
+              "loading; {}\n",
+              profile.fitted_steps, profile.fitted.mean * 100, profile.seconds,
+              profile.load_seconds, profile.kept);
+  return profile.fingerprint ? text + "\n" + to_text(*profile.fingerprint) : text;
 }
 
 json::object to_json(const StepProfile& profile) {
@@ -399,6 +409,7 @@ json::object to_json(const StepProfile& profile) {
   object["fitted_steps"] = profile.fitted_steps;
   object["fitted_mean_error"] = profile.fitted.mean;
   object["seconds"] = profile.seconds;
+  object["load_seconds"] = profile.load_seconds;
   object["kept"] = profile.kept;
   json::array held_out;
   for (const CheckedStep& step : profile.held_out) {
@@ -408,6 +419,9 @@ json::object to_json(const StepProfile& profile) {
                                     {"predicted_us", step.predicted_us}});
   }
   object["held_out"] = std::move(held_out);
+  if (profile.fingerprint) {
+    object["fingerprint"] = to_json(*profile.fingerprint);
+  }
   return object;
 }
 
@@ -419,6 +433,17 @@ Result<StepReport> profile_steps(const StepProfileOptions& options) {
     return profile.error();
   }
   return StepReport{to_text(*profile), to_json(*profile)};
+}
+
+Result<StepReport> profile_fingerprint(const StepProfileOptions& options) {
+  const auto learnt = learn_fingerprint(options);
+  if (!learnt.ok()) {
+    return learnt.error();
+  }
+  const FingerprintCheck unchecked = check_fingerprint(learnt->found, {});
+  json::object object = to_json(unchecked);
+  object["kept"] = learnt->kept;
+  return StepReport{to_text(unchecked) + learnt->kept + "\n", std::move(object)};
 }
 
 Result<StepReport> kept_steps(const StepProfileOptions& options) {

@@ -16,18 +16,6 @@ namespace {
 
 constexpr int kBlockTokens = 16;  // the default of a server
 
-int blocks_of(const SliceShape& slice) {
-  return ceil_div(slice.context + slice.tokens, kBlockTokens);
-}
-
-std::int64_t blocks_of(const StepShape& shape) {
-  std::int64_t blocks = 0;
-  for (const SliceShape& slice : shape.slices) {
-    blocks += blocks_of(slice);
-  }
-  return blocks;
-}
-
 int most_tokens(const StepRigOptions& options) {
   int most = 1;
   for (const StepShape& shape : options.shapes) {
@@ -59,31 +47,6 @@ std::vector<Precision> kept_precisions(std::vector<Precision> precisions) {
 }
 
 }  // namespace
-
-int StepShape::tokens() const {
-  int sum = 0;
-  for (const SliceShape& slice : slices) {
-    sum += slice.tokens;
-  }
-  return sum;
-}
-
-int StepShape::longest() const {
-  int longest = 0;
-  for (const SliceShape& slice : slices) {
-    longest = std::max(longest, slice.context + slice.tokens);
-  }
-  return longest;
-}
-
-StepShape prefill_shape(int tokens, int context) {
-  return {.slices = {{.context = context, .tokens = tokens}}};
-}
-
-StepShape decode_shape(int sequences, int context) {
-  return {.slices = std::vector<SliceShape>(static_cast<std::size_t>(sequences),
-                                            {.context = context, .tokens = 1})};
-}
 
 Result<std::unique_ptr<StepRig>> StepRig::create(const StepRigOptions& options) {
   auto checkpoint = open_checkpoint(options.model);
@@ -128,7 +91,7 @@ Result<PageBudget> StepRig::choose_memory(const StepRigOptions& options) {
   const std::vector<Precision> ladder = ladder_of(options.precisions);
   KvForm kv{.precision = default_kv_precision(ladder.front()), .block_tokens = kBlockTokens};
   for (const StepShape& shape : options.shapes) {
-    kv.blocks = std::max(kv.blocks, blocks_of(shape));
+    kv.blocks = std::max<std::int64_t>(kv.blocks, shape.blocks(kBlockTokens));
   }
   form_ = single_device_form(spec(), ladder.front(), DeviceId{0}, kv);
   PageBudget budget{.page_bytes = page_bytes_for(spec())};
@@ -245,29 +208,9 @@ Status StepRig::swap(const SwapComponent& swap) {
 }
 
 StepPlan StepRig::plan_of(const StepShape& shape) {
-  StepPlan plan{.id = StepId{++last_step_}};
-  for (const SliceShape& slice : shape.slices) {
-    SequenceSlice placed{.request = RequestId{plan.slices.size() + 1},
-                         .first_position = slice.context,
-                         .token_begin = static_cast<int>(plan.tokens.size()),
-                         .token_count = slice.tokens,
-                         .block_begin = static_cast<int>(plan.blocks.size()),
-                         .block_count = blocks_of(slice)};
-    for (int i = 0; i < slice.tokens; ++i) {
-      random_ = random_ * 1664525U + 1013904223U;
-      plan.tokens.push_back(
-          static_cast<TokenId>((random_ >> 8) % static_cast<std::uint32_t>(spec().vocab)));
-    }
-    for (int i = 0; i < placed.block_count; ++i) {
-      plan.blocks.push_back(static_cast<BlockId>(plan.blocks.size()));
-    }
-    if (shape.sampled) {
-      placed.sample = static_cast<int>(plan.samples.size());
-      plan.samples.push_back(
-          {.params = {.temperature = 0}, .position = slice.context + slice.tokens});
-    }
-    plan.slices.push_back(placed);
-  }
+  StepPlan plan =
+      protean::plan_of(shape, spec().vocab, kBlockTokens, static_cast<unsigned>(++last_step_));
+  plan.id = StepId{last_step_};
   return plan;
 }
 

@@ -11,6 +11,7 @@
 #include "base/result.h"
 #include "contract/form.h"
 #include "contract/step.h"
+#include "cost/step_shape.h"
 #include "host/cpu_share.h"
 #include "measure/stopwatch.h"
 #include "model/checkpoint.h"
@@ -18,24 +19,6 @@
 #include "worker/cpu_worker.h"
 
 namespace protean {
-
-// Tokens of one sequence in a step, after `context` earlier ones.
-struct SliceShape {
-  int context = 0;
-  int tokens = 1;
-};
-
-// The sizes of a step. If `sampled`, each sequence draws a token greedily.
-struct StepShape {
-  std::vector<SliceShape> slices;
-  bool sampled = true;
-
-  int tokens() const;
-  int longest() const;  // the longest sequence after the step
-};
-
-StepShape prefill_shape(int tokens, int context = 0);
-StepShape decode_shape(int sequences, int context);
 
 struct StepRigOptions {
   std::filesystem::path model;
@@ -88,7 +71,6 @@ class StepRig {
   const int max_positions_;
   Form form_;
   PageBudget budget_;
-  std::uint32_t random_ = 1;
   std::uint64_t last_step_ = 0;
   std::uint64_t last_morph_ = 0;
   BoundedQueue<StepResult> results_{1};

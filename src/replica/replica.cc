@@ -1,6 +1,8 @@
 #include "replica/replica.h"
 
+#include <algorithm>
 #include <chrono>
+#include <iterator>
 #include <span>
 #include <utility>
 #include <vector>
@@ -46,6 +48,35 @@ std::function<bool(const Pace& pace)> read_ahead_of(std::shared_ptr<const Varian
   };
 }
 
+EngineConfig engine_config(const ReplicaOptions& options) {
+  const ModelOptions& model = options.model;
+  const Sizing& sizing = options.sizing;
+  return {.scheduler = {.kv_blocks = sizing.form.kv.blocks,
+                        .largest_kv_blocks = sizing.largest_kv_blocks,
+                        .block_tokens = sizing.form.kv.block_tokens,
+                        .max_num_seqs = model.max_num_seqs,
+                        .max_num_batched_tokens = model.max_num_batched_tokens,
+                        .max_model_len = sizing.max_model_len,
+                        .prefix_caching = model.prefix_caching},
+          .morph = options.morph,
+          .step_cost = options.step_cost,
+          .step_precision = options.sizing.step_precision};
+}
+
+FingerprintOptions fingerprint_options(const ReplicaOptions& options) {
+  const Form& form = options.sizing.form;
+  FingerprintOptions wanted{
+      .kv = form.kv, .cpus = options.sizing.cpus, .max_model_len = options.sizing.max_model_len};
+  const auto may_have = [&](Precision precision) {
+    return layers_at(form, precision) > 0 ||
+           (options.morph &&
+            std::find(options.morph->bounds.ladder.begin(), options.morph->bounds.ladder.end(),
+                      precision) != options.morph->bounds.ladder.end());
+  };
+  std::copy_if(kPrecisions.begin(), kPrecisions.end(), std::back_inserter(wanted.layers), may_have);
+  return wanted;
+}
+
 Result<std::unique_ptr<Replica>> Replica::start(const ReplicaOptions& options,
                                                 const Checkpoint& checkpoint, Inbox& inbox,
                                                 TokenSink& sink) {
@@ -78,15 +109,8 @@ Result<std::unique_ptr<Replica>> Replica::start(const ReplicaOptions& options,
   if (!worker.ok()) {
     return worker.error();
   }
-  const EngineConfig config{.scheduler = {.kv_blocks = sizing.form.kv.blocks,
-                                          .largest_kv_blocks = sizing.largest_kv_blocks,
-                                          .block_tokens = sizing.form.kv.block_tokens,
-                                          .max_num_seqs = model.max_num_seqs,
-                                          .max_num_batched_tokens = model.max_num_batched_tokens,
-                                          .max_model_len = sizing.max_model_len,
-                                          .prefix_caching = model.prefix_caching},
-                            .morph = options.morph};
-  return std::unique_ptr<Replica>(new Replica(config, *std::move(worker), inbox, sink));
+  return std::unique_ptr<Replica>(
+      new Replica(engine_config(options), *std::move(worker), inbox, sink));
 }
 
 Replica::Replica(const EngineConfig& config, std::unique_ptr<CpuWorker> worker, Inbox& inbox,

@@ -12,6 +12,7 @@
 #include "model/variant_store.h"
 #include "ports/event.h"
 #include "ports/token_sink.h"
+#include "replica/fingerprint.h"
 #include "replica/model_options.h"
 #include "replica/sizing.h"
 #include "worker/cpu_worker.h"
@@ -27,7 +28,15 @@ struct ReplicaOptions {
   Sizing sizing;
   std::optional<MorphConfig> morph;        // nothing: the form never changes
   std::shared_ptr<VariantStore> variants;  // source of weights if the form may change
+  StepCost step_cost;                      // see known_step_cost(); all 0: not known
 };
+
+// Returns the configuration of the engine that serves such a replica.
+EngineConfig engine_config(const ReplicaOptions& options);
+
+// Returns what a fingerprint of the replica's model has to know: every precision that its layers
+// have or may be lowered to.
+FingerprintOptions fingerprint_options(const ReplicaOptions& options);
 
 // Returns a function that reads parts of a model from the store. It returns the store's remark.
 ReadComponent read_from(std::shared_ptr<VariantStore> variants);

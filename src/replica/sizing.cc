@@ -340,6 +340,7 @@ Result<Sizing> choose_sizing(const ModelOptions& options, const ModelSpec& spec,
   sizing.form =
       single_device_form(spec, layers_at_start(options, spec, *precision), sizing.device.id,
                          {.precision = *kept, .block_tokens = options.block_size});
+  sizing.step_precision = step_precision(spec, sizing.form);
   sizing.weight_bytes = weight_bytes(spec, sizing.form);
   if (const Status sized = size_memory(options, spec, machine, sizing); !sized.ok()) {
     return sized.error();

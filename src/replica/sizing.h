@@ -8,6 +8,7 @@
 #include "contract/form.h"
 #include "contract/model_spec.h"
 #include "cost/pages.h"
+#include "cost/step_time.h"
 #include "host/cpu_share.h"
 #include "host/machine.h"
 #include "replica/model_options.h"
@@ -20,6 +21,7 @@ struct Sizing {
   CpuShare cpus;  // CPUs that the device computes on
   Form form;
   PageBudget budget;                   // for weights and KV
+  StepPrecision step_precision;        // of the form
   std::int64_t largest_kv_blocks = 0;  // if all layers are at their lowest precision
   int max_model_len = 0;
   std::int64_t weight_bytes = 0;

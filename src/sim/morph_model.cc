@@ -23,7 +23,7 @@ std::int64_t MorphModel::free_pages() const {
   return free;
 }
 
-MorphModel::Ready MorphModel::prepare(MorphId id, const MorphStep& step, TimeNs now_ns) {
+void MorphModel::prepare(MorphId id, const MorphStep& step) {
   const FormBounds& bounds = config_.bounds;
   const std::int64_t pages = pages_to_prepare(bounds.spec, form_, step, bounds.budget.page_bytes);
   check(pages <= free_pages(), "there are free pages for a prepared step");
@@ -36,15 +36,41 @@ MorphModel::Ready MorphModel::prepare(MorphId id, const MorphStep& step, TimeNs 
   const auto attach_us = [&](const ResizeKv&) {
     return cost_.page_us * static_cast<double>(pages);
   };
-  const double copying_us = std::visit(Overloaded{copy_us, attach_us}, step);
-  copier_free_ns_ =
-      std::max(copier_free_ns_, now_ns) + std::llround(copying_us * static_cast<double>(kNsPerUs));
-  Ready ready{.at_ns = copier_free_ns_, .event = {.id = id}};
+  Copy copy{.event = {.id = id}, .left_us = std::visit(Overloaded{copy_us, attach_us}, step)};
   if (fails) {
-    ready.event.failure = make_error(ErrorCode::kCorrupt, "simulated damage of the variant");
+    copy.event.failure = make_error(ErrorCode::kCorrupt, "simulated damage of the variant");
   } else {
     prepared_[id] = {.step = step, .pages = pages};
   }
+  copies_.push_back(std::move(copy));
+}
+
+std::optional<TimeNs> MorphModel::copied_ns(TimeNs now_ns, TimeNs busy_until_ns) const {
+  if (copies_.empty()) {
+    return std::nullopt;
+  }
+  const double left_ns = copies_.front().left_us * static_cast<double>(kNsPerUs);
+  const auto busy_ns = static_cast<double>(std::max<TimeNs>(0, busy_until_ns - now_ns));
+  const double copied_ns = busy_ns * cost_.share_during_steps;
+  return now_ns + std::llround(left_ns <= copied_ns ? left_ns / cost_.share_during_steps
+                                                    : busy_ns + left_ns - copied_ns);
+}
+
+void MorphModel::copy_until(TimeNs now_ns, TimeNs until_ns, TimeNs busy_until_ns) {
+  if (copies_.empty()) {
+    return;
+  }
+  const TimeNs busy_ns = std::clamp<TimeNs>(busy_until_ns - now_ns, 0, until_ns - now_ns);
+  const auto idle_ns = static_cast<double>(until_ns - now_ns - busy_ns);
+  double& left_us = copies_.front().left_us;
+  left_us -= (static_cast<double>(busy_ns) * cost_.share_during_steps + idle_ns) / kNsPerUs;
+  left_us = std::max(0.0, left_us);
+}
+
+MorphReady MorphModel::take_copied() {
+  check(!copies_.empty(), "a copy has ended");
+  MorphReady ready = std::move(copies_.front().event);
+  copies_.pop_front();
   return ready;
 }
 
@@ -59,7 +85,7 @@ MorphDone MorphModel::commit(MorphId id) {
 
 void MorphModel::abort(MorphId id) {
   prepared_.erase(id);
-  aborted_.insert(id);
+  std::erase_if(copies_, [id](const Copy& copy) { return copy.event.id == id; });
 }
 
 TimeNs MorphModel::moving_ns(std::size_t blocks) const {

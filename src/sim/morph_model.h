@@ -1,9 +1,9 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <optional>
-#include <set>
 
 #include "contract/form.h"
 #include "contract/morph.h"
@@ -14,7 +14,9 @@ namespace protean {
 
 // What a morph costs on the simulated machine. StepCost holds how precision changes steps.
 struct MorphCost {
-  double copy_bytes_per_us = 1000;  // bandwidth left by running steps, for variants and KV blocks
+  double copy_bytes_per_us = 1000;  // for variants and KV blocks, while no step runs
+  double share_during_steps = 1;    // of that bandwidth that copies of variants get while one runs
+  double step_slowdown = 0;         // share by which a step takes longer that begins during a copy
   double page_us = 2;               // time to attach one page to the KV cache
   double failure_probability = 0;   // share of preparations that fail
 };
@@ -26,15 +28,17 @@ class MorphModel {
  public:
   MorphModel(const MorphConfig& config, const MorphCost& cost, std::uint64_t seed);
 
-  struct Ready {
-    TimeNs at_ns = 0;
-    MorphReady event;
-  };
-  Ready prepare(MorphId id, const MorphStep& step, TimeNs now_ns);
+  // Queues the copy that a step needs.
+  void prepare(MorphId id, const MorphStep& step);
   MorphDone commit(MorphId id);
   void abort(MorphId id);
-  // Returns false once if `id` was aborted while its event was pending.
-  bool is_wanted(MorphId id) { return aborted_.erase(id) == 0; }
+
+  bool copying() const { return !copies_.empty(); }
+  // Returns when the oldest copy ends if steps run until `busy_until_ns`; nothing without a copy.
+  std::optional<TimeNs> copied_ns(TimeNs now_ns, TimeNs busy_until_ns) const;
+  // Copies from `now_ns` to `until_ns`, at which no copy but the oldest may have ended.
+  void copy_until(TimeNs now_ns, TimeNs until_ns, TimeNs busy_until_ns);
+  MorphReady take_copied();  // the oldest
 
   TimeNs moving_ns(std::size_t blocks) const;
   const Form& form() const { return form_; }
@@ -46,13 +50,16 @@ class MorphModel {
   const MorphCost cost_;
   std::uint64_t random_;
   Form form_;
-  TimeNs copier_free_ns_ = 0;
   struct Prepared {
     MorphStep step;
     std::int64_t pages = 0;
   };
   std::map<MorphId, Prepared> prepared_;
-  std::set<MorphId> aborted_;
+  struct Copy {
+    MorphReady event;
+    double left_us = 0;  // if no step ran
+  };
+  std::deque<Copy> copies_;  // one runs, the others wait
 };
 
 }  // namespace protean

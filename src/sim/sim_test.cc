@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 #include <random>
+#include <tuple>
 
 #include "base/test_data.h"
 #include "sim/simulation.h"
@@ -37,6 +38,43 @@ TEST(Simulation, SharedPrefixesAreComputedOnce) {
       simulate(config, std::vector<TraceRequest>{{0, 100, 2}, {kNsPerS, 100, 2}});
   EXPECT_EQ(report.finished[0].usage.cached_tokens, 0);
   EXPECT_EQ(report.finished[1].usage.cached_tokens, 64);
+}
+
+TEST(Simulation, BlocksOfATraceThatAreEqualAreComputedOnce) {
+  SimulationConfig config = small_config();
+  config.prefix_block_tokens = 32;
+  const std::vector<TraceRequest> trace = {
+      {0, 100, 2, {7, 8}}, {kNsPerS, 100, 2, {7, 9}}, {2 * kNsPerS, 100, 2, {7, 8}}};
+  const SimulationReport report = simulate(config, trace);
+  EXPECT_EQ(report.finished[1].usage.cached_tokens, 32);
+  EXPECT_EQ(report.finished[2].usage.cached_tokens, 64);
+}
+
+TEST(Simulation, AClosedLoopSendsTheNextRequestWhenOneEnds) {
+  SimulationConfig config = small_config();
+  config.max_concurrency = 1;
+  config.keep_token_times = true;
+  const SimulationReport report =
+      simulate(config, std::vector<TraceRequest>{{0, 40, 3}, {0, 40, 3}, {kNsPerS, 40, 3}});
+  ASSERT_EQ(report.finished.size(), 3U);
+  const auto& [first, second, third] =
+      std::tie(report.finished[0], report.finished[1], report.finished[2]);
+  EXPECT_EQ(second.times.arrived_ns, first.times.finished_ns);
+  EXPECT_EQ(third.times.arrived_ns, kNsPerS) << "it was not due before";
+  ASSERT_EQ(second.tokens_ns.size(), 3U);
+  EXPECT_EQ(second.tokens_ns.front(), second.times.first_token_ns);
+  EXPECT_EQ(second.tokens_ns.back(), second.times.finished_ns);
+}
+
+TEST(Simulation, RequestsBeyondTheServersLimitAreRefused) {
+  SimulationConfig config = small_config();
+  config.max_outstanding = 2;
+  const SimulationReport report = simulate(
+      config, std::vector<TraceRequest>{{0, 40, 3}, {0, 40, 3}, {0, 40, 3}, {kNsPerS, 40, 3}});
+  EXPECT_EQ(report.finished.size(), 3U);
+  ASSERT_EQ(report.refusals.size(), 1U);
+  EXPECT_EQ(report.refusals[0].request, 3U);
+  EXPECT_EQ(report.refused, 1);
 }
 
 // Random arrivals, lengths, cancels and KV sizes, many of them too small: every request ends, and

@@ -6,6 +6,8 @@
 #include <limits>
 #include <optional>
 #include <queue>
+#include <unordered_map>
+#include <utility>
 
 namespace protean {
 namespace {
@@ -18,10 +20,12 @@ std::uint64_t random_at(std::uint64_t seed, std::uint64_t stream, std::uint64_t 
   return z ^ (z >> 31);
 }
 
+constexpr TimeNs kNever = std::numeric_limits<TimeNs>::max();
 constexpr std::uint64_t kVocab = 32000;
 constexpr std::uint64_t kSharedStream = 0;  // the streams of prompts are request ids, from 1
 constexpr std::uint64_t kCancelStream = ~std::uint64_t{0};
 constexpr std::uint64_t kOutputStream = std::uint64_t{1} << 40;  // plus the request id
+constexpr std::uint64_t kPrefixStream = std::uint64_t{1} << 41;  // plus the prefix block
 
 int tokens_within(std::int64_t tokens, int limit) {
   return static_cast<int>(std::clamp<std::int64_t>(tokens, 1, limit));
@@ -39,22 +43,25 @@ class World : public Executor, public TokenSink {
 
   SimulationReport run() {
     while (next_arrival_ < trace_.size() || !heap_.empty() ||
-           (morphs_ && engine_.next_deadline_ns())) {
+           (morphs_ && (morphs_->copying() || engine_.next_deadline_ns()))) {
+      const TimeNs arrival_ns = next_arrival_ns();
+      const TimeNs event_ns = heap_.empty() ? kNever : heap_.top().event.at_ns;
+      const TimeNs copied_ns = next_copied_ns();
+      const TimeNs next_ns = std::min({arrival_ns, event_ns, copied_ns});
       if (const auto deadline_ns = engine_.next_deadline_ns();
-          deadline_ns && *deadline_ns < next_event_ns()) {
-        now_ns_ = std::max(now_ns_, *deadline_ns);
+          deadline_ns && *deadline_ns < next_ns) {
+        go_to(*deadline_ns);
         engine_.handle({now_ns_, Tick{}});
-      } else if (heap_.empty() || (next_arrival_ < trace_.size() &&
-                                   trace_[next_arrival_].at_ns <= heap_.top().event.at_ns)) {
+      } else if (copied_ns == next_ns) {
+        go_to(next_ns);
+        engine_.handle({now_ns_, morphs_->take_copied()});
+      } else if (arrival_ns == next_ns) {
+        go_to(next_ns);
         arrive();
       } else {
         Event event = heap_.top().event;
         heap_.pop();
-        now_ns_ = event.at_ns;
-        const auto* ready = std::get_if<MorphReady>(&event.what);
-        if (ready != nullptr && !morphs_->is_wanted(ready->id)) {
-          continue;
-        }
+        go_to(event.at_ns);
         engine_.handle(std::move(event));
       }
     }
@@ -62,10 +69,7 @@ class World : public Executor, public TokenSink {
     return std::move(report_);
   }
 
-  void prepare(MorphId id, const MorphStep& step) override {
-    MorphModel::Ready ready = morphs_->prepare(id, step, now_ns_);
-    push(ready.at_ns, std::move(ready.event));
-  }
+  void prepare(MorphId id, const MorphStep& step) override { morphs_->prepare(id, step); }
   void commit(MorphId id) override {
     push(std::max(executor_free_ns_, now_ns_), morphs_->commit(id));
   }
@@ -95,10 +99,15 @@ class World : public Executor, public TokenSink {
     }
     for (const Output& output : batch.outputs) {
       if (const auto* finished = std::get_if<Finished>(&output)) {
-        report_.finished.push_back(
-            {finished->request.value, finished->reason, finished->usage, finished->times});
-      } else if (std::holds_alternative<Refused>(output)) {
-        ++report_.refused;
+        --live_;
+        report_.finished.push_back({finished->request.value, finished->reason, finished->usage,
+                                    finished->times, tokens_of(finished->request)});
+      } else if (const auto* refused = std::get_if<Refused>(&output)) {
+        --live_;
+        refuse(refused->request, batch.at_ns);
+      } else if (const auto* drawn = std::get_if<NewToken>(&output);
+                 drawn != nullptr && config_.keep_token_times) {
+        tokens_ns_[drawn->request].push_back(batch.at_ns);
       }
     }
   }
@@ -114,11 +123,12 @@ class World : public Executor, public TokenSink {
 
   double step_us(const StepPlan& plan) const {
     if (!morphs_) {
-      return predict_us(config_.step_cost, plan);
+      return predict_us(config_.step_cost, work_of(plan), config_.engine.step_precision);
     }
     const ModelSpec& spec = config_.engine.morph->bounds.spec;
-    return predict_us(config_.step_cost, work_of(plan, spec),
-                      step_precision(spec, morphs_->form()));
+    const double us =
+        predict_us(config_.step_cost, work_of(plan, spec), step_precision(spec, morphs_->form()));
+    return morphs_->copying() ? us * (1 + config_.morph_cost.step_slowdown) : us;
   }
 
   TokenId token(std::uint64_t stream, int position) const {
@@ -130,17 +140,54 @@ class World : public Executor, public TokenSink {
     heap_.push({{at_ns, std::move(what)}, ++last_order_});
   }
 
-  TimeNs next_event_ns() const {
-    TimeNs next_ns = std::numeric_limits<TimeNs>::max();
-    if (next_arrival_ < trace_.size()) {
-      next_ns = trace_[next_arrival_].at_ns;
+  // Returns when the next request arrives, as far as is known now: a client that waits for the end
+  // of another request has no time yet.
+  TimeNs next_arrival_ns() const {
+    const bool waits = config_.max_concurrency > 0 && live_ >= config_.max_concurrency;
+    return next_arrival_ == trace_.size() || waits ? kNever
+                                                   : std::max(trace_[next_arrival_].at_ns, now_ns_);
+  }
+
+  TimeNs next_copied_ns() const {
+    return morphs_ ? morphs_->copied_ns(now_ns_, executor_free_ns_).value_or(kNever) : kNever;
+  }
+
+  // Copies go on until then, and time with them.
+  void go_to(TimeNs at_ns) {
+    const TimeNs then_ns = std::max(now_ns_, at_ns);
+    if (morphs_) {
+      morphs_->copy_until(now_ns_, then_ns, executor_free_ns_);
     }
-    return heap_.empty() ? next_ns : std::min(next_ns, heap_.top().event.at_ns);
+    now_ns_ = then_ns;
+  }
+
+  std::vector<TimeNs> tokens_of(RequestId request) {
+    const auto found = tokens_ns_.find(request);
+    return found == tokens_ns_.end() ? std::vector<TimeNs>()
+                                     : std::move(tokens_ns_.extract(found).mapped());
+  }
+
+  void refuse(RequestId request, TimeNs at_ns) {
+    report_.refusals.push_back({request.value, at_ns});
+    ++report_.refused;
+  }
+
+  TokenId prompt_token(const TraceRequest& traced, std::uint64_t request, int position) const {
+    if (position < config_.shared_prefix_tokens) {
+      return token(kSharedStream, position);
+    }
+    if (config_.prefix_block_tokens > 0) {
+      const auto block = static_cast<std::size_t>(position / config_.prefix_block_tokens);
+      if (block < traced.prefix_blocks.size()) {
+        return token(kPrefixStream + static_cast<std::uint64_t>(traced.prefix_blocks[block]),
+                     position);
+      }
+    }
+    return token(request, position);
   }
 
   void arrive() {
     const TraceRequest& traced = trace_[next_arrival_++];
-    now_ns_ = traced.at_ns;
     const int limit = config_.engine.scheduler.max_model_len;
     const int prompt = tokens_within(traced.input_tokens, limit - 1);
     Request request;
@@ -151,8 +198,7 @@ class World : public Executor, public TokenSink {
     }
     request.prompt.reserve(static_cast<std::size_t>(prompt));
     for (int i = 0; i < prompt; ++i) {
-      request.prompt.push_back(
-          token(i < config_.shared_prefix_tokens ? kSharedStream : request.id.value, i));
+      request.prompt.push_back(prompt_token(traced, request.id.value, i));
     }
     const double dice =
         static_cast<double>(random_at(config_.seed, kCancelStream, request.id.value) >> 11) *
@@ -162,6 +208,11 @@ class World : public Executor, public TokenSink {
       const double answer_us = config_.step_cost.fixed_us * request.max_tokens;
       push(now_ns_ + std::llround(share * answer_us * kNsPerUs), Cancel{request.id});
     }
+    if (config_.max_outstanding > 0 && live_ >= config_.max_outstanding) {
+      refuse(request.id, now_ns_);
+      return;
+    }
+    ++live_;
     engine_.handle({now_ns_, Arrival{std::move(request)}});
   }
 
@@ -170,6 +221,8 @@ class World : public Executor, public TokenSink {
   std::optional<MorphModel> morphs_;
   Engine engine_;
   std::size_t next_arrival_ = 0;
+  int live_ = 0;  // requests that have arrived and not ended
+  std::unordered_map<RequestId, std::vector<TimeNs>> tokens_ns_;
   TimeNs now_ns_ = 0;
   TimeNs executor_free_ns_ = 0;
   std::priority_queue<Scheduled> heap_;

@@ -22,7 +22,11 @@ struct SimulationConfig {
   int shared_prefix_tokens = 0;   // length of the prefix that all prompts share
   TimeNs ttft_slo_ns = -1;        // deadline of each first token after arrival; negative: none
   double cancel_probability = 0;  // share of clients that cancel at a random time of the answer
-  MorphCost morph_cost;           // used if engine.morph is set
+  int max_concurrency = 0;  // most requests at a time: the next one waits for an end; 0: no bound
+  int max_outstanding = 0;  // requests that arrive beyond it are refused; 0: no bound
+  double prefix_block_tokens = 0;  // tokens of one of the trace's prefix_blocks; 0: unused
+  bool keep_token_times = false;   // FinishedRequest::tokens_ns
+  MorphCost morph_cost;            // used if engine.morph is set
 };
 
 struct FinishedRequest {
@@ -30,6 +34,13 @@ struct FinishedRequest {
   FinishReason reason = FinishReason::kFailed;
   RequestUsage usage;
   RequestTimes times;
+  std::vector<TimeNs> tokens_ns;  // when each token came, if they are kept
+};
+
+// A request that was not accepted.
+struct RefusedRequest {
+  std::uint64_t request = 0;
+  TimeNs at_ns = 0;
 };
 
 // A status of the form, which the engine reports after each change.
@@ -41,8 +52,9 @@ struct FormAt {
 struct SimulationReport {
   std::vector<FinishedRequest> finished;  // ordered by end
   std::vector<FormAt> forms;
-  std::int64_t refused = 0;
-  Observation final;  // after the last event
+  std::vector<RefusedRequest> refusals;
+  std::int64_t refused = 0;  // refusals.size()
+  Observation final;         // after the last event
 };
 
 // Runs the production engine and scheduler over a trace in virtual time. The cost model predicts

@@ -1,13 +1,13 @@
 // The cost model of a model's steps: it is measured, saved with the machine that it holds for, and read
-// back, but refused if it belongs to another model or machine.
+// back, but only for this model on this machine. A server that finds none makes a fingerprint.
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
-import { mkdtempSync, readFileSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, describe, it } from 'node:test';
 import { writeRandomModel } from './random_model.mjs';
-import { program } from './server.mjs';
+import { program, Server } from './server.mjs';
 
 let scratch;
 let model;
@@ -20,9 +20,15 @@ after(() => rmSync(scratch, { recursive: true, force: true }));
 const profileWith = (threads, ...args) => spawnSync(program, ['profile', model, '--variant-cache', join(scratch, 'cache'),
   '--threads', `${threads}`, '--cpu-time', ...args], { encoding: 'utf8', input: '' });
 const profile = (...args) => profileWith(1, ...args);
-const keptPath = () => {
-  const [folder] = readdirSync(join(scratch, 'cache'));
-  return join(scratch, 'cache', folder, 'step-cost.1.json');
+const database = () => join(scratch, 'cache', 'profiles.sqlite');
+// Runs a statement on the database. Returns rows as arrays.
+const sql = (statement) => {
+  const { status, stdout, stderr } = spawnSync('python3', ['-c', `import json, sqlite3, sys
+database = sqlite3.connect(sys.argv[1])
+print(json.dumps(database.execute(sys.argv[2]).fetchall()))
+database.commit()`, database(), statement], { encoding: 'utf8' });
+  assert.equal(status, 0, stderr);
+  return JSON.parse(stdout);
 };
 
 function predicted(cost, { tokens, sequences, logits, context, kv }, layers) {
@@ -62,9 +68,10 @@ describe('protean profile --steps', () => {
     const by_hand = predicted(steps, { tokens: 10, sequences: 10, logits: 10, context: 330, kv: 640 }, 'w4');
     assert.ok(Math.abs(ten.predicted_us / by_hand - 1) < 1e-9, `${ten.predicted_us} is not ${by_hand}`);
 
-    const kept = JSON.parse(readFileSync(keptPath(), 'utf8'));
-    assert.deepEqual(kept.layers, steps.layers);
-    assert.deepEqual(kept.step, steps.step);
+    const [[kept]] = sql('SELECT cost FROM step_cost');
+    const { layers, step } = JSON.parse(kept);
+    assert.deepEqual(layers, steps.layers);
+    assert.deepEqual(step, steps.step);
   });
 
   it('shows what it kept', () => {
@@ -73,43 +80,76 @@ describe('protean profile --steps', () => {
     // Numbers are read back to the last bit but one.
     const nearly = (key, value) => (typeof value === 'number' ? Number(value.toPrecision(12)) : value);
     const { steps } = JSON.parse(stdout, nearly);
-    const { format, model: identity, ...kept } = JSON.parse(readFileSync(keptPath(), 'utf8'), nearly);
-    assert.equal(format, 2);
+    const [[cost, identity, threads]] = sql('SELECT cost, model, threads FROM step_cost');
     assert.match(identity, /^[0-9a-f]{32}$/);
-    assert.deepEqual(steps, kept);
+    assert.equal(threads, 1);
+    assert.deepEqual(steps, JSON.parse(cost, nearly));
     assert.match(profile('--show-steps').stdout, /held-out steps of 8 tokens or more: mean error/);
   });
 
-  it('refuses a file that is not the cost of this model here', () => {
-    const text = readFileSync(keptPath(), 'utf8');
-    const refused = (pattern, edit) => {
-      const object = JSON.parse(text);
-      edit(object);
-      writeFileSync(keptPath(), JSON.stringify(object));
-      const { status, stderr } = profile('--show-steps');
-      assert.notEqual(status, 0, `${edit}`);
-      assert.match(stderr, pattern);
-      assert.match(stderr, /run `protean profile --steps`/);
+  it('makes a fingerprint of few layers, which knows the same terms', () => {
+    const { status, stdout, stderr } = profile('--fingerprint', '--json', '--step-precisions', 'bf16,w4');
+    assert.equal(status, 0, stderr);
+    const { fingerprint } = JSON.parse(stdout);
+    assert.deepEqual(fingerprint.models.map(({ precision }) => precision), ['bf16', 'w4']);
+    for (const { ttft_ms, tpot_ms, weight_bytes } of fingerprint.models) assert.ok(ttft_ms > 0 && tpot_ms > 0 && weight_bytes > 0);
+    assert.ok(fingerprint.steps.length > 20);
+    const [[cost]] = sql("SELECT cost FROM step_cost WHERE origin = 'fingerprint'");
+    assert.deepEqual(Object.keys(JSON.parse(cost).layers).sort(), ['bf16', 'w4']);
+    assert.equal(JSON.parse(cost).origin, 'fingerprint');
+    assert.match(profile('--show-steps').stdout, /learned from a fingerprint/, 'wall time before processor time');
+  });
+
+  it('is made once by a server, which then knows it', async () => {
+    const flags = ['--threads', '1', '--variant-cache', join(scratch, 'served')];
+    for (const log of [/fingerprint made in .* s: bf16: .* ms a token/, /costs of steps are known from an earlier fingerprint/]) {
+      const server = await Server.startWith({ path: model }, ...flags);
+      assert.match(server.log, log);
+      await server.stop();
+    }
+    const other = await Server.startWith({ path: model }, ...flags, '--dtype', 'w8');
+    assert.match(other.log, /fingerprint made/, 'another precision is not known yet');
+    await other.stop();
+  });
+
+  it('does not take costs of another model, CPU, version or number of threads', () => {
+    const [[model, cpu, version]] = sql('SELECT model, cpu, version FROM step_cost');
+    const shows = () => profile('--show-steps').status;
+    for (const [column, own] of Object.entries({ model, cpu, version })) {
+      sql(`UPDATE step_cost SET ${column} = 'other'`);
+      assert.equal(shows(), 2, column);
+      sql(`UPDATE step_cost SET ${column} = '${own}'`);
+      assert.equal(shows(), 0, column);
+    }
+    assert.match(profileWith(3, '--show-steps').stderr, /3 threads on .* were never measured: run `protean profile --steps`/);
+  });
+
+  it('passes over rows that hold no cost, and refuses a damaged file', () => {
+    const passesOver = (edit) => {
+      const rows = sql('SELECT origin, cost FROM step_cost');
+      for (const [origin, text] of rows) {
+        const object = JSON.parse(text);
+        edit(object);
+        sql(`UPDATE step_cost SET cost = '${JSON.stringify(object).replaceAll("'", "''")}' WHERE origin = '${origin}'`);
+      }
+      assert.match(profile('--show-steps').stderr, /were never measured/, `${edit}`);
+      for (const [origin, text] of rows) sql(`UPDATE step_cost SET cost = '${text.replaceAll("'", "''")}' WHERE origin = '${origin}'`);
     };
-    refused(/another model, CPU or number of threads/, (kept) => { kept.cpu = 'Abacus'; });
-    refused(/another model, CPU or number of threads/, (kept) => { kept.model = '0'.repeat(32); });
-    refused(/another model, CPU or number of threads/, (kept) => { kept.threads = 2; });
-    refused(/no cost model that this version reads/, (kept) => { kept.format = 99; });
-    refused(/holds what no step can cost/, (kept) => { kept.step.sequence_us = -1; });
-    refused(/holds what no step can cost/, (kept) => { delete kept.layers.w4.bend_tokens; });
-    refused(/holds what no step can cost/, (kept) => { kept.layers = {}; });
-    refused(/holds what no step can cost/, (kept) => { delete kept.logits; });
-    refused(/holds what no step can cost/, (kept) => { kept.layers = { w5: kept.layers.w4 }; });
-    refused(/holds what no step can cost/, (kept) => { kept.layers.w4.token_us = 'much'; });
-    writeFileSync(keptPath(), text.slice(0, text.length / 2));
-    assert.match(profile('--show-steps').stderr, /cannot be read: run/);
-    writeFileSync(keptPath(), text);
+    passesOver((cost) => { cost.step.sequence_us = -1; });
+    passesOver((cost) => { delete cost.layers.w4.bend_tokens; });
+    passesOver((cost) => { cost.layers = {}; });
+    passesOver((cost) => { delete cost.logits; });
+    passesOver((cost) => { cost.layers = { w5: cost.layers.w4 }; });
+    passesOver((cost) => { cost.layers.w4.token_us = 'much'; });
+    const bytes = readFileSync(database());
+    writeFileSync(database(), 'this is no database, and long enough to be read as one'.repeat(20));
+    assert.match(profile('--show-steps').stderr, /profiles\.sqlite cannot be read: .*: delete it and measure again/);
+    writeFileSync(database(), bytes);
     assert.equal(profile('--show-steps').status, 0);
-    assert.match(profileWith(3, '--show-steps').stderr, /3 threads were never measured/);
   });
 
   it('says what it cannot do', () => {
-    assert.match(profile().stderr, /give --calibrate FILE to rank layers, --steps to time steps, or both/);
+    assert.match(profile().stderr, /give --calibrate FILE to rank layers, --steps to time steps, or --fingerprint/);
     assert.match(profile('--steps', '--step-precisions', 'w5').stderr, /--step-precisions: 'w5' is none of bf16, w8, w8a8, w8a7, w4, w4a8, w3/);
     assert.match(profile('--steps', '--step-precisions', 'w4,w4').stderr, /each once/);
   });

@@ -1,33 +1,28 @@
-#include "model/step_cost_file.h"
+#include "model/step_cost_json.h"
 
 #include <algorithm>
 #include <array>
-#include <boost/json/object.hpp>
-#include <boost/json/serialize.hpp>
 #include <cmath>
-#include <optional>
+#include <limits>
 #include <span>
+#include <string_view>
 #include <utility>
-
-#include "model/json_file.h"
 
 namespace protean {
 namespace {
 
-namespace fs = std::filesystem;
 namespace json = boost::json;
-
-constexpr std::int64_t kStepCostFormat = 2;
 
 template <class T>
 using Fields = std::span<const std::pair<const char*, double T::*>>;
 
-constexpr std::array<std::pair<const char*, double StepCost::*>, 5> kStepFields = {
+constexpr std::array<std::pair<const char*, double StepCost::*>, 6> kStepFields = {
     {{"fixed_us", &StepCost::fixed_us},
      {"token_us", &StepCost::token_us},
      {"context_token_us", &StepCost::context_token_us},
      {"sequence_us", &StepCost::sequence_us},
-     {"kv_token_us", &StepCost::kv_token_us}}};
+     {"kv_token_us", &StepCost::kv_token_us},
+     {"copy_bytes_per_us", &StepCost::copy_bytes_per_us}}};
 
 constexpr std::array<std::pair<const char*, double LayersCost::*>, 6> kLayersFields = {
     {{"step_us", &LayersCost::step_us},
@@ -97,15 +92,18 @@ json::object write_by_precision(const std::array<T, kPrecisions.size()>& all, Fi
   return object;
 }
 
-bool read_cost(const json::object& object, MachineStepCost& kept) {
+bool read_cost(const json::object& object, MachineStepCost& measured) {
   const json::value* step = object.if_contains("step");
   if (step == nullptr || !step->is_object() ||
-      !read_fields<StepCost>(step->get_object(), kStepFields, kept.cost) ||
-      !read_by_precision<LayersCost>(object, "layers", kLayersFields, kept.cost.layers) ||
-      !read_by_precision<LogitsCost>(object, "logits", kLogitsFields, kept.cost.logits) ||
-      std::any_of(kept.cost.layers.begin(), kept.cost.layers.end(),
+      !read_fields<StepCost>(step->get_object(), kStepFields, measured.cost) ||
+      !read_by_precision<LayersCost>(object, "layers", kLayersFields, measured.cost.layers) ||
+      !read_by_precision<LogitsCost>(object, "logits", kLogitsFields, measured.cost.logits) ||
+      std::any_of(measured.cost.layers.begin(), measured.cost.layers.end(),
                   [](const LayersCost& of) { return of.tile_tokens < 1; })) {
     return false;
+  }
+  if (measured.origin == StepCostOrigin::kFingerprint) {
+    return true;
   }
   constexpr std::array<std::pair<const char*, double PredictionError::*>, 2> kErrors = {
       {{"mean_error", &PredictionError::mean}, {"worst_error", &PredictionError::worst}}};
@@ -114,12 +112,8 @@ bool read_cost(const json::object& object, MachineStepCost& kept) {
       steps->get_int64() > INT32_MAX) {
     return false;
   }
-  kept.error.steps = static_cast<int>(steps->get_int64());
-  return read_fields<PredictionError>(object, kErrors, kept.error);
-}
-
-fs::path file_of(const fs::path& directory, int threads) {
-  return directory / fmt::format("step-cost.{}.json", threads);
+  measured.error.steps = static_cast<int>(steps->get_int64());
+  return read_fields<PredictionError>(object, kErrors, measured.error);
 }
 
 bool is_text(const json::object& object, std::string_view name, std::string_view text) {
@@ -129,58 +123,46 @@ bool is_text(const json::object& object, std::string_view name, std::string_view
 
 }  // namespace
 
-json::object to_json(const MachineStepCost& kept) {
-  return {{"cpu", kept.cpu},
-          {"threads", kept.threads},
-          {"time", kept.cpu_time ? "processor" : "wall"},
-          {"step", write_fields<StepCost>(kept.cost, kStepFields)},
-          {"layers", write_by_precision<LayersCost>(kept.cost.layers, kLayersFields)},
-          {"logits", write_by_precision<LogitsCost>(kept.cost.logits, kLogitsFields)},
-          {"held_out_steps", kept.error.steps},
-          {"mean_error", kept.error.mean},
-          {"worst_error", kept.error.worst}};
+json::object to_json(const MachineStepCost& measured) {
+  const bool fingerprint = measured.origin == StepCostOrigin::kFingerprint;
+  json::object object{
+      {"cpu", measured.cpu},
+      {"threads", measured.threads},
+      {"origin", fingerprint ? "fingerprint" : "whole model"},
+      {"time", measured.cpu_time ? "processor" : "wall"},
+      {"step", write_fields<StepCost>(measured.cost, kStepFields)},
+      {"layers", write_by_precision<LayersCost>(measured.cost.layers, kLayersFields)},
+      {"logits", write_by_precision<LogitsCost>(measured.cost.logits, kLogitsFields)}};
+  if (!fingerprint) {
+    object["held_out_steps"] = measured.error.steps;
+    object["mean_error"] = measured.error.mean;
+    object["worst_error"] = measured.error.worst;
+  }
+  return object;
 }
 
-Status save_step_cost(const fs::path& directory, const ModelIdentity& model,
-                      const MachineStepCost& cost) {
-  json::object object = to_json(cost);
-  object["format"] = kStepCostFormat;
-  object["model"] = model.hex();
-  const std::string text = json::serialize(object) + "\n";
-  return write_whole(file_of(directory, cost.threads), {std::as_bytes(std::span(text))});
-}
-
-Result<MachineStepCost> load_step_cost(const fs::path& directory, const StepCostKey& key) {
-  const fs::path path = file_of(directory, key.threads);
-  const auto refused = [&](std::string_view why) {
-    return make_error(ErrorCode::kCorrupt, "{} {}: run `protean profile --steps` again",
-                      path.string(), why);
-  };
-  std::error_code unknown;
-  if (!fs::exists(path, unknown)) {
-    return make_error(ErrorCode::kNotFound,
-                      "steps with {} threads were never measured: run `protean profile --steps`",
-                      key.threads);
+Result<MachineStepCost> parse_step_cost(const json::object& object, const std::string& name) {
+  if (const json::value* inner = object.if_contains("steps");
+      inner != nullptr && inner->is_object()) {
+    return parse_step_cost(inner->get_object(), name);
   }
-  const auto object = read_json_file(path);
-  if (!object.ok()) {
-    return refused("cannot be read");
+  MachineStepCost measured{.origin = is_text(object, "origin", "fingerprint")
+                                         ? StepCostOrigin::kFingerprint
+                                         : StepCostOrigin::kWholeModel,
+                           .cpu_time = is_text(object, "time", "processor")};
+  const json::value* cpu = object.if_contains("cpu");
+  const json::value* threads = object.if_contains("threads");
+  if (cpu == nullptr || !cpu->is_string() || threads == nullptr || !threads->is_int64() ||
+      threads->get_int64() < 1 || threads->get_int64() > std::numeric_limits<int>::max() ||
+      !read_cost(object, measured)) {
+    return make_error(ErrorCode::kCorrupt,
+                      "{} is not the cost of steps that `protean profile --steps --json` prints: a "
+                      "field is missing or cannot be a time",
+                      name);
   }
-  const json::value* format = object->if_contains("format");
-  if (format == nullptr || *format != kStepCostFormat) {
-    return refused("is no cost model that this version reads");
-  }
-  const json::value* threads = object->if_contains("threads");
-  if (!is_text(*object, "model", key.model.hex()) || !is_text(*object, "cpu", key.cpu) ||
-      threads == nullptr || *threads != key.threads) {
-    return refused("is of another model, CPU or number of threads");
-  }
-  MachineStepCost kept{
-      .cpu = key.cpu, .threads = key.threads, .cpu_time = is_text(*object, "time", "processor")};
-  if (!read_cost(*object, kept)) {
-    return refused("holds what no step can cost");
-  }
-  return kept;
+  measured.cpu = std::string_view(cpu->get_string());
+  measured.threads = static_cast<int>(threads->get_int64());
+  return measured;
 }
 
 }  // namespace protean

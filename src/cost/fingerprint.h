@@ -1,0 +1,61 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "contract/precision.h"
+#include "cost/fit.h"
+#include "cost/step_time.h"
+
+namespace protean {
+
+// The time to the first token of a prompt and the time of each further token.
+struct Latency {
+  double ttft_us = 0;
+  double tpot_us = 0;
+};
+
+// The time of a whole answer of so many tokens.
+struct AnswerTime {
+  int tokens = 0;
+  double us = 0;
+};
+
+// Solves equation 1 of iServe section 5.3, time = TTFT + tokens * TPOT, for two answers to one
+// prompt. Their numbers of tokens must differ.
+Latency latency_of(const AnswerTime& one, const AnswerTime& other);
+
+// The time or the memory of a model cut to few hidden layers.
+template <class T>
+struct AtDepth {
+  int layers = 1;
+  T value = {};
+};
+
+// Returns the time or the memory of a model of `layers` hidden layers, given that of the same model
+// with two smaller numbers of them: equations 2 and 3 of section 5.3 (L2), and the extrapolation of
+// section 5.2 (M2).
+double of_whole_model(const AtDepth<double>& one, const AtDepth<double>& other, int layers);
+Latency of_whole_model(const AtDepth<Latency>& one, const AtDepth<Latency>& other, int layers);
+
+// The estimate of a whole model at one precision of its layers, on one device.
+struct ModelEstimate {
+  Precision precision;
+  Latency latency;  // one request, alone
+  std::int64_t weight_bytes = 0;
+  std::int64_t kv_token_bytes = 0;
+};
+
+// What was learned from running a model with few of its hidden layers.
+struct Fingerprint {
+  StepCost cost;
+  std::vector<ModelEstimate> models;
+  std::vector<TimedStep> steps;  // that were timed, see in_layers()
+  int layers = 0;                // of the deepest of them
+  int prompt_tokens = 0;         // of the request behind each latency
+  double seconds = 0;            // that learning took
+  double load_seconds = 0;       // of it, for weights
+};
+
+}  // namespace protean

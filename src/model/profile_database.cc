@@ -1,0 +1,174 @@
+#include "model/profile_database.h"
+
+#include <sqlite3.h>
+
+#include <boost/json/serialize.hpp>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "cost/fit.h"
+#include "model/json_file.h"
+
+namespace protean {
+namespace {
+
+constexpr const char* kFileName = "profiles.sqlite";
+constexpr int kWaitMs = 5000;   // for another process that writes
+constexpr int kCostFormat = 1;  // of the cost column; others are not read
+
+// A table is created once; its name changes with its columns.
+constexpr const char* kTable =
+    "CREATE TABLE IF NOT EXISTS step_cost (model TEXT, cpu TEXT, threads INTEGER, kv TEXT, "
+    "version TEXT, format INTEGER, origin TEXT, precisions TEXT, cost TEXT, saved INTEGER, "
+    "PRIMARY KEY (model, cpu, threads, kv, version, format, origin, precisions)) WITHOUT ROWID";
+constexpr const char* kSave =
+    "INSERT OR REPLACE INTO step_cost VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, "
+    "(SELECT ifnull(max(saved), 0) + 1 FROM step_cost))";
+constexpr const char* kLoad =
+    "SELECT cost FROM step_cost WHERE model = ? AND cpu = ? AND threads = ? AND kv = ? AND "
+    "version = ? AND format = ? ORDER BY CASE origin WHEN 'whole model' THEN 0 WHEN 'fingerprint' "
+    "THEN 1 ELSE 2 END, saved DESC";
+
+// A statement with its parameters, in order from 1. It keeps copies of texts.
+class Statement {
+ public:
+  Statement(sqlite3* database, const char* text) {
+    sqlite3_prepare_v2(database, text, -1, &statement_, nullptr);
+  }
+  ~Statement() { sqlite3_finalize(statement_); }
+  Statement(const Statement&) = delete;
+  Statement& operator=(const Statement&) = delete;
+
+  void bind(std::string_view text) {
+    sqlite3_bind_text(statement_, ++bound_, text.data(), static_cast<int>(text.size()),
+                      SQLITE_TRANSIENT);
+  }
+  void bind(int number) { sqlite3_bind_int(statement_, ++bound_, number); }
+  void bind(const StepCostKey& key) {
+    bind(key.model.hex());
+    bind(key.cpu);
+    bind(key.threads);
+    bind(to_string(key.kv));
+    bind(key.version);
+    bind(kCostFormat);
+  }
+
+  // Returns SQLITE_ROW, SQLITE_DONE or an error. A statement that did not compile is an error.
+  int step() { return statement_ == nullptr ? SQLITE_ERROR : sqlite3_step(statement_); }
+  std::string_view text(int column) const {
+    const auto* chars = reinterpret_cast<const char*>(sqlite3_column_text(statement_, column));
+    return chars == nullptr ? std::string_view() : std::string_view(chars);
+  }
+
+ private:
+  sqlite3_stmt* statement_ = nullptr;
+  int bound_ = 0;
+};
+
+std::string_view origin_of(const MachineStepCost& cost) {
+  if (cost.origin == StepCostOrigin::kFingerprint) {
+    return "fingerprint";
+  }
+  return cost.cpu_time ? "whole model, processor time" : "whole model";
+}
+
+std::string precisions_of(const StepCost& cost) {
+  std::string names;
+  for (const Precision precision : kPrecisions) {
+    if (cost.of(precision).is_known()) {
+      names += (names.empty() ? "" : ",") + std::string(to_string(precision));
+    }
+  }
+  return names;
+}
+
+bool covers_all(const StepCost& cost, std::span<const Precision> layers) {
+  for (const Precision precision : layers) {
+    StepPrecision whole{.embeddings = default_embeddings_precision(precision)};
+    whole.layers[index_of(precision)] = 1;
+    if (!covers(cost, whole)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+Error ProfileDatabase::error(std::string_view doing) const {
+  const int code = sqlite3_errcode(handle_);
+  const bool damaged = code == SQLITE_NOTADB || code == SQLITE_CORRUPT;
+  return make_error(damaged ? ErrorCode::kCorrupt : ErrorCode::kUnavailable,
+                    "{} cannot be {}: {}{}", name_, doing, sqlite3_errmsg(handle_),
+                    damaged ? ": delete it and measure again" : "");
+}
+
+bool ProfileDatabase::exists(const std::filesystem::path& directory) {
+  std::error_code unknown;
+  return std::filesystem::exists(directory / kFileName, unknown);
+}
+
+Error ProfileDatabase::never_measured(const StepCostKey& key) {
+  return make_error(ErrorCode::kNotFound,
+                    "steps of this model with {} threads on {} were never measured: run `protean "
+                    "profile --steps`",
+                    key.threads, key.cpu);
+}
+
+Result<std::unique_ptr<ProfileDatabase>> ProfileDatabase::open(
+    const std::filesystem::path& directory) {
+  std::error_code ignored;  // opening the file fails too
+  std::filesystem::create_directories(directory, ignored);
+  const std::string path = (directory / kFileName).string();
+  sqlite3* handle = nullptr;
+  const int opened =
+      sqlite3_open_v2(path.c_str(), &handle, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, nullptr);
+  std::unique_ptr<ProfileDatabase> database(new ProfileDatabase(handle, path));
+  if (opened != SQLITE_OK) {
+    return database->error("opened");
+  }
+  sqlite3_busy_timeout(handle, kWaitMs);
+  if (const Status prepared = database->prepare_table(); !prepared.ok()) {
+    return prepared.error();
+  }
+  return database;
+}
+
+ProfileDatabase::~ProfileDatabase() {
+  sqlite3_close(handle_);
+}
+
+Status ProfileDatabase::prepare_table() {
+  const int done = sqlite3_exec(handle_, kTable, nullptr, nullptr, nullptr);
+  return done == SQLITE_OK ? Status() : Status(error("read"));
+}
+
+Status ProfileDatabase::save(const StepCostKey& key, const MachineStepCost& cost) {
+  Statement save(handle_, kSave);
+  save.bind(key);
+  save.bind(origin_of(cost));
+  save.bind(precisions_of(cost.cost));
+  save.bind(boost::json::serialize(to_json(cost)));
+  return save.step() == SQLITE_DONE ? Status() : Status(error("written"));
+}
+
+Result<MachineStepCost> ProfileDatabase::load(const StepCostKey& key,
+                                              std::span<const Precision> layers) const {
+  Statement load(handle_, kLoad);
+  load.bind(key);
+  int stepped = load.step();
+  for (; stepped == SQLITE_ROW; stepped = load.step()) {
+    const auto object = parse_json_object(load.text(0), name_);
+    const auto cost = object.ok() ? parse_step_cost(*object, name_) : object.error();
+    if (cost.ok() && covers_all(cost->cost, layers)) {
+      return cost;
+    }
+  }
+  if (stepped != SQLITE_DONE) {
+    return error("read");
+  }
+  return never_measured(key);
+}
+
+}  // namespace protean

@@ -1,0 +1,242 @@
+#include "replica/fingerprint.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "base/check.h"
+#include "base/units.h"
+#include "cost/fit.h"
+#include "cost/memory.h"
+#include "cost/step_shape.h"
+#include "model/fingerprint_weights.h"
+#include "replica/fingerprint_rig.h"
+#include "replica/replica.h"
+
+namespace protean {
+namespace {
+
+constexpr int kPromptTokens = 256;  // of the longest chunk that is timed
+constexpr int kMostRounds = 10;
+constexpr int kFewTokens = 16;  // of a step that waits for weights more than it computes
+// Layers of the deeper fingerprint, unless these bytes at the highest precision hold more: on tiny
+// layers, waking threads is louder than one layer.
+constexpr int kLayers = 2;
+constexpr std::int64_t kLayersBytes = 64 * kMiB;
+
+int deepest_of(const ModelSpec& spec, Precision highest) {
+  const std::int64_t fit = kLayersBytes / std::max<std::int64_t>(1, layer_bytes(spec, highest));
+  return static_cast<int>(
+      std::clamp<std::int64_t>(fit, std::min(kLayers, spec.layers), spec.layers));
+}
+
+// A step to time: its shape, the precision of its layers and how many of them it runs through.
+struct Probe {
+  StepShape shape;
+  Precision precision;
+  int layers = 1;
+  StepPlan plan = {};
+  double us = std::numeric_limits<double>::infinity();  // the fastest so far
+};
+
+class Measurement {
+ public:
+  Measurement(const Checkpoint& checkpoint, const FingerprintOptions& options)
+      : spec_(checkpoint.spec()),
+        options_(options),
+        deepest_(deepest_of(spec_, options.layers.front())),
+        longest_(std::clamp(options.max_model_len, 2, 2 * kPromptTokens)) {
+    for (const Precision precision : options.layers) {
+      add_rows(precision);
+      add_logits(precision);
+    }
+    add_attention(options.layers.front());
+  }
+
+  Result<Fingerprint> run(const Checkpoint& checkpoint) {
+    const TimeNs start_ns = steady_now_ns();
+    const auto used_s = [&] {
+      return static_cast<double>(steady_now_ns() - start_ns) / static_cast<double>(kNsPerS);
+    };
+    const auto rig = make_rig(checkpoint);
+    if (!rig.ok()) {
+      return rig.error();
+    }
+    warm_up(**rig);
+    double round_s = 0;
+    for (int round = 0;
+         round < kFewestRounds || (round < kMostRounds && used_s() + round_s < options_.budget_s);
+         ++round) {
+      const double before_s = used_s();
+      for (Probe& probe : probes_) {
+        probe.us = std::min(probe.us, (*rig)->time_us(probe.plan, probe.precision, probe.layers));
+      }
+      round_s = used_s() - before_s;
+    }
+    auto cost = fit_step_cost(timed_steps());
+    if (!cost.ok()) {
+      return cost.error();
+    }
+    Fingerprint found{.cost = *cost, .prompt_tokens = longest_chunk()};
+    for (const Precision precision : options_.layers) {
+      found.models.push_back(estimate(precision, **rig));
+    }
+    found.seconds = used_s();
+    return found;
+  }
+
+ private:
+  void add(StepShape shape, Precision precision, int layers) {
+    if (shape.longest() <= longest_) {
+      StepPlan plan = plan_of(shape, spec_.vocab, options_.kv.block_tokens);
+      probes_.push_back({std::move(shape), precision, layers, std::move(plan)});
+    }
+  }
+
+  int longest_chunk() const { return std::min(kPromptTokens, longest_); }
+
+  // Chunks of as many tokens as steps have.
+  void add_rows(Precision precision) {
+    for (const int tokens : {1, 2, 4, 8, 16, 24, 32, 64, 128, longest_chunk()}) {
+      add(inner_chunk(tokens), precision, deepest_);
+      if (tokens == 1 || tokens == 16 || tokens == longest_chunk()) {
+        add(inner_chunk(tokens), precision, 1);
+      }
+    }
+  }
+
+  // Steps that project logits. Precisions whose LM heads are alike measure it once.
+  void add_logits(Precision precision) {
+    const Precision embeddings = default_embeddings_precision(precision);
+    for (const Precision earlier : options_.layers) {
+      if (earlier == precision) {
+        break;
+      }
+      if (default_embeddings_precision(earlier) == embeddings) {
+        return;
+      }
+    }
+    for (const int sequences : {1, 16, 64}) {
+      add(decode_shape(sequences, 1), precision, 1);
+    }
+  }
+
+  // Steps that differ in the positions that their rows attend to.
+  void add_attention(Precision precision) {
+    const int half = longest_ / 2;
+    for (const auto& [sequences, context] :
+         {std::pair{8, 48}, {4, longest_ - 1}, {16, half}, {32, half}}) {
+      StepShape decode = decode_shape(sequences, std::min(context, longest_ - 1));
+      decode.sampled = false;
+      add(std::move(decode), precision, deepest_);
+    }
+    for (const int tokens : {24, 64}) {
+      add(inner_chunk(tokens, longest_ - tokens), precision, deepest_);
+    }
+    add(inner_chunks(8, 8), precision, deepest_);
+  }
+
+  Result<std::unique_ptr<FingerprintRig>> make_rig(const Checkpoint& checkpoint) const {
+    FingerprintRigOptions rig{.layers = options_.layers,
+                              .kv = options_.kv,
+                              .cpus = options_.cpus,
+                              .layer_count = deepest_,
+                              .max_positions = longest_};
+    rig.kv.blocks = 1;
+    for (const Probe& probe : probes_) {
+      rig.max_step_tokens = std::max(rig.max_step_tokens, probe.shape.tokens());
+      rig.kv.blocks = std::max<std::int64_t>(rig.kv.blocks, std::ssize(probe.plan.blocks));
+    }
+    return FingerprintRig::create(checkpoint, rig);
+  }
+
+  void time_all(FingerprintRig& rig) {
+    for (Probe& probe : probes_) {
+      if (probe.shape.tokens() <= kFewTokens) {
+        rig.read_left_out(probe.precision);
+      }
+      probe.us = std::min(probe.us, rig.time_us(probe.plan, probe.precision, probe.layers));
+    }
+  }
+
+  // Touches all weights and buffers.
+  void warm_up(FingerprintRig& rig) const {
+    for (const Probe& probe : probes_) {
+      if (probe.shape.tokens() == longest_chunk() || probe.shape.sampled) {
+        rig.time_us(probe.plan, probe.precision, probe.layers);
+      }
+    }
+  }
+
+  std::vector<TimedStep> timed_steps() const {
+    std::vector<TimedStep> steps;
+    for (const Probe& probe : probes_) {
+      TimedStep step{.work = work_of(probe.plan, with_layers(spec_, probe.layers)),
+                     .precision = {.embeddings = default_embeddings_precision(probe.precision)},
+                     .us = probe.us};
+      step.precision.layers[index_of(probe.precision)] = 1;
+      steps.push_back(in_layers(step, probe.layers, spec_.layers));
+    }
+    return steps;
+  }
+
+  double time_of(Precision precision, int layers, int tokens, bool sampled) const {
+    const auto found = std::find_if(probes_.begin(), probes_.end(), [&](const Probe& probe) {
+      return probe.precision == precision && probe.layers == layers &&
+             probe.shape.tokens() == tokens && probe.shape.sampled == sampled;
+    });
+    check(found != probes_.end(), "the steps of an answer are timed");
+    return found->us;
+  }
+
+  // Returns the time of the LM head for one row.
+  double logits_us(Precision precision) const {
+    for (const Precision other : options_.layers) {
+      if (default_embeddings_precision(other) == default_embeddings_precision(precision)) {
+        return std::max(0.0, time_of(other, 1, 1, true) - time_of(other, 1, 1, false));
+      }
+    }
+    return 0;
+  }
+
+  // The latency of the model with so many layers, from its answers of two lengths.
+  Latency latency(Precision precision, int layers) const {
+    const double first_us =
+        time_of(precision, layers, longest_chunk(), false) + logits_us(precision);
+    const double next_us = time_of(precision, layers, 1, false) + logits_us(precision);
+    return latency_of({.tokens = 4, .us = first_us + 4 * next_us},
+                      {.tokens = 16, .us = first_us + 16 * next_us});
+  }
+
+  ModelEstimate estimate(Precision precision, const FingerprintRig& rig) const {
+    const auto of_model = [&](const auto& of_layers) {
+      return of_whole_model({1, of_layers(1)}, {deepest_, of_layers(deepest_)}, spec_.layers);
+    };
+    const auto bytes = [&](int layers) {
+      return static_cast<double>(rig.weight_bytes(precision, layers));
+    };
+    const auto kv_bytes = [&](int layers) {
+      return static_cast<double>(kv_token_bytes(with_layers(spec_, layers), options_.kv.precision));
+    };
+    return {.precision = precision,
+            .latency = of_model([&](int layers) { return latency(precision, layers); }),
+            .weight_bytes = std::llround(of_model(bytes)),
+            .kv_token_bytes = std::llround(of_model(kv_bytes))};
+  }
+
+  const ModelSpec& spec_;
+  const FingerprintOptions& options_;
+  const int deepest_;
+  const int longest_;
+  std::vector<Probe> probes_;
+};
+
+}  // namespace
+
+Result<Fingerprint> measure_fingerprint(const Checkpoint& checkpoint,
+                                        const FingerprintOptions& options) {
+  return Measurement(checkpoint, options).run(checkpoint);
+}
+
+}  // namespace protean

@@ -1,0 +1,105 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <thread>
+#include <vector>
+
+#include "base/bounded_queue.h"
+#include "base/result.h"
+#include "contract/form.h"
+#include "contract/step.h"
+#include "device/cpu/attention.h"
+#include "device/cpu/memory.h"
+#include "device/cpu/team.h"
+#include "host/cpu_share.h"
+#include "model/checkpoint.h"
+#include "model/forward.h"
+#include "model/rope_table.h"
+#include "model/weights.h"
+#include "worker/kv_store.h"
+#include "worker/sampler.h"
+
+namespace protean {
+
+struct FingerprintRigOptions {
+  std::vector<Precision> layers;  // precisions that layers will have
+  KvForm kv;
+  CpuShare cpus;
+  int layer_count = 1;
+  int max_step_tokens = 1;
+  int max_positions = 1;
+};
+
+// The first few layers of a model between its embedding matrix and its LM head, at several
+// precisions, with one KV cache. Runs steps on a thread of its own, as a worker does. Weights have
+// the sizes of the real ones but not their values (model/fingerprint_weights.h).
+class FingerprintRig {
+ public:
+  static Result<std::unique_ptr<FingerprintRig>> create(const Checkpoint& checkpoint,
+                                                        const FingerprintRigOptions& options);
+  ~FingerprintRig();
+  FingerprintRig(const FingerprintRig&) = delete;
+  FingerprintRig& operator=(const FingerprintRig&) = delete;
+
+  // Returns the time of a step through the first `layers` layers at a precision, from the start of
+  // its plan to its result.
+  double time_us(const StepPlan& plan, Precision precision, int layers);
+
+  // Reads so much other memory that caches hold what they would hold if the whole model had been
+  // computed at this precision. For steps that wait for weights.
+  void read_left_out(Precision precision);
+
+  // Returns how fast one thread reads packed weights, as for a swap.
+  double copy_bytes_per_us();
+
+  // Returns the bytes of the weights that such a step goes through, LM head included.
+  std::int64_t weight_bytes(Precision precision, int layers) const;
+
+ private:
+  // A step, or without a plan a read of other memory.
+  struct Job {
+    const StepPlan* plan = nullptr;
+    const ModelWeights* weights = nullptr;
+    int layers = 0;
+    std::int64_t other_bytes = 0;
+  };
+  struct Built {
+    ModelSpec spec;
+    std::vector<ModelWeights> weights;
+    std::shared_ptr<KvStore> kv;
+    Scratch scratch;
+    cpu::Region other;
+    std::vector<std::int64_t> left_out_bytes;
+  };
+
+  FingerprintRig(const FingerprintRigOptions& options, Built built);
+  std::size_t place_of(Precision precision) const;
+  void read_other(std::int64_t bytes);
+  void fill_kv();
+  void run_jobs();
+  void run(const Job& job);
+  void draw(const StepPlan& plan, const Forward& forward);
+
+  const FingerprintRigOptions options_;
+  const ModelSpec spec_;
+  const std::vector<ModelWeights> weights_;  // one for each precision of the options
+  const std::shared_ptr<KvStore> kv_;
+  Scratch scratch_;
+  const cpu::Region other_;                         // stands for the layers that are left out
+  const std::vector<std::int64_t> left_out_bytes_;  // of it, by precision
+  const RotaryTable rope_;
+  cpu::Team team_;
+  Sampler sampler_;
+  std::vector<int> positions_;
+  std::vector<cpu::AttentionSlice> slices_;
+  std::vector<int> sampled_rows_;
+  std::vector<std::uint8_t> usable_;  // logits without NaN and infinity, by row
+  std::uint64_t other_sum_ = 0;       // of what was read, so that compilers keep the reads
+  BoundedQueue<Job> jobs_{1};
+  BoundedQueue<int> done_{1};
+  std::thread thread_;  // last member: it uses the others
+};
+
+}  // namespace protean

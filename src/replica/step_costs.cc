@@ -1,0 +1,120 @@
+#include "replica/step_costs.h"
+
+#include "base/log.h"
+#include "device/cpu/matmul.h"
+#include "host/machine.h"
+#include "model/variant_store.h"
+
+namespace protean {
+namespace {
+
+std::string_view name_of(cpu::MatmulUnit unit) {
+  switch (unit) {
+    case cpu::MatmulUnit::kAmx:
+      return "AMX";
+    case cpu::MatmulUnit::kDot:
+      return "AVX-512 BF16";
+    default:
+      return "vectors";
+  }
+}
+
+std::string summary_of(const Fingerprint& found) {
+  std::string text;
+  for (const ModelEstimate& model : found.models) {
+    text += fmt::format("{}{}: {:.1f} ms for a prompt of {} tokens, {:.2f} ms a token",
+                        text.empty() ? "" : "; ", to_string(model.precision),
+                        model.latency.ttft_us / 1000, found.prompt_tokens,
+                        model.latency.tpot_us / 1000);
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string processor_name() {
+  return fmt::format("{}, {}", cpu_name(), name_of(cpu::best_unit()));
+}
+
+std::filesystem::path profile_directory(const StepCostSource& source) {
+  return source.directory.empty() ? default_variant_directory() : source.directory;
+}
+
+Result<StepCostKey> step_cost_key(const StepCostSource& source, const ModelSpec& spec,
+                                  const FingerprintOptions& options) {
+  const auto model = identify_model(source.model, spec);
+  if (!model.ok()) {
+    return model.error();
+  }
+  return StepCostKey{.model = *model,
+                     .cpu = processor_name(),
+                     .threads = options.cpus.threads,
+                     .kv = options.kv.precision,
+                     .version = source.version};
+}
+
+Result<MachineStepCost> kept_step_cost(const StepCostSource& source, const ModelSpec& spec,
+                                       const FingerprintOptions& options) {
+  const auto key = step_cost_key(source, spec, options);
+  if (!key.ok()) {
+    return key.error();
+  }
+  const std::filesystem::path directory = profile_directory(source);
+  if (!ProfileDatabase::exists(directory)) {
+    return ProfileDatabase::never_measured(*key);
+  }
+  const auto database = ProfileDatabase::open(directory);
+  if (!database.ok()) {
+    return database.error();
+  }
+  return (*database)->load(*key, options.layers);
+}
+
+Result<Fingerprint> learn_step_cost(const StepCostSource& source, const Checkpoint& checkpoint,
+                                    const FingerprintOptions& options, std::string* remark) {
+  auto found = measure_fingerprint(checkpoint, options);
+  if (!found.ok()) {
+    return found;
+  }
+  const auto keep = [&]() -> Status {
+    const auto key = step_cost_key(source, checkpoint.spec(), options);
+    if (!key.ok()) {
+      return key.error();
+    }
+    const auto database = ProfileDatabase::open(profile_directory(source));
+    if (!database.ok()) {
+      return database.error();
+    }
+    return (*database)->save(*key, {.cpu = key->cpu,
+                                    .threads = key->threads,
+                                    .origin = StepCostOrigin::kFingerprint,
+                                    .cost = found->cost});
+  };
+  if (const Status kept = keep(); !kept.ok()) {
+    *remark = kept.error().message;
+  }
+  return found;
+}
+
+StepCost known_step_cost(const StepCostSource& source, const Checkpoint& checkpoint,
+                         const FingerprintOptions& options) {
+  if (const auto kept = kept_step_cost(source, checkpoint.spec(), options); kept.ok()) {
+    log::info("costs of steps are known from {}", kept->origin == StepCostOrigin::kFingerprint
+                                                      ? "an earlier fingerprint"
+                                                      : "`protean profile --steps`");
+    return kept->cost;
+  }
+  std::string remark;
+  const auto found = learn_step_cost(source, checkpoint, options, &remark);
+  if (!found.ok()) {
+    log::warning("what steps cost is not known until they run: {}", found.error().message);
+    return {};
+  }
+  log::info("fingerprint made in {:.1f} s: {}", found->seconds, summary_of(*found));
+  if (!remark.empty()) {
+    log::warning("{}: the fingerprint is made again at the next start", remark);
+  }
+  return found->cost;
+}
+
+}  // namespace protean

@@ -1,0 +1,58 @@
+#include "sim/morph_model.h"
+
+#include <gtest/gtest.h>
+
+#include "control/scene_for_test.h"
+#include "cost/memory.h"
+
+namespace protean {
+namespace {
+
+constexpr SwapComponent kSwap{0, Component::kMlp, Precision::kW4};
+
+struct Scene {
+  explicit Scene(const MorphCost& cost) : model({.bounds = bounds, .start = bounds.full}, cost, 1) {
+    copy_us = static_cast<double>(component_bytes(bounds.spec, kSwap.component, kSwap.to)) /
+              cost.copy_bytes_per_us;
+    model.prepare(MorphId{1}, kSwap);
+  }
+  TimeNs copy_ns(double times = 1) const {
+    return std::llround(times * copy_us * static_cast<double>(kNsPerUs));
+  }
+
+  FormBounds bounds = bounds_for_test(4, 0.4);
+  MorphModel model;
+  double copy_us = 0;
+};
+
+TEST(MorphModel, ACopyTakesItsBytesIfNoStepRuns) {
+  Scene scene({.copy_bytes_per_us = 100});
+  EXPECT_EQ(scene.model.copied_ns(5, 0), 5 + scene.copy_ns());
+  scene.model.copy_until(5, 5 + scene.copy_ns(0.5), 0);
+  const TimeNs half_ns = 5 + scene.copy_ns(0.5);
+  EXPECT_NEAR(static_cast<double>(*scene.model.copied_ns(half_ns, 0)),
+              static_cast<double>(5 + scene.copy_ns()), 2);
+}
+
+TEST(MorphModel, StepsLeaveACopyAShare) {
+  Scene scene({.copy_bytes_per_us = 100, .share_during_steps = 0.25});
+  EXPECT_EQ(scene.model.copied_ns(0, scene.copy_ns(100)), scene.copy_ns(4)) << "always in a step";
+  // A step of twice the copy's time copies half of it; the rest is copied without steps.
+  EXPECT_EQ(scene.model.copied_ns(0, scene.copy_ns(2)), scene.copy_ns(2.5));
+  scene.model.copy_until(0, scene.copy_ns(2), scene.copy_ns(2));
+  EXPECT_NEAR(static_cast<double>(*scene.model.copied_ns(scene.copy_ns(2), 0)),
+              static_cast<double>(scene.copy_ns(2.5)), 2);
+}
+
+TEST(MorphModel, CopiesWaitForOneAnotherAndAnAbortedOneForNone) {
+  Scene scene({.copy_bytes_per_us = 100});
+  scene.model.prepare(MorphId{2}, SwapComponent{1, Component::kMlp, Precision::kW4});
+  scene.model.abort(MorphId{1});
+  EXPECT_EQ(scene.model.copied_ns(0, 0), scene.copy_ns());
+  EXPECT_EQ(scene.model.take_copied().id, MorphId{2});
+  EXPECT_FALSE(scene.model.copying());
+  EXPECT_FALSE(scene.model.copied_ns(0, 0).has_value());
+}
+
+}  // namespace
+}  // namespace protean

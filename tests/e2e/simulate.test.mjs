@@ -1,0 +1,115 @@
+// protean simulate: the real engine in virtual time. It follows the cost of steps that it is given, has
+// the fields of `protean bench serve`, and gives the same bytes for the same flags.
+import assert from 'node:assert/strict';
+import { spawnSync } from 'node:child_process';
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { after, before, describe, it } from 'node:test';
+import { writeRandomModel } from './random_model.mjs';
+import { program } from './server.mjs';
+
+let scratch;
+let model;
+before(() => {
+  scratch = mkdtempSync(join(tmpdir(), 'protean-simulate-'));
+  model = writeRandomModel(join(scratch, 'model'), 4);
+});
+after(() => rmSync(scratch, { recursive: true, force: true }));
+
+// A machine on which a step takes fixedMs, and layers at a precision more in proportion to their tokens.
+function profile(name, fixedMs, tokenUs = {}) {
+  const path = join(scratch, name);
+  const layers = Object.fromEntries(Object.entries({ bf16: 0, w8: 0, w4: 0, ...tokenUs }).map(([precision, us]) =>
+    [precision, { step_us: 1e-9, token_us: us, more_token_us: us, tile_us: 0, bend_tokens: 16, tile_tokens: 16 }]));
+  writeFileSync(path, JSON.stringify({
+    steps: {
+      cpu: 'Abacus', threads: 2, origin: 'fingerprint', time: 'wall',
+      step: { fixed_us: fixedMs * 1000, token_us: 0, context_token_us: 0, sequence_us: 0, kv_token_us: 0, copy_bytes_per_us: 1000 },
+      layers, logits: { bf16: { step_us: 1e-9, row_us: 0 }, w8: { step_us: 1e-9, row_us: 0 } },
+    },
+  }));
+  return path;
+}
+
+const run = (...args) => spawnSync(program, ['simulate', model, '--variant-cache', join(scratch, 'cache'),
+  '--threads', '2', ...args], { encoding: 'utf8', input: '' });
+function simulated(...args) {
+  const { status, stdout, stderr } = run('--json', ...args);
+  assert.equal(status, 0, stderr);
+  return JSON.parse(stdout);
+}
+const near = (value, expected, message) => assert.ok(Math.abs(value - expected) < 1e-3, `${message ?? ''}: ${value} is not ${expected}`);
+
+describe('protean simulate', () => {
+  it('takes the time of steps from the profile that it is given', () => {
+    for (const ms of [10, 25]) {
+      const result = simulated('--profile', profile('fixed.json', ms), '--num-prompts', '3', '--max-concurrency', '1',
+        '--random-input-len', '40', '--random-output-len', '10');
+      assert.equal(result.completed, 3);
+      near(result.mean_ttft_ms, ms, 'TTFT is one step');
+      near(result.mean_tpot_ms, ms, 'each token is one step');
+      near(result.p99_itl_ms, ms);
+      near(result.mean_e2el_ms, 10 * ms);
+      near(result.duration, 3 * 10 * ms / 1000, 'one request after the other');
+      assert.equal(result.total_output_tokens, 30);
+    }
+    const perToken = simulated('--profile', profile('tokens.json', 1, { bf16: 100 }), '--num-prompts', '1',
+      '--random-input-len', '40', '--random-output-len', '2');
+    near(perToken.mean_ttft_ms, 1 + 40 * 0.1);
+    near(perToken.mean_tpot_ms, 1 + 0.1);
+  });
+
+  it('lets prompts wait for steps and for one another', () => {
+    const result = simulated('--profile', profile('slow.json', 100), '--num-prompts', '40', '--request-rate', '50',
+      '--random-input-len', '64', '--random-output-len', '4');
+    assert.equal(result.completed, 40);
+    assert.ok(result.median_ttft_ms > 105, `${result.median_ttft_ms}: most arrive during a step`);
+    assert.ok(result.max_ttft_ms < 300);
+  });
+
+  it('gives the same bytes for the same flags, and others for another seed', () => {
+    const flags = ['--json', '--profile', profile('same.json', 5, { bf16: 20 }), '--num-prompts', '200', '--request-rate', '30',
+      '--random-range-ratio', '0.5', '--random-input-len', '100', '--random-output-len', '20'];
+    const [one, two, other] = [run(...flags), run(...flags), run(...flags, '--seed', '7')];
+    assert.equal(one.status, 0, one.stderr);
+    assert.equal(one.stdout, two.stdout);
+    assert.notEqual(one.stdout, other.stdout);
+  });
+
+  it('replays a trace, whose answers share prefixes, and reports good answers', () => {
+    const trace = join(scratch, 'trace.jsonl');
+    writeFileSync(trace, Array.from({ length: 20 }, (_, i) => JSON.stringify({
+      timestamp: i * 500, input_length: 1024, output_length: 5, hash_ids: [1, 100 + i],
+    })).join('\n'));
+    const result = simulated('--trace', trace, '--profile', profile('trace.json', 10), '--goodput', 'ttft:50');
+    assert.equal(result.completed, 20);
+    assert.ok(result.total_cached_tokens >= 19 * 496, `${result.total_cached_tokens} tokens of the shared block are cached`);
+    assert.equal(result.slo.attainment, 1);
+    assert.equal(result.requests.length, 20);
+    near(result.requests[19].due_s, 9.5);
+    assert.match(result.notes.join(), /Abacus, 2 threads, from a fingerprint/);
+    assert.equal(simulated('--trace', trace, '--profile', profile('trace.json', 10), '--no-records').requests, undefined);
+  });
+
+  it('lowers layers under a load that lower precisions serve sooner, and tells where tokens were drawn', () => {
+    const flags = ['--profile', profile('elastic.json', 2, { bf16: 400, w8: 200, w4: 100 }), '--morph', 'performance',
+      '--morph-precisions', 'w8,w4', '--device-memory', '24MiB', '--num-prompts', '300', '--request-rate', '40',
+      '--random-input-len', '200', '--random-output-len', '40'];
+    const first = run('--json', ...flags);
+    assert.equal(first.status, 0, first.stderr);
+    const { form, completed, failed } = JSON.parse(first.stdout);
+    assert.equal(completed + failed, 300);
+    assert.ok(form.swaps_down > 0, JSON.stringify(form));
+    assert.ok(Object.keys(form.output_tokens).length > 1, 'tokens were drawn at several precisions');
+    assert.equal(first.stdout, run('--json', ...flags).stdout);
+  });
+
+  it('refuses what it cannot know', () => {
+    const broken = join(scratch, 'broken.json');
+    writeFileSync(broken, '{"cpu": "Abacus", "threads": 2}');
+    assert.match(run('--profile', broken).stderr, /broken\.json is not the cost of steps/);
+    assert.match(run('--profile', profile('known.json', 1), '--dtype', 'w3').stderr, /known\.json does not tell what layers at w3 cost/);
+    assert.match(run('--trace', join(scratch, 'none.csv')).stderr, /none\.csv/);
+  });
+});
