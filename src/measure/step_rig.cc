@@ -149,8 +149,7 @@ Result<PageBudget> StepRig::choose_memory(const StepRigOptions& options) {
 Status StepRig::start_worker() {
   worker_.reset();
   const WorkerOptions worker_options{.form = form_,
-                                     .threads = cpus_.threads,
-                                     .where = cpus_.where,
+                                     .devices = {{cpus_.threads, cpus_.where}},
                                      .max_step_tokens = max_step_tokens_,
                                      .max_positions = max_positions_,
                                      .pages = budget_,

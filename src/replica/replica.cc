@@ -52,8 +52,7 @@ Result<std::unique_ptr<Replica>> Replica::start(const ReplicaOptions& options,
   const ModelOptions& model = options.model;
   const Sizing& sizing = options.sizing;
   WorkerOptions worker_options{.form = sizing.form,
-                               .threads = sizing.cpus.threads,
-                               .where = sizing.cpus.where,
+                               .devices = {{sizing.cpus.threads, sizing.cpus.where}},
                                .max_step_tokens = model.max_num_batched_tokens,
                                .max_positions = sizing.max_model_len};
   if (options.morph) {
