@@ -166,7 +166,6 @@ Result<std::unique_ptr<Rank>> Rank::create(const WorkerOptions& options,
 
 Rank::Rank(Built built)
     : spec_(std::move(built.spec)),
-      max_positions_(built.options.max_positions),
       place_(built.place),
       layers_(layers_of(built.weights.holding)),
       embeds_(place_.group == nullptr || place_.group->stage_of(place_.device) == 0),
@@ -176,77 +175,16 @@ Rank::Rank(Built built)
       pages_(std::move(built.pages)),
       kv_(std::move(built.kv)),
       scratch_(std::move(built.scratch)),
-      rope_(spec_.rope, spec_.attention.head_dim, max_positions_),
+      rope_(spec_.rope, spec_.attention.head_dim, built.options.max_positions),
       team_(built.options.devices[static_cast<std::size_t>(place_.device)].threads,
             std::move(built.options.devices[static_cast<std::size_t>(place_.device)].where)),
-      sampler_(spec_.vocab, team_.threads()) {
+      sampler_(spec_.vocab, team_.threads()),
+      rows_({.rows = scratch_.max_rows(),
+             .positions = built.options.max_positions,
+             .vocab = spec_.vocab,
+             .block_tokens = kv_->block_tokens()}) {
   if (place_.group != nullptr) {
     exchange_.emplace(place_.group->board(), place_.device, place_.group->members(), spec_.layers);
-  }
-  positions_.reserve(static_cast<std::size_t>(scratch_.max_rows()));
-}
-
-void Rank::check_slice(const StepPlan& plan, const SequenceSlice& slice) const {
-  check(slice.token_begin == std::ssize(positions_) && slice.token_count > 0 &&
-            slice.token_count <= std::ssize(plan.tokens) - slice.token_begin,
-        "the slices of a plan cover its tokens in order");
-  const std::int64_t end = std::int64_t{slice.first_position} + slice.token_count;
-  check(slice.first_position >= 0 && end <= max_positions_, "positions are within the limit");
-  check(slice.block_begin >= 0 && slice.block_count > 0 &&
-            slice.block_count <= std::ssize(plan.blocks) - slice.block_begin,
-        "a slice's block table is inside its plan");
-  check(std::int64_t{slice.block_count} * kv_->block_tokens() >= end,
-        "a slice's blocks hold all its tokens");
-  check(slice.sample >= -1 && slice.sample < std::ssize(plan.samples), "a slice's sample exists");
-  check(slice.score_begin >= 0 && slice.score_count >= 0 &&
-            slice.score_count <= std::ssize(plan.scores) - slice.score_begin,
-        "a slice's scores are inside its plan");
-  for (int i = 0; i < slice.score_count; ++i) {
-    const ScoreSpec& score =
-        plan.scores[static_cast<std::size_t>(slice.score_begin) + static_cast<std::size_t>(i)];
-    check(score.after >= slice.token_begin && score.after < slice.token_begin + slice.token_count,
-          "a score is of a token after one of its slice");
-    check(score.token >= 0 && score.token < spec_.vocab, "scored tokens are in the vocabulary");
-  }
-}
-
-void Rank::read_slices(const StepPlan& plan) {
-  check(!plan.tokens.empty() && std::ssize(plan.tokens) <= scratch_.max_rows(),
-        "a plan has at least one token and no more than the limit");
-  for (const TokenId token : plan.tokens) {
-    check(token >= 0 && token < spec_.vocab, "tokens are in the vocabulary");
-  }
-  for (const BlockId block : plan.blocks) {
-    check(block >= 0 && block < kv_->blocks(), "blocks exist");
-  }
-  positions_.clear();
-  slices_.clear();
-  sampled_rows_.assign(plan.samples.size(), -1);
-  std::ptrdiff_t scores = 0;
-  for (const SequenceSlice& slice : plan.slices) {
-    check_slice(plan, slice);
-    check(slice.score_count == 0 || slice.score_begin == scores,
-          "the scores of a plan are in the order of its slices");
-    scores += slice.score_count;
-    slices_.push_back({.first_row = slice.token_begin,
-                       .rows = slice.token_count,
-                       .first_position = slice.first_position,
-                       .blocks = std::span(plan.blocks)
-                                     .subspan(static_cast<std::size_t>(slice.block_begin),
-                                              static_cast<std::size_t>(slice.block_count))});
-    for (int i = 0; i < slice.token_count; ++i) {
-      positions_.push_back(slice.first_position + i);
-    }
-    if (slice.sample >= 0) {
-      int& row = sampled_rows_[static_cast<std::size_t>(slice.sample)];
-      check(row < 0, "a sample belongs to one slice");
-      row = slice.token_begin + slice.token_count - 1;
-    }
-  }
-  check(positions_.size() == plan.tokens.size(), "every token belongs to a slice");
-  check(scores == std::ssize(plan.scores), "every score belongs to a slice");
-  for (const int row : sampled_rows_) {
-    check(row >= 0, "a sample belongs to a slice");
   }
 }
 
@@ -285,7 +223,7 @@ void Rank::hand_over(std::int64_t rows, const Forward& forward) {
 }
 
 StepResult Rank::run(const StepPlan& plan, const LogitsTap& tap) {
-  read_slices(plan);
+  rows_.read(plan, kv_->blocks());
   ++step_;
   tile_ = 0;
   if (exchange_) {
@@ -299,7 +237,7 @@ StepResult Rank::run(const StepPlan& plan, const LogitsTap& tap) {
                          .scratch = &scratch_,
                          .exchange = exchange_ ? &*exchange_ : nullptr,
                          .draws = draws_});
-  const ForwardBatch batch{.tokens = plan.tokens, .positions = positions_, .slices = slices_};
+  const ForwardBatch batch = rows_.batch();
   begin_rows(batch, forward);
   forward.run_layers(batch, layers_);
 
@@ -366,8 +304,7 @@ void Rank::draw(const StepPlan& plan, const Forward& forward, const LogitsTap& t
   const auto most = static_cast<std::size_t>(scratch_.max_logit_rows());
   for (std::size_t first = 0; first < plan.samples.size(); first += most) {
     const std::size_t count = std::min(most, plan.samples.size() - first);
-    const auto logits =
-        forward.project_logits(std::span(sampled_rows_).subspan(first, count), tile_++);
+    const auto logits = forward.project_logits(rows_.sampled_rows().subspan(first, count), tile_++);
     if (!draws_) {
       continue;
     }

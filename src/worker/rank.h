@@ -24,6 +24,7 @@
 #include "worker/kv_store.h"
 #include "worker/layer_pages.h"
 #include "worker/sampler.h"
+#include "worker/step_rows.h"
 
 namespace protean {
 
@@ -116,8 +117,6 @@ class Rank {
 
   void begin_rows(const ForwardBatch& batch, const Forward& forward);
   void hand_over(std::int64_t rows, const Forward& forward);
-  void read_slices(const StepPlan& plan);
-  void check_slice(const StepPlan& plan, const SequenceSlice& slice) const;
   void draw(const StepPlan& plan, const Forward& forward, const LogitsTap& tap, StepResult& result);
   void score(const StepPlan& plan, const Forward& forward, StepResult& result);
   std::vector<double> pool(const SequenceSlice& slice, const Forward& forward);
@@ -125,7 +124,6 @@ class Rank {
   void fail_unusable(const StepPlan& plan, StepResult& result) const;
 
   const ModelSpec spec_;
-  const int max_positions_;
   const RankPlace place_;
   const LayerRange layers_;  // that this device computes
   const bool embeds_;
@@ -141,10 +139,7 @@ class Rank {
   RotaryTable rope_;
   cpu::Team team_;
   Sampler sampler_;
-  // The current step as Forward reads it; members, so that their memory is reused.
-  std::vector<int> positions_;
-  std::vector<cpu::AttentionSlice> slices_;
-  std::vector<int> sampled_rows_;               // by sample
+  StepRows rows_;                               // of the current step
   std::vector<int> scored_rows_;                // of one tile
   std::vector<std::uint8_t> unusable_samples_;  // 1: the logits hold NaN or infinity
   std::vector<std::uint8_t> unusable_scores_;
