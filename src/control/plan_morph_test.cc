@@ -305,8 +305,8 @@ TEST_F(PlanMorph, SaysHowManyBytesAreMissing) {
   ASSERT_FALSE(morph.ok());
   EXPECT_EQ(morph.error().code, ErrorCode::kExhausted);
   const std::int64_t wanted = form_pages(bounds_.spec, more, budget.page_bytes);
-  const std::string bytes = format_bytes(
-      (wanted - used - (budget.pages - budget.reserve - used)) * budget.page_bytes);
+  const std::string bytes =
+      format_bytes((wanted - used - (budget.pages - budget.reserve - used)) * budget.page_bytes);
   EXPECT_NE(morph.error().message.find(bytes), std::string::npos) << morph.error().message;
 }
 

@@ -96,6 +96,14 @@ int partial_sums(int held) {
   return buffers;
 }
 
+DeviceShare share_of(const Form& form, const Holding& holding) {
+  int held = holding.embeddings.count;
+  for (const Holding::Layer& layer : holding.layers) {
+    held = std::max({held, layer.attention.count, layer.mlp.count});
+  }
+  return {.shards = form.shards, .held = held, .exchanges = form.group.size() > 1};
+}
+
 std::int64_t activation_bytes(const ModelSpec& spec, std::int64_t rows, std::int64_t logit_rows,
                               const DeviceShare& share) {
   const ModelSpec shard = shard_spec(spec, share.shards);

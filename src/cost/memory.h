@@ -31,6 +31,8 @@ struct DeviceShare {
   bool exchanges = false;  // with other devices that hold shards of the same component
 };
 
+DeviceShare share_of(const Form& form, const Holding& holding);
+
 // Bytes of f32 buffers for steps of at most `rows` rows, `logit_rows` of them with logits.
 std::int64_t activation_bytes(const ModelSpec& spec, std::int64_t rows, std::int64_t logit_rows,
                               const DeviceShare& share = {});

@@ -42,15 +42,6 @@ const Holding& holding_of(const WorkerOptions& options, RankPlace place) {
   return options.form.group[static_cast<std::size_t>(place.device)];
 }
 
-// Returns what the device's buffers depend on.
-DeviceShare share_of(const Form& form, const Holding& holding) {
-  int held = holding.embeddings.count;
-  for (const Holding::Layer& layer : holding.layers) {
-    held = std::max({held, layer.attention.count, layer.mlp.count});
-  }
-  return {.shards = form.shards, .held = held, .exchanges = form.group.size() > 1};
-}
-
 // Returns the layers of the device's stage.
 LayerRange layers_of(const Holding& holding) {
   const auto has = [](const Holding::Layer& layer) { return !layer.empty(); };
