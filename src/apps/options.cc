@@ -132,6 +132,8 @@ void add_memory_options(CLI::App& app, ModelOptions& options) {
       ->capture_default_str();
 }
 
+}  // namespace
+
 void add_group_options(CLI::App& app, GroupOptions& options) {
   app.option_defaults()->group("Devices");
   app.add_option(
@@ -159,8 +161,6 @@ void add_group_options(CLI::App& app, GroupOptions& options) {
       ->check(whole_number(0, 1024))
       ->capture_default_str();
 }
-
-}  // namespace
 
 void add_model_options(CLI::App& app, ModelOptions& options) {
   add_precision_options(app, options);

@@ -22,7 +22,7 @@ Scheduler::Scheduler(const SchedulerConfig& config)
       cache_(config.kv_blocks, config.block_tokens),
       largest_kv_blocks_(std::max(config.kv_blocks, config.largest_kv_blocks)),
       released_kv_blocks_(largest_kv_blocks_),
-      share_(config.balance) {
+      budget_(config.balance) {
   check(config.block_tokens > 0 && config.max_num_seqs > 0 && config.max_num_batched_tokens > 0 &&
             config.max_model_len > 1 && config.steps_in_flight > 0,
         "scheduler limits must be positive");
@@ -124,7 +124,7 @@ std::int64_t Scheduler::tokens_to_compute(RequestId request) const {
 }
 
 bool Scheduler::has_room(const StepPlan& plan) const {
-  return budget_.left() > 0 && !share_.used_up() && std::ssize(plan.slices) < config_.max_num_seqs;
+  return budget_.has_room() && std::ssize(plan.slices) < config_.max_num_seqs;
 }
 
 std::optional<StepPlan> Scheduler::next_step(TimeNs now_ns) {
@@ -137,7 +137,7 @@ std::optional<StepPlan> Scheduler::next_step(TimeNs now_ns) {
   displace_for_waiting();
   const std::int64_t preemptions_before = totals_.preemptions_total;
   budget_.begin_step(config_.max_num_batched_tokens);
-  begin_share();
+  divide_ready_work();
   schedule_decodes(plan);
   budget_.begin_prompts();
   schedule_prefills(plan);
@@ -159,10 +159,9 @@ bool Scheduler::may_schedule(const Sequence& sequence) const {
 
 // Divides what is ready, as far as it fits one step each, among this step and those that can still
 // be started. A prompt that waits counts as the tokens that prompts may take.
-void Scheduler::begin_share() {
+void Scheduler::divide_ready_work() {
   const int steps = config_.steps_in_flight - static_cast<int>(in_flight_.size());
   if (steps <= 1) {
-    share_.begin();
     return;
   }
   double ready = 0;
@@ -173,7 +172,7 @@ void Scheduler::begin_share() {
                               : static_cast<int>(std::min<std::int64_t>(
                                     std::max(0, sequence.pending()), prompt_tokens));
     prompt_tokens -= decode ? 0 : tokens;
-    ready += share_.cost(sequence.planned, tokens);
+    ready += budget_.cost(sequence.planned, tokens);
   };
   for (const auto& [place, sequence] : running_) {
     if (may_schedule(*sequence)) {
@@ -184,7 +183,7 @@ void Scheduler::begin_share() {
        ++next) {
     add(*next->second);
   }
-  share_.begin(ready, steps);
+  budget_.divide(ready, steps);
 }
 
 void Scheduler::schedule_decodes(StepPlan& plan) {
@@ -223,7 +222,7 @@ bool Scheduler::admit(Sequence& sequence) {
   // leaving blocks to move to.
   const std::int64_t reserve = running_.empty() ? 0 : pool_.limit() / 100 + pool_.leaving();
   const bool as_refused =
-      pool_.free() <= sequence.refused_at_free && changes() == sequence.refused_at_changes;
+      pool_.free() <= sequence.refused.free && changes() == sequence.refused.changes;
   if (!running_.empty() && (pool_.free() <= reserve || as_refused)) {
     return false;
   }
@@ -240,11 +239,11 @@ bool Scheduler::admit(Sequence& sequence) {
   const std::int64_t wanted = blocks_for(std::ssize(sequence.tokens)) - std::ssize(sequence.blocks);
   if (pool_.free() < wanted + reserve) {
     release_blocks(sequence);
-    sequence.refused_at_free = pool_.free();
-    sequence.refused_at_changes = changes();
+    sequence.refused.free = pool_.free();
+    sequence.refused.changes = changes();
     return false;
   }
-  sequence.refused_at_free = -1;
+  sequence.refused.free = -1;
   sequence.cached = sequence.blocks.size();
   sequence.computed = static_cast<int>(sequence.cached) * config_.block_tokens;
   sequence.planned = sequence.computed;
@@ -280,11 +279,9 @@ bool Scheduler::grow(Sequence& sequence) {
 }
 
 void Scheduler::schedule(StepPlan& plan, Sequence& sequence) {
-  const int wanted = std::min(sequence.pending(), budget_.left());
-  const int count = share_.tokens_within(sequence.planned, wanted, config_.block_tokens);
+  const int count = budget_.tokens_of(sequence.planned, sequence.pending(), config_.block_tokens);
   append_slice(plan, sequence, count, static_cast<int>(blocks_for(sequence.planned + count)));
-  budget_.take(count);
-  share_.take(sequence.planned, count);
+  budget_.take(sequence.planned, count);
   sequence.planned += count;
   ++sequence.in_steps;
 }

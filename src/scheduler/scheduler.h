@@ -20,8 +20,7 @@
 #include "scheduler/block_pool.h"
 #include "scheduler/prefix_cache.h"
 #include "scheduler/sequence.h"
-#include "scheduler/step_share.h"
-#include "scheduler/token_budget.h"
+#include "scheduler/step_budget.h"
 #include "scheduler/waiting_queue.h"
 
 namespace protean {
@@ -208,7 +207,7 @@ class Scheduler {
   bool make_room(Sequence& sequence);
   bool preempt_last();
   void preempt(Sequence& sequence);
-  void begin_share();
+  void divide_ready_work();
   bool may_schedule(const Sequence& sequence) const;
   void schedule(StepPlan& plan, Sequence& sequence);
   void advance(Sequence& sequence, const SequenceSlice& slice, StepResult& result,
@@ -236,8 +235,7 @@ class Scheduler {
   std::deque<InFlight> in_flight_;
   std::uint64_t last_arrival_ = 0;
   std::uint64_t last_step_ = 0;
-  TokenBudget budget_;
-  StepShare share_;
+  StepBudget budget_;
   double hit_share_ = 0;  // share of recent prompts' tokens that the prefix cache had
   Observation totals_;    // only the *_total fields
 };

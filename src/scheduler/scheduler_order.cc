@@ -19,10 +19,10 @@ Backlog Scheduler::backlog_before(int priority, TimeNs due_ns, std::int64_t toke
   Backlog backlog{.running = static_cast<int>(running_.size())};
   std::int64_t prompts = 0;
   for (const auto& [place, sequence] : running_) {
-    const int pending = sequence->pending();
-    backlog.decoding += pending <= 1 ? 1 : 0;
-    backlog.prompts += pending <= 1 ? 0 : 1;
-    backlog.tokens += pending <= 1 ? 0 : pending;
+    const int left = sequence->uncomputed();
+    backlog.decoding += left <= 1 ? 1 : 0;
+    backlog.prompts += left <= 1 ? 0 : 1;
+    backlog.tokens += left <= 1 ? 0 : left;
   }
   const double missing = 1.0 - hit_share_;
   std::int64_t places = config_.max_num_seqs - std::ssize(running_);

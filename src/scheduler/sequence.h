@@ -38,8 +38,11 @@ struct Sequence {
   std::uint32_t precision_tag = 0;
   // Free blocks, and changes of the cache and of KV's size, when admission last failed. While
   // neither is more, admission would fail again; trying costs a walk over the prompt.
-  std::int64_t refused_at_free = -1;
-  std::uint64_t refused_at_changes = 0;
+  struct Refused {
+    std::int64_t free = -1;
+    std::uint64_t changes = 0;
+  };
+  Refused refused;
   // The sequence waits until `held_by` has put held_until blocks into the prefix cache; 0: it does
   // not wait.
   RequestId held_by;
@@ -49,6 +52,7 @@ struct Sequence {
   RequestUsage usage;
 
   int pending() const { return static_cast<int>(tokens.size()) - planned; }
+  int uncomputed() const { return static_cast<int>(tokens.size()) - computed; }
   bool scheduled() const { return in_steps > 0; }
   bool ends_with_prompt() const { return asks.max_tokens == 0; }
   // True if chunks of the prompt may be in several steps at once: nothing is asked about them that
