@@ -22,19 +22,19 @@ std::optional<int> whole_number(std::string_view text) {
 }
 
 // A device as a file describes it.
-struct DeviceEntry {
+struct DescribedDevice {
   std::string cpus;
   int threads = 0;
   std::optional<std::int64_t> memory_bytes;
 };
 
-Result<DeviceEntry> read_entry(const std::string& file, const toml::table& table,
-                               std::size_t number) {
+Result<DescribedDevice> read_device(const std::string& file, const toml::table& table,
+                                    std::size_t number) {
   const auto wrong = [&](std::string_view key, std::string_view expected) {
     return make_error(ErrorCode::kInvalidArgument, "{}: device {}: {} must be {}", file, number,
                       key, expected);
   };
-  DeviceEntry entry;
+  DescribedDevice entry;
   for (const auto& [key, value] : table) {
     if (key == "cpus" && value.is_string()) {
       entry.cpus = value.as_string()->get();
@@ -78,7 +78,7 @@ Result<toml::table> parse_file(const std::string& file) {
   }
 }
 
-Result<std::vector<DeviceEntry>> read_devices(const std::string& file) {
+Result<std::vector<DescribedDevice>> read_devices(const std::string& file) {
   const auto parsed = parse_file(file);
   if (!parsed.ok()) {
     return parsed.error();
@@ -90,9 +90,9 @@ Result<std::vector<DeviceEntry>> read_devices(const std::string& file) {
                       "and memory = \"12GiB\"",
                       file);
   }
-  std::vector<DeviceEntry> entries;
+  std::vector<DescribedDevice> entries;
   for (const toml::node& node : *list) {
-    auto entry = read_entry(file, *node.as_table(), entries.size());
+    auto entry = read_device(file, *node.as_table(), entries.size());
     if (!entry.ok()) {
       return entry.error();
     }
@@ -108,7 +108,7 @@ Result<std::vector<GroupDevice>> devices_of_file(const std::string& file, const 
   }
   std::vector<GroupDevice> devices;
   std::vector<int> used;
-  for (const DeviceEntry& entry : *entries) {
+  for (const DescribedDevice& entry : *entries) {
     auto cpus = choose_cpus(machine, {.cpus = entry.cpus, .threads = entry.threads});
     if (!cpus.ok()) {
       return make_error(cpus.error().code, "{}: device {}: {}", file, devices.size(),
