@@ -161,17 +161,23 @@ void log_start(const ModelFiles& files, const Sizing& sizing) {
     log::warning("{} has no chat template: chats use ChatML; give one with --chat-template",
                  files.name);
   }
-  log::info("{}", to_string(sizing.cpus));
+  for (std::size_t device = 0; device < sizing.cpus.size(); ++device) {
+    log::info("device {}: {}", device, to_string(sizing.cpus[device]));
+  }
   for (const std::string& warning : sizing.warnings) {
     log::warning("{}", warning);
   }
 }
 
-// Learns what steps cost, and packs the weights that the policy may ask for.
+// Learns what steps cost, and packs the weights that the policy may ask for. Several devices share
+// a step, which a fingerprint on one of them does not tell: their steps are learned while they run.
 void prepare(const ServeOptions& options, const ModelFiles& files, ReplicaOptions& replica) {
-  replica.step_cost = known_step_cost(
-      {.model = options.model.model, .directory = options.morph.variant_cache, .version = kVersion},
-      *files.checkpoint, fingerprint_options(replica));
+  if (replica.sizing.devices.size() == 1) {
+    replica.step_cost = known_step_cost({.model = options.model.model,
+                                         .directory = options.morph.variant_cache,
+                                         .version = kVersion},
+                                        *files.checkpoint, fingerprint_options(replica));
+  }
   pack_variants(replica);
 }
 

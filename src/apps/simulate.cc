@@ -89,7 +89,7 @@ std::vector<TraceRequest> requests_of(loadtest::Workload& workload, double& bloc
 SimulationConfig simulation_of(const SimulateCommand& command, const ReplicaOptions& replica,
                                const StepCost& cost) {
   const WorkerOptions defaults;
-  const int threads = replica.sizing.cpus.threads;
+  const int threads = replica.sizing.cpus.front().threads;
   SimulationConfig config{.engine = engine_config(replica),
                           .step_cost = cost,
                           .seed = command.load.load.workload.seed,
@@ -191,6 +191,10 @@ int run_simulate(SimulateCommand& command) {
   auto replica = choose_replica(command.model, command.morph.mode != "off", command.morph, *files);
   if (!replica.ok()) {
     return exit_with(replica.error());
+  }
+  if (replica->sizing.devices.size() > 1) {
+    return exit_with({ErrorCode::kUnsupported,
+                      "a simulation has one device: leave out the flags that ask for several"});
   }
   const auto cost = step_cost_of(command, *files, *replica);
   if (!cost.ok()) {

@@ -39,7 +39,7 @@ Result<std::byte*> load(const Checkpoint& checkpoint, const ComponentVariant& wh
 Result<ModelWeights> load_fingerprint(const Checkpoint& checkpoint, const ModelSpec& spec,
                                       Precision precision,
                                       const std::vector<ModelWeights>& others) {
-  ModelWeights weights(spec, spec.layers);
+  ModelWeights weights(spec, whole_model(spec.layers, 1, DeviceId{0}));
   for (int layer = 0; layer < spec.layers; ++layer) {
     for (const Component half : kLayerHalves) {
       const auto memory = load(checkpoint, {layer, half, precision}, weights);
@@ -60,7 +60,7 @@ Result<ModelWeights> load_fingerprint(const Checkpoint& checkpoint, const ModelS
   if (!memory.ok()) {
     return memory.error();
   }
-  bind_embeddings(weights.embeddings, spec, embeddings, *memory);
+  bind_embeddings(weights.embeddings.front(), spec, embeddings, *memory);
   return weights;
 }
 
@@ -94,7 +94,8 @@ Result<std::unique_ptr<FingerprintRig>> FingerprintRig::create(
     }
     weights.push_back(*std::move(loaded));
   }
-  auto kv = KvStore::create(spec, options.kv);
+  const Holding holding = whole_model(spec.layers, 1, DeviceId{0});
+  auto kv = KvStore::create({.spec = spec, .holding = holding, .kv = options.kv});
   if (!kv.ok()) {
     return kv.error();
   }
@@ -129,6 +130,10 @@ FingerprintRig::FingerprintRig(const FingerprintRigOptions& options, Built built
       rope_(spec_.rope, spec_.attention.head_dim, options.max_positions),
       team_(options.cpus.threads, options.cpus.where),
       sampler_(spec_.vocab, options.cpus.threads),
+      rows_({.rows = options.max_step_tokens,
+             .positions = options.max_positions,
+             .vocab = spec_.vocab,
+             .block_tokens = options.kv.block_tokens}),
       thread_([this] { run_jobs(); }) {
   fill_kv();
 }
@@ -222,34 +227,17 @@ void FingerprintRig::read_other(std::int64_t bytes) {
 }
 
 void FingerprintRig::run(const Job& job) {
-  const StepPlan& plan = *job.plan;
-  positions_.clear();
-  slices_.clear();
-  sampled_rows_.clear();
-  for (const SequenceSlice& slice : plan.slices) {
-    slices_.push_back({.first_row = slice.token_begin,
-                       .rows = slice.token_count,
-                       .first_position = slice.first_position,
-                       .blocks = std::span(plan.blocks)
-                                     .subspan(static_cast<std::size_t>(slice.block_begin),
-                                              static_cast<std::size_t>(slice.block_count))});
-    for (int i = 0; i < slice.token_count; ++i) {
-      positions_.push_back(slice.first_position + i);
-    }
-    if (slice.sample >= 0) {
-      sampled_rows_.push_back(slice.token_begin + slice.token_count - 1);
-    }
-  }
+  rows_.read(*job.plan, kv_->blocks());
   const Forward forward({.team = &team_,
                          .spec = &spec_,
                          .weights = job.weights,
                          .rope = rope_.view(),
                          .kv = kv_->layers(),
                          .scratch = &scratch_});
-  const ForwardBatch batch{.tokens = plan.tokens, .positions = positions_, .slices = slices_};
+  const ForwardBatch batch = rows_.batch();
   forward.embed(batch);
   forward.run_layers(batch, {.first = 0, .count = job.layers});
-  draw(plan, forward);
+  draw(*job.plan, forward);
 }
 
 // Projects and draws as a rank does.
@@ -258,7 +246,7 @@ void FingerprintRig::draw(const StepPlan& plan, const Forward& forward) {
   const auto most = static_cast<std::size_t>(scratch_.max_logit_rows());
   for (std::size_t first = 0; first < plan.samples.size(); first += most) {
     const std::size_t count = std::min(most, plan.samples.size() - first);
-    const auto logits = forward.project_logits(std::span(sampled_rows_).subspan(first, count));
+    const auto logits = forward.project_logits(rows_.sampled_rows().subspan(first, count));
     const std::size_t width = logits.size() / count;
     usable_.assign(count, 0);
     team_.run(static_cast<std::int64_t>(count), [&](std::int64_t i, int) {

@@ -10,7 +10,6 @@
 #include "base/result.h"
 #include "contract/form.h"
 #include "contract/step.h"
-#include "device/cpu/attention.h"
 #include "device/cpu/memory.h"
 #include "device/cpu/team.h"
 #include "host/cpu_share.h"
@@ -20,6 +19,7 @@
 #include "model/weights.h"
 #include "worker/kv_store.h"
 #include "worker/sampler.h"
+#include "worker/step_rows.h"
 
 namespace protean {
 
@@ -92,9 +92,7 @@ class FingerprintRig {
   const RotaryTable rope_;
   cpu::Team team_;
   Sampler sampler_;
-  std::vector<int> positions_;
-  std::vector<cpu::AttentionSlice> slices_;
-  std::vector<int> sampled_rows_;
+  StepRows rows_;                     // of the current step
   std::vector<std::uint8_t> usable_;  // logits without NaN and infinity, by row
   std::uint64_t other_sum_ = 0;       // of what was read, so that compilers keep the reads
   BoundedQueue<Job> jobs_{1};

@@ -27,6 +27,11 @@ std::chrono::steady_clock::time_point steady_time(TimeNs at_ns) {
   return std::chrono::steady_clock::time_point(std::chrono::nanoseconds(at_ns));
 }
 
+// Each stage of a pipeline computes a step of its own.
+int steps_in_flight(const Form& form) {
+  return static_cast<int>(stages_of(form).size());
+}
+
 }  // namespace
 
 ReadComponent read_from(std::shared_ptr<VariantStore> variants) {
@@ -57,7 +62,9 @@ EngineConfig engine_config(const ReplicaOptions& options) {
                         .max_num_seqs = model.max_num_seqs,
                         .max_num_batched_tokens = model.max_num_batched_tokens,
                         .max_model_len = sizing.max_model_len,
-                        .prefix_caching = model.prefix_caching},
+                        .prefix_caching = model.prefix_caching,
+                        .steps_in_flight = steps_in_flight(sizing.form)},
+          .max_in_flight = steps_in_flight(sizing.form),
           .morph = options.morph,
           .step_cost = options.step_cost,
           .step_precision = options.sizing.step_precision};
@@ -65,8 +72,9 @@ EngineConfig engine_config(const ReplicaOptions& options) {
 
 FingerprintOptions fingerprint_options(const ReplicaOptions& options) {
   const Form& form = options.sizing.form;
-  FingerprintOptions wanted{
-      .kv = form.kv, .cpus = options.sizing.cpus, .max_model_len = options.sizing.max_model_len};
+  FingerprintOptions wanted{.kv = form.kv,
+                            .cpus = options.sizing.cpus.front(),
+                            .max_model_len = options.sizing.max_model_len};
   const auto may_have = [&](Precision precision) {
     return layers_at(form, precision) > 0 ||
            (options.morph &&
@@ -83,10 +91,13 @@ Result<std::unique_ptr<Replica>> Replica::start(const ReplicaOptions& options,
   const ModelOptions& model = options.model;
   const Sizing& sizing = options.sizing;
   WorkerOptions worker_options{.form = sizing.form,
-                               .threads = sizing.cpus.threads,
-                               .where = sizing.cpus.where,
+                               .devices = {},
                                .max_step_tokens = model.max_num_batched_tokens,
-                               .max_positions = sizing.max_model_len};
+                               .max_positions = sizing.max_model_len,
+                               .max_in_flight = steps_in_flight(sizing.form)};
+  for (const CpuShare& cpus : sizing.cpus) {
+    worker_options.devices.push_back({cpus.threads, cpus.where});
+  }
   if (options.morph) {
     worker_options.pages = sizing.budget;
     worker_options.read_component = read_from(options.variants);
@@ -97,9 +108,11 @@ Result<std::unique_ptr<Replica>> Replica::start(const ReplicaOptions& options,
     }
   }
   // Tries a seat once to warn if it is refused; threads that are refused one later do not log.
-  if (const Status taken = cpu::Seat(sizing.cpus.where.cpus, sizing.cpus.where.nodes).taken();
-      !taken.ok()) {
-    log::warning("{}: the system places threads and memory", taken.error().message);
+  for (const CpuShare& cpus : sizing.cpus) {
+    if (const Status taken = cpu::Seat(cpus.where.cpus, cpus.where.nodes).taken(); !taken.ok()) {
+      log::warning("{}: the system places threads and memory", taken.error().message);
+      break;
+    }
   }
   const auto tell = [&inbox](auto what) { inbox.push({steady_now_ns(), std::move(what)}); };
   auto worker = CpuWorker::create(worker_options, checkpoint, progress_bar("loading"),
