@@ -63,22 +63,23 @@ class Measurement {
     if (!rig.ok()) {
       return rig.error();
     }
+    Fingerprint found{
+        .layers = deepest_, .prompt_tokens = longest_chunk(), .load_seconds = used_s()};
     warm_up(**rig);
     double round_s = 0;
     for (int round = 0;
-         round < kFewestRounds || (round < kMostRounds && used_s() + round_s < options_.budget_s);
-         ++round) {
+         round == 0 || (round < kMostRounds && used_s() + round_s < options_.budget_s); ++round) {
       const double before_s = used_s();
-      for (Probe& probe : probes_) {
-        probe.us = std::min(probe.us, (*rig)->time_us(probe.plan, probe.precision, probe.layers));
-      }
+      time_all(**rig);
       round_s = used_s() - before_s;
     }
-    auto cost = fit_step_cost(timed_steps());
+    found.steps = timed_steps();
+    const auto cost = fit_step_cost(found.steps);
     if (!cost.ok()) {
       return cost.error();
     }
-    Fingerprint found{.cost = *cost, .prompt_tokens = longest_chunk()};
+    found.cost = *cost;
+    found.cost.copy_bytes_per_us = (*rig)->copy_bytes_per_us();
     for (const Precision precision : options_.layers) {
       found.models.push_back(estimate(precision, **rig));
     }
