@@ -10,20 +10,16 @@ Latency latency_of(const AnswerTime& one, const AnswerTime& other) {
   return {.ttft_us = one.us - one.tokens * tpot_us, .tpot_us = tpot_us};
 }
 
-double of_whole_model(const AtDepth<double>& one, const AtDepth<double>& other, int layers) {
-  if (one.layers == other.layers) {
-    return other.value * layers / other.layers;
+double of_whole_model(double one, double other, const Depths& layers) {
+  if (layers.one == layers.other) {
+    return one * layers.model / layers.one;
   }
-  const double layer = (other.value - one.value) / (other.layers - one.layers);
-  return one.value + (layers - one.layers) * layer;
+  return one + (layers.model - layers.one) * (other - one) / (layers.other - layers.one);
 }
 
-Latency of_whole_model(const AtDepth<Latency>& one, const AtDepth<Latency>& other, int layers) {
-  const auto of = [&](double Latency::*which) {
-    return of_whole_model({one.layers, one.value.*which}, {other.layers, other.value.*which},
-                          layers);
-  };
-  return {.ttft_us = of(&Latency::ttft_us), .tpot_us = of(&Latency::tpot_us)};
+Latency of_whole_model(const Latency& one, const Latency& other, const Depths& layers) {
+  return {.ttft_us = of_whole_model(one.ttft_us, other.ttft_us, layers),
+          .tpot_us = of_whole_model(one.tpot_us, other.tpot_us, layers)};
 }
 
 }  // namespace protean

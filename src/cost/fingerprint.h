@@ -26,18 +26,17 @@ struct AnswerTime {
 // prompt. Their numbers of tokens must differ.
 Latency latency_of(const AnswerTime& one, const AnswerTime& other);
 
-// The time or the memory of a model cut to few hidden layers.
-template <class T>
-struct AtDepth {
-  int layers = 1;
-  T value = {};
+// Numbers of hidden layers: of a model, and of two smaller copies of it.
+struct Depths {
+  int model = 1;
+  int one = 1;
+  int other = 2;
 };
 
-// Returns the time or the memory of a model of `layers` hidden layers, given that of the same model
-// with two smaller numbers of them: equations 2 and 3 of section 5.3 (L2), and the extrapolation of
-// section 5.2 (M2).
-double of_whole_model(const AtDepth<double>& one, const AtDepth<double>& other, int layers);
-Latency of_whole_model(const AtDepth<Latency>& one, const AtDepth<Latency>& other, int layers);
+// Returns the time or the memory of a model, given those of its two smaller copies: equations 2 and
+// 3 of section 5.3 (L2), and the extrapolation of section 5.2 (M2).
+double of_whole_model(double one, double other, const Depths& layers);
+Latency of_whole_model(const Latency& one, const Latency& other, const Depths& layers);
 
 // The estimate of a whole model at one precision of its layers, on one device.
 struct ModelEstimate {

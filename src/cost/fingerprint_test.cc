@@ -15,14 +15,13 @@ TEST(Fingerprint, TwoAnswersTellTheFirstTokenFromTheNext) {
 }
 
 TEST(Fingerprint, LayersAreRepeatedAndTheRestIsNot) {
-  const auto whole = [](int layers) { return of_whole_model({1, 130.0}, {2, 150.0}, layers); };
-  EXPECT_DOUBLE_EQ(whole(1), 130);
-  EXPECT_DOUBLE_EQ(whole(2), 150);
-  EXPECT_DOUBLE_EQ(whole(16), 110 + 16 * 20);
-  EXPECT_DOUBLE_EQ(of_whole_model({1, 130.0}, {5, 210.0}, 16), 110 + 16 * 20);
-  EXPECT_DOUBLE_EQ(of_whole_model({1, 130.0}, {1, 130.0}, 1), 130) << "a model of one layer";
-  const Latency latency = of_whole_model({1, Latency{.ttft_us = 100, .tpot_us = 10}},
-                                         {2, Latency{.ttft_us = 150, .tpot_us = 12}}, 10);
+  EXPECT_DOUBLE_EQ(of_whole_model(130, 150, {.model = 1}), 130);
+  EXPECT_DOUBLE_EQ(of_whole_model(130, 150, {.model = 2}), 150);
+  EXPECT_DOUBLE_EQ(of_whole_model(130, 150, {.model = 16}), 110 + 16 * 20);
+  EXPECT_DOUBLE_EQ(of_whole_model(130, 210, {.model = 16, .other = 5}), 110 + 16 * 20);
+  EXPECT_DOUBLE_EQ(of_whole_model(130, 130, {.model = 1, .other = 1}), 130) << "of one layer";
+  const Latency latency = of_whole_model(Latency{.ttft_us = 100, .tpot_us = 10},
+                                         Latency{.ttft_us = 150, .tpot_us = 12}, {.model = 10});
   EXPECT_DOUBLE_EQ(latency.ttft_us, 50 + 10 * 50);
   EXPECT_DOUBLE_EQ(latency.tpot_us, 8 + 10 * 2);
 }

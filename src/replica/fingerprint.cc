@@ -212,7 +212,8 @@ class Measurement {
 
   ModelEstimate estimate(Precision precision, const FingerprintRig& rig) const {
     const auto of_model = [&](const auto& of_layers) {
-      return of_whole_model({1, of_layers(1)}, {deepest_, of_layers(deepest_)}, spec_.layers);
+      return of_whole_model(of_layers(1), of_layers(deepest_),
+                            {.model = spec_.layers, .other = deepest_});
     };
     const auto bytes = [&](int layers) {
       return static_cast<double>(rig.weight_bytes(precision, layers));
