@@ -105,8 +105,7 @@ json::object to_json(const FingerprintCheck& check) {
     json::object object{{"tokens", step.work.tokens},
                         {"sequences", step.work.sequences},
                         {"logit_rows", step.work.logit_rows},
-                        {"us", step.us},
-                        {"predicted_us", predict_us(check.found.cost, step.work, step.precision)}};
+                        {"us", step.us}};
     for (const Precision precision : kPrecisions) {
       if (const double share = step.precision.layers[index_of(precision)]; share > 0) {
         object["layers"] = to_string(precision);

@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "cost/pages.h"
 #include "cost/step_work.h"
 #include "host/cpu_share.h"
 #include "host/machine.h"
@@ -206,7 +207,8 @@ Result<int> longest_of(const StepProfileOptions& options) {
 }
 
 // Returns what a fingerprint of these options needs to know.
-Result<FingerprintOptions> fingerprint_options(const StepProfileOptions& options) {
+Result<FingerprintOptions> fingerprint_options(const StepProfileOptions& options,
+                                               const ModelSpec& spec) {
   auto precisions = parse_precisions(options.precisions);
   const auto cpus = choose_cpus(this_machine(), options.compute);
   if (!precisions.ok() || !cpus.ok()) {
@@ -215,6 +217,7 @@ Result<FingerprintOptions> fingerprint_options(const StepProfileOptions& options
   std::sort(precisions->begin(), precisions->end());
   return FingerprintOptions{.layers = *precisions,
                             .kv = {.precision = default_kv_precision(precisions->front())},
+                            .page_bytes = page_bytes_of_pool(page_bytes_for(spec)),
                             .cpus = *cpus,
                             .max_model_len = options.longest};
 }
@@ -225,13 +228,13 @@ struct LearntFingerprint {
 };
 
 Result<LearntFingerprint> learn_fingerprint(const StepProfileOptions& options) {
-  const auto wanted = fingerprint_options(options);
-  if (!wanted.ok()) {
-    return wanted.error();
-  }
   const auto checkpoint = open_checkpoint(options.source.model);
   if (!checkpoint.ok()) {
     return checkpoint.error();
+  }
+  const auto wanted = fingerprint_options(options, (*checkpoint)->spec());
+  if (!wanted.ok()) {
+    return wanted.error();
   }
   std::string remark;
   auto found = learn_step_cost(options.source, **checkpoint, *wanted, &remark);
@@ -248,7 +251,7 @@ Result<LearntFingerprint> learn_fingerprint(const StepProfileOptions& options) {
 std::string keep(const StepProfileOptions& options, const ModelSpec& spec,
                  const MachineStepCost& cost) {
   const auto saved = [&]() -> Status {
-    const auto wanted = fingerprint_options(options);
+    const auto wanted = fingerprint_options(options, spec);
     if (!wanted.ok()) {
       return wanted.error();
     }
@@ -337,13 +340,13 @@ Result<StepProfile> measure(const StepProfileOptions& options) {
 }
 
 Result<MachineStepCost> load(const StepProfileOptions& options) {
-  auto wanted = fingerprint_options(options);
-  if (!wanted.ok()) {
-    return wanted.error();
-  }
   const auto checkpoint = open_checkpoint(options.source.model);
   if (!checkpoint.ok()) {
     return checkpoint.error();
+  }
+  auto wanted = fingerprint_options(options, (*checkpoint)->spec());
+  if (!wanted.ok()) {
+    return wanted.error();
   }
   wanted->layers.clear();  // whatever was measured
   return kept_step_cost(options.source, (*checkpoint)->spec(), *wanted);

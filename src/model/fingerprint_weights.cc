@@ -49,7 +49,7 @@ std::vector<Tensor> embedding_tensors(const EmbeddingWeights& embeddings, const 
   return tensors;
 }
 
-Status fill(const Checkpoint& checkpoint, int layer, const Tensor& tensor) {
+Status fill(const Checkpoint& checkpoint, int layer, const Tensor& tensor, cpu::Team& team) {
   if (tensor.matrix == nullptr) {
     if (!tensor.vector.empty()) {
       checkpoint.read_rows(tensor.role, layer, 0, 1, tensor.vector.data());
@@ -64,9 +64,9 @@ Status fill(const Checkpoint& checkpoint, int layer, const Tensor& tensor) {
     return packed;
   }
   const std::int64_t bytes = matrix.panel_bytes();
-  for (std::int64_t panel = 1; panel < matrix.panels(); ++panel) {
-    std::memcpy(matrix.data + panel * bytes, matrix.data, static_cast<std::size_t>(bytes));
-  }
+  team.run(matrix.panels() - 1, [&](std::int64_t panel, int) {
+    std::memcpy(matrix.data + (panel + 1) * bytes, matrix.data, static_cast<std::size_t>(bytes));
+  });
   return {};
 }
 
@@ -81,10 +81,9 @@ ModelSpec with_layers(ModelSpec spec, int layers) {
   return spec;
 }
 
-Status load_repeated(const Checkpoint& checkpoint, const ComponentVariant& which,
-                     std::byte* memory) {
+Status load_repeated(const Checkpoint& checkpoint, const ModelSpec& spec,
+                     const ComponentVariant& which, cpu::Team& team, std::byte* memory) {
   check(which.shards == 1, "a fingerprint has whole components");
-  const ModelSpec& spec = checkpoint.spec();
   LayerWeights layer;
   EmbeddingWeights embeddings;
   std::vector<Tensor> tensors;
@@ -97,7 +96,7 @@ Status load_repeated(const Checkpoint& checkpoint, const ComponentVariant& which
         which.component == Component::kAttention ? attention_tensors(layer) : mlp_tensors(layer);
   }
   for (const Tensor& tensor : tensors) {
-    if (const Status filled = fill(checkpoint, which.layer, tensor); !filled.ok()) {
+    if (const Status filled = fill(checkpoint, which.layer, tensor, team); !filled.ok()) {
       return filled;
     }
   }

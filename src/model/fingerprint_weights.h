@@ -4,6 +4,7 @@
 #include <span>
 
 #include "base/result.h"
+#include "device/cpu/team.h"
 #include "model/checkpoint.h"
 #include "model/weights.h"
 
@@ -14,11 +15,12 @@ namespace protean {
 ModelSpec with_layers(ModelSpec spec, int layers);
 
 // Fills the memory of a whole component like load_component(), but packs only the first panel of
-// each matrix and repeats it. The memory has the size, the layout and the kind of values of the
-// real component, and takes the time of a copy to fill. Kernels take as long on it, and compute
-// nothing of use.
-Status load_repeated(const Checkpoint& checkpoint, const ComponentVariant& which,
-                     std::byte* memory);
+// each matrix and repeats it with the threads of `team`. The memory has the size, the layout and
+// the kind of values of the real component, and takes the time of a copy to fill. Kernels take as
+// long on it, and compute nothing of use. `spec` may have fewer layers and a smaller vocabulary
+// than the checkpoint's.
+Status load_repeated(const Checkpoint& checkpoint, const ModelSpec& spec,
+                     const ComponentVariant& which, cpu::Team& team, std::byte* memory);
 
 // Copies packed weights and computes their checksum, as reading a variant from the page cache does.
 // `to` has at least the size of `from`.

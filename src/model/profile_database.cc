@@ -20,14 +20,17 @@ constexpr int kCostFormat = 1;  // of the cost column; others are not read
 // A table is created once; its name changes with its columns.
 constexpr const char* kTable =
     "CREATE TABLE IF NOT EXISTS step_cost (model TEXT, cpu TEXT, threads INTEGER, kv TEXT, "
-    "version TEXT, format INTEGER, origin TEXT, precisions TEXT, cost TEXT, saved INTEGER, "
-    "PRIMARY KEY (model, cpu, threads, kv, version, format, origin, precisions)) WITHOUT ROWID";
+    "small_pages INTEGER, version TEXT, format INTEGER, origin TEXT, precisions TEXT, cost TEXT, "
+    "saved INTEGER, "
+    "PRIMARY KEY (model, cpu, threads, kv, small_pages, version, format, origin, precisions)) "
+    "WITHOUT ROWID";
 constexpr const char* kSave =
-    "INSERT OR REPLACE INTO step_cost VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, "
+    "INSERT OR REPLACE INTO step_cost VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, "
     "(SELECT ifnull(max(saved), 0) + 1 FROM step_cost))";
 constexpr const char* kLoad =
     "SELECT cost FROM step_cost WHERE model = ? AND cpu = ? AND threads = ? AND kv = ? AND "
-    "version = ? AND format = ? ORDER BY CASE origin WHEN 'whole model' THEN 0 WHEN 'fingerprint' "
+    "small_pages = ? AND version = ? AND format = ? ORDER BY CASE origin WHEN 'whole model' THEN 0 "
+    "WHEN 'fingerprint' "
     "THEN 1 ELSE 2 END, saved DESC";
 
 // A statement with its parameters, in order from 1. It keeps copies of texts.
@@ -50,6 +53,7 @@ class Statement {
     bind(key.cpu);
     bind(key.threads);
     bind(to_string(key.kv));
+    bind(key.small_pages ? 1 : 0);
     bind(key.version);
     bind(kCostFormat);
   }

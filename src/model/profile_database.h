@@ -21,6 +21,7 @@ struct StepCostKey {
   std::string cpu;
   int threads = 0;
   KvPrecision kv = KvPrecision::kBf16;
+  bool small_pages = false;  // weights are on pages of less than 2 MiB, so that the form may change
   std::string version;
 };
 

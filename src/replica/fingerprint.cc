@@ -25,6 +25,18 @@ constexpr int kFewTokens = 16;  // of a step that waits for weights more than it
 constexpr int kLayers = 2;
 constexpr std::int64_t kLayersBytes = 64 * kMiB;
 
+// Bytes of the LM head that are timed, at the highest precision. Its time is in proportion to the
+// vocabulary.
+constexpr std::int64_t kLogitsBytes = 64 * kMiB;
+constexpr int kRepeats = 3;  // of steps of few tokens, whose times vary most
+
+int timed_vocab(const ModelSpec& spec, Precision highest) {
+  const std::int64_t row =
+      std::max<std::int64_t>(1, vocab_matrix_bytes(spec, highest) / spec.vocab);
+  return static_cast<int>(
+      std::min<std::int64_t>(spec.vocab, std::max<std::int64_t>(1024, kLogitsBytes / row)));
+}
+
 int deepest_of(const ModelSpec& spec, Precision highest) {
   const std::int64_t fit = kLayersBytes / std::max<std::int64_t>(1, layer_bytes(spec, highest));
   return static_cast<int>(
@@ -45,6 +57,7 @@ class Measurement {
   Measurement(const Checkpoint& checkpoint, const FingerprintOptions& options)
       : spec_(checkpoint.spec()),
         options_(options),
+        vocab_(timed_vocab(spec_, options.layers.front())),
         deepest_(deepest_of(spec_, options.layers.front())),
         longest_(std::clamp(options.max_model_len, 2, 2 * kPromptTokens)) {
     for (const Precision precision : options.layers) {
@@ -79,9 +92,13 @@ class Measurement {
       return cost.error();
     }
     found.cost = *cost;
+    for (LogitsCost& logits : found.cost.logits) {
+      logits.step_us *= vocab_ratio();
+      logits.row_us *= vocab_ratio();
+    }
     found.cost.copy_bytes_per_us = (*rig)->copy_bytes_per_us();
     for (const Precision precision : options_.layers) {
-      found.models.push_back(estimate(precision, **rig));
+      found.models.push_back(estimate(precision));
     }
     found.seconds = used_s();
     return found;
@@ -90,7 +107,7 @@ class Measurement {
  private:
   void add(StepShape shape, Precision precision, int layers) {
     if (shape.longest() <= longest_) {
-      StepPlan plan = plan_of(shape, spec_.vocab, options_.kv.block_tokens);
+      StepPlan plan = plan_of(shape, vocab_, options_.kv.block_tokens);
       probes_.push_back({std::move(shape), precision, layers, std::move(plan)});
     }
   }
@@ -139,11 +156,13 @@ class Measurement {
   }
 
   Result<std::unique_ptr<FingerprintRig>> make_rig(const Checkpoint& checkpoint) const {
-    FingerprintRigOptions rig{.layers = options_.layers,
+    FingerprintRigOptions rig{.spec = with_layers(spec_, deepest_),
+                              .layers = options_.layers,
+                              .page_bytes = options_.page_bytes,
                               .kv = options_.kv,
                               .cpus = options_.cpus,
-                              .layer_count = deepest_,
                               .max_positions = longest_};
+    rig.spec.vocab = vocab_;
     rig.kv.blocks = 1;
     for (const Probe& probe : probes_) {
       rig.max_step_tokens = std::max(rig.max_step_tokens, probe.shape.tokens());
@@ -154,10 +173,13 @@ class Measurement {
 
   void time_all(FingerprintRig& rig) {
     for (Probe& probe : probes_) {
-      if (probe.shape.tokens() <= kFewTokens) {
-        rig.read_left_out(probe.precision);
+      const bool few = probe.shape.tokens() <= kFewTokens;
+      for (int repeat = 0; repeat < (few ? kRepeats : 1); ++repeat) {
+        if (few) {
+          rig.read_left_out(probe.precision);
+        }
+        probe.us = std::min(probe.us, rig.time_us(probe.plan, probe.precision, probe.layers));
       }
-      probe.us = std::min(probe.us, rig.time_us(probe.plan, probe.precision, probe.layers));
     }
   }
 
@@ -191,11 +213,14 @@ class Measurement {
     return found->us;
   }
 
+  double vocab_ratio() const { return static_cast<double>(spec_.vocab) / vocab_; }
+
   // Returns the time of the LM head for one row.
   double logits_us(Precision precision) const {
     for (const Precision other : options_.layers) {
       if (default_embeddings_precision(other) == default_embeddings_precision(precision)) {
-        return std::max(0.0, time_of(other, 1, 1, true) - time_of(other, 1, 1, false));
+        return vocab_ratio() *
+               std::max(0.0, time_of(other, 1, 1, true) - time_of(other, 1, 1, false));
       }
     }
     return 0;
@@ -210,13 +235,15 @@ class Measurement {
                       {.tokens = 16, .us = first_us + 16 * next_us});
   }
 
-  ModelEstimate estimate(Precision precision, const FingerprintRig& rig) const {
+  ModelEstimate estimate(Precision precision) const {
     const auto of_model = [&](const auto& of_layers) {
       return of_whole_model(of_layers(1), of_layers(deepest_),
                             {.model = spec_.layers, .other = deepest_});
     };
     const auto bytes = [&](int layers) {
-      return static_cast<double>(rig.weight_bytes(precision, layers));
+      const std::int64_t embeddings =
+          component_bytes(spec_, Component::kEmbeddings, default_embeddings_precision(precision));
+      return static_cast<double>(layers * layer_bytes(spec_, precision) + embeddings);
     };
     const auto kv_bytes = [&](int layers) {
       return static_cast<double>(kv_token_bytes(with_layers(spec_, layers), options_.kv.precision));
@@ -229,12 +256,17 @@ class Measurement {
 
   const ModelSpec& spec_;
   const FingerprintOptions& options_;
+  const int vocab_;
   const int deepest_;
   const int longest_;
   std::vector<Probe> probes_;
 };
 
 }  // namespace
+
+std::int64_t page_bytes_of_pool(std::int64_t page_bytes) {
+  return page_bytes >= 2 * kMiB ? 0 : page_bytes;
+}
 
 Result<Fingerprint> measure_fingerprint(const Checkpoint& checkpoint,
                                         const FingerprintOptions& options) {

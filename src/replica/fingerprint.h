@@ -13,10 +13,14 @@ namespace protean {
 struct FingerprintOptions {
   std::vector<Precision> layers;  // precisions that layers may have, the highest first
   KvForm kv;                      // precision and block size
+  std::int64_t page_bytes = 0;    // of the pool if the form may change; 0: memory of its own
   CpuShare cpus;
   int max_model_len = 4096;
   double budget_s = 2.6;  // steps are timed again while this is not used up, loading included
 };
+
+// Returns the size of the pages that make a difference: huge pages are like memory of one's own.
+std::int64_t page_bytes_of_pool(std::int64_t page_bytes);
 
 // Learns what steps of a model cost on this machine from its first one and two hidden layers
 // (iServe section 5), without loading the model. Needs memory for two layers and the LM head at

@@ -6,7 +6,9 @@
 
 #include "base/check.h"
 #include "base/finite.h"
+#include "base/units.h"
 #include "cost/memory.h"
+#include "cost/pages.h"
 #include "cost/step_shape.h"
 #include "host/machine.h"
 #include "model/fingerprint_weights.h"
@@ -19,114 +21,173 @@ namespace {
 constexpr std::int64_t kReadAtOnceBytes = 1 << 20;  // of other memory, by one thread
 constexpr std::int64_t kLineBytes = 64;
 
-// Binds a component to memory of its own and fills it.
-Result<std::byte*> load(const Checkpoint& checkpoint, const ComponentVariant& which,
-                        ModelWeights& weights) {
-  auto memory =
-      cpu::Region::map(component_size(checkpoint.spec(), which.component, which.precision));
-  if (!memory.ok()) {
-    return memory.error();
-  }
-  if (const Status loaded = load_repeated(checkpoint, which, memory->data()); !loaded.ok()) {
-    return loaded.error();
-  }
-  weights.memory.push_back(*std::move(memory));
-  return weights.memory.back().data();
-}
+// A process keeps no more of a cache that cores or guests share.
+constexpr std::int64_t kMostCacheBytes = 128 * kMiB;
 
-// Returns the weights of all layers of `spec` at one precision. Takes the embeddings from `others`
-// if they have them at its precision.
-Result<ModelWeights> load_fingerprint(const Checkpoint& checkpoint, const ModelSpec& spec,
-                                      Precision precision,
-                                      const std::vector<ModelWeights>& others) {
-  ModelWeights weights(spec, whole_model(spec.layers, 1, DeviceId{0}));
-  for (int layer = 0; layer < spec.layers; ++layer) {
-    for (const Component half : kLayerHalves) {
-      const auto memory = load(checkpoint, {layer, half, precision}, weights);
-      if (!memory.ok()) {
-        return memory.error();
-      }
-      bind_half(weights.shard(layer, 0), spec, half, precision, *memory);
-    }
-  }
-  const Precision embeddings = default_embeddings_precision(precision);
-  for (const ModelWeights& other : others) {
-    if (default_embeddings_precision(other.layers.front().precision.attention) == embeddings) {
-      weights.embeddings = other.embeddings;
-      return weights;
-    }
-  }
-  const auto memory = load(checkpoint, {0, Component::kEmbeddings, embeddings}, weights);
-  if (!memory.ok()) {
-    return memory.error();
-  }
-  bind_embeddings(weights.embeddings.front(), spec, embeddings, *memory);
-  return weights;
-}
-
-// Returns the bytes of other weights that the whole model reads between two steps through these
-// layers, up to the size of the last cache, for each precision.
-std::vector<std::int64_t> left_out(const ModelSpec& model, int layers,
-                                   std::span<const Precision> precisions) {
-  std::vector<std::int64_t> bytes;
-  for (const Precision precision : precisions) {
-    const std::int64_t layer = layer_bytes(model, precision);
-    const std::int64_t whole =
-        model.layers * layer + vocab_matrix_bytes(model, default_embeddings_precision(precision));
-    bytes.push_back(
-        std::max<std::int64_t>(0, std::min(whole, last_level_cache_bytes()) - layers * layer));
-  }
-  return bytes;
+// Returns the bytes of other weights that the whole model reads between two steps through the
+// layers of `spec`, up to the size of the last cache.
+std::int64_t left_out(const ModelSpec& model, const ModelSpec& spec, Precision precision) {
+  const std::int64_t layer = layer_bytes(model, precision);
+  const std::int64_t whole =
+      model.layers * layer + vocab_matrix_bytes(model, default_embeddings_precision(precision));
+  const std::int64_t cache = std::min(last_level_cache_bytes(), kMostCacheBytes);
+  return std::max<std::int64_t>(0, std::min(whole - spec.layers * layer, cache));
 }
 
 }  // namespace
 
+// Fills the memory of a rig.
+class FingerprintRig::Loader {
+ public:
+  Loader(const Checkpoint& checkpoint, const FingerprintRigOptions& options)
+      : checkpoint_(checkpoint),
+        options_(options),
+        team_(options.cpus.threads, options.cpus.where) {}
+
+  Result<Memory> load() {
+    if (options_.page_bytes > 0) {
+      auto pool =
+          cpu::PagePool::create(options_.page_bytes, pages_needed(), options_.cpus.where.nodes);
+      if (!pool.ok()) {
+        return pool.error();
+      }
+      memory_.pool = *std::move(pool);
+    }
+    for (const Precision precision : options_.layers) {
+      if (const Status loaded = load_at(precision); !loaded.ok()) {
+        return loaded.error();
+      }
+    }
+    const Holding holding = whole_model(options_.spec.layers, 1, DeviceId{0});
+    const KvStore::Shape shape{.spec = options_.spec, .holding = holding, .kv = options_.kv};
+    auto kv = memory_.pool ? KvStore::create(shape, *memory_.pool) : KvStore::create(shape);
+    if (!kv.ok()) {
+      return kv.error();
+    }
+    memory_.kv = *std::move(kv);
+    if (const Status filled = fill_other(); !filled.ok()) {
+      return filled.error();
+    }
+    return std::move(memory_);
+  }
+
+ private:
+  std::int64_t pages_of(Component component, Precision precision) const {
+    return component_pages(options_.spec, component, precision, options_.page_bytes);
+  }
+
+  std::int64_t pages_needed() const {
+    // Each layer's array of KV begins on a page.
+    std::int64_t pages =
+        kv_pages(options_.spec, options_.kv, options_.page_bytes) + options_.spec.layers;
+    for (const Precision precision : options_.layers) {
+      pages += options_.spec.layers * (pages_of(Component::kAttention, precision) +
+                                       pages_of(Component::kMlp, precision)) +
+               pages_of(Component::kEmbeddings, default_embeddings_precision(precision));
+    }
+    return pages;
+  }
+
+  // Returns filled memory of a component, which lives as long as the rig.
+  Result<std::byte*> load_component(int layer, Component component, Precision precision) {
+    std::byte* data = nullptr;
+    if (memory_.pool) {
+      const std::int64_t pages = pages_of(component, precision);
+      auto range = cpu::PageRange::reserve(*memory_.pool, pages);
+      const Status attached = range.ok() ? range->attach(pages) : Status(range.error());
+      if (!attached.ok()) {
+        return attached.error();
+      }
+      memory_.pages.push_back(*std::move(range));
+      data = memory_.pages.back().data();
+    } else {
+      auto region = cpu::Region::map(component_size(options_.spec, component, precision));
+      if (!region.ok()) {
+        return region.error();
+      }
+      memory_.regions.push_back(*std::move(region));
+      data = memory_.regions.back().data();
+    }
+    const Status filled =
+        load_repeated(checkpoint_, options_.spec, {layer, component, precision}, team_, data);
+    return filled.ok() ? Result<std::byte*>(data) : filled.error();
+  }
+
+  // Loads all layers at a precision, and the embeddings unless they are there at theirs.
+  Status load_at(Precision precision) {
+    const ModelSpec& spec = options_.spec;
+    ModelWeights weights(spec, whole_model(spec.layers, 1, DeviceId{0}));
+    for (int layer = 0; layer < spec.layers; ++layer) {
+      for (const Component half : kLayerHalves) {
+        const auto data = load_component(layer, half, precision);
+        if (!data.ok()) {
+          return data.error();
+        }
+        bind_half(weights.shard(layer, 0), spec, half, precision, *data);
+      }
+    }
+    const Precision embeddings = default_embeddings_precision(precision);
+    for (const ModelWeights& other : memory_.weights) {
+      if (default_embeddings_precision(other.layers.front().precision.attention) == embeddings) {
+        weights.embeddings = other.embeddings;
+        memory_.weights.push_back(std::move(weights));
+        return {};
+      }
+    }
+    const auto data = load_component(0, Component::kEmbeddings, embeddings);
+    if (!data.ok()) {
+      return data.error();
+    }
+    bind_embeddings(weights.embeddings.front(), spec, embeddings, *data);
+    memory_.weights.push_back(std::move(weights));
+    return {};
+  }
+
+  // Writes it, because memory that is read without having been written would be one page of zeros.
+  Status fill_other() {
+    std::int64_t most = kReadAtOnceBytes;
+    for (const Precision precision : options_.layers) {
+      memory_.left_out_bytes.push_back(left_out(checkpoint_.spec(), options_.spec, precision));
+      most = std::max(most, memory_.left_out_bytes.back());
+    }
+    auto other = cpu::Region::map(round_up(most, kReadAtOnceBytes));
+    if (!other.ok()) {
+      return other.error();
+    }
+    team_.run(other->bytes() / kReadAtOnceBytes, [&](std::int64_t piece, int) {
+      std::memset(other->data() + piece * kReadAtOnceBytes, 1, kReadAtOnceBytes);
+    });
+    memory_.other = *std::move(other);
+    return {};
+  }
+
+  const Checkpoint& checkpoint_;
+  const FingerprintRigOptions& options_;
+  cpu::Team team_;
+  Memory memory_;
+};
+
 Result<std::unique_ptr<FingerprintRig>> FingerprintRig::create(
     const Checkpoint& checkpoint, const FingerprintRigOptions& options) {
-  const ModelSpec& model = checkpoint.spec();
-  const ModelSpec spec = with_layers(model, options.layer_count);
   const cpu::Seat loading({}, options.cpus.where.nodes);
-  std::vector<ModelWeights> weights;
-  for (const Precision precision : options.layers) {
-    auto loaded = load_fingerprint(checkpoint, spec, precision, weights);
-    if (!loaded.ok()) {
-      return loaded.error();
-    }
-    weights.push_back(*std::move(loaded));
+  auto memory = Loader(checkpoint, options).load();
+  if (!memory.ok()) {
+    return memory.error();
   }
-  const Holding holding = whole_model(spec.layers, 1, DeviceId{0});
-  auto kv = KvStore::create({.spec = spec, .holding = holding, .kv = options.kv});
-  if (!kv.ok()) {
-    return kv.error();
-  }
-  auto scratch =
-      Scratch::create(spec, options.max_step_tokens, std::min(kLogitRows, options.max_step_tokens));
+  auto scratch = Scratch::create(options.spec, options.max_step_tokens,
+                                 std::min(kLogitRows, options.max_step_tokens));
   if (!scratch.ok()) {
     return scratch.error();
   }
-  std::vector<std::int64_t> bytes = left_out(model, spec.layers, options.layers);
-  auto other =
-      cpu::Region::map(std::max(kLineBytes, *std::max_element(bytes.begin(), bytes.end())));
-  if (!other.ok()) {
-    return other.error();
-  }
   return std::unique_ptr<FingerprintRig>(
-      new FingerprintRig(options, {.spec = spec,
-                                   .weights = std::move(weights),
-                                   .kv = *std::move(kv),
-                                   .scratch = *std::move(scratch),
-                                   .other = *std::move(other),
-                                   .left_out_bytes = std::move(bytes)}));
+      new FingerprintRig(options, *std::move(memory), *std::move(scratch)));
 }
 
-FingerprintRig::FingerprintRig(const FingerprintRigOptions& options, Built built)
+FingerprintRig::FingerprintRig(const FingerprintRigOptions& options, Memory memory, Scratch scratch)
     : options_(options),
-      spec_(std::move(built.spec)),
-      weights_(std::move(built.weights)),
-      kv_(std::move(built.kv)),
-      scratch_(std::move(built.scratch)),
-      other_(std::move(built.other)),
-      left_out_bytes_(std::move(built.left_out_bytes)),
+      spec_(options.spec),
+      memory_(std::move(memory)),
+      scratch_(std::move(scratch)),
       rope_(spec_.rope, spec_.attention.head_dim, options.max_positions),
       team_(options.cpus.threads, options.cpus.where),
       sampler_(spec_.vocab, options.cpus.threads),
@@ -149,46 +210,38 @@ std::size_t FingerprintRig::place_of(Precision precision) const {
   return static_cast<std::size_t>(found - options_.layers.begin());
 }
 
-std::int64_t FingerprintRig::weight_bytes(Precision precision, int layers) const {
-  return layers * protean::layer_bytes(spec_, precision) +
-         component_bytes(spec_, Component::kEmbeddings, default_embeddings_precision(precision));
-}
-
 double FingerprintRig::time_us(const StepPlan& plan, Precision precision, int layers) {
   check(layers > 0 && layers <= spec_.layers, "a fingerprint has these layers");
   const std::size_t place = place_of(precision);
   const TimeNs start_ns = steady_now_ns();
-  jobs_.push({.plan = &plan, .weights = &weights_[place], .layers = layers});
+  jobs_.push({.plan = &plan, .weights = &memory_.weights[place], .layers = layers});
   done_.pop_all();
   return static_cast<double>(steady_now_ns() - start_ns) / kNsPerUs;
 }
 
 void FingerprintRig::read_left_out(Precision precision) {
-  jobs_.push({.other_bytes = left_out_bytes_[place_of(precision)]});
+  jobs_.push({.other_bytes = memory_.left_out_bytes[place_of(precision)]});
   done_.pop_all();
 }
 
 double FingerprintRig::copy_bytes_per_us() {
-  const cpu::Region& weights = weights_.front().memory.front();
-  const std::int64_t bytes = std::min(weights.bytes(), other_.bytes());
+  const auto bytes = static_cast<std::size_t>(memory_.other.bytes() / 2);
+  std::byte* const data = memory_.other.data();
   const TimeNs start_ns = steady_now_ns();
-  copy_checked({weights.data(), static_cast<std::size_t>(bytes)},
-               {other_.data(), static_cast<std::size_t>(bytes)});
+  copy_checked({data, bytes}, {data + bytes, bytes});
   return static_cast<double>(bytes) * kNsPerUs / static_cast<double>(steady_now_ns() - start_ns);
 }
 
 // Computes one sequence and copies its blocks to all others, so that no block is zeros.
 void FingerprintRig::fill_kv() {
   const int tokens = std::min({options_.max_step_tokens, options_.max_positions, 256});
-  const StepPlan plan = plan_of(inner_chunk(tokens), spec_.vocab, kv_->block_tokens());
-  jobs_.push({.plan = &plan, .weights = &weights_.front(), .layers = spec_.layers});
+  const StepPlan plan = plan_of(inner_chunk(tokens), spec_.vocab, memory_.kv->block_tokens());
+  jobs_.push({.plan = &plan, .weights = &memory_.weights.front(), .layers = spec_.layers});
   done_.pop_all();
-  const std::int64_t full = std::max(1, tokens / kv_->block_tokens());
-  for (std::int64_t block = full; block < kv_->blocks(); ++block) {
-    kv_->copy({static_cast<BlockId>(block % full), static_cast<BlockId>(block)}, 0, 1);
+  const std::int64_t full = std::max(1, tokens / memory_.kv->block_tokens());
+  for (std::int64_t block = full; block < memory_.kv->blocks(); ++block) {
+    memory_.kv->copy({static_cast<BlockId>(block % full), static_cast<BlockId>(block)}, 0, 1);
   }
-  // Memory that is read without having been written would be one page of zeros.
-  std::memset(other_.data(), 1, static_cast<std::size_t>(other_.bytes()));
 }
 
 void FingerprintRig::run_jobs() {
@@ -216,7 +269,7 @@ void FingerprintRig::read_other(std::int64_t bytes) {
     std::uint64_t sum = 0;
     for (std::int64_t at = 0; at < kReadAtOnceBytes; at += kLineBytes) {
       std::uint64_t word = 0;
-      std::memcpy(&word, other_.data() + piece * kReadAtOnceBytes + at, sizeof word);
+      std::memcpy(&word, memory_.other.data() + piece * kReadAtOnceBytes + at, sizeof word);
       sum += word;
     }
     sums[static_cast<std::size_t>(thread)] += sum;
@@ -227,12 +280,12 @@ void FingerprintRig::read_other(std::int64_t bytes) {
 }
 
 void FingerprintRig::run(const Job& job) {
-  rows_.read(*job.plan, kv_->blocks());
+  rows_.read(*job.plan, memory_.kv->blocks());
   const Forward forward({.team = &team_,
                          .spec = &spec_,
                          .weights = job.weights,
                          .rope = rope_.view(),
-                         .kv = kv_->layers(),
+                         .kv = memory_.kv->layers(),
                          .scratch = &scratch_});
   const ForwardBatch batch = rows_.batch();
   forward.embed(batch);

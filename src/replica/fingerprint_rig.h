@@ -11,6 +11,7 @@
 #include "contract/form.h"
 #include "contract/step.h"
 #include "device/cpu/memory.h"
+#include "device/cpu/pages.h"
 #include "device/cpu/team.h"
 #include "host/cpu_share.h"
 #include "model/checkpoint.h"
@@ -24,10 +25,11 @@
 namespace protean {
 
 struct FingerprintRigOptions {
+  ModelSpec spec;                 // the model with few layers and maybe a smaller vocabulary
   std::vector<Precision> layers;  // precisions that layers will have
+  std::int64_t page_bytes = 0;    // of the pool that memory comes from; 0: memory of its own
   KvForm kv;
   CpuShare cpus;
-  int layer_count = 1;
   int max_step_tokens = 1;
   int max_positions = 1;
 };
@@ -54,9 +56,6 @@ class FingerprintRig {
   // Returns how fast one thread reads packed weights, as for a swap.
   double copy_bytes_per_us();
 
-  // Returns the bytes of the weights that such a step goes through, LM head included.
-  std::int64_t weight_bytes(Precision precision, int layers) const;
-
  private:
   // A step, or without a plan a read of other memory.
   struct Job {
@@ -65,16 +64,19 @@ class FingerprintRig {
     int layers = 0;
     std::int64_t other_bytes = 0;
   };
-  struct Built {
-    ModelSpec spec;
-    std::vector<ModelWeights> weights;
+  // Weights, KV and what stands for the layers that are left out.
+  struct Memory {
+    std::unique_ptr<cpu::PagePool> pool;  // null without pages
+    std::vector<cpu::PageRange> pages;
+    std::vector<cpu::Region> regions;
+    std::vector<ModelWeights> weights;  // one for each precision of the options
     std::shared_ptr<KvStore> kv;
-    Scratch scratch;
     cpu::Region other;
-    std::vector<std::int64_t> left_out_bytes;
+    std::vector<std::int64_t> left_out_bytes;  // of `other`, by precision
   };
+  class Loader;
 
-  FingerprintRig(const FingerprintRigOptions& options, Built built);
+  FingerprintRig(const FingerprintRigOptions& options, Memory memory, Scratch scratch);
   std::size_t place_of(Precision precision) const;
   void read_other(std::int64_t bytes);
   void fill_kv();
@@ -84,11 +86,8 @@ class FingerprintRig {
 
   const FingerprintRigOptions options_;
   const ModelSpec spec_;
-  const std::vector<ModelWeights> weights_;  // one for each precision of the options
-  const std::shared_ptr<KvStore> kv_;
+  const Memory memory_;
   Scratch scratch_;
-  const cpu::Region other_;                         // stands for the layers that are left out
-  const std::vector<std::int64_t> left_out_bytes_;  // of it, by precision
   const RotaryTable rope_;
   cpu::Team team_;
   Sampler sampler_;

@@ -75,6 +75,7 @@ FingerprintOptions fingerprint_options(const ReplicaOptions& options) {
   FingerprintOptions wanted{.kv = form.kv,
                             .cpus = options.sizing.cpus.front(),
                             .max_model_len = options.sizing.max_model_len};
+  wanted.page_bytes = options.morph ? page_bytes_of_pool(options.sizing.budget.page_bytes) : 0;
   const auto may_have = [&](Precision precision) {
     return layers_at(form, precision) > 0 ||
            (options.morph &&

@@ -50,6 +50,7 @@ Result<StepCostKey> step_cost_key(const StepCostSource& source, const ModelSpec&
                      .cpu = processor_name(),
                      .threads = options.cpus.threads,
                      .kv = options.kv.precision,
+                     .small_pages = options.page_bytes > 0,
                      .version = source.version};
 }
 
