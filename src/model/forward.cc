@@ -322,13 +322,13 @@ void Forward::feed_forward(const ForwardBatch& batch, int layer) const {
 }
 
 // Returns a buffer of the sums over shards. Other devices read the lowest one, so attention and MLP
-// take turns in two of them.
+// take turns in two of them, which lie at the same place in every step.
 std::span<float> Forward::partial(const Half& half, int level) const {
-  const std::int64_t floats = half.rows * shard().hidden;
   const bool second = level == 0 && half.component == Component::kMlp && !alone(run_of(half));
   const std::int64_t place = second ? partial_sums(run_of(half).count) : level;
-  return parts_.scratch->partial_.subspan(static_cast<std::size_t>(place * floats),
-                                          static_cast<std::size_t>(floats));
+  return parts_.scratch->partial_.subspan(
+      static_cast<std::size_t>(place * parts_.scratch->max_rows_ * shard().hidden),
+      static_cast<std::size_t>(half.rows * shard().hidden));
 }
 
 // Multiplies the output matrix of the index-th shard here. A single shard adds to the residual
