@@ -10,6 +10,7 @@
 #include "cost/step_shape.h"
 #include "host/machine.h"
 #include "replica/model_files.h"
+#include "replica/model_place.h"
 #include "replica/replica.h"
 #include "replica/sizing.h"
 #include "replica/step_costs.h"
@@ -121,7 +122,10 @@ void print_steps(const ModelOptions& options, const ModelSpec& spec, const Sizin
             kept->origin == StepCostOrigin::kFingerprint ? "a fingerprint" : "profile --steps");
 }
 
-int run_inspect(const ModelOptions& options) {
+int run_inspect(ModelOptions& options) {
+  if (Status located = locate_model(options); !located.ok()) {
+    return exit_with(located.error());
+  }
   const auto files = open_model_files(options);
   if (!files.ok()) {
     return exit_with(files.error());

@@ -16,6 +16,7 @@
 #include "loadtest/report_text.h"
 #include "model/json_file.h"
 #include "replica/model_files.h"
+#include "replica/model_place.h"
 #include "replica/replica.h"
 #include "replica/step_costs.h"
 #include "sim/simulation.h"
@@ -183,6 +184,9 @@ int run_simulate(SimulateCommand& command) {
   auto plan = loadtest::plan_arrivals(command.load);
   if (!plan.ok()) {
     return exit_with(plan.error());
+  }
+  if (Status located = locate_model(command.model); !located.ok()) {
+    return exit_with(located.error());
   }
   const auto files = open_model_files(command.model);
   if (!files.ok()) {
