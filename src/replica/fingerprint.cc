@@ -28,7 +28,7 @@ constexpr std::int64_t kLayersBytes = 64 * kMiB;
 // Bytes of the LM head that are timed, at the highest precision. Its time is in proportion to the
 // vocabulary.
 constexpr std::int64_t kLogitsBytes = 64 * kMiB;
-constexpr int kRepeats = 3;  // of steps of few tokens, whose times vary most
+constexpr int kRepeats = 2;  // of steps of few tokens, whose times vary most
 
 int timed_vocab(const ModelSpec& spec, Precision highest) {
   const std::int64_t row =

@@ -21,17 +21,13 @@ namespace {
 constexpr std::int64_t kReadAtOnceBytes = 1 << 20;  // of other memory, by one thread
 constexpr std::int64_t kLineBytes = 64;
 
-// A process keeps no more of a cache that cores or guests share.
-constexpr std::int64_t kMostCacheBytes = 128 * kMiB;
-
 // Returns the bytes of other weights that the whole model reads between two steps through the
 // layers of `spec`, up to the size of the last cache.
 std::int64_t left_out(const ModelSpec& model, const ModelSpec& spec, Precision precision) {
   const std::int64_t layer = layer_bytes(model, precision);
   const std::int64_t whole =
       model.layers * layer + vocab_matrix_bytes(model, default_embeddings_precision(precision));
-  const std::int64_t cache = std::min(last_level_cache_bytes(), kMostCacheBytes);
-  return std::max<std::int64_t>(0, std::min(whole - spec.layers * layer, cache));
+  return std::max<std::int64_t>(0, std::min(whole, last_level_cache_bytes()) - spec.layers * layer);
 }
 
 }  // namespace
