@@ -69,7 +69,7 @@ class FingerprintRig::Loader {
 
  private:
   std::int64_t pages_of(Component component, Precision precision) const {
-    return component_pages(options_.spec, component, precision, options_.page_bytes);
+    return ceil_div(component_size(options_.spec, component, precision), options_.page_bytes);
   }
 
   std::int64_t pages_needed() const {
