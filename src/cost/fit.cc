@@ -25,7 +25,10 @@ struct Term {
   std::string name;
   std::function<double&(StepCost&)> coefficient;
   std::function<double(const TimedStep&)> amount;
+  double least_us = 0;
 };
+
+constexpr double kKnownUs = 1e-6;
 
 // The bend and the tile of each precision, by index_of().
 struct Corners {
@@ -46,8 +49,9 @@ void add_layer_terms(Precision precision, const Corners& corners, std::vector<Te
   const auto name = [&](const char* what) {
     return fmt::format("{} at {}", what, to_string(precision));
   };
-  terms.push_back(
-      {name("layers"), [at](StepCost& cost) -> double& { return cost.layers[at].step_us; }, share});
+  terms.push_back({name("layers"),
+                   [at](StepCost& cost) -> double& { return cost.layers[at].step_us; }, share,
+                   kKnownUs});
   terms.push_back({name("the first tokens"),
                    [at](StepCost& cost) -> double& { return cost.layers[at].token_us; },
                    [share, bend = bend](const TimedStep& step) {
@@ -78,7 +82,8 @@ void add_logits_terms(Precision precision, std::span<const TimedStep> steps,
   }
   terms.push_back({fmt::format("the LM head at {}", to_string(precision)),
                    [at](StepCost& cost) -> double& { return cost.logits[at].step_us; },
-                   [projects](const TimedStep& step) { return projects(step) ? 1.0 : 0.0; }});
+                   [projects](const TimedStep& step) { return projects(step) ? 1.0 : 0.0; },
+                   kKnownUs});
   terms.push_back({fmt::format("rows of logits at {}", to_string(precision)),
                    [at](StepCost& cost) -> double& { return cost.logits[at].row_us; },
                    [projects](const TimedStep& step) {
@@ -177,7 +182,8 @@ Result<StepCost> fit_at(std::span<const TimedStep> steps, const AllCorners& corn
     cost.layers[at].tile_tokens = corners[at].tile_tokens;
   }
   for (std::size_t i = 0; i < terms.size(); ++i) {
-    terms[i].coefficient(cost) = weights[i];
+    // What was timed is known, even if it costs nothing next to the rest.
+    terms[i].coefficient(cost) = std::max(weights[i], terms[i].least_us);
   }
   return cost;
 }

@@ -11,7 +11,9 @@ namespace {
 constexpr SwapComponent kSwap{0, Component::kMlp, Precision::kW4};
 
 struct Scene {
-  explicit Scene(const MorphCost& cost) : model({.bounds = bounds, .start = bounds.full}, cost, 1) {
+  explicit Scene(const MorphCost& cost)
+      : bounds(with_room(bounds_for_test(4, 0.4))),
+        model({.bounds = bounds, .start = bounds.full}, cost, 1) {
     copy_us = static_cast<double>(component_bytes(bounds.spec, kSwap.component, kSwap.to)) /
               cost.copy_bytes_per_us;
     model.prepare(MorphId{1}, kSwap);
@@ -20,7 +22,13 @@ struct Scene {
     return std::llround(times * copy_us * static_cast<double>(kNsPerUs));
   }
 
-  FormBounds bounds = bounds_for_test(4, 0.4);
+  // Leaves pages for several variants at once.
+  static FormBounds with_room(FormBounds bounds) {
+    bounds.budget.pages *= 2;
+    return bounds;
+  }
+
+  FormBounds bounds;
   MorphModel model;
   double copy_us = 0;
 };
