@@ -55,6 +55,32 @@ std::int64_t form_pages(const ModelSpec& spec, const Form& form, std::int64_t pa
   return weight_pages(spec, form, page_bytes) + kv_pages(spec, form.kv, page_bytes);
 }
 
+std::vector<DevicePages> pages_by_device(const ModelSpec& spec, const Form& form,
+                                         std::int64_t page_bytes) {
+  std::vector<DevicePages> devices;
+  for (const Stage& stage : form.stages) {
+    for (const DeviceId device : stage.devices) {
+      DevicePages pages{.device = device, .first_layer = stage.first_layer};
+      for (int i = stage.first_layer; i < stage.first_layer + stage.layer_count; ++i) {
+        const auto of = [&](Component half) {
+          return component_pages(spec, half, precision_of(form, i, half), page_bytes,
+                                 form.largest_tp_degree) /
+                 form.tp_degree;
+        };
+        pages.layers.emplace_back(of(Component::kAttention), of(Component::kMlp));
+      }
+      devices.push_back(std::move(pages));
+    }
+  }
+  // Embedding matrix, LM head and KV cache of one device; form_pages() knows no other forms yet.
+  if (!devices.empty()) {
+    devices.front().embeddings =
+        component_pages(spec, Component::kEmbeddings, form.embeddings, page_bytes);
+    devices.front().kv = kv_pages(spec, form.kv, page_bytes);
+  }
+  return devices;
+}
+
 std::int64_t kv_blocks_in(const ModelSpec& spec, const KvForm& kv, std::int64_t pages,
                           std::int64_t page_bytes) {
   return pages * page_bytes / kv_block_bytes(spec, kv);

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
+#include <vector>
 
 #include "contract/form.h"
 #include "contract/model_spec.h"
@@ -30,6 +32,18 @@ std::int64_t kv_pages(const ModelSpec& spec, const KvForm& kv, std::int64_t page
 // Pages of the weights that one device holds. form_pages() adds its KV cache.
 std::int64_t weight_pages(const ModelSpec& spec, const Form& form, std::int64_t page_bytes);
 std::int64_t form_pages(const ModelSpec& spec, const Form& form, std::int64_t page_bytes);
+
+// What the pages of one device hold.
+struct DevicePages {
+  DeviceId device;
+  int first_layer = 0;
+  std::vector<std::pair<std::int64_t, std::int64_t>> layers;  // attention and MLP of each layer
+  std::int64_t embeddings = 0;
+  std::int64_t kv = 0;
+};
+// Returns the pages of each device of a form. Together they are form_pages().
+std::vector<DevicePages> pages_by_device(const ModelSpec& spec, const Form& form,
+                                         std::int64_t page_bytes);
 
 // Returns the number of blocks that fit into `pages` pages.
 std::int64_t kv_blocks_in(const ModelSpec& spec, const KvForm& kv, std::int64_t pages,
