@@ -9,6 +9,11 @@ export function TokenView({ message }: { message: Message }) {
   return message.tokens ? <Likelihoods tokens={message.tokens} runs={message.runs ?? []} /> : <Runs message={message} />;
 }
 
+function neighbour(token: HTMLElement, step: number): HTMLElement | undefined {
+  const all = [...token.parentElement!.querySelectorAll('button')];
+  return all[all.indexOf(token as HTMLButtonElement) + step];
+}
+
 /** The precision that has the largest share of the layers. */
 function main(label: string): string {
   return sharesOf(label).sort((a, b) => b.share - a.share)[0]?.precision ?? '';
@@ -40,10 +45,10 @@ function Likelihoods({ tokens, runs }: { tokens: Token[]; runs: Run[] }) {
             aria-label={`${token.text}: ${percent(token.logprob)}`}
             onMouseEnter={() => setAt(i)} onFocus={() => setAt(i)}
             onKeyDown={(event) => {
-              const next = event.key === 'ArrowRight' ? event.currentTarget.nextElementSibling : event.key === 'ArrowLeft' ? event.currentTarget.previousElementSibling : null;
-              if (next instanceof HTMLElement) { event.preventDefault(); next.focus(); }
-            }}>{token.text.replace(/\n/g, '↵\n')}</button>
-        ))}
+              const next = event.key === 'ArrowRight' ? neighbour(event.currentTarget, 1) : event.key === 'ArrowLeft' ? neighbour(event.currentTarget, -1) : null;
+              if (next) { event.preventDefault(); next.focus(); }
+            }}>{token.text.replace(/\n/g, '↵')}</button>
+        )).flatMap((button, i) => (tokens[i]!.text.includes('\n') ? [button, <br key={`b${i}`} />] : [button]))}
       </p>
       <div class="alternatives" aria-live="polite">
         {shown ? (

@@ -64,6 +64,13 @@ function stackedValues(lines: Line[]): (number | null)[][] {
   return sums;
 }
 
+/** Returns the places of values without neighbours, which no line shows. */
+function alone(values: ArrayLike<number | null | undefined>): number[] {
+  const places: number[] = [];
+  for (let i = 0; i < values.length; ++i) if (values[i] != null && values[i - 1] == null && values[i + 1] == null) places.push(i);
+  return places;
+}
+
 /** Leaves room for the target only if values come near it, so that small values stay readable. */
 function axisTop({ top = 0, target }: Props, most: number): number {
   const wanted = target && most > target.value * 0.3 ? target.value : 0;
@@ -121,7 +128,7 @@ export function Chart(props: Props) {
               dash: line.faint ? [4, 3] : undefined,
               fill: now.stacked ? color : line.filled ? color.replace('rgb(', 'rgba(').replace(')', ', 0.14)') : undefined,
               paths: now.stacked ? uPlot.paths.stepped!({ align: 1 }) : uPlot.paths.linear!(),
-              points: { show: false },
+              points: now.stacked ? { show: false } : { show: true, size: 4, fill: color, filter: (u, series) => alone(u.data[series]!) },
               spanGaps: false,
             };
           }),

@@ -38,8 +38,8 @@ export function Charts({ samples, span, state, groups, cursor }: Props) {
   const shared = { times, span, marks, cursor };
   const at = (key: 'ttft_s' | 'token_s', i: number) => samples.map((sample) => sample[key]?.[i] ?? null);
   const quantiles = (key: 'ttft_s' | 'token_s'): Line[] => [
-    { name: 'P95', color: '--accent', values: joined(at(key, 1)) },
-    { name: 'median', color: '--kv', values: joined(at(key, 0)), faint: true },
+    { name: 'P95', color: '--accent', values: joined(at(key, 1), samples) },
+    { name: 'median', color: '--kv', values: joined(at(key, 0), samples), faint: true },
   ];
   return (
     <div class="charts">
@@ -64,12 +64,12 @@ export function Charts({ samples, span, state, groups, cursor }: Props) {
 }
 
 /** Joins single values over short gaps, so that a slot without a first token does not cut the line. */
-function joined(values: (number | null)[]): (number | null)[] {
+function joined(values: (number | null)[], samples: Sample[]): (number | null)[] {
   const whole = [...values];
   let last = -1;
   values.forEach((value, i) => {
     if (value === null) return;
-    if (last >= 0 && i - last > 1 && i - last <= 12) for (let j = last + 1; j < i; ++j) whole[j] = values[last]! + ((value - values[last]!) * (j - last)) / (i - last);
+    if (last >= 0 && i - last > 1 && samples[i]!.t - samples[last]!.t <= 12 * samples[last]!.step) for (let j = last + 1; j < i; ++j) whole[j] = values[last]! + ((value - values[last]!) * (j - last)) / (i - last);
     last = i;
   });
   return whole;

@@ -221,7 +221,7 @@ function Summary({ state, sample }: { state: State; sample?: Sample }) {
   const tiles: [string, string, string][] = [
     ['Running', count(sample?.running ?? 0), sample?.waiting ? `${count(sample.waiting)} waiting` : 'none waits'],
     ['Output', short(Math.round(rate)), 'tokens/s'],
-    ['First token, P95', ttft > 0 ? seconds(ttft) : '–', target ? `target ${seconds(target)}` : 'last 15 s'],
+    ['First token, P95', ttft > 0 ? seconds(ttft) : '–', target ? `target ${short(target)} s` : 'last 15 s'],
     ['Per token, P95', state.load.tpot_p95_s ? seconds(state.load.tpot_p95_s) : '–', 'last 15 s'],
     ['KV in use', `${Math.round(kv * 100)} %`, `of ${plural(sample?.kv_blocks ?? state.form.kv_blocks, 'block')}`],
     ['Bits of a weight', short(Math.round(mean * 10) / 10), 'mean of layers'],

@@ -2,6 +2,7 @@
 // that it weighed with the numbers that it predicted. Shows what is there; names are the server's.
 
 import { seconds, short } from '../ui/format';
+import { labelText, sharesOf, tintClass } from '../ui/precision';
 import type { State } from './model';
 
 type Row = Record<string, unknown>;
@@ -15,22 +16,27 @@ interface Candidates {
 
 const isRow = (value: unknown): value is Row => value !== null && typeof value === 'object' && !Array.isArray(value);
 const isRows = (value: unknown): value is Row[] => Array.isArray(value) && value.length > 0 && value.every(isRow);
-const words = (name: string) => name.replace(/_(s|ms|bytes|share|per_s|percent)$/, '').replace(/_/g, ' ');
+const words = (name: string) => name.replace(/_per_s$/, '/s').replace(/_(s|ms|share)$/, '').replace(/_/g, ' ');
 
-/** Finds lists of candidates: a field "candidates" of the state, or of its last decisions. */
+/** The fields that hold candidates. In "predictions" the form that was wanted comes first. */
+const listNames = ['candidates', 'predictions'];
+
+/** Finds lists of candidates in the state, or in its last decisions. */
 export function candidatesOf(state: State): Candidates[] {
   const found: Candidates[] = [];
   const visit = (value: unknown, name: string, depth: number): void => {
     if (isRow(value)) {
-      if (isRows(value.candidates)) {
+      for (const list of listNames) {
+        const rows = value[list];
+        if (!isRows(rows)) continue;
         found.push({
-          title: name === '' ? 'Candidates' : words(name),
+          title: name === '' ? 'The latest decision' : words(name),
           at: typeof value.at === 'number' ? value.at : undefined,
           reason: typeof value.reason === 'string' ? value.reason : undefined,
-          rows: value.candidates,
+          rows: list === 'predictions' ? rows.map((row, i) => ({ ...row, chosen: i === 0 })) : rows,
         });
       }
-      if (depth < 3) for (const [key, inner] of Object.entries(value)) if (key !== 'candidates') visit(inner, key, depth + 1);
+      if (depth < 3) for (const [key, inner] of Object.entries(value)) if (!listNames.includes(key)) visit(inner, key, depth + 1);
     } else if (Array.isArray(value) && depth < 3) {
       value.slice(-4).reverse().forEach((inner) => visit(inner, name, depth + 1));
     }
@@ -79,20 +85,32 @@ export function Explain({ state }: { state: State }) {
 
 function Table({ list }: { list: Candidates }) {
   const rows = list.rows.map(flat);
-  const names = [...new Set(rows.flatMap((row) => Object.keys(row)))].filter((name) => rows.some((row) => shown(name, row[name]) !== ''));
-  const chosen = (row: Row) => row.chosen === true || row.taken === true || row.best === true || row.wanted === true;
+  const names = [...new Set(rows.flatMap((row) => Object.keys(row)))].filter((name) => name !== 'chosen' && rows.some((row) => shown(name, row[name]) !== ''));
+  const chosen = (row: Row) => row.chosen === true;
   return (
     <div class="table" tabIndex={0} role="region" aria-label={list.title}>
       {list.reason && <p class="small">{list.reason}</p>}
       <table class="num small">
-        <caption class="small muted">{list.title}: the forms it weighed and what it predicts for each</caption>
+        <caption class="small muted">{list.title}: the forms that it weighed and what it predicts for each. The one that it chose stands out.</caption>
         <thead><tr>{names.map((name) => <th key={name} scope="col">{words(name)}</th>)}</tr></thead>
         <tbody>
           {rows.map((row, i) => (
-            <tr key={i} class={chosen(row) ? 'chosen' : ''}>{names.map((name) => <td key={name}>{shown(name, row[name])}</td>)}</tr>
+            <tr key={i} class={chosen(row) ? 'chosen' : ''}>{names.map((name) => <td key={name}><Value name={name} value={row[name]} /></td>)}</tr>
           ))}
         </tbody>
       </table>
     </div>
+  );
+}
+
+/** A value; one that names precisions has their tints. */
+function Value({ name, value }: { name: string; value: unknown }) {
+  const shares = typeof value === 'string' ? sharesOf(value).filter(({ share }) => share > 0) : [];
+  if (shares.length === 0) return <>{shown(name, value)}</>;
+  return (
+    <span class="precision">
+      {shares.map(({ precision }) => <i key={precision} class={`swatch ${tintClass(precision)}`} />)}
+      {labelText(value as string)}
+    </span>
   );
 }

@@ -94,7 +94,7 @@ function Device({ device, alone, state, kvUsed, selected, onSelect }: Props & { 
             <div style={{ flexGrow: device.kv }} />
             {free > 0 && <div style={{ flexGrow: free }} />}
           </div>
-          <div class="spans small num">
+          <div class={`spans small num ${weights < 0.2 * pages.all ? 'loose' : ''}`}>
             <div style={{ flexGrow: weights }}><b>Weights</b> {size(weights)}</div>
             <div style={{ flexGrow: device.kv }}><b>KV</b> {size(device.kv)}</div>
             {free > 0 && <div style={{ flexGrow: free }}>{free > 0.07 * pages.all && <><b>Free</b> {size(free)}</>}</div>}
