@@ -56,11 +56,11 @@ try {
   const burst = keepAsking(server, () => end, 30);
   await sleep(11_000);
   // The chats ask while the form changes.
-  for (const chat of chats) {
+  await Promise.all(chats.map(async (chat) => {
     await chat.getByLabel('Message').fill('Tell me a story about a fox and an old clock.');
     await chat.keyboard.press('Enter');
     await chat.locator('.prose').waitFor();
-  }
+  }));
   const eight = 'w8a8';
   await want(server, { layers: Array.from({ length: 16 }, (_, i) => (i < 11 ? eight : i < 13 ? `bf16/${eight}` : 'bf16')) });
   await sleep(9_000);

@@ -38,7 +38,7 @@ export class Live {
       this.changed();
       if (this.link === 'refused') return; // until a key is given
       this.timer = window.setTimeout(() => void this.connect(), this.waitMs);
-      this.waitMs = Math.min(5000, this.waitMs * 1.6);
+      this.waitMs = Math.min(3000, this.waitMs * 1.6);
     }
   }
 }
