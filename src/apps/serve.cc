@@ -166,7 +166,9 @@ void log_start(const ModelFiles& files, const Sizing& sizing) {
     log::warning("{} has no chat template: chats use ChatML; give one with --chat-template",
                  files.name);
   }
-  log::info("{}", to_string(sizing.cpus));
+  for (std::size_t device = 0; device < sizing.cpus.size(); ++device) {
+    log::info("device {}: {}", device, to_string(sizing.cpus[device]));
+  }
   for (const std::string& warning : sizing.warnings) {
     log::warning("{}", warning);
   }

@@ -25,6 +25,11 @@ std::chrono::steady_clock::time_point steady_time(TimeNs at_ns) {
   return std::chrono::steady_clock::time_point(std::chrono::nanoseconds(at_ns));
 }
 
+// Each stage of a pipeline computes a step of its own.
+int steps_in_flight(const Form& form) {
+  return static_cast<int>(stages_of(form).size());
+}
+
 }  // namespace
 
 ReadComponent read_from(std::shared_ptr<VariantStore> variants) {
@@ -52,10 +57,13 @@ Result<std::unique_ptr<Replica>> Replica::start(const ReplicaOptions& options,
   const ModelOptions& model = options.model;
   const Sizing& sizing = options.sizing;
   WorkerOptions worker_options{.form = sizing.form,
-                               .threads = sizing.cpus.threads,
-                               .where = sizing.cpus.where,
+                               .devices = {},
                                .max_step_tokens = model.max_num_batched_tokens,
-                               .max_positions = sizing.max_model_len};
+                               .max_positions = sizing.max_model_len,
+                               .max_in_flight = steps_in_flight(sizing.form)};
+  for (const CpuShare& cpus : sizing.cpus) {
+    worker_options.devices.push_back({cpus.threads, cpus.where});
+  }
   if (options.morph) {
     worker_options.pages = sizing.budget;
     worker_options.read_component = read_from(options.variants);
@@ -66,9 +74,11 @@ Result<std::unique_ptr<Replica>> Replica::start(const ReplicaOptions& options,
     }
   }
   // Tries a seat once to warn if it is refused; threads that are refused one later do not log.
-  if (const Status taken = cpu::Seat(sizing.cpus.where.cpus, sizing.cpus.where.nodes).taken();
-      !taken.ok()) {
-    log::warning("{}: the system places threads and memory", taken.error().message);
+  for (const CpuShare& cpus : sizing.cpus) {
+    if (const Status taken = cpu::Seat(cpus.where.cpus, cpus.where.nodes).taken(); !taken.ok()) {
+      log::warning("{}: the system places threads and memory", taken.error().message);
+      break;
+    }
   }
   const auto tell = [&inbox](auto what) { inbox.push({steady_now_ns(), std::move(what)}); };
   auto worker = CpuWorker::create(worker_options, checkpoint, progress_bar("loading"),
@@ -84,7 +94,9 @@ Result<std::unique_ptr<Replica>> Replica::start(const ReplicaOptions& options,
                                           .max_num_seqs = model.max_num_seqs,
                                           .max_num_batched_tokens = model.max_num_batched_tokens,
                                           .max_model_len = sizing.max_model_len,
-                                          .prefix_caching = model.prefix_caching},
+                                          .prefix_caching = model.prefix_caching,
+                                          .steps_in_flight = steps_in_flight(sizing.form)},
+                            .max_in_flight = steps_in_flight(sizing.form),
                             .morph = options.morph};
   return std::unique_ptr<Replica>(new Replica(config, *std::move(worker), inbox, sink));
 }

@@ -16,10 +16,10 @@ namespace protean {
 
 // The form that a model starts in, and the memory it needs.
 struct Sizing {
-  DeviceSpec device;
-  CpuShare cpus;  // CPUs that the device computes on
+  std::vector<DeviceSpec> devices;
+  std::vector<CpuShare> cpus;  // CPUs that each device computes on
   Form form;
-  PageBudget budget;                   // for weights and KV
+  PageBudget budget;                   // of each device, for weights and KV
   std::int64_t largest_kv_blocks = 0;  // if all layers are at their lowest precision
   int max_model_len = 0;
   std::int64_t weight_bytes = 0;

@@ -22,7 +22,7 @@ boost::json::object shown_morph(const Morph& morph);
 // time on the clock of events and `unix_time_s` the same on the calendar.
 boost::json::array shown_history(const MorphHistory& history, TimeNs now_ns, double unix_time_s);
 
-// Shows which pages of each device hold what: for each layer those of attention and MLP.
+// Shows what the pages of each device hold: for each layer those of attention and MLP.
 boost::json::array shown_devices(const std::vector<DevicePages>& devices);
 
 // Reads the body of PUT /admin/form for a model of `layers` layers:

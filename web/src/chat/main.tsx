@@ -8,5 +8,7 @@ import { Store } from './store';
 useTheme(theme());
 void Store.open().then(async (store) => {
   const kept = await store.all();
-  render(<Chat store={store} kept={kept} />, document.getElementById('page')!);
+  const page = document.getElementById('page')!;
+  page.replaceChildren();
+  render(<Chat store={store} kept={kept} />, page);
 });

@@ -5,4 +5,6 @@ import { theme, useTheme } from '../ui/theme';
 import { Dashboard } from './dashboard';
 
 useTheme(theme());
-render(<Dashboard />, document.getElementById('page')!);
+const page = document.getElementById('page')!;
+page.replaceChildren();
+render(<Dashboard />, page);

@@ -18,17 +18,18 @@ export function MemoryMap(props: Props) {
   if (devices.length === 0) return <p class="muted">This server does not say what its pages hold.</p>;
   return (
     <div class="devices">
-      {devices.map((device) => <Device key={device.device} device={device} alone={devices.length === 1} {...props} />)}
+      {devices.map((device) => <Device key={device.device} device={device} {...props} />)}
     </div>
   );
 }
 
-function Device({ device, alone, state, kvUsed, selected, onSelect }: Props & { device: DevicePages; alone: boolean }) {
+function Device({ device, state, kvUsed, selected, onSelect }: Props & { device: DevicePages }) {
   const [table, setTable] = useState(false);
   const last = useRef(-1);
   const { pages, form, wanted } = state;
   const weights = device.embeddings + device.layers.reduce((sum, [attention, mlp]) => sum + attention + mlp, 0);
-  const free = alone ? Math.max(0, pages.all - weights - device.kv) : 0;
+  const free = Math.max(0, pages.all - weights - device.kv);
+  const held = device.layers.flatMap(([attention, mlp], layer) => (attention + mlp > 0 ? [{ layer, attention, mlp }] : []));
   const share = form.kv_blocks > 0 ? Math.min(1, kvUsed / form.kv_blocks) : 0;
   const size = (n: number) => bytes(n * pages.bytes_each);
 
@@ -42,17 +43,17 @@ function Device({ device, alone, state, kvUsed, selected, onSelect }: Props & { 
     onSelect?.(next);
   };
   const layersShare = (weights - device.embeddings) / Math.max(1, weights + device.kv + free);
-  const everyN = Math.ceil(device.layers.length / Math.max(2, Math.min(16, Math.floor(layersShare * 36))));
+  const everyN = Math.ceil(held.length / Math.max(2, Math.min(16, Math.floor(layersShare * 36))));
   return (
     <section class="device" aria-label={`Memory of device ${device.device}`}>
       <div class="row">
-        <h3>{alone ? 'Device 0' : `Device ${device.device}`}</h3>
+        <h3>Device {device.device}</h3>
         <span class="muted small num">{size(pages.all)} in {plural(pages.all, 'page')} of {size(1)}</span>
         <span class="grow" />
         <button type="button" class="link small" aria-pressed={table} onClick={() => setTable(!table)}>{table ? 'Show as a map' : 'Show as a table'}</button>
       </div>
       {table ? (
-        <PageTable device={device} state={state} free={free} kvUsed={kvUsed} />
+        <PageTable device={device} held={held} state={state} free={free} kvUsed={kvUsed} />
       ) : (
         <div class="map-frame">
           <div class="map" role="group" aria-label={onSelect ? 'Layers; choose those to steer' : 'Layers'}>
@@ -60,15 +61,14 @@ function Device({ device, alone, state, kvUsed, selected, onSelect }: Props & { 
               title={`Embedding matrix and LM head: ${form.embeddings}, ${plural(device.embeddings, 'page')}`}>
               <span class="cell-label">embed</span>
             </div>
-            {device.layers.map(([attention, mlp], i) => {
-              const layer = device.first_layer + i;
+            {held.map(({ layer, attention, mlp }) => {
               const [a, m] = halvesOf(form.layer_precision[layer]!);
               const coming = wanted.layer_precision[layer] !== form.layer_precision[layer];
               const text = `Layer ${layer}: attention ${a}, ${plural(attention, 'page')}; MLP ${m}, ${plural(mlp, 'page')}${coming ? `; wanted ${wanted.layer_precision[layer]}` : ''}`;
               return (
                 <button key={layer} type="button" class="cell layer" style={{ flexGrow: attention + mlp }} title={text} aria-label={text}
                   aria-pressed={selected.has(layer)} data-coming={coming} disabled={!onSelect}
-                  tabIndex={layer === (last.current >= 0 ? last.current : device.first_layer) ? 0 : -1}
+                  tabIndex={layer === (last.current >= 0 ? last.current : held[0]!.layer) ? 0 : -1}
                   onClick={(event) => choose(layer, event.shiftKey)}
                   onKeyDown={(event) => {
                     const near = event.key === 'ArrowRight' ? event.currentTarget.nextElementSibling : event.key === 'ArrowLeft' ? event.currentTarget.previousElementSibling : null;
@@ -88,8 +88,8 @@ function Device({ device, alone, state, kvUsed, selected, onSelect }: Props & { 
           </div>
           <div class="ruler num" aria-hidden="true">
             <div style={{ flexGrow: device.embeddings }} />
-            {device.layers.map(([attention, mlp], i) => (
-              <div key={i} class="tick" style={{ flexGrow: attention + mlp }}>{i % everyN === 0 ? device.first_layer + i : ''}</div>
+            {held.map(({ layer, attention, mlp }, i) => (
+              <div key={layer} class="tick" style={{ flexGrow: attention + mlp }}>{i % everyN === 0 ? layer : ''}</div>
             ))}
             <div style={{ flexGrow: device.kv }} />
             {free > 0 && <div style={{ flexGrow: free }} />}
@@ -105,7 +105,13 @@ function Device({ device, alone, state, kvUsed, selected, onSelect }: Props & { 
   );
 }
 
-function PageTable({ device, state, free, kvUsed }: { device: DevicePages; state: State; free: number; kvUsed: number }) {
+interface Held {
+  layer: number;
+  attention: number;
+  mlp: number;
+}
+
+function PageTable({ device, held, state, free, kvUsed }: { device: DevicePages; held: Held[]; state: State; free: number; kvUsed: number }) {
   const { form } = state;
   return (
     <div class="table" tabIndex={0} role="region" aria-label="Pages as a table">
@@ -113,11 +119,11 @@ function PageTable({ device, state, free, kvUsed }: { device: DevicePages; state
         <thead><tr><th scope="col">What</th><th scope="col">Precision</th><th scope="col">Pages</th></tr></thead>
         <tbody>
           <tr><th scope="row">Embedding matrix, LM head</th><td>{form.embeddings}</td><td>{count(device.embeddings)}</td></tr>
-          {device.layers.map(([attention, mlp], i) => {
-            const [a, m] = halvesOf(form.layer_precision[device.first_layer + i]!);
+          {held.map(({ layer, attention, mlp }) => {
+            const [a, m] = halvesOf(form.layer_precision[layer]!);
             return [
-              <tr key={`a${i}`}><th scope="row">Layer {device.first_layer + i}, attention</th><td>{a}</td><td>{count(attention)}</td></tr>,
-              <tr key={`m${i}`}><th scope="row">Layer {device.first_layer + i}, MLP</th><td>{m}</td><td>{count(mlp)}</td></tr>,
+              <tr key={`a${layer}`}><th scope="row">Layer {layer}, attention</th><td>{a}</td><td>{count(attention)}</td></tr>,
+              <tr key={`m${layer}`}><th scope="row">Layer {layer}, MLP</th><td>{m}</td><td>{count(mlp)}</td></tr>,
             ];
           })}
           <tr><th scope="row">KV cache, {count(kvUsed)} of {plural(form.kv_blocks, 'block')} in use</th><td>{form.kv_precision}</td><td>{count(device.kv)}</td></tr>

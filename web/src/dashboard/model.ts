@@ -32,8 +32,7 @@ export interface Form {
 
 export interface DevicePages {
   device: number;
-  first_layer: number;
-  layers: [number, number][];
+  layers: [number, number][]; // of each layer of the model; zeros where the device does not hold it
   embeddings: number;
   kv: number;
 }

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "contract/form.h"
+#include "contract/model_spec.h"
+#include "host/cpu_share.h"
+#include "host/machine.h"
+
+namespace protean {
+
+// How a user divides a model among devices. A number of 0 is chosen.
+struct GroupOptions {
+  std::string devices = "auto";  // a number, or a TOML file that describes each device
+  int tensor = 0;                // devices that share each layer
+  int pipeline = 0;              // stages of consecutive layers
+  int most_tensor = 0;           // shards of each component: the largest tensor degree ever
+  std::string stages;            // layers of each stage, such as "10,9,7,6"; empty: even
+};
+
+// A device of a group and the CPUs that it computes on.
+struct GroupDevice {
+  CpuShare cpus;
+  std::optional<std::int64_t> memory_bytes;  // nothing: its share of what is free
+};
+
+// The devices of a replica and how they divide the model.
+struct DeviceGroup {
+  std::vector<GroupDevice> devices;
+  Division division;
+  int shards = 1;
+  std::vector<std::string> warnings;
+};
+
+// Chooses the devices and the division: what the options say; where they leave it open, TP over all
+// devices if the KV heads divide among them, otherwise PP. Fails with a message that names what
+// would work.
+Result<DeviceGroup> choose_group(const GroupOptions& options, const ComputeOptions& compute,
+                                 const ModelSpec& spec, const Machine& machine);
+
+}  // namespace protean
