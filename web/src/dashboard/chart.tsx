@@ -152,7 +152,9 @@ export function Chart(props: Props) {
   }, [shape, themes]);
   useEffect(() => plot.current?.setData(data()));
 
-  const shown = at !== null && at < props.times.length ? at : props.times.length - 1;
+  // The values of the cursor, or of the time that a replay shows, or the last ones.
+  const later = props.cursor === undefined ? -1 : props.times.findIndex((t) => t > props.cursor!);
+  const shown = at !== null && at < props.times.length ? at : later < 0 ? props.times.length - 1 : later - 1;
   const value = (line: Line) => (shown >= 0 ? line.values[shown] : null);
   return (
     <figure class="chart">

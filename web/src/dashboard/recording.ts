@@ -1,6 +1,6 @@
 // A recording: the state at its beginning and every change after it.
 
-import { Model, type Point, type Sample, type State } from './model';
+import { Model, withIdle, type Point, type Sample, type State } from './model';
 
 interface Change {
   t: number;
@@ -30,7 +30,8 @@ export class Recording {
   }
 
   samples(): Sample[] {
-    return this.changes.filter((change) => change.event === 'point').map((change) => ({ ...(change.data as Point), step: 0.5 }));
+    const points = this.changes.filter((change) => change.event === 'point').map((change) => ({ ...(change.data as Point), step: 0.5 }));
+    return withIdle(points, this.to);
   }
 
   requests(): number {
