@@ -1,8 +1,9 @@
 // A real Chromium for the tests of the web pages: Debian's, or the program that CHROMIUM names.
 
-import { existsSync } from 'node:fs';
+import { once } from 'node:events';
+import { existsSync, readFileSync } from 'node:fs';
+import { createServer, request as httpRequest } from 'node:http';
 import { createRequire } from 'node:module';
-import { readFileSync } from 'node:fs';
 import { chromium } from 'playwright-core';
 
 const axe = readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
@@ -39,4 +40,19 @@ export async function accessibilityTroubles(page) {
   await page.evaluate(axe);
   const { violations } = await page.evaluate(() => window.axe.run(document, { resultTypes: ['violations'] }));
   return violations.map((rule) => `${rule.id}: ${rule.help}: ${rule.nodes.map((node) => node.html.slice(0, 160)).join(' | ')}`);
+}
+
+// A proxy that serves the server under a path prefix, as an operator's would.
+export async function startProxy(target, prefix) {
+  const proxy = createServer((incoming, outgoing) => {
+    if (!incoming.url.startsWith(prefix)) return outgoing.writeHead(404).end();
+    const asked = httpRequest(target + incoming.url.slice(prefix.length - 1), { method: incoming.method, headers: incoming.headers }, (answer) => {
+      outgoing.writeHead(answer.statusCode, answer.headers);
+      answer.pipe(outgoing);
+    });
+    incoming.pipe(asked);
+  });
+  proxy.listen(0, '127.0.0.1');
+  await once(proxy, 'listening');
+  return proxy;
 }

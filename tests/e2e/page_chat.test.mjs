@@ -1,10 +1,9 @@
 // The chat page in a real browser against the real server.
 import assert from 'node:assert/strict';
-import { once } from 'node:events';
-import { createServer, request as httpRequest } from 'node:http';
+import { request as httpRequest } from 'node:http';
 import { gunzipSync } from 'node:zlib';
 import { after, before, describe, it } from 'node:test';
-import { accessibilityTroubles, openBrowser, openPage } from './browser.mjs';
+import { accessibilityTroubles, openBrowser, openPage, startProxy } from './browser.mjs';
 import { Server, sleep } from './server.mjs';
 
 // A server's events that say `text` in pieces.
@@ -12,21 +11,6 @@ function answerEvents(text) {
   const pieces = text.match(/[\s\S]{1,7}/g).map((content) => ({ choices: [{ index: 0, delta: { content } }] }));
   const end = { choices: [{ index: 0, delta: {}, finish_reason: 'stop' }] };
   return [...pieces, end].map((chunk) => `data: ${JSON.stringify(chunk)}\n\n`).join('') + 'data: [DONE]\n\n';
-}
-
-// A proxy that serves the server under a path prefix, as an operator's would.
-async function startProxy(target, prefix) {
-  const proxy = createServer((incoming, outgoing) => {
-    if (!incoming.url.startsWith(prefix)) return outgoing.writeHead(404).end();
-    const asked = httpRequest(target + incoming.url.slice(prefix.length - 1), { method: incoming.method, headers: incoming.headers }, (answer) => {
-      outgoing.writeHead(answer.statusCode, answer.headers);
-      answer.pipe(outgoing);
-    });
-    incoming.pipe(asked);
-  });
-  proxy.listen(0, '127.0.0.1');
-  await once(proxy, 'listening');
-  return proxy;
 }
 
 async function ask(page, text) {

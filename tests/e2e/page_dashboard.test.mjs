@@ -4,10 +4,11 @@ import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, describe, it } from 'node:test';
-import { accessibilityTroubles, openBrowser, openPage } from './browser.mjs';
+import { accessibilityTroubles, openBrowser, openPage, startProxy } from './browser.mjs';
 import { builtin, Server, sleep } from './server.mjs';
 
 const layers = 16;
+const second = process.env.LOAD_MEMORY === 'any' ? 10_000 : 1000;  // an instrumented server is slow
 
 async function complete(server, fields = {}) {
   const response = await fetch(`${server.url}/v1/completions`, {
@@ -73,9 +74,7 @@ describe('the dashboard', () => {
     assert.deepEqual(await accessibilityTroubles(page), []);
     const kvBefore = await page.locator('.cell.kv').evaluate((cell) => Number(cell.style.flexGrow));
     await want(server, { layers: 'w4' });
-    const begun = performance.now();
-    await page.locator('.log li').first().waitFor({ timeout: 1000 });
-    assert.ok(performance.now() - begun < 1000);
+    await page.locator('.log li').first().waitFor({ timeout: second });
     await page.getByText('32 halves of layers to w4').waitFor();
     await page.locator('.log .reason', { hasText: "An operator's wish" }).first().waitFor();
     await page.locator('.memory .form', { hasText: 'all 16 layers w4' }).waitFor();
@@ -212,6 +211,29 @@ describe('the dashboard', () => {
     assert.deepEqual(page.troubles, []);
     await page.context().close();
     assert.equal(await next.stop(), 0);
+  });
+
+  it('works under a path prefix', async () => {
+    const proxy = await startProxy(server.admin, '/ops/');
+    const page = await openPage(browser, `http://127.0.0.1:${proxy.address().port}/ops/`);
+    assert.match(page.url(), /\/ops\/dashboard$/);
+    await live(page);
+    await page.locator('.cell.layer').first().waitFor();
+    assert.deepEqual(page.troubles, []);
+    await page.context().close();
+    proxy.closeAllConnections();
+    proxy.close();
+  });
+
+  it('says so if a recording is damaged', async () => {
+    const page = await openPage(browser, `${server.admin}/dashboard`);
+    await live(page);
+    await page.locator('input[type=file]').setInputFiles({ name: 'odd.jsonl', mimeType: 'text/plain', buffer: Buffer.from('{"protean_recording":1,"from":1,"to":2,"state":{"form":{}}}') });
+    await page.getByText('This recording lacks fields').waitFor();
+    await page.getByRole('button', { name: 'Back to live' }).click();
+    await page.locator('.cell.layer').first().waitFor();
+    assert.deepEqual(page.troubles, []);
+    await page.context().close();
   });
 
   it('holds ten dashboards at once, which leave nothing behind', async () => {

@@ -3,6 +3,7 @@
 import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
 import { Api, CallError, KeyRing } from '../ui/api';
 import { Icon, IconButton, KeyDialog, Mark, ThemeButton } from '../ui/parts';
+import { forever } from '../ui/kept';
 import { Composer } from './composer';
 import { asMarkdown, defaults, newId, requestBody, titleOf, type Conversation, type Message, type Problem, type Settings } from './model';
 import { History } from './history';
@@ -22,7 +23,7 @@ const settingsName = 'protean-settings';
 
 function lastSettings(): Settings {
   try {
-    return { ...defaults, ...(JSON.parse(localStorage.getItem(settingsName) ?? '{}') as Partial<Settings>) };
+    return { ...defaults, ...(JSON.parse(forever.get(settingsName) ?? '{}') as Partial<Settings>) };
   } catch {
     return { ...defaults };
   }
@@ -75,7 +76,7 @@ export function Chat({ store, kept }: { store: Store; kept: Conversation[] }) {
     setProblem(null);
     setOpen(next);
     const { system: _, ...rest } = next.settings;
-    localStorage.setItem(settingsName, JSON.stringify(rest));
+    forever.set(settingsName, JSON.stringify(rest));
     if (next.messages.length > 0) keep(next);
   };
   const keep = (conversation: Conversation): void => {

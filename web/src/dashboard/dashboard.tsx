@@ -1,5 +1,6 @@
 // The dashboard: what the server is, what it does, why, and how to steer it. Live, or a recording.
 
+import { Component, type ComponentChildren } from 'preact';
 import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
 import { Api, CallError, KeyRing } from '../ui/api';
 import { bytes, clock, count, duration, plural, seconds, short } from '../ui/format';
@@ -85,7 +86,9 @@ export function Dashboard() {
         <h1 class="sr">{model ? `${model.state.model} on Protean` : 'Protean dashboard'}</h1>
         {notice && <p class="notice bad" role="alert">{notice}</p>}
         {recording ? (
-          <Replay recording={recording} onClose={() => setRecording(null)} />
+          <Shield key={recording.name} onClose={() => setRecording(null)}>
+            <Replay recording={recording} onClose={() => setRecording(null)} />
+          </Shield>
         ) : model ? (
           <>
             {link === 'lost' && <p class="notice warn" role="status">{model.state.state === 'draining' ? 'The server has drained and ended, or is about to. ' : 'The connection is lost. '}This page connects again by itself; what it shows is the last that it was told.</p>}
@@ -234,6 +237,23 @@ function Summary({ state, sample }: { state: State; sample?: Sample }) {
       ))}
     </dl>
   );
+}
+
+/** Says so if a recording cannot be shown, since its file may hold anything. */
+class Shield extends Component<{ onClose: () => void; children: ComponentChildren }, { failed: boolean }> {
+  override state = { failed: false };
+  static override getDerivedStateFromError() {
+    return { failed: true };
+  }
+  override render() {
+    if (!this.state.failed) return this.props.children;
+    return (
+      <div class="notice bad" role="alert">
+        <p>This recording lacks fields that the dashboard needs. It may be damaged, or of another version of Protean.</p>
+        <button type="button" class="button slim" onClick={this.props.onClose}>Back to live</button>
+      </div>
+    );
+  }
 }
 
 function Replay({ recording, onClose }: { recording: Recording; onClose: () => void }) {

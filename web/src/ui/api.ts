@@ -1,5 +1,7 @@
 // Calls of the server that serves this page. Addresses are relative, so a path prefix stays.
 
+import { forever, inThisTab } from './kept';
+
 /** Why a call failed, in words for people. */
 export class CallError extends Error {
   constructor(
@@ -17,15 +19,15 @@ const unreachable = 'The server does not answer. Check that it runs and that thi
 export class KeyRing {
   constructor(private readonly name: string) {}
   get(): string {
-    return sessionStorage.getItem(this.name) ?? localStorage.getItem(this.name) ?? '';
+    return inThisTab.get(this.name) ?? forever.get(this.name) ?? '';
   }
   set(key: string, keep: boolean): void {
     this.clear();
-    (keep ? localStorage : sessionStorage).setItem(this.name, key);
+    (keep ? forever : inThisTab).set(this.name, key);
   }
   clear(): void {
-    sessionStorage.removeItem(this.name);
-    localStorage.removeItem(this.name);
+    inThisTab.remove(this.name);
+    forever.remove(this.name);
   }
 }
 

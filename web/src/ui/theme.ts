@@ -1,19 +1,21 @@
 // Light, dark, or what the system says.
 
+import { forever } from './kept';
+
 export type Theme = 'system' | 'light' | 'dark';
 const name = 'protean-theme';
 
 export function theme(): Theme {
-  const kept = localStorage.getItem(name);
+  const kept = forever.get(name);
   return kept === 'light' || kept === 'dark' ? kept : 'system';
 }
 
 export function useTheme(wanted: Theme): void {
   if (wanted === 'system') {
-    localStorage.removeItem(name);
+    forever.remove(name);
     delete document.documentElement.dataset.theme;
   } else {
-    localStorage.setItem(name, wanted);
+    forever.set(name, wanted);
     document.documentElement.dataset.theme = wanted;
   }
   window.dispatchEvent(new Event('themechange'));
