@@ -60,7 +60,26 @@ export function shown(name: string, value: unknown): string {
   return short(value);
 }
 
+/** Names for people of the fields that are known; others are shown as the server names them. */
+const columnNames: Record<string, string> = {
+  precision: 'Form',
+  kv_blocks: 'KV blocks',
+  late_least: 'Late, at least',
+  late_most: 'Late, at most',
+  kv_short_blocks: 'KV short',
+  answer_tokens_per_s: 'Tokens/s',
+  capacity_per_s: 'Carries, requests/s',
+  kl_nats: 'KL, nats',
+  morph_s: 'To get there',
+  cost_least: 'Cost, least',
+  cost_most: 'Cost, most',
+  holds_longest: 'Holds the longest',
+};
 const loadNames: Record<string, string> = {
+  arrivals_per_s: 'Arrivals, requests/s',
+  arrivals_per_s_least: 'Arrivals, at least',
+  arrivals_per_s_most: 'Arrivals, at most',
+  answer_tokens: 'Tokens of an answer',
   pressed_share: 'Blocks short and requests waiting',
   queued_share: 'Queue alone a reason',
   expected_wait_s: 'Queue time of a new request',
@@ -92,7 +111,7 @@ function Table({ list }: { list: Candidates }) {
       {list.reason && <p class="small">{list.reason}</p>}
       <table class="num small">
         <caption class="small muted">{list.title}: the forms that it weighed and what it predicts for each. The one that it chose stands out.</caption>
-        <thead><tr>{names.map((name) => <th key={name} scope="col">{words(name)}</th>)}</tr></thead>
+        <thead><tr>{names.map((name) => <th key={name} scope="col">{columnNames[name] ?? words(name)}</th>)}</tr></thead>
         <tbody>
           {rows.map((row, i) => (
             <tr key={i} class={chosen(row) ? 'chosen' : ''}>{names.map((name) => <td key={name}><Value name={name} value={row[name]} /></td>)}</tr>
