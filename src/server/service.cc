@@ -37,7 +37,7 @@ ServedModel with_text_limit(ServedModel model) {
   return model;
 }
 
-HttpReply nothing_at(const HttpCall& call) {
+HttpReply no_such_path(const HttpCall& call) {
   return error_reply(
       {.status = 404, .message = fmt::format("there is nothing at {}", printable(call.target))});
 }
@@ -86,7 +86,7 @@ Service::Service(ServiceLimits limits, ServedModel model, MetricsLabels labels,
 std::optional<HttpReply> Service::refuse_early(const HttpCall& call) const {
   const RouteMatch match = match_route(call.target);
   if (match.route == Route::kNone) {
-    return nothing_at(call);
+    return no_such_path(call);
   }
   if (call.method == "OPTIONS") {
     return HttpReply{
@@ -164,7 +164,7 @@ Service::Answer Service::answer(const HttpCall& call) {
                        .body = metrics_.text()};
     case Route::kPage: {
       std::optional<HttpReply> file = page_reply(Page::kChat, match.argument, call);
-      return file ? *std::move(file) : nothing_at(call);
+      return file ? *std::move(file) : no_such_path(call);
     }
     case Route::kAny:
     case Route::kNone:

@@ -52,7 +52,7 @@ void apply_patch(json::object& to, const json::object& patch) {
   }
 }
 
-double seconds_of(TimeNs ns) {
+double in_seconds(TimeNs ns) {
   return static_cast<double>(ns) / static_cast<double>(kNsPerS);
 }
 
@@ -60,8 +60,8 @@ double seconds_of(TimeNs ns) {
 void append_quantiles(std::string& json, std::string_view name, const DurationCounts& counts) {
   if (!counts.empty()) {
     fmt::format_to(std::back_inserter(json), R"(,"{}":[{:.6g},{:.6g},{:.6g}])", name,
-                   seconds_of(counts.quantile(0.5)), seconds_of(counts.quantile(0.95)),
-                   seconds_of(counts.quantile(0.99)));
+                   in_seconds(counts.quantile(0.5)), in_seconds(counts.quantile(0.95)),
+                   in_seconds(counts.quantile(0.99)));
   }
 }
 
@@ -126,7 +126,7 @@ class LiveFeed::Stream final : public GrowingAnswer {
 LiveFeed::~LiveFeed() = default;
 
 double LiveFeed::unix_s(TimeNs at_ns) const {
-  return seconds_of(at_ns + unix_offset_ns_);
+  return in_seconds(at_ns + unix_offset_ns_);
 }
 
 void LiveFeed::engine(const Observation& seen, TimeNs at_ns) {
@@ -150,10 +150,10 @@ void LiveFeed::finished(const EndedRequest& request) {
       R"({{"arrived":{:.3f},"prompt_tokens":{},"cached_tokens":{},"output_tokens":{},"preemptions":{},"end":"{}","total_s":{:.4g})",
       unix_s(request.received_ns), request.usage.prompt_tokens, request.usage.cached_tokens,
       request.usage.output_tokens, request.usage.preemptions, request.reason,
-      seconds_of(times.finished_ns - request.received_ns));
+      in_seconds(times.finished_ns - request.received_ns));
   if (times.first_token_ns > 0) {
     line +=
-        fmt::format(R"(,"ttft_s":{:.4g})", seconds_of(times.first_token_ns - request.received_ns));
+        fmt::format(R"(,"ttft_s":{:.4g})", in_seconds(times.first_token_ns - request.received_ns));
   }
   line += "}";
   keep(times.finished_ns, "request", std::move(line));
@@ -211,7 +211,7 @@ void LiveFeed::add_to(Timeline& timeline, std::string_view range, const Timeline
   const std::size_t count = timeline.slots().size();
   if (timeline.slot_ns() != slot_ns) {
     send("range", fmt::format(R"({{"range":"{}","step_s":{},"points":{}}})", range,
-                              seconds_of(timeline.slot_ns()), points_json(timeline, count - 1)));
+                              in_seconds(timeline.slot_ns()), points_json(timeline, count - 1)));
   } else if (count > 1 && timeline.slots().back().begin_ns != begun_ns) {
     send("point", fmt::format(R"({{"range":"{}","point":{}}})", range,
                               point_json(timeline.slots()[count - 2])));
@@ -276,8 +276,8 @@ std::shared_ptr<GrowingAnswer> LiveFeed::watch(TimeNs now_ns, bool last) {
       "\"all\":{{\"step_s\":{},\"points\":{}}}}}}}\n\n",
       unix_s(now_ns), json::serialize(state_),
       json::serialize(shown_history(history_, now_ns, unix_s(now_ns))),
-      seconds_of(minute_.slot_ns()), points_json(minute_, minute_.slots().size()),
-      seconds_of(hour_.slot_ns()), points_json(hour_, closed(hour_)), seconds_of(all_.slot_ns()),
+      in_seconds(minute_.slot_ns()), points_json(minute_, minute_.slots().size()),
+      in_seconds(hour_.slot_ns()), points_json(hour_, closed(hour_)), in_seconds(all_.slot_ns()),
       points_json(all_, closed(all_)));
   auto stream = std::make_shared<Stream>(fmt::format("live-{}", ++streams_begun_), hello, last);
   streams_.push_back(stream);
