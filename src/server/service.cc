@@ -76,11 +76,11 @@ Service::Service(ServiceLimits limits, ServedModel model, MetricsLabels labels,
       feed_(environment_.unix_time_s() * kNsPerS - environment_.clock()),
       seen_{.kv_blocks = model_.form.form.kv.blocks},
       form_(std::make_shared<const FormStatus>(model_.form)) {
-  metrics_.form(*form_);
-  feed_.state(state_json(), *form_, now_ns());
   check(!model_.names.empty(), "a served model has a name");
   check(model_.tokenizer != nullptr && model_.chat_template != nullptr,
         "a served model has a tokenizer and a chat template");
+  metrics_.form(*form_);
+  feed_.state(state_json(), *form_, now_ns());
 }
 
 std::optional<HttpReply> Service::refuse_early(const HttpCall& call) const {
