@@ -42,7 +42,7 @@ async function stream(i, goes) {
   }
 }
 
-// A dashboard's connection: it reads what the page reads. Returns the bytes it got when it ends.
+// A dashboard's connection: it reads what the page reads. `end` returns the bytes since `begin`.
 function watch() {
   const abort = new AbortController();
   let bytes = 0;
@@ -52,7 +52,7 @@ function watch() {
     } catch {}
     return bytes;
   })();
-  return () => { abort.abort(); return ended; };
+  return { begin: () => { bytes = 0; }, end: () => { abort.abort(); return ended; } };
 }
 
 try {
@@ -68,14 +68,15 @@ try {
     for (const count of round % 2 ? [10, 0] : [0, 10]) {
       const watchers = Array.from({ length: count }, watch);
       await sleep(1000);
+      watchers.forEach((watcher) => watcher.begin());
       const [before, begun, cpu] = [(await server.metrics()).get('vllm:generation_tokens_total'), performance.now(), server.cpuSeconds()];
       await sleep(20_000);
       const tokens = (await server.metrics()).get('vllm:generation_tokens_total') - before;
       const seconds = (performance.now() - begun) / 1000;
       rates[count].push(tokens / (server.cpuSeconds() - cpu));
-      const bytes = await Promise.all(watchers.map((end) => end()));
+      const bytes = await Promise.all(watchers.map((watcher) => watcher.end()));
       console.log(`${count} dashboards: ${(tokens / seconds).toFixed(0)} tokens/s, ${rates[count].at(-1).toFixed(1)} tokens per CPU second, ${(server.residentBytes() / 2 ** 20).toFixed(1)} MiB` +
-        (count ? `, ${(bytes[0] / (seconds + 1)).toFixed(0)} bytes/s each` : ''));
+        (count ? `, ${(bytes[0] / seconds).toFixed(0)} bytes/s each` : ''));
     }
   }
   console.log(`tokens per CPU second with 10 dashboards, of those with none: ${(100 * median(rates[10]) / median(rates[0])).toFixed(2)} %`);
