@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <cstdlib>
 #include <memory>
 #include <random>
@@ -22,6 +23,7 @@
 #include "replica/replica.h"
 #include "replica/sizing.h"
 #include "replica/step_costs.h"
+#include "server/page/page_assets.h"
 #include "server/server.h"
 
 namespace protean {
@@ -128,31 +130,35 @@ ServedModel served_model(const ServeOptions& options, const ModelFiles& files,
     layers = layer_precisions(sizing.form, replica.morph->bounds.ladder);
     embeddings = embeddings_precisions(sizing.form.embeddings, replica.morph->bounds.ladder);
   }
-  return {.names = options.served_names.empty() ? std::vector{files.name} : options.served_names,
-          .tokenizer = files.tokenizer.get(),
-          .chat_template = &files.chat_template,
-          .bos_text = files.chat.bos_token,
-          .eos_text = files.chat.eos_token,
-          .defaults = files.generation,
-          .max_model_len = sizing.max_model_len,
-          .embedding_size = spec.hidden,
-          .tool_format = tool_format,
-          .special_tokens_in_content = options.model.special_tokens_in_content == "allow",
-          .formats = std::make_shared<FormatCompiler>(
-              *files.tokenizer, spec.vocab, end_tokens(*files.tokenizer, files.generation),
-              options.grammar_bytes),
-          .pooling = options.pooling == "last" ? Pooling::kLast : Pooling::kMean,
-          .local_time = local_time,
-          .form = {.form = sizing.form,
-                   .wanted = sizing.form,
-                   .mode = replica.morph ? replica.morph->mode : MorphMode::kOff,
-                   .ladder = std::move(ladder),
-                   .precisions = std::move(layers),
-                   .embeddings_precisions = std::move(embeddings),
-                   .page_bytes = sizing.budget.page_bytes,
-                   .pages = sizing.budget.pages,
-                   .pages_free = sizing.budget.pages -
-                                 form_pages(spec, sizing.form, sizing.budget.page_bytes)}};
+  return {
+      .names = options.served_names.empty() ? std::vector{files.name} : options.served_names,
+      .tokenizer = files.tokenizer.get(),
+      .chat_template = &files.chat_template,
+      .bos_text = files.chat.bos_token,
+      .eos_text = files.chat.eos_token,
+      .defaults = files.generation,
+      .max_model_len = sizing.max_model_len,
+      .embedding_size = spec.hidden,
+      .tool_format = tool_format,
+      .special_tokens_in_content = options.model.special_tokens_in_content == "allow",
+      .formats = std::make_shared<FormatCompiler>(*files.tokenizer, spec.vocab,
+                                                  end_tokens(*files.tokenizer, files.generation),
+                                                  options.grammar_bytes),
+      .pooling = options.pooling == "last" ? Pooling::kLast : Pooling::kMean,
+      .local_time = local_time,
+      .form = {.form = sizing.form,
+               .wanted = sizing.form,
+               .mode = replica.morph ? replica.morph->mode : MorphMode::kOff,
+               .ladder = std::move(ladder),
+               .precisions = std::move(layers),
+               .embeddings_precisions = std::move(embeddings),
+               .page_bytes = sizing.budget.page_bytes,
+               .pages = sizing.budget.pages,
+               .pages_free =
+                   sizing.budget.pages - form_pages(spec, sizing.form, sizing.budget.page_bytes)},
+      .pages_by_device = [spec, page_bytes = sizing.budget.page_bytes](
+                             const Form& form) { return pages_by_device(spec, form, page_bytes); },
+      .ttft_target_ns = std::llround(options.morph.slo_ttft_ms * static_cast<double>(kNsPerMs))};
 }
 
 void log_start(const ModelFiles& files, const Sizing& sizing) {
@@ -180,77 +186,99 @@ void prepare(const ServeOptions& options, const ModelFiles& files, ReplicaOption
                                         *files.checkpoint, fingerprint_options(replica));
   }
   pack_variants(replica);
-}
+  // Returns the address that a browser on this machine opens for a port of `host`.
+  std::string browser_address(const ServerOptions& options, const std::string& host, int port) {
+    const bool any = host == "0.0.0.0" || host == "::";
+    const bool v6 = host.find(':') != std::string::npos && !any;
+    return fmt::format("{}://{}{}{}:{}", options.tls.enabled() ? "https" : "http", v6 ? "[" : "",
+                       any ? "localhost" : host, v6 ? "]" : "", port);
+  }
 
-int run_serve(ServeOptions& options) {
-  if (Status ready = complete(options); !ready.ok()) {
-    return exit_with(ready.error());
+  void log_ready(const ServerOptions& options, const Server& server) {
+    log::info("listening on {}://{}:{}", options.tls.enabled() ? "https" : "http", options.host,
+              server.port());
+    if (!page_assets().empty()) {
+      log::info("open {}/ in a browser to chat",
+                browser_address(options, options.host, server.port()));
+    }
   }
-  const auto files = open_model_files(options.model);
-  if (!files.ok()) {
-    return exit_with(files.error());
+
+  void log_operators_port(const ServerOptions& options, int port) {
+    log::info("operators' port: {}:{}", options.admin.host, port);
+    if (!page_assets().empty()) {
+      log::info("open {}/dashboard in a browser to see and steer its form",
+                browser_address(options, options.admin.host, port));
+    }
   }
-  // Only a policy or an operator changes the form.
-  const bool may_morph = options.morph.mode != "off" || options.server.admin.port >= 0;
-  auto replica_options = choose_replica(options.model, may_morph, options.morph, *files);
-  if (!replica_options.ok()) {
-    return exit_with(replica_options.error());
-  }
-  const Sizing& sizing = replica_options->sizing;
-  log_start(*files, sizing);
-  // The inbox has room for all requests that the server lets in.
-  options.server.heartbeat = {watchdog_interval_ms(), [] { notify_systemd("WATCHDOG=1"); }};
-  Inbox inbox(static_cast<std::size_t>(options.server.service.max_outstanding));
-  const auto tool_format = choose_tool_format(options, *files);
-  if (!tool_format.ok()) {
-    return exit_with(tool_format.error());
-  }
-  const ServedModel model = served_model(options, *files, *replica_options, *tool_format);
-  Server server(options.server, model, {.model_name = model.names.front(), .version = kVersion},
-                real_environment(), inbox);
-  // Constructed before any other thread. The first signal drains, a second one ends the program at
-  // once. While the model loads there are no requests to wait for.
-  std::atomic<bool> loaded = false;
-  auto background = std::make_unique<log::Background>();
-  const SignalWatcher watcher({SIGINT, SIGTERM, SIGHUP}, [&](int signal) {
-    if (signal == SIGHUP) {
-      if (options.server.tls.enabled()) {
-        server.reload_tls();
-      } else {
-        log::info("SIGHUP: there is no TLS certificate to read again");
+
+  int run_serve(ServeOptions & options) {
+    if (Status ready = complete(options); !ready.ok()) {
+      return exit_with(ready.error());
+    }
+    const auto files = open_model_files(options.model);
+    if (!files.ok()) {
+      return exit_with(files.error());
+    }
+    // Only a policy or an operator changes the form.
+    const bool may_morph = options.morph.mode != "off" || options.server.admin.port >= 0;
+    auto replica_options = choose_replica(options.model, may_morph, options.morph, *files);
+    if (!replica_options.ok()) {
+      return exit_with(replica_options.error());
+    }
+    const Sizing& sizing = replica_options->sizing;
+    log_start(*files, sizing);
+    // The inbox has room for all requests that the server lets in.
+    options.server.heartbeat = {watchdog_interval_ms(), [] { notify_systemd("WATCHDOG=1"); }};
+    Inbox inbox(static_cast<std::size_t>(options.server.service.max_outstanding));
+    const auto tool_format = choose_tool_format(options, *files);
+    if (!tool_format.ok()) {
+      return exit_with(tool_format.error());
+    }
+    const ServedModel model = served_model(options, *files, *replica_options, *tool_format);
+    Server server(options.server, model, {.model_name = model.names.front(), .version = kVersion},
+                  real_environment(), inbox);
+    // Constructed before any other thread. The first signal drains, a second one ends the program
+    // at once. While the model loads there are no requests to wait for.
+    std::atomic<bool> loaded = false;
+    auto background = std::make_unique<log::Background>();
+    const SignalWatcher watcher({SIGINT, SIGTERM, SIGHUP}, [&](int signal) {
+      if (signal == SIGHUP) {
+        if (options.server.tls.enabled()) {
+          server.reload_tls();
+        } else {
+          log::info("SIGHUP: there is no TLS certificate to read again");
+        }
+        return;
       }
-      return;
+      if (!loaded) {
+        log::info("stopped while loading");
+        background.reset();  // writes its pending lines
+        std::_Exit(0);
+      }
+      notify_systemd("STOPPING=1");
+      server.stop();
+    });
+    // The port is opened before the model is loaded, so that a port in use is reported at once.
+    if (Status listening = server.listen(); !listening.ok()) {
+      return exit_with(listening.error());
     }
-    if (!loaded) {
-      log::info("stopped while loading");
-      background.reset();  // writes its pending lines
-      std::_Exit(0);
+    std::thread io([&server] { server.run(); });
+    prepare(options, *files, *replica_options);
+    auto replica = Replica::start(*replica_options, *files->checkpoint, inbox, server);
+    if (replica.ok()) {
+      loaded = true;
+      server.set_ready();
+      notify_systemd("READY=1\nSTATUS=serving " + model.names.front());
+      log_ready(options.server, server);
+    } else {
+      server.stop();
     }
-    notify_systemd("STOPPING=1");
-    server.stop();
-  });
-  // The port is opened before the model is loaded, so that a port in use is reported at once.
-  if (Status listening = server.listen(); !listening.ok()) {
-    return exit_with(listening.error());
+    if (server.admin_port() > 0) {
+      log_operators_port(options.server, server.admin_port());
+    }
+    io.join();
+    return replica.ok() ? 0 : exit_with(replica.error());
   }
-  std::thread io([&server] { server.run(); });
-  prepare(options, *files, *replica_options);
-  auto replica = Replica::start(*replica_options, *files->checkpoint, inbox, server);
-  if (replica.ok()) {
-    loaded = true;
-    server.set_ready();
-    notify_systemd("READY=1\nSTATUS=serving " + model.names.front());
-    log::info("listening on {}://{}:{}", options.server.tls.enabled() ? "https" : "http",
-              options.server.host, server.port());
-  } else {
-    server.stop();
-  }
-  if (server.admin_port() > 0) {
-    log::info("operators' port: {}:{}", options.server.admin.host, server.admin_port());
-  }
-  io.join();
-  return replica.ok() ? 0 : exit_with(replica.error());
-}
 
 }  // namespace
 

@@ -28,7 +28,7 @@ struct Term {
   double least_us = 0;
 };
 
-constexpr double kKnownUs = 1e-6;
+constexpr double kKnownUs = 1e-6;  // the least time of a term whose precision was timed
 
 // The bend and the tile of each precision, by index_of().
 struct Corners {
