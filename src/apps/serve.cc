@@ -186,99 +186,101 @@ void prepare(const ServeOptions& options, const ModelFiles& files, ReplicaOption
                                         *files.checkpoint, fingerprint_options(replica));
   }
   pack_variants(replica);
-  // Returns the address that a browser on this machine opens for a port of `host`.
-  std::string browser_address(const ServerOptions& options, const std::string& host, int port) {
-    const bool any = host == "0.0.0.0" || host == "::";
-    const bool v6 = host.find(':') != std::string::npos && !any;
-    return fmt::format("{}://{}{}{}:{}", options.tls.enabled() ? "https" : "http", v6 ? "[" : "",
-                       any ? "localhost" : host, v6 ? "]" : "", port);
-  }
+}
 
-  void log_ready(const ServerOptions& options, const Server& server) {
-    log::info("listening on {}://{}:{}", options.tls.enabled() ? "https" : "http", options.host,
-              server.port());
-    if (!page_assets().empty()) {
-      log::info("open {}/ in a browser to chat",
-                browser_address(options, options.host, server.port()));
-    }
-  }
+// Returns the address that a browser on this machine opens for a port of `host`.
+std::string browser_address(const ServerOptions& options, const std::string& host, int port) {
+  const bool any = host == "0.0.0.0" || host == "::";
+  const bool v6 = host.find(':') != std::string::npos && !any;
+  return fmt::format("{}://{}{}{}:{}", options.tls.enabled() ? "https" : "http", v6 ? "[" : "",
+                     any ? "localhost" : host, v6 ? "]" : "", port);
+}
 
-  void log_operators_port(const ServerOptions& options, int port) {
-    log::info("operators' port: {}:{}", options.admin.host, port);
-    if (!page_assets().empty()) {
-      log::info("open {}/dashboard in a browser to see and steer its form",
-                browser_address(options, options.admin.host, port));
-    }
+void log_ready(const ServerOptions& options, const Server& server) {
+  log::info("listening on {}://{}:{}", options.tls.enabled() ? "https" : "http", options.host,
+            server.port());
+  if (!page_assets().empty()) {
+    log::info("open {}/ in a browser to chat",
+              browser_address(options, options.host, server.port()));
   }
+}
 
-  int run_serve(ServeOptions & options) {
-    if (Status ready = complete(options); !ready.ok()) {
-      return exit_with(ready.error());
-    }
-    const auto files = open_model_files(options.model);
-    if (!files.ok()) {
-      return exit_with(files.error());
-    }
-    // Only a policy or an operator changes the form.
-    const bool may_morph = options.morph.mode != "off" || options.server.admin.port >= 0;
-    auto replica_options = choose_replica(options.model, may_morph, options.morph, *files);
-    if (!replica_options.ok()) {
-      return exit_with(replica_options.error());
-    }
-    const Sizing& sizing = replica_options->sizing;
-    log_start(*files, sizing);
-    // The inbox has room for all requests that the server lets in.
-    options.server.heartbeat = {watchdog_interval_ms(), [] { notify_systemd("WATCHDOG=1"); }};
-    Inbox inbox(static_cast<std::size_t>(options.server.service.max_outstanding));
-    const auto tool_format = choose_tool_format(options, *files);
-    if (!tool_format.ok()) {
-      return exit_with(tool_format.error());
-    }
-    const ServedModel model = served_model(options, *files, *replica_options, *tool_format);
-    Server server(options.server, model, {.model_name = model.names.front(), .version = kVersion},
-                  real_environment(), inbox);
-    // Constructed before any other thread. The first signal drains, a second one ends the program
-    // at once. While the model loads there are no requests to wait for.
-    std::atomic<bool> loaded = false;
-    auto background = std::make_unique<log::Background>();
-    const SignalWatcher watcher({SIGINT, SIGTERM, SIGHUP}, [&](int signal) {
-      if (signal == SIGHUP) {
-        if (options.server.tls.enabled()) {
-          server.reload_tls();
-        } else {
-          log::info("SIGHUP: there is no TLS certificate to read again");
-        }
-        return;
+void log_operators_port(const ServerOptions& options, int port) {
+  log::info("operators' port: {}:{}", options.admin.host, port);
+  if (!page_assets().empty()) {
+    log::info("open {}/dashboard in a browser to see and steer its form",
+              browser_address(options, options.admin.host, port));
+  }
+}
+
+int run_serve(ServeOptions& options) {
+  if (Status ready = complete(options); !ready.ok()) {
+    return exit_with(ready.error());
+  }
+  const auto files = open_model_files(options.model);
+  if (!files.ok()) {
+    return exit_with(files.error());
+  }
+  // Only a policy or an operator changes the form.
+  const bool may_morph = options.morph.mode != "off" || options.server.admin.port >= 0;
+  auto replica_options = choose_replica(options.model, may_morph, options.morph, *files);
+  if (!replica_options.ok()) {
+    return exit_with(replica_options.error());
+  }
+  const Sizing& sizing = replica_options->sizing;
+  log_start(*files, sizing);
+  // The inbox has room for all requests that the server lets in.
+  options.server.heartbeat = {watchdog_interval_ms(), [] { notify_systemd("WATCHDOG=1"); }};
+  Inbox inbox(static_cast<std::size_t>(options.server.service.max_outstanding));
+  const auto tool_format = choose_tool_format(options, *files);
+  if (!tool_format.ok()) {
+    return exit_with(tool_format.error());
+  }
+  const ServedModel model = served_model(options, *files, *replica_options, *tool_format);
+  Server server(options.server, model, {.model_name = model.names.front(), .version = kVersion},
+                real_environment(), inbox);
+  // Constructed before any other thread. The first signal drains, a second one ends the program
+  // at once. While the model loads there are no requests to wait for.
+  std::atomic<bool> loaded = false;
+  auto background = std::make_unique<log::Background>();
+  const SignalWatcher watcher({SIGINT, SIGTERM, SIGHUP}, [&](int signal) {
+    if (signal == SIGHUP) {
+      if (options.server.tls.enabled()) {
+        server.reload_tls();
+      } else {
+        log::info("SIGHUP: there is no TLS certificate to read again");
       }
-      if (!loaded) {
-        log::info("stopped while loading");
-        background.reset();  // writes its pending lines
-        std::_Exit(0);
-      }
-      notify_systemd("STOPPING=1");
-      server.stop();
-    });
-    // The port is opened before the model is loaded, so that a port in use is reported at once.
-    if (Status listening = server.listen(); !listening.ok()) {
-      return exit_with(listening.error());
+      return;
     }
-    std::thread io([&server] { server.run(); });
-    prepare(options, *files, *replica_options);
-    auto replica = Replica::start(*replica_options, *files->checkpoint, inbox, server);
-    if (replica.ok()) {
-      loaded = true;
-      server.set_ready();
-      notify_systemd("READY=1\nSTATUS=serving " + model.names.front());
-      log_ready(options.server, server);
-    } else {
-      server.stop();
+    if (!loaded) {
+      log::info("stopped while loading");
+      background.reset();  // writes its pending lines
+      std::_Exit(0);
     }
-    if (server.admin_port() > 0) {
-      log_operators_port(options.server, server.admin_port());
-    }
-    io.join();
-    return replica.ok() ? 0 : exit_with(replica.error());
+    notify_systemd("STOPPING=1");
+    server.stop();
+  });
+  // The port is opened before the model is loaded, so that a port in use is reported at once.
+  if (Status listening = server.listen(); !listening.ok()) {
+    return exit_with(listening.error());
   }
+  std::thread io([&server] { server.run(); });
+  prepare(options, *files, *replica_options);
+  auto replica = Replica::start(*replica_options, *files->checkpoint, inbox, server);
+  if (replica.ok()) {
+    loaded = true;
+    server.set_ready();
+    notify_systemd("READY=1\nSTATUS=serving " + model.names.front());
+    log_ready(options.server, server);
+  } else {
+    server.stop();
+  }
+  if (server.admin_port() > 0) {
+    log_operators_port(options.server, server.admin_port());
+  }
+  io.join();
+  return replica.ok() ? 0 : exit_with(replica.error());
+}
 
 }  // namespace
 
