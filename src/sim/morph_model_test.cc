@@ -10,8 +10,8 @@ namespace {
 
 constexpr SwapComponent kSwap{0, Component::kMlp, Precision::kW4};
 
-struct Scene {
-  explicit Scene(const MorphCost& cost)
+struct CopyScene {
+  explicit CopyScene(const MorphCost& cost)
       : bounds(with_room(bounds_for_test(4, 0.4))),
         model({.bounds = bounds, .start = bounds.full}, cost, 1) {
     copy_us = static_cast<double>(component_bytes(bounds.spec, kSwap.component, kSwap.to)) /
@@ -34,7 +34,7 @@ struct Scene {
 };
 
 TEST(MorphModel, ACopyTakesItsBytesIfNoStepRuns) {
-  Scene scene({.copy_bytes_per_us = 100});
+  CopyScene scene({.copy_bytes_per_us = 100});
   EXPECT_EQ(scene.model.copied_ns(5, 0), 5 + scene.copy_ns());
   scene.model.copy_until(5, 5 + scene.copy_ns(0.5), 0);
   const TimeNs half_ns = 5 + scene.copy_ns(0.5);
@@ -43,7 +43,7 @@ TEST(MorphModel, ACopyTakesItsBytesIfNoStepRuns) {
 }
 
 TEST(MorphModel, StepsLeaveACopyAShare) {
-  Scene scene({.copy_bytes_per_us = 100, .share_during_steps = 0.25});
+  CopyScene scene({.copy_bytes_per_us = 100, .share_during_steps = 0.25});
   EXPECT_EQ(scene.model.copied_ns(0, scene.copy_ns(100)), scene.copy_ns(4)) << "always in a step";
   // A step of twice the copy's time copies half of it; the rest is copied without steps.
   EXPECT_EQ(scene.model.copied_ns(0, scene.copy_ns(2)), scene.copy_ns(2.5));
@@ -53,7 +53,7 @@ TEST(MorphModel, StepsLeaveACopyAShare) {
 }
 
 TEST(MorphModel, CopiesWaitForOneAnotherAndAnAbortedOneForNone) {
-  Scene scene({.copy_bytes_per_us = 100});
+  CopyScene scene({.copy_bytes_per_us = 100});
   scene.model.prepare(MorphId{2}, SwapComponent{1, Component::kMlp, Precision::kW4});
   scene.model.abort(MorphId{1});
   EXPECT_EQ(scene.model.copied_ns(0, 0), scene.copy_ns());
