@@ -137,6 +137,13 @@ void add_model_options(CLI::App& app, ModelOptions& options) {
   add_precision_options(app, options);
   add_memory_options(app, options);
   add_compute_options(app, options.compute);
+  app.add_option("--data-parallel-size", options.data_parallel_size,
+                 "Replicas of the model, each with weights, KV cache and CPUs of its own. Memory "
+                 "and batch flags are for each replica")
+      ->type_name("N")
+      ->check(whole_number(1, 1024))
+      ->capture_default_str()
+      ->group("Replicas");
 }
 
 void add_variant_option(CLI::App& app, std::vector<std::string>& texts) {

@@ -12,6 +12,7 @@
 #include "base/units.h"
 #include "contract/request.h"
 #include "engine/form_steering.h"
+#include "engine/live_request.h"
 #include "engine/morph_config.h"
 #include "engine/precision_ledger.h"
 #include "engine/wait_estimate.h"
@@ -29,6 +30,7 @@ struct EngineConfig {
   // before it, so that no request waits forever behind others of its priority.
   TimeNs default_first_token_ns = 10 * kNsPerS;
   std::optional<MorphConfig> morph;  // without it, the form never changes
+  ReplicaId replica;                 // written into every batch of outputs
 };
 
 // The state machine of one replica: takes events and produces steps and outputs. Decides when an
@@ -50,25 +52,26 @@ class Engine {
   // is needed.
   std::optional<TimeNs> next_deadline_ns() const;
 
+  // Predicts what becomes of a request that arrives now, or of a sequence that waits here or in
+  // another engine. Costs a walk over the cached prefix, the running sequences and the queue.
+  Prospect prospect(const Request& request, TimeNs now_ns) const;
+  Prospect prospect(const Sequence& sequence) const;
+
+  // Returns the first waiting sequence that another engine could begin in its place; null if there
+  // is none. Valid until the next call.
+  const Sequence* first_movable() const { return scheduler_.first_movable(); }
+
+  // Gives up a request that waits, and takes one that another engine gave up. Nothing tells the
+  // client: the request's next outputs come from the engine that adopted it, with its usage, times
+  // and deadlines. prospect() must not refuse an adopted sequence.
+  MovedRequest release(RequestId request, TimeNs now_ns);
+  void adopt(MovedRequest moved, TimeNs now_ns);
+
   bool idle() const { return live_.empty() && started_ns_.empty(); }
   Observation observe() const { return scheduler_.observe(); }
 
  private:
-  // An accepted request that has not ended.
-  struct Live {
-    std::vector<TokenId> stop_ids;
-    int tokens_left = 0;
-    int prompt_tokens = 0;
-    Pooling pooling = Pooling::kNone;
-    Deadlines deadlines;
-    TimeNs timer_ns = -1;  // its entry in timers_
-    RequestTimes times;
-    TimeNs last_token_ns = -1;
-    PrecisionLedger::Counts drawn_at;
-    std::vector<double> pooled;  // the sum so far
-  };
-
-  static std::vector<float> embedding_of(const Live& live);
+  static std::vector<float> embedding_of(const LiveRequest& live);
 
   void on(Arrival& arrival);
   void on(Cancel& cancel);
@@ -78,20 +81,25 @@ class Engine {
   void on(MorphReady& ready);
   void on(MorphDone& done);
   void on(WantForm& want);
-  void count(const Sampled& sampled, Live& live);
+  void count(const Sampled& sampled, LiveRequest& live);
   void on(Tick&) {}
+  void begin(TimeNs now_ns);
+  void settle();
+  Prospect expect(int priority, TimeNs due_ns, std::int64_t tokens) const;
+  TimeNs due_ns_of(const Deadlines& deadlines, std::int64_t tokens, TimeNs now_ns) const;
   TimeNs latest_start_ns(const Deadlines& deadlines, std::int64_t tokens) const;
-  void set_timer(RequestId request, Live& live);
+  void set_timer(RequestId request, LiveRequest& live);
   void expire();
   void start_steps();
   void finish(RequestId request, Finished finished);
 
+  const ReplicaId replica_;
   const int max_in_flight_;
   const TimeNs default_first_token_ns_;
   Scheduler scheduler_;
   Executor& executor_;
   TokenSink& sink_;
-  std::unordered_map<RequestId, Live> live_;
+  std::unordered_map<RequestId, LiveRequest> live_;
   std::set<std::pair<TimeNs, RequestId>> timers_;
   std::unique_ptr<FormSteering> steering_;  // null: the form never changes
   WaitEstimate wait_;

@@ -14,8 +14,8 @@
 
 namespace protean {
 
-// Events are the only input of an engine. The server sends them through a queue, the simulator from
-// a heap.
+// Events are the only input of a fleet and its engines. The server sends them through a queue, the
+// simulator from a heap.
 struct Arrival {
   Request request;
 };
@@ -36,7 +36,7 @@ struct MorphDone {
   MorphId id;
   std::int64_t pages_free = 0;  // of the device, after the commit
 };
-// An operator asks for a form. The engine answers with one WishAnswered.
+// An operator asks for a form of Event::replica. Its engine answers with one WishAnswered.
 struct WantForm {
   std::uint64_t wish_id = 0;
   FormWish wish;
@@ -46,6 +46,9 @@ struct Tick {};  // time has passed: the engine checks deadlines
 struct Event {
   TimeNs at_ns = 0;
   std::variant<Arrival, Cancel, StepDone, MorphReady, MorphDone, WantForm, Tick> what;
+  // The replica whose executor reports, or whose form is asked for. The fleet chooses the replica
+  // of the other events.
+  ReplicaId replica;
 };
 
 }  // namespace protean

@@ -53,15 +53,16 @@ struct WishAnswered {
 };
 using Output = std::variant<Accepted, Refused, PromptScored, NewToken, Finished, WishAnswered>;
 
-// The outputs of one event, in order.
+// The outputs of one replica for one event, in order.
 struct OutputBatch {
   TimeNs at_ns = 0;
+  ReplicaId replica;
   std::vector<Output> outputs;
   Observation observation;
   std::shared_ptr<const FormStatus> form;  // null unless it has changed
 };
 
-// Receives an engine's outputs. Called on the engine's thread; must not block.
+// Receives the outputs of a fleet's engines. Called on their thread; must not block.
 class TokenSink {
  public:
   virtual ~TokenSink() = default;

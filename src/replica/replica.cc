@@ -46,38 +46,43 @@ std::function<bool(const Pace& pace)> read_ahead_of(std::shared_ptr<const Varian
   };
 }
 
-Result<std::unique_ptr<Replica>> Replica::start(const ReplicaOptions& options,
-                                                const Checkpoint& checkpoint, Inbox& inbox,
-                                                TokenSink& sink) {
-  const ModelOptions& model = options.model;
+namespace {
+
+// Loads the model for one replica, whose events go into the inbox.
+Result<std::unique_ptr<CpuWorker>> create_worker(const ReplicaOptions& options, ReplicaId replica,
+                                                 const Checkpoint& checkpoint, Inbox& inbox) {
   const Sizing& sizing = options.sizing;
-  WorkerOptions worker_options{.form = sizing.form,
-                               .threads = sizing.cpus.threads,
-                               .where = sizing.cpus.where,
-                               .max_step_tokens = model.max_num_batched_tokens,
-                               .max_positions = sizing.max_model_len};
+  const CpuShare& cpus = sizing.cpus.at(static_cast<std::size_t>(replica.value));
+  WorkerOptions worker{.form = sizing.form,
+                       .threads = cpus.threads,
+                       .where = cpus.where,
+                       .max_step_tokens = options.model.max_num_batched_tokens,
+                       .max_positions = sizing.max_model_len};
   if (options.morph) {
-    worker_options.pages = sizing.budget;
-    worker_options.read_component = read_from(options.variants);
+    worker.pages = sizing.budget;
+    worker.read_component = read_from(options.variants);
     const FormBounds& bounds = options.morph->bounds;
     if (options.morph->mode != MorphMode::kOff && bounds.ladder.size() > 1) {
-      worker_options.read_ahead =
-          read_ahead_of(options.variants, order_of(bounds), bounds.ladder[1]);
+      worker.read_ahead = read_ahead_of(options.variants, order_of(bounds), bounds.ladder[1]);
     }
   }
   // Tries a seat once to warn if it is refused; threads that are refused one later do not log.
-  if (const Status taken = cpu::Seat(sizing.cpus.where.cpus, sizing.cpus.where.nodes).taken();
-      !taken.ok()) {
+  if (const Status taken = cpu::Seat(cpus.where.cpus, cpus.where.nodes).taken(); !taken.ok()) {
     log::warning("{}: the system places threads and memory", taken.error().message);
   }
-  const auto tell = [&inbox](auto what) { inbox.push({steady_now_ns(), std::move(what)}); };
-  auto worker = CpuWorker::create(worker_options, checkpoint, progress_bar("loading"),
-                                  [tell](StepResult result) { tell(StepDone{std::move(result)}); },
-                                  {.ready = [tell](MorphReady ready) { tell(std::move(ready)); },
-                                   .done = [tell](MorphDone done) { tell(done); }});
-  if (!worker.ok()) {
-    return worker.error();
-  }
+  const auto tell = [&inbox, replica](auto what) {
+    inbox.push({steady_now_ns(), std::move(what), replica});
+  };
+  return CpuWorker::create(worker, checkpoint, progress_bar("loading"),
+                           [tell](StepResult result) { tell(StepDone{std::move(result)}); },
+                           {.ready = [tell](MorphReady ready) { tell(std::move(ready)); },
+                            .done = [tell](MorphDone done) { tell(done); }});
+}
+
+std::vector<Member> members(const ReplicaOptions& options,
+                            std::span<const std::unique_ptr<CpuWorker>> workers) {
+  const ModelOptions& model = options.model;
+  const Sizing& sizing = options.sizing;
   const EngineConfig config{.scheduler = {.kv_blocks = sizing.form.kv.blocks,
                                           .largest_kv_blocks = sizing.largest_kv_blocks,
                                           .block_tokens = sizing.form.kv.block_tokens,
@@ -86,26 +91,47 @@ Result<std::unique_ptr<Replica>> Replica::start(const ReplicaOptions& options,
                                           .max_model_len = sizing.max_model_len,
                                           .prefix_caching = model.prefix_caching},
                             .morph = options.morph};
-  return std::unique_ptr<Replica>(new Replica(config, *std::move(worker), inbox, sink));
+  std::vector<Member> all;
+  for (const auto& worker : workers) {
+    all.push_back({config, worker.get()});
+  }
+  return all;
 }
 
-Replica::Replica(const EngineConfig& config, std::unique_ptr<CpuWorker> worker, Inbox& inbox,
-                 TokenSink& sink)
-    : inbox_(inbox), worker_(std::move(worker)), engine_(config, *worker_, sink) {
+}  // namespace
+
+Result<std::unique_ptr<Replicas>> Replicas::start(const ReplicaOptions& options,
+                                                  const Checkpoint& checkpoint, Inbox& inbox,
+                                                  TokenSink& sink) {
+  Workers workers;
+  for (std::int32_t replica = 0; replica < std::ssize(options.sizing.cpus); ++replica) {
+    auto worker = create_worker(options, ReplicaId{replica}, checkpoint, inbox);
+    if (!worker.ok()) {
+      return worker.error();
+    }
+    workers.push_back(*std::move(worker));
+  }
+  return std::unique_ptr<Replicas>(new Replicas(options, std::move(workers), inbox, sink));
+}
+
+Replicas::Replicas(const ReplicaOptions& options, Workers workers, Inbox& inbox, TokenSink& sink)
+    : inbox_(inbox),
+      workers_(std::move(workers)),
+      fleet_(options.router, members(options, workers_), sink) {
   thread_ = std::thread([this] { run(); });
 }
 
-Replica::~Replica() {
+Replicas::~Replicas() {
   inbox_.close();
   thread_.join();
 }
 
-void Replica::run() {
-  engine_.handle({steady_now_ns(), Tick{}});  // tells the sink how the replica begins
+void Replicas::run() {
+  fleet_.begin(steady_now_ns());
   while (true) {
-    const auto deadline_ns = engine_.next_deadline_ns();
+    const auto deadline_ns = fleet_.next_deadline_ns();
     if (deadline_ns && !inbox_.wait_until(steady_time(*deadline_ns))) {
-      engine_.handle({steady_now_ns(), Tick{}});
+      fleet_.handle({steady_now_ns(), Tick{}});
       continue;
     }
     std::vector<Event> events = inbox_.pop_all();
@@ -113,7 +139,7 @@ void Replica::run() {
       return;
     }
     for (Event& event : events) {
-      engine_.handle(std::move(event));
+      fleet_.handle(std::move(event));
     }
   }
 }

@@ -71,6 +71,12 @@ struct Asked {
   std::optional<std::int64_t> device_bytes;
 };
 
+// Returns a text that says for whom memory is, if it is not for one replica alone.
+std::string for_each_replica(const ModelOptions& options) {
+  const int replicas = options.data_parallel_size;
+  return replicas == 1 ? "" : fmt::format(" for each of {} replicas", replicas);
+}
+
 Result<Asked> asked_memory(const ModelOptions& options, const Machine& machine) {
   const auto kv = wanted_bytes("--kv-cache-memory", options.kv_cache_memory);
   if (!kv.ok()) {
@@ -81,8 +87,9 @@ Result<Asked> asked_memory(const ModelOptions& options, const Machine& machine) 
     return device.error();
   }
   if (*device && **device > machine.free_memory_bytes) {
-    return make_error(ErrorCode::kExhausted, "--device-memory {}: only {} are free: ask for less",
-                      options.device_memory, format_bytes(machine.free_memory_bytes));
+    return make_error(ErrorCode::kExhausted, "--device-memory {}: only {} are free{}: ask for less",
+                      options.device_memory, format_bytes(machine.free_memory_bytes),
+                      for_each_replica(options));
   }
   return Asked{*kv, *device};
 }
@@ -147,12 +154,17 @@ Error too_little_memory(const ModelOptions& options, const ModelSpec& spec,
       tokens > 0) {
     remedies += fmt::format(", {}--max-num-batched-tokens {}", given ? "" : "use ", tokens);
   }
+  const std::int64_t fitting = device_bytes * options.data_parallel_size / needed;
+  if (options.data_parallel_size > 1 && !given && fitting > 0) {
+    remedies += fmt::format(", --data-parallel-size {}", fitting);
+  }
   return make_error(ErrorCode::kExhausted,
                     "{}: weights ({}), activations ({}) and KV (at least {}) do not fit the {} "
-                    "that {}: {}, a lower --dtype or a smaller model",
+                    "that {}{}: {}, a lower --dtype or a smaller model",
                     options.model, format_bytes(fixed.weights), format_bytes(fixed.activations),
                     format_bytes(least_kv), format_bytes(device_bytes),
-                    given ? "--device-memory allows" : "are free", remedies);
+                    given ? "--device-memory allows" : "are free", for_each_replica(options),
+                    remedies);
 }
 
 // Returns the KV bytes to take: what was asked for, otherwise enough for every sequence at full
@@ -206,6 +218,28 @@ std::int64_t largest_kv_blocks(const Sizing& sizing, const ModelSpec& spec,
       sizing.budget.pages - sizing.budget.reserve - weight_pages(spec, lowest, page_bytes);
   return std::clamp<std::int64_t>(kv_blocks_in(spec, lowest.kv, pages, page_bytes),
                                   lowest.kv.blocks, kMostBlocks);
+}
+
+// Divides the CPUs among the replicas. If there are fewer, each replica computes on all of them
+// with one thread, and `warnings` says so.
+Result<std::vector<CpuShare>> replica_cpus(const ModelOptions& options, const Machine& machine,
+                                           std::vector<std::string>& warnings) {
+  const int replicas = options.data_parallel_size;
+  const auto all = choose_cpus(machine, options.compute);
+  if (!all.ok()) {
+    return all.error();
+  }
+  const std::size_t cpus = all->where.cpus.size();
+  if (cpus >= static_cast<std::size_t>(replicas)) {
+    return divide_cpus(machine, options.compute, replicas);
+  }
+  warnings.push_back(fmt::format(
+      "--data-parallel-size {}: there {} {} CPU{}, so replicas wait for each other: use at most {}",
+      replicas, cpus == 1 ? "is" : "are", cpus, cpus == 1 ? "" : "s", cpus));
+  CpuShare share = *all;
+  share.threads = 1;
+  share.where.pinned = false;
+  return std::vector<CpuShare>(static_cast<std::size_t>(replicas), share);
 }
 
 // Chooses the pages and KV blocks of `sizing`.
@@ -302,7 +336,9 @@ Status fit_length(const ModelOptions& options, const ModelSpec& spec, std::int64
 }
 
 Result<Sizing> choose_sizing(const ModelOptions& options, const ModelSpec& spec,
-                             const Machine& machine) {
+                             const Machine& whole) {
+  Machine machine = whole;
+  machine.free_memory_bytes /= options.data_parallel_size;
   const auto precision = dtype_precision(options.dtype, spec.stored);
   if (!precision.ok()) {
     return precision.error();
@@ -315,11 +351,13 @@ Result<Sizing> choose_sizing(const ModelOptions& options, const ModelSpec& spec,
   if (!wanted.ok()) {
     return wanted.error();
   }
-  const auto cpus = choose_cpus(machine, options.compute);
+  Sizing sizing;
+  auto cpus = replica_cpus(options, machine, sizing.warnings);
   if (!cpus.ok()) {
     return cpus.error();
   }
-  Sizing sizing;
+  sizing.cpus = *std::move(cpus);
+  const CpuShare& first = sizing.cpus.front();
   sizing.max_model_len = *wanted > 0 ? *wanted : std::max(2, spec.max_context);
   if (sizing.max_model_len > spec.max_context) {
     sizing.warnings.push_back(
@@ -329,13 +367,12 @@ Result<Sizing> choose_sizing(const ModelOptions& options, const ModelSpec& spec,
                     sizing.max_model_len, spec.max_context));
   }
   sizing.device = {
-      .id = DeviceId{0}, .memory_bytes = machine.free_memory_bytes, .cores = cpus->threads};
-  sizing.cpus = *cpus;
-  if (!options.compute.cpus.empty() && !cpus->where.pinned) {
+      .id = DeviceId{0}, .memory_bytes = machine.free_memory_bytes, .cores = first.threads};
+  if (!options.compute.cpus.empty() && !first.where.pinned) {
     sizing.warnings.push_back(fmt::format(
         "--cpus {}: {} of these CPUs may be busy at once (--threads, or the container's "
         "quota), so threads are not pinned to them",
-        options.compute.cpus, cpus->threads));
+        options.compute.cpus, first.threads));
   }
   sizing.form =
       single_device_form(spec, layers_at_start(options, spec, *precision), sizing.device.id,

@@ -14,10 +14,10 @@
 
 namespace protean {
 
-// The form that a model starts in, and the memory it needs.
+// The form that each replica of a model starts in, and the memory that it needs.
 struct Sizing {
   DeviceSpec device;
-  CpuShare cpus;  // CPUs that the device computes on
+  std::vector<CpuShare> cpus;  // CPUs that the device computes on, for each replica
   Form form;
   PageBudget budget;                   // for weights and KV
   std::int64_t largest_kv_blocks = 0;  // if all layers are at their lowest precision
@@ -31,7 +31,9 @@ struct Sizing {
 // half of a layer.
 Result<Precision> dtype_precision(const std::string& dtype, const StoredWeights& stored);
 
-// Chooses the form and its memory from the options and what this machine has free.
+// Chooses the form and its memory from the options and what this machine has free. Replicas share
+// its CPUs and memory equally; if there are more replicas than CPUs, all compute on all CPUs with
+// one thread each.
 Result<Sizing> choose_sizing(const ModelOptions& options, const ModelSpec& spec,
                              const Machine& machine);
 

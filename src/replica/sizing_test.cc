@@ -38,9 +38,58 @@ TEST(Sizing, DefaultsHoldEverySequenceAtFullLength) {
   EXPECT_EQ(sizing->form.kv.blocks, 10 * 1024 / 16);
   EXPECT_EQ(sizing->kv_bytes, 10 * 1024 * kKiB);
   EXPECT_EQ(sizing->device.cores, 3);
-  EXPECT_EQ(sizing->cpus.threads, 3);
-  EXPECT_EQ(sizing->cpus.where.cpus, (std::vector{0, 1, 2}));
+  ASSERT_EQ(sizing->cpus.size(), 1U);
+  EXPECT_EQ(sizing->cpus[0].threads, 3);
+  EXPECT_EQ(sizing->cpus[0].where.cpus, (std::vector{0, 1, 2}));
   EXPECT_TRUE(sizing->warnings.empty());
+}
+
+TEST(Sizing, ReplicasShareCpusAndMemory) {
+  const ModelSpec spec = spec_of_1k_context();
+  const auto one = choose_sizing({}, spec, kMachine);
+  const auto three = choose_sizing({.data_parallel_size = 3}, spec, kMachine);
+  ASSERT_TRUE(one.ok() && three.ok());
+  ASSERT_EQ(three->cpus.size(), 3U);
+  for (int replica = 0; replica < 3; ++replica) {
+    const CpuShare& share = three->cpus[static_cast<std::size_t>(replica)];
+    EXPECT_EQ(share.where.cpus, std::vector{replica});
+    EXPECT_EQ(share.threads, 1);
+  }
+  EXPECT_EQ(three->weight_bytes, one->weight_bytes);
+  EXPECT_LT(3 * (three->weight_bytes + three->kv_bytes), kGiB);
+  EXPECT_TRUE(three->warnings.empty());
+}
+
+TEST(Sizing, MoreReplicasThanCpusIsAWarning) {
+  const auto four = choose_sizing({.data_parallel_size = 4}, spec_of_1k_context(), kMachine);
+  ASSERT_TRUE(four.ok());
+  ASSERT_EQ(four->cpus.size(), 4U);
+  EXPECT_EQ(four->cpus[3].threads, 1);
+  EXPECT_EQ(four->cpus[3].where.cpus, (std::vector{0, 1, 2}));
+  ASSERT_EQ(four->warnings.size(), 1U);
+  EXPECT_EQ(four->warnings[0],
+            "--data-parallel-size 4: there are 3 CPUs, so replicas wait for each other: use at "
+            "most 3");
+}
+
+TEST(Sizing, ReplicasWithoutRoomAreRefusedWithTheNumberThatFits) {
+  const ModelSpec spec = spec_of_1k_context();
+  ModelOptions options{.max_model_len = "1024", .data_parallel_size = 400};
+  const auto refused = choose_sizing(options, spec, kMachine);
+  ASSERT_FALSE(refused.ok());
+  const std::string& message = refused.error().message;
+  EXPECT_NE(message.find("for each of 400 replicas: "), std::string::npos) << message;
+  const std::string flag = ", --data-parallel-size ";
+  const std::size_t at = message.find(flag);
+  ASSERT_NE(at, std::string::npos) << message;
+  options.data_parallel_size = std::stoi(message.substr(at + flag.size()));
+  EXPECT_GT(options.data_parallel_size, 1);
+  EXPECT_TRUE(choose_sizing(options, spec, kMachine).ok()) << message;
+  const auto too_much =
+      choose_sizing({.device_memory = "600MiB", .data_parallel_size = 2}, spec, kMachine);
+  ASSERT_FALSE(too_much.ok());
+  EXPECT_EQ(too_much.error().message,
+            "--device-memory 600MiB: only 512 MiB are free for each of 2 replicas: ask for less");
 }
 
 TEST(Sizing, KvHasADtypeOfItsOwn) {

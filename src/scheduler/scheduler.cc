@@ -33,20 +33,15 @@ CacheScope Scheduler::scope_of(const Sequence& sequence) const {
   return {.precision_tag = sequence.precision_tag, .salt = sequence.asks.cache_salt};
 }
 
-Status Scheduler::add(Request request, TimeNs due_ns, TimeNs now_ns) {
-  check(!request.prompt.empty() && request.max_tokens >= 0,
-        "a request needs a prompt and a limit of its output");
-  check(request.pooling == Pooling::kNone || request.max_tokens == 0,
-        "an embedding has no output tokens");
-  const std::int64_t prompt = std::ssize(request.prompt);
-  const std::int64_t length = prompt + request.max_tokens;
+Status Scheduler::check_length(std::int64_t prompt, std::int64_t max_tokens) const {
+  const std::int64_t length = prompt + max_tokens;
   if (length > config_.max_model_len) {
     return make_error(ErrorCode::kInvalidArgument,
                       "the request needs {} tokens ({} in the prompt, {} for the output), but the "
                       "model's context holds {}: shorten the prompt or ask for fewer tokens",
-                      length, prompt, request.max_tokens, config_.max_model_len);
+                      length, prompt, max_tokens, config_.max_model_len);
   }
-  const std::int64_t blocks = blocks_to_end(prompt, request.max_tokens);
+  const std::int64_t blocks = blocks_to_end(prompt, max_tokens);
   if (blocks > largest_kv_blocks_ && blocks <= released_kv_blocks_) {
     return make_error(ErrorCode::kUnavailable,
                       "the request needs {} KV blocks ({} tokens), but the form that an operator "
@@ -60,21 +55,40 @@ Status Scheduler::add(Request request, TimeNs due_ns, TimeNs now_ns) {
                       "shorten it, or serve with more memory for KV",
                       blocks, length, largest_kv_blocks_);
   }
+  return {};
+}
+
+TimeNs Scheduler::due_of(const Request& request, TimeNs due_ns, TimeNs now_ns) const {
+  const auto client = of_client_.find(request.client);
+  const int behind = client == of_client_.end() ? 0 : client->second;
+  return now_ns + (due_ns - now_ns) * (1 + behind);
+}
+
+Status Scheduler::add(Request request, TimeNs due_ns, TimeNs now_ns) {
+  check(!request.prompt.empty() && request.max_tokens >= 0,
+        "a request needs a prompt and a limit of its output");
+  check(request.pooling == Pooling::kNone || request.max_tokens == 0,
+        "an embedding has no output tokens");
+  const std::int64_t prompt = std::ssize(request.prompt);
+  if (Status fits = check_length(prompt, request.max_tokens); !fits.ok()) {
+    return fits;
+  }
   now_ns_ = now_ns;
   auto sequence = std::make_unique<Sequence>();
   const RequestId id = request.id;
+  const TimeNs place_due_ns = due_of(request, due_ns, now_ns);
   sequence->tokens = std::move(request.prompt);
   sequence->asks = std::move(request);
   if (sequence->asks.client.value != 0) {
     sequence->behind = of_client_[sequence->asks.client]++;
   }
-  sequence->place = {sequence->asks.priority, now_ns + (due_ns - now_ns) * (1 + sequence->behind),
-                     ++last_arrival_};
+  sequence->place = {sequence->asks.priority, place_due_ns, ++last_arrival_};
   sequence->prompt_tokens = static_cast<int>(prompt);
   sequence->usage.prompt_tokens = static_cast<int>(prompt);
   enqueue(*sequence);
   const bool fresh = sequences_.emplace(id, std::move(sequence)).second;
   check(fresh, "request ids are unique");
+  ++totals_.accepted_total;
   return {};
 }
 
@@ -93,12 +107,50 @@ std::optional<RequestUsage> Scheduler::remove(RequestId request) {
   } else {
     waiting_.remove(sequence);
   }
+  leave_client(sequence);
+  sequences_.erase(found);
+  return usage;
+}
+
+void Scheduler::leave_client(const Sequence& sequence) {
   if (const auto client = of_client_.find(sequence.asks.client);
       client != of_client_.end() && --client->second == 0) {
     of_client_.erase(client);
   }
+}
+
+const Sequence* Scheduler::first_movable() const {
+  for (const auto& [place, sequence] : waiting_.places()) {
+    if (sequence->held_until == 0 && blocks_for(std::ssize(sequence->tokens)) <= pool_.limit()) {
+      return sequence;
+    }
+  }
+  return nullptr;
+}
+
+std::unique_ptr<Sequence> Scheduler::release(RequestId request) {
+  const auto found = sequences_.find(request);
+  check(found != sequences_.end() && !running_.contains(found->second->place),
+        "a sequence waits while it is released");
+  std::unique_ptr<Sequence> sequence = std::move(found->second);
   sequences_.erase(found);
-  return usage;
+  waiting_.remove(*sequence);
+  leave_client(*sequence);
+  ++totals_.released_total;
+  return sequence;
+}
+
+void Scheduler::adopt(std::unique_ptr<Sequence> sequence, TimeNs now_ns) {
+  now_ns_ = now_ns;
+  Sequence& adopted = *sequence;
+  adopted.behind = adopted.asks.client.value != 0 ? of_client_[adopted.asks.client]++ : 0;
+  adopted.place.arrival = ++last_arrival_;
+  adopted.refused_at_free = -1;
+  adopted.held_until = 0;
+  enqueue(adopted);
+  const bool fresh = sequences_.emplace(adopted.asks.id, std::move(sequence)).second;
+  check(fresh, "request ids are unique");
+  ++totals_.adopted_total;
 }
 
 std::int64_t Scheduler::uncached(const CacheScope& scope, std::span<const TokenId> tokens,
@@ -116,8 +168,7 @@ std::int64_t Scheduler::tokens_to_compute(const Request& request) const {
                   reusable_tokens(request, static_cast<int>(request.prompt.size()), 1));
 }
 
-std::int64_t Scheduler::tokens_to_compute(RequestId request) const {
-  const Sequence& sequence = *sequences_.at(request);
+std::int64_t Scheduler::tokens_to_compute(const Sequence& sequence) const {
   return uncached({.precision_tag = precision_tag_, .salt = sequence.asks.cache_salt},
                   sequence.tokens, sequence.reusable());
 }
@@ -361,6 +412,7 @@ Observation Scheduler::observe() const {
   now.waiting = static_cast<int>(waiting_.size());
   now.kv_blocks = pool_.total();
   now.kv_blocks_used = pool_.used();
+  now.kv_blocks_awaited = waiting_.blocks();
   return now;
 }
 

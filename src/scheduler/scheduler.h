@@ -102,9 +102,24 @@ class Scheduler {
  public:
   explicit Scheduler(const SchedulerConfig& config);
 
-  // Refuses a request that could never run: too long for max_model_len or for the largest KV. Among
-  // equal priorities the one that is due earlier comes first.
+  // Fails if a request with so many tokens could never run: too long for max_model_len or for the
+  // largest KV.
+  Status check_length(std::int64_t prompt, std::int64_t max_tokens) const;
+
+  // Refuses a request whose length fails check_length(). Among equal priorities the one that is due
+  // earlier comes first.
   Status add(Request request, TimeNs due_ns = 0, TimeNs now_ns = 0);
+
+  // Returns the first waiting sequence that waits for no prefix and fits the present KV; null if
+  // there is none. Valid until the scheduler changes.
+  const Sequence* first_movable() const;
+
+  // Takes a waiting sequence out, for adopt() of another scheduler. Its tokens, due time and usage
+  // stay; KV it has none. The sequence must wait.
+  std::unique_ptr<Sequence> release(RequestId request);
+  // Adds a sequence that another scheduler released, behind those with the same due time. It must
+  // pass check_length().
+  void adopt(std::unique_ptr<Sequence> sequence, TimeNs now_ns);
 
   // Removes a sequence in any state and frees its blocks at once. A step that computes it may still
   // run: steps execute in order, so the next user of the blocks writes after it. Returns the
@@ -113,6 +128,8 @@ class Scheduler {
 
   // Returns the due time of a sequence, which is later if its client has others.
   TimeNs due_ns(RequestId request) const { return sequences_.at(request)->place.due_ns; }
+  // Returns the due time that add() would give a request.
+  TimeNs due_of(const Request& request, TimeNs due_ns, TimeNs now_ns) const;
 
   // Returns the next step, or nothing if no sequence can run now. A sequence is in one step at a
   // time.
@@ -158,7 +175,10 @@ class Scheduler {
 
   // Returns the number of prompt tokens that the prefix cache does not have now.
   std::int64_t tokens_to_compute(const Request& request) const;
-  std::int64_t tokens_to_compute(RequestId request) const;
+  std::int64_t tokens_to_compute(const Sequence& sequence) const;
+  std::int64_t tokens_to_compute(RequestId request) const {
+    return tokens_to_compute(*sequences_.at(request));
+  }
 
   // Returns the work before a request with this place and so many tokens to compute, which need not
   // be here yet.
@@ -194,6 +214,7 @@ class Scheduler {
   bool lacks_block(const Sequence& sequence) const;
   std::uint64_t changes() const { return cache_.insertions() + kv_changes_; }
   void enqueue(Sequence& sequence);
+  void leave_client(const Sequence& sequence);
   void leave(Sequence& sequence);
   bool will_publish(const Sequence& sequence, std::size_t blocks) const;
   bool admit(Sequence& sequence);

@@ -65,10 +65,12 @@ Service::Service(ServiceLimits limits, ServedModel model, MetricsLabels labels,
       environment_(std::move(environment)),
       created_s_(environment_.unix_time_s()),
       inbox_(inbox),
-      metrics_(labels),
-      seen_{.kv_blocks = model_.form.form.kv.blocks},
-      form_(std::make_shared<const FormStatus>(model_.form)) {
-  metrics_.form(*form_);
+      metrics_(labels, model_.replicas),
+      seen_(static_cast<std::size_t>(model_.replicas), {.kv_blocks = model_.form.form.kv.blocks}),
+      forms_(seen_.size(), std::make_shared<const FormStatus>(model_.form)) {
+  for (int replica = 0; replica < model_.replicas; ++replica) {
+    metrics_.form(ReplicaId{replica}, model_.form);
+  }
   check(!model_.names.empty(), "a served model has a name");
   check(model_.tokenizer != nullptr && model_.chat_template != nullptr,
         "a served model has a tokenizer and a chat template");
@@ -257,14 +259,14 @@ ApiError Service::queue_full() const {
 }
 
 void Service::deliver(const OutputBatch& batch) {
-  metrics_.engine(batch.observation);
-  seen_ = batch.observation;
+  metrics_.engine(batch.replica, batch.observation);
+  seen_[index(batch.replica)] = batch.observation;
   if (batch.form != nullptr) {
-    form_ = batch.form;
-    metrics_.form(*form_);
+    forms_[index(batch.replica)] = batch.form;
+    metrics_.form(batch.replica, *batch.form);
   }
   for (const Output& output : batch.outputs) {
-    std::visit([&](const auto& what) { on(what, batch.at_ns); }, output);
+    std::visit([&](const auto& what) { on(what, batch); }, output);
   }
   std::sort(touched_.begin(), touched_.end());
   touched_.erase(std::unique(touched_.begin(), touched_.end()), touched_.end());
@@ -284,48 +286,48 @@ Service::Live* Service::touch(RequestId request) {
   return &found->second;
 }
 
-void Service::on(const Accepted& accepted, TimeNs) {
+void Service::on(const Accepted& accepted, const OutputBatch&) {
   if (Live* live = touch(accepted.request)) {
     live->generation->accepted();
   }
 }
 
-void Service::on(const Refused& refused, TimeNs) {
+void Service::on(const Refused& refused, const OutputBatch&) {
   if (Live* live = touch(refused.request)) {
     live->generation->refused(refused.error);
     live_.erase(refused.request);
   }
 }
 
-void Service::on(const PromptScored& scored, TimeNs) {
+void Service::on(const PromptScored& scored, const OutputBatch&) {
   if (Live* live = touch(scored.request)) {
     live->generation->scored(live->choice, scored);
   }
 }
 
-void Service::on(const NewToken& token, TimeNs at_ns) {
+void Service::on(const NewToken& token, const OutputBatch& batch) {
   Live* live = touch(token.request);
   if (live == nullptr) {
     return;
   }
   if (live->first_token_ns == 0) {
-    live->first_token_ns = at_ns;
-    metrics_.first_token(at_ns - live->received_ns);
+    live->first_token_ns = batch.at_ns;
+    metrics_.first_token(batch.replica, batch.at_ns - live->received_ns);
   } else {
-    metrics_.next_token(at_ns - live->last_token_ns);
+    metrics_.next_token(batch.replica, batch.at_ns - live->last_token_ns);
   }
-  live->last_token_ns = at_ns;
+  live->last_token_ns = batch.at_ns;
   live->generation->token(live->choice, token);
 }
 
-std::shared_ptr<PendingReply> Service::ask_form(FormWish wish) {
+std::shared_ptr<PendingReply> Service::ask_form(ReplicaId replica, FormWish wish) {
   auto pending = std::make_shared<PendingReply>();
   wishes_.emplace(++last_wish_, pending);
-  inbox_.push({environment_.clock(), WantForm{last_wish_, std::move(wish)}});
+  inbox_.push({environment_.clock(), WantForm{last_wish_, std::move(wish)}, replica});
   return pending;
 }
 
-void Service::on(const WishAnswered& answered, TimeNs) {
+void Service::on(const WishAnswered& answered, const OutputBatch&) {
   const auto found = wishes_.find(answered.wish_id);
   check(found != wishes_.end(), "a wish is answered once");
   PendingReply& pending = *found->second;
@@ -342,23 +344,23 @@ void Service::on(const WishAnswered& answered, TimeNs) {
   wishes_.erase(found);
 }
 
-void Service::on(const Finished& finished, TimeNs) {
+void Service::on(const Finished& finished, const OutputBatch& batch) {
   if (Live* live = touch(finished.request)) {
     live->generation->finished(live->choice, finished);
-    record(finished, *live);
+    record(finished, batch.replica, *live);
     live_.erase(finished.request);
   }
 }
 
-void Service::record(const Finished& finished, const Live& live) {
+void Service::record(const Finished& finished, ReplicaId replica, const Live& live) {
   const AnswerIdentity& identity = live.generation->identity();
   const std::string_view reason = live.generation->finish_reason(live.choice);
   const RequestUsage& usage = finished.usage;
-  metrics_.finished({.reason = reason,
-                     .usage = usage,
-                     .times = finished.times,
-                     .received_ns = live.received_ns,
-                     .max_tokens = live.max_tokens});
+  metrics_.finished(replica, {.reason = reason,
+                              .usage = usage,
+                              .times = finished.times,
+                              .received_ns = live.received_ns,
+                              .max_tokens = live.max_tokens});
   AnswerRecord& whole = live.generation->record;
   add_choice(whole, reason, usage, finished.times);
   if (whole.choices == static_cast<int>(live.generation->requests().size())) {

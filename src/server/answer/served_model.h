@@ -34,8 +34,10 @@ struct ServedModel {
   std::shared_ptr<FormatConstraints> formats;  // null: no structured output
   Pooling pooling = Pooling::kMean;            // of embeddings
   std::function<std::tm()> local_time;  // for strftime_now() in templates; empty: not available
-  FormStatus form;                      // at start
-  std::int64_t max_text_bytes = 0;      // most_text_bytes(); 0: text of any length is tokenised
+  FormStatus form;                      // of each replica at start
+  int replicas = 1;
+  std::string router;               // the name of the policy that chooses among replicas
+  std::int64_t max_text_bytes = 0;  // most_text_bytes(); 0: text of any length is tokenised
 };
 
 // Returns the length of the longest text that may fit the model's context. Reads the whole

@@ -4,6 +4,7 @@
 #include <boost/json/array.hpp>
 #include <boost/json/object.hpp>
 #include <boost/json/serialize.hpp>
+#include <charconv>
 #include <utility>
 
 #include "base/log_output.h"
@@ -23,6 +24,7 @@ struct AdminRoute {
 constexpr std::array kAdminRoutes{
     AdminRoute{"/health", "GET, HEAD, OPTIONS"},
     AdminRoute{"/metrics", "GET, HEAD, OPTIONS"},
+    AdminRoute{"/admin/fleet", "GET, HEAD, OPTIONS"},
     AdminRoute{"/admin/form", "GET, HEAD, PUT, OPTIONS"},
     AdminRoute{"/admin/morphs", "GET, HEAD, OPTIONS"},
     AdminRoute{"/admin/drain", "POST, OPTIONS"},
@@ -42,6 +44,29 @@ const AdminRoute* find_route(std::string_view target) {
 bool allows(std::string_view list, std::string_view method) {
   return (", " + std::string(list) + ",").find(", " + std::string(method) + ",") !=
          std::string::npos;
+}
+
+// Returns the value of `name` in a target's query; nothing if the query does not have it.
+std::optional<std::string_view> query_value(std::string_view target, std::string_view name) {
+  const std::size_t begin = target.find('?');
+  std::string_view rest = begin == std::string_view::npos ? "" : target.substr(begin + 1);
+  while (!rest.empty()) {
+    const std::string_view field = rest.substr(0, rest.find('&'));
+    rest.remove_prefix(std::min(rest.size(), field.size() + 1));
+    const std::size_t equals = field.find('=');
+    if (field.substr(0, equals) == name) {
+      return equals == std::string_view::npos ? "" : field.substr(equals + 1);
+    }
+  }
+  return std::nullopt;
+}
+
+json::object shown_load(const Observation& seen) {
+  return {{"running", seen.running},
+          {"waiting", seen.waiting},
+          {"kv_blocks", seen.kv_blocks},
+          {"kv_blocks_used", seen.kv_blocks_used},
+          {"preemptions_total", seen.preemptions_total}};
 }
 
 HttpReply level_reply() {
@@ -96,11 +121,19 @@ std::optional<HttpReply> Admin::refuse_early(const HttpCall& call) const {
 
 HttpHandler::Answer Admin::handle(const HttpCall& call) {
   const std::string_view path = find_route(call.target)->path;
-  if (path == "/admin/form") {
-    return call.method == "PUT" ? want_form(call) : form_reply();
+  if (path == "/admin/fleet") {
+    return fleet_reply();
   }
-  if (path == "/admin/morphs") {
-    const json::array history = shown_history(service_.form(), service_.now_ns(),
+  if (path == "/admin/form" || path == "/admin/morphs") {
+    const Checked<ReplicaId> replica = replica_of(call);
+    if (const ApiError* error = std::get_if<ApiError>(&replica)) {
+      return error_reply(*error);
+    }
+    const ReplicaId named = std::get<ReplicaId>(replica);
+    if (path == "/admin/form") {
+      return call.method == "PUT" ? want_form(named, call) : form_reply(named);
+    }
+    const json::array history = shown_history(service_.form(named), service_.now_ns(),
                                               static_cast<double>(service_.unix_time_s()));
     return HttpReply{.body = json::serialize(json::object{{"morphs", history}})};
   }
@@ -119,36 +152,70 @@ void Admin::count(const HttpCall& call, int status) {
   service_.count(call, status);
 }
 
-HttpHandler::Answer Admin::want_form(const HttpCall& call) {
+// Returns the replica that the query names. A server with one replica needs no name.
+Checked<ReplicaId> Admin::replica_of(const HttpCall& call) const {
+  const auto text = query_value(call.target, "replica");
+  const int count = service_.replicas();
+  if (!text && count == 1) {
+    return ReplicaId{0};
+  }
+  int number = -1;
+  if (text) {
+    const auto [end, failed] = std::from_chars(text->data(), text->data() + text->size(), number);
+    if (failed == std::errc() && end == text->data() + text->size() && number >= 0 &&
+        number < count) {
+      return ReplicaId{number};
+    }
+  }
+  return ApiError{
+      .message = fmt::format(
+          "{}: this server has {} replica{}, name one with "
+          "?replica=0{}",
+          text ? fmt::format("replica={}", printable(*text)) : "no replica is named", count,
+          count == 1 ? "" : "s", count == 1 ? "" : fmt::format(" to {}", count - 1)),
+      .param = "replica"};
+}
+
+HttpHandler::Answer Admin::want_form(ReplicaId replica, const HttpCall& call) {
   if (service_.state() != ServerState::kReady) {
     return error_reply(
         {.status = 503,
          .message = "the form cannot be changed while the server is loading or draining"});
   }
-  const auto layers = static_cast<int>(service_.form().form.layer_precision.size());
+  const auto layers = static_cast<int>(service_.form(replica).form.layer_precision.size());
   Checked<FormWish> wish = read_form_wish(call.body, layers);
   if (const ApiError* error = std::get_if<ApiError>(&wish)) {
     return error_reply(*error);
   }
-  return service_.ask_form(std::get<FormWish>(std::move(wish)));
+  return service_.ask_form(replica, std::get<FormWish>(std::move(wish)));
 }
 
-HttpReply Admin::form_reply() const {
-  const Observation& seen = service_.last_seen();
+HttpReply Admin::form_reply(ReplicaId replica) const {
   constexpr std::array kStates{"loading", "ready", "draining"};
   json::object shown{{"state", kStates.at(static_cast<std::size_t>(service_.state()))},
                      {"model", service_.model_name()},
                      {"version", setting_.version},
-                     {"now",
-                      {{"running", seen.running},
-                       {"waiting", seen.waiting},
-                       {"kv_blocks", seen.kv_blocks},
-                       {"kv_blocks_used", seen.kv_blocks_used},
-                       {"preemptions_total", seen.preemptions_total}}}};
-  for (const json::key_value_pair& field : shown_status(service_.form())) {
+                     {"now", shown_load(service_.last_seen(replica))}};
+  for (const json::key_value_pair& field : shown_status(service_.form(replica))) {
     shown.emplace(field.key(), field.value());
   }
   return {.body = json::serialize(shown)};
+}
+
+HttpReply Admin::fleet_reply() const {
+  json::array replicas;
+  for (int number = 0; number < service_.replicas(); ++number) {
+    const ReplicaId replica{number};
+    const Observation& seen = service_.last_seen(replica);
+    replicas.push_back({{"replica", number},
+                        {"form", to_string(service_.form(replica).form)},
+                        {"now", shown_load(seen)},
+                        {"routed_total", seen.accepted_total},
+                        {"adopted_total", seen.adopted_total},
+                        {"released_total", seen.released_total}});
+  }
+  return {.body = json::serialize(
+              json::object{{"router", service_.router()}, {"replicas", std::move(replicas)}})};
 }
 
 }  // namespace protean

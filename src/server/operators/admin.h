@@ -9,9 +9,9 @@
 
 namespace protean {
 
-// Answers operators on a port of its own: health, metrics, the form and its morphs, a wish for
-// another form, the log level, drain. If the port has a key, every call needs it. Without a key the
-// port listens on a loopback address only and a PageGuard protects it.
+// Answers operators on a port of its own: health, metrics, the fleet, the form of a replica and its
+// morphs, a wish for another form, the log level, drain. If the port has a key, every call needs
+// it. Without a key the port listens on a loopback address only and a PageGuard protects it.
 class Admin final : public HttpHandler {
  public:
   struct Setting {
@@ -29,8 +29,10 @@ class Admin final : public HttpHandler {
   bool draining() const override { return service_.draining(); }
 
  private:
-  HttpReply form_reply() const;
-  Answer want_form(const HttpCall& call);
+  Checked<ReplicaId> replica_of(const HttpCall& call) const;
+  HttpReply form_reply(ReplicaId replica) const;
+  HttpReply fleet_reply() const;
+  Answer want_form(ReplicaId replica, const HttpCall& call);
 
   Service& service_;
   const Setting setting_;

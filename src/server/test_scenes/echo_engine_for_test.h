@@ -57,7 +57,7 @@ class EchoEngine {
   void run() {
     for (auto events = inbox_.pop_all(); !events.empty(); events = inbox_.pop_all()) {
       for (Event& event : events) {
-        OutputBatch batch{.at_ns = steady_ns()};
+        OutputBatch batch{.at_ns = steady_ns(), .replica = event.replica};
         {
           const std::lock_guard lock(mutex_);
           std::visit([&](auto& what) { on(what, batch); }, event.what);
