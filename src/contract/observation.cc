@@ -18,6 +18,7 @@ Observation sum_of(std::span<const Observation> replicas) {
     sum.output_tokens_total += one.output_tokens_total;
     sum.accepted_total += one.accepted_total;
     sum.adopted_total += one.adopted_total;
+    sum.adopted_with_kv_total += one.adopted_with_kv_total;
     sum.released_total += one.released_total;
     sum.step_tokens += one.step_tokens;
   }

@@ -19,10 +19,11 @@ struct Observation {
   std::int64_t prompt_tokens_total =
       0;  // computed or found in the prefix cache, at first admission
   std::int64_t output_tokens_total = 0;
-  std::int64_t accepted_total = 0;  // requests that the router gave to this replica
-  std::int64_t adopted_total = 0;   // requests that came from other replicas
-  std::int64_t released_total = 0;  // requests that went to other replicas
-  int step_tokens = 0;              // of the step just done, 0 if none
+  std::int64_t accepted_total = 0;         // requests that the router gave to this replica
+  std::int64_t adopted_total = 0;          // requests that came from other replicas
+  std::int64_t adopted_with_kv_total = 0;  // those of them whose KV was copied while they decoded
+  std::int64_t released_total = 0;         // requests that went to other replicas
+  int step_tokens = 0;                     // of the step just done, 0 if none
 };
 
 // Returns the state of several replicas together.

@@ -31,6 +31,7 @@ std::vector<float> Engine::embedding_of(const LiveRequest& live) {
 
 Engine::Engine(const EngineConfig& config, Executor& executor, TokenSink& sink)
     : replica_(config.replica),
+      block_tokens_(config.scheduler.block_tokens),
       max_in_flight_(config.max_in_flight),
       default_first_token_ns_(config.default_first_token_ns),
       scheduler_(config.scheduler),
@@ -169,12 +170,39 @@ MovedRequest Engine::release(RequestId request, TimeNs now_ns) {
   return moved;
 }
 
-void Engine::adopt(MovedRequest moved, TimeNs now_ns) {
+void Engine::adopt(MovedRequest moved, std::vector<BlockId> blocks, TimeNs now_ns) {
   begin(now_ns);
   const RequestId request = moved.sequence->asks.id;
-  scheduler_.adopt(std::move(moved.sequence), now_ns);
+  scheduler_.adopt(std::move(moved.sequence), std::move(blocks), now_ns);
   set_timer(request, live_.emplace(request, std::move(moved.live)).first->second);
   settle();
+}
+
+void Engine::resume(RequestId request, TimeNs now_ns) {
+  begin(now_ns);
+  scheduler_.resume(request);
+  settle();
+}
+
+void Engine::give_back(std::span<const BlockId> lent, TimeNs now_ns) {
+  begin(now_ns);
+  scheduler_.give_back(lent);
+  settle();
+}
+
+void Engine::drop(std::span<const BlockId> received, TimeNs now_ns) {
+  begin(now_ns);
+  scheduler_.give_up_place();
+  scheduler_.drop(received);
+  settle();
+}
+
+void Engine::on(BlocksCopied&) {
+  check(false, "copies between replicas are the fleet's");
+}
+
+void Engine::on(WantMigration&) {
+  check(false, "requests migrate between replicas of a fleet");
 }
 
 void Engine::on(Cancel& cancel) {
@@ -334,7 +362,8 @@ void Engine::start_steps() {
       steering_->step_started();
     }
   }
-  check(!started_ns_.empty() || scheduler_.idle() || scheduler_.waits_for_larger_kv(),
+  check(!started_ns_.empty() || scheduler_.idle() || scheduler_.waits_for_larger_kv() ||
+            scheduler_.exchanges_kv(),
         "requests wait but nothing can run");
 }
 

@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <span>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -61,11 +62,36 @@ class Engine {
   // is none. Valid until the next call.
   const Sequence* first_movable() const { return scheduler_.first_movable(); }
 
-  // Gives up a request that waits, and takes one that another engine gave up. Nothing tells the
-  // client: the request's next outputs come from the engine that adopted it, with its usage, times
-  // and deadlines. prospect() must not refuse an adopted sequence.
+  // Gives up a request that is in no step, and takes one that another engine gave up. Nothing tells
+  // the client: the request's next outputs come from the engine that adopted it, with its usage,
+  // times and deadlines. prospect() must not refuse an adopted sequence. `blocks`, from receive(),
+  // hold its KV; without them its KV is computed again.
   MovedRequest release(RequestId request, TimeNs now_ns);
-  void adopt(MovedRequest moved, TimeNs now_ns);
+  void adopt(MovedRequest moved, std::vector<BlockId> blocks, TimeNs now_ns);
+
+  // Live migration, see Scheduler. What ends a loan, a pause or a reservation may let other
+  // sequences run, so it takes a time.
+  std::vector<RequestId> decoding() const { return scheduler_.all_decoding(); }
+  std::optional<Scheduler::Decoding> decoding(RequestId request) const {
+    return scheduler_.decoding(request);
+  }
+  void pause(RequestId request) { scheduler_.pause(request); }
+  void resume(RequestId request, TimeNs now_ns);
+  std::vector<BlockId> lend(RequestId request, std::size_t first, std::size_t count) {
+    return scheduler_.lend(request, first, count);
+  }
+  void give_back(std::span<const BlockId> lent, TimeNs now_ns);
+  // Keeps a place for a sequence. Returns false if none is free or it could never run here.
+  bool keep_place(const Scheduler::Decoding& sequence) {
+    return scheduler_.check_length(sequence.prompt_tokens, sequence.max_tokens).ok() &&
+           scheduler_.keep_place();
+  }
+  std::optional<std::vector<BlockId>> receive(std::int64_t blocks) {
+    return scheduler_.receive(blocks);
+  }
+  // Gives up a kept place and the blocks received for it.
+  void drop(std::span<const BlockId> received, TimeNs now_ns);
+  int block_tokens() const { return block_tokens_; }
 
   bool idle() const { return live_.empty() && started_ns_.empty(); }
   Observation observe() const { return scheduler_.observe(); }
@@ -83,6 +109,8 @@ class Engine {
   void on(WantForm& want);
   void count(const Sampled& sampled, LiveRequest& live);
   void on(Tick&) {}
+  void on(BlocksCopied&);
+  void on(WantMigration&);
   void begin(TimeNs now_ns);
   void settle();
   Prospect expect(int priority, TimeNs due_ns, std::int64_t tokens) const;
@@ -94,6 +122,7 @@ class Engine {
   void finish(RequestId request, Finished finished);
 
   const ReplicaId replica_;
+  const int block_tokens_;
   const int max_in_flight_;
   const TimeNs default_first_token_ns_;
   Scheduler scheduler_;

@@ -8,8 +8,13 @@
 
 namespace protean {
 
-Fleet::Fleet(RouterPolicy router, const std::vector<Member>& members, TokenSink& sink)
-    : router_(router), sink_(sink), seen_(members.size()), candidates_(members.size()) {
+Fleet::Fleet(RouterPolicy router, const std::vector<Member>& members, TokenSink& sink,
+             KvExchange* exchange)
+    : router_(router),
+      sink_(sink),
+      seen_(members.size()),
+      exchange_(exchange),
+      candidates_(members.size()) {
   check(!members.empty(), "a fleet has a replica");
   TokenSink& outputs = *this;
   for (const Member& member : members) {
@@ -95,7 +100,7 @@ void Fleet::spread_queue(TimeNs now_ns) {
   }
   const RequestId request = sequence->asks.id;
   owner_[request] = ReplicaId{static_cast<std::int32_t>(emptiest - seen_.begin())};
-  to.adopt(from.release(request, now_ns), now_ns);
+  to.adopt(from.release(request, now_ns), {}, now_ns);
 }
 
 std::optional<TimeNs> Fleet::next_deadline_ns() const {

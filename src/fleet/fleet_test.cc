@@ -89,6 +89,7 @@ class CheckingSink : public TokenSink {
   }
   void on(const PromptScored&, ReplicaId) {}
   void on(const WishAnswered&, ReplicaId) {}
+  void on(const MigrationAnswered&, ReplicaId) {}
 };
 
 EngineConfig engine_config() {

@@ -36,6 +36,17 @@ struct MorphDone {
   MorphId id;
   std::int64_t pages_free = 0;  // of the device, after the commit
 };
+// KvExchange::copy() has ended.
+struct BlocksCopied {
+  CopyId id;
+};
+// An operator asks that up to `requests` requests that decode in Event::replica go on in another
+// replica. The fleet answers with one MigrationAnswered.
+struct WantMigration {
+  std::uint64_t wish_id = 0;
+  ReplicaId to;
+  int requests = 1;
+};
 // An operator asks for a form of Event::replica. Its engine answers with one WishAnswered.
 struct WantForm {
   std::uint64_t wish_id = 0;
@@ -45,9 +56,11 @@ struct Tick {};  // time has passed: the engine checks deadlines
 
 struct Event {
   TimeNs at_ns = 0;
-  std::variant<Arrival, Cancel, StepDone, MorphReady, MorphDone, WantForm, Tick> what;
-  // The replica whose executor reports, or whose form is asked for. The fleet chooses the replica
-  // of the other events.
+  std::variant<Arrival, Cancel, StepDone, MorphReady, MorphDone, BlocksCopied, WantForm,
+               WantMigration, Tick>
+      what;
+  // The replica whose executor reports, or of which an operator asks something. The fleet chooses
+  // the replica of the other events.
   ReplicaId replica;
 };
 

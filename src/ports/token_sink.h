@@ -51,7 +51,13 @@ struct WishAnswered {
   std::uint64_t wish_id = 0;
   Result<Morph> morph;
 };
-using Output = std::variant<Accepted, Refused, PromptScored, NewToken, Finished, WishAnswered>;
+// Answers a WantMigration: the number of requests that begin to move, or why none can.
+struct MigrationAnswered {
+  std::uint64_t wish_id = 0;
+  Result<int> requests;
+};
+using Output = std::variant<Accepted, Refused, PromptScored, NewToken, Finished, WishAnswered,
+                            MigrationAnswered>;
 
 // The outputs of one replica for one event, in order.
 struct OutputBatch {

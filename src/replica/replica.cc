@@ -79,45 +79,60 @@ Result<std::unique_ptr<CpuWorker>> create_worker(const ReplicaOptions& options, 
                             .done = [tell](MorphDone done) { tell(done); }});
 }
 
-std::vector<Member> members(const ReplicaOptions& options,
-                            std::span<const std::unique_ptr<CpuWorker>> workers) {
+EngineConfig engine_config(const ReplicaOptions& options) {
   const ModelOptions& model = options.model;
   const Sizing& sizing = options.sizing;
-  const EngineConfig config{.scheduler = {.kv_blocks = sizing.form.kv.blocks,
-                                          .largest_kv_blocks = sizing.largest_kv_blocks,
-                                          .block_tokens = sizing.form.kv.block_tokens,
-                                          .max_num_seqs = model.max_num_seqs,
-                                          .max_num_batched_tokens = model.max_num_batched_tokens,
-                                          .max_model_len = sizing.max_model_len,
-                                          .prefix_caching = model.prefix_caching},
-                            .morph = options.morph};
-  std::vector<Member> all;
-  for (const auto& worker : workers) {
-    all.push_back({config, worker.get()});
-  }
-  return all;
+  return {.scheduler = {.kv_blocks = sizing.form.kv.blocks,
+                        .largest_kv_blocks = sizing.largest_kv_blocks,
+                        .block_tokens = sizing.form.kv.block_tokens,
+                        .max_num_seqs = model.max_num_seqs,
+                        .max_num_batched_tokens = model.max_num_batched_tokens,
+                        .max_model_len = sizing.max_model_len,
+                        .prefix_caching = model.prefix_caching},
+          .morph = options.morph};
 }
 
 }  // namespace
 
+Workers::~Workers() {
+  for (const auto& worker : workers_) {
+    worker->stop();
+  }
+}
+
+std::vector<Member> Workers::members(const EngineConfig& engine) const {
+  std::vector<Member> all;
+  for (const auto& worker : workers_) {
+    all.push_back({engine, worker.get()});
+  }
+  return all;
+}
+
+void Workers::copy(CopyId id, ReplicaId from, ReplicaId to, std::vector<BlockMove> blocks) {
+  at(to).copy_blocks(at(from), std::move(blocks), [this, id, to] {
+    inbox_.push({steady_now_ns(), BlocksCopied{id}, to});
+  });
+}
+
 Result<std::unique_ptr<Replicas>> Replicas::start(const ReplicaOptions& options,
                                                   const Checkpoint& checkpoint, Inbox& inbox,
                                                   TokenSink& sink) {
-  Workers workers;
+  auto workers = std::make_unique<Workers>(inbox);
   for (std::int32_t replica = 0; replica < std::ssize(options.sizing.cpus); ++replica) {
     auto worker = create_worker(options, ReplicaId{replica}, checkpoint, inbox);
     if (!worker.ok()) {
       return worker.error();
     }
-    workers.push_back(*std::move(worker));
+    workers->add(*std::move(worker));
   }
   return std::unique_ptr<Replicas>(new Replicas(options, std::move(workers), inbox, sink));
 }
 
-Replicas::Replicas(const ReplicaOptions& options, Workers workers, Inbox& inbox, TokenSink& sink)
+Replicas::Replicas(const ReplicaOptions& options, std::unique_ptr<Workers> workers, Inbox& inbox,
+                   TokenSink& sink)
     : inbox_(inbox),
       workers_(std::move(workers)),
-      fleet_(options.router, members(options, workers_), sink) {
+      fleet_(options.router, workers_->members(engine_config(options)), sink, workers_.get()) {
   thread_ = std::thread([this] { run(); });
 }
 

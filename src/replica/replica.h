@@ -13,6 +13,7 @@
 #include "model/checkpoint.h"
 #include "model/variant_store.h"
 #include "ports/event.h"
+#include "ports/kv_exchange.h"
 #include "ports/token_sink.h"
 #include "replica/model_options.h"
 #include "replica/sizing.h"
@@ -41,6 +42,24 @@ std::function<bool(const Pace& pace)> read_ahead_of(std::shared_ptr<const Varian
                                                     std::vector<SwapTarget> order,
                                                     Precision precision);
 
+// The workers of a fleet, whose events go into the inbox.
+class Workers final : public KvExchange {
+ public:
+  explicit Workers(Inbox& inbox) : inbox_(inbox) {}
+  // Stops all workers before the first one is destroyed: copies read others' memory.
+  ~Workers() override;
+
+  void add(std::unique_ptr<CpuWorker> worker) { workers_.push_back(std::move(worker)); }
+  std::vector<Member> members(const EngineConfig& engine) const;  // one for each worker
+  void copy(CopyId id, ReplicaId from, ReplicaId to, std::vector<BlockMove> blocks) override;
+
+ private:
+  CpuWorker& at(ReplicaId replica) { return *workers_.at(static_cast<std::size_t>(replica.value)); }
+
+  Inbox& inbox_;
+  std::vector<std::unique_ptr<CpuWorker>> workers_;
+};
+
 // A fleet of replicas: a worker each, and one thread for all their engines. Takes events from the
 // inbox and calls the sink on that thread. Inbox and sink must outlive it. The destructor waits for
 // the running steps.
@@ -53,12 +72,12 @@ class Replicas {
   ~Replicas();
 
  private:
-  using Workers = std::vector<std::unique_ptr<CpuWorker>>;
-  Replicas(const ReplicaOptions& options, Workers workers, Inbox& inbox, TokenSink& sink);
+  Replicas(const ReplicaOptions& options, std::unique_ptr<Workers> workers, Inbox& inbox,
+           TokenSink& sink);
   void run();
 
   Inbox& inbox_;
-  const Workers workers_;  // outlive the fleet
+  const std::unique_ptr<Workers> workers_;  // outlive the fleet
   Fleet fleet_;
   std::thread thread_;
 };

@@ -119,40 +119,6 @@ void Scheduler::leave_client(const Sequence& sequence) {
   }
 }
 
-const Sequence* Scheduler::first_movable() const {
-  for (const auto& [place, sequence] : waiting_.places()) {
-    if (sequence->held_until == 0 && blocks_for(std::ssize(sequence->tokens)) <= pool_.limit()) {
-      return sequence;
-    }
-  }
-  return nullptr;
-}
-
-std::unique_ptr<Sequence> Scheduler::release(RequestId request) {
-  const auto found = sequences_.find(request);
-  check(found != sequences_.end() && !running_.contains(found->second->place),
-        "a sequence waits while it is released");
-  std::unique_ptr<Sequence> sequence = std::move(found->second);
-  sequences_.erase(found);
-  waiting_.remove(*sequence);
-  leave_client(*sequence);
-  ++totals_.released_total;
-  return sequence;
-}
-
-void Scheduler::adopt(std::unique_ptr<Sequence> sequence, TimeNs now_ns) {
-  now_ns_ = now_ns;
-  Sequence& adopted = *sequence;
-  adopted.behind = adopted.asks.client.value != 0 ? of_client_[adopted.asks.client]++ : 0;
-  adopted.place.arrival = ++last_arrival_;
-  adopted.refused_at_free = -1;
-  adopted.held_until = 0;
-  enqueue(adopted);
-  const bool fresh = sequences_.emplace(adopted.asks.id, std::move(sequence)).second;
-  check(fresh, "request ids are unique");
-  ++totals_.adopted_total;
-}
-
 std::int64_t Scheduler::uncached(const CacheScope& scope, std::span<const TokenId> tokens,
                                  int reusable) const {
   const std::int64_t all = std::ssize(tokens);
@@ -206,7 +172,7 @@ void Scheduler::schedule_decodes(StepPlan& plan) {
   // In order, so that a preempted sequence comes after the one that gets its blocks.
   for (auto place = running_.begin(); place != running_.end() && has_room(plan);) {
     Sequence& sequence = *place->second;
-    if (!sequence.scheduled && sequence.pending() == 1) {
+    if (!sequence.scheduled && !sequence.paused && sequence.pending() == 1) {
       bool fits = grow(sequence);
       while (!fits && make_room(sequence)) {
         fits = grow(sequence);
@@ -234,9 +200,7 @@ void Scheduler::schedule_prefills(StepPlan& plan) {
 
 // Gives the sequence blocks for all its tokens, cached ones first, or gives it none.
 bool Scheduler::admit(Sequence& sequence) {
-  // Some blocks stay free for the running sequences, else a decode would preempt at once, and for
-  // leaving blocks to move to.
-  const std::int64_t reserve = running_.empty() ? 0 : pool_.limit() / 100 + pool_.leaving();
+  const std::int64_t reserve = free_reserve();
   const bool as_refused =
       pool_.free() <= sequence.refused_at_free && changes() == sequence.refused_at_changes;
   if (!running_.empty() && (pool_.free() <= reserve || as_refused)) {
@@ -302,6 +266,7 @@ void Scheduler::schedule(StepPlan& plan, Sequence& sequence) {
 
 StepOutcome Scheduler::complete(StepResult result) {
   check(!in_flight_.empty() && in_flight_.front().id == result.id, "steps complete in order");
+  completed_step_ = result.id.value;
   const InFlight step = std::move(in_flight_.front());
   in_flight_.pop_front();
   check(result.failure ||
@@ -377,8 +342,9 @@ void Scheduler::advance(Sequence& sequence, const SequenceSlice& slice, StepResu
 // and values may be no numbers, also those of earlier steps, which drew nothing and did not fail.
 void Scheduler::forget_blocks(const Sequence& sequence) {
   for (std::size_t i = 0; i < std::min(sequence.cached, sequence.blocks.size()); ++i) {
-    if (pool_.references(sequence.blocks[i]) == 1) {
-      cache_.forget(sequence.blocks[i]);
+    const BlockId block = sequence.blocks[i];
+    if (pool_.references(block) - std::count(lent_.begin(), lent_.end(), block) == 1) {
+      cache_.forget(block);
     }
   }
 }

@@ -114,12 +114,45 @@ class Scheduler {
   // there is none. Valid until the scheduler changes.
   const Sequence* first_movable() const;
 
-  // Takes a waiting sequence out, for adopt() of another scheduler. Its tokens, due time and usage
-  // stay; KV it has none. The sequence must wait.
+  // Takes a sequence that is in no step out, for adopt() of another scheduler, and frees its
+  // blocks. Its tokens, due time and usage stay.
   std::unique_ptr<Sequence> release(RequestId request);
   // Adds a sequence that another scheduler released, behind those with the same due time. It must
-  // pass check_length().
-  void adopt(std::unique_ptr<Sequence> sequence, TimeNs now_ns);
+  // pass check_length(). `blocks`, from receive(), hold its KV and take the place that was kept for
+  // it; without them it waits, and its KV is computed again.
+  void adopt(std::unique_ptr<Sequence> sequence, std::vector<BlockId> blocks, TimeNs now_ns);
+
+  // Live migration (Llumnix): the KV of a sequence that decodes is copied while it goes on, except
+  // for the last blocks, for which it pauses.
+
+  // Returns the state of a sequence that decodes; nothing if it is unknown, waits or computes its
+  // prompt, or while blocks are moved for a smaller KV cache.
+  struct Decoding {
+    std::int64_t computed = 0;  // leading tokens with KV
+    int prompt_tokens = 0;
+    int max_tokens = 0;
+    int preemptions = 0;  // so far
+    bool in_step = false;
+  };
+  std::optional<Decoding> decoding(RequestId request) const;
+  std::vector<RequestId> all_decoding() const;  // the shortest first
+  // Keeps a decoding sequence out of later steps, until it is preempted, released or resumed.
+  void pause(RequestId request) { sequences_.at(request)->paused = true; }
+  void resume(RequestId request);
+  // Returns `count` blocks of a decoding sequence from its block number `first` on, and keeps their
+  // content until give_back(), whatever becomes of the sequence.
+  std::vector<BlockId> lend(RequestId request, std::size_t first, std::size_t count);
+  void give_back(std::span<const BlockId> lent);
+
+  // Keeps a place in steps for a sequence that will be adopted. Returns false if none is free.
+  bool keep_place();
+  void give_up_place() { --kept_places_; }
+  // Takes free blocks for KV that arrives; nothing if sequences here would soon lack them.
+  std::optional<std::vector<BlockId>> receive(std::int64_t count);
+  void drop(std::span<const BlockId> received);  // that will not be adopted
+  // Returns true while a sequence is paused, or blocks or places are kept, so that sequences may
+  // wait though nothing runs.
+  bool exchanges_kv() const;
 
   // Removes a sequence in any state and frees its blocks at once. A step that computes it may still
   // run: steps execute in order, so the next user of the blocks writes after it. Returns the
@@ -212,6 +245,7 @@ class Scheduler {
   bool waits_for_prefix(Sequence& sequence);
   bool fits_now(const Sequence& sequence);
   bool lacks_block(const Sequence& sequence) const;
+  std::int64_t free_reserve() const;
   std::uint64_t changes() const { return cache_.insertions() + kv_changes_; }
   void enqueue(Sequence& sequence);
   void leave_client(const Sequence& sequence);
@@ -230,6 +264,7 @@ class Scheduler {
   void release(BlockId block);
   void release_blocks(Sequence& sequence);
   bool has_room(const StepPlan& plan) const;
+  bool has_place() const { return std::ssize(running_) + kept_places_ < config_.max_num_seqs; }
 
   const SchedulerConfig config_;
   BlockPool pool_;
@@ -239,6 +274,8 @@ class Scheduler {
   std::unordered_map<RequestId, int> of_client_;  // sequences that are here, by Request::client
   WaitingQueue waiting_;
   std::map<QueuePlace, Sequence*> running_;
+  std::vector<BlockId> lent_;       // once for each loan
+  std::int64_t kept_places_ = 0;    // for sequences to be adopted
   std::int64_t decodes_short_ = 0;  // running sequences whose next token needs a new block
   std::int64_t too_large_by_ = 0;   // blocks that KV lacks for the largest sequence alone
   std::int64_t largest_kv_blocks_;
@@ -248,6 +285,8 @@ class Scheduler {
   std::deque<InFlight> in_flight_;
   std::uint64_t last_arrival_ = 0;
   std::uint64_t last_step_ = 0;
+  std::uint64_t completed_step_ = 0;
+  std::uint64_t moved_before_step_ = 0;  // blocks move until this step begins
   TokenBudget budget_;
   double hit_share_ = 0;  // share of recent prompts' tokens that the prefix cache had
   Observation totals_;    // only the *_total fields

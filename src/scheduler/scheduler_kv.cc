@@ -40,6 +40,12 @@ void Scheduler::release_blocks(Sequence& sequence) {
   sequence.cached = 0;
 }
 
+// Returns the number of blocks that stay free for the running sequences, else a decode would
+// preempt at once, and for leaving blocks to move to.
+std::int64_t Scheduler::free_reserve() const {
+  return running_.empty() ? 0 : pool_.limit() / 100 + pool_.leaving();
+}
+
 void Scheduler::enqueue(Sequence& sequence) {
   waiting_.add(sequence, now_ns_, blocks_for(std::ssize(sequence.tokens)));
 }
@@ -85,8 +91,8 @@ std::vector<BlockMove> Scheduler::next_moves(std::int64_t limit) {
   }
   for (const auto& [place, sequence] : running_) {
     for (BlockId& block : sequence->blocks) {
-      if (!pool_.leaves(block)) {
-        continue;
+      if (!pool_.leaves(block) || std::find(lent_.begin(), lent_.end(), block) != lent_.end()) {
+        continue;  // what is lent stays where it is
       }
       if (pool_.references(block) == 0) {  // another sequence shares the block, and it has moved
         const auto moved = std::find_if(moves.begin(), moves.end(),
@@ -102,6 +108,7 @@ std::vector<BlockMove> Scheduler::next_moves(std::int64_t limit) {
     }
   }
   kv_changes_ += moves.size();
+  moved_before_step_ = moves.empty() ? moved_before_step_ : last_step_ + 1;
   return moves;
 }
 

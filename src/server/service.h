@@ -1,10 +1,12 @@
 #pragma once
 
+#include <boost/json/object.hpp>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -67,6 +69,8 @@ class Service final : public HttpHandler {
   const std::string& router() const { return model_.router; }
   // Asks a replica for a form. The reply holds the morph to it.
   std::shared_ptr<PendingReply> ask_form(ReplicaId replica, FormWish wish);
+  // Asks the fleet to move requests from one replica to another. The reply holds their number.
+  std::shared_ptr<PendingReply> ask_migration(ReplicaId from, ReplicaId to, int requests);
   TimeNs now_ns() const { return environment_.clock(); }
   std::int64_t unix_time_s() const { return environment_.unix_time_s(); }
   const std::string& model_name() const { return model_.names.front(); }
@@ -122,6 +126,10 @@ class Service final : public HttpHandler {
   void on(const NewToken& token, const OutputBatch& batch);
   void on(const Finished& finished, const OutputBatch& batch);
   void on(const WishAnswered& answered, const OutputBatch& batch);
+  void on(const MigrationAnswered& answered, const OutputBatch& batch);
+  // Registers a wish and returns its id and the reply that answer_wish() gives.
+  std::pair<std::uint64_t, std::shared_ptr<PendingReply>> new_wish();
+  void answer_wish(std::uint64_t wish, const Result<boost::json::object>& shown);
   void record(const Finished& finished, ReplicaId replica, const Live& live);
   void cancel_unwanted(const Generation& generation);
   Live* touch(RequestId request);

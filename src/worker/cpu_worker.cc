@@ -113,10 +113,16 @@ CpuWorker::CpuWorker(Built built, StepDoneHandler done, MorphHandlers morph_hand
   }
 }
 
+void CpuWorker::stop() {
+  if (thread_.joinable()) {
+    entries_.close();
+    thread_.join();
+    background_.stop();
+  }
+}
+
 CpuWorker::~CpuWorker() {
-  entries_.close();
-  thread_.join();
-  background_.stop();
+  stop();
 }
 
 // Reads one piece and posts the rest, so that other tasks run between two pieces.
@@ -157,6 +163,11 @@ void CpuWorker::move_blocks(std::vector<BlockMove> moves) {
   entries_.push(std::move(moves));
 }
 
+void CpuWorker::copy_blocks(const CpuWorker& source, std::vector<BlockMove> moves,
+                            std::function<void()> done) {
+  entries_.push(Copy{source.rank_.get(), std::move(moves), std::move(done)});
+}
+
 void CpuWorker::run_entries() {
   const cpu::Seat seat = rank_->take_seat();
   for (;;) {
@@ -187,7 +198,12 @@ void CpuWorker::run(MorphId commit) {
 }
 
 void CpuWorker::run(const std::vector<BlockMove>& moves) {
-  rank_->move_blocks(moves);
+  rank_->copy_blocks(*rank_, moves);
+}
+
+void CpuWorker::run(const Copy& copy) {
+  rank_->copy_blocks(*copy.source, copy.moves);
+  copy.done();
 }
 
 void CpuWorker::run(const Refuse& refuse) {

@@ -35,8 +35,9 @@ class CpuWorker : public Executor {
                                                    StepDoneHandler done,
                                                    MorphHandlers morph_handlers = {});
 
-  // Finishes and reports the steps and commits already started, and stops. Morph steps in
+  // Finishes and reports the steps, commits and copies already started, and stops. Morph steps in
   // preparation are abandoned.
+  void stop();
   ~CpuWorker() override;
   CpuWorker(const CpuWorker&) = delete;
   CpuWorker& operator=(const CpuWorker&) = delete;
@@ -46,6 +47,12 @@ class CpuWorker : public Executor {
   void commit(MorphId id) override;
   void abort(MorphId id) override;
   void move_blocks(std::vector<BlockMove> moves) override;
+
+  // Copies KV blocks of another worker into this one's, after the steps started so far and before
+  // any later one; then calls `done` on the worker's thread. The source's blocks must not change
+  // until then, and this worker must be stopped before the source is destroyed.
+  void copy_blocks(const CpuWorker& source, std::vector<BlockMove> moves,
+                   std::function<void()> done);
 
   WorkerMemory memory() const { return memory_; }
 
@@ -57,8 +64,13 @@ class CpuWorker : public Executor {
   struct Refuse {
     MorphReady answer;
   };
+  struct Copy {
+    const Rank* source = nullptr;
+    std::vector<BlockMove> moves;
+    std::function<void()> done;
+  };
   // The worker's thread takes these in order.
-  using Entry = std::variant<StepPlan, MorphId, std::vector<BlockMove>, Refuse>;
+  using Entry = std::variant<StepPlan, MorphId, std::vector<BlockMove>, Copy, Refuse>;
 
   struct Built {
     Pages pages;
@@ -76,6 +88,7 @@ class CpuWorker : public Executor {
   void run(const StepPlan& plan);
   void run(MorphId commit);
   void run(const std::vector<BlockMove>& moves);
+  void run(const Copy& copy);
   void run(const Refuse& refuse);
 
   const Pages pages_;                 // outlives all that follows

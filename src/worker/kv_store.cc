@@ -123,14 +123,16 @@ void KvStore::shrink() {
   range_.detach(range_.pages() - pages_for(blocks()));
 }
 
-void KvStore::copy(const BlockMove& move, std::int64_t part, std::int64_t parts) const {
-  check(move.from >= 0 && move.from < blocks() && move.to >= 0 && move.to < blocks() &&
-            move.from != move.to,
+void KvStore::copy(const KvStore& source, const BlockMove& move, std::int64_t part,
+                   std::int64_t parts) const {
+  check(move.from >= 0 && move.from < source.blocks() && move.to >= 0 && move.to < blocks() &&
+            (&source != this || move.from != move.to),
         "a block moves to another");
+  check(source.block_bytes() == block_bytes(), "blocks are copied to blocks of their size");
   const std::int64_t begin = block_bytes() * part / parts;
   const std::int64_t end = block_bytes() * (part + 1) / parts;
-  std::byte* const base = layers_.front().base + begin;
-  std::memcpy(base + move.to * block_bytes(), base + move.from * block_bytes(),
+  std::memcpy(layers_.front().base + begin + move.to * block_bytes(),
+              source.layers_.front().base + begin + move.from * block_bytes(),
               static_cast<std::size_t>(end - begin));
 }
 

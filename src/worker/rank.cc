@@ -321,10 +321,10 @@ void Rank::swap_component(const SwapComponent& swap, cpu::PageRange& pages) {
   pages_.swap(weights_, swap, pages);
 }
 
-void Rank::move_blocks(std::span<const BlockMove> moves) {
+void Rank::copy_blocks(const Rank& source, std::span<const BlockMove> moves) {
   const std::int64_t parts = ceil_div(kv_->block_bytes(), kCopiedAtOnceBytes);
   for (const BlockMove& move : moves) {
-    team_.run(parts, [&](std::int64_t part, int) { kv_->copy(move, part, parts); });
+    team_.run(parts, [&](std::int64_t part, int) { kv_->copy(*source.kv_, move, part, parts); });
   }
 }
 

@@ -86,7 +86,8 @@ class Rank {
 
   // Between steps: gives the component the weights on `pages`, which then holds the old pages.
   void swap_component(const SwapComponent& swap, cpu::PageRange& pages);
-  void move_blocks(std::span<const BlockMove> moves);
+  // Copies blocks of another rank's KV, or of this one's, into this one's.
+  void copy_blocks(const Rank& source, std::span<const BlockMove> moves);
 
   WorkerMemory memory() const;
 

@@ -25,6 +25,7 @@ constexpr std::array kAdminRoutes{
     AdminRoute{"/health", "GET, HEAD, OPTIONS"},
     AdminRoute{"/metrics", "GET, HEAD, OPTIONS"},
     AdminRoute{"/admin/fleet", "GET, HEAD, OPTIONS"},
+    AdminRoute{"/admin/fleet/migrate", "PUT, OPTIONS"},
     AdminRoute{"/admin/form", "GET, HEAD, PUT, OPTIONS"},
     AdminRoute{"/admin/morphs", "GET, HEAD, OPTIONS"},
     AdminRoute{"/admin/drain", "POST, OPTIONS"},
@@ -124,6 +125,9 @@ HttpHandler::Answer Admin::handle(const HttpCall& call) {
   if (path == "/admin/fleet") {
     return fleet_reply();
   }
+  if (path == "/admin/fleet/migrate") {
+    return migrate(call);
+  }
   if (path == "/admin/form" || path == "/admin/morphs") {
     const Checked<ReplicaId> replica = replica_of(call);
     if (const ApiError* error = std::get_if<ApiError>(&replica)) {
@@ -176,6 +180,40 @@ Checked<ReplicaId> Admin::replica_of(const HttpCall& call) const {
       .param = "replica"};
 }
 
+// Reads {"from": 0, "to": 1, "requests": 4}; all requests if their number is left out.
+HttpHandler::Answer Admin::migrate(const HttpCall& call) {
+  const Checked<json::value> parsed = parse_json_body(call.body);
+  if (const ApiError* error = std::get_if<ApiError>(&parsed)) {
+    return error_reply(*error);
+  }
+  const json::value& body = std::get<json::value>(parsed);
+  const json::object empty;
+  const json::object& fields = body.is_object() ? body.as_object() : empty;
+  constexpr int kAll = 1 << 20;
+  const auto number = [&](std::string_view name, int most) {
+    const json::value* value = fields.if_contains(name);
+    return value != nullptr && value->is_int64() && value->get_int64() >= 0 &&
+                   value->get_int64() <= most
+               ? static_cast<int>(value->get_int64())
+               : -1;
+  };
+  const int last = service_.replicas() - 1;
+  const int from = number("from", last);
+  const int to = number("to", last);
+  const bool counted = fields.contains("requests");
+  const int requests = counted ? number("requests", kAll) : kAll;
+  if (from < 0 || to < 0 || from == to || requests < 1 || fields.size() != (counted ? 3U : 2U)) {
+    return error_reply(
+        {.message = fmt::format(R"(send {{"from": 0, "to": 1, "requests": 4}} with two replicas )"
+                                "from 0 to {}; without requests, all that decode move",
+                                last)});
+  }
+  if (service_.state() == ServerState::kLoading) {
+    return error_reply({.status = 503, .message = "the server is loading: try again later"});
+  }
+  return service_.ask_migration(ReplicaId{from}, ReplicaId{to}, requests);
+}
+
 HttpHandler::Answer Admin::want_form(ReplicaId replica, const HttpCall& call) {
   if (service_.state() != ServerState::kReady) {
     return error_reply(
@@ -212,6 +250,7 @@ HttpReply Admin::fleet_reply() const {
                         {"now", shown_load(seen)},
                         {"routed_total", seen.accepted_total},
                         {"adopted_total", seen.adopted_total},
+                        {"adopted_with_kv_total", seen.adopted_with_kv_total},
                         {"released_total", seen.released_total}});
   }
   return {.body = json::serialize(

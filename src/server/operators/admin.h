@@ -32,6 +32,7 @@ class Admin final : public HttpHandler {
   Checked<ReplicaId> replica_of(const HttpCall& call) const;
   HttpReply form_reply(ReplicaId replica) const;
   HttpReply fleet_reply() const;
+  Answer migrate(const HttpCall& call);
   Answer want_form(ReplicaId replica, const HttpCall& call);
 
   Service& service_;

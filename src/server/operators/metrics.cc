@@ -132,6 +132,8 @@ struct EngineSeries {
                             "Requests that the router gave to this replica.")),
         adopted(make.counter("protean:requests_adopted_total",
                              "Requests that came from other replicas.")),
+        adopted_with_kv(make.counter("protean:requests_adopted_with_kv_total",
+                                     "Adopted requests whose KV was copied while they decoded.")),
         released(make.counter("protean:requests_released_total",
                               "Requests that went to other replicas.")),
         step_tokens(make.histogram("vllm:iteration_tokens_total", "Tokens per forward pass.",
@@ -153,6 +155,7 @@ struct EngineSeries {
   Mirror steps;
   Mirror routed;
   Mirror adopted;
+  Mirror adopted_with_kv;
   Mirror released;
   Histogram& step_tokens;
 };
@@ -361,6 +364,7 @@ void Metrics::engine(ReplicaId replica, const Observation& seen) {
   series.steps.set(seen.steps_total);
   series.routed.set(seen.accepted_total);
   series.adopted.set(seen.adopted_total);
+  series.adopted_with_kv.set(seen.adopted_with_kv_total);
   series.released.set(seen.released_total);
   if (seen.step_tokens > 0) {
     series.step_tokens.Observe(seen.step_tokens);
