@@ -86,7 +86,9 @@ TEST(StepWork, CountsWhatEveryRowSees) {
   EXPECT_EQ(work.sequences, 1);
   EXPECT_EQ(work.logit_rows, 1);
   EXPECT_DOUBLE_EQ(work.context_tokens, 11 + 12 + 13);
-  EXPECT_DOUBLE_EQ(work.kv_tokens, 13);
+  EXPECT_DOUBLE_EQ(work.kv_least_tokens, 13);
+  EXPECT_DOUBLE_EQ(work.kv_tokens, 64) << "a whole tile";
+  EXPECT_DOUBLE_EQ(work_of(one_slice(60, 5)).kv_tokens, 128);
 }
 
 TEST(StepWork, WindowsBoundWhatIsSeen) {
@@ -100,7 +102,7 @@ TEST(StepWork, WindowsBoundWhatIsSeen) {
     spec.attention.first_windowed_layer = 0;
     const StepWork all = work_of(one_slice(before, tokens), spec);
     EXPECT_DOUBLE_EQ(all.context_tokens, seen);
-    EXPECT_DOUBLE_EQ(all.kv_tokens, std::min(before + tokens, 11 + tokens));
+    EXPECT_DOUBLE_EQ(all.kv_least_tokens, std::min(before + tokens, 11 + tokens));
 
     spec.attention.first_windowed_layer = spec.layers / 4;
     const StepWork some = work_of(one_slice(before, tokens), spec);

@@ -24,22 +24,22 @@ struct Term {
   std::function<double(const TimedStep&)> amount;
 };
 
-std::vector<Term> shared_terms() {
-  return {{"context tokens", [](StepCost& cost) -> double& { return cost.context_token_us; },
-           [](const TimedStep& step) { return step.work.context_tokens; }},
-          {"sequences", [](StepCost& cost) -> double& { return cost.sequence_us; },
-           [](const TimedStep& step) { return static_cast<double>(step.work.sequences); }},
-          {"tokens of KV", [](StepCost& cost) -> double& { return cost.kv_token_us; },
-           [](const TimedStep& step) { return step.work.kv_tokens; }},
-          {"the LM head", [](StepCost& cost) -> double& { return cost.logits_us; },
-           [](const TimedStep& step) { return step.work.logit_rows > 0 ? 1.0 : 0.0; }},
-          {"rows of logits", [](StepCost& cost) -> double& { return cost.logit_row_us; },
-           [](const TimedStep& step) { return static_cast<double>(step.work.logit_rows); }}};
+// The bend and the tile of each precision, by index_of().
+struct Corners {
+  double bend_tokens = 0;
+  double tile_tokens = 0;
+};
+using AllCorners = std::array<Corners, kPrecisions.size()>;
+
+bool has_layers(std::span<const TimedStep> steps, std::size_t at) {
+  return std::any_of(steps.begin(), steps.end(),
+                     [at](const TimedStep& step) { return step.precision.layers[at] > 0; });
 }
 
-void add_layer_terms(Precision precision, double bend, double tile, std::vector<Term>& terms) {
+void add_layer_terms(Precision precision, const Corners& corners, std::vector<Term>& terms) {
   const auto at = index_of(precision);
-  const auto share = [at](const TimedStep& step) { return step.layers[at]; };
+  const auto [bend, tile] = corners;
+  const auto share = [at](const TimedStep& step) { return step.precision.layers[at]; };
   const auto name = [&](const char* what) {
     return fmt::format("{} at {}", what, to_string(precision));
   };
@@ -47,35 +47,58 @@ void add_layer_terms(Precision precision, double bend, double tile, std::vector<
       {name("layers"), [at](StepCost& cost) -> double& { return cost.layers[at].step_us; }, share});
   terms.push_back({name("the first tokens"),
                    [at](StepCost& cost) -> double& { return cost.layers[at].token_us; },
-                   [share, bend](const TimedStep& step) {
+                   [share, bend = bend](const TimedStep& step) {
                      return share(step) *
                             std::min<double>(bend, static_cast<double>(step.work.tokens));
                    }});
   terms.push_back({name("more tokens"),
                    [at](StepCost& cost) -> double& { return cost.layers[at].more_token_us; },
-                   [share, bend](const TimedStep& step) {
+                   [share, bend = bend](const TimedStep& step) {
                      return share(step) *
                             std::max(0.0, static_cast<double>(step.work.tokens) - bend);
                    }});
   terms.push_back({name("tiles"),
                    [at](StepCost& cost) -> double& { return cost.layers[at].tile_us; },
-                   [share, tile](const TimedStep& step) {
+                   [share, tile = tile](const TimedStep& step) {
                      return share(step) * std::ceil(static_cast<double>(step.work.tokens) / tile);
                    }});
 }
 
-std::vector<Term> terms_of(std::span<const TimedStep> steps, double bend, double tile) {
+void add_logits_terms(Precision precision, std::span<const TimedStep> steps,
+                      std::vector<Term>& terms) {
+  const auto at = index_of(precision);
+  const auto projects = [precision](const TimedStep& step) {
+    return step.precision.embeddings == precision && step.work.logit_rows > 0;
+  };
+  if (std::none_of(steps.begin(), steps.end(), projects)) {
+    return;
+  }
+  terms.push_back({fmt::format("the LM head at {}", to_string(precision)),
+                   [at](StepCost& cost) -> double& { return cost.logits[at].step_us; },
+                   [projects](const TimedStep& step) { return projects(step) ? 1.0 : 0.0; }});
+  terms.push_back({fmt::format("rows of logits at {}", to_string(precision)),
+                   [at](StepCost& cost) -> double& { return cost.logits[at].row_us; },
+                   [projects](const TimedStep& step) {
+                     return projects(step) ? static_cast<double>(step.work.logit_rows) : 0.0;
+                   }});
+}
+
+std::vector<Term> terms_of(std::span<const TimedStep> steps, const AllCorners& corners) {
   std::vector<Term> terms;
   for (const Precision precision : kPrecisions) {
     const auto at = index_of(precision);
-    if (std::any_of(steps.begin(), steps.end(),
-                    [at](const TimedStep& step) { return step.layers[at] > 0; })) {
-      add_layer_terms(precision, bend, tile, terms);
+    if (has_layers(steps, at)) {
+      add_layer_terms(precision, corners[at], terms);
     }
+    add_logits_terms(precision, steps, terms);
   }
-  for (Term& term : shared_terms()) {
-    terms.push_back(std::move(term));
-  }
+  terms.push_back({"context tokens",
+                   [](StepCost& cost) -> double& { return cost.context_token_us; },
+                   [](const TimedStep& step) { return step.work.context_tokens; }});
+  terms.push_back({"sequences", [](StepCost& cost) -> double& { return cost.sequence_us; },
+                   [](const TimedStep& step) { return static_cast<double>(step.work.sequences); }});
+  terms.push_back({"tokens of KV", [](StepCost& cost) -> double& { return cost.kv_token_us; },
+                   [](const TimedStep& step) { return step.work.kv_tokens; }});
   return terms;
 }
 
@@ -94,7 +117,7 @@ LinearSystem system_of(std::span<const TimedStep> steps, const std::vector<Term>
 double squared_error(const StepCost& cost, std::span<const TimedStep> steps) {
   double sum = 0;
   for (const TimedStep& step : steps) {
-    const double error = predict_us(cost, step.work, step.layers) / step.us - 1;
+    const double error = predict_us(cost, step.work, step.precision) / step.us - 1;
     sum += error * error;
   }
   return sum;
@@ -103,7 +126,7 @@ double squared_error(const StepCost& cost, std::span<const TimedStep> steps) {
 Status validate(std::span<const TimedStep> steps) {
   for (const TimedStep& step : steps) {
     double share = 0;
-    for (const double one : step.layers) {
+    for (const double one : step.precision.layers) {
       share += one;
     }
     if (!std::isfinite(step.us) || step.us <= 0 || std::abs(share - 1) > 1e-6) {
@@ -116,8 +139,8 @@ Status validate(std::span<const TimedStep> steps) {
   return {};
 }
 
-Result<StepCost> fit_at(std::span<const TimedStep> steps, double bend, double tile) {
-  const std::vector<Term> terms = terms_of(steps, bend, tile);
+Result<StepCost> fit_at(std::span<const TimedStep> steps, const AllCorners& corners) {
+  const std::vector<Term> terms = terms_of(steps, corners);
   if (steps.size() <= terms.size()) {
     return make_error(ErrorCode::kInvalidArgument,
                       "{} timed steps cannot settle the {} terms of the cost model: time more",
@@ -131,12 +154,56 @@ Result<StepCost> fit_at(std::span<const TimedStep> steps, double bend, double ti
                       terms[*unknown].name);
   }
   const std::vector<double> weights = nonnegative_least_squares(system);
-  StepCost cost{.bend_tokens = bend, .tile_tokens = tile};
+  StepCost cost;
+  for (std::size_t at = 0; at < corners.size(); ++at) {
+    cost.layers[at].bend_tokens = corners[at].bend_tokens;
+    cost.layers[at].tile_tokens = corners[at].tile_tokens;
+  }
   for (std::size_t i = 0; i < terms.size(); ++i) {
     terms[i].coefficient(cost) = weights[i];
   }
   return cost;
 }
+
+// The best fit so far.
+class Search {
+ public:
+  explicit Search(std::span<const TimedStep> steps) : steps_(steps) {}
+
+  // Tries all corners for the precisions from index `first` up to `end`, which share them.
+  void try_corners(std::size_t first, std::size_t end) {
+    for (const double tile : kTiles) {
+      for (const double bend : kBends) {
+        AllCorners corners = corners_;
+        std::fill(corners.begin() + static_cast<std::ptrdiff_t>(first),
+                  corners.begin() + static_cast<std::ptrdiff_t>(end), Corners{bend, tile});
+        take_if_better(corners);
+      }
+    }
+  }
+
+  Result<StepCost> best() const {
+    return best_ ? Result<StepCost>(*best_) : Result<StepCost>(*refused_);
+  }
+
+ private:
+  void take_if_better(const AllCorners& corners) {
+    const auto cost = fit_at(steps_, corners);
+    if (!cost.ok()) {
+      refused_ = refused_ ? refused_ : cost.error();
+    } else if (const double error = squared_error(*cost, steps_); error < least_) {
+      least_ = error;
+      best_ = *cost;
+      corners_ = corners;
+    }
+  }
+
+  const std::span<const TimedStep> steps_;
+  AllCorners corners_{};
+  double least_ = std::numeric_limits<double>::infinity();
+  std::optional<StepCost> best_;
+  std::optional<Error> refused_;
+};
 
 }  // namespace
 
@@ -144,33 +211,23 @@ Result<StepCost> fit_step_cost(std::span<const TimedStep> steps) {
   if (const Status valid = validate(steps); !valid.ok()) {
     return valid.error();
   }
-  StepCost best;
-  double least = std::numeric_limits<double>::infinity();
-  std::optional<Error> refused;
-  for (const double tile : kTiles) {
-    for (const double bend : kBends) {
-      const auto cost = fit_at(steps, bend, tile);
-      if (!cost.ok()) {
-        refused = refused ? refused : cost.error();
-      } else if (const double error = squared_error(*cost, steps); error < least) {
-        least = error;
-        best = *cost;
-      }
+  Search search(steps);
+  search.try_corners(0, kPrecisions.size());
+  for (std::size_t at = 0; at < kPrecisions.size(); ++at) {
+    if (has_layers(steps, at)) {
+      search.try_corners(at, at + 1);
     }
   }
-  if (std::isinf(least)) {
-    return *refused;
-  }
-  return best;
+  return search.best();
 }
 
-bool covers(const StepCost& cost, const LayerShares& layers) {
-  for (std::size_t i = 0; i < layers.size(); ++i) {
-    if (layers[i] > 0 && !cost.layers[i].is_known()) {
+bool covers(const StepCost& cost, const StepPrecision& precision) {
+  for (std::size_t i = 0; i < precision.layers.size(); ++i) {
+    if (precision.layers[i] > 0 && !cost.layers[i].is_known()) {
       return false;
     }
   }
-  return true;
+  return cost.logits_at(precision.embeddings).is_known();
 }
 
 PredictionError prediction_error(const StepCost& cost, std::span<const TimedStep> steps,
@@ -180,7 +237,7 @@ PredictionError prediction_error(const StepCost& cost, std::span<const TimedStep
     if (step.work.tokens < least_tokens) {
       continue;
     }
-    const double one = std::abs(predict_us(cost, step.work, step.layers) / step.us - 1);
+    const double one = std::abs(predict_us(cost, step.work, step.precision) / step.us - 1);
     error.mean += one;
     error.worst = std::max(error.worst, one);
     ++error.steps;

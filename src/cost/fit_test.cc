@@ -11,10 +11,10 @@
 namespace protean {
 namespace {
 
-LayerShares all_at(Precision precision) {
-  LayerShares shares{};
-  shares[index_of(precision)] = 1;
-  return shares;
+StepPrecision all_at(Precision precision) {
+  StepPrecision all{.embeddings = default_embeddings_precision(precision)};
+  all.layers[index_of(precision)] = 1;
+  return all;
 }
 
 StepWork prefill(int tokens, int before, bool sampled = true) {
@@ -61,16 +61,16 @@ StepCost random_cost(std::mt19937& random) {
   std::uniform_real_distribution<double> factor(0.3, 3);
   StepCost cost{.context_token_us = 0.004 * factor(random),
                 .sequence_us = 5 * factor(random),
-                .kv_token_us = 0.05 * factor(random),
-                .logits_us = 3000 * factor(random),
-                .logit_row_us = 40 * factor(random),
-                .bend_tokens = 16,
-                .tile_tokens = 12};
+                .kv_token_us = 0.05 * factor(random)};
   for (const Precision precision : {Precision::kBf16, Precision::kW8, Precision::kW4}) {
     cost.of(precision) = {.step_us = 10000 * factor(random),
                           .token_us = 100 * factor(random),
                           .more_token_us = 500 * factor(random),
-                          .tile_us = 900 * factor(random)};
+                          .tile_us = 900 * factor(random),
+                          .bend_tokens = precision == Precision::kW8 ? 32.0 : 16.0,
+                          .tile_tokens = precision == Precision::kW4 ? 16.0 : 12.0};
+    cost.logits_at(default_embeddings_precision(precision)) = {.step_us = 3000 * factor(random),
+                                                               .row_us = 40 * factor(random)};
   }
   return cost;
 }
@@ -79,7 +79,7 @@ std::vector<TimedStep> timed(const StepCost& cost) {
   std::vector<TimedStep> steps;
   for (const Precision precision : {Precision::kBf16, Precision::kW8, Precision::kW4}) {
     for (const StepWork& work : varied_steps()) {
-      const LayerShares layers = all_at(precision);
+      const StepPrecision layers = all_at(precision);
       steps.push_back({work, layers, predict_us(cost, work, layers)});
     }
   }
@@ -92,24 +92,29 @@ TEST(FitStepCost, FindsTheCoefficientsThatTimesCameFrom) {
     const StepCost truth = random_cost(random);
     const auto fitted = fit_step_cost(timed(truth));
     ASSERT_TRUE(fitted.ok()) << fitted.error().message;
-    EXPECT_EQ(fitted->bend_tokens, truth.bend_tokens);
-    EXPECT_EQ(fitted->tile_tokens, truth.tile_tokens);
     const auto expect_near = [&](double found, double known) {
       EXPECT_NEAR(found, known, 1e-5 * known) << "round " << round;
     };
     expect_near(fitted->context_token_us, truth.context_token_us);
     expect_near(fitted->sequence_us, truth.sequence_us);
     expect_near(fitted->kv_token_us, truth.kv_token_us);
-    expect_near(fitted->logits_us, truth.logits_us);
-    expect_near(fitted->logit_row_us, truth.logit_row_us);
+    for (const Precision precision : {Precision::kBf16, Precision::kW8}) {
+      expect_near(fitted->logits_at(precision).step_us, truth.logits_at(precision).step_us);
+      expect_near(fitted->logits_at(precision).row_us, truth.logits_at(precision).row_us);
+    }
     for (const Precision precision : {Precision::kBf16, Precision::kW8, Precision::kW4}) {
       expect_near(fitted->of(precision).step_us, truth.of(precision).step_us);
       expect_near(fitted->of(precision).token_us, truth.of(precision).token_us);
       expect_near(fitted->of(precision).more_token_us, truth.of(precision).more_token_us);
       expect_near(fitted->of(precision).tile_us, truth.of(precision).tile_us);
+      EXPECT_EQ(fitted->of(precision).bend_tokens, truth.of(precision).bend_tokens);
+      EXPECT_EQ(fitted->of(precision).tile_tokens, truth.of(precision).tile_tokens);
     }
     EXPECT_FALSE(covers(*fitted, all_at(Precision::kW3)));
     EXPECT_TRUE(covers(*fitted, all_at(Precision::kW4)));
+    StepPrecision other_head = all_at(Precision::kW4);
+    other_head.embeddings = Precision::kW8A8;
+    EXPECT_FALSE(covers(*fitted, other_head));
   }
 }
 
@@ -123,9 +128,9 @@ TEST(FitStepCost, NoiseStaysNoise) {
   }
   const auto fitted = fit_step_cost(steps);
   ASSERT_TRUE(fitted.ok()) << fitted.error().message;
-  LayerShares mixed{};  // not among the fitted steps
-  mixed[index_of(Precision::kBf16)] = 0.25;
-  mixed[index_of(Precision::kW4)] = 0.75;
+  StepPrecision mixed;  // not among the fitted steps
+  mixed.layers[index_of(Precision::kBf16)] = 0.25;
+  mixed.layers[index_of(Precision::kW4)] = 0.75;
   std::vector<TimedStep> held_out;
   for (const StepWork& work : {decode(12, 300), prefill(96, 200), decode(48, 100)}) {
     held_out.push_back({work, mixed, predict_us(truth, work, mixed)});
@@ -145,7 +150,7 @@ TEST(FitStepCost, PredictionsRiseWithTokensContextAndSequences) {
     }
     const auto fitted = fit_step_cost(steps);
     ASSERT_TRUE(fitted.ok()) << fitted.error().message;
-    const LayerShares layers = all_at(Precision::kW8);
+    const StepPrecision layers = all_at(Precision::kW8);
     double last_us = 0;
     for (int tokens = 1; tokens < 300; tokens += 7) {
       const double us = predict_us(*fitted, prefill(tokens, 10), layers);
@@ -188,7 +193,7 @@ TEST(FitStepCost, RefusesWhatSettlesNothing) {
     expect_refusal(bad, "times must be above 0");
   }
   std::vector<TimedStep> half = good;
-  half[3].layers = {};
+  half[3].precision.layers = {};
   expect_refusal(half, "go through all layers");
 }
 

@@ -21,19 +21,25 @@ LayerShares layer_shares(const ModelSpec& spec, const Form& form) {
   return shares;
 }
 
-double predict_us(const StepCost& cost, const StepWork& work, const LayerShares& layers) {
+StepPrecision step_precision(const ModelSpec& spec, const Form& form) {
+  return {layer_shares(spec, form), form.embeddings};
+}
+
+double predict_us(const StepCost& cost, const StepWork& work, const StepPrecision& precision) {
   const auto tokens = static_cast<double>(work.tokens);
   double us = cost.fixed_us + cost.token_us * tokens + cost.context_token_us * work.context_tokens +
               cost.sequence_us * static_cast<double>(work.sequences) +
-              cost.kv_token_us * work.kv_tokens +
-              cost.logit_row_us * static_cast<double>(work.logit_rows) +
-              (work.logit_rows > 0 ? cost.logits_us : 0);
-  const double first = std::min(tokens, cost.bend_tokens);
-  const double tiles = std::ceil(tokens / cost.tile_tokens);
-  for (std::size_t i = 0; i < layers.size(); ++i) {
+              cost.kv_token_us * work.kv_tokens;
+  if (work.logit_rows > 0) {
+    const LogitsCost& logits = cost.logits_at(precision.embeddings);
+    us += logits.step_us + logits.row_us * static_cast<double>(work.logit_rows);
+  }
+  for (std::size_t i = 0; i < precision.layers.size(); ++i) {
     const LayersCost& of = cost.layers[i];
-    us += layers[i] * (of.step_us + of.token_us * first + of.more_token_us * (tokens - first) +
-                       of.tile_us * tiles);
+    const double first = std::min(tokens, of.bend_tokens);
+    us += precision.layers[i] *
+          (of.step_us + of.token_us * first + of.more_token_us * (tokens - first) +
+           of.tile_us * std::ceil(tokens / of.tile_tokens));
   }
   return us;
 }

@@ -16,6 +16,14 @@ using LayerShares = std::array<double, kPrecisions.size()>;
 
 LayerShares layer_shares(const ModelSpec& spec, const Form& form);
 
+// The precisions that the time of a step depends on.
+struct StepPrecision {
+  LayerShares layers{};
+  Precision embeddings = Precision::kBf16;  // of the LM head
+};
+
+StepPrecision step_precision(const ModelSpec& spec, const Form& form);
+
 // The cost of all layers in a step, if all were at one precision: a line over the step's tokens
 // with a bend, because reading the weights hides the first tokens, and a stair, because kernels
 // multiply rows in tiles and an incomplete tile takes as long as a full one.
@@ -24,8 +32,18 @@ struct LayersCost {
   double token_us = 0;       // for each token up to the bend
   double more_token_us = 0;  // for each token beyond it
   double tile_us = 0;        // for each tile begun
+  double bend_tokens = 16;
+  double tile_tokens = 12;
 
   bool is_known() const { return step_us + token_us + more_token_us + tile_us > 0; }
+};
+
+// The cost of the LM head at one precision.
+struct LogitsCost {
+  double step_us = 0;  // of a step with any logits: the LM head is read once
+  double row_us = 0;   // for each row of logits
+
+  bool is_known() const { return step_us + row_us > 0; }
 };
 
 // Predicts the time of a step of one model on one machine by equations 1 to 3 of KunServe section
@@ -39,18 +57,17 @@ struct StepCost {
   double context_token_us = 0;
   double sequence_us = 0;
   double kv_token_us = 0;
-  double logits_us = 0;  // of a step with any logits: the LM head is read once
-  double logit_row_us = 0;
   std::array<LayersCost, kPrecisions.size()> layers{};
-  double bend_tokens = 16;
-  double tile_tokens = 12;
+  std::array<LogitsCost, kPrecisions.size()> logits{};
 
   LayersCost& of(Precision precision) { return layers.at(index_of(precision)); }
   const LayersCost& of(Precision precision) const { return layers.at(index_of(precision)); }
+  LogitsCost& logits_at(Precision precision) { return logits.at(index_of(precision)); }
+  const LogitsCost& logits_at(Precision precision) const { return logits.at(index_of(precision)); }
 };
 
 // Layers without a share cost nothing.
-double predict_us(const StepCost& cost, const StepWork& work, const LayerShares& layers = {});
+double predict_us(const StepCost& cost, const StepWork& work, const StepPrecision& precision = {});
 double predict_us(const StepCost& cost, const StepPlan& plan);
 
 }  // namespace protean

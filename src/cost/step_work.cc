@@ -1,18 +1,26 @@
 #include "cost/step_work.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "cost/memory.h"
 
 namespace protean {
 namespace {
 
+// Adds the positions [first, end) that a slice reads.
+void add_read(double first, double end, double share_of_layers, StepWork& work) {
+  work.kv_least_tokens += share_of_layers * (end - first);
+  work.kv_tokens += share_of_layers * kKvTileTokens *
+                    (std::ceil(end / kKvTileTokens) - std::floor(first / kKvTileTokens));
+}
+
 // Sums first_position + i + 1, the positions that the i-th token of a slice sees.
 void add_attention(const SequenceSlice& slice, double share_of_layers, StepWork& work) {
   const double count = slice.token_count;
   const double before = slice.first_position;
   work.context_tokens += share_of_layers * (count * before + count * (count + 1) / 2);
-  work.kv_tokens += share_of_layers * (before + count);
+  add_read(0, before + count, share_of_layers, work);
 }
 
 // The same with each token seeing at most `window` positions.
@@ -23,7 +31,7 @@ void add_windowed(const SequenceSlice& slice, int window, double share_of_layers
       std::clamp(window - before, 0.0, count);  // tokens before the window is full
   work.context_tokens += share_of_layers * (growing * before + growing * (growing + 1) / 2 +
                                             (count - growing) * window);
-  work.kv_tokens += share_of_layers * std::min(before + count, window - 1 + count);
+  add_read(std::max(0.0, before + 1 - window), before + count, share_of_layers, work);
 }
 
 StepWork counted(const StepPlan& plan, int window, double windowed_share) {
@@ -70,7 +78,8 @@ StepDemand demand_of(const StepWork& work, const ModelSpec& spec, const Form& fo
   const auto tokens = static_cast<double>(work.tokens);
   const auto logit_rows = static_cast<double>(work.logit_rows);
   demand.weight_bytes += table / spec.vocab * tokens + (work.logit_rows > 0 ? table : 0);
-  demand.kv_bytes = work.kv_tokens * static_cast<double>(kv_token_bytes(spec, form.kv.precision));
+  demand.kv_bytes =
+      work.kv_least_tokens * static_cast<double>(kv_token_bytes(spec, form.kv.precision));
   const double attention = 4.0 * spec.attention.heads * spec.attention.head_dim;
   demand.operations = 2 * tokens * spec.layers * layer_weights(spec) +
                       2.0 * logit_rows * spec.vocab * spec.hidden +

@@ -8,14 +8,19 @@
 
 namespace protean {
 
-// The work of a step, counted from its plan. context_tokens and kv_tokens are means over layers,
-// because some layers may see only a window.
+// Kernels read keys and values in tiles of this many positions (device/cpu/attention.h).
+inline constexpr int kKvTileTokens = 64;
+
+// The work of a step, counted from its plan. Counts of positions are means over layers, because
+// some layers may see only a window.
 struct StepWork {
   std::int64_t tokens = 0;
   std::int64_t sequences = 0;
   std::int64_t logit_rows = 0;
   double context_tokens = 0;  // positions that rows attend to, summed over rows
-  double kv_tokens = 0;       // positions whose keys and values are read, once for each sequence
+  // Positions whose keys and values are read, once for each sequence, in whole tiles.
+  double kv_tokens = 0;
+  double kv_least_tokens = 0;  // the same without the tiles' other positions
 };
 
 StepWork work_of(const StepPlan& plan);  // of a model without windows

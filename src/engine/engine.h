@@ -12,6 +12,7 @@
 #include "base/ids.h"
 #include "base/units.h"
 #include "contract/request.h"
+#include "cost/step_time.h"
 #include "engine/form_steering.h"
 #include "engine/live_request.h"
 #include "engine/morph_config.h"
@@ -31,6 +32,7 @@ struct EngineConfig {
   // before it, so that no request waits forever behind others of its priority.
   TimeNs default_first_token_ns = 10 * kNsPerS;
   std::optional<MorphConfig> morph;  // without it, the form never changes
+  StepCost step_cost;                // of this model on this machine; all 0: not known
   ReplicaId replica;                 // written into every batch of outputs
 };
 

@@ -44,7 +44,11 @@ struct NamedShape {
   bool fitted = false;
 };
 
-using Layers = std::vector<LayerPrecision>;
+// The precisions of a form that is timed.
+struct TimedForm {
+  std::vector<LayerPrecision> layers;
+  Precision embeddings = Precision::kBf16;
+};
 
 StepShape inner_chunk(int tokens, int context) {
   StepShape shape = prefill_shape(tokens, context);
@@ -113,17 +117,18 @@ std::vector<NamedShape> held_out_shapes(int longest) {
            decode_with_chunk(24, at(4), {.context = at(32), .tokens = at(4)})}};
 }
 
-Layers uniform(const ModelSpec& spec, Precision precision) {
-  return Layers(static_cast<std::size_t>(spec.layers), {precision, precision});
+TimedForm uniform(const ModelSpec& spec, Precision precision) {
+  return {{static_cast<std::size_t>(spec.layers), {precision, precision}},
+          default_embeddings_precision(precision)};
 }
 
-// Mixes whole layers and halves at both precisions.
-Layers mixed(const ModelSpec& spec, Precision high, Precision low) {
-  Layers layers;
+// Mixes whole layers and halves at both precisions, under the LM head of the higher one.
+TimedForm mixed(const ModelSpec& spec, Precision high, Precision low) {
+  TimedForm form{.embeddings = default_embeddings_precision(high)};
   for (int layer = 0; layer < spec.layers; ++layer) {
-    layers.push_back({layer % 3 == 2 ? low : high, layer % 3 == 0 ? high : low});
+    form.layers.push_back({layer % 3 == 2 ? low : high, layer % 3 == 0 ? high : low});
   }
-  return layers;
+  return form;
 }
 
 // Other load only slows steps down, so the fastest run describes the machine best. With both cores
@@ -142,7 +147,8 @@ struct Measurements {
 // machine does not affect one of them alone.
 class StepProfiler {
  public:
-  StepProfiler(StepRig& rig, std::vector<NamedShape> shapes, std::vector<Layers> forms, int repeat)
+  StepProfiler(StepRig& rig, std::vector<NamedShape> shapes, std::vector<TimedForm> forms,
+               int repeat)
       : rig_(rig),
         shapes_(std::move(shapes)),
         forms_(std::move(forms)),
@@ -167,7 +173,7 @@ class StepProfiler {
 
  private:
   Status time_form(std::size_t form) {
-    if (Status changed = rig_.become(forms_[form]); !changed.ok()) {
+    if (Status changed = rig_.become(forms_[form].layers, forms_[form].embeddings); !changed.ok()) {
       return changed;
     }
     if (const auto warm = rig_.time_s(shapes_.front().shape); !warm.ok()) {
@@ -193,10 +199,11 @@ class StepProfiler {
     Measurements all;
     for (std::size_t form = 0; form < forms_.size(); ++form) {
       Form described = rig_.form();
-      described.layer_precision = forms_[form];
-      const LayerShares shares = layer_shares(rig_.spec(), described);
+      described.layer_precision = forms_[form].layers;
+      described.embeddings = forms_[form].embeddings;
+      const StepPrecision precision = step_precision(rig_.spec(), described);
       for (std::size_t i = 0; i < shapes_.size(); ++i) {
-        const TimedStep step{work_of(rig_.plan_of(shapes_[i].shape), rig_.spec()), shares,
+        const TimedStep step{work_of(rig_.plan_of(shapes_[i].shape), rig_.spec()), precision,
                              1e6 * fastest(times_s_[form * shapes_.size() + i])};
         const bool is_fitted = shapes_[i].fitted && form + 1 < forms_.size();
         if (is_fitted) {
@@ -212,7 +219,7 @@ class StepProfiler {
 
   StepRig& rig_;
   const std::vector<NamedShape> shapes_;
-  const std::vector<Layers> forms_;
+  const std::vector<TimedForm> forms_;
   const int repeat_;
   std::vector<std::vector<double>> times_s_;  // by form, then shape
 };
@@ -285,7 +292,7 @@ Result<StepProfile> measure(const StepProfileOptions& options) {
   if (!rig.ok()) {
     return rig.error();
   }
-  std::vector<Layers> forms;
+  std::vector<TimedForm> forms;
   for (const Precision precision : *precisions) {
     forms.push_back(uniform((*rig)->spec(), precision));
   }
@@ -313,7 +320,7 @@ Result<StepProfile> measure(const StepProfileOptions& options) {
       .seconds = wall.now_s() - start_s};
   for (std::size_t i = 0; i < profile.held_out.size(); ++i) {
     const TimedStep& step = measured->held_out[i];
-    profile.held_out[i].predicted_us = predict_us(*cost, step.work, step.layers);
+    profile.held_out[i].predicted_us = predict_us(*cost, step.work, step.precision);
   }
   const VariantStore& variants = (*rig)->variants();
   profile.kept = keep_learnt(variants, [&](const std::filesystem::path& directory) {
@@ -344,25 +351,33 @@ std::string to_text(const MachineStepCost& kept) {
   const StepCost& cost = kept.cost;
   std::string text = fmt::format(
       "{}, {} thread{}, by {} time\n\n"
-      "{:<8}{:>14}{:>19}{:>19}{:>19}\n",
+      "{:<10}{:>12}{:>26}{:>20}{:>22}\n",
       kept.cpu, kept.threads, kept.threads == 1 ? "" : "s", kept.cpu_time ? "processor" : "wall",
-      "layers", "us a step", fmt::format("us a token to {:.0f}", cost.bend_tokens),
-      "us a token beyond", fmt::format("us a tile of {:.0f}", cost.tile_tokens));
+      "layers", "us a step", "us a token up to", "us a token beyond", "us a tile");
   for (const Precision precision : kPrecisions) {
     const LayersCost& of = cost.of(precision);
     if (of.is_known()) {
-      text += fmt::format("{:<8}{:>14.2f}{:>19.3f}{:>19.3f}{:>19.3f}\n", to_string(precision),
-                          of.step_us, of.token_us, of.more_token_us, of.tile_us);
+      text += fmt::format("{:<10}{:>12.2f}{:>26}{:>20.3f}{:>22}\n", to_string(precision),
+                          of.step_us, fmt::format("{:.3f} to {:.0f}", of.token_us, of.bend_tokens),
+                          of.more_token_us,
+                          fmt::format("{:.3f} of {:.0f}", of.tile_us, of.tile_tokens));
+    }
+  }
+  text += fmt::format("{:<10}{:>12}{:>26}\n", "LM head", "us a step", "us a row of logits");
+  for (const Precision precision : kPrecisions) {
+    const LogitsCost& of = cost.logits_at(precision);
+    if (of.is_known()) {
+      text +=
+          fmt::format("{:<10}{:>12.2f}{:>26.3f}\n", to_string(precision), of.step_us, of.row_us);
     }
   }
   return text + fmt::format(
                     "others, us: {:.3f} a sequence, {:.6f} a token of KV read, {:.6f} a token "
-                    "of context seen, {:.3f} for logits, {:.3f} a row of them\n"
+                    "of context seen\n"
                     "on {} held-out steps of {} tokens or more: mean error {:.1f} %, worst {:.1f} "
                     "%\n",
-                    cost.sequence_us, cost.kv_token_us, cost.context_token_us, cost.logits_us,
-                    cost.logit_row_us, kept.error.steps, kLeastReportedTokens,
-                    kept.error.mean * 100, kept.error.worst * 100);
+                    cost.sequence_us, cost.kv_token_us, cost.context_token_us, kept.error.steps,
+                    kLeastReportedTokens, kept.error.mean * 100, kept.error.worst * 100);
 }
 
 std::string to_text(const StepProfile& profile) {

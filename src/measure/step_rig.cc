@@ -133,6 +133,12 @@ Result<PageBudget> StepRig::choose_memory(const StepRigOptions& options) {
   form_ = single_device_form(spec(), ladder.front(), DeviceId{0}, kv);
   PageBudget budget{.page_bytes = page_bytes_for(spec())};
   budget.reserve = reserve_pages(spec(), ladder, budget.page_bytes);
+  for (const Precision precision : ladder) {  // the embeddings are swapped too
+    budget.reserve =
+        std::max(budget.reserve,
+                 component_pages(spec(), Component::kEmbeddings,
+                                 default_embeddings_precision(precision), budget.page_bytes));
+  }
   budget.pages = form_pages(spec(), form_, budget.page_bytes) + budget.reserve;
   const std::int64_t needed =
       budget.pages * budget.page_bytes + activation_bytes(spec(), max_step_tokens_, kLogitRows);
@@ -190,12 +196,18 @@ Status StepRig::become(Precision precision) {
     return start_worker();
   }
   const auto layers = static_cast<std::size_t>(spec().layers);
-  return become(std::vector<LayerPrecision>(layers, {precision, precision}));
+  return become(std::vector<LayerPrecision>(layers, {precision, precision}), form_.embeddings);
 }
 
-Status StepRig::become(std::span<const LayerPrecision> layers) {
+Status StepRig::become(std::span<const LayerPrecision> layers, Precision embeddings) {
   // Lowering comes first and makes room for raising.
   for (const bool lowered : {true, false}) {
+    if (embeddings != form_.embeddings &&
+        (weight_bits(embeddings) < weight_bits(form_.embeddings)) == lowered) {
+      if (Status swapped = swap({0, Component::kEmbeddings, embeddings}); !swapped.ok()) {
+        return swapped;
+      }
+    }
     for (int layer = 0; layer < spec().layers; ++layer) {
       for (const Component half : kLayerHalves) {
         const auto at = static_cast<std::size_t>(layer);

@@ -57,8 +57,8 @@ class StepRig {
   const Form& form() const { return form_; }
   const VariantStore& variants() const { return *variants_; }
 
-  // One precision for each layer. The embeddings around them stay.
-  Status become(std::span<const LayerPrecision> layers);
+  // Swaps the layers, one precision for each, and the embeddings.
+  Status become(std::span<const LayerPrecision> layers, Precision embeddings);
 
   // What a server is that starts at this precision, its embeddings too: where they are others, with
   // a worker of its own.

@@ -1,5 +1,6 @@
 #include "model/step_cost_file.h"
 
+#include <algorithm>
 #include <array>
 #include <boost/json/object.hpp>
 #include <boost/json/serialize.hpp>
@@ -16,27 +17,28 @@ namespace {
 namespace fs = std::filesystem;
 namespace json = boost::json;
 
-constexpr std::int64_t kStepCostFormat = 1;
+constexpr std::int64_t kStepCostFormat = 2;
 
 template <class T>
 using Fields = std::span<const std::pair<const char*, double T::*>>;
 
-constexpr std::array<std::pair<const char*, double StepCost::*>, 9> kStepFields = {
+constexpr std::array<std::pair<const char*, double StepCost::*>, 5> kStepFields = {
     {{"fixed_us", &StepCost::fixed_us},
      {"token_us", &StepCost::token_us},
      {"context_token_us", &StepCost::context_token_us},
      {"sequence_us", &StepCost::sequence_us},
-     {"kv_token_us", &StepCost::kv_token_us},
-     {"logits_us", &StepCost::logits_us},
-     {"logit_row_us", &StepCost::logit_row_us},
-     {"bend_tokens", &StepCost::bend_tokens},
-     {"tile_tokens", &StepCost::tile_tokens}}};
+     {"kv_token_us", &StepCost::kv_token_us}}};
 
-constexpr std::array<std::pair<const char*, double LayersCost::*>, 4> kLayersFields = {
+constexpr std::array<std::pair<const char*, double LayersCost::*>, 6> kLayersFields = {
     {{"step_us", &LayersCost::step_us},
      {"token_us", &LayersCost::token_us},
      {"more_token_us", &LayersCost::more_token_us},
-     {"tile_us", &LayersCost::tile_us}}};
+     {"tile_us", &LayersCost::tile_us},
+     {"bend_tokens", &LayersCost::bend_tokens},
+     {"tile_tokens", &LayersCost::tile_tokens}}};
+
+constexpr std::array<std::pair<const char*, double LogitsCost::*>, 2> kLogitsFields = {
+    {{"step_us", &LogitsCost::step_us}, {"row_us", &LogitsCost::row_us}}};
 
 template <class T>
 json::object write_fields(const T& from, Fields<T> fields) {
@@ -63,27 +65,46 @@ bool read_fields(const json::object& object, Fields<T> fields, T& into) {
   return true;
 }
 
-bool read_layers(const json::object& object, StepCost& cost) {
-  const json::value* layers = object.if_contains("layers");
-  if (layers == nullptr || !layers->is_object() || layers->get_object().empty()) {
+// Reads the object of this name, which has a member for each precision. Returns false if there is
+// none, or it is not such an object.
+template <class T>
+bool read_by_precision(const json::object& object, std::string_view name, Fields<T> fields,
+                       std::array<T, kPrecisions.size()>& into) {
+  const json::value* all = object.if_contains(name);
+  if (all == nullptr || !all->is_object() || all->get_object().empty()) {
     return false;
   }
-  for (const auto& member : layers->get_object()) {
+  for (const auto& member : all->get_object()) {
     const auto precision = parse_precision(std::string_view(member.key()));
     const json::object* of = member.value().if_object();
     if (!precision.ok() || of == nullptr ||
-        !read_fields<LayersCost>(*of, kLayersFields, cost.of(*precision))) {
+        !read_fields<T>(*of, fields, into.at(index_of(*precision)))) {
       return false;
     }
   }
   return true;
 }
 
+template <class T>
+json::object write_by_precision(const std::array<T, kPrecisions.size()>& all, Fields<T> fields) {
+  json::object object;
+  for (const Precision precision : kPrecisions) {
+    const T& of = all.at(index_of(precision));
+    if (of.is_known()) {
+      object[to_string(precision)] = write_fields<T>(of, fields);
+    }
+  }
+  return object;
+}
+
 bool read_cost(const json::object& object, MachineStepCost& kept) {
   const json::value* step = object.if_contains("step");
   if (step == nullptr || !step->is_object() ||
       !read_fields<StepCost>(step->get_object(), kStepFields, kept.cost) ||
-      kept.cost.tile_tokens < 1 || !read_layers(object, kept.cost)) {
+      !read_by_precision<LayersCost>(object, "layers", kLayersFields, kept.cost.layers) ||
+      !read_by_precision<LogitsCost>(object, "logits", kLogitsFields, kept.cost.logits) ||
+      std::any_of(kept.cost.layers.begin(), kept.cost.layers.end(),
+                  [](const LayersCost& of) { return of.tile_tokens < 1; })) {
     return false;
   }
   constexpr std::array<std::pair<const char*, double PredictionError::*>, 2> kErrors = {
@@ -109,18 +130,12 @@ bool is_text(const json::object& object, std::string_view name, std::string_view
 }  // namespace
 
 json::object to_json(const MachineStepCost& kept) {
-  json::object layers;
-  for (const Precision precision : kPrecisions) {
-    const LayersCost& of = kept.cost.of(precision);
-    if (of.is_known()) {
-      layers[to_string(precision)] = write_fields<LayersCost>(of, kLayersFields);
-    }
-  }
   return {{"cpu", kept.cpu},
           {"threads", kept.threads},
           {"time", kept.cpu_time ? "processor" : "wall"},
           {"step", write_fields<StepCost>(kept.cost, kStepFields)},
-          {"layers", std::move(layers)},
+          {"layers", write_by_precision<LayersCost>(kept.cost.layers, kLayersFields)},
+          {"logits", write_by_precision<LogitsCost>(kept.cost.logits, kLogitsFields)},
           {"held_out_steps", kept.error.steps},
           {"mean_error", kept.error.mean},
           {"worst_error", kept.error.worst}};

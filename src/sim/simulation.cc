@@ -111,7 +111,8 @@ class ModelledExecutor : public Executor {
       return predict_us(config_.step_cost, plan);
     }
     const ModelSpec& spec = config_.engine.morph->bounds.spec;
-    return predict_us(config_.step_cost, work_of(plan, spec), layer_shares(spec, morphs_->form()));
+    return predict_us(config_.step_cost, work_of(plan, spec),
+                      step_precision(spec, morphs_->form()));
   }
 
   const SimulationConfig& config_;

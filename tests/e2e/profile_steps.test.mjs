@@ -26,12 +26,12 @@ const keptPath = () => {
 };
 
 function predicted(cost, { tokens, sequences, logits, context, kv }, layers) {
-  const first = Math.min(tokens, cost.step.bend_tokens);
-  const { step_us, token_us, more_token_us, tile_us } = cost.layers[layers];
-  return step_us + token_us * first + more_token_us * (tokens - first) +
-    tile_us * Math.ceil(tokens / cost.step.tile_tokens) + cost.step.sequence_us * sequences +
-    cost.step.logit_row_us * logits + (logits > 0 ? cost.step.logits_us : 0) + cost.step.context_token_us * context +
-    cost.step.kv_token_us * kv;
+  const { step_us, token_us, more_token_us, tile_us, bend_tokens, tile_tokens } = cost.layers[layers];
+  const first = Math.min(tokens, bend_tokens);
+  const head = cost.logits[layers === 'bf16' ? 'bf16' : 'w8'];
+  return step_us + token_us * first + more_token_us * (tokens - first) + tile_us * Math.ceil(tokens / tile_tokens) +
+    cost.step.sequence_us * sequences + (logits > 0 ? head.step_us + head.row_us * logits : 0) +
+    cost.step.context_token_us * context + cost.step.kv_token_us * kv;
 }
 
 describe('protean profile --steps', () => {
@@ -44,7 +44,9 @@ describe('protean profile --steps', () => {
     assert.equal(steps.time, 'processor');
     assert.ok(steps.cpu.length > 0);
     assert.deepEqual(Object.keys(steps.layers).sort(), ['bf16', 'w4']);
-    for (const value of [...Object.values(steps.step), ...Object.values(steps.layers).flatMap(Object.values)]) {
+    assert.deepEqual(Object.keys(steps.logits).sort(), ['bf16', 'w8']);
+    for (const value of [...Object.values(steps.step),
+      ...[steps.layers, steps.logits].flatMap(Object.values).flatMap(Object.values)]) {
       assert.ok(value >= 0, `${value}`);
     }
     // 13 shapes at two precisions and at a mixture, which no fitted step had.
@@ -55,9 +57,9 @@ describe('protean profile --steps', () => {
       .map(({ measured_us, predicted_us }) => Math.abs(predicted_us / measured_us - 1));
     assert.equal(steps.held_out_steps, errors.length);
     assert.ok(Math.abs(steps.worst_error - Math.max(...errors)) < 1e-9);
-    // A held-out step, predicted by hand from what was printed: 10 sequences after 32 tokens each.
+    // A held-out step, predicted by hand from what was printed: 10 sequences after 32 tokens each, each read as a tile of 64.
     const ten = steps.held_out.find(({ step, layers }) => step === 'decode 10' && layers.startsWith('w4') && !layers.includes('+'));
-    const by_hand = predicted(steps, { tokens: 10, sequences: 10, logits: 10, context: 330, kv: 330 }, 'w4');
+    const by_hand = predicted(steps, { tokens: 10, sequences: 10, logits: 10, context: 330, kv: 640 }, 'w4');
     assert.ok(Math.abs(ten.predicted_us / by_hand - 1) < 1e-9, `${ten.predicted_us} is not ${by_hand}`);
 
     const kept = JSON.parse(readFileSync(keptPath(), 'utf8'));
@@ -72,7 +74,7 @@ describe('protean profile --steps', () => {
     const nearly = (key, value) => (typeof value === 'number' ? Number(value.toPrecision(12)) : value);
     const { steps } = JSON.parse(stdout, nearly);
     const { format, model: identity, ...kept } = JSON.parse(readFileSync(keptPath(), 'utf8'), nearly);
-    assert.equal(format, 1);
+    assert.equal(format, 2);
     assert.match(identity, /^[0-9a-f]{32}$/);
     assert.deepEqual(steps, kept);
     assert.match(profile('--show-steps').stdout, /held-out steps of 8 tokens or more: mean error/);
@@ -94,8 +96,9 @@ describe('protean profile --steps', () => {
     refused(/another model, CPU or number of threads/, (kept) => { kept.threads = 2; });
     refused(/no cost model that this version reads/, (kept) => { kept.format = 99; });
     refused(/holds what no step can cost/, (kept) => { kept.step.sequence_us = -1; });
-    refused(/holds what no step can cost/, (kept) => { delete kept.step.bend_tokens; });
+    refused(/holds what no step can cost/, (kept) => { delete kept.layers.w4.bend_tokens; });
     refused(/holds what no step can cost/, (kept) => { kept.layers = {}; });
+    refused(/holds what no step can cost/, (kept) => { delete kept.logits; });
     refused(/holds what no step can cost/, (kept) => { kept.layers = { w5: kept.layers.w4 }; });
     refused(/holds what no step can cost/, (kept) => { kept.layers.w4.token_us = 'much'; });
     writeFileSync(keptPath(), text.slice(0, text.length / 2));
