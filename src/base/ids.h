@@ -16,7 +16,6 @@ struct Id {
 using RequestId = Id<struct RequestTag, std::uint64_t>;
 using StepId = Id<struct StepTag, std::uint64_t>;
 using MorphId = Id<struct MorphTag, std::uint64_t>;  // names one step of a morph
-using CopyId = Id<struct CopyTag, std::uint64_t>;    // names one copy of blocks between replicas
 using DeviceId = Id<struct DeviceTag, std::int32_t>;
 using ReplicaId = Id<struct ReplicaTag, std::int32_t>;  // from 0, in the order of the fleet
 

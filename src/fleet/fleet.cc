@@ -12,8 +12,8 @@ Fleet::Fleet(RouterPolicy router, const std::vector<Member>& members, TokenSink&
              KvExchange* exchange)
     : router_(router),
       sink_(sink),
-      seen_(members.size()),
       exchange_(exchange),
+      seen_(members.size()),
       candidates_(members.size()) {
   check(!members.empty(), "a fleet has a replica");
   TokenSink& outputs = *this;
@@ -33,19 +33,18 @@ void Fleet::begin(TimeNs now_ns) {
 
 void Fleet::handle(Event event) {
   const TimeNs now_ns = event.at_ns;
-  const auto reported = [&](auto&) { at(event.replica).handle(std::move(event)); };
+  const ReplicaId replica = event.replica;
+  const auto reported = [&](auto&) { at(replica).handle(std::move(event)); };
   std::visit(
       Overloaded{[&](Arrival& arrival) { on(arrival, now_ns); },
-                 [&](Cancel& cancel) {
-                   const auto owner = owner_.find(cancel.request);
-                   if (owner != owner_.end()) {
-                     at(owner->second).handle({now_ns, cancel});
-                   }
-                 },
-                 [&](Tick&) { tick(now_ns); }, [&](StepDone& done) { reported(done); },
+                 [&](const Cancel& cancel) { on(cancel, now_ns); },
+                 [&](const BlocksCopied& copied) { on(copied, now_ns); },
+                 [&](const WantMigration& want) { on(want, replica, now_ns); },
+                 [&](const Tick&) { tick(now_ns); }, [&](StepDone& done) { reported(done); },
                  [&](MorphReady& ready) { reported(ready); },
                  [&](MorphDone& done) { reported(done); }, [&](WantForm& want) { reported(want); }},
       event.what);
+  advance_migrations(now_ns);
   spread_queue(now_ns);
 }
 
@@ -61,6 +60,74 @@ void Fleet::on(Arrival& arrival, TimeNs now_ns) {
   const ReplicaId replica{static_cast<std::int32_t>(chosen)};
   owner_.emplace(arrival.request.id, replica);
   engines_[chosen]->handle({now_ns, std::move(arrival), replica});
+}
+
+void Fleet::on(const Cancel& cancel, TimeNs now_ns) {
+  const auto owner = owner_.find(cancel.request);
+  if (owner != owner_.end()) {
+    at(owner->second).handle({now_ns, cancel});
+  }
+}
+
+void Fleet::on(const BlocksCopied& copied, TimeNs now_ns) {
+  follow(copied.id, migrations_.at(copied.id).steps.copied(now_ns));
+}
+
+void Fleet::on(const WantMigration& want, ReplicaId from, TimeNs now_ns) {
+  OutputBatch batch{.at_ns = now_ns, .replica = from};
+  batch.outputs.emplace_back(
+      MigrationAnswered{want.wish_id, migrate(from, want.to, want.requests, now_ns)});
+  batch.observation = at(from).observe();
+  sink_.emit(std::move(batch));
+}
+
+Result<int> Fleet::migrate(ReplicaId from, ReplicaId to, int requests, TimeNs now_ns) {
+  if (exchange_ == nullptr || from == to) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "requests cannot move from replica {} to replica {}: name two replicas of a "
+                      "server that has several",
+                      from.value, to.value);
+  }
+  int begun = 0;
+  for (const RequestId request : at(from).decoding()) {
+    const bool moves = std::any_of(migrations_.begin(), migrations_.end(), [&](const auto& one) {
+      return one.second.steps.request() == request;
+    });
+    if (moves || begun == requests) {
+      continue;
+    }
+    const CopyId id{++last_copy_};
+    Migration& migration =
+        migrations_.try_emplace(id, Migration{from, to, {request, at(from), at(to)}}).first->second;
+    auto blocks = migration.steps.begin(now_ns);
+    begun += migration.steps.ended() ? 0 : 1;
+    follow(id, std::move(blocks));
+  }
+  return begun;
+}
+
+// Lets the migrations go on whose request has left a step.
+void Fleet::advance_migrations(TimeNs now_ns) {
+  for (auto next = migrations_.begin(); next != migrations_.end();) {
+    auto& [id, migration] = *next++;
+    follow(id, migration.steps.source_advanced(now_ns));
+  }
+}
+
+// Does what a migration asks for, and forgets it once it has ended.
+void Fleet::follow(CopyId id, std::optional<std::vector<BlockMove>> blocks) {
+  const Migration& migration = migrations_.at(id);
+  if (blocks) {
+    exchange_->copy(id, migration.from, migration.to, *std::move(blocks));
+  }
+  if (!migration.steps.ended()) {
+    return;
+  }
+  const auto owner = owner_.find(migration.steps.request());
+  if (migration.steps.adopted() && owner != owner_.end()) {
+    owner->second = migration.to;
+  }
+  migrations_.erase(id);
 }
 
 void Fleet::tick(TimeNs now_ns) {

@@ -63,32 +63,35 @@ class Fleet : private TokenSink {
   Observation observe(ReplicaId replica) const { return at(replica).observe(); }
 
  private:
+  struct Migration {
+    ReplicaId from;
+    ReplicaId to;
+    LiveMigration steps;
+  };
+
   Engine& at(ReplicaId replica) const {
     return *engines_.at(static_cast<std::size_t>(replica.value));
   }
   void on(Arrival& arrival, TimeNs now_ns);
+  void on(const Cancel& cancel, TimeNs now_ns);
+  void on(const BlocksCopied& copied, TimeNs now_ns);
+  void on(const WantMigration& want, ReplicaId from, TimeNs now_ns);
   void tick(TimeNs now_ns);
   void spread_queue(TimeNs now_ns);
-  void answer(ReplicaId replica, MigrationAnswered answered, TimeNs now_ns);
   void advance_migrations(TimeNs now_ns);
   void follow(CopyId id, std::optional<std::vector<BlockMove>> blocks);
   void emit(OutputBatch batch) override;
 
   const RouterPolicy router_;
   TokenSink& sink_;
-  std::vector<std::unique_ptr<Engine>> engines_;
-  std::vector<Observation> seen_;  // by replica, of its latest batch
-  struct Migration {
-    ReplicaId from;
-    ReplicaId to;
-    LiveMigration steps;
-  };
   KvExchange* const exchange_;
-  std::map<CopyId, Migration> migrations_;
-  std::uint64_t last_copy_ = 0;
+  std::vector<std::unique_ptr<Engine>> engines_;
+  std::vector<Observation> seen_;                   // by replica, of its latest batch
   std::unordered_map<RequestId, ReplicaId> owner_;  // of requests that have not ended
   std::vector<Candidate> candidates_;               // a member, so that its memory is reused
   std::size_t turn_ = 0;
+  std::map<CopyId, Migration> migrations_;
+  std::uint64_t last_copy_ = 0;
 };
 
 }  // namespace protean

@@ -248,6 +248,36 @@ TEST(LiveMigration, ALongSequenceIsCopiedInStagesWhileItDecodes) {
   scene.expect_nothing_left();
 }
 
+// The last copy waits for the step that the other replica computes, and the request for the one
+// that it has begun since.
+TEST(LiveMigration, AMovingRequestMissesAtMostTwoSteps) {
+  Scene scene({200, 200});
+  scene.arrive(1, 100, 60);
+  scene.arrive(2, 10, 200);
+  for (int i = 0; i < 6; ++i) {
+    scene.work(i % 2);
+  }
+  ASSERT_EQ(scene.fleet->migrate(ReplicaId{0}, ReplicaId{1}, 1, scene.now_ns).value(), 1);
+  const auto tokens = [&](std::uint64_t id) {
+    return scene.sink.seen.at(RequestId{id}).tokens.size();
+  };
+  std::size_t last = tokens(1);
+  std::size_t others_then = tokens(2);
+  while (!scene.sink.seen.at(RequestId{1}).finished) {
+    scene.work(0);
+    scene.work(1);
+    if (tokens(1) > last) {
+      EXPECT_LE(tokens(2) - others_then, 3U) << "two steps, and the one that drew the token";
+      last = tokens(1);
+      others_then = tokens(2);
+    }
+  }
+  EXPECT_EQ(scene.adopted_with_kv(), 1);
+  scene.work_to_the_end();
+  scene.expect_answer(RequestId{1});
+  scene.expect_answer(RequestId{2});
+}
+
 TEST(LiveMigration, WhatHasMovedServesLaterPrompts) {
   Scene scene({200, 200});
   scene.arrive(5, 40, 30);

@@ -36,6 +36,8 @@ struct MorphDone {
   MorphId id;
   std::int64_t pages_free = 0;  // of the device, after the commit
 };
+using CopyId = Id<struct CopyTag, std::uint64_t>;  // names one copy of blocks between replicas
+
 // KvExchange::copy() has ended.
 struct BlocksCopied {
   CopyId id;

@@ -4,6 +4,7 @@
 
 #include "base/ids.h"
 #include "contract/morph.h"
+#include "ports/event.h"
 
 namespace protean {
 

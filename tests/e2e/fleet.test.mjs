@@ -69,6 +69,27 @@ describe('a fleet of replicas', () => {
     });
   }
 
+  it('moves requests while they run, and no client notices', async () => {
+    const server = await startFleet(2);
+    try {
+      let done = false;
+      const moving = (async () => {
+        for (let i = 0; !done; ++i) {
+          const reply = await fetch(`${server.admin}/admin/fleet/migrate`, { method: 'PUT', body: JSON.stringify({ from: i % 2, to: 1 - (i % 2) }) });
+          assert.equal(reply.status, 202);
+          await sleep(2);
+        }
+      })();
+      assert.deepEqual(await Promise.all(requests.map((body) => answer(server.url, body))), wanted);
+      done = true;
+      await moving;
+      const metrics = await server.idleMetrics();
+      assert.ok(metrics.get('protean:requests_adopted_with_kv_total') > 0);
+    } finally {
+      assert.equal(await server.stop(), 0, server.log);
+    }
+  });
+
   it('sends prompts where their beginning was computed', async () => {
     const server = await startFleet(2);
     try {

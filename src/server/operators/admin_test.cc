@@ -125,6 +125,25 @@ TEST_F(AdminTest, EachReplicaHasItsFormAndItsMetrics) {
   }
 }
 
+TEST_F(AdminTest, RequestsMoveBetweenReplicasThatAreNamed) {
+  replicas = 2;
+  start();
+  const auto move = [&](const char* body) {
+    return ask("PUT /admin/fleet/migrate", "Host: 127.0.0.1\r\n", body);
+  };
+  const Response moved = move(R"({"from": 0, "to": 1, "requests": 3})");
+  EXPECT_EQ(moved.result_int(), 202U);
+  EXPECT_EQ(body_of(moved).at("migrating"), 3);
+  EXPECT_EQ(move(R"({"from": 1, "to": 0})").result_int(), 202U);
+  for (const char* wrong :
+       {"", "[]", "{}", R"({"from": 0})", R"({"from": 0, "to": 0})", R"({"from": 0, "to": 2})",
+        R"({"from": -1, "to": 1})", R"({"from": 0, "to": 1, "requests": 0})",
+        R"({"from": 0, "to": 1, "requests": "all"})", R"({"from": 0, "to": 1, "count": 2})"}) {
+    expect_error(move(wrong), 400);
+  }
+  expect_error(ask("GET /admin/fleet/migrate"), 405);
+}
+
 TEST_F(AdminTest, MalformedWishesAreRefusedWithTheReason) {
   start();
   const std::pair<const char*, const char*> wrong[] = {
