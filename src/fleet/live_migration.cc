@@ -52,7 +52,7 @@ std::optional<std::vector<BlockMove>> LiveMigration::next(TimeNs now_ns) {
   const auto tokens = static_cast<std::size_t>(from_.block_tokens());
   const auto computed = static_cast<std::size_t>(now->computed);
   const std::size_t full = computed / tokens;
-  if (full - received_.size() > kBlocksAtOnce) {
+  if (stage_ == Stage::kCopying && full - received_.size() > kBlocksAtOnce) {
     return copy_until(received_.size() + kBlocksAtOnce, now_ns);
   }
   from_.pause(request_);

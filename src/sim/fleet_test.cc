@@ -86,6 +86,26 @@ TEST(FleetSimulation, ThePredictedFirstTokenComesSoonest) {
   }
 }
 
+// Thousands of moves while requests decode: every request ends with all its tokens, no prompt is
+// computed again for a move, and the run repeats.
+TEST(FleetSimulation, RequestsThatMoveWithTheirKvEndAsOthersDo) {
+  SimulationConfig config = cluster(4, RouterPolicy::kFirstToken);
+  const auto trace = random_trace(4, 3'000, 15);
+  const SimulationReport still = simulate(config, trace);
+  config.migration_probability = 0.5;
+  const SimulationReport moved = simulate(config, trace);
+  EXPECT_GT(moved.final.adopted_with_kv_total, 1'000);
+  RecordProperty("migrations", std::to_string(moved.final.adopted_with_kv_total));
+  ASSERT_EQ(moved.finished.size(), still.finished.size());
+  EXPECT_EQ(moved.final.output_tokens_total, still.final.output_tokens_total);
+  EXPECT_EQ(moved.final.prompt_tokens_total, still.final.prompt_tokens_total);
+  EXPECT_EQ(moved.final.kv_blocks_used, 0);
+  for (const FinishedRequest& request : moved.finished) {
+    EXPECT_EQ(request.reason, FinishReason::kLength);
+  }
+  EXPECT_EQ(to_csv(moved), to_csv(simulate(config, trace)));
+}
+
 // PROTEAN_SIM_REQUESTS sets a smaller number of requests for instrumented builds. Arrivals come 64
 // times as fast as in the trace, which was recorded on one deployment.
 TEST(FleetSimulation, TheAzureConversationTraceOn64ReplicasRunsTwiceWithIdenticalBytes) {

@@ -24,6 +24,7 @@ std::uint64_t random_at(std::uint64_t seed, std::uint64_t stream, std::uint64_t 
 constexpr std::uint64_t kVocab = 32000;
 constexpr std::uint64_t kSharedStream = 0;  // the streams of prompts are request ids, from 1
 constexpr std::uint64_t kCancelStream = ~std::uint64_t{0};
+constexpr std::uint64_t kMigrationStream = kCancelStream - 1;
 constexpr std::uint64_t kOutputStream = std::uint64_t{1} << 40;  // plus the request id
 
 int tokens_within(std::int64_t tokens, int limit) {
@@ -99,6 +100,12 @@ class ModelledExecutor : public Executor {
     free_ns_ = std::max(free_ns_, now_ns_) + std::llround(step_us(plan) * kNsPerUs);
     heap_.push({free_ns_, StepDone{std::move(result)}, replica_});
   }
+  // Copies blocks from another replica between two steps.
+  void copy(CopyId id, std::size_t blocks) {
+    const double copy_us = config_.block_copy_us * static_cast<double>(blocks);
+    free_ns_ = std::max(free_ns_, now_ns_) + std::llround(copy_us * kNsPerUs);
+    heap_.push({free_ns_, BlocksCopied{id}, replica_});
+  }
   // Returns false if the event answers a step of a morph that was aborted since.
   bool is_wanted(const Event& event) {
     const auto* ready = std::get_if<MorphReady>(&event.what);
@@ -124,10 +131,10 @@ class ModelledExecutor : public Executor {
 };
 
 // The world around a fleet: a clock, a heap of future events, and the report.
-class World : public TokenSink {
+class World : public TokenSink, public KvExchange {
  public:
   World(const SimulationConfig& config, std::span<const TraceRequest> trace)
-      : config_(config), trace_(trace), fleet_(config.router, members(), *this) {}
+      : config_(config), trace_(trace), fleet_(config.router, members(), *this, this) {}
 
   SimulationReport run() {
     while (next_arrival_ < trace_.size() || !heap_.empty() ||
@@ -151,6 +158,10 @@ class World : public TokenSink {
     }
     report_.final = sum_of(report_.replicas);
     return std::move(report_);
+  }
+
+  void copy(CopyId id, ReplicaId, ReplicaId to, std::vector<BlockMove> blocks) override {
+    executors_[static_cast<std::size_t>(to.value)]->copy(id, blocks.size());
   }
 
   void emit(OutputBatch batch) override {
@@ -200,15 +211,33 @@ class World : public TokenSink {
           i < config_.shared_prefix_tokens ? kSharedStream : request.id.value;
       request.prompt.push_back(token_of(config_.seed, stream, i));
     }
-    const double dice =
-        static_cast<double>(random_at(config_.seed, kCancelStream, request.id.value) >> 11) *
-        0x1.0p-53;
+    const double dice = chance(kCancelStream, request.id.value);
     if (dice < config_.cancel_probability) {
       const double share = dice / config_.cancel_probability;
       const double answer_us = config_.step_cost.fixed_us * request.max_tokens;
       heap_.push({now_ns_ + std::llround(share * answer_us * kNsPerUs), Cancel{request.id}});
     }
+    const std::uint64_t id = request.id.value;
     fleet_.handle({now_ns_, Arrival{std::move(request)}});
+    if (chance(kMigrationStream, id) < config_.migration_probability) {
+      migrate(random_at(config_.seed, kMigrationStream, ~id));
+    }
+  }
+
+  // Asks for moves between two random replicas.
+  void migrate(std::uint64_t random) {
+    const auto replicas = static_cast<std::uint64_t>(config_.replicas);
+    const std::uint64_t from = random % replicas;
+    const std::uint64_t to = (from + 1 + (random >> 32) % (replicas - 1)) % replicas;
+    const auto id = [](std::uint64_t number) {
+      return ReplicaId{static_cast<std::int32_t>(number)};
+    };
+    fleet_.handle({now_ns_, WantMigration{.to = id(to), .requests = 8}, id(from)});
+  }
+
+  // Returns a number from 0 to 1.
+  double chance(std::uint64_t stream, std::uint64_t n) const {
+    return static_cast<double>(random_at(config_.seed, stream, n) >> 11) * 0x1.0p-53;
   }
 
   const SimulationConfig config_;

@@ -25,7 +25,11 @@ struct SimulationConfig {
   int shared_prefix_tokens = 0;   // length of the prefix that all prompts share
   TimeNs ttft_slo_ns = -1;        // deadline of each first token after arrival; negative: none
   double cancel_probability = 0;  // share of clients that cancel at a random time of the answer
-  MorphCost morph_cost;           // used if engine.morph is set
+  // Share of arrivals at which up to 8 requests that decode move from one random replica to
+  // another.
+  double migration_probability = 0;
+  double block_copy_us = 100;  // time to copy one KV block to another replica
+  MorphCost morph_cost;        // used if engine.morph is set
 };
 
 struct FinishedRequest {
