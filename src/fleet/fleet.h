@@ -88,7 +88,7 @@ class Fleet : private TokenSink {
   std::vector<std::unique_ptr<Engine>> engines_;
   std::vector<Observation> seen_;                   // by replica, of its latest batch
   std::unordered_map<RequestId, ReplicaId> owner_;  // of requests that have not ended
-  std::vector<Candidate> candidates_;               // a member, so that its memory is reused
+  std::vector<ReplicaView> candidates_;             // a member, so that its memory is reused
   std::size_t turn_ = 0;
   std::map<CopyId, Migration> migrations_;
   std::uint64_t last_copy_ = 0;

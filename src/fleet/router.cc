@@ -27,10 +27,10 @@ using Rank = std::pair<double, double>;
 
 // Returns the mean time of a token over the candidates that have measured it. If none has, returns
 // 1: ranks then compare numbers of tokens.
-double mean_token_ns(std::span<const Candidate> candidates) {
+double mean_token_ns(std::span<const ReplicaView> candidates) {
   double sum = 0;
   int measured = 0;
-  for (const Candidate& candidate : candidates) {
+  for (const ReplicaView& candidate : candidates) {
     sum += static_cast<double>(candidate.expected.token_ns);
     measured += candidate.expected.token_ns > 0 ? 1 : 0;
   }
@@ -45,7 +45,7 @@ double first_token_ns(const Prospect& expected, double token_ns) {
   return token_ns * static_cast<double>(expected.before.tokens + expected.tokens);
 }
 
-Rank rank_of(RouterPolicy policy, const Candidate& candidate, double token_ns) {
+Rank rank_of(RouterPolicy policy, const ReplicaView& candidate, double token_ns) {
   const double load = requests(candidate.load);
   switch (policy) {
     case RouterPolicy::kFirstToken:
@@ -101,7 +101,7 @@ double freeness(const Observation& load) {
   return requests(load) == 0 ? std::numeric_limits<double>::infinity() : blocks / requests(load);
 }
 
-std::size_t choose_replica(RouterPolicy policy, std::span<const Candidate> candidates,
+std::size_t choose_replica(RouterPolicy policy, std::span<const ReplicaView> candidates,
                            std::size_t turn) {
   check(!candidates.empty(), "a fleet has a replica");
   const double token_ns = mean_token_ns(candidates);
@@ -109,7 +109,7 @@ std::size_t choose_replica(RouterPolicy policy, std::span<const Candidate> candi
   std::pair<int, Rank> best_rank;
   for (std::size_t i = 0; i < candidates.size(); ++i) {
     const std::size_t index = (turn + i) % candidates.size();
-    const Candidate& candidate = candidates[index];
+    const ReplicaView& candidate = candidates[index];
     const std::pair rank(hopelessness(candidate.expected), rank_of(policy, candidate, token_ns));
     if (!best || rank < best_rank) {
       best = index;

@@ -24,7 +24,7 @@ std::string_view to_string(RouterPolicy policy);
 Result<RouterPolicy> parse_router(std::string_view name);
 
 // A replica as the router sees it when a request arrives.
-struct Candidate {
+struct ReplicaView {
   Observation load;
   Prospect expected;  // used by kFirstToken only, except for the refusal
 };
@@ -32,7 +32,7 @@ struct Candidate {
 // Chooses a candidate and returns its index. Candidates that would refuse the request are chosen
 // only if all would: then one whose refusal says that a later attempt may succeed is preferred.
 // `turn` is the index of the candidate whose turn it is; it is chosen first among equals. Pure.
-std::size_t choose_replica(RouterPolicy policy, std::span<const Candidate> candidates,
+std::size_t choose_replica(RouterPolicy policy, std::span<const ReplicaView> candidates,
                            std::size_t turn);
 
 // Returns Llumnix's freeness of a replica: its KV blocks, less those in use and those that waiting
