@@ -20,13 +20,13 @@ Scheduler::Scheduler(const SchedulerConfig& config)
     : config_(config),
       pool_(config.kv_blocks),
       cache_(config.kv_blocks, config.block_tokens),
-      largest_kv_blocks_(std::max(config.kv_blocks, config.largest_kv_blocks)),
-      released_kv_blocks_(largest_kv_blocks_) {
+      largest_kv_{std::max(config.kv_blocks, config.largest_kv_blocks),
+                  std::max(config.kv_blocks, config.largest_kv_blocks)} {
   check(config.block_tokens > 0 && config.max_num_seqs > 0 && config.max_num_batched_tokens > 0 &&
             config.max_model_len > 1,
         "scheduler limits must be positive");
-  pool_.reserve(largest_kv_blocks_);
-  cache_.reserve(largest_kv_blocks_);
+  pool_.reserve(largest_kv_.now);
+  cache_.reserve(largest_kv_.now);
 }
 
 CacheScope Scheduler::scope_of(const Sequence& sequence) const {
@@ -42,18 +42,18 @@ Status Scheduler::check_length(std::int64_t prompt, std::int64_t max_tokens) con
                       length, prompt, max_tokens, config_.max_model_len);
   }
   const std::int64_t blocks = blocks_to_end(prompt, max_tokens);
-  if (blocks > largest_kv_blocks_ && blocks <= released_kv_blocks_) {
+  if (blocks > largest_kv_.now && blocks <= largest_kv_.released) {
     return make_error(ErrorCode::kUnavailable,
                       "the request needs {} KV blocks ({} tokens), but the form that an operator "
                       "asked for has {}: shorten it, or retry when the operator has released the "
                       "form or given it more KV blocks",
-                      blocks, length, largest_kv_blocks_);
+                      blocks, length, largest_kv_.now);
   }
-  if (blocks > largest_kv_blocks_) {
+  if (blocks > largest_kv_.now) {
     return make_error(ErrorCode::kInvalidArgument,
                       "the request needs {} KV blocks ({} tokens), but the whole KV cache has {}: "
                       "shorten it, or serve with more memory for KV",
-                      blocks, length, largest_kv_blocks_);
+                      blocks, length, largest_kv_.now);
   }
   return {};
 }
@@ -172,7 +172,7 @@ void Scheduler::schedule_decodes(StepPlan& plan) {
   // In order, so that a preempted sequence comes after the one that gets its blocks.
   for (auto place = running_.begin(); place != running_.end() && has_room(plan);) {
     Sequence& sequence = *place->second;
-    if (!sequence.scheduled && !sequence.paused && sequence.pending() == 1) {
+    if (!sequence.scheduled && sequence.pending() == 1 && !is_paused(sequence)) {
       bool fits = grow(sequence);
       while (!fits && make_room(sequence)) {
         fits = grow(sequence);
@@ -266,7 +266,6 @@ void Scheduler::schedule(StepPlan& plan, Sequence& sequence) {
 
 StepOutcome Scheduler::complete(StepResult result) {
   check(!in_flight_.empty() && in_flight_.front().id == result.id, "steps complete in order");
-  completed_step_ = result.id.value;
   const InFlight step = std::move(in_flight_.front());
   in_flight_.pop_front();
   check(result.failure ||
@@ -343,7 +342,8 @@ void Scheduler::advance(Sequence& sequence, const SequenceSlice& slice, StepResu
 void Scheduler::forget_blocks(const Sequence& sequence) {
   for (std::size_t i = 0; i < std::min(sequence.cached, sequence.blocks.size()); ++i) {
     const BlockId block = sequence.blocks[i];
-    if (pool_.references(block) - std::count(lent_.begin(), lent_.end(), block) == 1) {
+    if (pool_.references(block) - std::count(exchange_.lent.begin(), exchange_.lent.end(), block) ==
+        1) {
       cache_.forget(block);
     }
   }

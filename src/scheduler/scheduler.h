@@ -137,8 +137,8 @@ class Scheduler {
   std::optional<Decoding> decoding(RequestId request) const;
   std::vector<RequestId> all_decoding() const;  // the shortest first
   // Keeps a decoding sequence out of later steps, until it is preempted, released or resumed.
-  void pause(RequestId request) { sequences_.at(request)->paused = true; }
-  void resume(RequestId request);
+  void pause(RequestId request);
+  void resume(RequestId request) { std::erase(exchange_.paused, request); }
   // Returns `count` blocks of a decoding sequence from its block number `first` on, and keeps their
   // content until give_back(), whatever becomes of the sequence.
   std::vector<BlockId> lend(RequestId request, std::size_t first, std::size_t count);
@@ -146,13 +146,15 @@ class Scheduler {
 
   // Keeps a place in steps for a sequence that will be adopted. Returns false if none is free.
   bool keep_place();
-  void give_up_place() { --kept_places_; }
+  void give_up_place() { --exchange_.kept_places; }
   // Takes free blocks for KV that arrives; nothing if sequences here would soon lack them.
   std::optional<std::vector<BlockId>> receive(std::int64_t count);
   void drop(std::span<const BlockId> received);  // that will not be adopted
   // Returns true while a sequence is paused, or blocks or places are kept, so that sequences may
   // wait though nothing runs.
-  bool exchanges_kv() const;
+  bool exchanges_kv() const {
+    return !exchange_.lent.empty() || !exchange_.paused.empty() || exchange_.kept_places > 0;
+  }
 
   // Removes a sequence in any state and frees its blocks at once. A step that computes it may still
   // run: steps execute in order, so the next user of the blocks writes after it. Returns the
@@ -195,10 +197,7 @@ class Scheduler {
   // Sets what KV may grow to from now on, and what it may grow to once an operator releases the
   // form. Requests between the two are refused as kUnavailable. Sequences that are here may need
   // more than either.
-  void set_largest_kv(std::int64_t now, std::int64_t released) {
-    largest_kv_blocks_ = now;
-    released_kv_blocks_ = released;
-  }
+  void set_largest_kv(std::int64_t now, std::int64_t released) { largest_kv_ = {now, released}; }
   std::int64_t largest_need() const;  // blocks of the longest sequence here when it ends
   Demand demand() const;              // O(1)
   // Returns true if no sequence runs and all that wait need a larger KV.
@@ -230,6 +229,22 @@ class Scheduler {
     std::size_t scores = 0;
   };
 
+  // The blocks that KV may grow to, see set_largest_kv().
+  struct LargestKv {
+    std::int64_t now = 0;
+    std::int64_t released = 0;
+  };
+
+  // What live migrations hold here.
+  struct Exchange {
+    std::vector<BlockId> lent;  // once for each loan
+    std::vector<RequestId> paused;
+    std::int64_t kept_places = 0;  // for sequences to be adopted
+    // Blocks that move within this scheduler are copied before this step, so their content is not
+    // in place until it is complete.
+    std::uint64_t moved_before_step = 0;
+  };
+
   std::vector<BlockId> match(const CacheScope& scope, std::span<const TokenId> tokens) const;
   std::int64_t uncached(const CacheScope& scope, std::span<const TokenId> tokens,
                         int reusable) const;
@@ -245,6 +260,7 @@ class Scheduler {
   bool waits_for_prefix(Sequence& sequence);
   bool fits_now(const Sequence& sequence);
   bool lacks_block(const Sequence& sequence) const;
+  bool is_paused(const Sequence& sequence) const;
   std::int64_t free_reserve() const;
   std::uint64_t changes() const { return cache_.insertions() + kv_changes_; }
   void enqueue(Sequence& sequence);
@@ -264,7 +280,9 @@ class Scheduler {
   void release(BlockId block);
   void release_blocks(Sequence& sequence);
   bool has_room(const StepPlan& plan) const;
-  bool has_place() const { return std::ssize(running_) + kept_places_ < config_.max_num_seqs; }
+  bool has_place() const {
+    return std::ssize(running_) + exchange_.kept_places < config_.max_num_seqs;
+  }
 
   const SchedulerConfig config_;
   BlockPool pool_;
@@ -274,19 +292,15 @@ class Scheduler {
   std::unordered_map<RequestId, int> of_client_;  // sequences that are here, by Request::client
   WaitingQueue waiting_;
   std::map<QueuePlace, Sequence*> running_;
-  std::vector<BlockId> lent_;       // once for each loan
-  std::int64_t kept_places_ = 0;    // for sequences to be adopted
+  Exchange exchange_;
   std::int64_t decodes_short_ = 0;  // running sequences whose next token needs a new block
   std::int64_t too_large_by_ = 0;   // blocks that KV lacks for the largest sequence alone
-  std::int64_t largest_kv_blocks_;
-  std::int64_t released_kv_blocks_;
+  LargestKv largest_kv_;
   std::uint64_t kv_changes_ = 0;
   TimeNs now_ns_ = 0;  // of the latest call that passed a time
   std::deque<InFlight> in_flight_;
   std::uint64_t last_arrival_ = 0;
   std::uint64_t last_step_ = 0;
-  std::uint64_t completed_step_ = 0;
-  std::uint64_t moved_before_step_ = 0;  // blocks move until this step begins
   TokenBudget budget_;
   double hit_share_ = 0;  // share of recent prompts' tokens that the prefix cache had
   Observation totals_;    // only the *_total fields

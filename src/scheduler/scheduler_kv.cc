@@ -53,6 +53,7 @@ void Scheduler::enqueue(Sequence& sequence) {
 // Removes a sequence from the running ones and releases its blocks.
 void Scheduler::leave(Sequence& sequence) {
   decodes_short_ -= lacks_block(sequence) ? 1 : 0;
+  resume(sequence.asks.id);
   release_blocks(sequence);
   running_.erase(sequence.place);
 }
@@ -91,7 +92,8 @@ std::vector<BlockMove> Scheduler::next_moves(std::int64_t limit) {
   }
   for (const auto& [place, sequence] : running_) {
     for (BlockId& block : sequence->blocks) {
-      if (!pool_.leaves(block) || std::find(lent_.begin(), lent_.end(), block) != lent_.end()) {
+      const std::vector<BlockId>& lent = exchange_.lent;
+      if (!pool_.leaves(block) || std::find(lent.begin(), lent.end(), block) != lent.end()) {
         continue;  // what is lent stays where it is
       }
       if (pool_.references(block) == 0) {  // another sequence shares the block, and it has moved
@@ -108,7 +110,9 @@ std::vector<BlockMove> Scheduler::next_moves(std::int64_t limit) {
     }
   }
   kv_changes_ += moves.size();
-  moved_before_step_ = moves.empty() ? moved_before_step_ : last_step_ + 1;
+  if (!moves.empty()) {
+    exchange_.moved_before_step = last_step_ + 1;
+  }
   return moves;
 }
 

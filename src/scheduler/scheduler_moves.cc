@@ -41,7 +41,6 @@ void Scheduler::adopt(std::unique_ptr<Sequence> sequence, std::vector<BlockId> b
   adopted.place.arrival = ++last_arrival_;
   adopted.refused_at_free = -1;
   adopted.held_until = 0;
-  adopted.paused = false;
   if (blocks.empty()) {
     adopted.computed = 0;
     enqueue(adopted);
@@ -54,7 +53,7 @@ void Scheduler::adopt(std::unique_ptr<Sequence> sequence, std::vector<BlockId> b
     adopted.precision_tag = precision_tag_;
     running_.emplace(adopted.place, &adopted);
     decodes_short_ += lacks_block(adopted) ? 1 : 0;
-    --kept_places_;
+    --exchange_.kept_places;
     ++totals_.adopted_with_kv_total;
   }
   const bool fresh = sequences_.emplace(adopted.asks.id, std::move(sequence)).second;
@@ -64,7 +63,8 @@ void Scheduler::adopt(std::unique_ptr<Sequence> sequence, std::vector<BlockId> b
 
 std::optional<Scheduler::Decoding> Scheduler::decoding(RequestId request) const {
   const auto found = sequences_.find(request);
-  if (found == sequences_.end() || shrinking() || completed_step_ < moved_before_step_) {
+  const std::uint64_t completed = in_flight_.empty() ? last_step_ : in_flight_.front().id.value - 1;
+  if (found == sequences_.end() || shrinking() || completed < exchange_.moved_before_step) {
     return std::nullopt;
   }
   const Sequence& sequence = *found->second;
@@ -95,16 +95,14 @@ std::vector<RequestId> Scheduler::all_decoding() const {
   return requests;
 }
 
-bool Scheduler::exchanges_kv() const {
-  return !lent_.empty() || kept_places_ > 0 ||
-         std::any_of(running_.begin(), running_.end(),
-                     [](const auto& place) { return place.second->paused; });
+void Scheduler::pause(RequestId request) {
+  resume(request);
+  exchange_.paused.push_back(request);
 }
 
-void Scheduler::resume(RequestId request) {
-  if (const auto found = sequences_.find(request); found != sequences_.end()) {
-    found->second->paused = false;
-  }
+bool Scheduler::is_paused(const Sequence& sequence) const {
+  const std::vector<RequestId>& paused = exchange_.paused;
+  return std::find(paused.begin(), paused.end(), sequence.asks.id) != paused.end();
 }
 
 std::vector<BlockId> Scheduler::lend(RequestId request, std::size_t first, std::size_t count) {
@@ -115,15 +113,15 @@ std::vector<BlockId> Scheduler::lend(RequestId request, std::size_t first, std::
   for (const BlockId block : lent) {
     pool_.acquire(block);
   }
-  lent_.insert(lent_.end(), lent.begin(), lent.end());
+  exchange_.lent.insert(exchange_.lent.end(), lent.begin(), lent.end());
   return lent;
 }
 
 void Scheduler::give_back(std::span<const BlockId> lent) {
   for (const BlockId block : lent) {
-    const auto loan = std::find(lent_.begin(), lent_.end(), block);
-    check(loan != lent_.end(), "only what was lent is given back");
-    lent_.erase(loan);
+    const auto loan = std::find(exchange_.lent.begin(), exchange_.lent.end(), block);
+    check(loan != exchange_.lent.end(), "only what was lent is given back");
+    exchange_.lent.erase(loan);
     release(block);
   }
 }
@@ -132,7 +130,7 @@ bool Scheduler::keep_place() {
   if (!has_place()) {
     return false;
   }
-  ++kept_places_;
+  ++exchange_.kept_places;
   return true;
 }
 

@@ -25,7 +25,7 @@ Backlog Scheduler::backlog_before(int priority, TimeNs due_ns, std::int64_t toke
     backlog.tokens += pending <= 1 ? 0 : pending;
   }
   const double missing = 1.0 - hit_share_;
-  std::int64_t places = config_.max_num_seqs - std::ssize(running_) - kept_places_;
+  std::int64_t places = config_.max_num_seqs - std::ssize(running_) - exchange_.kept_places;
   double blocks = static_cast<double>(pool_.free());
   const auto take_place = [&](std::int64_t to_compute) {
     blocks -= static_cast<double>(blocks_for(to_compute));
@@ -196,7 +196,6 @@ bool Scheduler::preempt_last() {
 
 void Scheduler::preempt(Sequence& sequence) {
   leave(sequence);
-  sequence.paused = false;
   sequence.computed = 0;
   ++sequence.usage.preemptions;
   ++totals_.preemptions_total;

@@ -33,7 +33,6 @@ struct Sequence {
   std::size_t cached = 0;  // leading blocks that are in the prefix cache
   bool cacheable = true;   // all its KV was computed at precision_tag
   bool scheduled = false;  // in a step that is not complete
-  bool paused = false;     // no later step takes it
   bool failed = false;
   std::uint32_t precision_tag = 0;
   // Free blocks, and changes of the cache and of KV's size, when admission last failed. While
