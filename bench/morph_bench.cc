@@ -152,7 +152,7 @@ class Bench {
         2 * component_pages(spec, Component::kMlp, Precision::kBf16, page_bytes);
     worker_ = *CpuWorker::create(
         {.form = form,
-         .threads = kThreads,
+         .devices = {{.threads = kThreads}},
          .max_step_tokens = kBatch,
          .max_positions = 2 * kContext,
          .pages = PageBudget{page_bytes, form_pages(spec, form, page_bytes) + reserve},

@@ -32,6 +32,7 @@ void add_measuring_options(CLI::App& engine, EngineBenchOptions& options) {
                   "Measure processor time, for machines that have other work");
   add_variant_cache_option(engine, options.variant_cache);
   engine.add_flag("--json", options.json, "Print one JSON object instead of the table");
+  add_group_options(engine, options.group);
   add_compute_options(engine, options.compute);
 }
 

@@ -87,9 +87,9 @@ void print_sizing(const ModelSpec& spec, const Sizing& sizing) {
             format_bytes(sizing.kv_bytes), sizing.form.kv.blocks * sizing.form.kv.block_tokens);
   print_row("max-model-len", "{} tokens", sizing.max_model_len);
   print_row("form at start", "{}", to_string(sizing.form));
-  for (std::size_t replica = 0; replica < sizing.cpus.size(); ++replica) {
-    print_row(sizing.cpus.size() == 1 ? "computes with" : fmt::format("replica {}", replica), "{}",
-              to_string(sizing.cpus[replica]));
+  for (std::size_t device = 0; device < sizing.cpus.size(); ++device) {
+    print_row(sizing.cpus.size() == 1 ? "computes with" : fmt::format("device {}", device), "{}",
+              to_string(sizing.cpus[device]));
   }
   for (const std::string& warning : sizing.warnings) {
     print_row("warning", "{}", warning);

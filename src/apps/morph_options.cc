@@ -277,7 +277,8 @@ Result<ReplicaOptions> choose_replica(ModelOptions model, bool may_morph,
       VariantStore::open({files.checkpoint, model.model}, *sources,
                          {.directory = options.variant_cache,
                           .precisions = options.mode == "off" ? std::vector<Precision>() : kept,
-                          .most_bytes = *cache_bytes});
+                          .most_bytes = *cache_bytes,
+                          .shards = sizing->form.shards});
   if (!variants.ok()) {
     return variants.error();
   }

@@ -100,12 +100,13 @@ void add_precision_options(CLI::App& app, ModelOptions& options) {
 void add_memory_options(CLI::App& app, ModelOptions& options) {
   app.option_defaults()->group("Memory");
   app.add_option("--device-memory", options.device_memory,
-                 "Bound for weights, KV cache and activations together, such as 12GiB. auto is "
-                 "what they need")
+                 "Bound for weights, KV cache and activations together, such as 12GiB, on each "
+                 "device. auto is what they need")
       ->type_name("SIZE")
       ->capture_default_str();
   app.add_option("--kv-cache-memory", options.kv_cache_memory,
-                 "Memory for keys and values, such as 4GiB. auto is enough for --max-num-seqs "
+                 "Memory for keys and values, such as 4GiB, on each device. auto is enough for "
+                 "--max-num-seqs "
                  "sequences of full length, and at most half of the free memory or all that "
                  "--device-memory leaves")
       ->type_name("SIZE")
@@ -133,17 +134,46 @@ void add_memory_options(CLI::App& app, ModelOptions& options) {
 
 }  // namespace
 
+void add_group_options(CLI::App& app, GroupOptions& options) {
+  app.option_defaults()->group("Devices");
+  app.add_option("--data-parallel-size", options.replicas,
+                 "Replicas of the model, each with weights, KV cache and devices of its own. "
+                 "Memory flags are for each device, batch flags for each replica")
+      ->type_name("N")
+      ->check(whole_number(1, 1024))
+      ->capture_default_str();
+  app.add_option(
+         "--devices", options.devices,
+         "Divide the CPUs among this many devices of all replicas together, or take them from a "
+         "TOML file with a "
+         "table [[device]] for each: cpus = \"0-7\", memory = \"12GiB\". auto is as many as "
+         "the model's division needs")
+      ->type_name("NUMBER|FILE")
+      ->capture_default_str();
+  app.add_option("--tensor-parallel-size", options.tensor,
+                 "Devices that share each layer; 0 is chosen: all of them if the KV heads divide "
+                 "among them and there is no other division")
+      ->check(whole_number(0, 1024))
+      ->capture_default_str();
+  app.add_option("--pipeline-parallel-size", options.pipeline,
+                 "Stages of consecutive layers, each on devices of its own; 0 is chosen")
+      ->check(whole_number(0, 1024))
+      ->capture_default_str();
+  app.add_option("--stages", options.stages,
+                 "Layers of each stage, such as 10,9,7,6 (default even)")
+      ->type_name("LIST");
+  app.add_option("--max-tensor-parallel-size", options.most_tensor,
+                 "Shards of each layer: the largest degree of tensor parallelism that this model "
+                 "may ever have, on which the bits of its answers depend; 0 is the degree in use")
+      ->check(whole_number(0, 1024))
+      ->capture_default_str();
+}
+
 void add_model_options(CLI::App& app, ModelOptions& options) {
   add_precision_options(app, options);
   add_memory_options(app, options);
+  add_group_options(app, options.group);
   add_compute_options(app, options.compute);
-  app.add_option("--data-parallel-size", options.data_parallel_size,
-                 "Replicas of the model, each with weights, KV cache and CPUs of its own. Memory "
-                 "and batch flags are for each replica")
-      ->type_name("N")
-      ->check(whole_number(1, 1024))
-      ->capture_default_str()
-      ->group("Replicas");
 }
 
 void add_variant_option(CLI::App& app, std::vector<std::string>& texts) {

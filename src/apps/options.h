@@ -14,6 +14,8 @@ namespace protean {
 
 // Adds the flags of every subcommand that computes.
 void add_compute_options(CLI::App& app, ComputeOptions& options);
+// Adds the flags of those that divide a model among devices.
+void add_group_options(CLI::App& app, GroupOptions& options);
 
 // Adds the flags of every subcommand that loads a model. A flag that means what one of vLLM's means
 // has its name.

@@ -56,7 +56,7 @@ Status complete(ServeOptions& options) {
   server.http.sse_ping_ms = options.sse_ping_interval_s * 1000;
   server.http.max_connections = clip_connections(server.http.max_connections);
   server.service.max_outstanding =
-      options.model.data_parallel_size * options.model.max_num_seqs + options.max_queued;
+      options.model.group.replicas * options.model.max_num_seqs + options.max_queued;
   auto keys = collect_keys(std::move(options.api_keys), options.api_key_file);
   if (!keys.ok()) {
     return keys.error();
@@ -153,7 +153,7 @@ ServedModel served_model(const ServeOptions& options, const ModelFiles& files,
                    .pages = sizing.budget.pages,
                    .pages_free = sizing.budget.pages -
                                  form_pages(spec, sizing.form, sizing.budget.page_bytes)},
-          .replicas = options.model.data_parallel_size,
+          .replicas = options.model.group.replicas,
           .router = std::string(to_string(replica.router))};
 }
 
@@ -164,9 +164,8 @@ void log_start(const ModelFiles& files, const Sizing& sizing) {
     log::warning("{} has no chat template: chats use ChatML; give one with --chat-template",
                  files.name);
   }
-  for (std::size_t replica = 0; replica < sizing.cpus.size(); ++replica) {
-    log::info("{}{}", sizing.cpus.size() == 1 ? "" : fmt::format("replica {}: ", replica),
-              to_string(sizing.cpus[replica]));
+  for (std::size_t device = 0; device < sizing.cpus.size(); ++device) {
+    log::info("device {}: {}", device, to_string(sizing.cpus[device]));
   }
   for (const std::string& warning : sizing.warnings) {
     log::warning("{}", warning);
@@ -319,7 +318,7 @@ void add_router_option(CLI::App& app, ServeOptions& options) {
                  "round-robin: in turn")
       ->check(one_of({"first-token", "freeness", "least-loaded", "round-robin"}))
       ->capture_default_str()
-      ->group("Replicas");
+      ->group("Devices");
 }
 
 void add_answer_options(CLI::App& app, ServeOptions& options) {

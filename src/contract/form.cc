@@ -5,6 +5,8 @@
 #include <iterator>
 #include <utility>
 
+#include "base/check.h"
+
 namespace protean {
 namespace {
 
@@ -14,36 +16,69 @@ Error illegal(fmt::format_string<Args...> format, Args&&... args) {
                "illegal form: " + fmt::format(format, std::forward<Args>(args)...)};
 }
 
-Status validate_stages(const Form& form, const ModelSpec& spec,
-                       std::span<const DeviceSpec> devices) {
-  int next_layer = 0;
-  std::vector<DeviceId> used;
-  for (const Stage& stage : form.stages) {
-    if (stage.first_layer != next_layer || stage.layer_count <= 0) {
-      return illegal("a stage of {} layers begins at layer {}, expected {}", stage.layer_count,
-                     stage.first_layer, next_layer);
-    }
-    next_layer += stage.layer_count;
-    if (static_cast<int>(stage.devices.size()) != form.tp_degree) {
-      return illegal("a stage has {} devices at TP degree {}", stage.devices.size(),
-                     form.tp_degree);
-    }
-    for (const DeviceId device : stage.devices) {
-      const bool known = std::any_of(devices.begin(), devices.end(),
-                                     [&](const DeviceSpec& have) { return have.id == device; });
-      if (!known) {
-        return illegal("device {} does not exist", device.value);
-      }
-      if (std::find(used.begin(), used.end(), device) != used.end()) {
-        return illegal("device {} is used twice", device.value);
-      }
-      used.push_back(device);
-    }
-  }
-  if (next_layer != spec.layers) {
-    return illegal("its stages hold {} layers, the model has {}", next_layer, spec.layers);
+Status validate_run(const ShardRun& run, int shards, const std::string& what) {
+  const bool aligned = run.count >= 0 && run.first >= 0 && (run.count & (run.count - 1)) == 0 &&
+                       (run.count == 0 || run.first % run.count == 0);
+  if (!aligned || run.end() > shards) {
+    return illegal("{}: shards {} to {} of {} are no aligned run of a power of two", what,
+                   run.first, run.end() - 1, shards);
   }
   return {};
+}
+
+Status validate_devices(const Form& form, const ModelSpec& spec,
+                        std::span<const DeviceSpec> devices) {
+  if (form.group.empty()) {
+    return illegal("no device holds anything");
+  }
+  std::vector<DeviceId> used;
+  for (const Holding& holding : form.group) {
+    const DeviceId device = holding.device;
+    const bool known = std::any_of(devices.begin(), devices.end(),
+                                   [&](const DeviceSpec& have) { return have.id == device; });
+    if (!known) {
+      return illegal("device {} does not exist", device.value);
+    }
+    if (std::find(used.begin(), used.end(), device) != used.end()) {
+      return illegal("device {} is used twice", device.value);
+    }
+    used.push_back(device);
+    if (static_cast<int>(holding.layers.size()) != spec.layers) {
+      return illegal("device {} is told of {} layers, the model has {}", device.value,
+                     holding.layers.size(), spec.layers);
+    }
+  }
+  return {};
+}
+
+// Checks the runs of a component on all devices, and that they make at least one whole copy.
+Status validate_component(const Form& form, int layer, Component component) {
+  for (const Holding& holding : form.group) {
+    const std::string what =
+        fmt::format("{} on device {}", component_name(layer, component), holding.device.value);
+    if (Status valid = validate_run(holding.of(layer, component), form.shards, what); !valid) {
+      return valid;
+    }
+  }
+  if (copies_of(form.group, layer, component, form.shards).empty()) {
+    return illegal("the devices do not hold whole copies of {}", component_name(layer, component));
+  }
+  return {};
+}
+
+Status validate_holdings(const Form& form, const ModelSpec& spec,
+                         std::span<const DeviceSpec> devices) {
+  if (Status valid = validate_devices(form, spec, devices); !valid) {
+    return valid;
+  }
+  for (int layer = 0; layer < spec.layers; ++layer) {
+    for (const Component half : kLayerHalves) {
+      if (Status valid = validate_component(form, layer, half); !valid) {
+        return valid;
+      }
+    }
+  }
+  return validate_component(form, 0, Component::kEmbeddings);
 }
 
 }  // namespace
@@ -135,25 +170,67 @@ Form single_device_form(const ModelSpec& spec, Precision precision, DeviceId dev
 Form single_device_form(const ModelSpec& spec, std::vector<LayerPrecision> layers, DeviceId device,
                         KvForm kv) {
   Form form;
-  form.stages = {Stage{.first_layer = 0, .layer_count = spec.layers, .devices = {device}}};
+  form.group = {whole_model(spec.layers, form.shards, device)};
   form.layer_precision = std::move(layers);
   form.embeddings = default_embeddings_precision(highest_precision(form));
   form.kv = kv;
   return form;
 }
 
+Division even_division(int layers, int tensor, int stages) {
+  Division division{.tensor = tensor, .stage_layers = {}};
+  for (int stage = 0; stage < stages; ++stage) {
+    division.stage_layers.push_back(layers / stages + (stage < layers % stages ? 1 : 0));
+  }
+  return division;
+}
+
+Form divide(Form form, const Division& division, std::span<const DeviceId> devices) {
+  const auto layers = form.layer_precision.size();
+  const int tensor = division.tensor;
+  check(division.devices() == std::ssize(devices), "a division is for as many devices");
+  check(tensor > 0 && form.shards % tensor == 0, "every device has as many shards");
+  form.group.clear();
+  std::size_t first = 0;
+  for (std::size_t stage = 0; stage < division.stage_layers.size(); ++stage) {
+    const auto count = static_cast<std::size_t>(division.stage_layers[stage]);
+    const bool outer = stage == 0 || stage + 1 == division.stage_layers.size();
+    for (int rank = 0; rank < tensor; ++rank) {
+      const ShardRun run{rank * (form.shards / tensor), form.shards / tensor};
+      Holding holding{.device = devices[form.group.size()],
+                      .layers = std::vector<Holding::Layer>(layers),
+                      .embeddings = outer ? run : ShardRun{}};
+      for (std::size_t layer = first; layer < first + count; ++layer) {
+        holding.layers.at(layer) = {run, run};
+      }
+      form.group.push_back(std::move(holding));
+    }
+    first += count;
+  }
+  check(first == layers, "the stages have all layers");
+  return form;
+}
+
+std::vector<Stage> stages_of(const Form& form) {
+  std::vector<Stage> stages;
+  for (int layer = 0; layer < static_cast<int>(form.layer_precision.size()); ++layer) {
+    const auto copies = copies_of(form.group, layer, Component::kAttention, form.shards);
+    const Copy devices = copies.empty() ? Copy() : copies.front();
+    if (stages.empty() || stages.back().devices != devices) {
+      stages.push_back({.first_layer = layer, .layer_count = 0, .devices = devices});
+    }
+    ++stages.back().layer_count;
+  }
+  return stages;
+}
+
 Status validate(const Form& form, const ModelSpec& spec, std::span<const DeviceSpec> devices) {
-  if (form.tp_degree <= 0 || form.largest_tp_degree < form.tp_degree ||
-      form.largest_tp_degree % form.tp_degree != 0) {
-    return illegal("TP degree {} must divide the largest TP degree {}", form.tp_degree,
-                   form.largest_tp_degree);
+  if (form.shards <= 0 || (form.shards & (form.shards - 1)) != 0) {  // sums are a tree of pairs
+    return illegal("the number of shards, {}, is no power of two", form.shards);
   }
-  if ((form.largest_tp_degree & (form.largest_tp_degree - 1)) != 0) {  // sums are a tree of pairs
-    return illegal("the largest TP degree {} is no power of two", form.largest_tp_degree);
-  }
-  if (spec.attention.kv_heads % form.largest_tp_degree != 0) {
-    return illegal("{} KV heads do not split into {} groups", spec.attention.kv_heads,
-                   form.largest_tp_degree);
+  if (spec.attention.kv_heads % form.shards != 0) {
+    return illegal("{} KV heads do not divide into {} shards", spec.attention.kv_heads,
+                   form.shards);
   }
   if (static_cast<int>(form.layer_precision.size()) != spec.layers) {
     return illegal("{} layer precisions for {} layers", form.layer_precision.size(), spec.layers);
@@ -162,7 +239,7 @@ Status validate(const Form& form, const ModelSpec& spec, std::span<const DeviceS
     return illegal("KV needs at least one block of at least one token, got {} of {}",
                    form.kv.blocks, form.kv.block_tokens);
   }
-  return validate_stages(form, spec, devices);
+  return validate_holdings(form, spec, devices);
 }
 
 Precision highest_precision(const Form& form) {
@@ -225,6 +302,24 @@ void add(std::vector<TokensAt>& sum, std::span<const TokensAt> more) {
   }
 }
 
+namespace {
+
+// Returns "1 stage x TP 1" or "2 stages (10, 6 layers) x TP 2".
+std::string division_text(const Form& form) {
+  const std::vector<Stage> stages = stages_of(form);
+  std::string layers;
+  std::size_t widest = 0;
+  for (const Stage& stage : stages) {
+    layers += fmt::format("{}{}", layers.empty() ? "" : ", ", stage.layer_count);
+    widest = std::max(widest, stage.devices.size());
+  }
+  return stages.size() == 1
+             ? fmt::format("1 stage x TP {}", widest)
+             : fmt::format("{} stages ({} layers) x TP {}", stages.size(), layers, widest);
+}
+
+}  // namespace
+
 std::string to_string(const Form& form) {
   std::string layers;
   for (std::size_t i = 0; i < form.layer_precision.size();) {
@@ -237,10 +332,9 @@ std::string to_string(const Form& form) {
                           end - i);
     i = end;
   }
-  return fmt::format("{} stage{} x TP {}, layers {}, embeddings {}, KV {} {} blocks of {} tokens",
-                     form.stages.size(), form.stages.size() == 1 ? "" : "s", form.tp_degree, layers,
-                     to_string(form.embeddings), to_string(form.kv.precision), form.kv.blocks,
-                     form.kv.block_tokens);
+  return fmt::format("{}, layers {}, embeddings {}, KV {} {} blocks of {} tokens",
+                     division_text(form), layers, to_string(form.embeddings),
+                     to_string(form.kv.precision), form.kv.blocks, form.kv.block_tokens);
 }
 
 }  // namespace protean

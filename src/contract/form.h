@@ -8,6 +8,7 @@
 
 #include "base/ids.h"
 #include "base/result.h"
+#include "contract/holding.h"
 #include "contract/layer_precision.h"
 #include "contract/model_spec.h"
 #include "contract/precision.h"
@@ -41,14 +42,6 @@ struct DeviceSpec {
   int cores = 1;
 };
 
-// Consecutive layers, held by one device for each tensor-parallel rank.
-struct Stage {
-  int first_layer = 0;
-  int layer_count = 0;
-  std::vector<DeviceId> devices;
-  friend bool operator==(const Stage&, const Stage&) = default;
-};
-
 struct KvForm {
   KvPrecision precision = KvPrecision::kBf16;
   int block_tokens = 16;
@@ -58,12 +51,12 @@ struct KvForm {
 
 // What a replica is, as an immutable value. A change of form is a new value, never an edit.
 struct Form {
-  std::vector<Stage> stages;                    // in layer order, together all layers
-  int tp_degree = 1;                            // devices per stage
-  int largest_tp_degree = 1;                    // fixes head groups and reduction order for life
+  int shards =
+      1;  // of each component: the largest TP degree, which fixes the order of sums for life
+  std::vector<Holding> group;                   // what each device holds
   std::vector<LayerPrecision> layer_precision;  // one per layer
   Precision embeddings = Precision::kBf16;      // of embedding matrix and LM head
-  KvForm kv;
+  KvForm kv;                                    // every device with attention has all blocks
   friend bool operator==(const Form&, const Form&) = default;
 };
 
@@ -73,12 +66,41 @@ Form single_device_form(const ModelSpec& spec, Precision precision, DeviceId dev
 Form single_device_form(const ModelSpec& spec, std::vector<LayerPrecision> layers, DeviceId device,
                         KvForm kv);
 
+// How a group divides a model: layers among stages (pipeline parallelism), and the shards of each
+// stage's layers among `tensor` devices (tensor parallelism).
+struct Division {
+  int tensor = 1;
+  std::vector<int> stage_layers;  // layers of each stage, in order; at least 1 each
+
+  int devices() const { return tensor * static_cast<int>(stage_layers.size()); }
+};
+
+// Divides `layers` among stages as evenly as possible; the first stages get one more.
+Division even_division(int layers, int tensor, int stages);
+
+// Returns the form with its shards divided among devices, stage after stage. The first and the last
+// stage hold the embeddings. The division's tensor degree divides form.shards.
+Form divide(Form form, const Division& division, std::span<const DeviceId> devices);
+
+// Consecutive layers that the same devices hold, each of which has the layers' shards once.
+struct Stage {
+  int first_layer = 0;
+  int layer_count = 0;
+  Copy devices;  // indices into Form::group
+  friend bool operator==(const Stage&, const Stage&) = default;
+};
+
+// Returns the stages of a form, in the order of layers. For a layer with several copies, or whose
+// halves lie on different devices, the devices of its first copy of attention count.
+std::vector<Stage> stages_of(const Form& form);
+
 // Returns the precisions that layers may have, from the highest to the lowest: all that are stored
 // as one of the ladder's, and those that layers start at.
 std::vector<Precision> layer_precisions(const Form& start, std::span<const Precision> ladder);
 
-// Fails if the form is not legal for this model on these devices. Does not check that it fits
-// memory (cost/memory.h).
+// Fails if the form is not legal for this model on these devices: the group's devices must together
+// hold whole copies of every component, at least one. Does not check that it fits memory
+// (cost/pages.h).
 Status validate(const Form& form, const ModelSpec& spec, std::span<const DeviceSpec> devices);
 
 // Returns the highest precision of any half of a layer.
@@ -108,7 +130,7 @@ struct TokensAt {
 void add(std::vector<TokensAt>& sum, std::span<const TokensAt> more);
 
 // Returns a text for people: "1 stage x TP 1, layers bf16:16, embeddings bf16, KV bf16 4096 blocks
-// of 16 tokens".
+// of 16 tokens"; "2 stages (10, 6 layers) x TP 2, ...".
 std::string to_string(const Form& form);
 
 }  // namespace protean

@@ -87,21 +87,25 @@ TEST(Form, HalvesMayBeginEachAtItsOwnPrecision) {
 
 TEST(Form, EveryBrokenRuleIsNamed) {
   const std::vector<std::pair<std::function<void(Form&)>, std::string>> cases = {
-      {[](Form& f) { f.stages[0].layer_count = 3; }, "3 layers"},
-      {[](Form& f) { f.stages[0].first_layer = 1; }, "begins at layer 1"},
-      {[](Form& f) { f.stages[0].devices = {DeviceId{7}}; }, "device 7"},
+      {[](Form& f) { f.group.clear(); }, "no device"},
+      {[](Form& f) { f.group[0].device = DeviceId{7}; }, "device 7"},
+      {[](Form& f) { f.group.push_back(f.group[0]); }, "used twice"},
+      {[](Form& f) { f.group[0].layers.pop_back(); }, "3 layers"},
+      {[](Form& f) { f.group[0].layers[2].mlp = {}; }, "copies of layer 2 mlp"},
+      {[](Form& f) { f.group[0].embeddings = {}; }, "copies of embeddings"},
+      {[](Form& f) { f.shards = 2; }, "copies of layer 0 attention"},
       {[](Form& f) {
-         f.stages[0].devices = {DeviceId{0}, DeviceId{1}};
+         f.group[0].layers[1].attention = {0, 3};
        },
-       "2 devices"},
-      {[](Form& f) { f.tp_degree = 2; }, "TP degree 2"},
-      {[](Form& f) { f.largest_tp_degree = 4; }, "2 KV heads"},
+       "layer 1 attention on device 0"},
+      {[](Form& f) {
+         f.group[0].layers[1].attention = {1, 1};
+       },
+       "shards 1 to 1 of 1"},
+      {[](Form& f) { f.shards = 3; }, "3, is no power of two"},
+      {[](Form& f) { f.shards = 4; }, "2 KV heads"},
       {[](Form& f) { f.layer_precision.pop_back(); }, "3 layer precisions"},
       {[](Form& f) { f.kv.blocks = 0; }, "at least one block"},
-      {[](Form& f) {
-         f.stages = {{0, 2, {DeviceId{0}}}, {2, 2, {DeviceId{0}}}};
-       },
-       "used twice"},
   };
   for (const auto& [breakage, words] : cases) {
     Form form = good_form();
@@ -112,12 +116,62 @@ TEST(Form, EveryBrokenRuleIsNamed) {
   }
 }
 
+const std::vector<DeviceId> kEight = {{0}, {1}, {2}, {3}, {4}, {5}, {6}, {7}};
+
+std::span<const DeviceId> first_devices(int count) {
+  return std::span(kEight).first(static_cast<std::size_t>(count));
+}
+
 TEST(Form, TwoStagesAreLegal) {
-  Form form = good_form();
-  form.stages = {{0, 1, {DeviceId{0}}}, {1, 3, {DeviceId{1}}}};
+  Form form = divide(good_form(), {.tensor = 1, .stage_layers = {1, 3}}, first_devices(2));
   form.layer_precision[2] = {Precision::kW4, Precision::kW4};
   EXPECT_TRUE(validate(form, small_spec(), kDevices).ok());
+  EXPECT_NE(to_string(form).find("2 stages (1, 3 layers) x TP 1"), std::string::npos)
+      << to_string(form);
   EXPECT_NE(to_string(form).find("bf16:2,w4:1,bf16:1"), std::string::npos);
+  EXPECT_EQ(stages_of(form), (std::vector<Stage>{{0, 1, {0}}, {1, 3, {1}}}));
+}
+
+TEST(Form, EveryDivisionHoldsEverythingOnceAndTheEmbeddingsAtBothEnds) {
+  ModelSpec spec = small_spec();
+  spec.layers = 7;
+  spec.attention.kv_heads = 4;
+  std::vector<DeviceSpec> devices;
+  for (const DeviceId device : kEight) {
+    devices.push_back({.id = device});
+  }
+  for (const int shards : {1, 2, 4}) {
+    Form whole = single_device_form(spec, Precision::kBf16, DeviceId{0}, {.blocks = 8});
+    whole.shards = shards;
+    for (int tensor = 1; tensor <= shards; tensor *= 2) {
+      for (int stages = 1; tensor * stages <= 8 && stages <= spec.layers; ++stages) {
+        const Division division = even_division(spec.layers, tensor, stages);
+        const Form form = divide(whole, division, first_devices(tensor * stages));
+        ASSERT_TRUE(validate(form, spec, devices).ok());
+        EXPECT_EQ(stages_of(form).size(), static_cast<std::size_t>(stages));
+        for (int layer = 0; layer < spec.layers; ++layer) {
+          const auto copies = copies_of(form.group, layer, Component::kMlp, shards);
+          ASSERT_EQ(copies.size(), 1U);
+          EXPECT_EQ(copies[0].size(), static_cast<std::size_t>(tensor));
+        }
+        EXPECT_EQ(copies_of(form.group, 0, Component::kEmbeddings, shards).size(),
+                  stages == 1 ? 1U : 2U);
+      }
+    }
+  }
+}
+
+TEST(Holding, CopiesAreFoundAmongRunsOfAnyLength) {
+  const auto with = [](ShardRun run) {
+    Holding holding = whole_model(1, 4, DeviceId{0});
+    holding.layers[0].mlp = run;
+    return holding;
+  };
+  const std::vector<Holding> mixed = {with({0, 2}), with({0, 4}), with({}), with({2, 1}),
+                                      with({3, 1})};
+  EXPECT_EQ(copies_of(mixed, 0, Component::kMlp, 4), (std::vector<Copy>{{0, 3, 4}, {1}}));
+  const std::vector<Holding> hole = {with({0, 2}), with({0, 4}), with({3, 1})};
+  EXPECT_TRUE(copies_of(hole, 0, Component::kMlp, 4).empty());
 }
 
 TEST(Form, TellsItsPrecisionsAsOneShortLabel) {

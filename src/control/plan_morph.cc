@@ -199,12 +199,21 @@ std::int64_t reserve_pages(const ModelSpec& spec, std::span<const Precision> lad
 std::int64_t pages_to_prepare(const ModelSpec& spec, const Form& form, const MorphStep& step,
                               std::int64_t page_bytes) {
   const auto for_swap = [&](const SwapComponent& swap) {
-    return component_pages(spec, swap.component, swap.to, page_bytes, form.largest_tp_degree);
+    int held = 0;
+    for (const Holding& holding : form.group) {
+      held = std::max(held, holding.of(swap.layer, swap.component).count);
+    }
+    return component_pages(spec, swap.component, swap.to, page_bytes, form.shards) / form.shards *
+           held;
   };
   const auto for_resize = [&](const ResizeKv&) {
-    const std::int64_t more =
-        kv_pages(spec, after(form, step).kv, page_bytes) - kv_pages(spec, form.kv, page_bytes);
-    return std::max<std::int64_t>(0, more);
+    const Form next = after(form, step);
+    std::int64_t more = 0;
+    for (int device = 0; device < static_cast<int>(form.group.size()); ++device) {
+      more = std::max(more, kv_pages_on(spec, next, device, page_bytes) -
+                                kv_pages_on(spec, form, device, page_bytes));
+    }
+    return more;
   };
   return std::visit(Overloaded{for_swap, for_resize}, step);
 }

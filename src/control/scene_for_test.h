@@ -30,7 +30,8 @@ inline FormBounds bounds_for_test(int layers = 16, double kv_share = 0.5) {
   bounds.full = single_device_form(bounds.spec, Precision::kBf16, DeviceId{0},
                                    {.block_tokens = 16, .blocks = 1});
   PageBudget& budget = bounds.budget;
-  budget.page_bytes = page_bytes_for(bounds.spec);
+  // Small enough that the KV array of each layer fills many, and every lowered layer adds blocks.
+  budget.page_bytes = page_bytes_for(bounds.spec) / 8;
   budget.reserve = reserve_pages(bounds.spec, bounds.ladder, budget.page_bytes);
   const std::int64_t embeddings = component_pages(bounds.spec, Component::kEmbeddings,
                                                   bounds.full.embeddings, budget.page_bytes);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/units.h"
+#include "cost/shards.h"
 
 namespace protean {
 namespace {
@@ -85,22 +86,45 @@ std::int64_t weight_bytes(const ModelSpec& spec, const Form& form) {
   return bytes;
 }
 
+// Depth first: a shard that ends a pair is added to the buffer of its neighbour, so two shards need
+// one buffer, and each doubling one more.
+int partial_sums(int held) {
+  int buffers = 1;
+  for (int pairs = held / 4; pairs > 0; pairs /= 2) {
+    ++buffers;
+  }
+  return buffers;
+}
+
+DeviceShare share_of(const Form& form, const Holding& holding) {
+  int held = holding.embeddings.count;
+  for (const Holding::Layer& layer : holding.layers) {
+    held = std::max({held, layer.attention.count, layer.mlp.count});
+  }
+  return {.shards = form.shards, .held = held, .exchanges = form.group.size() > 1};
+}
+
 std::int64_t activation_bytes(const ModelSpec& spec, std::int64_t rows, std::int64_t logit_rows,
-                              const ShardRun& shards) {
-  const ModelSpec shard = shard_spec(spec, shards.of);
+                              const DeviceShare& share) {
+  const ModelSpec shard = shard_spec(spec, share.shards);
   const AttentionSpec& attention = shard.attention;
   const std::int64_t q = std::int64_t{attention.heads} * attention.head_dim;
   const std::int64_t kv = std::int64_t{attention.kv_heads} * attention.head_dim;
   // Buffers: residual stream, queries, attention output, keys and values, gate and up.
-  const std::int64_t parts = shards.whole() ? 0 : shards.count;
+  const std::int64_t partial =
+      share.shards == 1 ? 0 : partial_sums(share.held) + (share.exchanges ? 1 : 0);
   // Integer activations: the product of gate and up reuses the buffer of up if it fits.
   const std::int64_t last = int8_bytes(rows, shard.ffn);
   const bool last_fits = last <= rows * shard.ffn * kVectorElementBytes;
   const std::int64_t int8 = std::max({int8_bytes(rows, std::max(std::int64_t{spec.hidden}, q)),
                                       last_fits ? 0 : last, int8_bytes(logit_rows, spec.hidden)});
-  const std::int64_t row = (1 + parts) * spec.hidden + 2 * q + 2 * kv + 2 * std::int64_t{shard.ffn};
+  const std::int64_t row =
+      (1 + partial) * spec.hidden + 2 * q + 2 * kv + 2 * std::int64_t{shard.ffn};
   const std::int64_t normed = std::max(rows, logit_rows) * spec.hidden;
-  return (rows * row + normed + logit_rows * spec.vocab) * kVectorElementBytes + int8;
+  // Rows of logits in the model's order, and before that those of each shard.
+  const std::int64_t logits =
+      spec.vocab + (share.shards == 1 ? 0 : std::int64_t{share.held} * shard.vocab);
+  return (rows * row + normed + logit_rows * logits) * kVectorElementBytes + int8;
 }
 
 std::int64_t kv_token_bytes(const ModelSpec& spec, KvPrecision precision) {
@@ -110,6 +134,10 @@ std::int64_t kv_token_bytes(const ModelSpec& spec, KvPrecision precision) {
 
 std::int64_t kv_block_bytes(const ModelSpec& spec, const KvForm& kv) {
   return kv_token_bytes(spec, kv.precision) * kv.block_tokens;
+}
+
+std::int64_t kv_layer_block_bytes(const ModelSpec& spec, const KvForm& kv) {
+  return kv_block_bytes(spec, kv) / spec.layers;
 }
 
 }  // namespace protean

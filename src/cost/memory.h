@@ -4,7 +4,6 @@
 
 #include "contract/form.h"
 #include "contract/model_spec.h"
-#include "cost/shards.h"
 
 namespace protean {
 
@@ -21,13 +20,27 @@ std::int64_t vocab_matrix_bytes(const ModelSpec& spec, Precision embeddings);
 
 std::int64_t weight_bytes(const ModelSpec& spec, const Form& form);  // all components
 
-// Bytes of f32 buffers for steps of at most `rows` rows, `logit_rows` of them with logits. A device
-// that holds several shards (cost/shards.h) has a buffer for the sum of each in addition.
+// The least number of buffers with which partial sums over `held` shards can be added in the fixed
+// tree, shard after shard.
+int partial_sums(int held);
+
+// What a device of a group computes, as far as its buffers depend on it.
+struct DeviceShare {
+  int shards = 1;          // that each component is packed in
+  int held = 1;            // the most shards of a component that the device holds
+  bool exchanges = false;  // with other devices that hold shards of the same component
+};
+
+DeviceShare share_of(const Form& form, const Holding& holding);
+
+// Bytes of f32 buffers for steps of at most `rows` rows, `logit_rows` of them with logits.
 std::int64_t activation_bytes(const ModelSpec& spec, std::int64_t rows, std::int64_t logit_rows,
-                              const ShardRun& shards = {});
+                              const DeviceShare& share = {});
 
 // Bytes of the keys and values of a token or a block in all layers, with their scales.
 std::int64_t kv_token_bytes(const ModelSpec& spec, KvPrecision precision);
 std::int64_t kv_block_bytes(const ModelSpec& spec, const KvForm& kv);
+// Bytes of a block in one layer.
+std::int64_t kv_layer_block_bytes(const ModelSpec& spec, const KvForm& kv);
 
 }  // namespace protean

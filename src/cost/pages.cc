@@ -16,12 +16,63 @@ constexpr std::int64_t kPagesOfAHalf = 8;  // at least, at bf16
 constexpr std::int64_t kLine = 64;
 constexpr std::int64_t kTensorsOfAComponent = 12;
 
+std::int64_t shard_pages(const ModelSpec& spec, Component component, Precision precision,
+                         std::int64_t page_bytes, int shards) {
+  const std::int64_t bytes = component_bytes(shard_spec(spec, shards), component, precision);
+  return ceil_div(bytes + kTensorsOfAComponent * kLine, page_bytes);
+}
+
+// Bytes of a block in the array of a layer, of which the device holds `run`.
+std::int64_t kv_stride(const ModelSpec& spec, const Form& form, const ShardRun& run) {
+  return kv_layer_block_bytes(spec, form.kv) / form.shards * run.count;
+}
+
+const Holding& holding_of(const Form& form, int device) {
+  return form.group[static_cast<std::size_t>(device)];
+}
+
+template <class PagesOn>
+std::int64_t most_on_a_device(const Form& form, const PagesOn& pages_on) {
+  std::int64_t most = 0;
+  for (int device = 0; device < static_cast<int>(form.group.size()); ++device) {
+    most = std::max(most, pages_on(device));
+  }
+  return most;
+}
+
+// Returns the largest number of blocks whose arrays fit the pages of a device; -1 if it has none.
+std::int64_t blocks_on(const ModelSpec& spec, const Form& form, int device, std::int64_t pages,
+                       std::int64_t page_bytes) {
+  std::int64_t arrays = 0;
+  std::int64_t widest = 0;
+  for (const Holding::Layer& layer : holding_of(form, device).layers) {
+    arrays += layer.attention.empty() ? 0 : 1;
+    widest = std::max(widest, kv_stride(spec, form, layer.attention));
+  }
+  if (arrays == 0) {
+    return -1;
+  }
+  Form more = form;
+  more.kv.blocks = std::max<std::int64_t>(pages, 0) / arrays * page_bytes / widest;
+  // Arrays of fewer shards leave room for more.
+  std::int64_t step = more.kv.blocks + 1;
+  while (step > 0) {
+    more.kv.blocks += step;
+    if (kv_pages_on(spec, more, device, page_bytes) > pages) {
+      more.kv.blocks -= step;
+      step /= 2;
+    }
+  }
+  return more.kv.blocks;
+}
+
 }  // namespace
 
-std::int64_t page_bytes_for(const ModelSpec& spec) {
+std::int64_t page_bytes_for(const ModelSpec& spec, int shards) {
+  const ModelSpec shard = shard_spec(spec, shards);
   const std::int64_t smaller =
-      std::min(component_bytes(spec, Component::kAttention, Precision::kBf16),
-               component_bytes(spec, Component::kMlp, Precision::kBf16));
+      std::min(component_bytes(shard, Component::kAttention, Precision::kBf16),
+               component_bytes(shard, Component::kMlp, Precision::kBf16));
   std::int64_t page_bytes = kLargestPage;
   while (page_bytes > kSmallestPage && page_bytes * kPagesOfAHalf > smaller) {
     page_bytes /= 2;
@@ -31,33 +82,70 @@ std::int64_t page_bytes_for(const ModelSpec& spec) {
 
 std::int64_t component_pages(const ModelSpec& spec, Component component, Precision precision,
                              std::int64_t page_bytes, int shards) {
-  shards = shards_of(component, shards);
-  const std::int64_t shard_bytes = component_bytes(shard_spec(spec, shards), component, precision);
-  return shards * ceil_div(shard_bytes + kTensorsOfAComponent * kLine, page_bytes);
+  return shards * shard_pages(spec, component, precision, page_bytes, shards);
 }
 
 std::int64_t kv_pages(const ModelSpec& spec, const KvForm& kv, std::int64_t page_bytes) {
-  return ceil_div(kv.blocks * kv_block_bytes(spec, kv), page_bytes);
+  return spec.layers * ceil_div(kv.blocks * kv_layer_block_bytes(spec, kv), page_bytes);
+}
+
+std::int64_t weight_pages_on(const ModelSpec& spec, const Form& form, int device,
+                             std::int64_t page_bytes) {
+  const Holding& holding = holding_of(form, device);
+  std::int64_t pages =
+      holding.embeddings.count *
+      shard_pages(spec, Component::kEmbeddings, form.embeddings, page_bytes, form.shards);
+  for (std::size_t layer = 0; layer < holding.layers.size(); ++layer) {
+    for (const Component half : kLayerHalves) {
+      const ShardRun& run = holding.layers[layer].of(half);
+      pages += run.empty()
+                   ? 0
+                   : run.count * shard_pages(spec, half, form.layer_precision[layer].of(half),
+                                             page_bytes, form.shards);
+    }
+  }
+  return pages;
+}
+
+std::int64_t kv_pages_on(const ModelSpec& spec, const Form& form, int device,
+                         std::int64_t page_bytes) {
+  std::int64_t pages = 0;
+  for (const Holding::Layer& layer : holding_of(form, device).layers) {
+    pages += ceil_div(form.kv.blocks * kv_stride(spec, form, layer.attention), page_bytes);
+  }
+  return pages;
+}
+
+std::int64_t pages_on(const ModelSpec& spec, const Form& form, int device,
+                      std::int64_t page_bytes) {
+  return weight_pages_on(spec, form, device, page_bytes) +
+         kv_pages_on(spec, form, device, page_bytes);
 }
 
 std::int64_t weight_pages(const ModelSpec& spec, const Form& form, std::int64_t page_bytes) {
-  std::int64_t pages = 0;
-  for (const LayerPrecision& layer : form.layer_precision) {
-    for (const Component half : kLayerHalves) {
-      pages += component_pages(spec, half, layer.of(half), page_bytes, form.largest_tp_degree);
-    }
-  }
-  return pages / form.tp_degree +
-         component_pages(spec, Component::kEmbeddings, form.embeddings, page_bytes);
+  return most_on_a_device(
+      form, [&](int device) { return weight_pages_on(spec, form, device, page_bytes); });
 }
 
 std::int64_t form_pages(const ModelSpec& spec, const Form& form, std::int64_t page_bytes) {
-  return weight_pages(spec, form, page_bytes) + kv_pages(spec, form.kv, page_bytes);
+  return most_on_a_device(form,
+                          [&](int device) { return pages_on(spec, form, device, page_bytes); });
 }
 
 std::int64_t kv_blocks_in(const ModelSpec& spec, const KvForm& kv, std::int64_t pages,
                           std::int64_t page_bytes) {
-  return pages * page_bytes / kv_block_bytes(spec, kv);
+  return pages / spec.layers * page_bytes / kv_layer_block_bytes(spec, kv);
+}
+
+std::int64_t kv_blocks_beside(const ModelSpec& spec, const Form& form, std::int64_t pages,
+                              std::int64_t page_bytes) {
+  std::int64_t least = -1;
+  for (int device = 0; device < static_cast<int>(form.group.size()); ++device) {
+    const std::int64_t left = pages - weight_pages_on(spec, form, device, page_bytes);
+    const std::int64_t blocks = left < 0 ? 0 : blocks_on(spec, form, device, left, page_bytes);
+    least = blocks < 0 ? least : least < 0 ? blocks : std::min(least, blocks);
+  }
+  return std::max<std::int64_t>(least, 0);
 }
 
 }  // namespace protean

@@ -7,8 +7,8 @@
 
 namespace protean {
 
-// A device's pages. Every component and the KV cache borrow whole pages of their own. Activation
-// buffers are not part of the budget.
+// The pages of a device, or of each device of a group. Every shard of a component and the KV cache
+// of every layer borrow whole pages of their own. Activation buffers are not part of the budget.
 struct PageBudget {
   std::int64_t page_bytes = 0;
   std::int64_t pages = 0;
@@ -16,23 +16,37 @@ struct PageBudget {
   std::int64_t reserve = 0;
 };
 
-// Returns 2 MiB, or for small models a smaller power of two, so that the last page of a half wastes
-// little.
-std::int64_t page_bytes_for(const ModelSpec& spec);
+// Returns 2 MiB, or for small models a smaller power of two, so that the last page of a shard of a
+// half wastes little.
+std::int64_t page_bytes_for(const ModelSpec& spec, int shards = 1);
 
 // Pages of a component: component_bytes() and the alignment of its matrices and vectors to 64-byte
-// lines. Each of its shards_of() shards (cost/shards.h) has whole pages of its own, so that a
-// device can give up some shards and their pages.
+// lines, for each of its `shards`, so that a device can give up some shards and their pages.
 std::int64_t component_pages(const ModelSpec& spec, Component component, Precision precision,
                              std::int64_t page_bytes, int shards = 1);
+
+// Pages of the KV cache of a device that holds the whole model: of the array of each layer.
 std::int64_t kv_pages(const ModelSpec& spec, const KvForm& kv, std::int64_t page_bytes);
 
-// Pages of the weights that one device holds. form_pages() adds its KV cache.
+// Pages of weights, of the KV cache, and of both, on a device: `device` is an index into
+// form.group.
+std::int64_t weight_pages_on(const ModelSpec& spec, const Form& form, int device,
+                             std::int64_t page_bytes);
+std::int64_t kv_pages_on(const ModelSpec& spec, const Form& form, int device,
+                         std::int64_t page_bytes);
+std::int64_t pages_on(const ModelSpec& spec, const Form& form, int device, std::int64_t page_bytes);
+
+// The same for the device that has most: weights, and all that a form needs.
 std::int64_t weight_pages(const ModelSpec& spec, const Form& form, std::int64_t page_bytes);
 std::int64_t form_pages(const ModelSpec& spec, const Form& form, std::int64_t page_bytes);
 
-// Returns the number of blocks that fit into `pages` pages.
+// Returns the number of blocks that fit into `pages` pages of a device that holds the whole model.
 std::int64_t kv_blocks_in(const ModelSpec& spec, const KvForm& kv, std::int64_t pages,
                           std::int64_t page_bytes);
+
+// Returns the number of blocks that fit on every device next to its weights, if each has `pages`
+// pages. 0 if the weights do not fit.
+std::int64_t kv_blocks_beside(const ModelSpec& spec, const Form& form, std::int64_t pages,
+                              std::int64_t page_bytes);
 
 }  // namespace protean

@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <span>
+#include <vector>
+
 #include "base/units.h"
 #include "cost/memory.h"
 
@@ -48,18 +52,64 @@ TEST(Pages, OfAFormAreThoseOfItsComponentsAndItsKv) {
                 component_pages(spec, Component::kEmbeddings, Precision::kW8, page_bytes));
 }
 
-TEST(Pages, OfTheEmbeddingsAreOnEveryDevice) {
+const std::vector<DeviceId> kFour = {{0}, {1}, {2}, {3}};
+
+Form divided(const ModelSpec& spec, int shards, const Division& division, std::int64_t blocks) {
+  Form form = single_device_form(spec, Precision::kBf16, DeviceId{0}, {.blocks = blocks});
+  form.shards = shards;
+  return divide(form, division,
+                std::span(kFour).first(static_cast<std::size_t>(division.devices())));
+}
+
+// Every shard and every layer's KV array lies on pages of its own, so division changes no sum but
+// for the embeddings, which the first and the last stage hold.
+TEST(Pages, OfAGroupAddUpToThoseOfOneDevice) {
   const ModelSpec spec = spec_of(256, 704);
-  const std::int64_t page_bytes = page_bytes_for(spec);
+  const std::int64_t page_bytes = page_bytes_for(spec, 4);
   const std::int64_t embeddings =
-      component_pages(spec, Component::kEmbeddings, Precision::kBf16, page_bytes);
-  EXPECT_EQ(component_pages(spec, Component::kEmbeddings, Precision::kBf16, page_bytes, 4),
-            embeddings);
-  Form form = single_device_form(spec, Precision::kBf16, DeviceId{0}, {.blocks = 10});
-  form.largest_tp_degree = 4;
-  const std::int64_t whole = weight_pages(spec, form, page_bytes);
-  form.tp_degree = 4;
-  EXPECT_EQ(weight_pages(spec, form, page_bytes) - embeddings, (whole - embeddings) / 4);
+      component_pages(spec, Component::kEmbeddings, Precision::kBf16, page_bytes, 4);
+  const auto sum_on = [&](const Form& form) {
+    std::int64_t sum = 0;
+    std::int64_t most = 0;
+    for (int device = 0; device < static_cast<int>(form.group.size()); ++device) {
+      const std::int64_t pages = weight_pages_on(spec, form, device, page_bytes);
+      sum += pages;
+      most = std::max(most, pages);
+    }
+    EXPECT_EQ(weight_pages(spec, form, page_bytes), most);
+    return sum;
+  };
+  const std::int64_t whole = sum_on(divided(spec, 4, {1, {16}}, 10));
+  EXPECT_EQ(sum_on(divided(spec, 4, {4, {16}}, 10)), whole);
+  EXPECT_EQ(sum_on(divided(spec, 4, {1, {10, 6}}, 10)), whole + embeddings);
+  EXPECT_EQ(sum_on(divided(spec, 4, {2, {9, 7}}, 10)), whole + embeddings);
+}
+
+TEST(Pages, HoldOnEveryDeviceAsManyBlocksAsTheyAreSaidTo) {
+  const ModelSpec spec = spec_of(256, 704);
+  const std::int64_t page_bytes = page_bytes_for(spec, 4);
+  for (const Division& division : {Division{1, {16}}, Division{2, {16}}, Division{4, {16}},
+                                   Division{1, {11, 5}}, Division{2, {9, 7}}}) {
+    Form form = divided(spec, 4, division, 1);
+    const std::int64_t weights = weight_pages(spec, form, page_bytes);
+    for (const std::int64_t more : {16, 17, 100, 1001}) {
+      form.kv.blocks = kv_blocks_beside(spec, form, weights + more, page_bytes);
+      EXPECT_LE(form_pages(spec, form, page_bytes), weights + more);
+      ++form.kv.blocks;
+      EXPECT_GT(form_pages(spec, form, page_bytes), weights + more);
+    }
+    EXPECT_EQ(kv_blocks_beside(spec, form, weights - 1, page_bytes), 0);
+  }
+  Form mixed = divided(spec, 4, {2, {16}}, 1);
+  mixed.group[0].layers[3].attention = {0, 1};
+  mixed.group.push_back(mixed.group[0]);
+  mixed.group.back().device = DeviceId{2};
+  mixed.group.back().layers[3].attention = {1, 1};
+  const std::int64_t pages = weight_pages(spec, mixed, page_bytes) + 50;
+  mixed.kv.blocks = kv_blocks_beside(spec, mixed, pages, page_bytes);
+  EXPECT_LE(form_pages(spec, mixed, page_bytes), pages);
+  ++mixed.kv.blocks;
+  EXPECT_GT(form_pages(spec, mixed, page_bytes), pages);
 }
 
 TEST(Pages, HoldAsManyBlocksAsTheyAreSaidTo) {

@@ -17,7 +17,7 @@ ModelSpec spec_of(int ffn, StoredWeights stored = {}) {
   return spec;
 }
 
-TEST(ShardRun, TogetherHaveEveryHeadAndNeuronOnce) {
+TEST(Shards, TogetherHaveEveryHeadAndNeuronOnce) {
   for (const int ffn : {1, 31, 64, 704, 1000, 4864, 8192, 11008, 14336}) {
     for (const StoredWeights& stored :
          {StoredWeights{}, StoredWeights{Precision::kW4, 128}, StoredWeights{Precision::kW8, 32}}) {
@@ -28,7 +28,7 @@ TEST(ShardRun, TogetherHaveEveryHeadAndNeuronOnce) {
         EXPECT_EQ(shard.attention.kv_heads * shards, spec.attention.kv_heads);
         std::int64_t next = 0;
         for (int i = 0; i < shards; ++i) {
-          const NeuronRange neurons = neurons_of(spec, i, shards);
+          const IndexRange neurons = neurons_of(spec, i, shards);
           EXPECT_EQ(neurons.first, next);
           EXPECT_LE(neurons.count, shard.ffn);
           next += neurons.count;
@@ -39,14 +39,14 @@ TEST(ShardRun, TogetherHaveEveryHeadAndNeuronOnce) {
   }
 }
 
-TEST(ShardRun, BeginWithAGroupWhereAnyLayerIsStoredInThem) {
+TEST(Shards, BeginWithAGroupWhereAnyLayerIsStoredInThem) {
   StoredWeights stored{.precision = Precision::kBf16, .group = 128};
   stored.layers = {{Precision::kBf16, Precision::kBf16}, {Precision::kBf16, Precision::kW4}};
   EXPECT_EQ(shard_spec(spec_of(4864, stored), 4).ffn % 128, 0);
 }
 
 // The paper counts 0 to 14 % of a model's weights (figure 10b).
-TEST(ShardRun, PaddingIsBoundedByAKernelBlockOrGroupOfEachShard) {
+TEST(Shards, PaddingIsBoundedByAKernelBlockOrGroupOfEachShard) {
   for (const int ffn : {704, 4864, 8192, 8960, 11008, 14336, 18944}) {
     for (const int shards : {2, 4}) {
       const ModelSpec plain = spec_of(ffn);

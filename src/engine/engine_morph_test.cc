@@ -362,7 +362,7 @@ TEST_F(EngineMorph, WishesThatCannotBeGrantedAreRefusedWithTheReason) {
             std::string::npos);
   EXPECT_NE(error(layers(Precision::kBf16, Precision::kW8)).find("layer 1 attention at w8"),
             std::string::npos);
-  EXPECT_NE(error({.kv_blocks = 11}).find("lacks 4.0"), std::string::npos)
+  EXPECT_NE(error({.kv_blocks = 11}).find("lacks 8.0"), std::string::npos)
       << error({.kv_blocks = 11});
   EXPECT_NE(error({.kv_blocks = 0}).find("1 to"), std::string::npos);
   EXPECT_NE(error({.kv_blocks = std::int64_t{1} << 60}).find("1 to"), std::string::npos);

@@ -99,10 +99,8 @@ Result<std::vector<CpuShare>> divide_cpus(const Machine& machine, const ComputeO
   }
   const auto count = static_cast<std::size_t>(devices);
   if (count > cpus->size()) {
-    return make_error(ErrorCode::kExhausted,
-                      "{} devices cannot have a CPU each: there {} {}: use fewer devices, or more "
-                      "CPUs (--cpus)",
-                      devices, cpus->size() == 1 ? "is" : "are", cpus->size());
+    const cpu::Locality all = locality_of(*cpus, machine.topology.memory_nodes);
+    return std::vector<CpuShare>(count, {.threads = std::max(1, options.threads), .where = all});
   }
   const std::vector<std::size_t> bounds = bounds_for(*cpus, count);
   const std::size_t units = bounds.size() - 1;

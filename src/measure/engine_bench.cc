@@ -208,10 +208,15 @@ Result<EngineTable> measure_engine(const EngineBenchOptions& options) {
     return ceilings.error();
   }
   table.ceilings = *ceilings;
+  auto group = choose_group(options.group, options.compute, (*checkpoint)->spec(), this_machine());
+  if (!group.ok()) {
+    return group.error();
+  }
   StepRigOptions rig_options{.model = options.model,
                              .variant_cache = options.variant_cache,
                              .precisions = *precisions,
                              .cpus = *cpus,
+                             .group = *std::move(group),
                              .cpu_time = options.cpu_time};
   for (const Case& one : *cases) {
     rig_options.shapes.push_back(one.shape);

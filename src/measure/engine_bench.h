@@ -7,6 +7,7 @@
 #include "host/cpu_share.h"
 #include "measure/engine_table.h"
 #include "measure/llama_bench.h"
+#include "replica/device_group.h"
 
 namespace protean {
 
@@ -17,6 +18,7 @@ struct EngineBenchOptions {
   std::vector<int> batches = {1, 4, 16, 64};
   int context = 128;  // tokens of each sequence that decodes
   ComputeOptions compute;
+  GroupOptions group;
   int repeat = 5;
   int memory_mib = 512;
   std::string variant_cache;

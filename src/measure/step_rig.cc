@@ -91,9 +91,10 @@ Result<std::unique_ptr<StepRig>> StepRig::create(const StepRigOptions& options) 
     return checkpoint.error();
   }
   const std::shared_ptr<Checkpoint> shared = *std::move(checkpoint);
-  auto variants = VariantStore::open(
-      {shared, options.model}, {},
-      {.directory = options.variant_cache, .precisions = kept_precisions(options.precisions)});
+  auto variants = VariantStore::open({shared, options.model}, {},
+                                     {.directory = options.variant_cache,
+                                      .precisions = kept_precisions(options.precisions),
+                                      .shards = options.group ? options.group->shards : 1});
   if (!variants.ok()) {
     return variants.error();
   }
@@ -119,7 +120,9 @@ StepRig::StepRig(const StepRigOptions& options, std::shared_ptr<Checkpoint> chec
                  std::shared_ptr<VariantStore> variants)
     : checkpoint_(std::move(checkpoint)),
       variants_(std::move(variants)),
-      cpus_(options.cpus),
+      group_(options.group.value_or(
+          DeviceGroup{.devices = {{options.cpus, std::nullopt}},
+                      .division = {.tensor = 1, .stage_layers = {checkpoint_->spec().layers}}})),
       stopwatch_(options.cpu_time, options.cpus.threads),
       max_step_tokens_(most_tokens(options)),
       max_positions_(longest_sequence(options)) {}
@@ -130,18 +133,20 @@ Result<PageBudget> StepRig::choose_memory(const StepRigOptions& options) {
   for (const StepShape& shape : options.shapes) {
     kv.blocks = std::max(kv.blocks, blocks_of(shape));
   }
-  form_ = single_device_form(spec(), ladder.front(), DeviceId{0}, kv);
-  PageBudget budget{.page_bytes = page_bytes_for(spec())};
-  budget.reserve = reserve_pages(spec(), ladder, budget.page_bytes);
+  form_ = form_at(ladder.front(), kv);
+  PageBudget budget{.page_bytes = page_bytes_for(spec(), group_.shards)};
+  budget.reserve = reserve_pages(spec(), ladder, budget.page_bytes, group_.shards);
   for (const Precision precision : ladder) {  // the embeddings are swapped too
     budget.reserve =
-        std::max(budget.reserve,
-                 component_pages(spec(), Component::kEmbeddings,
-                                 default_embeddings_precision(precision), budget.page_bytes));
+        std::max(budget.reserve, component_pages(spec(), Component::kEmbeddings,
+                                                 default_embeddings_precision(precision),
+                                                 budget.page_bytes, group_.shards));
   }
   budget.pages = form_pages(spec(), form_, budget.page_bytes) + budget.reserve;
   const std::int64_t needed =
-      budget.pages * budget.page_bytes + activation_bytes(spec(), max_step_tokens_, kLogitRows);
+      std::ssize(form_.group) *
+      (budget.pages * budget.page_bytes + activation_bytes(spec(), max_step_tokens_, kLogitRows,
+                                                           share_of(form_, form_.group.front())));
   const std::int64_t free = free_memory_bytes();
   if (needed > free) {
     return make_error(ErrorCode::kExhausted,
@@ -152,11 +157,24 @@ Result<PageBudget> StepRig::choose_memory(const StepRigOptions& options) {
   return budget;
 }
 
+Form StepRig::form_at(Precision precision, const KvForm& kv) const {
+  Form form = single_device_form(spec(), precision, DeviceId{0}, kv);
+  form.shards = group_.shards;
+  std::vector<DeviceId> devices;
+  for (std::size_t device = 0; device < group_.devices.size(); ++device) {
+    devices.push_back(DeviceId{static_cast<std::int32_t>(device)});
+  }
+  return divide(std::move(form), group_.division, devices);
+}
+
 Status StepRig::start_worker() {
   worker_.reset();
+  std::vector<WorkerDevice> devices;
+  for (const GroupDevice& device : group_.devices) {
+    devices.push_back({device.cpus.threads, device.cpus.where});
+  }
   const WorkerOptions worker_options{.form = form_,
-                                     .threads = cpus_.threads,
-                                     .where = cpus_.where,
+                                     .devices = std::move(devices),
                                      .max_step_tokens = max_step_tokens_,
                                      .max_positions = max_positions_,
                                      .pages = budget_,
@@ -192,7 +210,7 @@ Status StepRig::fill_kv() {
 
 Status StepRig::become(Precision precision) {
   if (default_embeddings_precision(precision) != form_.embeddings) {
-    form_ = single_device_form(spec(), precision, DeviceId{0}, form_.kv);
+    form_ = form_at(precision, form_.kv);
     return start_worker();
   }
   const auto layers = static_cast<std::size_t>(spec().layers);

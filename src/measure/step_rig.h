@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "measure/stopwatch.h"
 #include "model/checkpoint.h"
 #include "model/variant_store.h"
+#include "replica/device_group.h"
 #include "worker/cpu_worker.h"
 
 namespace protean {
@@ -43,6 +45,7 @@ struct StepRigOptions {
   std::vector<Precision> precisions;    // precisions that layers will have, in any order
   std::vector<StepShape> shapes;        // shapes that will be timed
   CpuShare cpus;
+  std::optional<DeviceGroup> group;  // instead of one device on `cpus`
   bool cpu_time = false;
 };
 
@@ -75,6 +78,7 @@ class StepRig {
   StepRig(const StepRigOptions& options, std::shared_ptr<Checkpoint> checkpoint,
           std::shared_ptr<VariantStore> variants);
   Result<PageBudget> choose_memory(const StepRigOptions& options);
+  Form form_at(Precision precision, const KvForm& kv) const;
   Status start_worker();
   Status fill_kv();
   Status swap(const SwapComponent& swap);
@@ -82,7 +86,7 @@ class StepRig {
 
   const std::shared_ptr<Checkpoint> checkpoint_;
   const std::shared_ptr<VariantStore> variants_;
-  const CpuShare cpus_;
+  const DeviceGroup group_;
   const Stopwatch stopwatch_;
   const int max_step_tokens_;
   const int max_positions_;

@@ -83,7 +83,7 @@ Status Calibration::advance(const LayerTensors& layer) {
 
 Status Calibration::run(const LayerTensors& layer, LayerStatistics* statistics) {
   const std::size_t longest = longest_of(sequences_);
-  ModelWeights weights(layer.spec(), 1);
+  ModelWeights weights(layer.spec(), whole_model(1, 1, DeviceId{}));
   const Status loaded = load_layer(weights, layer, 0, LayerPrecision{});
   Result<OneLayerKv> kv = OneLayerKv::create(layer.spec(), longest, cpu::KvElement::kBf16);
   Result<Scratch> scratch = Scratch::create(layer.spec(), static_cast<int>(longest), 1);

@@ -1,11 +1,14 @@
 #include "model/forward.h"
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <utility>
 #include <variant>
 
 #include "base/check.h"
 #include "base/units.h"
+#include "cost/shards.h"
 
 namespace protean {
 namespace {
@@ -45,9 +48,11 @@ std::int64_t arranged_floats(const ModelSpec& shard, int max_rows, int max_logit
 }  // namespace
 
 Result<Scratch> Scratch::create(const ModelSpec& spec, int max_rows, int max_logit_rows,
-                                const ShardRun& shards) {
+                                const DeviceShare& share) {
   check(max_rows > 0 && max_logit_rows > 0, "scratch is for at least one row");
-  const ModelSpec shard = shard_spec(spec, shards.of);
+  const ModelSpec shard = shard_spec(spec, share.shards);
+  const bool whole = share.shards == 1;
+  const std::int64_t levels = whole ? 0 : partial_sums(share.held) + (share.exchanges ? 1 : 0);
   Scratch scratch;
   scratch.max_rows_ = max_rows;
   scratch.max_logit_rows_ = max_logit_rows;
@@ -61,7 +66,8 @@ Result<Scratch> Scratch::create(const ModelSpec& spec, int max_rows, int max_log
       {&scratch.gate_, std::int64_t{max_rows} * shard.ffn},
       {&scratch.up_, std::int64_t{max_rows} * shard.ffn},
       {&scratch.arranged_, arranged_floats(shard, max_rows, max_logit_rows)},
-      {&scratch.partial_, std::int64_t{shards.whole() ? 0 : shards.count} * max_rows * spec.hidden},
+      {&scratch.partial_, levels * max_rows * spec.hidden},
+      {&scratch.shard_logits_, std::int64_t{whole ? 0 : share.held} * max_logit_rows * shard.vocab},
       {&scratch.logits_, std::int64_t{max_logit_rows} * spec.vocab},
   };
   std::int64_t floats = 0;
@@ -85,18 +91,54 @@ Forward::Forward(const Parts& parts) : parts_(parts) {
   check(parts.team != nullptr && parts.spec != nullptr && parts.weights != nullptr &&
             parts.scratch != nullptr,
         "a forward needs all its parts");
-  const ShardRun& shards = parts.weights->shards;
-  check(parts.all_reduce != nullptr || shards.count == shards.of,
-        "shards that are elsewhere are added by all_reduce");
-  check(parts.observer == nullptr || shards.whole(), "what is observed is whole");
+  check(parts.observer == nullptr || parts.weights->shards == 1, "what is observed is whole");
 }
 
 void Forward::embed(const ForwardBatch& batch) const {
   check(batch.rows() > 0 && batch.rows() <= parts_.scratch->max_rows_,
         "a batch has at least one row and fits the scratch");
   check(batch.positions.size() == batch.tokens.size(), "every row has a position");
-  cpu::gather_rows(parts_.weights->embeddings.embedding, batch.tokens,
-                   rows_of(parts_.scratch->residual_, batch.rows(), parts_.spec->hidden));
+  const auto residual = this->residual(batch.rows());
+  if (whole()) {
+    cpu::gather_rows(parts_.weights->embeddings.front().embedding, batch.tokens, residual);
+    return;
+  }
+  const auto width = static_cast<std::size_t>(parts_.spec->hidden);
+  const ShardRun& run = parts_.weights->holding.embeddings;
+  for (std::size_t row = 0; row < batch.tokens.size(); ++row) {
+    const int owner = batch.tokens[row] / shard().vocab;
+    if (run.has(owner)) {
+      const TokenId id = batch.tokens[row] % shard().vocab;
+      cpu::gather_rows(parts_.weights->embeddings[static_cast<std::size_t>(owner)].embedding,
+                       {&id, 1}, residual.subspan(row * width, width));
+    }
+  }
+  if (!alone(run)) {
+    gather_missing(batch);
+  }
+}
+
+// Copies the rows of tokens that other devices hold. Each device writes only rows that no other one
+// reads from it.
+void Forward::gather_missing(const ForwardBatch& batch) const {
+  const auto residual = this->residual(batch.rows());
+  const auto width = static_cast<std::size_t>(parts_.spec->hidden);
+  cpu::Exchange& exchange = *parts_.exchange;
+  exchange.show(cpu::SharedRows::kEmbedding, 0, residual);
+  for (const cpu::ShownRows& shown : exchange.collect(cpu::SharedRows::kEmbedding, 0)) {
+    if (shown.rows.data() == residual.data()) {
+      continue;
+    }
+    for (std::size_t row = 0; row < batch.tokens.size(); ++row) {
+      const int owner = batch.tokens[row] / shard().vocab;
+      if (owner >= shown.first_shard && owner < shown.first_shard + shown.shards) {
+        const auto from = shown.rows.subspan(row * width, width);
+        std::copy(from.begin(), from.end(), residual.subspan(row * width, width).begin());
+      }
+    }
+  }
+  exchange.release(cpu::SharedRows::kEmbedding, 0);
+  exchange.reuse(cpu::SharedRows::kEmbedding);  // before a layer adds to these rows
 }
 
 void Forward::run_layers(const ForwardBatch& batch, LayerRange range) const {
@@ -191,17 +233,19 @@ void Forward::multiply(const Inputs& x, std::initializer_list<cpu::MatmulTarget>
 void Forward::attend(const ForwardBatch& batch, int layer) const {
   const ModelSpec& spec = *parts_.spec;
   Scratch& scratch = *parts_.scratch;
-  const std::span<const LayerWeights> shards = parts_.weights->layer(layer);
+  const Half half{layer, Component::kAttention, batch.rows()};
+  const ShardRun& run = run_of(half);
   const std::int64_t rows = batch.rows();
   const auto mixed = rows_of(scratch.mixed_, rows, query_width(shard()));
   const bool windowed = layer >= spec.attention.first_windowed_layer;
 
-  const cpu::RowSource x = normalised(rows, shards[0].attention_norm, shards[0].query.format);
+  const LayerWeights& first = parts_.weights->shard(layer, run.first);
+  const cpu::RowSource x = normalised(rows, first.attention_norm, first.query.format);
   observe(layer, LayerInput::kAttention, x.x);
   cpu::KvLayer kv = parts_.kv[static_cast<std::size_t>(layer)];
   kv.kv_heads = shard().attention.kv_heads;
-  for (int i = 0; i < static_cast<int>(shards.size()); ++i) {
-    const LayerWeights& weights = shards[static_cast<std::size_t>(i)];
+  for (int i = 0; i < run.count; ++i) {
+    const LayerWeights& weights = parts_.weights->shard(layer, run.first + i);
     project_heads(x, weights);
     rotate_heads(batch, weights);
     cpu::store_kv(*parts_.team, kv, batch.slices, rows_of(scratch.k_, rows, kv_width(shard())),
@@ -213,10 +257,10 @@ void Forward::attend(const ForwardBatch& batch, int layer) const {
                    {rows_of(scratch.q_, rows, query_width(shard())), mixed});
     observe(layer, LayerInput::kAttentionOutput, mixed);
     multiply_out(inputs_for(weights.attention_output, {.x = mixed}), weights.attention_output,
-                 weights.attention_output_bias, i);
+                 weights.attention_output_bias, half, i);
     kv.base += kv.kv_heads * kv.slot_bytes();
   }
-  add_shards(rows);
+  add_shards(half);
 }
 
 void Forward::project_heads(const cpu::RowSource& source, const LayerWeights& weights) const {
@@ -248,44 +292,69 @@ void Forward::rotate_heads(const ForwardBatch& batch, const LayerWeights& weight
 }
 
 void Forward::feed_forward(const ForwardBatch& batch, int layer) const {
-  const std::span<const LayerWeights> shards = parts_.weights->layer(layer);
-  const std::int64_t rows = batch.rows();
-  const cpu::RowSource normed = normalised(rows, shards[0].mlp_norm, shards[0].gate.format);
+  const Half half{layer, Component::kMlp, batch.rows()};
+  const ShardRun& run = run_of(half);
+  const LayerWeights& first = parts_.weights->shard(layer, run.first);
+  const cpu::RowSource normed = normalised(batch.rows(), first.mlp_norm, first.gate.format);
   observe(layer, LayerInput::kMlp, normed.x);
-  for (int i = 0; i < static_cast<int>(shards.size()); ++i) {
-    const LayerWeights& weights = shards[static_cast<std::size_t>(i)];
-    multiply_out(gated(normed, weights, layer), weights.down, {}, i);
+  for (int i = 0; i < run.count; ++i) {
+    const LayerWeights& weights = parts_.weights->shard(layer, run.first + i);
+    multiply_out(gated(normed, weights, layer), weights.down, {}, half, i);
   }
-  add_shards(rows);
+  add_shards(half);
 }
 
-// Multiplies the output matrix of a half. A single shard adds to the residual stream directly;
-// several write addends, which add_shards() sums in a fixed tree.
+// Returns a buffer of the sums over shards. Other devices read the lowest one, so attention and MLP
+// take turns in two of them.
+std::span<float> Forward::partial(const Half& half, int level) const {
+  const std::int64_t floats = half.rows * shard().hidden;
+  const bool second = level == 0 && half.component == Component::kMlp && !alone(run_of(half));
+  const std::int64_t place = second ? partial_sums(run_of(half).count) : level;
+  return parts_.scratch->partial_.subspan(static_cast<std::size_t>(place * floats),
+                                          static_cast<std::size_t>(floats));
+}
+
+// Multiplies the output matrix of the index-th shard here. A single shard adds to the residual
+// stream directly. Of several, each odd one is added to the one before it, and each pair of equal
+// sums that this completes becomes one: the fixed tree, depth first.
 void Forward::multiply_out(const Inputs& x, const cpu::PackedMatrix& matrix,
-                           std::span<const float> bias, int index) const {
-  const std::int64_t rows = std::visit([](const auto& of) { return of.blocks.rows; }, x);
-  const std::int64_t floats = rows * shard().hidden;
-  const bool whole = parts_.weights->shards.whole();
-  const auto out = whole
-                       ? parts_.scratch->residual_.first(static_cast<std::size_t>(floats))
-                       : parts_.scratch->partial_.subspan(static_cast<std::size_t>(index * floats),
-                                                          static_cast<std::size_t>(floats));
-  multiply(x, {{&matrix, out, {.bias = bias_of(bias), .accumulate = whole}}});
-}
-
-void Forward::add_shards(std::int64_t rows) const {
-  const ShardRun& shards = parts_.weights->shards;
-  if (shards.whole()) {
+                           std::span<const float> bias, const Half& half, int index) const {
+  if (whole()) {
+    multiply(x, {{&matrix, residual(half.rows), {.bias = bias_of(bias), .accumulate = true}}});
     return;
   }
-  Scratch& scratch = *parts_.scratch;
-  const auto partial = rows_of(scratch.partial_, rows, shard().hidden);
-  cpu::sum_pieces(*parts_.team, rows_of(scratch.partial_, shards.count * rows, shard().hidden),
-                  shards.count);
-  if (parts_.all_reduce) {
-    parts_.all_reduce(partial);
+  if (index == 0 && !alone(run_of(half))) {
+    parts_.exchange->reuse(half.component == Component::kAttention ? cpu::SharedRows::kAttention
+                                                                   : cpu::SharedRows::kMlp);
   }
-  cpu::add(*parts_.team, partial, rows_of(scratch.residual_, rows, shard().hidden));
+  const bool odd = index % 2 == 1;
+  int level = std::popcount(static_cast<unsigned>(odd ? index - 1 : index));
+  multiply(x, {{&matrix, partial(half, level), {.bias = bias_of(bias), .accumulate = odd}}});
+  for (int pairs = (index + 1) / 2; odd && pairs % 2 == 0; pairs /= 2, --level) {
+    cpu::add(*parts_.team, partial(half, level), partial(half, level - 1));
+  }
+}
+
+void Forward::add_shards(const Half& half) const {
+  if (whole()) {
+    return;
+  }
+  const std::span<float> mine = partial(half, 0);
+  if (alone(run_of(half))) {
+    cpu::add(*parts_.team, mine, residual(half.rows));
+    return;
+  }
+  const auto which =
+      half.component == Component::kAttention ? cpu::SharedRows::kAttention : cpu::SharedRows::kMlp;
+  cpu::Exchange& exchange = *parts_.exchange;
+  exchange.show(which, half.layer, mine);
+  cpu::add_partial_sums(*parts_.team, exchange.collect(which, half.layer), residual(half.rows));
+  exchange.release(which, half.layer);
+}
+
+const EmbeddingWeights& Forward::embeddings() const {
+  const ModelWeights& weights = *parts_.weights;
+  return weights.embeddings[static_cast<std::size_t>(weights.holding.embeddings.first)];
 }
 
 std::span<const float> Forward::normalise(int first, int count) const {
@@ -295,12 +364,12 @@ std::span<const float> Forward::normalise(int first, int count) const {
   const auto rows = scratch.residual_.subspan(static_cast<std::size_t>(first) * hidden,
                                               static_cast<std::size_t>(count) * hidden);
   const auto normed = rows_of(scratch.normed_, count, parts_.spec->hidden);
-  cpu::rms_norm(*parts_.team, rows, {parts_.weights->embeddings.final_norm, parts_.spec->norm_eps},
+  cpu::rms_norm(*parts_.team, rows, {embeddings().final_norm, parts_.spec->norm_eps},
                 cpu::Element::kF32, normed);
   return normed;
 }
 
-std::span<const float> Forward::project_logits(std::span<const int> rows) const {
+std::span<const float> Forward::project_logits(std::span<const int> rows, int tile) const {
   const ModelSpec& spec = *parts_.spec;
   Scratch& scratch = *parts_.scratch;
   const auto count = static_cast<std::int64_t>(rows.size());
@@ -311,12 +380,66 @@ std::span<const float> Forward::project_logits(std::span<const int> rows) const 
     const auto row = scratch.residual_.subspan(static_cast<std::size_t>(rows[i]) * hidden, hidden);
     std::copy(row.begin(), row.end(), gathered.subspan(i * hidden).begin());
   }
-  cpu::rms_norm(*parts_.team, gathered, {parts_.weights->embeddings.final_norm, spec.norm_eps},
-                parts_.weights->embeddings.output.format.inputs(), gathered);
+  cpu::rms_norm(*parts_.team, gathered, {embeddings().final_norm, spec.norm_eps},
+                embeddings().output.format.inputs(), gathered);
   const auto logits = rows_of(scratch.logits_, count, spec.vocab);
-  multiply(inputs_for(parts_.weights->embeddings.output, {.x = gathered}),
-           {{&parts_.weights->embeddings.output, logits, {}}});
+  if (whole()) {
+    multiply(inputs_for(embeddings().output, {.x = gathered}),
+             {{&embeddings().output, logits, {}}});
+    return logits;
+  }
+  const ShardRun& run = parts_.weights->holding.embeddings;
+  const auto mine = rows_of(scratch.shard_logits_, run.count * count, shard().vocab);
+  if (alone(run)) {
+    project_shards(gathered, count);
+    assemble(std::array{cpu::ShownRows{run.first, run.count, mine}}, count);
+    return logits;
+  }
+  cpu::Exchange& exchange = *parts_.exchange;
+  exchange.reuse(cpu::SharedRows::kLogits);
+  project_shards(gathered, count);
+  exchange.show(cpu::SharedRows::kLogits, tile, mine);
+  if (!parts_.draws) {
+    return {};
+  }
+  assemble(exchange.collect(cpu::SharedRows::kLogits, tile), count);
+  exchange.release(cpu::SharedRows::kLogits, tile);
   return logits;
+}
+
+// Computes the logits of this device's rows of the vocabulary, shard after shard.
+void Forward::project_shards(std::span<const float> normed, std::int64_t count) const {
+  const ShardRun& run = parts_.weights->holding.embeddings;
+  const Inputs x = inputs_for(embeddings().output, {.x = normed});
+  const std::int64_t floats = count * shard().vocab;
+  for (int i = 0; i < run.count; ++i) {
+    const EmbeddingWeights& weights =
+        parts_.weights->embeddings[static_cast<std::size_t>(run.first + i)];
+    multiply(x, {{&weights.output,
+                  parts_.scratch->shard_logits_.subspan(static_cast<std::size_t>(i * floats),
+                                                        static_cast<std::size_t>(floats)),
+                  {}}});
+  }
+}
+
+// Puts the columns of all shards in the order of the vocabulary.
+void Forward::assemble(std::span<const cpu::ShownRows> shown, std::int64_t count) const {
+  const auto vocab = static_cast<std::size_t>(parts_.spec->vocab);
+  const auto each = static_cast<std::size_t>(shard().vocab);
+  const auto rows = static_cast<std::size_t>(count);
+  parts_.team->run(count, [&](std::int64_t row, int) {
+    const auto at = static_cast<std::size_t>(row);
+    const auto out = parts_.scratch->logits_.subspan(at * vocab, vocab);
+    for (const cpu::ShownRows& piece : shown) {
+      for (std::size_t i = 0; i < static_cast<std::size_t>(piece.shards); ++i) {
+        const std::size_t first = (static_cast<std::size_t>(piece.first_shard) + i) * each;
+        const std::size_t width = first < vocab ? std::min(each, vocab - first) : 0;
+        const auto from = piece.rows.subspan((i * rows + at) * each, width);
+        std::copy(from.begin(), from.end(),
+                  out.begin() + static_cast<std::ptrdiff_t>(std::min(first, vocab)));
+      }
+    }
+  });
 }
 
 }  // namespace protean

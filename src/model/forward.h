@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <initializer_list>
 #include <span>
 #include <variant>
@@ -9,8 +8,10 @@
 #include "base/ids.h"
 #include "base/result.h"
 #include "contract/model_spec.h"
+#include "cost/memory.h"
 #include "device/cpu/attention.h"
 #include "device/cpu/elementwise.h"
+#include "device/cpu/exchange.h"
 #include "device/cpu/matmul.h"
 #include "device/cpu/memory.h"
 #include "device/cpu/team.h"
@@ -22,10 +23,10 @@ namespace protean {
 // the memory that it uses. Serves one forward pass at a time.
 class Scratch {
  public:
-  // Allows steps of `max_rows` tokens and `max_logit_rows` rows for project_logits(), with these
-  // shards of each layer.
+  // Allows steps of `max_rows` tokens and `max_logit_rows` rows for project_logits(), on a device
+  // with this share of the model.
   static Result<Scratch> create(const ModelSpec& spec, int max_rows, int max_logit_rows,
-                                const ShardRun& shards = {});
+                                const DeviceShare& share = {});
 
   std::int64_t bytes() const { return memory_.bytes(); }
   int max_rows() const { return max_rows_; }
@@ -47,8 +48,9 @@ class Scratch {
   std::span<float> gate_;
   std::span<float> up_;
   std::span<float> arranged_;  // the input of a product, as kernels want it
-  std::span<float> partial_;   // [shard][rows][hidden], addends of the residual stream
-  std::span<float> logits_;    // [logit rows][vocab]
+  std::span<float> partial_;   // [level][rows][hidden], sums over shards on their way up the tree
+  std::span<float> shard_logits_;  // [shard][logit rows][vocab of a shard]; empty if there is one
+  std::span<float> logits_;        // [logit rows][vocab]
 };
 
 // The tokens of one step. `tokens` and `positions` have one entry per row; `slices` cover all rows.
@@ -75,16 +77,13 @@ class InputObserver {
   virtual void on_input(int layer, LayerInput which, std::span<const float> rows) = 0;
 };
 
-// Sums the partial rows of all devices of a stage in place, in the tree of cpu::sum_pieces over
-// their shards. Every device of the stage calls it, in the same order.
-using AllReduce = std::function<void(std::span<float> partial)>;
-
-// The forward pass of a decoder. One sequence of operations serves every architecture; spec and
-// weights are its data. Borrows everything and keeps no state except the residual stream in the
-// scratch, so a pipeline stage is a call with its own range of layers. Computes each shard of a
-// layer (cost/shards.h) alone and adds shards up in a fixed tree, on one device or on several. So a
-// row's logits have the same bits in any batch, chunking, thread count and TP degree. Call embed(),
-// then run_layers(), then normalise() and project_logits() any number of times.
+// The forward pass of a decoder on one device. One sequence of operations serves every
+// architecture; spec and weights are its data. Borrows everything and keeps no state except the
+// residual stream in the scratch, so a pipeline stage is a call with its own range of layers.
+// Computes each shard of a component (cost/shards.h) alone and adds shards up in a fixed tree, on
+// one device or on several, which exchange rows. So a row's logits have the same bits in any batch,
+// chunking, thread count and TP degree. Call embed(), then run_layers(), then normalise() and
+// project_logits() any number of times.
 class Forward {
  public:
   struct Parts {
@@ -95,7 +94,8 @@ class Forward {
     std::span<const cpu::KvLayer> kv;  // one per layer, with the heads of this device's shards
     Scratch* scratch = nullptr;
     InputObserver* observer = nullptr;  // may be null; needs layers of one shard
-    AllReduce all_reduce;               // needed if other devices hold shards
+    cpu::Exchange* exchange = nullptr;  // needed if other devices hold shards
+    bool draws = true;                  // whole rows of logits are wanted here
   };
   explicit Forward(const Parts& parts);
 
@@ -112,10 +112,14 @@ class Forward {
   std::span<const float> normalise(int first, int count) const;
 
   // Returns the logits [rows.size()][vocab] of these rows of the batch, valid until the next call.
-  std::span<const float> project_logits(std::span<const int> rows) const;
+  // `tile` counts the calls of a step. All devices that hold shards of the LM head call it alike;
+  // those that do not draw get nothing.
+  std::span<const float> project_logits(std::span<const int> rows, int tile = 0) const;
 
  private:
   const ModelSpec& shard() const { return parts_.weights->shard_spec; }
+  bool whole() const { return parts_.weights->shards == 1; }
+  bool alone(const ShardRun& run) const { return run.count == parts_.weights->shards; }
   void attend(const ForwardBatch& batch, int layer) const;
   void feed_forward(const ForwardBatch& batch, int layer) const;
   void observe(int layer, LayerInput which, std::span<const float> rows) const;
@@ -128,9 +132,23 @@ class Forward {
   void multiply(const Inputs& x, std::initializer_list<cpu::MatmulTarget> targets) const;
   void project_heads(const cpu::RowSource& source, const LayerWeights& weights) const;
   void rotate_heads(const ForwardBatch& batch, const LayerWeights& weights) const;
+  // A half of a layer whose shards are being added up.
+  struct Half {
+    int layer = 0;
+    Component component = Component::kAttention;
+    std::int64_t rows = 0;
+  };
+  const ShardRun& run_of(const Half& half) const {
+    return parts_.weights->holding.of(half.layer, half.component);
+  }
+  const EmbeddingWeights& embeddings() const;  // the first shard here
+  std::span<float> partial(const Half& half, int level) const;
   void multiply_out(const Inputs& x, const cpu::PackedMatrix& matrix, std::span<const float> bias,
-                    int index) const;
-  void add_shards(std::int64_t rows) const;
+                    const Half& half, int index) const;
+  void add_shards(const Half& half) const;
+  void gather_missing(const ForwardBatch& batch) const;
+  void project_shards(std::span<const float> normed, std::int64_t count) const;
+  void assemble(std::span<const cpu::ShownRows> shown, std::int64_t count) const;
 
   Parts parts_;
 };

@@ -18,8 +18,13 @@ ShardCheckpoint::Cut ShardCheckpoint::cut_heads(int model_heads, int shard_heads
 }
 
 ShardCheckpoint::Cut ShardCheckpoint::cut_neurons() const {
-  const NeuronRange neurons = neurons_of(model_.spec(), shard_, shards_);
+  const IndexRange neurons = neurons_of(model_.spec(), shard_, shards_);
   return {model_.spec().ffn, neurons.first, neurons.count, spec_.ffn};
+}
+
+ShardCheckpoint::Cut ShardCheckpoint::cut_vocab() const {
+  const IndexRange rows = vocab_rows_of(model_.spec(), shard_, shards_);
+  return {model_.spec().vocab, rows.first, rows.count, spec_.vocab};
 }
 
 ShardCheckpoint::Cut ShardCheckpoint::rows_of(TensorRole role) const {
@@ -33,6 +38,9 @@ ShardCheckpoint::Cut ShardCheckpoint::rows_of(TensorRole role) const {
     case TensorRole::kGate:
     case TensorRole::kUp:
       return cut_neurons();
+    case TensorRole::kEmbedding:
+    case TensorRole::kOutput:
+      return cut_vocab();
     case TensorRole::kAttentionOutput:
     case TensorRole::kDown:
       return {spec_.hidden, 0, spec_.hidden, spec_.hidden};

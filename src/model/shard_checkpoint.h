@@ -9,11 +9,11 @@
 
 namespace protean {
 
-// Presents one shard of a model's layers (cost/shards.h) as a checkpoint, so that functions that
-// load layers load shards. It has its heads' rows of the projections and columns of the attention
-// output, its neurons' rows of gate and up and columns of down, zeros for padding, and all norms.
-// Shards are added up, so only shard 0 has the output bias; the others have zeros. Has layers only.
-// Borrows the model.
+// Presents one shard of a model (cost/shards.h) as a checkpoint, so that functions that load
+// components load shards. It has its heads' rows of the projections and columns of the attention
+// output, its neurons' rows of gate and up and columns of down, its rows of the embedding matrix
+// and LM head, zeros for padding, and all norms. Shards are added up, so only shard 0 has the
+// output bias; the others have zeros. Borrows the model.
 class ShardCheckpoint final : public Checkpoint {
  public:
   ShardCheckpoint(const Checkpoint& model, int shard, int shards);
@@ -40,6 +40,7 @@ class ShardCheckpoint final : public Checkpoint {
   };
   Cut cut_heads(int model_heads, int shard_heads) const;
   Cut cut_neurons() const;
+  Cut cut_vocab() const;
   Cut rows_of(TensorRole role) const;
   Cut columns_of(TensorRole role) const;  // of a vector, its elements
 

@@ -119,7 +119,8 @@ Result<std::unique_ptr<SwapProbe>> SwapProbe::create(cpu::Team& team, const Chec
 Status SwapProbe::load(const Checkpoint& checkpoint, const LoadComponent& load) {
   const auto layers = static_cast<std::size_t>(spec_.layers);
   Result<ModelWeights> outer =
-      load_embeddings(checkpoint, default_embeddings_precision(options_.full));
+      load_embeddings(checkpoint, default_embeddings_precision(options_.full),
+                      whole_model(spec_.layers, 1, DeviceId{}));
   if (!outer) {
     return outer.error();
   }
@@ -156,9 +157,9 @@ void SwapProbe::pack_gram() {
     const std::int64_t count = std::min(kGramRows, spec_.vocab - first);
     std::iota(ids.begin(), ids.end(), static_cast<TokenId>(first));
     const auto some = std::span(rows).first(static_cast<std::size_t>(count * spec_.hidden));
-    cpu::gather_rows(weights_.embeddings.output,
+    cpu::gather_rows(weights_.embeddings.front().output,
                      std::span(ids).first(static_cast<std::size_t>(count)), some);
-    table.add(team_, some, weights_.embeddings.output.format.inputs());
+    table.add(team_, some, weights_.embeddings.front().output.format.inputs());
   }
   gram_ = {
       .format = {.kind = cpu::WeightKind::kF32}, .outputs = spec_.hidden, .inputs = spec_.hidden};

@@ -278,7 +278,10 @@ std::vector<ComponentVariant> VariantStore::variants_of(std::span<const SwapTarg
       }
     }
   }
-  variants.push_back({0, Component::kEmbeddings, stored_embeddings_precision(precision)});
+  for (int shard = 0; shard < options_.shards; ++shard) {
+    variants.push_back({0, Component::kEmbeddings, stored_embeddings_precision(precision), shard,
+                        options_.shards});
+  }
   return variants;
 }
 

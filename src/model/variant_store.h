@@ -14,6 +14,7 @@
 #include "base/result.h"
 #include "base/units.h"
 #include "contract/morph.h"
+#include "cost/shards.h"
 #include "model/checkpoint.h"
 #include "model/variant_cache.h"
 #include "model/variant_file.h"
@@ -34,7 +35,7 @@ struct VariantStoreOptions {
   // Limit for the packed weights of all models. Weights of models not in use are removed to keep
   // it.
   std::int64_t most_bytes = 64 * kGiB;
-  int shards = 1;  // of each half (cost/shards.h)
+  int shards = 1;  // of each component (cost/shards.h)
 };
 
 // Returns $XDG_CACHE_HOME/protean or ~/.cache/protean; empty if neither variable is set.

@@ -8,6 +8,7 @@
 
 #include "base/finite.h"
 #include "base/units.h"
+#include "cost/shards.h"
 #include "model/shard_checkpoint.h"
 #include "quant/round_to_nearest.h"
 
@@ -209,11 +210,6 @@ Status read_matrix(const Checkpoint& checkpoint, TensorRole role, int layer,
   return {};
 }
 
-std::int64_t layer_size(const ModelSpec& spec, const LayerPrecision& precision) {
-  return component_size(spec, Component::kAttention, precision.attention) +
-         component_size(spec, Component::kMlp, precision.mlp);
-}
-
 // The tensors of a component that the model has, and their bytes.
 struct LaidOut {
   std::vector<std::pair<TensorRole, std::span<float>>> vectors;
@@ -348,73 +344,106 @@ Status load_component(const Checkpoint& checkpoint, const ComponentVariant& whic
   return {};
 }
 
-Result<ModelWeights> load_embeddings(const Checkpoint& checkpoint, Precision precision,
-                                     const ShardRun& shards) {
-  const ModelSpec& spec = checkpoint.spec();
-  ModelWeights weights(spec, spec.layers, shards);
+namespace {
+
+// Loads a shard of a component into memory that `weights` then owns, and returns its address.
+Result<std::byte*> load_shard(ModelWeights& weights, const Checkpoint& checkpoint,
+                              const ComponentVariant& which) {
   Result<cpu::Region> region =
-      cpu::Region::map(component_size(spec, Component::kEmbeddings, precision));
+      cpu::Region::map(component_size(weights.shard_spec, which.component, which.precision));
   if (!region) {
     return region.error();
   }
-  const ComponentVariant which{0, Component::kEmbeddings, precision};
   if (const Status loaded = load_component(checkpoint, which, region->data()); !loaded) {
     return loaded.error();
   }
-  bind_embeddings(weights.embeddings, spec, precision, region->data());
   weights.memory.push_back(std::move(*region));
+  return weights.memory.back().data();
+}
+
+std::int64_t held_bytes(const ModelWeights& weights, int layer, const LayerPrecision& precision) {
+  std::int64_t bytes = 0;
+  for (const Component half : kLayerHalves) {
+    bytes += weights.holding.of(layer, half).count *
+             component_size(weights.shard_spec, half, precision.of(half));
+  }
+  return bytes;
+}
+
+}  // namespace
+
+ModelWeights::ModelWeights(const ModelSpec& spec, Holding holding, int shards)
+    : shards(shards),
+      holding(std::move(holding)),
+      shard_spec(protean::shard_spec(spec, shards)),
+      embeddings(static_cast<std::size_t>(shards)),
+      layers(this->holding.layers.size() * static_cast<std::size_t>(shards)) {}
+
+Result<ModelWeights> load_embeddings(const Checkpoint& checkpoint, Precision precision,
+                                     Holding holding, int shards) {
+  ModelWeights weights(checkpoint.spec(), std::move(holding), shards);
+  const ShardRun& run = weights.holding.embeddings;
+  for (int shard = run.first; shard < run.end(); ++shard) {
+    Result<std::byte*> memory =
+        load_shard(weights, checkpoint, {0, Component::kEmbeddings, precision, shard, shards});
+    if (!memory) {
+      return memory.error();
+    }
+    bind_embeddings(weights.embeddings[static_cast<std::size_t>(shard)], weights.shard_spec,
+                    precision, *memory);
+  }
   return weights;
 }
 
 Status load_layer(ModelWeights& weights, const Checkpoint& checkpoint, int layer,
                   const LayerPrecision& precision) {
-  const ShardRun& shards = weights.shards;
-  const ModelSpec& spec = weights.shard_spec;
-  for (int shard = 0; shard < shards.count; ++shard) {
-    for (const Component half : kLayerHalves) {
-      const ComponentVariant which{layer, half, precision.of(half), shards.first + shard,
-                                   shards.of};
-      Result<cpu::Region> region = cpu::Region::map(component_size(spec, half, which.precision));
-      if (!region) {
-        return region.error();
+  for (const Component half : kLayerHalves) {
+    const ShardRun& run = weights.holding.of(layer, half);
+    for (int shard = run.first; shard < run.end(); ++shard) {
+      Result<std::byte*> memory =
+          load_shard(weights, checkpoint, {layer, half, precision.of(half), shard, weights.shards});
+      if (!memory) {
+        return memory.error();
       }
-      if (Status loaded = load_component(checkpoint, which, region->data()); !loaded) {
-        return loaded;
-      }
-      bind_half(weights.shard(layer, shard), spec, half, which.precision, region->data());
-      weights.memory.push_back(std::move(*region));
+      bind_half(weights.shard(layer, shard), weights.shard_spec, half, precision.of(half), *memory);
     }
   }
   return {};
 }
 
-Result<ModelWeights> load_weights(const Checkpoint& checkpoint,
-                                  std::span<const LayerPrecision> layer_precision,
-                                  Precision embeddings, const LoadProgress& progress,
-                                  const ShardRun& shards) {
-  check(static_cast<int>(layer_precision.size()) == checkpoint.spec().layers,
+Result<ModelWeights> load_weights(const Checkpoint& checkpoint, const HeldForm& form,
+                                  const LoadProgress& progress) {
+  check(static_cast<int>(form.layers.size()) == checkpoint.spec().layers,
         "one precision per layer");
-  Result<ModelWeights> weights = load_embeddings(checkpoint, embeddings, shards);
+  Result<ModelWeights> weights =
+      load_embeddings(checkpoint, form.embeddings, form.holding, form.shards);
   if (!weights) {
     return weights;
   }
-  const ModelSpec& spec = weights->shard_spec;
-  std::int64_t done_bytes = weights->bytes();
-  std::int64_t total_bytes = done_bytes;
-  for (const LayerPrecision& precision : layer_precision) {
-    total_bytes += shards.count * layer_size(spec, precision);
+  std::int64_t total_bytes = weights->bytes();
+  for (int layer = 0; layer < checkpoint.spec().layers; ++layer) {
+    total_bytes += held_bytes(*weights, layer, form.layers[static_cast<std::size_t>(layer)]);
   }
-  for (int layer = 0; layer < spec.layers; ++layer) {
-    const LayerPrecision& precision = layer_precision[static_cast<std::size_t>(layer)];
+  for (int layer = 0; layer < checkpoint.spec().layers; ++layer) {
+    const LayerPrecision& precision = form.layers[static_cast<std::size_t>(layer)];
     if (const Status loaded = load_layer(*weights, checkpoint, layer, precision); !loaded) {
       return loaded.error();
     }
-    done_bytes += shards.count * layer_size(spec, precision);
     if (progress) {
-      progress(done_bytes, total_bytes);
+      progress(weights->bytes(), total_bytes);
     }
   }
   return weights;
+}
+
+Result<ModelWeights> load_weights(const Checkpoint& checkpoint,
+                                  std::span<const LayerPrecision> layer_precision,
+                                  Precision embeddings, const LoadProgress& progress) {
+  return load_weights(checkpoint,
+                      {.layers = layer_precision,
+                       .embeddings = embeddings,
+                       .holding = whole_model(checkpoint.spec().layers, 1, DeviceId{})},
+                      progress);
 }
 
 }  // namespace protean

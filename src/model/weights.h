@@ -7,7 +7,7 @@
 
 #include "base/result.h"
 #include "contract/form.h"
-#include "cost/shards.h"
+#include "contract/holding.h"
 #include "device/cpu/matmul.h"
 #include "device/cpu/memory.h"
 #include "model/checkpoint.h"
@@ -46,8 +46,9 @@ struct LayerWeights {
   std::span<float> mlp_norm;
 };
 
-// The embedding matrix, LM head and final norm in one contiguous piece of memory, which is
-// borrowed. `output` and `embedding` share memory if they are tied.
+// The embedding matrix, LM head and final norm, or one shard of them with its rows of the
+// vocabulary (cost/shards.h), in one contiguous piece of memory, which is borrowed. `output` and
+// `embedding` share memory if they are tied.
 struct EmbeddingWeights {
   cpu::PackedMatrix embedding;
   cpu::PackedMatrix output;
@@ -68,7 +69,8 @@ struct ComponentVariant {
 // the spec of shard_spec(), here and below.
 std::int64_t component_size(const ModelSpec& spec, Component component, Precision precision);
 
-// Point matrices and vectors into 64-byte-aligned memory of component_size().
+// Point matrices and vectors into 64-byte-aligned memory of component_size(). For a shard, `spec`
+// is that of shard_spec().
 void bind_half(LayerWeights& layer, const ModelSpec& spec, Component half, Precision precision,
                std::byte* memory);
 void bind_embeddings(EmbeddingWeights& embeddings, const ModelSpec& spec, Precision precision,
@@ -86,50 +88,60 @@ using Pace = std::function<bool(std::int64_t bytes)>;
 Status load_component(const Checkpoint& checkpoint, const ComponentVariant& which,
                       std::byte* memory, const Pace& pace = {});
 
-// The weights of a model, or of a device's shards of it, ready to run.
+// The weights that a device holds of a model, ready to run.
 struct ModelWeights {
   ModelWeights() = default;
   // Makes weights whose components must still be bound to memory.
-  ModelWeights(const ModelSpec& spec, int layers, const ShardRun& shards = {})
-      : shards(shards),
-        shard_spec(protean::shard_spec(spec, shards.of)),
-        layers(static_cast<std::size_t>(layers) * static_cast<std::size_t>(shards.count)) {}
+  ModelWeights(const ModelSpec& spec, Holding holding, int shards = 1);
 
-  EmbeddingWeights embeddings;
-  ShardRun shards;                   // the shards of each layer that are here
-  ModelSpec shard_spec;              // a shard as kernels see it
-  std::vector<LayerWeights> layers;  // [layer][shard]
-  std::vector<cpu::Region> memory;   // of components owned here
+  int shards = 1;                            // that each component is packed in
+  Holding holding;                           // the shards that are here; others are never bound
+  ModelSpec shard_spec;                      // a shard as kernels see it
+  std::vector<EmbeddingWeights> embeddings;  // [shard]
+  std::vector<LayerWeights> layers;          // [layer][shard]
+  std::vector<cpu::Region> memory;           // of components owned here
 
-  int layer_count() const { return static_cast<int>(layers.size()) / shards.count; }
-  std::span<const LayerWeights> layer(int layer) const {
-    const auto each = static_cast<std::size_t>(shards.count);
-    return std::span(layers).subspan(static_cast<std::size_t>(layer) * each, each);
-  }
-  LayerWeights& shard(int layer, int index) {  // the index-th shard that is here
-    return layers[static_cast<std::size_t>(layer) * static_cast<std::size_t>(shards.count) +
-                  static_cast<std::size_t>(index)];
-  }
+  int layer_count() const { return static_cast<int>(holding.layers.size()); }
+  const LayerWeights& shard(int layer, int shard) const { return layers[at(layer, shard)]; }
+  LayerWeights& shard(int layer, int shard) { return layers[at(layer, shard)]; }
   std::int64_t bytes() const;  // of memory owned here
+
+ private:
+  std::size_t at(int layer, int shard) const {
+    return static_cast<std::size_t>(layer) * static_cast<std::size_t>(shards) +
+           static_cast<std::size_t>(shard);
+  }
 };
 
 // Called after each layer with the bytes packed so far.
 using LoadProgress = std::function<void(std::int64_t done_bytes, std::int64_t total_bytes)>;
 
-// Loads the embeddings into memory of their own. Layers must still be bound.
+// Loads what the device holds of the embeddings into memory of their own. Layers must still be
+// bound.
 Result<ModelWeights> load_embeddings(const Checkpoint& checkpoint, Precision precision,
-                                     const ShardRun& shards = {});
+                                     Holding holding, int shards = 1);
 
-// Binds a layer's shards to memory of their own and loads them. Fails if memory is short or
-// load_component() fails.
+// Binds what the device holds of a layer to memory of its own and loads it. Fails if memory is
+// short or load_component() fails.
 Status load_layer(ModelWeights& weights, const Checkpoint& checkpoint, int layer,
                   const LayerPrecision& precision);
 
-// Loads the whole model into memory of its own. Needs the memory of the packed weights and a few
-// MiB.
+// The precisions of a form, and what a device of its group holds.
+struct HeldForm {
+  std::span<const LayerPrecision> layers;
+  Precision embeddings = Precision::kBf16;
+  Holding holding;
+  int shards = 1;
+};
+
+// Loads all that a device holds into memory of its own. Needs the memory of the packed weights and
+// a few MiB.
+Result<ModelWeights> load_weights(const Checkpoint& checkpoint, const HeldForm& form,
+                                  const LoadProgress& progress = {});
+
+// The same for a device that holds the whole model.
 Result<ModelWeights> load_weights(const Checkpoint& checkpoint,
                                   std::span<const LayerPrecision> layer_precision,
-                                  Precision embeddings, const LoadProgress& progress = {},
-                                  const ShardRun& shards = {});
+                                  Precision embeddings, const LoadProgress& progress = {});
 
 }  // namespace protean

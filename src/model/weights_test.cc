@@ -130,10 +130,10 @@ TEST(Weights, EveryTensorIsWhereTheSpecSaysAtItsPrecision) {
     EXPECT_EQ(variant.precision, mixed[static_cast<std::size_t>(layer)]);
     expect_layer(checkpoint, layer, variant);
   }
-  EXPECT_EQ(weights->embeddings.embedding.format.kind, cpu::WeightKind::kBf16);
-  expect_same(checkpoint, TensorRole::kEmbedding, 0, weights->embeddings.embedding);
-  expect_same(checkpoint, TensorRole::kOutput, 0, weights->embeddings.output);
-  expect_same(checkpoint, TensorRole::kFinalNorm, 0, weights->embeddings.final_norm);
+  EXPECT_EQ(weights->embeddings.front().embedding.format.kind, cpu::WeightKind::kBf16);
+  expect_same(checkpoint, TensorRole::kEmbedding, 0, weights->embeddings.front().embedding);
+  expect_same(checkpoint, TensorRole::kOutput, 0, weights->embeddings.front().output);
+  expect_same(checkpoint, TensorRole::kFinalNorm, 0, weights->embeddings.front().final_norm);
 }
 
 TEST(Weights, EmbeddingsHaveAPrecisionOfTheirOwn) {
@@ -141,9 +141,9 @@ TEST(Weights, EmbeddingsHaveAPrecisionOfTheirOwn) {
   for (const Precision embeddings : {Precision::kF32, Precision::kW8, Precision::kW8A8}) {
     const auto weights = load_weights(checkpoint, all(Precision::kBf16), embeddings);
     ASSERT_TRUE(weights.ok());
-    EXPECT_EQ(weights->embeddings.embedding.format, weight_format(embeddings, 128));
-    expect_same(checkpoint, TensorRole::kEmbedding, 0, weights->embeddings.embedding);
-    expect_same(checkpoint, TensorRole::kOutput, 0, weights->embeddings.output);
+    EXPECT_EQ(weights->embeddings.front().embedding.format, weight_format(embeddings, 128));
+    expect_same(checkpoint, TensorRole::kEmbedding, 0, weights->embeddings.front().embedding);
+    expect_same(checkpoint, TensorRole::kOutput, 0, weights->embeddings.front().output);
   }
 }
 
@@ -155,7 +155,7 @@ TEST(Weights, TiedEmbeddingsAreOnePieceOfMemoryAndReadOnce) {
   const auto weights = load_weights(checkpoint, all(Precision::kBf16),
                                     default_embeddings_precision(Precision::kBf16));
   ASSERT_TRUE(weights.ok());
-  EXPECT_EQ(weights->embeddings.embedding.data, weights->embeddings.output.data);
+  EXPECT_EQ(weights->embeddings.front().embedding.data, weights->embeddings.front().output.data);
   EXPECT_FALSE(checkpoint.reads_.contains({TensorRole::kOutput, 0}));
   EXPECT_FALSE(checkpoint.reads_.contains({TensorRole::kQueryBias, 0}));
   EXPECT_TRUE(weights->layers[0].query_bias.empty());
@@ -268,12 +268,13 @@ TEST(Weights, PackingIsPacedAndCanBeCalledOff) {
 
 TEST(Weights, LayersInBorrowedMemoryAreNotCounted) {
   const SyntheticCheckpoint checkpoint(odd_spec());
-  const auto outer = load_embeddings(checkpoint, Precision::kBf16);
+  const auto outer = load_embeddings(checkpoint, Precision::kBf16,
+                                     whole_model(checkpoint.spec().layers, 1, DeviceId{}));
   ASSERT_TRUE(outer.ok());
   EXPECT_EQ(outer->layers.size(), 3U);
   ASSERT_EQ(outer->memory.size(), 1U);
   EXPECT_EQ(outer->bytes(), outer->memory[0].bytes());
-  expect_same(checkpoint, TensorRole::kEmbedding, 0, outer->embeddings.embedding);
+  expect_same(checkpoint, TensorRole::kEmbedding, 0, outer->embeddings.front().embedding);
 }
 
 TEST(Weights, LoadingHoldsOneTensorOfThirtyTwoRowsAtATime) {
@@ -320,8 +321,8 @@ TEST(Weights, LayersAreQuantisedAndTheirEmbeddingsAreNot) {
     EXPECT_TRUE(variant.down.format.quantized());
     expect_layer(checkpoint, layer, variant);
   }
-  EXPECT_EQ(weights->embeddings.embedding.format.kind, cpu::WeightKind::kBf16);
-  expect_same(checkpoint, TensorRole::kOutput, 0, weights->embeddings.output);
+  EXPECT_EQ(weights->embeddings.front().embedding.format.kind, cpu::WeightKind::kBf16);
+  expect_same(checkpoint, TensorRole::kOutput, 0, weights->embeddings.front().output);
 }
 
 // cost/memory.h predicts sizes before anything is loaded.

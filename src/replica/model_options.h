@@ -5,6 +5,7 @@
 
 #include "contract/precision.h"
 #include "host/cpu_share.h"
+#include "replica/device_group.h"
 
 namespace protean {
 
@@ -20,7 +21,7 @@ struct ModelOptions {
   std::string chat_template;
   std::string special_tokens_in_content = "escape";  // or "allow"
   ComputeOptions compute;
-  int data_parallel_size = 1;  // replicas, each with its own weights, KV and CPUs
+  GroupOptions group;
   int block_size = 16;
   int max_num_seqs = 256;
   int max_num_batched_tokens = 2048;

@@ -25,6 +25,11 @@ std::chrono::steady_clock::time_point steady_time(TimeNs at_ns) {
   return std::chrono::steady_clock::time_point(std::chrono::nanoseconds(at_ns));
 }
 
+// Each stage of a pipeline computes a step of its own.
+int steps_in_flight(const Form& form) {
+  return static_cast<int>(stages_of(form).size());
+}
+
 }  // namespace
 
 ReadComponent read_from(std::shared_ptr<VariantStore> variants) {
@@ -48,16 +53,22 @@ std::function<bool(const Pace& pace)> read_ahead_of(std::shared_ptr<const Varian
 
 namespace {
 
-// Loads the model for one replica, whose events go into the inbox.
+// Loads the model for one replica, whose events go into the inbox. Each replica has as many devices
+// of the sizing as its form.
 Result<std::unique_ptr<CpuWorker>> create_worker(const ReplicaOptions& options, ReplicaId replica,
                                                  const Checkpoint& checkpoint, Inbox& inbox) {
   const Sizing& sizing = options.sizing;
-  const CpuShare& cpus = sizing.cpus.at(static_cast<std::size_t>(replica.value));
   WorkerOptions worker{.form = sizing.form,
-                       .threads = cpus.threads,
-                       .where = cpus.where,
+                       .devices = {},
                        .max_step_tokens = options.model.max_num_batched_tokens,
-                       .max_positions = sizing.max_model_len};
+                       .max_positions = sizing.max_model_len,
+                       .max_in_flight = steps_in_flight(sizing.form)};
+  const std::size_t devices = sizing.form.group.size();
+  const auto first = static_cast<std::size_t>(replica.value) * devices;
+  const auto shares = std::span(sizing.cpus).subspan(first, devices);
+  for (const CpuShare& cpus : shares) {
+    worker.devices.push_back({cpus.threads, cpus.where});
+  }
   if (options.morph) {
     worker.pages = sizing.budget;
     worker.read_component = read_from(options.variants);
@@ -67,8 +78,11 @@ Result<std::unique_ptr<CpuWorker>> create_worker(const ReplicaOptions& options, 
     }
   }
   // Tries a seat once to warn if it is refused; threads that are refused one later do not log.
-  if (const Status taken = cpu::Seat(cpus.where.cpus, cpus.where.nodes).taken(); !taken.ok()) {
-    log::warning("{}: the system places threads and memory", taken.error().message);
+  for (const CpuShare& cpus : shares) {
+    if (const Status taken = cpu::Seat(cpus.where.cpus, cpus.where.nodes).taken(); !taken.ok()) {
+      log::warning("{}: the system places threads and memory", taken.error().message);
+      break;
+    }
   }
   const auto tell = [&inbox, replica](auto what) {
     inbox.push({steady_now_ns(), std::move(what), replica});
@@ -88,7 +102,9 @@ EngineConfig engine_config(const ReplicaOptions& options) {
                         .max_num_seqs = model.max_num_seqs,
                         .max_num_batched_tokens = model.max_num_batched_tokens,
                         .max_model_len = sizing.max_model_len,
-                        .prefix_caching = model.prefix_caching},
+                        .prefix_caching = model.prefix_caching,
+                        .steps_in_flight = steps_in_flight(sizing.form)},
+          .max_in_flight = steps_in_flight(sizing.form),
           .morph = options.morph};
 }
 
@@ -118,7 +134,7 @@ Result<std::unique_ptr<Replicas>> Replicas::start(const ReplicaOptions& options,
                                                   const Checkpoint& checkpoint, Inbox& inbox,
                                                   TokenSink& sink) {
   auto workers = std::make_unique<Workers>(inbox);
-  for (std::int32_t replica = 0; replica < std::ssize(options.sizing.cpus); ++replica) {
+  for (std::int32_t replica = 0; replica < options.model.group.replicas; ++replica) {
     auto worker = create_worker(options, ReplicaId{replica}, checkpoint, inbox);
     if (!worker.ok()) {
       return worker.error();

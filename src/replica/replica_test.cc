@@ -55,9 +55,9 @@ struct ReplicasTest : testing::Test {
     options.model = {.model = directory.path(),
                      .max_model_len = "2048",
                      .kv_cache_memory = "4MiB",
+                     .group = {.replicas = replicas},
                      .max_num_seqs = 16,
-                     .max_num_batched_tokens = 256,
-                     .data_parallel_size = replicas};
+                     .max_num_batched_tokens = 256};
     options.sizing = choose_sizing(options.model, spec, machine).value();
     for (CpuShare& share : options.sizing.cpus) {
       share = {};  // on any CPU

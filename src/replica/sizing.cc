@@ -71,13 +71,8 @@ struct Asked {
   std::optional<std::int64_t> device_bytes;
 };
 
-// Returns a text that says for whom memory is, if it is not for one replica alone.
-std::string for_each_replica(const ModelOptions& options) {
-  const int replicas = options.data_parallel_size;
-  return replicas == 1 ? "" : fmt::format(" for each of {} replicas", replicas);
-}
-
-Result<Asked> asked_memory(const ModelOptions& options, const Machine& machine) {
+Result<Asked> asked_memory(const ModelOptions& options, const Machine& machine,
+                           std::int64_t devices) {
   const auto kv = wanted_bytes("--kv-cache-memory", options.kv_cache_memory);
   if (!kv.ok()) {
     return kv.error();
@@ -86,10 +81,10 @@ Result<Asked> asked_memory(const ModelOptions& options, const Machine& machine) 
   if (!device.ok()) {
     return device.error();
   }
-  if (*device && **device > machine.free_memory_bytes) {
+  if (*device && **device > machine.free_memory_bytes / devices) {
     return make_error(ErrorCode::kExhausted, "--device-memory {}: only {} are free{}: ask for less",
-                      options.device_memory, format_bytes(machine.free_memory_bytes),
-                      for_each_replica(options));
+                      options.device_memory, format_bytes(machine.free_memory_bytes / devices),
+                      devices > 1 ? fmt::format(" for each of {} devices", devices) : "");
   }
   return Asked{*kv, *device};
 }
@@ -109,61 +104,102 @@ std::string size_flag(std::int64_t bytes) {
   return fmt::format("{}MiB", ceil_div(bytes, kMiB));
 }
 
-// Device memory that is not KV cache.
+// Memory of the fullest device that is not KV cache.
 struct FixedMemory {
   std::int64_t weights = 0;  // including the reserve for variants
   std::int64_t activations = 0;
 };
 
+// Returns the KV bytes of a block on the device that has most of it.
+std::int64_t block_bytes_on_a_device(const ModelSpec& spec, const Form& form) {
+  std::int64_t most = 0;
+  for (const Holding& holding : form.group) {
+    std::int64_t shards = 0;
+    for (const Holding::Layer& layer : holding.layers) {
+      shards += layer.attention.count;
+    }
+    most = std::max(most, kv_layer_block_bytes(spec, form.kv) / form.shards * shards);
+  }
+  return most;
+}
+
 // Returns the KV bytes of one sequence of the length asked for; of one block if that is auto.
 std::int64_t least_kv_bytes(const ModelOptions& options, const ModelSpec& spec,
                             const Sizing& sizing, std::int64_t page_bytes) {
-  KvForm kv = sizing.form.kv;
+  Form form = sizing.form;
   const bool any_length = options.max_model_len == "auto" || options.max_model_len == "-1";
-  kv.blocks = any_length ? 1 : ceil_div<std::int64_t>(sizing.max_model_len, kv.block_tokens);
-  return kv_pages(spec, kv, page_bytes) * page_bytes;
+  form.kv.blocks =
+      any_length ? 1 : ceil_div<std::int64_t>(sizing.max_model_len, form.kv.block_tokens);
+  std::int64_t pages = 0;
+  for (int device = 0; device < static_cast<int>(form.group.size()); ++device) {
+    pages = std::max(pages, kv_pages_on(spec, form, device, page_bytes));
+  }
+  return pages * page_bytes;
 }
 
-std::int64_t step_activation_bytes(const ModelSpec& spec, int tokens) {
-  return activation_bytes(spec, tokens, std::min(kLogitRows, tokens));
+// Returns the bytes of activations on the device that has most, and of its mailbox, with a slot for
+// each stage's step.
+std::int64_t step_activation_bytes(const ModelSpec& spec, const Form& form, int tokens) {
+  std::int64_t most = 0;
+  for (const Holding& holding : form.group) {
+    most = std::max(most, activation_bytes(spec, tokens, std::min(kLogitRows, tokens),
+                                           share_of(form, holding)));
+  }
+  const auto stages = static_cast<std::int64_t>(stages_of(form).size());
+  return most + (stages > 1 ? stages * tokens * spec.hidden * 4 : 0);
 }
 
 // Returns the largest power of two for --max-num-batched-tokens with which activations take at most
 // `bytes`; 0 if none of at least 16 does.
-int tokens_within(const ModelOptions& options, const ModelSpec& spec, std::int64_t bytes) {
+int tokens_within(const ModelOptions& options, const ModelSpec& spec, const Form& form,
+                  std::int64_t bytes) {
   int tokens = 16;
   while (tokens * 2 < options.max_num_batched_tokens &&
-         step_activation_bytes(spec, tokens * 2) <= bytes) {
+         step_activation_bytes(spec, form, tokens * 2) <= bytes) {
     tokens *= 2;
   }
   const bool fits =
-      tokens < options.max_num_batched_tokens && step_activation_bytes(spec, tokens) <= bytes;
+      tokens < options.max_num_batched_tokens && step_activation_bytes(spec, form, tokens) <= bytes;
   return fits ? tokens : 0;
+}
+
+struct DeviceRoom {
+  std::int64_t device_bytes = 0;
+  std::int64_t least_kv = 0;
+};
+
+// Returns the number of replicas that fit if fewer have more memory each; 0 if not even one does,
+// or if each device's memory is given.
+std::int64_t replicas_within(const ModelOptions& options, std::int64_t needed,
+                             std::int64_t device_bytes) {
+  const int replicas = options.group.replicas;
+  return options.device_memory == "auto" && replicas > 1 ? device_bytes * replicas / needed : 0;
 }
 
 // Returns the error for a device that has no room for weights, activations and the least KV. It
 // names the remedies that work.
-Error too_little_memory(const ModelOptions& options, const ModelSpec& spec,
-                        const FixedMemory& fixed, std::int64_t device_bytes,
-                        std::int64_t least_kv) {
+Error too_little_memory(const ModelOptions& options, const ModelSpec& spec, const Form& form,
+                        const FixedMemory& fixed, const DeviceRoom& room) {
+  const auto& [device_bytes, least_kv] = room;
   const bool given = options.device_memory != "auto";
   const std::int64_t needed = fixed.weights + fixed.activations + least_kv;
   std::string remedies = given ? fmt::format("use --device-memory {}", size_flag(needed))
                                : fmt::format("free {} of memory", size_flag(needed - device_bytes));
-  if (const int tokens = tokens_within(options, spec, device_bytes - fixed.weights - least_kv);
+  if (const int tokens =
+          tokens_within(options, spec, form, device_bytes - fixed.weights - least_kv);
       tokens > 0) {
     remedies += fmt::format(", {}--max-num-batched-tokens {}", given ? "" : "use ", tokens);
   }
-  const std::int64_t fitting = device_bytes * options.data_parallel_size / needed;
-  if (options.data_parallel_size > 1 && !given && fitting > 0) {
-    remedies += fmt::format(", --data-parallel-size {}", fitting);
+  if (const std::int64_t replicas = replicas_within(options, needed, device_bytes); replicas > 0) {
+    remedies += fmt::format(", --data-parallel-size {}", replicas);
   }
   return make_error(ErrorCode::kExhausted,
                     "{}: weights ({}), activations ({}) and KV (at least {}) do not fit the {} "
                     "that {}{}: {}, a lower --dtype or a smaller model",
                     options.model, format_bytes(fixed.weights), format_bytes(fixed.activations),
                     format_bytes(least_kv), format_bytes(device_bytes),
-                    given ? "--device-memory allows" : "are free", for_each_replica(options),
+                    given ? "--device-memory allows" : "are free",
+                    form.group.size() > 1 || options.group.replicas > 1 ? " on a device" : "",
                     remedies);
 }
 
@@ -213,57 +249,45 @@ std::int64_t largest_kv_blocks(const Sizing& sizing, const ModelSpec& spec,
       layer.of(half) = is_below(last, layer.of(half)) ? last : layer.of(half);
     }
   }
-  const std::int64_t page_bytes = sizing.budget.page_bytes;
-  const std::int64_t pages =
-      sizing.budget.pages - sizing.budget.reserve - weight_pages(spec, lowest, page_bytes);
-  return std::clamp<std::int64_t>(kv_blocks_in(spec, lowest.kv, pages, page_bytes),
-                                  lowest.kv.blocks, kMostBlocks);
+  const PageBudget& budget = sizing.budget;
+  return std::clamp<std::int64_t>(
+      kv_blocks_beside(spec, lowest, budget.pages - budget.reserve, budget.page_bytes),
+      lowest.kv.blocks, kMostBlocks);
 }
 
-// Divides the CPUs among the replicas. If there are fewer, each replica computes on all of them
-// with one thread, and `warnings` says so.
-Result<std::vector<CpuShare>> replica_cpus(const ModelOptions& options, const Machine& machine,
-                                           std::vector<std::string>& warnings) {
-  const int replicas = options.data_parallel_size;
-  const auto all = choose_cpus(machine, options.compute);
-  if (!all.ok()) {
-    return all.error();
+// Returns the memory that each device can count on.
+std::int64_t free_bytes_each(const Sizing& sizing) {
+  std::int64_t least = sizing.devices.front().memory_bytes;
+  for (const DeviceSpec& device : sizing.devices) {
+    least = std::min(least, device.memory_bytes);
   }
-  const std::size_t cpus = all->where.cpus.size();
-  if (cpus >= static_cast<std::size_t>(replicas)) {
-    return divide_cpus(machine, options.compute, replicas);
-  }
-  warnings.push_back(fmt::format(
-      "--data-parallel-size {}: there {} {} CPU{}, so replicas wait for each other: use at most {}",
-      replicas, cpus == 1 ? "is" : "are", cpus, cpus == 1 ? "" : "s", cpus));
-  CpuShare share = *all;
-  share.threads = 1;
-  share.where.pinned = false;
-  return std::vector<CpuShare>(static_cast<std::size_t>(replicas), share);
+  return least;
 }
 
 // Chooses the pages and KV blocks of `sizing`.
 Status size_memory(const ModelOptions& options, const ModelSpec& spec, const Machine& machine,
                    Sizing& sizing) {
-  const auto asked = asked_memory(options, machine);
+  const auto asked = asked_memory(options, machine, std::ssize(sizing.devices));
   if (!asked.ok()) {
     return asked.error();
   }
-  KvForm& kv = sizing.form.kv;
-  const std::int64_t page_bytes = page_bytes_for(spec);
-  const std::int64_t block_bytes = kv_block_bytes(spec, kv);
+  Form& form = sizing.form;
+  KvForm& kv = form.kv;
+  const std::int64_t page_bytes = page_bytes_for(spec, form.shards);
+  const std::int64_t block_bytes = block_bytes_on_a_device(spec, form);
   const double full_bytes =
       static_cast<double>(ceil_div<std::int64_t>(sizing.max_model_len, kv.block_tokens)) *
       options.max_num_seqs * static_cast<double>(block_bytes);
-  const std::int64_t reserve = reserve_pages(spec, ladder_from(sizing.form, options), page_bytes);
-  const std::int64_t weights = weight_pages(spec, sizing.form, page_bytes) + reserve;
+  const std::int64_t reserve =
+      reserve_pages(spec, ladder_from(form, options), page_bytes, form.shards);
+  const std::int64_t weights = weight_pages(spec, form, page_bytes) + reserve;
   const FixedMemory fixed{weights * page_bytes,
-                          step_activation_bytes(spec, options.max_num_batched_tokens)};
-  const std::int64_t device_bytes = asked->device_bytes.value_or(machine.free_memory_bytes);
+                          step_activation_bytes(spec, form, options.max_num_batched_tokens)};
+  const std::int64_t device_bytes = asked->device_bytes.value_or(free_bytes_each(sizing));
   const std::int64_t room = device_bytes - fixed.activations - fixed.weights;
   const std::int64_t least_kv = least_kv_bytes(options, spec, sizing, page_bytes);
   if (options.ladder.empty() ? room < least_kv : room <= 0) {
-    return too_little_memory(options, spec, fixed, device_bytes, least_kv);
+    return too_little_memory(options, spec, form, fixed, {device_bytes, least_kv});
   }
   const auto budget = kv_budget(options, *asked, room, full_bytes);
   if (!budget.ok()) {
@@ -271,13 +295,52 @@ Status size_memory(const ModelOptions& options, const ModelSpec& spec, const Mac
   }
   const std::int64_t pages = std::min(ceil_div(*budget, page_bytes), room / page_bytes);
   sizing.budget = {.page_bytes = page_bytes, .pages = weights + pages, .reserve = reserve};
-  const std::int64_t fitting = kv_blocks_in(spec, kv, pages, page_bytes);
+  const std::int64_t fitting = kv_blocks_beside(spec, form, weights + pages - reserve, page_bytes);
   // A form that can change starts with all blocks that fit, since it returns to this form.
   kv.blocks =
       std::min({options.ladder.empty() ? *budget / block_bytes : fitting, fitting, kMostBlocks});
-  sizing.kv_bytes = kv.blocks * block_bytes;
+  sizing.kv_bytes = kv.blocks * kv_block_bytes(spec, kv);
   sizing.largest_kv_blocks = largest_kv_blocks(sizing, spec, options.ladder);
   return {};
+}
+
+void add_devices(const ModelOptions& options, const DeviceGroup& group, const Machine& machine,
+                 Sizing& sizing) {
+  const auto count = std::ssize(group.devices);
+  for (const GroupDevice& device : group.devices) {
+    sizing.devices.push_back(
+        {.id = DeviceId{static_cast<std::int32_t>(sizing.devices.size())},
+         .memory_bytes = device.memory_bytes.value_or(machine.free_memory_bytes / count),
+         .cores = device.cpus.threads});
+    sizing.cpus.push_back(device.cpus);
+  }
+  sizing.warnings.insert(sizing.warnings.end(), group.warnings.begin(), group.warnings.end());
+  const CpuShare& first = group.devices.front().cpus;
+  if (count == 1 && !options.compute.cpus.empty() && !first.where.pinned) {
+    sizing.warnings.push_back(fmt::format(
+        "--cpus {}: {} of these CPUs may be busy at once (--threads, or the container's "
+        "quota), so threads are not pinned to them",
+        options.compute.cpus, first.threads));
+  }
+}
+
+struct StartPrecisions {
+  Precision layers;
+  KvPrecision kv;
+};
+
+Form form_at_start(const ModelOptions& options, const ModelSpec& spec, const DeviceGroup& group,
+                   const StartPrecisions& precisions) {
+  Form form =
+      single_device_form(spec, layers_at_start(options, spec, precisions.layers), DeviceId{0},
+                         {.precision = precisions.kv, .block_tokens = options.block_size});
+  std::vector<DeviceId> devices;
+  const auto replicas = static_cast<std::size_t>(options.group.replicas);
+  for (std::size_t device = 0; device < group.devices.size() / replicas; ++device) {
+    devices.push_back(DeviceId{static_cast<std::int32_t>(device)});
+  }
+  form.shards = group.shards;
+  return divide(std::move(form), group.division, devices);
 }
 
 }  // namespace
@@ -312,13 +375,13 @@ Status fit_length(const ModelOptions& options, const ModelSpec& spec, std::int64
     return {};
   }
   if (*wanted > 0 || tokens < 2) {
-    KvForm most = kv;
-    KvForm enough = kv;
-    most.blocks = most_blocks;
-    enough.blocks = needed;
+    Form most = sizing.form;
+    Form enough = sizing.form;
+    most.kv.blocks = most_blocks;
+    enough.kv.blocks = needed;
     const std::int64_t page_bytes = sizing.budget.page_bytes;
     const std::int64_t missing =
-        (kv_pages(spec, enough, page_bytes) - kv_pages(spec, most, page_bytes)) * page_bytes;
+        (form_pages(spec, enough, page_bytes) - form_pages(spec, most, page_bytes)) * page_bytes;
     const auto device = parse_bytes(options.device_memory);
     return make_error(ErrorCode::kExhausted,
                       "{} for KV hold {} tokens, fewer than --max-model-len {}: lower it, use "
@@ -327,7 +390,8 @@ Status fit_length(const ModelOptions& options, const ModelSpec& spec, std::int64
                       sizing.max_model_len,
                       device.ok() && options.kv_cache_memory == "auto"
                           ? "--device-memory " + size_flag(*device + missing)
-                          : "--kv-cache-memory " + size_flag(needed * kv_block_bytes(spec, kv)));
+                          : "--kv-cache-memory " +
+                                size_flag(needed * block_bytes_on_a_device(spec, sizing.form)));
   }
   sizing.max_model_len = static_cast<int>(tokens);
   sizing.warnings.push_back(fmt::format(
@@ -336,9 +400,7 @@ Status fit_length(const ModelOptions& options, const ModelSpec& spec, std::int64
 }
 
 Result<Sizing> choose_sizing(const ModelOptions& options, const ModelSpec& spec,
-                             const Machine& whole) {
-  Machine machine = whole;
-  machine.free_memory_bytes /= options.data_parallel_size;
+                             const Machine& machine) {
   const auto precision = dtype_precision(options.dtype, spec.stored);
   if (!precision.ok()) {
     return precision.error();
@@ -351,13 +413,11 @@ Result<Sizing> choose_sizing(const ModelOptions& options, const ModelSpec& spec,
   if (!wanted.ok()) {
     return wanted.error();
   }
-  Sizing sizing;
-  auto cpus = replica_cpus(options, machine, sizing.warnings);
-  if (!cpus.ok()) {
-    return cpus.error();
+  auto group = choose_group(options.group, options.compute, spec, machine);
+  if (!group.ok()) {
+    return group.error();
   }
-  sizing.cpus = *std::move(cpus);
-  const CpuShare& first = sizing.cpus.front();
+  Sizing sizing;
   sizing.max_model_len = *wanted > 0 ? *wanted : std::max(2, spec.max_context);
   if (sizing.max_model_len > spec.max_context) {
     sizing.warnings.push_back(
@@ -366,17 +426,8 @@ Result<Sizing> choose_sizing(const ModelOptions& options, const ModelSpec& spec,
                     "them",
                     sizing.max_model_len, spec.max_context));
   }
-  sizing.device = {
-      .id = DeviceId{0}, .memory_bytes = machine.free_memory_bytes, .cores = first.threads};
-  if (!options.compute.cpus.empty() && !first.where.pinned) {
-    sizing.warnings.push_back(fmt::format(
-        "--cpus {}: {} of these CPUs may be busy at once (--threads, or the container's "
-        "quota), so threads are not pinned to them",
-        options.compute.cpus, first.threads));
-  }
-  sizing.form =
-      single_device_form(spec, layers_at_start(options, spec, *precision), sizing.device.id,
-                         {.precision = *kept, .block_tokens = options.block_size});
+  add_devices(options, *group, machine, sizing);
+  sizing.form = form_at_start(options, spec, *group, {*precision, *kept});
   sizing.weight_bytes = weight_bytes(spec, sizing.form);
   if (const Status sized = size_memory(options, spec, machine, sizing); !sized.ok()) {
     return sized.error();
@@ -384,7 +435,7 @@ Result<Sizing> choose_sizing(const ModelOptions& options, const ModelSpec& spec,
   if (const Status fits = fit_length(options, spec, sizing.largest_kv_blocks, sizing); !fits.ok()) {
     return fits.error();
   }
-  if (Status legal = validate(sizing.form, spec, std::span(&sizing.device, 1)); !legal.ok()) {
+  if (Status legal = validate(sizing.form, spec, sizing.devices); !legal.ok()) {
     return legal.error();
   }
   return sizing;

@@ -14,12 +14,12 @@
 
 namespace protean {
 
-// The form that each replica of a model starts in, and the memory that it needs.
+// The form that each replica of a model starts in, and the memory it needs.
 struct Sizing {
-  DeviceSpec device;
-  std::vector<CpuShare> cpus;  // CPUs that the device computes on, for each replica
-  Form form;
-  PageBudget budget;                   // for weights and KV
+  std::vector<DeviceSpec> devices;     // of all replicas, one replica after the other
+  std::vector<CpuShare> cpus;          // CPUs that each device computes on
+  Form form;                           // names the first replica's devices
+  PageBudget budget;                   // of each device, for weights and KV
   std::int64_t largest_kv_blocks = 0;  // if all layers are at their lowest precision
   int max_model_len = 0;
   std::int64_t weight_bytes = 0;
@@ -31,9 +31,7 @@ struct Sizing {
 // half of a layer.
 Result<Precision> dtype_precision(const std::string& dtype, const StoredWeights& stored);
 
-// Chooses the form and its memory from the options and what this machine has free. Replicas share
-// its CPUs and memory equally; if there are more replicas than CPUs, all compute on all CPUs with
-// one thread each.
+// Chooses the form and its memory from the options and what this machine has free.
 Result<Sizing> choose_sizing(const ModelOptions& options, const ModelSpec& spec,
                              const Machine& machine);
 

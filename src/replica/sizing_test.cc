@@ -37,17 +37,16 @@ TEST(Sizing, DefaultsHoldEverySequenceAtFullLength) {
   EXPECT_EQ(sizing->max_model_len, 1024);
   EXPECT_EQ(sizing->form.kv.blocks, 10 * 1024 / 16);
   EXPECT_EQ(sizing->kv_bytes, 10 * 1024 * kKiB);
-  EXPECT_EQ(sizing->device.cores, 3);
-  ASSERT_EQ(sizing->cpus.size(), 1U);
-  EXPECT_EQ(sizing->cpus[0].threads, 3);
-  EXPECT_EQ(sizing->cpus[0].where.cpus, (std::vector{0, 1, 2}));
+  EXPECT_EQ(sizing->devices.front().cores, 3);
+  EXPECT_EQ(sizing->cpus.front().threads, 3);
+  EXPECT_EQ(sizing->cpus.front().where.cpus, (std::vector{0, 1, 2}));
   EXPECT_TRUE(sizing->warnings.empty());
 }
 
 TEST(Sizing, ReplicasShareCpusAndMemory) {
   const ModelSpec spec = spec_of_1k_context();
   const auto one = choose_sizing({}, spec, kMachine);
-  const auto three = choose_sizing({.data_parallel_size = 3}, spec, kMachine);
+  const auto three = choose_sizing({.group = {.replicas = 3}}, spec, kMachine);
   ASSERT_TRUE(one.ok() && three.ok());
   ASSERT_EQ(three->cpus.size(), 3U);
   for (int replica = 0; replica < 3; ++replica) {
@@ -55,41 +54,65 @@ TEST(Sizing, ReplicasShareCpusAndMemory) {
     EXPECT_EQ(share.where.cpus, std::vector{replica});
     EXPECT_EQ(share.threads, 1);
   }
+  EXPECT_EQ(three->form.group.size(), 1U);
   EXPECT_EQ(three->weight_bytes, one->weight_bytes);
   EXPECT_LT(3 * (three->weight_bytes + three->kv_bytes), kGiB);
   EXPECT_TRUE(three->warnings.empty());
 }
 
+TEST(Sizing, EachReplicaIsAGroupOfDevices) {
+  const Machine machine = {.topology = {.cpus = {{.cpu = 0},
+                                                 {.cpu = 1, .core = 1},
+                                                 {.cpu = 2, .core = 2},
+                                                 {.cpu = 3, .core = 3}}},
+                           .cores = 4,
+                           .free_memory_bytes = kGiB};
+  const ModelSpec spec = spec_of_1k_context();
+  for (const GroupOptions& group :
+       {GroupOptions{.devices = "4", .replicas = 2}, GroupOptions{.replicas = 2, .tensor = 2},
+        GroupOptions{.replicas = 2, .pipeline = 2}}) {
+    const auto sizing = choose_sizing({.group = group}, spec, machine);
+    ASSERT_TRUE(sizing.ok()) << sizing.error().message;
+    EXPECT_EQ(sizing->form.group.size(), 2U);
+    ASSERT_EQ(sizing->cpus.size(), 4U);
+    EXPECT_EQ(sizing->cpus[3].where.cpus, std::vector{3});
+    EXPECT_EQ(sizing->devices[2].memory_bytes, kGiB / 4);
+  }
+  const auto odd = choose_sizing({.group = {.devices = "3", .replicas = 2}}, spec, machine);
+  ASSERT_FALSE(odd.ok());
+  EXPECT_EQ(odd.error().message,
+            "--devices 3: 3 devices do not divide among --data-parallel-size 2: use a multiple of "
+            "it, such as 4");
+}
+
 TEST(Sizing, MoreReplicasThanCpusIsAWarning) {
-  const auto four = choose_sizing({.data_parallel_size = 4}, spec_of_1k_context(), kMachine);
-  ASSERT_TRUE(four.ok());
+  const auto four = choose_sizing({.group = {.replicas = 4}}, spec_of_1k_context(), kMachine);
+  ASSERT_TRUE(four.ok()) << four.error().message;
   ASSERT_EQ(four->cpus.size(), 4U);
   EXPECT_EQ(four->cpus[3].threads, 1);
   EXPECT_EQ(four->cpus[3].where.cpus, (std::vector{0, 1, 2}));
   ASSERT_EQ(four->warnings.size(), 1U);
   EXPECT_EQ(four->warnings[0],
-            "--data-parallel-size 4: there are 3 CPUs, so replicas wait for each other: use at "
-            "most 3");
+            "4 replicas share 3 CPUs and wait for each other: --data-parallel-size 3 would not");
 }
 
 TEST(Sizing, ReplicasWithoutRoomAreRefusedWithTheNumberThatFits) {
   const ModelSpec spec = spec_of_1k_context();
-  ModelOptions options{.max_model_len = "1024", .data_parallel_size = 400};
+  ModelOptions options{.max_model_len = "1024", .group = {.replicas = 400}};
   const auto refused = choose_sizing(options, spec, kMachine);
   ASSERT_FALSE(refused.ok());
   const std::string& message = refused.error().message;
-  EXPECT_NE(message.find("for each of 400 replicas: "), std::string::npos) << message;
   const std::string flag = ", --data-parallel-size ";
   const std::size_t at = message.find(flag);
   ASSERT_NE(at, std::string::npos) << message;
-  options.data_parallel_size = std::stoi(message.substr(at + flag.size()));
-  EXPECT_GT(options.data_parallel_size, 1);
+  options.group.replicas = std::stoi(message.substr(at + flag.size()));
+  EXPECT_GT(options.group.replicas, 1);
   EXPECT_TRUE(choose_sizing(options, spec, kMachine).ok()) << message;
   const auto too_much =
-      choose_sizing({.device_memory = "600MiB", .data_parallel_size = 2}, spec, kMachine);
+      choose_sizing({.device_memory = "600MiB", .group = {.replicas = 2}}, spec, kMachine);
   ASSERT_FALSE(too_much.ok());
   EXPECT_EQ(too_much.error().message,
-            "--device-memory 600MiB: only 512 MiB are free for each of 2 replicas: ask for less");
+            "--device-memory 600MiB: only 512 MiB are free for each of 2 devices: ask for less");
 }
 
 TEST(Sizing, KvHasADtypeOfItsOwn) {
@@ -132,7 +155,7 @@ TEST(Sizing, DeviceMemoryBoundsWeightsKvAndActivationsTogether) {
   EXPECT_EQ(budget.reserve, 0);
   const std::int64_t used = form_pages(spec, sizing->form, budget.page_bytes);
   EXPECT_LE(used, budget.pages);
-  EXPECT_GT(used + 2, budget.pages) << "all the rest is KV";
+  EXPECT_GT(used + spec.layers + 1, budget.pages) << "all the rest is KV";
   EXPECT_EQ(sizing->largest_kv_blocks, sizing->form.kv.blocks);
   EXPECT_NE(choose_sizing({.device_memory = "2GiB"}, spec, kMachine)
                 .error()

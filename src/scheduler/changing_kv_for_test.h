@@ -36,6 +36,7 @@ struct Coverage {
   std::int64_t failed_alone = 0;  // requests that failed in a step that did not
   std::int64_t tag_changes = 0;
   std::int64_t steps_behind_others = 0;  // planned while another step was in flight
+  std::int64_t chunks_in_flight = 0;     // of a prompt of which a chunk was in flight
   std::int64_t scored_tokens = 0;
   std::int64_t pooled_again = 0;  // sums that began again
   std::int64_t passed_over = 0;   // waited while later sequences were admitted

@@ -21,9 +21,10 @@ Scheduler::Scheduler(const SchedulerConfig& config)
       pool_(config.kv_blocks),
       cache_(config.kv_blocks, config.block_tokens),
       largest_kv_{std::max(config.kv_blocks, config.largest_kv_blocks),
-                  std::max(config.kv_blocks, config.largest_kv_blocks)} {
+                  std::max(config.kv_blocks, config.largest_kv_blocks)},
+      budget_(config.balance) {
   check(config.block_tokens > 0 && config.max_num_seqs > 0 && config.max_num_batched_tokens > 0 &&
-            config.max_model_len > 1,
+            config.max_model_len > 1 && config.steps_in_flight > 0,
         "scheduler limits must be positive");
   pool_.reserve(largest_kv_.now);
   cache_.reserve(largest_kv_.now);
@@ -140,7 +141,7 @@ std::int64_t Scheduler::tokens_to_compute(const Sequence& sequence) const {
 }
 
 bool Scheduler::has_room(const StepPlan& plan) const {
-  return budget_.left() > 0 && std::ssize(plan.slices) < config_.max_num_seqs;
+  return budget_.has_room() && std::ssize(plan.slices) < config_.max_num_seqs;
 }
 
 std::optional<StepPlan> Scheduler::next_step(TimeNs now_ns) {
@@ -153,6 +154,7 @@ std::optional<StepPlan> Scheduler::next_step(TimeNs now_ns) {
   displace_for_waiting();
   const std::int64_t preemptions_before = totals_.preemptions_total;
   budget_.begin_step(config_.max_num_batched_tokens);
+  divide_ready_work();
   schedule_decodes(plan);
   budget_.begin_prompts();
   schedule_prefills(plan);
@@ -168,11 +170,44 @@ std::optional<StepPlan> Scheduler::next_step(TimeNs now_ns) {
   return plan;
 }
 
+bool Scheduler::may_schedule(const Sequence& sequence) const {
+  return !sequence.scheduled() || (config_.steps_in_flight > 1 && sequence.may_overlap());
+}
+
+// Divides what is ready, as far as it fits one step each, among this step and those that can still
+// be started. A prompt that waits counts as the tokens that prompts may take.
+void Scheduler::divide_ready_work() {
+  const int steps = config_.steps_in_flight - static_cast<int>(in_flight_.size());
+  if (steps <= 1) {
+    return;
+  }
+  double ready = 0;
+  std::int64_t prompt_tokens = std::int64_t{steps} * budget_.of_prompts(budget_.left());
+  const auto add = [&](const Sequence& sequence) {
+    const bool decode = sequence.pending() == 1;
+    const int tokens = decode ? 1
+                              : static_cast<int>(std::min<std::int64_t>(
+                                    std::max(0, sequence.pending()), prompt_tokens));
+    prompt_tokens -= decode ? 0 : tokens;
+    ready += budget_.cost(sequence.planned, tokens);
+  };
+  for (const auto& [place, sequence] : running_) {
+    if (may_schedule(*sequence)) {
+      add(*sequence);
+    }
+  }
+  for (auto next = waiting_.places().begin(); next != waiting_.places().end() && prompt_tokens > 0;
+       ++next) {
+    add(*next->second);
+  }
+  budget_.divide(ready, steps);
+}
+
 void Scheduler::schedule_decodes(StepPlan& plan) {
   // In order, so that a preempted sequence comes after the one that gets its blocks.
   for (auto place = running_.begin(); place != running_.end() && has_room(plan);) {
     Sequence& sequence = *place->second;
-    if (!sequence.scheduled && sequence.pending() == 1 && !is_paused(sequence)) {
+    if (!sequence.scheduled() && sequence.pending() == 1 && !is_paused(sequence)) {
       bool fits = grow(sequence);
       while (!fits && make_room(sequence)) {
         fits = grow(sequence);
@@ -192,7 +227,7 @@ void Scheduler::schedule_prefills(StepPlan& plan) {
     if (!has_room(plan)) {
       return;
     }
-    if (!sequence->scheduled && sequence->pending() > 1) {
+    if (may_schedule(*sequence) && sequence->pending() > 1) {
       schedule(plan, *sequence);
     }
   }
@@ -202,7 +237,7 @@ void Scheduler::schedule_prefills(StepPlan& plan) {
 bool Scheduler::admit(Sequence& sequence) {
   const std::int64_t reserve = free_reserve();
   const bool as_refused =
-      pool_.free() <= sequence.refused_at_free && changes() == sequence.refused_at_changes;
+      pool_.free() <= sequence.refused.free && changes() == sequence.refused.changes;
   if (!running_.empty() && (pool_.free() <= reserve || as_refused)) {
     return false;
   }
@@ -219,13 +254,14 @@ bool Scheduler::admit(Sequence& sequence) {
   const std::int64_t wanted = blocks_for(std::ssize(sequence.tokens)) - std::ssize(sequence.blocks);
   if (pool_.free() < wanted + reserve) {
     release_blocks(sequence);
-    sequence.refused_at_free = pool_.free();
-    sequence.refused_at_changes = changes();
+    sequence.refused.free = pool_.free();
+    sequence.refused.changes = changes();
     return false;
   }
-  sequence.refused_at_free = -1;
+  sequence.refused.free = -1;
   sequence.cached = sequence.blocks.size();
   sequence.computed = static_cast<int>(sequence.cached) * config_.block_tokens;
+  sequence.planned = sequence.computed;
   for (std::int64_t i = 0; i < wanted; ++i) {
     const BlockId block = pool_.allocate().value();
     cache_.forget(block);
@@ -258,10 +294,11 @@ bool Scheduler::grow(Sequence& sequence) {
 }
 
 void Scheduler::schedule(StepPlan& plan, Sequence& sequence) {
-  const int count = std::min(sequence.pending(), budget_.left());
-  append_slice(plan, sequence, count, static_cast<int>(blocks_for(sequence.computed + count)));
-  budget_.take(count);
-  sequence.scheduled = true;
+  const int count = budget_.tokens_of(sequence.planned, sequence.pending(), config_.block_tokens);
+  append_slice(plan, sequence, count, static_cast<int>(blocks_for(sequence.planned + count)));
+  budget_.take(sequence.planned, count);
+  sequence.planned += count;
+  ++sequence.in_steps;
 }
 
 StepOutcome Scheduler::complete(StepResult result) {
@@ -281,7 +318,7 @@ StepOutcome Scheduler::complete(StepResult result) {
       continue;  // removed while the step ran
     }
     Sequence& sequence = *found->second;
-    sequence.scheduled = false;
+    --sequence.in_steps;
     const auto failed = std::find_if(
         result.failed.begin(), result.failed.end(),
         [&](const RequestFailure& failure) { return failure.request == slice.request; });
@@ -332,7 +369,7 @@ void Scheduler::advance(Sequence& sequence, const SequenceSlice& slice, StepResu
       check(index < result.logprobs.size(), "logprobs come with the samples that want them");
       sampled.logprobs = std::move(result.logprobs[index]);
     }
-  } else if (sequence.ends_with_prompt() && sequence.pending() == 0) {
+  } else if (sequence.ends_with_prompt() && sequence.computed == std::ssize(sequence.tokens)) {
     outcome.computed.push_back(slice.request);
   }
 }

@@ -20,7 +20,7 @@
 #include "scheduler/block_pool.h"
 #include "scheduler/prefix_cache.h"
 #include "scheduler/sequence.h"
-#include "scheduler/token_budget.h"
+#include "scheduler/step_budget.h"
 #include "scheduler/waiting_queue.h"
 
 namespace protean {
@@ -33,6 +33,9 @@ struct SchedulerConfig {
   int max_num_batched_tokens = 2048;  // tokens in one step; long prompts are cut into chunks
   int max_model_len = 0;              // prompt + output tokens of one request
   bool prefix_caching = true;
+  // Steps among which ready work is divided: as many as a pipeline has stages.
+  int steps_in_flight = 1;
+  StepBalance balance;
 };
 
 struct Sampled {
@@ -96,6 +99,9 @@ struct StepOutcome {
 // One client's sequences are due one after another: the second after twice the first one's time,
 // the third after three times that. While a step or KV is full, all of them but the first give up
 // their room to a waiting sequence of another client that comes before them.
+//
+// With several steps in flight, each takes such a share of the ready work that they take about
+// equal times, so that the stages of a pipeline wait little for each other.
 //
 // Knows no device, precision or text. Single-threaded; reads no clock.
 class Scheduler {
@@ -167,7 +173,7 @@ class Scheduler {
   TimeNs due_of(const Request& request, TimeNs due_ns, TimeNs now_ns) const;
 
   // Returns the next step, or nothing if no sequence can run now. A sequence is in one step at a
-  // time.
+  // time; only consecutive chunks of one prompt may be in several, if there are several.
   std::optional<StepPlan> next_step(TimeNs now_ns = 0);
 
   // Must be called once for each step, in the order of next_step().
@@ -272,6 +278,8 @@ class Scheduler {
   bool make_room(Sequence& sequence);
   bool preempt_last();
   void preempt(Sequence& sequence);
+  void divide_ready_work();
+  bool may_schedule(const Sequence& sequence) const;
   void schedule(StepPlan& plan, Sequence& sequence);
   void advance(Sequence& sequence, const SequenceSlice& slice, StepResult& result,
                StepOutcome& outcome);
@@ -301,7 +309,7 @@ class Scheduler {
   std::deque<InFlight> in_flight_;
   std::uint64_t last_arrival_ = 0;
   std::uint64_t last_step_ = 0;
-  TokenBudget budget_;
+  StepBudget budget_;
   double hit_share_ = 0;  // share of recent prompts' tokens that the prefix cache had
   Observation totals_;    // only the *_total fields
 };

@@ -19,7 +19,7 @@ const Sequence* Scheduler::first_movable() const {
 
 std::unique_ptr<Sequence> Scheduler::release(RequestId request) {
   const auto found = sequences_.find(request);
-  check(found != sequences_.end() && !found->second->scheduled,
+  check(found != sequences_.end() && !found->second->scheduled(),
         "a sequence is in no step when it is released");
   std::unique_ptr<Sequence> sequence = std::move(found->second);
   sequences_.erase(found);
@@ -39,10 +39,11 @@ void Scheduler::adopt(std::unique_ptr<Sequence> sequence, std::vector<BlockId> b
   Sequence& adopted = *sequence;
   adopted.behind = adopted.asks.client.value != 0 ? of_client_[adopted.asks.client]++ : 0;
   adopted.place.arrival = ++last_arrival_;
-  adopted.refused_at_free = -1;
+  adopted.refused = {};
   adopted.held_until = 0;
   if (blocks.empty()) {
     adopted.computed = 0;
+    adopted.planned = 0;
     enqueue(adopted);
   } else {
     check(std::ssize(blocks) == blocks_for(adopted.computed), "all KV of the sequence has arrived");
@@ -68,7 +69,7 @@ std::optional<Scheduler::Decoding> Scheduler::decoding(RequestId request) const 
     return std::nullopt;
   }
   const Sequence& sequence = *found->second;
-  const bool decodes = running_.contains(sequence.place) && sequence.pending() == 1 &&
+  const bool decodes = running_.contains(sequence.place) && sequence.uncomputed() == 1 &&
                        sequence.usage.output_tokens > 0 && !sequence.failed;
   if (!decodes) {
     return std::nullopt;
@@ -77,7 +78,7 @@ std::optional<Scheduler::Decoding> Scheduler::decoding(RequestId request) const 
                   .prompt_tokens = sequence.prompt_tokens,
                   .max_tokens = sequence.asks.max_tokens,
                   .preemptions = sequence.usage.preemptions,
-                  .in_step = sequence.scheduled};
+                  .in_step = sequence.scheduled()};
 }
 
 std::vector<RequestId> Scheduler::all_decoding() const {

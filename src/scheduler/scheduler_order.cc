@@ -19,10 +19,10 @@ Backlog Scheduler::backlog_before(int priority, TimeNs due_ns, std::int64_t toke
   Backlog backlog{.running = static_cast<int>(running_.size())};
   std::int64_t prompts = 0;
   for (const auto& [place, sequence] : running_) {
-    const int pending = sequence->pending();
-    backlog.decoding += pending <= 1 ? 1 : 0;
-    backlog.prompts += pending <= 1 ? 0 : 1;
-    backlog.tokens += pending <= 1 ? 0 : pending;
+    const int left = sequence->uncomputed();
+    backlog.decoding += left <= 1 ? 1 : 0;
+    backlog.prompts += left <= 1 ? 0 : 1;
+    backlog.tokens += left <= 1 ? 0 : left;
   }
   const double missing = 1.0 - hit_share_;
   std::int64_t places = config_.max_num_seqs - std::ssize(running_) - exchange_.kept_places;
@@ -54,7 +54,7 @@ Sequence* Scheduler::to_displace(const Sequence& waiting) {
   for (auto last = running_.rbegin(); last != running_.rend() && last->first > waiting.place;
        ++last) {
     Sequence& running = *last->second;
-    if (running.behind > 0 && !running.scheduled && running.asks.client != waiting.asks.client) {
+    if (running.behind > 0 && !running.scheduled() && running.asks.client != waiting.asks.client) {
       return &running;
     }
   }
@@ -66,7 +66,7 @@ int Scheduler::tokens_left_at(const QueuePlace& place) const {
   int decodes = 0;
   int prompts = 0;
   for (const auto& [other_place, running] : running_) {
-    const int pending = running->scheduled ? 0 : running->pending();
+    const int pending = may_schedule(*running) ? running->pending() : 0;
     decodes += pending == 1 ? 1 : 0;
     prompts += pending > 1 && other_place < place ? pending : 0;
   }
@@ -186,7 +186,7 @@ bool Scheduler::make_room(Sequence& sequence) {
 // Preempts the last running sequence that is in no plan. Returns false if there is none.
 bool Scheduler::preempt_last() {
   for (auto place = running_.rbegin(); place != running_.rend(); ++place) {
-    if (!place->second->scheduled) {
+    if (!place->second->scheduled()) {
       preempt(*place->second);
       return true;
     }
@@ -196,7 +196,7 @@ bool Scheduler::preempt_last() {
 
 void Scheduler::preempt(Sequence& sequence) {
   leave(sequence);
-  sequence.computed = 0;
+  sequence.computed = sequence.planned = 0;
   ++sequence.usage.preemptions;
   ++totals_.preemptions_total;
   enqueue(sequence);

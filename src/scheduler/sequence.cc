@@ -59,10 +59,10 @@ int Sequence::reusable() const {
 }
 
 void append_slice(StepPlan& plan, const Sequence& sequence, int count, int block_count) {
-  const int end = sequence.computed + count;
+  const int end = sequence.planned + count;
   const bool at_end = end == static_cast<int>(sequence.tokens.size());
   SequenceSlice slice{.request = sequence.asks.id,
-                      .first_position = sequence.computed,
+                      .first_position = sequence.planned,
                       .token_begin = static_cast<int>(plan.tokens.size()),
                       .token_count = count,
                       .block_begin = static_cast<int>(plan.blocks.size()),
@@ -77,7 +77,7 @@ void append_slice(StepPlan& plan, const Sequence& sequence, int count, int block
   if (at_end || sequence.asks.pooling == Pooling::kMean) {
     slice.pooling = sequence.asks.pooling;
   }
-  plan.tokens.insert(plan.tokens.end(), sequence.tokens.begin() + sequence.computed,
+  plan.tokens.insert(plan.tokens.end(), sequence.tokens.begin() + sequence.planned,
                      sequence.tokens.begin() + end);
   plan.blocks.insert(plan.blocks.end(), sequence.blocks.begin(),
                      sequence.blocks.begin() + block_count);

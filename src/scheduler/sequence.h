@@ -29,16 +29,20 @@ struct Sequence {
   std::vector<BlockId> blocks;  // covers at least `computed` tokens
   int prompt_tokens = 0;
   int computed = 0;        // leading tokens with KV
+  int planned = 0;         // leading tokens that have KV or are in a step; at least `computed`
   int scored = 1;          // leading tokens that need no score, or have it
   std::size_t cached = 0;  // leading blocks that are in the prefix cache
   bool cacheable = true;   // all its KV was computed at precision_tag
-  bool scheduled = false;  // in a step that is not complete
+  int in_steps = 0;        // steps that are not complete; several only within a prompt
   bool failed = false;
   std::uint32_t precision_tag = 0;
   // Free blocks, and changes of the cache and of KV's size, when admission last failed. While
   // neither is more, admission would fail again; trying costs a walk over the prompt.
-  std::int64_t refused_at_free = -1;
-  std::uint64_t refused_at_changes = 0;
+  struct Refused {
+    std::int64_t free = -1;
+    std::uint64_t changes = 0;
+  };
+  Refused refused;
   // The sequence waits until `held_by` has put held_until blocks into the prefix cache; 0: it does
   // not wait.
   RequestId held_by;
@@ -47,8 +51,13 @@ struct Sequence {
   std::int64_t waiting_blocks = 0;  // too
   RequestUsage usage;
 
-  int pending() const { return static_cast<int>(tokens.size()) - computed; }
+  int pending() const { return static_cast<int>(tokens.size()) - planned; }
+  int uncomputed() const { return static_cast<int>(tokens.size()) - computed; }
+  bool scheduled() const { return in_steps > 0; }
   bool ends_with_prompt() const { return asks.max_tokens == 0; }
+  // True if chunks of the prompt may be in several steps at once: nothing is asked about them that
+  // one chunk must know of the chunk before it.
+  bool may_overlap() const { return !asks.logprobs.prompt && asks.pooling == Pooling::kNone; }
 
   int reusable() const;
 };

@@ -42,6 +42,7 @@ struct Client {
   std::pair<int, TimeNs> place;  // priority and due time; the id breaks ties
   int prompt = 0;
   bool draws = true;
+  bool failed = false;  // chunks of its prompt after the one that failed mean nothing
   bool wants_scores = false;
   Pooling pooling = Pooling::kNone;
   RequestId client;

@@ -1,11 +1,13 @@
 #include "worker/cpu_worker.h"
 
 #include <algorithm>
+#include <atomic>
+#include <limits>
+#include <thread>
 #include <utility>
 
 #include "base/check.h"
 #include "base/overloaded.h"
-#include "base/units.h"
 
 namespace protean {
 namespace {
@@ -20,11 +22,53 @@ MorphHandlers complete(MorphHandlers handlers) {
   return handlers;
 }
 
-// Touches all pages, so that a budget beyond the system's memory fails now rather than under load,
-// and no swap waits for the kernel to provide pages.
-Status back_all(cpu::PagePool& pool) {
-  Result<cpu::PageRange> all = cpu::PageRange::reserve(pool, pool.pages());
-  return all ? all->attach(pool.pages()) : all.error();
+// Returns the devices that hold a part of what the step changes.
+std::vector<int> concerned(const Form& form, const MorphStep& step) {
+  const auto holds = [&](const Holding& holding) {
+    return std::visit(Overloaded{[&](const SwapComponent& swap) {
+                                   return !holding.of(swap.layer, swap.component).empty();
+                                 },
+                                 [&](const ResizeKv&) {
+                                   return std::any_of(holding.layers.begin(), holding.layers.end(),
+                                                      [](const Holding::Layer& layer) {
+                                                        return !layer.attention.empty();
+                                                      });
+                                 }},
+                      step);
+  };
+  std::vector<int> devices;
+  for (std::size_t device = 0; device < form.group.size(); ++device) {
+    if (holds(form.group[device])) {
+      devices.push_back(static_cast<int>(device));
+    }
+  }
+  return devices;
+}
+
+// Returns why a step cannot be prepared at all; nothing if it can be tried.
+std::optional<Error> refusal(const Form& form, const MorphStep& step, bool has_pages) {
+  if (!has_pages) {
+    return make_error(ErrorCode::kUnsupported,
+                      "{}: this worker's memory is for life: start with a memory budget to let its "
+                      "form change",
+                      to_string(step));
+  }
+  const auto* const swap = std::get_if<SwapComponent>(&step);
+  const int layers = static_cast<int>(form.layer_precision.size());
+  if (swap != nullptr && (swap->layer < 0 || swap->layer >= layers)) {
+    return make_error(ErrorCode::kInvalidArgument, "{}: the model has layers 0 to {}",
+                      to_string(step), layers - 1);
+  }
+  return std::nullopt;
+}
+
+// True if every thread of all devices can have a CPU of its own.
+bool cpus_suffice(const WorkerOptions& options) {
+  unsigned threads = 0;
+  for (const WorkerDevice& device : options.devices) {
+    threads += static_cast<unsigned>(device.threads);
+  }
+  return threads <= std::thread::hardware_concurrency();
 }
 
 }  // namespace
@@ -37,177 +81,161 @@ Result<std::unique_ptr<CpuWorker>> CpuWorker::create(const WorkerOptions& option
   check(done != nullptr, "a worker needs a handler of finished steps");
   check(options.background_share > 0 && options.background_share <= 1,
         "a share of the threads is above 0 and at most 1");
-  Result<Built> built = build(options, checkpoint, progress);
-  if (!built) {
-    return built.error();
+  check(options.max_in_flight > 0, "a worker computes at least one step at a time");
+  if (options.devices.size() != options.form.group.size() || options.devices.empty()) {
+    return make_error(ErrorCode::kInvalidArgument, "a form for {} devices needs as many, got {}",
+                      options.form.group.size(), options.devices.size());
   }
-  return std::unique_ptr<CpuWorker>(
-      new CpuWorker(*std::move(built), std::move(done), complete(std::move(morph_handlers))));
+  std::unique_ptr<CpuWorker> worker(
+      new CpuWorker(options.form, complete(std::move(morph_handlers))));
+  if (const Status added = worker->add_devices(options, checkpoint, progress, done); !added) {
+    return added.error();
+  }
+  return worker;
 }
 
-Result<CpuWorker::Built> CpuWorker::build(const WorkerOptions& options,
-                                          const Checkpoint& checkpoint,
-                                          const LoadProgress& progress) {
-  // Places the memory touched while loading near the threads that compute. It applies to this
-  // thread until the end of the function.
-  const cpu::Seat loading({}, options.where.nodes);
-  Result<Pages> pages = make_pages(options, checkpoint.spec());
-  if (!pages) {
-    return pages.error();
-  }
-  Result<std::unique_ptr<Rank>> rank =
-      Rank::create(options, checkpoint, progress, {pages->pool.get(), pages->kv});
-  if (!rank) {
-    return rank.error();
-  }
-  return Built{std::move(*pages), std::move(*rank), checkpoint.spec(), options};
-}
+CpuWorker::CpuWorker(Form form, MorphHandlers handlers)
+    : form_(std::move(form)), handlers_(std::move(handlers)) {}
 
-Result<CpuWorker::Pages> CpuWorker::make_pages(const WorkerOptions& options,
-                                               const ModelSpec& spec) {
-  if (!options.pages) {
-    return Pages();
+Status CpuWorker::add_devices(const WorkerOptions& options, const Checkpoint& checkpoint,
+                              const LoadProgress& progress, const StepDoneHandler& done) {
+  if (form_.group.size() > 1) {
+    Result<std::unique_ptr<Group>> group = Group::create(form_, checkpoint.spec(),
+                                                         {.rows = options.max_step_tokens,
+                                                          .steps_in_flight = options.max_in_flight,
+                                                          .spins = cpus_suffice(options)});
+    if (!group) {
+      return group.error();
+    }
+    group_ = std::move(*group);
   }
-  const PageBudget& budget = *options.pages;
-  Result<std::unique_ptr<cpu::PagePool>> pool =
-      cpu::PagePool::create(budget.page_bytes, budget.pages, options.where.nodes);
-  if (!pool) {
-    return pool.error();
+  for (int device = 0; device < static_cast<int>(form_.group.size()); ++device) {
+    DeviceWorker::Handlers handlers{
+        .step_done = done,
+        .morph = {.ready = [this, device](MorphReady ready) { on_ready(device, std::move(ready)); },
+                  .done = [this](MorphDone done_one) { on_done(done_one.id); }}};
+    Result<std::unique_ptr<DeviceWorker>> added = DeviceWorker::create(
+        options, checkpoint, progress, {device, group_.get()}, std::move(handlers));
+    if (!added) {
+      return added.error();
+    }
+    devices_.push_back(std::move(*added));
   }
-  const std::int64_t weights = weight_pages(spec, options.form, budget.page_bytes);
-  const std::int64_t kv = kv_pages(spec, options.form.kv, budget.page_bytes);
-  if (weights + kv > budget.pages) {
-    return make_error(ErrorCode::kExhausted,
-                      "layers need {} and {} KV blocks {} of the {} that there are: ask for fewer "
-                      "blocks, a lower precision, or give more memory",
-                      format_bytes(weights * budget.page_bytes), options.form.kv.blocks,
-                      format_bytes(kv * budget.page_bytes),
-                      format_bytes(budget.pages * budget.page_bytes));
-  }
-  if (const Status backed = back_all(**pool); !backed) {
-    return backed.error();
-  }
-  Result<std::unique_ptr<KvStore>> store = KvStore::create(spec, options.form.kv, **pool);
-  if (!store) {
-    return store.error();
-  }
-  return Pages{std::move(*pool), std::move(*store)};
-}
-
-CpuWorker::CpuWorker(Built built, StepDoneHandler done, MorphHandlers morph_handlers)
-    : pages_(std::move(built.pages)),
-      rank_(std::move(built.rank)),
-      done_(std::move(done)),
-      morph_handlers_(std::move(morph_handlers)),
-      memory_(rank_->memory()),
-      read_ahead_(std::move(built.options.read_ahead)),
-      background_(std::min(1.0, built.options.background_share * built.options.threads)),
-      swapper_({pages_.pool.get(), &background_, std::move(built.spec),
-                built.options.form.largest_tp_degree, std::move(built.options.read_component),
-                morph_handlers_}),
-      resizer_({pages_.pool.get(), &background_, pages_.kv.get(), morph_handlers_}),
-      entries_(1),  // a least size; the engine bounds its steps in flight
-      thread_([this] { run_entries(); }) {
-  if (read_ahead_) {
-    background_.post([this] { read_ahead(); });
-  }
-}
-
-void CpuWorker::stop() {
-  if (thread_.joinable()) {
-    entries_.close();
-    thread_.join();
-    background_.stop();
-  }
+  return {};
 }
 
 CpuWorker::~CpuWorker() {
   stop();
 }
 
-// Reads one piece and posts the rest, so that other tasks run between two pieces.
-void CpuWorker::read_ahead() {
-  const bool more = read_ahead_([this](std::int64_t) { return background_.has_time(); });
-  if (more && background_.may_go_on()) {
-    background_.post([this] { read_ahead(); });
+void CpuWorker::stop() {
+  for (const auto& device : devices_) {
+    device->close();
+  }
+  // Their threads answer to this worker, which asks all devices, until the last one has ended.
+  for (const auto& device : devices_) {
+    device->finish();
   }
 }
 
 void CpuWorker::start(StepPlan plan) {
-  entries_.push(std::move(plan));
+  const auto shared = std::make_shared<const StepPlan>(std::move(plan));
+  const std::lock_guard lock(order_);
+  for (const auto& device : devices_) {
+    device->push(shared);
+  }
 }
 
 void CpuWorker::prepare(MorphId id, const MorphStep& step) {
-  if (pages_.pool == nullptr) {
-    entries_.push(Refuse{{id, make_error(ErrorCode::kUnsupported,
-                                         "{}: this worker's memory is for life: start with a "
-                                         "memory budget to let its form change",
-                                         to_string(step))}});
+  if (auto refused = refusal(form_, step, has_pages())) {
+    handlers_.ready({.id = id, .failure = std::move(refused)});
     return;
   }
-  std::visit(Overloaded{[&](const SwapComponent& swap) { swapper_.prepare(id, swap); },
-                        [&](const ResizeKv& resize) { resizer_.prepare(id, resize); }},
-             step);
+  const std::vector<int> devices = concerned(form_, step);
+  // A device that fails at once must not abort the step on one that has not begun it.
+  const std::lock_guard lock(order_);
+  answers_.expect(id, devices);
+  for (const int device : devices) {
+    devices_[static_cast<std::size_t>(device)]->prepare(id, step);
+  }
+}
+
+void CpuWorker::on_ready(int device, MorphReady ready) {
+  const MorphId id = ready.id;
+  std::optional<MorphReady> answer = answers_.ready(std::move(ready));
+  if (!answer) {
+    return;
+  }
+  if (answer->failure) {
+    const std::lock_guard lock(order_);
+    for (const int other : answers_.drop(id)) {
+      if (other != device) {
+        devices_[static_cast<std::size_t>(other)]->abort(id);
+      }
+    }
+  }
+  handlers_.ready(*std::move(answer));
 }
 
 void CpuWorker::commit(MorphId id) {
-  entries_.push(id);
+  const std::vector<int> devices = answers_.devices_of(id);
+  check(!devices.empty(), "what is committed was prepared and not aborted");
+  const std::lock_guard lock(order_);
+  for (const int device : devices) {
+    devices_[static_cast<std::size_t>(device)]->push(id);
+  }
+}
+
+void CpuWorker::on_done(MorphId id) {
+  if (!answers_.done(id)) {
+    return;
+  }
+  std::int64_t pages_free = std::numeric_limits<std::int64_t>::max();
+  for (const auto& device : devices_) {
+    pages_free = std::min(pages_free, device->free_pages());
+  }
+  handlers_.done({.id = id, .pages_free = pages_free});
 }
 
 void CpuWorker::abort(MorphId id) {
-  swapper_.abort(id);
-  resizer_.abort(id);
+  const std::lock_guard lock(order_);
+  for (const int device : answers_.drop(id)) {
+    devices_[static_cast<std::size_t>(device)]->abort(id);
+  }
 }
 
 void CpuWorker::move_blocks(std::vector<BlockMove> moves) {
-  entries_.push(std::move(moves));
+  const std::lock_guard lock(order_);
+  for (const auto& device : devices_) {
+    device->push(moves);
+  }
 }
 
-void CpuWorker::copy_blocks(const CpuWorker& source, std::vector<BlockMove> moves,
+void CpuWorker::copy_blocks(const CpuWorker& source, const std::vector<BlockMove>& moves,
                             std::function<void()> done) {
-  entries_.push(Copy{source.rank_.get(), std::move(moves), std::move(done)});
-}
-
-void CpuWorker::run_entries() {
-  const cpu::Seat seat = rank_->take_seat();
-  for (;;) {
-    const std::vector<Entry> entries = entries_.pop_all();
-    if (entries.empty()) {
-      return;  // closed and drained
+  check(source.devices_.size() == devices_.size(), "equal groups copy KV");
+  const auto left = std::make_shared<std::atomic<std::size_t>>(devices_.size());
+  const auto one_done = [left, done = std::move(done)] {
+    if (left->fetch_sub(1) == 1) {
+      done();
     }
-    for (const Entry& entry : entries) {
-      std::visit([this](const auto& what) { run(what); }, entry);
-    }
+  };
+  const std::lock_guard lock(order_);
+  for (std::size_t device = 0; device < devices_.size(); ++device) {
+    devices_[device]->push(KvCopy{&source.devices_[device]->rank(), moves, one_done});
   }
 }
 
-void CpuWorker::run(const StepPlan& plan) {
-  background_.step_begins();
-  StepResult result = rank_->run(plan);
-  background_.step_ends();
-  done_(std::move(result));
-}
-
-void CpuWorker::run(MorphId commit) {
-  if (std::optional<LayerSwapper::Filled> filled = swapper_.take(commit)) {
-    rank_->swap_component(filled->step, filled->pages);
-    swapper_.give_back(commit, std::move(filled->pages));
-  } else {
-    check(resizer_.commit(commit), "what is committed was prepared and not aborted");
+WorkerMemory CpuWorker::memory() const {
+  WorkerMemory sum;
+  for (const auto& device : devices_) {
+    const WorkerMemory memory = device->memory();
+    sum.weight_bytes += memory.weight_bytes;
+    sum.kv_bytes += memory.kv_bytes;
+    sum.scratch_bytes += memory.scratch_bytes;
   }
-}
-
-void CpuWorker::run(const std::vector<BlockMove>& moves) {
-  rank_->copy_blocks(*rank_, moves);
-}
-
-void CpuWorker::run(const Copy& copy) {
-  rank_->copy_blocks(*copy.source, copy.moves);
-  copy.done();
-}
-
-void CpuWorker::run(const Refuse& refuse) {
-  morph_handlers_.ready(refuse.answer);
+  sum.scratch_bytes += group_ == nullptr ? 0 : group_->bytes();
+  return sum;
 }
 
 }  // namespace protean

@@ -2,33 +2,31 @@
 
 #include <functional>
 #include <memory>
-#include <thread>
-#include <variant>
+#include <mutex>
+#include <unordered_map>
 #include <vector>
 
-#include "base/bounded_queue.h"
 #include "base/result.h"
 #include "contract/step.h"
-#include "device/cpu/pages.h"
 #include "model/checkpoint.h"
 #include "ports/executor.h"
-#include "worker/kv_resizer.h"
-#include "worker/layer_swapper.h"
-#include "worker/paced_thread.h"
+#include "worker/device_worker.h"
+#include "worker/group.h"
+#include "worker/morph_answers.h"
 #include "worker/rank.h"
 
 namespace protean {
 
-// The Executor of a replica on one CPU device: a rank and the thread that runs its steps in order.
-// With pages, a second thread prepares morph steps in the background; they are committed between
-// two steps.
+// The Executor of a replica on one CPU device or a group of them. Puts each entry (step, commit,
+// moves) into the queues of all devices that it concerns, so that all see the same order. A morph
+// step is ready when it is on all of these devices, and a failure on one aborts it on all.
 class CpuWorker : public Executor {
  public:
-  // Called once for each step, in order, on the worker's thread; must not destroy the worker.
+  // Called once for each step, in order, on a device's thread; must not destroy the worker.
   using StepDoneHandler = std::function<void(StepResult)>;
 
-  // Loads the model, and reports progress on the caller's thread. The checkpoint need not outlive
-  // the call. Without pages, no morph step can be prepared.
+  // Loads the model, device after device, and reports progress on the caller's thread. The
+  // checkpoint need not outlive the call. Without pages, no morph step can be prepared.
   static Result<std::unique_ptr<CpuWorker>> create(const WorkerOptions& options,
                                                    const Checkpoint& checkpoint,
                                                    const LoadProgress& progress,
@@ -48,60 +46,28 @@ class CpuWorker : public Executor {
   void abort(MorphId id) override;
   void move_blocks(std::vector<BlockMove> moves) override;
 
-  // Copies KV blocks of another worker into this one's, after the steps started so far and before
-  // any later one; then calls `done` on the worker's thread. The source's blocks must not change
-  // until then, and this worker must be stopped before the source is destroyed.
-  void copy_blocks(const CpuWorker& source, std::vector<BlockMove> moves,
+  // Copies KV blocks of a worker with an equal group into this one's, after the steps started so
+  // far and before any later one; then calls `done` on a device's thread. The source's blocks must
+  // not change until then, and this worker must be stopped before the source is destroyed.
+  void copy_blocks(const CpuWorker& source, const std::vector<BlockMove>& moves,
                    std::function<void()> done);
 
-  WorkerMemory memory() const { return memory_; }
+  WorkerMemory memory() const;  // of all devices
 
  private:
-  struct Pages {
-    std::unique_ptr<cpu::PagePool> pool;
-    std::shared_ptr<KvStore> kv;
-  };
-  struct Refuse {
-    MorphReady answer;
-  };
-  struct Copy {
-    const Rank* source = nullptr;
-    std::vector<BlockMove> moves;
-    std::function<void()> done;
-  };
-  // The worker's thread takes these in order.
-  using Entry = std::variant<StepPlan, MorphId, std::vector<BlockMove>, Copy, Refuse>;
+  CpuWorker(Form form, MorphHandlers handlers);
+  Status add_devices(const WorkerOptions& options, const Checkpoint& checkpoint,
+                     const LoadProgress& progress, const StepDoneHandler& done);
+  void on_ready(int device, MorphReady ready);
+  void on_done(MorphId id);
+  bool has_pages() const { return devices_.front()->has_pages(); }
 
-  struct Built {
-    Pages pages;
-    std::unique_ptr<Rank> rank;
-    ModelSpec spec;
-    WorkerOptions options;
-  };
-  static Result<Pages> make_pages(const WorkerOptions& options, const ModelSpec& spec);
-  static Result<Built> build(const WorkerOptions& options, const Checkpoint& checkpoint,
-                             const LoadProgress& progress);
-  CpuWorker(Built built, StepDoneHandler done, MorphHandlers morph_handlers);
-
-  void read_ahead();
-  void run_entries();
-  void run(const StepPlan& plan);
-  void run(MorphId commit);
-  void run(const std::vector<BlockMove>& moves);
-  void run(const Copy& copy);
-  void run(const Refuse& refuse);
-
-  const Pages pages_;                 // outlives all that follows
-  const std::unique_ptr<Rank> rank_;  // used by the worker's thread only
-  const StepDoneHandler done_;
-  const MorphHandlers morph_handlers_;
-  const WorkerMemory memory_;
-  const std::function<bool(const Pace& pace)> read_ahead_;
-  PacedThread background_;
-  LayerSwapper swapper_;
-  KvResizer resizer_;
-  BoundedQueue<Entry> entries_;
-  std::thread thread_;  // last: it uses the members above
+  const Form form_;  // at the start; who holds what does not change
+  const MorphHandlers handlers_;
+  std::unique_ptr<Group> group_;  // null for one device; outlives the devices
+  MorphAnswers answers_;
+  std::mutex order_;  // held while an entry goes into several queues
+  std::vector<std::unique_ptr<DeviceWorker>> devices_;
 };
 
 }  // namespace protean

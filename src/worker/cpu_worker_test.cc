@@ -31,7 +31,7 @@ ModelSpec small_spec() {
 WorkerOptions small_options(const ModelSpec& spec) {
   const KvForm kv{.precision = KvPrecision::kBf16, .block_tokens = 4, .blocks = 64};
   return {.form = single_device_form(spec, Precision::kBf16, DeviceId{0}, kv),
-          .threads = 2,
+          .devices = {{.threads = 2}},
           .max_step_tokens = 200,
           .max_positions = 128};
 }
@@ -184,23 +184,21 @@ TEST(CpuWorker, RefusesFormsItDoesNotSupport) {
   };
   EXPECT_EQ(refused([](WorkerOptions&) {}), "");
   EXPECT_NE(refused([](WorkerOptions& o) {
-              o.form.stages = {{.layer_count = 1, .devices = {DeviceId{0}}},
-                               {.first_layer = 1, .layer_count = 1, .devices = {DeviceId{1}}}};
-            }).find("one stage"),
+              const std::vector<DeviceId> two = {DeviceId{0}, DeviceId{1}};
+              o.form = divide(o.form, {.tensor = 1, .stage_layers = {1, 1}}, two);
+            }).find("2 devices"),
             std::string::npos);
-  EXPECT_NE(refused([](WorkerOptions& o) {
-              o.form.largest_tp_degree = o.form.tp_degree = 2;
-            }).find("TP 2"),
+  EXPECT_NE(refused([](WorkerOptions& o) { o.form.shards = 2; }).find("copies of"),
             std::string::npos);
   EXPECT_EQ(refused([](WorkerOptions& o) {
               o.form.layer_precision[1] = {Precision::kW4, Precision::kW4};
             }),
             "")
       << "layers may differ";
-  EXPECT_NE(refused([](WorkerOptions& o) { o.form.stages.clear(); }), "");
+  EXPECT_NE(refused([](WorkerOptions& o) { o.form.group.clear(); }), "");
   EXPECT_NE(refused([](WorkerOptions& o) { o.form.layer_precision.pop_back(); }), "");
   EXPECT_NE(refused([](WorkerOptions& o) { o.form.kv.blocks = 0; }), "");
-  EXPECT_NE(refused([](WorkerOptions& o) { o.threads = 0; }), "");
+  EXPECT_NE(refused([](WorkerOptions& o) { o.devices[0].threads = 0; }), "");
   EXPECT_NE(refused([](WorkerOptions& o) { o.max_positions = 0; }), "");
 }
 

@@ -33,9 +33,11 @@ void drain(PacedThread& thread) {
 // its pieces, and may be aborted there.
 TEST(KvResizer, CanBeAbortedDuringItsSecondTry) {
   const KvForm form{.block_tokens = 16, .blocks = kBlocks};
+  const ModelSpec spec = tiny_spec();
+  const Holding holding = whole_model(spec.layers, 1, DeviceId{0});
   auto pool = cpu::PagePool::create(kPageBytes, 64);
   ASSERT_TRUE(pool.ok());
-  auto kv = KvStore::create(tiny_spec(), form, **pool);
+  auto kv = KvStore::create({spec, holding, 1, form}, **pool);
   ASSERT_TRUE(kv.ok());
   const std::int64_t free_pages = (*pool)->free_pages();
   auto hog = cpu::PageRange::reserve(**pool, free_pages);

@@ -1,12 +1,12 @@
 #include "worker/kv_store.h"
 
+#include <algorithm>
 #include <cstring>
 #include <limits>
 #include <utility>
 
 #include "base/check.h"
 #include "base/units.h"
-#include "cost/memory.h"
 
 namespace protean {
 
@@ -37,58 +37,78 @@ Status check_blocks(std::int64_t blocks, std::int64_t block_bytes) {
 
 }  // namespace
 
-Result<std::unique_ptr<KvStore>> KvStore::create(const ModelSpec& spec, const KvForm& form) {
-  const std::int64_t block_bytes = kv_block_bytes(spec, form);
-  if (const Status fits = check_blocks(form.blocks, block_bytes); !fits) {
+Result<std::unique_ptr<KvStore>> KvStore::create(const Shape& shape) {
+  std::unique_ptr<KvStore> store(new KvStore);
+  const std::int64_t block_bytes = store->lay_out(shape);
+  if (const Status fits = check_blocks(shape.kv.blocks, block_bytes); !fits) {
     return fits.error();
   }
-  Result<cpu::Region> region = cpu::Region::map(form.blocks * block_bytes);
+  Result<cpu::Region> region = cpu::Region::map(shape.kv.blocks * block_bytes);
   if (!region) {
     return region.error();
   }
-  std::unique_ptr<KvStore> store(new KvStore);
   store->memory_ = std::move(*region);
-  store->lay_out(spec, form, store->memory_.data());
-  store->blocks_ = form.blocks;
+  std::byte* next = store->memory_.data();
+  for (cpu::KvLayer& layer : store->layers_) {
+    if (layer.kv_heads > 0) {
+      layer.base = next;
+      next += shape.kv.blocks * layer.block_stride_bytes;
+    }
+  }
+  store->blocks_ = shape.kv.blocks;
   return store;
 }
 
-Result<std::unique_ptr<KvStore>> KvStore::create(const ModelSpec& spec, const KvForm& form,
-                                                 cpu::PagePool& pool) {
-  if (const Status fits = check_blocks(form.blocks, kv_block_bytes(spec, form)); !fits) {
+Result<std::unique_ptr<KvStore>> KvStore::create(const Shape& shape, cpu::PagePool& pool) {
+  std::unique_ptr<KvStore> store(new KvStore);
+  const std::int64_t block_bytes = store->lay_out(shape);
+  if (const Status fits = check_blocks(shape.kv.blocks, block_bytes); !fits) {
     return fits.error();
   }
-  Result<cpu::PageRange> range = cpu::PageRange::reserve(pool, pool.pages());
-  if (!range) {
-    return range.error();
-  }
-  std::unique_ptr<KvStore> store(new KvStore);
-  store->range_ = std::move(*range);
   store->page_bytes_ = pool.page_bytes();
-  store->lay_out(spec, form, store->range_.data());
-  if (const Status grown = store->grow(form.blocks); !grown) {
+  for (cpu::KvLayer& layer : store->layers_) {
+    if (layer.kv_heads == 0) {
+      continue;
+    }
+    Result<cpu::PageRange> range = cpu::PageRange::reserve(pool, pool.pages());
+    if (!range) {
+      return range.error();
+    }
+    layer.base = range->data();
+    store->arrays_.push_back({std::move(*range), layer.block_stride_bytes});
+  }
+  if (const Status grown = store->grow(shape.kv.blocks); !grown) {
     return grown.error();
   }
   return store;
 }
 
-void KvStore::lay_out(const ModelSpec& spec, const KvForm& form, std::byte* base) {
-  const std::int64_t block_bytes = kv_block_bytes(spec, form);
-  for (int layer = 0; layer < spec.layers; ++layer) {
-    layers_.push_back({.base = base + layer * (block_bytes / spec.layers),
-                       .block_stride_bytes = block_bytes,
-                       .element = element_of(form.precision),
-                       .kv_heads = spec.attention.kv_heads,
-                       .head_dim = spec.attention.head_dim,
-                       .block_tokens = form.block_tokens});
+// Makes the layers without their addresses, and returns the bytes of a block in all of them.
+std::int64_t KvStore::lay_out(const Shape& shape) {
+  const AttentionSpec& attention = shape.spec.attention;
+  block_tokens_ = shape.kv.block_tokens;
+  for (const Holding::Layer& held : shape.holding.layers) {
+    cpu::KvLayer layer{.element = element_of(shape.kv.precision),
+                       .kv_heads = attention.kv_heads / shape.shards * held.attention.count,
+                       .head_dim = attention.head_dim,
+                       .block_tokens = block_tokens_};
+    layer.block_stride_bytes = layer.kv_heads * layer.slot_bytes();
+    block_bytes_ += layer.block_stride_bytes;
+    layers_.push_back(layer);
   }
-  const cpu::KvLayer& first = layers_.front();
-  check(spec.layers * first.kv_heads * first.slot_bytes() == block_bytes,
-        "cost counts the bytes that slots take");
+  return block_bytes_;
 }
 
-std::int64_t KvStore::pages_for(std::int64_t blocks) const {
-  return ceil_div(blocks * block_bytes(), page_bytes_);
+std::int64_t KvStore::bytes() const {
+  std::int64_t bytes = memory_.bytes();
+  for (const Array& array : arrays_) {
+    bytes += array.pages.bytes();
+  }
+  return bytes;
+}
+
+std::int64_t KvStore::pages_for(const Array& array, std::int64_t blocks) const {
+  return ceil_div(blocks * array.stride_bytes, page_bytes_);
 }
 
 Status KvStore::grow(std::int64_t blocks, const cpu::MayGoOn& may_go_on) {
@@ -97,18 +117,27 @@ Status KvStore::grow(std::int64_t blocks, const cpu::MayGoOn& may_go_on) {
                       "this KV cache has its size for life: start with a memory budget to let it "
                       "grow");
   }
-  if (Status fits = check_blocks(blocks, block_bytes()); !fits) {
+  if (Status fits = check_blocks(blocks, block_bytes_); !fits) {
     return fits;
   }
   check(blocks >= this->blocks(), "growing makes more blocks");
-  const std::int64_t wanted = pages_for(blocks);
-  if (wanted > range_.most_pages()) {
+  std::int64_t wanted = 0;
+  std::int64_t most = 0;
+  for (const Array& array : arrays_) {
+    wanted += pages_for(array, blocks);
+    most = array.pages.most_pages();
+  }
+  if (wanted > most) {
     return make_error(ErrorCode::kExhausted,
                       "{} KV blocks need {} pages of {} where the device has {}: ask for fewer",
-                      blocks, wanted, format_bytes(page_bytes_), range_.most_pages());
+                      blocks, wanted, format_bytes(page_bytes_), most);
   }
-  if (Status attached = range_.attach(wanted - range_.pages(), may_go_on); !attached) {
-    return attached;
+  for (Array& array : arrays_) {
+    Status attached = array.pages.attach(pages_for(array, blocks) - array.pages.pages(), may_go_on);
+    if (!attached) {
+      shrink();
+      return attached;
+    }
   }
   blocks_.store(blocks, std::memory_order_release);
   return {};
@@ -120,7 +149,9 @@ void KvStore::limit(std::int64_t blocks) {
 }
 
 void KvStore::shrink() {
-  range_.detach(range_.pages() - pages_for(blocks()));
+  for (Array& array : arrays_) {
+    array.pages.detach(array.pages.pages() - pages_for(array, blocks()));
+  }
 }
 
 void KvStore::copy(const KvStore& source, const BlockMove& move, std::int64_t part,
@@ -128,12 +159,24 @@ void KvStore::copy(const KvStore& source, const BlockMove& move, std::int64_t pa
   check(move.from >= 0 && move.from < source.blocks() && move.to >= 0 && move.to < blocks() &&
             (&source != this || move.from != move.to),
         "a block moves to another");
-  check(source.block_bytes() == block_bytes(), "blocks are copied to blocks of their size");
-  const std::int64_t begin = block_bytes() * part / parts;
-  const std::int64_t end = block_bytes() * (part + 1) / parts;
-  std::memcpy(layers_.front().base + begin + move.to * block_bytes(),
-              source.layers_.front().base + begin + move.from * block_bytes(),
-              static_cast<std::size_t>(end - begin));
+  check(source.block_bytes_ == block_bytes_ && source.layers_.size() == layers_.size(),
+        "blocks are copied between equal arrays");
+  // A part is a range of the bytes of the block's slots, one layer after another.
+  std::int64_t begin = block_bytes_ * part / parts;
+  const std::int64_t end = block_bytes_ * (part + 1) / parts;
+  std::int64_t first = 0;
+  for (std::size_t layer = 0; layer < layers_.size(); ++layer) {
+    const std::int64_t stride = layers_[layer].block_stride_bytes;
+    const std::int64_t last = std::min(end, first + stride);
+    if (begin < last) {
+      const std::int64_t within = begin - first;
+      std::memcpy(layers_[layer].base + within + move.to * stride,
+                  source.layers_[layer].base + within + move.from * stride,
+                  static_cast<std::size_t>(last - begin));
+      begin = last;
+    }
+    first += stride;
+  }
 }
 
 }  // namespace protean

@@ -8,6 +8,7 @@
 
 #include "base/result.h"
 #include "contract/form.h"
+#include "contract/holding.h"
 #include "contract/model_spec.h"
 #include "contract/morph.h"
 #include "device/cpu/attention.h"
@@ -16,28 +17,35 @@
 
 namespace protean {
 
-// The KV memory of one device; maps block ids to memory. The layout is [block][layer][slot of a KV
-// head], so that a block is contiguous (a capacity change moves blocks) and so is a run of heads
-// within a layer, scales included (a TP change moves those; AMOEBA section 3.1; cpu::KvLayer). The
-// content belongs to the steps that write it.
+// The KV memory of one device; maps block ids to memory. Each layer whose attention the device
+// holds has an array of its own, so that a layer can come and go without moving another. The layout
+// of an array is [block][slot of a KV head], so a run of heads is contiguous within a block, scales
+// included (AMOEBA section 3.1; cpu::KvLayer). The content belongs to the steps that write it.
 //
-// On pages, the number of blocks can change while steps run (MorphServe section 4.4). Addresses are
-// reserved for all blocks that the pool could hold, so that a block's address never changes. One
-// thread may call grow() and shrink(); any thread may call blocks().
+// On pages, the number of blocks can change while steps run (MorphServe section 4.4). Each array
+// has a range of addresses for all blocks that the pool could hold, so that a block's address never
+// changes. One thread may call grow() and shrink(); any thread may call blocks().
 class KvStore {
  public:
+  // What a device keeps: the arrays of its layers, with the heads of its shards.
+  struct Shape {
+    const ModelSpec& spec;
+    const Holding& holding;
+    int shards = 1;
+    KvForm kv;
+  };
   // Uses memory of its own, of fixed size, which is touched when steps write to it. Both functions
   // refuse sizes that do not fit an address space.
-  static Result<std::unique_ptr<KvStore>> create(const ModelSpec& spec, const KvForm& form);
+  static Result<std::unique_ptr<KvStore>> create(const Shape& shape);
   // Uses pages of the pool, which must outlive the store.
-  static Result<std::unique_ptr<KvStore>> create(const ModelSpec& spec, const KvForm& form,
-                                                 cpu::PagePool& pool);
+  static Result<std::unique_ptr<KvStore>> create(const Shape& shape, cpu::PagePool& pool);
 
+  // One for each layer of the model; those without attention here have no heads and no address.
   std::span<const cpu::KvLayer> layers() const { return layers_; }
   std::int64_t blocks() const { return blocks_.load(std::memory_order_acquire); }
-  int block_tokens() const { return layers_.front().block_tokens; }
-  std::int64_t block_bytes() const { return layers_.front().block_stride_bytes; }
-  std::int64_t bytes() const { return memory_.bytes() + range_.bytes(); }
+  int block_tokens() const { return block_tokens_; }
+  std::int64_t block_bytes() const { return block_bytes_; }  // in all arrays
+  std::int64_t bytes() const;
 
   // Adds blocks at the end and publishes them once their memory is there. A failure changes nothing
   // (cpu::PageRange::attach).
@@ -54,13 +62,21 @@ class KvStore {
             std::int64_t parts) const;
 
  private:
+  // A layer's array on pages.
+  struct Array {
+    cpu::PageRange pages;
+    std::int64_t stride_bytes = 0;
+  };
+
   KvStore() = default;
-  void lay_out(const ModelSpec& spec, const KvForm& form, std::byte* base);
-  std::int64_t pages_for(std::int64_t blocks) const;
+  std::int64_t lay_out(const Shape& shape);
+  std::int64_t pages_for(const Array& array, std::int64_t blocks) const;
 
   cpu::Region memory_;
-  cpu::PageRange range_;
+  std::vector<Array> arrays_;
   std::int64_t page_bytes_ = 0;  // 0 without pages
+  int block_tokens_ = 0;
+  std::int64_t block_bytes_ = 0;
   std::atomic<std::int64_t> blocks_{0};
   std::vector<cpu::KvLayer> layers_;
 };

@@ -3,9 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstring>
 #include <limits>
 #include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -22,7 +22,11 @@ ModelSpec spec_of(int layers, int kv_heads, int head_dim) {
   return spec;
 }
 
-// Returns the bytes [first, last) of every slot, addressed as the kernels address them.
+Holding whole(const ModelSpec& spec, int shards = 1) {
+  return whole_model(spec.layers, shards, DeviceId{0});
+}
+
+// The slots of a store, addressed as the kernels address them, must tile its memory.
 TEST(KvStore, SlotsOfAllBlocksAndLayersTileTheMemory) {
   struct Case {
     int layers, kv_heads, head_dim, block_tokens;
@@ -34,7 +38,7 @@ TEST(KvStore, SlotsOfAllBlocksAndLayersTileTheMemory) {
         Case{1, 1, 8, 1, KvPrecision::kInt8}, Case{3, 5, 24, 7, KvPrecision::kInt8}}) {
     const ModelSpec spec = spec_of(c.layers, c.kv_heads, c.head_dim);
     const KvForm form{.precision = c.precision, .block_tokens = c.block_tokens, .blocks = 9};
-    const auto created = KvStore::create(spec, form);
+    const auto created = KvStore::create({spec, whole(spec), 1, form});
     ASSERT_TRUE(created.ok());
     const KvStore* store = created->get();
     ASSERT_EQ(store->layers().size(), static_cast<std::size_t>(c.layers));
@@ -59,37 +63,71 @@ TEST(KvStore, SlotsOfAllBlocksAndLayersTileTheMemory) {
   }
 }
 
+TEST(KvStore, HasTheHeadsOfItsShardsInTheLayersThatItHolds) {
+  const ModelSpec spec = spec_of(4, 8, 16);
+  Holding holding = whole(spec, 4);
+  holding.layers[0] = {};
+  holding.layers[1].attention = {2, 2};
+  holding.layers[2].attention = {3, 1};
+  const KvForm form{.block_tokens = 4, .blocks = 10};
+  const auto pool = *cpu::PagePool::create(4096, 64);
+  const auto store = *KvStore::create({spec, holding, 4, form}, *pool);
+  std::vector<int> heads;
+  for (const cpu::KvLayer& layer : store->layers()) {
+    heads.push_back(layer.kv_heads);
+    EXPECT_EQ(layer.base == nullptr, layer.kv_heads == 0);
+  }
+  EXPECT_EQ(heads, (std::vector<int>{0, 4, 2, 8}));
+  EXPECT_EQ(store->block_bytes(), kv_layer_block_bytes(spec, form) * 7 / 4);
+  Form whole_form = single_device_form(spec, Precision::kBf16, DeviceId{0}, form);
+  whole_form.shards = 4;
+  whole_form.group = {holding};
+  EXPECT_EQ(store->bytes(), kv_pages_on(spec, whole_form, 0, 4096) * 4096);
+}
+
 TEST(KvStore, RefusesWhatItCannotHold) {
   const ModelSpec spec = spec_of(4, 8, 128);
   for (const std::int64_t blocks :
        {std::int64_t{0}, std::int64_t{-1}, std::numeric_limits<std::int64_t>::max(),
         std::int64_t{1} << 31, std::int64_t{1} << 50}) {
-    EXPECT_FALSE(KvStore::create(spec, {.blocks = blocks}).ok()) << blocks;
+    EXPECT_FALSE(KvStore::create({spec, whole(spec), 1, {.blocks = blocks}}).ok()) << blocks;
   }
 }
 
-// Pages of 4 KiB and blocks of 1.5 KiB, so that some blocks lie on two pages.
+// Pages of 4 KiB and slots of 512 bytes in each of 3 layers, 1.5 KiB for a block.
 struct PagedScene {
   ModelSpec spec = spec_of(3, 2, 16);
   KvForm form{.precision = KvPrecision::kBf16, .block_tokens = 4, .blocks = 10};
   std::unique_ptr<cpu::PagePool> pool = *cpu::PagePool::create(4096, 64);
-  std::unique_ptr<KvStore> store = *KvStore::create(spec, form, *pool);
+  std::unique_ptr<KvStore> store = *KvStore::create({spec, whole(spec), 1, form}, *pool);
 
   std::int64_t pages(std::int64_t blocks) const {
     KvForm other = form;
     other.blocks = blocks;
     return kv_pages(spec, other, 4096);
   }
-  std::byte* block(std::int64_t id) const {
-    return store->layers().front().base + id * store->block_bytes();
+  // The block's bytes in one layer.
+  std::span<std::byte> block(const cpu::KvLayer& layer, std::int64_t id) const {
+    return {layer.base + id * layer.block_stride_bytes,
+            static_cast<std::size_t>(layer.block_stride_bytes)};
+  }
+  static std::byte content_of(std::int64_t id, std::size_t layer) {
+    return static_cast<std::byte>(id * 3 + static_cast<std::int64_t>(layer) + 1);
   }
   void fill(std::int64_t id) const {
-    std::memset(block(id), static_cast<int>(id) + 1,
-                static_cast<std::size_t>(store->block_bytes()));
+    for (std::size_t layer = 0; layer < store->layers().size(); ++layer) {
+      const auto bytes = block(store->layers()[layer], id);
+      std::fill(bytes.begin(), bytes.end(), content_of(id, layer));
+    }
   }
   bool holds(std::int64_t id, std::int64_t content) const {
-    return std::all_of(block(id), block(id) + store->block_bytes(),
-                       [&](std::byte b) { return b == static_cast<std::byte>(content + 1); });
+    bool all = true;
+    for (std::size_t layer = 0; layer < store->layers().size(); ++layer) {
+      const auto bytes = block(store->layers()[layer], id);
+      all = all && std::all_of(bytes.begin(), bytes.end(),
+                               [&](std::byte b) { return b == content_of(content, layer); });
+    }
+    return all;
   }
 };
 
@@ -128,7 +166,7 @@ TEST(KvStore, GrowsToAllPagesAndNoFurther) {
   EXPECT_EQ(scene.store->blocks(), 10);
   ASSERT_TRUE(scene.store->grow(most).ok());
   scene.fill(most - 1);
-  EXPECT_EQ(scene.pool->free_pages(), 0);
+  EXPECT_LT(scene.pool->free_pages(), 3) << "three arrays share the pages evenly";
   const Status stopped = [&] {
     scene.store->limit(10);
     scene.store->shrink();
@@ -141,7 +179,7 @@ TEST(KvStore, GrowsToAllPagesAndNoFurther) {
 
 TEST(KvStore, WithoutPagesItDoesNotGrow) {
   const PagedScene scene;
-  const auto fixed = KvStore::create(scene.spec, scene.form);
+  const auto fixed = KvStore::create({scene.spec, whole(scene.spec), 1, scene.form});
   ASSERT_TRUE(fixed.ok());
   EXPECT_EQ((*fixed)->grow(20).error().code, ErrorCode::kUnsupported);
 }

@@ -11,12 +11,13 @@ namespace protean {
 Result<FilledPages> fill_pages(cpu::PagePool& pool, const ShardedSwap& what,
                                const ReadComponent& read, const cpu::MayGoOn& may_go_on) {
   const auto& [layer, component, to] = what.component;
-  const int shards = shards_of(component, what.shards);
-  // The same number as pages_to_prepare() counts.
-  const std::int64_t pages =
-      component_pages(what.spec, component, to, pool.page_bytes(), what.shards);
-  const std::int64_t shard_bytes = pages / shards * pool.page_bytes();
-  const std::int64_t size = component_size(shard_spec(what.spec, shards), component, to);
+  check(!what.run.empty(), "the device holds shards of the component");
+  // The same number as weight_pages_on() counts.
+  const std::int64_t each =
+      component_pages(what.spec, component, to, pool.page_bytes(), what.shards) / what.shards;
+  const std::int64_t pages = each * what.run.count;
+  const std::int64_t shard_bytes = each * pool.page_bytes();
+  const std::int64_t size = component_size(shard_spec(what.spec, what.shards), component, to);
   check(size <= shard_bytes, "cost counts the bytes that a component takes");
   Result<cpu::PageRange> range = cpu::PageRange::reserve(pool, pages);
   if (!range) {
@@ -27,10 +28,10 @@ Result<FilledPages> fill_pages(cpu::PagePool& pool, const ShardedSwap& what,
   }
   const Pace pace = [&](std::int64_t) { return !may_go_on || may_go_on(); };
   FilledPages filled{std::move(*range), {}};
-  for (int shard = 0; shard < shards; ++shard) {
+  for (int i = 0; i < what.run.count; ++i) {
     Result<std::string> remark =
-        read({layer, component, to, shard, shards},
-             {filled.pages.data() + shard * shard_bytes, static_cast<std::size_t>(size)}, pace);
+        read({layer, component, to, what.run.first + i, what.shards},
+             {filled.pages.data() + i * shard_bytes, static_cast<std::size_t>(size)}, pace);
     if (!remark) {
       return remark.error();
     }
@@ -41,19 +42,22 @@ Result<FilledPages> fill_pages(cpu::PagePool& pool, const ShardedSwap& what,
 
 void LayerPages::swap(ModelWeights& weights, const SwapComponent& component,
                       cpu::PageRange& pages) {
-  if (component.component == Component::kEmbeddings) {
-    bind_embeddings(weights.embeddings, weights.shard_spec, component.to, pages.data());
-    std::swap(embeddings_, pages);
-    return;
+  const ShardRun& run = weights.holding.of(component.layer, component.component);
+  const bool embeddings = component.component == Component::kEmbeddings;
+  for (int i = 0; i < run.count; ++i) {
+    std::byte* const memory = pages.data() + i * (pages.bytes() / run.count);
+    const int shard = run.first + i;
+    if (embeddings) {
+      bind_embeddings(weights.embeddings[static_cast<std::size_t>(shard)], weights.shard_spec,
+                      component.to, memory);
+    } else {
+      bind_half(weights.shard(component.layer, shard), weights.shard_spec, component.component,
+                component.to, memory);
+    }
   }
-  const ShardRun& shards = weights.shards;
-  check(shards.count == shards.of, "all shards of a half are swapped together");
-  for (int i = 0; i < shards.count; ++i) {
-    bind_half(weights.shard(component.layer, i), weights.shard_spec, component.component,
-              component.to, pages.data() + i * (pages.bytes() / shards.count));
-  }
-  std::swap(halves_.at(static_cast<std::size_t>(
-                component.layer))[static_cast<std::size_t>(component.component)],
+  std::swap(embeddings ? embeddings_
+                       : halves_.at(static_cast<std::size_t>(
+                             component.layer))[static_cast<std::size_t>(component.component)],
             pages);
 }
 

@@ -28,11 +28,12 @@ struct FilledPages {
   std::string remark;  // of the ReadComponent
 };
 
-// A component of a model, and the number of shards of each half of a layer.
+// The shards of a component that a device holds, and the precision that they are to have.
 struct ShardedSwap {
   const ModelSpec& spec;
   SwapComponent component;
-  int shards = 1;
+  ShardRun run;
+  int shards = 1;  // of the component
 };
 
 // Takes pages and fills them; each shard of the component begins on a page. A failure returns all
@@ -40,13 +41,13 @@ struct ShardedSwap {
 Result<FilledPages> fill_pages(cpu::PagePool& pool, const ShardedSwap& what,
                                const ReadComponent& read, const cpu::MayGoOn& may_go_on = {});
 
-// The pages that hold each component of a model.
+// The pages that hold each component of a model on a device.
 class LayerPages {
  public:
   LayerPages() = default;
   explicit LayerPages(int layers) : halves_(static_cast<std::size_t>(layers)) {}
 
-  // Points all shards of the component's weights to `pages`, which then holds the old pages.
+  // Points the shards here of the component's weights to `pages`, which then holds the old pages.
   void swap(ModelWeights& weights, const SwapComponent& component, cpu::PageRange& pages);
 
   std::int64_t bytes() const;

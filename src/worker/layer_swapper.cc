@@ -25,7 +25,8 @@ Result<FilledPages> LayerSwapper::fill_pages_of(const Swap& swap) {
     return make_error(ErrorCode::kInvalidArgument, "the model has layers 0 to {}",
                       parts_.spec.layers - 1);
   }
-  return fill_pages(*parts_.pool, {parts_.spec, swap.step, parts_.shards}, parts_.read,
+  const ShardRun& run = parts_.holding.of(swap.step.layer, swap.step.component);
+  return fill_pages(*parts_.pool, {parts_.spec, swap.step, run, parts_.shards}, parts_.read,
                     [&] { return !swap.aborted && parts_.thread->may_go_on() && !swap.aborted; });
 }
 

@@ -32,7 +32,8 @@ class LayerSwapper {
     cpu::PagePool* pool = nullptr;
     PacedThread* thread = nullptr;
     ModelSpec spec;
-    int shards = 1;  // of each half
+    Holding holding;  // of the device
+    int shards = 1;   // of each component
     ReadComponent read;
     MorphHandlers handlers;
   };

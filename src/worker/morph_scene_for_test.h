@@ -78,7 +78,7 @@ class MorphScene {
       : form_(form_of(kv_blocks, shards)),
         pages_(form_pages(checkpoint_.spec(), form_, kPageBytes) + spare_pages) {
     const WorkerOptions options{.form = form_,
-                                .threads = 2,
+                                .devices = {{.threads = 2}},
                                 .max_step_tokens = 100,
                                 .max_positions = 256,
                                 .pages = PageBudget{kPageBytes, pages_},
@@ -95,7 +95,8 @@ class MorphScene {
   static Form form_of(std::int64_t kv_blocks, int shards) {
     Form form = single_device_form(spec(), Precision::kBf16, DeviceId{0},
                                    {.block_tokens = 4, .blocks = kv_blocks});
-    form.largest_tp_degree = shards;
+    form.shards = shards;
+    form.group = {whole_model(spec().layers, shards, DeviceId{0})};
     return form;
   }
 

@@ -141,8 +141,8 @@ TEST(Morph, AFormReachedIsTheFormStartedIn) {
   const GrowingAnswer reached = answer(scene, 20);
   WorkerEar ear;
   auto fixed = CpuWorker::create(
-      {.form = low, .threads = 1, .max_step_tokens = 100, .max_positions = 256}, scene.checkpoint(),
-      {}, [&](StepResult result) { ear.hear(std::move(result)); });
+      {.form = low, .devices = {{}}, .max_step_tokens = 100, .max_positions = 256},
+      scene.checkpoint(), {}, [&](StepResult result) { ear.hear(std::move(result)); });
   ASSERT_TRUE(fixed.ok()) << fixed.error().message;
   StepPlan plan{.id = StepId{1}, .tokens = {3, 1, 4, 1, 5, 9, 2, 6}, .blocks = {0, 1}};
   plan.slices.push_back({.token_count = 8, .block_count = 2, .sample = 0});

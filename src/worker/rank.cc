@@ -14,51 +14,74 @@ namespace {
 
 constexpr std::int64_t kCopiedAtOnceBytes = 64 * kKiB;  // piece of a block that a thread copies
 
-Status refuse_unsupported(const WorkerOptions& options, const ModelSpec& spec) {
+Status refuse_unsupported(const WorkerOptions& options, const ModelSpec& spec, RankPlace place) {
   const Form& form = options.form;
-  if (form.stages.size() != 1 || form.tp_degree != 1) {
+  if (form.group.size() > 1 && place.group == nullptr) {
     return make_error(ErrorCode::kUnsupported,
-                      "a worker runs one stage at TP 1, not '{}': use a form on a single device",
+                      "one device alone cannot compute '{}': use a form on a single device",
                       to_string(form));
   }
-  const std::vector<DeviceSpec> device = {
-      {.id = form.stages[0].devices.empty() ? DeviceId{} : form.stages[0].devices[0]}};
-  if (Status valid = validate(form, spec, device); !valid) {
+  std::vector<DeviceSpec> devices;
+  for (const Holding& holding : form.group) {
+    devices.push_back({.id = holding.device});
+  }
+  if (Status valid = validate(form, spec, devices); !valid) {
     return valid;
   }
-  if (options.threads < 1 || options.max_step_tokens < 1 || options.max_positions < 1) {
+  const int threads = options.devices[static_cast<std::size_t>(place.device)].threads;
+  if (threads < 1 || options.max_step_tokens < 1 || options.max_positions < 1) {
     return make_error(ErrorCode::kInvalidArgument,
                       "a worker needs at least 1 thread, 1 token per step and 1 position, got {}, "
                       "{} and {}",
-                      options.threads, options.max_step_tokens, options.max_positions);
+                      threads, options.max_step_tokens, options.max_positions);
   }
   return {};
 }
 
-// A device at TP 1 holds all shards of a layer.
-ShardRun shards_of(const Form& form) {
-  return {.count = form.largest_tp_degree, .of = form.largest_tp_degree};
+const Holding& holding_of(const WorkerOptions& options, RankPlace place) {
+  return options.form.group[static_cast<std::size_t>(place.device)];
 }
 
-Result<ModelWeights> load_on_pages(const WorkerOptions& options, const Checkpoint& checkpoint,
-                                   const LoadProgress& progress, cpu::PagePool& pool,
+// Returns the layers of the device's stage.
+LayerRange layers_of(const Holding& holding) {
+  const auto has = [](const Holding::Layer& layer) { return !layer.empty(); };
+  const auto& all = holding.layers;
+  const auto first = std::find_if(all.begin(), all.end(), has);
+  const auto count = std::count_if(all.begin(), all.end(), has);
+  return {static_cast<int>(first - all.begin()), static_cast<int>(count)};
+}
+
+// How a rank's weights are loaded.
+struct Loading {
+  const WorkerOptions& options;
+  const Checkpoint& checkpoint;
+  const LoadProgress& progress;
+  RankPlace place;
+};
+
+Result<ModelWeights> load_on_pages(const Loading& loading, cpu::PagePool& pool,
                                    LayerPages& layers) {
+  const auto& [options, checkpoint, progress, place] = loading;
   const ModelSpec& spec = checkpoint.spec();
   ReadComponent read = options.read_component;
   if (!read) {
-    read = [&](const ComponentVariant& which, std::span<std::byte> memory,
-               const Pace& pace) -> Result<std::string> {
+    read = [&checkpoint = loading.checkpoint](const ComponentVariant& which,
+                                              std::span<std::byte> memory,
+                                              const Pace& pace) -> Result<std::string> {
       const Status loaded = load_component(checkpoint, which, memory.data(), pace);
       return loaded ? Result<std::string>(std::string()) : loaded.error();
     };
   }
-  const ShardRun shards = shards_of(options.form);
-  ModelWeights weights(spec, spec.layers, shards);
+  ModelWeights weights(spec, holding_of(options, place), options.form.shards);
   const std::int64_t total_bytes =
-      weight_pages(spec, options.form, pool.page_bytes()) * pool.page_bytes();
-  const auto load = [&](int layer, Component component) -> Status {
-    const SwapComponent swap{layer, component, precision_of(options.form, layer, component)};
-    Result<FilledPages> filled = fill_pages(pool, {spec, swap, shards.of}, read);
+      weight_pages_on(spec, options.form, place.device, pool.page_bytes()) * pool.page_bytes();
+  const auto load = [&, &form = options.form](int layer, Component component) -> Status {
+    const ShardRun& run = weights.holding.of(layer, component);
+    if (run.empty()) {
+      return {};
+    }
+    const SwapComponent swap{layer, component, precision_of(form, layer, component)};
+    Result<FilledPages> filled = fill_pages(pool, {spec, swap, run, form.shards}, read);
     if (!filled) {
       return make_error(filled.error().code, "{}: {}", component_name(layer, component),
                         filled.error().message);
@@ -87,6 +110,7 @@ Result<ModelWeights> load_on_pages(const WorkerOptions& options, const Checkpoin
 struct Rank::Built {
   WorkerOptions options;
   ModelSpec spec;
+  RankPlace place;
   ModelWeights weights;
   LayerPages pages;
   std::shared_ptr<KvStore> kv;
@@ -95,135 +119,134 @@ struct Rank::Built {
 
 Result<std::unique_ptr<Rank>> Rank::create(const WorkerOptions& options,
                                            const Checkpoint& checkpoint,
-                                           const LoadProgress& progress, RankPages pages) {
+                                           const LoadProgress& progress, RankPages pages,
+                                           RankPlace place) {
   const ModelSpec& spec = checkpoint.spec();
-  if (const Status supported = refuse_unsupported(options, spec); !supported) {
+  const Form& form = options.form;
+  if (const Status supported = refuse_unsupported(options, spec, place); !supported) {
     return supported.error();
   }
+  const Holding& holding = holding_of(options, place);
   // Memory is allocated before the weights are read, which takes long.
   if (pages.kv == nullptr) {
-    Result<std::unique_ptr<KvStore>> kv = KvStore::create(spec, options.form.kv);
+    Result<std::unique_ptr<KvStore>> kv = KvStore::create({spec, holding, form.shards, form.kv});
     if (!kv) {
       return kv.error();
     }
     pages.kv = std::move(*kv);
   }
-  const ShardRun shards = shards_of(options.form);
-  Result<Scratch> scratch = Scratch::create(spec, options.max_step_tokens,
-                                            std::min(kLogitRows, options.max_step_tokens), shards);
+  Result<Scratch> scratch =
+      Scratch::create(spec, options.max_step_tokens, std::min(kLogitRows, options.max_step_tokens),
+                      share_of(form, holding));
   if (!scratch) {
     return scratch.error();
   }
   LayerPages layers(spec.layers);
   Result<ModelWeights> weights =
-      pages.pool == nullptr ? load_weights(checkpoint, options.form.layer_precision,
-                                           options.form.embeddings, progress, shards)
-                            : load_on_pages(options, checkpoint, progress, *pages.pool, layers);
+      pages.pool == nullptr
+          ? load_weights(checkpoint, {form.layer_precision, form.embeddings, holding, form.shards},
+                         progress)
+          : load_on_pages({options, checkpoint, progress, place}, *pages.pool, layers);
   if (!weights) {
     return weights.error();
   }
-  return std::unique_ptr<Rank>(new Rank({options, spec, std::move(*weights), std::move(layers),
-                                         std::move(pages.kv), std::move(*scratch)}));
+  return std::unique_ptr<Rank>(
+      new Rank({options, spec, place, std::move(*weights), std::move(layers), std::move(pages.kv),
+                std::move(*scratch)}));
 }
 
 Rank::Rank(Built built)
     : spec_(std::move(built.spec)),
-      max_positions_(built.options.max_positions),
+      place_(built.place),
+      layers_(layers_of(built.weights.holding)),
+      embeds_(place_.group == nullptr || place_.group->stage_of(place_.device) == 0),
+      projects_(place_.group == nullptr || place_.group->last(place_.device)),
+      draws_(place_.group == nullptr || place_.group->drawer() == place_.device),
       weights_(std::move(built.weights)),
       pages_(std::move(built.pages)),
       kv_(std::move(built.kv)),
       scratch_(std::move(built.scratch)),
-      rope_(spec_.rope, spec_.attention.head_dim, max_positions_),
-      team_(built.options.threads, std::move(built.options.where)),
-      sampler_(spec_.vocab, built.options.threads) {
-  positions_.reserve(static_cast<std::size_t>(scratch_.max_rows()));
-}
-
-void Rank::check_slice(const StepPlan& plan, const SequenceSlice& slice) const {
-  check(slice.token_begin == std::ssize(positions_) && slice.token_count > 0 &&
-            slice.token_count <= std::ssize(plan.tokens) - slice.token_begin,
-        "the slices of a plan cover its tokens in order");
-  const std::int64_t end = std::int64_t{slice.first_position} + slice.token_count;
-  check(slice.first_position >= 0 && end <= max_positions_, "positions are within the limit");
-  check(slice.block_begin >= 0 && slice.block_count > 0 &&
-            slice.block_count <= std::ssize(plan.blocks) - slice.block_begin,
-        "a slice's block table is inside its plan");
-  check(std::int64_t{slice.block_count} * kv_->block_tokens() >= end,
-        "a slice's blocks hold all its tokens");
-  check(slice.sample >= -1 && slice.sample < std::ssize(plan.samples), "a slice's sample exists");
-  check(slice.score_begin >= 0 && slice.score_count >= 0 &&
-            slice.score_count <= std::ssize(plan.scores) - slice.score_begin,
-        "a slice's scores are inside its plan");
-  for (int i = 0; i < slice.score_count; ++i) {
-    const ScoreSpec& score =
-        plan.scores[static_cast<std::size_t>(slice.score_begin) + static_cast<std::size_t>(i)];
-    check(score.after >= slice.token_begin && score.after < slice.token_begin + slice.token_count,
-          "a score is of a token after one of its slice");
-    check(score.token >= 0 && score.token < spec_.vocab, "scored tokens are in the vocabulary");
+      rope_(spec_.rope, spec_.attention.head_dim, built.options.max_positions),
+      team_(built.options.devices[static_cast<std::size_t>(place_.device)].threads,
+            std::move(built.options.devices[static_cast<std::size_t>(place_.device)].where)),
+      sampler_(spec_.vocab, team_.threads()),
+      rows_({.rows = scratch_.max_rows(),
+             .positions = built.options.max_positions,
+             .vocab = spec_.vocab,
+             .block_tokens = kv_->block_tokens()}) {
+  if (place_.group != nullptr) {
+    exchange_.emplace(place_.group->board(), place_.device, place_.group->members(), spec_.layers);
   }
 }
 
-void Rank::read_slices(const StepPlan& plan) {
-  check(!plan.tokens.empty() && std::ssize(plan.tokens) <= scratch_.max_rows(),
-        "a plan has at least one token and no more than the limit");
-  for (const TokenId token : plan.tokens) {
-    check(token >= 0 && token < spec_.vocab, "tokens are in the vocabulary");
+// Makes the rows before this device's first layer: from the tokens, or as the stage before it hands
+// them over.
+void Rank::begin_rows(const ForwardBatch& batch, const Forward& forward) {
+  if (embeds_) {
+    forward.embed(batch);
+    return;
   }
-  for (const BlockId block : plan.blocks) {
-    check(block >= 0 && block < kv_->blocks(), "blocks exist");
+  Group& group = *place_.group;
+  cpu::GroupProgress& progress = group.board().progress();
+  progress.wait(group.previous(place_.device), exchange_->after_layer(layers_.first));
+  const std::span<float> residual = forward.residual(batch.rows());
+  const auto from = group.mailbox(place_.device, step_).first(residual.size());
+  std::copy(from.begin(), from.end(), residual.begin());
+  progress.reach(place_.device, exchange_->before_layer(layers_.first));
+}
+
+// Puts the rows after this device's last layer into the mailbox of the next stage, once the step
+// that had the slot before is out of it.
+void Rank::hand_over(std::int64_t rows, const Forward& forward) {
+  Group& group = *place_.group;
+  cpu::GroupProgress& progress = group.board().progress();
+  const int next = group.next(place_.device);
+  const int end = layers_.first + layers_.count;
+  const auto slots = static_cast<std::uint64_t>(group.slots());
+  if (step_ > slots) {
+    cpu::Moment taken = exchange_->before_layer(end);
+    taken.step = step_ - slots;
+    progress.wait(next, taken);
   }
-  positions_.clear();
-  slices_.clear();
-  sampled_rows_.assign(plan.samples.size(), -1);
-  std::ptrdiff_t scores = 0;
-  for (const SequenceSlice& slice : plan.slices) {
-    check_slice(plan, slice);
-    check(slice.score_count == 0 || slice.score_begin == scores,
-          "the scores of a plan are in the order of its slices");
-    scores += slice.score_count;
-    slices_.push_back({.first_row = slice.token_begin,
-                       .rows = slice.token_count,
-                       .first_position = slice.first_position,
-                       .blocks = std::span(plan.blocks)
-                                     .subspan(static_cast<std::size_t>(slice.block_begin),
-                                              static_cast<std::size_t>(slice.block_count))});
-    for (int i = 0; i < slice.token_count; ++i) {
-      positions_.push_back(slice.first_position + i);
-    }
-    if (slice.sample >= 0) {
-      int& row = sampled_rows_[static_cast<std::size_t>(slice.sample)];
-      check(row < 0, "a sample belongs to one slice");
-      row = slice.token_begin + slice.token_count - 1;
-    }
-  }
-  check(positions_.size() == plan.tokens.size(), "every token belongs to a slice");
-  check(scores == std::ssize(plan.scores), "every score belongs to a slice");
-  for (const int row : sampled_rows_) {
-    check(row >= 0, "a sample belongs to a slice");
-  }
+  const std::span<const float> residual = forward.residual(rows);
+  std::copy(residual.begin(), residual.end(), group.mailbox(next, step_).begin());
+  progress.reach(place_.device, exchange_->after_layer(end));
 }
 
 StepResult Rank::run(const StepPlan& plan, const LogitsTap& tap) {
-  read_slices(plan);
+  rows_.read(plan, kv_->blocks());
+  ++step_;
+  tile_ = 0;
+  if (exchange_) {
+    exchange_->begin_step(step_);
+  }
   const Forward forward({.team = &team_,
                          .spec = &spec_,
                          .weights = &weights_,
                          .rope = rope_.view(),
                          .kv = kv_->layers(),
-                         .scratch = &scratch_});
-  const ForwardBatch batch{.tokens = plan.tokens, .positions = positions_, .slices = slices_};
-  forward.embed(batch);
-  forward.run_layers(batch, {.first = 0, .count = spec_.layers});
+                         .scratch = &scratch_,
+                         .exchange = exchange_ ? &*exchange_ : nullptr,
+                         .draws = draws_});
+  const ForwardBatch batch = rows_.batch();
+  begin_rows(batch, forward);
+  forward.run_layers(batch, layers_);
 
   StepResult result{.id = plan.id};
+  if (!projects_) {
+    hand_over(batch.rows(), forward);
+    return result;
+  }
   for (const SequenceSlice& slice : plan.slices) {
-    if (slice.pooling != Pooling::kNone) {
+    if (slice.pooling != Pooling::kNone && draws_) {
       result.pooled.push_back(pool(slice, forward));
     }
   }
   score(plan, forward, result);
   draw(plan, forward, tap, result);
-  fail_unusable(plan, result);
+  if (draws_) {
+    fail_unusable(plan, result);
+  }
   return result;
 }
 
@@ -272,7 +295,10 @@ void Rank::draw(const StepPlan& plan, const Forward& forward, const LogitsTap& t
   const auto most = static_cast<std::size_t>(scratch_.max_logit_rows());
   for (std::size_t first = 0; first < plan.samples.size(); first += most) {
     const std::size_t count = std::min(most, plan.samples.size() - first);
-    const auto logits = forward.project_logits(std::span(sampled_rows_).subspan(first, count));
+    const auto logits = forward.project_logits(rows_.sampled_rows().subspan(first, count), tile_++);
+    if (!draws_) {
+      continue;
+    }
     if (tap) {
       tap(static_cast<int>(first), logits);
     }
@@ -297,7 +323,10 @@ void Rank::score(const StepPlan& plan, const Forward& forward, StepResult& resul
     for (const ScoreSpec& spec : specs) {
       scored_rows_.push_back(spec.after);
     }
-    const auto logits = forward.project_logits(scored_rows_);
+    const auto logits = forward.project_logits(scored_rows_, tile_++);
+    if (!draws_) {
+      continue;
+    }
     mark_unusable(logits, std::span(unusable_scores_).subspan(first, count));
     sampler_.score(team_, logits, specs, std::span(result.scored).subspan(first, count));
   }

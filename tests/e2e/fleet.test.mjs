@@ -62,7 +62,7 @@ describe('a fleet of replicas', () => {
         const routed = fleet.replicas.reduce((sum, { routed_total: count }) => sum + count, 0);
         assert.equal(routed, wanted.flat().length);
         assert.equal(fleet.replicas[0].adopted_total, fleet.replicas[1].released_total);
-        assert.match(fleet.replicas[1].form, /^1 stage x TP 1, layers bf16:16/);
+        assert.match(fleet.replicas[1].form, /layers bf16:16/);
       } finally {
         assert.equal(await server.stop(), 0, server.log);
       }
@@ -130,10 +130,11 @@ describe('a fleet of replicas', () => {
     const inspect = (...flags) => spawnSync(program, ['inspect', builtin, ...flags], { encoding: 'utf8' });
     const refused = inspect('--data-parallel-size', '1000', '--max-model-len', '8192');
     assert.equal(refused.status, 2);
-    assert.match(refused.stderr, /^protean: .* for each of 1000 replicas: .*--data-parallel-size \d+.*\n$/);
+    assert.match(refused.stderr, /^protean: .* do not fit the \S+ \S+ that are free on a device: .*, --data-parallel-size \d+, .*\n$/);
     assert.match(inspect('--data-parallel-size', '0').stderr, /'0' is not a whole number from 1 to 1024/);
+    assert.match(inspect('--data-parallel-size', '2', '--devices', '3').stderr, /3 devices do not divide among --data-parallel-size 2: use a multiple of it, such as 4/);
     assert.match(inspect('--data-parallel-size', '2', '--cpus', '0').stdout,
-      /warning +--data-parallel-size 2: there is 1 CPU, so replicas wait for each other: use at most 1\n/);
+      /warning +2 replicas share 1 CPU and wait for each other: --data-parallel-size 1 would not\n/);
     const unknown = spawnSync(program, ['serve', builtin, '--router', 'random'], { encoding: 'utf8' });
     assert.match(unknown.stderr, /'random' is none of first-token, freeness, least-loaded, round-robin/);
   });

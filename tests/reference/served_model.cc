@@ -17,9 +17,10 @@ ServedModel::ServedModel(const Checkpoint& checkpoint, const Options& options)
   Form form = single_device_form(checkpoint.spec(), std::move(layers), DeviceId{0},
                                  {.block_tokens = options.block_tokens, .blocks = options.blocks});
   form.kv.precision = default_kv_precision(highest_precision(form));
-  form.largest_tp_degree = options.shards;
+  form.shards = options.shards;
+  form.group = {whole_model(checkpoint.spec().layers, options.shards, DeviceId{0})};
   auto rank = Rank::create({.form = std::move(form),
-                            .threads = options.threads,
+                            .devices = {{.threads = options.threads}},
                             .max_step_tokens = 512,
                             .max_positions = 512},
                            checkpoint);

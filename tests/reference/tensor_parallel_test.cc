@@ -4,8 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <barrier>
 #include <cstring>
+#include <memory>
 #include <numeric>
 #include <random>
 #include <string>
@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "device/cpu/shared_exchange.h"
 #include "model/forward.h"
 #include "model/rope_table.h"
 #include "model/synthetic_checkpoint.h"
@@ -42,31 +43,6 @@ ModelSpec spec_with(int ffn, bool everything) {
   return spec;
 }
 
-// An all-reduce between threads: each contributes its rows, and all add up the same tree.
-class Meeting {
- public:
-  explicit Meeting(int devices) : parts_(static_cast<std::size_t>(devices)), barrier_(devices) {}
-
-  AllReduce seat(int device) {
-    return [this, device](std::span<float> partial) {
-      parts_[static_cast<std::size_t>(device)] = partial;
-      barrier_.arrive_and_wait();
-      std::vector<float> all;
-      for (const std::span<const float> part : parts_) {
-        all.insert(all.end(), part.begin(), part.end());
-      }
-      barrier_.arrive_and_wait();
-      cpu::Team alone(1);
-      cpu::sum_pieces(alone, all, static_cast<int>(parts_.size()));
-      std::copy_n(all.begin(), partial.size(), partial.begin());
-    };
-  }
-
- private:
-  std::vector<std::span<const float>> parts_;
-  std::barrier<> barrier_;
-};
-
 struct Step {
   int sequence = 0;
   int first_position = 0;
@@ -76,22 +52,26 @@ struct Step {
 // One device of a stage and everything that it owns.
 class Device {
  public:
-  Device(const Checkpoint& checkpoint, Precision precision, ShardRun shards, int threads)
+  Device(const Checkpoint& checkpoint, Precision precision, const Holding& holding, int shards,
+         int threads)
       : spec_(checkpoint.spec()),
         team_(threads),
         rope_(spec_.rope, spec_.attention.head_dim, spec_.max_context) {
     const std::vector<LayerPrecision> layers(static_cast<std::size_t>(spec_.layers),
                                              {precision, precision});
-    auto weights =
-        load_weights(checkpoint, layers, default_embeddings_precision(precision), {}, shards);
+    auto weights = load_weights(checkpoint,
+                                {layers, default_embeddings_precision(precision), holding, shards});
     check(weights.ok(), weights.ok() ? "" : weights.error().message);
     weights_ = std::move(*weights);
-    auto scratch = Scratch::create(spec_, kMaxRows, kMaxRows, shards);
+    const ShardRun& run = holding.embeddings;
+    auto scratch =
+        Scratch::create(spec_, kMaxRows, kMaxRows,
+                        {.shards = shards, .held = run.count, .exchanges = run.count < shards});
     check(scratch.ok(), "the scratch is small");
     scratch_ = std::move(*scratch);
     cpu::KvLayer layer{
         .element = precision == Precision::kF32 ? cpu::KvElement::kF32 : cpu::KvElement::kBf16,
-        .kv_heads = spec_.attention.kv_heads / shards.of * shards.count,
+        .kv_heads = spec_.attention.kv_heads / shards * run.count,
         .head_dim = spec_.attention.head_dim,
         .block_tokens = kTokensOfABlock};
     layer.block_stride_bytes = layer.kv_heads * layer.slot_bytes();
@@ -104,7 +84,7 @@ class Device {
   }
 
   // Returns the logits of every row.
-  std::vector<float> run(const std::vector<Step>& steps, const AllReduce& all_reduce) {
+  std::vector<float> run(const std::vector<Step>& steps, cpu::Exchange* exchange) {
     std::vector<TokenId> tokens;
     std::vector<int> positions;
     std::vector<std::vector<BlockId>> blocks;
@@ -130,7 +110,7 @@ class Device {
                            .rope = rope_.view(),
                            .kv = kv_,
                            .scratch = &scratch_,
-                           .all_reduce = all_reduce});
+                           .exchange = exchange});
     const ForwardBatch batch{.tokens = tokens, .positions = positions, .slices = slices};
     forward.embed(batch);
     forward.run_layers(batch, {0, spec_.layers});
@@ -167,20 +147,41 @@ std::vector<std::vector<Step>> some_steps(int vocab) {
   return steps;
 }
 
+// Returns the members of everything when shards are divided evenly.
+cpu::GroupMembers members_of(int devices, int shards, int layers) {
+  std::vector<cpu::Member> all;
+  for (int device = 0; devices > 1 && device < devices; ++device) {
+    all.push_back({device, device * (shards / devices), shards / devices});
+  }
+  const std::vector<std::vector<cpu::Member>> each(static_cast<std::size_t>(layers), all);
+  return {all, each, each, all};
+}
+
 // Returns the logits of every step as one vector.
 std::vector<float> run_on(const Checkpoint& checkpoint, Precision precision, int devices,
                           int shards, int threads) {
-  Meeting meeting(devices);
+  const int layers = checkpoint.spec().layers;
+  cpu::ExchangeBoard board(devices, false);
+  const cpu::GroupMembers members = members_of(devices, shards, layers);
   std::vector<std::vector<float>> logits(static_cast<std::size_t>(devices));
+  std::vector<std::unique_ptr<Device>> made(static_cast<std::size_t>(devices));  // read by others
   std::vector<std::thread> running;
   for (int i = 0; i < devices; ++i) {
     running.emplace_back([&, i] {
-      const int each = shards / devices;
-      Device device(checkpoint, precision, {i * each, each, shards}, threads);
-      const AllReduce reduce = devices == 1 ? AllReduce() : meeting.seat(i);
+      const ShardRun run{i * (shards / devices), shards / devices};
+      Holding holding = whole_model(layers, shards, DeviceId{i});
+      holding.embeddings = run;
+      for (Holding::Layer& layer : holding.layers) {
+        layer = {run, run};
+      }
+      auto& device = made[static_cast<std::size_t>(i)];
+      device = std::make_unique<Device>(checkpoint, precision, holding, shards, threads);
+      cpu::SharedExchange exchange(board, i, members, layers);
       auto& all = logits[static_cast<std::size_t>(i)];
+      std::uint64_t number = 0;
       for (const std::vector<Step>& step : some_steps(checkpoint.spec().vocab)) {
-        const std::vector<float> got = device.run(step, reduce);
+        exchange.begin_step(++number);
+        const std::vector<float> got = device->run(step, devices == 1 ? nullptr : &exchange);
         all.insert(all.end(), got.begin(), got.end());
       }
     });

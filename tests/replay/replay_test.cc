@@ -228,7 +228,7 @@ struct Replay : testing::Test {
     checkpoint = std::move(*opened);
     options.form = single_device_form(checkpoint->spec(), Precision::kBf16, DeviceId{0},
                                       {.blocks = config.scheduler.kv_blocks});
-    options.threads = 2;
+    options.devices = {{.threads = 2}};
     options.max_step_tokens = config.scheduler.max_num_batched_tokens;
     options.max_positions = config.scheduler.max_model_len;
   }

@@ -1,6 +1,7 @@
 #include "device/cpu/elementwise.h"
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 
 #include "base/check.h"
@@ -131,18 +132,62 @@ void add(Team& team, std::span<const float> x, std::span<float> out) {
   });
 }
 
-void sum_pieces(Team& team, std::span<float> pieces, int count) {
-  check(count > 0 && (count & (count - 1)) == 0 && std::ssize(pieces) % count == 0,
-        "pieces are a power of two and of equal length");
-  const std::size_t size = pieces.size() / static_cast<std::size_t>(count);
-  const auto piece = [&](int i) {
-    return pieces.subspan(static_cast<std::size_t>(i) * size, size);
-  };
-  for (int apart = 1; apart < count; apart *= 2) {
-    for (int i = 0; i < count; i += 2 * apart) {
-      add(team, piece(i + apart), piece(i));
+namespace {
+
+// The sums so far of a piece of the columns: each level of the stack is a whole subtree.
+class TreeSum {
+ public:
+  static constexpr std::size_t kColumns = 512;
+
+  // Adds the rows of the next run of shards, and every two equal subtrees that this completes.
+  void add(int shards, std::span<const float> rows) {
+    check(levels_ < kLevels, "a tree of shards is not so deep");
+    std::copy(rows.begin(), rows.end(), sums_[levels_].begin());
+    shards_[levels_++] = shards;
+    while (levels_ > 1 && shards_[levels_ - 2] == shards_[levels_ - 1]) {
+      for (std::size_t i = 0; i < rows.size(); ++i) {
+        sums_[levels_ - 2][i] += sums_[levels_ - 1][i];
+      }
+      shards_[levels_ - 2] *= 2;
+      --levels_;
     }
   }
+  void add_to(std::span<float> out) {
+    check(levels_ == 1, "the runs are whole subtrees");
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      out[i] += sums_[0][i];
+    }
+    levels_ = 0;
+  }
+
+ private:
+  static constexpr std::size_t kLevels = 16;
+  std::array<std::array<float, kColumns>, kLevels> sums_;
+  std::array<int, kLevels> shards_{};
+  std::size_t levels_ = 0;
+};
+
+}  // namespace
+
+void add_partial_sums(Team& team, std::span<const ShownRows> sums, std::span<float> out) {
+  for (const ShownRows& sum : sums) {
+    check(sum.rows.size() == out.size(), "partial sums are as long as what they are added to");
+  }
+  if (sums.size() == 1) {
+    add(team, sums[0].rows, out);
+    return;
+  }
+  in_pieces(team, std::ssize(out), std::ssize(sums), [&](std::int64_t first, std::int64_t end) {
+    TreeSum tree;
+    for (auto at = static_cast<std::size_t>(first); at < static_cast<std::size_t>(end);
+         at += TreeSum::kColumns) {
+      const std::size_t count = std::min(TreeSum::kColumns, static_cast<std::size_t>(end) - at);
+      for (const ShownRows& sum : sums) {
+        tree.add(sum.shards, sum.rows.subspan(at, count));
+      }
+      tree.add_to(out.subspan(at, count));
+    }
+  });
 }
 
 void rope(Team& team, std::span<float> x, int heads, std::span<const int> positions,

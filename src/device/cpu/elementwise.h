@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <span>
 
+#include "device/cpu/exchange.h"
 #include "device/cpu/matmul.h"
 #include "device/cpu/row_source.h"
 #include "device/cpu/team.h"
@@ -22,11 +23,11 @@ void rms_norm(Team& team, std::span<const float> x, const RmsNorm& norm, Element
 void swiglu(Team& team, std::span<const float> gate, std::span<const float> up, Element element,
             std::span<float> out);
 
-// Adds `count` consecutive pieces of equal length into the first one. `count` is a power of two.
-// The order is a fixed tree: each odd piece is added to the one before it, then each odd sum to the
-// one before it, and so on. So a device that holds an aligned run of 2, 4, ... pieces can add its
-// own first.
-void sum_pieces(Team& team, std::span<float> pieces, int count);
+// Computes out += the sum of partial sums over all shards. Each has the rows of an aligned run of
+// shards, and they are in order of shards. The order of additions is a fixed tree over shards: each
+// odd one is added to the one before it, then each odd pair to the pair before it, and so on. So
+// the bits do not depend on which runs were added before.
+void add_partial_sums(Team& team, std::span<const ShownRows> sums, std::span<float> out);
 
 // Computes out += x.
 void add(Team& team, std::span<const float> x, std::span<float> out);

@@ -17,7 +17,7 @@ namespace {
 struct AdminTest : ServerTest {
   AdminTest() {
     options.admin.port = 0;
-    form = {.stages = {{.layer_count = 2, .devices = {DeviceId{0}}}},
+    form = {.group = {whole_model(2, 1, DeviceId{0})},
             .layer_precision = {{Precision::kBf16, Precision::kBf16},
                                 {Precision::kF32, Precision::kF32}},
             .kv = {.blocks = 7}};

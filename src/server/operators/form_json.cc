@@ -166,11 +166,13 @@ std::optional<ApiError> read_field(const json::key_value_pair& field, int layers
 
 json::object shown_form(const Form& form) {
   json::array stages;
-  for (const Stage& stage : form.stages) {
+  std::size_t tensor = 1;
+  for (const Stage& stage : stages_of(form)) {
     json::array devices;
-    for (const DeviceId device : stage.devices) {
-      devices.push_back(device.value);
+    for (const int device : stage.devices) {
+      devices.push_back(form.group[static_cast<std::size_t>(device)].device.value);
     }
+    tensor = std::max(tensor, stage.devices.size());
     stages.push_back(json::object{{"first_layer", stage.first_layer},
                                   {"layer_count", stage.layer_count},
                                   {"devices", std::move(devices)}});
@@ -180,7 +182,7 @@ json::object shown_form(const Form& form) {
     layers.push_back(json::value(to_string(layer)));
   }
   return {{"text", to_string(form)},
-          {"tp_degree", form.tp_degree},
+          {"tp_degree", tensor},
           {"stages", std::move(stages)},
           {"layer_precision", std::move(layers)},
           {"embeddings", to_string(form.embeddings)},

@@ -21,7 +21,7 @@ struct ServiceTest : testing::Test {
   }
 
   static Form start_form() {
-    return {.stages = {{.layer_count = 2, .devices = {DeviceId{0}}}},
+    return {.group = {whole_model(2, 1, DeviceId{0})},
             .layer_precision = std::vector<LayerPrecision>(2),
             .kv = {.blocks = 7}};
   }

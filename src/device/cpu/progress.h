@@ -1,0 +1,39 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <vector>
+
+namespace protean::cpu {
+
+// A point in the work of a group: `point` counts what a device does within a step. Moments are
+// ordered by step, then by point.
+struct Moment {
+  std::uint64_t step = 0;
+  std::uint32_t point = 0;
+};
+
+// How far each device of a group has come. A device tells its own progress, which only grows, and
+// waits for the others'. What it wrote before it told is visible to those that waited.
+class GroupProgress {
+ public:
+  // `spins`: every thread of the group has a CPU of its own, so that waits may begin with a short
+  // spin. Otherwise a spinning thread would take the CPU from the one that it waits for.
+  GroupProgress(int devices, bool spins);
+
+  int devices() const { return static_cast<int>(reached_.size()); }
+
+  // Tells that `device` has come to `moment`. Called by that device's thread only.
+  void reach(int device, Moment moment);
+  // Returns when `device` has come to `moment`, or beyond it.
+  void wait(int device, Moment moment) const;
+
+ private:
+  struct alignas(64) Reached {
+    std::atomic<std::uint64_t> value{0};
+  };
+  const bool spins_;
+  std::vector<Reached> reached_;
+};
+
+}  // namespace protean::cpu

@@ -1,0 +1,82 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "device/cpu/exchange.h"
+#include "device/cpu/progress.h"
+
+namespace protean::cpu {
+
+// A device that holds shards of a component.
+struct Member {
+  int device = 0;
+  int first_shard = 0;
+  int shards = 1;
+  bool collects = true;  // reads the others' rows
+};
+
+// Who holds the shards of what, in order of shards; empty where one device holds all.
+struct GroupMembers {
+  std::vector<Member> embedding;
+  std::vector<std::vector<Member>> attention;  // [layer]
+  std::vector<std::vector<Member>> mlp;        // [layer]
+  std::vector<Member> logits;
+
+  const std::vector<Member>& of(SharedRows which, int turn) const;
+};
+
+// What the devices of a group show each other in shared memory: addresses, with progress to say
+// when they may be read. Outlives the exchanges of its devices.
+class ExchangeBoard {
+ public:
+  ExchangeBoard(int devices, bool spins)
+      : progress_(devices, spins), shown_(static_cast<std::size_t>(devices)) {}
+
+  GroupProgress& progress() { return progress_; }
+
+ private:
+  friend class SharedExchange;
+  static constexpr std::size_t kKinds = 4;  // of SharedRows
+
+  GroupProgress progress_;
+  std::vector<std::array<std::span<const float>, kKinds>> shown_;  // [device]
+};
+
+// An Exchange by shared memory. Used by its device's thread only.
+class SharedExchange final : public Exchange {
+ public:
+  SharedExchange(ExchangeBoard& board, int device, const GroupMembers& members, int layers);
+
+  // Must be called before a step's first use. Steps are numbered alike on all devices, from 1.
+  void begin_step(std::uint64_t step) { step_ = step; }
+
+  // The moments before the first half of layer `layer` and after the last half of the layer before
+  // it, between which rows are handed over. `layer` may be the number of layers: before logits.
+  Moment before_layer(int layer) const;
+  Moment after_layer(int layer) const;
+
+  void reuse(SharedRows which) override;
+  void show(SharedRows which, int turn, std::span<const float> mine) override;
+  std::span<const ShownRows> collect(SharedRows which, int turn) override;
+  void release(SharedRows which, int turn) override;
+
+ private:
+  Moment moment(SharedRows which, int turn, std::uint32_t phase) const;
+
+  ExchangeBoard& board_;
+  const int device_;
+  const GroupMembers& members_;
+  const int layers_;
+  std::uint64_t step_ = 0;
+  struct Last {
+    const std::vector<Member>* members = nullptr;  // null: nothing is shown
+    Moment released;                               // when no member reads it any more
+  };
+  std::array<Last, ExchangeBoard::kKinds> last_;
+  std::vector<ShownRows> collected_;
+};
+
+}  // namespace protean::cpu

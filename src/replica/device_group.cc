@@ -1,0 +1,334 @@
+#include "replica/device_group.h"
+
+#include <toml++/toml.h>
+#include <algorithm>
+#include <charconv>
+#include <numeric>
+#include <string_view>
+#include <utility>
+
+#include "base/units.h"
+
+namespace protean {
+namespace {
+
+constexpr int kMostDevices = 1024;
+
+std::optional<int> whole_number(std::string_view text) {
+  int number = 0;
+  const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return failed == std::errc() && end == text.data() + text.size() ? std::optional(number)
+                                                                   : std::nullopt;
+}
+
+// A device as a file describes it.
+struct DescribedDevice {
+  std::string cpus;
+  int threads = 0;
+  std::optional<std::int64_t> memory_bytes;
+};
+
+Result<DescribedDevice> read_device(const std::string& file, const toml::table& table,
+                                    std::size_t number) {
+  const auto wrong = [&](std::string_view key, std::string_view expected) {
+    return make_error(ErrorCode::kInvalidArgument, "{}: device {}: {} must be {}", file, number,
+                      key, expected);
+  };
+  DescribedDevice entry;
+  for (const auto& [key, value] : table) {
+    if (key == "cpus" && value.is_string()) {
+      entry.cpus = value.as_string()->get();
+    } else if (key == "threads" && value.is_integer()) {
+      entry.threads =
+          static_cast<int>(std::clamp<std::int64_t>(value.as_integer()->get(), -1, 4096));
+    } else if (key == "memory" && value.is_string()) {
+      const auto bytes = parse_bytes(value.as_string()->get());
+      if (!bytes.ok()) {
+        return make_error(bytes.error().code, "{}: device {}: memory: {}", file, number,
+                          bytes.error().message);
+      }
+      entry.memory_bytes = *bytes;
+    } else if (key == "cpus") {
+      return wrong("cpus", "a list of CPUs such as \"0-7,16\"");
+    } else if (key == "threads") {
+      return wrong("threads", "a whole number");
+    } else if (key == "memory") {
+      return wrong("memory", "a size such as \"12GiB\"");
+    } else {
+      return make_error(ErrorCode::kInvalidArgument,
+                        "{}: device {}: \"{}\" is unknown: a device has cpus, memory and threads",
+                        file, number, key.str());
+    }
+  }
+  if (entry.cpus.empty()) {
+    return wrong("cpus", "a list of CPUs such as \"0-7,16\"");
+  }
+  if (entry.threads < 0) {
+    return wrong("threads", "at least 1");
+  }
+  return entry;
+}
+
+Result<toml::table> parse_file(const std::string& file) {
+  try {
+    return toml::parse_file(file);
+  } catch (const toml::parse_error& error) {
+    return make_error(ErrorCode::kInvalidArgument, "--devices {}: {}, line {}", file,
+                      error.description(), error.source().begin.line);
+  }
+}
+
+Result<std::vector<DescribedDevice>> read_devices(const std::string& file) {
+  const auto parsed = parse_file(file);
+  if (!parsed.ok()) {
+    return parsed.error();
+  }
+  const toml::array* const list = (*parsed)["device"].as_array();
+  if (list == nullptr || list->empty() || !list->is_homogeneous(toml::node_type::table)) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "--devices {}: begin each device with a line [[device]], then cpus = \"0-7\" "
+                      "and memory = \"12GiB\"",
+                      file);
+  }
+  std::vector<DescribedDevice> entries;
+  for (const toml::node& node : *list) {
+    auto entry = read_device(file, *node.as_table(), entries.size());
+    if (!entry.ok()) {
+      return entry.error();
+    }
+    entries.push_back(*std::move(entry));
+  }
+  return entries;
+}
+
+Result<std::vector<GroupDevice>> devices_of_file(const std::string& file, const Machine& machine) {
+  const auto entries = read_devices(file);
+  if (!entries.ok()) {
+    return entries.error();
+  }
+  std::vector<GroupDevice> devices;
+  std::vector<int> used;
+  for (const DescribedDevice& entry : *entries) {
+    auto cpus = choose_cpus(machine, {.cpus = entry.cpus, .threads = entry.threads});
+    if (!cpus.ok()) {
+      return make_error(cpus.error().code, "{}: device {}: {}", file, devices.size(),
+                        cpus.error().message);
+    }
+    for (const int cpu : cpus->where.cpus) {
+      if (std::find(used.begin(), used.end(), cpu) != used.end()) {
+        return make_error(ErrorCode::kInvalidArgument,
+                          "{}: CPU {} belongs to two devices: give each its own", file, cpu);
+      }
+      used.push_back(cpu);
+    }
+    devices.push_back({*std::move(cpus), entry.memory_bytes});
+  }
+  return devices;
+}
+
+Result<std::vector<int>> stage_layers(const GroupOptions& options, const ModelSpec& spec) {
+  std::vector<int> layers;
+  std::string_view rest = options.stages;
+  while (!rest.empty()) {
+    const std::size_t comma = std::min(rest.find(','), rest.size());
+    const auto count = whole_number(rest.substr(0, comma));
+    if (!count || *count < 1) {
+      return make_error(ErrorCode::kInvalidArgument,
+                        "--stages {}: give the number of layers of each stage, such as 10,9,7,6",
+                        options.stages);
+    }
+    layers.push_back(*count);
+    rest.remove_prefix(std::min(comma + 1, rest.size()));
+  }
+  const int sum = std::accumulate(layers.begin(), layers.end(), 0);
+  if (sum != spec.layers) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "--stages {}: these are {} layers, the model has {}: let them add up",
+                      options.stages, sum, spec.layers);
+  }
+  return layers;
+}
+
+// Returns the largest tensor degree up to `most` that the model can have.
+int largest_degree(const ModelSpec& spec, int most) {
+  int degree = 1;
+  while (degree * 2 <= most && spec.attention.kv_heads % (degree * 2) == 0) {
+    degree *= 2;
+  }
+  return degree;
+}
+
+Status check_degree(const char* flag, int degree, const ModelSpec& spec) {
+  if (const int works = largest_degree(spec, degree); works != degree) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "{} {}: a degree is a power of two that divides the model's {} KV heads: use "
+                      "{}",
+                      flag, degree, spec.attention.kv_heads, works);
+  }
+  return {};
+}
+
+struct Degrees {
+  int tensor = 1;
+  int stages = 1;
+};
+
+// Fills in what the options leave open; `devices` is 0 if they leave that open too.
+Degrees chosen_degrees(const GroupOptions& options, std::size_t stages, int devices,
+                       const ModelSpec& spec) {
+  const int pipeline = stages > 0 ? static_cast<int>(stages) : options.pipeline;
+  if (options.tensor > 0 || pipeline > 0 || devices <= 1) {
+    const int tensor = options.tensor > 0 ? options.tensor
+                       : devices > 0      ? std::max(1, devices / std::max(1, pipeline))
+                                          : 1;
+    return {tensor, pipeline > 0 ? pipeline : std::max(1, devices / tensor)};
+  }
+  return largest_degree(spec, devices) == devices ? Degrees{devices, 1} : Degrees{1, devices};
+}
+
+// `devices` are those of one replica.
+Status check_degrees(const Degrees& degrees, int devices, const GroupOptions& options,
+                     const ModelSpec& spec) {
+  if (Status valid = check_degree("--tensor-parallel-size", degrees.tensor, spec); !valid.ok()) {
+    return valid;
+  }
+  if (degrees.stages > spec.layers) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "--pipeline-parallel-size {}: the model has {} layers, and each stage needs "
+                      "one: use at most {}",
+                      degrees.stages, spec.layers, spec.layers);
+  }
+  if (const int needed = degrees.tensor * degrees.stages; needed != devices) {
+    const int replicas = options.replicas;
+    return make_error(ErrorCode::kInvalidArgument,
+                      "--devices {}: {}TP {} with {} stage{} takes {}: use --devices {}, or other "
+                      "degrees",
+                      devices * replicas,
+                      replicas == 1 ? "" : fmt::format("{} replicas of ", replicas), degrees.tensor,
+                      degrees.stages, degrees.stages == 1 ? "" : "s", needed * replicas,
+                      needed * replicas);
+  }
+  return {};
+}
+
+// Adds devices to the group and divides the CPUs among them. Replicas of one device each that are
+// more than the CPUs share them all.
+Status add_devices(const Machine& machine, const ComputeOptions& compute, int devices,
+                   bool may_share, DeviceGroup& group) {
+  const auto all = choose_cpus(machine, compute);
+  if (!all.ok()) {
+    return all.error();
+  }
+  const auto cpus = static_cast<int>(all->where.cpus.size());
+  if (may_share && cpus < devices) {
+    CpuShare share = *all;
+    share.threads = 1;
+    share.where.pinned = false;
+    group.devices.assign(static_cast<std::size_t>(devices), {share, std::nullopt});
+    group.warnings.push_back(
+        fmt::format("{} replicas share {} CPU{} and wait for each other: --data-parallel-size {} "
+                    "would not",
+                    devices, cpus, cpus == 1 ? "" : "s", cpus));
+    return {};
+  }
+  auto shares = divide_cpus(machine, compute, devices);
+  if (!shares.ok()) {
+    return shares.error();
+  }
+  for (CpuShare& share : *shares) {
+    group.devices.push_back({std::move(share), std::nullopt});
+  }
+  return {};
+}
+
+// The devices of the options; their number may be open, which is an empty result.
+Result<std::vector<GroupDevice>> named_devices(const GroupOptions& options, const Machine& machine,
+                                               int& count) {
+  count = 0;
+  if (options.devices == "auto") {
+    return std::vector<GroupDevice>();
+  }
+  if (const auto number = whole_number(options.devices)) {
+    if (*number < 1 || *number > kMostDevices) {
+      return make_error(ErrorCode::kInvalidArgument, "--devices {}: use 1 to {}", options.devices,
+                        kMostDevices);
+    }
+    count = *number;
+    return std::vector<GroupDevice>();
+  }
+  auto devices = devices_of_file(options.devices, machine);
+  if (devices.ok()) {
+    count = static_cast<int>(devices->size());
+  }
+  return devices;
+}
+
+}  // namespace
+
+Result<DeviceGroup> choose_group(const GroupOptions& options, const ComputeOptions& compute,
+                                 const ModelSpec& spec, const Machine& machine) {
+  int count = 0;
+  auto devices = named_devices(options, machine, count);
+  if (!devices.ok()) {
+    return devices.error();
+  }
+  const int replicas = options.replicas;
+  if (count % replicas != 0) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "--devices {}: {} devices do not divide among --data-parallel-size {}: use a "
+                      "multiple of it, such as {}",
+                      options.devices, count, replicas, ceil_div(count, replicas) * replicas);
+  }
+  count /= replicas;  // from here on those of one replica
+  std::vector<int> stages;
+  if (!options.stages.empty()) {
+    auto layers = stage_layers(options, spec);
+    if (!layers.ok()) {
+      return layers.error();
+    }
+    stages = *std::move(layers);
+    if (options.pipeline > 0 && options.pipeline != std::ssize(stages)) {
+      return make_error(ErrorCode::kInvalidArgument,
+                        "--stages {} are {} stages, --pipeline-parallel-size is {}: leave one away",
+                        options.stages, stages.size(), options.pipeline);
+    }
+  }
+  const Degrees degrees = chosen_degrees(options, stages.size(), count, spec);
+  count = count > 0 ? count : degrees.tensor * degrees.stages;
+  if (const Status valid = check_degrees(degrees, count, options, spec); !valid.ok()) {
+    return valid.error();
+  }
+  const int shards = options.most_tensor > 0 ? options.most_tensor : degrees.tensor;
+  if (const Status valid = check_degree("--max-tensor-parallel-size", shards, spec); !valid.ok()) {
+    return valid.error();
+  }
+  if (shards < degrees.tensor) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "--max-tensor-parallel-size {} is below the degree in use, {}: leave it away "
+                      "or raise it",
+                      shards, degrees.tensor);
+  }
+  DeviceGroup group{.devices = *std::move(devices),
+                    .division = even_division(spec.layers, degrees.tensor, degrees.stages),
+                    .shards = shards};
+  group.division.stage_layers = stages.empty() ? group.division.stage_layers : stages;
+  if (group.devices.empty()) {
+    const Status added =
+        add_devices(machine, compute, count * replicas, count == 1 && replicas > 1, group);
+    if (!added.ok()) {
+      return added.error();
+    }
+  }
+  int threads = 0;
+  for (const GroupDevice& device : group.devices) {
+    threads += device.cpus.threads;
+  }
+  if (count * replicas > 1 && threads > machine.cores && group.warnings.empty()) {
+    group.warnings.push_back(fmt::format(
+        "{} devices compute with {} threads where {} may run at once: they wait for each other",
+        count * replicas, threads, machine.cores));
+  }
+  return group;
+}
+
+}  // namespace protean

@@ -1,0 +1,79 @@
+#pragma once
+
+#include <algorithm>
+#include <limits>
+
+namespace protean {
+
+// What makes steps of a pipeline take equal times: how long a token takes, and how much longer for
+// each position that it attends to, in any unit (KunServe's equations 1 and 2). With `per_position`
+// 0, steps get equal numbers of tokens.
+struct StepBalance {
+  double per_token = 1;
+  double per_position = 0;
+
+  // The cost of `tokens` tokens after `context` earlier ones.
+  double of(int context, int tokens) const {
+    const double positions = static_cast<double>(tokens) * (context + 0.5 * (tokens + 1));
+    return per_token * tokens + per_position * positions;
+  }
+};
+
+// What the step being planned may still take: a number of tokens, and if several steps are in
+// flight a share of the ready work, so that they take about equal times. Decodes are planned first;
+// the prompts after them share what is left, up to a limit of their own.
+class StepBudget {
+ public:
+  explicit StepBudget(const StepBalance& balance) : balance_(balance) {}
+
+  // Limits the prompts of each step from the next one on.
+  void limit_prompts(int tokens) { prompt_limit_ = std::max(1, tokens); }
+
+  // Begins a step that may take so many tokens, of any share.
+  void begin_step(int tokens) {
+    left_ = tokens;
+    share_ = std::numeric_limits<double>::infinity();
+    taken_ = false;
+  }
+  // Makes it one of `steps` among which work that costs `ready` is divided.
+  void divide(double ready, int steps) { share_ = ready / steps; }
+  void begin_prompts() { left_ = std::min(left_, prompt_limit_); }
+
+  // Returns how many of `tokens` a step's prompts may take.
+  int of_prompts(int tokens) const { return std::min(tokens, prompt_limit_); }
+  double cost(int context, int tokens) const { return balance_.of(context, tokens); }
+
+  // Returns how many of a sequence's `pending` tokens the step takes while it has room: as many as
+  // its share allows, but at least `least`.
+  int tokens_of(int context, int pending, int least) const;
+  void take(int context, int tokens) {
+    left_ -= tokens;
+    share_ -= balance_.of(context, tokens);
+    taken_ = true;
+  }
+
+  int left() const { return left_; }
+  bool has_room() const { return left_ > 0 && !(taken_ && share_ <= 0); }
+  // True if the latest step took as many tokens as it might.
+  bool used_up() const { return left_ <= 0; }
+
+ private:
+  const StepBalance balance_;
+  int prompt_limit_ = std::numeric_limits<int>::max();
+  int left_ = std::numeric_limits<int>::max();
+  double share_ = std::numeric_limits<double>::infinity();  // cost that is left of it
+  bool taken_ = false;                                      // the step has something
+};
+
+inline int StepBudget::tokens_of(int context, int pending, int least) const {
+  const int tokens = std::min(pending, left_);
+  int within = 0;
+  int beyond = tokens + 1;  // the least number known to be too many
+  while (within + 1 < beyond) {
+    const int middle = within + (beyond - within) / 2;
+    (balance_.of(context, middle) <= share_ ? within : beyond) = middle;
+  }
+  return std::min(tokens, std::max(within, least));
+}
+
+}  // namespace protean

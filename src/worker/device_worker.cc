@@ -1,0 +1,171 @@
+#include "worker/device_worker.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "base/overloaded.h"
+#include "base/units.h"
+
+namespace protean {
+namespace {
+
+// Touches all pages, so that a budget beyond the system's memory fails now rather than under load,
+// and no swap waits for the kernel to provide pages.
+Status back_all(cpu::PagePool& pool) {
+  Result<cpu::PageRange> all = cpu::PageRange::reserve(pool, pool.pages());
+  return all ? all->attach(pool.pages()) : all.error();
+}
+
+const WorkerDevice& device_of(const WorkerOptions& options, RankPlace place) {
+  return options.devices[static_cast<std::size_t>(place.device)];
+}
+
+}  // namespace
+
+Result<std::unique_ptr<DeviceWorker>> DeviceWorker::create(const WorkerOptions& options,
+                                                           const Checkpoint& checkpoint,
+                                                           const LoadProgress& progress,
+                                                           RankPlace place, Handlers handlers) {
+  // Places the memory touched while loading near the threads that compute. It applies to this
+  // thread until the end of the function.
+  const cpu::Seat loading({}, device_of(options, place).where.nodes);
+  Result<Pages> pages = make_pages(options, checkpoint.spec(), place);
+  if (!pages) {
+    return pages.error();
+  }
+  Result<std::unique_ptr<Rank>> rank =
+      Rank::create(options, checkpoint, progress, {pages->pool.get(), pages->kv}, place);
+  if (!rank) {
+    return rank.error();
+  }
+  return std::unique_ptr<DeviceWorker>(
+      new DeviceWorker({std::move(*pages), std::move(*rank), checkpoint.spec(), options, place},
+                       std::move(handlers)));
+}
+
+Result<DeviceWorker::Pages> DeviceWorker::make_pages(const WorkerOptions& options,
+                                                     const ModelSpec& spec, RankPlace place) {
+  if (!options.pages) {
+    return Pages();
+  }
+  const PageBudget& budget = *options.pages;
+  Result<std::unique_ptr<cpu::PagePool>> pool =
+      cpu::PagePool::create(budget.page_bytes, budget.pages, device_of(options, place).where.nodes);
+  if (!pool) {
+    return pool.error();
+  }
+  const std::int64_t weights = weight_pages_on(spec, options.form, place.device, budget.page_bytes);
+  const std::int64_t kv = kv_pages_on(spec, options.form, place.device, budget.page_bytes);
+  if (weights + kv > budget.pages) {
+    return make_error(ErrorCode::kExhausted,
+                      "layers need {} and {} KV blocks {} of the {} that there are: ask for fewer "
+                      "blocks, a lower precision, or give more memory",
+                      format_bytes(weights * budget.page_bytes), options.form.kv.blocks,
+                      format_bytes(kv * budget.page_bytes),
+                      format_bytes(budget.pages * budget.page_bytes));
+  }
+  if (const Status backed = back_all(**pool); !backed) {
+    return backed.error();
+  }
+  const Holding& holding = options.form.group[static_cast<std::size_t>(place.device)];
+  Result<std::unique_ptr<KvStore>> store =
+      KvStore::create({spec, holding, options.form.shards, options.form.kv}, **pool);
+  if (!store) {
+    return store.error();
+  }
+  return Pages{std::move(*pool), std::move(*store)};
+}
+
+DeviceWorker::DeviceWorker(Built built, Handlers handlers)
+    : pages_(std::move(built.pages)),
+      rank_(std::move(built.rank)),
+      handlers_(std::move(handlers)),
+      memory_(rank_->memory()),
+      read_ahead_(built.place.device == 0 ? std::move(built.options.read_ahead) : nullptr),
+      background_(std::min(
+          1.0, built.options.background_share * device_of(built.options, built.place).threads)),
+      swapper_({pages_.pool.get(), &background_, std::move(built.spec),
+                built.options.form.group[static_cast<std::size_t>(built.place.device)],
+                built.options.form.shards, std::move(built.options.read_component),
+                handlers_.morph}),
+      resizer_({pages_.pool.get(), &background_, pages_.kv.get(), handlers_.morph}),
+      entries_(1),  // a least size; the engine bounds its steps in flight
+      thread_([this] { run_entries(); }) {
+  if (read_ahead_) {
+    background_.post([this] { read_ahead(); });
+  }
+}
+
+DeviceWorker::~DeviceWorker() {
+  finish();
+}
+
+void DeviceWorker::finish() {
+  entries_.close();
+  if (thread_.joinable()) {
+    thread_.join();
+  }
+  background_.stop();
+}
+
+// Reads one piece and posts the rest, so that other tasks run between two pieces.
+void DeviceWorker::read_ahead() {
+  const bool more = read_ahead_([this](std::int64_t) { return background_.has_time(); });
+  if (more && background_.may_go_on()) {
+    background_.post([this] { read_ahead(); });
+  }
+}
+
+void DeviceWorker::prepare(MorphId id, const MorphStep& step) {
+  std::visit(Overloaded{[&](const SwapComponent& swap) { swapper_.prepare(id, swap); },
+                        [&](const ResizeKv& resize) { resizer_.prepare(id, resize); }},
+             step);
+}
+
+void DeviceWorker::abort(MorphId id) {
+  swapper_.abort(id);
+  resizer_.abort(id);
+}
+
+void DeviceWorker::run_entries() {
+  const cpu::Seat seat = rank_->take_seat();
+  for (;;) {
+    const std::vector<DeviceEntry> entries = entries_.pop_all();
+    if (entries.empty()) {
+      return;  // closed and drained
+    }
+    for (const DeviceEntry& entry : entries) {
+      std::visit([this](const auto& what) { run(what); }, entry);
+    }
+  }
+}
+
+void DeviceWorker::run(const SharedPlan& plan) {
+  background_.step_begins();
+  StepResult result = rank_->run(*plan);
+  background_.step_ends();
+  if (rank_->draws()) {
+    handlers_.step_done(std::move(result));
+  }
+}
+
+void DeviceWorker::run(MorphId commit) {
+  if (std::optional<LayerSwapper::Filled> filled = swapper_.take(commit)) {
+    rank_->swap_component(filled->step, filled->pages);
+    swapper_.give_back(commit, std::move(filled->pages));
+  } else {
+    check(resizer_.commit(commit), "what is committed was prepared and not aborted");
+  }
+}
+
+void DeviceWorker::run(const std::vector<BlockMove>& moves) {
+  rank_->copy_blocks(*rank_, moves);
+}
+
+void DeviceWorker::run(const KvCopy& copy) {
+  rank_->copy_blocks(*copy.source, copy.moves);
+  copy.done();
+}
+
+}  // namespace protean

@@ -1,0 +1,106 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <thread>
+#include <variant>
+#include <vector>
+
+#include "base/bounded_queue.h"
+#include "base/result.h"
+#include "contract/step.h"
+#include "device/cpu/pages.h"
+#include "model/checkpoint.h"
+#include "worker/kv_resizer.h"
+#include "worker/layer_swapper.h"
+#include "worker/paced_thread.h"
+#include "worker/rank.h"
+
+namespace protean {
+
+using SharedPlan = std::shared_ptr<const StepPlan>;
+
+// Copies KV blocks of a rank that holds the same, then calls `done`.
+struct KvCopy {
+  const Rank* source = nullptr;
+  std::vector<BlockMove> moves;
+  std::function<void()> done;
+};
+
+// What a device does between and within steps, in this order. All devices of a group are given the
+// steps, moves and copies in the same order.
+using DeviceEntry = std::variant<SharedPlan, MorphId, std::vector<BlockMove>, KvCopy>;
+
+// One device of a worker: its rank, and the thread that takes the entries in order. With pages, a
+// second thread prepares morph steps in the background; they are committed between two steps.
+class DeviceWorker {
+ public:
+  struct Handlers {
+    std::function<void(StepResult)> step_done;  // called by the device that draws only
+    MorphHandlers morph;
+  };
+
+  // Loads what the device holds, and reports progress on the caller's thread.
+  static Result<std::unique_ptr<DeviceWorker>> create(const WorkerOptions& options,
+                                                      const Checkpoint& checkpoint,
+                                                      const LoadProgress& progress, RankPlace place,
+                                                      Handlers handlers);
+
+  // Finishes the entries that it was given, and stops. Morph steps in preparation are abandoned.
+  ~DeviceWorker();
+  DeviceWorker(const DeviceWorker&) = delete;
+  DeviceWorker& operator=(const DeviceWorker&) = delete;
+
+  void push(DeviceEntry entry) { entries_.push(std::move(entry)); }
+  // Stops taking entries after those that it was given. A group closes all its devices before it
+  // finishes one, because they wait for each other.
+  void close() { entries_.close(); }
+  // Waits until all entries are run and all handlers have returned.
+  void finish();
+
+  // Executor's prepare() and abort(), for a device that the step concerns.
+  void prepare(MorphId id, const MorphStep& step);
+  void abort(MorphId id);
+
+  // The device's rank, for a KvCopy of another device. It lives as long as this device.
+  const Rank& rank() const { return *rank_; }
+  bool has_pages() const { return pages_.pool != nullptr; }
+  std::int64_t free_pages() const { return pages_.pool->free_pages(); }
+  WorkerMemory memory() const { return memory_; }
+
+ private:
+  struct Pages {
+    std::unique_ptr<cpu::PagePool> pool;
+    std::shared_ptr<KvStore> kv;
+  };
+  struct Built {
+    Pages pages;
+    std::unique_ptr<Rank> rank;
+    ModelSpec spec;
+    WorkerOptions options;
+    RankPlace place;
+  };
+  static Result<Pages> make_pages(const WorkerOptions& options, const ModelSpec& spec,
+                                  RankPlace place);
+  DeviceWorker(Built built, Handlers handlers);
+
+  void read_ahead();
+  void run_entries();
+  void run(const SharedPlan& plan);
+  void run(MorphId commit);
+  void run(const std::vector<BlockMove>& moves);
+  void run(const KvCopy& copy);
+
+  const Pages pages_;                 // outlives all that follows
+  const std::unique_ptr<Rank> rank_;  // used by the device's thread, and by copies of it
+  const Handlers handlers_;
+  const WorkerMemory memory_;
+  const std::function<bool(const Pace& pace)> read_ahead_;
+  PacedThread background_;
+  LayerSwapper swapper_;
+  KvResizer resizer_;
+  BoundedQueue<DeviceEntry> entries_;
+  std::thread thread_;  // last: it uses the members above
+};
+
+}  // namespace protean

@@ -1,0 +1,369 @@
+// Groups of devices: whatever divides a model among them, steps have the bits of one device, and
+// morphs of precision and KV size go on as on one.
+
+#include "worker/group.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <memory>
+#include <random>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "cost/pages.h"
+#include "model/synthetic_checkpoint.h"
+#include "worker/cpu_worker.h"
+#include "worker/morph_scene_for_test.h"
+
+namespace protean {
+namespace {
+
+constexpr int kBlockTokens = 4;
+constexpr std::int64_t kPageBytes = 4096;
+constexpr int kLayers = 5;
+
+ModelSpec group_spec(bool everything, bool tied) {
+  ModelSpec spec;
+  spec.architecture = "test";
+  spec.layers = kLayers;
+  spec.hidden = 64;
+  spec.ffn = 104;  // 26 neurons for each of 4 shards, so every shard has padding
+  spec.vocab = 171;
+  spec.max_context = 256;
+  spec.tied_embeddings = tied;
+  spec.attention = {.heads = 8, .kv_heads = 4, .head_dim = 16};
+  if (everything) {
+    spec.attention.qkv_bias = spec.attention.output_bias = spec.attention.qk_norm = true;
+    spec.attention.sliding_window = 20;
+  }
+  return spec;
+}
+
+struct GroupCase {
+  std::string name;
+  Division division;
+  int threads = 1;
+};
+
+Form form_of(const ModelSpec& spec, const GroupCase& group, int shards, Precision precision) {
+  Form form = single_device_form(spec, precision, DeviceId{0},
+                                 {.block_tokens = kBlockTokens, .blocks = 80});
+  form.kv.precision = default_kv_precision(precision);
+  form.shards = shards;
+  std::vector<DeviceId> devices;
+  for (int device = 0; device < group.division.devices(); ++device) {
+    devices.push_back(DeviceId{device});
+  }
+  return divide(std::move(form), group.division, devices);
+}
+
+// A worker on a group, its form, and what it answers.
+class GroupScene {
+ public:
+  GroupScene(const ModelSpec& spec, const GroupCase& group, int shards, Precision precision)
+      : checkpoint_(spec), form_(form_of(spec, group, shards, precision)) {
+    const std::int64_t pages = form_pages(spec, form_, kPageBytes) + 60;
+    const WorkerOptions options{
+        .form = form_,
+        .devices = std::vector<WorkerDevice>(form_.group.size(), {.threads = group.threads}),
+        .max_step_tokens = 100,
+        .max_positions = 256,
+        .max_in_flight = 3,
+        .pages = PageBudget{kPageBytes, pages},
+        .read_component = [this](const ComponentVariant& which, std::span<std::byte> memory,
+                                 const Pace& pace) -> Result<std::string> {
+          if (which.shard == refused_shard_) {
+            return make_error(ErrorCode::kCorrupt, "a damaged file");
+          }
+          return MorphScene::read_from(checkpoint_, which, memory, pace);
+        }};
+    auto worker = CpuWorker::create(
+        options, checkpoint_, {}, [this](StepResult result) { ear.hear(std::move(result)); },
+        {.ready = [this](MorphReady ready) { ear.hear(std::move(ready)); },
+         .done = [this](MorphDone done) { ear.hear(done); }});
+    EXPECT_TRUE(worker.ok()) << worker.error().message;
+    worker_ = std::move(*worker);
+    pages_ = pages;
+  }
+
+  CpuWorker& worker() { return *worker_; }
+  const Form& form() const { return form_; }
+  void refuse_shard(int shard) { refused_shard_ = shard; }
+
+  MorphReady prepare(const MorphStep& step) {
+    worker_->prepare(MorphId{++last_id_}, step);
+    return ear.ready(last_id_);
+  }
+  void commit(const MorphStep& step) {
+    worker_->commit(MorphId{last_id_});
+    form_ = after(form_, step);
+    EXPECT_EQ(ear.done(last_id_).pages_free,
+              pages_ - form_pages(checkpoint_.spec(), form_, kPageBytes));
+  }
+  void apply(const MorphStep& step) {
+    const MorphReady ready = prepare(step);
+    ASSERT_FALSE(ready.failure) << ready.failure->message;
+    commit(step);
+  }
+
+  WorkerEar ear;
+
+ private:
+  SyntheticCheckpoint checkpoint_;
+  Form form_;
+  std::int64_t pages_ = 0;
+  std::uint64_t last_id_ = 0;
+  std::atomic<int> refused_shard_ = -1;
+  std::unique_ptr<CpuWorker> worker_;
+};
+
+// Three sequences in blocks of their own, which start in different steps and decode together. Steps
+// are started ahead as far as a sequence's next token is known.
+class Traffic {
+ public:
+  struct Sequence {
+    std::vector<TokenId> tokens;
+    int computed = 0;
+    int first_block = 0;
+  };
+
+  explicit Traffic(int vocab) {
+    std::mt19937 random(7);
+    for (int i = 0; i < 3; ++i) {
+      Sequence& sequence = sequences_.emplace_back();
+      sequence.first_block = 20 * i;
+      for (int token = 0; token < 13 + 24 * i; ++token) {
+        sequence.tokens.push_back(
+            static_cast<TokenId>(random() % static_cast<std::uint32_t>(vocab)));
+      }
+    }
+  }
+
+  // Runs `steps` steps; calls `between` before each. All chosen tokens and their log-probabilities,
+  // and those of scored prompt tokens, are in `seen`.
+  void run(GroupScene& scene, int steps, const std::function<void(int)>& between = {}) {
+    for (int i = 0; i < steps; ++i) {
+      if (between) {
+        between(i);
+      }
+      std::vector<std::size_t> drawing;
+      scene.worker().start(plan(drawing));
+      take(scene.ear.next_step(), drawing);
+    }
+  }
+
+  std::vector<float> seen;
+
+ private:
+  StepPlan plan(std::vector<std::size_t>& drawing) {
+    StepPlan plan{.id = StepId{++last_step_}};
+    for (std::size_t i = 0; i < sequences_.size() && i < last_step_; ++i) {
+      Sequence& sequence = sequences_[i];
+      const int pending = static_cast<int>(sequence.tokens.size()) - sequence.computed;
+      const int count = std::min(pending, 30);
+      const int end = sequence.computed + count;
+      SequenceSlice slice{.request = RequestId{i + 1},
+                          .first_position = sequence.computed,
+                          .token_begin = static_cast<int>(plan.tokens.size()),
+                          .token_count = count,
+                          .block_begin = static_cast<int>(plan.blocks.size()),
+                          .block_count = (end + kBlockTokens - 1) / kBlockTokens};
+      plan.tokens.insert(plan.tokens.end(), sequence.tokens.begin() + sequence.computed,
+                         sequence.tokens.begin() + end);
+      for (int block = 0; block < slice.block_count; ++block) {
+        plan.blocks.push_back(sequence.first_block + block);
+      }
+      if (count == pending) {
+        slice.sample = static_cast<int>(plan.samples.size());
+        plan.samples.push_back({.params = {.temperature = i == 1 ? 0.8F : 0.0F, .seed = 9},
+                                .position = end,
+                                .top_logprobs = 2});
+        drawing.push_back(i);
+      } else {  // scores the second token of an inner chunk
+        slice.score_begin = static_cast<int>(plan.scores.size());
+        slice.score_count = 1;
+        plan.scores.push_back({.after = slice.token_begin, .token = sequence.tokens[1]});
+      }
+      sequence.computed = end;
+      plan.slices.push_back(slice);
+    }
+    return plan;
+  }
+
+  void take(const StepResult& result, const std::vector<std::size_t>& drawing) {
+    EXPECT_FALSE(result.failure);
+    EXPECT_TRUE(result.failed.empty());
+    for (std::size_t i = 0; i < drawing.size(); ++i) {
+      sequences_[drawing[i]].tokens.push_back(result.sampled.at(i));
+      seen.push_back(static_cast<float>(result.sampled[i]));
+      seen.push_back(result.logprobs.at(i).logprob);
+      for (const TokenLogprob& top : result.logprobs[i].top) {
+        seen.push_back(top.logprob);
+      }
+    }
+    for (const TokenLogprobs& scored : result.scored) {
+      seen.push_back(scored.logprob);
+    }
+  }
+
+  std::vector<Sequence> sequences_;
+  std::uint64_t last_step_ = 0;
+};
+
+const GroupCase kAlone{"alone", {1, {kLayers}}};
+
+std::vector<GroupCase> groups() {
+  return {{"alone_2_threads", {1, {kLayers}}, 2},
+          {"tp2", {2, {kLayers}}},
+          {"tp2_2_threads", {2, {kLayers}}, 2},
+          {"tp4", {4, {kLayers}}},
+          {"pp2", {1, {3, 2}}},
+          {"pp3_uneven", {1, {1, 3, 1}}},
+          {"pp5", {1, {1, 1, 1, 1, 1}}},
+          {"tp2_pp2", {2, {2, 3}}, 2},
+          {"tp4_pp2", {4, {4, 1}}}};
+}
+
+std::vector<float> answers_of(const ModelSpec& spec, const GroupCase& group, Precision precision) {
+  GroupScene scene(spec, group, 4, precision);
+  Traffic traffic(spec.vocab);
+  traffic.run(scene, 12);
+  return traffic.seen;
+}
+
+class Groups : public testing::TestWithParam<std::tuple<Precision, bool>> {};
+
+TEST_P(Groups, HaveTheBitsOfOneDevice) {
+  const auto [precision, everything] = GetParam();
+  const ModelSpec spec = group_spec(everything, !everything);
+  const std::vector<float> alone = answers_of(spec, kAlone, precision);
+  ASSERT_GT(alone.size(), 100U);
+  for (const GroupCase& group : groups()) {
+    EXPECT_EQ(answers_of(spec, group, precision), alone) << group.name;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Precisions, Groups,
+                         testing::Combine(testing::Values(Precision::kBf16, Precision::kW8,
+                                                          Precision::kW4, Precision::kW8A8),
+                                          testing::Bool()),
+                         [](const auto& info) {
+                           return std::string(to_string(std::get<0>(info.param))) +
+                                  (std::get<1>(info.param) ? "_all" : "_plain");
+                         });
+
+// The steps of a morph, one before each step of the traffic.
+std::vector<MorphStep> morph_steps() {
+  return {SwapComponent{4, Component::kMlp, Precision::kW8},
+          SwapComponent{0, Component::kAttention, Precision::kW4},
+          ResizeKv{90},
+          SwapComponent{0, Component::kEmbeddings, Precision::kW8},
+          SwapComponent{2, Component::kMlp, Precision::kW8A8},
+          ResizeKv{70},
+          SwapComponent{4, Component::kMlp, Precision::kBf16},
+          SwapComponent{0, Component::kEmbeddings, Precision::kBf16}};
+}
+
+TEST(Group, MorphsOfPrecisionAndKvAreThoseOfOneDevice) {
+  const ModelSpec spec = group_spec(false, false);
+  const auto answers = [&](const GroupCase& group) {
+    GroupScene scene(spec, group, 4, Precision::kBf16);
+    Traffic traffic(spec.vocab);
+    const std::vector<MorphStep> steps = morph_steps();
+    traffic.run(scene, 12, [&](int i) {
+      if (i >= 2 && i - 2 < static_cast<int>(steps.size())) {
+        scene.apply(steps[static_cast<std::size_t>(i) - 2]);
+      }
+    });
+    return traffic.seen;
+  };
+  const std::vector<float> alone = answers(kAlone);
+  for (const GroupCase& group : groups()) {
+    EXPECT_EQ(answers(group), alone) << group.name;
+  }
+}
+
+// Moves every sequence's blocks before some steps.
+TEST(Group, MovesBlocksOnAllDevices) {
+  const ModelSpec spec = group_spec(true, false);
+  for (const GroupCase& group : groups()) {
+    GroupScene scene(spec, group, 4, Precision::kBf16);
+    Traffic traffic(spec.vocab);
+    traffic.run(scene, 12, [&](int i) {
+      if (i % 3 == 2) {  // away, and back from where they were
+        scene.worker().move_blocks({{0, 70}, {20, 71}, {1, 72}});
+        scene.worker().move_blocks({{70, 0}, {71, 20}, {72, 1}});
+      }
+    });
+    EXPECT_EQ(traffic.seen, answers_of(spec, kAlone, Precision::kBf16)) << group.name;
+  }
+}
+
+TEST(Group, AFailureOnOneDeviceAbortsTheStepOnAll) {
+  const ModelSpec spec = group_spec(false, false);
+  GroupScene scene(spec, {"tp4", {4, {kLayers}}}, 4, Precision::kBf16);
+  Traffic traffic(spec.vocab);
+  traffic.run(scene, 3);
+  const MorphStep step = SwapComponent{1, Component::kMlp, Precision::kW8};
+  scene.refuse_shard(2);
+  for (int i = 0; i < 5; ++i) {
+    const MorphReady ready = scene.prepare(step);
+    ASSERT_TRUE(ready.failure);
+    EXPECT_NE(ready.failure->message.find("a damaged file"), std::string::npos);
+  }
+  scene.refuse_shard(-1);
+  scene.apply(step);  // counts the free pages of all devices
+  EXPECT_TRUE(scene.prepare(ResizeKv{100000}).failure);
+  scene.apply(ResizeKv{81});
+  traffic.run(scene, 3);
+}
+
+TEST(Group, ManyStepsInFlightStayInOrder) {
+  const ModelSpec spec = group_spec(false, false);
+  for (const GroupCase& group : groups()) {
+    GroupScene scene(spec, group, 4, Precision::kBf16);
+    for (std::uint64_t id = 1; id <= 40; ++id) {
+      const auto block = static_cast<BlockId>(id % 3);
+      StepPlan plan{.id = StepId{id}, .tokens = {1, 2, 3}, .blocks = {block}};
+      plan.slices.push_back({.token_count = 3, .block_count = 1, .sample = 0});
+      plan.samples.push_back({.params = {.temperature = 0.0F}, .position = 3});
+      scene.worker().start(std::move(plan));
+    }
+    TokenId first = -1;
+    for (std::uint64_t id = 1; id <= 40; ++id) {
+      const StepResult result = scene.ear.next_step();
+      EXPECT_EQ(result.id.value, id);
+      first = first < 0 ? result.sampled.at(0) : first;
+      EXPECT_EQ(result.sampled.at(0), first);
+    }
+  }
+}
+
+TEST(Group, RefusesWhatItCannotCompute) {
+  const ModelSpec spec = group_spec(false, false);
+  const auto refusal = [&](const std::function<void(Form&)>& spoil) {
+    Form form = form_of(spec, {"tp2", {2, {kLayers}}}, 2, Precision::kBf16);
+    spoil(form);
+    const auto group = Group::create(form, spec, {.rows = 4});
+    return group.ok() ? std::string() : group.error().message;
+  };
+  EXPECT_EQ(refusal([](Form&) {}), "");
+  EXPECT_NE(refusal([](Form& form) {
+              for (Holding& holding : form.group) {
+                holding.layers[3].mlp = {0, 2};
+              }
+            }).find("layer 3"),
+            std::string::npos);
+  EXPECT_NE(refusal([](Form& form) {
+              form.group.push_back(whole_model(kLayers, 2, DeviceId{2}));
+              form.group.back().layers.assign(kLayers, {});
+              form.group[0].embeddings = form.group[1].embeddings = {};
+            }).find("do not hold them"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace protean
