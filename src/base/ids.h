@@ -17,7 +17,6 @@ using RequestId = Id<struct RequestTag, std::uint64_t>;
 using StepId = Id<struct StepTag, std::uint64_t>;
 using MorphId = Id<struct MorphTag, std::uint64_t>;  // names one step of a morph
 using DeviceId = Id<struct DeviceTag, std::int32_t>;
-using ReplicaId = Id<struct ReplicaTag, std::int32_t>;  // from 0, in the order of the fleet
 
 // Plain integers, because kernels read arrays of them directly out of a StepPlan.
 using TokenId = std::int32_t;

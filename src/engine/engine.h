@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "base/replica_id.h"
 #include "base/units.h"
 #include "contract/request.h"
 #include "cost/step_time.h"

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "base/replica_id.h"
 #include "engine/engine.h"
 #include "fleet/live_migration.h"
 #include "fleet/router.h"

@@ -6,6 +6,7 @@
 #include <variant>
 
 #include "base/ids.h"
+#include "base/replica_id.h"
 #include "base/result.h"
 #include "base/units.h"
 #include "contract/morph.h"

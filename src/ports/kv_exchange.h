@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "base/replica_id.h"
 #include "contract/morph.h"
 #include "ports/event.h"
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "base/replica_id.h"
 #include "base/result.h"
 #include "base/units.h"
 #include "contract/morph.h"

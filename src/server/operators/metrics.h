@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "base/ids.h"
+#include "base/replica_id.h"
 #include "contract/morph.h"
 #include "contract/observation.h"
 #include "contract/request.h"
