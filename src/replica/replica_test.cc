@@ -166,7 +166,7 @@ TEST_F(ReplicasTest, TwoReplicasAnswerAsOne) {
 TEST_F(ReplicasTest, AThousandLiveMigrationsUnderLoadChangeNoToken) {
   const char* wanted = std::getenv("PROTEAN_MIGRATIONS");
   const std::int64_t migrations = wanted != nullptr ? std::stol(wanted) : 1'000;
-  const auto count = static_cast<std::uint64_t>(migrations / 4);
+  const auto count = static_cast<std::uint64_t>(migrations / 20);
   Load one(options_for(1), *this);
   one.run(count, 16);
   Load two(options_for(2), *this);

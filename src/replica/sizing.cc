@@ -168,12 +168,14 @@ struct DeviceRoom {
   std::int64_t least_kv = 0;
 };
 
-// Returns the number of replicas that fit if fewer have more memory each; 0 if not even one does,
-// or if each device's memory is given.
-std::int64_t replicas_within(const ModelOptions& options, std::int64_t needed,
-                             std::int64_t device_bytes) {
+// Returns the number of replicas that fit if fewer have more memory each, of which KV takes half
+// beside what is fixed; 0 if not even one does, or if each device's memory is given.
+std::int64_t replicas_within(const ModelOptions& options, const FixedMemory& fixed,
+                             const DeviceRoom& room) {
   const int replicas = options.group.replicas;
-  return options.device_memory == "auto" && replicas > 1 ? device_bytes * replicas / needed : 0;
+  const std::int64_t needed = fixed.weights + fixed.activations + 2 * room.least_kv;
+  return options.device_memory == "auto" && replicas > 1 ? room.device_bytes * replicas / needed
+                                                         : 0;
 }
 
 // Returns the error for a device that has no room for weights, activations and the least KV. It
@@ -190,7 +192,7 @@ Error too_little_memory(const ModelOptions& options, const ModelSpec& spec, cons
       tokens > 0) {
     remedies += fmt::format(", {}--max-num-batched-tokens {}", given ? "" : "use ", tokens);
   }
-  if (const std::int64_t replicas = replicas_within(options, needed, device_bytes); replicas > 0) {
+  if (const std::int64_t replicas = replicas_within(options, fixed, room); replicas > 0) {
     remedies += fmt::format(", --data-parallel-size {}", replicas);
   }
   return make_error(ErrorCode::kExhausted,

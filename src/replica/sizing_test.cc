@@ -112,7 +112,7 @@ TEST(Sizing, ReplicasWithoutRoomAreRefusedWithTheNumberThatFits) {
       choose_sizing({.device_memory = "600MiB", .group = {.replicas = 2}}, spec, kMachine);
   ASSERT_FALSE(too_much.ok());
   EXPECT_EQ(too_much.error().message,
-            "--device-memory 600MiB: only 512 MiB are free for each of 2 devices: ask for less");
+            "--device-memory 600MiB: only 512.0 MiB are free for each of 2 devices: ask for less");
 }
 
 TEST(Sizing, KvHasADtypeOfItsOwn) {
