@@ -11,6 +11,7 @@
 #include <optional>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/log.h"
@@ -55,7 +56,7 @@ struct ReplicasTest : testing::Test {
     options.model = {.model = directory.path(),
                      .max_model_len = "2048",
                      .kv_cache_memory = "4MiB",
-                     .group = {.replicas = replicas},
+                     .group = group,
                      .max_num_seqs = 16,
                      .max_num_batched_tokens = 256};
     options.sizing = choose_sizing(options.model, spec, machine).value();
@@ -149,10 +150,10 @@ void expect_same(const std::map<RequestId, Answer>& got, const std::map<RequestI
 }
 
 TEST_F(ReplicasTest, TwoReplicasAnswerAsOne) {
-  Load one(options_for(1), *this);
+  Load one(options_for({}), *this);
   one.run(40, 32);
   for (const RouterPolicy router : {RouterPolicy::kFirstToken, RouterPolicy::kRoundRobin}) {
-    ReplicaOptions options = options_for(2);
+    ReplicaOptions options = options_for({.replicas = 2});
     options.router = router;
     Load two(options, *this);
     two.run(40, 32);
@@ -162,18 +163,12 @@ TEST_F(ReplicasTest, TwoReplicasAnswerAsOne) {
   }
 }
 
-// PROTEAN_MIGRATIONS sets another number of migrations.
-TEST_F(ReplicasTest, AThousandLiveMigrationsUnderLoadChangeNoToken) {
-  const char* wanted = std::getenv("PROTEAN_MIGRATIONS");
-  const std::int64_t migrations = wanted != nullptr ? std::stol(wanted) : 1'000;
-  const auto count = static_cast<std::uint64_t>(migrations / 20);
-  Load one(options_for(1), *this);
-  one.run(count, 16);
-  Load two(options_for(2), *this);
+// Sends random wishes for migrations while a load runs. Returns the number of requests that moved.
+std::int64_t run_with_migrations(Load& load, std::uint64_t count) {
   std::mt19937 random(1);
   std::uint64_t wishes = 0;
   std::uint64_t answered = 0;
-  two.run(count, 16, [&](const OutputBatch& batch) {
+  load.run(count, 16, [&](const OutputBatch& batch) {
     for (const Output& output : batch.outputs) {
       if (const auto* answer = std::get_if<MigrationAnswered>(&output)) {
         EXPECT_TRUE(answer->requests.ok());
@@ -183,15 +178,36 @@ TEST_F(ReplicasTest, AThousandLiveMigrationsUnderLoadChangeNoToken) {
     if (wishes == answered) {
       const ReplicaId from{static_cast<std::int32_t>(random() % 2)};
       const int requests = 1 + static_cast<int>(random() % 4);
-      two.inbox.push(
+      load.inbox.push(
           {steady_now_ns(), WantMigration{++wishes, ReplicaId{1 - from.value}, requests}, from});
     }
   });
+  return load.observed.at(ReplicaId{0}).adopted_with_kv_total +
+         load.observed.at(ReplicaId{1}).adopted_with_kv_total;
+}
+
+// PROTEAN_REQUESTS sets another number of requests.
+TEST_F(ReplicasTest, AThousandLiveMigrationsUnderLoadChangeNoToken) {
+  const char* wanted = std::getenv("PROTEAN_REQUESTS");
+  const std::uint64_t count = wanted != nullptr ? std::stoul(wanted) : 50;
+  Load one(options_for({}), *this);
+  one.run(count, 16);
+  Load two(options_for({.replicas = 2}), *this);
+  const std::int64_t moved = run_with_migrations(two, count);
   expect_same(two.answers, one.answers);
-  const std::int64_t moved = two.observed.at(ReplicaId{0}).adopted_with_kv_total +
-                             two.observed.at(ReplicaId{1}).adopted_with_kv_total;
-  EXPECT_GE(moved, migrations);
+  EXPECT_GE(moved, 1'000);
   RecordProperty("migrations", std::to_string(moved));
+}
+
+// With two stages, several steps are in flight.
+TEST_F(ReplicasTest, RequestsMoveBetweenGroupsOfDevices) {
+  for (const auto& [tensor, pipeline] : {std::pair{2, 1}, {1, 2}}) {
+    Load one(options_for({.tensor = tensor, .pipeline = pipeline}), *this);
+    one.run(30, 16);
+    Load two(options_for({.replicas = 2, .tensor = tensor, .pipeline = pipeline}), *this);
+    EXPECT_GT(run_with_migrations(two, 30), 50) << "TP " << tensor << ", PP " << pipeline;
+    expect_same(two.answers, one.answers);
+  }
 }
 
 }  // namespace
