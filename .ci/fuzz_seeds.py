@@ -174,6 +174,14 @@ LOADTEST = [kind + b"\x05" + data for kind, data in [
     (b"\5", b'{"prompt": "b", "output_tokens": 3}\n'),
 ]]
 
+# The first byte chooses between a listing, an index, a name and a location.
+LISTINGS = [
+    b'\0{"sha":"' + b"1" * 40 + b'","siblings":[{"rfilename":"config.json","size":3,"blobId":"' + b"a" * 40 + b'"},'
+    b'{"rfilename":"model.safetensors","lfs":{"sha256":"' + b"b" * 64 + b'","size":9}},{"rfilename":"x/m-Q4_K_M.gguf"}]}',
+    b'\1{"weight_map":{"a":"model-00001-of-00002.safetensors"}}', b"\2org/name:Q4_K_M@refs/pr/1",
+    b"\3https://storage.test/x?signature=%2F&name=\"a b\"", b"\3../b#c",
+]
+
 # The first byte says what the rest is, the next seven drive the answer.
 GRAMMARS = [
     b"\0abcdefg(a|[^\\d]b{2,4})*?\\.$", b"\1abcdefg<tool_call>",
@@ -206,6 +214,7 @@ def main(root):
         "grammar": GRAMMARS,
         "openai_call": [text(CHAT), text(COMPLETION)],
         "loadtest": LOADTEST,
+        "repo_listing": LISTINGS,
         "dialect_call": [text(MESSAGES), text(RESPONSES), text(FORMATTED)],
     }
     for name, inputs in seeds.items():

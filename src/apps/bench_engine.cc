@@ -4,12 +4,18 @@
 
 #include "apps/options.h"
 #include "measure/engine_bench.h"
+#include "replica/model_place.h"
 #include "terminal/output.h"
 
 namespace protean {
 namespace {
 
-int run_bench_engine(const EngineBenchOptions& options) {
+int run_bench_engine(EngineBenchOptions& options) {
+  auto path = locate_model(options.model);
+  if (!path.ok()) {
+    return exit_with(path.error());
+  }
+  options.model = *std::move(path);
   const auto table = measure_engine(options);
   if (!table.ok()) {
     return exit_with(table.error());
@@ -58,7 +64,9 @@ void add_bench_engine(CLI::App& bench, int& exit_code) {
   CLI::App* engine = bench.add_subcommand(
       "engine", "Time one model's steps at each precision, next to this machine's ceilings");
   auto options = std::make_shared<EngineBenchOptions>();
-  engine->add_option("MODEL", options->model, "Hugging Face directory or .gguf file")
+  engine
+      ->add_option("MODEL", options->model,
+                   "Hugging Face directory, .gguf file, or ORG/NAME on a hub")
       ->type_name("MODEL")
       ->required();
   engine->option_defaults()->group("Steps");

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "loadtest/connection.h"
+#include "http/client_connection.h"
 #include "loadtest/summary.h"
 #include "loadtest/workload.h"
 
@@ -22,7 +22,7 @@ struct TargetOptions {
   double temperature = 0;
   bool ignore_eos = false;
   std::string metrics_url;
-  TlsOptions tls;
+  ClientTls tls;
 };
 
 struct LoadOptions {

@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "apps/command_line.h"
 #include "apps/options.h"
+#include "base/nearest.h"
 #include "host/machine.h"
 #include "replica/local_client.h"
 #include "terminal/line_editor.h"

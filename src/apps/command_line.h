@@ -3,7 +3,6 @@
 #include <CLI/CLI.hpp>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "base/result.h"
@@ -28,8 +27,5 @@ std::vector<std::string> unknown_variables(const CLI::App& root,
 // Explains in one line what is wrong with the command line: the offending word, and the nearest
 // command or flag.
 std::string explain(const CLI::App& root, const CLI::ParseError& error);
-
-// The name that `word` is most likely a misspelling of; empty if none is near.
-std::string nearest(std::string_view word, std::span<const std::string> names);
 
 }  // namespace protean

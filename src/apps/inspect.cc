@@ -8,6 +8,7 @@
 #include "cost/memory.h"
 #include "host/machine.h"
 #include "replica/model_files.h"
+#include "replica/model_place.h"
 #include "replica/sizing.h"
 #include "terminal/output.h"
 
@@ -96,7 +97,10 @@ void print_sizing(const ModelSpec& spec, const Sizing& sizing) {
   }
 }
 
-int run_inspect(const ModelOptions& options) {
+int run_inspect(ModelOptions& options) {
+  if (Status located = locate_model(options); !located.ok()) {
+    return exit_with(located.error());
+  }
   const auto files = open_model_files(options);
   if (!files.ok()) {
     return exit_with(files.error());

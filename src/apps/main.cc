@@ -33,6 +33,10 @@ int main(int argc, char** argv) {
   protean::add_serve(root, exit_code);
   protean::add_generate(root, exit_code);
   protean::add_chat(root, exit_code);
+  protean::add_pull(root, exit_code);
+  protean::add_list(root, exit_code);
+  protean::add_show(root, exit_code);
+  protean::add_rm(root, exit_code);
   protean::add_inspect(root, exit_code);
   protean::add_eval(root, exit_code);
   protean::add_quantize(root, exit_code);

@@ -67,8 +67,11 @@ void add_compute_options(CLI::App& app, ComputeOptions& options) {
 namespace {
 
 void add_precision_options(CLI::App& app, ModelOptions& options) {
-  app.add_option("MODEL", options.model,
-                 "Hugging Face directory (config.json, *.safetensors, tokenizer) or .gguf file")
+  app.add_option(
+         "MODEL", options.model,
+         "Hugging Face directory (config.json, *.safetensors, tokenizer), .gguf file, or the "
+         "name of a model on a hub: ORG/NAME[:FILE][@REVISION], fetched if the cache lacks "
+         "it")
       ->type_name("MODEL")
       ->required();
   app.option_defaults()->group("Model");

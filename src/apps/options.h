@@ -44,6 +44,10 @@ void add_eval(CLI::App& root, int& exit_code);
 void add_quantize(CLI::App& root, int& exit_code);
 void add_profile(CLI::App& root, int& exit_code);
 void add_make_model(CLI::App& root, int& exit_code);
+void add_pull(CLI::App& root, int& exit_code);
+void add_list(CLI::App& root, int& exit_code);
+void add_show(CLI::App& root, int& exit_code);
+void add_rm(CLI::App& root, int& exit_code);
 
 void add_bench(CLI::App& root, int& exit_code);
 

@@ -7,6 +7,7 @@
 #include "measure/json_line.h"
 #include "measure/layer_profile.h"
 #include "measure/step_profile.h"
+#include "replica/model_place.h"
 #include "replica/variant_sources.h"
 #include "terminal/output.h"
 
@@ -33,6 +34,11 @@ int show_steps(const ProfileCommand& command) {
 }
 
 int run_profile(ProfileCommand& command) {
+  auto path = locate_model(command.layers.model);
+  if (!path.ok()) {
+    return exit_with(path.error());
+  }
+  command.layers.model = *std::move(path);
   command.steps.model = command.layers.model;
   command.steps.variant_cache = command.layers.cache;
   command.steps.compute = command.layers.compute;
@@ -142,7 +148,8 @@ void add_profile(CLI::App& root, int& exit_code) {
   CLI::App* app = root.add_subcommand(
       "profile", "Measure what a model's layers lose at fewer bits, and how long its steps take");
   auto command = std::make_shared<ProfileCommand>();
-  app->add_option("MODEL", command->layers.model, "Hugging Face directory or .gguf file")
+  app->add_option("MODEL", command->layers.model,
+                  "Hugging Face directory, .gguf file, or ORG/NAME on a hub")
       ->type_name("MODEL")
       ->required();
   add_layer_options(*app, command->layers);

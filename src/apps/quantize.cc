@@ -13,6 +13,7 @@
 #include "model/quantized_model.h"
 #include "replica/gguf_vocabulary.h"
 #include "replica/model_files.h"
+#include "replica/model_place.h"
 #include "terminal/output.h"
 #include "terminal/progress.h"
 #include "tokenizer/vocabulary_files.h"
@@ -92,7 +93,7 @@ Status write_companions(const ModelFiles& files, const QuantizeJob& job) {
                                       : write_gguf_texts(files, job);
 }
 
-Status quantize(const QuantizeCommand& command) {
+Status quantize(QuantizeCommand& command) {
   const auto options = quantize_options(command);
   if (!options.ok()) {
     return options.error();
@@ -104,6 +105,9 @@ Status quantize(const QuantizeCommand& command) {
         "--method {} needs calibration text, like what the model will read: give --calibrate FILE, "
         "or --method rtn",
         command.method);
+  }
+  if (Status located = locate_model(command.model); !located.ok()) {
+    return located;
   }
   const auto files = open_model_files(command.model);
   if (!files.ok()) {
@@ -145,7 +149,7 @@ Status quantize(const QuantizeCommand& command) {
   return {};
 }
 
-int run_quantize(const QuantizeCommand& command) {
+int run_quantize(QuantizeCommand& command) {
   const Status status = quantize(command);
   return status.ok() ? 0 : exit_with(status.error());
 }
@@ -158,8 +162,8 @@ void add_quantize(CLI::App& root, int& exit_code) {
   auto command = std::make_shared<QuantizeCommand>();
   app->add_option(
          "MODEL", command->model.model,
-         "Hugging Face directory (config.json, *.safetensors, tokenizer) or .gguf file, in bf16, "
-         "f16 or f32")
+         "Hugging Face directory (config.json, *.safetensors, tokenizer), .gguf file, or name on a "
+         "hub, in bf16, f16 or f32")
       ->type_name("MODEL")
       ->required();
   app->option_defaults()->group("Output");

@@ -18,6 +18,7 @@
 #include "host/signal_watcher.h"
 #include "host/systemd_notify.h"
 #include "replica/model_files.h"
+#include "replica/model_place.h"
 #include "replica/replica.h"
 #include "replica/sizing.h"
 #include "server/server.h"
@@ -49,7 +50,7 @@ struct ServeOptions {
 
 constexpr std::int64_t kLeastGrammarBytes = std::int64_t{16} << 20;
 
-// Checks and converts the options that CLI11 cannot.
+// Checks and converts the options that CLI11 cannot, then finds the model.
 Status complete(ServeOptions& options) {
   ServerOptions& server = options.server;
   server.drain_timeout_ms = options.shutdown_timeout_s * 1000;
@@ -95,7 +96,7 @@ Status complete(ServeOptions& options) {
   options.grammar_bytes = static_cast<std::size_t>(*grammars);
   server.http.max_body_bytes = *body;
   server.http.max_inflight_body_bytes = *bodies;
-  return {};
+  return locate_model(options.model);
 }
 
 Environment real_environment() {
@@ -173,8 +174,8 @@ void log_start(const ModelFiles& files, const Sizing& sizing) {
 }
 
 int run_serve(ServeOptions& options) {
-  if (Status complete_options = complete(options); !complete_options.ok()) {
-    return exit_with(complete_options.error());
+  if (Status ready = complete(options); !ready.ok()) {
+    return exit_with(ready.error());
   }
   const auto files = open_model_files(options.model);
   if (!files.ok()) {
@@ -256,9 +257,10 @@ void add_network_options(CLI::App& app, ServeOptions& options) {
   app.add_option("--port", server.port, "Listen on this port; 0 is any free one")
       ->check(whole_number(0, 65535))
       ->capture_default_str();
-  app.add_option("--served-model-name", options.served_names,
-                 "Name by which clients may call the model (default the path's last part). May be "
-                 "repeated")
+  app.add_option(
+         "--served-model-name", options.served_names,
+         "Name by which clients may call the model (default its name on the hub, or the path's "
+         "last part). May be repeated")
       ->type_name("NAME");
   app.add_option("--ssl-certfile", server.tls.certfile,
                  "PEM file with the certificate and its chain: serve https. SIGHUP reads it again")

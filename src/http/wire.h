@@ -1,13 +1,11 @@
 #pragma once
 
 #include <array>
-#include <boost/asio/as_tuple.hpp>
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/ssl/context.hpp>
 #include <boost/asio/ssl/stream.hpp>
 #include <boost/asio/steady_timer.hpp>
-#include <boost/asio/use_awaitable.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <chrono>
 #include <cstddef>
@@ -17,13 +15,9 @@
 #include <string_view>
 
 #include "http/limits.h"
+#include "http/resume.h"
 
 namespace protean {
-
-// Resumes the coroutine that awaits an operation, with the error as a value: a coroutine that
-// throws is a bug. Arguments of an awaited call are named variables, since GCC 12 destroys some
-// temporaries of an awaiting expression twice.
-inline constexpr auto kResume = boost::asio::as_tuple(boost::asio::use_awaitable);
 
 // The byte stream of one client, over TCP or TLS. Always reads ahead while its buffer has room, so
 // that a client that leaves is noticed while its answer is computed. TCP reports a client that shut

@@ -3,8 +3,8 @@
 #include <string>
 #include <string_view>
 
+#include "http/response_reader.h"
 #include "loadtest/request_record.h"
-#include "loadtest/response_reader.h"
 #include "loadtest/sse_parser.h"
 
 namespace protean::loadtest {

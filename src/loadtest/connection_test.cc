@@ -1,4 +1,4 @@
-#include "loadtest/connection.h"
+#include "http/client_connection.h"
 
 #include <gtest/gtest.h>
 #include <openssl/pem.h>
@@ -58,7 +58,7 @@ class SelfSigned {
 };
 
 // Sends one request over TLS to a server called `name` that has the certificate `pem`.
-Outcome ask_over_tls(const std::string& name, const TlsOptions& tls, const std::string& pem) {
+Outcome ask_over_tls(const std::string& name, const ClientTls& tls, const std::string& pem) {
   asio::io_context io;
   asio::ip::tcp::acceptor acceptor(io, {asio::ip::address_v4::loopback(), 0});
   std::thread server([&] {
@@ -105,7 +105,7 @@ TEST(Connection, ChecksTheNameInTheCertificate) {
   const SelfSigned certificate("DNS:elsewhere.example");
   const std::string pem = certificate.path();
   EXPECT_EQ(ask_over_tls("localhost", {.ca_file = pem}, pem), Outcome::kTlsError);
-  EXPECT_FALSE(make_tls_context({.ca_file = pem + ".none"}).ok());
+  EXPECT_FALSE(make_client_tls({.ca_file = pem + ".none"}).ok());
 }
 
 }  // namespace

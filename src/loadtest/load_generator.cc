@@ -7,12 +7,12 @@
 #include <boost/asio/detached.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
-#include <boost/asio/use_awaitable.hpp>
 #include <chrono>
 #include <deque>
 #include <unordered_set>
 #include <utility>
 
+#include "http/resume.h"
 #include "loadtest/answer_reader.h"
 
 namespace protean::loadtest {
@@ -35,28 +35,6 @@ double cpu_seconds() {
   return in_s(usage.ru_utime) + in_s(usage.ru_stime);
 }
 
-// Closes a connection after a time, unless the deadline is destroyed before.
-class Deadline {
- public:
-  Deadline(asio::io_context& io, std::chrono::nanoseconds after,
-           const std::shared_ptr<Connection>& connection)
-      : timer_(io, after), expired_(std::make_shared<bool>(false)) {
-    // The flag is shared because an expiry that is already queued runs after the timer is
-    // destroyed.
-    timer_.async_wait([expired = expired_, connection](error_code cancelled) {
-      if (!cancelled) {
-        *expired = true;
-        connection->close();
-      }
-    });
-  }
-  bool expired() const { return *expired_; }
-
- private:
-  asio::steady_timer timer_;
-  std::shared_ptr<bool> expired_;
-};
-
 }  // namespace
 
 class LoadGenerator::Impl {
@@ -69,7 +47,7 @@ class LoadGenerator::Impl {
   Result<std::string> get(const std::string& path);
 
  private:
-  using ConnectionPtr = std::shared_ptr<Connection>;
+  using ConnectionPtr = std::shared_ptr<ClientConnection>;
   struct Timers {
     explicit Timers(asio::io_context& io) : due(io), place(io), poll(io), progress(io) {}
     asio::steady_timer due;    // waits until the next request is due
@@ -84,11 +62,17 @@ class LoadGenerator::Impl {
   struct Source {
     RequestTemplate request;
     std::string path;
-    Connection::Endpoints endpoints;
+    ClientConnection::Endpoints endpoints;
   };
 
-  ConnectionPtr new_connection(const ServerAddress& server);
-  Result<Connection::Endpoints> resolve(const ServerAddress& server, std::string_view flag);
+  struct Failure {
+    Outcome outcome = Outcome::kConnectError;
+    std::string why;
+  };
+  asio::awaitable<std::optional<Failure>> open(ClientConnection& connection,
+                                               const ServerAddress& server,
+                                               const ClientConnection::Endpoints& endpoints);
+  Result<ClientConnection::Endpoints> resolve(const ServerAddress& server, std::string_view flag);
   bool sending_ended() const;
   asio::awaitable<void> send_all();
   asio::awaitable<TimeNs> wait_for_place(TimeNs due_ns);
@@ -98,7 +82,7 @@ class LoadGenerator::Impl {
   // connection meanwhile, so that the request should be sent again.
   asio::awaitable<bool> attempt(const ReadyRequest& ready, AnswerReader& reader,
                                 RequestRecord& record, ConnectionPtr idle);
-  asio::awaitable<void> receive(Connection& connection, AnswerReader& reader);
+  asio::awaitable<void> receive(ClientConnection& connection, AnswerReader& reader);
   void ended(const RequestRecord& record);
   void finish_if_idle();
   asio::awaitable<void> poll_metrics();
@@ -109,7 +93,7 @@ class LoadGenerator::Impl {
   RequestSource source_;
   asio::io_context io_{1};
   std::optional<asio::ssl::context> tls_;
-  Connection::Endpoints endpoints_;
+  ClientConnection::Endpoints endpoints_;
   Source metrics_;
   Timers timers_;
   std::chrono::steady_clock::time_point start_;
@@ -134,7 +118,7 @@ Status LoadGenerator::Impl::prepare() {
     metrics_.path = options_.metrics_server->base_path.empty() ? "/metrics" : "";
   }
   if (server.tls || metrics_.request.server.tls) {
-    auto context = make_tls_context(options_.tls);
+    auto context = make_client_tls(options_.tls);
     if (!context.ok()) {
       return context.error();
     }
@@ -153,10 +137,10 @@ Status LoadGenerator::Impl::prepare() {
   return {};
 }
 
-Result<Connection::Endpoints> LoadGenerator::Impl::resolve(const ServerAddress& server,
-                                                           std::string_view flag) {
+Result<ClientConnection::Endpoints> LoadGenerator::Impl::resolve(const ServerAddress& server,
+                                                                 std::string_view flag) {
   error_code failed;
-  Connection::Endpoints found = tcp::resolver(io_).resolve(server.host, server.port, failed);
+  ClientConnection::Endpoints found = tcp::resolver(io_).resolve(server.host, server.port, failed);
   if (failed) {
     return make_error(ErrorCode::kNotFound, "{}: cannot resolve {}: {}", flag, server.host,
                       failed.message());
@@ -202,9 +186,18 @@ TimeNs LoadGenerator::Impl::now() const {
   return std::chrono::nanoseconds(std::chrono::steady_clock::now() - start_).count();
 }
 
-LoadGenerator::Impl::ConnectionPtr LoadGenerator::Impl::new_connection(
-    const ServerAddress& server) {
-  return std::make_shared<Connection>(io_, server.tls ? &*tls_ : nullptr);
+asio::awaitable<std::optional<LoadGenerator::Impl::Failure>> LoadGenerator::Impl::open(
+    ClientConnection& connection, const ServerAddress& server,
+    const ClientConnection::Endpoints& endpoints) {
+  if (const error_code refused = co_await connection.connect(endpoints)) {
+    co_return Failure{Outcome::kConnectError, refused.message()};
+  }
+  if (server.tls) {
+    if (const error_code refused = co_await connection.start_tls(*tls_, server.host)) {
+      co_return Failure{Outcome::kTlsError, refused.message()};
+    }
+  }
+  co_return std::nullopt;
 }
 
 bool LoadGenerator::Impl::sending_ended() const {
@@ -292,13 +285,13 @@ asio::awaitable<bool> LoadGenerator::Impl::attempt(const ReadyRequest& ready, An
                                                    RequestRecord& record, ConnectionPtr idle) {
   const bool reused = idle != nullptr;
   const ConnectionPtr connection =
-      reused ? std::move(idle) : new_connection(options_.request.server);
+      reused ? std::move(idle) : std::make_shared<ClientConnection>(io_);
   busy_.insert(connection);
-  const Deadline deadline(
+  const ConnectionDeadline deadline(
       io_, std::chrono::nanoseconds(options_.timeout_ns - (now() - record.sent_ns)), connection);
-  std::optional<Connection::Failure> failure;
+  std::optional<Failure> failure;
   if (!reused) {
-    failure = co_await connection->open(endpoints_, options_.request.server.host);
+    failure = co_await open(*connection, options_.request.server, endpoints_);
   }
   record.connected_ns = reused ? record.sent_ns : now();
   if (!failure) {
@@ -308,7 +301,7 @@ asio::awaitable<bool> LoadGenerator::Impl::attempt(const ReadyRequest& ready, An
     // Reads even if writing failed: a server may refuse a request before it has read all of it.
     co_await receive(*connection, reader);
     if (unsent && !reader.started()) {
-      failure = Connection::Failure{Outcome::kConnectError, unsent.message()};
+      failure = Failure{Outcome::kConnectError, unsent.message()};
     }
   }
   busy_.erase(connection);
@@ -332,10 +325,11 @@ asio::awaitable<bool> LoadGenerator::Impl::attempt(const ReadyRequest& ready, An
   co_return true;
 }
 
-asio::awaitable<void> LoadGenerator::Impl::receive(Connection& connection, AnswerReader& reader) {
+asio::awaitable<void> LoadGenerator::Impl::receive(ClientConnection& connection,
+                                                   AnswerReader& reader) {
   const auto executor = io_.get_executor();
   while (true) {
-    const Connection::Read read = co_await connection.read_some();
+    const ClientConnection::Read read = co_await connection.read_some();
     const TimeNs at_ns = now();
     // Parses only after all other connections that are readable now have taken their times.
     co_await asio::post(executor, asio::use_awaitable);
@@ -391,9 +385,9 @@ asio::awaitable<void> LoadGenerator::Impl::poll_metrics() {
 
 asio::awaitable<Result<std::string>> LoadGenerator::Impl::get_async(const Source& source) {
   const ServerAddress& server = source.request.server;
-  const ConnectionPtr connection = new_connection(server);
-  const Deadline deadline(io_, kGetTimeout, connection);
-  const auto failure = co_await connection->open(source.endpoints, server.host);
+  const ConnectionPtr connection = std::make_shared<ClientConnection>(io_);
+  const ConnectionDeadline deadline(io_, kGetTimeout, connection);
+  const auto failure = co_await open(*connection, server, source.endpoints);
   if (failure) {
     co_return make_error(ErrorCode::kUnavailable, "{}: {}", server.host_header, failure->why);
   }
@@ -403,7 +397,7 @@ asio::awaitable<Result<std::string>> LoadGenerator::Impl::get_async(const Source
   ResponseReader response([&](std::string_view bytes) { body += bytes; });
   Status read;
   while (read.ok() && !response.done()) {
-    const Connection::Read got = co_await connection->read_some();
+    const ClientConnection::Read got = co_await connection->read_some();
     read = got.failed ? response.finish() : response.feed(got.bytes);
   }
   if (!read.ok() || response.status() != 200) {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/result.h"
-#include "loadtest/connection.h"
+#include "http/client_connection.h"
 #include "loadtest/endpoint.h"
 #include "loadtest/request_record.h"
 #include "loadtest/server_metrics.h"
@@ -22,7 +22,7 @@ struct ReadyRequest {
 
 struct GeneratorOptions {
   RequestTemplate request;
-  TlsOptions tls;
+  ClientTls tls;
   int max_concurrency = 0;                 // 0 = no limit
   TimeNs timeout_ns = 6 * 3600 * kNsPerS;  // from sending a request to the end of its answer
   TimeNs duration_ns = 0;                  // nothing is sent after this time; 0 = no limit

@@ -16,6 +16,7 @@
 #include "measure/ceilings.h"
 #include "measure/step_rig.h"
 #include "measure/stopwatch.h"
+#include "replica/model_place.h"
 #include "terminal/progress.h"
 
 namespace protean {
@@ -188,7 +189,7 @@ Result<EngineTable> measure_engine(const EngineBenchOptions& options) {
   if (!cpus.ok()) {
     return cpus.error();
   }
-  EngineTable table{.model = std::filesystem::weakly_canonical(options.model).filename().string(),
+  EngineTable table{.model = model_name_at(options.model),
                     .threads = cpus->threads,
                     .cpu_time = options.cpu_time};
   const auto peer = LlamaBench::create(options.peer, table.threads);

@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "host/machine.h"
 #include "replica/model_options.h"
+#include "replica/model_place.h"
 #include "terminal/exit.h"
 
 namespace protean {
@@ -28,7 +29,11 @@ LocalClient::LocalClient(ModelFiles files, Sizing sizing)
 
 LocalClient::~LocalClient() = default;
 
-Result<std::unique_ptr<LocalClient>> LocalClient::open(const ModelOptions& options) {
+Result<std::unique_ptr<LocalClient>> LocalClient::open(const ModelOptions& asked) {
+  ModelOptions options = asked;
+  if (Status located = locate_model(options); !located.ok()) {
+    return located.error();
+  }
   auto files = open_model_files(options);
   if (!files.ok()) {
     return files.error();

@@ -9,6 +9,7 @@
 #include "model/gguf.h"
 #include "replica/gguf_vocabulary.h"
 #include "replica/model_options.h"
+#include "replica/model_place.h"
 
 namespace protean {
 namespace {
@@ -129,8 +130,7 @@ Result<ModelFiles> open_model_files(const ModelOptions& options) {
     add_stop(generation, texts->tokenizer->find_special("<|eot_id|>"));
     add_stop(generation, texts->tokenizer->find_special("<|im_end|>"));
   }
-  const fs::path plain = fs::weakly_canonical(path);
-  return ModelFiles{.name = plain.extension() == ".gguf" ? plain.stem() : plain.filename(),
+  return ModelFiles{.name = options.name.empty() ? model_name_at(path) : options.name,
                     .checkpoint = *std::move(checkpoint),
                     .tokenizer = std::move(texts->tokenizer),
                     .chat = std::move(texts->chat),

@@ -13,7 +13,7 @@ namespace protean {
 
 // The files of a model, opened and checked. Weights are still on disk.
 struct ModelFiles {
-  std::string name;  // the path's last component, without .gguf
+  std::string name;  // as the user gave it, or that of the path (model_name_at)
   std::shared_ptr<Checkpoint> checkpoint;
   std::unique_ptr<Tokenizer> tokenizer;
   ChatFiles chat;  // with the source of the template in use; empty when ChatML stands in

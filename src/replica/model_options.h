@@ -11,7 +11,8 @@ namespace protean {
 
 // A model and how it is to be served, as a user states it.
 struct ModelOptions {
-  std::string model;
+  std::string model;  // a path, once locate_model() has found it
+  std::string name;   // name on a hub that `model` was found by; empty: a path was given
   std::string dtype = "auto";
   std::string max_model_len = "auto";
   std::string kv_cache_dtype = "auto";

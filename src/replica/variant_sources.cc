@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "model/checkpoint.h"
+#include "replica/model_place.h"
 
 namespace protean {
 
@@ -19,12 +20,15 @@ Result<std::map<Precision, VariantSource>> variant_sources(const std::vector<std
     if (!precision.ok()) {
       return make_error(precision.error().code, "--variant: {}", precision.error().message);
     }
-    const std::string path = text.substr(equals + 1);
-    auto checkpoint = open_checkpoint(path);
+    const auto path = locate_model(text.substr(equals + 1));
+    if (!path.ok()) {
+      return path.error();
+    }
+    auto checkpoint = open_checkpoint(*path);
     if (!checkpoint.ok()) {
       return checkpoint.error();
     }
-    if (!sources.emplace(weight_only(*precision), VariantSource{*std::move(checkpoint), path})
+    if (!sources.emplace(weight_only(*precision), VariantSource{*std::move(checkpoint), *path})
              .second) {
       return make_error(ErrorCode::kInvalidArgument,
                         "--variant {}: {} has two sources, give one of them", text,

@@ -46,4 +46,11 @@ CountProgress count_bar(std::string what, std::string things) {
       };
 }
 
+void clear_bar() {
+  if (::isatty(STDERR_FILENO) != 0) {
+    fmt::print(stderr, "\r\x1b[K");
+    std::fflush(stderr);
+  }
+}
+
 }  // namespace protean

@@ -15,4 +15,7 @@ CountProgress progress_bar(std::string what);
 // The same for a number of `things`.
 CountProgress count_bar(std::string what, std::string things);
 
+// Erases an unfinished bar, so that a message can take its line.
+void clear_bar();
+
 }  // namespace protean

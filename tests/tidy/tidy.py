@@ -14,7 +14,7 @@ import cpp_source  # noqa: E402
 LEVELS = {
     "base": 0,
     "contract": 1, "trace": 1, "device": 1, "tokenizer": 1, "jinja": 1, "http": 1, "terminal": 1,
-    "cost": 2, "ports": 2, "quality": 2, "quant": 2, "chat": 2, "grammar": 2, "host": 2,
+    "cost": 2, "ports": 2, "quality": 2, "quant": 2, "chat": 2, "grammar": 2, "hub": 2, "host": 2,
     "scheduler": 3, "control": 3, "model": 3,
     "engine": 4, "worker": 4, "server": 4, "loadtest": 4,
     "fleet": 5,
@@ -24,7 +24,7 @@ LEVELS = {
 }
 PURE = {"base", "contract", "trace", "cost", "ports", "quality", "scheduler", "control", "engine", "fleet", "sim"}
 METAL = {"device", "host", "model", "quant", "worker"}
-EDGE = {"tokenizer", "jinja", "http", "chat", "grammar", "terminal", "server", "loadtest"}
+EDGE = {"tokenizer", "jinja", "http", "chat", "grammar", "hub", "terminal", "server", "loadtest"}
 COMPOSITION = {"replica", "measure", "apps"}  # put PURE, METAL and EDGE together
 MEETING_POINTS = {"base", "contract", "cost", "ports", "trace"}  # all of PURE that METAL and EDGE may see
 

@@ -1,17 +1,20 @@
-#include "loadtest/connection.h"
+#include "http/client_connection.h"
 
 #include <boost/asio/connect.hpp>
 #include <boost/asio/ssl/host_name_verification.hpp>
 #include <boost/asio/write.hpp>
+#include <utility>
 
-namespace protean::loadtest {
+#include "http/resume.h"
+
+namespace protean {
 
 namespace asio = boost::asio;
 namespace ssl = asio::ssl;
 using asio::ip::tcp;
 using boost::system::error_code;
 
-Result<ssl::context> make_tls_context(const TlsOptions& options) {
+Result<ssl::context> make_client_tls(const ClientTls& options) {
   ssl::context context(ssl::context::tls_client);
   error_code failed;
   if (options.insecure) {
@@ -31,24 +34,20 @@ Result<ssl::context> make_tls_context(const TlsOptions& options) {
   return context;
 }
 
-Connection::Connection(asio::io_context& io, ssl::context* tls) : tls_(tls), plain_(io) {}
+ClientConnection::ClientConnection(asio::io_context& io) : plain_(io) {}
 
-asio::awaitable<std::optional<Connection::Failure>> Connection::open(const Endpoints& endpoints,
-                                                                     const std::string& host) {
+asio::awaitable<error_code> ClientConnection::connect(const Endpoints& endpoints) {
   const auto [refused, endpoint] = co_await asio::async_connect(plain_, endpoints, kResume);
-  if (refused) {
-    co_return Failure{Outcome::kConnectError, refused.message()};
-  }
   error_code ignored;
-  plain_.set_option(tcp::no_delay(true), ignored);
-  if (tls_ == nullptr) {
-    co_return std::nullopt;
+  if (!refused) {
+    plain_.set_option(tcp::no_delay(true), ignored);
   }
-  co_return co_await handshake(host);
+  co_return refused;
 }
 
-asio::awaitable<std::optional<Connection::Failure>> Connection::handshake(const std::string& host) {
-  secure_.emplace(plain_, *tls_);
+asio::awaitable<error_code> ClientConnection::start_tls(ssl::context& tls,
+                                                        const std::string& host) {
+  secure_.emplace(plain_, tls);
   error_code failed;
   asio::ip::make_address(host, failed);
   if (failed) {  // `host` is a name, not an address
@@ -56,13 +55,10 @@ asio::awaitable<std::optional<Connection::Failure>> Connection::handshake(const 
   }
   secure_->set_verify_callback(ssl::host_name_verification(host), failed);
   const auto [refused] = co_await secure_->async_handshake(ssl::stream_base::client, kResume);
-  if (refused) {
-    co_return Failure{Outcome::kTlsError, refused.message()};
-  }
-  co_return std::nullopt;
+  co_return refused;
 }
 
-asio::awaitable<error_code> Connection::write(std::string_view bytes) {
+asio::awaitable<error_code> ClientConnection::write(std::string_view bytes) {
   const auto buffer = asio::buffer(bytes);
   if (secure_) {
     const auto [failed, count] = co_await asio::async_write(*secure_, buffer, kResume);
@@ -72,7 +68,7 @@ asio::awaitable<error_code> Connection::write(std::string_view bytes) {
   co_return failed;
 }
 
-asio::awaitable<Connection::Read> Connection::read_some() {
+asio::awaitable<ClientConnection::Read> ClientConnection::read_some() {
   const auto buffer = asio::buffer(buffer_);
   if (secure_) {
     const auto [failed, count] = co_await secure_->async_read_some(buffer, kResume);
@@ -82,9 +78,33 @@ asio::awaitable<Connection::Read> Connection::read_some() {
   co_return Read{failed, {buffer_.data(), count}};
 }
 
-void Connection::close() {
+void ClientConnection::close() {
   error_code ignored;
   plain_.close(ignored);
 }
 
-}  // namespace protean::loadtest
+ConnectionDeadline::ConnectionDeadline(asio::io_context& io, std::chrono::nanoseconds after,
+                                       std::shared_ptr<ClientConnection> connection)
+    : timer_(io, after),
+      connection_(std::move(connection)),
+      expired_(std::make_shared<bool>(false)) {
+  wait();
+}
+
+void ConnectionDeadline::restart(std::chrono::nanoseconds after) {
+  if (!expired()) {
+    timer_.expires_after(after);
+    wait();
+  }
+}
+
+void ConnectionDeadline::wait() {
+  timer_.async_wait([expired = expired_, connection = connection_](error_code cancelled) {
+    if (!cancelled) {
+      *expired = true;
+      connection->close();
+    }
+  });
+}
+
+}  // namespace protean

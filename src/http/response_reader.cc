@@ -1,15 +1,17 @@
-#include "loadtest/response_reader.h"
+#include "http/response_reader.h"
 
 #include <algorithm>
 #include <boost/asio/buffer.hpp>
+#include <boost/beast/core/string.hpp>
 #include <boost/beast/http/basic_parser.hpp>
 #include <boost/beast/http/error.hpp>
 #include <boost/beast/http/field.hpp>
 #include <boost/none.hpp>
 #include <cctype>
 #include <utility>
+#include <vector>
 
-namespace protean::loadtest {
+namespace protean {
 
 namespace http = boost::beast::http;
 using boost::system::error_code;
@@ -24,13 +26,20 @@ class ResponseReader::Parser : public http::basic_parser<false> {
 
   int status() const { return status_; }
   const std::string& content_type() const { return content_type_; }
+  std::string_view field(std::string_view name) const {
+    const auto found = std::find_if(fields_.rbegin(), fields_.rend(), [&](const auto& field) {
+      return boost::beast::iequals(field.first, name);
+    });
+    return found == fields_.rend() ? std::string_view() : found->second;
+  }
 
  private:
   using View = boost::beast::string_view;
 
   void on_request_impl(http::verb, View, View, int, error_code&) override {}
   void on_response_impl(int code, View, int, error_code&) override { status_ = code; }
-  void on_field_impl(http::field name, View, View value, error_code&) override {
+  void on_field_impl(http::field name, View text, View value, error_code&) override {
+    fields_.emplace_back(text, value);
     if (name == http::field::content_type) {
       content_type_.clear();
       for (const char c : std::string_view(value.data(), std::min(value.size(), value.find(';')))) {
@@ -54,6 +63,7 @@ class ResponseReader::Parser : public http::basic_parser<false> {
   BodySink on_body_;
   int status_ = 0;
   std::string content_type_;
+  std::vector<std::pair<std::string, std::string>> fields_;
 };
 
 namespace {
@@ -67,6 +77,10 @@ Error broken(const error_code& why) {
 ResponseReader::ResponseReader(BodySink on_body)
     : parser_(std::make_unique<Parser>(std::move(on_body))) {}
 ResponseReader::~ResponseReader() = default;
+
+void ResponseReader::expect_no_body() {
+  parser_->skip(true);
+}
 
 Status ResponseReader::feed(std::string_view bytes) {
   if (!pending_.empty()) {
@@ -131,5 +145,8 @@ bool ResponseReader::keep_alive() const {
 const std::string& ResponseReader::content_type() const {
   return parser_->content_type();
 }
+std::string_view ResponseReader::field(std::string_view name) const {
+  return parser_->field(name);
+}
 
-}  // namespace protean::loadtest
+}  // namespace protean
