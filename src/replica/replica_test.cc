@@ -49,9 +49,10 @@ struct ReplicasTest : testing::Test {
     write_hf_checkpoint(directory.path(), spec, {});
   }
 
-  ReplicaOptions options_for(int replicas) {
-    const Machine machine{
-        .topology = {.cpus = {{.cpu = 0}}}, .cores = 1, .free_memory_bytes = 256 * kMiB};
+  ReplicaOptions options_for(const GroupOptions& group) {
+    const Machine machine{.topology = {.cpus = {{.cpu = 0}, {.cpu = 1}, {.cpu = 2}, {.cpu = 3}}},
+                          .cores = 4,
+                          .free_memory_bytes = 256 * kMiB};
     ReplicaOptions options;
     options.model = {.model = directory.path(),
                      .max_model_len = "2048",
