@@ -111,8 +111,7 @@ Prospect Engine::prospect(const Sequence& sequence) const {
 
 Prospect Engine::expect(int priority, TimeNs due_ns, std::int64_t tokens) const {
   Prospect expected{.tokens = tokens,
-                    .before = scheduler_.backlog_before(priority, due_ns, tokens),
-                    .token_ns = wait_.token_ns()};
+                    .before = scheduler_.backlog_before(priority, due_ns, tokens)};
   expected.first_token_ns = wait_.first_token_ns(expected.before, tokens);
   return expected;
 }

@@ -36,8 +36,7 @@ struct Prospect {
   std::optional<Error> refusal;  // why it would be refused now
   std::int64_t tokens = 0;       // that the prefix cache does not have
   Backlog before;                // the work that comes before it
-  TimeNs first_token_ns = 0;     // predicted time from now until its first token
-  TimeNs token_ns = 0;           // of one token in a full step; 0: nothing was measured
+  TimeNs first_token_ns = 0;     // predicted time until its first token; 0: nothing was measured
 };
 
 }  // namespace protean

@@ -25,24 +25,32 @@ int requests(const Observation& load) {
 // The smaller, the better; compared in order.
 using Rank = std::pair<double, double>;
 
-// Returns the mean time of a token over the candidates that have measured it. If none has, returns
-// 1: ranks then compare numbers of tokens.
+std::int64_t tokens_until_first(const Prospect& expected) {
+  return expected.before.tokens + expected.tokens;
+}
+
+// Returns the mean predicted time of a token until the first one, over the candidates that have
+// measured steps. If none has, returns 1: ranks then compare numbers of tokens.
 double mean_token_ns(std::span<const ReplicaView> candidates) {
   double sum = 0;
   int measured = 0;
   for (const ReplicaView& candidate : candidates) {
-    sum += static_cast<double>(candidate.expected.token_ns);
-    measured += candidate.expected.token_ns > 0 ? 1 : 0;
+    const Prospect& expected = candidate.expected;
+    if (expected.first_token_ns > 0) {
+      sum += static_cast<double>(expected.first_token_ns) /
+             static_cast<double>(tokens_until_first(expected));
+      ++measured;
+    }
   }
   return measured > 0 ? sum / measured : 1;
 }
 
 // A replica that has measured nothing yet is taken to be as fast as the others.
 double first_token_ns(const Prospect& expected, double token_ns) {
-  if (expected.token_ns > 0) {
+  if (expected.first_token_ns > 0) {
     return static_cast<double>(expected.first_token_ns);
   }
-  return token_ns * static_cast<double>(expected.before.tokens + expected.tokens);
+  return token_ns * static_cast<double>(tokens_until_first(expected));
 }
 
 Rank rank_of(RouterPolicy policy, const ReplicaView& candidate, double token_ns) {

@@ -20,11 +20,8 @@ ReplicaView loaded(int running, int waiting, std::int64_t used, std::int64_t awa
                    .kv_blocks_awaited = awaited}};
 }
 
-ReplicaView expecting(std::int64_t tokens, std::int64_t before, TimeNs first_ns, TimeNs token_ns) {
-  return {.expected = {.tokens = tokens,
-                       .before = {.tokens = before},
-                       .first_token_ns = first_ns,
-                       .token_ns = token_ns}};
+ReplicaView expecting(std::int64_t tokens, std::int64_t before, TimeNs first_ns) {
+  return {.expected = {.tokens = tokens, .before = {.tokens = before}, .first_token_ns = first_ns}};
 }
 
 ReplicaView refusing(ErrorCode code) {
@@ -71,18 +68,21 @@ TEST(Router, FreenessOfAQueueIsNegativeAndOfNoRequestsTheMost) {
 }
 
 TEST(Router, FirstTokenWeighsWhatThePrefixCacheSavesAgainstTheQueue) {
-  const ReplicaView cached = expecting(16, 500, 5'160, 10);
-  const ReplicaView empty = expecting(500, 0, 5'000, 10);
-  const ReplicaView cached_and_free = expecting(16, 100, 1'160, 10);
+  const ReplicaView cached = expecting(16, 500, 5'160);
+  const ReplicaView empty = expecting(500, 0, 5'000);
+  const ReplicaView cached_and_free = expecting(16, 100, 1'160);
   EXPECT_EQ(choose_replica(RouterPolicy::kFirstToken, std::vector{cached, empty}, 0), 1U);
   EXPECT_EQ(choose_replica(RouterPolicy::kFirstToken, std::vector{empty, cached_and_free}, 0), 1U);
 }
 
 TEST(Router, AReplicaThatMeasuredNothingIsAsFastAsTheOthers) {
-  const ReplicaView measured = expecting(100, 0, 1'000, 10);
-  const ReplicaView busy = expecting(100, 400, 0, 0);
-  const ReplicaView cached = expecting(20, 0, 0, 0);
+  const ReplicaView measured = expecting(100, 0, 1'000);
+  const ReplicaView busy = expecting(100, 400, 0);
+  const ReplicaView cached = expecting(20, 0, 0);
   EXPECT_EQ(choose_replica(RouterPolicy::kFirstToken, std::vector{busy, measured}, 0), 1U);
+  const ReplicaView hit = expecting(16, 0, 1'000);  // a step, which takes as long for more tokens
+  const ReplicaView miss = expecting(200, 0, 0);
+  EXPECT_EQ(choose_replica(RouterPolicy::kFirstToken, std::vector{miss, hit}, 0), 1U);
   EXPECT_EQ(choose_replica(RouterPolicy::kFirstToken, std::vector{measured, cached}, 0), 1U);
   EXPECT_EQ(choose_replica(RouterPolicy::kFirstToken, std::vector{busy, cached}, 0), 1U);
 }
@@ -107,9 +107,8 @@ TEST(Router, NeverRefusesWhatOneWouldAccept) {
     bool one_accepts = false;
     for (ReplicaView& candidate : candidates) {
       candidate = loaded(up_to(4), up_to(3), up_to(60), up_to(30));
-      candidate.expected.tokens = up_to(100);
-      candidate.expected.first_token_ns = up_to(1'000);
-      candidate.expected.token_ns = 5;
+      candidate.expected.tokens = 1 + up_to(100);
+      candidate.expected.first_token_ns = 1 + up_to(1'000);
       if (random() % 2 == 0) {
         candidate.expected.refusal = refusing(ErrorCode::kExhausted).expected.refusal;
       }
