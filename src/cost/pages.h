@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
+#include <vector>
 
 #include "contract/form.h"
 #include "contract/model_spec.h"
@@ -40,6 +42,17 @@ std::int64_t pages_on(const ModelSpec& spec, const Form& form, int device, std::
 // The same for the device that has most: weights, and all that a form needs.
 std::int64_t weight_pages(const ModelSpec& spec, const Form& form, std::int64_t page_bytes);
 std::int64_t form_pages(const ModelSpec& spec, const Form& form, std::int64_t page_bytes);
+
+// What the pages of one device hold. Zero pages: the device does not hold it.
+struct DevicePages {
+  DeviceId device;
+  std::vector<std::pair<std::int64_t, std::int64_t>> layers;  // attention and MLP of each layer
+  std::int64_t embeddings = 0;
+  std::int64_t kv = 0;
+};
+// Returns the pages of each device of a form, in the order of form.group.
+std::vector<DevicePages> pages_by_device(const ModelSpec& spec, const Form& form,
+                                         std::int64_t page_bytes);
 
 // Returns the number of blocks that fit into `pages` pages of a device that holds the whole model.
 std::int64_t kv_blocks_in(const ModelSpec& spec, const KvForm& kv, std::int64_t pages,

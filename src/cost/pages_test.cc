@@ -85,6 +85,27 @@ TEST(Pages, OfAGroupAddUpToThoseOfOneDevice) {
   EXPECT_EQ(sum_on(divided(spec, 4, {2, {9, 7}}, 10)), whole + embeddings);
 }
 
+TEST(Pages, AreKnownForEachDeviceLayerByLayer) {
+  const ModelSpec spec = spec_of(256, 704);
+  const std::int64_t page_bytes = page_bytes_for(spec, 4);
+  for (const Division& division : {Division{1, {16}}, Division{4, {16}}, Division{2, {9, 7}}}) {
+    const Form form = divided(spec, 4, division, 10);
+    const std::vector<DevicePages> devices = pages_by_device(spec, form, page_bytes);
+    ASSERT_EQ(devices.size(), form.group.size());
+    for (std::size_t device = 0; device < devices.size(); ++device) {
+      std::int64_t sum = devices[device].embeddings + devices[device].kv;
+      ASSERT_EQ(devices[device].layers.size(), 16U);
+      for (std::size_t layer = 0; layer < 16; ++layer) {
+        const auto& [attention, mlp] = devices[device].layers[layer];
+        EXPECT_EQ(attention == 0, form.group[device].layers[layer].attention.empty());
+        sum += attention + mlp;
+      }
+      EXPECT_EQ(sum, pages_on(spec, form, static_cast<int>(device), page_bytes));
+      EXPECT_EQ(devices[device].device, form.group[device].device);
+    }
+  }
+}
+
 TEST(Pages, HoldOnEveryDeviceAsManyBlocksAsTheyAreSaidTo) {
   const ModelSpec spec = spec_of(256, 704);
   const std::int64_t page_bytes = page_bytes_for(spec, 4);

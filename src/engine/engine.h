@@ -110,7 +110,8 @@ class Engine {
   void on(MorphReady& ready);
   void on(MorphDone& done);
   void on(WantForm& want);
-  void count(const Sampled& sampled, LiveRequest& live);
+  // Returns the label of the precision that drew the token.
+  std::shared_ptr<const std::string> count(const Sampled& sampled, LiveRequest& live);
   void on(Tick&) {}
   void on(BlocksCopied&);
   void on(WantMigration&);

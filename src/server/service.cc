@@ -7,6 +7,7 @@
 #include <boost/json/array.hpp>
 #include <boost/json/object.hpp>
 #include <boost/json/serialize.hpp>
+#include <cmath>
 #include <exception>
 #include <new>
 #include <utility>
@@ -17,6 +18,7 @@
 #include "server/openai/embedding_call.h"
 #include "server/openai/openai_answer.h"
 #include "server/operators/form_json.h"
+#include "server/page/page.h"
 #include "server/responses/responses_call.h"
 
 namespace protean {
@@ -28,11 +30,18 @@ HttpReply json_reply(const json::object& body) {
   return {.body = json::serialize(body)};
 }
 
+constexpr ReplicaId kWatched{0};  // the replica whose form the dashboard shows
+
 ServedModel with_text_limit(ServedModel model) {
   if (model.tokenizer != nullptr) {
     model.max_text_bytes = most_text_bytes(*model.tokenizer, model.max_model_len);
   }
   return model;
+}
+
+HttpReply no_such_path(const HttpCall& call) {
+  return error_reply(
+      {.status = 404, .message = fmt::format("there is nothing at {}", printable(call.target))});
 }
 
 ApiError not_ready(ServerState state) {
@@ -66,21 +75,22 @@ Service::Service(ServiceLimits limits, ServedModel model, MetricsLabels labels,
       created_s_(environment_.unix_time_s()),
       inbox_(inbox),
       metrics_(labels, model_.replicas),
+      feed_(environment_.unix_time_s() * kNsPerS - environment_.clock()),
       seen_(static_cast<std::size_t>(model_.replicas), {.kv_blocks = model_.form.form.kv.blocks}),
       forms_(seen_.size(), std::make_shared<const FormStatus>(model_.form)) {
-  for (int replica = 0; replica < model_.replicas; ++replica) {
-    metrics_.form(ReplicaId{replica}, model_.form);
-  }
   check(!model_.names.empty(), "a served model has a name");
   check(model_.tokenizer != nullptr && model_.chat_template != nullptr,
         "a served model has a tokenizer and a chat template");
+  for (int replica = 0; replica < model_.replicas; ++replica) {
+    metrics_.form(ReplicaId{replica}, model_.form);
+  }
+  feed_.state(state_json(kWatched), form(kWatched), now_ns());
 }
 
 std::optional<HttpReply> Service::refuse_early(const HttpCall& call) const {
   const RouteMatch match = match_route(call.target);
   if (match.route == Route::kNone) {
-    return error_reply(
-        {.status = 404, .message = fmt::format("there is nothing at {}", printable(call.target))});
+    return no_such_path(call);
   }
   if (call.method == "OPTIONS") {
     return HttpReply{
@@ -156,6 +166,10 @@ Service::Answer Service::answer(const HttpCall& call) {
     case Route::kMetrics:
       return HttpReply{.content_type = "text/plain; version=0.0.4; charset=utf-8",
                        .body = metrics_.text()};
+    case Route::kPage: {
+      std::optional<HttpReply> file = page_reply(Page::kChat, match.argument, call);
+      return file ? *std::move(file) : no_such_path(call);
+    }
     case Route::kAny:
     case Route::kNone:
       break;
@@ -261,9 +275,14 @@ ApiError Service::queue_full() const {
 void Service::deliver(const OutputBatch& batch) {
   metrics_.engine(batch.replica, batch.observation);
   seen_[index(batch.replica)] = batch.observation;
+  feed_.engine(sum_of(seen_), batch.at_ns);
+  seen_[index(batch.replica)].step_tokens = 0;  // told once
   if (batch.form != nullptr) {
     forms_[index(batch.replica)] = batch.form;
     metrics_.form(batch.replica, *batch.form);
+    if (batch.replica == kWatched) {
+      feed_.state(state_json(kWatched), *batch.form, batch.at_ns);
+    }
   }
   for (const Output& output : batch.outputs) {
     std::visit([&](const auto& what) { on(what, batch); }, output);
@@ -313,8 +332,10 @@ void Service::on(const NewToken& token, const OutputBatch& batch) {
   if (live->first_token_ns == 0) {
     live->first_token_ns = batch.at_ns;
     metrics_.first_token(batch.replica, batch.at_ns - live->received_ns);
+    feed_.first_token(batch.at_ns - live->received_ns, batch.at_ns);
   } else {
     metrics_.next_token(batch.replica, batch.at_ns - live->last_token_ns);
+    feed_.next_token(batch.at_ns - live->last_token_ns, batch.at_ns);
   }
   live->last_token_ns = batch.at_ns;
   live->generation->token(live->choice, token);
@@ -380,11 +401,13 @@ void Service::record(const Finished& finished, ReplicaId replica, const Live& li
   const AnswerIdentity& identity = live.generation->identity();
   const std::string_view reason = live.generation->finish_reason(live.choice);
   const RequestUsage& usage = finished.usage;
-  metrics_.finished(replica, {.reason = reason,
-                              .usage = usage,
-                              .times = finished.times,
-                              .received_ns = live.received_ns,
-                              .max_tokens = live.max_tokens});
+  const EndedRequest ended{.reason = reason,
+                           .usage = usage,
+                           .times = finished.times,
+                           .received_ns = live.received_ns,
+                           .max_tokens = live.max_tokens};
+  metrics_.finished(replica, ended);
+  feed_.finished(ended);
   AnswerRecord& whole = live.generation->record;
   add_choice(whole, reason, usage, finished.times);
   if (whole.choices == static_cast<int>(live.generation->requests().size())) {
@@ -395,6 +418,37 @@ void Service::record(const Finished& finished, ReplicaId replica, const Live& li
     whole.status = failure ? failure->status : 200;
     on_answered(whole);
   }
+}
+
+void Service::set_state(ServerState state) {
+  state_ = state;
+  feed_.state(state_json(kWatched), form(kWatched), now_ns());
+  if (draining()) {  // a stream would keep the server from ending
+    feed_.end();
+  }
+}
+
+json::object Service::state_json(ReplicaId replica) const {
+  constexpr std::array kStates{"loading", "ready", "draining"};
+  json::object shown{{"state", kStates.at(static_cast<std::size_t>(state_))},
+                     {"model", model_.names.front()},
+                     {"version", version_}};
+  for (const json::key_value_pair& field : shown_status(form(replica))) {
+    shown.emplace(field.key(), field.value());
+  }
+  if (model_.pages_by_device) {
+    shown.emplace("devices", shown_devices(model_.pages_by_device(form(replica).form)));
+  }
+  if (model_.ttft_target_ns > 0) {
+    shown.emplace("targets", json::object{{"ttft_s", static_cast<double>(model_.ttft_target_ns) /
+                                                         static_cast<double>(kNsPerS)}});
+  }
+  return shown;
+}
+
+std::string Service::recording(double minutes) const {
+  const TimeNs span_ns = std::llround(minutes * 60 * static_cast<double>(kNsPerS));
+  return feed_.recording(now_ns() - span_ns, now_ns());
 }
 
 void Service::cancel_all(const ApiError& why) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -20,6 +21,7 @@
 #include "server/answer/served_model.h"
 #include "server/background_work.h"
 #include "server/openai/text_endpoints.h"
+#include "server/operators/live_feed.h"
 #include "server/operators/metrics.h"
 #include "server/routes.h"
 
@@ -60,7 +62,7 @@ class Service final : public HttpHandler {
   bool routine(const HttpCall& call) const override;
   void count(const HttpCall& call, int status) override;
   bool draining() const override { return state_ == ServerState::kDraining; }
-  void set_state(ServerState state) { state_ = state; }
+  void set_state(ServerState state);
   ServerState state() const { return state_; }
   // The state and form of a replica from 0 to replicas() - 1.
   int replicas() const { return model_.replicas; }
@@ -73,7 +75,16 @@ class Service final : public HttpHandler {
   std::shared_ptr<PendingReply> ask_migration(ReplicaId from, ReplicaId to, int requests);
   TimeNs now_ns() const { return environment_.clock(); }
   std::int64_t unix_time_s() const { return environment_.unix_time_s(); }
-  const std::string& model_name() const { return model_.names.front(); }
+  // The state that operators see: model, version, and a replica's form, load and devices.
+  boost::json::object state_json(ReplicaId replica) const;
+
+  // Streams the state and its changes to an operator, as LiveFeed does.
+  std::shared_ptr<GrowingAnswer> watch() { return feed_.watch(now_ns(), draining()); }
+  // Returns LiveFeed's recording of the last `minutes`.
+  std::string recording(double minutes) const;
+  // Time has passed; watch_due_ns() says when that is to be told.
+  void pass_time() { feed_.pass(now_ns()); }
+  std::optional<TimeNs> watch_due_ns() const { return feed_.due_ns(); }
 
   // Called for each accepted request when all its choices have ended.
   std::function<void(const AnswerRecord&)> on_answered = log_answer;
@@ -144,6 +155,7 @@ class Service final : public HttpHandler {
   const std::int64_t created_s_;
   BoundedQueue<Event>& inbox_;
   Metrics metrics_;
+  LiveFeed feed_;
   LiveMap live_;
   std::unordered_map<std::shared_ptr<Generation>, std::int64_t>
       pending_;  // being prepared, with their number of choices
