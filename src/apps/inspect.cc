@@ -193,7 +193,7 @@ int run_inspect(InspectOptions& inspect) {
   }
   print_model(options, *files);
   print_sizing(files->checkpoint->spec(), *sizing);
-  if (sizing->devices.size() == 1) {
+  if (sizing->form.group.size() == 1) {
     print_steps(options, files->checkpoint->spec(), *sizing);
   }
   return 0;

@@ -92,6 +92,8 @@ SimulationConfig simulation_of(const SimulateCommand& command, const ReplicaOpti
   const WorkerOptions defaults;
   const int threads = replica.sizing.cpus.front().threads;
   SimulationConfig config{.engine = engine_config(replica),
+                          .replicas = replica.model.group.replicas,
+                          .router = replica.router,
                           .step_cost = cost,
                           .seed = command.load.load.workload.seed,
                           .max_concurrency = command.load.load.max_concurrency,
@@ -196,9 +198,10 @@ int run_simulate(SimulateCommand& command) {
   if (!replica.ok()) {
     return exit_with(replica.error());
   }
-  if (replica->sizing.devices.size() > 1) {
+  if (replica->sizing.form.group.size() > 1) {
     return exit_with({ErrorCode::kUnsupported,
-                      "a simulation has one device: leave out the flags that ask for several"});
+                      "a simulated replica has one device: leave out the flags that divide a model "
+                      "among several"});
   }
   const auto cost = step_cost_of(command, *files, *replica);
   if (!cost.ok()) {

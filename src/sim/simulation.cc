@@ -4,10 +4,13 @@
 #include <cmath>
 #include <iterator>
 #include <limits>
+#include <memory>
 #include <optional>
 #include <queue>
 #include <unordered_map>
 #include <utility>
+
+#include "fleet/fleet.h"
 
 namespace protean {
 namespace {
@@ -24,6 +27,7 @@ constexpr TimeNs kNever = std::numeric_limits<TimeNs>::max();
 constexpr std::uint64_t kVocab = 32000;
 constexpr std::uint64_t kSharedStream = 0;  // the streams of prompts are request ids, from 1
 constexpr std::uint64_t kCancelStream = ~std::uint64_t{0};
+constexpr std::uint64_t kMigrationStream = kCancelStream - 1;
 constexpr std::uint64_t kOutputStream = std::uint64_t{1} << 40;  // plus the request id
 constexpr std::uint64_t kPrefixStream = std::uint64_t{1} << 41;  // plus the prefix block
 
@@ -31,51 +35,55 @@ int tokens_within(std::int64_t tokens, int limit) {
   return static_cast<int>(std::clamp<std::int64_t>(tokens, 1, limit));
 }
 
-// The world around one engine: a clock, a heap of future events, and the report.
-class World : public Executor, public TokenSink {
- public:
-  World(const SimulationConfig& config, std::span<const TraceRequest> trace)
-      : config_(config), trace_(trace), engine_(config.engine, *this, *this) {
-    if (config.engine.morph) {
-      morphs_.emplace(*config.engine.morph, config.morph_cost, config.seed);
-    }
-  }
+TokenId token_of(std::uint64_t seed, std::uint64_t stream, int position) {
+  return static_cast<TokenId>(random_at(seed, stream, static_cast<std::uint64_t>(position)) %
+                              kVocab);
+}
 
-  SimulationReport run() {
-    while (next_arrival_ < trace_.size() || !heap_.empty() ||
-           (morphs_ && (morphs_->copying() || engine_.next_deadline_ns()))) {
-      const TimeNs arrival_ns = next_arrival_ns();
-      const TimeNs event_ns = heap_.empty() ? kNever : heap_.top().event.at_ns;
-      const TimeNs copied_ns = next_copied_ns();
-      const TimeNs next_ns = std::min({arrival_ns, event_ns, copied_ns});
-      if (const auto deadline_ns = engine_.next_deadline_ns();
-          deadline_ns && *deadline_ns < next_ns) {
-        go_to(*deadline_ns);
-        engine_.handle({now_ns_, Tick{}});
-      } else if (copied_ns == next_ns) {
-        go_to(next_ns);
-        engine_.handle({now_ns_, morphs_->take_copied()});
-      } else if (arrival_ns == next_ns) {
-        go_to(next_ns);
-        arrive();
-      } else {
-        Event event = heap_.top().event;
-        heap_.pop();
-        go_to(event.at_ns);
-        engine_.handle(std::move(event));
-      }
+// Future events. Those of the same time come in the order in which they were pushed.
+class EventHeap {
+ public:
+  void push(Event event) { heap_.push({std::move(event), ++last_order_}); }
+  Event pop() {
+    Event event = heap_.top().event;
+    heap_.pop();
+    return event;
+  }
+  bool empty() const { return heap_.empty(); }
+  TimeNs next_ns() const { return empty() ? kNever : heap_.top().event.at_ns; }
+
+ private:
+  struct Scheduled {
+    Event event;
+    std::uint64_t order;
+    bool operator<(const Scheduled& other) const {
+      return std::pair(event.at_ns, order) > std::pair(other.event.at_ns, other.order);
     }
-    report_.final = engine_.observe();
-    return std::move(report_);
+  };
+  std::priority_queue<Scheduled> heap_;
+  std::uint64_t last_order_ = 0;
+};
+
+// The executor of one replica: steps take the time that the cost model predicts. World and heap
+// outlive it.
+class ModelledExecutor : public Executor {
+ public:
+  ModelledExecutor(const SimulationConfig& config, ReplicaId replica, const TimeNs& now_ns,
+                   EventHeap& heap)
+      : config_(config), replica_(replica), now_ns_(now_ns), heap_(heap) {
+    if (config.engine.morph) {
+      const auto nth = static_cast<std::uint64_t>(replica.value);
+      morphs_.emplace(*config.engine.morph, config.morph_cost, config.seed + nth);
+    }
   }
 
   void prepare(MorphId id, const MorphStep& step) override { morphs_->prepare(id, step); }
   void commit(MorphId id) override {
-    push(std::max(executor_free_ns_, now_ns_), morphs_->commit(id));
+    heap_.push({std::max(free_ns_, now_ns_), morphs_->commit(id), replica_});
   }
   void abort(MorphId id) override { morphs_->abort(id); }
   void move_blocks(std::vector<BlockMove> moves) override {
-    executor_free_ns_ = std::max(executor_free_ns_, now_ns_) + morphs_->moving_ns(moves.size());
+    free_ns_ = std::max(free_ns_, now_ns_) + morphs_->moving_ns(moves.size());
   }
   void start(StepPlan plan) override {
     StepResult result{.id = plan.id};
@@ -83,25 +91,98 @@ class World : public Executor, public TokenSink {
     for (const SequenceSlice& slice : plan.slices) {
       if (slice.sample >= 0) {
         const auto index = static_cast<std::size_t>(slice.sample);
-        result.sampled[index] =
-            token(kOutputStream + slice.request.value, plan.samples[index].position);
+        result.sampled[index] = token_of(config_.seed, kOutputStream + slice.request.value,
+                                         plan.samples[index].position);
       }
     }
     // Started steps execute one after the other.
-    executor_free_ns_ =
-        std::max(executor_free_ns_, now_ns_) + std::llround(step_us(plan) * kNsPerUs);
-    push(executor_free_ns_, StepDone{std::move(result)});
+    free_ns_ = std::max(free_ns_, now_ns_) + std::llround(step_us(plan) * kNsPerUs);
+    heap_.push({free_ns_, StepDone{std::move(result)}, replica_});
+  }
+  // Copies blocks from another replica between two steps.
+  void copy(CopyId id, std::size_t blocks) {
+    const double copy_us = config_.block_copy_us * static_cast<double>(blocks);
+    free_ns_ = std::max(free_ns_, now_ns_) + std::llround(copy_us * kNsPerUs);
+    heap_.push({free_ns_, BlocksCopied{id}, replica_});
+  }
+  // Returns when the copy for a step of a morph ends, as far as is known now.
+  TimeNs copied_ns() const {
+    return morphs_ ? morphs_->copied_ns(now_ns_, free_ns_).value_or(kNever) : kNever;
+  }
+  void copy_until(TimeNs until_ns) {
+    if (morphs_) {
+      morphs_->copy_until(now_ns_, until_ns, free_ns_);
+    }
+  }
+  Event take_copied() { return {now_ns_, morphs_->take_copied(), replica_}; }
+
+ private:
+  double step_us(const StepPlan& plan) const {
+    if (!morphs_) {
+      return predict_us(config_.step_cost, work_of(plan), config_.engine.step_precision);
+    }
+    const ModelSpec& spec = config_.engine.morph->bounds.spec;
+    const double us =
+        predict_us(config_.step_cost, work_of(plan, spec), step_precision(spec, morphs_->form()));
+    return morphs_->copying() ? us * (1 + config_.morph_cost.step_slowdown) : us;
+  }
+
+  const SimulationConfig& config_;
+  const ReplicaId replica_;
+  const TimeNs& now_ns_;
+  EventHeap& heap_;
+  std::optional<MorphModel> morphs_;
+  TimeNs free_ns_ = 0;  // when all started steps have ended
+};
+
+// The world around a fleet: a clock, a heap of future events, and the report.
+class World : public TokenSink, public KvExchange {
+ public:
+  World(const SimulationConfig& config, std::span<const TraceRequest> trace)
+      : config_(config), trace_(trace), fleet_(config.router, members(), *this, this) {}
+
+  SimulationReport run() {
+    while (next_arrival_ < trace_.size() || !heap_.empty() || next_copied_ns() != kNever ||
+           (config_.engine.morph && fleet_.next_deadline_ns())) {
+      const TimeNs arrival_ns = next_arrival_ns();
+      const TimeNs copied_ns = next_copied_ns();
+      const TimeNs next_ns = std::min({arrival_ns, copied_ns, heap_.next_ns()});
+      if (const auto deadline_ns = fleet_.next_deadline_ns();
+          deadline_ns && *deadline_ns < next_ns) {
+        go_to(*deadline_ns);
+        fleet_.handle({now_ns_, Tick{}});
+        continue;
+      }
+      go_to(next_ns);
+      if (copied_ns == next_ns) {
+        fleet_.handle(next_copier().take_copied());
+      } else if (arrival_ns == next_ns) {
+        arrive();
+      } else {
+        fleet_.handle(heap_.pop());
+      }
+    }
+    for (std::size_t replica = 0; replica < fleet_.size(); ++replica) {
+      report_.replicas.push_back(fleet_.observe(ReplicaId{static_cast<std::int32_t>(replica)}));
+    }
+    report_.final = sum_of(report_.replicas);
+    return std::move(report_);
+  }
+
+  void copy(CopyId id, ReplicaId, ReplicaId to, std::vector<BlockMove> blocks) override {
+    executors_[static_cast<std::size_t>(to.value)]->copy(id, blocks.size());
   }
 
   void emit(OutputBatch batch) override {
     if (batch.form != nullptr) {
-      report_.forms.push_back({batch.at_ns, batch.form});
+      report_.forms.push_back({batch.at_ns, batch.replica, batch.form});
     }
     for (const Output& output : batch.outputs) {
       if (const auto* finished = std::get_if<Finished>(&output)) {
         --live_;
-        report_.finished.push_back({finished->request.value, finished->reason, finished->usage,
-                                    finished->times, tokens_of(finished->request)});
+        report_.finished.push_back({finished->request.value, batch.replica, finished->reason,
+                                    finished->usage, finished->times,
+                                    tokens_of(finished->request)});
       } else if (const auto* refused = std::get_if<Refused>(&output)) {
         --live_;
         refuse(refused->request, batch.at_ns);
@@ -113,31 +194,14 @@ class World : public Executor, public TokenSink {
   }
 
  private:
-  struct Scheduled {
-    Event event;
-    std::uint64_t order;  // events of the same time are handled in the order they were pushed
-    bool operator<(const Scheduled& other) const {
-      return std::pair(event.at_ns, order) > std::pair(other.event.at_ns, other.order);
+  std::vector<Member> members() {
+    std::vector<Member> all;
+    for (std::int32_t replica = 0; replica < config_.replicas; ++replica) {
+      executors_.push_back(
+          std::make_unique<ModelledExecutor>(config_, ReplicaId{replica}, now_ns_, heap_));
+      all.push_back({config_.engine, executors_.back().get()});
     }
-  };
-
-  double step_us(const StepPlan& plan) const {
-    if (!morphs_) {
-      return predict_us(config_.step_cost, work_of(plan), config_.engine.step_precision);
-    }
-    const ModelSpec& spec = config_.engine.morph->bounds.spec;
-    const double us =
-        predict_us(config_.step_cost, work_of(plan, spec), step_precision(spec, morphs_->form()));
-    return morphs_->copying() ? us * (1 + config_.morph_cost.step_slowdown) : us;
-  }
-
-  TokenId token(std::uint64_t stream, int position) const {
-    return static_cast<TokenId>(
-        random_at(config_.seed, stream, static_cast<std::uint64_t>(position)) % kVocab);
-  }
-
-  void push(TimeNs at_ns, decltype(Event::what) what) {
-    heap_.push({{at_ns, std::move(what)}, ++last_order_});
+    return all;
   }
 
   // Returns when the next request arrives, as far as is known now: a client that waits for the end
@@ -148,15 +212,19 @@ class World : public Executor, public TokenSink {
                                                    : std::max(trace_[next_arrival_].at_ns, now_ns_);
   }
 
-  TimeNs next_copied_ns() const {
-    return morphs_ ? morphs_->copied_ns(now_ns_, executor_free_ns_).value_or(kNever) : kNever;
+  // Returns the executor whose copy ends first.
+  ModelledExecutor& next_copier() const {
+    return **std::min_element(
+        executors_.begin(), executors_.end(),
+        [](const auto& a, const auto& b) { return a->copied_ns() < b->copied_ns(); });
   }
+  TimeNs next_copied_ns() const { return next_copier().copied_ns(); }
 
   // Copies go on until then, and time with them.
   void go_to(TimeNs at_ns) {
     const TimeNs then_ns = std::max(now_ns_, at_ns);
-    if (morphs_) {
-      morphs_->copy_until(now_ns_, then_ns, executor_free_ns_);
+    for (const auto& executor : executors_) {
+      executor->copy_until(then_ns);
     }
     now_ns_ = then_ns;
   }
@@ -174,16 +242,17 @@ class World : public Executor, public TokenSink {
 
   TokenId prompt_token(const TraceRequest& traced, std::uint64_t request, int position) const {
     if (position < config_.shared_prefix_tokens) {
-      return token(kSharedStream, position);
+      return token_of(config_.seed, kSharedStream, position);
     }
     if (config_.prefix_block_tokens > 0) {
       const auto block = static_cast<std::size_t>(position / config_.prefix_block_tokens);
       if (block < traced.prefix_blocks.size()) {
-        return token(kPrefixStream + static_cast<std::uint64_t>(traced.prefix_blocks[block]),
-                     position);
+        return token_of(config_.seed,
+                        kPrefixStream + static_cast<std::uint64_t>(traced.prefix_blocks[block]),
+                        position);
       }
     }
-    return token(request, position);
+    return token_of(config_.seed, request, position);
   }
 
   void arrive() {
@@ -200,33 +269,49 @@ class World : public Executor, public TokenSink {
     for (int i = 0; i < prompt; ++i) {
       request.prompt.push_back(prompt_token(traced, request.id.value, i));
     }
-    const double dice =
-        static_cast<double>(random_at(config_.seed, kCancelStream, request.id.value) >> 11) *
-        0x1.0p-53;
+    const double dice = chance(kCancelStream, request.id.value);
     if (dice < config_.cancel_probability) {
       const double share = dice / config_.cancel_probability;
       const double answer_us = config_.step_cost.fixed_us * request.max_tokens;
-      push(now_ns_ + std::llround(share * answer_us * kNsPerUs), Cancel{request.id});
+      heap_.push({now_ns_ + std::llround(share * answer_us * kNsPerUs), Cancel{request.id}});
     }
     if (config_.max_outstanding > 0 && live_ >= config_.max_outstanding) {
       refuse(request.id, now_ns_);
       return;
     }
     ++live_;
-    engine_.handle({now_ns_, Arrival{std::move(request)}});
+    const std::uint64_t id = request.id.value;
+    fleet_.handle({now_ns_, Arrival{std::move(request)}});
+    if (chance(kMigrationStream, id) < config_.migration_probability) {
+      migrate(random_at(config_.seed, kMigrationStream, ~id));
+    }
+  }
+
+  // Asks for moves between two random replicas.
+  void migrate(std::uint64_t random) {
+    const auto replicas = static_cast<std::uint64_t>(config_.replicas);
+    const std::uint64_t from = random % replicas;
+    const std::uint64_t to = (from + 1 + (random >> 32) % (replicas - 1)) % replicas;
+    const auto id = [](std::uint64_t number) {
+      return ReplicaId{static_cast<std::int32_t>(number)};
+    };
+    fleet_.handle({now_ns_, WantMigration{.to = id(to), .requests = 8}, id(from)});
+  }
+
+  // Returns a number from 0 to 1.
+  double chance(std::uint64_t stream, std::uint64_t n) const {
+    return static_cast<double>(random_at(config_.seed, stream, n) >> 11) * 0x1.0p-53;
   }
 
   const SimulationConfig config_;
   const std::span<const TraceRequest> trace_;
-  std::optional<MorphModel> morphs_;
-  Engine engine_;
-  std::size_t next_arrival_ = 0;
   int live_ = 0;  // requests that have arrived and not ended
   std::unordered_map<RequestId, std::vector<TimeNs>> tokens_ns_;
   TimeNs now_ns_ = 0;
-  TimeNs executor_free_ns_ = 0;
-  std::priority_queue<Scheduled> heap_;
-  std::uint64_t last_order_ = 0;
+  EventHeap heap_;
+  std::vector<std::unique_ptr<ModelledExecutor>> executors_;
+  Fleet fleet_;
+  std::size_t next_arrival_ = 0;
   SimulationReport report_;
 };
 
@@ -238,22 +323,23 @@ SimulationReport simulate(const SimulationConfig& config, std::span<const TraceR
 
 std::string to_csv(const SimulationReport& report) {
   std::string csv =
-      "request,reason,prompt_tokens,cached_tokens,output_tokens,preemptions,"
+      "request,replica,reason,prompt_tokens,cached_tokens,output_tokens,preemptions,"
       "arrived_ns,scheduled_ns,first_token_ns,finished_ns\n";
   for (const FinishedRequest& request : report.finished) {
-    fmt::format_to(std::back_inserter(csv), "{},{},{},{},{},{},{},{},{},{}\n", request.request,
-                   static_cast<int>(request.reason), request.usage.prompt_tokens,
-                   request.usage.cached_tokens, request.usage.output_tokens,
-                   request.usage.preemptions, request.times.arrived_ns, request.times.scheduled_ns,
-                   request.times.first_token_ns, request.times.finished_ns);
+    fmt::format_to(std::back_inserter(csv), "{},{},{},{},{},{},{},{},{},{},{}\n", request.request,
+                   request.replica.value, static_cast<int>(request.reason),
+                   request.usage.prompt_tokens, request.usage.cached_tokens,
+                   request.usage.output_tokens, request.usage.preemptions, request.times.arrived_ns,
+                   request.times.scheduled_ns, request.times.first_token_ns,
+                   request.times.finished_ns);
   }
   return csv;
 }
 
 std::string forms_to_csv(const SimulationReport& report) {
-  std::string csv = "at_ns,layers,kv_blocks,swaps_down,swaps_up,failures\n";
-  for (const auto& [at_ns, status] : report.forms) {
-    fmt::format_to(std::back_inserter(csv), "{},{},{},{},{},{}\n", at_ns,
+  std::string csv = "at_ns,replica,layers,kv_blocks,swaps_down,swaps_up,failures\n";
+  for (const auto& [at_ns, replica, status] : report.forms) {
+    fmt::format_to(std::back_inserter(csv), "{},{},{},{},{},{},{}\n", at_ns, replica.value,
                    precision_label(status->form), status->form.kv.blocks, status->swaps_down_total,
                    status->swaps_up_total, status->failures_total);
   }
