@@ -236,7 +236,8 @@ void FingerprintRig::fill_kv() {
   done_.pop_all();
   const std::int64_t full = std::max(1, tokens / memory_.kv->block_tokens());
   for (std::int64_t block = full; block < memory_.kv->blocks(); ++block) {
-    memory_.kv->copy({static_cast<BlockId>(block % full), static_cast<BlockId>(block)}, 0, 1);
+    memory_.kv->copy(*memory_.kv, {static_cast<BlockId>(block % full), static_cast<BlockId>(block)},
+                     0, 1);
   }
 }
 
