@@ -69,7 +69,7 @@ describe('a call', () => {
 
 describe('an answer', () => {
   it('says how much of it was computed at which precision', () => {
-    const shares = precisionShares([{ label: 'bf16:4', tokens: 30, chars: 0 }, { label: 'bf16:1+w4:3', tokens: 10, chars: 0 }]);
+    const shares = precisionShares([{ label: 'bf16:4', tokens: 30 }, { label: 'bf16:1+w4:3', tokens: 10 }]);
     assert.deepEqual(shares, [{ precision: 'bf16', share: 0.8125 }, { precision: 'w4', share: 0.1875 }]);
     assert.deepEqual(precisionShares([]), []);
   });
