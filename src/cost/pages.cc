@@ -12,7 +12,8 @@ namespace {
 
 constexpr std::int64_t kLargestPage = 2 * kMiB;
 constexpr std::int64_t kSmallestPage = 4 * kKiB;
-constexpr std::int64_t kPagesOfAHalf = 8;  // at least, at bf16
+constexpr std::int64_t kPagesOfAHalf = 8;   // at least, at bf16
+constexpr std::int64_t kMostPages = 32768;  // of all devices
 
 std::int64_t shard_pages(const ModelSpec& spec, Component component, Precision precision,
                          std::int64_t page_bytes, int shards) {
@@ -65,7 +66,7 @@ std::int64_t blocks_on(const ModelSpec& spec, const Form& form, int device, std:
 
 }  // namespace
 
-std::int64_t page_bytes_for(const ModelSpec& spec, int shards) {
+std::int64_t page_bytes_for(const ModelSpec& spec, int shards, std::int64_t memory_bytes) {
   const ModelSpec shard = shard_spec(spec, shards);
   const std::int64_t smaller =
       std::min(component_bytes(shard, Component::kAttention, Precision::kBf16),
@@ -73,6 +74,9 @@ std::int64_t page_bytes_for(const ModelSpec& spec, int shards) {
   std::int64_t page_bytes = kLargestPage;
   while (page_bytes > kSmallestPage && page_bytes * kPagesOfAHalf > smaller) {
     page_bytes /= 2;
+  }
+  while (page_bytes * kMostPages < memory_bytes) {
+    page_bytes *= 2;
   }
   return page_bytes;
 }

@@ -22,6 +22,15 @@ ModelSpec spec_of(int hidden, int ffn) {
   return spec;
 }
 
+TEST(Pages, AreAtMost32768InAProcess) {
+  const ModelSpec large = spec_of(2048, 8192);
+  EXPECT_EQ(page_bytes_for(large, 1, 64 * kGiB), 2 * kMiB);
+  EXPECT_EQ(page_bytes_for(large, 1, 64 * kGiB + 1), 4 * kMiB);
+  EXPECT_EQ(page_bytes_for(spec_of(32, 64), 1, kGiB), 32 * kKiB);
+  // 64 GiB on 8 devices, of which every page is a mapping of its own.
+  EXPECT_LT(64 * kGiB / page_bytes_for(large, 8, 64 * kGiB), 65530);
+}
+
 TEST(Pages, AreOf2MiBUnlessAModelIsSmall) {
   EXPECT_EQ(page_bytes_for(spec_of(2048, 8192)), 2 * kMiB);
   EXPECT_EQ(page_bytes_for(spec_of(32, 64)), 4 * kKiB);
