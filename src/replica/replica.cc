@@ -30,6 +30,15 @@ int steps_in_flight(const Form& form) {
   return static_cast<int>(stages_of(form).size());
 }
 
+// Returns what tokens and positions cost in multiply-adds of a layer: what makes the steps of a
+// pipeline take about equal times.
+StepBalance balance_of(const ModelSpec& spec) {
+  const AttentionSpec& attention = spec.attention;
+  const double q = static_cast<double>(attention.heads) * attention.head_dim;
+  const double kv = static_cast<double>(attention.kv_heads) * attention.head_dim;
+  return {.per_token = spec.hidden * (2 * q + 2 * kv + 3.0 * spec.ffn), .per_position = 2 * q};
+}
+
 }  // namespace
 
 ReadComponent read_from(std::shared_ptr<VariantStore> variants) {
@@ -95,7 +104,8 @@ Result<std::unique_ptr<Replica>> Replica::start(const ReplicaOptions& options,
                                           .max_num_batched_tokens = model.max_num_batched_tokens,
                                           .max_model_len = sizing.max_model_len,
                                           .prefix_caching = model.prefix_caching,
-                                          .steps_in_flight = steps_in_flight(sizing.form)},
+                                          .steps_in_flight = steps_in_flight(sizing.form),
+                                          .balance = balance_of(checkpoint.spec())},
                             .max_in_flight = steps_in_flight(sizing.form),
                             .morph = options.morph};
   return std::unique_ptr<Replica>(new Replica(config, *std::move(worker), inbox, sink));

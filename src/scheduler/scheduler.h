@@ -181,6 +181,7 @@ class Scheduler {
     std::vector<SequenceSlice> slices;
     std::size_t samples = 0;
     std::size_t scores = 0;
+    double cost = 0;  // by StepBalance
   };
 
   std::vector<BlockId> match(const CacheScope& scope, std::span<const TokenId> tokens) const;
