@@ -1,7 +1,9 @@
 #include "worker/cpu_worker.h"
 
 #include <algorithm>
+#include <atomic>
 #include <limits>
+#include <set>
 #include <thread>
 #include <utility>
 
@@ -63,11 +65,17 @@ std::optional<Error> refusal(const Form& form, const MorphStep& step, bool has_p
 
 // True if every thread of all devices can have a CPU of its own.
 bool cpus_suffice(const WorkerOptions& options) {
-  unsigned threads = 0;
+  std::size_t threads = 0;
+  std::set<int> cpus;
+  bool fits = true;
   for (const WorkerDevice& device : options.devices) {
-    threads += static_cast<unsigned>(device.threads);
+    const auto own = static_cast<std::size_t>(device.threads);
+    threads += own;
+    cpus.insert(device.where.cpus.begin(), device.where.cpus.end());
+    fits = fits && (device.where.cpus.empty() || own <= device.where.cpus.size());
   }
-  return threads <= std::thread::hardware_concurrency();
+  const std::size_t all = cpus.empty() ? std::thread::hardware_concurrency() : cpus.size();
+  return fits && threads <= all;
 }
 
 }  // namespace
@@ -124,6 +132,10 @@ Status CpuWorker::add_devices(const WorkerOptions& options, const Checkpoint& ch
 }
 
 CpuWorker::~CpuWorker() {
+  stop();
+}
+
+void CpuWorker::stop() {
   for (const auto& device : devices_) {
     device->close();
   }
@@ -203,6 +215,21 @@ void CpuWorker::move_blocks(std::vector<BlockMove> moves) {
   const std::lock_guard lock(order_);
   for (const auto& device : devices_) {
     device->push(moves);
+  }
+}
+
+void CpuWorker::copy_blocks(const CpuWorker& source, const std::vector<BlockMove>& moves,
+                            std::function<void()> done) {
+  check(source.devices_.size() == devices_.size(), "equal groups copy KV");
+  const auto left = std::make_shared<std::atomic<std::size_t>>(devices_.size());
+  const auto one_done = [left, done = std::move(done)] {
+    if (left->fetch_sub(1) == 1) {
+      done();
+    }
+  };
+  const std::lock_guard lock(order_);
+  for (std::size_t device = 0; device < devices_.size(); ++device) {
+    devices_[device]->push(KvCopy{&source.devices_[device]->rank(), moves, one_done});
   }
 }
 

@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/units.h"
+#include "cost/memory.h"
 
 namespace protean {
 
@@ -93,6 +94,9 @@ std::int64_t KvStore::lay_out(const Shape& shape) {
                        .head_dim = attention.head_dim,
                        .block_tokens = block_tokens_};
     layer.block_stride_bytes = layer.kv_heads * layer.slot_bytes();
+    check(layer.block_stride_bytes ==
+              kv_layer_block_bytes(shape.spec, shape.kv) / shape.shards * held.attention.count,
+          "cost counts the bytes that slots take");
     block_bytes_ += layer.block_stride_bytes;
     layers_.push_back(layer);
   }
@@ -125,7 +129,7 @@ Status KvStore::grow(std::int64_t blocks, const cpu::MayGoOn& may_go_on) {
   std::int64_t most = 0;
   for (const Array& array : arrays_) {
     wanted += pages_for(array, blocks);
-    most = array.pages.most_pages();
+    most = array.pages.most_pages();  // of the pool, for every array
   }
   if (wanted > most) {
     return make_error(ErrorCode::kExhausted,
@@ -154,20 +158,24 @@ void KvStore::shrink() {
   }
 }
 
-void KvStore::copy(const BlockMove& move, std::int64_t part, std::int64_t parts) const {
-  check(move.from >= 0 && move.from < blocks() && move.to >= 0 && move.to < blocks() &&
-            move.from != move.to,
+void KvStore::copy(const KvStore& source, const BlockMove& move, std::int64_t part,
+                   std::int64_t parts) const {
+  check(move.from >= 0 && move.from < source.blocks() && move.to >= 0 && move.to < blocks() &&
+            (&source != this || move.from != move.to),
         "a block moves to another");
+  check(source.block_bytes_ == block_bytes_ && source.layers_.size() == layers_.size(),
+        "blocks are copied between equal arrays");
   // A part is a range of the bytes of the block's slots, one layer after another.
   std::int64_t begin = block_bytes_ * part / parts;
   const std::int64_t end = block_bytes_ * (part + 1) / parts;
   std::int64_t first = 0;
-  for (const cpu::KvLayer& layer : layers_) {
-    const std::int64_t stride = layer.block_stride_bytes;
+  for (std::size_t layer = 0; layer < layers_.size(); ++layer) {
+    const std::int64_t stride = layers_[layer].block_stride_bytes;
     const std::int64_t last = std::min(end, first + stride);
     if (begin < last) {
-      std::byte* const base = layer.base + (begin - first);
-      std::memcpy(base + move.to * stride, base + move.from * stride,
+      const std::int64_t within = begin - first;
+      std::memcpy(layers_[layer].base + within + move.to * stride,
+                  source.layers_[layer].base + within + move.from * stride,
                   static_cast<std::size_t>(last - begin));
       begin = last;
     }
