@@ -88,10 +88,10 @@ std::vector<TraceRequest> requests_of(loadtest::Workload& workload, double& bloc
 }
 
 SimulationConfig simulation_of(const SimulateCommand& command, const ReplicaOptions& replica,
-                               const StepCost& cost) {
+                               const ModelSpec& spec, const StepCost& cost) {
   const WorkerOptions defaults;
   const int threads = replica.sizing.cpus.front().threads;
-  SimulationConfig config{.engine = engine_config(replica),
+  SimulationConfig config{.engine = engine_config(replica, spec),
                           .replicas = replica.model.group.replicas,
                           .router = replica.router,
                           .step_cost = cost,
@@ -212,7 +212,7 @@ int run_simulate(SimulateCommand& command) {
     return exit_with(known.error());
   }
   replica->step_cost = cost->cost;
-  SimulationConfig config = simulation_of(command, *replica, cost->cost);
+  SimulationConfig config = simulation_of(command, *replica, files->checkpoint->spec(), cost->cost);
   const std::vector<TraceRequest> requests =
       requests_of(*plan->workload, config.prefix_block_tokens);
   const SimulationReport report = simulate(config, requests);

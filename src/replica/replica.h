@@ -36,7 +36,7 @@ struct ReplicaOptions {
 };
 
 // Returns the configuration of the engine that serves such a replica.
-EngineConfig engine_config(const ReplicaOptions& options);
+EngineConfig engine_config(const ReplicaOptions& options, const ModelSpec& spec);
 
 // Returns what a fingerprint of the replica's model has to know: every precision that its layers
 // have or may be lowered to.
@@ -81,8 +81,8 @@ class Replicas {
   ~Replicas();
 
  private:
-  Replicas(const ReplicaOptions& options, std::unique_ptr<Workers> workers, Inbox& inbox,
-           TokenSink& sink);
+  Replicas(RouterPolicy router, const EngineConfig& engine, std::unique_ptr<Workers> workers,
+           Inbox& inbox, TokenSink& sink);
   void run();
 
   Inbox& inbox_;
