@@ -3,6 +3,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
+#include <filesystem>
 #include <memory>
 #include <random>
 #include <string>
@@ -13,6 +14,7 @@
 #include "apps/options.h"
 #include "apps/version.h"
 #include "base/log_output.h"
+#include "cost/memory.h"
 #include "host/descriptor_limit.h"
 #include "host/machine.h"
 #include "host/signal_watcher.h"
@@ -117,6 +119,16 @@ Result<ToolFormat> choose_tool_format(const ServeOptions& options, const ModelFi
   return parse_tool_format(options.tool_call_parser);
 }
 
+ModelCard card_of(const ServeOptions& options, const ModelFiles& files, const Form& form) {
+  const ModelSpec& spec = files.checkpoint->spec();
+  const std::int64_t bf16_bytes = spec.layers * layer_bytes(spec, Precision::kBf16) +
+                                  component_bytes(spec, Component::kEmbeddings, Precision::kBf16);
+  return {.architecture = spec.architecture,
+          .format = std::filesystem::is_directory(options.model.model) ? "safetensors" : "gguf",
+          .parameters = bf16_bytes / 2,
+          .weight_bytes = weight_bytes(spec, form)};
+}
+
 ServedModel served_model(const ServeOptions& options, const ModelFiles& files,
                          const ReplicaOptions& replica, ToolFormat tool_format) {
   const Sizing& sizing = replica.sizing;
@@ -151,7 +163,8 @@ ServedModel served_model(const ServeOptions& options, const ModelFiles& files,
                    .page_bytes = sizing.budget.page_bytes,
                    .pages = sizing.budget.pages,
                    .pages_free = sizing.budget.pages -
-                                 form_pages(spec, sizing.form, sizing.budget.page_bytes)}};
+                                 form_pages(spec, sizing.form, sizing.budget.page_bytes)},
+          .card = card_of(options, files, sizing.form)};
 }
 
 void log_start(const ModelFiles& files, const Sizing& sizing) {

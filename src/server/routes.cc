@@ -35,6 +35,16 @@ constexpr std::array kRoutes{
     Row{"/ping", Route::kPing, "GET, HEAD, POST, OPTIONS", false},
     Row{"/version", Route::kVersion, kRead, false},
     Row{"/metrics", Route::kMetrics, kRead, false},
+    Row{"/", Route::kRoot, kRead, false},
+    Row{"/api/chat", Route::kOllamaChat, kWrite, true, ErrorStyle::kOllama},
+    Row{"/api/generate", Route::kOllamaGenerate, kWrite, true, ErrorStyle::kOllama},
+    Row{"/api/embed", Route::kOllamaEmbed, kWrite, true, ErrorStyle::kOllama},
+    Row{"/api/embeddings", Route::kOllamaEmbeddings, kWrite, true, ErrorStyle::kOllama},
+    Row{"/api/tags", Route::kOllamaTags, kRead, true, ErrorStyle::kOllama},
+    Row{"/api/ps", Route::kOllamaRunning, kRead, true, ErrorStyle::kOllama},
+    Row{"/api/show", Route::kOllamaShow, kWrite, true, ErrorStyle::kOllama},
+    Row{"/api/pull", Route::kOllamaPull, kWrite, true, ErrorStyle::kOllama},
+    Row{"/api/version", Route::kOllamaVersion, kRead, false, ErrorStyle::kOllama},
 };
 
 }  // namespace

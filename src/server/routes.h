@@ -24,7 +24,17 @@ enum class Route {
   kHealth,
   kPing,
   kVersion,
-  kMetrics
+  kMetrics,
+  kRoot,
+  kOllamaChat,
+  kOllamaGenerate,
+  kOllamaEmbed,
+  kOllamaEmbeddings,
+  kOllamaTags,
+  kOllamaRunning,
+  kOllamaShow,
+  kOllamaPull,
+  kOllamaVersion
 };
 
 struct RouteMatch {

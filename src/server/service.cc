@@ -14,6 +14,8 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "server/anthropic/messages_call.h"
+#include "server/ollama/ollama_call.h"
+#include "server/ollama/ollama_models.h"
 #include "server/openai/embedding_call.h"
 #include "server/openai/openai_answer.h"
 #include "server/operators/form_json.h"
@@ -154,12 +156,49 @@ Service::Answer Service::answer(const HttpCall& call) {
     case Route::kMetrics:
       return HttpReply{.content_type = "text/plain; version=0.0.4; charset=utf-8",
                        .body = metrics_.text()};
+    case Route::kRoot:
+      return HttpReply{.content_type = "text/plain; charset=utf-8", .body = "Protean is running\n"};
+    case Route::kOllamaChat:
+    case Route::kOllamaGenerate:
+    case Route::kOllamaEmbed:
+    case Route::kOllamaEmbeddings:
+    case Route::kOllamaTags:
+    case Route::kOllamaRunning:
+    case Route::kOllamaShow:
+    case Route::kOllamaPull:
+    case Route::kOllamaVersion:
+      return answer_ollama(match.route, call);
     case Route::kAny:
     case Route::kNone:
       break;
   }
   check(false, "refuse_early lets no unknown path pass");
   return HttpReply{};
+}
+
+Service::Answer Service::answer_ollama(Route route, const HttpCall& call) {
+  switch (route) {
+    case Route::kOllamaChat:
+    case Route::kOllamaGenerate:
+      if (auto loaded = ollama_load_answer(call.body, unix_time_s())) {
+        return HttpReply{.body = *std::move(loaded)};
+      }
+      return generate(call, route == Route::kOllamaChat ? read_ollama_chat : read_ollama_generate);
+    case Route::kOllamaEmbed:
+      return generate(call, read_ollama_embed);
+    case Route::kOllamaEmbeddings:
+      return generate(call, read_ollama_embeddings);
+    case Route::kOllamaTags:
+      return HttpReply{.body = ollama_tags(model_, created_s_)};
+    case Route::kOllamaRunning:
+      return HttpReply{.body = ollama_running(model_)};
+    case Route::kOllamaShow:
+      return convert(call, read_ollama_show);
+    case Route::kOllamaPull:
+      return convert(call, read_ollama_pull);
+    default:
+      return json_reply({{"version", kOllamaApiVersion}});
+  }
 }
 
 namespace {

@@ -86,6 +86,7 @@ class Service final : public HttpHandler {
   using LiveMap = std::unordered_map<RequestId, Live>;
 
   Answer answer(const HttpCall& call);
+  Answer answer_ollama(Route route, const HttpCall& call);
   // When a request was received, and its deadlines.
   struct Timing {
     TimeNs received_ns = 0;

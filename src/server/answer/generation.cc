@@ -159,6 +159,7 @@ void Generation::finished(int index, const Finished& finished) {
     *usage_.cached_tokens += finished.usage.cached_tokens;
   }
   add(usage_.output_at, finished.usage.output_at);
+  usage_.times = finished.times;
   choice.text.finish(choice.fresh.parts, finished.reason == FinishReason::kLength);
   const bool ended = choice.text.ended();
   if (finished.reason == FinishReason::kFailed && !ended) {

@@ -18,6 +18,14 @@
 
 namespace protean {
 
+// What a model is, for clients that show it.
+struct ModelCard {
+  std::string architecture;
+  std::string format;  // "safetensors" or "gguf"
+  std::int64_t parameters = 0;
+  std::int64_t weight_bytes = 0;  // as served at start
+};
+
 // The model as the API sees it. Does not own the tokenizer and chat template, which outlive the
 // server.
 struct ServedModel {
@@ -35,7 +43,8 @@ struct ServedModel {
   Pooling pooling = Pooling::kMean;            // of embeddings
   std::function<std::tm()> local_time;  // for strftime_now() in templates; empty: not available
   FormStatus form;                      // at start
-  std::int64_t max_text_bytes = 0;      // most_text_bytes(); 0: text of any length is tokenised
+  ModelCard card;
+  std::int64_t max_text_bytes = 0;  // most_text_bytes(); 0: text of any length is tokenised
 };
 
 // Returns the length of the longest text that may fit the model's context. Reads the whole
