@@ -119,7 +119,7 @@ std::int64_t activation_bytes(const ModelSpec& spec, std::int64_t rows, std::int
   const std::int64_t int8 = std::max({int8_bytes(rows, std::max(std::int64_t{spec.hidden}, q)),
                                       last_fits ? 0 : last, int8_bytes(logit_rows, spec.hidden)});
   const std::int64_t row =
-      (1 + partial) * spec.hidden + 2 * q + 2 * kv + 2 * std::int64_t{shard.ffn};
+      (1 + partial) * spec.hidden + q + share.held * (q + 2 * kv + 2 * std::int64_t{shard.ffn});
   const std::int64_t normed = std::max(rows, logit_rows) * spec.hidden;
   // Rows of logits in the model's order, and before that those of each shard.
   const std::int64_t logits =

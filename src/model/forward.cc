@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <optional>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include "base/check.h"
 #include "base/units.h"
@@ -17,6 +19,13 @@ constexpr std::int64_t kAlignmentFloats = 16;  // 64 bytes
 
 std::span<float> rows_of(std::span<float> buffer, std::int64_t rows, std::int64_t width) {
   return buffer.first(static_cast<std::size_t>(rows * width));
+}
+
+// Returns the rows of the index-th shard in a buffer of [shard][rows][width].
+std::span<float> shard_rows(std::span<float> buffer, std::int64_t rows, std::int64_t width,
+                            int index) {
+  return buffer.subspan(static_cast<std::size_t>(index * rows * width),
+                        static_cast<std::size_t>(rows * width));
 }
 
 const float* bias_of(std::span<const float> bias) {
@@ -59,12 +68,12 @@ Result<Scratch> Scratch::create(const ModelSpec& spec, int max_rows, int max_log
   const std::pair<std::span<float>*, std::int64_t> buffers[] = {
       {&scratch.residual_, std::int64_t{max_rows} * spec.hidden},
       {&scratch.normed_, std::int64_t{std::max(max_rows, max_logit_rows)} * spec.hidden},
-      {&scratch.q_, max_rows * query_width(shard)},
-      {&scratch.k_, max_rows * kv_width(shard)},
-      {&scratch.v_, max_rows * kv_width(shard)},
+      {&scratch.q_, share.held * max_rows * query_width(shard)},
+      {&scratch.k_, share.held * max_rows * kv_width(shard)},
+      {&scratch.v_, share.held * max_rows * kv_width(shard)},
       {&scratch.mixed_, max_rows * query_width(shard)},
-      {&scratch.gate_, std::int64_t{max_rows} * shard.ffn},
-      {&scratch.up_, std::int64_t{max_rows} * shard.ffn},
+      {&scratch.gate_, std::int64_t{share.held} * max_rows * shard.ffn},
+      {&scratch.up_, std::int64_t{share.held} * max_rows * shard.ffn},
       {&scratch.arranged_, arranged_floats(shard, max_rows, max_logit_rows)},
       {&scratch.partial_, levels * max_rows * spec.hidden},
       {&scratch.shard_logits_, std::int64_t{whole ? 0 : share.held} * max_logit_rows * shard.vocab},
@@ -201,29 +210,27 @@ cpu::RowSource Forward::normalised(std::int64_t rows, std::span<const float> nor
   return {.x = normed};
 }
 
-// Returns the input of `down`. If there is no observer and it pays, SwiGLU and quantisation are
-// fused with the products of gate and up.
-Forward::Inputs Forward::gated(const cpu::RowSource& source, const LayerWeights& weights,
-                               int layer) const {
+// Returns the input of the index-th shard's `down`. If there is no observer and it pays, SwiGLU and
+// quantisation are fused with the products of gate and up. Otherwise the rows lie in gate_.
+std::optional<cpu::Int8Rows> Forward::gated(const Inputs& x, const LayerWeights& weights,
+                                            const Half& half, int index) const {
   const Scratch& scratch = *parts_.scratch;
-  const std::int64_t rows = std::ssize(source.x) / shard().hidden;
-  const Inputs x = inputs_for(weights.gate, source);
+  const auto up = shard_rows(scratch.up_, half.rows, shard().ffn, index);
   const auto* const integers = std::get_if<cpu::Int8Rows>(&x);
   if (integers != nullptr && parts_.observer == nullptr &&
-      arranged_floats(rows, shard().ffn) <= std::ssize(scratch.up_)) {
-    const auto made =
+      arranged_floats(half.rows, shard().ffn) <= std::ssize(up)) {
+    auto made =
         cpu::matmul_gated(*parts_.team, *integers, {&weights.gate, &weights.up, &weights.down},
-                          std::as_writable_bytes(scratch.up_));
+                          std::as_writable_bytes(up));
     if (made) {
-      return *made;
+      return made;
     }
   }
-  const auto gate = rows_of(scratch.gate_, rows, shard().ffn);
-  const auto up = rows_of(scratch.up_, rows, shard().ffn);
+  const auto gate = shard_rows(scratch.gate_, half.rows, shard().ffn, index);
   multiply(x, {{&weights.gate, gate, {}}, {&weights.up, up, {}}});
   cpu::swiglu(*parts_.team, gate, up, weights.down.format.inputs(), gate);
-  observe(layer, LayerInput::kDown, gate);
-  return inputs_for(weights.down, {.x = gate});
+  observe(half.layer, LayerInput::kDown, gate);
+  return std::nullopt;
 }
 
 void Forward::multiply(const Inputs& x, std::initializer_list<cpu::MatmulTarget> targets) const {
@@ -242,19 +249,22 @@ void Forward::attend(const ForwardBatch& batch, int layer) const {
   const LayerWeights& first = parts_.weights->shard(layer, run.first);
   const cpu::RowSource x = normalised(rows, first.attention_norm, first.query.format);
   observe(layer, LayerInput::kAttention, x.x);
+  const Inputs inputs = inputs_for(first.query, x);  // which all shards share
+  for (int i = 0; i < run.count; ++i) {
+    project_heads(inputs, half, i);
+  }
   cpu::KvLayer kv = parts_.kv[static_cast<std::size_t>(layer)];
   kv.kv_heads = shard().attention.kv_heads;
   for (int i = 0; i < run.count; ++i) {
     const LayerWeights& weights = parts_.weights->shard(layer, run.first + i);
-    project_heads(x, weights);
-    rotate_heads(batch, weights);
-    cpu::store_kv(*parts_.team, kv, batch.slices, rows_of(scratch.k_, rows, kv_width(shard())),
-                  rows_of(scratch.v_, rows, kv_width(shard())));
+    const HeadRows heads = heads_of(rows, i);
+    rotate_heads(batch, weights, heads);
+    cpu::store_kv(*parts_.team, kv, batch.slices, heads.k, heads.v);
     cpu::attention(*parts_.team, kv, batch.slices,
                    {.heads = shard().attention.heads,
                     .window = windowed ? spec.attention.sliding_window : 0,
                     .element = weights.attention_output.format.inputs()},
-                   {rows_of(scratch.q_, rows, query_width(shard())), mixed});
+                   {heads.q, mixed});
     observe(layer, LayerInput::kAttentionOutput, mixed);
     multiply_out(inputs_for(weights.attention_output, {.x = mixed}), weights.attention_output,
                  weights.attention_output_bias, half, i);
@@ -263,32 +273,32 @@ void Forward::attend(const ForwardBatch& batch, int layer) const {
   add_shards(half);
 }
 
-void Forward::project_heads(const cpu::RowSource& source, const LayerWeights& weights) const {
-  Scratch& scratch = *parts_.scratch;
-  const std::int64_t rows = std::ssize(source.x) / shard().hidden;
-  const Inputs x = inputs_for(weights.query, source);
-  multiply(x, {{&weights.query,
-                rows_of(scratch.q_, rows, query_width(shard())),
-                {.bias = bias_of(weights.query_bias)}},
-               {&weights.key,
-                rows_of(scratch.k_, rows, kv_width(shard())),
-                {.bias = bias_of(weights.key_bias)}},
-               {&weights.value,
-                rows_of(scratch.v_, rows, kv_width(shard())),
-                {.bias = bias_of(weights.value_bias)}}});
+// The queries, keys and values of the index-th shard here.
+Forward::HeadRows Forward::heads_of(std::int64_t rows, int index) const {
+  const Scratch& scratch = *parts_.scratch;
+  return {shard_rows(scratch.q_, rows, query_width(shard()), index),
+          shard_rows(scratch.k_, rows, kv_width(shard()), index),
+          shard_rows(scratch.v_, rows, kv_width(shard()), index)};
+}
+
+void Forward::project_heads(const Inputs& x, const Half& half, int index) const {
+  const LayerWeights& weights = parts_.weights->shard(half.layer, run_of(half).first + index);
+  const HeadRows heads = heads_of(half.rows, index);
+  multiply(x, {{&weights.query, heads.q, {.bias = bias_of(weights.query_bias)}},
+               {&weights.key, heads.k, {.bias = bias_of(weights.key_bias)}},
+               {&weights.value, heads.v, {.bias = bias_of(weights.value_bias)}}});
 }
 
 // Normalises and rotates queries and keys. They feed no matrix product, so they stay f32.
-void Forward::rotate_heads(const ForwardBatch& batch, const LayerWeights& weights) const {
-  const auto q = rows_of(parts_.scratch->q_, batch.rows(), query_width(shard()));
-  const auto k = rows_of(parts_.scratch->k_, batch.rows(), kv_width(shard()));
+void Forward::rotate_heads(const ForwardBatch& batch, const LayerWeights& weights,
+                           const HeadRows& heads) const {
   if (!weights.query_norm.empty()) {
     const auto f32 = cpu::Element::kF32;
-    cpu::rms_norm(*parts_.team, q, {weights.query_norm, shard().norm_eps}, f32, q);
-    cpu::rms_norm(*parts_.team, k, {weights.key_norm, shard().norm_eps}, f32, k);
+    cpu::rms_norm(*parts_.team, heads.q, {weights.query_norm, shard().norm_eps}, f32, heads.q);
+    cpu::rms_norm(*parts_.team, heads.k, {weights.key_norm, shard().norm_eps}, f32, heads.k);
   }
-  cpu::rope(*parts_.team, q, shard().attention.heads, batch.positions, parts_.rope);
-  cpu::rope(*parts_.team, k, shard().attention.kv_heads, batch.positions, parts_.rope);
+  cpu::rope(*parts_.team, heads.q, shard().attention.heads, batch.positions, parts_.rope);
+  cpu::rope(*parts_.team, heads.k, shard().attention.kv_heads, batch.positions, parts_.rope);
 }
 
 void Forward::feed_forward(const ForwardBatch& batch, int layer) const {
@@ -297,21 +307,28 @@ void Forward::feed_forward(const ForwardBatch& batch, int layer) const {
   const LayerWeights& first = parts_.weights->shard(layer, run.first);
   const cpu::RowSource normed = normalised(batch.rows(), first.mlp_norm, first.gate.format);
   observe(layer, LayerInput::kMlp, normed.x);
+  const Inputs inputs = inputs_for(first.gate, normed);  // which all shards share
+  std::vector<std::optional<cpu::Int8Rows>> made;
   for (int i = 0; i < run.count; ++i) {
-    const LayerWeights& weights = parts_.weights->shard(layer, run.first + i);
-    multiply_out(gated(normed, weights, layer), weights.down, {}, half, i);
+    made.push_back(gated(inputs, parts_.weights->shard(layer, run.first + i), half, i));
+  }
+  for (int i = 0; i < run.count; ++i) {
+    const cpu::PackedMatrix& down = parts_.weights->shard(layer, run.first + i).down;
+    const auto& integers = made[static_cast<std::size_t>(i)];
+    const auto gate = shard_rows(parts_.scratch->gate_, half.rows, shard().ffn, i);
+    multiply_out(integers ? Inputs(*integers) : inputs_for(down, {.x = gate}), down, {}, half, i);
   }
   add_shards(half);
 }
 
 // Returns a buffer of the sums over shards. Other devices read the lowest one, so attention and MLP
-// take turns in two of them.
+// take turns in two of them, which lie at the same place in every step.
 std::span<float> Forward::partial(const Half& half, int level) const {
-  const std::int64_t floats = half.rows * shard().hidden;
   const bool second = level == 0 && half.component == Component::kMlp && !alone(run_of(half));
   const std::int64_t place = second ? partial_sums(run_of(half).count) : level;
-  return parts_.scratch->partial_.subspan(static_cast<std::size_t>(place * floats),
-                                          static_cast<std::size_t>(floats));
+  return parts_.scratch->partial_.subspan(
+      static_cast<std::size_t>(place * parts_.scratch->max_rows_ * shard().hidden),
+      static_cast<std::size_t>(half.rows * shard().hidden));
 }
 
 // Multiplies the output matrix of the index-th shard here. A single shard adds to the residual

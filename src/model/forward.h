@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <optional>
 #include <span>
 #include <variant>
 
@@ -41,11 +42,11 @@ class Scratch {
   int max_logit_rows_ = 0;
   std::span<float> residual_;  // [rows][hidden], carried between layers
   std::span<float> normed_;    // [rows][hidden]
-  std::span<float> q_;
+  std::span<float> q_;         // [shard][rows][heads * head_dim], as k_ and v_
   std::span<float> k_;
   std::span<float> v_;
-  std::span<float> mixed_;  // attention output, [rows][heads * head_dim]
-  std::span<float> gate_;
+  std::span<float> mixed_;  // attention output of a shard, [rows][heads * head_dim]
+  std::span<float> gate_;   // [shard][rows][ffn], as up_
   std::span<float> up_;
   std::span<float> arranged_;  // the input of a product, as kernels want it
   std::span<float> partial_;   // [level][rows][hidden], sums over shards on their way up the tree
@@ -128,16 +129,25 @@ class Forward {
   Inputs inputs_for(const cpu::PackedMatrix& weights, const cpu::RowSource& rows) const;
   cpu::RowSource normalised(std::int64_t rows, std::span<const float> norm,
                             const cpu::WeightFormat& format) const;
-  Inputs gated(const cpu::RowSource& source, const LayerWeights& weights, int layer) const;
   void multiply(const Inputs& x, std::initializer_list<cpu::MatmulTarget> targets) const;
-  void project_heads(const cpu::RowSource& source, const LayerWeights& weights) const;
-  void rotate_heads(const ForwardBatch& batch, const LayerWeights& weights) const;
   // A half of a layer whose shards are being added up.
   struct Half {
     int layer = 0;
     Component component = Component::kAttention;
     std::int64_t rows = 0;
   };
+  // Queries, keys and values of one shard, [rows][heads * head_dim] each.
+  struct HeadRows {
+    std::span<float> q;
+    std::span<float> k;
+    std::span<float> v;
+  };
+  HeadRows heads_of(std::int64_t rows, int index) const;
+  void project_heads(const Inputs& x, const Half& half, int index) const;
+  void rotate_heads(const ForwardBatch& batch, const LayerWeights& weights,
+                    const HeadRows& heads) const;
+  std::optional<cpu::Int8Rows> gated(const Inputs& x, const LayerWeights& weights, const Half& half,
+                                     int index) const;
   const ShardRun& run_of(const Half& half) const {
     return parts_.weights->holding.of(half.layer, half.component);
   }

@@ -1,0 +1,171 @@
+// A model divided among devices answers with the bits of one device, while it morphs, and when clients leave.
+import assert from 'node:assert/strict';
+import { spawnSync } from 'node:child_process';
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { after, before, describe, it } from 'node:test';
+import { builtin, program, random, Server, sleep } from './server.mjs';
+
+const shards = ['--max-tensor-parallel-size', '2'];
+const groups = {
+  'TP 2': ['--tensor-parallel-size', '2'],
+  'PP 2': ['--pipeline-parallel-size', '2'],
+  'PP 3, uneven': ['--stages', '3,9,4'],
+  'TP 2 x PP 2': ['--tensor-parallel-size', '2', '--pipeline-parallel-size', '2', '--threads', '1'],
+};
+
+// Short and long prompts, shared beginnings, greedy and seeded draws, log-probabilities, structured output.
+function requests(count) {
+  const draw = random(11);
+  const words = ['the', 'dog', 'ran', 'to', 'a', 'big', 'tree', 'and', 'Lily', 'said', 'it', 'was', 'red'];
+  const text = (length) => Array.from({ length }, () => words[draw(words.length)]).join(' ');
+  const shared = text(60);
+  return Array.from({ length: count }, (_, i) => ({
+    prompt: i % 4 === 0 ? `${shared} ${text(5)}` : text(i % 4 === 1 ? 300 : 10 + draw(20)),
+    max_tokens: 12 + draw(24),
+    temperature: i % 2 ? 0.9 : 0,
+    seed: 100 + i,
+    logprobs: i % 5 === 0 ? 2 : undefined,
+    ...(i % 7 === 3 ? { response_format: { type: 'json_schema', json_schema: { name: 's', schema: {
+      type: 'object', properties: { a: { type: 'integer' }, b: { type: 'boolean' } }, required: ['a', 'b'], additionalProperties: false } } } } : {}),
+  }));
+}
+
+async function answer(server, request) {
+  const response = await fetch(`${server.url}/v1/completions`, {
+    method: 'POST', headers: { 'content-type': 'application/json' }, body: JSON.stringify({ model: 'builtin', ...request }),
+  });
+  const body = await response.json();
+  assert.equal(response.status, 200, JSON.stringify(body));
+  const { text, finish_reason, logprobs } = body.choices[0];
+  return { text, finish_reason, logprobs };
+}
+
+const answers = (server, all) => Promise.all(all.map((request) => answer(server, request)));
+
+// Runs `use` with a server, which must then stop cleanly, and which does not outlive a failure.
+async function withServer(flags, use) {
+  const server = await Server.startBuiltin(...flags);
+  try {
+    const result = await use(server);
+    assert.equal(await server.stop(), 0, server.log);
+    return result;
+  } catch (error) {
+    server.process.kill('SIGKILL');
+    throw error;
+  }
+}
+
+// KV for about ten sequences, so that some are preempted.
+const small = ['--kv-cache-memory', '6MiB', '--max-num-batched-tokens', '128', '--max-model-len', '700'];
+
+describe('groups of devices', () => {
+  const all = requests(40);
+  for (const dtype of [['--dtype', 'bf16'], ['--dtype', 'w8a8', '--kv-cache-dtype', 'int8']]) {
+    it(`answer like one device: ${dtype.join(' ')}`, async () => {
+      const flags = [...dtype, ...shards, ...small];
+      const expected = await withServer(flags, (server) => answers(server, all));
+      for (const [name, division] of Object.entries(groups)) {
+        await withServer([...flags, ...division], async (server) => {
+          assert.deepEqual(await answers(server, all), expected, name);
+          assert.equal((await server.idleMetrics()).get('vllm:kv_cache_usage_perc'), 0, name);
+        });
+      }
+    });
+  }
+
+  it('morph while they answer, and report who holds what', async () => {
+    for (const [name, division] of Object.entries(groups)) {
+      const flags = ['--dtype', 'bf16', ...shards, ...division, '--device-memory', '160MiB', '--admin-port', '0'];
+      await withServer(flags, async (server) => {
+        const admin = await operatorsOf(server);
+        const running = answers(server, all.slice(0, 12));
+        for (const layers of ['w8', 'bf16', 'w4a8', 'bf16']) {
+          const put = await fetch(`${admin}/admin/form`, { method: 'PUT', body: JSON.stringify({ layers }) });
+          assert.equal(put.status, 202, `${name}: ${await put.text()}`);
+          await reached(admin, layers);
+        }
+        await running;
+        const { form } = await (await fetch(`${admin}/admin/form`)).json();
+        assert.equal(form.stages.reduce((sum, stage) => sum + stage.layer_count, 0), 16);
+        assert.equal(form.tp_degree, name.startsWith('TP 2') ? 2 : 1);
+      });
+    }
+  });
+
+  it('lose nothing when clients leave at random', async () => {
+    const draw = random(5);
+    await withServer([...shards, ...small, ...groups['TP 2 x PP 2']], async (server) => {
+      await Promise.all(Array.from({ length: 16 }, async (_, client) => {
+        for (let i = 0; i < 6; ++i) await mayLeave(server, all[(client * 6 + i) % all.length], draw);
+      }));
+      const idle = await server.idleMetrics();
+      assert.equal(idle.get('vllm:num_requests_running'), 0);
+      assert.equal(idle.get('vllm:num_requests_waiting'), 0);
+    });
+  });
+});
+
+// Sends a request, and every second time leaves before its answer is complete.
+async function mayLeave(server, request, draw) {
+  const leaves = draw(2) === 0;
+  const controller = new AbortController();
+  const timer = leaves ? setTimeout(() => controller.abort(), draw(150)) : undefined;
+  try {
+    const response = await fetch(`${server.url}/v1/completions`, {
+      method: 'POST', headers: { 'content-type': 'application/json' }, signal: controller.signal,
+      body: JSON.stringify({ model: 'builtin', ...request }),
+    });
+    assert.equal(response.status, 200);
+    await response.text();
+  } catch (error) {
+    assert.ok(leaves, error);
+  }
+  clearTimeout(timer);
+}
+
+async function operatorsOf(server) {
+  await server.logged(/operators' port: [\d.:]+/);
+  return `http://${server.log.match(/operators' port: ([\d.:]+)/)[1]}`;
+}
+
+async function reached(admin, layers) {
+  for (let i = 0; i < 500; ++i) {
+    const { form, wanted } = await (await fetch(`${admin}/admin/form`)).json();
+    if (form.text === wanted.text && form.layer_precision.every((one) => one === layers)) return;
+    await sleep(20);
+  }
+  assert.fail(`the form did not become ${layers}`);
+}
+
+describe('devices', () => {
+  let folder;
+  before(() => { folder = mkdtempSync(join(tmpdir(), 'protean-devices-')); });
+  after(() => rmSync(folder, { recursive: true, force: true }));
+  const inspect = (...flags) => spawnSync(program, ['inspect', builtin, ...flags], { encoding: 'utf8' });
+
+  it('are described by inspect', () => {
+    const { stdout } = inspect('--devices', '2', '--stages', '9,7');
+    assert.match(stdout, /form at start +2 stages \(9, 7 layers\) x TP 1/);
+    assert.match(stdout, /device 0 +1 thread/);
+    assert.match(stdout, /device 1 +1 thread/);
+  });
+
+  it('are refused in one line that says what would work', () => {
+    const file = join(folder, 'devices.toml');
+    writeFileSync(file, '[[device]]\ncpus = "0"\n[[device]]\ncpus = "0"\n');
+    for (const [flags, words] of [
+      [['--tensor-parallel-size', '8'], /--tensor-parallel-size 8: .* 4 KV heads: use 4/],
+      [['--devices', '3', '--tensor-parallel-size', '2'], /--devices 3: TP 2 with 1 stage takes 2/],
+      [['--stages', '10,7'], /these are 17 layers, the model has 16/],
+      [['--devices', file], /CPU 0 belongs to two devices/],
+      [['--devices', '2', '--device-memory', '4MiB'], /do not fit the 4\.00 MiB that --device-memory allows on a device: use --device-memory \d+MiB/],
+    ]) {
+      const { status, stderr } = inspect(...flags);
+      assert.equal(status, 2, flags.join(' '));
+      assert.match(stderr, /^protean: [^\n]+\n$/, flags.join(' '));
+      assert.match(stderr, words, flags.join(' '));
+    }
+  });
+});
