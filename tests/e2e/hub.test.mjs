@@ -423,6 +423,13 @@ describe('models by name', () => {
     hub.listing = (body) => ({ ...body, siblings: body.siblings.map((each) => (each.lfs ? { ...each, lfs: { ...each.lfs, size: 9e15 } } : each)) });
     await fails(pull('acme/quants:Q8_0', { env }), /acme\/quants:Q8_0 needs [\d.]+ [TP]?\w+ more in .*, which has [\d.]+ \w+ free: make room, or set HF_HUB_CACHE/);
     hub.listing = undefined;
+    const refused = (status, code) => (request, response, what) => what.path === 'quants-Q8_0.gguf' && !what.storage &&
+      (hub.refuse(response, status, code, 'not for you'), true);
+    await fails(withFault(refused(403, ''), () => pull('acme/quants:Q8_0', { env })), /localhost:\d+ refuses access to acme\/quants: HTTP 403: not for you/);
+    await fails(withFault(refused(404, 'EntryNotFound'), () => pull('acme/quants:Q8_0', { env })), /quants-Q8_0\.gguf of acme\/quants is not there: HTTP 404/);
+    hub.fault = (request, response) => !hub.refuse(response.setHeader('Retry-After', '3600'), 429, '', 'too many');
+    await fails(pull('acme/quants:Q8_0', { env }), /localhost:\d+ answers HTTP 429 to \/api\/models\/acme\/quants\/revision\/main: too many/);
+    hub.fault = undefined;
   });
 
   it('gives a token to the hub alone', async () => {
