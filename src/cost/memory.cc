@@ -1,6 +1,8 @@
 #include "cost/memory.h"
 
 #include <algorithm>
+#include <utility>
+#include <vector>
 
 #include "base/units.h"
 #include "cost/shards.h"
@@ -9,6 +11,7 @@ namespace protean {
 namespace {
 
 constexpr std::int64_t kPadding = 32;            // of both sides of a matrix
+constexpr std::int64_t kLine = 64;               // on which each matrix begins
 constexpr std::int64_t kVectorElementBytes = 4;  // norms and biases stay f32
 
 std::int64_t matrix_bytes(std::int64_t outputs, std::int64_t inputs, const StoredWeights& as) {
@@ -44,25 +47,56 @@ std::int64_t kv_row_bytes(std::int64_t head_dim, KvPrecision precision) {
 
 }  // namespace
 
-std::int64_t component_bytes(const ModelSpec& spec, Component component, Precision precision) {
-  if (component == Component::kEmbeddings) {
-    return (spec.tied_embeddings ? 1 : 2) * vocab_matrix_bytes(spec, precision) +
-           spec.hidden * kVectorElementBytes;
-  }
-  const StoredWeights as{precision, spec.stored.group};
+namespace {
+
+// The matrices of a component, as [outputs, inputs].
+std::vector<std::pair<std::int64_t, std::int64_t>> matrices_of(const ModelSpec& spec,
+                                                               Component component) {
   const AttentionSpec& attention = spec.attention;
   const std::int64_t q = std::int64_t{attention.heads} * attention.head_dim;
   const std::int64_t kv = std::int64_t{attention.kv_heads} * attention.head_dim;
-  std::int64_t vectors = spec.hidden;  // the norm
-  if (component == Component::kMlp) {
-    return 2 * matrix_bytes(spec.ffn, spec.hidden, as) + matrix_bytes(spec.hidden, spec.ffn, as) +
-           vectors * kVectorElementBytes;
+  const std::int64_t hidden = spec.hidden;
+  const std::int64_t ffn = spec.ffn;
+  switch (component) {
+    case Component::kAttention:
+      return {{q, hidden}, {kv, hidden}, {kv, hidden}, {hidden, q}};
+    case Component::kMlp:
+      return {{ffn, hidden}, {ffn, hidden}, {hidden, ffn}};
+    case Component::kEmbeddings:
+      break;
   }
-  vectors += attention.qkv_bias ? q + 2 * kv : 0;
-  vectors += attention.output_bias ? spec.hidden : 0;
-  vectors += attention.qk_norm ? 2 * attention.head_dim : 0;
-  return matrix_bytes(q, spec.hidden, as) + 2 * matrix_bytes(kv, spec.hidden, as) +
-         matrix_bytes(spec.hidden, q, as) + vectors * kVectorElementBytes;
+  return std::vector<std::pair<std::int64_t, std::int64_t>>(spec.tied_embeddings ? 1 : 2,
+                                                            {spec.vocab, hidden});
+}
+
+std::int64_t vectors_bytes(const ModelSpec& spec, Component component) {
+  const AttentionSpec& attention = spec.attention;
+  std::int64_t elements = spec.hidden;  // the norm
+  if (component == Component::kAttention) {
+    const std::int64_t heads = attention.heads + 2 * std::int64_t{attention.kv_heads};
+    elements += attention.qkv_bias ? heads * attention.head_dim : 0;
+    elements += attention.output_bias ? spec.hidden : 0;
+    elements += attention.qk_norm ? 2 * attention.head_dim : 0;
+  }
+  return elements * kVectorElementBytes;
+}
+
+}  // namespace
+
+std::int64_t component_bytes(const ModelSpec& spec, Component component, Precision precision) {
+  std::int64_t bytes = vectors_bytes(spec, component);
+  for (const auto& [outputs, inputs] : matrices_of(spec, component)) {
+    bytes += matrix_bytes(outputs, inputs, {precision, spec.stored.group});
+  }
+  return bytes;
+}
+
+std::int64_t matrices_bytes(const ModelSpec& spec, Component component, Precision precision) {
+  std::int64_t bytes = 0;
+  for (const auto& [outputs, inputs] : matrices_of(spec, component)) {
+    bytes += round_up(matrix_bytes(outputs, inputs, {precision, spec.stored.group}), kLine);
+  }
+  return bytes;
 }
 
 std::int64_t layer_bytes(const ModelSpec& spec, const LayerPrecision& precision) {

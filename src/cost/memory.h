@@ -12,6 +12,8 @@ namespace protean {
 // of inputs of an output.
 
 std::int64_t component_bytes(const ModelSpec& spec, Component component, Precision precision);
+// The bytes of a component's matrices alone, each of which begins on a line of 64 bytes.
+std::int64_t matrices_bytes(const ModelSpec& spec, Component component, Precision precision);
 std::int64_t layer_bytes(const ModelSpec& spec, const LayerPrecision& precision);
 std::int64_t layer_bytes(const ModelSpec& spec, Precision precision);  // of both halves
 

@@ -12,14 +12,10 @@ namespace {
 constexpr std::int64_t kLargestPage = 2 * kMiB;
 constexpr std::int64_t kSmallestPage = 4 * kKiB;
 constexpr std::int64_t kPagesOfAHalf = 8;  // at least, at bf16
-// Each matrix and vector of a component begins on a line of 64 bytes.
-constexpr std::int64_t kLine = 64;
-constexpr std::int64_t kTensorsOfAComponent = 12;
 
 std::int64_t shard_pages(const ModelSpec& spec, Component component, Precision precision,
                          std::int64_t page_bytes, int shards) {
-  const std::int64_t bytes = component_bytes(shard_spec(spec, shards), component, precision);
-  return ceil_div(bytes + kTensorsOfAComponent * kLine, page_bytes);
+  return ceil_div(matrices_bytes(shard_spec(spec, shards), component, precision), page_bytes);
 }
 
 // Bytes of a block in the array of a layer, of which the device holds `run`.

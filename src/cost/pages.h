@@ -20,8 +20,9 @@ struct PageBudget {
 // half wastes little.
 std::int64_t page_bytes_for(const ModelSpec& spec, int shards = 1);
 
-// Pages of a component: component_bytes() and the alignment of its matrices and vectors to 64-byte
-// lines, for each of its `shards`, so that a device can give up some shards and their pages.
+// Pages of a component: of the matrices of each of its `shards`, so that a device can give up some
+// shards and their pages. Norms and biases, which are too small for pages of their own, lie in what
+// is left of a page or behind it in memory of the system.
 std::int64_t component_pages(const ModelSpec& spec, Component component, Precision precision,
                              std::int64_t page_bytes, int shards = 1);
 

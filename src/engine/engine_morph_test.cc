@@ -382,6 +382,11 @@ TEST_F(EngineMorph, WishesThatCannotBeGrantedAreRefusedWithTheReason) {
 MorphConfig mixed_for_test() {
   MorphConfig config = morph_for_test(10);
   config.bounds.ladder = {Precision::kBf16, Precision::kW8};
+  PageBudget& budget = config.bounds.budget;
+  const std::int64_t reserve =
+      reserve_pages(config.bounds.spec, config.bounds.ladder, budget.page_bytes);
+  budget.pages += reserve - budget.reserve;
+  budget.reserve = reserve;
   config.bounds.full.layer_precision[1] = {Precision::kW4, Precision::kW4};
   config.start = config.bounds.full;
   return config;

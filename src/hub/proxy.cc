@@ -10,7 +10,7 @@
 namespace protean::hub {
 namespace {
 
-std::string lower(std::string_view text) {
+std::string lower_case(std::string_view text) {
   std::string result;
   for (const char c : text) {
     result += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
@@ -29,7 +29,7 @@ bool names_host(std::string_view entry, const WebUrl& url) {
   if (entry == "*") {
     return true;
   }
-  std::string host = lower(entry);
+  std::string host = lower_case(entry);
   const bool bracketed = host.starts_with('[');
   const std::size_t colon = host.rfind(':');
   const bool is_address = !bracketed && std::count(host.begin(), host.end(), ':') > 1;  // IPv6

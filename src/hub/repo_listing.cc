@@ -13,7 +13,7 @@ namespace {
 namespace json = boost::json;
 
 constexpr std::size_t kLongestPath = 1024;
-constexpr std::size_t kLongestPart = 255;
+constexpr std::size_t kLongestPathPart = 255;
 constexpr std::size_t kMostFiles = 100'000;
 
 Error no_listing(std::string_view why) {
@@ -79,7 +79,7 @@ bool is_safe_path(std::string_view path) {
   while (plain) {
     const std::size_t end = std::min(path.find('/'), path.size());
     const std::string_view part = path.substr(0, end);
-    if (part.empty() || part == "." || part == ".." || part.size() > kLongestPart) {
+    if (part.empty() || part == "." || part == ".." || part.size() > kLongestPathPart) {
       return false;
     }
     if (end == path.size()) {

@@ -48,15 +48,17 @@ class Carver {
   std::int64_t used_ = 0;
 };
 
+// Matrices come first, so that they fill whole pages (cost/pages.h).
 void lay_out_attention(LayerWeights& layer, const ModelSpec& spec, cpu::WeightFormat format,
                        Carver& carver) {
   const AttentionSpec& attention = spec.attention;
   const std::int64_t q = std::int64_t{attention.heads} * attention.head_dim;
   const std::int64_t kv = std::int64_t{attention.kv_heads} * attention.head_dim;
-  layer.attention_norm = carver.vector(spec.hidden);
   layer.query = carver.matrix(format, q, spec.hidden);
   layer.key = carver.matrix(format, kv, spec.hidden);
   layer.value = carver.matrix(format, kv, spec.hidden);
+  layer.attention_output = carver.matrix(format, spec.hidden, q);
+  layer.attention_norm = carver.vector(spec.hidden);
   if (attention.qkv_bias) {
     layer.query_bias = carver.vector(q);
     layer.key_bias = carver.vector(kv);
@@ -66,7 +68,6 @@ void lay_out_attention(LayerWeights& layer, const ModelSpec& spec, cpu::WeightFo
     layer.query_norm = carver.vector(attention.head_dim);
     layer.key_norm = carver.vector(attention.head_dim);
   }
-  layer.attention_output = carver.matrix(format, spec.hidden, q);
   if (attention.output_bias) {
     layer.attention_output_bias = carver.vector(spec.hidden);
   }
@@ -74,10 +75,10 @@ void lay_out_attention(LayerWeights& layer, const ModelSpec& spec, cpu::WeightFo
 
 void lay_out_mlp(LayerWeights& layer, const ModelSpec& spec, cpu::WeightFormat format,
                  Carver& carver) {
-  layer.mlp_norm = carver.vector(spec.hidden);
   layer.gate = carver.matrix(format, spec.ffn, spec.hidden);
   layer.up = carver.matrix(format, spec.ffn, spec.hidden);
   layer.down = carver.matrix(format, spec.hidden, spec.ffn);
+  layer.mlp_norm = carver.vector(spec.hidden);
 }
 
 std::int64_t lay_out_half(LayerWeights& layer, const ModelSpec& spec, Component half,

@@ -152,8 +152,8 @@ void DeviceWorker::run(const SharedPlan& plan) {
 
 void DeviceWorker::run(MorphId commit) {
   if (std::optional<LayerSwapper::Filled> filled = swapper_.take(commit)) {
-    rank_->swap_component(filled->step, filled->pages);
-    swapper_.give_back(commit, std::move(filled->pages));
+    rank_->swap_component(filled->step, filled->memory);
+    swapper_.give_back(commit, std::move(filled->memory));
   } else {
     check(resizer_.commit(commit), "what is committed was prepared and not aborted");
   }

@@ -22,7 +22,7 @@ namespace protean {
 namespace {
 
 constexpr int kBlockTokens = 4;
-constexpr std::int64_t kPageBytes = 4096;
+constexpr std::int64_t kGroupPageBytes = 4096;
 constexpr int kLayers = 5;
 
 ModelSpec group_spec(bool everything, bool tied) {
@@ -65,14 +65,14 @@ class GroupScene {
  public:
   GroupScene(const ModelSpec& spec, const GroupCase& group, int shards, Precision precision)
       : checkpoint_(spec), form_(form_of(spec, group, shards, precision)) {
-    const std::int64_t pages = form_pages(spec, form_, kPageBytes) + 60;
+    const std::int64_t pages = form_pages(spec, form_, kGroupPageBytes) + 60;
     const WorkerOptions options{
         .form = form_,
         .devices = std::vector<WorkerDevice>(form_.group.size(), {.threads = group.threads}),
         .max_step_tokens = 100,
         .max_positions = 256,
         .max_in_flight = 3,
-        .pages = PageBudget{kPageBytes, pages},
+        .pages = PageBudget{kGroupPageBytes, pages},
         .read_component = [this](const ComponentVariant& which, std::span<std::byte> memory,
                                  const Pace& pace) -> Result<std::string> {
           if (which.shard == refused_shard_) {
@@ -101,7 +101,7 @@ class GroupScene {
     worker_->commit(MorphId{last_id_});
     form_ = after(form_, step);
     EXPECT_EQ(ear.done(last_id_).pages_free,
-              pages_ - form_pages(checkpoint_.spec(), form_, kPageBytes));
+              pages_ - form_pages(checkpoint_.spec(), form_, kGroupPageBytes));
   }
   void apply(const MorphStep& step) {
     const MorphReady ready = prepare(step);

@@ -23,8 +23,12 @@ namespace protean {
 using ReadComponent = std::function<Result<std::string>(
     const ComponentVariant& which, std::span<std::byte> memory, const Pace& pace)>;
 
+// The memory of the shards of a component, in their order: each has pages of its own, so that a
+// device can give up some of them.
+using ShardMemory = std::vector<cpu::PageRange>;
+
 struct FilledPages {
-  cpu::PageRange pages;
+  ShardMemory shards;
   std::string remark;  // of the ReadComponent
 };
 
@@ -36,8 +40,7 @@ struct ShardedSwap {
   int shards = 1;  // of the component
 };
 
-// Takes pages and fills them; each shard of the component begins on a page. A failure returns all
-// pages.
+// Takes pages and fills them. A failure returns all pages.
 Result<FilledPages> fill_pages(cpu::PagePool& pool, const ShardedSwap& what,
                                const ReadComponent& read, const cpu::MayGoOn& may_go_on = {});
 
@@ -47,14 +50,14 @@ class LayerPages {
   LayerPages() = default;
   explicit LayerPages(int layers) : halves_(static_cast<std::size_t>(layers)) {}
 
-  // Points the shards here of the component's weights to `pages`, which then holds the old pages.
-  void swap(ModelWeights& weights, const SwapComponent& component, cpu::PageRange& pages);
+  // Points the shards here of the component's weights to `memory`, which then holds the old memory.
+  void swap(ModelWeights& weights, const SwapComponent& component, ShardMemory& memory);
 
   std::int64_t bytes() const;
 
  private:
-  std::vector<std::array<cpu::PageRange, kLayerHalves.size()>> halves_;
-  cpu::PageRange embeddings_;
+  std::vector<std::array<ShardMemory, kLayerHalves.size()>> halves_;
+  ShardMemory embeddings_;
 };
 
 }  // namespace protean

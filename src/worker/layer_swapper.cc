@@ -42,7 +42,7 @@ void LayerSwapper::fill(MorphId id, const std::shared_ptr<Swap>& swap) {
       return;
     }
     if (filled) {
-      swap->pages = std::move(filled->pages);
+      swap->memory = std::move(filled->shards);
       swap->ready = true;
       ready.remark = std::move(filled->remark);
     } else {
@@ -67,7 +67,7 @@ void LayerSwapper::abort(MorphId id) {
     swaps_.erase(found);
   }
   // In the background, so that the caller does not wait for pages to be unmapped.
-  parts_.thread->post_urgent([swap = std::move(swap)] { swap->pages = cpu::PageRange(); });
+  parts_.thread->post_urgent([swap = std::move(swap)] { swap->memory.clear(); });
 }
 
 std::optional<LayerSwapper::Filled> LayerSwapper::take(MorphId id) {
@@ -79,13 +79,13 @@ std::optional<LayerSwapper::Filled> LayerSwapper::take(MorphId id) {
   const std::shared_ptr<Swap> swap = std::move(found->second);
   check(swap->ready, "what is committed is ready");
   swaps_.erase(found);
-  return Filled{swap->step, std::move(swap->pages)};
+  return Filled{swap->step, std::move(swap->memory)};
 }
 
-void LayerSwapper::give_back(MorphId id, cpu::PageRange pages) {
-  auto old = std::make_shared<cpu::PageRange>(std::move(pages));
+void LayerSwapper::give_back(MorphId id, ShardMemory memory) {
+  auto old = std::make_shared<ShardMemory>(std::move(memory));
   parts_.thread->post_urgent([this, id, old = std::move(old)] {
-    *old = cpu::PageRange();
+    old->clear();
     parts_.handlers.done({.id = id, .pages_free = parts_.pool->free_pages()});
   });
 }

@@ -40,7 +40,7 @@ class LayerSwapper {
   // A component's new weights, filled and not yet in use.
   struct Filled {
     SwapComponent step;
-    cpu::PageRange pages;
+    ShardMemory memory;
   };
 
   explicit LayerSwapper(Parts parts) : parts_(std::move(parts)) {}
@@ -50,16 +50,16 @@ class LayerSwapper {
   void abort(MorphId id);
 
   // On the thread that runs steps: take() returns the prepared weights, or nothing if there is no
-  // swap with this id. give_back() then gets the replaced pages and ends the swap.
+  // swap with this id. give_back() then gets the replaced memory and ends the swap.
   std::optional<Filled> take(MorphId id);
-  void give_back(MorphId id, cpu::PageRange pages);
+  void give_back(MorphId id, ShardMemory memory);
 
  private:
   struct Swap {
     SwapComponent step;
     std::atomic<bool> aborted{false};
     bool ready = false;
-    cpu::PageRange pages;
+    ShardMemory memory;
   };
 
   void fill(MorphId id, const std::shared_ptr<Swap>& swap);

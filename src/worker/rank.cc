@@ -86,7 +86,7 @@ Result<ModelWeights> load_on_pages(const Loading& loading, cpu::PagePool& pool,
       return make_error(filled.error().code, "{}: {}", component_name(layer, component),
                         filled.error().message);
     }
-    layers.swap(weights, swap, filled->pages);
+    layers.swap(weights, swap, filled->shards);
     return {};
   };
   if (const Status loaded = load(0, Component::kEmbeddings); !loaded) {
@@ -346,8 +346,8 @@ std::vector<double> Rank::pool(const SequenceSlice& slice, const Forward& forwar
   return pooled;
 }
 
-void Rank::swap_component(const SwapComponent& swap, cpu::PageRange& pages) {
-  pages_.swap(weights_, swap, pages);
+void Rank::swap_component(const SwapComponent& swap, ShardMemory& memory) {
+  pages_.swap(weights_, swap, memory);
 }
 
 void Rank::move_blocks(std::span<const BlockMove> moves) {

@@ -105,8 +105,8 @@ class Rank {
   // is malformed or beyond the limits.
   StepResult run(const StepPlan& plan, const LogitsTap& tap = {});
 
-  // Between steps: gives the component the weights on `pages`, which then holds the old pages.
-  void swap_component(const SwapComponent& swap, cpu::PageRange& pages);
+  // Between steps: gives the component the weights in `memory`, which then holds the old ones.
+  void swap_component(const SwapComponent& swap, ShardMemory& memory);
   void move_blocks(std::span<const BlockMove> moves);
 
   WorkerMemory memory() const;

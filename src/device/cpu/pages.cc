@@ -297,6 +297,16 @@ Status PageRange::attach(std::int64_t pages, const MayGoOn& may_go_on) {
   return {};
 }
 
+Status PageRange::attach_tail(std::int64_t bytes) {
+  check(bytes >= 0 && pages_ * pool_->page_bytes() + bytes <= most_pages_ * pool_->page_bytes(),
+        "the range has addresses for its tail");
+  if (bytes > 0 && mmap(address(pages_), static_cast<std::size_t>(bytes), PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == MAP_FAILED) {
+    return refused(bytes, "of memory", kAdviceOnMaps);
+  }
+  return {};
+}
+
 void PageRange::detach(std::int64_t pages) {
   check(pages >= 0 && pages <= pages_, "the range has the pages");
   if (pages == 0) {

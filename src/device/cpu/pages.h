@@ -78,6 +78,10 @@ class PageRange {
   // `may_go_on` returned false.
   Status attach(std::int64_t pages, const MayGoOn& may_go_on = {});
 
+  // Maps memory of the system, not of the pool, right behind the attached pages: for what is too
+  // small for a page of its own. No pages can be attached or detached afterwards.
+  Status attach_tail(std::int64_t bytes);
+
   // Unmaps the last pages and returns them to the pool.
   void detach(std::int64_t pages);
 

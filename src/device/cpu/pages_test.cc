@@ -62,6 +62,18 @@ TEST(PageRange, AttachesAndDetachesAtItsEnd) {
   EXPECT_EQ(pool->free_pages(), 10);
 }
 
+TEST(PageRange, ATailLiesBehindThePagesAndIsNotOfThePool) {
+  const auto pool = pool_of(4 * kKiB, 4);
+  PageRange range = range_of(*pool, 5);
+  ASSERT_TRUE(range.attach(3).ok());
+  ASSERT_TRUE(range.attach_tail(5000).ok());
+  EXPECT_EQ(pool->free_pages(), 1);
+  EXPECT_EQ(range.bytes(), 3 * 4 * kKiB);
+  std::memset(range.data(), 0x5a, static_cast<std::size_t>(range.bytes()) + 5000);
+  const PageRange moved = std::move(range);
+  EXPECT_EQ(moved.data()[3 * 4 * kKiB + 4999], std::byte{0x5a});
+}
+
 TEST(PageRange, MovesItsPages) {
   const auto pool = pool_of(4 * kKiB, 4);
   PageRange first = range_of(*pool, 4);
