@@ -32,7 +32,7 @@ std::string digest_of(std::string_view tag) {
 }
 
 // Text of the hub for people, fit for one line of a message.
-std::string shown(std::string_view text) {
+std::string one_line(std::string_view text) {
   constexpr std::size_t kLongest = 200;
   std::string line(text.substr(0, kLongest));
   std::replace_if(
@@ -40,7 +40,7 @@ std::string shown(std::string_view text) {
   return line;
 }
 
-Error no_model(const HubSettings& settings, const ModelName& name) {
+Error no_such_model(const HubSettings& settings, const ModelName& name) {
   std::vector<std::string> known;
   for (const CachedRepo& repo : Cache(settings.cache).list()) {
     known.push_back(repo.repo);
@@ -70,7 +70,7 @@ Error no_access(const HubSettings& settings, const ModelName& name) {
 
 Error explain_refusal(const WebAnswer& answer, const HubSettings& settings, const ModelName& name) {
   const std::string_view code = answer.field("X-Error-Code");
-  const std::string message = shown(answer.field("X-Error-Message"));
+  const std::string message = one_line(answer.field("X-Error-Message"));
   const int status = answer.status();
   if (code == "GatedRepo") {
     return no_access(settings, name);
@@ -91,7 +91,7 @@ Error explain_refusal(const WebAnswer& answer, const HubSettings& settings, cons
                       settings.endpoint, settings.token_source);
   }
   if (code == "RepoNotFound" || status == 404 || status == 401) {
-    return no_model(settings, name);
+    return no_such_model(settings, name);
   }
   if (status == 403) {
     return make_error(ErrorCode::kInvalidArgument, "{} refuses access to {}: HTTP 403{}",

@@ -11,14 +11,14 @@ namespace {
 
 namespace json = boost::json;
 
-const AnswerIdentity kIdentity{.id = "ollama-1", .model = "m", .created_s = 1'767'225'600};
+const AnswerIdentity kOllamaIdentity{.id = "ollama-1", .model = "m", .created_s = 1'767'225'600};
 
 AnswerPiece piece_of(std::vector<ToolPiece> parts) {
   return {.parts = std::move(parts), .tokens = {}};
 }
 
 TEST(OllamaAnswer, EachStepIsALineAndTheLastHasCountsAndTimes) {
-  const auto writer = make_ollama_writer(kIdentity, OllamaCall::kGenerate);
+  const auto writer = make_ollama_writer(kOllamaIdentity, OllamaCall::kGenerate);
   EXPECT_EQ(writer->begin({}), "");
   EXPECT_EQ(writer->piece(0, piece_of({ContentPiece{"a\n"}}), {}),
             R"({"model":"m","created_at":"2026-01-01T00:00:00Z","response":"a\n","done":false})"
@@ -40,7 +40,7 @@ TEST(OllamaAnswer, EachStepIsALineAndTheLastHasCountsAndTimes) {
 }
 
 TEST(OllamaAnswer, AToolCallIsWrittenOnceItIsComplete) {
-  const auto writer = make_ollama_writer(kIdentity, OllamaCall::kChat);
+  const auto writer = make_ollama_writer(kOllamaIdentity, OllamaCall::kChat);
   EXPECT_EQ(writer->piece(0, piece_of({CallBegin{0, "c0", "f"}, ArgumentsPiece{0, "{\"a\""}}), {}),
             "");
   EXPECT_EQ(writer->piece(0, piece_of({ArgumentsPiece{0, ":1}"}}), {}), "");

@@ -24,22 +24,22 @@ namespace json = boost::json;
 constexpr std::string_view kIdPrefix = "ollama-";
 constexpr std::size_t kLongestLoadBody = 4096;
 
-struct Refused {
+struct OllamaRefusal {
   std::string_view field;
   std::string_view why;
 };
-constexpr std::array kRefused{
-    Refused{"images", "this model reads text only"},
-    Refused{"template", "the chat template is the model's own"},
-    Refused{"context", "send the conversation to /api/chat as messages"},
-    Refused{"suffix", "text cannot be inserted before another text"},
-    Refused{"think", "thoughts are not told apart from answers"},
-    Refused{"logprobs", "use /v1/chat/completions"},
+constexpr std::array kOllamaRefusals{
+    OllamaRefusal{"images", "this model reads text only"},
+    OllamaRefusal{"template", "the chat template is the model's own"},
+    OllamaRefusal{"context", "send the conversation to /api/chat as messages"},
+    OllamaRefusal{"suffix", "text cannot be inserted before another text"},
+    OllamaRefusal{"think", "thoughts are not told apart from answers"},
+    OllamaRefusal{"logprobs", "use /v1/chat/completions"},
 };
 
 // Clients also send these fields with values that mean nothing: "", false and empty lists.
-void refuse_unsupported(FieldReader& fields) {
-  for (const auto& [field, why] : kRefused) {
+void refuse_ollama_fields(FieldReader& fields) {
+  for (const auto& [field, why] : kOllamaRefusals) {
     const json::value* value = fields.find(field);
     const bool neutral = value == nullptr || *value == "" || *value == false ||
                          (value->is_array() && value->get_array().empty());
@@ -104,13 +104,13 @@ void read_ollama_format(FieldReader& fields, GenerationCall& call) {
   }
 }
 
-void read_common(FieldReader& fields, GenerationCall& call) {
+void read_shared_fields(FieldReader& fields, GenerationCall& call) {
   call.model = without_latest(fields.string("model").value_or(""));
   call.stream.enabled = fields.boolean("stream").value_or(true);
   call.cut_at_context = true;
   read_options(fields, call);
   read_ollama_format(fields, call);
-  refuse_unsupported(fields);
+  refuse_ollama_fields(fields);
 }
 
 // Gives calls and results the ids that OpenAI's messages have and Ollama's lack: a result answers
@@ -191,7 +191,7 @@ bool ends_with_assistant(const json::array& messages) {
          last.at("content").is_string() && !last.at("content").get_string().empty();
 }
 
-void read_messages(FieldReader& fields, json::object& body, ChatInput& input) {
+void read_ollama_messages(FieldReader& fields, json::object& body, ChatInput& input) {
   const json::array* messages = fields.array("messages");
   if (messages == nullptr || messages->empty()) {
     return fields.fail("messages", "messages is required: an array of at least one message");
@@ -305,9 +305,9 @@ Checked<DialectCall> read_ollama_chat(json::value body) {
   GenerationCall call;
   call.input = ChatInput{};
   call.tools = read_tools(fields);
-  read_common(fields, call);
+  read_shared_fields(fields, call);
   ChatInput input;
-  read_messages(fields, body.get_object(), input);
+  read_ollama_messages(fields, body.get_object(), input);
   if (fields.failed()) {
     return *fields.error();
   }
@@ -322,7 +322,7 @@ Checked<DialectCall> read_ollama_generate(json::value body) {
   }
   FieldReader fields(body.get_object());
   GenerationCall call;
-  read_common(fields, call);
+  read_shared_fields(fields, call);
   read_prompt(fields, call);
   if (fields.failed()) {
     return *fields.error();
