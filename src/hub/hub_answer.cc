@@ -72,6 +72,7 @@ Error explain_refusal(const WebAnswer& answer, const HubSettings& settings, cons
   const std::string_view code = answer.field("X-Error-Code");
   const std::string message = one_line(answer.field("X-Error-Message"));
   const int status = answer.status();
+  const std::string path = answer.url.target.substr(0, answer.url.target.find('?'));
   if (code == "GatedRepo") {
     return no_access(settings, name);
   }
@@ -81,8 +82,7 @@ Error explain_refusal(const WebAnswer& answer, const HubSettings& settings, cons
   }
   if (code == "EntryNotFound") {
     return make_error(ErrorCode::kNotFound, "{} of {} is not there: HTTP {}",
-                      answer.url.target.substr(answer.url.target.rfind('/') + 1), name.repo,
-                      status);
+                      path.substr(path.rfind('/') + 1), name.repo, status);
   }
   const bool bad_token = message.find("Invalid credentials") != message.npos ||
                          message.find("Invalid username or password") != message.npos;
@@ -98,8 +98,7 @@ Error explain_refusal(const WebAnswer& answer, const HubSettings& settings, cons
                       answer.url.host_header, name.repo, message.empty() ? "" : ": " + message);
   }
   return make_error(is_temporary(status) ? ErrorCode::kUnavailable : ErrorCode::kInternal,
-                    "{} answers HTTP {} to {}{}", answer.url.host_header, status,
-                    answer.url.target.substr(0, answer.url.target.find('?')),
+                    "{} answers HTTP {} to {}{}", answer.url.host_header, status, path,
                     message.empty() ? "" : ": " + message);
 }
 
