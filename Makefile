@@ -1,6 +1,7 @@
 # One page of commands; CMake does the work. `make help` lists them.
 BUILD := build
 DATA := $(or $(PROTEAN_DATA),../shared/data)
+ARGS ?= --admin-port 8001
 MODEL ?= $(firstword $(wildcard models/builtin $(DATA)/models/tinystories-656k))
 SOURCES = $(shell find src tests bench -name '*.h' -o -name '*.cc')
 
@@ -15,7 +16,7 @@ deps:
 build: deps $(BUILD)/build.ninja    ## build/protean, optimised
 	@ninja -C $(BUILD) protean
 
-serve: build    ## serve MODEL=path (a built-in model by default) with ARGS="--flag ..."
+serve: build    ## serve MODEL=path (a built-in model by default) with ARGS="--flag ..."; prints the addresses to open
 	@test -n "$(MODEL)" || { echo "make serve: say which model: make serve MODEL=path" >&2; exit 2; }
 	$(BUILD)/protean serve $(MODEL) $(ARGS)
 
@@ -45,7 +46,7 @@ check-tree:
 	@python3 -B tests/tidy/tidy.py
 
 check-code:
-	@CC=clang CXX=clang++ cmake -S . -B $(BUILD)/lint -G Ninja -DCMAKE_UNITY_BUILD=ON -DPROTEAN_TESTS=OFF >/dev/null
+	@CC=clang CXX=clang++ cmake -S . -B $(BUILD)/lint -G Ninja -DCMAKE_UNITY_BUILD=ON -DPROTEAN_TESTS=OFF -DPROTEAN_WEB=OFF >/dev/null
 	@python3 -B tests/tidy/lint.py $(BUILD)/lint
 
 check-alone:
@@ -55,7 +56,7 @@ format:    ## clang-format over the tree
 	@clang-format -i $(SOURCES)
 
 clean:    ## remove what was built
-	@rm -rf $(BUILD) build-* tests/e2e/node_modules
+	@rm -rf $(BUILD) build-* tests/e2e/node_modules web/node_modules
 
 $(BUILD)/build.ninja:
 	@cmake -S . -B $(BUILD) -G Ninja -DPROTEAN_TESTS=OFF

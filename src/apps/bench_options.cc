@@ -67,7 +67,7 @@ void add_trace(CLI::App& app, LoadOptions& load, PromptOptions& prompts) {
   app.option_defaults()->group("Trace");
   app.add_option("--trace", prompts.trace,
                  "Replay the arrivals and lengths in an Azure, BurstGPT, Mooncake, Sarathi or "
-                 "Vidur file or in a folder of ServeGen clients")
+                 "Vidur file, in a recording of the dashboard or in a folder of ServeGen clients")
       ->type_name("FILE")
       ->check(existing_path());
   app.add_option("--trace-start", load.trace_start_s, "Seconds of the trace to leave out")

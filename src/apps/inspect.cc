@@ -1,12 +1,16 @@
 #include <algorithm>
+#include <boost/json/array.hpp>
+#include <boost/json/object.hpp>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "apps/options.h"
 #include "base/units.h"
+#include "cost/ffn_pages.h"
 #include "cost/memory.h"
 #include "host/machine.h"
+#include "measure/json_line.h"
 #include "replica/model_files.h"
 #include "replica/model_place.h"
 #include "replica/sizing.h"
@@ -14,6 +18,8 @@
 
 namespace protean {
 namespace {
+
+namespace json = boost::json;
 
 std::string rope_text(const RopeSpec& rope) {
   std::string text =
@@ -97,7 +103,58 @@ void print_sizing(const ModelSpec& spec, const Sizing& sizing) {
   }
 }
 
-int run_inspect(ModelOptions& options) {
+// What inspect says of: a model, or a known model's sizes alone.
+struct InspectOptions {
+  ModelOptions model;
+  std::string like;
+  std::string page_size = "2MiB";
+  bool pages = false;
+  bool json = false;
+};
+
+// The tensors of a layer's FFN in pages of a size, as AMOEBA's table 2 has them.
+int print_ffn_pages(const InspectOptions& options) {
+  const auto model = find_known_model(options.like, false);
+  if (!model.ok()) {
+    return exit_with(model.error());
+  }
+  const auto page_bytes = parse_bytes(options.page_size);
+  if (!page_bytes.ok() || *page_bytes < 1) {
+    return exit_with(make_error(ErrorCode::kInvalidArgument,
+                                "--page-size {} must be a size of at least 1 byte, such as 2MiB",
+                                options.page_size));
+  }
+  const std::vector<FfnTensor> tensors = ffn_tensors(*model, *page_bytes);
+  if (options.json) {
+    json::array rows;
+    for (const FfnTensor& tensor : tensors) {
+      rows.push_back(json::object{{"name", tensor.name},
+                                  {"pages_tp1", tensor.pages_at(1)},
+                                  {"pages_tp4", tensor.pages_at(4)},
+                                  {"padding", tensor.padding_at(4)}});
+    }
+    print_text(json_line({{"tensors", std::move(rows)}}));
+    return 0;
+  }
+  print_text(fmt::format("{:8} {:>12} {:>12} {:>12} {:>10}\n", "tensor", "pages TP 1", "TP 2",
+                         "TP 4", "padding"));
+  for (const FfnTensor& tensor : tensors) {
+    print_text(fmt::format("{:8} {:12.3f} {:12.3f} {:12.3f} {:9.2f}%\n", tensor.name,
+                           tensor.pages_at(1), tensor.pages_at(2), tensor.pages_at(4),
+                           100 * tensor.padding_at(4)));
+  }
+  return 0;
+}
+
+int run_inspect(InspectOptions& inspect) {
+  if (!inspect.like.empty()) {
+    return print_ffn_pages(inspect);
+  }
+  ModelOptions& options = inspect.model;
+  if (options.model.empty()) {
+    return exit_with(make_error(ErrorCode::kInvalidArgument,
+                                "protean inspect needs MODEL, or --like NAME --pages"));
+  }
   if (Status located = locate_model(options); !located.ok()) {
     return exit_with(located.error());
   }
@@ -119,8 +176,24 @@ int run_inspect(ModelOptions& options) {
 void add_inspect(CLI::App& root, int& exit_code) {
   CLI::App* app = root.add_subcommand(
       "inspect", "Describe a model, what it needs, and the form that it would start in");
-  auto options = std::make_shared<ModelOptions>();
-  add_model_options(*app, *options);
+  auto options = std::make_shared<InspectOptions>();
+  add_model_options(*app, options->model);
+  app->get_option("MODEL")->required(false);
+  app->option_defaults()->group("Sizes alone");
+  CLI::Option* like =
+      app->add_option("--like", options->like, "A published model's sizes, without its weights")
+          ->type_name("NAME");
+  CLI::Option* pages =
+      app->add_flag("--pages", options->pages,
+                    "The tensors of a layer's FFN in pages at degrees of tensor "
+                    "parallelism, and what it adds if each share begins on a page");
+  like->needs(pages);
+  pages->needs(like);
+  app->add_option("--page-size", options->page_size, "Size of a page")
+      ->type_name("SIZE")
+      ->capture_default_str()
+      ->needs(pages);
+  app->add_flag("--json", options->json, "Print one JSON object")->needs(pages);
   app->footer("Example: protean inspect MODEL");
   app->callback([options, &exit_code] { exit_code = run_inspect(*options); });
 }

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <array>
 #include <boost/json/object.hpp>
 #include <boost/json/serialize.hpp>
 #include <filesystem>
@@ -10,6 +9,7 @@
 
 #include "apps/options.h"
 #include "apps/output_directory.h"
+#include "cost/known_models.h"
 #include "host/cpu_share.h"
 #include "host/machine.h"
 #include "model/checkpoint_writer.h"
@@ -37,68 +37,6 @@ struct MakeModelOptions {
   std::string output;
   bool overwrite = false;
 };
-
-RopeSpec llama3_rope(double factor) {
-  return {.theta = 500000.0,
-          .scaling = RopeScaling::kLlama3,
-          .factor = factor,
-          .low_freq_factor = 1.0,
-          .high_freq_factor = 4.0,
-          .original_context = 8192};
-}
-
-struct NamedModel {
-  std::string_view name;
-  ModelSpec spec;
-};
-
-// Returns the sizes of real models: speed measured with random weights holds for them too.
-std::array<NamedModel, 4> known_models() {
-  const ModelSpec llama_1b = {.architecture = "llama",
-                              .layers = 16,
-                              .hidden = 2048,
-                              .ffn = 8192,
-                              .vocab = 128256,
-                              .max_context = 131072,
-                              .norm_eps = 1e-5F,
-                              .tied_embeddings = true,
-                              .attention = {.heads = 32, .kv_heads = 8, .head_dim = 64},
-                              .rope = llama3_rope(32.0)};
-  const ModelSpec llama_8b = {.architecture = "llama",
-                              .layers = 32,
-                              .hidden = 4096,
-                              .ffn = 14336,
-                              .vocab = 128256,
-                              .max_context = 131072,
-                              .norm_eps = 1e-5F,
-                              .attention = {.heads = 32, .kv_heads = 8, .head_dim = 128},
-                              .rope = llama3_rope(8.0)};
-  const ModelSpec qwen_05b = {
-      .architecture = "qwen2",
-      .layers = 24,
-      .hidden = 896,
-      .ffn = 4864,
-      .vocab = 151936,
-      .max_context = 32768,
-      .norm_eps = 1e-6F,
-      .tied_embeddings = true,
-      .attention = {.heads = 14, .kv_heads = 2, .head_dim = 64, .qkv_bias = true},
-      .rope = {.theta = 1000000.0}};
-  const ModelSpec small = {.architecture = "llama",
-                           .layers = 20,
-                           .hidden = 768,
-                           .ffn = 2048,
-                           .vocab = 32000,
-                           .max_context = 8192,
-                           .norm_eps = 1e-5F,
-                           .tied_embeddings = true,
-                           .attention = {.heads = 12, .kv_heads = 4, .head_dim = 64},
-                           .rope = {.theta = 10000.0}};
-  return {{{"llama-3.2-1b", llama_1b},
-           {"llama-3.1-8b", llama_8b},
-           {"qwen2.5-0.5b", qwen_05b},
-           {"150m", small}}};
-}
 
 // Returns a token for each byte, two special tokens, and words that no text is cut into, so that
 // every token that a random model draws can be decoded.
@@ -227,20 +165,8 @@ GgufMetadata gguf_metadata(const ModelSpec& spec, const std::string& name) {
   return metadata;
 }
 
-Result<NamedModel> find_model(const std::string& name) {
-  std::string known;
-  for (NamedModel& model : known_models()) {
-    if (model.name == name) {
-      return std::move(model);
-    }
-    known += fmt::format("{}{}", known.empty() ? "" : ", ", model.name);
-  }
-  return make_error(ErrorCode::kInvalidArgument, "--like {} is not known: it must be one of {}",
-                    name, known);
-}
-
 Status make_model(const MakeModelOptions& options) {
-  Result<NamedModel> model = find_model(options.like);
+  Result<KnownModel> model = find_known_model(options.like, true);
   if (!model.ok()) {
     return model.error();
   }

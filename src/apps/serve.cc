@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
@@ -23,6 +24,7 @@
 #include "replica/model_place.h"
 #include "replica/replica.h"
 #include "replica/sizing.h"
+#include "server/page/page_assets.h"
 #include "server/server.h"
 
 namespace protean {
@@ -139,32 +141,36 @@ ServedModel served_model(const ServeOptions& options, const ModelFiles& files,
     layers = layer_precisions(sizing.form, replica.morph->bounds.ladder);
     embeddings = embeddings_precisions(sizing.form.embeddings, replica.morph->bounds.ladder);
   }
-  return {.names = options.served_names.empty() ? std::vector{files.name} : options.served_names,
-          .tokenizer = files.tokenizer.get(),
-          .chat_template = &files.chat_template,
-          .bos_text = files.chat.bos_token,
-          .eos_text = files.chat.eos_token,
-          .defaults = files.generation,
-          .max_model_len = sizing.max_model_len,
-          .embedding_size = spec.hidden,
-          .tool_format = tool_format,
-          .special_tokens_in_content = options.model.special_tokens_in_content == "allow",
-          .formats = std::make_shared<FormatCompiler>(
-              *files.tokenizer, spec.vocab, end_tokens(*files.tokenizer, files.generation),
-              options.grammar_bytes),
-          .pooling = options.pooling == "last" ? Pooling::kLast : Pooling::kMean,
-          .local_time = local_time,
-          .form = {.form = sizing.form,
-                   .wanted = sizing.form,
-                   .mode = replica.morph ? replica.morph->mode : MorphMode::kOff,
-                   .ladder = std::move(ladder),
-                   .precisions = std::move(layers),
-                   .embeddings_precisions = std::move(embeddings),
-                   .page_bytes = sizing.budget.page_bytes,
-                   .pages = sizing.budget.pages,
-                   .pages_free = sizing.budget.pages -
-                                 form_pages(spec, sizing.form, sizing.budget.page_bytes)},
-          .card = card_of(options, files, sizing.form)};
+  return {
+      .names = options.served_names.empty() ? std::vector{files.name} : options.served_names,
+      .tokenizer = files.tokenizer.get(),
+      .chat_template = &files.chat_template,
+      .bos_text = files.chat.bos_token,
+      .eos_text = files.chat.eos_token,
+      .defaults = files.generation,
+      .max_model_len = sizing.max_model_len,
+      .embedding_size = spec.hidden,
+      .tool_format = tool_format,
+      .special_tokens_in_content = options.model.special_tokens_in_content == "allow",
+      .formats = std::make_shared<FormatCompiler>(*files.tokenizer, spec.vocab,
+                                                  end_tokens(*files.tokenizer, files.generation),
+                                                  options.grammar_bytes),
+      .pooling = options.pooling == "last" ? Pooling::kLast : Pooling::kMean,
+      .local_time = local_time,
+      .form = {.form = sizing.form,
+               .wanted = sizing.form,
+               .mode = replica.morph ? replica.morph->mode : MorphMode::kOff,
+               .ladder = std::move(ladder),
+               .precisions = std::move(layers),
+               .embeddings_precisions = std::move(embeddings),
+               .page_bytes = sizing.budget.page_bytes,
+               .pages = sizing.budget.pages,
+               .pages_free =
+                   sizing.budget.pages - form_pages(spec, sizing.form, sizing.budget.page_bytes)},
+      .pages_by_device = [spec, page_bytes = sizing.budget.page_bytes](
+                             const Form& form) { return pages_by_device(spec, form, page_bytes); },
+      .ttft_target_ns = std::llround(options.morph.slo_ttft_ms * static_cast<double>(kNsPerMs)),
+      .card = card_of(options, files, sizing.form)};
 }
 
 void log_start(const ModelFiles& files, const Sizing& sizing) {
@@ -179,6 +185,31 @@ void log_start(const ModelFiles& files, const Sizing& sizing) {
   }
   for (const std::string& warning : sizing.warnings) {
     log::warning("{}", warning);
+  }
+}
+
+// Returns the address that a browser on this machine opens for a port of `host`.
+std::string browser_address(const ServerOptions& options, const std::string& host, int port) {
+  const bool any = host == "0.0.0.0" || host == "::";
+  const bool v6 = host.find(':') != std::string::npos && !any;
+  return fmt::format("{}://{}{}{}:{}", options.tls.enabled() ? "https" : "http", v6 ? "[" : "",
+                     any ? "localhost" : host, v6 ? "]" : "", port);
+}
+
+void log_ready(const ServerOptions& options, const Server& server) {
+  log::info("listening on {}://{}:{}", options.tls.enabled() ? "https" : "http", options.host,
+            server.port());
+  if (!page_assets().empty()) {
+    log::info("open {}/ in a browser to chat",
+              browser_address(options, options.host, server.port()));
+  }
+}
+
+void log_operators_port(const ServerOptions& options, int port) {
+  log::info("operators' port: {}:{}", options.admin.host, port);
+  if (!page_assets().empty()) {
+    log::info("open {}/dashboard in a browser to see and steer its form",
+              browser_address(options, options.admin.host, port));
   }
 }
 
@@ -240,13 +271,12 @@ int run_serve(ServeOptions& options) {
     loaded = true;
     server.set_ready();
     notify_systemd("READY=1\nSTATUS=serving " + model.names.front());
-    log::info("listening on {}://{}:{}", options.server.tls.enabled() ? "https" : "http",
-              options.server.host, server.port());
+    log_ready(options.server, server);
   } else {
     server.stop();
   }
   if (server.admin_port() > 0) {
-    log::info("operators' port: {}:{}", options.server.admin.host, server.admin_port());
+    log_operators_port(options.server, server.admin_port());
   }
   io.join();
   return replica.ok() ? 0 : exit_with(replica.error());

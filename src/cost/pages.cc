@@ -1,6 +1,7 @@
 #include "cost/pages.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/units.h"
 #include "cost/memory.h"
@@ -11,7 +12,8 @@ namespace {
 
 constexpr std::int64_t kLargestPage = 2 * kMiB;
 constexpr std::int64_t kSmallestPage = 4 * kKiB;
-constexpr std::int64_t kPagesOfAHalf = 8;  // at least, at bf16
+constexpr std::int64_t kPagesOfAHalf = 8;   // at least, at bf16
+constexpr std::int64_t kMostPages = 32768;  // of all devices
 
 std::int64_t shard_pages(const ModelSpec& spec, Component component, Precision precision,
                          std::int64_t page_bytes, int shards) {
@@ -64,7 +66,7 @@ std::int64_t blocks_on(const ModelSpec& spec, const Form& form, int device, std:
 
 }  // namespace
 
-std::int64_t page_bytes_for(const ModelSpec& spec, int shards) {
+std::int64_t page_bytes_for(const ModelSpec& spec, int shards, std::int64_t memory_bytes) {
   const ModelSpec shard = shard_spec(spec, shards);
   const std::int64_t smaller =
       std::min(component_bytes(shard, Component::kAttention, Precision::kBf16),
@@ -72,6 +74,9 @@ std::int64_t page_bytes_for(const ModelSpec& spec, int shards) {
   std::int64_t page_bytes = kLargestPage;
   while (page_bytes > kSmallestPage && page_bytes * kPagesOfAHalf > smaller) {
     page_bytes /= 2;
+  }
+  while (page_bytes * kMostPages < memory_bytes) {
+    page_bytes *= 2;
   }
   return page_bytes;
 }
@@ -126,6 +131,30 @@ std::int64_t weight_pages(const ModelSpec& spec, const Form& form, std::int64_t 
 std::int64_t form_pages(const ModelSpec& spec, const Form& form, std::int64_t page_bytes) {
   return most_on_a_device(form,
                           [&](int device) { return pages_on(spec, form, device, page_bytes); });
+}
+
+std::vector<DevicePages> pages_by_device(const ModelSpec& spec, const Form& form,
+                                         std::int64_t page_bytes) {
+  std::vector<DevicePages> devices;
+  for (int device = 0; device < static_cast<int>(form.group.size()); ++device) {
+    const Holding& holding = holding_of(form, device);
+    const auto pages_of = [&](int layer, Component component) {
+      const int shards = holding.of(layer, component).count;
+      return shards == 0
+                 ? 0
+                 : shards * shard_pages(spec, component, precision_of(form, layer, component),
+                                        page_bytes, form.shards);
+    };
+    DevicePages pages{.device = holding.device,
+                      .embeddings = pages_of(0, Component::kEmbeddings),
+                      .kv = kv_pages_on(spec, form, device, page_bytes)};
+    for (int layer = 0; layer < static_cast<int>(holding.layers.size()); ++layer) {
+      pages.layers.emplace_back(pages_of(layer, Component::kAttention),
+                                pages_of(layer, Component::kMlp));
+    }
+    devices.push_back(std::move(pages));
+  }
+  return devices;
 }
 
 std::int64_t kv_blocks_in(const ModelSpec& spec, const KvForm& kv, std::int64_t pages,

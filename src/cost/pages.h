@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
+#include <vector>
 
 #include "contract/form.h"
 #include "contract/model_spec.h"
@@ -17,8 +19,10 @@ struct PageBudget {
 };
 
 // Returns 2 MiB, or for small models a smaller power of two, so that the last page of a shard of a
-// half wastes little.
-std::int64_t page_bytes_for(const ModelSpec& spec, int shards = 1);
+// half wastes little. For large memory it is more: a page is at least 1/32,768 of the memory of all
+// devices together, because the kernel allows a process some 65,530 mappings, of which each page
+// may need one.
+std::int64_t page_bytes_for(const ModelSpec& spec, int shards = 1, std::int64_t memory_bytes = 0);
 
 // Pages of a component: of the matrices of each of its `shards`, so that a device can give up some
 // shards and their pages. Norms and biases, which are too small for pages of their own, lie in what
@@ -40,6 +44,17 @@ std::int64_t pages_on(const ModelSpec& spec, const Form& form, int device, std::
 // The same for the device that has most: weights, and all that a form needs.
 std::int64_t weight_pages(const ModelSpec& spec, const Form& form, std::int64_t page_bytes);
 std::int64_t form_pages(const ModelSpec& spec, const Form& form, std::int64_t page_bytes);
+
+// What the pages of one device hold. Zero pages: the device does not hold it.
+struct DevicePages {
+  DeviceId device;
+  std::vector<std::pair<std::int64_t, std::int64_t>> layers;  // attention and MLP of each layer
+  std::int64_t embeddings = 0;
+  std::int64_t kv = 0;
+};
+// Returns the pages of each device of a form, in the order of form.group.
+std::vector<DevicePages> pages_by_device(const ModelSpec& spec, const Form& form,
+                                         std::int64_t page_bytes);
 
 // Returns the number of blocks that fit into `pages` pages of a device that holds the whole model.
 std::int64_t kv_blocks_in(const ModelSpec& spec, const KvForm& kv, std::int64_t pages,

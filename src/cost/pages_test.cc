@@ -22,6 +22,15 @@ ModelSpec spec_of(int hidden, int ffn) {
   return spec;
 }
 
+TEST(Pages, AreAtMost32768InAProcess) {
+  const ModelSpec large = spec_of(2048, 8192);
+  EXPECT_EQ(page_bytes_for(large, 1, 64 * kGiB), 2 * kMiB);
+  EXPECT_EQ(page_bytes_for(large, 1, 64 * kGiB + 1), 4 * kMiB);
+  EXPECT_EQ(page_bytes_for(spec_of(32, 64), 1, kGiB), 32 * kKiB);
+  // 64 GiB on 8 devices, of which every page is a mapping of its own.
+  EXPECT_LT(64 * kGiB / page_bytes_for(large, 8, 64 * kGiB), 65530);
+}
+
 TEST(Pages, AreOf2MiBUnlessAModelIsSmall) {
   EXPECT_EQ(page_bytes_for(spec_of(2048, 8192)), 2 * kMiB);
   EXPECT_EQ(page_bytes_for(spec_of(32, 64)), 4 * kKiB);
@@ -83,6 +92,27 @@ TEST(Pages, OfAGroupAddUpToThoseOfOneDevice) {
   EXPECT_EQ(sum_on(divided(spec, 4, {4, {16}}, 10)), whole);
   EXPECT_EQ(sum_on(divided(spec, 4, {1, {10, 6}}, 10)), whole + embeddings);
   EXPECT_EQ(sum_on(divided(spec, 4, {2, {9, 7}}, 10)), whole + embeddings);
+}
+
+TEST(Pages, AreKnownForEachDeviceLayerByLayer) {
+  const ModelSpec spec = spec_of(256, 704);
+  const std::int64_t page_bytes = page_bytes_for(spec, 4);
+  for (const Division& division : {Division{1, {16}}, Division{4, {16}}, Division{2, {9, 7}}}) {
+    const Form form = divided(spec, 4, division, 10);
+    const std::vector<DevicePages> devices = pages_by_device(spec, form, page_bytes);
+    ASSERT_EQ(devices.size(), form.group.size());
+    for (std::size_t device = 0; device < devices.size(); ++device) {
+      std::int64_t sum = devices[device].embeddings + devices[device].kv;
+      ASSERT_EQ(devices[device].layers.size(), 16U);
+      for (std::size_t layer = 0; layer < 16; ++layer) {
+        const auto& [attention, mlp] = devices[device].layers[layer];
+        EXPECT_EQ(attention == 0, form.group[device].layers[layer].attention.empty());
+        sum += attention + mlp;
+      }
+      EXPECT_EQ(sum, pages_on(spec, form, static_cast<int>(device), page_bytes));
+      EXPECT_EQ(devices[device].device, form.group[device].device);
+    }
+  }
 }
 
 TEST(Pages, HoldOnEveryDeviceAsManyBlocksAsTheyAreSaidTo) {

@@ -8,7 +8,7 @@
 namespace protean {
 namespace {
 
-LayerShares all_at(Precision precision) {
+LayerShares shares_at(Precision precision) {
   LayerShares shares{};
   shares[index_of(precision)] = 1;
   return shares;
@@ -44,7 +44,7 @@ TEST(StepCorrection, LearnsAnyLastingSpeed) {
     std::lognormal_distribution<double> noise(0, 0.05);
     // A factor of 2 takes about 40 steps, a larger one proportionally longer.
     for (int i = 0; i < 300; ++i) {
-      correction.step_done(all_at(Precision::kBf16), 1000, 1000 * truth * noise(random));
+      correction.step_done(shares_at(Precision::kBf16), 1000, 1000 * truth * noise(random));
     }
     EXPECT_NEAR(correction.factor(Precision::kBf16) / truth, 1, 0.05) << truth;
   }
@@ -53,10 +53,10 @@ TEST(StepCorrection, LearnsAnyLastingSpeed) {
 TEST(StepCorrection, NoticesAMachineOfHalfTheSpeedWithin40Steps) {
   StepCorrection correction;
   for (int i = 0; i < 200; ++i) {
-    correction.step_done(all_at(Precision::kW8A8), 700, 700);
+    correction.step_done(shares_at(Precision::kW8A8), 700, 700);
   }
   for (int i = 0; i < 40; ++i) {
-    correction.step_done(all_at(Precision::kW8A8), 700, 1400);
+    correction.step_done(shares_at(Precision::kW8A8), 700, 1400);
   }
   EXPECT_NEAR(correction.factor(Precision::kW8A8), 2, 0.1);
 }
@@ -79,8 +79,8 @@ TEST(StepCorrection, OneStepHardlyMatters) {
 TEST(StepCorrection, IgnoresTimesThatAreNone) {
   StepCorrection correction;
   for (const double bad : {0.0, -1.0, std::nan(""), HUGE_VAL, -HUGE_VAL}) {
-    correction.step_done(all_at(Precision::kBf16), bad, 100);
-    correction.step_done(all_at(Precision::kBf16), 100, bad);
+    correction.step_done(shares_at(Precision::kBf16), bad, 100);
+    correction.step_done(shares_at(Precision::kBf16), 100, bad);
   }
   EXPECT_DOUBLE_EQ(correction.factor(Precision::kBf16), 1);
 }
@@ -94,7 +94,7 @@ TEST(StepCorrection, FrequentOutliersMoveItByLessThanATenth) {
     double sum = 0;
     for (int i = 0; i < 1000; ++i) {
       const double outlier = uniform(random) < 0.2 ? std::pow(1000, uniform(random)) : 1;
-      correction.step_done(all_at(Precision::kBf16), 1000, 1500 * outlier);
+      correction.step_done(shares_at(Precision::kBf16), 1000, 1500 * outlier);
       sum += i < 500 ? 0 : correction.factor(Precision::kBf16);
     }
     EXPECT_NEAR(sum / 500 / 1.5, 1, 0.1);
@@ -128,7 +128,7 @@ TEST(StepCorrection, TellsPrecisionsApartThatOnlyServedTogether) {
 TEST(StepCorrection, ASlowMachineIsExpectedToBeSlowAtEveryPrecision) {
   StepCorrection correction;
   for (int i = 0; i < 500; ++i) {
-    correction.step_done(all_at(Precision::kBf16), 1000, 2000);
+    correction.step_done(shares_at(Precision::kBf16), 1000, 2000);
   }
   EXPECT_NEAR(correction.factor(Precision::kBf16), 2, 0.01);
   EXPECT_GT(correction.factor(Precision::kW4A8), 1.6);

@@ -168,21 +168,20 @@ void Engine::pool(Pooled& pooled) {
                  std::plus<>());
 }
 
-void Engine::count(const Sampled& sampled, Live& live) {
-  steering_->drawn(sampled.precision_tag, live.drawn_at);
+std::shared_ptr<const std::string> Engine::count(const Sampled& sampled, Live& live) {
+  auto precision = steering_->drawn(sampled.precision_tag, live.drawn_at);
   if (live.last_token_ns < 0) {
     steering_->first_token(std::max(TimeNs{0}, now_ns_ - live.times.arrived_ns));
   } else {
     steering_->next_token(std::max(TimeNs{0}, now_ns_ - live.last_token_ns));
   }
   live.last_token_ns = now_ns_;
+  return precision;
 }
 
 void Engine::take(Sampled& sampled) {
   Live& live = live_.at(sampled.request);
-  if (steering_) {
-    count(sampled, live);
-  }
+  std::shared_ptr<const std::string> precision = steering_ ? count(sampled, live) : nullptr;
   if (live.times.first_token_ns < 0) {
     live.times.first_token_ns = now_ns_;
   }
@@ -191,7 +190,7 @@ void Engine::take(Sampled& sampled) {
     return;
   }
   batch_.outputs.emplace_back(
-      NewToken{sampled.request, sampled.token, std::move(sampled.logprobs)});
+      NewToken{sampled.request, sampled.token, std::move(sampled.logprobs), std::move(precision)});
   if (--live.tokens_left == 0) {
     finish(sampled.request, {.reason = FinishReason::kLength});
   }

@@ -80,7 +80,8 @@ class Engine {
   void on(MorphReady& ready);
   void on(MorphDone& done);
   void on(WantForm& want);
-  void count(const Sampled& sampled, Live& live);
+  // Returns the label of the precision that drew the token.
+  std::shared_ptr<const std::string> count(const Sampled& sampled, Live& live);
   void on(Tick&) {}
   TimeNs latest_start_ns(const Deadlines& deadlines, std::int64_t tokens) const;
   void set_timer(RequestId request, Live& live);

@@ -43,7 +43,9 @@ class FormSteering {
   void computed(int tokens, TimeNs took_ns);
   void first_token(TimeNs ttft_ns) { monitor_.first_token(now_ns_, ttft_ns); }
   void next_token(TimeNs tpot_ns) { monitor_.token_time(now_ns_, tpot_ns); }
-  void drawn(std::uint32_t tag, PrecisionLedger::Counts& counts) { ledger_.count(tag, counts); }
+  std::shared_ptr<const std::string> drawn(std::uint32_t tag, PrecisionLedger::Counts& counts) {
+    return ledger_.count(tag, counts);
+  }
 
   // Before steps are planned: commits what is ready.
   void advance() { advance(false); }

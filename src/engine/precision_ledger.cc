@@ -34,27 +34,29 @@ std::uint32_t PrecisionLedger::tag_of(const Form& form) {
     tags_.clear();
   }
   const std::string label = precision_label(form);
-  auto place = std::find(labels_.begin(), labels_.end(), label);
+  auto place = std::find_if(labels_.begin(), labels_.end(),
+                            [&](const auto& known) { return *known == label; });
   if (place == labels_.end()) {
-    place = labels_.insert(labels_.end(), label);
+    place = labels_.insert(place, std::make_shared<const std::string>(label));
   }
   label_of_tag_.push_back(static_cast<int>(place - labels_.begin()));
   tags_.emplace(std::move(parts), next_tag_);
   return next_tag_++;
 }
 
-void PrecisionLedger::count(std::uint32_t tag, Counts& counts) {
+std::shared_ptr<const std::string> PrecisionLedger::count(std::uint32_t tag, Counts& counts) {
   const int label = label_of_tag_.at(tag);
   add_one(counts, label);
   add_one(totals_, label);
   ++tokens_;
+  return labels_[static_cast<std::size_t>(label)];
 }
 
 std::vector<TokensAt> PrecisionLedger::named(const Counts& counts) const {
   std::vector<TokensAt> named;
   named.reserve(counts.size());
   for (const auto& [label, tokens] : counts) {
-    named.push_back({labels_[static_cast<std::size_t>(label)], tokens});
+    named.push_back({*labels_[static_cast<std::size_t>(label)], tokens});
   }
   return named;
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -20,8 +21,8 @@ class PrecisionLedger {
 
   std::uint32_t tag_of(const Form& form);
 
-  // Counts a token that was drawn by a step with this tag.
-  void count(std::uint32_t tag, Counts& counts);
+  // Counts a token that was drawn by a step with this tag. Returns the label.
+  std::shared_ptr<const std::string> count(std::uint32_t tag, Counts& counts);
   std::int64_t tokens() const { return tokens_; }
 
   std::vector<TokensAt> named(const Counts& counts) const;
@@ -31,7 +32,7 @@ class PrecisionLedger {
   std::unordered_map<std::string, std::uint32_t> tags_;  // by a byte for each component's precision
   std::uint32_t next_tag_ = 0;
   std::vector<int> label_of_tag_;
-  std::vector<std::string> labels_;
+  std::vector<std::shared_ptr<const std::string>> labels_;
   Counts totals_;
   std::int64_t tokens_ = 0;
 };

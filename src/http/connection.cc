@@ -248,7 +248,7 @@ asio::awaitable<bool> Connection::send(const Exchange& exchange, HttpReply& repl
   busy_ = true;
   answered(exchange, reply.status, accepted);
   std::string bytes = head_of(exchange, reply, keep_alive);
-  if (reply.status != 204) {
+  if (reply.status != 204 && reply.status != 304) {
     append(bytes, "Content-Length", std::to_string(reply.body.size()));
   }
   bytes += "\r\n";

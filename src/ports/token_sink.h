@@ -36,6 +36,8 @@ struct NewToken {
   RequestId request;
   TokenId token = 0;
   std::optional<TokenLogprobs> logprobs;  // if the request wants them
+  // precision_label() of the form that drew it; null if the form never changes.
+  std::shared_ptr<const std::string> precision;
 };
 struct Finished {
   RequestId request;

@@ -261,17 +261,20 @@ Status size_memory(const ModelOptions& options, const ModelSpec& spec, const Mac
   }
   Form& form = sizing.form;
   KvForm& kv = form.kv;
-  const std::int64_t page_bytes = page_bytes_for(spec, form.shards);
+  const std::int64_t device_bytes = asked->device_bytes.value_or(free_bytes_each(sizing));
   const std::int64_t block_bytes = block_bytes_on_a_device(spec, form);
   const double full_bytes =
       static_cast<double>(ceil_div<std::int64_t>(sizing.max_model_len, kv.block_tokens)) *
       options.max_num_seqs * static_cast<double>(block_bytes);
+  const double most_bytes = std::min(static_cast<double>(device_bytes),
+                                     static_cast<double>(weight_bytes(spec, form)) + full_bytes);
+  const std::int64_t page_bytes = page_bytes_for(
+      spec, form.shards, std::ssize(sizing.devices) * static_cast<std::int64_t>(most_bytes));
   const std::int64_t reserve =
       reserve_pages(spec, ladder_from(form, options), page_bytes, form.shards);
   const std::int64_t weights = weight_pages(spec, form, page_bytes) + reserve;
   const FixedMemory fixed{weights * page_bytes,
                           step_activation_bytes(spec, form, options.max_num_batched_tokens)};
-  const std::int64_t device_bytes = asked->device_bytes.value_or(free_bytes_each(sizing));
   const std::int64_t room = device_bytes - fixed.activations - fixed.weights;
   const std::int64_t least_kv = least_kv_bytes(options, spec, sizing, page_bytes);
   if (options.ladder.empty() ? room < least_kv : room <= 0) {

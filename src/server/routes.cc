@@ -11,6 +11,7 @@ namespace {
 constexpr std::string_view kRead = "GET, HEAD, OPTIONS";
 constexpr std::string_view kWrite = "POST, OPTIONS";
 constexpr std::string_view kModelPrefix = "/v1/models/";
+constexpr std::string_view kAssetPrefix = "/assets/";
 
 struct Row {
   std::string_view path;
@@ -35,7 +36,7 @@ constexpr std::array kRoutes{
     Row{"/ping", Route::kPing, "GET, HEAD, POST, OPTIONS", false},
     Row{"/version", Route::kVersion, kRead, false},
     Row{"/metrics", Route::kMetrics, kRead, false},
-    Row{"/", Route::kRoot, kRead, false},
+    Row{"/", Route::kPage, kRead, false},
     Row{"/api/chat", Route::kOllamaChat, kWrite, true, ErrorStyle::kOllama},
     Row{"/api/generate", Route::kOllamaGenerate, kWrite, true, ErrorStyle::kOllama},
     Row{"/api/embed", Route::kOllamaEmbed, kWrite, true, ErrorStyle::kOllama},
@@ -85,6 +86,9 @@ RouteMatch match_route(std::string_view target) {
   }
   if (path.size() > kModelPrefix.size() && path.starts_with(kModelPrefix)) {
     return {Route::kModel, "/v1/models/{id}", kRead, true, path.substr(kModelPrefix.size())};
+  }
+  if (path.size() > kAssetPrefix.size() && path.starts_with(kAssetPrefix)) {
+    return {Route::kPage, "/assets/{name}", kRead, false, path.substr(1)};
   }
   return {};
 }

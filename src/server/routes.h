@@ -25,7 +25,7 @@ enum class Route {
   kPing,
   kVersion,
   kMetrics,
-  kRoot,
+  kPage,  // the chat and its files
   kOllamaChat,
   kOllamaGenerate,
   kOllamaEmbed,
@@ -42,7 +42,7 @@ struct RouteMatch {
   std::string_view pattern;   // such as "/v1/models/{id}", for metrics
   std::string_view allow;     // methods, separated by ", "
   bool needs_key = false;     // true if the API key is asked for
-  std::string argument = {};  // the value of {id}, decoded
+  std::string argument = {};  // the value of {id} or {name}, decoded
   ErrorStyle errors = ErrorStyle::kOpenAi;
 
   bool allows(std::string_view method) const;

@@ -1,5 +1,6 @@
 #include "server/server.h"
 
+#include <algorithm>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/host_name.hpp>
 #include <boost/asio/post.hpp>
@@ -76,7 +77,8 @@ class Server::Impl {
                          .bodies = bodies_,
                          .on_idle = [this] { close_when_drained(); }}),
         drain_(io_),
-        beat_(io_) {}
+        beat_(io_),
+        watch_(io_) {}
 
   Status listen();
   int port() const { return public_.port(); }
@@ -98,6 +100,7 @@ class Server::Impl {
   void close_when_drained();
   void close_all();
   void deliver();
+  void await_watch_due();
 
   const ServerOptions options_;
   const std::string version_;
@@ -117,6 +120,7 @@ class Server::Impl {
   Listener operators_;
   asio::steady_timer drain_;  // the drain's deadline
   asio::steady_timer beat_;
+  asio::steady_timer watch_;  // when operators that watch are due to be told
   // Declared last: destroyed before everything that its jobs use.
   BackgroundWork background_{
       [this](BackgroundWork::Done done) { asio::post(io_, std::move(done)); }};
@@ -297,6 +301,7 @@ void Server::Impl::close_when_drained() {
 void Server::Impl::close_all() {
   drain_.cancel();
   beat_.cancel();
+  watch_.cancel();
   public_.close();
   operators_.close();
 }
@@ -311,6 +316,22 @@ void Server::Impl::deliver() {
   for (const OutputBatch& batch : mailbox_.take()) {
     service_.deliver(batch);
   }
+  await_watch_due();
+}
+
+// The timer's expiry is in the future while it is awaited.
+void Server::Impl::await_watch_due() {
+  const auto due_ns = service_.watch_due_ns();
+  if (!due_ns || watch_.expiry() > std::chrono::steady_clock::now()) {
+    return;
+  }
+  watch_.expires_after(std::chrono::nanoseconds(std::max<TimeNs>(*due_ns - clock_(), 0)));
+  watch_.async_wait([this](const error_code& ec) {
+    if (!ec) {
+      service_.pass_time();
+      await_watch_due();
+    }
+  });
 }
 
 Server::Server(const ServerOptions& options, ServedModel model, MetricsLabels labels,

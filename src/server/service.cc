@@ -7,6 +7,7 @@
 #include <boost/json/array.hpp>
 #include <boost/json/object.hpp>
 #include <boost/json/serialize.hpp>
+#include <cmath>
 #include <exception>
 #include <new>
 #include <utility>
@@ -14,11 +15,10 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "server/anthropic/messages_call.h"
-#include "server/ollama/ollama_call.h"
-#include "server/ollama/ollama_models.h"
 #include "server/openai/embedding_call.h"
 #include "server/openai/openai_answer.h"
 #include "server/operators/form_json.h"
+#include "server/page/page.h"
 #include "server/responses/responses_call.h"
 
 namespace protean {
@@ -35,6 +35,11 @@ ServedModel with_text_limit(ServedModel model) {
     model.max_text_bytes = most_text_bytes(*model.tokenizer, model.max_model_len);
   }
   return model;
+}
+
+HttpReply no_such_path(const HttpCall& call) {
+  return error_reply(
+      {.status = 404, .message = fmt::format("there is nothing at {}", printable(call.target))});
 }
 
 ApiError not_ready(ServerState state) {
@@ -68,19 +73,20 @@ Service::Service(ServiceLimits limits, ServedModel model, MetricsLabels labels,
       created_s_(environment_.unix_time_s()),
       inbox_(inbox),
       metrics_(labels),
+      feed_(environment_.unix_time_s() * kNsPerS - environment_.clock()),
       seen_{.kv_blocks = model_.form.form.kv.blocks},
       form_(std::make_shared<const FormStatus>(model_.form)) {
-  metrics_.form(*form_);
   check(!model_.names.empty(), "a served model has a name");
   check(model_.tokenizer != nullptr && model_.chat_template != nullptr,
         "a served model has a tokenizer and a chat template");
+  metrics_.form(*form_);
+  feed_.state(state_json(), *form_, now_ns());
 }
 
 std::optional<HttpReply> Service::refuse_early(const HttpCall& call) const {
   const RouteMatch match = match_route(call.target);
   if (match.route == Route::kNone) {
-    return error_reply(
-        {.status = 404, .message = fmt::format("there is nothing at {}", printable(call.target))});
+    return no_such_path(call);
   }
   if (call.method == "OPTIONS") {
     return HttpReply{
@@ -156,8 +162,10 @@ Service::Answer Service::answer(const HttpCall& call) {
     case Route::kMetrics:
       return HttpReply{.content_type = "text/plain; version=0.0.4; charset=utf-8",
                        .body = metrics_.text()};
-    case Route::kRoot:
-      return HttpReply{.content_type = "text/plain; charset=utf-8", .body = "Protean is running\n"};
+    case Route::kPage: {
+      std::optional<HttpReply> file = page_reply(Page::kChat, match.argument, call);
+      return file ? *std::move(file) : no_such_path(call);
+    }
     case Route::kOllamaChat:
     case Route::kOllamaGenerate:
     case Route::kOllamaEmbed:
@@ -174,31 +182,6 @@ Service::Answer Service::answer(const HttpCall& call) {
   }
   check(false, "refuse_early lets no unknown path pass");
   return HttpReply{};
-}
-
-Service::Answer Service::answer_ollama(Route route, const HttpCall& call) {
-  switch (route) {
-    case Route::kOllamaChat:
-    case Route::kOllamaGenerate:
-      if (auto loaded = ollama_load_answer(call.body, unix_time_s())) {
-        return HttpReply{.body = *std::move(loaded)};
-      }
-      return generate(call, route == Route::kOllamaChat ? read_ollama_chat : read_ollama_generate);
-    case Route::kOllamaEmbed:
-      return generate(call, read_ollama_embed);
-    case Route::kOllamaEmbeddings:
-      return generate(call, read_ollama_embeddings);
-    case Route::kOllamaTags:
-      return HttpReply{.body = ollama_tags(model_, created_s_)};
-    case Route::kOllamaRunning:
-      return HttpReply{.body = ollama_running(model_)};
-    case Route::kOllamaShow:
-      return convert(call, read_ollama_show);
-    case Route::kOllamaPull:
-      return convert(call, read_ollama_pull);
-    default:
-      return json_reply({{"version", kOllamaApiVersion}});
-  }
 }
 
 namespace {
@@ -297,10 +280,12 @@ ApiError Service::queue_full() const {
 
 void Service::deliver(const OutputBatch& batch) {
   metrics_.engine(batch.observation);
+  feed_.engine(batch.observation, batch.at_ns);
   seen_ = batch.observation;
   if (batch.form != nullptr) {
     form_ = batch.form;
     metrics_.form(*form_);
+    feed_.state(state_json(), *form_, batch.at_ns);
   }
   for (const Output& output : batch.outputs) {
     std::visit([&](const auto& what) { on(what, batch.at_ns); }, output);
@@ -350,8 +335,10 @@ void Service::on(const NewToken& token, TimeNs at_ns) {
   if (live->first_token_ns == 0) {
     live->first_token_ns = at_ns;
     metrics_.first_token(at_ns - live->received_ns);
+    feed_.first_token(at_ns - live->received_ns, at_ns);
   } else {
     metrics_.next_token(at_ns - live->last_token_ns);
+    feed_.next_token(at_ns - live->last_token_ns, at_ns);
   }
   live->last_token_ns = at_ns;
   live->generation->token(live->choice, token);
@@ -393,11 +380,13 @@ void Service::record(const Finished& finished, const Live& live) {
   const AnswerIdentity& identity = live.generation->identity();
   const std::string_view reason = live.generation->finish_reason(live.choice);
   const RequestUsage& usage = finished.usage;
-  metrics_.finished({.reason = reason,
-                     .usage = usage,
-                     .times = finished.times,
-                     .received_ns = live.received_ns,
-                     .max_tokens = live.max_tokens});
+  const EndedRequest ended{.reason = reason,
+                           .usage = usage,
+                           .times = finished.times,
+                           .received_ns = live.received_ns,
+                           .max_tokens = live.max_tokens};
+  metrics_.finished(ended);
+  feed_.finished(ended);
   AnswerRecord& whole = live.generation->record;
   add_choice(whole, reason, usage, finished.times);
   if (whole.choices == static_cast<int>(live.generation->requests().size())) {
@@ -408,6 +397,37 @@ void Service::record(const Finished& finished, const Live& live) {
     whole.status = failure ? failure->status : 200;
     on_answered(whole);
   }
+}
+
+void Service::set_state(ServerState state) {
+  state_ = state;
+  feed_.state(state_json(), *form_, now_ns());
+  if (draining()) {  // a stream would keep the server from ending
+    feed_.end();
+  }
+}
+
+json::object Service::state_json() const {
+  constexpr std::array kStates{"loading", "ready", "draining"};
+  json::object shown{{"state", kStates.at(static_cast<std::size_t>(state_))},
+                     {"model", model_.names.front()},
+                     {"version", version_}};
+  for (const json::key_value_pair& field : shown_status(*form_)) {
+    shown.emplace(field.key(), field.value());
+  }
+  if (model_.pages_by_device) {
+    shown.emplace("devices", shown_devices(model_.pages_by_device(form_->form)));
+  }
+  if (model_.ttft_target_ns > 0) {
+    shown.emplace("targets", json::object{{"ttft_s", static_cast<double>(model_.ttft_target_ns) /
+                                                         static_cast<double>(kNsPerS)}});
+  }
+  return shown;
+}
+
+std::string Service::recording(double minutes) const {
+  const TimeNs span_ns = std::llround(minutes * 60 * static_cast<double>(kNsPerS));
+  return feed_.recording(now_ns() - span_ns, now_ns());
 }
 
 void Service::cancel_all(const ApiError& why) {

@@ -1,8 +1,10 @@
 #pragma once
 
+#include <boost/json/object.hpp>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <variant>
@@ -18,6 +20,7 @@
 #include "server/answer/served_model.h"
 #include "server/background_work.h"
 #include "server/openai/text_endpoints.h"
+#include "server/operators/live_feed.h"
 #include "server/operators/metrics.h"
 #include "server/routes.h"
 
@@ -58,7 +61,7 @@ class Service final : public HttpHandler {
   bool routine(const HttpCall& call) const override;
   void count(const HttpCall& call, int status) override;
   bool draining() const override { return state_ == ServerState::kDraining; }
-  void set_state(ServerState state) { state_ = state; }
+  void set_state(ServerState state);
   ServerState state() const { return state_; }
   const Observation& last_seen() const { return seen_; }
   // Never null.
@@ -67,7 +70,16 @@ class Service final : public HttpHandler {
   std::shared_ptr<PendingReply> ask_form(FormWish wish);
   TimeNs now_ns() const { return environment_.clock(); }
   std::int64_t unix_time_s() const { return environment_.unix_time_s(); }
-  const std::string& model_name() const { return model_.names.front(); }
+  // The state that operators see: model, version, form, load, devices.
+  boost::json::object state_json() const;
+
+  // Streams the state and its changes to an operator, as LiveFeed does.
+  std::shared_ptr<GrowingAnswer> watch() { return feed_.watch(now_ns(), draining()); }
+  // Returns LiveFeed's recording of the last `minutes`.
+  std::string recording(double minutes) const;
+  // Time has passed; watch_due_ns() says when that is to be told.
+  void pass_time() { feed_.pass(now_ns()); }
+  std::optional<TimeNs> watch_due_ns() const { return feed_.due_ns(); }
 
   // Called for each accepted request when all its choices have ended.
   std::function<void(const AnswerRecord&)> on_answered = log_answer;
@@ -134,6 +146,7 @@ class Service final : public HttpHandler {
   const std::int64_t created_s_;
   BoundedQueue<Event>& inbox_;
   Metrics metrics_;
+  LiveFeed feed_;
   LiveMap live_;
   std::unordered_map<std::shared_ptr<Generation>, std::int64_t>
       pending_;  // being prepared, with their number of choices

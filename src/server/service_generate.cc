@@ -1,5 +1,7 @@
 // The part of the service that reads calls and submits them to the engine.
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <charconv>
 #include <exception>
@@ -7,6 +9,8 @@
 #include <utility>
 
 #include "server/call/json_body.h"
+#include "server/ollama/ollama_call.h"
+#include "server/ollama/ollama_models.h"
 #include "server/service.h"
 
 namespace protean {
@@ -232,6 +236,31 @@ Service::Answer Service::convert(const HttpCall& call, ParseText parse) {
     const auto reply = std::make_shared<HttpReply>(converted(slow_call, parse));
     return [reply](const HttpCall&) -> Answer { return std::move(*reply); };
   });
+}
+
+Service::Answer Service::answer_ollama(Route route, const HttpCall& call) {
+  switch (route) {
+    case Route::kOllamaChat:
+    case Route::kOllamaGenerate:
+      if (auto loaded = ollama_load_answer(call.body, unix_time_s())) {
+        return HttpReply{.body = *std::move(loaded)};
+      }
+      return generate(call, route == Route::kOllamaChat ? read_ollama_chat : read_ollama_generate);
+    case Route::kOllamaEmbed:
+      return generate(call, read_ollama_embed);
+    case Route::kOllamaEmbeddings:
+      return generate(call, read_ollama_embeddings);
+    case Route::kOllamaTags:
+      return HttpReply{.body = ollama_tags(model_, created_s_)};
+    case Route::kOllamaRunning:
+      return HttpReply{.body = ollama_running(model_)};
+    case Route::kOllamaShow:
+      return convert(call, read_ollama_show);
+    case Route::kOllamaPull:
+      return convert(call, read_ollama_pull);
+    default:
+      return HttpReply{.body = fmt::format(R"({{"version":"{}"}})", kOllamaApiVersion)};
+  }
 }
 
 void Service::notify(const Generation& generation) {

@@ -14,6 +14,8 @@ Result<Trace> parse_azure(std::string_view csv, std::string_view name);
 Result<Trace> parse_burstgpt(std::string_view csv, std::string_view name);
 Result<Trace> parse_lengths(std::string_view csv, std::string_view name);
 Result<Trace> parse_mooncake(std::string_view lines, std::string_view name);
+// Reads the requests of a recording. Its other lines, about forms and load, are passed over.
+Result<Trace> parse_recording(std::string_view lines, std::string_view name);
 Result<Trace> parse_burstgpt_aggregates(std::string_view text, std::string_view name);
 
 // Fails if a window states millions of requests: a window is sampled whole, in memory.

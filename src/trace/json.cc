@@ -11,6 +11,8 @@ namespace {
 
 namespace json = boost::json;
 
+constexpr double kMaxUnixSeconds = 4e9;
+
 std::optional<double> number_of(const json::object& object, std::string_view key) {
   const json::value* value = object.if_contains(key);
   if (value == nullptr || !value->is_number()) {
@@ -56,14 +58,10 @@ Result<std::vector<std::int64_t>> hash_ids(const json::object& object, std::int6
   return ids;
 }
 
-Result<TraceRequest> mooncake_request(std::string_view line, const TracePlace& place) {
-  boost::system::error_code failed;
-  const json::value value = json::parse({line.data(), line.size()}, failed);
-  if (failed || !value.is_object()) {
-    return trace_error(place, "{} is not a JSON object{}", quoted_for_error(line),
-                       failed ? ": " + failed.message() : "");
-  }
-  const json::object& object = value.get_object();
+// The request of a line; nothing if the line has none.
+using MaybeRequest = std::optional<TraceRequest>;
+
+Result<MaybeRequest> mooncake_request(const json::object& object, const TracePlace& place) {
   const auto at_ms = whole(object, "timestamp", kMaxTraceSeconds * 1000, place);
   const auto input = whole(object, "input_length", kMaxTraceTokens, place);
   const auto output = whole(object, "output_length", kMaxTraceTokens, place);
@@ -76,10 +74,66 @@ Result<TraceRequest> mooncake_request(std::string_view line, const TracePlace& p
   if (!blocks.ok()) {
     return blocks.error();
   }
-  return TraceRequest{.at_ns = *at_ms * kNsPerMs,
-                      .input_tokens = *input,
-                      .output_tokens = *output,
-                      .prefix_blocks = *std::move(blocks)};
+  return MaybeRequest({.at_ns = *at_ms * kNsPerMs,
+                       .input_tokens = *input,
+                       .output_tokens = *output,
+                       .prefix_blocks = *std::move(blocks)});
+}
+
+Result<MaybeRequest> recorded_request(const json::object& object, const TracePlace& place) {
+  const json::value* event = object.if_contains("event");
+  if (event == nullptr || *event != "request") {
+    return MaybeRequest();
+  }
+  const json::value* data = object.if_contains("data");
+  if (data == nullptr || !data->is_object()) {
+    return trace_error(place, "a request needs an object \"data\"");
+  }
+  const auto at_s = number_of(data->get_object(), "arrived");
+  if (!at_s || *at_s < 0 || *at_s > kMaxUnixSeconds) {
+    return trace_error(place, "\"arrived\" must be a time in seconds since 1970");
+  }
+  const auto input = whole(data->get_object(), "prompt_tokens", kMaxTraceTokens, place);
+  const auto output = whole(data->get_object(), "output_tokens", kMaxTraceTokens, place);
+  if (!input.ok() || !output.ok()) {
+    return input.ok() ? output.error() : input.error();
+  }
+  return MaybeRequest(
+      {.at_ns = seconds_to_ns(*at_s), .input_tokens = *input, .output_tokens = *output});
+}
+
+// Reads a JSON object of each line with `read`, and leaves out requests with 0 tokens.
+Result<Trace> parse_json_lines(std::string_view lines, std::string_view name, TraceFormat format,
+                               Result<MaybeRequest> (*read)(const json::object&,
+                                                            const TracePlace&)) {
+  Trace trace{.format = format};
+  std::int64_t empty = 0;
+  const Status done =
+      for_each_line(lines, name, [&](std::string_view line, const TracePlace& place) -> Status {
+        boost::system::error_code failed;
+        const json::value value = json::parse({line.data(), line.size()}, failed);
+        if (failed || !value.is_object()) {
+          return trace_error(place, "{} is not a JSON object{}", quoted_for_error(line),
+                             failed ? ": " + failed.message() : "");
+        }
+        auto request = read(value.get_object(), place);
+        if (!request.ok()) {
+          return request.error();
+        }
+        if (*request && ((*request)->input_tokens == 0 || (*request)->output_tokens == 0)) {
+          ++empty;
+        } else if (*request) {
+          trace.requests.push_back(**std::move(request));
+        }
+        return {};
+      });
+  if (!done.ok()) {
+    return done.error();
+  }
+  if (empty > 0) {
+    trace.notes.push_back(fmt::format("left out {} requests with 0 tokens", empty));
+  }
+  return trace;
 }
 
 // Returns the number of the line that holds byte `offset`, from 1.
@@ -120,26 +174,15 @@ Result<double> tokens_per_request(const json::object& file, std::string_view nam
 }  // namespace
 
 Result<Trace> parse_mooncake(std::string_view lines, std::string_view name) {
-  Trace trace{.format = TraceFormat::kMooncake};
-  std::int64_t empty = 0;
-  const Status read =
-      for_each_line(lines, name, [&](std::string_view line, const TracePlace& place) -> Status {
-        auto request = mooncake_request(line, place);
-        if (!request.ok()) {
-          return request.error();
-        }
-        if (request->input_tokens == 0 || request->output_tokens == 0) {
-          ++empty;
-        } else {
-          trace.requests.push_back(*std::move(request));
-        }
-        return {};
-      });
-  if (!read.ok()) {
-    return read.error();
-  }
-  if (empty > 0) {
-    trace.notes.push_back(fmt::format("left out {} requests with 0 tokens", empty));
+  return parse_json_lines(lines, name, TraceFormat::kMooncake, mooncake_request);
+}
+
+Result<Trace> parse_recording(std::string_view lines, std::string_view name) {
+  auto trace = parse_json_lines(lines, name, TraceFormat::kRecording, recorded_request);
+  if (trace.ok()) {  // the lines are in the order in which requests ended
+    std::stable_sort(
+        trace->requests.begin(), trace->requests.end(),
+        [](const TraceRequest& a, const TraceRequest& b) { return a.at_ns < b.at_ns; });
   }
   return trace;
 }

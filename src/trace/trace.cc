@@ -43,6 +43,9 @@ Result<Trace> parse_known(std::string_view text, std::string_view name) {
   if (first.empty()) {
     return make_error(ErrorCode::kCorrupt, "{}: the file is empty", name);
   }
+  if (first.starts_with("{\"protean_recording\"")) {
+    return parse_recording(text, name);
+  }
   if (first.starts_with('{')) {
     const bool line_of_mooncake = first.find("\"timestamp\"") != std::string_view::npos &&
                                   first.find("\"week1_min\"") == std::string_view::npos;
@@ -63,7 +66,8 @@ Result<Trace> parse_known(std::string_view text, std::string_view name) {
       "(TIMESTAMP,ContextTokens,"
       "GeneratedTokens), BurstGPT CSV (Timestamp,Model,Request tokens,Response tokens,...) and its "
       "aggregates (JSON with week1_min), Mooncake JSON lines (timestamp, input_length, "
-      "output_length, hash_ids), Sarathi or Vidur CSV (num_prefill_tokens,num_decode_tokens,...), "
+      "output_length, hash_ids), recordings of Protean's dashboard, Sarathi or Vidur CSV "
+      "(num_prefill_tokens,num_decode_tokens,...), "
       "or a folder of ServeGen clients (*-trace.csv with *-dataset.json)",
       name, quoted_for_error(first));
 }
@@ -82,6 +86,8 @@ std::string_view to_string(TraceFormat format) {
       return "Mooncake";
     case TraceFormat::kLengths:
       return "lengths (Sarathi, Vidur)";
+    case TraceFormat::kRecording:
+      return "a recording of Protean";
     case TraceFormat::kServeGen:
       return "ServeGen";
   }

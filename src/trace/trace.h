@@ -15,8 +15,9 @@ enum class TraceFormat {
   kBurstGpt,            // CSV: Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type
   kBurstGptAggregates,  // JSON: tokens/s for each minute, requests and tokens for each day
   kMooncake,            // JSON lines: timestamp, input_length, output_length, hash_ids
-  kLengths,   // CSV without times: num_prefill_tokens,num_decode_tokens,... (Sarathi, Vidur)
-  kServeGen,  // a folder with one pair of *-trace.csv and *-dataset.json for each client
+  kLengths,    // CSV without times: num_prefill_tokens,num_decode_tokens,... (Sarathi, Vidur)
+  kRecording,  // JSON lines: what a dashboard of Protean recorded
+  kServeGen,   // a folder with one pair of *-trace.csv and *-dataset.json for each client
 };
 std::string_view to_string(TraceFormat format);
 

@@ -62,6 +62,24 @@ TEST(Trace, MooncakeKeepsHashIds) {
   EXPECT_EQ(trace.requests[0].prefix_blocks, (std::vector<std::int64_t>{3, 4}));
 }
 
+TEST(Trace, RecordingsHoldTheRequestsThatEnded) {
+  const Trace trace = parsed(
+      R"({"protean_recording":1,"from":1700000000,"to":1700000060,"state":{}})"
+      "\n"
+      R"({"t":1700000009,"event":"request","data":{"arrived":1700000004.5,"prompt_tokens":9,"output_tokens":3}})"
+      "\n"
+      R"({"t":1700000010,"event":"state","data":{"form":{"kv_blocks":7}}})"
+      "\n"
+      R"({"t":1700000012,"event":"request","data":{"arrived":1700000003,"prompt_tokens":8,"output_tokens":2}})"
+      "\n"
+      R"({"t":1700000012,"event":"request","data":{"arrived":1700000003,"prompt_tokens":8,"output_tokens":0}})");
+  EXPECT_EQ(trace.format, TraceFormat::kRecording);
+  ASSERT_EQ(trace.requests.size(), 2U);
+  EXPECT_EQ(trace.requests[0].input_tokens, 8);
+  EXPECT_EQ(trace.requests[1].at_ns, kNsPerS * 3 / 2);
+  EXPECT_EQ(trace.notes.size(), 1U) << "one was empty; the order is no surprise";
+}
+
 TEST(Trace, LengthsHaveNoTimes) {
   const Trace trace =
       parsed("num_prefill_tokens,num_decode_tokens,num_total_tokens,pd_ratio\n74,918,992,0.08\n");
@@ -117,6 +135,10 @@ TEST(Trace, ErrorsNameFileAndLine) {
        "file: line 2: "},
       {"{\"timestamp\": 1, \"input_length\": 5, \"output_length\": 5, \"hash_ids\": [1, 2]}",
        "file: line 1: 2 hash_ids are too many for 5 input tokens"},
+      {"{\"protean_recording\":1}\n{\"event\":\"request\",\"data\":{\"arrived\":-1}}",
+       "file: line 2: \"arrived\" must be a time in seconds since 1970"},
+      {"{\"protean_recording\":1}\n{\"event\":\"request\"}",
+       "file: line 2: a request needs an object \"data\""},
       {"{\"week1_min\": 3}", "\"week1_min\" is missing"},
       {"{\n\"week1_min\": [\n", "file: line "},
       {"num_prefill_tokens,num_decode_tokens\n5,many\n", "file: line 2: 'many'"}};

@@ -152,6 +152,13 @@ describe('devices', () => {
     assert.match(stdout, /device 1 +1 thread/);
   });
 
+  it('may need padding, which inspect says of known models', () => {
+    const { stdout } = spawnSync(program, ['inspect', '--like', 'gpt-oss-20b', '--pages', '--json'], { encoding: 'utf8' });
+    const [down, gateUp] = JSON.parse(stdout).tensors;
+    assert.deepEqual([down.name, down.pages_tp1, down.pages_tp4], ['down', 253.125, 63.28125]);
+    assert.deepEqual([gateUp.name, gateUp.pages_tp1, gateUp.pages_tp4], ['gate_up', 506.25, 126.5625]);
+  });
+
   it('are refused in one line that says what would work', () => {
     const file = join(folder, 'devices.toml');
     writeFileSync(file, '[[device]]\ncpus = "0"\n[[device]]\ncpus = "0"\n');

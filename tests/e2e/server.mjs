@@ -39,7 +39,8 @@ export class Server {
   static async startWith({ env = {}, as = program, path = model }, ...flags) {
     const server = new Server();
     const host = flags.includes('--host') ? [] : ['--host', '127.0.0.1'];
-    server.process = spawn(as, ['serve', path, ...host, '--port', '0', ...flags], {
+    const port = flags.includes('--port') ? [] : ['--port', '0'];
+    server.process = spawn(as, ['serve', path, ...host, ...port, ...flags], {
       stdio: ['ignore', 'inherit', 'pipe'], env: { ...process.env, ...env },
     });
     server.ended = new Promise((settle) => {

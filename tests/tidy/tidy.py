@@ -41,8 +41,9 @@ FILE_LINES, KERNEL_FILE_LINES = 500, 900
 PARAMETERS, FIELDS = 5, 20
 
 CPP = {".h", ".cc"}
-TEXT = CPP | {".py", ".mjs", ".js", ".sh", ".md", ".txt", ".cmake", ".toml", ".json", ".yml", ""}
-CODE_FOLDERS = ("src", "tests", "bench", "tools")
+WEB = {".ts", ".tsx", ".css", ".html"}
+TEXT = CPP | WEB | {".py", ".mjs", ".js", ".sh", ".md", ".txt", ".cmake", ".toml", ".json", ".yml", ""}
+CODE_FOLDERS = ("src", "tests", "bench", "tools", "web")
 PASSED_OVER = {".git", "node_modules", "models", "__pycache__", ".cache"}
 EMPTY_NAMES = {"util", "utils", "helper", "helpers", "common", "manager", "misc"}
 
@@ -117,7 +118,7 @@ class Tidy:
     def file_length(self, path, text):
         limit = KERNEL_FILE_LINES if is_kernel(path) else FILE_LINES
         lines = text.count("\n")
-        if path.suffix in CPP | {".py", ".mjs", ".js", ".sh"} and lines > limit:
+        if path.suffix in CPP | WEB | {".py", ".mjs", ".js", ".sh"} and lines > limit:
             self.report(path, lines, "file-length", f"{lines} lines, at most {limit}")
 
     def cpp(self, path, text):

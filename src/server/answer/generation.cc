@@ -123,6 +123,11 @@ void Generation::token(int index, const NewToken& token) {
   }
   ++choice.output_tokens;
   ++usage_.output_tokens;
+  if (token.precision != nullptr) {
+    const TokensAt one{*token.precision, 1};
+    add(usage_.output_at, std::span(&one, 1));
+    add(choice.output_at, std::span(&one, 1));
+  }
   choice.stepped = true;
   choice.text.push(token.token, choice.fresh.parts);
   if (asked_.tokens) {
@@ -158,6 +163,11 @@ void Generation::finished(int index, const Finished& finished) {
   if (is_first(static_cast<std::size_t>(index))) {
     *usage_.cached_tokens += finished.usage.cached_tokens;
   }
+  // The engine counts tokens that are not part of the answer, too, such as stop tokens.
+  for (TokensAt& at : choice.output_at) {
+    at.tokens = -at.tokens;
+  }
+  add(usage_.output_at, choice.output_at);
   add(usage_.output_at, finished.usage.output_at);
   usage_.times = finished.times;
   choice.text.finish(choice.fresh.parts, finished.reason == FinishReason::kLength);

@@ -11,6 +11,7 @@
 #include "chat/tool_calls.h"
 #include "contract/morph.h"
 #include "contract/request.h"
+#include "cost/pages.h"
 #include "http/api_error.h"
 #include "server/answer/format_compiler.h"
 #include "server/call/generation_call.h"
@@ -43,6 +44,9 @@ struct ServedModel {
   Pooling pooling = Pooling::kMean;            // of embeddings
   std::function<std::tm()> local_time;  // for strftime_now() in templates; empty: not available
   FormStatus form;                      // at start
+  // Returns what the devices' pages hold in a form; empty: not known.
+  std::function<std::vector<DevicePages>(const Form&)> pages_by_device;
+  TimeNs ttft_target_ns = 0;  // that the policy works for; 0: none
   ModelCard card;
   std::int64_t max_text_bytes = 0;  // most_text_bytes(); 0: text of any length is tokenised
 };

@@ -198,13 +198,17 @@ class OpenAiWriter : public AnswerWriter {
     return json + (options_.chat ? std::string() : prompt_fields(choice.prompt)) + "}";
   }
   std::string chunk(int choice, std::string_view fields, std::string_view end,
-                    AnswerUsage so_far) const {
+                    const AnswerUsage& usage) const {
     const std::string one = fmt::format(R"({{"index":{},{},{}}})", choice, fields, end);
     if (!options_.stream.usage) {
       return event(one, "");
     }
+    if (!options_.stream.continuous_usage) {
+      return event(one, "null");
+    }
+    AnswerUsage so_far = usage;
     so_far.cached_tokens.reset();
-    return event(one, options_.stream.continuous_usage ? usage_json(so_far) : "null");
+    return event(one, usage_json(so_far));
   }
   std::string event(std::string_view choices, std::string_view usage) const {
     std::string event;

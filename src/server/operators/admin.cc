@@ -1,14 +1,17 @@
 #include "server/operators/admin.h"
 
+#include <algorithm>
 #include <array>
 #include <boost/json/array.hpp>
 #include <boost/json/object.hpp>
 #include <boost/json/serialize.hpp>
+#include <charconv>
 #include <utility>
 
 #include "base/log_output.h"
 #include "server/call/json_body.h"
 #include "server/operators/form_json.h"
+#include "server/page/page.h"
 
 namespace protean {
 namespace {
@@ -18,6 +21,7 @@ namespace json = boost::json;
 struct AdminRoute {
   std::string_view path;
   std::string_view allow;
+  bool needs_key = true;
 };
 
 constexpr std::array kAdminRoutes{
@@ -25,14 +29,24 @@ constexpr std::array kAdminRoutes{
     AdminRoute{"/metrics", "GET, HEAD, OPTIONS"},
     AdminRoute{"/admin/form", "GET, HEAD, PUT, OPTIONS"},
     AdminRoute{"/admin/morphs", "GET, HEAD, OPTIONS"},
+    AdminRoute{"/admin/events", "GET, OPTIONS"},
+    AdminRoute{"/admin/recording", "GET, HEAD, OPTIONS"},
     AdminRoute{"/admin/drain", "POST, OPTIONS"},
     AdminRoute{"/admin/log-level", "GET, HEAD, PUT, OPTIONS"},
+    // The page has no secret: it asks for the key and sends it with its calls.
+    AdminRoute{"/", "GET, HEAD, OPTIONS", false},
+    AdminRoute{"/dashboard", "GET, HEAD, OPTIONS", false},
+    AdminRoute{"/assets/", "GET, HEAD, OPTIONS", false},
 };
 
+std::string_view path_of(std::string_view target) {
+  return target.substr(0, target.find('?'));
+}
+
 const AdminRoute* find_route(std::string_view target) {
-  const std::string_view path = target.substr(0, target.find('?'));
+  const std::string_view path = path_of(target);
   for (const AdminRoute& row : kAdminRoutes) {
-    if (path == row.path) {
+    if (path == row.path || (row.path == "/assets/" && path.starts_with(row.path))) {
       return &row;
     }
   }
@@ -42,6 +56,23 @@ const AdminRoute* find_route(std::string_view target) {
 bool allows(std::string_view list, std::string_view method) {
   return (", " + std::string(list) + ",").find(", " + std::string(method) + ",") !=
          std::string::npos;
+}
+
+HttpReply nothing_at(const HttpCall& call) {
+  return error_reply(
+      {.status = 404,
+       .message = fmt::format("there is nothing at {} on the admin port", printable(call.target))});
+}
+
+// Answers a call of the dashboard's page or of one of its files.
+HttpReply file_reply(const HttpCall& call) {
+  const std::string_view path = path_of(call.target);
+  if (path == "/") {  // relative, so that a path prefix stays
+    return {.status = 307, .content_type = "", .headers = {{"Location", "dashboard"}}};
+  }
+  const std::string_view file = path == "/dashboard" ? std::string_view() : path.substr(1);
+  std::optional<HttpReply> reply = page_reply(Page::kDashboard, file, call);
+  return reply ? *std::move(reply) : nothing_at(call);
 }
 
 HttpReply level_reply() {
@@ -70,16 +101,14 @@ HttpReply set_level(const std::string& body) {
 }  // namespace
 
 std::optional<HttpReply> Admin::refuse_early(const HttpCall& call) const {
-  if (!setting_.keys.admit(call)) {
+  const AdminRoute* row = find_route(call.target);
+  if ((row == nullptr || row->needs_key) && !setting_.keys.admit(call)) {
     return error_reply({.status = 401,
                         .message = "the admin key is missing or wrong: send it as Authorization: "
                                    "Bearer KEY"});
   }
-  const AdminRoute* row = find_route(call.target);
   if (row == nullptr) {
-    return error_reply({.status = 404,
-                        .message = fmt::format("there is nothing at {} on the admin port",
-                                               printable(call.target))});
+    return nothing_at(call);
   }
   if (call.method == "OPTIONS") {
     return HttpReply{
@@ -95,14 +124,24 @@ std::optional<HttpReply> Admin::refuse_early(const HttpCall& call) const {
 }
 
 HttpHandler::Answer Admin::handle(const HttpCall& call) {
-  const std::string_view path = find_route(call.target)->path;
+  const AdminRoute& row = *find_route(call.target);
+  const std::string_view path = row.path;
+  if (!row.needs_key) {
+    return file_reply(call);
+  }
   if (path == "/admin/form") {
     return call.method == "PUT" ? want_form(call) : form_reply();
   }
   if (path == "/admin/morphs") {
-    const json::array history = shown_history(service_.form(), service_.now_ns(),
+    const json::array history = shown_history(*service_.form().history, service_.now_ns(),
                                               static_cast<double>(service_.unix_time_s()));
     return HttpReply{.body = json::serialize(json::object{{"morphs", history}})};
+  }
+  if (path == "/admin/events") {
+    return service_.watch();
+  }
+  if (path == "/admin/recording") {
+    return recording_reply(call);
   }
   if (path == "/admin/log-level") {
     return call.method == "PUT" ? set_level(call.body) : level_reply();
@@ -133,21 +172,34 @@ HttpHandler::Answer Admin::want_form(const HttpCall& call) {
   return service_.ask_form(std::get<FormWish>(std::move(wish)));
 }
 
+HttpReply Admin::recording_reply(const HttpCall& call) const {
+  constexpr std::string_view kMinutes = "minutes=";
+  const std::size_t query = std::min(call.target.find('?'), call.target.size() - 1);
+  const std::string_view text = std::string_view(call.target).substr(query + 1);
+  double minutes = 60;
+  if (!text.empty()) {
+    const std::string_view number = text.substr(std::min(kMinutes.size(), text.size()));
+    const auto [end, failed] =
+        std::from_chars(number.data(), number.data() + number.size(), minutes);
+    if (!text.starts_with(kMinutes) || failed != std::errc{} ||
+        end != number.data() + number.size() || !(minutes > 0 && minutes <= 60)) {
+      return error_reply({.message = "minutes is a number above 0 and up to 60, like ?minutes=10",
+                          .param = "minutes"});
+    }
+  }
+  return {.content_type = "application/jsonl",
+          .body = service_.recording(minutes),
+          .headers = {{"Content-Disposition", "attachment; filename=\"protean-recording.jsonl\""}}};
+}
+
 HttpReply Admin::form_reply() const {
   const Observation& seen = service_.last_seen();
-  constexpr std::array kStates{"loading", "ready", "draining"};
-  json::object shown{{"state", kStates.at(static_cast<std::size_t>(service_.state()))},
-                     {"model", service_.model_name()},
-                     {"version", setting_.version},
-                     {"now",
-                      {{"running", seen.running},
-                       {"waiting", seen.waiting},
-                       {"kv_blocks", seen.kv_blocks},
-                       {"kv_blocks_used", seen.kv_blocks_used},
-                       {"preemptions_total", seen.preemptions_total}}}};
-  for (const json::key_value_pair& field : shown_status(service_.form())) {
-    shown.emplace(field.key(), field.value());
-  }
+  json::object shown = service_.state_json();
+  shown.emplace("now", json::object{{"running", seen.running},
+                                    {"waiting", seen.waiting},
+                                    {"kv_blocks", seen.kv_blocks},
+                                    {"kv_blocks_used", seen.kv_blocks_used},
+                                    {"preemptions_total", seen.preemptions_total}});
   return {.body = json::serialize(shown)};
 }
 

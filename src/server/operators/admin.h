@@ -10,8 +10,9 @@
 namespace protean {
 
 // Answers operators on a port of its own: health, metrics, the form and its morphs, a wish for
-// another form, the log level, drain. If the port has a key, every call needs it. Without a key the
-// port listens on a loopback address only and a PageGuard protects it.
+// another form, the log level, drain, and the dashboard. If the port has a key, every call but
+// those of the dashboard's files needs it. Without a key the port listens on a loopback address
+// only and a PageGuard protects it.
 class Admin final : public HttpHandler {
  public:
   struct Setting {
@@ -30,6 +31,7 @@ class Admin final : public HttpHandler {
 
  private:
   HttpReply form_reply() const;
+  HttpReply recording_reply(const HttpCall& call) const;
   Answer want_form(const HttpCall& call);
 
   Service& service_;

@@ -51,6 +51,25 @@ TEST_F(AdminTest, ShowsTheFormAndHealthAndSetsTheLogLevel) {
   expect_error(ask("GET /v1/models"), 404);
 }
 
+TEST_F(AdminTest, RecordsAndAsksForTheKeyOfAllButThePage) {
+  options.admin.keys = ApiKeys(std::vector<std::string>{"secret"});
+  start();
+  expect_error(ask("GET /admin/recording"), 401);
+  expect_error(ask("GET /admin/events"), 401);
+  const Response away = ask("GET /");
+  EXPECT_EQ(away.result_int(), 307U);
+  EXPECT_EQ(away["Location"], "dashboard");
+  EXPECT_NE(ask("GET /dashboard").result_int(), 401U);
+  expect_error(ask("GET /assets/none.js"), 404);
+  const std::string key = "Host: 127.0.0.1\r\nAuthorization: Bearer secret\r\n";
+  const Response recording = ask("GET /admin/recording?minutes=5", key);
+  EXPECT_EQ(recording.result_int(), 200U);
+  EXPECT_EQ(recording.body().find(R"({"protean_recording":1)"), 0U) << recording.body();
+  for (const char* bad : {"minutes=0", "minutes=61", "minutes=x", "minutes=", "min", "hours=1"}) {
+    expect_error(ask(std::string("GET /admin/recording?") + bad, key), 400);
+  }
+}
+
 TEST_F(AdminTest, WishIsAnsweredByItsMorphWhichBecomesHistory) {
   start();
   const std::string host = "Host: 127.0.0.1\r\n";

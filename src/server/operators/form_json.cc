@@ -239,9 +239,24 @@ json::object shown_morph(const Morph& morph) {
   return {{"summary", summary.text()}, {"reason", morph.reason}, {"steps", std::move(steps)}};
 }
 
-json::array shown_history(const FormStatus& status, TimeNs now_ns, double unix_time_s) {
+json::array shown_devices(const std::vector<DevicePages>& devices) {
   json::array shown;
-  for (const auto& entry : *status.history) {
+  for (const DevicePages& pages : devices) {
+    json::array layers;
+    for (const auto& [attention, mlp] : pages.layers) {
+      layers.push_back(json::array{attention, mlp});
+    }
+    shown.push_back(json::object{{"device", pages.device.value},
+                                 {"layers", std::move(layers)},
+                                 {"embeddings", pages.embeddings},
+                                 {"kv", pages.kv}});
+  }
+  return shown;
+}
+
+json::array shown_history(const MorphHistory& history, TimeNs now_ns, double unix_time_s) {
+  json::array shown;
+  for (const auto& entry : history) {
     const MorphRecord& record = *entry;
     json::object one = shown_step(record.step);
     one["id"] = record.id;

@@ -1,0 +1,97 @@
+#include "control/drop_plan.h"
+
+#include <algorithm>
+#include <numeric>
+#include <queue>
+#include <tuple>
+#include <utility>
+
+#include "base/check.h"
+#include "base/units.h"
+
+namespace protean {
+namespace {
+
+// The smallest group first; among equals, the one whose first replica has the lowest id.
+struct Larger {
+  bool operator()(const DropGroup& a, const DropGroup& b) const {
+    return std::pair(a.replicas.size(), a.replicas.front()) >
+           std::pair(b.replicas.size(), b.replicas.front());
+  }
+};
+using Queue = std::priority_queue<DropGroup, std::vector<DropGroup>, Larger>;
+
+DropGroup pop(Queue& queue) {
+  DropGroup smallest = queue.top();
+  queue.pop();
+  return smallest;
+}
+
+// The merged group keeps the larger copy, which has the higher precision.
+DropMerge merge(DropGroup a, const DropGroup& b) {
+  const std::int64_t freed = std::min(a.copy_bytes, b.copy_bytes);
+  a.replicas.insert(a.replicas.end(), b.replicas.begin(), b.replicas.end());
+  a.copy_bytes = std::max(a.copy_bytes, b.copy_bytes);
+  return {std::move(a), freed};
+}
+
+}  // namespace
+
+Result<DropPlan> plan_drop(std::span<const DropGroup> groups, std::int64_t required_bytes,
+                           int layers) {
+  for (const DropGroup& group : groups) {
+    check(!group.replicas.empty() && std::ssize(group.replicas) <= layers,
+          "a group has replicas, each with a layer");
+  }
+  Queue queue(Larger(), std::vector<DropGroup>(groups.begin(), groups.end()));
+  DropPlan plan;
+  while (plan.freed_bytes < required_bytes) {
+    if (queue.size() < 2) {
+      break;
+    }
+    DropGroup first = pop(queue);
+    const DropGroup second = pop(queue);
+    if (std::ssize(first.replicas) + std::ssize(second.replicas) > layers) {
+      queue.push(std::move(first));  // all others are at least as large
+      queue.push(second);
+      break;
+    }
+    plan.merges.push_back(merge(std::move(first), second));
+    plan.freed_bytes += plan.merges.back().freed_bytes;
+    queue.push(plan.merges.back().into);
+  }
+  if (plan.freed_bytes < required_bytes) {
+    return make_error(
+        ErrorCode::kExhausted,
+        "{} are required, and dropping every copy but one of each group frees {}: add "
+        "replicas",
+        format_bytes(required_bytes), format_bytes(plan.freed_bytes));
+  }
+  while (!queue.empty()) {
+    plan.groups.push_back(pop(queue));
+  }
+  std::sort(plan.groups.begin(), plan.groups.end(), [](const DropGroup& a, const DropGroup& b) {
+    return a.replicas.front() < b.replicas.front();
+  });
+  return plan;
+}
+
+std::vector<int> stage_layers(int layers, std::span<const double> speeds) {
+  check(!speeds.empty() && std::ssize(speeds) <= layers, "every stage has a layer");
+  const double sum = std::accumulate(speeds.begin(), speeds.end(), 0.0);
+  check(sum > 0, "some stage computes");
+  std::vector<int> stages(speeds.size(), 1);
+  // Each further layer goes to the stage that would take least time with it.
+  for (int left = layers - static_cast<int>(speeds.size()); left > 0; --left) {
+    std::size_t best = 0;
+    for (std::size_t i = 1; i < speeds.size(); ++i) {
+      if ((stages[i] + 1) * speeds[best] < (stages[best] + 1) * speeds[i]) {
+        best = i;
+      }
+    }
+    ++stages[best];
+  }
+  return stages;
+}
+
+}  // namespace protean

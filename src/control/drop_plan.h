@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/result.h"
+
+namespace protean {
+
+// Replicas of one model that serve as a group: each replica is a stage of its pipeline. A replica
+// alone is a group of one.
+struct DropGroup {
+  std::vector<int> replicas;    // ids, in the order of stages
+  std::int64_t copy_bytes = 0;  // weights of its one copy of the model
+
+  friend bool operator==(const DropGroup&, const DropGroup&) = default;
+};
+
+// Two groups become one, which drops the smaller of their copies.
+struct DropMerge {
+  DropGroup into;
+  std::int64_t freed_bytes = 0;
+};
+
+struct DropPlan {
+  std::vector<DropMerge> merges;  // in order
+  std::vector<DropGroup> groups;  // all groups after them, by their first replica
+  std::int64_t freed_bytes = 0;
+};
+
+// KunServe's drop plan (section 4.1, figure 6): merges the two smallest groups, again and again,
+// until the copies that this frees meet the requirement. Few replicas in a group mean short
+// pipelines, which lose least. A replica keeps at least one layer, so a group has at most `layers`
+// replicas. Takes O(N log N). Fails with kExhausted if all copies that can be dropped are too few.
+Result<DropPlan> plan_drop(std::span<const DropGroup> groups, std::int64_t required_bytes,
+                           int layers);
+
+// Divides layers among stages in proportion to the speeds of their replicas, at least one each.
+// There are no more stages than layers.
+std::vector<int> stage_layers(int layers, std::span<const double> speeds);
+
+}  // namespace protean

@@ -1,0 +1,112 @@
+#include "control/drop_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <random>
+#include <set>
+
+namespace protean {
+namespace {
+
+constexpr std::int64_t kCopy = 100;
+
+DropGroup group_of(std::vector<int> replicas, std::int64_t copy = kCopy) {
+  return {std::move(replicas), copy};
+}
+
+std::vector<DropGroup> singles(int count) {
+  std::vector<DropGroup> groups;
+  for (int i = 0; i < count; ++i) {
+    groups.push_back(group_of({i}));
+  }
+  return groups;
+}
+
+// The example of figure 6: of groups of 1, 2 and 3 replicas, those of 1 and 2 merge first.
+TEST(DropPlan, MergesTheSmallestGroupsStepByStep) {
+  const std::vector<DropGroup> groups = {group_of({0, 1, 2}), group_of({3}), group_of({4, 5})};
+  const auto one = plan_drop(groups, 1, 32);
+  ASSERT_TRUE(one.ok());
+  ASSERT_EQ(one->merges.size(), 1U);
+  EXPECT_EQ(one->merges[0].into.replicas, (std::vector{3, 4, 5}));
+  EXPECT_EQ(one->groups, (std::vector{group_of({0, 1, 2}), group_of({3, 4, 5})}));
+  const auto two = plan_drop(groups, kCopy + 1, 32);
+  ASSERT_TRUE(two.ok());
+  ASSERT_EQ(two->merges.size(), 2U);
+  EXPECT_EQ(two->merges[1].into.replicas, (std::vector{0, 1, 2, 3, 4, 5}));
+  EXPECT_EQ(two->freed_bytes, 2 * kCopy);
+  EXPECT_TRUE(plan_drop(groups, 0, 32)->merges.empty());
+}
+
+TEST(DropPlan, DropsNoMoreThanNeeded) {
+  for (int needed = 0; needed <= 6; ++needed) {
+    const auto plan = plan_drop(singles(7), needed * kCopy, 7);
+    ASSERT_TRUE(plan.ok());
+    EXPECT_EQ(std::ssize(plan->merges), needed) << "of 7 instances of 7 layers";
+  }
+  const auto too_much = plan_drop(singles(7), 6 * kCopy + 1, 7);
+  ASSERT_FALSE(too_much.ok());
+  EXPECT_EQ(too_much.error().code, ErrorCode::kExhausted);
+  EXPECT_FALSE(plan_drop(singles(7), 6 * kCopy, 6).ok()) << "a replica without a layer";
+  EXPECT_FALSE(plan_drop({}, 1, 6).ok());
+}
+
+TEST(DropPlan, KeepsACopyInEachGroupAndEveryReplicaOnce) {
+  std::mt19937 random(3);
+  for (int trial = 0; trial < 500; ++trial) {
+    const int layers = 4 + static_cast<int>(random() % 20);
+    std::vector<DropGroup> groups;
+    std::map<int, std::int64_t> copies;
+    int next = 0;
+    for (auto i = random() % 20; i > 0; --i) {
+      DropGroup group = group_of({}, 50 + static_cast<std::int64_t>(random() % 100));
+      for (auto members = 1 + random() % 4; members > 0; --members) {
+        group.replicas.push_back(next++);
+      }
+      groups.push_back(std::move(group));
+    }
+    const auto required = static_cast<std::int64_t>(random() % 1500);
+    const auto plan = plan_drop(groups, required, layers);
+    if (!plan.ok()) {
+      continue;
+    }
+    std::set<int> seen;
+    std::int64_t held = 0;
+    for (const DropGroup& group : plan->groups) {
+      EXPECT_LE(std::ssize(group.replicas), layers);
+      EXPECT_GT(group.copy_bytes, 0);
+      held += group.copy_bytes;
+      seen.insert(group.replicas.begin(), group.replicas.end());
+    }
+    EXPECT_EQ(std::ssize(seen), next);
+    const std::int64_t before =
+        std::accumulate(groups.begin(), groups.end(), std::int64_t{0},
+                        [](std::int64_t sum, const DropGroup& g) { return sum + g.copy_bytes; });
+    EXPECT_EQ(before - held, plan->freed_bytes);
+    EXPECT_GE(plan->freed_bytes, required);
+    if (!plan->merges.empty()) {
+      EXPECT_LT(plan->freed_bytes - plan->merges.back().freed_bytes, required)
+          << "the last merge was not needed";
+    }
+  }
+}
+
+TEST(DropPlan, IsMadeForManyReplicas) {
+  const auto plan = plan_drop(singles(10'000), 9'000 * kCopy, 80);
+  ASSERT_TRUE(plan.ok());
+  EXPECT_EQ(plan->merges.size(), 9'000U);
+}
+
+TEST(StageLayers, FollowTheSpeeds) {
+  using Layers = std::vector<int>;
+  EXPECT_EQ(stage_layers(8, std::vector{1.0, 1.0}), (Layers{4, 4}));
+  EXPECT_EQ(stage_layers(9, std::vector{2.0, 1.0}), (Layers{6, 3}));
+  EXPECT_EQ(stage_layers(3, std::vector{100.0, 1.0, 1.0}), (Layers{1, 1, 1}));
+  EXPECT_EQ(stage_layers(16, std::vector{1.0, 1.0, 1.0}), (Layers{6, 5, 5}));
+}
+
+}  // namespace
+}  // namespace protean

@@ -1,0 +1,155 @@
+#include "server/operators/timeline.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+namespace protean {
+namespace {
+
+constexpr double kClassWidth = 1.1;
+constexpr double kLeastNs = 1e4;
+constexpr std::size_t kClasses = 200;  // up to half an hour
+
+std::size_t class_of(TimeNs duration_ns) {
+  const double steps =
+      std::log(static_cast<double>(duration_ns) / kLeastNs) / std::log(kClassWidth);
+  return std::isfinite(steps) && steps > 0 ? std::min(static_cast<std::size_t>(steps), kClasses - 1)
+                                           : 0;
+}
+
+}  // namespace
+
+void DurationCounts::widen(std::size_t first, std::size_t last) {
+  if (counts_.empty()) {
+    first_ = first;
+  }
+  if (first < first_) {
+    counts_.insert(counts_.begin(), first_ - first, 0);
+    first_ = first;
+  }
+  counts_.resize(std::max(counts_.size(), last + 1 - first_));
+}
+
+void DurationCounts::add(TimeNs duration_ns) {
+  const std::size_t at = class_of(duration_ns);
+  widen(at, at);
+  ++counts_[at - first_];
+}
+
+void DurationCounts::add(const DurationCounts& more) {
+  if (more.empty()) {
+    return;
+  }
+  widen(more.first_, more.first_ + more.counts_.size() - 1);
+  for (std::size_t i = 0; i < more.counts_.size(); ++i) {
+    counts_[more.first_ - first_ + i] += more.counts_[i];
+  }
+}
+
+TimeNs DurationCounts::quantile(double q) const {
+  double all = 0;
+  for (const std::uint32_t count : counts_) {
+    all += count;
+  }
+  double seen = 0;
+  std::size_t at = 0;
+  while (at + 1 < counts_.size() && (seen += counts_[at]) < q * all) {
+    ++at;
+  }
+  return std::llround(kLeastNs * std::pow(kClassWidth, static_cast<double>(first_ + at) + 0.5));
+}
+
+void TimelineSlot::add(const TimelineSlot& next) {
+  running = std::max(running, next.running);
+  waiting = std::max(waiting, next.waiting);
+  kv_blocks_used = std::max(kv_blocks_used, next.kv_blocks_used);
+  kv_blocks = next.kv_blocks;
+  prompt_tokens += next.prompt_tokens;
+  preemptions += next.preemptions;
+  layers = next.layers;
+  for (std::size_t i = 0; i < output_tokens.size(); ++i) {
+    output_tokens[i] += next.output_tokens[i];
+  }
+  ttft.add(next.ttft);
+  token_time.add(next.token_time);
+}
+
+void Timeline::add(const TimelineSlot& slot) {
+  const TimeNs begin_ns = begin_of(slot.begin_ns);
+  if (!slots_.empty() && slots_.back().begin_ns == begin_ns) {
+    slots_.back().add(slot);
+    return;
+  }
+  slots_.push_back(slot);
+  slots_.back().begin_ns = begin_ns;
+  if (slots_.size() <= most_) {
+    return;
+  }
+  if (when_full_ == WhenFull::kDropOldest) {
+    slots_.pop_front();
+    return;
+  }
+  slot_ns_ *= 2;
+  std::deque<TimelineSlot> joined;
+  for (TimelineSlot& each : slots_) {
+    each.begin_ns = begin_of(each.begin_ns);
+    if (!joined.empty() && joined.back().begin_ns == each.begin_ns) {
+      joined.back().add(each);
+    } else {
+      joined.push_back(std::move(each));
+    }
+  }
+  slots_ = std::move(joined);
+}
+
+TimelineSlot& TimelineGatherer::open(TimeNs at_ns) {
+  if (!slot_) {
+    slot_ = TimelineSlot{.begin_ns = at_ns - at_ns % slot_ns_,
+                         .running = last_.running,
+                         .waiting = last_.waiting,
+                         .kv_blocks_used = last_.kv_blocks_used,
+                         .kv_blocks = last_.kv_blocks,
+                         .layers = layers_};
+  }
+  return *slot_;
+}
+
+void TimelineGatherer::engine(const Observation& seen, TimeNs at_ns) {
+  TimelineSlot& slot = open(at_ns);
+  slot.running = std::max(slot.running, seen.running);
+  slot.waiting = std::max(slot.waiting, seen.waiting);
+  slot.kv_blocks_used = std::max(slot.kv_blocks_used, seen.kv_blocks_used);
+  slot.kv_blocks = seen.kv_blocks;
+  slot.prompt_tokens += seen.prompt_tokens_total - last_.prompt_tokens_total;
+  slot.preemptions += seen.preemptions_total - last_.preemptions_total;
+  const auto tokens = static_cast<double>(seen.output_tokens_total - last_.output_tokens_total);
+  for (std::size_t i = 0; all_layers_ > 0 && i < layers_.size(); ++i) {
+    slot.output_tokens[i] += tokens * layers_[i] / all_layers_;
+  }
+  slot.layers = layers_;
+  last_ = seen;
+}
+
+void TimelineGatherer::form(const Form& form) {
+  all_layers_ = static_cast<double>(form.layer_precision.size());
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    layers_[i] = layers_at(form, kPrecisions[i]);
+  }
+  if (slot_) {
+    slot_->layers = layers_;
+  }
+}
+
+std::optional<TimelineSlot> TimelineGatherer::finished(TimeNs now_ns) {
+  if (!slot_ || now_ns < slot_->begin_ns + slot_ns_) {
+    return std::nullopt;
+  }
+  return std::exchange(slot_, std::nullopt);
+}
+
+std::optional<TimeNs> TimelineGatherer::ends_ns() const {
+  return slot_ ? std::optional(slot_->begin_ns + slot_ns_) : std::nullopt;
+}
+
+}  // namespace protean

@@ -1,0 +1,241 @@
+// What the server tells a watcher, and what of it is shown.
+
+export interface Point {
+  t: number; // Unix seconds, the begin of the slot
+  running: number;
+  waiting: number;
+  kv_used: number;
+  kv_blocks: number;
+  prompt_tokens: number;
+  preemptions: number;
+  ttft_s?: [number, number, number]; // median, P95, P99
+  token_s?: [number, number, number];
+  layers?: Record<string, number>;
+  tokens?: Record<string, number>;
+}
+
+export interface Series {
+  step_s: number;
+  points: Point[];
+}
+
+export type RangeName = 'minute' | 'hour' | 'all';
+
+export interface Form {
+  text: string;
+  layer_precision: string[];
+  embeddings: string;
+  kv_precision: string;
+  kv_block_tokens: number;
+  kv_blocks: number;
+}
+
+export interface DevicePages {
+  device: number;
+  layers: [number, number][]; // of each layer of the model; zeros where the device does not hold it
+  embeddings: number;
+  kv: number;
+}
+
+export interface State {
+  state: 'loading' | 'ready' | 'draining';
+  model: string;
+  version: string;
+  form: Form;
+  wanted: Form;
+  mode: string;
+  ladder: string[];
+  precisions: string[];
+  embeddings_precisions: string[];
+  pinned: boolean;
+  pages: { bytes_each: number; all: number; free: number };
+  totals: Record<string, number>;
+  output_tokens: Record<string, number>;
+  load: Record<string, number>;
+  devices?: DevicePages[];
+  targets?: { ttft_s?: number; tpot_s?: number };
+  [more: string]: unknown;
+}
+
+export interface MorphStep {
+  id: number;
+  kind: 'swap' | 'embeddings' | 'kv';
+  text: string;
+  layer?: number;
+  half?: string;
+  to?: string;
+  kv_blocks?: number;
+  reason: string;
+  asked_at: number;
+  ready_after_s: number | null;
+  done_after_s: number | null;
+  failure: string | null;
+  remark: string | null;
+}
+
+export interface Hello {
+  now: number;
+  state: State;
+  morphs: MorphStep[];
+  ranges: Record<RangeName, Series>;
+}
+
+/** Applies a JSON merge patch (RFC 7396). Returns a new value; parts that are unchanged stay the same objects. */
+export function mergePatch<T>(target: T, patch: unknown): T {
+  if (patch === null || typeof patch !== 'object' || Array.isArray(patch)) return patch as T;
+  const whole = target !== null && typeof target === 'object' && !Array.isArray(target) ? target : {};
+  const result: Record<string, unknown> = { ...(whole as Record<string, unknown>) };
+  for (const [key, value] of Object.entries(patch)) {
+    if (value === null) delete result[key];
+    else result[key] = mergePatch(result[key], value);
+  }
+  return result as T;
+}
+
+const mostPoints: Record<RangeName, number> = { minute: 120, hour: 360, all: 360 };
+const keptMorphs = 600;
+
+/** The server as it was told so far. */
+export class Model {
+  state: State;
+  readonly morphs = new Map<number, MorphStep>();
+  readonly ranges: Record<RangeName, Series>;
+  /** Server time less this machine's, seconds. */
+  clockOffset: number;
+
+  constructor(hello: Hello) {
+    this.state = hello.state;
+    this.ranges = hello.ranges;
+    this.clockOffset = hello.now - Date.now() / 1000;
+    this.takeMorphs(hello.morphs);
+  }
+
+  now(): number {
+    return Date.now() / 1000 + this.clockOffset;
+  }
+
+  /** Applies an event of the stream or of a recording. Events that it does not know change nothing. */
+  apply(event: string, data: unknown): void {
+    if (event === 'state') this.state = mergePatch(this.state, data);
+    if (event === 'morphs') this.takeMorphs(data as MorphStep[]);
+    if (event === 'range') {
+      const { range, ...series } = data as Series & { range: RangeName };
+      this.ranges[range] = series;
+    }
+    if (event === 'point') {
+      const { range, point } = data as { range: RangeName; point: Point };
+      const { points } = this.ranges[range];
+      points.push(point);
+      if (points.length > mostPoints[range]) points.shift();
+    }
+  }
+
+  private takeMorphs(steps: MorphStep[]): void {
+    for (const step of steps) this.morphs.set(step.id, step);
+    while (this.morphs.size > keptMorphs) this.morphs.delete(this.morphs.keys().next().value!);
+  }
+}
+
+/** A point with the length of its slot. */
+export interface Sample extends Point {
+  step: number;
+}
+
+/** Returns the points from a time on, and the one before it, from which an idle time may last. */
+function sampled(series: Series, from: number, before: boolean): Sample[] {
+  const first = series.points.findIndex((point) => point.t >= from - 1e-3);
+  const begin = Math.max(0, (first < 0 ? series.points.length : first) - (before ? 1 : 0));
+  return series.points.slice(begin).map((point) => ({ ...point, step: series.step_s }));
+}
+
+function end(samples: Sample[], otherwise: number): number {
+  const last = samples[samples.length - 1];
+  return last ? last.t + last.step : otherwise;
+}
+
+/** Joins the timelines that show a range: what a coarse one does not have yet, a finer one has. */
+export function samplesOf(ranges: Record<RangeName, Series>, range: RangeName, now: number): Sample[] {
+  const spans: Record<RangeName, number> = { minute: 60, hour: 3600, all: Infinity };
+  const samples: Sample[] = [];
+  for (const name of (['all', 'hour', 'minute'] as const).slice(['all', 'hour', 'minute'].indexOf(range))) {
+    samples.push(...sampled(ranges[name], end(samples, now - spans[range]), samples.length === 0));
+  }
+  return withIdle(samples, now);
+}
+
+/** Adds zeros where the server had nothing to do and therefore told nothing. */
+export function withIdle(samples: Sample[], now: number): Sample[] {
+  const whole: Sample[] = [];
+  const idle = (from: Sample, t: number, step: number): Sample => ({
+    t, step, running: 0, waiting: 0, kv_used: 0, kv_blocks: from.kv_blocks, prompt_tokens: 0, preemptions: 0, layers: from.layers,
+  });
+  samples.forEach((sample, i) => {
+    whole.push(sample);
+    const next = samples[i + 1]?.t ?? now;
+    const from = sample.t + sample.step;
+    if (next - from > sample.step * 0.9) {
+      whole.push(idle(sample, from, sample.step));
+      if (next - from > sample.step * 1.5) whole.push(idle(sample, next - 1e-3, sample.step));
+    }
+  });
+  return whole;
+}
+
+/** A morph: the steps that one decision asked for. */
+export interface MorphGroup {
+  key: number;
+  reason: string;
+  at: number;
+  steps: MorphStep[];
+}
+
+/** Groups steps by decision, the latest first. */
+export function groupMorphs(steps: Iterable<MorphStep>): MorphGroup[] {
+  const groups: MorphGroup[] = [];
+  for (const step of steps) {
+    const last = groups[groups.length - 1];
+    if (last && last.reason === step.reason && step.asked_at - last.steps[last.steps.length - 1]!.asked_at < 5) last.steps.push(step);
+    else groups.push({ key: step.id, reason: step.reason, at: step.asked_at, steps: [step] });
+  }
+  return groups.reverse();
+}
+
+/** Says what a group changes: "12 halves to w8, KV to 1,024 blocks". */
+export function groupText(steps: MorphStep[]): string {
+  const halves = new Map<string, number>();
+  const others = new Map<string, string>();
+  for (const step of steps) {
+    if (step.kind === 'swap') halves.set(step.to!, (halves.get(step.to!) ?? 0) + 1);
+    if (step.kind === 'embeddings') others.set('embeddings', `embeddings to ${step.to}`);
+    if (step.kind === 'kv') others.set('kv', `KV to ${step.kv_blocks!.toLocaleString('en')} blocks`);
+  }
+  return [...[...halves].map(([to, n]) => `${n} ${n === 1 ? 'half' : 'halves'} of layers to ${to}`), ...others.values()].join(', ');
+}
+
+/** What is wrong with a step, or nothing. */
+export function failureOf(step: MorphStep): string {
+  return step.failure ?? '';
+}
+
+/** Mean bits of a weight over the halves of all layers. */
+export function layersByPrecision(form: Form): Record<string, number> {
+  const counts: Record<string, number> = {};
+  for (const layer of form.layer_precision) {
+    const halves = layer.split('/');
+    for (const half of [halves[0]!, halves[1] ?? halves[0]!]) counts[half] = (counts[half] ?? 0) + 0.5;
+  }
+  return counts;
+}
+
+/** A list of whole numbers as people write it: "0–3, 7". */
+export function runsText(numbers: number[]): string {
+  const sorted = [...numbers].sort((a, b) => a - b);
+  const runs: string[] = [];
+  for (let i = 0; i < sorted.length; ) {
+    let j = i;
+    while (sorted[j + 1] === sorted[j]! + 1) ++j;
+    runs.push(i === j ? `${sorted[i]}` : `${sorted[i]}–${sorted[j]}`);
+    i = j + 1;
+  }
+  return runs.join(', ');
+}

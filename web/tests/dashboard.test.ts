@@ -1,0 +1,120 @@
+import assert from 'node:assert/strict';
+import { describe, it } from 'node:test';
+import { candidatesOf, shown } from '../src/dashboard/explain';
+import {
+  groupMorphs, groupText, mergePatch, Model, runsText, samplesOf, withIdle, type Hello, type MorphStep, type Point, type Sample, type State,
+} from '../src/dashboard/model';
+import { Recording } from '../src/dashboard/recording';
+import { bytes, seconds, short } from '../src/ui/format';
+
+const point = (t: number, more: Partial<Point> = {}): Point => ({ t, running: 1, waiting: 0, kv_used: 3, kv_blocks: 9, prompt_tokens: 0, preemptions: 0, ...more });
+const morph = (id: number, more: Partial<MorphStep> = {}): MorphStep => ({
+  id, kind: 'swap', text: `layer ${id} mlp to w8`, layer: id, half: 'mlp', to: 'w8', reason: 'requests wait', asked_at: 100, ready_after_s: null, done_after_s: null, failure: null, remark: null, ...more,
+});
+const hello = (): Hello => ({
+  now: 1000, state: { form: { text: 'a', kv_blocks: 5 }, pinned: false } as unknown as State, morphs: [],
+  ranges: { minute: { step_s: 0.5, points: [] }, hour: { step_s: 10, points: [] }, all: { step_s: 1, points: [] } },
+});
+
+describe('the state', () => {
+  it('follows merge patches and keeps what is unchanged', () => {
+    const before = { a: { b: 1, c: [1] }, d: { e: 1 } };
+    const after = mergePatch(before, { a: { b: 2, c: null, f: { g: 1 } } });
+    assert.deepEqual(after, { a: { b: 2, f: { g: 1 } }, d: { e: 1 } });
+    assert.equal(after.d, before.d);
+    assert.deepEqual(before, { a: { b: 1, c: [1] }, d: { e: 1 } });
+    assert.deepEqual(mergePatch({ a: [1, 2] }, { a: [3] }), { a: [3] });
+  });
+  it('takes events of the stream, and passes over those it does not know', () => {
+    const model = new Model(hello());
+    model.apply('state', { form: { text: 'b' } });
+    model.apply('later', { form: { text: 'c' } });
+    assert.deepEqual(model.state.form, { text: 'b', kv_blocks: 5 });
+    model.apply('morphs', [morph(1), morph(2)]);
+    model.apply('morphs', [morph(1, { done_after_s: 2 })]);
+    assert.deepEqual([...model.morphs.values()].map((step) => step.done_after_s), [2, null]);
+    for (let i = 0; i < 200; ++i) model.apply('point', { range: 'minute', point: point(i) });
+    assert.equal(model.ranges.minute.points.length, 120);
+    model.apply('range', { range: 'all', step_s: 2, points: [point(1)] });
+    assert.deepEqual(model.ranges.all, { step_s: 2, points: [point(1)] });
+  });
+});
+
+describe('the time axis', () => {
+  it('joins coarse slots with the finer ones that follow', () => {
+    const { ranges } = hello();
+    ranges.all.points = [point(940), point(941)];
+    ranges.hour.points = [point(940), point(950)];
+    ranges.minute.points = [point(959.5), point(960), point(999.5)];
+    const times = samplesOf(ranges, 'all', 1000).map((sample) => sample.t);
+    assert.deepEqual(times.filter((t) => Number.isInteger(t * 2)), [940, 941, 942, 950, 960, 960.5, 999.5]);
+  });
+  it('shows zeros where nothing ran, from before its beginning to now', () => {
+    const samples: Sample[] = [{ ...point(10), step: 0.5 }, { ...point(20), step: 0.5 }];
+    const whole = withIdle(samples, 30);
+    assert.deepEqual(whole.map((sample) => [Math.round(sample.t * 2) / 2, sample.running]), [[10, 1], [10.5, 0], [20, 0], [20, 1], [20.5, 0], [30, 0]]);
+    assert.deepEqual(withIdle([{ ...point(10), step: 0.5 }], 10.6).length, 1);
+    const { ranges } = hello();
+    ranges.minute.points = [point(100)];
+    assert.equal(samplesOf(ranges, 'minute', 1000).at(-1)!.running, 0, 'idle for long');
+  });
+});
+
+describe('morphs', () => {
+  it('are grouped by decision, the latest first', () => {
+    const groups = groupMorphs([morph(1), morph(2), morph(3, { kind: 'kv', to: undefined, kv_blocks: 1200 }), morph(4, { reason: 'quiet', to: 'bf16', asked_at: 200 }), morph(5, { asked_at: 300 })]);
+    assert.deepEqual(groups.map((group) => group.steps.length), [1, 1, 3]);
+    assert.equal(groupText(groups[2]!.steps), '2 halves of layers to w8, KV to 1,200 blocks');
+    assert.equal(groupText([morph(1, { kind: 'embeddings' }), morph(2)]), '1 half of layers to w8, embeddings to w8');
+  });
+  it('name layers in runs', () => assert.equal(runsText([7, 1, 0, 2, 9, 10]), '0–2, 7, 9–10'));
+});
+
+describe('a recording', () => {
+  const lines = [
+    { protean_recording: 1, from: 10, to: 40, state: hello().state },
+    { t: 12, event: 'point', data: point(12) }, { t: 15, event: 'state', data: { form: { text: 'b' } } },
+    { t: 20, event: 'request', data: {} }, { t: 30, event: 'morphs', data: [morph(1)] }, { t: 31, event: 'unheard', data: 1 },
+  ];
+  const recording = Recording.parse(lines.map((line) => JSON.stringify(line)).join('\n') + '\n', 'r.jsonl');
+  it('shows any time, forwards and back', () => {
+    let at = recording.at(14, null);
+    assert.equal(at.model.state.form.text, 'a');
+    at = recording.at(31, at);
+    assert.equal(at.model.state.form.text, 'b');
+    assert.equal(at.model.morphs.size, 1);
+    at = recording.at(11, at);
+    assert.equal(at.model.state.form.text, 'a');
+    assert.equal(at.model.morphs.size, 0);
+    assert.deepEqual(recording.samples().map((sample) => sample.running), [1, 0, 0]);
+    assert.equal(recording.requests(), 1);
+  });
+  it('is refused if it is none', () => {
+    for (const text of ['', 'hello', '{}', '{"protean_recording":2}', `${JSON.stringify(lines[0])}\n{"t":`]) {
+      assert.throws(() => Recording.parse(text, 'x.txt'), /^Error: x\.txt is not a recording/);
+    }
+  });
+});
+
+describe('explanations', () => {
+  it('show candidates wherever the state has them', () => {
+    const rows = [{ form: 'w8', chosen: true, predicted: { late_share: 0.25, wait_s: 0.5 } }, { form: 'bf16', predicted: { late_share: 1 } }];
+    assert.deepEqual(candidatesOf({ load: {} } as State), []);
+    assert.deepEqual(candidatesOf({ candidates: rows } as unknown as State).map((list) => list.rows), [rows]);
+    const [last] = candidatesOf({ decisions: [{ at: 1, candidates: [{ form: 'x' }] }, { at: 2, reason: 'busy', candidates: rows }] } as unknown as State);
+    assert.deepEqual([last!.at, last!.reason, last!.title], [2, 'busy', 'decisions']);
+    const [list] = candidatesOf({ predictions: [{ precision: 'bf16:2' }, { precision: 'w4:2' }] } as unknown as State);
+    assert.deepEqual(list!.rows.map((row) => row.chosen), [true, false]);
+    assert.equal(shown('late_share', 0.25), '25 %');
+    assert.equal(shown('wait_s', 0.5), '500 ms');
+    assert.equal(shown('tokens_per_s', 1234), '1,234');
+  });
+});
+
+describe('numbers', () => {
+  it('are short', () => {
+    assert.deepEqual([0, 0.0042, 0.123, 2.5, 45, 400].map(seconds), ['0', '4.2 ms', '123 ms', '2.50 s', '45.0 s', '7 min']);
+    assert.deepEqual([0, 1.5, 12.25, 1234, 45_678, 3_400_000].map(short), ['0', '1.5', '12.3', '1,234', '45.7k', '3.4M']);
+    assert.deepEqual([512, 2048, 76_000_000].map(bytes), ['512 B', '2.00 KiB', '72.5 MiB']);
+  });
+});
