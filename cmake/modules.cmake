@@ -8,9 +8,9 @@ string(JOIN "|" PROTEAN_ALONE "jinja/text_methods" "device/cpu/[a-z0-9_]+" "work
 
 # Under sanitizers only these are optimised, for the rest waits for them, and compiles twice as fast
 # without. And these tests, which compute as much themselves.
-set(PROTEAN_COMPUTES base chat control cost device engine grammar jinja model quality quant scheduler sim
+set(PROTEAN_COMPUTES base chat control cost device engine fleet grammar jinja model quality quant scheduler sim
                      tokenizer trace worker)
-set(PROTEAN_TESTS_COMPUTE chat control device engine jinja scheduler sim tokenizer)
+set(PROTEAN_TESTS_COMPUTE chat control device engine fleet jinja scheduler sim tokenizer)
 
 # In a release these have -O3, because of their loops, and all else -O2, which compiles sooner.
 set(PROTEAN_LOOPS device model quality quant tokenizer worker)

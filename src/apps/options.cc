@@ -141,7 +141,8 @@ void add_group_options(CLI::App& app, GroupOptions& options) {
   app.option_defaults()->group("Devices");
   app.add_option(
          "--devices", options.devices,
-         "Divide the CPUs among this many devices, or take them from a TOML file with a "
+         "Divide the CPUs among this many devices of all replicas together, or take them from a "
+         "TOML file with a "
          "table [[device]] for each: cpus = \"0-7\", memory = \"12GiB\". auto is as many as "
          "the model's division needs")
       ->type_name("NUMBER|FILE")
@@ -168,6 +169,13 @@ void add_group_options(CLI::App& app, GroupOptions& options) {
 void add_model_options(CLI::App& app, ModelOptions& options) {
   add_precision_options(app, options);
   add_memory_options(app, options);
+  app.option_defaults()->group("Devices");
+  app.add_option("--data-parallel-size", options.group.replicas,
+                 "Replicas of the model, each with weights, KV cache and devices of its own. "
+                 "Memory flags are for each device, batch flags for each replica")
+      ->type_name("N")
+      ->check(whole_number(1, 1024))
+      ->capture_default_str();
   add_group_options(app, options.group);
   add_compute_options(app, options.compute);
 }

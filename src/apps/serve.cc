@@ -34,6 +34,7 @@ struct ServeOptions {
   ModelOptions model;
   MorphOptions morph;
   ServerOptions server;
+  std::string router = "first-token";
   std::vector<std::string> served_names;
   int max_queued = 1024;
   int shutdown_timeout_s = 30;
@@ -59,7 +60,8 @@ Status complete(ServeOptions& options) {
   server.drain_timeout_ms = options.shutdown_timeout_s * 1000;
   server.http.sse_ping_ms = options.sse_ping_interval_s * 1000;
   server.http.max_connections = clip_connections(server.http.max_connections);
-  server.service.max_outstanding = options.model.max_num_seqs + options.max_queued;
+  server.service.max_outstanding =
+      options.model.group.replicas * options.model.max_num_seqs + options.max_queued;
   auto keys = collect_keys(std::move(options.api_keys), options.api_key_file);
   if (!keys.ok()) {
     return keys.error();
@@ -170,6 +172,8 @@ ServedModel served_model(const ServeOptions& options, const ModelFiles& files,
       .pages_by_device = [spec, page_bytes = sizing.budget.page_bytes](
                              const Form& form) { return pages_by_device(spec, form, page_bytes); },
       .ttft_target_ns = std::llround(options.morph.slo_ttft_ms * static_cast<double>(kNsPerMs)),
+      .replicas = options.model.group.replicas,
+      .router = std::string(to_string(replica.router)),
       .card = card_of(options, files, sizing.form)};
 }
 
@@ -223,10 +227,11 @@ int run_serve(ServeOptions& options) {
   }
   // Only a policy or an operator changes the form.
   const bool may_morph = options.morph.mode != "off" || options.server.admin.port >= 0;
-  const auto replica_options = choose_replica(options.model, may_morph, options.morph, *files);
+  auto replica_options = choose_replica(options.model, may_morph, options.morph, *files);
   if (!replica_options.ok()) {
     return exit_with(replica_options.error());
   }
+  replica_options->router = parse_router(options.router).value();  // its flag allows no other name
   const Sizing& sizing = replica_options->sizing;
   log_start(*files, sizing);
   // The inbox has room for all requests that the server lets in.
@@ -266,8 +271,8 @@ int run_serve(ServeOptions& options) {
   }
   std::thread io([&server] { server.run(); });
   pack_variants(*replica_options);
-  auto replica = Replica::start(*replica_options, *files->checkpoint, inbox, server);
-  if (replica.ok()) {
+  const auto replicas = Replicas::start(*replica_options, *files->checkpoint, inbox, server);
+  if (replicas.ok()) {
     loaded = true;
     server.set_ready();
     notify_systemd("READY=1\nSTATUS=serving " + model.names.front());
@@ -279,7 +284,7 @@ int run_serve(ServeOptions& options) {
     log_operators_port(options.server, server.admin_port());
   }
   io.join();
-  return replica.ok() ? 0 : exit_with(replica.error());
+  return replicas.ok() ? 0 : exit_with(replicas.error());
 }
 
 }  // namespace
@@ -350,6 +355,17 @@ void add_access_options(CLI::App& app, ServeOptions& options) {
       ->allow_extra_args(false);
 }
 
+void add_router_option(CLI::App& app, ServeOptions& options) {
+  app.add_option("--router", options.router,
+                 "How a request's replica is chosen. first-token: the least predicted time to "
+                 "the first token, prefix cache hits counted; freeness: the most free KV blocks "
+                 "for each request, as in Llumnix; least-loaded: the fewest requests; "
+                 "round-robin: in turn")
+      ->check(one_of({"first-token", "freeness", "least-loaded", "round-robin"}))
+      ->capture_default_str()
+      ->group("Devices");
+}
+
 void add_answer_options(CLI::App& app, ServeOptions& options) {
   app.option_defaults()->group("Answers");
   app.add_option("--tool-call-parser", options.tool_call_parser,
@@ -410,6 +426,7 @@ void add_serve(CLI::App& root, int& exit_code) {
   add_network_options(*app, *options);
   add_access_options(*app, *options);
   add_model_options(*app, options->model);
+  add_router_option(*app, *options);
   add_morph_options(*app, options->morph);
   add_answer_options(*app, *options);
   add_operation_options(*app, *options);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 namespace protean {
 
@@ -10,6 +11,7 @@ struct Observation {
   int waiting = 0;
   std::int64_t kv_blocks = 0;
   std::int64_t kv_blocks_used = 0;  // by live requests; blocks that are only cached count as free
+  std::int64_t kv_blocks_awaited = 0;  // that waiting requests need, without prefix cache hits
   std::int64_t preemptions_total = 0;
   std::int64_t prefix_query_tokens_total = 0;
   std::int64_t prefix_hit_tokens_total = 0;
@@ -17,7 +19,14 @@ struct Observation {
   std::int64_t prompt_tokens_total =
       0;  // computed or found in the prefix cache, at first admission
   std::int64_t output_tokens_total = 0;
-  int step_tokens = 0;  // of the step just done, 0 if none
+  std::int64_t accepted_total = 0;         // requests that the router gave to this replica
+  std::int64_t adopted_total = 0;          // requests that came from other replicas
+  std::int64_t adopted_with_kv_total = 0;  // those of them whose KV was copied while they decoded
+  std::int64_t released_total = 0;         // requests that went to other replicas
+  int step_tokens = 0;                     // of the step just done, 0 if none
 };
+
+// Returns the state of several replicas together.
+Observation sum_of(std::span<const Observation> replicas);
 
 }  // namespace protean

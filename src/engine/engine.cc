@@ -19,7 +19,7 @@ Error too_late(TimeNs wait_ns, TimeNs left_ns) {
 
 }  // namespace
 
-std::vector<float> Engine::embedding_of(const Live& live) {
+std::vector<float> Engine::embedding_of(const LiveRequest& live) {
   const double rows = live.pooling == Pooling::kMean ? live.prompt_tokens : 1;
   std::vector<float> embedding;
   embedding.reserve(live.pooled.size());
@@ -30,7 +30,9 @@ std::vector<float> Engine::embedding_of(const Live& live) {
 }
 
 Engine::Engine(const EngineConfig& config, Executor& executor, TokenSink& sink)
-    : max_in_flight_(config.max_in_flight),
+    : replica_(config.replica),
+      block_tokens_(config.scheduler.block_tokens),
+      max_in_flight_(config.max_in_flight),
       default_first_token_ns_(config.default_first_token_ns),
       scheduler_(config.scheduler),
       executor_(executor),
@@ -44,18 +46,28 @@ Engine::Engine(const EngineConfig& config, Executor& executor, TokenSink& sink)
 }
 
 void Engine::handle(Event event) {
-  now_ns_ = event.at_ns;
+  begin(event.at_ns);
+  std::visit([this](auto& what) { on(what); }, event.what);
+  settle();
+}
+
+void Engine::begin(TimeNs now_ns) {
+  now_ns_ = now_ns;
   step_tokens_ = 0;
   if (steering_) {
     steering_->at(now_ns_);
   }
-  std::visit([this](auto& what) { on(what); }, event.what);
+}
+
+// Does all that follows from an event, and sends its outputs.
+void Engine::settle() {
   expire();
   if (steering_) {
     steering_->advance();
   }
   start_steps();  // before the outputs are sent, so that the executor does not wait for them
   batch_.at_ns = now_ns_;
+  batch_.replica = replica_;
   batch_.observation = scheduler_.observe();
   if (steering_) {
     steering_->observe(batch_.observation, wait_);
@@ -68,40 +80,128 @@ void Engine::handle(Event event) {
   sink_.emit(std::exchange(batch_, {}));
 }
 
+Prospect Engine::prospect(const Request& request, TimeNs now_ns) const {
+  Prospect expected;
+  const auto fits = scheduler_.check_length(std::ssize(request.prompt), request.max_tokens);
+  if (!fits.ok()) {
+    expected.refusal = fits.error();
+    return expected;
+  }
+  const std::int64_t tokens = scheduler_.tokens_to_compute(request);
+  const TimeNs due_ns =
+      scheduler_.due_of(request, due_ns_of(request.deadlines, tokens, now_ns), now_ns);
+  expected = expect(request.priority, due_ns, tokens);
+  const TimeNs latest_ns = request.deadlines.first_token_ns;
+  if (latest_ns >= 0 && now_ns + expected.first_token_ns > latest_ns) {
+    expected.refusal = too_late(expected.first_token_ns, latest_ns - now_ns);
+  }
+  return expected;
+}
+
+Prospect Engine::prospect(const Sequence& sequence) const {
+  const Request& asks = sequence.asks;
+  Prospect expected =
+      expect(asks.priority, sequence.place.due_ns, scheduler_.tokens_to_compute(sequence));
+  const auto fits = scheduler_.check_length(sequence.prompt_tokens, asks.max_tokens);
+  if (!fits.ok()) {
+    expected.refusal = fits.error();
+  }
+  return expected;
+}
+
+Prospect Engine::expect(int priority, TimeNs due_ns, std::int64_t tokens) const {
+  Prospect expected{.tokens = tokens,
+                    .before = scheduler_.backlog_before(priority, due_ns, tokens)};
+  expected.first_token_ns = wait_.first_token_ns(expected.before, tokens);
+  return expected;
+}
+
+// Returns the time until which a request with so many tokens to compute should begin.
+TimeNs Engine::due_ns_of(const Deadlines& deadlines, std::int64_t tokens, TimeNs now_ns) const {
+  return deadlines.first_token_ns >= 0 ? std::max(now_ns, latest_start_ns(deadlines, tokens))
+                                       : now_ns + default_first_token_ns_;
+}
+
 void Engine::on(Arrival& arrival) {
   Request& request = arrival.request;
-  Live live{.stop_ids = request.stop_ids,
-            .tokens_left = request.max_tokens,
-            .prompt_tokens = static_cast<int>(request.prompt.size()),
-            .pooling = request.pooling,
-            .deadlines = request.deadlines,
-            .times = {.arrived_ns = now_ns_},
-            .pooled = {}};
+  LiveRequest live{.stop_ids = request.stop_ids,
+                   .tokens_left = request.max_tokens,
+                   .prompt_tokens = static_cast<int>(request.prompt.size()),
+                   .pooling = request.pooling,
+                   .deadlines = request.deadlines,
+                   .times = {.arrived_ns = now_ns_}};
   const RequestId id = request.id;
-  const int priority = request.priority;
   const bool hurries = live.deadlines.first_token_ns >= 0;
-  const std::int64_t tokens = hurries ? scheduler_.tokens_to_compute(request) : 0;
-  const TimeNs due_ns = hurries ? std::max(now_ns_, latest_start_ns(live.deadlines, tokens))
-                                : now_ns_ + default_first_token_ns_;
+  std::int64_t tokens = 0;
+  if (hurries) {
+    Prospect expected = prospect(request, now_ns_);
+    if (expected.refusal) {
+      batch_.outputs.emplace_back(Refused{id, *std::move(expected.refusal)});
+      return;
+    }
+    tokens = expected.tokens;
+  }
+  const TimeNs due_ns = due_ns_of(live.deadlines, tokens, now_ns_);
   if (Status added = scheduler_.add(std::move(request), due_ns, now_ns_); !added.ok()) {
     batch_.outputs.emplace_back(Refused{id, added.error()});
     return;
-  }
-  if (hurries) {
-    const TimeNs wait_ns = wait_.first_token_ns(
-        scheduler_.backlog_before(priority, scheduler_.due_ns(id), tokens), tokens);
-    if (now_ns_ + wait_ns > live.deadlines.first_token_ns) {
-      scheduler_.remove(id);
-      batch_.outputs.emplace_back(
-          Refused{id, too_late(wait_ns, live.deadlines.first_token_ns - now_ns_)});
-      return;
-    }
   }
   if (steering_) {
     steering_->arrived(live.prompt_tokens);
   }
   set_timer(id, live_.emplace(id, std::move(live)).first->second);
   batch_.outputs.emplace_back(Accepted{id});
+}
+
+MovedRequest Engine::release(RequestId request, TimeNs now_ns) {
+  begin(now_ns);
+  MovedRequest moved{.sequence = scheduler_.release(request)};
+  const auto found = live_.find(request);
+  moved.live = std::move(found->second);
+  live_.erase(found);
+  timers_.erase({moved.live.timer_ns, request});
+  moved.live.timer_ns = -1;
+  if (steering_) {
+    add(moved.live.drawn_before, steering_->named(moved.live.drawn_at));
+  }
+  moved.live.drawn_at.clear();
+  settle();
+  return moved;
+}
+
+void Engine::adopt(MovedRequest moved, std::vector<BlockId> blocks, TimeNs now_ns) {
+  begin(now_ns);
+  const RequestId request = moved.sequence->asks.id;
+  scheduler_.adopt(std::move(moved.sequence), std::move(blocks), now_ns);
+  set_timer(request, live_.emplace(request, std::move(moved.live)).first->second);
+  settle();
+}
+
+void Engine::resume(RequestId request, TimeNs now_ns) {
+  begin(now_ns);
+  scheduler_.resume(request);
+  settle();
+}
+
+void Engine::give_back(std::span<const BlockId> lent, TimeNs now_ns) {
+  begin(now_ns);
+  scheduler_.give_back(lent);
+  settle();
+}
+
+void Engine::drop(std::span<const BlockId> received, TimeNs now_ns) {
+  begin(now_ns);
+  scheduler_.give_up_place();
+  scheduler_.drop(received);
+  settle();
+}
+
+void Engine::on(BlocksCopied&) {
+  check(false, "copies between replicas are the fleet's");
+}
+
+void Engine::on(WantMigration&) {
+  check(false, "requests migrate between replicas of a fleet");
 }
 
 void Engine::on(Cancel& cancel) {
@@ -158,7 +258,7 @@ void Engine::on(StepDone& done) {
 }
 
 void Engine::pool(Pooled& pooled) {
-  Live& live = live_.at(pooled.request);
+  LiveRequest& live = live_.at(pooled.request);
   if (pooled.first_position == 0 || live.pooled.empty()) {
     live.pooled = std::move(pooled.row);
     return;
@@ -168,7 +268,7 @@ void Engine::pool(Pooled& pooled) {
                  std::plus<>());
 }
 
-std::shared_ptr<const std::string> Engine::count(const Sampled& sampled, Live& live) {
+std::shared_ptr<const std::string> Engine::count(const Sampled& sampled, LiveRequest& live) {
   auto precision = steering_->drawn(sampled.precision_tag, live.drawn_at);
   if (live.last_token_ns < 0) {
     steering_->first_token(std::max(TimeNs{0}, now_ns_ - live.times.arrived_ns));
@@ -180,7 +280,7 @@ std::shared_ptr<const std::string> Engine::count(const Sampled& sampled, Live& l
 }
 
 void Engine::take(Sampled& sampled) {
-  Live& live = live_.at(sampled.request);
+  LiveRequest& live = live_.at(sampled.request);
   std::shared_ptr<const std::string> precision = steering_ ? count(sampled, live) : nullptr;
   if (live.times.first_token_ns < 0) {
     live.times.first_token_ns = now_ns_;
@@ -214,7 +314,7 @@ TimeNs Engine::latest_start_ns(const Deadlines& deadlines, std::int64_t tokens) 
 
 // Sets the request's timer to the next time at which it may have to end. A request that has begun
 // may miss the deadline of its first token.
-void Engine::set_timer(RequestId request, Live& live) {
+void Engine::set_timer(RequestId request, LiveRequest& live) {
   TimeNs next_ns = live.deadlines.finish_ns;
   if (live.deadlines.first_token_ns >= 0 && live.times.scheduled_ns < 0) {
     const TimeNs latest_ns =
@@ -231,7 +331,7 @@ void Engine::set_timer(RequestId request, Live& live) {
 void Engine::expire() {
   while (!timers_.empty() && timers_.begin()->first <= now_ns_) {
     const RequestId request = timers_.begin()->second;
-    Live& live = live_.at(request);
+    LiveRequest& live = live_.at(request);
     set_timer(request, live);  // steps may be faster by now, or the prompt cached
     if (live.timer_ns >= 0 && live.timer_ns <= now_ns_) {
       finish(request, {.reason = FinishReason::kTimeout});
@@ -260,7 +360,8 @@ void Engine::start_steps() {
       steering_->step_started();
     }
   }
-  check(!started_ns_.empty() || scheduler_.idle() || scheduler_.waits_for_larger_kv(),
+  check(!started_ns_.empty() || scheduler_.idle() || scheduler_.waits_for_larger_kv() ||
+            scheduler_.exchanges_kv(),
         "requests wait but nothing can run");
 }
 
@@ -272,7 +373,8 @@ void Engine::finish(RequestId request, Finished finished) {
   finished.request = request;
   finished.usage = scheduler_.remove(request).value();
   if (steering_) {
-    finished.usage.output_at = steering_->named(found->second.drawn_at);
+    finished.usage.output_at = std::move(found->second.drawn_before);
+    add(finished.usage.output_at, steering_->named(found->second.drawn_at));
   }
   finished.times = found->second.times;
   finished.times.finished_ns = now_ns_;

@@ -4,15 +4,18 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <span>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "base/ids.h"
+#include "base/replica_id.h"
 #include "base/units.h"
 #include "contract/request.h"
 #include "cost/step_time.h"
 #include "engine/form_steering.h"
+#include "engine/live_request.h"
 #include "engine/morph_config.h"
 #include "engine/precision_ledger.h"
 #include "engine/wait_estimate.h"
@@ -31,6 +34,7 @@ struct EngineConfig {
   TimeNs default_first_token_ns = 10 * kNsPerS;
   std::optional<MorphConfig> morph;  // without it, the form never changes
   StepCost step_cost;                // of this model on this machine; all 0: not known
+  ReplicaId replica;                 // written into every batch of outputs
 };
 
 // The state machine of one replica: takes events and produces steps and outputs. Decides when an
@@ -52,25 +56,51 @@ class Engine {
   // is needed.
   std::optional<TimeNs> next_deadline_ns() const;
 
+  // Predicts what becomes of a request that arrives now, or of a sequence that waits here or in
+  // another engine. Costs a walk over the cached prefix, the running sequences and the queue.
+  Prospect prospect(const Request& request, TimeNs now_ns) const;
+  Prospect prospect(const Sequence& sequence) const;
+
+  // Returns the first waiting sequence that another engine could begin in its place; null if there
+  // is none. Valid until the next call.
+  const Sequence* first_movable() const { return scheduler_.first_movable(); }
+
+  // Gives up a request that is in no step, and takes one that another engine gave up. Nothing tells
+  // the client: the request's next outputs come from the engine that adopted it, with its usage,
+  // times and deadlines. prospect() must not refuse an adopted sequence. `blocks`, from receive(),
+  // hold its KV; without them its KV is computed again.
+  MovedRequest release(RequestId request, TimeNs now_ns);
+  void adopt(MovedRequest moved, std::vector<BlockId> blocks, TimeNs now_ns);
+
+  // Live migration, see Scheduler. What ends a loan, a pause or a reservation may let other
+  // sequences run, so it takes a time.
+  std::vector<RequestId> decoding() const { return scheduler_.all_decoding(); }
+  std::optional<Scheduler::Decoding> decoding(RequestId request) const {
+    return scheduler_.decoding(request);
+  }
+  void pause(RequestId request) { scheduler_.pause(request); }
+  void resume(RequestId request, TimeNs now_ns);
+  std::vector<BlockId> lend(RequestId request, std::size_t first, std::size_t count) {
+    return scheduler_.lend(request, first, count);
+  }
+  void give_back(std::span<const BlockId> lent, TimeNs now_ns);
+  // Keeps a place for a sequence. Returns false if none is free or it could never run here.
+  bool keep_place(const Scheduler::Decoding& sequence) {
+    return scheduler_.check_length(sequence.prompt_tokens, sequence.max_tokens).ok() &&
+           scheduler_.keep_place();
+  }
+  std::optional<std::vector<BlockId>> receive(std::int64_t blocks) {
+    return scheduler_.receive(blocks);
+  }
+  // Gives up a kept place and the blocks received for it.
+  void drop(std::span<const BlockId> received, TimeNs now_ns);
+  int block_tokens() const { return block_tokens_; }
+
   bool idle() const { return live_.empty() && started_ns_.empty(); }
   Observation observe() const { return scheduler_.observe(); }
 
  private:
-  // An accepted request that has not ended.
-  struct Live {
-    std::vector<TokenId> stop_ids;
-    int tokens_left = 0;
-    int prompt_tokens = 0;
-    Pooling pooling = Pooling::kNone;
-    Deadlines deadlines;
-    TimeNs timer_ns = -1;  // its entry in timers_
-    RequestTimes times;
-    TimeNs last_token_ns = -1;
-    PrecisionLedger::Counts drawn_at;
-    std::vector<double> pooled;  // the sum so far
-  };
-
-  static std::vector<float> embedding_of(const Live& live);
+  static std::vector<float> embedding_of(const LiveRequest& live);
 
   void on(Arrival& arrival);
   void on(Cancel& cancel);
@@ -81,20 +111,28 @@ class Engine {
   void on(MorphDone& done);
   void on(WantForm& want);
   // Returns the label of the precision that drew the token.
-  std::shared_ptr<const std::string> count(const Sampled& sampled, Live& live);
+  std::shared_ptr<const std::string> count(const Sampled& sampled, LiveRequest& live);
   void on(Tick&) {}
+  void on(BlocksCopied&);
+  void on(WantMigration&);
+  void begin(TimeNs now_ns);
+  void settle();
+  Prospect expect(int priority, TimeNs due_ns, std::int64_t tokens) const;
+  TimeNs due_ns_of(const Deadlines& deadlines, std::int64_t tokens, TimeNs now_ns) const;
   TimeNs latest_start_ns(const Deadlines& deadlines, std::int64_t tokens) const;
-  void set_timer(RequestId request, Live& live);
+  void set_timer(RequestId request, LiveRequest& live);
   void expire();
   void start_steps();
   void finish(RequestId request, Finished finished);
 
+  const ReplicaId replica_;
+  const int block_tokens_;
   const int max_in_flight_;
   const TimeNs default_first_token_ns_;
   Scheduler scheduler_;
   Executor& executor_;
   TokenSink& sink_;
-  std::unordered_map<RequestId, Live> live_;
+  std::unordered_map<RequestId, LiveRequest> live_;
   std::set<std::pair<TimeNs, RequestId>> timers_;
   std::unique_ptr<FormSteering> steering_;  // null: the form never changes
   WaitEstimate wait_;

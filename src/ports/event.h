@@ -6,6 +6,7 @@
 #include <variant>
 
 #include "base/ids.h"
+#include "base/replica_id.h"
 #include "base/result.h"
 #include "base/units.h"
 #include "contract/morph.h"
@@ -14,8 +15,8 @@
 
 namespace protean {
 
-// Events are the only input of an engine. The server sends them through a queue, the simulator from
-// a heap.
+// Events are the only input of a fleet and its engines. The server sends them through a queue, the
+// simulator from a heap.
 struct Arrival {
   Request request;
 };
@@ -36,7 +37,20 @@ struct MorphDone {
   MorphId id;
   std::int64_t pages_free = 0;  // of the device, after the commit
 };
-// An operator asks for a form. The engine answers with one WishAnswered.
+using CopyId = Id<struct CopyTag, std::uint64_t>;  // names one copy of blocks between replicas
+
+// KvExchange::copy() has ended.
+struct BlocksCopied {
+  CopyId id;
+};
+// An operator asks that up to `requests` requests that decode in Event::replica go on in another
+// replica. The fleet answers with one MigrationAnswered.
+struct WantMigration {
+  std::uint64_t wish_id = 0;
+  ReplicaId to;
+  int requests = 1;
+};
+// An operator asks for a form of Event::replica. Its engine answers with one WishAnswered.
 struct WantForm {
   std::uint64_t wish_id = 0;
   FormWish wish;
@@ -45,7 +59,12 @@ struct Tick {};  // time has passed: the engine checks deadlines
 
 struct Event {
   TimeNs at_ns = 0;
-  std::variant<Arrival, Cancel, StepDone, MorphReady, MorphDone, WantForm, Tick> what;
+  std::variant<Arrival, Cancel, StepDone, MorphReady, MorphDone, BlocksCopied, WantForm,
+               WantMigration, Tick>
+      what;
+  // The replica whose executor reports, or of which an operator asks something. The fleet chooses
+  // the replica of the other events.
+  ReplicaId replica;
 };
 
 }  // namespace protean

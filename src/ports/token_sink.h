@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "base/replica_id.h"
 #include "base/result.h"
 #include "base/units.h"
 #include "contract/morph.h"
@@ -53,17 +54,24 @@ struct WishAnswered {
   std::uint64_t wish_id = 0;
   Result<Morph> morph;
 };
-using Output = std::variant<Accepted, Refused, PromptScored, NewToken, Finished, WishAnswered>;
+// Answers a WantMigration: the number of requests that begin to move, or why none can.
+struct MigrationAnswered {
+  std::uint64_t wish_id = 0;
+  Result<int> requests;
+};
+using Output = std::variant<Accepted, Refused, PromptScored, NewToken, Finished, WishAnswered,
+                            MigrationAnswered>;
 
-// The outputs of one event, in order.
+// The outputs of one replica for one event, in order.
 struct OutputBatch {
   TimeNs at_ns = 0;
+  ReplicaId replica;
   std::vector<Output> outputs;
   Observation observation;
   std::shared_ptr<const FormStatus> form;  // null unless it has changed
 };
 
-// Receives an engine's outputs. Called on the engine's thread; must not block.
+// Receives the outputs of a fleet's engines. Called on their thread; must not block.
 class TokenSink {
  public:
   virtual ~TokenSink() = default;

@@ -186,7 +186,9 @@ Degrees chosen_degrees(const GroupOptions& options, std::size_t stages, int devi
   return largest_degree(spec, devices) == devices ? Degrees{devices, 1} : Degrees{1, devices};
 }
 
-Status check_degrees(const Degrees& degrees, int devices, const ModelSpec& spec) {
+// `devices` are those of one replica.
+Status check_degrees(const Degrees& degrees, int devices, const GroupOptions& options,
+                     const ModelSpec& spec) {
   if (Status valid = check_degree("--tensor-parallel-size", degrees.tensor, spec); !valid.ok()) {
     return valid;
   }
@@ -197,11 +199,44 @@ Status check_degrees(const Degrees& degrees, int devices, const ModelSpec& spec)
                       degrees.stages, spec.layers, spec.layers);
   }
   if (const int needed = degrees.tensor * degrees.stages; needed != devices) {
+    const int replicas = options.replicas;
     return make_error(ErrorCode::kInvalidArgument,
-                      "--devices {}: TP {} with {} stage{} takes {}: use --devices {}, or other "
+                      "--devices {}: {}TP {} with {} stage{} takes {}: use --devices {}, or other "
                       "degrees",
-                      devices, degrees.tensor, degrees.stages, degrees.stages == 1 ? "" : "s",
-                      needed, needed);
+                      devices * replicas,
+                      replicas == 1 ? "" : fmt::format("{} replicas of ", replicas), degrees.tensor,
+                      degrees.stages, degrees.stages == 1 ? "" : "s", needed * replicas,
+                      needed * replicas);
+  }
+  return {};
+}
+
+// Adds devices to the group and divides the CPUs among them. Replicas of one device each that are
+// more than the CPUs share them all.
+Status add_devices(const Machine& machine, const ComputeOptions& compute, int devices,
+                   bool may_share, DeviceGroup& group) {
+  const auto all = choose_cpus(machine, compute);
+  if (!all.ok()) {
+    return all.error();
+  }
+  const auto cpus = static_cast<int>(all->where.cpus.size());
+  if (may_share && cpus < devices) {
+    CpuShare share = *all;
+    share.threads = 1;
+    share.where.pinned = false;
+    group.devices.assign(static_cast<std::size_t>(devices), {share, std::nullopt});
+    group.warnings.push_back(
+        fmt::format("{} replicas share {} CPU{} and wait for each other: --data-parallel-size {} "
+                    "would not",
+                    devices, cpus, cpus == 1 ? "" : "s", cpus));
+    return {};
+  }
+  auto shares = divide_cpus(machine, compute, devices);
+  if (!shares.ok()) {
+    return shares.error();
+  }
+  for (CpuShare& share : *shares) {
+    group.devices.push_back({std::move(share), std::nullopt});
   }
   return {};
 }
@@ -237,6 +272,14 @@ Result<DeviceGroup> choose_group(const GroupOptions& options, const ComputeOptio
   if (!devices.ok()) {
     return devices.error();
   }
+  const int replicas = options.replicas;
+  if (count % replicas != 0) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "--devices {}: {} devices do not divide among --data-parallel-size {}: use a "
+                      "multiple of it, such as {}",
+                      options.devices, count, replicas, ceil_div(count, replicas) * replicas);
+  }
+  count /= replicas;  // from here on those of one replica
   std::vector<int> stages;
   if (!options.stages.empty()) {
     auto layers = stage_layers(options, spec);
@@ -252,7 +295,7 @@ Result<DeviceGroup> choose_group(const GroupOptions& options, const ComputeOptio
   }
   const Degrees degrees = chosen_degrees(options, stages.size(), count, spec);
   count = count > 0 ? count : degrees.tensor * degrees.stages;
-  if (const Status valid = check_degrees(degrees, count, spec); !valid.ok()) {
+  if (const Status valid = check_degrees(degrees, count, options, spec); !valid.ok()) {
     return valid.error();
   }
   const int shards = options.most_tensor > 0 ? options.most_tensor : degrees.tensor;
@@ -270,22 +313,20 @@ Result<DeviceGroup> choose_group(const GroupOptions& options, const ComputeOptio
                     .shards = shards};
   group.division.stage_layers = stages.empty() ? group.division.stage_layers : stages;
   if (group.devices.empty()) {
-    auto shares = divide_cpus(machine, compute, count);
-    if (!shares.ok()) {
-      return shares.error();
-    }
-    for (CpuShare& share : *shares) {
-      group.devices.push_back({std::move(share), std::nullopt});
+    const Status added =
+        add_devices(machine, compute, count * replicas, count == 1 && replicas > 1, group);
+    if (!added.ok()) {
+      return added.error();
     }
   }
   int threads = 0;
   for (const GroupDevice& device : group.devices) {
     threads += device.cpus.threads;
   }
-  if (count > 1 && threads > machine.cores) {
+  if (count * replicas > 1 && threads > machine.cores && group.warnings.empty()) {
     group.warnings.push_back(fmt::format(
         "{} devices compute with {} threads where {} may run at once: they wait for each other",
-        count, threads, machine.cores));
+        count * replicas, threads, machine.cores));
   }
   return group;
 }

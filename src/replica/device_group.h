@@ -13,9 +13,11 @@
 
 namespace protean {
 
-// How a user divides a model among devices. A number of 0 is chosen.
+// How a user divides devices among replicas of a model, and the model among the devices of each. A
+// number of 0 is chosen.
 struct GroupOptions {
   std::string devices = "auto";  // a number, or a TOML file that describes each device
+  int replicas = 1;              // all alike; each has an equal number of the devices
   int tensor = 0;                // devices that share each layer
   int pipeline = 0;              // stages of consecutive layers
   int most_tensor = 0;           // shards of each component: the largest tensor degree ever
@@ -28,7 +30,7 @@ struct GroupDevice {
   std::optional<std::int64_t> memory_bytes;  // nothing: its share of what is free
 };
 
-// The devices of a replica and how they divide the model.
+// The devices of all replicas, one replica after the other, and how those of each divide the model.
 struct DeviceGroup {
   std::vector<GroupDevice> devices;
   Division division;
@@ -37,8 +39,9 @@ struct DeviceGroup {
 };
 
 // Chooses the devices and the division: what the options say; where they leave it open, TP over all
-// devices if the KV heads divide among them, otherwise PP. Fails with a message that names what
-// would work.
+// devices of a replica if the KV heads divide among them, otherwise PP. If replicas of one device
+// each are more than the CPUs, each computes on all CPUs with one thread. Fails with a message that
+// names what would work.
 Result<DeviceGroup> choose_group(const GroupOptions& options, const ComputeOptions& compute,
                                  const ModelSpec& spec, const Machine& machine);
 

@@ -46,12 +46,12 @@ Result<std::unique_ptr<LocalClient>> LocalClient::open(const ModelOptions& asked
     log::warning("{}", warning);
   }
   std::unique_ptr<LocalClient> client(new LocalClient(*std::move(files), *std::move(sizing)));
-  auto replica = Replica::start({.model = options, .sizing = client->sizing_},
-                                *client->files_.checkpoint, client->inbox_, *client->outputs_);
-  if (!replica.ok()) {
-    return replica.error();
+  auto replicas = Replicas::start({.model = options, .sizing = client->sizing_},
+                                  *client->files_.checkpoint, client->inbox_, *client->outputs_);
+  if (!replicas.ok()) {
+    return replicas.error();
   }
-  client->replica_ = *std::move(replica);
+  client->replicas_ = *std::move(replicas);
   return client;
 }
 

@@ -52,7 +52,7 @@ class LocalClient {
   Sizing sizing_;
   Inbox inbox_;
   std::unique_ptr<Outputs> outputs_;
-  std::unique_ptr<Replica> replica_;
+  std::unique_ptr<Replicas> replicas_;
   std::uint64_t last_request_ = 0;
   std::atomic<std::uint64_t> running_ = 0;  // request that interrupt() cancels; 0: none
 };

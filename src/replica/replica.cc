@@ -51,73 +51,118 @@ std::function<bool(const Pace& pace)> read_ahead_of(std::shared_ptr<const Varian
   };
 }
 
-Result<std::unique_ptr<Replica>> Replica::start(const ReplicaOptions& options,
-                                                const Checkpoint& checkpoint, Inbox& inbox,
-                                                TokenSink& sink) {
-  const ModelOptions& model = options.model;
+namespace {
+
+// Loads the model for one replica, whose events go into the inbox. Each replica has as many devices
+// of the sizing as its form.
+Result<std::unique_ptr<CpuWorker>> create_worker(const ReplicaOptions& options, ReplicaId replica,
+                                                 const Checkpoint& checkpoint, Inbox& inbox) {
   const Sizing& sizing = options.sizing;
-  WorkerOptions worker_options{.form = sizing.form,
-                               .devices = {},
-                               .max_step_tokens = model.max_num_batched_tokens,
-                               .max_positions = sizing.max_model_len,
-                               .max_in_flight = steps_in_flight(sizing.form)};
-  for (const CpuShare& cpus : sizing.cpus) {
-    worker_options.devices.push_back({cpus.threads, cpus.where});
+  WorkerOptions worker{.form = sizing.form,
+                       .devices = {},
+                       .max_step_tokens = options.model.max_num_batched_tokens,
+                       .max_positions = sizing.max_model_len,
+                       .max_in_flight = steps_in_flight(sizing.form)};
+  const std::size_t devices = sizing.form.group.size();
+  const auto first = static_cast<std::size_t>(replica.value) * devices;
+  const auto shares = std::span(sizing.cpus).subspan(first, devices);
+  for (const CpuShare& cpus : shares) {
+    worker.devices.push_back({cpus.threads, cpus.where});
   }
   if (options.morph) {
-    worker_options.pages = sizing.budget;
-    worker_options.read_component = read_from(options.variants);
+    worker.pages = sizing.budget;
+    worker.read_component = read_from(options.variants);
     const FormBounds& bounds = options.morph->bounds;
     if (options.morph->mode != MorphMode::kOff && bounds.ladder.size() > 1) {
-      worker_options.read_ahead =
-          read_ahead_of(options.variants, order_of(bounds), bounds.ladder[1]);
+      worker.read_ahead = read_ahead_of(options.variants, order_of(bounds), bounds.ladder[1]);
     }
   }
   // Tries a seat once to warn if it is refused; threads that are refused one later do not log.
-  for (const CpuShare& cpus : sizing.cpus) {
+  for (const CpuShare& cpus : shares) {
     if (const Status taken = cpu::Seat(cpus.where.cpus, cpus.where.nodes).taken(); !taken.ok()) {
       log::warning("{}: the system places threads and memory", taken.error().message);
       break;
     }
   }
-  const auto tell = [&inbox](auto what) { inbox.push({steady_now_ns(), std::move(what)}); };
-  auto worker = CpuWorker::create(worker_options, checkpoint, progress_bar("loading"),
-                                  [tell](StepResult result) { tell(StepDone{std::move(result)}); },
-                                  {.ready = [tell](MorphReady ready) { tell(std::move(ready)); },
-                                   .done = [tell](MorphDone done) { tell(done); }});
-  if (!worker.ok()) {
-    return worker.error();
-  }
-  const EngineConfig config{.scheduler = {.kv_blocks = sizing.form.kv.blocks,
-                                          .largest_kv_blocks = sizing.largest_kv_blocks,
-                                          .block_tokens = sizing.form.kv.block_tokens,
-                                          .max_num_seqs = model.max_num_seqs,
-                                          .max_num_batched_tokens = model.max_num_batched_tokens,
-                                          .max_model_len = sizing.max_model_len,
-                                          .prefix_caching = model.prefix_caching,
-                                          .steps_in_flight = steps_in_flight(sizing.form)},
-                            .max_in_flight = steps_in_flight(sizing.form),
-                            .morph = options.morph};
-  return std::unique_ptr<Replica>(new Replica(config, *std::move(worker), inbox, sink));
+  const auto tell = [&inbox, replica](auto what) {
+    inbox.push({steady_now_ns(), std::move(what), replica});
+  };
+  return CpuWorker::create(worker, checkpoint, progress_bar("loading"),
+                           [tell](StepResult result) { tell(StepDone{std::move(result)}); },
+                           {.ready = [tell](MorphReady ready) { tell(std::move(ready)); },
+                            .done = [tell](MorphDone done) { tell(done); }});
 }
 
-Replica::Replica(const EngineConfig& config, std::unique_ptr<CpuWorker> worker, Inbox& inbox,
-                 TokenSink& sink)
-    : inbox_(inbox), worker_(std::move(worker)), engine_(config, *worker_, sink) {
+EngineConfig engine_config(const ReplicaOptions& options) {
+  const ModelOptions& model = options.model;
+  const Sizing& sizing = options.sizing;
+  return {.scheduler = {.kv_blocks = sizing.form.kv.blocks,
+                        .largest_kv_blocks = sizing.largest_kv_blocks,
+                        .block_tokens = sizing.form.kv.block_tokens,
+                        .max_num_seqs = model.max_num_seqs,
+                        .max_num_batched_tokens = model.max_num_batched_tokens,
+                        .max_model_len = sizing.max_model_len,
+                        .prefix_caching = model.prefix_caching,
+                        .steps_in_flight = steps_in_flight(sizing.form)},
+          .max_in_flight = steps_in_flight(sizing.form),
+          .morph = options.morph};
+}
+
+}  // namespace
+
+Workers::~Workers() {
+  for (const auto& worker : workers_) {
+    worker->stop();
+  }
+}
+
+std::vector<Member> Workers::members(const EngineConfig& engine) const {
+  std::vector<Member> all;
+  for (const auto& worker : workers_) {
+    all.push_back({engine, worker.get()});
+  }
+  return all;
+}
+
+void Workers::copy(CopyId id, ReplicaId from, ReplicaId to, std::vector<BlockMove> blocks) {
+  at(to).copy_blocks(at(from), std::move(blocks), [this, id, to] {
+    inbox_.push({steady_now_ns(), BlocksCopied{id}, to});
+  });
+}
+
+Result<std::unique_ptr<Replicas>> Replicas::start(const ReplicaOptions& options,
+                                                  const Checkpoint& checkpoint, Inbox& inbox,
+                                                  TokenSink& sink) {
+  auto workers = std::make_unique<Workers>(inbox);
+  for (std::int32_t replica = 0; replica < options.model.group.replicas; ++replica) {
+    auto worker = create_worker(options, ReplicaId{replica}, checkpoint, inbox);
+    if (!worker.ok()) {
+      return worker.error();
+    }
+    workers->add(*std::move(worker));
+  }
+  return std::unique_ptr<Replicas>(new Replicas(options, std::move(workers), inbox, sink));
+}
+
+Replicas::Replicas(const ReplicaOptions& options, std::unique_ptr<Workers> workers, Inbox& inbox,
+                   TokenSink& sink)
+    : inbox_(inbox),
+      workers_(std::move(workers)),
+      fleet_(options.router, workers_->members(engine_config(options)), sink, workers_.get()) {
   thread_ = std::thread([this] { run(); });
 }
 
-Replica::~Replica() {
+Replicas::~Replicas() {
   inbox_.close();
   thread_.join();
 }
 
-void Replica::run() {
-  engine_.handle({steady_now_ns(), Tick{}});  // tells the sink how the replica begins
+void Replicas::run() {
+  fleet_.begin(steady_now_ns());
   while (true) {
-    const auto deadline_ns = engine_.next_deadline_ns();
+    const auto deadline_ns = fleet_.next_deadline_ns();
     if (deadline_ns && !inbox_.wait_until(steady_time(*deadline_ns))) {
-      engine_.handle({steady_now_ns(), Tick{}});
+      fleet_.handle({steady_now_ns(), Tick{}});
       continue;
     }
     std::vector<Event> events = inbox_.pop_all();
@@ -125,7 +170,7 @@ void Replica::run() {
       return;
     }
     for (Event& event : events) {
-      engine_.handle(std::move(event));
+      fleet_.handle(std::move(event));
     }
   }
 }

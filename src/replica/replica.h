@@ -3,14 +3,17 @@
 #include <memory>
 #include <optional>
 #include <thread>
+#include <vector>
 
 #include "base/bounded_queue.h"
 #include "base/result.h"
-#include "engine/engine.h"
 #include "engine/morph_config.h"
+#include "fleet/fleet.h"
+#include "fleet/router.h"
 #include "model/checkpoint.h"
 #include "model/variant_store.h"
 #include "ports/event.h"
+#include "ports/kv_exchange.h"
 #include "ports/token_sink.h"
 #include "replica/model_options.h"
 #include "replica/sizing.h"
@@ -21,12 +24,13 @@ namespace protean {
 
 using Inbox = BoundedQueue<Event>;
 
-// How to build a replica of a model.
+// How to build the replicas of a model, which are all alike.
 struct ReplicaOptions {
   ModelOptions model;
-  Sizing sizing;
-  std::optional<MorphConfig> morph;        // nothing: the form never changes
+  Sizing sizing;                           // of each
+  std::optional<MorphConfig> morph;        // of each; nothing: the form never changes
   std::shared_ptr<VariantStore> variants;  // source of weights if the form may change
+  RouterPolicy router = RouterPolicy::kFirstToken;
 };
 
 // Returns a function that reads parts of a model from the store. It returns the store's remark.
@@ -38,23 +42,43 @@ std::function<bool(const Pace& pace)> read_ahead_of(std::shared_ptr<const Varian
                                                     std::vector<SwapTarget> order,
                                                     Precision precision);
 
-// One engine with its worker, on a thread of its own. Takes events from the inbox and calls the
-// sink on that thread. Inbox and sink must outlive it. The destructor waits for the running step.
-class Replica {
+// The workers of a fleet, whose events go into the inbox.
+class Workers final : public KvExchange {
  public:
-  static Result<std::unique_ptr<Replica>> start(const ReplicaOptions& options,
-                                                const Checkpoint& checkpoint, Inbox& inbox,
-                                                TokenSink& sink);
-  ~Replica();
+  explicit Workers(Inbox& inbox) : inbox_(inbox) {}
+  // Stops all workers before the first one is destroyed: copies read others' memory.
+  ~Workers() override;
+
+  void add(std::unique_ptr<CpuWorker> worker) { workers_.push_back(std::move(worker)); }
+  std::vector<Member> members(const EngineConfig& engine) const;  // one for each worker
+  void copy(CopyId id, ReplicaId from, ReplicaId to, std::vector<BlockMove> blocks) override;
 
  private:
-  Replica(const EngineConfig& config, std::unique_ptr<CpuWorker> worker, Inbox& inbox,
-          TokenSink& sink);
+  CpuWorker& at(ReplicaId replica) { return *workers_.at(static_cast<std::size_t>(replica.value)); }
+
+  Inbox& inbox_;
+  std::vector<std::unique_ptr<CpuWorker>> workers_;
+};
+
+// A fleet of replicas: a worker each, and one thread for all their engines. Takes events from the
+// inbox and calls the sink on that thread. Inbox and sink must outlive it. The destructor waits for
+// the running steps.
+class Replicas {
+ public:
+  // Loads the replicas one after the other.
+  static Result<std::unique_ptr<Replicas>> start(const ReplicaOptions& options,
+                                                 const Checkpoint& checkpoint, Inbox& inbox,
+                                                 TokenSink& sink);
+  ~Replicas();
+
+ private:
+  Replicas(const ReplicaOptions& options, std::unique_ptr<Workers> workers, Inbox& inbox,
+           TokenSink& sink);
   void run();
 
   Inbox& inbox_;
-  std::unique_ptr<CpuWorker> worker_;
-  Engine engine_;
+  const std::unique_ptr<Workers> workers_;  // outlive the fleet
+  Fleet fleet_;
   std::thread thread_;
 };
 

@@ -168,6 +168,16 @@ struct DeviceRoom {
   std::int64_t least_kv = 0;
 };
 
+// Returns the number of replicas that fit if fewer have more memory each, of which KV takes half
+// beside what is fixed; 0 if not even one does, or if each device's memory is given.
+std::int64_t replicas_within(const ModelOptions& options, const FixedMemory& fixed,
+                             const DeviceRoom& room) {
+  const int replicas = options.group.replicas;
+  const std::int64_t needed = fixed.weights + fixed.activations + 2 * room.least_kv;
+  return options.device_memory == "auto" && replicas > 1 ? room.device_bytes * replicas / needed
+                                                         : 0;
+}
+
 // Returns the error for a device that has no room for weights, activations and the least KV. It
 // names the remedies that work.
 Error too_little_memory(const ModelOptions& options, const ModelSpec& spec, const Form& form,
@@ -182,13 +192,17 @@ Error too_little_memory(const ModelOptions& options, const ModelSpec& spec, cons
       tokens > 0) {
     remedies += fmt::format(", {}--max-num-batched-tokens {}", given ? "" : "use ", tokens);
   }
+  if (const std::int64_t replicas = replicas_within(options, fixed, room); replicas > 0) {
+    remedies += fmt::format(", --data-parallel-size {}", replicas);
+  }
   return make_error(ErrorCode::kExhausted,
                     "{}: weights ({}), activations ({}) and KV (at least {}) do not fit the {} "
                     "that {}{}: {}, a lower --dtype or a smaller model",
                     options.model, format_bytes(fixed.weights), format_bytes(fixed.activations),
                     format_bytes(least_kv), format_bytes(device_bytes),
                     given ? "--device-memory allows" : "are free",
-                    form.group.size() > 1 ? " on a device" : "", remedies);
+                    form.group.size() > 1 || options.group.replicas > 1 ? " on a device" : "",
+                    remedies);
 }
 
 // Returns the KV bytes to take: what was asked for, otherwise enough for every sequence at full
@@ -326,7 +340,8 @@ Form form_at_start(const ModelOptions& options, const ModelSpec& spec, const Dev
       single_device_form(spec, layers_at_start(options, spec, precisions.layers), DeviceId{0},
                          {.precision = precisions.kv, .block_tokens = options.block_size});
   std::vector<DeviceId> devices;
-  for (std::size_t device = 0; device < group.devices.size(); ++device) {
+  const auto replicas = static_cast<std::size_t>(options.group.replicas);
+  for (std::size_t device = 0; device < group.devices.size() / replicas; ++device) {
     devices.push_back(DeviceId{static_cast<std::int32_t>(device)});
   }
   form.shards = group.shards;

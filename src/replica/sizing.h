@@ -14,11 +14,11 @@
 
 namespace protean {
 
-// The form that a model starts in, and the memory it needs.
+// The form that each replica of a model starts in, and the memory it needs.
 struct Sizing {
-  std::vector<DeviceSpec> devices;
-  std::vector<CpuShare> cpus;  // CPUs that each device computes on
-  Form form;
+  std::vector<DeviceSpec> devices;     // of all replicas, one replica after the other
+  std::vector<CpuShare> cpus;          // CPUs that each device computes on
+  Form form;                           // names the first replica's devices
   PageBudget budget;                   // of each device, for weights and KV
   std::int64_t largest_kv_blocks = 0;  // if all layers are at their lowest precision
   int max_model_len = 0;

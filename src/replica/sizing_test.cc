@@ -43,6 +43,78 @@ TEST(Sizing, DefaultsHoldEverySequenceAtFullLength) {
   EXPECT_TRUE(sizing->warnings.empty());
 }
 
+TEST(Sizing, ReplicasShareCpusAndMemory) {
+  const ModelSpec spec = spec_of_1k_context();
+  const auto one = choose_sizing({}, spec, kMachine);
+  const auto three = choose_sizing({.group = {.replicas = 3}}, spec, kMachine);
+  ASSERT_TRUE(one.ok() && three.ok());
+  ASSERT_EQ(three->cpus.size(), 3U);
+  for (int replica = 0; replica < 3; ++replica) {
+    const CpuShare& share = three->cpus[static_cast<std::size_t>(replica)];
+    EXPECT_EQ(share.where.cpus, std::vector{replica});
+    EXPECT_EQ(share.threads, 1);
+  }
+  EXPECT_EQ(three->form.group.size(), 1U);
+  EXPECT_EQ(three->weight_bytes, one->weight_bytes);
+  EXPECT_LT(3 * (three->weight_bytes + three->kv_bytes), kGiB);
+  EXPECT_TRUE(three->warnings.empty());
+}
+
+TEST(Sizing, EachReplicaIsAGroupOfDevices) {
+  const Machine machine = {.topology = {.cpus = {{.cpu = 0},
+                                                 {.cpu = 1, .core = 1},
+                                                 {.cpu = 2, .core = 2},
+                                                 {.cpu = 3, .core = 3}}},
+                           .cores = 4,
+                           .free_memory_bytes = kGiB};
+  const ModelSpec spec = spec_of_1k_context();
+  for (const GroupOptions& group :
+       {GroupOptions{.devices = "4", .replicas = 2}, GroupOptions{.replicas = 2, .tensor = 2},
+        GroupOptions{.replicas = 2, .pipeline = 2}}) {
+    const auto sizing = choose_sizing({.group = group}, spec, machine);
+    ASSERT_TRUE(sizing.ok()) << sizing.error().message;
+    EXPECT_EQ(sizing->form.group.size(), 2U);
+    ASSERT_EQ(sizing->cpus.size(), 4U);
+    EXPECT_EQ(sizing->cpus[3].where.cpus, std::vector{3});
+    EXPECT_EQ(sizing->devices[2].memory_bytes, kGiB / 4);
+  }
+  const auto odd = choose_sizing({.group = {.devices = "3", .replicas = 2}}, spec, machine);
+  ASSERT_FALSE(odd.ok());
+  EXPECT_EQ(odd.error().message,
+            "--devices 3: 3 devices do not divide among --data-parallel-size 2: use a multiple of "
+            "it, such as 4");
+}
+
+TEST(Sizing, MoreReplicasThanCpusIsAWarning) {
+  const auto four = choose_sizing({.group = {.replicas = 4}}, spec_of_1k_context(), kMachine);
+  ASSERT_TRUE(four.ok()) << four.error().message;
+  ASSERT_EQ(four->cpus.size(), 4U);
+  EXPECT_EQ(four->cpus[3].threads, 1);
+  EXPECT_EQ(four->cpus[3].where.cpus, (std::vector{0, 1, 2}));
+  ASSERT_EQ(four->warnings.size(), 1U);
+  EXPECT_EQ(four->warnings[0],
+            "4 replicas share 3 CPUs and wait for each other: --data-parallel-size 3 would not");
+}
+
+TEST(Sizing, ReplicasWithoutRoomAreRefusedWithTheNumberThatFits) {
+  const ModelSpec spec = spec_of_1k_context();
+  ModelOptions options{.max_model_len = "1024", .group = {.replicas = 400}};
+  const auto refused = choose_sizing(options, spec, kMachine);
+  ASSERT_FALSE(refused.ok());
+  const std::string& message = refused.error().message;
+  const std::string flag = ", --data-parallel-size ";
+  const std::size_t at = message.find(flag);
+  ASSERT_NE(at, std::string::npos) << message;
+  options.group.replicas = std::stoi(message.substr(at + flag.size()));
+  EXPECT_GT(options.group.replicas, 1);
+  EXPECT_TRUE(choose_sizing(options, spec, kMachine).ok()) << message;
+  const auto too_much =
+      choose_sizing({.device_memory = "600MiB", .group = {.replicas = 2}}, spec, kMachine);
+  ASSERT_FALSE(too_much.ok());
+  EXPECT_EQ(too_much.error().message,
+            "--device-memory 600MiB: only 512.0 MiB are free for each of 2 devices: ask for less");
+}
+
 TEST(Sizing, KvHasADtypeOfItsOwn) {
   const ModelSpec spec = spec_of_1k_context();
   const auto token_bytes = [&](const ModelOptions& options) {

@@ -20,18 +20,49 @@ Scheduler::Scheduler(const SchedulerConfig& config)
     : config_(config),
       pool_(config.kv_blocks),
       cache_(config.kv_blocks, config.block_tokens),
-      largest_kv_blocks_(std::max(config.kv_blocks, config.largest_kv_blocks)),
-      released_kv_blocks_(largest_kv_blocks_),
+      largest_kv_{std::max(config.kv_blocks, config.largest_kv_blocks),
+                  std::max(config.kv_blocks, config.largest_kv_blocks)},
       budget_(config.balance) {
   check(config.block_tokens > 0 && config.max_num_seqs > 0 && config.max_num_batched_tokens > 0 &&
             config.max_model_len > 1 && config.steps_in_flight > 0,
         "scheduler limits must be positive");
-  pool_.reserve(largest_kv_blocks_);
-  cache_.reserve(largest_kv_blocks_);
+  pool_.reserve(largest_kv_.now);
+  cache_.reserve(largest_kv_.now);
 }
 
 CacheScope Scheduler::scope_of(const Sequence& sequence) const {
   return {.precision_tag = sequence.precision_tag, .salt = sequence.asks.cache_salt};
+}
+
+Status Scheduler::check_length(std::int64_t prompt, std::int64_t max_tokens) const {
+  const std::int64_t length = prompt + max_tokens;
+  if (length > config_.max_model_len) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "the request needs {} tokens ({} in the prompt, {} for the output), but the "
+                      "model's context holds {}: shorten the prompt or ask for fewer tokens",
+                      length, prompt, max_tokens, config_.max_model_len);
+  }
+  const std::int64_t blocks = blocks_to_end(prompt, max_tokens);
+  if (blocks > largest_kv_.now && blocks <= largest_kv_.released) {
+    return make_error(ErrorCode::kUnavailable,
+                      "the request needs {} KV blocks ({} tokens), but the form that an operator "
+                      "asked for has {}: shorten it, or retry when the operator has released the "
+                      "form or given it more KV blocks",
+                      blocks, length, largest_kv_.now);
+  }
+  if (blocks > largest_kv_.now) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "the request needs {} KV blocks ({} tokens), but the whole KV cache has {}: "
+                      "shorten it, or serve with more memory for KV",
+                      blocks, length, largest_kv_.now);
+  }
+  return {};
+}
+
+TimeNs Scheduler::due_of(const Request& request, TimeNs due_ns, TimeNs now_ns) const {
+  const auto client = of_client_.find(request.client);
+  const int behind = client == of_client_.end() ? 0 : client->second;
+  return now_ns + (due_ns - now_ns) * (1 + behind);
 }
 
 Status Scheduler::add(Request request, TimeNs due_ns, TimeNs now_ns) {
@@ -40,42 +71,25 @@ Status Scheduler::add(Request request, TimeNs due_ns, TimeNs now_ns) {
   check(request.pooling == Pooling::kNone || request.max_tokens == 0,
         "an embedding has no output tokens");
   const std::int64_t prompt = std::ssize(request.prompt);
-  const std::int64_t length = prompt + request.max_tokens;
-  if (length > config_.max_model_len) {
-    return make_error(ErrorCode::kInvalidArgument,
-                      "the request needs {} tokens ({} in the prompt, {} for the output), but the "
-                      "model's context holds {}: shorten the prompt or ask for fewer tokens",
-                      length, prompt, request.max_tokens, config_.max_model_len);
-  }
-  const std::int64_t blocks = blocks_to_end(prompt, request.max_tokens);
-  if (blocks > largest_kv_blocks_ && blocks <= released_kv_blocks_) {
-    return make_error(ErrorCode::kUnavailable,
-                      "the request needs {} KV blocks ({} tokens), but the form that an operator "
-                      "asked for has {}: shorten it, or retry when the operator has released the "
-                      "form or given it more KV blocks",
-                      blocks, length, largest_kv_blocks_);
-  }
-  if (blocks > largest_kv_blocks_) {
-    return make_error(ErrorCode::kInvalidArgument,
-                      "the request needs {} KV blocks ({} tokens), but the whole KV cache has {}: "
-                      "shorten it, or serve with more memory for KV",
-                      blocks, length, largest_kv_blocks_);
+  if (Status fits = check_length(prompt, request.max_tokens); !fits.ok()) {
+    return fits;
   }
   now_ns_ = now_ns;
   auto sequence = std::make_unique<Sequence>();
   const RequestId id = request.id;
+  const TimeNs place_due_ns = due_of(request, due_ns, now_ns);
   sequence->tokens = std::move(request.prompt);
   sequence->asks = std::move(request);
   if (sequence->asks.client.value != 0) {
     sequence->behind = of_client_[sequence->asks.client]++;
   }
-  sequence->place = {sequence->asks.priority, now_ns + (due_ns - now_ns) * (1 + sequence->behind),
-                     ++last_arrival_};
+  sequence->place = {sequence->asks.priority, place_due_ns, ++last_arrival_};
   sequence->prompt_tokens = static_cast<int>(prompt);
   sequence->usage.prompt_tokens = static_cast<int>(prompt);
   enqueue(*sequence);
   const bool fresh = sequences_.emplace(id, std::move(sequence)).second;
   check(fresh, "request ids are unique");
+  ++totals_.accepted_total;
   return {};
 }
 
@@ -94,12 +108,16 @@ std::optional<RequestUsage> Scheduler::remove(RequestId request) {
   } else {
     waiting_.remove(sequence);
   }
+  leave_client(sequence);
+  sequences_.erase(found);
+  return usage;
+}
+
+void Scheduler::leave_client(const Sequence& sequence) {
   if (const auto client = of_client_.find(sequence.asks.client);
       client != of_client_.end() && --client->second == 0) {
     of_client_.erase(client);
   }
-  sequences_.erase(found);
-  return usage;
 }
 
 std::int64_t Scheduler::uncached(const CacheScope& scope, std::span<const TokenId> tokens,
@@ -117,8 +135,7 @@ std::int64_t Scheduler::tokens_to_compute(const Request& request) const {
                   reusable_tokens(request, static_cast<int>(request.prompt.size()), 1));
 }
 
-std::int64_t Scheduler::tokens_to_compute(RequestId request) const {
-  const Sequence& sequence = *sequences_.at(request);
+std::int64_t Scheduler::tokens_to_compute(const Sequence& sequence) const {
   return uncached({.precision_tag = precision_tag_, .salt = sequence.asks.cache_salt},
                   sequence.tokens, sequence.reusable());
 }
@@ -190,7 +207,7 @@ void Scheduler::schedule_decodes(StepPlan& plan) {
   // In order, so that a preempted sequence comes after the one that gets its blocks.
   for (auto place = running_.begin(); place != running_.end() && has_room(plan);) {
     Sequence& sequence = *place->second;
-    if (!sequence.scheduled() && sequence.pending() == 1) {
+    if (!sequence.scheduled() && sequence.pending() == 1 && !is_paused(sequence)) {
       bool fits = grow(sequence);
       while (!fits && make_room(sequence)) {
         fits = grow(sequence);
@@ -218,9 +235,7 @@ void Scheduler::schedule_prefills(StepPlan& plan) {
 
 // Gives the sequence blocks for all its tokens, cached ones first, or gives it none.
 bool Scheduler::admit(Sequence& sequence) {
-  // Some blocks stay free for the running sequences, else a decode would preempt at once, and for
-  // leaving blocks to move to.
-  const std::int64_t reserve = running_.empty() ? 0 : pool_.limit() / 100 + pool_.leaving();
+  const std::int64_t reserve = free_reserve();
   const bool as_refused =
       pool_.free() <= sequence.refused.free && changes() == sequence.refused.changes;
   if (!running_.empty() && (pool_.free() <= reserve || as_refused)) {
@@ -363,8 +378,10 @@ void Scheduler::advance(Sequence& sequence, const SequenceSlice& slice, StepResu
 // and values may be no numbers, also those of earlier steps, which drew nothing and did not fail.
 void Scheduler::forget_blocks(const Sequence& sequence) {
   for (std::size_t i = 0; i < std::min(sequence.cached, sequence.blocks.size()); ++i) {
-    if (pool_.references(sequence.blocks[i]) == 1) {
-      cache_.forget(sequence.blocks[i]);
+    const BlockId block = sequence.blocks[i];
+    if (pool_.references(block) - std::count(exchange_.lent.begin(), exchange_.lent.end(), block) ==
+        1) {
+      cache_.forget(block);
     }
   }
 }
@@ -398,6 +415,7 @@ Observation Scheduler::observe() const {
   now.waiting = static_cast<int>(waiting_.size());
   now.kv_blocks = pool_.total();
   now.kv_blocks_used = pool_.used();
+  now.kv_blocks_awaited = waiting_.blocks();
   return now;
 }
 

@@ -108,9 +108,59 @@ class Scheduler {
  public:
   explicit Scheduler(const SchedulerConfig& config);
 
-  // Refuses a request that could never run: too long for max_model_len or for the largest KV. Among
-  // equal priorities the one that is due earlier comes first.
+  // Fails if a request with so many tokens could never run: too long for max_model_len or for the
+  // largest KV.
+  Status check_length(std::int64_t prompt, std::int64_t max_tokens) const;
+
+  // Refuses a request whose length fails check_length(). Among equal priorities the one that is due
+  // earlier comes first.
   Status add(Request request, TimeNs due_ns = 0, TimeNs now_ns = 0);
+
+  // Returns the first waiting sequence that waits for no prefix and fits the present KV; null if
+  // there is none. Valid until the scheduler changes.
+  const Sequence* first_movable() const;
+
+  // Takes a sequence that is in no step out, for adopt() of another scheduler, and frees its
+  // blocks. Its tokens, due time and usage stay.
+  std::unique_ptr<Sequence> release(RequestId request);
+  // Adds a sequence that another scheduler released, behind those with the same due time. It must
+  // pass check_length(). `blocks`, from receive(), hold its KV and take the place that was kept for
+  // it; without them it waits, and its KV is computed again.
+  void adopt(std::unique_ptr<Sequence> sequence, std::vector<BlockId> blocks, TimeNs now_ns);
+
+  // Live migration (Llumnix): the KV of a sequence that decodes is copied while it goes on, except
+  // for the last blocks, for which it pauses.
+
+  // Returns the state of a sequence that decodes; nothing if it is unknown, waits or computes its
+  // prompt, or while blocks are moved for a smaller KV cache.
+  struct Decoding {
+    std::int64_t computed = 0;  // leading tokens with KV
+    int prompt_tokens = 0;
+    int max_tokens = 0;
+    int preemptions = 0;  // so far
+    bool in_step = false;
+  };
+  std::optional<Decoding> decoding(RequestId request) const;
+  std::vector<RequestId> all_decoding() const;  // the shortest first
+  // Keeps a decoding sequence out of later steps, until it is preempted, released or resumed.
+  void pause(RequestId request);
+  void resume(RequestId request) { std::erase(exchange_.paused, request); }
+  // Returns `count` blocks of a decoding sequence from its block number `first` on, and keeps their
+  // content until give_back(), whatever becomes of the sequence.
+  std::vector<BlockId> lend(RequestId request, std::size_t first, std::size_t count);
+  void give_back(std::span<const BlockId> lent);
+
+  // Keeps a place in steps for a sequence that will be adopted. Returns false if none is free.
+  bool keep_place();
+  void give_up_place() { --exchange_.kept_places; }
+  // Takes free blocks for KV that arrives; nothing if sequences here would soon lack them.
+  std::optional<std::vector<BlockId>> receive(std::int64_t count);
+  void drop(std::span<const BlockId> received);  // that will not be adopted
+  // Returns true while a sequence is paused, or blocks or places are kept, so that sequences may
+  // wait though nothing runs.
+  bool exchanges_kv() const {
+    return !exchange_.lent.empty() || !exchange_.paused.empty() || exchange_.kept_places > 0;
+  }
 
   // Removes a sequence in any state and frees its blocks at once. A step that computes it may still
   // run: steps execute in order, so the next user of the blocks writes after it. Returns the
@@ -119,6 +169,8 @@ class Scheduler {
 
   // Returns the due time of a sequence, which is later if its client has others.
   TimeNs due_ns(RequestId request) const { return sequences_.at(request)->place.due_ns; }
+  // Returns the due time that add() would give a request.
+  TimeNs due_of(const Request& request, TimeNs due_ns, TimeNs now_ns) const;
 
   // Returns the next step, or nothing if no sequence can run now. A sequence is in one step at a
   // time; only consecutive chunks of one prompt may be in several, if there are several.
@@ -151,10 +203,7 @@ class Scheduler {
   // Sets what KV may grow to from now on, and what it may grow to once an operator releases the
   // form. Requests between the two are refused as kUnavailable. Sequences that are here may need
   // more than either.
-  void set_largest_kv(std::int64_t now, std::int64_t released) {
-    largest_kv_blocks_ = now;
-    released_kv_blocks_ = released;
-  }
+  void set_largest_kv(std::int64_t now, std::int64_t released) { largest_kv_ = {now, released}; }
   std::int64_t largest_need() const;  // blocks of the longest sequence here when it ends
   Demand demand() const;              // O(1)
   // Returns true if no sequence runs and all that wait need a larger KV.
@@ -164,7 +213,10 @@ class Scheduler {
 
   // Returns the number of prompt tokens that the prefix cache does not have now.
   std::int64_t tokens_to_compute(const Request& request) const;
-  std::int64_t tokens_to_compute(RequestId request) const;
+  std::int64_t tokens_to_compute(const Sequence& sequence) const;
+  std::int64_t tokens_to_compute(RequestId request) const {
+    return tokens_to_compute(*sequences_.at(request));
+  }
 
   // Returns the work before a request with this place and so many tokens to compute, which need not
   // be here yet.
@@ -183,6 +235,22 @@ class Scheduler {
     std::size_t scores = 0;
   };
 
+  // The blocks that KV may grow to, see set_largest_kv().
+  struct LargestKv {
+    std::int64_t now = 0;
+    std::int64_t released = 0;
+  };
+
+  // What live migrations hold here.
+  struct Exchange {
+    std::vector<BlockId> lent;  // once for each loan
+    std::vector<RequestId> paused;
+    std::int64_t kept_places = 0;  // for sequences to be adopted
+    // Blocks that move within this scheduler are copied before this step, so their content is not
+    // in place until it is complete.
+    std::uint64_t moved_before_step = 0;
+  };
+
   std::vector<BlockId> match(const CacheScope& scope, std::span<const TokenId> tokens) const;
   std::int64_t uncached(const CacheScope& scope, std::span<const TokenId> tokens,
                         int reusable) const;
@@ -198,8 +266,11 @@ class Scheduler {
   bool waits_for_prefix(Sequence& sequence);
   bool fits_now(const Sequence& sequence);
   bool lacks_block(const Sequence& sequence) const;
+  bool is_paused(const Sequence& sequence) const;
+  std::int64_t free_reserve() const;
   std::uint64_t changes() const { return cache_.insertions() + kv_changes_; }
   void enqueue(Sequence& sequence);
+  void leave_client(const Sequence& sequence);
   void leave(Sequence& sequence);
   bool will_publish(const Sequence& sequence, std::size_t blocks) const;
   bool admit(Sequence& sequence);
@@ -217,6 +288,9 @@ class Scheduler {
   void release(BlockId block);
   void release_blocks(Sequence& sequence);
   bool has_room(const StepPlan& plan) const;
+  bool has_place() const {
+    return std::ssize(running_) + exchange_.kept_places < config_.max_num_seqs;
+  }
 
   const SchedulerConfig config_;
   BlockPool pool_;
@@ -226,10 +300,10 @@ class Scheduler {
   std::unordered_map<RequestId, int> of_client_;  // sequences that are here, by Request::client
   WaitingQueue waiting_;
   std::map<QueuePlace, Sequence*> running_;
+  Exchange exchange_;
   std::int64_t decodes_short_ = 0;  // running sequences whose next token needs a new block
   std::int64_t too_large_by_ = 0;   // blocks that KV lacks for the largest sequence alone
-  std::int64_t largest_kv_blocks_;
-  std::int64_t released_kv_blocks_;
+  LargestKv largest_kv_;
   std::uint64_t kv_changes_ = 0;
   TimeNs now_ns_ = 0;  // of the latest call that passed a time
   std::deque<InFlight> in_flight_;

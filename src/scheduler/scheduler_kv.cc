@@ -40,6 +40,12 @@ void Scheduler::release_blocks(Sequence& sequence) {
   sequence.cached = 0;
 }
 
+// Returns the number of blocks that stay free for the running sequences, else a decode would
+// preempt at once, and for leaving blocks to move to.
+std::int64_t Scheduler::free_reserve() const {
+  return running_.empty() ? 0 : pool_.limit() / 100 + pool_.leaving();
+}
+
 void Scheduler::enqueue(Sequence& sequence) {
   waiting_.add(sequence, now_ns_, blocks_for(std::ssize(sequence.tokens)));
 }
@@ -47,6 +53,7 @@ void Scheduler::enqueue(Sequence& sequence) {
 // Removes a sequence from the running ones and releases its blocks.
 void Scheduler::leave(Sequence& sequence) {
   decodes_short_ -= lacks_block(sequence) ? 1 : 0;
+  resume(sequence.asks.id);
   release_blocks(sequence);
   running_.erase(sequence.place);
 }
@@ -85,8 +92,9 @@ std::vector<BlockMove> Scheduler::next_moves(std::int64_t limit) {
   }
   for (const auto& [place, sequence] : running_) {
     for (BlockId& block : sequence->blocks) {
-      if (!pool_.leaves(block)) {
-        continue;
+      const std::vector<BlockId>& lent = exchange_.lent;
+      if (!pool_.leaves(block) || std::find(lent.begin(), lent.end(), block) != lent.end()) {
+        continue;  // what is lent stays where it is
       }
       if (pool_.references(block) == 0) {  // another sequence shares the block, and it has moved
         const auto moved = std::find_if(moves.begin(), moves.end(),
@@ -102,6 +110,9 @@ std::vector<BlockMove> Scheduler::next_moves(std::int64_t limit) {
     }
   }
   kv_changes_ += moves.size();
+  if (!moves.empty()) {
+    exchange_.moved_before_step = last_step_ + 1;
+  }
   return moves;
 }
 

@@ -25,7 +25,7 @@ Backlog Scheduler::backlog_before(int priority, TimeNs due_ns, std::int64_t toke
     backlog.tokens += left <= 1 ? 0 : left;
   }
   const double missing = 1.0 - hit_share_;
-  std::int64_t places = config_.max_num_seqs - std::ssize(running_);
+  std::int64_t places = config_.max_num_seqs - std::ssize(running_) - exchange_.kept_places;
   double blocks = static_cast<double>(pool_.free());
   const auto take_place = [&](std::int64_t to_compute) {
     blocks -= static_cast<double>(blocks_for(to_compute));
@@ -90,9 +90,7 @@ void Scheduler::displace_for_waiting() {
     if (tokens_left_at(sequence.place) <= 0) {
       return;
     }
-    const auto enter = [&] {
-      return std::ssize(running_) < config_.max_num_seqs && admit(sequence);
-    };
+    const auto enter = [&] { return has_place() && admit(sequence); };
     bool entered = enter();
     for (Sequence* other = nullptr; !entered && (other = to_displace(sequence)) != nullptr;) {
       preempt(*other);
@@ -108,8 +106,8 @@ void Scheduler::displace_for_waiting() {
 
 void Scheduler::admit_waiting(StepPlan& plan) {
   int passed_over = 0;
-  for (auto next = waiting_.places().begin(); next != waiting_.places().end() && has_room(plan) &&
-                                              std::ssize(running_) < config_.max_num_seqs;) {
+  for (auto next = waiting_.places().begin();
+       next != waiting_.places().end() && has_room(plan) && has_place();) {
     Sequence& sequence = *next->second;
     if (!fits_now(sequence)) {
       ++next;  // the sequences behind it need not wait for a larger KV

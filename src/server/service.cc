@@ -30,6 +30,8 @@ HttpReply json_reply(const json::object& body) {
   return {.body = json::serialize(body)};
 }
 
+constexpr ReplicaId kWatched{0};  // the replica whose form the dashboard shows
+
 ServedModel with_text_limit(ServedModel model) {
   if (model.tokenizer != nullptr) {
     model.max_text_bytes = most_text_bytes(*model.tokenizer, model.max_model_len);
@@ -72,15 +74,17 @@ Service::Service(ServiceLimits limits, ServedModel model, MetricsLabels labels,
       environment_(std::move(environment)),
       created_s_(environment_.unix_time_s()),
       inbox_(inbox),
-      metrics_(labels),
+      metrics_(labels, model_.replicas),
       feed_(environment_.unix_time_s() * kNsPerS - environment_.clock()),
-      seen_{.kv_blocks = model_.form.form.kv.blocks},
-      form_(std::make_shared<const FormStatus>(model_.form)) {
+      seen_(static_cast<std::size_t>(model_.replicas), {.kv_blocks = model_.form.form.kv.blocks}),
+      forms_(seen_.size(), std::make_shared<const FormStatus>(model_.form)) {
   check(!model_.names.empty(), "a served model has a name");
   check(model_.tokenizer != nullptr && model_.chat_template != nullptr,
         "a served model has a tokenizer and a chat template");
-  metrics_.form(*form_);
-  feed_.state(state_json(), *form_, now_ns());
+  for (int replica = 0; replica < model_.replicas; ++replica) {
+    metrics_.form(ReplicaId{replica}, model_.form);
+  }
+  feed_.state(state_json(kWatched), form(kWatched), now_ns());
 }
 
 std::optional<HttpReply> Service::refuse_early(const HttpCall& call) const {
@@ -279,16 +283,19 @@ ApiError Service::queue_full() const {
 }
 
 void Service::deliver(const OutputBatch& batch) {
-  metrics_.engine(batch.observation);
-  feed_.engine(batch.observation, batch.at_ns);
-  seen_ = batch.observation;
+  metrics_.engine(batch.replica, batch.observation);
+  seen_[index(batch.replica)] = batch.observation;
+  feed_.engine(sum_of(seen_), batch.at_ns);
+  seen_[index(batch.replica)].step_tokens = 0;  // told once
   if (batch.form != nullptr) {
-    form_ = batch.form;
-    metrics_.form(*form_);
-    feed_.state(state_json(), *form_, batch.at_ns);
+    forms_[index(batch.replica)] = batch.form;
+    metrics_.form(batch.replica, *batch.form);
+    if (batch.replica == kWatched) {
+      feed_.state(state_json(kWatched), *batch.form, batch.at_ns);
+    }
   }
   for (const Output& output : batch.outputs) {
-    std::visit([&](const auto& what) { on(what, batch.at_ns); }, output);
+    std::visit([&](const auto& what) { on(what, batch); }, output);
   }
   std::sort(touched_.begin(), touched_.end());
   touched_.erase(std::unique(touched_.begin(), touched_.end()), touched_.end());
@@ -308,57 +315,68 @@ Service::Live* Service::touch(RequestId request) {
   return &found->second;
 }
 
-void Service::on(const Accepted& accepted, TimeNs) {
+void Service::on(const Accepted& accepted, const OutputBatch&) {
   if (Live* live = touch(accepted.request)) {
     live->generation->accepted();
   }
 }
 
-void Service::on(const Refused& refused, TimeNs) {
+void Service::on(const Refused& refused, const OutputBatch&) {
   if (Live* live = touch(refused.request)) {
     live->generation->refused(refused.error);
     live_.erase(refused.request);
   }
 }
 
-void Service::on(const PromptScored& scored, TimeNs) {
+void Service::on(const PromptScored& scored, const OutputBatch&) {
   if (Live* live = touch(scored.request)) {
     live->generation->scored(live->choice, scored);
   }
 }
 
-void Service::on(const NewToken& token, TimeNs at_ns) {
+void Service::on(const NewToken& token, const OutputBatch& batch) {
   Live* live = touch(token.request);
   if (live == nullptr) {
     return;
   }
   if (live->first_token_ns == 0) {
-    live->first_token_ns = at_ns;
-    metrics_.first_token(at_ns - live->received_ns);
-    feed_.first_token(at_ns - live->received_ns, at_ns);
+    live->first_token_ns = batch.at_ns;
+    metrics_.first_token(batch.replica, batch.at_ns - live->received_ns);
+    feed_.first_token(batch.at_ns - live->received_ns, batch.at_ns);
   } else {
-    metrics_.next_token(at_ns - live->last_token_ns);
-    feed_.next_token(at_ns - live->last_token_ns, at_ns);
+    metrics_.next_token(batch.replica, batch.at_ns - live->last_token_ns);
+    feed_.next_token(batch.at_ns - live->last_token_ns, batch.at_ns);
   }
-  live->last_token_ns = at_ns;
+  live->last_token_ns = batch.at_ns;
   live->generation->token(live->choice, token);
 }
 
-std::shared_ptr<PendingReply> Service::ask_form(FormWish wish) {
+std::pair<std::uint64_t, std::shared_ptr<PendingReply>> Service::new_wish() {
   auto pending = std::make_shared<PendingReply>();
   wishes_.emplace(++last_wish_, pending);
-  inbox_.push({environment_.clock(), WantForm{last_wish_, std::move(wish)}});
+  return {last_wish_, std::move(pending)};
+}
+
+std::shared_ptr<PendingReply> Service::ask_form(ReplicaId replica, FormWish wish) {
+  const auto [id, pending] = new_wish();
+  inbox_.push({environment_.clock(), WantForm{id, std::move(wish)}, replica});
   return pending;
 }
 
-void Service::on(const WishAnswered& answered, TimeNs) {
-  const auto found = wishes_.find(answered.wish_id);
+std::shared_ptr<PendingReply> Service::ask_migration(ReplicaId from, ReplicaId to, int requests) {
+  const auto [id, pending] = new_wish();
+  inbox_.push({environment_.clock(), WantMigration{id, to, requests}, from});
+  return pending;
+}
+
+void Service::answer_wish(std::uint64_t wish, const Result<json::object>& shown) {
+  const auto found = wishes_.find(wish);
   check(found != wishes_.end(), "a wish is answered once");
   PendingReply& pending = *found->second;
-  if (answered.morph.ok()) {
-    pending.reply = HttpReply{.status = 202, .body = json::serialize(shown_morph(*answered.morph))};
+  if (shown.ok()) {
+    pending.reply = HttpReply{.status = 202, .body = json::serialize(*shown)};
   } else {
-    const Error& error = answered.morph.error();
+    const Error& error = shown.error();
     pending.reply = error_reply(
         {.status = error.code == ErrorCode::kExhausted ? 409 : 400, .message = error.message});
   }
@@ -368,15 +386,28 @@ void Service::on(const WishAnswered& answered, TimeNs) {
   wishes_.erase(found);
 }
 
-void Service::on(const Finished& finished, TimeNs) {
+void Service::on(const WishAnswered& answered, const OutputBatch&) {
+  answer_wish(answered.wish_id, answered.morph.ok()
+                                    ? Result<json::object>(shown_morph(*answered.morph))
+                                    : answered.morph.error());
+}
+
+void Service::on(const MigrationAnswered& answered, const OutputBatch&) {
+  answer_wish(answered.wish_id,
+              answered.requests.ok()
+                  ? Result<json::object>(json::object{{"migrating", *answered.requests}})
+                  : answered.requests.error());
+}
+
+void Service::on(const Finished& finished, const OutputBatch& batch) {
   if (Live* live = touch(finished.request)) {
     live->generation->finished(live->choice, finished);
-    record(finished, *live);
+    record(finished, batch.replica, *live);
     live_.erase(finished.request);
   }
 }
 
-void Service::record(const Finished& finished, const Live& live) {
+void Service::record(const Finished& finished, ReplicaId replica, const Live& live) {
   const AnswerIdentity& identity = live.generation->identity();
   const std::string_view reason = live.generation->finish_reason(live.choice);
   const RequestUsage& usage = finished.usage;
@@ -385,7 +416,7 @@ void Service::record(const Finished& finished, const Live& live) {
                            .times = finished.times,
                            .received_ns = live.received_ns,
                            .max_tokens = live.max_tokens};
-  metrics_.finished(ended);
+  metrics_.finished(replica, ended);
   feed_.finished(ended);
   AnswerRecord& whole = live.generation->record;
   add_choice(whole, reason, usage, finished.times);
@@ -401,22 +432,22 @@ void Service::record(const Finished& finished, const Live& live) {
 
 void Service::set_state(ServerState state) {
   state_ = state;
-  feed_.state(state_json(), *form_, now_ns());
+  feed_.state(state_json(kWatched), form(kWatched), now_ns());
   if (draining()) {  // a stream would keep the server from ending
     feed_.end();
   }
 }
 
-json::object Service::state_json() const {
+json::object Service::state_json(ReplicaId replica) const {
   constexpr std::array kStates{"loading", "ready", "draining"};
   json::object shown{{"state", kStates.at(static_cast<std::size_t>(state_))},
                      {"model", model_.names.front()},
                      {"version", version_}};
-  for (const json::key_value_pair& field : shown_status(*form_)) {
+  for (const json::key_value_pair& field : shown_status(form(replica))) {
     shown.emplace(field.key(), field.value());
   }
   if (model_.pages_by_device) {
-    shown.emplace("devices", shown_devices(model_.pages_by_device(form_->form)));
+    shown.emplace("devices", shown_devices(model_.pages_by_device(form(replica).form)));
   }
   if (model_.ttft_target_ns > 0) {
     shown.emplace("targets", json::object{{"ttft_s", static_cast<double>(model_.ttft_target_ns) /

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -63,15 +64,19 @@ class Service final : public HttpHandler {
   bool draining() const override { return state_ == ServerState::kDraining; }
   void set_state(ServerState state);
   ServerState state() const { return state_; }
-  const Observation& last_seen() const { return seen_; }
-  // Never null.
-  const FormStatus& form() const { return *form_; }
-  // Asks the engine for a form. The reply holds the morph to it.
-  std::shared_ptr<PendingReply> ask_form(FormWish wish);
+  // The state and form of a replica from 0 to replicas() - 1.
+  int replicas() const { return model_.replicas; }
+  const Observation& last_seen(ReplicaId replica) const { return seen_[index(replica)]; }
+  const FormStatus& form(ReplicaId replica) const { return *forms_[index(replica)]; }
+  const std::string& router() const { return model_.router; }
+  // Asks a replica for a form. The reply holds the morph to it.
+  std::shared_ptr<PendingReply> ask_form(ReplicaId replica, FormWish wish);
+  // Asks the fleet to move requests from one replica to another. The reply holds their number.
+  std::shared_ptr<PendingReply> ask_migration(ReplicaId from, ReplicaId to, int requests);
   TimeNs now_ns() const { return environment_.clock(); }
   std::int64_t unix_time_s() const { return environment_.unix_time_s(); }
-  // The state that operators see: model, version, form, load, devices.
-  boost::json::object state_json() const;
+  // The state that operators see: model, version, and a replica's form, load and devices.
+  boost::json::object state_json(ReplicaId replica) const;
 
   // Streams the state and its changes to an operator, as LiveFeed does.
   std::shared_ptr<GrowingAnswer> watch() { return feed_.watch(now_ns(), draining()); }
@@ -97,6 +102,7 @@ class Service final : public HttpHandler {
   };
   using LiveMap = std::unordered_map<RequestId, Live>;
 
+  static std::size_t index(ReplicaId replica) { return static_cast<std::size_t>(replica.value); }
   Answer answer(const HttpCall& call);
   Answer answer_ollama(Route route, const HttpCall& call);
   // When a request was received, and its deadlines.
@@ -126,13 +132,17 @@ class Service final : public HttpHandler {
   static void notify(const Generation& generation);
   std::int64_t outstanding() const;
   Checked<std::string> served_name(const std::string& asked) const;
-  void on(const Accepted& accepted, TimeNs at_ns);
-  void on(const Refused& refused, TimeNs at_ns);
-  void on(const PromptScored& scored, TimeNs at_ns);
-  void on(const NewToken& token, TimeNs at_ns);
-  void on(const Finished& finished, TimeNs at_ns);
-  void on(const WishAnswered& answered, TimeNs at_ns);
-  void record(const Finished& finished, const Live& live);
+  void on(const Accepted& accepted, const OutputBatch& batch);
+  void on(const Refused& refused, const OutputBatch& batch);
+  void on(const PromptScored& scored, const OutputBatch& batch);
+  void on(const NewToken& token, const OutputBatch& batch);
+  void on(const Finished& finished, const OutputBatch& batch);
+  void on(const WishAnswered& answered, const OutputBatch& batch);
+  void on(const MigrationAnswered& answered, const OutputBatch& batch);
+  // Registers a wish and returns its id and the reply that answer_wish() gives.
+  std::pair<std::uint64_t, std::shared_ptr<PendingReply>> new_wish();
+  void answer_wish(std::uint64_t wish, const Result<boost::json::object>& shown);
+  void record(const Finished& finished, ReplicaId replica, const Live& live);
   void cancel_unwanted(const Generation& generation);
   Live* touch(RequestId request);
   std::optional<ApiError> refuse_count(std::int64_t choices) const;
@@ -153,8 +163,8 @@ class Service final : public HttpHandler {
   std::vector<std::shared_ptr<Generation>> touched_;  // by the batch that is being delivered
   std::uint64_t last_request_ = 0;
   ServerState state_ = ServerState::kLoading;
-  Observation seen_;
-  std::shared_ptr<const FormStatus> form_;
+  std::vector<Observation> seen_;                         // by replica
+  std::vector<std::shared_ptr<const FormStatus>> forms_;  // by replica; never null
   std::unordered_map<std::uint64_t, std::shared_ptr<PendingReply>> wishes_;
   std::uint64_t last_wish_ = 0;
 };

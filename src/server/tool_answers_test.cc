@@ -30,13 +30,14 @@ TEST_F(ToolAnswersTest, ToolCallsOfAWholeAnswer) {
         other.handle({.method = "POST", .target = "/v1/chat/completions", .body = body});
     const auto generation = std::get<std::shared_ptr<GrowingAnswer>>(answer);
     const RequestId id = arrivals().at(0).id;
-    other.deliver({1, {Accepted{id}}, {}});
+    other.deliver({.at_ns = 1, .outputs = {Accepted{id}}});
     for (const char c : kCalls) {
-      other.deliver({1, {NewToken{id, static_cast<unsigned char>(c)}}, {}});
+      other.deliver({.at_ns = 1, .outputs = {NewToken{id, static_cast<unsigned char>(c)}}});
     }
     EXPECT_EQ(cancels().size(), parallel ? 0U : 1U) << "a second call is not wanted";
     other.deliver(
-        {1, {finished(id, parallel ? FinishReason::kStop : FinishReason::kCancelled, 9)}, {}});
+        {.at_ns = 1,
+         .outputs = {finished(id, parallel ? FinishReason::kStop : FinishReason::kCancelled, 9)}});
     const json::value whole = json::parse(generation->take_body());
     const json::value& message = whole.at_pointer("/choices/0/message");
     EXPECT_EQ(message.at("content"), "Hm.");

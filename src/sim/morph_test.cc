@@ -68,7 +68,7 @@ Outcome outcome(const SimulationReport& report) {
   std::int64_t down = 0;
   std::int64_t up = 0;
   bool going_down = false;
-  for (const auto& [at_ns, status] : report.forms) {
+  for (const auto& [at_ns, replica, status] : report.forms) {
     if (status->swaps_down_total > down && !going_down) {
       ++found.lowerings;
       going_down = true;

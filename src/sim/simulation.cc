@@ -4,8 +4,11 @@
 #include <cmath>
 #include <iterator>
 #include <limits>
+#include <memory>
 #include <optional>
 #include <queue>
+
+#include "fleet/fleet.h"
 
 namespace protean {
 namespace {
@@ -21,57 +24,67 @@ std::uint64_t random_at(std::uint64_t seed, std::uint64_t stream, std::uint64_t 
 constexpr std::uint64_t kVocab = 32000;
 constexpr std::uint64_t kSharedStream = 0;  // the streams of prompts are request ids, from 1
 constexpr std::uint64_t kCancelStream = ~std::uint64_t{0};
+constexpr std::uint64_t kMigrationStream = kCancelStream - 1;
 constexpr std::uint64_t kOutputStream = std::uint64_t{1} << 40;  // plus the request id
 
 int tokens_within(std::int64_t tokens, int limit) {
   return static_cast<int>(std::clamp<std::int64_t>(tokens, 1, limit));
 }
 
-// The world around one engine: a clock, a heap of future events, and the report.
-class World : public Executor, public TokenSink {
+TokenId token_of(std::uint64_t seed, std::uint64_t stream, int position) {
+  return static_cast<TokenId>(random_at(seed, stream, static_cast<std::uint64_t>(position)) %
+                              kVocab);
+}
+
+// Future events. Those of the same time come in the order in which they were pushed.
+class EventHeap {
  public:
-  World(const SimulationConfig& config, std::span<const TraceRequest> trace)
-      : config_(config), trace_(trace), engine_(config.engine, *this, *this) {
-    if (config.engine.morph) {
-      morphs_.emplace(*config.engine.morph, config.morph_cost, config.seed);
-    }
+  void push(Event event) { heap_.push({std::move(event), ++last_order_}); }
+  Event pop() {
+    Event event = heap_.top().event;
+    heap_.pop();
+    return event;
+  }
+  bool empty() const { return heap_.empty(); }
+  TimeNs next_ns() const {
+    return empty() ? std::numeric_limits<TimeNs>::max() : heap_.top().event.at_ns;
   }
 
-  SimulationReport run() {
-    while (next_arrival_ < trace_.size() || !heap_.empty() ||
-           (morphs_ && engine_.next_deadline_ns())) {
-      if (const auto deadline_ns = engine_.next_deadline_ns();
-          deadline_ns && *deadline_ns < next_event_ns()) {
-        now_ns_ = std::max(now_ns_, *deadline_ns);
-        engine_.handle({now_ns_, Tick{}});
-      } else if (heap_.empty() || (next_arrival_ < trace_.size() &&
-                                   trace_[next_arrival_].at_ns <= heap_.top().event.at_ns)) {
-        arrive();
-      } else {
-        Event event = heap_.top().event;
-        heap_.pop();
-        now_ns_ = event.at_ns;
-        const auto* ready = std::get_if<MorphReady>(&event.what);
-        if (ready != nullptr && !morphs_->is_wanted(ready->id)) {
-          continue;
-        }
-        engine_.handle(std::move(event));
-      }
+ private:
+  struct Scheduled {
+    Event event;
+    std::uint64_t order;
+    bool operator<(const Scheduled& other) const {
+      return std::pair(event.at_ns, order) > std::pair(other.event.at_ns, other.order);
     }
-    report_.final = engine_.observe();
-    return std::move(report_);
+  };
+  std::priority_queue<Scheduled> heap_;
+  std::uint64_t last_order_ = 0;
+};
+
+// The executor of one replica: steps take the time that the cost model predicts. World and heap
+// outlive it.
+class ModelledExecutor : public Executor {
+ public:
+  ModelledExecutor(const SimulationConfig& config, ReplicaId replica, const TimeNs& now_ns,
+                   EventHeap& heap)
+      : config_(config), replica_(replica), now_ns_(now_ns), heap_(heap) {
+    if (config.engine.morph) {
+      const auto nth = static_cast<std::uint64_t>(replica.value);
+      morphs_.emplace(*config.engine.morph, config.morph_cost, config.seed + nth);
+    }
   }
 
   void prepare(MorphId id, const MorphStep& step) override {
     MorphModel::Ready ready = morphs_->prepare(id, step, now_ns_);
-    push(ready.at_ns, std::move(ready.event));
+    heap_.push({ready.at_ns, std::move(ready.event), replica_});
   }
   void commit(MorphId id) override {
-    push(std::max(executor_free_ns_, now_ns_), morphs_->commit(id));
+    heap_.push({std::max(free_ns_, now_ns_), morphs_->commit(id), replica_});
   }
   void abort(MorphId id) override { morphs_->abort(id); }
   void move_blocks(std::vector<BlockMove> moves) override {
-    executor_free_ns_ = std::max(executor_free_ns_, now_ns_) + morphs_->moving_ns(moves.size());
+    free_ns_ = std::max(free_ns_, now_ns_) + morphs_->moving_ns(moves.size());
   }
   void start(StepPlan plan) override {
     StepResult result{.id = plan.id};
@@ -79,39 +92,27 @@ class World : public Executor, public TokenSink {
     for (const SequenceSlice& slice : plan.slices) {
       if (slice.sample >= 0) {
         const auto index = static_cast<std::size_t>(slice.sample);
-        result.sampled[index] =
-            token(kOutputStream + slice.request.value, plan.samples[index].position);
+        result.sampled[index] = token_of(config_.seed, kOutputStream + slice.request.value,
+                                         plan.samples[index].position);
       }
     }
     // Started steps execute one after the other.
-    executor_free_ns_ =
-        std::max(executor_free_ns_, now_ns_) + std::llround(step_us(plan) * kNsPerUs);
-    push(executor_free_ns_, StepDone{std::move(result)});
+    free_ns_ = std::max(free_ns_, now_ns_) + std::llround(step_us(plan) * kNsPerUs);
+    heap_.push({free_ns_, StepDone{std::move(result)}, replica_});
   }
-
-  void emit(OutputBatch batch) override {
-    if (batch.form != nullptr) {
-      report_.forms.push_back({batch.at_ns, batch.form});
-    }
-    for (const Output& output : batch.outputs) {
-      if (const auto* finished = std::get_if<Finished>(&output)) {
-        report_.finished.push_back(
-            {finished->request.value, finished->reason, finished->usage, finished->times});
-      } else if (std::holds_alternative<Refused>(output)) {
-        ++report_.refused;
-      }
-    }
+  // Copies blocks from another replica between two steps.
+  void copy(CopyId id, std::size_t blocks) {
+    const double copy_us = config_.block_copy_us * static_cast<double>(blocks);
+    free_ns_ = std::max(free_ns_, now_ns_) + std::llround(copy_us * kNsPerUs);
+    heap_.push({free_ns_, BlocksCopied{id}, replica_});
+  }
+  // Returns false if the event answers a step of a morph that was aborted since.
+  bool is_wanted(const Event& event) {
+    const auto* ready = std::get_if<MorphReady>(&event.what);
+    return ready == nullptr || morphs_->is_wanted(ready->id);
   }
 
  private:
-  struct Scheduled {
-    Event event;
-    std::uint64_t order;  // events of the same time are handled in the order they were pushed
-    bool operator<(const Scheduled& other) const {
-      return std::pair(event.at_ns, order) > std::pair(other.event.at_ns, other.order);
-    }
-  };
-
   double step_us(const StepPlan& plan) const {
     if (!morphs_) {
       return predict_us(config_.step_cost, plan);
@@ -121,21 +122,76 @@ class World : public Executor, public TokenSink {
                       step_precision(spec, morphs_->form()));
   }
 
-  TokenId token(std::uint64_t stream, int position) const {
-    return static_cast<TokenId>(
-        random_at(config_.seed, stream, static_cast<std::uint64_t>(position)) % kVocab);
-  }
+  const SimulationConfig& config_;
+  const ReplicaId replica_;
+  const TimeNs& now_ns_;
+  EventHeap& heap_;
+  std::optional<MorphModel> morphs_;
+  TimeNs free_ns_ = 0;  // when all started steps have ended
+};
 
-  void push(TimeNs at_ns, decltype(Event::what) what) {
-    heap_.push({{at_ns, std::move(what)}, ++last_order_});
-  }
+// The world around a fleet: a clock, a heap of future events, and the report.
+class World : public TokenSink, public KvExchange {
+ public:
+  World(const SimulationConfig& config, std::span<const TraceRequest> trace)
+      : config_(config), trace_(trace), fleet_(config.router, members(), *this, this) {}
 
-  TimeNs next_event_ns() const {
-    TimeNs next_ns = std::numeric_limits<TimeNs>::max();
-    if (next_arrival_ < trace_.size()) {
-      next_ns = trace_[next_arrival_].at_ns;
+  SimulationReport run() {
+    while (next_arrival_ < trace_.size() || !heap_.empty() ||
+           (config_.engine.morph && fleet_.next_deadline_ns())) {
+      if (const auto deadline_ns = fleet_.next_deadline_ns();
+          deadline_ns && *deadline_ns < std::min(next_arrival_ns(), heap_.next_ns())) {
+        now_ns_ = std::max(now_ns_, *deadline_ns);
+        fleet_.handle({now_ns_, Tick{}});
+      } else if (next_arrival_ < trace_.size() && next_arrival_ns() <= heap_.next_ns()) {
+        arrive();
+      } else {
+        Event event = heap_.pop();
+        now_ns_ = event.at_ns;
+        if (executors_[static_cast<std::size_t>(event.replica.value)]->is_wanted(event)) {
+          fleet_.handle(std::move(event));
+        }
+      }
     }
-    return heap_.empty() ? next_ns : std::min(next_ns, heap_.top().event.at_ns);
+    for (std::size_t replica = 0; replica < fleet_.size(); ++replica) {
+      report_.replicas.push_back(fleet_.observe(ReplicaId{static_cast<std::int32_t>(replica)}));
+    }
+    report_.final = sum_of(report_.replicas);
+    return std::move(report_);
+  }
+
+  void copy(CopyId id, ReplicaId, ReplicaId to, std::vector<BlockMove> blocks) override {
+    executors_[static_cast<std::size_t>(to.value)]->copy(id, blocks.size());
+  }
+
+  void emit(OutputBatch batch) override {
+    if (batch.form != nullptr) {
+      report_.forms.push_back({batch.at_ns, batch.replica, batch.form});
+    }
+    for (const Output& output : batch.outputs) {
+      if (const auto* finished = std::get_if<Finished>(&output)) {
+        report_.finished.push_back({finished->request.value, batch.replica, finished->reason,
+                                    finished->usage, finished->times});
+      } else if (std::holds_alternative<Refused>(output)) {
+        ++report_.refused;
+      }
+    }
+  }
+
+ private:
+  std::vector<Member> members() {
+    std::vector<Member> all;
+    for (std::int32_t replica = 0; replica < config_.replicas; ++replica) {
+      executors_.push_back(
+          std::make_unique<ModelledExecutor>(config_, ReplicaId{replica}, now_ns_, heap_));
+      all.push_back({config_.engine, executors_.back().get()});
+    }
+    return all;
+  }
+
+  TimeNs next_arrival_ns() const {
+    return next_arrival_ < trace_.size() ? trace_[next_arrival_].at_ns
+                                         : std::numeric_limits<TimeNs>::max();
   }
 
   void arrive() {
@@ -151,29 +207,46 @@ class World : public Executor, public TokenSink {
     }
     request.prompt.reserve(static_cast<std::size_t>(prompt));
     for (int i = 0; i < prompt; ++i) {
-      request.prompt.push_back(
-          token(i < config_.shared_prefix_tokens ? kSharedStream : request.id.value, i));
+      const std::uint64_t stream =
+          i < config_.shared_prefix_tokens ? kSharedStream : request.id.value;
+      request.prompt.push_back(token_of(config_.seed, stream, i));
     }
-    const double dice =
-        static_cast<double>(random_at(config_.seed, kCancelStream, request.id.value) >> 11) *
-        0x1.0p-53;
+    const double dice = chance(kCancelStream, request.id.value);
     if (dice < config_.cancel_probability) {
       const double share = dice / config_.cancel_probability;
       const double answer_us = config_.step_cost.fixed_us * request.max_tokens;
-      push(now_ns_ + std::llround(share * answer_us * kNsPerUs), Cancel{request.id});
+      heap_.push({now_ns_ + std::llround(share * answer_us * kNsPerUs), Cancel{request.id}});
     }
-    engine_.handle({now_ns_, Arrival{std::move(request)}});
+    const std::uint64_t id = request.id.value;
+    fleet_.handle({now_ns_, Arrival{std::move(request)}});
+    if (chance(kMigrationStream, id) < config_.migration_probability) {
+      migrate(random_at(config_.seed, kMigrationStream, ~id));
+    }
+  }
+
+  // Asks for moves between two random replicas.
+  void migrate(std::uint64_t random) {
+    const auto replicas = static_cast<std::uint64_t>(config_.replicas);
+    const std::uint64_t from = random % replicas;
+    const std::uint64_t to = (from + 1 + (random >> 32) % (replicas - 1)) % replicas;
+    const auto id = [](std::uint64_t number) {
+      return ReplicaId{static_cast<std::int32_t>(number)};
+    };
+    fleet_.handle({now_ns_, WantMigration{.to = id(to), .requests = 8}, id(from)});
+  }
+
+  // Returns a number from 0 to 1.
+  double chance(std::uint64_t stream, std::uint64_t n) const {
+    return static_cast<double>(random_at(config_.seed, stream, n) >> 11) * 0x1.0p-53;
   }
 
   const SimulationConfig config_;
   const std::span<const TraceRequest> trace_;
-  std::optional<MorphModel> morphs_;
-  Engine engine_;
-  std::size_t next_arrival_ = 0;
   TimeNs now_ns_ = 0;
-  TimeNs executor_free_ns_ = 0;
-  std::priority_queue<Scheduled> heap_;
-  std::uint64_t last_order_ = 0;
+  EventHeap heap_;
+  std::vector<std::unique_ptr<ModelledExecutor>> executors_;
+  Fleet fleet_;
+  std::size_t next_arrival_ = 0;
   SimulationReport report_;
 };
 
@@ -185,22 +258,23 @@ SimulationReport simulate(const SimulationConfig& config, std::span<const TraceR
 
 std::string to_csv(const SimulationReport& report) {
   std::string csv =
-      "request,reason,prompt_tokens,cached_tokens,output_tokens,preemptions,"
+      "request,replica,reason,prompt_tokens,cached_tokens,output_tokens,preemptions,"
       "arrived_ns,scheduled_ns,first_token_ns,finished_ns\n";
   for (const FinishedRequest& request : report.finished) {
-    fmt::format_to(std::back_inserter(csv), "{},{},{},{},{},{},{},{},{},{}\n", request.request,
-                   static_cast<int>(request.reason), request.usage.prompt_tokens,
-                   request.usage.cached_tokens, request.usage.output_tokens,
-                   request.usage.preemptions, request.times.arrived_ns, request.times.scheduled_ns,
-                   request.times.first_token_ns, request.times.finished_ns);
+    fmt::format_to(std::back_inserter(csv), "{},{},{},{},{},{},{},{},{},{},{}\n", request.request,
+                   request.replica.value, static_cast<int>(request.reason),
+                   request.usage.prompt_tokens, request.usage.cached_tokens,
+                   request.usage.output_tokens, request.usage.preemptions, request.times.arrived_ns,
+                   request.times.scheduled_ns, request.times.first_token_ns,
+                   request.times.finished_ns);
   }
   return csv;
 }
 
 std::string forms_to_csv(const SimulationReport& report) {
-  std::string csv = "at_ns,layers,kv_blocks,swaps_down,swaps_up,failures\n";
-  for (const auto& [at_ns, status] : report.forms) {
-    fmt::format_to(std::back_inserter(csv), "{},{},{},{},{},{}\n", at_ns,
+  std::string csv = "at_ns,replica,layers,kv_blocks,swaps_down,swaps_up,failures\n";
+  for (const auto& [at_ns, replica, status] : report.forms) {
+    fmt::format_to(std::back_inserter(csv), "{},{},{},{},{},{},{}\n", at_ns, replica.value,
                    precision_label(status->form), status->form.kv.blocks, status->swaps_down_total,
                    status->swaps_up_total, status->failures_total);
   }

@@ -1,6 +1,7 @@
 #include "worker/cpu_worker.h"
 
 #include <algorithm>
+#include <atomic>
 #include <limits>
 #include <thread>
 #include <utility>
@@ -124,6 +125,10 @@ Status CpuWorker::add_devices(const WorkerOptions& options, const Checkpoint& ch
 }
 
 CpuWorker::~CpuWorker() {
+  stop();
+}
+
+void CpuWorker::stop() {
   for (const auto& device : devices_) {
     device->close();
   }
@@ -203,6 +208,21 @@ void CpuWorker::move_blocks(std::vector<BlockMove> moves) {
   const std::lock_guard lock(order_);
   for (const auto& device : devices_) {
     device->push(moves);
+  }
+}
+
+void CpuWorker::copy_blocks(const CpuWorker& source, const std::vector<BlockMove>& moves,
+                            std::function<void()> done) {
+  check(source.devices_.size() == devices_.size(), "equal groups copy KV");
+  const auto left = std::make_shared<std::atomic<std::size_t>>(devices_.size());
+  const auto one_done = [left, done = std::move(done)] {
+    if (left->fetch_sub(1) == 1) {
+      done();
+    }
+  };
+  const std::lock_guard lock(order_);
+  for (std::size_t device = 0; device < devices_.size(); ++device) {
+    devices_[device]->push(KvCopy{&source.devices_[device]->rank(), moves, one_done});
   }
 }
 

@@ -33,8 +33,9 @@ class CpuWorker : public Executor {
                                                    StepDoneHandler done,
                                                    MorphHandlers morph_handlers = {});
 
-  // Finishes and reports the steps and commits already started, and stops. Morph steps in
+  // Finishes and reports the steps, commits and copies already started, and stops. Morph steps in
   // preparation are abandoned.
+  void stop();
   ~CpuWorker() override;
   CpuWorker(const CpuWorker&) = delete;
   CpuWorker& operator=(const CpuWorker&) = delete;
@@ -44,6 +45,12 @@ class CpuWorker : public Executor {
   void commit(MorphId id) override;
   void abort(MorphId id) override;
   void move_blocks(std::vector<BlockMove> moves) override;
+
+  // Copies KV blocks of a worker with an equal group into this one's, after the steps started so
+  // far and before any later one; then calls `done` on a device's thread. The source's blocks must
+  // not change until then, and this worker must be stopped before the source is destroyed.
+  void copy_blocks(const CpuWorker& source, const std::vector<BlockMove>& moves,
+                   std::function<void()> done);
 
   WorkerMemory memory() const;  // of all devices
 

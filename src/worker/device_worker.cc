@@ -160,7 +160,12 @@ void DeviceWorker::run(MorphId commit) {
 }
 
 void DeviceWorker::run(const std::vector<BlockMove>& moves) {
-  rank_->move_blocks(moves);
+  rank_->copy_blocks(*rank_, moves);
+}
+
+void DeviceWorker::run(const KvCopy& copy) {
+  rank_->copy_blocks(*copy.source, copy.moves);
+  copy.done();
 }
 
 }  // namespace protean

@@ -20,9 +20,16 @@ namespace protean {
 
 using SharedPlan = std::shared_ptr<const StepPlan>;
 
+// Copies KV blocks of a rank that holds the same, then calls `done`.
+struct KvCopy {
+  const Rank* source = nullptr;
+  std::vector<BlockMove> moves;
+  std::function<void()> done;
+};
+
 // What a device does between and within steps, in this order. All devices of a group are given the
-// steps and moves in the same order.
-using DeviceEntry = std::variant<SharedPlan, MorphId, std::vector<BlockMove>>;
+// steps, moves and copies in the same order.
+using DeviceEntry = std::variant<SharedPlan, MorphId, std::vector<BlockMove>, KvCopy>;
 
 // One device of a worker: its rank, and the thread that takes the entries in order. With pages, a
 // second thread prepares morph steps in the background; they are committed between two steps.
@@ -55,6 +62,8 @@ class DeviceWorker {
   void prepare(MorphId id, const MorphStep& step);
   void abort(MorphId id);
 
+  // The device's rank, for a KvCopy of another device. It lives as long as this device.
+  const Rank& rank() const { return *rank_; }
   bool has_pages() const { return pages_.pool != nullptr; }
   std::int64_t free_pages() const { return pages_.pool->free_pages(); }
   WorkerMemory memory() const { return memory_; }
@@ -80,9 +89,10 @@ class DeviceWorker {
   void run(const SharedPlan& plan);
   void run(MorphId commit);
   void run(const std::vector<BlockMove>& moves);
+  void run(const KvCopy& copy);
 
   const Pages pages_;                 // outlives all that follows
-  const std::unique_ptr<Rank> rank_;  // used by the device's thread only
+  const std::unique_ptr<Rank> rank_;  // used by the device's thread, and by copies of it
   const Handlers handlers_;
   const WorkerMemory memory_;
   const std::function<bool(const Pace& pace)> read_ahead_;

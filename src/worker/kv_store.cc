@@ -154,20 +154,24 @@ void KvStore::shrink() {
   }
 }
 
-void KvStore::copy(const BlockMove& move, std::int64_t part, std::int64_t parts) const {
-  check(move.from >= 0 && move.from < blocks() && move.to >= 0 && move.to < blocks() &&
-            move.from != move.to,
+void KvStore::copy(const KvStore& source, const BlockMove& move, std::int64_t part,
+                   std::int64_t parts) const {
+  check(move.from >= 0 && move.from < source.blocks() && move.to >= 0 && move.to < blocks() &&
+            (&source != this || move.from != move.to),
         "a block moves to another");
+  check(source.block_bytes_ == block_bytes_ && source.layers_.size() == layers_.size(),
+        "blocks are copied between equal arrays");
   // A part is a range of the bytes of the block's slots, one layer after another.
   std::int64_t begin = block_bytes_ * part / parts;
   const std::int64_t end = block_bytes_ * (part + 1) / parts;
   std::int64_t first = 0;
-  for (const cpu::KvLayer& layer : layers_) {
-    const std::int64_t stride = layer.block_stride_bytes;
+  for (std::size_t layer = 0; layer < layers_.size(); ++layer) {
+    const std::int64_t stride = layers_[layer].block_stride_bytes;
     const std::int64_t last = std::min(end, first + stride);
     if (begin < last) {
-      std::byte* const base = layer.base + (begin - first);
-      std::memcpy(base + move.to * stride, base + move.from * stride,
+      const std::int64_t within = begin - first;
+      std::memcpy(layers_[layer].base + within + move.to * stride,
+                  source.layers_[layer].base + within + move.from * stride,
                   static_cast<std::size_t>(last - begin));
       begin = last;
     }

@@ -56,8 +56,10 @@ class KvStore {
   // Returns the pages that no published block needs to the pool.
   void shrink();
 
-  // Copies the piece `part` of a block that is cut into `parts` about equal pieces.
-  void copy(const BlockMove& move, std::int64_t part, std::int64_t parts) const;
+  // Copies the piece `part` of block `from` of a store to block `to` of this one; a block is cut
+  // into `parts` about equal pieces. The store may be this one; its blocks are as large.
+  void copy(const KvStore& source, const BlockMove& move, std::int64_t part,
+            std::int64_t parts) const;
 
  private:
   // A layer's array on pages.

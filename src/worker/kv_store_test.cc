@@ -191,7 +191,7 @@ TEST(KvStore, CopiesBlocksWholeInAnyNumberOfParts) {
       scene.fill(id);
     }
     for (int part = 0; part < parts; ++part) {
-      scene.store->copy({.from = 9, .to = 3}, part, parts);
+      scene.store->copy(*scene.store, {.from = 9, .to = 3}, part, parts);
     }
     EXPECT_TRUE(scene.holds(3, 9));
     EXPECT_TRUE(scene.holds(2, 2));

@@ -350,10 +350,10 @@ void Rank::swap_component(const SwapComponent& swap, ShardMemory& memory) {
   pages_.swap(weights_, swap, memory);
 }
 
-void Rank::move_blocks(std::span<const BlockMove> moves) {
+void Rank::copy_blocks(const Rank& source, std::span<const BlockMove> moves) {
   const std::int64_t parts = ceil_div(kv_->block_bytes(), kCopiedAtOnceBytes);
   for (const BlockMove& move : moves) {
-    team_.run(parts, [&](std::int64_t part, int) { kv_->copy(move, part, parts); });
+    team_.run(parts, [&](std::int64_t part, int) { kv_->copy(*source.kv_, move, part, parts); });
   }
 }
 

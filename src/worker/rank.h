@@ -107,7 +107,8 @@ class Rank {
 
   // Between steps: gives the component the weights in `memory`, which then holds the old ones.
   void swap_component(const SwapComponent& swap, ShardMemory& memory);
-  void move_blocks(std::span<const BlockMove> moves);
+  // Copies blocks of another rank's KV, or of this one's, into this one's.
+  void copy_blocks(const Rank& source, std::span<const BlockMove> moves);
 
   WorkerMemory memory() const;
 

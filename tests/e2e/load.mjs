@@ -73,9 +73,9 @@ async function mischief(url, below) {
   else socket.destroy();
 }
 
-export async function load({ seconds, streams, seed }) {
+export async function load({ seconds, streams, seed, flags = [] }) {
   // Few KV blocks, so that preemption happens too.
-  const server = await Server.start('--max-num-seqs', '48', '--kv-cache-memory', '1MiB');
+  const server = await Server.start('--max-num-seqs', '48', '--kv-cache-memory', '1MiB', ...flags);
   const count = { finished: 0, left: 0, mischief: 0 };
   const agent = new http.Agent({ keepAlive: true, maxSockets: streams });
   const drive = async (until, below) => {

@@ -43,10 +43,12 @@ struct ServedModel {
   std::shared_ptr<FormatConstraints> formats;  // null: no structured output
   Pooling pooling = Pooling::kMean;            // of embeddings
   std::function<std::tm()> local_time;  // for strftime_now() in templates; empty: not available
-  FormStatus form;                      // at start
+  FormStatus form;                      // of each replica at start
   // Returns what the devices' pages hold in a form; empty: not known.
   std::function<std::vector<DevicePages>(const Form&)> pages_by_device;
   TimeNs ttft_target_ns = 0;  // that the policy works for; 0: none
+  int replicas = 1;
+  std::string router;  // the name of the policy that chooses among replicas
   ModelCard card;
   std::int64_t max_text_bytes = 0;  // most_text_bytes(); 0: text of any length is tokenised
 };

@@ -27,6 +27,8 @@ struct AdminRoute {
 constexpr std::array kAdminRoutes{
     AdminRoute{"/health", "GET, HEAD, OPTIONS"},
     AdminRoute{"/metrics", "GET, HEAD, OPTIONS"},
+    AdminRoute{"/admin/fleet", "GET, HEAD, OPTIONS"},
+    AdminRoute{"/admin/fleet/migrate", "PUT, OPTIONS"},
     AdminRoute{"/admin/form", "GET, HEAD, PUT, OPTIONS"},
     AdminRoute{"/admin/morphs", "GET, HEAD, OPTIONS"},
     AdminRoute{"/admin/events", "GET, OPTIONS"},
@@ -56,6 +58,29 @@ const AdminRoute* find_route(std::string_view target) {
 bool allows(std::string_view list, std::string_view method) {
   return (", " + std::string(list) + ",").find(", " + std::string(method) + ",") !=
          std::string::npos;
+}
+
+// Returns the value of `name` in a target's query; nothing if the query does not have it.
+std::optional<std::string_view> query_value(std::string_view target, std::string_view name) {
+  const std::size_t begin = target.find('?');
+  std::string_view rest = begin == std::string_view::npos ? "" : target.substr(begin + 1);
+  while (!rest.empty()) {
+    const std::string_view field = rest.substr(0, rest.find('&'));
+    rest.remove_prefix(std::min(rest.size(), field.size() + 1));
+    const std::size_t equals = field.find('=');
+    if (field.substr(0, equals) == name) {
+      return equals == std::string_view::npos ? "" : field.substr(equals + 1);
+    }
+  }
+  return std::nullopt;
+}
+
+json::object shown_load(const Observation& seen) {
+  return {{"running", seen.running},
+          {"waiting", seen.waiting},
+          {"kv_blocks", seen.kv_blocks},
+          {"kv_blocks_used", seen.kv_blocks_used},
+          {"preemptions_total", seen.preemptions_total}};
 }
 
 HttpReply nothing_at(const HttpCall& call) {
@@ -129,11 +154,22 @@ HttpHandler::Answer Admin::handle(const HttpCall& call) {
   if (!row.needs_key) {
     return file_reply(call);
   }
-  if (path == "/admin/form") {
-    return call.method == "PUT" ? want_form(call) : form_reply();
+  if (path == "/admin/fleet") {
+    return fleet_reply();
   }
-  if (path == "/admin/morphs") {
-    const json::array history = shown_history(*service_.form().history, service_.now_ns(),
+  if (path == "/admin/fleet/migrate") {
+    return migrate(call);
+  }
+  if (path == "/admin/form" || path == "/admin/morphs") {
+    const Checked<ReplicaId> replica = replica_of(call);
+    if (const ApiError* error = std::get_if<ApiError>(&replica)) {
+      return error_reply(*error);
+    }
+    const ReplicaId named = std::get<ReplicaId>(replica);
+    if (path == "/admin/form") {
+      return call.method == "PUT" ? want_form(named, call) : form_reply(named);
+    }
+    const json::array history = shown_history(*service_.form(named).history, service_.now_ns(),
                                               static_cast<double>(service_.unix_time_s()));
     return HttpReply{.body = json::serialize(json::object{{"morphs", history}})};
   }
@@ -158,18 +194,76 @@ void Admin::count(const HttpCall& call, int status) {
   service_.count(call, status);
 }
 
-HttpHandler::Answer Admin::want_form(const HttpCall& call) {
+// Returns the replica that the query names. A server with one replica needs no name.
+Checked<ReplicaId> Admin::replica_of(const HttpCall& call) const {
+  const auto text = query_value(call.target, "replica");
+  const int count = service_.replicas();
+  if (!text && count == 1) {
+    return ReplicaId{0};
+  }
+  int number = -1;
+  if (text) {
+    const auto [end, failed] = std::from_chars(text->data(), text->data() + text->size(), number);
+    if (failed == std::errc() && end == text->data() + text->size() && number >= 0 &&
+        number < count) {
+      return ReplicaId{number};
+    }
+  }
+  return ApiError{
+      .message = fmt::format(
+          "{}: this server has {} replica{}, name one with "
+          "?replica=0{}",
+          text ? fmt::format("replica={}", printable(*text)) : "no replica is named", count,
+          count == 1 ? "" : "s", count == 1 ? "" : fmt::format(" to {}", count - 1)),
+      .param = "replica"};
+}
+
+// Reads {"from": 0, "to": 1, "requests": 4}; all requests if their number is left out.
+HttpHandler::Answer Admin::migrate(const HttpCall& call) {
+  const Checked<json::value> parsed = parse_json_body(call.body);
+  if (const ApiError* error = std::get_if<ApiError>(&parsed)) {
+    return error_reply(*error);
+  }
+  const json::value& body = std::get<json::value>(parsed);
+  const json::object empty;
+  const json::object& fields = body.is_object() ? body.as_object() : empty;
+  constexpr int kAll = 1 << 20;
+  const auto number = [&](std::string_view name, int most) {
+    const json::value* value = fields.if_contains(name);
+    return value != nullptr && value->is_int64() && value->get_int64() >= 0 &&
+                   value->get_int64() <= most
+               ? static_cast<int>(value->get_int64())
+               : -1;
+  };
+  const int last = service_.replicas() - 1;
+  const int from = number("from", last);
+  const int to = number("to", last);
+  const bool counted = fields.contains("requests");
+  const int requests = counted ? number("requests", kAll) : kAll;
+  if (from < 0 || to < 0 || from == to || requests < 1 || fields.size() != (counted ? 3U : 2U)) {
+    return error_reply(
+        {.message = fmt::format(R"(send {{"from": 0, "to": 1, "requests": 4}} with two replicas )"
+                                "from 0 to {}; without requests, all that decode move",
+                                last)});
+  }
+  if (service_.state() == ServerState::kLoading) {
+    return error_reply({.status = 503, .message = "the server is loading: try again later"});
+  }
+  return service_.ask_migration(ReplicaId{from}, ReplicaId{to}, requests);
+}
+
+HttpHandler::Answer Admin::want_form(ReplicaId replica, const HttpCall& call) {
   if (service_.state() != ServerState::kReady) {
     return error_reply(
         {.status = 503,
          .message = "the form cannot be changed while the server is loading or draining"});
   }
-  const auto layers = static_cast<int>(service_.form().form.layer_precision.size());
+  const auto layers = static_cast<int>(service_.form(replica).form.layer_precision.size());
   Checked<FormWish> wish = read_form_wish(call.body, layers);
   if (const ApiError* error = std::get_if<ApiError>(&wish)) {
     return error_reply(*error);
   }
-  return service_.ask_form(std::get<FormWish>(std::move(wish)));
+  return service_.ask_form(replica, std::get<FormWish>(std::move(wish)));
 }
 
 HttpReply Admin::recording_reply(const HttpCall& call) const {
@@ -192,15 +286,27 @@ HttpReply Admin::recording_reply(const HttpCall& call) const {
           .headers = {{"Content-Disposition", "attachment; filename=\"protean-recording.jsonl\""}}};
 }
 
-HttpReply Admin::form_reply() const {
-  const Observation& seen = service_.last_seen();
-  json::object shown = service_.state_json();
-  shown.emplace("now", json::object{{"running", seen.running},
-                                    {"waiting", seen.waiting},
-                                    {"kv_blocks", seen.kv_blocks},
-                                    {"kv_blocks_used", seen.kv_blocks_used},
-                                    {"preemptions_total", seen.preemptions_total}});
+HttpReply Admin::form_reply(ReplicaId replica) const {
+  json::object shown = service_.state_json(replica);
+  shown.emplace("now", shown_load(service_.last_seen(replica)));
   return {.body = json::serialize(shown)};
+}
+
+HttpReply Admin::fleet_reply() const {
+  json::array replicas;
+  for (int number = 0; number < service_.replicas(); ++number) {
+    const ReplicaId replica{number};
+    const Observation& seen = service_.last_seen(replica);
+    replicas.push_back({{"replica", number},
+                        {"form", to_string(service_.form(replica).form)},
+                        {"now", shown_load(seen)},
+                        {"routed_total", seen.accepted_total},
+                        {"adopted_total", seen.adopted_total},
+                        {"adopted_with_kv_total", seen.adopted_with_kv_total},
+                        {"released_total", seen.released_total}});
+  }
+  return {.body = json::serialize(
+              json::object{{"router", service_.router()}, {"replicas", std::move(replicas)}})};
 }
 
 }  // namespace protean

@@ -9,10 +9,10 @@
 
 namespace protean {
 
-// Answers operators on a port of its own: health, metrics, the form and its morphs, a wish for
-// another form, the log level, drain, and the dashboard. If the port has a key, every call but
-// those of the dashboard's files needs it. Without a key the port listens on a loopback address
-// only and a PageGuard protects it.
+// Answers operators on a port of its own: health, metrics, the fleet, the form of a replica and its
+// morphs, a wish for another form, the log level, drain, and the dashboard. If the port has a key,
+// every call but those of the dashboard's files needs it. Without a key the port listens on a
+// loopback address only and a PageGuard protects it.
 class Admin final : public HttpHandler {
  public:
   struct Setting {
@@ -30,9 +30,12 @@ class Admin final : public HttpHandler {
   bool draining() const override { return service_.draining(); }
 
  private:
-  HttpReply form_reply() const;
+  Checked<ReplicaId> replica_of(const HttpCall& call) const;
+  HttpReply form_reply(ReplicaId replica) const;
+  HttpReply fleet_reply() const;
   HttpReply recording_reply(const HttpCall& call) const;
-  Answer want_form(const HttpCall& call);
+  Answer migrate(const HttpCall& call);
+  Answer want_form(ReplicaId replica, const HttpCall& call);
 
   Service& service_;
   const Setting setting_;

@@ -112,6 +112,57 @@ TEST_F(AdminTest, WishIsAnsweredByItsMorphWhichBecomesHistory) {
   expect_error(wish(R"({"kv_blocks": 1000000})"), 409);
 }
 
+TEST_F(AdminTest, EachReplicaHasItsFormAndItsMetrics) {
+  replicas = 3;
+  start();
+  const std::string host = "Host: 127.0.0.1\r\n";
+  EXPECT_EQ(ask("PUT /admin/form?replica=2", host, R"({"layers": "w4"})").result_int(), 202U);
+  EXPECT_EQ(body_of(ask("GET /admin/form?x=1&replica=2")).at_pointer("/form/layer_precision/0"),
+            "w4");
+  EXPECT_EQ(body_of(ask("GET /admin/form?replica=0")).at_pointer("/form/layer_precision/0"),
+            "bf16");
+  EXPECT_EQ(body_of(ask("GET /admin/morphs?replica=1")).at("morphs").as_array().size(), 0U);
+  EXPECT_EQ(body_of(ask("GET /admin/morphs?replica=2")).at("morphs").as_array().size(), 1U);
+  for (const char* query : {"", "?", "?replica", "?replica=", "?replica=3", "?replica=-1",
+                            "?replica=1x", "?replicas=1"}) {
+    const Response refused = ask(fmt::format("GET /admin/form{}", query));
+    expect_error(refused, 400);
+    EXPECT_NE(refused.body().find("name one with ?replica=0 to 2"), std::string::npos)
+        << refused.body();
+  }
+  const auto fleet = body_of(ask("GET /admin/fleet"));
+  EXPECT_EQ(fleet.at("router"), "first-token");
+  ASSERT_EQ(fleet.at("replicas").as_array().size(), 3U);
+  EXPECT_EQ(fleet.at_pointer("/replicas/2/replica"), 2);
+  EXPECT_EQ(fleet.at_pointer("/replicas/1/now/kv_blocks"), 7);
+  EXPECT_EQ(fleet.at_pointer("/replicas/1/routed_total"), 0);
+  const std::string metrics = ask("GET /metrics").body();
+  for (const char* line : {R"(protean:layers{engine="0",model_name="echo",precision="w4"} 0)",
+                           R"(protean:layers{engine="2",model_name="echo",precision="w4"} 2)",
+                           R"(vllm:num_requests_running{engine="1",model_name="echo"} 0)"}) {
+    EXPECT_NE(metrics.find(line), std::string::npos) << line << "\n" << metrics;
+  }
+}
+
+TEST_F(AdminTest, RequestsMoveBetweenReplicasThatAreNamed) {
+  replicas = 2;
+  start();
+  const auto move = [&](const char* body) {
+    return ask("PUT /admin/fleet/migrate", "Host: 127.0.0.1\r\n", body);
+  };
+  const Response moved = move(R"({"from": 0, "to": 1, "requests": 3})");
+  EXPECT_EQ(moved.result_int(), 202U);
+  EXPECT_EQ(body_of(moved).at("migrating"), 3);
+  EXPECT_EQ(move(R"({"from": 1, "to": 0})").result_int(), 202U);
+  for (const char* wrong :
+       {"", "[]", "{}", R"({"from": 0})", R"({"from": 0, "to": 0})", R"({"from": 0, "to": 2})",
+        R"({"from": -1, "to": 1})", R"({"from": 0, "to": 1, "requests": 0})",
+        R"({"from": 0, "to": 1, "requests": "all"})", R"({"from": 0, "to": 1, "count": 2})"}) {
+    expect_error(move(wrong), 400);
+  }
+  expect_error(ask("GET /admin/fleet/migrate"), 405);
+}
+
 TEST_F(AdminTest, MalformedWishesAreRefusedWithTheReason) {
   start();
   const std::pair<const char*, const char*> wrong[] = {

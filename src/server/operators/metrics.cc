@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -62,7 +63,7 @@ double seconds(TimeNs ns) {
   return static_cast<double>(std::max<TimeNs>(ns, 0)) / static_cast<double>(kNsPerS);
 }
 
-// Makes series that carry the model's labels.
+// Makes series that carry the labels of a model and a replica.
 class Maker {
  public:
   Maker(Registry& registry, Labels labels) : registry_(registry), labels_(std::move(labels)) {}
@@ -127,6 +128,14 @@ struct EngineSeries {
         prompt_tokens(make.counter("vllm:prompt_tokens_total", "Prompt tokens processed.")),
         output_tokens(make.counter("vllm:generation_tokens_total", "Tokens generated.")),
         steps(make.counter("protean:steps_total", "Forward passes.")),
+        routed(make.counter("protean:requests_routed_total",
+                            "Requests that the router gave to this replica.")),
+        adopted(make.counter("protean:requests_adopted_total",
+                             "Requests that came from other replicas.")),
+        adopted_with_kv(make.counter("protean:requests_adopted_with_kv_total",
+                                     "Adopted requests whose KV was copied while they decoded.")),
+        released(make.counter("protean:requests_released_total",
+                              "Requests that went to other replicas.")),
         step_tokens(make.histogram("vllm:iteration_tokens_total", "Tokens per forward pass.",
                                    step_token_buckets())) {}
 
@@ -144,6 +153,10 @@ struct EngineSeries {
   Mirror prompt_tokens;
   Mirror output_tokens;
   Mirror steps;
+  Mirror routed;
+  Mirror adopted;
+  Mirror adopted_with_kv;
+  Mirror released;
   Histogram& step_tokens;
 };
 
@@ -246,17 +259,12 @@ struct FormSeries {
 
 constexpr std::array kReasons{"stop", "length", "abort", "error"};
 
-}  // namespace
-
-struct Metrics::Series {
-  explicit Series(const MetricsLabels& labels)
-      : make(registry, {{"model_name", labels.model_name}, {"engine", "0"}}),
+// What one replica shows.
+struct ReplicaSeries {
+  ReplicaSeries(Registry& registry, const MetricsLabels& labels, std::size_t replica)
+      : make(registry, {{"model_name", labels.model_name}, {"engine", std::to_string(replica)}}),
         engine(make),
         request(make),
-        http(prometheus::BuildCounter()
-                 .Name("http_requests_total")
-                 .Help("HTTP requests answered.")
-                 .Register(registry)),
         cache_config(prometheus::BuildGauge()
                          .Name("vllm:cache_config_info")
                          .Help("The KV cache's configuration.")
@@ -282,39 +290,61 @@ struct Metrics::Series {
     make.gauge("protean:build_info", "The program.", {{"version", labels.version}}).Set(1);
   }
 
-  Registry registry;
+  // Gateways read the number of blocks from a label, so a resize replaces the series.
+  void show_cache_config(std::int64_t blocks) {
+    if (blocks == kv_blocks) {
+      return;
+    }
+    kv_blocks = blocks;
+    if (cache_config_now != nullptr) {
+      cache_config.Remove(cache_config_now);
+    }
+    Labels labels = make.labels();
+    labels["block_size"] = std::to_string(form.block_tokens);
+    labels["num_gpu_blocks"] = std::to_string(kv_blocks);
+    cache_config_now = &cache_config.Add(labels);
+    cache_config_now->Set(1);
+  }
+
   const Maker make;
   EngineSeries engine;
   RequestSeries request;
-  prometheus::Family<Counter>& http;
   prometheus::Family<Gauge>& cache_config;
   Gauge* cache_config_now = nullptr;
   FormSeries form;
   std::int64_t kv_blocks = -1;
 };
 
-Metrics::Metrics(const MetricsLabels& labels) : series_(std::make_unique<Series>(labels)) {}
+}  // namespace
+
+struct Metrics::Series {
+  Series(const MetricsLabels& labels, int count)
+      : http(prometheus::BuildCounter()
+                 .Name("http_requests_total")
+                 .Help("HTTP requests answered.")
+                 .Register(registry)) {
+    for (int replica = 0; replica < count; ++replica) {
+      replicas.push_back(
+          std::make_unique<ReplicaSeries>(registry, labels, static_cast<std::size_t>(replica)));
+    }
+  }
+  ReplicaSeries& of(ReplicaId replica) {
+    return *replicas.at(static_cast<std::size_t>(replica.value));
+  }
+
+  Registry registry;
+  prometheus::Family<Counter>& http;
+  std::vector<std::unique_ptr<ReplicaSeries>> replicas;
+};
+
+Metrics::Metrics(const MetricsLabels& labels, int replicas)
+    : series_(std::make_unique<Series>(labels, replicas)) {}
 Metrics::~Metrics() = default;
 
-// Gateways read the number of blocks from a label, so a resize replaces the series.
-void Metrics::show_cache_config(std::int64_t kv_blocks) {
-  if (kv_blocks == series_->kv_blocks) {
-    return;
-  }
-  series_->kv_blocks = kv_blocks;
-  if (series_->cache_config_now != nullptr) {
-    series_->cache_config.Remove(series_->cache_config_now);
-  }
-  Labels labels = series_->make.labels();
-  labels["block_size"] = std::to_string(series_->form.block_tokens);
-  labels["num_gpu_blocks"] = std::to_string(kv_blocks);
-  series_->cache_config_now = &series_->cache_config.Add(labels);
-  series_->cache_config_now->Set(1);
-}
-
-void Metrics::engine(const Observation& seen) {
-  show_cache_config(seen.kv_blocks);
-  EngineSeries& series = series_->engine;
+void Metrics::engine(ReplicaId replica, const Observation& seen) {
+  ReplicaSeries& shown = series_->of(replica);
+  shown.show_cache_config(seen.kv_blocks);
+  EngineSeries& series = shown.engine;
   series.running.Set(seen.running);
   series.waiting.Set(seen.waiting);
   const double usage = seen.kv_blocks > 0 ? static_cast<double>(seen.kv_blocks_used) /
@@ -332,6 +362,10 @@ void Metrics::engine(const Observation& seen) {
   series.prompt_tokens.set(seen.prompt_tokens_total);
   series.output_tokens.set(seen.output_tokens_total);
   series.steps.set(seen.steps_total);
+  series.routed.set(seen.accepted_total);
+  series.adopted.set(seen.adopted_total);
+  series.adopted_with_kv.set(seen.adopted_with_kv_total);
+  series.released.set(seen.released_total);
   if (seen.step_tokens > 0) {
     series.step_tokens.Observe(seen.step_tokens);
   }
@@ -350,20 +384,21 @@ void show_layers(const Form& form, const Maker& make) {
 
 }  // namespace
 
-void Metrics::form(const FormStatus& status) {
-  FormSeries& series = series_->form;
+void Metrics::form(ReplicaId replica, const FormStatus& status) {
+  const Maker& make = series_->of(replica).make;
+  FormSeries& series = series_->of(replica).form;
   series.block_tokens = status.form.kv.block_tokens;
   if (std::string text = to_string(status.form); text != series.text) {
     if (series.info_now != nullptr) {
       series.info.Remove(series.info_now);
     }
-    Labels labels = series_->make.labels();
+    Labels labels = make.labels();
     labels["form"] = text;
     labels["version"] = series.version;
     series.info_now = &series.info.Add(labels);
     series.info_now->Set(1);
     series.text = std::move(text);
-    show_layers(status.form, series_->make);
+    show_layers(status.form, make);
   }
   series.pages.Set(static_cast<double>(status.pages));
   series.pages_free.Set(static_cast<double>(status.pages_free));
@@ -382,27 +417,29 @@ void Metrics::form(const FormStatus& status) {
             ? found->second
             : series.tokens
                   .emplace(at.precision,
-                           series_->make.counter("protean:generation_tokens_by_precision_total",
-                                                 "Tokens generated, by the precision of layers.",
-                                                 {{"precision", at.precision}}))
+                           make.counter("protean:generation_tokens_by_precision_total",
+                                        "Tokens generated, by the precision of layers.",
+                                        {{"precision", at.precision}}))
                   .first->second;
     tokens.set(at.tokens);
   }
 }
 
-void Metrics::first_token(TimeNs waited_ns) {
-  series_->request.ttft.Observe(seconds(waited_ns));
+void Metrics::first_token(ReplicaId replica, TimeNs waited_ns) {
+  series_->of(replica).request.ttft.Observe(seconds(waited_ns));
 }
 
-void Metrics::next_token(TimeNs waited_ns) {
-  series_->request.itl.Observe(seconds(waited_ns));
-  series_->request.itl_old.Observe(seconds(waited_ns));
+void Metrics::next_token(ReplicaId replica, TimeNs waited_ns) {
+  RequestSeries& series = series_->of(replica).request;
+  series.itl.Observe(seconds(waited_ns));
+  series.itl_old.Observe(seconds(waited_ns));
 }
 
-void Metrics::finished(const EndedRequest& record) {
-  RequestSeries& series = series_->request;
+void Metrics::finished(ReplicaId replica, const EndedRequest& record) {
+  RequestSeries& series = series_->of(replica).request;
   const RequestTimes& times = record.times;
-  series_->make
+  series_->of(replica)
+      .make
       .counter("vllm:request_success_total", "Requests that ended, by reason.",
                {{"finished_reason", std::string(record.reason)}})
       .Increment();

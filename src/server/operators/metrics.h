@@ -4,6 +4,8 @@
 #include <string>
 #include <string_view>
 
+#include "base/ids.h"
+#include "base/replica_id.h"
 #include "contract/morph.h"
 #include "contract/observation.h"
 #include "contract/request.h"
@@ -26,24 +28,23 @@ struct EndedRequest {
 };
 
 // The metrics under /metrics, with the names that dashboards, autoscalers and gateways for vLLM
-// query. text() may be called from any thread, everything else from one.
+// query. The label `engine` is the replica's number. text() may be called from any thread,
+// everything else from one.
 class Metrics {
  public:
-  explicit Metrics(const MetricsLabels& labels);
+  Metrics(const MetricsLabels& labels, int replicas);
   ~Metrics();
 
-  void engine(const Observation& seen);
-  void form(const FormStatus& status);
-  void first_token(TimeNs waited_ns);
-  void next_token(TimeNs waited_ns);
-  void finished(const EndedRequest& record);
+  void engine(ReplicaId replica, const Observation& seen);
+  void form(ReplicaId replica, const FormStatus& status);
+  void first_token(ReplicaId replica, TimeNs waited_ns);
+  void next_token(ReplicaId replica, TimeNs waited_ns);
+  void finished(ReplicaId replica, const EndedRequest& record);
   void http(std::string_view method, std::string_view handler, int status);
 
   std::string text() const;  // Prometheus text format 0.0.4
 
  private:
-  void show_cache_config(std::int64_t kv_blocks);
-
   struct Series;
   std::unique_ptr<Series> series_;
 };

@@ -57,7 +57,7 @@ class EchoEngine {
   void run() {
     for (auto events = inbox_.pop_all(); !events.empty(); events = inbox_.pop_all()) {
       for (Event& event : events) {
-        OutputBatch batch{.at_ns = steady_ns()};
+        OutputBatch batch{.at_ns = steady_ns(), .replica = event.replica};
         {
           const std::lock_guard lock(mutex_);
           std::visit([&](auto& what) { on(what, batch); }, event.what);
@@ -85,6 +85,10 @@ class EchoEngine {
   void on(const Tick&, OutputBatch&) {}
   void on(const MorphReady&, OutputBatch&) {}
   void on(const MorphDone&, OutputBatch&) {}
+  void on(const BlocksCopied&, OutputBatch&) {}
+  void on(const WantMigration& want, OutputBatch& batch) {
+    batch.outputs.emplace_back(MigrationAnswered{want.wish_id, want.requests});
+  }
   // Reports every wish as done, unless it asks for more than 1000 blocks.
   void on(const WantForm& want, OutputBatch& batch) {
     if (want.wish.kv_blocks.value_or(0) > 1000) {

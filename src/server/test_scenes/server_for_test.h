@@ -26,7 +26,9 @@ struct ServerTest : testing::Test {
                       .tokenizer = &tokenizer,
                       .chat_template = &chat_template,
                       .max_model_len = 1'000'000,
-                      .form = {.form = form, .wanted = form}};
+                      .form = {.form = form, .wanted = form},
+                      .replicas = replicas,
+                      .router = "first-token"};
     Environment environment{.clock = steady_ns,
                             .unix_time_s = [] { return std::int64_t{1}; },
                             .random = [n = std::uint64_t{0}]() mutable { return ++n; }};
@@ -60,6 +62,7 @@ struct ServerTest : testing::Test {
 
   ServerOptions options;
   Form form;
+  int replicas = 1;
   ByteTokenizer tokenizer{false};
   ChatTemplate chat_template = ChatTemplate::chatml();
   BoundedQueue<Event> inbox{1024};

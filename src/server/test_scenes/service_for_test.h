@@ -100,7 +100,7 @@ struct ServiceTest : testing::Test {
   }
   void deliver(std::vector<Output> outputs) {
     now_ns += kNsPerMs;
-    service.deliver({now_ns, std::move(outputs), observation});
+    service.deliver({.at_ns = now_ns, .outputs = std::move(outputs), .observation = observation});
   }
   void tokens(RequestId id, std::string_view text) {
     for (const char c : text) {

@@ -1,0 +1,98 @@
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <optional>
+#include <unordered_map>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/replica_id.h"
+#include "engine/engine.h"
+#include "fleet/live_migration.h"
+#include "fleet/router.h"
+#include "ports/event.h"
+#include "ports/executor.h"
+#include "ports/kv_exchange.h"
+#include "ports/token_sink.h"
+
+namespace protean {
+
+// One replica of a fleet. The executor must outlive the fleet.
+struct Member {
+  EngineConfig engine;  // its ReplicaId is given by the fleet
+  Executor* executor = nullptr;
+};
+
+// All replicas of a model: their engines and the router before them. Takes the events of all, each
+// with its ReplicaId, and sends all outputs to one sink, each batch with its ReplicaId.
+//
+// An Arrival goes to the replica that the router chooses among those that would accept it. If all
+// would refuse it, one of them refuses it. A request that waits in one replica moves to another
+// that has room for it and is predicted to give its first token sooner. A request that decodes
+// moves with its KV if an operator asks for it. Outputs of one request are in order, and every
+// Accepted is followed by exactly one Finished, whichever replicas the request was in (invariant
+// 7). Has no thread, clock or queue. Single-threaded.
+class Fleet : private TokenSink {
+ public:
+  // Requires a member. The KV blocks of all members have the same size. Without an exchange, which
+  // must outlive the fleet, requests that decode stay where they are.
+  Fleet(RouterPolicy router, const std::vector<Member>& members, TokenSink& sink,
+        KvExchange* exchange = nullptr);
+  Fleet(const Fleet&) = delete;
+  Fleet& operator=(const Fleet&) = delete;
+
+  // Tells the sink how each replica begins.
+  void begin(TimeNs now_ns);
+
+  // Handles an event. A Tick goes to the replicas that asked for one by now. A Cancel of a request
+  // that is unknown or has ended is ignored.
+  void handle(Event event);
+
+  // Returns the time at which a Tick should be sent if no other event comes before; nothing if none
+  // is needed.
+  std::optional<TimeNs> next_deadline_ns() const;
+
+  // Begins to move up to `requests` requests that decode in one replica, the shortest first, to
+  // another. Returns how many begin to move. Each may still stay, if it ends before or the other
+  // replica has no room for it.
+  Result<int> migrate(ReplicaId from, ReplicaId to, int requests, TimeNs now_ns);
+
+  bool idle() const;
+  std::size_t size() const { return engines_.size(); }
+  Observation observe(ReplicaId replica) const { return at(replica).observe(); }
+
+ private:
+  struct Migration {
+    ReplicaId from;
+    ReplicaId to;
+    LiveMigration steps;
+  };
+
+  Engine& at(ReplicaId replica) const {
+    return *engines_.at(static_cast<std::size_t>(replica.value));
+  }
+  void on(Arrival& arrival, TimeNs now_ns);
+  void on(const Cancel& cancel, TimeNs now_ns);
+  void on(const BlocksCopied& copied, TimeNs now_ns);
+  void on(const WantMigration& want, ReplicaId from, TimeNs now_ns);
+  void tick(TimeNs now_ns);
+  void spread_queue(TimeNs now_ns);
+  void advance_migrations(TimeNs now_ns);
+  void follow(CopyId id, std::optional<std::vector<BlockMove>> blocks);
+  void emit(OutputBatch batch) override;
+
+  const RouterPolicy router_;
+  TokenSink& sink_;
+  KvExchange* const exchange_;
+  std::vector<std::unique_ptr<Engine>> engines_;
+  std::vector<Observation> seen_;                   // by replica, of its latest batch
+  std::unordered_map<RequestId, ReplicaId> owner_;  // of requests that have not ended
+  std::vector<ReplicaView> candidates_;             // a member, so that its memory is reused
+  std::size_t turn_ = 0;
+  std::map<CopyId, Migration> migrations_;
+  std::uint64_t last_copy_ = 0;
+};
+
+}  // namespace protean

@@ -1,0 +1,144 @@
+// Tests sequences that leave a scheduler, and the blocks and places that live migrations hold.
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "scheduler/scheduler.h"
+#include "scheduler/scheduler_scene_for_test.h"
+
+namespace protean {
+namespace {
+
+SchedulerConfig roomy(std::int64_t blocks) {
+  SchedulerConfig config = config_of(blocks);
+  config.max_num_batched_tokens = 64;
+  return config;
+}
+
+// Adds a request and draws its first token.
+void start(Scheduler& scheduler, std::uint64_t id, int prompt, int max_tokens = 20) {
+  const auto tokens = counting(prompt, static_cast<TokenId>(100 * id));
+  ASSERT_TRUE(scheduler.add(request(id, tokens, max_tokens)).ok());
+  complete(scheduler, scheduler.next_step().value());
+}
+
+TEST(SchedulerMoves, LentBlocksKeepTheirContentWhateverBecomesOfTheSequence) {
+  Scheduler scheduler(roomy(4));
+  start(scheduler, 1, 8, 4);
+  const auto lent = scheduler.lend(RequestId{1}, 0, 2);
+  scheduler.remove(RequestId{1});
+  EXPECT_EQ(scheduler.observe().kv_blocks_used, 2);
+  ASSERT_TRUE(scheduler.add(request(2, counting(12), 1)).ok());
+  EXPECT_FALSE(scheduler.next_step().has_value()) << "two blocks of three are free";
+  EXPECT_TRUE(scheduler.exchanges_kv());
+  scheduler.give_back(lent);
+  EXPECT_FALSE(scheduler.exchanges_kv());
+  EXPECT_TRUE(scheduler.next_step().has_value());
+}
+
+TEST(SchedulerMoves, AShrinkWaitsForLentBlocks) {
+  Scheduler scheduler(roomy(8));
+  start(scheduler, 1, 8);
+  start(scheduler, 2, 8);
+  const auto lent = scheduler.lend(RequestId{2}, 0, 1);
+  ASSERT_EQ(lent, (std::vector<BlockId>{3}));  // request 1 has 0 to 2
+  scheduler.remove(RequestId{1});
+  scheduler.begin_shrink(3);
+  std::vector<BlockMove> moves = scheduler.next_moves(8);
+  ASSERT_EQ(moves.size(), 1U);
+  EXPECT_EQ(moves[0].from, 4);
+  EXPECT_FALSE(scheduler.decoding(RequestId{2}).has_value()) << "its blocks move";
+  EXPECT_FALSE(scheduler.shrink_ready());
+  scheduler.give_back(lent);
+  moves = scheduler.next_moves(8);
+  ASSERT_EQ(moves.size(), 1U);
+  EXPECT_EQ(moves[0].from, 3);
+  EXPECT_TRUE(scheduler.shrink_ready());
+  scheduler.finish_shrink();
+  EXPECT_FALSE(scheduler.decoding(RequestId{2}).has_value()) << "not before the moves are done";
+}
+
+TEST(SchedulerMoves, APausedSequenceIsInNoStep) {
+  Scheduler scheduler(roomy(16));
+  start(scheduler, 1, 8);
+  scheduler.pause(RequestId{1});
+  EXPECT_FALSE(scheduler.next_step().has_value());
+  start(scheduler, 2, 8);
+  EXPECT_EQ(who(scheduler.next_step().value()), (std::vector<std::uint64_t>{2}));
+  scheduler.resume(RequestId{1});
+  EXPECT_EQ(who(scheduler.next_step().value()), (std::vector<std::uint64_t>{1}));
+}
+
+TEST(SchedulerMoves, APausedSequenceThatIsRemovedIsForgotten) {
+  Scheduler scheduler(roomy(16));
+  start(scheduler, 1, 8);
+  scheduler.pause(RequestId{1});
+  scheduler.remove(RequestId{1});
+  EXPECT_FALSE(scheduler.exchanges_kv());
+}
+
+TEST(SchedulerMoves, AKeptPlaceIsNotGivenToOthers) {
+  SchedulerConfig config = roomy(32);
+  config.max_num_seqs = 2;
+  Scheduler scheduler(config);
+  start(scheduler, 1, 8);
+  ASSERT_TRUE(scheduler.keep_place());
+  EXPECT_FALSE(scheduler.keep_place());
+  ASSERT_TRUE(scheduler.add(request(2, counting(5), 4)).ok());
+  const StepPlan step = scheduler.next_step().value();
+  EXPECT_EQ(who(step), (std::vector<std::uint64_t>{1}));
+  scheduler.give_up_place();
+  complete(scheduler, step);
+  EXPECT_EQ(who(scheduler.next_step().value()), (std::vector<std::uint64_t>{1, 2}));
+}
+
+TEST(SchedulerMoves, AnAdoptedSequenceGoesOnAfterItsLastToken) {
+  Scheduler from(roomy(16));
+  Scheduler to(roomy(16));
+  start(from, 1, 9);
+  const auto decoding = from.decoding(RequestId{1});
+  ASSERT_TRUE(decoding.has_value());
+  EXPECT_EQ(decoding->computed, 9);
+  ASSERT_TRUE(to.keep_place());
+  auto blocks = to.receive(3).value();
+  to.adopt(from.release(RequestId{1}), blocks, 0);
+  EXPECT_TRUE(from.idle());
+  EXPECT_EQ(from.observe().kv_blocks_used, 0);
+  const StepPlan step = to.next_step().value();
+  EXPECT_EQ(step.tokens, std::vector<TokenId>{99});
+  EXPECT_EQ(step.slices[0].first_position, 9);
+  EXPECT_EQ(step.blocks, blocks);
+  EXPECT_EQ(to.observe().adopted_with_kv_total, 1);
+  complete(to, step);
+  EXPECT_EQ(to.remove(RequestId{1})->output_tokens, 2);
+  EXPECT_EQ(to.observe().kv_blocks_used, 0);
+}
+
+TEST(SchedulerMoves, ABlockTableThatIsNotReceivedIsComputedAgain) {
+  Scheduler from(roomy(16));
+  Scheduler to(roomy(16));
+  start(from, 1, 9);
+  to.adopt(from.release(RequestId{1}), {}, 0);
+  const StepPlan step = to.next_step().value();
+  EXPECT_EQ(step.tokens.size(), 10U);
+  EXPECT_EQ(step.samples[0].position, 10);
+  EXPECT_EQ(to.observe().adopted_total, 1);
+  EXPECT_EQ(to.observe().adopted_with_kv_total, 0);
+}
+
+TEST(SchedulerMoves, NothingIsReceivedThatRunningSequencesWouldLack) {
+  Scheduler scheduler(roomy(200));
+  start(scheduler, 1, 8);
+  const auto reserve = scheduler.receive(197);
+  EXPECT_FALSE(reserve.has_value()) << "a hundredth stays free for decodes";
+  const auto most = scheduler.receive(196);
+  ASSERT_TRUE(most.has_value());
+  scheduler.drop(*most);
+  EXPECT_EQ(scheduler.observe().kv_blocks_used, 2);
+}
+
+}  // namespace
+}  // namespace protean

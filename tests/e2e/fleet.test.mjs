@@ -1,0 +1,144 @@
+// Several replicas behind one address: what clients get is what one replica answers.
+import assert from 'node:assert/strict';
+import { spawnSync } from 'node:child_process';
+import { after, before, describe, it } from 'node:test';
+import { load } from './load.mjs';
+import { builtin, parseMetrics, program, Server, skip, sleep } from './server.mjs';
+
+const prefix = 'The old man looked out over the sea and thought of the long way that he had come. '.repeat(3);
+
+// 32 requests: short and long, greedy and seeded, some with the same beginning, some with rules.
+const requests = Array.from({ length: 32 }, (_, i) => ({
+  prompt: `${i % 4 === 0 ? prefix : ''}${'Once upon a time '.repeat(1 + (i % 5))}number ${i}`,
+  max_tokens: 20 + 7 * (i % 9),
+  temperature: i % 2,
+  seed: i,
+  ignore_eos: true,
+  ...(i % 8 === 3 && { logprobs: 2 }),
+  ...(i % 8 === 5 && { n: 2, presence_penalty: 0.5 }),
+  ...(i % 8 === 7 && { structured_outputs: { regex: '[a-z ]{5,40}' } }),
+}));
+
+async function answer(url, body) {
+  const response = await fetch(`${url}/v1/completions`, {
+    method: 'POST', headers: { 'content-type': 'application/json' }, body: JSON.stringify(body),
+  });
+  const reply = await response.json();
+  assert.equal(response.status, 200, JSON.stringify(reply));
+  return reply.choices.map(({ text, finish_reason, logprobs }) => ({ text, finish_reason, logprobs }));
+}
+
+async function startFleet(replicas, ...flags) {
+  const server = await Server.startBuiltin(
+    '--data-parallel-size', `${replicas}`, '--admin-port', '0', '--kv-cache-memory', '8MiB', '--max-num-batched-tokens', '256', ...flags);
+  await server.logged(/operators' port: (\S+)/);
+  server.admin = `http://${server.log.match(/operators' port: (\S+)/)[1]}`;
+  return server;
+}
+
+describe('a fleet of replicas', () => {
+  let one;
+  let wanted;
+  before(async () => {
+    one = await startFleet(1);
+    wanted = await Promise.all(requests.map((body) => answer(one.url, body)));
+  });
+  after(async () => assert.equal(await one.stop(), 0, one.log));
+
+  for (const router of ['first-token', 'freeness', 'least-loaded', 'round-robin']) {
+    it(`answers 32 streams with the tokens of one replica (${router})`, async () => {
+      const server = await startFleet(2, '--router', router);
+      try {
+        assert.deepEqual(await Promise.all(requests.map((body) => answer(server.url, body))), wanted);
+        const metrics = await server.idleMetrics();
+        const of = (name, replica) => metrics.get(`${name}{engine="${replica}",model_name="builtin"}`);
+        for (const replica of [0, 1]) {
+          assert.ok(of('protean:requests_routed_total', replica) > 4, `replica ${replica}`);
+          assert.ok(of('vllm:generation_tokens_total', replica) > 0, `replica ${replica}`);
+        }
+        const fleet = await (await fetch(`${server.admin}/admin/fleet`)).json();
+        assert.equal(fleet.router, router);
+        assert.deepEqual(fleet.replicas.map(({ replica }) => replica), [0, 1]);
+        const routed = fleet.replicas.reduce((sum, { routed_total: count }) => sum + count, 0);
+        assert.equal(routed, wanted.flat().length);
+        assert.equal(fleet.replicas[0].adopted_total, fleet.replicas[1].released_total);
+        assert.match(fleet.replicas[1].form, /layers bf16:16/);
+      } finally {
+        assert.equal(await server.stop(), 0, server.log);
+      }
+    });
+  }
+
+  it('moves requests while they run, and no client notices', async () => {
+    const server = await startFleet(2);
+    try {
+      let done = false;
+      const moving = (async () => {
+        for (let i = 0; !done; ++i) {
+          const reply = await fetch(`${server.admin}/admin/fleet/migrate`, { method: 'PUT', body: JSON.stringify({ from: i % 2, to: 1 - (i % 2) }) });
+          assert.equal(reply.status, 202);
+          await sleep(2);
+        }
+      })();
+      assert.deepEqual(await Promise.all(requests.map((body) => answer(server.url, body))), wanted);
+      done = true;
+      await moving;
+      const metrics = await server.idleMetrics();
+      assert.ok(metrics.get('protean:requests_adopted_with_kv_total') > 0);
+    } finally {
+      assert.equal(await server.stop(), 0, server.log);
+    }
+  });
+
+  it('sends prompts where their beginning was computed', async () => {
+    const server = await startFleet(2);
+    try {
+      for (let i = 0; i < 6; ++i) await answer(server.url, { prompt: `${prefix}${i}`, max_tokens: 2 });
+      const { replicas } = await (await fetch(`${server.admin}/admin/fleet`)).json();
+      assert.deepEqual(replicas.map(({ routed_total: count }) => count).sort(), [0, 6]);
+    } finally {
+      assert.equal(await server.stop(), 0, server.log);
+    }
+  });
+
+  it('has a form for each replica', async () => {
+    const server = await startFleet(2, '--device-memory', '96MiB');
+    try {
+      const form = async (replica) => (await fetch(`${server.admin}/admin/form?replica=${replica}`)).json();
+      const put = (query, wish) => fetch(`${server.admin}/admin/form${query}`, { method: 'PUT', body: JSON.stringify(wish) });
+      for (const [query, words] of [['', /no replica is named: this server has 2 replicas, name one with \?replica=0 to 1/],
+        ['?replica=2', /replica=2: this server has 2 replicas/], ['?replica=x', /replica=x/], ['?replica=', /replica=:/]]) {
+        const refused = await put(query, { layers: 'w8' });
+        assert.equal(refused.status, 400);
+        assert.match((await refused.json()).error.message, words);
+      }
+      assert.equal((await put('?replica=1', { layers: 'w8' })).status, 202);
+      for (let i = 0; i < 500 && (await form(1)).form.text !== (await form(1)).wanted.text; ++i) await sleep(10);
+      assert.ok((await form(1)).form.layer_precision.every((at) => at === 'w8'));
+      assert.ok((await form(0)).form.layer_precision.every((at) => at === 'bf16'));
+      const metrics = parseMetrics(await (await fetch(`${server.admin}/metrics`)).text());
+      assert.equal(metrics.get('protean:layers{engine="1",model_name="builtin",precision="w8"}'), 16);
+      assert.equal(metrics.get('protean:layers{engine="0",model_name="builtin",precision="bf16"}'), 16);
+      const { morphs } = await (await fetch(`${server.admin}/admin/morphs?replica=0`)).json();
+      assert.deepEqual(morphs, []);
+    } finally {
+      assert.equal(await server.stop(), 0, server.log);
+    }
+  });
+
+  it('says in a line what does not fit, and what would', () => {
+    const inspect = (...flags) => spawnSync(program, ['inspect', builtin, ...flags], { encoding: 'utf8' });
+    const refused = inspect('--data-parallel-size', '1000', '--max-model-len', '8192');
+    assert.equal(refused.status, 2);
+    assert.match(refused.stderr, /^protean: .* do not fit the \S+ \S+ that are free on a device: .*, --data-parallel-size \d+, .*\n$/);
+    assert.match(inspect('--data-parallel-size', '0').stderr, /'0' is not a whole number from 1 to 1024/);
+    assert.match(inspect('--data-parallel-size', '2', '--devices', '3').stderr, /3 devices do not divide among --data-parallel-size 2: use a multiple of it, such as 4/);
+    assert.match(inspect('--data-parallel-size', '2', '--cpus', '0').stdout,
+      /warning +2 replicas share 1 CPU and wait for each other: --data-parallel-size 1 would not\n/);
+    const unknown = spawnSync(program, ['serve', builtin, '--router', 'random'], { encoding: 'utf8' });
+    assert.match(unknown.stderr, /'random' is none of first-token, freeness, least-loaded, round-robin/);
+  });
+
+  it('survives 64 streams with clients that leave', { skip, timeout: 300_000 }, () =>
+    load({ seconds: Number(process.env.LOAD_SECONDS ?? 10), streams: 64, seed: 7, flags: ['--data-parallel-size', '2'] }));
+});
