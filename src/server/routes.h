@@ -25,16 +25,8 @@ enum class Route {
   kPing,
   kVersion,
   kMetrics,
-  kPage,  // the chat and its files
-  kOllamaChat,
-  kOllamaGenerate,
-  kOllamaEmbed,
-  kOllamaEmbeddings,
-  kOllamaTags,
-  kOllamaRunning,
-  kOllamaShow,
-  kOllamaPull,
-  kOllamaVersion
+  kPage,   // the chat and its files
+  kOllama  // its calls, told apart by their pattern
 };
 
 struct RouteMatch {

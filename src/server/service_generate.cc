@@ -8,6 +8,7 @@
 #include <memory>
 #include <utility>
 
+#include "base/check.h"
 #include "server/call/json_body.h"
 #include "server/ollama/ollama_call.h"
 #include "server/ollama/ollama_models.h"
@@ -238,29 +239,26 @@ Service::Answer Service::convert(const HttpCall& call, ParseText parse) {
   });
 }
 
-Service::Answer Service::answer_ollama(Route route, const HttpCall& call) {
-  switch (route) {
-    case Route::kOllamaChat:
-    case Route::kOllamaGenerate:
-      if (auto loaded = ollama_load_answer(call.body, unix_time_s())) {
-        return HttpReply{.body = *std::move(loaded)};
-      }
-      return generate(call, route == Route::kOllamaChat ? read_ollama_chat : read_ollama_generate);
-    case Route::kOllamaEmbed:
-      return generate(call, read_ollama_embed);
-    case Route::kOllamaEmbeddings:
-      return generate(call, read_ollama_embeddings);
-    case Route::kOllamaTags:
-      return HttpReply{.body = ollama_tags(model_, created_s_)};
-    case Route::kOllamaRunning:
-      return HttpReply{.body = ollama_running(model_)};
-    case Route::kOllamaShow:
-      return convert(call, read_ollama_show);
-    case Route::kOllamaPull:
-      return convert(call, read_ollama_pull);
-    default:
-      return HttpReply{.body = fmt::format(R"({{"version":"{}"}})", kOllamaApiVersion)};
+Service::Answer Service::answer_ollama(std::string_view path, const HttpCall& call) {
+  const bool chat = path == "/api/chat";
+  if (chat || path == "/api/generate") {
+    if (auto loaded = ollama_load_answer(call.body, unix_time_s())) {
+      return HttpReply{.body = *std::move(loaded)};
+    }
+    return generate(call, chat ? read_ollama_chat : read_ollama_generate);
   }
+  if (path == "/api/embed" || path == "/api/embeddings") {
+    return generate(call, path == "/api/embed" ? read_ollama_embed : read_ollama_embeddings);
+  }
+  if (path == "/api/show" || path == "/api/pull") {
+    return convert(call, path == "/api/show" ? read_ollama_show : read_ollama_pull);
+  }
+  if (path == "/api/tags" || path == "/api/ps") {
+    return HttpReply{.body = path == "/api/tags" ? ollama_tags(model_, created_s_)
+                                                 : ollama_running(model_)};
+  }
+  check(path == "/api/version", "each path of the API is answered");
+  return HttpReply{.body = fmt::format(R"({{"version":"{}"}})", kOllamaApiVersion)};
 }
 
 void Service::notify(const Generation& generation) {
