@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
+#include <filesystem>
 #include <memory>
 #include <random>
 #include <string>
@@ -14,6 +15,7 @@
 #include "apps/options.h"
 #include "apps/version.h"
 #include "base/log_output.h"
+#include "cost/memory.h"
 #include "host/descriptor_limit.h"
 #include "host/machine.h"
 #include "host/signal_watcher.h"
@@ -121,6 +123,16 @@ Result<ToolFormat> choose_tool_format(const ServeOptions& options, const ModelFi
   return parse_tool_format(options.tool_call_parser);
 }
 
+ModelCard card_of(const ServeOptions& options, const ModelFiles& files, const Form& form) {
+  const ModelSpec& spec = files.checkpoint->spec();
+  const std::int64_t bf16_bytes = spec.layers * layer_bytes(spec, Precision::kBf16) +
+                                  component_bytes(spec, Component::kEmbeddings, Precision::kBf16);
+  return {.architecture = spec.architecture,
+          .format = std::filesystem::is_directory(options.model.model) ? "safetensors" : "gguf",
+          .parameters = bf16_bytes / 2,
+          .weight_bytes = weight_bytes(spec, form)};
+}
+
 ServedModel served_model(const ServeOptions& options, const ModelFiles& files,
                          const ReplicaOptions& replica, ToolFormat tool_format) {
   const Sizing& sizing = replica.sizing;
@@ -161,7 +173,8 @@ ServedModel served_model(const ServeOptions& options, const ModelFiles& files,
                              const Form& form) { return pages_by_device(spec, form, page_bytes); },
       .ttft_target_ns = std::llround(options.morph.slo_ttft_ms * static_cast<double>(kNsPerMs)),
       .replicas = options.model.group.replicas,
-      .router = std::string(to_string(replica.router))};
+      .router = std::string(to_string(replica.router)),
+      .card = card_of(options, files, sizing.form)};
 }
 
 void log_start(const ModelFiles& files, const Sizing& sizing) {

@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "base/units.h"
+#include "control/plan_morph.h"
 #include "cost/memory.h"
 
 namespace protean {
@@ -82,7 +83,8 @@ void lower_embeddings(const FormBounds& bounds, Precision rung, const Form& befo
   };
   Form last = forms.back();
   const std::int64_t beside =
-      component_pages(bounds.spec, Component::kEmbeddings, embeddings, bounds.budget.page_bytes);
+      pages_to_prepare(bounds.spec, last, SwapComponent{0, Component::kEmbeddings, embeddings},
+                       bounds.budget.page_bytes);
   const std::int64_t most = pages_of(last) + beside;
   if (2 * beside > pages_of(before) - pages_of(last)) {
     return;
@@ -135,10 +137,8 @@ bool is_below(Precision rung, Precision now) {
 
 std::int64_t kv_blocks_beside(const FormBounds& bounds, const Form& form) {
   const PageBudget& budget = bounds.budget;
-  const std::int64_t pages =
-      budget.pages - budget.reserve - weight_pages(bounds.spec, form, budget.page_bytes);
-  const std::int64_t blocks =
-      pages <= 0 ? 0 : kv_blocks_in(bounds.spec, form.kv, pages, budget.page_bytes);
+  const std::int64_t blocks = protean::kv_blocks_beside(
+      bounds.spec, form, budget.pages - budget.reserve, budget.page_bytes);
   return bounds.most_kv_blocks > 0 ? std::min(blocks, bounds.most_kv_blocks) : blocks;
 }
 

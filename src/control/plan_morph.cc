@@ -36,12 +36,12 @@ class Planner {
 
   Status swap(const SwapComponent& swap) {
     const std::int64_t needed = pages_for(swap);
-    if (needed > free_) {
-      shrink_by_pages(needed - free_,
+    if (needed > free_for(swap)) {
+      shrink_by_pages(needed - free_for(swap),
                       aim_.lends_to_embeddings && swap.component == Component::kEmbeddings);
     }
-    if (needed > free_) {
-      return lacking(needed - free_, to_string(swap));
+    if (needed > free_for(swap)) {
+      return lacking(needed - free_for(swap), to_string(swap));
     }
     take(swap);
     return {};
@@ -49,17 +49,17 @@ class Planner {
 
   // Idle blocks' pages to the first swaps, if at least one more can then be prepared at once.
   void lend(std::span<const SwapComponent> next) {
-    const std::int64_t lacking = pages_of_next(next) - free_;
-    if (aim_.idle_blocks <= 0 || lacking < budget_.reserve) {
+    const std::int64_t wanted = pages_of_next(next);
+    if (aim_.idle_blocks <= 0 || wanted - free_ < budget_.reserve) {
       return;
     }
-    const std::int64_t pages = kv_pages(spec_, form_.kv, budget_.page_bytes);
-    const std::int64_t left = kv_blocks_in(
-        spec_, form_.kv, std::max<std::int64_t>(pages - lacking, 0), budget_.page_bytes);
-    KvForm less = form_.kv;
-    less.blocks = std::max({left, form_.kv.blocks - aim_.idle_blocks, std::int64_t{1}});
-    if (pages - kv_pages(spec_, less, budget_.page_bytes) >= budget_.reserve) {
-      take(ResizeKv{less.blocks});
+    const std::int64_t blocks =
+        std::max({blocks_leaving(wanted), form_.kv.blocks - aim_.idle_blocks, std::int64_t{1}});
+    const Form less = after(form_, ResizeKv{blocks});
+    if (form_pages(spec_, form_, budget_.page_bytes) -
+            form_pages(spec_, less, budget_.page_bytes) >=
+        budget_.reserve) {
+      take(ResizeKv{blocks});
     }
   }
 
@@ -67,12 +67,8 @@ class Planner {
   // swaps take stay free, or each would wait for a step to give back what the one before it freed,
   // and those that will be lacking for a later one.
   void grow(std::span<const SwapComponent> next) {
-    const std::int64_t pages =
-        kv_pages(spec_, form_.kv, budget_.page_bytes) + free_ -
-        std::max({pages_of_next(next), pages_in_turn(next), budget_.reserve});
-    const std::int64_t blocks = std::min(
-        to_.kv.blocks,
-        kv_blocks_in(spec_, form_.kv, std::max<std::int64_t>(pages, 0), budget_.page_bytes));
+    const std::int64_t left = std::max({pages_of_next(next), pages_in_turn(next), budget_.reserve});
+    const std::int64_t blocks = std::min(to_.kv.blocks, blocks_leaving(left));
     const std::int64_t more = blocks - form_.kv.blocks;
     if (more >= resize_ || (next.empty() && more > 0)) {
       take(ResizeKv{blocks});
@@ -89,14 +85,30 @@ class Planner {
     if (form_ == to_) {
       return {};
     }
-    return lacking(kv_pages(spec_, to_.kv, budget_.page_bytes) -
-                       kv_pages(spec_, form_.kv, budget_.page_bytes) - free_ + budget_.reserve,
+    const Form resized = after(form_, ResizeKv{to_.kv.blocks});
+    return lacking(form_pages(spec_, resized, budget_.page_bytes) - budget_.pages + budget_.reserve,
                    to_string(ResizeKv{to_.kv.blocks}));
   }
 
   std::vector<MorphStep> steps() { return std::move(steps_); }
 
  private:
+  // Returns the free pages of the fullest device that holds the component.
+  std::int64_t free_for(const SwapComponent& swap) const {
+    std::int64_t most = 0;
+    for (std::size_t device = 0; device < form_.group.size(); ++device) {
+      if (!form_.group[device].of(swap.layer, swap.component).empty()) {
+        most = std::max(most, pages_on(spec_, form_, static_cast<int>(device), budget_.page_bytes));
+      }
+    }
+    return budget_.pages - most;
+  }
+
+  // Returns the blocks with which so many pages are left free on every device.
+  std::int64_t blocks_leaving(std::int64_t pages) const {
+    return kv_blocks_beside(spec_, form_, budget_.pages - pages, budget_.page_bytes);
+  }
+
   // That preparing those takes which are prepared at once.
   std::int64_t pages_of_next(std::span<const SwapComponent> next) const {
     const auto at_once =
@@ -131,9 +143,7 @@ class Planner {
 
   // To no less than in the end, or, where it may lend more, no less than is lacking.
   void shrink_by_pages(std::int64_t pages, bool may_lend) {
-    const std::int64_t kept = kv_pages(spec_, form_.kv, budget_.page_bytes) - pages;
-    const std::int64_t fitting =
-        kv_blocks_in(spec_, form_.kv, std::max<std::int64_t>(kept, 0), budget_.page_bytes);
+    const std::int64_t fitting = blocks_leaving(free_ + pages);
     const std::int64_t least =
         may_lend ? std::max<std::int64_t>(std::min(to_.kv.blocks, fitting), 1) : to_.kv.blocks;
     if (form_.kv.blocks > least) {
@@ -186,11 +196,12 @@ std::vector<SwapComponent> swaps_between(const Form& from, const Form& to,
 }  // namespace
 
 std::int64_t reserve_pages(const ModelSpec& spec, std::span<const Precision> ladder,
-                           std::int64_t page_bytes, int shards) {
+                           std::int64_t page_bytes, const DeviceShare& share) {
   std::int64_t pages = 0;
   for (std::size_t i = 1; i < ladder.size(); ++i) {
     for (const Component half : kLayerHalves) {
-      pages = std::max(pages, component_pages(spec, half, ladder[i], page_bytes, shards));
+      pages = std::max(pages, component_pages(spec, half, ladder[i], page_bytes, share.shards) /
+                                  share.shards * share.held);
     }
   }
   return pages;

@@ -8,6 +8,7 @@
 #include "contract/model_spec.h"
 #include "contract/morph.h"
 #include "control/form_path.h"
+#include "cost/memory.h"
 #include "cost/pages.h"
 
 namespace protean {
@@ -27,7 +28,7 @@ struct MorphAim {
 // Pages that have to stay free so that any half of a layer can be filled at a precision of the
 // ladder below its first while the old one still serves: what PageBudget::reserve should be.
 std::int64_t reserve_pages(const ModelSpec& spec, std::span<const Precision> ladder,
-                           std::int64_t page_bytes, int shards = 1);
+                           std::int64_t page_bytes, const DeviceShare& share = {});
 
 // Pages that preparing the step takes from the free ones before its commit gives any back. Steps of
 // a plan may be prepared while earlier ones are not committed yet if there are so many.

@@ -26,21 +26,37 @@ bool swaps_embeddings(const Morph& morph) {
   });
 }
 
+// Returns the free pages of the fullest device that the step concerns.
+std::int64_t free_for(const MorphStep& step, const Form& form, const FormBounds& bounds) {
+  const auto* const swap = std::get_if<SwapComponent>(&step);
+  std::int64_t most = 0;
+  for (std::size_t device = 0; device < form.group.size(); ++device) {
+    if (swap == nullptr || !form.group[device].of(swap->layer, swap->component).empty()) {
+      most = std::max(
+          most, pages_on(bounds.spec, form, static_cast<int>(device), bounds.budget.page_bytes));
+    }
+  }
+  return bounds.budget.pages - most;
+}
+
 // Every prefix is legal, fits and keeps the reserve; every step finds the pages to prepare it; no
 // more blocks go meanwhile than may be lent, or the embeddings need.
 void expect_sound(const Morph& morph, const Form& from, const Form& to, const FormBounds& bounds,
                   std::int64_t idle_blocks = 0) {
-  const DeviceSpec device{.id = DeviceId{0}};
+  std::vector<DeviceSpec> devices;
+  for (const Holding& holding : from.group) {
+    devices.push_back({.id = holding.device});
+  }
   const PageBudget& budget = bounds.budget;
   Form form = from;
   for (const MorphStep& step : morph.steps) {
     SCOPED_TRACE(to_string(step));
-    const std::int64_t free = budget.pages - form_pages(bounds.spec, form, budget.page_bytes);
-    EXPECT_LE(pages_to_prepare(bounds.spec, form, step, budget.page_bytes), free);
+    EXPECT_LE(pages_to_prepare(bounds.spec, form, step, budget.page_bytes),
+              free_for(step, form, bounds));
     const Form next = after(form, step);
     EXPECT_NE(next, form) << "a step that does nothing";
     form = next;
-    const Status legal = validate(form, bounds.spec, std::span(&device, 1));
+    const Status legal = validate(form, bounds.spec, devices);
     EXPECT_TRUE(legal.ok()) << legal.error().message;
     EXPECT_LE(form_pages(bounds.spec, form, budget.page_bytes) + budget.reserve, budget.pages);
     EXPECT_LE(form.kv.blocks, std::max(from.kv.blocks, to.kv.blocks));
@@ -99,6 +115,34 @@ TEST_F(PlanMorph, EveryPrefixOfAnyMorphIsSound) {
     EXPECT_LE(resizes(*morph), 7) << to_string(from) << "\n" << to_string(to);
     if (HasFailure()) {
       FAIL() << to_string(from) << "\n" << to_string(to);
+    }
+  }
+}
+
+// A group has more blocks than one of its devices could have alone, and its morphs use them all.
+TEST_F(PlanMorph, MorphsOfGroupsAreAsSound) {
+  const std::vector<DeviceId> four = {DeviceId{0}, DeviceId{1}, DeviceId{2}, DeviceId{3}};
+  const std::int64_t alone = bounds_.full.kv.blocks;
+  for (const Division& division : {Division{2, {16}}, Division{4, {16}}, Division{1, {8, 8}},
+                                   Division{1, {10, 6}}, Division{2, {8, 8}}}) {
+    FormBounds bounds = bounds_;
+    // Both ends of a pipeline hold the embeddings, but layers make room for them at one of them.
+    bounds.embeddings_stay = division.stage_layers.size() > 1;
+    bounds.full.shards = 4;
+    bounds.full = divide(bounds.full, division,
+                         std::span(four).first(static_cast<std::size_t>(division.devices())));
+    bounds.budget.reserve = reserve_pages(bounds.spec, bounds.ladder, bounds.budget.page_bytes,
+                                          share_of(bounds.full, bounds.full.group.front()));
+    bounds.full = form_path(bounds, Precision::kBf16).front();
+    EXPECT_GT(bounds.full.kv.blocks, alone * 3 / 2) << to_string(bounds.full);
+    const std::vector<Form> path = form_path(bounds, Precision::kW4);
+    EXPECT_GT(path.back().kv.blocks, bounds.full.kv.blocks);
+    for (const Form& to : {path[path.size() / 2], path.back()}) {
+      for (const auto& [from, end] : {std::pair(bounds.full, to), std::pair(to, bounds.full)}) {
+        const auto morph = plan_morph(from, end, bounds);
+        ASSERT_TRUE(morph.ok()) << morph.error().message;
+        expect_sound(*morph, from, end, bounds);
+      }
     }
   }
 }

@@ -96,6 +96,9 @@ std::string error_json(const ApiError& error, ErrorStyle style, std::string_view
         {"error", {{"type", anthropic_type(error.status)}, {"message", error.message}}},
         {"request_id", request_id.empty() ? json::value(nullptr) : json::value(request_id)}});
   }
+  if (style == ErrorStyle::kOllama) {
+    return json::serialize(json::object{{"error", error.message}});
+  }
   const Kind kind = kind_of(error.status);
   json::object fields;
   fields["message"] = error.message;

@@ -26,7 +26,8 @@ using Checked = std::variant<T, ApiError>;
 // The API whose clients read the error:
 //   OpenAI     {"error":{"message":...,"type":...,"param":...,"code":...}}
 //   Anthropic  {"type":"error","error":{"type":...,"message":...},"request_id":...}
-enum class ErrorStyle : std::uint8_t { kOpenAi, kAnthropic };
+//   Ollama     {"error":...}
+enum class ErrorStyle : std::uint8_t { kOpenAi, kAnthropic, kOllama };
 std::string error_json(const ApiError& error, ErrorStyle style = ErrorStyle::kOpenAi,
                        std::string_view request_id = {});
 

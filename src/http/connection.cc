@@ -299,7 +299,7 @@ asio::awaitable<bool> Connection::serve_growing(const Exchange& exchange, Growin
 asio::awaitable<bool> Connection::send_events(const Exchange& exchange, GrowingAnswer& answer) {
   const bool keep_alive = exchange.keep_alive && exchange.http_1_1;
   answered(exchange, 200, true);
-  const HttpReply head{.content_type = "text/event-stream; charset=utf-8",
+  const HttpReply head{.content_type = std::string(answer.stream_type()),
                        .headers = {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}}};
   std::string bytes = head_of(exchange, head, keep_alive);
   bytes += exchange.http_1_1 ? "Transfer-Encoding: chunked\r\n\r\n" : "\r\n";
@@ -321,7 +321,9 @@ asio::awaitable<bool> Connection::send_events(const Exchange& exchange, GrowingA
       }
       if (!happened) {
         const std::string ping = answer.keep_alive();
-        open = co_await send_piece(exchange, ping);
+        if (!ping.empty()) {
+          open = co_await send_piece(exchange, ping);
+        }
       }
     }
   }

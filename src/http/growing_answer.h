@@ -4,6 +4,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "http/api_error.h"
 
@@ -21,6 +22,8 @@ class GrowingAnswer {
 
   virtual const std::string& id() const = 0;
   virtual bool streaming() const = 0;
+  // The Content-Type of a streamed answer.
+  virtual std::string_view stream_type() const { return "text/event-stream; charset=utf-8"; }
   virtual bool started() const = 0;
   virtual bool done() const = 0;
   virtual const std::optional<ApiError>& failure() const = 0;
@@ -33,7 +36,7 @@ class GrowingAnswer {
   virtual std::string take_events() = 0;
   // Returns the body of an answer that is not streamed, is done and has not failed.
   virtual std::string take_body() = 0;
-  // Returns what to send between events to a client that has waited long.
+  // Returns what to send between events to a client that has waited long; empty: nothing.
   virtual std::string keep_alive() const = 0;
   // Ends the answer because its client has left. Does nothing if the answer is done.
   virtual void abandon() = 0;

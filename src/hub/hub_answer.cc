@@ -32,7 +32,7 @@ std::string digest_of(std::string_view tag) {
 }
 
 // Text of the hub for people, fit for one line of a message.
-std::string shown(std::string_view text) {
+std::string one_line(std::string_view text) {
   constexpr std::size_t kLongest = 200;
   std::string line(text.substr(0, kLongest));
   std::replace_if(
@@ -40,7 +40,7 @@ std::string shown(std::string_view text) {
   return line;
 }
 
-Error no_model(const HubSettings& settings, const ModelName& name) {
+Error no_such_model(const HubSettings& settings, const ModelName& name) {
   std::vector<std::string> known;
   for (const CachedRepo& repo : Cache(settings.cache).list()) {
     known.push_back(repo.repo);
@@ -70,8 +70,9 @@ Error no_access(const HubSettings& settings, const ModelName& name) {
 
 Error explain_refusal(const WebAnswer& answer, const HubSettings& settings, const ModelName& name) {
   const std::string_view code = answer.field("X-Error-Code");
-  const std::string message = shown(answer.field("X-Error-Message"));
+  const std::string message = one_line(answer.field("X-Error-Message"));
   const int status = answer.status();
+  const std::string path = answer.url.target.substr(0, answer.url.target.find('?'));
   if (code == "GatedRepo") {
     return no_access(settings, name);
   }
@@ -81,8 +82,7 @@ Error explain_refusal(const WebAnswer& answer, const HubSettings& settings, cons
   }
   if (code == "EntryNotFound") {
     return make_error(ErrorCode::kNotFound, "{} of {} is not there: HTTP {}",
-                      answer.url.target.substr(answer.url.target.rfind('/') + 1), name.repo,
-                      status);
+                      path.substr(path.rfind('/') + 1), name.repo, status);
   }
   const bool bad_token = message.find("Invalid credentials") != message.npos ||
                          message.find("Invalid username or password") != message.npos;
@@ -91,15 +91,14 @@ Error explain_refusal(const WebAnswer& answer, const HubSettings& settings, cons
                       settings.endpoint, settings.token_source);
   }
   if (code == "RepoNotFound" || status == 404 || status == 401) {
-    return no_model(settings, name);
+    return no_such_model(settings, name);
   }
   if (status == 403) {
     return make_error(ErrorCode::kInvalidArgument, "{} refuses access to {}: HTTP 403{}",
                       answer.url.host_header, name.repo, message.empty() ? "" : ": " + message);
   }
   return make_error(is_temporary(status) ? ErrorCode::kUnavailable : ErrorCode::kInternal,
-                    "{} answers HTTP {} to {}{}", answer.url.host_header, status,
-                    answer.url.target.substr(0, answer.url.target.find('?')),
+                    "{} answers HTTP {} to {}{}", answer.url.host_header, status, path,
                     message.empty() ? "" : ": " + message);
 }
 

@@ -115,6 +115,7 @@ asio::awaitable<Result<WebAnswer>> WebClient::exchange(const WebRequest& request
   ConnectionDeadline deadline(io_, patience_, connection);
   open_.insert(connection);
   Status sent = co_await open(connection, url, *proxy);
+  deadline.restart(patience_);
   if (sent.ok()) {
     const std::string text = request_text(request, url, *proxy);
     if (const error_code failed = co_await connection->write(text)) {

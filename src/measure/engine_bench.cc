@@ -213,12 +213,17 @@ Result<EngineTable> measure_engine(const EngineBenchOptions& options) {
   if (!group.ok()) {
     return group.error();
   }
+  table.threads = 0;
+  for (const GroupDevice& device : group->devices) {
+    table.threads += device.cpus.threads;
+  }
   StepRigOptions rig_options{.model = options.model,
                              .variant_cache = options.variant_cache,
                              .precisions = *precisions,
                              .cpus = *cpus,
-                             .group = *std::move(group),
                              .cpu_time = options.cpu_time};
+  rig_options.group = *std::move(group);
+  rig_options.cpus.threads = table.threads;  // of the stopwatch
   for (const Case& one : *cases) {
     rig_options.shapes.push_back(one.shape);
   }

@@ -135,7 +135,8 @@ Result<PageBudget> StepRig::choose_memory(const StepRigOptions& options) {
   }
   form_ = form_at(ladder.front(), kv);
   PageBudget budget{.page_bytes = page_bytes_for(spec(), group_.shards)};
-  budget.reserve = reserve_pages(spec(), ladder, budget.page_bytes, group_.shards);
+  budget.reserve =
+      reserve_pages(spec(), ladder, budget.page_bytes, share_of(form_, form_.group.front()));
   for (const Precision precision : ladder) {  // the embeddings are swapped too
     budget.reserve =
         std::max(budget.reserve, component_pages(spec(), Component::kEmbeddings,

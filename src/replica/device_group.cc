@@ -24,7 +24,7 @@ std::optional<int> whole_number(std::string_view text) {
 // A device as a file describes it.
 struct DescribedDevice {
   std::string cpus;
-  int threads = 0;
+  std::optional<int> threads;  // nothing: one for each CPU
   std::optional<std::int64_t> memory_bytes;
 };
 
@@ -63,7 +63,7 @@ Result<DescribedDevice> read_device(const std::string& file, const toml::table& 
   if (entry.cpus.empty()) {
     return wrong("cpus", "a list of CPUs such as \"0-7,16\"");
   }
-  if (entry.threads < 0) {
+  if (entry.threads.value_or(1) < 1) {
     return wrong("threads", "at least 1");
   }
   return entry;
@@ -73,8 +73,9 @@ Result<toml::table> parse_file(const std::string& file) {
   try {
     return toml::parse_file(file);
   } catch (const toml::parse_error& error) {
-    return make_error(ErrorCode::kInvalidArgument, "--devices {}: {}, line {}", file,
-                      error.description(), error.source().begin.line);
+    const auto line = error.source().begin.line;  // 0: the file cannot be opened
+    return make_error(ErrorCode::kInvalidArgument, "--devices {}: {}{}", file, error.description(),
+                      line > 0 ? fmt::format(", line {}", line) : "");
   }
 }
 
@@ -108,8 +109,9 @@ Result<std::vector<GroupDevice>> devices_of_file(const std::string& file, const 
   }
   std::vector<GroupDevice> devices;
   std::vector<int> used;
+  std::int64_t memory_bytes = 0;
   for (const DescribedDevice& entry : *entries) {
-    auto cpus = choose_cpus(machine, {.cpus = entry.cpus, .threads = entry.threads});
+    auto cpus = choose_cpus(machine, {.cpus = entry.cpus, .threads = entry.threads.value_or(0)});
     if (!cpus.ok()) {
       return make_error(cpus.error().code, "{}: device {}: {}", file, devices.size(),
                         cpus.error().message);
@@ -121,7 +123,12 @@ Result<std::vector<GroupDevice>> devices_of_file(const std::string& file, const 
       }
       used.push_back(cpu);
     }
+    memory_bytes += entry.memory_bytes.value_or(0);
     devices.push_back({*std::move(cpus), entry.memory_bytes});
+  }
+  if (memory_bytes > machine.free_memory_bytes) {
+    return make_error(ErrorCode::kExhausted, "{}: its devices take {}, and {} are free: give less",
+                      file, format_bytes(memory_bytes), format_bytes(machine.free_memory_bytes));
   }
   return devices;
 }
@@ -132,7 +139,7 @@ Result<std::vector<int>> stage_layers(const GroupOptions& options, const ModelSp
   while (!rest.empty()) {
     const std::size_t comma = std::min(rest.find(','), rest.size());
     const auto count = whole_number(rest.substr(0, comma));
-    if (!count || *count < 1) {
+    if (!count || *count < 1 || *count > spec.layers || comma + 1 == rest.size()) {
       return make_error(ErrorCode::kInvalidArgument,
                         "--stages {}: give the number of layers of each stage, such as 10,9,7,6",
                         options.stages);
@@ -143,7 +150,7 @@ Result<std::vector<int>> stage_layers(const GroupOptions& options, const ModelSp
   const int sum = std::accumulate(layers.begin(), layers.end(), 0);
   if (sum != spec.layers) {
     return make_error(ErrorCode::kInvalidArgument,
-                      "--stages {}: these are {} layers, the model has {}: let them add up",
+                      "--stages {}: these are {} layers, the model has {}: give as many",
                       options.stages, sum, spec.layers);
   }
   return layers;
@@ -242,8 +249,9 @@ Status add_devices(const Machine& machine, const ComputeOptions& compute, int de
 }
 
 // The devices of the options; their number may be open, which is an empty result.
-Result<std::vector<GroupDevice>> named_devices(const GroupOptions& options, const Machine& machine,
-                                               int& count) {
+Result<std::vector<GroupDevice>> named_devices(const GroupOptions& options,
+                                               const ComputeOptions& compute,
+                                               const Machine& machine, int& count) {
   count = 0;
   if (options.devices == "auto") {
     return std::vector<GroupDevice>();
@@ -255,6 +263,12 @@ Result<std::vector<GroupDevice>> named_devices(const GroupOptions& options, cons
     }
     count = *number;
     return std::vector<GroupDevice>();
+  }
+  if (!compute.cpus.empty() || compute.threads > 0) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "--devices {} names the CPUs and threads of each device: remove --cpus and "
+                      "--threads, or give a number of devices",
+                      options.devices);
   }
   auto devices = devices_of_file(options.devices, machine);
   if (devices.ok()) {
@@ -268,7 +282,7 @@ Result<std::vector<GroupDevice>> named_devices(const GroupOptions& options, cons
 Result<DeviceGroup> choose_group(const GroupOptions& options, const ComputeOptions& compute,
                                  const ModelSpec& spec, const Machine& machine) {
   int count = 0;
-  auto devices = named_devices(options, machine, count);
+  auto devices = named_devices(options, compute, machine, count);
   if (!devices.ok()) {
     return devices.error();
   }
@@ -288,9 +302,10 @@ Result<DeviceGroup> choose_group(const GroupOptions& options, const ComputeOptio
     }
     stages = *std::move(layers);
     if (options.pipeline > 0 && options.pipeline != std::ssize(stages)) {
-      return make_error(ErrorCode::kInvalidArgument,
-                        "--stages {} are {} stages, --pipeline-parallel-size is {}: leave one away",
-                        options.stages, stages.size(), options.pipeline);
+      return make_error(
+          ErrorCode::kInvalidArgument,
+          "--stages {} are {} stages, --pipeline-parallel-size is {}: remove one of them",
+          options.stages, stages.size(), options.pipeline);
     }
   }
   const Degrees degrees = chosen_degrees(options, stages.size(), count, spec);
@@ -303,10 +318,10 @@ Result<DeviceGroup> choose_group(const GroupOptions& options, const ComputeOptio
     return valid.error();
   }
   if (shards < degrees.tensor) {
-    return make_error(ErrorCode::kInvalidArgument,
-                      "--max-tensor-parallel-size {} is below the degree in use, {}: leave it away "
-                      "or raise it",
-                      shards, degrees.tensor);
+    return make_error(
+        ErrorCode::kInvalidArgument,
+        "--max-tensor-parallel-size {} is below the degree in use, {}: remove it or raise it",
+        shards, degrees.tensor);
   }
   DeviceGroup group{.devices = *std::move(devices),
                     .division = even_division(spec.layers, degrees.tensor, degrees.stages),

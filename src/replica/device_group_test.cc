@@ -55,20 +55,21 @@ TEST(DeviceGroup, SaysWhatWouldWork) {
   EXPECT_EQ(chosen({.most_tensor = 16}),
             "--max-tensor-parallel-size 16: a degree is a power of two that divides the model's 8 "
             "KV heads: use 8");
-  EXPECT_EQ(
-      chosen({.tensor = 4, .most_tensor = 2}),
-      "--max-tensor-parallel-size 2 is below the degree in use, 4: leave it away or raise it");
+  EXPECT_EQ(chosen({.tensor = 4, .most_tensor = 2}),
+            "--max-tensor-parallel-size 2 is below the degree in use, 4: remove it or raise it");
   EXPECT_EQ(chosen({.devices = "3", .tensor = 2}),
             "--devices 3: TP 2 with 1 stage takes 2: use --devices 2, or other degrees");
   EXPECT_EQ(chosen({.pipeline = 17}),
             "--pipeline-parallel-size 17: the model has 16 layers, and each stage needs one: use "
             "at most 16");
   EXPECT_EQ(chosen({.stages = "10,5"}),
-            "--stages 10,5: these are 15 layers, the model has 16: let them add up");
+            "--stages 10,5: these are 15 layers, the model has 16: give as many");
   EXPECT_EQ(chosen({.stages = "16,0"}),
             "--stages 16,0: give the number of layers of each stage, such as 10,9,7,6");
+  EXPECT_EQ(chosen({.stages = "2147483647,2147483647,18"}).find("--stages 2147483647"), 0U);
+  EXPECT_EQ(chosen({.stages = "10,6,"}).find("--stages 10,6,: give the number"), 0U);
   EXPECT_EQ(chosen({.pipeline = 3, .stages = "10,6"}),
-            "--stages 10,6 are 2 stages, --pipeline-parallel-size is 3: leave one away");
+            "--stages 10,6 are 2 stages, --pipeline-parallel-size is 3: remove one of them");
   EXPECT_EQ(chosen({.devices = "0"}), "--devices 0: use 1 to 1024");
   EXPECT_NE(chosen({.devices = "nowhere.toml"}).find("nowhere.toml"), std::string::npos);
 }
@@ -116,6 +117,10 @@ TEST_F(DeviceFile, SaysWhatIsWrongInIt) {
             ": CPU 2 belongs to two devices: give each its own");
   EXPECT_EQ(refusal("[[device]]\nmemory = \"1GiB\"\n"),
             ": device 0: cpus must be a list of CPUs such as \"0-7,16\"");
+  EXPECT_EQ(refusal("[[device]]\ncpus = \"0\"\nthreads = 0\n"),
+            ": device 0: threads must be at least 1");
+  EXPECT_EQ(refusal("[[device]]\ncpus = \"0\"\nmemory = \"2GiB\"\n"),
+            ": its devices take 2.00 GiB, and 1.00 GiB are free: give less");
   EXPECT_EQ(refusal("[[device]]\ncpus = 3\n"),
             ": device 0: cpus must be a list of CPUs such as \"0-7,16\"");
   EXPECT_EQ(refusal("[[device]]\ncpus = \"0\"\nmemory = 3\n"),

@@ -30,6 +30,15 @@ int steps_in_flight(const Form& form) {
   return static_cast<int>(stages_of(form).size());
 }
 
+// Returns what tokens and positions cost in multiply-adds of a layer: what makes the steps of a
+// pipeline take about equal times.
+StepBalance balance_of(const ModelSpec& spec) {
+  const AttentionSpec& attention = spec.attention;
+  const double q = static_cast<double>(attention.heads) * attention.head_dim;
+  const double kv = static_cast<double>(attention.kv_heads) * attention.head_dim;
+  return {.per_token = spec.hidden * (2 * q + 2 * kv + 3.0 * spec.ffn), .per_position = 2 * q};
+}
+
 }  // namespace
 
 ReadComponent read_from(std::shared_ptr<VariantStore> variants) {
@@ -93,7 +102,7 @@ Result<std::unique_ptr<CpuWorker>> create_worker(const ReplicaOptions& options, 
                             .done = [tell](MorphDone done) { tell(done); }});
 }
 
-EngineConfig engine_config(const ReplicaOptions& options) {
+EngineConfig engine_config(const ReplicaOptions& options, const ModelSpec& spec) {
   const ModelOptions& model = options.model;
   const Sizing& sizing = options.sizing;
   return {.scheduler = {.kv_blocks = sizing.form.kv.blocks,
@@ -103,7 +112,8 @@ EngineConfig engine_config(const ReplicaOptions& options) {
                         .max_num_batched_tokens = model.max_num_batched_tokens,
                         .max_model_len = sizing.max_model_len,
                         .prefix_caching = model.prefix_caching,
-                        .steps_in_flight = steps_in_flight(sizing.form)},
+                        .steps_in_flight = steps_in_flight(sizing.form),
+                        .balance = balance_of(spec)},
           .max_in_flight = steps_in_flight(sizing.form),
           .morph = options.morph};
 }
@@ -141,14 +151,16 @@ Result<std::unique_ptr<Replicas>> Replicas::start(const ReplicaOptions& options,
     }
     workers->add(*std::move(worker));
   }
-  return std::unique_ptr<Replicas>(new Replicas(options, std::move(workers), inbox, sink));
+  const EngineConfig engine = engine_config(options, checkpoint.spec());
+  return std::unique_ptr<Replicas>(
+      new Replicas(options.router, engine, std::move(workers), inbox, sink));
 }
 
-Replicas::Replicas(const ReplicaOptions& options, std::unique_ptr<Workers> workers, Inbox& inbox,
-                   TokenSink& sink)
+Replicas::Replicas(RouterPolicy router, const EngineConfig& engine,
+                   std::unique_ptr<Workers> workers, Inbox& inbox, TokenSink& sink)
     : inbox_(inbox),
       workers_(std::move(workers)),
-      fleet_(options.router, workers_->members(engine_config(options)), sink, workers_.get()) {
+      fleet_(router, workers_->members(engine), sink, workers_.get()) {
   thread_ = std::thread([this] { run(); });
 }
 

@@ -72,8 +72,8 @@ class Replicas {
   ~Replicas();
 
  private:
-  Replicas(const ReplicaOptions& options, std::unique_ptr<Workers> workers, Inbox& inbox,
-           TokenSink& sink);
+  Replicas(RouterPolicy router, const EngineConfig& engine, std::unique_ptr<Workers> workers,
+           Inbox& inbox, TokenSink& sink);
   void run();
 
   Inbox& inbox_;

@@ -284,8 +284,8 @@ Status size_memory(const ModelOptions& options, const ModelSpec& spec, const Mac
                                      static_cast<double>(weight_bytes(spec, form)) + full_bytes);
   const std::int64_t page_bytes = page_bytes_for(
       spec, form.shards, std::ssize(sizing.devices) * static_cast<std::int64_t>(most_bytes));
-  const std::int64_t reserve =
-      reserve_pages(spec, ladder_from(form, options), page_bytes, form.shards);
+  const std::int64_t reserve = reserve_pages(spec, ladder_from(form, options), page_bytes,
+                                             share_of(form, form.group.front()));
   const std::int64_t weights = weight_pages(spec, form, page_bytes) + reserve;
   const FixedMemory fixed{weights * page_bytes,
                           step_activation_bytes(spec, form, options.max_num_batched_tokens)};

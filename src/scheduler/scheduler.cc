@@ -165,8 +165,8 @@ std::optional<StepPlan> Scheduler::next_step(TimeNs now_ns) {
     return std::nullopt;
   }
   plan.id = StepId{++last_step_};
-  in_flight_.push_back(
-      {plan.id, precision_tag_, plan.slices, plan.samples.size(), plan.scores.size()});
+  in_flight_.push_back({plan.id, precision_tag_, plan.slices, plan.samples.size(),
+                        plan.scores.size(), budget_.cost_taken()});
   return plan;
 }
 
@@ -174,14 +174,18 @@ bool Scheduler::may_schedule(const Sequence& sequence) const {
   return !sequence.scheduled() || (config_.steps_in_flight > 1 && sequence.may_overlap());
 }
 
-// Divides what is ready, as far as it fits one step each, among this step and those that can still
-// be started. A prompt that waits counts as the tokens that prompts may take.
+// Gives the step its share of all work, in flight or ready: as much as each other step that may be
+// in flight. So steps that are uneven become even again. A prompt that waits counts as the tokens
+// that prompts may take.
 void Scheduler::divide_ready_work() {
-  const int steps = config_.steps_in_flight - static_cast<int>(in_flight_.size());
-  if (steps <= 1) {
+  if (config_.steps_in_flight <= 1) {
     return;
   }
-  double ready = 0;
+  const int steps = std::max(1, config_.steps_in_flight - static_cast<int>(in_flight_.size()));
+  double work = 0;
+  for (const InFlight& step : in_flight_) {
+    work += step.cost;
+  }
   std::int64_t prompt_tokens = std::int64_t{steps} * budget_.of_prompts(budget_.left());
   const auto add = [&](const Sequence& sequence) {
     const bool decode = sequence.pending() == 1;
@@ -189,7 +193,7 @@ void Scheduler::divide_ready_work() {
                               : static_cast<int>(std::min<std::int64_t>(
                                     std::max(0, sequence.pending()), prompt_tokens));
     prompt_tokens -= decode ? 0 : tokens;
-    ready += budget_.cost(sequence.planned, tokens);
+    work += budget_.cost(sequence.planned, tokens);
   };
   for (const auto& [place, sequence] : running_) {
     if (may_schedule(*sequence)) {
@@ -200,7 +204,7 @@ void Scheduler::divide_ready_work() {
        ++next) {
     add(*next->second);
   }
-  budget_.divide(ready, steps);
+  budget_.divide(work, config_.steps_in_flight);
 }
 
 void Scheduler::schedule_decodes(StepPlan& plan) {

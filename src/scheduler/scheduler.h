@@ -233,6 +233,7 @@ class Scheduler {
     std::vector<SequenceSlice> slices;
     std::size_t samples = 0;
     std::size_t scores = 0;
+    double cost = 0;  // by StepBalance
   };
 
   // The blocks that KV may grow to, see set_largest_kv().

@@ -174,13 +174,21 @@ bool Scheduler::waits_for_prefix(Sequence& sequence) {
 }
 
 // Preempts for the decode of `sequence`. Returns false if the sequence itself was preempted or none
-// can be. A sequence that KV cannot hold even alone is preempted itself.
+// can be. A sequence that KV cannot hold even alone is preempted itself. If all that come later are
+// in steps in flight, the sequence waits for one of them: it must not give its blocks to them.
 bool Scheduler::make_room(Sequence& sequence) {
   if (!fits_now(sequence)) {
     preempt(sequence);
     return false;
   }
-  return preempt_last() && running_.contains(sequence.place);
+  const auto last = std::prev(running_.end())->second;
+  const auto victim = std::find_if(running_.rbegin(), running_.rend(),
+                                   [](const auto& entry) { return !entry.second->scheduled(); });
+  if (victim == running_.rend() || (victim->second == &sequence && last->scheduled())) {
+    return false;
+  }
+  preempt(*victim->second);
+  return running_.contains(sequence.place);
 }
 
 // Preempts the last running sequence that is in no plan. Returns false if there is none.

@@ -33,10 +33,10 @@ class StepBudget {
   void begin_step(int tokens) {
     left_ = tokens;
     share_ = std::numeric_limits<double>::infinity();
-    taken_ = false;
+    cost_taken_ = 0;
   }
-  // Makes it one of `steps` among which work that costs `ready` is divided.
-  void divide(double ready, int steps) { share_ = ready / steps; }
+  // Gives the step an equal share of `work`, which is a cost, as one of `steps` steps.
+  void divide(double work, int steps) { share_ = work / steps; }
   void begin_prompts() { left_ = std::min(left_, prompt_limit_); }
 
   // Returns how many of `tokens` a step's prompts may take.
@@ -49,20 +49,22 @@ class StepBudget {
   void take(int context, int tokens) {
     left_ -= tokens;
     share_ -= balance_.of(context, tokens);
-    taken_ = true;
+    cost_taken_ += balance_.of(context, tokens);
   }
 
   int left() const { return left_; }
-  bool has_room() const { return left_ > 0 && !(taken_ && share_ <= 0); }
-  // True if the latest step took as many tokens as it might.
-  bool used_up() const { return left_ <= 0; }
+  double cost_taken() const { return cost_taken_; }
+  // A step that has nothing yet has room, however small its share is.
+  bool has_room() const { return left_ > 0 && (cost_taken_ <= 0 || share_ > 0); }
+  // True if the latest step took as much as it might.
+  bool used_up() const { return !has_room(); }
 
  private:
   const StepBalance balance_;
   int prompt_limit_ = std::numeric_limits<int>::max();
   int left_ = std::numeric_limits<int>::max();
   double share_ = std::numeric_limits<double>::infinity();  // cost that is left of it
-  bool taken_ = false;                                      // the step has something
+  double cost_taken_ = 0;
 };
 
 inline int StepBudget::tokens_of(int context, int pending, int least) const {

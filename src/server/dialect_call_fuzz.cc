@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "server/anthropic/messages_call.h"
 #include "server/call/json_body.h"
+#include "server/ollama/ollama_call.h"
 #include "server/responses/responses_call.h"
 #include "server/test_scenes/byte_tokenizer_for_test.h"
 
@@ -44,7 +45,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (const boost::json::value* value = std::get_if<boost::json::value>(&body)) {
     try_dialect(*value, read_messages_call);
     try_dialect(*value, read_responses_call);
+    try_dialect(*value, read_ollama_chat);
     read_messages_count(*value);
+    read_ollama_generate(*value);
+    read_ollama_embed(*value);
+    ollama_load_answer(text, 0);
   }
   return 0;
 }

@@ -37,6 +37,15 @@ constexpr std::array kRoutes{
     Row{"/version", Route::kVersion, kRead, false},
     Row{"/metrics", Route::kMetrics, kRead, false},
     Row{"/", Route::kPage, kRead, false},
+    Row{"/api/chat", Route::kOllama, kWrite, true, ErrorStyle::kOllama},
+    Row{"/api/generate", Route::kOllama, kWrite, true, ErrorStyle::kOllama},
+    Row{"/api/embed", Route::kOllama, kWrite, true, ErrorStyle::kOllama},
+    Row{"/api/embeddings", Route::kOllama, kWrite, true, ErrorStyle::kOllama},
+    Row{"/api/tags", Route::kOllama, kRead, true, ErrorStyle::kOllama},
+    Row{"/api/ps", Route::kOllama, kRead, true, ErrorStyle::kOllama},
+    Row{"/api/show", Route::kOllama, kWrite, true, ErrorStyle::kOllama},
+    Row{"/api/pull", Route::kOllama, kWrite, true, ErrorStyle::kOllama},
+    Row{"/api/version", Route::kOllama, kRead, false, ErrorStyle::kOllama},
 };
 
 }  // namespace

@@ -25,7 +25,8 @@ enum class Route {
   kPing,
   kVersion,
   kMetrics,
-  kPage  // the chat and its files
+  kPage,   // the chat and its files
+  kOllama  // its calls, told apart by their pattern
 };
 
 struct RouteMatch {

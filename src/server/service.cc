@@ -170,6 +170,8 @@ Service::Answer Service::answer(const HttpCall& call) {
       std::optional<HttpReply> file = page_reply(Page::kChat, match.argument, call);
       return file ? *std::move(file) : no_such_path(call);
     }
+    case Route::kOllama:
+      return answer_ollama(match.pattern, call);
     case Route::kAny:
     case Route::kNone:
       break;

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <utility>
 #include <variant>
@@ -104,6 +105,7 @@ class Service final : public HttpHandler {
 
   static std::size_t index(ReplicaId replica) { return static_cast<std::size_t>(replica.value); }
   Answer answer(const HttpCall& call);
+  Answer answer_ollama(std::string_view path, const HttpCall& call);
   // When a request was received, and its deadlines.
   struct Timing {
     TimeNs received_ns = 0;

@@ -1,12 +1,17 @@
 // The part of the service that reads calls and submits them to the engine.
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <charconv>
 #include <exception>
 #include <memory>
 #include <utility>
 
+#include "base/check.h"
 #include "server/call/json_body.h"
+#include "server/ollama/ollama_call.h"
+#include "server/ollama/ollama_models.h"
 #include "server/service.h"
 
 namespace protean {
@@ -232,6 +237,28 @@ Service::Answer Service::convert(const HttpCall& call, ParseText parse) {
     const auto reply = std::make_shared<HttpReply>(converted(slow_call, parse));
     return [reply](const HttpCall&) -> Answer { return std::move(*reply); };
   });
+}
+
+Service::Answer Service::answer_ollama(std::string_view path, const HttpCall& call) {
+  const bool chat = path == "/api/chat";
+  if (chat || path == "/api/generate") {
+    if (auto loaded = ollama_load_answer(call.body, unix_time_s())) {
+      return HttpReply{.body = *std::move(loaded)};
+    }
+    return generate(call, chat ? read_ollama_chat : read_ollama_generate);
+  }
+  if (path == "/api/embed" || path == "/api/embeddings") {
+    return generate(call, path == "/api/embed" ? read_ollama_embed : read_ollama_embeddings);
+  }
+  if (path == "/api/show" || path == "/api/pull") {
+    return convert(call, path == "/api/show" ? read_ollama_show : read_ollama_pull);
+  }
+  if (path == "/api/tags" || path == "/api/ps") {
+    return HttpReply{.body = path == "/api/tags" ? ollama_tags(model_, created_s_)
+                                                 : ollama_running(model_)};
+  }
+  check(path == "/api/version", "each path of the API is answered");
+  return HttpReply{.body = fmt::format(R"({{"version":"{}"}})", kOllamaApiVersion)};
 }
 
 void Service::notify(const Generation& generation) {

@@ -239,7 +239,7 @@ TEST_F(ServiceTest, EndpointsMethodsAndStates) {
   EXPECT_EQ(models.at_pointer("/data/1/max_model_len"), 100);
   EXPECT_EQ(json::parse(get("/v1/models/t%69ny").body).at("id"), "tiny");
   EXPECT_EQ(get("/v1/models/other").status, 404);
-  for (const char* nowhere : {"/assets/none.js", "/assets/", "/v2", "/v1/models/../health",
+  for (const char* nowhere : {"/assets/none.js", "/assets/", "/api", "/v2", "/v1/models/../health",
                               "nonsense", "", "/%zz", "//"}) {
     const HttpReply reply = get(nowhere);
     EXPECT_EQ(reply.status, 404) << nowhere;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <limits>
+#include <set>
 #include <thread>
 #include <utility>
 
@@ -64,11 +65,17 @@ std::optional<Error> refusal(const Form& form, const MorphStep& step, bool has_p
 
 // True if every thread of all devices can have a CPU of its own.
 bool cpus_suffice(const WorkerOptions& options) {
-  unsigned threads = 0;
+  std::size_t threads = 0;
+  std::set<int> cpus;
+  bool fits = true;
   for (const WorkerDevice& device : options.devices) {
-    threads += static_cast<unsigned>(device.threads);
+    const auto own = static_cast<std::size_t>(device.threads);
+    threads += own;
+    cpus.insert(device.where.cpus.begin(), device.where.cpus.end());
+    fits = fits && (device.where.cpus.empty() || own <= device.where.cpus.size());
   }
-  return threads <= std::thread::hardware_concurrency();
+  const std::size_t all = cpus.empty() ? std::thread::hardware_concurrency() : cpus.size();
+  return fits && threads <= all;
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/units.h"
+#include "cost/memory.h"
 
 namespace protean {
 
@@ -93,6 +94,9 @@ std::int64_t KvStore::lay_out(const Shape& shape) {
                        .head_dim = attention.head_dim,
                        .block_tokens = block_tokens_};
     layer.block_stride_bytes = layer.kv_heads * layer.slot_bytes();
+    check(layer.block_stride_bytes ==
+              kv_layer_block_bytes(shape.spec, shape.kv) / shape.shards * held.attention.count,
+          "cost counts the bytes that slots take");
     block_bytes_ += layer.block_stride_bytes;
     layers_.push_back(layer);
   }
@@ -125,7 +129,7 @@ Status KvStore::grow(std::int64_t blocks, const cpu::MayGoOn& may_go_on) {
   std::int64_t most = 0;
   for (const Array& array : arrays_) {
     wanted += pages_for(array, blocks);
-    most = array.pages.most_pages();
+    most = array.pages.most_pages();  // of the pool, for every array
   }
   if (wanted > most) {
     return make_error(ErrorCode::kExhausted,

@@ -101,8 +101,8 @@ class Rank {
   // True if this rank draws the tokens of its group.
   bool draws() const { return draws_; }
 
-  // Computes its part of a step. The result is empty unless draws(). Stops the program if the plan
-  // is malformed or beyond the limits.
+  // Computes its part of a step. The result means something only if draws(). Stops the program if
+  // the plan is malformed or beyond the limits.
   StepResult run(const StepPlan& plan, const LogitsTap& tap = {});
 
   // Between steps: gives the component the weights in `memory`, which then holds the old ones.

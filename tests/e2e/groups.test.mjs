@@ -57,7 +57,7 @@ async function withServer(flags, use) {
   }
 }
 
-// KV for about ten sequences, so that some are preempted.
+// KV for about ten sequences on a device, so that some are preempted where there is one.
 const small = ['--kv-cache-memory', '6MiB', '--max-num-batched-tokens', '128', '--max-model-len', '700'];
 
 describe('groups of devices', () => {
@@ -81,6 +81,7 @@ describe('groups of devices', () => {
       await withServer(flags, async (server) => {
         const admin = await operatorsOf(server);
         const running = answers(server, all.slice(0, 12));
+        const { form: before } = await (await fetch(`${admin}/admin/form`)).json();
         for (const layers of ['w8', 'bf16', 'w4a8', 'bf16']) {
           const put = await fetch(`${admin}/admin/form`, { method: 'PUT', body: JSON.stringify({ layers }) });
           assert.equal(put.status, 202, `${name}: ${await put.text()}`);
@@ -89,6 +90,7 @@ describe('groups of devices', () => {
         await running;
         const { form } = await (await fetch(`${admin}/admin/form`)).json();
         assert.equal(form.stages.reduce((sum, stage) => sum + stage.layer_count, 0), 16);
+        assert.equal(form.kv_blocks, before.kv_blocks, `${name}: all of its KV again`);
         assert.equal(form.tp_degree, name.startsWith('TP 2') ? 2 : 1);
       });
     }

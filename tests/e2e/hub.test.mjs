@@ -7,7 +7,7 @@ import { existsSync, lstatSync, mkdirSync, readFileSync, readdirSync, readlinkSy
 import { join, relative } from 'node:path';
 import { after, before, describe, it } from 'node:test';
 import { bigFile, commitOf, file, Hub, Proxy } from './hub.mjs';
-import { builtin, program, random, Server, sleep } from './server.mjs';
+import { builtin, program, random, Server } from './server.mjs';
 
 const first = commitOf('first');
 const second = commitOf('second');
@@ -28,7 +28,6 @@ const extras = { 'README.md': file('# A model'), '.gitattributes': file('x'), 'p
   'consolidated.safetensors': bigFile(1_000_000, 7) };
 
 const repo = (files, more = {}) => ({ refs: { main: first }, commits: { [first]: files }, ...more });
-
 let hub;
 const repos = () => ({
   'acme/tiny': repo({ ...model(), ...extras }),
@@ -99,7 +98,6 @@ function checkCache(env, name, files, commit = first) {
 describe('models by name', () => {
   before(async () => { hub = await Hub.start(repos()); });
   after(() => hub.close());
-
   const withFault = async (fault, act) => {
     hub.fault = fault;
     hub.requests = [];
@@ -423,6 +421,12 @@ describe('models by name', () => {
     hub.listing = (body) => ({ ...body, siblings: body.siblings.map((each) => (each.lfs ? { ...each, lfs: { ...each.lfs, size: 9e15 } } : each)) });
     await fails(pull('acme/quants:Q8_0', { env }), /acme\/quants:Q8_0 needs [\d.]+ [TP]?\w+ more in .*, which has [\d.]+ \w+ free: make room, or set HF_HUB_CACHE/);
     hub.listing = undefined;
+    const refused = (...why) => (request, response, { api, storage }) => !api && !storage && !hub.refuse(response, ...why, 'not for you');
+    await fails(withFault(refused(403, ''), () => pull('acme/quants:Q8_0', { env })), /localhost:\d+ refuses access to acme\/quants: HTTP 403: not for you/);
+    await fails(withFault(refused(404, 'EntryNotFound'), () => pull('acme/quants:Q8_0', { env })), /quants-Q8_0\.gguf of acme\/quants is not there: HTTP 404/);
+    hub.fault = (request, response) => !hub.refuse(response.setHeader('Retry-After', '3600'), 429, '', 'too many');
+    await fails(pull('acme/quants:Q8_0', { env }), /localhost:\d+ answers HTTP 429 to \/api\/models\/acme\/quants\/revision\/main: too many/);
+    hub.fault = undefined;
   });
 
   it('gives a token to the hub alone', async () => {
@@ -492,6 +496,5 @@ describe('models by name', () => {
     // An index that names a file elsewhere.
     hub.repos['acme/index'] = repo({ ...sharded(), 'model.safetensors.index.json': file('{"weight_map": {"a": "../../../x"}}') });
     await fails(pull('acme/index', { env }), /model\.safetensors\.index\.json names a file that is not in its folder/);
-    await sleep(0);
   });
 });

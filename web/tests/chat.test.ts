@@ -3,7 +3,7 @@ import { describe, it } from 'node:test';
 import { defaults, requestBody, titleOf, type Message, type Run, type Settings } from '../src/chat/model';
 import { addRun, streamAnswer } from '../src/chat/stream';
 import type { Api } from '../src/ui/api';
-import { labelText, sharesOf, storage, tintClass } from '../src/ui/precision';
+import { labelText, precisionShares, sharesOf, storage, tintClass } from '../src/ui/precision';
 import { EventParser } from '../src/ui/sse';
 
 const settings = (change: Partial<Settings> = {}): Settings => ({ ...defaults, model: 'm', ...change });
@@ -68,6 +68,11 @@ describe('a call', () => {
 });
 
 describe('an answer', () => {
+  it('says how much of it was computed at which precision', () => {
+    const shares = precisionShares([{ label: 'bf16:4', tokens: 30 }, { label: 'bf16:1+w4:3', tokens: 10 }]);
+    assert.deepEqual(shares, [{ precision: 'bf16', share: 0.8125 }, { precision: 'w4', share: 0.1875 }]);
+    assert.deepEqual(precisionShares([]), []);
+  });
   it('knows which text was computed at which precision', () => {
     const runs: Run[] = [];
     addRun(runs, {}, { 'bf16:4': 2 }, 5);

@@ -29,8 +29,10 @@ class GroupProgress {
   void wait(int device, Moment moment) const;
 
  private:
+  // Waiters sleep on `changes`, which the system can wait for directly as it has 32 bits.
   struct alignas(64) Reached {
     std::atomic<std::uint64_t> value{0};
+    std::atomic<std::uint32_t> changes{0};
   };
   const bool spins_;
   std::vector<Reached> reached_;

@@ -33,6 +33,7 @@ struct AnswerUsage {
   std::int64_t output_tokens = 0;
   std::optional<std::int64_t> cached_tokens;  // known at the end
   std::vector<TokensAt> output_at;
+  RequestTimes times;  // of the choice that ended last; known at the end
 };
 
 // Why a choice ended. stop_reason holds the stop string or the client's stop token that ended it.
@@ -90,8 +91,8 @@ bool is_whole(std::string_view arguments);
 // Writes one answer in one dialect of the HTTP API. A Generation calls it in the order begin(); for
 // each choice prompt() (if the answer repeats something of it), piece() and end_choice(); end(). An
 // error() may follow begin() at any time. An answer that is not streamed calls whole() alone. The
-// other functions return whole server-sent events, or nothing. There is one writer for each answer,
-// so it may keep state.
+// other functions return whole events of the dialect's stream, or nothing. There is one writer for
+// each answer, so it may keep state.
 class AnswerWriter {
  public:
   virtual ~AnswerWriter() = default;
@@ -110,6 +111,7 @@ class AnswerWriter {
   // Returns the body of an answer that is not streamed. Choices are in the order of their index.
   virtual std::string whole(std::span<const AnswerChoice> choices, const AnswerUsage& usage) = 0;
 
+  virtual std::string_view stream_type() const { return "text/event-stream; charset=utf-8"; }
   virtual ErrorStyle errors() const { return ErrorStyle::kOpenAi; }
   virtual std::string_view call_id_prefix() const { return "call_"; }
 };

@@ -169,6 +169,7 @@ void Generation::finished(int index, const Finished& finished) {
   }
   add(usage_.output_at, choice.output_at);
   add(usage_.output_at, finished.usage.output_at);
+  usage_.times = finished.times;
   choice.text.finish(choice.fresh.parts, finished.reason == FinishReason::kLength);
   const bool ended = choice.text.ended();
   if (finished.reason == FinishReason::kFailed && !ended) {

@@ -39,12 +39,13 @@ class Generation final : public GrowingAnswer {
   void finished(int index, const Finished& finished);
   // Called after a batch of the above: makes one event of each choice's new text.
   void flush();
-  // Fails the answer: as an HTTP error, or as an SSE error event if streaming has begun.
+  // Fails the answer: as an HTTP error, or as an error event if streaming has begun.
   void fail(ApiError error);
 
   // For the connection.
   const std::string& id() const override { return identity_.id; }
   bool streaming() const override { return streaming_; }
+  std::string_view stream_type() const override { return writer_->stream_type(); }
   bool started() const override { return started_; }
   bool done() const override { return done_; }
   const std::optional<ApiError>& failure() const override { return failure_; }

@@ -19,6 +19,14 @@
 
 namespace protean {
 
+// What a model is, for clients that show it.
+struct ModelCard {
+  std::string architecture;
+  std::string format;  // "safetensors" or "gguf"
+  std::int64_t parameters = 0;
+  std::int64_t weight_bytes = 0;  // as served at start
+};
+
 // The model as the API sees it. Does not own the tokenizer and chat template, which outlive the
 // server.
 struct ServedModel {
@@ -40,7 +48,8 @@ struct ServedModel {
   std::function<std::vector<DevicePages>(const Form&)> pages_by_device;
   TimeNs ttft_target_ns = 0;  // that the policy works for; 0: none
   int replicas = 1;
-  std::string router;               // the name of the policy that chooses among replicas
+  std::string router;  // the name of the policy that chooses among replicas
+  ModelCard card;
   std::int64_t max_text_bytes = 0;  // most_text_bytes(); 0: text of any length is tokenised
 };
 

@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <bit>
-#include <cmath>
 #include <limits>
 #include <utility>
 
+#include "server/answer/embedding_text.h"
 #include "server/answer/token_report.h"
 #include "server/call/field_reader.h"
 #include "server/call/sampling_fields.h"
@@ -42,26 +42,6 @@ std::string base64(const std::vector<float>& values) {
   return text;
 }
 
-std::string numbers(const std::vector<float>& values) {
-  std::string text = "[";
-  for (const float value : values) {
-    text += fmt::format("{}{}", text.size() == 1 ? "" : ",", value);
-  }
-  return text + "]";
-}
-
-std::vector<float> unit_length(std::vector<float> values) {
-  double squares = 0;
-  for (const float value : values) {
-    squares += static_cast<double>(value) * value;
-  }
-  const double scale = squares > 0 ? 1 / std::sqrt(squares) : 0;
-  for (float& value : values) {
-    value = static_cast<float>(value * scale);
-  }
-  return values;
-}
-
 // Writes embeddings, which are never streamed.
 class EmbeddingWriter : public AnswerWriter {
  public:
@@ -79,7 +59,7 @@ class EmbeddingWriter : public AnswerWriter {
       const std::vector<float> vector = unit_length(choices[i].embedding);
       json +=
           fmt::format(R"({}{{"object":"embedding","index":{},"embedding":{}}})", i == 0 ? "" : ",",
-                      i, base64_ ? fmt::format("\"{}\"", base64(vector)) : numbers(vector));
+                      i, base64_ ? fmt::format("\"{}\"", base64(vector)) : numbers_json(vector));
     }
     json += fmt::format(R"(],"model":{},"usage":{{"prompt_tokens":{},"total_tokens":{}}}}})",
                         json_text(model_), usage.prompt_tokens, usage.prompt_tokens);

@@ -1,7 +1,7 @@
 import { useEffect, useLayoutEffect, useRef, useState } from 'preact/hooks';
 import { Icon, IconButton, copyText } from '../ui/parts';
-import { labelText, sharesOf, tintClass } from '../ui/precision';
-import { count, seconds } from '../ui/format';
+import { labelText, precisionShares, sharesOf, tintClass } from '../ui/precision';
+import { count, plural, seconds } from '../ui/format';
 import { Markdown } from './markdown';
 import type { Conversation, Message, Run, Stats, ToolCall } from './model';
 import { TokenView } from './tokens';
@@ -114,9 +114,10 @@ export function Speed({ stats, runs, running }: { stats: Stats; runs: Run[]; run
   const all = runs.reduce((sum, run) => sum + run.tokens, 0);
   const totals = new Map<string, number>();
   for (const run of runs) totals.set(run.label, (totals.get(run.label) ?? 0) + run.tokens);
+  const details = [...totals].map(([label, tokens]) => `${plural(tokens, 'token')} at ${labelText(label)}`).join(', ');
   return (
     <div class="speed">
-      <div class="ribbon" role="img" aria-label={[...totals].map(([label, tokens]) => `${tokens} tokens at ${labelText(label)}`).join(', ')}>
+      <div class="ribbon" role="img" aria-label={details}>
         {runs.map((run, i) => (
           <span key={i} style={{ flexGrow: run.tokens / Math.max(all, 1) }} title={`${run.tokens} tokens at ${labelText(run.label)}`}>
             {sharesOf(run.label).map((share) => <i key={share.precision} class={tintClass(share.precision)} style={{ flexGrow: share.share }} />)}
@@ -124,10 +125,10 @@ export function Speed({ stats, runs, running }: { stats: Stats; runs: Run[]; run
         ))}
       </div>
       <p class="facts num">
-        {[...totals].map(([label, tokens]) => (
-          <span key={label} class="precision">
-            {sharesOf(label).map((share) => <i key={share.precision} class={`swatch ${tintClass(share.precision)}`} />)}
-            {totals.size > 1 ? `${count(tokens)} at ` : ''}{labelText(label)}
+        {precisionShares(runs).map(({ precision, share }) => (
+          <span key={precision} class="precision" title={details}>
+            <i class={`swatch ${tintClass(precision)}`} />
+            {precision}{share < 0.9995 ? ` ${(share * 100).toFixed(share < 0.095 ? 1 : 0)} %` : ''}
           </span>
         ))}
         {rate > 0 && <span><b>{rate.toFixed(rate < 10 ? 1 : 0)}</b> tokens/s</span>}

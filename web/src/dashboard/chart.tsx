@@ -155,7 +155,11 @@ export function Chart(props: Props) {
   // The values of the cursor, or of the time that a replay shows, or the last ones.
   const later = props.cursor === undefined ? -1 : props.times.findIndex((t) => t > props.cursor!);
   const shown = at !== null && at < props.times.length ? at : later < 0 ? props.times.length - 1 : later - 1;
-  const value = (line: Line) => (shown >= 0 ? line.values[shown] : null);
+  const value = (line: Line): number | null => {
+    let i = shown;
+    if (at === null && props.cursor === undefined) while (i > 0 && line.values[i] == null) --i; // the last one that there was
+    return line.values[i] ?? null;
+  };
   return (
     <figure class="chart">
       <figcaption>
@@ -164,7 +168,7 @@ export function Chart(props: Props) {
           {props.lines.map((line) => (
             <li key={line.name}>
               <i class="swatch" style={{ '--tint': `var(${line.color})` } as never} data-faint={line.faint} />
-              {line.name} <b>{value(line) === null || value(line) === undefined ? '–' : props.format(value(line)!)}</b>
+              {line.name} <b>{value(line) === null ? '–' : props.format(value(line)!)}</b>
             </li>
           ))}
           {props.target && <li><i class="swatch target" />target <b>{props.format(props.target.value)}</b></li>}

@@ -57,3 +57,13 @@ export function halvesOf(layer: string): [string, string] {
   const [attention, mlp] = layer.split('/');
   return [attention!, mlp ?? attention!];
 }
+
+/** The precisions of an answer; a token counts at each by the share of the layers that have it. */
+export function precisionShares(runs: { label: string; tokens: number }[]): Share[] {
+  const sums = new Map<string, number>();
+  const all = runs.reduce((sum, run) => sum + run.tokens, 0);
+  for (const run of runs) {
+    for (const { precision, share } of sharesOf(run.label)) sums.set(precision, (sums.get(precision) ?? 0) + (share * run.tokens) / all);
+  }
+  return [...sums].map(([precision, share]) => ({ precision, share })).sort((a, b) => byBits(a.precision, b.precision));
+}

@@ -1,0 +1,90 @@
+#include "device/cpu/progress.h"
+
+#include <gtest/gtest.h>
+
+#include <thread>
+#include <vector>
+
+#include "device/cpu/shared_exchange.h"
+
+namespace protean::cpu {
+namespace {
+
+// Two devices that write in turns: each waits for the other's last moment before it goes on.
+TEST(GroupProgress, WhatWasWrittenBeforeAMomentIsSeenAfterIt) {
+  constexpr std::uint64_t kSteps = 20'000;
+  for (const bool spins : {false, true}) {
+    GroupProgress progress(2, spins);
+    std::uint64_t shared = 0;
+    std::vector<std::thread> devices;
+    for (int device = 0; device < 2; ++device) {
+      devices.emplace_back([&, device] {
+        for (std::uint64_t step = 1; step <= kSteps; ++step) {
+          if (device == 1) {
+            progress.wait(0, {step, 3});
+          } else if (step > 1) {
+            progress.wait(1, {step - 1, 3});
+          }
+          EXPECT_EQ(shared, 2 * (step - 1) + static_cast<std::uint64_t>(device));
+          ++shared;
+          progress.reach(device, {step, 3});
+        }
+      });
+    }
+    for (std::thread& device : devices) {
+      device.join();
+    }
+    EXPECT_EQ(shared, 2 * kSteps);
+  }
+}
+
+TEST(GroupProgress, ALaterMomentCountsAsTheEarlierOnes) {
+  GroupProgress progress(1, false);
+  progress.wait(0, {0, 0});
+  progress.reach(0, {5, 1});
+  progress.wait(0, {5, 1});
+  progress.wait(0, {4, 900});
+}
+
+// Three devices that show rows and read those of all, with rows that change in every step.
+TEST(SharedExchange, RowsStayUntilAllHaveReadThem) {
+  constexpr int kDevices = 3;
+  constexpr int kLayers = 2;
+  constexpr std::uint64_t kSteps = 3000;
+  ExchangeBoard board(kDevices, false);
+  std::vector<Member> all;
+  for (int device = 0; device < kDevices; ++device) {
+    all.push_back({device, device, 1});
+  }
+  const std::vector<std::vector<Member>> layers(kLayers, all);
+  const GroupMembers members{all, layers, layers, all};
+  std::vector<std::thread> devices;
+  for (int device = 0; device < kDevices; ++device) {
+    devices.emplace_back([&, device] {
+      SharedExchange exchange(board, device, members, kLayers);
+      std::vector<float> mine(8);
+      for (std::uint64_t step = 1; step <= kSteps; ++step) {
+        exchange.begin_step(step);
+        for (int layer = 0; layer < kLayers; ++layer) {
+          exchange.reuse(SharedRows::kMlp);
+          const float value = static_cast<float>(step) * 100 + static_cast<float>(layer) * 10;
+          mine.assign(mine.size(), value + static_cast<float>(device));
+          exchange.show(SharedRows::kMlp, layer, mine);
+          float next = value;
+          for (const ShownRows& shown : exchange.collect(SharedRows::kMlp, layer)) {
+            EXPECT_EQ(shown.rows.front(), next);
+            EXPECT_EQ(shown.rows.back(), next++);
+          }
+          exchange.release(SharedRows::kMlp, layer);
+        }
+      }
+      exchange.reuse(SharedRows::kMlp);  // the rows end with this thread
+    });
+  }
+  for (std::thread& device : devices) {
+    device.join();
+  }
+}
+
+}  // namespace
+}  // namespace protean::cpu

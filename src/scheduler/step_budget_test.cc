@@ -1,0 +1,129 @@
+#include "scheduler/step_budget.h"
+
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "scheduler/scheduler_scene_for_test.h"
+
+namespace protean {
+namespace {
+
+TEST(StepBudget, CutsAPromptWhereItsCostReachesTheShare) {
+  StepBudget by_tokens({.per_token = 1});
+  by_tokens.begin_step(1000);
+  by_tokens.divide(400, 2);
+  EXPECT_EQ(by_tokens.tokens_of(5000, 300, 16), 200) << "whatever comes before";
+  StepBudget by_time({.per_token = 1, .per_position = 0.01});
+  by_time.begin_step(1000);
+  by_time.divide(400, 2);
+  const int early = by_time.tokens_of(0, 300, 16);
+  const int late = by_time.tokens_of(1000, 300, 16);
+  EXPECT_GT(early, 2 * late) << "later tokens attend to more positions";
+  EXPECT_LE(by_time.cost(0, early), 200);
+  EXPECT_GT(by_time.cost(0, early + 1), 200);
+  EXPECT_EQ(by_time.tokens_of(100000, 300, 16), 16) << "the least";
+}
+
+TEST(StepBudget, HasRoomUntilItsShareIsTaken) {
+  StepBudget budget({.per_token = 1});
+  budget.begin_step(100);
+  budget.divide(0, 2);
+  EXPECT_TRUE(budget.has_room()) << "a step is never empty";
+  budget.take(0, 1);
+  EXPECT_FALSE(budget.has_room());
+  EXPECT_TRUE(budget.used_up());
+  budget.begin_step(100);
+  budget.take(0, 99);
+  EXPECT_TRUE(budget.has_room());
+  EXPECT_EQ(budget.cost_taken(), 99);
+}
+
+// A scheduler for two stages with many sequences, whose steps are completed one by one.
+class TwoStages : public testing::Test {
+ protected:
+  TwoStages() : scheduler_(config()) {}
+
+  static SchedulerConfig config() {
+    SchedulerConfig config = config_of(400);
+    config.max_num_seqs = 64;
+    config.max_num_batched_tokens = 256;
+    config.steps_in_flight = 2;
+    return config;
+  }
+
+  void add(int count) {
+    for (int i = 0; i < count; ++i) {
+      ASSERT_TRUE(scheduler_.add(request(++last_, {1, 2, 3}, 40)).ok());
+    }
+  }
+  // Completes the older of two steps and plans the next one; returns its sequences.
+  std::size_t next() {
+    plan_ahead();
+    complete(scheduler_, flight_.front());
+    flight_.erase(flight_.begin());
+    plan_ahead();
+    return flight_.back().slices.size();
+  }
+
+  void plan_ahead() {
+    while (flight_.size() < 2) {
+      std::optional<StepPlan> plan = scheduler_.next_step();
+      if (!plan) {
+        return;
+      }
+      flight_.push_back(*std::move(plan));
+    }
+  }
+
+  Scheduler scheduler_;
+  std::vector<StepPlan> flight_;
+  std::uint64_t last_ = 0;
+};
+
+TEST_F(TwoStages, HaveEqualSharesOfTheSequences) {
+  add(32);
+  for (int i = 0; i < 6; ++i) {
+    EXPECT_EQ(next(), 16U);
+  }
+}
+
+TEST_F(TwoStages, BecomeEvenAgainWhenManyArrive) {
+  add(1);
+  next();
+  add(31);
+  for (int i = 0; i < 4; ++i) {
+    next();
+  }
+  EXPECT_EQ(next(), 16U);
+  EXPECT_EQ(next(), 16U);
+}
+
+// With KV full, the sequence that comes last waits or gives way, not one that comes before it.
+TEST(StepsInFlight, NoSequenceGivesItsBlocksToALaterOne) {
+  SchedulerConfig config = config_of(2);
+  config.steps_in_flight = 2;
+  Scheduler scheduler(config);
+  ASSERT_TRUE(scheduler.add(request(1, {1, 2, 3}, 5), 1).ok());
+  ASSERT_TRUE(scheduler.add(request(2, {4, 5, 6}, 5), 2).ok());
+  std::vector<StepPlan> flight = {scheduler.next_step().value(), scheduler.next_step().value()};
+  ASSERT_EQ(who(flight[0]), std::vector<std::uint64_t>{1});
+  ASSERT_EQ(who(flight[1]), std::vector<std::uint64_t>{2});
+  complete(scheduler, flight[0]);
+  const StepPlan decode = scheduler.next_step().value();  // its fourth token still fits
+  ASSERT_EQ(who(decode), std::vector<std::uint64_t>{1});
+  complete(scheduler, flight[1]);
+  const StepPlan other = scheduler.next_step().value();
+  complete(scheduler, decode);
+  // Sequence 1 needs a third block while 2, which comes later, is in flight.
+  EXPECT_FALSE(scheduler.next_step());
+  EXPECT_EQ(scheduler.observe().preemptions_total, 0);
+  complete(scheduler, other);
+  EXPECT_EQ(who(scheduler.next_step().value()), std::vector<std::uint64_t>{1});
+  EXPECT_EQ(scheduler.observe().preemptions_total, 1);
+}
+
+}  // namespace
+}  // namespace protean
