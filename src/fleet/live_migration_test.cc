@@ -20,7 +20,7 @@ namespace {
 
 constexpr int kBlockTokens = 4;
 
-EngineConfig engine_config(std::int64_t blocks) {
+EngineConfig config_of(std::int64_t blocks) {
   return {.scheduler = {.kv_blocks = blocks,
                         .block_tokens = kBlockTokens,
                         .max_num_seqs = 8,
@@ -102,7 +102,7 @@ class KvExecutor : public Executor {
   std::vector<TokenId> kv_;
 };
 
-class Sink : public TokenSink {
+class AnswerSink : public TokenSink {
  public:
   struct Seen {
     bool accepted = false;
@@ -128,12 +128,12 @@ class Sink : public TokenSink {
 };
 
 // A fleet whose executors work when the test says so.
-struct Scene : KvExchange {
-  explicit Scene(const std::vector<std::int64_t>& blocks) {
+struct MigrationScene : KvExchange {
+  explicit MigrationScene(const std::vector<std::int64_t>& blocks) {
     std::vector<Member> members;
     for (const std::int64_t count : blocks) {
       executors.push_back(std::make_unique<KvExecutor>(count));
-      members.push_back({engine_config(count), executors.back().get()});
+      members.push_back({config_of(count), executors.back().get()});
     }
     fleet = std::make_unique<Fleet>(RouterPolicy::kRoundRobin, members, sink, this);
   }
@@ -178,7 +178,7 @@ struct Scene : KvExchange {
   // Checks that a request has the answer that one replica alone gives.
   void expect_answer(RequestId id) const {
     const Request& request = asked.at(id);
-    const Sink::Seen& seen = sink.seen.at(id);
+    const AnswerSink::Seen& seen = sink.seen.at(id);
     std::vector<TokenId> sequence = request.prompt;
     for (const TokenId token : seen.tokens) {
       ASSERT_EQ(token, next_token(sequence)) << "request " << id.value << " at " << sequence.size();
@@ -205,7 +205,7 @@ struct Scene : KvExchange {
     }
   }
 
-  Sink sink;
+  AnswerSink sink;
   std::vector<std::unique_ptr<KvExecutor>> executors;
   std::unique_ptr<Fleet> fleet;
   std::map<RequestId, Request> asked;
@@ -215,7 +215,7 @@ struct Scene : KvExchange {
 };
 
 TEST(LiveMigration, ALongSequenceIsCopiedInStagesWhileItDecodes) {
-  Scene scene({200, 200});
+  MigrationScene scene({200, 200});
   scene.arrive(1, 230, 60);
   for (int i = 0; i < 6; ++i) {
     scene.work(0);
@@ -251,7 +251,7 @@ TEST(LiveMigration, ALongSequenceIsCopiedInStagesWhileItDecodes) {
 // The last copy waits for the step that the other replica computes, and the request for the one
 // that it has begun since.
 TEST(LiveMigration, AMovingRequestMissesAtMostTwoSteps) {
-  Scene scene({200, 200});
+  MigrationScene scene({200, 200});
   scene.arrive(1, 100, 60);
   scene.arrive(2, 10, 200);
   for (int i = 0; i < 6; ++i) {
@@ -279,7 +279,7 @@ TEST(LiveMigration, AMovingRequestMissesAtMostTwoSteps) {
 }
 
 TEST(LiveMigration, WhatHasMovedServesLaterPrompts) {
-  Scene scene({200, 200});
+  MigrationScene scene({200, 200});
   scene.arrive(5, 40, 30);
   scene.work(0);
   scene.work(0);
@@ -295,7 +295,7 @@ TEST(LiveMigration, WhatHasMovedServesLaterPrompts) {
 
 TEST(LiveMigration, ARequestThatEndsMeanwhileLeavesNothingBehind) {
   for (int cancelled_after = 0; cancelled_after < 8; ++cancelled_after) {
-    Scene scene({200, 200});
+    MigrationScene scene({200, 200});
     scene.arrive(1, 200, 20);
     for (int i = 0; i < 6; ++i) {
       scene.work(0);
@@ -312,7 +312,7 @@ TEST(LiveMigration, ARequestThatEndsMeanwhileLeavesNothingBehind) {
 }
 
 TEST(LiveMigration, AReplicaWithoutRoomTakesNothing) {
-  Scene scene({200, 20});
+  MigrationScene scene({200, 20});
   scene.arrive(1, 100, 40);
   for (int i = 0; i < 4; ++i) {
     scene.work(0);
@@ -341,7 +341,7 @@ TEST(LiveMigration, AThousandMovesAtRandomMomentsChangeNoToken) {
     for (int i = 0; i < replicas; ++i) {
       blocks.push_back(60 + below(100));
     }
-    Scene scene(blocks);
+    MigrationScene scene(blocks);
     std::int64_t begun = 0;
     for (int event = 0; event < 2'500; ++event) {
       const int dice = below(100);

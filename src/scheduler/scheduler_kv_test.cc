@@ -13,12 +13,6 @@ namespace {
 
 using Ids = std::vector<std::uint64_t>;
 
-SchedulerConfig roomy(std::int64_t blocks) {
-  SchedulerConfig config = config_of(blocks);
-  config.max_num_batched_tokens = 64;
-  return config;
-}
-
 StepPlan started(Scheduler& scheduler, std::uint64_t id, int prompt, int max_tokens) {
   EXPECT_TRUE(
       scheduler.add(request(id, counting(prompt, static_cast<TokenId>(100 * id)), max_tokens))

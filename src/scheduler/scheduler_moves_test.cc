@@ -12,14 +12,8 @@
 namespace protean {
 namespace {
 
-SchedulerConfig roomy(std::int64_t blocks) {
-  SchedulerConfig config = config_of(blocks);
-  config.max_num_batched_tokens = 64;
-  return config;
-}
-
 // Adds a request and draws its first token.
-void start(Scheduler& scheduler, std::uint64_t id, int prompt, int max_tokens = 20) {
+void decode_first(Scheduler& scheduler, std::uint64_t id, int prompt, int max_tokens = 20) {
   const auto tokens = counting(prompt, static_cast<TokenId>(100 * id));
   ASSERT_TRUE(scheduler.add(request(id, tokens, max_tokens)).ok());
   complete(scheduler, scheduler.next_step().value());
@@ -27,7 +21,7 @@ void start(Scheduler& scheduler, std::uint64_t id, int prompt, int max_tokens = 
 
 TEST(SchedulerMoves, LentBlocksKeepTheirContentWhateverBecomesOfTheSequence) {
   Scheduler scheduler(roomy(4));
-  start(scheduler, 1, 8, 4);
+  decode_first(scheduler, 1, 8, 4);
   const auto lent = scheduler.lend(RequestId{1}, 0, 2);
   scheduler.remove(RequestId{1});
   EXPECT_EQ(scheduler.observe().kv_blocks_used, 2);
@@ -41,8 +35,8 @@ TEST(SchedulerMoves, LentBlocksKeepTheirContentWhateverBecomesOfTheSequence) {
 
 TEST(SchedulerMoves, AShrinkWaitsForLentBlocks) {
   Scheduler scheduler(roomy(8));
-  start(scheduler, 1, 8);
-  start(scheduler, 2, 8);
+  decode_first(scheduler, 1, 8);
+  decode_first(scheduler, 2, 8);
   const auto lent = scheduler.lend(RequestId{2}, 0, 1);
   ASSERT_EQ(lent, (std::vector<BlockId>{3}));  // request 1 has 0 to 2
   scheduler.remove(RequestId{1});
@@ -63,10 +57,10 @@ TEST(SchedulerMoves, AShrinkWaitsForLentBlocks) {
 
 TEST(SchedulerMoves, APausedSequenceIsInNoStep) {
   Scheduler scheduler(roomy(16));
-  start(scheduler, 1, 8);
+  decode_first(scheduler, 1, 8);
   scheduler.pause(RequestId{1});
   EXPECT_FALSE(scheduler.next_step().has_value());
-  start(scheduler, 2, 8);
+  decode_first(scheduler, 2, 8);
   EXPECT_EQ(who(scheduler.next_step().value()), (std::vector<std::uint64_t>{2}));
   scheduler.resume(RequestId{1});
   EXPECT_EQ(who(scheduler.next_step().value()), (std::vector<std::uint64_t>{1}));
@@ -74,7 +68,7 @@ TEST(SchedulerMoves, APausedSequenceIsInNoStep) {
 
 TEST(SchedulerMoves, APausedSequenceThatIsRemovedIsForgotten) {
   Scheduler scheduler(roomy(16));
-  start(scheduler, 1, 8);
+  decode_first(scheduler, 1, 8);
   scheduler.pause(RequestId{1});
   scheduler.remove(RequestId{1});
   EXPECT_FALSE(scheduler.exchanges_kv());
@@ -84,7 +78,7 @@ TEST(SchedulerMoves, AKeptPlaceIsNotGivenToOthers) {
   SchedulerConfig config = roomy(32);
   config.max_num_seqs = 2;
   Scheduler scheduler(config);
-  start(scheduler, 1, 8);
+  decode_first(scheduler, 1, 8);
   ASSERT_TRUE(scheduler.keep_place());
   EXPECT_FALSE(scheduler.keep_place());
   ASSERT_TRUE(scheduler.add(request(2, counting(5), 4)).ok());
@@ -98,7 +92,7 @@ TEST(SchedulerMoves, AKeptPlaceIsNotGivenToOthers) {
 TEST(SchedulerMoves, AnAdoptedSequenceGoesOnAfterItsLastToken) {
   Scheduler from(roomy(16));
   Scheduler to(roomy(16));
-  start(from, 1, 9);
+  decode_first(from, 1, 9);
   const auto decoding = from.decoding(RequestId{1});
   ASSERT_TRUE(decoding.has_value());
   EXPECT_EQ(decoding->computed, 9);
@@ -120,7 +114,7 @@ TEST(SchedulerMoves, AnAdoptedSequenceGoesOnAfterItsLastToken) {
 TEST(SchedulerMoves, ABlockTableThatIsNotReceivedIsComputedAgain) {
   Scheduler from(roomy(16));
   Scheduler to(roomy(16));
-  start(from, 1, 9);
+  decode_first(from, 1, 9);
   to.adopt(from.release(RequestId{1}), {}, 0);
   const StepPlan step = to.next_step().value();
   EXPECT_EQ(step.tokens.size(), 10U);
@@ -131,7 +125,7 @@ TEST(SchedulerMoves, ABlockTableThatIsNotReceivedIsComputedAgain) {
 
 TEST(SchedulerMoves, NothingIsReceivedThatRunningSequencesWouldLack) {
   Scheduler scheduler(roomy(200));
-  start(scheduler, 1, 8);
+  decode_first(scheduler, 1, 8);
   const auto reserve = scheduler.receive(197);
   EXPECT_FALSE(reserve.has_value()) << "a hundredth stays free for decodes";
   const auto most = scheduler.receive(196);

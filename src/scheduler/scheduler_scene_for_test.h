@@ -19,6 +19,13 @@ inline SchedulerConfig config_of(std::int64_t blocks) {
           .max_model_len = 64};
 }
 
+// Steps take whole prompts.
+inline SchedulerConfig roomy(std::int64_t blocks) {
+  SchedulerConfig config = config_of(blocks);
+  config.max_num_batched_tokens = 64;
+  return config;
+}
+
 inline Request request(std::uint64_t id, std::vector<TokenId> prompt, int max_tokens) {
   Request made;
   made.id = RequestId{id};
