@@ -20,7 +20,7 @@ namespace {
 namespace fs = std::filesystem;
 
 // Has grouped queries, biases, and a row length that is not a whole number of groups.
-ModelSpec small_spec() {
+ModelSpec two_layer_spec() {
   ModelSpec spec;
   spec.architecture = "qwen2";
   spec.layers = 2;
@@ -73,7 +73,7 @@ double relative_error(const std::vector<float>& got, const std::vector<float>& w
 class QuantizedModel : public testing::Test {
  protected:
   QuantizedModel() {
-    write_hf_checkpoint(source_.path(), small_spec());
+    write_hf_checkpoint(source_.path(), two_layer_spec());
     checkpoint_ = opened(source_.path());
   }
 
@@ -82,7 +82,7 @@ class QuantizedModel : public testing::Test {
                                  {.source = source_.path(),
                                   .target = target.path(),
                                   .options = options,
-                                  .sequences = random_text(small_spec().vocab)},
+                                  .sequences = random_text(two_layer_spec().vocab)},
                                  [&](std::int64_t done, std::int64_t) { done_ = done; });
   }
 
@@ -262,7 +262,7 @@ TEST_F(QuantizedModel, AGgufFileGivesTheCopyThatItsDirectoryGives) {
 }
 
 TEST_F(QuantizedModel, RowsThatFillNoWordsAreRefusedByName) {
-  ModelSpec spec = small_spec();
+  ModelSpec spec = two_layer_spec();
   spec.ffn = 164;
   const TemporaryDirectory source;
   write_hf_checkpoint(source.path(), spec);
@@ -332,7 +332,7 @@ TEST_F(QuantizedModel, AGroupIndexOutOfItsGroupsIsRefused) {
 
 TEST(Calibration, TakesTextThroughLayersAsServingDoes) {
   const TemporaryDirectory directory;
-  write_hf_checkpoint(directory.path(), small_spec());
+  write_hf_checkpoint(directory.path(), two_layer_spec());
   const auto checkpoint = opened(directory.path());
   cpu::Team team(2);
   const std::vector<float> got = outputs_of(team, *checkpoint);
@@ -374,7 +374,7 @@ TEST(Calibration, TakesTextThroughLayersAsServingDoes) {
 
 TEST(LayerTensors, KeepAWindowOnlyWhereTheLayerHasOne) {
   const TemporaryDirectory directory;
-  ModelSpec spec = small_spec();
+  ModelSpec spec = two_layer_spec();
   spec.attention.sliding_window = 8;
   spec.attention.first_windowed_layer = 1;
   write_hf_checkpoint(directory.path(), spec);
