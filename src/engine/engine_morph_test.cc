@@ -357,6 +357,26 @@ TEST_F(EngineMorph, HistoryIsSharedAndNeverChanges) {
   }
 }
 
+// Operators see the last tokens too, although nothing happens after them.
+TEST_F(EngineMorph, TellsTheTokensThatEndedBeforeAQuietTime) {
+  send(Arrival{request(1, 4, 2)});
+  while (!device.work.empty()) {
+    end_step();
+  }
+  const auto told = [&] {
+    std::int64_t sum = 0;
+    for (const TokensAt& at : sink.form->output_tokens) {
+      sum += at.tokens;
+    }
+    return sum;
+  };
+  ASSERT_LT(told(), 2) << "there was no time to tell";
+  const std::optional<TimeNs> next_ns = engine.next_deadline_ns();
+  ASSERT_TRUE(next_ns);
+  engine.handle({*next_ns, Tick{}});
+  EXPECT_EQ(told(), 2);
+}
+
 TEST_F(EngineMorph, WishesThatCannotBeGrantedAreRefusedWithTheReason) {
   EXPECT_NE(error({.layers = {{}, {}, {}}}).find("names 3 layers, the model has 2"),
             std::string::npos);

@@ -328,6 +328,10 @@ std::optional<TimeNs> FormSteering::next_deadline_ns(bool idle) const {
         std::max(larger_kv_since_ns_ + config_.larger_kv_within_ns, now_ns_ + 1);
     next_ns = std::min(next_ns.value_or(give_up_ns), give_up_ns);
   }
+  if (told_ && ledger_.tokens() != told_tokens_) {  // the last tokens before a quiet time
+    const TimeNs tell_ns = std::max(told_ns_ + kTokensEveryNs, now_ns_ + 1);
+    next_ns = std::min(next_ns.value_or(tell_ns), tell_ns);
+  }
   return next_ns;
 }
 
