@@ -109,6 +109,10 @@ Status ResponseReader::feed(std::string_view bytes) {
     return make_error(ErrorCode::kCorrupt, "{} bytes follow the end of the HTTP response",
                       bytes.size());
   }
+  constexpr std::size_t kMostPending = 128 * 1024;  // a header has at most 64 KiB
+  if (bytes.size() > kMostPending) {
+    return make_error(ErrorCode::kCorrupt, "a line of the HTTP response is longer than 128 KiB");
+  }
   pending_ = std::string(bytes);
   return {};
 }

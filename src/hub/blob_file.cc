@@ -94,7 +94,11 @@ Status BlobFile::restart() {
   return {};
 }
 
+// Writes the bytes to disk before the file gets the name that says they are whole.
 Status BlobFile::publish(const std::filesystem::path& place) {
+  if (::fsync(descriptor_) != 0) {
+    return failed("write");
+  }
   std::error_code failed_code;
   std::filesystem::rename(path_, place, failed_code);
   if (failed_code) {

@@ -78,8 +78,9 @@ Result<std::optional<Proxy>> proxy_for(const ProxyRules& rules, const WebUrl& ur
   const auto parsed = parse_web_url(named.find("://") == named.npos ? "http://" + named : named);
   if (!parsed.ok() || parsed->tls) {
     return make_error(ErrorCode::kInvalidArgument,
-                      "{} '{}' is not the URL of an http proxy, such as http://proxy:3128",
-                      url.tls ? "HTTPS_PROXY" : "HTTP_PROXY", named);
+                      "{} (or ALL_PROXY) is not the URL of an http proxy, such as "
+                      "http://proxy:3128",
+                      url.tls ? "HTTPS_PROXY" : "HTTP_PROXY");
   }
   Proxy proxy{.url = *parsed, .credentials = {}};
   if (!proxy.url.userinfo.empty()) {

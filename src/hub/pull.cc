@@ -100,6 +100,10 @@ asio::awaitable<Result<fs::path>> Puller::pull() {
     co_return listing.error();
   }
   listing_ = *std::move(listing);
+  if (is_commit(name_.branch()) && listing_.commit != name_.branch()) {
+    co_return make_error(ErrorCode::kCorrupt, "the hub answers with commit {} instead of {}",
+                         listing_.commit, name_.branch());
+  }
   std::vector<std::string> paths;
   for (const RepoFile& file : listing_.files) {
     paths.push_back(file.path);

@@ -67,8 +67,14 @@ Result<HubSettings> read_settings(const Environment& environment) {
     while (endpoint.ends_with('/')) {
       endpoint.pop_back();
     }
-    if (const auto url = parse_web_url(endpoint); !url.ok()) {
+    const auto url = parse_web_url(endpoint);
+    if (!url.ok()) {
       return make_error(ErrorCode::kInvalidArgument, "HF_ENDPOINT: {}", url.error().message);
+    }
+    if (!url->userinfo.empty()) {  // which errors that name the hub would show
+      return make_error(ErrorCode::kInvalidArgument,
+                        "HF_ENDPOINT has a user name or password: write only https://HOST, and "
+                        "the token in HF_TOKEN");
     }
     settings.endpoint = std::move(endpoint);
   }

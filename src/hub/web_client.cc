@@ -88,7 +88,7 @@ asio::awaitable<Result<WebAnswer>> WebClient::send(WebRequest request, const Bod
         co_return answer;
       }
       if (url->tls && !next->tls) {
-        co_return make_error(ErrorCode::kCorrupt, "{} leads from https to http: {}",
+        co_return make_error(ErrorCode::kUnsupported, "{} leads from https to http: {}",
                              url->host_header, next->host_header);
       }
       request.token.clear();
@@ -98,7 +98,7 @@ asio::awaitable<Result<WebAnswer>> WebClient::send(WebRequest request, const Bod
   if (!url.ok()) {
     co_return url.error();
   }
-  co_return make_error(ErrorCode::kCorrupt, "{} redirects more than {} times", url->host_header,
+  co_return make_error(ErrorCode::kUnsupported, "{} redirects more than {} times", url->host_header,
                        kMostRedirects);
 }
 

@@ -150,7 +150,9 @@ class Measurement {
       add(std::move(decode), precision, deepest_);
     }
     for (const int tokens : {24, 64}) {
-      add(inner_chunk(tokens, longest_ - tokens), precision, deepest_);
+      if (tokens < longest_) {
+        add(inner_chunk(tokens, longest_ - tokens), precision, deepest_);
+      }
     }
     add(inner_chunks(8, 8), precision, deepest_);
   }

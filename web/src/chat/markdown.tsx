@@ -69,11 +69,23 @@ const Code = memo(
   (a, b) => a.text === b.text && a.language === b.language,
 );
 
+/** The blocks of a text, or nothing if it nests so deep that reading it as Markdown would stall or fail. */
+function blocksOf(text: string): Token[] | undefined {
+  if (/^(?:[ \t]*>){100}/m.test(text)) return undefined;
+  try {
+    return marked.lexer(text);
+  } catch {
+    return undefined;
+  }
+}
+
 /** While an answer streams, only its last block changes; the others are kept. */
 export function Markdown({ text }: { text: string }) {
+  const blocks = blocksOf(text);
+  if (!blocks) return <pre class="prose">{text}</pre>;
   return (
     <div class="prose">
-      {marked.lexer(text).map((block, i) =>
+      {blocks.map((block, i) =>
         block.type === 'code' ? (
           <Code key={i} text={(block as Tokens.Code).text} language={((block as Tokens.Code).lang ?? '').split(/\s/)[0]!} />
         ) : block.type === 'space' ? null : (
