@@ -87,8 +87,11 @@ class Engine {
   void give_back(std::span<const BlockId> lent, TimeNs now_ns);
   // Keeps a place for a sequence. Returns false if none is free or it could never run here.
   bool keep_place(const Scheduler::Decoding& sequence) {
-    return scheduler_.check_length(sequence.prompt_tokens, sequence.max_tokens).ok() &&
-           scheduler_.keep_place();
+    return could_run(sequence) && scheduler_.keep_place();
+  }
+  // False if the sequence could never run here, which an operator's form may have changed.
+  bool could_run(const Scheduler::Decoding& sequence) const {
+    return scheduler_.check_length(sequence.prompt_tokens, sequence.max_tokens).ok();
   }
   std::optional<std::vector<BlockId>> receive(std::int64_t blocks) {
     return scheduler_.receive(blocks);

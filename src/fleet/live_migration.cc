@@ -16,7 +16,7 @@ constexpr std::size_t kBlocksAtOnce = 16;
 
 std::optional<Scheduler::Decoding> LiveMigration::still_decoding() const {
   const auto now = from_.decoding(request_);
-  return now && now->preemptions == preemptions_ ? now : std::nullopt;
+  return now && now->preemptions == preemptions_ && to_.could_run(*now) ? now : std::nullopt;
 }
 
 std::optional<std::vector<BlockMove>> LiveMigration::begin(TimeNs now_ns) {

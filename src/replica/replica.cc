@@ -204,6 +204,11 @@ void Replicas::run() {
     for (Event& event : events) {
       fleet_.handle(std::move(event));
     }
+    // While one replica's events keep the inbox full, another one's deadlines still hold.
+    const auto due_ns = fleet_.next_deadline_ns();
+    if (due_ns && *due_ns <= steady_now_ns()) {
+      fleet_.handle({steady_now_ns(), Tick{}});
+    }
   }
 }
 

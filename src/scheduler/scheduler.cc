@@ -171,7 +171,8 @@ std::optional<StepPlan> Scheduler::next_step(TimeNs now_ns) {
 }
 
 bool Scheduler::may_schedule(const Sequence& sequence) const {
-  return !sequence.scheduled() || (config_.steps_in_flight > 1 && sequence.may_overlap());
+  return !is_paused(sequence) &&
+         (!sequence.scheduled() || (config_.steps_in_flight > 1 && sequence.may_overlap()));
 }
 
 // Gives the step its share of all work, in flight or ready: as much as each other step that may be

@@ -184,7 +184,9 @@ bool Scheduler::make_room(Sequence& sequence) {
   const auto last = std::prev(running_.end())->second;
   const auto victim = std::find_if(running_.rbegin(), running_.rend(),
                                    [](const auto& entry) { return !entry.second->scheduled(); });
-  if (victim == running_.rend() || (victim->second == &sequence && last->scheduled())) {
+  // Blocks that are lent or received come back without a preemption too.
+  const bool some_come_back = last->scheduled() || exchanges_kv();
+  if (victim == running_.rend() || (victim->second == &sequence && some_come_back)) {
     return false;
   }
   preempt(*victim->second);

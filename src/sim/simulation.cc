@@ -290,6 +290,9 @@ class World : public TokenSink, public KvExchange {
   // Asks for moves between two random replicas.
   void migrate(std::uint64_t random) {
     const auto replicas = static_cast<std::uint64_t>(config_.replicas);
+    if (replicas < 2) {
+      return;
+    }
     const std::uint64_t from = random % replicas;
     const std::uint64_t to = (from + 1 + (random >> 32) % (replicas - 1)) % replicas;
     const auto id = [](std::uint64_t number) {

@@ -246,8 +246,8 @@ HttpHandler::Answer Admin::migrate(const HttpCall& call) {
                                 "from 0 to {}; without requests, all that decode move",
                                 last)});
   }
-  if (service_.state() == ServerState::kLoading) {
-    return error_reply({.status = 503, .message = "the server is loading: try again later"});
+  if (service_.state() != ServerState::kReady) {
+    return error_reply({.status = 503, .message = "the server is loading or draining: try later"});
   }
   return service_.ask_migration(ReplicaId{from}, ReplicaId{to}, requests);
 }
