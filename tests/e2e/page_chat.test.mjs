@@ -59,13 +59,15 @@ describe('the chat page', () => {
     const page = await openPage(browser, server.url);
     await ask(page, 'Tell me a story.');
     await ended(page);
-    assert.ok((await page.locator('.prose').innerText()).length > 40);
+    const answer = await page.locator('.prose').innerText();  // the draw is random, and may be short
+    assert.ok(answer.length > 0);
     assert.match(await page.locator('.facts').innerText(), /bf16[\s\S]*tokens\/s[\s\S]*s to the first/);
     assert.match(await page.locator('.ribbon').getAttribute('aria-label'), /^\d+ tokens at bf16$/);
     assert.deepEqual(await accessibilityTroubles(page), []);
     await page.reload();
     await page.getByRole('button', { name: 'Tell me a story.', exact: true }).click();
-    assert.ok((await page.locator('.prose').innerText()).length > 40, 'it was kept');
+    await page.locator('.prose').waitFor();
+    assert.equal(await page.locator('.prose').innerText(), answer, 'it was kept');
     assert.deepEqual(page.troubles, []);
     await page.context().close();
   });
