@@ -48,8 +48,8 @@ std::vector<ListedModel> models_in(const hub::Cache& cache, const std::string& r
   for (const auto& [path, size] : snapshot.file_bytes) {
     if (path.ends_with(".gguf")) {
       gguf_bytes += size;
-      models.push_back(
-          {repo + ":" + path.substr(path.rfind('/') + 1) + revision, snapshot.commit, size, true});
+      models.push_back({fmt::format("{}:{}{}", repo, path.substr(path.rfind('/') + 1), revision),
+                        snapshot.commit, size, true});
     }
   }
   if (models.empty() || snapshot.file_bytes.contains("config.json")) {

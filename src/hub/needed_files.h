@@ -19,7 +19,7 @@ Result<std::vector<std::string>> needed_files(const ModelName& name,
 
 // Returns the file names in a model.safetensors.index.json, sorted. Fails if the text is no index,
 // or if a name leads out of the folder.
-Result<std::vector<std::string>> files_of_index(std::string_view json);
+Result<std::vector<std::string>> files_of_index(std::string_view text);
 
 // A snapshot in the cache, as far as it is there.
 struct LocalModel {

@@ -24,7 +24,7 @@ struct RepoListing {
 
 // Parses the answer to /api/models/ORG/NAME/revision/REVISION. Fails if a path could lead out of
 // the repository's folder, if one is listed twice, or if the answer is not such a listing.
-Result<RepoListing> parse_repo_listing(std::string_view json);
+Result<RepoListing> parse_repo_listing(std::string_view text);
 
 // True for a relative path of plain names: no "..", no empty part, no control character.
 bool is_safe_path(std::string_view path);

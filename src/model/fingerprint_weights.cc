@@ -60,7 +60,7 @@ Status fill(const Checkpoint& checkpoint, int layer, const Tensor& tensor, cpu::
   const std::int64_t rows = std::min<std::int64_t>(matrix.outputs, cpu::PackedMatrix::kPanel);
   std::vector<float> values(static_cast<std::size_t>(rows * matrix.inputs));
   checkpoint.read_rows(tensor.role, layer, 0, rows, values.data());
-  if (const Status packed = pack_rows(matrix, 0, values); !packed.ok()) {
+  if (Status packed = pack_rows(matrix, 0, values); !packed.ok()) {
     return packed;
   }
   const std::int64_t bytes = matrix.panel_bytes();
@@ -96,7 +96,7 @@ Status load_repeated(const Checkpoint& checkpoint, const ModelSpec& spec,
         which.component == Component::kAttention ? attention_tensors(layer) : mlp_tensors(layer);
   }
   for (const Tensor& tensor : tensors) {
-    if (const Status filled = fill(checkpoint, which.layer, tensor, team); !filled.ok()) {
+    if (Status filled = fill(checkpoint, which.layer, tensor, team); !filled.ok()) {
       return filled;
     }
   }

@@ -430,8 +430,8 @@ void Forward::project_shards(std::span<const float> normed, std::int64_t count) 
   const Inputs x = inputs_for(embeddings().output, {.x = normed});
   const std::int64_t floats = count * shard().vocab;
   for (int i = 0; i < run.count; ++i) {
-    const EmbeddingWeights& weights =
-        parts_.weights->embeddings[static_cast<std::size_t>(run.first + i)];
+    const int shard = run.first + i;
+    const EmbeddingWeights& weights = parts_.weights->embeddings[static_cast<std::size_t>(shard)];
     multiply(x, {{&weights.output,
                   parts_.scratch->shard_logits_.subspan(static_cast<std::size_t>(i * floats),
                                                         static_cast<std::size_t>(floats)),

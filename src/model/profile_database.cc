@@ -164,7 +164,7 @@ Result<MachineStepCost> ProfileDatabase::load(const StepCostKey& key,
   int stepped = load.step();
   for (; stepped == SQLITE_ROW; stepped = load.step()) {
     const auto object = parse_json_object(load.text(0), name_);
-    const auto cost = object.ok() ? parse_step_cost(*object, name_) : object.error();
+    auto cost = object.ok() ? parse_step_cost(*object, name_) : object.error();
     if (cost.ok() && covers_all(cost->cost, layers)) {
       return cost;
     }

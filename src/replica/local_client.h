@@ -24,7 +24,7 @@ inline constexpr std::size_t kMostOutstanding = 16;
 // it is decoded; submit() and take() serve many. One thread, except for interrupt().
 class LocalClient {
  public:
-  static Result<std::unique_ptr<LocalClient>> open(const ModelOptions& options);
+  static Result<std::unique_ptr<LocalClient>> open(const ModelOptions& asked);
   ~LocalClient();
 
   const ModelFiles& files() const { return files_; }

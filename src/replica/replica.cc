@@ -155,7 +155,7 @@ std::vector<Member> Workers::members(const EngineConfig& engine) const {
 }
 
 void Workers::copy(CopyId id, ReplicaId from, ReplicaId to, std::vector<BlockMove> blocks) {
-  at(to).copy_blocks(at(from), std::move(blocks), [this, id, to] {
+  at(to).copy_blocks(at(from), blocks, [this, id, to] {
     inbox_.push({steady_now_ns(), BlocksCopied{id}, to});
   });
 }

@@ -111,9 +111,9 @@ Group::Group(const Form& form, const ModelSpec& spec, const Limits& limits)
 
 int Group::peer(int device, int apart) const {
   const Place& place = place_[static_cast<std::size_t>(device)];
-  const auto stage = static_cast<std::size_t>(place.stage + apart);
-  check(stage < stages_.size(), "there is a stage to hand over to");
-  return stages_[stage].devices[static_cast<std::size_t>(place.rank)];
+  const int stage = place.stage + apart;
+  check(stage >= 0 && stage < std::ssize(stages_), "there is a stage to hand over to");
+  return stages_[static_cast<std::size_t>(stage)].devices[static_cast<std::size_t>(place.rank)];
 }
 
 std::span<float> Group::mailbox(int device, std::uint64_t step) {

@@ -21,7 +21,7 @@ Checked<DialectCall> read_ollama_embeddings(boost::json::value body);
 
 // Returns the answer to a call that only loads or unloads a model: one without messages or prompt.
 // The model of a server is always loaded. Returns nothing for other bodies.
-std::optional<std::string> ollama_load_answer(std::string_view body, std::int64_t unix_time_s);
+std::optional<std::string> ollama_load_answer(std::string_view text, std::int64_t unix_time_s);
 
 // Returns the model's name without ":latest", which Ollama adds to names that have no tag.
 std::string without_latest(std::string name);
