@@ -43,15 +43,21 @@ std::int64_t blocks_on(const ModelSpec& spec, const Form& form, int device, std:
                        std::int64_t page_bytes) {
   std::int64_t arrays = 0;
   std::int64_t widest = 0;
+  std::int64_t stride = 0;  // of all arrays
   for (const Holding::Layer& layer : holding_of(form, device).layers) {
+    const std::int64_t one = kv_stride(spec, form, layer.attention);
     arrays += layer.attention.empty() ? 0 : 1;
-    widest = std::max(widest, kv_stride(spec, form, layer.attention));
+    widest = std::max(widest, one);
+    stride += one;
   }
   if (arrays == 0) {
     return -1;
   }
   Form more = form;
   more.kv.blocks = std::max<std::int64_t>(pages, 0) / arrays * page_bytes / widest;
+  if (stride == arrays * widest) {
+    return more.kv.blocks;
+  }
   // Arrays of fewer shards leave room for more.
   std::int64_t step = more.kv.blocks + 1;
   while (step > 0) {

@@ -122,13 +122,7 @@ Result<PageBudget> StepRig::choose_memory(const StepRigOptions& options) {
 }
 
 Form StepRig::form_at(Precision precision, const KvForm& kv) const {
-  Form form = single_device_form(spec(), precision, DeviceId{0}, kv);
-  form.shards = group_.shards;
-  std::vector<DeviceId> devices;
-  for (std::size_t device = 0; device < group_.devices.size(); ++device) {
-    devices.push_back(DeviceId{static_cast<std::int32_t>(device)});
-  }
-  return divide(std::move(form), group_.division, devices);
+  return divide(single_device_form(spec(), precision, DeviceId{0}, kv), group_);
 }
 
 Status StepRig::start_worker() {

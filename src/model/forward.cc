@@ -28,6 +28,11 @@ std::span<float> shard_rows(std::span<float> buffer, std::int64_t rows, std::int
                         static_cast<std::size_t>(rows * width));
 }
 
+// Names the partial sums of a half of a layer.
+cpu::SharedRows sums_of(Component half) {
+  return half == Component::kAttention ? cpu::SharedRows::kAttention : cpu::SharedRows::kMlp;
+}
+
 const float* bias_of(std::span<const float> bias) {
   return bias.empty() ? nullptr : bias.data();
 }
@@ -341,8 +346,7 @@ void Forward::multiply_out(const Inputs& x, const cpu::PackedMatrix& matrix,
     return;
   }
   if (index == 0 && !alone(run_of(half))) {
-    parts_.exchange->reuse(half.component == Component::kAttention ? cpu::SharedRows::kAttention
-                                                                   : cpu::SharedRows::kMlp);
+    parts_.exchange->reuse(sums_of(half.component));
   }
   const bool odd = index % 2 == 1;
   int level = std::popcount(static_cast<unsigned>(odd ? index - 1 : index));

@@ -279,6 +279,15 @@ Result<std::vector<GroupDevice>> named_devices(const GroupOptions& options,
 
 }  // namespace
 
+Form divide(Form form, const DeviceGroup& group) {
+  std::vector<DeviceId> devices;
+  for (int device = 0; device < group.division.devices(); ++device) {
+    devices.push_back(DeviceId{device});
+  }
+  form.shards = group.shards;
+  return divide(std::move(form), group.division, devices);
+}
+
 Result<DeviceGroup> choose_group(const GroupOptions& options, const ComputeOptions& compute,
                                  const ModelSpec& spec, const Machine& machine) {
   int count = 0;

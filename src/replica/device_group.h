@@ -38,6 +38,9 @@ struct DeviceGroup {
   std::vector<std::string> warnings;
 };
 
+// Returns the form divided among the devices of one replica, which are numbered from 0.
+Form divide(Form form, const DeviceGroup& group);
+
 // Chooses the devices and the division: what the options say; where they leave it open, TP over all
 // devices of a replica if the KV heads divide among them, otherwise PP. If replicas of one device
 // each are more than the CPUs, each computes on all CPUs with one thread. Fails with a message that

@@ -339,13 +339,7 @@ Form form_at_start(const ModelOptions& options, const ModelSpec& spec, const Dev
   Form form =
       single_device_form(spec, layers_at_start(options, spec, precisions.layers), DeviceId{0},
                          {.precision = precisions.kv, .block_tokens = options.block_size});
-  std::vector<DeviceId> devices;
-  const auto replicas = static_cast<std::size_t>(options.group.replicas);
-  for (std::size_t device = 0; device < group.devices.size() / replicas; ++device) {
-    devices.push_back(DeviceId{static_cast<std::int32_t>(device)});
-  }
-  form.shards = group.shards;
-  return divide(std::move(form), group.division, devices);
+  return divide(std::move(form), group);
 }
 
 }  // namespace
