@@ -9,7 +9,7 @@ namespace protean {
 // Corrects predicted step times by the times that steps took: one factor for each precision of
 // layers, learned while a server runs. Each factor is the machine's own factor times one of the
 // precision, so a slowdown that is seen at one precision is expected at the others too. A step
-// moves a factor by at most a few per cent, whatever it took, so single steps that the system
+// moves a factor by at most a few per cent, however long it took, so single steps that the system
 // interrupts do not matter, and a lasting change of speed is learned within about 40 steps. O(1)
 // time and memory.
 class StepCorrection {

@@ -32,7 +32,7 @@ struct PullEvents {
 // Fetches what a model needs and the cache lacks, several files at once, and returns the snapshot's
 // folder or the GGUF in it. Each file is checked against the digest that the hub states; one that
 // is wrong is fetched once more. Every file of a pull is of one commit, even if the revision moves
-// meanwhile. Bytes that came stay in the cache whatever ends the pull. Blocks until it ends.
+// meanwhile. Received bytes stay in the cache even if the pull fails. Blocks until it ends.
 Result<std::filesystem::path> pull(const HubSettings& settings, const ModelName& name,
                                    const PullEvents& events);
 

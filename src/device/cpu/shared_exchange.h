@@ -18,7 +18,7 @@ struct Member {
   bool collects = true;  // reads the others' rows
 };
 
-// Who holds the shards of what, in order of shards; empty where one device holds all.
+// The devices that hold each component, in order of shards; empty where one device holds all.
 struct GroupMembers {
   std::vector<Member> embedding;
   std::vector<std::vector<Member>> attention;  // [layer]
