@@ -177,6 +177,57 @@ void Engine::adopt(MovedRequest moved, std::vector<BlockId> blocks, TimeNs now_n
   settle();
 }
 
+void Engine::hold() {
+  held_ = true;
+  hold_form();
+}
+
+void Engine::hold_form() {
+  if (steering_) {
+    steering_->hold(true);
+  }
+}
+
+void Engine::go_on(TimeNs now_ns) {
+  begin(now_ns);
+  held_ = false;
+  if (steering_) {
+    steering_->hold(false);
+  }
+  settle();
+}
+
+std::optional<Form> Engine::form() const {
+  return steering_ ? std::optional(steering_->committed()) : std::nullopt;
+}
+
+EngineState Engine::release_all(TimeNs now_ns) {
+  begin(now_ns);
+  check(quiet(), "an engine gives up all at rest only");
+  EngineState state{.scheduler = scheduler_.release_all(), .live = std::exchange(live_, {})};
+  timers_.clear();
+  for (auto& [request, live] : state.live) {
+    live.timer_ns = -1;
+    if (steering_) {
+      add(live.drawn_before, steering_->named(live.drawn_at));
+    }
+    live.drawn_at.clear();
+  }
+  settle();
+  return state;
+}
+
+void Engine::absorb(EngineState state, TimeNs now_ns) {
+  begin(now_ns);
+  check(live_.empty(), "only an empty engine takes the place of others");
+  scheduler_.absorb(std::move(state.scheduler));
+  live_ = std::move(state.live);
+  for (auto& [request, live] : live_) {
+    set_timer(request, live);
+  }
+  settle();
+}
+
 void Engine::resume(RequestId request, TimeNs now_ns) {
   begin(now_ns);
   scheduler_.resume(request);
@@ -345,6 +396,9 @@ void Engine::expire() {
 }
 
 void Engine::start_steps() {
+  if (held_) {
+    return;
+  }
   while (std::ssize(started_ns_) < max_in_flight_) {
     std::optional<StepPlan> plan = scheduler_.next_step(now_ns_);
     if (!plan) {

@@ -5,6 +5,7 @@
 #include <optional>
 #include <set>
 #include <span>
+#include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "base/units.h"
 #include "contract/request.h"
 #include "cost/step_time.h"
+#include "engine/engine_state.h"
 #include "engine/form_steering.h"
 #include "engine/live_request.h"
 #include "engine/morph_config.h"
@@ -72,6 +74,26 @@ class Engine {
   // hold its KV; without them its KV is computed again.
   MovedRequest release(RequestId request, TimeNs now_ns);
   void adopt(MovedRequest moved, std::vector<BlockId> blocks, TimeNs now_ns);
+
+  // Merging and parting. A held engine starts no steps and handles all else as ever. Its form
+  // stays as it is once a morph that runs has ended; no WantForm may come.
+  void hold();
+  void hold_form();           // holds the form only
+  void go_on(TimeNs now_ns);  // ends both
+  // Returns true if no step is in flight and no KV is exchanged with another engine.
+  bool quiet() const {
+    return started_ns_.empty() && !scheduler_.exchanges_kv() && !scheduler_.shrinking();
+  }
+  // Returns false while the form is changing.
+  bool form_at_rest() const { return !steering_ || !steering_->busy(); }
+  // Returns the form that steps have from now on; nothing if it never changes.
+  std::optional<Form> form() const;
+  // Gives up and takes all requests, see Scheduler. The engine must be quiet.
+  EngineState release_all(TimeNs now_ns);
+  void absorb(EngineState state, TimeNs now_ns);
+  std::vector<BlockId> live_blocks() const { return scheduler_.live_blocks(); }
+  // Limits the tokens of each later step.
+  void limit_steps(int tokens) { scheduler_.limit_steps(tokens); }
 
   // Live migration, see Scheduler. What ends a loan, a pause or a reservation may let other
   // sequences run, so it takes a time.
@@ -145,6 +167,7 @@ class Engine {
   TimeNs now_ns_ = 0;  // of the event being handled
   OutputBatch batch_;  // the outputs of that event so far
   int step_tokens_ = 0;
+  bool held_ = false;
 };
 
 }  // namespace protean
