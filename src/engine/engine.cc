@@ -177,24 +177,38 @@ void Engine::adopt(MovedRequest moved, std::vector<BlockId> blocks, TimeNs now_n
   settle();
 }
 
-void Engine::hold() {
-  held_ = true;
-  hold_form();
-}
-
-void Engine::hold_form() {
-  if (steering_) {
-    steering_->hold(true);
-  }
-}
-
 void Engine::go_on(TimeNs now_ns) {
   begin(now_ns);
   held_ = false;
+  settle();
+}
+
+void Engine::hold_form(bool holds) {
   if (steering_) {
-    steering_->hold(false);
+    steering_->hold(holds);
+  }
+}
+
+void Engine::free_form(TimeNs now_ns) {
+  begin(now_ns);
+  if (steering_) {
+    steering_->free_form();
   }
   settle();
+}
+
+Result<Morph> Engine::want(const FormWish& wish, TimeNs now_ns) {
+  begin(now_ns);
+  Result<Morph> answer = wanted(wish);
+  settle();
+  return answer;
+}
+
+Result<Morph> Engine::wanted(const FormWish& wish) {
+  return steering_ ? steering_->on(WantForm{.wish = wish}).morph
+                   : make_error(ErrorCode::kInvalidArgument,
+                                "this replica's form stays as it was loaded: start the server with "
+                                "--morph to have it change");
 }
 
 std::optional<Form> Engine::form() const {
@@ -255,6 +269,10 @@ void Engine::on(WantMigration&) {
   check(false, "requests migrate between replicas of a fleet");
 }
 
+void Engine::on(WantGroups&) {
+  check(false, "groups are the fleet's");
+}
+
 void Engine::on(Cancel& cancel) {
   finish(cancel.request, {.reason = FinishReason::kCancelled});
 }
@@ -270,12 +288,7 @@ void Engine::on(MorphDone& done) {
 }
 
 void Engine::on(WantForm& want) {
-  batch_.outputs.emplace_back(
-      steering_ ? steering_->on(want)
-                : WishAnswered{want.wish_id,
-                               make_error(ErrorCode::kInvalidArgument,
-                                          "this replica's form stays as it was loaded: start the "
-                                          "server with --morph to have it change")});
+  batch_.outputs.emplace_back(WishAnswered{want.wish_id, wanted(want.wish)});
 }
 
 void Engine::on(StepDone& done) {

@@ -75,15 +75,19 @@ class Engine {
   MovedRequest release(RequestId request, TimeNs now_ns);
   void adopt(MovedRequest moved, std::vector<BlockId> blocks, TimeNs now_ns);
 
-  // Merging and parting. A held engine starts no steps and handles all else as ever. Its form
-  // stays as it is once a morph that runs has ended; no WantForm may come.
-  void hold();
-  void hold_form();           // holds the form only
-  void go_on(TimeNs now_ns);  // ends both
+  // Merging and parting. An engine whose steps are held starts none and handles all else as ever.
+  void hold_steps() { held_ = true; }
+  void go_on(TimeNs now_ns);
+  // While the form is held, the policy does not change it once a morph that runs has ended, and no
+  // WantForm may come.
+  void hold_form(bool holds);
+  // Ends a wish for a form: the policy rules again. Without one, KV gets all pages that are free.
+  void free_form(TimeNs now_ns);
+  // Does what WantForm does, and returns its answer.
+  Result<Morph> want(const FormWish& wish, TimeNs now_ns);
   // Returns true if no step is in flight and no KV is exchanged with another engine.
-  bool quiet() const {
-    return started_ns_.empty() && !scheduler_.exchanges_kv() && !scheduler_.shrinking();
-  }
+  bool quiet() const { return started_ns_.empty() && !exchanges_kv(); }
+  bool exchanges_kv() const { return scheduler_.exchanges_kv(); }
   // Returns false while the form is changing.
   bool form_at_rest() const { return !steering_ || !steering_->busy(); }
   // Returns the form that steps have from now on; nothing if it never changes.
@@ -92,6 +96,10 @@ class Engine {
   EngineState release_all(TimeNs now_ns);
   void absorb(EngineState state, TimeNs now_ns);
   std::vector<BlockId> live_blocks() const { return scheduler_.live_blocks(); }
+  const SchedulerConfig& limits() const { return scheduler_.config(); }
+  // Requests that need more blocks than `now` are refused, as kUnavailable up to `later`. An engine
+  // whose form may change promises as much as that allows once its form is not held.
+  void promise_kv(std::int64_t now, std::int64_t later) { scheduler_.set_largest_kv(now, later); }
   // Limits the tokens of each later step.
   void limit_steps(int tokens) { scheduler_.limit_steps(tokens); }
 
@@ -136,11 +144,13 @@ class Engine {
   void on(MorphReady& ready);
   void on(MorphDone& done);
   void on(WantForm& want);
+  Result<Morph> wanted(const FormWish& wish);
   // Returns the label of the precision that drew the token.
   std::shared_ptr<const std::string> count(const Sampled& sampled, LiveRequest& live);
   void on(Tick&) {}
   void on(BlocksCopied&);
   void on(WantMigration&);
+  void on(WantGroups&);
   void begin(TimeNs now_ns);
   void settle();
   Prospect expect(int priority, TimeNs due_ns, std::int64_t tokens) const;

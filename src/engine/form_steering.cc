@@ -189,6 +189,10 @@ WishAnswered FormSteering::on(const WantForm& want) {
   return {.wish_id = want.wish_id, .morph = grant(want.wish)};
 }
 
+void FormSteering::free_form() {
+  (void)grant({.release = config_.mode != MorphMode::kOff});
+}
+
 Result<Morph> FormSteering::grant(const FormWish& wish) {
   if (wish.release) {
     if (!wish.layers.empty() || wish.embeddings || wish.kv_blocks) {

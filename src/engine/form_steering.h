@@ -56,6 +56,8 @@ class FormSteering {
 
   // Keeps the form as it is once a morph that runs has ended. Requires that no wish comes.
   void hold(bool holds) { run_.hold(holds); }
+  // Ends a wish. Without a policy, the KV cache gets all pages that are free.
+  void free_form();
   bool busy() const { return run_.busy(); }
   const Form& committed() const { return run_.committed(); }
 

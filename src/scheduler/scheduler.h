@@ -239,6 +239,7 @@ class Scheduler {
   Backlog backlog() const;  // before a request that comes last
 
   bool idle() const { return sequences_.empty(); }
+  const SchedulerConfig& config() const { return config_; }
   Observation observe() const;
 
  private:
