@@ -53,14 +53,7 @@ std::vector<Configuration> configurations_of(const ModelSpec& spec, int devices,
   for (const Precision weights : precisions) {
     for (const WeightMethod method : methods_of(weights)) {
       for (const KvPrecision kv : kKvPrecisions) {
-        const Configuration dense = {.weights = weights, .method = method, .kv = kv};
-        stored.push_back(dense);
-        stored.push_back(dense);
-        stored.back().pruning = structured(25);
-        if (weights == Precision::kBf16) {
-          stored.push_back(dense);
-          stored.back().pruning = kTwoOfFour;
-        }
+        stored.push_back({.weights = weights, .method = method, .kv = kv});
       }
     }
   }
