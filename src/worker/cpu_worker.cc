@@ -29,6 +29,7 @@ std::vector<int> concerned(const Form& form, const MorphStep& step) {
     return std::visit(Overloaded{[&](const SwapComponent& swap) {
                                    return !holding.of(swap.layer, swap.component).empty();
                                  },
+                                 [](const HoldShards&) { return true; },
                                  [&](const ResizeKv&) {
                                    return std::any_of(holding.layers.begin(), holding.layers.end(),
                                                       [](const Holding::Layer& layer) {
@@ -52,6 +53,12 @@ std::optional<Error> refusal(const Form& form, const MorphStep& step, bool has_p
     return make_error(ErrorCode::kUnsupported,
                       "{}: this worker's memory is for life: start with a memory budget to let its "
                       "form change",
+                      to_string(step));
+  }
+  if (std::holds_alternative<HoldShards>(step)) {
+    return make_error(ErrorCode::kUnsupported,
+                      "{}: the devices of one replica hold what they began with: join it with "
+                      "another replica first",
                       to_string(step));
   }
   const auto* const swap = std::get_if<SwapComponent>(&step);

@@ -119,7 +119,8 @@ void DeviceWorker::read_ahead() {
 
 void DeviceWorker::prepare(MorphId id, const MorphStep& step) {
   std::visit(Overloaded{[&](const SwapComponent& swap) { swapper_.prepare(id, swap); },
-                        [&](const ResizeKv& resize) { resizer_.prepare(id, resize); }},
+                        [&](const ResizeKv& resize) { resizer_.prepare(id, resize); },
+                        [](const HoldShards&) { check(false, "a worker refuses such steps"); }},
              step);
 }
 

@@ -73,6 +73,8 @@ struct QueryBlock {
   const PositionRange* see = nullptr;  // [row], within the segment; both ends ascend
   float* records = nullptr;            // [row]
   PositionRange rows;                  // rows that see any position
+  float scale = 0;                     // of the scores
+  float score_cap = 0;                 // 0 means none
 
   // Returns the steps that have all positions that any row sees.
   PositionRange steps() const {
@@ -308,7 +310,10 @@ void mix_block(Tiles& tiles, const QueryBlock& block, const SegmentTiles& segmen
 template <class Tiles>
 void attend_block(Tiles& tiles, const QueryBlock& block, SegmentTiles& segment) {
   score_block(tiles, block, segment);
-  weigh_block(block, 1.0f / std::sqrt(static_cast<float>(block.dims.head_dim)), segment);
+  for (int i = block.rows.begin; block.score_cap > 0.0f && i < block.rows.end; ++i) {
+    cap_scores(block.see[i], block.scale, block.score_cap, segment.scores + i * kScoreStride);
+  }
+  weigh_block(block, block.scale, segment);
   mix_block(tiles, block, segment);
 }
 
