@@ -31,7 +31,7 @@ struct ConfigurationMemory {
   std::int64_t device_bytes(int layers, bool end) const {
     return layers * block_bytes + (end ? end_bytes : 0) + buffer_bytes;
   }
-  // Of all devices, given the layers of each stage.
+  // Returns the bytes of all devices, given the layers of each stage.
   std::int64_t total_bytes(std::span<const int> stage_layers) const;
 };
 
