@@ -14,7 +14,7 @@ namespace protean {
 // the entries given before.
 //
 //   join()    the replicas, whose forms are equal and have n blocks each, become homes 0, 1, ... of
-//             one group. Each home's sequences keep their blocks and are computed by its copy of a
+//             one group. A replica may be a unified group, unless its KV was divided by layers. Each home's sequences keep their blocks and are computed by its copy of a
 //             component, or by the only copy. Steps are given to start(), not to the Executors.
 //   Then HoldShards steps are committed one by one, between the steps that go on.
 //   unify()   requires one copy of each layer's attention. The g homes become one with g * n
