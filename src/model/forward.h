@@ -139,9 +139,7 @@ class Forward {
     std::int64_t rows = 0;
     std::int64_t first_row = 0;  // in the residual stream
   };
-  std::span<float> residual(const Half& half) const {
-    return residual(half.rows, half.first_row);
-  }
+  std::span<float> residual(const Half& half) const { return residual(half.rows, half.first_row); }
   // Queries, keys and values of one shard, [rows][heads * head_dim] each.
   struct HeadRows {
     std::span<float> q;

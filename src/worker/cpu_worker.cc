@@ -82,12 +82,13 @@ std::optional<Error> refusal(const Formation& formation, const MorphStep& step, 
   return std::nullopt;
 }
 
-// True if every thread of all devices can have a CPU of its own.
-bool cpus_suffice(const WorkerOptions& options) {
+}  // namespace
+
+bool cpus_suffice(std::span<const WorkerDevice> devices) {
   std::size_t threads = 0;
   std::set<int> cpus;
   bool fits = true;
-  for (const WorkerDevice& device : options.devices) {
+  for (const WorkerDevice& device : devices) {
     const auto own = static_cast<std::size_t>(device.threads);
     threads += own;
     cpus.insert(device.where.cpus.begin(), device.where.cpus.end());
@@ -96,8 +97,6 @@ bool cpus_suffice(const WorkerOptions& options) {
   const std::size_t all = cpus.empty() ? std::thread::hardware_concurrency() : cpus.size();
   return fits && threads <= all;
 }
-
-}  // namespace
 
 Result<std::unique_ptr<CpuWorker>> CpuWorker::create(const WorkerOptions& options,
                                                      const Checkpoint& checkpoint,
@@ -138,7 +137,7 @@ Status CpuWorker::add_devices(const WorkerOptions& options, const Checkpoint& ch
                         .rows = options.max_step_tokens,
                         .hidden = checkpoint.spec().hidden,
                         .steps_in_flight = options.max_in_flight,
-                        .spins = cpus_suffice(options)});
+                        .spins = cpus_suffice(options.devices)});
     if (!fabric) {
       return fabric.error();
     }

@@ -20,6 +20,9 @@
 
 namespace protean {
 
+// Returns true if every thread of all these devices can have a CPU of its own.
+bool cpus_suffice(std::span<const WorkerDevice> devices);
+
 // The Executor of a replica on one CPU device or a group of them. Puts each entry (step, commit,
 // moves) into the queues of all devices that it concerns, so that all see the same order. A morph
 // step is ready when it is on all of these devices, and a failure on one aborts it on all.

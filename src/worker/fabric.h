@@ -25,6 +25,7 @@ class Fabric {
   static Result<std::unique_ptr<Fabric>> create(const Limits& limits);
 
   int devices() const { return limits_.devices; }
+  int rows() const { return limits_.rows; }
   cpu::ExchangeBoard& board() { return board_; }
   cpu::GroupProgress& progress() { return board_.progress(); }
 

@@ -51,7 +51,7 @@ DeviceShare share_of(const WorkerOptions& options, RankPlace place) {
 }
 
 // The way through a device of a replica that is not joined.
-Route first_route(const WorkerOptions& options, RankPlace place) {
+StepRoute first_route(const WorkerOptions& options, RankPlace place) {
   Formation formation{.form = options.form, .devices = {}, .homes = {{}}};
   const int first = place.on_fabric - place.device;
   for (int device = 0; device < static_cast<int>(options.form.group.size()); ++device) {
@@ -145,7 +145,8 @@ Result<std::unique_ptr<Rank>> Rank::create(const WorkerOptions& options,
     }
     pages.kv = std::move(*kv);
   }
-  const int rows = options.max_step_tokens * (options.joining ? options.joining->homes : 1);
+  const int rows =
+      std::max(options.max_step_tokens, options.joining ? options.joining->fabric->rows() : 0);
   Result<Scratch> scratch = Scratch::create(
       spec, rows, std::min(kLogitRows, options.max_step_tokens), share_of(options, place));
   if (!scratch) {
@@ -183,7 +184,7 @@ Rank::Rank(Built built)
   follow(first_route(built.options, place_));
 }
 
-void Rank::follow(Route route) {
+void Rank::follow(StepRoute route) {
   route_ = std::move(route);
   if (place_.fabric != nullptr) {
     exchange_.emplace(place_.fabric->board(), place_.on_fabric, route_.members, spec_.layers);

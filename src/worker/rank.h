@@ -39,12 +39,11 @@ struct WorkerDevice {
   cpu::Locality where;  // CPUs and NUMA nodes
 };
 
-// How the replicas of a fleet may be joined: their devices are on one fabric, and buffers are for
-// the steps of `homes` replicas and for all shards.
+// For replicas that may be joined: their devices are on one fabric, and their buffers are for all
+// shards and for as many rows as it has, to which a joint step is limited.
 struct Joining {
   std::shared_ptr<Fabric> fabric;
   int first_device = 0;  // of this replica, on the fabric
-  int homes = 1;
 };
 
 // A worker's form, devices, memory and limits. Plans must stay within the limits.
@@ -96,7 +95,7 @@ struct GroupChange {
   std::uint64_t number = 0;  // of the entry, among the steps of the group
   std::vector<int> meeting;  // devices of the fabric that wait for each other first
   Formation after;
-  std::vector<Route> routes;  // by device of the group, afterwards
+  std::vector<StepRoute> routes;  // by device of the group, afterwards
   struct Hold {
     MorphId id;
     HoldShards step;
@@ -169,7 +168,7 @@ class Rank {
     const StepPlan& plan;
     bool draws = false;
   };
-  void follow(Route route);
+  void follow(StepRoute route);
   void meet(const GroupChange& change, std::uint32_t point);
   void move_kv_of(const GroupChange& change, int device);
   void take_rows(int stop, const Forward& forward);
@@ -184,7 +183,7 @@ class Rank {
 
   const ModelSpec spec_;
   const RankPlace place_;
-  Route route_;
+  StepRoute route_;
   std::optional<cpu::SharedExchange> exchange_;  // nothing for a device that is always alone
   std::uint64_t step_ = 0;                       // number of the step
   int tile_ = 0;                                 // counts the tiles of logits of this step

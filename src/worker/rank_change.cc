@@ -41,7 +41,7 @@ void Rank::move_kv_of(const GroupChange& change, int device) {
 }
 
 void Rank::change(const GroupChange& change, int device, ShardMemory& memory) {
-  // After this, nobody reads what this device showed or computes a step in the old formation.
+  // After this, no device reads what this one showed or computes a step in the old formation.
   meet(change, 1);
   if (change.hold) {
     const auto& [layer, component, runs] = change.hold->step;

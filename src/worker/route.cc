@@ -73,33 +73,52 @@ std::vector<cpu::Member> members_of(const Formation& formation, const std::vecto
   return members;
 }
 
-// Notes the rows that pass between two stops, as far as they concern the device.
-void add_transfers(const Formation& formation, const std::vector<std::vector<Copy>>& ways, int stop,
-                   int device, std::vector<int>& taken_last, Route& route) {
-  std::vector<int> takers;
-  for (int home = 0; home < formation.home_count(); ++home) {
-    const Copy& from = ways[at(stop)][at(home)];
-    const Copy& to = ways[at(stop) + 1][at(home)];
-    for (std::size_t rank = 0; rank < to.size(); ++rank) {
-      const int taker = to[rank];
-      const int giver = from[rank % from.size()];
-      if (has(from, taker)) {
-        continue;
+// Notes, stop after stop, which rows pass between devices.
+class Transfers {
+ public:
+  Transfers(const Formation& formation, const std::vector<std::vector<Copy>>& ways)
+      : formation_(formation), ways_(ways), taken_last_(formation.form.group.size(), -1) {}
+
+  // Adds those between two stops to the route of a device.
+  void add(int stop, int device, StepRoute& route) {
+    std::vector<int> takers;
+    for (int home = 0; home < formation_.home_count(); ++home) {
+      const Copy& from = ways_[at(stop)][at(home)];
+      const Copy& to = ways_[at(stop) + 1][at(home)];
+      for (std::size_t rank = 0; rank < to.size(); ++rank) {
+        if (has(from, to[rank])) {
+          continue;
+        }
+        const RowTransfer transfer{home, 0, taken_last_[at(to[rank])]};
+        add_one(transfer, {from[rank % from.size()], to[rank]}, stop, device, route);
+        takers.push_back(to[rank]);
       }
-      if (giver == device) {
-        route.stops[at(stop)].hands.push_back(
-            {home, formation.devices[at(taker)], taken_last[at(taker)]});
-      } else if (taker == device) {
-        route.stops[at(stop) + 1].takes.push_back(
-            {.home = home, .peer = formation.devices[at(giver)]});
-      }
-      takers.push_back(taker);
+    }
+    for (const int taker : takers) {
+      taken_last_[at(taker)] = stop + 1;
     }
   }
-  for (const int taker : takers) {
-    taken_last[at(taker)] = stop + 1;
+
+ private:
+  struct Ends {
+    int giver = 0;
+    int taker = 0;
+  };
+  void add_one(RowTransfer transfer, const Ends& ends, int stop, int device,
+               StepRoute& route) const {
+    if (ends.giver == device) {
+      transfer.peer = formation_.devices[at(ends.taker)];
+      route.stops[at(stop)].hands.push_back(transfer);
+    } else if (ends.taker == device) {
+      transfer.peer = formation_.devices[at(ends.giver)];
+      route.stops[at(stop) + 1].takes.push_back(transfer);
+    }
   }
-}
+
+  const Formation& formation_;
+  const std::vector<std::vector<Copy>>& ways_;
+  std::vector<int> taken_last_;  // by device: the stop before which it took rows last
+};
 
 }  // namespace
 
@@ -107,9 +126,9 @@ std::vector<Copy> copies_by_home(const Formation& formation, int layer, Componen
   return nearest_copies(formation, layer, half, formation.homes);
 }
 
-Route route_of(const Formation& formation, int device) {
+StepRoute route_of(const Formation& formation, int device) {
   const std::vector<std::vector<Copy>> ways = ways_of(formation);
-  Route route;
+  StepRoute route;
   for (const std::vector<Copy>& copies : ways) {
     Stop stop;
     for (int home = 0; home < formation.home_count(); ++home) {
@@ -122,9 +141,9 @@ Route route_of(const Formation& formation, int device) {
     }
     route.stops.push_back(std::move(stop));
   }
-  std::vector<int> taken_last(formation.form.group.size(), -1);
+  Transfers transfers(formation, ways);
   for (int stop = 0; stop + 1 < static_cast<int>(ways.size()); ++stop) {
-    add_transfers(formation, ways, stop, device, taken_last, route);
+    transfers.add(stop, device, route);
   }
   cpu::GroupMembers& members = route.members;
   members.embedding = members_of(formation, ways.front(), device, 0, Component::kEmbeddings);

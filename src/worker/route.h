@@ -38,13 +38,13 @@ struct Stop {
 
 // The way of a step through one device. Each component has one copy, or one for each home. A home's
 // rows are computed by a copy of it, and pass to the next copy where that is on other devices.
-struct Route {
+struct StepRoute {
   std::vector<Stop> stops;
   cpu::GroupMembers members;
   std::vector<bool> draws;  // by home: the device draws its tokens
 };
 
 // Returns the way through a device of the formation: `device` is an index into form.group.
-Route route_of(const Formation& formation, int device);
+StepRoute route_of(const Formation& formation, int device);
 
 }  // namespace protean
