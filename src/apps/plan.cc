@@ -201,16 +201,16 @@ std::string rests_on_here(const Configuration& configuration) {
 }
 
 // Estimates each configuration for the slowest kind of device that the plan may use.
-std::vector<Candidate> estimate_on_profiles(const DeploymentWish& wish,
-                                            const std::vector<Configuration>& configurations,
-                                            const PlannedDevices& devices) {
+std::vector<EstimatedConfiguration> estimate_on_profiles(
+    const DeploymentWish& wish, const std::vector<Configuration>& configurations,
+    const PlannedDevices& devices) {
   std::map<std::string_view, DeviceProfile> kinds;
   for (const PlannedDevice& device : devices.devices) {
     kinds.emplace(device.profile->name, *device.profile);
   }
-  std::vector<Candidate> slowest;
+  std::vector<EstimatedConfiguration> slowest;
   for (const auto& [name, profile] : kinds) {
-    const std::vector<Candidate> on =
+    const std::vector<EstimatedConfiguration> on =
         estimate(wish.spec, wish.load, configurations,
                  [&](const Configuration& one) { return steps_on(profile, wish.spec, one); });
     slowest.resize(on.size(), {});
@@ -233,8 +233,9 @@ std::string sources_of(const PlannedDevices& devices) {
 }
 
 // Estimates every configuration and says what each estimate rests on.
-Result<std::vector<Candidate>> candidates_of(const PlanCommand& command, const PlannedModel& model,
-                                             PlanReport& report) {
+Result<std::vector<EstimatedConfiguration>> candidates_of(const PlanCommand& command,
+                                                          const PlannedModel& model,
+                                                          PlanReport& report) {
   const std::vector<PlannedDevice>& devices = report.devices.devices;
   const bool profiles = devices.front().profile.has_value();
   auto precisions = wanted_precisions(command, profiles);
@@ -270,7 +271,7 @@ Result<std::vector<Candidate>> candidates_of(const PlanCommand& command, const P
 void keep_map(const PlanCommand& command, const PlannedModel& model, const PlanReport& report) {
   std::vector<MappedConfiguration> rows;
   for (std::size_t i = 0; i < report.deployment.candidates.size(); ++i) {
-    const Candidate& of = report.deployment.candidates[i];
+    const EstimatedConfiguration& of = report.deployment.candidates[i];
     rows.push_back({.configuration = of.configuration,
                     .latency = of.latency,
                     .block_bytes = of.memory.block_bytes,

@@ -22,20 +22,20 @@ double gib(std::int64_t bytes) {
 }
 
 bool fits(const PlanReport& report, std::size_t candidate) {
-  const Candidate& of = report.deployment.candidates[candidate];
+  const EstimatedConfiguration& of = report.deployment.candidates[candidate];
   return place_by_memory(of.configuration, report.states, of.memory, report.wish.spec.layers)
       .has_value();
 }
 
 // The most bytes on one device if stages are as even as possible.
-std::int64_t fullest_bytes(const PlanReport& report, const Candidate& candidate) {
+std::int64_t fullest_bytes(const PlanReport& report, const EstimatedConfiguration& candidate) {
   const Division even = even_division(report.wish.spec.layers, candidate.configuration.tensor,
                                       candidate.configuration.stages);
   return candidate.memory.device_bytes(even.stage_layers.front(), true);
 }
 
 std::string row_text(const PlanReport& report, std::size_t place, std::size_t candidate) {
-  const Candidate& of = report.deployment.candidates[candidate];
+  const EstimatedConfiguration& of = report.deployment.candidates[candidate];
   const Score& score = report.deployment.scores[candidate];
   const bool chosen = candidate == report.deployment.chosen;
   return fmt::format("{:>4}  {:<42} {:>9.1f} {:>8.2f} {:>10.1f} {:>9.2f} {:>9.2f} {:>11.3g} {}\n",
@@ -57,7 +57,7 @@ struct PlacedStage {
 
 std::vector<PlacedStage> placed_stages(const PlanReport& report) {
   const Deployment& found = report.deployment;
-  const Candidate& chosen = found.candidates[found.chosen];
+  const EstimatedConfiguration& chosen = found.candidates[found.chosen];
   const auto tensor = static_cast<std::size_t>(chosen.configuration.tensor);
   const std::vector<int>& layers = found.placement.stage_layers;
   std::vector<PlacedStage> stages;
@@ -110,7 +110,7 @@ json::value rank_of(const Deployment& found, std::size_t candidate) {
 }
 
 json::object row_json(const PlanReport& report, std::size_t candidate) {
-  const Candidate& of = report.deployment.candidates[candidate];
+  const EstimatedConfiguration& of = report.deployment.candidates[candidate];
   const Configuration& is = of.configuration;
   const Score& score = report.deployment.scores[candidate];
   return {{"rank", rank_of(report.deployment, candidate)},

@@ -14,7 +14,7 @@ Error does_not_fit(const DeploymentWish& wish, const Deployment& found,
   std::size_t nearest = found.ranked.front();
   std::int64_t least = -1;
   for (const std::size_t index : found.ranked) {
-    const Candidate& candidate = found.candidates[index];
+    const EstimatedConfiguration& candidate = found.candidates[index];
     const std::int64_t missing =
         missing_bytes(candidate.configuration, devices, candidate.memory, wish.spec.layers);
     if (least < 0 || missing < least) {
@@ -34,10 +34,10 @@ Error does_not_fit(const DeploymentWish& wish, const Deployment& found,
 
 }  // namespace
 
-std::vector<Candidate> estimate(const ModelSpec& spec, const PlannedLoad& load,
-                                std::span<const Configuration> configurations,
-                                const StepsOf& steps_of) {
-  std::vector<Candidate> candidates;
+std::vector<EstimatedConfiguration> estimate(const ModelSpec& spec, const PlannedLoad& load,
+                                             std::span<const Configuration> configurations,
+                                             const StepsOf& steps_of) {
+  std::vector<EstimatedConfiguration> candidates;
   for (const Configuration& configuration : configurations) {
     const ConfigurationMemory memory = memory_of(spec, configuration, load);
     const Division even = even_division(spec.layers, configuration.tensor, configuration.stages);
@@ -49,10 +49,11 @@ std::vector<Candidate> estimate(const ModelSpec& spec, const PlannedLoad& load,
   return candidates;
 }
 
-Result<Deployment> deploy(const DeploymentWish& wish, std::vector<Candidate> candidates,
+Result<Deployment> deploy(const DeploymentWish& wish,
+                          std::vector<EstimatedConfiguration> candidates,
                           std::span<const DeviceState> devices) {
   Deployment found{.candidates = std::move(candidates)};
-  for (const Candidate& candidate : found.candidates) {
+  for (const EstimatedConfiguration& candidate : found.candidates) {
     found.scores.push_back(score_of(candidate, wish.load.output_tokens, wish.pricing));
   }
   auto ranked = rank(found.candidates, found.scores, wish.intent);
@@ -61,7 +62,7 @@ Result<Deployment> deploy(const DeploymentWish& wish, std::vector<Candidate> can
   }
   found.ranked = *std::move(ranked);
   for (const std::size_t index : found.ranked) {
-    const Candidate& candidate = found.candidates[index];
+    const EstimatedConfiguration& candidate = found.candidates[index];
     if (!place_by_memory(candidate.configuration, devices, candidate.memory, wish.spec.layers)) {
       continue;
     }

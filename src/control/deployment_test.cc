@@ -20,7 +20,7 @@ ModelSpec llama_70b() {
   return model->spec;
 }
 
-std::vector<Candidate> on_a6000(const ModelSpec& spec, const PlannedLoad& load) {
+std::vector<EstimatedConfiguration> on_a6000(const ModelSpec& spec, const PlannedLoad& load) {
   const auto device = find_device_profile("a6000");
   EXPECT_TRUE(device.ok());
   return estimate(spec, load, iserve_configurations(spec, 8), [&](const Configuration& one) {
@@ -74,7 +74,7 @@ TEST(Configurations, MethodsDifferForFewBitsOnly) {
 
 // Returns the best candidate by a search that knows nothing of the ranking's order: the least of
 // what the intent minimises among those that keep its bound and that fit.
-std::optional<double> least(const std::vector<Candidate>& candidates,
+std::optional<double> least(const std::vector<EstimatedConfiguration>& candidates,
                             const std::vector<Score>& scores, const Intent& intent,
                             const std::vector<DeviceState>& devices, int layers) {
   std::optional<double> best;
@@ -118,7 +118,7 @@ TEST(Deployment, ChoosesWhatASearchThroughAllConfigurationsChooses) {
     return std::uniform_real_distribution<double>(least_value, most)(random);
   };
   DeploymentWish wish{.spec = llama_70b()};
-  const std::vector<Candidate> candidates = on_a6000(wish.spec, wish.load);
+  const std::vector<EstimatedConfiguration> candidates = on_a6000(wish.spec, wish.load);
   int chosen = 0;
   for (int trial = 0; trial < 1000; ++trial) {
     std::vector<DeviceState> devices;
@@ -134,7 +134,7 @@ TEST(Deployment, ChoosesWhatASearchThroughAllConfigurationsChooses) {
     }
     wish.pricing = {.formula = static_cast<CostFormula>(trial % 3), .device_bytes = 48 * kGiB};
     std::vector<Score> scores;
-    for (const Candidate& candidate : candidates) {
+    for (const EstimatedConfiguration& candidate : candidates) {
       scores.push_back(score_of(candidate, wish.load.output_tokens, wish.pricing));
     }
     const auto expected = least(candidates, scores, wish.intent, devices, wish.spec.layers);
@@ -178,9 +178,9 @@ TEST(Deployment, ABudgetThatNothingMeetsNamesTheNearestMiss) {
 // next to no time; 4 bits are the smallest.
 TEST(Deployment, EstimatesHaveTheShapesOfThePapersFigures) {
   const ModelSpec spec = llama_70b();
-  const std::vector<Candidate> all = on_a6000(spec, {});
+  const std::vector<EstimatedConfiguration> all = on_a6000(spec, {});
   const auto of = [&](int tensor, int stages, Precision weights) {
-    for (const Candidate& one : all) {
+    for (const EstimatedConfiguration& one : all) {
       const Configuration& is = one.configuration;
       if (is.tensor == tensor && is.stages == stages && is.weights == weights &&
           is.method == WeightMethod::kNearest && is.kv == KvPrecision::kBf16 &&
@@ -188,7 +188,7 @@ TEST(Deployment, EstimatesHaveTheShapesOfThePapersFigures) {
         return one;
       }
     }
-    return Candidate{};
+    return EstimatedConfiguration{};
   };
   EXPECT_GT(of(1, 1, Precision::kBf16).latency.tpot_us, of(4, 1, Precision::kBf16).latency.tpot_us);
   EXPECT_LT(of(1, 1, Precision::kBf16).total_bytes, of(8, 1, Precision::kBf16).total_bytes);

@@ -15,7 +15,7 @@ constexpr double kSPerHour = 3600;
 // What an intent minimises, then what breaks ties.
 using Order = std::array<double, 5>;
 
-Order order_of(const Candidate& candidate, const Score& score, Objective objective) {
+Order order_of(const EstimatedConfiguration& candidate, const Score& score, Objective objective) {
   const auto memory = static_cast<double>(candidate.total_bytes);
   double first = 0;
   switch (objective) {
@@ -41,7 +41,7 @@ bool keeps(const Intent& intent, const Score& score) {
          (!intent.cost_slo || score.cost <= *intent.cost_slo);
 }
 
-Error missed(std::span<const Candidate> candidates, std::span<const Score> scores,
+Error missed(std::span<const EstimatedConfiguration> candidates, std::span<const Score> scores,
              const Intent& intent) {
   const auto nearest =
       std::min_element(scores.begin(), scores.end(), [&](const Score& a, const Score& b) {
@@ -59,7 +59,7 @@ Error missed(std::span<const Candidate> candidates, std::span<const Score> score
 
 }  // namespace
 
-Score score_of(const Candidate& candidate, int output_tokens, const Pricing& pricing) {
+Score score_of(const EstimatedConfiguration& candidate, int output_tokens, const Pricing& pricing) {
   const double latency_ms =
       (candidate.latency.ttft_us + output_tokens * candidate.latency.tpot_us) / kUsPerMs;
   const double hours = latency_ms / kMsPerS / kSPerHour;
@@ -85,7 +85,7 @@ Score score_of(const Candidate& candidate, int output_tokens, const Pricing& pri
           .device_seconds = devices * latency_ms / kMsPerS};
 }
 
-Result<std::vector<std::size_t>> rank(std::span<const Candidate> candidates,
+Result<std::vector<std::size_t>> rank(std::span<const EstimatedConfiguration> candidates,
                                       std::span<const Score> scores, const Intent& intent) {
   check(candidates.size() == scores.size() && !candidates.empty(), "each candidate has a score");
   std::vector<std::size_t> ranked;

@@ -14,7 +14,7 @@
 namespace protean {
 
 // A configuration and what it is estimated to take.
-struct Candidate {
+struct EstimatedConfiguration {
   Configuration configuration;
   Latency latency;
   ConfigurationMemory memory;
@@ -35,12 +35,12 @@ struct Score {
   double device_seconds = 0;  // of an answer
 };
 
-Score score_of(const Candidate& candidate, int output_tokens, const Pricing& pricing);
+Score score_of(const EstimatedConfiguration& candidate, int output_tokens, const Pricing& pricing);
 
 // Returns the indices of the candidates that keep the intent's bound, the best first. Candidates
 // that are equal in what the intent minimises are ordered by latency, cost, memory, devices and
 // then as given. If no candidate keeps the bound, fails and names the one that comes nearest.
-Result<std::vector<std::size_t>> rank(std::span<const Candidate> candidates,
+Result<std::vector<std::size_t>> rank(std::span<const EstimatedConfiguration> candidates,
                                       std::span<const Score> scores, const Intent& intent);
 
 }  // namespace protean
