@@ -34,7 +34,7 @@ std::int64_t attention_copies(const Form& form, std::size_t layer) {
   for (const Holding& holding : form.group) {
     shards += holding.layers[layer].attention.count;
   }
-  return shards / form.shards;
+  return ceil_div(shards, std::int64_t{form.shards});
 }
 
 template <class PagesOn>
