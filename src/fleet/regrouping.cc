@@ -85,7 +85,7 @@ void Regrouping::turn(bool together, const std::string& why) {
   together_ = together;
   record_.together = together;
   record_.failure = why;
-  retry_ns_ = 0;
+  wait_.until_ns = 0;
   if (stage_ == Stage::kMoving) {
     plan();
   }
@@ -148,12 +148,12 @@ void Regrouping::settle() {
   }
   for (std::size_t home = 0; home < count(); ++home) {
     if (!engine(home).form_at_rest() || engine(home).exchanges_kv()) {
-      waits_for_ = fmt::format("replica {} is still changing its form or moving requests",
-                               group_.homes[home].value);
+      wait_.reason = fmt::format("replica {} is still changing its form or moving requests",
+                                 group_.homes[home].value);
       return;
     }
   }
-  waits_for_.clear();
+  wait_.reason.clear();
   if (const std::optional<Error> why = agree()) {
     together_ = record_.together = false;
     record_.failure = why->message;
@@ -235,7 +235,7 @@ void Regrouping::move() {
                                          [](const Step& step) { return step.ready; })) {
     commit();
   }
-  if (!preparing_.empty() || !committed_.empty() || now_ns_ < retry_ns_) {
+  if (!preparing_.empty() || !committed_.empty() || now_ns_ < wait_.until_ns) {
     return;
   }
   if (!steps_.empty()) {
@@ -278,7 +278,7 @@ void Regrouping::commit() {
     ++record_.steps;
   }
   preparing_.clear();
-  retries_ = 0;
+  wait_.attempts = 0;
 }
 
 void Regrouping::on(const MorphReady& ready, TimeNs now_ns) {
@@ -372,7 +372,7 @@ void Regrouping::shrink() {
     return;
   }
   const bool changing = asked_ && !wide().form_at_rest();
-  if (now_ns_ < retry_ns_ || changing) {
+  if (now_ns_ < wait_.until_ns || changing) {
     return;
   }
   if (at_home_form()) {
@@ -387,9 +387,9 @@ void Regrouping::shrink() {
                                            .embeddings = group_.wide.embeddings,
                                            .kv_blocks = group_.wide.kv.blocks},
                                           now_ns_);
-  waits_for_ = morph.ok() ? "the group's form goes back to the replicas'" : morph.error().message;
+  wait_.reason = morph.ok() ? "the group's form goes back to the replicas'" : morph.error().message;
   if (again || !morph.ok()) {
-    try_later(waits_for_, kRetryNs);
+    try_later(wait_.reason, kRetryNs);
   }
 }
 
@@ -417,8 +417,8 @@ void Regrouping::divide() {
     stage_ = Stage::kShrinking;
     return;
   }
-  waits_for_.clear();
-  retries_ = 0;
+  wait_.reason.clear();
+  wait_.attempts = 0;
   record_.preempted += split->preempted;
   for (std::vector<BlockMove>& wave : split->moves) {
     record_.blocks_moved += std::ssize(wave);
@@ -474,12 +474,12 @@ void Regrouping::end() {
 
 // Waits a while, longer after each attempt.
 void Regrouping::try_later(const std::string& why, TimeNs within_ns) {
-  waits_for_ = why;
-  retry_ns_ = now_ns_ + (within_ns << std::min(retries_++, kMostDoublings));
+  wait_.reason = why;
+  wait_.until_ns = now_ns_ + (within_ns << std::min(wait_.attempts++, kMostDoublings));
 }
 
 std::optional<TimeNs> Regrouping::next_deadline_ns() const {
-  return retry_ns_ > now_ns_ ? std::optional(retry_ns_) : std::nullopt;
+  return wait_.until_ns > now_ns_ ? std::optional(wait_.until_ns) : std::nullopt;
 }
 
 }  // namespace protean

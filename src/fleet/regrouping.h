@@ -94,7 +94,7 @@ class Regrouping {
   const RegroupRecord& record() const { return record_; }
   const Form& form() const { return form_; }
   std::string stage() const;
-  const std::string& waits_for() const { return waits_for_; }
+  const std::string& waits_for() const { return wait_.reason; }
 
  private:
   static constexpr std::uint64_t kFirstId = std::uint64_t{1} << 63;
@@ -107,6 +107,11 @@ class Regrouping {
     kDividing,   // apart: the group's steps end
     kParting,    // apart: joint steps end
     kEnded,
+  };
+  struct Wait {
+    std::string reason;
+    TimeNs until_ns = 0;
+    int attempts = 0;  // in a row
   };
   struct Step {
     MorphId id;
@@ -149,7 +154,7 @@ class Regrouping {
   bool asked_ = false;  // the group's engine for the homes' form
   Stage stage_;
   RegroupRecord record_;
-  std::string waits_for_;
+  Wait wait_;
   std::vector<Form> forms_;
   Form form_;    // of joined devices, after the steps committed so far
   Form joined_;  // when each home holds all
@@ -160,8 +165,6 @@ class Regrouping {
   std::vector<std::pair<RequestId, ReplicaId>> moved_;
   std::uint64_t* generation_ = nullptr;
   TimeNs now_ns_ = 0;
-  TimeNs retry_ns_ = 0;
-  int retries_ = 0;
 };
 
 }  // namespace protean

@@ -159,6 +159,17 @@ TEST(Regrouping, BadWishesSayWhatToDo) {
   EXPECT_EQ(scene.sink.answer->error().message, begin + "this server's replicas cannot be grouped");
 }
 
+using Wish = std::vector<std::vector<int>>;
+
+// Returns wishes for groups; the last one is for replicas alone.
+std::vector<Wish> wishes_of(int replicas) {
+  if (replicas == 2) {
+    return {{{0, 1}}, {{0}, {1}}};
+  }
+  return {{{0, 1}},       {{2, 3}},   {{0, 1}, {2, 3}}, {{0, 1, 2, 3}},
+          {{0, 1, 2, 3}}, {{0}, {1}}, {{0, 2}, {1, 3}}, {{0}, {1}, {2}, {3}}};
+}
+
 // Random arrivals, cancels, failures and wishes for groups of 2 and 4, in random order: no token is
 // lost, repeated or different, devices never hold more than their pages, and in the end all
 // replicas are alone again.
@@ -176,15 +187,7 @@ TEST(Regrouping, MergesAndSplitsAtRandomMomentsChangeNoToken) {
     };
     const int replicas = seed % 3 == 0 ? 2 : 4;
     GroupScene scene(replicas, 16 + below(20), below(3) > 0, 1 + below(3));
-    const std::vector<std::vector<std::vector<int>>> wishes =
-        replicas == 2 ? std::vector<std::vector<std::vector<int>>>{{{0, 1}}, {{0}, {1}}}
-                      : std::vector<std::vector<std::vector<int>>>{{{0, 1}},
-                                                                   {{2, 3}},
-                                                                   {{0, 1}, {2, 3}},
-                                                                   {{0, 1, 2, 3}},
-                                                                   {{0}, {1}, {2}, {3}},
-                                                                   {{0}, {1}},
-                                                                   {{0, 2}, {1, 3}}};
+    const std::vector<Wish> wishes = wishes_of(replicas);
     for (int event = 0; event < 4'000; ++event) {
       const int dice = below(200);
       if (dice < 10) {
@@ -214,7 +217,7 @@ TEST(Regrouping, MergesAndSplitsAtRandomMomentsChangeNoToken) {
         FAIL() << "seed " << seed << " event " << event;
       }
     }
-    (void)scene.want(wishes[replicas == 2 ? 1 : 4]);
+    (void)scene.want(wishes.back());
     scene.settle();
     scene.expect_all_answered();
     EXPECT_EQ(scene.groups(), replicas == 2 ? "0 1" : "0 1 2 3");

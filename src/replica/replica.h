@@ -43,6 +43,10 @@ bool may_join(const ReplicaOptions& options);
 // Returns the configuration of the engine that serves such a replica.
 EngineConfig engine_config(const ReplicaOptions& options, const ModelSpec& spec);
 
+// Returns the configuration of the engine that serves a group of such replicas with this form.
+EngineConfig wide_engine_config(const ReplicaOptions& options, const ModelSpec& spec,
+                                const Form& form);
+
 // Returns what a fingerprint of the replica's model has to know: every precision that its layers
 // have or may be lowered to.
 FingerprintOptions fingerprint_options(const ReplicaOptions& options);
@@ -97,7 +101,7 @@ class Replicas {
   ~Replicas();
 
  private:
-  Replicas(RouterPolicy router, const EngineConfig& engine, std::unique_ptr<Workers> workers,
+  Replicas(const ReplicaOptions& options, const ModelSpec& spec, std::unique_ptr<Workers> workers,
            Inbox& inbox, TokenSink& sink);
   void run();
 
