@@ -19,9 +19,10 @@ struct AttentionOptions {
   int heads = 0;
   int window = 0;
   Element element = Element::kBf16;  // rounding of out
-  // Used for bf16 KV. Vectors multiply in f32; dot instructions and AMX round queries and weights
-  // to bf16. All calls for a sequence must use the same unit, or the bits of its rows depend on the
-  // call.
+  // Vectors multiply in f32. With bf16 KV, dot instructions and AMX round queries and weights to
+  // bf16. With int8 KV, AMX rounds queries to integers of two bytes and weights to bf16, and dot
+  // instructions are not used. All calls for a sequence must use the same unit, or the bits of its
+  // rows depend on the call.
   MatmulUnit unit = MatmulUnit::kBest;
 };
 struct AttentionRows {
