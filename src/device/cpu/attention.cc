@@ -134,6 +134,7 @@ struct TileScores {
   float* weights = nullptr;      // scores, which weigh() replaces by weights
   const Tile* scales = nullptr;  // if null, all scales are 1
   float scale = 0;               // scale of the softmax
+  float cap = 0;                 // cap of the scores, or 0
   PositionRange see;             // within the tile
 };
 
@@ -153,6 +154,10 @@ HWY_NOINLINE float weigh(const TileScores& tile, float* record) {
     Vec score = hn::Mul(hn::Load(floats, weights + at), scale);
     if (tile.scales != nullptr) {
       score = hn::Mul(score, hn::Load(floats, tile.scales->key_scales + at));
+    }
+    if (tile.cap > 0.0f) {
+      score = hn::Mul(tanh(floats, hn::Div(score, hn::Set(floats, tile.cap))),
+                      hn::Set(floats, tile.cap));
     }
     hn::Store(score, floats, weights + at);
     high = hn::Max(high, hn::IfThenElse(seen_from(at), score, none));
@@ -400,18 +405,22 @@ void attend_tile(const TileWork& work, Tile& tile, Queries& queries) {
       tile.value_scales[t] = read_scale(work.rows->value_scales_at[t]);
     }
   }
-  const float scale = 1.0f / std::sqrt(static_cast<float>(head_dim));
+  const float scale = call.scale();
   for (int i = which.begin; i < which.end; ++i) {
     const PositionRange see = queries.visible[i].within(positions);
     queries.in_tile[i] = {see.begin - work.base, see.end - work.base};
   }
   if (call.paired()) {
+    for (int i = which.begin; call.options.score_cap > 0.0f && i < which.end; ++i) {
+      cap_scores(queries.in_tile[i], scale, call.options.score_cap, queries.weights + i * kTile);
+    }
     weigh_pairs(which, dims.record, scale, queries);
   } else {
     for (int i = which.begin; i < which.end; ++i) {
       queries.rescale[i] = weigh({.weights = queries.weights + i * kTile,
                                   .scales = scaled ? &tile : nullptr,
                                   .scale = scale,
+                                  .cap = call.options.score_cap,
                                   .see = queries.in_tile[i]},
                                  queries.segment + i * dims.record);
     }
@@ -467,7 +476,8 @@ void attend_segment(Tiles& tiles, const AttentionCall& call, PositionRange which
                     .scales = queries.scales + first,
                     .see = queries.in_tile + first,
                     .records = queries.segment + std::ptrdiff_t{first} * dims.record,
-                    .rows = {rows.begin - first, rows.end - first}},
+                    .rows = {rows.begin - first, rows.end - first},
+                    .score_cap = call.options.score_cap},
                    segment);
     }
   }
@@ -644,10 +654,10 @@ void merge_segment(const AttentionCall& call, int segment, PositionRange which,
 // its scores.
 float write_query(const AttentionCall& call, const float* q, int width, float* to) {
   const int head_dim = call.layer.head_dim;
-  const float scale = 1.0f / std::sqrt(static_cast<float>(head_dim));
 #if HWY_TARGET != HWY_SCALAR
   if (call.tiled() && call.layer.element == KvElement::kInt8) {
-    return scale * write_bytes(q, head_dim, TiledDims(head_dim, call.layer.element).words, to);
+    return call.scale() *
+           write_bytes(q, head_dim, TiledDims(head_dim, call.layer.element).words, to);
   }
 #endif
   std::copy_n(q, head_dim, to);
@@ -657,7 +667,7 @@ float write_query(const AttentionCall& call, const float* q, int width, float* t
       hn::Store(nearest_pairs(load_unit(to + from)), Floats(), to + from / 2);
     }
   }
-  return scale;
+  return call.scale();
 }
 
 void begin_queries(const AttentionCall& call, const AttentionPart& part, Queries& queries) {

@@ -101,7 +101,7 @@ inline float write_bytes(const float* q, int head_dim, int words, float* to) {
   std::fill_n(high, std::ptrdiff_t{words} * 8, std::int8_t{0});
   const float unit = hn::GetLane(hn::MaxOfLanes(floats, largest)) / kMost;
   if (!(unit > std::numeric_limits<float>::min())) {
-    return 0;  // its inverse would overflow
+    return 1;  // all integers are 0; the inverse of the unit would overflow
   }
   if (std::isinf(unit)) {
     return std::numeric_limits<float>::quiet_NaN();
@@ -125,6 +125,7 @@ struct QueryBlock {
   const PositionRange* see = nullptr;  // [row], within the segment; both ends ascend
   float* records = nullptr;            // [row]
   PositionRange rows;                  // rows that see any position
+  float score_cap = 0;                 // 0 means none
 
   // Returns the steps that have all positions that any row sees.
   PositionRange steps() const {
@@ -325,8 +326,12 @@ HWY_INLINE void weigh_row(const WeighedRow& row, float* record) {
   }
 }
 
-// Weighs all rows of a block. Computes all maxima first, so that independent chains overlap.
+// Caps and weighs all rows of a block. Computes all maxima first, so that independent chains
+// overlap.
 HWY_NOINLINE inline void weigh_block(const QueryBlock& block, SegmentScores& segment) {
+  for (int i = block.rows.begin; block.score_cap > 0.0f && i < block.rows.end; ++i) {
+    cap_scores(block.see[i], block.scales[i], block.score_cap, segment.scores + i * kScoreStride);
+  }
   for (int i = block.rows.begin; i < block.rows.end; ++i) {
     block.records[i * block.dims.record + kRecordMaximum] =
         block.scales[i] * highest_score(segment.scores + i * kScoreStride, block.see[i]);

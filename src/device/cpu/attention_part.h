@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -35,6 +36,10 @@ struct AttentionCall {
   float* out = nullptr;
 
   int group() const { return options.heads / layer.kv_heads; }
+  float scale() const {
+    return options.scale > 0.0F ? options.scale
+                                : 1.0F / std::sqrt(static_cast<float>(layer.head_dim));
+  }
   bool tiled() const {
     return options.unit == MatmulUnit::kAmx || options.unit == MatmulUnit::kEmulatedAmx;
   }

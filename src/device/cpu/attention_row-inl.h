@@ -436,7 +436,8 @@ void attend_head(Tiles& tiles, const RowHead& head, const RowWork& work) {
                          .scales = head.scales,
                          .see = space.see,
                          .records = head.records,
-                         .rows = {0, group}};
+                         .rows = {0, group},
+                         .score_cap = head.call.options.score_cap};
   const PositionRange steps = block.steps();
   score_row<kElement>(tiles, head, steps, work);
   weigh_block(block, space.scores);

@@ -39,6 +39,18 @@ HWY_INLINE hn::Mask<Floats> seen_lanes(PositionRange see, int at) {
   return hn::AndNot(first(see.begin - at), first(see.end - at));
 }
 
+// Replaces products of a query and the keys that it sees by those whose scores, `scale` times the
+// product, are capped. The lanes of a vector beyond what the query sees may change too.
+HWY_NOINLINE inline void cap_scores(PositionRange see, float scale, float cap, float* products) {
+  const Floats floats;
+  const Vec inner = hn::Set(floats, scale / cap);
+  const Vec outer = hn::Set(floats, cap / scale);
+  for (int at = see.begin / kLanes * kLanes; at < see.end; at += kLanes) {
+    const Vec product = hn::Load(floats, products + at);
+    hn::Store(hn::Mul(tanh(floats, hn::Mul(product, inner)), outer), floats, products + at);
+  }
+}
+
 // A stored bf16 that is multiplied in pairs.
 struct Bf16Pair {
   std::uint16_t bits = 0;
