@@ -36,6 +36,7 @@ struct ServeOptions {
   MorphOptions morph;
   ServerOptions server;
   std::string router = "first-token";
+  std::string scale = "off";
   std::vector<std::string> served_names;
   int max_queued = 1024;
   int shutdown_timeout_s = 30;
@@ -238,13 +239,15 @@ int run_serve(ServeOptions& options) {
   if (!files.ok()) {
     return exit_with(files.error());
   }
-  // Only a policy or an operator changes the form.
-  const bool may_morph = options.morph.mode != "off" || options.server.admin.port >= 0;
+  // Only a policy or an operator changes the form. Replicas that become groups are on pages too.
+  const bool may_morph =
+      options.morph.mode != "off" || options.server.admin.port >= 0 || options.scale != "off";
   auto replica_options = choose_replica(options.model, may_morph, options.morph, *files);
   if (!replica_options.ok()) {
     return exit_with(replica_options.error());
   }
   replica_options->router = parse_router(options.router).value();  // its flag allows no other name
+  replica_options->scale = parse_scale(options.scale).value();
   const Sizing& sizing = replica_options->sizing;
   log_start(*files, sizing);
   // The inbox has room for all requests that the server lets in.
@@ -375,6 +378,12 @@ void add_router_option(CLI::App& app, ServeOptions& options) {
                  "for each request, as in Llumnix; least-loaded: the fewest requests; "
                  "round-robin: in turn")
       ->check(one_of({"first-token", "freeness", "least-loaded", "round-robin"}))
+      ->capture_default_str()
+      ->group("Devices");
+  app.add_option("--scale", options.scale,
+                 "What becomes of a request that no replica can hold. off: it is refused; paper: "
+                 "replicas become one group for it, as in AMOEBA, and part again after it")
+      ->check(one_of({"off", "paper"}))
       ->capture_default_str()
       ->group("Devices");
 }

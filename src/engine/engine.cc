@@ -123,34 +123,47 @@ TimeNs Engine::due_ns_of(const Deadlines& deadlines, std::int64_t tokens, TimeNs
 }
 
 void Engine::on(Arrival& arrival) {
-  Request& request = arrival.request;
+  const RequestId id = arrival.request.id;
+  if (Status accepted = accept(std::move(arrival.request), now_ns_); !accepted.ok()) {
+    batch_.outputs.emplace_back(Refused{id, accepted.error()});
+    return;
+  }
+  batch_.outputs.emplace_back(Accepted{id});
+}
+
+Status Engine::accept(Request request, TimeNs arrived_ns) {
   LiveRequest live{.stop_ids = request.stop_ids,
                    .tokens_left = request.max_tokens,
                    .prompt_tokens = static_cast<int>(request.prompt.size()),
                    .pooling = request.pooling,
                    .deadlines = request.deadlines,
-                   .times = {.arrived_ns = now_ns_}};
+                   .times = {.arrived_ns = arrived_ns}};
   const RequestId id = request.id;
   const bool hurries = live.deadlines.first_token_ns >= 0;
   std::int64_t tokens = 0;
   if (hurries) {
     Prospect expected = prospect(request, now_ns_);
     if (expected.refusal) {
-      batch_.outputs.emplace_back(Refused{id, *std::move(expected.refusal)});
-      return;
+      return *std::move(expected.refusal);
     }
     tokens = expected.tokens;
   }
-  const TimeNs due_ns = due_ns_of(live.deadlines, tokens, now_ns_);
+  const TimeNs due_ns = due_ns_of(live.deadlines, tokens, arrived_ns);
   if (Status added = scheduler_.add(std::move(request), due_ns, now_ns_); !added.ok()) {
-    batch_.outputs.emplace_back(Refused{id, added.error()});
-    return;
+    return added;
   }
   if (steering_) {
     steering_->arrived(live.prompt_tokens);
   }
   set_timer(id, live_.emplace(id, std::move(live)).first->second);
-  batch_.outputs.emplace_back(Accepted{id});
+  return {};
+}
+
+void Engine::begin_request(Request request, TimeNs arrived_ns, TimeNs now_ns) {
+  begin(now_ns);
+  const Status accepted = accept(std::move(request), arrived_ns);
+  check(accepted.ok(), "a request that was accepted is not refused later");
+  settle();
 }
 
 MovedRequest Engine::release(RequestId request, TimeNs now_ns) {

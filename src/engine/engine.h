@@ -103,6 +103,12 @@ class Engine {
   // Limits the tokens of each later step.
   void limit_steps(int tokens) { scheduler_.limit_steps(tokens); }
 
+  // Takes a request that was accepted when it arrived and has waited elsewhere since. prospect()
+  // must not refuse it.
+  void begin_request(Request request, TimeNs arrived_ns, TimeNs now_ns);
+  // Blocks of the longest request here when it ends.
+  std::int64_t largest_need() const { return scheduler_.largest_need(); }
+
   // Live migration, see Scheduler. What ends a loan, a pause or a reservation may let other
   // sequences run, so it takes a time.
   std::vector<RequestId> decoding() const { return scheduler_.all_decoding(); }
@@ -137,6 +143,7 @@ class Engine {
   static std::vector<float> embedding_of(const LiveRequest& live);
 
   void on(Arrival& arrival);
+  Status accept(Request request, TimeNs arrived_ns);
   void on(Cancel& cancel);
   void on(StepDone& done);
   void pool(Pooled& pooled);

@@ -13,6 +13,7 @@ Fleet::Fleet(RouterPolicy router, const std::vector<Member>& members, TokenSink&
     : router_(router),
       sink_(sink),
       exchange_(exchange),
+      blocks_of_(group_blocks(groups, members.size())),
       stations_(members.size()),
       grouping_(std::move(groups), stations_, *this),
       seen_(members.size()) {
@@ -71,6 +72,12 @@ void Fleet::report(Event event) {
 // Lets groups form and part, and tells operators what has changed.
 void Fleet::regroup(TimeNs now_ns) {
   grouping_.advance(now_ns);
+  if (scales()) {
+    serve_held(now_ns);
+    if (held_.empty() && !grouping_.busy()) {
+      scale_down(now_ns);
+    }
+  }
   for (const auto& [request, replica] : grouping_.take_moved()) {
     const auto owner = owner_.find(request);
     if (owner != owner_.end()) {
@@ -97,10 +104,16 @@ void Fleet::on(Arrival& arrival, TimeNs now_ns) {
     }
   }
   std::size_t chosen = 0;
-  if (candidates_.size() > 1) {
+  if (candidates_.size() > 1 || scales()) {
     for (std::size_t i = 0; i < candidates_.size(); ++i) {
       candidates_[i].expected =
           stations_[candidate_replicas_[i]].engine->prospect(arrival.request, now_ns);
+    }
+    if (scales()) {
+      if (hold(arrival, now_ns)) {
+        return;
+      }
+      pass_over_closing();
     }
     chosen = choose_replica(router_, candidates_, turn % candidates_.size());
   }
@@ -139,6 +152,13 @@ void Fleet::on(const Cancel& cancel, TimeNs now_ns) {
   const auto owner = owner_.find(cancel.request);
   if (owner != owner_.end()) {
     at(owner->second).handle({now_ns, cancel});
+    return;
+  }
+  for (std::size_t i = 0; i < held_.size(); ++i) {
+    if (held_[i].request.id == cancel.request) {
+      end_held(i, FinishReason::kCancelled, now_ns);
+      return;
+    }
   }
 }
 
@@ -258,6 +278,11 @@ void Fleet::spread_queue(TimeNs now_ns) {
 
 std::optional<TimeNs> Fleet::next_deadline_ns() const {
   std::optional<TimeNs> next_ns = grouping_.next_deadline_ns();
+  for (const HeldRequest& held : held_) {
+    if (held.expires_ns() >= 0) {
+      next_ns = std::min(next_ns.value_or(held.expires_ns()), held.expires_ns());
+    }
+  }
   for (const Station& station : stations_) {
     const auto deadline_ns = station.engine->next_deadline_ns();
     if (!station.parked && deadline_ns) {
@@ -268,7 +293,8 @@ std::optional<TimeNs> Fleet::next_deadline_ns() const {
 }
 
 bool Fleet::idle() const {
-  return std::all_of(stations_.begin(), stations_.end(),
+  return held_.empty() &&
+         std::all_of(stations_.begin(), stations_.end(),
                      [](const Station& station) { return station.engine->idle(); });
 }
 

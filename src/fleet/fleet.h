@@ -1,9 +1,11 @@
 #pragma once
 
 #include <cstddef>
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -31,7 +33,8 @@ struct Member {
 // with its ReplicaId, and sends all outputs to one sink, each batch with its ReplicaId.
 //
 // An Arrival goes to the replica that the router chooses among those that would accept it. If all
-// would refuse it, one of them refuses it. A request that waits in one replica moves to another
+// would refuse it, it waits for a group of replicas that can hold it if the scale policy may form
+// one, else one of them refuses it. A request that waits in one replica moves to another
 // that has room for it and is predicted to give its first token sooner. A request that decodes
 // moves with its KV if an operator asks for it. Outputs of one request are in order, and every
 // Accepted is followed by exactly one Finished, whichever replicas the request was in (invariant
@@ -84,6 +87,17 @@ class Fleet : private TokenSink {
   void on(WantForm& want, ReplicaId replica, TimeNs now_ns);
   void report(Event event);
   void regroup(TimeNs now_ns);
+  bool scales() const { return blocks_of_.size() > 1; }
+  bool hold(Arrival& arrival, TimeNs now_ns);
+  void end_held(std::size_t index, FinishReason reason, TimeNs now_ns);
+  bool hand_over(HeldRequest& held, TimeNs now_ns);
+  void pass_over_closing();
+  void serve_held(TimeNs now_ns);
+  bool scale(const std::vector<ReplicaId>& homes, const std::string& reason, TimeNs now_ns);
+  void scale_down(TimeNs now_ns);
+  static std::vector<std::int64_t> group_blocks(const GroupConfig& config, std::size_t replicas);
+  ScaleUnit unit_of(std::size_t replica) const;
+  std::int64_t blocks_needed(const Request& request) const;
   void tick(TimeNs now_ns);
   void spread_queue(TimeNs now_ns);
   void advance_migrations(TimeNs now_ns);
@@ -93,6 +107,8 @@ class Fleet : private TokenSink {
   const RouterPolicy router_;
   TokenSink& sink_;
   KvExchange* const exchange_;
+  // KV blocks of a group of 2^k replicas. One entry: the scale policy forms none.
+  const std::vector<std::int64_t> blocks_of_;
   std::vector<Station> stations_;  // by replica
   Grouping grouping_;
   std::vector<Observation> seen_;                   // by replica, of its latest batch
@@ -100,6 +116,7 @@ class Fleet : private TokenSink {
   std::vector<ReplicaView> candidates_;             // members, so that their memory is reused
   std::vector<std::size_t> candidate_replicas_;
   std::size_t turn_ = 0;
+  std::deque<HeldRequest> held_;  // accepted, for a group that can hold them
   std::map<CopyId, Migration> migrations_;
   std::uint64_t last_copy_ = 0;
 };

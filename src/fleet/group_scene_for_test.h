@@ -63,7 +63,7 @@ class GroupSink : public TokenSink {
 // A fleet whose devices work when the test says so.
 struct GroupScene {
   explicit GroupScene(int replicas, std::int64_t blocks = 24, bool morphs = true,
-                      int steps_at_once = 1)
+                      int steps_at_once = 1, ScalePolicy scale = ScalePolicy::kOff)
       : form(group_form(blocks)), budget(budget_of(form)), devices(replicas, blocks, form, budget) {
     std::vector<Member> members;
     for (int replica = 0; replica < replicas; ++replica) {
@@ -79,7 +79,8 @@ struct GroupScene {
                                                 .budget = budget,
                                                 .form = form,
                                                 .wide_engine = wide,
-                                                .steps_at_once = steps_at_once});
+                                                .steps_at_once = steps_at_once,
+                                                .scale = scale});
   }
   static PageBudget budget_of(const Form& form) {
     PageBudget budget{.page_bytes = 4096};

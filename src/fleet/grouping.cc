@@ -72,6 +72,17 @@ std::vector<ReplicaId> Grouping::replicas_of(ReplicaId replica) const {
   return replicas_in(shapes(), replica, groups_[index(replica)].size());
 }
 
+std::vector<std::vector<ReplicaId>> Grouping::homes_of(ReplicaId group) const {
+  const Shapes now = shapes();
+  const auto& nested = now[index(group)];
+  std::vector<Replicas> homes;
+  for (const ReplicaId home : nested.back().homes) {
+    homes.push_back(
+        replicas_in(now, home, home == group ? nested.size() - 1 : now[index(home)].size()));
+  }
+  return homes;
+}
+
 // Returns the replicas of each group, a replica alone too, in the order of their first ones.
 std::vector<std::vector<ReplicaId>> Grouping::groups_in(const Shapes& shapes) const {
   std::vector<Replicas> groups;

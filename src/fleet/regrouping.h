@@ -19,6 +19,7 @@
 #include "cost/pages.h"
 #include "engine/engine.h"
 #include "fleet/joint_steps.h"
+#include "fleet/scaling.h"
 #include "fleet/station.h"
 #include "ports/device_groups.h"
 #include "ports/event.h"
@@ -35,6 +36,7 @@ struct GroupConfig {
   // Returns the configuration of the engine that serves a group with this form.
   std::function<EngineConfig(const Form&)> wide_engine;
   int steps_at_once = 1;  // HoldShards steps that are committed between two joint steps
+  ScalePolicy scale = ScalePolicy::kOff;
 };
 
 // Replicas that serve as one, with what they need to part again.

@@ -115,9 +115,9 @@ GroupConfig group_config(const ReplicaOptions& options, const ModelSpec& spec, W
           .spec = spec,
           .budget = options.sizing.budget,
           .form = options.sizing.form,
-          .wide_engine = [options, spec](const Form& form) {
-            return wide_engine_config(options, spec, form);
-          }};
+          .wide_engine =
+              [options, spec](const Form& form) { return wide_engine_config(options, spec, form); },
+          .scale = options.scale};
 }
 
 }  // namespace

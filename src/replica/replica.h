@@ -35,6 +35,7 @@ struct ReplicaOptions {
   std::shared_ptr<VariantStore> variants;  // source of weights if the form may change
   StepCost step_cost;                      // see known_step_cost(); all 0: not known
   RouterPolicy router = RouterPolicy::kFirstToken;
+  ScalePolicy scale = ScalePolicy::kOff;
 };
 
 // Returns true if the replicas may be joined and part again: there are several, on pages.
