@@ -231,6 +231,12 @@ void log_operators_port(const ServerOptions& options, int port) {
   }
 }
 
+// Only a policy or an operator changes a form. Replicas that become groups have one that may
+// change.
+bool may_morph(const ServeOptions& options) {
+  return options.morph.mode != "off" || options.server.admin.port >= 0 || options.scale != "off";
+}
+
 int run_serve(ServeOptions& options) {
   if (Status ready = complete(options); !ready.ok()) {
     return exit_with(ready.error());
@@ -239,10 +245,7 @@ int run_serve(ServeOptions& options) {
   if (!files.ok()) {
     return exit_with(files.error());
   }
-  // Only a policy or an operator changes the form. Replicas that become groups are on pages too.
-  const bool may_morph =
-      options.morph.mode != "off" || options.server.admin.port >= 0 || options.scale != "off";
-  auto replica_options = choose_replica(options.model, may_morph, options.morph, *files);
+  auto replica_options = choose_replica(options.model, may_morph(options), options.morph, *files);
   if (!replica_options.ok()) {
     return exit_with(replica_options.error());
   }
