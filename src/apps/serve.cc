@@ -31,12 +31,18 @@
 namespace protean {
 namespace {
 
+// How replicas share requests, and when they become groups.
+struct FleetOptions {
+  std::string router = "first-token";
+  std::string scale = "off";
+  std::string drop = "off";
+};
+
 struct ServeOptions {
   ModelOptions model;
   MorphOptions morph;
   ServerOptions server;
-  std::string router = "first-token";
-  std::string scale = "off";
+  FleetOptions fleet;
   std::vector<std::string> served_names;
   int max_queued = 1024;
   int shutdown_timeout_s = 30;
@@ -234,7 +240,8 @@ void log_operators_port(const ServerOptions& options, int port) {
 // Only a policy or an operator changes a form. Replicas that become groups have one that may
 // change.
 bool may_morph(const ServeOptions& options) {
-  return options.morph.mode != "off" || options.server.admin.port >= 0 || options.scale != "off";
+  return options.morph.mode != "off" || options.server.admin.port >= 0 ||
+         options.fleet.scale != "off" || options.fleet.drop != "off";
 }
 
 int run_serve(ServeOptions& options) {
@@ -249,8 +256,10 @@ int run_serve(ServeOptions& options) {
   if (!replica_options.ok()) {
     return exit_with(replica_options.error());
   }
-  replica_options->router = parse_router(options.router).value();  // its flag allows no other name
-  replica_options->scale = parse_scale(options.scale).value();
+  replica_options->router =
+      parse_router(options.fleet.router).value();  // its flag allows no other name
+  replica_options->scale = parse_scale(options.fleet.scale).value();
+  replica_options->drop = parse_drop(options.fleet.drop).value();
   const Sizing& sizing = replica_options->sizing;
   log_start(*files, sizing);
   // The inbox has room for all requests that the server lets in.
@@ -375,7 +384,7 @@ void add_access_options(CLI::App& app, ServeOptions& options) {
 }
 
 void add_router_option(CLI::App& app, ServeOptions& options) {
-  app.add_option("--router", options.router,
+  app.add_option("--router", options.fleet.router,
                  "How a request's replica is chosen. first-token: the least predicted time to "
                  "the first token, prefix cache hits counted; freeness: the most free KV blocks "
                  "for each request, as in Llumnix; least-loaded: the fewest requests; "
@@ -383,9 +392,15 @@ void add_router_option(CLI::App& app, ServeOptions& options) {
       ->check(one_of({"first-token", "freeness", "least-loaded", "round-robin"}))
       ->capture_default_str()
       ->group("Devices");
-  app.add_option("--scale", options.scale,
+  app.add_option("--scale", options.fleet.scale,
                  "What becomes of a request that no replica can hold. off: it is refused; paper: "
                  "replicas become one group for it, as in AMOEBA, and part again after it")
+      ->check(one_of({"off", "paper"}))
+      ->capture_default_str()
+      ->group("Devices");
+  app.add_option("--drop", options.fleet.drop,
+                 "What replicas do while queued requests lack KV. off: they wait; paper: replicas "
+                 "drop layers that others hold, as in KunServe, and fetch them back after it")
       ->check(one_of({"off", "paper"}))
       ->capture_default_str()
       ->group("Devices");

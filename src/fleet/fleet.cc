@@ -78,6 +78,9 @@ void Fleet::regroup(TimeNs now_ns) {
       scale_down(now_ns);
     }
   }
+  if (grouping_.config().drop != DropPolicy::kOff && !grouping_.busy()) {
+    drop_or_restore(now_ns);
+  }
   for (const auto& [request, replica] : grouping_.take_moved()) {
     const auto owner = owner_.find(request);
     if (owner != owner_.end()) {

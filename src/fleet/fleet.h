@@ -95,6 +95,7 @@ class Fleet : private TokenSink {
   void serve_held(TimeNs now_ns);
   bool scale(const std::vector<ReplicaId>& homes, const std::string& reason, TimeNs now_ns);
   void scale_down(TimeNs now_ns);
+  void drop_or_restore(TimeNs now_ns);
   static std::vector<std::int64_t> group_blocks(const GroupConfig& config, std::size_t replicas);
   ScaleUnit unit_of(std::size_t replica) const;
   std::int64_t blocks_needed(const Request& request) const;

@@ -62,15 +62,25 @@ class GroupSink : public TokenSink {
 
 // A fleet whose devices work when the test says so.
 struct GroupScene {
-  explicit GroupScene(int replicas, std::int64_t blocks = 24, bool morphs = true,
-                      int steps_at_once = 1, ScalePolicy scale = ScalePolicy::kOff)
-      : form(group_form(blocks)), budget(budget_of(form)), devices(replicas, blocks, form, budget) {
+  struct Options {
+    int replicas = 2;
+    std::int64_t blocks = 24;
+    bool morphs = true;  // engines have a form that may change
+    int steps_at_once = 1;
+    ScalePolicy scale = ScalePolicy::kOff;
+    DropPolicy drop = DropPolicy::kOff;
+  };
+  explicit GroupScene(int replicas) : GroupScene(Options{.replicas = replicas}) {}
+  explicit GroupScene(const Options& options)
+      : form(group_form(options.blocks)),
+        budget(budget_of(form)),
+        devices(options.replicas, options.blocks, form, budget) {
     std::vector<Member> members;
-    for (int replica = 0; replica < replicas; ++replica) {
-      members.push_back({group_engine(form, budget, morphs),
+    for (int replica = 0; replica < options.replicas; ++replica) {
+      members.push_back({group_engine(form, budget, options.morphs),
                          &devices.executor(static_cast<std::size_t>(replica))});
     }
-    const auto wide = [morphs, this](const Form& group) {
+    const auto wide = [morphs = options.morphs, this](const Form& group) {
       return group_engine(group, budget, morphs);
     };
     fleet = std::make_unique<Fleet>(RouterPolicy::kLeastLoaded, members, sink, nullptr,
@@ -79,8 +89,9 @@ struct GroupScene {
                                                 .budget = budget,
                                                 .form = form,
                                                 .wide_engine = wide,
-                                                .steps_at_once = steps_at_once,
-                                                .scale = scale});
+                                                .steps_at_once = options.steps_at_once,
+                                                .scale = options.scale,
+                                                .drop = options.drop});
   }
   static PageBudget budget_of(const Form& form) {
     PageBudget budget{.page_bytes = 4096};

@@ -44,6 +44,8 @@ class Grouping {
   bool changes(ReplicaId replica) const { return running_ && running_->concerns(replica); }
   // Returns true if replicas serve as one, under this replica's id.
   bool is_group(ReplicaId replica) const { return !groups_[index(replica)].empty(); }
+  GroupBy by(ReplicaId group) const { return groups_[index(group)].back().by; }
+  const GroupConfig& config() const { return config_; }
   bool busy() const { return running_ != nullptr || !at_rest_; }
   std::vector<std::pair<RequestId, ReplicaId>> take_moved() { return std::exchange(moved_, {}); }
   // Returns all replicas that serve under this replica's id.

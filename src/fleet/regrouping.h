@@ -18,6 +18,7 @@
 #include "contract/morph.h"
 #include "cost/pages.h"
 #include "engine/engine.h"
+#include "fleet/dropping.h"
 #include "fleet/joint_steps.h"
 #include "fleet/scaling.h"
 #include "fleet/station.h"
@@ -37,6 +38,7 @@ struct GroupConfig {
   std::function<EngineConfig(const Form&)> wide_engine;
   int steps_at_once = 1;  // HoldShards steps that are committed between two joint steps
   ScalePolicy scale = ScalePolicy::kOff;
+  DropPolicy drop = DropPolicy::kOff;
 };
 
 // Replicas that serve as one, with what they need to part again.

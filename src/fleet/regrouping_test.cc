@@ -186,7 +186,10 @@ TEST(Regrouping, MergesAndSplitsAtRandomMomentsChangeNoToken) {
       return static_cast<int>(random() % static_cast<unsigned>(limit));
     };
     const int replicas = seed % 3 == 0 ? 2 : 4;
-    GroupScene scene(replicas, 16 + below(20), below(3) > 0, 1 + below(3));
+    GroupScene scene({.replicas = replicas,
+                      .blocks = 16 + below(20),
+                      .morphs = below(3) > 0,
+                      .steps_at_once = 1 + below(3)});
     const std::vector<Wish> wishes = wishes_of(replicas);
     for (int event = 0; event < 4'000; ++event) {
       const int dice = below(200);

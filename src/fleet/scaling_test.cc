@@ -54,7 +54,7 @@ TEST(Scaling, PoliciesHaveNames) {
 }
 
 TEST(Scaling, ALongRequestWaitsForAGroupThatPartsAfterIt) {
-  GroupScene scene(4, 24, true, 1, ScalePolicy::kPaper);
+  GroupScene scene({.replicas = 4, .scale = ScalePolicy::kPaper});
   for (int topic = 0; topic < 4; ++topic) {
     scene.arrive(topic, 20, 30);
   }
@@ -75,7 +75,7 @@ TEST(Scaling, ALongRequestWaitsForAGroupThatPartsAfterIt) {
 }
 
 TEST(Scaling, AHeldRequestCanBeCancelledOrExpire) {
-  GroupScene scene(2, 24, true, 1, ScalePolicy::kPaper);
+  GroupScene scene({.replicas = 2, .scale = ScalePolicy::kPaper});
   scene.arrive(5, 120, 10);
   scene.send(Cancel{RequestId{1}});
   EXPECT_EQ(scene.sink.seen.at(RequestId{1}).finished->reason, FinishReason::kCancelled);
@@ -105,7 +105,11 @@ TEST(Scaling, RandomLongRequestsAreServedWithoutAnOperator) {
       return static_cast<int>(random() % static_cast<unsigned>(limit));
     };
     const int replicas = seed % 2 == 0 ? 2 : 4;
-    GroupScene scene(replicas, 20, below(3) > 0, 2, ScalePolicy::kPaper);
+    GroupScene scene({.replicas = replicas,
+                      .blocks = 20,
+                      .morphs = below(3) > 0,
+                      .steps_at_once = 2,
+                      .scale = ScalePolicy::kPaper});
     for (int event = 0; event < 3'000; ++event) {
       const int dice = below(200);
       if (dice < 6) {

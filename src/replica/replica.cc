@@ -117,7 +117,8 @@ GroupConfig group_config(const ReplicaOptions& options, const ModelSpec& spec, W
           .form = options.sizing.form,
           .wide_engine =
               [options, spec](const Form& form) { return wide_engine_config(options, spec, form); },
-          .scale = options.scale};
+          .scale = options.scale,
+          .drop = options.drop};
 }
 
 }  // namespace

@@ -36,6 +36,7 @@ struct ReplicaOptions {
   StepCost step_cost;                      // see known_step_cost(); all 0: not known
   RouterPolicy router = RouterPolicy::kFirstToken;
   ScalePolicy scale = ScalePolicy::kOff;
+  DropPolicy drop = DropPolicy::kOff;
 };
 
 // Returns true if the replicas may be joined and part again: there are several, on pages.
