@@ -62,6 +62,23 @@ struct ServeOptions {
 
 constexpr std::int64_t kLeastGrammarBytes = std::int64_t{16} << 20;
 
+// Refuses policies that could never form a group.
+Status check_groups(const ServeOptions& options) {
+  const GroupOptions& group = options.model.group;
+  if (options.fleet.scale != "off" && (group.replicas < 2 || group.most_tensor < 2)) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "--scale {} needs several replicas whose layers divide: add "
+                      "--data-parallel-size 2 and --max-tensor-parallel-size 2, or more",
+                      options.fleet.scale);
+  }
+  if (options.fleet.drop != "off" && group.replicas < 2) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "--drop {} needs several replicas: add --data-parallel-size 2, or more",
+                      options.fleet.drop);
+  }
+  return {};
+}
+
 // Checks and converts the options that CLI11 cannot, then finds the model.
 Status complete(ServeOptions& options) {
   ServerOptions& server = options.server;
@@ -81,6 +98,9 @@ Status complete(ServeOptions& options) {
       return admin_keys.error();
     }
     server.admin.keys = ApiKeys(*admin_keys);
+  }
+  if (Status grouped = check_groups(options); !grouped.ok()) {
+    return grouped;
   }
   const auto level = log::parse_level(options.log_level);
   if (!level.ok()) {

@@ -171,12 +171,12 @@ TEST_F(AdminTest, ReplicasAreGroupedAsAsked) {
   };
   const Response grouped = group(R"({"groups": [["0", 1]], "by": "layers"})");
   EXPECT_EQ(grouped.result_int(), 202U);
-  const json::object change = body_of(grouped).at("changes").at(0).as_object();
-  EXPECT_EQ(change.at("replicas"), (json::array{"0", "1"}));
+  const boost::json::object change = body_of(grouped).at("changes").at(0).as_object();
+  EXPECT_EQ(change.at("replicas"), (boost::json::array{"0", "1"}));
   EXPECT_EQ(change.at("by"), "layers");
   EXPECT_EQ(change.at("to"), "group");
   EXPECT_EQ(change.at("reason"), "asked for");
-  EXPECT_EQ(body_of(group(R"({"groups": [["0"], ["1"]]})")).at("changes"), json::array());
+  EXPECT_EQ(body_of(group(R"({"groups": [["0"], ["1"]]})")).at("changes"), boost::json::array());
   for (const char* wrong :
        {"", "[]", "{}", R"({"groups": "01"})", R"({"groups": ["0", "1"]})",
         R"({"groups": [["0", "x"]]})", R"({"groups": [["0", -1]]})",
