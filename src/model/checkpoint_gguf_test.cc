@@ -210,8 +210,9 @@ TEST_P(RefusedGguf, SaysWhy) {
 INSTANTIATE_TEST_SUITE_P(
     Metadata, RefusedGguf,
     testing::Values(
-        Refusal{"architecture", [](Pieces& p) { p.texts["general.architecture"] = "gemma"; },
-                "\"gemma\" is not supported: it must be one of llama, qwen2, qwen3"},
+        Refusal{
+            "architecture", [](Pieces& p) { p.texts["general.architecture"] = "gemma"; },
+            "\"gemma\" is not supported: the nearest supported one is gemma2, and all are llama, "},
         Refusal{"no_architecture", [](Pieces& p) { p.texts.clear(); }, "architecture \"\""},
         Refusal{"architecture_number",
                 [](Pieces& p) {
@@ -243,14 +244,14 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{"experts", [](Pieces& p) { p.integers["llama.expert_count"] = 8; },
                 "mixture of experts"},
         Refusal{"split", [](Pieces& p) { p.integers["split.count"] = 3; }, "one of 3 parts"},
-        Refusal{"partial_rotation", [](Pieces& p) { p.integers["llama.rope.dimension_count"] = 4; },
-                "rotating 4 of 8"},
-        Refusal{"yarn",
+        Refusal{"partial_rotation", [](Pieces& p) { p.integers["llama.rope.dimension_count"] = 5; },
+                "rotated elements of a head is 5"},
+        Refusal{"unknown_scaling",
                 [](Pieces& p) {
-                  p.texts["llama.rope.scaling.type"] = "yarn";
+                  p.texts["llama.rope.scaling.type"] = "3d";
                   p.floats["llama.rope.scaling.factor"] = 4.0F;
                 },
-                "\"yarn\" is not supported"},
+                "\"3d\" is not supported"},
         Refusal{"negative_scaling", [](Pieces& p) { p.floats["llama.rope.scale_linear"] = -1.0F; },
                 "above 0"},
         Refusal{"theta_nan",
@@ -286,7 +287,7 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{"key_bias_missing", [](Pieces& p) { p.tensors["blk.0.attn_q.bias"] = {{32}}; },
                 "tensor blk.0.attn_k.bias is missing"},
         Refusal{"mlp_bias", [](Pieces& p) { p.tensors["blk.0.ffn_up.bias"] = {{24}}; },
-                "biases in the MLP"},
+                "tensor blk.0.ffn_gate.bias is missing"},
         Refusal{"q3_k",
                 [](Pieces& p) {
                   p.tensors["blk.0.ffn_norm.weight"] = {{256}, 11};
