@@ -138,6 +138,7 @@ class QueueModel {
     return true;
   }
   bool is_done(const ResizeKv& resize) const { return used_ <= resize.blocks; }
+  bool is_done(const HoldShards&) const { return true; }
 
   void advance_morph() {
     while (!steps_.empty()) {

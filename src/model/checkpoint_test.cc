@@ -416,7 +416,7 @@ INSTANTIATE_TEST_SUITE_P(
                [](const fs::path& p) { write_file(p / "generation_config.json", "[]"); },
                "generation_config.json: its JSON is not an object"},
         Damage{"architecture", replace("config.json", "LlamaForCausalLM", "LlamaForXyz"),
-               "one of LlamaForCausalLM"},
+               "the nearest supported one is LlamaForCausalLM"},
         Damage{"config_of_another_model",
                replace("config.json", "\"intermediate_size\":104", "\"intermediate_size\":112"),
                "shape [104, 48] where the config needs [112, 48]"},

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <functional>
 #include <optional>
 #include <utility>
 #include <variant>
@@ -126,74 +125,6 @@ Forward::Forward(const Parts& parts) : parts_(parts) {
   check(parts.observer == nullptr || parts.weights->shards == 1, "what is observed is whole");
 }
 
-void Forward::embed(const ForwardBatch& batch) const {
-  check(batch.rows() > 0 && batch.rows() <= parts_.scratch->max_rows_,
-        "a batch has at least one row and fits the scratch");
-  check(batch.positions.size() == batch.tokens.size(), "every row has a position");
-  const auto residual = this->residual(batch.rows());
-  if (whole()) {
-    cpu::gather_rows(parts_.weights->embeddings.front().embedding, batch.tokens, residual);
-    finish_embedding(residual, batch.positions);
-    return;
-  }
-  const auto width = static_cast<std::size_t>(parts_.spec->hidden);
-  const ShardRun& run = parts_.weights->holding.embeddings;
-  for (std::size_t row = 0; row < batch.tokens.size(); ++row) {
-    const int owner = batch.tokens[row] / shard().vocab;
-    if (run.has(owner)) {
-      const TokenId id = batch.tokens[row] % shard().vocab;
-      const auto mine = residual.subspan(row * width, width);
-      cpu::gather_rows(parts_.weights->embeddings[static_cast<std::size_t>(owner)].embedding,
-                       {&id, 1}, mine);
-      finish_embedding(mine, batch.positions.subspan(row, 1));
-    }
-  }
-  if (!alone(run)) {
-    gather_missing(batch);
-  }
-}
-
-// Multiplies embedding rows and adds those of their positions, if the model does.
-void Forward::finish_embedding(std::span<float> rows, std::span<const int> positions) const {
-  if (const float factor = parts_.spec->multipliers.embedding; factor != 1.0F) {
-    cpu::scale_and_cap(*parts_.team, factor, 0.0F, rows);
-  }
-  if (!parts_.spec->learned_positions) {
-    return;
-  }
-  const auto width = static_cast<std::size_t>(parts_.spec->hidden);
-  for (std::size_t row = 0; row < positions.size(); ++row) {
-    const auto from =
-        embeddings().positions.subspan(static_cast<std::size_t>(positions[row]) * width, width);
-    std::transform(from.begin(), from.end(),
-                   rows.begin() + static_cast<std::ptrdiff_t>(row * width),
-                   rows.begin() + static_cast<std::ptrdiff_t>(row * width), std::plus<>());
-  }
-}
-
-// Copies the rows of tokens that other devices hold. Each device writes only rows that no other one
-// reads from it.
-void Forward::gather_missing(const ForwardBatch& batch) const {
-  const auto residual = this->residual(batch.rows());
-  const auto width = static_cast<std::size_t>(parts_.spec->hidden);
-  cpu::Exchange& exchange = *parts_.exchange;
-  exchange.show(cpu::SharedRows::kEmbedding, 0, residual);
-  for (const cpu::ShownRows& shown : exchange.collect(cpu::SharedRows::kEmbedding, 0)) {
-    if (shown.rows.data() == residual.data()) {
-      continue;
-    }
-    for (std::size_t row = 0; row < batch.tokens.size(); ++row) {
-      const int owner = batch.tokens[row] / shard().vocab;
-      if (owner >= shown.first_shard && owner < shown.first_shard + shown.shards) {
-        const auto from = shown.rows.subspan(row * width, width);
-        std::copy(from.begin(), from.end(), residual.subspan(row * width, width).begin());
-      }
-    }
-  }
-  exchange.release(cpu::SharedRows::kEmbedding, 0);
-  exchange.reuse(cpu::SharedRows::kEmbedding);  // before a layer adds to these rows
-}
-
 void Forward::run_layers(const ForwardBatch& batch, LayerRange range) const {
   check(range.first >= 0 && range.count >= 0 &&
             range.first + range.count <= parts_.weights->layer_count(),
@@ -214,9 +145,10 @@ void Forward::run_half(const ForwardBatch& batch, int layer, Component half) con
   }
 }
 
-std::span<float> Forward::residual(std::int64_t rows) const {
-  check(rows <= parts_.scratch->max_rows_, "rows are in the scratch");
-  return rows_of(parts_.scratch->residual_, rows, parts_.spec->hidden);
+std::span<float> Forward::residual(std::int64_t rows, std::int64_t first) const {
+  check(first >= 0 && first + rows <= parts_.scratch->max_rows_, "rows are in the scratch");
+  return rows_of(parts_.scratch->residual_, first + rows, parts_.spec->hidden)
+      .subspan(static_cast<std::size_t>(first * parts_.spec->hidden));
 }
 
 void Forward::observe(int layer, LayerInput which, std::span<const float> rows) const {
@@ -254,10 +186,9 @@ void Forward::apply_norm(std::span<const float> rows, const NormWeights& norm, c
 // Returns the input of a half: the normalised residual stream, or the stream itself if the model
 // has no norms there. With integer activations and no observer an RMS norm is applied while rows
 // are quantised.
-cpu::RowSource Forward::normalised(std::int64_t rows, const NormWeights& norm,
+cpu::RowSource Forward::normalised(std::span<const float> residual, const NormWeights& norm,
                                    const cpu::WeightFormat& format) const {
   const ModelSpec& spec = *parts_.spec;
-  const auto residual = rows_of(parts_.scratch->residual_, rows, spec.hidden);
   if (format.int8_inputs() && parts_.observer == nullptr) {
     if (!spec.norms.before) {
       return {.x = residual};
@@ -266,7 +197,7 @@ cpu::RowSource Forward::normalised(std::int64_t rows, const NormWeights& norm,
       return {.x = residual, .norm = {norm.weight, spec.norm_eps}};
     }
   }
-  const auto normed = rows_of(parts_.scratch->normed_, rows, spec.hidden);
+  const auto normed = parts_.scratch->normed_.first(residual.size());
   if (spec.norms.before) {
     apply_norm(residual, norm, format.inputs(), normed);
   } else {
@@ -319,14 +250,14 @@ void Forward::multiply(const Inputs& x, std::initializer_list<cpu::MatmulTarget>
 void Forward::attend(const ForwardBatch& batch, int layer) const {
   const ModelSpec& spec = *parts_.spec;
   Scratch& scratch = *parts_.scratch;
-  const Half half{layer, Component::kAttention, batch.rows()};
+  const Half half{layer, Component::kAttention, batch.rows(), batch.first_row};
   const ShardRun& run = run_of(half);
   const std::int64_t rows = batch.rows();
   const auto mixed = rows_of(scratch.mixed_, rows, query_width(shard()));
 
   const LayerWeights& first = parts_.weights->shard(layer, run.first);
-  const cpu::RowSource x =
-      normalised(rows, {first.attention_norm, first.attention_norm_bias}, first.query.format);
+  const cpu::RowSource x = normalised(
+      residual(half), {first.attention_norm, first.attention_norm_bias}, first.query.format);
   observe(layer, LayerInput::kAttention, x.x);
   const Inputs inputs = inputs_for(first.query, x);  // which all shards share
   for (int i = 0; i < run.count; ++i) {
@@ -387,11 +318,11 @@ void Forward::rotate_heads(const ForwardBatch& batch, const LayerWeights& weight
 }
 
 void Forward::feed_forward(const ForwardBatch& batch, int layer) const {
-  const Half half{layer, Component::kMlp, batch.rows()};
+  const Half half{layer, Component::kMlp, batch.rows(), batch.first_row};
   const ShardRun& run = run_of(half);
   const LayerWeights& first = parts_.weights->shard(layer, run.first);
   const cpu::RowSource normed =
-      normalised(batch.rows(), {first.mlp_norm, first.mlp_norm_bias}, first.up.format);
+      normalised(residual(half), {first.mlp_norm, first.mlp_norm_bias}, first.up.format);
   observe(layer, LayerInput::kMlp, normed.x);
   const Inputs inputs = inputs_for(first.up, normed);  // which all shards share
   std::vector<std::optional<cpu::Int8Rows>> made;
@@ -409,14 +340,19 @@ void Forward::feed_forward(const ForwardBatch& batch, int layer) const {
   add_shards(half);
 }
 
-// Returns a buffer of the sums over shards. Other devices read the lowest one, so attention and MLP
-// take turns in two of them, which lie at the same place in every step.
+// Returns a buffer of the sums over shards. Other devices may read the lowest one, so attention and
+// MLP take turns in the first and the last of all buffers, whatever their runs are.
 std::span<float> Forward::partial(const Half& half, int level) const {
-  const bool second = level == 0 && half.component == Component::kMlp && !alone(run_of(half));
-  const std::int64_t place = second ? partial_sums(run_of(half).count) : level;
-  return parts_.scratch->partial_.subspan(
-      static_cast<std::size_t>(place * parts_.scratch->max_rows_ * shard().hidden),
-      static_cast<std::size_t>(half.rows * shard().hidden));
+  const std::int64_t each = std::int64_t{parts_.scratch->max_rows_} * shard().hidden;
+  const bool last = level == 0 && half.component == Component::kMlp && parts_.exchange != nullptr;
+  const std::int64_t place = last ? std::ssize(parts_.scratch->partial_) / each - 1 : level;
+  return parts_.scratch->partial_.subspan(static_cast<std::size_t>(place * each),
+                                          static_cast<std::size_t>(half.rows * shard().hidden));
+}
+
+std::span<float> Forward::added(const Half& half) const {
+  return rows_of(parts_.scratch->added_, half.first_row + half.rows, parts_.spec->hidden)
+      .last(static_cast<std::size_t>(half.rows * parts_.spec->hidden));
 }
 
 // Returns true if the sum of a half is added to the residual stream as it is.
@@ -434,16 +370,16 @@ void Forward::finish_half(const Half& half) const {
   if (adds_directly(half) ? !spec.parallel_halves : spec.parallel_halves) {
     return;
   }
-  const auto added = rows_of(parts_.scratch->added_, half.rows, spec.hidden);
+  const std::span<float> added = this->added(half);
   if (spec.norms.after) {
     const LayerWeights& weights = parts_.weights->shard(half.layer, run_of(half).first);
     apply_norm(added, {attention ? weights.post_norm.attention : weights.post_norm.mlp, {}},
                cpu::Element::kF32, added);
   }
   if (spec.multipliers.residual == 1.0F) {
-    cpu::add(*parts_.team, added, residual(half.rows));
+    cpu::add(*parts_.team, added, residual(half));
   } else {
-    cpu::add_scaled(*parts_.team, added, spec.multipliers.residual, residual(half.rows));
+    cpu::add_scaled(*parts_.team, added, spec.multipliers.residual, residual(half));
   }
 }
 
@@ -454,13 +390,12 @@ void Forward::multiply_out(const Inputs& x, const cpu::PackedMatrix& matrix,
                            std::span<const float> bias, const Half& half, int index) const {
   if (whole()) {
     const bool direct = adds_directly(half);
-    const auto added = rows_of(parts_.scratch->added_, half.rows, parts_.spec->hidden);
     multiply(x, {{&matrix,
-                  direct ? residual(half.rows) : added,
+                  direct ? residual(half) : added(half),
                   {.bias = bias_of(bias), .accumulate = direct}}});
     return;
   }
-  if (index == 0 && !alone(run_of(half))) {
+  if (index == 0 && parts_.exchange != nullptr) {
     parts_.exchange->reuse(sums_of(half.component));
   }
   const bool odd = index % 2 == 1;
@@ -473,9 +408,9 @@ void Forward::multiply_out(const Inputs& x, const cpu::PackedMatrix& matrix,
 
 void Forward::add_shards(const Half& half) const {
   if (!whole()) {
-    auto sum = residual(half.rows);
+    auto sum = residual(half);
     if (!adds_directly(half)) {
-      sum = rows_of(parts_.scratch->added_, half.rows, parts_.spec->hidden);
+      sum = added(half);
       std::fill(sum.begin(), sum.end(), 0.0F);
     }
     add_shards_to(half, sum);

@@ -56,11 +56,13 @@ class Scratch {
   std::span<float> added_;  // [rows][hidden], what a half adds; if halves are not parallel, normed_
 };
 
-// The tokens of one step. `tokens` and `positions` have one entry per row; `slices` cover all rows.
+// The tokens of one step, or some of them. `tokens` and `positions` have one entry per row;
+// `slices` cover all rows. They are the rows of the residual stream from `first_row` on.
 struct ForwardBatch {
   std::span<const TokenId> tokens;
   std::span<const int> positions;
   std::span<const cpu::AttentionSlice> slices;
+  std::int64_t first_row = 0;
 
   std::int64_t rows() const { return static_cast<std::int64_t>(tokens.size()); }
 };
@@ -106,9 +108,9 @@ class Forward {
   void run_layers(const ForwardBatch& batch, LayerRange range) const;
   void run_half(const ForwardBatch& batch, int layer, Component half) const;
 
-  // Returns the residual stream [rows][hidden] before the next layer. Callers may read it or
-  // replace it by the output of another forward pass.
-  std::span<float> residual(std::int64_t rows) const;
+  // Returns rows of the residual stream, [rows][hidden], before the next layer. Callers may read it
+  // or replace it by the output of another forward pass.
+  std::span<float> residual(std::int64_t rows, std::int64_t first = 0) const;
 
   // Returns the output of the last layer, normalised and not rounded: [count][hidden], the batch's
   // rows from `first` on. Valid until the next call of normalise() or project_logits().
@@ -135,7 +137,7 @@ class Forward {
   };
   void apply_norm(std::span<const float> rows, const NormWeights& norm, cpu::Element element,
                   std::span<float> out) const;
-  cpu::RowSource normalised(std::int64_t rows, const NormWeights& norm,
+  cpu::RowSource normalised(std::span<const float> residual, const NormWeights& norm,
                             const cpu::WeightFormat& format) const;
   void multiply(const Inputs& x, std::initializer_list<cpu::MatmulTarget> targets) const;
   // A half of a layer whose shards are being added up.
@@ -143,7 +145,9 @@ class Forward {
     int layer = 0;
     Component component = Component::kAttention;
     std::int64_t rows = 0;
+    std::int64_t first_row = 0;  // in the residual stream
   };
+  std::span<float> residual(const Half& half) const { return residual(half.rows, half.first_row); }
   // Queries, keys and values of one shard, [rows][heads * head_dim] each.
   struct HeadRows {
     std::span<float> q;
@@ -163,6 +167,7 @@ class Forward {
   std::span<float> partial(const Half& half, int level) const;
   void multiply_out(const Inputs& x, const cpu::PackedMatrix& matrix, std::span<const float> bias,
                     const Half& half, int index) const;
+  std::span<float> added(const Half& half) const;
   bool adds_directly(const Half& half) const;
   void add_shards(const Half& half) const;
   void add_shards_to(const Half& half, std::span<float> sum) const;

@@ -284,7 +284,7 @@ Result<HfConfig> parse_hf_config(const json::object& object, const std::string& 
   ConfigFields given(object, name);
   HfConfig found;
   found.row = find_row(given);
-  if (found.row == nullptr) {
+  if (!given.status()) {
     return given.status().error();
   }
   const json::object whole = whole_config(object, *found.row);

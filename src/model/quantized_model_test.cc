@@ -227,6 +227,9 @@ TEST_F(QuantizedModel, AGgufFileGivesTheCopyThatItsDirectoryGives) {
     write_hf_checkpoint(directory.path(), model.spec, {.type = SafetensorsType::kF32});
     const TemporaryDirectory folder;
     const fs::path gguf = folder.path() / "model.gguf";
+    if (!has_gguf(model.spec)) {
+      continue;
+    }
     write_gguf_checkpoint(gguf, model.spec, {.type = GgufType::kF32});
     std::vector<std::unique_ptr<Checkpoint>> copies;
     for (const fs::path& source : {fs::path(directory.path()), gguf}) {
@@ -234,9 +237,17 @@ TEST_F(QuantizedModel, AGgufFileGivesTheCopyThatItsDirectoryGives) {
       const Status written = write_quantized_model(
           team_, {.source = source, .target = target.path(), .options = options},
           [](std::int64_t, std::int64_t) {});
+      if (!architecture_of(model.spec).writable) {
+        ASSERT_FALSE(written.ok());
+        EXPECT_NE(written.error().message.find("cannot be written quantised"), std::string::npos);
+        break;
+      }
       ASSERT_TRUE(written.ok()) << model.name << ": " << written.error().message;
       copies.push_back(opened(target.path()));
       ASSERT_NE(copies.back(), nullptr);
+    }
+    if (copies.empty()) {
+      continue;
     }
     const std::vector<double> want =
         rope_frequencies(copies[0]->spec().rope, model.spec.attention.head_dim);

@@ -1,7 +1,9 @@
-// The last rows of a step: their norm, and their logits from the shards of the LM head.
+// What a step does with the vocabulary: rows of the embedding matrix at its beginning, logits from
+// the shards of the LM head at its end.
 
 #include <algorithm>
 #include <array>
+#include <functional>
 
 #include "base/check.h"
 #include "model/forward.h"
@@ -18,6 +20,74 @@ const float* data_or_null(std::span<const float> bias) {
 }
 
 }  // namespace
+
+void Forward::embed(const ForwardBatch& batch) const {
+  check(batch.rows() > 0, "a batch has at least one row");
+  check(batch.positions.size() == batch.tokens.size(), "every row has a position");
+  const auto residual = this->residual(batch.rows(), batch.first_row);
+  if (whole()) {
+    cpu::gather_rows(parts_.weights->embeddings.front().embedding, batch.tokens, residual);
+    finish_embedding(residual, batch.positions);
+    return;
+  }
+  const auto width = static_cast<std::size_t>(parts_.spec->hidden);
+  const ShardRun& run = parts_.weights->holding.embeddings;
+  for (std::size_t row = 0; row < batch.tokens.size(); ++row) {
+    const int owner = batch.tokens[row] / shard().vocab;
+    if (run.has(owner)) {
+      const TokenId id = batch.tokens[row] % shard().vocab;
+      const auto mine = residual.subspan(row * width, width);
+      cpu::gather_rows(parts_.weights->embeddings[static_cast<std::size_t>(owner)].embedding,
+                       {&id, 1}, mine);
+      finish_embedding(mine, batch.positions.subspan(row, 1));
+    }
+  }
+  if (!alone(run)) {
+    gather_missing(batch);
+  }
+}
+
+// Multiplies embedding rows and adds those of their positions, if the model does.
+void Forward::finish_embedding(std::span<float> rows, std::span<const int> positions) const {
+  if (const float factor = parts_.spec->multipliers.embedding; factor != 1.0F) {
+    cpu::scale_and_cap(*parts_.team, factor, 0.0F, rows);
+  }
+  if (!parts_.spec->learned_positions) {
+    return;
+  }
+  const auto width = static_cast<std::size_t>(parts_.spec->hidden);
+  for (std::size_t row = 0; row < positions.size(); ++row) {
+    check(positions[row] < parts_.spec->max_context, "every position has a learned row");
+    const auto from =
+        embeddings().positions.subspan(static_cast<std::size_t>(positions[row]) * width, width);
+    std::transform(from.begin(), from.end(),
+                   rows.begin() + static_cast<std::ptrdiff_t>(row * width),
+                   rows.begin() + static_cast<std::ptrdiff_t>(row * width), std::plus<>());
+  }
+}
+
+// Copies the rows of tokens that other devices hold. Each device writes only rows that no other one
+// reads from it.
+void Forward::gather_missing(const ForwardBatch& batch) const {
+  const auto residual = this->residual(batch.rows(), batch.first_row);
+  const auto width = static_cast<std::size_t>(parts_.spec->hidden);
+  cpu::Exchange& exchange = *parts_.exchange;
+  exchange.show(cpu::SharedRows::kEmbedding, 0, residual);
+  for (const cpu::ShownRows& shown : exchange.collect(cpu::SharedRows::kEmbedding, 0)) {
+    if (shown.rows.data() == residual.data()) {
+      continue;
+    }
+    for (std::size_t row = 0; row < batch.tokens.size(); ++row) {
+      const int owner = batch.tokens[row] / shard().vocab;
+      if (owner >= shown.first_shard && owner < shown.first_shard + shown.shards) {
+        const auto from = shown.rows.subspan(row * width, width);
+        std::copy(from.begin(), from.end(), residual.subspan(row * width, width).begin());
+      }
+    }
+  }
+  exchange.release(cpu::SharedRows::kEmbedding, 0);
+  exchange.reuse(cpu::SharedRows::kEmbedding);  // before a layer adds to these rows
+}
 
 const EmbeddingWeights& Forward::embeddings() const {
   const ModelWeights& weights = *parts_.weights;
