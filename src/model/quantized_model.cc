@@ -294,7 +294,7 @@ Status write_quantized_model(cpu::Team& team, const QuantizeJob& job,
   if (!row.writable) {
     return make_error(ErrorCode::kUnsupported,
                       "{} is of the family {}, whose models cannot be written quantised: serve the "
-                      "original with --precision w8 or w4, which rounds it while it is loaded",
+                      "original with --dtype w8 or w4, which rounds it while it is loaded",
                       job.source.string(), row.name);
   }
   const std::unique_ptr<Checkpoint> checkpoint = in_half_split_order(*std::move(opened));
