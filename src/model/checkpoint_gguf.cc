@@ -337,12 +337,6 @@ Result<FoundTensor> find_tensor(const GgufFile& file, const std::string& name) {
 }  // namespace
 
 Result<std::unique_ptr<Checkpoint>> open_gguf_checkpoint(GgufFile file) {
-  if (const auto parts = file.find_integer("split.count"); parts.ok() && parts->value_or(0) > 1) {
-    return make_error(
-        ErrorCode::kUnsupported,
-        "{} is one of {} parts: merge them into one file with llama-gguf-split --merge",
-        file.name(), **parts);
-  }
   const Result<const ArchitectureRow*> row = find_row(file);
   if (!row) {
     return row.error();

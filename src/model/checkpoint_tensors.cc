@@ -71,7 +71,7 @@ Result<StoredTensor> accept(const NeededTensor& need, const RowPlace& place, boo
   if (!found.type) {
     return make_error(ErrorCode::kUnsupported,
                       "{}: tensor {} is of type {}, which is not supported: convert the model to "
-                      "F32, F16 or BF16, or as GGUF also to Q8_0, Q6_K, Q5_K, Q4_K or Q4_0",
+                      "F32, F16 or BF16, or as GGUF to Q8_0, a K type, IQ4_NL, IQ4_XS or MXFP4",
                       *found.file, name, found.type_name);
   }
   std::vector<std::int64_t> want = {place.file_rows};
