@@ -17,13 +17,14 @@ describe('protean serve --intent', () => {
     const planned = spawnSync(program, ['plan', builtin, ...cache(), '--devices', '2', '--intent', 'min-memory', '--json'],
       { encoding: 'utf8' });
     assert.equal(planned.status, 0, planned.stderr);
-    const least = JSON.parse(planned.stdout).configurations.filter((one) => one.pruning === 'none' && one.method === 'rtn')
-      .sort((a, b) => a.memory_bytes - b.memory_bytes)[0];
+    const loadable = JSON.parse(planned.stdout).configurations.filter((one) => one.pruning === 'none' && one.method === 'rtn');
+    const least = Math.min(...loadable.map((one) => one.memory_bytes));
+    const names = loadable.filter((one) => one.memory_bytes === least).map((one) => one.name);
     const server = await Server.startBuiltin(...cache(), '--devices', '2', '--intent', 'min-memory');
     try {
       await server.logged(/listening/);
       assert.match(server.log, /intent min-memory: 1 of 2 devices, TP 1 x PP 1, w4(a8)?, KV int8/);
-      assert.ok(server.log.includes(least.name), `${least.name} in ${server.log}`);
+      assert.ok(names.some((name) => server.log.includes(name)), `${names} in ${server.log}`);
       for (let i = 0; i < 200 && (await fetch(`${server.url}/health`)).status !== 200; ++i) await sleep(50);
       const answer = await fetch(`${server.url}/v1/completions`, {
         method: 'POST', headers: { 'content-type': 'application/json' },
