@@ -10,12 +10,12 @@
 namespace protean {
 namespace {
 
-constexpr std::size_t kCopiedAtOnceBytes = 512 * kKiB;  // takes less than a millisecond
+constexpr std::size_t kFetchedAtOnceBytes = 512 * kKiB;  // takes less than a millisecond
 
 Result<std::string> copy_paced(const std::byte* from, std::span<std::byte> memory,
                                const Pace& pace) {
-  for (std::size_t done = 0; done < memory.size(); done += kCopiedAtOnceBytes) {
-    const std::size_t bytes = std::min(kCopiedAtOnceBytes, memory.size() - done);
+  for (std::size_t done = 0; done < memory.size(); done += kFetchedAtOnceBytes) {
+    const std::size_t bytes = std::min(kFetchedAtOnceBytes, memory.size() - done);
     if (pace && !pace(static_cast<std::int64_t>(bytes))) {
       return make_error(ErrorCode::kUnavailable, "copying weights was given up");
     }
