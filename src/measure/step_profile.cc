@@ -164,7 +164,7 @@ Result<std::vector<Precision>> parse_precisions(const std::vector<std::string>& 
         std::find(precisions.begin(), precisions.end(), *precision) != precisions.end()) {
       return make_error(
           ErrorCode::kInvalidArgument,
-          "--step-precisions {}: use bf16, w8, w4, w3, w8a8, w8a7 or w4a8, each once, with commas "
+          "--step-precisions {}: use bf16, s24, w8, w4, w3, w8a8, w8a7 or w4a8, each once, with commas "
           "between",
           name);
     }

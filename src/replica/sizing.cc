@@ -359,7 +359,7 @@ Result<Precision> dtype_precision(const std::string& dtype, const StoredWeights&
     return precision;
   }
   return make_error(ErrorCode::kInvalidArgument,
-                    "--dtype {}: use auto, bf16, f32, w8, w4, w3, w8a8, w8a7 or w4a8", dtype);
+                    "--dtype {}: use auto, bf16, f32, s24, w8, w4, w3, w8a8, w8a7 or w4a8", dtype);
 }
 
 std::int64_t widest_kv_blocks(const ModelOptions& options, const ModelSpec& spec,
