@@ -124,6 +124,9 @@ KvPrecision default_kv_precision(Precision precision) {
 }
 
 Precision default_embeddings_precision(Precision layers) {
+  if (layers == Precision::kS24) {
+    return Precision::kBf16;
+  }
   return layers.quantised() ? Precision{WeightStorage::kW8, layers.activation_bits} : layers;
 }
 

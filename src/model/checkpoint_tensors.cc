@@ -363,7 +363,11 @@ Result<TensorTable> collect_tensors(const ModelSpec& spec, const TensorLayout& l
 }
 
 std::unique_ptr<Checkpoint> make_checkpoint(CheckpointContents contents) {
+  const bool two_of_four = contents.spec.stored.precision == Precision::kS24;
   contents.spec.stored = stored_weights(contents.spec, contents.table);
+  if (two_of_four && contents.spec.stored.precision == Precision::kBf16) {
+    contents.spec.stored.precision = Precision::kS24;
+  }
   return std::make_unique<FileCheckpoint>(std::move(contents));
 }
 

@@ -74,7 +74,7 @@ Result<TensorTable> collect_tensors(const ModelSpec& spec, const TensorLayout& l
 
 // The result of reading a checkpoint's files. The files own the memory that the tensors point into.
 struct CheckpointContents {
-  ModelSpec spec;
+  ModelSpec spec;  // `stored` says only whether the weights are pruned to 2:4
   GenerationDefaults generation;
   std::string description;
   TensorTable table;

@@ -69,6 +69,18 @@ std::optional<Activation> find_activation(std::string_view name) {
   return std::nullopt;
 }
 
+// Returns the precision of a checkpoint that `protean prune` or others have pruned to 2:4.
+Precision read_sparsity(ConfigFields& config, const std::string& file) {
+  const json::object* object = config.object("sparsity_config");
+  if (object == nullptr) {
+    return Precision::kBf16;
+  }
+  ConfigFields fields(*object, file, "sparsity_config.");
+  const bool two_of_four = fields.text("sparsity_structure", "unstructured") == "2:4";
+  config.require(fields.status());
+  return two_of_four ? Precision::kS24 : Precision::kBf16;
+}
+
 // Refuses settings that would change the answers if they were ignored.
 void refuse_unknown_settings(ConfigFields& config) {
   for (const std::string_view key :
@@ -291,6 +303,7 @@ Result<HfConfig> parse_hf_config(const json::object& object, const std::string& 
   ConfigFields config(whole, name);
   refuse_unknown_settings(config);
   found.quantization = read_quantization(config, name);
+  found.spec.stored.precision = read_sparsity(config, name);
   read_sizes(config, *found.row, found.spec);
   read_attention(config, *found.row, found.spec);
   read_mlp(config, *found.row, found.spec);

@@ -259,6 +259,7 @@ cpu::WeightFormat weight_format(Precision precision, int group) {
   constexpr std::array<cpu::WeightFormat, kWeightStorages.size()> kFormats = {{
       {.kind = cpu::WeightKind::kF32},
       {.kind = cpu::WeightKind::kBf16},
+      {.kind = cpu::WeightKind::kTwoOfFour},
       {.kind = cpu::WeightKind::kW8, .symmetric = true},
       {.kind = cpu::WeightKind::kW4, .symmetric = false},
       {.kind = cpu::WeightKind::kW3, .symmetric = false},
