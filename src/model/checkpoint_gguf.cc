@@ -202,8 +202,9 @@ void read_rope(Metadata& metadata, const GgufFile& file, const ArchitectureRow& 
 
 // Returns a flag for each layer of a pattern; nothing if all are true.
 std::vector<bool> by_pattern(int layers, const LayerPattern& pattern) {
+  constexpr int kMostLayers = 4096;  // validate() refuses more
   std::vector<bool> flags;
-  for (int layer = 0; pattern.period > 0 && layer < layers; ++layer) {
+  for (int layer = 0; pattern.period > 0 && layer < std::min(layers, kMostLayers); ++layer) {
     flags.push_back((layer + 1) % pattern.period != 0);
   }
   return flags;

@@ -98,8 +98,9 @@ void refuse_unknown_settings(ConfigFields& config) {
 
 // Returns a flag for each layer; nothing if all are true.
 std::vector<bool> by_layer(int layers, const std::function<bool(int)>& is) {
+  constexpr int kMostLayers = 4096;  // validate() refuses more
   std::vector<bool> flags;
-  for (int layer = 0; layer < layers; ++layer) {
+  for (int layer = 0; layer < std::min(layers, kMostLayers); ++layer) {
     flags.push_back(is(layer));
   }
   return std::find(flags.begin(), flags.end(), false) == flags.end() ? std::vector<bool>() : flags;

@@ -129,12 +129,17 @@ void read_scaling(ConfigFields& scaling, int dim, Contexts& contexts, RopeSpec& 
 // Reads which part of a head rotates.
 void read_rotated(ConfigFields& fields, int head_dim, RopeSpec& rope) {
   const std::string_view key = fields.one_of({"partial_rotary_factor", "rotary_pct"});
-  const int rotated = fields.has(key) ? static_cast<int>(head_dim * fields.number(key, 1.0))
-                                      : fields.integer("rotary_dim", rope.rotated);
-  if (fields.has(key) && rotated <= 0) {
-    fields.fail(ErrorCode::kInvalidArgument, "\"{}\" is {}: it must be above 0 and at most 1", key,
-                fields.number(key, 1.0));
+  const double part = fields.number(key, 1.0);
+  const bool legal = part > 0.0 && part <= 1.0 && head_dim * part >= 2.0;
+  if (fields.has(key) && !legal) {
+    fields.fail(ErrorCode::kInvalidArgument,
+                "\"{}\" is {}: it must be at most 1, and so large that some of the {} elements of "
+                "a head rotate",
+                key, part, head_dim);
+    return;
   }
+  const int rotated = fields.has(key) ? static_cast<int>(head_dim * part)
+                                      : fields.integer("rotary_dim", rope.rotated);
   rope.rotated = rotated == head_dim ? 0 : rotated;
 }
 

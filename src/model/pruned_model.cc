@@ -170,7 +170,8 @@ bool is_plain(const TensorLayout& layout) {
   const auto name = [&](TensorRole role) { return layout.names[static_cast<std::size_t>(role)]; };
   return !layout.inputs_first && !layout.grouped_qkv && !layout.norms_less_one &&
          name(TensorRole::kQuery) != name(TensorRole::kKey) &&
-         name(TensorRole::kGate) != name(TensorRole::kUp);
+         name(TensorRole::kGate) != name(TensorRole::kUp) &&
+         name(TensorRole::kAttentionNorm) != name(TensorRole::kMlpNorm);
 }
 
 }  // namespace

@@ -227,8 +227,8 @@ TEST_F(QuantizedModel, AGgufFileGivesTheCopyThatItsDirectoryGives) {
     write_hf_checkpoint(directory.path(), model.spec, {.type = SafetensorsType::kF32});
     const TemporaryDirectory folder;
     const fs::path gguf = folder.path() / "model.gguf";
-    if (!has_gguf(model.spec)) {
-      continue;
+    if (!has_gguf(model.spec) || model.spec.rope.scaling == RopeScaling::kLong) {
+      continue;  // longrope's factors are for the heads that the model had
     }
     write_gguf_checkpoint(gguf, model.spec, {.type = GgufType::kF32});
     std::vector<std::unique_ptr<Checkpoint>> copies;
@@ -239,7 +239,8 @@ TEST_F(QuantizedModel, AGgufFileGivesTheCopyThatItsDirectoryGives) {
           [](std::int64_t, std::int64_t) {});
       if (!architecture_of(model.spec).writable) {
         ASSERT_FALSE(written.ok());
-        EXPECT_NE(written.error().message.find("cannot be written quantised"), std::string::npos);
+        EXPECT_NE(written.error().message.find("cannot be written quantised"), std::string::npos)
+            << model.name << ": " << written.error().message;
         break;
       }
       ASSERT_TRUE(written.ok()) << model.name << ": " << written.error().message;

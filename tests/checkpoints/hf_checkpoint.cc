@@ -86,7 +86,8 @@ json::object usual_config(const ModelSpec& spec) {
                          {"rope_theta", spec.rope.theta},
                          {"rope_scaling", rope_scaling(spec.rope)},
                          {"vocab_size", spec.vocab}};
-  if (attention.heads * attention.head_dim != spec.hidden || spec.architecture == "qwen3") {
+  if (attention.heads * attention.head_dim != spec.hidden || spec.architecture == "qwen3" ||
+      spec.architecture.starts_with("glm")) {
     config["head_dim"] = attention.head_dim;
   }
   if (attention.output_bias || attention.qkv_bias) {
