@@ -107,7 +107,6 @@ TEST(Scaling, RandomLongRequestsAreServedWithoutAnOperator) {
     const int replicas = seed % 2 == 0 ? 2 : 4;
     GroupScene scene({.replicas = replicas,
                       .blocks = 20,
-                      .morphs = below(3) > 0,
                       .steps_at_once = 2,
                       .scale = ScalePolicy::kPaper});
     for (int event = 0; event < 3'000; ++event) {
