@@ -205,7 +205,7 @@ TEST_F(AdminTest, WithoutAKeyNoWebPageAndNoOtherNameReachesIt) {
 
 TEST_F(AdminTest, AKeyOpensItAndThePublicKeyDoesNot) {
   options.admin.keys = ApiKeys(std::vector<std::string>{"operator"});
-  options.service.keys = ApiKeys(std::vector<std::string>{"client"});
+  options.keys = ApiKeys(std::vector<std::string>{"client"});
   start();
   const std::string any = "Host: anything\r\n";
   expect_error(ask("GET /admin/form", any), 401);
@@ -234,10 +234,10 @@ TEST_F(AdminTest, PublicAddressWithoutAKeyIsRefused) {
   options.admin.host = "0.0.0.0";
   server = std::make_unique<Server>(
       options,
-      ServedModel{.names = {"x"}, .tokenizer = &tokenizer, .chat_template = &chat_template},
-      MetricsLabels{},
-      Environment{.clock = steady_ns, .unix_time_s = [] { return std::int64_t{1}; }, .random = {}},
-      inbox);
+      std::vector<HostedModel>{
+          {{.names = {"x"}, .tokenizer = &tokenizer, .chat_template = &chat_template}, {}, inbox}},
+      "",
+      Environment{.clock = steady_ns, .unix_time_s = [] { return std::int64_t{1}; }, .random = {}});
   const Status listening = server->listen();
   ASSERT_FALSE(listening.ok());
   EXPECT_NE(listening.error().message.find("--admin-key"), std::string::npos);

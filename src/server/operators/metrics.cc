@@ -5,11 +5,13 @@
 #include <prometheus/family.h>
 #include <prometheus/gauge.h>
 #include <prometheus/histogram.h>
+#include <prometheus/metric_family.h>
 #include <prometheus/registry.h>
 #include <prometheus/text_serializer.h>
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <utility>
@@ -471,8 +473,21 @@ void Metrics::http(std::string_view method, std::string_view handler, int status
       .Increment();
 }
 
-std::string Metrics::text() const {
-  return prometheus::TextSerializer().Serialize(series_->registry.Collect()) +
+std::string exposition(const std::vector<const Metrics*>& models) {
+  std::vector<prometheus::MetricFamily> families;
+  std::map<std::string, std::size_t> places;
+  for (const Metrics* model : models) {
+    for (prometheus::MetricFamily& family : model->series_->registry.Collect()) {
+      const auto [place, is_new] = places.emplace(family.name, families.size());
+      if (is_new) {
+        families.push_back(std::move(family));
+      } else {
+        auto& samples = families[place->second].metric;
+        std::move(family.metric.begin(), family.metric.end(), std::back_inserter(samples));
+      }
+    }
+  }
+  return prometheus::TextSerializer().Serialize(families) +
          fmt::format(
              "# HELP protean:log_lines_dropped_total Log lines dropped because the log was not "
              "read in time.\n"
