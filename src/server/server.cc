@@ -58,17 +58,15 @@ class Mailbox {
 // Everything except the mailbox and the ports' numbers belongs to the io thread.
 class Server::Impl {
  public:
-  Impl(const ServerOptions& options, std::vector<HostedModel> models, std::string version,
+  Impl(const ServerOptions& options, std::vector<HostedModel> models, const std::string& version,
        Environment environment)
       : options_(options),
-        version_(std::move(version)),
         clock_(environment.clock),
         random_(environment.random),
-        hosts_(hosts(std::move(models), with_aside(std::move(environment)))),
+        hosts_(hosts(std::move(models), version, with_aside(std::move(environment)))),
         models_(services(), options.keys),
         bodies_(options.http.max_inflight_body_bytes),
-        admin_(models_,
-               {.keys = options.admin.keys, .version = version_, .drain = [this] { stop(); }}),
+        admin_(models_, {.keys = options.admin.keys, .drain = [this] { stop(); }}),
         public_(io_, {.handler = models_,
                       .limits = options_.http,
                       .random = random_,
@@ -111,6 +109,7 @@ class Server::Impl {
   };
 
   std::vector<std::unique_ptr<Host>> hosts(std::vector<HostedModel> models,
+                                           const std::string& version,
                                            const Environment& environment);
   std::vector<Service*> services() const;
   void post(Mailbox::Letter letter);
@@ -127,7 +126,6 @@ class Server::Impl {
   void await_watch_due();
 
   const ServerOptions options_;
-  const std::string version_;
   const Clock clock_;
   const RandomSource random_;
   std::vector<std::unique_ptr<Host>> hosts_;  // of each model
@@ -159,10 +157,10 @@ Environment Server::Impl::with_aside(Environment environment) {
 }
 
 std::vector<std::unique_ptr<Server::Impl::Host>> Server::Impl::hosts(
-    std::vector<HostedModel> models, const Environment& environment) {
+    std::vector<HostedModel> models, const std::string& version, const Environment& environment) {
   std::vector<std::unique_ptr<Host>> made;
   for (HostedModel& model : models) {
-    made.push_back(std::make_unique<Host>(*this, std::move(model), version_, environment));
+    made.push_back(std::make_unique<Host>(*this, std::move(model), version, environment));
   }
   return made;
 }
@@ -255,7 +253,7 @@ Status Server::Impl::start_tracing() {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   tracer_ = std::make_unique<Tracer>(Tracer::Setting{
       .endpoint = *endpoint,
-      .version = version_,
+      .version = models_.services().front()->version(),
       .unix_offset_ns =
           std::chrono::duration_cast<std::chrono::nanoseconds>(now).count() - clock_(),
       .random = random_});
@@ -386,10 +384,9 @@ void Server::Impl::await_watch_due() {
   });
 }
 
-Server::Server(const ServerOptions& options, std::vector<HostedModel> models, std::string version,
-               Environment environment)
-    : impl_(std::make_unique<Impl>(options, std::move(models), std::move(version),
-                                   std::move(environment))) {}
+Server::Server(const ServerOptions& options, std::vector<HostedModel> models,
+               const std::string& version, Environment environment)
+    : impl_(std::make_unique<Impl>(options, std::move(models), version, std::move(environment))) {}
 Server::~Server() = default;
 
 Status Server::listen() {

@@ -59,7 +59,7 @@ struct HostedModel {
 class Server {
  public:
   // `models` has at least one. `version` is the program's.
-  Server(const ServerOptions& options, std::vector<HostedModel> models, std::string version,
+  Server(const ServerOptions& options, std::vector<HostedModel> models, const std::string& version,
          Environment environment);
   ~Server();
 

@@ -31,9 +31,9 @@ class Walk {
     if (peek() != '"') {
       return {};
     }
-    std::size_t at = rest_.find_first_of("\"\\", 1);
-    while (at != kEnd && rest_[at] == '\\') {
-      at = rest_.find_first_of("\"\\", at + 2);
+    std::size_t at = rest_.find('"', 1);
+    while (at != kEnd && is_escaped(at)) {
+      at = rest_.find('"', at + 1);
     }
     const std::string_view taken = at == kEnd ? std::string_view() : rest_.substr(0, at + 1);
     rest_.remove_prefix(at == kEnd ? rest_.size() : taken.size());
@@ -41,26 +41,33 @@ class Walk {
   }
   // Skips a value of any kind, up to the comma or bracket after it.
   void skip_value() {
-    for (int depth = 0;;) {
-      const std::size_t at = std::min(rest_.find_first_of("\"[]{},"), rest_.size());
-      rest_.remove_prefix(at);
-      if (rest_.empty()) {
-        return;
-      }
-      const char c = rest_.front();
+    int depth = 0;
+    for (std::size_t at = 0; at < rest_.size();) {
+      const char c = rest_[at];
       if (c == '"') {
+        rest_.remove_prefix(at);
         string();
+        at = 0;
         continue;
       }
-      if (depth == 0 && (c == ',' || c == ']' || c == '}')) {
+      const bool closes = c == ']' || c == '}';
+      if (depth == 0 && (closes || c == ',')) {
+        rest_.remove_prefix(at);
         return;
       }
-      depth += c == '[' || c == '{' ? 1 : c == ',' ? 0 : -1;
-      rest_.remove_prefix(1);
+      depth += c == '[' || c == '{' ? 1 : closes ? -1 : 0;
+      ++at;
     }
+    rest_ = {};
   }
 
  private:
+  // True if an odd number of backslashes is before a place within a string.
+  bool is_escaped(std::size_t at) const {
+    const std::size_t first = rest_.find_last_not_of('\\', at - 1) + 1;
+    return (at - first) % 2 == 1;
+  }
+
   std::string_view rest_;
 };
 

@@ -19,7 +19,6 @@ class Admin final : public HttpHandler {
  public:
   struct Setting {
     ApiKeys keys;
-    std::string version;
     std::function<void()> drain;  // begins to drain and returns; called on the io thread
   };
   Admin(Models& models, Setting setting) : models_(models), setting_(std::move(setting)) {}
