@@ -21,9 +21,10 @@ struct AttentionOptions {
   Element element = Element::kBf16;  // rounding of out
   float scale = 0.0F;                // of the scores; 0 means 1 / sqrt(head_dim)
   float score_cap = 0.0F;            // cap(s) = score_cap * tanh(s / score_cap); 0 means cap(s) = s
-  // Used for bf16 KV. Vectors multiply in f32; dot instructions and AMX round queries and weights
-  // to bf16. All calls for a sequence must use the same unit, or the bits of its rows depend on the
-  // call.
+  // Vectors multiply in f32. With bf16 KV, dot instructions and AMX round queries and weights to
+  // bf16. With int8 KV, AMX rounds queries to integers of two bytes and weights to bf16, and dot
+  // instructions are not used. All calls for a sequence must use the same unit, or the bits of its
+  // rows depend on the call.
   MatmulUnit unit = MatmulUnit::kBest;
 };
 struct AttentionRows {

@@ -45,6 +45,8 @@ std::vector<Config> every_way(Config config) {
     config.unit = unit;
     ways.push_back(config);
   }
+  config.element = KvElement::kInt8;
+  ways.push_back(config);
   return ways;
 }
 
@@ -197,7 +199,7 @@ std::vector<Expected> reference(const Config& config, const Sequence& sequence, 
   const int kv_head = head / (config.heads / config.kv_heads);
   const float* const row = sequence.q.data() + (position * config.heads + head) * d;
   std::vector<double> q(row, row + d);
-  if (config.in_pairs()) {
+  if (config.in_pairs() && config.element == KvElement::kBf16) {
     std::transform(row, row + d, q.begin(),
                    [](float value) { return float_from(bf16_from(value)); });
   }
