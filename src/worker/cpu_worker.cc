@@ -214,19 +214,23 @@ WantedWeights CpuWorker::wanted_of(const MorphStep& step, int device) const {
   const ShardRun& run = runs[static_cast<std::size_t>(device)];
   wanted.component = {layer, component, precision_of(form, layer, component)};
   wanted.shards = shards_of(run, holding.of(layer, component));
-  // What others keep meanwhile is copied from them.
-  wanted.peer = [this, wanted_component = wanted.component](int shard) -> const std::byte* {
-    const auto& [at, what, precision] = wanted_component;
-    for (std::size_t peer = 0; peer < group().devices.size(); ++peer) {
-      if (group().formation.form.group[peer].of(at, what).has(shard)) {
-        return group()
-            .devices[peer]
-            ->rank()
-            .shard({at, what, precision, shard, group().formation.form.shards})
-            .data();
+  // What others keep meanwhile is copied from them. Who they are is looked up now, because the form
+  // may change while weights are fetched.
+  std::unordered_map<int, const Rank*> peers;
+  for (const int shard : wanted.shards) {
+    for (std::size_t peer = 0; peer < form.group.size(); ++peer) {
+      if (form.group[peer].of(layer, component).has(shard)) {
+        peers.emplace(shard, &group().devices[peer]->rank());
       }
     }
-    return nullptr;
+  }
+  wanted.peer = [peers = std::move(peers), which = wanted.component,
+                 shards = form.shards](int shard) -> const std::byte* {
+    const auto found = peers.find(shard);
+    return found == peers.end()
+               ? nullptr
+               : found->second->shard({which.layer, which.component, which.to, shard, shards})
+                     .data();
   };
   if (component == Component::kAttention && !run.empty()) {
     Formation next = group().formation;

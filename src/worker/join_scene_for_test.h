@@ -192,16 +192,8 @@ class JoinScene {
     const MorphReady ready = ear.ready(id.value);
     ASSERT_FALSE(ready.failure) << ready.failure->message;
     // A step is on its way when the change is committed, and its blocks are live.
-    std::vector<std::vector<BlockId>> live(static_cast<std::size_t>(group.homes));
-    for (const JoinTalk& talk : talks_) {
-      const int home = home_of(group, talk);
-      if (home >= 0) {
-        auto& blocks = live[static_cast<std::size_t>(home)];
-        blocks.insert(blocks.end(), talk.blocks.begin(), talk.blocks.end());
-      }
-    }
     step([&] {
-      leader.keep(std::move(live));
+      leader.keep(live_blocks(group));
       leader.commit(id);
     });
     group.form = after(group.form, hold);
@@ -210,6 +202,27 @@ class JoinScene {
       most = std::max(most, pages_on(join_spec(), group.form, device, kJoinPageBytes));
     }
     EXPECT_EQ(ear.done(id.value).pages_free, pages_ - most);
+  }
+  // The same for several, of which the next ones are prepared while one is committed.
+  void apply_ahead(Group& group, const std::vector<HoldShards>& holds, std::size_t ahead) {
+    CpuWorker& leader = worker(group.leader);
+    WorkerEar& ear = *ears[static_cast<std::size_t>(group.leader)];
+    const std::uint64_t first = last_id_ + 1;
+    for (std::size_t i = 0; i < holds.size() + ahead; ++i) {
+      if (i < holds.size()) {
+        leader.prepare(MorphId{++last_id_}, holds[i]);
+      }
+      if (i >= ahead) {
+        const std::uint64_t id = first + i - ahead;
+        ASSERT_FALSE(ear.ready(id).failure);
+        step([&] {
+          leader.keep(live_blocks(group));
+          leader.commit(MorphId{id});
+        });
+        group.form = after(group.form, holds[i - ahead]);
+      }
+    }
+    ear.done(last_id_);
   }
   void apply(Group& group, const MorphStep& morph_step) {
     CpuWorker& leader = worker(group.leader);
@@ -287,6 +300,17 @@ class JoinScene {
     ASSERT_TRUE(worker.ok()) << worker.error().message;
     workers_.push_back(std::move(*worker));
     groups.push_back({.leader = i, .members = {i}, .homes = 1, .form = form});
+  }
+  std::vector<std::vector<BlockId>> live_blocks(const Group& group) const {
+    std::vector<std::vector<BlockId>> live(static_cast<std::size_t>(group.homes));
+    for (const JoinTalk& talk : talks_) {
+      const int home = home_of(group, talk);
+      if (home >= 0) {
+        auto& blocks = live[static_cast<std::size_t>(home)];
+        blocks.insert(blocks.end(), talk.blocks.begin(), talk.blocks.end());
+      }
+    }
+    return live;
   }
   // The home of a talk in a group; -1: it is in another group.
   int home_of(const Group& group, const JoinTalk& talk) const {

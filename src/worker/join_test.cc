@@ -197,6 +197,35 @@ TEST(JoinAtRandom, HasTheBitsOfReplicasThatStandAlone) {
   }
 }
 
+TEST(JoinAhead, StepsAreFetchedWhileOthersAreCommitted) {
+  const JoinCase which{"bf16"};
+  for (const bool by_layers : {false, true}) {
+    JoinScene fleet(which, 2, 4);
+    const std::vector<JoinScene::Group> apart = fleet.groups;
+    fleet.groups = {fleet.join(apart)};
+    JoinScene::Group& group = fleet.groups.front();
+    std::vector<HoldShards> there;
+    std::vector<HoldShards> back;
+    for (const auto& [layer, component] : components()) {
+      there.push_back({layer, component, one_copy(group.form, 2, layer, component, by_layers)});
+      back.insert(back.begin(), {layer, component, {{0, kJoinShards}, {0, kJoinShards}}});
+    }
+    for (int round = 0; round < 2; ++round) {
+      fleet.apply_ahead(group, there, 2);
+      fleet.unify(group);
+      fleet.step();
+      fleet.divide(group, 2);
+      fleet.apply_ahead(group, back, 2);
+    }
+    fleet.worker(0).part();
+    fleet.groups = apart;
+    for (int i = 0; i < 60; ++i) {
+      fleet.step();
+    }
+    EXPECT_EQ(fleet.seen(), alone(which, 2, 4));
+  }
+}
+
 // A step that fails or is aborted leaves what devices hold, and gives back all pages.
 TEST(JoinThatFails, LeavesTheFormThatItHad) {
   const JoinCase which{"bf16"};
