@@ -5,7 +5,7 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, describe, it } from 'node:test';
-import Ollama from 'ollama/browser';
+import { Ollama } from 'ollama';
 import OpenAI from 'openai';
 import { writeRandomModel } from './random_model.mjs';
 import { builtin, program, Server } from './server.mjs';
@@ -70,7 +70,7 @@ describe('several models', () => {
     const nameless = await fetch(`${server.url}/v1/completions`, { method: 'POST', body: JSON.stringify(fields) });
     const answer = await nameless.json();
     assert.deepEqual([answer.model, answer.choices[0].text], ['story', alone.story]);
-    const ollama = new Ollama.Ollama({ host: server.url });
+    const ollama = new Ollama({ host: server.url });
     assert.deepEqual((await ollama.list()).models.map(({ name }) => name), ['story:latest', 'noise:latest']);
     assert.deepEqual((await ollama.ps()).models.map(({ name }) => name), ['story:latest', 'noise:latest']);
     const told = await ollama.generate({ model: 'noise:latest', prompt: 'a', raw: true, options: { num_predict: 3 } });
