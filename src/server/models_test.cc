@@ -22,7 +22,7 @@ struct ModelsTest : ServiceTest {
   ServedModel second_model() {
     ServedModel served = model();
     served.names = {"org/second"};
-    served.max_model_len = 50;
+    served.max_model_len = 80;
     return served;
   }
   // Returns the name of the model whose engine was given requests since the last call, which end.
@@ -96,7 +96,7 @@ TEST_F(ModelsTest, AnAnswerNamesItsModel) {
 }
 
 TEST_F(ModelsTest, TextCallsGoToTheNamedModelToo) {
-  for (const auto& [name, length] : std::map<std::string, int>{{"tiny", 100}, {"org/second", 50}}) {
+  for (const auto& [name, length] : std::map<std::string, int>{{"tiny", 100}, {"org/second", 80}}) {
     const HttpReply tokens = reply("/tokenize", R"({"prompt":"a","model":")" + name + R"("})");
     EXPECT_EQ(json::parse(tokens.body).at("max_model_len"), length) << tokens.body;
     const HttpReply about = reply("/api/show", R"({"name":")" + name + R"("})");
@@ -131,7 +131,7 @@ TEST_F(ModelsTest, ListsHaveAllModels) {
   EXPECT_EQ(list.at_pointer("/data/1/root"), "tiny");
   EXPECT_EQ(list.at_pointer("/data/2/id"), "org/second");
   EXPECT_EQ(list.at("last_id"), "org/second");
-  EXPECT_EQ(shown("/v1/models/org%2Fsecond").at("max_model_len"), 50);
+  EXPECT_EQ(shown("/v1/models/org%2Fsecond").at("max_model_len"), 80);
   EXPECT_EQ(shown("/api/tags").at_pointer("/models/2/name"), "org/second:latest");
   EXPECT_EQ(shown("/api/ps").at("models").as_array().size(), 2U);
   ask("/v1/completions", R"({"model":"org/second","prompt":"a"})");
