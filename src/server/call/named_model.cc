@@ -8,7 +8,7 @@ namespace {
 
 namespace json = boost::json;
 
-constexpr std::string_view kSpace = " \t\r\n";
+constexpr std::string_view kWhiteSpace = " \t\r\n";
 constexpr auto kEnd = std::string_view::npos;
 
 // Walks over a JSON text.
@@ -18,7 +18,7 @@ class Walk {
 
   // Skips white space. Returns the next character without taking it; 0 at the end.
   char peek() {
-    rest_.remove_prefix(std::min(rest_.find_first_not_of(kSpace), rest_.size()));
+    rest_.remove_prefix(std::min(rest_.find_first_not_of(kWhiteSpace), rest_.size()));
     return rest_.empty() ? '\0' : rest_.front();
   }
   bool take(char wanted) {
