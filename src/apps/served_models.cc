@@ -8,6 +8,7 @@
 
 #include "apps/command_line.h"
 #include "apps/options.h"
+#include "apps/serve_intent.h"
 #include "apps/version.h"
 #include "base/log.h"
 #include "base/units.h"
@@ -169,6 +170,30 @@ Status check_names(const std::vector<ModelSetting>& settings) {
   return {};
 }
 
+// Refuses policies that could never form a group.
+Status check_groups(const ModelSetting& setting) {
+  const GroupOptions& group = setting.model.group;
+  const auto& [router, scale, drop] = setting.fleet;
+  if (scale != "off" && (group.replicas < 2 || group.most_tensor < 2)) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "--scale {} needs several replicas whose layers divide: add "
+                      "--data-parallel-size 2 and --max-tensor-parallel-size 2, or more",
+                      scale);
+  }
+  if (drop != "off" && group.replicas < 2) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "--drop {} needs several replicas: add --data-parallel-size 2, or more",
+                      drop);
+  }
+  return {};
+}
+
+// Only a policy or an operator changes a form. Replicas that become groups have one that may
+// change.
+bool has_policy(const ModelSetting& setting) {
+  return setting.morph.mode != "off" || setting.fleet.scale != "off" || setting.fleet.drop != "off";
+}
+
 std::int64_t memory_of(const Sizing& sizing) {
   return sizing.device_bytes * std::ssize(sizing.devices);
 }
@@ -179,13 +204,13 @@ Result<ReplicaOptions> choose_share(const ModelSetting& setting, bool may_morph,
                                     const ModelFiles& files, const Machine& machine, int parts) {
   Machine share = machine;
   share.free_memory_bytes /= parts;
-  auto chosen = choose_replica(setting.model, may_morph || setting.morph.mode != "off",
-                               setting.morph, files, share);
+  auto chosen =
+      choose_replica(setting.model, may_morph || has_policy(setting), setting.morph, files, share);
   if (chosen.ok() || parts == 1 || chosen.error().code != ErrorCode::kExhausted) {
     return chosen;
   }
-  return choose_replica(setting.model, may_morph || setting.morph.mode != "off", setting.morph,
-                        files, machine);
+  return choose_replica(setting.model, may_morph || has_policy(setting), setting.morph, files,
+                        machine);
 }
 
 Result<OpenModel> open_model(ModelSetting setting, bool may_morph, const Machine& machine,
@@ -196,12 +221,22 @@ Result<OpenModel> open_model(ModelSetting setting, bool may_morph, const Machine
                       "--grammar-memory {} must be a size of at least 16MiB",
                       setting.grammar_memory);
   }
+  if (const Status grouped = check_groups(setting); !grouped.ok()) {
+    return grouped.error();
+  }
   if (const Status located = locate_model(setting.model); !located.ok()) {
     return located.error();
   }
   auto files = open_model_files(setting.model);
   if (!files.ok()) {
     return files.error();
+  }
+  if (!setting.intent.empty()) {
+    const Status chosen =
+        choose_for_intent(setting.intent, setting.morph.variant_cache, *files, setting.model);
+    if (!chosen.ok()) {
+      return chosen.error();
+    }
   }
   const auto tool_format = choose_tool_format(setting, *files);
   if (!tool_format.ok()) {
@@ -211,7 +246,10 @@ Result<OpenModel> open_model(ModelSetting setting, bool may_morph, const Machine
   if (!replica.ok()) {
     return replica.error();
   }
-  replica->router = parse_router(setting.router).value();  // its flag allows no other name
+  // Their flags allow no other names.
+  replica->router = parse_router(setting.fleet.router).value();
+  replica->scale = parse_scale(setting.fleet.scale).value();
+  replica->drop = parse_drop(setting.fleet.drop).value();
   const int most = setting.model.group.replicas * setting.model.max_num_seqs + setting.max_queued;
   // The inbox has room for all requests that the server lets in.
   auto inbox = std::make_unique<Inbox>(static_cast<std::size_t>(most));
@@ -245,12 +283,30 @@ void add_model_setting(CLI::App& app, ModelSetting& setting) {
       ->check(whole_number(0, 1 << 20))
       ->capture_default_str()
       ->group("Batching");
-  app.add_option("--router", setting.router,
+  app.add_option("--intent", setting.intent,
+                 "Choose precisions and parallelism for min-latency, min-cost, min-memory, "
+                 "min-device-hours, latency-slo=500ms or cost-slo=0.02, as protean plan does, on "
+                 "up to --devices devices")
+      ->type_name("INTENT")
+      ->group("Devices");
+  app.add_option("--router", setting.fleet.router,
                  "How a request's replica is chosen. first-token: the least predicted time to "
                  "the first token, prefix cache hits counted; freeness: the most free KV blocks "
                  "for each request, as in Llumnix; least-loaded: the fewest requests; "
                  "round-robin: in turn")
       ->check(one_of({"first-token", "freeness", "least-loaded", "round-robin"}))
+      ->capture_default_str()
+      ->group("Devices");
+  app.add_option("--scale", setting.fleet.scale,
+                 "What becomes of a request that no replica can hold. off: it is refused; paper: "
+                 "replicas become one group for it, as in AMOEBA, and part again after it")
+      ->check(one_of({"off", "paper"}))
+      ->capture_default_str()
+      ->group("Devices");
+  app.add_option("--drop", setting.fleet.drop,
+                 "What replicas do while queued requests lack KV. off: they wait; paper: replicas "
+                 "drop layers that others hold, as in KunServe, and fetch them back after it")
+      ->check(one_of({"off", "paper"}))
       ->capture_default_str()
       ->group("Devices");
   add_morph_options(app, setting.morph);

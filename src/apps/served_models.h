@@ -13,12 +13,20 @@
 
 namespace protean {
 
+// How a model's replicas share requests, and when they become groups.
+struct FleetOptions {
+  std::string router = "first-token";
+  std::string scale = "off";
+  std::string drop = "off";
+};
+
 // How one of a server's models is to be served, as a user states it.
 struct ModelSetting {
   std::string name;  // that the user gives it; empty: the model's own
   ModelOptions model;
   MorphOptions morph;
-  std::string router = "first-token";
+  FleetOptions fleet;
+  std::string intent;  // empty: the other options say how to serve
   std::vector<std::string> served_names;
   int max_queued = 1024;
   std::string grammar_memory = "256MiB";
@@ -48,7 +56,7 @@ struct OpenModel {
 // Finds and opens the models, logs what they are, and gives each a share of the free memory, one
 // after the other: what one takes is not there for the next. A share is an equal part of what is
 // free, or all of it if the model does not fit an equal part. Errors name all models that cannot be
-// opened. If `may_morph`, forms may change even if --morph is off.
+// opened. If `may_morph`, forms may change even if no policy changes them.
 Result<std::vector<OpenModel>> open_models(std::vector<ModelSetting> settings, bool may_morph);
 
 // Loads a model: learns what its steps cost, packs the weights that its policy may ask for, and

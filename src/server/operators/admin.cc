@@ -13,6 +13,7 @@
 #include "base/log_output.h"
 #include "server/call/json_body.h"
 #include "server/operators/form_json.h"
+#include "server/operators/groups_json.h"
 #include "server/page/page.h"
 
 namespace protean {
@@ -30,7 +31,7 @@ constexpr std::array kAdminRoutes{
     AdminRoute{"/health", "GET, HEAD, OPTIONS"},
     AdminRoute{"/metrics", "GET, HEAD, OPTIONS"},
     AdminRoute{"/admin/models", "GET, HEAD, OPTIONS"},
-    AdminRoute{"/admin/fleet", "GET, HEAD, OPTIONS"},
+    AdminRoute{"/admin/fleet", "GET, HEAD, PUT, OPTIONS"},
     AdminRoute{"/admin/fleet/migrate", "PUT, OPTIONS"},
     AdminRoute{"/admin/form", "GET, HEAD, PUT, OPTIONS"},
     AdminRoute{"/admin/morphs", "GET, HEAD, OPTIONS"},
@@ -197,6 +198,17 @@ HttpHandler::Answer migrate(Service& service, const HttpCall& call) {
   return service.ask_migration(ReplicaId{from}, ReplicaId{to}, requests);
 }
 
+HttpHandler::Answer want_groups(Service& service, const HttpCall& call) {
+  if (service.state() != ServerState::kReady) {
+    return error_reply({.status = 503, .message = "the server is loading or draining: try later"});
+  }
+  Checked<GroupWish> wish = read_group_wish(call.body);
+  if (const ApiError* error = std::get_if<ApiError>(&wish)) {
+    return error_reply(*error);
+  }
+  return service.ask_groups(std::get<GroupWish>(std::move(wish)));
+}
+
 HttpHandler::Answer want_form(Service& service, ReplicaId replica, const HttpCall& call) {
   if (service.state() != ServerState::kReady) {
     return error_reply(
@@ -246,8 +258,14 @@ HttpReply fleet_reply(const Service& service) {
                         {"adopted_with_kv_total", seen.adopted_with_kv_total},
                         {"released_total", seen.released_total}});
   }
-  return {.body = json::serialize(
-              json::object{{"router", service.router()}, {"replicas", std::move(replicas)}})};
+  json::object shown{{"router", service.router()}, {"replicas", std::move(replicas)}};
+  if (const GroupsStatus* groups = service.groups()) {
+    for (auto& [name, value] :
+         shown_groups(*groups, service.now_ns(), static_cast<double>(service.unix_time_s()))) {
+      shown[name] = std::move(value);
+    }
+  }
+  return {.body = json::serialize(shown)};
 }
 
 }  // namespace
@@ -309,7 +327,7 @@ HttpHandler::Answer Admin::handle(const HttpCall& call) {
 HttpHandler::Answer Admin::answer_of(std::string_view path, const HttpCall& call,
                                      Service& service) {
   if (path == "/admin/fleet") {
-    return fleet_reply(service);
+    return call.method == "PUT" ? want_groups(service, call) : fleet_reply(service);
   }
   if (path == "/admin/fleet/migrate") {
     return migrate(service, call);

@@ -10,11 +10,11 @@
 
 namespace protean {
 
-// Answers operators on a port of its own: health, metrics, the models, the fleet of a model, the
-// form of a replica and its morphs, a wish for another form, the log level, drain, and the
-// dashboard. ?model=NAME names the model; without it the first one is meant. If the port has a key,
-// every call but those of the dashboard's files needs it. Without a key the port listens on a
-// loopback address only and a PageGuard protects it.
+// Answers operators on a port of its own: health, metrics, the models, the fleet of a model
+// and its groups, the form of a replica and its morphs, a wish for another form, the log level,
+// drain, and the dashboard. ?model=NAME names the model; without it the first one is meant. If the
+// port has a key, every call but those of the dashboard's files needs it. Without a key the port
+// listens on a loopback address only and a PageGuard protects it.
 class Admin final : public HttpHandler {
  public:
   struct Setting {

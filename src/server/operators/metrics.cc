@@ -1,6 +1,5 @@
 #include "server/operators/metrics.h"
 
-#include <fmt/format.h>
 #include <prometheus/counter.h>
 #include <prometheus/family.h>
 #include <prometheus/gauge.h>
@@ -17,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/log_output.h"
+#include "server/operators/group_metrics.h"
 #include "server/operators/process_stats.h"
 
 namespace protean {
@@ -324,7 +323,8 @@ struct Metrics::Series {
       : http(prometheus::BuildCounter()
                  .Name("http_requests_total")
                  .Help("HTTP requests answered.")
-                 .Register(registry)) {
+                 .Register(registry)),
+        groups(registry, labels.model_name) {
     for (int replica = 0; replica < count; ++replica) {
       replicas.push_back(
           std::make_unique<ReplicaSeries>(registry, labels, static_cast<std::size_t>(replica)));
@@ -336,12 +336,17 @@ struct Metrics::Series {
 
   Registry registry;
   prometheus::Family<Counter>& http;
+  GroupMetrics groups;
   std::vector<std::unique_ptr<ReplicaSeries>> replicas;
 };
 
 Metrics::Metrics(const MetricsLabels& labels, int replicas)
     : series_(std::make_unique<Series>(labels, replicas)) {}
 Metrics::~Metrics() = default;
+
+void Metrics::groups(const GroupsStatus& status) {
+  series_->groups.show(status);
+}
 
 void Metrics::engine(ReplicaId replica, const Observation& seen) {
   ReplicaSeries& shown = series_->of(replica);
@@ -487,14 +492,7 @@ std::string exposition(const std::vector<const Metrics*>& models) {
       }
     }
   }
-  return prometheus::TextSerializer().Serialize(families) +
-         fmt::format(
-             "# HELP protean:log_lines_dropped_total Log lines dropped because the log was not "
-             "read in time.\n"
-             "# TYPE protean:log_lines_dropped_total counter\n"
-             "protean:log_lines_dropped_total {}\n",
-             log::dropped_lines()) +
-         process_metrics();
+  return prometheus::TextSerializer().Serialize(families) + process_metrics();
 }
 
 }  // namespace protean
