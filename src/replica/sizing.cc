@@ -301,6 +301,7 @@ Status size_memory(const ModelOptions& options, const ModelSpec& spec, const Mac
   }
   const std::int64_t pages = std::min(ceil_div(*budget, page_bytes), room / page_bytes);
   sizing.budget = {.page_bytes = page_bytes, .pages = weights + pages, .reserve = reserve};
+  sizing.device_bytes = sizing.budget.pages * page_bytes + fixed.activations;
   const std::int64_t fitting = kv_blocks_beside(spec, form, weights + pages - reserve, page_bytes);
   // A form that can change starts with all blocks that fit, since it returns to this form.
   kv.blocks =
