@@ -189,6 +189,10 @@ WishAnswered FormSteering::on(const WantForm& want) {
   return {.wish_id = want.wish_id, .morph = grant(want.wish)};
 }
 
+void FormSteering::free_form() {
+  (void)grant({.release = config_.mode != MorphMode::kOff});
+}
+
 Result<Morph> FormSteering::grant(const FormWish& wish) {
   if (wish.release) {
     if (!wish.layers.empty() || wish.embeddings || wish.kv_blocks) {
@@ -299,6 +303,9 @@ Result<Form> FormSteering::form_of(const FormWish& wish) const {
 // Nobody may be accepted who could then wait forever: what grows by the policy will grow when it is
 // needed, as far as the policy may go; what only an operator changes might not.
 void FormSteering::promise_kv() {
+  if (run_.holds()) {
+    return;  // the form will change again
+  }
   std::int64_t now = run_.committed().kv.blocks;
   if (run_.busy()) {  // perhaps some are lent
     now = std::max(now, kv_before_wish_);

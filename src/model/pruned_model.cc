@@ -165,6 +165,15 @@ Status write_config(const PruneJob& job, const Checkpoint& pruned) {
   return file ? Status() : make_error(ErrorCode::kInternal, "{} cannot be written", path.string());
 }
 
+// Returns true if the family's files hold each tensor by itself and as it is.
+bool is_plain(const TensorLayout& layout) {
+  const auto name = [&](TensorRole role) { return layout.names[static_cast<std::size_t>(role)]; };
+  return !layout.inputs_first && !layout.grouped_qkv && !layout.norms_less_one &&
+         name(TensorRole::kQuery) != name(TensorRole::kKey) &&
+         name(TensorRole::kGate) != name(TensorRole::kUp) &&
+         name(TensorRole::kAttentionNorm) != name(TensorRole::kMlpNorm);
+}
+
 }  // namespace
 
 Status write_pruned_model(cpu::Team& team, const PruneJob& job,
@@ -180,6 +189,13 @@ Status write_pruned_model(cpu::Team& team, const PruneJob& job,
                       job.source.string(),
                       checkpoint->spec().stored.precision.quantised() ? "quantised" : "pruned");
   }
+  const ArchitectureRow& row = architecture_of(checkpoint->spec());
+  if (!is_plain(*row.hf_tensors)) {
+    return make_error(ErrorCode::kUnsupported,
+                      "{}: models of the family {} fuse or transform tensors, which protean prune "
+                      "cannot write yet: quantise the model instead",
+                      job.source.string(), row.name);
+  }
   auto kept = choose_weights(team, job, *checkpoint, progress);
   if (!kept) {
     return kept.error();
@@ -188,7 +204,7 @@ Status write_pruned_model(cpu::Team& team, const PruneJob& job,
   if (Status written = write_config(job, pruned); !written) {
     return written;
   }
-  return write_safetensors(pruned, *architecture_of(pruned.spec()).hf_tensors,
+  return write_safetensors(pruned, architecture_of(pruned.spec()).hf_tensors->names,
                            job.target / "model.safetensors", [](std::int64_t, std::int64_t) {});
 }
 

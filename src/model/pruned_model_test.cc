@@ -124,7 +124,8 @@ TEST_F(PrunedModel, TwoOfFourKeepsTwoOfFourAndSaysSo) {
           kept += is[i] != 0 ? 1 : 0;
           ASSERT_TRUE(is[i] == 0 || is[i] == was[i]);
         }
-        ASSERT_EQ(kept, 2) << tensor_name(*architecture_of(after->spec()).hf_tensors, role, layer);
+        ASSERT_EQ(kept, 2) << tensor_name(architecture_of(after->spec()).hf_tensors->names, role,
+                                          layer);
       }
     }
   }
@@ -187,7 +188,7 @@ TEST_F(PrunedModel, IdleHeadsAndNeuronsAreChosenByTheCalibrationText) {
   write_hf_checkpoint(idle.path(), spec);
   const WithIdleParts original(spec);
   std::filesystem::remove(idle.path() / "model.safetensors");
-  ASSERT_TRUE(write_safetensors(original, *architecture_of(spec).hf_tensors,
+  ASSERT_TRUE(write_safetensors(original, architecture_of(spec).hf_tensors->names,
                                 idle.path() / "model.safetensors",
                                 [](std::int64_t, std::int64_t) {})
                   .ok());
