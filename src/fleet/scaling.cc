@@ -51,7 +51,9 @@ std::optional<std::vector<ReplicaId>> choose_scale_up(std::span<const ScaleUnit>
     if (two && blocks_of[power + 1] >= blocks) {
       return two;
     }
-    largest = two ? std::move(two) : std::move(largest);
+    if (two) {
+      largest = std::move(two);
+    }
   }
   return largest;
 }
