@@ -13,6 +13,7 @@
 
 #include "apps/morph_options.h"
 #include "apps/options.h"
+#include "apps/serve_intent.h"
 #include "apps/version.h"
 #include "base/log_output.h"
 #include "cost/memory.h"
@@ -43,6 +44,7 @@ struct ServeOptions {
   MorphOptions morph;
   ServerOptions server;
   FleetOptions fleet;
+  std::string intent;  // empty: the other options say how to serve
   std::vector<std::string> served_names;
   int max_queued = 1024;
   int shutdown_timeout_s = 30;
@@ -264,11 +266,24 @@ bool may_morph(const ServeOptions& options) {
          options.fleet.scale != "off" || options.fleet.drop != "off";
 }
 
+// Opens the model's files. If there is an intent, also chooses how to serve them.
+Result<ModelFiles> open_files(ServeOptions& options) {
+  auto files = open_model_files(options.model);
+  if (files.ok() && !options.intent.empty()) {
+    const Status chosen =
+        choose_for_intent(options.intent, options.morph.variant_cache, *files, options.model);
+    if (!chosen.ok()) {
+      return chosen.error();
+    }
+  }
+  return files;
+}
+
 int run_serve(ServeOptions& options) {
   if (Status ready = complete(options); !ready.ok()) {
     return exit_with(ready.error());
   }
-  const auto files = open_model_files(options.model);
+  const auto files = open_files(options);
   if (!files.ok()) {
     return exit_with(files.error());
   }
@@ -404,6 +419,11 @@ void add_access_options(CLI::App& app, ServeOptions& options) {
 }
 
 void add_router_option(CLI::App& app, ServeOptions& options) {
+  app.add_option("--intent", options.intent,
+                 "Choose precisions and parallelism for min-latency, min-cost, min-memory, "
+                 "min-device-hours, latency-slo=500ms or cost-slo=0.02, as protean plan does, on "
+                 "up to --devices devices")
+      ->type_name("INTENT");
   app.add_option("--router", options.fleet.router,
                  "How a request's replica is chosen. first-token: the least predicted time to "
                  "the first token, prefix cache hits counted; freeness: the most free KV blocks "

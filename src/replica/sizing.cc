@@ -359,7 +359,7 @@ Result<Precision> dtype_precision(const std::string& dtype, const StoredWeights&
     return precision;
   }
   return make_error(ErrorCode::kInvalidArgument,
-                    "--dtype {}: use auto, bf16, f32, w8, w4, w3, w8a8, w8a7 or w4a8", dtype);
+                    "--dtype {}: use auto, bf16, f32, s24, w8, w4, w3, w8a8, w8a7 or w4a8", dtype);
 }
 
 std::int64_t widest_kv_blocks(const ModelOptions& options, const ModelSpec& spec,
@@ -433,6 +433,12 @@ Result<Sizing> choose_sizing(const ModelOptions& options, const ModelSpec& spec,
   }
   Sizing sizing;
   sizing.max_model_len = *wanted > 0 ? *wanted : std::max(2, spec.max_context);
+  if (sizing.max_model_len > spec.max_context && spec.learned_positions) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "--max-model-len {} exceeds the {} positions that the model has learned: use "
+                      "at most so many",
+                      sizing.max_model_len, spec.max_context);
+  }
   if (sizing.max_model_len > spec.max_context) {
     sizing.warnings.push_back(
         fmt::format("--max-model-len {} exceeds the {} tokens the checkpoint states: answers may "
