@@ -21,6 +21,11 @@ LayerShares layer_shares(const ModelSpec& spec, const Form& form) {
   return shares;
 }
 
+bool StepCost::is_known() const {
+  return fixed_us + token_us > 0 || std::any_of(layers.begin(), layers.end(),
+                                                [](const LayersCost& of) { return of.is_known(); });
+}
+
 StepPrecision step_precision(const ModelSpec& spec, const Form& form) {
   return {layer_shares(spec, form), form.embeddings};
 }

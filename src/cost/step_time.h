@@ -61,6 +61,8 @@ struct StepCost {
   std::array<LayersCost, kPrecisions.size()> layers{};
   std::array<LogitsCost, kPrecisions.size()> logits{};
 
+  bool is_known() const;
+
   LayersCost& of(Precision precision) { return layers.at(index_of(precision)); }
   const LayersCost& of(Precision precision) const { return layers.at(index_of(precision)); }
   LogitsCost& logits_at(Precision precision) { return logits.at(index_of(precision)); }

@@ -24,6 +24,11 @@
 namespace protean {
 namespace {
 
+// Returns whole seconds for Retry-After, at least one.
+int retry_after_s(TimeNs wait_ns) {
+  return static_cast<int>(std::max<TimeNs>(1, ceil_div(wait_ns, kNsPerS)));
+}
+
 namespace json = boost::json;
 
 HttpReply json_reply(const json::object& body) {
@@ -271,7 +276,8 @@ ApiError Service::queue_full() const {
   return {.status = 429,
           .message = fmt::format("{} requests are running or waiting, the most this server takes: "
                                  "try again later",
-                                 outstanding())};
+                                 outstanding()),
+          .retry_after_s = retry_after_s(seen_.expected_wait_ns)};
 }
 
 void Service::deliver(const OutputBatch& batch) {

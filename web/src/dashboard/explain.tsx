@@ -80,8 +80,6 @@ const loadNames: Record<string, string> = {
   arrivals_per_s_least: 'Arrivals, at least',
   arrivals_per_s_most: 'Arrivals, at most',
   answer_tokens: 'Tokens of an answer',
-  pressed_share: 'Blocks short and requests waiting',
-  queued_share: 'Queue alone a reason',
   expected_wait_s: 'Queue time of a new request',
   ttft_p95_s: 'TTFT P95, last 15 s',
   tpot_p95_s: 'TPOT P95, last 15 s',
