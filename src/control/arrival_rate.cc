@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
+#include <vector>
 
 namespace protean {
 namespace {
@@ -71,15 +73,23 @@ ArrivalRate::Rate ArrivalRate::rate(TimeNs now_ns) const {
   };
   std::int64_t whole = kShortest;
   Slice in = sum(now, whole + 1);
+  std::vector<std::pair<double, double>> newest = {{in.requests, length_s(whole)}};
   for (; 2 * whole <= kLongest && length_s(2 * whole) > length_s(whole); whole *= 2) {
-    const Slice both = sum(now, 2 * whole + 1);
-    const double scale = length_s(whole) / (length_s(2 * whole) - length_s(whole));
-    const double older = (both.requests - in.requests) * scale;
-    const double variance = std::max(in.requests + older * scale, 1.0);  // of Poisson counts
-    if (std::abs(in.requests - older) > kDeviations * std::sqrt(variance)) {
+    const Slice longer = sum(now, 2 * whole + 1);
+    const double longer_s = length_s(2 * whole);
+    // True if a rate in the newest part of the longer window is not that of the rest of it.
+    const bool changed = std::any_of(newest.begin(), newest.end(), [&](const auto& part) {
+      const auto [requests, seconds] = part;
+      const double scale = seconds / (longer_s - seconds);
+      const double expected = (longer.requests - requests) * scale;
+      const double variance = std::max(requests + expected * scale, 1.0);  // of Poisson counts
+      return std::abs(requests - expected) > kDeviations * std::sqrt(variance);
+    });
+    if (changed) {
       break;
     }
-    in = both;
+    in = longer;
+    newest.emplace_back(in.requests, longer_s);
   }
   const double seconds = length_s(whole);
   const double per_s = in.requests / seconds;

@@ -9,10 +9,10 @@
 namespace protean {
 
 // The rate at which requests arrive, over the longest time that it has been constant for. Looks at
-// windows that double from half a second to four minutes; a longer window is used as long as its
-// older half agrees with its newer half, to four standard deviations of a count. So a change of
+// windows that double from half a second to four minutes; a longer window is used as long as every
+// shorter one agrees with the rest of it, to four standard deviations of a count. So a change of
 // the load is followed quickly, chance is not, and a rate that has not changed is never forgotten
-// (the idea of ADWIN, Bifet and Gavalda 2007). Constant memory and time. Times must not go back.
+// (the idea of ADWIN, Bifet and Gavalda 2007). Constant memory. Times must not go back.
 class ArrivalRate {
  public:
   struct Rate {

@@ -203,25 +203,4 @@ std::vector<Form> form_path(const FormBounds& bounds) {
   return path;
 }
 
-std::vector<Form> forms_beside(const FormBounds& bounds) {
-  std::vector<Form> forms;
-  const Form full = with_fitting_kv(bounds, bounds.full);
-  if (!bounds.embeddings_stay && bounds.ladder.size() > 1) {
-    Form form = full;
-    form.embeddings = default_embeddings_precision(bounds.ladder[1]);
-    if (weight_bits(form.embeddings) < weight_bits(full.embeddings)) {
-      forms.push_back(with_fitting_kv(bounds, std::move(form)));
-    }
-  }
-  for (std::size_t rung = 2; rung < bounds.ladder.size(); ++rung) {
-    std::vector<SwapTarget> order = order_of(bounds);
-    order.resize(order.size() / 2);
-    std::vector<Form> half = rung_forms(bounds, full, order, bounds.ladder[rung]);
-    if (!half.empty()) {
-      forms.push_back(with_fitting_kv(bounds, std::move(half.back())));
-    }
-  }
-  return forms;
-}
-
 }  // namespace protean

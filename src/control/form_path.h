@@ -56,9 +56,4 @@ Form with_fitting_kv(const FormBounds& bounds, Form form);
 // has fewer than the one before it.
 std::vector<Form> form_path(const FormBounds& bounds);
 
-// Returns forms that are not on the path and may pay where they lose less: the embeddings alone one
-// precision lower, and for each rung after the first, half of the layers in order at that rung
-// while all others keep full precision.
-std::vector<Form> forms_beside(const FormBounds& bounds);
-
 }  // namespace protean

@@ -87,21 +87,6 @@ TEST(FormPath, DoesNotGoBelowTheFloor) {
   EXPECT_EQ(path_to(bounds, Precision::kW4).size(), 1U);
 }
 
-TEST(FormPath, BesideItTheEmbeddingsAreLoweredAloneOrHalfOfTheLayersFurther) {
-  FormBounds bounds = bounds_for_test(4);
-  const std::vector<Form> beside = forms_beside(bounds);
-  ASSERT_EQ(beside.size(), 2U);
-  EXPECT_EQ(precision_label(beside[0]), "bf16:4+embeddings:w8");
-  EXPECT_EQ(precision_label(beside[1]), "bf16:2+w4:2");
-  for (const Form& form : beside) {
-    EXPECT_GT(form.kv.blocks, bounds.full.kv.blocks);
-  }
-  bounds.embeddings_stay = true;
-  bounds.floor = parse_quality_floor("1layers").value();
-  ASSERT_EQ(forms_beside(bounds).size(), 1U);
-  EXPECT_EQ(precision_label(forms_beside(bounds)[0]), "bf16:3+w4:1") << "the floor holds";
-}
-
 TEST(FormPath, KeepsTheLimitOfKvBlocks) {
   FormBounds bounds = bounds_for_test(4);
   bounds.most_kv_blocks = bounds.full.kv.blocks + 3;

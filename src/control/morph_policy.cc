@@ -125,7 +125,8 @@ MorphPolicy::Candidate MorphPolicy::without_failed(const Candidate& to,
 }
 
 // Returns true if it is better to go to a form than to stay. `stay` was considered like `to`.
-bool MorphPolicy::pays(const Considered& to, const Considered& stay, const Situation& now) const {
+bool MorphPolicy::pays(const Considered& to, const Considered& stay, const View& view) const {
+  const Situation& now = view.now;
   const double blocks = to.candidate.traits.kv_blocks;
   if (!to.holds || (blocks < stay.candidate.traits.kv_blocks && blocks < now.needed_blocks)) {
     return false;
@@ -139,7 +140,7 @@ bool MorphPolicy::pays(const Considered& to, const Considered& stay, const Situa
   }
   return 2 * to.candidate.traits.kl_nats <= stay.candidate.traits.kl_nats &&
          late(to.most) < late(stay.most) + kLeastLate &&
-         now.kept_s >= to.seconds + to.seconds_back;
+         std::min(now.kept_s, view.load.arrivals.lasts_s) >= to.seconds + to.seconds_back;
 }
 
 Decision MorphPolicy::decide(const StepSpeed& speed, const Load& load, const Situation& now) const {
@@ -162,7 +163,7 @@ Decision MorphPolicy::decide(const StepSpeed& speed, const Load& load, const Sit
     const bool lowers = form.traits.kl_nats > heading.traits.kl_nats;
     const Considered to = consider(form, view, lowers);
     decision.predictions.push_back(shown(to.candidate.form, to.present, to.most));
-    if (pays(to, lowers ? stay : stay_for_long, now) && is_better(to, lowers)) {
+    if (pays(to, lowers ? stay : stay_for_long, view) && is_better(to, lowers)) {
       best = to;
     }
   }

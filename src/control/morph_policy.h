@@ -84,7 +84,7 @@ class MorphPolicy {
   };
   Considered consider(const Candidate& to, const View& view, bool lowers) const;
   double cost(const Prediction& prediction) const;
-  bool pays(const Considered& to, const Considered& stay, const Situation& now) const;
+  bool pays(const Considered& to, const Considered& stay, const View& view) const;
 
   PolicyOptions options_;
   FormBounds bounds_;

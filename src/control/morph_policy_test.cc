@@ -21,7 +21,6 @@ StepCost cost() {
 // Requests of 256 + 128 tokens that have arrived at this rate for minutes.
 Load load_of(double per_s) {
   return {.arrivals = {.per_s = per_s,
-                       .least_per_s = 0.95 * per_s,
                        .most_per_s = 1.05 * per_s,
                        .lasts_s = 60,
                        .later_per_s = per_s,
@@ -76,10 +75,22 @@ TEST_F(Decide, RestoresWhenTheLoadHasFallenAndNotBefore) {
   EXPECT_EQ(decided(unsure, low), low);
 }
 
-TEST_F(Decide, IsSureBeforeItLowers) {
-  Load unsure = load_of(24);
-  unsure.arrivals.least_per_s = 8;
-  EXPECT_EQ(decided(unsure, full), full);
+// What already waits and would be late is reason enough, whatever arrives.
+TEST_F(Decide, LowersForRequestsThatWait) {
+  Load load = load_of(1);
+  load.waiting = 200;
+  load.waiting_tokens = 200 * 256;
+  EXPECT_NE(decided(load, full), full);
+}
+
+// A burst is expected to go on for as long as it has lasted.
+TEST_F(Decide, ABurstHasToLastBeforeItIsAReason) {
+  Load load = load_of(24);
+  load.arrivals.later_per_s = 2;
+  load.arrivals.lasts_s = 0.5;
+  EXPECT_EQ(decided(load, full), full);
+  load.arrivals.lasts_s = 30;
+  EXPECT_NE(decided(load, full), full);
 }
 
 TEST_F(Decide, KeepsAFormAsLongAsGettingThereAndBackTakes) {
@@ -132,8 +143,8 @@ TEST_F(Decide, ShowsWhatItPredictsForEachForm) {
   ASSERT_GT(decision.predictions.size(), 12U);
   const FormPrediction& stay = decision.predictions.front();
   EXPECT_EQ(stay.kv_blocks, full.kv.blocks);
-  EXPECT_GT(stay.late_most, stay.late_least);
-  EXPECT_GT(stay.late_least, 10);
+  EXPECT_GT(stay.late_most, stay.late);
+  EXPECT_GT(stay.late, 10);
   EXPECT_EQ(stay.kl_nats, 0);
   EXPECT_NE(decision.wanted->reason.find("would be late"), std::string::npos);
 }

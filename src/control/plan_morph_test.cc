@@ -133,7 +133,7 @@ TEST_F(PlanMorph, MorphsOfGroupsAreAsSound) {
                          std::span(four).first(static_cast<std::size_t>(division.devices())));
     bounds.budget.reserve = reserve_pages(bounds.spec, bounds.ladder, bounds.budget.page_bytes,
                                           share_of(bounds.full, bounds.full.group.front()));
-    bounds.full = form_path(bounds, Precision::kBf16).front();
+    bounds.full = form_path(bounds).front();
     EXPECT_GT(bounds.full.kv.blocks, alone * 3 / 2) << to_string(bounds.full);
     const std::vector<Form> path = form_path(bounds);
     EXPECT_GT(path.back().kv.blocks, bounds.full.kv.blocks);

@@ -73,11 +73,13 @@ class Flow {
   }
 
   Prediction run() {
-    const double burst_s = std::min(kHorizonS, std::max(load_.arrivals.lasts_s, 2 * course_.seconds));
+    const double lasts_s = std::min(kHorizonS, load_.arrivals.lasts_s);
+    const double burst_s = std::min(kHorizonS, std::max(lasts_s, 2 * course_.seconds));
     double at_s = 0;
     for (double next_s = kFirstSliceS; at_s < burst_s || (at_s < kHorizonS && queue_ > kNoQueue);
          next_s *= kSliceGrowth) {
-      const double slice_s = std::min(next_s, (at_s < burst_s ? burst_s : kHorizonS) - at_s);
+      const double end_s = at_s < lasts_s ? lasts_s : at_s < burst_s ? burst_s : kHorizonS;
+      const double slice_s = std::min(next_s, end_s - at_s);
       advance(at_s, slice_s);
       at_s += slice_s;
     }

@@ -122,8 +122,8 @@ TEST(ElasticSimulation, ABurstOfPromptsLowersPrecisionAtOnceAndBriefly) {
   constexpr int kBurstS = 20;
   std::vector<TraceRequest> trace = {{0, 16, 5000}};  // one request runs all the time
   for (int at_s = 0; at_s < 60; ++at_s) {             // 40 % of the load that bf16 can serve
-    for (int i = 0; i < (at_s == kBurstS ? 8 : 1); ++i) {
-      trace.push_back({at_s * kNsPerS, 380, 20});
+    for (int i = 0; i < (at_s == kBurstS ? 32 : 4); ++i) {
+      trace.push_back({at_s * kNsPerS + (at_s == kBurstS ? 0 : i * kNsPerS / 4), 95, 5});
     }
   }
   const SimulationReport report = simulate(config, trace);
