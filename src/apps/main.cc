@@ -41,6 +41,7 @@ int main(int argc, char** argv) {
   protean::add_eval(root, exit_code);
   protean::add_quantize(root, exit_code);
   protean::add_profile(root, exit_code);
+  protean::add_plan(root, exit_code);
   protean::add_simulate(root, exit_code);
   protean::add_make_model(root, exit_code);
   protean::add_bench(root, exit_code);

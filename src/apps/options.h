@@ -43,6 +43,7 @@ void add_inspect(CLI::App& root, int& exit_code);
 void add_eval(CLI::App& root, int& exit_code);
 void add_quantize(CLI::App& root, int& exit_code);
 void add_profile(CLI::App& root, int& exit_code);
+void add_plan(CLI::App& root, int& exit_code);
 void add_make_model(CLI::App& root, int& exit_code);
 void add_simulate(CLI::App& root, int& exit_code);
 void add_pull(CLI::App& root, int& exit_code);

@@ -56,7 +56,9 @@ struct Form {
   std::vector<Holding> group;                   // what each device holds
   std::vector<LayerPrecision> layer_precision;  // one per layer
   Precision embeddings = Precision::kBf16;      // of embedding matrix and LM head
-  KvForm kv;                                    // every device with attention has all blocks
+  // The blocks of all homes together. A device with a layer's attention has room for them all, or
+  // if there are several copies, for its copy's equal part.
+  KvForm kv;
   friend bool operator==(const Form&, const Form&) = default;
 };
 

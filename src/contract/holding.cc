@@ -6,6 +6,11 @@
 
 namespace protean {
 
+int new_shards(const ShardRun& run, const ShardRun& had) {
+  const int shared = std::min(run.end(), had.end()) - std::max(run.first, had.first);
+  return run.count - std::max(0, shared);
+}
+
 Holding whole_model(int layers, int shards, DeviceId device) {
   const ShardRun all{0, shards};
   return {.device = device,

@@ -22,6 +22,9 @@ struct ShardRun {
   friend bool operator==(const ShardRun&, const ShardRun&) = default;
 };
 
+// Returns the number of shards of `run` that `had` does not have.
+int new_shards(const ShardRun& run, const ShardRun& had);
+
 // What one device has of each component of a model. A device that holds shards of a layer's
 // attention also has the KV cache of their heads.
 struct Holding {
@@ -32,6 +35,7 @@ struct Holding {
     const ShardRun& of(Component half) const {
       return half == Component::kAttention ? attention : mlp;
     }
+    ShardRun& of(Component half) { return half == Component::kAttention ? attention : mlp; }
     bool empty() const { return attention.empty() && mlp.empty(); }
     friend bool operator==(const Layer&, const Layer&) = default;
   };
@@ -42,6 +46,11 @@ struct Holding {
 
   // The run of a component. `layer` is ignored for the embeddings.
   const ShardRun& of(int layer, Component component) const {
+    return component == Component::kEmbeddings
+               ? embeddings
+               : layers[static_cast<std::size_t>(layer)].of(component);
+  }
+  ShardRun& of(int layer, Component component) {
     return component == Component::kEmbeddings
                ? embeddings
                : layers[static_cast<std::size_t>(layer)].of(component);

@@ -31,14 +31,25 @@ std::string to_string(const MorphStep& step) {
             return fmt::format("{} to {}", component_name(swap.layer, swap.component),
                                to_string(swap.to));
           },
-          [](const ResizeKv& resize) { return fmt::format("KV to {} blocks", resize.blocks); }},
+          [](const ResizeKv& resize) { return fmt::format("KV to {} blocks", resize.blocks); },
+          [](const HoldShards& hold) {
+            std::string runs;
+            for (const ShardRun& run : hold.runs) {
+              runs += runs.empty() ? "" : ", ";
+              runs += run.empty()      ? "none"
+                      : run.count == 1 ? fmt::format("{}", run.first)
+                                       : fmt::format("{}-{}", run.first, run.end() - 1);
+            }
+            return fmt::format("{} in shards {}", component_name(hold.layer, hold.component), runs);
+          }},
       step);
 }
 
 std::optional<std::int64_t> kv_blocks_of(const MorphStep& step) {
   using Blocks = std::optional<std::int64_t>;
   return std::visit(Overloaded{[](const SwapComponent&) -> Blocks { return std::nullopt; },
-                               [](const ResizeKv& resize) -> Blocks { return resize.blocks; }},
+                               [](const ResizeKv& resize) -> Blocks { return resize.blocks; },
+                               [](const HoldShards&) -> Blocks { return std::nullopt; }},
                     step);
 }
 
@@ -48,7 +59,14 @@ Form after(Form form, const MorphStep& step) {
                                 "a step is about a layer that the form has");
                           precision_of(form, swap.layer, swap.component) = swap.to;
                         },
-                        [&](const ResizeKv& resize) { form.kv.blocks = resize.blocks; }},
+                        [&](const ResizeKv& resize) { form.kv.blocks = resize.blocks; },
+                        [&](const HoldShards& hold) {
+                          check(hold.runs.size() == form.group.size(),
+                                "a step says what each device of the group holds");
+                          for (std::size_t device = 0; device < hold.runs.size(); ++device) {
+                            form.group[device].of(hold.layer, hold.component) = hold.runs[device];
+                          }
+                        }},
              step);
   return form;
 }

@@ -42,10 +42,20 @@ struct ResizeKv {
   friend bool operator==(const ResizeKv&, const ResizeKv&) = default;
 };
 
-// A small edit of a form, after which the form is legal and fits.
-using MorphStep = std::variant<SwapComponent, ResizeKv>;
+// The devices of a group hold other shards of a component from now on: some drop what others keep
+// or fetch what others have (AMOEBA section 3.2, KunServe section 4.1). KV goes with attention.
+struct HoldShards {
+  int layer = 0;  // ignored for the embeddings
+  Component component = Component::kAttention;
+  std::vector<ShardRun> runs;  // one per device of the group
+  friend bool operator==(const HoldShards&, const HoldShards&) = default;
+};
 
-// Returns "layer 3 mlp to w4", "embeddings to w8" or "KV to 1024 blocks".
+// A small edit of a form, after which the form is legal and fits.
+using MorphStep = std::variant<SwapComponent, ResizeKv, HoldShards>;
+
+// Returns "layer 3 mlp to w4", "embeddings to w8", "KV to 1024 blocks" or "layer 3 mlp in shards
+// 0-1, 2-3" with the shards of each device.
 std::string to_string(const MorphStep& step);
 
 // The KV blocks that the step resizes to; nothing for a step that leaves the KV cache alone.

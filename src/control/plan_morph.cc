@@ -226,7 +226,22 @@ std::int64_t pages_to_prepare(const ModelSpec& spec, const Form& form, const Mor
     }
     return more;
   };
-  return std::visit(Overloaded{for_swap, for_resize}, step);
+  const auto for_hold = [&](const HoldShards& hold) {
+    const Form next = after(form, step);
+    const Precision precision = precision_of(form, hold.layer, hold.component);
+    const std::int64_t each =
+        component_pages(spec, hold.component, precision, page_bytes, form.shards) / form.shards;
+    std::int64_t most = 0;
+    for (std::size_t i = 0; i < form.group.size(); ++i) {
+      const int device = static_cast<int>(i);
+      const ShardRun& had = form.group[i].of(hold.layer, hold.component);
+      const std::int64_t kv =
+          kv_pages_on(spec, next, device, page_bytes) - kv_pages_on(spec, form, device, page_bytes);
+      most = std::max(most, each * new_shards(hold.runs[i], had) + std::max<std::int64_t>(0, kv));
+    }
+    return most;
+  };
+  return std::visit(Overloaded{for_swap, for_resize, for_hold}, step);
 }
 
 Result<Morph> plan_morph(const Form& from, const Form& to, const FormBounds& bounds,

@@ -71,6 +71,31 @@ ModelSpec qwen_32b() {
   return spec;
 }
 
+ModelSpec llama_2(int layers, int hidden, int ffn, const AttentionSpec& attention) {
+  ModelSpec spec = llama(layers, hidden, ffn, attention);
+  spec.vocab = 32000;
+  spec.max_context = 4096;
+  spec.rope = {.theta = 10000.0};
+  return spec;
+}
+
+// The models of iServe's evaluation whose MLP has two matrices of four times the hidden size. Their
+// sizes here are those of a gated MLP, three matrices, with as many weights.
+ModelSpec ungated(int layers, int hidden, int vocab, const AttentionSpec& attention) {
+  constexpr int kNeuronBlock = 32;
+  const int ffn = (4 * hidden * 2 / 3 + kNeuronBlock - 1) / kNeuronBlock * kNeuronBlock;
+  ModelSpec spec = llama_2(layers, hidden, ffn, attention);
+  spec.vocab = vocab;
+  spec.max_context = 2048;
+  return spec;
+}
+
+ModelSpec falcon(int layers, int hidden, const AttentionSpec& attention) {
+  ModelSpec spec = ungated(layers, hidden, 65024, attention);
+  spec.tied_embeddings = true;
+  return spec;
+}
+
 ModelSpec gpt_oss(int layers) {
   ModelSpec spec = llama(layers, 2880, 2880, attention_of(64, 8, 64, true));
   spec.architecture = "gpt_oss";
@@ -81,10 +106,16 @@ ModelSpec gpt_oss(int layers) {
 }  // namespace
 
 std::span<const KnownModel> known_models() {
-  static const std::array<KnownModel, 8> models = {{
+  static const std::array<KnownModel, 14> models = {{
       {"llama-3.2-1b", llama_1b()},
       {"llama-3.1-8b", llama(32, 4096, 14336, attention_of(32, 8, 128))},
       {"llama-3.1-70b", llama(80, 8192, 28672, attention_of(64, 8, 128))},
+      {"llama-2-7b", llama_2(32, 4096, 11008, attention_of(32, 32, 128))},
+      {"llama-2-13b", llama_2(40, 5120, 13824, attention_of(40, 40, 128))},
+      {"llama-2-70b", llama_2(80, 8192, 28672, attention_of(64, 8, 128))},
+      {"falcon-7b", falcon(32, 4544, attention_of(71, 1, 64))},
+      {"falcon-40b", falcon(60, 8192, attention_of(128, 8, 64))},
+      {"gpt-j-6b", ungated(28, 4096, 50400, attention_of(16, 16, 256))},
       {"qwen2.5-0.5b", qwen_05b()},
       {"qwen2.5-32b", qwen_32b()},
       {"gpt-oss-20b", gpt_oss(24), 32},

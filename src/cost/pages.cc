@@ -29,6 +29,14 @@ const Holding& holding_of(const Form& form, int device) {
   return form.group[static_cast<std::size_t>(device)];
 }
 
+std::int64_t attention_copies(const Form& form, std::size_t layer) {
+  std::int64_t shards = 0;
+  for (const Holding& holding : form.group) {
+    shards += holding.layers[layer].attention.count;
+  }
+  return ceil_div(shards, std::int64_t{form.shards});
+}
+
 template <class PagesOn>
 std::int64_t most_on_a_device(const Form& form, const PagesOn& pages_on) {
   std::int64_t most = 0;
@@ -44,9 +52,13 @@ std::int64_t blocks_on(const ModelSpec& spec, const Form& form, int device, std:
   std::int64_t arrays = 0;
   std::int64_t widest = 0;
   std::int64_t stride = 0;  // of all arrays
-  for (const Holding::Layer& layer : holding_of(form, device).layers) {
-    const std::int64_t one = kv_stride(spec, form, layer.attention);
-    arrays += layer.attention.empty() ? 0 : 1;
+  bool one_copy = true;
+  const std::vector<Holding::Layer>& layers = holding_of(form, device).layers;
+  for (std::size_t layer = 0; layer < layers.size(); ++layer) {
+    const ShardRun& run = layers[layer].attention;
+    const std::int64_t one = kv_stride(spec, form, run);
+    arrays += run.empty() ? 0 : 1;
+    one_copy = one_copy && (run.empty() || attention_copies(form, layer) == 1);
     widest = std::max(widest, one);
     stride += one;
   }
@@ -55,10 +67,10 @@ std::int64_t blocks_on(const ModelSpec& spec, const Form& form, int device, std:
   }
   Form more = form;
   more.kv.blocks = std::max<std::int64_t>(pages, 0) / arrays * page_bytes / widest;
-  if (stride == arrays * widest) {
+  if (one_copy && stride == arrays * widest) {
     return more.kv.blocks;
   }
-  // Arrays of fewer shards leave room for more.
+  // Arrays of fewer shards, or of a copy's part of the blocks, leave room for more.
   std::int64_t step = more.kv.blocks + 1;
   while (step > 0) {
     more.kv.blocks += step;
@@ -117,8 +129,13 @@ std::int64_t weight_pages_on(const ModelSpec& spec, const Form& form, int device
 std::int64_t kv_pages_on(const ModelSpec& spec, const Form& form, int device,
                          std::int64_t page_bytes) {
   std::int64_t pages = 0;
-  for (const Holding::Layer& layer : holding_of(form, device).layers) {
-    pages += ceil_div(form.kv.blocks * kv_stride(spec, form, layer.attention), page_bytes);
+  const std::vector<Holding::Layer>& layers = holding_of(form, device).layers;
+  for (std::size_t layer = 0; layer < layers.size(); ++layer) {
+    const ShardRun& run = layers[layer].attention;
+    if (!run.empty()) {
+      const std::int64_t places = ceil_div(form.kv.blocks, attention_copies(form, layer));
+      pages += ceil_div(places * kv_stride(spec, form, run), page_bytes);
+    }
   }
   return pages;
 }

@@ -132,13 +132,15 @@ void MorphRun::on(const MorphDone& done, TimeNs now_ns) {
   check(found != committed_steps_.end(), "each commit is done once");
   Step step = std::move(*found);
   committed_steps_.erase(found);
-  std::visit(Overloaded{[this](const SwapComponent& swap) {
-                          const Precision before =
-                              precision_of(reached_, swap.layer, swap.component);
-                          ++(is_lower(swap.to, before) ? totals_.swaps_down : totals_.swaps_up);
-                        },
-                        [this](const ResizeKv&) { ++totals_.kv_resizes; }},
-             step.record.step);
+  std::visit(
+      Overloaded{
+          [this](const SwapComponent& swap) {
+            const Precision before = precision_of(reached_, swap.layer, swap.component);
+            ++(is_lower(swap.to, before) ? totals_.swaps_down : totals_.swaps_up);
+          },
+          [this](const ResizeKv&) { ++totals_.kv_resizes; },
+          [](const HoldShards&) { check(false, "what devices hold is changed by the fleet"); }},
+      step.record.step);
   reached_ = after(std::move(reached_), step.record.step);
   pages_available_ += step.pages_given;
   pages_free_ = done.pages_free;

@@ -109,10 +109,9 @@ Forward::Forward(const Parts& parts) : parts_(parts) {
 }
 
 void Forward::embed(const ForwardBatch& batch) const {
-  check(batch.rows() > 0 && batch.rows() <= parts_.scratch->max_rows_,
-        "a batch has at least one row and fits the scratch");
+  check(batch.rows() > 0, "a batch has at least one row");
   check(batch.positions.size() == batch.tokens.size(), "every row has a position");
-  const auto residual = this->residual(batch.rows());
+  const auto residual = this->residual(batch.rows(), batch.first_row);
   if (whole()) {
     cpu::gather_rows(parts_.weights->embeddings.front().embedding, batch.tokens, residual);
     return;
@@ -135,7 +134,7 @@ void Forward::embed(const ForwardBatch& batch) const {
 // Copies the rows of tokens that other devices hold. Each device writes only rows that no other one
 // reads from it.
 void Forward::gather_missing(const ForwardBatch& batch) const {
-  const auto residual = this->residual(batch.rows());
+  const auto residual = this->residual(batch.rows(), batch.first_row);
   const auto width = static_cast<std::size_t>(parts_.spec->hidden);
   cpu::Exchange& exchange = *parts_.exchange;
   exchange.show(cpu::SharedRows::kEmbedding, 0, residual);
@@ -175,9 +174,10 @@ void Forward::run_half(const ForwardBatch& batch, int layer, Component half) con
   }
 }
 
-std::span<float> Forward::residual(std::int64_t rows) const {
-  check(rows <= parts_.scratch->max_rows_, "rows are in the scratch");
-  return rows_of(parts_.scratch->residual_, rows, parts_.spec->hidden);
+std::span<float> Forward::residual(std::int64_t rows, std::int64_t first) const {
+  check(first >= 0 && first + rows <= parts_.scratch->max_rows_, "rows are in the scratch");
+  return rows_of(parts_.scratch->residual_, first + rows, parts_.spec->hidden)
+      .subspan(static_cast<std::size_t>(first * parts_.spec->hidden));
 }
 
 void Forward::observe(int layer, LayerInput which, std::span<const float> rows) const {
@@ -203,14 +203,13 @@ Forward::Inputs Forward::inputs_for(const cpu::PackedMatrix& weights,
 
 // Returns the normalised residual stream. With integer activations and no observer the norm is
 // applied while rows are quantised.
-cpu::RowSource Forward::normalised(std::int64_t rows, std::span<const float> norm,
+cpu::RowSource Forward::normalised(std::span<const float> residual, std::span<const float> norm,
                                    const cpu::WeightFormat& format) const {
-  const auto residual = rows_of(parts_.scratch->residual_, rows, parts_.spec->hidden);
   const cpu::RowSource source{.x = residual, .norm = {norm, parts_.spec->norm_eps}};
   if (format.int8_inputs() && parts_.observer == nullptr) {
     return source;
   }
-  const auto normed = rows_of(parts_.scratch->normed_, rows, parts_.spec->hidden);
+  const auto normed = parts_.scratch->normed_.first(residual.size());
   cpu::rms_norm(*parts_.team, residual, source.norm, format.inputs(), normed);
   return {.x = normed};
 }
@@ -245,14 +244,14 @@ void Forward::multiply(const Inputs& x, std::initializer_list<cpu::MatmulTarget>
 void Forward::attend(const ForwardBatch& batch, int layer) const {
   const ModelSpec& spec = *parts_.spec;
   Scratch& scratch = *parts_.scratch;
-  const Half half{layer, Component::kAttention, batch.rows()};
+  const Half half{layer, Component::kAttention, batch.rows(), batch.first_row};
   const ShardRun& run = run_of(half);
   const std::int64_t rows = batch.rows();
   const auto mixed = rows_of(scratch.mixed_, rows, query_width(shard()));
   const bool windowed = layer >= spec.attention.first_windowed_layer;
 
   const LayerWeights& first = parts_.weights->shard(layer, run.first);
-  const cpu::RowSource x = normalised(rows, first.attention_norm, first.query.format);
+  const cpu::RowSource x = normalised(residual(half), first.attention_norm, first.query.format);
   observe(layer, LayerInput::kAttention, x.x);
   const Inputs inputs = inputs_for(first.query, x);  // which all shards share
   for (int i = 0; i < run.count; ++i) {
@@ -307,10 +306,10 @@ void Forward::rotate_heads(const ForwardBatch& batch, const LayerWeights& weight
 }
 
 void Forward::feed_forward(const ForwardBatch& batch, int layer) const {
-  const Half half{layer, Component::kMlp, batch.rows()};
+  const Half half{layer, Component::kMlp, batch.rows(), batch.first_row};
   const ShardRun& run = run_of(half);
   const LayerWeights& first = parts_.weights->shard(layer, run.first);
-  const cpu::RowSource normed = normalised(batch.rows(), first.mlp_norm, first.gate.format);
+  const cpu::RowSource normed = normalised(residual(half), first.mlp_norm, first.gate.format);
   observe(layer, LayerInput::kMlp, normed.x);
   const Inputs inputs = inputs_for(first.gate, normed);  // which all shards share
   std::vector<std::optional<cpu::Int8Rows>> made;
@@ -326,14 +325,14 @@ void Forward::feed_forward(const ForwardBatch& batch, int layer) const {
   add_shards(half);
 }
 
-// Returns a buffer of the sums over shards. Other devices read the lowest one, so attention and MLP
-// take turns in two of them, which lie at the same place in every step.
+// Returns a buffer of the sums over shards. Other devices may read the lowest one, so attention and
+// MLP take turns in the first and the last of all buffers, whatever their runs are.
 std::span<float> Forward::partial(const Half& half, int level) const {
-  const bool second = level == 0 && half.component == Component::kMlp && !alone(run_of(half));
-  const std::int64_t place = second ? partial_sums(run_of(half).count) : level;
-  return parts_.scratch->partial_.subspan(
-      static_cast<std::size_t>(place * parts_.scratch->max_rows_ * shard().hidden),
-      static_cast<std::size_t>(half.rows * shard().hidden));
+  const std::int64_t each = std::int64_t{parts_.scratch->max_rows_} * shard().hidden;
+  const bool last = level == 0 && half.component == Component::kMlp && parts_.exchange != nullptr;
+  const std::int64_t place = last ? std::ssize(parts_.scratch->partial_) / each - 1 : level;
+  return parts_.scratch->partial_.subspan(static_cast<std::size_t>(place * each),
+                                          static_cast<std::size_t>(half.rows * shard().hidden));
 }
 
 // Multiplies the output matrix of the index-th shard here. A single shard adds to the residual
@@ -342,10 +341,10 @@ std::span<float> Forward::partial(const Half& half, int level) const {
 void Forward::multiply_out(const Inputs& x, const cpu::PackedMatrix& matrix,
                            std::span<const float> bias, const Half& half, int index) const {
   if (whole()) {
-    multiply(x, {{&matrix, residual(half.rows), {.bias = bias_of(bias), .accumulate = true}}});
+    multiply(x, {{&matrix, residual(half), {.bias = bias_of(bias), .accumulate = true}}});
     return;
   }
-  if (index == 0 && !alone(run_of(half))) {
+  if (index == 0 && parts_.exchange != nullptr) {
     parts_.exchange->reuse(sums_of(half.component));
   }
   const bool odd = index % 2 == 1;
@@ -362,14 +361,14 @@ void Forward::add_shards(const Half& half) const {
   }
   const std::span<float> mine = partial(half, 0);
   if (alone(run_of(half))) {
-    cpu::add(*parts_.team, mine, residual(half.rows));
+    cpu::add(*parts_.team, mine, residual(half));
     return;
   }
   const auto which =
       half.component == Component::kAttention ? cpu::SharedRows::kAttention : cpu::SharedRows::kMlp;
   cpu::Exchange& exchange = *parts_.exchange;
   exchange.show(which, half.layer, mine);
-  cpu::add_partial_sums(*parts_.team, exchange.collect(which, half.layer), residual(half.rows));
+  cpu::add_partial_sums(*parts_.team, exchange.collect(which, half.layer), residual(half));
   exchange.release(which, half.layer);
 }
 

@@ -54,11 +54,13 @@ class Scratch {
   std::span<float> logits_;        // [logit rows][vocab]
 };
 
-// The tokens of one step. `tokens` and `positions` have one entry per row; `slices` cover all rows.
+// The tokens of one step, or some of them. `tokens` and `positions` have one entry per row;
+// `slices` cover all rows. They are the rows of the residual stream from `first_row` on.
 struct ForwardBatch {
   std::span<const TokenId> tokens;
   std::span<const int> positions;
   std::span<const cpu::AttentionSlice> slices;
+  std::int64_t first_row = 0;
 
   std::int64_t rows() const { return static_cast<std::int64_t>(tokens.size()); }
 };
@@ -104,9 +106,9 @@ class Forward {
   void run_layers(const ForwardBatch& batch, LayerRange range) const;
   void run_half(const ForwardBatch& batch, int layer, Component half) const;
 
-  // Returns the residual stream [rows][hidden] before the next layer. Callers may read it or
-  // replace it by the output of another forward pass.
-  std::span<float> residual(std::int64_t rows) const;
+  // Returns rows of the residual stream, [rows][hidden], before the next layer. Callers may read it
+  // or replace it by the output of another forward pass.
+  std::span<float> residual(std::int64_t rows, std::int64_t first = 0) const;
 
   // Returns the output of the last layer, normalised and not rounded: [count][hidden], the batch's
   // rows from `first` on. Valid until the next call of normalise() or project_logits().
@@ -127,7 +129,7 @@ class Forward {
   // Rows arranged for weights of one format and number of inputs.
   using Inputs = std::variant<cpu::MatmulRows, cpu::Int8Rows>;
   Inputs inputs_for(const cpu::PackedMatrix& weights, const cpu::RowSource& rows) const;
-  cpu::RowSource normalised(std::int64_t rows, std::span<const float> norm,
+  cpu::RowSource normalised(std::span<const float> residual, std::span<const float> norm,
                             const cpu::WeightFormat& format) const;
   void multiply(const Inputs& x, std::initializer_list<cpu::MatmulTarget> targets) const;
   // A half of a layer whose shards are being added up.
@@ -135,7 +137,9 @@ class Forward {
     int layer = 0;
     Component component = Component::kAttention;
     std::int64_t rows = 0;
+    std::int64_t first_row = 0;  // in the residual stream
   };
+  std::span<float> residual(const Half& half) const { return residual(half.rows, half.first_row); }
   // Queries, keys and values of one shard, [rows][heads * head_dim] each.
   struct HeadRows {
     std::span<float> q;

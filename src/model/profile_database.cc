@@ -9,6 +9,7 @@
 
 #include "cost/fit.h"
 #include "model/json_file.h"
+#include "model/sql_statement.h"
 
 namespace protean {
 namespace {
@@ -24,6 +25,13 @@ constexpr const char* kTable =
     "saved INTEGER, "
     "PRIMARY KEY (model, cpu, threads, kv, small_pages, version, format, origin, precisions)) "
     "WITHOUT ROWID";
+constexpr const char* kMapTable =
+    "CREATE TABLE IF NOT EXISTS configuration_map (model TEXT, devices TEXT, batch INTEGER, "
+    "prompt_tokens INTEGER, output_tokens INTEGER, place INTEGER, tensor INTEGER, stages INTEGER, "
+    "weights TEXT, method TEXT, kv TEXT, pruning INTEGER, pruned_percent INTEGER, ttft_us REAL, "
+    "tpot_us REAL, block_bytes INTEGER, total_bytes INTEGER, perplexity_ratio REAL, rests_on TEXT, "
+    "PRIMARY KEY (model, devices, batch, prompt_tokens, output_tokens, tensor, stages, weights, "
+    "method, kv, pruning, pruned_percent)) WITHOUT ROWID";
 constexpr const char* kSave =
     "INSERT OR REPLACE INTO step_cost VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, "
     "(SELECT ifnull(max(saved), 0) + 1 FROM step_cost))";
@@ -33,42 +41,15 @@ constexpr const char* kLoad =
     "WHEN 'fingerprint' "
     "THEN 1 ELSE 2 END, saved DESC";
 
-// A statement with its parameters, in order from 1. It keeps copies of texts.
-class Statement {
- public:
-  Statement(sqlite3* database, const char* text) {
-    sqlite3_prepare_v2(database, text, -1, &statement_, nullptr);
-  }
-  ~Statement() { sqlite3_finalize(statement_); }
-  Statement(const Statement&) = delete;
-  Statement& operator=(const Statement&) = delete;
-
-  void bind(std::string_view text) {
-    sqlite3_bind_text(statement_, ++bound_, text.data(), static_cast<int>(text.size()),
-                      SQLITE_TRANSIENT);
-  }
-  void bind(int number) { sqlite3_bind_int(statement_, ++bound_, number); }
-  void bind(const StepCostKey& key) {
-    bind(key.model.hex());
-    bind(key.cpu);
-    bind(key.threads);
-    bind(to_string(key.kv));
-    bind(key.small_pages ? 1 : 0);
-    bind(key.version);
-    bind(kCostFormat);
-  }
-
-  // Returns SQLITE_ROW, SQLITE_DONE or an error. A statement that did not compile is an error.
-  int step() { return statement_ == nullptr ? SQLITE_ERROR : sqlite3_step(statement_); }
-  std::string_view text(int column) const {
-    const auto* chars = reinterpret_cast<const char*>(sqlite3_column_text(statement_, column));
-    return chars == nullptr ? std::string_view() : std::string_view(chars);
-  }
-
- private:
-  sqlite3_stmt* statement_ = nullptr;
-  int bound_ = 0;
-};
+void bind(SqlStatement& statement, const StepCostKey& key) {
+  statement.bind(key.model.hex());
+  statement.bind(key.cpu);
+  statement.bind(key.threads);
+  statement.bind(to_string(key.kv));
+  statement.bind(key.small_pages ? 1 : 0);
+  statement.bind(key.version);
+  statement.bind(kCostFormat);
+}
 
 std::string_view origin_of(const MachineStepCost& cost) {
   if (cost.origin == StepCostOrigin::kFingerprint) {
@@ -133,7 +114,7 @@ Result<std::unique_ptr<ProfileDatabase>> ProfileDatabase::open(
     return database->error("opened");
   }
   sqlite3_busy_timeout(handle, kWaitMs);
-  if (const Status prepared = database->prepare_table(); !prepared.ok()) {
+  if (const Status prepared = database->prepare_tables(); !prepared.ok()) {
     return prepared.error();
   }
   return database;
@@ -143,14 +124,18 @@ ProfileDatabase::~ProfileDatabase() {
   sqlite3_close(handle_);
 }
 
-Status ProfileDatabase::prepare_table() {
-  const int done = sqlite3_exec(handle_, kTable, nullptr, nullptr, nullptr);
-  return done == SQLITE_OK ? Status() : Status(error("read"));
+Status ProfileDatabase::prepare_tables() {
+  for (const char* table : {kTable, kMapTable}) {
+    if (sqlite3_exec(handle_, table, nullptr, nullptr, nullptr) != SQLITE_OK) {
+      return error("read");
+    }
+  }
+  return {};
 }
 
 Status ProfileDatabase::save(const StepCostKey& key, const MachineStepCost& cost) {
-  Statement save(handle_, kSave);
-  save.bind(key);
+  SqlStatement save(handle_, kSave);
+  bind(save, key);
   save.bind(origin_of(cost));
   save.bind(precisions_of(cost.cost));
   save.bind(boost::json::serialize(to_json(cost)));
@@ -159,8 +144,8 @@ Status ProfileDatabase::save(const StepCostKey& key, const MachineStepCost& cost
 
 Result<MachineStepCost> ProfileDatabase::load(const StepCostKey& key,
                                               std::span<const Precision> layers) const {
-  Statement load(handle_, kLoad);
-  load.bind(key);
+  SqlStatement load(handle_, kLoad);
+  bind(load, key);
   int stepped = load.step();
   for (; stepped == SQLITE_ROW; stepped = load.step()) {
     const auto object = parse_json_object(load.text(0), name_);

@@ -2,11 +2,15 @@
 
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "base/result.h"
+#include "contract/configuration.h"
 #include "contract/form.h"
+#include "cost/configuration_cost.h"
 #include "model/step_cost_json.h"
 #include "model/variant_file.h"
 
@@ -23,6 +27,23 @@ struct StepCostKey {
   KvPrecision kv = KvPrecision::kBf16;
   bool small_pages = false;  // weights are on pages of less than 2 MiB, so that the form may change
   std::string version;
+};
+
+// What a configuration map holds for (iServe section 4.2): a model, the devices, and the load.
+struct ConfigurationMapKey {
+  std::string model;    // ModelIdentity::hex(), or the name of a known model
+  std::string devices;  // such as "8xA6000"
+  PlannedLoad load;
+};
+
+// What a configuration is estimated to take.
+struct MappedConfiguration {
+  Configuration configuration;
+  Latency latency;
+  std::int64_t block_bytes = 0;            // of a layer on each device of its stage
+  std::int64_t total_bytes = 0;            // of all devices
+  std::optional<double> perplexity_ratio;  // to the unchanged model, where measured
+  std::string rests_on;                    // where the estimate comes from
 };
 
 // The profiles of all models, in one SQLite file in the folder of packed weights. Any number of
@@ -48,9 +69,16 @@ class ProfileDatabase {
   // last one saved. Fails with kNotFound if there is none.
   Result<MachineStepCost> load(const StepCostKey& key, std::span<const Precision> layers) const;
 
+  // Saves a configuration map in place of the one of the same key. A perplexity ratio that is kept
+  // stays where the new map has none.
+  Status save(const ConfigurationMapKey& key, std::span<const MappedConfiguration> configurations);
+
+  // Returns a configuration map, in the order in which it was saved; empty if there is none.
+  Result<std::vector<MappedConfiguration>> configurations(const ConfigurationMapKey& key) const;
+
  private:
   ProfileDatabase(sqlite3* handle, std::string name) : handle_(handle), name_(std::move(name)) {}
-  Status prepare_table();
+  Status prepare_tables();
   Error error(std::string_view doing) const;
 
   sqlite3* const handle_;

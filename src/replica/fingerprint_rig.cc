@@ -277,14 +277,14 @@ void FingerprintRig::read_other(std::int64_t bytes) {
 }
 
 void FingerprintRig::run(const Job& job) {
-  rows_.read(*job.plan, memory_.kv->blocks());
+  rows_.read({job.plan, 1}, memory_.kv->blocks());
   const Forward forward({.team = &team_,
                          .spec = &spec_,
                          .weights = job.weights,
                          .rope = rope_.view(),
                          .kv = memory_.kv->layers(),
                          .scratch = &scratch_});
-  const ForwardBatch batch = rows_.batch();
+  const ForwardBatch batch = rows_.batch(0, 1);
   forward.embed(batch);
   forward.run_layers(batch, {.first = 0, .count = job.layers});
   draw(*job.plan, forward);
@@ -296,7 +296,7 @@ void FingerprintRig::draw(const StepPlan& plan, const Forward& forward) {
   const auto most = static_cast<std::size_t>(scratch_.max_logit_rows());
   for (std::size_t first = 0; first < plan.samples.size(); first += most) {
     const std::size_t count = std::min(most, plan.samples.size() - first);
-    const auto logits = forward.project_logits(rows_.sampled_rows().subspan(first, count));
+    const auto logits = forward.project_logits(rows_.sampled_rows(0).subspan(first, count));
     const std::size_t width = logits.size() / count;
     usable_.assign(count, 0);
     team_.run(static_cast<std::int64_t>(count), [&](std::int64_t i, int) {

@@ -62,6 +62,10 @@ std::function<bool(const Pace& pace)> read_ahead_of(std::shared_ptr<const Varian
   };
 }
 
+bool may_join(const ReplicaOptions& options) {
+  return options.morph && options.model.group.replicas > 1;
+}
+
 EngineConfig engine_config(const ReplicaOptions& options, const ModelSpec& spec) {
   const ModelOptions& model = options.model;
   const Sizing& sizing = options.sizing;
@@ -76,7 +80,7 @@ EngineConfig engine_config(const ReplicaOptions& options, const ModelSpec& spec)
                         .balance = balance_of(spec)},
           .max_in_flight = steps_in_flight(sizing.form),
           .morph = options.morph,
-          .step_cost = options.step_cost,
+          .step_cost = options.step_cost.is_known() ? options.step_cost : nominal_step_cost(spec),
           .step_precision = options.sizing.step_precision};
 }
 
@@ -98,9 +102,36 @@ FingerprintOptions fingerprint_options(const ReplicaOptions& options) {
 
 namespace {
 
+std::vector<WorkerDevice> devices_on(std::span<const CpuShare> shares) {
+  std::vector<WorkerDevice> devices;
+  for (const CpuShare& cpus : shares) {
+    devices.push_back({cpus.threads, cpus.where});
+  }
+  return devices;
+}
+
+// Makes what replicas share that may be joined; null if they may not. Prompts in joint steps are
+// limited to what one replica's steps may take, while each replica has its decodes.
+Result<std::shared_ptr<Fabric>> create_fabric(const ReplicaOptions& options,
+                                              const ModelSpec& spec) {
+  if (!may_join(options)) {
+    return std::shared_ptr<Fabric>();
+  }
+  const ModelOptions& model = options.model;
+  const auto devices = static_cast<int>(options.sizing.devices.size());
+  Result<std::unique_ptr<Fabric>> fabric = Fabric::create(
+      {.devices = devices,
+       .rows = model.max_num_batched_tokens + model.group.replicas * model.max_num_seqs,
+       .hidden = spec.hidden,
+       .steps_in_flight = devices,
+       .spins = cpus_suffice(devices_on(options.sizing.cpus))});
+  return fabric ? Result<std::shared_ptr<Fabric>>(std::move(*fabric)) : fabric.error();
+}
+
 // Loads the model for one replica, whose events go into the inbox. Each replica has as many devices
 // of the sizing as its form.
 Result<std::unique_ptr<CpuWorker>> create_worker(const ReplicaOptions& options, ReplicaId replica,
+                                                 const std::shared_ptr<Fabric>& fabric,
                                                  const Checkpoint& checkpoint, Inbox& inbox) {
   const Sizing& sizing = options.sizing;
   WorkerOptions worker{.form = sizing.form,
@@ -111,8 +142,9 @@ Result<std::unique_ptr<CpuWorker>> create_worker(const ReplicaOptions& options, 
   const std::size_t devices = sizing.form.group.size();
   const auto first = static_cast<std::size_t>(replica.value) * devices;
   const auto shares = std::span(sizing.cpus).subspan(first, devices);
-  for (const CpuShare& cpus : shares) {
-    worker.devices.push_back({cpus.threads, cpus.where});
+  worker.devices = devices_on(shares);
+  if (fabric != nullptr) {
+    worker.joining = Joining{fabric, static_cast<int>(first)};
   }
   if (options.morph) {
     worker.pages = sizing.budget;
@@ -142,8 +174,19 @@ Result<std::unique_ptr<CpuWorker>> create_worker(const ReplicaOptions& options, 
 
 Workers::~Workers() {
   for (const auto& worker : workers_) {
+    worker->close();
+  }
+  for (const auto& worker : workers_) {
     worker->stop();
   }
+}
+
+void Workers::join(const std::vector<ReplicaId>& replicas) {
+  std::vector<CpuWorker*> others;
+  for (std::size_t i = 1; i < replicas.size(); ++i) {
+    others.push_back(&at(replicas[i]));
+  }
+  at(replicas.front()).join(others);
 }
 
 std::vector<Member> Workers::members(const EngineConfig& engine) const {
@@ -163,9 +206,13 @@ void Workers::copy(CopyId id, ReplicaId from, ReplicaId to, std::vector<BlockMov
 Result<std::unique_ptr<Replicas>> Replicas::start(const ReplicaOptions& options,
                                                   const Checkpoint& checkpoint, Inbox& inbox,
                                                   TokenSink& sink) {
+  const auto fabric = create_fabric(options, checkpoint.spec());
+  if (!fabric.ok()) {
+    return fabric.error();
+  }
   auto workers = std::make_unique<Workers>(inbox);
   for (std::int32_t replica = 0; replica < options.model.group.replicas; ++replica) {
-    auto worker = create_worker(options, ReplicaId{replica}, checkpoint, inbox);
+    auto worker = create_worker(options, ReplicaId{replica}, *fabric, checkpoint, inbox);
     if (!worker.ok()) {
       return worker.error();
     }

@@ -3,6 +3,7 @@
 #include <memory>
 #include <optional>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/bounded_queue.h"
@@ -12,6 +13,7 @@
 #include "fleet/router.h"
 #include "model/checkpoint.h"
 #include "model/variant_store.h"
+#include "ports/device_groups.h"
 #include "ports/event.h"
 #include "ports/kv_exchange.h"
 #include "ports/token_sink.h"
@@ -35,6 +37,9 @@ struct ReplicaOptions {
   RouterPolicy router = RouterPolicy::kFirstToken;
 };
 
+// Returns true if the replicas may be joined and part again: there are several, on pages.
+bool may_join(const ReplicaOptions& options);
+
 // Returns the configuration of the engine that serves such a replica.
 EngineConfig engine_config(const ReplicaOptions& options, const ModelSpec& spec);
 
@@ -51,8 +56,8 @@ std::function<bool(const Pace& pace)> read_ahead_of(std::shared_ptr<const Varian
                                                     std::vector<SwapTarget> order,
                                                     Precision precision);
 
-// The workers of a fleet, whose events go into the inbox.
-class Workers final : public KvExchange {
+// The workers of a fleet, whose events go into the inbox. They can be joined if they have a fabric.
+class Workers final : public KvExchange, public DeviceGroups {
  public:
   explicit Workers(Inbox& inbox) : inbox_(inbox) {}
   // Stops all workers before the first one is destroyed: copies read others' memory.
@@ -61,6 +66,17 @@ class Workers final : public KvExchange {
   void add(std::unique_ptr<CpuWorker> worker) { workers_.push_back(std::move(worker)); }
   std::vector<Member> members(const EngineConfig& engine) const;  // one for each worker
   void copy(CopyId id, ReplicaId from, ReplicaId to, std::vector<BlockMove> blocks) override;
+
+  void join(const std::vector<ReplicaId>& replicas) override;
+  void unify(ReplicaId group) override { at(group).unify(); }
+  void divide(ReplicaId group) override { at(group).divide(); }
+  void part(ReplicaId group) override { at(group).part(); }
+  void start(ReplicaId group, std::vector<StepPlan> plans) override {
+    at(group).start(std::move(plans));
+  }
+  void keep(ReplicaId group, std::vector<std::vector<BlockId>> live) override {
+    at(group).keep(std::move(live));
+  }
 
  private:
   CpuWorker& at(ReplicaId replica) { return *workers_.at(static_cast<std::size_t>(replica.value)); }

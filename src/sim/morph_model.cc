@@ -37,7 +37,12 @@ void MorphModel::prepare(MorphId id, const MorphStep& step, TimeNs now_ns) {
   const auto attach_us = [&](const ResizeKv&) {
     return cost_.page_us * static_cast<double>(pages);
   };
-  Copy copy{.event = {.id = id}, .left_us = std::visit(Overloaded{copy_us, attach_us}, step)};
+  const auto fetch_us = [&](const HoldShards&) {
+    const std::int64_t bytes = pages * bounds.budget.page_bytes;
+    return static_cast<double>(bytes) / cost_.copy_bytes_per_us;
+  };
+  Copy copy{.event = {.id = id},
+            .left_us = std::visit(Overloaded{copy_us, attach_us, fetch_us}, step)};
   if (fails) {
     copy.event.failure = make_error(ErrorCode::kCorrupt, "simulated damage of the variant");
   } else {

@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "base/overloaded.h"
+#include "worker/kv_move.h"
 
 namespace protean {
 namespace {
@@ -29,6 +30,7 @@ std::vector<int> concerned(const Form& form, const MorphStep& step) {
     return std::visit(Overloaded{[&](const SwapComponent& swap) {
                                    return !holding.of(swap.layer, swap.component).empty();
                                  },
+                                 [](const HoldShards&) { return true; },
                                  [&](const ResizeKv&) {
                                    return std::any_of(holding.layers.begin(), holding.layers.end(),
                                                       [](const Holding::Layer& layer) {
@@ -47,28 +49,46 @@ std::vector<int> concerned(const Form& form, const MorphStep& step) {
 }
 
 // Returns why a step cannot be prepared at all; nothing if it can be tried.
-std::optional<Error> refusal(const Form& form, const MorphStep& step, bool has_pages) {
+std::optional<Error> refusal(const Formation& formation, const MorphStep& step, bool has_pages,
+                             std::int64_t least_kv_blocks) {
   if (!has_pages) {
     return make_error(ErrorCode::kUnsupported,
                       "{}: this worker's memory is for life: start with a memory budget to let its "
                       "form change",
                       to_string(step));
   }
+  const int layers = static_cast<int>(formation.form.layer_precision.size());
+  const auto exists = [&](int layer) { return layer >= 0 && layer < layers; };
   const auto* const swap = std::get_if<SwapComponent>(&step);
-  const int layers = static_cast<int>(form.layer_precision.size());
-  if (swap != nullptr && (swap->layer < 0 || swap->layer >= layers)) {
+  const auto* const hold = std::get_if<HoldShards>(&step);
+  if ((swap != nullptr && !exists(swap->layer)) || (hold != nullptr && !exists(hold->layer))) {
     return make_error(ErrorCode::kInvalidArgument, "{}: the model has layers 0 to {}",
                       to_string(step), layers - 1);
+  }
+  const std::optional<std::int64_t> blocks = kv_blocks_of(step);
+  if (blocks && *blocks < least_kv_blocks) {
+    return make_error(
+        ErrorCode::kInvalidArgument,
+        "{}: a group of joined replicas keeps at least their {} blocks: part it first",
+        to_string(step), least_kv_blocks);
+  }
+  if (hold != nullptr &&
+      (formation.home_count() < 2 || hold->runs.size() != formation.form.group.size())) {
+    return make_error(ErrorCode::kUnsupported,
+                      "{}: only devices of replicas that are joined can share what they hold: join "
+                      "the replicas first, and name the shards of each of the group's devices",
+                      to_string(step));
   }
   return std::nullopt;
 }
 
-// True if every thread of all devices can have a CPU of its own.
-bool cpus_suffice(const WorkerOptions& options) {
+}  // namespace
+
+bool cpus_suffice(std::span<const WorkerDevice> devices) {
   std::size_t threads = 0;
   std::set<int> cpus;
   bool fits = true;
-  for (const WorkerDevice& device : options.devices) {
+  for (const WorkerDevice& device : devices) {
     const auto own = static_cast<std::size_t>(device.threads);
     threads += own;
     cpus.insert(device.where.cpus.begin(), device.where.cpus.end());
@@ -77,8 +97,6 @@ bool cpus_suffice(const WorkerOptions& options) {
   const std::size_t all = cpus.empty() ? std::thread::hardware_concurrency() : cpus.size();
   return fits && threads <= all;
 }
-
-}  // namespace
 
 Result<std::unique_ptr<CpuWorker>> CpuWorker::create(const WorkerOptions& options,
                                                      const Checkpoint& checkpoint,
@@ -94,40 +112,55 @@ Result<std::unique_ptr<CpuWorker>> CpuWorker::create(const WorkerOptions& option
                       options.form.group.size(), options.devices.size());
   }
   std::unique_ptr<CpuWorker> worker(
-      new CpuWorker(options.form, complete(std::move(morph_handlers))));
-  if (const Status added = worker->add_devices(options, checkpoint, progress, done); !added) {
+      new CpuWorker(options, std::move(done), complete(std::move(morph_handlers))));
+  if (const Status added = worker->add_devices(options, checkpoint, progress); !added) {
     return added.error();
   }
   return worker;
 }
 
-CpuWorker::CpuWorker(Form form, MorphHandlers handlers)
-    : form_(std::move(form)), handlers_(std::move(handlers)) {}
+CpuWorker::CpuWorker(const WorkerOptions& options, StepDoneHandler done, MorphHandlers handlers)
+    : done_(std::move(done)), handlers_(std::move(handlers)) {
+  if (options.joining) {
+    fabric_ = options.joining->fabric;
+    first_device_ = options.joining->first_device;
+  }
+}
 
 Status CpuWorker::add_devices(const WorkerOptions& options, const Checkpoint& checkpoint,
-                              const LoadProgress& progress, const StepDoneHandler& done) {
-  if (form_.group.size() > 1) {
-    Result<std::unique_ptr<Group>> group = Group::create(form_, checkpoint.spec(),
-                                                         {.rows = options.max_step_tokens,
-                                                          .steps_in_flight = options.max_in_flight,
-                                                          .spins = cpus_suffice(options)});
-    if (!group) {
-      return group.error();
+                              const LoadProgress& progress) {
+  const Form& form = options.form;
+  kv_heads_of_shard_ = checkpoint.spec().attention.kv_heads / form.shards;
+  if (fabric_ == nullptr && form.group.size() > 1) {
+    Result<std::unique_ptr<Fabric>> fabric =
+        Fabric::create({.devices = static_cast<int>(form.group.size()),
+                        .rows = options.max_step_tokens,
+                        .hidden = checkpoint.spec().hidden,
+                        .steps_in_flight = options.max_in_flight,
+                        .spins = cpus_suffice(options.devices)});
+    if (!fabric) {
+      return fabric.error();
     }
-    group_ = std::move(*group);
+    fabric_ = std::move(*fabric);
   }
-  for (int device = 0; device < static_cast<int>(form_.group.size()); ++device) {
+  for (int device = 0; device < static_cast<int>(form.group.size()); ++device) {
     DeviceWorker::Handlers handlers{
-        .step_done = done,
-        .morph = {.ready = [this, device](MorphReady ready) { on_ready(device, std::move(ready)); },
-                  .done = [this](MorphDone done_one) { on_done(done_one.id); }}};
+        .step_done = [this](HomeResult result) { leader_->on_step(std::move(result)); },
+        .morph = {.ready =
+                      [this, device](MorphReady ready) {
+                        leader_->on_ready(first_in_group_ + device, std::move(ready));
+                      },
+                  .done = [this](MorphDone done) { leader_->on_done(done.id); }}};
     Result<std::unique_ptr<DeviceWorker>> added = DeviceWorker::create(
-        options, checkpoint, progress, {device, group_.get()}, std::move(handlers));
+        options, checkpoint, progress,
+        {.device = device, .fabric = fabric_.get(), .on_fabric = first_device_ + device},
+        std::move(handlers));
     if (!added) {
       return added.error();
     }
     devices_.push_back(std::move(*added));
   }
+  stand_alone(form);
   return {};
 }
 
@@ -135,10 +168,14 @@ CpuWorker::~CpuWorker() {
   stop();
 }
 
-void CpuWorker::stop() {
+void CpuWorker::close() {
   for (const auto& device : devices_) {
     device->close();
   }
+}
+
+void CpuWorker::stop() {
+  close();
   // Their threads answer to this worker, which asks all devices, until the last one has ended.
   for (const auto& device : devices_) {
     device->finish();
@@ -146,24 +183,82 @@ void CpuWorker::stop() {
 }
 
 void CpuWorker::start(StepPlan plan) {
-  const auto shared = std::make_shared<const StepPlan>(std::move(plan));
+  std::vector<StepPlan> plans;
+  plans.push_back(std::move(plan));
+  start(std::move(plans));
+}
+
+void CpuWorker::start(std::vector<StepPlan> plans) {
+  check(std::ssize(plans) == group().formation.home_count(), "a step has a plan for each home");
   const std::lock_guard lock(order_);
-  for (const auto& device : devices_) {
-    device->push(shared);
+  const GroupStep step{++number_, std::make_shared<const std::vector<StepPlan>>(std::move(plans))};
+  for (DeviceWorker* const device : group().devices) {
+    device->push(step);
   }
 }
 
+void CpuWorker::on_step(HomeResult result) {
+  group().homes[static_cast<std::size_t>(result.home)]->done_(std::move(result.result));
+}
+
+WantedWeights CpuWorker::wanted_of(const MorphStep& step, int device) const {
+  const Form& form = group().formation.form;
+  const Holding& holding = form.group[static_cast<std::size_t>(device)];
+  WantedWeights wanted{.step = step, .component = {}, .shards = {}, .peer = {}, .kv = {}};
+  if (const auto* const swap = std::get_if<SwapComponent>(&step)) {
+    wanted.component = *swap;
+    wanted.shards = shards_of(holding.of(swap->layer, swap->component));
+    return wanted;
+  }
+  const auto& [layer, component, runs] = std::get<HoldShards>(step);
+  const ShardRun& run = runs[static_cast<std::size_t>(device)];
+  wanted.component = {layer, component, precision_of(form, layer, component)};
+  wanted.shards = shards_of(run, holding.of(layer, component));
+  // What others keep meanwhile is copied from them. Who they are is looked up now, because the form
+  // may change while weights are fetched.
+  std::unordered_map<int, const Rank*> peers;
+  for (const int shard : wanted.shards) {
+    for (std::size_t peer = 0; peer < form.group.size(); ++peer) {
+      if (form.group[peer].of(layer, component).has(shard)) {
+        peers.emplace(shard, &group().devices[peer]->rank());
+      }
+    }
+  }
+  wanted.peer = [peers = std::move(peers), which = wanted.component,
+                 shards = form.shards](int shard) -> const std::byte* {
+    const auto found = peers.find(shard);
+    return found == peers.end()
+               ? nullptr
+               : found->second->shard({which.layer, which.component, which.to, shard, shards})
+                     .data();
+  };
+  if (component == Component::kAttention && !run.empty()) {
+    Formation next = group().formation;
+    next.form = after(std::move(next.form), step);
+    wanted.kv = {.layer = layer,
+                 .kv_heads = kv_heads_of_shard_ * run.count,
+                 .homes = kv_move(group().formation, next, layer, device).homes};
+  }
+  return wanted;
+}
+
 void CpuWorker::prepare(MorphId id, const MorphStep& step) {
-  if (auto refused = refusal(form_, step, has_pages())) {
+  if (auto refused = refusal(group().formation, step, has_pages(), group().least_kv_blocks)) {
     handlers_.ready({.id = id, .failure = std::move(refused)});
     return;
   }
-  const std::vector<int> devices = concerned(form_, step);
+  const std::vector<int> devices = concerned(group().formation.form, step);
   // A device that fails at once must not abort the step on one that has not begun it.
   const std::lock_guard lock(order_);
   answers_.expect(id, devices);
+  steps_.emplace(id, step);
   for (const int device : devices) {
-    devices_[static_cast<std::size_t>(device)]->prepare(id, step);
+    DeviceWorker& worker = *group().devices[static_cast<std::size_t>(device)];
+    if (const auto* const resize = std::get_if<ResizeKv>(&step)) {
+      worker.prepare(id, *resize);
+    } else {
+      worker.prepare(id, wanted_of(step, device));
+    }
   }
 }
 
@@ -175,9 +270,10 @@ void CpuWorker::on_ready(int device, MorphReady ready) {
   }
   if (answer->failure) {
     const std::lock_guard lock(order_);
+    steps_.erase(id);
     for (const int other : answers_.drop(id)) {
       if (other != device) {
-        devices_[static_cast<std::size_t>(other)]->abort(id);
+        group().devices[static_cast<std::size_t>(other)]->abort(id);
       }
     }
   }
@@ -188,8 +284,15 @@ void CpuWorker::commit(MorphId id) {
   const std::vector<int> devices = answers_.devices_of(id);
   check(!devices.empty(), "what is committed was prepared and not aborted");
   const std::lock_guard lock(order_);
+  const MorphStep step = std::move(steps_.extract(id).mapped());
+  if (const auto* const hold = std::get_if<HoldShards>(&step)) {
+    commit_hold(id, *hold);
+    return;
+  }
+  Form& form = group().formation.form;
+  form = after(std::move(form), step);
   for (const int device : devices) {
-    devices_[static_cast<std::size_t>(device)]->push(id);
+    group().devices[static_cast<std::size_t>(device)]->push(id);
   }
 }
 
@@ -198,7 +301,7 @@ void CpuWorker::on_done(MorphId id) {
     return;
   }
   std::int64_t pages_free = std::numeric_limits<std::int64_t>::max();
-  for (const auto& device : devices_) {
+  for (const DeviceWorker* const device : group().devices) {
     pages_free = std::min(pages_free, device->free_pages());
   }
   handlers_.done({.id = id, .pages_free = pages_free});
@@ -206,30 +309,31 @@ void CpuWorker::on_done(MorphId id) {
 
 void CpuWorker::abort(MorphId id) {
   const std::lock_guard lock(order_);
+  steps_.erase(id);
   for (const int device : answers_.drop(id)) {
-    devices_[static_cast<std::size_t>(device)]->abort(id);
+    group().devices[static_cast<std::size_t>(device)]->abort(id);
   }
 }
 
 void CpuWorker::move_blocks(std::vector<BlockMove> moves) {
   const std::lock_guard lock(order_);
-  for (const auto& device : devices_) {
+  for (DeviceWorker* const device : group().devices) {
     device->push(moves);
   }
 }
 
 void CpuWorker::copy_blocks(const CpuWorker& source, const std::vector<BlockMove>& moves,
                             std::function<void()> done) {
-  check(source.devices_.size() == devices_.size(), "equal groups copy KV");
-  const auto left = std::make_shared<std::atomic<std::size_t>>(devices_.size());
+  check(source.group().devices.size() == group().devices.size(), "equal groups copy KV");
+  const auto left = std::make_shared<std::atomic<std::size_t>>(group().devices.size());
   const auto one_done = [left, done = std::move(done)] {
     if (left->fetch_sub(1) == 1) {
       done();
     }
   };
   const std::lock_guard lock(order_);
-  for (std::size_t device = 0; device < devices_.size(); ++device) {
-    devices_[device]->push(KvCopy{&source.devices_[device]->rank(), moves, one_done});
+  for (std::size_t device = 0; device < group().devices.size(); ++device) {
+    group().devices[device]->push(KvCopy{&source.group().devices[device]->rank(), moves, one_done});
   }
 }
 
@@ -241,7 +345,9 @@ WorkerMemory CpuWorker::memory() const {
     sum.kv_bytes += memory.kv_bytes;
     sum.scratch_bytes += memory.scratch_bytes;
   }
-  sum.scratch_bytes += group_ == nullptr ? 0 : group_->bytes();
+  if (fabric_ != nullptr) {
+    sum.scratch_bytes += fabric_->bytes() / fabric_->devices() * std::ssize(devices_);
+  }
   return sum;
 }
 

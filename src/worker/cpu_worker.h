@@ -1,8 +1,10 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <unordered_map>
 #include <vector>
 
@@ -11,15 +13,22 @@
 #include "model/checkpoint.h"
 #include "ports/executor.h"
 #include "worker/device_worker.h"
-#include "worker/group.h"
+#include "worker/fabric.h"
 #include "worker/morph_answers.h"
 #include "worker/rank.h"
+#include "worker/route.h"
 
 namespace protean {
+
+// Returns true if every thread of all these devices can have a CPU of its own.
+bool cpus_suffice(std::span<const WorkerDevice> devices);
 
 // The Executor of a replica on one CPU device or a group of them. Puts each entry (step, commit,
 // moves) into the queues of all devices that it concerns, so that all see the same order. A morph
 // step is ready when it is on all of these devices, and a failure on one aborts it on all.
+//
+// The workers of replicas with a common fabric can be joined (ports/device_groups.h): the first one
+// then leads the devices of all. The calls of a group's workers come from one thread.
 class CpuWorker : public Executor {
  public:
   // Called once for each step, in order, on a device's thread; must not destroy the worker.
@@ -34,7 +43,8 @@ class CpuWorker : public Executor {
                                                    MorphHandlers morph_handlers = {});
 
   // Finishes and reports the steps, commits and copies already started, and stops. Morph steps in
-  // preparation are abandoned.
+  // preparation are abandoned. Workers that may be joined are first all closed, then stopped.
+  void close();
   void stop();
   ~CpuWorker() override;
   CpuWorker(const CpuWorker&) = delete;
@@ -52,22 +62,59 @@ class CpuWorker : public Executor {
   void copy_blocks(const CpuWorker& source, const std::vector<BlockMove>& moves,
                    std::function<void()> done);
 
-  WorkerMemory memory() const;  // of all devices
+  // DeviceGroups' calls, of the worker that leads. The others outlive the group.
+  void join(const std::vector<CpuWorker*>& others);
+  void unify();
+  void divide();
+  void part();
+  void start(std::vector<StepPlan> plans);
+  void keep(std::vector<std::vector<BlockId>> live) { live_ = std::move(live); }
+
+  WorkerMemory memory() const;  // of its own devices
 
  private:
-  CpuWorker(Form form, MorphHandlers handlers);
+  CpuWorker(const WorkerOptions& options, StepDoneHandler done, MorphHandlers handlers);
   Status add_devices(const WorkerOptions& options, const Checkpoint& checkpoint,
-                     const LoadProgress& progress, const StepDoneHandler& done);
+                     const LoadProgress& progress);
+  void stand_alone(Form form);
+  void follow(CpuWorker& leader, int further);
+  void change(GroupChange change);
+  void commit_hold(MorphId id, const HoldShards& step);
+  WantedWeights wanted_of(const MorphStep& step, int device) const;
+  void on_step(HomeResult result);
   void on_ready(int device, MorphReady ready);
   void on_done(MorphId id);
   bool has_pages() const { return devices_.front()->has_pages(); }
 
-  const Form form_;  // at the start; who holds what does not change
+  const StepDoneHandler done_;
   const MorphHandlers handlers_;
-  std::unique_ptr<Group> group_;  // null for one device; outlives the devices
+  int kv_heads_of_shard_ = 0;
+  std::shared_ptr<Fabric> fabric_;  // null for a device that is always alone; outlives the devices
+  int first_device_ = 0;            // on the fabric
   MorphAnswers answers_;
   std::mutex order_;  // held while an entry goes into several queues
-  std::vector<std::unique_ptr<DeviceWorker>> devices_;
+  std::vector<std::unique_ptr<DeviceWorker>> devices_;  // its own
+
+  // A group that this worker leads or led: its own devices, or after a join those of others too.
+  struct Group {
+    std::vector<CpuWorker*> homes;    // by home
+    std::vector<CpuWorker*> members;  // all whose devices are in the group
+    std::vector<DeviceWorker*> devices;
+    Formation formation;
+    // Before unify(); empty if the homes were not unified.
+    std::vector<CpuWorker*> apart;
+    std::vector<Copy> homes_apart;
+    std::int64_t least_kv_blocks = 0;  // of unified homes
+  };
+  Group& group() { return groups_.back(); }
+  const Group& group() const { return groups_.back(); }
+
+  CpuWorker* leader_ = this;
+  int first_in_group_ = 0;     // of its own devices, among the leader's
+  std::vector<Group> groups_;  // those that it joined with others, innermost first
+  std::uint64_t number_ = 0;   // of the last entry that has one
+  std::unordered_map<MorphId, MorphStep> steps_;  // prepared, neither committed nor aborted
+  std::vector<std::vector<BlockId>> live_;        // by home, for the next commit
 };
 
 }  // namespace protean

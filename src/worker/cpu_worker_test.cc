@@ -16,6 +16,11 @@
 namespace protean {
 namespace {
 
+// Runs a plan on a device that is always alone.
+StepResult run_alone(Rank& rank, const StepPlan& plan, const LogitsTap& tap = {}) {
+  return rank.run(plan.id.value, {&plan, 1}, tap).at(0).result;
+}
+
 ModelSpec small_spec() {
   ModelSpec spec;
   spec.architecture = "test";
@@ -217,10 +222,10 @@ std::vector<float> logits_after(KvPrecision precision, const std::vector<int>& e
     for (int i = first; i < end; ++i) {
       tokens.push_back(i * 37 % spec.vocab);
     }
-    (*rank)->run(plan_of(static_cast<std::uint64_t>(end), first, tokens),
-                 [&](int, std::span<const float> logits) {
-                   last = {logits.begin(), logits.end()};
-                 });
+    run_alone(**rank, plan_of(static_cast<std::uint64_t>(end), first, tokens),
+              [&](int, std::span<const float> logits) {
+                last = {logits.begin(), logits.end()};
+              });
     first = end;
   }
   return last;
@@ -260,7 +265,7 @@ TEST(Rank, ManySamplesInOneStepEqualOneAtATime) {
     StepPlan single{.id = StepId{1}, .tokens = {i % 70}, .blocks = {i}};
     single.slices.push_back({.token_count = 1, .block_count = 1, .sample = 0});
     single.samples.push_back({{.temperature = 2.0F, .seed = 7}, i});
-    alone.push_back((*rank)->run(single).sampled.at(0));
+    alone.push_back(run_alone(**rank, single).sampled.at(0));
     together.tokens.push_back(i % 70);
     together.blocks.push_back(i);
     // The samples are in another order than their slices.
@@ -271,7 +276,7 @@ TEST(Rank, ManySamplesInOneStepEqualOneAtATime) {
                                .sample = kSequences - 1 - i});
     together.samples.insert(together.samples.begin(), single.samples[0]);
   }
-  std::vector<TokenId> sampled = (*rank)->run(together).sampled;
+  std::vector<TokenId> sampled = run_alone(**rank, together).sampled;
   std::reverse(sampled.begin(), sampled.end());
   EXPECT_EQ(sampled, alone);
 }
@@ -292,7 +297,7 @@ TEST(Rank, ManyScoresInOneStepEqualOneAtATime) {
     plan.samples.clear();
     plan.scores.push_back({.token = tokens[static_cast<std::size_t>(i) + 1], .top_logprobs = 4});
     plan.slices[0].score_count = 1;
-    alone.push_back((*rank)->run(plan).scored.at(0));
+    alone.push_back(run_alone(**rank, plan).scored.at(0));
   }
   StepPlan plan = plan_of(2, 0, {5, 6, 7});
   plan.blocks = {40};
@@ -309,7 +314,7 @@ TEST(Rank, ManyScoresInOneStepEqualOneAtATime) {
   }
   plan.blocks.resize(26);
   plan.samples[0].top_logprobs = 2;
-  const StepResult result = (*rank)->run(plan);
+  const StepResult result = run_alone(**rank, plan);
   ASSERT_EQ(result.scored.size(), alone.size());
   for (std::size_t i = 0; i < alone.size(); ++i) {
     EXPECT_EQ(result.scored[i].logprob, alone[i].logprob) << i;
@@ -334,9 +339,9 @@ TEST(Rank, LogprobsComeUpToTheLastSampleThatWantsThem) {
         {.token_begin = i, .token_count = 1, .block_begin = i, .block_count = 1, .sample = i});
     plan.samples.push_back({.params = {.temperature = 0.0F}, .position = 1});
   }
-  EXPECT_TRUE((*rank)->run(plan).logprobs.empty());
+  EXPECT_TRUE(run_alone(**rank, plan).logprobs.empty());
   plan.samples[2].top_logprobs = 0;
-  const StepResult result = (*rank)->run(plan);
+  const StepResult result = run_alone(**rank, plan);
   ASSERT_EQ(result.logprobs.size(), 3U);
   EXPECT_EQ(result.logprobs[2].rank, 1);
   EXPECT_EQ(result.logprobs[0].rank, 0);  // was not asked for
@@ -349,7 +354,7 @@ TEST(RankDeathTest, MalformedPlansStopTheProgram) {
     auto rank = Rank::create(small_options(small_spec()), checkpoint);
     StepPlan plan = plan_of(1, 0, {1, 2, 3});
     spoil(plan);
-    (*rank)->run(plan);
+    run_alone(**rank, plan);
   };
   EXPECT_DEATH(run_spoiled([](StepPlan& p) { p.tokens[1] = 70; }), "vocabulary");
   EXPECT_DEATH(run_spoiled([](StepPlan& p) { p.tokens[1] = -1; }), "vocabulary");

@@ -85,10 +85,8 @@ DeviceWorker::DeviceWorker(Built built, Handlers handlers)
       read_ahead_(built.place.device == 0 ? std::move(built.options.read_ahead) : nullptr),
       background_(std::min(
           1.0, built.options.background_share * device_of(built.options, built.place).threads)),
-      swapper_({pages_.pool.get(), &background_, std::move(built.spec),
-                built.options.form.group[static_cast<std::size_t>(built.place.device)],
-                built.options.form.shards, std::move(built.options.read_component),
-                handlers_.morph}),
+      swapper_({pages_.pool.get(), &background_, std::move(built.spec), built.options.form.shards,
+                std::move(built.options.read_component), pages_.kv.get(), handlers_.morph}),
       resizer_({pages_.pool.get(), &background_, pages_.kv.get(), handlers_.morph}),
       entries_(1),  // a least size; the engine bounds its steps in flight
       thread_([this] { run_entries(); }) {
@@ -117,12 +115,6 @@ void DeviceWorker::read_ahead() {
   }
 }
 
-void DeviceWorker::prepare(MorphId id, const MorphStep& step) {
-  std::visit(Overloaded{[&](const SwapComponent& swap) { swapper_.prepare(id, swap); },
-                        [&](const ResizeKv& resize) { resizer_.prepare(id, resize); }},
-             step);
-}
-
 void DeviceWorker::abort(MorphId id) {
   swapper_.abort(id);
   resizer_.abort(id);
@@ -141,22 +133,39 @@ void DeviceWorker::run_entries() {
   }
 }
 
-void DeviceWorker::run(const SharedPlan& plan) {
+void DeviceWorker::run(const GroupStep& step) {
   background_.step_begins();
-  StepResult result = rank_->run(*plan);
+  std::vector<HomeResult> results = rank_->run(step.number, *step.plans);
   background_.step_ends();
-  if (rank_->draws()) {
+  for (HomeResult& result : results) {
     handlers_.step_done(std::move(result));
   }
 }
 
 void DeviceWorker::run(MorphId commit) {
   if (std::optional<LayerSwapper::Filled> filled = swapper_.take(commit)) {
-    rank_->swap_component(filled->step, filled->memory);
-    swapper_.give_back(commit, std::move(filled->memory));
+    rank_->swap_component(filled->wanted.component, filled->memory);
+    swapper_.give_back(commit, std::move(filled->memory), std::nullopt);
   } else {
     check(resizer_.commit(commit), "what is committed was prepared and not aborted");
   }
+}
+
+void DeviceWorker::run(const DeviceChange& entry) {
+  const GroupChange& change = *entry.change;
+  ShardMemory memory;
+  if (!change.hold) {
+    rank_->change(change, entry.device, memory);
+    return;
+  }
+  std::optional<LayerSwapper::Filled> filled = swapper_.take(change.hold->id);
+  check(filled.has_value(), "what is committed was prepared and not aborted");
+  memory = std::move(filled->memory);
+  rank_->change(change, entry.device, memory);
+  const HoldShards& step = change.hold->step;
+  const bool attention = step.component == Component::kAttention;
+  swapper_.give_back(change.hold->id, std::move(memory),
+                     attention ? std::optional(step.layer) : std::nullopt);
 }
 
 void DeviceWorker::run(const std::vector<BlockMove>& moves) {

@@ -18,7 +18,17 @@
 
 namespace protean {
 
-using SharedPlan = std::shared_ptr<const StepPlan>;
+// A step of a group: a plan for each home, and its number among the entries of the group.
+struct GroupStep {
+  std::uint64_t number = 0;
+  std::shared_ptr<const std::vector<StepPlan>> plans;
+};
+
+// A GroupChange for the device with this index in the group.
+struct DeviceChange {
+  std::shared_ptr<const GroupChange> change;
+  int device = 0;
+};
 
 // Copies KV blocks of a rank that holds the same, then calls `done`.
 struct KvCopy {
@@ -28,15 +38,15 @@ struct KvCopy {
 };
 
 // What a device does between and within steps, in this order. All devices of a group are given the
-// steps, moves and copies in the same order.
-using DeviceEntry = std::variant<SharedPlan, MorphId, std::vector<BlockMove>, KvCopy>;
+// steps, changes, moves and copies in the same order.
+using DeviceEntry = std::variant<GroupStep, MorphId, DeviceChange, std::vector<BlockMove>, KvCopy>;
 
 // One device of a worker: its rank, and the thread that takes the entries in order. With pages, a
 // second thread prepares morph steps in the background; they are committed between two steps.
 class DeviceWorker {
  public:
   struct Handlers {
-    std::function<void(StepResult)> step_done;  // called by the device that draws only
+    std::function<void(HomeResult)> step_done;  // called by the device that draws only
     MorphHandlers morph;
   };
 
@@ -59,7 +69,8 @@ class DeviceWorker {
   void finish();
 
   // Executor's prepare() and abort(), for a device that the step concerns.
-  void prepare(MorphId id, const MorphStep& step);
+  void prepare(MorphId id, WantedWeights wanted) { swapper_.prepare(id, std::move(wanted)); }
+  void prepare(MorphId id, const ResizeKv& resize) { resizer_.prepare(id, resize); }
   void abort(MorphId id);
 
   // The device's rank, for a KvCopy of another device. It lives as long as this device.
@@ -86,8 +97,9 @@ class DeviceWorker {
 
   void read_ahead();
   void run_entries();
-  void run(const SharedPlan& plan);
+  void run(const GroupStep& step);
   void run(MorphId commit);
+  void run(const DeviceChange& change);
   void run(const std::vector<BlockMove>& moves);
   void run(const KvCopy& copy);
 

@@ -1,8 +1,6 @@
 // Groups of devices: whatever divides a model among them, steps have the bits of one device, and
 // morphs of precision and KV size go on as on one.
 
-#include "worker/group.h"
-
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -359,29 +357,6 @@ TEST(Group, ManyStepsInFlightStayApartAndInOrder) {
       EXPECT_EQ(answers_of_many_steps(scene), expected) << group.name;
     }
   }
-}
-
-TEST(Group, RefusesWhatItCannotCompute) {
-  const ModelSpec spec = group_spec(false, false);
-  const auto refusal = [&](const std::function<void(Form&)>& spoil) {
-    Form form = form_of(spec, {"tp2", {2, {kLayers}}}, 2, Precision::kBf16);
-    spoil(form);
-    const auto group = Group::create(form, spec, {.rows = 4});
-    return group.ok() ? std::string() : group.error().message;
-  };
-  EXPECT_EQ(refusal([](Form&) {}), "");
-  EXPECT_NE(refusal([](Form& form) {
-              for (Holding& holding : form.group) {
-                holding.layers[3].mlp = {0, 2};
-              }
-            }).find("layer 3"),
-            std::string::npos);
-  EXPECT_NE(refusal([](Form& form) {
-              form.group.push_back(whole_model(kLayers, 2, DeviceId{2}));
-              form.group.back().layers.assign(kLayers, {});
-              form.group[0].embeddings = form.group[1].embeddings = {};
-            }).find("do not hold them"),
-            std::string::npos);
 }
 
 }  // namespace

@@ -40,7 +40,8 @@ Status check_blocks(std::int64_t blocks, std::int64_t block_bytes) {
 
 Result<std::unique_ptr<KvStore>> KvStore::create(const Shape& shape) {
   std::unique_ptr<KvStore> store(new KvStore);
-  const std::int64_t block_bytes = store->lay_out(shape);
+  store->lay_out(shape);
+  const std::int64_t block_bytes = store->block_bytes();
   if (const Status fits = check_blocks(shape.kv.blocks, block_bytes); !fits) {
     return fits.error();
   }
@@ -62,21 +63,22 @@ Result<std::unique_ptr<KvStore>> KvStore::create(const Shape& shape) {
 
 Result<std::unique_ptr<KvStore>> KvStore::create(const Shape& shape, cpu::PagePool& pool) {
   std::unique_ptr<KvStore> store(new KvStore);
-  const std::int64_t block_bytes = store->lay_out(shape);
-  if (const Status fits = check_blocks(shape.kv.blocks, block_bytes); !fits) {
+  store->lay_out(shape);
+  if (const Status fits = check_blocks(shape.kv.blocks, store->block_bytes()); !fits) {
     return fits.error();
   }
-  store->page_bytes_ = pool.page_bytes();
-  for (cpu::KvLayer& layer : store->layers_) {
-    if (layer.kv_heads == 0) {
+  store->pool_ = &pool;
+  store->arrays_.resize(store->layers_.size());
+  for (std::size_t layer = 0; layer < store->layers_.size(); ++layer) {
+    Array& array = store->arrays_[layer];
+    array.stride_bytes = store->layers_[layer].block_stride_bytes;
+    if (array.stride_bytes == 0) {
       continue;
     }
-    Result<cpu::PageRange> range = cpu::PageRange::reserve(pool, pool.pages());
-    if (!range) {
-      return range.error();
+    if (const Status reserved = store->reserve(array); !reserved) {
+      return reserved.error();
     }
-    layer.base = range->data();
-    store->arrays_.push_back({std::move(*range), layer.block_stride_bytes});
+    store->layers_[layer].base = array.pages.data();
   }
   if (const Status grown = store->grow(shape.kv.blocks); !grown) {
     return grown.error();
@@ -84,8 +86,8 @@ Result<std::unique_ptr<KvStore>> KvStore::create(const Shape& shape, cpu::PagePo
   return store;
 }
 
-// Makes the layers without their addresses, and returns the bytes of a block in all of them.
-std::int64_t KvStore::lay_out(const Shape& shape) {
+// Makes the layers without their addresses.
+void KvStore::lay_out(const Shape& shape) {
   const AttentionSpec& attention = shape.spec.attention;
   block_tokens_ = shape.kv.block_tokens;
   for (const Holding::Layer& held : shape.holding.layers) {
@@ -97,10 +99,26 @@ std::int64_t KvStore::lay_out(const Shape& shape) {
     check(layer.block_stride_bytes ==
               kv_layer_block_bytes(shape.spec, shape.kv) / shape.shards * held.attention.count,
           "cost counts the bytes that slots take");
-    block_bytes_ += layer.block_stride_bytes;
     layers_.push_back(layer);
   }
-  return block_bytes_;
+  places_.resize(layers_.size());
+}
+
+Status KvStore::reserve(Array& array) {
+  Result<cpu::PageRange> range = cpu::PageRange::reserve(*pool_, pool_->pages());
+  if (!range) {
+    return range.error();
+  }
+  array.pages = std::move(*range);
+  return {};
+}
+
+std::int64_t KvStore::block_bytes() const {
+  std::int64_t bytes = 0;
+  for (const cpu::KvLayer& layer : layers_) {
+    bytes += layer.block_stride_bytes;
+  }
+  return bytes;
 }
 
 std::int64_t KvStore::bytes() const {
@@ -112,29 +130,27 @@ std::int64_t KvStore::bytes() const {
 }
 
 std::int64_t KvStore::pages_for(const Array& array, std::int64_t blocks) const {
-  return ceil_div(blocks * array.stride_bytes, page_bytes_);
+  return ceil_div(blocks * array.homes * array.stride_bytes, pool_->page_bytes());
 }
 
 Status KvStore::grow(std::int64_t blocks, const cpu::MayGoOn& may_go_on) {
-  if (page_bytes_ == 0) {
+  if (pool_ == nullptr) {
     return make_error(ErrorCode::kUnsupported,
                       "this KV cache has its size for life: start with a memory budget to let it "
                       "grow");
   }
-  if (Status fits = check_blocks(blocks, block_bytes_); !fits) {
+  if (Status fits = check_blocks(blocks, block_bytes()); !fits) {
     return fits;
   }
   check(blocks >= this->blocks(), "growing makes more blocks");
   std::int64_t wanted = 0;
-  std::int64_t most = 0;
   for (const Array& array : arrays_) {
     wanted += pages_for(array, blocks);
-    most = array.pages.most_pages();  // of the pool, for every array
   }
-  if (wanted > most) {
+  if (const std::int64_t most = pool_->pages(); wanted > most) {
     return make_error(ErrorCode::kExhausted,
                       "{} KV blocks need {} pages of {} where the device has {}: ask for fewer",
-                      blocks, wanted, format_bytes(page_bytes_), most);
+                      blocks, wanted, format_bytes(pool_->page_bytes()), most);
   }
   for (Array& array : arrays_) {
     Status attached = array.pages.attach(pages_for(array, blocks) - array.pages.pages(), may_go_on);
@@ -148,7 +164,7 @@ Status KvStore::grow(std::int64_t blocks, const cpu::MayGoOn& may_go_on) {
 }
 
 void KvStore::limit(std::int64_t blocks) {
-  check(page_bytes_ > 0 && blocks > 0 && blocks <= this->blocks(), "shrinking leaves some blocks");
+  check(pool_ != nullptr && blocks > 0 && blocks <= this->blocks(), "shrinking leaves some blocks");
   blocks_.store(blocks, std::memory_order_release);
 }
 
@@ -158,24 +174,95 @@ void KvStore::shrink() {
   }
 }
 
+Status KvStore::make_room(int layer, int kv_heads, int homes, const cpu::MayGoOn& may_go_on) {
+  check(pool_ != nullptr, "arrays on pages can change");
+  Array& array = arrays_[static_cast<std::size_t>(layer)];
+  if (array.pages.data() == nullptr) {
+    if (Status reserved = reserve(array); !reserved) {
+      return reserved;
+    }
+  }
+  const std::int64_t bytes =
+      blocks() * homes * kv_heads * layers_[static_cast<std::size_t>(layer)].slot_bytes();
+  const std::int64_t pages = ceil_div(bytes, pool_->page_bytes());
+  return array.pages.attach(std::max<std::int64_t>(0, pages - array.pages.pages()), may_go_on);
+}
+
+void KvStore::trim(int layer) {
+  Array& array = arrays_[static_cast<std::size_t>(layer)];
+  array.pages.detach(array.pages.pages() - pages_for(array, blocks()));
+}
+
+void KvStore::set_layer(int layer, int kv_heads, int homes, KvPlaces places) {
+  Array& array = arrays_[static_cast<std::size_t>(layer)];
+  cpu::KvLayer& shape = layers_[static_cast<std::size_t>(layer)];
+  shape.kv_heads = kv_heads;
+  shape.block_stride_bytes = kv_heads * shape.slot_bytes();
+  shape.base = kv_heads == 0 ? nullptr : array.pages.data();
+  array.stride_bytes = shape.block_stride_bytes;
+  array.homes = homes;
+  set_places(layer, std::move(places));
+}
+
+// Layers whose blocks lie alike share their places, so that a step's tables are translated once.
+void KvStore::set_places(int layer, KvPlaces places) {
+  std::shared_ptr<const KvPlaces>& mine = places_[static_cast<std::size_t>(layer)];
+  mine = nullptr;
+  if (places.tables.empty()) {
+    return;
+  }
+  const auto same = std::find_if(places_.begin(), places_.end(), [&](const auto& other) {
+    return other != nullptr && *other == places;
+  });
+  mine = same != places_.end() ? *same : std::make_shared<const KvPlaces>(std::move(places));
+}
+
+void KvStore::unify(int homes) {
+  const std::int64_t each = blocks();
+  for (std::size_t layer = 0; layer < layers_.size(); ++layer) {
+    check(arrays_[layer].stride_bytes == 0 || arrays_[layer].homes == homes,
+          "every array has the blocks of all homes");
+    if (places_[layer] != nullptr) {
+      set_places(static_cast<int>(layer), unified(*places_[layer], homes, each));
+    }
+    arrays_[layer].homes = 1;
+  }
+  blocks_.store(each * homes, std::memory_order_release);
+}
+
+void KvStore::divide(int homes) {
+  check(blocks() % homes == 0, "homes have equal numbers of blocks");
+  const std::int64_t each = blocks() / homes;
+  for (std::size_t layer = 0; layer < layers_.size(); ++layer) {
+    if (arrays_[layer].stride_bytes != 0) {
+      const KvPlaces own = places_[layer] == nullptr ? KvPlaces() : *places_[layer];
+      set_places(static_cast<int>(layer), divided(own, homes, each));
+    }
+    arrays_[layer].homes = homes;
+  }
+  blocks_.store(each, std::memory_order_release);
+}
+
 void KvStore::copy(const KvStore& source, const BlockMove& move, std::int64_t part,
                    std::int64_t parts) const {
   check(move.from >= 0 && move.from < source.blocks() && move.to >= 0 && move.to < blocks() &&
             (&source != this || move.from != move.to),
         "a block moves to another");
-  check(source.block_bytes_ == block_bytes_ && source.layers_.size() == layers_.size(),
+  const std::int64_t block_bytes = this->block_bytes();
+  check(source.block_bytes() == block_bytes && source.layers_.size() == layers_.size(),
         "blocks are copied between equal arrays");
   // A part is a range of the bytes of the block's slots, one layer after another.
-  std::int64_t begin = block_bytes_ * part / parts;
-  const std::int64_t end = block_bytes_ * (part + 1) / parts;
+  std::int64_t begin = block_bytes * part / parts;
+  const std::int64_t end = block_bytes * (part + 1) / parts;
   std::int64_t first = 0;
   for (std::size_t layer = 0; layer < layers_.size(); ++layer) {
     const std::int64_t stride = layers_[layer].block_stride_bytes;
     const std::int64_t last = std::min(end, first + stride);
     if (begin < last) {
       const std::int64_t within = begin - first;
-      std::memcpy(layers_[layer].base + within + move.to * stride,
-                  source.layers_[layer].base + within + move.from * stride,
+      const auto index = static_cast<int>(layer);
+      std::memcpy(layers_[layer].base + within + place_of(index, move.to) * stride,
+                  source.layers_[layer].base + within + source.place_of(index, move.from) * stride,
                   static_cast<std::size_t>(last - begin));
       begin = last;
     }

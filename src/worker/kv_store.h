@@ -14,17 +14,20 @@
 #include "device/cpu/attention.h"
 #include "device/cpu/memory.h"
 #include "device/cpu/pages.h"
+#include "worker/kv_places.h"
 
 namespace protean {
 
 // The KV memory of one device; maps block ids to memory. Each layer whose attention the device
 // holds has an array of its own, so that a layer can come and go without moving another. The layout
-// of an array is [block][slot of a KV head], so a run of heads is contiguous within a block, scales
+// of an array is [place][slot of a KV head], so a run of heads is contiguous within a block, scales
 // included (AMOEBA section 3.1; cpu::KvLayer). The content belongs to the steps that write it.
 //
-// On pages, the number of blocks can change while steps run (MorphServe section 4.4). Each array
-// has a range of addresses for all blocks that the pool could hold, so that a block's address never
-// changes. One thread may call grow() and shrink(); any thread may call blocks().
+// On pages, the number of blocks can change while steps run (MorphServe section 4.4), and so can
+// the heads and homes of a layer (set_layer). Each array has a range of addresses for all blocks
+// that the pool could hold, so that a place's address never changes. One thread may call the
+// functions that attach and detach pages; any thread may call blocks(); the others are called by
+// the thread that runs steps.
 class KvStore {
  public:
   // What a device keeps: the arrays of its layers, with the heads of its shards.
@@ -44,7 +47,7 @@ class KvStore {
   std::span<const cpu::KvLayer> layers() const { return layers_; }
   std::int64_t blocks() const { return blocks_.load(std::memory_order_acquire); }
   int block_tokens() const { return block_tokens_; }
-  std::int64_t block_bytes() const { return block_bytes_; }  // in all arrays
+  std::int64_t block_bytes() const;  // in all arrays
   std::int64_t bytes() const;
 
   // Adds blocks at the end and publishes them once their memory is there. A failure changes nothing
@@ -56,6 +59,26 @@ class KvStore {
   // Returns the pages that no published block needs to the pool.
   void shrink();
 
+  // Attaches the pages that a layer's array needs for so many KV heads of the blocks of `homes`
+  // homes. Steps may use the array meanwhile. A failure changes nothing.
+  Status make_room(int layer, int kv_heads, int homes, const cpu::MayGoOn& may_go_on = {});
+  // Returns the pages that the layer's array does not need to the pool.
+  void trim(int layer);
+
+  // Where a layer's blocks are; null: each at the place of its number.
+  const KvPlaces* places(int layer) const { return places_[static_cast<std::size_t>(layer)].get(); }
+  // Between steps: the layer's array, which has room, gets so many heads and homes. The caller has
+  // put the content in its place.
+  void set_layer(int layer, int kv_heads, int homes, KvPlaces places);
+  // Between steps: the blocks of `homes` homes become those of one, or the reverse (kv_places.h).
+  void unify(int homes);
+  void divide(int homes);
+
+  // The address of a place of a layer's array, on pages, if its slots have `stride` bytes.
+  std::byte* address(int layer, std::int64_t place, std::int64_t stride) const {
+    return arrays_[static_cast<std::size_t>(layer)].pages.data() + place * stride;
+  }
+
   // Copies the piece `part` of block `from` of a store to block `to` of this one; a block is cut
   // into `parts` about equal pieces. The store may be this one; its blocks are as large.
   void copy(const KvStore& source, const BlockMove& move, std::int64_t part,
@@ -66,19 +89,27 @@ class KvStore {
   struct Array {
     cpu::PageRange pages;
     std::int64_t stride_bytes = 0;
+    int homes = 1;  // whose blocks have places here
   };
 
   KvStore() = default;
-  std::int64_t lay_out(const Shape& shape);
+  void lay_out(const Shape& shape);
+  Status reserve(Array& array);
   std::int64_t pages_for(const Array& array, std::int64_t blocks) const;
+  // The place of a block of the only home.
+  std::int64_t place_of(int layer, BlockId block) const {
+    const KvPlaces* const moved = places(layer);
+    return moved == nullptr ? block : moved->place(0, block);
+  }
+  void set_places(int layer, KvPlaces places);
 
   cpu::Region memory_;
-  std::vector<Array> arrays_;
-  std::int64_t page_bytes_ = 0;  // 0 without pages
+  cpu::PagePool* pool_ = nullptr;  // null without pages
+  std::vector<Array> arrays_;      // on pages, one for each layer; reserved when first used
   int block_tokens_ = 0;
-  std::int64_t block_bytes_ = 0;
-  std::atomic<std::int64_t> blocks_{0};
+  std::atomic<std::int64_t> blocks_{0};  // of each home
   std::vector<cpu::KvLayer> layers_;
+  std::vector<std::shared_ptr<const KvPlaces>> places_;  // by layer; equal ones are one
 };
 
 }  // namespace protean

@@ -13,7 +13,6 @@ namespace protean {
 Result<FilledPages> fill_pages(cpu::PagePool& pool, const ShardedSwap& what,
                                const ReadComponent& read, const cpu::MayGoOn& may_go_on) {
   const auto& [layer, component, to] = what.component;
-  check(!what.run.empty(), "the device holds shards of the component");
   // The same number as weight_pages_on() counts.
   const std::int64_t pages =
       component_pages(what.spec, component, to, pool.page_bytes(), what.shards) / what.shards;
@@ -21,7 +20,7 @@ Result<FilledPages> fill_pages(cpu::PagePool& pool, const ShardedSwap& what,
   const std::int64_t tail = std::max<std::int64_t>(0, size - pages * pool.page_bytes());
   const Pace pace = [&](std::int64_t) { return !may_go_on || may_go_on(); };
   FilledPages filled;
-  for (int shard = what.run.first; shard < what.run.end(); ++shard) {
+  for (const int shard : what.wanted) {
     Result<cpu::PageRange> range =
         cpu::PageRange::reserve(pool, pages + ceil_div(tail, pool.page_bytes()));
     if (!range) {
@@ -44,25 +43,72 @@ Result<FilledPages> fill_pages(cpu::PagePool& pool, const ShardedSwap& what,
   return filled;
 }
 
-void LayerPages::swap(ModelWeights& weights, const SwapComponent& component, ShardMemory& memory) {
-  const ShardRun& run = weights.holding.of(component.layer, component.component);
-  const bool embeddings = component.component == Component::kEmbeddings;
-  check(std::ssize(memory) == run.count, "every shard here has memory");
-  for (int i = 0; i < run.count; ++i) {
-    std::byte* const data = memory[static_cast<std::size_t>(i)].data();
-    const int shard = run.first + i;
-    if (embeddings) {
-      bind_embeddings(weights.embeddings[static_cast<std::size_t>(shard)], weights.shard_spec,
-                      component.to, data);
-    } else {
-      bind_half(weights.shard(component.layer, shard), weights.shard_spec, component.component,
-                component.to, data);
+namespace {
+
+void bind(ModelWeights& weights, const SwapComponent& component, int shard, std::byte* data) {
+  if (component.component == Component::kEmbeddings) {
+    bind_embeddings(weights.embeddings[static_cast<std::size_t>(shard)], weights.shard_spec,
+                    component.to, data);
+  } else {
+    bind_half(weights.shard(component.layer, shard), weights.shard_spec, component.component,
+              component.to, data);
+  }
+}
+
+}  // namespace
+
+std::vector<int> shards_of(const ShardRun& run, const ShardRun& had) {
+  std::vector<int> shards;
+  for (int shard = run.first; shard < run.end(); ++shard) {
+    if (!had.has(shard)) {
+      shards.push_back(shard);
     }
   }
-  std::swap(embeddings ? embeddings_
-                       : halves_.at(static_cast<std::size_t>(
-                             component.layer))[static_cast<std::size_t>(component.component)],
-            memory);
+  return shards;
+}
+
+void LayerPages::swap(ModelWeights& weights, const SwapComponent& component, ShardMemory& memory) {
+  const ShardRun& run = weights.holding.of(component.layer, component.component);
+  check(std::ssize(memory) == run.count, "every shard here has memory");
+  for (int i = 0; i < run.count; ++i) {
+    bind(weights, component, run.first + i, memory[static_cast<std::size_t>(i)].data());
+  }
+  std::swap(of(component.layer, component.component), memory);
+}
+
+void LayerPages::hold(ModelWeights& weights, const SwapComponent& component, const ShardRun& run,
+                      ShardMemory& memory) {
+  ShardRun& held = weights.holding.of(component.layer, component.component);
+  ShardMemory& mine = of(component.layer, component.component);
+  check(std::ssize(mine) == held.count, "every shard here has memory");
+  check(std::ssize(memory) == new_shards(run, held), "every new shard has memory");
+  ShardMemory next;
+  auto fetched = memory.begin();
+  for (int shard = run.first; shard < run.end(); ++shard) {
+    if (held.has(shard)) {
+      next.push_back(std::move(mine[static_cast<std::size_t>(shard - held.first)]));
+      continue;
+    }
+    bind(weights, component, shard, fetched->data());
+    next.push_back(std::move(*fetched++));
+  }
+  memory = std::move(mine);  // what stays is moved out
+  std::erase_if(memory, [](const cpu::PageRange& range) { return range.data() == nullptr; });
+  mine = std::move(next);
+  held = run;
+}
+
+std::span<const std::byte> LayerPages::shard(const ModelWeights& weights,
+                                             const ComponentVariant& which) const {
+  const ShardRun& held = weights.holding.of(which.layer, which.component);
+  check(held.has(which.shard), "the shard is here");
+  const ShardMemory& memory = which.component == Component::kEmbeddings
+                                  ? embeddings_
+                                  : halves_.at(static_cast<std::size_t>(
+                                        which.layer))[static_cast<std::size_t>(which.component)];
+  return {memory[static_cast<std::size_t>(which.shard - held.first)].data(),
+          static_cast<std::size_t>(
+              component_size(weights.shard_spec, which.component, which.precision))};
 }
 
 std::int64_t LayerPages::bytes() const {

@@ -32,13 +32,16 @@ struct FilledPages {
   std::string remark;  // of the ReadComponent
 };
 
-// The shards of a component that a device holds, and the precision that they are to have.
+// Shards of a component that a device is to hold, and the precision that they are to have.
 struct ShardedSwap {
   const ModelSpec& spec;
   SwapComponent component;
-  ShardRun run;
+  std::vector<int> wanted;
   int shards = 1;  // of the component
 };
+
+// Returns the shards of a run that are not in `had`, which may be empty.
+std::vector<int> shards_of(const ShardRun& run, const ShardRun& had = {});
 
 // Takes pages and fills them. A failure returns all pages.
 Result<FilledPages> fill_pages(cpu::PagePool& pool, const ShardedSwap& what,
@@ -53,9 +56,25 @@ class LayerPages {
   // Points the shards here of the component's weights to `memory`, which then holds the old memory.
   void swap(ModelWeights& weights, const SwapComponent& component, ShardMemory& memory);
 
+  // Sets the shards that are here of a component to `run`. `memory` has those that were not here,
+  // at the precision that the component has; then it holds the memory of those that are not any
+  // more.
+  void hold(ModelWeights& weights, const SwapComponent& component, const ShardRun& run,
+            ShardMemory& memory);
+
+  // Returns the memory of a shard that is here.
+  std::span<const std::byte> shard(const ModelWeights& weights,
+                                   const ComponentVariant& which) const;
+
   std::int64_t bytes() const;
 
  private:
+  ShardMemory& of(int layer, Component component) {
+    return component == Component::kEmbeddings
+               ? embeddings_
+               : halves_.at(static_cast<std::size_t>(layer))[static_cast<std::size_t>(component)];
+  }
+
   std::vector<std::array<ShardMemory, kLayerHalves.size()>> halves_;
   ShardMemory embeddings_;
 };

@@ -1,14 +1,34 @@
 #include "worker/layer_swapper.h"
 
+#include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "base/check.h"
+#include "base/units.h"
 
 namespace protean {
+namespace {
 
-void LayerSwapper::prepare(MorphId id, const SwapComponent& swap) {
+constexpr std::size_t kFetchedAtOnceBytes = 512 * kKiB;  // takes less than a millisecond
+
+Result<std::string> copy_paced(const std::byte* from, std::span<std::byte> memory,
+                               const Pace& pace) {
+  for (std::size_t done = 0; done < memory.size(); done += kFetchedAtOnceBytes) {
+    const std::size_t bytes = std::min(kFetchedAtOnceBytes, memory.size() - done);
+    if (pace && !pace(static_cast<std::int64_t>(bytes))) {
+      return make_error(ErrorCode::kUnavailable, "copying weights was given up");
+    }
+    std::memcpy(memory.data() + done, from + done, bytes);
+  }
+  return std::string();
+}
+
+}  // namespace
+
+void LayerSwapper::prepare(MorphId id, WantedWeights wanted) {
   auto under_way = std::make_shared<Swap>();
-  under_way->step = swap;
+  under_way->wanted = std::move(wanted);
   {
     const std::lock_guard lock(mutex_);
     check(swaps_.emplace(id, under_way).second, "a morph's step is prepared once");
@@ -17,17 +37,37 @@ void LayerSwapper::prepare(MorphId id, const SwapComponent& swap) {
 }
 
 Result<FilledPages> LayerSwapper::fill_pages_of(const Swap& swap) {
-  if (parts_.read == nullptr) {
-    return make_error(ErrorCode::kUnsupported,
-                      "there are no variants to read: start with a variant cache");
+  const WantedWeights& wanted = swap.wanted;
+  const auto may_go_on = [&] {
+    return !swap.aborted && parts_.thread->may_go_on() && !swap.aborted;
+  };
+  const ReadComponent read = [&](const ComponentVariant& which, std::span<std::byte> memory,
+                                 const Pace& pace) -> Result<std::string> {
+    const std::byte* const peer = wanted.peer ? wanted.peer(which.shard) : nullptr;
+    if (peer != nullptr) {
+      return copy_paced(peer, memory, pace);
+    }
+    if (parts_.read == nullptr) {
+      return make_error(ErrorCode::kUnsupported,
+                        "there are no variants to read: start with a variant cache");
+    }
+    return parts_.read(which, memory, pace);
+  };
+  return fill_pages(*parts_.pool, {parts_.spec, wanted.component, wanted.shards, parts_.shards},
+                    read, may_go_on);
+}
+
+Status LayerSwapper::make_room(const Swap& swap) {
+  const auto& room = swap.wanted.kv;
+  return room ? parts_.kv->make_room(room->layer, room->kv_heads, room->homes,
+                                     [&] { return !swap.aborted && parts_.thread->may_go_on(); })
+              : Status();
+}
+
+void LayerSwapper::trim(const std::optional<WantedWeights::KvRoom>& room) {
+  if (room) {
+    parts_.kv->trim(room->layer);
   }
-  if (swap.step.layer < 0 || swap.step.layer >= parts_.spec.layers) {
-    return make_error(ErrorCode::kInvalidArgument, "the model has layers 0 to {}",
-                      parts_.spec.layers - 1);
-  }
-  const ShardRun& run = parts_.holding.of(swap.step.layer, swap.step.component);
-  return fill_pages(*parts_.pool, {parts_.spec, swap.step, run, parts_.shards}, parts_.read,
-                    [&] { return !swap.aborted && parts_.thread->may_go_on() && !swap.aborted; });
 }
 
 void LayerSwapper::fill(MorphId id, const std::shared_ptr<Swap>& swap) {
@@ -35,10 +75,16 @@ void LayerSwapper::fill(MorphId id, const std::shared_ptr<Swap>& swap) {
     return;
   }
   Result<FilledPages> filled = fill_pages_of(*swap);
+  if (filled) {
+    if (const Status room = make_room(*swap); !room) {
+      filled = room.error();
+    }
+  }
   MorphReady ready{.id = id, .failure = std::nullopt};
   {
     const std::lock_guard lock(mutex_);
     if (swap->aborted) {
+      trim(swap->wanted.kv);
       return;
     }
     if (filled) {
@@ -46,9 +92,10 @@ void LayerSwapper::fill(MorphId id, const std::shared_ptr<Swap>& swap) {
       swap->ready = true;
       ready.remark = std::move(filled->remark);
     } else {
-      ready.failure = make_error(filled.error().code, "{}: {}", to_string(MorphStep(swap->step)),
+      ready.failure = make_error(filled.error().code, "{}: {}", to_string(swap->wanted.step),
                                  filled.error().message);
       swaps_.erase(id);
+      trim(swap->wanted.kv);
     }
   }
   parts_.handlers.ready(std::move(ready));
@@ -67,7 +114,12 @@ void LayerSwapper::abort(MorphId id) {
     swaps_.erase(found);
   }
   // In the background, so that the caller does not wait for pages to be unmapped.
-  parts_.thread->post_urgent([swap = std::move(swap)] { swap->memory.clear(); });
+  parts_.thread->post_urgent([this, swap = std::move(swap)] {
+    swap->memory.clear();
+    if (swap->ready) {
+      trim(swap->wanted.kv);
+    }
+  });
 }
 
 std::optional<LayerSwapper::Filled> LayerSwapper::take(MorphId id) {
@@ -79,13 +131,16 @@ std::optional<LayerSwapper::Filled> LayerSwapper::take(MorphId id) {
   const std::shared_ptr<Swap> swap = std::move(found->second);
   check(swap->ready, "what is committed is ready");
   swaps_.erase(found);
-  return Filled{swap->step, std::move(swap->memory)};
+  return Filled{std::move(swap->wanted), std::move(swap->memory)};
 }
 
-void LayerSwapper::give_back(MorphId id, ShardMemory memory) {
+void LayerSwapper::give_back(MorphId id, ShardMemory memory, std::optional<int> kv_layer) {
   auto old = std::make_shared<ShardMemory>(std::move(memory));
-  parts_.thread->post_urgent([this, id, old = std::move(old)] {
+  parts_.thread->post_urgent([this, id, kv_layer, old = std::move(old)] {
     old->clear();
+    if (kv_layer) {
+      parts_.kv->trim(*kv_layer);
+    }
     parts_.handlers.done({.id = id, .pages_free = parts_.pool->free_pages()});
   });
 }

@@ -11,6 +11,7 @@
 #include "contract/morph.h"
 #include "device/cpu/pages.h"
 #include "ports/event.h"
+#include "worker/kv_store.h"
 #include "worker/layer_pages.h"
 #include "worker/paced_thread.h"
 
@@ -22,41 +23,58 @@ struct MorphHandlers {
   std::function<void(MorphDone)> done;
 };
 
-// Fills pages with a component's weights at another precision in the background, and returns the
-// pages of the old ones after the swap (MorphServe section 4.3). The thread that runs steps swaps
-// pointers in between. Several swaps may be under way; they are filled in order. Does not own what
-// it is given; the thread must be stopped before this is destroyed.
+// What a morph step needs before it is committed: weights of shards at a precision, and for
+// HoldShards of attention room for KV.
+struct WantedWeights {
+  MorphStep step;
+  SwapComponent component;  // which one, and its precision
+  std::vector<int> shards;
+  // The memory of another device that has a shard, from which it is copied; null: it is read.
+  std::function<const std::byte*(int shard)> peer;
+  struct KvRoom {
+    int layer = 0;
+    int kv_heads = 0;
+    int homes = 1;
+  };
+  std::optional<KvRoom> kv;
+};
+
+// Fills pages with weights in the background, and returns the pages of those that they replace
+// (MorphServe section 4.3, AMOEBA section 3.2). The thread that runs steps swaps pointers in
+// between. Several morph steps may be under way; they are filled in order. Does not own what it is
+// given; the thread must be stopped before this is destroyed.
 class LayerSwapper {
  public:
   struct Parts {
     cpu::PagePool* pool = nullptr;
     PacedThread* thread = nullptr;
     ModelSpec spec;
-    Holding holding;  // of the device
-    int shards = 1;   // of each component
+    int shards = 1;  // of each component
     ReadComponent read;
+    KvStore* kv = nullptr;
     MorphHandlers handlers;
   };
-  // A component's new weights, filled and not yet in use.
+  // New weights, filled and not yet in use.
   struct Filled {
-    SwapComponent step;
+    WantedWeights wanted;
     ShardMemory memory;
   };
 
   explicit LayerSwapper(Parts parts) : parts_(std::move(parts)) {}
 
   // Executor's prepare() and abort(), on any thread.
-  void prepare(MorphId id, const SwapComponent& swap);
+  void prepare(MorphId id, WantedWeights wanted);
   void abort(MorphId id);
 
   // On the thread that runs steps: take() returns the prepared weights, or nothing if there is no
-  // swap with this id. give_back() then gets the replaced memory and ends the swap.
+  // morph step with this id. give_back() then gets the replaced memory, and the layer whose KV
+  // array may be larger than it needs, and ends the step.
   std::optional<Filled> take(MorphId id);
-  void give_back(MorphId id, ShardMemory memory);
+  void give_back(MorphId id, ShardMemory memory, std::optional<int> kv_layer);
 
  private:
   struct Swap {
-    SwapComponent step;
+    WantedWeights wanted;
     std::atomic<bool> aborted{false};
     bool ready = false;
     ShardMemory memory;
@@ -64,6 +82,8 @@ class LayerSwapper {
 
   void fill(MorphId id, const std::shared_ptr<Swap>& swap);
   Result<FilledPages> fill_pages_of(const Swap& swap);
+  Status make_room(const Swap& swap);
+  void trim(const std::optional<WantedWeights::KvRoom>& room);
 
   const Parts parts_;
   std::mutex mutex_;

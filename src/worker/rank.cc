@@ -16,7 +16,7 @@ constexpr std::int64_t kCopiedAtOnceBytes = 64 * kKiB;  // piece of a block that
 
 Status refuse_unsupported(const WorkerOptions& options, const ModelSpec& spec, RankPlace place) {
   const Form& form = options.form;
-  if (form.group.size() > 1 && place.group == nullptr) {
+  if (form.group.size() > 1 && place.fabric == nullptr) {
     return make_error(ErrorCode::kUnsupported,
                       "one device alone cannot compute '{}': use a form on a single device",
                       to_string(form));
@@ -42,13 +42,23 @@ const Holding& holding_of(const WorkerOptions& options, RankPlace place) {
   return options.form.group[static_cast<std::size_t>(place.device)];
 }
 
-// Returns the layers of the device's stage.
-LayerRange layers_of(const Holding& holding) {
-  const auto has = [](const Holding::Layer& layer) { return !layer.empty(); };
-  const auto& all = holding.layers;
-  const auto first = std::find_if(all.begin(), all.end(), has);
-  const auto count = std::count_if(all.begin(), all.end(), has);
-  return {static_cast<int>(first - all.begin()), static_cast<int>(count)};
+// What the device's buffers must be enough for, now and after a join.
+DeviceShare share_of(const WorkerOptions& options, RankPlace place) {
+  const Form& form = options.form;
+  return options.joining
+             ? DeviceShare{.shards = form.shards, .held = form.shards, .exchanges = true}
+             : share_of(form, holding_of(options, place));
+}
+
+// The way through a device of a replica that is not joined.
+StepRoute first_route(const WorkerOptions& options, RankPlace place) {
+  Formation formation{.form = options.form, .devices = {}, .homes = {{}}};
+  const int first = place.on_fabric - place.device;
+  for (int device = 0; device < static_cast<int>(options.form.group.size()); ++device) {
+    formation.devices.push_back(first + device);
+    formation.homes.front().push_back(device);
+  }
+  return route_of(formation, place.device);
 }
 
 // How a rank's weights are loaded.
@@ -81,7 +91,7 @@ Result<ModelWeights> load_on_pages(const Loading& loading, cpu::PagePool& pool,
       return {};
     }
     const SwapComponent swap{layer, component, precision_of(form, layer, component)};
-    Result<FilledPages> filled = fill_pages(pool, {spec, swap, run, form.shards}, read);
+    Result<FilledPages> filled = fill_pages(pool, {spec, swap, shards_of(run), form.shards}, read);
     if (!filled) {
       return make_error(filled.error().code, "{}: {}", component_name(layer, component),
                         filled.error().message);
@@ -135,9 +145,10 @@ Result<std::unique_ptr<Rank>> Rank::create(const WorkerOptions& options,
     }
     pages.kv = std::move(*kv);
   }
-  Result<Scratch> scratch =
-      Scratch::create(spec, options.max_step_tokens, std::min(kLogitRows, options.max_step_tokens),
-                      share_of(form, holding));
+  const int rows =
+      std::max(options.max_step_tokens, options.joining ? options.joining->fabric->rows() : 0);
+  Result<Scratch> scratch = Scratch::create(
+      spec, rows, std::min(kLogitRows, options.max_step_tokens), share_of(options, place));
   if (!scratch) {
     return scratch.error();
   }
@@ -158,68 +169,96 @@ Result<std::unique_ptr<Rank>> Rank::create(const WorkerOptions& options,
 Rank::Rank(Built built)
     : spec_(std::move(built.spec)),
       place_(built.place),
-      layers_(layers_of(built.weights.holding)),
-      embeds_(place_.group == nullptr || place_.group->stage_of(place_.device) == 0),
-      projects_(place_.group == nullptr || place_.group->last(place_.device)),
-      draws_(place_.group == nullptr || place_.group->drawer() == place_.device),
       weights_(std::move(built.weights)),
       pages_(std::move(built.pages)),
       kv_(std::move(built.kv)),
       scratch_(std::move(built.scratch)),
       rope_(spec_.rope, spec_.attention.head_dim, built.options.max_positions),
       team_(built.options.devices[static_cast<std::size_t>(place_.device)].threads,
-            std::move(built.options.devices[static_cast<std::size_t>(place_.device)].where)),
+            built.options.devices[static_cast<std::size_t>(place_.device)].where),
       sampler_(spec_.vocab, team_.threads()),
       rows_({.rows = scratch_.max_rows(),
              .positions = built.options.max_positions,
              .vocab = spec_.vocab,
              .block_tokens = kv_->block_tokens()}) {
-  if (place_.group != nullptr) {
-    exchange_.emplace(place_.group->board(), place_.device, place_.group->members(), spec_.layers);
+  follow(first_route(built.options, place_));
+}
+
+void Rank::follow(StepRoute route) {
+  route_ = std::move(route);
+  if (place_.fabric != nullptr) {
+    exchange_.emplace(place_.fabric->board(), place_.on_fabric, route_.members, spec_.layers);
   }
 }
 
-// Makes the rows before this device's first layer: from the tokens, or as the stage before it hands
-// them over.
-void Rank::begin_rows(const ForwardBatch& batch, const Forward& forward) {
-  if (embeds_) {
-    forward.embed(batch);
+// Takes the rows that this device needs at a stop out of its mailbox.
+void Rank::take_rows(int stop, const Forward& forward) {
+  const std::vector<RowTransfer>& takes = route_.stops[static_cast<std::size_t>(stop)].takes;
+  for (const RowTransfer& take : takes) {
+    place_.fabric->progress().wait(take.peer, exchange_->handed_over(stop - 1));
+    const int first = rows_.first_row(take.home);
+    const int rows = rows_.rows(take.home);
+    const auto from = place_.fabric->mailbox(place_.on_fabric, step_, first, rows);
+    std::copy(from.begin(), from.end(), forward.residual(rows, first).begin());
+  }
+  if (!takes.empty()) {
+    place_.fabric->progress().reach(place_.on_fabric, exchange_->taken(stop));
+  }
+}
+
+// Puts the rows that others need after a stop into their mailboxes, once what the slot had before
+// is out of it: the rows of an earlier step, or of an earlier stop.
+void Rank::hand_over(int stop, const Forward& forward) {
+  const std::vector<RowTransfer>& hands = route_.stops[static_cast<std::size_t>(stop)].hands;
+  for (const RowTransfer& hand : hands) {
+    cpu::GroupProgress& progress = place_.fabric->progress();
+    const auto slots = static_cast<std::uint64_t>(place_.fabric->slots());
+    if (hand.taken_last >= 0) {
+      progress.wait(hand.peer, exchange_->taken(hand.taken_last));
+    } else if (step_ > slots) {
+      progress.wait(hand.peer, {step_ - slots, cpu::kStepEnd});
+    }
+    const int first = rows_.first_row(hand.home);
+    const int rows = rows_.rows(hand.home);
+    const std::span<const float> residual = forward.residual(rows, first);
+    std::copy(residual.begin(), residual.end(),
+              place_.fabric->mailbox(hand.peer, step_, first, rows).begin());
+  }
+  if (!hands.empty()) {
+    place_.fabric->progress().reach(place_.on_fabric, exchange_->handed_over(stop));
+  }
+}
+
+// Computes the rows of the stop's homes, unless it is the last one.
+void Rank::compute(int stop, const Forward& forward) {
+  const auto& [first_home, homes, takes, hands] = route_.stops[static_cast<std::size_t>(stop)];
+  if (homes == 0 || stop + 1 == std::ssize(route_.stops)) {
     return;
   }
-  Group& group = *place_.group;
-  cpu::GroupProgress& progress = group.board().progress();
-  progress.wait(group.previous(place_.device), exchange_->after_layer(layers_.first));
-  const std::span<float> residual = forward.residual(batch.rows());
-  const auto from = group.mailbox(place_.device, step_).first(residual.size());
-  std::copy(from.begin(), from.end(), residual.begin());
-  progress.reach(place_.device, exchange_->before_layer(layers_.first));
-}
-
-// Puts the rows after this device's last layer into the mailbox of the next stage, once the step
-// that had the slot before is out of it.
-void Rank::hand_over(std::int64_t rows, const Forward& forward) {
-  Group& group = *place_.group;
-  cpu::GroupProgress& progress = group.board().progress();
-  const int next = group.next(place_.device);
-  const int end = layers_.first + layers_.count;
-  const auto slots = static_cast<std::uint64_t>(group.slots());
-  if (step_ > slots) {
-    cpu::Moment taken = exchange_->before_layer(end);
-    taken.step = step_ - slots;
-    progress.wait(next, taken);
+  const int layer = (stop - 1) / 2;
+  const bool attends = stop > 0 && stop % 2 == 1;
+  const ForwardBatch batch = rows_.batch(first_home, homes, attends ? kv_->places(layer) : nullptr);
+  if (batch.rows() == 0) {
+    return;
   }
-  const std::span<const float> residual = forward.residual(rows);
-  std::copy(residual.begin(), residual.end(), group.mailbox(next, step_).begin());
-  progress.reach(place_.device, exchange_->after_layer(end));
+  if (stop == 0) {
+    forward.embed(batch);
+  } else {
+    forward.run_half(batch, layer, attends ? Component::kAttention : Component::kMlp);
+  }
 }
 
-StepResult Rank::run(const StepPlan& plan, const LogitsTap& tap) {
-  rows_.read(plan, kv_->blocks());
-  ++step_;
+std::vector<HomeResult> Rank::run(std::uint64_t step, std::span<const StepPlan> plans,
+                                  const LogitsTap& tap) {
+  check(plans.size() == route_.draws.size(), "a step has a plan for each home");
+  rows_.read(plans, kv_->blocks());
+  step_ = step;
   tile_ = 0;
   if (exchange_) {
     exchange_->begin_step(step_);
   }
+  const Stop& last = route_.stops.back();
+  const bool draws = last.homes > 0 && route_.draws[static_cast<std::size_t>(last.first_home)];
   const Forward forward({.team = &team_,
                          .spec = &spec_,
                          .weights = &weights_,
@@ -227,27 +266,43 @@ StepResult Rank::run(const StepPlan& plan, const LogitsTap& tap) {
                          .kv = kv_->layers(),
                          .scratch = &scratch_,
                          .exchange = exchange_ ? &*exchange_ : nullptr,
-                         .draws = draws_});
-  const ForwardBatch batch = rows_.batch();
-  begin_rows(batch, forward);
-  forward.run_layers(batch, layers_);
-
-  StepResult result{.id = plan.id};
-  if (!projects_) {
-    hand_over(batch.rows(), forward);
-    return result;
+                         .draws = draws});
+  for (int stop = 0; stop < static_cast<int>(route_.stops.size()); ++stop) {
+    take_rows(stop, forward);
+    compute(stop, forward);
+    hand_over(stop, forward);
   }
-  for (const SequenceSlice& slice : plan.slices) {
-    if (slice.pooling != Pooling::kNone && draws_) {
-      result.pooled.push_back(pool(slice, forward));
+  std::vector<HomeResult> results;
+  for (int home = last.first_home; home < last.first_home + last.homes; ++home) {
+    const StepPlan& plan = plans[static_cast<std::size_t>(home)];
+    if (plan.tokens.empty()) {
+      continue;
+    }
+    StepResult result{.id = plan.id};
+    answer({home, plan, draws}, forward, tap, result);
+    if (draws) {
+      results.push_back({home, std::move(result)});
     }
   }
-  score(plan, forward, result);
-  draw(plan, forward, tap, result);
-  if (draws_) {
-    fail_unusable(plan, result);
+  if (place_.fabric != nullptr) {
+    place_.fabric->progress().reach(place_.on_fabric, {step_, cpu::kStepEnd});
   }
-  return result;
+  return results;
+}
+
+// Draws, scores and pools what a home's plan asks for.
+void Rank::answer(const Home& home, const Forward& forward, const LogitsTap& tap,
+                  StepResult& result) {
+  for (const SequenceSlice& slice : home.plan.slices) {
+    if (slice.pooling != Pooling::kNone && home.draws) {
+      result.pooled.push_back(pool(home, slice, forward));
+    }
+  }
+  score(home, forward, result);
+  draw(home, forward, tap, result);
+  if (home.draws) {
+    fail_unusable(home.plan, result);
+  }
 }
 
 void Rank::mark_unusable(std::span<const float> logits, std::span<std::uint8_t> rows) {
@@ -283,8 +338,10 @@ void Rank::fail_unusable(const StepPlan& plan, StepResult& result) const {
   }
 }
 
-void Rank::draw(const StepPlan& plan, const Forward& forward, const LogitsTap& tap,
+void Rank::draw(const Home& home, const Forward& forward, const LogitsTap& tap,
                 StepResult& result) {
+  const StepPlan& plan = home.plan;
+  const std::span<const int> rows = rows_.sampled_rows(home.number);
   result.sampled.resize(plan.samples.size());
   unusable_samples_.assign(plan.samples.size(), 0);
   std::size_t told = 0;
@@ -295,8 +352,8 @@ void Rank::draw(const StepPlan& plan, const Forward& forward, const LogitsTap& t
   const auto most = static_cast<std::size_t>(scratch_.max_logit_rows());
   for (std::size_t first = 0; first < plan.samples.size(); first += most) {
     const std::size_t count = std::min(most, plan.samples.size() - first);
-    const auto logits = forward.project_logits(rows_.sampled_rows().subspan(first, count), tile_++);
-    if (!draws_) {
+    const auto logits = forward.project_logits(rows.subspan(first, count), tile_++);
+    if (!home.draws) {
       continue;
     }
     if (tap) {
@@ -312,7 +369,8 @@ void Rank::draw(const StepPlan& plan, const Forward& forward, const LogitsTap& t
 }
 
 // Scores kLogitRows rows at a time: the logits of a whole prompt could take gigabytes.
-void Rank::score(const StepPlan& plan, const Forward& forward, StepResult& result) {
+void Rank::score(const Home& home, const Forward& forward, StepResult& result) {
+  const StepPlan& plan = home.plan;
   result.scored.resize(plan.scores.size());
   unusable_scores_.assign(plan.scores.size(), 0);
   const auto most = static_cast<std::size_t>(scratch_.max_logit_rows());
@@ -321,10 +379,10 @@ void Rank::score(const StepPlan& plan, const Forward& forward, StepResult& resul
     const auto specs = std::span(plan.scores).subspan(first, count);
     scored_rows_.clear();
     for (const ScoreSpec& spec : specs) {
-      scored_rows_.push_back(spec.after);
+      scored_rows_.push_back(rows_.first_row(home.number) + spec.after);
     }
     const auto logits = forward.project_logits(scored_rows_, tile_++);
-    if (!draws_) {
+    if (!home.draws) {
       continue;
     }
     mark_unusable(logits, std::span(unusable_scores_).subspan(first, count));
@@ -332,10 +390,12 @@ void Rank::score(const StepPlan& plan, const Forward& forward, StepResult& resul
   }
 }
 
-std::vector<double> Rank::pool(const SequenceSlice& slice, const Forward& forward) {
+std::vector<double> Rank::pool(const Home& home, const SequenceSlice& slice,
+                               const Forward& forward) {
   const bool mean = slice.pooling == Pooling::kMean;
   const int count = mean ? slice.token_count : 1;
-  const auto rows = forward.normalise(slice.token_begin + slice.token_count - count, count);
+  const auto rows = forward.normalise(
+      rows_.first_row(home.number) + slice.token_begin + slice.token_count - count, count);
   const auto hidden = static_cast<std::size_t>(spec_.hidden);
   std::vector<double> pooled(hidden);
   if (!mean) {

@@ -20,9 +20,10 @@
 #include "model/forward.h"
 #include "model/rope_table.h"
 #include "model/weights.h"
-#include "worker/group.h"
+#include "worker/fabric.h"
 #include "worker/kv_store.h"
 #include "worker/layer_pages.h"
+#include "worker/route.h"
 #include "worker/sampler.h"
 #include "worker/step_rows.h"
 
@@ -38,13 +39,21 @@ struct WorkerDevice {
   cpu::Locality where;  // CPUs and NUMA nodes
 };
 
+// For replicas that may be joined: their devices are on one fabric, and their buffers are for all
+// shards and for as many rows as it has, to which a joint step is limited.
+struct Joining {
+  std::shared_ptr<Fabric> fabric;
+  int first_device = 0;  // of this replica, on the fabric
+};
+
 // A worker's form, devices, memory and limits. Plans must stay within the limits.
 struct WorkerOptions {
   Form form;
   std::vector<WorkerDevice> devices = {{}};  // one for each of form.group
-  int max_step_tokens = 2048;
-  int max_positions = 4096;  // tokens of the longest sequence
-  int max_in_flight = 1;     // steps started and not done
+  std::optional<Joining> joining;            // nothing: the replica's devices are always its own
+  int max_step_tokens = 2048;                // of a replica
+  int max_positions = 4096;                  // tokens of the longest sequence
+  int max_in_flight = 1;                     // steps started and not done
 
   // With pages, which each device has, the form can change while steps run. Without, memory is
   // fixed.
@@ -74,10 +83,37 @@ struct RankPages {
   std::shared_ptr<KvStore> kv;
 };
 
-// The device of a form that a rank is. `group` is null for a form of one device.
+// The device that a rank is. `fabric` is null for a device that is always alone.
 struct RankPlace {
   int device = 0;  // index into Form::group
-  Group* group = nullptr;
+  Fabric* fabric = nullptr;
+  int on_fabric = 0;  // index
+};
+
+// A change of what the devices of a group hold of a component, or of how its homes are joined.
+struct GroupChange {
+  std::uint64_t number = 0;  // of the entry, among the steps of the group
+  std::vector<int> meeting;  // devices of the fabric that wait for each other first
+  Formation after;
+  std::vector<StepRoute> routes;  // by device of the group, afterwards
+  struct Hold {
+    MorphId id;
+    HoldShards step;
+    Precision precision = Precision::kBf16;  // of the component
+    Formation before;
+    std::vector<std::vector<BlockId>> live;  // by home, in order; of attention whose KV moves
+    std::vector<KvStore*> stores;            // by device
+  };
+  std::optional<Hold> hold;
+  enum class Kv : std::uint8_t { kStays, kUnifies, kDivides };
+  Kv kv = Kv::kStays;
+  int homes_before = 1;
+};
+
+// What a home's plan brought.
+struct HomeResult {
+  int home = 0;
+  StepResult result;
 };
 
 // Called with the logits [n][vocab] of samples [first_sample, first_sample + n) before the draw.
@@ -98,40 +134,58 @@ class Rank {
   // Binds the calling thread to the device's CPUs and memory while the result lives.
   cpu::Seat take_seat() const { return team_.take_seat(); }
 
-  // True if this rank draws the tokens of its group.
-  bool draws() const { return draws_; }
-
-  // Computes its part of a step. The result means something only if draws(). Stops the program if
-  // the plan is malformed or beyond the limits.
-  StepResult run(const StepPlan& plan, const LogitsTap& tap = {});
+  // Computes its part of a step: a plan for each home, without tokens for a home that has nothing
+  // to compute. Returns the results of the plans whose tokens this device draws. Steps, and changes
+  // among them, have ascending numbers, alike on all devices of a group. Stops the program if a
+  // plan is malformed or beyond the limits.
+  std::vector<HomeResult> run(std::uint64_t step, std::span<const StepPlan> plans,
+                              const LogitsTap& tap = {});
 
   // Between steps: gives the component the weights in `memory`, which then holds the old ones.
   void swap_component(const SwapComponent& swap, ShardMemory& memory);
   // Copies blocks of another rank's KV, or of this one's, into this one's.
   void copy_blocks(const Rank& source, std::span<const BlockMove> moves);
 
+  // Between steps, with all devices of the group: changes what they hold, with KV, and their homes.
+  // `device` is this one's index in the group. `memory` has the weights that were fetched for a
+  // Hold; then it holds those that were dropped.
+  void change(const GroupChange& change, int device, ShardMemory& memory);
+
+  // Returns the packed weights of a shard that is here, on pages.
+  std::span<const std::byte> shard(const ComponentVariant& which) const {
+    return pages_.shard(weights_, which);
+  }
+  KvStore& kv() const { return *kv_; }
   WorkerMemory memory() const;
 
  private:
   struct Built;
   explicit Rank(Built built);
 
-  void begin_rows(const ForwardBatch& batch, const Forward& forward);
-  void hand_over(std::int64_t rows, const Forward& forward);
-  void draw(const StepPlan& plan, const Forward& forward, const LogitsTap& tap, StepResult& result);
-  void score(const StepPlan& plan, const Forward& forward, StepResult& result);
-  std::vector<double> pool(const SequenceSlice& slice, const Forward& forward);
+  // A home's plan in the step that runs.
+  struct Home {
+    int number = 0;
+    const StepPlan& plan;
+    bool draws = false;
+  };
+  void follow(StepRoute route);
+  void meet(const GroupChange& change, std::uint32_t point);
+  void move_kv_of(const GroupChange& change, int device);
+  void take_rows(int stop, const Forward& forward);
+  void hand_over(int stop, const Forward& forward);
+  void compute(int stop, const Forward& forward);
+  void answer(const Home& home, const Forward& forward, const LogitsTap& tap, StepResult& result);
+  void draw(const Home& home, const Forward& forward, const LogitsTap& tap, StepResult& result);
+  void score(const Home& home, const Forward& forward, StepResult& result);
+  std::vector<double> pool(const Home& home, const SequenceSlice& slice, const Forward& forward);
   void mark_unusable(std::span<const float> logits, std::span<std::uint8_t> rows);
   void fail_unusable(const StepPlan& plan, StepResult& result) const;
 
   const ModelSpec spec_;
   const RankPlace place_;
-  const LayerRange layers_;  // that this device computes
-  const bool embeds_;
-  const bool projects_;
-  const bool draws_;
-  std::optional<cpu::SharedExchange> exchange_;  // nothing for a device that is alone
-  std::uint64_t step_ = 0;                       // counts the steps run
+  StepRoute route_;
+  std::optional<cpu::SharedExchange> exchange_;  // nothing for a device that is always alone
+  std::uint64_t step_ = 0;                       // number of the step
   int tile_ = 0;                                 // counts the tiles of logits of this step
   ModelWeights weights_;
   LayerPages pages_;  // of the weights, if they are on pages

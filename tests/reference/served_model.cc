@@ -6,6 +6,14 @@
 #include "base/units.h"
 
 namespace protean {
+namespace {
+
+// Runs a plan on a device that is always alone.
+StepResult run_alone(Rank& rank, const StepPlan& plan, const LogitsTap& tap = {}) {
+  return std::move(rank.run(plan.id.value, {&plan, 1}, tap).at(0).result);
+}
+
+}  // namespace
 
 ServedModel::ServedModel(const Checkpoint& checkpoint, const Options& options)
     : options_(options), vocab_(checkpoint.spec().vocab) {
@@ -55,7 +63,7 @@ void ServedModel::step(const std::vector<std::pair<TestSequence*, int>>& chunks)
       sequence->logits[sequence->computed + count - 1] = {of_row.begin(), of_row.end()};
     }
   };
-  const StepResult result = rank_->run(plan, keep);
+  const StepResult result = run_alone(*rank_, plan, keep);
   for (std::size_t i = 0; i < chunks.size(); ++i) {
     chunks[i].first->drawn.push_back(result.sampled[i]);
     chunks[i].first->computed += chunks[i].second;
@@ -103,7 +111,7 @@ void ServedModel::read_chunk(const std::vector<TokenId>& prompt, int first, int 
                          .score_count = static_cast<int>(plan.scores.size()),
                          .pooling = Pooling::kMean});
   plan.id = StepId{++last_step_};
-  StepResult result = rank_->run(plan);
+  StepResult result = run_alone(*rank_, plan);
   so_far.scored.insert(so_far.scored.end(), result.scored.begin(), result.scored.end());
   so_far.row_sum.resize(result.pooled.at(0).size());
   for (std::size_t i = 0; i < so_far.row_sum.size(); ++i) {
@@ -113,7 +121,7 @@ void ServedModel::read_chunk(const std::vector<TokenId>& prompt, int first, int 
   plan.slices[0].score_count = 0;
   plan.slices[0].pooling = Pooling::kLast;
   plan.id = StepId{++last_step_};
-  so_far.last_row = rank_->run(plan).pooled.at(0);
+  so_far.last_row = run_alone(*rank_, plan).pooled.at(0);
 }
 
 }  // namespace protean

@@ -18,6 +18,7 @@
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 // Highway wants its own headers after foreach_target.h.
 #include "device/cpu/attention_amx-inl.h"
+#include "device/cpu/attention_row-inl.h"
 #include "device/cpu/attention_tile-inl.h"
 #include "device/cpu/lanes-inl.h"
 #include "hwy/highway.h"
@@ -46,6 +47,7 @@ struct Queries {
   alignas(64) float merged[kQueryFloats];          // records of all earlier segments
   alignas(64) float weights[kMaxQueries * kTile];  // first scores, then e^(score - maximum)
   float rescale[kMaxQueries];                      // factors of the sums before this tile
+  float scales[kMaxQueries];                       // factors of the scores; AMX only
   PositionRange visible[kMaxQueries];
   // The visible positions within the tile (with AMX the segment), relative to its begin.
   PositionRange in_tile[kMaxQueries];
@@ -132,6 +134,7 @@ struct TileScores {
   float* weights = nullptr;      // scores, which weigh() replaces by weights
   const Tile* scales = nullptr;  // if null, all scales are 1
   float scale = 0;               // scale of the softmax
+  float cap = 0;                 // cap of the scores, or 0
   PositionRange see;             // within the tile
 };
 
@@ -151,6 +154,10 @@ HWY_NOINLINE float weigh(const TileScores& tile, float* record) {
     Vec score = hn::Mul(hn::Load(floats, weights + at), scale);
     if (tile.scales != nullptr) {
       score = hn::Mul(score, hn::Load(floats, tile.scales->key_scales + at));
+    }
+    if (tile.cap > 0.0f) {
+      score = hn::Mul(tanh(floats, hn::Div(score, hn::Set(floats, tile.cap))),
+                      hn::Set(floats, tile.cap));
     }
     hn::Store(score, floats, weights + at);
     high = hn::Max(high, hn::IfThenElse(seen_from(at), score, none));
@@ -398,18 +405,22 @@ void attend_tile(const TileWork& work, Tile& tile, Queries& queries) {
       tile.value_scales[t] = read_scale(work.rows->value_scales_at[t]);
     }
   }
-  const float scale = 1.0f / std::sqrt(static_cast<float>(head_dim));
+  const float scale = call.scale();
   for (int i = which.begin; i < which.end; ++i) {
     const PositionRange see = queries.visible[i].within(positions);
     queries.in_tile[i] = {see.begin - work.base, see.end - work.base};
   }
   if (call.paired()) {
+    for (int i = which.begin; call.options.score_cap > 0.0f && i < which.end; ++i) {
+      cap_scores(queries.in_tile[i], scale, call.options.score_cap, queries.weights + i * kTile);
+    }
     weigh_pairs(which, dims.record, scale, queries);
   } else {
     for (int i = which.begin; i < which.end; ++i) {
       queries.rescale[i] = weigh({.weights = queries.weights + i * kTile,
                                   .scales = scaled ? &tile : nullptr,
                                   .scale = scale,
+                                  .cap = call.options.score_cap,
                                   .see = queries.in_tile[i]},
                                  queries.segment + i * dims.record);
     }
@@ -455,18 +466,42 @@ HWY_NOINLINE void attend_by_vectors(const AttentionCall& call, const AttentionPa
 template <class Tiles>
 void attend_segment(Tiles& tiles, const AttentionCall& call, PositionRange which,
                     SegmentTiles& segment, Queries& queries) {
-  const TiledDims dims(call.layer.head_dim);
+  const TiledDims dims(call.layer.head_dim, call.layer.element);
   for (int first = 0; first < which.end; first += kBlockRows) {
     const PositionRange rows = which.within({first, first + kBlockRows});
     if (!rows.empty()) {
       attend_block(tiles,
                    {.dims = dims,
                     .q = queries.q + std::ptrdiff_t{first} * dims.depth,
+                    .scales = queries.scales + first,
                     .see = queries.in_tile + first,
                     .records = queries.segment + std::ptrdiff_t{first} * dims.record,
-                    .rows = {rows.begin - first, rows.end - first}},
+                    .rows = {rows.begin - first, rows.end - first},
+                    .score_cap = call.options.score_cap},
                    segment);
     }
+  }
+}
+
+// Packs a tile of a segment.
+template <class Key, class Value>
+void pack_tile(const TileRows& rows, const TileRows& next, const TiledDims& dims, int tile,
+               SegmentTiles& segment) {
+  pack_keys<Key>(rows.keys, rows.values, dims.head_dim, segment.keys + tile * dims.key_floats());
+  pack_values<Value>(rows.values, next.keys, kTile, dims.head_dim,
+                     segment.values + tile * kTile / 2 * dims.width);
+}
+
+// Reads the scales of a tile's positions that some query sees; the others are 0.
+inline void read_scales(const TileRows& rows, PositionRange seen, int tile,
+                        SegmentScores& segment) {
+  float* const keys = segment.key_scales + tile * kTile;
+  float* const values = segment.value_scales + tile * kTile;
+  std::fill_n(keys, kTile, 0.0f);
+  std::fill_n(values, kTile, 0.0f);
+  for (int t = seen.begin; t < seen.end; ++t) {
+    keys[t] = read_scale(rows.key_scales_at[t]);
+    values[t] = read_scale(rows.value_scales_at[t]);
   }
 }
 
@@ -475,9 +510,10 @@ void attend_segment(Tiles& tiles, const AttentionCall& call, PositionRange which
 template <class Tiles, class Done>
 HWY_NOINLINE void attend_by_tiles(const AttentionCall& call, const AttentionPart& part,
                                   PositionRange segments, Queries& queries, const Done& done) {
-  const TiledDims dims(call.layer.head_dim);
+  const TiledDims dims(call.layer.head_dim, call.layer.element);
   SegmentTiles segment;
-  clear_key_padding(dims, segment);
+  segment.scores.scaled = call.layer.element == KvElement::kInt8;
+  clear_key_padding(dims, call.layer.element, segment);
   TileRows rows[2];  // rows of this tile and of the next, in turns
   int turn = 0;
   const PositionRange positions =
@@ -495,10 +531,14 @@ HWY_NOINLINE void attend_by_tiles(const AttentionCall& call, const AttentionPart
         find_rows(call, part, base + kTile, rows[1 - turn]);
       }
       const int tile = (base - all.begin) / kTile;
-      pack_keys<Bf16Pair>(rows[turn].keys, rows[turn].values, dims.head_dim,
-                          segment.keys + tile * dims.key_floats());
-      pack_values<Bf16Pair>(rows[turn].values, rows[ends ? turn : 1 - turn].keys, kTile,
-                            dims.head_dim, segment.values + tile * kTile / 2 * dims.width);
+      const TileRows& next = rows[ends ? turn : 1 - turn];
+      if (segment.scores.scaled) {
+        const PositionRange seen = positions.within({base, base + kTile});
+        pack_tile<Int8Four, Int8Pair>(rows[turn], next, dims, tile, segment);
+        read_scales(rows[turn], {seen.begin - base, seen.end - base}, tile, segment.scores);
+      } else {
+        pack_tile<Bf16Pair, Bf16Pair>(rows[turn], next, dims, tile, segment);
+      }
     }
     const PositionRange which = queries_that_see(part, queries, all);
     for (int i = which.begin; i < which.end; ++i) {
@@ -510,6 +550,52 @@ HWY_NOINLINE void attend_by_tiles(const AttentionCall& call, const AttentionPart
   }
   tiles.release();
 }
+
+// Computes segments of a part of one row with AMX.
+template <class Tiles, class Done>
+HWY_NOINLINE void attend_row_by_tiles(const AttentionCall& call, const AttentionPart& part,
+                                      PositionRange segments, Queries& queries, const Done& done) {
+  RowSpace space(call);
+  KvAhead ahead(call, part);
+  ahead.begin(segments.begin);
+  ahead.ask_all();
+  Tiles tiles;
+  tiles.configure();
+  for (int index = segments.begin; index < segments.end; ++index) {
+    if (index + 1 < segments.end) {
+      ahead.begin(index + 1);
+    }
+    const SegmentRuns runs(call, part, index);
+    for (int i = 0; i < part.kv_heads; ++i) {
+      const std::ptrdiff_t query = std::ptrdiff_t{i} * call.group();
+      const RowHead head{.call = call,
+                         .part = part,
+                         .runs = runs,
+                         .head = i,
+                         .q = queries.q + query * space.dims.depth,
+                         .scales = queries.scales + query,
+                         .records = queries.segment + query * call.record()};
+      if (space.scores.scaled) {
+        attend_head<TileElement::kInt8, Int8Pair>(tiles, head, {space, ahead});
+      } else {
+        attend_head<TileElement::kBf16, Bf16Pair>(tiles, head, {space, ahead});
+      }
+    }
+    done(index, PositionRange{0, part.queries});
+  }
+  tiles.release();
+}
+
+// Computes segments with AMX.
+template <class Tiles, class Done>
+void attend_with(const AttentionCall& call, const AttentionPart& part, PositionRange segments,
+                 Queries& queries, const Done& done) {
+  if (call.by_row(*part.slice)) {
+    attend_row_by_tiles<Tiles>(call, part, segments, queries, done);
+  } else {
+    attend_by_tiles<Tiles>(call, part, segments, queries, done);
+  }
+}
 #endif
 
 // Computes segments. After each it calls done(segment, queries that see some of it);
@@ -519,11 +605,11 @@ void attend_segments(const AttentionCall& call, const AttentionPart& part, Posit
                      Queries& queries, const Done& done) {
 #if HWY_TARGET != HWY_SCALAR
   if (call.options.unit == MatmulUnit::kEmulatedAmx) {
-    return attend_by_tiles<EmulatedTiles>(call, part, segments, queries, done);
+    return attend_with<EmulatedTiles>(call, part, segments, queries, done);
   }
 #if HWY_ARCH_X86_64
   if (call.options.unit == MatmulUnit::kAmx) {
-    return attend_by_tiles<AmxTiles>(call, part, segments, queries, done);
+    return attend_with<AmxTiles>(call, part, segments, queries, done);
   }
 #endif
 #endif
@@ -564,19 +650,32 @@ void merge_segment(const AttentionCall& call, int segment, PositionRange which,
   }
 }
 
+// Writes a query in the form in which it is multiplied, to a row of `width`. Returns the factor of
+// its scores.
+float write_query(const AttentionCall& call, const float* q, int width, float* to) {
+  const int head_dim = call.layer.head_dim;
+#if HWY_TARGET != HWY_SCALAR
+  if (call.tiled() && call.layer.element == KvElement::kInt8) {
+    return call.scale() *
+           write_bytes(q, head_dim, TiledDims(head_dim, call.layer.element).words, to);
+  }
+#endif
+  std::copy_n(q, head_dim, to);
+  if (call.paired()) {
+    std::fill(to + head_dim, to + width, 0.0f);
+    for (int from = 0; from < width; from += kUnit) {
+      hn::Store(nearest_pairs(load_unit(to + from)), Floats(), to + from / 2);
+    }
+  }
+  return call.scale();
+}
+
 void begin_queries(const AttentionCall& call, const AttentionPart& part, Queries& queries) {
   const int head_dim = call.layer.head_dim;
   const int width = round_up(head_dim, call.tiled() ? kTileInputs : kUnit);
   for (int i = 0; i < part.queries; ++i) {
-    const float* const q = call.q + part.offset(call, i);
-    float* const to = queries.q + i * width;
-    std::copy_n(q, head_dim, to);
-    if (call.paired()) {
-      std::fill(to + head_dim, to + width, 0.0f);
-      for (int from = 0; from < width; from += kUnit) {
-        hn::Store(nearest_pairs(load_unit(to + from)), Floats(), to + from / 2);
-      }
-    }
+    queries.scales[i] =
+        write_query(call, call.q + part.offset(call, i), width, queries.q + i * width);
     queries.visible[i] = part.visible(call, i);
   }
   if (call.tiled()) {  // clears the unused rows of the last tile
@@ -632,14 +731,16 @@ void attend(const AttentionCall& call, const AttentionPart& part) {
   end_part(call, part, queries);
 }
 
-// Computes one segment of a part to records[queries][record].
-void attend_apart(const AttentionCall& call, const AttentionPart& part, int segment,
+// Computes segments of a part to records[segment][queries][record].
+void attend_apart(const AttentionCall& call, const AttentionPart& part, PositionRange segments,
                   float* records) {
   Queries queries;
   begin_queries(call, part, queries);
-  attend_segments(call, part, {segment, segment + 1}, queries, [&](int, PositionRange which) {
+  attend_segments(call, part, segments, queries, [&](int segment, PositionRange which) {
+    float* const to =
+        records + std::ptrdiff_t{segment - segments.begin} * part.queries * call.record();
     std::copy(queries.segment + which.begin * call.record(),
-              queries.segment + which.end * call.record(), records + which.begin * call.record());
+              queries.segment + which.end * call.record(), to + which.begin * call.record());
   });
 }
 
@@ -671,39 +772,17 @@ HWY_EXPORT(attend_apart);
 HWY_EXPORT(merge_apart);
 
 MatmulUnit unit_for(KvElement element, MatmulUnit wanted) {
-  if (element != KvElement::kBf16 || !HWY_DYNAMIC_DISPATCH(has_pairs)()) {
+  if (element == KvElement::kF32 || !HWY_DYNAMIC_DISPATCH(has_pairs)()) {
     return MatmulUnit::kVector;
   }
-  return wanted == MatmulUnit::kBest ? best_unit() : wanted;
+  const MatmulUnit unit = wanted == MatmulUnit::kBest ? best_unit() : wanted;
+  return element == KvElement::kInt8 && !has_tiles(unit) ? MatmulUnit::kVector : unit;
 }
 
-// Returns the parts of slices. Long ones come first, so that the last tasks are short.
-std::vector<AttentionPart> parts_of(const AttentionCall& call,
-                                    std::span<const AttentionSlice> slices) {
-  std::vector<const AttentionSlice*> order(slices.size());
-  std::transform(slices.begin(), slices.end(), order.begin(),
-                 [](const AttentionSlice& slice) { return &slice; });
-  std::stable_sort(order.begin(), order.end(), [](const auto* a, const auto* b) {
-    return a->first_position + a->rows > b->first_position + b->rows;
-  });
-  const int most = call.max_queries();
-  std::vector<AttentionPart> parts;
-  for (const AttentionSlice* slice : order) {
-    const int queries = slice->rows * call.group();
-    for (int end = queries; end > 0; end -= most) {  // later rows see more
-      const int first = std::max(0, end - most);
-      for (int head = 0; head < call.layer.kv_heads; ++head) {
-        parts.push_back({slice, head, first, end - first});
-      }
-    }
-  }
-  return parts;
-}
-
-// One segment of a part, computed as a task.
+// Consecutive segments of a part, computed as a task.
 struct SegmentTask {
   const AttentionPart* part = nullptr;
-  int segment = 0;
+  PositionRange segments;
   std::int64_t records_at = 0;
 };
 
@@ -714,12 +793,15 @@ void attend_by_segments(Team& team, const AttentionCall& call,
   std::vector<SegmentTask> tasks;
   std::vector<std::int64_t> first_records;
   std::int64_t floats = 0;
+  const int row_segments = row_segments_of_task(call, parts, team.threads());
   for (const AttentionPart& part : parts) {
     first_records.push_back(floats);
-    const PositionRange segments = part.segments(call);
-    for (int segment = segments.begin; segment < segments.end; ++segment) {
-      tasks.push_back({&part, segment, floats});
-      floats += std::int64_t{part.queries} * call.record();
+    const PositionRange all = part.segments(call);
+    const int each = call.by_row(*part.slice) ? row_segments : 1;
+    for (int begin = all.begin; begin < all.end; begin += each) {
+      const PositionRange segments{begin, std::min(begin + each, all.end)};
+      tasks.push_back({&part, segments, floats});
+      floats += std::int64_t{part.queries} * call.record() * (segments.end - segments.begin);
     }
   }
   constexpr std::size_t kAlignmentFloats = 16;
@@ -732,7 +814,7 @@ void attend_by_segments(Team& team, const AttentionCall& call,
   team.run(std::ssize(tasks), [&](std::int64_t index, int) {
     const SegmentTask& task = tasks[static_cast<std::size_t>(index)];
     HWY_DYNAMIC_DISPATCH(attend_apart)
-    (call, *task.part, task.segment, records + task.records_at);
+    (call, *task.part, task.segments, records + task.records_at);
   });
   team.run(std::ssize(parts), [&](std::int64_t index, int) {
     const auto i = static_cast<std::size_t>(index);
@@ -744,7 +826,6 @@ void attend_by_segments(Team& team, const AttentionCall& call,
 
 void attention(Team& team, const KvLayer& layer, std::span<const AttentionSlice> slices,
                const AttentionOptions& options, const AttentionRows& rows) {
-  constexpr int kPartsPerThread = 4;  // enough to balance the threads
   check_layer(layer);
   check(options.heads > 0 && options.heads % layer.kv_heads == 0,
         "query heads are not a multiple of KV heads");
@@ -754,8 +835,8 @@ void attention(Team& team, const KvLayer& layer, std::span<const AttentionSlice>
   check_slices(layer, slices, std::ssize(q) / width);
   AttentionCall call{layer, options, q.data(), out.data()};
   call.options.unit = unit_for(layer.element, options.unit);
-  const std::vector<AttentionPart> parts = parts_of(call, slices);
-  if (team.threads() > 1 && std::ssize(parts) < kPartsPerThread * team.threads()) {
+  const std::vector<AttentionPart> parts = parts_of(call, slices, team.threads());
+  if (!balanced(call, parts, team.threads())) {
     attend_by_segments(team, call, parts);
     return;
   }

@@ -8,7 +8,7 @@
 
 namespace protean::cpu {
 
-// Computes out[row] = softmax(q k^T / sqrt(head_dim)) v over the positions up to the row's own and,
+// Computes out[row] = softmax(cap(scale * q k^T)) v over the positions up to the row's own and,
 // if window > 0, above its own - window. q and out are [rows][heads * head_dim]. KV is read in
 // ascending tiles of 64 positions, whose sums are added within segments of 256 positions, which are
 // then merged in ascending order. Tiles and segments begin at multiples of their size. So the bits
@@ -19,9 +19,12 @@ struct AttentionOptions {
   int heads = 0;
   int window = 0;
   Element element = Element::kBf16;  // rounding of out
-  // Used for bf16 KV. Vectors multiply in f32; dot instructions and AMX round queries and weights
-  // to bf16. All calls for a sequence must use the same unit, or the bits of its rows depend on the
-  // call.
+  float scale = 0.0F;                // of the scores; 0 means 1 / sqrt(head_dim)
+  float score_cap = 0.0F;            // cap(s) = score_cap * tanh(s / score_cap); 0 means cap(s) = s
+  // Vectors multiply in f32. With bf16 KV, dot instructions and AMX round queries and weights to
+  // bf16. With int8 KV, AMX rounds queries to integers of two bytes and weights to bf16, and dot
+  // instructions are not used. All calls for a sequence must use the same unit, or the bits of its
+  // rows depend on the call.
   MatmulUnit unit = MatmulUnit::kBest;
 };
 struct AttentionRows {

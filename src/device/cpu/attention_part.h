@@ -1,7 +1,10 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
+#include <span>
+#include <vector>
 
 #include "device/cpu/attention.h"
 #include "device/cpu/tiles.h"
@@ -33,6 +36,10 @@ struct AttentionCall {
   float* out = nullptr;
 
   int group() const { return options.heads / layer.kv_heads; }
+  float scale() const {
+    return options.scale > 0.0F ? options.scale
+                                : 1.0F / std::sqrt(static_cast<float>(layer.head_dim));
+  }
   bool tiled() const {
     return options.unit == MatmulUnit::kAmx || options.unit == MatmulUnit::kEmulatedAmx;
   }
@@ -44,6 +51,12 @@ struct AttentionCall {
                    : std::min(kMaxVectorQueries, fit);
   }
   int record() const { return record_floats(layer.head_dim); }
+  // Returns true if the slice has one row whose heads are computed by tiles of keys. Queries of two
+  // bytes take two columns each.
+  bool by_row(const AttentionSlice& slice) const {
+    const int columns = layer.element == KvElement::kInt8 ? 2 : 1;
+    return tiled() && slice.rows == 1 && columns * group() <= kTileRows16;
+  }
 };
 
 struct PositionRange {
@@ -57,20 +70,22 @@ struct PositionRange {
   bool empty() const { return begin >= end; }
 };
 
-// Some queries of one KV head in a slice. Queries are numbered by row, and within a row by the
-// query heads of the KV head.
+// Some queries of one KV head in a slice, or those of consecutive KV heads in a slice of one row.
+// Queries are numbered by row, and within a row by query head.
 struct AttentionPart {
   const AttentionSlice* slice = nullptr;
-  int kv_head = 0;
+  int kv_head = 0;  // the first
+  int kv_heads = 1;
   int first_query = 0;
   int queries = 0;
 
   int row(const AttentionCall& call, int query) const {
-    return (first_query + query) / call.group();
+    return (first_query + query) / (kv_heads * call.group());
   }
   // Returns the offset of a query in q and out.
   std::int64_t offset(const AttentionCall& call, int query) const {
-    const std::int64_t head = kv_head * call.group() + (first_query + query) % call.group();
+    const std::int64_t head =
+        kv_head * call.group() + (first_query + query) % (kv_heads * call.group());
     const std::int64_t batch_row = std::int64_t{slice->first_row} + row(call, query);
     return (batch_row * call.options.heads + head) * call.layer.head_dim;
   }
@@ -88,6 +103,18 @@ struct AttentionPart {
     return {all.begin / kSegment, (all.end + kSegment - 1) / kSegment};
   }
 };
+
+// Returns the parts of slices. Long ones come first, so that the last tasks are short.
+std::vector<AttentionPart> parts_of(const AttentionCall& call,
+                                    std::span<const AttentionSlice> slices, int threads);
+
+// Returns true if the threads take about the same time when each part is a task.
+bool balanced(const AttentionCall& call, const std::vector<AttentionPart>& parts, int threads);
+
+// Returns how many segments of a part of one row are a task if parts are not balanced, so that most
+// segments are prefetched while others are computed and all threads have work.
+int row_segments_of_task(const AttentionCall& call, const std::vector<AttentionPart>& parts,
+                         int threads);
 
 inline PositionRange segment_range(int segment) {
   return {segment * kSegment, (segment + 1) * kSegment};

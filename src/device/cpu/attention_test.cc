@@ -27,6 +27,8 @@ struct Config {
   int block_tokens = 16;
   KvElement element = KvElement::kBf16;
   MatmulUnit unit = MatmulUnit::kVector;
+  float scale = 0;
+  float score_cap = 0;
 
   bool in_pairs() const { return unit != MatmulUnit::kVector; }
 };
@@ -43,6 +45,8 @@ std::vector<Config> every_way(Config config) {
     config.unit = unit;
     ways.push_back(config);
   }
+  config.element = KvElement::kInt8;
+  ways.push_back(config);
   return ways;
 }
 
@@ -147,6 +151,8 @@ std::vector<float> compute(Team& team, const Config& config, const KvLayer& laye
             {.heads = config.heads,
              .window = config.window,
              .element = Element::kF32,
+             .scale = config.scale,
+             .score_cap = config.score_cap,
              .unit = config.unit},
             {q, out});
   return out;
@@ -193,7 +199,7 @@ std::vector<Expected> reference(const Config& config, const Sequence& sequence, 
   const int kv_head = head / (config.heads / config.kv_heads);
   const float* const row = sequence.q.data() + (position * config.heads + head) * d;
   std::vector<double> q(row, row + d);
-  if (config.in_pairs()) {
+  if (config.in_pairs() && config.element == KvElement::kBf16) {
     std::transform(row, row + d, q.begin(),
                    [](float value) { return float_from(bf16_from(value)); });
   }
@@ -202,7 +208,9 @@ std::vector<Expected> reference(const Config& config, const Sequence& sequence, 
   for (int t = first; t <= position; ++t) {
     const auto key = stored(config, sequence.k.data() + (t * config.kv_heads + kv_head) * d);
     const double dot = std::inner_product(key.begin(), key.end(), q.begin(), 0.0);
-    scores.push_back(dot / std::sqrt(d));
+    const double score = config.scale > 0 ? double{config.scale} * dot : dot / std::sqrt(d);
+    const double cap = config.score_cap;
+    scores.push_back(cap > 0 ? cap * std::tanh(score / cap) : score);
   }
   const double high = *std::max_element(scores.begin(), scores.end());
   double total = 0;
@@ -236,6 +244,8 @@ const Config kConfigs[] = {
     {.heads = 4, .kv_heads = 4, .head_dim = 256, .window = 100, .block_tokens = 3},
     {.heads = 2, .kv_heads = 1, .head_dim = 512, .block_tokens = 64},
     {.heads = 2, .kv_heads = 1, .head_dim = 56, .block_tokens = 100},
+    {.heads = 4, .kv_heads = 2, .head_dim = 64, .window = 90, .scale = 0.7F, .score_cap = 1.5F},
+    {.heads = 2, .kv_heads = 1, .head_dim = 32, .score_cap = 0.3F},
 };
 
 TEST_P(Attention, AgreesWithDoublePrecision) {

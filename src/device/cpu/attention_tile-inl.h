@@ -39,12 +39,32 @@ HWY_INLINE hn::Mask<Floats> seen_lanes(PositionRange see, int at) {
   return hn::AndNot(first(see.begin - at), first(see.end - at));
 }
 
+// Replaces products of a query and the keys that it sees by those whose scores, `scale` times the
+// product, are capped. The lanes of a vector beyond what the query sees may change too.
+HWY_NOINLINE inline void cap_scores(PositionRange see, float scale, float cap, float* products) {
+  const Floats floats;
+  const Vec inner = hn::Set(floats, scale / cap);
+  const Vec outer = hn::Set(floats, cap / scale);
+  for (int at = see.begin / kLanes * kLanes; at < see.end; at += kLanes) {
+    const Vec product = hn::Load(floats, products + at);
+    hn::Store(hn::Mul(tanh(floats, hn::Mul(product, inner)), outer), floats, products + at);
+  }
+}
+
 // A stored bf16 that is multiplied in pairs.
 struct Bf16Pair {
   std::uint16_t bits = 0;
 };
+// A stored byte that is multiplied as one of a pair of bf16, which hold it exactly.
+struct Int8Pair {
+  std::int8_t value = 0;
+};
+// A stored byte that is multiplied as one of four in a word.
+struct Int8Four {
+  std::int8_t value = 0;
+};
 template <class Stored>
-constexpr bool kPaired = std::is_same_v<Stored, Bf16Pair>;
+constexpr bool kPaired = std::is_same_v<Stored, Bf16Pair> || std::is_same_v<Stored, Int8Pair>;
 // The positions of one multiply-add of weights and values.
 template <class Stored>
 constexpr int kPositions = kPaired<Stored> ? 2 : 1;
@@ -239,11 +259,13 @@ HWY_INLINE int prefetch_rows(const std::byte* const* next, int rows, int row_byt
   return asked;
 }
 
-// The elements, or pairs, in four bytes of a row.
+// The elements, pairs or fours in four bytes of a row.
 template <class Stored>
-constexpr int kPerWord = kPaired<Stored> ? 1 : 4 / static_cast<int>(sizeof(Stored));
+constexpr int kPerWord = kPaired<Stored> || std::is_same_v<Stored, Int8Four>
+                             ? 1
+                             : 4 / static_cast<int>(sizeof(Stored));
 
-// Returns element `which` of each word as f32, or the pair.
+// Returns element `which` of each word as f32, or the word.
 template <class Stored>
 HWY_INLINE Vec element_of(hn::Vec<Words> words, int which) {
   const Floats floats;
@@ -346,11 +368,25 @@ HWY_NOINLINE void pack_keys(const std::byte* const* rows, const std::byte* const
 #endif
 }
 
+// Joins the upper halves of floats to pairs, which is exact for integers of a byte.
+HWY_INLINE Vec join_pairs(Vec first, Vec second) {
+  const Words words;
+  return hn::BitCast(
+      Floats(), hn::Or(hn::ShiftRight<16>(hn::BitCast(words, first)), hn::BitCast(words, second)));
+}
+
 // Loads kUnit elements of the values at rows[0], or the first `count` and zeros. Pairs also have
 // those of rows[1].
 template <class Stored, bool kWhole>
 HWY_INLINE Unit load_values(const std::byte* const* rows, int from, int count) {
-  if constexpr (kPaired<Stored>) {
+  if constexpr (std::is_same_v<Stored, Int8Pair>) {
+    const auto load = [&](const std::byte* row) HWY_ATTR {
+      const auto* const at = reinterpret_cast<const std::int8_t*>(row) + from;
+      return kWhole ? load_unit(at) : load_part(at, count);
+    };
+    const Unit first = load(rows[0]), second = load(rows[1]);
+    return {join_pairs(first.a, second.a), join_pairs(first.b, second.b)};
+  } else if constexpr (kPaired<Stored>) {
     const Words words;
     const hn::Repartition<std::uint16_t, Words> halves;
     const auto load = [&](const std::byte* row) HWY_ATTR {

@@ -169,6 +169,14 @@ HWY_INLINE V exp(D floats, V x) {
   return hn::IfThenElse(is_nan, input, result);
 }
 
+// Returns tanh(x) to an absolute error of about 2e-7. A NaN stays a NaN.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V tanh(D floats, V x) {
+  const auto one = hn::Set(floats, 1.0f);
+  const auto power = exp(floats, hn::Mul(hn::Abs(x), hn::Set(floats, -2.0f)));
+  return hn::CopySign(hn::Div(hn::Sub(one, power), hn::Add(one, power)), x);
+}
+
 // Returns 2^x for x up to 100, to a relative error of 3e-6, for results that are rounded to bf16.
 // For x below -126 the result is at most 2^-126. A NaN stays a NaN.
 template <class D, class V = hn::Vec<D>>

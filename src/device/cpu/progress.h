@@ -13,6 +13,9 @@ struct Moment {
   std::uint32_t point = 0;
 };
 
+// The last point of every step.
+inline constexpr std::uint32_t kStepEnd = (1U << 20) - 1;
+
 // How far each device of a group has come. A device tells its own progress, which only grows, and
 // waits for the others'. What it wrote before it told is visible to those that waited.
 class GroupProgress {

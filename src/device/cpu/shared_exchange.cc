@@ -5,8 +5,7 @@
 namespace protean::cpu {
 namespace {
 
-// Each half of a layer, the embedding before them and each tile of logits after them has points in
-// this order.
+// Each stop, the last one once for each tile of logits, has points in this order.
 enum Phase : std::uint32_t { kTaken, kShown, kReleased, kHandedOver, kPhases };
 
 }  // namespace
@@ -49,12 +48,12 @@ Moment SharedExchange::moment(SharedRows which, int turn, std::uint32_t phase) c
   return {step_, static_cast<std::uint32_t>(place) * kPhases + phase};
 }
 
-Moment SharedExchange::before_layer(int layer) const {
-  return {step_, static_cast<std::uint32_t>(1 + 2 * layer) * kPhases + kTaken};
+Moment SharedExchange::taken(int stop) const {
+  return {step_, static_cast<std::uint32_t>(stop) * kPhases + kTaken};
 }
 
-Moment SharedExchange::after_layer(int layer) const {
-  return {step_, static_cast<std::uint32_t>(2 * layer) * kPhases + kHandedOver};
+Moment SharedExchange::handed_over(int stop) const {
+  return {step_, static_cast<std::uint32_t>(stop) * kPhases + kHandedOver};
 }
 
 void SharedExchange::reuse(SharedRows which) {

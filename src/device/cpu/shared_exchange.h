@@ -18,7 +18,8 @@ struct Member {
   bool collects = true;  // reads the others' rows
 };
 
-// The devices that hold each component, in order of shards; empty where one device holds all.
+// The devices of the copy of each component that a device is in, in order of shards; empty where it
+// has all shards, or none.
 struct GroupMembers {
   std::vector<Member> embedding;
   std::vector<std::vector<Member>> attention;  // [layer]
@@ -53,10 +54,11 @@ class SharedExchange final : public Exchange {
   // Must be called before a step's first use. Steps are numbered alike on all devices, from 1.
   void begin_step(std::uint64_t step) { step_ = step; }
 
-  // The moments before the first half of layer `layer` and after the last half of the layer before
-  // it, between which rows are handed over. `layer` may be the number of layers: before logits.
-  Moment before_layer(int layer) const;
-  Moment after_layer(int layer) const;
+  // The stops on a step's way: 0 for the embedding, 1 + 2l and 2 + 2l for the halves of layer l,
+  // and the last for the LM head. The moments when a device has taken the rows that it needs at a
+  // stop, and when it has handed over those that others need after it.
+  Moment taken(int stop) const;
+  Moment handed_over(int stop) const;
 
   void reuse(SharedRows which) override;
   void show(SharedRows which, int turn, std::span<const float> mine) override;

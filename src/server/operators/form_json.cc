@@ -41,6 +41,18 @@ json::object shown(const ResizeKv& resize) {
   return {{"kind", "kv"}, {"text", to_string(resize)}, {"kv_blocks", resize.blocks}};
 }
 
+json::object shown(const HoldShards& hold) {
+  json::array runs;
+  for (const ShardRun& run : hold.runs) {
+    runs.push_back(json::object{{"first", run.first}, {"count", run.count}});
+  }
+  return {{"kind", "hold"},
+          {"text", to_string(hold)},
+          {"layer", hold.layer},
+          {"component", to_string(hold.component)},
+          {"shards", std::move(runs)}};
+}
+
 json::object shown_step(const MorphStep& step) {
   return std::visit([](const auto& what) { return shown(what); }, step);
 }
@@ -50,6 +62,7 @@ struct MorphSummary {
   std::vector<std::pair<Precision, int>> halves;
   std::optional<Precision> embeddings;
   std::optional<std::int64_t> kv_blocks;  // of the last resize
+  int held = 0;                           // components that devices hold otherwise
 
   void operator()(const SwapComponent& swap) {
     if (swap.component == Component::kEmbeddings) {
@@ -65,6 +78,7 @@ struct MorphSummary {
     }
   }
   void operator()(const ResizeKv& resize) { kv_blocks = resize.blocks; }
+  void operator()(const HoldShards&) { ++held; }
 
   std::string text() const {
     std::vector<std::string> changes;
@@ -75,6 +89,9 @@ struct MorphSummary {
     }
     if (embeddings) {
       changes.push_back(fmt::format("embeddings to {}", to_string(*embeddings)));
+    }
+    if (held > 0) {
+      changes.push_back(fmt::format("{} component{} in other shards", held, held == 1 ? "" : "s"));
     }
     if (kv_blocks) {
       changes.push_back(fmt::format("KV to {} blocks", *kv_blocks));

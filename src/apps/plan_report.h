@@ -1,0 +1,30 @@
+#pragma once
+
+#include <boost/json/object.hpp>
+#include <string>
+#include <vector>
+
+#include "apps/plan_devices.h"
+#include "control/deployment.h"
+#include "cost/configuration_cost.h"
+
+namespace protean {
+
+// A finished plan and what it was made from.
+struct PlanReport {
+  std::string model;
+  std::string space;
+  DeploymentWish wish;
+  PlannedDevices devices;
+  std::vector<DeviceState> states;    // of the devices
+  std::vector<std::string> rests_on;  // one for each candidate
+  Deployment deployment;
+};
+
+// Returns the share of the model's weights that a fingerprint of so many layers has.
+double fingerprint_share(const ModelSpec& spec, int layers);
+
+std::string plan_text(const PlanReport& report, int rows);
+boost::json::object plan_json(const PlanReport& report);
+
+}  // namespace protean

@@ -1,0 +1,145 @@
+#include "cost/configuration_cost.h"
+
+#include <algorithm>
+
+#include "base/units.h"
+#include "cost/memory.h"
+#include "cost/pruned_spec.h"
+#include "cost/shards.h"
+#include "cost/step_shape.h"
+
+namespace protean {
+namespace {
+
+constexpr int kBlockTokens = 16;
+constexpr double kActivationBytes = 4;  // f32, between stages and in sums
+
+// The bytes of a layer of one shard.
+std::int64_t stored_bytes(const ModelSpec& shard, const Configuration& configuration) {
+  const std::int64_t all = layer_bytes(shard, configuration.weights);
+  if (configuration.pruning.kind != PruningKind::kTwoOfFour) {
+    return all;
+  }
+  const std::int64_t matrices =
+      matrices_bytes(shard, Component::kAttention, configuration.weights) +
+      matrices_bytes(shard, Component::kMlp, configuration.weights);
+  return all - matrices +
+         static_cast<std::int64_t>(static_cast<double>(matrices) * kTwoOfFourShare);
+}
+
+StepPrecision precision_of(const Configuration& configuration) {
+  StepPrecision precision{.embeddings = default_embeddings_precision(configuration.weights)};
+  precision.layers[index_of(configuration.weights)] = 1;
+  return precision;
+}
+
+// The step in which a request's prompt is computed while the others decode.
+StepShape first_step(const PlannedLoad& load) {
+  StepShape shape = decode_shape(load.batch - 1, load.context());
+  shape.slices.insert(shape.slices.begin(), SliceShape{.tokens = load.prompt_tokens});
+  return shape;
+}
+
+// The time of a step on its way through all stages.
+struct StagedStep {
+  double path_us = 0;     // through all stages, with the messages between them
+  double slowest_us = 0;  // of one stage
+};
+
+StagedStep staged_step(const ModelSpec& spec, const Configuration& configuration,
+                       const ConfigurationSteps& steps, const StepShape& shape) {
+  const StepWork work = work_of(plan_of(shape, spec.vocab, kBlockTokens), spec);
+  const StepPrecision precision = precision_of(configuration);
+  const double us = predict_us(steps.cost, work, precision);
+  const int stages = configuration.stages;
+  if (stages == 1) {
+    return {us, us};
+  }
+  StepWork inner = work;  // without logits
+  inner.logit_rows = 0;
+  const double layers_us = predict_us(steps.cost, inner, precision) - steps.cost.fixed_us;
+  const double most = ceil_div(spec.layers, stages);
+  const double send_us =
+      steps.send.time_us(static_cast<double>(work.tokens) * spec.hidden * kActivationBytes);
+  const double logits_us = us - layers_us - steps.cost.fixed_us;
+  return {.path_us = us + (stages - 1) * (steps.cost.fixed_us + send_us),
+          .slowest_us = steps.cost.fixed_us + layers_us * most / spec.layers + send_us + logits_us};
+}
+
+}  // namespace
+
+std::int64_t ConfigurationMemory::total_bytes(std::span<const int> stage_layers) const {
+  std::int64_t bytes = 0;
+  for (std::size_t stage = 0; stage < stage_layers.size(); ++stage) {
+    const bool end = stage == 0 || stage + 1 == stage_layers.size();
+    bytes += tensor * device_bytes(stage_layers[stage], end);
+  }
+  return bytes;
+}
+
+ConfigurationMemory memory_of(const ModelSpec& spec, const Configuration& configuration,
+                              const PlannedLoad& load) {
+  const int tensor = configuration.tensor;
+  const ModelSpec pruned = pruned_spec(spec, configuration.pruning);
+  const ModelSpec shard = shard_spec(pruned, tensor);
+  const std::int64_t kv_tokens = load.batch * round_up(load.context(), kBlockTokens);
+  const std::int64_t kv_bytes = kv_tokens * kv_token_bytes(pruned, configuration.kv) / spec.layers;
+  const std::int64_t rows = load.prompt_tokens + load.batch - 1;
+  const std::int64_t between_stages =
+      configuration.stages > 1 ? std::int64_t{configuration.stages} * rows * spec.hidden *
+                                     static_cast<std::int64_t>(kActivationBytes)
+                               : 0;
+  return {
+      .tensor = tensor,
+      .block_bytes = stored_bytes(shard, configuration) + kv_bytes / tensor,
+      .end_bytes = component_bytes(shard, Component::kEmbeddings,
+                                   default_embeddings_precision(configuration.weights)),
+      .buffer_bytes = activation_bytes(
+                          pruned, rows, load.batch,
+                          {.shards = tensor, .held = 1, .exchanges = configuration.devices() > 1}) +
+                      between_stages};
+}
+
+Latency latency_of(const ModelSpec& spec, const Configuration& configuration,
+                   const PlannedLoad& load, const ConfigurationSteps& steps) {
+  const ModelSpec pruned = pruned_spec(spec, configuration.pruning);
+  const int parts = std::min(configuration.stages, load.batch);
+  const StagedStep first = staged_step(pruned, configuration, steps, first_step(load));
+  const int rows = ceil_div(load.batch, parts);
+  const StagedStep next =
+      staged_step(pruned, configuration, steps,
+                  decode_shape(rows, load.prompt_tokens + load.output_tokens / 2));
+  return {.ttft_us = first.path_us, .tpot_us = std::max(next.path_us, parts * next.slowest_us)};
+}
+
+StepCost divided_cost(const StepCost& whole, const ModelSpec& spec,
+                      const Configuration& configuration, const Transfer& reduce) {
+  const ModelSpec pruned = pruned_spec(spec, configuration.pruning);
+  const int tensor = configuration.tensor;
+  const Precision weights = configuration.weights;
+  const auto bytes = static_cast<double>(layer_bytes(spec, weights));
+  const double left = static_cast<double>(stored_bytes(pruned, configuration)) / bytes;
+  StepCost cost = whole;
+  LayersCost& layers = cost.of(weights);
+  // 2:4 saves reading; its rows are multiplied as if it were dense.
+  const double row_left = configuration.pruning.kind == PruningKind::kTwoOfFour ? 1.0 : left;
+  layers.step_us *= left / tensor;
+  for (double* us : {&layers.token_us, &layers.more_token_us, &layers.tile_us}) {
+    *us *= row_left / tensor;
+  }
+  if (tensor > 1) {
+    const double row_us =
+        static_cast<double>(spec.hidden) * kActivationBytes / std::max(1.0, reduce.bytes_per_us);
+    layers.step_us += 2.0 * spec.layers * reduce.us;
+    layers.token_us += 2.0 * spec.layers * row_us;
+    layers.more_token_us += 2.0 * spec.layers * row_us;
+  }
+  LogitsCost& logits = cost.logits_at(default_embeddings_precision(weights));
+  logits.step_us /= tensor;
+  logits.row_us /= tensor;
+  cost.context_token_us /= tensor;
+  cost.kv_token_us /= tensor;
+  return cost;
+}
+
+}  // namespace protean

@@ -1,0 +1,62 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "contract/configuration.h"
+#include "contract/model_spec.h"
+#include "cost/device_profile.h"
+#include "cost/fingerprint.h"
+#include "cost/step_time.h"
+
+namespace protean {
+
+// The requests that an estimate is for: all alike, `batch` of them at once.
+struct PlannedLoad {
+  int batch = 1;
+  int prompt_tokens = 512;
+  int output_tokens = 128;
+
+  int context() const { return prompt_tokens + output_tokens; }
+};
+
+// The memory of a configuration (iServe sections 5.2 and 6). Every layer takes one block of memory
+// on each device of its stage.
+struct ConfigurationMemory {
+  int tensor = 1;
+  std::int64_t block_bytes = 0;   // a layer's share of weights and of KV
+  std::int64_t end_bytes = 0;     // embeddings, on each device of the first and of the last stage
+  std::int64_t buffer_bytes = 0;  // activations, on each device
+
+  std::int64_t device_bytes(int layers, bool end) const {
+    return layers * block_bytes + (end ? end_bytes : 0) + buffer_bytes;
+  }
+  // Returns the bytes of all devices, given the layers of each stage.
+  std::int64_t total_bytes(std::span<const int> stage_layers) const;
+};
+
+// Returns the memory of a configuration with KV for all requests of the load.
+ConfigurationMemory memory_of(const ModelSpec& spec, const Configuration& configuration,
+                              const PlannedLoad& load);
+
+// The time of steps of a model as a configuration stores and shares it, all layers on one stage,
+// and of messages to the next stage.
+struct ConfigurationSteps {
+  StepCost cost;
+  Transfer send;
+};
+
+// Returns the latency of a request among others of the load. Stages work concurrently on as many
+// parts of the batch. With one request at a time, stages add a message each to TTFT and TPOT and
+// nothing else (iServe section 5.3).
+Latency latency_of(const ModelSpec& spec, const Configuration& configuration,
+                   const PlannedLoad& load, const ConfigurationSteps& steps);
+
+// Returns the time of one device's steps on a machine whose fingerprint is known, for layers shared
+// by `tensor` devices: the time in layers and LM head divided by their number, and two sums among
+// them for each layer. Structured pruning scales the time in layers by the weights that are left,
+// 2:4 the time to read them.
+StepCost divided_cost(const StepCost& whole, const ModelSpec& spec,
+                      const Configuration& configuration, const Transfer& reduce);
+
+}  // namespace protean

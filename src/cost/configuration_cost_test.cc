@@ -1,0 +1,133 @@
+#include "cost/configuration_cost.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+
+#include "cost/known_models.h"
+#include "cost/memory.h"
+#include "cost/pages.h"
+#include "cost/pruned_spec.h"
+
+namespace protean {
+namespace {
+
+ModelSpec known(const char* name) {
+  const auto model = find_known_model(name, true);
+  EXPECT_TRUE(model.ok()) << name;
+  return model->spec;
+}
+
+double layers_weights(const ModelSpec& spec) {
+  return static_cast<double>(matrices_bytes(spec, Component::kAttention, Precision::kF32) +
+                             matrices_bytes(spec, Component::kMlp, Precision::kF32));
+}
+
+TEST(PrunedSpec, RemovesItsShareOfEveryLayer) {
+  for (const char* name : {"llama-2-7b", "llama-2-70b", "llama-3.2-1b", "gpt-j-6b", "falcon-40b"}) {
+    const ModelSpec spec = known(name);
+    for (const int percent : {12, 25, 50}) {
+      const ModelSpec pruned =
+          pruned_spec(spec, {.kind = PruningKind::kStructured, .percent = percent});
+      EXPECT_NEAR(layers_weights(pruned) / layers_weights(spec), 1 - percent / 100.0, 0.01)
+          << name << " " << percent;
+      EXPECT_TRUE(validate(pruned).ok()) << name;
+      EXPECT_EQ(pruned.ffn % 32, 0);
+    }
+  }
+}
+
+// The bytes of one device that holds everything are those of the form that a server would start in.
+TEST(ConfigurationMemory, OfOneDeviceIsThatOfItsForm) {
+  const ModelSpec spec = known("llama-3.2-1b");
+  const PlannedLoad load{.batch = 4, .prompt_tokens = 100, .output_tokens = 28};
+  for (const Precision weights : {Precision::kBf16, Precision::kW8, Precision::kW4}) {
+    const Configuration one{.weights = weights, .kv = KvPrecision::kInt8};
+    const ConfigurationMemory memory = memory_of(spec, one, load);
+    const KvForm kv{.precision = KvPrecision::kInt8, .block_tokens = 16, .blocks = 4 * 8};
+    const Form form = single_device_form(spec, weights, DeviceId{0}, kv);
+    const std::array layers = {spec.layers};
+    EXPECT_EQ(memory.total_bytes(layers) - memory.buffer_bytes,
+              weight_bytes(spec, form) + kv.blocks * kv_block_bytes(spec, kv));
+  }
+}
+
+TEST(ConfigurationMemory, PipelinesAndTensorsAddOnlyWhatTheyRepeat) {
+  const ModelSpec spec = known("llama-2-70b");
+  const auto total = [&](int tensor, int stages) {
+    const Configuration one{.tensor = tensor, .stages = stages};
+    const Division even = even_division(spec.layers, tensor, stages);
+    return memory_of(spec, one, {}).total_bytes(even.stage_layers);
+  };
+  const std::int64_t base = total(1, 1);
+  EXPECT_GT(total(2, 1), base);
+  EXPECT_GT(total(1, 2), base);
+  EXPECT_LT(total(8, 1), base * 102 / 100);
+}
+
+TEST(ConfigurationMemory, TwoOfFourStoresNineSixteenthsOfTheMatrices) {
+  const ModelSpec spec = known("llama-3.2-1b");
+  const ConfigurationMemory dense = memory_of(spec, {}, {});
+  const ConfigurationMemory sparse =
+      memory_of(spec, {.pruning = {.kind = PruningKind::kTwoOfFour}}, {});
+  const double saved = static_cast<double>(dense.block_bytes - sparse.block_bytes);
+  const double matrices =
+      static_cast<double>(matrices_bytes(spec, Component::kAttention, Precision::kBf16) +
+                          matrices_bytes(spec, Component::kMlp, Precision::kBf16));
+  EXPECT_NEAR(saved / matrices, 1 - 0.5625, 1e-6);
+}
+
+TEST(ConfigurationLatency, OfOneDeviceIsThatOfItsSteps) {
+  StepCost cost;
+  cost.fixed_us = 10;
+  cost.of(Precision::kBf16) = {.step_us = 1000, .token_us = 1, .more_token_us = 1};
+  cost.logits_at(Precision::kBf16) = {.step_us = 50, .row_us = 5};
+  const ModelSpec spec = known("llama-3.2-1b");
+  const PlannedLoad load{.prompt_tokens = 100, .output_tokens = 10};
+  const Latency alone = latency_of(spec, {}, load, {.cost = cost});
+  EXPECT_NEAR(alone.ttft_us, 10 + 1000 + 100 + 55, 1e-6);
+  EXPECT_NEAR(alone.tpot_us, 10 + 1000 + 1 + 55, 1e-6);
+  // Two stages add a fixed part and a message.
+  const Latency staged = latency_of(spec, {.stages = 2}, load, {.cost = cost, .send = {.us = 7}});
+  EXPECT_NEAR(staged.tpot_us - alone.tpot_us, 10 + 7, 1e-6);
+}
+
+// Two stages compute the halves of a batch concurrently, so a large batch is decoded in less time
+// than on one device if rows cost more than reading weights.
+TEST(ConfigurationLatency, StagesWorkOnPartsOfTheBatch) {
+  StepCost cost;
+  cost.of(Precision::kBf16) = {.step_us = 10, .token_us = 100, .more_token_us = 100};
+  const ModelSpec spec = known("llama-3.2-1b");
+  const PlannedLoad load{.batch = 8, .prompt_tokens = 16, .output_tokens = 16};
+  const double one = latency_of(spec, {}, load, {.cost = cost}).tpot_us;
+  const double two = latency_of(spec, {.stages = 2}, load, {.cost = cost}).tpot_us;
+  EXPECT_LT(two, 0.6 * one);
+}
+
+TEST(DividedCost, SharesLayersAndAddsSums) {
+  StepCost cost;
+  cost.of(Precision::kBf16) = {.step_us = 1600, .token_us = 32, .more_token_us = 32};
+  cost.kv_token_us = 4;
+  const ModelSpec spec = known("llama-3.2-1b");
+  const StepCost four = divided_cost(cost, spec, {.tensor = 4}, {.us = 3, .bytes_per_us = 8192});
+  EXPECT_NEAR(four.of(Precision::kBf16).step_us, 1600 / 4.0 + 2 * 16 * 3, 1e-9);
+  EXPECT_NEAR(four.of(Precision::kBf16).token_us, 32 / 4.0 + 2 * 16 * 1, 1e-9);
+  EXPECT_NEAR(four.kv_token_us, 1, 1e-9);
+}
+
+TEST(DeviceProfile, ARooflineReadsOrMultiplies) {
+  const auto device = find_device_profile("A40");
+  ASSERT_TRUE(device.ok());
+  const ModelSpec spec = known("llama-2-7b");
+  const LayersCost dense = roofline_cost(*device, spec, 1, {}).of(Precision::kBf16);
+  const LayersCost fewer =
+      roofline_cost(*device, spec, 1, {.weights = Precision::kW4}).of(Precision::kW4);
+  EXPECT_LT(fewer.step_us, 0.4 * dense.step_us);
+  EXPECT_DOUBLE_EQ(fewer.more_token_us, dense.more_token_us);
+  // Beyond the bend a row takes its multiplications.
+  EXPECT_NEAR(dense.bend_tokens, 111e6 / 535e3, 1);
+  EXPECT_FALSE(find_device_profile("A4").ok());
+}
+
+}  // namespace
+}  // namespace protean

@@ -1,0 +1,61 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "base/result.h"
+#include "contract/form.h"
+#include "contract/model_spec.h"
+#include "cost/step_time.h"
+
+namespace protean {
+
+// The time of a message or a sum: a part that does not depend on its bytes, and a rate.
+struct Transfer {
+  double us = 0;
+  double bytes_per_us = 0;
+
+  double time_us(double bytes) const { return us + (bytes_per_us > 0 ? bytes / bytes_per_us : 0); }
+};
+
+// What a device reads, computes and sends, as far as the time of a step depends on it: the roofline
+// of a device on which no fingerprint was run. Rates are what was achieved, not what the maker
+// promises.
+struct DeviceProfile {
+  std::string_view name;
+  std::int64_t memory_bytes = 0;
+  double weight_bytes_per_us = 0;    // of matrices, in a step of few tokens
+  double kv_bytes_per_us = 0;        // of keys and values
+  double operations_per_us = 0;      // of matrices of bf16; a multiply-add counts two
+  double layer_us = 0;               // of a layer's norms, activations and sums for few tokens
+  double token_element_us = 0;       // the same for each token and element of the hidden state
+  std::array<Transfer, 3> reduce{};  // all-reduce among 2, 4 and 8 devices
+  Transfer send;                     // to the next stage
+  std::string_view source;           // of these numbers
+};
+
+// The devices whose profiles are built in.
+std::span<const DeviceProfile> known_device_profiles();
+
+// Fails if the name is not known, and names those that are. Case does not matter.
+Result<DeviceProfile> find_device_profile(std::string_view name);
+
+// Bytes of a weight relative to those at its precision: 9/16 for 2:4 of bf16.
+inline constexpr double kTwoOfFourShare = 9.0 / 16.0;
+
+// How a device stores what it serves.
+struct StoredAs {
+  Precision weights = Precision::kBf16;
+  KvPrecision kv = KvPrecision::kBf16;
+  bool two_of_four = false;
+};
+
+// Predicts the steps of a model on `tensor` devices that share each layer (1, 2, 4 or 8): reading
+// weights or multiplying, whichever takes longer, plus all-reduces. Quantised weights and 2:4 are
+// multiplied at the rate of bf16. Knows layers at `as.weights` only.
+StepCost roofline_cost(const DeviceProfile& device, const ModelSpec& spec, int tensor,
+                       const StoredAs& as);
+
+}  // namespace protean

@@ -1,0 +1,89 @@
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "model/profile_database.h"
+
+namespace protean {
+namespace {
+
+class ConfigurationMap : public ::testing::Test {
+ protected:
+  ConfigurationMap() {
+    std::filesystem::remove_all(folder_);
+    std::filesystem::create_directories(folder_);
+  }
+  ~ConfigurationMap() override { std::filesystem::remove_all(folder_); }
+
+  std::unique_ptr<ProfileDatabase> open() {
+    auto database = ProfileDatabase::open(folder_);
+    EXPECT_TRUE(database.ok());
+    return *std::move(database);
+  }
+
+  const std::filesystem::path folder_ =
+      std::filesystem::path(::testing::TempDir()) / "protean-configuration-map";
+};
+
+std::vector<MappedConfiguration> two_rows() {
+  return {{.configuration = {.tensor = 4,
+                             .stages = 2,
+                             .weights = Precision::kW4,
+                             .method = WeightMethod::kGptq,
+                             .kv = KvPrecision::kInt8},
+           .latency = {.ttft_us = 1500.5, .tpot_us = 20.25},
+           .block_bytes = 1LL << 33,
+           .total_bytes = 1LL << 36,
+           .perplexity_ratio = 1.04,
+           .rests_on = "Vidur's profiles"},
+          {.configuration = {.pruning = {.kind = PruningKind::kStructured, .percent = 25}},
+           .latency = {.ttft_us = 1, .tpot_us = 2}}};
+}
+
+TEST_F(ConfigurationMap, IsReadAsItWasSaved) {
+  const ConfigurationMapKey key{.model = "llama-2-70b", .devices = "8xA6000", .load = {.batch = 3}};
+  ASSERT_TRUE(open()->save(key, two_rows()).ok());
+  const auto read = open()->configurations(key);
+  ASSERT_TRUE(read.ok());
+  ASSERT_EQ(read->size(), 2U);
+  for (std::size_t i = 0; i < 2; ++i) {
+    const MappedConfiguration& row = (*read)[i];
+    const MappedConfiguration wrote = two_rows()[i];
+    EXPECT_EQ(row.configuration, wrote.configuration);
+    EXPECT_EQ(row.latency.ttft_us, wrote.latency.ttft_us);
+    EXPECT_EQ(row.latency.tpot_us, wrote.latency.tpot_us);
+    EXPECT_EQ(row.block_bytes, wrote.block_bytes);
+    EXPECT_EQ(row.total_bytes, wrote.total_bytes);
+    EXPECT_EQ(row.perplexity_ratio, wrote.perplexity_ratio);
+    EXPECT_EQ(row.rests_on, wrote.rests_on);
+  }
+}
+
+TEST_F(ConfigurationMap, AnotherLoadOrDevicesHaveTheirOwn) {
+  const ConfigurationMapKey key{.model = "llama-2-70b", .devices = "8xA6000"};
+  const auto database = open();
+  ASSERT_TRUE(database->save(key, two_rows()).ok());
+  ConfigurationMapKey other = key;
+  other.load.batch = 8;
+  EXPECT_TRUE(database->configurations(other)->empty());
+  other = key;
+  other.devices = "4xA6000";
+  EXPECT_TRUE(database->configurations(other)->empty());
+}
+
+TEST_F(ConfigurationMap, ANewMapKeepsWhatWasMeasuredOfQuality) {
+  const ConfigurationMapKey key{.model = "m", .devices = "d"};
+  const auto database = open();
+  ASSERT_TRUE(database->save(key, two_rows()).ok());
+  std::vector<MappedConfiguration> rows = {two_rows()[0]};
+  rows[0].perplexity_ratio.reset();
+  rows[0].latency.ttft_us = 7;
+  ASSERT_TRUE(database->save(key, rows).ok());
+  const auto read = database->configurations(key);
+  ASSERT_EQ(read->size(), 1U);
+  EXPECT_EQ(read->front().latency.ttft_us, 7);
+  EXPECT_EQ(read->front().perplexity_ratio, 1.04);
+}
+
+}  // namespace
+}  // namespace protean

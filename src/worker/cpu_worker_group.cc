@@ -1,0 +1,164 @@
+// How workers join and part (ports/device_groups.h).
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "base/check.h"
+#include "worker/cpu_worker.h"
+
+namespace protean {
+namespace {
+
+// Returns the indices [first, first + count).
+Copy indices(std::size_t first, std::size_t count) {
+  Copy all(count);
+  std::iota(all.begin(), all.end(), static_cast<int>(first));
+  return all;
+}
+
+}  // namespace
+
+// Makes the group of the worker's own devices alone.
+void CpuWorker::stand_alone(Form form) {
+  Group own{.homes = {this}, .members = {this}, .devices = {}, .formation = {}, .apart = {}};
+  own.formation = {std::move(form), {}, {indices(0, devices_.size())}};
+  for (std::size_t device = 0; device < devices_.size(); ++device) {
+    own.devices.push_back(devices_[device].get());
+    own.formation.devices.push_back(first_device_ + static_cast<int>(device));
+  }
+  groups_ = {std::move(own)};
+}
+
+// The worker's devices report to another leader, among whose devices they have moved on.
+void CpuWorker::follow(CpuWorker& leader, int further) {
+  leader_ = &leader;
+  first_in_group_ += further;
+}
+
+void CpuWorker::join(const std::vector<CpuWorker*>& others) {
+  const auto rests = [](const CpuWorker& worker) {
+    return worker.leader_ == &worker && worker.steps_.empty() &&
+           worker.group().formation.home_count() == 1;
+  };
+  check(fabric_ != nullptr && rests(*this), "workers at rest join");
+  const std::lock_guard lock(order_);
+  Group joined = group();
+  joined.homes = {this};
+  joined.apart = {};
+  joined.least_kv_blocks = 0;
+  Formation& formation = joined.formation;
+  for (CpuWorker* const other : others) {
+    const Group& added = other->group();
+    const Form& form = added.formation.form;
+    check(rests(*other) && other->fabric_ == fabric_, "workers at rest join");
+    check(equally_precise(form, formation.form) && form.kv == group().formation.form.kv,
+          "workers of equal forms join");
+    for (CpuWorker* const member : added.members) {
+      member->follow(*this, static_cast<int>(joined.devices.size()));
+      joined.members.push_back(member);
+    }
+    formation.homes.push_back(indices(joined.devices.size(), added.devices.size()));
+    formation.form.group.insert(formation.form.group.end(), form.group.begin(), form.group.end());
+    formation.form.kv.blocks += form.kv.blocks;
+    formation.devices.insert(formation.devices.end(), added.formation.devices.begin(),
+                             added.formation.devices.end());
+    joined.devices.insert(joined.devices.end(), added.devices.begin(), added.devices.end());
+    joined.homes.push_back(other);
+    number_ = std::max(number_, other->number_);
+  }
+  groups_.push_back(std::move(joined));
+  change({.after = group().formation});
+}
+
+void CpuWorker::unify() {
+  Group& joined = group();
+  check(joined.formation.home_count() > 1 && steps_.empty(), "homes at rest become one");
+  const std::lock_guard lock(order_);
+  Formation after = joined.formation;
+  joined.homes_apart = std::exchange(after.homes, {indices(0, joined.devices.size())});
+  joined.apart = std::exchange(joined.homes, {this});
+  joined.least_kv_blocks = after.form.kv.blocks;
+  change({.after = std::move(after),
+          .kv = GroupChange::Kv::kUnifies,
+          .homes_before = static_cast<int>(joined.apart.size())});
+}
+
+void CpuWorker::divide() {
+  Group& joined = group();
+  check(!joined.apart.empty() && steps_.empty(), "what was unified is divided, at rest");
+  check(joined.formation.form.kv.blocks == joined.least_kv_blocks,
+        "homes get as many blocks as they had");
+  const std::lock_guard lock(order_);
+  Formation after = joined.formation;
+  after.homes = std::exchange(joined.homes_apart, {});
+  joined.homes = std::exchange(joined.apart, {});
+  joined.least_kv_blocks = 0;
+  change({.after = std::move(after), .kv = GroupChange::Kv::kDivides});
+}
+
+void CpuWorker::part() {
+  check(group().formation.home_count() > 1 && steps_.empty(), "the homes of a group part at rest");
+  const std::lock_guard lock(order_);
+  const Group joined = std::move(groups_.back());
+  groups_.pop_back();
+  const std::uint64_t number = number_;
+  const Form& form = joined.formation.form;
+  for (std::size_t home = 0; home < joined.homes.size(); ++home) {
+    CpuWorker& worker = *joined.homes[home];
+    const Copy& devices = joined.formation.homes[home];
+    for (CpuWorker* const member : worker.group().members) {
+      member->follow(worker, -devices.front());
+    }
+    Formation own = worker.group().formation;
+    own.form.layer_precision = form.layer_precision;
+    own.form.embeddings = form.embeddings;
+    own.form.kv = form.kv;
+    own.form.kv.blocks /= joined.formation.home_count();
+    for (std::size_t device = 0; device < devices.size(); ++device) {
+      own.form.group[device] = form.group[static_cast<std::size_t>(devices[device])];
+    }
+    worker.number_ = number;
+    // Each meets all others once more, because they may still read what it showed them.
+    worker.change({.meeting = joined.formation.devices, .after = std::move(own)});
+  }
+}
+
+// Commits a HoldShards step, under the lock.
+void CpuWorker::commit_hold(MorphId id, const HoldShards& step) {
+  GroupChange::Hold hold{
+      .id = id,
+      .step = step,
+      .precision = precision_of(group().formation.form, step.layer, step.component),
+      .before = group().formation,
+      .live = live_};
+  hold.live.resize(group().homes.size());
+  for (std::vector<BlockId>& blocks : hold.live) {
+    std::sort(blocks.begin(), blocks.end());
+  }
+  for (DeviceWorker* const device : group().devices) {
+    hold.stores.push_back(&device->rank().kv());
+  }
+  Formation after = group().formation;
+  after.form = protean::after(std::move(after.form), step);
+  change({.after = std::move(after), .hold = std::move(hold)});
+}
+
+// Gives all devices of the group a change, under the lock.
+void CpuWorker::change(GroupChange change) {
+  const std::vector<DeviceWorker*>& devices = group().devices;
+  change.number = ++number_;
+  if (change.meeting.empty()) {
+    change.meeting = change.after.devices;
+  }
+  for (int device = 0; device < static_cast<int>(devices.size()); ++device) {
+    change.routes.push_back(route_of(change.after, device));
+  }
+  group().formation = change.after;
+  const auto shared = std::make_shared<const GroupChange>(std::move(change));
+  for (int device = 0; device < static_cast<int>(devices.size()); ++device) {
+    devices[static_cast<std::size_t>(device)]->push(DeviceChange{shared, device});
+  }
+}
+
+}  // namespace protean

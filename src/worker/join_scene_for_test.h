@@ -1,0 +1,345 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <random>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "cost/pages.h"
+#include "model/synthetic_checkpoint.h"
+#include "worker/cpu_worker.h"
+#include "worker/morph_scene_for_test.h"
+
+namespace protean {
+
+inline constexpr int kJoinBlockTokens = 4;
+inline constexpr std::int64_t kJoinPageBytes = 4096;
+inline constexpr int kJoinLayers = 3;
+inline constexpr int kJoinShards = 4;
+inline constexpr std::int64_t kJoinBlocks = 48;  // of a replica
+
+struct JoinCase {
+  std::string name;
+  Precision precision = Precision::kBf16;
+  KvPrecision kv = KvPrecision::kBf16;
+};
+
+inline ModelSpec join_spec() {
+  ModelSpec spec;
+  spec.architecture = "test";
+  spec.layers = kJoinLayers;
+  spec.hidden = 64;
+  spec.ffn = 104;
+  spec.vocab = 171;
+  spec.max_context = 256;
+  spec.attention = {.heads = 8, .kv_heads = 4, .head_dim = 16, .qk_norm = true};
+  return spec;
+}
+
+// A sequence, its tokens so far and what was drawn with which log-probability.
+struct JoinTalk {
+  std::uint64_t id = 0;
+  std::vector<TokenId> tokens;
+  int computed = 0;
+  std::vector<BlockId> blocks;
+  std::vector<float> seen;
+};
+
+inline JoinTalk talk_of(std::uint64_t id, const ModelSpec& spec) {
+  std::mt19937 random(static_cast<unsigned>(id));
+  JoinTalk talk{.id = id};
+  for (std::uint64_t token = 0; token < 9 + 7 * id; ++token) {
+    talk.tokens.push_back(static_cast<TokenId>(random() % static_cast<std::uint32_t>(spec.vocab)));
+  }
+  return talk;
+}
+
+// Adds a step of a talk to a plan: a chunk of its prompt, or its last token.
+inline void add(StepPlan& plan, JoinTalk& talk) {
+  const int pending = static_cast<int>(talk.tokens.size()) - talk.computed;
+  const int count = std::min(pending, 10);
+  const int end = talk.computed + count;
+  SequenceSlice slice{.request = RequestId{talk.id},
+                      .first_position = talk.computed,
+                      .token_begin = static_cast<int>(plan.tokens.size()),
+                      .token_count = count,
+                      .block_begin = static_cast<int>(plan.blocks.size()),
+                      .block_count = (end + kJoinBlockTokens - 1) / kJoinBlockTokens};
+  plan.tokens.insert(plan.tokens.end(), talk.tokens.begin() + talk.computed,
+                     talk.tokens.begin() + end);
+  plan.blocks.insert(plan.blocks.end(), talk.blocks.begin(),
+                     talk.blocks.begin() + slice.block_count);
+  if (count == pending) {
+    slice.sample = static_cast<int>(plan.samples.size());
+    plan.samples.push_back({.params = {.temperature = talk.id % 2 == 0 ? 0.9F : 0.0F, .seed = 5},
+                            .position = end,
+                            .top_logprobs = 1});
+  }
+  talk.computed = end;
+  plan.slices.push_back(slice);
+}
+
+inline void take(const StepResult& result, const std::vector<JoinTalk*>& talks) {
+  EXPECT_FALSE(result.failure);
+  EXPECT_TRUE(result.failed.empty());
+  std::size_t sample = 0;
+  for (JoinTalk* const talk : talks) {
+    if (talk->computed < std::ssize(talk->tokens)) {
+      continue;
+    }
+    talk->tokens.push_back(result.sampled.at(sample));
+    talk->seen.push_back(static_cast<float>(result.sampled[sample]));
+    talk->seen.push_back(result.logprobs.at(sample).logprob);
+    ++sample;
+  }
+}
+
+// Replicas of equal forms on one fabric, each with talks in blocks of its own.
+class JoinScene {
+ public:
+  JoinScene(const JoinCase& which, int replicas, int talks)
+      : case_(which), checkpoint_(join_spec()) {
+    const ModelSpec spec = join_spec();
+    std::shared_ptr<Fabric> fabric = *Fabric::create(
+        {.devices = replicas, .rows = 40 * replicas, .hidden = spec.hidden, .steps_in_flight = 2});
+    Form form = single_device_form(
+        spec, which.precision, DeviceId{0},
+        {.precision = which.kv, .block_tokens = kJoinBlockTokens, .blocks = kJoinBlocks});
+    form.shards = kJoinShards;
+    pages_ = form_pages(spec, Form(whole(form, 0)), kJoinPageBytes) + 40;
+    for (int i = 0; i < replicas; ++i) {
+      ears.push_back(std::make_unique<WorkerEar>());
+      add_worker(whole(form, i), i, fabric);
+    }
+    for (int i = 0; i < talks; ++i) {
+      JoinTalk talk = talk_of(static_cast<std::uint64_t>(i), spec);
+      const int of_home = i / replicas;
+      for (BlockId block = 0; block < 15; ++block) {
+        talk.blocks.push_back(static_cast<BlockId>(of_home * 15) + block);
+      }
+      talks_.push_back(std::move(talk));
+    }
+  }
+  ~JoinScene() {
+    for (const auto& worker : workers_) {
+      worker->close();
+    }
+    for (const auto& worker : workers_) {
+      worker->stop();
+    }
+  }
+
+  CpuWorker& worker(int i) { return *workers_[static_cast<std::size_t>(i)]; }
+  int replicas() const { return static_cast<int>(workers_.size()); }
+
+  // How replicas are grouped: those that lead, with their homes; each home's talks are those whose
+  // number it is among `of` homes.
+  struct Group {
+    int leader = 0;
+    std::vector<int> members;  // replicas
+    int homes = 1;
+    Form form;
+  };
+
+  // Runs a step of every group. The content of `between` happens while it may run.
+  void step(const std::function<void()>& between = {}) {
+    std::vector<std::vector<std::vector<JoinTalk*>>> running;
+    for (const Group& group : groups) {
+      std::vector<std::vector<JoinTalk*>> by_home(static_cast<std::size_t>(group.homes));
+      std::vector<StepPlan> plans(static_cast<std::size_t>(group.homes));
+      bool any = false;
+      for (JoinTalk& talk : talks_) {
+        const int home = home_of(group, talk);
+        if (home < 0 || std::ssize(talk.tokens) >= 58) {
+          continue;
+        }
+        auto& plan = plans[static_cast<std::size_t>(home)];
+        plan.id = StepId{++last_step_};
+        add(plan, talk);
+        by_home[static_cast<std::size_t>(home)].push_back(&talk);
+        any = true;
+      }
+      if (any) {
+        worker(group.leader).start(std::move(plans));
+      }
+      running.push_back(std::move(by_home));
+    }
+    if (between) {
+      between();
+    }
+    for (std::size_t i = 0; i < groups.size(); ++i) {
+      for (int home = 0; home < groups[i].homes; ++home) {
+        const auto& talks = running[i][static_cast<std::size_t>(home)];
+        if (!talks.empty()) {
+          take(ears[static_cast<std::size_t>(home_replica(groups[i], home))]->next_step(), talks);
+        }
+      }
+    }
+  }
+
+  // Lets a group's devices hold other shards while a step runs.
+  void apply(Group& group, const HoldShards& hold) {
+    CpuWorker& leader = worker(group.leader);
+    WorkerEar& ear = *ears[static_cast<std::size_t>(group.leader)];
+    const MorphId id{++last_id_};
+    step([&] { leader.prepare(id, hold); });
+    const MorphReady ready = ear.ready(id.value);
+    ASSERT_FALSE(ready.failure) << ready.failure->message;
+    // A step is on its way when the change is committed, and its blocks are live.
+    step([&] {
+      leader.keep(live_blocks(group));
+      leader.commit(id);
+    });
+    group.form = after(group.form, hold);
+    std::int64_t most = 0;
+    for (int device = 0; device < static_cast<int>(group.form.group.size()); ++device) {
+      most = std::max(most, pages_on(join_spec(), group.form, device, kJoinPageBytes));
+    }
+    EXPECT_EQ(ear.done(id.value).pages_free, pages_ - most);
+  }
+  // The same for several, of which the next ones are prepared while one is committed.
+  void apply_ahead(Group& group, const std::vector<HoldShards>& holds, std::size_t ahead) {
+    CpuWorker& leader = worker(group.leader);
+    WorkerEar& ear = *ears[static_cast<std::size_t>(group.leader)];
+    const std::uint64_t first = last_id_ + 1;
+    for (std::size_t i = 0; i < holds.size() + ahead; ++i) {
+      if (i < holds.size()) {
+        leader.prepare(MorphId{++last_id_}, holds[i]);
+      }
+      if (i >= ahead) {
+        const std::uint64_t id = first + i - ahead;
+        ASSERT_FALSE(ear.ready(id).failure);
+        step([&] {
+          leader.keep(live_blocks(group));
+          leader.commit(MorphId{id});
+        });
+        group.form = after(group.form, holds[i - ahead]);
+      }
+    }
+    ear.done(last_id_);
+  }
+  void apply(Group& group, const MorphStep& morph_step) {
+    CpuWorker& leader = worker(group.leader);
+    WorkerEar& ear = *ears[static_cast<std::size_t>(group.leader)];
+    const MorphId id{++last_id_};
+    leader.prepare(id, morph_step);
+    ASSERT_FALSE(ear.ready(id.value).failure);
+    leader.commit(id);
+    ear.done(id.value);
+    group.form = after(group.form, morph_step);
+  }
+
+  // Joins groups; the first of them leads.
+  Group join(const std::vector<Group>& joining) {
+    Group joined = joining.front();
+    joined.homes = static_cast<int>(joining.size());
+    std::vector<CpuWorker*> others;
+    for (std::size_t i = 1; i < joining.size(); ++i) {
+      others.push_back(&worker(joining[i].leader));
+      joined.members.insert(joined.members.end(), joining[i].members.begin(),
+                            joining[i].members.end());
+      joined.form.group.insert(joined.form.group.end(), joining[i].form.group.begin(),
+                               joining[i].form.group.end());
+      joined.form.kv.blocks += joining[i].form.kv.blocks;
+    }
+    worker(joined.leader).join(others);
+    return joined;
+  }
+  void unify(Group& group) {
+    renumber(group, [&](int home, BlockId block) { return block * group.homes + home; });
+    group.homes = 1;
+    worker(group.leader).unify();
+  }
+  // Each talk has blocks of one home only.
+  void divide(Group& group, int homes) {
+    renumber(group, [&](int, BlockId block) { return block / homes; });
+    group.homes = homes;
+    worker(group.leader).divide();
+  }
+
+  std::vector<std::vector<float>> seen() const {
+    std::vector<std::vector<float>> all;
+    for (const JoinTalk& talk : talks_) {
+      all.push_back(talk.seen);
+    }
+    return all;
+  }
+
+  std::vector<Group> groups;
+  std::vector<std::unique_ptr<WorkerEar>> ears;
+
+ private:
+  Form whole(Form form, int device) const {
+    form.group = {whole_model(kJoinLayers, kJoinShards, DeviceId{device})};
+    return form;
+  }
+  void add_worker(const Form& form, int i, const std::shared_ptr<Fabric>& fabric) {
+    WorkerEar& ear = *ears.back();
+    const WorkerOptions options{
+        .form = form,
+        .devices = {{.threads = i % 2 + 1}},
+        .joining = Joining{fabric, i},
+        .max_step_tokens = 40,
+        .max_positions = 256,
+        .max_in_flight = 2,
+        .pages = PageBudget{kJoinPageBytes, pages_},
+        .read_component = [this](const ComponentVariant& which, std::span<std::byte> memory,
+                                 const Pace& pace) {
+          return MorphScene::read_from(checkpoint_, which, memory, pace);
+        }};
+    auto worker = CpuWorker::create(
+        options, checkpoint_, {}, [&ear](StepResult result) { ear.hear(std::move(result)); },
+        {.ready = [&ear](MorphReady ready) { ear.hear(std::move(ready)); },
+         .done = [&ear](MorphDone done) { ear.hear(done); }});
+    ASSERT_TRUE(worker.ok()) << worker.error().message;
+    workers_.push_back(std::move(*worker));
+    groups.push_back({.leader = i, .members = {i}, .homes = 1, .form = form});
+  }
+  std::vector<std::vector<BlockId>> live_blocks(const Group& group) const {
+    std::vector<std::vector<BlockId>> live(static_cast<std::size_t>(group.homes));
+    for (const JoinTalk& talk : talks_) {
+      const int home = home_of(group, talk);
+      if (home >= 0) {
+        auto& blocks = live[static_cast<std::size_t>(home)];
+        blocks.insert(blocks.end(), talk.blocks.begin(), talk.blocks.end());
+      }
+    }
+    return live;
+  }
+  // The home of a talk in a group; -1: it is in another group.
+  int home_of(const Group& group, const JoinTalk& talk) const {
+    const int replica = static_cast<int>(talk.id) % replicas();
+    const auto at = std::find(group.members.begin(), group.members.end(), replica);
+    return at == group.members.end() ? -1
+                                     : static_cast<int>((at - group.members.begin()) * group.homes /
+                                                        std::ssize(group.members));
+  }
+  static int home_replica(const Group& group, int home) {
+    return group.members[static_cast<std::size_t>(home) * group.members.size() /
+                         static_cast<std::size_t>(group.homes)];
+  }
+  void renumber(const Group& group, const std::function<BlockId(int, BlockId)>& number) {
+    for (JoinTalk& talk : talks_) {
+      const int home = home_of(group, talk);
+      for (BlockId& block : talk.blocks) {
+        block = home < 0 ? block : number(home, block);
+      }
+    }
+  }
+
+  const JoinCase case_;
+  SyntheticCheckpoint checkpoint_;
+  std::int64_t pages_ = 0;
+  std::vector<std::unique_ptr<CpuWorker>> workers_;
+  std::vector<JoinTalk> talks_;
+  std::uint64_t last_step_ = 0;
+  std::uint64_t last_id_ = 0;
+};
+
+}  // namespace protean

@@ -1,0 +1,260 @@
+// Replicas whose devices join, hold other shards, become one and part again while sequences go on:
+// every token has the bits that it has on one device.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "worker/join_scene_for_test.h"
+
+namespace protean {
+namespace {
+
+// The components in the order in which copies are dropped.
+std::vector<std::pair<int, Component>> components() {
+  std::vector<std::pair<int, Component>> all;
+  for (int layer = 0; layer < kJoinLayers; ++layer) {
+    all.emplace_back(layer, Component::kMlp);
+  }
+  all.emplace_back(0, Component::kEmbeddings);
+  for (int layer = 0; layer < kJoinLayers; ++layer) {
+    all.emplace_back(layer, Component::kAttention);
+  }
+  return all;
+}
+
+// What each device holds once the homes' copies of a component are one: divided by shards, or kept
+// by the home that the layer falls to.
+std::vector<ShardRun> one_copy(const Form& form, int homes, int layer, Component component,
+                               bool by_layers) {
+  std::vector<ShardRun> runs;
+  const int each = static_cast<int>(form.group.size()) / homes;
+  for (int device = 0; device < static_cast<int>(form.group.size()); ++device) {
+    const int home = device / each;
+    ShardRun run = form.group[static_cast<std::size_t>(device)].of(layer, component);
+    if (by_layers) {
+      const int keeper = layer * homes / kJoinLayers;
+      const bool keeps =
+          component == Component::kEmbeddings ? home == 0 || home == homes - 1 : home == keeper;
+      runs.push_back(keeps ? run : ShardRun());
+    } else {
+      run.count /= homes;
+      run.first += home * run.count;
+      runs.push_back(run);
+    }
+  }
+  return runs;
+}
+
+// Drops the copies of everything in the order given, and remembers what there was.
+std::vector<HoldShards> drop(JoinScene& fleet, JoinScene::Group& group, bool by_layers) {
+  std::vector<HoldShards> back;
+  for (const auto& [layer, component] : components()) {
+    HoldShards before{layer, component, {}};
+    for (const Holding& holding : group.form.group) {
+      before.runs.push_back(holding.of(layer, component));
+    }
+    back.push_back(std::move(before));
+    fleet.apply(group, HoldShards{layer, component,
+                                  one_copy(group.form, group.homes, layer, component, by_layers)});
+  }
+  std::reverse(back.begin(), back.end());
+  return back;
+}
+
+std::vector<std::vector<float>> alone(const JoinCase& which, int replicas, int talks) {
+  JoinScene fleet(which, replicas, talks);
+  for (int i = 0; i < 60; ++i) {
+    fleet.step();
+  }
+  return fleet.seen();
+}
+
+class Join : public testing::TestWithParam<std::tuple<JoinCase, int, bool>> {};
+
+// All replicas at once, by shards or by layers, and back.
+TEST_P(Join, HasTheBitsOfReplicasThatStandAlone) {
+  const auto& [which, replicas, by_layers] = GetParam();
+  JoinScene fleet(which, replicas, 2 * replicas);
+  fleet.step();
+  JoinScene::Group group = fleet.join(fleet.groups);
+  const std::vector<JoinScene::Group> apart = std::exchange(fleet.groups, {group});
+  JoinScene::Group& wide = fleet.groups.front();
+  fleet.step();
+  std::vector<HoldShards> back = drop(fleet, wide, by_layers);
+  fleet.unify(wide);
+  fleet.step();
+  fleet.apply(wide, ResizeKv{wide.form.kv.blocks + 7});
+  fleet.step();
+  fleet.apply(wide, ResizeKv{wide.form.kv.blocks - 7});
+  fleet.apply(wide, SwapComponent{1, Component::kMlp, Precision::kW8});
+  fleet.apply(wide, SwapComponent{1, Component::kMlp, which.precision});
+  fleet.divide(wide, replicas);
+  fleet.step();
+  for (const HoldShards& hold : back) {
+    fleet.apply(wide, hold);
+  }
+  fleet.worker(0).part();
+  fleet.groups = apart;
+  for (int i = 0; i < 60; ++i) {
+    fleet.step();
+  }
+  EXPECT_EQ(fleet.seen(), alone(which, replicas, 2 * replicas));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Cases, Join,
+    testing::Combine(testing::Values(JoinCase{"bf16"},
+                                     JoinCase{"bf16_int8kv", Precision::kBf16, KvPrecision::kInt8},
+                                     JoinCase{"w8", Precision::kW8},
+                                     JoinCase{"w8a8_int8kv", Precision::kW8A8, KvPrecision::kInt8}),
+                     testing::Values(2, 4), testing::Bool()),
+    [](const auto& info) {
+      return std::get<0>(info.param).name + "_" + std::to_string(std::get<1>(info.param)) +
+             (std::get<2>(info.param) ? "_layers" : "_shards");
+    });
+
+void take_back(JoinScene& fleet, JoinScene::Group& group, int homes,
+               const std::vector<HoldShards>& back) {
+  fleet.divide(group, homes);
+  for (const HoldShards& hold : back) {
+    fleet.apply(group, hold);
+  }
+}
+
+// 1, 2, 4, 2, 1 devices: pairs become wide replicas, which then join themselves.
+TEST(JoinOfWideReplicas, HasTheBitsOfReplicasThatStandAlone) {
+  const JoinCase which{"bf16"};
+  JoinScene fleet(which, 4, 8);
+  const std::vector<JoinScene::Group> narrow = fleet.groups;
+  fleet.step();
+  fleet.groups = {fleet.join({narrow[0], narrow[1]}), fleet.join({narrow[2], narrow[3]})};
+  std::vector<std::vector<HoldShards>> back;
+  for (JoinScene::Group& group : fleet.groups) {
+    back.push_back(drop(fleet, group, false));
+    fleet.unify(group);
+  }
+  const std::vector<JoinScene::Group> pairs = fleet.groups;
+  fleet.groups = {fleet.join(pairs)};
+  const std::vector<HoldShards> back_to_pairs = drop(fleet, fleet.groups[0], false);
+  fleet.unify(fleet.groups[0]);
+  fleet.step();
+  take_back(fleet, fleet.groups[0], 2, back_to_pairs);
+  fleet.worker(0).part();
+  fleet.groups = pairs;
+  for (std::size_t i = 0; i < 2; ++i) {
+    take_back(fleet, fleet.groups[i], 2, back[i]);
+    fleet.worker(fleet.groups[i].leader).part();
+  }
+  fleet.groups = narrow;
+  for (int i = 0; i < 60; ++i) {
+    fleet.step();
+  }
+  EXPECT_EQ(fleet.seen(), alone(which, 4, 8));
+}
+
+// Goes forth and back by random steps of random kinds, and turns round at random places.
+TEST(JoinAtRandom, HasTheBitsOfReplicasThatStandAlone) {
+  const JoinCase which{"w8", Precision::kW8};
+  const auto expected = alone(which, 2, 6);
+  for (unsigned seed = 1; seed <= 6; ++seed) {
+    std::mt19937 random(seed);
+    JoinScene fleet(which, 2, 6);
+    const std::vector<JoinScene::Group> apart = fleet.groups;
+    for (int round = 0; round < 4; ++round) {
+      fleet.groups = {fleet.join(apart)};
+      JoinScene::Group& group = fleet.groups.front();
+      const Form whole = group.form;
+      std::vector<std::pair<int, Component>> order = components();
+      std::shuffle(order.begin(), order.end(), random);
+      order.resize(1 + random() % order.size());
+      for (const auto& [layer, component] : order) {
+        const bool by_layers = random() % 2 == 0;
+        fleet.apply(group, HoldShards{layer, component,
+                                      one_copy(group.form, 2, layer, component, by_layers)});
+      }
+      std::shuffle(order.begin(), order.end(), random);
+      for (const auto& [layer, component] : order) {
+        HoldShards back{layer, component, {}};
+        for (const Holding& holding : whole.group) {
+          back.runs.push_back(holding.of(layer, component));
+        }
+        fleet.apply(group, back);
+      }
+      fleet.worker(0).part();
+      fleet.groups = apart;
+      fleet.step();
+    }
+    for (int i = 0; i < 60; ++i) {
+      fleet.step();
+    }
+    EXPECT_EQ(fleet.seen(), expected) << "seed " << seed;
+  }
+}
+
+TEST(JoinAhead, StepsAreFetchedWhileOthersAreCommitted) {
+  const JoinCase which{"bf16"};
+  for (const bool by_layers : {false, true}) {
+    JoinScene fleet(which, 2, 4);
+    const std::vector<JoinScene::Group> apart = fleet.groups;
+    fleet.groups = {fleet.join(apart)};
+    JoinScene::Group& group = fleet.groups.front();
+    std::vector<HoldShards> there;
+    std::vector<HoldShards> back;
+    for (const auto& [layer, component] : components()) {
+      there.push_back({layer, component, one_copy(group.form, 2, layer, component, by_layers)});
+      back.insert(back.begin(), {layer, component, {{0, kJoinShards}, {0, kJoinShards}}});
+    }
+    for (int round = 0; round < 2; ++round) {
+      fleet.apply_ahead(group, there, 2);
+      fleet.unify(group);
+      fleet.step();
+      fleet.divide(group, 2);
+      fleet.apply_ahead(group, back, 2);
+    }
+    fleet.worker(0).part();
+    fleet.groups = apart;
+    for (int i = 0; i < 60; ++i) {
+      fleet.step();
+    }
+    EXPECT_EQ(fleet.seen(), alone(which, 2, 4));
+  }
+}
+
+// A step that fails or is aborted leaves what devices hold, and gives back all pages.
+TEST(JoinThatFails, LeavesTheFormThatItHad) {
+  const JoinCase which{"bf16"};
+  JoinScene fleet(which, 2, 4);
+  const std::vector<JoinScene::Group> apart = fleet.groups;
+  const HoldShards alone_in_group{0, Component::kMlp, {{0, 2}, {2, 2}}};
+  fleet.worker(0).prepare(MorphId{1000}, alone_in_group);
+  EXPECT_TRUE(fleet.ears[0]->ready(1000).failure) << "the replicas are not joined";
+  fleet.groups = {fleet.join(apart)};
+  JoinScene::Group& group = fleet.groups.front();
+  const std::vector<HoldShards> back = drop(fleet, group, true);
+  for (int i = 0; i < 5; ++i) {
+    const auto id = static_cast<std::uint64_t>(2000 + i);
+    fleet.worker(0).prepare(MorphId{id}, back.front());
+    if (i % 2 == 0) {
+      fleet.ears[0]->ready(id);
+    }
+    fleet.worker(0).abort(MorphId{id});
+  }
+  for (const HoldShards& hold : back) {
+    fleet.apply(group, hold);  // counts the free pages of all devices
+  }
+  fleet.worker(0).part();
+  fleet.groups = apart;
+  for (int i = 0; i < 60; ++i) {
+    fleet.step();
+  }
+  EXPECT_EQ(fleet.seen(), alone(which, 2, 4));
+}
+
+}  // namespace
+}  // namespace protean

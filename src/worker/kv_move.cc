@@ -1,0 +1,181 @@
+#include "worker/kv_move.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <iterator>
+
+#include "base/check.h"
+
+namespace protean {
+namespace {
+
+constexpr std::int64_t kBlocksAtOnce = 8;  // of one task of the team
+
+const ShardRun& run_of(const Formation& formation, int device, int layer) {
+  return formation.form.group[static_cast<std::size_t>(device)].of(layer, Component::kAttention);
+}
+
+bool all_one(const std::vector<Copy>& by_home) {
+  return std::all_of(by_home.begin(), by_home.end(),
+                     [&](const Copy& copy) { return copy == by_home.front(); });
+}
+
+// Returns the home whose copy this is, or whose copy the device is in; -1 if there is none.
+int home_with(const std::vector<Copy>& by_home, const Copy& copy) {
+  const auto found = std::find(by_home.begin(), by_home.end(), copy);
+  return found == by_home.end() ? -1 : static_cast<int>(found - by_home.begin());
+}
+
+int home_of(const std::vector<Copy>& by_home, int device) {
+  const auto found = std::find_if(by_home.begin(), by_home.end(), [&](const Copy& copy) {
+    return std::find(copy.begin(), copy.end(), device) != copy.end();
+  });
+  return found == by_home.end() ? -1 : static_cast<int>(found - by_home.begin());
+}
+
+// Returns the device of a copy that holds this run.
+int with_run(const Formation& formation, const Copy& copy, const ShardRun& run, int layer) {
+  const auto found = std::find_if(copy.begin(), copy.end(), [&](int device) {
+    return run_of(formation, device, layer) == run;
+  });
+  check(found != copy.end(), "copies divide a layer alike");
+  return *found;
+}
+
+// The swaps between the devices that hold the same shards while there is a copy for each home.
+// `dividing`: from there, else back to there.
+std::vector<KvMove::Swap> swaps_of(const Formation& apart, const std::vector<Copy>& copies,
+                                   int layer, int device, bool dividing) {
+  std::vector<KvMove::Swap> swaps;
+  const int own = home_of(copies, device);
+  for (int home = 0; home < static_cast<int>(copies.size()); ++home) {
+    const Copy& copy = copies[static_cast<std::size_t>(home)];
+    if (home != own) {
+      swaps.push_back({.partner = with_run(apart, copy, run_of(apart, device, layer), layer),
+                       .mine = home,
+                       .its = own,
+                       .mine_of = dividing ? own : home,
+                       .its_of = dividing ? home : own});
+    }
+  }
+  return swaps;
+}
+
+}  // namespace
+
+KvMove kv_move(const Formation& before, const Formation& after, int layer, int device) {
+  const std::vector<Copy> from = copies_by_home(before, layer, Component::kAttention);
+  const std::vector<Copy> to = copies_by_home(after, layer, Component::kAttention);
+  const int homes = before.home_count();
+  const std::int64_t blocks = before.form.kv.blocks / homes;
+  KvMove move;
+  check(from != to, "a layer's attention moves");
+  if (all_one(to)) {
+    move.homes = homes;
+    const int keeper = home_with(from, to.front());
+    if (keeper < 0) {
+      move.swaps = swaps_of(before, from, layer, device, true);
+      move.places = places_by_shards(homes, blocks);
+      return move;
+    }
+    move.places = places_behind(keeper, homes, blocks);
+    for (int home = 0; home < homes && home_of(to, device) >= 0; ++home) {
+      if (home != keeper) {
+        move.copies.push_back({.source = with_run(before, from[static_cast<std::size_t>(home)],
+                                                  run_of(before, device, layer), layer),
+                               .home = home,
+                               .from = {}});
+      }
+    }
+    return move;
+  }
+  check(all_one(from), "a layer passes between one copy and one for each home");
+  const int keeper = home_with(to, from.front());
+  if (keeper < 0) {
+    move.swaps = swaps_of(after, to, layer, device, false);
+    return move;
+  }
+  const int own = home_of(to, device);
+  if (own != keeper) {
+    move.copies.push_back(
+        {.source = with_run(before, from.front(), run_of(after, device, layer), layer),
+         .home = own,
+         .from = places_behind(keeper, homes, blocks)});
+  }
+  return move;
+}
+
+namespace {
+
+// Changes or copies the pieces of a slot of two homes, either of which may have a live block there.
+struct PieceSwap {
+  std::byte* mine = nullptr;
+  std::byte* its = nullptr;
+  bool mine_lives = false;
+  bool its_lives = false;
+
+  void run(std::int64_t bytes) const {
+    if (mine_lives && its_lives) {
+      std::swap_ranges(mine, mine + bytes, its);
+    } else if (mine_lives) {
+      std::memcpy(its, mine, static_cast<std::size_t>(bytes));
+    } else {
+      std::memcpy(mine, its, static_cast<std::size_t>(bytes));
+    }
+  }
+};
+
+void swap_with(const KvMove& move, const KvMove::Swap& swap, const KvMoveScene& scene,
+               cpu::Team& team) {
+  const std::int64_t piece = scene.slot_bytes / (std::ssize(move.swaps) + 1);
+  const std::vector<BlockId>& mine = scene.live[static_cast<std::size_t>(swap.mine_of)];
+  const std::vector<BlockId>& theirs = scene.live[static_cast<std::size_t>(swap.its_of)];
+  std::vector<BlockId> slots;
+  std::set_union(mine.begin(), mine.end(), theirs.begin(), theirs.end(), std::back_inserter(slots));
+  // The home with the lower number does the even ones.
+  const std::int64_t first = swap.its < swap.mine ? 0 : 1;
+  const std::int64_t count = (std::ssize(slots) - first + 1) / 2;
+  const KvStore& here = *scene.stores[static_cast<std::size_t>(scene.device)];
+  const KvStore& there = *scene.stores[static_cast<std::size_t>(swap.partner)];
+  team.run((count + kBlocksAtOnce - 1) / kBlocksAtOnce, [&](std::int64_t task, int) {
+    const std::int64_t end = std::min(count, (task + 1) * kBlocksAtOnce);
+    for (std::int64_t i = task * kBlocksAtOnce; i < end; ++i) {
+      const BlockId slot = slots[static_cast<std::size_t>(2 * i + first)];
+      PieceSwap{.mine = here.address(scene.layer, slot, scene.slot_bytes) + swap.mine * piece,
+                .its = there.address(scene.layer, slot, scene.slot_bytes) + swap.its * piece,
+                .mine_lives = std::binary_search(mine.begin(), mine.end(), slot),
+                .its_lives = std::binary_search(theirs.begin(), theirs.end(), slot)}
+          .run(piece);
+    }
+  });
+}
+
+void copy_from(const KvMove& move, const KvMove::Copy& copy, const KvMoveScene& scene,
+               cpu::Team& team) {
+  const std::vector<BlockId>& live = scene.live[static_cast<std::size_t>(copy.home)];
+  const KvStore& here = *scene.stores[static_cast<std::size_t>(scene.device)];
+  const KvStore& there = *scene.stores[static_cast<std::size_t>(copy.source)];
+  team.run((std::ssize(live) + kBlocksAtOnce - 1) / kBlocksAtOnce, [&](std::int64_t task, int) {
+    const std::int64_t end = std::min(std::ssize(live), (task + 1) * kBlocksAtOnce);
+    for (std::int64_t i = task * kBlocksAtOnce; i < end; ++i) {
+      const BlockId block = live[static_cast<std::size_t>(i)];
+      std::memcpy(here.address(scene.layer, move.places.place(copy.home, block), scene.slot_bytes),
+                  there.address(scene.layer, copy.from.place(copy.home, block), scene.slot_bytes),
+                  static_cast<std::size_t>(scene.slot_bytes));
+    }
+  });
+}
+
+}  // namespace
+
+void move_kv(const KvMove& move, const KvMoveScene& scene, cpu::Team& team) {
+  for (const KvMove::Swap& swap : move.swaps) {
+    swap_with(move, swap, scene, team);
+  }
+  for (const KvMove::Copy& copy : move.copies) {
+    copy_from(move, copy, scene, team);
+  }
+}
+
+}  // namespace protean

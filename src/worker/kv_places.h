@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/ids.h"
+
+namespace protean {
+
+// Where a layer's array on one device has each home's blocks: a block's place is its index in the
+// array. Each home numbers its blocks from 0. Blocks behind a table's end lie at the place of their
+// own number, and so do all blocks without a table.
+struct KvPlaces {
+  std::vector<std::vector<BlockId>> tables;  // by home
+
+  BlockId place(int home, BlockId block) const {
+    if (static_cast<std::size_t>(home) >= tables.size()) {
+      return block;
+    }
+    const std::vector<BlockId>& table = tables[static_cast<std::size_t>(home)];
+    return static_cast<std::size_t>(block) < table.size() ? table[static_cast<std::size_t>(block)]
+                                                          : block;
+  }
+  friend bool operator==(const KvPlaces&, const KvPlaces&) = default;
+};
+
+// Returns the places after the copies of `homes` homes have divided a layer by shards: block a of
+// home h is at a * homes + h, where slot a was cut into as many pieces (AMOEBA section 3.1).
+KvPlaces places_by_shards(int homes, std::int64_t blocks);
+
+// Returns the places after one home's copy has taken the blocks of all others behind its own
+// (KunServe section 4.2).
+KvPlaces places_behind(int keeper, int homes, std::int64_t blocks);
+
+// Returns the places of one home with all blocks, of which block a * g + h was block a of home h
+// among g. A table that changes nothing is left out.
+KvPlaces unified(const KvPlaces& places, int homes, std::int64_t blocks);
+
+// The reverse of unified(), for `blocks` blocks of each home.
+KvPlaces divided(const KvPlaces& places, int homes, std::int64_t blocks);
+
+}  // namespace protean

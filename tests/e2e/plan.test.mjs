@@ -1,0 +1,136 @@
+// protean plan: the ranked configurations of a model for an intent, without serving.
+import assert from 'node:assert/strict';
+import { spawnSync } from 'node:child_process';
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { after, before, describe, it } from 'node:test';
+import { writeRandomModel } from './random_model.mjs';
+import { program } from './server.mjs';
+
+let scratch;
+before(() => { scratch = mkdtempSync(join(tmpdir(), 'protean-plan-')); });
+after(() => rmSync(scratch, { recursive: true, force: true }));
+
+const run = (...args) => spawnSync(program, ['plan', '--variant-cache', join(scratch, 'cache'), ...args],
+  { encoding: 'utf8', input: '' });
+function planned(...args) {
+  const { status, stdout, stderr } = run('--json', ...args);
+  assert.equal(status, 0, stderr);
+  return JSON.parse(stdout);
+}
+function refused(...args) {
+  const { status, stdout, stderr } = run(...args);
+  assert.notEqual(status, 0);
+  assert.equal(stdout, '');
+  return stderr;
+}
+const paper = ['--like', 'llama-2-70b', '--devices', '8xA6000', '--space', 'iserve'];
+function deviceFile(name, ...devices) {
+  const path = join(scratch, name);
+  writeFileSync(path, devices.map((device) => `[[device]]\n${device}\n`).join('\n'));
+  return path;
+}
+
+describe('protean plan --space iserve', () => {
+  it('lists the 180 configurations of Llama-2-70B on 8 devices', () => {
+    const plan = planned(...paper);
+    assert.equal(plan.configurations.length, 180);
+    assert.equal(new Set(plan.configurations.map((one) => one.name)).size, 180);
+    assert.equal(new Set(plan.configurations.map((one) => `${one.tensor}x${one.pipeline}`)).size, 15);
+    assert.equal(plan.fingerprint_share.one_layer.toFixed(4), '0.0200');
+    assert.equal(plan.fingerprint_share.two_layers.toFixed(4), '0.0324');
+  });
+
+  for (const [intent, value] of [['min-latency', 'latency_ms'], ['min-cost', 'cost'],
+    ['min-memory', 'memory_bytes'], ['min-device-hours', 'device_seconds']]) {
+    it(`chooses the least ${value} for ${intent}`, () => {
+      const plan = planned(...paper, '--intent', intent);
+      const fitting = plan.configurations.filter((one) => one.fits);
+      assert.equal(plan.choice[value], Math.min(...fitting.map((one) => one[value])));
+      assert.ok(fitting.length < 180, 'bf16 does not fit one device');
+    });
+  }
+
+  it('takes the cheapest that keeps a latency SLO, and the fastest within a cost SLO', () => {
+    const all = planned(...paper, '--intent', 'min-latency').configurations;
+    const slo = all.map((one) => one.latency_ms).sort((a, b) => a - b)[60];
+    const cheapest = planned(...paper, '--intent', `latency-slo=${slo}ms`);
+    const kept = all.filter((one) => one.fits && one.latency_ms <= slo);
+    assert.equal(cheapest.choice.cost, Math.min(...kept.map((one) => one.cost)));
+    assert.ok(cheapest.configurations.some((one) => one.rank === null), 'slower ones have no rank');
+    const bound = all.map((one) => one.cost).sort((a, b) => a - b)[60];
+    const fastest = planned(...paper, '--intent', `cost-slo=${bound}`);
+    assert.equal(fastest.choice.latency_ms,
+      Math.min(...all.filter((one) => one.fits && one.cost <= bound).map((one) => one.latency_ms)));
+  });
+
+  it('counts cost by the formula and the price', () => {
+    const [one] = planned(...paper, '--cost', 'device-time', '--price', '3').configurations;
+    assert.ok(Math.abs(one.cost - 3 * one.device_seconds / 3600) < 1e-9 * one.cost);
+  });
+});
+
+describe('protean plan with a file of devices', () => {
+  it('gives the roomy device more layers where memory is uneven', () => {
+    const file = deviceFile('uneven.toml', 'profile = "A6000"\nfree = "10GiB"', 'profile = "A6000"\nfree = "4GiB"');
+    const plan = planned('--like', 'llama-2-7b', '--devices', file, '--weights', 'bf16', '--intent', 'min-latency');
+    const [first, second] = plan.choice.stages;
+    assert.equal(plan.choice.pipeline, 2);
+    assert.equal(first.layers + second.layers, 32);
+    assert.deepEqual(first.devices, [0]);
+    assert.ok(first.layers > second.layers && second.layers > 0);
+    assert.ok(first.device_memory_bytes <= 10 * 2 ** 30 && second.device_memory_bytes <= 4 * 2 ** 30);
+  });
+
+  it('places by load: packing takes the busiest device with room, least-loaded the idlest', () => {
+    const file = deviceFile('loaded.toml', 'profile = "A100"\nload = 0.2', 'profile = "A100"\nload = 0.4',
+      'profile = "A100"\nload = 0.9', 'profile = "A100"\nfree = "1GiB"\nload = 0.3');
+    const on = (...more) => planned('--like', 'llama-2-7b', '--devices', file, '--intent', 'min-memory', ...more)
+      .choice.stages[0].devices;
+    assert.deepEqual(on('--placement', 'packing'), [2]);
+    assert.deepEqual(on('--placement', 'least-loaded'), [0]);
+    assert.deepEqual(on('--placement', 'hybrid', '--theta', '0.5'), [1]);
+  });
+
+  it('names what is wrong with it', () => {
+    const like = ['--like', 'llama-2-7b', '--devices'];
+    assert.match(refused(...like, deviceFile('a.toml', 'profile = "B7"')), /a\.toml: device B7 has no built-in profile: use one of A100/);
+    assert.match(refused(...like, deviceFile('b.toml', 'profile = "A40"\nfree = 3')), /device 0: free must be a size/);
+    assert.match(refused(...like, deviceFile('c.toml', 'profile = "A40"\nlaod = 1')), /device 0: "laod" is unknown/);
+    assert.match(refused(...like, '8xB7'), /--devices 8xB7: device B7 has no built-in profile/);
+    assert.match(refused(...like, '2'), /--like llama-2-7b has no weights to run here/);
+  });
+});
+
+describe('protean plan says what cannot be', () => {
+  it('names the nearest miss of a budget', () => {
+    assert.match(refused(...paper, '--intent', 'latency-slo=1ms'),
+      /no configuration keeps latency-slo=1ms: the nearest, TP 4 x PP 1, .*, takes \d+\.\d ms/);
+  });
+
+  it('names the configuration that needs least memory more', () => {
+    const file = deviceFile('small.toml', 'profile = "A40"\nfree = "3GiB"\ncount = 2');
+    assert.match(refused('--like', 'llama-2-70b', '--devices', file),
+      /fits the free memory: the nearest, .*w4.*, needs \d+\.\d+ GiB more on each of the 2 devices with most/);
+  });
+
+  it('explains unknown intents', () => {
+    assert.match(refused(...paper, '--intent', 'min-latancy'), /intent min-latancy is unknown, did you mean min-latency\?/);
+    assert.match(refused(...paper, '--intent', 'latency-slo=5'), /a time above 0 in ms or s/);
+  });
+});
+
+describe('protean plan MODEL', () => {
+  it('estimates from a fingerprint of this machine and shows why', () => {
+    const model = writeRandomModel(join(scratch, 'model'), 4);
+    const { status, stdout, stderr } = run(model, '--devices', '2', '--weights', 'bf16,w8', '--intent', 'min-memory',
+      '--prompt-tokens', '64', '--output-tokens', '16');
+    assert.equal(status, 0, stderr);
+    assert.match(stdout, /chosen: TP 1 x PP 1, w8, KV int8, the first of \d+ configurations/);
+    assert.match(stdout, /layers 0 to 3 on device 0: /);
+    assert.match(stdout, /estimates rest on: a fingerprint on this machine/);
+    const again = planned(model, '--devices', '2', '--weights', 'bf16,w8', '--prompt-tokens', '64', '--output-tokens', '16');
+    assert.ok(again.configurations.every((one) => one.tpot_ms > 0 && one.ttft_ms > 0));
+  });
+});
