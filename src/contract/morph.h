@@ -112,9 +112,9 @@ struct LoadSeen {
   double arrivals_per_s = 0;       // over the longest time for which the rate has been constant
   double arrivals_last_s = 0;      // that time, for which the rate is expected to go on
   double most_arrivals_per_s = 0;  // the rate is below it with 97.5 % confidence
-  double answer_tokens = 0;     // predicted mean of a new answer
-  TimeNs expected_wait_ns = 0;  // queue time of a prompt that arrived now
-  TimeNs ttft_p95_ns = 0;       // over the last 15 s; 0: no sample
+  double answer_tokens = 0;        // predicted mean of a new answer
+  TimeNs expected_wait_ns = 0;     // queue time of a prompt that arrived now
+  TimeNs ttft_p95_ns = 0;          // over the last 15 s; 0: no sample
   TimeNs tpot_p95_ns = 0;
 };
 

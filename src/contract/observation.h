@@ -29,7 +29,8 @@ struct Observation {
   std::int64_t expected_wait_ns = 0;
 };
 
-// Returns the state of several replicas together; a new request waits in the quickest of them. A request waits for the replica that is soonest.
+// Returns the state of several replicas together; a new request waits in the quickest of them. A
+// request waits for the replica that is soonest.
 Observation sum_of(std::span<const Observation> replicas);
 
 }  // namespace protean

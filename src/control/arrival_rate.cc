@@ -63,9 +63,10 @@ double ArrivalRate::dispersion(std::int64_t newest, std::int64_t count) const {
 
 ArrivalRate::Rate ArrivalRate::rate(TimeNs now_ns) const {
   if (begin_ns_ < 0) {
-    return {};
+    return {.lasts_s = static_cast<double>(kLongest * kSliceNs) / kNsPerS};
   }
-  // A window has the present slice so far and whole slices before it, none before the first request.
+  // A window has the present slice so far and whole slices before it, none before the first
+  // request.
   const std::int64_t now = now_ns / kSliceNs;
   const auto length_s = [&](std::int64_t whole) {
     const TimeNs length_ns = std::min(whole * kSliceNs + now_ns % kSliceNs, now_ns - begin_ns_);
@@ -77,13 +78,12 @@ ArrivalRate::Rate ArrivalRate::rate(TimeNs now_ns) const {
   for (; 2 * whole <= kLongest && length_s(2 * whole) > length_s(whole); whole *= 2) {
     const Slice longer = sum(now, 2 * whole + 1);
     const double longer_s = length_s(2 * whole);
-    // True if a rate in the newest part of the longer window is not that of the rest of it.
+    // At a constant rate, the count of a part is binomial.
     const bool changed = std::any_of(newest.begin(), newest.end(), [&](const auto& part) {
-      const auto [requests, seconds] = part;
-      const double scale = seconds / (longer_s - seconds);
-      const double expected = (longer.requests - requests) * scale;
-      const double variance = std::max(requests + expected * scale, 1.0);  // of Poisson counts
-      return std::abs(requests - expected) > kDeviations * std::sqrt(variance);
+      const double share = part.second / longer_s;
+      const double expected = longer.requests * share;
+      return std::abs(part.first - expected) >
+             kDeviations * std::sqrt(std::max(1.0, expected * (1 - share)));
     });
     if (changed) {
       break;

@@ -175,7 +175,7 @@ Decision MorphPolicy::decide(const StepSpeed& speed, const Load& load, const Sit
                                 lowers ? best->present : best->most)
                    : fmt::format("the longest request needs more than {} KV blocks",
                                  now.heading.kv.blocks),
-        stay.present.by_room};
+        stay.present.by_kv};
   }
   return decision;
 }

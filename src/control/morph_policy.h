@@ -66,8 +66,8 @@ class MorphPolicy {
   };
   struct Considered {
     Candidate candidate;
-    Prediction present;  // at the present arrivals
-    Prediction most;     // at the most that they may be
+    Prediction present;       // at the present arrivals
+    Prediction most;          // at the most that they may be
     double seconds = 0;       // to get there
     double seconds_back = 0;  // to where the replica is heading now
     bool holds = true;        // KV holds every sequence alone

@@ -109,7 +109,7 @@ class Planner {
     return kv_blocks_beside(spec_, form_, budget_.pages - pages, budget_.page_bytes);
   }
 
-  // That preparing those takes which are prepared at once.
+  // Returns the pages that all swaps prepared at once need together.
   std::int64_t pages_of_next(std::span<const SwapComponent> next) const {
     const auto at_once =
         static_cast<std::size_t>(aim_.faster_steps ? kSwapsAtOnce : kSwapsBeforeBlocks);

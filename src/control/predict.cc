@@ -64,7 +64,7 @@ class Flow {
         from_(end_of(speed, course.from)),
         to_(end_of(speed, course.to)) {
     prediction_.capacity_per_s = to_.capacity.per_s;
-    prediction_.by_room = to_.capacity.by_room;
+    prediction_.by_kv = to_.capacity.by_kv;
     // A morph changes the precision tag; after it the prefix cache fills again.
     const double refill_s = course.to.kv_blocks * serving.block_tokens /
                             std::max(1e-9, load.arrivals.per_s) /
@@ -127,13 +127,15 @@ class Flow {
     bool steady = false;       // answers begin and end within the slice
     double served = 0;         // requests that got their first token
     double busy_s = 0;         // of rounds with prompts
+    double per_s = 0;          // requests that arrive
+    double begun_tokens = 0;   // of prompts that were given KV
   };
 
   void advance(double at_s, double length_s) {
-    arrive(at_s, length_s);
     // A morph swaps one component after the other: half of its time counts as the old form.
     const End& end = at_s + length_s / 2 < course_.seconds / 2 ? from_ : to_;
     Slice slice{.at_s = at_s, .length_s = length_s, .end = end};
+    arrive(slice);
     const double most = at_s < course_.seconds ? end.morph_tokens : most_round_tokens_;
     slice.prompt_tokens = std::clamp(most, 1.0, std::max(1.0, most_round_tokens_ - decoding_));
     const auto round = [&](double prompt_tokens) {
@@ -145,23 +147,23 @@ class Flow {
       return;  // the cost of steps is not known
     }
     const double tokens = prompt_tokens();
-    slice.own_s = tokens >= slice.prompt_tokens ? tokens / slice.prompt_tokens * slice.full_s
-                                                : round(tokens);
-    slice.steady =
-        length_s > (slice.decode_s > 0 ? slice.decode_s : slice.full_s) * left_ / 2;
+    slice.own_s =
+        tokens >= slice.prompt_tokens ? tokens / slice.prompt_tokens * slice.full_s : round(tokens);
+    slice.steady = length_s > (slice.decode_s > 0 ? slice.decode_s : slice.full_s) * left_ / 2;
     serve(slice);
     const double late_share = judge(slice);
     decode(slice, late_share);
   }
 
-  void arrive(double at_s, double length_s) {
+  void arrive(Slice& slice) {
     const ArrivalRate::Rate& rate = load_.arrivals;
-    per_s_ = std::max(at_s < rate.lasts_s ? rate.per_s : rate.later_per_s, 1e-9);
-    arrived_ += per_s_ * length_s;
-    arrived_per_s_ = arrived_ / (at_s + length_s);
-    queue_ += per_s_ * length_s;
-    const double hits = at_s < refilled_s_ ? 0 : load_.hit_share;
-    work_ += per_s_ * length_s * rate.prompt_tokens * (1 - hits);
+    slice.per_s = std::max(slice.at_s < rate.lasts_s ? rate.per_s : rate.later_per_s, 1e-9);
+    const double arrived = slice.per_s * slice.length_s;
+    arrived_ += arrived;
+    arrived_per_s_ = arrived_ / (slice.at_s + slice.length_s);
+    queue_ += arrived;
+    const double hits = slice.at_s < refilled_s_ ? 0 : load_.hit_share;
+    work_ += arrived * rate.prompt_tokens * (1 - hits);
   }
 
   // Computes prompts of requests that KV has room for, as many as the slice has time for.
@@ -181,7 +183,7 @@ class Flow {
     const double needed_s = admissible * tokens / slice.prompt_tokens * slice.full_s;
     slice.busy_s = std::min(needed_s, slice.length_s);
     slice.served = needed_s > 0 ? admissible * slice.busy_s / needed_s : 0;
-    begun_tokens_ = std::max(0.0, slice.served - held_) * kept_tokens();
+    slice.begun_tokens = std::max(0.0, slice.served - held_) * kept_tokens();
     work_ = std::max(0.0, work_ - slice.served * tokens);
     queue_ = std::max(0.0, queue_ - slice.served);
     held_ = std::max(0.0, held_ - slice.served);
@@ -195,17 +197,17 @@ class Flow {
         std::max(slice.own_s, slice.at_s + slice.length_s - arrival_s(served_total_));
     queued_s_ = last_s > slice.own_s ? queued_s_ + slice.length_s : 0;
     const double sigma = std::sqrt(variance_of(slice) * queued_s_);
-    const double late_share = std::max(share_above(first_s, last_s, serving_.ttft_s, sigma),
-                                       chance_of_late(slice));
+    const double late_share =
+        std::max(share_above(first_s, last_s, serving_.ttft_s, sigma), chance_of_late(slice));
     prediction_.late += slice.served * late_share;
     return late_share;
   }
 
-  // Returns by how much queue times vary, in seconds squared for each second of a queue. Answers vary
-  // about as much as arrivals of a Poisson process.
+  // Returns by how much queue times vary, in seconds squared for each second of a queue. Answers
+  // vary about as much as arrivals of a Poisson process.
   double variance_of(const Slice& slice) const {
     const double per_s = slice.end.capacity.per_s;
-    return per_s_ / per_s * (1 + load_.arrivals.dispersion) / per_s;
+    return slice.per_s / per_s * (1 + load_.arrivals.dispersion) / per_s;
   }
 
   // Returns the probability that a request is late because a queue forms by chance.
@@ -215,9 +217,9 @@ class Flow {
       return 1;
     }
     const Capacity& capacity = slice.end.capacity;
-    const double load = per_s_ / capacity.per_s;
-    const double longer = late_probability(load - 1, variance_of(slice), slack_s,
-                                           slice.at_s + slice.length_s);
+    const double load = slice.per_s / capacity.per_s;
+    const double longer =
+        late_probability(load - 1, variance_of(slice), slack_s, slice.at_s + slice.length_s);
     return longer > 0 && capacity.by_room
                ? longer * wait_probability(capacity.sequences, load * capacity.sequences)
                : longer;
@@ -226,24 +228,24 @@ class Flow {
   // Draws tokens of answers, and ends answers.
   void decode(const Slice& slice, double late_share) {
     const double rest_s = slice.length_s - slice.busy_s;
-    const double rounds = slice.busy_s / slice.full_s +
-                          (slice.decode_s > 0 ? rest_s / slice.decode_s : 0);
+    const double rounds =
+        slice.busy_s / slice.full_s + (slice.decode_s > 0 ? rest_s / slice.decode_s : 0);
     double drawn = decoding_ * std::min(rounds, left_) + slice.served;
     double ended = decoding_ * std::min(1.0, rounds / left_);
     if (slice.steady) {
       const Capacity& capacity = slice.end.capacity;
       drawn = slice.served * load_.answer_tokens;
       ended = slice.served;
-      decoding_ = load_.answer_tokens < 1 ? 0
-                                          : capacity.sequences * slice.served / slice.length_s /
-                                                capacity.per_s;
+      decoding_ = load_.answer_tokens < 1
+                      ? 0
+                      : capacity.sequences * slice.served / slice.length_s / capacity.per_s;
       context_ = decoding_ * capacity.context_tokens;
       left_ = std::max(1.0, load_.answer_tokens);
     } else {
       // An answer that ends is longer than those that run.
       const double longer = std::max(0.0, load_.answer_tokens - load_.running_drawn_tokens);
       context_ = std::max(0.0, context_ + drawn - slice.served -
-                                   ended * (context_of_one() + longer) + begun_tokens_);
+                                   ended * (context_of_one() + longer) + slice.begun_tokens);
       const double begun = load_.answer_tokens >= 1 ? slice.served : 0;
       const double stay = decoding_ - ended;
       left_ = stay + begun > 0
@@ -253,7 +255,8 @@ class Flow {
     }
     drawn_total_ += drawn;
     prediction_.kl_nats += drawn * slice.end.form.kl_nats;
-    const bool slow = serving_.tpot_s > 0 && rounds > 0 && slice.length_s > rounds * serving_.tpot_s;
+    const bool slow =
+        serving_.tpot_s > 0 && rounds > 0 && slice.length_s > rounds * serving_.tpot_s;
     prediction_.late += slow ? ended * (1 - late_share) : 0;
     preempt(slice.end.form.kv_blocks * serving_.block_tokens);
   }
@@ -298,19 +301,17 @@ class Flow {
   const Course& course_;
   const Load& load_;
   const double most_round_tokens_;
-  double queue_;              // requests without a first token
-  double held_;               // of these, with KV
-  double work_;               // tokens of prompts to compute
-  double decoding_;           // sequences
-  double context_;            // tokens in KV
-  double left_;               // tokens that an answer still gets
-  const double known_;        // requests in the queue at the beginning
+  double queue_;        // requests without a first token
+  double held_;         // of these, with KV
+  double work_;         // tokens of prompts to compute
+  double decoding_;     // sequences
+  double context_;      // tokens in KV
+  double left_;         // tokens that an answer still gets
+  const double known_;  // requests in the queue at the beginning
   const End from_;
   const End to_;
   double arrived_ = 0;        // since then
-  double per_s_ = 0;          // the present rate of arrivals
   double arrived_per_s_ = 0;  // its mean
-  double begun_tokens_ = 0;   // of prompts that were given KV in the present slice
   double served_total_ = 0;
   double queued_s_ = 0;  // since when requests have waited for others
   double drawn_total_ = 0;
@@ -364,7 +365,8 @@ Capacity capacity_of(const StepSpeed& speed, const Serving& serving, const FormT
   return {.per_s = time_s > 0 ? sequences / answer / time_s : kUnknownCapacity,
           .sequences = sequences,
           .context_tokens = context,
-          .by_room = sequences < by_step};
+          .by_room = sequences < by_step,
+          .by_kv = sequences >= by_kv};
 }
 
 Prediction predict(const StepSpeed& speed, const Serving& serving, const Course& course,

@@ -40,7 +40,7 @@ struct Prediction {
   double kv_short_blocks = 0;  // at most, of running sequences
   double answer_tokens_per_s = 0;
   double capacity_per_s = 0;  // requests that the form carries for ever
-  bool by_room = false;       // that is limited by KV or the number of sequences
+  bool by_kv = false;         // that is limited by KV
 };
 
 // Predicts what becomes of a load if the form goes `course`: until the present rate of arrivals is
@@ -58,6 +58,7 @@ struct Capacity {
   double sequences = 0;       // that run then
   double context_tokens = 0;  // of each of them
   bool by_room = false;  // limited by KV or the number of sequences, not by the tokens of steps
+  bool by_kv = false;
 };
 Capacity capacity_of(const StepSpeed& speed, const Serving& serving, const FormTraits& form,
                      const Load& load);

@@ -66,43 +66,27 @@ TEST_F(EngineMorph, StepsAfterACommitAreOfTheNewFormAndReuseNothingOfTheOld) {
   EXPECT_EQ(sink.all<Finished>().back().usage.cached_tokens, 0);
 }
 
-// A step of 60 tokens would be too long during a morph: steps take 10 ms for each token.
-TEST_F(EngineMorph, StepsAreShortWhileTheFormChanges) {
-  EngineConfig config = engine_for_test(morph);
-  config.step_cost = {.token_us = 10'000};
-  RecordingSink heard;
-  HeldDevice slow(morph);
-  Engine alone(config, slow, heard);
-  const auto step_tokens = [&] {
-    while (!slow.work.empty() && !std::holds_alternative<StepPlan>(slow.work.front())) {
-      if (const auto done = slow.apply_next()) {
-        alone.handle({now_ns, *done});
-      }
-    }
-    if (slow.work.empty()) {
-      return 0;
-    }
-    const StepPlan plan = std::get<StepPlan>(slow.work.front());
-    slow.work.pop_front();
-    now_ns += std::ssize(plan.tokens) * 10 * kNsPerMs;
-    alone.handle({now_ns, StepDone{{.id = plan.id,
-                                    .sampled = std::vector<TokenId>(plan.samples.size(), 7)}}});
-    return static_cast<int>(plan.tokens.size());
+struct SlowTokens : EngineMorph {
+  SlowTokens() : EngineMorph(morph_for_test(10), {.token_us = 10'000}) {}
+};
+
+// Steps take 10 ms for each token, so that one of 60 tokens is too long during a morph.
+TEST_F(SlowTokens, StepsAreShortWhileTheFormChanges) {
+  const auto step_tokens = [this] {
+    const auto tokens = static_cast<int>(next_plan().tokens.size());
+    now_ns += tokens * 10 * kNsPerMs;
+    end_step();
+    return tokens;
   };
-  alone.handle({now_ns, Arrival{request(5, 60, 1)}});
+  send(Arrival{request(5, 60, 1)});
   EXPECT_EQ(step_tokens(), 60);
-  alone.handle({now_ns, WantForm{1, layers(Precision::kW4, Precision::kBf16)}});
-  alone.handle({now_ns, Arrival{request(6, 60, 1)}});
+  ASSERT_TRUE(wish(layers(Precision::kW4, Precision::kBf16)).ok());
+  send(Arrival{request(6, 60, 1)});
   EXPECT_NEAR(step_tokens(), 25, 1);
-  while (!slow.preparing.empty() || !slow.work.empty()) {
-    if (!slow.preparing.empty()) {
-      alone.handle({now_ns, slow.ready(0)});
-    } else {
-      step_tokens();
-    }
-  }
-  alone.handle({now_ns, Arrival{request(7, 60, 1)}});
+  settle();
+  send(Arrival{request(7, 60, 1)});
   EXPECT_EQ(step_tokens(), 60);
+  settle();
 }
 
 TEST_F(EngineMorph, UsageSaysWhereTokensWereDrawn) {

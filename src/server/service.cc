@@ -24,11 +24,6 @@
 namespace protean {
 namespace {
 
-// Returns whole seconds for Retry-After, at least one.
-int retry_after_s(TimeNs wait_ns) {
-  return static_cast<int>(std::max<TimeNs>(1, ceil_div(wait_ns, kNsPerS)));
-}
-
 namespace json = boost::json;
 
 HttpReply json_reply(const json::object& body) {
@@ -277,7 +272,7 @@ ApiError Service::queue_full() const {
           .message = fmt::format("{} requests are running or waiting, the most this server takes: "
                                  "try again later",
                                  outstanding()),
-          .retry_after_s = retry_after_s(seen_.expected_wait_ns)};
+          .retry_after_s = static_cast<int>(1 + sum_of(seen_).expected_wait_ns / kNsPerS)};
 }
 
 void Service::deliver(const OutputBatch& batch) {

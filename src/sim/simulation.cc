@@ -78,9 +78,7 @@ class ModelledExecutor : public Executor {
     }
   }
 
-  void prepare(MorphId id, const MorphStep& step) override {
-    morphs_->prepare(id, step, now_ns_);
-  }
+  void prepare(MorphId id, const MorphStep& step) override { morphs_->prepare(id, step, now_ns_); }
   void commit(MorphId id) override {
     heap_.push({std::max(free_ns_, now_ns_), morphs_->commit(id), replica_});
   }
@@ -124,8 +122,8 @@ class ModelledExecutor : public Executor {
     const TraceRequest& traced = trace_[request.value - 1];
     const std::int64_t prompt =
         tokens_within(traced.input_tokens, config_.engine.scheduler.max_model_len - 1);
-    const bool ended =
-        config_.open_answers && position >= prompt + std::max(traced.output_tokens, std::int64_t{1});
+    const bool ended = config_.open_answers &&
+                       position >= prompt + std::max(traced.output_tokens, std::int64_t{1});
     return ended ? kStopToken : token_of(config_.seed, kOutputStream + request.value, position);
   }
 

@@ -26,8 +26,8 @@ struct SimulationConfig {
   EngineConfig engine;  // of each replica
   int replicas = 1;
   RouterPolicy router = RouterPolicy::kFirstToken;
-  StepCost step_cost;  // what steps take; engine.step_cost, if known, is what engines believe
-  std::uint64_t seed = 0;         // seed of prompts, output tokens and cancels
+  StepCost step_cost;      // what steps take; engine.step_cost, if known, is what engines believe
+  std::uint64_t seed = 0;  // seed of prompts, output tokens and cancels
   int shared_prefix_tokens = 0;   // length of the prefix that all prompts share
   TimeNs ttft_slo_ns = -1;        // deadline of each first token after arrival; negative: none
   double cancel_probability = 0;  // share of clients that cancel at a random time of the answer
