@@ -74,7 +74,7 @@ void add_bench_engine(CLI::App& bench, int& exit_code) {
       ->type_name("LIST")
       ->delimiter(',')
       ->allow_extra_args(false)
-      ->check(one_of({"bf16", "w8", "w8a8", "w8a7", "w4", "w4a8", "w3"}))
+      ->check(one_of({"bf16", "s24", "w8", "w8a8", "w8a7", "w4", "w4a8", "w3"}))
       ->capture_default_str();
   engine
       ->add_option("--prefill", options->prompts,

@@ -40,7 +40,7 @@ void add_bench_kernels(CLI::App& bench, int& exit_code) {
       ->capture_default_str();
   kernels->add_option("--dtype", options->dtypes, "Precisions of the weights")
       ->type_name("PRECISION")
-      ->check(one_of({"f32", "bf16", "w8", "w8a8", "w8a7", "w4", "w4a8", "w3"}))
+      ->check(one_of({"f32", "bf16", "s24", "w8", "w8a8", "w8a7", "w4", "w4a8", "w3"}))
       ->capture_default_str();
   kernels->add_option("--rows", options->rows, "Rows of activations; 1 is a decode step")
       ->check(whole_number(1, 1 << 16))

@@ -29,7 +29,12 @@ std::string rope_text(const RopeSpec& rope) {
   std::string text =
       fmt::format("theta {:g}, {} pairs", rope.theta,
                   rope.pairing == RopePairing::kAdjacent ? "adjacent" : "half-split");
-  if (rope.scaling == RopeScaling::kLinear) {
+  text += rope.rotated > 0 ? fmt::format(" of {} elements", rope.rotated) : "";
+  if (rope.scaling == RopeScaling::kYarn) {
+    text += fmt::format(", YaRN by {:g} over {} tokens", rope.factor, rope.original_context);
+  } else if (rope.scaling == RopeScaling::kLong) {
+    return fmt::format("{}, longrope factors beyond {} tokens", text, rope.original_context);
+  } else if (rope.scaling == RopeScaling::kLinear) {
     text += fmt::format(", linear scaling by {:g}", rope.factor);
   } else if (rope.scaling == RopeScaling::kLlama3) {
     text +=
@@ -38,15 +43,29 @@ std::string rope_text(const RopeSpec& rope) {
   return rope.divisors.empty() ? text : text + ", frequency divisors from the file";
 }
 
-std::string attention_text(const AttentionSpec& attention) {
+std::string attention_text(const ModelSpec& spec) {
+  const AttentionSpec& attention = spec.attention;
   std::string text = fmt::format("{} heads of {}, {} KV heads", attention.heads, attention.head_dim,
                                  attention.kv_heads);
   text += attention.qkv_bias ? ", q/k/v bias" : "";
   text += attention.output_bias ? ", output bias" : "";
   text += attention.qk_norm ? ", q/k norm" : "";
+  text +=
+      attention.score_cap > 0 ? fmt::format(", scores capped at {:g}", attention.score_cap) : "";
+  const auto layers_that = [&](const auto& does) {
+    int count = 0;
+    for (int layer = 0; layer < spec.layers; ++layer) {
+      count += does(layer) ? 1 : 0;
+    }
+    return count;
+  };
   if (attention.sliding_window > 0) {
-    text += fmt::format(", window of {} tokens from layer {}", attention.sliding_window,
-                        attention.first_windowed_layer);
+    text += fmt::format(", window of {} tokens in {} layers", attention.sliding_window,
+                        layers_that([&](int layer) { return attention.window_of(layer) > 0; }));
+  }
+  if (const int still = layers_that([&](int layer) { return !attention.rotates(layer); });
+      still > 0) {
+    text += fmt::format(", no rotation in {} layers", still);
   }
   return text;
 }
@@ -64,7 +83,7 @@ void print_model(const ModelOptions& options, const ModelFiles& files) {
   print_row("architecture", "{}: {} layers, hidden {}, FFN {}, vocabulary {}, {} embeddings",
             spec.architecture, spec.layers, spec.hidden, spec.ffn, spec.vocab,
             spec.tied_embeddings ? "tied" : "separate");
-  print_row("attention", "{}", attention_text(spec.attention));
+  print_row("attention", "{}", attention_text(spec));
   print_row("rope", "{}", rope_text(spec.rope));
   print_row("context", "{} tokens", spec.max_context);
   print_row("files", "{}", files.checkpoint->description());

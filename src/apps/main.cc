@@ -40,6 +40,7 @@ int main(int argc, char** argv) {
   protean::add_inspect(root, exit_code);
   protean::add_eval(root, exit_code);
   protean::add_quantize(root, exit_code);
+  protean::add_prune(root, exit_code);
   protean::add_profile(root, exit_code);
   protean::add_plan(root, exit_code);
   protean::add_simulate(root, exit_code);

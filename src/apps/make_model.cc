@@ -122,7 +122,7 @@ Status write_hf(const Checkpoint& checkpoint, const ArchitectureRow& row,
       return written;
     }
   }
-  return write_safetensors(checkpoint, *row.hf_tensors, directory / "model.safetensors",
+  return write_safetensors(checkpoint, row.hf_tensors->names, directory / "model.safetensors",
                            progress_bar("writing"));
 }
 
@@ -190,7 +190,7 @@ Status make_model(const MakeModelOptions& options) {
   if (options.format == "hf") {
     written = write_hf(checkpoint, row, output->path());
   } else {
-    written = write_gguf(checkpoint, *row.gguf_tensors, gguf_metadata(spec, options.like),
+    written = write_gguf(checkpoint, row.gguf_tensors->names, gguf_metadata(spec, options.like),
                          output->path() / (options.like + ".gguf"), progress_bar("writing"));
   }
   if (written.ok()) {

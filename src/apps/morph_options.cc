@@ -273,7 +273,8 @@ Result<ReplicaOptions> choose_replica(ModelOptions model, bool may_morph,
   const MorphConfig& morph = *replica.morph;
   if (morph.mode != MorphMode::kOff) {
     const Form lowest = form_path(morph.bounds).back();
-    if (const Status fits = fit_length(model, spec, lowest.kv.blocks, replica.sizing); !fits.ok()) {
+    const std::int64_t most = widest_kv_blocks(model, spec, replica.sizing, lowest.kv.blocks);
+    if (const Status fits = fit_length(model, spec, most, replica.sizing); !fits.ok()) {
       return fits.error();
     }
   }

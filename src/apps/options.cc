@@ -76,8 +76,9 @@ void add_precision_options(CLI::App& app, ModelOptions& options) {
       ->required();
   app.option_defaults()->group("Model");
   app.add_option("--dtype", options.dtype,
-                 "Precision of the layers. bf16 and f32 keep the weights as they are; w8, w4 and "
-                 "w3 quantise them to 8, 4 or 3 bits while loading; w8a8 and w4a8 also round "
+                 "Precision of the layers. bf16 and f32 keep the weights as they are; s24 keeps "
+                 "the two largest of four (see protean prune); w8, w4 and w3 quantise them to 8, 4 "
+                 "or 3 bits while loading; w8a8 and w4a8 also round "
                  "activations to 8 bits and w8a7 to 7, which computes faster on most processors. "
                  "auto is what a quantised checkpoint holds, otherwise bf16")
       ->type_name("PRECISION")

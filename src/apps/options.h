@@ -42,6 +42,7 @@ void add_chat(CLI::App& root, int& exit_code);
 void add_inspect(CLI::App& root, int& exit_code);
 void add_eval(CLI::App& root, int& exit_code);
 void add_quantize(CLI::App& root, int& exit_code);
+void add_prune(CLI::App& root, int& exit_code);
 void add_profile(CLI::App& root, int& exit_code);
 void add_plan(CLI::App& root, int& exit_code);
 void add_make_model(CLI::App& root, int& exit_code);

@@ -136,7 +136,7 @@ void add_step_options(CLI::App& app, ProfileCommand& command) {
       ->type_name("LIST")
       ->delimiter(',')
       ->allow_extra_args(false)
-      ->check(one_of({"bf16", "w8", "w8a8", "w8a7", "w4", "w4a8", "w3"}))
+      ->check(one_of({"bf16", "s24", "w8", "w8a8", "w8a7", "w4", "w4a8", "w3"}))
       ->capture_default_str();
   app.add_option("--longest-step", command.steps.longest,
                  "Tokens of the longest prompt and context in a timed step")

@@ -1,22 +1,19 @@
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "apps/companions.h"
 #include "apps/options.h"
 #include "apps/output_directory.h"
 #include "host/cpu_share.h"
 #include "host/machine.h"
 #include "measure/calibration_text.h"
-#include "model/gguf.h"
 #include "model/quantized_model.h"
-#include "replica/gguf_vocabulary.h"
 #include "replica/model_files.h"
 #include "replica/model_place.h"
 #include "terminal/output.h"
 #include "terminal/progress.h"
-#include "tokenizer/vocabulary_files.h"
 
 namespace protean {
 namespace {
@@ -61,38 +58,6 @@ Result<QuantizeOptions> quantize_options(const QuantizeCommand& command) {
   return valid.ok() ? Result<QuantizeOptions>(options) : valid.error();
 }
 
-// Writes the tokenizer and chat template of a .gguf file as files of a Hugging Face directory.
-Status write_gguf_texts(const ModelFiles& files, const QuantizeJob& job) {
-  const auto gguf = GgufFile::open(job.source);
-  if (!gguf.ok()) {
-    return gguf.error();
-  }
-  const auto vocabulary = gguf_vocabulary(*gguf);
-  if (!vocabulary.ok()) {
-    return vocabulary.error();
-  }
-  const auto texts = vocabulary_files(*vocabulary, files.chat.template_source);
-  if (!texts.ok()) {
-    return texts.error();
-  }
-  for (const auto& [name, text] : *texts) {
-    const fs::path path = job.target / name;
-    std::ofstream file(path, std::ios::binary);
-    file << text;
-    file.close();
-    if (!file) {
-      return make_error(ErrorCode::kInternal, "{} cannot be written", path.string());
-    }
-  }
-  return {};
-}
-
-// Writes what a model needs besides config.json and its weights.
-Status write_companions(const ModelFiles& files, const QuantizeJob& job) {
-  return fs::is_directory(job.source) ? copy_companions(job.source, job.target)
-                                      : write_gguf_texts(files, job);
-}
-
 Status quantize(QuantizeCommand& command) {
   const auto options = quantize_options(command);
   if (!options.ok()) {
@@ -127,7 +92,7 @@ Status quantize(QuantizeCommand& command) {
     return output.error();
   }
   job.target = output->path();
-  if (Status written = write_companions(*files, job); !written.ok()) {
+  if (Status written = write_companions(*files, job.source, job.target); !written.ok()) {
     return written;
   }
   const auto cpus = choose_cpus(this_machine(), command.model.compute);

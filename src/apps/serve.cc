@@ -13,6 +13,7 @@
 
 #include "apps/morph_options.h"
 #include "apps/options.h"
+#include "apps/serve_intent.h"
 #include "apps/version.h"
 #include "base/log_output.h"
 #include "cost/memory.h"
@@ -31,11 +32,19 @@
 namespace protean {
 namespace {
 
+// How replicas share requests, and when they become groups.
+struct FleetOptions {
+  std::string router = "first-token";
+  std::string scale = "off";
+  std::string drop = "off";
+};
+
 struct ServeOptions {
   ModelOptions model;
   MorphOptions morph;
   ServerOptions server;
-  std::string router = "first-token";
+  FleetOptions fleet;
+  std::string intent;  // empty: the other options say how to serve
   std::vector<std::string> served_names;
   int max_queued = 1024;
   int shutdown_timeout_s = 30;
@@ -54,6 +63,23 @@ struct ServeOptions {
 };
 
 constexpr std::int64_t kLeastGrammarBytes = std::int64_t{16} << 20;
+
+// Refuses policies that could never form a group.
+Status check_groups(const ServeOptions& options) {
+  const GroupOptions& group = options.model.group;
+  if (options.fleet.scale != "off" && (group.replicas < 2 || group.most_tensor < 2)) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "--scale {} needs several replicas whose layers divide: add "
+                      "--data-parallel-size 2 and --max-tensor-parallel-size 2, or more",
+                      options.fleet.scale);
+  }
+  if (options.fleet.drop != "off" && group.replicas < 2) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "--drop {} needs several replicas: add --data-parallel-size 2, or more",
+                      options.fleet.drop);
+  }
+  return {};
+}
 
 // Checks and converts the options that CLI11 cannot, then finds the model.
 Status complete(ServeOptions& options) {
@@ -74,6 +100,9 @@ Status complete(ServeOptions& options) {
       return admin_keys.error();
     }
     server.admin.keys = ApiKeys(*admin_keys);
+  }
+  if (Status grouped = check_groups(options); !grouped.ok()) {
+    return grouped;
   }
   const auto level = log::parse_level(options.log_level);
   if (!level.ok()) {
@@ -230,21 +259,42 @@ void log_operators_port(const ServerOptions& options, int port) {
   }
 }
 
+// Only a policy or an operator changes a form. Replicas that become groups have one that may
+// change.
+bool may_morph(const ServeOptions& options) {
+  return options.morph.mode != "off" || options.server.admin.port >= 0 ||
+         options.fleet.scale != "off" || options.fleet.drop != "off";
+}
+
+// Opens the model's files. If there is an intent, also chooses how to serve them.
+Result<ModelFiles> open_files(ServeOptions& options) {
+  auto files = open_model_files(options.model);
+  if (files.ok() && !options.intent.empty()) {
+    const Status chosen =
+        choose_for_intent(options.intent, options.morph.variant_cache, *files, options.model);
+    if (!chosen.ok()) {
+      return chosen.error();
+    }
+  }
+  return files;
+}
+
 int run_serve(ServeOptions& options) {
   if (Status ready = complete(options); !ready.ok()) {
     return exit_with(ready.error());
   }
-  const auto files = open_model_files(options.model);
+  const auto files = open_files(options);
   if (!files.ok()) {
     return exit_with(files.error());
   }
-  // Only a policy or an operator changes the form.
-  const bool may_morph = options.morph.mode != "off" || options.server.admin.port >= 0;
-  auto replica_options = choose_replica(options.model, may_morph, options.morph, *files);
+  auto replica_options = choose_replica(options.model, may_morph(options), options.morph, *files);
   if (!replica_options.ok()) {
     return exit_with(replica_options.error());
   }
-  replica_options->router = parse_router(options.router).value();  // its flag allows no other name
+  replica_options->router =
+      parse_router(options.fleet.router).value();  // its flag allows no other name
+  replica_options->scale = parse_scale(options.fleet.scale).value();
+  replica_options->drop = parse_drop(options.fleet.drop).value();
   const Sizing& sizing = replica_options->sizing;
   log_start(*files, sizing);
   // The inbox has room for all requests that the server lets in.
@@ -369,12 +419,29 @@ void add_access_options(CLI::App& app, ServeOptions& options) {
 }
 
 void add_router_option(CLI::App& app, ServeOptions& options) {
-  app.add_option("--router", options.router,
+  app.add_option("--intent", options.intent,
+                 "Choose precisions and parallelism for min-latency, min-cost, min-memory, "
+                 "min-device-hours, latency-slo=500ms or cost-slo=0.02, as protean plan does, on "
+                 "up to --devices devices")
+      ->type_name("INTENT");
+  app.add_option("--router", options.fleet.router,
                  "How a request's replica is chosen. first-token: the least predicted time to "
                  "the first token, prefix cache hits counted; freeness: the most free KV blocks "
                  "for each request, as in Llumnix; least-loaded: the fewest requests; "
                  "round-robin: in turn")
       ->check(one_of({"first-token", "freeness", "least-loaded", "round-robin"}))
+      ->capture_default_str()
+      ->group("Devices");
+  app.add_option("--scale", options.fleet.scale,
+                 "What becomes of a request that no replica can hold. off: it is refused; paper: "
+                 "replicas become one group for it, as in AMOEBA, and part again after it")
+      ->check(one_of({"off", "paper"}))
+      ->capture_default_str()
+      ->group("Devices");
+  app.add_option("--drop", options.fleet.drop,
+                 "What replicas do while queued requests lack KV. off: they wait; paper: replicas "
+                 "drop layers that others hold, as in KunServe, and fetch them back after it")
+      ->check(one_of({"off", "paper"}))
       ->capture_default_str()
       ->group("Devices");
 }

@@ -41,6 +41,10 @@ struct Configuration {
   Pruning pruning;
 
   int devices() const { return tensor * stages; }
+  // The precision at which its layers are stored and multiplied: s24 for 2:4 of bf16.
+  Precision stored() const {
+    return pruning.kind == PruningKind::kTwoOfFour ? Precision::kS24 : weights;
+  }
   friend bool operator==(const Configuration&, const Configuration&) = default;
 };
 

@@ -124,6 +124,9 @@ KvPrecision default_kv_precision(Precision precision) {
 }
 
 Precision default_embeddings_precision(Precision layers) {
+  if (layers == Precision::kS24) {
+    return Precision::kBf16;
+  }
   return layers.quantised() ? Precision{WeightStorage::kW8, layers.activation_bits} : layers;
 }
 
@@ -228,9 +231,9 @@ Status validate(const Form& form, const ModelSpec& spec, std::span<const DeviceS
   if (form.shards <= 0 || (form.shards & (form.shards - 1)) != 0) {  // sums are a tree of pairs
     return illegal("the number of shards, {}, is no power of two", form.shards);
   }
-  if (spec.attention.kv_heads % form.shards != 0) {
-    return illegal("{} KV heads do not divide into {} shards", spec.attention.kv_heads,
-                   form.shards);
+  if (!can_shard(spec, form.shards)) {
+    return illegal("{} KV heads{} do not divide into {} shards", spec.attention.kv_heads,
+                   spec.attention.qk_norm_over_heads ? " with one norm over all" : "", form.shards);
   }
   if (static_cast<int>(form.layer_precision.size()) != spec.layers) {
     return illegal("{} layer precisions for {} layers", form.layer_precision.size(), spec.layers);

@@ -25,7 +25,8 @@ std::string_view to_string(KvPrecision precision);
 KvPrecision default_kv_precision(Precision precision);
 
 // The default precision of the embedding matrix and LM head for layers that start at `layers`: w8
-// with the layers' activation width if the layers are quantised, otherwise the layers' own.
+// with the layers' activation width if the layers are quantised, bf16 if they are s24, otherwise
+// the layers' own.
 Precision default_embeddings_precision(Precision layers);
 
 // Returns the precisions that the embeddings may have, from the highest to the lowest: all that are

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstddef>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,18 +14,25 @@ namespace protean {
 // The two elements of a head that rotate together: (i, i + head_dim/2) in safetensors, (2i, 2i + 1)
 // in GGUF files of the llama family. A checkpoint's weights are ordered for one of them.
 enum class RopePairing { kHalfSplit, kAdjacent };
-enum class RopeScaling { kNone, kLinear, kLlama3 };
+enum class RopeScaling { kNone, kLinear, kLlama3, kYarn, kLong };
 
 struct RopeSpec {
   double theta = 10000.0;
+  int rotated = 0;  // elements of a head that rotate, the first ones; 0 = all
   RopePairing pairing = RopePairing::kHalfSplit;
   RopeScaling scaling = RopeScaling::kNone;
-  double factor = 1.0;            // kLinear and kLlama3
+  double factor = 1.0;            // kLinear, kLlama3 and kYarn
   double low_freq_factor = 1.0;   // kLlama3
   double high_freq_factor = 4.0;  // kLlama3
-  int original_context = 8192;    // kLlama3, tokens
-  // GGUF's rope_freqs.weight: head_dim / 2 divisors of the frequencies; empty means all 1.
+  double beta_fast = 32.0;        // kYarn: turns within the original context from which a pair is
+  double beta_slow = 1.0;         // left as it is, and up to which its frequency is divided
+  double magnitude = 1.0;         // factor of all cosines and sines (kYarn and kLong)
+  int original_context = 8192;    // kLlama3, kYarn and kLong, tokens
+  // Divisors of the frequencies of all pairs, as GGUF's rope_freqs.weight has them; empty means all
+  // 1. kLong has two lists: `long_divisors` are used if the model is served with more positions
+  // than the original context.
   std::vector<float> divisors;
+  std::vector<float> long_divisors;
 };
 
 struct AttentionSpec {
@@ -32,9 +41,49 @@ struct AttentionSpec {
   int head_dim = 0;  // a multiple of 8, at most 512
   bool qkv_bias = false;
   bool output_bias = false;
-  bool qk_norm = false;          // RMS norm of each q and k head before rope (Qwen3)
-  int sliding_window = 0;        // tokens that a query sees, itself included; 0 = all
-  int first_windowed_layer = 0;  // layers before it have no window (Qwen2's max_window_layers)
+  bool qk_norm = false;             // RMS norm of each q and k head before rope (Qwen3)
+  bool qk_norm_over_heads = false;  // the norm is of all heads together (OLMo 2); needs qk_norm
+  float scale = 0.0F;               // of the scores; 0 = 1 / sqrt(head_dim)
+  float score_cap = 0.0F;           // scores become cap * tanh(score / cap) (Gemma 2); 0 = none
+  int sliding_window = 0;           // tokens that a query sees, itself included; 0 = all
+  // By layer: whether it has the window, and whether its queries and keys rotate. Empty: all.
+  std::vector<bool> windowed;
+  std::vector<bool> rotated;
+
+  // Returns the window of a layer, or 0.
+  int window_of(int layer) const {
+    return windowed.empty() || windowed[static_cast<std::size_t>(layer)] ? sliding_window : 0;
+  }
+  bool rotates(int layer) const {
+    return rotated.empty() || rotated[static_cast<std::size_t>(layer)];
+  }
+};
+
+enum class Activation { kSilu, kGelu, kGeluTanh, kRelu };
+
+struct MlpSpec {
+  Activation activation = Activation::kSilu;
+  bool gated = true;  // activation(gate) * up; otherwise activation(up)
+  bool bias = false;  // of all its matrices
+  friend bool operator==(const MlpSpec&, const MlpSpec&) = default;
+};
+
+// The norms of a layer's halves and of the last rows.
+struct NormSpec {
+  bool layer_norm = false;  // LayerNorm; otherwise RMS norm
+  bool bias = false;        // LayerNorm has one; only before halves and of the last rows
+  bool before = true;       // of the input of each half
+  bool after = false;       // of the output of each half, before it is added
+  friend bool operator==(const NormSpec&, const NormSpec&) = default;
+};
+
+// Factors that a model applies to its activations.
+struct Multipliers {
+  float embedding = 1.0F;  // of embedding rows
+  float residual = 1.0F;   // of what each half adds to the residual stream
+  float logits = 1.0F;
+  float logit_cap = 0.0F;  // logits become cap * tanh(logit / cap), after the factor; 0 = none
+  friend bool operator==(const Multipliers&, const Multipliers&) = default;
 };
 
 // How a checkpoint stores the matrices of its layers.
@@ -59,10 +108,20 @@ struct ModelSpec {
   float norm_eps = 1e-5F;
   bool tied_embeddings = false;  // the LM head is the embedding matrix
   AttentionSpec attention;
+  MlpSpec mlp;
+  NormSpec norms;
+  Multipliers multipliers;
+  bool parallel_halves = false;    // attention and MLP read the same rows (GPT-J)
+  bool learned_positions = false;  // a row for each position is added to the embedding (GPT-2)
+  bool output_bias = false;        // of the LM head
   RopeSpec rope;
+  std::optional<RopeSpec> windowed_rope;  // of layers with a window, if it differs
   StoredWeights stored;
 };
 
 Status validate(const ModelSpec& spec);
+
+// Returns true if the model can be packed in this number of shards.
+bool can_shard(const ModelSpec& spec, int shards);
 
 }  // namespace protean

@@ -6,8 +6,8 @@ namespace protean {
 namespace {
 
 // Names of the precisions, indexed by index_of().
-constexpr std::array<std::string_view, kPrecisions.size()> kNames = {"f32",  "bf16", "w8",   "w8a8",
-                                                                     "w8a7", "w4",   "w4a8", "w3"};
+constexpr std::array<std::string_view, kPrecisions.size()> kNames = {
+    "f32", "bf16", "s24", "w8", "w8a8", "w8a7", "w4", "w4a8", "w3"};
 
 }  // namespace
 

@@ -45,6 +45,11 @@ std::span<const WeightMethod> methods_of(Precision precision) {
                                                              : kMany;
 }
 
+std::span<const Pruning> prunings_of(Precision precision) {
+  static constexpr std::array kPrunings = {Pruning(), structured(25), kTwoOfFour};
+  return std::span(kPrunings).first(precision == Precision::kBf16 ? 3 : 2);
+}
+
 }  // namespace
 
 std::vector<Configuration> configurations_of(const ModelSpec& spec, int devices,
@@ -53,7 +58,9 @@ std::vector<Configuration> configurations_of(const ModelSpec& spec, int devices,
   for (const Precision weights : precisions) {
     for (const WeightMethod method : methods_of(weights)) {
       for (const KvPrecision kv : kKvPrecisions) {
-        stored.push_back({.weights = weights, .method = method, .kv = kv});
+        for (const Pruning& pruning : prunings_of(weights)) {
+          stored.push_back({.weights = weights, .method = method, .kv = kv, .pruning = pruning});
+        }
       }
     }
   }

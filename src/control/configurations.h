@@ -13,7 +13,8 @@ inline constexpr int kMostTensor = 8;
 
 // Returns the configurations that Protean can serve on up to `devices` devices: every TP degree, a
 // power of two that divides the KV heads; every number of stages up to the layers; each of
-// `precisions`, by every method; KV at bf16 and int8.
+// `precisions`, by every method; KV at bf16 and int8; all weights, or structured pruning by 25 %,
+// or 2:4 at bf16.
 std::vector<Configuration> configurations_of(const ModelSpec& spec, int devices,
                                              std::span<const Precision> precisions);
 

@@ -25,10 +25,7 @@ std::vector<EstimatedConfiguration> on_a6000(const ModelSpec& spec, const Planne
   EXPECT_TRUE(device.ok());
   return estimate(spec, load, iserve_configurations(spec, 8), [&](const Configuration& one) {
     return ConfigurationSteps{
-        .cost = roofline_cost(*device, spec, one.tensor,
-                              {.weights = one.weights,
-                               .kv = one.kv,
-                               .two_of_four = one.pruning.kind == PruningKind::kTwoOfFour}),
+        .cost = roofline_cost(*device, spec, one.tensor, {.weights = one.stored(), .kv = one.kv}),
         .send = device->send};
   });
 }
@@ -67,9 +64,9 @@ TEST(Configurations, MethodsDifferForFewBitsOnly) {
     return std::count_if(all.begin(), all.end(),
                          [&](const Configuration& one) { return one.weights == weights; });
   };
-  EXPECT_EQ(count(Precision::kBf16), 2);  // KV bf16 and int8
-  EXPECT_EQ(count(Precision::kW8), 2);
-  EXPECT_EQ(count(Precision::kW4), 6);
+  EXPECT_EQ(count(Precision::kBf16), 6);  // KV bf16 and int8; dense, 25 % and 2:4
+  EXPECT_EQ(count(Precision::kW8), 4);
+  EXPECT_EQ(count(Precision::kW4), 12);
 }
 
 // Returns the best candidate by a search that knows nothing of the ranking's order: the least of

@@ -14,22 +14,9 @@ namespace {
 constexpr int kBlockTokens = 16;
 constexpr double kActivationBytes = 4;  // f32, between stages and in sums
 
-// The bytes of a layer of one shard.
-std::int64_t stored_bytes(const ModelSpec& shard, const Configuration& configuration) {
-  const std::int64_t all = layer_bytes(shard, configuration.weights);
-  if (configuration.pruning.kind != PruningKind::kTwoOfFour) {
-    return all;
-  }
-  const std::int64_t matrices =
-      matrices_bytes(shard, Component::kAttention, configuration.weights) +
-      matrices_bytes(shard, Component::kMlp, configuration.weights);
-  return all - matrices +
-         static_cast<std::int64_t>(static_cast<double>(matrices) * kTwoOfFourShare);
-}
-
 StepPrecision precision_of(const Configuration& configuration) {
-  StepPrecision precision{.embeddings = default_embeddings_precision(configuration.weights)};
-  precision.layers[index_of(configuration.weights)] = 1;
+  StepPrecision precision{.embeddings = default_embeddings_precision(configuration.stored())};
+  precision.layers[index_of(configuration.stored())] = 1;
   return precision;
 }
 
@@ -91,9 +78,9 @@ ConfigurationMemory memory_of(const ModelSpec& spec, const Configuration& config
                                : 0;
   return {
       .tensor = tensor,
-      .block_bytes = stored_bytes(shard, configuration) + kv_bytes / tensor,
+      .block_bytes = layer_bytes(shard, configuration.stored()) + kv_bytes / tensor,
       .end_bytes = component_bytes(shard, Component::kEmbeddings,
-                                   default_embeddings_precision(configuration.weights)),
+                                   default_embeddings_precision(configuration.stored())),
       .buffer_bytes = activation_bytes(
                           pruned, rows, load.batch,
                           {.shards = tensor, .held = 1, .exchanges = configuration.devices() > 1}) +
@@ -116,16 +103,13 @@ StepCost divided_cost(const StepCost& whole, const ModelSpec& spec,
                       const Configuration& configuration, const Transfer& reduce) {
   const ModelSpec pruned = pruned_spec(spec, configuration.pruning);
   const int tensor = configuration.tensor;
-  const Precision weights = configuration.weights;
+  const Precision weights = configuration.stored();
   const auto bytes = static_cast<double>(layer_bytes(spec, weights));
-  const double left = static_cast<double>(stored_bytes(pruned, configuration)) / bytes;
+  const double left = static_cast<double>(layer_bytes(pruned, weights)) / bytes;
   StepCost cost = whole;
   LayersCost& layers = cost.of(weights);
-  // 2:4 saves reading; its rows are multiplied as if it were dense.
-  const double row_left = configuration.pruning.kind == PruningKind::kTwoOfFour ? 1.0 : left;
-  layers.step_us *= left / tensor;
-  for (double* us : {&layers.token_us, &layers.more_token_us, &layers.tile_us}) {
-    *us *= row_left / tensor;
+  for (double* us : {&layers.step_us, &layers.token_us, &layers.more_token_us, &layers.tile_us}) {
+    *us *= left / tensor;
   }
   if (tensor > 1) {
     const double row_us =

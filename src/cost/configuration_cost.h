@@ -54,8 +54,8 @@ Latency latency_of(const ModelSpec& spec, const Configuration& configuration,
 
 // Returns the time of one device's steps on a machine whose fingerprint is known, for layers shared
 // by `tensor` devices: the time in layers and LM head divided by their number, and two sums among
-// them for each layer. Structured pruning scales the time in layers by the weights that are left,
-// 2:4 the time to read them.
+// them for each layer. Structured pruning scales the time in layers by the weights that are left;
+// `whole` has to know what layers at configuration.stored() cost.
 StepCost divided_cost(const StepCost& whole, const ModelSpec& spec,
                       const Configuration& configuration, const Transfer& reduce);
 

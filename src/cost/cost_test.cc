@@ -99,12 +99,13 @@ TEST(StepWork, WindowsBoundWhatIsSeen) {
     for (int i = 1; i <= tokens; ++i) {
       seen += std::min(before + i, 12);
     }
-    spec.attention.first_windowed_layer = 0;
+    spec.attention.windowed.clear();
     const StepWork all = work_of(one_slice(before, tokens), spec);
     EXPECT_DOUBLE_EQ(all.context_tokens, seen);
     EXPECT_DOUBLE_EQ(all.kv_least_tokens, std::min(before + tokens, 11 + tokens));
 
-    spec.attention.first_windowed_layer = spec.layers / 4;
+    spec.attention.windowed.assign(static_cast<std::size_t>(spec.layers), true);
+    std::fill_n(spec.attention.windowed.begin(), spec.layers / 4, false);
     const StepWork some = work_of(one_slice(before, tokens), spec);
     const StepWork none = work_of(one_slice(before, tokens));
     EXPECT_DOUBLE_EQ(some.context_tokens, none.context_tokens / 4 + all.context_tokens * 3 / 4);

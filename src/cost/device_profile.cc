@@ -138,9 +138,8 @@ StepCost roofline_cost(const DeviceProfile& device, const ModelSpec& spec, int t
   check(tensor == 1 || tensor == 2 || tensor == 4 || tensor == 8,
         "profiles know all-reduces among 2, 4 and 8 devices");
   const double layers = spec.layers;
-  const double share = as.two_of_four ? kTwoOfFourShare : 1.0;
   const double weights = layer_matrices(spec, Precision::kF32) / 4 / tensor;
-  const Roof layer = roof_of(device, share * layer_matrices(spec, as.weights) / tensor, weights);
+  const Roof layer = roof_of(device, layer_matrices(spec, as.weights) / tensor, weights);
   const Transfer reduce = reduces_of_layer(device, tensor);
   const double row_bytes = static_cast<double>(spec.hidden) * kElementBytes;
   const double reduce_row_us = reduce.bytes_per_us > 0 ? row_bytes / reduce.bytes_per_us : 0;

@@ -42,18 +42,14 @@ std::span<const DeviceProfile> known_device_profiles();
 // Fails if the name is not known, and names those that are. Case does not matter.
 Result<DeviceProfile> find_device_profile(std::string_view name);
 
-// Bytes of a weight relative to those at its precision: 9/16 for 2:4 of bf16.
-inline constexpr double kTwoOfFourShare = 9.0 / 16.0;
-
 // How a device stores what it serves.
 struct StoredAs {
   Precision weights = Precision::kBf16;
   KvPrecision kv = KvPrecision::kBf16;
-  bool two_of_four = false;
 };
 
 // Predicts the steps of a model on `tensor` devices that share each layer (1, 2, 4 or 8): reading
-// weights or multiplying, whichever takes longer, plus all-reduces. Quantised weights and 2:4 are
+// weights or multiplying, whichever takes longer, plus all-reduces. Quantised and 2:4 weights are
 // multiplied at the rate of bf16. Knows layers at `as.weights` only.
 StepCost roofline_cost(const DeviceProfile& device, const ModelSpec& spec, int tensor,
                        const StoredAs& as);

@@ -49,9 +49,10 @@ std::int64_t kv_row_bytes(std::int64_t head_dim, KvPrecision precision) {
 
 namespace {
 
+using MatrixSizes = std::vector<std::pair<std::int64_t, std::int64_t>>;
+
 // The matrices of a component, as [outputs, inputs].
-std::vector<std::pair<std::int64_t, std::int64_t>> matrices_of(const ModelSpec& spec,
-                                                               Component component) {
+MatrixSizes matrices_of(const ModelSpec& spec, Component component) {
   const AttentionSpec& attention = spec.attention;
   const std::int64_t q = std::int64_t{attention.heads} * attention.head_dim;
   const std::int64_t kv = std::int64_t{attention.kv_heads} * attention.head_dim;
@@ -61,22 +62,33 @@ std::vector<std::pair<std::int64_t, std::int64_t>> matrices_of(const ModelSpec& 
     case Component::kAttention:
       return {{q, hidden}, {kv, hidden}, {kv, hidden}, {hidden, q}};
     case Component::kMlp:
-      return {{ffn, hidden}, {ffn, hidden}, {hidden, ffn}};
+      return spec.mlp.gated ? MatrixSizes{{ffn, hidden}, {ffn, hidden}, {hidden, ffn}}
+                            : MatrixSizes{{ffn, hidden}, {hidden, ffn}};
     case Component::kEmbeddings:
       break;
   }
-  return std::vector<std::pair<std::int64_t, std::int64_t>>(spec.tied_embeddings ? 1 : 2,
-                                                            {spec.vocab, hidden});
+  return MatrixSizes(spec.tied_embeddings ? 1 : 2, {spec.vocab, hidden});
 }
 
 std::int64_t vectors_bytes(const ModelSpec& spec, Component component) {
   const AttentionSpec& attention = spec.attention;
-  std::int64_t elements = spec.hidden;  // the norm
+  const NormSpec& norms = spec.norms;
+  const int before = component == Component::kEmbeddings || norms.before ? norms.bias ? 2 : 1 : 0;
+  const int after = component != Component::kEmbeddings && norms.after ? 1 : 0;
+  std::int64_t elements = std::int64_t{before + after} * spec.hidden;
   if (component == Component::kAttention) {
     const std::int64_t heads = attention.heads + 2 * std::int64_t{attention.kv_heads};
+    const std::int64_t normed =
+        attention.qk_norm_over_heads ? attention.heads + attention.kv_heads : 2;
     elements += attention.qkv_bias ? heads * attention.head_dim : 0;
     elements += attention.output_bias ? spec.hidden : 0;
-    elements += attention.qk_norm ? 2 * attention.head_dim : 0;
+    elements += attention.qk_norm ? normed * attention.head_dim : 0;
+  } else if (component == Component::kMlp) {
+    const int inner = spec.mlp.gated ? 2 : 1;
+    elements += spec.mlp.bias ? std::int64_t{inner} * spec.ffn + spec.hidden : 0;
+  } else {
+    elements += spec.output_bias ? spec.vocab : 0;
+    elements += spec.learned_positions ? std::int64_t{spec.max_context} * spec.hidden : 0;
   }
   return elements * kVectorElementBytes;
 }
@@ -152,8 +164,9 @@ std::int64_t activation_bytes(const ModelSpec& spec, std::int64_t rows, std::int
   const bool last_fits = last <= rows * shard.ffn * kVectorElementBytes;
   const std::int64_t int8 = std::max({int8_bytes(rows, std::max(std::int64_t{spec.hidden}, q)),
                                       last_fits ? 0 : last, int8_bytes(logit_rows, spec.hidden)});
-  const std::int64_t row =
-      (1 + partial) * spec.hidden + q + share.held * (q + 2 * kv + 2 * std::int64_t{shard.ffn});
+  const int added = spec.parallel_halves ? 1 : 0;  // the output of attention
+  const std::int64_t row = (1 + partial + added) * spec.hidden + q +
+                           share.held * (q + 2 * kv + 2 * std::int64_t{shard.ffn});
   const std::int64_t normed = std::max(rows, logit_rows) * spec.hidden;
   // Rows of logits in the model's order, and before that those of each shard.
   const std::int64_t logits =

@@ -40,7 +40,7 @@ ModelSpec shard_spec(const ModelSpec& spec, int shards) {
   if (shards == 1) {
     return spec;
   }
-  check(shards > 1 && (shards & (shards - 1)) == 0 && spec.attention.kv_heads % shards == 0,
+  check(shards > 1 && (shards & (shards - 1)) == 0 && can_shard(spec, shards),
         "shards are a power of two that divides the KV heads");
   ModelSpec shard = spec;
   shard.attention.heads /= shards;

@@ -61,10 +61,10 @@ StepWork work_of(const StepPlan& plan) {
 
 StepWork work_of(const StepPlan& plan, const ModelSpec& spec) {
   const AttentionSpec& attention = spec.attention;
-  const int windowed =
-      attention.sliding_window > 0
-          ? spec.layers - std::clamp(attention.first_windowed_layer, 0, spec.layers)
-          : 0;
+  int windowed = 0;
+  for (int layer = 0; layer < spec.layers; ++layer) {
+    windowed += attention.window_of(layer) > 0 ? 1 : 0;
+  }
   return counted(plan, attention.sliding_window,
                  static_cast<double>(windowed) / std::max(1, spec.layers));
 }

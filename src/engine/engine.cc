@@ -138,34 +138,47 @@ TimeNs Engine::due_ns_of(const Deadlines& deadlines, std::int64_t tokens, TimeNs
 }
 
 void Engine::on(Arrival& arrival) {
-  Request& request = arrival.request;
+  const RequestId id = arrival.request.id;
+  if (Status accepted = accept(std::move(arrival.request), now_ns_); !accepted.ok()) {
+    batch_.outputs.emplace_back(Refused{id, accepted.error()});
+    return;
+  }
+  batch_.outputs.emplace_back(Accepted{id});
+}
+
+Status Engine::accept(Request request, TimeNs arrived_ns) {
   LiveRequest live{.stop_ids = request.stop_ids,
                    .tokens_left = request.max_tokens,
                    .prompt_tokens = static_cast<int>(request.prompt.size()),
                    .pooling = request.pooling,
                    .deadlines = request.deadlines,
-                   .times = {.arrived_ns = now_ns_}};
+                   .times = {.arrived_ns = arrived_ns}};
   const RequestId id = request.id;
   const bool hurries = live.deadlines.first_token_ns >= 0;
   std::int64_t tokens = 0;
   if (hurries) {
     Prospect expected = prospect(request, now_ns_);
     if (expected.refusal) {
-      batch_.outputs.emplace_back(Refused{id, *std::move(expected.refusal)});
-      return;
+      return *std::move(expected.refusal);
     }
     tokens = expected.tokens;
   }
-  const TimeNs due_ns = due_ns_of(live.deadlines, tokens, now_ns_);
+  const TimeNs due_ns = due_ns_of(live.deadlines, tokens, arrived_ns);
   if (Status added = scheduler_.add(std::move(request), due_ns, now_ns_); !added.ok()) {
-    batch_.outputs.emplace_back(Refused{id, added.error()});
-    return;
+    return added;
   }
   if (steering_) {
     steering_->arrived(live.prompt_tokens);
   }
   set_timer(id, live_.emplace(id, std::move(live)).first->second);
-  batch_.outputs.emplace_back(Accepted{id});
+  return {};
+}
+
+void Engine::begin_request(Request request, TimeNs arrived_ns, TimeNs now_ns) {
+  begin(now_ns);
+  const Status accepted = accept(std::move(request), arrived_ns);
+  check(accepted.ok(), "a request that was accepted is not refused later");
+  settle();
 }
 
 MovedRequest Engine::release(RequestId request, TimeNs now_ns) {
@@ -189,6 +202,71 @@ void Engine::adopt(MovedRequest moved, std::vector<BlockId> blocks, TimeNs now_n
   const RequestId request = moved.sequence->asks.id;
   scheduler_.adopt(std::move(moved.sequence), std::move(blocks), now_ns);
   set_timer(request, live_.emplace(request, std::move(moved.live)).first->second);
+  settle();
+}
+
+void Engine::go_on(TimeNs now_ns) {
+  begin(now_ns);
+  held_ = false;
+  settle();
+}
+
+void Engine::hold_form(bool holds) {
+  if (steering_) {
+    steering_->hold(holds);
+  }
+}
+
+void Engine::free_form(TimeNs now_ns) {
+  begin(now_ns);
+  if (steering_) {
+    steering_->free_form();
+  }
+  settle();
+}
+
+Result<Morph> Engine::want(const FormWish& wish, TimeNs now_ns) {
+  begin(now_ns);
+  Result<Morph> answer = wanted(wish);
+  settle();
+  return answer;
+}
+
+Result<Morph> Engine::wanted(const FormWish& wish) {
+  return steering_ ? steering_->on(WantForm{.wish = wish}).morph
+                   : make_error(ErrorCode::kInvalidArgument,
+                                "this replica's form stays as it was loaded: start the server with "
+                                "--morph to have it change");
+}
+
+std::optional<Form> Engine::form() const {
+  return steering_ ? std::optional(steering_->committed()) : std::nullopt;
+}
+
+EngineState Engine::release_all(TimeNs now_ns) {
+  begin(now_ns);
+  check(quiet(), "an engine gives up all at rest only");
+  EngineState state{.scheduler = scheduler_.release_all(), .live = std::exchange(live_, {})};
+  timers_.clear();
+  for (auto& [request, live] : state.live) {
+    live.timer_ns = -1;
+    if (steering_) {
+      add(live.drawn_before, steering_->named(live.drawn_at));
+    }
+    live.drawn_at.clear();
+  }
+  settle();
+  return state;
+}
+
+void Engine::absorb(EngineState state, TimeNs now_ns) {
+  begin(now_ns);
+  check(live_.empty(), "only an empty engine takes the place of others");
+  scheduler_.absorb(std::move(state.scheduler));
+  live_ = std::move(state.live);
+  for (auto& [request, live] : live_) {
+    set_timer(request, live);
+  }
   settle();
 }
 
@@ -219,6 +297,10 @@ void Engine::on(WantMigration&) {
   check(false, "requests migrate between replicas of a fleet");
 }
 
+void Engine::on(WantGroups&) {
+  check(false, "groups are the fleet's");
+}
+
 void Engine::on(Cancel& cancel) {
   finish(cancel.request, {.reason = FinishReason::kCancelled});
 }
@@ -234,12 +316,7 @@ void Engine::on(MorphDone& done) {
 }
 
 void Engine::on(WantForm& want) {
-  batch_.outputs.emplace_back(
-      steering_ ? steering_->on(want)
-                : WishAnswered{want.wish_id,
-                               make_error(ErrorCode::kInvalidArgument,
-                                          "this replica's form stays as it was loaded: start the "
-                                          "server with --morph to have it change")});
+  batch_.outputs.emplace_back(WishAnswered{want.wish_id, wanted(want.wish)});
 }
 
 void Engine::on(StepDone& done) {
@@ -361,6 +438,9 @@ void Engine::expire() {
 }
 
 void Engine::start_steps() {
+  if (held_) {
+    return;
+  }
   while (std::ssize(started_) < max_in_flight_) {
     std::optional<StepPlan> plan = scheduler_.next_step(now_ns_);
     if (!plan) {

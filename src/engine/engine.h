@@ -5,6 +5,7 @@
 #include <optional>
 #include <set>
 #include <span>
+#include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "base/units.h"
 #include "contract/request.h"
 #include "cost/step_time.h"
+#include "engine/engine_state.h"
 #include "engine/form_steering.h"
 #include "engine/live_request.h"
 #include "engine/morph_config.h"
@@ -73,6 +75,40 @@ class Engine {
   MovedRequest release(RequestId request, TimeNs now_ns);
   void adopt(MovedRequest moved, std::vector<BlockId> blocks, TimeNs now_ns);
 
+  // Merging and parting. An engine whose steps are held starts none and handles all else as ever.
+  void hold_steps() { held_ = true; }
+  void go_on(TimeNs now_ns);
+  // While the form is held, the policy does not change it once a morph that runs has ended, and no
+  // WantForm may come.
+  void hold_form(bool holds);
+  // Ends a wish for a form: the policy rules again. Without one, KV gets all pages that are free.
+  void free_form(TimeNs now_ns);
+  // Does what WantForm does, and returns its answer.
+  Result<Morph> want(const FormWish& wish, TimeNs now_ns);
+  // Returns true if no step is in flight and no KV is exchanged with another engine.
+  bool quiet() const { return started_.empty() && !exchanges_kv(); }
+  bool exchanges_kv() const { return scheduler_.exchanges_kv(); }
+  // Returns false while the form is changing.
+  bool form_at_rest() const { return !steering_ || !steering_->busy(); }
+  // Returns the form that steps have from now on; nothing if it never changes.
+  std::optional<Form> form() const;
+  // Gives up and takes all requests, see Scheduler. The engine must be quiet.
+  EngineState release_all(TimeNs now_ns);
+  void absorb(EngineState state, TimeNs now_ns);
+  std::vector<BlockId> live_blocks() const { return scheduler_.live_blocks(); }
+  const SchedulerConfig& limits() const { return scheduler_.config(); }
+  // Requests that need more blocks than `now` are refused, as kUnavailable up to `later`. An engine
+  // whose form may change promises as much as that allows once its form is not held.
+  void promise_kv(std::int64_t now, std::int64_t later) { scheduler_.set_largest_kv(now, later); }
+  // Limits the tokens of each later step.
+  void limit_steps(int tokens) { scheduler_.limit_steps(tokens); }
+
+  // Takes a request that was accepted when it arrived and has waited elsewhere since. prospect()
+  // must not refuse it.
+  void begin_request(Request request, TimeNs arrived_ns, TimeNs now_ns);
+  // Blocks of the longest request here when it ends.
+  std::int64_t largest_need() const { return scheduler_.largest_need(); }
+
   // Live migration, see Scheduler. What ends a loan, a pause or a reservation may let other
   // sequences run, so it takes a time.
   std::vector<RequestId> decoding() const { return scheduler_.all_decoding(); }
@@ -113,6 +149,7 @@ class Engine {
   static std::vector<float> embedding_of(const LiveRequest& live);
 
   void on(Arrival& arrival);
+  Status accept(Request request, TimeNs arrived_ns);
   void on(Cancel& cancel);
   void on(StepDone& done);
   void pool(Pooled& pooled);
@@ -120,11 +157,13 @@ class Engine {
   void on(MorphReady& ready);
   void on(MorphDone& done);
   void on(WantForm& want);
+  Result<Morph> wanted(const FormWish& wish);
   // Returns the label of the precision that drew the token.
   std::shared_ptr<const std::string> count(const Sampled& sampled, LiveRequest& live);
   void on(Tick&) {}
   void on(BlocksCopied&);
   void on(WantMigration&);
+  void on(WantGroups&);
   void begin(TimeNs now_ns);
   void settle();
   TimeNs expected_wait_ns();
@@ -154,6 +193,7 @@ class Engine {
   int step_tokens_ = 0;
   TimeNs expected_wait_ns_ = 0;
   TimeNs expected_at_ns_ = -1;  // when that was predicted
+  bool held_ = false;
 };
 
 }  // namespace protean

@@ -232,6 +232,10 @@ WishAnswered FormSteering::on(const WantForm& want) {
   return {.wish_id = want.wish_id, .morph = grant(want.wish)};
 }
 
+void FormSteering::free_form() {
+  (void)grant({.release = config_.mode != MorphMode::kOff});
+}
+
 Result<Morph> FormSteering::grant(const FormWish& wish) {
   if (wish.release) {
     if (!wish.layers.empty() || wish.embeddings || wish.kv_blocks) {
@@ -342,6 +346,9 @@ Result<Form> FormSteering::form_of(const FormWish& wish) const {
 // Sets what KV requests may need, so that none waits forever: the policy's forms grow when they are
 // needed, as far as the path leads; a form that only an operator changes might not.
 void FormSteering::promise_kv() {
+  if (run_.holds()) {
+    return;  // the form will change again
+  }
   std::int64_t now = run_.committed().kv.blocks;
   if (run_.busy()) {  // some may be lent
     now = std::max(now, kv_before_wish_);

@@ -56,6 +56,13 @@ class FormSteering {
   // Moves any number of blocks; called if no step is in flight that would wait for them.
   void advance_quietly() { advance(true); }
 
+  // Keeps the form as it is once a morph that runs has ended. Requires that no wish comes.
+  void hold(bool holds) { run_.hold(holds); }
+  // Ends a wish. Without a policy, the KV cache gets all pages that are free.
+  void free_form();
+  bool busy() const { return run_.busy(); }
+  const Form& committed() const { return run_.committed(); }
+
   std::optional<TimeNs> next_deadline_ns(bool idle) const;
   // Returns requests that only a larger KV could hold, if none has come in time.
   std::vector<RequestId> given_up() const;
@@ -67,7 +74,7 @@ class FormSteering {
   std::shared_ptr<const FormStatus> status_if_changed();
 
  private:
-  bool policy_rules() const { return config_.mode != MorphMode::kOff && !pinned_; }
+  bool policy_rules() const { return config_.mode != MorphMode::kOff && !pinned_ && !run_.holds(); }
   void advance(bool quiet);
   bool at_rest() const;
   Situation situation(const Observation& observation, const Demand& demand);

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+
 #include "base/units.h"
 #include "contract/form.h"
 #include "contract/morph.h"
@@ -25,6 +27,7 @@ struct MorphConfig {
   TimeNs step_ns_during_morph = kNsPerS / 4;
   // Requests that need a larger KV cache fail if no step of a morph commits for this long.
   TimeNs larger_kv_within_ns = 30 * kNsPerS;
+  std::uint64_t ids_after = 0;  // ids of the engine's morph steps are larger than this
 };
 
 }  // namespace protean

@@ -30,7 +30,8 @@ MorphRun::MorphRun(const MorphConfig& config, Executor& executor, Scheduler& sch
       reached_(config.start),
       committed_(config.start),
       moves_per_step_(config.moves_per_step),
-      moves_left_(config.moves_per_step) {
+      moves_left_(config.moves_per_step),
+      last_id_(config.ids_after) {
   const PageBudget& budget = config.bounds.budget;
   pages_free_ = budget.pages - form_pages(config.bounds.spec, config.start, budget.page_bytes);
   pages_available_ = pages_free_;

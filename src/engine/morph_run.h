@@ -42,6 +42,9 @@ class MorphRun {
   void retarget(const Morph& morph, bool insists, TimeNs now_ns);
   // Drops the steps that are not committed.
   void call_off(const std::string& why, TimeNs now_ns);
+  // While it holds, no policy or operator begins a morph. One that runs goes on.
+  void hold(bool holds) { holds_ = holds; }
+  bool holds() const { return holds_; }
 
   void on(const MorphReady& ready, TimeNs now_ns);
   void on(const MorphDone& done, TimeNs now_ns);
@@ -90,6 +93,7 @@ class MorphRun {
   std::deque<Step> steps_;            // not committed yet
   std::deque<Step> committed_steps_;  // not done yet
   bool insists_ = false;
+  bool holds_ = false;
   Form reached_;
   Form committed_;
   std::int64_t pages_free_ = 0;       // reported by the executor

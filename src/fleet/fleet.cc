@@ -9,63 +9,159 @@
 namespace protean {
 
 Fleet::Fleet(RouterPolicy router, const std::vector<Member>& members, TokenSink& sink,
-             KvExchange* exchange)
+             KvExchange* exchange, GroupConfig groups)
     : router_(router),
       sink_(sink),
       exchange_(exchange),
-      seen_(members.size()),
-      candidates_(members.size()) {
+      blocks_of_(group_blocks(groups, members.size())),
+      stations_(members.size()),
+      grouping_(std::move(groups), stations_, *this),
+      seen_(members.size()) {
   check(!members.empty(), "a fleet has a replica");
   TokenSink& outputs = *this;
-  for (const Member& member : members) {
-    EngineConfig config = member.engine;
-    config.replica = ReplicaId{static_cast<std::int32_t>(engines_.size())};
-    engines_.push_back(std::make_unique<Engine>(config, *member.executor, outputs));
-    seen_[engines_.size() - 1] = engines_.back()->observe();
+  for (std::size_t i = 0; i < members.size(); ++i) {
+    EngineConfig config = members[i].engine;
+    config.replica = ReplicaId{static_cast<std::int32_t>(i)};
+    stations_[i].executor = std::make_unique<HomeExecutor>(*members[i].executor);
+    stations_[i].engine = std::make_unique<Engine>(config, *stations_[i].executor, outputs);
+    seen_[i] = stations_[i].engine->observe();
   }
 }
 
 void Fleet::begin(TimeNs now_ns) {
-  for (const auto& engine : engines_) {
-    engine->handle({now_ns, Tick{}});
+  for (const Station& station : stations_) {
+    station.engine->handle({now_ns, Tick{}});
   }
+  regroup(now_ns);
 }
 
 void Fleet::handle(Event event) {
   const TimeNs now_ns = event.at_ns;
   const ReplicaId replica = event.replica;
-  const auto reported = [&](auto&) { at(replica).handle(std::move(event)); };
-  std::visit(
-      Overloaded{[&](Arrival& arrival) { on(arrival, now_ns); },
-                 [&](const Cancel& cancel) { on(cancel, now_ns); },
-                 [&](const BlocksCopied& copied) { on(copied, now_ns); },
-                 [&](const WantMigration& want) { on(want, replica, now_ns); },
-                 [&](const Tick&) { tick(now_ns); }, [&](StepDone& done) { reported(done); },
-                 [&](MorphReady& ready) { reported(ready); },
-                 [&](MorphDone& done) { reported(done); }, [&](WantForm& want) { reported(want); }},
-      event.what);
+  std::visit(Overloaded{[&](Arrival& arrival) { on(arrival, now_ns); },
+                        [&](const Cancel& cancel) { on(cancel, now_ns); },
+                        [&](const BlocksCopied& copied) { on(copied, now_ns); },
+                        [&](const WantMigration& want) { on(want, replica, now_ns); },
+                        [&](const WantGroups& want) { on(want, now_ns); },
+                        [&](WantForm& want) { on(want, replica, now_ns); },
+                        [&](const Tick&) { tick(now_ns); },
+                        [&](const StepDone&) {
+                          grouping_.step_done(replica);
+                          report(std::move(event));
+                        },
+                        [&](const MorphReady& ready) {
+                          if (!grouping_.on(ready, now_ns)) {
+                            report(std::move(event));
+                          }
+                        },
+                        [&](const MorphDone& done) {
+                          if (!grouping_.on(done, now_ns)) {
+                            report(std::move(event));
+                          }
+                        }},
+             event.what);
   advance_migrations(now_ns);
   spread_queue(now_ns);
+  regroup(now_ns);
+}
+
+void Fleet::report(Event event) {
+  at(event.replica).handle(std::move(event));
+}
+
+// Lets groups form and part, and tells operators what has changed.
+void Fleet::regroup(TimeNs now_ns) {
+  grouping_.advance(now_ns);
+  if (scales()) {
+    serve_held(now_ns);
+    if (held_.empty() && !grouping_.busy()) {
+      scale_down(now_ns);
+    }
+  }
+  if (grouping_.config().drop != DropPolicy::kOff && !grouping_.busy()) {
+    drop_or_restore(now_ns);
+  }
+  for (const auto& [request, replica] : grouping_.take_moved()) {
+    const auto owner = owner_.find(request);
+    if (owner != owner_.end()) {
+      owner->second = replica;
+    }
+  }
+  if (auto status = grouping_.status_if_changed()) {
+    OutputBatch batch{.at_ns = now_ns};
+    batch.observation = at(ReplicaId{0}).observe();
+    batch.groups = std::move(status);
+    sink_.emit(std::move(batch));
+  }
 }
 
 void Fleet::on(Arrival& arrival, TimeNs now_ns) {
-  std::size_t chosen = 0;
-  if (engines_.size() > 1) {
-    for (std::size_t i = 0; i < engines_.size(); ++i) {
-      candidates_[i] = {seen_[i], engines_[i]->prospect(arrival.request, now_ns)};
+  candidates_.clear();
+  candidate_replicas_.clear();
+  std::size_t turn = 0;
+  for (std::size_t i = 0; i < stations_.size(); ++i) {
+    if (!stations_[i].parked) {
+      turn = i < turn_ ? turn + 1 : turn;
+      candidates_.push_back({seen_[i], {}});
+      candidate_replicas_.push_back(i);
     }
-    chosen = choose_replica(router_, candidates_, turn_);
-    turn_ = (chosen + 1) % engines_.size();
   }
+  std::size_t chosen = 0;
+  if (candidates_.size() > 1 || scales()) {
+    for (std::size_t i = 0; i < candidates_.size(); ++i) {
+      candidates_[i].expected =
+          stations_[candidate_replicas_[i]].engine->prospect(arrival.request, now_ns);
+    }
+    if (scales()) {
+      if (hold(arrival, now_ns)) {
+        return;
+      }
+      pass_over_closing();
+    }
+    chosen = choose_replica(router_, candidates_, turn % candidates_.size());
+  }
+  chosen = candidate_replicas_[chosen];
+  turn_ = (chosen + 1) % stations_.size();
   const ReplicaId replica{static_cast<std::int32_t>(chosen)};
   owner_.emplace(arrival.request.id, replica);
-  engines_[chosen]->handle({now_ns, std::move(arrival), replica});
+  at(replica).handle({now_ns, std::move(arrival), replica});
+}
+
+void Fleet::on(const WantGroups& want, TimeNs now_ns) {
+  OutputBatch batch{.at_ns = now_ns};
+  batch.outputs.emplace_back(
+      GroupsAnswered{want.wish_id, grouping_.want(want.wish, "an operator's wish", true, now_ns)});
+  batch.observation = at(ReplicaId{0}).observe();
+  sink_.emit(std::move(batch));
+}
+
+void Fleet::on(WantForm& want, ReplicaId replica, TimeNs now_ns) {
+  const bool changes = grouping_.changes(replica);
+  if (!changes && !stations_[static_cast<std::size_t>(replica.value)].parked) {
+    at(replica).handle({now_ns, std::move(want), replica});
+    return;
+  }
+  OutputBatch batch{.at_ns = now_ns, .replica = replica};
+  batch.outputs.emplace_back(WishAnswered{
+      want.wish_id,
+      make_error(ErrorCode::kUnavailable, "replica {} {}", replica.value,
+                 changes ? "is being grouped or parted: ask again when that has ended"
+                         : "serves in a group: ask for a form of the group's first replica")});
+  batch.observation = at(replica).observe();
+  sink_.emit(std::move(batch));
 }
 
 void Fleet::on(const Cancel& cancel, TimeNs now_ns) {
   const auto owner = owner_.find(cancel.request);
   if (owner != owner_.end()) {
     at(owner->second).handle({now_ns, cancel});
+    return;
+  }
+  for (std::size_t i = 0; i < held_.size(); ++i) {
+    if (held_[i].request.id == cancel.request) {
+      end_held(i, FinishReason::kCancelled, now_ns);
+      return;
+    }
   }
 }
 
@@ -87,6 +183,15 @@ Result<int> Fleet::migrate(ReplicaId from, ReplicaId to, int requests, TimeNs no
                       "requests cannot move from replica {} to replica {}: name two replicas of a "
                       "server that has several",
                       from.value, to.value);
+  }
+  for (const ReplicaId replica : {from, to}) {
+    if (grouping_.changes(replica) || grouping_.is_group(replica) ||
+        stations_[static_cast<std::size_t>(replica.value)].parked) {
+      return make_error(ErrorCode::kUnavailable,
+                        "replica {} is in a group or about to be: requests move between replicas "
+                        "that serve alone",
+                        replica.value);
+    }
   }
   int begun = 0;
   for (const RequestId request : at(from).decoding()) {
@@ -131,10 +236,10 @@ void Fleet::follow(CopyId id, std::optional<std::vector<BlockMove>> blocks) {
 }
 
 void Fleet::tick(TimeNs now_ns) {
-  for (const auto& engine : engines_) {
-    const auto deadline_ns = engine->next_deadline_ns();
-    if (deadline_ns && *deadline_ns <= now_ns) {
-      engine->handle({now_ns, Tick{}});
+  for (const Station& station : stations_) {
+    const auto deadline_ns = station.engine->next_deadline_ns();
+    if (!station.parked && deadline_ns && *deadline_ns <= now_ns) {
+      station.engine->handle({now_ns, Tick{}});
     }
   }
 }
@@ -143,18 +248,22 @@ void Fleet::tick(TimeNs now_ns) {
 // place there at once and here it has none or a later first token. One event moves one request:
 // each event that ends a step looks again.
 void Fleet::spread_queue(TimeNs now_ns) {
-  const auto longest =
-      std::max_element(seen_.begin(), seen_.end(),
-                       [](const auto& a, const auto& b) { return a.waiting < b.waiting; });
-  const auto emptiest =
-      std::min_element(seen_.begin(), seen_.end(), [](const auto& a, const auto& b) {
-        return std::pair(a.waiting, a.running) < std::pair(b.waiting, b.running);
-      });
-  if (longest->waiting == 0 || emptiest->waiting > 0) {
+  std::size_t longest = stations_.size();
+  std::size_t emptiest = stations_.size();
+  const auto load = [this](std::size_t i) { return std::pair(seen_[i].waiting, seen_[i].running); };
+  for (std::size_t i = 0; i < stations_.size(); ++i) {
+    if (stations_[i].parked) {
+      continue;
+    }
+    const bool first = longest == stations_.size();
+    longest = first || seen_[i].waiting > seen_[longest].waiting ? i : longest;
+    emptiest = first || load(i) < load(emptiest) ? i : emptiest;
+  }
+  if (seen_[longest].waiting == 0 || seen_[emptiest].waiting > 0) {
     return;
   }
-  Engine& from = *engines_[static_cast<std::size_t>(longest - seen_.begin())];
-  Engine& to = *engines_[static_cast<std::size_t>(emptiest - seen_.begin())];
+  Engine& from = *stations_[longest].engine;
+  Engine& to = *stations_[emptiest].engine;
   const Sequence* sequence = from.first_movable();
   if (sequence == nullptr) {
     return;
@@ -166,15 +275,20 @@ void Fleet::spread_queue(TimeNs now_ns) {
     return;
   }
   const RequestId request = sequence->asks.id;
-  owner_[request] = ReplicaId{static_cast<std::int32_t>(emptiest - seen_.begin())};
+  owner_[request] = ReplicaId{static_cast<std::int32_t>(emptiest)};
   to.adopt(from.release(request, now_ns), {}, now_ns);
 }
 
 std::optional<TimeNs> Fleet::next_deadline_ns() const {
-  std::optional<TimeNs> next_ns;
-  for (const auto& engine : engines_) {
-    const auto deadline_ns = engine->next_deadline_ns();
-    if (deadline_ns) {
+  std::optional<TimeNs> next_ns = grouping_.next_deadline_ns();
+  for (const HeldRequest& held : held_) {
+    if (held.expires_ns() >= 0) {
+      next_ns = std::min(next_ns.value_or(held.expires_ns()), held.expires_ns());
+    }
+  }
+  for (const Station& station : stations_) {
+    const auto deadline_ns = station.engine->next_deadline_ns();
+    if (!station.parked && deadline_ns) {
       next_ns = std::min(next_ns.value_or(*deadline_ns), *deadline_ns);
     }
   }
@@ -182,8 +296,9 @@ std::optional<TimeNs> Fleet::next_deadline_ns() const {
 }
 
 bool Fleet::idle() const {
-  return std::all_of(engines_.begin(), engines_.end(),
-                     [](const auto& engine) { return engine->idle(); });
+  return held_.empty() &&
+         std::all_of(stations_.begin(), stations_.end(),
+                     [](const Station& station) { return station.engine->idle(); });
 }
 
 void Fleet::emit(OutputBatch batch) {

@@ -1,17 +1,21 @@
 #pragma once
 
 #include <cstddef>
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "base/ids.h"
 #include "base/replica_id.h"
 #include "engine/engine.h"
+#include "fleet/grouping.h"
 #include "fleet/live_migration.h"
 #include "fleet/router.h"
+#include "fleet/station.h"
 #include "ports/event.h"
 #include "ports/executor.h"
 #include "ports/kv_exchange.h"
@@ -29,17 +33,19 @@ struct Member {
 // with its ReplicaId, and sends all outputs to one sink, each batch with its ReplicaId.
 //
 // An Arrival goes to the replica that the router chooses among those that would accept it. If all
-// would refuse it, one of them refuses it. A request that waits in one replica moves to another
+// would refuse it, it waits for a group of replicas that can hold it if the scale policy may form
+// one, else one of them refuses it. A request that waits in one replica moves to another
 // that has room for it and is predicted to give its first token sooner. A request that decodes
 // moves with its KV if an operator asks for it. Outputs of one request are in order, and every
 // Accepted is followed by exactly one Finished, whichever replicas the request was in (invariant
-// 7). Has no thread, clock or queue. Single-threaded.
+// 7). Replicas can become one group and part again while requests go on (Regrouping); a group
+// serves under the id of its first replica. Has no thread, clock or queue. Single-threaded.
 class Fleet : private TokenSink {
  public:
   // Requires a member. The KV blocks of all members have the same size. Without an exchange, which
   // must outlive the fleet, requests that decode stay where they are.
   Fleet(RouterPolicy router, const std::vector<Member>& members, TokenSink& sink,
-        KvExchange* exchange = nullptr);
+        KvExchange* exchange = nullptr, GroupConfig groups = {});
   Fleet(const Fleet&) = delete;
   Fleet& operator=(const Fleet&) = delete;
 
@@ -60,7 +66,7 @@ class Fleet : private TokenSink {
   Result<int> migrate(ReplicaId from, ReplicaId to, int requests, TimeNs now_ns);
 
   bool idle() const;
-  std::size_t size() const { return engines_.size(); }
+  std::size_t size() const { return stations_.size(); }
   Observation observe(ReplicaId replica) const { return at(replica).observe(); }
 
  private:
@@ -71,12 +77,28 @@ class Fleet : private TokenSink {
   };
 
   Engine& at(ReplicaId replica) const {
-    return *engines_.at(static_cast<std::size_t>(replica.value));
+    return *stations_.at(static_cast<std::size_t>(replica.value)).engine;
   }
   void on(Arrival& arrival, TimeNs now_ns);
   void on(const Cancel& cancel, TimeNs now_ns);
   void on(const BlocksCopied& copied, TimeNs now_ns);
   void on(const WantMigration& want, ReplicaId from, TimeNs now_ns);
+  void on(const WantGroups& want, TimeNs now_ns);
+  void on(WantForm& want, ReplicaId replica, TimeNs now_ns);
+  void report(Event event);
+  void regroup(TimeNs now_ns);
+  bool scales() const { return blocks_of_.size() > 1; }
+  bool hold(Arrival& arrival, TimeNs now_ns);
+  void end_held(std::size_t index, FinishReason reason, TimeNs now_ns);
+  bool hand_over(HeldRequest& held, TimeNs now_ns);
+  void pass_over_closing();
+  void serve_held(TimeNs now_ns);
+  bool scale(const std::vector<ReplicaId>& homes, const std::string& reason, TimeNs now_ns);
+  void scale_down(TimeNs now_ns);
+  void drop_or_restore(TimeNs now_ns);
+  static std::vector<std::int64_t> group_blocks(const GroupConfig& config, std::size_t replicas);
+  ScaleUnit unit_of(std::size_t replica) const;
+  std::int64_t blocks_needed(const Request& request) const;
   void tick(TimeNs now_ns);
   void spread_queue(TimeNs now_ns);
   void advance_migrations(TimeNs now_ns);
@@ -86,11 +108,16 @@ class Fleet : private TokenSink {
   const RouterPolicy router_;
   TokenSink& sink_;
   KvExchange* const exchange_;
-  std::vector<std::unique_ptr<Engine>> engines_;
+  // KV blocks of a group of 2^k replicas. One entry: the scale policy forms none.
+  const std::vector<std::int64_t> blocks_of_;
+  std::vector<Station> stations_;  // by replica
+  Grouping grouping_;
   std::vector<Observation> seen_;                   // by replica, of its latest batch
   std::unordered_map<RequestId, ReplicaId> owner_;  // of requests that have not ended
-  std::vector<ReplicaView> candidates_;             // a member, so that its memory is reused
+  std::vector<ReplicaView> candidates_;             // members, so that their memory is reused
+  std::vector<std::size_t> candidate_replicas_;
   std::size_t turn_ = 0;
+  std::deque<HeldRequest> held_;  // accepted, for a group that can hold them
   std::map<CopyId, Migration> migrations_;
   std::uint64_t last_copy_ = 0;
 };

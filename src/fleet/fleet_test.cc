@@ -90,6 +90,7 @@ class CheckingSink : public TokenSink {
   void on(const PromptScored&, ReplicaId) {}
   void on(const WishAnswered&, ReplicaId) {}
   void on(const MigrationAnswered&, ReplicaId) {}
+  void on(const GroupsAnswered&, ReplicaId) {}
 };
 
 EngineConfig engine_config() {

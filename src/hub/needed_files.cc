@@ -62,21 +62,32 @@ bool contains(const Paths& paths, std::string_view path) {
   return std::find(paths.begin(), paths.end(), path) != paths.end();
 }
 
-// The number of parts in a name such as "x-00001-of-00003.gguf"; 1 for other names.
-int parts_of_gguf(std::string_view path) {
-  const std::string stem = base_name(path.substr(0, path.size() - 5));
+// A GGUF's name, which may be that of a part, such as "x-00001-of-00003.gguf".
+struct GgufName {
+  std::string stem;  // the path without part and ending
+  int part = 1;
+  int parts = 1;
+
+  std::string of_part(int which) const {
+    return parts == 1 ? stem + ".gguf" : fmt::format("{}-{:05}-of-{:05}.gguf", stem, which, parts);
+  }
+};
+
+GgufName parse_gguf_name(std::string_view path) {
+  const std::string stem(path.substr(0, path.size() - 5));
   constexpr std::string_view kPattern = "-00001-of-00001";
-  if (stem.size() <= kPattern.size()) {
-    return 1;
-  }
-  const std::string_view end = std::string_view(stem).substr(stem.size() - kPattern.size());
-  for (std::size_t i = 0; i < end.size(); ++i) {
+  const std::size_t end_at = stem.size() - std::min(stem.size(), kPattern.size());
+  const std::string_view end = std::string_view(stem).substr(end_at);
+  bool matches = stem.size() > kPattern.size();
+  for (std::size_t i = 0; matches && i < end.size(); ++i) {
     const bool is_digit = end[i] >= '0' && end[i] <= '9';
-    if (kPattern[i] == '0' || kPattern[i] == '1' ? !is_digit : end[i] != kPattern[i]) {
-      return 1;
-    }
+    matches = kPattern[i] == '0' || kPattern[i] == '1' ? is_digit : end[i] == kPattern[i];
   }
-  return std::stoi(std::string(end.substr(end.size() - 5)));
+  if (!matches) {
+    return {.stem = stem};
+  }
+  return {stem.substr(0, end_at), std::stoi(std::string(end.substr(1, 5))),
+          std::max(1, std::stoi(std::string(end.substr(end.size() - 5))))};
 }
 
 // A projector or an importance matrix: not a language model.
@@ -85,17 +96,19 @@ bool is_companion(std::string_view path) {
   return name.starts_with("mmproj") || name.find("imatrix") != name.npos;
 }
 
+// Returns the GGUFs that are language models, by their first part if they are split.
 Paths language_models(const Paths& paths) {
   Paths found;
-  std::copy_if(paths.begin(), paths.end(), std::back_inserter(found),
-               [](const std::string& path) { return is_gguf(path) && !is_companion(path); });
+  std::copy_if(paths.begin(), paths.end(), std::back_inserter(found), [](const std::string& path) {
+    return is_gguf(path) && !is_companion(path) && parse_gguf_name(path).part == 1;
+  });
   std::sort(found.begin(), found.end());
   return found;
 }
 
 // True if the GGUF's name without ending is `tag`, or ends with it behind a '-', '.' or '_'.
 bool has_tag(std::string_view path, std::string_view tag) {
-  const std::string stem = lower(base_name(path.substr(0, path.size() - 5)));
+  const std::string stem = lower(base_name(parse_gguf_name(path).stem));
   const std::string wanted = lower(tag);
   if (!stem.ends_with(wanted)) {
     return false;
@@ -143,18 +156,31 @@ Result<std::string> choose_gguf(const ModelName& name, const Paths& paths) {
   return shortest;
 }
 
+Paths parts_of(const std::string& gguf) {
+  const GgufName name = parse_gguf_name(gguf);
+  if (name.parts == 1) {
+    return {gguf};
+  }
+  Paths files;
+  for (int part = 1; part <= name.parts; ++part) {
+    files.push_back(name.of_part(part));
+  }
+  return files;
+}
+
 Result<Paths> needed_gguf(const ModelName& name, const Paths& paths) {
   const auto chosen = choose_gguf(name, paths);
   if (!chosen.ok()) {
     return chosen.error();
   }
-  if (const int parts = parts_of_gguf(*chosen); parts > 1) {
-    return make_error(ErrorCode::kUnsupported,
-                      "{} of {} is split into {} files, which is not read: choose another, or join "
-                      "them with llama.cpp's llama-gguf-split --merge",
-                      *chosen, name.repo, parts);
+  Paths files = parts_of(*chosen);
+  const auto lacks = [&](const std::string& path) { return !contains(paths, path); };
+  if (const auto missing = std::find_if(files.begin(), files.end(), lacks);
+      missing != files.end()) {
+    return make_error(ErrorCode::kNotFound, "{} of {} is split, and {} is not there", *chosen,
+                      name.repo, *missing);
   }
-  return Paths{*chosen};
+  return files;
 }
 
 Paths texts_in(const Paths& paths) {
@@ -265,7 +291,14 @@ Result<LocalModel> look_into_snapshot(const ModelName& name, const fs::path& sna
   if (!name.file.empty() || (weights_in(paths).empty() && models.size() == 1)) {
     const ModelName wanted{.repo = name.repo, .file = name.file.empty() ? models[0] : name.file};
     const auto chosen = choose_gguf(wanted, paths);
-    return chosen.ok() ? LocalModel{snapshot / *chosen, {}} : LocalModel{snapshot, {wanted.file}};
+    if (!chosen.ok()) {
+      return LocalModel{snapshot, {wanted.file}};
+    }
+    LocalModel model{snapshot / *chosen, {}};
+    const Paths files = parts_of(*chosen);
+    std::copy_if(files.begin(), files.end(), std::back_inserter(model.missing),
+                 [&](const std::string& path) { return !contains(paths, path); });
+    return model;
   }
   LocalModel model{.path = snapshot, .missing = {}};
   if (!contains(paths, kConfig)) {

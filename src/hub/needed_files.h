@@ -12,8 +12,8 @@ namespace protean::hub {
 
 // What of a repository a model needs. `paths` are of all its files, relative to the repository.
 // For safetensors that is the configuration, the tokenizer, the chat template, and the weights; for
-// a GGUF the one file. Weights in other formats, other copies and other folders are left out. Fails
-// if there is no such model in the repository, or more than one.
+// a GGUF the one file, or all its parts. Weights in other formats, other copies and other folders
+// are left out. Fails if there is no such model in the repository, or more than one.
 Result<std::vector<std::string>> needed_files(const ModelName& name,
                                               const std::vector<std::string>& paths);
 
@@ -23,7 +23,7 @@ Result<std::vector<std::string>> files_of_index(std::string_view text);
 
 // A snapshot in the cache, as far as it is there.
 struct LocalModel {
-  std::filesystem::path path;        // the snapshot's folder, or the GGUF in it
+  std::filesystem::path path;        // the snapshot's folder, or the GGUF in it (its first part)
   std::vector<std::string> missing;  // needed files that are not there; empty: complete
 };
 

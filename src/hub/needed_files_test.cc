@@ -49,6 +49,19 @@ TEST(NeededFiles, OneGgufByItsQuantisationOrName) {
                   "after ':'"});
 }
 
+TEST(NeededFiles, AllPartsOfASplitGguf) {
+  const Paths parts = {"q/m-Q4_K_M-00001-of-00003.gguf", "q/m-Q4_K_M-00002-of-00003.gguf",
+                       "q/m-Q4_K_M-00003-of-00003.gguf"};
+  Paths paths = parts;
+  EXPECT_EQ(needed("", paths), parts);
+  paths.insert(paths.end(), {"m-Q8_0.gguf", "m-Q8_0-00001-of-0002.gguf"});
+  EXPECT_EQ(needed("Q4_K_M", paths), parts);
+  EXPECT_EQ(needed("m-Q4_K_M-00001-of-00003.gguf", paths), parts);
+  EXPECT_EQ(needed("Q4_K_M", {parts[0], parts[2]}),
+            Paths{"q/m-Q4_K_M-00001-of-00003.gguf of a/b is split, and "
+                  "q/m-Q4_K_M-00002-of-00003.gguf is not there"});
+}
+
 TEST(NeededFiles, ARepositoryWithoutAModelIsAnError) {
   EXPECT_EQ(needed("", {"pytorch_model.bin", "config.json"}),
             Paths{"a/b has no config.json with *.safetensors and no GGUF: its weights are pickles, "
@@ -89,6 +102,10 @@ TEST_F(SnapshotTest, SaysWhatIsMissing) {
   EXPECT_EQ(missing("Q4_K_M"), Paths{"Q4_K_M"});
   write("d/m-Q4_K_M.gguf");
   EXPECT_EQ(missing("q4_k_m"), Paths{});
+  write("e/n-Q5_K_M-00001-of-00002.gguf");
+  EXPECT_EQ(missing("Q5_K_M"), Paths{"e/n-Q5_K_M-00002-of-00002.gguf"});
+  write("e/n-Q5_K_M-00002-of-00002.gguf");
+  EXPECT_EQ(missing("Q5_K_M"), Paths{});
   write("model.safetensors.index.json", "{}");
   EXPECT_EQ(missing().front().substr(0, 6), "error:");
 }

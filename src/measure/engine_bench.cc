@@ -62,7 +62,8 @@ Result<std::vector<Precision>> measured_precisions(const std::vector<std::string
     if (!precision.ok() || *precision == Precision::kF32) {
       return make_error(
           ErrorCode::kInvalidArgument,
-          "--precisions {}: use bf16, w8, w4, w3, w8a8, w8a7 or w4a8, with commas between", name);
+          "--precisions {}: use bf16, s24, w8, w4, w3, w8a8, w8a7 or w4a8, with commas between",
+          name);
     }
     if (std::find(precisions.begin(), precisions.end(), *precision) == precisions.end()) {
       precisions.push_back(*precision);

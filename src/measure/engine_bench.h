@@ -13,7 +13,7 @@ namespace protean {
 
 struct EngineBenchOptions {
   std::string model;
-  std::vector<std::string> precisions = {"bf16", "w8", "w8a8", "w8a7", "w4", "w4a8", "w3"};
+  std::vector<std::string> precisions = {"bf16", "s24", "w8", "w8a8", "w8a7", "w4", "w4a8", "w3"};
   std::vector<int> prompts = {512, 2048};
   std::vector<int> batches = {1, 4, 16, 64};
   int context = 128;  // tokens of each sequence that decodes

@@ -14,7 +14,7 @@ namespace protean {
 struct KernelBenchOptions {
   std::vector<std::string> kernels = {"matmul", "attention", "elementwise"};
   std::vector<std::string> like = {"1b", "8b"};
-  std::vector<std::string> dtypes = {"bf16", "w8", "w8a8", "w8a7", "w4", "w4a8", "w3"};
+  std::vector<std::string> dtypes = {"bf16", "s24", "w8", "w8a8", "w8a7", "w4", "w4a8", "w3"};
   std::vector<int> rows = {1, 4, 16, 64, 256, 512};
   std::vector<std::string> kv = {"bf16", "int8"};
   int context = 4096;

@@ -162,11 +162,11 @@ Result<std::vector<Precision>> parse_precisions(const std::vector<std::string>& 
     const auto precision = parse_precision(name);
     if (!precision.ok() || *precision == Precision::kF32 ||
         std::find(precisions.begin(), precisions.end(), *precision) != precisions.end()) {
-      return make_error(
-          ErrorCode::kInvalidArgument,
-          "--step-precisions {}: use bf16, w8, w4, w3, w8a8, w8a7 or w4a8, each once, with commas "
-          "between",
-          name);
+      return make_error(ErrorCode::kInvalidArgument,
+                        "--step-precisions {}: use bf16, s24, w8, w4, w3, w8a8, w8a7 or w4a8, each "
+                        "once, with commas "
+                        "between",
+                        name);
     }
     precisions.push_back(*precision);
   }

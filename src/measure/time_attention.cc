@@ -22,6 +22,7 @@ std::vector<float> noise(std::int64_t count) {
   return values;
 }
 
+// Layers have arrays of their own, as in a worker (worker/kv_store.h).
 class PagedKv {
  public:
   PagedKv(const AttentionCase& asked, std::span<std::byte> memory)
@@ -33,7 +34,7 @@ class PagedKv {
               .block_tokens = kTokensPerBlock};
     slot_bytes_ = layer_.kv_heads * layer_.slot_bytes();
     layers_ = static_cast<int>(std::ssize(memory) / bytes_of_layer());
-    layer_.block_stride_bytes = slot_bytes_ * layers_;
+    layer_.block_stride_bytes = slot_bytes_;
     ids_.resize(static_cast<std::size_t>(blocks_) * static_cast<std::size_t>(asked.sequences));
     std::iota(ids_.begin(), ids_.end(), 0);
     std::shuffle(ids_.begin(), ids_.end(), std::minstd_rand(5));
@@ -44,7 +45,7 @@ class PagedKv {
 
   cpu::KvLayer layer(int i) const {
     cpu::KvLayer layer = layer_;
-    layer.base += i * slot_bytes_;
+    layer.base += i * bytes_of_layer();
     return layer;
   }
 

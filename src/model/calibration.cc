@@ -61,8 +61,7 @@ Result<Calibration> Calibration::create(cpu::Team& team, const Checkpoint& check
     value = cpu::float_from(cpu::bf16_from(value));  // as the served embedding matrix stores it
   }
   calibration.rope_ =
-      std::make_unique<RotaryTable>(checkpoint.spec().rope, checkpoint.spec().attention.head_dim,
-                                    static_cast<int>(longest_of(sequences)));
+      std::make_unique<RotaryTables>(checkpoint.spec(), static_cast<int>(longest_of(sequences)));
   calibration.sequences_ = std::move(sequences);
   return calibration;
 }

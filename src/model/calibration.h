@@ -52,7 +52,7 @@ class Calibration {
   ModelSpec spec_;
   std::vector<std::vector<TokenId>> sequences_;
   std::vector<float> residual_;
-  std::unique_ptr<RotaryTable> rope_;
+  std::unique_ptr<RotaryTables> rope_;
 };
 
 }  // namespace protean

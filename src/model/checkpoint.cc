@@ -9,6 +9,68 @@
 
 namespace protean {
 
+std::string_view name_of(TensorRole role) {
+  switch (role) {
+    case TensorRole::kEmbedding:
+      return "embedding matrix";
+    case TensorRole::kFinalNorm:
+      return "final norm";
+    case TensorRole::kOutput:
+      return "LM head";
+    case TensorRole::kAttentionNorm:
+      return "attention norm";
+    case TensorRole::kQuery:
+      return "query projection";
+    case TensorRole::kKey:
+      return "key projection";
+    case TensorRole::kValue:
+      return "value projection";
+    case TensorRole::kAttentionOutput:
+      return "attention output projection";
+    case TensorRole::kQueryBias:
+      return "query bias";
+    case TensorRole::kKeyBias:
+      return "key bias";
+    case TensorRole::kValueBias:
+      return "value bias";
+    case TensorRole::kAttentionOutputBias:
+      return "attention output bias";
+    case TensorRole::kQueryNorm:
+      return "query norm";
+    case TensorRole::kKeyNorm:
+      return "key norm";
+    case TensorRole::kMlpNorm:
+      return "MLP norm";
+    case TensorRole::kGate:
+      return "gate projection";
+    case TensorRole::kUp:
+      return "up projection";
+    case TensorRole::kDown:
+      return "down projection";
+    case TensorRole::kFinalNormBias:
+      return "bias of the final norm";
+    case TensorRole::kOutputBias:
+      return "bias of the LM head";
+    case TensorRole::kPositions:
+      return "position embeddings";
+    case TensorRole::kAttentionNormBias:
+      return "bias of the attention norm";
+    case TensorRole::kAttentionPostNorm:
+      return "norm after attention";
+    case TensorRole::kMlpNormBias:
+      return "bias of the MLP norm";
+    case TensorRole::kGateBias:
+      return "gate bias";
+    case TensorRole::kUpBias:
+      return "up bias";
+    case TensorRole::kDownBias:
+      return "down bias";
+    case TensorRole::kMlpPostNorm:
+      return "norm after the MLP";
+  }
+  return "tensor";
+}
+
 QuantizedMatrix Checkpoint::read_stored_rows(TensorRole, int, std::int64_t, std::int64_t) const {
   check(false, "only a matrix with a stored format is read as integers");
   return {};

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "base/result.h"
 #include "contract/model_spec.h"
@@ -34,7 +35,27 @@ enum class TensorRole : std::uint8_t {
   kGate,  // [ffn][hidden]
   kUp,
   kDown,  // [hidden][ffn]
+  kFinalNormBias,
+  kOutputBias,  // [vocab]
+  kPositions,   // [max_context][hidden]
+  kAttentionNormBias,
+  kAttentionPostNorm,  // of what attention adds
+  kMlpNormBias,
+  kGateBias,  // [ffn]
+  kUpBias,
+  kDownBias,  // [hidden]
+  kMlpPostNorm,
 };
+constexpr int kTensorRoles = 28;
+
+// Returns true for tensors outside the layers.
+constexpr bool is_outer(TensorRole role) {
+  return role == TensorRole::kEmbedding || role == TensorRole::kFinalNorm ||
+         role == TensorRole::kOutput || role == TensorRole::kFinalNormBias ||
+         role == TensorRole::kOutputBias || role == TensorRole::kPositions;
+}
+
+std::string_view name_of(TensorRole role);  // "query projection", for people
 
 // A memory-mapped checkpoint: spec and weights, independent of the file format. Reading cannot
 // fail, because open_checkpoint() has verified that every tensor of the spec exists, lies inside

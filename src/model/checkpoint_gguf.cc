@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "model/checkpoint_tensors.h"
+#include "model/hf_rope.h"
 #include "model/quote.h"
 
 namespace protean {
@@ -41,6 +42,9 @@ class Metadata {
   }
   std::string text(std::string_view key, std::string_view otherwise) {
     return keep(file_.find_string(full(key))).value_or(std::string(otherwise));
+  }
+  bool boolean(std::string_view key, bool otherwise) {
+    return keep(file_.find_bool(full(key))).value_or(otherwise);
   }
   bool has(std::string_view key) const { return file_.has(full(key)); }
 
@@ -80,65 +84,75 @@ Result<const ArchitectureRow*> find_row(const GgufFile& file) {
   if (!name) {
     return name.error();
   }
-  std::string supported;
+  std::vector<std::string_view> supported;
   for (const ArchitectureRow& row : architectures()) {
     if (!row.gguf_name.empty()) {
       if (name.value() == row.gguf_name) {
         return &row;
       }
-      supported += fmt::format("{}{}", supported.empty() ? "" : ", ", row.gguf_name);
+      supported.push_back(row.gguf_name);
     }
   }
-  return make_error(ErrorCode::kUnsupported,
-                    "{}: architecture {} is not supported: it must be one of {}", file.name(),
-                    quote(name.value().value_or("")), supported);
+  const std::string asked = name.value().value_or("");
+  return make_error(
+      ErrorCode::kUnsupported,
+      "{}: architecture {} is not supported: the nearest supported one is {}, and all are {}",
+      file.name(), quote(asked), nearest_name(asked, supported), fmt::join(supported, ", "));
 }
 
-void refuse_unknown_settings(Metadata& metadata, const GgufFile& file) {
+void refuse_unknown_settings(Metadata& metadata) {
   if (metadata.integer("expert_count", 0) > 0) {
     metadata.fail(ErrorCode::kUnsupported,
                   "a mixture of experts is not supported: use a dense model");
   }
-  for (const std::string_view part : {"gate", "up", "down"}) {
-    if (const std::string bias = fmt::format("blk.0.ffn_{}.bias", part); file.find_tensor(bias)) {
-      metadata.fail(ErrorCode::kUnsupported, "tensor {}: biases in the MLP are not supported",
-                    bias);
-    }
+  if (metadata.boolean("use_parallel_residual", false)) {
+    metadata.fail(ErrorCode::kUnsupported, "use_parallel_residual is set: this is not supported");
   }
 }
 
-// Converters store Llama 3's scaling as one divisor for each rotated pair.
-void read_divisors(Metadata& metadata, const GgufFile& file, int head_dim, RopeSpec& rope) {
-  const GgufTensor* tensor = file.find_tensor("rope_freqs.weight");
+// Reads one divisor for each rotated pair, as converters store Llama 3's scaling and longrope.
+std::vector<float> read_divisors(Metadata& metadata, const GgufFile& file, std::string_view name,
+                                 int rotated) {
+  std::vector<float> divisors;
+  const GgufTensor* tensor = file.find_tensor(name);
   if (tensor == nullptr) {
-    return;
+    return divisors;
   }
-  const auto pairs = static_cast<std::size_t>(head_dim / 2);
+  const auto pairs = static_cast<std::size_t>(rotated / 2);
   const GgmlType* type = find_ggml_type(tensor->type);
   if (type == nullptr || type->readable != TensorType::kF32 ||
       tensor->bytes.size() != pairs * sizeof(float)) {
-    metadata.fail(ErrorCode::kCorrupt,
-                  "tensor rope_freqs.weight is not {} F32 numbers: convert the model again", pairs);
-    return;
+    metadata.fail(ErrorCode::kCorrupt, "tensor {} is not {} F32 numbers: convert the model again",
+                  name, pairs);
+    return divisors;
   }
-  rope.divisors.resize(pairs);
-  dequantize(TensorType::kF32, tensor->bytes.data(), head_dim / 2, rope.divisors.data());
-  for (const float divisor : rope.divisors) {
+  divisors.resize(pairs);
+  dequantize(TensorType::kF32, tensor->bytes.data(), rotated / 2, divisors.data());
+  for (const float divisor : divisors) {
     if (!std::isfinite(divisor) || divisor <= 0.0F) {
-      metadata.fail(
-          ErrorCode::kCorrupt,
-          "tensor rope_freqs.weight holds {}: it must be above 0, convert the model again",
-          divisor);
+      metadata.fail(ErrorCode::kCorrupt,
+                    "tensor {} holds {}: it must be above 0, convert the model again", name,
+                    divisor);
     }
   }
+  return divisors;
 }
 
-void read_rope(Metadata& metadata, int head_dim, RopeSpec& rope) {
-  rope.theta = metadata.number("rope.freq_base", 10000.0);
-  if (const int rotated = metadata.integer("rope.dimension_count", head_dim); rotated != head_dim) {
-    metadata.fail(ErrorCode::kUnsupported, "rotating {} of {} elements of a head is not supported",
-                  rotated, head_dim);
-  }
+void read_yarn(Metadata& metadata, double factor, ModelSpec& spec) {
+  RopeSpec& rope = spec.rope;
+  rope.scaling = RopeScaling::kYarn;
+  rope.factor = factor;
+  rope.original_context =
+      metadata.integer("rope.scaling.original_context_length", spec.max_context);
+  rope.beta_fast = metadata.number("rope.scaling.yarn_beta_fast", rope.beta_fast);
+  rope.beta_slow = metadata.number("rope.scaling.yarn_beta_slow", rope.beta_slow);
+  rope.magnitude = metadata.number("rope.scaling.attn_factor", 1.0) * yarn_magnitude(factor);
+  const double extended = std::min(std::floor(rope.original_context * factor), 1073741824.0);
+  spec.max_context = std::max(spec.max_context, static_cast<int>(extended));
+}
+
+void read_scaling(Metadata& metadata, ModelSpec& spec) {
+  RopeSpec& rope = spec.rope;
   // Files older than "rope.scaling.*" have one linear factor.
   const bool old = metadata.has("rope.scale_linear");
   const std::string type = metadata.text("rope.scaling.type", old ? "linear" : "none");
@@ -147,13 +161,66 @@ void read_rope(Metadata& metadata, int head_dim, RopeSpec& rope) {
   if (type == "linear" && factor != 0.0) {  // 0 means no scaling
     rope.scaling = RopeScaling::kLinear;
     rope.factor = factor;
-  } else if (type != "none" && type != "linear" && factor != 1.0) {
-    metadata.fail(ErrorCode::kUnsupported,
-                  "rope scaling {} is not supported: use a model with none or linear", quote(type));
+  } else if (type == "yarn" && factor > 0.0) {
+    read_yarn(metadata, factor, spec);
+  } else if (type != "none" && type != "linear" && type != "longrope" && factor != 1.0) {
+    metadata.fail(
+        ErrorCode::kUnsupported,
+        "rope scaling {} is not supported: use a model with none, linear, yarn or longrope",
+        quote(type));
   }
   if (!(rope.factor > 0.0)) {
     metadata.fail(ErrorCode::kCorrupt, "the rope scaling factor {} must be above 0", rope.factor);
   }
+}
+
+void read_rope(Metadata& metadata, const GgufFile& file, const ArchitectureRow& row,
+               ModelSpec& spec) {
+  RopeSpec& rope = spec.rope;
+  const int head_dim = spec.attention.head_dim;
+  rope.theta = metadata.number("rope.freq_base", 10000.0);
+  rope.pairing = row.gguf_pairing;
+  const int rotated = metadata.integer("rope.dimension_count", head_dim);
+  rope.rotated = rotated == head_dim ? 0 : rotated;
+  const RopeSpec unscaled = rope;
+  read_scaling(metadata, spec);
+  rope.divisors = read_divisors(metadata, file, "rope_freqs.weight", rotated);
+  if (file.find_tensor("rope_factors_long.weight") != nullptr) {
+    rope.scaling = RopeScaling::kLong;
+    rope.divisors = read_divisors(metadata, file, "rope_factors_short.weight", rotated);
+    rope.long_divisors = read_divisors(metadata, file, "rope_factors_long.weight", rotated);
+    rope.original_context =
+        metadata.integer("rope.scaling.original_context_length", spec.max_context);
+    rope.magnitude = metadata.number("rope.scaling.attn_factor", 1.0);
+  }
+  const double window_theta = metadata.number("rope.freq_base_swa", row.gguf.window_theta);
+  if (window_theta > 0.0 && spec.attention.sliding_window > 0) {
+    spec.windowed_rope = unscaled;
+    spec.windowed_rope->theta = window_theta;
+  }
+}
+
+// Returns a flag for each layer of a pattern; nothing if all are true.
+std::vector<bool> by_pattern(int layers, const LayerPattern& pattern) {
+  constexpr int kMostLayers = 4096;  // validate() refuses more
+  std::vector<bool> flags;
+  for (int layer = 0; pattern.period > 0 && layer < std::min(layers, kMostLayers); ++layer) {
+    flags.push_back((layer + 1) % pattern.period != 0);
+  }
+  return flags;
+}
+
+void read_multipliers(Metadata& metadata, const ArchitectureRow& row, ModelSpec& spec) {
+  Multipliers& multipliers = spec.multipliers;
+  const double root = row.embedding_by_root ? std::sqrt(static_cast<double>(spec.hidden)) : 1.0;
+  multipliers.embedding = static_cast<float>(metadata.number("embedding_scale", root));
+  multipliers.residual = static_cast<float>(metadata.number("residual_scale", 1.0));
+  const double logits = metadata.number("logit_scale", 1.0);
+  if (!(logits > 0.0)) {
+    metadata.fail(ErrorCode::kCorrupt, "logit_scale is {}: it must be above 0", logits);
+  }
+  multipliers.logits = static_cast<float>(row.gguf.divides_logits ? 1.0 / logits : logits);
+  multipliers.logit_cap = static_cast<float>(metadata.number("final_logit_softcapping", 0.0));
 }
 
 void read_attention(Metadata& metadata, const GgufFile& file, const ArchitectureRow& row,
@@ -176,12 +243,29 @@ void read_attention(Metadata& metadata, const GgufFile& file, const Architecture
                   attention.head_dim, value_length);
   }
   attention.sliding_window = metadata.integer("attention.sliding_window", 0);
+  if (attention.sliding_window > 0) {
+    attention.windowed = by_pattern(spec.layers, row.windowed);
+  }
+  attention.rotated =
+      row.rotates_in_windows_only ? attention.windowed : by_pattern(spec.layers, row.rotated);
+  attention.score_cap = static_cast<float>(metadata.number("attn_logit_softcapping", 0.0));
+  const bool by_hidden = row.gguf.layers_scaled_by_hidden > 0 &&
+                         spec.layers == row.gguf.layers_scaled_by_hidden && attention.heads > 0;
+  const double scale =
+      by_hidden ? 1.0 / std::sqrt(static_cast<double>(spec.hidden) / attention.heads) : 0.0;
+  attention.scale = static_cast<float>(metadata.number("attention.scale", scale));
   const auto has = [&](TensorRole role) {
-    return file.find_tensor(tensor_name(*row.gguf_tensors, role, 0)) != nullptr;
+    return file.find_tensor(tensor_name(row.gguf_tensors->names, role, 0)) != nullptr;
   };
-  attention.qkv_bias = row.qkv_bias || has(TensorRole::kQueryBias);
+  attention.qkv_bias = row.bias == BiasRule::kQkv || has(TensorRole::kQueryBias);
   attention.output_bias = has(TensorRole::kAttentionOutputBias);
-  attention.qk_norm = row.qk_norm;
+  attention.qk_norm = row.qk_norm != QkNorm::kNone;
+  attention.qk_norm_over_heads = row.qk_norm == QkNorm::kOverHeads;
+  spec.mlp = row.mlp;
+  spec.mlp.bias =
+      has(TensorRole::kGateBias) || has(TensorRole::kUpBias) || has(TensorRole::kDownBias);
+  spec.output_bias = has(TensorRole::kOutputBias);
+  spec.learned_positions = has(TensorRole::kPositions);
 }
 
 Result<ModelSpec> read_spec(const GgufFile& file, const ArchitectureRow& row) {
@@ -192,9 +276,12 @@ Result<ModelSpec> read_spec(const GgufFile& file, const ArchitectureRow& row) {
   spec.hidden = metadata.required_integer("embedding_length");
   spec.ffn = metadata.required_integer("feed_forward_length");
   spec.max_context = metadata.required_integer("context_length");
-  spec.norm_eps = static_cast<float>(metadata.required_number("attention.layer_norm_rms_epsilon"));
+  spec.norm_eps = static_cast<float>(metadata.required_number(
+      row.norms.layer_norm ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon"));
+  spec.norms = row.norms;
+  spec.parallel_halves = row.parallel_halves;
   spec.tied_embeddings = file.find_tensor("output.weight") == nullptr;
-  refuse_unknown_settings(metadata, file);
+  refuse_unknown_settings(metadata);
   const GgufTensor* embedding = file.find_tensor("token_embd.weight");
   if (embedding == nullptr || embedding->dimensions.size() != 2 ||
       embedding->dimensions[1] > std::numeric_limits<int>::max()) {
@@ -205,9 +292,8 @@ Result<ModelSpec> read_spec(const GgufFile& file, const ArchitectureRow& row) {
   }
   spec.vocab = static_cast<int>(embedding->dimensions[1]);
   read_attention(metadata, file, row, spec);
-  read_rope(metadata, spec.attention.head_dim, spec.rope);
-  spec.rope.pairing = row.gguf_pairing;
-  read_divisors(metadata, file, spec.attention.head_dim, spec.rope);
+  read_rope(metadata, file, row, spec);
+  read_multipliers(metadata, row, spec);
   if (const Status status = metadata.status(); !status) {
     return status.error();
   }
@@ -252,12 +338,6 @@ Result<FoundTensor> find_tensor(const GgufFile& file, const std::string& name) {
 }  // namespace
 
 Result<std::unique_ptr<Checkpoint>> open_gguf_checkpoint(GgufFile file) {
-  if (const auto parts = file.find_integer("split.count"); parts.ok() && parts->value_or(0) > 1) {
-    return make_error(
-        ErrorCode::kUnsupported,
-        "{} is one of {} parts: merge them into one file with llama-gguf-split --merge",
-        file.name(), **parts);
-  }
   const Result<const ArchitectureRow*> row = find_row(file);
   if (!row) {
     return row.error();

@@ -22,11 +22,22 @@ struct WeightFiles {
   std::map<std::string, std::size_t, std::less<>> file_of_tensor;  // empty without an index
   std::string name;                                                // for messages
 
+  std::string prefix;  // of the decoder's tensors, which are asked for without it
+
   bool has(std::string_view tensor) const {
-    return file_of_tensor.empty() ? files.front().find_tensor(tensor) != nullptr
-                                  : file_of_tensor.contains(tensor);
+    const std::string full = fmt::format("{}{}", prefix, tensor);
+    return file_of_tensor.empty() ? files.front().find_tensor(full) != nullptr
+                                  : file_of_tensor.contains(full);
   }
   Result<FoundTensor> find(const std::string& tensor) const;
+
+  // Finds the prefix of the decoder in a model that also reads pictures, by its embedding matrix.
+  void find_decoder(const std::string& embedding) {
+    prefix = "language_model.";
+    if (!has(embedding)) {
+      prefix.clear();
+    }
+  }
 };
 
 std::optional<TensorType> readable_type(std::string_view type) {
@@ -38,7 +49,8 @@ std::optional<TensorType> readable_type(std::string_view type) {
   return std::nullopt;
 }
 
-Result<FoundTensor> WeightFiles::find(const std::string& tensor) const {
+Result<FoundTensor> WeightFiles::find(const std::string& unprefixed) const {
+  const std::string tensor = prefix + unprefixed;
   std::size_t file = 0;
   if (!file_of_tensor.empty()) {
     const auto found = file_of_tensor.find(tensor);
@@ -242,9 +254,15 @@ Result<WeightFiles> open_weight_files(const fs::path& directory) {
 Result<std::unique_ptr<Checkpoint>> assemble(HfConfig config, WeightFiles weights) {
   CheckpointContents contents{.spec = std::move(config.spec),
                               .generation = std::move(config.generation)};
-  const TensorNames& names = *config.row->hf_tensors;
-  const std::string embedding = tensor_name(names, TensorRole::kEmbedding, 0);
-  const std::string output = tensor_name(names, TensorRole::kOutput, 0);
+  const TensorLayout& layout = *config.row->hf_tensors;
+  std::string embedding;
+  for (const std::string_view name :
+       alternatives(layout.names[static_cast<std::size_t>(TensorRole::kEmbedding)])) {
+    embedding = weights.has(embedding) ? embedding : name;
+  }
+  weights.find_decoder(embedding);
+  const std::string output = tensor_name(layout.names, TensorRole::kOutput, 0);
+  contents.spec.output_bias = weights.has(tensor_name(layout.names, TensorRole::kOutputBias, 0));
   // Some tied checkpoints say that they are not tied; a missing LM head shows that they are. Of two
   // equal tensors the file may hold either.
   const bool packed_output = weights.has(output.substr(0, output.rfind('.')) + ".qweight");
@@ -259,7 +277,7 @@ Result<std::unique_ptr<Checkpoint>> assemble(HfConfig config, WeightFiles weight
   const auto find = [&](const std::string& name) {
     return weights.find(renamed && name == embedding && weights.has(output) ? output : name);
   };
-  auto table = collect_tensors(contents.spec, names, find, packed);
+  auto table = collect_tensors(contents.spec, layout, find, packed);
   if (!table) {
     return table.error();
   }

@@ -13,17 +13,70 @@ namespace {
 
 constexpr std::size_t kRoles = std::tuple_size_v<TensorNames>;
 
-Result<StoredTensor> accept(const NeededTensor& need, const std::string& name,
-                            const FoundTensor& found) {
+bool is_norm(TensorRole role) {
+  switch (role) {
+    case TensorRole::kFinalNorm:
+    case TensorRole::kAttentionNorm:
+    case TensorRole::kQueryNorm:
+    case TensorRole::kKeyNorm:
+    case TensorRole::kMlpNorm:
+    case TensorRole::kAttentionPostNorm:
+    case TensorRole::kMlpPostNorm:
+      return true;
+    default:
+      return false;
+  }
+}
+
+// Returns the roles whose rows may follow those of `role` in one tensor, itself included.
+std::vector<TensorRole> fusable_with(TensorRole role) {
+  using Role = TensorRole;
+  for (const std::vector<Role>& group : {std::vector<Role>{Role::kQuery, Role::kKey, Role::kValue},
+                                         {Role::kQueryBias, Role::kKeyBias, Role::kValueBias},
+                                         {Role::kGate, Role::kUp}}) {
+    if (std::find(group.begin(), group.end(), role) != group.end()) {
+      return group;
+    }
+  }
+  return {role};
+}
+
+// Returns where the rows of a tensor lie.
+RowPlace place_of(const ModelSpec& spec, const TensorLayout& layout, const NeededTensor& need) {
+  const auto name = [&](TensorRole role) { return layout.names[static_cast<std::size_t>(role)]; };
+  const AttentionSpec& attention = spec.attention;
+  RowPlace place{.block = need.rows, .stride = need.rows};
+  for (const TensorRole role : fusable_with(need.role)) {
+    if (name(role) != name(need.role) || (role == TensorRole::kGate && !spec.mlp.gated)) {
+      continue;
+    }
+    const bool query = role == TensorRole::kQuery || role == TensorRole::kQueryBias;
+    const std::int64_t rows = role == TensorRole::kGate || role == TensorRole::kUp ? spec.ffn
+                              : fusable_with(role).size() == 1                     ? need.rows
+                              : query ? std::int64_t{attention.heads} * attention.head_dim
+                                      : std::int64_t{attention.kv_heads} * attention.head_dim;
+    place.offset += role < need.role ? rows : 0;
+    place.file_rows += rows;
+  }
+  if (layout.grouped_qkv && place.file_rows > need.rows) {
+    place.stride = place.file_rows / attention.kv_heads;
+    place.block = need.rows / attention.kv_heads;
+    place.offset /= attention.kv_heads;
+  }
+  return place;
+}
+
+Result<StoredTensor> accept(const NeededTensor& need, const RowPlace& place, bool inputs_first,
+                            const std::string& name, const FoundTensor& found) {
   if (!found.type) {
     return make_error(ErrorCode::kUnsupported,
                       "{}: tensor {} is of type {}, which is not supported: convert the model to "
-                      "F32, F16 or BF16, or as GGUF also to Q8_0, Q6_K, Q5_K, Q4_K or Q4_0",
+                      "F32, F16 or BF16, or as GGUF to Q8_0, a K type, IQ4_NL, IQ4_XS or MXFP4",
                       *found.file, name, found.type_name);
   }
-  std::vector<std::int64_t> want = {need.rows};
+  std::vector<std::int64_t> want = {place.file_rows};
   if (need.columns != 0) {
-    want.push_back(need.columns);
+    want.insert(inputs_first ? want.begin() : want.end(), need.columns);
   }
   if (found.shape != want) {
     return make_error(
@@ -32,14 +85,22 @@ Result<StoredTensor> accept(const NeededTensor& need, const std::string& name,
         "are not of the same model",
         *found.file, name, fmt::join(found.shape, ", "), fmt::join(want, ", "));
   }
-  StoredTensor stored{.type = *found.type, .data = found.bytes.data()};
+  StoredTensor stored{.type = *found.type, .data = found.bytes.data(), .place = place};
   stored.rows = need.columns == 0 ? 1 : need.rows;
   stored.columns = need.columns == 0 ? need.rows : need.columns;
+  stored.inputs_first = inputs_first;
   const BlockFormat& format = block_format(stored.type);
-  const std::int64_t bytes = stored.rows * (stored.columns / format.elements) * format.bytes;
-  check(stored.columns % format.elements == 0 &&
-            static_cast<std::int64_t>(found.bytes.size()) == bytes,
+  const std::int64_t elements = place.file_rows * std::max<std::int64_t>(need.columns, 1);
+  check(found.shape.back() % format.elements == 0 &&
+            std::ssize(found.bytes) == elements / format.elements * format.bytes,
         "a file reader has checked a tensor's size");
+  if ((inputs_first || (need.columns == 0 && place.file_rows != need.rows)) &&
+      format.elements != 1) {
+    return make_error(ErrorCode::kUnsupported,
+                      "{}: tensor {} is of type {}, which is not supported for it: convert the "
+                      "model to F32, F16 or BF16",
+                      *found.file, name, found.type_name);
+  }
   return stored;
 }
 
@@ -50,8 +111,7 @@ std::string type_name(const PackedCodes& packed) {
 }
 
 bool is_layer_matrix(const NeededTensor& need) {
-  return need.columns != 0 && need.role != TensorRole::kEmbedding &&
-         need.role != TensorRole::kOutput;
+  return need.columns != 0 && !is_outer(need.role);
 }
 
 // Returns the format of a matrix whose integers kernels can use unchanged.
@@ -128,15 +188,23 @@ class FileCheckpoint final : public Checkpoint {
   void read_rows(TensorRole role, int layer, std::int64_t row, std::int64_t count,
                  float* out) const override {
     const StoredTensor& tensor = at(role, layer, row, count);
-    if (tensor.packed) {
-      return dequantize(*tensor.packed, row, count, out);
+    if (tensor.rows == 1 && tensor.place.block == tensor.columns) {
+      const BlockFormat& format = block_format(tensor.type);
+      dequantize(tensor.type, tensor.data + tensor.place.offset * format.bytes / format.elements,
+                 count * tensor.columns, out);
+    } else {
+      for_each_run(tensor, row, count, [&](std::int64_t from, std::int64_t rows, std::int64_t to) {
+        read_run(tensor, from, rows, out + to * tensor.columns);
+      });
     }
-    dequantize(tensor.type, tensor.data + row * row_bytes(tensor), count * tensor.columns, out);
+    for (std::int64_t i = 0; tensor.plus != 0.0F && i < count * tensor.columns; ++i) {
+      out[i] += tensor.plus;
+    }
   }
 
   std::optional<QuantFormat> stored_format(TensorRole role, int layer) const override {
     const StoredTensor& tensor = at(role, layer, 0, 0);
-    if (role == TensorRole::kEmbedding || role == TensorRole::kOutput || tensor.rows == 1) {
+    if (is_outer(role) || tensor.rows == 1) {
       return std::nullopt;
     }
     return tensor.packed ? code_format(*tensor.packed) : code_format(tensor.type);
@@ -148,20 +216,23 @@ class FileCheckpoint final : public Checkpoint {
     const std::optional<QuantFormat> format = stored_format(role, layer);
     check(format.has_value(), "only a matrix with a stored format is read as integers");
     QuantizedMatrix matrix = QuantizedMatrix::sized(*format, count, tensor.columns);
-    const CodeRun run{matrix.codes.data(), matrix.scales.data(), matrix.offsets.data()};
-    if (tensor.packed) {
-      read_codes(*tensor.packed, row, count, run);
-    } else {
-      read_codes(tensor.type, tensor.data + row * row_bytes(tensor), count * tensor.columns, run);
-    }
+    for_each_run(tensor, row, count, [&](std::int64_t from, std::int64_t rows, std::int64_t to) {
+      const CodeRun run{matrix.codes.data() + to * tensor.columns,
+                        matrix.scales.data() + to * matrix.groups(),
+                        matrix.offsets.data() + to * matrix.groups()};
+      if (tensor.packed) {
+        read_codes(*tensor.packed, from, rows, run);
+      } else {
+        read_codes(tensor.type, tensor.data + from * row_bytes(tensor), rows * tensor.columns, run);
+      }
+    });
     return matrix;
   }
 
   void release(TensorRole role, int layer) const override {
     const StoredTensor& tensor = at(role, layer, 0, 0);
     if (!tensor.packed) {
-      return release_pages(
-          {tensor.data, static_cast<std::size_t>(tensor.rows * row_bytes(tensor))});
+      return release_pages({tensor.data, static_cast<std::size_t>(file_bytes(tensor))});
     }
     const PackedCodes& packed = *tensor.packed;
     const std::int64_t words = packed.inputs * packed.how.bits * packed.rows / 32;
@@ -169,6 +240,45 @@ class FileCheckpoint final : public Checkpoint {
   }
 
  private:
+  // Calls call(first row in the file, rows, first row of the result) for rows that follow each
+  // other.
+  template <class Call>
+  static void for_each_run(const StoredTensor& tensor, std::int64_t row, std::int64_t count,
+                           const Call& call) {
+    const RowPlace& place = tensor.place;
+    for (std::int64_t done = 0; done < count;) {
+      const std::int64_t rows = std::min(count - done, place.block - (row + done) % place.block);
+      call(place.of(row + done), rows, done);
+      done += rows;
+    }
+  }
+
+  static void read_run(const StoredTensor& tensor, std::int64_t from, std::int64_t rows,
+                       float* out) {
+    if (tensor.packed) {
+      return dequantize(*tensor.packed, from, rows, out);
+    }
+    if (!tensor.inputs_first) {
+      return dequantize(tensor.type, tensor.data + from * row_bytes(tensor), rows * tensor.columns,
+                        out);
+    }
+    std::vector<float> column(static_cast<std::size_t>(rows));
+    for (std::int64_t input = 0; input < tensor.columns; ++input) {
+      const std::int64_t at = input * tensor.place.file_rows + from;
+      dequantize(tensor.type, tensor.data + at * block_format(tensor.type).bytes, rows,
+                 column.data());
+      for (std::int64_t i = 0; i < rows; ++i) {
+        out[i * tensor.columns + input] = column[static_cast<std::size_t>(i)];
+      }
+    }
+  }
+
+  static std::int64_t file_bytes(const StoredTensor& tensor) {
+    const BlockFormat& format = block_format(tensor.type);
+    const std::int64_t columns = tensor.rows == 1 ? 1 : tensor.columns;
+    return tensor.place.file_rows * columns / format.elements * format.bytes;
+  }
+
   static std::int64_t row_bytes(const StoredTensor& tensor) {
     const BlockFormat& format = block_format(tensor.type);
     return tensor.columns / format.elements * format.bytes;
@@ -193,49 +303,71 @@ std::size_t TensorTable::slot(TensorRole role, int layer) {
   return static_cast<std::size_t>(layer) * kRoles + static_cast<std::size_t>(role);
 }
 
-Result<TensorTable> collect_tensors(const ModelSpec& spec, const TensorNames& names,
-                                    const FindTensor& find, const FindPacked& find_packed) {
-  TensorTable table;
-  table.tensors.resize(static_cast<std::size_t>(spec.layers) * kRoles);
-  std::vector<std::string> types;
-  const auto note = [&](std::string type) {
-    if (std::find(types.begin(), types.end(), type) == types.end()) {
-      types.push_back(std::move(type));
-    }
-  };
-  for (const NeededTensor& need : needed_tensors(spec)) {
-    const std::string name = tensor_name(names, need.role, need.layer);
-    StoredTensor& slot = table.tensors[TensorTable::slot(need.role, need.layer)];
-    if (find_packed && need.columns != 0 && need.role != TensorRole::kEmbedding) {
-      Result<std::optional<PackedCodes>> packed = find_packed(name, need.rows, need.columns);
+namespace {
+
+// Finds a tensor by the first of its names that the checkpoint has.
+Result<StoredTensor> find_stored(const NeededTensor& need, const RowPlace& place,
+                                 const TensorLayout& layout, const FindTensor& find,
+                                 const FindPacked& find_packed) {
+  const auto names = alternatives(layout.names[static_cast<std::size_t>(need.role)]);
+  const bool may_be_packed =
+      find_packed && need.columns != 0 && need.role != TensorRole::kEmbedding;
+  std::optional<Error> missing;
+  for (const std::string_view pattern : names) {
+    const std::string name = fmt::format(fmt::runtime(pattern), need.layer);
+    if (may_be_packed) {
+      Result<std::optional<PackedCodes>> packed = find_packed(name, place.file_rows, need.columns);
       if (!packed) {
         return packed.error();
       }
       if (packed->has_value()) {
-        slot = {.rows = need.rows, .columns = need.columns, .packed = *packed};
-        note(type_name(*slot.packed));
-        continue;
+        return StoredTensor{
+            .rows = need.rows, .columns = need.columns, .packed = *packed, .place = place};
       }
     }
     const Result<FoundTensor> found = find(name);
-    if (!found) {
-      return found.error();
+    if (found) {
+      const bool inputs_first = layout.inputs_first && need.columns != 0 && !is_outer(need.role);
+      return accept(need, place, inputs_first, name, *found);
     }
-    const Result<StoredTensor> stored = accept(need, name, *found);
+    missing = missing ? missing : found.error();
+  }
+  return *missing;
+}
+
+}  // namespace
+
+Result<TensorTable> collect_tensors(const ModelSpec& spec, const TensorLayout& layout,
+                                    const FindTensor& find, const FindPacked& find_packed) {
+  TensorTable table;
+  table.tensors.resize(static_cast<std::size_t>(spec.layers) * kRoles);
+  std::vector<std::string> types;
+  for (const NeededTensor& need : needed_tensors(spec)) {
+    Result<StoredTensor> stored =
+        find_stored(need, place_of(spec, layout, need), layout, find, find_packed);
     if (!stored) {
       return stored.error();
     }
-    slot = *stored;
+    stored->plus = layout.norms_less_one && is_norm(need.role) ? 1.0F : 0.0F;
     if (need.columns != 0) {
-      note(std::string(block_format(stored->type).name));
+      std::string type = stored->packed ? type_name(*stored->packed)
+                                        : std::string(block_format(stored->type).name);
+      if (std::find(types.begin(), types.end(), type) == types.end()) {
+        types.push_back(std::move(type));
+      }
     }
+    table.tensors[TensorTable::slot(need.role, need.layer)] = std::move(*stored);
   }
   table.types = fmt::format("{}", fmt::join(types, " and "));
   return table;
 }
 
 std::unique_ptr<Checkpoint> make_checkpoint(CheckpointContents contents) {
+  const bool two_of_four = contents.spec.stored.precision == Precision::kS24;
   contents.spec.stored = stored_weights(contents.spec, contents.table);
+  if (two_of_four && contents.spec.stored.precision == Precision::kBf16) {
+    contents.spec.stored.precision = Precision::kS24;
+  }
   return std::make_unique<FileCheckpoint>(std::move(contents));
 }
 

@@ -32,13 +32,27 @@ struct FoundTensor {
   const std::string* file = nullptr;  // for messages
 };
 
+// Where the rows of a tensor lie within a file's tensor: every `block` of them follow each other,
+// and blocks are `stride` rows apart.
+struct RowPlace {
+  std::int64_t offset = 0;
+  std::int64_t block = 0;
+  std::int64_t stride = 0;
+  std::int64_t file_rows = 0;  // of the file's tensor
+
+  std::int64_t of(std::int64_t row) const { return offset + row / block * stride + row % block; }
+};
+
 // A tensor of a checkpoint, plain or packed.
 struct StoredTensor {
   TensorType type = TensorType::kF32;
   std::int64_t rows = 0;  // 0: the model has no such tensor
   std::int64_t columns = 0;
-  const std::byte* data = nullptr;
+  const std::byte* data = nullptr;    // of the file's tensor
   std::optional<PackedCodes> packed;  // replaces type and data
+  RowPlace place;                     // of a vector: of its elements
+  bool inputs_first = false;          // the file has [columns][rows]
+  float plus = 0.0F;                  // is added to what the file has
 };
 
 struct TensorTable {
@@ -55,12 +69,12 @@ using FindPacked = std::function<Result<std::optional<PackedCodes>>(
 
 // Collects every tensor that the spec needs. Fails if one is missing, not readable or of another
 // shape.
-Result<TensorTable> collect_tensors(const ModelSpec& spec, const TensorNames& names,
+Result<TensorTable> collect_tensors(const ModelSpec& spec, const TensorLayout& layout,
                                     const FindTensor& find, const FindPacked& find_packed = {});
 
 // The result of reading a checkpoint's files. The files own the memory that the tensors point into.
 struct CheckpointContents {
-  ModelSpec spec;
+  ModelSpec spec;  // `stored` says only whether the weights are pruned to 2:4
   GenerationDefaults generation;
   std::string description;
   TensorTable table;

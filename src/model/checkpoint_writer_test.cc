@@ -109,7 +109,7 @@ TEST(CheckpointWriter, GgufFilesHoldTheModel) {
   const fs::path path = directory.path() / "model.gguf";
   std::int64_t last_done = 0;
   std::int64_t last_total = 1;
-  const Status status = write_gguf(written, *row.gguf_tensors, metadata, path,
+  const Status status = write_gguf(written, row.gguf_tensors->names, metadata, path,
                                    [&](std::int64_t done, std::int64_t total) {
                                      last_done = done;
                                      last_total = total;
@@ -135,7 +135,7 @@ TEST(CheckpointWriter, SafetensorsHoldTheModel) {
   fs::remove(directory.path() / "model.safetensors");
   const RandomCheckpoint written(team, spec, 4);
   const Status status =
-      write_safetensors(written, *architectures().front().hf_tensors,
+      write_safetensors(written, architectures().front().hf_tensors->names,
                         directory.path() / "model.safetensors", [](std::int64_t, std::int64_t) {});
   ASSERT_TRUE(status.ok()) << status.error().message;
   const auto opened = open_checkpoint(directory.path());

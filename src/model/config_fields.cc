@@ -19,6 +19,15 @@ const json::value* ConfigFields::find(std::string_view key) const {
   return value == nullptr || value->is_null() ? nullptr : value;
 }
 
+std::string_view ConfigFields::one_of(std::initializer_list<std::string_view> keys) const {
+  for (const std::string_view key : keys) {
+    if (has(key)) {
+      return key;
+    }
+  }
+  return *keys.begin();
+}
+
 void ConfigFields::fail_type(std::string_view key, std::string_view want) {
   fail(ErrorCode::kInvalidArgument, "\"{}{}\" must be {}: correct it", within_, key, want);
 }
@@ -118,6 +127,21 @@ std::vector<std::int64_t> ConfigFields::integers(std::string_view key) {
     } else {
       fail_type(key, "a whole number or a list of them");
     }
+  }
+  return found;
+}
+
+std::vector<float> ConfigFields::numbers(std::string_view key) {
+  std::vector<float> found;
+  const json::value* value = find(key);
+  const json::array* array = value == nullptr ? nullptr : value->if_array();
+  for (std::size_t i = 0; array != nullptr && i < array->size(); ++i) {
+    if ((*array)[i].is_number() && std::isfinite((*array)[i].to_number<double>())) {
+      found.push_back(static_cast<float>((*array)[i].to_number<double>()));
+    }
+  }
+  if (value != nullptr && (array == nullptr || found.size() != array->size())) {
+    fail_type(key, "a list of numbers");
   }
   return found;
 }

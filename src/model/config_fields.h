@@ -3,6 +3,7 @@
 #include <boost/json/array.hpp>
 #include <boost/json/object.hpp>
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -20,6 +21,8 @@ class ConfigFields {
   ConfigFields(const boost::json::object& object, const std::string& file, std::string within = {});
 
   bool has(std::string_view key) const { return find(key) != nullptr; }
+  // Returns the first of these names that is set, or the first one.
+  std::string_view one_of(std::initializer_list<std::string_view> keys) const;
   // Integers are refused beyond 32 bits.
   std::optional<int> find_integer(std::string_view key);
   int integer(std::string_view key, int otherwise) { return find_integer(key).value_or(otherwise); }
@@ -33,6 +36,7 @@ class ConfigFields {
   std::string text(std::string_view key, std::string_view otherwise);
   std::vector<std::string> texts(std::string_view key);      // a list of strings; empty if absent
   std::vector<std::int64_t> integers(std::string_view key);  // a list or a single integer
+  std::vector<float> numbers(std::string_view key);          // a list of finite numbers
   const boost::json::object* object(std::string_view key);   // nullptr if absent
 
   // Keeps the first error.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cmath>
 #include <cstring>
 
 #include "base/check.h"
@@ -24,6 +25,11 @@ constexpr BlockFormat kQ5_1Format{"Q5_1", 32, 24};
 constexpr BlockFormat kQ4_KFormat{"Q4_K", 256, 144};
 constexpr BlockFormat kQ5_KFormat{"Q5_K", 256, 176};
 constexpr BlockFormat kQ6_KFormat{"Q6_K", 256, 210};
+constexpr BlockFormat kQ2_KFormat{"Q2_K", 256, 84};
+constexpr BlockFormat kQ3_KFormat{"Q3_K", 256, 110};
+constexpr BlockFormat kIq4NlFormat{"IQ4_NL", 32, 18};
+constexpr BlockFormat kIq4XsFormat{"IQ4_XS", 256, 136};
+constexpr BlockFormat kMxfp4Format{"MXFP4", 32, 17};
 
 constexpr GgmlType kGgmlTypes[] = {
     {0, kF32Format, TensorType::kF32},
@@ -34,8 +40,8 @@ constexpr GgmlType kGgmlTypes[] = {
     {7, kQ5_1Format, TensorType::kQ5_1},
     {8, kQ8_0Format, TensorType::kQ8_0},
     {9, {"Q8_1", 32, 36}, {}},
-    {10, {"Q2_K", 256, 84}, {}},
-    {11, {"Q3_K", 256, 110}, {}},
+    {10, kQ2_KFormat, TensorType::kQ2_K},
+    {11, kQ3_KFormat, TensorType::kQ3_K},
     {12, kQ4_KFormat, TensorType::kQ4_K},
     {13, kQ5_KFormat, TensorType::kQ5_K},
     {14, kQ6_KFormat, TensorType::kQ6_K},
@@ -44,10 +50,10 @@ constexpr GgmlType kGgmlTypes[] = {
     {17, {"IQ2_XS", 256, 74}, {}},
     {18, {"IQ3_XXS", 256, 98}, {}},
     {19, {"IQ1_S", 256, 50}, {}},
-    {20, {"IQ4_NL", 32, 18}, {}},
+    {20, kIq4NlFormat, TensorType::kIq4Nl},
     {21, {"IQ3_S", 256, 110}, {}},
     {22, {"IQ2_S", 256, 82}, {}},
-    {23, {"IQ4_XS", 256, 136}, {}},
+    {23, kIq4XsFormat, TensorType::kIq4Xs},
     {24, {"I8", 1, 1}, {}},
     {25, {"I16", 1, 2}, {}},
     {26, {"I32", 1, 4}, {}},
@@ -57,7 +63,7 @@ constexpr GgmlType kGgmlTypes[] = {
     {30, kBf16Format, TensorType::kBf16},
     {34, {"TQ1_0", 256, 54}, {}},
     {35, {"TQ2_0", 256, 66}, {}},
-    {39, {"MXFP4", 32, 17}, {}},
+    {39, kMxfp4Format, TensorType::kMxfp4},
 };
 
 std::uint16_t load_u16(const std::byte* from) {
@@ -211,12 +217,88 @@ void read_q6_k(const std::byte* block, float* out) {
   }
 }
 
+// Returns 2 bits of the 64 bytes that Q2_K and Q3_K share: each half of the block is four runs of
+// 32 elements, which take turns in the bits of 32 bytes.
+unsigned two_bits(const std::byte* packed, int element) {
+  return u8(packed[element / 128 * 32 + element % 32]) >> (element % 128 / 32 * 2) & 3U;
+}
+
+// Block: for each group of 16 a 4-bit scale and above it a 4-bit minimum, 64 bytes of bit pairs,
+// f16 scale of scales, f16 scale of minima.
+void read_q2_k(const std::byte* block, float* out) {
+  const float scale = cpu::float_from_f16(load_u16(block + 80));
+  const float minimum = cpu::float_from_f16(load_u16(block + 82));
+  for (int i = 0; i < 256; ++i) {
+    const unsigned both = u8(block[i / 16]);
+    out[i] = scale * static_cast<float>(both & 15U) * static_cast<float>(two_bits(block + 16, i)) -
+             minimum * static_cast<float>(both >> 4);
+  }
+}
+
+// Block: 32 bytes of third bits, 64 bytes of bit pairs, 16 scales of 6 bits in 12 bytes (low
+// nibbles in 8, high pairs in 4), f16 scale. Scales are offset by 32, values by 4.
+void read_q3_k(const std::byte* block, float* out) {
+  const std::byte* scales = block + 96;
+  const float scale = cpu::float_from_f16(load_u16(block + 108));
+  for (int i = 0; i < 256; ++i) {
+    const int group = i / 16;
+    const unsigned low = u8(scales[group % 8]) >> (group / 8 * 4) & 15U;
+    const unsigned high = u8(scales[8 + group % 4]) >> (group / 4 * 2) & 3U;
+    const auto of_group = static_cast<float>(static_cast<int>(low | high << 4) - 32);
+    const unsigned third = u8(block[i % 32]) >> (i / 32) & 1U;
+    const auto value = static_cast<int>(two_bits(block + 32, i) | third << 2) - 4;
+    out[i] = scale * of_group * static_cast<float>(value);
+  }
+}
+
+// Looks 32 nibbles up, as in Q4_0 low ones first.
+void look_up(const std::byte* packed, const std::array<float, 16>& values, float scale,
+             float* out) {
+  for (int i = 0; i < 16; ++i) {
+    const unsigned pair = u8(packed[i]);
+    out[i] = scale * values[pair & 15U];
+    out[i + 16] = scale * values[pair >> 4];
+  }
+}
+
+// The values of IQ4_NL and IQ4_XS.
+constexpr std::array<float, 16> kIq4Values = {-127, -104, -83, -65, -49, -35, -22, -10,
+                                              1,    13,   25,  38,  53,  69,  89,  113};
+
+// Block: f16 scale, 16 bytes of nibbles.
+void read_iq4_nl(const std::byte* block, float* out) {
+  look_up(block + 2, kIq4Values, cpu::float_from_f16(load_u16(block)), out);
+}
+
+// Block: f16 scale, high pairs of 8 scales in 2 bytes, low nibbles of them in 4 bytes, 128 bytes of
+// nibbles. Scales are offset by 32.
+void read_iq4_xs(const std::byte* block, float* out) {
+  const float scale = cpu::float_from_f16(load_u16(block));
+  const unsigned high_bits = load_u16(block + 2);
+  for (int group = 0; group < 8; ++group) {
+    const unsigned low = u8(block[4 + group / 2]) >> (group % 2 * 4) & 15U;
+    const unsigned high = high_bits >> (2 * group) & 3U;
+    const auto of_group = static_cast<float>(static_cast<int>(low | high << 4) - 32);
+    look_up(block + 8 + group * 16, kIq4Values, scale * of_group, out + group * 32);
+  }
+}
+
+// Block: the exponent of a power of two (bias 127), 16 bytes of nibbles that are floats of 1 sign,
+// 2 exponent and 1 mantissa bits (OCP Microscaling Formats, section 5).
+void read_mxfp4(const std::byte* block, float* out) {
+  constexpr std::array<float, 16> kValues = {0.0F,  0.5F,  1.0F,  1.5F,  2.0F,  3.0F,
+                                             4.0F,  6.0F,  -0.0F, -0.5F, -1.0F, -1.5F,
+                                             -2.0F, -3.0F, -4.0F, -6.0F};
+  look_up(block + 1, kValues, std::ldexp(1.0F, static_cast<int>(u8(block[0])) - 127), out);
+}
+
 }  // namespace
 
 const BlockFormat& block_format(TensorType type) {
-  static constexpr std::array<BlockFormat, 11> kFormats = {
-      kF32Format,  kF16Format,  kBf16Format, kQ8_0Format, kQ4_0Format, kQ4_1Format,
-      kQ5_0Format, kQ5_1Format, kQ4_KFormat, kQ5_KFormat, kQ6_KFormat};
+  static constexpr std::array<BlockFormat, 16> kFormats = {
+      kF32Format,  kF16Format,   kBf16Format,  kQ8_0Format, kQ4_0Format, kQ4_1Format,
+      kQ5_0Format, kQ5_1Format,  kQ4_KFormat,  kQ5_KFormat, kQ6_KFormat, kQ2_KFormat,
+      kQ3_KFormat, kIq4NlFormat, kIq4XsFormat, kMxfp4Format};
   return kFormats[static_cast<std::size_t>(type)];
 }
 
@@ -225,6 +307,49 @@ const GgmlType* find_ggml_type(std::uint32_t number) {
                                    [&](const GgmlType& type) { return type.number == number; });
   return found == std::end(kGgmlTypes) ? nullptr : found;
 }
+
+namespace {
+
+using BlockReader = void (*)(const std::byte* block, float* out);
+
+BlockReader block_reader(TensorType type) {
+  switch (type) {
+    case TensorType::kQ8_0:
+      return read_q8_0;
+    case TensorType::kQ4_0:
+      return read_q4_0;
+    case TensorType::kQ4_1:
+      return read_q4_1;
+    case TensorType::kQ5_0:
+      return read_q5_0;
+    case TensorType::kQ5_1:
+      return read_q5_1;
+    case TensorType::kQ4_K:
+      return read_q4_k;
+    case TensorType::kQ5_K:
+      return read_q5_k;
+    case TensorType::kQ6_K:
+      return read_q6_k;
+    case TensorType::kQ2_K:
+      return read_q2_k;
+    case TensorType::kQ3_K:
+      return read_q3_k;
+    case TensorType::kIq4Nl:
+      return read_iq4_nl;
+    case TensorType::kIq4Xs:
+      return read_iq4_xs;
+    case TensorType::kMxfp4:
+      return read_mxfp4;
+    case TensorType::kF32:
+    case TensorType::kF16:
+    case TensorType::kBf16:
+      break;
+  }
+  check(false, "only quantised types have blocks");
+  return nullptr;
+}
+
+}  // namespace
 
 void dequantize(TensorType type, const std::byte* from, std::int64_t count, float* out) {
   const BlockFormat& format = block_format(type);
@@ -243,33 +368,9 @@ void dequantize(TensorType type, const std::byte* from, std::int64_t count, floa
     default:
       break;
   }
+  const auto read_block = block_reader(type);
   for (; count > 0; count -= format.elements, from += format.bytes, out += format.elements) {
-    switch (type) {
-      case TensorType::kQ8_0:
-        read_q8_0(from, out);
-        break;
-      case TensorType::kQ4_0:
-        read_q4_0(from, out);
-        break;
-      case TensorType::kQ4_1:
-        read_q4_1(from, out);
-        break;
-      case TensorType::kQ5_0:
-        read_q5_0(from, out);
-        break;
-      case TensorType::kQ5_1:
-        read_q5_1(from, out);
-        break;
-      case TensorType::kQ4_K:
-        read_q4_k(from, out);
-        break;
-      case TensorType::kQ5_K:
-        read_q5_k(from, out);
-        break;
-      default:
-        read_q6_k(from, out);
-        break;
-    }
+    read_block(from, out);
   }
 }
 

@@ -22,6 +22,11 @@ enum class TensorType : std::uint8_t {
   kQ4_K,
   kQ5_K,
   kQ6_K,
+  kQ2_K,
+  kQ3_K,
+  kIq4Nl,
+  kIq4Xs,
+  kMxfp4,
 };
 
 // Elements are stored in blocks of bytes; a row is a whole number of blocks.

@@ -33,6 +33,58 @@ int signed_byte(int byte) {
   return byte < 128 ? byte : byte - 256;
 }
 
+// llama.cpp's kvalues_iq4nl.
+constexpr int kIq4Table[] = {-127, -104, -83, -65, -49, -35, -22, -10,
+                             1,    13,   25,  38,  53,  69,  89,  113};
+
+double newer_element(TensorType type, const std::uint8_t* block, int i) {
+  switch (type) {
+    case TensorType::kQ2_K: {
+      // The reference loops over halves, shifts and groups of 16.
+      const int shift = i % 128 / 32 * 2;
+      const int quant = block[16 + i / 128 * 32 + i % 32] >> shift & 3;
+      const int scales = block[i / 16];
+      return f16_at(block, 80) * (scales % 16) * quant - f16_at(block, 82) * (scales / 16);
+    }
+    case TensorType::kQ3_K: {
+      // Unpacks the scales as ggml does: four words of four bytes from three.
+      std::uint32_t words[4];
+      std::memcpy(words, block + 96, 12);
+      const std::uint32_t pairs = words[2];
+      words[2] = (words[0] >> 4 & 0x0F0F0F0FU) | (pairs >> 4 & 0x03030303U) << 4;
+      words[3] = (words[1] >> 4 & 0x0F0F0F0FU) | (pairs >> 6 & 0x03030303U) << 4;
+      words[0] = (words[0] & 0x0F0F0F0FU) | (pairs & 0x03030303U) << 4;
+      words[1] = (words[1] & 0x0F0F0F0FU) | (pairs >> 2 & 0x03030303U) << 4;
+      const int scale = static_cast<int>(words[i / 64] >> (i / 16 % 4 * 8) & 255U) - 32;
+      const int quant = block[32 + i / 128 * 32 + i % 32] >> (i % 128 / 32 * 2) & 3;
+      const bool third = (block[i % 32] & 1 << (i / 32)) != 0;
+      return f16_at(block, 108) * scale * (quant - (third ? 0 : 4));
+    }
+    case TensorType::kIq4Nl: {
+      const int pair = block[2 + i % 16];
+      return f16_at(block, 0) * kIq4Table[i < 16 ? pair % 16 : pair / 16];
+    }
+    case TensorType::kIq4Xs: {
+      const int group = i / 32;
+      const int low = group % 2 == 0 ? block[4 + group / 2] % 16 : block[4 + group / 2] / 16;
+      const int high = (block[2] + 256 * block[3]) / (1 << 2 * group) % 4;
+      const int pair = block[8 + group * 16 + i % 16];
+      return f16_at(block, 0) * (low + 16 * high - 32) *
+             kIq4Table[i % 32 < 16 ? pair % 16 : pair / 16];
+    }
+    case TensorType::kMxfp4: {
+      const int pair = block[1 + i % 16];
+      const int code = i < 16 ? pair % 16 : pair / 16;
+      const int exponent = code / 2 % 4;
+      const double size =
+          exponent == 0 ? code % 2 * 0.5 : std::ldexp(1.0 + code % 2 * 0.5, exponent - 1);
+      return (code >= 8 ? -size : size) * std::pow(2.0, block[0] - 127);
+    }
+    default:
+      return std::nan("");
+  }
+}
+
 // Returns element i of one block by the format's definition, unlike the loops under test.
 double element(TensorType type, const std::uint8_t* block, int i) {
   switch (type) {
@@ -80,13 +132,27 @@ double element(TensorType type, const std::uint8_t* block, int i) {
       return f16_at(block, 208) * signed_byte(block[192 + i / 16]) * (low + 16 * high - 32);
     }
     default:
-      return std::nan("");
+      return newer_element(type, block, i);
   }
 }
 
 bool has_minimum(TensorType type) {
   return type == TensorType::kQ4_1 || type == TensorType::kQ5_1 || type == TensorType::kQ4_K ||
-         type == TensorType::kQ5_K;
+         type == TensorType::kQ5_K || type == TensorType::kQ2_K;
+}
+
+// The offset of the scale of a block, which the minimum's follows.
+int scale_at(TensorType type) {
+  switch (type) {
+    case TensorType::kQ6_K:
+      return 208;
+    case TensorType::kQ2_K:
+      return 80;
+    case TensorType::kQ3_K:
+      return 108;
+    default:
+      return 0;
+  }
 }
 
 Bytes random_blocks(TensorType type, int blocks, std::mt19937_64& random) {
@@ -97,10 +163,11 @@ Bytes random_blocks(TensorType type, int blocks, std::mt19937_64& random) {
   }
   // Clears the top bit of the exponents, so that scales are finite.
   for (std::size_t at = 0; at < bytes.size(); at += static_cast<std::size_t>(format.bytes)) {
-    const int scale = type == TensorType::kQ6_K ? 208 : 0;
-    bytes[at + static_cast<std::size_t>(scale) + 1] &= 0xBFU;
+    const auto scale = at + static_cast<std::size_t>(scale_at(type));
+    bytes[scale + 1] &= type == TensorType::kMxfp4 ? 0xFFU : 0xBFU;
+    bytes[at] &= type == TensorType::kMxfp4 ? 0xBFU : 0xFFU;
     if (has_minimum(type)) {
-      bytes[at + 3] &= 0xBFU;
+      bytes[scale + 3] &= 0xBFU;
     }
   }
   return bytes;
@@ -123,10 +190,11 @@ TEST_P(QuantisedType, EveryElementIsWhatTheFormatSays) {
     const double want = element(GetParam(), block, static_cast<int>(i % elements));
     // Types with minima add two rounded products of at most 6-bit scales and 5-bit codes; the
     // others round once or twice.
+    const int at = scale_at(GetParam());
     const double largest =
         has_minimum(GetParam()) || GetParam() == TensorType::kQ5_0
-            ? std::fabs(f16_at(block, 0)) * 63 * 31 +
-                  (has_minimum(GetParam()) ? std::fabs(f16_at(block, 2)) * 63 : 0.0)
+            ? std::fabs(f16_at(block, at)) * 63 * 31 +
+                  (has_minimum(GetParam()) ? std::fabs(f16_at(block, at + 2)) * 63 : 0.0)
             : std::fabs(want);
     ASSERT_NEAR(out[i], want, largest * 0x1.0p-22) << "element " << i;
   }
@@ -187,7 +255,9 @@ INSTANTIATE_TEST_SUITE_P(Ggml, CodeType,
 INSTANTIATE_TEST_SUITE_P(Ggml, QuantisedType,
                          testing::Values(TensorType::kQ8_0, TensorType::kQ4_0, TensorType::kQ4_1,
                                          TensorType::kQ5_0, TensorType::kQ5_1, TensorType::kQ4_K,
-                                         TensorType::kQ5_K, TensorType::kQ6_K),
+                                         TensorType::kQ5_K, TensorType::kQ6_K, TensorType::kQ2_K,
+                                         TensorType::kQ3_K, TensorType::kIq4Nl, TensorType::kIq4Xs,
+                                         TensorType::kMxfp4),
                          [](const auto& param) {
                            return std::string(block_format(param.param).name);
                          });
@@ -232,7 +302,10 @@ TEST(Dequantize, NumbersOfGgmlTypesAreKnown) {
   EXPECT_EQ(find_ggml_type(12)->readable, TensorType::kQ4_K);
   ASSERT_NE(find_ggml_type(11), nullptr);
   EXPECT_EQ(find_ggml_type(11)->format.name, "Q3_K");
-  EXPECT_FALSE(find_ggml_type(11)->readable);
+  EXPECT_EQ(find_ggml_type(39)->readable, TensorType::kMxfp4);
+  ASSERT_NE(find_ggml_type(21), nullptr);
+  EXPECT_EQ(find_ggml_type(21)->format.name, "IQ3_S");
+  EXPECT_FALSE(find_ggml_type(21)->readable);
   EXPECT_EQ(find_ggml_type(4), nullptr);
   EXPECT_EQ(find_ggml_type(0xFFFFFFFFU), nullptr);
 }

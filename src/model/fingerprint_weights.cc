@@ -30,19 +30,32 @@ std::vector<Tensor> attention_tensors(const LayerWeights& layer) {
           {.role = TensorRole::kQueryBias, .vector = layer.query_bias},
           {.role = TensorRole::kKeyBias, .vector = layer.key_bias},
           {.role = TensorRole::kValueBias, .vector = layer.value_bias},
+          {.role = TensorRole::kAttentionNormBias, .vector = layer.attention_norm_bias},
+          {.role = TensorRole::kAttentionPostNorm, .vector = layer.post_norm.attention},
           {.role = TensorRole::kAttentionOutputBias, .vector = layer.attention_output_bias}};
 }
 
 std::vector<Tensor> mlp_tensors(const LayerWeights& layer) {
-  return {{.role = TensorRole::kGate, .matrix = &layer.gate},
-          {.role = TensorRole::kUp, .matrix = &layer.up},
-          {.role = TensorRole::kDown, .matrix = &layer.down},
-          {.role = TensorRole::kMlpNorm, .vector = layer.mlp_norm}};
+  std::vector<Tensor> tensors = {{.role = TensorRole::kUp, .matrix = &layer.up},
+                                 {.role = TensorRole::kDown, .matrix = &layer.down},
+                                 {.role = TensorRole::kMlpNorm, .vector = layer.mlp_norm},
+                                 {.role = TensorRole::kMlpNormBias, .vector = layer.mlp_norm_bias},
+                                 {.role = TensorRole::kGateBias, .vector = layer.mlp_bias.gate},
+                                 {.role = TensorRole::kUpBias, .vector = layer.mlp_bias.up},
+                                 {.role = TensorRole::kDownBias, .vector = layer.mlp_bias.down},
+                                 {.role = TensorRole::kMlpPostNorm, .vector = layer.post_norm.mlp}};
+  if (layer.gate.outputs > 0) {
+    tensors.insert(tensors.begin(), {.role = TensorRole::kGate, .matrix = &layer.gate});
+  }
+  return tensors;
 }
 
 std::vector<Tensor> embedding_tensors(const EmbeddingWeights& embeddings, const ModelSpec& spec) {
-  std::vector<Tensor> tensors = {{.role = TensorRole::kEmbedding, .matrix = &embeddings.embedding},
-                                 {.role = TensorRole::kFinalNorm, .vector = embeddings.final_norm}};
+  std::vector<Tensor> tensors = {
+      {.role = TensorRole::kEmbedding, .matrix = &embeddings.embedding},
+      {.role = TensorRole::kFinalNorm, .vector = embeddings.final_norm},
+      {.role = TensorRole::kFinalNormBias, .vector = embeddings.final_norm_bias},
+      {.role = TensorRole::kOutputBias, .vector = embeddings.output_bias}};
   if (!spec.tied_embeddings) {
     tensors.push_back({.role = TensorRole::kOutput, .matrix = &embeddings.output});
   }

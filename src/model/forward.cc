@@ -1,7 +1,6 @@
 #include "model/forward.h"
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <optional>
 #include <utility>
@@ -31,6 +30,20 @@ std::span<float> shard_rows(std::span<float> buffer, std::int64_t rows, std::int
 // Names the partial sums of a half of a layer.
 cpu::SharedRows sums_of(Component half) {
   return half == Component::kAttention ? cpu::SharedRows::kAttention : cpu::SharedRows::kMlp;
+}
+
+cpu::Activation kernel_of(Activation activation) {
+  switch (activation) {
+    case Activation::kSilu:
+      return cpu::Activation::kSilu;
+    case Activation::kGelu:
+      return cpu::Activation::kGelu;
+    case Activation::kGeluTanh:
+      return cpu::Activation::kGeluTanh;
+    case Activation::kRelu:
+      return cpu::Activation::kRelu;
+  }
+  return cpu::Activation::kSilu;
 }
 
 const float* bias_of(std::span<const float> bias) {
@@ -83,6 +96,7 @@ Result<Scratch> Scratch::create(const ModelSpec& spec, int max_rows, int max_log
       {&scratch.partial_, levels * max_rows * spec.hidden},
       {&scratch.shard_logits_, std::int64_t{whole ? 0 : share.held} * max_logit_rows * shard.vocab},
       {&scratch.logits_, std::int64_t{max_logit_rows} * spec.vocab},
+      {&scratch.added_, std::int64_t{spec.parallel_halves ? max_rows : 0} * spec.hidden},
   };
   std::int64_t floats = 0;
   for (const auto& [buffer, size] : buffers) {
@@ -98,6 +112,9 @@ Result<Scratch> Scratch::create(const ModelSpec& spec, int max_rows, int max_log
     *buffer = std::span(next, static_cast<std::size_t>(size));
     next += round_up(size, kAlignmentFloats);
   }
+  if (!spec.parallel_halves) {
+    scratch.added_ = scratch.normed_;  // no product reads normed rows when a half's output is made
+  }
   return scratch;
 }
 
@@ -106,52 +123,6 @@ Forward::Forward(const Parts& parts) : parts_(parts) {
             parts.scratch != nullptr,
         "a forward needs all its parts");
   check(parts.observer == nullptr || parts.weights->shards == 1, "what is observed is whole");
-}
-
-void Forward::embed(const ForwardBatch& batch) const {
-  check(batch.rows() > 0, "a batch has at least one row");
-  check(batch.positions.size() == batch.tokens.size(), "every row has a position");
-  const auto residual = this->residual(batch.rows(), batch.first_row);
-  if (whole()) {
-    cpu::gather_rows(parts_.weights->embeddings.front().embedding, batch.tokens, residual);
-    return;
-  }
-  const auto width = static_cast<std::size_t>(parts_.spec->hidden);
-  const ShardRun& run = parts_.weights->holding.embeddings;
-  for (std::size_t row = 0; row < batch.tokens.size(); ++row) {
-    const int owner = batch.tokens[row] / shard().vocab;
-    if (run.has(owner)) {
-      const TokenId id = batch.tokens[row] % shard().vocab;
-      cpu::gather_rows(parts_.weights->embeddings[static_cast<std::size_t>(owner)].embedding,
-                       {&id, 1}, residual.subspan(row * width, width));
-    }
-  }
-  if (!alone(run)) {
-    gather_missing(batch);
-  }
-}
-
-// Copies the rows of tokens that other devices hold. Each device writes only rows that no other one
-// reads from it.
-void Forward::gather_missing(const ForwardBatch& batch) const {
-  const auto residual = this->residual(batch.rows(), batch.first_row);
-  const auto width = static_cast<std::size_t>(parts_.spec->hidden);
-  cpu::Exchange& exchange = *parts_.exchange;
-  exchange.show(cpu::SharedRows::kEmbedding, 0, residual);
-  for (const cpu::ShownRows& shown : exchange.collect(cpu::SharedRows::kEmbedding, 0)) {
-    if (shown.rows.data() == residual.data()) {
-      continue;
-    }
-    for (std::size_t row = 0; row < batch.tokens.size(); ++row) {
-      const int owner = batch.tokens[row] / shard().vocab;
-      if (owner >= shown.first_shard && owner < shown.first_shard + shown.shards) {
-        const auto from = shown.rows.subspan(row * width, width);
-        std::copy(from.begin(), from.end(), residual.subspan(row * width, width).begin());
-      }
-    }
-  }
-  exchange.release(cpu::SharedRows::kEmbedding, 0);
-  exchange.reuse(cpu::SharedRows::kEmbedding);  // before a layer adds to these rows
 }
 
 void Forward::run_layers(const ForwardBatch& batch, LayerRange range) const {
@@ -201,16 +172,38 @@ Forward::Inputs Forward::inputs_for(const cpu::PackedMatrix& weights,
   return cpu::arrange_rows(*parts_.team, rows.x, weights, memory);
 }
 
-// Returns the normalised residual stream. With integer activations and no observer the norm is
-// applied while rows are quantised.
-cpu::RowSource Forward::normalised(std::span<const float> residual, std::span<const float> norm,
+// Normalises rows as the model does before a half and of its last rows.
+void Forward::apply_norm(std::span<const float> rows, const NormWeights& norm, cpu::Element element,
+                         std::span<float> out) const {
+  const float eps = parts_.spec->norm_eps;
+  if (parts_.spec->norms.layer_norm) {
+    cpu::layer_norm(*parts_.team, rows, {norm.weight, norm.bias, eps}, element, out);
+  } else {
+    cpu::rms_norm(*parts_.team, rows, {norm.weight, eps}, element, out);
+  }
+}
+
+// Returns the input of a half: the normalised residual stream, or the stream itself if the model
+// has no norms there. With integer activations and no observer an RMS norm is applied while rows
+// are quantised.
+cpu::RowSource Forward::normalised(std::span<const float> residual, const NormWeights& norm,
                                    const cpu::WeightFormat& format) const {
-  const cpu::RowSource source{.x = residual, .norm = {norm, parts_.spec->norm_eps}};
+  const ModelSpec& spec = *parts_.spec;
   if (format.int8_inputs() && parts_.observer == nullptr) {
-    return source;
+    if (!spec.norms.before) {
+      return {.x = residual};
+    }
+    if (!spec.norms.layer_norm) {
+      return {.x = residual, .norm = {norm.weight, spec.norm_eps}};
+    }
   }
   const auto normed = parts_.scratch->normed_.first(residual.size());
-  cpu::rms_norm(*parts_.team, residual, source.norm, format.inputs(), normed);
+  if (spec.norms.before) {
+    apply_norm(residual, norm, format.inputs(), normed);
+  } else {
+    std::copy(residual.begin(), residual.end(), normed.begin());
+    cpu::round_to(format.inputs(), normed);
+  }
   return {.x = normed};
 }
 
@@ -219,9 +212,11 @@ cpu::RowSource Forward::normalised(std::span<const float> residual, std::span<co
 std::optional<cpu::Int8Rows> Forward::gated(const Inputs& x, const LayerWeights& weights,
                                             const Half& half, int index) const {
   const Scratch& scratch = *parts_.scratch;
+  const MlpSpec& mlp = parts_.spec->mlp;
   const auto up = shard_rows(scratch.up_, half.rows, shard().ffn, index);
   const auto* const integers = std::get_if<cpu::Int8Rows>(&x);
-  if (integers != nullptr && parts_.observer == nullptr &&
+  const bool swiglu = mlp.gated && !mlp.bias && mlp.activation == Activation::kSilu;
+  if (integers != nullptr && parts_.observer == nullptr && swiglu &&
       arranged_floats(half.rows, shard().ffn) <= std::ssize(up)) {
     auto made =
         cpu::matmul_gated(*parts_.team, *integers, {&weights.gate, &weights.up, &weights.down},
@@ -231,8 +226,19 @@ std::optional<cpu::Int8Rows> Forward::gated(const Inputs& x, const LayerWeights&
     }
   }
   const auto gate = shard_rows(scratch.gate_, half.rows, shard().ffn, index);
-  multiply(x, {{&weights.gate, gate, {}}, {&weights.up, up, {}}});
-  cpu::swiglu(*parts_.team, gate, up, weights.down.format.inputs(), gate);
+  const cpu::Element element = weights.down.format.inputs();
+  if (mlp.gated) {
+    multiply(x, {{&weights.gate, gate, {.bias = bias_of(weights.mlp_bias.gate)}},
+                 {&weights.up, up, {.bias = bias_of(weights.mlp_bias.up)}}});
+  } else {
+    multiply(x, {{&weights.up, gate, {.bias = bias_of(weights.mlp_bias.up)}}});
+  }
+  if (swiglu) {
+    cpu::swiglu(*parts_.team, gate, up, element, gate);
+  } else {
+    const auto factor = mlp.gated ? std::span<const float>(up) : std::span<const float>();
+    cpu::activate(*parts_.team, {gate, factor, kernel_of(mlp.activation)}, element, gate);
+  }
   observe(half.layer, LayerInput::kDown, gate);
   return std::nullopt;
 }
@@ -248,10 +254,10 @@ void Forward::attend(const ForwardBatch& batch, int layer) const {
   const ShardRun& run = run_of(half);
   const std::int64_t rows = batch.rows();
   const auto mixed = rows_of(scratch.mixed_, rows, query_width(shard()));
-  const bool windowed = layer >= spec.attention.first_windowed_layer;
 
   const LayerWeights& first = parts_.weights->shard(layer, run.first);
-  const cpu::RowSource x = normalised(residual(half), first.attention_norm, first.query.format);
+  const cpu::RowSource x = normalised(
+      residual(half), {first.attention_norm, first.attention_norm_bias}, first.query.format);
   observe(layer, LayerInput::kAttention, x.x);
   const Inputs inputs = inputs_for(first.query, x);  // which all shards share
   for (int i = 0; i < run.count; ++i) {
@@ -262,12 +268,14 @@ void Forward::attend(const ForwardBatch& batch, int layer) const {
   for (int i = 0; i < run.count; ++i) {
     const LayerWeights& weights = parts_.weights->shard(layer, run.first + i);
     const HeadRows heads = heads_of(rows, i);
-    rotate_heads(batch, weights, heads);
+    rotate_heads(batch, weights, layer, heads);
     cpu::store_kv(*parts_.team, kv, batch.slices, heads.k, heads.v);
     cpu::attention(*parts_.team, kv, batch.slices,
                    {.heads = shard().attention.heads,
-                    .window = windowed ? spec.attention.sliding_window : 0,
-                    .element = weights.attention_output.format.inputs()},
+                    .window = spec.attention.window_of(layer),
+                    .element = weights.attention_output.format.inputs(),
+                    .scale = spec.attention.scale,
+                    .score_cap = spec.attention.score_cap},
                    {heads.q, mixed});
     observe(layer, LayerInput::kAttentionOutput, mixed);
     multiply_out(inputs_for(weights.attention_output, {.x = mixed}), weights.attention_output,
@@ -294,33 +302,40 @@ void Forward::project_heads(const Inputs& x, const Half& half, int index) const 
 }
 
 // Normalises and rotates queries and keys. They feed no matrix product, so they stay f32.
-void Forward::rotate_heads(const ForwardBatch& batch, const LayerWeights& weights,
+void Forward::rotate_heads(const ForwardBatch& batch, const LayerWeights& weights, int layer,
                            const HeadRows& heads) const {
   if (!weights.query_norm.empty()) {
     const auto f32 = cpu::Element::kF32;
     cpu::rms_norm(*parts_.team, heads.q, {weights.query_norm, shard().norm_eps}, f32, heads.q);
     cpu::rms_norm(*parts_.team, heads.k, {weights.key_norm, shard().norm_eps}, f32, heads.k);
   }
-  cpu::rope(*parts_.team, heads.q, shard().attention.heads, batch.positions, parts_.rope);
-  cpu::rope(*parts_.team, heads.k, shard().attention.kv_heads, batch.positions, parts_.rope);
+  if (!parts_.spec->attention.rotates(layer)) {
+    return;
+  }
+  const cpu::RopeTable& table = parts_.rope.of(*parts_.spec, layer);
+  cpu::rope(*parts_.team, heads.q, shard().attention.heads, batch.positions, table);
+  cpu::rope(*parts_.team, heads.k, shard().attention.kv_heads, batch.positions, table);
 }
 
 void Forward::feed_forward(const ForwardBatch& batch, int layer) const {
   const Half half{layer, Component::kMlp, batch.rows(), batch.first_row};
   const ShardRun& run = run_of(half);
   const LayerWeights& first = parts_.weights->shard(layer, run.first);
-  const cpu::RowSource normed = normalised(residual(half), first.mlp_norm, first.gate.format);
+  const cpu::RowSource normed =
+      normalised(residual(half), {first.mlp_norm, first.mlp_norm_bias}, first.up.format);
   observe(layer, LayerInput::kMlp, normed.x);
-  const Inputs inputs = inputs_for(first.gate, normed);  // which all shards share
+  const Inputs inputs = inputs_for(first.up, normed);  // which all shards share
   std::vector<std::optional<cpu::Int8Rows>> made;
   for (int i = 0; i < run.count; ++i) {
     made.push_back(gated(inputs, parts_.weights->shard(layer, run.first + i), half, i));
   }
   for (int i = 0; i < run.count; ++i) {
-    const cpu::PackedMatrix& down = parts_.weights->shard(layer, run.first + i).down;
+    const LayerWeights& weights = parts_.weights->shard(layer, run.first + i);
+    const cpu::PackedMatrix& down = weights.down;
     const auto& integers = made[static_cast<std::size_t>(i)];
     const auto gate = shard_rows(parts_.scratch->gate_, half.rows, shard().ffn, i);
-    multiply_out(integers ? Inputs(*integers) : inputs_for(down, {.x = gate}), down, {}, half, i);
+    multiply_out(integers ? Inputs(*integers) : inputs_for(down, {.x = gate}), down,
+                 weights.mlp_bias.down, half, i);
   }
   add_shards(half);
 }
@@ -335,13 +350,49 @@ std::span<float> Forward::partial(const Half& half, int level) const {
                                           static_cast<std::size_t>(half.rows * shard().hidden));
 }
 
+std::span<float> Forward::added(const Half& half) const {
+  return rows_of(parts_.scratch->added_, half.first_row + half.rows, parts_.spec->hidden)
+      .last(static_cast<std::size_t>(half.rows * parts_.spec->hidden));
+}
+
+// Returns true if the sum of a half is added to the residual stream as it is.
+bool Forward::adds_directly(const Half& half) const {
+  const ModelSpec& spec = *parts_.spec;
+  const bool waits = spec.parallel_halves && half.component == Component::kAttention;
+  return !spec.norms.after && spec.multipliers.residual == 1.0F && !waits;
+}
+
+// Adds the sum of a half, which lies in added_, to the residual stream. In models whose halves are
+// parallel, the sum of attention stays there until that of the MLP has been added.
+void Forward::finish_half(const Half& half) const {
+  const ModelSpec& spec = *parts_.spec;
+  const bool attention = half.component == Component::kAttention;
+  if (adds_directly(half) ? !spec.parallel_halves : spec.parallel_halves) {
+    return;
+  }
+  const std::span<float> added = this->added(half);
+  if (spec.norms.after) {
+    const LayerWeights& weights = parts_.weights->shard(half.layer, run_of(half).first);
+    apply_norm(added, {attention ? weights.post_norm.attention : weights.post_norm.mlp, {}},
+               cpu::Element::kF32, added);
+  }
+  if (spec.multipliers.residual == 1.0F) {
+    cpu::add(*parts_.team, added, residual(half));
+  } else {
+    cpu::add_scaled(*parts_.team, added, spec.multipliers.residual, residual(half));
+  }
+}
+
 // Multiplies the output matrix of the index-th shard here. A single shard adds to the residual
 // stream directly. Of several, each odd one is added to the one before it, and each pair of equal
 // sums that this completes becomes one: the fixed tree, depth first.
 void Forward::multiply_out(const Inputs& x, const cpu::PackedMatrix& matrix,
                            std::span<const float> bias, const Half& half, int index) const {
   if (whole()) {
-    multiply(x, {{&matrix, residual(half), {.bias = bias_of(bias), .accumulate = true}}});
+    const bool direct = adds_directly(half);
+    multiply(x, {{&matrix,
+                  direct ? residual(half) : added(half),
+                  {.bias = bias_of(bias), .accumulate = direct}}});
     return;
   }
   if (index == 0 && parts_.exchange != nullptr) {
@@ -356,110 +407,29 @@ void Forward::multiply_out(const Inputs& x, const cpu::PackedMatrix& matrix,
 }
 
 void Forward::add_shards(const Half& half) const {
-  if (whole()) {
-    return;
+  if (!whole()) {
+    auto sum = residual(half);
+    if (!adds_directly(half)) {
+      sum = added(half);
+      std::fill(sum.begin(), sum.end(), 0.0F);
+    }
+    add_shards_to(half, sum);
   }
+  finish_half(half);
+}
+
+void Forward::add_shards_to(const Half& half, std::span<float> sum) const {
   const std::span<float> mine = partial(half, 0);
   if (alone(run_of(half))) {
-    cpu::add(*parts_.team, mine, residual(half));
+    cpu::add(*parts_.team, mine, sum);
     return;
   }
   const auto which =
       half.component == Component::kAttention ? cpu::SharedRows::kAttention : cpu::SharedRows::kMlp;
   cpu::Exchange& exchange = *parts_.exchange;
   exchange.show(which, half.layer, mine);
-  cpu::add_partial_sums(*parts_.team, exchange.collect(which, half.layer), residual(half));
+  cpu::add_partial_sums(*parts_.team, exchange.collect(which, half.layer), sum);
   exchange.release(which, half.layer);
-}
-
-const EmbeddingWeights& Forward::embeddings() const {
-  const ModelWeights& weights = *parts_.weights;
-  return weights.embeddings[static_cast<std::size_t>(weights.holding.embeddings.first)];
-}
-
-std::span<const float> Forward::normalise(int first, int count) const {
-  Scratch& scratch = *parts_.scratch;
-  check(first >= 0 && count > 0 && first + count <= scratch.max_rows_, "rows are in the scratch");
-  const auto hidden = static_cast<std::size_t>(parts_.spec->hidden);
-  const auto rows = scratch.residual_.subspan(static_cast<std::size_t>(first) * hidden,
-                                              static_cast<std::size_t>(count) * hidden);
-  const auto normed = rows_of(scratch.normed_, count, parts_.spec->hidden);
-  cpu::rms_norm(*parts_.team, rows, {embeddings().final_norm, parts_.spec->norm_eps},
-                cpu::Element::kF32, normed);
-  return normed;
-}
-
-std::span<const float> Forward::project_logits(std::span<const int> rows, int tile) const {
-  const ModelSpec& spec = *parts_.spec;
-  Scratch& scratch = *parts_.scratch;
-  const auto count = static_cast<std::int64_t>(rows.size());
-  check(count <= scratch.max_logit_rows_, "wanted rows fit the scratch");
-  const auto gathered = rows_of(scratch.normed_, count, spec.hidden);
-  const auto hidden = static_cast<std::size_t>(spec.hidden);
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    const auto row = scratch.residual_.subspan(static_cast<std::size_t>(rows[i]) * hidden, hidden);
-    std::copy(row.begin(), row.end(), gathered.subspan(i * hidden).begin());
-  }
-  cpu::rms_norm(*parts_.team, gathered, {embeddings().final_norm, spec.norm_eps},
-                embeddings().output.format.inputs(), gathered);
-  const auto logits = rows_of(scratch.logits_, count, spec.vocab);
-  if (whole()) {
-    multiply(inputs_for(embeddings().output, {.x = gathered}),
-             {{&embeddings().output, logits, {}}});
-    return logits;
-  }
-  const ShardRun& run = parts_.weights->holding.embeddings;
-  const auto mine = rows_of(scratch.shard_logits_, run.count * count, shard().vocab);
-  if (alone(run)) {
-    project_shards(gathered, count);
-    assemble(std::array{cpu::ShownRows{run.first, run.count, mine}}, count);
-    return logits;
-  }
-  cpu::Exchange& exchange = *parts_.exchange;
-  exchange.reuse(cpu::SharedRows::kLogits);
-  project_shards(gathered, count);
-  exchange.show(cpu::SharedRows::kLogits, tile, mine);
-  if (!parts_.draws) {
-    return {};
-  }
-  assemble(exchange.collect(cpu::SharedRows::kLogits, tile), count);
-  exchange.release(cpu::SharedRows::kLogits, tile);
-  return logits;
-}
-
-// Computes the logits of this device's rows of the vocabulary, shard after shard.
-void Forward::project_shards(std::span<const float> normed, std::int64_t count) const {
-  const ShardRun& run = parts_.weights->holding.embeddings;
-  const Inputs x = inputs_for(embeddings().output, {.x = normed});
-  const std::int64_t floats = count * shard().vocab;
-  for (int i = 0; i < run.count; ++i) {
-    const int shard = run.first + i;
-    const EmbeddingWeights& weights = parts_.weights->embeddings[static_cast<std::size_t>(shard)];
-    multiply(x, {{&weights.output,
-                  parts_.scratch->shard_logits_.subspan(static_cast<std::size_t>(i * floats),
-                                                        static_cast<std::size_t>(floats)),
-                  {}}});
-  }
-}
-
-// Puts the columns of all shards in the order of the vocabulary.
-void Forward::assemble(std::span<const cpu::ShownRows> shown, std::int64_t count) const {
-  const auto vocab = static_cast<std::size_t>(parts_.spec->vocab);
-  const auto each = static_cast<std::size_t>(shard().vocab);
-  const auto rows = static_cast<std::size_t>(count);
-  parts_.team->run(count, [&](std::int64_t row, int) {
-    const auto at = static_cast<std::size_t>(row);
-    const auto out = parts_.scratch->logits_.subspan(at * vocab, vocab);
-    for (const cpu::ShownRows& piece : shown) {
-      for (std::size_t i = 0; i < static_cast<std::size_t>(piece.shards); ++i) {
-        const std::size_t first = (static_cast<std::size_t>(piece.first_shard) + i) * each;
-        const std::size_t width = first < vocab ? std::min(each, vocab - first) : 0;
-        const auto from = piece.rows.subspan((i * rows + at) * each, width);
-        std::copy(from.begin(), from.end(),
-                  out.begin() + static_cast<std::ptrdiff_t>(std::min(first, vocab)));
-      }
-    }
-  });
 }
 
 }  // namespace protean

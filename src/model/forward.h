@@ -16,6 +16,7 @@
 #include "device/cpu/matmul.h"
 #include "device/cpu/memory.h"
 #include "device/cpu/team.h"
+#include "model/rope_table.h"
 #include "model/weights.h"
 
 namespace protean {
@@ -52,6 +53,7 @@ class Scratch {
   std::span<float> partial_;   // [level][rows][hidden], sums over shards on their way up the tree
   std::span<float> shard_logits_;  // [shard][logit rows][vocab of a shard]; empty if there is one
   std::span<float> logits_;        // [logit rows][vocab]
+  std::span<float> added_;  // [rows][hidden], what a half adds; if halves are not parallel, normed_
 };
 
 // The tokens of one step, or some of them. `tokens` and `positions` have one entry per row;
@@ -93,7 +95,7 @@ class Forward {
     cpu::Team* team = nullptr;
     const ModelSpec* spec = nullptr;
     const ModelWeights* weights = nullptr;
-    cpu::RopeTable rope;               // covers every position of the batch
+    RopeTables rope;                   // cover every position of the batch
     std::span<const cpu::KvLayer> kv;  // one per layer, with the heads of this device's shards
     Scratch* scratch = nullptr;
     InputObserver* observer = nullptr;  // may be null; needs layers of one shard
@@ -129,7 +131,13 @@ class Forward {
   // Rows arranged for weights of one format and number of inputs.
   using Inputs = std::variant<cpu::MatmulRows, cpu::Int8Rows>;
   Inputs inputs_for(const cpu::PackedMatrix& weights, const cpu::RowSource& rows) const;
-  cpu::RowSource normalised(std::span<const float> residual, std::span<const float> norm,
+  struct NormWeights {
+    std::span<const float> weight;
+    std::span<const float> bias;
+  };
+  void apply_norm(std::span<const float> rows, const NormWeights& norm, cpu::Element element,
+                  std::span<float> out) const;
+  cpu::RowSource normalised(std::span<const float> residual, const NormWeights& norm,
                             const cpu::WeightFormat& format) const;
   void multiply(const Inputs& x, std::initializer_list<cpu::MatmulTarget> targets) const;
   // A half of a layer whose shards are being added up.
@@ -148,7 +156,7 @@ class Forward {
   };
   HeadRows heads_of(std::int64_t rows, int index) const;
   void project_heads(const Inputs& x, const Half& half, int index) const;
-  void rotate_heads(const ForwardBatch& batch, const LayerWeights& weights,
+  void rotate_heads(const ForwardBatch& batch, const LayerWeights& weights, int layer,
                     const HeadRows& heads) const;
   std::optional<cpu::Int8Rows> gated(const Inputs& x, const LayerWeights& weights, const Half& half,
                                      int index) const;
@@ -159,8 +167,14 @@ class Forward {
   std::span<float> partial(const Half& half, int level) const;
   void multiply_out(const Inputs& x, const cpu::PackedMatrix& matrix, std::span<const float> bias,
                     const Half& half, int index) const;
+  std::span<float> added(const Half& half) const;
+  bool adds_directly(const Half& half) const;
   void add_shards(const Half& half) const;
+  void add_shards_to(const Half& half, std::span<float> sum) const;
+  void finish_half(const Half& half) const;
+  void finish_embedding(std::span<float> rows, std::span<const int> positions) const;
   void gather_missing(const ForwardBatch& batch) const;
+  void finish_logits(std::span<float> logits) const;
   void project_shards(std::span<const float> normed, std::int64_t count) const;
   void assemble(std::span<const cpu::ShownRows> shown, std::int64_t count) const;
 

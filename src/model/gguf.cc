@@ -58,6 +58,58 @@ std::optional<double> number_at(const std::byte* from, std::uint32_t type) {
 }  // namespace
 
 Result<GgufFile> GgufFile::open(const std::filesystem::path& path) {
+  Result<GgufFile> file = open_one(path);
+  if (!file) {
+    return file;
+  }
+  const Status parts = file->open_parts(path);
+  return parts ? std::move(file) : Result<GgufFile>(parts.error());
+}
+
+// Adds the tensors of the other parts, if the model is split. The first part has the metadata.
+Status GgufFile::open_parts(const std::filesystem::path& first) {
+  constexpr std::int64_t kMostParts = 1000;
+  const auto count = find_integer("split.count");
+  const auto number = find_integer("split.no");
+  if (!count || !number) {
+    return !count ? count.error() : number.error();
+  }
+  const std::int64_t parts = count->value_or(1);
+  if (parts <= 1) {
+    return {};
+  }
+  const std::string name = first.filename().string();
+  const auto name_of = [&](std::int64_t part) {
+    const std::string ending = fmt::format("-{:05}-of-{:05}.gguf", 1, parts);
+    return name.ends_with(ending)
+               ? fmt::format("{}-{:05}-of-{:05}.gguf", name.substr(0, name.size() - ending.size()),
+                             part, parts)
+               : std::string();
+  };
+  if (number->value_or(0) != 0 || parts > kMostParts || name_of(1).empty()) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "{} is part {} of {}: give the part that is named like "
+                      "NAME-00001-of-{:05}.gguf, with the others in its folder",
+                      name_, number->value_or(0) + 1, parts, parts);
+  }
+  for (std::int64_t part = 2; part <= parts; ++part) {
+    Result<GgufFile> file = open_one(first.parent_path() / name_of(part));
+    if (!file) {
+      return make_error(file.error().code, "part {} of {}: {}", part, parts, file.error().message);
+    }
+    for (auto& [tensor, place] : file->tensors_) {
+      if (!tensors_.emplace(tensor, std::move(place)).second) {
+        return make_error(ErrorCode::kCorrupt,
+                          "{}: an earlier part has tensor {} too: download the parts again",
+                          file->name_, quote(tensor));
+      }
+    }
+    parts_.push_back(std::move(file->file_));
+  }
+  return {};
+}
+
+Result<GgufFile> GgufFile::open_one(const std::filesystem::path& path) {
   Result<MappedFile> mapped = MappedFile::open(path);
   if (!mapped) {
     return mapped.error();

@@ -27,6 +27,7 @@ struct GgufTensor {
 // range before anything is used. Immutable.
 class GgufFile {
  public:
+  // Opens a file, or all parts of a model that is split (NAME-00001-of-00003.gguf) by the first.
   static Result<GgufFile> open(const std::filesystem::path& path);
   // Borrows `bytes`; `name` is for messages.
   static Result<GgufFile> parse(std::span<const std::byte> bytes, std::string name);
@@ -60,6 +61,8 @@ class GgufFile {
     std::uint64_t count = 1;
     std::size_t offset = 0;
   };
+  static Result<GgufFile> open_one(const std::filesystem::path& path);
+  Status open_parts(const std::filesystem::path& first);
   const Value* find(std::string_view key) const;
   Error wrong_type(std::string_view key, const Value& value, std::string_view want) const;
   std::vector<std::string> strings_at(const Value& value) const;
@@ -69,7 +72,8 @@ class GgufFile {
   std::string name_;
   int version_ = 0;
   std::map<std::string, Value, std::less<>> values_;
-  std::map<std::string, GgufTensor, std::less<>> tensors_;
+  std::map<std::string, GgufTensor, std::less<>> tensors_;  // of all parts
+  std::vector<MappedFile> parts_;                           // after the first
 };
 
 }  // namespace protean

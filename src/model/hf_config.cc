@@ -1,11 +1,15 @@
 #include "model/hf_config.h"
 
 #include <algorithm>
+#include <boost/json/parse.hpp>
 #include <cmath>
+#include <functional>
 #include <system_error>
 #include <utility>
 
 #include "model/config_fields.h"
+#include "model/hf_quantization.h"
+#include "model/hf_rope.h"
 #include "model/json_file.h"
 #include "model/quote.h"
 
@@ -14,184 +18,124 @@ namespace {
 
 namespace json = boost::json;
 
-constexpr double kDefaultTheta = 10000.0;
 constexpr double kDefaultNormEps = 1e-6;
-constexpr std::int64_t kMostInputs = 1 << 24;  // that share a scale
-constexpr int kDefaultMaxWindowLayers = 28;    // of Qwen2
+constexpr int kDefaultMaxWindowLayers = 28;  // of Qwen2
 
 const ArchitectureRow* find_row(ConfigFields& config) {
   const std::vector<std::string> classes = config.texts("architectures");
   const std::string type = config.text("model_type", "");
-  std::string supported;
+  std::vector<std::string_view> supported;
   for (const ArchitectureRow& row : architectures()) {
-    const bool named = std::find(classes.begin(), classes.end(), row.hf_class) != classes.end();
+    const auto names = alternatives(row.hf_class);
+    const bool named = std::any_of(names.begin(), names.end(), [&](std::string_view name) {
+      return std::find(classes.begin(), classes.end(), name) != classes.end();
+    });
     if (named || (classes.empty() && type == row.name)) {
       return &row;
     }
-    supported += fmt::format("{}{}", supported.empty() ? "" : ", ", row.hf_class);
+    supported.insert(supported.end(), names.begin(), names.end());
   }
-  config.fail(ErrorCode::kUnsupported, "architecture {} is not supported: it must be one of {}",
-              quote(classes.empty() ? type : classes.front()), supported);
+  const std::string asked = classes.empty() ? type : classes.front();
+  config.fail(ErrorCode::kUnsupported,
+              "architecture {} is not supported: the nearest supported one is {}, and all are {}",
+              quote(asked), nearest_name(asked, supported), fmt::join(supported, ", "));
   return nullptr;
 }
 
-void read_awq(ConfigFields& fields, WeightQuantization& quantization) {
-  quantization.packing = CodePacking::kAwq;
-  const std::string version = fields.text("version", "gemm");
-  if ((version != "gemm" && version != "GEMM") || !fields.boolean("zero_point", true)) {
-    fields.fail(ErrorCode::kUnsupported,
-                "AWQ weights of version {} {} zero points are not supported: only \"gemm\" with "
-                "zero points is",
-                quote(version), fields.boolean("zero_point", true) ? "with" : "without");
+// Returns the config with what the family leaves out, and with the decoder's own fields if it is a
+// part of a model that also reads pictures.
+json::object whole_config(const json::object& object, const ArchitectureRow& row) {
+  json::object whole = json::parse(row.defaults).as_object();
+  const json::value* inner = object.if_contains("text_config");
+  for (const json::object* fields : {&object, inner == nullptr ? nullptr : inner->if_object()}) {
+    for (std::size_t i = 0; fields != nullptr && i < fields->size(); ++i) {
+      const auto& member = *(fields->begin() + static_cast<std::ptrdiff_t>(i));
+      whole[member.key()] = member.value();
+    }
   }
+  return whole;
 }
 
-void read_gptq(ConfigFields& fields, WeightQuantization& quantization) {
-  quantization.packing = CodePacking::kGptq;
-  const std::string format = fields.text("checkpoint_format", "gptq");
-  quantization.zeros_less_one = format != "gptq_v2";
-  if (format != "gptq" && format != "gptq_v2") {
-    fields.fail(ErrorCode::kUnsupported,
-                "GPTQ weights in format {} are not supported: only \"gptq\" and \"gptq_v2\" are",
-                quote(format));
+std::optional<Activation> find_activation(std::string_view name) {
+  constexpr std::pair<std::string_view, Activation> kNames[] = {
+      {"silu", Activation::kSilu},         {"swish", Activation::kSilu},
+      {"gelu", Activation::kGelu},         {"gelu_pytorch_tanh", Activation::kGeluTanh},
+      {"gelu_new", Activation::kGeluTanh}, {"relu", Activation::kRelu}};
+  for (const auto& [known, activation] : kNames) {
+    if (known == name) {
+      return activation;
+    }
   }
+  return std::nullopt;
 }
 
-// Reads how weights are packed as integers.
-std::optional<WeightQuantization> read_quantization(ConfigFields& config, const std::string& file) {
-  const json::object* object = config.object("quantization_config");
+// Returns the precision of a checkpoint that `protean prune` or others have pruned to 2:4.
+Precision read_sparsity(ConfigFields& config, const std::string& file) {
+  const json::object* object = config.object("sparsity_config");
   if (object == nullptr) {
-    return std::nullopt;
+    return Precision::kBf16;
   }
-  ConfigFields fields(*object, file, "quantization_config.");
-  WeightQuantization quantization;
-  const std::string method = fields.text("quant_method", "unnamed");
-  if (method == "awq") {
-    read_awq(fields, quantization);
-  } else if (method == "gptq") {
-    read_gptq(fields, quantization);
-  } else {
-    fields.fail(ErrorCode::kUnsupported,
-                "weights quantised by {} are not supported: use an AWQ or GPTQ checkpoint, the "
-                "model's original F32, F16 or BF16 one or a GGUF file",
-                fields.has("quant_method") ? quote(method) : method);
-  }
-  quantization.bits = fields.required_integer("bits");
-  const std::vector<std::int64_t> group = fields.integers("group_size");
-  quantization.group = group.empty() || group.front() == -1 ? 0 : group.front();
-  const bool known = quantization.bits == 2 || quantization.bits == 3 || quantization.bits == 4 ||
-                     quantization.bits == 8;
-  if (!known || (quantization.packing == CodePacking::kAwq && quantization.bits != 4)) {
-    fields.fail(ErrorCode::kUnsupported,
-                "{} bits are not supported: AWQ weights have 4, GPTQ weights 2, 3, 4 or 8",
-                quantization.bits);
-  }
-  if (group.size() > 1 || quantization.group < 0 || quantization.group > kMostInputs) {
-    fields.fail(ErrorCode::kInvalidArgument,
-                "\"group_size\" must be one number above 0, or -1 for whole rows");
-  }
+  ConfigFields fields(*object, file, "sparsity_config.");
+  const bool two_of_four = fields.text("sparsity_structure", "unstructured") == "2:4";
   config.require(fields.status());
-  return quantization;
+  return two_of_four ? Precision::kS24 : Precision::kBf16;
 }
 
 // Refuses settings that would change the answers if they were ignored.
 void refuse_unknown_settings(ConfigFields& config) {
-  if (config.boolean("mlp_bias", false)) {
-    config.fail(ErrorCode::kUnsupported,
-                "\"mlp_bias\" is true: biases in the MLP are not supported");
+  for (const std::string_view key :
+       {"use_parallel_residual", "qk_layernorm", "use_qk_norm", "alibi", "bias",
+        "scale_attn_by_inverse_layer_idx", "reorder_and_upcast_attn", "add_cross_attention"}) {
+    if (config.boolean(key, false)) {
+      config.fail(ErrorCode::kUnsupported, "\"{}\" is true: this is not supported", key);
+    }
   }
-  if (const std::string act = config.text("hidden_act", "silu"); act != "silu") {
-    config.fail(ErrorCode::kUnsupported, "\"hidden_act\" is {}: only \"silu\" is supported",
-                quote(act));
-  }
-}
-
-void read_llama3_scaling(ConfigFields& scaling, RopeSpec& rope) {
-  rope.scaling = RopeScaling::kLlama3;
-  rope.factor = scaling.required_number("factor");
-  rope.low_freq_factor = scaling.required_number("low_freq_factor");
-  rope.high_freq_factor = scaling.required_number("high_freq_factor");
-  rope.original_context = scaling.required_integer("original_max_position_embeddings");
-  if (!(rope.low_freq_factor > 0.0) || !(rope.high_freq_factor > rope.low_freq_factor) ||
-      rope.original_context <= 0) {
-    scaling.fail(ErrorCode::kInvalidArgument,
-                 "llama3 rope scaling needs 0 < low_freq_factor {} < high_freq_factor {} and "
-                 "original_max_position_embeddings {} above 0",
-                 rope.low_freq_factor, rope.high_freq_factor, rope.original_context);
+  if (!config.boolean("parallel_attn", true) &&
+      !config.boolean("new_decoder_architecture", false)) {
+    config.fail(ErrorCode::kUnsupported, "\"parallel_attn\" is false: this is not supported");
   }
 }
 
-void read_scaling(ConfigFields& scaling, RopeSpec& rope) {
-  const std::string type = scaling.text("rope_type", scaling.text("type", "default"));
-  if (type == "llama3") {
-    read_llama3_scaling(scaling, rope);
-  } else if (type == "linear") {
-    rope.scaling = RopeScaling::kLinear;
-    rope.factor = scaling.required_number("factor");
-  } else if (type != "default" && type != "none" && scaling.number("factor", 0.0) != 1.0) {
-    scaling.fail(ErrorCode::kUnsupported,
-                 "rope scaling {} is not supported: use a model with none, linear or llama3, or "
-                 "remove it from the config and stay within the original context",
-                 quote(type));
+// Returns a flag for each layer; nothing if all are true.
+std::vector<bool> by_layer(int layers, const std::function<bool(int)>& is) {
+  constexpr int kMostLayers = 4096;  // validate() refuses more
+  std::vector<bool> flags;
+  for (int layer = 0; layer < std::min(layers, kMostLayers); ++layer) {
+    flags.push_back(is(layer));
   }
-  if (!(rope.factor > 0.0)) {
-    scaling.fail(ErrorCode::kInvalidArgument, "the rope scaling factor {} must be above 0",
-                 rope.factor);
-  }
+  return std::find(flags.begin(), flags.end(), false) == flags.end() ? std::vector<bool>() : flags;
 }
 
-void refuse_partial_rotation(ConfigFields& fields) {
-  if (const double part = fields.number("partial_rotary_factor", 1.0); part != 1.0) {
-    fields.fail(ErrorCode::kUnsupported,
-                "\"partial_rotary_factor\" is {}: rotating a part of each head is not supported",
-                part);
-  }
+std::vector<bool> by_pattern(int layers, int period) {
+  return by_layer(layers, [&](int layer) { return period <= 0 || (layer + 1) % period != 0; });
 }
 
-// Old configs have "rope_theta" and "rope_scaling"; new ones have "rope_parameters" with both.
-void read_rope(ConfigFields& config, const std::string& file, RopeSpec& rope) {
-  rope.theta = config.number("rope_theta", kDefaultTheta);
-  refuse_partial_rotation(config);
-  const std::string key = config.has("rope_parameters") ? "rope_parameters" : "rope_scaling";
-  const json::object* object = config.object(key);
-  if (object == nullptr) {
-    return;
-  }
-  const bool nested = std::any_of(object->begin(), object->end(),
-                                  [](const auto& member) { return member.value().is_object(); });
-  if (nested) {
-    config.fail(ErrorCode::kUnsupported,
-                "\"{}\" differs between kinds of layers: this is not supported", key);
-  }
-  ConfigFields fields(*object, file, key + ".");
-  rope.theta = fields.number("rope_theta", rope.theta);
-  refuse_partial_rotation(fields);
-  read_scaling(fields, rope);
-  config.require(fields.status());
-}
-
-// "layer_types" overrides the window rule of the architecture row. Supported are layers with full
-// attention followed by layers with a window.
-void read_layer_types(ConfigFields& config, int layers, AttentionSpec& attention) {
+// Reads which layers have the window. "layer_types" overrides the family's pattern.
+std::vector<bool> read_windowed(ConfigFields& config, const ArchitectureRow& row, int layers) {
   const std::vector<std::string> types = config.texts("layer_types");
-  if (types.empty()) {
-    return;
+  if (types.empty() && row.window == WindowRule::kWhenEnabled) {
+    const int first = config.integer("max_window_layers", kDefaultMaxWindowLayers);
+    return by_layer(layers, [&](int layer) { return layer >= first; });
   }
-  if (types.size() != static_cast<std::size_t>(layers)) {
+  if (types.empty()) {
+    return by_pattern(layers, config.integer("sliding_window_pattern", row.windowed.period));
+  }
+  const auto other = std::find_if(types.begin(), types.end(), [](const std::string& type) {
+    return type != "full_attention" && type != "sliding_attention";
+  });
+  if (other != types.end()) {
+    config.fail(ErrorCode::kUnsupported, "\"layer_types\" has {}, which is not supported",
+                quote(*other));
+    return {};
+  }
+  if (types.size() != static_cast<std::size_t>(std::max(layers, 0))) {
     config.fail(ErrorCode::kInvalidArgument, "\"layer_types\" has {} entries for {} layers",
                 types.size(), layers);
+    return {};
   }
-  const auto first = std::find(types.begin(), types.end(), "sliding_attention");
-  const auto is_other = [](const std::string& type) { return type != "full_attention"; };
-  const bool only_full_before = std::none_of(types.begin(), first, is_other);
-  const bool only_windowed_after =
-      std::all_of(first, types.end(), [](const auto& type) { return type == "sliding_attention"; });
-  if (!only_full_before || !only_windowed_after) {
-    config.fail(ErrorCode::kUnsupported,
-                "this pattern of \"layer_types\" is not supported: only \"full_attention\" layers "
-                "followed by \"sliding_attention\" layers are");
-  }
-  attention.first_windowed_layer = static_cast<int>(first - types.begin());
+  return by_layer(layers, [&](int layer) {
+    return types[static_cast<std::size_t>(layer)] == "sliding_attention";
+  });
 }
 
 void read_window(ConfigFields& config, const ArchitectureRow& row, ModelSpec& spec) {
@@ -203,22 +147,52 @@ void read_window(ConfigFields& config, const ArchitectureRow& row, ModelSpec& sp
   if (!enabled || window == 0) {
     return;
   }
-  attention.sliding_window = window;
-  if (row.window == WindowRule::kWhenEnabled) {
-    attention.first_windowed_layer =
-        std::max(config.integer("max_window_layers", kDefaultMaxWindowLayers), 0);
+  attention.windowed = read_windowed(config, row, spec.layers);
+  const auto& windowed = attention.windowed;
+  if (windowed.empty() || std::find(windowed.begin(), windowed.end(), true) != windowed.end()) {
+    attention.sliding_window = window;
+  } else {
+    attention.windowed.clear();
   }
-  read_layer_types(config, spec.layers, attention);
-  if (attention.first_windowed_layer >= spec.layers) {
-    attention.sliding_window = 0;
-    attention.first_windowed_layer = 0;
+}
+
+// Reads which layers rotate.
+void read_rotated(ConfigFields& config, const ArchitectureRow& row, ModelSpec& spec) {
+  AttentionSpec& attention = spec.attention;
+  if (row.rotates_in_windows_only) {
+    attention.rotated = attention.windowed;
+    return;
   }
+  const std::vector<std::int64_t> flags = config.integers("no_rope_layers");  // 1 means rotated
+  if (flags.empty()) {
+    attention.rotated =
+        by_pattern(spec.layers, config.integer("no_rope_layer_interval", row.rotated.period));
+  } else if (flags.size() != static_cast<std::size_t>(std::max(spec.layers, 0))) {
+    config.fail(ErrorCode::kInvalidArgument, "\"no_rope_layers\" has {} entries for {} layers",
+                flags.size(), spec.layers);
+  } else {
+    attention.rotated = by_layer(
+        spec.layers, [&](int layer) { return flags[static_cast<std::size_t>(layer)] != 0; });
+  }
+}
+
+void read_biases(ConfigFields& config, const ArchitectureRow& row, AttentionSpec& attention) {
+  const bool configured = config.boolean(config.one_of({"attention_bias", "use_qkv_bias"}), false);
+  attention.output_bias =
+      row.bias == BiasRule::kAll || (row.bias == BiasRule::kConfigured && configured);
+  attention.qkv_bias = attention.output_bias || row.bias == BiasRule::kQkv ||
+                       (row.bias == BiasRule::kConfiguredQkv && configured);
 }
 
 void read_attention(ConfigFields& config, const ArchitectureRow& row, ModelSpec& spec) {
   AttentionSpec& attention = spec.attention;
-  attention.heads = config.required_integer("num_attention_heads");
-  attention.kv_heads = config.integer("num_key_value_heads", attention.heads);
+  attention.heads = config.required_integer(config.one_of({"num_attention_heads", "n_head"}));
+  const bool one_kv_head =
+      config.boolean("multi_query", false) && !config.boolean("new_decoder_architecture", false);
+  attention.kv_heads =
+      one_kv_head
+          ? 1
+          : config.integer(config.one_of({"num_key_value_heads", "num_kv_heads"}), attention.heads);
   if (const auto head_dim = config.find_integer("head_dim")) {
     attention.head_dim = *head_dim;
   } else if (attention.heads > 0 && spec.hidden % attention.heads == 0) {
@@ -229,20 +203,69 @@ void read_attention(ConfigFields& config, const ArchitectureRow& row, ModelSpec&
                 "is missing",
                 spec.hidden, attention.heads);
   }
-  attention.output_bias = row.bias_in_config && config.boolean("attention_bias", false);
-  attention.qkv_bias = row.qkv_bias || attention.output_bias;
-  attention.qk_norm = row.qk_norm;
+  read_biases(config, row, attention);
+  attention.qk_norm = row.qk_norm != QkNorm::kNone;
+  attention.qk_norm_over_heads = row.qk_norm == QkNorm::kOverHeads;
+  attention.score_cap = static_cast<float>(config.number("attn_logit_softcapping", 0.0));
+  const double usual = 1.0 / std::sqrt(static_cast<double>(std::max(attention.head_dim, 1)));
+  const double scaled_as = config.number("query_pre_attn_scalar", 0.0);
+  const double scale =
+      scaled_as > 0.0 ? 1.0 / std::sqrt(scaled_as) : config.number("attention_multiplier", usual);
+  attention.scale = scale == usual ? 0.0F : static_cast<float>(scale);
+}
+
+void read_mlp(ConfigFields& config, const ArchitectureRow& row, ModelSpec& spec) {
+  spec.mlp = row.mlp;
+  spec.mlp.bias = row.mlp.bias || config.boolean("mlp_bias", false);
+  const std::string_view chosen =  // Gemma's "hidden_act" is ignored if the other is set
+      config.one_of({"hidden_activation", "hidden_act", "activation_function", "activation"});
+  if (!config.has(chosen)) {
+    return;
+  }
+  const std::string name = config.text(chosen, "");
+  const auto activation = find_activation(name);
+  spec.mlp.activation = activation.value_or(Activation::kSilu);
+  if (!activation) {
+    config.fail(ErrorCode::kUnsupported,
+                "\"{}\" is {}: only \"silu\", \"gelu\", \"gelu_pytorch_tanh\", \"gelu_new\" and "
+                "\"relu\" are supported",
+                chosen, quote(name));
+  }
+}
+
+void read_multipliers(ConfigFields& config, const ArchitectureRow& row, ModelSpec& spec) {
+  Multipliers& multipliers = spec.multipliers;
+  const double root = row.embedding_by_root ? std::sqrt(static_cast<double>(spec.hidden)) : 1.0;
+  multipliers.embedding = static_cast<float>(config.number("embedding_multiplier", root));
+  multipliers.residual = static_cast<float>(config.number("residual_multiplier", 1.0));
+  const double divided = config.number("logits_scaling", 1.0);
+  multipliers.logits = static_cast<float>(config.number("logit_scale", 1.0 / divided));
+  multipliers.logit_cap = static_cast<float>(config.number("final_logit_softcapping", 0.0));
+  if (divided == 0.0) {
+    config.fail(ErrorCode::kInvalidArgument, "\"logits_scaling\" is 0: correct it");
+  }
 }
 
 void read_sizes(ConfigFields& config, const ArchitectureRow& row, ModelSpec& spec) {
   spec.architecture = row.name;
-  spec.layers = config.required_integer("num_hidden_layers");
-  spec.hidden = config.required_integer("hidden_size");
-  spec.ffn = config.required_integer("intermediate_size");
+  spec.layers = config.required_integer(config.one_of({"num_hidden_layers", "n_layer"}));
+  spec.hidden = config.required_integer(config.one_of({"hidden_size", "n_embd"}));
+  const std::string_view ffn = config.one_of({"intermediate_size", "ffn_hidden_size", "n_inner"});
+  const bool has_usual = !row.mlp.gated && !config.has(ffn) && spec.hidden < (1 << 20);
+  spec.ffn = has_usual ? 4 * spec.hidden : config.required_integer(ffn);
   spec.vocab = config.required_integer("vocab_size");
-  spec.max_context = config.required_integer("max_position_embeddings");
-  spec.norm_eps = static_cast<float>(config.number("rms_norm_eps", kDefaultNormEps));
+  spec.max_context =
+      config.required_integer(config.one_of({"max_position_embeddings", "n_positions"}));
+  const std::string_view eps =
+      config.one_of({"rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon"});
+  spec.norm_eps =
+      static_cast<float>(config.number(eps, row.norms.layer_norm ? 1e-5 : kDefaultNormEps));
   spec.tied_embeddings = config.boolean("tie_word_embeddings", false);
+  spec.norms = row.norms;
+  spec.parallel_halves = row.parallel_halves;
+  spec.learned_positions =
+      !row.hf_tensors->names[static_cast<std::size_t>(TensorRole::kPositions)].empty();
+  spec.rope.pairing = row.hf_pairing;
 }
 
 // Leaves out ids that no token has, such as -1 for "none".
@@ -271,18 +294,24 @@ std::optional<float> read_range(ConfigFields& config, std::string_view key, doub
 }  // namespace
 
 Result<HfConfig> parse_hf_config(const json::object& object, const std::string& name) {
-  ConfigFields config(object, name);
+  ConfigFields given(object, name);
   HfConfig found;
-  found.row = find_row(config);
-  if (found.row == nullptr) {
-    return config.status().error();
+  found.row = find_row(given);
+  if (!given.status()) {
+    return given.status().error();
   }
+  const json::object whole = whole_config(object, *found.row);
+  ConfigFields config(whole, name);
   refuse_unknown_settings(config);
   found.quantization = read_quantization(config, name);
+  found.spec.stored.precision = read_sparsity(config, name);
   read_sizes(config, *found.row, found.spec);
   read_attention(config, *found.row, found.spec);
-  read_rope(config, name, found.spec.rope);
+  read_mlp(config, *found.row, found.spec);
+  read_multipliers(config, *found.row, found.spec);
+  read_rope(config, name, found.spec);
   read_window(config, *found.row, found.spec);
+  read_rotated(config, *found.row, found.spec);
   add_stop_ids(config, found.spec.vocab, found.generation.stop_ids);
   if (const Status status = config.status(); !status) {
     return status.error();

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <vector>
+
 #include <boost/json/parse.hpp>
 
 #include "model/json_file.h"
@@ -126,7 +129,7 @@ TEST(HfConfig, SlidingWindows) {
       attention(R"({"architectures": ["Qwen2ForCausalLM"], "sliding_window": 32,
                     "use_sliding_window": true, "max_window_layers": 2})");
   EXPECT_EQ(partly.sliding_window, 32);
-  EXPECT_EQ(partly.first_windowed_layer, 2);
+  EXPECT_EQ(partly.windowed, (std::vector<bool>{false, false, true, true, true, true}));
   // By default, 28 layers have no window.
   EXPECT_EQ(attention(R"({"architectures": ["Qwen2ForCausalLM"], "sliding_window": 32,
                           "use_sliding_window": true})")
@@ -142,15 +145,89 @@ TEST(HfConfig, LayerTypes) {
                                types))
         .attention;
   };
-  EXPECT_EQ(attention(R"(["full_attention", "full_attention", "sliding_attention"])")
-                .first_windowed_layer,
-            2);
-  EXPECT_EQ(attention(R"(["sliding_attention", "sliding_attention", "sliding_attention"])")
-                .first_windowed_layer,
-            0);
+  using Flags = std::vector<bool>;
+  EXPECT_EQ(attention(R"(["full_attention", "full_attention", "sliding_attention"])").windowed,
+            (Flags{false, false, true}));
+  EXPECT_EQ(attention(R"(["sliding_attention", "full_attention", "sliding_attention"])").windowed,
+            (Flags{true, false, true}));
+  EXPECT_TRUE(attention(R"(["sliding_attention", "sliding_attention", "sliding_attention"])")
+                  .windowed.empty());
   EXPECT_EQ(attention(R"(["full_attention", "full_attention", "full_attention"])").sliding_window,
             0);
-  EXPECT_EQ(attention("null").first_windowed_layer, 1);
+  EXPECT_EQ(attention("null").windowed, (Flags{false, true, true}));
+}
+
+// Checks the settings of published models.
+TEST(HfConfig, YarnAndLongropeExtendTheContext) {
+  const ModelSpec qwen = spec_of(R"({"architectures": ["Qwen2ForCausalLM"],
+      "max_position_embeddings": 32768, "rope_scaling": {"type": "yarn", "factor": 4.0,
+      "original_max_position_embeddings": 32768}})");
+  EXPECT_EQ(qwen.rope.scaling, RopeScaling::kYarn);
+  EXPECT_EQ(qwen.max_context, 131072);
+  EXPECT_EQ(qwen.rope.original_context, 32768);
+  EXPECT_NEAR(qwen.rope.magnitude, 1.13862944, 1e-8);
+  const ModelSpec phi = spec_of(R"({"architectures": ["Phi3ForCausalLM"],
+      "max_position_embeddings": 131072, "original_max_position_embeddings": 4096,
+      "rope_scaling": {"type": "su", "short_factor": [1, 1, 1, 1], "long_factor": [1, 2, 3, 4]},
+      "num_attention_heads": 8})");
+  EXPECT_EQ(phi.rope.scaling, RopeScaling::kLong);
+  EXPECT_EQ(phi.max_context, 131072);
+  EXPECT_NEAR(phi.rope.magnitude, 1.19023807, 1e-8);
+  EXPECT_EQ(phi.rope.long_divisors, (std::vector<float>{1, 2, 3, 4}));
+  const ModelSpec ntk = spec_of(R"({"max_position_embeddings": 2048, "rope_theta": 10000,
+      "rope_scaling": {"type": "dynamic", "factor": 2.0}, "head_dim": 64})");
+  EXPECT_EQ(ntk.max_context, 4096);
+  EXPECT_NEAR(ntk.rope.theta, 10000 * std::pow(3.0, 64.0 / 62.0), 1e-6);
+}
+
+TEST(HfConfig, FamiliesLeaveOutWhatTheirCodeKnows) {
+  // gemma-3-4b-it: the decoder's own fields, without heads, theta and patterns.
+  const ModelSpec gemma = spec_of(R"({"architectures": ["Gemma3ForConditionalGeneration"],
+      "model_type": "gemma3", "num_attention_heads": "-", "num_key_value_heads": "-",
+      "max_position_embeddings": "-", "vocab_size": "-", "rope_theta": "-", "hidden_act": "-",
+      "text_config": {"hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34,
+                      "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+                      "sliding_window": 1024}})");
+  EXPECT_EQ(gemma.attention.heads, 8);
+  EXPECT_EQ(gemma.attention.kv_heads, 4);
+  EXPECT_EQ(gemma.attention.head_dim, 256);
+  EXPECT_EQ(gemma.attention.scale, 0.0F);
+  EXPECT_EQ(gemma.attention.window_of(4), 1024);
+  EXPECT_EQ(gemma.attention.window_of(5), 0);
+  EXPECT_EQ(gemma.rope.theta, 1e6);
+  EXPECT_EQ(gemma.rope.factor, 8.0);
+  ASSERT_TRUE(gemma.windowed_rope.has_value());
+  EXPECT_EQ(gemma.windowed_rope->theta, 1e4);
+  EXPECT_EQ(gemma.windowed_rope->scaling, RopeScaling::kNone);
+  EXPECT_EQ(gemma.mlp.activation, Activation::kGeluTanh);
+  EXPECT_TRUE(gemma.tied_embeddings);
+  // The same in the form of newer files.
+  const ModelSpec nested = spec_of(R"({"architectures": ["Gemma3ForCausalLM"],
+      "hidden_act": "-", "rope_parameters": {
+        "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1000000},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 10000}}})");
+  EXPECT_EQ(nested.rope.factor, 8.0);
+  EXPECT_EQ(nested.windowed_rope->theta, 1e4);
+  // gemma-2-27b: scores are scaled by another width than the heads'.
+  const ModelSpec wide = spec_of(R"({"architectures": ["Gemma2ForCausalLM"], "head_dim": 128,
+      "query_pre_attn_scalar": 144, "hidden_act": "-"})");
+  EXPECT_NEAR(wide.attention.scale, 1.0 / 12.0, 1e-7);
+  EXPECT_EQ(wide.attention.score_cap, 50.0F);
+  EXPECT_EQ(wide.multipliers.logit_cap, 30.0F);
+}
+
+TEST(HfConfig, AnUnknownArchitectureHasANearestOne) {
+  const auto message = [](std::string_view changes) {
+    const Result<HfConfig> config = parse_config(changes);
+    EXPECT_FALSE(config.ok());
+    return config.ok() ? std::string() : config.error().message;
+  };
+  EXPECT_NE(message(R"({"architectures": ["Qwen3NextForCausalLM"]})")
+                .find("\"Qwen3NextForCausalLM\" is not supported: the nearest supported one is "
+                      "Qwen3ForCausalLM, and all are LlamaForCausalLM, "),
+            std::string::npos);
+  EXPECT_NE(message(R"({"architectures": ["GPT2ForCausalLM"]})").find("nearest supported one is G"),
+            std::string::npos);
 }
 
 TEST(HfConfig, RopeOfAllSpellings) {
@@ -203,9 +280,9 @@ TEST_P(RefusedConfig, SaysWhy) {
 INSTANTIATE_TEST_SUITE_P(
     Table, RefusedConfig,
     testing::Values(
-        ConfigRefusal{"architecture", R"({"architectures": ["GPT2LMHeadModel"]})",
-                      "\"GPT2LMHeadModel\" is not supported: it must be one of LlamaForCausalLM, "
-                      "MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM"},
+        ConfigRefusal{"architecture", R"({"architectures": ["MambaForCausalLM"]})",
+                      "\"MambaForCausalLM\" is not supported: the nearest supported one is "
+                      "LlamaForCausalLM"},
         ConfigRefusal{"no_architecture", R"({"architectures": "-", "model_type": "-"})",
                       "architecture \"\""},
         ConfigRefusal{"architectures_text", R"({"architectures": "x"})", "list of strings"},
@@ -221,8 +298,9 @@ INSTANTIATE_TEST_SUITE_P(
         ConfigRefusal{"negative_window",
                       R"({"architectures": ["MistralForCausalLM"], "sliding_window": -4})",
                       "sliding window"},
-        ConfigRefusal{"mlp_bias", R"({"mlp_bias": true})", "mlp_bias"},
-        ConfigRefusal{"activation", R"({"hidden_act": "gelu"})", "\"gelu\""},
+        ConfigRefusal{"activation", R"({"hidden_act": "mish"})", "\"hidden_act\" is \"mish\""},
+        ConfigRefusal{"alibi", R"({"architectures": ["FalconForCausalLM"], "alibi": true})",
+                      "\"alibi\" is true"},
         ConfigRefusal{"bitsandbytes",
                       R"({"quantization_config": {"quant_method": "bitsandbytes"}})",
                       "quantised by \"bitsandbytes\""},
@@ -252,12 +330,18 @@ INSTANTIATE_TEST_SUITE_P(
                       "format \"marlin\""},
         ConfigRefusal{"unnamed_quantization", R"({"quantization_config": {}})",
                       "quantised by unnamed"},
-        ConfigRefusal{"yarn", R"({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}})",
-                      "\"yarn\""},
-        ConfigRefusal{"dynamic", R"({"rope_scaling": {"type": "dynamic", "factor": 2.0}})",
-                      "\"dynamic\""},
+        ConfigRefusal{"unknown_scaling", R"({"rope_scaling": {"rope_type": "3d", "factor": 4.0}})",
+                      "rope scaling \"3d\" is not supported"},
+        ConfigRefusal{"yarn", R"({"rope_scaling": {"rope_type": "yarn", "factor": 4.0,
+                                                   "original_max_position_embeddings": 0}})",
+                      "original_max_position_embeddings 0 above 0"},
+        ConfigRefusal{"dynamic", R"({"rope_scaling": {"type": "dynamic", "factor": 0.5}})",
+                      "at least 1, not 0.5"},
         ConfigRefusal{"longrope", R"({"rope_scaling": {"type": "longrope", "short_factor": [1]}})",
-                      "\"longrope\""},
+                      "\"long_factor\""},
+        ConfigRefusal{"longrope_count", R"({"rope_scaling": {"type": "longrope",
+                                            "short_factor": [1], "long_factor": [1]}})",
+                      "one for each rotated pair"},
         ConfigRefusal{"linear_without_factor", R"({"rope_scaling": {"type": "linear"}})",
                       "\"rope_scaling.factor\" is missing"},
         ConfigRefusal{"linear_by_0", R"({"rope_scaling": {"type": "linear", "factor": 0}})",
@@ -273,15 +357,10 @@ INSTANTIATE_TEST_SUITE_P(
         ConfigRefusal{"rope_per_layer_type",
                       R"({"rope_parameters": {"full_attention": {"rope_theta": 1}}})",
                       "differs between kinds of layers"},
-        ConfigRefusal{"partial_rotation", R"({"partial_rotary_factor": 0.5})",
+        ConfigRefusal{"partial_rotation", R"({"partial_rotary_factor": -0.5})",
                       "partial_rotary_factor"},
         ConfigRefusal{"theta", R"({"rope_theta": 0})", "rope theta 0"},
         ConfigRefusal{"infinite_theta", R"({"rope_theta": 1e999})", "\"rope_theta\" must be"},
-        ConfigRefusal{"alternating_windows",
-                      R"({"architectures": ["Qwen3ForCausalLM"], "sliding_window": 32,
-                    "use_sliding_window": true, "num_hidden_layers": 3, "layer_types":
-                    ["sliding_attention", "full_attention", "sliding_attention"]})",
-                      "layer_types"},
         ConfigRefusal{"unknown_layer_type",
                       R"({"architectures": ["MistralForCausalLM"], "sliding_window": 32,
                     "num_hidden_layers": 1, "layer_types": ["linear_attention"]})",

@@ -44,7 +44,14 @@ Status add_rope(const RopeSpec& rope, int head_dim, json::object& config) {
     }
     scaling = *found;
   }
-  if (scaling.scaling == RopeScaling::kLinear) {
+  if (scaling.scaling == RopeScaling::kYarn) {
+    config["rope_scaling"] = {{"rope_type", "yarn"},
+                              {"factor", scaling.factor},
+                              {"attention_factor", scaling.magnitude},
+                              {"beta_fast", scaling.beta_fast},
+                              {"beta_slow", scaling.beta_slow},
+                              {"original_max_position_embeddings", scaling.original_context}};
+  } else if (scaling.scaling == RopeScaling::kLinear) {
     config["rope_scaling"] = {{"rope_type", "linear"}, {"factor", scaling.factor}};
   } else if (scaling.scaling == RopeScaling::kLlama3) {
     config["rope_scaling"] = {{"rope_type", "llama3"},
@@ -60,6 +67,10 @@ Status add_rope(const RopeSpec& rope, int head_dim, json::object& config) {
 
 Result<json::object> hf_config_of(const ModelSpec& spec, const GenerationDefaults& generation) {
   const ArchitectureRow& row = architecture_of(spec);
+  if (!row.writable) {
+    return make_error(ErrorCode::kUnsupported, "no config can be written for the family {}",
+                      row.name);
+  }
   json::object config{{"architectures", json::array{row.hf_class}},
                       {"model_type", spec.architecture},
                       {"hidden_act", "silu"},
@@ -77,14 +88,16 @@ Result<json::object> hf_config_of(const ModelSpec& spec, const GenerationDefault
   if (!generation.stop_ids.empty()) {
     config["eos_token_id"] = json::array(generation.stop_ids.begin(), generation.stop_ids.end());
   }
-  if (row.bias_in_config) {
+  if (row.bias == BiasRule::kConfigured) {
     config["attention_bias"] = spec.attention.output_bias;
   }
   if (spec.attention.sliding_window > 0 && row.window != WindowRule::kNever) {
     config["sliding_window"] = spec.attention.sliding_window;
     if (row.window == WindowRule::kWhenEnabled) {
       config["use_sliding_window"] = true;
-      config["max_window_layers"] = spec.attention.first_windowed_layer;
+      const std::vector<bool>& windowed = spec.attention.windowed;
+      config["max_window_layers"] =
+          std::find(windowed.begin(), windowed.end(), true) - windowed.begin();
     }
   }
   if (const Status added = add_rope(spec.rope, spec.attention.head_dim, config); !added.ok()) {

@@ -118,6 +118,7 @@ void LayerScaler::after_up() {
   constexpr Role kReaders[] = {Role::kDown};
   const std::vector<float> scales = search(kReaders);
   divide_rows(layer_.tensor(Role::kUp), scales);
+  divide_rows(layer_.tensor(Role::kUpBias), scales);
   multiply(kReaders, scales);
 }
 
@@ -159,7 +160,8 @@ Status check_weights(const LayerTensors& layer) {
       return make_error(ErrorCode::kUnsupported,
                         "tensor {} has weights that are not finite or beyond {}: it cannot be "
                         "quantised",
-                        tensor_name(*architectures().front().hf_tensors, role, 0), kLargestWeight);
+                        tensor_name(architectures().front().hf_tensors->names, role, 0),
+                        kLargestWeight);
     }
   }
   return {};

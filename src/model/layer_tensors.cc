@@ -10,16 +10,10 @@ namespace {
 ModelSpec spec_of_layer(const ModelSpec& model, int layer) {
   ModelSpec spec = model;
   spec.layers = 1;
-  if (layer < spec.attention.first_windowed_layer) {
-    spec.attention.sliding_window = 0;
-  }
-  spec.attention.first_windowed_layer = 0;
+  spec.attention.sliding_window = model.attention.window_of(layer);
+  spec.attention.rotated.assign(1, model.attention.rotates(layer));
+  spec.attention.windowed.clear();
   return spec;
-}
-
-bool of_layers(TensorRole role) {
-  return role != TensorRole::kEmbedding && role != TensorRole::kFinalNorm &&
-         role != TensorRole::kOutput;
 }
 
 }  // namespace
@@ -27,7 +21,7 @@ bool of_layers(TensorRole role) {
 LayerTensors::LayerTensors(const Checkpoint& checkpoint, int layer)
     : spec_(spec_of_layer(checkpoint.spec(), layer)) {
   for (const NeededTensor& need : needed_tensors(spec_)) {
-    if (!of_layers(need.role)) {
+    if (is_outer(need.role)) {
       continue;
     }
     const std::int64_t rows = need.columns == 0 ? 1 : need.rows;

@@ -168,9 +168,7 @@ Status ModelWriter::write_floats(std::span<const float> values, const std::strin
 Status ModelWriter::write_outer(const Checkpoint& checkpoint) {
   for (std::size_t i = 0; i < order_.size(); ++i) {
     const NeededTensor& need = order_[i];
-    const bool outer = need.role == TensorRole::kEmbedding || need.role == TensorRole::kFinalNorm ||
-                       need.role == TensorRole::kOutput;
-    if (!outer) {
+    if (!is_outer(need.role)) {
       break;
     }
     const std::int64_t rows = need.columns == 0 ? 1 : need.rows;
@@ -194,10 +192,7 @@ Status ModelWriter::write_layer(int layer, const LayerTensors& tensors,
                                 const QuantizedLayer& quantized) {
   for (std::size_t i = 0; i < order_.size(); ++i) {
     const NeededTensor& need = order_[i];
-    const bool of_this_layer = need.layer == layer && need.role != TensorRole::kEmbedding &&
-                               need.role != TensorRole::kFinalNorm &&
-                               need.role != TensorRole::kOutput;
-    if (!of_this_layer) {
+    if (need.layer != layer || is_outer(need.role)) {
       continue;
     }
     if (!is_matrix(need.role)) {
@@ -295,12 +290,18 @@ Status write_quantized_model(cpu::Team& team, const QuantizeJob& job,
   if (!opened) {
     return opened.error();
   }
+  const ArchitectureRow& row = architecture_of((*opened)->spec());
+  if (!row.writable) {
+    return make_error(ErrorCode::kUnsupported,
+                      "{} is of the family {}, whose models cannot be written quantised: serve the "
+                      "original with --dtype w8 or w4, which rounds it while it is loaded",
+                      job.source.string(), row.name);
+  }
   const std::unique_ptr<Checkpoint> checkpoint = in_half_split_order(*std::move(opened));
   if (Status written = write_config(job, *checkpoint); !written) {
     return written;
   }
-  auto writer =
-      ModelWriter::create(*checkpoint, *architecture_of(checkpoint->spec()).hf_tensors, job);
+  auto writer = ModelWriter::create(*checkpoint, row.hf_tensors->names, job);
   if (!writer) {
     return writer.error();
   }

@@ -227,6 +227,9 @@ TEST_F(QuantizedModel, AGgufFileGivesTheCopyThatItsDirectoryGives) {
     write_hf_checkpoint(directory.path(), model.spec, {.type = SafetensorsType::kF32});
     const TemporaryDirectory folder;
     const fs::path gguf = folder.path() / "model.gguf";
+    if (!has_gguf(model.spec) || model.spec.rope.scaling == RopeScaling::kLong) {
+      continue;  // longrope's factors are for the heads that the model had
+    }
     write_gguf_checkpoint(gguf, model.spec, {.type = GgufType::kF32});
     std::vector<std::unique_ptr<Checkpoint>> copies;
     for (const fs::path& source : {fs::path(directory.path()), gguf}) {
@@ -234,9 +237,18 @@ TEST_F(QuantizedModel, AGgufFileGivesTheCopyThatItsDirectoryGives) {
       const Status written = write_quantized_model(
           team_, {.source = source, .target = target.path(), .options = options},
           [](std::int64_t, std::int64_t) {});
+      if (!architecture_of(model.spec).writable) {
+        ASSERT_FALSE(written.ok());
+        EXPECT_NE(written.error().message.find("cannot be written quantised"), std::string::npos)
+            << model.name << ": " << written.error().message;
+        break;
+      }
       ASSERT_TRUE(written.ok()) << model.name << ": " << written.error().message;
       copies.push_back(opened(target.path()));
       ASSERT_NE(copies.back(), nullptr);
+    }
+    if (copies.empty()) {
+      continue;
     }
     const std::vector<double> want =
         rope_frequencies(copies[0]->spec().rope, model.spec.attention.head_dim);
@@ -253,7 +265,7 @@ TEST_F(QuantizedModel, AGgufFileGivesTheCopyThatItsDirectoryGives) {
       copies[0]->read_rows(need.role, need.layer, 0, rows, a.data());
       copies[1]->read_rows(need.role, need.layer, 0, rows, b.data());
       ASSERT_EQ(a, b) << model.name << ", "
-                      << tensor_name(*architecture_of(model.spec).hf_tensors, need.role,
+                      << tensor_name(architecture_of(model.spec).hf_tensors->names, need.role,
                                      need.layer);
     }
     ++compared;
@@ -341,7 +353,7 @@ TEST(Calibration, TakesTextThroughLayersAsServingDoes) {
   const auto weights = load_weights(*checkpoint, std::vector<LayerPrecision>(2), Precision::kBf16);
   ASSERT_TRUE(weights.ok());
   auto scratch = Scratch::create(spec, 128, 1);
-  const RotaryTable rope(spec.rope, spec.attention.head_dim, 128);
+  const RotaryTables rope(spec, 128);
   const std::int64_t stride = 2 * 2 * 32 * 16 * 2;
   std::vector<float> memory(static_cast<std::size_t>(stride * 8 * 2) / sizeof(float));
   std::vector<cpu::KvLayer> kv(2, {.block_stride_bytes = stride, .kv_heads = 2, .head_dim = 32});
@@ -376,12 +388,12 @@ TEST(LayerTensors, KeepAWindowOnlyWhereTheLayerHasOne) {
   const TemporaryDirectory directory;
   ModelSpec spec = two_layer_spec();
   spec.attention.sliding_window = 8;
-  spec.attention.first_windowed_layer = 1;
+  spec.attention.windowed = {false, true};
   write_hf_checkpoint(directory.path(), spec);
   const auto checkpoint = opened(directory.path());
   EXPECT_EQ(LayerTensors(*checkpoint, 0).spec().attention.sliding_window, 0);
   EXPECT_EQ(LayerTensors(*checkpoint, 1).spec().attention.sliding_window, 8);
-  EXPECT_EQ(LayerTensors(*checkpoint, 1).spec().attention.first_windowed_layer, 0);
+  EXPECT_TRUE(LayerTensors(*checkpoint, 1).spec().attention.windowed.empty());
 }
 
 }  // namespace

@@ -28,11 +28,21 @@ Spread spread_of(TensorRole role, std::int64_t width, const ModelSpec& spec) {
     case TensorRole::kMlpNorm:
     case TensorRole::kQueryNorm:
     case TensorRole::kKeyNorm:
+    case TensorRole::kAttentionPostNorm:
+    case TensorRole::kMlpPostNorm:
       return {1.0F, 0.2F};
     case TensorRole::kQueryBias:
     case TensorRole::kKeyBias:
     case TensorRole::kValueBias:
     case TensorRole::kAttentionOutputBias:
+    case TensorRole::kFinalNormBias:
+    case TensorRole::kOutputBias:
+    case TensorRole::kPositions:
+    case TensorRole::kAttentionNormBias:
+    case TensorRole::kMlpNormBias:
+    case TensorRole::kGateBias:
+    case TensorRole::kUpBias:
+    case TensorRole::kDownBias:
       return {0.0F, 0.1F};
     case TensorRole::kAttentionOutput:
     case TensorRole::kDown:

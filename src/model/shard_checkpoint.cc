@@ -44,6 +44,8 @@ ShardCheckpoint::Cut ShardCheckpoint::rows_of(TensorRole role) const {
     case TensorRole::kAttentionOutput:
     case TensorRole::kDown:
       return {spec_.hidden, 0, spec_.hidden, spec_.hidden};
+    case TensorRole::kPositions:
+      return {spec_.max_context, 0, spec_.max_context, spec_.max_context};
     default:
       return {1, 0, 1, 1};
   }
@@ -59,11 +61,16 @@ ShardCheckpoint::Cut ShardCheckpoint::columns_of(TensorRole role) const {
     case TensorRole::kValueBias:
       return cut_heads(model.kv_heads, spec_.attention.kv_heads);
     case TensorRole::kDown:
+    case TensorRole::kGateBias:
+    case TensorRole::kUpBias:
       return cut_neurons();
+    case TensorRole::kOutputBias:
+      return cut_vocab();
     case TensorRole::kQueryNorm:
     case TensorRole::kKeyNorm:
       return {model.head_dim, 0, model.head_dim, model.head_dim};
     case TensorRole::kAttentionOutputBias:
+    case TensorRole::kDownBias:
       return {spec_.hidden, 0, shard_ == 0 ? spec_.hidden : 0, spec_.hidden};
     default:
       return {spec_.hidden, 0, spec_.hidden, spec_.hidden};

@@ -13,7 +13,7 @@ namespace protean {
 // components load shards. It has its heads' rows of the projections and columns of the attention
 // output, its neurons' rows of gate and up and columns of down, its rows of the embedding matrix
 // and LM head, zeros for padding, and all norms. Shards are added up, so only shard 0 has the
-// output bias; the others have zeros. Borrows the model.
+// biases of the attention output and of down; the others have zeros. Borrows the model.
 class ShardCheckpoint final : public Checkpoint {
  public:
   ShardCheckpoint(const Checkpoint& model, int shard, int shards);

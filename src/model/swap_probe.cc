@@ -90,7 +90,7 @@ SwapProbe::SwapProbe(cpu::Team& team, const Checkpoint& checkpoint, const SwapPr
     : team_(team),
       spec_(checkpoint.spec()),
       options_(options),
-      rope_(spec_.rope, spec_.attention.head_dim, options.longest),
+      rope_(spec_, options.longest),
       positions_(static_cast<std::size_t>(options.longest)) {
   std::iota(positions_.begin(), positions_.end(), 0);
 }

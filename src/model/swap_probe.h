@@ -88,7 +88,7 @@ class SwapProbe {
   std::vector<std::array<std::array<cpu::Region, 2>, 2>> memory_;
   std::vector<float> gram_memory_;
   cpu::PackedMatrix gram_;  // of the LM head
-  RotaryTable rope_;
+  RotaryTables rope_;
   OneLayerKv kv_;
   std::vector<cpu::KvLayer> kv_layers_;  // all share the same memory
   std::vector<int> positions_;

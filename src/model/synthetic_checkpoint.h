@@ -41,7 +41,11 @@ class SyntheticCheckpoint : public Checkpoint {
       case TensorRole::kKeyNorm:
         return attention.head_dim;
       case TensorRole::kDown:
+      case TensorRole::kGateBias:
+      case TensorRole::kUpBias:
         return spec_.ffn;
+      case TensorRole::kOutputBias:
+        return spec_.vocab;
       default:
         return spec_.hidden;
     }
@@ -61,6 +65,8 @@ class SyntheticCheckpoint : public Checkpoint {
       case TensorRole::kMlpNorm:
       case TensorRole::kQueryNorm:
       case TensorRole::kKeyNorm:
+      case TensorRole::kAttentionPostNorm:
+      case TensorRole::kMlpPostNorm:
         return 1.0F + 0.25F * unit;
       case TensorRole::kEmbedding:
         return spec_.tied_embeddings ? unit / std::sqrt(static_cast<float>(width)) : unit;

@@ -28,7 +28,10 @@ bool alike(const ModelSpec& a, const ModelSpec& b) {
          a.norm_eps == b.norm_eps && a.tied_embeddings == b.tied_embeddings &&
          a.rope.pairing == b.rope.pairing && a.rope.theta == b.rope.theta && x.heads == y.heads &&
          x.kv_heads == y.kv_heads && x.head_dim == y.head_dim && x.qkv_bias == y.qkv_bias &&
-         x.output_bias == y.output_bias && x.qk_norm == y.qk_norm;
+         x.output_bias == y.output_bias && x.qk_norm == y.qk_norm &&
+         x.qk_norm_over_heads == y.qk_norm_over_heads && a.mlp == b.mlp && a.norms == b.norms &&
+         a.multipliers == b.multipliers && a.parallel_halves == b.parallel_halves &&
+         a.learned_positions == b.learned_positions && a.output_bias == b.output_bias;
 }
 
 std::string file_name(const ComponentVariant& which) {

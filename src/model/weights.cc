@@ -58,15 +58,21 @@ void lay_out_attention(LayerWeights& layer, const ModelSpec& spec, cpu::WeightFo
   layer.key = carver.matrix(format, kv, spec.hidden);
   layer.value = carver.matrix(format, kv, spec.hidden);
   layer.attention_output = carver.matrix(format, spec.hidden, q);
-  layer.attention_norm = carver.vector(spec.hidden);
+  if (spec.norms.before) {
+    layer.attention_norm = carver.vector(spec.hidden);
+    layer.attention_norm_bias = carver.vector(spec.norms.bias ? spec.hidden : 0);
+  }
+  if (spec.norms.after) {
+    layer.post_norm.attention = carver.vector(spec.hidden);
+  }
   if (attention.qkv_bias) {
     layer.query_bias = carver.vector(q);
     layer.key_bias = carver.vector(kv);
     layer.value_bias = carver.vector(kv);
   }
   if (attention.qk_norm) {
-    layer.query_norm = carver.vector(attention.head_dim);
-    layer.key_norm = carver.vector(attention.head_dim);
+    layer.query_norm = carver.vector(attention.qk_norm_over_heads ? q : attention.head_dim);
+    layer.key_norm = carver.vector(attention.qk_norm_over_heads ? kv : attention.head_dim);
   }
   if (attention.output_bias) {
     layer.attention_output_bias = carver.vector(spec.hidden);
@@ -75,10 +81,23 @@ void lay_out_attention(LayerWeights& layer, const ModelSpec& spec, cpu::WeightFo
 
 void lay_out_mlp(LayerWeights& layer, const ModelSpec& spec, cpu::WeightFormat format,
                  Carver& carver) {
-  layer.gate = carver.matrix(format, spec.ffn, spec.hidden);
+  if (spec.mlp.gated) {
+    layer.gate = carver.matrix(format, spec.ffn, spec.hidden);
+  }
   layer.up = carver.matrix(format, spec.ffn, spec.hidden);
   layer.down = carver.matrix(format, spec.hidden, spec.ffn);
-  layer.mlp_norm = carver.vector(spec.hidden);
+  if (spec.norms.before) {
+    layer.mlp_norm = carver.vector(spec.hidden);
+    layer.mlp_norm_bias = carver.vector(spec.norms.bias ? spec.hidden : 0);
+  }
+  if (spec.norms.after) {
+    layer.post_norm.mlp = carver.vector(spec.hidden);
+  }
+  if (spec.mlp.bias) {
+    layer.mlp_bias.gate = carver.vector(spec.mlp.gated ? spec.ffn : 0);
+    layer.mlp_bias.up = carver.vector(spec.ffn);
+    layer.mlp_bias.down = carver.vector(spec.hidden);
+  }
 }
 
 std::int64_t lay_out_half(LayerWeights& layer, const ModelSpec& spec, Component half,
@@ -99,55 +118,16 @@ std::int64_t lay_out_embeddings(EmbeddingWeights& embeddings, const ModelSpec& s
   embeddings.output =
       spec.tied_embeddings ? embeddings.embedding : carver.matrix(format, spec.vocab, spec.hidden);
   embeddings.final_norm = carver.vector(spec.hidden);
+  embeddings.final_norm_bias = carver.vector(spec.norms.bias ? spec.hidden : 0);
+  embeddings.output_bias = carver.vector(spec.output_bias ? spec.vocab : 0);
+  embeddings.positions =
+      carver.vector(spec.learned_positions ? std::int64_t{spec.max_context} * spec.hidden : 0);
   return carver.bytes();
 }
 
-std::string_view name_of(TensorRole role) {
-  switch (role) {
-    case TensorRole::kEmbedding:
-      return "embedding matrix";
-    case TensorRole::kFinalNorm:
-      return "final norm";
-    case TensorRole::kOutput:
-      return "LM head";
-    case TensorRole::kAttentionNorm:
-      return "attention norm";
-    case TensorRole::kQuery:
-      return "query projection";
-    case TensorRole::kKey:
-      return "key projection";
-    case TensorRole::kValue:
-      return "value projection";
-    case TensorRole::kAttentionOutput:
-      return "attention output projection";
-    case TensorRole::kQueryBias:
-      return "query bias";
-    case TensorRole::kKeyBias:
-      return "key bias";
-    case TensorRole::kValueBias:
-      return "value bias";
-    case TensorRole::kAttentionOutputBias:
-      return "attention output bias";
-    case TensorRole::kQueryNorm:
-      return "query norm";
-    case TensorRole::kKeyNorm:
-      return "key norm";
-    case TensorRole::kMlpNorm:
-      return "MLP norm";
-    case TensorRole::kGate:
-      return "gate projection";
-    case TensorRole::kUp:
-      return "up projection";
-    case TensorRole::kDown:
-      return "down projection";
-  }
-  return "tensor";
-}
-
 std::string place_of(TensorRole role, int layer) {
-  const bool outer = role == TensorRole::kEmbedding || role == TensorRole::kOutput ||
-                     role == TensorRole::kFinalNorm;
-  return outer ? std::string(name_of(role)) : fmt::format("layer {}, {}", layer, name_of(role));
+  return is_outer(role) ? std::string(name_of(role))
+                        : fmt::format("layer {}, {}", layer, name_of(role));
 }
 
 Error not_finite(std::string_view place) {
@@ -158,7 +138,8 @@ Error not_finite(std::string_view place) {
 
 Status read_vector(const Checkpoint& checkpoint, TensorRole role, int layer, std::span<float> out) {
   if (!out.empty()) {
-    checkpoint.read_rows(role, layer, 0, 1, out.data());
+    const int rows = role == TensorRole::kPositions ? checkpoint.spec().max_context : 1;
+    checkpoint.read_rows(role, layer, 0, rows, out.data());
     checkpoint.release(role, layer);
   }
   return all_finite(out) ? Status() : Status(not_finite(place_of(role, layer)));
@@ -223,7 +204,10 @@ LaidOut lay_out(const ModelSpec& spec, Component component, Precision precision,
   if (component == Component::kEmbeddings) {
     EmbeddingWeights embeddings;
     const std::int64_t bytes = lay_out_embeddings(embeddings, spec, precision, memory);
-    LaidOut out{{{TensorRole::kFinalNorm, embeddings.final_norm}},
+    LaidOut out{{{TensorRole::kFinalNorm, embeddings.final_norm},
+                 {TensorRole::kFinalNormBias, embeddings.final_norm_bias},
+                 {TensorRole::kOutputBias, embeddings.output_bias},
+                 {TensorRole::kPositions, embeddings.positions}},
                 {{TensorRole::kEmbedding, embeddings.embedding}},
                 bytes};
     if (!spec.tied_embeddings) {
@@ -234,13 +218,22 @@ LaidOut lay_out(const ModelSpec& spec, Component component, Precision precision,
   LayerWeights layer;
   const std::int64_t bytes = lay_out_half(layer, spec, component, precision, memory);
   if (component == Component::kMlp) {
-    return {{{TensorRole::kMlpNorm, layer.mlp_norm}},
-            {{TensorRole::kGate, layer.gate},
-             {TensorRole::kUp, layer.up},
-             {TensorRole::kDown, layer.down}},
-            bytes};
+    LaidOut out{{{TensorRole::kMlpNorm, layer.mlp_norm},
+                 {TensorRole::kMlpNormBias, layer.mlp_norm_bias},
+                 {TensorRole::kGateBias, layer.mlp_bias.gate},
+                 {TensorRole::kUpBias, layer.mlp_bias.up},
+                 {TensorRole::kDownBias, layer.mlp_bias.down},
+                 {TensorRole::kMlpPostNorm, layer.post_norm.mlp}},
+                {{TensorRole::kUp, layer.up}, {TensorRole::kDown, layer.down}},
+                bytes};
+    if (spec.mlp.gated) {
+      out.matrices.emplace(out.matrices.begin(), TensorRole::kGate, layer.gate);
+    }
+    return out;
   }
   return {{{TensorRole::kAttentionNorm, layer.attention_norm},
+           {TensorRole::kAttentionNormBias, layer.attention_norm_bias},
+           {TensorRole::kAttentionPostNorm, layer.post_norm.attention},
            {TensorRole::kQueryBias, layer.query_bias},
            {TensorRole::kKeyBias, layer.key_bias},
            {TensorRole::kValueBias, layer.value_bias},
@@ -266,6 +259,7 @@ cpu::WeightFormat weight_format(Precision precision, int group) {
   constexpr std::array<cpu::WeightFormat, kWeightStorages.size()> kFormats = {{
       {.kind = cpu::WeightKind::kF32},
       {.kind = cpu::WeightKind::kBf16},
+      {.kind = cpu::WeightKind::kTwoOfFour},
       {.kind = cpu::WeightKind::kW8, .symmetric = true},
       {.kind = cpu::WeightKind::kW4, .symmetric = false},
       {.kind = cpu::WeightKind::kW3, .symmetric = false},

@@ -23,6 +23,18 @@ cpu::WeightFormat weight_format(Precision precision, int group);
 // unchanged.
 Status pack_rows(const cpu::PackedMatrix& matrix, std::int64_t panel, std::span<const float> rows);
 
+struct MlpBiases {
+  std::span<float> gate;
+  std::span<float> up;
+  std::span<float> down;
+};
+
+// The norms of what the halves of a layer add to the residual stream.
+struct PostNorms {
+  std::span<float> attention;
+  std::span<float> mlp;
+};
+
 // The weights of a layer or of one shard of it (cost/shards.h), packed for kernels, with norms and
 // biases in f32. Each half (attention or MLP, with the norm before it) has a precision of its own
 // and lies in one contiguous piece of memory, which is borrowed. Tensors that the model lacks are
@@ -40,10 +52,14 @@ struct LayerWeights {
   std::span<float> key_bias;
   std::span<float> value_bias;
   std::span<float> attention_output_bias;
-  cpu::PackedMatrix gate;
+  cpu::PackedMatrix gate;  // no outputs if the MLP is not gated
   cpu::PackedMatrix up;
   cpu::PackedMatrix down;
   std::span<float> mlp_norm;
+  std::span<float> attention_norm_bias;
+  std::span<float> mlp_norm_bias;
+  MlpBiases mlp_bias;
+  PostNorms post_norm;
 };
 
 // The embedding matrix, LM head and final norm, or one shard of them with its rows of the
@@ -53,6 +69,9 @@ struct EmbeddingWeights {
   cpu::PackedMatrix embedding;
   cpu::PackedMatrix output;
   std::span<float> final_norm;
+  std::span<float> final_norm_bias;
+  std::span<float> output_bias;
+  std::span<float> positions;  // [max_context][hidden]
 };
 
 // Names packed weights: a component of a model at a precision, whole or one shard of it.

@@ -9,6 +9,7 @@
 #include "base/replica_id.h"
 #include "base/result.h"
 #include "base/units.h"
+#include "contract/groups.h"
 #include "contract/morph.h"
 #include "contract/request.h"
 #include "contract/step.h"
@@ -55,12 +56,17 @@ struct WantForm {
   std::uint64_t wish_id = 0;
   FormWish wish;
 };
+// An operator asks which replicas are to serve as one. The fleet answers with one GroupsAnswered.
+struct WantGroups {
+  std::uint64_t wish_id = 0;
+  GroupWish wish;
+};
 struct Tick {};  // time has passed: the engine checks deadlines
 
 struct Event {
   TimeNs at_ns = 0;
   std::variant<Arrival, Cancel, StepDone, MorphReady, MorphDone, BlocksCopied, WantForm,
-               WantMigration, Tick>
+               WantMigration, WantGroups, Tick>
       what;
   // The replica whose executor reports, or of which an operator asks something. The fleet chooses
   // the replica of the other events.

@@ -11,6 +11,7 @@
 #include "base/replica_id.h"
 #include "base/result.h"
 #include "base/units.h"
+#include "contract/groups.h"
 #include "contract/morph.h"
 #include "contract/observation.h"
 #include "contract/request.h"
@@ -59,8 +60,13 @@ struct MigrationAnswered {
   std::uint64_t wish_id = 0;
   Result<int> requests;
 };
+// Answers a WantGroups: the changes that begin now, in order, or why none does.
+struct GroupsAnswered {
+  std::uint64_t wish_id = 0;
+  Result<std::vector<Regroup>> changes;
+};
 using Output = std::variant<Accepted, Refused, PromptScored, NewToken, Finished, WishAnswered,
-                            MigrationAnswered>;
+                            MigrationAnswered, GroupsAnswered>;
 
 // The outputs of one replica for one event, in order.
 struct OutputBatch {
@@ -68,7 +74,8 @@ struct OutputBatch {
   ReplicaId replica;
   std::vector<Output> outputs;
   Observation observation;
-  std::shared_ptr<const FormStatus> form;  // null unless it has changed
+  std::shared_ptr<const FormStatus> form;      // null unless it has changed
+  std::shared_ptr<const GroupsStatus> groups;  // of the whole fleet; null unless it has changed
 };
 
 // Receives the outputs of a fleet's engines. Called on their thread; must not block.

@@ -159,7 +159,7 @@ Result<std::vector<int>> stage_layers(const GroupOptions& options, const ModelSp
 // Returns the largest tensor degree up to `most` that the model can have.
 int largest_degree(const ModelSpec& spec, int most) {
   int degree = 1;
-  while (degree * 2 <= most && spec.attention.kv_heads % (degree * 2) == 0) {
+  while (degree * 2 <= most && can_shard(spec, degree * 2)) {
     degree *= 2;
   }
   return degree;

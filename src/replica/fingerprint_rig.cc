@@ -184,7 +184,7 @@ FingerprintRig::FingerprintRig(const FingerprintRigOptions& options, Memory memo
       spec_(options.spec),
       memory_(std::move(memory)),
       scratch_(std::move(scratch)),
-      rope_(spec_.rope, spec_.attention.head_dim, options.max_positions),
+      rope_(spec_, options.max_positions),
       team_(options.cpus.threads, options.cpus.where),
       sampler_(spec_.vocab, options.cpus.threads),
       rows_({.rows = options.max_step_tokens,

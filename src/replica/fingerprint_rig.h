@@ -88,7 +88,7 @@ class FingerprintRig {
   const ModelSpec spec_;
   const Memory memory_;
   Scratch scratch_;
-  const RotaryTable rope_;
+  const RotaryTables rope_;
   cpu::Team team_;
   Sampler sampler_;
   StepRows rows_;                     // of the current step

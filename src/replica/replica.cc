@@ -84,6 +84,45 @@ EngineConfig engine_config(const ReplicaOptions& options, const ModelSpec& spec)
           .step_precision = options.sizing.step_precision};
 }
 
+// The devices are as many, so the engine may have as many sequences and steps in flight.
+EngineConfig wide_engine_config(const ReplicaOptions& options, const ModelSpec& spec,
+                                const Form& form) {
+  EngineConfig config = engine_config(options, spec);
+  const auto replicas = static_cast<int>(form.group.size() / options.sizing.form.group.size());
+  SchedulerConfig& scheduler = config.scheduler;
+  scheduler.kv_blocks = form.kv.blocks;
+  scheduler.max_num_seqs =
+      std::min(scheduler.max_num_seqs * replicas, scheduler.max_num_batched_tokens);
+  scheduler.steps_in_flight = config.max_in_flight = steps_in_flight(form);
+  FormBounds& bounds = config.morph->bounds;
+  config.morph->start = form;
+  bounds.full = form;
+  bounds.full.layer_precision = options.morph->bounds.full.layer_precision;
+  bounds.full.embeddings = options.morph->bounds.full.embeddings;
+  bounds.full.kv.blocks = std::max(form.kv.blocks, kv_blocks_beside(bounds, bounds.full));
+  scheduler.largest_kv_blocks = form_path(bounds).back().kv.blocks;
+  return config;
+}
+
+namespace {
+
+// Replicas that share a fabric can become groups.
+GroupConfig group_config(const ReplicaOptions& options, const ModelSpec& spec, Workers& workers) {
+  if (!may_join(options)) {
+    return {};
+  }
+  return {.devices = &workers,
+          .spec = spec,
+          .budget = options.sizing.budget,
+          .form = options.sizing.form,
+          .wide_engine =
+              [options, spec](const Form& form) { return wide_engine_config(options, spec, form); },
+          .scale = options.scale,
+          .drop = options.drop};
+}
+
+}  // namespace
+
 FingerprintOptions fingerprint_options(const ReplicaOptions& options) {
   const Form& form = options.sizing.form;
   FingerprintOptions wanted{.kv = form.kv,
@@ -218,16 +257,16 @@ Result<std::unique_ptr<Replicas>> Replicas::start(const ReplicaOptions& options,
     }
     workers->add(*std::move(worker));
   }
-  const EngineConfig engine = engine_config(options, checkpoint.spec());
   return std::unique_ptr<Replicas>(
-      new Replicas(options.router, engine, std::move(workers), inbox, sink));
+      new Replicas(options, checkpoint.spec(), std::move(workers), inbox, sink));
 }
 
-Replicas::Replicas(RouterPolicy router, const EngineConfig& engine,
+Replicas::Replicas(const ReplicaOptions& options, const ModelSpec& spec,
                    std::unique_ptr<Workers> workers, Inbox& inbox, TokenSink& sink)
     : inbox_(inbox),
       workers_(std::move(workers)),
-      fleet_(router, workers_->members(engine), sink, workers_.get()) {
+      fleet_(options.router, workers_->members(engine_config(options, spec)), sink, workers_.get(),
+             group_config(options, spec, *workers_)) {
   thread_ = std::thread([this] { run(); });
 }
 

@@ -35,6 +35,8 @@ struct ReplicaOptions {
   std::shared_ptr<VariantStore> variants;  // source of weights if the form may change
   StepCost step_cost;                      // see known_step_cost(); all 0: not known
   RouterPolicy router = RouterPolicy::kFirstToken;
+  ScalePolicy scale = ScalePolicy::kOff;
+  DropPolicy drop = DropPolicy::kOff;
 };
 
 // Returns true if the replicas may be joined and part again: there are several, on pages.
@@ -42,6 +44,10 @@ bool may_join(const ReplicaOptions& options);
 
 // Returns the configuration of the engine that serves such a replica.
 EngineConfig engine_config(const ReplicaOptions& options, const ModelSpec& spec);
+
+// Returns the configuration of the engine that serves a group of such replicas with this form.
+EngineConfig wide_engine_config(const ReplicaOptions& options, const ModelSpec& spec,
+                                const Form& form);
 
 // Returns what a fingerprint of the replica's model has to know: every precision that its layers
 // have or may be lowered to.
@@ -97,7 +103,7 @@ class Replicas {
   ~Replicas();
 
  private:
-  Replicas(RouterPolicy router, const EngineConfig& engine, std::unique_ptr<Workers> workers,
+  Replicas(const ReplicaOptions& options, const ModelSpec& spec, std::unique_ptr<Workers> workers,
            Inbox& inbox, TokenSink& sink);
   void run();
 

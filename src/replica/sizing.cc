@@ -9,6 +9,7 @@
 #include "base/units.h"
 #include "control/form_path.h"
 #include "control/plan_morph.h"
+#include "control/plan_regroup.h"
 #include "cost/memory.h"
 #include "replica/model_options.h"
 #include "worker/rank.h"
@@ -358,7 +359,21 @@ Result<Precision> dtype_precision(const std::string& dtype, const StoredWeights&
     return precision;
   }
   return make_error(ErrorCode::kInvalidArgument,
-                    "--dtype {}: use auto, bf16, f32, w8, w4, w3, w8a8, w8a7 or w4a8", dtype);
+                    "--dtype {}: use auto, bf16, f32, s24, w8, w4, w3, w8a8, w8a7 or w4a8", dtype);
+}
+
+std::int64_t widest_kv_blocks(const ModelOptions& options, const ModelSpec& spec,
+                              const Sizing& sizing, std::int64_t blocks) {
+  const PageBudget& budget = sizing.budget;
+  for (int homes = 2; homes <= options.group.replicas && !options.ladder.empty(); homes *= 2) {
+    const auto wide = divided_form(sizing.form, homes, GroupBy::kShards);
+    if (!wide.ok()) {
+      break;
+    }
+    blocks = std::max(
+        blocks, kv_blocks_beside(spec, *wide, budget.pages - budget.reserve, budget.page_bytes));
+  }
+  return blocks;
 }
 
 Status fit_length(const ModelOptions& options, const ModelSpec& spec, std::int64_t most_blocks,
@@ -418,6 +433,12 @@ Result<Sizing> choose_sizing(const ModelOptions& options, const ModelSpec& spec,
   }
   Sizing sizing;
   sizing.max_model_len = *wanted > 0 ? *wanted : std::max(2, spec.max_context);
+  if (sizing.max_model_len > spec.max_context && spec.learned_positions) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "--max-model-len {} exceeds the {} positions that the model has learned: use "
+                      "at most so many",
+                      sizing.max_model_len, spec.max_context);
+  }
   if (sizing.max_model_len > spec.max_context) {
     sizing.warnings.push_back(
         fmt::format("--max-model-len {} exceeds the {} tokens the checkpoint states: answers may "
@@ -432,7 +453,9 @@ Result<Sizing> choose_sizing(const ModelOptions& options, const ModelSpec& spec,
   if (const Status sized = size_memory(options, spec, machine, sizing); !sized.ok()) {
     return sized.error();
   }
-  if (const Status fits = fit_length(options, spec, sizing.largest_kv_blocks, sizing); !fits.ok()) {
+  if (const Status fits = fit_length(
+          options, spec, widest_kv_blocks(options, spec, sizing, sizing.largest_kv_blocks), sizing);
+      !fits.ok()) {
     return fits.error();
   }
   if (Status legal = validate(sizing.form, spec, sizing.devices); !legal.ok()) {

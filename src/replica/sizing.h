@@ -37,6 +37,11 @@ Result<Precision> dtype_precision(const std::string& dtype, const StoredWeights&
 Result<Sizing> choose_sizing(const ModelOptions& options, const ModelSpec& spec,
                              const Machine& machine);
 
+// Returns the KV blocks of the widest group that the replicas can form by shards, or `blocks`,
+// which one replica may have, if that is more.
+std::int64_t widest_kv_blocks(const ModelOptions& options, const ModelSpec& spec,
+                              const Sizing& sizing, std::int64_t blocks);
+
 // Makes the longest sequence fit a KV cache of `most_blocks`. If --max-model-len is auto, shortens
 // it with a warning; otherwise fails.
 Status fit_length(const ModelOptions& options, const ModelSpec& spec, std::int64_t most_blocks,

@@ -25,6 +25,15 @@ std::optional<BlockId> BlockPool::allocate() {
   return block;
 }
 
+std::vector<BlockId> BlockPool::free_blocks() const {
+  std::vector<BlockId> blocks;
+  blocks.reserve(static_cast<std::size_t>(free_));
+  for (BlockId block = links(kSentinel).next; block != kSentinel; block = links(block).next) {
+    blocks.push_back(block);
+  }
+  return blocks;
+}
+
 void BlockPool::acquire(BlockId block) {
   if (references_[index(block)]++ == 0) {
     check(!leaves(block), "a block that has left is not used again");

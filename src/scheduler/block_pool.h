@@ -23,6 +23,7 @@ class BlockPool {
   std::int64_t free() const { return free_; }  // blocks that can be allocated now
   std::int64_t used() const { return used_; }  // blocks with references
   int references(BlockId block) const { return references_[index(block)]; }
+  std::vector<BlockId> free_blocks() const;  // the longest free one first
 
   // Returns the block that has been free longest, with one reference; nothing if none is free.
   std::optional<BlockId> allocate();
@@ -51,6 +52,7 @@ class BlockPool {
   static constexpr BlockId kSentinel = -1;
   static std::size_t index(BlockId block) { return static_cast<std::size_t>(block); }
   Links& links(BlockId block) { return links_[static_cast<std::size_t>(block) + 1]; }
+  const Links& links(BlockId block) const { return links_[static_cast<std::size_t>(block) + 1]; }
   void unlink(BlockId block);
   void insert_after(BlockId previous, BlockId block);
   void offer_first(BlockId begin, BlockId end);

@@ -127,6 +127,40 @@ void PrefixCache::move(BlockId from, BlockId to) {
   }
 }
 
+// A parent is older than its children, so the order of generations has parents first.
+std::vector<CachedBlock> PrefixCache::chains(std::uint32_t precision_tag) const {
+  std::vector<EntryId> found;
+  for (EntryId id = 0; id < static_cast<EntryId>(entries_.size()); ++id) {
+    if (entry(id).generation > 0 && entry(id).precision_tag == precision_tag) {
+      found.push_back(id);
+    }
+  }
+  std::sort(found.begin(), found.end(),
+            [this](EntryId a, EntryId b) { return entry(a).generation < entry(b).generation; });
+  std::vector<bool> reached(entries_.size(), false);
+  std::vector<CachedBlock> chains;
+  for (const EntryId id : found) {
+    const Entry& have = entry(id);
+    if (have.parent >= 0 && (orphaned(have) || !reached[static_cast<std::size_t>(have.parent)])) {
+      continue;
+    }
+    reached[static_cast<std::size_t>(id)] = true;
+    const auto first =
+        tokens_.begin() + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(id) * block_tokens_);
+    chains.push_back({.block = have.block,
+                      .parent = have.parent >= 0 ? entry(have.parent).block : -1,
+                      .salt = have.salt,
+                      .tokens = {first, first + static_cast<std::ptrdiff_t>(block_tokens_)}});
+  }
+  return chains;
+}
+
+void PrefixCache::clear() {
+  for (BlockId block = 0; block < static_cast<BlockId>(entry_of_.size()); ++block) {
+    forget(block);
+  }
+}
+
 PrefixCache::EntryId PrefixCache::take_entry() {
   if (free_entries_.empty()) {
     entries_.emplace_back();

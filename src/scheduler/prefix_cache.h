@@ -17,6 +17,14 @@ struct CacheScope {
   std::string_view salt;
 };
 
+// A cached block with what it was computed from.
+struct CachedBlock {
+  BlockId block = 0;
+  BlockId parent = -1;  // the block before it; -1: it is the first of a prompt
+  std::string salt;     // set in a prompt's first block
+  std::vector<TokenId> tokens;
+};
+
 // Finds whole blocks of KV that were computed for the same tokens after the same prefix. The hash
 // finds candidates only: a hit compares tokens, parent, precision tag and salt, so that no
 // collision, accidental or crafted, returns another prompt's KV. Holds no references: a block must
@@ -39,6 +47,11 @@ class PrefixCache {
   void forget(BlockId block);
   // Moves the content of `from` to `to`, which is not cached; chains through it stay intact.
   void move(BlockId from, BlockId to);
+
+  bool has(BlockId block) const { return entry_of(block) >= 0; }
+  // Returns all blocks of these precisions that match() can find, parents first.
+  std::vector<CachedBlock> chains(std::uint32_t precision_tag) const;
+  void clear();  // forgets all blocks
 
   void grow(std::int64_t blocks);     // to this number of blocks
   void reserve(std::int64_t blocks);  // growing up to this many blocks then copies nothing

@@ -19,6 +19,7 @@
 #include "contract/step.h"
 #include "scheduler/block_pool.h"
 #include "scheduler/prefix_cache.h"
+#include "scheduler/scheduler_state.h"
 #include "scheduler/sequence.h"
 #include "scheduler/step_budget.h"
 #include "scheduler/waiting_queue.h"
@@ -140,6 +141,18 @@ class Scheduler {
   // it; without them it waits, and its KV is computed again.
   void adopt(std::unique_ptr<Sequence> sequence, std::vector<BlockId> blocks, TimeNs now_ns);
 
+  // Merging and parting (AMOEBA section 3, KunServe section 4). Both require that no step is in
+  // flight, no KV is exchanged with another scheduler and KV does not shrink.
+
+  // Gives up all sequences and all cached blocks of the present precisions. The scheduler is empty
+  // then, keeps its counters, and has forgotten all cached blocks.
+  SchedulerState release_all();
+  // Takes a state whose blocks are all here, with its KV. The scheduler must be empty. Sequences
+  // that computed the same blocks share them afterwards.
+  void absorb(SchedulerState state);
+  // Returns the blocks that hold KV: those that sequences use and those that are cached.
+  std::vector<BlockId> live_blocks() const;
+
   // Live migration (Llumnix): the KV of a sequence that decodes is copied while it goes on, except
   // for the last blocks, for which it pauses.
 
@@ -193,6 +206,8 @@ class Scheduler {
 
   // Limits the prompt tokens of each later step; the least limit is 1.
   void limit_prompts(int tokens) { budget_.limit_prompts(tokens); }
+  // The same for all tokens of each later step.
+  void limit_steps(int tokens) { budget_.limit_steps(tokens); }
 
   // Sets the precisions of later steps. Blocks of other precisions are not reused (invariant 5).
   void set_precision_tag(std::uint32_t tag) { precision_tag_ = tag; }
@@ -239,6 +254,7 @@ class Scheduler {
   double prefix_hit_share() const { return hit_share_; }  // of recent prompts' tokens
 
   bool idle() const { return sequences_.empty(); }
+  const SchedulerConfig& config() const { return config_; }
   Observation observe() const;
 
  private:
@@ -292,6 +308,8 @@ class Scheduler {
   bool admit(Sequence& sequence);
   bool grow(Sequence& sequence);
   bool make_room(Sequence& sequence);
+  std::unordered_map<BlockId, BlockId> absorb_cached(const SchedulerState& state);
+  void absorb_sequence(std::unique_ptr<Sequence> sequence, bool runs);
   bool preempt_last();
   void preempt(Sequence& sequence);
   void divide_ready_work();

@@ -94,7 +94,7 @@ int Scheduler::tokens_left_at(const QueuePlace& place) const {
     decodes += pending == 1 ? 1 : 0;
     prompts += pending > 1 && other_place < place ? pending : 0;
   }
-  return budget_.of_prompts(config_.max_num_batched_tokens - decodes) - prompts;
+  return budget_.of_prompts(budget_.of_steps(config_.max_num_batched_tokens) - decodes) - prompts;
 }
 
 // Admits waiting sequences that come before others of a client with several, as far as the next

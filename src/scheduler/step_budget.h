@@ -29,9 +29,12 @@ class StepBudget {
   // Limits the prompts of each step from the next one on.
   void limit_prompts(int tokens) { prompt_limit_ = std::max(1, tokens); }
 
+  // Limits all tokens of each step from the next one on.
+  void limit_steps(int tokens) { step_limit_ = std::max(1, tokens); }
+
   // Begins a step that may take so many tokens, of any share.
   void begin_step(int tokens) {
-    left_ = tokens;
+    left_ = std::min(tokens, step_limit_);
     share_ = std::numeric_limits<double>::infinity();
     cost_taken_ = 0;
   }
@@ -39,7 +42,8 @@ class StepBudget {
   void divide(double work, int steps) { share_ = work / steps; }
   void begin_prompts() { left_ = std::min(left_, prompt_limit_); }
 
-  // Returns how many of `tokens` a step's prompts may take.
+  // Returns how many of `tokens` a step may take, and its prompts.
+  int of_steps(int tokens) const { return std::min(tokens, step_limit_); }
   int of_prompts(int tokens) const { return std::min(tokens, prompt_limit_); }
   double cost(int context, int tokens) const { return balance_.of(context, tokens); }
 
@@ -62,6 +66,7 @@ class StepBudget {
  private:
   const StepBalance balance_;
   int prompt_limit_ = std::numeric_limits<int>::max();
+  int step_limit_ = std::numeric_limits<int>::max();
   int left_ = std::numeric_limits<int>::max();
   double share_ = std::numeric_limits<double>::infinity();  // cost that is left of it
   double cost_taken_ = 0;

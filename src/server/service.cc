@@ -287,6 +287,10 @@ void Service::deliver(const OutputBatch& batch) {
       feed_.state(state_json(kWatched), *batch.form, batch.at_ns);
     }
   }
+  if (batch.groups != nullptr) {
+    groups_ = batch.groups;
+    metrics_.groups(*groups_);
+  }
   for (const Output& output : batch.outputs) {
     std::visit([&](const auto& what) { on(what, batch); }, output);
   }
@@ -342,54 +346,6 @@ void Service::on(const NewToken& token, const OutputBatch& batch) {
   }
   live->last_token_ns = batch.at_ns;
   live->generation->token(live->choice, token);
-}
-
-std::pair<std::uint64_t, std::shared_ptr<PendingReply>> Service::new_wish() {
-  auto pending = std::make_shared<PendingReply>();
-  wishes_.emplace(++last_wish_, pending);
-  return {last_wish_, std::move(pending)};
-}
-
-std::shared_ptr<PendingReply> Service::ask_form(ReplicaId replica, FormWish wish) {
-  const auto [id, pending] = new_wish();
-  inbox_.push({environment_.clock(), WantForm{id, std::move(wish)}, replica});
-  return pending;
-}
-
-std::shared_ptr<PendingReply> Service::ask_migration(ReplicaId from, ReplicaId to, int requests) {
-  const auto [id, pending] = new_wish();
-  inbox_.push({environment_.clock(), WantMigration{id, to, requests}, from});
-  return pending;
-}
-
-void Service::answer_wish(std::uint64_t wish, const Result<json::object>& shown) {
-  const auto found = wishes_.find(wish);
-  check(found != wishes_.end(), "a wish is answered once");
-  PendingReply& pending = *found->second;
-  if (shown.ok()) {
-    pending.reply = HttpReply{.status = 202, .body = json::serialize(*shown)};
-  } else {
-    const Error& error = shown.error();
-    pending.reply = error_reply(
-        {.status = error.code == ErrorCode::kExhausted ? 409 : 400, .message = error.message});
-  }
-  if (pending.on_ready) {
-    pending.on_ready();
-  }
-  wishes_.erase(found);
-}
-
-void Service::on(const WishAnswered& answered, const OutputBatch&) {
-  answer_wish(answered.wish_id, answered.morph.ok()
-                                    ? Result<json::object>(shown_morph(*answered.morph))
-                                    : answered.morph.error());
-}
-
-void Service::on(const MigrationAnswered& answered, const OutputBatch&) {
-  answer_wish(answered.wish_id,
-              answered.requests.ok()
-                  ? Result<json::object>(json::object{{"migrating", *answered.requests}})
-                  : answered.requests.error());
 }
 
 void Service::on(const Finished& finished, const OutputBatch& batch) {

@@ -74,6 +74,10 @@ class Service final : public HttpHandler {
   std::shared_ptr<PendingReply> ask_form(ReplicaId replica, FormWish wish);
   // Asks the fleet to move requests from one replica to another. The reply holds their number.
   std::shared_ptr<PendingReply> ask_migration(ReplicaId from, ReplicaId to, int requests);
+  // Asks the fleet for groups of replicas. The reply holds the changes that lead to them.
+  std::shared_ptr<PendingReply> ask_groups(GroupWish wish);
+  // The groups of the fleet's replicas; null if they cannot be grouped.
+  const GroupsStatus* groups() const { return groups_.get(); }
   TimeNs now_ns() const { return environment_.clock(); }
   std::int64_t unix_time_s() const { return environment_.unix_time_s(); }
   // The state that operators see: model, version, and a replica's form, load and devices.
@@ -140,6 +144,7 @@ class Service final : public HttpHandler {
   void on(const Finished& finished, const OutputBatch& batch);
   void on(const WishAnswered& answered, const OutputBatch& batch);
   void on(const MigrationAnswered& answered, const OutputBatch& batch);
+  void on(const GroupsAnswered& answered, const OutputBatch& batch);
   // Registers a wish and returns its id and the reply that answer_wish() gives.
   std::pair<std::uint64_t, std::shared_ptr<PendingReply>> new_wish();
   void answer_wish(std::uint64_t wish, const Result<boost::json::object>& shown);
@@ -166,6 +171,7 @@ class Service final : public HttpHandler {
   ServerState state_ = ServerState::kLoading;
   std::vector<Observation> seen_;                         // by replica
   std::vector<std::shared_ptr<const FormStatus>> forms_;  // by replica; never null
+  std::shared_ptr<const GroupsStatus> groups_;
   std::unordered_map<std::uint64_t, std::shared_ptr<PendingReply>> wishes_;
   std::uint64_t last_wish_ = 0;
 };

@@ -173,7 +173,7 @@ Rank::Rank(Built built)
       pages_(std::move(built.pages)),
       kv_(std::move(built.kv)),
       scratch_(std::move(built.scratch)),
-      rope_(spec_.rope, spec_.attention.head_dim, built.options.max_positions),
+      rope_(spec_, built.options.max_positions),
       team_(built.options.devices[static_cast<std::size_t>(place_.device)].threads,
             built.options.devices[static_cast<std::size_t>(place_.device)].where),
       sampler_(spec_.vocab, team_.threads()),

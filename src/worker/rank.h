@@ -191,7 +191,7 @@ class Rank {
   LayerPages pages_;  // of the weights, if they are on pages
   const std::shared_ptr<KvStore> kv_;
   Scratch scratch_;
-  RotaryTable rope_;
+  RotaryTables rope_;
   cpu::Team team_;
   Sampler sampler_;
   StepRows rows_;                               // of the current step

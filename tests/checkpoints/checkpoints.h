@@ -30,7 +30,7 @@ class TemporaryDirectory {
 
 struct NamedSpec {
   std::string name;  // a valid file name, for test parameters and folders
-  ModelSpec spec;    // for a Hugging Face directory: pairing is kHalfSplit
+  ModelSpec spec;    // as a Hugging Face directory says it
   friend std::ostream& operator<<(std::ostream& out, const NamedSpec& model) {
     return out << model.name;
   }
@@ -39,6 +39,9 @@ struct NamedSpec {
 // Returns specs of a few thousand weights that have every architecture row and every feature of a
 // ModelSpec at least once.
 std::vector<NamedSpec> architecture_specs();
+
+// Returns true if llama.cpp converts models of the family to GGUF.
+bool has_gguf(const ModelSpec& spec);
 
 enum class SafetensorsType { kF32, kF16, kBf16 };
 enum class GgufType { kF32, kF16, kBf16, kQ8_0, kQ4_0, kQ4_K, kQ6_K };

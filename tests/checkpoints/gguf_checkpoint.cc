@@ -6,9 +6,12 @@
 #include <fstream>
 #include <numbers>
 #include <random>
+#include <set>
+#include <utility>
 
 #include "base/check.h"
 #include "tests/checkpoints/checkpoints.h"
+#include "tests/checkpoints/family_names.h"
 #include "tests/checkpoints/gguf_writer.h"
 #include "tests/checkpoints/random_weights.h"
 
@@ -144,6 +147,36 @@ GgufType type_of(const WeightTensor& tensor, const ModelSpec& spec,
   return more_bits && counts ? *options.more : options.type;
 }
 
+void add_family_metadata(const ModelSpec& spec, const std::string& arch, GgufWriter& writer) {
+  const auto key = [&](std::string_view name) { return fmt::format("{}.{}", arch, name); };
+  const RopeSpec& rope = spec.rope;
+  if (rope.scaling == RopeScaling::kYarn || rope.scaling == RopeScaling::kLong) {
+    writer.add(key("rope.scaling.original_context_length"),
+               static_cast<std::uint32_t>(rope.original_context));
+  }
+  if (rope.scaling == RopeScaling::kYarn) {
+    writer.add(key("rope.scaling.type"), std::string_view("yarn"));
+    writer.add(key("rope.scaling.factor"), static_cast<float>(rope.factor));
+  }
+  if (rope.scaling == RopeScaling::kLong) {
+    writer.add(key("rope.scaling.attn_factor"), static_cast<float>(rope.magnitude));
+  }
+  const Multipliers& multipliers = spec.multipliers;
+  if (arch == "gemma2") {
+    writer.add(key("attn_logit_softcapping"), spec.attention.score_cap);
+    writer.add(key("final_logit_softcapping"), multipliers.logit_cap);
+  }
+  if (arch == "granite") {
+    writer.add(key("embedding_scale"), multipliers.embedding);
+    writer.add(key("residual_scale"), multipliers.residual);
+    writer.add(key("logit_scale"), 1.0F / multipliers.logits);
+    writer.add(key("attention.scale"), spec.attention.scale);
+  }
+  if (arch == "cohere2" || arch == "command-r") {
+    writer.add(key("logit_scale"), multipliers.logits);
+  }
+}
+
 void add_metadata(const ModelSpec& spec, const std::string& arch, GgufWriter& writer) {
   const AttentionSpec& attention = spec.attention;
   const auto key = [&](std::string_view name) { return fmt::format("{}.{}", arch, name); };
@@ -155,9 +188,12 @@ void add_metadata(const ModelSpec& spec, const std::string& arch, GgufWriter& wr
   writer.add(key("feed_forward_length"), u32(spec.ffn));
   writer.add(key("attention.head_count"), u32(attention.heads));
   writer.add(key("attention.head_count_kv"), u32(attention.kv_heads));
-  writer.add(key("attention.layer_norm_rms_epsilon"), spec.norm_eps);
+  writer.add(key(spec.norms.layer_norm ? "attention.layer_norm_epsilon"
+                                       : "attention.layer_norm_rms_epsilon"),
+             spec.norm_eps);
   writer.add(key("rope.freq_base"), static_cast<float>(spec.rope.theta));
-  writer.add(key("rope.dimension_count"), u32(attention.head_dim));
+  writer.add(key("rope.dimension_count"),
+             u32(spec.rope.rotated > 0 ? spec.rope.rotated : attention.head_dim));
   if (attention.heads * attention.head_dim != spec.hidden) {
     writer.add(key("attention.key_length"), u32(attention.head_dim));
     writer.add(key("attention.value_length"), u32(attention.head_dim));
@@ -169,6 +205,7 @@ void add_metadata(const ModelSpec& spec, const std::string& arch, GgufWriter& wr
     writer.add(key("rope.scaling.type"), std::string_view("linear"));
     writer.add(key("rope.scaling.factor"), static_cast<float>(spec.rope.factor));
   }
+  add_family_metadata(spec, arch, writer);
 }
 
 void add_vocabulary(const ModelSpec& spec, GgufWriter& writer) {
@@ -208,10 +245,10 @@ void add_vocabulary(const ModelSpec& spec, GgufWriter& writer) {
 
 void write_gguf_checkpoint(const std::filesystem::path& path, const ModelSpec& spec,
                            const GgufCheckpointOptions& options) {
-  // Converters write "llama" for Mistral models too and then order rows for adjacent pairs.
-  const bool llama = spec.architecture == "llama" || spec.architecture == "mistral";
+  const Family family = family_of(spec);
+  check(!family.gguf.empty(), "GGUF files of the family exist");
   GgufWriter writer;
-  add_metadata(spec, llama ? "llama" : spec.architecture, writer);
+  add_metadata(spec, family.gguf, writer);
   if (options.vocabulary) {
     add_vocabulary(spec, writer);
   } else {
@@ -222,28 +259,49 @@ void write_gguf_checkpoint(const std::filesystem::path& path, const ModelSpec& s
     writer.add_tensor("rope_freqs.weight", {divisors.size()}, kF32Number,
                       plain_data(divisors, GgufType::kF32));
   }
+  if (spec.rope.scaling == RopeScaling::kLong) {
+    for (const auto& [name, factors] :
+         {std::pair("short", &spec.rope.divisors), std::pair("long", &spec.rope.long_divisors)}) {
+      writer.add_tensor(fmt::format("rope_factors_{}.weight", name), {factors->size()}, kF32Number,
+                        plain_data(*factors, GgufType::kF32));
+    }
+  }
   std::mt19937_64 random(options.seed);
   const std::vector<WeightTensor> tensors = weight_tensors(spec);
+  std::set<std::string> written;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const WeightTensor& tensor = tensors[i];
+    if (!written.insert(tensor.gguf_name).second) {
+      continue;  // fused with an earlier one
+    }
     const GgufType matrix_type = type_of(tensor, spec, options);
     const BlockLayout layout = layout_of(matrix_type);
     const auto columns = static_cast<std::uint64_t>(tensor.columns);
+    std::vector<std::vector<float>> parts;
+    WeightTensor whole = tensor;
+    whole.rows = 0;
+    for (std::size_t part = i; part < tensors.size(); ++part) {
+      if (tensors[part].gguf_name == tensor.gguf_name) {
+        whole.rows += tensors[part].rows;
+        parts.push_back(random_weights(tensors[part], options.seed, part));
+        const int heads = tensors[part].rotated_heads;
+        if (family.gguf_interleaves && heads > 0) {
+          parts.back() =
+              interleave_halves(parts.back(), heads, tensor.rows == 0 ? 1 : tensor.columns);
+        }
+      }
+    }
     if (layout.scale_at >= 0 && tensor.rows != 0 && tensor.columns % layout.elements == 0) {
-      writer.add_tensor(tensor.gguf_name, {columns, static_cast<std::uint64_t>(tensor.rows)},
-                        layout.number, random_blocks(tensor, layout, random));
+      writer.add_tensor(tensor.gguf_name, {columns, static_cast<std::uint64_t>(whole.rows)},
+                        layout.number, random_blocks(whole, layout, random));
       continue;
     }
-    std::vector<float> weights = random_weights(tensor, options.seed, i);
-    if (llama && tensor.rotated_heads > 0) {
-      const std::int64_t row = tensor.rows == 0 ? 1 : tensor.columns;
-      weights = interleave_halves(weights, tensor.rotated_heads, row);
-    }
+    const std::vector<float> weights = fuse(parts, tensor.rows == 0 ? 1 : tensor.columns);
     const bool is_plain = tensor.rows != 0 && layout.scale_at < 0;
     const GgufType type = is_plain ? matrix_type : GgufType::kF32;
-    std::vector<std::uint64_t> dimensions = {columns};
+    std::vector<std::uint64_t> dimensions = {weights.size()};
     if (tensor.rows != 0) {
-      dimensions.push_back(static_cast<std::uint64_t>(tensor.rows));
+      dimensions = {columns, weights.size() / columns};
     }
     writer.add_tensor(tensor.gguf_name, dimensions, layout_of(type).number,
                       plain_data(weights, type));

@@ -6,6 +6,9 @@
 #include <cmath>
 #include <numbers>
 #include <random>
+#include <utility>
+
+#include "tests/checkpoints/family_names.h"
 
 namespace protean {
 namespace {
@@ -14,78 +17,139 @@ constexpr double kGain = 1.2;
 constexpr double kNormDeviation = 0.2;
 constexpr double kBiasDeviation = 0.3;
 
-WeightTensor matrix(std::string hf, std::string gguf, std::int64_t rows, std::int64_t columns) {
-  return {.hf_name = std::move(hf),
-          .gguf_name = std::move(gguf),
-          .rows = rows,
-          .columns = columns,
-          .deviation = kGain / std::sqrt(static_cast<double>(columns))};
-}
+// Makes the tensors of a model in the order that gives each its numbers.
+class Tensors {
+ public:
+  explicit Tensors(const ModelSpec& spec) : spec_(spec) {}
 
-WeightTensor vector(std::string hf, std::string gguf, std::int64_t size, bool is_norm) {
-  return {.hf_name = std::move(hf),
-          .gguf_name = std::move(gguf),
-          .columns = size,
-          .mean = is_norm ? 1.0 : 0.0,
-          .deviation = is_norm ? kNormDeviation : kBiasDeviation};
-}
+  std::vector<WeightTensor> all();
 
-void add_attention(const ModelSpec& spec, int layer, std::vector<WeightTensor>& tensors) {
-  const AttentionSpec& attention = spec.attention;
-  const std::string hf = fmt::format("model.layers.{}.self_attn.", layer);
-  const std::string gguf = fmt::format("blk.{}.attn_", layer);
+ private:
+  WeightTensor& matrix(std::string_view what, std::int64_t rows, std::int64_t columns) {
+    WeightTensor& tensor = add(what, "weight", columns);
+    tensor.rows = rows;
+    tensor.deviation = kGain / std::sqrt(static_cast<double>(columns));
+    return tensor;
+  }
+  WeightTensor& bias(std::string_view what, std::int64_t size) {
+    WeightTensor& tensor = add(what, "bias", size);
+    tensor.deviation = kBiasDeviation;
+    return tensor;
+  }
+  void norm(std::string_view what, std::int64_t size, bool biased) {
+    WeightTensor& tensor = add(what, "weight", size);
+    tensor.mean = 1.0;
+    tensor.deviation = kNormDeviation;
+    tensor.is_norm = true;
+    if (biased) {
+      bias(what, size);
+    }
+  }
+  WeightTensor& add(std::string_view what, std::string_view kind, std::int64_t columns) {
+    const TensorName name = tensor_name_of(spec_, what, layer_);
+    tensors_.push_back({.what = fmt::format("{}.{}", what, kind),
+                        .layer = layer_,
+                        .hf_name = fmt::format("{}.{}", name.hf, kind),
+                        .gguf_name = fmt::format("{}.{}", name.gguf, kind),
+                        .columns = columns});
+    return tensors_.back();
+  }
+  void add_attention();
+  void add_mlp();
+
+  const ModelSpec& spec_;
+  int layer_ = -1;
+  std::vector<WeightTensor> tensors_;
+};
+
+void Tensors::add_attention() {
+  const AttentionSpec& attention = spec_.attention;
   const std::int64_t queries = std::int64_t{attention.heads} * attention.head_dim;
   const std::int64_t keys = std::int64_t{attention.kv_heads} * attention.head_dim;
-  tensors.push_back(matrix(hf + "q_proj.weight", gguf + "q.weight", queries, spec.hidden));
-  tensors.back().rotated_heads = attention.heads;
-  tensors.push_back(matrix(hf + "k_proj.weight", gguf + "k.weight", keys, spec.hidden));
-  tensors.back().rotated_heads = attention.kv_heads;
-  tensors.push_back(matrix(hf + "v_proj.weight", gguf + "v.weight", keys, spec.hidden));
-  tensors.push_back(matrix(hf + "o_proj.weight", gguf + "output.weight", spec.hidden, queries));
+  matrix("q", queries, spec_.hidden).rotated_heads = attention.heads;
+  matrix("k", keys, spec_.hidden).rotated_heads = attention.kv_heads;
+  matrix("v", keys, spec_.hidden);
+  matrix("o", spec_.hidden, queries);
   if (attention.qkv_bias) {
-    tensors.push_back(vector(hf + "q_proj.bias", gguf + "q.bias", queries, false));
-    tensors.back().rotated_heads = attention.heads;
-    tensors.push_back(vector(hf + "k_proj.bias", gguf + "k.bias", keys, false));
-    tensors.back().rotated_heads = attention.kv_heads;
-    tensors.push_back(vector(hf + "v_proj.bias", gguf + "v.bias", keys, false));
+    bias("q", queries).rotated_heads = attention.heads;
+    bias("k", keys).rotated_heads = attention.kv_heads;
+    bias("v", keys);
   }
   if (attention.output_bias) {
-    tensors.push_back(vector(hf + "o_proj.bias", gguf + "output.bias", spec.hidden, false));
+    bias("o", spec_.hidden);
   }
   if (attention.qk_norm) {
-    tensors.push_back(
-        vector(hf + "q_norm.weight", gguf + "q_norm.weight", attention.head_dim, true));
-    tensors.push_back(
-        vector(hf + "k_norm.weight", gguf + "k_norm.weight", attention.head_dim, true));
+    norm("q_norm", attention.qk_norm_over_heads ? queries : attention.head_dim, false);
+    norm("k_norm", attention.qk_norm_over_heads ? keys : attention.head_dim, false);
   }
+  if (spec_.norms.after) {
+    norm("attention_post_norm", spec_.hidden, false);
+  }
+}
+
+void Tensors::add_mlp() {
+  if (spec_.mlp.gated) {
+    matrix("gate", spec_.ffn, spec_.hidden);
+  }
+  matrix("up", spec_.ffn, spec_.hidden);
+  matrix("down", spec_.hidden, spec_.ffn);
+  if (spec_.mlp.bias) {
+    if (spec_.mlp.gated) {
+      bias("gate", spec_.ffn);
+    }
+    bias("up", spec_.ffn);
+    bias("down", spec_.hidden);
+  }
+  if (spec_.norms.after) {
+    norm("mlp_post_norm", spec_.hidden, false);
+  }
+}
+
+std::vector<WeightTensor> Tensors::all() {
+  const std::int64_t hidden = spec_.hidden;
+  const NormSpec& norms = spec_.norms;
+  matrix("embedding", spec_.vocab, hidden).deviation = 1.0;
+  if (spec_.learned_positions) {
+    matrix("positions", spec_.max_context, hidden).deviation = 0.5;
+  }
+  for (layer_ = 0; layer_ < spec_.layers; ++layer_) {
+    if (norms.before) {
+      norm("attention_norm", hidden, norms.bias);
+    }
+    add_attention();
+    if (norms.before && !family_of(spec_).one_norm) {
+      norm("mlp_norm", hidden, norms.bias);
+    }
+    add_mlp();
+  }
+  layer_ = -1;
+  norm("final_norm", hidden, norms.bias);
+  if (!spec_.tied_embeddings) {
+    matrix("output", spec_.vocab, hidden);
+  }
+  if (spec_.output_bias) {
+    bias("output", spec_.vocab);
+  }
+  return std::move(tensors_);
 }
 
 }  // namespace
 
 std::vector<WeightTensor> weight_tensors(const ModelSpec& spec) {
-  const std::int64_t hidden = spec.hidden;
-  std::vector<WeightTensor> tensors;
-  tensors.push_back(matrix("model.embed_tokens.weight", "token_embd.weight", spec.vocab, hidden));
-  tensors.back().deviation = 1.0;
-  for (int layer = 0; layer < spec.layers; ++layer) {
-    const std::string hf = fmt::format("model.layers.{}.", layer);
-    const std::string gguf = fmt::format("blk.{}.", layer);
-    tensors.push_back(
-        vector(hf + "input_layernorm.weight", gguf + "attn_norm.weight", hidden, true));
-    add_attention(spec, layer, tensors);
-    tensors.push_back(
-        vector(hf + "post_attention_layernorm.weight", gguf + "ffn_norm.weight", hidden, true));
-    tensors.push_back(
-        matrix(hf + "mlp.gate_proj.weight", gguf + "ffn_gate.weight", spec.ffn, hidden));
-    tensors.push_back(matrix(hf + "mlp.up_proj.weight", gguf + "ffn_up.weight", spec.ffn, hidden));
-    tensors.push_back(
-        matrix(hf + "mlp.down_proj.weight", gguf + "ffn_down.weight", hidden, spec.ffn));
+  return Tensors(spec).all();
+}
+
+std::vector<float> fuse(const std::vector<std::vector<float>>& parts, std::int64_t columns,
+                        std::int64_t groups) {
+  std::vector<float> fused;
+  for (std::int64_t group = 0; group < groups; ++group) {
+    for (const std::vector<float>& part : parts) {
+      const std::int64_t rows = std::ssize(part) / columns / groups;
+      const auto begin = part.begin() + group * rows * columns;
+      fused.insert(fused.end(), begin, begin + rows * columns);
+    }
   }
-  tensors.push_back(vector("model.norm.weight", "output_norm.weight", hidden, true));
-  if (!spec.tied_embeddings) {
-    tensors.push_back(matrix("lm_head.weight", "output.weight", spec.vocab, hidden));
-  }
-  return tensors;
+  return fused;
 }
 
 std::vector<float> random_weights(const WeightTensor& tensor, std::uint64_t seed,

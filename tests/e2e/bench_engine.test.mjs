@@ -150,7 +150,7 @@ describe('protean bench engine', () => {
       assert.equal(status === 0, false);
       assert.match(stderr, pattern);
     };
-    refuses(/--precisions: 'w5' is none of bf16, w8, w8a8, w8a7, w4, w4a8, w3/, '--precisions', 'w5');
+    refuses(/--precisions: 'w5' is none of bf16, s24, w8, w8a8, w8a7, w4, w4a8, w3/, '--precisions', 'w5');
     refuses(/--context 4000 leaves no room to decode: this model reads 2048/, '--context', '4000');
     refuses(/--gguf: '.*none\.gguf' does not exist/, '--llama-bench', 'x', '--gguf', join(scratch, 'none.gguf'));
     refuses(/cannot be run: No such file/, '--prefill', '8', '--batches', '1', '--precisions', 'bf16',

@@ -43,7 +43,7 @@ describe("protean generate", { skip }, () => {
   });
 
   it("writes at every precision, the same text alone and with two threads", () => {
-    for (const dtype of ["w8", "w4", "w3", "w8a8", "w8a7", "w4a8"]) {
+    for (const dtype of ["s24", "w8", "w4", "w3", "w8a8", "w8a7", "w4a8"]) {
       const say = (threads) => run("generate", join(models, "tinystories-656k"), "--max-tokens", "24",
         "--dtype", dtype, "--threads", threads, ...greedy);
       const { status, stdout, stderr } = say("1");

@@ -90,6 +90,50 @@ describe('a fleet of replicas', () => {
     }
   });
 
+  for (const by of ['shards', 'layers']) {
+    it(`become one group by ${by} and part again while requests run, and no client notices`, async () => {
+      const server = await startFleet(2, '--max-tensor-parallel-size', '2');
+      const put = (groups) => fetch(`${server.admin}/admin/fleet`, { method: 'PUT', body: JSON.stringify({ groups, by }) });
+      const fleet = async () => (await fetch(`${server.admin}/admin/fleet`)).json();
+      const settled = async (count) => {
+        for (let i = 0; i < 600; ++i) {
+          const now = await fleet();
+          if (now.groups.length === count && now.regrouping === null) return now;
+          await sleep(50);
+        }
+        return assert.fail(`${JSON.stringify(await fleet())}\n${server.log}`);
+      };
+      try {
+        const answers = Promise.all(requests.map((body) => answer(server.url, body)));
+        for (let turn = 0; turn < 3; ++turn) {
+          const together = await put([['0', '1']]);
+          assert.equal(together.status, 202);
+          assert.ok((await together.json()).changes[0].steps.length > 4);
+          const grouped = await settled(1);
+          assert.deepEqual(grouped.groups[0].replicas, ['0', '1']);
+          assert.equal(grouped.groups[0].by, by);
+          assert.equal((await put([['0'], ['1']])).status, 202);
+          await settled(2);
+        }
+        assert.deepEqual(await answers, wanted);
+        await put([['0', '1']]);
+        await settled(1);
+        assert.deepEqual(await Promise.all(requests.map((body) => answer(server.url, body))), wanted);
+        const { history } = await fleet();
+        assert.equal(history.length, 7);
+        assert.ok(history.every(({ failure }) => failure === null), JSON.stringify(history));
+        const metrics = await server.idleMetrics();
+        assert.equal(metrics.get('protean:groups{model_name="builtin"}'), 1);
+        assert.equal(metrics.get('protean:regroupings_total{model_name="builtin",to="group"}'), 4);
+        const refused = await put([['0', '7']]);
+        assert.equal(refused.status, 400);
+        assert.match((await refused.json()).error.message, /there is no replica 7: name 0 to 1/);
+      } finally {
+        assert.equal(await server.stop(), 0, server.log);
+      }
+    });
+  }
+
   it('sends prompts where their beginning was computed', async () => {
     const server = await startFleet(2);
     try {

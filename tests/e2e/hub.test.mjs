@@ -339,15 +339,15 @@ describe('models by name', () => {
 
   it('chooses one GGUF of a repository', async () => {
     const env = hub.environment();
-    for (const [tag, name] of [['Q4_K_M', 'quants-Q4_K_M.gguf'], ['q8_0', 'quants-Q8_0.gguf'], ['quants-UD-Q4_K_M.gguf', 'quants-UD-Q4_K_M.gguf']]) {
+    for (const [tag, name] of [['Q4_K_M', 'quants-Q4_K_M.gguf'], ['q8_0', 'quants-Q8_0.gguf'], ['quants-UD-Q4_K_M.gguf', 'quants-UD-Q4_K_M.gguf'],
+      ['BF16', 'big/quants-BF16-00001-of-00002.gguf']]) {
       const { status, stdout, stderr } = await pull(`acme/quants:${tag}`, { env });
       assert.equal(status, 0, stderr);
       assert.equal(stdout, `${join(cacheOf(env, 'acme/quants'), 'snapshots', first, name)}\n`);
     }
-    assert.equal(readdirSync(join(cacheOf(env, 'acme/quants'), 'blobs')).length, 3);
+    assert.equal(readdirSync(join(cacheOf(env, 'acme/quants'), 'blobs')).length, 5);
     await fails(pull('acme/quants', { env }), /acme\/quants has several models: choose one, such as acme\/quants:.*; it has .*Q4_K_M/);
     await fails(pull('acme/quants:Q2_K', { env }), /acme\/quants has no GGUF called Q2_K; it has .*quants-Q8_0\.gguf/);
-    await fails(pull('acme/quants:BF16-00001-of-00002', { env }), /is split into 2 files, which is not read: .*llama-gguf-split --merge/);
     await fails(pull('acme/tiny:Q4_K_M', { env }), /acme\/tiny has no GGUF: leave out ':Q4_K_M'/);
   });
 

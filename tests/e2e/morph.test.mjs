@@ -102,7 +102,7 @@ describe('a form that changes', () => {
 
   it('accepts every precision that it lists and no other', async () => {
     const { precisions, embeddings_precisions: embeddings } = await form(server);
-    for (const precision of ['f32', 'bf16', 'w8', 'w8a8', 'w8a7', 'w4', 'w4a8', 'w3']) {
+    for (const precision of ['f32', 'bf16', 's24', 'w8', 'w8a8', 'w8a7', 'w4', 'w4a8', 'w3']) {
       assert.equal((await want(server, { layers: precision })).status, precisions.includes(precision) ? 202 : 400, precision);
       assert.equal((await want(server, { embeddings: precision })).status, embeddings.includes(precision) ? 202 : 400, precision);
     }

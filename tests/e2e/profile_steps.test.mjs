@@ -150,7 +150,7 @@ describe('protean profile --steps', () => {
 
   it('says what it cannot do', () => {
     assert.match(profile().stderr, /give --calibrate FILE to rank layers, --steps to time steps, or --fingerprint/);
-    assert.match(profile('--steps', '--step-precisions', 'w5').stderr, /--step-precisions: 'w5' is none of bf16, w8, w8a8, w8a7, w4, w4a8, w3/);
+    assert.match(profile('--steps', '--step-precisions', 'w5').stderr, /--step-precisions: 'w5' is none of bf16, s24, w8, w8a8, w8a7, w4, w4a8, w3/);
     assert.match(profile('--steps', '--step-precisions', 'w4,w4').stderr, /each once/);
   });
 });

@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
+#include <numeric>
+#include <utility>
 
 namespace protean {
 namespace {
@@ -24,10 +27,30 @@ double sigmoid(double x) {
   return 1.0 / (1.0 + std::exp(-x));
 }
 
+double activated(Activation activation, double x) {
+  switch (activation) {
+    case Activation::kSilu:
+      return x * sigmoid(x);
+    case Activation::kGelu:  // x times the normal distribution's function
+      return x * 0.5 * std::erfc(-x / std::sqrt(2.0));
+    case Activation::kGeluTanh:
+      return 0.5 * x *
+             (1.0 +
+              std::tanh(std::sqrt(2.0 / std::acos(-1.0)) * (x + 0.044715 * std::pow(x, 3.0))));
+    case Activation::kRelu:
+      return x > 0.0 ? x : 0.0;
+  }
+  return x;
+}
+
+double capped(double x, double cap) {
+  return cap > 0.0 ? cap * std::tanh(x / cap) : x;
+}
+
 }  // namespace
 
-ReferenceModel::ReferenceModel(const Checkpoint& checkpoint, bool bf16_matrices)
-    : spec_(checkpoint.spec()) {
+ReferenceModel::ReferenceModel(const Checkpoint& checkpoint, bool bf16_matrices, int positions)
+    : spec_(checkpoint.spec()), positions_(positions) {
   const auto matrix = [&](TensorRole role, int layer, int outputs, int inputs) {
     std::vector<float> values(static_cast<std::size_t>(outputs) * static_cast<std::size_t>(inputs));
     checkpoint.read_rows(role, layer, 0, outputs, values.data());
@@ -42,39 +65,66 @@ ReferenceModel::ReferenceModel(const Checkpoint& checkpoint, bool bf16_matrices)
     checkpoint.read_rows(role, layer, 0, 1, values.data());
     return Vector(values.begin(), values.end());
   };
-  const AttentionSpec& a = spec_.attention;
   const int hidden = spec_.hidden;
-  const int q = a.heads * a.head_dim;
-  const int kv = a.kv_heads * a.head_dim;
   embedding_ = matrix(TensorRole::kEmbedding, 0, spec_.vocab, hidden);
   output_ =
       spec_.tied_embeddings ? embedding_ : matrix(TensorRole::kOutput, 0, spec_.vocab, hidden);
   final_norm_ = vector(TensorRole::kFinalNorm, 0, hidden);
-  for (int i = 0; i < spec_.layers; ++i) {
-    Layer layer;
-    layer.attention_norm = vector(TensorRole::kAttentionNorm, i, hidden);
-    layer.query = matrix(TensorRole::kQuery, i, q, hidden);
-    layer.key = matrix(TensorRole::kKey, i, kv, hidden);
-    layer.value = matrix(TensorRole::kValue, i, kv, hidden);
-    layer.output = matrix(TensorRole::kAttentionOutput, i, hidden, q);
-    if (a.qkv_bias) {
-      layer.query_bias = vector(TensorRole::kQueryBias, i, q);
-      layer.key_bias = vector(TensorRole::kKeyBias, i, kv);
-      layer.value_bias = vector(TensorRole::kValueBias, i, kv);
-    }
-    if (a.output_bias) {
-      layer.output_bias = vector(TensorRole::kAttentionOutputBias, i, hidden);
-    }
-    if (a.qk_norm) {
-      layer.query_norm = vector(TensorRole::kQueryNorm, i, a.head_dim);
-      layer.key_norm = vector(TensorRole::kKeyNorm, i, a.head_dim);
-    }
-    layer.mlp_norm = vector(TensorRole::kMlpNorm, i, hidden);
-    layer.gate = matrix(TensorRole::kGate, i, spec_.ffn, hidden);
-    layer.up = matrix(TensorRole::kUp, i, spec_.ffn, hidden);
-    layer.down = matrix(TensorRole::kDown, i, hidden, spec_.ffn);
-    layers_.push_back(std::move(layer));
+  if (spec_.norms.bias) {
+    final_norm_bias_ = vector(TensorRole::kFinalNormBias, 0, hidden);
   }
+  if (spec_.output_bias) {
+    output_bias_ = vector(TensorRole::kOutputBias, 0, spec_.vocab);
+  }
+  if (spec_.learned_positions) {
+    std::vector<float> rows(static_cast<std::size_t>(spec_.max_context * hidden));
+    checkpoint.read_rows(TensorRole::kPositions, 0, 0, spec_.max_context, rows.data());
+    position_rows_.assign(rows.begin(), rows.end());
+  }
+  for (int i = 0; i < spec_.layers; ++i) {
+    layers_.push_back(read_layer(i, matrix, vector));
+  }
+}
+
+ReferenceModel::Layer ReferenceModel::read_layer(int i, const ReadMatrix& matrix,
+                                                 const ReadVector& vector) const {
+  const AttentionSpec& a = spec_.attention;
+  const NormSpec& norms = spec_.norms;
+  const int hidden = spec_.hidden;
+  const int q = a.heads * a.head_dim;
+  const int kv = a.kv_heads * a.head_dim;
+  const auto vector_if = [&](bool has, TensorRole role, int size) {
+    return has ? vector(role, i, size) : Vector();
+  };
+  Layer layer;
+  layer.attention_norms.before = vector_if(norms.before, TensorRole::kAttentionNorm, hidden);
+  layer.attention_norms.bias =
+      vector_if(norms.before && norms.bias, TensorRole::kAttentionNormBias, hidden);
+  layer.attention_norms.after = vector_if(norms.after, TensorRole::kAttentionPostNorm, hidden);
+  layer.query = matrix(TensorRole::kQuery, i, q, hidden);
+  layer.key = matrix(TensorRole::kKey, i, kv, hidden);
+  layer.value = matrix(TensorRole::kValue, i, kv, hidden);
+  layer.output = matrix(TensorRole::kAttentionOutput, i, hidden, q);
+  layer.query_bias = vector_if(a.qkv_bias, TensorRole::kQueryBias, q);
+  layer.key_bias = vector_if(a.qkv_bias, TensorRole::kKeyBias, kv);
+  layer.value_bias = vector_if(a.qkv_bias, TensorRole::kValueBias, kv);
+  layer.output_bias = vector_if(a.output_bias, TensorRole::kAttentionOutputBias, hidden);
+  layer.query_norm =
+      vector_if(a.qk_norm, TensorRole::kQueryNorm, a.qk_norm_over_heads ? q : a.head_dim);
+  layer.key_norm =
+      vector_if(a.qk_norm, TensorRole::kKeyNorm, a.qk_norm_over_heads ? kv : a.head_dim);
+  layer.mlp_norms.before = vector_if(norms.before, TensorRole::kMlpNorm, hidden);
+  layer.mlp_norms.bias = vector_if(norms.before && norms.bias, TensorRole::kMlpNormBias, hidden);
+  layer.mlp_norms.after = vector_if(norms.after, TensorRole::kMlpPostNorm, hidden);
+  if (spec_.mlp.gated) {
+    layer.gate = matrix(TensorRole::kGate, i, spec_.ffn, hidden);
+  }
+  layer.up = matrix(TensorRole::kUp, i, spec_.ffn, hidden);
+  layer.down = matrix(TensorRole::kDown, i, hidden, spec_.ffn);
+  layer.gate_bias = vector_if(spec_.mlp.bias && spec_.mlp.gated, TensorRole::kGateBias, spec_.ffn);
+  layer.up_bias = vector_if(spec_.mlp.bias, TensorRole::kUpBias, spec_.ffn);
+  layer.down_bias = vector_if(spec_.mlp.bias, TensorRole::kDownBias, hidden);
+  return layer;
 }
 
 ReferenceModel::Vector ReferenceModel::apply(const Matrix& matrix, const Vector& x,
@@ -91,30 +141,36 @@ ReferenceModel::Vector ReferenceModel::apply(const Matrix& matrix, const Vector&
   return y;
 }
 
-ReferenceModel::Vector ReferenceModel::norm(const Vector& x, const Vector& weight) const {
+// RMS norm, or LayerNorm if the model has it.
+ReferenceModel::Vector ReferenceModel::norm(const Vector& x, const Vector& weight,
+                                            const Vector& bias) const {
+  const auto size = static_cast<double>(x.size());
+  const double mean =
+      spec_.norms.layer_norm ? std::accumulate(x.begin(), x.end(), 0.0) / size : 0.0;
   double squares = 0.0;
   for (const double value : x) {
-    squares += value * value;
+    squares += (value - mean) * (value - mean);
   }
-  const double root = std::sqrt(squares / static_cast<double>(x.size()) + double{spec_.norm_eps});
+  const double root = std::sqrt(squares / size + double{spec_.norm_eps});
   Vector y(x.size());
   for (std::size_t i = 0; i < x.size(); ++i) {
-    y[i] = x[i] / root * weight[i];
+    y[i] = (x[i] - mean) / root * weight[i] + (bias.empty() ? 0.0 : bias[i]);
   }
   return y;
 }
 
 // Returns the radians per position of a rotated pair. States llama3 scaling in wavelengths, as
 // published.
-double ReferenceModel::frequency(int pair) const {
-  const RopeSpec& rope = spec_.rope;
-  const double exponent = 2.0 * pair / spec_.attention.head_dim;
+double ReferenceModel::frequency(const RopeSpec& rope, int pair) const {
+  const int dim = rope.rotated > 0 ? rope.rotated : spec_.attention.head_dim;
+  const double pi = std::acos(-1.0);
+  const double exponent = 2.0 * pair / dim;
   double frequency = 1.0 / std::pow(rope.theta, exponent);
   if (rope.scaling == RopeScaling::kLinear) {
     frequency /= rope.factor;
   }
   if (rope.scaling == RopeScaling::kLlama3) {
-    const double wavelength = 2.0 * std::acos(-1.0) / frequency;
+    const double wavelength = 2.0 * pi / frequency;
     const double longest_kept = rope.original_context / rope.high_freq_factor;
     const double longest_mixed = rope.original_context / rope.low_freq_factor;
     if (wavelength > longest_mixed) {
@@ -125,58 +181,110 @@ double ReferenceModel::frequency(int pair) const {
       frequency = (1.0 - smooth) * (frequency / rope.factor) + smooth * frequency;
     }
   }
-  if (!rope.divisors.empty()) {
-    frequency /= double{rope.divisors[static_cast<std::size_t>(pair)]};
+  if (rope.scaling == RopeScaling::kYarn) {
+    // find_correction_range and linear_ramp_mask of YaRN's published code.
+    const auto correction_dim = [&](double rotations) {
+      return dim * std::log(rope.original_context / (rotations * 2.0 * pi)) /
+             (2.0 * std::log(rope.theta));
+    };
+    const double low = std::max(0.0, std::floor(correction_dim(rope.beta_fast)));
+    const double high = std::min(dim - 1.0, std::ceil(correction_dim(rope.beta_slow)));
+    double ramp = (pair - low) / (low == high ? 0.001 : high - low);
+    ramp = std::min(1.0, std::max(0.0, ramp));
+    const double kept = 1.0 - ramp;
+    frequency = frequency / rope.factor * (1.0 - kept) + frequency * kept;
+  }
+  const bool is_long = rope.scaling == RopeScaling::kLong && positions_ > rope.original_context;
+  const std::vector<float>& divisors = is_long ? rope.long_divisors : rope.divisors;
+  if (!divisors.empty()) {
+    frequency /= double{divisors[static_cast<std::size_t>(pair)]};
   }
   return frequency;
 }
 
-void ReferenceModel::rotate(Vector& heads, int position) const {
-  const int dim = spec_.attention.head_dim;
-  const bool adjacent = spec_.rope.pairing == RopePairing::kAdjacent;
+void ReferenceModel::rotate(Vector& heads, int layer, int position) const {
+  const AttentionSpec& attention = spec_.attention;
+  if (!attention.rotated.empty() && !attention.rotated[static_cast<std::size_t>(layer)]) {
+    return;
+  }
+  const bool own = spec_.windowed_rope && has_window(layer);
+  const RopeSpec& rope = own ? *spec_.windowed_rope : spec_.rope;
+  const int dim = attention.head_dim;
+  const int rotated = rope.rotated > 0 ? rope.rotated : dim;
+  const bool adjacent = rope.pairing == RopePairing::kAdjacent;
   for (std::size_t head = 0; head < heads.size(); head += static_cast<std::size_t>(dim)) {
-    for (int pair = 0; pair < dim / 2; ++pair) {
+    for (int pair = 0; pair < rotated / 2; ++pair) {
       const int first = adjacent ? 2 * pair : pair;
-      const int second = adjacent ? 2 * pair + 1 : pair + dim / 2;
+      const int second = adjacent ? 2 * pair + 1 : pair + rotated / 2;
       double& a = heads[head + static_cast<std::size_t>(first)];
       double& b = heads[head + static_cast<std::size_t>(second)];
-      const double angle = position * frequency(pair);
-      const double turned_a = a * std::cos(angle) - b * std::sin(angle);
-      const double turned_b = a * std::sin(angle) + b * std::cos(angle);
+      const double angle = position * frequency(rope, pair);
+      const double turned_a = rope.magnitude * (a * std::cos(angle) - b * std::sin(angle));
+      const double turned_b = rope.magnitude * (a * std::sin(angle) + b * std::cos(angle));
       a = turned_a;
       b = turned_b;
     }
   }
 }
 
-// Projects into heads, and normalises each head if the model does.
+bool ReferenceModel::has_window(int layer) const {
+  const std::vector<bool>& windowed = spec_.attention.windowed;
+  return spec_.attention.sliding_window > 0 &&
+         (windowed.empty() || windowed[static_cast<std::size_t>(layer)]);
+}
+
+// Projects into heads, and normalises each head, or all together, if the model does.
 ReferenceModel::Vector ReferenceModel::project(const Matrix& matrix, const Vector& bias,
                                                const Vector& head_norm, const Vector& x) const {
   Vector y = apply(matrix, x, bias);
   if (!head_norm.empty()) {
-    for (auto head = y.begin(); head != y.end(); head += spec_.attention.head_dim) {
-      const Vector normed = norm(Vector(head, head + spec_.attention.head_dim), head_norm);
+    const auto size = static_cast<std::ptrdiff_t>(head_norm.size());
+    for (auto head = y.begin(); head != y.end(); head += size) {
+      const Vector normed = norm(Vector(head, head + size), head_norm, {});
       std::copy(normed.begin(), normed.end(), head);
     }
   }
   return y;
 }
 
-void ReferenceModel::attend(const Layer& layer, int index, std::vector<Vector>& residual) const {
+// Returns the rows that a half reads.
+std::vector<ReferenceModel::Vector> ReferenceModel::inputs(const std::vector<Vector>& residual,
+                                                           const Vector& weight,
+                                                           const Vector& bias) const {
+  std::vector<Vector> rows = residual;
+  for (Vector& row : rows) {
+    row = spec_.norms.before ? norm(row, weight, bias) : row;
+  }
+  return rows;
+}
+
+void ReferenceModel::add(const std::vector<Vector>& outputs, const Vector& post_norm,
+                         std::vector<Vector>& residual) const {
+  for (std::size_t t = 0; t < residual.size(); ++t) {
+    const Vector added = post_norm.empty() ? outputs[t] : norm(outputs[t], post_norm, {});
+    for (std::size_t i = 0; i < added.size(); ++i) {
+      residual[t][i] += double{spec_.multipliers.residual} * added[i];
+    }
+  }
+}
+
+std::vector<ReferenceModel::Vector> ReferenceModel::attend(const Layer& layer, int index,
+                                                           const std::vector<Vector>& rows) const {
   const AttentionSpec& a = spec_.attention;
   const auto dim = static_cast<std::size_t>(a.head_dim);
   std::vector<Vector> q, k, v;
-  for (std::size_t t = 0; t < residual.size(); ++t) {
-    const Vector x = norm(residual[t], layer.attention_norm);
-    q.push_back(project(layer.query, layer.query_bias, layer.query_norm, x));
-    k.push_back(project(layer.key, layer.key_bias, layer.key_norm, x));
-    v.push_back(project(layer.value, layer.value_bias, {}, x));
-    rotate(q.back(), static_cast<int>(t));
-    rotate(k.back(), static_cast<int>(t));
+  for (std::size_t t = 0; t < rows.size(); ++t) {
+    q.push_back(project(layer.query, layer.query_bias, layer.query_norm, rows[t]));
+    k.push_back(project(layer.key, layer.key_bias, layer.key_norm, rows[t]));
+    v.push_back(project(layer.value, layer.value_bias, {}, rows[t]));
+    rotate(q.back(), index, static_cast<int>(t));
+    rotate(k.back(), index, static_cast<int>(t));
   }
-  const bool windowed = a.sliding_window > 0 && index >= a.first_windowed_layer;
-  for (std::size_t t = 0; t < residual.size(); ++t) {
-    const std::size_t window = windowed ? static_cast<std::size_t>(a.sliding_window) : t + 1;
+  const double scale = a.scale > 0.0F ? double{a.scale} : 1.0 / std::sqrt(static_cast<double>(dim));
+  std::vector<Vector> outputs;
+  for (std::size_t t = 0; t < rows.size(); ++t) {
+    const std::size_t window =
+        has_window(index) ? static_cast<std::size_t>(a.sliding_window) : t + 1;
     const std::size_t first = t + 1 > window ? t + 1 - window : 0;
     Vector mixed(q[t].size(), 0.0);
     for (std::size_t head = 0; head < static_cast<std::size_t>(a.heads); ++head) {
@@ -187,7 +295,7 @@ void ReferenceModel::attend(const Layer& layer, int index, std::vector<Vector>& 
         for (std::size_t i = 0; i < dim; ++i) {
           dot += q[t][head * dim + i] * k[s][kv_head * dim + i];
         }
-        scores.push_back(dot / std::sqrt(static_cast<double>(dim)));
+        scores.push_back(capped(dot * scale, a.score_cap));
       }
       const double most = *std::max_element(scores.begin(), scores.end());
       double total = 0.0;
@@ -201,23 +309,23 @@ void ReferenceModel::attend(const Layer& layer, int index, std::vector<Vector>& 
         }
       }
     }
-    const Vector added = apply(layer.output, mixed, layer.output_bias);
-    std::transform(added.begin(), added.end(), residual[t].begin(), residual[t].begin(),
-                   std::plus<>());
+    outputs.push_back(apply(layer.output, mixed, layer.output_bias));
   }
+  return outputs;
 }
 
-void ReferenceModel::feed_forward(const Layer& layer, std::vector<Vector>& residual) const {
-  for (Vector& row : residual) {
-    const Vector x = norm(row, layer.mlp_norm);
-    Vector gate = apply(layer.gate, x, {});
-    const Vector up = apply(layer.up, x, {});
-    for (std::size_t i = 0; i < gate.size(); ++i) {
-      gate[i] = gate[i] * sigmoid(gate[i]) * up[i];
+std::vector<ReferenceModel::Vector> ReferenceModel::feed_forward(
+    const Layer& layer, const std::vector<Vector>& rows) const {
+  std::vector<Vector> outputs;
+  for (const Vector& x : rows) {
+    Vector inner = apply(layer.up, x, layer.up_bias);
+    const Vector gate = spec_.mlp.gated ? apply(layer.gate, x, layer.gate_bias) : inner;
+    for (std::size_t i = 0; i < inner.size(); ++i) {
+      inner[i] = activated(spec_.mlp.activation, gate[i]) * (spec_.mlp.gated ? inner[i] : 1.0);
     }
-    const Vector added = apply(layer.down, gate, {});
-    std::transform(added.begin(), added.end(), row.begin(), row.begin(), std::plus<>());
+    outputs.push_back(apply(layer.down, inner, layer.down_bias));
   }
+  return outputs;
 }
 
 std::vector<std::vector<std::vector<double>>> ReferenceModel::streams(
@@ -225,13 +333,27 @@ std::vector<std::vector<std::vector<double>>> ReferenceModel::streams(
   std::vector<Vector> residual;
   for (const TokenId token : tokens) {
     const auto begin = embedding_.values.begin() + std::ptrdiff_t{token} * spec_.hidden;
-    residual.emplace_back(begin, begin + spec_.hidden);
+    Vector row(begin, begin + spec_.hidden);
+    const std::size_t position = residual.size() * row.size();
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      row[i] *= double{spec_.multipliers.embedding};
+      row[i] += spec_.learned_positions ? position_rows_[position + i] : 0.0;
+    }
+    residual.push_back(std::move(row));
   }
   std::vector<std::vector<Vector>> streams = {residual};
-  for (std::size_t layer = 0; layer < layers_.size(); ++layer) {
-    attend(layers_[layer], static_cast<int>(layer), residual);
+  for (std::size_t index = 0; index < layers_.size(); ++index) {
+    const Layer& layer = layers_[index];
+    const auto attention_rows =
+        inputs(residual, layer.attention_norms.before, layer.attention_norms.bias);
+    const auto parallel_rows = inputs(residual, layer.mlp_norms.before, layer.mlp_norms.bias);
+    add(attend(layer, static_cast<int>(index), attention_rows), layer.attention_norms.after,
+        residual);
     streams.push_back(residual);
-    feed_forward(layers_[layer], residual);
+    add(feed_forward(layer, spec_.parallel_halves
+                                ? parallel_rows
+                                : inputs(residual, layer.mlp_norms.before, layer.mlp_norms.bias)),
+        layer.mlp_norms.after, residual);
     streams.push_back(residual);
   }
   return streams;
@@ -240,7 +362,7 @@ std::vector<std::vector<std::vector<double>>> ReferenceModel::streams(
 std::vector<std::vector<double>> ReferenceModel::hidden(std::span<const TokenId> tokens) const {
   std::vector<Vector> rows = streams(tokens).back();
   for (Vector& row : rows) {
-    row = norm(row, final_norm_);
+    row = norm(row, final_norm_, final_norm_bias_);
   }
   return rows;
 }
@@ -248,7 +370,10 @@ std::vector<std::vector<double>> ReferenceModel::hidden(std::span<const TokenId>
 std::vector<std::vector<double>> ReferenceModel::logits(std::span<const TokenId> tokens) const {
   std::vector<Vector> rows = hidden(tokens);
   for (Vector& row : rows) {
-    row = apply(output_, row, {});
+    row = apply(output_, row, output_bias_);
+    for (double& logit : row) {
+      logit = capped(logit * double{spec_.multipliers.logits}, spec_.multipliers.logit_cap);
+    }
   }
   return rows;
 }

@@ -27,7 +27,14 @@ constexpr int kTokensOfABlock = 8;
 constexpr int kStoreBlocks = 24;
 constexpr int kMaxRows = 64;
 
-ModelSpec spec_with(int ffn, bool everything) {
+enum class Traits { kPlain, kAll, kNormsAround, kParallel };
+
+const char* name_of(Traits traits) {
+  constexpr const char* kNames[] = {"_plain", "_all", "_norms_around", "_parallel"};
+  return kNames[static_cast<int>(traits)];
+}
+
+ModelSpec spec_with(int ffn, Traits traits) {
   ModelSpec spec;
   spec.architecture = "synthetic";
   spec.layers = 3;
@@ -36,9 +43,18 @@ ModelSpec spec_with(int ffn, bool everything) {
   spec.vocab = 101;
   spec.max_context = 256;
   spec.attention = {.heads = 8, .kv_heads = 4, .head_dim = 16};
-  if (everything) {
+  if (traits == Traits::kAll) {
     spec.attention.qkv_bias = spec.attention.output_bias = spec.attention.qk_norm = true;
     spec.attention.sliding_window = 20;
+  } else if (traits == Traits::kNormsAround) {
+    spec.norms.after = true;
+    spec.mlp.activation = Activation::kGeluTanh;
+    spec.multipliers = {.embedding = 3.0F, .residual = 0.3F, .logits = 0.5F, .logit_cap = 2.0F};
+  } else if (traits == Traits::kParallel) {
+    spec.parallel_halves = spec.output_bias = spec.learned_positions = true;
+    spec.norms = {.layer_norm = true, .bias = true};
+    spec.mlp = {.activation = Activation::kGelu, .gated = false, .bias = true};
+    spec.attention.qkv_bias = spec.attention.output_bias = true;
   }
   return spec;
 }
@@ -54,9 +70,7 @@ class Device {
  public:
   Device(const Checkpoint& checkpoint, Precision precision, const Holding& holding, int shards,
          int threads)
-      : spec_(checkpoint.spec()),
-        team_(threads),
-        rope_(spec_.rope, spec_.attention.head_dim, spec_.max_context) {
+      : spec_(checkpoint.spec()), team_(threads), rope_(spec_, spec_.max_context) {
     const std::vector<LayerPrecision> layers(static_cast<std::size_t>(spec_.layers),
                                              {precision, precision});
     auto weights = load_weights(checkpoint,
@@ -123,7 +137,7 @@ class Device {
  private:
   ModelSpec spec_;
   cpu::Team team_;
-  RotaryTable rope_;
+  RotaryTables rope_;
   ModelWeights weights_;
   Scratch scratch_ = *Scratch::create(spec_, 1, 1);
   std::vector<std::vector<std::byte>> kv_bytes_;
@@ -196,11 +210,11 @@ std::vector<float> run_on(const Checkpoint& checkpoint, Precision precision, int
   return logits[0];
 }
 
-class TensorParallel : public testing::TestWithParam<std::tuple<Precision, int, bool>> {};
+class TensorParallel : public testing::TestWithParam<std::tuple<Precision, int, Traits>> {};
 
 TEST_P(TensorParallel, EveryDegreeHasTheSameBits) {
-  const auto [precision, ffn, everything] = GetParam();
-  const SyntheticCheckpoint checkpoint(spec_with(ffn, everything));
+  const auto [precision, ffn, traits] = GetParam();
+  const SyntheticCheckpoint checkpoint(spec_with(ffn, traits));
   for (const int shards : {2, 4}) {
     const std::vector<float> alone = run_on(checkpoint, precision, 1, shards, 1);
     for (int devices = 1; devices <= shards; devices *= 2) {
@@ -217,11 +231,12 @@ TEST_P(TensorParallel, EveryDegreeHasTheSameBits) {
 // 104 neurons are 26 for each of 4 shards, so every shard has padding.
 INSTANTIATE_TEST_SUITE_P(Precisions, TensorParallel,
                          testing::Combine(testing::ValuesIn(kPrecisions), testing::Values(128, 104),
-                                          testing::Bool()),
+                                          testing::Values(Traits::kPlain, Traits::kAll,
+                                                          Traits::kNormsAround, Traits::kParallel)),
                          [](const auto& info) {
                            return std::string(to_string(std::get<0>(info.param))) + "_ffn" +
                                   std::to_string(std::get<1>(info.param)) +
-                                  (std::get<2>(info.param) ? "_all" : "_plain");
+                                  name_of(std::get<2>(info.param));
                          });
 
 }  // namespace

@@ -15,17 +15,20 @@ int segments_of_row(const AttentionCall& call, const AttentionSlice& slice) {
   return segments.end - segments.begin;
 }
 
-// Returns how many KV heads of rows are computed together: as many as have a segment and the next
-// in L2, but few enough for the parts of few rows to balance the threads. The parts of one row take
-// the same time.
+// Returns how many KV heads of rows are computed together: as many as keep a segment and the next
+// in half of a small L2, but few enough for the parts of few rows to balance the threads. The parts
+// of one row take the same time.
 int heads_of_row(const AttentionCall& call, std::int64_t rows, std::int64_t threads) {
-  constexpr std::int64_t kSegmentBytes = std::int64_t{1} << 19;
+  constexpr std::int64_t kSegmentBytes = std::int64_t{1} << 18;
   const KvLayer& layer = call.layer;
   const std::int64_t head_bytes = kSegment * layer.slot_bytes() / layer.block_tokens;
   const std::int64_t most = std::max<std::int64_t>(
       1, std::min<std::int64_t>(kSegmentBytes / head_bytes, call.max_queries() / call.group()));
-  const std::int64_t runs = rows <= 1 ? threads : ceil_div(kPartsPerThread * threads, rows);
-  return static_cast<int>(std::min(most, ceil_div<std::int64_t>(layer.kv_heads, runs)));
+  const std::int64_t least_runs = ceil_div<std::int64_t>(layer.kv_heads, most);
+  const std::int64_t runs = rows <= 1
+                                ? round_up(least_runs, threads)
+                                : std::max(least_runs, ceil_div(kPartsPerThread * threads, rows));
+  return static_cast<int>(ceil_div<std::int64_t>(layer.kv_heads, runs));
 }
 
 }  // namespace

@@ -14,7 +14,7 @@ namespace protean::cpu {
 constexpr int kMaxHeadDim = 512;
 // The most queries that share reading the keys and values of a head, so that all fit in L2: whole
 // tiles of AMX, or whole blocks of vectors of all instruction sets.
-constexpr int kMaxQueries = 128;
+constexpr int kMaxQueries = 256;
 constexpr int kMaxVectorQueries = 120;
 // Positions that are summed before they are merged. Segments begin at multiples of this.
 constexpr int kSegment = 256;

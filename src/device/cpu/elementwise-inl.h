@@ -88,6 +88,53 @@ HWY_INLINE Vec silu(Vec g) {
   return hn::Mul(g, hn::MulAdd(rough, off, rough));
 }
 
+// Returns the sum of f(x[i]) in an order that depends only on `count`. f maps vectors of any
+// length.
+template <class F>
+HWY_INLINE float sum_of(const float* x, std::size_t count, const F& f) {
+  const Floats floats;
+  Vec sums = hn::Zero(floats);
+  std::size_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    sums = hn::Add(sums, f(floats, hn::LoadU(floats, x + i)));
+  }
+  float total = hn::GetLane(hn::SumOfLanes(floats, sums));
+  const Lane lane;
+  for (; i < count; ++i) {
+    total += hn::GetLane(f(lane, hn::LoadU(lane, x + i)));
+  }
+  return total;
+}
+
+// Returns erf(x) to an absolute error of 2e-7 (Abramowitz and Stegun, 7.1.26).
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V erf(D d, V x) {
+  const auto one = hn::Set(d, 1.0f);
+  const auto size = hn::Abs(x);
+  const auto t = hn::Div(one, hn::MulAdd(size, hn::Set(d, 0.3275911f), one));
+  auto sum = hn::Set(d, 1.061405429f);
+  sum = hn::MulAdd(sum, t, hn::Set(d, -1.453152027f));
+  sum = hn::MulAdd(sum, t, hn::Set(d, 1.421413741f));
+  sum = hn::MulAdd(sum, t, hn::Set(d, -0.284496736f));
+  sum = hn::MulAdd(sum, t, hn::Set(d, 0.254829592f));
+  const auto tail = hn::Mul(hn::Mul(sum, t), exp(d, hn::Neg(hn::Mul(size, size))));
+  return hn::CopySign(hn::Sub(one, tail), x);
+}
+
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V gelu(D d, V x) {
+  const auto half = hn::Mul(x, hn::Set(d, 0.5f));
+  return hn::MulAdd(half, erf(d, hn::Mul(x, hn::Set(d, 0.70710678f))), half);
+}
+
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V gelu_tanh(D d, V x) {
+  constexpr float kRoot2OverPi = 0.797884561f;
+  const auto half = hn::Mul(x, hn::Set(d, 0.5f));
+  const auto cube = hn::Mul(hn::Mul(x, x), hn::Mul(x, hn::Set(d, 0.044715f)));
+  return hn::MulAdd(half, tanh(d, hn::Mul(hn::Add(x, cube), hn::Set(d, kRoot2OverPi))), half);
+}
+
 inline void swiglu_run(const float* gate, const float* up, std::size_t count, Element element,
                        float* out) {
   const Floats floats;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstddef>
 
 #include "base/check.h"
@@ -36,6 +37,76 @@ void norm_row(const float* x, std::span<const float> weight, float eps, Element 
 void swiglu_part(const float* gate, const float* up, std::size_t count, Element element,
                  float* out) {
   swiglu_run(gate, up, count, element, out);
+}
+
+void layer_norm_row(const float* x, const LayerNorm& norm, Element element, float* out) {
+  const std::size_t count = norm.weight.size();
+  const auto size = static_cast<float>(count);
+  const float mean = sum_of(x, count, [](auto, auto v) HWY_ATTR { return v; }) / size;
+  const auto squared = [mean](auto d, auto v) HWY_ATTR {
+    const auto off = hn::Sub(v, hn::Set(d, mean));
+    return hn::Mul(off, off);
+  };
+  const float scale = 1.0f / std::sqrt(sum_of(x, count, squared) / size + norm.eps);
+  const auto run = [&](auto d, std::size_t from) HWY_ATTR {
+    for (; from + hn::Lanes(d) <= count; from += hn::Lanes(d)) {
+      auto v = hn::Mul(hn::Sub(hn::LoadU(d, x + from), hn::Set(d, mean)), hn::Set(d, scale));
+      v = hn::Mul(v, hn::LoadU(d, norm.weight.data() + from));
+      v = norm.bias.empty() ? v : hn::Add(v, hn::LoadU(d, norm.bias.data() + from));
+      hn::StoreU(element == Element::kBf16 ? round_bf16(d, v) : v, d, out + from);
+    }
+    return from;
+  };
+  run(Lane{}, run(Floats{}, 0));
+}
+
+void activate_part(const Activated& of, std::size_t first, std::size_t count, Element element,
+                   float* out) {
+  const float* const x = of.x.data() + first;
+  const float* const factor = of.factor.empty() ? nullptr : of.factor.data() + first;
+  const auto each = [&](const auto& function) HWY_ATTR {
+    const auto run = [&](auto d, std::size_t from) HWY_ATTR {
+      for (; from + hn::Lanes(d) <= count; from += hn::Lanes(d)) {
+        auto v = function(d, hn::LoadU(d, x + from));
+        v = factor == nullptr ? v : hn::Mul(v, hn::LoadU(d, factor + from));
+        hn::StoreU(element == Element::kBf16 ? round_bf16(d, v) : v, d, out + from);
+      }
+      return from;
+    };
+    run(Lane{}, run(Floats{}, 0));
+  };
+  switch (of.activation) {
+    case Activation::kGelu:
+      return each([](auto d, auto v) HWY_ATTR { return gelu(d, v); });
+    case Activation::kGeluTanh:
+      return each([](auto d, auto v) HWY_ATTR { return gelu_tanh(d, v); });
+    case Activation::kRelu:
+      return each([](auto d, auto v) HWY_ATTR { return hn::Max(v, hn::Zero(d)); });
+    case Activation::kSilu:
+      break;
+  }
+  if (factor != nullptr) {
+    swiglu_run(x, factor, count, element, out);
+    return;
+  }
+  each([](auto d, auto v) HWY_ATTR {
+    const auto one = hn::Set(d, 1.0f);
+    return hn::Div(v, hn::Add(one, exp(d, hn::Neg(v))));
+  });
+}
+
+void scale_and_cap_part(float factor, float most, float* x, std::size_t count) {
+  const auto run = [&](auto d, std::size_t from) HWY_ATTR {
+    for (; from + hn::Lanes(d) <= count; from += hn::Lanes(d)) {
+      auto v = hn::Mul(hn::LoadU(d, x + from), hn::Set(d, factor));
+      if (most > 0.0f) {
+        v = hn::Mul(tanh(d, hn::Div(v, hn::Set(d, most))), hn::Set(d, most));
+      }
+      hn::StoreU(v, d, x + from);
+    }
+    return from;
+  };
+  run(Lane{}, run(Floats{}, 0));
 }
 
 // Rotates one head. `cosines` and `sines` are those of the row's position.
@@ -77,6 +148,9 @@ namespace {
 HWY_EXPORT(round_row);
 HWY_EXPORT(norm_row);
 HWY_EXPORT(swiglu_part);
+HWY_EXPORT(layer_norm_row);
+HWY_EXPORT(activate_part);
+HWY_EXPORT(scale_and_cap_part);
 HWY_EXPORT(rotate_head);
 
 // Floats of one task: some microseconds of work, much more than the cost of starting a task.
@@ -120,6 +194,47 @@ void swiglu(Team& team, std::span<const float> gate, std::span<const float> up, 
     HWY_DYNAMIC_DISPATCH(swiglu_part)
     (gate.data() + first, up.data() + first, static_cast<std::size_t>(end - first), element,
      out.data() + first);
+  });
+}
+
+void layer_norm(Team& team, std::span<const float> x, const LayerNorm& norm, Element element,
+                std::span<float> out) {
+  check(!norm.weight.empty() && x.size() % norm.weight.size() == 0 && out.size() == x.size(),
+        "x and out are not rows as long as the norm's weight");
+  check(norm.bias.empty() || norm.bias.size() == norm.weight.size(),
+        "the norm's bias is as long as its weight");
+  const std::int64_t width = std::ssize(norm.weight);
+  in_pieces(team, std::ssize(x) / width, width, [&](std::int64_t first, std::int64_t end) {
+    for (std::int64_t row = first; row < end; ++row) {
+      HWY_DYNAMIC_DISPATCH(layer_norm_row)
+      (x.data() + row * width, norm, element, out.data() + row * width);
+    }
+  });
+}
+
+void activate(Team& team, const Activated& of, Element element, std::span<float> out) {
+  check(of.x.size() == out.size() && (of.factor.empty() || of.factor.size() == out.size()),
+        "x, factor and out differ in size");
+  in_pieces(team, std::ssize(out), 1, [&](std::int64_t first, std::int64_t end) {
+    HWY_DYNAMIC_DISPATCH(activate_part)
+    (of, static_cast<std::size_t>(first), static_cast<std::size_t>(end - first), element,
+     out.data() + first);
+  });
+}
+
+void scale_and_cap(Team& team, float factor, float most, std::span<float> x) {
+  in_pieces(team, std::ssize(x), 1, [&](std::int64_t first, std::int64_t end) {
+    HWY_DYNAMIC_DISPATCH(scale_and_cap_part)
+    (factor, most, x.data() + first, static_cast<std::size_t>(end - first));
+  });
+}
+
+void add_scaled(Team& team, std::span<const float> x, float factor, std::span<float> out) {
+  check(x.size() == out.size(), "x and out have the same size");
+  in_pieces(team, std::ssize(out), 1, [&](std::int64_t first, std::int64_t end) {
+    for (auto i = static_cast<std::size_t>(first); i < static_cast<std::size_t>(end); ++i) {
+      out[i] += factor * x[i];
+    }
   });
 }
 
@@ -193,17 +308,20 @@ void add_partial_sums(Team& team, std::span<const ShownRows> sums, std::span<flo
 void rope(Team& team, std::span<float> x, int heads, std::span<const int> positions,
           const RopeTable& table) {
   const std::int64_t half = table.half;
-  const std::int64_t width = heads * 2 * half;
-  check(std::ssize(x) == std::ssize(positions) * width, "x is not a row of heads per position");
+  const std::int64_t head =
+      std::ssize(x) / std::max<std::int64_t>(1, std::ssize(positions)) / heads;
+  const std::int64_t width = heads * head;
+  check(std::ssize(x) == std::ssize(positions) * width && 2 * half <= head,
+        "x is not a row of heads per position");
   check(table.cosines.size() == table.sines.size(), "as many sines as cosines");
   in_pieces(team, std::ssize(positions), width, [&](std::int64_t first, std::int64_t end) {
     for (std::int64_t row = first; row < end; ++row) {
       const std::int64_t at = positions[static_cast<std::size_t>(row)] * half;
       check(at >= 0 && at + half <= std::ssize(table.cosines), "a position beyond the rope table");
-      for (int head = 0; head < heads; ++head) {
+      for (int i = 0; i < heads; ++i) {
         HWY_DYNAMIC_DISPATCH(rotate_head)
-        (x.data() + row * width + head * 2 * half, table.cosines.data() + at,
-         table.sines.data() + at, table.half, table.adjacent);
+        (x.data() + row * width + i * head, table.cosines.data() + at, table.sines.data() + at,
+         table.half, table.adjacent);
       }
     }
   });

@@ -129,6 +129,112 @@ TEST_P(Elementwise, AppliesSwiglu) {
   EXPECT_TRUE(std::equal(in_place.begin(), in_place.end(), out.begin() + 3000));
 }
 
+TEST_P(Elementwise, NormalisesRowsAroundTheirMean) {
+  Team team(2);
+  for (const std::size_t width : {1, 7, 24, 64, 129, 2048}) {
+    const std::size_t rows = 5;
+    const std::vector<float> x = random_floats(static_cast<std::int64_t>(rows * width));
+    const std::vector<float> weight = random_floats(static_cast<std::int64_t>(width));
+    const std::vector<float> bias = random_floats(static_cast<std::int64_t>(width));
+    for (const bool biased : {false, true}) {
+      const LayerNorm norm{weight, biased ? std::span(bias) : std::span<const float>(), 1e-3f};
+      std::vector<float> out(x.size());
+      layer_norm(team, x, norm, Element::kF32, out);
+      for (std::size_t r = 0; r < rows; ++r) {
+        double mean = 0, variance = 0;
+        for (std::size_t i = 0; i < width; ++i) {
+          mean += double{x[r * width + i]} / static_cast<double>(width);
+        }
+        for (std::size_t i = 0; i < width; ++i) {
+          variance += std::pow(x[r * width + i] - mean, 2.0) / static_cast<double>(width);
+        }
+        for (std::size_t i = 0; i < width; ++i) {
+          const double unit = (x[r * width + i] - mean) / std::sqrt(variance + 1e-3);
+          ASSERT_NEAR(out[r * width + i], unit * weight[i] + (biased ? bias[i] : 0.0f), 1e-5);
+        }
+      }
+      std::vector<float> last(x.end() - static_cast<std::ptrdiff_t>(width), x.end());
+      layer_norm(team, last, norm, Element::kBf16, last);
+      round_to(Element::kBf16, out);
+      EXPECT_TRUE(std::equal(last.rbegin(), last.rend(), out.rbegin()));
+    }
+  }
+}
+
+TEST_P(Elementwise, Activates) {
+  Team team(2);
+  std::vector<float> x = random_floats(20001);
+  for (std::size_t i = 0; i < 2000; ++i) {
+    x[i] = static_cast<float>(i) * 0.02f - 20.0f;
+  }
+  const std::vector<float> factor = random_floats(20001);
+  const auto expected = [](Activation activation, double v) {
+    switch (activation) {
+      case Activation::kSilu:
+        return v / (1 + std::exp(-v));
+      case Activation::kGelu:
+        return v / 2 * (1 + std::erf(v / std::sqrt(2.0)));
+      case Activation::kGeluTanh:
+        return v / 2 * (1 + std::tanh(std::sqrt(2 / std::acos(-1.0)) * (v + 0.044715 * v * v * v)));
+      case Activation::kRelu:
+        return std::max(v, 0.0);
+    }
+    return 0.0;
+  };
+  for (const Activation activation :
+       {Activation::kSilu, Activation::kGelu, Activation::kGeluTanh, Activation::kRelu}) {
+    std::vector<float> alone(x.size()), product(x.size());
+    activate(team, {x, {}, activation}, Element::kF32, alone);
+    activate(team, {x, factor, activation}, Element::kF32, product);
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      const double want = expected(activation, x[i]);
+      const double error = 1e-6 * std::max(0.5, std::abs(double{x[i]}));
+      ASSERT_NEAR(alone[i], want, error) << x[i];
+      ASSERT_NEAR(product[i], want * factor[i], error) << x[i];
+    }
+    // The bits of an element do not depend on its place.
+    std::vector<float> part(39);
+    activate(team, {std::span(x).subspan(3, 39), std::span(factor).subspan(3, 39), activation},
+             Element::kF32, part);
+    EXPECT_EQ(std::memcmp(part.data(), product.data() + 3, 39 * sizeof(float)), 0);
+    activate(team, {product, {}, Activation::kRelu}, Element::kBf16, product);
+    for (const float value : product) {
+      ASSERT_EQ(value, nearest_bf16(value));
+    }
+  }
+}
+
+TEST_P(Elementwise, ScalesAndCaps) {
+  Team team(2);
+  const std::vector<float> x = random_floats(20003);
+  std::vector<float> capped = x, scaled = x, sum = x;
+  scale_and_cap(team, 40.0f, 30.0f, capped);
+  scale_and_cap(team, 0.3f, 0.0f, scaled);
+  add_scaled(team, x, -2.5f, sum);
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    ASSERT_NEAR(capped[i], 30 * std::tanh(double{x[i]} * 40 / 30), 1e-5);
+    ASSERT_EQ(scaled[i], 0.3f * x[i]);
+    ASSERT_NEAR(sum[i], -1.5 * x[i], 1e-6);
+  }
+}
+
+TEST_P(Elementwise, RotatesAPartOfEachHead) {
+  Team team(1);
+  const int head_dim = 24, rotated = 10, heads = 2;
+  const std::vector<float> cosines(5, 0.0f), sines(5, 1.0f);
+  for (const bool adjacent : {false, true}) {
+    const std::vector<float> x = random_floats(heads * head_dim);
+    std::vector<float> out = x;
+    rope(team, out, heads, std::vector<int>{0}, {cosines, sines, rotated / 2, adjacent});
+    for (int i = 0; i < heads * head_dim; ++i) {
+      const int at = i % head_dim;
+      const bool first = adjacent ? at % 2 == 0 : at < rotated / 2;
+      const int other = adjacent ? 1 : rotated / 2;
+      EXPECT_EQ(out[i], at >= rotated ? x[i] : first ? -x[i + other] : x[i - other]);
+    }
+  }
+}
+
 TEST_P(Elementwise, RotatesHeads) {
   Team team(2);
   for (const int head_dim : {8, 24, 64, 80, 128}) {

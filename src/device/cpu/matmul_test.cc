@@ -21,9 +21,10 @@ namespace {
 
 constexpr WeightFormat kF32{.kind = WeightKind::kF32};
 constexpr WeightFormat kBf16{.kind = WeightKind::kBf16};
+constexpr WeightFormat kTwoOfFour{.kind = WeightKind::kTwoOfFour};
 
 std::vector<WeightFormat> every_format() {
-  std::vector<WeightFormat> formats = {kF32, kBf16};
+  std::vector<WeightFormat> formats = {kF32, kBf16, kTwoOfFour};
   for (const WeightKind kind : {WeightKind::kW8, WeightKind::kW4, WeightKind::kW3}) {
     for (const int group : {32, 64, 128}) {
       formats.push_back({.kind = kind, .group = group, .symmetric = true});
@@ -75,6 +76,9 @@ class Matmul : public EveryTarget {
       return weights;
     }
     weights.rows = random_floats(outputs * inputs);
+    if (format.kind == WeightKind::kTwoOfFour) {
+      prune(weights.rows, inputs);
+    }
     for (std::int64_t panel = 0; panel < weights.packed.panels(); ++panel) {
       const std::int64_t first = panel * PackedMatrix::kPanel;
       const auto count = std::min<std::int64_t>(PackedMatrix::kPanel, outputs - first);
@@ -83,6 +87,25 @@ class Matmul : public EveryTarget {
     }
     round_to(format.inputs(), weights.rows);
     return weights;
+  }
+
+  // Zeros two, sometimes three or all of four consecutive inputs of each row.
+  void prune(std::vector<float>& rows, std::int64_t inputs) {
+    for (std::size_t at = 0; at < rows.size(); ++at) {
+      const auto four = static_cast<std::int64_t>(at) % inputs / 4 * 4;
+      if (static_cast<std::int64_t>(at) % inputs == four) {
+        const auto left = std::min<std::int64_t>(4, inputs - four);
+        for (int zeros = 0; zeros < 3; ++zeros) {
+          rows[at + random()() % static_cast<std::size_t>(left)] = 0;
+        }
+        int kept = 0;
+        for (std::int64_t i = 0; i < left; ++i) {
+          float& weight = rows[at + static_cast<std::size_t>(i)];
+          kept += weight != 0 ? 1 : 0;
+          weight = kept > 2 ? 0 : weight;
+        }
+      }
+    }
   }
 
   void pack_random_codes(Weights& weights) {
@@ -434,6 +457,7 @@ TEST_P(TiledMatmul, AgreesWithDoublePrecision) {
 TEST_P(TiledMatmul, GivesARowTheSameBitsInAnyBatch) {
   constexpr std::int64_t kRows = 300;  // more than the rows of one part
   const WeightFormat formats[] = {kBf16,
+                                  kTwoOfFour,
                                   {.kind = WeightKind::kW8, .group = 128},
                                   {.kind = WeightKind::kW4, .group = 64, .symmetric = false},
                                   {.kind = WeightKind::kW3, .group = 32, .symmetric = false}};
@@ -454,6 +478,27 @@ TEST_P(TiledMatmul, GivesARowTheSameBitsInAnyBatch) {
               << name_of(format) << " m " << m << " inputs " << inputs;
         }
       }
+    }
+  }
+}
+
+// Zeros add nothing, so 2:4 weights have the bits of the same weights stored as bf16.
+TEST_P(TiledMatmul, TwoOfFourHasTheBitsOfBf16) {
+  for (const auto& [m, inputs, outputs] : {Size{1, 64, 33}, {3, 70, 40}, {33, 1100, 65}}) {
+    const Weights sparse = random_weights(kTwoOfFour, outputs, inputs);
+    Weights dense{.packed = {.format = kBf16, .outputs = outputs, .inputs = inputs}};
+    dense.memory = Region::map(dense.packed.bytes()).value();
+    dense.packed.data = dense.memory.data();
+    for (std::int64_t panel = 0; panel < dense.packed.panels(); ++panel) {
+      const std::int64_t first = panel * PackedMatrix::kPanel;
+      pack_panel(dense.packed, panel, sparse.rows.data() + first * inputs,
+                 static_cast<int>(std::min<std::int64_t>(PackedMatrix::kPanel, outputs - first)));
+    }
+    const std::vector<float> x = random_rows(Element::kBf16, m * inputs);
+    std::vector<MatmulUnit> all = units();
+    all.insert(all.end(), {MatmulUnit::kVector, MatmulUnit::kDot});
+    for (const MatmulUnit unit : all) {
+      EXPECT_EQ(product(x, sparse, 2, unit), product(x, dense, 2, unit)) << m;
     }
   }
 }

@@ -12,21 +12,26 @@
 #include "device/cpu/finish-inl.h"
 #include "device/cpu/tile_part-inl.h"
 #include "device/cpu/tile_products-inl.h"
+#include "device/cpu/weight_lines-inl.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace protean::cpu::HWY_NAMESPACE {
-
-constexpr int kPanel = PackedMatrix::kPanel;
 
 // Steps whose weights of a panel stay in L1 while all rows of the part are multiplied with them.
 constexpr std::int64_t kRunSteps = MatmulRows::kTileChunk / kTileInputs;
 // Distance of prefetches for each block of rows.
 constexpr std::int64_t kWeightsAheadBytes = 8192;
 
+// Bytes of one step of a panel as it is stored.
+std::int64_t stored_step_bytes(const PackedMatrix& weights) {
+  return kTileInputs * kPanel * weights.format.bits() / 8;
+}
+
 // Buffers of a part: half a MiB of stack.
 struct TiledBuffers {
-  alignas(64) float sums[kMaxTiledPanels * kMaxTiledRows * kPanel];  // [panel][row][32]
+  alignas(64) std::uint32_t unpacked[kRunSteps * kPanelStepBytes / 4];  // of 2:4 weights
+  alignas(64) float sums[kMaxTiledPanels * kMaxTiledRows * kPanel];     // [panel][row][32]
 };
 
 // Steps [first, end) of a panel; at most kRunSteps.
@@ -58,7 +63,8 @@ class TiledPart {
         part_(part),
         tiles_(tiles),
         weights_(weights_of(operands, part)),
-        ahead_(weights_, kPanelStepBytes, blocks(), kWeightsAheadBytes) {}
+        sparse_(operands.weights->format.kind == WeightKind::kTwoOfFour),
+        ahead_(weights_, weights_.group_bytes, blocks(), kWeightsAheadBytes) {}
 
   void multiply() {
     for (std::int64_t first = 0; first < weights_.groups; first += weights_.chunk) {
@@ -81,7 +87,7 @@ class TiledPart {
     return {.data = weights.data + part.first_panel * weights.panel_bytes(),
             .panel_bytes = weights.panel_bytes(),
             .panels = part.panels,
-            .group_bytes = kPanelStepBytes,
+            .group_bytes = stored_step_bytes(weights),
             .groups = weights.padded_inputs() / kTileInputs,
             .chunk = chunk_groups(part.rows, kTileBytes, kRunSteps)};
   }
@@ -94,12 +100,23 @@ class TiledPart {
     return buffers_.sums + (std::ptrdiff_t{at} * kMaxTiledRows + row) * kPanel;
   }
 
+  // Returns the weights of a run as tiles read them.
+  const void* steps_of(const TiledRun& run) {
+    const std::byte* const stored = weights_.at(run.panel, run.first);
+    if (!sparse_) {
+      return stored;
+    }
+    unpack_lines<Pairs, TwoOfFourLines, false>(stored, (run.end - run.first) * kTileInputs,
+                                               buffers_.unpacked);
+    return buffers_.unpacked;
+  }
+
   void multiply_run(const TiledRun& run) {
     const std::int64_t input = run.first * kTileInputs;
     TileSteps from{
         .x = reinterpret_cast<const std::byte*>(x_.words) + x_.tile_offset(part_.first_row, input),
         .x_stride = x_.tile_stride(input),
-        .weights = weights_.at(run.panel, run.first),
+        .weights = steps_of(run),
         .steps = run.end - run.first};
     // The sums of a single block stay in tiles from run to run.
     const bool stays = blocks() == 1 && run.first % weights_.chunk != 0;
@@ -187,6 +204,7 @@ class TiledPart {
   const MatmulPart& part_;
   Tiles& tiles_;
   const PartWeights weights_;
+  const bool sparse_;
   WeightsAhead ahead_;
   TiledBlock in_tiles_;
   TiledBlock to_finish_;
@@ -206,7 +224,9 @@ namespace protean::cpu {
 HWY_EXPORT(multiply_tiled_here);
 
 void multiply_tiled(const MatmulOperands& operands, const MatmulPart& part, bool emulated) {
-  check(operands.weights->format.kind == WeightKind::kBf16, "codes have a product of their own");
+  check(operands.weights->format.kind == WeightKind::kBf16 ||
+            operands.weights->format.kind == WeightKind::kTwoOfFour,
+        "codes have a product of their own");
   check_tiled(part);
   HWY_DYNAMIC_DISPATCH(multiply_tiled_here)(operands, part, emulated);
 }

@@ -491,6 +491,8 @@ void multiply_bf16(const MatmulOperands& operands, const MatmulPart& part) {
       return check(false, "bf16 does not hold these weights");
     case WeightKind::kBf16:
       return multiply_part<Math, Bf16Lines, false>(operands, part);
+    case WeightKind::kTwoOfFour:
+      return multiply_part<Math, TwoOfFourLines, false>(operands, part);
     case WeightKind::kW8:
       return multiply_part<Math, W8Lines, true>(operands, part);
     case WeightKind::kW4:

@@ -111,6 +111,60 @@ void read_quantized_row(const PackedMatrix& matrix, std::int64_t row, float* out
   }
 }
 
+// 32 inputs of 2:4: a line of positions and eight lines of pairs, each with a word per output.
+constexpr std::int64_t kLineBytes = kPanel * 4;
+constexpr std::int64_t kFoursBytes = (1 + kBlock / 4) * kLineBytes;
+
+void read_two_of_four_row(const PackedMatrix& matrix, std::int64_t row, float* out) {
+  const std::byte* const panel = matrix.data + row / kPanel * matrix.panel_bytes();
+  const std::int64_t output = row % kPanel;
+  std::fill_n(out, matrix.inputs, 0.0f);
+  for (std::int64_t first = 0; first < matrix.inputs; first += 4) {
+    const std::int64_t four = first % kBlock / 4;
+    const std::byte* const words = panel + first / kBlock * kFoursBytes + output * 4;
+    const std::uint32_t positions = load_word(words) >> (4 * four);
+    const std::uint32_t pair = load_word(words + (1 + four) * kLineBytes);
+    for (int kept = 0; kept < 2; ++kept) {
+      const std::int64_t input = first + (positions >> (2 * kept) & 3);
+      if (input < matrix.inputs) {
+        out[input] = float_from(static_cast<std::uint16_t>(pair >> (16 * kept)));
+      }
+    }
+  }
+}
+
+// Two of four bf16 and their places, the earlier one first.
+struct KeptPair {
+  std::uint32_t positions = 0;
+  std::uint32_t pair = 0;
+};
+
+KeptPair keep_two(const float* four, std::int64_t count) {
+  int order[4] = {0, 1, 2, 3};
+  const auto size = [&](int i) { return i < count ? std::abs(four[i]) : -1.0f; };
+  std::stable_sort(order, order + 4, [&](int a, int b) { return size(a) > size(b); });
+  const auto [first, second] = std::minmax(order[0], order[1]);
+  const auto bits = [&](int i) { return std::uint32_t{i < count ? bf16_from(four[i]) : 0U}; };
+  return {static_cast<std::uint32_t>(first | second << 2), bits(first) | bits(second) << 16};
+}
+
+void pack_two_of_four(const PackedMatrix& matrix, std::byte* panel, const float* rows,
+                      int row_count) {
+  std::memset(panel, 0, static_cast<std::size_t>(matrix.panel_bytes()));
+  for (std::int64_t first = 0; first < matrix.inputs; first += kBlock, panel += kFoursBytes) {
+    for (int row = 0; row < row_count; ++row) {
+      std::uint32_t positions = 0;
+      for (std::int64_t four = 0; four < kBlock / 4; ++four) {
+        const std::int64_t input = first + 4 * four;
+        const KeptPair kept = keep_two(rows + row * matrix.inputs + input, matrix.inputs - input);
+        positions |= kept.positions << (4 * four);
+        std::memcpy(panel + (1 + four) * kLineBytes + row * 4, &kept.pair, 4);
+      }
+      std::memcpy(panel + row * 4, &positions, 4);
+    }
+  }
+}
+
 void read_row(const PackedMatrix& matrix, std::int64_t row, float* out) {
   const std::byte* const panel = matrix.data + row / kPanel * matrix.panel_bytes();
   const std::int64_t output = row % kPanel;
@@ -124,6 +178,8 @@ void read_row(const PackedMatrix& matrix, std::int64_t row, float* out) {
       std::memcpy(&bits, panel + ((i / 2 * kPanel + output) * 2 + i % 2) * 2, sizeof(bits));
       out[i] = float_from(bits);
     }
+  } else if (matrix.format.kind == WeightKind::kTwoOfFour) {
+    read_two_of_four_row(matrix, row, out);
   } else {
     read_quantized_row(matrix, row, out);
   }
@@ -157,6 +213,8 @@ int WeightFormat::bits() const {
       return 32;
     case WeightKind::kBf16:
       return 16;
+    case WeightKind::kTwoOfFour:
+      return 9;  // half of 16, and 2 for each of the halves that are kept
     case WeightKind::kW8:
       return 8;
     case WeightKind::kW4:
@@ -196,6 +254,9 @@ void pack_panel(const PackedMatrix& matrix, std::int64_t panel, const float* row
     }
   };
   std::byte* const start = matrix.data + panel * matrix.panel_bytes();
+  if (matrix.format.kind == WeightKind::kTwoOfFour) {
+    return pack_two_of_four(matrix, start, rows, row_count);
+  }
   if (matrix.format.kind == WeightKind::kF32) {
     auto* const to = reinterpret_cast<float*>(start);
     write([](float value) { return value; },

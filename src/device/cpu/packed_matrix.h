@@ -16,7 +16,8 @@ constexpr int element_bytes(Element element) {
   return element == Element::kF32 ? 4 : 2;
 }
 
-enum class WeightKind : std::uint8_t { kF32, kBf16, kW8, kW4, kW3 };
+// kTwoOfFour is bf16 of which at least two of four consecutive inputs of an output are 0.
+enum class WeightKind : std::uint8_t { kF32, kBf16, kTwoOfFour, kW8, kW4, kW3 };
 
 // How a weight matrix is stored. In quantised kinds, `group` consecutive inputs of an output share
 // a scale and, unless symmetric, an offset.
@@ -30,7 +31,7 @@ struct WeightFormat {
 
   bool operator==(const WeightFormat&) const = default;
 
-  bool quantized() const { return kind != WeightKind::kF32 && kind != WeightKind::kBf16; }
+  bool quantized() const { return kind >= WeightKind::kW8; }
   bool int8_inputs() const { return input_bits < 16; }
   int bits() const;
   // The rounding of activations before they are multiplied with these weights. Integers are made
@@ -45,6 +46,10 @@ struct WeightFormat {
 // memory. A panel is
 //   f32   [inputs][32]
 //   bf16  [inputs / 2][32][2], which is the layout of AMX tiles
+//   2:4   for each 32 inputs [32] words of positions, then [8][32] words of two bf16 of 4 inputs:
+//         the input of the first is in bits 0 and 1 of those inputs' half-byte of the position word
+//         (the first inputs in the lowest), the input of the second, which is later, in bits 2 and
+//         3
 //   w8, w4, w3: for each group 32 scales, 32 offsets unless symmetric (both f16), then
 //     w8  [inputs / 4][32] words of 4 signed codes, the first input in the lowest bits
 //     w4  [inputs / 8][32] words of 8 signed codes
@@ -70,8 +75,9 @@ struct PackedMatrix {
   std::int64_t bytes() const { return panels() * panel_bytes(); }
 };
 
-// Writes one panel of an f32 or bf16 matrix from row-major rows [row_count <= 32][inputs], rounded
-// to nearest even. Fills the rest of the panel with zeros.
+// Writes one panel of an f32, bf16 or 2:4 matrix from row-major rows [row_count <= 32][inputs],
+// rounded to nearest even. 2:4 keeps the two largest of four inputs, the first ones of equals.
+// Fills the rest of the panel with zeros.
 void pack_panel(const PackedMatrix& matrix, std::int64_t panel, const float* rows, int row_count);
 
 // Writes one panel of a quantised matrix from at most 32 rows with the matrix's bits, group and

@@ -24,6 +24,7 @@ TEST(PackedMatrix, HasTheSizeOfItsFormat) {
   const std::int64_t weights = 8192 * 2048;
   EXPECT_EQ(bytes_of({.kind = Kind::kF32}, 8192, 2048), weights * 4);
   EXPECT_EQ(bytes_of({.kind = Kind::kBf16}, 8192, 2048), weights * 2);
+  EXPECT_EQ(bytes_of({.kind = Kind::kTwoOfFour}, 8192, 2048), weights * 2 * 9 / 16);
   const std::int64_t scales = weights / 128 * 2;
   EXPECT_EQ(bytes_of({.kind = Kind::kW8}, 8192, 2048), weights + scales);
   EXPECT_EQ(bytes_of({.kind = Kind::kW4}, 8192, 2048), weights / 2 + scales);
@@ -49,6 +50,22 @@ TEST(PackedMatrix, FillsTheLastPanelWithZeros) {
     const std::uint16_t want = i == 0 ? 0x3f80 : i == 1 ? 0x4000 : i == 64 ? 0x4040 : 0;
     EXPECT_EQ(memory[kPanelElements + i], want) << i;
   }
+}
+
+TEST(PackedMatrix, TwoOfFourKeepsTheTwoLargestOfFour) {
+  const std::vector<float> rows = {1, -3, 0.5, 2, 0, 0, 0, 4, 2, 2, 2, 2, -1,  // 13 inputs
+                                   0, 0,  0,   0, 7, 0, 6, 5, 0, 9, 0, 0, 0.25};
+  const std::vector<float> kept = {0, -3, 0, 2, 0, 0, 0, 4, 2, 2, 0, 0, -1,
+                                   0, 0,  0, 0, 7, 0, 6, 0, 0, 9, 0, 0, 0.25};
+  PackedMatrix matrix{.format = {.kind = WeightKind::kTwoOfFour}, .outputs = 2, .inputs = 13};
+  std::vector<std::uint32_t> memory(static_cast<std::size_t>(matrix.bytes()) / 4, 0xffffffff);
+  matrix.data = reinterpret_cast<std::byte*>(memory.data());
+  pack_panel(matrix, 0, rows.data(), 2);
+  std::vector<float> read(26);
+  gather_rows(matrix, std::vector<TokenId>{0, 1}, read);
+  EXPECT_EQ(read, kept);
+  EXPECT_EQ(memory[0] & 0xfff, 0x4cdU) << "inputs 1 and 3; 0 and 3; 0 and 1";
+  EXPECT_EQ(memory[32], 0x4000c040U) << "-3 in the low half, 2 in the high one";
 }
 
 TEST(PackedMatrix, StoresCodesInTheDocumentedLayout) {

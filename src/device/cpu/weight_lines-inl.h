@@ -8,6 +8,7 @@
 #define PROTEAN_DEVICE_CPU_WEIGHT_LINES_INL_H_
 #endif
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
@@ -83,6 +84,28 @@ struct Bf16Lines {
   }
 };
 
+// Reads 2:4 weights: a line of positions, then eight lines of two bf16 of four inputs.
+struct TwoOfFourLines {
+  static constexpr bool kPrefetched = false;
+  static constexpr int kInputs = 32, kBytes = 9 * kPanel * 4, kOutputBytes = 4;
+  static HWY_INLINE Vec table() { return hn::Zero(Floats()); }
+  template <int four>
+  static HWY_INLINE WordVec pair(const std::byte* from) {
+    return load_words(from + (1 + four) * kPanel * 4);
+  }
+  template <int j>
+  static HWY_INLINE Vec value(const std::byte* from, Vec /*table*/) {
+    const Words words;
+    const WordVec positions = hn::ShiftRight<4 * (j / 4)>(load_words(from));
+    const WordVec first = hn::And(positions, hn::Set(words, 3));
+    const WordVec second = hn::And(positions, hn::Set(words, 12));
+    const Unit kept = widen(pair<j / 4>(from));
+    const auto is_second = hn::RebindMask(Floats(), hn::Eq(second, hn::Set(words, j % 4 * 4)));
+    const auto is_first = hn::RebindMask(Floats(), hn::Eq(first, hn::Set(words, j % 4)));
+    return hn::IfThenElse(is_first, kept.a, hn::IfThenElseZero(is_second, kept.b));
+  }
+};
+
 struct W8Lines {
   static constexpr bool kPrefetched = false;
   static constexpr int kInputs = 4, kBytes = 128, kOutputBytes = 4;
@@ -139,8 +162,45 @@ HWY_INLINE WordVec pair_table() {
     return hn::BitCast(Words(), hn::Combine(hn::Repartition<std::uint16_t, Words>(), once, once));
   }
 #endif
+#if HWY_TARGET == HWY_AVX3
+  if constexpr (std::is_same_v<Lines, TwoOfFourLines>) {
+    // For the positions of two weights (the first in bits 0 and 1), the bytes of their word that
+    // belong to inputs 0 and 1 of four; 0x80 makes zeros.
+    static constexpr auto kBytesOf = [] {
+      std::array<std::uint32_t, 16> table{};
+      for (std::uint32_t positions = 0; positions < 16; ++positions) {
+        for (std::uint32_t input = 0; input < 2; ++input) {
+          const std::uint32_t bytes = (positions & 3) == input  ? 0x0100U
+                                      : positions >> 2 == input ? 0x0302U
+                                                                : 0x8080U;
+          table[positions] |= bytes << (16 * input);
+        }
+      }
+      return table;
+    }();
+    return hn::LoadU(Words(), kBytesOf.data());
+  }
+#endif
   return hn::BitCast(Words(), Lines::table());
 }
+
+#if HWY_TARGET == HWY_AVX3
+// Returns inputs 2j and 2j + 1 of 2:4 weights: one shuffle of bytes in each word.
+template <int j>
+HWY_INLINE WordVec two_of_four_pair(const std::byte* from, WordVec table) {
+  const Words words;
+  WordVec positions = load_words(from);
+  if constexpr (j % 2 == 1) {
+    positions = hn::Xor(positions, hn::Set(words, 0xaaaaaaaaU));  // inputs 2 and 3 become 0 and 1
+  }
+  const hn::Indices512<std::uint32_t> index{hn::ShiftRight<4 * (j / 2)>(positions).raw};
+  // A shuffle counts bytes from the beginning of 128 bits.
+  alignas(16) static constexpr std::uint32_t kWordAt[4] = {0, 0x04040404, 0x08080808, 0x0c0c0c0c};
+  const WordVec bytes = hn::Or(hn::TableLookupLanes(table, index), hn::LoadDup128(words, kWordAt));
+  const WordVec pair = TwoOfFourLines::pair<j / 2>(from);
+  return WordVec{_mm512_shuffle_epi8(pair.raw, bytes.raw)};
+}
+#endif
 
 template <class Lines, int j>
 HWY_INLINE WordVec pair_of(const std::byte* from, WordVec table) {
@@ -149,6 +209,9 @@ HWY_INLINE WordVec pair_of(const std::byte* from, WordVec table) {
     return load_words(from);
   } else {
 #if HWY_TARGET == HWY_AVX3
+    if constexpr (std::is_same_v<Lines, TwoOfFourLines>) {
+      return two_of_four_pair<j>(from, table);
+    }
     if constexpr (std::is_same_v<Lines, W4Lines>) {
       // Looks up both codes at once. Each is in the lowest bits of its half.
       const WordVec codes = load_words(from);

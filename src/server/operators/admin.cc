@@ -11,6 +11,7 @@
 #include "base/log_output.h"
 #include "server/call/json_body.h"
 #include "server/operators/form_json.h"
+#include "server/operators/groups_json.h"
 #include "server/page/page.h"
 
 namespace protean {
@@ -27,7 +28,7 @@ struct AdminRoute {
 constexpr std::array kAdminRoutes{
     AdminRoute{"/health", "GET, HEAD, OPTIONS"},
     AdminRoute{"/metrics", "GET, HEAD, OPTIONS"},
-    AdminRoute{"/admin/fleet", "GET, HEAD, OPTIONS"},
+    AdminRoute{"/admin/fleet", "GET, HEAD, PUT, OPTIONS"},
     AdminRoute{"/admin/fleet/migrate", "PUT, OPTIONS"},
     AdminRoute{"/admin/form", "GET, HEAD, PUT, OPTIONS"},
     AdminRoute{"/admin/morphs", "GET, HEAD, OPTIONS"},
@@ -155,7 +156,7 @@ HttpHandler::Answer Admin::handle(const HttpCall& call) {
     return file_reply(call);
   }
   if (path == "/admin/fleet") {
-    return fleet_reply();
+    return call.method == "PUT" ? want_groups(call) : fleet_reply();
   }
   if (path == "/admin/fleet/migrate") {
     return migrate(call);
@@ -252,6 +253,17 @@ HttpHandler::Answer Admin::migrate(const HttpCall& call) {
   return service_.ask_migration(ReplicaId{from}, ReplicaId{to}, requests);
 }
 
+HttpHandler::Answer Admin::want_groups(const HttpCall& call) {
+  if (service_.state() != ServerState::kReady) {
+    return error_reply({.status = 503, .message = "the server is loading or draining: try later"});
+  }
+  Checked<GroupWish> wish = read_group_wish(call.body);
+  if (const ApiError* error = std::get_if<ApiError>(&wish)) {
+    return error_reply(*error);
+  }
+  return service_.ask_groups(std::get<GroupWish>(std::move(wish)));
+}
+
 HttpHandler::Answer Admin::want_form(ReplicaId replica, const HttpCall& call) {
   if (service_.state() != ServerState::kReady) {
     return error_reply(
@@ -305,8 +317,14 @@ HttpReply Admin::fleet_reply() const {
                         {"adopted_with_kv_total", seen.adopted_with_kv_total},
                         {"released_total", seen.released_total}});
   }
-  return {.body = json::serialize(
-              json::object{{"router", service_.router()}, {"replicas", std::move(replicas)}})};
+  json::object shown{{"router", service_.router()}, {"replicas", std::move(replicas)}};
+  if (const GroupsStatus* groups = service_.groups()) {
+    for (auto& [name, value] :
+         shown_groups(*groups, service_.now_ns(), static_cast<double>(service_.unix_time_s()))) {
+      shown[name] = std::move(value);
+    }
+  }
+  return {.body = json::serialize(shown)};
 }
 
 }  // namespace protean

@@ -9,10 +9,10 @@
 
 namespace protean {
 
-// Answers operators on a port of its own: health, metrics, the fleet, the form of a replica and its
-// morphs, a wish for another form, the log level, drain, and the dashboard. If the port has a key,
-// every call but those of the dashboard's files needs it. Without a key the port listens on a
-// loopback address only and a PageGuard protects it.
+// Answers operators on a port of its own: health, metrics, the fleet and its groups, the form of a
+// replica and its morphs, a wish for another form, the log level, drain, and the dashboard. If the
+// port has a key, every call but those of the dashboard's files needs it. Without a key the port
+// listens on a loopback address only and a PageGuard protects it.
 class Admin final : public HttpHandler {
  public:
   struct Setting {
@@ -35,6 +35,7 @@ class Admin final : public HttpHandler {
   HttpReply fleet_reply() const;
   HttpReply recording_reply(const HttpCall& call) const;
   Answer migrate(const HttpCall& call);
+  Answer want_groups(const HttpCall& call);
   Answer want_form(ReplicaId replica, const HttpCall& call);
 
   Service& service_;

@@ -163,6 +163,28 @@ TEST_F(AdminTest, RequestsMoveBetweenReplicasThatAreNamed) {
   expect_error(ask("GET /admin/fleet/migrate"), 405);
 }
 
+TEST_F(AdminTest, ReplicasAreGroupedAsAsked) {
+  replicas = 2;
+  start();
+  const auto group = [&](const char* body) {
+    return ask("PUT /admin/fleet", "Host: 127.0.0.1\r\n", body);
+  };
+  const Response grouped = group(R"({"groups": [["0", 1]], "by": "layers"})");
+  EXPECT_EQ(grouped.result_int(), 202U);
+  const boost::json::object change = body_of(grouped).at("changes").at(0).as_object();
+  EXPECT_EQ(change.at("replicas"), (boost::json::array{"0", "1"}));
+  EXPECT_EQ(change.at("by"), "layers");
+  EXPECT_EQ(change.at("to"), "group");
+  EXPECT_EQ(change.at("reason"), "asked for");
+  EXPECT_EQ(body_of(group(R"({"groups": [["0"], ["1"]]})")).at("changes"), boost::json::array());
+  for (const char* wrong :
+       {"", "[]", "{}", R"({"groups": "01"})", R"({"groups": ["0", "1"]})",
+        R"({"groups": [["0", "x"]]})", R"({"groups": [["0", -1]]})",
+        R"({"groups": [["0", "1"]], "by": "rows"})", R"({"groups": [["0"]], "why": "so"})"}) {
+    expect_error(group(wrong), 400);
+  }
+}
+
 TEST_F(AdminTest, MalformedWishesAreRefusedWithTheReason) {
   start();
   const std::pair<const char*, const char*> wrong[] = {

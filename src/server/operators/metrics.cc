@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/log_output.h"
+#include "server/operators/group_metrics.h"
 #include "server/operators/process_stats.h"
 
 namespace protean {
@@ -322,7 +323,8 @@ struct Metrics::Series {
       : http(prometheus::BuildCounter()
                  .Name("http_requests_total")
                  .Help("HTTP requests answered.")
-                 .Register(registry)) {
+                 .Register(registry)),
+        groups(registry, labels.model_name) {
     for (int replica = 0; replica < count; ++replica) {
       replicas.push_back(
           std::make_unique<ReplicaSeries>(registry, labels, static_cast<std::size_t>(replica)));
@@ -334,12 +336,17 @@ struct Metrics::Series {
 
   Registry registry;
   prometheus::Family<Counter>& http;
+  GroupMetrics groups;
   std::vector<std::unique_ptr<ReplicaSeries>> replicas;
 };
 
 Metrics::Metrics(const MetricsLabels& labels, int replicas)
     : series_(std::make_unique<Series>(labels, replicas)) {}
 Metrics::~Metrics() = default;
+
+void Metrics::groups(const GroupsStatus& status) {
+  series_->groups.show(status);
+}
 
 void Metrics::engine(ReplicaId replica, const Observation& seen) {
   ReplicaSeries& shown = series_->of(replica);

@@ -6,6 +6,7 @@
 
 #include "base/ids.h"
 #include "base/replica_id.h"
+#include "contract/groups.h"
 #include "contract/morph.h"
 #include "contract/observation.h"
 #include "contract/request.h"
@@ -37,6 +38,7 @@ class Metrics {
 
   void engine(ReplicaId replica, const Observation& seen);
   void form(ReplicaId replica, const FormStatus& status);
+  void groups(const GroupsStatus& status);
   void first_token(ReplicaId replica, TimeNs waited_ns);
   void next_token(ReplicaId replica, TimeNs waited_ns);
   void finished(ReplicaId replica, const EndedRequest& record);

@@ -89,6 +89,16 @@ class EchoEngine {
   void on(const WantMigration& want, OutputBatch& batch) {
     batch.outputs.emplace_back(MigrationAnswered{want.wish_id, want.requests});
   }
+  // Reports one change for each group of several replicas.
+  void on(const WantGroups& want, OutputBatch& batch) {
+    std::vector<Regroup> changes;
+    for (const std::vector<ReplicaId>& group : want.wish.groups) {
+      if (group.size() > 1) {
+        changes.push_back({group, want.wish.by, true, {.steps = {}, .reason = "asked for"}});
+      }
+    }
+    batch.outputs.emplace_back(GroupsAnswered{want.wish_id, std::move(changes)});
+  }
   // Reports every wish as done, unless it asks for more than 1000 blocks.
   void on(const WantForm& want, OutputBatch& batch) {
     if (want.wish.kv_blocks.value_or(0) > 1000) {

@@ -1,0 +1,270 @@
+#include "apps/make_plan.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <sstream>
+#include <utility>
+#include <vector>
+
+#include "apps/version.h"
+#include "base/log.h"
+#include "control/configurations.h"
+#include "control/deployment.h"
+#include "cost/pruned_spec.h"
+#include "host/machine.h"
+#include "model/profile_database.h"
+#include "replica/step_costs.h"
+
+namespace protean {
+namespace {
+
+constexpr int kBlockTokens = 16;
+// Two devices of one machine meet twice in each layer. Not measured: the order of what a wake-up
+// and a cache line take between two cores.
+constexpr Transfer kSumsHere = {.us = 5, .bytes_per_us = 4000};
+
+Result<DeploymentWish> wish_of(const PlanOptions& options, const ModelSpec& spec,
+                               const PlannedDevices& devices) {
+  const auto intent = parse_intent(options.intent);
+  const auto formula = parse_cost_formula(options.formula);
+  const auto policy = parse_placement_policy(options.placement);
+  for (const Error* error :
+       {intent.ok() ? nullptr : &intent.error(), formula.ok() ? nullptr : &formula.error(),
+        policy.ok() ? nullptr : &policy.error()}) {
+    if (error != nullptr) {
+      return *error;
+    }
+  }
+  if (options.load.context() > spec.max_context) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "--prompt-tokens {} and --output-tokens {}: the model has a context of {} "
+                      "tokens: use fewer",
+                      options.load.prompt_tokens, options.load.output_tokens, spec.max_context);
+  }
+  double price = 0;
+  double bytes = 0;
+  for (const PlannedDevice& device : devices.devices) {
+    price += device.price_per_hour * options.price;
+    bytes += static_cast<double>(device.memory_bytes);
+  }
+  const auto count = static_cast<double>(devices.devices.size());
+  return DeploymentWish{.spec = spec,
+                        .load = options.load,
+                        .intent = *intent,
+                        .pricing = {.formula = *formula,
+                                    .device_hour = price / count,
+                                    .device_bytes = static_cast<std::int64_t>(bytes / count)},
+                        .placement = {.policy = *policy, .theta = options.theta}};
+}
+
+// Returns the precisions of --weights; those that devices can be estimated for if it is "auto".
+Result<std::vector<Precision>> wanted_precisions(const PlanOptions& options, bool profiles) {
+  std::istringstream names(options.weights != "auto" ? options.weights
+                           : profiles                ? "bf16,w8,w4"
+                                                     : "bf16,w8,w8a8,w4,w4a8");
+  std::vector<Precision> precisions;
+  for (std::string name; std::getline(names, name, ',');) {
+    const auto precision = parse_precision(name);
+    if (!precision.ok()) {
+      return make_error(precision.error().code, "--weights: {}", precision.error().message);
+    }
+    if (profiles && precision->integer_activations()) {
+      return make_error(ErrorCode::kInvalidArgument,
+                        "--weights {}: built-in profiles know no {}-bit activations: use bf16, w8, "
+                        "w4 or w3",
+                        name, precision->activation_bits);
+    }
+    precisions.push_back(*precision);
+  }
+  if (precisions.empty()) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "--weights is empty: name precisions such as bf16,w8,w4");
+  }
+  std::sort(precisions.begin(), precisions.end());
+  precisions.erase(std::unique(precisions.begin(), precisions.end()), precisions.end());
+  return precisions;
+}
+
+ConfigurationSteps steps_on(const DeviceProfile& device, const ModelSpec& spec,
+                            const Configuration& configuration) {
+  return {
+      .cost = roofline_cost(device, pruned_spec(spec, configuration.pruning), configuration.tensor,
+                            {.weights = configuration.stored(), .kv = configuration.kv}),
+      .send = device.send};
+}
+
+// Returns what steps cost on one of the devices of this machine, for both precisions of the KV
+// cache: kept costs, or those of a fingerprint that is made now.
+Result<std::map<KvPrecision, StepCost>> costs_here(const PlanOptions& options,
+                                                   const PlannedModel& model,
+                                                   const PlannedDevice& device,
+                                                   const std::vector<Precision>& precisions) {
+  if (model.checkpoint == nullptr) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "--like {} has no weights to run here: name devices with a built-in profile, "
+                      "such as --devices 8xA6000, or give MODEL",
+                      model.name);
+  }
+  std::vector<Precision> stored = precisions;
+  if (std::find(stored.begin(), stored.end(), Precision::kBf16) != stored.end()) {
+    stored.push_back(Precision::kS24);
+    std::sort(stored.begin(), stored.end());
+  }
+  std::map<KvPrecision, StepCost> costs;
+  for (const KvPrecision kv : {KvPrecision::kBf16, KvPrecision::kInt8}) {
+    const FingerprintOptions wanted{.layers = stored,
+                                    .kv = {.precision = kv, .block_tokens = kBlockTokens},
+                                    .cpus = device.cpus,
+                                    .max_model_len = std::min(model.spec.max_context, 4096)};
+    const StepCost cost = known_step_cost(
+        {.model = model.path, .directory = options.variant_cache, .version = kVersion},
+        *model.checkpoint, wanted);
+    if (!cost.of(precisions.front()).is_known()) {
+      return make_error(ErrorCode::kUnavailable,
+                        "steps of {} cannot be timed on this machine, see the warning above",
+                        model.name);
+    }
+    costs.emplace(kv, cost);
+  }
+  return costs;
+}
+
+std::string rests_on_here(const Configuration& configuration) {
+  std::string text = "a fingerprint on this machine";
+  text += configuration.tensor > 1 ? ", sums among devices not measured" : "";
+  text += configuration.pruning.kind == PruningKind::kStructured
+              ? ", time in layers scaled by weights"
+              : "";
+  return text;
+}
+
+// Estimates each configuration for the slowest kind of device that the plan may use.
+std::vector<EstimatedConfiguration> estimate_on_profiles(
+    const DeploymentWish& wish, const std::vector<Configuration>& configurations,
+    const PlannedDevices& devices) {
+  std::map<std::string_view, DeviceProfile> kinds;
+  for (const PlannedDevice& device : devices.devices) {
+    kinds.emplace(device.profile->name, *device.profile);
+  }
+  std::vector<EstimatedConfiguration> slowest;
+  for (const auto& [name, profile] : kinds) {
+    const std::vector<EstimatedConfiguration> on =
+        estimate(wish.spec, wish.load, configurations,
+                 [&](const Configuration& one) { return steps_on(profile, wish.spec, one); });
+    slowest.resize(on.size(), {});
+    for (std::size_t i = 0; i < on.size(); ++i) {
+      const Latency before = slowest[i].latency;
+      slowest[i] = on[i];
+      slowest[i].latency.ttft_us = std::max(before.ttft_us, on[i].latency.ttft_us);
+      slowest[i].latency.tpot_us = std::max(before.tpot_us, on[i].latency.tpot_us);
+    }
+  }
+  return slowest;
+}
+
+std::string sources_of(const PlannedDevices& devices) {
+  std::set<std::string> sources;
+  for (const PlannedDevice& device : devices.devices) {
+    sources.insert(fmt::format("{}: {}", device.profile->name, device.profile->source));
+  }
+  return fmt::format("{}", fmt::join(sources, "; "));
+}
+
+// Estimates every configuration and says what each estimate rests on.
+Result<std::vector<EstimatedConfiguration>> candidates_of(const PlanOptions& options,
+                                                          const PlannedModel& model,
+                                                          PlanReport& report) {
+  const std::vector<PlannedDevice>& devices = report.devices.devices;
+  const bool profiles = devices.front().profile.has_value();
+  auto precisions = wanted_precisions(options, profiles);
+  if (!precisions.ok()) {
+    return precisions.error();
+  }
+  const int count = static_cast<int>(devices.size());
+  const bool iserve = options.space == "iserve";
+  if (iserve) {
+    precisions = std::vector{Precision::kBf16, Precision::kW8, Precision::kW4};
+  }
+  std::vector<Configuration> configurations =
+      iserve ? iserve_configurations(model.spec, count)
+             : configurations_of(model.spec, count, *precisions);
+  if (options.as_it_is) {
+    std::erase_if(configurations, [](const Configuration& one) {
+      return one.pruning != Pruning() || one.method != WeightMethod::kNearest;
+    });
+  }
+  if (profiles) {
+    report.rests_on.assign(configurations.size(), sources_of(report.devices));
+    return estimate_on_profiles(report.wish, configurations, report.devices);
+  }
+  const auto costs = costs_here(options, model, devices.front(), *precisions);
+  if (!costs.ok()) {
+    return costs.error();
+  }
+  for (const Configuration& one : configurations) {
+    report.rests_on.push_back(rests_on_here(one));
+  }
+  return estimate(model.spec, report.wish.load, configurations, [&](const Configuration& one) {
+    return ConfigurationSteps{.cost = divided_cost(costs->at(one.kv), model.spec, one, kSumsHere),
+                              .send = kSumsHere};
+  });
+}
+
+// Keeps all estimates in the configuration map. A map that cannot be kept is a warning.
+void keep_map(const PlanOptions& options, const PlannedModel& model, const PlanReport& report) {
+  std::vector<MappedConfiguration> rows;
+  for (std::size_t i = 0; i < report.deployment.candidates.size(); ++i) {
+    const EstimatedConfiguration& of = report.deployment.candidates[i];
+    rows.push_back({.configuration = of.configuration,
+                    .latency = of.latency,
+                    .block_bytes = of.memory.block_bytes,
+                    .total_bytes = of.total_bytes,
+                    .rests_on = report.rests_on[i]});
+  }
+  const auto database = ProfileDatabase::open(
+      profile_directory({.directory = options.variant_cache, .version = kVersion}));
+  const Status saved =
+      database.ok()
+          ? (*database)->save({.model = model.identity,
+                               .devices = fmt::format("{} x {}", report.devices.devices.size(),
+                                                      report.devices.name),
+                               .load = report.wish.load},
+                              rows)
+          : Status(database.error());
+  if (!saved.ok()) {
+    log::warning("the configuration map is not kept: {}", saved.error().message);
+  }
+}
+
+}  // namespace
+
+Result<PlanReport> make_plan(const PlanOptions& options, const PlannedModel& model) {
+  PlanReport report{.model = model.name, .space = options.space};
+  auto devices = read_planned_devices(options.devices, model.spec, this_machine());
+  if (!devices.ok()) {
+    return devices.error();
+  }
+  report.devices = *std::move(devices);
+  for (const PlannedDevice& device : report.devices.devices) {
+    report.states.push_back({.free_bytes = device.free_bytes, .load = device.load});
+  }
+  auto wish = wish_of(options, model.spec, report.devices);
+  if (!wish.ok()) {
+    return wish.error();
+  }
+  report.wish = *std::move(wish);
+  auto candidates = candidates_of(options, model, report);
+  if (!candidates.ok()) {
+    return candidates.error();
+  }
+  auto deployment = deploy(report.wish, *std::move(candidates), report.states);
+  if (!deployment.ok()) {
+    return deployment.error();
+  }
+  report.deployment = *std::move(deployment);
+  keep_map(options, model, report);
+  return report;
+}
+
+}  // namespace protean

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "apps/plan_report.h"
+#include "base/result.h"
+#include "contract/model_spec.h"
+#include "control/placement.h"
+#include "cost/configuration_cost.h"
+#include "model/checkpoint.h"
+
+namespace protean {
+
+// What a user asks of a plan.
+struct PlanOptions {
+  std::string devices = "1";
+  std::string space = "protean";
+  std::string intent = "min-cost";
+  std::string formula = "memory-time";
+  double price = 1;
+  PlannedLoad load;
+  std::string placement = "hybrid";
+  double theta = PlacementOptions().theta;
+  std::string weights = "auto";
+  std::string variant_cache;
+  bool as_it_is = false;  // only what this checkpoint can be loaded as: no pruning, rounding only
+};
+
+// The model of a plan: its sizes, and if it is not a known model's sizes alone, its files.
+struct PlannedModel {
+  std::string name;
+  std::string identity;  // in the configuration map
+  ModelSpec spec;
+  std::filesystem::path path;
+  std::shared_ptr<Checkpoint> checkpoint;
+};
+
+// Estimates every configuration, chooses one and places it, and keeps the estimates in the
+// configuration map; a map that cannot be kept is a warning. Runs a fingerprint of a model whose
+// steps were never timed on a device of this machine, which takes seconds.
+Result<PlanReport> make_plan(const PlanOptions& options, const PlannedModel& model);
+
+}  // namespace protean

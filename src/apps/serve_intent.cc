@@ -1,0 +1,67 @@
+#include "apps/serve_intent.h"
+
+#include <fmt/ranges.h>
+
+#include <string_view>
+
+#include "apps/make_plan.h"
+#include "base/log.h"
+#include "model/variant_file.h"
+
+namespace protean {
+namespace {
+
+// Returns the flag that says what the intent has to choose; empty if there is none.
+std::string_view flag_in_the_way(const ModelOptions& options) {
+  return options.dtype != "auto"            ? "--dtype"
+         : options.kv_cache_dtype != "auto" ? "--kv-cache-dtype"
+         : options.group.tensor > 0         ? "--tensor-parallel-size"
+         : options.group.pipeline > 0       ? "--pipeline-parallel-size"
+         : !options.group.stages.empty()    ? "--stages"
+         : options.group.replicas > 1       ? "--data-parallel-size"
+                                            : "";
+}
+
+}  // namespace
+
+Status choose_for_intent(const std::string& intent, const std::string& variant_cache,
+                         const ModelFiles& files, ModelOptions& options) {
+  if (const std::string_view flag = flag_in_the_way(options); !flag.empty()) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "--intent {} chooses precisions and parallelism: remove {}", intent, flag);
+  }
+  const ModelSpec& spec = files.checkpoint->spec();
+  const auto identity = identify_model(options.model, spec);
+  if (!identity.ok()) {
+    return identity.error();
+  }
+  const std::string devices = options.group.devices == "auto" ? "1" : options.group.devices;
+  if (devices.find_first_not_of("0123456789") != devices.npos) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "--intent {} with --devices {}: give the number of devices", intent, devices);
+  }
+  const auto report = make_plan(
+      {.devices = devices, .intent = intent, .variant_cache = variant_cache, .as_it_is = true},
+      {.name = files.name,
+       .identity = identity->hex(),
+       .spec = spec,
+       .path = options.model,
+       .checkpoint = files.checkpoint});
+  if (!report.ok()) {
+    return report.error();
+  }
+  const Deployment& found = report->deployment;
+  const Configuration& chosen = found.candidates[found.chosen].configuration;
+  log::info("intent {}: {} of {} devices, {}, {:.1f} ms for an answer of {} tokens", intent,
+            chosen.devices(), devices, to_string(chosen), found.scores[found.chosen].latency_ms,
+            report->wish.load.output_tokens);
+  options.dtype = to_string(chosen.stored());
+  options.kv_cache_dtype = to_string(chosen.kv);
+  options.group.tensor = chosen.tensor;
+  options.group.pipeline = chosen.stages;
+  options.group.stages = fmt::format("{}", fmt::join(found.placement.stage_layers, ","));
+  options.group.devices = fmt::format("{}", chosen.devices());
+  return {};
+}
+
+}  // namespace protean

@@ -1,0 +1,74 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/replica_id.h"
+#include "base/units.h"
+#include "contract/form.h"
+#include "contract/morph.h"
+
+namespace protean {
+
+// How replicas that become one group divide what each of them holds whole: the shards of every
+// layer (tensor parallelism, AMOEBA), or the layers (pipeline parallelism, KunServe).
+enum class GroupBy : std::uint8_t { kShards, kLayers };
+
+std::string_view to_string(GroupBy by);
+
+// Which replicas are to serve as one. Replicas that no group names stay as they are.
+struct GroupWish {
+  std::vector<std::vector<ReplicaId>> groups;
+  GroupBy by = GroupBy::kShards;  // of groups that are formed anew
+};
+
+// One change of groups: replicas become one group, or a group becomes its replicas again.
+struct Regroup {
+  std::vector<ReplicaId> replicas;  // the first replica of each home, which names it
+  GroupBy by = GroupBy::kShards;
+  bool together = true;
+  Morph morph;  // of what devices hold
+};
+
+// The record of one change of groups. Times are negative if it never got so far. Times of phases
+// are in the order of the fields if replicas become one group, and of the latest turn if the change
+// turned back.
+struct RegroupRecord {
+  std::vector<ReplicaId> replicas;
+  GroupBy by = GroupBy::kShards;
+  bool together = true;  // in the end
+  std::string reason;
+  TimeNs asked_ns = -1;
+  TimeNs begun_ns = -1;    // the homes' steps were first run jointly
+  TimeNs settled_ns = -1;  // the last step of the morph was committed
+  TimeNs done_ns = -1;
+  int steps = 0;                  // committed steps of the morph
+  std::int64_t blocks_moved = 0;  // to other homes
+  int preempted = 0;              // requests that found no room in a home
+  std::string failure;            // why it turned back or was given up; empty: it did not
+};
+
+// Replicas that serve as one. Names itself by its first replica.
+struct GroupStatus {
+  std::vector<ReplicaId> replicas;
+  std::optional<GroupBy> by;  // nothing: a replica alone
+  std::optional<Form> form;   // what its devices hold, if replicas can be grouped
+};
+
+// The groups of a fleet, for operators.
+struct GroupsStatus {
+  std::vector<GroupStatus> groups;
+  std::optional<RegroupRecord> running;
+  std::string stage;                   // of the one that runs: "joint steps"
+  std::string waits_for;               // why it does not go on; empty: it does
+  std::vector<RegroupRecord> history;  // the latest ones, oldest first
+  std::int64_t together_total = 0;     // changes that ended in one group
+  std::int64_t apart_total = 0;        // that ended in several
+  std::int64_t failures_total = 0;     // that turned back or were given up
+};
+
+}  // namespace protean

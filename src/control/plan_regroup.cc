@@ -1,0 +1,203 @@
+#include "control/plan_regroup.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "base/units.h"
+
+namespace protean {
+namespace {
+
+struct Held {
+  int layer = 0;
+  Component component = Component::kEmbeddings;
+};
+
+int shards_held(const Form& form) {
+  int sum = 0;
+  for (const Holding& holding : form.group) {
+    sum += holding.embeddings.count;
+    for (const Holding::Layer& layer : holding.layers) {
+      sum += layer.attention.count + layer.mlp.count;
+    }
+  }
+  return sum;
+}
+
+// Returns all components in the order in which groups drop them.
+std::vector<Held> dropping_order(int layers) {
+  std::vector<int> inward;
+  for (int first = 0, last = layers - 1; first <= last; ++first, --last) {
+    inward.push_back(first);
+    if (last > first) {
+      inward.push_back(last);
+    }
+  }
+  std::vector<Held> order = {{}};
+  for (const Component half : {Component::kMlp, Component::kAttention}) {
+    for (const int layer : inward) {
+      order.push_back({layer, half});
+    }
+  }
+  return order;
+}
+
+// Returns the pages that a device takes to prepare a step.
+std::int64_t pages_taken(const ModelSpec& spec, const Form& before, const HoldShards& hold,
+                         int device, std::int64_t page_bytes) {
+  const Form next = after(before, hold);
+  const auto index = static_cast<std::size_t>(device);
+  const std::int64_t each =
+      component_pages(spec, hold.component, precision_of(before, hold.layer, hold.component),
+                      page_bytes, before.shards) /
+      before.shards;
+  const std::int64_t kv =
+      kv_pages_on(spec, next, device, page_bytes) - kv_pages_on(spec, before, device, page_bytes);
+  return each * new_shards(hold.runs[index], before.group[index].of(hold.layer, hold.component)) +
+         std::max<std::int64_t>(0, kv);
+}
+
+// Returns how many layers before this one the device holds.
+int layers_before(const Holding& holding, std::size_t layer) {
+  return static_cast<int>(std::count_if(holding.layers.begin(),
+                                        holding.layers.begin() + static_cast<std::ptrdiff_t>(layer),
+                                        [](const auto& held) { return !held.empty(); }));
+}
+
+Status divide_shards(Holding& holding, int home, int homes) {
+  const auto divide = [&](ShardRun& run) {
+    const bool divides = run.count % homes == 0;
+    run = {run.first + home * (run.count / homes), run.count / homes};
+    return divides;
+  };
+  bool divides = divide(holding.embeddings);
+  for (Holding::Layer& layer : holding.layers) {
+    divides = divide(layer.attention) && divide(layer.mlp) && divides;
+  }
+  return divides ? Status()
+                 : make_error(ErrorCode::kInvalidArgument,
+                              "{} replicas cannot divide what each device holds: serve with a "
+                              "--max-tensor-parallel-size that is at least as large",
+                              homes);
+}
+
+Status divide_layers(Holding& holding, int home, int homes) {
+  const std::size_t layers = holding.layers.size();
+  const int held = layers_before(holding, layers);
+  if (held < homes) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "{} replicas cannot divide {} layers: group fewer replicas", homes, held);
+  }
+  const std::vector<int> each = even_division(held, 1, homes).stage_layers;
+  int begin = 0;
+  for (int before = 0; before < home; ++before) {
+    begin += each[static_cast<std::size_t>(before)];
+  }
+  const int end = begin + each[static_cast<std::size_t>(home)];
+  const Holding whole = holding;
+  for (std::size_t layer = 0; layer < layers; ++layer) {
+    const int index = layers_before(whole, layer);
+    if (index < begin || index >= end) {
+      holding.layers[layer] = {};
+    }
+  }
+  if (holding.layers.front().empty() && holding.layers.back().empty()) {
+    holding.embeddings = {};
+  }
+  return {};
+}
+
+}  // namespace
+
+Form joined_form(const Form& home, int homes) {
+  Form joined = home;
+  joined.group.clear();
+  joined.kv.blocks *= homes;
+  for (int copy = 0; copy < homes; ++copy) {
+    for (const Holding& holding : home.group) {
+      Holding& added = joined.group.emplace_back(holding);
+      added.device = DeviceId{static_cast<std::int32_t>(joined.group.size()) - 1};
+    }
+  }
+  return joined;
+}
+
+Result<Form> divided_form(const Form& home, int homes, GroupBy by) {
+  Form form = joined_form(home, homes);
+  for (std::size_t device = 0; device < form.group.size(); ++device) {
+    const int nth = static_cast<int>(device / home.group.size());
+    Holding& holding = form.group[device];
+    const Status divided = by == GroupBy::kShards ? divide_shards(holding, nth, homes)
+                                                  : divide_layers(holding, nth, homes);
+    if (!divided.ok()) {
+      return divided.error();
+    }
+  }
+  return form;
+}
+
+Result<Morph> plan_regroup(const ModelSpec& spec, const Form& from, const Form& to,
+                           const PageBudget& budget) {
+  std::vector<Held> order = dropping_order(spec.layers);
+  if (shards_held(to) > shards_held(from)) {
+    std::reverse(order.begin(), order.end());
+  }
+  Morph morph;
+  Form form = from;
+  for (const Held& held : order) {
+    HoldShards hold{.layer = held.layer, .component = held.component, .runs = {}};
+    bool changes = false;
+    for (std::size_t device = 0; device < form.group.size(); ++device) {
+      hold.runs.push_back(to.group[device].of(held.layer, held.component));
+      changes = changes || hold.runs.back() != form.group[device].of(held.layer, held.component);
+    }
+    if (!changes) {
+      continue;
+    }
+    const Form next = after(form, hold);
+    for (int device = 0; device < static_cast<int>(form.group.size()); ++device) {
+      const std::int64_t needed =
+          std::max(pages_on(spec, form, device, budget.page_bytes) +
+                       pages_taken(spec, form, hold, device, budget.page_bytes),
+                   pages_on(spec, next, device, budget.page_bytes));
+      if (needed > budget.pages) {
+        return make_error(ErrorCode::kExhausted,
+                          "{} lacks {} on device {}: shrink the KV cache first",
+                          to_string(MorphStep(hold)),
+                          format_bytes((needed - budget.pages) * budget.page_bytes), device);
+      }
+    }
+    if (copies_of(next.group, held.layer, held.component, next.shards).empty()) {
+      return make_error(ErrorCode::kInvalidArgument, "{} leaves no whole copy",
+                        to_string(MorphStep(hold)));
+    }
+    form = next;
+    morph.steps.emplace_back(std::move(hold));
+  }
+  return morph;
+}
+
+std::size_t preparable(const ModelSpec& spec, const Form& form, std::span<const MorphStep> steps,
+                       const PageBudget& budget) {
+  std::vector<std::int64_t> used;
+  for (int device = 0; device < static_cast<int>(form.group.size()); ++device) {
+    used.push_back(pages_on(spec, form, device, budget.page_bytes));
+  }
+  Form before = form;
+  std::size_t count = 0;
+  for (const MorphStep& step : steps) {
+    for (int device = 0; device < static_cast<int>(form.group.size()); ++device) {
+      std::int64_t& pages = used[static_cast<std::size_t>(device)];
+      pages += pages_taken(spec, before, std::get<HoldShards>(step), device, budget.page_bytes);
+      if (pages > budget.pages && count > 0) {
+        return count;
+      }
+    }
+    before = after(std::move(before), step);
+    ++count;
+  }
+  return count;
+}
+
+}  // namespace protean

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "base/result.h"
+#include "contract/form.h"
+#include "contract/groups.h"
+#include "contract/model_spec.h"
+#include "contract/morph.h"
+#include "cost/pages.h"
+
+namespace protean {
+
+// Returns the form of `homes` replicas of equal form whose devices have joined: the devices of the
+// first replica, then those of the second. Each replica's copy stays whole.
+Form joined_form(const Form& home, int homes);
+
+// Returns the form of joined replicas that have dropped all but one copy. By shards, the devices
+// that hold the same run in each replica divide it (AMOEBA section 3.2). By layers, they divide the
+// layers that they hold (KunServe section 4.1); the first and the last layer's devices keep the
+// embeddings. Fails with kInvalidArgument if a device has fewer shards or layers than replicas.
+Result<Form> divided_form(const Form& home, int homes, GroupBy by);
+
+// Returns the HoldShards steps between two forms of the same devices, of which every prefix is
+// legal and fits the pages of each device. A step that drops shards comes early if it moves no KV:
+// the embeddings and MLPs, then attention with its KV. Steps that fetch take the reverse order.
+// Layers are taken from the outer ends of the model inward, or in reverse. kExhausted: a device
+// lacks pages on the way.
+Result<Morph> plan_regroup(const ModelSpec& spec, const Form& from, const Form& to,
+                           const PageBudget& budget);
+
+// Returns how many of the first steps each device can prepare at once, at least 1 if there is one.
+std::size_t preparable(const ModelSpec& spec, const Form& form, std::span<const MorphStep> steps,
+                       const PageBudget& budget);
+
+}  // namespace protean

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <unordered_map>
+#include <vector>
+
+#include "base/ids.h"
+#include "engine/live_request.h"
+#include "scheduler/scheduler_state.h"
+
+namespace protean {
+
+// All requests of an engine without steps in flight, as a value: engines merge and part by handing
+// it over (Engine::release_all, absorb).
+struct EngineState {
+  SchedulerState scheduler;
+  std::unordered_map<RequestId, LiveRequest> live;
+};
+
+// The same as join_homes() and split_homes() of SchedulerState, with the requests.
+EngineState join_homes(std::vector<EngineState> homes);
+
+struct EngineStates {
+  std::vector<EngineState> homes;
+  std::vector<std::vector<BlockMove>> moves;  // see HomeStates
+  int preempted = 0;
+};
+Result<EngineStates> split_homes(EngineState& all, const Homes& homes, bool preempts);
+
+}  // namespace protean

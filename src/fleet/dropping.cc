@@ -1,0 +1,96 @@
+#include "fleet/dropping.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "control/drop_plan.h"
+
+namespace protean {
+namespace {
+
+constexpr double kRestoreBelowShare = 0.5;
+
+std::int64_t blocks_lacking(std::span<const DropUnit> units) {
+  std::int64_t lacking = 0;
+  for (const DropUnit& unit : units) {
+    lacking += unit.kv_blocks_awaited - (unit.kv_blocks - unit.kv_blocks_used);
+  }
+  return lacking;
+}
+
+}  // namespace
+
+std::string_view to_string(DropPolicy policy) {
+  switch (policy) {
+    case DropPolicy::kOff:
+      return "off";
+    case DropPolicy::kPaper:
+      return "paper";
+  }
+  return "?";
+}
+
+Result<DropPolicy> parse_drop(std::string_view name) {
+  for (const DropPolicy policy : {DropPolicy::kOff, DropPolicy::kPaper}) {
+    if (to_string(policy) == name) {
+      return policy;
+    }
+  }
+  return make_error(ErrorCode::kInvalidArgument, "--drop {}: use off or paper", name);
+}
+
+std::optional<GroupWish> choose_drop(std::span<const DropUnit> units, const DropCosts& costs) {
+  const std::int64_t lacking = blocks_lacking(units);
+  if (lacking <= 0 || units.size() < 2) {
+    return std::nullopt;
+  }
+  std::vector<DropGroup> groups;
+  for (const DropUnit& unit : units) {
+    DropGroup& group =
+        groups.emplace_back(DropGroup{.replicas = {}, .copy_bytes = costs.copy_bytes});
+    for (const ReplicaId replica : unit.replicas) {
+      group.replicas.push_back(replica.value);
+    }
+  }
+  const std::int64_t all = (static_cast<std::int64_t>(units.size()) - 1) * costs.copy_bytes;
+  const Result<DropPlan> plan =
+      plan_drop(groups, std::min(lacking * costs.block_bytes, all), costs.layers);
+  if (!plan.ok()) {
+    return std::nullopt;
+  }
+  GroupWish wish{.groups = {}, .by = GroupBy::kLayers};
+  for (const DropGroup& group : plan->groups) {
+    if (!std::has_single_bit(group.replicas.size())) {
+      return std::nullopt;
+    }
+    if (std::find(groups.begin(), groups.end(), group) != groups.end()) {
+      continue;  // it stays as it is
+    }
+    std::vector<ReplicaId>& replicas = wish.groups.emplace_back();
+    for (const int replica : group.replicas) {
+      replicas.push_back(ReplicaId{replica});
+    }
+    std::sort(replicas.begin(), replicas.end());
+  }
+  return wish.groups.empty() ? std::nullopt : std::optional(std::move(wish));
+}
+
+std::optional<GroupWish> choose_restore(std::span<const DropUnit> units) {
+  if (std::any_of(units.begin(), units.end(),
+                  [](const DropUnit& unit) { return unit.kv_blocks_awaited > 0; })) {
+    return std::nullopt;
+  }
+  for (const DropUnit& unit : units) {
+    if (unit.by_layers && static_cast<double>(unit.kv_blocks_used) <
+                              kRestoreBelowShare * static_cast<double>(unit.whole_kv_blocks)) {
+      GroupWish wish;
+      for (const ReplicaId replica : unit.replicas) {
+        wish.groups.push_back({replica});
+      }
+      return wish;
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace protean

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "base/replica_id.h"
+#include "base/result.h"
+#include "contract/groups.h"
+
+namespace protean {
+
+// Whether replicas drop layers that others hold while their KV caches are short.
+enum class DropPolicy : std::uint8_t {
+  kOff,
+  kPaper,  // KunServe section 4.1
+};
+
+std::string_view to_string(DropPolicy policy);
+Result<DropPolicy> parse_drop(std::string_view name);
+
+// A replica or group as the policy sees it.
+struct DropUnit {
+  std::vector<ReplicaId> replicas;  // ascending
+  bool by_layers = false;           // a group that has dropped layers
+  std::int64_t kv_blocks = 0;
+  std::int64_t kv_blocks_used = 0;
+  std::int64_t kv_blocks_awaited = 0;  // by queued requests
+  std::int64_t whole_kv_blocks = 0;    // of its replicas together if nothing is dropped
+};
+
+struct DropCosts {
+  std::int64_t copy_bytes = 0;   // weights of one copy of the model
+  std::int64_t block_bytes = 0;  // of KV
+  int layers = 0;
+};
+
+// Returns the groups that drop as much as queued requests lack KV; as much as there is if that is
+// less. Nothing if no request lacks KV, or nothing can be dropped. A group's replicas are a power
+// of two, so a plan with others is not used.
+std::optional<GroupWish> choose_drop(std::span<const DropUnit> units, const DropCosts& costs);
+
+// Returns a group that is to part: no queued request lacks KV, and what is in use is below 50 % of
+// what its replicas have if nothing is dropped (section 4.4).
+std::optional<GroupWish> choose_restore(std::span<const DropUnit> units);
+
+}  // namespace protean

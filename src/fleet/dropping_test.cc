@@ -1,0 +1,114 @@
+// Tests replicas that drop layers while KV is short, and fetch them back (KunServe section 4).
+
+#include "fleet/dropping.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "fleet/group_scene_for_test.h"
+
+namespace protean {
+namespace {
+
+constexpr DropCosts kCosts{.copy_bytes = 1000, .block_bytes = 100, .layers = 8};
+
+DropUnit drop_unit(std::vector<int> replicas, std::int64_t used, std::int64_t awaited) {
+  DropUnit unit{.replicas = {},
+                .by_layers = replicas.size() > 1,
+                .kv_blocks = 20 * std::ssize(replicas),
+                .kv_blocks_used = used,
+                .kv_blocks_awaited = awaited,
+                .whole_kv_blocks = 20 * std::ssize(replicas)};
+  for (const int replica : replicas) {
+    unit.replicas.push_back(ReplicaId{replica});
+  }
+  return unit;
+}
+
+std::string shown(const std::optional<GroupWish>& wish) {
+  std::string text;
+  for (const auto& group : wish ? wish->groups : std::vector<std::vector<ReplicaId>>{}) {
+    text += text.empty() ? "" : " ";
+    for (const ReplicaId replica : group) {
+      text += std::to_string(replica.value);
+    }
+  }
+  return text;
+}
+
+TEST(Dropping, AsManyGroupsFormAsTheLackOfKvNeeds) {
+  const auto four = [](std::int64_t awaited) {
+    return std::vector{drop_unit({0}, 20, awaited), drop_unit({1}, 20, 0), drop_unit({2}, 20, 0),
+                       drop_unit({3}, 20, 0)};
+  };
+  EXPECT_EQ(shown(choose_drop(four(0), kCosts)), "");
+  EXPECT_EQ(shown(choose_drop(four(9), kCosts)), "01");
+  EXPECT_EQ(shown(choose_drop(four(19), kCosts)), "01 23");
+  EXPECT_EQ(shown(choose_drop(four(29), kCosts)), "0123");
+  EXPECT_EQ(shown(choose_drop(four(900), kCosts)), "0123") << "all there is";
+  EXPECT_EQ(choose_drop(four(9), kCosts)->by, GroupBy::kLayers);
+}
+
+TEST(Dropping, FreeKvOfOthersCountsFirst) {
+  EXPECT_EQ(shown(choose_drop(std::vector{drop_unit({0}, 20, 9), drop_unit({1}, 10, 0)}, kCosts)),
+            "");
+  EXPECT_EQ(shown(choose_drop(std::vector{drop_unit({0}, 20, 11), drop_unit({1}, 10, 0)}, kCosts)),
+            "01");
+}
+
+TEST(Dropping, LayersAreFetchedBackBelowHalfOfWhatReplicasHoldWithoutADrop) {
+  EXPECT_EQ(shown(choose_restore(std::vector{drop_unit({0, 1}, 19, 0)})), "0 1");
+  EXPECT_EQ(shown(choose_restore(std::vector{drop_unit({0, 1}, 20, 0)})), "");
+  EXPECT_EQ(shown(choose_restore(std::vector{drop_unit({0, 1}, 19, 1)})), "");
+  EXPECT_EQ(shown(choose_restore(std::vector{drop_unit({0}, 1, 0)})), "");
+}
+
+TEST(Dropping, PoliciesHaveNames) {
+  EXPECT_EQ(parse_drop("paper").value(), DropPolicy::kPaper);
+  EXPECT_EQ(parse_drop("off").value(), DropPolicy::kOff);
+  EXPECT_EQ(parse_drop("all").error().message, "--drop all: use off or paper");
+}
+
+// Bursts of requests at random: replicas group by layers while KV is short and part after it, and
+// every answer is right.
+TEST(Dropping, BurstsAreServedByGroupsThatPartAfterwards) {
+  int together = 0;
+  for (unsigned seed = 0; seed < 20; ++seed) {
+    std::mt19937 random(seed);
+    const auto below = [&](int limit) {
+      return static_cast<int>(random() % static_cast<unsigned>(limit));
+    };
+    const int replicas = seed % 2 == 0 ? 2 : 4;
+    GroupScene scene({.replicas = replicas, .steps_at_once = 2, .drop = DropPolicy::kPaper});
+    for (int event = 0; event < 3'000; ++event) {
+      const int dice = below(400);
+      if (dice < 1) {
+        for (int burst = 0; burst < 8 * replicas; ++burst) {
+          scene.arrive(below(30), 20 + below(40), 1 + below(30));
+        }
+      } else if (dice < 2 && !scene.asked.empty()) {
+        scene.send(Cancel{RequestId{
+            1 + static_cast<std::uint64_t>(below(static_cast<int>(scene.asked.size())))}});
+      } else if (dice < 100) {
+        scene.ready();
+      } else if (dice < 110) {
+        scene.tick();
+      } else {
+        scene.work(below(replicas));
+      }
+    }
+    scene.settle();
+    scene.expect_all_answered();
+    EXPECT_EQ(scene.groups(), replicas == 2 ? "0 1" : "0 1 2 3");
+    for (const RegroupRecord& record : scene.sink.groups->history) {
+      together += record.together ? 1 : 0;
+      EXPECT_EQ(record.by, GroupBy::kLayers);
+    }
+    ASSERT_FALSE(testing::Test::HasFailure()) << "seed " << seed;
+  }
+  EXPECT_GT(together, 20);
+}
+
+}  // namespace
+}  // namespace protean

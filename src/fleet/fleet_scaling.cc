@@ -1,0 +1,188 @@
+// Requests that no replica can hold: they wait for a group that can (AMOEBA section 3.3).
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include "control/plan_regroup.h"
+#include "fleet/fleet.h"
+
+namespace protean {
+
+std::vector<std::int64_t> Fleet::group_blocks(const GroupConfig& config, std::size_t replicas) {
+  std::vector<std::int64_t> blocks = {config.form.kv.blocks};
+  if (config.devices == nullptr || config.scale == ScalePolicy::kOff) {
+    return blocks;
+  }
+  for (std::size_t count = 2; count <= replicas; count *= 2) {
+    const Result<Form> wide = divided_form(config.form, static_cast<int>(count), GroupBy::kShards);
+    if (!wide.ok()) {
+      break;
+    }
+    const PageBudget& budget = config.budget;
+    blocks.push_back(std::max(
+        wide->kv.blocks,
+        kv_blocks_beside(config.spec, *wide, budget.pages - budget.reserve, budget.page_bytes)));
+  }
+  return blocks;
+}
+
+// The last token is never fed back, so it needs no KV.
+std::int64_t Fleet::blocks_needed(const Request& request) const {
+  const auto prompt = static_cast<std::int64_t>(request.prompt.size());
+  const std::int64_t tokens = std::max(prompt, prompt + request.max_tokens - 1);
+  return ceil_div(tokens, std::int64_t{stations_.front().engine->block_tokens()});
+}
+
+ScaleUnit Fleet::unit_of(std::size_t index) const {
+  const ReplicaId replica{static_cast<std::int32_t>(index)};
+  const std::size_t replicas = grouping_.replicas_of(replica).size();
+  const Observation& load = seen_[index];
+  const std::size_t power = std::bit_width(replicas) - 1;
+  return {.replica = replica,
+          .replicas = static_cast<int>(replicas),
+          .requests = load.running + load.waiting,
+          .holds_long = power > 0 && power <= blocks_of_.size() &&
+                        at(replica).largest_need() > blocks_of_[power - 1],
+          .kv_used_share = static_cast<double>(load.kv_blocks_used) /
+                           static_cast<double>(std::max<std::int64_t>(1, load.kv_blocks))};
+}
+
+// Groups that wait for their end get no request that another replica takes.
+void Fleet::pass_over_closing() {
+  const auto closing = [this](std::size_t i) {
+    return is_closing(unit_of(candidate_replicas_[i]));
+  };
+  const auto takes = [this](std::size_t i) { return !candidates_[i].expected.refusal; };
+  bool others = false;
+  for (std::size_t i = 0; i < candidates_.size(); ++i) {
+    others = others || (takes(i) && !closing(i));
+  }
+  for (std::size_t i = 0; others && i < candidates_.size(); ++i) {
+    if (closing(i)) {
+      candidates_[i].expected.refusal =
+          make_error(ErrorCode::kUnavailable, "the group is about to part");
+    }
+  }
+}
+
+// Accepts a request that no replica can hold now and a group could. Returns false if none could.
+bool Fleet::hold(Arrival& arrival, TimeNs now_ns) {
+  const Request& request = arrival.request;
+  const auto too_long = [](const ReplicaView& view) {
+    return view.expected.refusal && view.expected.refusal->code != ErrorCode::kExhausted;
+  };
+  const std::int64_t tokens = static_cast<std::int64_t>(request.prompt.size()) + request.max_tokens;
+  if (!std::all_of(candidates_.begin(), candidates_.end(), too_long) ||
+      tokens > stations_.front().engine->limits().max_model_len ||
+      blocks_needed(request) > blocks_of_.back()) {
+    return false;
+  }
+  OutputBatch batch{.at_ns = now_ns};
+  batch.outputs.emplace_back(Accepted{request.id});
+  batch.observation = at(ReplicaId{0}).observe();
+  held_.push_back({std::move(arrival.request), now_ns});
+  sink_.emit(std::move(batch));
+  return true;
+}
+
+void Fleet::end_held(std::size_t index, FinishReason reason, TimeNs now_ns) {
+  const HeldRequest held = std::move(held_[index]);
+  held_.erase(held_.begin() + static_cast<std::ptrdiff_t>(index));
+  Finished finished{.request = held.request.id, .reason = reason};
+  finished.usage.prompt_tokens = static_cast<int>(held.request.prompt.size());
+  finished.times = {.arrived_ns = held.arrived_ns, .finished_ns = now_ns};
+  if (reason == FinishReason::kFailed) {
+    finished.failure =
+        "the request needs a group of replicas, and none could be formed: send it again later";
+  }
+  OutputBatch batch{.at_ns = now_ns};
+  batch.outputs.emplace_back(std::move(finished));
+  batch.observation = at(ReplicaId{0}).observe();
+  sink_.emit(std::move(batch));
+}
+
+// Gives a held request to the widest group that can hold it, among equals to the least loaded one.
+// Returns false if none can.
+bool Fleet::hand_over(HeldRequest& held, TimeNs now_ns) {
+  std::optional<ScaleUnit> best;
+  for (std::size_t i = 0; i < stations_.size(); ++i) {
+    const ReplicaId replica{static_cast<std::int32_t>(i)};
+    if (stations_[i].parked || grouping_.changes(replica) ||
+        at(replica).prospect(held.request, now_ns).refusal) {
+      continue;
+    }
+    const ScaleUnit unit = unit_of(i);
+    if (!best ||
+        std::pair(-unit.replicas, unit.requests) < std::pair(-best->replicas, best->requests)) {
+      best = unit;
+    }
+  }
+  if (!best) {
+    return false;
+  }
+  owner_.emplace(held.request.id, best->replica);
+  at(best->replica).begin_request(std::move(held.request), held.arrived_ns, now_ns);
+  return true;
+}
+
+// Hands held requests over, ends those whose time is over, and forms a group for the first of them.
+void Fleet::serve_held(TimeNs now_ns) {
+  for (std::size_t i = 0; i < held_.size();) {
+    const TimeNs expires_ns = held_[i].expires_ns();
+    if (expires_ns >= 0 && expires_ns <= now_ns) {
+      end_held(i, FinishReason::kTimeout, now_ns);
+    } else if (hand_over(held_[i], now_ns)) {
+      held_.erase(held_.begin() + static_cast<std::ptrdiff_t>(i));
+    } else {
+      ++i;
+    }
+  }
+  if (held_.empty() || grouping_.busy()) {
+    return;
+  }
+  std::vector<ScaleUnit> units;
+  bool at_rest = true;
+  for (std::size_t i = 0; i < stations_.size(); ++i) {
+    if (!stations_[i].parked) {
+      units.push_back(unit_of(i));
+      at_rest = at_rest && stations_[i].engine->form_at_rest();
+    }
+  }
+  const std::int64_t blocks = blocks_needed(held_.front().request);
+  const auto two = choose_scale_up(units, blocks, blocks_of_);
+  if (two &&
+      scale(*two,
+            fmt::format("request {} needs {} KV blocks", held_.front().request.id.value, blocks),
+            now_ns)) {
+    return;
+  }
+  if (at_rest) {
+    end_held(0, FinishReason::kFailed, now_ns);
+  }
+}
+
+// Asks for one group of several. Returns false if it cannot be had.
+bool Fleet::scale(const std::vector<ReplicaId>& homes, const std::string& reason, TimeNs now_ns) {
+  GroupWish wish{.groups = {{}}};
+  for (const ReplicaId home : homes) {
+    const std::vector<ReplicaId> replicas = grouping_.replicas_of(home);
+    wish.groups.front().insert(wish.groups.front().end(), replicas.begin(), replicas.end());
+  }
+  return grouping_.want(wish, reason, false, now_ns).ok();
+}
+
+// Parts a group whose long requests have ended, if enough of its KV is free.
+void Fleet::scale_down(TimeNs now_ns) {
+  for (std::size_t i = 0; i < stations_.size(); ++i) {
+    const ReplicaId replica{static_cast<std::int32_t>(i)};
+    if (!stations_[i].parked && grouping_.is_group(replica) && may_scale_down(unit_of(i))) {
+      (void)grouping_.want({.groups = grouping_.homes_of(replica)},
+                           "long requests have ended and half of the KV cache is free", false,
+                           now_ns);
+      return;
+    }
+  }
+}
+
+}  // namespace protean

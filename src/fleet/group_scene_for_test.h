@@ -1,0 +1,217 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "base/overloaded.h"
+#include "fleet/fleet.h"
+#include "fleet/grouped_devices_for_test.h"
+
+// A fleet for tests of groups: its clients know which answers are right.
+
+namespace protean {
+
+class GroupSink : public TokenSink {
+ public:
+  struct Seen {
+    bool accepted = false;
+    std::optional<Error> refused;
+    std::vector<TokenId> tokens;
+    std::optional<Finished> finished;
+  };
+  void emit(OutputBatch batch) override {
+    if (batch.groups) {
+      groups = batch.groups;
+    }
+    Observation& last = observed[batch.replica];
+    EXPECT_GE(batch.observation.output_tokens_total, last.output_tokens_total);
+    EXPECT_GE(batch.observation.steps_total, last.steps_total);
+    EXPECT_GE(batch.observation.preemptions_total, last.preemptions_total);
+    last = batch.observation;
+    for (const Output& output : batch.outputs) {
+      std::visit(Overloaded{[&](const Accepted& what) {
+                              EXPECT_FALSE(std::exchange(seen[what.request].accepted, true));
+                            },
+                            [&](const Refused& what) { seen[what.request].refused = what.error; },
+                            [&](const NewToken& what) {
+                              EXPECT_FALSE(seen[what.request].finished.has_value());
+                              seen[what.request].tokens.push_back(what.token);
+                            },
+                            [&](const Finished& what) {
+                              EXPECT_FALSE(seen[what.request].finished.has_value());
+                              seen[what.request].finished = what;
+                            },
+                            [&](const GroupsAnswered& what) { answer = what.changes; },
+                            [](const auto&) {}},
+                 output);
+    }
+  }
+  std::map<RequestId, Seen> seen;
+  std::map<ReplicaId, Observation> observed;
+  std::optional<Result<std::vector<Regroup>>> answer;
+  std::shared_ptr<const GroupsStatus> groups;
+};
+
+// A fleet whose devices work when the test says so.
+struct GroupScene {
+  struct Options {
+    int replicas = 2;
+    std::int64_t blocks = 24;
+    bool morphs = true;  // engines have a form that may change
+    int steps_at_once = 1;
+    ScalePolicy scale = ScalePolicy::kOff;
+    DropPolicy drop = DropPolicy::kOff;
+  };
+  explicit GroupScene(int replicas) : GroupScene(Options{.replicas = replicas}) {}
+  explicit GroupScene(const Options& options)
+      : form(group_form(options.blocks)),
+        budget(budget_of(form)),
+        devices(options.replicas, options.blocks, form, budget) {
+    std::vector<Member> members;
+    for (int replica = 0; replica < options.replicas; ++replica) {
+      members.push_back({group_engine(form, budget, options.morphs),
+                         &devices.executor(static_cast<std::size_t>(replica))});
+    }
+    const auto wide = [morphs = options.morphs, this](const Form& group) {
+      return group_engine(group, budget, morphs);
+    };
+    fleet = std::make_unique<Fleet>(RouterPolicy::kLeastLoaded, members, sink, nullptr,
+                                    GroupConfig{.devices = &devices,
+                                                .spec = group_spec(),
+                                                .budget = budget,
+                                                .form = form,
+                                                .wide_engine = wide,
+                                                .steps_at_once = options.steps_at_once,
+                                                .scale = options.scale,
+                                                .drop = options.drop});
+  }
+  static PageBudget budget_of(const Form& form) {
+    PageBudget budget{.page_bytes = 4096};
+    budget.pages = form_pages(group_spec(), form, budget.page_bytes);
+    return budget;
+  }
+
+  void send(decltype(Event::what) what, ReplicaId replica = {}) {
+    fleet->handle({++now_ns, std::move(what), replica});
+  }
+  void arrive(int topic, int prompt, int output) {
+    Request made;
+    made.id = RequestId{asked.size() + 1};
+    made.max_tokens = output;
+    for (int i = 0; i < prompt; ++i) {
+      made.prompt.push_back(topic * 100 + i % 97);
+    }
+    asked.emplace(made.id, made);
+    send(Arrival{std::move(made)});
+  }
+  Result<std::vector<Regroup>> want(std::vector<std::vector<int>> groups,
+                                    GroupBy by = GroupBy::kShards) {
+    GroupWish wish{.groups = {}, .by = by};
+    for (const std::vector<int>& group : groups) {
+      auto& replicas = wish.groups.emplace_back();
+      for (const int replica : group) {
+        replicas.push_back(ReplicaId{replica});
+      }
+    }
+    send(WantGroups{1, std::move(wish)});
+    return *std::exchange(sink.answer, std::nullopt);
+  }
+  // Does a replica's next work. Returns false if it has none.
+  bool work(int replica) {
+    const ReplicaId id{replica};
+    if (devices.queue(id).empty()) {
+      return false;
+    }
+    for (auto& [from, what] : devices.work(id)) {
+      send(std::move(what), from);
+    }
+    return true;
+  }
+  bool ready(std::size_t n = 0, std::optional<Error> failure = std::nullopt) {
+    if (devices.preparing.size() <= n) {
+      return false;
+    }
+    auto [replica, event] = devices.ready(n, std::move(failure));
+    send(std::move(event), replica);
+    return true;
+  }
+  bool tick() {
+    const auto deadline_ns = fleet->next_deadline_ns();
+    if (!deadline_ns) {
+      return false;
+    }
+    now_ns = std::max(now_ns, *deadline_ns);
+    send(Tick{});
+    return true;
+  }
+  // Lets the devices work and time pass until nothing is left to do.
+  void settle() {
+    for (int round = 0; round < 100'000; ++round) {
+      bool more = ready();
+      for (int replica = 0; replica < static_cast<int>(fleet->size()); ++replica) {
+        more = work(replica) || more;
+      }
+      if (!more && !(changing() && tick())) {
+        return;
+      }
+    }
+    FAIL() << "there is no end: " << (sink.groups ? sink.groups->waits_for : "");
+  }
+  bool changing() const { return sink.groups && sink.groups->running; }
+  std::string groups() const {
+    std::string text;
+    for (const GroupStatus& group : sink.groups->groups) {
+      text += text.empty() ? "" : " ";
+      for (const ReplicaId replica : group.replicas) {
+        text += std::to_string(replica.value);
+      }
+    }
+    return text;
+  }
+  // Checks that a request has the answer that one replica alone gives.
+  void expect_answer(RequestId id) {
+    const Request& request = asked.at(id);
+    const GroupSink::Seen& seen = sink.seen.at(id);
+    if (seen.refused) {
+      EXPECT_FALSE(seen.accepted || seen.finished);
+      return;
+    }
+    std::vector<TokenId> sequence = request.prompt;
+    for (const TokenId token : seen.tokens) {
+      ASSERT_EQ(token, token_following(sequence)) << "request " << id.value;
+      sequence.push_back(token);
+    }
+    ASSERT_TRUE(seen.finished.has_value()) << "request " << id.value;
+    if (seen.finished->reason != FinishReason::kCancelled) {
+      EXPECT_EQ(seen.finished->reason, FinishReason::kLength) << seen.finished->failure;
+      EXPECT_EQ(std::ssize(seen.tokens), request.max_tokens);
+    }
+  }
+  void expect_all_answered() {
+    EXPECT_TRUE(fleet->idle());
+    for (const auto& [id, request] : asked) {
+      expect_answer(id);
+    }
+    for (std::int32_t replica = 0; replica < static_cast<int>(fleet->size()); ++replica) {
+      EXPECT_EQ(fleet->observe(ReplicaId{replica}).kv_blocks_used, 0);
+    }
+  }
+
+  const Form form;
+  const PageBudget budget;
+  GroupSink sink;
+  GroupedDevices devices;
+  std::unique_ptr<Fleet> fleet;
+  std::map<RequestId, Request> asked;
+  TimeNs now_ns = 1;
+};
+
+}  // namespace protean

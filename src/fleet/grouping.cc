@@ -1,0 +1,438 @@
+#include "fleet/grouping.h"
+
+#include <algorithm>
+#include <set>
+
+#include "base/check.h"
+#include "control/plan_regroup.h"
+
+namespace protean {
+namespace {
+
+constexpr std::size_t kHistory = 256;
+
+template <class... Args>
+Error refused(fmt::format_string<Args...> format, Args&&... args) {
+  return Error{ErrorCode::kInvalidArgument,
+               "these groups cannot be had: " + fmt::format(format, std::forward<Args>(args)...)};
+}
+
+std::string names_of(const std::vector<ReplicaId>& replicas) {
+  std::string names;
+  for (const ReplicaId replica : replicas) {
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", replica.value);
+  }
+  return names;
+}
+
+bool overlap(const std::vector<ReplicaId>& a, const std::vector<ReplicaId>& b) {
+  return std::any_of(a.begin(), a.end(), [&](ReplicaId replica) {
+    return std::find(b.begin(), b.end(), replica) != b.end();
+  });
+}
+
+// Both are ascending.
+bool within(const std::vector<ReplicaId>& a, const std::vector<ReplicaId>& b) {
+  return std::includes(b.begin(), b.end(), a.begin(), a.end());
+}
+
+}  // namespace
+
+Grouping::Grouping(GroupConfig config, std::vector<Station>& stations, TokenSink& sink)
+    : config_(std::move(config)), stations_(stations), sink_(sink), groups_(stations.size()) {
+  keep_groups();
+}
+
+std::vector<ReplicaId> Grouping::replicas_in(const Shapes& shapes, ReplicaId first,
+                                             std::size_t depth) {
+  if (depth == 0) {
+    return {first};
+  }
+  Replicas all;
+  for (const ReplicaId home : shapes[index(first)][depth - 1].homes) {
+    const Replicas some =
+        replicas_in(shapes, home, home == first ? depth - 1 : shapes[index(home)].size());
+    all.insert(all.end(), some.begin(), some.end());
+  }
+  std::sort(all.begin(), all.end());
+  return all;
+}
+
+Grouping::Shapes Grouping::shapes() const {
+  Shapes shapes(groups_.size());
+  for (std::size_t first = 0; first < groups_.size(); ++first) {
+    for (const Group& group : groups_[first]) {
+      shapes[first].push_back({group.homes, group.by, group.home, group.wide});
+    }
+  }
+  return shapes;
+}
+
+std::vector<ReplicaId> Grouping::replicas_of(ReplicaId replica) const {
+  return replicas_in(shapes(), replica, groups_[index(replica)].size());
+}
+
+std::vector<std::vector<ReplicaId>> Grouping::homes_of(ReplicaId group) const {
+  const Shapes now = shapes();
+  const auto& nested = now[index(group)];
+  std::vector<Replicas> homes;
+  for (const ReplicaId home : nested.back().homes) {
+    homes.push_back(
+        replicas_in(now, home, home == group ? nested.size() - 1 : now[index(home)].size()));
+  }
+  return homes;
+}
+
+// Returns the replicas of each group, a replica alone too, in the order of their first ones.
+std::vector<std::vector<ReplicaId>> Grouping::groups_in(const Shapes& shapes) const {
+  std::vector<Replicas> groups;
+  std::set<ReplicaId> seen;
+  for (std::size_t first = 0; first < shapes.size(); ++first) {
+    const ReplicaId id{static_cast<std::int32_t>(first)};
+    if (!seen.contains(id)) {
+      groups.push_back(replicas_in(shapes, id, shapes[first].size()));
+      seen.insert(groups.back().begin(), groups.back().end());
+    }
+  }
+  return groups;
+}
+
+// From now on the groups that there are are wanted.
+void Grouping::keep_groups() {
+  wanted_.clear();
+  const Shapes now = shapes();
+  for (Replicas& replicas : groups_in(now)) {
+    const auto& nested = now[index(replicas.front())];
+    wanted_.push_back(
+        {std::move(replicas), nested.empty() ? std::nullopt : std::optional(nested.back().by)});
+  }
+}
+
+// Returns the next change on the way to the wanted groups; nothing if they are there.
+std::optional<Grouping::Change> Grouping::next_change(const Shapes& shapes) const {
+  const std::vector<Replicas> groups = groups_in(shapes);
+  const auto apart = [&](const Replicas& group) {
+    const Shape& shape = shapes[index(group.front())].back();
+    return Change{.homes = shape.homes, .by = shape.by, .together = false};
+  };
+  for (const Wanted& wanted : wanted_) {
+    std::vector<const Replicas*> inside;
+    std::size_t smallest = wanted.replicas.size();
+    for (const Replicas& group : groups) {
+      if (!overlap(group, wanted.replicas)) {
+        continue;
+      }
+      if (!within(group, wanted.replicas)) {
+        return apart(group);
+      }
+      inside.push_back(&group);
+      smallest = std::min(smallest, group.size());
+    }
+    if (inside.size() == 1) {
+      const auto& nested = shapes[index(inside.front()->front())];
+      if (!nested.empty() && wanted.by && nested.back().by != *wanted.by) {
+        return apart(*inside.front());
+      }
+      continue;
+    }
+    Change change{.homes = {}, .by = wanted.by.value_or(GroupBy::kShards)};
+    for (const Replicas* group : inside) {
+      const auto& nested = shapes[index(group->front())];
+      // Devices that have divided layers do not join others.
+      if (group->size() > smallest || (!nested.empty() && nested.back().by == GroupBy::kLayers)) {
+        return apart(*group);
+      }
+      change.homes.push_back(group->front());
+    }
+    return change;
+  }
+  return std::nullopt;
+}
+
+Form Grouping::form_of(const Shapes& shapes, ReplicaId replica) const {
+  const auto& nested = shapes[index(replica)];
+  if (!nested.empty()) {
+    return nested.back().wide;
+  }
+  if (running_ && running_->concerns(replica) && !running_->group().home.group.empty()) {
+    return running_->group().home;
+  }
+  const auto& groups = groups_[index(replica)];  // a group may part before
+  const Engine& engine = groups.empty() ? *stations_[index(replica)].engine : *groups.front().first;
+  return engine.form().value_or(config_.form);
+}
+
+// Returns what a change does, and changes the shapes accordingly.
+Result<Regroup> Grouping::look_ahead(const Change& change, Shapes& shapes) const {
+  auto& nested = shapes[index(change.homes.front())];
+  const int homes = static_cast<int>(change.homes.size());
+  if (!change.together) {
+    const Shape shape = std::move(nested.back());
+    nested.pop_back();
+    Result<Morph> morph =
+        plan_regroup(config_.spec, shape.wide, joined_form(shape.home, homes), config_.budget);
+    if (!morph.ok()) {
+      return morph.error();
+    }
+    return Regroup{change.homes, change.by, false, *std::move(morph)};
+  }
+  Shape shape{.homes = change.homes,
+              .by = change.by,
+              .home = joined_form(form_of(shapes, change.homes.front()), 1),
+              .wide = {}};
+  Result<Form> wide = divided_form(shape.home, homes, change.by);
+  if (!wide.ok()) {
+    return refused("{}", wide.error().message);
+  }
+  shape.wide = *std::move(wide);
+  Result<Morph> morph =
+      plan_regroup(config_.spec, joined_form(shape.home, homes), shape.wide, config_.budget);
+  if (!morph.ok()) {
+    return refused("{}", morph.error().message);
+  }
+  nested.push_back(std::move(shape));
+  return Regroup{change.homes, change.by, true, *std::move(morph)};
+}
+
+Status Grouping::check_wish(const GroupWish& wish) const {
+  if (config_.devices == nullptr) {
+    return refused("this server's replicas cannot be grouped");
+  }
+  std::set<ReplicaId> named;
+  for (const Replicas& group : wish.groups) {
+    if (group.empty() || (group.size() & (group.size() - 1)) != 0) {
+      return refused("a group has {} replicas: name 1, 2, 4 or 8", group.size());
+    }
+    for (const ReplicaId replica : group) {
+      if (replica.value < 0 || index(replica) >= stations_.size()) {
+        return refused("there is no replica {}: name 0 to {}", replica.value, stations_.size() - 1);
+      }
+      if (!named.insert(replica).second) {
+        return refused("replica {} is named twice", replica.value);
+      }
+    }
+  }
+  if (named.empty()) {
+    return refused("no replica is named");
+  }
+  return {};
+}
+
+// Returns the groups that the wish asks for, and those it does not touch.
+std::vector<Grouping::Wanted> Grouping::wanted_after(const GroupWish& wish) const {
+  std::vector<Wanted> wanted;
+  Replicas named;
+  for (Replicas group : wish.groups) {
+    std::sort(group.begin(), group.end());
+    named.insert(named.end(), group.begin(), group.end());
+    wanted.push_back({std::move(group), wish.by});
+  }
+  for (const Wanted& before : wanted_) {
+    if (!overlap(before.replicas, named)) {
+      wanted.push_back(before);
+      continue;
+    }
+    for (const ReplicaId replica : before.replicas) {
+      if (std::find(named.begin(), named.end(), replica) == named.end()) {
+        wanted.push_back({{replica}, std::nullopt});
+      }
+    }
+  }
+  return wanted;
+}
+
+Result<std::vector<Regroup>> Grouping::want(const GroupWish& wish, const std::string& reason,
+                                            bool insists, TimeNs now_ns) {
+  if (Status valid = check_wish(wish); !valid.ok()) {
+    return valid.error();
+  }
+  std::vector<Wanted> before = std::exchange(wanted_, wanted_after(wish));
+  Shapes ahead = shapes();
+  std::vector<Regroup> changes;
+  if (running_) {
+    Result<Regroup> rest = rest_of_running(ahead);
+    if (!rest.ok()) {
+      wanted_ = std::move(before);
+      return rest.error();
+    }
+    changes.push_back(*std::move(rest));
+  }
+  while (const auto change = next_change(ahead)) {
+    Result<Regroup> next = look_ahead(*change, ahead);
+    if (!next.ok()) {
+      wanted_ = std::move(before);
+      return next.error();
+    }
+    next->morph.reason = reason;
+    changes.push_back(*std::move(next));
+  }
+  at_rest_ = false;
+  reason_ = reason;
+  insists_ = insists;
+  if (running_) {
+    running_->insist(insists);
+    running_->turn(wanted_together(), "turned back: " + reason);
+  }
+  advance(now_ns);
+  return changes;
+}
+
+// Returns what the change under way still does, and changes the shapes accordingly.
+Result<Regroup> Grouping::rest_of_running(Shapes& shapes) const {
+  const Group& group = running_->group();
+  const bool together = wanted_together();
+  if (group.wide.group.empty()) {
+    return together ? look_ahead({group.homes, group.by, true}, shapes)
+                    : Regroup{group.homes, group.by, false, {}};
+  }
+  const Form apart = joined_form(group.home, static_cast<int>(group.homes.size()));
+  Result<Morph> morph =
+      plan_regroup(config_.spec, running_->form(), together ? group.wide : apart, config_.budget);
+  if (!morph.ok()) {
+    return morph.error();
+  }
+  if (together) {
+    shapes[index(group.homes.front())].push_back({group.homes, group.by, group.home, group.wide});
+  }
+  return Regroup{group.homes, group.by, together, *std::move(morph)};
+}
+
+// Returns true if the replicas of the change under way are wanted in one group.
+bool Grouping::wanted_together() const {
+  const Shapes now = shapes();
+  Replicas all;
+  for (const ReplicaId home : running_->group().homes) {
+    const Replicas some = replicas_in(now, home, now[index(home)].size());
+    all.insert(all.end(), some.begin(), some.end());
+  }
+  std::sort(all.begin(), all.end());
+  return std::any_of(wanted_.begin(), wanted_.end(), [&](const Wanted& wanted) {
+    const bool same_by =
+        wanted.replicas.size() > all.size() || !wanted.by || *wanted.by == running_->group().by;
+    return within(all, wanted.replicas) && same_by;
+  });
+}
+
+bool Grouping::on(const MorphReady& ready, TimeNs now_ns) {
+  if (Regrouping::owns(ready.id) && running_) {
+    running_->on(ready, now_ns);
+  }
+  return Regrouping::owns(ready.id);
+}
+
+bool Grouping::on(const MorphDone& done, TimeNs now_ns) {
+  if (Regrouping::owns(done.id)) {
+    check(running_ != nullptr, "only what was asked for is done");
+    running_->on(done, now_ns);
+  }
+  return Regrouping::owns(done.id);
+}
+
+void Grouping::step_done(ReplicaId replica) {
+  if (running_) {
+    running_->step_done(replica);
+  }
+}
+
+void Grouping::advance(TimeNs now_ns) {
+  while (true) {
+    if (!running_) {
+      const auto change = at_rest_ ? std::nullopt : next_change(shapes());
+      at_rest_ = !change;
+      if (at_rest_) {
+        return;
+      }
+      begin(*change, now_ns);
+    }
+    running_->advance(now_ns);
+    auto moved = running_->take_moved();
+    moved_.insert(moved_.end(), moved.begin(), moved.end());
+    if (!running_->ended()) {
+      return;
+    }
+    finish();
+  }
+}
+
+void Grouping::begin(const Change& change, TimeNs now_ns) {
+  auto& nested = groups_[index(change.homes.front())];
+  if (change.together) {
+    std::vector<Form> forms;
+    for (const ReplicaId home : change.homes) {
+      const auto& inner = groups_[index(home)];
+      forms.push_back(inner.empty() ? config_.form : inner.back().wide);
+    }
+    running_ = std::make_unique<Regrouping>(
+        config_, stations_, sink_,
+        Group{.homes = change.homes, .by = change.by, .home = {}, .wide = {}, .first = nullptr},
+        std::move(forms));
+  } else {
+    running_ = std::make_unique<Regrouping>(config_, stations_, sink_, std::move(nested.back()));
+    nested.pop_back();
+  }
+  running_->insist(insists_);
+  running_->begin(reason_, generation_, now_ns);
+}
+
+// Records the change that has ended. After a failure, no other is tried.
+void Grouping::finish() {
+  RegroupRecord record = running_->record();
+  if (record.begun_ns >= 0) {
+    ++(record.together ? status_.together_total : status_.apart_total);
+  }
+  const bool as_wanted = wanted_together() == record.together;
+  if (record.together) {
+    groups_[index(record.replicas.front())].push_back(running_->take_group());
+  }
+  running_ = nullptr;
+  if (!record.failure.empty()) {
+    ++status_.failures_total;
+    if (!as_wanted) {
+      keep_groups();
+    }
+  }
+  if (status_.history.size() == kHistory) {
+    status_.history.erase(status_.history.begin());
+  }
+  status_.history.push_back(std::move(record));
+}
+
+std::optional<TimeNs> Grouping::next_deadline_ns() const {
+  return running_ ? running_->next_deadline_ns() : std::nullopt;
+}
+
+std::shared_ptr<const GroupsStatus> Grouping::status_if_changed() {
+  if (config_.devices == nullptr || (!running_ && at_rest_ && told_at_rest_)) {
+    return nullptr;
+  }
+  told_at_rest_ = !running_ && at_rest_;
+  std::string tell = fmt::format("{}", status_.history.size() + status_.failures_total +
+                                           status_.together_total + status_.apart_total);
+  if (running_) {
+    const RegroupRecord& record = running_->record();
+    tell += fmt::format(" {} {} {} {} {}", names_of(record.replicas), record.together, record.steps,
+                        running_->stage(), running_->waits_for());
+  }
+  if (tell == told_) {
+    return nullptr;
+  }
+  told_ = std::move(tell);
+  auto status = std::make_shared<GroupsStatus>(status_);
+  const Shapes now = shapes();
+  for (const Replicas& replicas : groups_in(now)) {
+    const auto& nested = now[index(replicas.front())];
+    GroupStatus& group = status->groups.emplace_back();
+    group.replicas = replicas;
+    group.by = nested.empty() ? std::nullopt : std::optional(nested.back().by);
+    group.form =
+        stations_[index(replicas.front())].engine->form().value_or(form_of(now, replicas.front()));
+  }
+  if (running_) {
+    status->running = running_->record();
+    status->stage = running_->stage();
+    status->waits_for = running_->waits_for();
+  }
+  return status;
+}
+
+}  // namespace protean

@@ -1,0 +1,108 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/replica_id.h"
+#include "base/result.h"
+#include "base/units.h"
+#include "contract/groups.h"
+#include "fleet/regrouping.h"
+#include "fleet/station.h"
+#include "ports/event.h"
+#include "ports/token_sink.h"
+
+namespace protean {
+
+// The groups of a fleet: which replicas serve as one, which shall, and the changes from one to the
+// other, one at a time. A wish may come at any moment: a change under way then turns if the wish
+// asks for the contrary. If a change fails, the groups that there are then are wanted.
+// Single-threaded; all that it refers to must outlive it.
+class Grouping {
+ public:
+  Grouping(GroupConfig config, std::vector<Station>& stations, TokenSink& sink);
+
+  // Asks for groups. With `insists`, requests that find no room when a group parts are preempted.
+  // Returns the changes that follow, or why the groups cannot be had.
+  Result<std::vector<Regroup>> want(const GroupWish& wish, const std::string& reason, bool insists,
+                                    TimeNs now_ns);
+
+  // Returns true if the event was about a step of a regrouping.
+  bool on(const MorphReady& ready, TimeNs now_ns);
+  bool on(const MorphDone& done, TimeNs now_ns);
+  void step_done(ReplicaId replica);  // before its engine is told
+  // Does what can be done now. Must be called after each event.
+  void advance(TimeNs now_ns);
+  std::optional<TimeNs> next_deadline_ns() const;
+
+  // Returns true if the replica's engine changes now: no KV may migrate to it or from it.
+  bool changes(ReplicaId replica) const { return running_ && running_->concerns(replica); }
+  // Returns true if replicas serve as one, under this replica's id.
+  bool is_group(ReplicaId replica) const { return !groups_[index(replica)].empty(); }
+  GroupBy by(ReplicaId group) const { return groups_[index(group)].back().by; }
+  const GroupConfig& config() const { return config_; }
+  bool busy() const { return running_ != nullptr || !at_rest_; }
+  std::vector<std::pair<RequestId, ReplicaId>> take_moved() { return std::exchange(moved_, {}); }
+  // Returns all replicas that serve under this replica's id.
+  std::vector<ReplicaId> replicas_of(ReplicaId replica) const;
+  // Returns the replicas of each home of the group under this id.
+  std::vector<std::vector<ReplicaId>> homes_of(ReplicaId group) const;
+  std::shared_ptr<const GroupsStatus> status_if_changed();
+
+ private:
+  using Replicas = std::vector<ReplicaId>;
+  struct Wanted {
+    Replicas replicas;  // ascending
+    std::optional<GroupBy> by;
+  };
+  struct Change {
+    Replicas homes;
+    GroupBy by = GroupBy::kShards;
+    bool together = true;
+  };
+  // A group without its engines, for looking ahead.
+  struct Shape {
+    Replicas homes;
+    GroupBy by = GroupBy::kShards;
+    Form home;
+    Form wide;
+  };
+  using Shapes = std::vector<std::vector<Shape>>;  // by first replica, the innermost group first
+
+  static std::size_t index(ReplicaId replica) { return static_cast<std::size_t>(replica.value); }
+  static Replicas replicas_in(const Shapes& shapes, ReplicaId first, std::size_t depth);
+  std::vector<Replicas> groups_in(const Shapes& shapes) const;
+  Shapes shapes() const;
+  std::optional<Change> next_change(const Shapes& shapes) const;
+  Result<Regroup> look_ahead(const Change& change, Shapes& shapes) const;
+  Result<Regroup> rest_of_running(Shapes& shapes) const;
+  Form form_of(const Shapes& shapes, ReplicaId replica) const;
+  Status check_wish(const GroupWish& wish) const;
+  std::vector<Wanted> wanted_after(const GroupWish& wish) const;
+  void keep_groups();
+  bool wanted_together() const;
+  void begin(const Change& change, TimeNs now_ns);
+  void finish();
+
+  const GroupConfig config_;
+  std::vector<Station>& stations_;
+  TokenSink& sink_;
+  std::vector<std::vector<Group>> groups_;  // by first replica, the innermost group first
+  std::vector<Wanted> wanted_;
+  std::string reason_;
+  bool insists_ = false;
+  bool at_rest_ = true;  // the wanted groups are there
+  bool told_at_rest_ = false;
+  std::unique_ptr<Regrouping> running_;
+  std::uint64_t generation_ = 0;
+  std::vector<std::pair<RequestId, ReplicaId>> moved_;
+  GroupsStatus status_;  // history and counters
+  std::string told_;     // what the latest status said of the change under way
+};
+
+}  // namespace protean

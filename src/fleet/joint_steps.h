@@ -1,0 +1,69 @@
+#pragma once
+
+#include <cstddef>
+#include <deque>
+#include <vector>
+
+#include "base/replica_id.h"
+#include "contract/step.h"
+#include "ports/device_groups.h"
+#include "ports/executor.h"
+
+namespace protean {
+
+// Runs the steps of several homes jointly: collects the plans that their engines start, and gives
+// one of each home at a time to the devices, so that homes whose copy is divided compute together.
+// Engines know nothing of each other.
+class JointSteps {
+ public:
+  // The devices must outlive it. At most `at_once` joint steps are in flight.
+  JointSteps(DeviceGroups& devices, ReplicaId group, std::size_t homes, int at_once)
+      : devices_(devices), group_(group), waiting_(homes), at_once_(at_once) {}
+
+  void add(std::size_t home, StepPlan plan) { waiting_[home].push_back(std::move(plan)); }
+  // Starts what may start. Must be called once all engines have planned what they can.
+  void dispatch();
+  // A StepDone of a home has come.
+  void done(std::size_t home);
+  bool quiet() const;
+
+ private:
+  DeviceGroups& devices_;
+  const ReplicaId group_;
+  std::vector<std::deque<StepPlan>> waiting_;  // by home
+  std::deque<std::vector<bool>> in_flight_;    // by home: its plan is not done
+  const int at_once_;
+};
+
+// The executor of one replica's engine: the replica's own, or while it is a home of a group that
+// has not united, the joint steps of the group.
+class HomeExecutor final : public Executor {
+ public:
+  explicit HomeExecutor(Executor& own) : own_(own) {}
+
+  void join(JointSteps& joint, std::size_t home) {
+    joint_ = &joint;
+    home_ = home;
+  }
+  void part() { joint_ = nullptr; }
+  Executor& own() { return own_; }
+
+  void start(StepPlan plan) override {
+    if (joint_ != nullptr) {
+      joint_->add(home_, std::move(plan));
+    } else {
+      own_.start(std::move(plan));
+    }
+  }
+  void prepare(MorphId id, const MorphStep& step) override { own_.prepare(id, step); }
+  void commit(MorphId id) override { own_.commit(id); }
+  void abort(MorphId id) override { own_.abort(id); }
+  void move_blocks(std::vector<BlockMove> moves) override { own_.move_blocks(std::move(moves)); }
+
+ private:
+  Executor& own_;
+  JointSteps* joint_ = nullptr;  // null: the replica runs alone
+  std::size_t home_ = 0;
+};
+
+}  // namespace protean

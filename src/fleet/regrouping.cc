@@ -1,0 +1,485 @@
+#include "fleet/regrouping.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "base/check.h"
+#include "control/plan_regroup.h"
+
+namespace protean {
+namespace {
+
+constexpr TimeNs kRetryNs = 20 * kNsPerMs;  // doubled for each attempt in a row
+constexpr int kMostDoublings = 6;
+
+// Returns the form with the devices numbered, so that forms of different replicas compare.
+Form numbered(const Form& form) {
+  return joined_form(form, 1);
+}
+
+}  // namespace
+
+Regrouping::Regrouping(const GroupConfig& config, std::vector<Station>& stations, TokenSink& sink,
+                       Group group, std::vector<Form> forms)
+    : config_(config),
+      stations_(stations),
+      sink_(sink),
+      group_(std::move(group)),
+      together_(true),
+      stage_(Stage::kSettling),
+      forms_(std::move(forms)) {}
+
+Regrouping::Regrouping(const GroupConfig& config, std::vector<Station>& stations, TokenSink& sink,
+                       Group group)
+    : config_(config),
+      stations_(stations),
+      sink_(sink),
+      group_(std::move(group)),
+      together_(false),
+      stage_(Stage::kShrinking),
+      form_(group_.wide),
+      joined_(joined_form(group_.home, static_cast<int>(group_.homes.size()))) {}
+
+void Regrouping::begin(std::string reason, std::uint64_t& generation, TimeNs now_ns) {
+  generation_ = &generation;
+  record_ = {.replicas = group_.homes,
+             .by = group_.by,
+             .together = together_,
+             .reason = std::move(reason),
+             .asked_ns = now_ns,
+             .failure = {}};
+  if (stage_ == Stage::kSettling) {
+    for (std::size_t home = 0; home < count(); ++home) {
+      engine(home).hold_form(true);
+    }
+  }
+}
+
+bool Regrouping::concerns(ReplicaId replica) const {
+  return std::find(group_.homes.begin(), group_.homes.end(), replica) != group_.homes.end();
+}
+
+std::string Regrouping::stage() const {
+  switch (stage_) {
+    case Stage::kSettling:
+      return "waits for the replicas' forms";
+    case Stage::kJoining:
+    case Stage::kUnifying:
+    case Stage::kDividing:
+    case Stage::kParting:
+      return "waits for the end of steps";
+    case Stage::kMoving:
+      return "joint steps";
+    case Stage::kShrinking:
+      return "waits for room in the replicas";
+    case Stage::kEnded:
+      return "done";
+  }
+  return "?";
+}
+
+void Regrouping::turn(bool together, const std::string& why) {
+  if (together == together_ || stage_ == Stage::kEnded) {
+    return;
+  }
+  together_ = together;
+  record_.together = together;
+  record_.failure = why;
+  wait_.until_ns = 0;
+  if (stage_ == Stage::kMoving) {
+    plan();
+  }
+}
+
+void Regrouping::advance(TimeNs now_ns) {
+  now_ns_ = now_ns;
+  for (bool more = true; more;) {
+    const Stage before = stage_;
+    switch (stage_) {
+      case Stage::kSettling:
+        settle();
+        break;
+      case Stage::kJoining:
+        join();
+        break;
+      case Stage::kMoving:
+        move();
+        break;
+      case Stage::kUnifying:
+        unify();
+        break;
+      case Stage::kShrinking:
+        shrink();
+        break;
+      case Stage::kDividing:
+        divide();
+        break;
+      case Stage::kParting:
+        part();
+        break;
+      case Stage::kEnded:
+        break;
+    }
+    more = stage_ != before;
+  }
+  if (joint_) {
+    joint_->dispatch();
+  }
+}
+
+void Regrouping::hold_all() {
+  for (std::size_t home = 0; home < count(); ++home) {
+    engine(home).hold_steps();
+  }
+}
+
+bool Regrouping::all_quiet() const {
+  return (!joint_ || joint_->quiet()) &&
+         std::all_of(group_.homes.begin(), group_.homes.end(), [this](ReplicaId home) {
+           return stations_[static_cast<std::size_t>(home.value)].engine->quiet();
+         });
+}
+
+// Waits until the forms of all homes are at rest and no KV migrates.
+void Regrouping::settle() {
+  if (!together_) {
+    end();
+    return;
+  }
+  for (std::size_t home = 0; home < count(); ++home) {
+    if (!engine(home).form_at_rest() || engine(home).exchanges_kv()) {
+      wait_.reason = fmt::format("replica {} is still changing its form or moving requests",
+                                 group_.homes[home].value);
+      return;
+    }
+  }
+  wait_.reason.clear();
+  if (const std::optional<Error> why = agree()) {
+    together_ = record_.together = false;
+    record_.failure = why->message;
+    end();
+    return;
+  }
+  hold_all();
+  stage_ = Stage::kJoining;
+}
+
+// Finds the forms on the way. Returns why there is no way.
+std::optional<Error> Regrouping::agree() {
+  group_.home = numbered(engine(0).form().value_or(forms_[0]));
+  for (std::size_t home = 1; home < count(); ++home) {
+    const Form other = numbered(engine(home).form().value_or(forms_[home]));
+    if (other != group_.home) {
+      return make_error(ErrorCode::kUnavailable,
+                        "replicas {} and {} have different forms, '{}' and '{}': ask for equal "
+                        "ones first",
+                        first().value, group_.homes[home].value, to_string(group_.home),
+                        to_string(other));
+    }
+  }
+  const int homes = static_cast<int>(count());
+  Result<Form> wide = divided_form(group_.home, homes, group_.by);
+  if (!wide.ok()) {
+    return wide.error();
+  }
+  group_.wide = *std::move(wide);
+  joined_ = form_ = joined_form(group_.home, homes);
+  for (const auto& [from, to] : {std::pair(&joined_, &group_.wide), {&group_.wide, &joined_}}) {
+    if (const auto morph = plan_regroup(config_.spec, *from, *to, config_.budget); !morph.ok()) {
+      return morph.error();
+    }
+  }
+  return std::nullopt;
+}
+
+void Regrouping::join() {
+  if (!all_quiet()) {
+    return;
+  }
+  config_.devices->join(group_.homes);
+  begin_joint_steps();
+  for (std::size_t home = 0; home < count(); ++home) {
+    engine(home).go_on(now_ns_);
+  }
+}
+
+void Regrouping::begin_joint_steps() {
+  const int at_once = group_.by == GroupBy::kLayers ? static_cast<int>(count()) : 1;
+  joint_ = std::make_unique<JointSteps>(*config_.devices, first(), count(), at_once);
+  for (std::size_t home = 0; home < count(); ++home) {
+    at(group_.homes[home]).executor->join(*joint_, home);
+    // The prompts of a joint step share the activation memory that one replica's have.
+    const SchedulerConfig& limits = engine(home).limits();
+    engine(home).limit_steps(limits.max_num_batched_tokens / static_cast<int>(count()) +
+                             limits.max_num_seqs);
+  }
+  record_.begun_ns = now_ns_;
+  stage_ = Stage::kMoving;
+  plan();
+}
+
+// Gives up steps that are not committed and plans those to the target.
+void Regrouping::plan() {
+  for (auto step = preparing_.rbegin(); step != preparing_.rend(); ++step) {
+    at(first()).executor->own().abort(step->id);
+  }
+  preparing_.clear();
+  steps_.clear();
+  const Result<Morph> morph = plan_regroup(config_.spec, form_, target(), config_.budget);
+  check(morph.ok(), "a way that was gone is open in both directions");
+  steps_.assign(morph->steps.begin(), morph->steps.end());
+}
+
+void Regrouping::move() {
+  if (!preparing_.empty() && std::all_of(preparing_.begin(), preparing_.end(),
+                                         [](const Step& step) { return step.ready; })) {
+    commit();
+  }
+  if (!preparing_.empty() || !committed_.empty() || now_ns_ < wait_.until_ns) {
+    return;
+  }
+  if (!steps_.empty()) {
+    prepare();
+    return;
+  }
+  record_.settled_ns = now_ns_;
+  hold_all();
+  stage_ = together_ ? Stage::kUnifying : Stage::kParting;
+}
+
+void Regrouping::prepare() {
+  const std::vector<MorphStep> next(
+      steps_.begin(),
+      steps_.begin() + std::min<std::ptrdiff_t>(std::ssize(steps_), config_.steps_at_once));
+  const std::size_t count = preparable(config_.spec, form_, next, config_.budget);
+  for (std::size_t i = 0; i < count; ++i) {
+    const MorphId id{kFirstId + ++*generation_};
+    preparing_.push_back({id, std::move(steps_.front())});
+    steps_.pop_front();
+    at(first()).executor->own().prepare(id, preparing_.back().step);
+  }
+}
+
+// Commits the prepared steps before the next joint step. KV goes with attention, so the devices are
+// told first which blocks hold any.
+void Regrouping::commit() {
+  Executor& executor = at(first()).executor->own();
+  for (Step& step : preparing_) {
+    if (std::get<HoldShards>(step.step).component == Component::kAttention) {
+      std::vector<std::vector<BlockId>> live;
+      for (std::size_t home = 0; home < count(); ++home) {
+        live.push_back(engine(home).live_blocks());
+      }
+      config_.devices->keep(first(), std::move(live));
+    }
+    executor.commit(step.id);
+    form_ = after(std::move(form_), step.step);
+    committed_.push_back(step.id);
+    ++record_.steps;
+  }
+  preparing_.clear();
+  wait_.attempts = 0;
+}
+
+void Regrouping::on(const MorphReady& ready, TimeNs now_ns) {
+  now_ns_ = now_ns;
+  const auto found = std::find_if(preparing_.begin(), preparing_.end(),
+                                  [&](const Step& step) { return step.id == ready.id; });
+  if (found == preparing_.end()) {
+    return;  // the step was given up while the event was on its way
+  }
+  if (!ready.failure) {
+    found->ready = true;
+    return;
+  }
+  const std::string why =
+      fmt::format("{} failed: {}", to_string(found->step), ready.failure->message);
+  preparing_.erase(found);
+  if (record_.failure.empty()) {
+    turn(!together_, why);
+  } else {
+    plan();
+    try_later(why, kNsPerS);
+  }
+}
+
+void Regrouping::on(const MorphDone& done, TimeNs now_ns) {
+  now_ns_ = now_ns;
+  check(std::erase(committed_, done.id) == 1, "each commit is done once");
+}
+
+void Regrouping::step_done(ReplicaId replica) {
+  const auto home = std::find(group_.homes.begin(), group_.homes.end(), replica);
+  if (joint_ && home != group_.homes.end()) {
+    joint_->done(static_cast<std::size_t>(home - group_.homes.begin()));
+  }
+}
+
+// The direction has changed while steps were to end.
+void Regrouping::go_back_to_moving() {
+  stage_ = Stage::kMoving;
+  plan();
+  for (std::size_t home = 0; home < count(); ++home) {
+    engine(home).go_on(now_ns_);
+  }
+}
+
+// Makes one engine of all.
+void Regrouping::unify() {
+  if (!together_) {
+    go_back_to_moving();
+    return;
+  }
+  if (!all_quiet()) {
+    return;
+  }
+  std::vector<EngineState> states;
+  for (std::size_t home = 0; home < count(); ++home) {
+    states.push_back(engine(home).release_all(now_ns_));
+    Station& station = at(group_.homes[home]);
+    station.executor->part();
+    station.parked = home > 0;
+  }
+  joint_.reset();
+  EngineState all = join_homes(std::move(states));
+  for (const auto& [request, live] : all.live) {
+    moved_.emplace_back(request, first());
+  }
+  config_.devices->unify(first());
+  EngineConfig config = config_.wide_engine(group_.wide);
+  check(config.scheduler.kv_blocks == group_.wide.kv.blocks, "a group begins with its homes' KV");
+  config.replica = first();
+  if (config.morph) {
+    config.morph->ids_after = ++*generation_ << 20;
+  }
+  Station& station = at(first());
+  group_.first =
+      std::exchange(station.engine, std::make_unique<Engine>(config, *station.executor, sink_));
+  wide().absorb(std::move(all), now_ns_);
+  end();
+}
+
+bool Regrouping::at_home_form() {
+  const std::optional<Form> form = wide().form();
+  return !form || (wide().form_at_rest() && equally_precise(*form, group_.wide) &&
+                   form->kv.blocks == group_.wide.kv.blocks);
+}
+
+// Takes the group's form back to the one with which it began.
+void Regrouping::shrink() {
+  if (together_) {
+    end();
+    return;
+  }
+  const bool changing = asked_ && !wide().form_at_rest();
+  if (now_ns_ < wait_.until_ns || changing) {
+    return;
+  }
+  if (at_home_form()) {
+    wide().hold_form(true);
+    wide().promise_kv(group_.home.kv.blocks, group_.wide.kv.blocks);
+    wide().hold_steps();
+    stage_ = Stage::kDividing;
+    return;
+  }
+  const bool again = std::exchange(asked_, true);
+  const Result<Morph> morph = wide().want({.layers = group_.wide.layer_precision,
+                                           .embeddings = group_.wide.embeddings,
+                                           .kv_blocks = group_.wide.kv.blocks},
+                                          now_ns_);
+  wait_.reason = morph.ok() ? "the group's form goes back to the replicas'" : morph.error().message;
+  if (again || !morph.ok()) {
+    try_later(wait_.reason, kRetryNs);
+  }
+}
+
+// Gives each request a home and makes one engine for each.
+void Regrouping::divide() {
+  if (together_) {
+    stage_ = Stage::kShrinking;
+    return;
+  }
+  if (!wide().quiet()) {
+    return;
+  }
+  const SchedulerConfig& limits = group_.first->limits();
+  EngineState all = wide().release_all(now_ns_);
+  Result<EngineStates> split = split_homes(all,
+                                           {.count = static_cast<int>(count()),
+                                            .blocks = group_.home.kv.blocks,
+                                            .block_tokens = limits.block_tokens,
+                                            .max_num_seqs = limits.max_num_seqs},
+                                           insists_);
+  if (!split.ok()) {
+    wide().absorb(std::move(all), now_ns_);
+    wide().go_on(now_ns_);
+    try_later(split.error().message, kRetryNs);
+    stage_ = Stage::kShrinking;
+    return;
+  }
+  wait_.reason.clear();
+  wait_.attempts = 0;
+  record_.preempted += split->preempted;
+  for (std::vector<BlockMove>& wave : split->moves) {
+    record_.blocks_moved += std::ssize(wave);
+    at(first()).executor->own().move_blocks(std::move(wave));
+  }
+  config_.devices->divide(first());
+  at(first()).engine = std::move(group_.first);
+  form_ = group_.wide;
+  begin_joint_steps();
+  for (std::size_t home = 0; home < count(); ++home) {
+    at(group_.homes[home]).parked = false;
+    for (const auto& [request, live] : split->homes[home].live) {
+      moved_.emplace_back(request, group_.homes[home]);
+    }
+    engine(home).absorb(std::move(split->homes[home]), now_ns_);
+    engine(home).go_on(now_ns_);
+  }
+}
+
+void Regrouping::part() {
+  if (together_) {
+    go_back_to_moving();
+    return;
+  }
+  if (!all_quiet()) {
+    return;
+  }
+  config_.devices->part(first());
+  for (const ReplicaId home : group_.homes) {
+    at(home).executor->part();
+  }
+  joint_.reset();
+  end();
+}
+
+// Lets the engines rule themselves again: one of the group, or those of all homes.
+void Regrouping::end() {
+  stage_ = Stage::kEnded;
+  record_.done_ns = now_ns_;
+  const std::size_t engines = together_ ? 1 : count();
+  for (std::size_t home = 0; home < engines; ++home) {
+    const SchedulerConfig& limits = engine(home).limits();
+    const std::int64_t most = std::max(limits.kv_blocks, limits.largest_kv_blocks);
+    engine(home).limit_steps(std::numeric_limits<int>::max());
+    engine(home).promise_kv(most, most);
+    engine(home).hold_form(false);
+    engine(home).go_on(now_ns_);
+  }
+  if (together_) {
+    wide().free_form(now_ns_);
+  }
+}
+
+// Waits a while, longer after each attempt.
+void Regrouping::try_later(const std::string& why, TimeNs within_ns) {
+  wait_.reason = why;
+  wait_.until_ns = now_ns_ + (within_ns << std::min(wait_.attempts++, kMostDoublings));
+}
+
+std::optional<TimeNs> Regrouping::next_deadline_ns() const {
+  return wait_.until_ns > now_ns_ ? std::optional(wait_.until_ns) : std::nullopt;
+}
+
+}  // namespace protean

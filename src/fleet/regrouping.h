@@ -1,0 +1,174 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/replica_id.h"
+#include "base/units.h"
+#include "contract/form.h"
+#include "contract/groups.h"
+#include "contract/model_spec.h"
+#include "contract/morph.h"
+#include "cost/pages.h"
+#include "engine/engine.h"
+#include "fleet/dropping.h"
+#include "fleet/joint_steps.h"
+#include "fleet/scaling.h"
+#include "fleet/station.h"
+#include "ports/device_groups.h"
+#include "ports/event.h"
+#include "ports/token_sink.h"
+
+namespace protean {
+
+// What a fleet needs to group replicas.
+struct GroupConfig {
+  DeviceGroups* devices = nullptr;  // must outlive the fleet; null: replicas cannot be grouped
+  ModelSpec spec;
+  PageBudget budget;  // of each device
+  Form form;          // of each replica as loaded
+  // Returns the configuration of the engine that serves a group with this form.
+  std::function<EngineConfig(const Form&)> wide_engine;
+  int steps_at_once = 1;  // HoldShards steps that are committed between two joint steps
+  ScalePolicy scale = ScalePolicy::kOff;
+  DropPolicy drop = DropPolicy::kOff;
+};
+
+// Replicas that serve as one, with what they need to part again.
+struct Group {
+  std::vector<ReplicaId> homes;  // each a replica, or a group named by its first one
+  GroupBy by = GroupBy::kShards;
+  Form home;                      // of each home
+  Form wide;                      // of the group when it was formed
+  std::unique_ptr<Engine> first;  // the engine of the first home, while the group is one
+};
+
+// Takes replicas to one group, or a group to its replicas, while their requests go on (AMOEBA
+// section 3.2, KunServe section 4). At each moment the devices hold a legal form; the direction may
+// change at any.
+//
+//   together: the forms come to rest and no KV migrates; the engines' steps end; join(). The
+//     engines go on with joint steps. HoldShards steps are prepared in the background and committed
+//     between joint steps. When attention has one copy, the steps end; unify(); the requests of all
+//     engines go to one new engine, under the first replica's id.
+//   apart: the group's engine goes back to the form with which it began; its steps end; each
+//     request gets a home and its blocks are moved there; divide(). The engines go on with joint
+//     steps; HoldShards steps fetch what they lack; the steps end; part().
+//
+// A step that fails turns the direction once, and is tried again later after that. Single-threaded;
+// all that it refers to must outlive it.
+class Regrouping {
+ public:
+  // Takes replicas together. `forms` are those of homes whose engines never change theirs.
+  Regrouping(const GroupConfig& config, std::vector<Station>& stations, TokenSink& sink,
+             Group group, std::vector<Form> forms);
+  // Takes a group apart.
+  Regrouping(const GroupConfig& config, std::vector<Station>& stations, TokenSink& sink,
+             Group group);
+
+  // Names the ids of morph steps, which are larger than those of any engine, and of all before.
+  static bool owns(MorphId id) { return id.value >= kFirstId; }
+
+  void begin(std::string reason, std::uint64_t& generation, TimeNs now_ns);
+  // Changes the direction. With `insists`, requests that find no room in a home are preempted.
+  void turn(bool together, const std::string& why);
+  void insist(bool insists) { insists_ = insists; }
+
+  void on(const MorphReady& ready, TimeNs now_ns);
+  void on(const MorphDone& done, TimeNs now_ns);
+  void step_done(ReplicaId replica);  // before its engine is told
+  // Does what can be done now. Must be called after each event.
+  void advance(TimeNs now_ns);
+
+  std::optional<TimeNs> next_deadline_ns() const;
+  bool ended() const { return stage_ == Stage::kEnded; }
+  bool together() const { return together_; }
+  bool concerns(ReplicaId replica) const;
+  const Group& group() const { return group_; }
+  Group take_group() { return std::move(group_); }
+  // Returns the requests that other replicas have now, and forgets them.
+  std::vector<std::pair<RequestId, ReplicaId>> take_moved() { return std::exchange(moved_, {}); }
+  const RegroupRecord& record() const { return record_; }
+  const Form& form() const { return form_; }
+  std::string stage() const;
+  const std::string& waits_for() const { return wait_.reason; }
+
+ private:
+  static constexpr std::uint64_t kFirstId = std::uint64_t{1} << 63;
+  enum class Stage {
+    kSettling,   // together: forms come to rest
+    kJoining,    // together: steps end
+    kMoving,     // joint steps, while shards are dropped or fetched
+    kUnifying,   // together: joint steps end
+    kShrinking,  // apart: the group's form goes back to what the homes can have
+    kDividing,   // apart: the group's steps end
+    kParting,    // apart: joint steps end
+    kEnded,
+  };
+  struct Wait {
+    std::string reason;
+    TimeNs until_ns = 0;
+    int attempts = 0;  // in a row
+  };
+  struct Step {
+    MorphId id;
+    MorphStep step;
+    bool ready = false;
+  };
+
+  Station& at(ReplicaId replica) { return stations_[static_cast<std::size_t>(replica.value)]; }
+  Engine& engine(std::size_t home) { return *at(group_.homes[home]).engine; }
+  Engine& wide() { return engine(0); }
+  ReplicaId first() const { return group_.homes.front(); }
+  std::size_t count() const { return group_.homes.size(); }
+  const Form& target() const { return together_ ? group_.wide : joined_; }
+
+  void settle();
+  std::optional<Error> agree();
+  void join();
+  void begin_joint_steps();
+  void move();
+  void plan();
+  void prepare();
+  void commit();
+  void unify();
+  void shrink();
+  bool at_home_form();
+  void divide();
+  void part();
+  void go_back_to_moving();
+  void end();
+  bool all_quiet() const;
+  void hold_all();
+  void try_later(const std::string& why, TimeNs within_ns);
+
+  const GroupConfig& config_;
+  std::vector<Station>& stations_;
+  TokenSink& sink_;
+  Group group_;
+  bool together_;
+  bool insists_ = false;
+  bool asked_ = false;  // the group's engine for the homes' form
+  Stage stage_;
+  RegroupRecord record_;
+  Wait wait_;
+  std::vector<Form> forms_;
+  Form form_;    // of joined devices, after the steps committed so far
+  Form joined_;  // when each home holds all
+  std::unique_ptr<JointSteps> joint_;
+  std::deque<MorphStep> steps_;  // not begun
+  std::vector<Step> preparing_;  // committed together
+  std::vector<MorphId> committed_;
+  std::vector<std::pair<RequestId, ReplicaId>> moved_;
+  std::uint64_t* generation_ = nullptr;
+  TimeNs now_ns_ = 0;
+};
+
+}  // namespace protean

@@ -1,0 +1,248 @@
+// Tests replicas that become one group and part again while requests run (AMOEBA, KunServe).
+
+#include "fleet/regrouping.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "fleet/group_scene_for_test.h"
+
+namespace protean {
+namespace {
+
+TEST(Regrouping, TwoReplicasBecomeOneAndPartAgainWhileRequestsRun) {
+  GroupScene scene(2);
+  for (int topic = 0; topic < 4; ++topic) {
+    scene.arrive(topic, 20, 40);
+  }
+  for (int i = 0; i < 6; ++i) {
+    scene.work(i % 2);
+  }
+  const auto changes = scene.want({{0, 1}});
+  ASSERT_TRUE(changes.ok()) << changes.error().message;
+  ASSERT_EQ(changes->size(), 1U);
+  EXPECT_TRUE(changes->front().together);
+  EXPECT_EQ(changes->front().morph.steps.size(), 1U + 2 * kGroupLayers);
+  EXPECT_EQ(to_string(changes->front().morph.steps.front()), "embeddings in shards 0-1, 2-3");
+  EXPECT_EQ(to_string(changes->front().morph.steps.back()), "layer 1 attention in shards 0-1, 2-3");
+  const std::size_t before = scene.sink.seen.at(RequestId{1}).tokens.size();
+  for (int i = 0; i < 200 && scene.devices.log != std::vector<std::string>{"unify"}; ++i) {
+    scene.ready();
+    scene.work(0);
+    scene.work(1);
+    if (!scene.changing()) {
+      break;
+    }
+  }
+  EXPECT_EQ(scene.groups(), "01");
+  EXPECT_GT(scene.sink.seen.at(RequestId{1}).tokens.size(), before) << "requests go on meanwhile";
+  EXPECT_FALSE(scene.sink.seen.at(RequestId{1}).finished.has_value());
+  ASSERT_TRUE(scene.want({{0}, {1}}).ok());
+  scene.settle();
+  EXPECT_EQ(scene.groups(), "0 1");
+  scene.expect_all_answered();
+  ASSERT_EQ(scene.sink.groups->history.size(), 2U);
+  const RegroupRecord& back = scene.sink.groups->history.back();
+  EXPECT_FALSE(back.together);
+  EXPECT_EQ(back.failure, "");
+  EXPECT_TRUE(back.asked_ns <= back.begun_ns && back.begun_ns <= back.settled_ns &&
+              back.settled_ns <= back.done_ns);
+}
+
+TEST(Regrouping, AGroupServesWhatNoReplicaCanHold) {
+  GroupScene scene(2);
+  scene.arrive(1, 110, 10);  // 30 blocks, and a replica has 24
+  EXPECT_TRUE(scene.sink.seen.at(RequestId{1}).refused.has_value());
+  ASSERT_TRUE(scene.want({{0, 1}}).ok());
+  scene.settle();
+  EXPECT_GT(scene.fleet->observe(ReplicaId{0}).kv_blocks, 48) << "dropped weights became KV";
+  scene.arrive(1, 110, 10);
+  scene.arrive(2, 180, 10);
+  ASSERT_TRUE(scene.want({{0}, {1}}).ok());
+  scene.settle();
+  EXPECT_EQ(scene.groups(), "0 1");
+  EXPECT_TRUE(scene.sink.seen.at(RequestId{2}).finished.has_value());
+  EXPECT_TRUE(scene.sink.seen.at(RequestId{3}).finished.has_value());
+  scene.expect_all_answered();
+}
+
+TEST(Regrouping, GroupsByLayersServeToo) {
+  GroupScene scene(2);
+  for (int topic = 0; topic < 4; ++topic) {
+    scene.arrive(topic, 20, 60);
+  }
+  scene.work(0);
+  scene.work(1);
+  const auto changes = scene.want({{0, 1}}, GroupBy::kLayers);
+  ASSERT_TRUE(changes.ok()) << changes.error().message;
+  EXPECT_EQ(to_string(changes->front().morph.steps.front()), "layer 0 mlp in shards 0-3, none");
+  scene.settle();
+  EXPECT_EQ(scene.groups(), "01");
+  EXPECT_EQ(scene.sink.groups->groups.front().by, GroupBy::kLayers);
+  ASSERT_TRUE(scene.want({{0, 1}}, GroupBy::kShards).ok());  // parts and groups anew
+  scene.settle();
+  EXPECT_EQ(scene.sink.groups->groups.front().by, GroupBy::kShards);
+  EXPECT_EQ(scene.sink.groups->history.size(), 3U);
+  scene.expect_all_answered();
+}
+
+TEST(Regrouping, AFailedStepTurnsBackWithItsReason) {
+  GroupScene scene(2);
+  scene.arrive(1, 20, 30);
+  scene.arrive(2, 20, 30);
+  ASSERT_TRUE(scene.want({{0, 1}}).ok());
+  for (int i = 0; i < 200 && scene.devices.preparing.empty(); ++i) {
+    scene.work(i % 2);
+  }
+  scene.ready();
+  for (int i = 0; i < 200 && scene.devices.preparing.empty(); ++i) {
+    scene.work(i % 2);
+  }
+  scene.ready(0, Error{ErrorCode::kExhausted, "no page"});
+  scene.settle();
+  EXPECT_EQ(scene.groups(), "0 1");
+  ASSERT_EQ(scene.sink.groups->history.size(), 1U);
+  EXPECT_EQ(scene.sink.groups->history[0].failure,
+            "layer 0 mlp in shards 0-1, 2-3 failed: no page");
+  EXPECT_EQ(scene.sink.groups->failures_total, 1);
+  EXPECT_EQ(scene.devices.log, (std::vector<std::string>{"join", "embeddings in shards 0-1, 2-3",
+                                                         "embeddings in shards 0-3, 0-3", "part"}));
+  scene.expect_all_answered();
+}
+
+TEST(Regrouping, ACounterOrderTurnsAtAnyMoment) {
+  for (int moment = 0; moment < 60; ++moment) {
+    GroupScene scene(2);
+    for (int topic = 0; topic < 4; ++topic) {
+      scene.arrive(topic, 20, 40);
+    }
+    const bool from_group = moment % 2 == 1;
+    if (from_group) {
+      ASSERT_TRUE(scene.want({{0, 1}}).ok());
+      for (int i = 0; i < 100 && scene.changing(); ++i) {
+        scene.ready();
+        scene.work(0);
+        scene.work(1);
+      }
+    }
+    ASSERT_TRUE((from_group ? scene.want({{0}, {1}}) : scene.want({{0, 1}})).ok());
+    for (int i = 0; i < moment; ++i) {
+      if (i % 3 == 2) {
+        scene.ready();
+      } else {
+        scene.work(i % 3);
+      }
+    }
+    ASSERT_TRUE((from_group ? scene.want({{0, 1}}) : scene.want({{0}, {1}})).ok());
+    scene.settle();
+    EXPECT_EQ(scene.groups(), from_group ? "01" : "0 1") << moment;
+    scene.expect_all_answered();
+  }
+}
+
+TEST(Regrouping, BadWishesSayWhatToDo) {
+  GroupScene scene(4);
+  const auto error = [&](std::vector<std::vector<int>> groups) {
+    const auto answer = scene.want(std::move(groups));
+    return answer.ok() ? "granted" : answer.error().message;
+  };
+  const std::string begin = "these groups cannot be had: ";
+  EXPECT_EQ(error({{0, 1, 2}}), begin + "a group has 3 replicas: name 1, 2, 4 or 8");
+  EXPECT_EQ(error({{0, 7}}), begin + "there is no replica 7: name 0 to 3");
+  EXPECT_EQ(error({{0, 0}}), begin + "replica 0 is named twice");
+  EXPECT_EQ(error({}), begin + "no replica is named");
+  Fleet alone(RouterPolicy::kLeastLoaded,
+              {{group_engine(scene.form, scene.budget, false), &scene.devices.executor(0)}},
+              scene.sink);
+  alone.handle({1, WantGroups{1, {.groups = {{ReplicaId{0}}}}}});
+  EXPECT_EQ(scene.sink.answer->error().message, begin + "this server's replicas cannot be grouped");
+}
+
+using Wish = std::vector<std::vector<int>>;
+
+// Returns wishes for groups; the last one is for replicas alone.
+std::vector<Wish> wishes_of(int replicas) {
+  if (replicas == 2) {
+    return {{{0, 1}}, {{0}, {1}}};
+  }
+  return {{{0, 1}},       {{2, 3}},   {{0, 1}, {2, 3}}, {{0, 1, 2, 3}},
+          {{0, 1, 2, 3}}, {{0}, {1}}, {{0, 2}, {1, 3}}, {{0}, {1}, {2}, {3}}};
+}
+
+// Random arrivals, cancels, failures and wishes for groups of 2 and 4, in random order: no token is
+// lost, repeated or different, devices never hold more than their pages, and in the end all
+// replicas are alone again.
+TEST(Regrouping, MergesAndSplitsAtRandomMomentsChangeNoToken) {
+  int together = 0;
+  int apart = 0;
+  int turned = 0;
+  std::int64_t moved = 0;
+  std::int64_t preemptions = 0;
+  std::int64_t hits = 0;
+  for (unsigned seed = 0; seed < 60; ++seed) {
+    std::mt19937 random(seed);
+    const auto below = [&](int limit) {
+      return static_cast<int>(random() % static_cast<unsigned>(limit));
+    };
+    const int replicas = seed % 3 == 0 ? 2 : 4;
+    GroupScene scene({.replicas = replicas,
+                      .blocks = 16 + below(20),
+                      .morphs = below(3) > 0,
+                      .steps_at_once = 1 + below(3)});
+    const std::vector<Wish> wishes = wishes_of(replicas);
+    for (int event = 0; event < 4'000; ++event) {
+      const int dice = below(200);
+      if (dice < 10) {
+        scene.arrive(below(6), 1 + below(below(6) == 0 ? 120 : 40), 1 + below(30));
+      } else if (dice < 11 && !scene.asked.empty()) {
+        scene.send(Cancel{RequestId{
+            1 + static_cast<std::uint64_t>(below(static_cast<int>(scene.asked.size())))}});
+      } else if (dice < 13) {
+        const auto& wish = wishes[static_cast<std::size_t>(below(static_cast<int>(wishes.size())))];
+        (void)scene.want(wish, below(4) == 0 ? GroupBy::kLayers : GroupBy::kShards);
+      } else if (dice < 60) {
+        std::optional<Error> failure;
+        if (below(40) == 0) {
+          failure = Error{ErrorCode::kExhausted, "no page"};
+        }
+        if (!scene.devices.preparing.empty()) {
+          scene.ready(
+              static_cast<std::size_t>(below(static_cast<int>(scene.devices.preparing.size()))),
+              std::move(failure));
+        }
+      } else if (dice < 64) {
+        scene.tick();
+      } else {
+        scene.work(below(replicas));
+      }
+      if (testing::Test::HasFailure()) {
+        FAIL() << "seed " << seed << " event " << event;
+      }
+    }
+    (void)scene.want(wishes.back());
+    scene.settle();
+    scene.expect_all_answered();
+    EXPECT_EQ(scene.groups(), replicas == 2 ? "0 1" : "0 1 2 3");
+    EXPECT_FALSE(scene.devices.grouped());
+    for (const RegroupRecord& record : scene.sink.groups->history) {
+      ++(record.together ? together : apart);
+      turned += record.failure.empty() ? 0 : 1;
+      moved += record.blocks_moved;
+    }
+    for (std::int32_t replica = 0; replica < replicas; ++replica) {
+      preemptions += scene.fleet->observe(ReplicaId{replica}).preemptions_total;
+      hits += scene.fleet->observe(ReplicaId{replica}).prefix_hit_tokens_total;
+    }
+    ASSERT_FALSE(testing::Test::HasFailure()) << "seed " << seed;
+  }
+  EXPECT_GT(together, 200);
+  EXPECT_GT(apart, 200);
+  EXPECT_GT(turned, 50);
+  EXPECT_GT(moved, 500);
+  EXPECT_GT(preemptions, 100);
+  EXPECT_GT(hits, 1'000);
+}
+
+}  // namespace
+}  // namespace protean

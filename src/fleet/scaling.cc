@@ -1,0 +1,75 @@
+#include "fleet/scaling.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace protean {
+namespace {
+
+constexpr double kMostUsedShare = 0.5;
+
+// Returns the two least loaded units of this size; nothing if there are fewer.
+std::optional<std::vector<ReplicaId>> two_of(std::span<const ScaleUnit> units, int replicas) {
+  std::vector<ScaleUnit> found;
+  std::copy_if(units.begin(), units.end(), std::back_inserter(found),
+               [replicas](const ScaleUnit& unit) { return unit.replicas == replicas; });
+  if (found.size() < 2) {
+    return std::nullopt;
+  }
+  std::stable_sort(found.begin(), found.end(),
+                   [](const ScaleUnit& a, const ScaleUnit& b) { return a.requests < b.requests; });
+  return std::vector{found[0].replica, found[1].replica};
+}
+
+}  // namespace
+
+std::string_view to_string(ScalePolicy policy) {
+  switch (policy) {
+    case ScalePolicy::kOff:
+      return "off";
+    case ScalePolicy::kPaper:
+      return "paper";
+  }
+  return "?";
+}
+
+Result<ScalePolicy> parse_scale(std::string_view name) {
+  for (const ScalePolicy policy : {ScalePolicy::kOff, ScalePolicy::kPaper}) {
+    if (to_string(policy) == name) {
+      return policy;
+    }
+  }
+  return make_error(ErrorCode::kInvalidArgument, "--scale {}: use off or paper", name);
+}
+
+std::optional<std::vector<ReplicaId>> choose_scale_up(std::span<const ScaleUnit> units,
+                                                      std::int64_t blocks,
+                                                      std::span<const std::int64_t> blocks_of) {
+  std::optional<std::vector<ReplicaId>> largest;
+  for (std::size_t power = 0; power + 1 < blocks_of.size(); ++power) {
+    auto two = two_of(units, 1 << power);
+    if (two && blocks_of[power + 1] >= blocks) {
+      return two;
+    }
+    if (two) {
+      largest = std::move(two);
+    }
+  }
+  return largest;
+}
+
+bool is_closing(const ScaleUnit& unit) {
+  return unit.replicas > 1 && !unit.holds_long;
+}
+
+bool may_scale_down(const ScaleUnit& unit) {
+  return is_closing(unit) && unit.kv_used_share <= kMostUsedShare;
+}
+
+TimeNs HeldRequest::expires_ns() const {
+  const TimeNs first_ns = request.deadlines.first_token_ns;
+  const TimeNs finish_ns = request.deadlines.finish_ns;
+  return first_ns < 0 ? finish_ns : finish_ns < 0 ? first_ns : std::min(first_ns, finish_ns);
+}
+
+}  // namespace protean

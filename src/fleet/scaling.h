@@ -1,0 +1,59 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/replica_id.h"
+#include "base/result.h"
+#include "base/units.h"
+#include "contract/request.h"
+
+namespace protean {
+
+// Whether replicas become groups for requests that none of them can hold.
+enum class ScalePolicy : std::uint8_t {
+  kOff,    // such requests are refused
+  kPaper,  // AMOEBA section 3.3
+};
+
+std::string_view to_string(ScalePolicy policy);
+Result<ScalePolicy> parse_scale(std::string_view name);
+
+// A replica or group as the policy sees it.
+struct ScaleUnit {
+  ReplicaId replica;  // that names it
+  int replicas = 1;
+  int requests = 0;          // running and waiting
+  bool holds_long = false;   // one of its requests needs more blocks than its homes have
+  double kv_used_share = 0;  // of its blocks
+};
+
+// Returns two units of equal size that are to become one for a request of so many blocks: the least
+// loaded ones of the smallest size whose double holds the request, else of the largest size of
+// which there are two. `blocks_of[k]` are the blocks of a group of 2^k replicas. Nothing if no two
+// units can become one.
+std::optional<std::vector<ReplicaId>> choose_scale_up(std::span<const ScaleUnit> units,
+                                                      std::int64_t blocks,
+                                                      std::span<const std::int64_t> blocks_of);
+
+// Returns true if a group waits for its end: its long requests have ended. It is not available for
+// requests that others can serve.
+bool is_closing(const ScaleUnit& unit);
+// Returns true if a group that waits for its end has enough free KV to part: 50 % (section 3.3).
+bool may_scale_down(const ScaleUnit& unit);
+
+// Requests that wait for a group that can hold them, in the order of their arrivals.
+struct HeldRequest {
+  Request request;
+  TimeNs arrived_ns = 0;
+
+  // The time at which it ends without having begun; negative: never.
+  TimeNs expires_ns() const;
+};
+
+}  // namespace protean

@@ -1,0 +1,146 @@
+// Tests groups that form for requests that no replica can hold (AMOEBA section 3.3).
+
+#include "fleet/scaling.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "fleet/group_scene_for_test.h"
+
+namespace protean {
+namespace {
+
+ScaleUnit unit(int replica, int replicas, int requests) {
+  return {.replica = ReplicaId{replica}, .replicas = replicas, .requests = requests};
+}
+
+std::vector<int> chosen(const std::vector<ScaleUnit>& units, std::int64_t blocks) {
+  const std::vector<std::int64_t> blocks_of = {10, 25, 60, 130};
+  std::vector<int> replicas;
+  for (const ReplicaId replica :
+       choose_scale_up(units, blocks, blocks_of).value_or(std::vector<ReplicaId>{})) {
+    replicas.push_back(replica.value);
+  }
+  return replicas;
+}
+
+TEST(Scaling, TheLeastLoadedUnitsOfTheSmallestSizeThatSufficesBecomeOne) {
+  const std::vector<ScaleUnit> alone = {unit(0, 1, 5), unit(1, 1, 2), unit(2, 1, 9), unit(3, 1, 1)};
+  EXPECT_EQ(chosen(alone, 20), (std::vector{3, 1}));
+  EXPECT_EQ(chosen(alone, 50), (std::vector{3, 1})) << "one step of two on the way to four";
+  const std::vector<ScaleUnit> mixed = {unit(0, 2, 5), unit(2, 2, 3), unit(4, 1, 9), unit(5, 1, 1)};
+  EXPECT_EQ(chosen(mixed, 20), (std::vector{5, 4}));
+  EXPECT_EQ(chosen(mixed, 50), (std::vector{2, 0}));
+  EXPECT_EQ(chosen({unit(0, 2, 5), unit(2, 1, 3)}, 50), std::vector<int>());
+}
+
+TEST(Scaling, AGroupPartsOnceItsLongRequestsHaveEndedAndHalfOfItsKvIsFree) {
+  ScaleUnit group = unit(0, 2, 3);
+  group.kv_used_share = 0.5;
+  EXPECT_TRUE(may_scale_down(group));
+  group.kv_used_share = 0.51;
+  EXPECT_TRUE(is_closing(group));
+  EXPECT_FALSE(may_scale_down(group));
+  group.holds_long = true;
+  EXPECT_FALSE(is_closing(group));
+  EXPECT_FALSE(is_closing(unit(0, 1, 3)));
+}
+
+TEST(Scaling, PoliciesHaveNames) {
+  EXPECT_EQ(parse_scale("paper").value(), ScalePolicy::kPaper);
+  EXPECT_EQ(parse_scale("off").value(), ScalePolicy::kOff);
+  EXPECT_EQ(parse_scale("wide").error().message, "--scale wide: use off or paper");
+}
+
+TEST(Scaling, ALongRequestWaitsForAGroupThatPartsAfterIt) {
+  GroupScene scene({.replicas = 4, .scale = ScalePolicy::kPaper});
+  for (int topic = 0; topic < 4; ++topic) {
+    scene.arrive(topic, 20, 30);
+  }
+  scene.arrive(5, 120, 10);  // 33 blocks, and a replica has 24
+  EXPECT_TRUE(scene.sink.seen.at(RequestId{5}).accepted);
+  scene.arrive(5, 230, 10);  // needs four replicas
+  scene.settle();
+  scene.expect_all_answered();
+  EXPECT_EQ(scene.groups(), "0 1 2 3");
+  ASSERT_FALSE(scene.sink.groups->history.empty());
+  EXPECT_EQ(scene.sink.groups->history[0].reason, "request 5 needs 33 KV blocks");
+  EXPECT_EQ(scene.sink.groups->history.back().reason,
+            "long requests have ended and half of the KV cache is free");
+  EXPECT_EQ(scene.sink.groups->failures_total, 0);
+  scene.arrive(5, 1200, 10);
+  EXPECT_EQ(scene.sink.seen.at(RequestId{7}).refused->code, ErrorCode::kInvalidArgument)
+      << "no group could hold it";
+}
+
+TEST(Scaling, AHeldRequestCanBeCancelledOrExpire) {
+  GroupScene scene({.replicas = 2, .scale = ScalePolicy::kPaper});
+  scene.arrive(5, 120, 10);
+  scene.send(Cancel{RequestId{1}});
+  EXPECT_EQ(scene.sink.seen.at(RequestId{1}).finished->reason, FinishReason::kCancelled);
+  Request late;
+  late.id = RequestId{2};
+  late.prompt.assign(120, 7);
+  late.max_tokens = 10;
+  late.deadlines.finish_ns = scene.now_ns + 100;
+  scene.send(Arrival{late});
+  ASSERT_TRUE(scene.sink.seen.at(RequestId{2}).accepted);
+  EXPECT_EQ(scene.fleet->next_deadline_ns(), late.deadlines.finish_ns);
+  scene.tick();
+  EXPECT_EQ(scene.sink.seen.at(RequestId{2}).finished->reason, FinishReason::kTimeout);
+  scene.settle();
+  EXPECT_TRUE(scene.fleet->idle());
+  EXPECT_EQ(scene.groups(), "0 1");
+}
+
+// Short and long requests at random: each accepted one ends once, with the right tokens, and in the
+// end all replicas are alone.
+TEST(Scaling, RandomLongRequestsAreServedWithoutAnOperator) {
+  int together = 0;
+  int wide = 0;
+  for (unsigned seed = 0; seed < 30; ++seed) {
+    std::mt19937 random(seed);
+    const auto below = [&](int limit) {
+      return static_cast<int>(random() % static_cast<unsigned>(limit));
+    };
+    const int replicas = seed % 2 == 0 ? 2 : 4;
+    GroupScene scene({.replicas = replicas,
+                      .blocks = 20,
+                      .steps_at_once = 2,
+                      .scale = ScalePolicy::kPaper});
+    for (int event = 0; event < 3'000; ++event) {
+      const int dice = below(200);
+      if (dice < 6) {
+        scene.arrive(below(6), 1 + below(40), 1 + below(30));
+      } else if (dice < 7) {
+        scene.arrive(below(6), 70 + below(60 * replicas), 1 + below(10));
+      } else if (dice < 8 && !scene.asked.empty()) {
+        scene.send(Cancel{RequestId{
+            1 + static_cast<std::uint64_t>(below(static_cast<int>(scene.asked.size())))}});
+      } else if (dice < 50) {
+        scene.ready();
+      } else if (dice < 55) {
+        scene.tick();
+      } else {
+        scene.work(below(replicas));
+      }
+    }
+    scene.settle();
+    scene.expect_all_answered();
+    EXPECT_EQ(scene.groups(), replicas == 2 ? "0 1" : "0 1 2 3");
+    for (const RegroupRecord& record : scene.sink.groups->history) {
+      together += record.together ? 1 : 0;
+      wide += record.together && record.replicas.front() != record.replicas.back() &&
+                      record.replicas.back().value - record.replicas.front().value > 1
+                  ? 1
+                  : 0;
+    }
+    ASSERT_FALSE(testing::Test::HasFailure()) << "seed " << seed;
+  }
+  EXPECT_GT(together, 60);
+  EXPECT_GT(wide, 5);
+}
+
+}  // namespace
+}  // namespace protean

@@ -1,0 +1,165 @@
+#include "server/operators/groups_json.h"
+
+#include <boost/json/array.hpp>
+#include <boost/json/value.hpp>
+#include <charconv>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "server/call/json_body.h"
+#include "server/operators/form_json.h"
+
+namespace protean {
+namespace {
+
+namespace json = boost::json;
+
+json::array shown_replicas(const std::vector<ReplicaId>& replicas) {
+  json::array shown;
+  for (const ReplicaId replica : replicas) {
+    shown.push_back(json::value(std::to_string(replica.value)));
+  }
+  return shown;
+}
+
+// Shows the shards of each component that each device of a group holds.
+json::array shown_holdings(const Form& form) {
+  json::array devices;
+  const auto shown = [](const ShardRun& run) { return json::array{run.first, run.count}; };
+  for (const Holding& holding : form.group) {
+    json::array attention;
+    json::array mlp;
+    for (const Holding::Layer& layer : holding.layers) {
+      attention.push_back(shown(layer.attention));
+      mlp.push_back(shown(layer.mlp));
+    }
+    devices.push_back(json::object{{"device", holding.device.value},
+                                   {"embeddings", shown(holding.embeddings)},
+                                   {"attention", std::move(attention)},
+                                   {"mlp", std::move(mlp)}});
+  }
+  return devices;
+}
+
+json::object shown_record(const RegroupRecord& record, TimeNs now_ns, double unix_time_s) {
+  const auto seconds_after = [&](TimeNs at_ns) {
+    return at_ns < 0 ? json::value(nullptr)
+                     : json::value(static_cast<double>(at_ns - record.asked_ns) / kNsPerS);
+  };
+  const double asked_at = unix_time_s - static_cast<double>(now_ns - record.asked_ns) / kNsPerS;
+  return {{"replicas", shown_replicas(record.replicas)},
+          {"by", to_string(record.by)},
+          {"to", record.together ? "group" : "replicas"},
+          {"reason", record.reason},
+          {"asked_at", asked_at},
+          {"joint_steps_after_s", seconds_after(record.begun_ns)},
+          {"settled_after_s", seconds_after(record.settled_ns)},
+          {"done_after_s", seconds_after(record.done_ns)},
+          {"steps", record.steps},
+          {"blocks_moved", record.blocks_moved},
+          {"preempted", record.preempted},
+          {"failure", record.failure.empty() ? json::value(nullptr)
+                                             : json::value(json::string(record.failure))}};
+}
+
+ApiError bad_wish(std::string message) {
+  return {.message = std::move(message), .param = "groups"};
+}
+
+// Reads 3 or "3"; nothing if the value is no such number.
+std::optional<ReplicaId> read_replica(const json::value& value) {
+  if (value.is_int64() && value.get_int64() >= 0 && value.get_int64() < (1 << 20)) {
+    return ReplicaId{static_cast<std::int32_t>(value.get_int64())};
+  }
+  if (!value.is_string()) {
+    return std::nullopt;
+  }
+  const std::string_view text = value.get_string();
+  std::int32_t number = -1;
+  const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), number);
+  const bool whole = failed == std::errc() && end == text.data() + text.size() && number >= 0;
+  return whole ? std::optional(ReplicaId{number}) : std::nullopt;
+}
+
+}  // namespace
+
+json::object shown_groups(const GroupsStatus& status, TimeNs now_ns, double unix_time_s) {
+  json::array groups;
+  for (const GroupStatus& group : status.groups) {
+    json::object& shown = groups.emplace_back(json::object()).get_object();
+    shown["replicas"] = shown_replicas(group.replicas);
+    shown["by"] = group.by ? json::value(to_string(*group.by)) : json::value(nullptr);
+    if (group.form) {
+      shown["form"] = to_string(*group.form);
+      shown["devices"] = shown_holdings(*group.form);
+    }
+  }
+  json::array history;
+  for (const RegroupRecord& record : status.history) {
+    history.push_back(shown_record(record, now_ns, unix_time_s));
+  }
+  json::value running = nullptr;
+  if (status.running) {
+    json::object one = shown_record(*status.running, now_ns, unix_time_s);
+    one["stage"] = status.stage;
+    one["waits_for"] = status.waits_for.empty() ? json::value(nullptr)
+                                                : json::value(json::string(status.waits_for));
+    running = std::move(one);
+  }
+  return {{"groups", std::move(groups)},
+          {"regrouping", std::move(running)},
+          {"history", std::move(history)}};
+}
+
+json::object shown_changes(const std::vector<Regroup>& changes) {
+  json::array shown;
+  for (const Regroup& change : changes) {
+    json::object one = shown_morph(change.morph);
+    one["replicas"] = shown_replicas(change.replicas);
+    one["by"] = to_string(change.by);
+    one["to"] = change.together ? "group" : "replicas";
+    shown.push_back(std::move(one));
+  }
+  return {{"changes", std::move(shown)}};
+}
+
+Checked<GroupWish> read_group_wish(std::string_view body) {
+  Checked<json::value> parsed = parse_json_body(body);
+  if (ApiError* error = std::get_if<ApiError>(&parsed)) {
+    return std::move(*error);
+  }
+  const json::value& value = std::get<json::value>(parsed);
+  const json::object empty;
+  const json::object& fields = value.is_object() ? value.get_object() : empty;
+  const json::value* groups = fields.if_contains("groups");
+  if (groups == nullptr || !groups->is_array()) {
+    return bad_wish(R"(send {"groups": [["0", "1"]], "by": "shards"}, or "layers")");
+  }
+  GroupWish wish;
+  for (const auto& [name, field] : fields) {
+    if (name == "by" && field.is_string() && field.get_string() == "layers") {
+      wish.by = GroupBy::kLayers;
+    } else if (name != "groups" &&
+               !(name == "by" && field.is_string() && field.get_string() == "shards")) {
+      return bad_wish(name == "by" ? R"(by is "shards" or "layers")"
+                                   : R"(only "groups" and "by" are known here)");
+    }
+  }
+  for (const json::value& group : groups->get_array()) {
+    if (!group.is_array()) {
+      return bad_wish(R"(each group is a list of replicas, like ["0", "1"])");
+    }
+    auto& replicas = wish.groups.emplace_back();
+    for (const json::value& named : group.get_array()) {
+      const std::optional<ReplicaId> replica = read_replica(named);
+      if (!replica) {
+        return bad_wish(R"(a replica is a number from 0, like "1")");
+      }
+      replicas.push_back(*replica);
+    }
+  }
+  return wish;
+}
+
+}  // namespace protean
