@@ -92,7 +92,11 @@ describe('a fleet of replicas', () => {
 
   for (const by of ['shards', 'layers']) {
     it(`become one group by ${by} and part again while requests run, and no client notices`, async () => {
-      const server = await startFleet(2, '--max-tensor-parallel-size', '2');
+      const shards = ['--max-tensor-parallel-size', '2'];  // decides the order of sums
+      const alone = await startFleet(1, ...shards);
+      const wanted = await Promise.all(requests.map((body) => answer(alone.url, body)));
+      assert.equal(await alone.stop(), 0, alone.log);
+      const server = await startFleet(2, ...shards);
       const put = (groups) => fetch(`${server.admin}/admin/fleet`, { method: 'PUT', body: JSON.stringify({ groups, by }) });
       const fleet = async () => (await fetch(`${server.admin}/admin/fleet`)).json();
       const settled = async (count) => {
