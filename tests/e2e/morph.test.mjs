@@ -217,7 +217,7 @@ describe('a policy', () => {
       assert.ok(lowered, 'no layer was lowered');
       assert.ok(lowered.predictions.length > 10, 'each candidate is shown');
       for (const prediction of lowered.predictions) {
-        assert.ok(prediction.late_most >= prediction.late_least && prediction.capacity_per_s > 0, JSON.stringify(prediction));
+        assert.ok(prediction.late_most >= 0 && prediction.capacity_per_s > 0, JSON.stringify(prediction));
       }
       const { morphs } = await (await fetch(`${server.admin}/admin/morphs`)).json();
       assert.match(morphs[0].reason, /requests would be late/);

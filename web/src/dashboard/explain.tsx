@@ -64,20 +64,16 @@ export function shown(name: string, value: unknown): string {
 const columnNames: Record<string, string> = {
   precision: 'Form',
   kv_blocks: 'KV blocks',
-  late_least: 'Late, at least',
+  late: 'Late',
   late_most: 'Late, at most',
   kv_short_blocks: 'KV short',
   answer_tokens_per_s: 'Tokens/s',
   capacity_per_s: 'Carries, requests/s',
   kl_nats: 'KL, nats',
-  morph_s: 'To get there',
-  cost_least: 'Cost, least',
-  cost_most: 'Cost, most',
-  holds_longest: 'Holds the longest',
 };
 const loadNames: Record<string, string> = {
   arrivals_per_s: 'Arrivals, requests/s',
-  arrivals_per_s_least: 'Arrivals, at least',
+  arrivals_last_s: 'Expected to last',
   arrivals_per_s_most: 'Arrivals, at most',
   answer_tokens: 'Tokens of an answer',
   expected_wait_s: 'Queue time of a new request',
