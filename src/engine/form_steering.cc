@@ -139,7 +139,9 @@ void FormSteering::observe(const Observation& observation) {
   if (now_ns_ >= next_decision_ns_) {  // not at each event: it looks at every sequence
     next_decision_ns_ = now_ns_ + config_.decide_every_ns;
     decide(observation);
-    advance();
+    if (policy_rules()) {
+      advance();
+    }
   }
   // Weights change between steps: long steps would make a morph long, and everything waits for it.
   scheduler_.limit_prompts(
