@@ -133,20 +133,6 @@ Result<std::vector<Precision>> lower_precisions(const MorphOptions& options, Pre
   return lower;
 }
 
-// Returns true if lowered layers also multiply faster, apart from reading fewer bytes.
-bool multiply_faster(const std::vector<Precision>& lower) {
-  return !lower.empty() && std::all_of(lower.begin(), lower.end(), [](Precision precision) {
-    return precision.integer_activations();
-  }) && integers_are_faster();
-}
-
-// Returns true if w4a8 multiplies much faster than the precision above it: not if 8-bit integers
-// are as fast as any, nor if w8a7 is above it, which is nearly as fast.
-bool fours_multiply_faster(const std::vector<Precision>& lower) {
-  return !eight_bits_are_fastest() &&
-         std::find(lower.begin(), lower.end(), Precision::kW8A7) == lower.end();
-}
-
 Result<MorphConfig> morph_config(const MorphOptions& options, const ModelSpec& spec,
                                  const Sizing& sizing, const std::vector<Precision>& lower,
                                  std::vector<SwapTarget> order) {
@@ -161,14 +147,10 @@ Result<MorphConfig> morph_config(const MorphOptions& options, const ModelSpec& s
   const Precision start = highest_precision(sizing.form);
   MorphConfig config;
   config.mode = *mode;
-  config.policy = options_for(*mode == MorphMode::kOff ? MorphMode::kBalanced : *mode);
-  if (multiply_faster(lower)) {
-    config.policy = where_fewer_bits_are_faster(
-        config.policy, std::llround(options.slo_ttft_ms * static_cast<double>(kNsPerMs)),
-        fours_multiply_faster(lower));
-  }
-  config.policy.rule = options.rule == "paper" ? MorphRule::kPaper : MorphRule::kSteady;
-  config.policy.forecast_ns = std::llround(options.forecast_s * static_cast<double>(kNsPerS));
+  config.policy = options_for(*mode);
+  config.policy.rule = options.rule == "paper" ? MorphRule::kPaper : MorphRule::kPredict;
+  config.policy.ttft_ns = std::llround(options.slo_ttft_ms * static_cast<double>(kNsPerMs));
+  config.policy.tpot_ns = std::llround(options.slo_tpot_ms * static_cast<double>(kNsPerMs));
   config.start = sizing.form;
   config.bounds = {.spec = spec,
                    .budget = sizing.budget,
@@ -189,9 +171,10 @@ Result<MorphConfig> morph_config(const MorphOptions& options, const ModelSpec& s
 void add_morph_options(CLI::App& app, MorphOptions& options) {
   app.option_defaults()->group("Morphing");
   app.add_option("--morph", options.mode,
-                 "Lower the precision of layers, embedding matrix and LM head under load, and give "
-                 "the memory to KV. accuracy: late, to 8 bits. performance: early, to the lowest "
-                 "of --morph-precisions. balanced: in between. off: only if the admin port asks")
+                 "Lower the precision of layers, embedding matrix and LM head while that keeps "
+                 "requests from being late, and give the memory to KV. The modes differ in how "
+                 "much quality a late request is worth: accuracy the least, performance the most. "
+                 "off: only if the admin port asks")
       ->type_name("MODE")
       ->check(one_of({"off", "accuracy", "balanced", "performance"}))
       ->capture_default_str();
@@ -206,22 +189,19 @@ void add_morph_options(CLI::App& app, MorphOptions& options) {
       ->type_name("FLOOR")
       ->capture_default_str();
   app.add_option("--slo-ttft-ms", options.slo_ttft_ms,
-                 "Target time to first token, in milliseconds. If lower precisions compute faster "
-                 "here, an expected queue time of a quarter of it lowers layers to 8 bits; a "
-                 "longer one lowers them further")
+                 "Target time to first token, in milliseconds: a request beyond it counts as late")
       ->type_name("MS")
       ->check(number_range(1, 3.6e6))
       ->capture_default_str();
-  app.add_option("--morph-rule", options.rule,
-                 "steady lowers layers if the load was high for most of a time window; paper uses "
-                 "MorphServe's thresholds")
-      ->check(one_of({"steady", "paper"}))
+  app.add_option("--slo-tpot-ms", options.slo_tpot_ms,
+                 "Target time per output token, in milliseconds; 0 is none")
+      ->type_name("MS")
+      ->check(number_range(0, 3.6e6))
       ->capture_default_str();
-  app.add_option("--morph-forecast", options.forecast_s,
-                 "Extrapolate the load this many seconds ahead, to act before a queue forms; 0 "
-                 "turns it off")
-      ->type_name("SECONDS")
-      ->check(number_range(0, 3600))
+  app.add_option("--morph-rule", options.rule,
+                 "predict takes the form with the fewest late requests for the quality it loses; "
+                 "paper uses MorphServe's thresholds")
+      ->check(one_of({"predict", "paper"}))
       ->capture_default_str();
   app.add_flag("--morph-halves", options.halves,
                "Lower the attention and the MLP of a layer one by one");
@@ -293,8 +273,7 @@ Result<ReplicaOptions> choose_replica(ModelOptions model, bool may_morph,
   // The longest sequence must fit the lowest form that the policy reaches.
   const MorphConfig& morph = *replica.morph;
   if (morph.mode != MorphMode::kOff) {
-    const Form lowest =
-        form_path(morph.bounds, morph.policy.lowest, morph.policy.lowest_share).back();
+    const Form lowest = form_path(morph.bounds).back();
     const std::int64_t most = widest_kv_blocks(model, spec, replica.sizing, lowest.kv.blocks);
     if (const Status fits = fit_length(model, spec, most, replica.sizing); !fits.ok()) {
       return fits.error();

@@ -17,14 +17,14 @@ namespace protean {
 // How the form of a server may change while it serves.
 struct MorphOptions {
   std::string mode = "off";
-  std::string rule = "steady";
+  std::string rule = "predict";
   std::string precisions = "auto";
   std::string quality_floor = "none";
   std::vector<std::string> variants;  // PRECISION=MODEL
   std::string variant_cache;
   std::string variant_cache_size = "64GiB";
-  double forecast_s = 0;
   double slo_ttft_ms = 2000;
+  double slo_tpot_ms = 0;
   bool halves = false;
 };
 void add_morph_options(CLI::App& app, MorphOptions& options);

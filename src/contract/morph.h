@@ -109,11 +109,26 @@ using MorphHistory = std::vector<std::shared_ptr<const MorphRecord>>;
 
 // The load as the policy sees it, and the latencies that clients see.
 struct LoadSeen {
-  double pressed_share = 0;     // of the entry window: blocks were short and a request waited long
-  double queued_share = 0;      // of the entry window: the queue alone was a reason to morph
-  TimeNs expected_wait_ns = 0;  // queue time of a prompt that arrived now
-  TimeNs ttft_p95_ns = 0;       // over the last 15 s; 0: no sample
+  double arrivals_per_s = 0;       // over the longest time for which the rate has been constant
+  double arrivals_last_s = 0;      // that time, for which the rate is expected to go on
+  double most_arrivals_per_s = 0;  // the rate is below it with 97.5 % confidence
+  double answer_tokens = 0;        // predicted mean of a new answer
+  TimeNs expected_wait_ns = 0;     // queue time of a prompt that arrived now
+  TimeNs ttft_p95_ns = 0;          // over the last 15 s; 0: no sample
   TimeNs tpot_p95_ns = 0;
+};
+
+// What the policy predicts for a form: while the present arrivals last, and if they are the most
+// that they may be for a minute.
+struct FormPrediction {
+  std::string precision;  // precision_label()
+  std::int64_t kv_blocks = 0;
+  double late = 0;  // requests beyond their TTFT or TPOT target
+  double late_most = 0;
+  double kv_short_blocks = 0;  // of running sequences, at most
+  double answer_tokens_per_s = 0;
+  double capacity_per_s = 0;  // requests a second that the form carries for ever
+  double kl_nats = 0;         // lost against full precision by all answer tokens
 };
 
 // A replica's form and its recent morphs, for operators.
@@ -133,9 +148,10 @@ struct FormStatus {
   std::int64_t kv_resizes_total = 0;
   std::int64_t blocks_moved_total = 0;
   std::int64_t failures_total = 0;
-  std::int64_t remarks_total = 0;       // steps done with a remark
-  std::vector<TokensAt> output_tokens;  // by precision, since the start
-  LoadSeen load;                        // when this status was made
+  std::int64_t remarks_total = 0;           // steps done with a remark
+  std::vector<TokensAt> output_tokens;      // by precision, since the start
+  LoadSeen load;                            // when this status was made
+  std::vector<FormPrediction> predictions;  // of the latest decision, the form wanted then first
   std::shared_ptr<const MorphHistory> history = std::make_shared<const MorphHistory>();
 };
 

@@ -1,9 +1,12 @@
 #include "contract/observation.h"
 
+#include <algorithm>
+
 namespace protean {
 
 Observation sum_of(std::span<const Observation> replicas) {
   Observation sum;
+  sum.expected_wait_ns = replicas.empty() ? 0 : replicas.front().expected_wait_ns;
   for (const Observation& one : replicas) {
     sum.running += one.running;
     sum.waiting += one.waiting;
@@ -21,6 +24,7 @@ Observation sum_of(std::span<const Observation> replicas) {
     sum.adopted_with_kv_total += one.adopted_with_kv_total;
     sum.released_total += one.released_total;
     sum.step_tokens += one.step_tokens;
+    sum.expected_wait_ns = std::min(sum.expected_wait_ns, one.expected_wait_ns);
   }
   return sum;
 }

@@ -24,9 +24,13 @@ struct Observation {
   std::int64_t adopted_with_kv_total = 0;  // those of them whose KV was copied while they decoded
   std::int64_t released_total = 0;         // requests that went to other replicas
   int step_tokens = 0;                     // of the step just done, 0 if none
+  // Predicted queue time of a request that arrived now; 0 without a queue. A tenth of a second old
+  // at most while events come.
+  std::int64_t expected_wait_ns = 0;
 };
 
-// Returns the state of several replicas together.
+// Returns the state of several replicas together; a new request waits in the quickest of them. A
+// request waits for the replica that is soonest.
 Observation sum_of(std::span<const Observation> replicas);
 
 }  // namespace protean

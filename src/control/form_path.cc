@@ -13,7 +13,7 @@
 namespace protean {
 namespace {
 
-// Of all layers' weights, by what their matrices take at one precision.
+// Returns the mean bits of a weight of the layers.
 double mean_bits(const ModelSpec& spec, const Form& form) {
   double weights = 0;
   double bits = 0;
@@ -35,7 +35,8 @@ int lowered_layers(const Form& full, const Form& form) {
   return lowered;
 }
 
-bool above(const FormBounds& bounds, const Form& form) {
+// Returns true if the form is not below the quality floor.
+bool above_floor(const FormBounds& bounds, const Form& form) {
   constexpr double kRounding = 1e-9;
   const QualityFloor& floor = bounds.floor;
   return mean_bits(bounds.spec, form) >= floor.least_mean_bits - kRounding &&
@@ -43,12 +44,7 @@ bool above(const FormBounds& bounds, const Form& form) {
           lowered_layers(bounds.full, form) <= floor.most_lowered_layers);
 }
 
-Form with_fitting_kv(const FormBounds& bounds, Form form) {
-  form.kv.blocks = kv_blocks_beside(bounds, form);
-  return form;
-}
-
-// From `form` on with one target more at a precision.
+// Returns forms after `form`, each with one more target at `precision`.
 std::vector<Form> rung_forms(const FormBounds& bounds, Form form, std::span<const SwapTarget> order,
                              Precision precision) {
   std::vector<Form> forms;
@@ -58,7 +54,7 @@ std::vector<Form> rung_forms(const FormBounds& bounds, Form form, std::span<cons
       Precision& now = precision_of(lower, target.layer, half);
       now = is_below(precision, now) ? precision : now;
     }
-    if (!equally_precise(lower, form) && above(bounds, lower)) {
+    if (!equally_precise(lower, form) && above_floor(bounds, lower)) {
       form = lower;
       forms.push_back(std::move(lower));
     }
@@ -66,10 +62,10 @@ std::vector<Form> rung_forms(const FormBounds& bounds, Form form, std::span<cons
   return forms;
 }
 
-// Lowers the embeddings with the last of a rung's targets, if no layer is above the rung then. They
-// are one piece, too large for the reserve: pages for their variant beside the old one come from
-// what layers free, so targets whose pages are kept for that are lowered with the last one too.
-// Nothing where that were more than half of what the rung frees: KV would come too late.
+// Lowers the embeddings with the last of a rung's targets, if no layer is above the rung then. The
+// embeddings are one piece that is too large for the reserve: pages for their new variant come from
+// what layers free, so targets whose pages are kept for it are lowered with the last one too. Does
+// nothing if that were more than half of what the rung frees: KV would come too late.
 void lower_embeddings(const FormBounds& bounds, Precision rung, const Form& before,
                       std::vector<Form>& forms) {
   const Precision embeddings = default_embeddings_precision(rung);
@@ -142,6 +138,11 @@ std::int64_t kv_blocks_beside(const FormBounds& bounds, const Form& form) {
   return bounds.most_kv_blocks > 0 ? std::min(blocks, bounds.most_kv_blocks) : blocks;
 }
 
+Form with_fitting_kv(const FormBounds& bounds, Form form) {
+  form.kv.blocks = kv_blocks_beside(bounds, form);
+  return form;
+}
+
 std::vector<SwapTarget> order_of(const FormBounds& bounds) {
   return bounds.order.empty() ? swap_targets(bounds.spec.layers, false) : bounds.order;
 }
@@ -189,19 +190,11 @@ Status validate(const FormBounds& bounds) {
   return {};
 }
 
-std::vector<Form> form_path(const FormBounds& bounds, Precision lowest, double lowest_share) {
+std::vector<Form> form_path(const FormBounds& bounds) {
   std::vector<Form> path = {with_fitting_kv(bounds, bounds.full)};
   for (std::size_t rung = 1; rung < bounds.ladder.size(); ++rung) {
     const Precision precision = bounds.ladder[rung];
-    if (weight_bits(precision) < weight_bits(lowest)) {
-      break;
-    }
-    std::vector<SwapTarget> order = order_of(bounds);
-    if (weight_bits(precision) == weight_bits(lowest)) {
-      order.resize(static_cast<std::size_t>(
-          std::llround(std::clamp(lowest_share, 0.0, 1.0) * static_cast<double>(order.size()))));
-    }
-    std::vector<Form> forms = rung_forms(bounds, path.back(), order, precision);
+    std::vector<Form> forms = rung_forms(bounds, path.back(), order_of(bounds), precision);
     lower_embeddings(bounds, precision, path.back(), forms);
     for (Form& form : forms) {
       path.push_back(with_fitting_kv(bounds, std::move(form)));

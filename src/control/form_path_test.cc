@@ -22,7 +22,7 @@ int lowered(const FormBounds& bounds, const Form& form, Precision to) {
 TEST(FormPath, UsesUpTheGentlestPrecisionFirstInTheOrderOfLayers) {
   FormBounds bounds = bounds_for_test(4);
   bounds.order = {{2}, {0}, {3}, {1}};
-  const std::vector<Form> path = form_path(bounds, Precision::kW4);
+  const std::vector<Form> path = path_to(bounds, Precision::kW4);
   ASSERT_EQ(path.size(), 9U);
   EXPECT_EQ(path[1].layer_precision[2], (LayerPrecision{Precision::kW8, Precision::kW8}));
   EXPECT_EQ(path[1].layer_precision[0], (LayerPrecision{Precision::kBf16, Precision::kBf16}));
@@ -36,7 +36,7 @@ TEST(FormPath, UsesUpTheGentlestPrecisionFirstInTheOrderOfLayers) {
   }
   bounds.order = swap_targets(4, true);
   std::reverse(bounds.order.begin(), bounds.order.end());
-  const std::vector<Form> halves = form_path(bounds, Precision::kW4);
+  const std::vector<Form> halves = path_to(bounds, Precision::kW4);
   EXPECT_EQ(halves.size(), 17U);
   EXPECT_EQ(halves[1].layer_precision[3], (LayerPrecision{Precision::kBf16, Precision::kW8}));
 }
@@ -44,7 +44,7 @@ TEST(FormPath, UsesUpTheGentlestPrecisionFirstInTheOrderOfLayers) {
 // The last layers' pages are what their variant takes beside the old ones.
 TEST(FormPath, TheEmbeddingsGoWithTheLastLayersOfARung) {
   FormBounds bounds = bounds_for_test(16);
-  const std::vector<Form> path = form_path(bounds, Precision::kW4);
+  const std::vector<Form> path = path_to(bounds, Precision::kW4);
   const auto lowered_embeddings = std::find_if(
       path.begin(), path.end(), [](const Form& form) { return form.embeddings == Precision::kW8; });
   const auto at = lowered_embeddings - path.begin();
@@ -57,42 +57,40 @@ TEST(FormPath, TheEmbeddingsGoWithTheLastLayersOfARung) {
     EXPECT_GT(path[i].kv.blocks, path[i - 1].kv.blocks);
   }
   bounds.floor = parse_quality_floor("15layers").value();
-  EXPECT_EQ(form_path(bounds, Precision::kW4).back().embeddings, Precision::kBf16);
+  EXPECT_EQ(path_to(bounds, Precision::kW4).back().embeddings, Precision::kBf16);
   bounds.floor = {};
-  EXPECT_EQ(form_path(bounds, Precision::kW8, 0.9).back().embeddings, Precision::kBf16);
   bounds.spec.vocab *= 4;
   bounds.budget.pages += 3 * component_pages(bounds.spec, Component::kEmbeddings, Precision::kBf16,
                                              bounds.budget.page_bytes);
-  EXPECT_EQ(form_path(bounds, Precision::kW4).back().embeddings, Precision::kBf16)
+  EXPECT_EQ(path_to(bounds, Precision::kW4).back().embeddings, Precision::kBf16)
       << "layers free too little for embeddings so large";
 }
 
-TEST(FormPath, EndsAtTheLowestPrecisionAndItsShare) {
+TEST(FormPath, EndsAtTheLowestPrecision) {
   FormBounds bounds = bounds_for_test(4);
-  EXPECT_EQ(form_path(bounds, Precision::kBf16).size(), 1U);
-  EXPECT_EQ(form_path(bounds, Precision::kW8).size(), 5U);
-  EXPECT_EQ(form_path(bounds, Precision::kW4, 0.5).size(), 7U);
+  EXPECT_EQ(path_to(bounds, Precision::kBf16).size(), 1U);
+  EXPECT_EQ(path_to(bounds, Precision::kW8).size(), 5U);
   bounds.ladder = {Precision::kBf16, Precision::kW8A8, Precision::kW4A8};
-  EXPECT_EQ(form_path(bounds, Precision::kW4, 0.5).size(), 7U);
+  EXPECT_EQ(form_path(bounds).size(), 9U);
 }
 
 TEST(FormPath, DoesNotGoBelowTheFloor) {
   FormBounds bounds = bounds_for_test(4);
   bounds.floor = parse_quality_floor("6bits").value();
-  const std::vector<Form> six = form_path(bounds, Precision::kW4);
+  const std::vector<Form> six = path_to(bounds, Precision::kW4);
   EXPECT_EQ(lowered(bounds, six.back(), Precision::kW4), 4) << "8 and 4 bits, half and half";
   bounds.floor = parse_quality_floor("3layers").value();
-  const std::vector<Form> three = form_path(bounds, Precision::kW4);
+  const std::vector<Form> three = path_to(bounds, Precision::kW4);
   EXPECT_EQ(lowered(bounds, three.back(), Precision::kW4), 6);
   EXPECT_EQ(three.back().layer_precision[3], bounds.full.layer_precision[3]);
   bounds.floor = parse_quality_floor("16bits").value();
-  EXPECT_EQ(form_path(bounds, Precision::kW4).size(), 1U);
+  EXPECT_EQ(path_to(bounds, Precision::kW4).size(), 1U);
 }
 
 TEST(FormPath, KeepsTheLimitOfKvBlocks) {
   FormBounds bounds = bounds_for_test(4);
   bounds.most_kv_blocks = bounds.full.kv.blocks + 3;
-  EXPECT_EQ(form_path(bounds, Precision::kW4).back().kv.blocks, bounds.most_kv_blocks);
+  EXPECT_EQ(path_to(bounds, Precision::kW4).back().kv.blocks, bounds.most_kv_blocks);
 }
 
 FormBounds mixed_bounds(std::vector<LayerPrecision> layers, std::vector<Precision> ladder) {
@@ -110,7 +108,7 @@ TEST(FormPath, HalvesThatBeganLowerWaitUntilTheOthersHaveComeDownToThem) {
   const FormBounds bounds =
       mixed_bounds({kLow, kHigh, kMixed, kLow}, {Precision::kW8, Precision::kW4, Precision::kW3});
   ASSERT_TRUE(validate(bounds).ok()) << validate(bounds).error().message;
-  const std::vector<Form> path = form_path(bounds, Precision::kW3);
+  const std::vector<Form> path = path_to(bounds, Precision::kW3);
   using Layers = std::vector<LayerPrecision>;
   const std::vector<Layers> want = {{kLow, kHigh, kMixed, kLow},
                                     {kLow, kLow, kMixed, kLow},
@@ -130,12 +128,11 @@ TEST(FormPath, RaisesNoHalfThatBeganLowerAndLetsItMultiplyFaster) {
   constexpr LayerPrecision kLow = {Precision::kW4, Precision::kW4};
   constexpr LayerPrecision kHigh = {Precision::kBf16, Precision::kBf16};
   const Form eight =
-      form_path(mixed_bounds({kLow, kHigh}, {Precision::kBf16, Precision::kW8}), Precision::kW3)
+      path_to(mixed_bounds({kLow, kHigh}, {Precision::kBf16, Precision::kW8}), Precision::kW3)
           .back();
   EXPECT_EQ(precision_label(eight), "w8:1+w4:1");
   const Form fast =
-      form_path(mixed_bounds({kLow, kHigh}, {Precision::kBf16, Precision::kW8A8, Precision::kW4A8}),
-                Precision::kW3)
+      form_path(mixed_bounds({kLow, kHigh}, {Precision::kBf16, Precision::kW8A8, Precision::kW4A8}))
           .back();
   EXPECT_EQ(precision_label(fast), "w4a8:2");
 }
@@ -145,7 +142,7 @@ TEST(FormPath, AFloorCountsLayersLoweredSinceTheStart) {
   constexpr LayerPrecision kHigh = {Precision::kW8, Precision::kW8};
   FormBounds bounds = mixed_bounds({kLow, kHigh, kHigh, kLow}, {Precision::kW8, Precision::kW4});
   bounds.floor = parse_quality_floor("1layers").value();
-  const std::vector<Form> path = form_path(bounds, Precision::kW4);
+  const std::vector<Form> path = path_to(bounds, Precision::kW4);
   ASSERT_EQ(path.size(), 2U);
   EXPECT_EQ(precision_label(path.back()), "w8:1+w4:3");
 }

@@ -1,58 +1,97 @@
 #pragma once
 
-#include <cstddef>
+#include <array>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "contract/form.h"
+#include "contract/morph.h"
 #include "control/form_path.h"
-#include "control/monitor.h"
-#include "control/plan_morph.h"
+#include "control/load.h"
+#include "control/paper_rule.h"
 #include "control/policy_options.h"
+#include "control/predict.h"
+#include "control/step_speed.h"
 
 namespace protean {
 
-struct Wanted {
-  Form form;
-  std::string reason;  // for people, with the numbers observed
-  MorphAim aim = {};
+// Where a replica stands when it decides.
+struct Situation {
+  Form committed;                     // of steps planned from now on
+  Form heading;                       // in which the morph under way ends; without one, `committed`
+  double kept_s = 0;                  // since the form last changed
+  double needed_blocks = 0;           // of KV, in use and wanted: no smaller KV is within reach
+  double copy_bytes_per_s = 0;        // at which variants are read
+  std::vector<SwapComponent> failed;  // swaps that failed lately and are left alone
 };
 
-// Decides what form a replica should have (MorphServe's controller, section 4.1). Pure: the same
-// signals and form give the same answer. How it goes there is plan_morph's matter.
+struct Wanted {
+  Form form;
+  std::string reason;     // for people, with the predictions
+  bool for_room = false;  // KV blocks are what `heading` lacks first
+};
+
+struct Decision {
+  std::optional<Wanted> wanted;             // nothing: stay with `heading`
+  std::vector<FormPrediction> predictions;  // `heading` first; alone if nothing could be better
+};
+
+// Decides what form a replica should have: the one with the least predicted cost, which is late
+// requests plus the mode's price of the quality lost. What a change itself costs, longer steps and
+// lost prefix hits while it lasts, is part of the prediction. Lower precision has to pay at the
+// present rate of arrivals while that is expected to last; higher precision, for a minute at the
+// highest rate that the present one may be. A form is kept at least as long as getting there and
+// back takes, unless it has too little. Pure: the same input gives the same answer.
 class MorphPolicy {
  public:
-  // The bounds are legal (validate).
-  MorphPolicy(const PolicyOptions& options, const FormBounds& bounds);
+  // The bounds are legal (validate). The targets of `serving` are those of the options.
+  MorphPolicy(const PolicyOptions& options, const FormBounds& bounds, const Serving& serving);
 
-  // `current` is the form, or the one that a morph under way leads to; signals.now.kv_blocks says
-  // how far that has come. Nothing: stay with it. Cheap enough to be asked after every step.
-  std::optional<Wanted> decide(const Signals& signals, const Form& current) const;
+  // Takes at most some hundred microseconds, whatever the number of layers.
+  Decision decide(const StepSpeed& speed, const Load& load, const Situation& now) const;
+
+  // Returns the form that the paper's rule wants; nothing: stay.
+  std::optional<Wanted> decide(const PaperRule& rule, const Situation& now) const;
 
   const std::vector<Form>& path() const { return path_; }
 
+  // Predicts how long a morph takes.
+  double seconds(const Form& from, const Form& to, double copy_bytes_per_s) const;
+
  private:
-  struct Place {
-    std::size_t at = 0;
-    bool beside = false;  // an operator wished so, or it has not come all the way
+  struct Candidate {
+    Form form;
+    FormTraits traits;
+  };
+  struct Considered {
+    Candidate candidate;
+    Prediction present;       // at the present arrivals
+    Prediction most;          // at the most that they may be
+    double seconds = 0;       // to get there
+    double seconds_back = 0;  // to where the replica is heading now
+    bool holds = true;        // KV holds every sequence alone
   };
 
-  Place place_of(const Form& form) const;
-  std::optional<Wanted> lower(const Signals& signals, std::size_t at) const;
-  MorphAim aim_of(const Signals& signals, bool queued) const;
-  bool is_late(const Signals& signals) const;
-  double slower_at_first(std::size_t at) const;
-  bool first_form_carries(const Signals& signals) const;
-  bool is_beyond(std::size_t at) const;
-  TimeNs long_wait_ns(const Signals& signals, std::size_t at) const;
-  std::optional<Wanted> raise(const Signals& signals, std::size_t at) const;
-  std::optional<Wanted> paper_rule(const Signals& signals, std::size_t at) const;
+  Candidate candidate_of(Form form) const;
+  Candidate without_failed(const Candidate& to, const Situation& now) const;
+  // What all candidates of a decision are judged by.
+  struct View {
+    const StepSpeed& speed;
+    const Load& load;
+    const Situation& now;
+    FormTraits committed;
+  };
+  Considered consider(const Candidate& to, const View& view, bool lowers) const;
+  double cost(const Prediction& prediction) const;
+  bool pays(const Considered& to, const Considered& stay, const View& view) const;
 
   PolicyOptions options_;
   FormBounds bounds_;
+  Serving serving_;
   std::vector<Form> path_;
-  std::size_t first_rung_end_;  // where all halves have left the first precision
+  std::vector<Candidate> candidates_;                              // of the path
+  std::array<std::array<double, kPrecisions.size()>, 3> bytes_{};  // by Component
 };
 
 }  // namespace protean

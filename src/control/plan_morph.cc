@@ -10,14 +10,14 @@
 namespace protean {
 namespace {
 
-constexpr std::int64_t kResizes = 4;      // about so many, whatever the number of halves
-constexpr std::int64_t kLeastGrowth = 8;  // what is less than this part of all blocks can wait
+constexpr std::int64_t kResizes = 4;      // resizes of a plan, about, for any number of halves
+constexpr std::int64_t kLeastGrowth = 8;  // a growth by less than this part of all blocks waits
 
-// Swaps that a growth leaves pages for where blocks come first: more would hold up those that they
-// make room for.
+// The swaps that a growth leaves pages for if blocks come first. Pages for more would hold up the
+// requests that wait for blocks.
 constexpr int kSwapsBeforeBlocks = 3;
 
-// Of the variant that a swap replaces.
+// Returns the pages of the variant that a swap replaces.
 std::int64_t pages_now(const ModelSpec& spec, const Form& form, SwapComponent swap,
                        std::int64_t page_bytes) {
   swap.to = precision_of(form, swap.layer, swap.component);
@@ -47,7 +47,7 @@ class Planner {
     return {};
   }
 
-  // Idle blocks' pages to the first swaps, if at least one more can then be prepared at once.
+  // Lends the pages of idle blocks to the first swaps, if that lets one more be prepared at once.
   void lend(std::span<const SwapComponent> next) {
     const std::int64_t wanted = pages_of_next(next);
     if (aim_.idle_blocks <= 0 || wanted - free_ < budget_.reserve) {
@@ -63,9 +63,9 @@ class Planner {
     }
   }
 
-  // As many blocks as the pages that are free allow, if that is worth a step. Those that the next
-  // swaps take stay free, or each would wait for a step to give back what the one before it freed,
-  // and those that will be lacking for a later one.
+  // Grows KV into the free pages, if that is worth a step. Pages that the next swaps take stay
+  // free, so that a swap need not wait for the one before it, and so do pages that a later swap
+  // would lack.
   void grow(std::span<const SwapComponent> next) {
     const std::int64_t left = std::max({pages_of_next(next), pages_in_turn(next), budget_.reserve});
     const std::int64_t blocks = std::min(to_.kv.blocks, blocks_leaving(left));
@@ -109,7 +109,7 @@ class Planner {
     return kv_blocks_beside(spec_, form_, budget_.pages - pages, budget_.page_bytes);
   }
 
-  // That preparing those takes which are prepared at once.
+  // Returns the pages that all swaps prepared at once need together.
   std::int64_t pages_of_next(std::span<const SwapComponent> next) const {
     const auto at_once =
         static_cast<std::size_t>(aim_.faster_steps ? kSwapsAtOnce : kSwapsBeforeBlocks);
@@ -120,8 +120,8 @@ class Planner {
     return pages;
   }
 
-  // That have to be free so that all can be done one after the other. What leaves makes room for
-  // halves; the embeddings need more at once.
+  // Returns the pages that have to be free so that all swaps can be done one after the other. A
+  // half takes the room of those before it; the embeddings need more at once.
   std::int64_t pages_in_turn(std::span<const SwapComponent> next) const {
     std::int64_t pages = 0;
     std::int64_t given = 0;
@@ -133,15 +133,15 @@ class Planner {
     return pages;
   }
 
-  // Before the step: for the new variant beside the old one, and so that the reserve is there
-  // after.
+  // Returns the pages that have to be free before the swap: for the new variant in addition to the
+  // old one, and for the reserve afterwards.
   std::int64_t pages_for(const SwapComponent& swap) const {
     const std::int64_t pages = pages_to_prepare(spec_, form_, swap, budget_.page_bytes);
     return std::max(pages,
                     pages - pages_now(spec_, form_, swap, budget_.page_bytes) + budget_.reserve);
   }
 
-  // To no less than in the end, or, where it may lend more, no less than is lacking.
+  // Shrinks KV to no less than it has in the end, or if it may lend more, by no more than `pages`.
   void shrink_by_pages(std::int64_t pages, bool may_lend) {
     const std::int64_t fitting = blocks_leaving(free_ + pages);
     const std::int64_t least =

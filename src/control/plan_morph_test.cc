@@ -133,9 +133,9 @@ TEST_F(PlanMorph, MorphsOfGroupsAreAsSound) {
                          std::span(four).first(static_cast<std::size_t>(division.devices())));
     bounds.budget.reserve = reserve_pages(bounds.spec, bounds.ladder, bounds.budget.page_bytes,
                                           share_of(bounds.full, bounds.full.group.front()));
-    bounds.full = form_path(bounds, Precision::kBf16).front();
+    bounds.full = form_path(bounds).front();
     EXPECT_GT(bounds.full.kv.blocks, alone * 3 / 2) << to_string(bounds.full);
-    const std::vector<Form> path = form_path(bounds, Precision::kW4);
+    const std::vector<Form> path = form_path(bounds);
     EXPECT_GT(path.back().kv.blocks, bounds.full.kv.blocks);
     for (const Form& to : {path[path.size() / 2], path.back()}) {
       for (const auto& [from, end] : {std::pair(bounds.full, to), std::pair(to, bounds.full)}) {
@@ -196,10 +196,10 @@ TEST_F(PlanMorph, TheCacheLendsTheEmbeddingsItsPagesAndHasThemAgain) {
 // A form that an operator wished, with all pages in use: a policy's lowering takes nothing for
 // them.
 TEST_F(PlanMorph, WithoutRoomForTheEmbeddingsTheLayersGoAlone) {
-  Form from = form_path(bounds_, Precision::kW8).back();
+  Form from = path_to(bounds_, Precision::kW8).back();
   from.embeddings = Precision::kBf16;
   from.kv.blocks = kv_blocks_beside(bounds_, from);
-  const Form to = form_path(bounds_, Precision::kW4).back();
+  const Form to = path_to(bounds_, Precision::kW4).back();
   const MorphAim aim;
   Form one = from;
   one.embeddings = Precision::kW8;
@@ -215,7 +215,7 @@ TEST_F(PlanMorph, WithoutRoomForTheEmbeddingsTheLayersGoAlone) {
 // And the cache grows on the way, but never shrinks.
 TEST_F(PlanMorph, LayersMakeRoomForTheEmbeddingsOfAPath) {
   for (const auto& aim : {MorphAim{}, MorphAim{.faster_steps = true}}) {
-    const std::vector<Form> path = form_path(bounds_, Precision::kW8);
+    const std::vector<Form> path = path_to(bounds_, Precision::kW8);
     ASSERT_EQ(path.back().embeddings, Precision::kW8);
     for (std::size_t i = 0; i + 1 < path.size(); ++i) {
       const auto morph = plan_morph(path[i], path.back(), bounds_, aim);
@@ -234,7 +234,7 @@ TEST_F(PlanMorph, LayersMakeRoomForTheEmbeddingsOfAPath) {
 }
 
 TEST_F(PlanMorph, KvGrowsBeforeTheLastLayerIsLowered) {
-  const std::vector<Form> path = form_path(bounds_, Precision::kW8);
+  const std::vector<Form> path = path_to(bounds_, Precision::kW8);
   const auto morph = plan_morph(path.front(), path.back(), bounds_);
   ASSERT_TRUE(morph.ok());
   expect_sound(*morph, path.front(), path.back(), bounds_);
@@ -247,7 +247,7 @@ TEST_F(PlanMorph, KvGrowsBeforeTheLastLayerIsLowered) {
 
 // So that three are prepared beside one step, or sixteen, wherever on the way the cache grows.
 TEST_F(PlanMorph, GrowthLeavesThePagesThatTheNextSwapsTake) {
-  const std::vector<Form> path = form_path(bounds_, Precision::kW8);
+  const std::vector<Form> path = path_to(bounds_, Precision::kW8);
   for (const auto& [aim, swaps] :
        {std::pair{MorphAim{}, 3}, std::pair{MorphAim{.faster_steps = true}, kSwapsAtOnce}}) {
     const auto morph = plan_morph(path.front(), path.back(), bounds_, aim);
@@ -274,7 +274,7 @@ TEST_F(PlanMorph, GrowthLeavesThePagesThatTheNextSwapsTake) {
 
 TEST_F(PlanMorph, IdleBlocksLendTheirPagesToTheFirstSwaps) {
   bounds_ = bounds_for_test(16, 0.3);
-  const std::vector<Form> path = form_path(bounds_, Precision::kW8);
+  const std::vector<Form> path = path_to(bounds_, Precision::kW8);
   const std::int64_t blocks = path.front().kv.blocks;
   const auto first_shrink = [&](const MorphAim& aim) {
     const Morph morph = plan_morph(path.front(), path.back(), bounds_, aim).value();
@@ -289,7 +289,7 @@ TEST_F(PlanMorph, IdleBlocksLendTheirPagesToTheFirstSwaps) {
   EXPECT_GT(most, blocks / 2);
   EXPECT_LT(most, blocks);
   bounds_ = bounds_for_test(16, 0.8);
-  const std::vector<Form> wide = form_path(bounds_, Precision::kW8);
+  const std::vector<Form> wide = path_to(bounds_, Precision::kW8);
   const Morph morph =
       plan_morph(wide.front(), wide.back(), bounds_, {true, wide.front().kv.blocks}).value();
   std::int64_t pages = 0;
@@ -310,7 +310,7 @@ TEST_F(PlanMorph, LayersGoDownInTheirOrderAndUpInItsReverse) {
     std::vector<SwapTarget> order = swap_targets(bounds_.spec.layers, halves);
     std::shuffle(order.begin(), order.end(), random_);
     bounds_.order = order;
-    const std::vector<Form> path = form_path(bounds_, Precision::kW8);
+    const std::vector<Form> path = path_to(bounds_, Precision::kW8);
     const auto swapped = [&](const Form& from, const Form& to) {
       std::vector<SwapTarget> found;
       const auto morph = plan_morph(from, to, bounds_);
@@ -358,7 +358,7 @@ TEST_F(PlanMorph, SaysHowManyBytesAreMissing) {
 TEST_F(PlanMorph, RefusesASwapThatHasNoRoomBesideTheOldVariant) {
   bounds_.budget.pages -= bounds_.budget.reserve;
   bounds_.budget.reserve = 0;
-  bounds_.full = form_path(bounds_, Precision::kBf16).front();
+  bounds_.full = path_to(bounds_, Precision::kBf16).front();
   Form lower = bounds_.full;
   lower.layer_precision[3].mlp = Precision::kW8;
   const auto morph = plan_morph(bounds_.full, lower, bounds_);

@@ -1,41 +1,53 @@
 #include "control/policy_options.h"
 
+#include <algorithm>
+
+#include "cost/memory.h"
+
 namespace protean {
 
 PolicyOptions options_for(MorphMode mode) {
   PolicyOptions options;
   if (mode == MorphMode::kAccuracy) {
-    options.kv_high = 0.95;
-    options.entry_window_ns = 3 * kNsPerS;
-    options.longest_step = 0.125;
-    options.lowest = Precision::kW8;
-    options.lowest_share = 1.0;
+    options.late_per_nat *= 10;
   } else if (mode == MorphMode::kPerformance) {
-    options.entry_window_ns = 500 * kNsPerMs;
-    options.queue.alone_ns = 100 * kNsPerMs;
-    options.shortest_step = 1;
-    options.lowest = Precision::kW3;
-    options.lowest_share = 1.0;
+    options.late_per_nat /= 10;
   }
   return options;
 }
 
-PolicyOptions where_fewer_bits_are_faster(PolicyOptions options, TimeNs slo_ttft_ns,
-                                          bool four_than_eight) {
-  QueueOptions& queue = options.queue;
-  queue.fewer_bits_are_faster = true;
-  queue.expected_ns = queue.alone_ns > 0 ? queue.alone_ns : slo_ttft_ns / 4;
-  if (queue.alone_ns == 0) {
-    queue.alone_ns = slo_ttft_ns / 8;
+QualityLoss typical_loss() {
+  QualityLoss loss;
+  const auto set = [](auto& of, Precision precision, double nats) {
+    of[index_of(precision)] = nats;
+  };
+  set(loss.layers, Precision::kW8, 0.0002);
+  set(loss.layers, Precision::kW8A8, 0.0008);
+  set(loss.layers, Precision::kW8A7, 0.0025);
+  set(loss.layers, Precision::kW4, 0.0225);
+  set(loss.layers, Precision::kW4A8, 0.0225);
+  set(loss.layers, Precision::kW3, 0.107);
+  for (const Precision precision : {Precision::kW8, Precision::kW8A8, Precision::kW8A7}) {
+    set(loss.embeddings, precision, 0.0002);
   }
-  queue.beyond_ns = slo_ttft_ns / 4;
-  // What goes in two steps is swapped twice: rather a little far at once.
-  options.fill_after_entry = 0.8;
-  if (four_than_eight) {
-    queue.beyond_alone = true;
-    options.lowest_share = 1.0;  // the end is reached only when little else is left
+  return loss;
+}
+
+double kl_nats(const QualityLoss& loss, const FormBounds& bounds, const Form& form) {
+  double nats = 0;
+  for (const Component half : kLayerHalves) {
+    const double weights =
+        static_cast<double>(component_bytes(bounds.spec, half, Precision::kF32)) /
+        static_cast<double>(layer_bytes(bounds.spec, Precision::kF32));
+    for (std::size_t i = 0; i < form.layer_precision.size(); ++i) {
+      const double now = loss.layers[index_of(form.layer_precision[i].of(half))];
+      const double full = loss.layers[index_of(bounds.full.layer_precision[i].of(half))];
+      nats += weights * std::max(0.0, now - full);
+    }
   }
-  return options;
+  nats /= static_cast<double>(std::max<std::size_t>(1, form.layer_precision.size()));
+  return nats + std::max(0.0, loss.embeddings[index_of(form.embeddings)] -
+                                  loss.embeddings[index_of(bounds.full.embeddings)]);
 }
 
 }  // namespace protean

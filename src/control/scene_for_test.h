@@ -39,17 +39,15 @@ inline FormBounds bounds_for_test(int layers = 16, double kv_share = 0.5) {
       static_cast<double>(weight_pages(bounds.spec, bounds.full, budget.page_bytes) - embeddings);
   budget.pages =
       budget.reserve + embeddings + static_cast<std::int64_t>(layers_pages / (1 - kv_share));
-  bounds.full = form_path(bounds, Precision::kBf16).front();
+  bounds.full = form_path(bounds).front();
   return bounds;
 }
 
-enum class FewerBits { kNotFaster, kFasterToEight, kFaster };
-
-inline PolicyOptions options_where(MorphMode mode, FewerBits fewer_bits) {
-  return fewer_bits == FewerBits::kNotFaster
-             ? options_for(mode)
-             : where_fewer_bits_are_faster(options_for(mode), 2 * kNsPerS,
-                                           fewer_bits == FewerBits::kFaster);
+// The path of bounds whose ladder ends at `lowest`.
+inline std::vector<Form> path_to(FormBounds bounds, Precision lowest) {
+  std::erase_if(bounds.ladder,
+                [&](Precision precision) { return weight_bits(precision) < weight_bits(lowest); });
+  return form_path(bounds);
 }
 
 }  // namespace protean

@@ -21,8 +21,30 @@ LayerShares layer_shares(const ModelSpec& spec, const Form& form) {
   return shares;
 }
 
+bool StepCost::is_known() const {
+  return fixed_us + token_us > 0 || std::any_of(layers.begin(), layers.end(),
+                                                [](const LayersCost& of) { return of.is_known(); });
+}
+
 StepPrecision step_precision(const ModelSpec& spec, const Form& form) {
   return {layer_shares(spec, form), form.embeddings};
+}
+
+StepCost nominal_step_cost(const ModelSpec& spec) {
+  constexpr double kBytesPerUs = 20'000;
+  constexpr double kProductsPerUs = 100'000;
+  StepCost cost{.fixed_us = 100};
+  const auto weights = [](std::int64_t f32_bytes) { return static_cast<double>(f32_bytes) / 4; };
+  for (const Precision precision : kPrecisions) {
+    LayersCost& layers = cost.of(precision);
+    layers.step_us = spec.layers * static_cast<double>(layer_bytes(spec, precision)) / kBytesPerUs;
+    layers.token_us = layers.more_token_us =
+        spec.layers * weights(layer_bytes(spec, Precision::kF32)) / kProductsPerUs;
+    LogitsCost& logits = cost.logits_at(precision);
+    logits.step_us = static_cast<double>(vocab_matrix_bytes(spec, precision)) / kBytesPerUs;
+    logits.row_us = weights(vocab_matrix_bytes(spec, Precision::kF32)) / kProductsPerUs;
+  }
+  return cost;
 }
 
 double predict_us(const StepCost& cost, const StepWork& work, const StepPrecision& precision) {

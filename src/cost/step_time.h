@@ -61,11 +61,18 @@ struct StepCost {
   std::array<LayersCost, kPrecisions.size()> layers{};
   std::array<LogitsCost, kPrecisions.size()> logits{};
 
+  bool is_known() const;
+
   LayersCost& of(Precision precision) { return layers.at(index_of(precision)); }
   const LayersCost& of(Precision precision) const { return layers.at(index_of(precision)); }
   LogitsCost& logits_at(Precision precision) { return logits.at(index_of(precision)); }
   const LogitsCost& logits_at(Precision precision) const { return logits.at(index_of(precision)); }
 };
+
+// Returns the cost of a machine of usual proportions, for a model of which nothing was measured:
+// reading takes 1 us for 20 kB, and a multiply-add 1 us for 100,000. Only ratios of its predictions
+// mean anything until a StepCorrection has seen some hundred steps.
+StepCost nominal_step_cost(const ModelSpec& spec);
 
 // Layers without a share cost nothing.
 double predict_us(const StepCost& cost, const StepWork& work, const StepPrecision& precision = {});

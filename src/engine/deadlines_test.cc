@@ -93,10 +93,11 @@ EngineConfig small_config() {
                         .block_tokens = 4,
                         .max_num_seqs = 4,
                         .max_num_batched_tokens = 64,
-                        .max_model_len = 400}};
+                        .max_model_len = 400},
+          .step_cost = {.fixed_us = 10'000, .token_us = 1'000}};
 }
 
-// Runs requests from which the engine learns how long steps take.
+// Runs requests from which the engine learns how long answers are.
 void warm_up(TimedEngine& timed) {
   for (std::uint64_t id = 900; id < 920; ++id) {
     timed.arrive(id, 10 + static_cast<int>(id % 7) * 8, 4);
@@ -150,9 +151,6 @@ TEST(Deadlines, AnAnswerThatEndsInTimeLeavesNoTimerBehind) {
 
 TEST(Deadlines, RequestsThatCannotMakeTheirDeadlineAreRefusedAtOnce) {
   TimedEngine timed(small_config());
-  timed.arrive(1, 100, 2, {.first_token_ns = 1});  // accepted: no step was observed yet
-  EXPECT_TRUE(timed.refusals.empty());
-  timed.run_until(kNsPerS);
   warm_up(timed);
   // 300 tokens take five steps: 5 x 10 ms and 300 x 1 ms.
   timed.arrive(2, 300, 2, {.first_token_ns = timed.now_ns + 300 * kNsPerMs});
@@ -173,6 +171,28 @@ TEST(Deadlines, RequestsThatCannotMakeTheirDeadlineAreRefusedAtOnce) {
   EXPECT_GT(timed.ends.at(3).times.first_token_ns, 0);
   EXPECT_LE(timed.ends.at(3).times.first_token_ns - timed.ends.at(3).times.arrived_ns,
             400 * kNsPerMs);
+}
+
+TEST(Deadlines, WithoutTheCostOfStepsNoRequestIsRefused) {
+  EngineConfig config = small_config();
+  config.step_cost = {};
+  TimedEngine timed(config);
+  timed.arrive(1, 100, 2, {.first_token_ns = 1});
+  EXPECT_TRUE(timed.refusals.empty());
+}
+
+// Steps take twice as long as they are expected to, until the engine has learned it.
+TEST(Deadlines, AMachineThatIsSlowerThanItsCostIsNoticed) {
+  EngineConfig config = small_config();
+  TimedEngine timed(config);
+  timed.step_ns *= 2;
+  timed.token_ns *= 2;
+  timed.arrive(1, 60, 2, {.first_token_ns = 100 * kNsPerMs});
+  EXPECT_TRUE(timed.refusals.empty()) << "70 ms are expected";
+  timed.run_until(kNsPerS);
+  warm_up(timed);
+  timed.arrive(2, 60, 2, {.first_token_ns = timed.now_ns + 100 * kNsPerMs});
+  EXPECT_TRUE(timed.refusals.contains(2)) << "it takes 140 ms";
 }
 
 TEST(Deadlines, ARequestThatIsTooLongIsABadRequestAndNotALateOne) {

@@ -10,11 +10,13 @@ namespace protean {
 
 namespace {
 
+constexpr TimeNs kExpectWaitEveryNs = kNsPerS / 10;
+
 Error too_late(TimeNs wait_ns, TimeNs left_ns) {
   return make_error(ErrorCode::kExhausted,
                     "the first token would come in about {} ms, but is asked for within {} ms: "
                     "retry later, or allow more time",
-                    wait_ns / kNsPerMs, std::max(TimeNs{0}, left_ns) / kNsPerMs);
+                    wait_ns / kNsPerMs, left_ns / kNsPerMs);
 }
 
 }  // namespace
@@ -37,11 +39,11 @@ Engine::Engine(const EngineConfig& config, Executor& executor, TokenSink& sink)
       scheduler_(config.scheduler),
       executor_(executor),
       sink_(sink),
-      wait_(config.scheduler.max_num_batched_tokens) {
+      times_(config.step_cost, config.step_precision, config.scheduler.max_num_batched_tokens) {
   check(max_in_flight_ > 0, "an engine needs a step in flight to get anywhere");
   if (config.morph) {
-    steering_ =
-        std::make_unique<FormSteering>(*config.morph, config.scheduler, executor, scheduler_);
+    steering_ = std::make_unique<FormSteering>(*config.morph, config.scheduler, executor,
+                                               scheduler_, times_);
   }
 }
 
@@ -69,9 +71,10 @@ void Engine::settle() {
   batch_.at_ns = now_ns_;
   batch_.replica = replica_;
   batch_.observation = scheduler_.observe();
+  batch_.observation.expected_wait_ns = expected_wait_ns();
   if (steering_) {
-    steering_->observe(batch_.observation, wait_);
-    if (started_ns_.empty()) {
+    steering_->observe(batch_.observation);
+    if (started_.empty()) {
       steering_->advance_quietly();
     }
     batch_.form = steering_->status_if_changed();
@@ -112,8 +115,20 @@ Prospect Engine::prospect(const Sequence& sequence) const {
 Prospect Engine::expect(int priority, TimeNs due_ns, std::int64_t tokens) const {
   Prospect expected{.tokens = tokens,
                     .before = scheduler_.backlog_before(priority, due_ns, tokens)};
-  expected.first_token_ns = wait_.first_token_ns(expected.before, tokens);
+  expected.first_token_ns = times_.first_token_ns(expected.before, tokens);
   return expected;
+}
+
+// Predicts the queue time of a request that arrives now, not at each event: it looks at every
+// sequence.
+TimeNs Engine::expected_wait_ns() {
+  if (expected_at_ns_ < 0 || now_ns_ - expected_at_ns_ >= kExpectWaitEveryNs) {
+    const Backlog backlog = scheduler_.backlog();
+    const bool queue = backlog.prompts > 1 || backlog.without_place > 0;
+    expected_wait_ns_ = queue ? times_.first_token_ns(backlog, 0) : 0;
+    expected_at_ns_ = now_ns_;
+  }
+  return expected_wait_ns_;
 }
 
 // Returns the time until which a request with so many tokens to compute should begin.
@@ -305,15 +320,16 @@ void Engine::on(WantForm& want) {
 }
 
 void Engine::on(StepDone& done) {
-  check(!started_ns_.empty(), "only a step in flight can end");
-  const TimeNs began_ns = std::max(started_ns_.front(), last_done_ns_);
-  started_ns_.pop_front();
+  check(!started_.empty(), "only a step in flight can end");
+  const StartedStep step = started_.front();
+  const TimeNs took_ns = now_ns_ - std::max(step.at_ns, last_done_ns_);
+  started_.pop_front();
   last_done_ns_ = now_ns_;
   StepOutcome outcome = scheduler_.complete(std::move(done.result));
   step_tokens_ = outcome.tokens;
-  wait_.step_done(outcome.tokens, now_ns_ - began_ns);
+  times_.step_done(step.work, step.precision, took_ns);
   if (steering_) {
-    steering_->computed(outcome.tokens, now_ns_ - began_ns);
+    steering_->step_done(took_ns);
   }
   for (RequestFailure& failed : outcome.failed) {
     finish(failed.request, {.reason = FinishReason::kFailed, .failure = std::move(failed.why)});
@@ -386,7 +402,7 @@ std::optional<TimeNs> Engine::next_deadline_ns() const {
 // Returns the latest time at which a prompt of so many tokens, alone in its steps, can begin and
 // meet its deadline.
 TimeNs Engine::latest_start_ns(const Deadlines& deadlines, std::int64_t tokens) const {
-  return deadlines.first_token_ns - wait_.prefill_ns(tokens, 0);
+  return deadlines.first_token_ns - times_.prefill_ns(tokens);
 }
 
 // Sets the request's timer to the next time at which it may have to end. A request that has begun
@@ -425,7 +441,7 @@ void Engine::start_steps() {
   if (held_) {
     return;
   }
-  while (std::ssize(started_ns_) < max_in_flight_) {
+  while (std::ssize(started_) < max_in_flight_) {
     std::optional<StepPlan> plan = scheduler_.next_step(now_ns_);
     if (!plan) {
       break;
@@ -434,13 +450,14 @@ void Engine::start_steps() {
       TimeNs& scheduled_ns = live_.at(slice.request).times.scheduled_ns;
       scheduled_ns = scheduled_ns < 0 ? now_ns_ : scheduled_ns;
     }
-    started_ns_.push_back(now_ns_);
+    started_.push_back(
+        {now_ns_, steering_ ? steering_->work_of_step(*plan) : work_of(*plan), times_.precision()});
     executor_.start(*std::move(plan));
     if (steering_) {
       steering_->step_started();
     }
   }
-  check(!started_ns_.empty() || scheduler_.idle() || scheduler_.waits_for_larger_kv() ||
+  check(!started_.empty() || scheduler_.idle() || scheduler_.waits_for_larger_kv() ||
             scheduler_.exchanges_kv(),
         "requests wait but nothing can run");
 }
@@ -460,7 +477,7 @@ void Engine::finish(RequestId request, Finished finished) {
   finished.times.finished_ns = now_ns_;
   timers_.erase({found->second.timer_ns, request});
   if (finished.reason == FinishReason::kStop || finished.reason == FinishReason::kLength) {
-    wait_.answer_done(now_ns_ - finished.times.scheduled_ns);
+    times_.answer_done(finished.usage.prompt_tokens, finished.usage.output_tokens);
   }
   if (finished.reason == FinishReason::kLength) {
     finished.embedding = embedding_of(found->second);

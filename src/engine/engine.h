@@ -20,7 +20,7 @@
 #include "engine/live_request.h"
 #include "engine/morph_config.h"
 #include "engine/precision_ledger.h"
-#include "engine/wait_estimate.h"
+#include "engine/queue_times.h"
 #include "ports/event.h"
 #include "ports/executor.h"
 #include "ports/token_sink.h"
@@ -86,7 +86,7 @@ class Engine {
   // Does what WantForm does, and returns its answer.
   Result<Morph> want(const FormWish& wish, TimeNs now_ns);
   // Returns true if no step is in flight and no KV is exchanged with another engine.
-  bool quiet() const { return started_ns_.empty() && !exchanges_kv(); }
+  bool quiet() const { return started_.empty() && !exchanges_kv(); }
   bool exchanges_kv() const { return scheduler_.exchanges_kv(); }
   // Returns false while the form is changing.
   bool form_at_rest() const { return !steering_ || !steering_->busy(); }
@@ -136,10 +136,16 @@ class Engine {
   void drop(std::span<const BlockId> received, TimeNs now_ns);
   int block_tokens() const { return block_tokens_; }
 
-  bool idle() const { return live_.empty() && started_ns_.empty(); }
+  bool idle() const { return live_.empty() && started_.empty(); }
   Observation observe() const { return scheduler_.observe(); }
 
  private:
+  struct StartedStep {
+    TimeNs at_ns = 0;
+    StepWork work;
+    StepPrecision precision;
+  };
+
   static std::vector<float> embedding_of(const LiveRequest& live);
 
   void on(Arrival& arrival);
@@ -160,6 +166,7 @@ class Engine {
   void on(WantGroups&);
   void begin(TimeNs now_ns);
   void settle();
+  TimeNs expected_wait_ns();
   Prospect expect(int priority, TimeNs due_ns, std::int64_t tokens) const;
   TimeNs due_ns_of(const Deadlines& deadlines, std::int64_t tokens, TimeNs now_ns) const;
   TimeNs latest_start_ns(const Deadlines& deadlines, std::int64_t tokens) const;
@@ -178,12 +185,14 @@ class Engine {
   std::unordered_map<RequestId, LiveRequest> live_;
   std::set<std::pair<TimeNs, RequestId>> timers_;
   std::unique_ptr<FormSteering> steering_;  // null: the form never changes
-  WaitEstimate wait_;
-  std::deque<TimeNs> started_ns_;  // of the steps in flight
+  QueueTimes times_;
+  std::deque<StartedStep> started_;  // steps in flight
   TimeNs last_done_ns_ = 0;
   TimeNs now_ns_ = 0;  // of the event being handled
   OutputBatch batch_;  // the outputs of that event so far
   int step_tokens_ = 0;
+  TimeNs expected_wait_ns_ = 0;
+  TimeNs expected_at_ns_ = -1;  // when that was predicted
   bool held_ = false;
 };
 

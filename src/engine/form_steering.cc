@@ -1,6 +1,7 @@
 #include "engine/form_steering.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <utility>
 
@@ -12,10 +13,8 @@ namespace protean {
 namespace {
 
 constexpr TimeNs kTokensEveryNs = kNsPerS;
-constexpr TimeNs kCalledOffNs = kNsPerS;  // before the policy tries again
-constexpr TimeNs kFailedNs = kNsPerS;     // doubled for each failure in a row
-constexpr int kMostDoublings = 6;
-constexpr int kLeastPromptTokens = 16;  // fewer are multiplied hardly sooner
+constexpr TimeNs kLendAgainNs = kNsPerS;     // after blocks that were lent were wanted again
+constexpr TimeNs kTryAgainNs = 2 * kNsPerS;  // a swap that failed
 
 template <class... Args>
 Error refused(fmt::format_string<Args...> format, Args&&... args) {
@@ -23,7 +22,7 @@ Error refused(fmt::format_string<Args...> format, Args&&... args) {
                "this form cannot be had: " + fmt::format(format, std::forward<Args>(args)...)};
 }
 
-// For want of memory.
+// Refuses for want of memory.
 template <class... Args>
 Error too_large(fmt::format_string<Args...> format, Args&&... args) {
   return Error{ErrorCode::kExhausted,
@@ -41,31 +40,44 @@ std::string names_of(const std::vector<Precision>& ladder) {
 }  // namespace
 
 FormSteering::FormSteering(const MorphConfig& config, const SchedulerConfig& limits,
-                           Executor& executor, Scheduler& scheduler)
+                           Executor& executor, Scheduler& scheduler, QueueTimes& times)
     : config_(config),
       largest_kv_blocks_(std::max(limits.kv_blocks, limits.largest_kv_blocks)),
       scheduler_(scheduler),
+      times_(times),
       run_(config_, executor, scheduler, ledger_),
-      monitor_(config.policy),
-      policy_(config.policy, config.bounds),
-      full_speed_(limits.max_num_batched_tokens) {
+      policy_(config.policy, config.bounds,
+              {.most_sequences = limits.max_num_seqs,
+               .block_tokens = limits.block_tokens,
+               .steps_in_flight = limits.steps_in_flight,
+               .longest_morph_step_s = static_cast<double>(config.step_ns_during_morph) / kNsPerS}),
+      changed_ns_(std::numeric_limits<TimeNs>::min() / 2),
+      pace_{.bytes_per_s = times.speed().copy_bytes_per_s()} {
   check(config.start.kv.blocks == limits.kv_blocks &&
             config.start.kv.block_tokens == limits.block_tokens,
         "the form that is loaded has the scheduler's blocks");
+  times_.set_precision(step_precision(config.bounds.spec, config.start));
   promise_kv();
 }
 
 void FormSteering::on(const MorphReady& ready) {
   const std::int64_t failures = run_.totals().failures;
   run_.on(ready, now_ns_);
-  if (run_.totals().failures > failures) {
-    hold_back(kFailedNs << std::min(failed_in_a_row_++, kMostDoublings));
-    pinned_ = false;  // what the operator wanted is not to be had
-    give_back_lent();
+  if (run_.totals().failures == failures) {
+    return;
   }
+  const MorphStep& failed = run_.history()->back()->step;
+  if (const auto* swap = std::get_if<SwapComponent>(&failed)) {
+    failed_.push_back({*swap, now_ns_ + kTryAgainNs});
+  } else {
+    next_decision_ns_ = now_ns_ + kTryAgainNs;
+  }
+  pace_.bytes = 0;
+  pinned_ = false;  // the operator's form cannot be reached
+  give_back_lent();
 }
 
-// After a failure, where no policy does.
+// Returns lent pages to the KV cache after a failure, if no policy does.
 void FormSteering::give_back_lent() {
   Form back = run_.committed();
   if (policy_rules() || run_.wanted() != back || back.kv.blocks >= kv_before_wish_) {
@@ -80,20 +92,24 @@ void FormSteering::give_back_lent() {
 
 void FormSteering::on(const MorphDone& done) {
   run_.on(done, now_ns_);
-  failed_in_a_row_ = 0;
+  changed_ns_ = now_ns_;
+  learn_pace();
 }
 
-void FormSteering::arrived(std::int64_t prompt_tokens) {
-  ++load_.arrivals_total;
-  load_.arrived_tokens_total += prompt_tokens;
-}
-
-void FormSteering::computed(int tokens, TimeNs took_ns) {
-  run_.step_took(took_ns);
-  if (at_full_precision()) {
-    full_speed_.step_done(tokens, took_ns);
+// Learns from a morph that has gone all the way how fast variants are read.
+void FormSteering::learn_pace() {
+  if (run_.busy()) {
+    return;
   }
-  load_.full_work_ns_total += tokens * full_speed_.token_ns();
+  if (pace_.bytes > 0 && now_ns_ > pace_.began_ns) {
+    const double seen = pace_.bytes / (static_cast<double>(now_ns_ - pace_.began_ns) / kNsPerS);
+    pace_.bytes_per_s = std::sqrt(pace_.bytes_per_s * seen);
+  }
+  pace_.bytes = 0;
+}
+
+void FormSteering::step_done(TimeNs took_ns) {
+  run_.step_took(took_ns);
 }
 
 void FormSteering::advance(bool quiet) {
@@ -101,88 +117,117 @@ void FormSteering::advance(bool quiet) {
     if (const std::int64_t lacking = scheduler_.demand().blocks_short; lacking > 0) {
       const bool only_lends = run_.wanted().kv.blocks >= run_.committed().kv.blocks;
       run_.call_off(fmt::format("{} more KV blocks are wanted again", lacking), now_ns_);
-      (only_lends ? not_before_.lending_ns : not_before_.change_ns) = now_ns_ + kCalledOffNs;
+      (only_lends ? no_lending_before_ns_ : changed_ns_) =
+          only_lends ? now_ns_ + kLendAgainNs : now_ns_;
+      pace_.bytes = 0;
     }
   }
+  const TimeNs committed_ns = run_.last_commit_ns();
   run_.advance(quiet, now_ns_);
+  if (run_.last_commit_ns() != committed_ns) {
+    times_.set_precision(step_precision(config_.bounds.spec, run_.committed()));
+  }
   promise_kv();
 }
 
-void FormSteering::observe(const Observation& observation, const WaitEstimate& wait) {
-  const Demand demand = scheduler_.demand();
-  const bool due = now_ns_ >= not_before_.next_ns;
-  load_.at_ns = now_ns_;
-  if (due) {  // not at each event: it looks at every sequence
-    not_before_.next_ns = now_ns_ + config_.decide_every_ns;
-    const Backlog backlog = scheduler_.backlog();
-    const bool queue = backlog.prompts > 1 || backlog.without_place > 0;
-    load_.expected_wait_ns = queue ? wait.first_token_ns(backlog, 0) : 0;
-  }
-  load_.running = observation.running;
-  load_.waiting = observation.waiting;
-  load_.oldest_wait_ns =
-      demand.waiting_since_ns < 0 ? 0 : std::max(TimeNs{0}, now_ns_ - demand.waiting_since_ns);
-  load_.kv_blocks = observation.kv_blocks;
-  load_.kv_blocks_used = observation.kv_blocks_used;
-  load_.blocks_wanted = demand.blocks_wanted;
-  load_.step_full = demand.step_full;
-  load_.preemptions_total = observation.preemptions_total;
-  monitor_.sample(load_);
+void FormSteering::observe(const Observation& observation) {
   if (!scheduler_.has_too_large()) {
     larger_kv_since_ns_ = -1;
   } else if (larger_kv_since_ns_ < run_.last_commit_ns() || larger_kv_since_ns_ < 0) {
-    larger_kv_since_ns_ = now_ns_;  // as long as the form gets on, there is hope
+    larger_kv_since_ns_ = now_ns_;  // a morph that goes on may make room
   }
-  if (due && policy_rules()) {
-    decide();
-    advance();
+  if (now_ns_ >= next_decision_ns_) {  // not at each event: it looks at every sequence
+    next_decision_ns_ = now_ns_ + config_.decide_every_ns;
+    decide(observation);
+    if (policy_rules()) {
+      advance();
+    }
   }
-  limit_prompts(observation, wait);
+  // Weights change between steps: long steps would make a morph long, and everything waits for it.
+  scheduler_.limit_prompts(
+      run_.busy() ? times_.prompt_tokens_within(config_.step_ns_during_morph, scheduler_.backlog())
+                  : std::numeric_limits<int>::max());
 }
 
-// Parts change between steps: long ones would make a morph long, and all wait for it.
-void FormSteering::limit_prompts(const Observation& observation, const WaitEstimate& wait) {
-  int most = std::numeric_limits<int>::max();
-  if (run_.busy()) {
-    const int running = static_cast<int>(observation.running);
-    most = std::max(kLeastPromptTokens,
-                    wait.prompt_tokens_within(config_.step_ns_during_morph, running));
+Situation FormSteering::situation(const Observation& observation, const Demand& demand) {
+  std::erase_if(failed_, [&](const FailedSwap& failed) { return failed.until_ns <= now_ns_; });
+  Situation now{
+      .committed = run_.committed(),
+      .heading = run_.wanted(),
+      .kept_s = run_.busy() ? 0 : static_cast<double>(now_ns_ - changed_ns_) / kNsPerS,
+      .needed_blocks = static_cast<double>(observation.kv_blocks_used + demand.blocks_wanted),
+      .copy_bytes_per_s = pace_.bytes_per_s,
+      .failed = {}};
+  for (const FailedSwap& failed : failed_) {
+    now.failed.push_back(failed.swap);
   }
-  scheduler_.limit_prompts(most);
+  return now;
 }
 
-void FormSteering::decide() {
-  if (now_ns_ < not_before_.change_ns) {
+void FormSteering::decide(const Observation& observation) {
+  const Demand demand = scheduler_.demand();
+  const Load load =
+      watch_.load(now_ns_, scheduler_, times_.lengths(), config_.start.kv.block_tokens);
+  watch_.expect_wait(observation.expected_wait_ns);
+  if (!policy_rules()) {
     return;
   }
-  std::optional<Wanted> wanted = policy_.decide(monitor_.signals(now_ns_), run_.wanted());
-  if (!wanted && !run_.busy() && run_.committed() != policy_.path().front()) {
-    wanted = all_blocks();
-  }
-  if (!wanted || wanted->form == run_.wanted() ||
-      (wanted->form.kv.blocks < run_.committed().kv.blocks &&
-       wanted->form.kv.blocks < scheduler_.largest_need())) {
+  if (config_.policy.rule == MorphRule::kPaper) {
+    decide_by_paper(observation, demand);
     return;
   }
-  MorphAim& aim = wanted->aim;
-  const std::int64_t promised = scheduler_.largest_need();
-  aim.idle_blocks = now_ns_ < not_before_.lending_ns
-                        ? 0
-                        : std::min(aim.idle_blocks, run_.committed().kv.blocks - promised);
+  Decision decision = policy_.decide(times_.speed(), load, situation(observation, demand));
+  predictions_ = std::move(decision.predictions);
+  if (!decision.wanted) {
+    decision.wanted = idle_pages();
+  }
+  if (decision.wanted) {
+    MorphAim aim{.faster_steps = !decision.wanted->for_room && demand.blocks_short <= 0,
+                 .lends_to_embeddings = true};
+    if (aim.faster_steps && now_ns_ >= no_lending_before_ns_) {
+      aim.idle_blocks =
+          std::max<std::int64_t>(0, observation.kv_blocks - observation.kv_blocks_used -
+                                        demand.blocks_wanted - observation.running);
+    }
+    go_towards(*decision.wanted, aim);
+  }
+}
+
+void FormSteering::decide_by_paper(const Observation& observation, const Demand& demand) {
+  paper_.step_done(
+      {.oldest_wait_ns = demand.waiting_since_ns < 0 ? 0 : now_ns_ - demand.waiting_since_ns,
+       .kv_blocks = observation.kv_blocks,
+       .kv_blocks_used = observation.kv_blocks_used,
+       .kv_blocks_wanted = demand.blocks_wanted});
+  if (const auto wanted = policy_.decide(paper_, situation(observation, demand))) {
+    go_towards(*wanted, {});
+  }
+}
+
+void FormSteering::go_towards(const Wanted& wanted, const MorphAim& aim) {
   Result<Morph> morph =
-      plan_with_or_without_embeddings(run_.committed(), wanted->form, config_.bounds, aim);
-  if (!morph.ok()) {
-    hold_back(kFailedNs << std::min(failed_in_a_row_++, kMostDoublings));
-  } else if (after(run_.committed(), *morph) != run_.wanted()) {
-    morph->reason = wanted->reason;
-    run_.retarget(*morph, false, now_ns_);
+      plan_with_or_without_embeddings(run_.committed(), wanted.form, config_.bounds, aim);
+  if (!morph.ok() || after(run_.committed(), *morph) == run_.wanted()) {
+    return;
   }
+  morph->reason = wanted.reason;
+  const bool fresh = !run_.busy();
+  const Form from = run_.committed();
+  run_.retarget(*morph, false, now_ns_);
+  pace_.bytes = fresh ? policy_.seconds(from, run_.wanted(), 1) : 0;
+  pace_.began_ns = now_ns_;
 }
 
-// A morph that was called off or failed may have ended with fewer blocks than there is room for.
-std::optional<Wanted> FormSteering::all_blocks() const {
+// Returns the present form with all KV blocks that fit: a morph that was called off or failed may
+// have ended with fewer.
+std::optional<Wanted> FormSteering::idle_pages() const {
+  if (run_.busy() || run_.committed() == policy_.path().front()) {
+    return std::nullopt;
+  }
   Result<Form> form = form_of({});
-  return form.ok() ? std::optional(Wanted{*std::move(form), "pages lie idle"}) : std::nullopt;
+  return form.ok() && *form != run_.committed()
+             ? std::optional(Wanted{*std::move(form), "pages lie idle", true})
+             : std::nullopt;
 }
 
 WishAnswered FormSteering::on(const WantForm& want) {
@@ -300,14 +345,14 @@ Result<Form> FormSteering::form_of(const FormWish& wish) const {
   return form;
 }
 
-// Nobody may be accepted who could then wait forever: what grows by the policy will grow when it is
-// needed, as far as the policy may go; what only an operator changes might not.
+// Sets what KV requests may need, so that none waits forever: the policy's forms grow when they are
+// needed, as far as the path leads; a form that only an operator changes might not.
 void FormSteering::promise_kv() {
   if (run_.holds()) {
     return;  // the form will change again
   }
   std::int64_t now = run_.committed().kv.blocks;
-  if (run_.busy()) {  // perhaps some are lent
+  if (run_.busy()) {  // some may be lent
     now = std::max(now, kv_before_wish_);
   }
   const std::int64_t released = config_.mode == MorphMode::kOff
@@ -317,10 +362,6 @@ void FormSteering::promise_kv() {
                             released);
 }
 
-bool FormSteering::at_full_precision() const {
-  return equally_precise(run_.reached(), policy_.path().front());
-}
-
 bool FormSteering::at_rest() const {
   return !run_.busy() && run_.committed() == policy_.path().front();
 }
@@ -328,15 +369,15 @@ bool FormSteering::at_rest() const {
 std::optional<TimeNs> FormSteering::next_deadline_ns(bool idle) const {
   std::optional<TimeNs> next_ns;
   if (policy_rules() && !(idle && at_rest())) {
-    next_ns = std::max(not_before_.next_ns, now_ns_ + 1);
+    next_ns = std::max(next_decision_ns_, now_ns_ + 1);
   }
   if (larger_kv_since_ns_ >= 0) {
     const TimeNs give_up_ns =
         std::max(larger_kv_since_ns_ + config_.larger_kv_within_ns, now_ns_ + 1);
     next_ns = std::min(next_ns.value_or(give_up_ns), give_up_ns);
   }
-  if (told_ && ledger_.tokens() != told_tokens_) {  // the last tokens before a quiet time
-    const TimeNs tell_ns = std::max(told_ns_ + kTokensEveryNs, now_ns_ + 1);
+  if (told_.any && ledger_.tokens() != told_.tokens) {  // the last tokens before a quiet time
+    const TimeNs tell_ns = std::max(told_.at_ns + kTokensEveryNs, now_ns_ + 1);
     next_ns = std::min(next_ns.value_or(tell_ns), tell_ns);
   }
   return next_ns;
@@ -349,15 +390,12 @@ std::vector<RequestId> FormSteering::given_up() const {
 }
 
 std::shared_ptr<const FormStatus> FormSteering::status_if_changed() {
-  const bool more_tokens = ledger_.tokens() != told_tokens_ && now_ns_ - told_ns_ >= kTokensEveryNs;
-  if (told_ && run_.changes() == told_changes_ && pinned_ == told_pinned_ && !more_tokens) {
+  const bool more_tokens =
+      ledger_.tokens() != told_.tokens && now_ns_ - told_.at_ns >= kTokensEveryNs;
+  if (told_.any && run_.changes() == told_.changes && pinned_ == told_.pinned && !more_tokens) {
     return nullptr;
   }
-  told_ = true;
-  told_changes_ = run_.changes();
-  told_pinned_ = pinned_;
-  told_tokens_ = ledger_.tokens();
-  told_ns_ = now_ns_;
+  told_ = {true, pinned_, run_.changes(), ledger_.tokens(), now_ns_};
   auto status = std::make_shared<FormStatus>();
   const MorphRun::Totals& totals = run_.totals();
   status->form = run_.reached();
@@ -378,12 +416,8 @@ std::shared_ptr<const FormStatus> FormSteering::status_if_changed() {
   status->failures_total = totals.failures;
   status->remarks_total = totals.remarks;
   status->output_tokens = ledger_.totals();
-  const Signals signals = monitor_.signals(now_ns_);
-  status->load = {.pressed_share = signals.pressed_share,
-                  .queued_share = signals.queued_share,
-                  .expected_wait_ns = signals.now.expected_wait_ns,
-                  .ttft_p95_ns = monitor_.ttft_p95_ns(now_ns_),
-                  .tpot_p95_ns = monitor_.tpot_p95_ns(now_ns_)};
+  status->load = watch_.seen(now_ns_);
+  status->predictions = predictions_;
   status->history = run_.history();
   return status;
 }

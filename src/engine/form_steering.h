@@ -9,12 +9,13 @@
 #include "base/units.h"
 #include "contract/morph.h"
 #include "contract/request.h"
-#include "control/monitor.h"
 #include "control/morph_policy.h"
+#include "control/paper_rule.h"
+#include "engine/load_watch.h"
 #include "engine/morph_config.h"
 #include "engine/morph_run.h"
 #include "engine/precision_ledger.h"
-#include "engine/wait_estimate.h"
+#include "engine/queue_times.h"
 #include "ports/event.h"
 #include "ports/executor.h"
 #include "ports/token_sink.h"
@@ -22,36 +23,37 @@
 
 namespace protean {
 
-// Steers a replica's form: keeps its monitor, asks the policy, answers operators' wishes and runs
-// the morphs that follow. A wish pins the form until it is released, or until its morph fails. Only
-// as much KV is promised to requests as a form can get to that somebody may still ask for.
-// Single-threaded; executor and scheduler outlive it.
+// Steers a replica's form: watches its load, asks the policy, answers operators' wishes and runs
+// the morphs that follow. A wish pins the form until it is released, or until its morph fails.
+// Requests are promised only as much KV as a form has that can still be reached. Single-threaded;
+// executor, scheduler and times outlive it.
 class FormSteering {
  public:
   FormSteering(const MorphConfig& config, const SchedulerConfig& limits, Executor& executor,
-               Scheduler& scheduler);
+               Scheduler& scheduler, QueueTimes& times);
   FormSteering(const FormSteering&) = delete;
   FormSteering& operator=(const FormSteering&) = delete;
 
-  // What happens, in the order in which it does. Times that go back count as the latest.
+  // Sets the time of the events that follow; a time that goes back counts as the latest.
   void at(TimeNs now_ns) { now_ns_ = std::max(now_ns_, now_ns); }
   void on(const MorphReady& ready);
   void on(const MorphDone& done);
   WishAnswered on(const WantForm& want);
+  void arrived(std::int64_t prompt_tokens) { watch_.arrived(now_ns_, prompt_tokens); }
+  StepWork work_of_step(const StepPlan& plan) const { return work_of(plan, config_.bounds.spec); }
   void step_started() { run_.step_started(); }
-  void arrived(std::int64_t prompt_tokens);
-  void computed(int tokens, TimeNs took_ns);
-  void first_token(TimeNs ttft_ns) { monitor_.first_token(now_ns_, ttft_ns); }
-  void next_token(TimeNs tpot_ns) { monitor_.token_time(now_ns_, tpot_ns); }
+  void step_done(TimeNs took_ns);
+  void first_token(TimeNs ttft_ns) { watch_.first_token(now_ns_, ttft_ns); }
+  void next_token(TimeNs tpot_ns) { watch_.next_token(now_ns_, tpot_ns); }
   std::shared_ptr<const std::string> drawn(std::uint32_t tag, PrecisionLedger::Counts& counts) {
     return ledger_.count(tag, counts);
   }
 
-  // Before steps are planned: commits what is ready.
+  // Commits what is ready; called before steps are planned.
   void advance() { advance(false); }
-  // After: what the load is now, and what form that calls for.
-  void observe(const Observation& observation, const WaitEstimate& wait);
-  // No step is in flight, so none waits for blocks that move.
+  // Decides what form the load calls for; called after steps are planned.
+  void observe(const Observation& observation);
+  // Moves any number of blocks; called if no step is in flight that would wait for them.
   void advance_quietly() { advance(true); }
 
   // Keeps the form as it is once a morph that runs has ended. Requires that no wish comes.
@@ -62,24 +64,25 @@ class FormSteering {
   const Form& committed() const { return run_.committed(); }
 
   std::optional<TimeNs> next_deadline_ns(bool idle) const;
-  // Sequences that only a larger KV could hold, and none has come in time.
+  // Returns requests that only a larger KV could hold, if none has come in time.
   std::vector<RequestId> given_up() const;
 
   std::vector<TokensAt> named(const PrecisionLedger::Counts& counts) const {
     return ledger_.named(counts);
   }
-  // Null unless something has changed; tokens alone count once a second.
+  // Returns null unless something has changed; tokens alone count once a second.
   std::shared_ptr<const FormStatus> status_if_changed();
 
  private:
   bool policy_rules() const { return config_.mode != MorphMode::kOff && !pinned_ && !run_.holds(); }
   void advance(bool quiet);
   bool at_rest() const;
-  bool at_full_precision() const;
-  void limit_prompts(const Observation& observation, const WaitEstimate& wait);
-  void decide();
-  std::optional<Wanted> all_blocks() const;
-  void hold_back(TimeNs for_ns) { not_before_.change_ns = now_ns_ + for_ns; }
+  Situation situation(const Observation& observation, const Demand& demand);
+  void decide(const Observation& observation);
+  void decide_by_paper(const Observation& observation, const Demand& demand);
+  void go_towards(const Wanted& wanted, const MorphAim& aim);
+  void learn_pace();
+  std::optional<Wanted> idle_pages() const;
   Status check_precisions(const FormWish& wish) const;
   void give_back_lent();
   Result<Form> form_of(const FormWish& wish) const;
@@ -90,27 +93,37 @@ class FormSteering {
   const MorphConfig config_;
   const std::int64_t largest_kv_blocks_;
   Scheduler& scheduler_;
+  QueueTimes& times_;
   PrecisionLedger ledger_;
   MorphRun run_;
-  Monitor monitor_;
   const MorphPolicy policy_;
-  WaitEstimate full_speed_;  // of steps at the policy's first form
-  LoadSample load_;
+  PaperRule paper_;
+  LoadWatch watch_;
   TimeNs now_ns_ = 0;
-  struct NotBefore {
-    TimeNs next_ns = 0;     // decision: it looks at every sequence
-    TimeNs change_ns = 0;   // after something went wrong
-    TimeNs lending_ns = 0;  // when what was idle was wanted after all
-  } not_before_;
-  TimeNs larger_kv_since_ns_ = -1;  // since then somebody waits for one, -1: nobody
-  int failed_in_a_row_ = 0;
-  std::int64_t kv_before_wish_ = 0;  // of which its morph may lend some until it ends
+  TimeNs next_decision_ns_ = 0;
+  TimeNs no_lending_before_ns_ = 0;  // after idle blocks that were lent were wanted again
+  TimeNs changed_ns_;                // when the form last changed, or a change was called off
+  struct FailedSwap {
+    SwapComponent swap;
+    TimeNs until_ns = 0;
+  };
+  std::vector<FailedSwap> failed_;
+  struct Pace {  // at which variants are read
+    double bytes_per_s = 0;
+    double bytes = 0;  // of the morph under way; 0: not to be learned from
+    TimeNs began_ns = 0;
+  } pace_;
+  std::vector<FormPrediction> predictions_;
+  TimeNs larger_kv_since_ns_ = -1;   // since when a request waits for a larger KV; -1: none does
+  std::int64_t kv_before_wish_ = 0;  // before an operator's morph, which may lend some blocks
   bool pinned_ = false;
-  bool told_ = false;  // a status, at all
-  bool told_pinned_ = false;
-  std::uint64_t told_changes_ = 0;
-  std::int64_t told_tokens_ = 0;
-  TimeNs told_ns_ = 0;
+  struct Told {  // in the latest status
+    bool any = false;
+    bool pinned = false;
+    std::uint64_t changes = 0;
+    std::int64_t tokens = 0;
+    TimeNs at_ns = 0;
+  } told_;
 };
 
 }  // namespace protean

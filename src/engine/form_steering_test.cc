@@ -10,13 +10,10 @@
 namespace protean {
 namespace {
 
+// A policy that lowers layers for a few milliseconds of waiting.
 MorphConfig hasty() {
-  MorphConfig config = morph_for_test(10, MorphMode::kBalanced);
-  config.policy.shortest_step = 1;  // all the way at once
-  config.policy.lowest_share = 1;
-  config.policy.entry_window_ns = 10 * kNsPerMs;
-  config.policy.queue_delay_ns = 5 * kNsPerMs;
-  config.policy.release_window_ns = 50 * kNsPerMs;
+  MorphConfig config = morph_for_test(10, MorphMode::kPerformance);
+  config.policy.ttft_ns = 50 * kNsPerMs;
   config.decide_every_ns = 2 * kNsPerMs;
   config.moves_per_step = 1;
   config.moves_share = 0;
@@ -30,14 +27,11 @@ struct Steering : EngineMorph {
     now_ns = std::max(now_ns, engine.next_deadline_ns().value_or(now_ns) - kNsPerMs);
     send(Tick{});
   }
-  bool any_failure_has(const std::string& words) const {
-    const MorphHistory& history = *sink.form->history;
-    return std::any_of(history.begin(), history.end(), [&](const auto& record) {
-      return record->failure.find(words) != std::string::npos;
-    });
-  }
-  // Six sequences that want 36 blocks, until the form has changed for them.
+  // Six sequences that want 36 blocks, after minutes with one, until the form has changed for them.
   void lower_under_load() {
+    send(Arrival{request(1000, 4, 1)});
+    settle();
+    now_ns += 300 * kNsPerS;
     for (std::uint64_t id = 1; id <= 6; ++id) {
       send(Arrival{request(id, 24, 24)});
     }
@@ -56,7 +50,7 @@ TEST_F(Steering, ABurstIsServedAtLowerPrecisionAndAllComesBack) {
   EXPECT_EQ(engine.next_deadline_ns(), std::nullopt);
   lower_under_load();
   settle();
-  EXPECT_EQ(sink.all<Finished>().size(), 6U);
+  EXPECT_EQ(sink.all<Finished>().size(), 1U + 6U);
   EXPECT_NE(device.form(), morph.start);
   for (int i = 0; i < 10'000 && device.form() != morph.start; ++i) {  // nothing runs any more
     tick();
@@ -66,46 +60,48 @@ TEST_F(Steering, ABurstIsServedAtLowerPrecisionAndAllComesBack) {
   EXPECT_EQ(sink.form->wanted, morph.start);
   EXPECT_GT(sink.form->swaps_down_total, 0);
   EXPECT_EQ(sink.form->swaps_up_total, sink.form->swaps_down_total);
-  EXPECT_NE(sink.form->history->front()->reason.find("blocks are short"), std::string::npos);
+  EXPECT_NE(sink.form->history->front()->reason.find("would be late"), std::string::npos);
   tick();
   EXPECT_EQ(engine.next_deadline_ns(), std::nullopt) << "who is at rest is left alone";
 }
 
-TEST_F(Steering, AShrinkIsCalledOffWhenItsBlocksAreWantedAgain) {
+TEST_F(Steering, AShrinkEndsWhenItsBlocksAreWantedAgain) {
   lower_under_load();
   for (std::uint64_t id = 1; id <= 6; ++id) {
     send(Cancel{RequestId{id}});
   }
   settle();
-  for (std::uint64_t id = 11; id <= 13; ++id) {  // in the newest blocks, which come last
-    send(Arrival{request(id, 8, 56)});
-  }
+  send(Arrival{request(11, 52, 12)});  // in the newest blocks, which come last
   const auto shrinking = [&] {
     return sink.form->wanted.kv.blocks < sink.observation.kv_blocks && device.preparing.empty();
   };
   for (int i = 0; i < 40 && !shrinking(); ++i) {
-    now_ns += 20 * kNsPerMs;
-    end_step();
+    if (!device.preparing.empty()) {
+      ready();
+    } else {
+      now_ns += 10 * kNsPerS;
+      end_step();
+    }
   }
   ASSERT_TRUE(shrinking());
   const std::int64_t before = sink.observation.kv_blocks;
   for (std::uint64_t id = 21; id <= 25; ++id) {
     send(Arrival{request(id, 52, 10)});
   }
-  EXPECT_TRUE(any_failure_has("called off"));
   EXPECT_EQ(sink.form->wanted.kv.blocks, before);
   EXPECT_EQ(sink.form->failures_total, 0);
   settle();
-  EXPECT_EQ(sink.all<Finished>().size(), 6U + 8U);
+  EXPECT_EQ(sink.all<Finished>().size(), 1U + 6U + 6U);
 }
 
-// All layers at the fewest bits would make room for it, but the policy goes half the way.
+// All layers at the fewest bits would make room for it, but the quality floor is above that.
 TEST_F(Steering, ARequestThatThePolicyCanNeverMakeRoomForIsRefusedAtOnce) {
   MorphConfig config = morph;
-  config.policy.lowest_share = 0.5;
-  EngineConfig whole = engine_for_test(config);
+  config.bounds.floor.most_lowered_layers = 1;
+  EngineConfig whole = engine_for_test(morph);
+  whole.morph = config;
   whole.scheduler.max_model_len = 1024;
-  const std::int64_t reachable = form_path(config.bounds, Precision::kW4, 0.5).back().kv.blocks;
+  const std::int64_t reachable = form_path(config.bounds).back().kv.blocks;
   ASSERT_LT(reachable, whole.scheduler.largest_kv_blocks);
   HeldDevice calm(config);
   RecordingSink heard;
@@ -141,15 +137,14 @@ TEST_F(Steering, WhatOnlyALargerKvCouldHoldFailsWhenNoneCanBeHad) {
   EXPECT_NE(heard.all<Finished>()[0].failure.find("larger KV cache"), std::string::npos);
   EXPECT_GE(now_ns, config.larger_kv_within_ns);
   EXPECT_GT(heard.form->failures_total, 2) << "it was tried";
-  EXPECT_LT(heard.form->failures_total, 10) << "at growing intervals";
+  EXPECT_LT(heard.form->failures_total, 80) << "each swap not more often than every two seconds";
   EXPECT_TRUE(alone.idle());
 }
 
-// Many layers, more KV than anybody needs, and bits that make steps faster.
+// Many layers, more KV than requests need, and bits that make steps faster.
 MorphConfig idle_kv(std::int64_t blocks, int moves_per_step) {
-  MorphConfig config = morph_for_test(blocks, MorphMode::kBalanced, 8);
-  config.policy = where_fewer_bits_are_faster(config.policy, 40 * kNsPerMs, true);
-  config.policy.entry_window_ns = 10 * kNsPerMs;
+  MorphConfig config = morph_for_test(blocks, MorphMode::kPerformance, 8);
+  config.policy.ttft_ns = 60 * kNsPerMs;
   config.decide_every_ns = 2 * kNsPerMs;
   config.moves_per_step = moves_per_step;
   config.moves_share = 0;
@@ -179,7 +174,7 @@ struct SteeringWithIdleKv : EngineMorph {
 };
 
 TEST_F(SteeringWithIdleKv, ALoweringForSpeedBorrowsPagesOfIdleBlocksAndGivesThemBack) {
-  arrive(1, 16, 40);
+  arrive(1, 8, 60);
   const std::string shrink = first_logged("prepare KV to ");
   ASSERT_NE(shrink, "");
   EXPECT_LT(std::stoll(shrink.substr(14)), 200);
@@ -194,7 +189,7 @@ TEST_F(SteeringWithIdleKv, ALoweringForSpeedBorrowsPagesOfIdleBlocksAndGivesThem
   settle();
   EXPECT_EQ(layers_at(device.form(), Precision::kW4), 8);
   EXPECT_GT(device.form().kv.blocks, 200);
-  EXPECT_EQ(sink.all<Finished>().size(), 16U);
+  EXPECT_EQ(sink.all<Finished>().size(), 8U);
   EXPECT_EQ(sink.observation.preemptions_total, 0);
 }
 
@@ -203,10 +198,13 @@ struct SteeringWithIdleKvThatStays : SteeringWithIdleKv {
 };
 
 TEST_F(SteeringWithIdleKvThatStays, AreTheyWantedAfterAllLayersAreLoweredWithoutThemAtOnce) {
-  for (std::uint64_t id = 100; id < 105;
-       ++id) {  // so that the last blocks are those handed out next
-    arrive(id, id, 52);
-    settle();
+  // Short answers, whose number makes the last blocks those that are handed out next.
+  for (std::uint64_t id = 100; id < 168; ++id) {
+    arrive(id, id, 12);
+    while (!device.work.empty()) {  // steps take what they cost
+      now_ns += 4 * kNsPerMs;
+      end_step();
+    }
   }
   arrive(1, 20, 20);
   const std::string swap = first_logged("prepare layer");
@@ -223,7 +221,7 @@ TEST_F(SteeringWithIdleKvThatStays, AreTheyWantedAfterAllLayersAreLoweredWithout
   }
   EXPECT_EQ(std::count(device.log.begin(), device.log.end(), swap), 2) << "begun anew";
   settle();
-  EXPECT_EQ(sink.all<Finished>().size(), 5U + 60U);
+  EXPECT_EQ(sink.all<Finished>().size(), 68U + 60U);
 }
 
 TEST_F(Steering, AnOperatorsFormStaysUntilItIsReleased) {

@@ -22,7 +22,7 @@ struct MorphConfig {
   // moves_share of a step's time.
   int moves_per_step = 16;
   double moves_share = 0.03;
-  TimeNs decide_every_ns = 20 * kNsPerMs;  // the least time between two decisions
+  TimeNs decide_every_ns = 100 * kNsPerMs;  // the least time between two decisions
   // The longest step wanted while a morph runs; prompt tokens are limited to keep it.
   TimeNs step_ns_during_morph = kNsPerS / 4;
   // Requests that need a larger KV cache fail if no step of a morph commits for this long.

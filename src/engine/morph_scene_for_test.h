@@ -16,8 +16,9 @@
 namespace protean {
 
 struct EngineMorph : testing::Test {
-  explicit EngineMorph(const MorphConfig& config = morph_for_test(10))
-      : morph(config), device(config), engine(engine_for_test(config), device, sink) {}
+  explicit EngineMorph(const MorphConfig& config = morph_for_test(10),
+                       const StepCost& cost = cost_for_test())
+      : morph(config), device(config), engine(engine_for_test(config, cost), device, sink) {}
 
   void send(auto what) { engine.handle({now_ns += kNsPerMs, std::move(what)}); }
   static Request request(std::uint64_t id, int prompt, int output) {

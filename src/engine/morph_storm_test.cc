@@ -115,9 +115,7 @@ class Storm {
     const int vocab =
         seed % 2 == 0 ? 100 : 300;  // an embedding matrix that needs pages of the KV cache
     MorphConfig config = morph_for_test(9 + seed % 5, modes[seed % 3], 2, vocab);
-    config.policy.entry_window_ns = 20 * kNsPerMs;
-    config.policy.release_window_ns = 40 * kNsPerMs;
-    config.policy.lowest = Precision::kW4;
+    config.policy.ttft_ns = 5 * kNsPerMs;
     config.max_in_flight_swaps = 1 + static_cast<int>(seed % 8);
     config.moves_per_step = 1 + static_cast<int>(seed % 5);
     config.bounds.budget.pages += seed % 40;  // sometimes room to prepare far ahead

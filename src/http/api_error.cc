@@ -113,7 +113,7 @@ std::string error_json(const ApiError& error, ErrorStyle style, std::string_view
 HttpReply error_reply(const ApiError& error, ErrorStyle style, std::string_view request_id) {
   HttpReply reply{.status = error.status, .body = error_json(error, style, request_id)};
   if (error.status == 429 || error.status == 503) {
-    reply.headers.emplace_back("Retry-After", "1");
+    reply.headers.emplace_back("Retry-After", std::to_string(error.retry_after_s));
   }
   if (error.status == 401) {
     reply.headers.emplace_back("WWW-Authenticate", "Bearer");

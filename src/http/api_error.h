@@ -15,8 +15,9 @@ namespace protean {
 struct ApiError {
   int status = 400;
   std::string message;
-  std::string param;  // the field at fault; empty is sent as null
-  std::string code;   // for programs; empty is sent as the status's general code
+  std::string param;      // the field at fault; empty is sent as null
+  std::string code;       // for programs; empty is sent as the status's general code
+  int retry_after_s = 1;  // sent with 429 and 503
 };
 
 // A value read from a request, or why the request is refused.

@@ -80,7 +80,7 @@ EngineConfig engine_config(const ReplicaOptions& options, const ModelSpec& spec)
                         .balance = balance_of(spec)},
           .max_in_flight = steps_in_flight(sizing.form),
           .morph = options.morph,
-          .step_cost = options.step_cost,
+          .step_cost = options.step_cost.is_known() ? options.step_cost : nominal_step_cost(spec),
           .step_precision = options.sizing.step_precision};
 }
 
@@ -100,7 +100,7 @@ EngineConfig wide_engine_config(const ReplicaOptions& options, const ModelSpec& 
   bounds.full.layer_precision = options.morph->bounds.full.layer_precision;
   bounds.full.embeddings = options.morph->bounds.full.embeddings;
   bounds.full.kv.blocks = std::max(form.kv.blocks, kv_blocks_beside(bounds, bounds.full));
-  scheduler.largest_kv_blocks = form_path(bounds, bounds.ladder.back()).back().kv.blocks;
+  scheduler.largest_kv_blocks = form_path(bounds).back().kv.blocks;
   return config;
 }
 

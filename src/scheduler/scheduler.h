@@ -69,6 +69,18 @@ struct Backlog {
   int running = 0;
   int without_place =
       0;  // waiting sequences, the new one included, without room in a step or in KV now
+  std::int64_t context_tokens = 0;    // in KV, of sequences past their prompts
+  std::int64_t drawn_tokens = 0;      // of their answers so far
+  std::int64_t most_left_tokens = 0;  // that all running answers may still get
+};
+
+// What one sequence has and may still need, for predictions.
+struct SequenceNeed {
+  bool has_kv = false;
+  int tokens = 0;   // prompt and answer so far
+  int pending = 0;  // of these, without KV
+  int drawn = 0;    // tokens of the answer
+  int most_drawn = 0;
 };
 
 // The KV blocks that sequences need now.
@@ -223,6 +235,7 @@ class Scheduler {
   Demand demand() const;              // O(1)
   // Returns true if no sequence runs and all that wait need a larger KV.
   bool waits_for_larger_kv() const;
+  std::vector<SequenceNeed> needs() const;   // of all sequences
   std::vector<RequestId> too_large() const;  // waiting requests that need a larger KV
   bool has_too_large() const { return too_large_by_ > 0; }  // the last next_step() met one; O(1)
 
@@ -237,6 +250,8 @@ class Scheduler {
   // be here yet.
   Backlog backlog_before(int priority, TimeNs due_ns, std::int64_t tokens) const;
   Backlog backlog() const;  // before a request that comes last
+
+  double prefix_hit_share() const { return hit_share_; }  // of recent prompts' tokens
 
   bool idle() const { return sequences_.empty(); }
   const SchedulerConfig& config() const { return config_; }

@@ -23,6 +23,10 @@ Backlog Scheduler::backlog_before(int priority, TimeNs due_ns, std::int64_t toke
     backlog.decoding += left <= 1 ? 1 : 0;
     backlog.prompts += left <= 1 ? 0 : 1;
     backlog.tokens += left <= 1 ? 0 : left;
+    backlog.context_tokens += left <= 1 ? sequence->computed : 0;
+    const std::int64_t drawn = std::ssize(sequence->tokens) - sequence->prompt_tokens;
+    backlog.drawn_tokens += left <= 1 ? drawn : 0;
+    backlog.most_left_tokens += sequence->asks.max_tokens - drawn;
   }
   const double missing = 1.0 - hit_share_;
   std::int64_t places = config_.max_num_seqs - std::ssize(running_) - exchange_.kept_places;
@@ -47,6 +51,26 @@ Backlog Scheduler::backlog_before(int priority, TimeNs due_ns, std::int64_t toke
 
 Backlog Scheduler::backlog() const {
   return backlog_before(std::numeric_limits<int>::max(), std::numeric_limits<TimeNs>::max(), 0);
+}
+
+std::vector<SequenceNeed> Scheduler::needs() const {
+  std::vector<SequenceNeed> needs;
+  needs.reserve(sequences_.size());
+  const auto add = [&](const Sequence& sequence, bool has_kv) {
+    const int tokens = static_cast<int>(sequence.tokens.size());
+    needs.push_back({.has_kv = has_kv,
+                     .tokens = tokens,
+                     .pending = sequence.uncomputed(),
+                     .drawn = tokens - sequence.prompt_tokens,
+                     .most_drawn = sequence.asks.max_tokens});
+  };
+  for (const auto& [place, sequence] : running_) {
+    add(*sequence, true);
+  }
+  for (const auto& [place, sequence] : waiting_.places()) {
+    add(*sequence, false);
+  }
+  return needs;
 }
 
 // The last running sequence that must give up its room to `waiting`, if there is one.

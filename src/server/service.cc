@@ -141,7 +141,8 @@ ApiError Service::queue_full() const {
   return {.status = 429,
           .message = fmt::format("{} requests are running or waiting, the most this server takes: "
                                  "try again later",
-                                 outstanding())};
+                                 outstanding()),
+          .retry_after_s = static_cast<int>(1 + sum_of(seen_).expected_wait_ns / kNsPerS)};
 }
 
 void Service::deliver(const OutputBatch& batch) {

@@ -23,12 +23,13 @@ std::int64_t MorphModel::free_pages() const {
   return free;
 }
 
-void MorphModel::prepare(MorphId id, const MorphStep& step) {
+void MorphModel::prepare(MorphId id, const MorphStep& step, TimeNs now_ns) {
   const FormBounds& bounds = config_.bounds;
   const std::int64_t pages = pages_to_prepare(bounds.spec, form_, step, bounds.budget.page_bytes);
   check(pages <= free_pages(), "there are free pages for a prepared step");
   random_ = random_ * 6364136223846793005ULL + 1442695040888963407ULL;
-  const bool fails = static_cast<double>(random_ >> 11) * 0x1.0p-53 < cost_.failure_probability;
+  const bool fails = now_ns < cost_.failing_until_ns ||
+                     static_cast<double>(random_ >> 11) * 0x1.0p-53 < cost_.failure_probability;
   const auto copy_us = [&](const SwapComponent& swap) {
     return static_cast<double>(component_bytes(bounds.spec, swap.component, swap.to)) /
            cost_.copy_bytes_per_us;

@@ -19,6 +19,7 @@ struct MorphCost {
   double step_slowdown = 0;         // share by which a step takes longer that begins during a copy
   double page_us = 2;               // time to attach one page to the KV cache
   double failure_probability = 0;   // share of preparations that fail
+  TimeNs failing_until_ns = 0;      // before this time, every preparation fails
 };
 
 // Models the worker's part of a morph. Prepared steps are copied one after the other while steps
@@ -29,7 +30,7 @@ class MorphModel {
   MorphModel(const MorphConfig& config, const MorphCost& cost, std::uint64_t seed);
 
   // Queues the copy that a step needs.
-  void prepare(MorphId id, const MorphStep& step);
+  void prepare(MorphId id, const MorphStep& step, TimeNs now_ns);
   MorphDone commit(MorphId id);
   void abort(MorphId id);
 

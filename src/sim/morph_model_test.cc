@@ -16,7 +16,7 @@ struct CopyScene {
         model({.bounds = bounds, .start = bounds.full}, cost, 1) {
     copy_us = static_cast<double>(component_bytes(bounds.spec, kSwap.component, kSwap.to)) /
               cost.copy_bytes_per_us;
-    model.prepare(MorphId{1}, kSwap);
+    model.prepare(MorphId{1}, kSwap, 0);
   }
   TimeNs copy_ns(double times = 1) const {
     return std::llround(times * copy_us * static_cast<double>(kNsPerUs));
@@ -54,7 +54,7 @@ TEST(MorphModel, StepsLeaveACopyAShare) {
 
 TEST(MorphModel, CopiesWaitForOneAnotherAndAnAbortedOneForNone) {
   CopyScene scene({.copy_bytes_per_us = 100});
-  scene.model.prepare(MorphId{2}, SwapComponent{1, Component::kMlp, Precision::kW4});
+  scene.model.prepare(MorphId{2}, SwapComponent{1, Component::kMlp, Precision::kW4}, 0);
   scene.model.abort(MorphId{1});
   EXPECT_EQ(scene.model.copied_ns(0, 0), scene.copy_ns());
   EXPECT_EQ(scene.model.take_copied().id, MorphId{2});

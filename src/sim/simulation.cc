@@ -25,6 +25,7 @@ std::uint64_t random_at(std::uint64_t seed, std::uint64_t stream, std::uint64_t 
 
 constexpr TimeNs kNever = std::numeric_limits<TimeNs>::max();
 constexpr std::uint64_t kVocab = 32000;
+constexpr TokenId kStopToken = static_cast<TokenId>(kVocab);
 constexpr std::uint64_t kSharedStream = 0;  // the streams of prompts are request ids, from 1
 constexpr std::uint64_t kCancelStream = ~std::uint64_t{0};
 constexpr std::uint64_t kMigrationStream = kCancelStream - 1;
@@ -68,16 +69,16 @@ class EventHeap {
 // outlive it.
 class ModelledExecutor : public Executor {
  public:
-  ModelledExecutor(const SimulationConfig& config, ReplicaId replica, const TimeNs& now_ns,
-                   EventHeap& heap)
-      : config_(config), replica_(replica), now_ns_(now_ns), heap_(heap) {
+  ModelledExecutor(const SimulationConfig& config, std::span<const TraceRequest> trace,
+                   ReplicaId replica, const TimeNs& now_ns, EventHeap& heap)
+      : config_(config), trace_(trace), replica_(replica), now_ns_(now_ns), heap_(heap) {
     if (config.engine.morph) {
       const auto nth = static_cast<std::uint64_t>(replica.value);
       morphs_.emplace(*config.engine.morph, config.morph_cost, config.seed + nth);
     }
   }
 
-  void prepare(MorphId id, const MorphStep& step) override { morphs_->prepare(id, step); }
+  void prepare(MorphId id, const MorphStep& step) override { morphs_->prepare(id, step, now_ns_); }
   void commit(MorphId id) override {
     heap_.push({std::max(free_ns_, now_ns_), morphs_->commit(id), replica_});
   }
@@ -91,8 +92,7 @@ class ModelledExecutor : public Executor {
     for (const SequenceSlice& slice : plan.slices) {
       if (slice.sample >= 0) {
         const auto index = static_cast<std::size_t>(slice.sample);
-        result.sampled[index] = token_of(config_.seed, kOutputStream + slice.request.value,
-                                         plan.samples[index].position);
+        result.sampled[index] = drawn(slice.request, plan.samples[index].position);
       }
     }
     // Started steps execute one after the other.
@@ -117,6 +117,16 @@ class ModelledExecutor : public Executor {
   Event take_copied() { return {now_ns_, morphs_->take_copied(), replica_}; }
 
  private:
+  // With open answers, returns the stop token after the last token of the trace's answer.
+  TokenId drawn(RequestId request, int position) const {
+    const TraceRequest& traced = trace_[request.value - 1];
+    const std::int64_t prompt =
+        tokens_within(traced.input_tokens, config_.engine.scheduler.max_model_len - 1);
+    const bool ended = config_.open_answers &&
+                       position >= prompt + std::max(traced.output_tokens, std::int64_t{1});
+    return ended ? kStopToken : token_of(config_.seed, kOutputStream + request.value, position);
+  }
+
   double step_us(const StepPlan& plan) const {
     if (!morphs_) {
       return predict_us(config_.step_cost, work_of(plan), config_.engine.step_precision);
@@ -128,6 +138,7 @@ class ModelledExecutor : public Executor {
   }
 
   const SimulationConfig& config_;
+  const std::span<const TraceRequest> trace_;
   const ReplicaId replica_;
   const TimeNs& now_ns_;
   EventHeap& heap_;
@@ -142,6 +153,9 @@ class World : public TokenSink, public KvExchange {
       : config_(config), trace_(trace), fleet_(config.router, members(), *this, this) {}
 
   SimulationReport run() {
+    for (std::size_t i = 0; i < config_.wishes.size(); ++i) {
+      heap_.push({config_.wishes[i].at_ns, WantForm{i + 1, config_.wishes[i].wish}, ReplicaId{0}});
+    }
     while (next_arrival_ < trace_.size() || !heap_.empty() || next_copied_ns() != kNever ||
            (config_.engine.morph && fleet_.next_deadline_ns())) {
       const TimeNs arrival_ns = next_arrival_ns();
@@ -196,10 +210,12 @@ class World : public TokenSink, public KvExchange {
  private:
   std::vector<Member> members() {
     std::vector<Member> all;
+    EngineConfig engine = config_.engine;
+    engine.step_cost = engine.step_cost.is_known() ? engine.step_cost : config_.step_cost;
     for (std::int32_t replica = 0; replica < config_.replicas; ++replica) {
       executors_.push_back(
-          std::make_unique<ModelledExecutor>(config_, ReplicaId{replica}, now_ns_, heap_));
-      all.push_back({config_.engine, executors_.back().get()});
+          std::make_unique<ModelledExecutor>(config_, trace_, ReplicaId{replica}, now_ns_, heap_));
+      all.push_back({engine, executors_.back().get()});
     }
     return all;
   }
@@ -261,7 +277,11 @@ class World : public TokenSink, public KvExchange {
     const int prompt = tokens_within(traced.input_tokens, limit - 1);
     Request request;
     request.id = RequestId{next_arrival_};
-    request.max_tokens = tokens_within(traced.output_tokens, limit - prompt);
+    const int left = limit - prompt;
+    request.max_tokens = config_.open_answers ? left : tokens_within(traced.output_tokens, left);
+    if (config_.open_answers) {
+      request.stop_ids = {kStopToken};
+    }
     if (config_.ttft_slo_ns >= 0) {
       request.deadlines.first_token_ns = now_ns_ + config_.ttft_slo_ns;
     }

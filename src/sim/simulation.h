@@ -16,12 +16,18 @@
 
 namespace protean {
 
+// An operator's wish for replica 0 and when it is sent.
+struct WishAt {
+  TimeNs at_ns = 0;
+  FormWish wish;
+};
+
 struct SimulationConfig {
   EngineConfig engine;  // of each replica
   int replicas = 1;
   RouterPolicy router = RouterPolicy::kFirstToken;
-  StepCost step_cost;
-  std::uint64_t seed = 0;         // seed of prompts, output tokens and cancels
+  StepCost step_cost;      // what steps take; engine.step_cost, if known, is what engines believe
+  std::uint64_t seed = 0;  // seed of prompts, output tokens and cancels
   int shared_prefix_tokens = 0;   // length of the prefix that all prompts share
   TimeNs ttft_slo_ns = -1;        // deadline of each first token after arrival; negative: none
   double cancel_probability = 0;  // share of clients that cancel at a random time of the answer
@@ -33,6 +39,10 @@ struct SimulationConfig {
   // another.
   double migration_probability = 0;
   double block_copy_us = 100;  // time to copy one KV block to another replica
+  // Requests name no max_tokens, so that each may fill the context; a stop token ends the answer
+  // after the trace's number of tokens.
+  bool open_answers = false;
+  std::vector<WishAt> wishes;  // in order of time
   MorphCost morph_cost;        // used if engine.morph is set
 };
 

@@ -238,10 +238,9 @@ struct Replay : testing::Test {
     MorphConfig& morph = config.morph.emplace();
     morph.mode = MorphMode::kBalanced;
     morph.policy = options_for(morph.mode);
-    morph.policy.entry_window_ns = 40;
-    morph.policy.queue_delay_ns = 20;
-    morph.policy.release_window_ns = 200;
+    morph.policy.ttft_ns = 100 * kNsPerMs;
     morph.decide_every_ns = 10;
+    config.step_cost = {.fixed_us = 20'000, .token_us = 100};
     FormBounds& bounds = morph.bounds;
     bounds.spec = checkpoint->spec();
     bounds.full = options.form;
@@ -251,7 +250,7 @@ struct Replay : testing::Test {
     bounds.budget.pages =
         form_pages(bounds.spec, bounds.full, bounds.budget.page_bytes) + bounds.budget.reserve;
     morph.start = bounds.full;
-    config.scheduler.largest_kv_blocks = form_path(bounds, Precision::kW4).back().kv.blocks;
+    config.scheduler.largest_kv_blocks = form_path(bounds).back().kv.blocks;
     options.pages = bounds.budget;
     options.read_component = [this](const ComponentVariant& which, std::span<std::byte> memory,
                                     const Pace& pace) -> Result<std::string> {

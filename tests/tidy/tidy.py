@@ -59,7 +59,6 @@ TODO = re.compile(r"\b(?:TODO|FIXME|XXX|HACK)\b(?!\(#\d+\))")
 # Words whose reader asks "who?" or "of what?", and openings that continue another sentence.
 UNCLEAR = re.compile(r"\b(whoever|somebody|nobody|everybody)\b", re.IGNORECASE)
 NO_SENTENCE = re.compile(r"^//\s*(Of|That)\s")
-NOT_YET_REWRITTEN = ("src/control/", "src/engine/form_steering")  # TODO(#37)
 FOREIGN_WORDS = [
     (re.compile(r"(?<![\w.:}])/(?:work|root|home|Users)/\w"), "a path of one machine"),
     (re.compile(r"\b(?:registry|deb|security|files|index)\.(?:npm|debian|python|crates|yarn)\w*\."),
@@ -176,8 +175,7 @@ class Tidy:
             for offset, comment in enumerate(text.strip("/*").splitlines()):
                 if CODE_IN_COMMENT.match(comment.strip(" /*")):
                     self.report(path, line + offset, "commented-code", "delete it; git remembers")
-        if not path.as_posix().startswith(NOT_YET_REWRITTEN):
-            self.prose(path, source.comments)
+        self.prose(path, source.comments)
 
     def prose(self, path, comments):
         lines = {line for line, _ in comments}

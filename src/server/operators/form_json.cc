@@ -179,6 +179,27 @@ std::optional<ApiError> read_field(const json::key_value_pair& field, int layers
   return std::nullopt;
 }
 
+json::object shown_load(const LoadSeen& load) {
+  return {{"arrivals_per_s", load.arrivals_per_s},
+          {"arrivals_last_s", load.arrivals_last_s},
+          {"arrivals_per_s_most", load.most_arrivals_per_s},
+          {"answer_tokens", load.answer_tokens},
+          {"expected_wait_s", seconds_of(load.expected_wait_ns)},
+          {"ttft_p95_s", seconds_of(load.ttft_p95_ns)},
+          {"tpot_p95_s", seconds_of(load.tpot_p95_ns)}};
+}
+
+json::object shown_prediction(const FormPrediction& form) {
+  return {{"precision", form.precision},
+          {"kv_blocks", form.kv_blocks},
+          {"late", form.late},
+          {"late_most", form.late_most},
+          {"kv_short_blocks", form.kv_short_blocks},
+          {"answer_tokens_per_s", form.answer_tokens_per_s},
+          {"capacity_per_s", form.capacity_per_s},
+          {"kl_nats", form.kl_nats}};
+}
+
 }  // namespace
 
 json::object shown_form(const Form& form) {
@@ -217,6 +238,10 @@ json::array shown_precisions(const std::vector<Precision>& precisions) {
 }
 
 json::object shown_status(const FormStatus& status) {
+  json::array predictions;
+  for (const FormPrediction& form : status.predictions) {
+    predictions.push_back(shown_prediction(form));
+  }
   json::object tokens;
   for (const TokensAt& at : status.output_tokens) {
     tokens[at.precision] = at.tokens;
@@ -238,12 +263,8 @@ json::object shown_status(const FormStatus& status) {
             {"failures", status.failures_total},
             {"remarks", status.remarks_total}}},
           {"output_tokens", std::move(tokens)},
-          {"load",
-           {{"pressed_share", status.load.pressed_share},
-            {"queued_share", status.load.queued_share},
-            {"expected_wait_s", seconds_of(status.load.expected_wait_ns)},
-            {"ttft_p95_s", seconds_of(status.load.ttft_p95_ns)},
-            {"tpot_p95_s", seconds_of(status.load.tpot_p95_ns)}}}};
+          {"load", shown_load(status.load)},
+          {"predictions", std::move(predictions)}};
 }
 
 json::object shown_morph(const Morph& morph) {

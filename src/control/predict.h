@@ -1,0 +1,75 @@
+#pragma once
+
+#include "control/load.h"
+#include "control/step_speed.h"
+#include "cost/step_time.h"
+
+namespace protean {
+
+// The longest time that a prediction looks ahead.
+inline constexpr double kHorizonS = 60;
+
+// What a prediction needs to know of a form, whatever the number of devices.
+struct FormTraits {
+  StepPrecision precision;
+  double kv_blocks = 0;  // of all devices together
+  double kl_nats = 0;    // KL divergence from full precision, for each token
+};
+
+// The way from the form that serves to another.
+struct Course {
+  FormTraits from;
+  FormTraits to;
+  double seconds = 0;  // that the morph takes; 0: `to` serves already
+};
+
+// What holds for every form.
+struct Serving {
+  int most_sequences = 0;
+  int block_tokens = 16;
+  int steps_in_flight = 1;             // each with its share of the sequences
+  double longest_morph_step_s = 0.25;  // of steps while a morph runs
+  double ttft_s = 2;                   // targets
+  double tpot_s = 0;                   // 0: none
+};
+
+struct Prediction {
+  double late = 0;     // requests beyond a target, those included that wait at the end
+  double backlog = 0;  // of these, requests that wait at the end and delay as many later ones
+  double kl_nats = 0;  // lost by all answer tokens
+  double kv_short_blocks = 0;  // at most, of running sequences
+  double answer_tokens_per_s = 0;
+  double capacity_per_s = 0;  // requests that the form carries for ever
+  bool by_kv = false;         // that is limited by KV
+};
+
+// Predicts what becomes of a load if the form goes `course`: until the present rate of arrivals is
+// expected to end and the queue is served, at most for the horizon. Pure, and takes some
+// microseconds. A fluid of requests flows through prompts and decoding in slices of time that grow;
+// each slice computes at the speed, and holds the KV, of the form that serves then. A slice in
+// which answers begin and end is in a steady state. The fluid has no fluctuation of arrivals: the
+// distribution of a reflected Brownian motion, the heavy-traffic limit of queues, adds it.
+Prediction predict(const StepSpeed& speed, const Serving& serving, const Course& course,
+                   const Load& load);
+
+// A form that serves as many requests as it can for ever.
+struct Capacity {
+  double per_s = 0;           // requests
+  double sequences = 0;       // that run then
+  double context_tokens = 0;  // of each of them
+  bool by_room = false;  // limited by KV or the number of sequences, not by the tokens of steps
+  bool by_kv = false;
+};
+Capacity capacity_of(const StepSpeed& speed, const Serving& serving, const FormTraits& form,
+                     const Load& load);
+
+// Returns the probability that a request finds no room where `places` sequences have room and on
+// average `busy` of them would be taken (Erlang's C formula).
+double wait_probability(double places, double busy);
+
+// Returns the probability that a queue waits longer than `beyond_s` at time `at_s`, if it was empty
+// at 0, grows by `drift` (seconds of work for each second; negative: it shrinks) and varies by
+// `variance` (seconds squared for each second).
+double late_probability(double drift, double variance, double beyond_s, double at_s);
+
+}  // namespace protean

@@ -1,0 +1,77 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "base/units.h"
+#include "cost/step_correction.h"
+#include "cost/step_time.h"
+#include "cost/step_work.h"
+
+namespace protean {
+
+// The batch of a step, as far as its time depends on it.
+struct Batch {
+  double decoding = 0;        // sequences that get a token each
+  double context_tokens = 0;  // of all of them, in KV
+  double prompt_tokens = 0;   // computed in addition
+};
+
+// The time of a step of one form as a function of its batch: StepCost with the form's shares and
+// correction. Makes many predictions for one form quick.
+class StepLine {
+ public:
+  StepLine() = default;
+  StepLine(const StepCost& cost, const StepPrecision& precision, double factor);
+
+  double step_s(const Batch& batch) const;
+
+ private:
+  struct Term {
+    LayersCost cost;
+    double share = 0;
+  };
+  StepCost cost_;
+  LogitsCost logits_;
+  std::array<Term, kPrecisions.size()> terms_{};
+  std::size_t count_ = 0;
+  double s_per_us_ = 0;
+};
+
+// Predicts what steps take at any precision: the machine's StepCost, corrected by the steps that it
+// computes. If the cost is not known, predicts 0.
+class StepSpeed {
+ public:
+  StepSpeed(const StepCost& cost, int most_step_tokens)
+      : cost_(cost), most_step_tokens_(most_step_tokens) {}
+
+  void step_done(const StepWork& work, const StepPrecision& precision, TimeNs took_ns);
+
+  StepLine line_of(const StepPrecision& precision) const {
+    return {cost_, precision, correction_.factor(precision.layers)};
+  }
+  double step_s(const StepPrecision& precision, const Batch& batch) const {
+    return line_of(precision).step_s(batch);
+  }
+
+  // Predicts the time to compute so many prompt tokens while `beside` decodes.
+  double prefill_s(const StepPrecision& precision, double prompt_tokens, const Batch& beside) const;
+
+  // Returns how many prompt tokens a step can take within `step_s` while `beside` decodes. If the
+  // decodes alone take more than half of that, prompts get as much time as the decodes.
+  int prompt_tokens_within(const StepPrecision& precision, double step_s,
+                           const Batch& beside) const;
+
+  // Returns how fast a morph reads variants, as far as is known before it has read any.
+  double copy_bytes_per_s() const;
+
+  int most_step_tokens() const { return most_step_tokens_; }
+
+ private:
+  StepCost cost_;
+  int most_step_tokens_;
+  StepCorrection correction_;
+};
+
+}  // namespace protean

@@ -1,0 +1,53 @@
+#include "engine/queue_times.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace protean {
+namespace {
+
+constexpr int kLeastPromptTokens = 16;
+
+Batch decodes_of(const Backlog& backlog) {
+  return {static_cast<double>(backlog.decoding), static_cast<double>(backlog.context_tokens), 0};
+}
+
+TimeNs ns_of(double seconds) {
+  return std::llround(seconds * static_cast<double>(kNsPerS));
+}
+
+}  // namespace
+
+TimeNs QueueTimes::prefill_ns(std::int64_t tokens) const {
+  return ns_of(speed_.prefill_s(precision_, static_cast<double>(tokens), {}));
+}
+
+int QueueTimes::prompt_tokens_within(TimeNs step_ns, const Backlog& beside) const {
+  const double step_s = static_cast<double>(step_ns) / kNsPerS;
+  return std::max(kLeastPromptTokens,
+                  speed_.prompt_tokens_within(precision_, step_s, decodes_of(beside)));
+}
+
+TimeNs QueueTimes::first_token_ns(const Backlog& before, std::int64_t tokens) const {
+  const Batch decodes = decodes_of(before);
+  const auto prefill_s = [&](std::int64_t count) {
+    return speed_.prefill_s(precision_, static_cast<double>(count), decodes);
+  };
+  const double computing_s = prefill_s(before.tokens + tokens);
+  if (before.without_place == 0 || before.running == 0) {
+    return ns_of(computing_s);
+  }
+  // One of the running sequences ends each time that they have drawn what one of them still draws.
+  const auto of_one = [](std::int64_t tokens, int sequences) {
+    return sequences > 0 ? static_cast<int>(tokens / sequences) : 0;
+  };
+  const int drawn = of_one(before.drawn_tokens, before.decoding);
+  const int most = drawn + of_one(before.most_left_tokens, before.running);
+  const double left = lengths_.expected_left(drawn, most);
+  const double step_s =
+      speed_.step_s(precision_, {static_cast<double>(before.running), decodes.context_tokens, 0});
+  const double placed_s = left * step_s / before.running * before.without_place;
+  return ns_of(std::max(computing_s, placed_s + prefill_s(tokens)));
+}
+
+}  // namespace protean

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstdint>
+
+#include "base/units.h"
+#include "control/answer_lengths.h"
+#include "control/step_speed.h"
+#include "scheduler/scheduler.h"
+
+namespace protean {
+
+// Predicts how long requests of a replica wait, from what its steps cost in the present form and
+// how long its answers are. Deadlines, refusals and the length of steps during a morph ask it. If
+// the cost of steps is not known, predicts 0. O(1). Pure.
+class QueueTimes {
+ public:
+  QueueTimes(const StepCost& cost, const StepPrecision& precision, int most_step_tokens)
+      : speed_(cost, most_step_tokens), precision_(precision) {}
+
+  // Sets the precisions of steps planned from now on.
+  void set_precision(const StepPrecision& precision) { precision_ = precision; }
+  const StepPrecision& precision() const { return precision_; }
+
+  void step_done(const StepWork& work, const StepPrecision& precision, TimeNs took_ns) {
+    speed_.step_done(work, precision, took_ns);
+  }
+  void answer_done(int prompt_tokens, int answer_tokens) {
+    lengths_.done(prompt_tokens, answer_tokens);
+  }
+
+  // Predicts the time to compute so many prompt tokens alone.
+  TimeNs prefill_ns(std::int64_t tokens) const;
+
+  // Returns how many prompt tokens a step can take within `step_ns`, at least 16: fewer hardly take
+  // less time.
+  int prompt_tokens_within(TimeNs step_ns, const Backlog& beside) const;
+
+  // Predicts the time to the first token of a request with so many tokens to compute, after
+  // `before`.
+  TimeNs first_token_ns(const Backlog& before, std::int64_t tokens) const;
+
+  const StepSpeed& speed() const { return speed_; }
+  const AnswerLengths& lengths() const { return lengths_; }
+
+ private:
+  StepSpeed speed_;
+  StepPrecision precision_;
+  AnswerLengths lengths_;
+};
+
+}  // namespace protean
