@@ -5,6 +5,7 @@
 #include <cctype>
 #include <cstdlib>
 #include <filesystem>
+#include <map>
 
 #include "apps/help.h"
 #include "base/nearest.h"
@@ -269,13 +270,74 @@ Result<std::vector<std::string>> with_config_file(const CLI::App& root,
   return arguments;
 }
 
+namespace {
+
+// Appends a table of read_tables().
+Status append_flags(const toml::table& table, const CLI::App& app,
+                    std::vector<std::string>& arguments) {
+  for (const auto& [key, value] : table) {
+    std::string flag(key.str());
+    std::replace(flag.begin(), flag.end(), '_', '-');
+    if (!knows(app, flag)) {
+      return make_error(ErrorCode::kInvalidArgument, "line {}: '{}' is no flag of a model: {}",
+                        value.source().begin.line, key.str(),
+                        advice(nearest(flag, flags_of(app)), "protean serve"));
+    }
+    const bool switched_off = value.value_exact<bool>() == false && !knows(app, "no-" + flag);
+    if (Status added = switched_off ? Status() : append_value(flag, value, arguments);
+        !added.ok()) {
+      return added;
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<std::vector<TableArguments>> read_tables(const std::string& flag, const std::string& path,
+                                                const CLI::App& app) {
+  const auto fail = [&](std::string_view why) {
+    return make_error(ErrorCode::kInvalidArgument, "{} {}: {}", flag, path, why);
+  };
+  std::map<std::uint32_t, TableArguments> tables;  // by line; a TOML table sorts its keys
+  try {
+    const toml::table file = toml::parse_file(path);
+    for (const auto& [key, value] : file) {
+      const std::uint32_t line = value.source().begin.line;
+      const toml::table* table = value.as_table();
+      if (table == nullptr) {
+        return fail(
+            fmt::format("line {}: '{}' must be in a table that names a model, such as "
+                        "[story]",
+                        line, key.str()));
+      }
+      TableArguments read{.name = std::string(key.str()), .arguments = {}};
+      if (const Status added = append_flags(*table, app, read.arguments); !added.ok()) {
+        return fail(added.error().message);
+      }
+      tables.emplace(line, std::move(read));
+    }
+  } catch (const toml::parse_error& error) {
+    return fail(fmt::format("line {}: {}", error.source().begin.line, error.description()));
+  }
+  if (tables.empty()) {
+    return fail("there is no table, which a model needs");
+  }
+  std::vector<TableArguments> ordered;
+  for (auto& [line, table] : tables) {
+    ordered.push_back(std::move(table));
+  }
+  return ordered;
+}
+
 void name_environment(CLI::App& app) {
   for (CLI::App* command : app.get_subcommands({})) {
     name_environment(*command);
   }
   for (CLI::Option* option : app.get_options()) {
     const auto& names = option->get_lnames();
-    if (!names.empty() && names.front() != "help") {
+    const bool is_model = takes_model(app) && !names.empty() && names.front() == "model";
+    if (!names.empty() && names.front() != "help" && !is_model) {
       option->envname(environment_name(names.front()));
     }
   }

@@ -15,8 +15,20 @@ namespace protean {
 Result<std::vector<std::string>> with_config_file(const CLI::App& root,
                                                   std::vector<std::string> arguments);
 
+// What a table of a TOML file says, as the arguments of a command.
+struct TableArguments {
+  std::string name;
+  std::vector<std::string> arguments;
+};
+
+// Reads the TOML file that `flag` names: a table for each thing that a command has several of,
+// whose keys are flags of `app` without the dashes. Returns the tables in the order of the file.
+Result<std::vector<TableArguments>> read_tables(const std::string& flag, const std::string& path,
+                                                const CLI::App& app);
+
 // Gives every --flag of `app` and its subcommands the environment variable PROTEAN_FLAG, and
-// documents --config.
+// documents --config. A flag that means what the argument MODEL does has no variable, because
+// services keep MODEL in PROTEAN_MODEL.
 void name_environment(CLI::App& app);
 
 // One line for each variable of `environment` ("NAME=VALUE") that begins with PROTEAN_ and that no

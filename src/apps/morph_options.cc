@@ -215,7 +215,8 @@ void add_morph_options(CLI::App& app, MorphOptions& options) {
 }
 
 Result<ReplicaOptions> choose_replica(ModelOptions model, bool may_morph,
-                                      const MorphOptions& options, const ModelFiles& files) {
+                                      const MorphOptions& options, const ModelFiles& files,
+                                      const Machine& machine) {
   const ModelSpec& spec = files.checkpoint->spec();
   const auto precision = dtype_precision(model.dtype, spec.stored);
   if (!precision.ok()) {
@@ -240,7 +241,7 @@ Result<ReplicaOptions> choose_replica(ModelOptions model, bool may_morph,
   if (may_morph) {
     model.ladder = *lower;
   }
-  const auto sizing = choose_sizing(model, spec, this_machine());
+  const auto sizing = choose_sizing(model, spec, machine);
   if (!sizing.ok()) {
     return sizing.error();
   }

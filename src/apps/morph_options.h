@@ -29,10 +29,11 @@ struct MorphOptions {
 };
 void add_morph_options(CLI::App& app, MorphOptions& options);
 
-// Chooses the size of the replica and, if its form may change, the policy, its bounds and the
-// variants.
+// Chooses the size of the replica for what `machine` has free and, if its form may change, the
+// policy, its bounds and the variants.
 Result<ReplicaOptions> choose_replica(ModelOptions model, bool may_morph,
-                                      const MorphOptions& options, const ModelFiles& files);
+                                      const MorphOptions& options, const ModelFiles& files,
+                                      const Machine& machine);
 
 // Packs all variants that the policy may ask for. Logs a warning if that fails.
 void pack_variants(const ReplicaOptions& replica);

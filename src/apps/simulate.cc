@@ -194,7 +194,8 @@ int run_simulate(SimulateCommand& command) {
   if (!files.ok()) {
     return exit_with(files.error());
   }
-  auto replica = choose_replica(command.model, command.morph.mode != "off", command.morph, *files);
+  auto replica = choose_replica(command.model, command.morph.mode != "off", command.morph, *files,
+                                this_machine());
   if (!replica.ok()) {
     return exit_with(replica.error());
   }

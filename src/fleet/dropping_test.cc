@@ -104,6 +104,7 @@ TEST(Dropping, BurstsAreServedByGroupsThatPartAfterwards) {
     for (const RegroupRecord& record : scene.sink.groups->history) {
       together += record.together ? 1 : 0;
       EXPECT_EQ(record.by, GroupBy::kLayers);
+      EXPECT_EQ(record.failure, "");
     }
     ASSERT_FALSE(testing::Test::HasFailure()) << "seed " << seed;
   }

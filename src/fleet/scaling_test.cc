@@ -105,10 +105,8 @@ TEST(Scaling, RandomLongRequestsAreServedWithoutAnOperator) {
       return static_cast<int>(random() % static_cast<unsigned>(limit));
     };
     const int replicas = seed % 2 == 0 ? 2 : 4;
-    GroupScene scene({.replicas = replicas,
-                      .blocks = 20,
-                      .steps_at_once = 2,
-                      .scale = ScalePolicy::kPaper});
+    GroupScene scene(
+        {.replicas = replicas, .blocks = 20, .steps_at_once = 2, .scale = ScalePolicy::kPaper});
     for (int event = 0; event < 3'000; ++event) {
       const int dice = below(200);
       if (dice < 6) {

@@ -106,6 +106,10 @@ EngineConfig wide_engine_config(const ReplicaOptions& options, const ModelSpec& 
 
 namespace {
 
+// The components that a group's devices hold otherwise after one step. KV of this many layers moves
+// in a few milliseconds (docs/measured.md), less than most steps take.
+constexpr int kHoldsAtOnce = 8;
+
 // Replicas that share a fabric can become groups.
 GroupConfig group_config(const ReplicaOptions& options, const ModelSpec& spec, Workers& workers) {
   if (!may_join(options)) {

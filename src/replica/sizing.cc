@@ -301,10 +301,21 @@ Status size_memory(const ModelOptions& options, const ModelSpec& spec, const Mac
   }
   const std::int64_t pages = std::min(ceil_div(*budget, page_bytes), room / page_bytes);
   sizing.budget = {.page_bytes = page_bytes, .pages = weights + pages, .reserve = reserve};
+  sizing.device_bytes = sizing.budget.pages * page_bytes + fixed.activations;
   const std::int64_t fitting = kv_blocks_beside(spec, form, weights + pages - reserve, page_bytes);
   // A form that can change starts with all blocks that fit, since it returns to this form.
   kv.blocks =
       std::min({options.ladder.empty() ? *budget / block_bytes : fitting, fitting, kMostBlocks});
+  if (kv.blocks < 1) {
+    Form one = form;
+    one.kv.blocks = 1;
+    const std::int64_t least =
+        (form_pages(spec, one, page_bytes) - weight_pages(spec, one, page_bytes)) * page_bytes;
+    return make_error(ErrorCode::kExhausted,
+                      "{} for KV hold not one block of {} tokens, because each layer's keys and "
+                      "values take whole pages: give --kv-cache-memory at least {}",
+                      format_bytes(*budget), kv.block_tokens, size_flag(least));
+  }
   sizing.kv_bytes = kv.blocks * kv_block_bytes(spec, kv);
   sizing.largest_kv_blocks = largest_kv_blocks(sizing, spec, options.ladder);
   return {};

@@ -26,6 +26,7 @@ struct Sizing {
   int max_model_len = 0;
   std::int64_t weight_bytes = 0;
   std::int64_t kv_bytes = 0;
+  std::int64_t device_bytes = 0;  // that each device takes: pages and activations
   std::vector<std::string> warnings;
 };
 

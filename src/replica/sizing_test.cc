@@ -371,6 +371,8 @@ TEST(Sizing, WhatDoesNotFitIsRefusedWithARemedy) {
             std::string::npos);
   EXPECT_NE(message({.kv_cache_memory = "2GiB"}).find("ask for less"), std::string::npos);
   EXPECT_NE(message({.kv_cache_memory = "much"}).find("--kv-cache-memory"), std::string::npos);
+  EXPECT_NE(message({.kv_cache_memory = "1KiB"}).find("not one block of 16 tokens"),
+            std::string::npos);
   EXPECT_NE(message({.dtype = "fp4"}).find("bf16, f32, s24, w8, w4, w3, w8a8, w8a7 or w4a8"),
             std::string::npos);
   EXPECT_NE(message({.max_model_len = "1"}).find("--max-model-len 1"), std::string::npos);

@@ -83,7 +83,7 @@ TEST_F(DialectsTest, CountsTokens) {
 
 TEST_F(DialectsTest, ErrorsOfMessagesHaveAnthropicsForm) {
   const std::vector<std::string> keys{"sesame"};
-  options.service.keys = ApiKeys(keys);
+  options.keys = ApiKeys(keys);
   start();
   const auto ask = [&](const std::string& line, const std::string& key, const std::string& body) {
     Client client(server->port());

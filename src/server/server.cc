@@ -7,6 +7,7 @@
 #include <boost/asio/steady_timer.hpp>
 #include <chrono>
 #include <mutex>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -16,6 +17,7 @@
 #include "http/listener.h"
 #include "http/page_guard.h"
 #include "server/background_work.h"
+#include "server/models.h"
 #include "server/operators/admin.h"
 #include "server/operators/tracer.h"
 
@@ -27,23 +29,28 @@ using boost::system::error_code;
 
 constexpr std::chrono::seconds kLastWords{1};  // for sending errors to streams before closing
 
-// Passes batches from the engine's thread to the io thread.
+// Passes batches from the engines' threads to the io thread.
 class Mailbox {
  public:
+  struct Letter {
+    Service* to;
+    OutputBatch batch;
+  };
+
   // Returns true if the mailbox was empty, so that the reader must be woken.
-  bool put(OutputBatch batch) {
+  bool put(Letter letter) {
     const std::lock_guard lock(mutex_);
-    batches_.push_back(std::move(batch));
-    return batches_.size() == 1;
+    letters_.push_back(std::move(letter));
+    return letters_.size() == 1;
   }
-  std::vector<OutputBatch> take() {
+  std::vector<Letter> take() {
     const std::lock_guard lock(mutex_);
-    return std::exchange(batches_, {});
+    return std::exchange(letters_, {});
   }
 
  private:
   std::mutex mutex_;
-  std::vector<OutputBatch> batches_;
+  std::vector<Letter> letters_;
 };
 
 }  // namespace
@@ -51,18 +58,16 @@ class Mailbox {
 // Everything except the mailbox and the ports' numbers belongs to the io thread.
 class Server::Impl {
  public:
-  Impl(const ServerOptions& options, ServedModel model, MetricsLabels labels,
-       Environment environment, BoundedQueue<Event>& inbox)
+  Impl(const ServerOptions& options, std::vector<HostedModel> models, const std::string& version,
+       Environment environment)
       : options_(options),
-        version_(labels.version),
         clock_(environment.clock),
         random_(environment.random),
-        service_(options.service, std::move(model), std::move(labels),
-                 with_aside(std::move(environment)), inbox),
+        hosts_(hosts(std::move(models), version, with_aside(std::move(environment)))),
+        models_(services(), options.keys),
         bodies_(options.http.max_inflight_body_bytes),
-        admin_(service_,
-               {.keys = options.admin.keys, .version = version_, .drain = [this] { stop(); }}),
-        public_(io_, {.handler = service_,
+        admin_(models_, {.keys = options.admin.keys, .drain = [this] { stop(); }}),
+        public_(io_, {.handler = models_,
                       .limits = options_.http,
                       .random = random_,
                       .cors = cors_,
@@ -87,9 +92,27 @@ class Server::Impl {
   void set_ready();
   void stop();
   void reload_tls();
-  void emit(OutputBatch batch);
+  TokenSink& sink(std::size_t model) { return *hosts_.at(model); }
 
  private:
+  // The service of a model, and where its engines emit.
+  struct Host final : TokenSink {
+    Host(Impl& to, HostedModel hosted, const std::string& version, const Environment& environment)
+        : impl(to),
+          service(hosted.limits, hosted.model,
+                  {.model_name = hosted.model.names.front(), .version = version}, environment,
+                  hosted.inbox) {}
+    void emit(OutputBatch batch) override { impl.post({&service, std::move(batch)}); }
+
+    Impl& impl;
+    Service service;
+  };
+
+  std::vector<std::unique_ptr<Host>> hosts(std::vector<HostedModel> models,
+                                           const std::string& version,
+                                           const Environment& environment);
+  std::vector<Service*> services() const;
+  void post(Mailbox::Letter letter);
   Status listen_public();
   Status listen_admin();
   Status start_tracing();
@@ -103,10 +126,10 @@ class Server::Impl {
   void await_watch_due();
 
   const ServerOptions options_;
-  const std::string version_;
   const Clock clock_;
   const RandomSource random_;
-  Service service_;
+  std::vector<std::unique_ptr<Host>> hosts_;  // of each model
+  Models models_;
   Mailbox mailbox_;
   asio::io_context io_{1};
   Cors cors_;        // fixed by listen()
@@ -131,6 +154,23 @@ Environment Server::Impl::with_aside(Environment environment) {
     return background_.try_run(std::move(job));
   };
   return environment;
+}
+
+std::vector<std::unique_ptr<Server::Impl::Host>> Server::Impl::hosts(
+    std::vector<HostedModel> models, const std::string& version, const Environment& environment) {
+  std::vector<std::unique_ptr<Host>> made;
+  for (HostedModel& model : models) {
+    made.push_back(std::make_unique<Host>(*this, std::move(model), version, environment));
+  }
+  return made;
+}
+
+std::vector<Service*> Server::Impl::services() const {
+  std::vector<Service*> all;
+  for (const auto& host : hosts_) {
+    all.push_back(&host->service);
+  }
+  return all;
 }
 
 Status Server::Impl::listen() {
@@ -159,7 +199,7 @@ Status Server::Impl::listen_public() {
     return cors.error();
   }
   cors_ = *std::move(cors);
-  if (options_.service.keys.empty()) {
+  if (options_.keys.empty()) {
     std::vector<std::string> names;
     for (const std::string& name : options_.allowed_hosts) {
       names.emplace_back(host_of(name));
@@ -176,7 +216,7 @@ Status Server::Impl::listen_public() {
   if (Status listening = public_.listen(options_.host, options_.port, "--port"); !listening.ok()) {
     return listening;
   }
-  if (options_.service.keys.empty() && !is_loopback(options_.host)) {
+  if (options_.keys.empty() && !is_loopback(options_.host)) {
     log::warning(
         "--host {} can be reached from other machines, and without an --api-key anyone there may "
         "use this server",
@@ -213,14 +253,16 @@ Status Server::Impl::start_tracing() {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   tracer_ = std::make_unique<Tracer>(Tracer::Setting{
       .endpoint = *endpoint,
-      .version = version_,
+      .version = models_.services().front()->version(),
       .unix_offset_ns =
           std::chrono::duration_cast<std::chrono::nanoseconds>(now).count() - clock_(),
       .random = random_});
-  service_.on_answered = [this](const AnswerRecord& record) {
-    log_answer(record);
-    tracer_->add(record);
-  };
+  for (Service* service : models_.services()) {
+    service->on_answered = [this](const AnswerRecord& record) {
+      log_answer(record);
+      tracer_->add(record);
+    };
+  }
   return {};
 }
 
@@ -253,15 +295,15 @@ void Server::Impl::reload_tls() {
 
 void Server::Impl::set_ready() {
   asio::post(io_, [this] {
-    if (service_.state() == ServerState::kLoading) {
-      service_.set_state(ServerState::kReady);
+    if (models_.state() == ServerState::kLoading) {
+      models_.set_state(ServerState::kReady);
     }
   });
 }
 
 void Server::Impl::stop() {
   asio::post(io_, [this] {
-    if (service_.state() == ServerState::kDraining) {
+    if (models_.state() == ServerState::kDraining) {
       cut_answers();
     } else {
       begin_drain();
@@ -270,7 +312,7 @@ void Server::Impl::stop() {
 }
 
 void Server::Impl::begin_drain() {
-  service_.set_state(ServerState::kDraining);
+  models_.set_state(ServerState::kDraining);
   public_.close_receiving();
   drain_.expires_after(std::chrono::milliseconds(options_.drain_timeout_ms));
   drain_.async_wait([this](const error_code& ec) {
@@ -282,7 +324,9 @@ void Server::Impl::begin_drain() {
 }
 
 void Server::Impl::cut_answers() {
-  service_.cancel_all({.status = 503, .message = "the server is shutting down"});
+  for (Service* service : models_.services()) {
+    service->cancel_all({.status = 503, .message = "the server is shutting down"});
+  }
   drain_.expires_after(kLastWords);
   drain_.async_wait([this](const error_code& ec) {
     if (!ec) {
@@ -293,7 +337,7 @@ void Server::Impl::cut_answers() {
 }
 
 void Server::Impl::close_when_drained() {
-  if (service_.state() == ServerState::kDraining && !public_.busy() && !operators_.busy()) {
+  if (models_.state() == ServerState::kDraining && !public_.busy() && !operators_.busy()) {
     close_all();
   }
 }
@@ -306,38 +350,43 @@ void Server::Impl::close_all() {
   operators_.close();
 }
 
-void Server::Impl::emit(OutputBatch batch) {
-  if (mailbox_.put(std::move(batch))) {
+void Server::Impl::post(Mailbox::Letter letter) {
+  if (mailbox_.put(std::move(letter))) {
     asio::post(io_, [this] { deliver(); });
   }
 }
 
 void Server::Impl::deliver() {
-  for (const OutputBatch& batch : mailbox_.take()) {
-    service_.deliver(batch);
+  for (const Mailbox::Letter& letter : mailbox_.take()) {
+    letter.to->deliver(letter.batch);
   }
   await_watch_due();
 }
 
 // The timer's expiry is in the future while it is awaited.
 void Server::Impl::await_watch_due() {
-  const auto due_ns = service_.watch_due_ns();
+  std::optional<TimeNs> due_ns;
+  for (const Service* service : models_.services()) {
+    const auto next_ns = service->watch_due_ns();
+    due_ns = due_ns && next_ns ? std::min(*due_ns, *next_ns) : next_ns ? next_ns : due_ns;
+  }
   if (!due_ns || watch_.expiry() > std::chrono::steady_clock::now()) {
     return;
   }
   watch_.expires_after(std::chrono::nanoseconds(std::max<TimeNs>(*due_ns - clock_(), 0)));
   watch_.async_wait([this](const error_code& ec) {
     if (!ec) {
-      service_.pass_time();
+      for (Service* service : models_.services()) {
+        service->pass_time();
+      }
       await_watch_due();
     }
   });
 }
 
-Server::Server(const ServerOptions& options, ServedModel model, MetricsLabels labels,
-               Environment environment, BoundedQueue<Event>& inbox)
-    : impl_(std::make_unique<Impl>(options, std::move(model), std::move(labels),
-                                   std::move(environment), inbox)) {}
+Server::Server(const ServerOptions& options, std::vector<HostedModel> models,
+               const std::string& version, Environment environment)
+    : impl_(std::make_unique<Impl>(options, std::move(models), version, std::move(environment))) {}
 Server::~Server() = default;
 
 Status Server::listen() {
@@ -361,8 +410,8 @@ void Server::stop() {
 void Server::reload_tls() {
   impl_->reload_tls();
 }
-void Server::emit(OutputBatch batch) {
-  impl_->emit(std::move(batch));
+TokenSink& Server::sink(std::size_t model) {
+  return impl_->sink(model);
 }
 
 }  // namespace protean

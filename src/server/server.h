@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <string>
@@ -12,7 +13,6 @@
 #include "ports/event.h"
 #include "ports/token_sink.h"
 #include "server/answer/served_model.h"
-#include "server/operators/metrics.h"
 #include "server/service.h"
 
 namespace protean {
@@ -43,16 +43,25 @@ struct ServerOptions {
   std::string otlp_endpoint;  // of a collector of traces; empty: traces are not sent
   Heartbeat heartbeat;
   HttpLimits http;
-  ServiceLimits service;
+  ApiKeys keys;  // of the public port; empty: none is needed
+};
+
+// A model of a server: how clients see it, how many requests it takes, and the inbox of its
+// engines, which outlives the server.
+struct HostedModel {
+  ServedModel model;
+  ServiceLimits limits;
+  BoundedQueue<Event>& inbox;
 };
 
 // The HTTP server. run() serves on the calling thread, which becomes the io thread. Begins in the
-// state "loading", in which it listens but answers 503. Outlives the engine that emits into it.
-class Server final : public TokenSink {
+// state "loading", in which it listens but answers 503. Outlives the engines that emit into it.
+class Server {
  public:
-  Server(const ServerOptions& options, ServedModel model, MetricsLabels labels,
-         Environment environment, BoundedQueue<Event>& inbox);
-  ~Server() override;
+  // `models` has at least one. `version` is the program's.
+  Server(const ServerOptions& options, std::vector<HostedModel> models, const std::string& version,
+         Environment environment);
+  ~Server();
 
   Status listen();
   int port() const;  // valid after listen()
@@ -69,8 +78,8 @@ class Server final : public TokenSink {
   // logs that and keeps the former ones.
   void reload_tls();
 
-  // Called from the engine's thread. Hands the batch to the io thread and returns.
-  void emit(OutputBatch batch) override;
+  // Returns where the engines of a model emit: from their thread, which it does not hold up.
+  TokenSink& sink(std::size_t model);
 
  private:
   class Impl;

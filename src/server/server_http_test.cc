@@ -173,7 +173,7 @@ TEST_F(ServerHttpTest, BodiesInFlightAreBoundedTogether) {
 
 TEST_F(ServerHttpTest, KeysOpenTheApiByEitherHeader) {
   const std::vector<std::string> keys{"first-key", "second-key"};
-  options.service.keys = ApiKeys(keys);
+  options.keys = ApiKeys(keys);
   start();
   const auto ask = [&](const std::string& headers) {
     Client client(server->port());
@@ -234,7 +234,7 @@ TEST_F(ServerHttpTest, WithoutKeysForeignPagesAndNamesAreRefused) {
 }
 
 TEST_F(ServerHttpTest, WithKeysPagesAndNamesAreNotChecked) {
-  options.service.keys = ApiKeys(std::vector<std::string>{"key"});
+  options.keys = ApiKeys(std::vector<std::string>{"key"});
   start();
   Client client(server->port());
   client.send(

@@ -168,7 +168,7 @@ TEST_F(ServerTest, RefusalsOfTheEngineKeepTheirStatus) {
 }
 
 TEST_F(ServerTest, RequestsBeyondTheLimitGet429) {
-  options.service.max_outstanding = 2;
+  limits.max_outstanding = 2;
   start();
   engine->stall_after(0);
   Client first(server->port());
@@ -347,10 +347,10 @@ TEST_F(ServerTest, EmptyHostIsRefused) {
   options.host = "";
   server = std::make_unique<Server>(
       options,
-      ServedModel{.names = {"x"}, .tokenizer = &tokenizer, .chat_template = &chat_template},
-      MetricsLabels{},
-      Environment{.clock = steady_ns, .unix_time_s = [] { return std::int64_t{1}; }, .random = {}},
-      inbox);
+      std::vector<HostedModel>{
+          {{.names = {"x"}, .tokenizer = &tokenizer, .chat_template = &chat_template}, {}, inbox}},
+      "",
+      Environment{.clock = steady_ns, .unix_time_s = [] { return std::int64_t{1}; }, .random = {}});
   const Status listening = server->listen();
   ASSERT_FALSE(listening.ok());
   EXPECT_EQ(listening.error().code, ErrorCode::kInvalidArgument);
@@ -362,10 +362,12 @@ TEST_F(ServerTest, TakenPortIsAnError) {
   ServerOptions same = options;
   same.port = server->port();
   BoundedQueue<Event> other_inbox(1);
-  Server second(same, {.names = {"x"}, .tokenizer = &tokenizer, .chat_template = &chat_template},
-                {},
-                {.clock = steady_ns, .unix_time_s = [] { return std::int64_t{1}; }, .random = {}},
-                other_inbox);
+  Server second(same,
+                {{{.names = {"x"}, .tokenizer = &tokenizer, .chat_template = &chat_template},
+                  {},
+                  other_inbox}},
+                "",
+                {.clock = steady_ns, .unix_time_s = [] { return std::int64_t{1}; }, .random = {}});
   const Status listening = second.listen();
   ASSERT_FALSE(listening.ok());
   EXPECT_NE(listening.error().message.find("is taken"), std::string::npos);
@@ -375,12 +377,12 @@ TEST_F(ServerTest, LoadingAnswers503UntilReady) {
   options.port = 0;
   server = std::make_unique<Server>(
       options,
-      ServedModel{.names = {"x"}, .tokenizer = &tokenizer, .chat_template = &chat_template},
-      MetricsLabels{},
+      std::vector<HostedModel>{
+          {{.names = {"x"}, .tokenizer = &tokenizer, .chat_template = &chat_template}, {}, inbox}},
+      "",
       Environment{.clock = steady_ns,
                   .unix_time_s = [] { return std::int64_t{1}; },
-                  .random = [] { return std::uint64_t{1}; }},
-      inbox);
+                  .random = [] { return std::uint64_t{1}; }});
   ASSERT_TRUE(server->listen().ok());
   thread = std::thread([this] { server->run(); });
   expect_error(get("/health"), 503);

@@ -1,6 +1,6 @@
 #include "server/service.h"
 
-#include <fmt/chrono.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
@@ -18,17 +18,12 @@
 #include "server/openai/embedding_call.h"
 #include "server/openai/openai_answer.h"
 #include "server/operators/form_json.h"
-#include "server/page/page.h"
 #include "server/responses/responses_call.h"
 
 namespace protean {
 namespace {
 
 namespace json = boost::json;
-
-HttpReply json_reply(const json::object& body) {
-  return {.body = json::serialize(body)};
-}
 
 constexpr ReplicaId kWatched{0};  // the replica whose form the dashboard shows
 
@@ -37,18 +32,6 @@ ServedModel with_text_limit(ServedModel model) {
     model.max_text_bytes = most_text_bytes(*model.tokenizer, model.max_model_len);
   }
   return model;
-}
-
-HttpReply no_such_path(const HttpCall& call) {
-  return error_reply(
-      {.status = 404, .message = fmt::format("there is nothing at {}", printable(call.target))});
-}
-
-ApiError not_ready(ServerState state) {
-  return {.status = 503,
-          .message = state == ServerState::kLoading
-                         ? "the model is being loaded: try again later"
-                         : "the server is shutting down: send requests elsewhere"};
 }
 
 }  // namespace
@@ -87,53 +70,7 @@ Service::Service(ServiceLimits limits, ServedModel model, MetricsLabels labels,
   feed_.state(state_json(kWatched), form(kWatched), now_ns());
 }
 
-std::optional<HttpReply> Service::refuse_early(const HttpCall& call) const {
-  const RouteMatch match = match_route(call.target);
-  if (match.route == Route::kNone) {
-    return no_such_path(call);
-  }
-  if (call.method == "OPTIONS") {
-    return HttpReply{
-        .status = 204, .content_type = "", .headers = {{"Allow", std::string(match.allow)}}};
-  }
-  if (!match.allows(call.method)) {
-    HttpReply reply =
-        error_reply({.status = 405,
-                     .message = fmt::format("{} does not allow {}, only {}", match.pattern,
-                                            printable(call.method), match.allow)},
-                    match.errors, call.request_id);
-    reply.headers.emplace_back("Allow", match.allow);
-    return reply;
-  }
-  if (match.needs_key && !limits_.keys.admit(call)) {
-    return error_reply({.status = 401,
-                        .message = "the API key is missing or wrong: send it as Authorization: "
-                                   "Bearer KEY or as x-api-key: KEY"},
-                       match.errors, call.request_id);
-  }
-  if (match.needs_key && state_ != ServerState::kReady) {
-    return error_reply(not_ready(state_), match.errors, call.request_id);
-  }
-  if (!call.content_encoding.empty() && call.content_encoding != "identity") {
-    return error_reply({.status = 415,
-                        .message = fmt::format("the content encoding {} is not supported: send the "
-                                               "body as it is",
-                                               printable(call.content_encoding))},
-                       match.errors, call.request_id);
-  }
-  return std::nullopt;
-}
-
 Service::Answer Service::handle(const HttpCall& call) {
-  try {
-    return answer(call);
-  } catch (const std::exception&) {
-    return error_reply(error_of_current_exception(), match_route(call.target).errors,
-                       call.request_id);
-  }
-}
-
-Service::Answer Service::answer(const HttpCall& call) {
   const RouteMatch match = match_route(call.target);
   switch (match.route) {
     case Route::kChat:
@@ -152,79 +89,12 @@ Service::Answer Service::answer(const HttpCall& call) {
       return convert(call, read_tokenize_call);
     case Route::kDetokenize:
       return convert(call, read_detokenize_call);
-    case Route::kLoad:
-      return json_reply({{"server_load", outstanding()}});
-    case Route::kModels:
-      return models_reply();
-    case Route::kModel:
-      return model_reply(match.argument);
-    case Route::kHealth:
-    case Route::kPing:
-      return health_reply();
-    case Route::kVersion:
-      return json_reply({{"version", version_}});
-    case Route::kMetrics:
-      return HttpReply{.content_type = "text/plain; version=0.0.4; charset=utf-8",
-                       .body = metrics_.text()};
-    case Route::kPage: {
-      std::optional<HttpReply> file = page_reply(Page::kChat, match.argument, call);
-      return file ? *std::move(file) : no_such_path(call);
-    }
     case Route::kOllama:
       return answer_ollama(match.pattern, call);
-    case Route::kAny:
-    case Route::kNone:
-      break;
+    default:
+      check(false, "calls that concern all models are not given to one");
+      return HttpReply{};
   }
-  check(false, "refuse_early lets no unknown path pass");
-  return HttpReply{};
-}
-
-namespace {
-
-// Returns a model's description with the fields that OpenAI's and Anthropic's clients read.
-json::object model_object(const std::string& name, const ServedModel& model, std::int64_t created) {
-  return {{"id", name},
-          {"type", "model"},
-          {"display_name", name},
-          {"created_at", fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(created))},
-          {"object", "model"},
-          {"created", created},
-          {"owned_by", "protean"},
-          {"root", model.names.front()},
-          {"parent", nullptr},
-          {"max_model_len", model.max_model_len},
-          {"embedding_size", model.embedding_size},
-          {"embedding_pooling", model.pooling == Pooling::kLast ? "last" : "mean"},
-          {"permission", json::array()}};
-}
-
-}  // namespace
-
-HttpReply Service::models_reply() const {
-  json::array data;
-  for (const std::string& name : model_.names) {
-    data.push_back(model_object(name, model_, created_s_));
-  }
-  return json_reply({{"object", "list"},
-                     {"data", std::move(data)},
-                     {"has_more", false},
-                     {"first_id", model_.names.front()},
-                     {"last_id", model_.names.back()}});
-}
-
-HttpReply Service::model_reply(const std::string& id) const {
-  if (std::find(model_.names.begin(), model_.names.end(), id) == model_.names.end()) {
-    return error_reply(unknown_model(printable(id)));  // a path may not be UTF-8
-  }
-  return json_reply(model_object(id, model_, created_s_));
-}
-
-HttpReply Service::health_reply() const {
-  if (state_ != ServerState::kReady) {
-    return error_reply(not_ready(state_));
-  }
-  return json_reply({{"status", "ok"}});
 }
 
 Checked<std::string> Service::served_name(const std::string& asked) const {
@@ -232,15 +102,15 @@ Checked<std::string> Service::served_name(const std::string& asked) const {
     return model_.names.front();
   }
   if (std::find(model_.names.begin(), model_.names.end(), asked) == model_.names.end()) {
-    return unknown_model(excerpt(asked));
+    return unknown_model(excerpt(asked), model_.names);
   }
   return asked;
 }
 
-ApiError Service::unknown_model(const std::string& shown) const {
+ApiError unknown_model(std::string_view shown, const std::vector<std::string>& names) {
   return {.status = 404,
           .message = fmt::format("the model \"{}\" does not exist here, this server has \"{}\"",
-                                 shown, fmt::join(model_.names, "\", \"")),
+                                 shown, fmt::join(names, "\", \"")),
           .param = "model",
           .code = "model_not_found"};
 }
@@ -382,7 +252,7 @@ void Service::record(const Finished& finished, ReplicaId replica, const Live& li
 void Service::set_state(ServerState state) {
   state_ = state;
   feed_.state(state_json(kWatched), form(kWatched), now_ns());
-  if (draining()) {  // a stream would keep the server from ending
+  if (state == ServerState::kDraining) {  // a stream would keep the server from ending
     feed_.end();
   }
 }
@@ -436,20 +306,12 @@ void Service::cancel_unwanted(const Generation& generation) {
   }
 }
 
-ErrorStyle Service::error_style(const HttpCall& call) const {
-  return match_route(call.target).errors;
-}
-
-bool Service::routine(const HttpCall& call) const {
-  return !match_route(call.target).needs_key;
-}
-
-void Service::count(const HttpCall& call, int status) {
-  constexpr std::array kMethods{"GET", "HEAD", "POST", "OPTIONS", "PUT", "DELETE", "PATCH"};
-  const bool known = std::find(kMethods.begin(), kMethods.end(), call.method) != kMethods.end();
-  const RouteMatch match = match_route(call.target);
-  metrics_.http(known ? call.method : "other", match.route == Route::kNone ? "none" : match.pattern,
-                status);
+std::string Service::metrics_text(const std::vector<Service*>& services) {
+  std::vector<const Metrics*> all;
+  for (const Service* service : services) {
+    all.push_back(&service->metrics_);
+  }
+  return exposition(all);
 }
 
 }  // namespace protean

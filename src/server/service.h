@@ -30,7 +30,6 @@ namespace protean {
 
 struct ServiceLimits {
   int max_outstanding = 1024;  // requests running and waiting at once; beyond, 429
-  ApiKeys keys;                // empty: /v1 needs no key
 };
 
 // The sources of time, randomness and background threads.
@@ -45,26 +44,34 @@ struct Environment {
 
 enum class ServerState { kLoading, kReady, kDraining };
 
-// Answers the calls of the public port: the HTTP API on one side, the engine's inbox and outputs on
-// the other. Holds the requests in flight. Belongs to the io thread; the inbox outlives it.
-class Service final : public HttpHandler {
+// Answers the calls that name one model: the HTTP API on one side, the inbox and outputs of the
+// model's engines on the other. Holds the requests in flight. Belongs to the io thread; the inbox
+// outlives it.
+class Service {
  public:
+  using Answer = HttpHandler::Answer;
+
   Service(ServiceLimits limits, ServedModel model, MetricsLabels labels, Environment environment,
           BoundedQueue<Event>& inbox);
 
-  std::optional<HttpReply> refuse_early(const HttpCall& call) const override;
-  // Answers 503 if the call needs more memory than there is, and 500 if it meets a bug.
-  Answer handle(const HttpCall& call) override;
+  // Answers a call that Models::refuse_early() let pass. Throws if memory is short.
+  Answer handle(const HttpCall& call);
   // Takes the engine's outputs, then calls on_change of every generation that they concern.
   void deliver(const OutputBatch& batch);
   void cancel_all(const ApiError& why);
 
-  ErrorStyle error_style(const HttpCall& call) const override;
-  bool routine(const HttpCall& call) const override;
-  void count(const HttpCall& call, int status) override;
-  bool draining() const override { return state_ == ServerState::kDraining; }
+  // Counts an HTTP request of the server. `handler` is the pattern of its route.
+  void count(std::string_view method, std::string_view handler, int status) {
+    metrics_.http(method, handler, status);
+  }
+  // Returns the metrics of all these services in Prometheus' text format.
+  static std::string metrics_text(const std::vector<Service*>& services);
   void set_state(ServerState state);
   ServerState state() const { return state_; }
+  const ServedModel& model() const { return model_; }
+  const std::string& version() const { return version_; }
+  std::int64_t created_s() const { return created_s_; }
+  std::int64_t outstanding() const;  // requests that are being prepared, wait or run
   // The state and form of a replica from 0 to replicas() - 1.
   int replicas() const { return model_.replicas; }
   const Observation& last_seen(ReplicaId replica) const { return seen_[index(replica)]; }
@@ -84,7 +91,9 @@ class Service final : public HttpHandler {
   boost::json::object state_json(ReplicaId replica) const;
 
   // Streams the state and its changes to an operator, as LiveFeed does.
-  std::shared_ptr<GrowingAnswer> watch() { return feed_.watch(now_ns(), draining()); }
+  std::shared_ptr<GrowingAnswer> watch() {
+    return feed_.watch(now_ns(), state_ == ServerState::kDraining);
+  }
   // Returns LiveFeed's recording of the last `minutes`.
   std::string recording(double minutes) const;
   // Time has passed; watch_due_ns() says when that is to be told.
@@ -108,7 +117,6 @@ class Service final : public HttpHandler {
   using LiveMap = std::unordered_map<RequestId, Live>;
 
   static std::size_t index(ReplicaId replica) { return static_cast<std::size_t>(replica.value); }
-  Answer answer(const HttpCall& call);
   Answer answer_ollama(std::string_view path, const HttpCall& call);
   // When a request was received, and its deadlines.
   struct Timing {
@@ -116,9 +124,6 @@ class Service final : public HttpHandler {
     Deadlines deadlines;
   };
 
-  HttpReply models_reply() const;
-  HttpReply model_reply(const std::string& id) const;
-  HttpReply health_reply() const;
   // Runs on the io thread after the slow work on another thread, and gives the answer.
   using Finish = std::function<Answer(const HttpCall& call)>;
   Answer answer_later(const HttpCall& call, std::function<Finish(const HttpCall& call)> slow);
@@ -135,7 +140,6 @@ class Service final : public HttpHandler {
   Answer convert(const HttpCall& call, ParseText parse);
   HttpReply converted(const HttpCall& call, ParseText parse) const;  // runs on any thread
   static void notify(const Generation& generation);
-  std::int64_t outstanding() const;
   Checked<std::string> served_name(const std::string& asked) const;
   void on(const Accepted& accepted, const OutputBatch& batch);
   void on(const Refused& refused, const OutputBatch& batch);
@@ -152,7 +156,6 @@ class Service final : public HttpHandler {
   void cancel_unwanted(const Generation& generation);
   Live* touch(RequestId request);
   std::optional<ApiError> refuse_count(std::int64_t choices) const;
-  ApiError unknown_model(const std::string& shown) const;
   ApiError queue_full() const;
 
   const ServiceLimits limits_;
@@ -175,6 +178,9 @@ class Service final : public HttpHandler {
   std::unordered_map<std::uint64_t, std::shared_ptr<PendingReply>> wishes_;
   std::uint64_t last_wish_ = 0;
 };
+
+// Returns the error for a model that is not among `names`. `shown` is its name as UTF-8.
+ApiError unknown_model(std::string_view shown, const std::vector<std::string>& names);
 
 // Returns the error that a client gets for the exception being handled: 503 for lack of memory. Any
 // other exception is a bug, which is logged and fails the request with 500 instead of ending the

@@ -253,10 +253,6 @@ Service::Answer Service::answer_ollama(std::string_view path, const HttpCall& ca
   if (path == "/api/show" || path == "/api/pull") {
     return convert(call, path == "/api/show" ? read_ollama_show : read_ollama_pull);
   }
-  if (path == "/api/tags" || path == "/api/ps") {
-    return HttpReply{.body = path == "/api/tags" ? ollama_tags(model_, created_s_)
-                                                 : ollama_running(model_)};
-  }
   check(path == "/api/version", "each path of the API is answered");
   return HttpReply{.body = fmt::format(R"({{"version":"{}"}})", kOllamaApiVersion)};
 }

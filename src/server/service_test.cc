@@ -270,8 +270,7 @@ TEST_F(ServiceTest, ModelInThePathNeedNotBeUtf8) {
 
 TEST_F(ServiceTest, ApiKeyGuardsTheApiOnly) {
   const std::vector<std::string> keys{"secret", "other"};
-  Service guarded({.keys = ApiKeys(keys)}, model(), {}, environment(), inbox);
-  guarded.set_state(ServerState::kReady);
+  const Models guarded({&service}, ApiKeys(keys));
   const auto status = [&](const char* path, const char* authorization) {
     const auto refusal =
         guarded.refuse_early({.method = "GET", .target = path, .authorization = authorization});
@@ -303,8 +302,8 @@ TEST_F(ServiceTest, MetricsCountWhatHappened) {
   observation.output_tokens_total = 7;
   observation.kv_blocks = 16;
   deliver({});
-  service.count({.method = "POST", .target = "/v1/completions"}, 200);
-  service.count({.method = "BREW", .target = "/coffee"}, 404);
+  models.count({.method = "POST", .target = "/v1/completions"}, 200);
+  models.count({.method = "BREW", .target = "/coffee"}, 404);
   const std::string text = get("/metrics").body;
   const std::string labels = R"({engine="0",model_name="tiny")";
   const std::string lines[] = {

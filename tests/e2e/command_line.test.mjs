@@ -35,7 +35,7 @@ describe('command line errors', () => {
       [['xyzzy'], /no command 'xyzzy': see protean --help/],
       [['--prot', '80'], /protean has no flag --prot/],
       [['--port', '80', 'serve', builtin], /protean has no flag --port: it is a flag of protean serve/],
-      [['serve', '--model', builtin], /serve has no flag --model: the model is an argument, as in protean serve MODEL/],
+      [['serve', '--model', builtin], /--model [^ ]*: write NAME=MODEL; a single model is served by protean serve MODEL/],
       [['generate', '-m', builtin], /generate has no flag -m: the model is an argument/],
       [['serve', builtin, '--prot', '80'], /protean serve has no flag --prot: did you mean --port\?/],
       [['serve', builtin, '--max-batched-tokens=5'], /did you mean --max-num-batched-tokens\?/],

@@ -35,12 +35,12 @@ export class Server {
     return Server.startWith({ path: builtin }, ...flags);
   }
 
-  // With other environment variables, another program or model.
+  // With other environment variables, another program or model. `path` may be a list of arguments.
   static async startWith({ env = {}, as = program, path = model }, ...flags) {
     const server = new Server();
     const host = flags.includes('--host') ? [] : ['--host', '127.0.0.1'];
     const port = flags.includes('--port') ? [] : ['--port', '0'];
-    server.process = spawn(as, ['serve', path, ...host, ...port, ...flags], {
+    server.process = spawn(as, ['serve', ...[path].flat(), ...host, ...port, ...flags], {
       stdio: ['ignore', 'inherit', 'pipe'], env: { ...process.env, ...env },
     });
     server.ended = new Promise((settle) => {

@@ -22,6 +22,8 @@ namespace protean::cpu::HWY_NAMESPACE {
 constexpr std::int64_t kRunSteps = MatmulRows::kTileChunk / kTileInputs;
 // Distance of prefetches for each block of rows.
 constexpr std::int64_t kWeightsAheadBytes = 8192;
+// The same for 2:4 weights: at least a run, because a run is unpacked at once.
+constexpr std::int64_t kSparseAheadBytes = 24576;
 
 // Bytes of one step of a panel as it is stored.
 std::int64_t stored_step_bytes(const PackedMatrix& weights) {
@@ -64,7 +66,8 @@ class TiledPart {
         tiles_(tiles),
         weights_(weights_of(operands, part)),
         sparse_(operands.weights->format.kind == WeightKind::kTwoOfFour),
-        ahead_(weights_, weights_.group_bytes, blocks(), kWeightsAheadBytes) {}
+        ahead_(weights_, weights_.group_bytes, blocks(),
+               sparse_ ? kSparseAheadBytes : kWeightsAheadBytes) {}
 
   void multiply() {
     for (std::int64_t first = 0; first < weights_.groups; first += weights_.chunk) {

@@ -8,6 +8,7 @@
 #include <new>
 #include <stdexcept>
 
+#include "server/models.h"
 #include "server/service.h"
 #include "server/test_scenes/byte_tokenizer_for_test.h"
 
@@ -65,7 +66,8 @@ struct ServedModelTest : testing::Test {
                      .random = [] { return std::uint64_t{1}; }},
                     inbox);
     service.set_state(ServerState::kReady);
-    const auto answer = service.handle({.method = "POST", .target = path, .body = body});
+    Models models({&service}, {});
+    const auto answer = models.handle({.method = "POST", .target = path, .body = body});
     const HttpReply* reply = std::get_if<HttpReply>(&answer);
     return reply == nullptr ? HttpReply{} : *reply;
   }

@@ -100,22 +100,22 @@ Checked<TextCall> read_named(const json::value& body,
 
 }  // namespace
 
-std::string ollama_tags(const ServedModel& model, std::int64_t created_s) {
+json::array ollama_tags(const ServedModel& model, std::int64_t created_s) {
   json::array models;
   for (const std::string& name : model.names) {
     json::object one = entry(model, name);
     one["modified_at"] = ollama_time(created_s);
     models.push_back(std::move(one));
   }
-  return json::serialize(json::object{{"models", std::move(models)}});
+  return models;
 }
 
-std::string ollama_running(const ServedModel& model) {
+json::array ollama_running(const ServedModel& model) {
   json::object one = entry(model, model.names.front());
   one["expires_at"] = kNever;
   one["size_vram"] = 0;  // the weights are in main memory
   one["context_length"] = model.max_model_len;
-  return json::serialize(json::object{{"models", json::array{std::move(one)}}});
+  return json::array{std::move(one)};
 }
 
 Checked<TextCall> read_ollama_show(json::value body) {

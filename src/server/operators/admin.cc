@@ -5,9 +5,11 @@
 #include <boost/json/array.hpp>
 #include <boost/json/object.hpp>
 #include <boost/json/serialize.hpp>
+#include <boost/url/pct_string_view.hpp>
 #include <charconv>
 #include <utility>
 
+#include "base/check.h"
 #include "base/log_output.h"
 #include "server/call/json_body.h"
 #include "server/operators/form_json.h"
@@ -28,6 +30,7 @@ struct AdminRoute {
 constexpr std::array kAdminRoutes{
     AdminRoute{"/health", "GET, HEAD, OPTIONS"},
     AdminRoute{"/metrics", "GET, HEAD, OPTIONS"},
+    AdminRoute{"/admin/models", "GET, HEAD, OPTIONS"},
     AdminRoute{"/admin/fleet", "GET, HEAD, PUT, OPTIONS"},
     AdminRoute{"/admin/fleet/migrate", "PUT, OPTIONS"},
     AdminRoute{"/admin/form", "GET, HEAD, PUT, OPTIONS"},
@@ -74,6 +77,19 @@ std::optional<std::string_view> query_value(std::string_view target, std::string
     }
   }
   return std::nullopt;
+}
+
+// True if the query has a field other than `model`.
+bool asks_more(std::string_view target) {
+  const std::size_t begin = target.find('?');
+  std::string_view rest = begin == std::string_view::npos ? "" : target.substr(begin + 1);
+  return !rest.empty() && !(rest.starts_with("model=") && rest.find('&') == std::string_view::npos);
+}
+
+// Returns a query's value with its %XX decoded; as it is if they are malformed.
+std::string decoded(std::string_view value) {
+  const auto text = boost::urls::make_pct_string_view(boost::core::string_view(value));
+  return text ? text->decode() : std::string(value);
 }
 
 json::object shown_load(const Observation& seen) {
@@ -124,6 +140,134 @@ HttpReply set_level(const std::string& body) {
   return level_reply();
 }
 
+// Returns the replica that the query names. A server with one replica needs no name.
+Checked<ReplicaId> replica_of(const Service& service, const HttpCall& call) {
+  const auto text = query_value(call.target, "replica");
+  const int count = service.replicas();
+  if (!text && count == 1) {
+    return ReplicaId{0};
+  }
+  int number = -1;
+  if (text) {
+    const auto [end, failed] = std::from_chars(text->data(), text->data() + text->size(), number);
+    if (failed == std::errc() && end == text->data() + text->size() && number >= 0 &&
+        number < count) {
+      return ReplicaId{number};
+    }
+  }
+  return ApiError{
+      .message = fmt::format(
+          "{}: this server has {} replica{}, name one with "
+          "?replica=0{}",
+          text ? fmt::format("replica={}", printable(*text)) : "no replica is named", count,
+          count == 1 ? "" : "s", count == 1 ? "" : fmt::format(" to {}", count - 1)),
+      .param = "replica"};
+}
+
+// Reads {"from": 0, "to": 1, "requests": 4}; all requests if their number is left out.
+HttpHandler::Answer migrate(Service& service, const HttpCall& call) {
+  const Checked<json::value> parsed = parse_json_body(call.body);
+  if (const ApiError* error = std::get_if<ApiError>(&parsed)) {
+    return error_reply(*error);
+  }
+  const json::value& body = std::get<json::value>(parsed);
+  const json::object empty;
+  const json::object& fields = body.is_object() ? body.as_object() : empty;
+  constexpr int kAll = 1 << 20;
+  const auto number = [&](std::string_view name, int most) {
+    const json::value* value = fields.if_contains(name);
+    return value != nullptr && value->is_int64() && value->get_int64() >= 0 &&
+                   value->get_int64() <= most
+               ? static_cast<int>(value->get_int64())
+               : -1;
+  };
+  const int last = service.replicas() - 1;
+  const int from = number("from", last);
+  const int to = number("to", last);
+  const bool counted = fields.contains("requests");
+  const int requests = counted ? number("requests", kAll) : kAll;
+  if (from < 0 || to < 0 || from == to || requests < 1 || fields.size() != (counted ? 3U : 2U)) {
+    return error_reply(
+        {.message = fmt::format(R"(send {{"from": 0, "to": 1, "requests": 4}} with two replicas )"
+                                "from 0 to {}; without requests, all that decode move",
+                                last)});
+  }
+  if (service.state() != ServerState::kReady) {
+    return error_reply({.status = 503, .message = "the server is loading or draining: try later"});
+  }
+  return service.ask_migration(ReplicaId{from}, ReplicaId{to}, requests);
+}
+
+HttpHandler::Answer want_groups(Service& service, const HttpCall& call) {
+  if (service.state() != ServerState::kReady) {
+    return error_reply({.status = 503, .message = "the server is loading or draining: try later"});
+  }
+  Checked<GroupWish> wish = read_group_wish(call.body);
+  if (const ApiError* error = std::get_if<ApiError>(&wish)) {
+    return error_reply(*error);
+  }
+  return service.ask_groups(std::get<GroupWish>(std::move(wish)));
+}
+
+HttpHandler::Answer want_form(Service& service, ReplicaId replica, const HttpCall& call) {
+  if (service.state() != ServerState::kReady) {
+    return error_reply(
+        {.status = 503,
+         .message = "the form cannot be changed while the server is loading or draining"});
+  }
+  const auto layers = static_cast<int>(service.form(replica).form.layer_precision.size());
+  Checked<FormWish> wish = read_form_wish(call.body, layers);
+  if (const ApiError* error = std::get_if<ApiError>(&wish)) {
+    return error_reply(*error);
+  }
+  return service.ask_form(replica, std::get<FormWish>(std::move(wish)));
+}
+
+HttpReply recording_reply(const Service& service, const HttpCall& call) {
+  double minutes = 60;
+  if (asks_more(call.target)) {
+    const std::string_view text = query_value(call.target, "minutes").value_or("");
+    const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), minutes);
+    if (failed != std::errc{} || end != text.data() + text.size() ||
+        !(minutes > 0 && minutes <= 60)) {
+      return error_reply({.message = "minutes is a number above 0 and up to 60, like ?minutes=10",
+                          .param = "minutes"});
+    }
+  }
+  return {.content_type = "application/jsonl",
+          .body = service.recording(minutes),
+          .headers = {{"Content-Disposition", "attachment; filename=\"protean-recording.jsonl\""}}};
+}
+
+HttpReply form_reply(const Service& service, ReplicaId replica) {
+  json::object shown = service.state_json(replica);
+  shown.emplace("now", shown_load(service.last_seen(replica)));
+  return {.body = json::serialize(shown)};
+}
+
+HttpReply fleet_reply(const Service& service) {
+  json::array replicas;
+  for (int number = 0; number < service.replicas(); ++number) {
+    const ReplicaId replica{number};
+    const Observation& seen = service.last_seen(replica);
+    replicas.push_back({{"replica", number},
+                        {"form", to_string(service.form(replica).form)},
+                        {"now", shown_load(seen)},
+                        {"routed_total", seen.accepted_total},
+                        {"adopted_total", seen.adopted_total},
+                        {"adopted_with_kv_total", seen.adopted_with_kv_total},
+                        {"released_total", seen.released_total}});
+  }
+  json::object shown{{"router", service.router()}, {"replicas", std::move(replicas)}};
+  if (const GroupsStatus* groups = service.groups()) {
+    for (auto& [name, value] :
+         shown_groups(*groups, service.now_ns(), static_cast<double>(service.unix_time_s()))) {
+      shown[name] = std::move(value);
+    }
+  }
+  return {.body = json::serialize(shown)};
+}
+
 }  // namespace
 
 std::optional<HttpReply> Admin::refuse_early(const HttpCall& call) const {
@@ -151,180 +295,84 @@ std::optional<HttpReply> Admin::refuse_early(const HttpCall& call) const {
 
 HttpHandler::Answer Admin::handle(const HttpCall& call) {
   const AdminRoute& row = *find_route(call.target);
-  const std::string_view path = row.path;
   if (!row.needs_key) {
     return file_reply(call);
   }
-  if (path == "/admin/fleet") {
-    return call.method == "PUT" ? want_groups(call) : fleet_reply();
+  if (row.path == "/admin/models") {
+    return models_reply();
   }
-  if (path == "/admin/fleet/migrate") {
-    return migrate(call);
-  }
-  if (path == "/admin/form" || path == "/admin/morphs") {
-    const Checked<ReplicaId> replica = replica_of(call);
-    if (const ApiError* error = std::get_if<ApiError>(&replica)) {
-      return error_reply(*error);
-    }
-    const ReplicaId named = std::get<ReplicaId>(replica);
-    if (path == "/admin/form") {
-      return call.method == "PUT" ? want_form(named, call) : form_reply(named);
-    }
-    const json::array history = shown_history(*service_.form(named).history, service_.now_ns(),
-                                              static_cast<double>(service_.unix_time_s()));
-    return HttpReply{.body = json::serialize(json::object{{"morphs", history}})};
-  }
-  if (path == "/admin/events") {
-    return service_.watch();
-  }
-  if (path == "/admin/recording") {
-    return recording_reply(call);
-  }
-  if (path == "/admin/log-level") {
+  if (row.path == "/admin/log-level") {
     return call.method == "PUT" ? set_level(call.body) : level_reply();
   }
-  if (path == "/admin/drain") {
+  if (row.path == "/admin/drain") {
     log::info("drained by the admin port");
     setting_.drain();
     return HttpReply{.status = 202, .body = R"({"status":"draining"})"};
   }
-  return service_.handle(call);  // health and metrics are the same on both ports
+  if (!row.path.starts_with("/admin/")) {
+    return models_.handle(call);  // health and metrics are the same on both ports
+  }
+  Service* service = models_.services().front();
+  if (const auto named = query_value(call.target, "model")) {
+    const std::string name = decoded(*named);
+    service = models_.find(name);
+    if (service == nullptr) {
+      return error_reply(models_.unknown(excerpt(name)));
+    }
+  }
+  return answer_of(row.path, call, *service);
+}
+
+// Answers a call that concerns one model.
+HttpHandler::Answer Admin::answer_of(std::string_view path, const HttpCall& call,
+                                     Service& service) {
+  if (path == "/admin/fleet") {
+    return call.method == "PUT" ? want_groups(service, call) : fleet_reply(service);
+  }
+  if (path == "/admin/fleet/migrate") {
+    return migrate(service, call);
+  }
+  if (path == "/admin/events") {
+    return service.watch();
+  }
+  if (path == "/admin/recording") {
+    return recording_reply(service, call);
+  }
+  const Checked<ReplicaId> replica = replica_of(service, call);
+  if (const ApiError* error = std::get_if<ApiError>(&replica)) {
+    return error_reply(*error);
+  }
+  const ReplicaId named = std::get<ReplicaId>(replica);
+  if (path == "/admin/form") {
+    return call.method == "PUT" ? want_form(service, named, call) : form_reply(service, named);
+  }
+  check(path == "/admin/morphs", "each path of the port is answered");
+  const json::array history = shown_history(*service.form(named).history, service.now_ns(),
+                                            static_cast<double>(service.unix_time_s()));
+  return HttpReply{.body = json::serialize(json::object{{"morphs", history}})};
+}
+
+HttpReply Admin::models_reply() const {
+  json::array models;
+  for (const Service* service : models_.services()) {
+    const ServedModel& model = service->model();
+    std::vector<Observation> seen;
+    for (int replica = 0; replica < service->replicas(); ++replica) {
+      seen.push_back(service->last_seen(ReplicaId{replica}));
+    }
+    models.push_back({{"model", model.names.front()},
+                      {"names", json::array(model.names.begin(), model.names.end())},
+                      {"replicas", service->replicas()},
+                      {"max_model_len", model.max_model_len},
+                      {"device_bytes", model.form.page_bytes * model.form.pages},
+                      {"form", to_string(service->form(ReplicaId{0}).form)},
+                      {"now", shown_load(sum_of(seen))}});
+  }
+  return {.body = json::serialize(json::object{{"models", std::move(models)}})};
 }
 
 void Admin::count(const HttpCall& call, int status) {
-  service_.count(call, status);
-}
-
-// Returns the replica that the query names. A server with one replica needs no name.
-Checked<ReplicaId> Admin::replica_of(const HttpCall& call) const {
-  const auto text = query_value(call.target, "replica");
-  const int count = service_.replicas();
-  if (!text && count == 1) {
-    return ReplicaId{0};
-  }
-  int number = -1;
-  if (text) {
-    const auto [end, failed] = std::from_chars(text->data(), text->data() + text->size(), number);
-    if (failed == std::errc() && end == text->data() + text->size() && number >= 0 &&
-        number < count) {
-      return ReplicaId{number};
-    }
-  }
-  return ApiError{
-      .message = fmt::format(
-          "{}: this server has {} replica{}, name one with "
-          "?replica=0{}",
-          text ? fmt::format("replica={}", printable(*text)) : "no replica is named", count,
-          count == 1 ? "" : "s", count == 1 ? "" : fmt::format(" to {}", count - 1)),
-      .param = "replica"};
-}
-
-// Reads {"from": 0, "to": 1, "requests": 4}; all requests if their number is left out.
-HttpHandler::Answer Admin::migrate(const HttpCall& call) {
-  const Checked<json::value> parsed = parse_json_body(call.body);
-  if (const ApiError* error = std::get_if<ApiError>(&parsed)) {
-    return error_reply(*error);
-  }
-  const json::value& body = std::get<json::value>(parsed);
-  const json::object empty;
-  const json::object& fields = body.is_object() ? body.as_object() : empty;
-  constexpr int kAll = 1 << 20;
-  const auto number = [&](std::string_view name, int most) {
-    const json::value* value = fields.if_contains(name);
-    return value != nullptr && value->is_int64() && value->get_int64() >= 0 &&
-                   value->get_int64() <= most
-               ? static_cast<int>(value->get_int64())
-               : -1;
-  };
-  const int last = service_.replicas() - 1;
-  const int from = number("from", last);
-  const int to = number("to", last);
-  const bool counted = fields.contains("requests");
-  const int requests = counted ? number("requests", kAll) : kAll;
-  if (from < 0 || to < 0 || from == to || requests < 1 || fields.size() != (counted ? 3U : 2U)) {
-    return error_reply(
-        {.message = fmt::format(R"(send {{"from": 0, "to": 1, "requests": 4}} with two replicas )"
-                                "from 0 to {}; without requests, all that decode move",
-                                last)});
-  }
-  if (service_.state() != ServerState::kReady) {
-    return error_reply({.status = 503, .message = "the server is loading or draining: try later"});
-  }
-  return service_.ask_migration(ReplicaId{from}, ReplicaId{to}, requests);
-}
-
-HttpHandler::Answer Admin::want_groups(const HttpCall& call) {
-  if (service_.state() != ServerState::kReady) {
-    return error_reply({.status = 503, .message = "the server is loading or draining: try later"});
-  }
-  Checked<GroupWish> wish = read_group_wish(call.body);
-  if (const ApiError* error = std::get_if<ApiError>(&wish)) {
-    return error_reply(*error);
-  }
-  return service_.ask_groups(std::get<GroupWish>(std::move(wish)));
-}
-
-HttpHandler::Answer Admin::want_form(ReplicaId replica, const HttpCall& call) {
-  if (service_.state() != ServerState::kReady) {
-    return error_reply(
-        {.status = 503,
-         .message = "the form cannot be changed while the server is loading or draining"});
-  }
-  const auto layers = static_cast<int>(service_.form(replica).form.layer_precision.size());
-  Checked<FormWish> wish = read_form_wish(call.body, layers);
-  if (const ApiError* error = std::get_if<ApiError>(&wish)) {
-    return error_reply(*error);
-  }
-  return service_.ask_form(replica, std::get<FormWish>(std::move(wish)));
-}
-
-HttpReply Admin::recording_reply(const HttpCall& call) const {
-  constexpr std::string_view kMinutes = "minutes=";
-  const std::size_t query = std::min(call.target.find('?'), call.target.size() - 1);
-  const std::string_view text = std::string_view(call.target).substr(query + 1);
-  double minutes = 60;
-  if (!text.empty()) {
-    const std::string_view number = text.substr(std::min(kMinutes.size(), text.size()));
-    const auto [end, failed] =
-        std::from_chars(number.data(), number.data() + number.size(), minutes);
-    if (!text.starts_with(kMinutes) || failed != std::errc{} ||
-        end != number.data() + number.size() || !(minutes > 0 && minutes <= 60)) {
-      return error_reply({.message = "minutes is a number above 0 and up to 60, like ?minutes=10",
-                          .param = "minutes"});
-    }
-  }
-  return {.content_type = "application/jsonl",
-          .body = service_.recording(minutes),
-          .headers = {{"Content-Disposition", "attachment; filename=\"protean-recording.jsonl\""}}};
-}
-
-HttpReply Admin::form_reply(ReplicaId replica) const {
-  json::object shown = service_.state_json(replica);
-  shown.emplace("now", shown_load(service_.last_seen(replica)));
-  return {.body = json::serialize(shown)};
-}
-
-HttpReply Admin::fleet_reply() const {
-  json::array replicas;
-  for (int number = 0; number < service_.replicas(); ++number) {
-    const ReplicaId replica{number};
-    const Observation& seen = service_.last_seen(replica);
-    replicas.push_back({{"replica", number},
-                        {"form", to_string(service_.form(replica).form)},
-                        {"now", shown_load(seen)},
-                        {"routed_total", seen.accepted_total},
-                        {"adopted_total", seen.adopted_total},
-                        {"adopted_with_kv_total", seen.adopted_with_kv_total},
-                        {"released_total", seen.released_total}});
-  }
-  json::object shown{{"router", service_.router()}, {"replicas", std::move(replicas)}};
-  if (const GroupsStatus* groups = service_.groups()) {
-    for (auto& [name, value] :
-         shown_groups(*groups, service_.now_ns(), static_cast<double>(service_.unix_time_s()))) {
-      shown[name] = std::move(value);
-    }
-  }
-  return {.body = json::serialize(shown)};
+  models_.count(call, status);
 }
 
 }  // namespace protean

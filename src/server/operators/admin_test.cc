@@ -2,6 +2,7 @@
 
 #include "server/operators/admin.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <string>
@@ -49,6 +50,22 @@ TEST_F(AdminTest, ShowsTheFormAndHealthAndSetsTheLogLevel) {
   EXPECT_EQ(body_of(ask("GET /admin/log-level")).at("level"), "off");
   expect_error(ask("DELETE /admin/form"), 405);
   expect_error(ask("GET /v1/models"), 404);
+}
+
+TEST_F(AdminTest, TheQueryNamesTheModel) {
+  start();
+  const auto models = body_of(ask("GET /admin/models"));
+  ASSERT_EQ(models.at("models").as_array().size(), 1U);
+  EXPECT_EQ(models.at_pointer("/models/0/names/0"), "echo");
+  EXPECT_EQ(models.at_pointer("/models/0/now/kv_blocks"), 7);
+  EXPECT_EQ(body_of(ask("GET /admin/form?model=%65cho&replica=0")).at("model"), "echo");
+  EXPECT_EQ(ask("GET /admin/recording?model=echo").result_int(), 200U);
+  EXPECT_EQ(ask("GET /admin/recording?model=echo&minutes=3").result_int(), 200U);
+  expect_error(ask("GET /admin/recording?model=echo&minutes=0"), 400);
+  for (const char* path : {"form", "morphs", "fleet", "events", "recording"}) {
+    expect_error(ask(fmt::format("GET /admin/{}?model=other", path)), 404);
+  }
+  expect_error(ask("GET /admin/form?model="), 404);
 }
 
 TEST_F(AdminTest, RecordsAndAsksForTheKeyOfAllButThePage) {
@@ -227,7 +244,7 @@ TEST_F(AdminTest, WithoutAKeyNoWebPageAndNoOtherNameReachesIt) {
 
 TEST_F(AdminTest, AKeyOpensItAndThePublicKeyDoesNot) {
   options.admin.keys = ApiKeys(std::vector<std::string>{"operator"});
-  options.service.keys = ApiKeys(std::vector<std::string>{"client"});
+  options.keys = ApiKeys(std::vector<std::string>{"client"});
   start();
   const std::string any = "Host: anything\r\n";
   expect_error(ask("GET /admin/form", any), 401);
@@ -256,10 +273,10 @@ TEST_F(AdminTest, PublicAddressWithoutAKeyIsRefused) {
   options.admin.host = "0.0.0.0";
   server = std::make_unique<Server>(
       options,
-      ServedModel{.names = {"x"}, .tokenizer = &tokenizer, .chat_template = &chat_template},
-      MetricsLabels{},
-      Environment{.clock = steady_ns, .unix_time_s = [] { return std::int64_t{1}; }, .random = {}},
-      inbox);
+      std::vector<HostedModel>{
+          {{.names = {"x"}, .tokenizer = &tokenizer, .chat_template = &chat_template}, {}, inbox}},
+      "",
+      Environment{.clock = steady_ns, .unix_time_s = [] { return std::int64_t{1}; }, .random = {}});
   const Status listening = server->listen();
   ASSERT_FALSE(listening.ok());
   EXPECT_NE(listening.error().message.find("--admin-key"), std::string::npos);

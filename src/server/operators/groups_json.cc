@@ -4,6 +4,7 @@
 #include <boost/json/value.hpp>
 #include <charconv>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -23,18 +24,22 @@ json::array shown_replicas(const std::vector<ReplicaId>& replicas) {
   return shown;
 }
 
-// Shows the shards of each component that each device of a group holds.
-json::array shown_holdings(const Form& form) {
+// Shows the shards of each component that each device of a group holds. A form numbers the devices
+// of its group from 0; those of all replicas are numbered one replica after the other.
+json::array shown_holdings(const Form& form, std::span<const ReplicaId> replicas) {
   json::array devices;
+  const std::size_t each = form.group.size() / replicas.size();
   const auto shown = [](const ShardRun& run) { return json::array{run.first, run.count}; };
-  for (const Holding& holding : form.group) {
+  for (std::size_t i = 0; i < form.group.size(); ++i) {
+    const Holding& holding = form.group[i];
+    const auto replica = static_cast<std::size_t>(replicas[i / each].value);
     json::array attention;
     json::array mlp;
     for (const Holding::Layer& layer : holding.layers) {
       attention.push_back(shown(layer.attention));
       mlp.push_back(shown(layer.mlp));
     }
-    devices.push_back(json::object{{"device", holding.device.value},
+    devices.push_back(json::object{{"device", replica * each + i % each},
                                    {"embeddings", shown(holding.embeddings)},
                                    {"attention", std::move(attention)},
                                    {"mlp", std::move(mlp)}});
@@ -92,7 +97,7 @@ json::object shown_groups(const GroupsStatus& status, TimeNs now_ns, double unix
     shown["by"] = group.by ? json::value(to_string(*group.by)) : json::value(nullptr);
     if (group.form) {
       shown["form"] = to_string(*group.form);
-      shown["devices"] = shown_holdings(*group.form);
+      shown["devices"] = shown_holdings(*group.form, group.replicas);
     }
   }
   json::array history;

@@ -1,21 +1,21 @@
 #include "server/operators/metrics.h"
 
-#include <fmt/format.h>
 #include <prometheus/counter.h>
 #include <prometheus/family.h>
 #include <prometheus/gauge.h>
 #include <prometheus/histogram.h>
+#include <prometheus/metric_family.h>
 #include <prometheus/registry.h>
 #include <prometheus/text_serializer.h>
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <utility>
 #include <vector>
 
-#include "base/log_output.h"
 #include "server/operators/group_metrics.h"
 #include "server/operators/process_stats.h"
 
@@ -478,15 +478,21 @@ void Metrics::http(std::string_view method, std::string_view handler, int status
       .Increment();
 }
 
-std::string Metrics::text() const {
-  return prometheus::TextSerializer().Serialize(series_->registry.Collect()) +
-         fmt::format(
-             "# HELP protean:log_lines_dropped_total Log lines dropped because the log was not "
-             "read in time.\n"
-             "# TYPE protean:log_lines_dropped_total counter\n"
-             "protean:log_lines_dropped_total {}\n",
-             log::dropped_lines()) +
-         process_metrics();
+std::string exposition(const std::vector<const Metrics*>& models) {
+  std::vector<prometheus::MetricFamily> families;
+  std::map<std::string, std::size_t> places;
+  for (const Metrics* model : models) {
+    for (prometheus::MetricFamily& family : model->series_->registry.Collect()) {
+      const auto [place, is_new] = places.emplace(family.name, families.size());
+      if (is_new) {
+        families.push_back(std::move(family));
+      } else {
+        auto& samples = families[place->second].metric;
+        std::move(family.metric.begin(), family.metric.end(), std::back_inserter(samples));
+      }
+    }
+  }
+  return prometheus::TextSerializer().Serialize(families) + process_metrics();
 }
 
 }  // namespace protean

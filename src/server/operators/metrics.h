@@ -3,6 +3,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/ids.h"
 #include "base/replica_id.h"
@@ -29,8 +30,7 @@ struct EndedRequest {
 };
 
 // The metrics under /metrics, with the names that dashboards, autoscalers and gateways for vLLM
-// query. The label `engine` is the replica's number. text() may be called from any thread,
-// everything else from one.
+// query, of one model. The label `engine` is the replica's number.
 class Metrics {
  public:
   Metrics(const MetricsLabels& labels, int replicas);
@@ -42,13 +42,17 @@ class Metrics {
   void first_token(ReplicaId replica, TimeNs waited_ns);
   void next_token(ReplicaId replica, TimeNs waited_ns);
   void finished(ReplicaId replica, const EndedRequest& record);
+  // Counts an HTTP request of the server; called for one of its models.
   void http(std::string_view method, std::string_view handler, int status);
 
-  std::string text() const;  // Prometheus text format 0.0.4
-
  private:
+  friend std::string exposition(const std::vector<const Metrics*>& models);
   struct Series;
   std::unique_ptr<Series> series_;
 };
+
+// Returns the metrics of a server's models and of its process in Prometheus' text format 0.0.4.
+// Models share families, whose samples their label model_name tells apart.
+std::string exposition(const std::vector<const Metrics*>& models);
 
 }  // namespace protean

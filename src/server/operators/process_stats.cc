@@ -10,6 +10,8 @@
 #include <system_error>
 #include <vector>
 
+#include "base/log_output.h"
+
 namespace protean {
 namespace {
 
@@ -72,6 +74,9 @@ std::string process_metrics() {
        static_cast<double>(files.rlim_cur));
   show("process_start_time_seconds", "gauge", "Start time of the process in Unix seconds.",
        boot_time_s() + fields[19] / ticks_per_s);
+  show("protean:log_lines_dropped_total", "counter",
+       "Log lines dropped because the log was not read in time.",
+       static_cast<double>(log::dropped_lines()));
   return text;
 }
 

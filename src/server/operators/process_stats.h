@@ -4,8 +4,8 @@
 
 namespace protean {
 
-// Returns this process's memory, CPU time and open files in Prometheus' text format, with the names
-// that Prometheus client libraries use. Reads /proc.
+// Returns this process's memory, CPU time, open files and dropped log lines in Prometheus' text
+// format, with the names that Prometheus client libraries use. Reads /proc.
 std::string process_metrics();
 
 }  // namespace protean

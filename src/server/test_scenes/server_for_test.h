@@ -33,11 +33,11 @@ struct ServerTest : testing::Test {
                             .unix_time_s = [] { return std::int64_t{1}; },
                             .random = [n = std::uint64_t{0}]() mutable { return ++n; }};
     options.port = 0;
-    server = std::make_unique<Server>(options, model, MetricsLabels{.model_name = "echo"},
-                                      environment, inbox);
+    server = std::make_unique<Server>(options, std::vector<HostedModel>{{model, limits, inbox}}, "",
+                                      environment);
     const Status listening = server->listen();
     ASSERT_TRUE(listening.ok()) << listening.error().message;
-    engine = std::make_unique<EchoEngine>(inbox, *server, form);
+    engine = std::make_unique<EchoEngine>(inbox, server->sink(0), form);
     thread = std::thread([this] { server->run(); });
     server->set_ready();
   }
@@ -61,6 +61,7 @@ struct ServerTest : testing::Test {
   }
 
   ServerOptions options;
+  ServiceLimits limits;
   Form form;
   int replicas = 1;
   ByteTokenizer tokenizer{false};

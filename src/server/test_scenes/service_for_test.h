@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "server/models.h"
 #include "server/service.h"
 #include "server/test_scenes/byte_tokenizer_for_test.h"
 
@@ -43,18 +44,18 @@ struct ServiceTest : testing::Test {
   }
   Service::Answer post(const std::string& path, const std::string& body) {
     const HttpCall call{.method = "POST", .target = path, .request_id = "r1", .body = body};
-    if (auto refusal = service.refuse_early(call)) {
+    if (auto refusal = models.refuse_early(call)) {
       return *refusal;
     }
-    return service.handle(call);
+    return models.handle(call);
   }
   HttpReply get(const std::string& path, const std::string& method = "GET",
                 const std::string& key = "") {
     const HttpCall call{.method = method, .target = path, .authorization = key};
-    if (auto refusal = service.refuse_early(call)) {
+    if (auto refusal = models.refuse_early(call)) {
       return *refusal;
     }
-    return std::get<HttpReply>(service.handle(call));
+    return std::get<HttpReply>(models.handle(call));
   }
   std::shared_ptr<Generation> generate(const std::string& path, const std::string& body) {
     Service::Answer answer = post(path, body);
@@ -145,6 +146,7 @@ struct ServiceTest : testing::Test {
                   {.model_name = "tiny", .version = "9.9"},
                   environment(),
                   inbox};
+  Models models{{&service}, {}};
 };
 
 inline std::vector<boost::json::value> events_of(const std::string& text) {

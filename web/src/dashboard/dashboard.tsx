@@ -18,7 +18,7 @@ import { Steer } from './steer';
 const ranges: [RangeName, string][] = [['minute', 'Minute'], ['hour', 'Hour'], ['all', 'Since start']];
 
 export function Dashboard() {
-  const api = useMemo(() => new Api(new KeyRing('protean-admin-key')), []);
+  const api = useMemo(() => new Api(new KeyRing('protean-admin-key'), new URLSearchParams(location.search).get('model') ?? ''), []);
   const [, redraw] = useState(0);
   const [range, setRange] = useState<RangeName>('minute');
   const [selected, setSelected] = useState<ReadonlySet<number>>(new Set());
@@ -70,7 +70,7 @@ export function Dashboard() {
     <div class="dash" onDragOver={(event) => event.preventDefault()} onDrop={(event) => { event.preventDefault(); void open(event.dataTransfer?.files[0]); }}>
       <a class="skip" href="#main">Skip to the dashboard</a>
       <header class="top">
-        <a class="brand" href="dashboard" aria-label="Protean dashboard"><Mark /><span>Protean</span></a>
+        <a class="brand" href={`dashboard${location.search}`} aria-label="Protean dashboard"><Mark /><span>Protean</span></a>
         {model && <span class="model" title={`Protean ${model.state.version}`}>{model.state.model}</span>}
         <Pill link={link} state={model?.state.state} replay={recording !== null} />
         <span class="grow" />

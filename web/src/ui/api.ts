@@ -32,7 +32,8 @@ export class KeyRing {
 }
 
 export class Api {
-  constructor(readonly keys: KeyRing) {}
+  /** `model` is the model that calls of the operators' port are about; empty: the first one. */
+  constructor(readonly keys: KeyRing, private readonly model = '') {}
 
   /** Fails with CallError unless the status is 2xx. */
   async call(path: string, init: RequestInit = {}): Promise<Response> {
@@ -42,7 +43,7 @@ export class Api {
     if (init.body) headers.set('Content-Type', 'application/json');
     let response: Response;
     try {
-      response = await fetch(path, { ...init, headers, credentials: 'omit', cache: 'no-store' });
+      response = await fetch(this.model ? withModel(path, this.model) : path, { ...init, headers, credentials: 'omit', cache: 'no-store' });
     } catch (error) {
       if ((error as Error).name === 'AbortError') throw error;
       throw new CallError(unreachable, 0);
@@ -54,6 +55,10 @@ export class Api {
   async json<T>(path: string, init: RequestInit = {}): Promise<T> {
     return (await this.call(path, init)).json() as Promise<T>;
   }
+}
+
+function withModel(path: string, model: string): string {
+  return `${path}${path.includes('?') ? '&' : '?'}model=${encodeURIComponent(model)}`;
 }
 
 async function refusal(response: Response): Promise<CallError> {

@@ -1,0 +1,427 @@
+#include "apps/served_models.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <map>
+#include <utility>
+
+#include "apps/command_line.h"
+#include "apps/options.h"
+#include "apps/serve_intent.h"
+#include "apps/version.h"
+#include "base/log.h"
+#include "base/units.h"
+#include "cost/memory.h"
+#include "host/machine.h"
+#include "replica/model_place.h"
+#include "replica/sizing.h"
+#include "replica/step_costs.h"
+
+namespace protean {
+namespace {
+
+constexpr std::int64_t kLeastGrammarBytes = std::int64_t{16} << 20;
+
+// Returns the names by which clients may call a model.
+std::vector<std::string> names_of(const ModelSetting& setting, const ModelFiles& files) {
+  std::vector<std::string> names;
+  if (!setting.name.empty() || setting.served_names.empty()) {
+    names.push_back(setting.name.empty() ? files.name : setting.name);
+  }
+  names.insert(names.end(), setting.served_names.begin(), setting.served_names.end());
+  return names;
+}
+
+// Returns the format of --tool-call-parser; for auto, the format that the chat template uses.
+Result<ToolFormat> choose_tool_format(const ModelSetting& setting, const ModelFiles& files) {
+  if (setting.tool_call_parser == "auto") {
+    return detect_tool_format(files.chat.template_source);
+  }
+  return parse_tool_format(setting.tool_call_parser);
+}
+
+ModelCard card_of(const ModelSetting& setting, const ModelFiles& files, const Form& form) {
+  const ModelSpec& spec = files.checkpoint->spec();
+  const std::int64_t bf16_bytes = spec.layers * layer_bytes(spec, Precision::kBf16) +
+                                  component_bytes(spec, Component::kEmbeddings, Precision::kBf16);
+  return {.architecture = spec.architecture,
+          .format = std::filesystem::is_directory(setting.model.model) ? "safetensors" : "gguf",
+          .parameters = bf16_bytes / 2,
+          .weight_bytes = weight_bytes(spec, form)};
+}
+
+ServedModel served_model(const ModelSetting& setting, const ModelFiles& files,
+                         const ReplicaOptions& replica, ToolFormat tool_format,
+                         std::size_t grammar_bytes) {
+  const Sizing& sizing = replica.sizing;
+  const ModelSpec& spec = files.checkpoint->spec();
+  std::vector<Precision> ladder, layers, embeddings;
+  if (replica.morph) {
+    ladder = replica.morph->bounds.ladder;
+    layers = layer_precisions(sizing.form, replica.morph->bounds.ladder);
+    embeddings = embeddings_precisions(sizing.form.embeddings, replica.morph->bounds.ladder);
+  }
+  return {
+      .names = names_of(setting, files),
+      .tokenizer = files.tokenizer.get(),
+      .chat_template = &files.chat_template,
+      .bos_text = files.chat.bos_token,
+      .eos_text = files.chat.eos_token,
+      .defaults = files.generation,
+      .max_model_len = sizing.max_model_len,
+      .embedding_size = spec.hidden,
+      .tool_format = tool_format,
+      .special_tokens_in_content = setting.model.special_tokens_in_content == "allow",
+      .formats = std::make_shared<FormatCompiler>(*files.tokenizer, spec.vocab,
+                                                  end_tokens(*files.tokenizer, files.generation),
+                                                  grammar_bytes),
+      .pooling = setting.pooling == "last" ? Pooling::kLast : Pooling::kMean,
+      .local_time = local_time,
+      .form = {.form = sizing.form,
+               .wanted = sizing.form,
+               .mode = replica.morph ? replica.morph->mode : MorphMode::kOff,
+               .ladder = std::move(ladder),
+               .precisions = std::move(layers),
+               .embeddings_precisions = std::move(embeddings),
+               .page_bytes = sizing.budget.page_bytes,
+               .pages = sizing.budget.pages,
+               .pages_free =
+                   sizing.budget.pages - form_pages(spec, sizing.form, sizing.budget.page_bytes)},
+      .pages_by_device = [spec, page_bytes = sizing.budget.page_bytes](
+                             const Form& form) { return pages_by_device(spec, form, page_bytes); },
+      .ttft_target_ns = std::llround(setting.morph.slo_ttft_ms * static_cast<double>(kNsPerMs)),
+      .replicas = setting.model.group.replicas,
+      .router = std::string(to_string(replica.router)),
+      .card = card_of(setting, files, sizing.form)};
+}
+
+void log_start(const ModelFiles& files, const Sizing& sizing) {
+  log::info("protean {}: {} ({}), {}", kVersion, files.name, files.checkpoint->description(),
+            to_string(sizing.form));
+  if (files.chat.template_source.empty()) {
+    log::warning("{} has no chat template: chats use ChatML; give one with --chat-template",
+                 files.name);
+  }
+  for (std::size_t device = 0; device < sizing.cpus.size(); ++device) {
+    log::info("device {}: {}", device, to_string(sizing.cpus[device]));
+  }
+  for (const std::string& warning : sizing.warnings) {
+    log::warning("{}", warning);
+  }
+}
+
+// Learns what steps cost, and packs the weights that the policy may ask for. Several devices share
+// a step, which a fingerprint on one of them does not tell: their steps are learned while they run.
+void prepare(const ModelSetting& setting, const ModelFiles& files, ReplicaOptions& replica) {
+  if (replica.sizing.form.group.size() == 1) {
+    replica.step_cost = known_step_cost({.model = setting.model.model,
+                                         .directory = setting.morph.variant_cache,
+                                         .version = kVersion},
+                                        *files.checkpoint, fingerprint_options(replica));
+  }
+  pack_variants(replica);
+}
+
+// Adds the flags that a model's table may have.
+void add_table_flags(CLI::App& app, ModelSetting& setting) {
+  app.set_help_flag();
+  add_model_setting(app, setting);
+  app.add_option("--model", setting.model.model);
+}
+
+// Reads a model's table: the flags that `common` has otherwise.
+Result<ModelSetting> setting_of(const ModelSetting& common, const TableArguments& table,
+                                const std::string& path) {
+  ModelSetting setting = common;
+  setting.name = table.name;
+  CLI::App app;
+  add_table_flags(app, setting);
+  std::vector<std::string> arguments(table.arguments.rbegin(), table.arguments.rend());
+  try {
+    app.parse(arguments);  // takes them from the back
+  } catch (const CLI::ParseError& error) {
+    return make_error(ErrorCode::kInvalidArgument, "--models {}: [{}]: {}", path, table.name,
+                      error.what());
+  }
+  if (setting.model.model.empty()) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "--models {}: [{}] needs model = \"MODEL\", a path or a name on a hub", path,
+                      table.name);
+  }
+  return setting;
+}
+
+// Returns an error if a name is given to two models.
+Status check_names(const std::vector<ModelSetting>& settings) {
+  std::map<std::string, std::string> owners;
+  for (const ModelSetting& setting : settings) {
+    std::vector<std::string> names = setting.served_names;
+    names.push_back(setting.name);
+    for (const std::string& name : names) {
+      const auto [place, is_new] = owners.emplace(name, setting.model.model);
+      if (!is_new) {
+        return make_error(ErrorCode::kInvalidArgument,
+                          "two models are named \"{}\", {} and {}: give each a name of its own",
+                          name, place->second, setting.model.model);
+      }
+    }
+  }
+  return {};
+}
+
+// Refuses policies that could never form a group.
+Status check_groups(const ModelSetting& setting) {
+  const GroupOptions& group = setting.model.group;
+  const auto& [router, scale, drop] = setting.fleet;
+  if (scale != "off" && (group.replicas < 2 || group.most_tensor < 2)) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "--scale {} needs several replicas whose layers divide: add "
+                      "--data-parallel-size 2 and --max-tensor-parallel-size 2, or more",
+                      scale);
+  }
+  if (drop != "off" && group.replicas < 2) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "--drop {} needs several replicas: add --data-parallel-size 2, or more",
+                      drop);
+  }
+  return {};
+}
+
+// Only a policy or an operator changes a form. Replicas that become groups have one that may
+// change.
+bool has_policy(const ModelSetting& setting) {
+  return setting.morph.mode != "off" || setting.fleet.scale != "off" || setting.fleet.drop != "off";
+}
+
+std::int64_t memory_of(const Sizing& sizing) {
+  return sizing.device_bytes * std::ssize(sizing.devices);
+}
+
+// Sizes a model for an equal part of what `machine` has free, `parts` in all; if that is too
+// little, for everything that is free.
+Result<ReplicaOptions> choose_share(const ModelSetting& setting, bool may_morph,
+                                    const ModelFiles& files, const Machine& machine, int parts) {
+  Machine share = machine;
+  share.free_memory_bytes /= parts;
+  auto chosen =
+      choose_replica(setting.model, may_morph || has_policy(setting), setting.morph, files, share);
+  if (chosen.ok() || parts == 1 || chosen.error().code != ErrorCode::kExhausted) {
+    return chosen;
+  }
+  return choose_replica(setting.model, may_morph || has_policy(setting), setting.morph, files,
+                        machine);
+}
+
+Result<OpenModel> open_model(ModelSetting setting, bool may_morph, const Machine& machine,
+                             int parts) {
+  const auto grammars = parse_bytes(setting.grammar_memory);
+  if (!grammars.ok() || *grammars < kLeastGrammarBytes) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "--grammar-memory {} must be a size of at least 16MiB",
+                      setting.grammar_memory);
+  }
+  if (const Status grouped = check_groups(setting); !grouped.ok()) {
+    return grouped.error();
+  }
+  if (const Status located = locate_model(setting.model); !located.ok()) {
+    return located.error();
+  }
+  auto files = open_model_files(setting.model);
+  if (!files.ok()) {
+    return files.error();
+  }
+  if (!setting.intent.empty()) {
+    const Status chosen =
+        choose_for_intent(setting.intent, setting.morph.variant_cache, *files, setting.model);
+    if (!chosen.ok()) {
+      return chosen.error();
+    }
+  }
+  const auto tool_format = choose_tool_format(setting, *files);
+  if (!tool_format.ok()) {
+    return tool_format.error();
+  }
+  auto replica = choose_share(setting, may_morph, *files, machine, parts);
+  if (!replica.ok()) {
+    return replica.error();
+  }
+  // Their flags allow no other names.
+  replica->router = parse_router(setting.fleet.router).value();
+  replica->scale = parse_scale(setting.fleet.scale).value();
+  replica->drop = parse_drop(setting.fleet.drop).value();
+  const int most = setting.model.group.replicas * setting.model.max_num_seqs + setting.max_queued;
+  // The inbox has room for all requests that the server lets in.
+  auto inbox = std::make_unique<Inbox>(static_cast<std::size_t>(most));
+  auto opened = std::make_unique<ModelFiles>(*std::move(files));
+  if (!setting.name.empty()) {
+    opened->name = setting.name;
+  }
+  ServedModel served =
+      served_model(setting, *opened, *replica, *tool_format, static_cast<std::size_t>(*grammars));
+  Inbox& events = *inbox;
+  return OpenModel{.setting = std::move(setting),
+                   .files = std::move(opened),
+                   .replica = *std::move(replica),
+                   .inbox = std::move(inbox),
+                   .hosted = {std::move(served), {.max_outstanding = most}, events}};
+}
+
+}  // namespace
+
+void add_model_setting(CLI::App& app, ModelSetting& setting) {
+  add_model_options(app, setting.model);
+  app.get_option("MODEL")->required(false);
+  app.option_defaults()->group("Model");
+  app.add_option(
+         "--served-model-name", setting.served_names,
+         "Name by which clients may call the model (default its name on the hub, or the path's "
+         "last part). May be repeated")
+      ->type_name("NAME");
+  app.add_option("--max-num-queued-reqs", setting.max_queued,
+                 "Most requests that wait in addition to --max-num-seqs; more are answered 429")
+      ->check(whole_number(0, 1 << 20))
+      ->capture_default_str()
+      ->group("Batching");
+  app.add_option("--intent", setting.intent,
+                 "Choose precisions and parallelism for min-latency, min-cost, min-memory, "
+                 "min-device-hours, latency-slo=500ms or cost-slo=0.02, as protean plan does, on "
+                 "up to --devices devices")
+      ->type_name("INTENT")
+      ->group("Devices");
+  app.add_option("--router", setting.fleet.router,
+                 "How a request's replica is chosen. first-token: the least predicted time to "
+                 "the first token, prefix cache hits counted; freeness: the most free KV blocks "
+                 "for each request, as in Llumnix; least-loaded: the fewest requests; "
+                 "round-robin: in turn")
+      ->check(one_of({"first-token", "freeness", "least-loaded", "round-robin"}))
+      ->capture_default_str()
+      ->group("Devices");
+  app.add_option("--scale", setting.fleet.scale,
+                 "What becomes of a request that no replica can hold. off: it is refused; paper: "
+                 "replicas become one group for it, as in AMOEBA, and part again after it")
+      ->check(one_of({"off", "paper"}))
+      ->capture_default_str()
+      ->group("Devices");
+  app.add_option("--drop", setting.fleet.drop,
+                 "What replicas do while queued requests lack KV. off: they wait; paper: replicas "
+                 "drop layers that others hold, as in KunServe, and fetch them back after it")
+      ->check(one_of({"off", "paper"}))
+      ->capture_default_str()
+      ->group("Devices");
+  add_morph_options(app, setting.morph);
+  app.option_defaults()->group("Answers");
+  app.add_option("--tool-call-parser", setting.tool_call_parser,
+                 "Format in which the model writes tool calls; auto follows its chat template")
+      ->type_name("FORMAT")
+      ->check(one_of({"auto", "hermes", "llama3_json", "mistral", "qwen3_coder", "glm45", "none"}))
+      ->capture_default_str();
+  app.add_option("--pooling", setting.pooling,
+                 "Make an embedding from the mean of all tokens or from the last one")
+      ->check(one_of({"mean", "last"}))
+      ->capture_default_str();
+  app.add_option("--grammar-memory", setting.grammar_memory,
+                 "Bound for the compiled schemas and patterns of structured output and their token "
+                 "masks, in addition to --device-memory; the least recently used are dropped")
+      ->type_name("SIZE")
+      ->capture_default_str();
+}
+
+Result<std::vector<ModelSetting>> model_settings(const ModelSetting& common,
+                                                 const std::vector<std::string>& texts,
+                                                 const std::string& path) {
+  if (!common.served_names.empty()) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "--served-model-name {}: several models have the names that --model and "
+                      "--models give them",
+                      common.served_names.front());
+  }
+  std::vector<ModelSetting> settings;
+  for (const std::string& text : texts) {
+    const std::size_t equals = text.find('=');
+    ModelSetting setting = common;
+    setting.name = text.substr(0, equals);
+    setting.model.model = equals == text.npos ? "" : text.substr(equals + 1);
+    if (setting.name.empty() || setting.model.model.empty()) {
+      return make_error(ErrorCode::kInvalidArgument,
+                        "--model {}: write NAME=MODEL; a single model is served by protean serve "
+                        "MODEL",
+                        text);
+    }
+    settings.push_back(std::move(setting));
+  }
+  if (!path.empty()) {
+    ModelSetting shown;
+    CLI::App app;
+    add_table_flags(app, shown);
+    const auto tables = read_tables("--models", path, app);
+    if (!tables.ok()) {
+      return tables.error();
+    }
+    for (const TableArguments& table : *tables) {
+      auto setting = setting_of(common, table, path);
+      if (!setting.ok()) {
+        return setting.error();
+      }
+      settings.push_back(*std::move(setting));
+    }
+  }
+  if (const Status unique = check_names(settings); !unique.ok()) {
+    return unique.error();
+  }
+  return settings;
+}
+
+Error error_of_models(const std::vector<Error>& errors, std::size_t count) {
+  if (count == 1) {
+    return errors.front();
+  }
+  std::string all;
+  for (const Error& error : errors) {
+    all += (all.empty() ? "" : "; ") + error.message;
+  }
+  return {errors.front().code,
+          fmt::format("{} of {} models cannot be served: {}", errors.size(), count, all)};
+}
+
+Result<std::vector<OpenModel>> open_models(std::vector<ModelSetting> settings, bool may_morph) {
+  Machine machine = this_machine();
+  const auto count = static_cast<int>(settings.size());
+  std::vector<OpenModel> models;
+  std::vector<Error> errors;
+  std::int64_t taken_bytes = 0;
+  for (int i = 0; i < count; ++i) {
+    const std::string name = settings[static_cast<std::size_t>(i)].name;
+    auto model =
+        open_model(std::move(settings[static_cast<std::size_t>(i)]), may_morph, machine, count - i);
+    if (model.ok()) {
+      const std::int64_t bytes = memory_of(model->replica.sizing);
+      taken_bytes += bytes;
+      machine.free_memory_bytes -= std::min(bytes, machine.free_memory_bytes);
+      models.push_back(*std::move(model));
+      continue;
+    }
+    const Error& error = model.error();
+    const bool full = error.code == ErrorCode::kExhausted && taken_bytes > 0;
+    errors.push_back(
+        {error.code, count == 1 ? error.message
+                                : fmt::format("{}: {}{}", name, error.message,
+                                              full ? fmt::format(" (the models before it take {})",
+                                                                 format_bytes(taken_bytes))
+                                                   : "")});
+  }
+  if (!errors.empty()) {
+    return error_of_models(errors, static_cast<std::size_t>(count));
+  }
+  for (const OpenModel& model : models) {
+    log_start(*model.files, model.replica.sizing);
+  }
+  return models;
+}
+
+Result<std::unique_ptr<Replicas>> start_replicas(OpenModel& model, TokenSink& sink) {
+  prepare(model.setting, *model.files, model.replica);
+  return Replicas::start(model.replica, *model.files->checkpoint, *model.inbox, sink);
+}
+
+}  // namespace protean

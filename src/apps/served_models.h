@@ -1,0 +1,69 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "apps/morph_options.h"
+#include "base/result.h"
+#include "replica/model_files.h"
+#include "replica/replica.h"
+#include "server/server.h"
+
+namespace protean {
+
+// How a model's replicas share requests, and when they become groups.
+struct FleetOptions {
+  std::string router = "first-token";
+  std::string scale = "off";
+  std::string drop = "off";
+};
+
+// How one of a server's models is to be served, as a user states it.
+struct ModelSetting {
+  std::string name;  // that the user gives it; empty: the model's own
+  ModelOptions model;
+  MorphOptions morph;
+  FleetOptions fleet;
+  std::string intent;  // empty: the other options say how to serve
+  std::vector<std::string> served_names;
+  int max_queued = 1024;
+  std::string grammar_memory = "256MiB";
+  std::string tool_call_parser = "auto";
+  std::string pooling = "mean";
+};
+
+// Adds MODEL, which may be left out, and the flags that may differ among a server's models.
+void add_model_setting(CLI::App& app, ModelSetting& setting);
+
+// Returns a setting for each NAME=MODEL of `texts`, then for each table of the TOML file `path`, if
+// it is not empty. A setting is `common`, changed by what its table says. Fails if two models share
+// a name.
+Result<std::vector<ModelSetting>> model_settings(const ModelSetting& common,
+                                                 const std::vector<std::string>& texts,
+                                                 const std::string& path);
+
+// A model whose files are open and whose memory is chosen. Its weights are still on disk.
+struct OpenModel {
+  ModelSetting setting;
+  std::unique_ptr<ModelFiles> files;
+  ReplicaOptions replica;
+  std::unique_ptr<Inbox> inbox;
+  HostedModel hosted;  // refers to the files and the inbox
+};
+
+// Finds and opens the models, logs what they are, and gives each a share of the free memory, one
+// after the other: what one takes is not there for the next. A share is an equal part of what is
+// free, or all of it if the model does not fit an equal part. Errors name all models that cannot be
+// opened. If `may_morph`, forms may change even if no policy changes them.
+Result<std::vector<OpenModel>> open_models(std::vector<ModelSetting> settings, bool may_morph);
+
+// Loads a model: learns what its steps cost, packs the weights that its policy may ask for, and
+// starts its replicas. `model` and `sink` outlive them.
+Result<std::unique_ptr<Replicas>> start_replicas(OpenModel& model, TokenSink& sink);
+
+// Returns the error of several models that failed. `count` is the number of all models.
+Error error_of_models(const std::vector<Error>& errors, std::size_t count);
+
+}  // namespace protean

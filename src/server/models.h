@@ -1,0 +1,52 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "http/api_keys.h"
+#include "http/handler.h"
+#include "server/routes.h"
+#include "server/service.h"
+
+namespace protean {
+
+// Answers the calls of the public port for all models of a server. Gives a call to the service of
+// the model that its body names, or to the first one if it names none, and answers calls that
+// concern all models, such as the list of them, itself. Belongs to the io thread.
+class Models final : public HttpHandler {
+ public:
+  // The services, at least one, outlive this object. No two share a name.
+  Models(std::vector<Service*> services, ApiKeys keys);
+
+  std::optional<HttpReply> refuse_early(const HttpCall& call) const override;
+  // Answers 503 if the call needs more memory than there is, and 500 if it meets a bug.
+  Answer handle(const HttpCall& call) override;
+  ErrorStyle error_style(const HttpCall& call) const override;
+  bool routine(const HttpCall& call) const override;
+  void count(const HttpCall& call, int status) override;
+  bool draining() const override { return state() == ServerState::kDraining; }
+
+  const std::vector<Service*>& services() const { return services_; }
+  // Returns the service of the model with that name; null if there is none.
+  Service* find(std::string_view name) const;
+  // Returns the error for a name that no model has. `shown` is the name as UTF-8.
+  ApiError unknown(std::string_view shown) const;
+  // All models are in the same state.
+  void set_state(ServerState state);
+  ServerState state() const { return services_.front()->state(); }
+
+ private:
+  Answer answer(const HttpCall& call);
+  Answer answer_by_body(const RouteMatch& match, const HttpCall& call) const;
+  HttpReply list_reply() const;
+  HttpReply model_reply(const std::string& id) const;
+  HttpReply load_reply() const;
+  HttpReply health_reply() const;
+
+  const std::vector<Service*> services_;
+  const ApiKeys keys_;
+};
+
+}  // namespace protean

@@ -1,0 +1,170 @@
+// Several models in one server: each answers as if it were alone.
+import assert from 'node:assert/strict';
+import { spawnSync } from 'node:child_process';
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { after, before, describe, it } from 'node:test';
+import { Ollama } from 'ollama';
+import OpenAI from 'openai';
+import { writeRandomModel } from './random_model.mjs';
+import { builtin, program, Server } from './server.mjs';
+
+const small = ['--max-num-batched-tokens', '256', '--max-num-seqs', '8', '--max-model-len', '512'];
+const fields = { prompt: 'Once upon a time', max_tokens: 60, temperature: 0, ignore_eos: true };
+
+let scratch;
+let random;
+before(() => {
+  scratch = mkdtempSync(join(tmpdir(), 'protean-models-'));
+  random = writeRandomModel(join(scratch, 'random'));
+});
+after(() => rmSync(scratch, { recursive: true, force: true }));
+
+const clientOf = (server) => new OpenAI({ baseURL: `${server.url}/v1`, apiKey: 'none', maxRetries: 0 });
+
+async function stream(client, model) {
+  let text = '';
+  for await (const chunk of await client.completions.create({ ...fields, model, stream: true })) {
+    assert.equal(chunk.model, model);
+    text += chunk.choices[0]?.text ?? '';
+  }
+  return text;
+}
+
+async function aloneText(path) {
+  const server = await Server.startWith({ path }, '--served-model-name', 'alone', ...small);
+  const text = await stream(clientOf(server), 'alone');
+  assert.equal(await server.stop(), 0, server.log);
+  return text;
+}
+
+describe('several models', () => {
+  let server;
+  let client;
+  let admin;
+  const alone = {};
+  before(async () => {
+    alone.story = await aloneText(builtin);
+    alone.noise = await aloneText(random);
+    server = await Server.startWith({ path: ['--model', `story=${builtin}`, '--model', `noise=${random}`] },
+      '--admin-port', '0', '--kv-cache-memory', '16MiB', ...small);
+    client = clientOf(server);
+    await server.logged(/operators' port: (\S+)/);
+    admin = `http://${server.log.match(/operators' port: (\S+)/)[1]}`;
+  });
+  after(async () => assert.equal(await server.stop(), 0, server.log));
+
+  const json = async (url) => (await fetch(url)).json();
+
+  it('stream at the same time what each streams alone', async () => {
+    assert.notEqual(alone.story, alone.noise);
+    const names = ['story', 'noise', 'noise', 'story', 'story', 'noise'];
+    const texts = await Promise.all(names.map((name) => stream(client, name)));
+    assert.deepEqual(texts, names.map((name) => alone[name]));
+  });
+
+  it('are listed, and the first one answers calls that name none', async () => {
+    assert.deepEqual((await client.models.list()).data.map(({ id }) => id), ['story', 'noise']);
+    assert.equal((await client.models.retrieve('noise')).id, 'noise');
+    const nameless = await fetch(`${server.url}/v1/completions`, { method: 'POST', body: JSON.stringify(fields) });
+    const answer = await nameless.json();
+    assert.deepEqual([answer.model, answer.choices[0].text], ['story', alone.story]);
+    const ollama = new Ollama({ host: server.url });
+    assert.deepEqual((await ollama.list()).models.map(({ name }) => name), ['story:latest', 'noise:latest']);
+    assert.deepEqual((await ollama.ps()).models.map(({ name }) => name), ['story:latest', 'noise:latest']);
+    const told = await ollama.generate({ model: 'noise:latest', prompt: 'a', raw: true, options: { num_predict: 3 } });
+    assert.equal(told.eval_count, 3);
+  });
+
+  it('refuse a name that no model has, with the names that there are', async () => {
+    const unknown = /the model "third" does not exist here, this server has "story", "noise"/;
+    await assert.rejects(client.completions.create({ ...fields, model: 'third' }), (error) => error.status === 404 && unknown.test(error.message));
+    await assert.rejects(client.models.retrieve('third'), (error) => error.status === 404 && unknown.test(error.message));
+    const broken = await fetch(`${server.url}/v1/completions`, { method: 'POST', body: '{"model": "noise", ' });
+    assert.equal(broken.status, 400);
+  });
+
+  it('share one exposition of metrics', async () => {
+    const text = await (await fetch(`${server.url}/metrics`)).text();
+    const types = text.split('\n').filter((line) => line.startsWith('# TYPE ')).map((line) => line.split(' ')[2]);
+    assert.deepEqual(types, [...new Set(types)]);
+    const metrics = await server.idleMetrics();
+    for (const name of ['story', 'noise']) {
+      assert.ok(metrics.get(`vllm:generation_tokens_total{engine="0",model_name="${name}"}`) >= 60, name);
+    }
+    assert.ok(metrics.get('http_requests_total{handler="/v1/completions",method="POST",status="200"}') >= 6);
+  });
+
+  it('are steered one by one on the operators\' port', async () => {
+    const { models } = await json(`${admin}/admin/models`);
+    assert.deepEqual(models.map(({ model, replicas }) => [model, replicas]), [['story', 1], ['noise', 1]]);
+    assert.match(models[0].form, /layers bf16:16/);
+    const wish = await fetch(`${admin}/admin/form?model=noise`, { method: 'PUT', body: JSON.stringify({ layers: 'w8' }) });
+    assert.equal(wish.status, 202, await wish.text());
+    const form = (name) => json(`${admin}/admin/form?model=${name}`);
+    for (let i = 0; i < 500 && (await form('noise')).form.text !== (await form('noise')).wanted.text; ++i);
+    assert.deepEqual((await form('noise')).form.layer_precision, ['w8', 'w8']);
+    assert.ok((await form('story')).form.layer_precision.every((at) => at === 'bf16'));
+    assert.equal((await json(`${admin}/admin/form`)).model, 'story');
+    assert.equal((await json(`${admin}/admin/fleet?model=noise`)).replicas.length, 1);
+    assert.equal((await fetch(`${admin}/admin/recording?model=noise&minutes=5`)).status, 200);
+    const unknown = await fetch(`${admin}/admin/form?model=third`);
+    assert.equal(unknown.status, 404);
+    assert.match((await unknown.json()).error.message, /this server has "story", "noise"/);
+    assert.equal(await stream(client, 'story'), alone.story);
+  });
+});
+
+describe('a file of models', () => {
+  const file = (text) => {
+    const path = join(scratch, 'models.toml');
+    writeFileSync(path, text);
+    return path;
+  };
+
+  it('gives each model flags of its own, in its order', async () => {
+    const path = file(`[zebra]\nmodel = "${random}"\ndtype = "w8"\nmax_model_len = 128\nserved-model-name = ["stripes"]\n\n["org/story"]\nmodel = "${builtin}"\n`);
+    const server = await Server.startWith({ path: ['--models', path] }, '--admin-port', '0', '--device-memory', '128MiB', ...small);
+    try {
+      const { data } = await clientOf(server).models.list();
+      assert.deepEqual(data.map(({ id, max_model_len: length }) => [id, length]), [['zebra', 128], ['stripes', 128], ['org/story', 512]]);
+      assert.equal(await stream(clientOf(server), 'org/story'), await aloneText(builtin));
+      await server.logged(/operators' port: (\S+)/);
+      const { models } = await (await fetch(`http://${server.log.match(/operators' port: (\S+)/)[1]}/admin/models`)).json();
+      assert.match(models[0].form, /layers w8:2/);
+      assert.match(models[1].form, /layers bf16:16/);
+      assert.deepEqual(models[0].names, ['zebra', 'stripes']);
+    } finally {
+      assert.equal(await server.stop(), 0, server.log);
+    }
+  });
+
+  it('is refused in a line that says where it is wrong', () => {
+    const refused = (args, words) => {
+      const { status, stderr } = spawnSync(program, ['serve', ...args, '--port', '0'], { encoding: 'utf8', timeout: 60_000 });
+      assert.equal(status, 2, stderr);
+      assert.match(stderr, /^protean: [^\n]+\n$/);
+      assert.match(stderr, words);
+    };
+    const broken = (text, words) => refused(['--models', file(text)], words);
+    broken(`[a]\nmodel = "x"\ndtyp = "w8"\n`, /--models \S+: line 3: 'dtyp' is no flag of a model: did you mean dtype\?/);
+    broken(`[a]\nmodel = "x"\nport = 80\n`, /line 3: 'port' is no flag of a model/);
+    broken(`[a]\nmodel = "x"\nmorph = "fast"\n`, /\[a\]: --morph: 'fast' is none of off, accuracy, balanced, performance/);
+    broken(`[a]\ndtype = "w8"\n`, /\[a\] needs model = "MODEL"/);
+    broken(`dtype = "w8"\n`, /line 1: 'dtype' must be in a table that names a model/);
+    broken('', /there is no table/);
+    broken('[a\n', /line [12]: /);
+    refused(['--model', `a=${builtin}`, '--model', `a=${random}`], /two models are named "a"/);
+    refused(['--model', `a=${builtin}`, builtin], /protean serve takes MODEL or --model and --models, not both/);
+    refused(['--model', `a=${builtin}`, '--served-model-name', 'b'], /--served-model-name b: several models/);
+  });
+
+  it('names every model that cannot be served, and what would fit', () => {
+    const run = (...args) => spawnSync(program, ['serve', ...args, '--port', '0'], { encoding: 'utf8', timeout: 60_000 });
+    const missing = run('--model', 'a=/nowhere/a', '--model', `b=${builtin}`, '--model', 'c=/nowhere/c');
+    assert.match(missing.stderr, /^protean: 2 of 3 models cannot be served: a: [^\n]*\/nowhere\/a[^\n]*; c: [^\n]*\/nowhere\/c[^\n]*\n$/);
+    const full = run('--model', `a=${builtin}`, '--model', `b=${builtin}`, '--device-memory', '1MiB');
+    assert.match(full.stderr, /2 of 2 models cannot be served: a: [^;]*do not fit[^;]*use --device-memory \d+MiB[^;]*; b: /);
+  });
+});
