@@ -267,8 +267,17 @@ class GroupedDevices : public DeviceGroups {
     }
     queue(first).push_back(Change{turn, std::move(replicas)});
   }
-  std::vector<ReplicaId> homes_of(ReplicaId first) const {
-    return joined_.contains(first) ? joined_.at(first).back().homes : std::vector{first};
+  // Returns the homes of the innermost group that is left once the queued changes are done.
+  std::vector<ReplicaId> homes_of(ReplicaId first) {
+    const auto parts =
+        std::count_if(queue(first).begin(), queue(first).end(), [](const Work& work) {
+          const auto* change = std::get_if<Change>(&work);
+          return change != nullptr && change->turn == Turn::kPart;
+        });
+    const std::vector<Group> none;
+    const auto found = joined_.find(first);
+    const std::vector<Group>& groups = found == joined_.end() ? none : found->second;
+    return std::ssize(groups) > parts ? (groups.end() - 1 - parts)->homes : std::vector{first};
   }
   Group& group(ReplicaId first) { return joined_.at(first).back(); }
 
