@@ -15,7 +15,7 @@ import { program, random } from './server.mjs';
 // A file of any size without its bytes: a random piece of a prime length, repeated.
 export function bigFile(size, seed) {
   const draw = random(seed);
-  const piece = Buffer.from({ length: 1_000_003 }, () => draw(256));
+  const piece = Buffer.from(Uint8Array.from({ length: 1_000_003 }, () => draw(256)));
   const read = (from, to) => {
     const parts = [];
     for (let at = from; at < to;) {
