@@ -305,10 +305,9 @@ void report(const ModelSpec& spec, Way way, int rounds) {
 // What each step costs that changes this many layers, against moving everything through the host.
 void report_by_layers_per_step(const ModelSpec& spec) {
   Pair pair(spec);
-  double preparing = 0;
   for (const HoldShards& hold : all_layers(
            spec, [&](int layer) { return one_copy(spec, layer, Component::kMlp, Way::kShards); })) {
-    preparing += pair.prepare({hold});
+    pair.prepare({hold});
     pair.commit_and_step(1);
   }
   fmt::print("layers whose KV moves before one step, by shards, and what the step takes (ms):\n");

@@ -148,7 +148,8 @@ std::vector<EstimatedConfiguration> estimate_on_profiles(
     kinds.emplace(device.profile->name, *device.profile);
   }
   std::vector<EstimatedConfiguration> slowest;
-  for (const auto& [name, profile] : kinds) {
+  for (const auto& kind : kinds) {
+    const DeviceProfile& profile = kind.second;
     const std::vector<EstimatedConfiguration> on =
         estimate(wish.spec, wish.load, configurations,
                  [&](const Configuration& one) { return steps_on(profile, wish.spec, one); });
