@@ -48,8 +48,9 @@ ArrivalRate::Slice ArrivalRate::sum(std::int64_t newest, std::int64_t count) con
 double ArrivalRate::dispersion(std::int64_t newest, std::int64_t count) const {
   constexpr double kLeastRequests = 16;
   const std::int64_t length = std::max<std::int64_t>(1, count / 16);
-  count -= count % length;
-  const auto pieces = static_cast<double>(count / length);
+  const std::int64_t whole = count / length;
+  count = whole * length;
+  const auto pieces = static_cast<double>(whole);
   double requests = 0;
   double squares = 0;
   for (std::int64_t last = newest; last > newest - count; last -= length) {

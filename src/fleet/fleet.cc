@@ -38,6 +38,7 @@ void Fleet::begin(TimeNs now_ns) {
 void Fleet::handle(Event event) {
   const TimeNs now_ns = event.at_ns;
   const ReplicaId replica = event.replica;
+  const auto pass_on = [&] { at(replica).handle(std::move(event)); };
   std::visit(Overloaded{[&](Arrival& arrival) { on(arrival, now_ns); },
                         [&](const Cancel& cancel) { on(cancel, now_ns); },
                         [&](const BlocksCopied& copied) { on(copied, now_ns); },
@@ -47,26 +48,22 @@ void Fleet::handle(Event event) {
                         [&](const Tick&) { tick(now_ns); },
                         [&](const StepDone&) {
                           grouping_.step_done(replica);
-                          report(std::move(event));
+                          pass_on();
                         },
                         [&](const MorphReady& ready) {
                           if (!grouping_.on(ready, now_ns)) {
-                            report(std::move(event));
+                            pass_on();
                           }
                         },
                         [&](const MorphDone& done) {
                           if (!grouping_.on(done, now_ns)) {
-                            report(std::move(event));
+                            pass_on();
                           }
                         }},
              event.what);
   advance_migrations(now_ns);
   spread_queue(now_ns);
   regroup(now_ns);
-}
-
-void Fleet::report(Event event) {
-  at(event.replica).handle(std::move(event));
 }
 
 // Lets groups form and part, and tells operators what has changed.

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -85,7 +86,6 @@ class Fleet : private TokenSink {
   void on(const WantMigration& want, ReplicaId from, TimeNs now_ns);
   void on(const WantGroups& want, TimeNs now_ns);
   void on(WantForm& want, ReplicaId replica, TimeNs now_ns);
-  void report(Event event);
   void regroup(TimeNs now_ns);
   bool scales() const { return blocks_of_.size() > 1; }
   bool hold(Arrival& arrival, TimeNs now_ns);
@@ -97,7 +97,7 @@ class Fleet : private TokenSink {
   void scale_down(TimeNs now_ns);
   void drop_or_restore(TimeNs now_ns);
   static std::vector<std::int64_t> group_blocks(const GroupConfig& config, std::size_t replicas);
-  ScaleUnit unit_of(std::size_t replica) const;
+  ScaleUnit unit_of(std::size_t index) const;
   std::int64_t blocks_needed(const Request& request) const;
   void tick(TimeNs now_ns);
   void spread_queue(TimeNs now_ns);
@@ -119,6 +119,8 @@ class Fleet : private TokenSink {
   std::size_t turn_ = 0;
   std::deque<HeldRequest> held_;  // accepted, for a group that can hold them
   std::map<CopyId, Migration> migrations_;
+  std::set<ReplicaId> scaled_;     // groups that the scale policy formed, by their first replica
+  TimeNs drop_not_before_ns_ = 0;  // after a group that could not be had
   std::uint64_t last_copy_ = 0;
 };
 

@@ -7,11 +7,18 @@ namespace protean {
 
 // Forms or parts groups by layers if the policy finds a reason.
 void Fleet::drop_or_restore(TimeNs now_ns) {
+  constexpr TimeNs kRetry = kNsPerS;
+  if (now_ns < drop_not_before_ns_) {
+    return;
+  }
   std::vector<DropUnit> units;
   for (std::size_t i = 0; i < stations_.size(); ++i) {
     const ReplicaId replica{static_cast<std::int32_t>(i)};
     if (stations_[i].parked) {
       continue;
+    }
+    if (!stations_[i].engine->form_at_rest()) {
+      return;  // its KV cache may be about to grow
     }
     std::vector<ReplicaId> replicas = grouping_.replicas_of(replica);
     const auto count = static_cast<std::int64_t>(replicas.size());
@@ -28,7 +35,8 @@ void Fleet::drop_or_restore(TimeNs now_ns) {
                         .block_bytes = kv_block_bytes(config.spec, config.form.kv),
                         .layers = config.spec.layers};
   if (const auto drop = choose_drop(units, costs)) {
-    (void)grouping_.want(*drop, "queued requests lack KV", false, now_ns);
+    const auto changes = grouping_.want(*drop, "queued requests lack KV", false, now_ns);
+    drop_not_before_ns_ = changes.ok() && grouping_.busy() ? 0 : now_ns + kRetry;
   } else if (const auto restore = choose_restore(units)) {
     (void)grouping_.want(*restore, "KV in use fits the replicas with all layers", false, now_ns);
   }

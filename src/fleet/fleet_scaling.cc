@@ -149,34 +149,44 @@ void Fleet::serve_held(TimeNs now_ns) {
       at_rest = at_rest && stations_[i].engine->form_at_rest();
     }
   }
-  const std::int64_t blocks = blocks_needed(held_.front().request);
-  const auto two = choose_scale_up(units, blocks, blocks_of_);
-  if (two &&
-      scale(*two,
-            fmt::format("request {} needs {} KV blocks", held_.front().request.id.value, blocks),
-            now_ns)) {
-    return;
-  }
-  if (at_rest) {
+  while (!held_.empty()) {
+    const std::int64_t blocks = blocks_needed(held_.front().request);
+    const auto two = choose_scale_up(units, blocks, blocks_of_);
+    if (two &&
+        scale(*two,
+              fmt::format("request {} needs {} KV blocks", held_.front().request.id.value, blocks),
+              now_ns)) {
+      return;
+    }
+    if (!at_rest) {
+      return;
+    }
     end_held(0, FinishReason::kFailed, now_ns);
   }
 }
 
-// Asks for one group of several. Returns false if it cannot be had.
+// Asks for one group of several. Returns false if it cannot be had, now or at all.
 bool Fleet::scale(const std::vector<ReplicaId>& homes, const std::string& reason, TimeNs now_ns) {
   GroupWish wish{.groups = {{}}};
   for (const ReplicaId home : homes) {
     const std::vector<ReplicaId> replicas = grouping_.replicas_of(home);
     wish.groups.front().insert(wish.groups.front().end(), replicas.begin(), replicas.end());
   }
-  return grouping_.want(wish, reason, false, now_ns).ok();
+  const bool begun = grouping_.want(wish, reason, false, now_ns).ok() && grouping_.busy();
+  if (begun) {
+    const std::vector<ReplicaId>& group = wish.groups.front();
+    scaled_.insert(*std::min_element(group.begin(), group.end()));
+  }
+  return begun;
 }
 
-// Parts a group whose long requests have ended, if enough of its KV is free.
+// Parts a group that was formed for long requests once they have ended, if enough of its KV is
+// free.
 void Fleet::scale_down(TimeNs now_ns) {
-  for (std::size_t i = 0; i < stations_.size(); ++i) {
-    const ReplicaId replica{static_cast<std::int32_t>(i)};
-    if (!stations_[i].parked && grouping_.is_group(replica) && may_scale_down(unit_of(i))) {
+  std::erase_if(scaled_, [this](ReplicaId replica) { return !grouping_.is_group(replica); });
+  for (const ReplicaId replica : scaled_) {
+    const auto i = static_cast<std::size_t>(replica.value);
+    if (!stations_[i].parked && may_scale_down(unit_of(i))) {
       (void)grouping_.want({.groups = grouping_.homes_of(replica)},
                            "long requests have ended and half of the KV cache is free", false,
                            now_ns);

@@ -29,7 +29,7 @@ struct WeightFiles {
     return file_of_tensor.empty() ? files.front().find_tensor(full) != nullptr
                                   : file_of_tensor.contains(full);
   }
-  Result<FoundTensor> find(const std::string& tensor) const;
+  Result<FoundTensor> find(const std::string& unprefixed) const;
 
   // Finds the prefix of the decoder in a model that also reads pictures, by its embedding matrix.
   void find_decoder(const std::string& embedding) {

@@ -356,7 +356,7 @@ Result<TensorTable> collect_tensors(const ModelSpec& spec, const TensorLayout& l
         types.push_back(std::move(type));
       }
     }
-    table.tensors[TensorTable::slot(need.role, need.layer)] = std::move(*stored);
+    table.tensors[TensorTable::slot(need.role, need.layer)] = *stored;
   }
   table.types = fmt::format("{}", fmt::join(types, " and "));
   return table;

@@ -126,7 +126,7 @@ Status ProfileDatabase::save(const ConfigurationMapKey& key,
     }
     return {};
   };
-  const Status written = write();
+  Status written = write();
   const char* const end = written.ok() ? "COMMIT" : "ROLLBACK";
   if (sqlite3_exec(handle_, end, nullptr, nullptr, nullptr) != SQLITE_OK && written.ok()) {
     return error("written");

@@ -73,7 +73,8 @@ void keep_heads(const ModelSpec& spec, const ModelSpec& pruned,
   for (int kv = 0; kv < kv_heads; ++kv) {
     const auto of_kv =
         std::span(importance)
-            .subspan(static_cast<std::size_t>(kv * queries), static_cast<std::size_t>(queries));
+            .subspan(static_cast<std::size_t>(kv) * static_cast<std::size_t>(queries),
+                     static_cast<std::size_t>(queries));
     for (const int query : largest(of_kv, stay)) {
       kept.heads.push_back(kv * queries + query);
     }

@@ -63,7 +63,9 @@ std::function<bool(const Pace& pace)> read_ahead_of(std::shared_ptr<const Varian
 }
 
 bool may_join(const ReplicaOptions& options) {
-  return options.morph && options.model.group.replicas > 1;
+  // Parallel halves add up within one device, which the halves' copies need not share.
+  return options.morph && options.model.group.replicas > 1 &&
+         !options.morph->bounds.spec.parallel_halves;
 }
 
 EngineConfig engine_config(const ReplicaOptions& options, const ModelSpec& spec) {

@@ -39,7 +39,8 @@ struct ReplicaOptions {
   DropPolicy drop = DropPolicy::kOff;
 };
 
-// Returns true if the replicas may be joined and part again: there are several, on pages.
+// Returns true if the replicas may be joined and part again: there are several, on pages, of a
+// model whose halves of a layer follow each other.
 bool may_join(const ReplicaOptions& options);
 
 // Returns the configuration of the engine that serves such a replica.

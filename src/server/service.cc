@@ -51,7 +51,7 @@ ApiError error_of_current_exception() {
 
 Service::Service(ServiceLimits limits, ServedModel model, MetricsLabels labels,
                  Environment environment, BoundedQueue<Event>& inbox)
-    : limits_(std::move(limits)),
+    : limits_(limits),
       model_(with_text_limit(std::move(model))),
       version_(labels.version),
       environment_(std::move(environment)),

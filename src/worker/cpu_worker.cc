@@ -145,12 +145,12 @@ Status CpuWorker::add_devices(const WorkerOptions& options, const Checkpoint& ch
   }
   for (int device = 0; device < static_cast<int>(form.group.size()); ++device) {
     DeviceWorker::Handlers handlers{
-        .step_done = [this](HomeResult result) { leader_->on_step(std::move(result)); },
+        .step_done = [this](HomeResult result) { leader_.load()->on_step(std::move(result)); },
         .morph = {.ready =
                       [this, device](MorphReady ready) {
-                        leader_->on_ready(first_in_group_ + device, std::move(ready));
+                        leader_.load()->on_ready(first_in_group_ + device, std::move(ready));
                       },
-                  .done = [this](MorphDone done) { leader_->on_done(done.id); }}};
+                  .done = [this](MorphDone done) { leader_.load()->on_done(done.id); }}};
     Result<std::unique_ptr<DeviceWorker>> added = DeviceWorker::create(
         options, checkpoint, progress,
         {.device = device, .fabric = fabric_.get(), .on_fabric = first_device_ + device},

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -109,10 +110,11 @@ class CpuWorker : public Executor {
   Group& group() { return groups_.back(); }
   const Group& group() const { return groups_.back(); }
 
-  CpuWorker* leader_ = this;
-  int first_in_group_ = 0;     // of its own devices, among the leader's
-  std::vector<Group> groups_;  // those that it joined with others, innermost first
-  std::uint64_t number_ = 0;   // of the last entry that has one
+  // Read by the devices' threads, which may still answer to what was aborted.
+  std::atomic<CpuWorker*> leader_ = this;
+  std::atomic<int> first_in_group_ = 0;  // of its own devices, among the leader's
+  std::vector<Group> groups_;            // those that it joined with others, innermost first
+  std::uint64_t number_ = 0;             // of the last entry that has one
   std::unordered_map<MorphId, MorphStep> steps_;  // prepared, neither committed nor aborted
   std::vector<std::vector<BlockId>> live_;        // by home, for the next commit
 };

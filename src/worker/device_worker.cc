@@ -1,6 +1,7 @@
 #include "worker/device_worker.h"
 
 #include <algorithm>
+#include <semaphore>
 #include <utility>
 
 #include "base/check.h"
@@ -151,9 +152,19 @@ void DeviceWorker::run(MorphId commit) {
   }
 }
 
+// Waits until the background thread has done what it was given, such as ending what was aborted.
+void DeviceWorker::settle_background() {
+  std::binary_semaphore settled(0);
+  background_.post([&] { settled.release(); });
+  settled.acquire();
+}
+
 void DeviceWorker::run(const DeviceChange& entry) {
   const GroupChange& change = *entry.change;
   ShardMemory memory;
+  if (change.kv != GroupChange::Kv::kStays) {
+    settle_background();  // it reads how many blocks and homes the arrays have
+  }
   if (!change.hold) {
     rank_->change(change, entry.device, memory);
     return;

@@ -97,9 +97,10 @@ class DeviceWorker {
 
   void read_ahead();
   void run_entries();
+  void settle_background();
   void run(const GroupStep& step);
   void run(MorphId commit);
-  void run(const DeviceChange& change);
+  void run(const DeviceChange& entry);
   void run(const std::vector<BlockMove>& moves);
   void run(const KvCopy& copy);
 

@@ -83,9 +83,10 @@ void StepRows::read(const StepPlan& plan, std::int64_t blocks, Home& home) {
 }
 
 ForwardBatch StepRows::batch(int first_home, int homes, const KvPlaces* places) {
+  const int last_home = first_home + homes - 1;
+  const int end_row = first_row(last_home) + rows(last_home);
   const auto first = static_cast<std::size_t>(first_row(first_home));
-  const auto end =
-      static_cast<std::size_t>(first_row(first_home + homes - 1) + rows(first_home + homes - 1));
+  const auto end = static_cast<std::size_t>(end_row);
   return {.tokens = std::span(tokens_).subspan(first, end - first),
           .positions = std::span(positions_).subspan(first, end - first),
           .slices = view(first_home, homes, places).slices,
