@@ -1,38 +1,24 @@
-#include <filesystem>
 #include <memory>
 #include <string>
-#include <vector>
+#include <utility>
 
-#include "apps/companions.h"
+#include "apps/model_copy.h"
 #include "apps/options.h"
-#include "apps/output_directory.h"
-#include "host/cpu_share.h"
-#include "host/machine.h"
-#include "measure/calibration_text.h"
 #include "model/quantized_model.h"
-#include "replica/model_files.h"
-#include "replica/model_place.h"
 #include "terminal/output.h"
 #include "terminal/progress.h"
 
 namespace protean {
 namespace {
 
-namespace fs = std::filesystem;
-
 struct QuantizeCommand {
-  ModelOptions model;
+  ModelCopy copy;
   std::string to = "w4";
   std::string method = "awq";
   int group = 128;
   bool symmetric = false;
   bool activation_order = false;
   double damping = 0.01;
-  std::string calibrate;
-  int samples = 128;
-  int sequence_length = 512;
-  std::string output;
-  bool overwrite = false;
 };
 
 Result<QuantizeOptions> quantize_options(const QuantizeCommand& command) {
@@ -64,53 +50,28 @@ Status quantize(QuantizeCommand& command) {
     return options.error();
   }
   const bool calibrated = options->method != QuantMethod::kRoundToNearest;
-  if (calibrated && command.calibrate.empty()) {
+  if (calibrated && command.copy.calibrate.empty()) {
     return make_error(
         ErrorCode::kInvalidArgument,
         "--method {} needs calibration text, like what the model will read: give --calibrate FILE, "
         "or --method rtn",
         command.method);
   }
-  if (Status located = locate_model(command.model); !located.ok()) {
-    return located;
-  }
-  const auto files = open_model_files(command.model);
+  const auto write = [&](cpu::Team& team, CopyJob copy) {
+    return write_quantized_model(team,
+                                 {.source = std::move(copy.source),
+                                  .target = std::move(copy.target),
+                                  .options = *options,
+                                  .sequences = std::move(copy.sequences)},
+                                 count_bar("quantising", "layers"));
+  };
+  const auto files = write_copy(command.copy, calibrated, write);
   if (!files.ok()) {
     return files.error();
   }
-  QuantizeJob job{.source = command.model.model, .options = *options};
-  if (calibrated) {
-    auto sequences = read_windows(command.calibrate, *files->tokenizer,
-                                  {command.samples, command.sequence_length});
-    if (!sequences.ok()) {
-      return sequences.error();
-    }
-    job.sequences = *std::move(sequences);
-  }
-  auto output = OutputDirectory::create(command.output, command.overwrite);
-  if (!output.ok()) {
-    return output.error();
-  }
-  job.target = output->path();
-  if (Status written = write_companions(*files, job.source, job.target); !written.ok()) {
-    return written;
-  }
-  const auto cpus = choose_cpus(this_machine(), command.model.compute);
-  if (!cpus.ok()) {
-    return cpus.error();
-  }
-  cpu::Team team(cpus->threads, cpus->where);
-  const cpu::Seat seat = team.take_seat();
-  if (Status written = write_quantized_model(team, job, count_bar("quantising", "layers"));
-      !written.ok()) {
-    return written;
-  }
-  if (Status finished = output->finish(); !finished.ok()) {
-    return finished;
-  }
   const std::string note = unusual_packing(files->checkpoint->spec(), options->format);
-  print_text(fmt::format("{} holds {} at {}, group {}{}\n", command.output, files->name, command.to,
-                         command.group, note.empty() ? "" : "; " + note));
+  print_text(fmt::format("{} holds {} at {}, group {}{}\n", command.copy.output, files->name,
+                         command.to, command.group, note.empty() ? "" : "; " + note));
   return {};
 }
 
@@ -125,17 +86,7 @@ void add_quantize(CLI::App& root, int& exit_code) {
   CLI::App* app =
       root.add_subcommand("quantize", "Write a copy of a model with fewer bits a weight");
   auto command = std::make_shared<QuantizeCommand>();
-  app->add_option(
-         "MODEL", command->model.model,
-         "Hugging Face directory (config.json, *.safetensors, tokenizer), .gguf file, or name on a "
-         "hub, in bf16, f16 or f32")
-      ->type_name("MODEL")
-      ->required();
-  app->option_defaults()->group("Output");
-  app->add_option("-o,--output", command->output, "Directory to write")
-      ->type_name("FOLDER")
-      ->required();
-  app->add_flag("--overwrite", command->overwrite, "Replace the model in that directory");
+  add_copy_options(*app, command->copy);
   app->option_defaults()->group("Quantisation");
   app->add_option("--to", command->to, "Precision of the layers")
       ->check(one_of({"w8", "w4", "w3"}))
@@ -145,17 +96,7 @@ void add_quantize(CLI::App& root, int& exit_code) {
                   "calibration text, and awq loses least")
       ->check(one_of({"rtn", "awq", "gptq", "awq+gptq"}))
       ->capture_default_str();
-  app->add_option("--calibrate", command->calibrate,
-                  "Calibration text, like what the model will read. A .jsonl file holds one "
-                  "document a line, in \"text\"")
-      ->type_name("FILE")
-      ->check(existing_path());
-  app->add_option("--samples", command->samples, "Windows of the calibration text to use")
-      ->check(whole_number(1, 65536))
-      ->capture_default_str();
-  app->add_option("--sequence-length", command->sequence_length, "Tokens in a window")
-      ->check(whole_number(1, 32768))
-      ->capture_default_str();
+  add_calibration_options(*app, command->copy);
   app->add_option("--group", command->group, "Weights that share a scale")
       ->check(one_of({"32", "64", "128"}))
       ->capture_default_str();
@@ -167,7 +108,7 @@ void add_quantize(CLI::App& root, int& exit_code) {
                   "Share of the mean that is added to the Hessian's diagonal (gptq only)")
       ->check(number_range(1e-6, 10.0))
       ->capture_default_str();
-  add_compute_options(*app, command->model.compute);
+  add_compute_options(*app, command->copy.model.compute);
   app->footer(
       "Example: protean quantize MODEL --to w4 --method awq --calibrate book.txt -o MODEL-w4\n"
       "The copy is a Hugging Face directory. w4 with zero points is written as AWQ, all else as "

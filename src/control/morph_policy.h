@@ -48,7 +48,7 @@ class MorphPolicy {
   // The bounds are legal (validate). The targets of `serving` are those of the options.
   MorphPolicy(const PolicyOptions& options, const FormBounds& bounds, const Serving& serving);
 
-  // Takes at most some hundred microseconds, whatever the number of layers.
+  // Takes at most some hundred microseconds, for any number of layers.
   Decision decide(const StepSpeed& speed, const Load& load, const Situation& now) const;
 
   // Returns the form that the paper's rule wants; nothing: stay.

@@ -75,7 +75,7 @@ TEST_F(Decide, RestoresWhenTheLoadHasFallenAndNotBefore) {
   EXPECT_EQ(decided(unsure, low), low);
 }
 
-// What already waits and would be late is reason enough, whatever arrives.
+// Requests that already wait and would be late are reason enough, without further arrivals.
 TEST_F(Decide, LowersForRequestsThatWait) {
   Load load = load_of(1);
   load.waiting = 200;

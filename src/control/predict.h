@@ -9,7 +9,7 @@ namespace protean {
 // The longest time that a prediction looks ahead.
 inline constexpr double kHorizonS = 60;
 
-// What a prediction needs to know of a form, whatever the number of devices.
+// What a prediction needs to know of a form on one device or several.
 struct FormTraits {
   StepPrecision precision;
   double kv_blocks = 0;  // of all devices together

@@ -44,13 +44,13 @@ double StepLine::step_s(const Batch& batch) const {
 }
 
 double StepSpeed::prefill_s(const StepPrecision& precision, double prompt_tokens,
-                            const Batch& beside) const {
-  const double room = std::max(1.0, most_step_tokens_ - beside.decoding);
+                            const Batch& running) const {
+  const double room = std::max(1.0, most_step_tokens_ - running.decoding);
   const double full_steps = std::floor(prompt_tokens / room);
   const double rest = prompt_tokens - full_steps * room;
   const StepLine line = line_of(precision);
   const auto of = [&](double tokens) {
-    return line.step_s({beside.decoding, beside.context_tokens, tokens});
+    return line.step_s({running.decoding, running.context_tokens, tokens});
   };
   return (full_steps > 0 ? full_steps * of(room) : 0) + (rest > 0 ? of(rest) : 0);
 }
@@ -61,10 +61,10 @@ double StepSpeed::copy_bytes_per_s() const {
 }
 
 int StepSpeed::prompt_tokens_within(const StepPrecision& precision, double step_s_wanted,
-                                    const Batch& beside) const {
+                                    const Batch& running) const {
   const StepLine line = line_of(precision);
   const auto of = [&](int tokens) {
-    return line.step_s({beside.decoding, beside.context_tokens, static_cast<double>(tokens)});
+    return line.step_s({running.decoding, running.context_tokens, static_cast<double>(tokens)});
   };
   const double within_s = std::max(step_s_wanted, 2 * of(0));
   int fits = 0;  // more prompt tokens never take less time

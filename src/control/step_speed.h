@@ -55,13 +55,14 @@ class StepSpeed {
     return line_of(precision).step_s(batch);
   }
 
-  // Predicts the time to compute so many prompt tokens while `beside` decodes.
-  double prefill_s(const StepPrecision& precision, double prompt_tokens, const Batch& beside) const;
+  // Predicts the time to compute so many prompt tokens while `running` decodes.
+  double prefill_s(const StepPrecision& precision, double prompt_tokens,
+                   const Batch& running) const;
 
-  // Returns how many prompt tokens a step can take within `step_s` while `beside` decodes. If the
+  // Returns how many prompt tokens a step can take within `step_s` while `running` decodes. If the
   // decodes alone take more than half of that, prompts get as much time as the decodes.
   int prompt_tokens_within(const StepPrecision& precision, double step_s,
-                           const Batch& beside) const;
+                           const Batch& running) const;
 
   // Returns how fast a morph reads variants, as far as is known before it has read any.
   double copy_bytes_per_s() const;

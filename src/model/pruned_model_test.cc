@@ -4,7 +4,6 @@
 
 #include <cmath>
 #include <filesystem>
-#include <random>
 
 #include "cost/pruned_spec.h"
 #include "model/architecture.h"
@@ -12,6 +11,7 @@
 #include "model/checkpoint_writer.h"
 #include "model/hf_config_writer.h"
 #include "model/layer_quantizer.h"
+#include "model/model_copy_for_test.h"
 #include "model/pruned_checkpoint.h"
 #include "model/synthetic_checkpoint.h"
 #include "tests/checkpoints/checkpoints.h"
@@ -58,34 +58,6 @@ class WithIdleParts final : public SyntheticCheckpoint {
   }
 };
 
-std::vector<std::vector<TokenId>> text_of(int vocab) {
-  std::mt19937 random(3);
-  std::vector<std::vector<TokenId>> text;
-  for (const std::size_t length : {60U, 1U, 47U, 80U}) {
-    text.emplace_back(length);
-    for (TokenId& token : text.back()) {
-      token = static_cast<TokenId>(random() % static_cast<unsigned>(vocab));
-    }
-  }
-  return text;
-}
-
-std::unique_ptr<Checkpoint> reopened(const std::filesystem::path& path) {
-  auto checkpoint = open_checkpoint(path);
-  EXPECT_TRUE(checkpoint.ok()) << (checkpoint.ok() ? "" : checkpoint.error().message);
-  return checkpoint.ok() ? *std::move(checkpoint) : nullptr;
-}
-
-// Returns the residual stream of a text after all layers.
-std::vector<float> residual_of(cpu::Team& team, const Checkpoint& checkpoint) {
-  auto calibration = Calibration::create(team, checkpoint, text_of(checkpoint.spec().vocab));
-  EXPECT_TRUE(calibration.ok());
-  for (int layer = 0; layer < checkpoint.spec().layers; ++layer) {
-    EXPECT_TRUE(calibration->advance(LayerTensors(checkpoint, layer)).ok());
-  }
-  return {calibration->residual().begin(), calibration->residual().end()};
-}
-
 class PrunedModel : public testing::Test {
  protected:
   PrunedModel() { write_hf_checkpoint(source_.path(), grouped_spec()); }
@@ -95,7 +67,7 @@ class PrunedModel : public testing::Test {
                               {.source = source_.path(),
                                .target = target_.path(),
                                .pruning = pruning,
-                               .sequences = text_of(grouped_spec().vocab)},
+                               .sequences = random_text(grouped_spec().vocab)},
                               [](std::int64_t, std::int64_t) {});
   }
 
@@ -106,8 +78,8 @@ class PrunedModel : public testing::Test {
 
 TEST_F(PrunedModel, TwoOfFourKeepsTwoOfFourAndSaysSo) {
   ASSERT_TRUE(prune(kTwoOfFour).ok());
-  const auto before = reopened(source_.path());
-  const auto after = reopened(target_.path());
+  const auto before = opened(source_.path());
+  const auto after = opened(target_.path());
   ASSERT_NE(after, nullptr);
   EXPECT_EQ(after->spec().stored.precision, Precision::kS24);
   EXPECT_EQ(after->spec().ffn, before->spec().ffn);
@@ -160,8 +132,8 @@ TEST_F(PrunedModel, StructuredComputesWhatZerosWould) {
    private:
     int last_;
   };
-  const std::vector<float> want = residual_of(team_, Zeroed(spec, kept.neurons.back()));
-  const std::vector<float> got = residual_of(team_, smaller);
+  const std::vector<float> want = outputs_of(team_, Zeroed(spec, kept.neurons.back()));
+  const std::vector<float> got = outputs_of(team_, smaller);
   ASSERT_EQ(got.size(), want.size());
   for (std::size_t i = 0; i < got.size(); ++i) {
     ASSERT_NEAR(got[i], want[i], 2e-2 * (1 + std::abs(want[i]))) << i;
@@ -170,14 +142,14 @@ TEST_F(PrunedModel, StructuredComputesWhatZerosWould) {
 
 TEST_F(PrunedModel, StructuredIsASmallerOrdinaryModel) {
   ASSERT_TRUE(prune(kHalf).ok());
-  const auto after = reopened(target_.path());
+  const auto after = opened(target_.path());
   ASSERT_NE(after, nullptr);
   const ModelSpec pruned = pruned_spec(grouped_spec(), kHalf);
   EXPECT_EQ(after->spec().attention.heads, pruned.attention.heads);
   EXPECT_EQ(after->spec().attention.kv_heads, 2);
   EXPECT_EQ(after->spec().ffn, pruned.ffn);
   EXPECT_EQ(after->spec().stored.precision, Precision::kBf16);
-  for (const float value : residual_of(team_, *after)) {
+  for (const float value : outputs_of(team_, *after)) {
     ASSERT_TRUE(std::isfinite(value));
   }
 }
@@ -196,10 +168,10 @@ TEST_F(PrunedModel, IdleHeadsAndNeuronsAreChosenByTheCalibrationText) {
                                  {.source = idle.path(),
                                   .target = target_.path(),
                                   .pruning = kHalf,
-                                  .sequences = text_of(spec.vocab)},
+                                  .sequences = random_text(spec.vocab)},
                                  [](std::int64_t, std::int64_t) {})
                   .ok());
-  const auto after = reopened(target_.path());
+  const auto after = opened(target_.path());
   const LayerTensors layer(*after, 1);
   const LayerTensors was(original, 1);
   // No column of the down projection or of the attention's output is all zeros.
@@ -229,7 +201,7 @@ TEST_F(PrunedModel, APrunedModelIsNotPrunedAgain) {
                                            {.source = target_.path(),
                                             .target = again.path(),
                                             .pruning = kTwoOfFour,
-                                            .sequences = text_of(300)},
+                                            .sequences = random_text(300)},
                                            [](std::int64_t, std::int64_t) {});
   ASSERT_FALSE(status.ok());
   EXPECT_NE(status.error().message.find("is pruned already"), std::string::npos);

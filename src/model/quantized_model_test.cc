@@ -9,6 +9,7 @@
 #include <random>
 
 #include "device/cpu/bf16.h"
+#include "model/model_copy_for_test.h"
 #include "model/rope_table.h"
 #include "model/weights.h"
 #include "quant/round_to_nearest.h"
@@ -30,34 +31,6 @@ ModelSpec two_layer_spec() {
   spec.max_context = 256;
   spec.attention = {.heads = 4, .kv_heads = 2, .head_dim = 32, .qkv_bias = true};
   return spec;
-}
-
-std::vector<std::vector<TokenId>> random_text(int vocab) {
-  std::mt19937 random(3);
-  std::vector<std::vector<TokenId>> text;
-  for (const std::size_t length : {60U, 1U, 47U, 80U}) {
-    text.emplace_back(length);
-    for (TokenId& token : text.back()) {
-      token = static_cast<TokenId>(random() % static_cast<unsigned>(vocab));
-    }
-  }
-  return text;
-}
-
-std::unique_ptr<Checkpoint> opened(const fs::path& path) {
-  auto checkpoint = open_checkpoint(path);
-  EXPECT_TRUE(checkpoint.ok()) << (checkpoint.ok() ? "" : checkpoint.error().message);
-  return checkpoint.ok() ? *std::move(checkpoint) : nullptr;
-}
-
-// Returns the residual stream of the text after all layers of a model.
-std::vector<float> outputs_of(cpu::Team& team, const Checkpoint& checkpoint) {
-  auto calibration = Calibration::create(team, checkpoint, random_text(checkpoint.spec().vocab));
-  EXPECT_TRUE(calibration.ok());
-  for (int layer = 0; layer < checkpoint.spec().layers; ++layer) {
-    EXPECT_TRUE(calibration->advance(LayerTensors(checkpoint, layer)).ok());
-  }
-  return {calibration->residual().begin(), calibration->residual().end()};
 }
 
 double relative_error(const std::vector<float>& got, const std::vector<float>& want) {
