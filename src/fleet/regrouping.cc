@@ -85,6 +85,7 @@ void Regrouping::turn(bool together, const std::string& why) {
   together_ = together;
   record_.together = together;
   record_.failure = why;
+  failure_ = together ? failure_ : why;
   wait_.until_ns = 0;
   if (stage_ == Stage::kMoving) {
     plan();
@@ -157,6 +158,7 @@ void Regrouping::settle() {
   if (const std::optional<Error> why = agree()) {
     together_ = record_.together = false;
     record_.failure = why->message;
+    failure_ = why->message;
     end();
     return;
   }
@@ -295,6 +297,7 @@ void Regrouping::on(const MorphReady& ready, TimeNs now_ns) {
   const std::string why =
       fmt::format("{} failed: {}", to_string(found->step), ready.failure->message);
   preparing_.erase(found);
+  failure_ = why;
   if (record_.failure.empty()) {
     turn(!together_, why);
   } else {
@@ -375,9 +378,11 @@ void Regrouping::shrink() {
   if (now_ns_ < wait_.until_ns || changing) {
     return;
   }
+  // From now on the group takes no request that a home could not hold, else parting might never
+  // begin.
+  wide().hold_form(true);
+  wide().promise_kv(group_.home.kv.blocks, group_.wide.kv.blocks);
   if (at_home_form()) {
-    wide().hold_form(true);
-    wide().promise_kv(group_.home.kv.blocks, group_.wide.kv.blocks);
     wide().hold_steps();
     stage_ = Stage::kDividing;
     return;

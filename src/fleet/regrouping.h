@@ -93,6 +93,8 @@ class Regrouping {
   bool concerns(ReplicaId replica) const;
   const Group& group() const { return group_; }
   Group take_group() { return std::move(group_); }
+  // Returns why the change failed or was ordered back since the last call; nothing if it was not.
+  std::optional<std::string> take_failure() { return std::exchange(failure_, std::nullopt); }
   // Returns the requests that other replicas have now, and forgets them.
   std::vector<std::pair<RequestId, ReplicaId>> take_moved() { return std::exchange(moved_, {}); }
   const RegroupRecord& record() const { return record_; }
@@ -158,6 +160,7 @@ class Regrouping {
   bool asked_ = false;  // the group's engine for the homes' form
   Stage stage_;
   RegroupRecord record_;
+  std::optional<std::string> failure_;  // since take_failure()
   Wait wait_;
   std::vector<Form> forms_;
   Form form_;    // of joined devices, after the steps committed so far
