@@ -246,9 +246,8 @@ std::optional<Form> Engine::form() const {
 EngineState Engine::release_all(TimeNs now_ns) {
   begin(now_ns);
   check(quiet(), "an engine gives up all at rest only");
-  EngineState state{.scheduler = scheduler_.release_all(),
-                    .live = std::exchange(live_, {}),
-                    .form_counts = {}};
+  EngineState state{
+      .scheduler = scheduler_.release_all(), .live = std::exchange(live_, {}), .form_counts = {}};
   if (steering_) {
     state.form_counts = steering_->counts();
   }

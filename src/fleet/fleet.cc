@@ -198,9 +198,8 @@ Result<int> Fleet::migrate(ReplicaId from, ReplicaId to, int requests, TimeNs no
     }
   }
   const auto moves = [this](RequestId request) {
-    return std::any_of(
-               migrations_.begin(), migrations_.end(),
-               [&](const auto& one) { return one.second.steps.request() == request; }) ||
+    return std::any_of(migrations_.begin(), migrations_.end(),
+                       [&](const auto& one) { return one.second.steps.request() == request; }) ||
            std::any_of(to_migrate_.begin(), to_migrate_.end(),
                        [&](const ToMigrate& one) { return one.request == request; });
   };

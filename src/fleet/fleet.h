@@ -136,7 +136,7 @@ class Fleet : private TokenSink {
   std::deque<HeldRequest> held_;  // accepted, for a group that can hold them
   std::map<CopyId, Migration> migrations_;
   std::deque<ToMigrate> to_migrate_;  // not begun yet
-  std::set<ReplicaId> scaled_;  // groups that the scale policy formed, by their first replica
+  std::set<ReplicaId> scaled_;        // groups that the scale policy formed, by their first replica
   // The policies ask for no group before this time, which is later after each failure in a row.
   TimeNs no_group_before_ns_ = 0;
   int failures_in_a_row_ = 0;

@@ -98,8 +98,8 @@ struct GroupScene {
         devices(options.replicas, options.blocks, form, budget) {
     std::vector<Member> members;
     for (int replica = 0; replica < options.replicas; ++replica) {
-      members.push_back({engine_of(options, form),
-                         &devices.executor(static_cast<std::size_t>(replica))});
+      members.push_back(
+          {engine_of(options, form), &devices.executor(static_cast<std::size_t>(replica))});
     }
     const auto wide = [options, this](const Form& group) { return engine_of(options, group); };
     fleet = std::make_unique<Fleet>(RouterPolicy::kLeastLoaded, members, sink, nullptr,

