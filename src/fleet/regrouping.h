@@ -96,6 +96,8 @@ class Regrouping {
   // Returns the requests that other replicas have now, and forgets them.
   std::vector<std::pair<RequestId, ReplicaId>> take_moved() { return std::exchange(moved_, {}); }
   const RegroupRecord& record() const { return record_; }
+  // True while the homes' engines run joint steps, each with its own requests.
+  bool joint() const { return joint_ != nullptr; }
   const Form& form() const { return form_; }
   std::string stage() const;
   const std::string& waits_for() const { return wait_.reason; }
