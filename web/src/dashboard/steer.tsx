@@ -12,6 +12,8 @@ interface Props {
   onSelect: (layers: Set<number>) => void;
 }
 
+const modes = ['off', 'accuracy', 'balanced', 'performance'];
+
 type Half = 'both' | 'attention' | 'mlp';
 type Wish = (status: ReplicaState) => unknown;
 
@@ -20,6 +22,7 @@ export function Steer({ ask, state, selected, onSelect }: Props) {
   const [target, setTarget] = useState(-1); // a replica; -1: all
   const [half, setHalf] = useState<Half>('both');
   const [blocks, setBlocks] = useState('');
+  const [floor, setFloor] = useState('');
   const [said, setSaid] = useState<{ text: string; bad: boolean } | null>(null);
   const [busy, setBusy] = useState(false);
   const [drains, setDrains] = useState(false);
@@ -106,6 +109,23 @@ export function Steer({ ask, state, selected, onSelect }: Props) {
           </span>
         </form>
       </div>
+      {shown.quality_floor !== undefined && (
+        <div class="pair">
+          <label class="field">
+            <span>Mode of the policy</span>
+            <select value={shown.mode} disabled={busy || !steerable} onChange={(event) => { const mode = event.currentTarget.value; void want(() => ({ mode }), `The mode is ${mode}.`); }}>
+              {modes.map((mode) => <option key={mode}>{mode}</option>)}
+            </select>
+          </label>
+          <form class="field" onSubmit={(event) => { event.preventDefault(); const wished = floor.trim(); if (wished) { void want(() => ({ quality_floor: wished }), `The quality floor is ${wished}.`); setFloor(''); } }}>
+            <label class="label" for="quality-floor">Quality floor</label>
+            <span class="join">
+              <input id="quality-floor" placeholder={shown.quality_floor} title="6bits: the mean of a weight; 8layers: the most that are lowered; none" value={floor} disabled={!steerable} onInput={(event) => setFloor(event.currentTarget.value)} />
+              <button type="submit" class="button slim" disabled={busy || !steerable || floor.trim() === ''} aria-label="Set the quality floor">Set</button>
+            </span>
+          </form>
+        </div>
+      )}
       <div class="row">
         <button type="button" class="button slim" disabled={busy || !steerable || pinned === targets.length} onClick={() => void want(({ wanted }) => ({ layers: wanted.layer_precision }), 'The form stays as it is until it is released.')}><Icon name="pin" />Hold this form</button>
         <button type="button" class="button slim" disabled={busy || !steerable || pinned === 0} onClick={() => void want(() => ({ release: true }))}>Release</button>
