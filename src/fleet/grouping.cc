@@ -442,6 +442,9 @@ std::shared_ptr<const GroupsStatus> Grouping::status_if_changed() {
     status->running = running_->record();
     status->stage = running_->stage();
     status->waits_for = running_->waits_for();
+    if (running_->joint()) {
+      status->joint_form = running_->form();
+    }
   }
   return status;
 }

@@ -100,6 +100,8 @@ class Regrouping {
     return std::exchange(news_.moved, {});
   }
   const RegroupRecord& record() const { return record_; }
+  // True while the homes' engines run joint steps, each with its own requests.
+  bool joint() const { return joint_ != nullptr; }
   const Form& form() const { return form_; }
   std::string stage() const;
   const std::string& waits_for() const { return wait_.reason; }

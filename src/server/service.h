@@ -23,6 +23,7 @@
 #include "server/background_work.h"
 #include "server/engine_inbox.h"
 #include "server/openai/text_endpoints.h"
+#include "server/operators/fleet_report.h"
 #include "server/operators/live_feed.h"
 #include "server/operators/metrics.h"
 #include "server/routes.h"
@@ -91,10 +92,9 @@ class Service {
   void woke(const Status& loaded);
   // Ends the streams to operators: the model is removed.
   void leave() { feed_.end(); }
-  // The state and form of a replica from 0 to replicas() - 1.
   int replicas() const { return model_.replicas; }
-  const Observation& last_seen(ReplicaId replica) const { return seen_[index(replica)]; }
-  const FormStatus& form(ReplicaId replica) const { return *forms_[index(replica)]; }
+  // What the fleet reported last.
+  const FleetReport& fleet() const { return fleet_; }
   const std::string& router() const { return model_.router; }
   // Asks a replica for a form. The reply holds the morph to it.
   std::shared_ptr<PendingReply> ask_form(ReplicaId replica, FormWish wish);
@@ -102,10 +102,9 @@ class Service {
   std::shared_ptr<PendingReply> ask_migration(ReplicaId from, ReplicaId to, int requests);
   // Asks the fleet for groups of replicas. The reply holds the changes that lead to them.
   std::shared_ptr<PendingReply> ask_groups(GroupWish wish);
-  // The groups of the fleet's replicas; null if they cannot be grouped.
-  const GroupsStatus* groups() const { return groups_.get(); }
   TimeNs now_ns() const { return environment_.clock(); }
   std::int64_t unix_time_s() const { return environment_.unix_time_s(); }
+  TimeNs unix_offset_ns() const { return unix_offset_ns_; }  // Unix time less now_ns()
   // The state that operators see: model, version, and a replica's form, load and devices.
   boost::json::object state_json(ReplicaId replica) const;
 
@@ -139,7 +138,6 @@ class Service {
   };
   using LiveMap = std::unordered_map<RequestId, Live>;
 
-  static std::size_t index(ReplicaId replica) { return static_cast<std::size_t>(replica.value); }
   Answer answer_ollama(std::string_view path, const HttpCall& call);
   // When a request was received, and its deadlines.
   struct Timing {
@@ -163,6 +161,8 @@ class Service {
   Answer convert(const HttpCall& call, ParseText parse);
   HttpReply converted(const HttpCall& call, ParseText parse) const;  // runs on any thread
   static void notify(const Generation& generation);
+  void show_state(TimeNs at_ns);
+  boost::json::object common_state() const;
   Checked<std::string> served_name(const std::string& asked) const;
   void on(const Accepted& accepted, const OutputBatch& batch);
   void on(const Refused& refused, const OutputBatch& batch);
@@ -187,6 +187,7 @@ class Service {
   const std::string version_;
   const Environment environment_;
   const std::int64_t created_s_;
+  const TimeNs unix_offset_ns_;
   EngineInbox engines_;
   Metrics metrics_;
   LiveFeed feed_;
@@ -196,9 +197,7 @@ class Service {
   std::vector<std::shared_ptr<Generation>> touched_;  // by the batch that is being delivered
   std::uint64_t last_id_ = 0;                         // of requests and wishes
   ServerState state_ = ServerState::kLoading;
-  std::vector<Observation> seen_;                         // by replica
-  std::vector<std::shared_ptr<const FormStatus>> forms_;  // by replica; never null
-  std::shared_ptr<const GroupsStatus> groups_;
+  FleetReport fleet_;
   std::unordered_map<std::uint64_t, std::shared_ptr<PendingReply>> wishes_;
 };
 

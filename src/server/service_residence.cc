@@ -20,7 +20,7 @@ std::optional<TimeNs> Service::sleep_due_ns() const {
 
 void Service::show_residence(Residence residence) {
   metrics_.residence(residence);
-  feed_.state(state_json(ReplicaId{0}), form(ReplicaId{0}), now_ns());
+  show_state(now_ns());
   if (residence == Residence::kWaking) {
     on_wanted();
   }
@@ -39,7 +39,7 @@ void Service::woke(const Status& loaded) {
   engines_.failed_to_wake();
   const Error error{ErrorCode::kUnavailable,
                     "the model sleeps and cannot be loaded: " + loaded.error().message};
-  OutputBatch failed{.at_ns = now_ns(), .observation = seen_.front()};
+  OutputBatch failed{.at_ns = now_ns(), .observation = fleet_.seen(ReplicaId{0})};
   for (const auto& [id, live] : live_) {
     failed.outputs.push_back(Refused{id, error});
   }

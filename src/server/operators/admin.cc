@@ -217,7 +217,7 @@ HttpHandler::Answer want_form(Service& service, ReplicaId replica, const HttpCal
         {.status = 503,
          .message = "the form cannot be changed while the server is loading or draining"});
   }
-  const auto layers = static_cast<int>(service.form(replica).form.layer_precision.size());
+  const auto layers = static_cast<int>(service.fleet().form(replica).form.layer_precision.size());
   Checked<FormWish> wish = read_form_wish(call.body, layers);
   if (const ApiError* error = std::get_if<ApiError>(&wish)) {
     return error_reply(*error);
@@ -270,17 +270,20 @@ HttpReply wake_reply(Service& service) {
 
 HttpReply form_reply(const Service& service, ReplicaId replica) {
   json::object shown = service.state_json(replica);
-  shown.emplace("now", shown_load(service.last_seen(replica)));
+  shown.emplace("now", shown_load(service.fleet().seen(replica)));
   return {.body = json::serialize(shown)};
 }
 
 HttpReply fleet_reply(const Service& service) {
+  const FleetReport& fleet = service.fleet();
+  const std::vector<ReplicaId> serving = fleet.serving();
   json::array replicas;
   for (int number = 0; number < service.replicas(); ++number) {
     const ReplicaId replica{number};
-    const Observation& seen = service.last_seen(replica);
+    const Observation& seen = fleet.seen(replica);
     replicas.push_back({{"replica", number},
-                        {"form", to_string(service.form(replica).form)},
+                        {"serves_in", serving[static_cast<std::size_t>(number)].value},
+                        {"form", to_string(fleet.form(replica).form)},
                         {"now", shown_load(seen)},
                         {"routed_total", seen.accepted_total},
                         {"adopted_total", seen.adopted_total},
@@ -288,9 +291,8 @@ HttpReply fleet_reply(const Service& service) {
                         {"released_total", seen.released_total}});
   }
   json::object shown{{"router", service.router()}, {"replicas", std::move(replicas)}};
-  if (const GroupsStatus* groups = service.groups()) {
-    for (auto& [name, value] :
-         shown_groups(*groups, service.now_ns(), static_cast<double>(service.unix_time_s()))) {
+  if (const GroupsStatus* groups = fleet.groups()) {
+    for (auto& [name, value] : shown_groups(*groups, service.unix_offset_ns())) {
       shown[name] = std::move(value);
     }
   }
@@ -379,7 +381,7 @@ HttpHandler::Answer Admin::answer_of(std::string_view path, const HttpCall& call
     return call.method == "PUT" ? want_form(service, named, call) : form_reply(service, named);
   }
   check(path == "/admin/morphs", "each path of the port is answered");
-  const json::array history = shown_history(*service.form(named).history, service.now_ns(),
+  const json::array history = shown_history(*service.fleet().form(named).history, service.now_ns(),
                                             static_cast<double>(service.unix_time_s()));
   return HttpReply{.body = json::serialize(json::object{{"morphs", history}})};
 }
@@ -417,18 +419,14 @@ HttpReply Admin::models_reply() const {
   json::array models;
   for (const Service* service : models_.services()) {
     const ServedModel& model = service->model();
-    std::vector<Observation> seen;
-    for (int replica = 0; replica < service->replicas(); ++replica) {
-      seen.push_back(service->last_seen(ReplicaId{replica}));
-    }
     models.push_back({{"model", model.names.front()},
                       {"names", json::array(model.names.begin(), model.names.end())},
                       {"replicas", service->replicas()},
                       {"max_model_len", model.max_model_len},
                       {"residence", to_string(service->residence())},
                       {"device_bytes", model.form.page_bytes * model.form.pages},
-                      {"form", to_string(service->form(ReplicaId{0}).form)},
-                      {"now", shown_load(sum_of(seen))}});
+                      {"form", to_string(service->fleet().form(ReplicaId{0}).form)},
+                      {"now", shown_load(service->fleet().sum())}});
   }
   for (json::value& model : setting_.residents.absent()) {
     models.push_back(std::move(model));
