@@ -248,6 +248,7 @@ EngineState Engine::release_all(TimeNs now_ns) {
   check(quiet(), "an engine gives up all at rest only");
   EngineState state{.scheduler = scheduler_.release_all(), .live = std::exchange(live_, {})};
   timers_.clear();
+  state.packing = steering_ ? steering_->packing() : nullptr;
   for (auto& [request, live] : state.live) {
     live.timer_ns = -1;
     if (steering_) {
@@ -264,6 +265,9 @@ void Engine::absorb(EngineState state, TimeNs now_ns) {
   check(live_.empty(), "only an empty engine takes the place of others");
   scheduler_.absorb(std::move(state.scheduler));
   live_ = std::move(state.live);
+  if (steering_) {
+    steering_->packed(std::move(state.packing));
+  }
   for (auto& [request, live] : live_) {
     set_timer(request, live);
   }
@@ -313,6 +317,12 @@ void Engine::on(MorphReady& ready) {
 void Engine::on(MorphDone& done) {
   check(steering_ != nullptr, "only what was asked for is done");
   steering_->on(done);
+}
+
+void Engine::on(VariantsPacked& packed) {
+  if (steering_) {
+    steering_->packed(std::move(packed.packing));
+  }
 }
 
 void Engine::on(WantForm& want) {

@@ -1,9 +1,11 @@
 #pragma once
 
+#include <memory>
 #include <unordered_map>
 #include <vector>
 
 #include "base/ids.h"
+#include "contract/morph.h"
 #include "engine/live_request.h"
 #include "scheduler/scheduler_state.h"
 
@@ -14,6 +16,7 @@ namespace protean {
 struct EngineState {
   SchedulerState scheduler;
   std::unordered_map<RequestId, LiveRequest> live;
+  std::shared_ptr<const Packing> packing;  // the latest, which is the same for all engines
 };
 
 // The same as join_homes() and split_homes() of SchedulerState, with the requests.

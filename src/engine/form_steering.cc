@@ -68,7 +68,7 @@ void FormSteering::on(const MorphReady& ready) {
   }
   const MorphStep& failed = run_.history()->back()->step;
   if (const auto* swap = std::get_if<SwapComponent>(&failed)) {
-    failed_.push_back({*swap, now_ns_ + kTryAgainNs});
+    out_of_reach_.failed.push_back({*swap, now_ns_ + kTryAgainNs});
   } else {
     next_decision_ns_ = now_ns_ + kTryAgainNs;
   }
@@ -108,6 +108,11 @@ void FormSteering::learn_pace() {
   pace_.bytes = 0;
 }
 
+void FormSteering::packed(std::shared_ptr<const Packing> packing) {
+  out_of_reach_.packing = std::move(packing);
+  out_of_reach_.packed_ns = now_ns_;
+}
+
 void FormSteering::step_done(TimeNs took_ns) {
   run_.step_took(took_ns);
 }
@@ -133,8 +138,9 @@ void FormSteering::advance(bool quiet) {
 void FormSteering::observe(const Observation& observation) {
   if (!scheduler_.has_too_large()) {
     larger_kv_since_ns_ = -1;
-  } else if (larger_kv_since_ns_ < run_.last_commit_ns() || larger_kv_since_ns_ < 0) {
-    larger_kv_since_ns_ = now_ns_;  // a morph that goes on may make room
+  } else if (larger_kv_since_ns_ < std::max(run_.last_commit_ns(), out_of_reach_.packed_ns) ||
+             larger_kv_since_ns_ < 0) {
+    larger_kv_since_ns_ = now_ns_;  // a morph that goes on may make room, or a variant packed now
   }
   if (now_ns_ >= next_decision_ns_) {  // not at each event: it looks at every sequence
     next_decision_ns_ = now_ns_ + config_.decide_every_ns;
@@ -150,16 +156,21 @@ void FormSteering::observe(const Observation& observation) {
 }
 
 Situation FormSteering::situation(const Observation& observation, const Demand& demand) {
-  std::erase_if(failed_, [&](const FailedSwap& failed) { return failed.until_ns <= now_ns_; });
+  std::erase_if(out_of_reach_.failed,
+                [&](const FailedSwap& failed) { return failed.until_ns <= now_ns_; });
   Situation now{
       .committed = run_.committed(),
       .heading = run_.wanted(),
       .kept_s = run_.busy() ? 0 : static_cast<double>(now_ns_ - changed_ns_) / kNsPerS,
       .needed_blocks = static_cast<double>(observation.kv_blocks_used + demand.blocks_wanted),
       .copy_bytes_per_s = pace_.bytes_per_s,
-      .failed = {}};
-  for (const FailedSwap& failed : failed_) {
+      .failed = {},
+      .missing = {}};
+  for (const FailedSwap& failed : out_of_reach_.failed) {
     now.failed.push_back(failed.swap);
+  }
+  if (out_of_reach_.packing != nullptr) {
+    now.missing = out_of_reach_.packing->missing;
   }
   return now;
 }
@@ -392,10 +403,11 @@ std::vector<RequestId> FormSteering::given_up() const {
 std::shared_ptr<const FormStatus> FormSteering::status_if_changed() {
   const bool more_tokens =
       ledger_.tokens() != told_.tokens && now_ns_ - told_.at_ns >= kTokensEveryNs;
-  if (told_.any && run_.changes() == told_.changes && pinned_ == told_.pinned && !more_tokens) {
+  if (told_.any && run_.changes() == told_.changes && pinned_ == told_.pinned &&
+      out_of_reach_.packing == told_.packing && !more_tokens) {
     return nullptr;
   }
-  told_ = {true, pinned_, run_.changes(), ledger_.tokens(), now_ns_};
+  told_ = {true, pinned_, out_of_reach_.packing, run_.changes(), ledger_.tokens(), now_ns_};
   auto status = std::make_shared<FormStatus>();
   const MorphRun::Totals& totals = run_.totals();
   status->form = run_.reached();
@@ -406,9 +418,10 @@ std::shared_ptr<const FormStatus> FormSteering::status_if_changed() {
   status->embeddings_precisions =
       embeddings_precisions(config_.start.embeddings, config_.bounds.ladder);
   status->pinned = pinned_;
-  status->page_bytes = config_.bounds.budget.page_bytes;
-  status->pages = config_.bounds.budget.pages;
-  status->pages_free = run_.pages_free();
+  status->pages = {.page_bytes = config_.bounds.budget.page_bytes,
+                   .all = config_.bounds.budget.pages,
+                   .free = run_.pages_free()};
+  status->packing = out_of_reach_.packing;
   status->swaps_down_total = totals.swaps_down;
   status->swaps_up_total = totals.swaps_up;
   status->kv_resizes_total = totals.kv_resizes;

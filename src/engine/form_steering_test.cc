@@ -65,6 +65,54 @@ TEST_F(Steering, ABurstIsServedAtLowerPrecisionAndAllComesBack) {
   EXPECT_EQ(engine.next_deadline_ns(), std::nullopt) << "who is at rest is left alone";
 }
 
+std::shared_ptr<const Packing> packing_of(std::int64_t done, std::vector<SwapComponent> missing) {
+  return std::make_shared<const Packing>(
+      Packing{.done = done, .total = 5, .missing = std::move(missing), .failure = {}});
+}
+
+TEST_F(Steering, LowersAsFarAsVariantsArePackedAndAnOperatorFurther) {
+  std::vector<SwapComponent> missing;
+  for (int layer = 0; layer < 2; ++layer) {
+    for (const Component half : kLayerHalves) {
+      missing.push_back({layer, half, Precision::kW4});
+    }
+  }
+  missing.push_back({0, Component::kEmbeddings, Precision::kW8});
+  send(VariantsPacked{packing_of(0, missing)});
+  ASSERT_NE(sink.form->packing, nullptr);
+  EXPECT_EQ(sink.form->packing->total, 5);
+  send(Arrival{request(1000, 4, 1)});
+  settle();
+  now_ns += 300 * kNsPerS;
+  for (std::uint64_t id = 1; id <= 6; ++id) {
+    send(Arrival{request(id, 24, 24)});
+  }
+  for (int i = 0; i < 6; ++i) {
+    EXPECT_TRUE(device.preparing.empty());
+    end_step();
+  }
+  EXPECT_EQ(sink.form->wanted, morph.start);
+  missing.erase(missing.begin(), missing.begin() + 2);  // the first layer is packed
+  send(VariantsPacked{packing_of(2, missing)});
+  settle();
+  EXPECT_EQ(sink.all<Finished>().size(), 1U + 6U);
+  EXPECT_GT(sink.form->swaps_down_total, 0);
+  for (const auto& record : *sink.form->history) {
+    const auto* swap = std::get_if<SwapComponent>(&record->step);
+    EXPECT_TRUE(swap == nullptr || swap->layer == 0) << to_string(record->step);
+  }
+  ASSERT_TRUE(wish(layers(Precision::kBf16, Precision::kW4)).ok());
+  settle();
+  EXPECT_EQ(device.form().layer_precision[1].mlp, Precision::kW4) << "the swap packs it";
+  // Engines that take the place of this one know it too.
+  EngineState state = engine.release_all(++now_ns);
+  HeldDevice other(morph);
+  RecordingSink heard;
+  Engine next(engine_for_test(morph), other, heard);
+  next.absorb(std::move(state), ++now_ns);
+  EXPECT_EQ(heard.form->packing->done, 2);
+}
+
 TEST_F(Steering, AShrinkEndsWhenItsBlocksAreWantedAgain) {
   lower_under_load();
   for (std::uint64_t id = 1; id <= 6; ++id) {

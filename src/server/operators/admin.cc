@@ -364,7 +364,7 @@ HttpReply Admin::models_reply() const {
                       {"names", json::array(model.names.begin(), model.names.end())},
                       {"replicas", service->replicas()},
                       {"max_model_len", model.max_model_len},
-                      {"device_bytes", model.form.page_bytes * model.form.pages},
+                      {"device_bytes", model.form.pages.page_bytes * model.form.pages.all},
                       {"form", to_string(service->form(ReplicaId{0}).form)},
                       {"now", shown_load(sum_of(seen))}});
   }

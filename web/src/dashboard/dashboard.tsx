@@ -187,7 +187,7 @@ function View({ model, samples, span, selected, onSelect, steer, cursor }: ViewP
           </Legend>
         </div>
         <MemoryMap state={state} kvUsed={at?.kv_used ?? 0} selected={selected} onSelect={onSelect} />
-        <p class="form small num"><span class="muted">Form</span> {formText(state)}{state.form.text !== state.wanted.text && <span class="coming"> on the way to {wantedText(state)}</span>}</p>
+        <p class="form small num"><span class="muted">Form</span> {formText(state)}{state.form.text !== state.wanted.text && <span class="coming"> on the way to {wantedText(state)}</span>}{packingText(state)}</p>
       </section>
       <div class="columns">
         <div class="main-column">
@@ -209,6 +209,10 @@ function layersText(counts: Record<string, number>): string {
 function formText({ form }: State): string {
   const counts = layersByPrecision(form);
   return `${Object.keys(counts).length === 1 ? `all ${count(form.layer_precision.length)} layers ` : ''}${layersText(counts)}; embeddings ${form.embeddings}; ${plural(form.kv_blocks, 'KV block')} of ${form.kv_block_tokens} tokens in ${form.kv_precision}`;
+}
+function packingText({ packing }: State): string {
+  if (!packing || packing.done === packing.total) return '';
+  return packing.failure ? `; not all variants are packed: ${packing.failure}` : `; ${count(packing.done)} of ${count(packing.total)} variants packed`;
 }
 function wantedText({ wanted }: State): string {
   return `${layersText(layersByPrecision(wanted))}, ${plural(wanted.kv_blocks, 'KV block')}`;
