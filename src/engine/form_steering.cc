@@ -193,8 +193,7 @@ void FormSteering::decide(const Observation& observation) {
     decision.wanted = idle_pages();
   }
   if (decision.wanted) {
-    MorphAim aim{.faster_steps = !decision.wanted->for_room && demand.blocks_short <= 0,
-                 .lends_to_embeddings = true};
+    MorphAim aim{.faster_steps = !decision.wanted->for_room && demand.blocks_short <= 0};
     if (aim.faster_steps && now_ns_ >= no_lending_before_ns_) {
       aim.idle_blocks =
           std::max<std::int64_t>(0, observation.kv_blocks - observation.kv_blocks_used -
@@ -215,6 +214,22 @@ void FormSteering::decide_by_paper(const Observation& observation, const Demand&
   }
 }
 
+// Returns true if KV has to lend pages to a lowering because requests lack KV blocks. If all blocks
+// are in use then, the last sequences in order are preempted. Waiting for answers to end would cost
+// more: requests that lack blocks would wait with them for the larger KV. A reserve instead would
+// cost its blocks at all times, and a part of a layer would not need a smaller one: the KV of each
+// layer is on pages of its own, so KV gives up a page of every layer or none.
+bool FormSteering::insists(const Morph& morph, const MorphAim& aim) const {
+  const Form& form = run_.committed();
+  const auto lowers = [&](const MorphStep& step) {
+    const auto* swap = std::get_if<SwapComponent>(&step);
+    return swap != nullptr && is_lower(swap->to, precision_of(form, swap->layer, swap->component));
+  };
+  return !aim.faster_steps && !morph.steps.empty() &&
+         kv_blocks_of(morph.steps.front()).value_or(form.kv.blocks) < form.kv.blocks &&
+         std::any_of(morph.steps.begin(), morph.steps.end(), lowers);
+}
+
 void FormSteering::go_towards(const Wanted& wanted, const MorphAim& aim) {
   Result<Morph> morph =
       plan_with_or_without_embeddings(run_.committed(), wanted.form, config_.bounds, aim);
@@ -224,7 +239,7 @@ void FormSteering::go_towards(const Wanted& wanted, const MorphAim& aim) {
   morph->reason = wanted.reason;
   const bool fresh = !run_.busy();
   const Form from = run_.committed();
-  run_.retarget(*morph, false, now_ns_);
+  run_.retarget(*morph, insists(*morph, aim), now_ns_);
   pace_.bytes = fresh ? policy_.seconds(from, run_.wanted(), 1) : 0;
   pace_.began_ns = now_ns_;
 }
@@ -274,20 +289,9 @@ Result<Morph> FormSteering::go_to(const Form& form, const std::string& reason, b
         "when it has ended",
         form.kv.blocks, needed);
   }
-  Result<Morph> morph =
-      plan_morph(run_.committed(), form, config_.bounds, {.lends_to_embeddings = true});
+  Result<Morph> morph = plan_morph(run_.committed(), form, config_.bounds);
   if (!morph.ok()) {
     return morph.error();
-  }
-  for (const MorphStep& step : morph->steps) {
-    const auto blocks = kv_blocks_of(step);
-    if (blocks && *blocks < needed) {
-      return too_large(
-          "until the embeddings are swapped it has {} KV blocks, but a request that was accepted "
-          "needs "
-          "{}: ask again when it has ended",
-          *blocks, needed);
-    }
   }
   morph->reason = reason;
   pinned_ = pinned;

@@ -82,6 +82,7 @@ class FormSteering {
   Situation situation(const Observation& observation, const Demand& demand);
   void decide(const Observation& observation);
   void decide_by_paper(const Observation& observation, const Demand& demand);
+  bool insists(const Morph& morph, const MorphAim& aim) const;
   void go_towards(const Wanted& wanted, const MorphAim& aim);
   void learn_pace();
   std::optional<Wanted> idle_pages() const;

@@ -21,7 +21,7 @@ MorphConfig hasty() {
 }
 
 struct Steering : EngineMorph {
-  Steering() : EngineMorph(hasty()) {}
+  explicit Steering(const MorphConfig& config = hasty()) : EngineMorph(config) {}
 
   void tick() {
     now_ns = std::max(now_ns, engine.next_deadline_ns().value_or(now_ns) - kNsPerMs);
@@ -63,6 +63,41 @@ TEST_F(Steering, ABurstIsServedAtLowerPrecisionAndAllComesBack) {
   EXPECT_NE(sink.form->history->front()->reason.find("would be late"), std::string::npos);
   tick();
   EXPECT_EQ(engine.next_deadline_ns(), std::nullopt) << "who is at rest is left alone";
+}
+
+// Like hasty(), but all pages are weights and KV.
+MorphConfig without_free_pages() {
+  MorphConfig config = hasty();
+  config.bounds.budget.pages -= config.bounds.budget.reserve;
+  config.bounds.budget.reserve = 0;
+  return config;
+}
+
+struct SteeringWithoutFreePages : Steering {
+  SteeringWithoutFreePages() : Steering(without_free_pages()) {}
+};
+
+// Sequences that run use all blocks, so the last of them make room for the first swap.
+TEST_F(SteeringWithoutFreePages, KvLendsTheFirstSwapItsPagesThoughAllBlocksAreInUse) {
+  lower_under_load();
+  const auto first = std::find_if(sink.form->history->begin(), sink.form->history->end(),
+                                  [](const auto& record) { return record->failure.empty(); });
+  ASSERT_NE(first, sink.form->history->end());
+  ASSERT_TRUE(kv_blocks_of((*first)->step)) << to_string((*first)->step);
+  EXPECT_LT(*kv_blocks_of((*first)->step), morph.start.kv.blocks);
+  settle();
+  const auto finished = sink.all<Finished>();
+  ASSERT_EQ(finished.size(), 1U + 6U);
+  for (const Finished& one : finished) {
+    EXPECT_EQ(one.reason, FinishReason::kLength);
+  }
+  for (int i = 0; i < 10'000 && device.form() != morph.start; ++i) {
+    tick();
+    settle();
+  }
+  EXPECT_EQ(device.form(), morph.start) << "and for the last one on the way back";
+  EXPECT_EQ(device.pages_used(), morph.bounds.budget.pages);
+  EXPECT_EQ(sink.form->failures_total, 0);
 }
 
 std::shared_ptr<const Packing> packing_of(std::int64_t done, std::vector<SwapComponent> missing) {

@@ -328,7 +328,7 @@ TEST_F(VariantStoreTest, APlanNamesWhatIsMissingInItsOrderAndIsPackedInPieces) {
     ASSERT_EQ(packed.error().code, ErrorCode::kUnavailable);
     ASSERT_FALSE(fs::exists(file_of(which)));
     int calls = 0;
-    packed = store->pack_planned(which, [&](std::int64_t) { return calls++ < 40 * stops; });
+    packed = store->pack_planned(which, [&](std::int64_t) { return calls++ < 8 * stops; });
     EXPECT_EQ(unfinished(store->model_directory()), 0);
   }
   EXPECT_GT(stops, 2);

@@ -235,6 +235,24 @@ void Workers::copy(CopyId id, ReplicaId from, ReplicaId to, std::vector<BlockMov
   });
 }
 
+namespace {
+
+// Returns the work of packing variants, which is null if no policy has layers swapped. Must be
+// called before the weights are loaded, which then does not put them into the cache on the way.
+BackgroundWork pack_in_background(const ReplicaOptions& options, Inbox& inbox) {
+  if (!options.morph || options.morph->mode == MorphMode::kOff) {
+    return nullptr;
+  }
+  const FormBounds& bounds = options.morph->bounds;
+  return prepare_variants(
+      {options.variants, order_of(bounds), bounds.ladder}, [&inbox](Packing packing) {
+        VariantsPacked packed{std::make_shared<const Packing>(std::move(packing))};
+        inbox.push({steady_now_ns(), std::move(packed), {}});
+      });
+}
+
+}  // namespace
+
 Result<std::unique_ptr<Replicas>> Replicas::start(const ReplicaOptions& options,
                                                   const Checkpoint& checkpoint, Inbox& inbox,
                                                   TokenSink& sink) {
@@ -242,6 +260,7 @@ Result<std::unique_ptr<Replicas>> Replicas::start(const ReplicaOptions& options,
   if (!fabric.ok()) {
     return fabric.error();
   }
+  BackgroundWork packing = pack_in_background(options, inbox);
   auto workers = std::make_unique<Workers>(inbox);
   for (std::int32_t replica = 0; replica < options.model.group.replicas; ++replica) {
     auto worker = create_worker(options, ReplicaId{replica}, *fabric, checkpoint, inbox);
@@ -250,14 +269,8 @@ Result<std::unique_ptr<Replicas>> Replicas::start(const ReplicaOptions& options,
     }
     workers->add(*std::move(worker));
   }
-  if (options.morph && options.morph->mode != MorphMode::kOff) {
-    const FormBounds& bounds = options.morph->bounds;
-    workers->in_background(prepare_variants(
-        {options.variants, order_of(bounds), bounds.ladder}, [&inbox](Packing packing) {
-          inbox.push({steady_now_ns(),
-                      VariantsPacked{std::make_shared<const Packing>(std::move(packing))},
-                      {}});
-        }));
+  if (packing) {
+    workers->in_background(std::move(packing));
   }
   return std::unique_ptr<Replicas>(
       new Replicas(options, checkpoint.spec(), std::move(workers), inbox, sink));
