@@ -44,9 +44,10 @@ export async function packed(server, patienceMs = 60_000) {
   }
 }
 
-export async function complete(server, fields = {}) {
+export async function complete(server, fields = {}, signal = undefined) {
   const response = await fetch(`${server.url}/v1/completions`, {
     method: 'POST',
+    signal,
     headers: { 'content-type': 'application/json' },
     body: JSON.stringify({ prompt, max_tokens: 120, temperature: 0, ignore_eos: true, ...fields }),
   });
