@@ -17,7 +17,6 @@
 #include "measure/integer_speed.h"
 #include "model/swap_profile.h"
 #include "replica/variant_sources.h"
-#include "terminal/progress.h"
 
 namespace protean {
 namespace {
@@ -250,10 +249,10 @@ Result<ReplicaOptions> choose_replica(ModelOptions model, bool may_morph,
     return replica;
   }
   // If only an operator changes the form, variants are not kept on disk: the operator can wait.
-  std::vector<Precision> kept;
+  // The checkpoint gives full precision quickly, so it is packed last.
+  std::vector<Precision> kept = *lower;
   std::copy_if(kPrecisions.begin(), kPrecisions.end(), std::back_inserter(kept),
                [&](Precision at) { return layers_at(sizing->form, at) > 0; });
-  kept.insert(kept.end(), lower->begin(), lower->end());
   auto variants =
       VariantStore::open({files.checkpoint, model.model}, *sources,
                          {.directory = options.variant_cache,
@@ -280,16 +279,6 @@ Result<ReplicaOptions> choose_replica(ModelOptions model, bool may_morph,
     }
   }
   return replica;
-}
-
-void pack_variants(const ReplicaOptions& replica) {
-  if (!replica.variants || !replica.morph || replica.morph->mode == MorphMode::kOff) {
-    return;
-  }
-  const auto progress = count_bar("packing", "parts of the model");
-  if (const Status packed = replica.variants->pack_missing(progress); !packed.ok()) {
-    log::warning("not all layers are packed: {}", packed.error().message);
-  }
 }
 
 }  // namespace protean

@@ -35,7 +35,4 @@ Result<ReplicaOptions> choose_replica(ModelOptions model, bool may_morph,
                                       const MorphOptions& options, const ModelFiles& files,
                                       const Machine& machine);
 
-// Packs all variants that the policy may ask for. Logs a warning if that fails.
-void pack_variants(const ReplicaOptions& replica);
-
 }  // namespace protean

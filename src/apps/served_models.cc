@@ -84,10 +84,10 @@ ServedModel served_model(const ModelSetting& setting, const ModelFiles& files,
                .ladder = std::move(ladder),
                .precisions = std::move(layers),
                .embeddings_precisions = std::move(embeddings),
-               .page_bytes = sizing.budget.page_bytes,
-               .pages = sizing.budget.pages,
-               .pages_free =
-                   sizing.budget.pages - form_pages(spec, sizing.form, sizing.budget.page_bytes)},
+               .pages = {.page_bytes = sizing.budget.page_bytes,
+                         .all = sizing.budget.pages,
+                         .free = sizing.budget.pages -
+                                 form_pages(spec, sizing.form, sizing.budget.page_bytes)}},
       .pages_by_device = [spec, page_bytes = sizing.budget.page_bytes](
                              const Form& form) { return pages_by_device(spec, form, page_bytes); },
       .ttft_target_ns = std::llround(setting.morph.slo_ttft_ms * static_cast<double>(kNsPerMs)),
@@ -111,16 +111,15 @@ void log_start(const ModelFiles& files, const Sizing& sizing) {
   }
 }
 
-// Learns what steps cost, and packs the weights that the policy may ask for. Several devices share
-// a step, which a fingerprint on one of them does not tell: their steps are learned while they run.
-void prepare(const ModelSetting& setting, const ModelFiles& files, ReplicaOptions& replica) {
+// Learns what steps cost. Several devices share a step, which a fingerprint on one of them does not
+// tell: their steps are learned while they run.
+void learn_costs(const ModelSetting& setting, const ModelFiles& files, ReplicaOptions& replica) {
   if (replica.sizing.form.group.size() == 1) {
     replica.step_cost = known_step_cost({.model = setting.model.model,
                                          .directory = setting.morph.variant_cache,
                                          .version = kVersion},
                                         *files.checkpoint, fingerprint_options(replica));
   }
-  pack_variants(replica);
 }
 
 // Adds the flags that a model's table may have.
@@ -478,7 +477,7 @@ Result<std::vector<OpenModel>> open_models(std::vector<ModelSetting> settings, b
 }
 
 Result<std::unique_ptr<Replicas>> start_replicas(OpenModel& model, TokenSink& sink) {
-  prepare(model.setting, *model.files, model.replica);
+  learn_costs(model.setting, *model.files, model.replica);
   return Replicas::start(model.replica, *model.files->checkpoint, *model.inbox, sink);
 }
 

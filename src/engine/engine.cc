@@ -252,6 +252,7 @@ EngineState Engine::release_all(TimeNs now_ns) {
     state.form_counts = steering_->counts();
   }
   timers_.clear();
+  state.packing = steering_ ? steering_->packing() : nullptr;
   for (auto& [request, live] : state.live) {
     live.timer_ns = -1;
     if (steering_) {
@@ -272,6 +273,7 @@ void Engine::absorb(EngineState state, TimeNs now_ns) {
     if (state.form_counts) {
       steering_->go_on_from(*state.form_counts);
     }
+    steering_->packed(std::move(state.packing));
     steering_->tell_again();
   }
   for (auto& [request, live] : live_) {
@@ -323,6 +325,12 @@ void Engine::on(MorphReady& ready) {
 void Engine::on(MorphDone& done) {
   check(steering_ != nullptr, "only what was asked for is done");
   steering_->on(done);
+}
+
+void Engine::on(VariantsPacked& packed) {
+  if (steering_) {
+    steering_->packed(std::move(packed.packing));
+  }
 }
 
 void Engine::on(WantForm& want) {

@@ -163,6 +163,7 @@ class Engine {
   // Returns the label of the precision that drew the token.
   std::shared_ptr<const std::string> count(const Sampled& sampled, LiveRequest& live);
   void on(Tick&) {}
+  void on(VariantsPacked& packed);
   void on(BlocksCopied&);
   void on(WantMigration&);
   void on(WantGroups&);

@@ -10,6 +10,7 @@ EngineState join_homes(std::vector<EngineState> homes) {
   for (EngineState& home : homes) {
     schedulers.push_back(std::move(home.scheduler));
     all.live.merge(std::move(home.live));
+    all.packing = std::move(home.packing);
   }
   all.scheduler = join_homes(std::move(schedulers));
   all.form_counts = std::move(homes.front().form_counts);
@@ -24,6 +25,7 @@ Result<EngineStates> split_homes(EngineState& all, const Homes& homes, bool pree
   EngineStates result{.homes = {}, .moves = std::move(split->moves), .preempted = split->preempted};
   for (SchedulerState& scheduler : split->homes) {
     EngineState& home = result.homes.emplace_back();
+    home.packing = all.packing;
     for (const auto* sequences : {&scheduler.running, &scheduler.waiting}) {
       for (const auto& sequence : *sequences) {
         home.live.insert(all.live.extract(sequence->asks.id));

@@ -45,6 +45,8 @@ class FormSteering {
   void on(const MorphReady& ready);
   void on(const MorphDone& done);
   WishAnswered on(const WantForm& want);
+  void packed(std::shared_ptr<const Packing> packing);
+  const std::shared_ptr<const Packing>& packing() const { return out_of_reach_.packing; }
   void arrived(std::int64_t prompt_tokens) { watch_.arrived(now_ns_, prompt_tokens); }
   StepWork work_of_step(const StepPlan& plan) const { return work_of(plan, config_.bounds.spec); }
   void step_started() { run_.step_started(); }
@@ -92,6 +94,7 @@ class FormSteering {
   Situation situation(const Observation& observation, const Demand& demand);
   void decide(const Observation& observation);
   void decide_by_paper(const Observation& observation, const Demand& demand);
+  bool insists(const Morph& morph, const MorphAim& aim) const;
   void go_towards(const Wanted& wanted, const MorphAim& aim);
   void learn_pace();
   std::optional<Wanted> idle_pages() const;
@@ -119,7 +122,11 @@ class FormSteering {
     SwapComponent swap;
     TimeNs until_ns = 0;
   };
-  std::vector<FailedSwap> failed_;
+  struct OutOfReach {
+    std::vector<FailedSwap> failed;
+    std::shared_ptr<const Packing> packing;  // null: every variant is at hand
+    TimeNs packed_ns = -1;                   // when that last changed
+  } out_of_reach_;
   struct Pace {  // at which variants are read
     double bytes_per_s = 0;
     double bytes = 0;  // of the morph under way; 0: not to be learned from
@@ -132,6 +139,7 @@ class FormSteering {
   struct Told {  // in the latest status
     bool any = false;
     bool pinned = false;
+    std::shared_ptr<const Packing> packing;
     std::uint64_t changes = 0;
     std::int64_t tokens = 0;
     TimeNs at_ns = 0;

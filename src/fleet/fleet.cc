@@ -52,6 +52,7 @@ void Fleet::handle(Event event) {
                         [&](const WantMigration& want) { on(want, replica, now_ns); },
                         [&](const WantGroups& want) { on(want, now_ns); },
                         [&](WantForm& want) { on(want, replica, now_ns); },
+                        [&](const VariantsPacked& packed) { on(packed, now_ns); },
                         [&](const Tick&) { tick(now_ns); },
                         [&](const StepDone&) {
                           grouping_.step_done(replica);
@@ -154,6 +155,15 @@ void Fleet::on(WantForm& want, ReplicaId replica, TimeNs now_ns) {
                          : "serves in a group: ask for a form of the group's first replica")});
   batch.observation = at(replica).observe();
   sink_.emit(std::move(batch));
+}
+
+// A parked engine is told when it serves again (EngineState::packing).
+void Fleet::on(const VariantsPacked& packed, TimeNs now_ns) {
+  for (const Station& station : stations_) {
+    if (!station.parked) {
+      station.engine->handle({now_ns, packed});
+    }
+  }
 }
 
 void Fleet::on(const Cancel& cancel, TimeNs now_ns) {

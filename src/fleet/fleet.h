@@ -92,6 +92,7 @@ class Fleet : private TokenSink {
   void on(const WantMigration& want, ReplicaId from, TimeNs now_ns);
   void on(const WantGroups& want, TimeNs now_ns);
   void on(WantForm& want, ReplicaId replica, TimeNs now_ns);
+  void on(const VariantsPacked& packed, TimeNs now_ns);
   void regroup(TimeNs now_ns);
   bool scales() const { return blocks_of_.size() > 1; }
   bool hold(Arrival& arrival, TimeNs now_ns);

@@ -11,6 +11,7 @@
 #include "device/cpu/seat.h"
 #include "host/machine.h"
 #include "replica/model_options.h"
+#include "replica/variant_packing.h"
 #include "terminal/progress.h"
 
 namespace protean {
@@ -49,16 +50,6 @@ ReadComponent read_from(std::shared_ptr<VariantStore> variants) {
     std::string remark;
     const Status read = variants->read(which, memory, pace, &remark);
     return read ? Result<std::string>(std::move(remark)) : read.error();
-  };
-}
-
-std::function<bool(const Pace& pace)> read_ahead_of(std::shared_ptr<const VariantStore> variants,
-                                                    std::vector<SwapTarget> order,
-                                                    Precision precision) {
-  return [variants = std::move(variants), order = std::move(order), precision,
-          next = std::size_t{0}](const Pace& pace) mutable {
-    const bool has_room = free_memory_bytes() >= 2 * variants->bytes_at(precision);
-    return has_room && variants->read_ahead(order, precision, next, pace);
   };
 }
 
@@ -194,10 +185,6 @@ Result<std::unique_ptr<CpuWorker>> create_worker(const ReplicaOptions& options, 
   if (options.morph) {
     worker.pages = sizing.budget;
     worker.read_component = read_from(options.variants);
-    const FormBounds& bounds = options.morph->bounds;
-    if (options.morph->mode != MorphMode::kOff && bounds.ladder.size() > 1) {
-      worker.read_ahead = read_ahead_of(options.variants, order_of(bounds), bounds.ladder[1]);
-    }
   }
   // Tries a seat once to warn if it is refused; threads that are refused one later do not log.
   for (const CpuShare& cpus : shares) {
@@ -248,6 +235,24 @@ void Workers::copy(CopyId id, ReplicaId from, ReplicaId to, std::vector<BlockMov
   });
 }
 
+namespace {
+
+// Returns the work of packing variants, which is null if no policy has layers swapped. Must be
+// called before the weights are loaded, which then does not put them into the cache on the way.
+BackgroundWork pack_in_background(const ReplicaOptions& options, Inbox& inbox) {
+  if (!options.morph || options.morph->mode == MorphMode::kOff) {
+    return nullptr;
+  }
+  const FormBounds& bounds = options.morph->bounds;
+  return prepare_variants(
+      {options.variants, order_of(bounds), bounds.ladder}, [&inbox](Packing packing) {
+        VariantsPacked packed{std::make_shared<const Packing>(std::move(packing))};
+        inbox.push({steady_now_ns(), std::move(packed), {}});
+      });
+}
+
+}  // namespace
+
 Result<std::unique_ptr<Replicas>> Replicas::start(const ReplicaOptions& options,
                                                   const Checkpoint& checkpoint, Inbox& inbox,
                                                   TokenSink& sink) {
@@ -255,6 +260,7 @@ Result<std::unique_ptr<Replicas>> Replicas::start(const ReplicaOptions& options,
   if (!fabric.ok()) {
     return fabric.error();
   }
+  BackgroundWork packing = pack_in_background(options, inbox);
   auto workers = std::make_unique<Workers>(inbox);
   for (std::int32_t replica = 0; replica < options.model.group.replicas; ++replica) {
     auto worker = create_worker(options, ReplicaId{replica}, *fabric, checkpoint, inbox);
@@ -262,6 +268,9 @@ Result<std::unique_ptr<Replicas>> Replicas::start(const ReplicaOptions& options,
       return worker.error();
     }
     workers->add(*std::move(worker));
+  }
+  if (packing) {
+    workers->in_background(std::move(packing));
   }
   return std::unique_ptr<Replicas>(
       new Replicas(options, checkpoint.spec(), std::move(workers), inbox, sink));

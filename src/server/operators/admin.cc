@@ -424,7 +424,7 @@ HttpReply Admin::models_reply() const {
                       {"replicas", service->replicas()},
                       {"max_model_len", model.max_model_len},
                       {"residence", to_string(service->residence())},
-                      {"device_bytes", model.form.page_bytes * model.form.pages},
+                      {"device_bytes", model.form.pages.page_bytes * model.form.pages.all},
                       {"form", to_string(service->fleet().form(ReplicaId{0}).form)},
                       {"now", shown_load(service->fleet().sum())}});
   }

@@ -404,9 +404,9 @@ void Metrics::form(ReplicaId replica, const FormStatus& status) {
     series.text = std::move(text);
     show_layers(status.form, make);
   }
-  series.pages.Set(static_cast<double>(status.pages));
-  series.pages_free.Set(static_cast<double>(status.pages_free));
-  series.page_bytes.Set(static_cast<double>(status.page_bytes));
+  series.pages.Set(static_cast<double>(status.pages.all));
+  series.pages_free.Set(static_cast<double>(status.pages.free));
+  series.page_bytes.Set(static_cast<double>(status.pages.page_bytes));
   series.pinned.Set(status.pinned ? 1 : 0);
   series.swaps_down.set(status.swaps_down_total);
   series.swaps_up.set(status.swaps_up_total);

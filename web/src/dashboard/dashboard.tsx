@@ -217,6 +217,7 @@ function View({ model, samples, span, selected, onSelect, ask, cursor }: ViewPro
           <p key={replica} class="form small num">
             <span class="muted">{several ? replicasText(replicas) : 'Form'}</span> {formText(status)}
             {status.form.text !== status.wanted.text && <span class="coming"> on the way to {wantedText(status)}</span>}
+            {packingText(status)}
           </p>
         ))}
       </section>
@@ -240,6 +241,10 @@ function layersText(counts: Record<string, number>): string {
 function formText({ form }: ReplicaState): string {
   const counts = layersByPrecision([form]);
   return `${Object.keys(counts).length === 1 ? `all ${count(form.layer_precision.length)} layers ` : ''}${layersText(counts)}; embeddings ${form.embeddings}; ${plural(form.kv_blocks, 'KV block')} of ${form.kv_block_tokens} tokens in ${form.kv_precision}`;
+}
+function packingText({ packing }: ReplicaState): string {
+  if (!packing || packing.done === packing.total) return '';
+  return packing.failure ? `; not all variants are packed: ${packing.failure}` : `; ${count(packing.done)} of ${count(packing.total)} variants packed`;
 }
 function wantedText({ wanted }: ReplicaState): string {
   return `${layersText(layersByPrecision([wanted]))}, ${plural(wanted.kv_blocks, 'KV block')}`;
