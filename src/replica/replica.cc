@@ -106,28 +106,23 @@ EngineConfig wide_engine_config(const ReplicaOptions& options, const ModelSpec& 
   return config;
 }
 
-namespace {
-
-// The components that a group's devices hold otherwise after one step. KV of this many layers moves
-// in a few milliseconds (docs/measured.md), less than most steps take.
-constexpr int kHoldsAtOnce = 8;
-
-// Replicas that share a fabric can become groups.
-GroupConfig group_config(const ReplicaOptions& options, const ModelSpec& spec, Workers& workers) {
+std::optional<GroupConfig> group_config(const ReplicaOptions& options, const ModelSpec& spec) {
+  // The components that a group's devices hold otherwise after one step. KV of this many layers
+  // moves in a few milliseconds (docs/measured.md), less than most steps take.
+  constexpr int kHoldsAtOnce = 8;
   if (!may_join(options)) {
-    return {};
+    return std::nullopt;
   }
-  return {.devices = &workers,
-          .spec = spec,
-          .budget = options.sizing.budget,
-          .form = options.sizing.form,
-          .wide_engine =
-              [options, spec](const Form& form) { return wide_engine_config(options, spec, form); },
-          .scale = options.scale,
-          .drop = options.drop};
+  return GroupConfig{
+      .spec = spec,
+      .budget = options.sizing.budget,
+      .form = options.sizing.form,
+      .wide_engine = [options,
+                      spec](const Form& form) { return wide_engine_config(options, spec, form); },
+      .steps_at_once = kHoldsAtOnce,
+      .scale = options.scale,
+      .drop = options.drop};
 }
-
-}  // namespace
 
 FingerprintOptions fingerprint_options(const ReplicaOptions& options) {
   const Form& form = options.sizing.form;
@@ -267,12 +262,23 @@ Result<std::unique_ptr<Replicas>> Replicas::start(const ReplicaOptions& options,
       new Replicas(options, checkpoint.spec(), std::move(workers), inbox, sink));
 }
 
+namespace {
+
+// Workers that share a fabric can become groups.
+GroupConfig groups_of(const ReplicaOptions& options, const ModelSpec& spec, Workers& workers) {
+  GroupConfig groups = group_config(options, spec).value_or(GroupConfig());
+  groups.devices = may_join(options) ? &workers : nullptr;
+  return groups;
+}
+
+}  // namespace
+
 Replicas::Replicas(const ReplicaOptions& options, const ModelSpec& spec,
                    std::unique_ptr<Workers> workers, Inbox& inbox, TokenSink& sink)
     : inbox_(inbox),
       workers_(std::move(workers)),
       fleet_(options.router, workers_->members(engine_config(options, spec)), sink, workers_.get(),
-             group_config(options, spec, *workers_)) {
+             groups_of(options, spec, *workers_)) {
   thread_ = std::thread([this] { run(); });
 }
 
