@@ -8,13 +8,13 @@
 #include <optional>
 #include <string_view>
 
+#include "apps/options.h"
 #include "base/units.h"
 
 namespace protean {
 namespace {
 
-constexpr int kMostDevices = 1024;
-constexpr int kMostTokens = 1 << 24;
+constexpr int kMostSimulated = 1024;
 
 Error wrong(const std::string& file, std::string_view key, std::string_view expected) {
   return make_error(ErrorCode::kInvalidArgument, "--cluster {}: {} must be {}", file, key,
@@ -42,7 +42,7 @@ Status read_key(const std::string& file, std::string_view key, const toml::node&
   const double number = value.value<double>().value_or(-1);
   if (key == "devices") {
     cluster.devices = static_cast<int>(std::clamp(number, -1.0, 1e6));
-    const bool legal = cluster.devices >= 1 && cluster.devices <= kMostDevices;
+    const bool legal = cluster.devices >= 1 && cluster.devices <= kMostSimulated;
     return legal ? Status() : wrong(file, key, "1 to 1024");
   }
   if (key == "memory") {
@@ -72,7 +72,7 @@ Status read_key(const std::string& file, std::string_view key, const toml::node&
                     file, key);
 }
 
-Cluster with_profile(const DeviceProfile& profile) {
+Cluster cluster_of(const DeviceProfile& profile) {
   return {.name = std::string(profile.name),
           .profile = profile,
           .memory_bytes = profile.memory_bytes,
@@ -90,7 +90,7 @@ Result<Cluster> read_cluster_file(const std::string& file) {
     if (!profile.ok()) {
       return make_error(profile.error().code, "--cluster {}: {}", file, profile.error().message);
     }
-    Cluster cluster = with_profile(*profile);
+    Cluster cluster = cluster_of(*profile);
     for (const auto& [key, value] : parsed) {
       if (key != "profile") {
         if (Status read = read_key(file, key.str(), value, cluster); !read.ok()) {
@@ -118,7 +118,7 @@ Result<Cluster> read_cluster(const std::string& text) {
   int count = 0;
   const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), count);
   const bool counted = times != text.npos && failed == std::errc() && end == text.data() + times;
-  if (!counted || count < 1 || count > kMostDevices) {
+  if (!counted || count < 1 || count > kMostSimulated) {
     return make_error(ErrorCode::kInvalidArgument,
                       "--cluster {}: name a number of devices with a built-in profile, such as "
                       "8xH20, or a TOML file",
@@ -128,7 +128,7 @@ Result<Cluster> read_cluster(const std::string& text) {
   if (!profile.ok()) {
     return make_error(profile.error().code, "--cluster {}: {}", text, profile.error().message);
   }
-  Cluster cluster = with_profile(*profile);
+  Cluster cluster = cluster_of(*profile);
   cluster.devices = count;
   cluster.name = fmt::format("{}x{}", count, profile->name);
   return cluster;

@@ -23,15 +23,15 @@ bool within(const Copy& a, const Copy& b) {
                      [&](int device) { return std::find(b.begin(), b.end(), device) != b.end(); });
 }
 
-void add_part(std::vector<Stop>& stops, const ModelPart& part, std::vector<Copy> copies) {
-  if (!stops.empty() && stops.back().copies == copies) {
-    ModelPart& last = stops.back().part;
+void add_part(std::vector<Stretch>& stretches, const ModelPart& part, std::vector<Copy> copies) {
+  if (!stretches.empty() && stretches.back().copies == copies) {
+    ModelPart& last = stretches.back().part;
     last.weights += part.weights;
     last.attention += part.attention;
     last.logits = last.logits || part.logits;
     return;
   }
-  stops.push_back({part, std::move(copies)});
+  stretches.push_back({part, std::move(copies)});
 }
 
 // Returns the copies of the LM head that compute: those on devices that hold the last layer, else
@@ -108,27 +108,27 @@ GroupCost group_cost(const StepCost& alone, const ModelSpec& spec,
   return cost;
 }
 
-std::vector<Stop> stops_of(const ModelSpec& spec, const Form& form) {
+std::vector<Stretch> stretches_of(const ModelSpec& spec, const Form& form) {
   const auto weights = [&](Component half) {
     return static_cast<double>(component_bytes(spec, half, Precision::kF32));
   };
   const double attention = weights(Component::kAttention);
   const double all = (attention + weights(Component::kMlp)) * spec.layers;
-  std::vector<Stop> stops;
+  std::vector<Stretch> stretches;
   for (int layer = 0; layer < spec.layers; ++layer) {
     for (const Component half : kLayerHalves) {
       const bool attends = half == Component::kAttention;
-      add_part(stops,
+      add_part(stretches,
                {.weights = weights(half) / all,
                 .attention = attends ? 1.0 / spec.layers : 0,
-                .begins = stops.empty(),
+                .begins = stretches.empty(),
                 .logits = false},
                copies_of(form.group, layer, half, form.shards));
     }
   }
-  std::vector<Copy> head = head_copies(form, stops.back().copies);
-  add_part(stops, {.weights = 0, .attention = 0, .begins = false}, std::move(head));
-  return stops;
+  std::vector<Copy> head = head_copies(form, stretches.back().copies);
+  add_part(stretches, {.weights = 0, .attention = 0, .begins = false}, std::move(head));
+  return stretches;
 }
 
 std::int64_t kv_bytes_received(const ModelSpec& spec, const Form& before, const HoldShards& hold,

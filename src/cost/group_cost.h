@@ -40,13 +40,13 @@ GroupCost group_cost(const StepCost& alone, const ModelSpec& spec,
 
 // Consecutive components of a model that the same devices compute, and those devices: one copy, or
 // several of which each computes rows of its own.
-struct Stop {
+struct Stretch {
   ModelPart part;
   std::vector<Copy> copies;
 };
 
 // Returns the way of a step through the devices of a form.
-std::vector<Stop> stops_of(const ModelSpec& spec, const Form& form);
+std::vector<Stretch> stretches_of(const ModelSpec& spec, const Form& form);
 
 // Returns the most KV bytes that a device receives when `hold`, a step of attention, is committed:
 // `live` are the blocks of each home that have KV, `homes` the devices of each.

@@ -90,6 +90,17 @@ double predict_us(const StepCost& cost, const StepWork& work, const StepPrecisio
   return us;
 }
 
+int efficient_tokens(const StepCost& cost, const StepPrecision& precision) {
+  constexpr int kMost = 8192;
+  const auto us = [&](int tokens) { return predict_us(cost, {.tokens = tokens}, precision); };
+  const double long_us = (us(2 * kMost) - us(kMost)) / kMost;
+  int tokens = 16;
+  while (tokens < kMost && us(tokens) > 1.25 * long_us * tokens) {
+    tokens *= 2;
+  }
+  return tokens;
+}
+
 double predict_us(const StepCost& cost, const StepPlan& plan) {
   return predict_us(cost, work_of(plan));
 }

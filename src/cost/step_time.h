@@ -80,6 +80,10 @@ StepCost scaled(const StepCost& cost, double factor);
 // Layers without a share cost nothing.
 double predict_us(const StepCost& cost, const StepWork& work, const StepPrecision& precision = {});
 
+// Returns the tokens of a prompt that a step needs so that each takes at most a quarter longer than
+// in a long step: a power of two.
+int efficient_tokens(const StepCost& cost, const StepPrecision& precision);
+
 // A part of a model that some devices compute: shares of the layers' weights and of their
 // attention, the beginning of the step, and the LM head.
 struct ModelPart {

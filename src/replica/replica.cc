@@ -34,11 +34,19 @@ int steps_in_flight(const Form& form) {
 
 // Returns what tokens and positions cost in multiply-adds of a layer: what makes the steps of a
 // pipeline take about equal times.
-StepBalance balance_of(const ModelSpec& spec) {
+StepBalance balance_of(const ReplicaOptions& options, const ModelSpec& spec) {
+  const std::string& by = options.model.microbatches;
+  if (by == "tokens") {
+    return {};
+  }
   const AttentionSpec& attention = spec.attention;
   const double q = static_cast<double>(attention.heads) * attention.head_dim;
   const double kv = static_cast<double>(attention.kv_heads) * attention.head_dim;
-  return {.per_token = spec.hidden * (2 * q + 2 * kv + 3.0 * spec.ffn), .per_position = 2 * q};
+  const StepCost cost = options.step_cost.is_known() ? options.step_cost : nominal_step_cost(spec);
+  return {.per_token = spec.hidden * (2 * q + 2 * kv + 3.0 * spec.ffn),
+          .per_position = 2 * q,
+          .least_tokens =
+              by == "lookahead" ? efficient_tokens(cost, options.sizing.step_precision) : 0};
 }
 
 }  // namespace
@@ -79,7 +87,7 @@ EngineConfig engine_config(const ReplicaOptions& options, const ModelSpec& spec)
                         .max_model_len = sizing.max_model_len,
                         .prefix_caching = model.prefix_caching,
                         .steps_in_flight = steps_in_flight(sizing.form),
-                        .balance = balance_of(spec)},
+                        .balance = balance_of(options, spec)},
           .max_in_flight = steps_in_flight(sizing.form),
           .morph = options.morph,
           .step_cost = options.step_cost.is_known() ? options.step_cost : nominal_step_cost(spec),

@@ -25,11 +25,12 @@ bool within(const Copy& copy, const Copy& home) {
 
 }  // namespace
 
-std::vector<HomesStop> way_of(std::vector<Stop> stops, std::span<const Copy> homes) {
-  std::vector<HomesStop> way;
-  for (Stop& stop : stops) {
-    HomesStop& added = way.emplace_back(HomesStop{.stop = std::move(stop), .copy_of_home = {}});
-    const std::vector<Copy>& copies = added.stop.copies;
+std::vector<HomesStretch> way_of(std::vector<Stretch> stretches, std::span<const Copy> homes) {
+  std::vector<HomesStretch> way;
+  for (Stretch& stretch : stretches) {
+    HomesStretch& added =
+        way.emplace_back(HomesStretch{.stretch = std::move(stretch), .copy_of_home = {}});
+    const std::vector<Copy>& copies = added.stretch.copies;
     for (const Copy& home : homes) {
       const auto own = std::find_if(copies.begin(), copies.end(),
                                     [&](const Copy& copy) { return within(copy, home); });
@@ -40,7 +41,7 @@ std::vector<HomesStop> way_of(std::vector<Stop> stops, std::span<const Copy> hom
   return way;
 }
 
-std::vector<TimeNs> DeviceTimeline::run(std::span<const HomesStop> way,
+std::vector<TimeNs> DeviceTimeline::run(std::span<const HomesStretch> way,
                                         std::span<const StepWork> works, TimeNs now_ns,
                                         const Times& times) {
   std::vector<TimeNs> ready_ns(works.size(), now_ns);
@@ -48,9 +49,9 @@ std::vector<TimeNs> DeviceTimeline::run(std::span<const HomesStop> way,
   TimeNs begun_ns = kUnknown;
   TimeNs ended_ns = now_ns;
   TimeNs busy_ns = 0;
-  for (const HomesStop& next : way) {
-    for (std::size_t c = 0; c < next.stop.copies.size(); ++c) {
-      const Copy& copy = next.stop.copies[c];
+  for (const HomesStretch& next : way) {
+    for (std::size_t c = 0; c < next.stretch.copies.size(); ++c) {
+      const Copy& copy = next.stretch.copies[c];
       StepWork work;
       TimeNs start_ns = now_ns;
       for (std::size_t home = 0; home < works.size(); ++home) {
@@ -67,7 +68,7 @@ std::vector<TimeNs> DeviceTimeline::run(std::span<const HomesStop> way,
       for (const int device : copy) {
         start_ns = std::max(start_ns, free_ns_[static_cast<std::size_t>(device)]);
       }
-      const TimeNs took_ns = times.compute(copy.size(), work, next.stop.part);
+      const TimeNs took_ns = times.compute(copy.size(), work, next.stretch.part);
       const TimeNs end_ns = start_ns + took_ns;
       for (const int device : copy) {
         free_ns_[static_cast<std::size_t>(device)] = end_ns;

@@ -12,15 +12,15 @@
 
 namespace protean {
 
-// A stop of a step's way, and the copy that computes the rows of each home.
-struct HomesStop {
-  Stop stop;
+// A stretch of a step's way, and the copy that computes the rows of each home.
+struct HomesStretch {
+  Stretch stretch;
   std::vector<std::size_t> copy_of_home;
 };
 
 // Returns the way of a step through a form whose devices belong to homes. A home's rows are
 // computed by the copy on its own devices, else by the first copy.
-std::vector<HomesStop> way_of(std::vector<Stop> stops, std::span<const Copy> homes);
+std::vector<HomesStretch> way_of(std::vector<Stretch> stretches, std::span<const Copy> homes);
 
 // How long devices of pipelines were in use.
 struct PipelineUse {
@@ -33,8 +33,8 @@ struct PipelineUse {
   }
 };
 
-// When the devices of a group are busy. Steps pass through their stops in the order in which they
-// are started, so a device computes one step after the other.
+// When the devices of a group are busy. Steps pass through their stretches in the order in which
+// they are started, so a device computes one step after the other.
 class DeviceTimeline {
  public:
   // Times that a step takes.
@@ -46,7 +46,7 @@ class DeviceTimeline {
   explicit DeviceTimeline(std::vector<TimeNs> free_ns) : free_ns_(std::move(free_ns)) {}
 
   // Starts a step with the work of each home, and returns when each home's rows are computed.
-  std::vector<TimeNs> run(std::span<const HomesStop> way, std::span<const StepWork> works,
+  std::vector<TimeNs> run(std::span<const HomesStretch> way, std::span<const StepWork> works,
                           TimeNs now_ns, const Times& times);
 
   // Lets all devices wait for each other and then be busy for so long. Returns the end.

@@ -129,13 +129,13 @@ TEST(GroupsSimulation, AThousandRequestsEndThroughManyChanges) {
   EXPECT_GT(report.groups->together_total, 3);
 }
 
-// A step of joint devices takes what its slowest stop takes, and a group of two by shards less than
-// one device.
+// A step of joint devices takes what its slowest stretch takes, and a group of two by shards less
+// than one device.
 TEST(GroupsSimulation, AnOperatorsGroupComputesLongPromptsFaster) {
   SimulationConfig config = config_of({.replicas = 2});
   const std::vector<TraceRequest> trace = {{kNsPerS, 120, 10}};
   const SimulationReport alone = simulate(config, trace);
-  config.group_wishes = {{0, {.groups = {{ReplicaId{0}, ReplicaId{1}}}}}};
+  config.wishes = {{0, GroupWish{.groups = {{ReplicaId{0}, ReplicaId{1}}}}}};
   const SimulationReport wide = simulate(config, trace);
   ASSERT_EQ(wide.finished.size(), 1U);
   const auto ttft_ns = [](const SimulationReport& report) {

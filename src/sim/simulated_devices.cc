@@ -36,7 +36,7 @@ struct SimulatedDevices::Group {
   std::optional<MorphModel> model;  // the form; without it, the form never changes
   DeviceTimeline timeline;
   std::vector<std::int64_t> live;  // blocks with KV of each home
-  std::vector<HomesStop> way;
+  std::vector<HomesStretch> way;
   StepPrecision precision;
 };
 
@@ -102,11 +102,11 @@ SimulatedDevices::Group& SimulatedDevices::top(ReplicaId replica) const {
 // Finds the way of steps through the group's form.
 void SimulatedDevices::refresh(Group& group) const {
   if (!group.model) {
-    group.way = way_of({Stop{.part = {}, .copies = group.homes}}, group.homes);
+    group.way = way_of({Stretch{.part = {}, .copies = group.homes}}, group.homes);
     return;
   }
   const Form& form = group.model->form();
-  group.way = way_of(stops_of(group.model->spec(), form), group.homes);
+  group.way = way_of(stretches_of(group.model->spec(), form), group.homes);
   group.precision = step_precision(group.model->spec(), form);
 }
 

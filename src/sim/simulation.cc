@@ -4,6 +4,7 @@
 #include <cmath>
 #include <iterator>
 #include <optional>
+#include <type_traits>
 #include <unordered_map>
 #include <utility>
 
@@ -52,11 +53,13 @@ class World : public TokenSink {
 
   SimulationReport run() {
     for (std::size_t i = 0; i < config_.wishes.size(); ++i) {
-      heap_.push({config_.wishes[i].at_ns, WantForm{i + 1, config_.wishes[i].wish}, ReplicaId{0}});
-    }
-    for (std::size_t i = 0; i < config_.group_wishes.size(); ++i) {
-      const GroupsAt& wish = config_.group_wishes[i];
-      heap_.push({wish.at_ns, WantGroups{i + 1, wish.wish}});
+      const WishAt& at = config_.wishes[i];
+      const auto event = [&](const auto& wish) {
+        using Wish = std::decay_t<decltype(wish)>;
+        using Want = std::conditional_t<std::is_same_v<Wish, FormWish>, WantForm, WantGroups>;
+        heap_.push({at.at_ns, Want{i + 1, wish}, ReplicaId{0}});
+      };
+      std::visit(event, at.wish);
     }
     while (next_arrival_ < trace_.size() || !heap_.empty() || devices_.copied_ns() != kNever ||
            (config_.engine.morph && fleet_.next_deadline_ns())) {
@@ -165,8 +168,15 @@ class World : public TokenSink {
     return ended ? kStopToken : token_of(config_.seed, kOutputStream + request.value, position);
   }
 
+  // Returns the tokens of the longest request that is sent.
+  int longest_tokens() const {
+    return config_.groups && !config_.groups->longest_tokens.empty()
+               ? config_.groups->longest_tokens.back()
+               : config_.engine.scheduler.max_model_len;
+  }
+
   int prompt_tokens(const TraceRequest& traced) const {
-    return tokens_within(traced.input_tokens, config_.engine.scheduler.max_model_len - 1);
+    return tokens_within(traced.input_tokens, longest_tokens() - 1);
   }
 
   // Returns when the next request arrives, as far as is known now: a client that waits for the end
@@ -212,7 +222,7 @@ class World : public TokenSink {
 
   void arrive() {
     const TraceRequest& traced = trace_[next_arrival_++];
-    const int limit = config_.engine.scheduler.max_model_len;
+    const int limit = longest_tokens();
     const int prompt = prompt_tokens(traced);
     Request request;
     request.id = RequestId{next_arrival_};

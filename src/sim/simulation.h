@@ -5,6 +5,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "contract/groups.h"
@@ -21,16 +22,10 @@
 
 namespace protean {
 
-// An operator's wish for replica 0 and when it is sent.
+// An operator's wish and when it is sent: for the form of replica 0, or for groups.
 struct WishAt {
   TimeNs at_ns = 0;
-  FormWish wish;
-};
-
-// An operator's wish for groups and when it is sent.
-struct GroupsAt {
-  TimeNs at_ns = 0;
-  GroupWish wish;
+  std::variant<FormWish, GroupWish> wish;
 };
 
 struct SimulationConfig {
@@ -63,7 +58,6 @@ struct SimulationConfig {
   std::optional<GroupCost> group_cost;
   // How replicas become groups, without its `devices`; needs engine.morph.
   std::optional<GroupConfig> groups;
-  std::vector<GroupsAt> group_wishes;  // in order of time
 };
 
 struct FinishedRequest {
