@@ -127,7 +127,7 @@ Result<SimulatedModel> on_cluster(const SimulateCommand& command, std::string na
   const Sizing& sizing = replica->sizing;
   if (std::ssize(sizing.devices) != cluster->devices) {
     return make_error(ErrorCode::kInvalidArgument,
-                      "--cluster {}: the replicas take {} devices, and {} are there: change "
+                      "--cluster {}: the replicas take {} of its {} devices: change "
                       "--data-parallel-size, --tensor-parallel-size or --pipeline-parallel-size",
                       command.cluster, sizing.devices.size(), cluster->devices);
   }
