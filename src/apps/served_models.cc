@@ -178,28 +178,10 @@ Status check_names(const std::vector<ModelSetting>& settings) {
   return {};
 }
 
-// Refuses policies that could never form a group.
-Status check_groups(const ModelSetting& setting) {
-  const GroupOptions& group = setting.model.group;
-  const auto& [router, scale, drop] = setting.fleet;
-  if (scale != "off" && (group.replicas < 2 || group.most_tensor < 2)) {
-    return make_error(ErrorCode::kInvalidArgument,
-                      "--scale {} needs several replicas whose layers divide: add "
-                      "--data-parallel-size 2 and --max-tensor-parallel-size 2, or more",
-                      scale);
-  }
-  if (drop != "off" && group.replicas < 2) {
-    return make_error(ErrorCode::kInvalidArgument,
-                      "--drop {} needs several replicas: add --data-parallel-size 2, or more",
-                      drop);
-  }
-  return {};
-}
-
 // Only a policy or an operator changes a form. Replicas that become groups have one that may
 // change.
 bool has_policy(const ModelSetting& setting) {
-  return setting.morph.mode != "off" || setting.fleet.scale != "off" || setting.fleet.drop != "off";
+  return setting.morph.mode != "off" || forms_groups(setting.fleet);
 }
 
 // Sizes a model for an equal part of what `machine` has free, `parts` in all; if that is too
@@ -226,7 +208,7 @@ Result<OpenModel> open_model(ModelSetting setting, bool may_morph, const Machine
                       "--grammar-memory {} must be a size of at least 16MiB",
                       setting.grammar_memory);
   }
-  if (const Status grouped = check_groups(setting); !grouped.ok()) {
+  if (const Status grouped = check_groups(setting.fleet, setting.model.group); !grouped.ok()) {
     return grouped.error();
   }
   auto files = open_model_files(setting.model);
@@ -248,10 +230,7 @@ Result<OpenModel> open_model(ModelSetting setting, bool may_morph, const Machine
   if (!replica.ok()) {
     return replica.error();
   }
-  // Their flags allow no other names.
-  replica->router = parse_router(setting.fleet.router).value();
-  replica->scale = parse_scale(setting.fleet.scale).value();
-  replica->drop = parse_drop(setting.fleet.drop).value();
+  set_policies(setting.fleet, *replica);
   const int most = setting.model.group.replicas * setting.model.max_num_seqs + setting.max_queued;
   // The inbox has room for all requests that the server lets in.
   auto inbox = std::make_unique<Inbox>(static_cast<std::size_t>(most));
@@ -299,26 +278,7 @@ void add_model_setting(CLI::App& app, ModelSetting& setting) {
                  "up to --devices devices")
       ->type_name("INTENT")
       ->group("Devices");
-  app.add_option("--router", setting.fleet.router,
-                 "How a request's replica is chosen. first-token: the least predicted time to "
-                 "the first token, prefix cache hits counted; freeness: the most free KV blocks "
-                 "for each request, as in Llumnix; least-loaded: the fewest requests; "
-                 "round-robin: in turn")
-      ->check(one_of({"first-token", "freeness", "least-loaded", "round-robin"}))
-      ->capture_default_str()
-      ->group("Devices");
-  app.add_option("--scale", setting.fleet.scale,
-                 "What becomes of a request that no replica can hold. off: it is refused; paper: "
-                 "replicas become one group for it, as in AMOEBA, and part again after it")
-      ->check(one_of({"off", "paper"}))
-      ->capture_default_str()
-      ->group("Devices");
-  app.add_option("--drop", setting.fleet.drop,
-                 "What replicas do while queued requests lack KV. off: they wait; paper: replicas "
-                 "drop layers that others hold, as in KunServe, and fetch them back after it")
-      ->check(one_of({"off", "paper"}))
-      ->capture_default_str()
-      ->group("Devices");
+  add_fleet_options(app, setting.fleet);
   add_morph_options(app, setting.morph);
   app.option_defaults()->group("Answers");
   app.add_option("--tool-call-parser", setting.tool_call_parser,

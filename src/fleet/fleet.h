@@ -96,6 +96,10 @@ class Fleet : private TokenSink {
   void regroup(TimeNs now_ns);
   bool scales() const { return blocks_of_.size() > 1; }
   bool hold(Arrival& arrival, TimeNs now_ns);
+  void keep_waiting(Arrival& arrival, std::optional<ReplicaId> at, TimeNs now_ns);
+  bool could_grow_for(const Request& request) const;
+  std::vector<std::size_t> overlook_length(const Request& request);
+  std::optional<std::vector<ReplicaId>> two_for(const HeldRequest& held) const;
   void end_held(std::size_t index, FinishReason reason, TimeNs now_ns);
   enum class HandOver : std::uint8_t {
     kDone,
@@ -114,6 +118,7 @@ class Fleet : private TokenSink {
   static std::vector<std::int64_t> group_blocks(const GroupConfig& config, std::size_t replicas);
   ScaleUnit unit_of(std::size_t index) const;
   std::int64_t blocks_needed(const Request& request) const;
+  int longest_tokens() const;
   void tick(TimeNs now_ns);
   void spread_queue(TimeNs now_ns);
   bool serves_alone(ReplicaId replica) const;
