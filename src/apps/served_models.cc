@@ -66,12 +66,12 @@ ServedModel served_model(const ModelSetting& setting, const ModelFiles& files,
       .names = names_of(setting, files),
       .tokenizer = files.tokenizer.get(),
       .chat_template = &files.chat_template,
-      .bos_text = files.chat.bos_token,
-      .eos_text = files.chat.eos_token,
+      .chat = files.chat,
       .defaults = files.generation,
       .max_model_len = sizing.max_model_len,
       .embedding_size = spec.hidden,
       .tool_format = tool_format,
+      .infill = files.infill,
       .special_tokens_in_content = setting.model.special_tokens_in_content == "allow",
       .formats = std::make_shared<FormatCompiler>(*files.tokenizer, spec.vocab,
                                                   end_tokens(*files.tokenizer, files.generation),
@@ -284,7 +284,8 @@ void add_model_setting(CLI::App& app, ModelSetting& setting) {
   app.add_option("--tool-call-parser", setting.tool_call_parser,
                  "Format in which the model writes tool calls; auto follows its chat template")
       ->type_name("FORMAT")
-      ->check(one_of({"auto", "hermes", "llama3_json", "mistral", "qwen3_coder", "glm45", "none"}))
+      ->check(one_of({"auto", "hermes", "llama3_json", "mistral", "qwen3_coder", "glm45", "glm4",
+                      "granite", "command", "none"}))
       ->capture_default_str();
   app.add_option("--pooling", setting.pooling,
                  "Make an embedding from the mean of all tokens or from the last one")

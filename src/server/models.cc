@@ -14,6 +14,8 @@
 #include "server/call/named_model.h"
 #include "server/ollama/ollama_call.h"
 #include "server/ollama/ollama_models.h"
+#include "server/openapi/docs_page.h"
+#include "server/openapi/openapi_document.h"
 #include "server/page/page.h"
 
 namespace protean {
@@ -174,6 +176,13 @@ Models::Answer Models::answer(const HttpCall& call) {
     case Route::kMetrics:
       return HttpReply{.content_type = "text/plain; version=0.0.4; charset=utf-8",
                        .body = Service::metrics_text(services_)};
+    case Route::kProps:
+    case Route::kSlots:
+      return llama_reply(match, call);
+    case Route::kOpenApi:
+      return HttpReply{.body = json::serialize(openapi_document(services_.front()->version()))};
+    case Route::kDocs:
+      return docs_page(openapi_document(services_.front()->version()));
     case Route::kPage: {
       std::optional<HttpReply> file = page_reply(Page::kChat, match.argument, call);
       return file ? *std::move(file) : no_such_path(call);
@@ -224,6 +233,17 @@ HttpReply Models::model_reply(const std::string& id) const {
     return error_reply(unknown(printable(id)));  // a path may not be UTF-8
   }
   return {.body = json::serialize(model_object(id, *service))};
+}
+
+// Answers llama-server's calls about a model, the first one unless ?model= names another.
+HttpReply Models::llama_reply(const RouteMatch& match, const HttpCall& call) const {
+  const std::optional<std::string> name = query_value(call.target, "model");
+  const Service* service = name ? find(*name) : services_.front();
+  if (service == nullptr) {
+    return error_reply(unknown(printable(*name)));
+  }
+  return {.body = match.route == Route::kProps ? json::serialize(service->properties_json())
+                                               : json::serialize(service->slots_json())};
 }
 
 HttpReply Models::load_reply() const {

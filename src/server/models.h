@@ -46,6 +46,7 @@ class Models final : public HttpHandler {
   Answer answer_by_body(const RouteMatch& match, const HttpCall& call) const;
   HttpReply list_reply() const;
   HttpReply model_reply(const std::string& id) const;
+  HttpReply llama_reply(const RouteMatch& match, const HttpCall& call) const;
   HttpReply load_reply() const;
   HttpReply health_reply() const;
 

@@ -15,8 +15,11 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "server/anthropic/messages_call.h"
+#include "server/llama/llama_call.h"
+#include "server/llama/llama_properties.h"
 #include "server/openai/embedding_call.h"
 #include "server/openai/openai_answer.h"
+#include "server/openai/score_call.h"
 #include "server/operators/form_json.h"
 #include "server/operators/groups_json.h"
 #include "server/responses/responses_call.h"
@@ -86,6 +89,14 @@ Service::Answer Service::handle(const HttpCall& call) {
       return convert(call, read_messages_count);
     case Route::kEmbeddings:
       return generate(call, read_embedding_call);
+    case Route::kScore:
+      return generate(call, read_score_call);
+    case Route::kRerank:
+      return generate(call, read_rerank_call);
+    case Route::kLlamaCompletion:
+      return generate(call, read_llama_completion);
+    case Route::kLlamaInfill:
+      return generate(call, read_llama_infill);
     case Route::kTokenize:
       return convert(call, read_tokenize_call);
     case Route::kDetokenize:
@@ -217,6 +228,7 @@ void Service::on(const NewToken& token, const OutputBatch& batch) {
     feed_.next_token(batch.at_ns - live->last_token_ns, batch.at_ns);
   }
   live->last_token_ns = batch.at_ns;
+  ++live->output_tokens;
   live->generation->token(live->choice, token);
 }
 
@@ -281,6 +293,27 @@ json::object Service::state_json(ReplicaId replica) const {
   }
   if (model_.pages_by_device) {
     shown.emplace("devices", shown_devices(model_.pages_by_device(fleet_.form(replica).form)));
+  }
+  return shown;
+}
+
+json::object Service::properties_json() const {
+  return llama_properties(model_, limits_.max_outstanding, version_);
+}
+
+json::array Service::slots_json() const {
+  std::vector<LlamaSlot> slots;
+  for (const auto& [id, live] : live_) {
+    slots.push_back({id.value, live.max_tokens, live.output_tokens});
+  }
+  std::sort(slots.begin(), slots.end(),
+            [](const LlamaSlot& a, const LlamaSlot& b) { return a.request < b.request; });
+  if (outstanding() < limits_.max_outstanding) {
+    slots.push_back({});
+  }
+  json::array shown;
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    shown.push_back(llama_slot(slots[i], static_cast<int>(i), model_));
   }
   return shown;
 }

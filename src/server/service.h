@@ -1,5 +1,6 @@
 #pragma once
 
+#include <boost/json/array.hpp>
 #include <boost/json/object.hpp>
 #include <cstdint>
 #include <functional>
@@ -108,6 +109,11 @@ class Service {
   // The state that operators see: model, version, and a replica's form, load and devices.
   boost::json::object state_json(ReplicaId replica) const;
 
+  // What llama-server's GET /props and GET /slots say: the model, and its requests in work with one
+  // idle slot if another request is taken.
+  boost::json::object properties_json() const;
+  boost::json::array slots_json() const;
+
   // Streams the state and its changes to an operator, as LiveFeed does.
   std::shared_ptr<GrowingAnswer> watch() {
     return feed_.watch(now_ns(), state_ == ServerState::kDraining);
@@ -131,6 +137,7 @@ class Service {
     std::shared_ptr<Generation> generation;
     int choice = 0;
     int max_tokens = 0;
+    int output_tokens = 0;
     TimeNs received_ns = 0;
     TimeNs first_token_ns = 0;
     TimeNs last_token_ns = 0;

@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 #include "server/call/json_body.h"
+#include "server/call/sampling_fields.h"
 #include "server/ollama/ollama_call.h"
 #include "server/ollama/ollama_models.h"
 #include "server/service.h"
@@ -20,35 +21,35 @@ namespace {
 namespace json = boost::json;
 
 // Reads a header that holds milliseconds, if it is given.
-std::optional<ApiError> read_ms(const HttpCall& call, std::string_view name,
+std::optional<ApiError> read_ms(const HttpCall& call, const Field& field,
                                 std::optional<std::int64_t>& ms) {
-  constexpr std::int64_t kLongestMs = std::int64_t{7} * 24 * 3600 * 1000;
-  const auto of_name = [&](const auto& header) { return header.first == name; };
+  const auto of_name = [&](const auto& header) { return header.first == field.name; };
   if (std::count_if(call.headers.begin(), call.headers.end(), of_name) > 1) {
-    return ApiError{.message = fmt::format("the header {} is given more than once", name),
-                    .param = std::string(name)};
+    return ApiError{.message = fmt::format("the header {} is given more than once", field.name),
+                    .param = std::string(field.name)};
   }
-  const std::string_view text = call.header(name);
+  const std::string_view text = call.header(field.name);
   if (text.empty()) {
     return std::nullopt;
   }
   std::int64_t value = 0;
   const auto [end, ec] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (ec != std::errc{} || end != text.data() + text.size() || value < 1 || value > kLongestMs) {
-    return ApiError{.message = fmt::format("the header {} must be milliseconds from 1 to {}, not "
+  if (ec != std::errc{} || end != text.data() + text.size() || value < field.least ||
+      value > field.most) {
+    return ApiError{.message = fmt::format("the header {} must be milliseconds from {} to {}, not "
                                            "\"{}\"",
-                                           name, kLongestMs, printable(text)),
-                    .param = std::string(name)};
+                                           field.name, field.least, field.most, printable(text)),
+                    .param = std::string(field.name)};
   }
   ms = value;
   return std::nullopt;
 }
 
 std::optional<ApiError> read_urgency_headers(const HttpCall& call, UrgencyFields& urgency) {
-  if (auto refusal = read_ms(call, "x-slo-ttft-ms", urgency.ttft_ms)) {
+  if (auto refusal = read_ms(call, kUrgencyHeaders[0], urgency.ttft_ms)) {
     return refusal;
   }
-  return read_ms(call, "x-request-timeout-ms", urgency.timeout_ms);
+  return read_ms(call, kUrgencyHeaders[1], urgency.timeout_ms);
 }
 
 Deadlines deadlines_of(const UrgencyFields& urgency, TimeNs received_ns) {

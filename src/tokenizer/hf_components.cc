@@ -89,6 +89,44 @@ void add_replace(const Fields& part, Normalizer& normalizer) {
   }
 }
 
+// Returns the bytes that a text in base64 stands for; nothing if it is malformed.
+std::optional<std::string> from_base64(std::string_view text) {
+  constexpr std::string_view kAlphabet =
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  while (text.ends_with('=')) {
+    text.remove_suffix(1);
+  }
+  std::string bytes;
+  std::uint32_t bits = 0;
+  int count = 0;
+  for (const char c : text) {
+    const std::size_t value = kAlphabet.find(c);
+    if (value == std::string_view::npos) {
+      return std::nullopt;
+    }
+    bits = bits << 6U | static_cast<std::uint32_t>(value);
+    count += 6;
+    if (count >= 8) {
+      count -= 8;
+      bytes += static_cast<char>(bits >> count & 0xffU);
+    }
+  }
+  return bytes;
+}
+
+void add_charsmap(const Fields& part, Normalizer& normalizer) {
+  const std::optional<std::string> bytes = from_base64(part.text("precompiled_charsmap", ""));
+  if (bytes && bytes->empty()) {
+    return;  // replaces nothing
+  }
+  Result<Charsmap> map = Charsmap::read(bytes.value_or(""));
+  if (!map) {
+    part.complaint().add(map.error().code, "{}: {}", part.where(), map.error().message);
+    return;
+  }
+  normalizer.add(Normalizer::Characters{std::move(*map), Normalizer::Match::kClusters});
+}
+
 void add_normalizer(const json::value& value, Normalizer& normalizer, Complaint& complaint) {
   using Unicode = Normalizer::Unicode;
   constexpr std::pair<std::string_view, Unicode> kForms[] = {{"NFC", Unicode::kNfc},
@@ -116,6 +154,8 @@ void add_normalizer(const json::value& value, Normalizer& normalizer, Complaint&
     add_replace(part, normalizer);
   } else if (type == "Strip") {
     add_strip(part, normalizer);
+  } else if (type == "Precompiled") {
+    add_charsmap(part, normalizer);
   } else {
     unsupported(part, type);
   }

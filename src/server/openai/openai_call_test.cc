@@ -145,8 +145,8 @@ TEST(GenerationCall, RefusesBadFieldsByName) {
 
 TEST(GenerationCall, RefusesUnsupportedFields) {
   const std::pair<const char*, const char*> fields[] = {
-      {"use_beam_search", "true"},       {"best_of", "2"},
-      {"grammar", R"("root ::= x")"},    {"guided_grammar", R"("root ::= x")"},
+      {"use_beam_search", "true"},
+      {"best_of", "2"},
       {"logits_processors", R"(["x"])"},
   };
   for (const auto& [name, value] : fields) {

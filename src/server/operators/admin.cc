@@ -66,32 +66,11 @@ bool allows(std::string_view list, std::string_view method) {
          std::string::npos;
 }
 
-// Returns the value of `name` in a target's query; nothing if the query does not have it.
-std::optional<std::string_view> query_value(std::string_view target, std::string_view name) {
-  const std::size_t begin = target.find('?');
-  std::string_view rest = begin == std::string_view::npos ? "" : target.substr(begin + 1);
-  while (!rest.empty()) {
-    const std::string_view field = rest.substr(0, rest.find('&'));
-    rest.remove_prefix(std::min(rest.size(), field.size() + 1));
-    const std::size_t equals = field.find('=');
-    if (field.substr(0, equals) == name) {
-      return equals == std::string_view::npos ? "" : field.substr(equals + 1);
-    }
-  }
-  return std::nullopt;
-}
-
 // True if the query has a field other than `model`.
 bool asks_more(std::string_view target) {
   const std::size_t begin = target.find('?');
   std::string_view rest = begin == std::string_view::npos ? "" : target.substr(begin + 1);
   return !rest.empty() && !(rest.starts_with("model=") && rest.find('&') == std::string_view::npos);
-}
-
-// Returns a query's value with its %XX decoded; as it is if they are malformed.
-std::string decoded(std::string_view value) {
-  const auto text = boost::urls::make_pct_string_view(boost::core::string_view(value));
-  return text ? text->decode() : std::string(value);
 }
 
 json::object shown_load(const Observation& seen) {
@@ -228,7 +207,7 @@ HttpHandler::Answer want_form(Service& service, ReplicaId replica, const HttpCal
 HttpReply recording_reply(const Service& service, const HttpCall& call) {
   double minutes = 60;
   if (asks_more(call.target)) {
-    const std::string_view text = query_value(call.target, "minutes").value_or("");
+    const std::string text = query_value(call.target, "minutes").value_or("");
     const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), minutes);
     if (failed != std::errc{} || end != text.data() + text.size() ||
         !(minutes > 0 && minutes <= 60)) {
@@ -344,11 +323,10 @@ HttpHandler::Answer Admin::handle(const HttpCall& call) {
     return models_.handle(call);  // health and metrics are the same on both ports
   }
   Service* service = models_.services().front();
-  if (const auto named = query_value(call.target, "model")) {
-    const std::string name = decoded(*named);
-    service = models_.find(name);
+  if (const auto name = query_value(call.target, "model")) {
+    service = models_.find(*name);
     if (service == nullptr) {
-      return error_reply(models_.unknown(excerpt(name)));
+      return error_reply(models_.unknown(excerpt(*name)));
     }
   }
   return answer_of(row.path, call, *service);
