@@ -33,7 +33,7 @@ describe('a form that changes', () => {
     assert.ok(now.precisions.length > 1, now.precisions);
     assert.equal(now.embeddings_precisions[0], 'bf16');  // what the embeddings may
     assert.ok(now.embeddings_precisions.length > 1 && now.embeddings_precisions.slice(1).every((to) => to.startsWith('w8')), now.embeddings_precisions);
-    assert.ok(now.pages.free > 0 && now.pages.all > now.pages.free);
+    assert.ok(now.pages.free >= 0 && now.pages.all > now.pages.free);
     assert.equal(now.now.kv_blocks, now.form.kv_blocks, 'before the first step too');
     const { usage } = await complete(server);
     assert.deepEqual(usage.output_tokens_by_precision, { 'bf16:16': 120 });
