@@ -5,6 +5,7 @@
 #include <unicode/normalizer2.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 #include "tokenizer/utf8.h"
