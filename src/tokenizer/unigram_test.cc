@@ -54,7 +54,7 @@ std::string trained(const std::string& flags) {
   MadeSentences sentences;
   std::string bytes;
   const auto done = sentencepiece::SentencePieceTrainer::Train(
-      "--model_type=unigram --vocab_size=120 --hard_vocab_limit=false --num_threads=1 "
+      "--model_type=unigram --vocab_size=320 --hard_vocab_limit=false --num_threads=1 "
       "--minloglevel=3 " +
           flags,
       &sentences, &bytes);
@@ -90,7 +90,7 @@ TEST(Unigram, TheSentencePieceLibraryAgrees) {
     const auto tokenizer = make_tokenizer(*std::move(vocabulary));
     ASSERT_TRUE(tokenizer.ok()) << tokenizer.error().message;
     std::mt19937 random(3);
-    for (int round = 0; round < 1500; ++round) {
+    for (int round = 0; round < 400; ++round) {
       const std::string text = random_unigram_text(random);
       std::vector<int> expected;
       ASSERT_TRUE(oracle.Encode(text, &expected).ok());
@@ -172,7 +172,7 @@ TEST(Unigram, TokenizerJsonTakesTheLikeliestPieces) {
   ASSERT_TRUE(tokenizer.ok()) << tokenizer.error().message;
   EXPECT_NE((*tokenizer)->description().find("Unigram"), std::string::npos);
   std::mt19937 random(4);
-  for (int round = 0; round < 300; ++round) {
+  for (int round = 0; round < 100; ++round) {
     std::string text;
     const char* const parts[] = {"the", "n", "cat", "s", "under", "ing", "12", "3", "x", "Q"};
     for (auto left = 1 + random() % 3; left > 0; --left) {
@@ -249,7 +249,7 @@ TEST(Unigram, DamagedFilesAreRefused) {
             std::string::npos);
   const std::string bytes = trained("--normalization_rule_name=nmt_nfkc");
   std::mt19937 random(6);
-  for (int round = 0; round < 200; ++round) {
+  for (int round = 0; round < 100; ++round) {
     std::string changed = bytes;
     for (int i = 0; i < 20; ++i) {
       changed[random() % changed.size()] = static_cast<char>(random());

@@ -64,7 +64,7 @@ describe('clients', () => {
           execute: async ({ city }) => { cities.push(city); return `rain in ${city}`; },
         }),
       };
-      const call = asked({ tools, toolChoice: 'required', maxOutputTokens: 200, stopWhen: stepCountIs(1) });
+      const call = asked({ tools, toolChoice: { type: 'tool', toolName: 'get_weather' }, maxOutputTokens: 200, stopWhen: stepCountIs(1) });
       const { toolCalls, toolResults } = await generateText(call);
       assert.equal(toolCalls[0].toolName, 'get_weather');
       assert.match(toolResults[0].output, /^rain in (Oslo|Rome)$/);

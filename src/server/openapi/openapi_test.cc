@@ -84,7 +84,8 @@ TEST_F(OpenApi, DescribesEveryRouteWithItsMethods) {
     ASSERT_TRUE(paths.contains(row.path)) << row.path;
     EXPECT_FALSE(row.about.empty()) << row.path;
     for (const auto& [method, key] : {std::pair{"GET", "get"}, std::pair{"POST", "post"}}) {
-      EXPECT_EQ(match_route(row.path).allows(method), paths.at(row.path).get_object().contains(key))
+      EXPECT_EQ(row.allow.find(method) != row.allow.npos,
+                paths.at(row.path).get_object().contains(key))
           << method << " " << row.path;
     }
   }
