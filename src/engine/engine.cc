@@ -246,7 +246,11 @@ std::optional<Form> Engine::form() const {
 EngineState Engine::release_all(TimeNs now_ns) {
   begin(now_ns);
   check(quiet(), "an engine gives up all at rest only");
-  EngineState state{.scheduler = scheduler_.release_all(), .live = std::exchange(live_, {})};
+  EngineState state{
+      .scheduler = scheduler_.release_all(), .live = std::exchange(live_, {}), .form_counts = {}};
+  if (steering_) {
+    state.form_counts = steering_->counts();
+  }
   timers_.clear();
   for (auto& [request, live] : state.live) {
     live.timer_ns = -1;
@@ -264,6 +268,12 @@ void Engine::absorb(EngineState state, TimeNs now_ns) {
   check(live_.empty(), "only an empty engine takes the place of others");
   scheduler_.absorb(std::move(state.scheduler));
   live_ = std::move(state.live);
+  if (steering_) {
+    if (state.form_counts) {
+      steering_->go_on_from(*state.form_counts);
+    }
+    steering_->tell_again();
+  }
   for (auto& [request, live] : live_) {
     set_timer(request, live);
   }

@@ -12,6 +12,7 @@ EngineState join_homes(std::vector<EngineState> homes) {
     all.live.merge(std::move(home.live));
   }
   all.scheduler = join_homes(std::move(schedulers));
+  all.form_counts = std::move(homes.front().form_counts);
   return all;
 }
 
@@ -30,6 +31,7 @@ Result<EngineStates> split_homes(EngineState& all, const Homes& homes, bool pree
     }
     home.scheduler = std::move(scheduler);
   }
+  result.homes.front().form_counts = std::move(all.form_counts);
   return result;
 }
 

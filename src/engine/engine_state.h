@@ -1,9 +1,11 @@
 #pragma once
 
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
 #include "base/ids.h"
+#include "engine/form_steering.h"
 #include "engine/live_request.h"
 #include "scheduler/scheduler_state.h"
 
@@ -14,6 +16,8 @@ namespace protean {
 struct EngineState {
   SchedulerState scheduler;
   std::unordered_map<RequestId, LiveRequest> live;
+  // Go on in the engine that absorbs the state; nothing: that one has its own.
+  std::optional<FormCounts> form_counts;
 };
 
 // The same as join_homes() and split_homes() of SchedulerState, with the requests.

@@ -61,6 +61,7 @@ struct HeldRequest {
   Request request;
   TimeNs arrived_ns = 0;
   std::optional<ReplicaId> at;  // that was chosen, whose group is to hold it; nothing: any
+  int failed_attempts = 0;      // to form a group, while it waited
 
   // The time at which it ends without having begun; negative: never.
   TimeNs expires_ns() const;
