@@ -14,7 +14,7 @@
 namespace protean {
 namespace {
 
-constexpr std::int64_t kWidth = 64;  // letters of a row
+constexpr std::int64_t kRowLetters = 64;  // letters of a row
 
 struct Kind {
   char letter = ' ';
@@ -43,7 +43,7 @@ std::string row_of(const std::array<Kind, 5>& kinds, std::int64_t all) {
   std::int64_t pages = 0;
   for (const Kind& kind : kinds) {
     pages += kind.pages;
-    row.resize(static_cast<std::size_t>((pages * kWidth + all / 2) / all), kind.letter);
+    row.resize(static_cast<std::size_t>((pages * kRowLetters + all / 2) / all), kind.letter);
   }
   return row;
 }

@@ -63,6 +63,19 @@ bool may_become_header(std::string_view text) {
   return kMistralArgs.starts_with(tail) || kMistralCallId.starts_with(tail);
 }
 
+// Returns the mark after calls, which may be missing: special tokens are often not written out.
+// Phi-4-mini writes it after each call, an object without an array around it.
+std::string_view closing_mark_of(ToolFormat format) {
+  switch (format) {
+    case ToolFormat::kGranite:
+      return "<|/tool_call|>";
+    case ToolFormat::kCommand:
+      return "<|END_ACTION|>";
+    default:
+      return kHermesClose;
+  }
+}
+
 // Returns the mark before calls; empty if calls are only at the answer's start.
 std::string_view marker_of(ToolFormat format) {
   switch (format) {
@@ -113,7 +126,7 @@ class ToolCallParser::Impl final : public CallSink {
     kHeader,  // Mistral's name, id and tags before the arguments, GLM-4's name and line end
     kObject,
     kHeadedArguments,
-    kClosing,       // Hermes, Qwen: before or in the end mark
+    kClosing,       // before or in the end mark
     kInArray,       // after an object of an array of calls
     kBeforeObject,  // white space, then an object
     kTagged,
@@ -153,6 +166,7 @@ class ToolCallParser::Impl final : public CallSink {
   bool content_seen_ = false;  // since the last call, other than white space
   int calls_ = 0;
   bool in_call_ = false;
+  bool in_array_ = false;  // Granite, Command: the calls are in an array
   std::optional<CallObject> object_;
   std::optional<TaggedCall> tagged_;
   ArgumentsReader arguments_;
@@ -287,7 +301,8 @@ bool ToolCallParser::Impl::opened(char c) {
       return name_line(c);
     case ToolFormat::kGranite:
     case ToolFormat::kCommand:
-      return c == '[' && go(State::kBeforeObject);
+      in_array_ = c == '[';
+      return in_array_ ? go(State::kBeforeObject) : start_object(c);
     case ToolFormat::kQwenCoder:
     case ToolFormat::kGlm:
       tagged_.emplace(format_ == ToolFormat::kGlm ? kGlmTags : kQwenTags, tools_);
@@ -362,9 +377,10 @@ bool ToolCallParser::Impl::object(char c) {
   switch (format_) {
     case ToolFormat::kHermes:
       return go(State::kClosing);
-    case ToolFormat::kMistral:
     case ToolFormat::kGranite:
     case ToolFormat::kCommand:
+      return go(in_array_ ? State::kInArray : State::kClosing);
+    case ToolFormat::kMistral:
       return go(State::kInArray);
     default:
       return go(State::kOpened);
@@ -372,15 +388,21 @@ bool ToolCallParser::Impl::object(char c) {
 }
 
 bool ToolCallParser::Impl::closing(char c) {
+  const std::string_view mark = closing_mark_of(format_);
   if (matched_ == 0 && is_json_space(c)) return true;
-  if (c != kHermesClose[matched_]) return false;
-  if (++matched_ == kHermesClose.size()) end_frame();
+  if (c != mark[matched_]) return false;
+  if (++matched_ == mark.size()) end_frame();
   return true;
 }
 
 bool ToolCallParser::Impl::in_array(char c) {
   if (is_json_space(c)) return true;
-  if (c == ']') end_frame();
+  if (c == ']' && format_ == ToolFormat::kMistral) {
+    end_frame();
+  } else if (c == ']') {
+    held_.clear();
+    state_ = State::kClosing;
+  }
   if (c == ',') state_ = State::kBeforeObject;
   return c == ']' || c == ',';
 }

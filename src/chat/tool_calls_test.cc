@@ -205,6 +205,9 @@ TEST(ToolCalls, granite_and_command_write_arrays) {
                     "\"get_weather\", \"arguments\": {}}]!"),
             "Hm.«f {}»«get_weather {}»!");
   EXPECT_EQ(granite("<|tool_call|>{}"), "<|tool_call|>{}");
+  EXPECT_EQ(granite("<|tool_call|>{\"name\": \"f\", \"arguments\": {}}<|/tool_call|><|tool_call|>"
+                    "{\"name\": \"f\", \"arguments\": {\"a\": 1}}<|/tool_call|> Done."),
+            "«f {}»«f {\"a\": 1}» Done.");
   const auto command = [](std::string_view text) { return parse(ToolFormat::kCommand, text); };
   EXPECT_EQ(command("I will look.<|START_ACTION|>[\n    {\"tool_call_id\": \"0\", \"tool_name\": "
                     "\"f\", \"parameters\": {\"a\": 1}},\n    {\"tool_call_id\": \"1\", "

@@ -17,7 +17,7 @@ using Kind = GbnfNode::Kind;
 
 constexpr std::uint32_t kNever = std::numeric_limits<std::uint32_t>::max();
 constexpr std::uint32_t kMaxHeight = StackSets::kMaxDepth - StackSets::kOpenDepth - 8;
-constexpr std::uint32_t kMaxEmptyRounds = 256;  // empty rounds cannot be counted by bytes
+constexpr std::uint32_t kMostEmptyRounds = 256;  // empty rounds cannot be counted by bytes
 
 std::uint32_t above(std::uint32_t height, std::uint32_t frames) {
   return height >= kNever - frames ? kNever : height + frames;
@@ -291,11 +291,11 @@ class GbnfCompiler {
     const bool empty = facts_.may_be_empty(part);
     const std::uint32_t least = empty ? 0 : node.loop.least;
     const std::uint32_t most = node.loop.most;
-    if (empty && most != kNoLimit && most > kMaxEmptyRounds) {
+    if (empty && most != kNoLimit && most > kMostEmptyRounds) {
       return gbnf_error(ErrorCode::kUnsupported, node.place,
                         fmt::format("what may be empty is repeated {} times, at most {} are "
                                     "supported",
-                                    most, kMaxEmptyRounds));
+                                    most, kMostEmptyRounds));
     }
     const StateId round = builder_.state();
     const StateId round_end = builder_.state();

@@ -242,7 +242,7 @@ namespace {
 
 // Returns the work of packing variants, which is null if no policy has layers swapped. Must be
 // called before the weights are loaded, which then does not put them into the cache on the way.
-BackgroundWork pack_in_background(const ReplicaOptions& options, Inbox& inbox) {
+BackgroundTask pack_in_background(const ReplicaOptions& options, Inbox& inbox) {
   if (!options.morph || options.morph->mode == MorphMode::kOff) {
     return nullptr;
   }
@@ -263,7 +263,7 @@ Result<std::unique_ptr<Replicas>> Replicas::start(const ReplicaOptions& options,
   if (!fabric.ok()) {
     return fabric.error();
   }
-  BackgroundWork packing = pack_in_background(options, inbox);
+  BackgroundTask packing = pack_in_background(options, inbox);
   auto workers = std::make_unique<Workers>(inbox);
   for (std::int32_t replica = 0; replica < options.model.group.replicas; ++replica) {
     auto worker = create_worker(options, ReplicaId{replica}, *fabric, checkpoint, inbox);

@@ -68,7 +68,7 @@ class Workers final : public KvExchange, public DeviceGroups {
   ~Workers() override;
 
   void add(std::unique_ptr<CpuWorker> worker) { workers_.push_back(std::move(worker)); }
-  void in_background(BackgroundWork work) { workers_.front()->in_background(std::move(work)); }
+  void in_background(BackgroundTask work) { workers_.front()->in_background(std::move(work)); }
   std::vector<Member> members(const EngineConfig& engine) const;  // one for each worker
   void copy(CopyId id, ReplicaId from, ReplicaId to, std::vector<BlockMove> blocks) override;
 

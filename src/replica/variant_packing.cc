@@ -94,7 +94,7 @@ class VariantPacking {
 
 }  // namespace
 
-BackgroundWork prepare_variants(VariantsOfPolicy wanted, std::function<void(Packing)> told) {
+BackgroundTask prepare_variants(VariantsOfPolicy wanted, std::function<void(Packing)> told) {
   auto packing = std::make_shared<VariantPacking>(std::move(wanted), std::move(told));
   return [packing](const Pace& pace) { return packing->go_on(pace); };
 }

@@ -23,6 +23,6 @@ struct VariantsOfPolicy {
 // first swaps find them in the page cache. Calls `told` now, and on the working thread after each
 // variant. If less than twice the memory is free that a variant takes, packing ends, and if less
 // than twice what is to be read, nothing is read ahead. Swaps then pack or read what they need.
-BackgroundWork prepare_variants(VariantsOfPolicy wanted, std::function<void(Packing)> told);
+BackgroundTask prepare_variants(VariantsOfPolicy wanted, std::function<void(Packing)> told);
 
 }  // namespace protean

@@ -27,7 +27,7 @@ struct VariantPackingTest : testing::Test {
   }
 
   // Begins in this folder; what it says goes to `told`.
-  BackgroundWork begin(const std::filesystem::path& folder) {
+  BackgroundTask begin(const std::filesystem::path& folder) {
     const std::shared_ptr<Checkpoint> checkpoint = open_checkpoint(model.path()).value();
     const std::vector<Precision> ladder = {Precision::kBf16, Precision::kW8A8, Precision::kW4};
     auto opened =

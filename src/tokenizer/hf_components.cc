@@ -5,6 +5,7 @@
 #include <string_view>
 #include <utility>
 
+#include "tokenizer/base64.h"
 #include "tokenizer/known_pre_tokenizers.h"
 
 namespace protean {
@@ -87,31 +88,6 @@ void add_replace(const Fields& part, Normalizer& normalizer) {
   } else if (auto regex = compile(Regex::compile(pattern.text), part)) {
     normalizer.add(Normalizer::ReplaceMatches{std::move(*regex), to});
   }
-}
-
-// Returns the bytes that a text in base64 stands for; nothing if it is malformed.
-std::optional<std::string> from_base64(std::string_view text) {
-  constexpr std::string_view kAlphabet =
-      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  while (text.ends_with('=')) {
-    text.remove_suffix(1);
-  }
-  std::string bytes;
-  std::uint32_t bits = 0;
-  int count = 0;
-  for (const char c : text) {
-    const std::size_t value = kAlphabet.find(c);
-    if (value == std::string_view::npos) {
-      return std::nullopt;
-    }
-    bits = bits << 6U | static_cast<std::uint32_t>(value);
-    count += 6;
-    if (count >= 8) {
-      count -= 8;
-      bytes += static_cast<char>(bits >> count & 0xffU);
-    }
-  }
-  return bytes;
 }
 
 void add_charsmap(const Fields& part, Normalizer& normalizer) {

@@ -104,7 +104,7 @@ void DeviceWorker::finish() {
 }
 
 // Does one piece and posts the rest, so that other tasks run between two pieces.
-void DeviceWorker::in_background(std::shared_ptr<BackgroundWork> work) {
+void DeviceWorker::in_background(std::shared_ptr<BackgroundTask> work) {
   background_.post([this, work = std::move(work)] {
     const bool more = (*work)([this](std::int64_t) { return background_.has_time(); });
     if (more && background_.may_go_on()) {

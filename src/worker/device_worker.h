@@ -43,7 +43,7 @@ using DeviceEntry = std::variant<GroupStep, MorphId, DeviceChange, std::vector<B
 
 // Work that can wait. Ends early, with true, if `pace` says stop; is called again until it returns
 // false.
-using BackgroundWork = std::function<bool(const Pace& pace)>;
+using BackgroundTask = std::function<bool(const Pace& pace)>;
 
 // One device of a worker: its rank, and the thread that takes the entries in order. With pages, a
 // second thread prepares morph steps in the background; they are committed between two steps.
@@ -77,7 +77,7 @@ class DeviceWorker {
   void prepare(MorphId id, const ResizeKv& resize) { resizer_.prepare(id, resize); }
   void abort(MorphId id);
   // Does work in the background if no other task waits, see CpuWorker.
-  void in_background(std::shared_ptr<BackgroundWork> work);
+  void in_background(std::shared_ptr<BackgroundTask> work);
 
   // The device's rank, for a KvCopy of another device. It lives as long as this device.
   const Rank& rank() const { return *rank_; }

@@ -81,28 +81,25 @@ describe('clients', () => {
   });
 
   describe('LangChain', () => {
-    let chat;
-    before(() => {
-      chat = new ChatOpenAI({
-        model: 'builtin', apiKey: 'none', temperature: 0, maxTokens: 24, maxRetries: 0,
-        configuration: { baseURL: `${server.url}/v1`, fetch: fetching },
-      });
+    const chat = (maxTokens) => new ChatOpenAI({
+      model: 'builtin', apiKey: 'none', temperature: 0, maxTokens, maxRetries: 0,
+      configuration: { baseURL: `${server.url}/v1`, fetch: fetching },
     });
 
     test('streams what it invokes', async () => {
-      const whole = await chat.invoke(prompt);
+      const whole = await chat(24).invoke(prompt);
       let text = '';
-      for await (const chunk of await chat.stream(prompt)) text += chunk.content;
+      for await (const chunk of await chat(24).stream(prompt)) text += chunk.content;
       assert.equal(text, whole.content);
       assert.equal(whole.usage_metadata.output_tokens, 24);
     });
 
     test('calls tools and writes JSON of a schema', async () => {
       const tools = [{ type: 'function', function: { name: 'get_weather', parameters: weather } }];
-      const called = await chat.bindTools(tools, { tool_choice: 'get_weather' }).invoke(prompt, { max_tokens: 100 });
+      const called = await chat(200).bindTools(tools, { tool_choice: 'get_weather' }).invoke(prompt);
       assert.equal(called.tool_calls[0].name, 'get_weather');
       assert.ok(['Oslo', 'Rome'].includes(called.tool_calls[0].args.city));
-      const { city } = await chat.withStructuredOutput(weather, { name: 'weather', method: 'jsonSchema', strict: true }).invoke(prompt);
+      const { city } = await chat(200).withStructuredOutput(weather, { name: 'weather', method: 'jsonSchema', strict: true }).invoke(prompt);
       assert.ok(['Oslo', 'Rome'].includes(city));
     });
 

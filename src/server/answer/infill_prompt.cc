@@ -16,7 +16,7 @@ Tokens plain_tokens(const std::string& text, const ServedModel& model) {
   return model.tokenizer->encode(text, kPlainText);
 }
 
-void append(Tokens& to, const Tokens& tokens) {
+void add_tokens(Tokens& to, const Tokens& tokens) {
   to.insert(to.end(), tokens.begin(), tokens.end());
 }
 
@@ -25,7 +25,7 @@ Tokens chunk_tokens(const InfillChunk& chunk, const ServedModel& model) {
   Tokens tokens;
   if (model.infill.file >= 0) {
     tokens.push_back(model.infill.file);
-    append(tokens, plain_tokens(chunk.filename + "\n" + chunk.text, model));
+    add_tokens(tokens, plain_tokens(chunk.filename + "\n" + chunk.text, model));
   } else {
     tokens = plain_tokens(chunk.text, model);
   }
@@ -51,7 +51,7 @@ Tokens context_tokens(const std::vector<InfillChunk>& chunks, const ServedModel&
     if (std::ssize(context) + std::ssize(tokens) > room) {
       break;
     }
-    append(tokens, context);
+    add_tokens(tokens, context);
     context = std::move(tokens);
   }
   return context;
@@ -83,14 +83,14 @@ Checked<Tokens> infill_prompt(const InfillInput& input, const GenerationCall& ca
   const std::int64_t room =
       model.max_model_len - answer - std::ssize(prompt) - std::ssize(middle) - kMarks;
   cut(prefix, suffix, std::max<std::int64_t>(room, 0));
-  append(prompt,
-         context_tokens(input.extra, model, room - std::ssize(prefix) - std::ssize(suffix)));
+  add_tokens(prompt,
+             context_tokens(input.extra, model, room - std::ssize(prefix) - std::ssize(suffix)));
   prompt.push_back(special.prefix);
-  append(prompt, prefix);
+  add_tokens(prompt, prefix);
   prompt.push_back(special.suffix);
-  append(prompt, suffix);
+  add_tokens(prompt, suffix);
   prompt.push_back(special.middle);
-  append(prompt, middle);
+  add_tokens(prompt, middle);
   return prompt;
 }
 

@@ -14,7 +14,7 @@ namespace {
 
 namespace json = boost::json;
 
-double ms_between(TimeNs from, TimeNs to) {
+double elapsed_ms(TimeNs from, TimeNs to) {
   return from < 0 || to < from ? 0.0
                                : static_cast<double>(to - from) / static_cast<double>(kNsPerMs);
 }
@@ -32,9 +32,9 @@ json::object timings_of(const AnswerUsage& usage) {
   const std::int64_t cached = usage.cached_tokens.value_or(0);
   json::object timings{{"cache_n", cached}};
   add_timing(timings, "prompt", usage.prompt_tokens - cached,
-             ms_between(usage.times.scheduled_ns, usage.times.first_token_ns));
+             elapsed_ms(usage.times.scheduled_ns, usage.times.first_token_ns));
   add_timing(timings, "predicted", usage.output_tokens,
-             ms_between(usage.times.first_token_ns, usage.times.finished_ns));
+             elapsed_ms(usage.times.first_token_ns, usage.times.finished_ns));
   return timings;
 }
 

@@ -42,12 +42,13 @@ constexpr std::array kOllamaSharedTable{
     any_field("format", R"({"anyOf":[{"enum":["","json"]},{"type":"object"}]})",
               "The answer is JSON, or JSON of this schema."),
 };
-constexpr std::array kOllamaChatTable = joined(
-    kOllamaSharedTable, kToolsTable,
-    std::array{required(array_field("messages", "The conversation so far.", R"({"minItems":1})"))});
+constexpr std::array kOllamaChatTable =
+    joined(kOllamaSharedTable, kToolsTable,
+           std::array{array_field("messages",
+                                  "The conversation so far; without it, the model is loaded.")});
 constexpr std::array kOllamaGenerateTable = joined(
     kOllamaSharedTable,
-    std::array{required(string_field("prompt", "What the user says.", R"({"minLength":1})")),
+    std::array{string_field("prompt", "What the user says; without it, the model is loaded."),
                string_field("suffix", "The answer goes between the prompt and this text."),
                string_field("system", "A system message before it."),
                boolean_field("raw", "Continues the prompt as it is, without the chat template.")});

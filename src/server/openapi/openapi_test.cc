@@ -20,14 +20,21 @@ json::object least_body(std::string_view path) {
     return {{"prompt", "x"}};
   }
   json::object body;
+  if (path == "/api/generate") {
+    body["prompt"] = "x";  // without it, the call only loads the model
+  } else if (path == "/api/chat") {
+    body["messages"] = json::array{json::object{{"role", "user"}, {"content", "x"}}};
+  }
   for (const Field& field : body_fields(path)) {
     if (!field.required) {
       continue;
     }
     if (field.name == "messages") {
-      body["messages"] = json::array{{{"role", "user"}, {"content", "x"}}};
+      body["messages"] = json::array{json::object{{"role", "user"}, {"content", "x"}}};
     } else if (field.name == "tokens") {
       body["tokens"] = json::array{1};
+    } else if (field.kind == FieldKind::kArray) {
+      body[field.name] = json::array{"x"};
     } else if (field.kind == FieldKind::kInteger) {
       body[field.name] = 1;
     } else {

@@ -384,10 +384,10 @@ HttpReply Admin::change_reply(const HttpCall& call) const {
     return changed_reply(setting_.residents.deploy(call.body), "deploying");
   }
   const auto named = query_value(call.target, "model");
-  Service* service = named ? models_.find(decoded(*named)) : nullptr;
+  Service* service = named ? models_.find(*named) : nullptr;
   if (service == nullptr) {
     return error_reply(
-        named ? models_.unknown(excerpt(decoded(*named)))
+        named ? models_.unknown(excerpt(*named))
               : ApiError{.message = "name the model to remove: ?model=NAME", .param = "model"});
   }
   return changed_reply(setting_.residents.remove(*service), "leaving");
