@@ -8,7 +8,7 @@ namespace {
 // The names that one family gives its tokens, in the order of InfillTokens; empty: it has none.
 using FamilyNames = std::array<std::string_view, 6>;
 
-constexpr std::array<FamilyNames, 6> kFamilies{{
+constexpr std::array<FamilyNames, 6> kNamesOfFamilies{{
     // Qwen, CodeGemma
     {"<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|repo_name|>", "<|file_sep|>",
      "<|fim_pad|>"},
@@ -27,7 +27,7 @@ constexpr std::array<FamilyNames, 6> kFamilies{{
 }  // namespace
 
 InfillTokens find_infill_tokens(const Tokenizer& tokenizer) {
-  for (const FamilyNames& names : kFamilies) {
+  for (const FamilyNames& names : kNamesOfFamilies) {
     InfillTokens found;
     const std::array<TokenId*, 6> places{&found.prefix,     &found.suffix, &found.middle,
                                          &found.repository, &found.file,   &found.pad};

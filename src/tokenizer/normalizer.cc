@@ -5,6 +5,7 @@
 #include <unicode/normalizer2.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 #include "tokenizer/utf8.h"
@@ -93,6 +94,10 @@ std::string replace(const Normalizer::ReplaceMatches& step, std::string_view tex
 }
 
 }  // namespace
+
+void Normalizer::add(Step step) {
+  steps_.push_back(std::move(step));
+}
 
 std::string Normalizer::apply(std::string_view text) const {
   return run(text, true);

@@ -36,7 +36,7 @@ class Normalizer {
   };
   using Step = std::variant<Unicode, Prepend, Replace, ReplaceMatches, Characters>;
 
-  void add(Step step) { steps_.push_back(std::move(step)); }
+  void add(Step step);
 
   std::string apply(std::string_view text) const;
   // The same without Prepend: the form that an added token has inside a normalized text.
