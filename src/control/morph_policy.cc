@@ -11,10 +11,10 @@
 namespace protean {
 namespace {
 
-constexpr std::size_t kMostCandidates = 16;  // forms of a path that are compared, about
-constexpr double kLeastLate = 1;             // requests: fewer are no reason for a change
-constexpr double kAccuracy = 0.2;            // of a prediction, as a share
-constexpr double kLeastQuality = 10;         // times less is lost: little is no reason either
+constexpr std::size_t kMostCandidates = 8;  // forms of a path that are compared, about
+constexpr double kLeastLate = 1;            // requests: fewer are no reason for a change
+constexpr double kAccuracy = 0.2;           // of a prediction, as a share
+constexpr double kLeastQuality = 10;        // times less is lost: little is no reason either
 
 // Returns late requests; those that wait at the end count twice.
 double late(const Prediction& prediction) {
