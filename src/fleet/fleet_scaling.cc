@@ -159,12 +159,12 @@ Fleet::HandOver Fleet::hand_over(HeldRequest& held, TimeNs now_ns) {
     if (stations_[i].parked || grouping_.changes(replica)) {
       continue;
     }
-    if (const auto refusal = at(replica).prospect(held.request, now_ns).refusal) {
-      too_late = too_late || refusal->code == ErrorCode::kExhausted;
-      continue;
-    }
     const std::vector<ReplicaId> replicas = grouping_.replicas_of(replica);
     if (held.at && std::find(replicas.begin(), replicas.end(), *held.at) == replicas.end()) {
+      continue;
+    }
+    if (const auto refusal = at(replica).prospect(held.request, now_ns).refusal) {
+      too_late = too_late || refusal->code == ErrorCode::kExhausted;
       continue;
     }
     const ScaleUnit unit = unit_of(i);

@@ -22,13 +22,16 @@ struct VariantPackingTest : testing::Test {
     spec.hidden = 64;
     spec.ffn = 128;
     spec.vocab = 300;
+    spec.max_context = 128;
     spec.attention = {.heads = 4, .kv_heads = 2, .head_dim = 16};
     write_hf_checkpoint(model.path(), spec, {});
   }
 
   // Begins in this folder; what it says goes to `told`.
   BackgroundTask begin(const std::filesystem::path& folder) {
-    const std::shared_ptr<Checkpoint> checkpoint = open_checkpoint(model.path()).value();
+    auto opened_files = open_checkpoint(model.path());
+    EXPECT_TRUE(opened_files.ok()) << opened_files.error().message;
+    const std::shared_ptr<Checkpoint> checkpoint = *std::move(opened_files);
     const std::vector<Precision> ladder = {Precision::kBf16, Precision::kW8A8, Precision::kW4};
     auto opened =
         VariantStore::open({checkpoint, model.path()}, {},

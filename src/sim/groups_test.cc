@@ -20,7 +20,7 @@ struct GroupsScene {
   DropPolicy drop = DropPolicy::kOff;
 };
 
-SimulationConfig grouped_config_of(const GroupsScene& scene) {
+SimulationConfig grouped_config(const GroupsScene& scene) {
   const Form form = group_form(kBlocks);
   PageBudget budget{.page_bytes = 4096};
   budget.pages = form_pages(group_spec(), form, budget.page_bytes);
@@ -83,7 +83,7 @@ std::size_t replicas_alone(const SimulationReport& report) {
 
 // A request of more tokens than a replica holds gets a group, which parts again after it.
 TEST(GroupsSimulation, ALongRequestFormsAGroupThatPartsAfterIt) {
-  const SimulationConfig config = grouped_config_of({.scale = ScalePolicy::kPaper});
+  const SimulationConfig config = grouped_config({.scale = ScalePolicy::kPaper});
   std::vector<TraceRequest> trace = poisson(200, 8, 30, 10);
   trace[50].input_tokens = 400;
   trace[50].output_tokens = 30;
@@ -101,7 +101,7 @@ TEST(GroupsSimulation, ALongRequestFormsAGroupThatPartsAfterIt) {
 // Under a burst that needs more KV than the replicas have, layers are dropped, and fetched back
 // after it. Requests start sooner than without.
 TEST(GroupsSimulation, LayersAreDroppedUnderABurstAndRestored) {
-  const SimulationConfig config = grouped_config_of({.drop = DropPolicy::kPaper});
+  const SimulationConfig config = grouped_config({.drop = DropPolicy::kPaper});
   std::vector<TraceRequest> trace = poisson(60, 40, 30, 20);
   for (int i = 0; i < 60; ++i) {
     trace.push_back({trace.back().at_ns + kNsPerMs, 60, 60});
@@ -119,7 +119,7 @@ TEST(GroupsSimulation, LayersAreDroppedUnderABurstAndRestored) {
 // repeated, and pages are conserved, which the simulated devices check at each step.
 TEST(GroupsSimulation, AThousandRequestsEndThroughManyChanges) {
   const SimulationConfig config =
-      grouped_config_of({.scale = ScalePolicy::kPaper, .drop = DropPolicy::kPaper});
+      grouped_config({.scale = ScalePolicy::kPaper, .drop = DropPolicy::kPaper});
   std::vector<TraceRequest> trace = poisson(1000, 8, 30, 12);
   for (std::size_t i = 0; i < trace.size(); i += 50) {
     trace[i].input_tokens = 200 + 3 * static_cast<int>(i % 150);
@@ -132,7 +132,7 @@ TEST(GroupsSimulation, AThousandRequestsEndThroughManyChanges) {
 // A step of joint devices takes what its slowest stretch takes, and a group of two by shards less
 // than one device.
 TEST(GroupsSimulation, AnOperatorsGroupComputesLongPromptsFaster) {
-  SimulationConfig config = grouped_config_of({.replicas = 2});
+  SimulationConfig config = grouped_config({.replicas = 2});
   const std::vector<TraceRequest> trace = {{kNsPerS, 120, 10}};
   const SimulationReport alone = simulate(config, trace);
   config.wishes = {{0, GroupWish{.groups = {{ReplicaId{0}, ReplicaId{1}}}}}};

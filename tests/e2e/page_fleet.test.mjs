@@ -133,17 +133,21 @@ describe('the dashboard of a fleet', () => {
     await page.context().close();
   });
 
-  it('shows the model that is chosen', async () => {
+  it('shows the model that is chosen, and lets one sleep', async () => {
     const models = await startServer(cache, ['--model', `story=${builtin}`, '--model', `tale=${builtin}`], '--max-model-len', '512');
     const page = await openPage(browser, models.admin, { viewport });
     await live(page);
-    await page.getByLabel('Model').selectOption('tale');
+    await page.getByLabel('Model', { exact: true }).selectOption('tale');
     await page.waitForURL(/\/dashboard\?model=tale$/);
     await live(page);
     await page.getByRole('group', { name: 'Precision of the chosen layers' }).getByRole('button', { name: /^w8/ }).first().click();
     await page.locator('.memory .form', { hasText: 'all 16 layers w8' }).waitFor();
     assert.deepEqual(await accessibilityTroubles(page), []);
-    await page.getByLabel('Model').selectOption('story');
+    await page.getByRole('button', { name: 'Put story to sleep' }).click();
+    await page.getByRole('row', { name: /^story asleep/ }).waitFor();
+    await page.getByRole('button', { name: 'Wake story' }).click();
+    await page.getByRole('row', { name: /^story in memory/ }).waitFor();
+    await page.getByLabel('Model', { exact: true }).selectOption('story');
     await page.locator('.memory .form', { hasText: 'all 16 layers bf16' }).waitFor();
     assert.deepEqual(page.troubles, []);
     await page.context().close();

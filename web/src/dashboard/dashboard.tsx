@@ -12,6 +12,7 @@ import { Explain } from './explain';
 import { Fleet } from './fleet';
 import { Live } from './live';
 import { MemoryMap } from './memory';
+import { ModelChoice, Models, useModels } from './models';
 import {
   groupMorphs, layersByPrecision, pagesOf, regroupingsOf, replicasText, samplesOf, serversOf, type Model, type RangeName, type ReplicaState, type Sample, type State,
 } from './model';
@@ -29,7 +30,6 @@ export function Dashboard() {
   const [keyWhy, setKeyWhy] = useState<string | null>(null);
   const [recording, setRecording] = useState<Recording | null>(null);
   const [notice, setNotice] = useState('');
-  const [models, setModels] = useState<string[]>([]);
   const live = useRef<Live | null>(null);
   const ask = useMemo(() => asking(api, setKeyWhy), []);
 
@@ -72,11 +72,7 @@ export function Dashboard() {
   };
 
   const { model = null, link = 'connecting', trouble = '' } = live.current ?? {};
-  useEffect(() => {
-    // A server's models are the same as long as it runs.
-    if (link !== 'live') return;
-    api.json<{ models: { model: string }[] }>('admin/models').then(({ models: all }) => setModels(all.map(({ model: name }) => name)), () => {});
-  }, [link]);
+  const [models, askModels] = useModels(api, link === 'live');
   return (
     <div class="dash" onDragOver={(event) => event.preventDefault()} onDrop={(event) => { event.preventDefault(); void open(event.dataTransfer?.files[0]); }}>
       <a class="skip" href="#main">Skip to the dashboard</a>
@@ -104,6 +100,7 @@ export function Dashboard() {
         ) : model ? (
           <>
             {link === 'lost' && <p class="notice warn" role="status">{model.state.state === 'draining' ? 'The server has drained and ended, or is about to. ' : 'The connection is lost. '}This page connects again by itself; what it shows is the last that it was told.</p>}
+            {models.length > 1 && <Models models={models} now={model.state.model} ask={ask} onChange={askModels} />}
             <View
               model={model}
               samples={samplesOf(model.ranges, range, model.now())}
@@ -130,16 +127,6 @@ function spanOf(model: Model, range: RangeName): [number, number] {
   const now = model.now();
   if (range === 'all') return [Math.min(model.ranges.all.points[0]?.t ?? model.ranges.minute.points[0]?.t ?? now - 60, now - 60), now];
   return [now - (range === 'minute' ? 60 : 3600), now];
-}
-
-/** Opens the dashboard of another model of this server. */
-function ModelChoice({ models, now }: { models: string[]; now: string }) {
-  return (
-    <select class="model slim" aria-label="Model" value={now}
-      onChange={(event) => { location.search = `?model=${encodeURIComponent(event.currentTarget.value)}`; }}>
-      {models.map((name) => <option key={name}>{name}</option>)}
-    </select>
-  );
 }
 
 function Pill({ link, state, replay }: { link: string; state?: string; replay: boolean }) {
