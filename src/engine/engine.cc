@@ -247,8 +247,11 @@ EngineState Engine::release_all(TimeNs now_ns) {
   begin(now_ns);
   check(quiet(), "an engine gives up all at rest only");
   EngineState state{.scheduler = scheduler_.release_all(), .live = std::exchange(live_, {})};
+  if (steering_) {
+    state.form_counts = steering_->counts();
+    state.packing = steering_->packing();
+  }
   timers_.clear();
-  state.packing = steering_ ? steering_->packing() : nullptr;
   for (auto& [request, live] : state.live) {
     live.timer_ns = -1;
     if (steering_) {
@@ -267,6 +270,10 @@ void Engine::absorb(EngineState state, TimeNs now_ns) {
   live_ = std::move(state.live);
   if (steering_) {
     steering_->packed(std::move(state.packing));
+    if (state.form_counts) {
+      steering_->go_on_from(*state.form_counts);
+    }
+    steering_->tell_again();
   }
   for (auto& [request, live] : live_) {
     set_timer(request, live);
@@ -317,12 +324,6 @@ void Engine::on(MorphReady& ready) {
 void Engine::on(MorphDone& done) {
   check(steering_ != nullptr, "only what was asked for is done");
   steering_->on(done);
-}
-
-void Engine::on(VariantsPacked& packed) {
-  if (steering_) {
-    steering_->packed(std::move(packed.packing));
-  }
 }
 
 void Engine::on(WantForm& want) {

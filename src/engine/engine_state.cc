@@ -13,6 +13,7 @@ EngineState join_homes(std::vector<EngineState> homes) {
     all.packing = std::move(home.packing);
   }
   all.scheduler = join_homes(std::move(schedulers));
+  all.form_counts = std::move(homes.front().form_counts);
   return all;
 }
 
@@ -32,6 +33,7 @@ Result<EngineStates> split_homes(EngineState& all, const Homes& homes, bool pree
     }
     home.scheduler = std::move(scheduler);
   }
+  result.homes.front().form_counts = std::move(all.form_counts);
   return result;
 }
 

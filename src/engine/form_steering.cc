@@ -404,6 +404,11 @@ std::vector<RequestId> FormSteering::given_up() const {
   return in_vain ? scheduler_.too_large() : std::vector<RequestId>{};
 }
 
+void FormSteering::go_on_from(const FormCounts& counts) {
+  run_.go_on_from(counts.morphs);
+  ledger_.go_on_from(counts.output_tokens);
+}
+
 std::shared_ptr<const FormStatus> FormSteering::status_if_changed() {
   const bool more_tokens =
       ledger_.tokens() != told_.tokens && now_ns_ - told_.at_ns >= kTokensEveryNs;

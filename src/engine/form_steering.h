@@ -23,6 +23,12 @@
 
 namespace protean {
 
+// What a replica has counted of its forms, for operators.
+struct FormCounts {
+  MorphRun::Totals morphs;
+  std::vector<TokensAt> output_tokens;  // by precision
+};
+
 // Steers a replica's form: watches its load, asks the policy, answers operators' wishes and runs
 // the morphs that follow. A wish pins the form until it is released, or until its morph fails.
 // Requests are promised only as much KV as a form has that can still be reached. Single-threaded;
@@ -68,6 +74,12 @@ class FormSteering {
   std::optional<TimeNs> next_deadline_ns(bool idle) const;
   // Returns requests that only a larger KV could hold, if none has come in time.
   std::vector<RequestId> given_up() const;
+
+  // What is counted goes on when another engine takes this one's place.
+  FormCounts counts() const { return {run_.totals(), ledger_.totals()}; }
+  void go_on_from(const FormCounts& counts);
+  // Makes the next status_if_changed() return a status: another engine told the latest one.
+  void tell_again() { told_ = {}; }
 
   std::vector<TokensAt> named(const PrecisionLedger::Counts& counts) const {
     return ledger_.named(counts);

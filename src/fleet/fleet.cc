@@ -7,6 +7,13 @@
 #include "base/overloaded.h"
 
 namespace protean {
+namespace {
+
+// Llumnix moves one request between two replicas at a time. A few keep the copies going while a
+// paused request waits for its step.
+constexpr int kMigrationsToOne = 4;
+
+}  // namespace
 
 Fleet::Fleet(RouterPolicy router, const std::vector<Member>& members, TokenSink& sink,
              KvExchange* exchange, GroupConfig groups)
@@ -36,7 +43,7 @@ void Fleet::begin(TimeNs now_ns) {
 }
 
 void Fleet::handle(Event event) {
-  const TimeNs now_ns = event.at_ns;
+  const TimeNs now_ns = now_ns_ = event.at_ns;
   const ReplicaId replica = event.replica;
   const auto pass_on = [&] { at(replica).handle(std::move(event)); };
   std::visit(Overloaded{[&](Arrival& arrival) { on(arrival, now_ns); },
@@ -70,6 +77,7 @@ void Fleet::handle(Event event) {
 // Lets groups form and part, and tells operators what has changed.
 void Fleet::regroup(TimeNs now_ns) {
   grouping_.advance(now_ns);
+  count_failures(now_ns);
   if (scales()) {
     serve_held(now_ns);
     if (held_.empty() && !grouping_.busy()) {
@@ -192,30 +200,65 @@ Result<int> Fleet::migrate(ReplicaId from, ReplicaId to, int requests, TimeNs no
                       from.value, to.value);
   }
   for (const ReplicaId replica : {from, to}) {
-    if (grouping_.changes(replica) || grouping_.is_group(replica) ||
-        stations_[static_cast<std::size_t>(replica.value)].parked) {
+    if (!serves_alone(replica)) {
       return make_error(ErrorCode::kUnavailable,
                         "replica {} is in a group or about to be: requests move between replicas "
                         "that serve alone",
                         replica.value);
     }
   }
-  int begun = 0;
+  const auto moves = [this](RequestId request) {
+    return std::any_of(migrations_.begin(), migrations_.end(),
+                       [&](const auto& one) { return one.second.steps.request() == request; }) ||
+           std::any_of(to_migrate_.begin(), to_migrate_.end(),
+                       [&](const ToMigrate& one) { return one.request == request; });
+  };
+  int chosen = 0;
   for (const RequestId request : at(from).decoding()) {
-    const bool moves = std::any_of(migrations_.begin(), migrations_.end(), [&](const auto& one) {
-      return one.second.steps.request() == request;
-    });
-    if (moves || begun == requests) {
+    if (chosen == requests) {
+      break;
+    }
+    if (!moves(request)) {
+      to_migrate_.push_back({request, from, to});
+      chosen += begin_migrations(now_ns) ? 1 : 0;
+    }
+  }
+  return chosen;
+}
+
+bool Fleet::serves_alone(ReplicaId replica) const {
+  return !grouping_.changes(replica) && !grouping_.is_group(replica) &&
+         !stations_[static_cast<std::size_t>(replica.value)].parked;
+}
+
+// Begins the migrations that wait, as far as few move to the same replica. Returns false if the
+// last one of them has ended already.
+bool Fleet::begin_migrations(TimeNs now_ns) {
+  bool last_goes_on = true;
+  for (std::size_t i = 0; i < to_migrate_.size();) {
+    const ToMigrate next = to_migrate_[i];
+    if (std::count_if(migrations_.begin(), migrations_.end(), [&](const auto& one) {
+          return one.second.to == next.to;
+        }) >= kMigrationsToOne) {
+      ++i;
+      last_goes_on = true;
       continue;
     }
-    const CopyId id{++last_copy_};
-    Migration& migration =
-        migrations_.try_emplace(id, Migration{from, to, {request, at(from), at(to)}}).first->second;
-    auto blocks = migration.steps.begin(now_ns);
-    begun += migration.steps.ended() ? 0 : 1;
-    follow(id, std::move(blocks));
+    to_migrate_.erase(to_migrate_.begin() + static_cast<std::ptrdiff_t>(i));
+    last_goes_on = serves_alone(next.from) && serves_alone(next.to);
+    if (last_goes_on) {
+      const CopyId id{++last_copy_};
+      Migration& migration =
+          migrations_
+              .try_emplace(
+                  id, Migration{next.from, next.to, {next.request, at(next.from), at(next.to)}})
+              .first->second;
+      auto blocks = migration.steps.begin(now_ns);
+      last_goes_on = !migration.steps.ended();
+      follow(id, std::move(blocks));
+    }
   }
-  return begun;
+  return last_goes_on;
 }
 
 // Lets the migrations go on whose request has left a step.
@@ -224,6 +267,7 @@ void Fleet::advance_migrations(TimeNs now_ns) {
     auto& [id, migration] = *next++;
     follow(id, migration.steps.source_advanced(now_ns));
   }
+  begin_migrations(now_ns);
 }
 
 // Does what a migration asks for, and forgets it once it has ended.
@@ -252,7 +296,8 @@ void Fleet::tick(TimeNs now_ns) {
 }
 
 // Moves a request from the longest queue to the least loaded replica without a queue, if it has a
-// place there at once and here it has none or a later first token. One event moves one request:
+// place there at once, in time, and here it has none or a later first token. One event moves one
+// request:
 // each event that ends a step looks again.
 void Fleet::spread_queue(TimeNs now_ns) {
   std::size_t longest = stations_.size();
@@ -271,14 +316,18 @@ void Fleet::spread_queue(TimeNs now_ns) {
   }
   Engine& from = *stations_[longest].engine;
   Engine& to = *stations_[emptiest].engine;
-  const Sequence* sequence = from.first_movable();
+  const Sequence* sequence =
+      from.first_movable(seen_[emptiest].kv_blocks - seen_[emptiest].kv_blocks_used);
   if (sequence == nullptr) {
     return;
   }
   const Prospect here = from.prospect(*sequence);
   const Prospect there = to.prospect(*sequence);
   const bool sooner = here.before.without_place > 0 || there.first_token_ns < here.first_token_ns;
-  if (there.refusal || there.before.without_place > 0 || !sooner) {
+  const TimeNs latest_ns = sequence->asks.deadlines.first_token_ns;
+  const bool late = latest_ns >= 0 && sequence->usage.output_tokens == 0 &&
+                    now_ns + there.first_token_ns > latest_ns;
+  if (there.refusal || there.before.without_place > 0 || !sooner || late) {
     return;
   }
   const RequestId request = sequence->asks.id;
@@ -292,6 +341,9 @@ std::optional<TimeNs> Fleet::next_deadline_ns() const {
     if (held.expires_ns() >= 0) {
       next_ns = std::min(next_ns.value_or(held.expires_ns()), held.expires_ns());
     }
+  }
+  if (!held_.empty() && no_group_before_ns_ > now_ns_) {
+    next_ns = std::min(next_ns.value_or(no_group_before_ns_), no_group_before_ns_);
   }
   for (const Station& station : stations_) {
     const auto deadline_ns = station.engine->next_deadline_ns();

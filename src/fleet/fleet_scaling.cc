@@ -8,6 +8,11 @@
 #include "fleet/fleet.h"
 
 namespace protean {
+namespace {
+
+constexpr int kMostAttempts = 4;  // to form a group for a held request
+
+}  // namespace
 
 std::vector<std::int64_t> Fleet::group_blocks(const GroupConfig& config, std::size_t replicas) {
   std::vector<std::int64_t> blocks = {config.form.kv.blocks};
@@ -93,8 +98,11 @@ void Fleet::end_held(std::size_t index, FinishReason reason, TimeNs now_ns) {
   finished.usage.prompt_tokens = static_cast<int>(held.request.prompt.size());
   finished.times = {.arrived_ns = held.arrived_ns, .finished_ns = now_ns};
   if (reason == FinishReason::kFailed) {
-    finished.failure =
-        "the request needs a group of replicas, and none could be formed: send it again later";
+    finished.failure = fmt::format(
+        "the request needs a group of replicas, and none could be formed{}: send it again later",
+        held.failed_attempts == 0 ? ""
+                                  : fmt::format(" in {} attempts (the latest: {})",
+                                                held.failed_attempts, grouping_.failures().latest));
   }
   OutputBatch batch{.at_ns = now_ns};
   batch.outputs.emplace_back(std::move(finished));
@@ -103,13 +111,16 @@ void Fleet::end_held(std::size_t index, FinishReason reason, TimeNs now_ns) {
 }
 
 // Gives a held request to the widest group that can hold it, among equals to the least loaded one.
-// Returns false if none can.
-bool Fleet::hand_over(HeldRequest& held, TimeNs now_ns) {
+Fleet::HandOver Fleet::hand_over(HeldRequest& held, TimeNs now_ns) {
   std::optional<ScaleUnit> best;
+  bool too_late = false;
   for (std::size_t i = 0; i < stations_.size(); ++i) {
     const ReplicaId replica{static_cast<std::int32_t>(i)};
-    if (stations_[i].parked || grouping_.changes(replica) ||
-        at(replica).prospect(held.request, now_ns).refusal) {
+    if (stations_[i].parked || grouping_.changes(replica)) {
+      continue;
+    }
+    if (const auto refusal = at(replica).prospect(held.request, now_ns).refusal) {
+      too_late = too_late || refusal->code == ErrorCode::kExhausted;
       continue;
     }
     const ScaleUnit unit = unit_of(i);
@@ -119,27 +130,67 @@ bool Fleet::hand_over(HeldRequest& held, TimeNs now_ns) {
     }
   }
   if (!best) {
-    return false;
+    return too_late ? HandOver::kTooLate : HandOver::kTooLong;
   }
   owner_.emplace(held.request.id, best->replica);
   at(best->replica).begin_request(std::move(held.request), held.arrived_ns, now_ns);
-  return true;
+  failures_in_a_row_ = 0;
+  return HandOver::kDone;
 }
 
-// Hands held requests over, ends those whose time is over, and forms a group for the first of them.
+// After a failure no policy asks for a group for a while, which is longer after each in a row.
+void Fleet::count_failures(TimeNs now_ns) {
+  constexpr int kMostDoublings = 5;
+  if (grouping_.failures().count == failures_seen_) {
+    return;
+  }
+  failures_seen_ = grouping_.failures().count;
+  no_group_before_ns_ = now_ns + (kNsPerS << std::min(failures_in_a_row_++, kMostDoublings));
+  for (HeldRequest& held : held_) {
+    ++held.failed_attempts;
+  }
+}
+
+// Hands held requests over, and forms a group for the first one that needs one.
 void Fleet::serve_held(TimeNs now_ns) {
+  bool look_again = true;
+  while (look_again) {
+    const auto too_long = hand_over_held(now_ns);
+    look_again = too_long && now_ns >= no_group_before_ns_ && form_group(*too_long, now_ns);
+  }
+}
+
+// Hands held requests over, and ends those whose time is over or that have waited in vain. Returns
+// the first one that no replica can hold.
+std::optional<std::size_t> Fleet::hand_over_held(TimeNs now_ns) {
+  std::optional<std::size_t> too_long;
   for (std::size_t i = 0; i < held_.size();) {
     const TimeNs expires_ns = held_[i].expires_ns();
-    if (expires_ns >= 0 && expires_ns <= now_ns) {
-      end_held(i, FinishReason::kTimeout, now_ns);
-    } else if (hand_over(held_[i], now_ns)) {
+    const bool late = expires_ns >= 0 && expires_ns <= now_ns;
+    const HandOver handed = late ? HandOver::kTooLate : hand_over(held_[i], now_ns);
+    if (handed == HandOver::kDone) {
       held_.erase(held_.begin() + static_cast<std::ptrdiff_t>(i));
+    } else if (late || held_[i].failed_attempts >= kMostAttempts) {
+      end_held(i, late ? FinishReason::kTimeout : FinishReason::kFailed, now_ns);
     } else {
+      too_long = handed == HandOver::kTooLong ? too_long.value_or(i) : too_long;
       ++i;
     }
   }
-  if (held_.empty() || grouping_.busy()) {
-    return;
+  return too_long;
+}
+
+// Asks for a group that can hold a held request, or takes back an order to part one. If there can
+// be none, ends the request. Returns true if held requests should be looked at again now.
+bool Fleet::form_group(std::size_t index, TimeNs now_ns) {
+  const std::int64_t blocks = blocks_needed(held_[index].request);
+  const std::string reason =
+      fmt::format("request {} needs {} KV blocks", held_[index].request.id.value, blocks);
+  if (const auto parting = grouping_.parting()) {
+    return scale(*parting, reason, now_ns) && !grouping_.busy();
+  }
+  if (grouping_.busy()) {
+    return false;
   }
   std::vector<ScaleUnit> units;
   bool at_rest = true;
@@ -149,34 +200,29 @@ void Fleet::serve_held(TimeNs now_ns) {
       at_rest = at_rest && stations_[i].engine->form_at_rest();
     }
   }
-  while (!held_.empty()) {
-    const std::int64_t blocks = blocks_needed(held_.front().request);
-    const auto two = choose_scale_up(units, blocks, blocks_of_);
-    if (two &&
-        scale(*two,
-              fmt::format("request {} needs {} KV blocks", held_.front().request.id.value, blocks),
-              now_ns)) {
-      return;
-    }
-    if (!at_rest) {
-      return;
-    }
-    end_held(0, FinishReason::kFailed, now_ns);
+  const auto two = choose_scale_up(units, blocks, blocks_of_);
+  if (two && scale(*two, reason, now_ns)) {
+    return !grouping_.busy();
   }
+  if (at_rest) {
+    end_held(index, FinishReason::kFailed, now_ns);
+  }
+  return at_rest;
 }
 
-// Asks for one group of several. Returns false if it cannot be had, now or at all.
+// Asks for one group of several. Returns false if it cannot be had.
 bool Fleet::scale(const std::vector<ReplicaId>& homes, const std::string& reason, TimeNs now_ns) {
   GroupWish wish{.groups = {{}}};
   for (const ReplicaId home : homes) {
     const std::vector<ReplicaId> replicas = grouping_.replicas_of(home);
     wish.groups.front().insert(wish.groups.front().end(), replicas.begin(), replicas.end());
   }
-  const bool begun = grouping_.want(wish, reason, false, now_ns).ok() && grouping_.busy();
+  const bool begun = grouping_.want(wish, reason, false, now_ns).ok();
   if (begun) {
     const std::vector<ReplicaId>& group = wish.groups.front();
     scaled_.insert(*std::min_element(group.begin(), group.end()));
   }
+  count_failures(now_ns);
   return begun;
 }
 

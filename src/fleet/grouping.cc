@@ -347,6 +347,10 @@ void Grouping::advance(TimeNs now_ns) {
     running_->advance(now_ns);
     auto moved = running_->take_moved();
     moved_.insert(moved_.end(), moved.begin(), moved.end());
+    if (auto failure = running_->take_failure()) {
+      ++failures_.count;
+      failures_.latest = *std::move(failure);
+    }
     if (!running_->ended()) {
       return;
     }
@@ -395,6 +399,13 @@ void Grouping::finish() {
     status_.history.erase(status_.history.begin());
   }
   status_.history.push_back(std::move(record));
+}
+
+std::optional<std::vector<ReplicaId>> Grouping::parting() const {
+  if (!running_ || running_->together() || insists_ || running_->group().by != GroupBy::kShards) {
+    return std::nullopt;
+  }
+  return running_->group().homes;
 }
 
 std::optional<TimeNs> Grouping::next_deadline_ns() const {

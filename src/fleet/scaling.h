@@ -51,6 +51,7 @@ bool may_scale_down(const ScaleUnit& unit);
 struct HeldRequest {
   Request request;
   TimeNs arrived_ns = 0;
+  int failed_attempts = 0;  // to form a group, while it waited
 
   // The time at which it ends without having begun; negative: never.
   TimeNs expires_ns() const;
