@@ -21,17 +21,6 @@
 namespace protean {
 namespace {
 
-Result<MorphMode> parse_mode(const std::string& text) {
-  for (const MorphMode mode :
-       {MorphMode::kOff, MorphMode::kAccuracy, MorphMode::kBalanced, MorphMode::kPerformance}) {
-    if (to_string(mode) == text) {
-      return mode;
-    }
-  }
-  return make_error(ErrorCode::kInvalidArgument,
-                    "--morph {}: use off, accuracy, balanced or performance", text);
-}
-
 // Returns the order that `protean profile` measured at the lowest precision it measured, or front
 // to back if there is none. Precisions that are stored alike lose much the same.
 std::vector<SwapTarget> profiled_order(const VariantStore& variants,
@@ -135,9 +124,9 @@ Result<std::vector<Precision>> lower_precisions(const MorphOptions& options, Pre
 // Returns the policy and its bounds, with layers lowered front to back.
 Result<MorphConfig> morph_config(const MorphOptions& options, const ModelSpec& spec,
                                  const Sizing& sizing, const std::vector<Precision>& lower) {
-  const auto mode = parse_mode(options.mode);
+  const auto mode = parse_morph_mode(options.mode);
   if (!mode.ok()) {
-    return mode.error();
+    return make_error(mode.error().code, "--morph: {}", mode.error().message);
   }
   const auto floor = quality_floor(options);
   if (!floor.ok()) {

@@ -1,5 +1,7 @@
 #include "contract/morph.h"
 
+#include <charconv>
+
 #include "base/check.h"
 #include "base/overloaded.h"
 
@@ -90,6 +92,48 @@ std::string_view to_string(MorphMode mode) {
       return "performance";
   }
   return "?";
+}
+
+Result<MorphMode> parse_morph_mode(std::string_view text) {
+  for (const MorphMode mode :
+       {MorphMode::kOff, MorphMode::kAccuracy, MorphMode::kBalanced, MorphMode::kPerformance}) {
+    if (to_string(mode) == text) {
+      return mode;
+    }
+  }
+  return make_error(ErrorCode::kInvalidArgument,
+                    "'{}' is not a mode: use off, accuracy, balanced or performance", text);
+}
+
+Result<QualityFloor> parse_quality_floor(std::string_view text) {
+  QualityFloor floor;
+  if (text == "none") {
+    return floor;
+  }
+  double number = 0;
+  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  const std::string_view unit(rest, static_cast<std::size_t>(text.data() + text.size() - rest));
+  if (error == std::errc() && unit == "bits" && number >= 0 && number <= 16) {
+    floor.least_mean_bits = number;
+    return floor;
+  }
+  if (error == std::errc() && unit == "layers" && number >= 0 && number <= 1e6 &&
+      number == static_cast<int>(number)) {
+    floor.most_lowered_layers = static_cast<int>(number);
+    return floor;
+  }
+  return make_error(
+      ErrorCode::kInvalidArgument,
+      "'{}' is not a quality floor: say how many bits a weight keeps on average, like "
+      "6bits, how many layers may be lowered, like 8layers, or none",
+      text);
+}
+
+std::string to_string(const QualityFloor& floor) {
+  if (floor.most_lowered_layers >= 0) {
+    return fmt::format("{}layers", floor.most_lowered_layers);
+  }
+  return floor.least_mean_bits > 0 ? fmt::format("{}bits", floor.least_mean_bits) : "none";
 }
 
 }  // namespace protean

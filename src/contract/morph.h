@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "base/result.h"
 #include "base/units.h"
 #include "contract/form.h"
 
@@ -80,17 +81,36 @@ struct BlockMove {
   friend bool operator==(const BlockMove&, const BlockMove&) = default;
 };
 
-// The form that an operator asks for. Fields without a value keep what the form has.
+enum class MorphMode : std::uint8_t { kOff, kAccuracy, kBalanced, kPerformance };
+
+// Reads "off", "accuracy", "balanced" or "performance".
+Result<MorphMode> parse_morph_mode(std::string_view text);
+std::string_view to_string(MorphMode mode);
+
+// Bounds what any load may cost in quality.
+struct QualityFloor {
+  double least_mean_bits = 0;    // of the weights of all layers; embeddings have 8 at least
+  int most_lowered_layers = -1;  // with a half below full precision; -1: all
+  friend bool operator==(const QualityFloor&, const QualityFloor&) = default;
+};
+
+// Reads "6bits", "6.5bits", "8layers" or "none".
+Result<QualityFloor> parse_quality_floor(std::string_view text);
+std::string to_string(const QualityFloor& floor);
+
+// What an operator asks for: a form, whose fields without a value keep what the form has; or that
+// the policy decides again; or that it decides otherwise. Only one of the three.
 struct FormWish {
   std::vector<LayerPrecision> layers;  // one per layer, or empty
   std::optional<Precision> embeddings;
   std::optional<std::int64_t> kv_blocks;  // no value: as many as fit
   bool release = false;                   // gives the form back to the policy
+  std::optional<MorphMode> mode;          // of the policy
+  std::optional<QualityFloor> floor;
+
+  bool names_form() const { return !layers.empty() || embeddings || kv_blocks; }
+  bool names_policy() const { return mode || floor; }
 };
-
-enum class MorphMode : std::uint8_t { kOff, kAccuracy, kBalanced, kPerformance };
-
-std::string_view to_string(MorphMode mode);
 
 // The record of one morph step. Times are negative if it never got so far.
 struct MorphRecord {
@@ -153,6 +173,7 @@ struct FormStatus {
   Form form;    // reached, as the worker reported it
   Form wanted;  // equal to `form` unless a morph is in flight
   MorphMode mode = MorphMode::kOff;
+  QualityFloor floor;
   std::vector<Precision> ladder;      // to which the policy takes layers, full precision first
   std::vector<Precision> precisions;  // that a layer may have
   std::vector<Precision> embeddings_precisions;  // that the embeddings may have

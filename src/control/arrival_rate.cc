@@ -2,16 +2,26 @@
 
 #include <algorithm>
 #include <cmath>
-#include <utility>
 #include <vector>
+
+#include "control/predict.h"
 
 namespace protean {
 namespace {
 
-constexpr double kDeviations = 4;       // beyond which a difference is no chance
-constexpr double kConfidence = 2;       // deviations above a count that it stays below
-constexpr double kLongRunS = 60;        // a mean of less time says nothing about later
-constexpr double kPromptMemory = 0.95;  // about 20 prompts count
+constexpr double kDeviations = 5;  // beyond which a difference is no chance
+constexpr double kConfidence = 2;  // deviations above a count that it stays below
+
+// Returns by how many standard deviations of chance `part` of `all` arrivals, counted in that share
+// of the time, differs from a constant rate: the root of the deviance of a binomial count, which is
+// normal for few arrivals too.
+double deviations(double part, double all, double share) {
+  const auto term = [](double seen, double expected) {
+    return seen > 0 ? seen * std::log(seen / expected) : 0;
+  };
+  const double deviance = 2 * (term(part, all * share) + term(all - part, all * (1 - share)));
+  return std::sqrt(std::max(0.0, deviance));
+}
 
 }  // namespace
 
@@ -22,32 +32,31 @@ void ArrivalRate::arrived(TimeNs now_ns, std::int64_t prompt_tokens) {
   if (slice.number != number) {
     slice = {.number = number};
   }
-  const auto prompt = static_cast<double>(prompt_tokens);
   slice.requests += 1;
-  slice.tokens += prompt;
-  mean_prompt_ =
-      mean_prompt_ == 0 ? prompt : kPromptMemory * mean_prompt_ + (1 - kPromptMemory) * prompt;
+  slice.tokens += static_cast<double>(prompt_tokens);
 }
 
 ArrivalRate::Slice ArrivalRate::slice(std::int64_t number) const {
+  if (number < 0) {
+    return {};
+  }
   const Slice& slice = slices_[static_cast<std::size_t>(number % std::ssize(slices_))];
   return slice.number == number ? slice : Slice{};
 }
 
 ArrivalRate::Slice ArrivalRate::sum(std::int64_t newest, std::int64_t count) const {
   Slice sum;
-  for (std::int64_t number = newest; number > newest - count && number >= 0; --number) {
-    const Slice one = slice(number);
-    sum.requests += one.requests;
-    sum.tokens += one.tokens;
+  for (std::int64_t number = newest; number > newest - count; --number) {
+    sum = sum + slice(number);
   }
   return sum;
 }
 
-// Compares the counts of at most 16 equal pieces.
+// Compares the counts of at most 16 equal pieces, and counts as many of a Poisson process with
+// them, so that few pieces say little.
 double ArrivalRate::dispersion(std::int64_t newest, std::int64_t count) const {
-  constexpr double kLeastRequests = 16;
-  const std::int64_t length = std::max<std::int64_t>(1, count / 16);
+  constexpr std::int64_t kPieces = 16;
+  const std::int64_t length = std::max<std::int64_t>(1, count / kPieces);
   const std::int64_t whole = count / length;
   count = whole * length;
   const auto pieces = static_cast<double>(whole);
@@ -59,7 +68,8 @@ double ArrivalRate::dispersion(std::int64_t newest, std::int64_t count) const {
     squares += piece * piece;
   }
   const double mean = requests / pieces;
-  return requests < kLeastRequests ? 1 : std::max(1.0, (squares / pieces - mean * mean) / mean);
+  const double seen = mean > 0 ? squares / mean - requests : 0;
+  return std::max(1.0, (seen + kPieces) / (pieces - 1 + kPieces));
 }
 
 ArrivalRate::Rate ArrivalRate::rate(TimeNs now_ns) const {
@@ -67,44 +77,49 @@ ArrivalRate::Rate ArrivalRate::rate(TimeNs now_ns) const {
     return {.lasts_s = static_cast<double>(kLongest * kSliceNs) / kNsPerS};
   }
   // A window has the present slice so far and whole slices before it, none before the first
-  // request.
-  const std::int64_t now = now_ns / kSliceNs;
-  const auto length_s = [&](std::int64_t whole) {
-    const TimeNs length_ns = std::min(whole * kSliceNs + now_ns % kSliceNs, now_ns - begin_ns_);
-    return static_cast<double>(std::max(length_ns, kShortest * kSliceNs)) / kNsPerS;
+  // request. Each is longer than the one before it by a quarter at least.
+  struct Window {
+    std::int64_t whole = 0;
+    double seconds = 0;
+    Slice in;
   };
-  std::int64_t whole = kShortest;
-  Slice in = sum(now, whole + 1);
-  std::vector<std::pair<double, double>> newest = {{in.requests, length_s(whole)}};
-  for (; 2 * whole <= kLongest && length_s(2 * whole) > length_s(whole); whole *= 2) {
-    const Slice longer = sum(now, 2 * whole + 1);
-    const double longer_s = length_s(2 * whole);
-    // At a constant rate, the count of a part is binomial.
-    const bool changed = std::any_of(newest.begin(), newest.end(), [&](const auto& part) {
-      const double share = part.second / longer_s;
-      const double expected = longer.requests * share;
-      return std::abs(part.first - expected) >
-             kDeviations * std::sqrt(std::max(1.0, expected * (1 - share)));
+  const std::int64_t now = now_ns / kSliceNs;
+  std::vector<Window> windows;
+  Slice in = slice(now);
+  for (std::int64_t whole = 1, next = kShortest; whole <= kLongest; ++whole) {
+    in = in + slice(now - whole);
+    if (whole < next) {
+      continue;
+    }
+    next += std::max<std::int64_t>(1, whole / 4);
+    const TimeNs length_ns = std::min(whole * kSliceNs + now_ns % kSliceNs, now_ns - begin_ns_);
+    const double seconds = static_cast<double>(std::max(length_ns, kShortest * kSliceNs)) / kNsPerS;
+    const bool changed = std::any_of(windows.begin(), windows.end(), [&](const Window& part) {
+      return deviations(part.in.requests, in.requests, part.seconds / seconds) > kDeviations;
     });
-    if (changed) {
+    if (changed || (!windows.empty() && seconds <= windows.back().seconds)) {
       break;
     }
-    in = longer;
-    newest.emplace_back(in.requests, longer_s);
+    windows.push_back({whole, seconds, in});
   }
-  const double seconds = length_s(whole);
-  const double per_s = in.requests / seconds;
+  const auto& [whole, seconds, counted] = windows.back();
+  const double per_s = counted.requests / seconds;
   const double spread = dispersion(now - 1, std::min(whole, now - begin_ns_ / kSliceNs));
   // The upper score limit of a Poisson count, widened by the dispersion.
   const double square = kConfidence * kConfidence * spread;
-  const double most = in.requests + square / 2 + std::sqrt(square * (in.requests + square / 4));
-  const double long_run = sum(now, kLongest + 1).requests / std::max(length_s(kLongest), kLongRunS);
+  const double most =
+      counted.requests + square / 2 + std::sqrt(square * (counted.requests + square / 4));
+  // The mean of less than the horizon says nothing about later.
+  const Slice known = sum(now, kLongest + 1);
+  const double known_s =
+      static_cast<double>(std::min(now_ns - begin_ns_, kLongest * kSliceNs)) / kNsPerS;
+  const Slice& prompts = counted.requests >= 1 ? counted : known;
   return {.per_s = per_s,
           .most_per_s = most / seconds,
           .lasts_s = seconds,
-          .later_per_s = std::min(per_s, long_run),
+          .later_per_s = std::min(per_s, known.requests / std::max(known_s, kHorizonS)),
           .dispersion = spread,
-          .prompt_tokens = in.requests >= 1 ? in.tokens / in.requests : mean_prompt_};
+          .prompt_tokens = prompts.tokens / std::max(1.0, prompts.requests)};
 }
 
 }  // namespace protean

@@ -9,10 +9,10 @@
 namespace protean {
 
 // The rate at which requests arrive, over the longest time that it has been constant for. Looks at
-// windows that double from half a second to four minutes; a longer window is used as long as every
-// shorter one agrees with the rest of it, to four standard deviations of a count. So a change of
-// the load is followed quickly, chance is not, and a rate that has not changed is never forgotten
-// (the idea of ADWIN, Bifet and Gavalda 2007). Constant memory. Times must not go back.
+// windows from half a second to four minutes; a longer window is used as long as every shorter one
+// agrees with the rest of it, to five standard deviations of a count. So a change of the load is
+// followed quickly, chance is not, and a rate that has not changed is never forgotten (the idea of
+// ADWIN, Bifet and Gavalda 2007). Constant memory. Times must not go back.
 class ArrivalRate {
  public:
   struct Rate {
@@ -35,6 +35,10 @@ class ArrivalRate {
     std::int64_t number = -1;
     double requests = 0;
     double tokens = 0;
+
+    Slice operator+(const Slice& other) const {
+      return {number, requests + other.requests, tokens + other.tokens};
+    }
   };
 
   Slice slice(std::int64_t number) const;
@@ -44,7 +48,6 @@ class ArrivalRate {
 
   std::array<Slice, kLongest + 1> slices_;
   TimeNs begin_ns_ = -1;
-  double mean_prompt_ = 0;  // decayed, for times without arrivals
 };
 
 }  // namespace protean

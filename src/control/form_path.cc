@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 
 #include "base/units.h"
@@ -33,15 +32,6 @@ int lowered_layers(const Form& full, const Form& form) {
     lowered += full.layer_precision[i] == form.layer_precision[i] ? 0 : 1;
   }
   return lowered;
-}
-
-// Returns true if the form is not below the quality floor.
-bool above_floor(const FormBounds& bounds, const Form& form) {
-  constexpr double kRounding = 1e-9;
-  const QualityFloor& floor = bounds.floor;
-  return mean_bits(bounds.spec, form) >= floor.least_mean_bits - kRounding &&
-         (floor.most_lowered_layers < 0 ||
-          lowered_layers(bounds.full, form) <= floor.most_lowered_layers);
 }
 
 // Returns forms after `form`, each with one more target at `precision`.
@@ -96,35 +86,12 @@ Error out_of_bounds(std::string_view what) {
 
 }  // namespace
 
-Result<QualityFloor> parse_quality_floor(std::string_view text) {
-  QualityFloor floor;
-  if (text == "none") {
-    return floor;
-  }
-  double number = 0;
-  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  const std::string_view unit(rest, static_cast<std::size_t>(text.data() + text.size() - rest));
-  if (error == std::errc() && unit == "bits" && number >= 0 && number <= 16) {
-    floor.least_mean_bits = number;
-    return floor;
-  }
-  if (error == std::errc() && unit == "layers" && number >= 0 && number <= 1e6 &&
-      number == static_cast<int>(number)) {
-    floor.most_lowered_layers = static_cast<int>(number);
-    return floor;
-  }
-  return make_error(
-      ErrorCode::kInvalidArgument,
-      "'{}' is not a quality floor: say how many bits a weight keeps on average, like "
-      "6bits, how many layers may be lowered, like 8layers, or none",
-      text);
-}
-
-std::string to_string(const QualityFloor& floor) {
-  if (floor.most_lowered_layers >= 0) {
-    return fmt::format("{}layers", floor.most_lowered_layers);
-  }
-  return floor.least_mean_bits > 0 ? fmt::format("{}bits", floor.least_mean_bits) : "none";
+bool above_floor(const FormBounds& bounds, const Form& form) {
+  constexpr double kRounding = 1e-9;
+  const QualityFloor& floor = bounds.floor;
+  return mean_bits(bounds.spec, form) >= floor.least_mean_bits - kRounding &&
+         (floor.most_lowered_layers < 0 ||
+          lowered_layers(bounds.full, form) <= floor.most_lowered_layers);
 }
 
 bool is_below(Precision rung, Precision now) {

@@ -12,16 +12,6 @@
 
 namespace protean {
 
-// Bounds what any load may cost in quality.
-struct QualityFloor {
-  double least_mean_bits = 0;    // of the weights of all layers; embeddings have 8 at least
-  int most_lowered_layers = -1;  // with a half below full precision; -1: all
-};
-
-// Reads "6bits", "6.5bits", "8layers" or "none".
-Result<QualityFloor> parse_quality_floor(std::string_view text);
-std::string to_string(const QualityFloor& floor);
-
 // The forms that a policy may choose from.
 struct FormBounds {
   ModelSpec spec;
@@ -35,6 +25,9 @@ struct FormBounds {
 };
 
 Status validate(const FormBounds& bounds);
+
+// Returns true if the form is not below the quality floor.
+bool above_floor(const FormBounds& bounds, const Form& form);
 
 // Returns true if a half at `now` is lowered by going to this rung of the ladder: to fewer bits, or
 // from the same weights to activations of fewer.

@@ -11,9 +11,10 @@
 namespace protean {
 namespace {
 
-constexpr std::size_t kMostCandidates = 16;  // forms of a path that are compared, about
-constexpr double kLeastLate = 1;             // requests: fewer are no reason for a change
-constexpr double kAccuracy = 0.2;            // of a prediction, as a share
+constexpr std::size_t kMostCandidates = 8;  // forms of a path that are compared, about
+constexpr double kLeastLate = 1;            // requests: fewer are no reason for a change
+constexpr double kAccuracy = 0.2;           // of a prediction, as a share
+constexpr double kLeastQuality = 10;        // times less is lost: little is no reason either
 
 // Returns late requests; those that wait at the end count twice.
 double late(const Prediction& prediction) {
@@ -106,7 +107,8 @@ MorphPolicy::Considered MorphPolicy::consider(const Candidate& to, const View& v
       speed.step_s(to.traits.precision, {std::max(1.0, load.decoding), load.context_tokens, 0});
   const double steps = 1 + (considered.seconds + considered.seconds_back) / std::max(step_s, 1e-4);
   const double longest = load.largest_tokens + std::min(load.largest_left_tokens, steps);
-  considered.holds = to.traits.kv_blocks * serving_.block_tokens >= longest;
+  considered.serves =
+      to.traits.kv_blocks * serving_.block_tokens >= longest && above_floor(bounds_, to.form);
   return considered;
 }
 
@@ -134,17 +136,17 @@ MorphPolicy::Candidate MorphPolicy::within_reach(const Candidate& to, const Situ
 bool MorphPolicy::pays(const Considered& to, const Considered& stay, const View& view) const {
   const Situation& now = view.now;
   const double blocks = to.candidate.traits.kv_blocks;
-  if (!to.holds || (blocks < stay.candidate.traits.kv_blocks && blocks < now.needed_blocks)) {
+  if (!to.serves || (blocks < stay.candidate.traits.kv_blocks && blocks < now.needed_blocks)) {
     return false;
   }
-  if (!stay.holds) {
+  if (!stay.serves) {
     return true;
   }
   if (to.candidate.traits.kl_nats > stay.candidate.traits.kl_nats) {
     const double before = cost(stay.present);
     return cost(to.present) < before - std::max(kLeastLate, kAccuracy * before);
   }
-  return 2 * to.candidate.traits.kl_nats <= stay.candidate.traits.kl_nats &&
+  return kLeastQuality * to.candidate.traits.kl_nats <= stay.candidate.traits.kl_nats &&
          late(to.most) < late(stay.most) + kLeastLate &&
          std::min(now.kept_s, view.load.arrivals.lasts_s) >= to.seconds + to.seconds_back;
 }
@@ -155,14 +157,15 @@ Decision MorphPolicy::decide(const StepSpeed& speed, const Load& load, const Sit
   const Considered stay = consider(heading, view, true);
   Decision decision{.wanted = std::nullopt,
                     .predictions = {shown(now.heading, stay.present, stay.most)}};
-  if (heading.traits.kl_nats <= 0 && cost(stay.present) < kLeastLate && stay.holds) {
+  if (heading.traits.kl_nats <= 0 && cost(stay.present) < kLeastLate && stay.serves) {
     return decision;
   }
   const Considered stay_for_long = consider(heading, view, false);
   std::optional<Considered> best;
   const auto is_better = [&](const Considered& to, bool lowers) {
-    return !best || (lowers ? cost(to.most) < cost(best->most)
-                            : to.candidate.traits.kl_nats < best->candidate.traits.kl_nats);
+    return !best ||
+           (lowers || !stay.serves ? cost(to.most) < cost(best->most)
+                                   : to.candidate.traits.kl_nats < best->candidate.traits.kl_nats);
   };
   for (const Candidate& candidate : candidates_) {
     const bool all = now.failed.empty() && now.missing.empty();
@@ -176,13 +179,13 @@ Decision MorphPolicy::decide(const StepSpeed& speed, const Load& load, const Sit
   }
   if (best && best->candidate.form != now.heading) {
     const bool lowers = best->candidate.traits.kl_nats > heading.traits.kl_nats;
-    decision.wanted = Wanted{
-        best->candidate.form,
-        stay.holds ? reason_for(best->candidate.form, lowers ? stay.present : stay_for_long.most,
-                                lowers ? best->present : best->most)
-                   : fmt::format("the longest request needs more than {} KV blocks",
-                                 now.heading.kv.blocks),
-        stay.present.by_kv};
+    const std::string reason =
+        stay.serves ? reason_for(best->candidate.form, lowers ? stay.present : stay_for_long.most,
+                                 lowers ? best->present : best->most)
+        : above_floor(bounds_, now.heading)
+            ? fmt::format("the longest request needs more than {} KV blocks", now.heading.kv.blocks)
+            : fmt::format("{} is below the quality floor", precision_label(now.heading));
+    decision.wanted = Wanted{best->candidate.form, reason, stay.present.by_kv};
   }
   return decision;
 }

@@ -73,7 +73,7 @@ class MorphPolicy {
     Prediction most;          // at the most that they may be
     double seconds = 0;       // to get there
     double seconds_back = 0;  // to where the replica is heading now
-    bool holds = true;        // KV holds every sequence alone
+    bool serves = true;       // KV holds every sequence alone, and the floor is kept
   };
 
   Candidate candidate_of(Form form) const;

@@ -158,6 +158,19 @@ TEST_F(Decide, AFormThatCannotHoldTheLongestRequestIsLeftAtOnce) {
   EXPECT_EQ(decided(load, form), full) << "what an answer may have in the end is no need now";
 }
 
+// The floor was raised while the form was below it.
+TEST_F(Decide, AFormBelowTheQualityFloorIsLeftAtOnce) {
+  FormBounds half = bounds;
+  half.floor.most_lowered_layers = 8;
+  const MorphPolicy bounded(options_for(MorphMode::kBalanced), half, {.most_sequences = 64});
+  Situation now = at(policy.path().back());
+  now.kept_s = 0;
+  const Decision decision = bounded.decide(speed, load_of(45), now);
+  ASSERT_TRUE(decision.wanted);
+  EXPECT_TRUE(above_floor(half, decision.wanted->form));
+  EXPECT_NE(decision.wanted->form, full) << "which would make more requests late";
+}
+
 TEST_F(Decide, ASwapThatFailedIsLeftOutAndTheOthersGoOn) {
   Situation now = at(full);
   now.failed = {{.layer = 0, .component = Component::kMlp, .to = Precision::kW8}};

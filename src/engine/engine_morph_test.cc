@@ -384,7 +384,7 @@ TEST_F(EngineMorph, WishesThatCannotBeGrantedAreRefusedWithTheReason) {
       << error({.kv_blocks = 11});
   EXPECT_NE(error({.kv_blocks = 0}).find("1 to"), std::string::npos);
   EXPECT_NE(error({.kv_blocks = std::int64_t{1} << 60}).find("1 to"), std::string::npos);
-  EXPECT_NE(error({.layers = {{}, {}}, .release = true}).find("wish of its own"),
+  EXPECT_NE(error({.layers = {{}, {}}, .release = true}).find("wishes of their own"),
             std::string::npos);
   send(Arrival{request(1, 20, 30)});  // needs 7 blocks at its end
   EXPECT_NE(error({.kv_blocks = 5}).find("needs 7"), std::string::npos);

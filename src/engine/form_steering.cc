@@ -13,8 +13,7 @@ namespace protean {
 namespace {
 
 constexpr TimeNs kTokensEveryNs = kNsPerS;
-constexpr TimeNs kLendAgainNs = kNsPerS;     // after blocks that were lent were wanted again
-constexpr TimeNs kTryAgainNs = 2 * kNsPerS;  // a swap that failed
+constexpr TimeNs kTryAgainNs = 2 * kNsPerS;  // a swap that failed, or lending that was called off
 
 template <class... Args>
 Error refused(fmt::format_string<Args...> format, Args&&... args) {
@@ -27,6 +26,15 @@ template <class... Args>
 Error too_large(fmt::format_string<Args...> format, Args&&... args) {
   return Error{ErrorCode::kExhausted,
                "this form cannot be had: " + fmt::format(format, std::forward<Args>(args)...)};
+}
+
+MorphPolicy policy_of(const MorphConfig& config, const SchedulerConfig& limits) {
+  return {config.policy,
+          config.bounds,
+          {.most_sequences = limits.max_num_seqs,
+           .block_tokens = limits.block_tokens,
+           .steps_in_flight = limits.steps_in_flight,
+           .longest_morph_step_s = static_cast<double>(config.step_ns_during_morph) / kNsPerS}};
 }
 
 std::string names_of(const std::vector<Precision>& ladder) {
@@ -46,11 +54,7 @@ FormSteering::FormSteering(const MorphConfig& config, const SchedulerConfig& lim
       scheduler_(scheduler),
       times_(times),
       run_(config_, executor, scheduler, ledger_),
-      policy_(config.policy, config.bounds,
-              {.most_sequences = limits.max_num_seqs,
-               .block_tokens = limits.block_tokens,
-               .steps_in_flight = limits.steps_in_flight,
-               .longest_morph_step_s = static_cast<double>(config.step_ns_during_morph) / kNsPerS}),
+      policy_(policy_of(config, limits)),
       changed_ns_(std::numeric_limits<TimeNs>::min() / 2),
       pace_{.bytes_per_s = times.speed().copy_bytes_per_s()} {
   check(config.start.kv.blocks == limits.kv_blocks &&
@@ -123,7 +127,7 @@ void FormSteering::advance(bool quiet) {
       const bool only_lends = run_.wanted().kv.blocks >= run_.committed().kv.blocks;
       run_.call_off(fmt::format("{} more KV blocks are wanted again", lacking), now_ns_);
       (only_lends ? no_lending_before_ns_ : changed_ns_) =
-          only_lends ? now_ns_ + kLendAgainNs : now_ns_;
+          only_lends ? now_ns_ + kTryAgainNs : now_ns_;
       pace_.bytes = 0;
     }
   }
@@ -265,11 +269,15 @@ void FormSteering::free_form() {
 }
 
 Result<Morph> FormSteering::grant(const FormWish& wish) {
+  if (wish.names_form() + wish.release + wish.names_policy() > 1) {
+    return refused(
+        "a form, its release, and the policy's mode and quality floor are wishes of their own: ask "
+        "for one after the other");
+  }
+  if (wish.names_policy()) {
+    return set_policy(wish);
+  }
   if (wish.release) {
-    if (!wish.layers.empty() || wish.embeddings || wish.kv_blocks) {
-      return refused(
-          "to release it is a wish of its own: ask for layers, embeddings or KV blocks without it");
-    }
     if (config_.mode == MorphMode::kOff) {
       return go_to(config_.start, "released by an operator: the form as it was loaded", false);
     }
@@ -279,6 +287,20 @@ Result<Morph> FormSteering::grant(const FormWish& wish) {
   }
   Result<Form> form = form_of(wish);
   return form.ok() ? go_to(*form, "an operator's wish", true) : form.error();
+}
+
+// Changes how the policy decides from its next decision on. The form stays until then.
+Morph FormSteering::set_policy(const FormWish& wish) {
+  config_.mode = wish.mode.value_or(config_.mode);
+  config_.policy.late_per_nat = options_for(config_.mode).late_per_nat;
+  config_.bounds.floor = wish.floor.value_or(config_.bounds.floor);
+  policy_ = policy_of(config_, scheduler_.config());
+  predictions_.clear();
+  next_decision_ns_ = now_ns_;
+  promise_kv();
+  return {.steps = {},
+          .reason = fmt::format("the policy's mode is {}, its quality floor {}",
+                                to_string(config_.mode), to_string(config_.bounds.floor))};
 }
 
 Result<Morph> FormSteering::go_to(const Form& form, const std::string& reason, bool pinned) {
@@ -413,15 +435,19 @@ std::shared_ptr<const FormStatus> FormSteering::status_if_changed() {
   const bool more_tokens =
       ledger_.tokens() != told_.tokens && now_ns_ - told_.at_ns >= kTokensEveryNs;
   if (told_.any && run_.changes() == told_.changes && pinned_ == told_.pinned &&
+      config_.mode == told_.mode && config_.bounds.floor == told_.floor &&
       out_of_reach_.packing == told_.packing && !more_tokens) {
     return nullptr;
   }
-  told_ = {true, pinned_, out_of_reach_.packing, run_.changes(), ledger_.tokens(), now_ns_};
+  told_ = {
+      true,           pinned_,          config_.mode, config_.bounds.floor, out_of_reach_.packing,
+      run_.changes(), ledger_.tokens(), now_ns_};
   auto status = std::make_shared<FormStatus>();
   const MorphRun::Totals& totals = run_.totals();
   status->form = run_.reached();
   status->wanted = run_.wanted();
   status->mode = config_.mode;
+  status->floor = config_.bounds.floor;
   status->ladder = config_.bounds.ladder;
   status->precisions = layer_precisions(config_.start, config_.bounds.ladder);
   status->embeddings_precisions =

@@ -29,10 +29,10 @@ struct FormCounts {
   std::vector<TokensAt> output_tokens;  // by precision
 };
 
-// Steers a replica's form: watches its load, asks the policy, answers operators' wishes and runs
-// the morphs that follow. A wish pins the form until it is released, or until its morph fails.
-// Requests are promised only as much KV as a form has that can still be reached. Single-threaded;
-// executor, scheduler and times outlive it.
+// Steers a replica's form: watches its load, asks the policy, answers operators' wishes, also about
+// the policy itself, and runs the morphs that follow. A wish pins the form until it is released, or
+// until its morph fails. Requests are promised only as much KV as a form has that can still be
+// reached. Single-threaded; executor, scheduler and times outlive it.
 class FormSteering {
  public:
   FormSteering(const MorphConfig& config, const SchedulerConfig& limits, Executor& executor,
@@ -102,16 +102,17 @@ class FormSteering {
   void give_back_lent();
   Result<Form> form_of(const FormWish& wish) const;
   Result<Morph> grant(const FormWish& wish);
+  Morph set_policy(const FormWish& wish);
   Result<Morph> go_to(const Form& form, const std::string& reason, bool pinned);
   void promise_kv();
 
-  const MorphConfig config_;
+  MorphConfig config_;
   const std::int64_t largest_kv_blocks_;
   Scheduler& scheduler_;
   QueueTimes& times_;
   PrecisionLedger ledger_;
   MorphRun run_;
-  const MorphPolicy policy_;
+  MorphPolicy policy_;
   PaperRule paper_;
   LoadWatch watch_;
   TimeNs now_ns_ = 0;
@@ -139,6 +140,8 @@ class FormSteering {
   struct Told {  // in the latest status
     bool any = false;
     bool pinned = false;
+    MorphMode mode = MorphMode::kOff;
+    QualityFloor floor;
     std::shared_ptr<const Packing> packing;
     std::uint64_t changes = 0;
     std::int64_t tokens = 0;

@@ -27,14 +27,17 @@ struct Steering : EngineMorph {
     now_ns = std::max(now_ns, engine.next_deadline_ns().value_or(now_ns) - kNsPerMs);
     send(Tick{});
   }
-  // Six sequences that want 36 blocks, after minutes with one, until the form has changed for them.
-  void lower_under_load() {
+  // Six sequences that want 36 blocks, after minutes with one.
+  void begin_burst() {
     send(Arrival{request(1000, 4, 1)});
     settle();
     now_ns += 300 * kNsPerS;
     for (std::uint64_t id = 1; id <= 6; ++id) {
       send(Arrival{request(id, 24, 24)});
     }
+  }
+  // Goes on until the form has changed for them.
+  void lower() {
     for (int i = 0; i < 200 && device.form().kv.blocks <= 30 && !engine.idle(); ++i) {
       if (!device.preparing.empty()) {
         ready();
@@ -48,7 +51,8 @@ struct Steering : EngineMorph {
 
 TEST_F(Steering, ABurstIsServedAtLowerPrecisionAndAllComesBack) {
   EXPECT_EQ(engine.next_deadline_ns(), std::nullopt);
-  lower_under_load();
+  begin_burst();
+  lower();
   settle();
   EXPECT_EQ(sink.all<Finished>().size(), 1U + 6U);
   EXPECT_NE(device.form(), morph.start);
@@ -149,7 +153,8 @@ TEST_F(Steering, LowersAsFarAsVariantsArePackedAndAnOperatorFurther) {
 }
 
 TEST_F(Steering, AShrinkEndsWhenItsBlocksAreWantedAgain) {
-  lower_under_load();
+  begin_burst();
+  lower();
   for (std::uint64_t id = 1; id <= 6; ++id) {
     send(Cancel{RequestId{id}});
   }
@@ -305,6 +310,31 @@ TEST_F(SteeringWithIdleKvThatStays, AreTheyWantedAfterAllLayersAreLoweredWithout
   EXPECT_EQ(std::count(device.log.begin(), device.log.end(), swap), 2) << "begun anew";
   settle();
   EXPECT_EQ(sink.all<Finished>().size(), 68U + 60U);
+}
+
+TEST_F(Steering, AModeThatIsSetWhileRequestsRunDecidesAboutThem) {
+  ASSERT_TRUE(wish({.mode = MorphMode::kOff}).ok());
+  EXPECT_EQ(sink.form->mode, MorphMode::kOff);
+  EXPECT_FALSE(sink.form->pinned);
+  begin_burst();
+  EXPECT_EQ(sink.form->wanted, morph.start);
+  const auto answer = wish({.mode = MorphMode::kPerformance});
+  ASSERT_TRUE(answer.ok()) << answer.error().message;
+  EXPECT_TRUE(answer->steps.empty());
+  lower();
+}
+
+TEST_F(Steering, AFormBelowAFloorThatIsSetIsLeftWhenItsKvIsNotNeeded) {
+  begin_burst();
+  lower();
+  const QualityFloor none_lowered{.most_lowered_layers = 0};
+  ASSERT_TRUE(wish({.floor = none_lowered}).ok());
+  EXPECT_EQ(sink.form->floor, none_lowered);
+  settle();
+  tick();
+  settle();
+  EXPECT_EQ(device.form(), morph.start);
+  EXPECT_NE(sink.form->history->back()->reason.find("below the quality floor"), std::string::npos);
 }
 
 TEST_F(Steering, AnOperatorsFormStaysUntilItIsReleased) {

@@ -40,7 +40,7 @@ TEST(ElasticSimulation, SquareWavesCauseAtMostOneCycleEach) {
     papers_swaps += of_paper.swaps;
   }
   EXPECT_GT(swaps, 100) << "precision does change";
-  EXPECT_LT(2 * swaps, papers_swaps);
+  EXPECT_LT(3 * swaps, papers_swaps);
 }
 
 TEST(ElasticSimulation, ABurstIsServedSoonerAndOnlyTheBurstAtLowerPrecision) {
@@ -115,7 +115,7 @@ TEST(ElasticSimulation, RandomLoadsAndFaultsEndWell) {
 }
 
 // The policy acts on the predicted queue time of requests, before any has waited so long.
-TEST(ElasticSimulation, ABurstOfPromptsLowersPrecisionAtOnce) {
+TEST(ElasticSimulation, ABurstOfPromptsLowersPrecisionAtOnceAndBriefly) {
   const SimulationConfig config =
       config_of({.speed = Speed::kVnni, .kv_share = 0.8, .token_us = 1000, .step_tokens = 128});
   constexpr int kBurstS = 20;
@@ -136,7 +136,7 @@ TEST(ElasticSimulation, ABurstOfPromptsLowersPrecisionAtOnce) {
   EXPECT_GT(seen->status->load.expected_wait_ns, 2 * kNsPerS);
   const Outcome found = outcome(report);
   EXPECT_EQ(found.lowerings, 1);
-  EXPECT_TRUE(found.back);
+  EXPECT_LT(found.back_ns, (kBurstS + 10) * kNsPerS);
 }
 
 std::vector<TraceRequest> piece_of(const std::string& file, TimeNs from_ns, double faster) {

@@ -136,6 +136,25 @@ TEST(Policy, FailuresHoldBackOnlyWhatFailed) {
   EXPECT_LT(seconds(found.lowered_ns), 43);
 }
 
+// Bursts that full precision serves in 1 to 8 s, on top of up to half of what it carries.
+TEST(Policy, IsBackSoonAfterASmallBurst) {
+  for (const int burst : {20, 40, 60, 90, 150}) {
+    for (const double per_s : {0.0, 2.0, 6.0, 9.0}) {
+      SCOPED_TRACE(fmt::format("{} requests, {} per s", burst, per_s));
+      auto trace = arrivals([=](double) { return per_s; }, 120, 7);
+      for (int i = 0; i < burst; ++i) {
+        trace.push_back({60 * kNsPerS + i * kNsPerMs, 256, 128});
+      }
+      in_order(trace);
+      const Outcome found = outcome(simulate(config_of({.speed = Speed::kVnni}), trace));
+      EXPECT_LE(found.lowerings, 1);
+      EXPECT_TRUE(found.back);
+      EXPECT_LT(seconds(found.back_ns), 70);
+      EXPECT_LE(found.late, 3) << "of those that would all be late at full precision";
+    }
+  }
+}
+
 std::vector<TraceRequest> wave(double period_s, double high, double low, double until_s) {
   return arrivals(
       [=](double at_s) { return std::fmod(at_s, period_s) < period_s / 2 ? high : low; }, until_s,
@@ -149,13 +168,12 @@ TEST(Oscillation, AConstantLoadCausesFewChanges) {
       const auto trace = arrivals([=](double) { return load * kCapacity; }, 600, 11);
       const Outcome found =
           outcome(simulate(config_of({.speed = speed}), trace), trace.back().at_ns);
-      EXPECT_LE(found.lowerings, 2);
-      EXPECT_LE(found.changes, 6) << "in ten minutes";
+      EXPECT_LE(found.changes, 2) << "in ten minutes";
     }
   }
 }
 
-TEST(Oscillation, SquareWavesCauseAboutOneCycleEach) {
+TEST(Oscillation, SquareWavesCauseAtMostOneCycleEach) {
   for (const Speed speed : {Speed::kReading, Speed::kVnni, Speed::kAmx}) {
     for (const double period_s : {1.0, 3.0, 8.0, 20.0, 60.0}) {
       for (const auto& [high, low] : {std::pair{20.0, 1.0}, {30.0, 6.0}, {45.0, 1.0}}) {
@@ -164,7 +182,7 @@ TEST(Oscillation, SquareWavesCauseAboutOneCycleEach) {
         const int periods = std::max(2, static_cast<int>(30 / period_s));
         const Outcome found = outcome(
             simulate(config_of({.speed = speed}), wave(period_s, high, low, period_s * periods)));
-        EXPECT_LE(found.lowerings, periods + 1);
+        EXPECT_LE(found.lowerings, periods);
         EXPECT_TRUE(found.back);
       }
     }

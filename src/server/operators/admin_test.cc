@@ -126,6 +126,10 @@ TEST_F(AdminTest, WishIsAnsweredByItsMorphWhichBecomesHistory) {
   EXPECT_EQ(embeddings.at_pointer("/steps/0/to"), "w8");
   EXPECT_EQ(body_of(ask("GET /admin/form")).at_pointer("/form/embeddings"), "w8");
   EXPECT_EQ(wish(R"({"release": true})").result_int(), 202U);
+  EXPECT_EQ(wish(R"({"mode": "accuracy", "quality_floor": "1layers"})").result_int(), 202U);
+  const auto policy = body_of(ask("GET /admin/form"));
+  EXPECT_EQ(policy.at("mode"), "accuracy");
+  EXPECT_EQ(policy.at("quality_floor"), "1layers");
   expect_error(wish(R"({"kv_blocks": 1000000})"), 409);
 }
 
@@ -217,6 +221,11 @@ TEST_F(AdminTest, MalformedWishesAreRefusedWithTheReason) {
       {R"({"release": false})", "only be true"},
       {R"({"release": true, "kv_blocks": 3})", "alone"},
       {R"({"speed": 3})", "speed"},
+      {R"({"mode": "fast"})", "'fast' is not a mode"},
+      {R"({"mode": 1})", "is not a mode"},
+      {R"({"quality_floor": "8"})", "'8' is not a quality floor"},
+      {R"({"mode": "off", "layers": "w4"})", "the policy's"},
+      {R"({"quality_floor": "none", "release": true})", "the policy's"},
       {"{}", "send what"},
       {"[]", "send what"},
   };

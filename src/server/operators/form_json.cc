@@ -164,6 +164,19 @@ std::optional<ApiError> read_field(const json::key_value_pair& field, int layers
       return no_wish("kv_blocks is a number of blocks, at least 1", "kv_blocks");
     }
     wish.kv_blocks = value.get_int64();
+  } else if (field.key() == "mode") {
+    const auto read = parse_morph_mode(value.is_string() ? value.get_string() : std::string_view());
+    if (!read.ok()) {
+      return no_wish(read.error().message, "mode");
+    }
+    wish.mode = *read;
+  } else if (field.key() == "quality_floor") {
+    const auto read =
+        parse_quality_floor(value.is_string() ? value.get_string() : std::string_view());
+    if (!read.ok()) {
+      return no_wish(read.error().message, "quality_floor");
+    }
+    wish.floor = *read;
   } else if (field.key() == "release") {
     if (!value.is_bool() || !value.get_bool()) {
       return no_wish("release can only be true: the policy then decides again", "release");
@@ -171,8 +184,8 @@ std::optional<ApiError> read_field(const json::key_value_pair& field, int layers
     wish.release = true;
   } else {
     return no_wish(
-        fmt::format("\"{}\" is not part of a form's wish: send layers, embeddings, kv_blocks "
-                    "or release",
+        fmt::format("\"{}\" is not part of a form's wish: send layers, embeddings, kv_blocks, "
+                    "release, mode or quality_floor",
                     excerpt(std::string(field.key()))),
         std::string(field.key()));
   }
@@ -260,6 +273,7 @@ json::object shown_status(const FormStatus& status) {
   return {{"form", shown_form(status.form)},
           {"wanted", shown_form(status.wanted)},
           {"mode", to_string(status.mode)},
+          {"quality_floor", to_string(status.floor)},
           {"ladder", shown_precisions(status.ladder)},
           {"precisions", shown_precisions(status.precisions)},
           {"embeddings_precisions", shown_precisions(status.embeddings_precisions)},
@@ -345,9 +359,13 @@ Checked<FormWish> read_form_wish(std::string_view body, int layers) {
       return *std::move(error);
     }
   }
-  if (wish.release && (wish.kv_blocks || wish.embeddings || !wish.layers.empty())) {
+  if (wish.release && wish.names_form()) {
     return no_wish("release comes alone: what else is asked for would pin the form again",
                    "release");
+  }
+  if (wish.names_policy() && (wish.release || wish.names_form())) {
+    return no_wish("mode and quality_floor are the policy's: send a form or a release apart",
+                   wish.mode ? "mode" : "quality_floor");
   }
   return wish;
 }

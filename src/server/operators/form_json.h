@@ -29,6 +29,7 @@ boost::json::array shown_devices(const std::vector<DevicePages>& devices);
 //   {"layers": "w4"}                       all layers
 //   {"layers": ["bf16", "bf16/w4", ...]}   each layer; attention/MLP if they differ
 //   {"kv_blocks": 1024}                    the number of KV blocks
+//   {"mode": "accuracy", "quality_floor": "8layers"}   either or both: how the policy decides
 //   {"release": true}                      alone: lets the policy decide again, or without one
 //                                          restores the form as it was loaded
 Checked<FormWish> read_form_wish(std::string_view body, int layers);

@@ -120,7 +120,9 @@ class EchoEngine {
       form_ = after(form_, morph.steps.back());
     }
     auto status = std::make_shared<FormStatus>(FormStatus{.form = form_, .wanted = form_});
-    status->pinned = !want.wish.release;
+    status->pinned = want.wish.names_form();
+    status->mode = want.wish.mode.value_or(MorphMode::kOff);
+    status->floor = want.wish.floor.value_or(QualityFloor{});
     status->swaps_down_total = 1;
     status->output_tokens = {{precision_label(form_), 7}};
     if (!morph.steps.empty()) {
