@@ -90,7 +90,7 @@ describe('the dashboard', () => {
     await page.context().close();
   });
 
-  it('steers: some layers, embeddings, KV, hold and release, mode and quality floor, and says what cannot be', async () => {
+  it('steers: some layers, embeddings, KV, hold and release, and says what cannot be', async () => {
     const page = await openPage(browser, `${server.admin}/dashboard`, { viewport: { width: 1440, height: 900 } });
     await live(page);
     await want(server, { release: true });
@@ -123,19 +123,6 @@ describe('the dashboard', () => {
     await page.getByRole('button', { name: 'Hold this form' }).click();
     await page.getByText('Held by an operator').waitFor();
     await page.getByRole('button', { name: 'Release' }).click();
-    await page.getByText('No policy: the form stays').waitFor();
-    const floor = page.getByLabel('Quality floor', { exact: true });
-    await page.getByLabel('Mode of the policy').selectOption('accuracy');
-    await page.getByText('The policy decides: accuracy').waitFor();
-    await floor.fill('4');
-    await page.getByRole('button', { name: 'Set the quality floor' }).click();
-    await page.getByText(/'4' is not a quality floor/).waitFor();
-    await floor.fill('4layers');
-    await page.getByRole('button', { name: 'Set the quality floor' }).click();
-    await page.locator('#quality-floor[placeholder="4layers"]').waitFor();
-    const policy = await (await fetch(`${server.admin}/admin/form`)).json();
-    assert.deepEqual([policy.mode, policy.quality_floor], ['accuracy', '4layers']);
-    await want(server, { mode: 'off', quality_floor: 'none' });
     await page.getByText('No policy: the form stays').waitFor();
     await page.getByRole('button', { name: 'Drain' }).click();
     await page.getByRole('button', { name: 'Keep serving' }).click();
@@ -264,5 +251,25 @@ describe('the dashboard', () => {
     await Promise.all(pages.map((page) => page.context().close()));
     for (let i = 0; i < 200 && server.openFiles() > files; ++i) await sleep(20);
     assert.ok(server.openFiles() <= files, `${server.openFiles()} open files, ${files} before`);
+  });
+
+  it('steers the mode and the quality floor of the policy', async () => {
+    const page = await openPage(browser, `${server.admin}/dashboard`);
+    await live(page);
+    const floor = page.getByLabel('Quality floor', { exact: true });
+    await page.getByLabel('Mode of the policy').selectOption('accuracy');
+    await page.getByText('The policy decides: accuracy').waitFor();
+    await floor.fill('4');
+    await page.getByRole('button', { name: 'Set the quality floor' }).click();
+    await page.getByText(/'4' is not a quality floor/).waitFor();
+    await floor.fill('4layers');
+    await page.getByRole('button', { name: 'Set the quality floor' }).click();
+    await page.locator('#quality-floor[placeholder="4layers"]').waitFor();
+    const policy = await (await fetch(`${server.admin}/admin/form`)).json();
+    assert.deepEqual([policy.mode, policy.quality_floor], ['accuracy', '4layers']);
+    await want(server, { mode: 'off', quality_floor: 'none' });
+    await page.getByText('No policy: the form stays').waitFor();
+    assert.deepEqual(page.troubles, []);
+    await page.context().close();
   });
 });
